@@ -1,0 +1,25 @@
+# The CMake package and the pkg-config file. Both find everything relative to themselves, so an installed
+# tree may be moved.
+include(CMakePackageConfigHelpers)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/regard)
+configure_package_config_file(
+  ${CMAKE_CURRENT_LIST_DIR}/regardConfig.cmake.in ${PROJECT_BINARY_DIR}/regardConfig.cmake
+  INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(
+  ${PROJECT_BINARY_DIR}/regardConfigVersion.cmake COMPATIBILITY SameMajorVersion)
+install(FILES
+  ${PROJECT_BINARY_DIR}/regardConfig.cmake ${PROJECT_BINARY_DIR}/regardConfigVersion.cmake
+  DESTINATION ${package_dir})
+install(EXPORT regardTargets NAMESPACE regard:: DESTINATION ${package_dir})
+
+file(RELATIVE_PATH pc_prefix
+  ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+set(pc_cflags)
+set(pc_libs)
+if(NOT BUILD_SHARED_LIBS)
+  set(pc_cflags -DREGARD_STATIC_DEFINE)
+  set(pc_libs -pthread)
+endif()
+configure_file(${CMAKE_CURRENT_LIST_DIR}/regard.pc.in ${PROJECT_BINARY_DIR}/regard.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/regard.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

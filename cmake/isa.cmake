@@ -1,0 +1,25 @@
+# Instruction sets by file name: isa_<isa>.cc is compiled with the flags of <isa>, and left out where the
+# processor family has no such instructions. Every other file is compiled for the baseline.
+set(REGARD_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
+set(REGARD_ISA_FLAGS_avx512
+  ${REGARD_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
+set(REGARD_ISA_FLAGS_avx512_bf16 ${REGARD_ISA_FLAGS_avx512} -mavx512bf16)
+
+# regard_apply_isa_flags(<list variable>): sets the flags, drops what this processor family cannot run.
+function(regard_apply_isa_flags list)
+  set(kept)
+  foreach(source IN LISTS ${list})
+    if(source MATCHES "/isa_(avx[a-z0-9_]*)\\.cc$")
+      if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+        continue()
+      endif()
+      if(NOT DEFINED REGARD_ISA_FLAGS_${CMAKE_MATCH_1})
+        message(FATAL_ERROR "${source}: cmake/isa.cmake knows no flags for ${CMAKE_MATCH_1}")
+      endif()
+      set_source_files_properties(${source} PROPERTIES
+        COMPILE_OPTIONS "${REGARD_ISA_FLAGS_${CMAKE_MATCH_1}}")
+    endif()
+    list(APPEND kept ${source})
+  endforeach()
+  set(${list} ${kept} PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,16 @@
+#pragma once
+
+// Everything: describe, explain, plan, execute, attention.
+#include "regard/backend.h"
+#include "regard/case.h"
+#include "regard/context.h"
+#include "regard/dtype.h"
+#include "regard/env.h"
+#include "regard/features.h"
+#include "regard/params.h"
+#include "regard/policy.h"
+#include "regard/request.h"
+#include "regard/selection.h"
+#include "regard/status.h"
+#include "regard/tensor.h"
+#include "regard/version.h"

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "regard/env.h"
+#include "regard/export.h"
+#include "regard/params.h"
+#include "regard/policy.h"
+#include "regard/request.h"
+#include "regard/selection.h"
+#include "regard/status.h"
+
+// What a backend is. docs/adding_a_backend.md walks through one.
+
+namespace regard {
+
+/// A combination of element types that a backend computes, and how exact it is there.
+struct DtypeClaim {
+  Dtype q = Dtype::kF32;
+  Dtype kv = Dtype::kF32;
+  Dtype out = Dtype::kF32;
+  double error_bound = 0.0;  // measured normwise error for |score| <= 16
+};
+
+struct HeadDimClaim {
+  std::int64_t min = 1;
+  std::int64_t max = 1;
+  std::int64_t multiple_of = 1;
+};
+
+/// The capability record of one direction: the selector, the launcher, the docs table and the tests
+/// read this and nothing else.
+struct Claims {
+  bool offered = false;  // the direction exists at all
+  std::vector<DtypeClaim> dtypes;
+  FeatureSet features{};
+  HeadDimClaim head_dim_qk{};
+  HeadDimClaim head_dim_v{};
+  std::array<bool, 3> layouts{true, true, true};  // by Layout
+  std::int32_t min_align_log2 = 0;                // of q, k, v and out
+};
+
+struct BackendInfo {
+  BackendRef ref;
+  std::string summary;  // one sentence for docs and `regard devices`
+  DeviceType device = DeviceType::kCpu;
+  Isa min_isa = Isa::kScalar;
+  bool built = true;
+  std::string not_built_reason;
+  Determinism determinism = Determinism::kNone;
+  bool needs_exact_extents = false;
+  Claims forward;
+  Claims backward;
+};
+
+/// What a backend decided for a key: rules, never a list of tasks. Immutable.
+struct KernelPlan {
+  std::string kernel;  // a name for people: "efficient_portable_f32"
+  Isa isa = Isa::kScalar;
+  std::int32_t slots = 1;  // concurrent workers at most
+  std::int64_t tile_q = 0;
+  std::int64_t tile_kv = 0;
+  std::int64_t workspace_bytes = 0;   // exact, a multiple of 64
+  std::shared_ptr<const void> state;  // the backend's own
+};
+
+/// A backend states claims, plans from a key and executes; it reads no environment, no policy and,
+/// before execute, no tensor.
+class REGARD_EXPORT Backend {
+ public:
+  virtual ~Backend();
+  virtual const BackendInfo& info() const = 0;
+
+  /// True when the key can run in `env`. With `refusals`, appends every failed requirement (none
+  /// when true). The default is check_claims on info(); override to add relations between fields.
+  virtual bool supports(const AttentionKey& key, const Env& env,
+                        std::vector<Refusal>* refusals) const;
+
+  /// Bytes that plan() will state, known before any plan; saturates at INT64_MAX.
+  virtual std::int64_t workspace_bytes(const AttentionKey& key, const Env& env) const = 0;
+
+  /// StatusCode::kRefusedAtPlan: a vendor library refused what the record allows; the selector
+  /// remembers it and selects again, visibly.
+  virtual Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const = 0;
+
+  /// `params` are the call's own (exact extents, within the plan's); buffers are checked; the launch
+  /// has an executor and a workspace of at least workspace_bytes, 64-byte aligned. Must not allocate.
+  virtual Status execute(const KernelPlan& plan, const AttentionParams& params,
+                         const Buffers& buffers, const Launch& launch) const = 0;
+};
+
+/// The record applied to a key: true when nothing is refused.
+REGARD_EXPORT bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& env,
+                                std::vector<Refusal>* refusals);
+
+}  // namespace regard

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "regard/env.h"
+#include "regard/export.h"
+#include "regard/params.h"
+
+namespace regard {
+
+enum class DataKind : std::uint8_t { kNormal = 0, kLarge, kOutlier, kConstant, kFinfoMin };
+REGARD_EXPORT const char* to_string(DataKind kind) noexcept;
+
+/// How a case's tensors are made; the generator is in conformance/.
+struct DataSpec {
+  std::uint64_t seed = 0;
+  DataKind kind = DataKind::kNormal;
+  bool poison = false;               // NaN and inf in K and V behind every mask
+  std::int64_t diagonal_offset = 0;  // diag=N
+  std::vector<std::int64_t> seqlens_q;   // literal lens_q=...; empty: drawn from the seed
+  std::vector<std::int64_t> seqlens_kv;  // literal lens_kv=...
+  friend bool operator==(const DataSpec&, const DataSpec&) = default;
+};
+
+struct EnvOverrides {
+  std::optional<Isa> isa;
+  std::int32_t sm_version = 0;  // device=sm90 gives 90
+  friend bool operator==(const EnvOverrides&, const EnvOverrides&) = default;
+};
+
+/// A named problem: "b2 hq8 hkv2 sq128 skv1024 d64 bf16 causal diag=br lens seed=7".
+struct Case {
+  AttentionParams params;
+  EnvOverrides env;
+  DataSpec data;
+  friend bool operator==(const Case&, const Case&) = default;
+};
+
+/// Words in any order; docs/selection.md lists them. Errors name the word and what was expected.
+REGARD_EXPORT Expected<Case> parse_case(std::string_view text);
+
+/// Parses `text` as changes to `base`, word by word (flags over a file's options).
+REGARD_EXPORT Expected<Case> parse_case(std::string_view text, const Case& base);
+
+/// One canonical order; parse_case(to_string(c)) == c.
+REGARD_EXPORT std::string to_string(const Case& c);
+
+/// `env` with the case's overrides applied.
+REGARD_EXPORT Env apply_overrides(const Env& env, const Case& c);
+
+}  // namespace regard

@@ -1,0 +1,147 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "regard/backend.h"
+#include "regard/env.h"
+#include "regard/export.h"
+#include "regard/policy.h"
+#include "regard/request.h"
+#include "regard/selection.h"
+#include "regard/status.h"
+
+namespace regard {
+
+class Context;
+struct ContextImpl;
+struct PlanImpl;
+
+/// What will run and how: immutable, cheap to copy, shareable between threads. It accepts any
+/// extents up to its own.
+class REGARD_EXPORT Plan {
+ public:
+  Plan();  // empty; every accessor needs a plan that plan() returned
+  ~Plan();
+  Plan(const Plan&);
+  Plan(Plan&&) noexcept;
+  Plan& operator=(const Plan&);
+  Plan& operator=(Plan&&) noexcept;
+
+  bool empty() const noexcept { return impl_ == nullptr; }
+  const BackendRef& backend() const noexcept;
+  const AttentionParams& params() const noexcept;  // extents rounded up: the most it accepts
+  const KernelPlan& kernel() const noexcept;
+  std::int64_t workspace_bytes() const noexcept;
+  /// The decision with every reason, made again from the plan's own inputs (it is pure).
+  Selection selection() const;
+  std::string to_string() const;
+
+ private:
+  friend struct PlanImpl;
+  explicit Plan(std::shared_ptr<const PlanImpl> impl) noexcept;
+  std::shared_ptr<const PlanImpl> impl_;
+};
+
+struct PlanCacheCounters {
+  std::uint64_t hits = 0;
+  std::uint64_t misses = 0;      // each is one selection
+  std::uint64_t selections = 0;  // more than misses when a backend refused at plan time
+  std::uint64_t evictions = 0;
+  std::uint64_t size = 0;
+  std::uint64_t capacity = 0;
+};
+
+/// Held against a custom backend before it may be selected; conformance::small_suite() brings one.
+class REGARD_EXPORT ConformanceSuite {
+ public:
+  virtual ~ConformanceSuite();
+  /// `context` holds the candidate under `ref` besides the built-in backends. The Status of a
+  /// failure is the failing case's text.
+  virtual Status run(Context& context, const BackendRef& ref) const = 0;
+};
+
+/// Receives one line without a newline. May be called from any thread.
+using LogSink = void (*)(void* user, std::string_view line);
+
+/// The order of candidates measured on one machine (docs/selection.md has the file's format).
+struct TuningTable {
+  std::string source;  // a file's name, or "" when empty
+  std::string version, isa, cpu_model;
+  std::int32_t concurrency = 0;
+  struct Rule {
+    std::string condition;  // words of a case that must hold, "sq<=32 bf16"; "" always holds
+    std::vector<BackendRef> order;
+    friend bool operator==(const Rule&, const Rule&) = default;
+  };
+  std::vector<Rule> rules;  // the first that holds decides
+  bool empty() const noexcept { return rules.empty(); }
+  friend bool operator==(const TuningTable&, const TuningTable&) = default;
+};
+
+REGARD_EXPORT Expected<TuningTable> parse_tuning_table(std::string_view text, std::string source);
+
+/// Environment, policy, backends, plan cache, threads: everything that outlives a call. Safe to use
+/// from many threads; setters take effect for calls that start later.
+class REGARD_EXPORT Context {
+ public:
+  Context();  // read_env(), the built-in backends, the default pool
+  explicit Context(Env env, std::size_t plan_cache_capacity = 256);
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  const Env& env() const noexcept;
+  Policy policy() const;
+  void set_policy(Policy policy);
+  /// Null restores the own pool. The executor must outlive its use.
+  void set_executor(Executor* executor);
+  Executor& executor();
+  void set_tuning(TuningTable table);
+  /// Null restores stderr. What is logged is REGARD_LOG's.
+  void set_log_sink(LogSink sink, void* user);
+
+  std::vector<BackendInfo> backends() const;
+  PlanCacheCounters plan_cache_counters() const;
+  /// Frees leased workspaces that are not in use.
+  void trim();
+  std::int64_t leased_workspace_bytes() const;
+
+  ContextImpl& impl() noexcept { return *impl_; }  // for the library itself
+
+ private:
+  std::unique_ptr<ContextImpl> impl_;
+};
+
+/// Made at the first use, never destroyed.
+REGARD_EXPORT Context& default_context();
+
+/// Runs the suite on the backend, then makes it selectable as "custom:<name>". A backend that fails
+/// is refused with the failing case's text and nothing changes.
+REGARD_EXPORT Expected<BackendRef> register_backend(Context& context, std::string name,
+                                                    std::shared_ptr<const Backend> backend,
+                                                    const ConformanceSuite& suite);
+
+/// What this program would get, with every reason of every backend.
+REGARD_EXPORT Selection explain(Context& context, const AttentionParams& params,
+                                const Policy& policy = {});
+/// Built-in backends on a described machine.
+REGARD_EXPORT Selection explain(const AttentionParams& params, const Policy& policy,
+                                const Env& env);
+
+REGARD_EXPORT Expected<Plan> plan(Context& context, const AttentionParams& params,
+                                  const Policy& policy = {});
+
+/// Checks buffers against the plan, then computes. Decides, allocates and reads no environment.
+REGARD_EXPORT Status execute(const Plan& plan, const Buffers& buffers, const Launch& launch = {});
+
+/// describe, plan and execute in one.
+REGARD_EXPORT Status attention(Context& context, const AttentionRequest& request,
+                               const Policy& policy = {}, const Launch& launch = {});
+REGARD_EXPORT Status attention_backward(Context& context, const AttentionGradRequest& request,
+                                        const Launch& launch = {});
+
+}  // namespace regard

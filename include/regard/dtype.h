@@ -1,0 +1,143 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string_view>
+
+// Element types and their scalar codecs; needs the standard library only.
+
+namespace regard {
+
+enum class Dtype : std::uint8_t {
+  kF64 = 0,
+  kF32,
+  kBf16,
+  kF16,
+  kF8E4M3,
+  kF8E5M2,
+  kI8,
+  kU8,
+  kBool,
+  kI32,
+  kI64
+};
+inline constexpr int kDtypeCount = 11;
+
+struct DtypeInfo {
+  const char* name;   // in cases and JSON
+  int size_bytes;
+  int mantissa_bits;  // explicit fraction bits; 0 for integers
+};
+
+constexpr DtypeInfo dtype_info(Dtype dtype) noexcept {
+  constexpr DtypeInfo kInfo[kDtypeCount] = {
+      {"f64", 8, 52},   {"f32", 4, 23}, {"bf16", 2, 7}, {"f16", 2, 10}, {"f8e4m3", 1, 3},
+      {"f8e5m2", 1, 2}, {"i8", 1, 0},   {"u8", 1, 0},   {"bool", 1, 0}, {"i32", 4, 0},
+      {"i64", 8, 0}};
+  const int i = static_cast<int>(dtype);
+  return i >= 0 && i < kDtypeCount ? kInfo[i] : DtypeInfo{"?", 0, 0};
+}
+
+constexpr const char* to_string(Dtype dtype) noexcept { return dtype_info(dtype).name; }
+constexpr int size_of(Dtype dtype) noexcept { return dtype_info(dtype).size_bytes; }
+constexpr bool is_known(Dtype dtype) noexcept { return dtype_info(dtype).size_bytes != 0; }
+constexpr bool is_float(Dtype dtype) noexcept { return dtype_info(dtype).mantissa_bits != 0; }
+
+constexpr std::optional<Dtype> parse_dtype(std::string_view name) noexcept {
+  for (int i = 0; i < kDtypeCount; ++i) {
+    if (name == dtype_info(static_cast<Dtype>(i)).name) return static_cast<Dtype>(i);
+  }
+  return std::nullopt;
+}
+
+/// bf16 bits of x, rounded to nearest even; NaN stays NaN (quiet).
+constexpr std::uint16_t bf16_from_f32(float x) noexcept {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
+  const std::uint32_t round = 0x7fffu + ((bits >> 16) & 1u);
+  return static_cast<std::uint16_t>((bits + round) >> 16);
+}
+
+constexpr float f32_from_bf16(std::uint16_t bits) noexcept {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+
+/// A small binary float with `kExp` exponent and `kMan` fraction bits, IEEE-like with infinities
+/// unless kFiniteOnly (E4M3: no infinity, one NaN pattern S.1111.111, maximum 448).
+template <int kExp, int kMan, bool kFiniteOnly>
+struct SmallFloat {
+  static constexpr int kBias = (1 << (kExp - 1)) - 1;
+  static constexpr int kMaxExpField = (1 << kExp) - 1;
+  static constexpr std::uint32_t kManMask = (1u << kMan) - 1u;
+  static constexpr std::uint32_t kMagMask = (1u << (kExp + kMan)) - 1u;
+  static constexpr std::uint32_t kInf = static_cast<std::uint32_t>(kMaxExpField) << kMan;
+  static constexpr std::uint32_t kNan = kFiniteOnly ? kMagMask : (kInf | (1u << (kMan - 1)));
+  static constexpr std::uint32_t kMaxFinite = kFiniteOnly ? kMagMask - 1u : kInf - 1u;
+
+  /// Rounded to nearest even. Past the largest finite value: infinity, or NaN when there is none
+  /// (the OCP FP8 rule without saturation).
+  static constexpr std::uint32_t encode(float x) noexcept {
+    const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
+    const std::uint32_t sign = (bits >> 31) << (kExp + kMan);
+    const std::uint32_t mag = bits & 0x7fffffffu;
+    if (mag > 0x7f800000u) return sign | kNan;
+    const std::uint32_t overflow = kFiniteOnly ? kNan : kInf;
+    if (mag == 0x7f800000u) return sign | overflow;
+    int exponent = static_cast<int>(mag >> 23) - 127;
+    const int min_exponent = 1 - kBias;
+    std::uint64_t fraction = mag & 0x7fffffu;
+    if ((mag >> 23) != 0) fraction |= 0x800000u;  // f32 denormals are below every rounding point
+    int shift = 23 - kMan;
+    if (exponent < min_exponent) {
+      shift += min_exponent - exponent;
+      exponent = min_exponent;
+    }
+    if (shift > 40) return sign;
+    const std::uint64_t half = std::uint64_t{1} << (shift - 1);
+    const std::uint64_t odd = (fraction >> shift) & 1u;
+    const std::uint64_t kept = (fraction + half - 1 + odd) >> shift;
+    // kept carries the hidden bit: adding it to (exponent field - 1) handles carry and denormals.
+    const std::uint64_t code =
+        (static_cast<std::uint64_t>(exponent - min_exponent) << kMan) + kept;
+    return sign | (code > kMaxFinite ? overflow : static_cast<std::uint32_t>(code));
+  }
+
+  static constexpr float decode(std::uint32_t code) noexcept {
+    const bool negative = ((code >> (kExp + kMan)) & 1u) != 0;
+    const std::uint32_t mag = code & kMagMask;
+    float value = 0.0f;
+    if (kFiniteOnly ? mag == kMagMask : mag > kInf) {
+      value = std::numeric_limits<float>::quiet_NaN();
+    } else if (!kFiniteOnly && mag == kInf) {
+      value = std::numeric_limits<float>::infinity();
+    } else {
+      const int field = static_cast<int>(mag >> kMan);
+      const std::uint32_t fraction = (mag & kManMask) | (field != 0 ? 1u << kMan : 0u);
+      const int power = (field != 0 ? field : 1) - kBias - kMan;  // within f32's normal range
+      value = static_cast<float>(fraction) *
+              std::bit_cast<float>(static_cast<std::uint32_t>(power + 127) << 23);
+    }
+    return negative ? -value : value;
+  }
+};
+
+using F16Codec = SmallFloat<5, 10, false>;
+using F8E4M3Codec = SmallFloat<4, 3, true>;
+using F8E5M2Codec = SmallFloat<5, 2, false>;
+
+constexpr std::uint16_t f16_from_f32(float x) noexcept {
+  return static_cast<std::uint16_t>(F16Codec::encode(x));
+}
+constexpr float f32_from_f16(std::uint16_t bits) noexcept { return F16Codec::decode(bits); }
+constexpr std::uint8_t f8e4m3_from_f32(float x) noexcept {
+  return static_cast<std::uint8_t>(F8E4M3Codec::encode(x));
+}
+constexpr float f32_from_f8e4m3(std::uint8_t bits) noexcept { return F8E4M3Codec::decode(bits); }
+constexpr std::uint8_t f8e5m2_from_f32(float x) noexcept {
+  return static_cast<std::uint8_t>(F8E5M2Codec::encode(x));
+}
+constexpr float f32_from_f8e5m2(std::uint8_t bits) noexcept { return F8E5M2Codec::decode(bits); }
+
+}  // namespace regard

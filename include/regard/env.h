@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "regard/export.h"
+#include "regard/status.h"
+#include "regard/tensor.h"
+
+namespace regard {
+
+/// Instruction sets in ascending order; each includes the ones before it (x86).
+enum class Isa : std::uint8_t { kScalar = 0, kAvx2, kAvx512, kAvx512Bf16 };
+REGARD_EXPORT const char* to_string(Isa isa) noexcept;  // "scalar", "avx2", ...
+REGARD_EXPORT Expected<Isa> parse_isa(const std::string& name);
+
+/// One environment variable that regard reads.
+struct EnvVariable {
+  std::string name;
+  std::string value;    // empty when unset
+  bool set = false;
+  std::string error;    // why the value cannot be used; empty when it can
+  std::string meaning;  // one sentence for `regard env`
+  friend bool operator==(const EnvVariable&, const EnvVariable&) = default;
+};
+
+/// Facts about a machine, a build and the process's environment, read once. A value: tests and
+/// `explain` pass described machines.
+struct Env {
+  DeviceType device = DeviceType::kCpu;
+  std::int32_t sm_version = 0;  // CUDA compute capability * 10, 0 on CPUs
+  Isa isa = Isa::kScalar;       // the one to use: what the CPU has, capped by REGARD_MAX_ISA
+  Isa isa_available = Isa::kScalar;
+  std::string cpu_model;        // "AMD EPYC (family 25 model 17)"
+  std::int64_t l1d_bytes = 32768;
+  std::int64_t l2_bytes = 1048576;
+  std::int64_t l3_bytes = 33554432;
+  std::int32_t concurrency = 1;  // slots that a plan may use
+  std::string version;           // regard's own
+  std::string compiler;
+  bool built_with_cuda = false;
+  std::vector<EnvVariable> variables;  // every variable that is read, set or not
+  friend bool operator==(const Env&, const Env&) = default;
+};
+
+/// Calls f("name", env.field) for every field: ==, fingerprint and JSON cannot drift apart.
+template <class E, class F>
+constexpr void for_each_env_field(E& e, F&& f) {
+  f("device", e.device);
+  f("sm_version", e.sm_version);
+  f("isa", e.isa);
+  f("isa_available", e.isa_available);
+  f("cpu_model", e.cpu_model);
+  f("l1d_bytes", e.l1d_bytes);
+  f("l2_bytes", e.l2_bytes);
+  f("l3_bytes", e.l3_bytes);
+  f("concurrency", e.concurrency);
+  f("version", e.version);
+  f("compiler", e.compiler);
+  f("built_with_cuda", e.built_with_cuda);
+  f("variables", e.variables);
+}
+
+/// Reads CPUID, caches, the CPUs of the process's affinity mask and the six REGARD_ variables.
+REGARD_EXPORT Env read_env();
+
+/// The first unusable environment variable as a Status; ok when all are usable.
+REGARD_EXPORT Status env_status(const Env& env);
+
+/// The value of a variable that is read ("" when unset or unknown).
+REGARD_EXPORT const std::string& env_value(const Env& env, const char* name);
+
+REGARD_EXPORT std::uint64_t fingerprint(const Env& env) noexcept;
+REGARD_EXPORT std::string to_string(const Env& env);
+REGARD_EXPORT std::string to_json(const Env& env);
+
+}  // namespace regard

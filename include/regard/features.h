@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string_view>
+
+#include "regard/export.h"
+
+namespace regard {
+
+/// What a request asks for and a backend claims: a backend that does not claim each of a request's
+/// features is refused, so none is ever dropped.
+enum class Feature : std::uint8_t {
+  // from the options
+  kCausal = 0,          // window_right == 0
+  kWindowLeft,          // window_left >= 0
+  kWindowRight,         // window_right > 0
+  kDiagonalBottomRight,
+  kDiagonalOffset,      // one offset for all sequences
+  kDiagonalPerSequence, // an int64 tensor [B] of offsets
+  kSoftcap,
+  kDropout,
+  // from the tensors present
+  kAttnMask,
+  kAttnBias,
+  kAlibi,
+  kSinks,
+  kSegmentIds,
+  kSeqlensQ,
+  kSeqlensKv,
+  kBlockMask,
+  kPacked,        // cu_seqlens_q/kv
+  kPaged,         // page_table
+  kAppendKv,      // k_new, v_new
+  kRotary,
+  kCacheBatchIdx,
+  kDescales,
+  // outputs and direction
+  kLse,
+  kScoresOut,
+  kSavedStats,
+  kNeedsGrad,
+  // relations, computed before extents are rounded
+  kGqa,                 // num_heads_q != num_heads_kv
+  kHeadDimsDiffer,      // head_dim_qk != head_dim_v
+  kSeqlenQGreaterKv,    // seqlen_q > seqlen_kv
+  // added by select unless the policy assumes finite inputs
+  kNonFiniteBehindMask,
+  kCount
+};
+inline constexpr int kFeatureCount = static_cast<int>(Feature::kCount);
+
+/// "causal", "attn_bias", "non_finite_behind_mask", ...
+REGARD_EXPORT const char* to_string(Feature feature) noexcept;
+REGARD_EXPORT std::optional<Feature> parse_feature(std::string_view name) noexcept;
+
+class FeatureSet {
+ public:
+  constexpr FeatureSet() noexcept = default;
+  constexpr FeatureSet(std::initializer_list<Feature> list) noexcept {
+    for (Feature f : list) bits_ |= bit(f);
+  }
+  static constexpr FeatureSet from_bits(std::uint64_t bits) noexcept {
+    FeatureSet set;
+    set.bits_ = bits;
+    return set;
+  }
+  constexpr bool has(Feature f) const noexcept { return (bits_ & bit(f)) != 0; }
+  constexpr void set(Feature f, bool on = true) noexcept {
+    bits_ = on ? bits_ | bit(f) : bits_ & ~bit(f);
+  }
+  constexpr FeatureSet without(FeatureSet other) const noexcept {
+    return from_bits(bits_ & ~other.bits_);
+  }
+  constexpr FeatureSet with(FeatureSet other) const noexcept {
+    return from_bits(bits_ | other.bits_);
+  }
+  constexpr bool empty() const noexcept { return bits_ == 0; }
+  constexpr std::uint64_t bits() const noexcept { return bits_; }
+  friend constexpr bool operator==(FeatureSet, FeatureSet) noexcept = default;
+
+ private:
+  static constexpr std::uint64_t bit(Feature f) noexcept {
+    return std::uint64_t{1} << static_cast<int>(f);
+  }
+  std::uint64_t bits_ = 0;
+};
+
+}  // namespace regard

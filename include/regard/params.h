@@ -1,0 +1,170 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "regard/export.h"
+#include "regard/features.h"
+#include "regard/status.h"
+#include "regard/tensor.h"
+
+namespace regard {
+
+/// Where the diagonal lies: query i's position on it is i + shift (see docs/semantics.md).
+enum class Diagonal : std::uint8_t {
+  kUnnamed = 0,  // valid where nothing measures from it, or where all choices agree
+  kTopLeft,      // shift 0
+  kBottomRight,  // shift len_kv - len_q, per sequence
+  kOffset        // shift = the int64 of the Buffers, or one per sequence
+};
+
+/// The memory order of a [B,H,S,D] tensor's inner dimensions.
+enum class Layout : std::uint8_t {
+  kBhsd = 0,  // rows of one head are adjacent (stride_s == D), or S <= 1
+  kBshd,      // heads of one position are adjacent (stride_h == D), or H <= 1
+  kStrided    // anything else
+};
+
+enum class ScoresKind : std::uint8_t { kNone = 0, kScaled, kEdited, kProbs };
+
+/// Which of a broadcast tensor's dimensions [B,H,Sq,Skv] have their full extent (bit i: dim i).
+/// An extent of 1 counts as broadcast.
+using BroadcastDims = std::uint8_t;
+
+REGARD_EXPORT const char* to_string(Diagonal) noexcept;
+REGARD_EXPORT const char* to_string(Layout) noexcept;
+REGARD_EXPORT const char* to_string(ScoresKind) noexcept;
+
+inline constexpr std::int64_t kUnlimited = -1;  // of a window's side
+
+/// A problem without its tensors: complete, canonical, pointer-free. Two equal params are the same
+/// decision everywhere. Extents (batch, seqlen_*, total_*, num_pages) are upper bounds.
+/// Every field stands in for_each_field below, which ==, hash, text and JSON are made of.
+struct AttentionParams {
+  Device device{};
+  Dtype dtype_q = Dtype::kF32;
+  Dtype dtype_kv = Dtype::kF32;
+  Dtype dtype_out = Dtype::kF32;
+  Dtype dtype_bias = Dtype::kF32;  // of attn_bias; kF32 when absent
+
+  std::int64_t batch = 1;
+  std::int64_t num_heads_q = 1;
+  std::int64_t num_heads_kv = 1;
+  std::int64_t seqlen_q = 1;
+  std::int64_t seqlen_kv = 1;
+  std::int64_t head_dim_qk = 1;
+  std::int64_t head_dim_v = 1;
+  std::int64_t total_q = 0;    // packed: rows of q; 0 otherwise
+  std::int64_t total_kv = 0;   // packed: rows of k and v; 0 otherwise
+  std::int64_t num_pages = 0;  // paged; 0 otherwise
+  std::int64_t page_size = 0;
+  std::int64_t rotary_dim = 0;
+
+  Layout layout_q = Layout::kBhsd;
+  Layout layout_k = Layout::kBhsd;
+  Layout layout_v = Layout::kBhsd;
+  Layout layout_out = Layout::kBhsd;
+  // log2 of the bytes that data and every row start are aligned to, at most kMaxAlignLog2
+  std::int32_t align_q_log2 = 4;
+  std::int32_t align_k_log2 = 4;
+  std::int32_t align_v_log2 = 4;
+  std::int32_t align_out_log2 = 4;
+
+  FeatureSet features{};
+  BroadcastDims mask_dims = 0;
+  BroadcastDims bias_dims = 0;
+
+  Diagonal diagonal = Diagonal::kUnnamed;
+  std::int64_t window_left = kUnlimited;
+  std::int64_t window_right = kUnlimited;  // 0: causal
+  double softmax_scale = 1.0;
+  double softcap = 0.0;    // 0: none
+  double dropout_p = 0.0;  // probability of dropping
+  ScoresKind scores_kind = ScoresKind::kNone;
+
+  REGARD_EXPORT friend bool operator==(const AttentionParams& a, const AttentionParams& b) noexcept;
+};
+
+inline constexpr std::int32_t kMaxAlignLog2 = 4;  // 16 bytes: the most any consumer asks for
+
+/// Calls f("name", params.field) for every field, in declaration order.
+template <class Params, class F>
+constexpr void for_each_field(Params& p, F&& f) {
+  f("device", p.device);
+  f("dtype_q", p.dtype_q);
+  f("dtype_kv", p.dtype_kv);
+  f("dtype_out", p.dtype_out);
+  f("dtype_bias", p.dtype_bias);
+  f("batch", p.batch);
+  f("num_heads_q", p.num_heads_q);
+  f("num_heads_kv", p.num_heads_kv);
+  f("seqlen_q", p.seqlen_q);
+  f("seqlen_kv", p.seqlen_kv);
+  f("head_dim_qk", p.head_dim_qk);
+  f("head_dim_v", p.head_dim_v);
+  f("total_q", p.total_q);
+  f("total_kv", p.total_kv);
+  f("num_pages", p.num_pages);
+  f("page_size", p.page_size);
+  f("rotary_dim", p.rotary_dim);
+  f("layout_q", p.layout_q);
+  f("layout_k", p.layout_k);
+  f("layout_v", p.layout_v);
+  f("layout_out", p.layout_out);
+  f("align_q_log2", p.align_q_log2);
+  f("align_k_log2", p.align_k_log2);
+  f("align_v_log2", p.align_v_log2);
+  f("align_out_log2", p.align_out_log2);
+  f("features", p.features);
+  f("mask_dims", p.mask_dims);
+  f("bias_dims", p.bias_dims);
+  f("diagonal", p.diagonal);
+  f("window_left", p.window_left);
+  f("window_right", p.window_right);
+  f("softmax_scale", p.softmax_scale);
+  f("softcap", p.softcap);
+  f("dropout_p", p.dropout_p);
+  f("scores_kind", p.scores_kind);
+}
+
+REGARD_EXPORT std::size_t hash_value(const AttentionParams& params) noexcept;
+
+/// The case words of the problem ("b1 hq8 hkv8 sq128 skv128 d64 f32 causal diag=tl").
+REGARD_EXPORT std::string to_string(const AttentionParams& params);
+REGARD_EXPORT std::string to_json(const AttentionParams& params);
+
+/// Recomputes the features that follow from other fields, and clears fields whose feature is
+/// absent. Idempotent. describe, parse_case and apply_fix all end here.
+REGARD_EXPORT void canonicalize(AttentionParams& params) noexcept;
+
+/// Every rule that needs no tensors: extents >= 0, heads divisible, products within 64 bits, finite
+/// scale, windows >= -1, dropout_p in [0, 1) with a 16-bit threshold in 1..65535, the diagonal named
+/// where it must be. `where` is the function that the message names.
+REGARD_EXPORT Status validate(const AttentionParams& params, const char* where);
+
+/// Natural default of softmax_scale: 1 / sqrt(head_dim_qk) (1 for head_dim 0).
+REGARD_EXPORT double default_softmax_scale(std::int64_t head_dim_qk) noexcept;
+
+/// Params with extents rounded up to classes: what selection and plans depend on.
+class AttentionKey {
+ public:
+  AttentionKey() = default;
+  /// Extents: exact to 64, then eight steps an octave. kOverflow when a class passes 2^62.
+  REGARD_EXPORT static Expected<AttentionKey> make(const AttentionParams& params,
+                                                   bool assume_finite);
+  const AttentionParams& params() const noexcept { return params_; }
+  std::size_t hash() const noexcept { return hash_; }
+  friend bool operator==(const AttentionKey& a, const AttentionKey& b) noexcept {
+    return a.hash_ == b.hash_ && a.params_ == b.params_;
+  }
+
+ private:
+  AttentionParams params_{};
+  std::size_t hash_ = 0;
+};
+
+/// The class of an extent: n to 64, then the next multiple of an eighth of the octave below n.
+REGARD_EXPORT std::int64_t extent_class(std::int64_t n) noexcept;
+
+}  // namespace regard

@@ -1,0 +1,122 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "regard/export.h"
+#include "regard/status.h"
+
+namespace regard {
+
+/// PyTorch's SDPBackend numbers.
+enum class BackendId : std::int8_t {
+  kError = -1,
+  kMath = 0,
+  kFlash = 1,
+  kEfficient = 2,
+  kCudnn = 3,
+  kCustom = 4
+};
+
+/// A backend by id, a custom one also by the name it was registered with (which may happen later:
+/// REGARD_BACKEND can name one before it exists).
+struct BackendRef {
+  BackendId id = BackendId::kError;
+  std::string custom_name;  // "mine" of "custom:mine"; empty for built-in backends
+  friend bool operator==(const BackendRef&, const BackendRef&) = default;
+};
+
+/// "math", "flash", "efficient", "cudnn", "custom:mine", "error".
+REGARD_EXPORT std::string to_string(const BackendRef& ref);
+
+/// Case-insensitive; accepts PyTorch's spellings too: FLASH_ATTENTION, EFFICIENT_ATTENTION,
+/// MEMORY_EFFICIENT, CUDNN_ATTENTION, SDPBackend.MATH.
+REGARD_EXPORT Expected<BackendRef> parse_backend(std::string_view name);
+
+/// Levels of reproducibility; each includes the ones before it.
+enum class Determinism : std::uint8_t {
+  kNone = 0,
+  kRunToRun,
+  kThreadCountInvariant,
+  kBatchInvariant
+};
+REGARD_EXPORT const char* to_string(Determinism level) noexcept;
+REGARD_EXPORT Expected<Determinism> parse_determinism(std::string_view name);
+
+enum class OnFallback : std::uint8_t { kAllow = 0, kWarn, kError };
+REGARD_EXPORT const char* to_string(OnFallback value) noexcept;
+
+/// What a caller allows and wants. Unset fields leave the choice to the next source.
+struct Policy {
+  std::optional<std::vector<BackendRef>> only;    // nothing else may run
+  std::vector<BackendRef> deny;                   // these may not run
+  std::optional<std::vector<BackendRef>> prefer;  // an order; the rest follow in built-in order
+  std::optional<Determinism> require;
+  std::optional<double> max_error;  // against Verdict::error_bound
+  std::optional<std::int64_t> max_workspace_bytes;
+  std::optional<OnFallback> on_fallback;
+  std::optional<bool> assume_finite;  // waives Feature::kNonFiniteBehindMask
+
+  friend bool operator==(const Policy&, const Policy&) = default;
+};
+
+template <class P, class F>
+constexpr void for_each_policy_field(P& p, F&& f) {
+  f("only", p.only);
+  f("deny", p.deny);
+  f("prefer", p.prefer);
+  f("require", p.require);
+  f("max_error", p.max_error);
+  f("max_workspace_bytes", p.max_workspace_bytes);
+  f("on_fallback", p.on_fallback);
+  f("assume_finite", p.assume_finite);
+}
+
+REGARD_EXPORT std::size_t hash_value(const Policy& policy) noexcept;
+REGARD_EXPORT std::string to_string(const Policy& policy);  // "only=flash,math max_error=0.001"
+REGARD_EXPORT std::string to_json(const Policy& policy);
+
+/// The scopes that are open on a thread, to be handed to another.
+class CapturedPolicy;
+
+/// Applies a policy to every call of this thread while it lives. Scopes must be destroyed in
+/// reverse order of their making, on the thread that made them.
+class REGARD_EXPORT ScopedPolicy {
+ public:
+  enum Mode : std::uint8_t {
+    kNarrow,  // only: intersected with outer scopes; the rest merges
+    kReplace  // hides outer scopes, never the Context or the environment
+  };
+  explicit ScopedPolicy(Policy policy, Mode mode = kNarrow);
+  /// Opens, on this thread, all scopes that were captured on another (as one kReplace).
+  explicit ScopedPolicy(const CapturedPolicy& captured);
+  ~ScopedPolicy();
+  ScopedPolicy(const ScopedPolicy&) = delete;
+  ScopedPolicy& operator=(const ScopedPolicy&) = delete;
+
+ private:
+  struct Node;
+  friend class CapturedPolicy;
+  friend struct ScopeStack;
+  std::shared_ptr<const Node> previous_;
+};
+
+class REGARD_EXPORT CapturedPolicy {
+ public:
+  CapturedPolicy() = default;
+  bool empty() const noexcept { return node_ == nullptr; }
+
+ private:
+  friend class ScopedPolicy;
+  friend CapturedPolicy capture_policy();
+  std::shared_ptr<const ScopedPolicy::Node> node_;
+};
+
+/// The scopes open on this thread now. Worker threads do not inherit them by themselves.
+REGARD_EXPORT CapturedPolicy capture_policy();
+
+}  // namespace regard

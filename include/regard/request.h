@@ -1,0 +1,116 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "regard/export.h"
+#include "regard/params.h"
+#include "regard/status.h"
+#include "regard/tensor.h"
+
+namespace regard {
+
+/// The tensors of a call and the scalars that change each step; nothing here decides anything.
+/// q [B,Hq,Sq,Dqk], k [B,Hkv,Skv,Dqk], v [B,Hkv,Skv,Dv], out [B,Hq,Sq,Dv], logically, whatever the
+/// strides; the last stride of q, k, v and out is 1.
+struct Buffers {
+  TensorView q, k, v, out;
+  TensorView lse;          // output, f32 (f64 for f64) [B,Hq,Sq], natural log
+  TensorView saved_stats;  // output, f32 (f64 for f64) [B,Hq,Sq,2]
+  TensorView scores_out;   // output, f32 (f64 for f64) [B,Hq,Sq,Skv]
+  TensorView attn_mask;    // bool or u8 [1|B,1|Hq,1|Sq,1|Skv], true = may attend
+  TensorView attn_bias;    // f32, f64 or q's dtype, [1|B,1|Hq,1|Sq,1|Skv], added after softcap
+  TensorView alibi_slopes;  // f32 [Hq] or [B,Hq]
+  TensorView sinks;         // f32 [Hq]: a logit that joins the denominator
+  TensorView segment_ids_q, segment_ids_kv;  // i32 [B,Sq], [B,Skv]
+  TensorView seqlens_q, seqlens_kv;          // i32 [B]
+  TensorView diagonal_offsets;               // i64 [B], for Diagonal::kOffset per sequence
+  // Fields of later features; refused by backends that do not claim them.
+  TensorView cu_seqlens_q, cu_seqlens_kv;  // i32 [B+1]
+  TensorView page_table;                   // i32 [B, pages]
+  TensorView block_mask;
+  TensorView k_new, v_new;
+  TensorView rotary_cos, rotary_sin;
+  TensorView cache_batch_idx;
+  TensorView descale_q, descale_k, descale_v;
+
+  std::int64_t diagonal_offset = 0;  // for Diagonal::kOffset without diagonal_offsets
+  std::uint64_t rng_seed = 0;        // of dropout
+  std::uint64_t rng_offset = 0;
+};
+
+/// What decides. NaN in softmax_scale is an error; unset means 1/sqrt(head_dim_qk).
+struct AttentionOptions {
+  bool is_causal = false;  // the same as window_right = 0
+  std::int64_t window_left = kUnlimited;
+  std::int64_t window_right = kUnlimited;
+  Diagonal diagonal = Diagonal::kUnnamed;
+  std::optional<double> softmax_scale;
+  double softcap = 0.0;
+  double dropout_p = 0.0;
+  ScoresKind scores_kind = ScoresKind::kNone;  // what scores_out receives
+  bool needs_grad = false;
+  std::int64_t page_size = 0;
+};
+
+struct AttentionRequest : Buffers {
+  AttentionOptions options;
+};
+
+/// What a backward call needs of its forward.
+struct SavedContext {
+  TensorView stats;  // saved_stats or lse
+  enum class Kind : std::uint8_t { kNone, kStats, kLse } kind = Kind::kNone;
+  std::uint64_t rng_seed = 0;
+  std::uint64_t rng_offset = 0;
+};
+
+struct AttentionGradRequest : AttentionRequest {
+  SavedContext saved;
+  TensorView d_out;
+  TensorView delta;  // optional, f32 [B,Hq,Sq]
+  TensorView d_lse;  // optional
+  TensorView d_q, d_k, d_v, d_bias, d_sinks;  // outputs; each optional
+};
+
+/// Checks the caller's words and makes them canonical. Allocates only to report an error.
+REGARD_EXPORT Expected<AttentionParams> describe(const AttentionRequest& request);
+
+/// Runs f(state, slot) for slot in [0, slots), each once, in any order, maybe serially.
+class REGARD_EXPORT Executor {
+ public:
+  using Task = void (*)(void* state, int slot);
+  virtual ~Executor();
+  virtual void run(int slots, Task task, void* state) = 0;
+};
+
+/// Memory that a call may use; 64-byte aligned.
+struct Workspace {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+/// How to launch: all of it may be left out. A null executor is the default Context's pool; a null
+/// workspace is leased from the Context by attention(), and an error in execute() where the plan
+/// needs one.
+struct Launch {
+  Executor* executor = nullptr;
+  void* stream = nullptr;  // an opaque device stream
+  Workspace workspace{};
+};
+
+/// One partial attention result over some keys: out [B,H,S,D] and its lse [B,H,S].
+struct StateView {
+  TensorView out;
+  TensorView lse;
+};
+
+/// Merges partial results over disjoint sets of keys into out and lse (lse may be absent); f32
+/// math, in the order given, so that the bits do not depend on threads. Empty partials (lse = -inf)
+/// contribute nothing, whatever their out holds. out and lse may be one of the inputs.
+REGARD_EXPORT Status merge_states(const std::vector<StateView>& states, const TensorView& out,
+                                  const TensorView& lse = {});
+
+}  // namespace regard

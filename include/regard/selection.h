@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "regard/env.h"
+#include "regard/export.h"
+#include "regard/params.h"
+#include "regard/policy.h"
+
+namespace regard {
+
+enum class RefusalCode : std::uint8_t {
+  kNotBuilt = 0,  // terminal
+  kDevice,        // terminal: the backend serves another device
+  kIsa,           // terminal: the machine lacks instructions
+  kDenied,        // policy.deny
+  kNotInOnly,     // policy.only
+  kDirection,     // needs_grad, and the backend has no backward for this problem
+  kDtype,
+  kFeature,
+  kHeadDimQk,
+  kHeadDimV,
+  kLayout,
+  kAlignment,
+  kDeterminism,   // policy.require
+  kErrorBound,    // policy.max_error
+  kWorkspace,     // policy.max_workspace_bytes, or not representable
+  kLearned,       // refused at plan time earlier: terminal until the registry changes
+  kCustom,        // a backend's own rule
+  kCount
+};
+REGARD_EXPORT const char* to_string(RefusalCode code) noexcept;  // "not_built", ...
+
+/// The one change that removes a refusal; applies to params, or to the policy where `field` starts
+/// with "policy.".
+struct Fix {
+  enum class Op : std::uint8_t { kNone = 0, kSet, kClear, kAtMost };
+  Op op = Op::kNone;
+  std::string field;  // a params field, a feature's name, or "policy.only", ...
+  std::string value;  // for kSet and kAtMost
+  friend bool operator==(const Fix&, const Fix&) = default;
+};
+
+/// "dtype_q=bf16", "without attn_bias", "head_dim_qk<=256", "" for none.
+REGARD_EXPORT std::string to_string(const Fix& fix);
+
+/// Applies the change; the params are canonical again afterwards.
+REGARD_EXPORT Status apply_fix(const Fix& fix, AttentionParams* params, Policy* policy);
+
+struct Refusal {
+  RefusalCode code = RefusalCode::kCustom;
+  std::string limit;   // what the backend can do
+  std::string actual;  // what was asked
+  Fix fix;
+  friend bool operator==(const Refusal&, const Refusal&) = default;
+};
+
+/// "head_dim_qk: 512, limit 1..256 (fix: head_dim_qk<=256)"
+REGARD_EXPORT std::string to_string(const Refusal& refusal);
+
+/// One candidate's four facts, cost and quality, and every reason against it.
+struct Verdict {
+  BackendRef backend;
+  bool built = false;
+  bool enabled = false;  // by policy
+  bool usable = false;   // built, and no refusal of its own (policy aside)
+  bool chosen = false;
+  std::int64_t workspace_bytes = -1;  // at the rounded key; -1: not usable
+  double error_bound = -1.0;          // measured, |score| <= 16; -1: not usable
+  Determinism determinism = Determinism::kNone;
+  bool needs_exact_extents = false;
+  std::vector<Refusal> refusals;  // policy's included
+  friend bool operator==(const Verdict&, const Verdict&) = default;
+};
+
+/// A decision and everything that led to it.
+struct Selection {
+  AttentionParams params;      // as asked
+  AttentionParams key_params;  // extents rounded: what was judged
+  Policy policy;               // as resolved
+  BackendRef chosen;           // kError when nothing can run
+  std::string decided_by;      // "built-in order", "call policy (only)", "REGARD_BACKEND", ...
+  std::vector<Verdict> candidates;  // in the order of preference
+  std::vector<EnvVariable> environment;  // those that are set
+  std::vector<std::string> warnings;
+
+  bool ok() const noexcept { return chosen.id != BackendId::kError; }
+  REGARD_EXPORT const Verdict* find(const BackendRef& ref) const noexcept;
+  friend bool operator==(const Selection&, const Selection&) = default;
+};
+
+/// The table for people; ASCII, at most 100 columns where reasons allow.
+REGARD_EXPORT std::string to_string(const Selection& selection);
+/// One JSON object: case, chosen, decided_by, candidates[...], environment, warnings, ...
+REGARD_EXPORT std::string to_json(const Selection& selection);
+REGARD_EXPORT std::string to_json(const Verdict& verdict);
+
+}  // namespace regard

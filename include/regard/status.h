@@ -1,0 +1,106 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "regard/export.h"
+
+namespace regard {
+
+struct Selection;
+
+enum class StatusCode {
+  kOk = 0,
+  kInvalidArgument,    // the caller's words are wrong: the message names value and expectation
+  kOverflow,           // a size or stride product does not fit 64 bits
+  kNoBackend,          // nothing can run it: Status::selection() carries every reason
+  kWorkspace,          // the workspace given is too small, misaligned or could not be had
+  kRefusedAtPlan,      // a backend's library refused at plan time what its record allows
+  kNotFound,           // an unknown name
+  kConformanceFailed,  // a backend failed the suite it was registered with
+  kInternal            // a defect of regard's own
+};
+
+/// "invalid_argument", ...
+REGARD_EXPORT const char* to_string(StatusCode code) noexcept;
+
+/// The outcome of a call. Messages read "[function] what (value) and what was expected".
+class [[nodiscard]] Status {
+ public:
+  Status() noexcept = default;  // ok
+  REGARD_EXPORT Status(StatusCode code, std::string message);
+  REGARD_EXPORT Status(StatusCode code, std::string message,
+                       std::shared_ptr<const Selection> selection);
+
+  bool ok() const noexcept { return detail_ == nullptr; }
+  explicit operator bool() const noexcept { return ok(); }
+  StatusCode code() const noexcept { return detail_ ? detail_->code : StatusCode::kOk; }
+  /// Empty when ok.
+  REGARD_EXPORT const std::string& message() const noexcept;
+  /// Why no backend could run; null unless code() is kNoBackend.
+  std::shared_ptr<const Selection> selection() const noexcept {
+    return detail_ ? detail_->selection : nullptr;
+  }
+  /// "ok", or "invalid_argument: [describe] ...".
+  REGARD_EXPORT std::string to_string() const;
+
+ private:
+  struct Detail {
+    StatusCode code;
+    std::string message;
+    std::shared_ptr<const Selection> selection;
+  };
+  std::shared_ptr<const Detail> detail_;  // null: ok, so that success costs no allocation
+};
+
+/// Thrown by check() and Expected::value() only; the library itself never throws it.
+class REGARD_EXPORT Error : public std::runtime_error {
+ public:
+  explicit Error(Status status);
+  ~Error() override;
+  const Status& status() const noexcept { return status_; }
+
+ private:
+  Status status_;
+};
+
+/// Turns a failed Status into an Error.
+REGARD_EXPORT void check(const Status& status);
+
+/// A T, or the Status that says why there is none.
+template <class T>
+class [[nodiscard]] Expected {
+ public:
+  Expected(T value) : value_(std::move(value)) {}          // NOLINT: implicit by design
+  Expected(Status status) : status_(std::move(status)) {}  // NOLINT
+
+  bool ok() const noexcept { return value_.has_value(); }
+  explicit operator bool() const noexcept { return ok(); }
+  const Status& status() const noexcept { return status_; }
+
+  /// The value; undefined when !ok().
+  T& operator*() & noexcept { return *value_; }
+  const T& operator*() const& noexcept { return *value_; }
+  T&& operator*() && noexcept { return std::move(*value_); }
+  T* operator->() noexcept { return &*value_; }
+  const T* operator->() const noexcept { return &*value_; }
+
+  /// The value, or an Error is thrown.
+  T& value() & {
+    check(status_);
+    return *value_;
+  }
+  T&& value() && {
+    check(status_);
+    return std::move(*value_);
+  }
+
+ private:
+  std::optional<T> value_;
+  Status status_;
+};
+
+}  // namespace regard
