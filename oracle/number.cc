@@ -1,0 +1,197 @@
+#include "oracle/number.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace regard::oracle {
+namespace {
+
+/// A binary floating-point format by its numbers: value = (-1)^s * 1.f * 2^(e - bias).
+struct Format {
+  int exponent_bits;
+  int fraction_bits;
+  bool has_infinity;
+
+  int bias() const { return (1 << (exponent_bits - 1)) - 1; }
+  int exponent_of_smallest_normal() const { return 1 - bias(); }
+  /// The unit in the last place of the subnormals.
+  double smallest() const { return std::ldexp(1.0, exponent_of_smallest_normal() - fraction_bits); }
+  double largest() const {
+    // E4M3 without infinity: exponent field 15 is a number, only the all-ones pattern is NaN.
+    const int top = has_infinity ? bias() : bias() + 1;
+    const double full = 2.0 - std::ldexp(1.0, has_infinity ? -fraction_bits : 1 - fraction_bits);
+    return std::ldexp(full, top);
+  }
+};
+
+constexpr Format kBf16{8, 7, true};
+constexpr Format kF16{5, 10, true};
+constexpr Format kF8E4M3{4, 3, false};
+constexpr Format kF8E5M2{5, 2, true};
+
+double decode_small(std::uint32_t code, const Format& f) {
+  const std::uint32_t fraction = code & ((1u << f.fraction_bits) - 1u);
+  const std::uint32_t field = (code >> f.fraction_bits) & ((1u << f.exponent_bits) - 1u);
+  const bool negative = (code >> (f.fraction_bits + f.exponent_bits)) != 0;
+  const std::uint32_t top = (1u << f.exponent_bits) - 1u;
+  double value = 0.0;
+  if (f.has_infinity && field == top) {
+    value = fraction == 0 ? std::numeric_limits<double>::infinity()
+                          : std::numeric_limits<double>::quiet_NaN();
+  } else if (!f.has_infinity && field == top && fraction == (1u << f.fraction_bits) - 1u) {
+    value = std::numeric_limits<double>::quiet_NaN();
+  } else if (field == 0) {
+    value = fraction * f.smallest();
+  } else {
+    value = std::ldexp(1.0 + std::ldexp(fraction, -f.fraction_bits),
+                       static_cast<int>(field) - f.bias());
+  }
+  return negative ? -value : value;
+}
+
+/// The nearest number of the format (ties to even) as a double; past the largest: infinity.
+double nearest(double value, const Format& f) {
+  if (value == 0.0 || !std::isfinite(value)) return value;
+  const int exponent = std::max(std::ilogb(value), f.exponent_of_smallest_normal());
+  const double ulp = std::ldexp(1.0, exponent - f.fraction_bits);
+  const double rounded = std::nearbyint(value / ulp) * ulp;
+  if (std::fabs(rounded) <= f.largest()) return rounded;
+  return std::copysign(std::numeric_limits<double>::infinity(), value);
+}
+
+std::uint32_t encode_small(double value, const Format& f) {
+  const std::uint32_t sign = std::signbit(value) ? 1u << (f.exponent_bits + f.fraction_bits) : 0u;
+  const std::uint32_t top = ((1u << f.exponent_bits) - 1u) << f.fraction_bits;
+  const double rounded = std::fabs(nearest(value, f));
+  if (std::isnan(rounded)) return sign | top | ((1u << f.fraction_bits) - 1u);
+  if (std::isinf(rounded)) return sign | top | (f.has_infinity ? 0u : (1u << f.fraction_bits) - 1u);
+  const double smallest_normal = std::ldexp(1.0, f.exponent_of_smallest_normal());
+  if (rounded < smallest_normal) return sign | static_cast<std::uint32_t>(rounded / f.smallest());
+  const int exponent = std::ilogb(rounded);
+  const double fraction = std::ldexp(rounded, f.fraction_bits - exponent) - (1 << f.fraction_bits);
+  return sign | (static_cast<std::uint32_t>(exponent + f.bias()) << f.fraction_bits) |
+         static_cast<std::uint32_t>(fraction);
+}
+
+template <class T>
+double load(const void* element) {
+  T value;
+  std::memcpy(&value, element, sizeof value);
+  return static_cast<double>(value);
+}
+
+template <class T>
+void store(double value, void* element) {
+  const T stored = static_cast<T>(value);
+  std::memcpy(element, &stored, sizeof stored);
+}
+
+template <class T>
+void store_integer(double value, void* element) {
+  const double low = static_cast<double>(std::numeric_limits<T>::min());
+  const double high = static_cast<double>(std::numeric_limits<T>::max());
+  const double clamped = std::isnan(value) ? 0.0 : std::nearbyint(std::clamp(value, low, high));
+  // The largest int64 is no double: 2^63 would not convert.
+  store<T>(clamped >= 9.2e18 ? 9.2e18 : clamped, element);
+}
+
+template <class Int>
+void store_code(std::uint32_t code, void* element) {
+  const Int stored = static_cast<Int>(code);
+  std::memcpy(element, &stored, sizeof stored);
+}
+
+template <class Int>
+std::uint32_t load_code(const void* element) {
+  Int code;
+  std::memcpy(&code, element, sizeof code);
+  return code;
+}
+
+}  // namespace
+
+double decode(const void* element, Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF64: return load<double>(element);
+    case Dtype::kF32: return load<float>(element);
+    case Dtype::kBf16: return decode_small(load_code<std::uint16_t>(element), kBf16);
+    case Dtype::kF16: return decode_small(load_code<std::uint16_t>(element), kF16);
+    case Dtype::kF8E4M3: return decode_small(load_code<std::uint8_t>(element), kF8E4M3);
+    case Dtype::kF8E5M2: return decode_small(load_code<std::uint8_t>(element), kF8E5M2);
+    case Dtype::kI8: return load<std::int8_t>(element);
+    case Dtype::kU8: return load<std::uint8_t>(element);
+    case Dtype::kBool: return load<std::uint8_t>(element) != 0.0 ? 1.0 : 0.0;
+    case Dtype::kI32: return load<std::int32_t>(element);
+    case Dtype::kI64: return load<std::int64_t>(element);
+  }
+  return std::numeric_limits<double>::quiet_NaN();
+}
+
+void encode(double value, void* element, Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF64: store<double>(value, element); break;
+    case Dtype::kF32: store<float>(value, element); break;
+    case Dtype::kBf16: store_code<std::uint16_t>(encode_small(value, kBf16), element); break;
+    case Dtype::kF16: store_code<std::uint16_t>(encode_small(value, kF16), element); break;
+    case Dtype::kF8E4M3: store_code<std::uint8_t>(encode_small(value, kF8E4M3), element); break;
+    case Dtype::kF8E5M2: store_code<std::uint8_t>(encode_small(value, kF8E5M2), element); break;
+    case Dtype::kI8: store_integer<std::int8_t>(value, element); break;
+    case Dtype::kU8: store_integer<std::uint8_t>(value, element); break;
+    case Dtype::kBool: store<std::uint8_t>(value != 0.0 ? 1.0 : 0.0, element); break;
+    case Dtype::kI32: store_integer<std::int32_t>(value, element); break;
+    case Dtype::kI64: store_integer<std::int64_t>(value, element); break;
+  }
+}
+
+double round_to(double value, Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF64: return value;
+    case Dtype::kF32: return static_cast<float>(value);
+    case Dtype::kBf16: return nearest(value, kBf16);
+    case Dtype::kF16: return nearest(value, kF16);
+    default: break;
+  }
+  unsigned char element[8] = {};
+  encode(value, element, dtype);
+  return decode(element, dtype);
+}
+
+double unit_roundoff(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF64: return std::ldexp(1.0, -53);
+    case Dtype::kF32: return std::ldexp(1.0, -24);
+    case Dtype::kBf16: return std::ldexp(1.0, -8);
+    case Dtype::kF16: return std::ldexp(1.0, -11);
+    case Dtype::kF8E4M3: return std::ldexp(1.0, -4);
+    case Dtype::kF8E5M2: return std::ldexp(1.0, -3);
+    default: return 0.0;
+  }
+}
+
+double lowest(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF64: return std::numeric_limits<double>::lowest();
+    case Dtype::kF32: return std::numeric_limits<float>::lowest();
+    case Dtype::kBf16: return -kBf16.largest();
+    case Dtype::kF16: return -kF16.largest();
+    case Dtype::kF8E4M3: return -kF8E4M3.largest();
+    case Dtype::kF8E5M2: return -kF8E5M2.largest();
+    default: return 0.0;
+  }
+}
+
+double half_of_smallest(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF64: return 0.0;  // half of 2^-1074 is no double; nothing here comes near it
+    case Dtype::kF32: return std::ldexp(1.0, -150);
+    case Dtype::kBf16: return kBf16.smallest() / 2;
+    case Dtype::kF16: return kF16.smallest() / 2;
+    case Dtype::kF8E4M3: return kF8E4M3.smallest() / 2;
+    case Dtype::kF8E5M2: return kF8E5M2.smallest() / 2;
+    default: return 0.5;
+  }
+}
+
+}  // namespace regard::oracle

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+
+#include "oracle/oracle.h"
+#include "regard/request.h"
+
+// Who may see whom, and what is added to a score: section by section what docs/semantics.md says.
+
+namespace regard::oracle {
+
+__extension__ using Int128 = __int128;  // positions on the diagonal: offsets take all 64 bits
+
+/// One element of a view as a number. `index` has the view's rank; extents of 1 broadcast.
+double element(const TensorView& view, std::int64_t i0, std::int64_t i1 = 0, std::int64_t i2 = 0,
+               std::int64_t i3 = 0);
+
+/// A place in the score matrices: sequence, query head, query, key.
+struct Place {
+  std::int64_t b, h, i, j;
+};
+
+class Rules {
+ public:
+  Rules(const AttentionRequest& request, Fault fault) : request_(request), fault_(fault) {}
+
+  std::int64_t len_q(std::int64_t b) const;
+  std::int64_t len_kv(std::int64_t b) const;
+  std::int64_t kv_head(std::int64_t h) const;
+  /// The query's position on the diagonal.
+  Int128 position(std::int64_t b, std::int64_t i) const;
+  /// False where a mask of any kind hides the key from the query; a bias of -inf is one.
+  bool visible(const Place& at) const;
+  double softmax_scale() const;
+  double bias(const Place& at) const;   // 0 without one
+  double alibi(const Place& at) const;  // -slope * distance from the diagonal
+  bool has_sink() const { return request_.sinks.present() && fault_ != Fault::kSinkIgnored; }
+  double sink(std::int64_t h) const { return element(request_.sinks, h); }
+  /// Dropout's factor of a probability: 0, or 65536 / threshold; 1 without dropout.
+  double dropout_factor(const Place& at) const;
+  double dropout_keep_factor() const;
+
+  const AttentionRequest& request() const { return request_; }
+  Fault fault() const { return fault_; }
+
+ private:
+  bool measures_from_diagonal() const;
+  Int128 window_right() const;
+  bool in_window(const Place& at) const;
+
+  const AttentionRequest& request_;
+  Fault fault_;
+};
+
+}  // namespace regard::oracle

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/log.h"
+#include "core/plan_cache.h"
+#include "core/select.h"
+#include "core/workspace_pool.h"
+#include "regard/context.h"
+
+namespace regard {
+
+/// What a Context's setters change, as one immutable snapshot: a call reads it once.
+struct Settings {
+  Policy policy;
+  std::shared_ptr<const ResolvedPolicy> base;  // resolved without call policy and scopes
+  std::vector<BackendEntry> cpu, cuda;         // candidates by the problem's device
+  TuningTable tuning;
+  std::vector<LearnedRefusal> learned;
+  Generations generations;
+
+  const std::vector<BackendEntry>& backends(DeviceType device) const {
+    return device == DeviceType::kCuda ? cuda : cpu;
+  }
+};
+
+/// The executor that a Context's plans run on; shared with them, as a plan may outlive its Context.
+struct ExecutorSlot {
+  std::unique_ptr<Executor> own;
+  std::atomic<Executor*> injected{nullptr};
+
+  Executor& current() const noexcept {
+    Executor* executor = injected.load(std::memory_order_acquire);
+    return executor != nullptr ? *executor : *own;
+  }
+};
+
+/// The built-in candidates of each device, in built-in order. src/regard.cc names them.
+struct BuiltinBackends {
+  std::vector<BackendEntry> cpu, cuda;
+};
+BuiltinBackends builtin_candidates();
+
+struct ContextImpl {
+  ContextImpl(Env env_in, std::size_t plan_cache_capacity, BuiltinBackends builtin,
+              std::unique_ptr<Executor> own_executor);
+
+  std::shared_ptr<const Settings> settings() const;
+  /// Replaces the settings by a copy that `change` edited.
+  template <class Change>
+  void update(Change&& change) {
+    const std::lock_guard lock(mutex);
+    auto next = std::make_shared<Settings>(*current);
+    change(*next);
+    next->base = resolve_base(next->policy);
+    current = std::move(next);
+  }
+
+  std::shared_ptr<const Env> env;
+  Policy environment;  // what REGARD_BACKEND and REGARD_DENY say
+  std::shared_ptr<ExecutorSlot> executor;
+  PlanCache cache;
+  WorkspacePool workspaces;
+  Log log;
+
+ private:
+  std::shared_ptr<const ResolvedPolicy> resolve_base(const Policy& policy) const;
+
+  mutable std::mutex mutex;
+  std::shared_ptr<const Settings> current;
+};
+
+/// A plan and what it was decided from, so that it can explain itself.
+struct PlanImpl {
+  AttentionKey key;
+  AttentionParams asked;
+  std::shared_ptr<const ResolvedPolicy> policy;
+  std::shared_ptr<const Settings> settings;
+  std::shared_ptr<const Env> env;
+  std::shared_ptr<ExecutorSlot> executor;
+  BackendEntry entry;
+  KernelPlan kernel;
+
+  SelectInputs inputs() const;
+  static Plan wrap(std::shared_ptr<const PlanImpl> impl) { return Plan(std::move(impl)); }
+  static const PlanImpl* of(const Plan& plan) { return plan.impl_.get(); }
+};
+
+/// The policy that holds for a call made now on this thread.
+std::shared_ptr<const ResolvedPolicy> policy_for(const ContextImpl& context,
+                                                 const Settings& settings, const Policy& call);
+
+/// plan() for params that describe or validate accepted already.
+Expected<Plan> plan_described(ContextImpl& context, const AttentionParams& params,
+                              const Policy& policy);
+
+/// execute() for buffers that were described already; `params` are the call's own.
+Status execute_described(const PlanImpl& plan, const AttentionParams& params,
+                         const Buffers& buffers, const Launch& launch);
+
+}  // namespace regard

@@ -1,0 +1,104 @@
+#include "regard/env.h"
+
+#include "base/json_writer.h"
+#include "core/hash.h"
+
+namespace regard {
+namespace {
+
+constexpr const char* kIsaNames[] = {"scalar", "avx2", "avx512", "avx512_bf16"};
+
+std::string field_text(DeviceType value) { return to_string(value); }
+std::string field_text(Isa value) { return to_string(value); }
+std::string field_text(std::int32_t value) { return std::to_string(value); }
+std::string field_text(std::int64_t value) { return std::to_string(value); }
+std::string field_text(const std::string& value) { return value; }
+std::string field_text(bool value) { return value ? "true" : "false"; }
+std::string field_text(const std::vector<EnvVariable>& variables) {
+  std::string out;
+  for (const EnvVariable& v : variables) {
+    if (v.set) out += (out.empty() ? "" : " ") + v.name + "=" + v.value;
+  }
+  return out;
+}
+
+void write_json(JsonWriter& w, const std::vector<EnvVariable>& variables) {
+  w.begin_array();
+  for (const EnvVariable& v : variables) {
+    w.begin_object();
+    w.key("name").value(v.name).key("set").value(v.set).key("value").value(v.value);
+    w.key("error").value(v.error).key("meaning").value(v.meaning);
+    w.end_object();
+  }
+  w.end_array();
+}
+void write_json(JsonWriter& w, DeviceType value) { w.value(to_string(value)); }
+void write_json(JsonWriter& w, Isa value) { w.value(to_string(value)); }
+template <class T>
+void write_json(JsonWriter& w, const T& value) {
+  w.value(value);
+}
+
+}  // namespace
+
+const char* to_string(Isa isa) noexcept {
+  const auto i = static_cast<std::size_t>(isa);
+  return i < std::size(kIsaNames) ? kIsaNames[i] : "?";
+}
+
+Expected<Isa> parse_isa(const std::string& name) {
+  for (std::size_t i = 0; i < std::size(kIsaNames); ++i) {
+    if (name == kIsaNames[i]) return static_cast<Isa>(i);
+  }
+  return Status(StatusCode::kNotFound,
+                "[parse_isa] unknown instruction set \"" + name +
+                    "\"; expected scalar, avx2, avx512 or avx512_bf16");
+}
+
+Status env_status(const Env& env) {
+  for (const EnvVariable& v : env.variables) {
+    if (v.error.empty()) continue;
+    return Status(StatusCode::kInvalidArgument,
+                  "[read_env] " + v.name + "=" + v.value + ": " + v.error);
+  }
+  return {};
+}
+
+const std::string& env_value(const Env& env, const char* name) {
+  static const std::string kEmpty;
+  for (const EnvVariable& v : env.variables) {
+    if (v.name == name) return v.value;
+  }
+  return kEmpty;
+}
+
+std::uint64_t fingerprint(const Env& env) noexcept {
+  Hasher hasher;
+  for_each_env_field(env, [&](const char*, const auto& field) {
+    hasher.add_bytes(field_text(field));
+  });
+  return hasher.value();
+}
+
+std::string to_string(const Env& env) {
+  std::string out;
+  for_each_env_field(env, [&](const char* name, const auto& field) {
+    const std::string label(name);
+    out += label + std::string(label.size() < 18 ? 18 - label.size() : 1, ' ') + field_text(field);
+    out += '\n';
+  });
+  return out;
+}
+
+std::string to_json(const Env& env) {
+  JsonWriter w;
+  w.begin_object();
+  for_each_env_field(env, [&](const char* name, const auto& field) {
+    w.key(name);
+    write_json(w, field);
+  });
+  w.end_object();
+  return w.str();
+}
+
+}  // namespace regard

@@ -1,0 +1,213 @@
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <string>
+
+#include "core/context_impl.h"
+#include "core/describe.h"
+#include "regard/context.h"
+
+namespace regard {
+namespace {
+
+Status mismatch(const std::string& what, const std::string& actual, const std::string& expected) {
+  return Status(StatusCode::kInvalidArgument,
+                "[execute] " + what + " (" + actual + ") does not fit the plan, expected " + expected);
+}
+
+// Features that relate extents: a smaller call may lose them, and gain those its backend claims.
+constexpr FeatureSet kRelations{Feature::kSeqlenQGreaterKv, Feature::kNonFiniteBehindMask};
+
+struct Bound {
+  const char* name;
+  std::int64_t AttentionParams::*field;
+};
+constexpr Bound kExtents[] = {
+    {"batch", &AttentionParams::batch},         {"seqlen_q", &AttentionParams::seqlen_q},
+    {"seqlen_kv", &AttentionParams::seqlen_kv}, {"total_q", &AttentionParams::total_q},
+    {"total_kv", &AttentionParams::total_kv},   {"num_pages", &AttentionParams::num_pages},
+};
+
+struct Place {
+  const char* name;
+  Layout AttentionParams::*layout;
+  std::int32_t AttentionParams::*align_log2;
+  TensorView Buffers::*view;
+};
+constexpr Place kPlaces[] = {
+    {"q", &AttentionParams::layout_q, &AttentionParams::align_q_log2, &Buffers::q},
+    {"k", &AttentionParams::layout_k, &AttentionParams::align_k_log2, &Buffers::k},
+    {"v", &AttentionParams::layout_v, &AttentionParams::align_v_log2, &Buffers::v},
+    {"out", &AttentionParams::layout_out, &AttentionParams::align_out_log2, &Buffers::out},
+};
+
+// Everything that may not differ: `actual` with the plan's extents, layouts, alignments, relations
+// and broadcasts must be the plan's params, so a field added later is compared too.
+Status check_equal_fields(const AttentionParams& planned, const AttentionParams& actual) {
+  AttentionParams same = actual;
+  for (const Bound& bound : kExtents) same.*bound.field = planned.*bound.field;
+  for (const Place& place : kPlaces) {
+    same.*place.layout = planned.*place.layout;
+    same.*place.align_log2 = planned.*place.align_log2;
+  }
+  same.features = actual.features.without(kRelations)
+                      .with(FeatureSet::from_bits(planned.features.bits() & kRelations.bits()));
+  same.mask_dims = planned.mask_dims;
+  same.bias_dims = planned.bias_dims;
+  if (same == planned) return {};
+  return mismatch("the problem", to_string(actual), to_string(planned));
+}
+
+Status check_fits(const PlanImpl& plan, const AttentionParams& actual, const Buffers& buffers) {
+  const AttentionParams& planned = plan.key.params();
+  for (const Bound& bound : kExtents) {
+    if (actual.*bound.field <= planned.*bound.field) continue;
+    return mismatch(bound.name, std::to_string(actual.*bound.field),
+                    "at most " + std::to_string(planned.*bound.field));
+  }
+  for (const Place& place : kPlaces) {
+    const Layout layout = planned.*place.layout;
+    if (!layout_matches(buffers.*place.view, layout)) {
+      return mismatch(std::string("layout of ") + place.name,
+                      to_string(buffers.*place.view), to_string(layout));
+    }
+    if (actual.*place.align_log2 < planned.*place.align_log2) {
+      return mismatch(std::string("alignment of ") + place.name,
+                      std::to_string(1 << actual.*place.align_log2) + " bytes",
+                      "at least " + std::to_string(1 << planned.*place.align_log2));
+    }
+  }
+  // A dimension that the plan knows as broadcast must be one; the reverse is a smaller extent.
+  if ((actual.mask_dims & ~planned.mask_dims) != 0 || (actual.bias_dims & ~planned.bias_dims) != 0) {
+    return mismatch("attn_mask or attn_bias", "full", "broadcast as planned");
+  }
+  FeatureSet gained = actual.features.without(planned.features);
+  gained = FeatureSet::from_bits(gained.bits() & kRelations.bits());
+  const FeatureSet unclaimed = gained.without(plan.entry.backend->info().forward.features);
+  if (!unclaimed.empty()) {
+    return mismatch("seqlen_q > seqlen_kv", to_string(actual), "seqlen_q <= seqlen_kv");
+  }
+  return check_equal_fields(planned, actual);
+}
+
+// Lengths are data: each must lie in [0, limit], or rows past the tensors would be read.
+Status check_lengths(const TensorView& lengths, std::int64_t limit, const char* name) {
+  if (!lengths.present() || lengths.device.type != DeviceType::kCpu) return {};
+  const auto* data = static_cast<const char*>(lengths.data);
+  for (std::int64_t b = 0; b < lengths.shape[0]; ++b) {
+    std::int32_t length = 0;
+    std::memcpy(&length, data + b * lengths.strides[0] * 4, sizeof(length));
+    if (length >= 0 && length <= limit) continue;
+    return Status(StatusCode::kInvalidArgument,
+                  "[execute] " + std::string(name) + "[" + std::to_string(b) + "] (" +
+                      std::to_string(length) + "), expected 0 to " + std::to_string(limit));
+  }
+  return {};
+}
+
+Status check_workspace(const Workspace& workspace, std::int64_t needed) {
+  const auto address = reinterpret_cast<std::uintptr_t>(workspace.data);
+  if (needed == 0) return {};
+  if (workspace.data == nullptr || workspace.bytes < static_cast<std::size_t>(needed)) {
+    return Status(StatusCode::kWorkspace,
+                  "[execute] workspace of " + std::to_string(workspace.bytes) +
+                      " bytes, expected at least " + std::to_string(needed));
+  }
+  if (address % kWorkspaceAlign != 0) {
+    return Status(StatusCode::kWorkspace,
+                  "[execute] workspace aligned to " +
+                      std::to_string(address & (~address + 1)) + " bytes, expected 64");
+  }
+  return {};
+}
+
+// Gives the lease back however the call ends.
+class Lease {
+ public:
+  Lease(WorkspacePool& pool, Workspace block) : pool_(pool), block_(block) {}
+  ~Lease() { pool_.give_back(block_); }
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+
+ private:
+  WorkspacePool& pool_;
+  Workspace block_;
+};
+
+std::int64_t now_ns() {
+  const auto since = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
+}
+
+}  // namespace
+
+Status execute_described(const PlanImpl& plan, const AttentionParams& params,
+                         const Buffers& buffers, const Launch& launch) {
+  if (Status s = check_workspace(launch.workspace, plan.kernel.workspace_bytes); !s.ok()) return s;
+  if (Status s = check_lengths(buffers.seqlens_q, params.seqlen_q, "seqlens_q"); !s.ok()) return s;
+  if (Status s = check_lengths(buffers.seqlens_kv, params.seqlen_kv, "seqlens_kv"); !s.ok()) {
+    return s;
+  }
+  Launch complete = launch;
+  if (complete.executor == nullptr) complete.executor = &plan.executor->current();
+  try {
+    return plan.entry.backend->execute(plan.kernel, params, buffers, complete);
+  } catch (const std::exception& error) {  // of a custom backend or an injected executor
+    return Status(StatusCode::kInternal,
+                  "[execute] " + to_string(plan.entry.ref) + " threw: " + error.what());
+  }
+}
+
+Status execute(const Plan& plan, const Buffers& buffers, const Launch& launch) {
+  const PlanImpl* impl = PlanImpl::of(plan);
+  if (impl == nullptr) {
+    return Status(StatusCode::kInvalidArgument, "[execute] empty plan, expected one of plan()");
+  }
+  const Expected<AttentionParams> params =
+      describe_buffers(buffers, options_of(impl->key.params()), "execute");
+  if (!params) return params.status();
+  if (Status status = check_fits(*impl, *params, buffers); !status.ok()) return status;
+  return execute_described(*impl, *params, buffers, launch);
+}
+
+Status attention(Context& context, const AttentionRequest& request, const Policy& policy,
+                 const Launch& launch) {
+  ContextImpl& impl = context.impl();
+  const std::int64_t start = impl.log.wants_profile() ? now_ns() : 0;
+  const Expected<AttentionParams> params = describe(request);
+  if (!params) return params.status();
+  const Expected<Plan> made = plan_described(impl, *params, policy);
+  if (!made) return made.status();
+  const PlanImpl& plan = *PlanImpl::of(*made);
+
+  Status status;
+  const std::int64_t bytes = plan.kernel.workspace_bytes;
+  if (launch.workspace.data == nullptr && bytes > 0) {
+    Expected<Workspace> block = impl.workspaces.lease(static_cast<std::size_t>(bytes));
+    if (!block) return block.status();
+    const Lease lease(impl.workspaces, *block);
+    Launch with_lease = launch;
+    with_lease.workspace = *block;
+    status = execute_described(plan, *params, request, with_lease);
+  } else {
+    status = execute_described(plan, *params, request, launch);
+  }
+  if (impl.log.wants_profile()) impl.log.write_profile(*params, plan.entry.ref, now_ns() - start);
+  return status;
+}
+
+Status attention_backward(Context& context, const AttentionGradRequest& request,
+                          const Launch&) {
+  AttentionRequest forward = request;
+  forward.options.needs_grad = true;
+  const Expected<AttentionParams> params = describe(forward);
+  if (!params) return params.status();
+  const Expected<Plan> made = plan_described(context.impl(), *params, {});
+  if (!made) return made.status();
+  return Status(StatusCode::kInternal,
+                "[attention_backward] " + to_string(made->backend()) +
+                    " claims gradients, but no backend of this version computes them");
+}
+
+}  // namespace regard

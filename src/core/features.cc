@@ -1,0 +1,41 @@
+#include "regard/features.h"
+
+#include <iterator>
+
+namespace regard {
+namespace {
+
+constexpr const char* kNames[] = {
+    "causal",        "window_left",
+    "window_right",  "diagonal_bottom_right",
+    "diagonal_offset", "diagonal_per_sequence",
+    "softcap",       "dropout",
+    "attn_mask",     "attn_bias",
+    "alibi",         "sinks",
+    "segment_ids",   "seqlens_q",
+    "seqlens_kv",    "block_mask",
+    "packed",        "paged",
+    "append_kv",     "rotary",
+    "cache_batch_idx", "descales",
+    "lse",           "scores_out",
+    "saved_stats",   "needs_grad",
+    "gqa",           "head_dims_differ",
+    "seqlen_q_greater_kv", "non_finite_behind_mask",
+};
+static_assert(std::size(kNames) == kFeatureCount);
+
+}  // namespace
+
+const char* to_string(Feature feature) noexcept {
+  const auto i = static_cast<std::size_t>(feature);
+  return i < std::size(kNames) ? kNames[i] : "?";
+}
+
+std::optional<Feature> parse_feature(std::string_view name) noexcept {
+  for (int i = 0; i < kFeatureCount; ++i) {
+    if (name == kNames[i]) return static_cast<Feature>(i);
+  }
+  return std::nullopt;
+}
+
+}  // namespace regard

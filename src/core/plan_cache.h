@@ -1,0 +1,62 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "core/resolve_policy.h"
+#include "regard/context.h"
+
+namespace regard {
+
+/// What besides key and policy may change a decision of one Context; each change is one miss.
+struct Generations {
+  std::uint64_t registry = 0, tuning = 0, learned = 0;
+  friend bool operator==(const Generations&, const Generations&) = default;
+};
+
+/// Everything that select reads (the env is fixed per Context).
+struct PlanCacheKey {
+  AttentionKey key;
+  std::shared_ptr<const ResolvedPolicy> policy;
+  Generations generations;
+
+  friend bool operator==(const PlanCacheKey& a, const PlanCacheKey& b) noexcept {
+    return a.generations == b.generations && a.key == b.key && same_policy(*a.policy, *b.policy);
+  }
+
+ private:
+  // Sources and warnings are part of the Selection that a plan shows, so they count too.
+  static bool same_policy(const ResolvedPolicy& a, const ResolvedPolicy& b) noexcept {
+    return &a == &b || (a.hash == b.hash && a.policy == b.policy &&
+                        a.only_source == b.only_source && a.prefer_source == b.prefer_source &&
+                        a.warnings == b.warnings && a.conflict == b.conflict);
+  }
+};
+
+/// Least-recently-used plans. Safe to use from many threads.
+class PlanCache {
+ public:
+  explicit PlanCache(std::size_t capacity) : capacity_(capacity) {}
+  /// Empty plan on a miss.
+  Plan find(const PlanCacheKey& key);
+  void insert(const PlanCacheKey& key, const Plan& plan);
+  void count_selection();
+  PlanCacheCounters counters() const;
+
+ private:
+  struct Hash {
+    std::size_t operator()(const PlanCacheKey& key) const noexcept;
+  };
+  using Entry = std::pair<PlanCacheKey, Plan>;
+  mutable std::mutex mutex_;
+  std::size_t capacity_;
+  std::list<Entry> recent_;  // most recent first
+  std::unordered_map<PlanCacheKey, std::list<Entry>::iterator, Hash> index_;
+  PlanCacheCounters counters_{};
+};
+
+}  // namespace regard

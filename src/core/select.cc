@@ -1,0 +1,255 @@
+#include "core/select.h"
+
+#include <algorithm>
+
+#include "base/checked.h"
+#include "base/text.h"
+#include "core/backend_names.h"
+#include "core/tuning.h"
+
+namespace regard {
+namespace {
+
+bool contains(const std::vector<BackendRef>& refs, const BackendRef& ref) {
+  return std::find(refs.begin(), refs.end(), ref) != refs.end();
+}
+
+// The order of the tuning table for this key, or null.
+const std::vector<BackendRef>* tuning_order(const SelectInputs& inputs) {
+  if (inputs.tuning.empty() || !tuning_mismatch(inputs.tuning, inputs.env).empty()) return nullptr;
+  return tuned_order(inputs.tuning, inputs.key.params());
+}
+
+// Candidates from the first to try to the last: policy.prefer, then the tuning table's order, then
+// the built-in one.
+std::vector<const BackendEntry*> candidate_order(const SelectInputs& inputs) {
+  std::vector<const BackendEntry*> order;
+  order.reserve(inputs.backends.size());
+  const auto append = [&](const std::vector<BackendRef>& refs) {
+    for (const BackendRef& ref : refs) {
+      for (const BackendEntry& entry : inputs.backends) {
+        const bool taken = std::find(order.begin(), order.end(), &entry) != order.end();
+        if (entry.ref == ref && !taken) order.push_back(&entry);
+      }
+    }
+  };
+  if (inputs.policy.policy.prefer) append(*inputs.policy.policy.prefer);
+  if (const auto* tuned = tuning_order(inputs)) append(*tuned);
+  for (const BackendEntry& entry : inputs.backends) {
+    const bool taken = std::find(order.begin(), order.end(), &entry) != order.end();
+    if (!taken) order.push_back(&entry);
+  }
+  return order;
+}
+
+const DtypeClaim* dtype_claim(const Claims& claims, const AttentionParams& p) {
+  for (const DtypeClaim& c : claims.dtypes) {
+    if (c.q == p.dtype_q && c.kv == p.dtype_kv && c.out == p.dtype_out) return &c;
+  }
+  return nullptr;
+}
+
+double error_bound(const BackendInfo& info, const AttentionParams& p) {
+  const DtypeClaim* forward = dtype_claim(info.forward, p);
+  double bound = forward != nullptr ? forward->error_bound : -1.0;
+  if (p.features.has(Feature::kNeedsGrad)) {
+    const DtypeClaim* backward = dtype_claim(info.backward, p);
+    if (backward != nullptr) bound = std::max(bound, backward->error_bound);
+  }
+  return bound;
+}
+
+// One candidate under judgement. With a list of refusals every rule speaks; without one the first
+// failure ends it.
+class Trial {
+ public:
+  Trial(const BackendEntry& entry, const SelectInputs& inputs, std::vector<Refusal>* refusals)
+      : entry_(entry), info_(entry.backend->info()), inputs_(inputs), refusals_(refusals) {}
+
+  void run() {
+    // Policy first: with text wanted or not, a denied backend is never asked to plan.
+    enabled_ = check_names();
+    if (!enabled_ && refusals_ == nullptr) return;
+    usable_ = entry_.backend->supports(inputs_.key, inputs_.env, refusals_) && check_learned();
+    if (!usable_) return;
+    workspace_bytes_ = entry_.backend->workspace_bytes(inputs_.key, inputs_.env);
+    error_bound_ = error_bound(info_, inputs_.key.params());
+    if (!check_limits()) enabled_ = false;
+  }
+
+  bool admissible() const { return enabled_ && usable_; }
+
+  Verdict verdict() const {
+    Verdict v;
+    v.backend = entry_.ref;
+    v.built = info_.built;
+    v.enabled = enabled_;
+    v.usable = usable_;
+    v.workspace_bytes = workspace_bytes_;
+    v.error_bound = error_bound_;
+    v.determinism = info_.determinism;
+    v.needs_exact_extents = info_.needs_exact_extents;
+    return v;
+  }
+
+ private:
+  bool refuse(RefusalCode code, const std::string& limit, const std::string& actual, Fix fix) {
+    if (refusals_ != nullptr) refusals_->push_back({code, limit, actual, std::move(fix)});
+    return false;
+  }
+
+  bool check_names() {
+    const Policy& policy = inputs_.policy.policy;
+    bool ok = true;
+    if (contains(policy.deny, entry_.ref)) {
+      const std::string name = to_string(entry_.ref);
+      ok = refuse(RefusalCode::kDenied, "deny " + join_backends(policy.deny), name,
+                  {Fix::Op::kClear, "policy.deny", name});
+    }
+    if (policy.only && !contains(*policy.only, entry_.ref)) {
+      ok = refuse(RefusalCode::kNotInOnly, "only " + join_backends(*policy.only),
+                  to_string(entry_.ref), {Fix::Op::kClear, "policy.only", ""});
+    }
+    return ok;
+  }
+
+  bool check_learned() {
+    for (const LearnedRefusal& learned : inputs_.learned) {
+      if (learned.ref == entry_.ref && learned.key == inputs_.key) {
+        return refuse(RefusalCode::kLearned, "refused at plan time", learned.text, {});
+      }
+    }
+    return true;
+  }
+
+  bool check_limits() {
+    const Policy& policy = inputs_.policy.policy;
+    bool ok = true;
+    if (policy.require && info_.determinism < *policy.require) {
+      ok = refuse(RefusalCode::kDeterminism,
+                  std::string("require ") + to_string(*policy.require),
+                  to_string(info_.determinism), {Fix::Op::kClear, "policy.require", ""});
+    }
+    if (policy.max_error && !(error_bound_ <= *policy.max_error)) {
+      ok = refuse(RefusalCode::kErrorBound, "max_error " + number_text(*policy.max_error),
+                  number_text(error_bound_), {Fix::Op::kClear, "policy.max_error", ""});
+    }
+    if (workspace_bytes_ == kInt64Max) {
+      ok = refuse(RefusalCode::kWorkspace, "64-bit sizes", "not representable", {});
+    } else if (policy.max_workspace_bytes && workspace_bytes_ > *policy.max_workspace_bytes) {
+      ok = refuse(RefusalCode::kWorkspace,
+                  "max_workspace_bytes " + std::to_string(*policy.max_workspace_bytes),
+                  std::to_string(workspace_bytes_) + " bytes",
+                  {Fix::Op::kClear, "policy.max_workspace_bytes", ""});
+    }
+    return ok;
+  }
+
+  const BackendEntry& entry_;
+  const BackendInfo& info_;
+  const SelectInputs& inputs_;
+  std::vector<Refusal>* refusals_;
+  bool enabled_ = false;
+  bool usable_ = false;
+  std::int64_t workspace_bytes_ = -1;
+  double error_bound_ = -1.0;
+};
+
+// Whether `chosen` is not the first backend that policy.prefer names.
+bool is_fallback(const Policy& policy, const BackendRef& chosen) {
+  return policy.prefer && !policy.prefer->empty() && policy.prefer->front() != chosen;
+}
+
+bool forbids_fallback(const Policy& policy) {
+  return policy.on_fallback.value_or(OnFallback::kAllow) == OnFallback::kError;
+}
+
+std::string decided_by(const SelectInputs& inputs) {
+  const ResolvedPolicy& policy = inputs.policy;
+  if (!policy.conflict.empty()) return "conflict";
+  if (!policy.prefer_source.empty()) {
+    const bool both = policy.prefer_source == policy.only_source;
+    return policy.prefer_source + (both ? " (only, prefer)" : " (prefer)");
+  }
+  if (!policy.only_source.empty()) return policy.only_source + " (only)";
+  if (tuning_order(inputs) != nullptr) return "tuning table " + inputs.tuning.source;
+  return "built-in order";
+}
+
+void add_warnings(const SelectInputs& inputs, Selection& selection) {
+  selection.warnings = inputs.policy.warnings;
+  if (!inputs.policy.conflict.empty()) selection.warnings.push_back(inputs.policy.conflict);
+  if (!inputs.tuning.empty()) {
+    const std::string mismatch = tuning_mismatch(inputs.tuning, inputs.env);
+    if (!mismatch.empty()) {
+      selection.warnings.push_back("tuning table " + inputs.tuning.source + " skipped: made for " +
+                                   mismatch);
+    }
+  }
+  const auto warn_unknown = [&](const std::vector<BackendRef>& refs, const char* what) {
+    for (const BackendRef& ref : refs) {
+      const auto same = [&](const BackendEntry& entry) { return entry.ref == ref; };
+      if (std::none_of(inputs.backends.begin(), inputs.backends.end(), same)) {
+        selection.warnings.push_back(std::string(what) + " names " + to_string(ref) +
+                                     ", which is not registered");
+      }
+    }
+  };
+  const Policy& policy = inputs.policy.policy;
+  if (policy.only) warn_unknown(*policy.only, "only");
+  if (policy.prefer && policy.prefer != policy.only) warn_unknown(*policy.prefer, "prefer");
+}
+
+void apply_fallback_rule(const Policy& policy, Selection& selection) {
+  if (!selection.ok() || !is_fallback(policy, selection.chosen)) return;
+  const OnFallback rule = policy.on_fallback.value_or(OnFallback::kAllow);
+  if (rule == OnFallback::kAllow) return;
+  selection.warnings.push_back("fallback: " + to_string(policy.prefer->front()) +
+                               " is preferred, " + to_string(selection.chosen) + " can run");
+  if (rule != OnFallback::kError) return;
+  selection.decided_by = "on_fallback=error";
+  selection.chosen = {};
+  for (Verdict& verdict : selection.candidates) verdict.chosen = false;
+}
+
+}  // namespace
+
+Decision decide(const SelectInputs& inputs) {
+  if (!inputs.policy.conflict.empty()) return {};
+  for (const BackendEntry* entry : candidate_order(inputs)) {
+    Trial trial(*entry, inputs, nullptr);
+    trial.run();
+    if (!trial.admissible()) continue;
+    const bool fell_back = is_fallback(inputs.policy.policy, entry->ref);
+    if (fell_back && forbids_fallback(inputs.policy.policy)) return {};
+    return {entry, fell_back};
+  }
+  return {};
+}
+
+Selection select(const SelectInputs& inputs, const AttentionParams& params) {
+  Selection selection;
+  selection.params = params;
+  selection.key_params = inputs.key.params();
+  selection.policy = inputs.policy.policy;
+  selection.decided_by = decided_by(inputs);
+  for (const EnvVariable& v : inputs.env.variables) {
+    if (v.set) selection.environment.push_back(v);
+  }
+  const bool conflict = !inputs.policy.conflict.empty();
+  for (const BackendEntry* entry : candidate_order(inputs)) {
+    std::vector<Refusal> refusals;
+    Trial trial(*entry, inputs, &refusals);
+    trial.run();
+    Verdict verdict = trial.verdict();
+    verdict.refusals = std::move(refusals);
+    verdict.chosen = trial.admissible() && !selection.ok() && !conflict;
+    if (verdict.chosen) selection.chosen = entry->ref;
+    selection.candidates.push_back(std::move(verdict));
+  }
+  add_warnings(inputs, selection);
+  apply_fallback_rule(inputs.policy.policy, selection);
+  return selection;
+}
+
+}  // namespace regard

@@ -1,0 +1,45 @@
+#include "regard/status.h"
+
+namespace regard {
+
+const char* to_string(StatusCode code) noexcept {
+  switch (code) {
+    case StatusCode::kOk: return "ok";
+    case StatusCode::kInvalidArgument: return "invalid_argument";
+    case StatusCode::kOverflow: return "overflow";
+    case StatusCode::kNoBackend: return "no_backend";
+    case StatusCode::kWorkspace: return "workspace";
+    case StatusCode::kRefusedAtPlan: return "refused_at_plan";
+    case StatusCode::kNotFound: return "not_found";
+    case StatusCode::kConformanceFailed: return "conformance_failed";
+    case StatusCode::kInternal: return "internal";
+  }
+  return "?";
+}
+
+Status::Status(StatusCode code, std::string message) : Status(code, std::move(message), nullptr) {}
+
+Status::Status(StatusCode code, std::string message, std::shared_ptr<const Selection> selection)
+    : detail_(code == StatusCode::kOk
+                  ? nullptr
+                  : std::make_shared<const Detail>(
+                        Detail{code, std::move(message), std::move(selection)})) {}
+
+const std::string& Status::message() const noexcept {
+  static const std::string kEmpty;
+  return detail_ ? detail_->message : kEmpty;
+}
+
+std::string Status::to_string() const {
+  if (ok()) return "ok";
+  return std::string(regard::to_string(code())) + ": " + message();
+}
+
+Error::Error(Status status) : std::runtime_error(status.to_string()), status_(std::move(status)) {}
+Error::~Error() = default;
+
+void check(const Status& status) {
+  if (!status.ok()) throw Error(status);
+}
+
+}  // namespace regard

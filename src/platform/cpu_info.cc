@@ -1,0 +1,112 @@
+#include "platform/cpu_info.h"
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include <cstring>
+#include <thread>
+
+namespace regard {
+namespace {
+
+#if defined(__x86_64__)
+
+struct Registers {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+};
+
+Registers cpuid(unsigned leaf, unsigned subleaf = 0) {
+  Registers r;
+  __get_cpuid_count(leaf, subleaf, &r.a, &r.b, &r.c, &r.d);
+  return r;
+}
+
+// Each level is gated by exactly the bits its kernels use. __builtin_cpu_supports also asks XGETBV
+// whether the system saves the registers.
+Isa detect_isa() {
+  __builtin_cpu_init();
+  if (!(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))) return Isa::kScalar;
+  constexpr unsigned kF16cBit = 1u << 29;
+  if ((cpuid(1).c & kF16cBit) == 0) return Isa::kScalar;
+  if (!(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))) {
+    return Isa::kAvx2;
+  }
+  constexpr unsigned kBf16Bit = 1u << 5;  // leaf 7, subleaf 1, eax
+  return (cpuid(7, 1).a & kBf16Bit) != 0 ? Isa::kAvx512Bf16 : Isa::kAvx512;
+}
+
+std::string model_text() {
+  char brand[49] = {};
+  for (unsigned i = 0; i < 3; ++i) {
+    const Registers r = cpuid(0x80000002u + i);
+    std::memcpy(brand + 16 * i, &r, 16);
+  }
+  const unsigned signature = cpuid(1).a;
+  unsigned family = (signature >> 8) & 0xfu;
+  unsigned model = (signature >> 4) & 0xfu;
+  if (family == 15) family += (signature >> 20) & 0xffu;
+  if (family >= 6) model |= ((signature >> 16) & 0xfu) << 4;
+  std::string name(brand);
+  name.erase(0, name.find_first_not_of(' ') == std::string::npos ? 0 : name.find_first_not_of(' '));
+  while (!name.empty() && name.back() == ' ') name.pop_back();
+  if (name.empty()) name = "x86-64";
+  return name + " (family " + std::to_string(family) + " model " + std::to_string(model) + ")";
+}
+
+// Leaf 4 (Intel) and 0x8000001d (AMD) share one layout, a cache per subleaf.
+void read_caches(CpuInfo* info) {
+  char vendor[13] = {};
+  const Registers id = cpuid(0);
+  std::memcpy(vendor, &id.b, 4);
+  std::memcpy(vendor + 4, &id.d, 4);
+  std::memcpy(vendor + 8, &id.c, 4);
+  const unsigned leaf = std::strcmp(vendor, "AuthenticAMD") == 0 ? 0x8000001du : 4u;
+  for (unsigned i = 0; i < 16; ++i) {
+    const Registers r = cpuid(leaf, i);
+    const unsigned type = r.a & 0x1fu;
+    if (type == 0) break;
+    if (type == 2) continue;  // instructions
+    const std::int64_t ways = (r.b >> 22) + 1, partitions = ((r.b >> 12) & 0x3ffu) + 1;
+    const std::int64_t line = (r.b & 0xfffu) + 1, sets = static_cast<std::int64_t>(r.c) + 1;
+    const std::int64_t bytes = ways * partitions * line * sets;
+    switch ((r.a >> 5) & 7u) {
+      case 1: info->l1d_bytes = bytes; break;
+      case 2: info->l2_bytes = bytes; break;
+      case 3: info->l3_bytes = bytes; break;
+      default: break;
+    }
+  }
+}
+
+#else
+Isa detect_isa() { return Isa::kScalar; }
+std::string model_text() { return "unknown CPU"; }
+void read_caches(CpuInfo*) {}
+#endif
+
+std::int32_t count_cpus() {
+#if defined(__linux__)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
+#endif
+  const unsigned n = std::thread::hardware_concurrency();
+  return n > 0 ? static_cast<std::int32_t>(n) : 1;
+}
+
+}  // namespace
+
+CpuInfo read_cpu_info() {
+  CpuInfo info;
+  info.isa = detect_isa();
+  info.model = model_text();
+  read_caches(&info);
+  info.num_cpus = count_cpus();
+  return info;
+}
+
+}  // namespace regard

@@ -1,0 +1,124 @@
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+
+#include "core/backend_names.h"
+#include "core/tuning.h"
+#include "platform/cpu_info.h"
+#include "regard/env.h"
+#include "regard/version.h"
+
+namespace regard {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+
+std::string check_backends(const std::string& value) {
+  const auto refs = parse_backend_list(value);
+  return refs ? "" : refs.status().message();
+}
+
+std::string check_isa(const std::string& value) {
+  const auto isa = parse_isa(value);
+  return isa ? "" : isa.status().message();
+}
+
+// 0 when `text` is not a whole number in 1..kMaxThreads.
+int parse_threads(const std::string& text) {
+  int n = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), n);
+  const bool whole = result.ec == std::errc() && result.ptr == text.data() + text.size();
+  return whole && n >= 1 && n <= kMaxThreads ? n : 0;
+}
+
+std::string check_threads(const std::string& value) {
+  return parse_threads(value) > 0
+             ? ""
+             : "expected a whole number from 1 to " + std::to_string(kMaxThreads);
+}
+
+std::string check_tuning(const std::string& value) {
+  const auto table = read_tuning_table(value);
+  return table ? "" : table.status().message();
+}
+
+std::string check_log(const std::string& value) {
+  std::string_view rest = value;
+  while (true) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view word = rest.substr(0, comma);
+    if (word != "select" && word != "profile") {
+      return "unknown word \"" + std::string(word) + "\"; expected select, profile or both";
+    }
+    if (comma == std::string_view::npos) return "";
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+struct VariableSpec {
+  const char* name;
+  const char* meaning;
+  std::string (*check)(const std::string& value);  // "" or what is wrong
+};
+
+// Every variable that regard reads. An empty value counts as unset.
+constexpr VariableSpec kVariables[] = {
+    {"REGARD_BACKEND", "only these backends, in this order of preference", check_backends},
+    {"REGARD_DENY", "never these backends", check_backends},
+    {"REGARD_MAX_ISA", "use no instruction set above this one", check_isa},
+    {"REGARD_NUM_THREADS", "slots that a plan may use (default: the CPUs allowed)", check_threads},
+    {"REGARD_TUNING", "a file with an order of backends measured on this machine", check_tuning},
+    {"REGARD_LOG", "select: a JSON line per decision; profile: per call", check_log},
+};
+
+std::vector<EnvVariable> read_variables() {
+  std::vector<EnvVariable> variables;
+  for (const VariableSpec& spec : kVariables) {
+    EnvVariable v;
+    v.name = spec.name;
+    v.meaning = spec.meaning;
+    const char* value = std::getenv(spec.name);
+    if (value != nullptr && *value != '\0') {
+      v.set = true;
+      v.value = value;
+      v.error = spec.check(v.value);
+    }
+    variables.push_back(std::move(v));
+  }
+  return variables;
+}
+
+std::string compiler_text() {
+#if defined(__clang__)
+  return "clang " + std::to_string(__clang_major__) + "." + std::to_string(__clang_minor__);
+#elif defined(__GNUC__)
+  return "gcc " + std::to_string(__GNUC__) + "." + std::to_string(__GNUC_MINOR__);
+#else
+  return "unknown";
+#endif
+}
+
+}  // namespace
+
+Env read_env() {
+  const CpuInfo cpu = read_cpu_info();
+  Env env;
+  env.isa_available = cpu.isa;
+  env.cpu_model = cpu.model;
+  env.l1d_bytes = cpu.l1d_bytes;
+  env.l2_bytes = cpu.l2_bytes;
+  env.l3_bytes = cpu.l3_bytes;
+  env.version = version();
+  env.compiler = compiler_text();
+  env.variables = read_variables();
+
+  env.isa = cpu.isa;
+  if (const auto cap = parse_isa(env_value(env, "REGARD_MAX_ISA"))) {
+    env.isa = std::min(env.isa, *cap);
+  }
+  const int threads = parse_threads(env_value(env, "REGARD_NUM_THREADS"));
+  env.concurrency = threads > 0 ? threads : cpu.num_cpus;
+  return env;
+}
+
+}  // namespace regard

@@ -1,0 +1,57 @@
+// Puts the list of backends, the machine's facts and the core together.
+
+#include "backends/backend_list.h"
+#include "core/context_impl.h"
+#include "core/tuning.h"
+#include "cpu/thread_pool.h"
+#include "regard/context.h"
+#include "regard/version.h"
+
+namespace regard {
+namespace {
+
+#define REGARD_STRINGIZE_(x) #x
+#define REGARD_STRINGIZE(x) REGARD_STRINGIZE_(x)
+
+std::vector<BackendEntry> entries_of(DeviceType device) {
+  std::vector<BackendEntry> entries;
+  for (const Backend* backend : builtin_backends(device)) {
+    // Built-in backends live as long as the program: an aliased, empty owner.
+    entries.push_back({backend->info().ref, {std::shared_ptr<const Backend>(), backend}});
+  }
+  return entries;
+}
+
+}  // namespace
+
+const char* version() noexcept {
+  return REGARD_STRINGIZE(REGARD_VERSION_MAJOR) "." REGARD_STRINGIZE(
+      REGARD_VERSION_MINOR) "." REGARD_STRINGIZE(REGARD_VERSION_PATCH);
+}
+
+BuiltinBackends builtin_candidates() {
+  return {entries_of(DeviceType::kCpu), entries_of(DeviceType::kCuda)};
+}
+
+Context::Context() : Context(read_env()) {}
+
+Context::Context(Env env, std::size_t plan_cache_capacity) {
+  const int concurrency = env.concurrency;
+  const std::string& tuning_file = env_value(env, "REGARD_TUNING");
+  TuningTable tuning;
+  // A file that cannot be used is an error of the Env, which every plan reports.
+  if (!tuning_file.empty()) {
+    if (Expected<TuningTable> table = read_tuning_table(tuning_file)) tuning = std::move(*table);
+  }
+  impl_ = std::make_unique<ContextImpl>(std::move(env), plan_cache_capacity, builtin_candidates(),
+                                        make_thread_pool(concurrency));
+  if (!tuning.empty()) set_tuning(std::move(tuning));
+}
+
+Context& default_context() {
+  // Never destroyed: calls from threads that outlive main stay valid.
+  static Context* const context = new Context();
+  return *context;
+}
+
+}  // namespace regard

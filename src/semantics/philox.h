@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+
+#include "semantics/kernel_fn.h"
+
+// Dropout's random stream: a function of the element's logical place alone, so that every backend,
+// tile and thread count, and every chunk of a prefill, draws the same mask.
+
+namespace regard::semantics {
+
+struct PhiloxBlock {
+  std::uint32_t word[4];
+};
+
+struct PhiloxKey {
+  std::uint32_t word[2];
+};
+
+/// Philox4x32 with 7 rounds (Salmon et al. 2011; the fewest that pass BigCrush).
+REGARD_KERNEL_FN constexpr PhiloxBlock philox4x32_7(PhiloxBlock counter, PhiloxKey key) {
+  std::uint32_t c0 = counter.word[0], c1 = counter.word[1];
+  std::uint32_t c2 = counter.word[2], c3 = counter.word[3];
+  std::uint32_t k0 = key.word[0], k1 = key.word[1];
+  for (int round = 0; round < 7; ++round) {
+    const std::uint64_t a = std::uint64_t{0xD2511F53u} * c0;
+    const std::uint64_t b = std::uint64_t{0xCD9E8D57u} * c2;
+    c0 = static_cast<std::uint32_t>(b >> 32) ^ c1 ^ k0;
+    c1 = static_cast<std::uint32_t>(b);
+    c2 = static_cast<std::uint32_t>(a >> 32) ^ c3 ^ k1;
+    c3 = static_cast<std::uint32_t>(a);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+/// One call's stream and threshold.
+struct Dropout {
+  PhiloxKey key{};
+  std::uint32_t offset_lo = 0;
+  std::uint32_t threshold = 0;  // kept iff draw < threshold; 0: no dropout at all
+};
+
+inline constexpr std::int64_t kDropoutKeysPerBlock = 8;
+
+/// floor((1 - p) * 65536 + 0.5); p > 0 is served for 1..65535.
+REGARD_KERNEL_FN constexpr std::uint32_t dropout_threshold(double p) {
+  return static_cast<std::uint32_t>((1.0 - p) * 65536.0 + 0.5);
+}
+
+REGARD_KERNEL_FN constexpr Dropout make_dropout(double p, std::uint64_t seed,
+                                                std::uint64_t offset) {
+  Dropout d;
+  if (p <= 0.0) return d;
+  d.key.word[0] = static_cast<std::uint32_t>(seed);
+  d.key.word[1] = static_cast<std::uint32_t>(seed >> 32) ^ static_cast<std::uint32_t>(offset >> 32);
+  d.offset_lo = static_cast<std::uint32_t>(offset);
+  d.threshold = dropout_threshold(p);
+  return d;
+}
+
+/// The row's words of the counter: its position on the diagonal mod 2^32, and b * num_heads_q + h.
+struct DropoutRow {
+  std::uint32_t position = 0;
+  std::uint32_t batch_head = 0;
+};
+
+REGARD_KERNEL_FN constexpr DropoutRow dropout_row(std::int64_t i, std::int64_t shift,
+                                                  std::int64_t batch_head) {
+  const std::uint64_t position =
+      static_cast<std::uint64_t>(i) + static_cast<std::uint64_t>(shift);  // exact mod 2^32
+  return {static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(batch_head)};
+}
+
+/// The draws of keys 8 * (j / 8) ... + 7.
+REGARD_KERNEL_FN constexpr PhiloxBlock dropout_block(const Dropout& d, DropoutRow row,
+                                                     std::int64_t j) {
+  const auto block = static_cast<std::uint32_t>(static_cast<std::uint64_t>(j) >> 3);
+  return philox4x32_7({{block, row.position, row.batch_head, d.offset_lo}}, d.key);
+}
+
+/// The 16-bit draw of key j within its block.
+REGARD_KERNEL_FN constexpr std::uint32_t dropout_draw(const PhiloxBlock& block, std::int64_t j) {
+  return (block.word[(j & 7) >> 1] >> (16 * (j & 1))) & 0xffffu;
+}
+
+REGARD_KERNEL_FN constexpr bool dropout_keeps(const Dropout& d, DropoutRow row, std::int64_t j) {
+  return dropout_draw(dropout_block(d, row, j), j) < d.threshold;
+}
+
+}  // namespace regard::semantics

@@ -1,0 +1,118 @@
+"""check_arrows.py finds every bad include that is planted here, and none in a tree that has none."""
+
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(os.environ.get("REGARD_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
+sys.path.insert(0, str(ROOT / "scripts"))
+import check_arrows  # noqa: E402
+
+# A tree without a fault: every room is there and includes what it may.
+CLEAN = {
+    "include/regard/status.h": "#include <string>\n",
+    "include/regard/regard.h": "#include <stdint.h>\n",
+    "src/base/checked.h": "#include <cstdint>\n",
+    "src/semantics/window.h": "#include <cstdint>\n",
+    "src/platform/cpu.h": '#include "regard/status.h"\n',
+    "src/core/select.h": '#include "regard/status.h"\n#include "base/checked.h"\n',
+    "src/core/select.cc": '#include "core/select.h"\n#include "core/plan_cache.h"\n',
+    "src/core/plan_cache.h": "#include <vector>\n",
+    "src/core/execute.cc": '#include "base/checked.h"\n',
+    "src/cpu/simd_avx2.h": "#include <immintrin.h>\n#include <cstddef>\n",
+    "src/backends/backend_list.cc":
+        '#include "backends/math/backend.h"\n#include "backends/fast/backend.h"\n',
+    "src/backends/math/backend.h": '#include "core/select.h"\n',
+    "src/backends/fast/backend.h": '#include "core/select.h"\n',
+    "src/backends/fast/isa_avx2.cc": '#include "cpu/simd_avx2.h"\n#include "tile.inl"\n',
+    "src/backends/fast/isa_scalar.cc": '#include "tile.inl"\n',
+    "src/backends/fast/tile.inl": '#include "semantics/window.h"\n#include "args.h"\n',
+    "src/backends/fast/args.h": "#include <cstdint>\n",
+    "src/backends/fast/device.cuh": "#include <cstdint>\n",
+    "src/regard.cc": '#include "core/select.h"\n',
+    "oracle/oracle.h": '#include "regard/status.h"\n',
+    "conformance/suite.h": '#include "oracle/oracle.h"\n#include "regard/status.h"\n',
+    "tools/regard/main.cc": '#include "conformance/suite.h"\n#include <CLI/CLI.hpp>\n',
+    "tests/unit/window_test.cc": '#include "semantics/window.h"\n#include "core/select.h"\n',
+    "bench/select_bench.cc": '#include "regard/status.h"\n',
+    "examples/hello.cc": '#include "regard/status.h"\n',
+}
+
+# (file, include line added to it, the rule it breaks)
+PLANTED = [
+    ("src/core/select.cc", '"backends/math/backend.h"', "src/core -> src/backends"),
+    ("src/core/select.cc", '"../backends/math/backend.h"', "src/core -> src/backends"),
+    ("src/cpu/simd_avx2.h", '"backends/fast/args.h"', "src/cpu -> src/backends"),
+    ("src/base/checked.h", '"core/select.h"', "src/base -> src/core"),
+    ("src/semantics/window.h", '"platform/cpu.h"', "src/semantics -> src/platform"),
+    ("src/platform/cpu.h", '"backends/math/backend.h"', "src/platform -> src/backends"),
+    ("src/backends/math/backend.h", '"backends/fast/args.h"', "backend -> another backend"),
+    ("src/regard.cc", '"backends/math/backend.h"', "only backend_list.cc names a backend's files"),
+    ("src/core/select.cc", '"tests/unit/window_test.cc"', "src -> tests"),
+    ("src/core/select.cc", '"conformance/suite.h"', "src -> conformance"),
+    ("src/core/select.cc", '"oracle/oracle.h"', "src -> oracle"),
+    ("include/regard/status.h", '"core/select.h"', "include -> src"),
+    ("include/regard/status.h", '"bench/select_bench.cc"', "include -> bench"),
+    ("include/regard/status.h", "<cuda_runtime.h>", "include -> vendor header"),
+    ("include/regard/status.h", "<immintrin.h>", "include -> vendor header"),
+    ("include/regard/status.h", "<nlohmann/json.hpp>", "include -> vendor header"),
+    ("include/regard/status.h", '"regard/absent.h"', "no such project file"),
+    ("src/backends/fast/isa_avx2.cc", "<vector>", "kernel code includes only kernel headers"),
+    ("src/backends/fast/tile.inl", "<algorithm>", "kernel code includes only kernel headers"),
+    ("src/backends/fast/args.h", "<immintrin.h>", "intrinsics outside simd_* and isa_*"),
+    ("src/backends/fast/isa_avx2.cc", '"core/select.h"', "kernel code includes only kernel headers"),
+    ("src/backends/fast/tile.inl", '"core/plan_cache.h"', "kernel code includes only kernel headers"),
+    ("src/backends/fast/tile.inl", '"platform/cpu.h"', "kernel code includes only kernel headers"),
+    ("src/backends/fast/tile.inl", '"regard/status.h"', "kernel code includes only kernel headers"),
+    ("src/backends/fast/device.cuh", "<string>", "kernel code includes only kernel headers"),
+    ("src/backends/fast/isa_avx2.cc", '"isa_scalar.cc"', "isa_a -> isa_b"),
+    ("src/backends/math/backend.h", "<immintrin.h>", "intrinsics outside simd_* and isa_*"),
+    ("src/core/select.cc", "<arm_neon.h>", "intrinsics outside simd_* and isa_*"),
+    ("src/backends/fast/tile.inl", "<immintrin.h>", "intrinsics outside simd_* and isa_*"),
+    ("src/regard.cc", '"backends/fast/device.cuh"', "plain .cc -> .cuh"),
+    ("src/core/execute.cc", '"core/select.h"', "execute -> select"),
+    ("src/core/execute.cc", '"core/plan_cache.h"', "execute -> select"),
+    ("oracle/oracle.h", '"semantics/window.h"', "oracle -> src/semantics"),
+    ("oracle/oracle.h", '"conformance/suite.h"', "oracle -> conformance"),
+    ("conformance/suite.h", '"core/select.h"', "conformance -> src/core"),
+    ("tools/regard/main.cc", '"core/select.h"', "tools -> src/core"),
+    ("examples/hello.cc", '"base/checked.h"', "examples -> src/base"),
+]
+
+
+def rules_of(tree):
+    with tempfile.TemporaryDirectory() as folder:
+        for path, text in tree.items():
+            file = pathlib.Path(folder, path)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        return {(path, rule) for path, _, rule, _ in check_arrows.findings(folder)}
+
+
+class Arrows(unittest.TestCase):
+    def test_reached_through_a_header(self):
+        tree = dict(CLEAN)
+        tree["src/backends/fast/args.h"] += "#include <vector>\n"
+        rule = "kernel code includes only kernel headers"
+        kernels = ("isa_avx2.cc", "isa_scalar.cc", "tile.inl")
+        self.assertEqual(rules_of(tree), {(f"src/backends/fast/{name}", rule) for name in kernels})
+
+    def test_repository(self):
+        found = [f"{p}:{n}: {rule}: {text}" for p, n, rule, text in check_arrows.findings(ROOT)]
+        self.assertEqual(found, [], "\n".join(found))
+
+    def test_clean_tree(self):
+        self.assertEqual(rules_of(CLEAN), set())
+
+    def test_planted(self):
+        for path, include, rule in PLANTED:
+            with self.subTest(path=path, include=include):
+                tree = dict(CLEAN)
+                tree[path] += f"  #  include {include}\n"
+                self.assertIn((path, rule), rules_of(tree))
+
+
+if __name__ == "__main__":
+    unittest.main()
