@@ -99,7 +99,6 @@ RowResult<R> attend(const Head<R>& head, const Rules& rules, std::int64_t h, std
                           ? p
                           : static_cast<R>(round_to(static_cast<double>(p), head.p_dtype));
     const R weight = rounded * static_cast<R>(keys[n].dropout_factor);
-    if (keys[n].dropout_factor == 0.0) continue;  // a dropped key's NaN is dropped with it
     for (std::int64_t d = 0; d < head.head_dim_v; ++d) row.out[d] += weight * head.value(keys[n].j)[d];
   }
   for (R& o : row.out) o /= sum;

@@ -38,24 +38,16 @@ Int128 Rules::window_right() const {
   return request_.options.is_causal ? 0 : request_.options.window_right;
 }
 
-bool Rules::measures_from_diagonal() const {
-  return window_right() >= 0 || request_.options.window_left >= 0 ||
-         request_.alibi_slopes.present();
-}
-
 Int128 Rules::position(std::int64_t b, std::int64_t i) const {
   Int128 shift = 0;
-  // A diagonal that nothing measures from is not named, and dropout counts rows from 0.
-  if (measures_from_diagonal()) {
-    if (request_.options.diagonal == Diagonal::kBottomRight) {
-      shift = Int128{len_kv(b)} - len_q(b);
-    } else if (request_.options.diagonal == Diagonal::kOffset) {
-      shift = request_.diagonal_offset;
-      if (const TensorView& offsets = request_.diagonal_offsets; offsets.present()) {
-        // Read as the integer it is: a double holds only 53 bits.
-        const auto* data = static_cast<const std::int64_t*>(offsets.data);
-        shift = data[offsets.shape[0] > 1 ? b * offsets.strides[0] : 0];
-      }
+  if (request_.options.diagonal == Diagonal::kBottomRight) {
+    shift = Int128{len_kv(b)} - len_q(b);
+  } else if (request_.options.diagonal == Diagonal::kOffset) {
+    shift = request_.diagonal_offset;
+    if (const TensorView& offsets = request_.diagonal_offsets; offsets.present()) {
+      // Read as the integer it is: a double holds only 53 bits.
+      const auto* data = static_cast<const std::int64_t*>(offsets.data);
+      shift = data[offsets.shape[0] > 1 ? b * offsets.strides[0] : 0];
     }
   }
   if (fault_ == Fault::kDiagonalOffByOne) shift += 1;

@@ -44,7 +44,6 @@ class Rules {
   Fault fault() const { return fault_; }
 
  private:
-  bool measures_from_diagonal() const;
   Int128 window_right() const;
   bool in_window(const Place& at) const;
 

@@ -64,10 +64,10 @@ class BoundedSum {
 
   // Depth first over the terms from the largest weight down; intervals and divisors cut branches.
   bool may_reach(int at, const Reach& reach, Wide low, Wide high) noexcept {
+    if (--budget_ < 0) return true;
     if (reach.most < low || reach.least > high) return false;
     if (at == count_) return true;  // the empty sum, 0, lies in [low, high]
     if (floor_div(high, reach.divisor) < ceil_div_wide(low, reach.divisor)) return false;
-    if (--budget_ < 0) return true;
     const Term& term = terms_[at];
     const Reach& rest = rest_[at];
     const Wide first = std::max(term.min, ceil_div_wide(low - rest.most, term.weight));
@@ -140,7 +140,6 @@ bool byte_span(const TensorView& view, ByteSpan* span) noexcept {
 
 bool proves_injective(const TensorView& view) noexcept {
   if (is_empty(view) || strides_nest(view)) return true;
-  const std::int64_t size = size_of(view.dtype);
   for (int i = 0; i < view.rank; ++i) {
     if (view.shape[i] > 1 && view.strides[i] == 0) return false;
   }
@@ -154,7 +153,7 @@ bool proves_injective(const TensorView& view) noexcept {
       difference.add(view.strides[i], 1 - view.shape[i], view.shape[i] - 1);
     }
     // Elements of one view lie a multiple of their size apart, so sharing a byte is being equal.
-    if (size > 0 && !difference.excludes(0, 0)) return false;
+    if (!difference.excludes(0, 0)) return false;
   }
   return true;
 }

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "regard/case.h"
+#include "regard/request.h"
+
+namespace regard::conformance {
+
+/// Writes the values of every input of `request`, whose views have memory, and the scalars that a
+/// case draws (seeds, offsets). Values of the case's data kind; poison comes last.
+void fill_inputs(const Case& c, AttentionRequest* request);
+
+/// NaN and infinities in rows of K and V that no query sees, in queries past their length, and a NaN
+/// in one key that only some of its queries see (those become NaN, the others must not).
+void poison(const Case& c, AttentionRequest* request);
+
+}  // namespace regard::conformance

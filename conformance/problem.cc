@@ -1,0 +1,210 @@
+#include "conformance/problem.h"
+
+#include <cstring>
+#include <utility>
+
+#include "conformance/fill.h"
+#include "conformance/layout.h"
+#include "conformance/rng.h"
+
+namespace regard::conformance {
+namespace {
+
+constexpr std::uint64_t kSideStream = 0x73696465;
+
+TensorView shaped(Dtype dtype, std::initializer_list<std::int64_t> shape) {
+  TensorView view;
+  view.dtype = dtype;
+  for (const std::int64_t extent : shape) view.shape[view.rank++] = extent;
+  return view;
+}
+
+AttentionOptions options_of(const Case& c, Rng* rng) {
+  const AttentionParams& p = c.params;
+  AttentionOptions options;
+  // Both spellings of causal must mean the same.
+  options.is_causal = p.window_right == 0;
+  options.window_right = options.is_causal && rng->chance(0.5) ? kUnlimited : p.window_right;
+  options.window_left = p.window_left;
+  options.diagonal = p.diagonal;
+  // So must a default scale, given or left out.
+  if (p.softmax_scale != default_softmax_scale(p.head_dim_qk) || rng->chance(0.5)) {
+    options.softmax_scale = p.softmax_scale;
+  }
+  options.softcap = p.softcap;
+  options.dropout_p = p.dropout_p;
+  options.scores_kind = p.scores_kind;
+  options.needs_grad = p.features.has(Feature::kNeedsGrad);
+  return options;
+}
+
+}  // namespace
+
+/// Gives each tensor its memory.
+class ProblemBuilder {
+ public:
+  ProblemBuilder(const Case& c, const ProblemOptions& options)
+      : options_(options), rng_(c.data.seed, kSideStream) {
+    problem_.case_ = c;
+  }
+
+  Problem build() {
+    AttentionRequest& r = problem_.request_;
+    r.options = options_of(problem_.case_, &rng_);
+    add_main_tensors(&r);
+    add_masks(&r);
+    add_vectors(&r);
+    add_outputs(&r);
+    fill_inputs(problem_.case_, &r);
+    if (problem_.case_.data.poison) poison(problem_.case_, &r);
+    for (const Block& block : problem_.blocks_) {
+      problem_.before_.emplace_back(block.data(), block.data() + block.size());
+    }
+    return std::move(problem_);
+  }
+
+ private:
+  bool has(Feature feature) const { return problem_.case_.params.features.has(feature); }
+  Strides loose(Strides most) const { return options_.dense ? Strides::kDense : most; }
+
+  std::size_t add_block(std::int64_t elements, Dtype dtype, int align_log2) {
+    const auto bytes = static_cast<std::size_t>(elements * size_of(dtype));
+    problem_.blocks_.emplace_back(bytes, align_log2, options_.guard);
+    return problem_.blocks_.size() - 1;
+  }
+
+  TensorView place(const char* name, TensorView view, std::size_t block, bool is_output = false,
+                   std::int64_t offset = 0) {
+    view.data = problem_.blocks_[block].data() + offset * size_of(view.dtype);
+    problem_.tensors_.push_back({name, view, block, is_output});
+    return view;
+  }
+
+  TensorView place_alone(const char* name, const TensorView& view, int align_log2,
+                         bool is_output = false) {
+    return place(name, view, add_block(footprint(view), view.dtype, align_log2), is_output);
+  }
+
+  void add_main_tensors(AttentionRequest* r) {
+    const AttentionParams& p = problem_.case_.params;
+    const Arrangement a = arrange(problem_.case_, options_.dense);
+    if (a.packed_qkv) {
+      const std::int64_t elements = p.batch * a.q.strides[0];
+      const std::size_t block = add_block(elements, p.dtype_q, p.align_q_log2);
+      r->q = place("q", a.q, block);
+      r->k = place("k", a.k, block, false, a.offset_k);
+      r->v = place("v", a.v, block, false, a.offset_v);
+    } else {
+      r->q = place_alone("q", a.q, p.align_q_log2);
+      r->k = place_alone("k", a.k, p.align_k_log2);
+      r->v = place_alone("v", a.v, p.align_v_log2);
+    }
+    r->out = place_alone("out", a.out, p.align_out_log2, true);
+  }
+
+  TensorView score_shaped(Dtype dtype, BroadcastDims dims) const {
+    const AttentionParams& p = problem_.case_.params;
+    return shaped(dtype, {(dims & 1) != 0 ? p.batch : 1, (dims & 2) != 0 ? p.num_heads_q : 1,
+                          (dims & 4) != 0 ? p.seqlen_q : 1, (dims & 8) != 0 ? p.seqlen_kv : 1});
+  }
+
+  TensorView add_loose(const char* name, const TensorView& view, Strides strides,
+                       bool is_output = false) {
+    const int align_log2 = __builtin_ctz(static_cast<unsigned>(size_of(view.dtype)));
+    return place_alone(name, arrange_loosely(view, loose(strides), &rng_), align_log2, is_output);
+  }
+
+  void add_masks(AttentionRequest* r) {
+    const AttentionParams& p = problem_.case_.params;
+    const Dtype mask_dtype = rng_.chance(0.3) ? Dtype::kU8 : Dtype::kBool;
+    if (has(Feature::kAttnMask)) {
+      r->attn_mask =
+          add_loose("attn_mask", score_shaped(mask_dtype, p.mask_dims), Strides::kExpanded);
+    }
+    if (has(Feature::kAttnBias)) {
+      r->attn_bias =
+          add_loose("attn_bias", score_shaped(p.dtype_bias, p.bias_dims), Strides::kExpanded);
+    }
+  }
+
+  void add_vectors(AttentionRequest* r) {
+    const AttentionParams& p = problem_.case_.params;
+    const bool slopes_per_batch = rng_.chance(0.5);
+    const auto add = [&](Feature feature, const char* name, TensorView* field,
+                         const TensorView& view) {
+      if (has(feature)) *field = add_loose(name, view, Strides::kSpread);
+    };
+    add(Feature::kAlibi, "alibi_slopes", &r->alibi_slopes,
+        slopes_per_batch ? shaped(Dtype::kF32, {p.batch, p.num_heads_q})
+                         : shaped(Dtype::kF32, {p.num_heads_q}));
+    add(Feature::kSinks, "sinks", &r->sinks, shaped(Dtype::kF32, {p.num_heads_q}));
+    add(Feature::kSegmentIds, "segment_ids_q", &r->segment_ids_q,
+        shaped(Dtype::kI32, {p.batch, p.seqlen_q}));
+    add(Feature::kSegmentIds, "segment_ids_kv", &r->segment_ids_kv,
+        shaped(Dtype::kI32, {p.batch, p.seqlen_kv}));
+    add(Feature::kSeqlensQ, "seqlens_q", &r->seqlens_q, shaped(Dtype::kI32, {p.batch}));
+    add(Feature::kSeqlensKv, "seqlens_kv", &r->seqlens_kv, shaped(Dtype::kI32, {p.batch}));
+    add(Feature::kDiagonalPerSequence, "diagonal_offsets", &r->diagonal_offsets,
+        shaped(Dtype::kI64, {p.batch}));
+  }
+
+  void add_outputs(AttentionRequest* r) {
+    const AttentionParams& p = problem_.case_.params;
+    const Dtype wide = p.dtype_q == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32;
+    const auto add = [&](Feature feature, const char* name, TensorView* field,
+                         const TensorView& view) {
+      if (has(feature)) *field = add_loose(name, view, Strides::kSpread, true);
+    };
+    add(Feature::kLse, "lse", &r->lse, shaped(wide, {p.batch, p.num_heads_q, p.seqlen_q}));
+    add(Feature::kSavedStats, "saved_stats", &r->saved_stats,
+        shaped(wide, {p.batch, p.num_heads_q, p.seqlen_q, 2}));
+    add(Feature::kScoresOut, "scores_out", &r->scores_out,
+        shaped(wide, {p.batch, p.num_heads_q, p.seqlen_q, p.seqlen_kv}));
+  }
+
+  ProblemOptions options_;
+  Rng rng_;
+  Problem problem_;
+};
+
+Problem make_problem(const Case& c, const ProblemOptions& options) {
+  return ProblemBuilder(c, options).build();
+}
+
+void Problem::reset_outputs() {
+  for (const Tensor& tensor : tensors_) {
+    if (tensor.is_output) blocks_[tensor.block].fill(0xff);
+  }
+}
+
+std::string Problem::check_memory() const {
+  for (const Tensor& tensor : tensors_) {
+    const Block& block = blocks_[tensor.block];
+    if (!block.intact()) return std::string("bytes outside of ") + tensor.name + " were written";
+    std::vector<unsigned char> expected = before_[tensor.block];
+    if (tensor.is_output) {  // the elements may be anything
+      for_each_element(tensor.view, [&](const std::int64_t(&)[kMaxRank], unsigned char* element) {
+        std::memcpy(expected.data() + (element - block.data()), element,
+                    static_cast<std::size_t>(size_of(tensor.view.dtype)));
+      });
+    }
+    if (!expected.empty() && std::memcmp(expected.data(), block.data(), block.size()) != 0) {
+      return std::string(tensor.is_output ? "bytes between the rows of " : "bytes of the input ") +
+             tensor.name + " were written";
+    }
+  }
+  return "";
+}
+
+std::vector<unsigned char> Problem::output_bytes() const {
+  std::vector<unsigned char> bytes;
+  for (const Tensor& tensor : tensors_) {
+    if (!tensor.is_output) continue;
+    for_each_element(tensor.view, [&](const std::int64_t(&)[kMaxRank], unsigned char* element) {
+      bytes.insert(bytes.end(), element, element + size_of(tensor.view.dtype));
+    });
+  }
+  return bytes;
+}
+
+}  // namespace regard::conformance

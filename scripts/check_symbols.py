@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Holds what the library's binaries may contain.
+
+usage: check_symbols.py SHARED_BUILD      a build folder with src/libregard.so and compile_commands.json
+
+  exports   libregard.so defines nothing dynamic but regard::, regard_* and their typeinfo and vtables
+  calls     no object ends the process or prints; only src/platform reads the environment; the
+            standard error stream is named by one file at most, the log sink
+  weak      a kernel file compiled at -O0 has no weak symbol outside a namespace of its own: such a
+            symbol may replace the baseline's copy in the whole program
+"""
+
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+NEVER = {"printf", "vprintf", "puts", "putchar", "stdout", "std::cout", "std::clog", "exit", "_exit",
+         "_Exit", "quick_exit", "abort"}
+ENVIRONMENT = {"getenv", "secure_getenv", "environ", "__environ", "setenv", "putenv", "unsetenv"}
+STANDARD_ERROR = {"stderr", "std::cerr", "perror"}
+KERNEL_FILE = re.compile(r"/src/(.*/)?isa_[^/]*\.cc$|/src/backends/[^/]+/kernels[^/]*\.cc$")
+OWNED = re.compile(
+    r"^(?:(?:typeinfo|typeinfo name|vtable|VTT|guard variable|construction vtable) for )?"
+    r"(?:(?:non-)?virtual thunk to )?(?:regard::|regard_\w+$)")
+
+
+def nm(*arguments):
+    """(type letter, demangled name) of each symbol that nm prints, versions stripped."""
+    lines = subprocess.run(["nm", "-C", *map(str, arguments)], check=True, text=True,
+                           capture_output=True).stdout.splitlines()
+    for line in lines:
+        if match := re.match(r"^(?:[0-9a-f]+| +) ([A-Za-z]) (.*)$", line):
+            yield match[1], match[2].split("@")[0]
+
+
+def qualified_name(symbol):
+    """regard::a::f of "void regard::a::f<std::b>(int)": no return type, arguments, template arguments."""
+    symbol = re.sub(r"^(typeinfo|typeinfo name|vtable|VTT|guard variable) for ", "", symbol)
+    symbol = symbol.replace("(anonymous namespace)", "{anonymous}")
+    name, depth = "", 0
+    for i, c in enumerate(symbol):
+        if symbol.startswith("operator", i) and not depth:
+            return name + "operator"
+        if c == "(" and not depth:
+            break
+        depth += {"<": 1, ">": -1}.get(c, 0)
+        if not depth and c != ">":
+            name = "" if c == " " else name + c
+    return name
+
+
+def namespace_of(symbol):
+    return qualified_name(symbol).rpartition("::")[0]
+
+
+def foreign_exports(library):
+    return [name for letter, name in nm("-D", "--defined-only", library)
+            if letter != "A" and not OWNED.match(name)]
+
+
+def forbidden_calls(objects):
+    """Messages about what the objects, {source path: object file}, may not name."""
+    found, to_standard_error = [], []
+    for source, file in objects.items():
+        names = {name for _, name in nm("--undefined-only", file)}
+        bad = names & NEVER
+        if not source.startswith("src/platform/"):
+            bad |= names & ENVIRONMENT
+        found += [f"{source} names {name}" for name in sorted(bad)]
+        if names & STANDARD_ERROR:
+            to_standard_error.append(source)
+    if len(to_standard_error) > 1:
+        found.append(f"more than one file prints: {', '.join(to_standard_error)}")
+    return found
+
+
+def leaking_symbols(objects):
+    """Messages about weak symbols of kernel objects, {source path: object at -O0}."""
+    symbols = {source: list(nm("--defined-only", file)) for source, file in objects.items()}
+    namespaces = {source: {namespace_of(name) for letter, name in table if letter == "T"} - {""}
+                  for source, table in symbols.items()}
+    found = []
+    for source, table in symbols.items():
+        others = set().union(*(n for s, n in namespaces.items() if s != source))
+        own = namespaces[source] - others
+        for letter, name in table:
+            if letter in "WVuwv" and not any(
+                    qualified_name(name).startswith(f"{space}::") for space in own):
+                found.append(f"{source} has the weak symbol {name}")
+    return found
+
+
+def compile_at_o0(entry, output):
+    """Compiles one entry of compile_commands.json again, without optimisation, to output."""
+    words = shlex.split(entry["command"])
+    keep = []
+    skip = False
+    for word in words:
+        if skip:
+            skip = False
+        elif word == "-o":
+            skip = True
+        elif not re.match(r"^-O\w*$", word):
+            keep.append(word)
+    subprocess.run([*keep, "-O0", "-o", str(output)], check=True, cwd=entry["directory"])
+
+
+def object_of(entry):
+    words = shlex.split(entry["command"])
+    return pathlib.Path(entry["directory"], words[words.index("-o") + 1])
+
+
+def check(build):
+    """Every fault found in a shared build."""
+    root = pathlib.Path(__file__).resolve().parent.parent
+    entries = {}
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        file = pathlib.Path(entry["file"]).resolve()
+        if file.is_relative_to(root / "src"):
+            entries[file.relative_to(root).as_posix()] = entry
+    if not entries:
+        return [f"{build} has no objects of {root}/src"]
+    found = [f"libregard.so exports {name}" for name in foreign_exports(build / "src/libregard.so")]
+    found += forbidden_calls({source: object_of(entry) for source, entry in entries.items()})
+    with tempfile.TemporaryDirectory() as folder:
+        kernels = {}
+        for source, entry in entries.items():
+            if KERNEL_FILE.search(f"/{source}"):
+                kernels[source] = pathlib.Path(folder, f"{len(kernels)}.o")
+                compile_at_o0(entry, kernels[source])
+        found += leaking_symbols(kernels)
+    print(f"{len(entries)} objects, {len(kernels)} kernel files, {len(found)} faults")
+    return found
+
+
+def main():
+    if len(sys.argv) != 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    found = check(pathlib.Path(sys.argv[1]).resolve())
+    print("\n".join(found))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

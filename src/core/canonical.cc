@@ -1,0 +1,104 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "core/extents.h"
+#include "regard/params.h"
+
+namespace regard {
+namespace {
+
+// Where q, k, v or out lies in memory, as far as params say.
+struct Placement {
+  Layout& layout;
+  std::int32_t& align_log2;
+  Dtype dtype;
+  std::int64_t heads;
+  std::int64_t rows;  // positions along S
+  std::int64_t head_dim;
+};
+
+// What no memory can contradict: one position is in any order, one head is dense or padded; dense
+// rows cannot be aligned better than their length, nor elements worse than their size.
+void canonicalize(const Placement& p) noexcept {
+  if (p.rows <= 1) {
+    p.layout = Layout::kBhsd;
+  } else if (p.heads <= 1 && p.layout == Layout::kStrided) {
+    p.layout = Layout::kBshd;
+  }
+  const std::uint64_t size = static_cast<std::uint64_t>(size_of(p.dtype));
+  if (size == 0) return;
+  const bool dense_rows =
+      p.layout == Layout::kBhsd ? p.rows > 1 : p.layout == Layout::kBshd && p.heads > 1;
+  std::int32_t most = kMaxAlignLog2;
+  if (dense_rows && p.head_dim > 0) {
+    const std::uint64_t row_bytes = static_cast<std::uint64_t>(p.head_dim) * size;
+    most = std::min(most, static_cast<std::int32_t>(std::countr_zero(row_bytes)));
+  }
+  p.align_log2 = std::clamp(p.align_log2, static_cast<std::int32_t>(std::countr_zero(size)), most);
+}
+
+void canonicalize_placements(AttentionParams& p) noexcept {
+  const bool packed = p.features.has(Feature::kPacked);
+  const bool paged = p.features.has(Feature::kPaged);
+  const std::int64_t rows_q = packed ? p.total_q : p.seqlen_q;
+  const std::int64_t rows_kv = paged ? p.page_size : packed ? p.total_kv : p.seqlen_kv;
+  canonicalize({p.layout_q, p.align_q_log2, p.dtype_q, p.num_heads_q, rows_q, p.head_dim_qk});
+  canonicalize({p.layout_k, p.align_k_log2, p.dtype_kv, p.num_heads_kv, rows_kv, p.head_dim_qk});
+  canonicalize({p.layout_v, p.align_v_log2, p.dtype_kv, p.num_heads_kv, rows_kv, p.head_dim_v});
+  canonicalize({p.layout_out, p.align_out_log2, p.dtype_out, p.num_heads_q, rows_q, p.head_dim_v});
+}
+
+// Fields that mean something only beside their feature.
+void clear_unused(AttentionParams& p) noexcept {
+  const FeatureSet f = p.features;
+  BroadcastDims wide = 0;  // dimensions in which full and broadcast differ
+  const std::int64_t extents[] = {p.batch, p.num_heads_q, p.seqlen_q, p.seqlen_kv};
+  for (int i = 0; i < 4; ++i) {
+    if (extents[i] != 1) wide = static_cast<BroadcastDims>(wide | 1 << i);
+  }
+  p.mask_dims = f.has(Feature::kAttnMask) ? p.mask_dims & wide : BroadcastDims{0};
+  p.bias_dims = f.has(Feature::kAttnBias) ? p.bias_dims & wide : BroadcastDims{0};
+  if (!f.has(Feature::kAttnBias)) p.dtype_bias = Dtype::kF32;
+  if (!f.has(Feature::kPacked)) p.total_q = p.total_kv = 0;
+  if (!f.has(Feature::kPaged)) p.num_pages = p.page_size = 0;
+  if (!f.has(Feature::kRotary)) p.rotary_dim = 0;
+}
+
+void canonicalize_diagonal(AttentionParams& p) noexcept {
+  FeatureSet& f = p.features;
+  // Dropout counts rows from the diagonal where one is named.
+  const bool measured = p.window_left >= 0 || p.window_right >= 0 || f.has(Feature::kAlibi) ||
+                        f.has(Feature::kDropout);
+  if (!measured) p.diagonal = Diagonal::kUnnamed;
+  f.set(Feature::kDiagonalBottomRight, p.diagonal == Diagonal::kBottomRight);
+  const bool offset = p.diagonal == Diagonal::kOffset;
+  const bool per_sequence = offset && f.has(Feature::kDiagonalPerSequence);
+  f.set(Feature::kDiagonalPerSequence, per_sequence);
+  f.set(Feature::kDiagonalOffset, offset && !per_sequence);
+}
+
+}  // namespace
+
+void canonicalize(AttentionParams& p) noexcept {
+  FeatureSet& f = p.features;
+  // -0 is 0: it must not be another key.
+  p.softmax_scale += 0.0;
+  p.softcap += 0.0;
+  p.dropout_p += 0.0;
+  f.set(Feature::kCausal, p.window_right == 0);
+  f.set(Feature::kWindowLeft, p.window_left >= 0);
+  f.set(Feature::kWindowRight, p.window_right > 0);
+  f.set(Feature::kSoftcap, p.softcap != 0.0);
+  f.set(Feature::kDropout, p.dropout_p != 0.0);
+  f.set(Feature::kScoresOut, p.scores_kind != ScoresKind::kNone);
+  f.set(Feature::kGqa, p.num_heads_q != p.num_heads_kv);
+  f.set(Feature::kHeadDimsDiffer, p.head_dim_qk != p.head_dim_v);
+  f.set(Feature::kSeqlenQGreaterKv, p.seqlen_q > p.seqlen_kv);
+  f.set(Feature::kNonFiniteBehindMask, false);  // the key's, by policy
+  canonicalize_diagonal(p);
+  clear_unused(p);
+  canonicalize_placements(p);
+}
+
+}  // namespace regard

@@ -1,0 +1,57 @@
+#include <bit>
+#include <cstdint>
+
+#include "base/checked.h"
+#include "base/message.h"
+#include "core/extents.h"
+#include "regard/params.h"
+
+namespace regard {
+namespace {
+
+constexpr std::int64_t kExactExtents = 64;
+constexpr std::int64_t kStepsPerOctave = 8;
+constexpr std::int64_t kMaxClass = std::int64_t{1} << 62;
+
+}  // namespace
+
+std::int64_t extent_class(std::int64_t n) noexcept {
+  if (n <= kExactExtents) return n;
+  const std::uint64_t octave = std::bit_floor(static_cast<std::uint64_t>(n - 1));
+  return round_up(n, static_cast<std::int64_t>(octave) / kStepsPerOctave);
+}
+
+Expected<AttentionKey> AttentionKey::make(const AttentionParams& params, bool assume_finite) {
+  constexpr const char* kWhere = "AttentionKey::make";
+  AttentionKey key;
+  key.params_ = params;
+  AttentionParams& p = key.params_;
+  p.features.set(Feature::kNonFiniteBehindMask, !assume_finite);
+  struct Rounded {
+    const char* name;
+    std::int64_t AttentionParams::* member;
+  };
+  static constexpr Rounded kRounded[] = {{"batch", &AttentionParams::batch},
+                                         {"seqlen_q", &AttentionParams::seqlen_q},
+                                         {"seqlen_kv", &AttentionParams::seqlen_kv},
+                                         {"total_q", &AttentionParams::total_q},
+                                         {"total_kv", &AttentionParams::total_kv},
+                                         {"num_pages", &AttentionParams::num_pages}};
+  for (const Rounded& extent : kRounded) {
+    std::int64_t& n = p.*extent.member;
+    const std::int64_t exact = n;
+    n = extent_class(exact);
+    if (n > kMaxClass) {
+      return failure(StatusCode::kOverflow, kWhere, extent.name, " (", exact,
+                     ") must have a class of at most 2^62");
+    }
+  }
+  if (const char* tensor = first_overflowing_tensor(p)) {
+    return failure(StatusCode::kOverflow, kWhere, tensor,
+                   ": its size in bytes with extents rounded up must fit 64 bits");
+  }
+  key.hash_ = hash_value(p);
+  return key;
+}
+
+}  // namespace regard

@@ -1,0 +1,152 @@
+#pragma once
+
+#include <cstdint>
+
+#include "semantics/kernel_fn.h"
+
+// Element types as kernels see them: rows are converted to the type of the arithmetic (f32, or f64
+// for f64) when they are read, and once, to nearest even, when they are written.
+
+namespace regard::cpu {
+
+/// The values of regard::Dtype (problem.cc asserts it); kernels do not include public headers.
+enum class Element : std::uint8_t { kF64 = 0, kF32, kBf16, kF16, kU8 = 7, kBool = 8 };
+
+REGARD_KERNEL_FN std::uint32_t bits_of(float x) { return __builtin_bit_cast(std::uint32_t, x); }
+REGARD_KERNEL_FN float f32_of(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
+
+REGARD_KERNEL_FN float from_bf16(std::uint16_t h) {
+  return f32_of(static_cast<std::uint32_t>(h) << 16);
+}
+
+/// Without branches, so that loops over it become vectors.
+REGARD_KERNEL_FN float from_f16(std::uint16_t h) {
+  const std::uint32_t magnitude = h & 0x7fffu;
+  const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000u) << 16;
+  // A denormal goes through an integer: shifted into place it would be lost where denormals of f32
+  // are flushed.
+  const float denormal = static_cast<float>(static_cast<std::int32_t>(magnitude)) * 0x1p-24f;
+  const std::uint32_t rebias = magnitude >= 0x7c00u ? 0x7f800000u - (0x1fu << 23) : 112u << 23;
+  const std::uint32_t normal = (magnitude << 13) + rebias;
+  return f32_of((magnitude < 0x400u ? bits_of(denormal) : normal) | sign);
+}
+
+REGARD_KERNEL_FN std::uint16_t to_bf16(float x) {
+  const std::uint32_t bits = bits_of(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
+  return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+REGARD_KERNEL_FN std::uint16_t to_f16(float x) {
+  const std::uint32_t bits = bits_of(x);
+  const std::uint32_t magnitude = bits & 0x7fffffffu;
+  const std::uint32_t sign = (bits >> 16) & 0x8000u;
+  std::uint32_t h = 0;
+  if (magnitude > 0x7f800000u) {
+    h = 0x7e00u;
+  } else if (magnitude >= 0x47800000u) {  // 65536: past every finite value
+    h = 0x7c00u;
+  } else if (magnitude < 0x38800000u) {  // 2^-14: adding 1/2 rounds at a denormal's last bit
+    h = bits_of(f32_of(magnitude) + 0.5f) - 0x3f000000u;
+  } else {
+    h = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  }
+  return static_cast<std::uint16_t>(h | sign);
+}
+
+/// A finite double stays finite: finfo.min of f64 is a number in f32 arithmetic too, not a mask.
+template <class T>
+REGARD_KERNEL_FN T from_f64(double x) {
+  if constexpr (sizeof(T) == sizeof(double)) {
+    return x;
+  } else {
+    constexpr double kMax = 3.4028234663852886e38;  // finfo(f32).max
+    const bool finite = x - x == 0.0;
+    const double held = finite ? (x > kMax ? kMax : (x < -kMax ? -kMax : x)) : x;
+    return static_cast<T>(held);
+  }
+}
+
+template <class T, class From, class Convert>
+REGARD_KERNEL_FN void convert_row(const From* from, std::int64_t stride, std::int64_t n, T* to,
+                                  Convert convert) {
+  std::int64_t x = 0;
+  if (stride == 1) {
+    // Blocks of a constant length: GCC's -O2 makes vectors of these and of nothing else.
+    for (; x + 16 <= n; x += 16) {
+      for (int y = 0; y < 16; ++y) to[x + y] = convert(from[x + y]);
+    }
+  }
+  for (; x < n; ++x) to[x] = convert(from[x * stride]);
+}
+
+/// to[x] = row[x * stride] for x in [0, n), as T; `row` is the address of the first element.
+template <class T>
+REGARD_KERNEL_FN void load_row(Element type, const void* row, std::int64_t stride, std::int64_t n,
+                               T* to) {
+  switch (type) {
+    case Element::kF64:
+      convert_row(static_cast<const double*>(row), stride, n, to,
+                  [](double x) __attribute__((always_inline)) { return from_f64<T>(x); });
+      break;
+    case Element::kF32:
+      convert_row(static_cast<const float*>(row), stride, n, to,
+                  [](float x) __attribute__((always_inline)) { return static_cast<T>(x); });
+      break;
+    case Element::kBf16:
+      convert_row(static_cast<const std::uint16_t*>(row), stride, n, to,
+                  [](std::uint16_t x) __attribute__((always_inline)) {
+                    return static_cast<T>(from_bf16(x));
+                  });
+      break;
+    case Element::kF16:
+      convert_row(static_cast<const std::uint16_t*>(row), stride, n, to,
+                  [](std::uint16_t x) __attribute__((always_inline)) {
+                    return static_cast<T>(from_f16(x));
+                  });
+      break;
+    default:
+      break;  // masks are not read as numbers
+  }
+}
+
+/// row[x] = from[x * from_stride] for x in [0, n), rounded to nearest even.
+template <class T>
+REGARD_KERNEL_FN void store_row(Element type, void* row, const T* from, std::int64_t from_stride,
+                                std::int64_t n) {
+  for (std::int64_t x = 0; x < n; ++x) {
+    const T value = from[x * from_stride];
+    switch (type) {
+      case Element::kF64:
+        static_cast<double*>(row)[x] = static_cast<double>(value);
+        break;
+      case Element::kF32:
+        static_cast<float*>(row)[x] = static_cast<float>(value);
+        break;
+      case Element::kBf16:
+        static_cast<std::uint16_t*>(row)[x] = to_bf16(static_cast<float>(value));
+        break;
+      case Element::kF16:
+        static_cast<std::uint16_t*>(row)[x] = to_f16(static_cast<float>(value));
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+REGARD_KERNEL_FN std::int64_t element_bytes(Element type) {
+  switch (type) {
+    case Element::kF64:
+      return 8;
+    case Element::kF32:
+      return 4;
+    case Element::kBf16:
+    case Element::kF16:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+}  // namespace regard::cpu

@@ -1,0 +1,206 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/problem.h"
+#include "cpu/product.h"
+#include "semantics/tiles.h"
+
+// A strip: V::kWidth rows of one (b, kv head) in vector lanes, and the reading and writing of its
+// tensors. Arrays that strips compute on are [n][W] with W = V::kWidth.
+
+namespace regard::cpu {
+
+template <class V>
+struct Strip {
+  using T = typename V::Scalar;
+  static constexpr int kWidth = V::kWidth;
+
+  T row_max[kWidth];       // of the scores so far, the sink included; -inf: none
+  T row_sum[kWidth];       // of exp(score - row_max), the sink included
+  std::int64_t query[kWidth];
+  std::int64_t head[kWidth];
+  semantics::KeyRange keys[kWidth];  // visible by arithmetic
+  std::int64_t position[kWidth];     // on the diagonal
+  T slope[kWidth];
+  std::int32_t segment[kWidth];
+  std::int64_t b;
+  std::int64_t rows;     // lanes in use; the others are computed on zeros and never written
+  std::int64_t i_begin;  // queries [i_begin, i_end)
+  std::int64_t i_end;
+};
+
+/// Keys [begin, begin + size), on the absolute grid of tiles, within the sequence.
+struct Tile {
+  std::int64_t begin = 0;
+  std::int64_t size = 0;
+};
+
+REGARD_KERNEL_FN Tile tile_at(std::int64_t index, std::int64_t tile_kv, std::int64_t len_kv) {
+  const std::int64_t begin = index * tile_kv;
+  return {begin, begin + tile_kv < len_kv ? tile_kv : len_kv - begin};
+}
+
+/// Tiles [begin, end) that hold every key of `keys`.
+struct TileSpan {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+REGARD_KERNEL_FN TileSpan tiles_of(semantics::KeyRange keys, std::int64_t tile_kv) {
+  if (keys.empty()) return {0, 0};
+  return {keys.lo / tile_kv, (keys.hi - 1) / tile_kv + 1};
+}
+
+/// Rows [row_begin, row_begin + rows) of the sequence, all within its length.
+template <class V>
+static void set_rows(const Problem& p, const Sequence& s, std::int64_t head_kv,
+                     std::int64_t row_begin, std::int64_t rows, Strip<V>* strip) {
+  using T = typename V::Scalar;
+  const T infinity = static_cast<T>(__builtin_inf());
+  strip->b = s.b;
+  strip->rows = rows;
+  strip->i_begin = row_begin / p.group_size;
+  strip->i_end = (row_begin + rows - 1) / p.group_size + 1;
+  for (int w = 0; w < V::kWidth; ++w) {
+    const std::int64_t row = row_begin + (w < rows ? w : 0);
+    const std::int64_t i = row / p.group_size;
+    const std::int64_t h = head_kv * p.group_size + row % p.group_size;
+    strip->query[w] = i;
+    strip->head[w] = h;
+    strip->keys[w] = semantics::visible_keys(s.band, i);
+    strip->position[w] = semantics::diagonal_position(i, s.band.shift);
+    strip->slope[w] = T(0);
+    if (p.slopes.present) {
+      const std::int64_t at = s.b * p.slopes.stride[0] + h * p.slopes.stride[1];
+      strip->slope[w] = static_cast<T>(*element_at<float>(p.slopes, at));
+    }
+    strip->segment[w] = 0;
+    if (p.segments_q.present) {
+      const std::int64_t at = s.b * p.segments_q.stride[0] + i * p.segments_q.stride[1];
+      strip->segment[w] = *element_at<std::int32_t>(p.segments_q, at);
+    }
+    // The sink is a first key without a value; -inf stands for none.
+    const T sink =
+        p.sinks.present ? static_cast<T>(*element_at<float>(p.sinks, h * p.sinks.stride[0]))
+                        : -infinity;
+    strip->row_max[w] = sink;
+    strip->row_sum[w] = sink == -infinity ? T(0) : T(1);
+  }
+}
+
+/// Address of row (b, h, i) of q, k, v or out.
+REGARD_KERNEL_FN char* row_address(const View& view, std::int64_t b, std::int64_t h,
+                                   std::int64_t i) {
+  const std::int64_t at = b * view.stride[0] + h * view.stride[1] + i * view.stride[2];
+  return view.data + at * element_bytes(view.type);
+}
+
+/// q^T [head_dim_qk][W]; unused lanes are 0. `row` holds head_dim_qk elements.
+template <class V>
+static void pack_queries(const Problem& p, const Strip<V>& strip, typename V::Scalar* row,
+                         typename V::Scalar* q_t) {
+  for (int w = 0; w < V::kWidth; ++w) {
+    if (w < strip.rows) {
+      load_row(p.q.type, row_address(p.q, strip.b, strip.head[w], strip.query[w]), 1,
+               p.head_dim_qk, row);
+      for (std::int64_t d = 0; d < p.head_dim_qk; ++d) q_t[d * V::kWidth + w] = row[d];
+    } else {
+      for (std::int64_t d = 0; d < p.head_dim_qk; ++d) q_t[d * V::kWidth + w] = 0;
+    }
+  }
+}
+
+/// A tile of K or V as [size][dim]: in place where its elements are those of the arithmetic,
+/// otherwise converted into `buffer`.
+template <class T>
+static ProductInput<T> load_tile(const View& view, std::int64_t b, std::int64_t head, Tile tile,
+                                 std::int64_t dim, T* buffer) {
+  const Element own = sizeof(T) == sizeof(double) ? Element::kF64 : Element::kF32;
+  if (view.type == own) {
+    const char* first = row_address(view, b, head, tile.begin);
+    return {reinterpret_cast<const T*>(first), view.stride[2], 1};
+  }
+  for (std::int64_t j = 0; j < tile.size; ++j) {
+    load_row(view.type, row_address(view, b, head, tile.begin + j), 1, dim, buffer + j * dim);
+  }
+  return {buffer, dim, 1};
+}
+
+/// The same matrix with rows and columns exchanged.
+template <class T>
+REGARD_KERNEL_FN ProductInput<T> transposed(ProductInput<T> a) {
+  return {a.data, a.step, a.row_stride};
+}
+
+/// False where an element of the [rows][dim] tile is NaN or infinite.
+template <class V>
+static bool all_finite(ProductInput<typename V::Scalar> a, std::int64_t rows, std::int64_t dim) {
+  using T = typename V::Scalar;
+  typename V::Vec sum{};
+  T tail = 0;
+  for (std::int64_t j = 0; j < rows; ++j) {
+    const T* row = a.data + j * a.row_stride;
+    std::int64_t d = 0;
+    // x * 0 is 0 for finite x and NaN otherwise.
+    for (; d + V::kLanes <= dim; d += V::kLanes) sum += V::load(row + d) * V::set(T(0));
+    for (; d < dim; ++d) tail += row[d] * T(0);
+  }
+  for (int lane = 0; lane < V::kLanes; ++lane) tail += sum[lane];
+  return tail == T(0);
+}
+
+/// Divides by the row sums, writes out and lse. o_t [head_dim_v][W] is used up.
+template <class V>
+static void write_rows(const Problem& p, const Strip<V>& strip, typename V::Scalar* o_t) {
+  using T = typename V::Scalar;
+  const T keep = p.dropout.threshold != 0 ? static_cast<T>(p.dropout.threshold) / T(65536) : T(1);
+  alignas(64) T divisor[V::kWidth];
+  // A row with neither key nor sink has sum 0 (otherwise the largest term alone is 1); its output
+  // is 0. NaN sums stay NaN.
+  for (int w = 0; w < V::kWidth; ++w) divisor[w] = strip.row_sum[w] * keep;
+  for (std::int64_t d = 0; d < p.head_dim_v; ++d) {
+    for (int v = 0; v < V::kVectors; ++v) {
+      T* at = o_t + d * V::kWidth + v * V::kLanes;
+      const auto by = V::load(divisor + v * V::kLanes);
+      V::store(at, V::select(by == V::set(T(0)), V::set(T(0)), V::load(at) / by));
+    }
+  }
+  for (int w = 0; w < strip.rows; ++w) {
+    store_row(p.out.type, row_address(p.out, strip.b, strip.head[w], strip.query[w]), o_t + w,
+              V::kWidth, p.head_dim_v);
+    if (!p.lse.present) continue;
+    const std::int64_t at = strip.b * p.lse.stride[0] + strip.head[w] * p.lse.stride[1] +
+                            strip.query[w] * p.lse.stride[2];
+    // In double: log(row_sum) rounded to f32 would add an error of its own to a small lse.
+    const double lse =
+        strip.row_sum[w] == T(0)
+            ? -__builtin_inf()
+            : static_cast<double>(strip.row_max[w]) + __builtin_log(strip.row_sum[w]);
+    *element_at<T>(p.lse, at) = static_cast<T>(lse);
+  }
+}
+
+/// Rows past their sequence's length: output 0, lse -inf.
+template <class V>
+static void write_padding(const Problem& p, const TaskRows& t, std::int64_t begin) {
+  using T = typename V::Scalar;
+  const T zero = 0;
+  for (std::int64_t row = begin; row < t.end; ++row) {
+    const std::int64_t i = row / p.group_size;
+    const std::int64_t h = t.head_kv * p.group_size + row % p.group_size;
+    store_row(p.out.type, row_address(p.out, t.b, h, i), &zero, 0, p.head_dim_v);
+    if (!p.lse.present) continue;
+    const std::int64_t at =
+        t.b * p.lse.stride[0] + h * p.lse.stride[1] + i * p.lse.stride[2];
+    *element_at<T>(p.lse, at) = static_cast<T>(-__builtin_inf());
+  }
+}
+
+/// The first of the task's rows that lies past the sequence's length.
+REGARD_KERNEL_FN std::int64_t padding_begin(const Problem& p, const Sequence& s,
+                                            const TaskRows& t) {
+  return semantics::clamp(s.len_q * p.group_size, t.begin, t.end);
+}
+
+}  // namespace regard::cpu

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+
+#include "semantics/kernel_fn.h"
+
+// exp and tanh over a vocabulary V. f32: polynomials, errors measured over every float of the
+// domain (test_vector_math.cc); f64: the C library, lane by lane.
+
+namespace regard::cpu {
+
+/// x = n ln2 + r with |r| <= ln2 / 2, and e^r - 1 = expm1, for |x| <= 88.
+template <class V>
+struct ReducedExp {
+  typename V::Int n;
+  typename V::Vec expm1;
+};
+
+template <class V>
+REGARD_KERNEL_FN ReducedExp<V> reduce_exp(typename V::Vec x) {
+  using Vec = typename V::Vec;
+  // Adding 1.5 * 2^23 rounds to an integer that then stands in the low bits.
+  const Vec magic = V::set(12582912.0f);
+  const Vec shifted = x * V::set(1.44269504f) + magic;
+  const Vec n = shifted - magic;
+  // ln2 = 0.693359375 - 2.12194440e-4; n times the first part is exact (9 bits).
+  const Vec r = (x - n * V::set(0.693359375f)) + n * V::set(2.12194440e-4f);
+  Vec p = V::set(1.9875691500e-4f);  // Cephes expf
+  p = p * r + V::set(1.3981999507e-3f);
+  p = p * r + V::set(8.3334519073e-3f);
+  p = p * r + V::set(4.1665795894e-2f);
+  p = p * r + V::set(1.6666665459e-1f);
+  p = p * r + V::set(5.0000001201e-1f);
+  return {V::to_bits(shifted) - V::to_bits(magic), p * (r * r) + r};
+}
+
+/// 2^n for n in [-126, 127].
+template <class V>
+REGARD_KERNEL_FN typename V::Vec power_of_two(typename V::Int n) {
+  return V::from_bits((n + 127) << 23);
+}
+
+/// e^x for x <= 0, NaN and -inf: exactly 1 at 0, exactly 0 below -87.3 (where results would be
+/// denormal), NaN stays NaN. f32: at most 1.1 ulp.
+template <class V>
+REGARD_KERNEL_FN typename V::Vec exp_nonpositive(typename V::Vec x) {
+  if constexpr (sizeof(typename V::Scalar) == 4) {
+    const auto lowest = V::set(-87.3f);
+    const auto tiny = x < lowest;
+    const ReducedExp<V> e = reduce_exp<V>(V::select(tiny, lowest, x));
+    return V::select(tiny, V::set(0.0f), (V::set(1.0f) + e.expm1) * power_of_two<V>(e.n));
+  } else {
+    typename V::Vec y = x;
+    for (int lane = 0; lane < V::kLanes; ++lane) y[lane] = __builtin_exp(x[lane]);
+    return y;
+  }
+}
+
+/// f32: at most 2 ulp, small arguments included.
+template <class V>
+REGARD_KERNEL_FN typename V::Vec tanh_vector(typename V::Vec x) {
+  if constexpr (sizeof(typename V::Scalar) == 4) {
+    // tanh(x) = e / (e + 2) with e = expm1(2|x|); from 2|x| = 18.1 on it is 1 in f32.
+    const auto negative = V::sign(x);
+    auto t = V::select(negative, -x, x) * V::set(2.0f);
+    t = V::select(t > V::set(18.1f), V::set(18.1f), t);
+    const ReducedExp<V> r = reduce_exp<V>(t);
+    const auto power = power_of_two<V>(r.n);
+    const auto e = power * r.expm1 + (power - V::set(1.0f));
+    const auto y = e / (e + V::set(2.0f));
+    return V::select(negative, -y, y);
+  } else {
+    typename V::Vec y = x;
+    for (int lane = 0; lane < V::kLanes; ++lane) y[lane] = __builtin_tanh(x[lane]);
+    return y;
+  }
+}
+
+}  // namespace regard::cpu

@@ -1,0 +1,112 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/context_impl.h"
+#include "regard/attention.h"
+
+namespace regard::test {
+
+/// A backend made of a record: plans nothing real, executes nothing.
+class MockBackend : public Backend {
+ public:
+  explicit MockBackend(BackendInfo info) : info_(std::move(info)) {}
+  const BackendInfo& info() const override { return info_; }
+  std::int64_t workspace_bytes(const AttentionKey&, const Env&) const override { return workspace; }
+  Expected<KernelPlan> plan(const AttentionKey& key, const Env&) const override {
+    ++plans;
+    if (refuse_plan && refuse_plan(key)) {
+      return Status(StatusCode::kRefusedAtPlan, "[mock] engine says no");
+    }
+    KernelPlan kernel;
+    kernel.kernel = "mock";
+    kernel.workspace_bytes = planned_workspace >= 0 ? planned_workspace : workspace;
+    return kernel;
+  }
+  Status execute(const KernelPlan&, const AttentionParams&, const Buffers&,
+                 const Launch&) const override {
+    ++executions;
+    return {};
+  }
+
+  std::int64_t workspace = 0;
+  std::int64_t planned_workspace = -1;  // -1: the same
+  std::function<bool(const AttentionKey&)> refuse_plan;
+  mutable int plans = 0;
+  mutable int executions = 0;
+
+ private:
+  BackendInfo info_;
+};
+
+/// A record that claims everything a CPU backend can, in every float type.
+inline BackendInfo generous_info(const std::string& name) {
+  BackendInfo info;
+  info.ref = {BackendId::kCustom, name};
+  info.summary = "a mock";
+  info.determinism = Determinism::kBatchInvariant;
+  Claims claims;
+  claims.offered = true;
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kF64, Dtype::kBf16, Dtype::kF16}) {
+    claims.dtypes.push_back({dtype, dtype, dtype, 1e-6});
+  }
+  for (int i = 0; i < kFeatureCount; ++i) claims.features.set(static_cast<Feature>(i));
+  claims.head_dim_qk = {1, 1024, 1};
+  claims.head_dim_v = {1, 1024, 1};
+  info.forward = claims;
+  info.backward = claims;
+  return info;
+}
+
+/// An Env that reads nothing from this machine.
+inline Env described_env() {
+  Env env;
+  env.isa = env.isa_available = Isa::kAvx2;
+  env.cpu_model = "described CPU";
+  env.concurrency = 2;
+  env.version = version();
+  env.compiler = "described";
+  return env;
+}
+
+/// Adds a backend to a Context without a conformance suite, as its last candidate.
+inline void add_backend(Context& context, const std::string& name,
+                        std::shared_ptr<const Backend> backend) {
+  context.impl().update([&](Settings& settings) {
+    settings.cpu.push_back({{BackendId::kCustom, name}, std::move(backend)});
+    settings.learned.clear();
+    ++settings.generations.registry;
+  });
+}
+
+inline AttentionParams case_params(const std::string& text) {
+  return parse_case(text).value().params;
+}
+
+inline Policy only(std::vector<BackendRef> refs) {
+  Policy policy;
+  policy.only = std::move(refs);
+  return policy;
+}
+inline Policy prefer(std::vector<BackendRef> refs) {
+  Policy policy;
+  policy.prefer = std::move(refs);
+  return policy;
+}
+inline Policy deny(std::vector<BackendRef> refs) {
+  Policy policy;
+  policy.deny = std::move(refs);
+  return policy;
+}
+
+inline const BackendRef kMath{BackendId::kMath, {}};
+inline const BackendRef kFlash{BackendId::kFlash, {}};
+inline const BackendRef kEfficient{BackendId::kEfficient, {}};
+inline const BackendRef kCudnn{BackendId::kCudnn, {}};
+inline BackendRef custom(const std::string& name) { return {BackendId::kCustom, name}; }
+
+}  // namespace regard::test

@@ -1,0 +1,211 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "mock_backend.h"
+
+namespace regard::test {
+namespace {
+
+// Sets a variable for one test; the others see it as it was.
+class ScopedVariable {
+ public:
+  ScopedVariable(const char* name, const std::string& value) : name_(name) {
+    const char* old = std::getenv(name);
+    had_ = old != nullptr;
+    if (had_) old_ = old;
+    setenv(name, value.c_str(), 1);
+  }
+  ~ScopedVariable() {
+    if (had_) {
+      setenv(name_, old_.c_str(), 1);
+    } else {
+      unsetenv(name_);
+    }
+  }
+
+ private:
+  const char* name_;
+  bool had_ = false;
+  std::string old_;
+};
+
+const AttentionParams kPlain = case_params("sq8 d8 f32");
+
+class TempFile {
+ public:
+  explicit TempFile(const std::string& text) {
+    const int fd = mkstemp(path_.data());
+    EXPECT_GE(fd, 0);
+    close(fd);
+    std::ofstream(path_) << text;
+  }
+  ~TempFile() { unlink(path_.c_str()); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_ = "/tmp/regard_test_XXXXXX";
+};
+
+TEST(Env, EachVariableIsRead) {
+  {
+    const ScopedVariable v("REGARD_BACKEND", "math");
+    Context context;
+    EXPECT_EQ(explain(context, kPlain).chosen, kMath);
+  }
+  {
+    const ScopedVariable v("REGARD_DENY", "EFFICIENT_ATTENTION,flash");
+    Context context;
+    EXPECT_EQ(explain(context, kPlain).chosen, kMath);
+  }
+  {
+    const ScopedVariable v("REGARD_MAX_ISA", "scalar");
+    const Env env = read_env();
+    EXPECT_EQ(env.isa, Isa::kScalar);
+  }
+  {
+    const ScopedVariable v("REGARD_NUM_THREADS", "7");
+    EXPECT_EQ(read_env().concurrency, 7);
+  }
+  {
+    const Env env = read_env();
+    const TempFile file("regard-tuning 1\nversion " + env.version + "\nisa " + to_string(env.isa) +
+                        "\ncpu " + env.cpu_model + "\nconcurrency " +
+                        std::to_string(env.concurrency) + "\norder : math\n");
+    const ScopedVariable v("REGARD_TUNING", file.path());
+    Context context;
+    EXPECT_EQ(explain(context, kPlain).decided_by, "tuning table " + file.path());
+  }
+  {
+    const ScopedVariable v("REGARD_LOG", "select");
+    Context context;
+    std::vector<std::string> lines;
+    context.set_log_sink(
+        [](void* user, std::string_view line) {
+          static_cast<std::vector<std::string>*>(user)->emplace_back(line);
+        },
+        &lines);
+    ASSERT_TRUE(plan(context, kPlain));
+    EXPECT_EQ(lines.size(), 1u);
+  }
+}
+
+TEST(Env, TheListOfVariablesIsComplete) {
+  // tests/symbols shows that nothing outside src/platform calls getenv; these are what it asks for.
+  std::set<std::string> names;
+  for (const EnvVariable& v : read_env().variables) {
+    names.insert(v.name);
+    EXPECT_FALSE(v.meaning.empty()) << v.name;
+  }
+  EXPECT_EQ(names, (std::set<std::string>{"REGARD_BACKEND", "REGARD_DENY", "REGARD_MAX_ISA",
+                                          "REGARD_NUM_THREADS", "REGARD_TUNING", "REGARD_LOG"}));
+}
+
+TEST(Env, AnUnusableValueFailsEveryPlanByName) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"REGARD_BACKEND", "flesh"},   {"REGARD_DENY", "math,"},      {"REGARD_MAX_ISA", "avx9"},
+      {"REGARD_NUM_THREADS", "0"},   {"REGARD_NUM_THREADS", "2x"},  {"REGARD_NUM_THREADS", "9999"},
+      {"REGARD_TUNING", "/no/file"}, {"REGARD_LOG", "everything"},
+  };
+  for (const auto& [name, value] : rows) {
+    SCOPED_TRACE(std::string(name) + "=" + value);
+    const ScopedVariable v(name, value);
+    Context context;
+    const auto made = plan(context, kPlain);
+    ASSERT_FALSE(made);
+    EXPECT_EQ(made.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(made.status().message().find(std::string(name) + "=" + value), std::string::npos);
+    EXPECT_FALSE(explain(context, kPlain).warnings.empty());
+  }
+}
+
+TEST(Env, AnEmptyValueIsUnset) {
+  const ScopedVariable v("REGARD_BACKEND", "");
+  Context context;
+  EXPECT_TRUE(plan(context, kPlain));
+  EXPECT_TRUE(explain(context, kPlain).environment.empty());
+}
+
+TEST(Env, IsReadOnceByAContext) {
+  Context context(described_env());
+  const ScopedVariable v("REGARD_BACKEND", "math");
+  EXPECT_EQ(explain(context, kPlain).chosen, kEfficient);
+}
+
+TEST(Env, EveryFieldShowsInFingerprintJsonAndText) {
+  const Env base = described_env();
+  std::vector<Env> changed(13, base);
+  changed[0].device = DeviceType::kCuda;
+  changed[1].sm_version = 90;
+  changed[2].isa = Isa::kScalar;
+  changed[3].isa_available = Isa::kAvx512;
+  changed[4].cpu_model = "x";
+  changed[5].l1d_bytes = 1;
+  changed[6].l2_bytes = 1;
+  changed[7].l3_bytes = 1;
+  changed[8].concurrency = 9;
+  changed[9].version = "x";
+  changed[10].compiler = "x";
+  changed[11].built_with_cuda = true;
+  changed[12].variables.push_back({"REGARD_LOG", "select", true, "", ""});
+  std::size_t fields = 0;
+  for_each_env_field(base, [&](const char*, const auto&) { ++fields; });
+  ASSERT_EQ(fields, changed.size()) << "a field without a row here";
+  for (const Env& env : changed) {
+    EXPECT_NE(env, base);
+    EXPECT_NE(fingerprint(env), fingerprint(base));
+    EXPECT_NE(to_json(env), to_json(base));
+    EXPECT_NE(to_string(env), to_string(base));
+  }
+}
+
+struct LogLines {
+  std::vector<std::string> lines;
+  static void sink(void* user, std::string_view line) {
+    static_cast<LogLines*>(user)->lines.emplace_back(line);
+  }
+};
+
+TEST(Log, OneLinePerDistinctDecisionAndOnePerCall) {
+  Env env = described_env();
+  env.variables.push_back({"REGARD_LOG", "select,profile", true, "", ""});
+  Context context(env);
+  LogLines log;
+  context.set_log_sink(LogLines::sink, &log);
+  ASSERT_TRUE(plan(context, kPlain));
+  ASSERT_TRUE(plan(context, kPlain));
+  ASSERT_FALSE(plan(context, kPlain, only({kFlash})));
+  ASSERT_FALSE(plan(context, kPlain, only({kFlash})));
+  ASSERT_EQ(log.lines.size(), 2u);
+  EXPECT_EQ(log.lines[0].rfind("{\"event\":\"select\"", 0), 0u);
+  EXPECT_EQ(log.lines[0].find('\n'), std::string::npos);
+  EXPECT_NE(log.lines[1].find("\"chosen\":\"error\""), std::string::npos);
+
+  std::vector<float> data(64), out(64);
+  AttentionRequest request;
+  request.q = request.k = request.v = make_view(data.data(), Dtype::kF32, {1, 1, 8, 8});
+  request.out = make_view(out.data(), Dtype::kF32, {1, 1, 8, 8});
+  log.lines.clear();
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(attention(context, request).ok());
+  int profiles = 0;
+  for (const std::string& line : log.lines) {
+    profiles += line.rfind("{\"event\":\"profile\"", 0) == 0 ? 1 : 0;
+  }
+  EXPECT_EQ(profiles, 3);
+}
+
+TEST(Log, IsSilentUnlessAsked) {
+  Context context(described_env());
+  LogLines log;
+  context.set_log_sink(LogLines::sink, &log);
+  ASSERT_TRUE(plan(context, kPlain));
+  EXPECT_TRUE(log.lines.empty());
+}
+
+}  // namespace
+}  // namespace regard::test

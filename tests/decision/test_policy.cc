@@ -1,0 +1,254 @@
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <thread>
+
+#include "core/backend_names.h"
+#include "mock_backend.h"
+
+namespace regard::test {
+namespace {
+
+Env env_with(const std::string& name, const std::string& value) {
+  Env env = described_env();
+  env.variables.push_back({name, value, true, "", ""});
+  return env;
+}
+
+const AttentionParams kPlain = case_params("sq8 d8 f32");
+
+Selection chosen_by(Context& context, const Policy& call = {}) {
+  return explain(context, kPlain, call);
+}
+
+TEST(BackendNames, PyTorchSpellingsAreAccepted) {
+  for (const char* name : {"math", "MATH", "SDPBackend.MATH"}) {
+    EXPECT_EQ(parse_backend(name).value(), kMath) << name;
+  }
+  for (const char* name : {"FLASH_ATTENTION", "SDPBackend.FLASH_ATTENTION", "Flash"}) {
+    EXPECT_EQ(parse_backend(name).value(), kFlash) << name;
+  }
+  for (const char* name : {"EFFICIENT_ATTENTION", "MEMORY_EFFICIENT", "mem_efficient"}) {
+    EXPECT_EQ(parse_backend(name).value(), kEfficient) << name;
+  }
+  EXPECT_EQ(parse_backend("CUDNN_ATTENTION").value(), kCudnn);
+  EXPECT_EQ(parse_backend("custom:mine").value(), custom("mine"));
+}
+
+TEST(BackendNames, UnknownOnesAreNamed) {
+  for (const char* name : {"", "flesh", "error", "custom:", "custom"}) {
+    const auto ref = parse_backend(name);
+    ASSERT_FALSE(ref) << name;
+    EXPECT_NE(ref.status().message().find("\"" + std::string(name) + "\""), std::string::npos);
+  }
+  EXPECT_FALSE(parse_backend_list("math,,flash"));
+  EXPECT_EQ(parse_backend_list("math,flash,math").value(), (std::vector{kMath, kFlash}));
+}
+
+TEST(BackendNames, PrintingReadsBack) {
+  for (const BackendRef& ref : {kMath, kFlash, kEfficient, kCudnn, custom("x_1")}) {
+    EXPECT_EQ(parse_backend(to_string(ref)).value(), ref);
+  }
+}
+
+TEST(Policy, EveryFieldShowsInTextJsonHashAndEquality) {
+  Policy one;
+  one.only = {kMath};
+  std::vector<Policy> all{one, deny({kFlash}), prefer({kMath})};
+  for (int i = 0; i < 5; ++i) all.emplace_back();
+  all[3].require = Determinism::kRunToRun;
+  all[4].max_error = 1e-3;
+  all[5].max_workspace_bytes = 7;
+  all[6].on_fallback = OnFallback::kWarn;
+  all[7].assume_finite = true;
+  int fields = 0;
+  for_each_policy_field(all[0], [&](const char*, const auto&) { ++fields; });
+  ASSERT_EQ(static_cast<std::size_t>(fields), all.size()) << "a field without a row here";
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    EXPECT_NE(all[i], Policy{});
+    EXPECT_NE(to_string(all[i]), "") << i;
+    EXPECT_NE(to_json(all[i]), to_json(Policy{})) << i;
+    for (std::size_t j = 0; j < i; ++j) {
+      EXPECT_NE(all[i], all[j]);
+      EXPECT_NE(hash_value(all[i]), hash_value(all[j]));
+      EXPECT_NE(to_string(all[i]), to_string(all[j]));
+    }
+  }
+}
+
+TEST(PolicySources, CallBeatsScopeBeatsContextBeatsEnvironment) {
+  Context context(env_with("REGARD_BACKEND", "efficient"));
+  EXPECT_EQ(chosen_by(context).chosen, kEfficient);
+  EXPECT_EQ(chosen_by(context).decided_by, "REGARD_BACKEND (only, prefer)");
+
+  context.set_policy(only({kMath}));
+  Selection selection = chosen_by(context);
+  EXPECT_EQ(selection.chosen, kMath);
+  ASSERT_EQ(selection.warnings.size(), 1u);
+  EXPECT_EQ(selection.warnings[0], "only of environment is overruled by context policy");
+
+  const ScopedPolicy scope(only({kEfficient}));
+  EXPECT_EQ(chosen_by(context).chosen, kEfficient);
+  selection = chosen_by(context, only({kMath}));
+  EXPECT_EQ(selection.chosen, kMath);
+  EXPECT_EQ(selection.warnings.size(), 3u);
+}
+
+TEST(PolicySources, EnvironmentOnlyIsAlsoAnOrder) {
+  Context context(env_with("REGARD_BACKEND", "math,efficient"));
+  EXPECT_EQ(chosen_by(context).chosen, kMath);
+  Context reversed(env_with("REGARD_BACKEND", "efficient,math"));
+  EXPECT_EQ(chosen_by(reversed).chosen, kEfficient);
+}
+
+TEST(PolicySources, DenyAndRequireUniteLimitsTakeTheMinimum) {
+  Context context(env_with("REGARD_DENY", "flash"));
+  Policy policy = deny({kCudnn});
+  policy.max_error = 0.5;
+  policy.max_workspace_bytes = 1000;
+  policy.require = Determinism::kRunToRun;
+  context.set_policy(policy);
+  Policy scope_policy = deny({kEfficient});
+  scope_policy.max_error = 0.25;
+  scope_policy.max_workspace_bytes = 2000;
+  scope_policy.require = Determinism::kBatchInvariant;
+  const ScopedPolicy scope(scope_policy);
+  Policy call;
+  call.max_error = 0.75;
+  const Policy resolved = chosen_by(context, call).policy;
+  EXPECT_EQ(resolved.deny.size(), 3u);
+  EXPECT_EQ(resolved.max_error, 0.25);
+  EXPECT_EQ(resolved.max_workspace_bytes, 1000);
+  EXPECT_EQ(resolved.require, Determinism::kBatchInvariant);
+}
+
+TEST(PolicySources, NestedScopesNarrowAndReplaceScopesReplace) {
+  Context context(described_env());
+  const ScopedPolicy outer(only({kMath, kEfficient}));
+  {
+    const ScopedPolicy inner(only({kEfficient, kFlash}));
+    EXPECT_EQ(chosen_by(context).policy.only, std::vector{kEfficient});
+    const ScopedPolicy replace(only({kMath}), ScopedPolicy::kReplace);
+    EXPECT_EQ(chosen_by(context).policy.only, std::vector{kMath});
+  }
+  EXPECT_EQ(chosen_by(context).policy.only, (std::vector{kMath, kEfficient}));
+}
+
+TEST(PolicySources, ReplaceHidesScopesNeverTheContextOrTheEnvironment) {
+  Context context(env_with("REGARD_DENY", "efficient"));
+  context.set_policy(deny({kCudnn}));
+  const ScopedPolicy outer(deny({kMath}));
+  const ScopedPolicy replace(Policy{}, ScopedPolicy::kReplace);
+  const Selection selection = chosen_by(context);
+  EXPECT_EQ(selection.chosen, kMath);
+  EXPECT_EQ(selection.policy.deny, (std::vector{kCudnn, kEfficient}));
+}
+
+TEST(PolicySources, AnEmptyIntersectionNamesBothSources) {
+  Context context(described_env());
+  const ScopedPolicy outer(only({kMath}));
+  const ScopedPolicy inner(only({kEfficient}));
+  const auto made = plan(context, kPlain);
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.status().code(), StatusCode::kNoBackend);
+  EXPECT_NE(made.status().message().find(
+                "only of scope 1 (math) and only of scope 2 (efficient) have no backend in common"),
+            std::string::npos)
+      << made.status().message();
+  ASSERT_NE(made.status().selection(), nullptr);
+  EXPECT_FALSE(made.status().selection()->ok());
+  // A call's own only overrules the scopes, so their conflict does not matter to it.
+  EXPECT_TRUE(plan(context, kPlain, only({kMath})));
+}
+
+TEST(PolicySources, OnlyEmptiedByDenyNamesBothSources) {
+  Context context(env_with("REGARD_DENY", "math"));
+  const auto made = plan(context, kPlain, only({kMath}));
+  ASSERT_FALSE(made);
+  EXPECT_NE(made.status().message().find(
+                "only of call policy (math) and deny of environment (math) leave no backend"),
+            std::string::npos)
+      << made.status().message();
+}
+
+TEST(Scopes, RestoreExactlyAlsoThroughExceptions) {
+  Context context(described_env());
+  const BackendRef before = chosen_by(context).chosen;
+  try {
+    const ScopedPolicy scope(only({kMath}));
+    const ScopedPolicy nested(deny({kCudnn}));
+    EXPECT_EQ(chosen_by(context).chosen, kMath);
+    throw std::runtime_error("out");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_EQ(chosen_by(context).chosen, before);
+  EXPECT_TRUE(chosen_by(context).policy == Policy{});
+  EXPECT_TRUE(capture_policy().empty());
+}
+
+TEST(Scopes, ThreadsNeverSeeEachOther) {
+  Context context(described_env());
+  const auto work = [&](const BackendRef& mine, int* wrong) {
+    for (int i = 0; i < 2000; ++i) {
+      const ScopedPolicy scope(only({mine}));
+      const auto made = plan(context, kPlain);
+      if (!made || made->backend() != mine) ++*wrong;
+    }
+  };
+  int wrong_a = 0, wrong_b = 0;
+  std::thread a(work, kMath, &wrong_a), b(work, kEfficient, &wrong_b);
+  a.join();
+  b.join();
+  EXPECT_EQ(wrong_a, 0);
+  EXPECT_EQ(wrong_b, 0);
+}
+
+TEST(Scopes, WorkersInheritOnlyWhatIsCaptured) {
+  Context context(described_env());
+  const ScopedPolicy scope(only({kMath}));
+  const CapturedPolicy captured = capture_policy();
+  BackendRef without, with;
+  std::thread([&] {
+    without = chosen_by(context).chosen;
+    const ScopedPolicy handed(captured);
+    with = chosen_by(context).chosen;
+  }).join();
+  EXPECT_EQ(without, kEfficient);
+  EXPECT_EQ(with, kMath);
+}
+
+TEST(Scopes, ASettersScopeDoesNotLeakIntoTheContext) {
+  Context context(described_env());
+  {
+    const ScopedPolicy scope(only({kMath}));
+    context.set_policy(deny({kCudnn}));
+  }
+  EXPECT_EQ(chosen_by(context).chosen, kEfficient);
+}
+
+TEST(OnFallback, AllowWarnError) {
+  Context context(described_env());
+  Policy policy = prefer({kFlash, kMath});
+  EXPECT_EQ(chosen_by(context, policy).chosen, kMath);
+  EXPECT_TRUE(chosen_by(context, policy).warnings.empty());
+
+  policy.on_fallback = OnFallback::kWarn;
+  Selection selection = chosen_by(context, policy);
+  EXPECT_EQ(selection.chosen, kMath);
+  ASSERT_EQ(selection.warnings.size(), 1u);
+  EXPECT_EQ(selection.warnings[0], "fallback: flash is preferred, math can run");
+
+  policy.on_fallback = OnFallback::kError;
+  selection = chosen_by(context, policy);
+  EXPECT_FALSE(selection.ok());
+  EXPECT_EQ(selection.decided_by, "on_fallback=error");
+  const auto made = plan(context, kPlain, policy);
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.status().code(), StatusCode::kNoBackend);
+
+  policy.prefer = {kMath};
+  EXPECT_TRUE(plan(context, kPlain, policy));
+}
+
+}  // namespace
+}  // namespace regard::test

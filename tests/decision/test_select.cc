@@ -1,0 +1,288 @@
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "core/tuning.h"
+#include "mock_backend.h"
+
+namespace regard::test {
+namespace {
+
+bool has_refusal(const Selection& selection, const BackendRef& ref, RefusalCode code) {
+  const Verdict* verdict = selection.find(ref);
+  if (verdict == nullptr) return false;
+  for (const Refusal& refusal : verdict->refusals) {
+    if (refusal.code == code) return true;
+  }
+  return false;
+}
+
+// A context whose last candidate is a mock with this record.
+struct WithMock {
+  explicit WithMock(const BackendInfo& info)
+      : context(described_env()), mock(std::make_shared<MockBackend>(info)) {
+    add_backend(context, "mock", mock);
+  }
+  Context context;
+  std::shared_ptr<MockBackend> mock;
+};
+
+struct CodeRow {
+  RefusalCode code;
+  const char* problem;
+  void (*narrow)(BackendInfo&);
+  Policy policy;
+};
+
+Policy with_require() {
+  Policy policy;
+  policy.require = Determinism::kThreadCountInvariant;
+  return policy;
+}
+Policy with_max_error(double bound) {
+  Policy policy;
+  policy.max_error = bound;
+  return policy;
+}
+Policy with_max_workspace(std::int64_t bytes) {
+  Policy policy;
+  policy.max_workspace_bytes = bytes;
+  return policy;
+}
+
+std::vector<CodeRow> code_rows() {
+  const auto nothing = [](BackendInfo&) {};
+  const char* plain = "sq8 d8 f32";
+  return {
+      {RefusalCode::kNotBuilt, plain, [](BackendInfo& i) { i.built = false; }, {}},
+      {RefusalCode::kDevice, plain, [](BackendInfo& i) { i.device = DeviceType::kCuda; }, {}},
+      {RefusalCode::kIsa, plain, [](BackendInfo& i) { i.min_isa = Isa::kAvx512; }, {}},
+      {RefusalCode::kDenied, plain, nothing, deny({custom("mock")})},
+      {RefusalCode::kNotInOnly, plain, nothing, only({kMath})},
+      {RefusalCode::kDirection, "sq8 d8 f32 grad",
+       [](BackendInfo& i) { i.backward.offered = false; }, {}},
+      {RefusalCode::kDtype, "sq8 d8 f64",
+       [](BackendInfo& i) { i.forward.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 0.0}}; },
+       {}},
+      {RefusalCode::kFeature, "sq8 d8 f32 sinks softcap=2",
+       [](BackendInfo& i) {
+         i.forward.features = i.forward.features.without({Feature::kSinks, Feature::kSoftcap});
+       },
+       {}},
+      {RefusalCode::kHeadDimQk, "sq8 d300 f32",
+       [](BackendInfo& i) { i.forward.head_dim_qk = {8, 256, 8}; }, {}},
+      {RefusalCode::kHeadDimQk, "sq8 d13 f32",
+       [](BackendInfo& i) { i.forward.head_dim_qk = {8, 256, 8}; }, {}},
+      {RefusalCode::kHeadDimV, "sq8 d8 dv2 f32",
+       [](BackendInfo& i) { i.forward.head_dim_v = {8, 256, 8}; }, {}},
+      {RefusalCode::kLayout, "sq8 d8 f32 layout=strided",
+       [](BackendInfo& i) { i.forward.layouts = {true, false, false}; }, {}},
+      {RefusalCode::kAlignment, "sq8 d8 f32 align_k=2",
+       [](BackendInfo& i) { i.forward.min_align_log2 = 4; }, {}},
+      {RefusalCode::kDeterminism, plain,
+       [](BackendInfo& i) { i.determinism = Determinism::kRunToRun; }, with_require()},
+      {RefusalCode::kErrorBound, plain, nothing, with_max_error(1e-9)},
+      {RefusalCode::kWorkspace, plain, nothing, with_max_workspace(100)},
+  };
+}
+
+// The fix of every refusal, applied one after the other, leaves a usable, enabled backend.
+void apply_all_fixes(WithMock& fixture, AttentionParams params, Policy policy) {
+  for (int round = 0; round < 8; ++round) {
+    const Selection selection = explain(fixture.context, params, policy);
+    const Verdict verdict = *selection.find(custom("mock"));
+    if (verdict.refusals.empty()) {
+      EXPECT_TRUE(verdict.usable && verdict.enabled);
+      return;
+    }
+    const Refusal& refusal = verdict.refusals.front();
+    ASSERT_NE(refusal.fix.op, Fix::Op::kNone) << to_string(refusal);
+    ASSERT_TRUE(apply_fix(refusal.fix, &params, &policy).ok()) << to_string(refusal.fix);
+    const Selection fixed = explain(fixture.context, params, policy);
+    for (const Refusal& left : fixed.find(custom("mock"))->refusals) {
+      EXPECT_FALSE(left == refusal) << "not removed by its fix: " << to_string(refusal);
+    }
+  }
+  FAIL() << "refusals do not end";
+}
+
+TEST(Refusals, EveryCodeIsReachedAndItsFixRemovesIt) {
+  std::set<RefusalCode> seen{RefusalCode::kLearned, RefusalCode::kCustom};  // below and test_cache
+  for (const CodeRow& row : code_rows()) {
+    SCOPED_TRACE(to_string(row.code));
+    BackendInfo info = generous_info("mock");
+    row.narrow(info);
+    WithMock fixture(info);
+    fixture.mock->workspace = 128;
+    const AttentionParams params = case_params(row.problem);
+    const Selection selection = explain(fixture.context, params, row.policy);
+    EXPECT_TRUE(has_refusal(selection, custom("mock"), row.code)) << to_string(selection);
+    EXPECT_FALSE(selection.chosen == custom("mock"));
+    seen.insert(row.code);
+    const bool terminal = row.code == RefusalCode::kNotBuilt || row.code == RefusalCode::kDevice ||
+                          row.code == RefusalCode::kIsa;
+    if (terminal) {
+      EXPECT_EQ(selection.find(custom("mock"))->refusals[0].fix.op, Fix::Op::kNone);
+    } else {
+      apply_all_fixes(fixture, params, row.policy);
+    }
+  }
+  EXPECT_EQ(seen.size(), static_cast<std::size_t>(RefusalCode::kCount));
+}
+
+class CustomRule : public MockBackend {
+ public:
+  using MockBackend::MockBackend;
+  bool supports(const AttentionKey& key, const Env& env,
+                std::vector<Refusal>* refusals) const override {
+    const bool claims = check_claims(info(), key, env, refusals);
+    if (key.params().seqlen_q % 4 == 0) return claims;
+    if (refusals != nullptr) {
+      refusals->push_back({RefusalCode::kCustom, "seqlen_q % 4 == 0",
+                           std::to_string(key.params().seqlen_q),
+                           {Fix::Op::kSet, "seqlen_q", "4"}});
+    }
+    return false;
+  }
+};
+
+TEST(Refusals, ABackendsOwnRuleSpeaksBesideItsRecord) {
+  Context context(described_env());
+  BackendInfo info = generous_info("mock");
+  info.forward.features = info.forward.features.without({Feature::kSinks});
+  add_backend(context, "mock", std::make_shared<CustomRule>(info));
+  const Selection selection =
+      explain(context, case_params("sq7 d8 f32 sinks"), prefer({custom("mock")}));
+  EXPECT_TRUE(has_refusal(selection, custom("mock"), RefusalCode::kFeature));
+  EXPECT_TRUE(has_refusal(selection, custom("mock"), RefusalCode::kCustom));
+}
+
+TEST(Select, NoReasonIsSuppressedByAnother) {
+  BackendInfo info = generous_info("mock");
+  info.forward.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 0.0}};
+  info.forward.head_dim_qk = {8, 16, 8};
+  info.forward.features = {};
+  WithMock fixture(info);
+  const Selection selection =
+      explain(fixture.context, case_params("sq9 skv5 d33 bf16 causal diag=br sinks alibi"),
+              deny({custom("mock")}));
+  const Verdict& verdict = *selection.find(custom("mock"));
+  // denied, dtype, head_dim and the features causal, bottom_right, sinks, alibi, sq > skv, non-finite
+  EXPECT_GE(verdict.refusals.size(), 8u) << to_string(selection);
+  EXPECT_FALSE(verdict.enabled);
+  EXPECT_FALSE(verdict.usable);
+}
+
+TEST(Select, FourFactsAreFourDifferentFacts) {
+  Context context(described_env());
+  const Selection selection = explain(context, case_params("sq8 d8 f32"), deny({kEfficient}));
+  const Verdict& flash = *selection.find(kFlash);
+  const Verdict& efficient = *selection.find(kEfficient);
+  const Verdict& math = *selection.find(kMath);
+  EXPECT_TRUE(!efficient.enabled && efficient.built && efficient.usable && !efficient.chosen);
+  EXPECT_TRUE(math.built && math.enabled && math.usable && math.chosen);
+  EXPECT_TRUE(!flash.built && flash.enabled && !flash.usable && !flash.chosen);
+}
+
+TEST(Select, DecisionEqualsSelection) {
+  // decide() (no text) and select() (all reasons) must name the same backend.
+  Context context(described_env());
+  for (const char* text : {"sq8 d8 f32", "sq8 d8 f64", "sq8 d8 bf16 scores=probs", "sq8 d999 f16",
+                           "sq8 d8 f32 grad", "sq8 d8 f32 segments dropout=0.5"}) {
+    for (const Policy& policy : {Policy{}, only({kMath}), deny({kEfficient}), prefer({kMath})}) {
+      const Selection selection = explain(context, case_params(text), policy);
+      const auto made = plan(context, case_params(text), policy);
+      ASSERT_EQ(made.ok(), selection.ok()) << text;
+      if (made) EXPECT_EQ(made->backend(), selection.chosen) << text;
+      if (made) EXPECT_EQ(made->selection(), selection) << text;
+      if (!made) EXPECT_EQ(*made.status().selection(), selection) << text;
+    }
+  }
+}
+
+TEST(Select, AForcedBackendThatCannotRunIsAnErrorWithItsReasons) {
+  Context context(described_env());
+  const auto made = plan(context, case_params("sq8 d8 f64"), only({kEfficient}));
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.status().code(), StatusCode::kNoBackend);
+  EXPECT_TRUE(has_refusal(*made.status().selection(), kEfficient, RefusalCode::kDtype));
+  EXPECT_NE(made.status().message().find("dtype"), std::string::npos);
+}
+
+TEST(Select, AssumeFiniteWaivesTheFeature) {
+  BackendInfo info = generous_info("mock");
+  info.forward.features = info.forward.features.without({Feature::kNonFiniteBehindMask});
+  WithMock fixture(info);
+  Policy policy = only({custom("mock")});
+  EXPECT_FALSE(plan(fixture.context, case_params("sq8 d8 f32"), policy));
+  policy.assume_finite = true;
+  EXPECT_TRUE(plan(fixture.context, case_params("sq8 d8 f32"), policy));
+}
+
+TEST(Select, AnInvalidProblemIsExplainedNotJudged) {
+  AttentionParams params = case_params("sq8 d8 f32");
+  params.num_heads_q = 8;
+  params.num_heads_kv = 3;
+  Context context(described_env());
+  const Selection selection = explain(context, params);
+  EXPECT_FALSE(selection.ok());
+  EXPECT_TRUE(selection.candidates.empty());
+  ASSERT_EQ(selection.warnings.size(), 1u);
+  EXPECT_NE(selection.warnings[0].find("num_heads_kv (3)"), std::string::npos);
+}
+
+// ---- tuning ----
+
+std::string table_text(const Env& env) {
+  return "regard-tuning 1\n# measured\nversion " + env.version + "\nisa " + to_string(env.isa) +
+         "\ncpu " + env.cpu_model + "\nconcurrency " + std::to_string(env.concurrency) +
+         "\norder sq<=32 bf16 : math,efficient\norder : efficient,math\n";
+}
+
+TEST(Tuning, AFixtureTableReorders) {
+  Context context(described_env());
+  context.set_tuning(parse_tuning_table(table_text(context.env()), "fixture").value());
+  Selection selection = explain(context, case_params("sq8 skv64 d8 bf16"));
+  EXPECT_EQ(selection.chosen, kMath);
+  EXPECT_EQ(selection.decided_by, "tuning table fixture");
+  EXPECT_EQ(explain(context, case_params("sq33 skv64 d8 bf16")).chosen, kEfficient);
+  EXPECT_EQ(explain(context, case_params("sq8 d8 f32")).chosen, kEfficient);
+  // A policy's order stands above it.
+  EXPECT_EQ(explain(context, case_params("sq8 d8 bf16"), prefer({kEfficient})).chosen, kEfficient);
+}
+
+TEST(Tuning, ATableOfAnotherMachineIsReportedAndSkipped) {
+  const auto other = [](void (*change)(Env&)) {
+    Env env = described_env();
+    change(env);
+    return parse_tuning_table(table_text(env), "other").value();
+  };
+  const std::vector<TuningTable> tables = {
+      other([](Env& e) { e.version = "9.9.9"; }), other([](Env& e) { e.isa = Isa::kScalar; }),
+      other([](Env& e) { e.cpu_model = "another"; }), other([](Env& e) { e.concurrency = 64; })};
+  for (const TuningTable& table : tables) {
+    Context context(described_env());
+    context.set_tuning(table);
+    const Selection selection = explain(context, case_params("sq8 d8 bf16"));
+    EXPECT_EQ(selection.chosen, kEfficient);
+    EXPECT_EQ(selection.decided_by, "built-in order");
+    ASSERT_EQ(selection.warnings.size(), 1u);
+    EXPECT_NE(selection.warnings[0].find("tuning table other skipped: made for"),
+              std::string::npos);
+  }
+}
+
+TEST(Tuning, BadFilesNameTheLine) {
+  for (const char* text : {"", "hello\n", "regard-tuning 1\nfoo bar\n",
+                           "regard-tuning 1\norder sq<=x : math\n",
+                           "regard-tuning 1\norder : flesh\n", "regard-tuning 1\norder math\n",
+                           "regard-tuning 1\nconcurrency 2x\n"}) {
+    const auto table = parse_tuning_table(text, "file");
+    ASSERT_FALSE(table) << text;
+    EXPECT_NE(table.status().message().find("file:"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace regard::test

@@ -1,0 +1,61 @@
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "mock_backend.h"
+
+namespace regard::test {
+namespace {
+
+using nlohmann::json;
+
+TEST(SelectionJson, HasEveryKeyAndParses) {
+  Context context(described_env());
+  const Selection selection =
+      explain(context, case_params("sq8 d8 f64 sinks"), deny({kMath}));
+  const json doc = json::parse(to_json(selection));
+  for (const char* key : {"case", "params", "key", "policy", "chosen", "decided_by", "candidates",
+                          "environment", "warnings"}) {
+    EXPECT_TRUE(doc.contains(key)) << key;
+  }
+  EXPECT_EQ(doc["chosen"], "error");
+  ASSERT_EQ(doc["candidates"].size(), selection.candidates.size());
+  for (const json& candidate : doc["candidates"]) {
+    for (const char* key : {"backend", "built", "enabled", "usable", "chosen", "workspace_bytes",
+                            "error_bound", "determinism", "refusals"}) {
+      EXPECT_TRUE(candidate.contains(key)) << key;
+    }
+    for (const json& refusal : candidate["refusals"]) {
+      for (const char* key : {"code", "limit", "actual", "fix"}) {
+        EXPECT_TRUE(refusal.contains(key)) << key;
+      }
+    }
+  }
+  EXPECT_EQ(doc["params"]["dtype_q"], "f64");
+}
+
+TEST(SelectionJson, EscapesWhatABackendSays) {
+  BackendInfo info = generous_info("mock");
+  info.built = false;
+  info.not_built_reason = "a \"quoted\"\n\\ reason\x01";
+  Context context(described_env());
+  add_backend(context, "mock", std::make_shared<MockBackend>(info));
+  const json doc = json::parse(to_json(explain(context, case_params("sq8 d8 f32"))));
+  EXPECT_EQ(doc["candidates"].back()["refusals"][0]["limit"], info.not_built_reason);
+}
+
+TEST(SelectionText, NamesEveryBackendAndReason) {
+  Context context(described_env());
+  const Selection selection = explain(context, case_params("sq8 d8 f64"));
+  const std::string text = to_string(selection);
+  for (const Verdict& verdict : selection.candidates) {
+    EXPECT_NE(text.find(to_string(verdict.backend)), std::string::npos);
+    for (const Refusal& refusal : verdict.refusals) {
+      EXPECT_NE(text.find(to_string(refusal)), std::string::npos) << to_string(refusal);
+    }
+  }
+  EXPECT_NE(text.find("CHOSEN"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace regard::test

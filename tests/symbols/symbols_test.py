@@ -1,0 +1,87 @@
+"""check_symbols.py notices what is planted here."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(os.environ.get("REGARD_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
+sys.path.insert(0, str(ROOT / "scripts"))
+import check_symbols  # noqa: E402
+
+CXX = os.environ.get("CXX", "g++")
+
+
+class Symbols(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def compile(self, text, *flags, name="a.o"):
+        output = pathlib.Path(self.folder.name, name)
+        subprocess.run([CXX, "-std=c++20", "-O0", "-x", "c++", "-", "-o", output, *flags],
+                       input=text, text=True, check=True)
+        return output
+
+    def test_qualified_name(self):
+        for symbol, name in [
+            ("regard::f(int)", "regard::f"),
+            ("void regard::a::f<std::vector<int> >(std::b)", "regard::a::f"),
+            ("std::vector<regard::T, std::allocator<regard::T> >::~vector()", "std::vector::~vector"),
+            ("vtable for regard::T", "regard::T"),
+            ("regard::T::operator()(int) const", "regard::T::operator"),
+            ("guard variable for regard::f()::x", "regard::f"),
+            ("regard::(anonymous namespace)::f()", "regard::{anonymous}::f"),
+        ]:
+            self.assertEqual(check_symbols.qualified_name(symbol), name)
+
+    def test_exports(self):
+        good = "namespace regard { struct T { virtual ~T(); }; T::~T() {} int f() { return 1; } }"
+        good += ' extern "C" int regard_f() { return 1; }'
+        library = self.compile(good, "-shared", "-fPIC")
+        self.assertEqual(check_symbols.foreign_exports(library), [])
+        library = self.compile(good + "namespace other { int f() { return 1; } } int regarding() { return 1; }"
+                               " template <class T> struct V { T x; V() {} }; V<int> v;",
+                               "-shared", "-fPIC")
+        self.assertEqual(sorted(check_symbols.foreign_exports(library)),
+                         ["V<int>::V()", "V<int>::V()", "other::f()", "regarding()", "v"])
+
+    def test_calls(self):
+        text = "#include <cstdlib>\n#include <cstdio>\n"
+        clean = self.compile(text + "int f() { return std::atoi(\"1\"); }", "-c", name="clean.o")
+        loud = self.compile(text + 'void f() { std::fputs("x", stderr); }', "-c", name="loud.o")
+        for body, name in [("std::printf(\"%d\", 1);", "printf"), ("std::exit(1);", "exit"),
+                           ("std::abort();", "abort"), ('std::getenv("X");', "getenv"),
+                           ('std::puts("x");', "puts")]:
+            bad = self.compile(text + f"void f() {{ {body} }}", "-c")
+            self.assertEqual(check_symbols.forbidden_calls({"src/core/a.cc": bad, "src/b.cc": clean}),
+                             [f"src/core/a.cc names {name}"])
+        reads = self.compile(text + 'char* f() { return std::getenv("X"); }', "-c")
+        self.assertEqual(check_symbols.forbidden_calls({"src/platform/env.cc": reads}), [])
+        self.assertEqual(check_symbols.forbidden_calls({"src/core/log.cc": loud}), [])
+        found = check_symbols.forbidden_calls({"src/core/log.cc": loud, "src/core/a.cc": loud})
+        self.assertEqual(found, ["more than one file prints: src/core/log.cc, src/core/a.cc"])
+
+    def test_weak(self):
+        own = self.compile("namespace regard::k::avx2 { template <class T> T t(T x) { return x; }"
+                           " int f() { return t(1); } }", "-c", name="own.o")
+        self.assertEqual(check_symbols.leaking_symbols({"isa_avx2.cc": own}), [])
+        shared = self.compile("namespace regard::k::avx2 { int g() { return 1; } }", "-c",
+                              name="shared.o")
+        found = check_symbols.leaking_symbols({"isa_avx2.cc": own, "isa_scalar.cc": shared})
+        self.assertEqual(found, ["isa_avx2.cc has the weak symbol int regard::k::avx2::t<int>(int)"])
+        for text in ["#include <vector>\nnamespace regard::k { int f() { return std::vector<int>(3)[0]; } }",
+                     "inline int h() { return 1; } namespace regard::k { int f() { return h(); } }",
+                     "namespace regard { inline int h() { return 1; } namespace k { int f() "
+                     "{ return h(); } } }"]:
+            bad = self.compile(text, "-c", name="bad.o")
+            self.assertNotEqual(check_symbols.leaking_symbols({"isa_avx2.cc": bad}), [])
+        static = self.compile("static inline int h() { return 1; } namespace regard::k "
+                              "{ int f() { return h(); } }", "-c", name="static.o")
+        self.assertEqual(check_symbols.leaking_symbols({"isa_avx2.cc": static}), [])
+
+
+if __name__ == "__main__":
+    unittest.main()

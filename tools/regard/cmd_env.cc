@@ -1,0 +1,40 @@
+#include <memory>
+
+#include "regard/env.h"
+#include "tools/regard/commands.h"
+#include "tools/regard/exit_codes.h"
+#include "tools/regard/output.h"
+
+namespace regard::cli {
+namespace {
+
+int run_env(bool json) {
+  Output output("env", json);
+  const Env env = read_env();
+  Table table({"variable", "value", "meaning"});
+  Json variables = Json::array();
+  for (const EnvVariable& v : env.variables) {
+    const bool good = v.error.empty();
+    table.add({v.name, v.set ? printable(v.value) : "(unset)", v.meaning},
+              {Colour::kStrong, !v.set ? Colour::kPlain : good ? Colour::kGood : Colour::kBad});
+    Json entry = {{"name", v.name}, {"set", v.set}, {"meaning", v.meaning}};
+    entry["value"] = v.set ? Json(printable(v.value)) : Json(nullptr);
+    entry["error"] = good ? Json(nullptr) : Json(printable(v.error));
+    variables.push_back(std::move(entry));
+  }
+  output.document()["variables"] = std::move(variables);
+  output.print(table.text(output));
+  const Status status = env_status(env);
+  return output.finish(status ? kExitOk : output.fail(status));
+}
+
+}  // namespace
+
+Command add_env(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand("env", "The environment variables that regard reads");
+  const auto json = std::make_shared<bool>(false);
+  verb->add_flag("--json", *json, "Print one JSON document on standard output");
+  return {verb, [json] { return run_env(*json); }};
+}
+
+}  // namespace regard::cli

@@ -1,0 +1,70 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "regard/case.h"
+#include "regard/context.h"
+#include "tools/regard/commands.h"
+#include "tools/regard/exit_codes.h"
+#include "tools/regard/options.h"
+#include "tools/regard/output.h"
+
+namespace regard::cli {
+namespace {
+
+struct ExplainOptions {
+  CommonOptions common;
+  std::vector<std::string> words;
+};
+
+/// The rules of the plan that the chosen backend makes, beside the reasons for choosing it.
+void show_plan(Output& output, const Plan& plan) {
+  const KernelPlan& kernel = plan.kernel();
+  output.document()["plan"] = {{"kernel", kernel.kernel},
+                               {"isa", to_string(kernel.isa)},
+                               {"slots", kernel.slots},
+                               {"tile_q", kernel.tile_q},
+                               {"tile_kv", kernel.tile_kv},
+                               {"workspace_bytes", kernel.workspace_bytes}};
+  output.print(fmt::format("\nplan     {} ({}), slots {}, tile_q {}, tile_kv {}, workspace {}\n",
+                           kernel.kernel, to_string(kernel.isa), kernel.slots, kernel.tile_q,
+                           kernel.tile_kv, bytes_text(kernel.workspace_bytes)));
+}
+
+int explain_case(Output& output, const ExplainOptions& options) {
+  const Expected<Case> c = parse_case(fmt::format("{}", fmt::join(options.words, " ")));
+  if (!c) return output.fail(c.status());
+  const Expected<Policy> policy = policy_of(options.common);
+  if (!policy) return output.fail(policy.status());
+  Expected<Env> env = env_of(options.common, *c, /*must_run=*/false);
+  if (!env) return output.fail(env.status());
+
+  Context context(*std::move(env));
+  const Selection selection = explain(context, c->params, *policy);
+  output.document().update(parse_library_json(to_json(selection)));
+  output.print(highlight(output, to_string(selection)));
+  if (!selection.ok()) return kExitNoBackend;
+  const Expected<Plan> made = plan(context, c->params, *policy);
+  if (!made) return output.fail(made.status());
+  show_plan(output, *made);
+  return kExitOk;
+}
+
+}  // namespace
+
+Command add_explain(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand(
+      "explain", "Which backend would run a case, and why every other one would not");
+  const auto options = std::make_shared<ExplainOptions>();
+  verb->add_option("case", options->words, "The words of a case")->required();
+  add_common_flags(*verb, options->common);
+  return {verb, [options] {
+            Output output("explain", options->common.json);
+            return output.finish(explain_case(output, *options));
+          }};
+}
+
+}  // namespace regard::cli

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace regard::cli {
+
+/// One verb of the command line: its flags are added to the app when it is made, `run` is called
+/// when it was typed and gives the exit code.
+struct Command {
+  CLI::App* app = nullptr;
+  std::function<int()> run;
+};
+
+Command add_devices(CLI::App& app);
+Command add_explain(CLI::App& app);
+Command add_run(CLI::App& app);
+Command add_check(CLI::App& app);
+Command add_env(CLI::App& app);
+
+}  // namespace regard::cli

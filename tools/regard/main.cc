@@ -1,0 +1,76 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <new>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "regard/version.h"
+#include "tools/regard/commands.h"
+#include "tools/regard/exit_codes.h"
+#include "tools/regard/interrupt.h"
+#include "tools/regard/output.h"
+
+namespace regard::cli {
+namespace {
+
+constexpr const char* kFooter =
+    "A case names a problem in words, in any order:\n"
+    "  b2 hq8 hkv2 sq128 skv1024 d64 bf16 causal diag=br lens\n"
+    "Exit codes: 0 ok, 1 a check failed, 2 bad usage or input, 3 no backend can run,\n"
+    "130 interrupted. docs/cli.md says more.";
+
+/// --json was typed, whatever else was wrong with the line.
+bool wants_json(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "--json") return true;
+  }
+  return false;
+}
+
+/// A line that could not be parsed: the complaint, and a document where --json asks for one.
+int report_usage(const CLI::ParseError& error, bool json) {
+  Output output("", json);
+  const std::string message = std::string(error.what()) + "; `regard --help` shows what is possible";
+  return output.finish(output.fail(kExitUsage, "usage", message));
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Scaled dot-product attention: which backend runs, why, how exact and how fast.",
+               "regard");
+  app.footer(kFooter);
+  app.set_version_flag("--version", std::string("regard ") + version());
+  app.require_subcommand(1);
+  const std::vector<Command> commands = {add_devices(app), add_explain(app), add_run(app),
+                                         add_check(app), add_env(app)};
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {  // --help, --version
+    app.exit(success);
+    std::cout.flush();
+    return std::cout.good() ? kExitOk : kExitFailed;
+  } catch (const CLI::ParseError& error) {
+    return report_usage(error, wants_json(argc, argv));
+  }
+  for (const Command& command : commands) {
+    if (command.app->parsed()) return command.run();
+  }
+  return kExitUsage;
+}
+
+}  // namespace
+}  // namespace regard::cli
+
+int main(int argc, char** argv) {
+  regard::cli::install_signal_handlers();
+  try {
+    return regard::cli::run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    std::fputs("regard: out of memory\n", stderr);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "regard: %s\n", error.what());
+  }
+  return regard::cli::kExitFailed;
+}

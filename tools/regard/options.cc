@@ -1,0 +1,160 @@
+#include "tools/regard/options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "tools/regard/safetensors.h"
+
+namespace regard::cli {
+namespace {
+
+using safetensors::quoted;
+
+constexpr std::int64_t kMaxThreads = 1024;  // as REGARD_NUM_THREADS
+
+Status invalid(const std::string& message) {
+  return Status(StatusCode::kInvalidArgument, "[regard] " + message);
+}
+
+Expected<std::vector<BackendRef>> parse_backends(const std::vector<std::string>& lists,
+                                                 const char* flag) {
+  std::vector<BackendRef> refs;
+  for (const std::string& list : lists) {
+    std::size_t begin = 0;
+    while (begin <= list.size()) {
+      const std::size_t end = std::min(list.find(',', begin), list.size());
+      Expected<BackendRef> ref = parse_backend(list.substr(begin, end - begin));
+      if (!ref) return invalid(fmt::format("{}: {}", flag, ref.status().message()));
+      if (std::find(refs.begin(), refs.end(), *ref) == refs.end()) refs.push_back(*ref);
+      begin = end + 1;
+    }
+  }
+  return refs;
+}
+
+Expected<double> parse_max_error(const std::string& text) {
+  double value = 0.0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = result.ec == std::errc() && result.ptr == text.data() + text.size();
+  if (whole && std::isfinite(value) && value >= 0.0) return value;
+  return invalid("--max-error " + quoted(text) + ": expected a finite number of at least 0");
+}
+
+Expected<OnFallback> parse_on_fallback(const std::string& text) {
+  for (const OnFallback value : {OnFallback::kAllow, OnFallback::kWarn, OnFallback::kError}) {
+    if (text == to_string(value)) return value;
+  }
+  return invalid("--on-fallback " + quoted(text) + ": expected allow, warn or error");
+}
+
+}  // namespace
+
+void add_common_flags(CLI::App& app, CommonOptions& o) {
+  app.add_option("--backend", o.backends, "Only these backends, in this order of preference (a,b)");
+  app.add_option("--deny", o.deny, "Never these backends");
+  app.add_option("--prefer", o.prefer, "These first, the others after them");
+  app.add_option("--max-error", o.max_error, "Refuse backends with a larger declared error");
+  app.add_option("--max-workspace", o.max_workspace, "Refuse more scratch bytes (K, M, G: 1024^n)");
+  app.add_option("--require", o.require,
+                 "run_to_run, thread_count_invariant or batch_invariant results");
+  app.add_option("--on-fallback", o.on_fallback,
+                 "allow, warn or error when the first preferred backend cannot run");
+  app.add_flag("--assume-finite", o.assume_finite,
+               "No NaN or infinity lies behind a mask; admits backends that need this");
+  app.add_option("--threads", o.threads, "Slots that a plan may use");
+  app.add_option("--isa", o.isa, "Use this instruction set: scalar, avx2, avx512, avx512_bf16");
+  app.add_flag("--json", o.json, "Print one JSON document on standard output");
+}
+
+Expected<Policy> policy_of(const CommonOptions& o) {
+  Policy policy;
+  Expected<std::vector<BackendRef>> only = parse_backends(o.backends, "--backend");
+  if (!only) return only.status();
+  if (!only->empty()) policy.prefer = policy.only = *only;
+  Expected<std::vector<BackendRef>> deny = parse_backends(o.deny, "--deny");
+  if (!deny) return deny.status();
+  policy.deny = *deny;
+  Expected<std::vector<BackendRef>> prefer = parse_backends(o.prefer, "--prefer");
+  if (!prefer) return prefer.status();
+  if (!prefer->empty()) policy.prefer = *prefer;
+  if (!o.max_error.empty()) {
+    Expected<double> value = parse_max_error(o.max_error);
+    if (!value) return value.status();
+    policy.max_error = *value;
+  }
+  if (!o.max_workspace.empty()) {
+    Expected<std::int64_t> value = parse_bytes(o.max_workspace);
+    if (!value) return value.status();
+    policy.max_workspace_bytes = *value;
+  }
+  if (!o.require.empty()) {
+    Expected<Determinism> value = parse_determinism(o.require);
+    if (!value) return invalid("--require: " + value.status().message());
+    policy.require = *value;
+  }
+  if (!o.on_fallback.empty()) {
+    Expected<OnFallback> value = parse_on_fallback(o.on_fallback);
+    if (!value) return value.status();
+    policy.on_fallback = *value;
+  }
+  if (o.assume_finite) policy.assume_finite = true;
+  return policy;
+}
+
+Expected<Env> env_of(const CommonOptions& o, const Case& c, bool must_run) {
+  Env env = read_env();
+  if (Status status = env_status(env); !status) return status;
+  if (!o.threads.empty()) {
+    Expected<std::int64_t> threads = parse_whole(o.threads, "--threads", 1, kMaxThreads);
+    if (!threads) return threads.status();
+    env.concurrency = static_cast<std::int32_t>(*threads);
+  }
+  if (!o.isa.empty()) {
+    Expected<Isa> isa = parse_isa(o.isa);
+    if (!isa) return invalid("--isa: " + isa.status().message());
+    env.isa = *isa;
+  }
+  const Isa available = env.isa_available;
+  env = apply_overrides(env, c);
+  if (must_run && env.isa > available) {
+    return invalid(fmt::format("isa {}: this CPU has {}; only explain describes other machines",
+                               to_string(env.isa), to_string(available)));
+  }
+  return env;
+}
+
+Expected<std::int64_t> parse_whole(const std::string& text, const std::string& what,
+                                   std::int64_t least, std::int64_t most) {
+  std::int64_t value = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = result.ec == std::errc() && result.ptr == text.data() + text.size();
+  if (whole && value >= least && value <= most) return value;
+  return invalid(fmt::format("{} {}: expected a whole number from {} to {}", what, quoted(text),
+                             least, most));
+}
+
+Expected<std::int64_t> parse_bytes(const std::string& text) {
+  const auto bad = [&] {
+    return invalid("--max-workspace " + quoted(text) +
+                   ": expected a number of bytes, with K, M or G for powers of 1024");
+  };
+  std::string digits = text;
+  int shift = 0;
+  if (!digits.empty()) {
+    const std::size_t unit = std::string_view("KMG").find(digits.back());
+    if (unit != std::string_view::npos) {
+      shift = 10 * (static_cast<int>(unit) + 1);
+      digits.pop_back();
+    }
+  }
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  Expected<std::int64_t> value = parse_whole(digits, "", 0, kMax >> shift);
+  if (!value) return bad();
+  return *value << shift;
+}
+
+}  // namespace regard::cli

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "regard/case.h"
+#include "regard/context.h"
+#include "regard/policy.h"
+#include "regard/status.h"
+
+namespace regard::cli {
+
+/// The flags that explain, run and check share, as they were typed.
+struct CommonOptions {
+  std::vector<std::string> backends;  // each may be a list with commas
+  std::vector<std::string> deny;
+  std::vector<std::string> prefer;
+  std::string max_error;
+  std::string max_workspace;
+  std::string require;
+  std::string on_fallback;
+  bool assume_finite = false;
+  std::string threads;
+  std::string isa;
+  bool json = false;
+};
+
+void add_common_flags(CLI::App& app, CommonOptions& options);
+
+/// The policy of the call that the flags make. --backend is an `only` whose order is `prefer`.
+Expected<Policy> policy_of(const CommonOptions& options);
+
+/// This machine with --threads and --isa applied, then the case's own words; an error where an
+/// environment variable or a flag cannot be used. `must_run`: instructions that this CPU lacks are
+/// an error too, because the result will be executed.
+Expected<Env> env_of(const CommonOptions& options, const Case& c, bool must_run);
+
+/// "128", "64K", "2M", "1G" (powers of 1024) as bytes.
+Expected<std::int64_t> parse_bytes(const std::string& text);
+
+/// A whole number in [least, most]; `what` names it in the error.
+Expected<std::int64_t> parse_whole(const std::string& text, const std::string& what,
+                                   std::int64_t least, std::int64_t most);
+
+}  // namespace regard::cli

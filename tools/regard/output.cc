@@ -1,0 +1,206 @@
+#include "tools/regard/output.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "regard/selection.h"
+#include "tools/regard/exit_codes.h"
+#include "tools/regard/interrupt.h"
+#include "tools/regard/safetensors_json.h"
+
+namespace regard::cli {
+namespace {
+
+bool stdout_wants_colour() {
+  const char* no_color = std::getenv("NO_COLOR");
+  if (no_color != nullptr && *no_color != '\0') return false;
+  return ::isatty(STDOUT_FILENO) == 1;
+}
+
+const char* escape_of(Colour colour) {
+  switch (colour) {
+    case Colour::kGood: return "\x1b[32m";
+    case Colour::kBad: return "\x1b[31m";
+    case Colour::kWarning: return "\x1b[33m";
+    case Colour::kStrong: return "\x1b[1m";
+    case Colour::kPlain: break;
+  }
+  return "";
+}
+
+std::int64_t now_ns() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
+}  // namespace
+
+Output::Output(std::string verb, bool json)
+    : verb_(std::move(verb)), json_(json), colour_(!json && stdout_wants_colour()) {}
+
+void Output::print(std::string_view text) {
+  if (!json_) std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+std::string Output::paint(std::string_view text, Colour colour) const {
+  if (!colour_ || colour == Colour::kPlain) return std::string(text);
+  return fmt::format("{}{}\x1b[0m", escape_of(colour), text);
+}
+
+void Output::warn(std::string_view message) {
+  std::fflush(stdout);  // keeps the order where both are one terminal
+  fmt::print(stderr, "regard: {}\n", message);
+}
+
+int Output::fail(const Status& status) {
+  const bool no_backend = status.code() == StatusCode::kNoBackend;
+  if (const auto selection = status.selection()) {
+    document_["selection"] = parse_library_json(to_json(*selection));
+    print(highlight(*this, to_string(*selection)));
+  }
+  return fail(no_backend ? kExitNoBackend : kExitUsage, to_string(status.code()), status.message());
+}
+
+int Output::fail(int exit_code, std::string_view kind, std::string_view message) {
+  document_["error"] = {{"code", std::string(kind)}, {"message", printable(message)}};
+  warn(printable(message));
+  return exit_code;
+}
+
+int Output::fail_interrupted() {
+  return fail(interrupted_exit_code(), "interrupted", "interrupted");
+}
+
+int Output::finish(int exit_code) {
+  if (json_) {
+    Json whole = {{"schema_version", kSchemaVersion}, {"verb", verb_}, {"exit_code", exit_code}};
+    whole.update(document_);
+    const std::string text = whole.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    std::fwrite(text.data(), 1, text.size(), stdout);
+  }
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
+  fmt::print(stderr, "regard: standard output could not be written\n");
+  return exit_code == kExitOk ? kExitFailed : exit_code;
+}
+
+void Table::add(std::vector<std::string> cells, std::vector<Colour> colours) {
+  rows_.push_back({std::move(cells), std::move(colours)});
+}
+
+std::string Table::text(const Output& output) const {
+  std::vector<std::size_t> widths;
+  for (const std::string& title : header_) widths.push_back(title.size());
+  for (const Row& row : rows_) {
+    for (std::size_t i = 0; i < row.cells.size() && i < widths.size(); ++i) {
+      widths[i] = std::max(widths[i], row.cells[i].size());
+    }
+  }
+  std::string out;
+  const auto line = [&](const std::vector<std::string>& cells, const std::vector<Colour>& colours) {
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      const bool last = i + 1 == cells.size();
+      const Colour colour = i < colours.size() ? colours[i] : Colour::kPlain;
+      out += output.paint(cells[i], colour);
+      if (!last) out.append(widths[i] - cells[i].size() + 2, ' ');
+    }
+    out += '\n';
+  };
+  line(header_, std::vector<Colour>(header_.size(), Colour::kStrong));
+  for (const Row& row : rows_) line(row.cells, row.colours);
+  return out;
+}
+
+Progress::Progress(const Output& output, std::string label, std::int64_t total)
+    : label_(std::move(label)),
+      total_(std::max<std::int64_t>(total, 1)),
+      enabled_(!output.json() && ::isatty(STDERR_FILENO) == 1) {}
+
+Progress::~Progress() { clear(); }
+
+void Progress::update(std::int64_t done) {
+  constexpr std::int64_t kRedrawNs = 100'000'000;
+  constexpr std::int64_t kWidth = 30;
+  if (!enabled_) return;
+  const std::int64_t now = now_ns();
+  if (last_ns_ != 0 && now - last_ns_ < kRedrawNs) return;
+  last_ns_ = now;
+  drawn_ = true;
+  const auto full = static_cast<std::size_t>(kWidth * std::min(done, total_) / total_);
+  fmt::print(stderr, "\r[{:.<{}}] {}/{} {}", std::string(full, '#'), kWidth, done, total_, label_);
+  std::fflush(stderr);
+}
+
+void Progress::clear() {
+  if (!drawn_) return;
+  fmt::print(stderr, "\r\x1b[K");
+  std::fflush(stderr);
+  drawn_ = false;
+  last_ns_ = 0;
+}
+
+Json parse_library_json(std::string text) {
+  if (!safetensors::is_utf8(text)) {
+    std::replace_if(
+        text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; }, '?');
+  }
+  return Json::parse(text);
+}
+
+std::string printable(std::string_view text) {
+  const bool utf8 = safetensors::is_utf8(text);
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool plain = c == '\n' || (byte >= 0x20 && byte != 0x7f && (byte < 0x80 || utf8));
+    if (plain) {
+      out += c;
+    } else {
+      out += fmt::format("\\x{:02x}", static_cast<unsigned>(byte));
+    }
+  }
+  return out;
+}
+
+std::string bytes_text(std::int64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  if (bytes < (std::int64_t{1} << 20)) return fmt::format("{:.1f} KiB", value / 1024.0);
+  if (bytes < (std::int64_t{1} << 30)) return fmt::format("{:.1f} MiB", value / 1048576.0);
+  return fmt::format("{:.1f} GiB", value / 1073741824.0);
+}
+
+std::string seconds_text(double seconds) {
+  if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
+  if (seconds < 1.0) return fmt::format("{:.2f} ms", seconds * 1e3);
+  return fmt::format("{:.2f} s", seconds);
+}
+
+std::string highlight(const Output& output, const std::string& selection_text) {
+  std::string out;
+  std::string_view rest = selection_text;
+  while (!rest.empty()) {
+    const std::size_t end = std::min(rest.find('\n'), rest.size() - 1) + 1;
+    std::string line(rest.substr(0, end));
+    rest.remove_prefix(end);
+    const bool ends = line.back() == '\n';
+    if (ends) line.pop_back();
+    line = printable(line);
+    if (const std::size_t at = line.find("CHOSEN"); at != std::string::npos) {
+      line.replace(at, 6, output.paint("CHOSEN", Colour::kGood));
+    } else if (line.starts_with("warning:")) {
+      line = output.paint(line, Colour::kWarning);
+    } else if (line.starts_with("backend ")) {
+      line = output.paint(line, Colour::kStrong);
+    }
+    out += line + (ends ? "\n" : "");
+  }
+  return out;
+}
+
+}  // namespace regard::cli
