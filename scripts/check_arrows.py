@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Holds the arrows between the rooms of the repository, over its #include lines.
 
-usage: check_arrows.py [ROOT]      prints "file:line: rule: what is included"; exit 1 if there is any.
+usage: check_arrows.py [ROOT]      prints "file:line: rule: what is included"; exit 1 if any
 """
 
 import pathlib

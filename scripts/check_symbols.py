@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Holds what the library's binaries may contain.
 
-usage: check_symbols.py SHARED_BUILD      a build folder with src/libregard.so and compile_commands.json
+usage: check_symbols.py SHARED_BUILD      with src/libregard.so and compile_commands.json in it
 
-  exports   libregard.so defines nothing dynamic but regard::, regard_* and their typeinfo and vtables
+  exports   libregard.so defines nothing dynamic but regard::, regard_*, their typeinfo and vtables
   calls     no object ends the process or prints; only src/platform reads the environment; the
             standard error stream is named by one file at most, the log sink
-  weak      a kernel file compiled at -O0 has no weak symbol outside a namespace of its own: such a
+  weak      a kernel file compiled at -O0 has no weak symbol outside its own namespace: such a
             symbol may replace the baseline's copy in the whole program
 """
 
@@ -18,11 +18,11 @@ import subprocess
 import sys
 import tempfile
 
-NEVER = {"printf", "vprintf", "puts", "putchar", "stdout", "std::cout", "std::clog", "exit", "_exit",
-         "_Exit", "quick_exit", "abort"}
+NEVER = {"printf", "vprintf", "puts", "putchar", "stdout", "std::cout", "std::clog",
+         "exit", "_exit", "_Exit", "quick_exit", "abort"}
 ENVIRONMENT = {"getenv", "secure_getenv", "environ", "__environ", "setenv", "putenv", "unsetenv"}
 STANDARD_ERROR = {"stderr", "std::cerr", "perror"}
-KERNEL_FILE = re.compile(r"/src/(.*/)?isa_[^/]*\.cc$|/src/backends/[^/]+/kernels[^/]*\.cc$")
+KERNEL_FILE = re.compile(r"/isa_\w+\.cc$")
 OWNED = re.compile(
     r"^(?:(?:typeinfo|typeinfo name|vtable|VTT|guard variable|construction vtable) for )?"
     r"(?:(?:non-)?virtual thunk to )?(?:regard::|regard_\w+$)")
@@ -38,7 +38,7 @@ def nm(*arguments):
 
 
 def qualified_name(symbol):
-    """regard::a::f of "void regard::a::f<std::b>(int)": no return type, arguments, template arguments."""
+    """regard::a::f of "void regard::a::f<std::b>(int)": the name without types and arguments."""
     symbol = re.sub(r"^(typeinfo|typeinfo name|vtable|VTT|guard variable) for ", "", symbol)
     symbol = symbol.replace("(anonymous namespace)", "{anonymous}")
     name, depth = "", 0
@@ -51,10 +51,6 @@ def qualified_name(symbol):
         if not depth and c != ">":
             name = "" if c == " " else name + c
     return name
-
-
-def namespace_of(symbol):
-    return qualified_name(symbol).rpartition("::")[0]
 
 
 def foreign_exports(library):
@@ -79,17 +75,17 @@ def forbidden_calls(objects):
 
 
 def leaking_symbols(objects):
-    """Messages about weak symbols of kernel objects, {source path: object at -O0}."""
-    symbols = {source: list(nm("--defined-only", file)) for source, file in objects.items()}
-    namespaces = {source: {namespace_of(name) for letter, name in table if letter == "T"} - {""}
-                  for source, table in symbols.items()}
+    """Messages about weak symbols of kernel objects at -O0, {source path: object file}.
+
+    A symbol of isa_x.cc belongs to it alone when its name, or a template argument in it, lies in a
+    namespace x or simd_x."""
     found = []
-    for source, table in symbols.items():
-        others = set().union(*(n for s, n in namespaces.items() if s != source))
-        own = namespaces[source] - others
-        for letter, name in table:
-            if letter in "WVuwv" and not any(
-                    qualified_name(name).startswith(f"{space}::") for space in own):
+    for source, file in objects.items():
+        isa = re.search(r"isa_(\w+)\.cc$", source)[1]
+        own = re.compile(rf"\b(simd_)?{isa}::")
+        for letter, name in nm("--defined-only", file):
+            mine = qualified_name(name).startswith("regard::") and own.search(name)
+            if letter in "WVuwv" and not mine:
                 found.append(f"{source} has the weak symbol {name}")
     return found
 
@@ -129,7 +125,7 @@ def check(build):
     with tempfile.TemporaryDirectory() as folder:
         kernels = {}
         for source, entry in entries.items():
-            if KERNEL_FILE.search(f"/{source}"):
+            if KERNEL_FILE.search(source):
                 kernels[source] = pathlib.Path(folder, f"{len(kernels)}.o")
                 compile_at_o0(entry, kernels[source])
         found += leaking_symbols(kernels)

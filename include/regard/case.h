@@ -40,14 +40,22 @@ struct Case {
   friend bool operator==(const Case&, const Case&) = default;
 };
 
-/// Words in any order; docs/selection.md lists them. Errors name the word and what was expected.
+/// Words in any order; case_syntax_help() lists them. `sq` and `d` must be there. Errors name the
+/// word and what was expected.
 REGARD_EXPORT Expected<Case> parse_case(std::string_view text);
 
-/// Parses `text` as changes to `base`, word by word (flags over a file's options).
+/// Parses `text` as changes to `base`, word by word (flags over a file's options): a word replaces
+/// the base's own of that name, "word=none" removes it.
 REGARD_EXPORT Expected<Case> parse_case(std::string_view text, const Case& base);
 
-/// One canonical order; parse_case(to_string(c)) == c.
+/// One canonical order; parse_case(to_string(c)) == c for canonical cases.
 REGARD_EXPORT std::string to_string(const Case& c);
+
+/// Canonical params, and no override or data that they do not use. parse_case ends here.
+REGARD_EXPORT void canonicalize(Case& c) noexcept;
+
+/// Every word with its values and meaning, one a line, in canonical order.
+REGARD_EXPORT std::string case_syntax_help();
 
 /// `env` with the case's overrides applied.
 REGARD_EXPORT Env apply_overrides(const Env& env, const Case& c);

@@ -12,8 +12,6 @@
 namespace regard {
 namespace {
 
-constexpr std::size_t kTensorCount = std::size(kBufferTensors);
-
 bool same_view(const TensorView& a, const TensorView& b) noexcept {
   if (a.data != b.data || a.dtype != b.dtype || a.rank != b.rank || a.device != b.device) {
     return false;
@@ -61,11 +59,12 @@ class Describer {
                                           "[B,Hq,Sq,Dv]"};
       return expect_rank(where_, {kBufferTensors[i].name, view}, 4, kLetters[i]);
     }
-    for (std::size_t i = 0; i < kTensorCount; ++i) {
-      const TensorView& view = b_.*kBufferTensors[i].view;
+    for (const BufferTensor& tensor : kBufferTensors) {
+      const TensorView& view = b_.*tensor.view;
       if (!view.present()) continue;
-      Status status =
-          check_view(where_, {kBufferTensors[i].name, view}, b_.q.device, &spans_[i]);
+      Present& present = present_[count_++];
+      present.tensor = &tensor;
+      Status status = check_view(where_, {tensor.name, view}, b_.q.device, &present.span);
       if (!status.ok()) return status;
     }
     for (std::size_t i = 0; i < 4; ++i) {
@@ -394,20 +393,21 @@ class Describer {
 
   // No element of an output shares bytes with an input, another output or itself.
   Status check_overlaps() {
-    for (std::size_t i = 0; i < kTensorCount; ++i) {
-      const BufferTensor& output = kBufferTensors[i];
-      if (!output.output || !(b_.*output.view).present()) continue;
-      if (!proves_injective(b_.*output.view)) {
-        return invalid(where_, output.name, " ", to_string(b_.*output.view),
+    for (int i = 0; i < count_; ++i) {
+      if (!present_[i].tensor->output) continue;
+      const TensorView& output = b_.*present_[i].tensor->view;
+      if (!proves_injective(output)) {
+        return invalid(where_, present_[i].tensor->name, " ", to_string(output),
                        " must not overlap itself");
       }
-      for (std::size_t j = 0; j < kTensorCount; ++j) {
-        const BufferTensor& other = kBufferTensors[j];
-        // Absent tensors have empty spans. A pair of outputs is met twice; once is enough.
-        if (j == i || (other.output && j < i) || !intersects(spans_[i], spans_[j])) continue;
-        if (proves_disjoint(b_.*output.view, b_.*other.view)) continue;
-        return invalid(where_, output.name, " ", to_string(b_.*output.view), " must not overlap ",
-                       other.name, " ", to_string(b_.*other.view));
+      for (int j = 0; j < count_; ++j) {
+        // A pair of outputs is met twice; once is enough.
+        if (j == i || (present_[j].tensor->output && j < i)) continue;
+        if (!intersects(present_[i].span, present_[j].span)) continue;
+        const TensorView& other = b_.*present_[j].tensor->view;
+        if (proves_disjoint(output, other)) continue;
+        return invalid(where_, present_[i].tensor->name, " ", to_string(output),
+                       " must not overlap ", present_[j].tensor->name, " ", to_string(other));
       }
     }
     return {};
@@ -424,7 +424,12 @@ class Describer {
   const AttentionOptions& o_;
   const char* where_;
   AttentionParams p_;
-  ByteSpan spans_[kTensorCount];
+  struct Present {
+    const BufferTensor* tensor;
+    ByteSpan span;
+  };
+  Present present_[std::size(kBufferTensors)];  // the first count_
+  int count_ = 0;
 };
 
 }  // namespace

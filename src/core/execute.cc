@@ -11,7 +11,7 @@
 namespace regard {
 namespace {
 
-Status mismatch(const std::string& what, const std::string& actual, const std::string& expected) {
+Status does_not_fit(const std::string& what, const std::string& actual, const std::string& expected) {
   return Status(StatusCode::kInvalidArgument,
                 "[execute] " + what + " (" + actual + ") does not fit the plan, expected " + expected);
 }
@@ -56,37 +56,37 @@ Status check_equal_fields(const AttentionParams& planned, const AttentionParams&
   same.mask_dims = planned.mask_dims;
   same.bias_dims = planned.bias_dims;
   if (same == planned) return {};
-  return mismatch("the problem", to_string(actual), to_string(planned));
+  return does_not_fit("the problem", to_string(actual), to_string(planned));
 }
 
 Status check_fits(const PlanImpl& plan, const AttentionParams& actual, const Buffers& buffers) {
   const AttentionParams& planned = plan.key.params();
   for (const Bound& bound : kExtents) {
     if (actual.*bound.field <= planned.*bound.field) continue;
-    return mismatch(bound.name, std::to_string(actual.*bound.field),
+    return does_not_fit(bound.name, std::to_string(actual.*bound.field),
                     "at most " + std::to_string(planned.*bound.field));
   }
   for (const Place& place : kPlaces) {
     const Layout layout = planned.*place.layout;
     if (!layout_matches(buffers.*place.view, layout)) {
-      return mismatch(std::string("layout of ") + place.name,
+      return does_not_fit(std::string("layout of ") + place.name,
                       to_string(buffers.*place.view), to_string(layout));
     }
     if (actual.*place.align_log2 < planned.*place.align_log2) {
-      return mismatch(std::string("alignment of ") + place.name,
+      return does_not_fit(std::string("alignment of ") + place.name,
                       std::to_string(1 << actual.*place.align_log2) + " bytes",
                       "at least " + std::to_string(1 << planned.*place.align_log2));
     }
   }
   // A dimension that the plan knows as broadcast must be one; the reverse is a smaller extent.
   if ((actual.mask_dims & ~planned.mask_dims) != 0 || (actual.bias_dims & ~planned.bias_dims) != 0) {
-    return mismatch("attn_mask or attn_bias", "full", "broadcast as planned");
+    return does_not_fit("attn_mask or attn_bias", "full", "broadcast as planned");
   }
   FeatureSet gained = actual.features.without(planned.features);
   gained = FeatureSet::from_bits(gained.bits() & kRelations.bits());
   const FeatureSet unclaimed = gained.without(plan.entry.backend->info().forward.features);
   if (!unclaimed.empty()) {
-    return mismatch("seqlen_q > seqlen_kv", to_string(actual), "seqlen_q <= seqlen_kv");
+    return does_not_fit("seqlen_q > seqlen_kv", to_string(actual), "seqlen_q <= seqlen_kv");
   }
   return check_equal_fields(planned, actual);
 }

@@ -162,7 +162,7 @@ bool proves_disjoint(const TensorView& a, const TensorView& b) noexcept {
   ByteSpan span_a;
   ByteSpan span_b;
   if (!byte_span(a, &span_a) || !byte_span(b, &span_b)) return false;
-  if (!intersects(span_a, span_b)) return true;
+  if (is_empty(a) || is_empty(b) || !intersects(span_a, span_b)) return true;
   const std::int64_t size_a = size_of(a.dtype);
   const std::int64_t size_b = size_of(b.dtype);
   BoundedSum difference;  // of an element's offset in b and one's in a, in bytes; b's signs flipped

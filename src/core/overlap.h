@@ -10,8 +10,8 @@ namespace regard {
 
 /// The addresses [begin, end) between a view's first and last byte; begin == end when it is empty.
 struct ByteSpan {
-  std::uintptr_t begin = 0;
-  std::uintptr_t end = 0;
+  std::uintptr_t begin;
+  std::uintptr_t end;
 };
 
 /// False when a size, an offset or an address does not fit 64 bits. Needs a rank of 1 to kMaxRank

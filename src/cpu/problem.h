@@ -57,10 +57,12 @@ struct Problem {
   double softmax_scale = 1.0;
   double softcap = 0.0;
   semantics::Dropout dropout{};
-
-  /// Keys are hidden by data, not by arithmetic alone.
-  bool opaque() const { return mask.present || bias.present || segments_q.present; }
 };
+
+/// Keys are hidden by data, not by arithmetic alone.
+REGARD_KERNEL_FN bool is_opaque(const Problem& p) {
+  return p.mask.present || p.bias.present || p.segments_q.present;
+}
 
 /// One entry of the batch: its lengths and what its rows see.
 struct Sequence {
@@ -70,7 +72,7 @@ struct Sequence {
 };
 
 REGARD_KERNEL_FN Sequence sequence_of(const Problem& p, std::int64_t b) {
-  Sequence s;
+  Sequence s{};
   s.b = b;
   s.len_q = p.seqlen_q;
   s.band.len_kv = p.seqlen_kv;
@@ -112,7 +114,7 @@ REGARD_KERNEL_FN TaskRows task_rows(const Problem& p, const TaskGrid& grid, std:
   const std::int64_t block = grid.blocks - 1 - task % grid.blocks;
   const std::int64_t bh = task / grid.blocks;
   const std::int64_t rows = p.seqlen_q * p.group_size;
-  TaskRows t;
+  TaskRows t{};
   t.b = bh / p.num_heads_kv;
   t.head_kv = bh % p.num_heads_kv;
   t.begin = block * grid.rows_per_task;

@@ -48,7 +48,7 @@ struct TileSpan {
 };
 
 REGARD_KERNEL_FN TileSpan tiles_of(semantics::KeyRange keys, std::int64_t tile_kv) {
-  if (keys.empty()) return {0, 0};
+  if (semantics::is_empty(keys)) return {0, 0};
   return {keys.lo / tile_kv, (keys.hi - 1) / tile_kv + 1};
 }
 

@@ -51,7 +51,7 @@ REGARD_KERNEL_FN constexpr std::uint32_t dropout_threshold(double p) {
 
 REGARD_KERNEL_FN constexpr Dropout make_dropout(double p, std::uint64_t seed,
                                                 std::uint64_t offset) {
-  Dropout d;
+  Dropout d{};
   if (p <= 0.0) return d;
   d.key.word[0] = static_cast<std::uint32_t>(seed);
   d.key.word[1] = static_cast<std::uint32_t>(seed >> 32) ^ static_cast<std::uint32_t>(offset >> 32);

@@ -24,8 +24,9 @@ REGARD_KERNEL_FN constexpr std::int64_t clamp(std::int64_t x, std::int64_t lo, s
 struct KeyRange {
   std::int64_t lo = 0;
   std::int64_t hi = 0;
-  constexpr bool empty() const { return lo >= hi; }
 };
+
+REGARD_KERNEL_FN constexpr bool is_empty(const KeyRange& keys) { return keys.lo >= keys.hi; }
 
 /// What one sequence's rows see by arithmetic alone: query i stands at key i + shift and sees the
 /// keys of its length within the window around that (inclusive distances, -1 = unlimited).

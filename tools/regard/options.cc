@@ -12,7 +12,7 @@
 namespace regard::cli {
 namespace {
 
-using safetensors::quoted;
+using safetensors::quote;
 
 constexpr std::int64_t kMaxThreads = 1024;  // as REGARD_NUM_THREADS
 
@@ -41,14 +41,14 @@ Expected<double> parse_max_error(const std::string& text) {
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = result.ec == std::errc() && result.ptr == text.data() + text.size();
   if (whole && std::isfinite(value) && value >= 0.0) return value;
-  return invalid("--max-error " + quoted(text) + ": expected a finite number of at least 0");
+  return invalid("--max-error " + quote(text) + ": expected a finite number of at least 0");
 }
 
 Expected<OnFallback> parse_on_fallback(const std::string& text) {
   for (const OnFallback value : {OnFallback::kAllow, OnFallback::kWarn, OnFallback::kError}) {
     if (text == to_string(value)) return value;
   }
-  return invalid("--on-fallback " + quoted(text) + ": expected allow, warn or error");
+  return invalid("--on-fallback " + quote(text) + ": expected allow, warn or error");
 }
 
 }  // namespace
@@ -133,13 +133,13 @@ Expected<std::int64_t> parse_whole(const std::string& text, const std::string& w
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = result.ec == std::errc() && result.ptr == text.data() + text.size();
   if (whole && value >= least && value <= most) return value;
-  return invalid(fmt::format("{} {}: expected a whole number from {} to {}", what, quoted(text),
+  return invalid(fmt::format("{} {}: expected a whole number from {} to {}", what, quote(text),
                              least, most));
 }
 
 Expected<std::int64_t> parse_bytes(const std::string& text) {
   const auto bad = [&] {
-    return invalid("--max-workspace " + quoted(text) +
+    return invalid("--max-workspace " + quote(text) +
                    ": expected a number of bytes, with K, M or G for powers of 1024");
   };
   std::string digits = text;

@@ -34,6 +34,21 @@ const char* escape_of(Colour colour) {
   return "";
 }
 
+int exit_code_of(StatusCode code) {
+  switch (code) {
+    case StatusCode::kOk: return kExitOk;
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kOverflow:
+    case StatusCode::kNotFound: return kExitUsage;
+    case StatusCode::kNoBackend: return kExitNoBackend;
+    case StatusCode::kWorkspace:
+    case StatusCode::kRefusedAtPlan:
+    case StatusCode::kConformanceFailed:
+    case StatusCode::kInternal: break;
+  }
+  return kExitFailed;
+}
+
 std::int64_t now_ns() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
@@ -59,12 +74,11 @@ void Output::warn(std::string_view message) {
 }
 
 int Output::fail(const Status& status) {
-  const bool no_backend = status.code() == StatusCode::kNoBackend;
   if (const auto selection = status.selection()) {
     document_["selection"] = parse_library_json(to_json(*selection));
     print(highlight(*this, to_string(*selection)));
   }
-  return fail(no_backend ? kExitNoBackend : kExitUsage, to_string(status.code()), status.message());
+  return fail(exit_code_of(status.code()), to_string(status.code()), status.message());
 }
 
 int Output::fail(int exit_code, std::string_view kind, std::string_view message) {

@@ -33,8 +33,8 @@ class Output {
 
   /// A line on stderr.
   void warn(std::string_view message);
-  /// Reports a failure and gives the exit code it stands for: 3 where no backend can run, 2
-  /// otherwise. Where a Selection says why, it is shown.
+  /// Reports a failure and gives the exit code it stands for: 2 for words that are wrong, 3 where no
+  /// backend can run, 1 otherwise. Where a Selection says why, it is shown.
   int fail(const Status& status);
   /// Reports a failure of the given code.
   int fail(int exit_code, std::string_view kind, std::string_view message);

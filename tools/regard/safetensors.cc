@@ -64,7 +64,7 @@ Status read_field(JsonReader& json, const std::string& key, RawEntry& entry) {
     if (!name) return name.status();
     const std::optional<Dtype> dtype = parse_dtype_name(*name);
     if (!dtype) {
-      return invalid("tensor " + quoted(entry.tensor.name) + " has dtype " + quoted(*name) +
+      return invalid("tensor " + quote(entry.tensor.name) + " has dtype " + quote(*name) +
                      ", expected one of F64 F32 F16 BF16 F8_E4M3 F8_E5M2 I64 I32 I8 U8 BOOL");
     }
     entry.tensor.dtype = *dtype;
@@ -77,13 +77,13 @@ Status read_field(JsonReader& json, const std::string& key, RawEntry& entry) {
     return {};
   }
   if (key != "data_offsets") {
-    return invalid("tensor " + quoted(entry.tensor.name) + " has the key " + quoted(key) +
+    return invalid("tensor " + quote(entry.tensor.name) + " has the key " + quote(key) +
                    ", expected dtype, shape and data_offsets");
   }
   Expected<std::vector<std::int64_t>> offsets = read_integers(json, "the '[' of data_offsets");
   if (!offsets) return offsets.status();
   if (offsets->size() != 2) {
-    return invalid("tensor " + quoted(entry.tensor.name) + " has " +
+    return invalid("tensor " + quote(entry.tensor.name) + " has " +
                    std::to_string(offsets->size()) + " data_offsets, expected 2: begin and end");
   }
   entry.begin = (*offsets)[0];
@@ -100,7 +100,7 @@ Status read_entry(JsonReader& json, RawEntry& entry) {
       Expected<std::string> key = json.string("a key: dtype, shape or data_offsets");
       if (!key) return key.status();
       if (!seen.insert(*key).second) {
-        return invalid("tensor " + quoted(entry.tensor.name) + " has the key " + quoted(*key) +
+        return invalid("tensor " + quote(entry.tensor.name) + " has the key " + quote(*key) +
                        " twice");
       }
       if (Status status = json.expect(':', "':'"); !status) return status;
@@ -109,7 +109,7 @@ Status read_entry(JsonReader& json, RawEntry& entry) {
     if (Status status = json.expect('}', "',' or '}'"); !status) return status;
   }
   if (seen.size() == 3) return {};
-  return invalid("tensor " + quoted(entry.tensor.name) + " has " + std::to_string(seen.size()) +
+  return invalid("tensor " + quote(entry.tensor.name) + " has " + std::to_string(seen.size()) +
                  " keys, expected dtype, shape and data_offsets");
 }
 
@@ -123,7 +123,7 @@ Status read_metadata(JsonReader& json, Metadata& metadata) {
     Expected<std::string> value = json.string("a string, as all of __metadata__");
     if (!value) return value.status();
     if (!metadata.emplace(*key, *std::move(value)).second) {
-      return invalid("__metadata__ has the key " + quoted(*key) + " twice");
+      return invalid("__metadata__ has the key " + quote(*key) + " twice");
     }
   } while (json.accept(','));
   return json.expect('}', "',' or '}'");
@@ -138,7 +138,7 @@ Status read_header(std::string_view text, Metadata& metadata, std::vector<RawEnt
     do {
       Expected<std::string> name = json.string("a tensor's name");
       if (!name) return name.status();
-      if (!seen.insert(*name).second) return invalid("the name " + quoted(*name) + " comes twice");
+      if (!seen.insert(*name).second) return invalid("the name " + quote(*name) + " comes twice");
       if (Status status = json.expect(':', "':'"); !status) return status;
       if (*name == kMetadataKey) {
         if (Status status = read_metadata(json, metadata); !status) return status;
@@ -162,7 +162,7 @@ Expected<std::int64_t> size_of_tensor(const TensorEntry& tensor) {
     empty = empty || extent == 0;
     if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(extent, 1), &bytes)) {
       return Status(StatusCode::kOverflow,
-                    "[safetensors] tensor " + quoted(tensor.name) + " has shape " +
+                    "[safetensors] tensor " + quote(tensor.name) + " has shape " +
                         shape_text(tensor.shape) + " of " + dtype_name(tensor.dtype) +
                         ", expected at most 2^63 - 1 bytes");
     }
@@ -177,19 +177,19 @@ Status place(RawEntry& entry, std::span<const std::byte> data, std::int64_t data
   const std::string range =
       "data_offsets [" + std::to_string(entry.begin) + "," + std::to_string(entry.end) + "]";
   if (entry.begin > entry.end || entry.end > total) {
-    return invalid("tensor " + quoted(tensor.name) + " has " + range +
+    return invalid("tensor " + quote(tensor.name) + " has " + range +
                    ", expected begin <= end <= " + std::to_string(total) +
                    ", the bytes after the header");
   }
   Expected<std::int64_t> bytes = size_of_tensor(tensor);
   if (!bytes) return bytes.status();
   if (entry.end - entry.begin != *bytes) {
-    return invalid("tensor " + quoted(tensor.name) + " has " + range + ", expected " +
+    return invalid("tensor " + quote(tensor.name) + " has " + range + ", expected " +
                    std::to_string(*bytes) + " bytes for " + dtype_name(tensor.dtype) +
                    shape_text(tensor.shape));
   }
   if (*bytes > 0 && (data_start + entry.begin) % size_of(tensor.dtype) != 0) {
-    return invalid("tensor " + quoted(tensor.name) + " starts at byte " +
+    return invalid("tensor " + quote(tensor.name) + " starts at byte " +
                    std::to_string(data_start + entry.begin) + ", expected a multiple of " +
                    std::to_string(size_of(tensor.dtype)) + " for " + dtype_name(tensor.dtype));
   }
@@ -209,7 +209,7 @@ Status check_coverage(const std::vector<RawEntry>& entries, std::int64_t total) 
   std::int64_t next = 0;
   for (const RawEntry* entry : sorted) {
     if (entry->begin != next) {
-      return invalid("tensor " + quoted(entry->tensor.name) + " begins at offset " +
+      return invalid("tensor " + quote(entry->tensor.name) + " begins at offset " +
                      std::to_string(entry->begin) + ", expected " + std::to_string(next) +
                      (entry->begin < next ? ": it overlaps the one before it"
                                           : ": there is a hole before it"));
@@ -227,7 +227,7 @@ const char* dtype_name(Dtype dtype) noexcept {
   return is_known(dtype) ? kNames[static_cast<std::size_t>(dtype)] : "?";
 }
 
-std::string quoted(std::string_view text) {
+std::string quote(std::string_view text) {
   constexpr std::size_t kLongest = 60;
   std::string out = "'";
   for (const char c : text.substr(0, kLongest)) {
@@ -289,7 +289,7 @@ Expected<Contents> parse(std::span<const std::byte> file) {
 Expected<TensorView> view_of(const TensorEntry& entry) {
   const std::size_t rank = entry.shape.size();
   if (rank == 0 || rank > static_cast<std::size_t>(kMaxRank)) {
-    return invalid("tensor " + quoted(entry.name) + " has rank " + std::to_string(rank) + " " +
+    return invalid("tensor " + quote(entry.name) + " has rank " + std::to_string(rank) + " " +
                    shape_text(entry.shape) + ", expected 1 to " + std::to_string(kMaxRank));
   }
   TensorView view;

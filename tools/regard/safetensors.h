@@ -50,7 +50,7 @@ const char* dtype_name(Dtype dtype) noexcept;
 
 /// Text from a file made fit for a message: quoted, control characters and non-ASCII escaped, long
 /// text cut. A hostile name must not reach a terminal as it is.
-std::string quoted(std::string_view text);
+std::string quote(std::string_view text);
 
 /// A file mapped into memory. Its bytes stay valid while it lives, also when the path is replaced.
 class MappedFile {

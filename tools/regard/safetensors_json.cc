@@ -94,7 +94,7 @@ Status JsonReader::error(const std::string& what, StatusCode code) const {
 
 Status JsonReader::unexpected(const char* expected) const {
   const std::string found =
-      pos_ < text_.size() ? quoted(text_.substr(pos_, 1)) : std::string("the end of the header");
+      pos_ < text_.size() ? quote(text_.substr(pos_, 1)) : std::string("the end of the header");
   return error("found " + found + ", expected " + expected);
 }
 
@@ -127,11 +127,11 @@ Expected<std::int64_t> JsonReader::integer(const char* what) {
   if (pos_ == begin) return unexpected(what);
   const std::string_view digits = text_.substr(begin, pos_ - begin);
   if (digits.size() > 1 && digits.front() == '0') {
-    return error("found " + quoted(digits) + ", expected a number without leading zeros");
+    return error("found " + quote(digits) + ", expected a number without leading zeros");
   }
   if (!fits) {
     const std::string most = std::to_string(std::numeric_limits<std::int64_t>::max());
-    return error("found " + quoted(digits) + ", expected at most " + most, StatusCode::kOverflow);
+    return error("found " + quote(digits) + ", expected at most " + most, StatusCode::kOverflow);
   }
   return value;
 }

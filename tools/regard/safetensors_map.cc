@@ -29,7 +29,7 @@ class Descriptor {
 
 Status cannot(const char* verb, const std::string& path, const std::string& why) {
   return Status(StatusCode::kInvalidArgument,
-                std::string("[safetensors] cannot ") + verb + " " + quoted(path) + ": " + why);
+                std::string("[safetensors] cannot ") + verb + " " + quote(path) + ": " + why);
 }
 
 }  // namespace
@@ -54,7 +54,7 @@ Expected<MappedFile> MappedFile::open(const std::string& path) {
       parse({static_cast<const std::byte*>(static_cast<const void*>(file.base_)), file.size_});
   if (!contents) {
     return Status(contents.status().code(),
-                  contents.status().message() + " (file " + quoted(path) + ")");
+                  contents.status().message() + " (file " + quote(path) + ")");
   }
   file.contents_ = *std::move(contents);
   return file;

@@ -25,12 +25,12 @@ Expected<std::int64_t> bytes_of(const TensorToWrite& tensor) {
   bool empty = false;
   for (const std::int64_t extent : tensor.shape) {
     if (extent < 0) {
-      return invalid("tensor " + quoted(tensor.name) + " has the extent " +
+      return invalid("tensor " + quote(tensor.name) + " has the extent " +
                      std::to_string(extent) + ", expected at least 0");
     }
     empty = empty || extent == 0;
     if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(extent, 1), &bytes)) {
-      return Status(StatusCode::kOverflow, "[safetensors] tensor " + quoted(tensor.name) +
+      return Status(StatusCode::kOverflow, "[safetensors] tensor " + quote(tensor.name) +
                                                " is larger than 2^63 - 1 bytes");
     }
   }
@@ -52,7 +52,7 @@ Expected<std::string> metadata_json(const Metadata& metadata) {
   bool first = true;
   for (const auto& [key, value] : metadata) {
     if (!is_utf8(key) || !is_utf8(value)) {
-      return invalid("the metadata of " + quoted(key) + " is not UTF-8");
+      return invalid("the metadata of " + quote(key) + " is not UTF-8");
     }
     if (!first) json += ',';
     first = false;
@@ -137,7 +137,7 @@ class PendingFile {
 };
 
 WriteOutcome outcome(WriteResult result, const std::string& path, const std::string& why) {
-  return {result, "[safetensors] output " + quoted(path) + ": " + why};
+  return {result, "[safetensors] output " + quote(path) + ": " + why};
 }
 
 /// The file that a symbolic link names, so that the link survives; other paths as they are.
@@ -200,9 +200,9 @@ Expected<EncodedHeader> encode_header(std::span<const TensorToWrite> tensors,
   std::set<std::string_view> seen{kMetadataKey};
   for (const std::size_t i : out.order) {
     const TensorToWrite& tensor = tensors[i];
-    if (!is_utf8(tensor.name)) return invalid("the name " + quoted(tensor.name) + " is not UTF-8");
+    if (!is_utf8(tensor.name)) return invalid("the name " + quote(tensor.name) + " is not UTF-8");
     if (!seen.insert(tensor.name).second) {
-      return invalid("the name " + quoted(tensor.name) + " is taken");
+      return invalid("the name " + quote(tensor.name) + " is taken");
     }
     Expected<std::int64_t> bytes = bytes_of(tensor);
     if (!bytes) return bytes.status();
@@ -244,7 +244,7 @@ WriteOutcome check_target(const std::string& path) {
   const std::string directory = slash == std::string::npos ? "." : target.substr(0, slash + 1);
   if (::access(directory.c_str(), W_OK | X_OK) != 0) {
     return outcome(WriteResult::kRefused, path,
-                   "its directory " + quoted(directory) + ": " + std::strerror(errno));
+                   "its directory " + quote(directory) + ": " + std::strerror(errno));
   }
   return {};
 }

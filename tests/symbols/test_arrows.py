@@ -1,4 +1,4 @@
-"""check_arrows.py finds every bad include that is planted here, and none in a tree that has none."""
+"""check_arrows.py finds every bad include that is planted here, and none in a clean tree."""
 
 import os
 import pathlib
@@ -40,6 +40,8 @@ CLEAN = {
     "examples/hello.cc": '#include "regard/status.h"\n',
 }
 
+KERNEL = "kernel code includes only kernel headers"
+
 # (file, include line added to it, the rule it breaks)
 PLANTED = [
     ("src/core/select.cc", '"backends/math/backend.h"', "src/core -> src/backends"),
@@ -59,14 +61,14 @@ PLANTED = [
     ("include/regard/status.h", "<immintrin.h>", "include -> vendor header"),
     ("include/regard/status.h", "<nlohmann/json.hpp>", "include -> vendor header"),
     ("include/regard/status.h", '"regard/absent.h"', "no such project file"),
-    ("src/backends/fast/isa_avx2.cc", "<vector>", "kernel code includes only kernel headers"),
-    ("src/backends/fast/tile.inl", "<algorithm>", "kernel code includes only kernel headers"),
+    ("src/backends/fast/isa_avx2.cc", "<vector>", KERNEL),
+    ("src/backends/fast/tile.inl", "<algorithm>", KERNEL),
     ("src/backends/fast/args.h", "<immintrin.h>", "intrinsics outside simd_* and isa_*"),
-    ("src/backends/fast/isa_avx2.cc", '"core/select.h"', "kernel code includes only kernel headers"),
-    ("src/backends/fast/tile.inl", '"core/plan_cache.h"', "kernel code includes only kernel headers"),
-    ("src/backends/fast/tile.inl", '"platform/cpu.h"', "kernel code includes only kernel headers"),
-    ("src/backends/fast/tile.inl", '"regard/status.h"', "kernel code includes only kernel headers"),
-    ("src/backends/fast/device.cuh", "<string>", "kernel code includes only kernel headers"),
+    ("src/backends/fast/isa_avx2.cc", '"core/select.h"', KERNEL),
+    ("src/backends/fast/tile.inl", '"core/plan_cache.h"', KERNEL),
+    ("src/backends/fast/tile.inl", '"platform/cpu.h"', KERNEL),
+    ("src/backends/fast/tile.inl", '"regard/status.h"', KERNEL),
+    ("src/backends/fast/device.cuh", "<string>", KERNEL),
     ("src/backends/fast/isa_avx2.cc", '"isa_scalar.cc"', "isa_a -> isa_b"),
     ("src/backends/math/backend.h", "<immintrin.h>", "intrinsics outside simd_* and isa_*"),
     ("src/core/select.cc", "<arm_neon.h>", "intrinsics outside simd_* and isa_*"),
@@ -95,9 +97,9 @@ class Arrows(unittest.TestCase):
     def test_reached_through_a_header(self):
         tree = dict(CLEAN)
         tree["src/backends/fast/args.h"] += "#include <vector>\n"
-        rule = "kernel code includes only kernel headers"
         kernels = ("isa_avx2.cc", "isa_scalar.cc", "tile.inl")
-        self.assertEqual(rules_of(tree), {(f"src/backends/fast/{name}", rule) for name in kernels})
+        expected = {(f"src/backends/fast/{name}", KERNEL) for name in kernels}
+        self.assertEqual(rules_of(tree), expected)
 
     def test_repository(self):
         found = [f"{p}:{n}: {rule}: {text}" for p, n, rule, text in check_arrows.findings(ROOT)]

@@ -1,0 +1,221 @@
+#include "conformance/compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <vector>
+
+#include "conformance/bar.h"
+#include "oracle/number.h"
+#include "oracle/rules.h"
+
+namespace regard::conformance {
+namespace {
+
+using oracle::RowFacts;
+using oracle::Truth;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kStructuralFrom = 0.1;
+// Products below 2^-126 may flush: what a row of many keys can lose to that.
+constexpr double kFlushed = 0x1p-126;
+
+class Comparer {
+ public:
+  Comparer(const Buffers& buffers, const Truth& truth)
+      : buffers_(buffers),
+        truth_(truth),
+        u_(oracle::unit_roundoff(truth.dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32)) {}
+
+  Comparison run() {
+    for (std::int64_t b = 0; b < truth_.batch && result_.ok; ++b) {
+      for (std::int64_t h = 0; h < truth_.num_heads && result_.ok; ++h) {
+        b_ = b;
+        h_ = h;
+        count_rows();
+        compare_out();
+        if (result_.ok && buffers_.lse.present()) compare_lse();
+        if (result_.ok && buffers_.saved_stats.present()) compare_stats();
+        if (result_.ok && buffers_.scores_out.present()) compare_scores();
+      }
+    }
+    return result_;
+  }
+
+ private:
+  std::size_t row_index(std::int64_t i) const {
+    return static_cast<std::size_t>((b_ * truth_.num_heads + h_) * truth_.seqlen_q + i);
+  }
+  const RowFacts& facts(std::int64_t i) const { return truth_.rows[row_index(i)]; }
+  bool structural(const RowFacts& f) const { return 4.0 * u_ * f.smax > kStructuralFrom; }
+  double score_floor(const RowFacts& f) const { return 4.0 * u_ * f.smax; }
+
+  void count_rows() {
+    for (std::int64_t i = 0; i < truth_.seqlen_q; ++i) {
+      const RowFacts& f = facts(i);
+      ++result_.rows;
+      if (f.padding) ++result_.padding_rows;
+      if (!f.padding && f.visible_keys == 0) ++result_.dead_rows;
+      if (structural(f)) ++result_.structural_rows;
+    }
+  }
+
+  void fail(const std::string& tensor, const std::string& text) {
+    result_.ok = false;
+    result_.text = tensor + " b " + std::to_string(b_) + " h " + std::to_string(h_) + " " + text;
+  }
+
+  void fail_element(const std::string& tensor, std::int64_t row, std::int64_t column,
+                    long double expected, double actual, const std::string& why) {
+    fail(tensor, "row " + std::to_string(row) + " column " + std::to_string(column) +
+                     ": expected " + number_text(expected) + ", actual " + number_text(actual) +
+                     " (" + why + ")");
+  }
+
+  void compare_out() {
+    std::vector<Sample> samples;
+    double max_expected = 0.0;
+    for (std::int64_t i = 0; i < truth_.seqlen_q && result_.ok; ++i) {
+      const RowFacts& f = facts(i);
+      const bool by_structure = structural(f);
+      for (std::int64_t d = 0; d < truth_.head_dim_v && result_.ok; ++d) {
+        const std::size_t at = row_index(i) * static_cast<std::size_t>(truth_.head_dim_v) +
+                               static_cast<std::size_t>(d);
+        const double actual = oracle::element(buffers_.out, b_, h_, i, d);
+        const long double expected = truth_.out[at];
+        if (f.visible_keys == 0) {
+          if (actual != 0.0) fail_element("out", i, d, 0.0, actual, "sees no key");
+        } else if (by_structure) {
+          judge_structure(f, i, d, expected, actual);
+        } else {
+          if (std::isfinite(expected)) {
+            max_expected = std::max(max_expected, std::fabs(static_cast<double>(expected)));
+          }
+          samples.push_back({i, d, expected, truth_.out_ideal[at], actual, out_floor(f)});
+        }
+      }
+    }
+    if (!result_.ok) return;
+    const Dtype dtype = buffers_.out.dtype;
+    const double floor = 2.0 * oracle::unit_roundoff(dtype) * max_expected +
+                         oracle::half_of_smallest(dtype);
+    const Judgement judgement = judge(samples, floor);
+    if (!judgement.ok) fail("out", judgement.text);
+    if (max_expected > 0.0) {
+      result_.out_error = std::max(result_.out_error, judgement.max_error / max_expected);
+    }
+    result_.out_margin = std::max(result_.out_margin, judgement.margin);
+  }
+
+  double out_floor(const RowFacts& f) const {
+    const double flushed =
+        truth_.dtype == Dtype::kF64 ? 0.0 : kFlushed * static_cast<double>(f.visible_keys);
+    return (score_floor(f) + flushed) * f.max_abs_v;
+  }
+
+  /// Finite, within [min V, max V]; equal scores give the mean of V.
+  void judge_structure(const RowFacts& f, std::int64_t i, std::int64_t d, long double expected,
+                       double actual) {
+    if (!f.finite) {  // what is not finite in the inputs may show
+      if (std::isnan(expected) && !std::isnan(actual)) {
+        fail_element("out", i, d, expected, actual, "a visible NaN must show");
+      }
+      return;
+    }
+    const double slack = 4.0 * std::max(oracle::unit_roundoff(truth_.dtype),
+                                        oracle::unit_roundoff(buffers_.out.dtype)) * f.max_abs_v;
+    if (!(actual >= f.min_v - slack && actual <= f.max_v + slack)) {
+      fail_element("out", i, d, expected, actual,
+                   "within [min V, max V] = [" + number_text(f.min_v) + ", " +
+                       number_text(f.max_v) + "]");
+    } else if (f.equal_scores && !(std::fabs(actual - static_cast<double>(expected)) <= slack)) {
+      fail_element("out", i, d, expected, actual, "equal scores give the mean of V");
+    }
+  }
+
+  double lse_floor(std::int64_t i) const {
+    const double lse = static_cast<double>(truth_.lse[row_index(i)]);
+    const double magnitude = std::isfinite(lse) ? std::fabs(lse) : 0.0;
+    return 4.0 * u_ * std::max({1.0, std::fabs(facts(i).row_max), magnitude});
+  }
+
+  void compare_lse() {
+    std::vector<Sample> samples;
+    for (std::int64_t i = 0; i < truth_.seqlen_q; ++i) {
+      samples.push_back({i, 0, truth_.lse[row_index(i)], truth_.lse_ideal[row_index(i)],
+                         oracle::element(buffers_.lse, b_, h_, i), lse_floor(i)});
+    }
+    const Judgement judgement = judge(samples, 0.0);
+    if (!judgement.ok) fail("lse", judgement.text);
+    result_.lse_error = std::max(result_.lse_error, judgement.max_error);
+    result_.lse_margin = std::max(result_.lse_margin, judgement.margin);
+  }
+
+  /// The running maximum (base 2) and row sum of a row give its lse; rows without weight hold
+  /// (-inf, 0).
+  void compare_stats() {
+    std::vector<Sample> samples;
+    for (std::int64_t i = 0; i < truth_.seqlen_q && result_.ok; ++i) {
+      const double max = oracle::element(buffers_.saved_stats, b_, h_, i, 0);
+      const double sum = oracle::element(buffers_.saved_stats, b_, h_, i, 1);
+      const long double expected = truth_.lse[row_index(i)];
+      if (std::isinf(expected) && expected < 0) {
+        if (max != -kInfinity || sum != 0.0) {
+          fail_element("saved_stats", i, max != -kInfinity ? 0 : 1, max != -kInfinity ? expected : 0,
+                       max != -kInfinity ? max : sum, "a row without weight is (-inf, 0)");
+        }
+        continue;
+      }
+      const double lse = max * std::log(2.0) + std::log(sum);
+      samples.push_back(
+          {i, 0, expected, truth_.lse_ideal[row_index(i)], lse, 2.0 * lse_floor(i)});
+    }
+    if (!result_.ok) return;
+    const Judgement judgement = judge(samples, 0.0);
+    if (!judgement.ok) fail("saved_stats", judgement.text + " (as lse)");
+  }
+
+  void compare_scores() {
+    std::vector<Sample> samples;
+    const bool probs = truth_.scores_kind == ScoresKind::kProbs;
+    for (std::int64_t i = 0; i < truth_.seqlen_q && result_.ok; ++i) {
+      const RowFacts& f = facts(i);
+      for (std::int64_t j = 0; j < truth_.seqlen_kv && result_.ok; ++j) {
+        const std::size_t at = row_index(i) * static_cast<std::size_t>(truth_.seqlen_kv) +
+                               static_cast<std::size_t>(j);
+        const double actual = oracle::element(buffers_.scores_out, b_, h_, i, j);
+        const long double expected = truth_.scores[at];
+        if (truth_.visible[at] == 0) {
+          judge_hidden_score(i, j, expected, actual);
+        } else if (!probs || !structural(f)) {
+          samples.push_back({i, j, expected, truth_.scores_ideal[at], actual,
+                             score_floor(f) + (probs ? 2.0 * u_ : 0.0)});
+        }
+      }
+    }
+    if (!result_.ok) return;
+    const Judgement judgement = judge(samples, 0.0);
+    if (!judgement.ok) fail("scores_out", judgement.text);
+  }
+
+  /// Hidden keys: -inf among edited scores, 0 among the others.
+  void judge_hidden_score(std::int64_t i, std::int64_t j, long double expected, double actual) {
+    if (static_cast<long double>(actual) == expected) return;
+    fail_element("scores_out", i, j, expected, actual, "behind a mask");
+  }
+
+  const Buffers& buffers_;
+  const Truth& truth_;
+  double u_;
+  std::int64_t b_ = 0, h_ = 0;
+  Comparison result_;
+};
+
+}  // namespace
+
+Comparison compare(const Buffers& buffers, const oracle::Truth& truth) {
+  return Comparer(buffers, truth).run();
+}
+
+}  // namespace regard::conformance

@@ -1,0 +1,184 @@
+#include "conformance/fill.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "conformance/problem.h"
+#include "conformance/rng.h"
+#include "oracle/number.h"
+
+namespace regard::conformance {
+namespace {
+
+// One stream of random numbers a tensor, so that a tensor's values do not depend on the others.
+enum Stream : std::uint64_t {
+  kQ = 1, kK, kV, kMask, kMaskRows, kBias, kBiasRows, kSinks, kSegments, kLensQ, kLensKv, kOffsets,
+  kScalars
+};
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kLargeScore = 300.0;  // deviation of scores for data=large: some reach 1e3
+
+class Filler {
+ public:
+  Filler(const Case& c, AttentionRequest* request) : case_(c), r_(*request) {}
+
+  void run() {
+    fill_main();
+    if (r_.attn_mask.present()) fill_mask();
+    if (r_.attn_bias.present()) fill_bias();
+    fill_alibi();
+    fill_sinks();
+    fill_segments();
+    fill_lengths(r_.seqlens_q, case_.data.seqlens_q, case_.params.seqlen_q, kLensQ);
+    fill_lengths(r_.seqlens_kv, case_.data.seqlens_kv, case_.params.seqlen_kv, kLensKv);
+    fill_offsets();
+    const Rng rng(case_.data.seed, kScalars);
+    r_.rng_seed = rng.bits_at(0);
+    r_.rng_offset = rng.bits_at(1);
+  }
+
+ private:
+  DataKind kind() const { return case_.data.kind; }
+  Rng stream(Stream s) const { return Rng(case_.data.seed, s); }
+
+  /// f(index, position in the dense tensor, head) for every element of a [B,H,S,D] tensor.
+  template <class F>
+  void fill_rows(const TensorView& view, F&& value) {
+    std::uint64_t position = 0;
+    for_each_element(view, [&](const std::int64_t(&index)[kMaxRank], unsigned char* element) {
+      oracle::encode(value(index, position++), element, view.dtype);
+    });
+  }
+
+  double query_gain(std::int64_t head) const {
+    if (kind() == DataKind::kOutlier) return head % 3 == 0 ? 20.0 : 1.0;
+    if (kind() != DataKind::kLarge) return 1.0;
+    const double deviation = std::fabs(case_.params.softmax_scale) *
+                             std::sqrt(static_cast<double>(case_.params.head_dim_qk));
+    return std::clamp(kLargeScore / deviation, 1.0, 1000.0);
+  }
+
+  void fill_main() {
+    const Rng q = stream(kQ), k = stream(kK), v = stream(kV);
+    const bool constant = kind() == DataKind::kConstant;
+    fill_rows(r_.q, [&](const auto& at, std::uint64_t n) {
+      // Constant rows: one number along a row of Q.
+      if (constant) n -= static_cast<std::uint64_t>(at[3]);
+      return q.normal_at(n) * query_gain(at[1]);
+    });
+    fill_rows(r_.k, [&](const auto& at, std::uint64_t n) {
+      // ... the same K row for every key in even heads: all scores of a row are equal ...
+      if (constant && at[1] % 2 == 0) n -= static_cast<std::uint64_t>(at[2] * r_.k.shape[3]);
+      const bool outlier = kind() == DataKind::kOutlier && at[3] % 16 == 3;
+      return k.normal_at(n) * (outlier ? 8.0 : 1.0);
+    });
+    fill_rows(r_.v, [&](const auto& at, std::uint64_t n) {
+      // ... and the same V row in odd heads: the output is that row.
+      if (constant && at[1] % 2 == 1) n -= static_cast<std::uint64_t>(at[2] * r_.v.shape[3]);
+      return v.normal_at(n);
+    });
+  }
+
+  void fill_mask() {
+    const TensorView& mask = r_.attn_mask;
+    const Rng rows = stream(kMaskRows), elements = stream(kMask);
+    const double any_true = mask.dtype == Dtype::kU8 ? 255.0 : 1.0;
+    fill_rows(mask, [&](const auto&, std::uint64_t n) {
+      const double row = rows.uniform_at(n / static_cast<std::uint64_t>(mask.shape[3]));
+      if (row < 0.1) return 0.0;  // sees nothing
+      if (row < 0.2) return any_true;
+      const double draw = elements.uniform_at(n);
+      return draw < 0.3 ? 0.0 : draw < 0.6 ? any_true : 1.0;
+    });
+  }
+
+  void fill_bias() {
+    const TensorView& bias = r_.attn_bias;
+    const Rng rows = stream(kBiasRows), elements = stream(kBias);
+    const bool finfo = kind() == DataKind::kFinfoMin;
+    // An f64 bias of an f32 problem is read as f32, where f64's least number would be -inf.
+    const bool narrow = bias.dtype == Dtype::kF64 && r_.q.dtype != Dtype::kF64;
+    const double lowest = oracle::lowest(narrow ? Dtype::kF32 : bias.dtype);
+    fill_rows(bias, [&](const auto&, std::uint64_t n) {
+      const double row = rows.uniform_at(n / static_cast<std::uint64_t>(bias.shape[3]));
+      const double draw = elements.uniform_at(n);
+      if (row < 0.06 || draw < 0.04) return -kInfinity;
+      if (finfo && (row < 0.4 || draw < 0.15)) return lowest;
+      return 1.5 * elements.normal_at(~n);
+    });
+  }
+
+  void fill_alibi() {
+    if (!r_.alibi_slopes.present()) return;
+    fill_rows(r_.alibi_slopes, [&](const auto&, std::uint64_t n) {
+      return std::ldexp(1.0, -1 - static_cast<int>(n % 8));
+    });
+  }
+
+  void fill_sinks() {
+    if (!r_.sinks.present()) return;
+    const Rng rng = stream(kSinks);
+    fill_rows(r_.sinks, [&](const auto&, std::uint64_t n) {
+      if (rng.uniform_at(~n) < 0.1) return -kInfinity;
+      return rng.normal_at(n) * (kind() == DataKind::kLarge ? 100.0 : 2.0);
+    });
+  }
+
+  /// Runs of equal ids in most sequences; in some, ids at random.
+  void fill_segments() {
+    if (!r_.segment_ids_q.present()) return;
+    const Rng rng = stream(kSegments);
+    for (const TensorView* view : {&r_.segment_ids_q, &r_.segment_ids_kv}) {
+      const auto base = static_cast<std::uint64_t>(view == &r_.segment_ids_q ? 0 : 1) << 40;
+      double id = 0;
+      fill_rows(*view, [&](const auto& at, std::uint64_t n) {
+        if (at[1] == 0) id = -1;
+        const double draw = rng.uniform_at(base + n);
+        if (rng.uniform_at(~static_cast<std::uint64_t>(at[0])) < 0.2) return std::floor(draw * 3);
+        if (draw < 0.1) id += 1;
+        return id;
+      });
+    }
+  }
+
+  /// The first sequence full, every fifth empty, or as the case says.
+  void fill_lengths(const TensorView& view, const std::vector<std::int64_t>& literal,
+                    std::int64_t extent, Stream s) {
+    if (!view.present()) return;
+    const Rng rng = stream(s);
+    fill_rows(view, [&](const auto& at, std::uint64_t n) -> double {
+      if (n < literal.size()) return static_cast<double>(literal[n]);
+      if (n == 0) return static_cast<double>(extent);
+      if (n % 5 == 4 || extent == 0) return 0.0;
+      return 1.0 + std::floor(rng.uniform_at(static_cast<std::uint64_t>(at[0])) *
+                              static_cast<double>(extent));
+    });
+  }
+
+  void fill_offsets() {
+    if (case_.params.diagonal == Diagonal::kOffset) r_.diagonal_offset = case_.data.diagonal_offset;
+    if (!r_.diagonal_offsets.present()) return;
+    r_.diagonal_offset = 0;
+    Rng rng = stream(kOffsets);
+    // Positions saturate: no offset may wrap. Not with ALiBi, whose rows would be all but constant.
+    const bool extremes = !r_.alibi_slopes.present();
+    for_each_element(r_.diagonal_offsets, [&](const auto&, unsigned char* element) {
+      std::int64_t offset = rng.between(-r_.q.shape[2] - 1, r_.k.shape[2] + 1);
+      const double draw = rng.uniform();
+      if (extremes && draw < 0.04) offset = std::numeric_limits<std::int64_t>::max();
+      if (extremes && draw > 0.96) offset = std::numeric_limits<std::int64_t>::min();
+      std::copy_n(reinterpret_cast<const unsigned char*>(&offset), sizeof offset, element);
+    });
+  }
+
+  const Case& case_;
+  AttentionRequest& r_;
+};
+
+}  // namespace
+
+void fill_inputs(const Case& c, AttentionRequest* request) { Filler(c, request).run(); }
+
+}  // namespace regard::conformance

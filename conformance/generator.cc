@@ -1,0 +1,216 @@
+#include "conformance/generator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "conformance/layout.h"
+#include "conformance/rng.h"
+
+namespace regard::conformance {
+namespace {
+
+constexpr std::int64_t kOddLengths[] = {1, 3, 63, 65, 127, 257};
+constexpr std::int64_t kHeadDims[] = {1, 3, 8, 16, 32, 63, 64, 65, 127, 128, 257};
+
+class Generator {
+ public:
+  Generator(std::uint64_t seed, std::uint64_t index) : rng_(seed, ~index) {}
+
+  Case run() {
+    c_.data.seed = rng_.bits() >> 40;  // short in a repro line
+    draw_dtypes();
+    draw_extents();
+    draw_edits();
+    draw_diagonal();
+    draw_tensors();
+    draw_memory();
+    canonicalize(c_.params);
+    settle_layout(&c_);
+    canonicalize(c_.params);
+    draw_data();
+    return c_;
+  }
+
+ private:
+  AttentionParams& p() { return c_.params; }
+  bool has(Feature f) const { return c_.params.features.has(f); }
+  void maybe(Feature f, double probability) { p().features.set(f, rng_.chance(probability)); }
+
+  void draw_dtypes() {
+    const double draw = rng_.uniform();
+    const Dtype dtype = draw < 0.35   ? Dtype::kF32
+                        : draw < 0.6  ? Dtype::kBf16
+                        : draw < 0.87 ? Dtype::kF16
+                                      : Dtype::kF64;
+    p().dtype_q = p().dtype_kv = p().dtype_out = dtype;
+    const bool narrow = dtype == Dtype::kBf16 || dtype == Dtype::kF16;
+    if (narrow && rng_.chance(0.15)) p().dtype_out = Dtype::kF32;
+    // Mixtures that few backends claim: their refusals must be right too.
+    if (rng_.chance(0.01)) p().dtype_out = dtype == Dtype::kF32 ? Dtype::kBf16 : Dtype::kF32;
+    if (rng_.chance(0.02)) p().dtype_kv = dtype == Dtype::kF64 ? Dtype::kF32 : Dtype::kI8;
+  }
+
+  std::int64_t draw_length() {
+    return rng_.chance(0.7) ? rng_.pick(kOddLengths) : rng_.between(1, 140);
+  }
+
+  /// Extents whose score matrices cost at most a drawn budget of multiply-adds.
+  void draw_extents() {
+    const double budget = rng_.chance(0.01) ? 4e6 : std::exp2(12.0 + 7.5 * rng_.uniform());
+    p().seqlen_q = draw_length();
+    p().seqlen_kv = rng_.chance(0.2) ? p().seqlen_q : draw_length();
+    p().head_dim_qk = rng_.pick(kHeadDims);
+    std::int64_t* extents[] = {&p().head_dim_qk, &p().seqlen_q, &p().seqlen_kv};
+    const auto cost = [&] {
+      return static_cast<double>(p().head_dim_qk) * static_cast<double>(p().seqlen_q) *
+             static_cast<double>(p().seqlen_kv);
+    };
+    while (cost() > budget) {
+      std::int64_t* extent = rng_.pick(extents);
+      *extent = std::max<std::int64_t>(1, rng_.chance(0.5) ? rng_.between(1, *extent) : *extent / 2);
+    }
+    p().head_dim_v = p().head_dim_qk;
+    if (rng_.chance(0.3)) {
+      p().head_dim_v = std::max<std::int64_t>(1, std::min(rng_.pick(kHeadDims), 2 * p().head_dim_qk));
+    }
+    draw_batch_and_heads(budget / cost());
+    if (rng_.chance(0.08)) draw_empty();
+    p().softmax_scale = default_softmax_scale(p().head_dim_qk);
+    if (rng_.chance(0.2)) {
+      const double scales[] = {0.0, -p().softmax_scale, 0.5, 1.0, 2.0 * p().softmax_scale};
+      p().softmax_scale = rng_.pick(scales);
+    }
+  }
+
+  void draw_batch_and_heads(double room) {
+    constexpr std::int64_t kBatches[] = {1, 2, 2, 3, 6};
+    constexpr std::int64_t kHeads[] = {1, 2, 3, 4};
+    constexpr std::int64_t kGroups[] = {2, 3, 4, 8};
+    p().batch = rng_.pick(kBatches);
+    p().num_heads_kv = rng_.pick(kHeads);
+    const std::int64_t group = rng_.chance(0.35) ? rng_.pick(kGroups) : 1;
+    while (p().batch * p().num_heads_kv * group > std::max(2.0 * room, 2.0 * static_cast<double>(group)) &&
+           p().batch * p().num_heads_kv > 1) {
+      (p().batch > p().num_heads_kv ? p().batch : p().num_heads_kv) -= 1;
+    }
+    p().num_heads_q = p().num_heads_kv * group;
+  }
+
+  void draw_empty() {
+    switch (rng_.between(0, 4)) {
+      case 0: p().batch = 0; break;
+      case 1: p().num_heads_q = p().num_heads_kv = 0; break;
+      case 2: p().seqlen_q = 0; break;
+      default: p().seqlen_kv = 0; break;
+    }
+  }
+
+  void draw_edits() {
+    const double window = rng_.uniform();
+    const bool left = (window >= 0.34 && window < 0.44) || window >= 0.74;
+    const bool causal = window >= 0.48 && window < 0.86;
+    const bool right = (window >= 0.44 && window < 0.48) || window >= 0.86;
+    if (left) p().window_left = draw_window();
+    if (causal) p().window_right = 0;
+    if (right) p().window_right = 1 + draw_window();
+    constexpr double kSoftcaps[] = {1.0, 5.0, 30.0};
+    if (rng_.chance(0.2)) p().softcap = rng_.pick(kSoftcaps);
+    constexpr double kDropouts[] = {0.1, 0.25, 0.5, 0.9};
+    if (rng_.chance(0.2)) p().dropout_p = rng_.pick(kDropouts);
+    constexpr ScoresKind kKinds[] = {ScoresKind::kScaled, ScoresKind::kEdited, ScoresKind::kProbs};
+    if (rng_.chance(0.15)) p().scores_kind = rng_.pick(kKinds);
+    maybe(Feature::kAlibi, 0.22);
+  }
+
+  /// Zero, short, or about as long as the keys.
+  std::int64_t draw_window() {
+    if (rng_.chance(0.15)) return 0;
+    return rng_.between(0, rng_.chance(0.5) ? 8 : std::max<std::int64_t>(p().seqlen_kv, 1));
+  }
+
+  void draw_diagonal() {
+    maybe(Feature::kSeqlensQ, 0.25);
+    maybe(Feature::kSeqlensKv, 0.3);
+    const bool measured = p().window_left >= 0 || p().window_right >= 0 || has(Feature::kAlibi);
+    const bool agree = p().seqlen_q == p().seqlen_kv && !has(Feature::kSeqlensQ) &&
+                       !has(Feature::kSeqlensKv);
+    if (!measured && p().dropout_p == 0.0) return;
+    if ((agree || !measured) && rng_.chance(0.3)) return;
+    const double draw = rng_.uniform();
+    if (draw < 0.19) {
+      p().diagonal = Diagonal::kTopLeft;
+    } else if (draw < 0.48) {
+      p().diagonal = Diagonal::kBottomRight;
+    } else {
+      p().diagonal = Diagonal::kOffset;
+      p().features.set(Feature::kDiagonalPerSequence, draw < 0.74);
+    }
+    if (p().diagonal != Diagonal::kOffset || has(Feature::kDiagonalPerSequence)) return;
+    c_.data.diagonal_offset = rng_.between(-p().seqlen_q - 1, p().seqlen_kv + 1);
+    if (rng_.chance(0.04) && !has(Feature::kAlibi)) {
+      c_.data.diagonal_offset = rng_.chance(0.5) ? std::numeric_limits<std::int64_t>::max()
+                                                 : std::numeric_limits<std::int64_t>::min();
+    }
+  }
+
+  void draw_tensors() {
+    maybe(Feature::kAttnMask, 0.3);
+    maybe(Feature::kAttnBias, 0.3);
+    maybe(Feature::kSinks, 0.22);
+    maybe(Feature::kSegmentIds, 0.2);
+    maybe(Feature::kLse, 0.6);
+    maybe(Feature::kSavedStats, 0.14);
+    maybe(Feature::kNeedsGrad, 0.02);  // the forward's refusals for want of a backward
+    p().mask_dims = static_cast<BroadcastDims>(rng_.bits() & 15);
+    p().bias_dims = static_cast<BroadcastDims>(rng_.bits() & 15);
+    const Dtype bias_dtypes[] = {Dtype::kF32, p().dtype_q, Dtype::kF64};
+    p().dtype_bias = rng_.pick(bias_dtypes);
+  }
+
+  void draw_memory() {
+    const bool all_bshd = rng_.chance(0.12);  // where q, k and v may be slices of one block
+    for (Layout* layout : {&p().layout_q, &p().layout_k, &p().layout_v, &p().layout_out}) {
+      const double draw = rng_.uniform();
+      *layout = draw < 0.4 ? Layout::kBhsd : draw < 0.75 ? Layout::kBshd : Layout::kStrided;
+      if (all_bshd) *layout = Layout::kBshd;
+    }
+    for (std::int32_t* align : {&p().align_q_log2, &p().align_k_log2, &p().align_v_log2,
+                                &p().align_out_log2}) {
+      *align = rng_.chance(0.6) ? kMaxAlignLog2
+                                : static_cast<std::int32_t>(rng_.between(0, kMaxAlignLog2));
+    }
+  }
+
+  void draw_data() {
+    const double draw = rng_.uniform();
+    c_.data.kind = draw < 0.15   ? DataKind::kLarge
+                   : draw < 0.3  ? DataKind::kOutlier
+                   : draw < 0.4  ? DataKind::kConstant
+                   : draw < 0.55 ? DataKind::kFinfoMin
+                                 : DataKind::kNormal;
+    c_.data.poison = rng_.chance(0.35) && is_float(p().dtype_kv);
+    if (has(Feature::kSeqlensQ) && rng_.chance(0.4)) draw_lengths(p().seqlen_q, &c_.data.seqlens_q);
+    if (has(Feature::kSeqlensKv) && rng_.chance(0.4)) {
+      draw_lengths(p().seqlen_kv, &c_.data.seqlens_kv);
+    }
+  }
+
+  void draw_lengths(std::int64_t extent, std::vector<std::int64_t>* lengths) {
+    for (std::int64_t b = 0; b < p().batch; ++b) {
+      const std::int64_t choices[] = {0, 1, extent, extent - 1, rng_.pick(kOddLengths),
+                                      rng_.between(0, extent)};
+      lengths->push_back(std::clamp<std::int64_t>(rng_.pick(choices), 0, extent));
+    }
+  }
+
+  Rng rng_;
+  Case c_;
+};
+
+}  // namespace
+
+Case random_case(std::uint64_t seed, std::uint64_t index) { return Generator(seed, index).run(); }
+
+}  // namespace regard::conformance

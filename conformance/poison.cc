@@ -1,0 +1,134 @@
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "conformance/fill.h"
+#include "conformance/rng.h"
+#include "oracle/number.h"
+#include "oracle/rules.h"
+
+namespace regard::conformance {
+namespace {
+
+constexpr std::uint64_t kPoisonStream = 0x706f69736f6e;
+
+/// How many (query head, query) pairs see each row of K and V: [B,Hkv,Skv].
+class Viewers {
+ public:
+  explicit Viewers(const AttentionRequest& r)
+      : heads_(r.k.shape[1]),
+        keys_(r.k.shape[2]),
+        counts_(static_cast<std::size_t>(r.k.shape[0] * heads_ * keys_)) {
+    const oracle::Rules rules(r, oracle::Fault::kNone);
+    for (std::int64_t b = 0; b < r.q.shape[0]; ++b) {
+      for (std::int64_t h = 0; h < r.q.shape[1]; ++h) {
+        for (std::int64_t i = 0; i < rules.len_q(b); ++i) count_row(rules, b, h, i);
+      }
+    }
+  }
+
+  std::int64_t& at(std::int64_t b, std::int64_t h, std::int64_t j) {
+    return counts_[static_cast<std::size_t>((b * heads_ + h) * keys_ + j)];
+  }
+
+ private:
+  void count_row(const oracle::Rules& rules, std::int64_t b, std::int64_t h, std::int64_t i) {
+    for (std::int64_t j = 0; j < keys_; ++j) {
+      if (rules.visible({b, h, i, j})) ++at(b, rules.kv_head(h), j);
+    }
+  }
+
+  std::int64_t heads_, keys_;
+  std::vector<std::int64_t> counts_;
+};
+
+unsigned char* row_of(const TensorView& view, std::int64_t b, std::int64_t h, std::int64_t s) {
+  const std::int64_t offset = b * view.strides[0] + h * view.strides[1] + s * view.strides[2];
+  return static_cast<unsigned char*>(view.data) + offset * size_of(view.dtype);
+}
+
+/// An expanded dimension's rows are one row: all that see it count.
+std::int64_t viewers_of(const TensorView& view, Viewers& viewers, std::int64_t b, std::int64_t h,
+                        std::int64_t j) {
+  const bool all_b = view.strides[0] == 0, all_h = view.strides[1] == 0;
+  std::int64_t count = 0;
+  for (std::int64_t bb = all_b ? 0 : b; bb < (all_b ? view.shape[0] : b + 1); ++bb) {
+    for (std::int64_t hh = all_h ? 0 : h; hh < (all_h ? view.shape[1] : h + 1); ++hh) {
+      count += viewers.at(bb, hh, j);
+    }
+  }
+  return count;
+}
+
+void poison_row(const TensorView& view, unsigned char* row, Rng* rng) {
+  const double poisons[] = {std::numeric_limits<double>::quiet_NaN(),
+                            std::numeric_limits<double>::infinity(),
+                            -std::numeric_limits<double>::infinity()};
+  for (std::int64_t d = 0; d < view.shape[3]; ++d) {
+    oracle::encode(rng->pick(poisons), row + d * size_of(view.dtype), view.dtype);
+  }
+}
+
+void poison_unseen(const TensorView& view, Viewers& viewers, Rng* rng) {
+  for (std::int64_t b = 0; b < view.shape[0]; ++b) {
+    for (std::int64_t h = 0; h < view.shape[1]; ++h) {
+      for (std::int64_t j = 0; j < view.shape[2]; ++j) {
+        if (viewers_of(view, viewers, b, h, j) == 0) poison_row(view, row_of(view, b, h, j), rng);
+      }
+    }
+  }
+}
+
+void poison_padding_queries(const AttentionRequest& r, Rng* rng) {
+  const oracle::Rules rules(r, oracle::Fault::kNone);
+  for (std::int64_t b = 0; b < r.q.shape[0]; ++b) {
+    for (std::int64_t h = 0; h < r.q.shape[1]; ++h) {
+      for (std::int64_t i = rules.len_q(b); i < r.q.shape[2]; ++i) {
+        poison_row(r.q, row_of(r.q, b, h, i), rng);
+      }
+    }
+  }
+}
+
+/// A NaN in one element of a key that fewer than half of its queries see.
+void poison_one_seen(const TensorView& view, Viewers& viewers, std::int64_t rows, Rng* rng) {
+  if (view.shape[0] == 0 || view.shape[1] == 0 || view.shape[2] == 0 || view.shape[3] == 0) return;
+  for (int tries = 0; tries < 8; ++tries) {
+    const std::int64_t b = rng->between(0, view.shape[0] - 1);
+    const std::int64_t h = rng->between(0, view.shape[1] - 1);
+    const std::int64_t j = rng->between(0, view.shape[2] - 1);
+    const std::int64_t d = rng->between(0, view.shape[3] - 1);
+    const std::int64_t count = viewers_of(view, viewers, b, h, j);
+    if (count == 0 || 2 * count >= rows) continue;
+    oracle::encode(std::numeric_limits<double>::quiet_NaN(),
+                   row_of(view, b, h, j) + d * size_of(view.dtype), view.dtype);
+    return;
+  }
+}
+
+/// Whether no weight of a visible key underflows: there 0 * NaN is NaN for some and 0 for others.
+bool weights_stay_positive(const Case& c) {
+  const FeatureSet features = c.params.features;
+  return c.data.kind == DataKind::kNormal && std::fabs(c.params.softmax_scale) <= 1.0 &&
+         !features.has(Feature::kAlibi) && !features.has(Feature::kDropout) &&
+         !features.has(Feature::kSinks);
+}
+
+}  // namespace
+
+void poison(const Case& c, AttentionRequest* request) {
+  Rng rng(c.data.seed, kPoisonStream);
+  Viewers viewers(*request);
+  poison_unseen(request->k, viewers, &rng);
+  poison_unseen(request->v, viewers, &rng);
+  poison_padding_queries(*request, &rng);
+  if (!is_float(request->k.dtype) || !rng.chance(0.5)) return;
+  const std::int64_t heads_kv = request->k.shape[1];
+  const std::int64_t rows = heads_kv == 0 ? 0 : request->q.shape[1] / heads_kv * request->q.shape[2];
+  const bool in_k = rng.chance(0.5);
+  if (in_k) poison_one_seen(request->k, viewers, rows, &rng);
+  if (!in_k && weights_stay_positive(c)) poison_one_seen(request->v, viewers, rows, &rng);
+}
+
+}  // namespace regard::conformance

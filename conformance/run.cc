@@ -1,0 +1,173 @@
+#include "conformance/run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "conformance/layout.h"
+
+namespace regard::conformance {
+namespace {
+
+constexpr int kWorkspaceAlignLog2 = 6;
+
+Report failed(const Case& c, const BackendRef& backend, std::string text) {
+  Report report;
+  report.outcome = Outcome::kFailed;
+  report.text = to_string(backend) + ": " + std::move(text) + "\n  " + repro_line(c, backend);
+  return report;
+}
+
+/// The params that the plan is made from: the case's own alignments where memory happens to be
+/// aligned better, so that a case is one key.
+AttentionParams as_stated(const AttentionParams& described, const AttentionParams& stated) {
+  AttentionParams p = described;
+  p.align_q_log2 = std::min(p.align_q_log2, stated.align_q_log2);
+  p.align_k_log2 = std::min(p.align_k_log2, stated.align_k_log2);
+  p.align_v_log2 = std::min(p.align_v_log2, stated.align_v_log2);
+  p.align_out_log2 = std::min(p.align_out_log2, stated.align_out_log2);
+  return p;
+}
+
+/// `described` with what memory decides (layout classes that extents make moot, alignments) taken
+/// from `stated`.
+AttentionParams without_placement(AttentionParams described, const AttentionParams& stated) {
+  described.layout_q = stated.layout_q;
+  described.layout_k = stated.layout_k;
+  described.layout_v = stated.layout_v;
+  described.layout_out = stated.layout_out;
+  described.align_q_log2 = stated.align_q_log2;
+  described.align_k_log2 = stated.align_k_log2;
+  described.align_v_log2 = stated.align_v_log2;
+  described.align_out_log2 = stated.align_out_log2;
+  return described;
+}
+
+class Run {
+ public:
+  Run(Context& context, PreparedCase* prepared, const BackendRef& backend,
+      const RunOptions& options)
+      : context_(context), prepared_(*prepared), backend_(backend), options_(options) {}
+
+  Report run() {
+    const Policy policy = policy_for(prepared_.source, backend_);
+    const Selection selection = explain(context_, prepared_.params, policy);
+    const Verdict* verdict = selection.find(backend_);
+    if (verdict == nullptr) return fail("explain() does not list it");
+    const Expected<Plan> made = plan(context_, prepared_.params, policy);
+    if (!verdict->usable || !verdict->refusals.empty()) {
+      return refused(policy, *verdict, made.ok());
+    }
+    if (!made) return fail("usable, but plan() says " + made.status().to_string());
+    if (made->backend() != backend_) return fail("planned on " + to_string(made->backend()));
+    report_.kernel = made->kernel().kernel;
+    report_.isa = made->kernel().isa;
+    report_.workspace_bytes = made->workspace_bytes();
+    if (verdict->workspace_bytes != made->workspace_bytes()) {
+      return fail("explain() states workspace " + std::to_string(verdict->workspace_bytes) +
+                  ", the plan " + std::to_string(made->workspace_bytes()));
+    }
+    return execute_and_compare(*made);
+  }
+
+ private:
+  Report fail(std::string text) const { return failed(prepared_.source, backend_, std::move(text)); }
+
+  Report refused(const Policy& policy, const Verdict& verdict, bool planned) {
+    if (planned) return fail("refused by explain(), but plan() succeeds");
+    if (options_.check_fixes) {
+      const std::string wrong = check_fixes(context_, prepared_.params, policy, verdict);
+      if (!wrong.empty()) return fail(wrong);
+    }
+    report_.outcome = Outcome::kRefused;
+    for (const Refusal& refusal : verdict.refusals) {
+      report_.text += (report_.text.empty() ? "" : "; ") + to_string(refusal);
+    }
+    return report_;
+  }
+
+  Report execute_and_compare(const Plan& plan) {
+    std::vector<unsigned char> first;
+    for (int round = 0; round < (options_.twice ? 2 : 1); ++round) {
+      if (std::string wrong = execute_once(plan, round == 0 ? 0xff : 0x7b); !wrong.empty()) {
+        return fail(wrong);
+      }
+      std::vector<unsigned char> bytes = prepared_.problem.output_bytes();
+      if (round == 0) {
+        first = std::move(bytes);
+      } else if (first != bytes) {
+        return fail("a second run on another workspace gave other bits");
+      }
+    }
+    report_.comparison = compare(prepared_.problem.request(), prepared_.truth);
+    if (!report_.comparison.ok) return fail(report_.comparison.text);
+    return report_;
+  }
+
+  /// Empty when execute() succeeded and wrote outputs and workspace alone.
+  std::string execute_once(const Plan& plan, unsigned char pattern) {
+    const Block workspace = make_workspace(plan, pattern);
+    prepared_.problem.reset_outputs();
+    Launch launch;
+    launch.workspace = {workspace.data(), workspace.size()};
+    const Status status = execute(plan, prepared_.problem.request(), launch);
+    if (!status.ok()) return "planned, but execute() says " + status.to_string();
+    if (!workspace.intact()) return "bytes outside of the workspace were written";
+    return prepared_.problem.check_memory();
+  }
+
+  Block make_workspace(const Plan& plan, unsigned char pattern) const {
+    const auto bytes = static_cast<std::size_t>(plan.workspace_bytes());
+    Block workspace(bytes, kWorkspaceAlignLog2, options_.guard);
+    workspace.fill(pattern);
+    return workspace;
+  }
+
+  Context& context_;
+  PreparedCase& prepared_;
+  const BackendRef& backend_;
+  const RunOptions& options_;
+  Report report_;
+};
+
+}  // namespace
+
+std::string repro_line(const Case& c, const BackendRef& backend) {
+  return "regard check \"" + to_string(c) + "\" --backend " + to_string(backend);
+}
+
+Policy policy_for(const Case& c, const BackendRef& backend) {
+  Policy policy;
+  policy.only = std::vector<BackendRef>{backend};
+  policy.assume_finite = !c.data.poison;
+  return policy;
+}
+
+Expected<PreparedCase> prepare(const Case& c, Guard guard, oracle::Fault fault) {
+  PreparedCase prepared{c, {}, make_problem(c, {guard, false}), {}};
+  Expected<AttentionParams> described = describe(prepared.problem.request());
+  if (!described) return described.status();
+  const AttentionParams seen = without_placement(*described, c.params);
+  if (!(seen == c.params)) {
+    return Status(StatusCode::kInternal, "[prepare] the case states " + to_json(c.params) +
+                                             ", describe() sees " + to_json(*described));
+  }
+  prepared.params = as_stated(*described, c.params);
+  Expected<oracle::Truth> truth = oracle::compute(prepared.problem.request(), fault);
+  if (!truth) return truth.status();
+  prepared.truth = std::move(*truth);
+  return prepared;
+}
+
+Report run_prepared(Context& context, PreparedCase* prepared, const BackendRef& backend,
+                    const RunOptions& options) {
+  return Run(context, prepared, backend, options).run();
+}
+
+Report run_case(Context& context, const Case& c, const BackendRef& backend,
+                const RunOptions& options) {
+  Expected<PreparedCase> prepared = prepare(c, options.guard);
+  if (!prepared) return failed(c, backend, prepared.status().to_string());
+  return run_prepared(context, &*prepared, backend, options);
+}
+
+}  // namespace regard::conformance

@@ -1,0 +1,29 @@
+#include "backends/backend_list.h"
+
+#include "backends/absent/backend.h"
+#include "backends/cpu_efficient/backend.h"
+#include "backends/math/backend.h"
+
+// The only file that names every backend.
+
+namespace regard {
+
+std::span<const Backend* const> builtin_backends(DeviceType device) {
+  // Fastest first; MATH stands behind EFFICIENT because its memory grows with the scores.
+  static const Backend* const cpu[] = {
+      &absent::cpu_flash(),
+      &efficient::backend(),
+      &math::backend(),
+      &absent::cpu_cudnn(),
+  };
+  static const Backend* const cuda[] = {
+      &absent::cuda_cudnn(),
+      &absent::cuda_flash(),
+      &absent::cuda_efficient(),
+      &absent::cuda_math(),
+  };
+  return device == DeviceType::kCuda ? std::span<const Backend* const>(cuda)
+                                     : std::span<const Backend* const>(cpu);
+}
+
+}  // namespace regard

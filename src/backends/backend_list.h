@@ -1,0 +1,13 @@
+#pragma once
+
+#include <span>
+
+#include "regard/backend.h"
+
+namespace regard {
+
+/// The backends of a device, each BackendId once, in built-in order: without a policy or a tuning
+/// table the first that can run is chosen. They live as long as the program.
+std::span<const Backend* const> builtin_backends(DeviceType device);
+
+}  // namespace regard

@@ -1,0 +1,108 @@
+#include "backends/math/backend.h"
+
+#include <algorithm>
+
+#include "backends/math/kernel.h"
+#include "base/checked.h"
+#include "cpu/claims.h"
+#include "cpu/make_problem.h"
+#include "cpu/run_tasks.h"
+#include "cpu/scratch.h"
+
+namespace regard::math {
+namespace {
+
+constexpr std::int64_t kRows = 32;    // of a task: what one read (and conversion) of K and V serves
+constexpr std::int64_t kTileKv = 64;  // a constant, so that no sum's order depends on anything
+
+const Kernel& kernel_of(const AttentionParams& p) noexcept {
+  return p.dtype_q == Dtype::kF64 ? kScalarF64 : kScalarF32;
+}
+
+/// Fills the offsets of args; returns a slot's bytes.
+std::int64_t lay_out(const AttentionParams& p, std::int64_t strips, ForwardArgs* args) noexcept {
+  const Kernel& kernel = kernel_of(p);
+  const bool converts = p.dtype_kv != Dtype::kF32 && p.dtype_kv != Dtype::kF64;
+  const std::int64_t rows = strips * kernel.width;
+  args->strips = strips;
+  args->tile_kv = kTileKv;
+  cpu::ScratchLayout layout;
+  args->at_strips = layout.take(strips, kernel.strip_bytes);
+  args->at_q = layout.take(saturating_mul(rows, p.head_dim_qk), kernel.scalar_bytes);
+  args->at_out = layout.take(saturating_mul(rows, p.head_dim_v), kernel.scalar_bytes);
+  args->at_scores = layout.take(saturating_mul(rows, p.seqlen_kv), kernel.scalar_bytes);
+  const std::int64_t tile = converts ? kTileKv : 0;
+  args->at_tile = layout.take(saturating_mul(tile, std::max(p.head_dim_qk, p.head_dim_v)),
+                              kernel.scalar_bytes);
+  args->at_row = layout.take(std::max(p.head_dim_qk, kTileKv), kernel.scalar_bytes);
+  return layout.total();
+}
+
+BackendInfo make_info() {
+  BackendInfo info;
+  info.ref.id = BackendId::kMath;
+  info.summary = "unfused and deterministic: scores, softmax, product; every feature, any head_dim";
+  info.determinism = Determinism::kBatchInvariant;
+  info.forward = cpu::forward_claims();
+  info.forward.features.set(Feature::kScoresOut);
+  info.forward.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 2e-6},
+                         {Dtype::kF64, Dtype::kF64, Dtype::kF64, 5e-15},
+                         {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 5e-3},
+                         {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 2e-6},
+                         {Dtype::kF16, Dtype::kF16, Dtype::kF16, 1e-3},
+                         {Dtype::kF16, Dtype::kF16, Dtype::kF32, 2e-6}};
+  return info;
+}
+
+class MathBackend final : public Backend {
+ public:
+  const BackendInfo& info() const override { return info_; }
+
+  std::int64_t workspace_bytes(const AttentionKey& key, const Env& env) const override {
+    ForwardArgs args;
+    const std::int64_t strips = kRows / kernel_of(key.params()).width;
+    return saturating_mul(lay_out(key.params(), strips, &args), slots(key, env));
+  }
+
+  Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override {
+    KernelPlan plan;
+    plan.kernel = std::string("math_scalar_") + to_string(key.params().dtype_q);
+    plan.isa = Isa::kScalar;
+    plan.slots = slots(key, env);
+    plan.tile_q = kRows;
+    plan.tile_kv = kTileKv;
+    plan.workspace_bytes = workspace_bytes(key, env);
+    return plan;
+  }
+
+  Status execute(const KernelPlan& plan, const AttentionParams& params, const Buffers& buffers,
+                 const Launch& launch) const override {
+    const Kernel& kernel = kernel_of(params);
+    ForwardArgs args;
+    const std::int64_t strips =
+        cpu::choose_strips(params, kernel.width, plan.tile_q / kernel.width, plan.slots);
+    const std::int64_t slot_bytes = lay_out(params, strips, &args);
+    args.problem = cpu::make_problem(params, buffers);
+    args.grid = cpu::make_grid(params, strips * kernel.width);
+    const std::int64_t tasks = cpu::count_tasks(params, strips * kernel.width);
+    cpu::run_tasks({kernel.forward, &args, tasks, slot_bytes}, plan.slots, launch);
+    return Status();
+  }
+
+ private:
+  /// One strip a task is the finest that execute divides a key's rows.
+  static std::int32_t slots(const AttentionKey& key, const Env& env) noexcept {
+    return cpu::plan_slots(env, cpu::count_tasks(key.params(), kernel_of(key.params()).width));
+  }
+
+  BackendInfo info_ = make_info();
+};
+
+}  // namespace
+
+const Backend& backend() {
+  static const MathBackend instance;
+  return instance;
+}
+
+}  // namespace regard::math

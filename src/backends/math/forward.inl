@@ -1,0 +1,179 @@
+// One task of MATH's forward, unfused: scores of complete rows, edits, softmax over the rows, product
+// with V; each step finishes for all strips of the task before the next. Included by isa_<isa>.cc.
+
+#include <cstdint>
+
+#include "backends/math/kernel.h"
+#include "backends/math/scores_out.inl"
+#include "cpu/softmax.h"
+#include "cpu/strip.h"
+
+namespace regard::math {
+
+using cpu::ProductInput;
+using cpu::Sequence;
+using semantics::TileClass;
+
+/// A task's rows, and where it works.
+template <class V>
+struct Task {
+  using T = typename V::Scalar;
+  const ForwardArgs& a;
+  const Sequence& s;
+  std::int64_t head_kv;
+  std::int64_t count;  // strips in use
+  cpu::TileSpan tiles;
+  Strip<V>* strips;
+  T* q_t;
+  T* out_t;
+  T* scores;
+  T* tile;
+  T* row;
+
+  /// scores^T of a strip at key j.
+  T* scores_at(std::int64_t x, std::int64_t j) const {
+    return scores + (x * a.problem.seqlen_kv + j) * V::kWidth;
+  }
+  Tile tile_at(std::int64_t index) const {
+    return cpu::tile_at(index, a.tile_kv, s.band.len_kv);
+  }
+  /// All tiles as one.
+  Tile reach() const {
+    if (tiles.begin == tiles.end) return {};
+    const Tile last = tile_at(tiles.end - 1);
+    const std::int64_t begin = tiles.begin * a.tile_kv;
+    return {begin, last.begin + last.size - begin};
+  }
+  TileClass classify(std::int64_t x, Tile at) const {
+    return semantics::classify_tile(s.band, strips[x].i_begin, strips[x].i_end, at.begin,
+                                    at.begin + at.size, cpu::is_opaque(a.problem));
+  }
+};
+
+template <class V>
+static void start_strips(const Task<V>& t, std::int64_t row_begin, std::int64_t row_end) {
+  const Problem& p = t.a.problem;
+  for (std::int64_t x = 0; x < t.count; ++x) {
+    const std::int64_t begin = row_begin + x * V::kWidth;
+    const std::int64_t rows = begin + V::kWidth < row_end ? V::kWidth : row_end - begin;
+    cpu::set_rows<V>(p, t.s, t.head_kv, begin, rows, t.strips + x);
+    cpu::pack_queries<V>(p, t.strips[x], t.row, t.q_t + x * p.head_dim_qk * V::kWidth);
+  }
+}
+
+/// One strip's edited scores of one tile; what a row may not see is -inf.
+template <class V>
+static void compute_tile(const Task<V>& t, std::int64_t x, Tile tile,
+                         ProductInput<typename V::Scalar> keys) {
+  using T = typename V::Scalar;
+  const Problem& p = t.a.problem;
+  const Strip<V>& strip = t.strips[x];
+  T* const scores = t.scores_at(x, tile.begin);
+  const TileClass tile_class = t.classify(x, tile);
+  if (tile_class == TileClass::kEmpty) {
+    for (std::int64_t y = 0; y < tile.size * V::kWidth; ++y) scores[y] = masked_score<T>();
+  } else {
+    cpu::product<V>(keys, t.q_t + x * p.head_dim_qk * V::kWidth, scores, tile.size, p.head_dim_qk);
+    cpu::scale_scores<V>(p, tile.size, scores);
+    if (p.scores_stage == ScoresStage::kScaled) write_scores<V>(p, strip, tile, scores);
+    cpu::edit_scores<V>(p, strip, tile, tile_class, scores, t.row);
+  }
+  if (p.scores_stage == ScoresStage::kScaled) hide_masked<V>(p, strip, tile, scores);
+  if (p.scores_stage == ScoresStage::kEdited) write_scores<V>(p, strip, tile, scores);
+}
+
+template <class V>
+static void compute_scores(const Task<V>& t) {
+  const Problem& p = t.a.problem;
+  for (std::int64_t index = t.tiles.begin; index < t.tiles.end; ++index) {
+    const Tile tile = t.tile_at(index);
+    const auto keys = cpu::load_tile(p.k, t.s.b, t.head_kv, tile, p.head_dim_qk, t.tile);
+    for (std::int64_t x = 0; x < t.count; ++x) compute_tile(t, x, tile, keys);
+  }
+}
+
+/// Scores become exp(score - row maximum); dividing by the row's sum waits for the output.
+template <class V>
+static void apply_softmax(const Task<V>& t, std::int64_t x) {
+  const Problem& p = t.a.problem;
+  Strip<V>& strip = t.strips[x];
+  alignas(64) typename V::Scalar sink[V::kWidth];
+  alignas(64) typename V::Scalar carry[V::kWidth];
+  for (int w = 0; w < V::kWidth; ++w) sink[w] = strip.row_max[w];
+  for (std::int64_t index = t.tiles.begin; index < t.tiles.end; ++index) {
+    const Tile tile = t.tile_at(index);
+    cpu::fold_max<V>(tile.size, t.scores_at(x, tile.begin), strip.row_max);
+  }
+  cpu::rescale<V>(sink, &strip, carry);
+  for (std::int64_t index = t.tiles.begin; index < t.tiles.end; ++index) {
+    const Tile tile = t.tile_at(index);
+    cpu::exponentiate<V>(tile.size, t.scores_at(x, tile.begin), &strip);
+  }
+  if (p.scores_stage == ScoresStage::kProbs) {
+    write_probs<V>(p, strip, t.reach(), t.scores_at(x, t.reach().begin));
+  }
+  if (p.dropout.threshold == 0) return;
+  for (std::int64_t index = t.tiles.begin; index < t.tiles.end; ++index) {
+    const Tile tile = t.tile_at(index);
+    cpu::drop_probs<V>(p, t.s, strip, tile, t.scores_at(x, tile.begin));
+  }
+}
+
+template <class V>
+static void multiply_values(const Task<V>& t) {
+  const Problem& p = t.a.problem;
+  alignas(64) typename V::Scalar one[V::kWidth];
+  for (int w = 0; w < V::kWidth; ++w) one[w] = 1;
+  const std::int64_t out_size = p.head_dim_v * V::kWidth;
+  for (std::int64_t y = 0; y < t.count * out_size; ++y) t.out_t[y] = 0;
+  for (std::int64_t index = t.tiles.begin; index < t.tiles.end; ++index) {
+    const Tile tile = t.tile_at(index);
+    const auto values = cpu::load_tile(p.v, t.s.b, t.head_kv, tile, p.head_dim_v, t.tile);
+    const bool finite = cpu::all_finite<V>(values, tile.size, p.head_dim_v);
+    for (std::int64_t x = 0; x < t.count; ++x) {
+      const TileClass tile_class = t.classify(x, tile);
+      if (tile_class == TileClass::kEmpty) continue;
+      const bool select = tile_class == TileClass::kPartial && !finite;
+      cpu::product_onto<V>(cpu::transposed(values), t.scores_at(x, tile.begin),
+                           t.out_t + x * out_size, p.head_dim_v, tile.size, one, select);
+    }
+  }
+}
+
+template <class V>
+static void forward(const void* opaque, std::int64_t task, char* scratch) {
+  using T = typename V::Scalar;
+  const ForwardArgs& a = *static_cast<const ForwardArgs*>(opaque);
+  const Problem& p = a.problem;
+  const cpu::TaskRows rows = cpu::task_rows(p, a.grid, task);
+  const Sequence s = cpu::sequence_of(p, rows.b);
+  const std::int64_t end = cpu::padding_begin(p, s, rows);
+  cpu::write_padding<V>(p, rows, end);
+  if (p.scores.present) hide_padding<T>(p, rows, end);
+  if (end == rows.begin) return;
+
+  Task<V> t{a,
+            s,
+            rows.head_kv,
+            (end - rows.begin + V::kWidth - 1) / V::kWidth,
+            {},
+            reinterpret_cast<Strip<V>*>(scratch + a.at_strips),
+            reinterpret_cast<T*>(scratch + a.at_q),
+            reinterpret_cast<T*>(scratch + a.at_out),
+            reinterpret_cast<T*>(scratch + a.at_scores),
+            reinterpret_cast<T*>(scratch + a.at_tile),
+            reinterpret_cast<T*>(scratch + a.at_row)};
+  start_strips(t, rows.begin, end);
+  t.tiles = cpu::tiles_of(
+      semantics::visible_keys(s.band, t.strips[0].i_begin, t.strips[t.count - 1].i_end),
+      a.tile_kv);
+  compute_scores(t);
+  for (std::int64_t x = 0; x < t.count; ++x) apply_softmax(t, x);
+  multiply_values(t);
+  for (std::int64_t x = 0; x < t.count; ++x) {
+    if (p.scores.present) hide_unreached<V>(p, t.strips[x], t.reach());
+    cpu::write_rows<V>(p, t.strips[x], t.out_t + x * p.head_dim_v * V::kWidth);
+  }
+}
+
+}  // namespace regard::math

@@ -1,0 +1,68 @@
+#include "cpu/run_tasks.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "base/checked.h"
+
+namespace regard::cpu {
+namespace {
+
+struct State {
+  const TaskLoop* loop;
+  char* scratch;
+  std::atomic<std::int64_t> next{0};
+};
+
+void run_slot(void* opaque, int slot) {
+  State& state = *static_cast<State*>(opaque);
+  const TaskLoop& loop = *state.loop;
+  char* const scratch = state.scratch + slot * loop.scratch_bytes;
+  for (;;) {
+    const std::int64_t task = state.next.fetch_add(1, std::memory_order_relaxed);
+    if (task >= loop.tasks) return;
+    loop.fn(loop.args, task, scratch);
+  }
+}
+
+std::int64_t rows_per_head(const AttentionParams& params) noexcept {
+  const std::int64_t group =
+      params.num_heads_kv > 0 ? params.num_heads_q / params.num_heads_kv : 0;
+  return saturating_mul(params.seqlen_q, group);
+}
+
+}  // namespace
+
+void run_tasks(const TaskLoop& loop, std::int32_t slots, const Launch& launch) {
+  if (loop.tasks <= 0) return;
+  State state{&loop, static_cast<char*>(launch.workspace.data), {}};
+  const auto used = static_cast<int>(std::min<std::int64_t>(slots, loop.tasks));
+  if (used == 1) {
+    run_slot(&state, 0);
+  } else {
+    launch.executor->run(used, run_slot, &state);
+  }
+}
+
+std::int32_t plan_slots(const Env& env, std::int64_t tasks) noexcept {
+  const std::int64_t most = std::max<std::int64_t>(env.concurrency, 1);
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(tasks, 1, most));
+}
+
+std::int64_t count_tasks(const AttentionParams& params, std::int64_t rows_per_task) noexcept {
+  const std::int64_t blocks = ceil_div(rows_per_head(params), rows_per_task);
+  return saturating_mul(saturating_mul(params.batch, params.num_heads_kv), blocks);
+}
+
+std::int64_t choose_strips(const AttentionParams& params, std::int64_t width,
+                           std::int64_t max_strips, std::int32_t slots) noexcept {
+  std::int64_t strips = max_strips;
+  while (strips > 1 && count_tasks(params, strips * width) < 4 * std::int64_t{slots}) strips /= 2;
+  return strips;
+}
+
+TaskGrid make_grid(const AttentionParams& params, std::int64_t rows_per_task) noexcept {
+  return {rows_per_task, ceil_div(rows_per_head(params), rows_per_task)};
+}
+
+}  // namespace regard::cpu

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/problem.h"
+#include "regard/backend.h"
+
+namespace regard::cpu {
+
+/// A kernel's entry: computes one task in `scratch`, the slot's own and of arbitrary contents.
+using TaskFn = void (*)(const void* args, std::int64_t task, char* scratch);
+
+struct TaskLoop {
+  TaskFn fn = nullptr;
+  const void* args = nullptr;
+  std::int64_t tasks = 0;
+  std::int64_t scratch_bytes = 0;  // a slot's
+};
+
+/// Runs every task once on at most `slots` slots of the launch; whoever is free takes the next one.
+void run_tasks(const TaskLoop& loop, std::int32_t slots, const Launch& launch);
+
+/// Slots that a plan states: env's, but not more than there are tasks at the key's extents.
+std::int32_t plan_slots(const Env& env, std::int64_t tasks) noexcept;
+
+/// Tasks of all (b, kv head) when one covers `rows_per_task` rows; saturating.
+std::int64_t count_tasks(const AttentionParams& params, std::int64_t rows_per_task) noexcept;
+
+/// The most strips of `width` rows per task, at most `max_strips`, that leave four tasks a slot, so
+/// that uneven tasks balance; halving K and V reads less often is what more strips are for. Changes
+/// no bits.
+std::int64_t choose_strips(const AttentionParams& params, std::int64_t width,
+                           std::int64_t max_strips, std::int32_t slots) noexcept;
+
+/// Blocks of `rows_per_task` rows for each (b, kv head).
+TaskGrid make_grid(const AttentionParams& params, std::int64_t rows_per_task) noexcept;
+
+}  // namespace regard::cpu

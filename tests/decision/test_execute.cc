@@ -1,0 +1,273 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "mock_backend.h"
+
+namespace regard::test {
+namespace {
+
+// A small request with memory of its own; every output starts as 7.
+struct SmallCall {
+  explicit SmallCall(std::int64_t seqlen = 4, std::int64_t head_dim = 8, std::int64_t heads = 2)
+      : data(static_cast<std::size_t>(heads * seqlen * head_dim), 0.25f),
+        out(data.size(), 7.0f),
+        lse(static_cast<std::size_t>(heads * seqlen), 7.0f) {
+    request.q = request.k = request.v =
+        make_view(data.data(), Dtype::kF32, {1, heads, seqlen, head_dim});
+    request.out = make_view(out.data(), Dtype::kF32, {1, heads, seqlen, head_dim});
+  }
+  bool untouched() const {
+    for (const float x : out) {
+      if (x != 7.0f) return false;
+    }
+    return true;
+  }
+  std::vector<float> data, out, lse;
+  AttentionRequest request;
+};
+
+Plan plan_for(Context& context, const AttentionRequest& request, const Policy& policy = {}) {
+  return plan(context, describe(request).value(), policy).value();
+}
+
+// 64-byte aligned memory of exactly the plan's size.
+struct Scratch {
+  explicit Scratch(std::int64_t bytes) : memory(static_cast<std::size_t>(bytes) + 64) {
+    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+    launch.workspace = {memory.data() + (64 - address % 64) % 64, static_cast<std::size_t>(bytes)};
+  }
+  std::vector<char> memory;
+  Launch launch;
+};
+
+TEST(Execute, AcceptsAnyExtentsUpToThePlans) {
+  Context context(described_env());
+  SmallCall large(8);
+  const Plan made = plan_for(context, large.request);
+  Scratch scratch(made.workspace_bytes());
+  for (const std::int64_t seqlen : {8, 5, 1, 0}) {
+    SmallCall small(seqlen);
+    ASSERT_TRUE(execute(made, small.request, scratch.launch).ok()) << seqlen;
+    for (const float x : small.out) EXPECT_FLOAT_EQ(x, 0.25f);  // the mean of equal rows
+  }
+  SmallCall larger(9);
+  const Status status = execute(made, larger.request, scratch.launch);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("seqlen_q (9) does not fit the plan, expected at most 8"),
+            std::string::npos)
+      << status.message();
+  EXPECT_TRUE(larger.untouched());
+}
+
+TEST(Execute, RefusesWhatThePlanWasNotMadeFor) {
+  Context context(described_env());
+  SmallCall base;
+  const Plan made = plan_for(context, base.request);
+  Scratch scratch(made.workspace_bytes());
+
+  const auto expect_refused = [&](const SmallCall& call) {
+    const Status status = execute(made, call.request, scratch.launch);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status.message();
+    EXPECT_EQ(status.message().rfind("[execute]", 0), 0u) << status.message();
+    EXPECT_TRUE(call.untouched());
+  };
+  expect_refused(SmallCall(4, 16));     // head_dim
+  expect_refused(SmallCall(4, 8, 3));   // heads
+  SmallCall with_lse;
+  with_lse.request.lse = make_view(with_lse.lse.data(), Dtype::kF32, {1, 2, 4});
+  expect_refused(with_lse);             // an output more
+  SmallCall transposed;                 // another layout
+  for (TensorView* view : {&transposed.request.q, &transposed.request.k, &transposed.request.v}) {
+    view->strides[1] = 8;
+    view->strides[2] = 16;
+  }
+  expect_refused(transposed);
+  SmallCall misaligned;
+  misaligned.data.resize(misaligned.data.size() + 1);
+  misaligned.request.q.data = misaligned.request.k.data = misaligned.request.v.data =
+      misaligned.data.data() + 1;
+  expect_refused(misaligned);           // 4 bytes where the plan knows 16
+  SmallCall overlapping;
+  overlapping.request.out.data = overlapping.data.data();
+  const Status status = execute(made, overlapping.request, scratch.launch);
+  EXPECT_NE(status.message().find("must not overlap"), std::string::npos) << status.message();
+}
+
+TEST(Execute, LengthsAreCheckedBeforeAnythingIsWritten) {
+  Context context(described_env());
+  SmallCall call;
+  std::int32_t length = 4;
+  call.request.seqlens_kv = make_view(&length, Dtype::kI32, {1});
+  const Plan made = plan_for(context, call.request);
+  Scratch scratch(made.workspace_bytes());
+  for (const std::int32_t bad : {-1, 5, std::numeric_limits<std::int32_t>::min()}) {
+    length = bad;
+    const Status status = execute(made, call.request, scratch.launch);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("seqlens_kv[0] (" + std::to_string(bad) + "), expected 0 to 4"),
+              std::string::npos)
+        << status.message();
+    EXPECT_TRUE(call.untouched());
+  }
+  length = 4;
+  EXPECT_TRUE(execute(made, call.request, scratch.launch).ok());
+}
+
+TEST(Execute, AWorkspaceMustBeLargeEnoughAndAligned) {
+  Context context(described_env());
+  SmallCall call;
+  const Plan made = plan_for(context, call.request);
+  ASSERT_GT(made.workspace_bytes(), 0);
+  Scratch scratch(made.workspace_bytes());
+
+  Launch launch = scratch.launch;
+  launch.workspace.bytes -= 1;
+  Status status = execute(made, call.request, launch);
+  EXPECT_EQ(status.code(), StatusCode::kWorkspace);
+  EXPECT_NE(status.message().find(std::to_string(made.workspace_bytes())), std::string::npos);
+  EXPECT_NE(status.message().find(std::to_string(made.workspace_bytes() - 1)), std::string::npos);
+
+  launch = scratch.launch;
+  launch.workspace.data = static_cast<char*>(launch.workspace.data) - 32;
+  EXPECT_EQ(execute(made, call.request, launch).code(), StatusCode::kWorkspace);
+  EXPECT_EQ(execute(made, call.request, {}).code(), StatusCode::kWorkspace);
+  // One that is given but too small is an error for attention() too, never a lease.
+  launch = scratch.launch;
+  launch.workspace.bytes = 0;
+  EXPECT_EQ(attention(context, call.request, {}, launch).code(), StatusCode::kWorkspace);
+  EXPECT_TRUE(call.untouched());
+}
+
+TEST(Execute, AnEmptyPlanIsAnError) {
+  SmallCall call;
+  EXPECT_EQ(execute(Plan(), call.request).code(), StatusCode::kInvalidArgument);
+}
+
+TEST(Execute, APlanOutlivesItsContext) {
+  SmallCall call;
+  Plan made;
+  {
+    Context context(described_env());
+    made = plan_for(context, call.request);
+  }
+  Scratch scratch(made.workspace_bytes());
+  ASSERT_TRUE(execute(made, call.request, scratch.launch).ok());
+  EXPECT_FLOAT_EQ(call.out[0], 0.25f);
+  EXPECT_EQ(made.selection().chosen, made.backend());
+}
+
+TEST(Execute, OnePlanServesManyThreads) {
+  Context context(described_env());
+  SmallCall shape(33, 16);
+  const Plan made = plan_for(context, shape.request);
+  std::vector<std::thread> threads;
+  std::vector<int> wrong(4);
+  for (std::size_t t = 0; t < wrong.size(); ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 50; ++i) {
+        SmallCall call(33, 16);
+        Scratch scratch(made.workspace_bytes());
+        if (!execute(made, call.request, scratch.launch).ok() || call.out[5] != 0.25f) ++wrong[t];
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const int n : wrong) EXPECT_EQ(n, 0);
+}
+
+// ---- leased workspaces ----
+
+TEST(Workspace, IsLeasedReusedAndTrimmed) {
+  Context context(described_env());
+  EXPECT_EQ(context.leased_workspace_bytes(), 0);
+  SmallCall call;
+  ASSERT_TRUE(attention(context, call.request).ok());
+  const std::int64_t first = context.leased_workspace_bytes();
+  EXPECT_GT(first, 0);
+  ASSERT_TRUE(attention(context, call.request).ok());
+  EXPECT_EQ(context.leased_workspace_bytes(), first);
+  context.trim();
+  EXPECT_EQ(context.leased_workspace_bytes(), 0);
+}
+
+TEST(Workspace, OneThatCannotBeHadIsAStatusAndNothingIsWritten) {
+  Context context(described_env());
+  auto hungry = std::make_shared<MockBackend>(generous_info("hungry"));
+  hungry->workspace = std::int64_t{1} << 61;
+  add_backend(context, "hungry", hungry);
+  SmallCall call;
+  const Status status = attention(context, call.request, only({custom("hungry")}));
+  EXPECT_EQ(status.code(), StatusCode::kWorkspace);
+  EXPECT_EQ(hungry->executions, 0);
+  EXPECT_EQ(context.leased_workspace_bytes(), 0);
+}
+
+// ---- executors ----
+
+class SerialExecutor : public Executor {
+ public:
+  void run(int slots, Task task, void* state) override {
+    ++runs;
+    for (int slot = slots - 1; slot >= 0; --slot) task(state, slot);
+  }
+  int runs = 0;
+};
+
+TEST(Executors, TheLaunchsComesFirstThenTheInjectedOne) {
+  Context context(described_env());
+  SerialExecutor injected, launched;
+  context.set_executor(&injected);
+  SmallCall call;
+  ASSERT_TRUE(attention(context, call.request).ok());
+  EXPECT_EQ(injected.runs, 1);
+  Launch launch;
+  launch.executor = &launched;
+  ASSERT_TRUE(attention(context, call.request, {}, launch).ok());
+  EXPECT_EQ(launched.runs, 1);
+  EXPECT_EQ(injected.runs, 1);
+  context.set_executor(nullptr);
+  ASSERT_TRUE(attention(context, call.request).ok());
+  EXPECT_EQ(injected.runs, 1);
+}
+
+class ThrowingExecutor : public Executor {
+ public:
+  void run(int, Task, void*) override { throw std::runtime_error("no threads today"); }
+};
+
+TEST(Executors, AnExceptionBecomesAStatus) {
+  Context context(described_env());
+  ThrowingExecutor executor;
+  context.set_executor(&executor);
+  SmallCall call;
+  const Status status = attention(context, call.request);
+  EXPECT_EQ(status.code(), StatusCode::kInternal);
+  EXPECT_NE(status.message().find("no threads today"), std::string::npos);
+}
+
+// ---- gradients: refused until a backend claims them ----
+
+TEST(Backward, IsRefusedWithEveryBackendsReason) {
+  Context context(described_env());
+  SmallCall call;
+  AttentionGradRequest request;
+  static_cast<AttentionRequest&>(request) = call.request;
+  const Status status = attention_backward(context, request);
+  EXPECT_EQ(status.code(), StatusCode::kNoBackend);
+  ASSERT_NE(status.selection(), nullptr);
+  for (const BackendRef& ref : {kMath, kEfficient}) {
+    const Verdict* verdict = status.selection()->find(ref);
+    ASSERT_NE(verdict, nullptr);
+    ASSERT_EQ(verdict->refusals.size(), 1u);
+    EXPECT_EQ(verdict->refusals[0].code, RefusalCode::kDirection);
+  }
+}
+
+}  // namespace
+}  // namespace regard::test

@@ -1,0 +1,183 @@
+"""The documents hold: links lead somewhere, code compiles and runs, pasted output is what comes."""
+
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from _markdown import BUILD, CLI, ROOT, all_blocks, anchors, cache_variable, documents, prose
+
+CPP_MARKS = ("program", "snippet", "excerpt ")
+
+# What a snippet may use: a Context, and a small causal problem as request and as params.
+SNIPPET_HEAD = """
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "regard/attention.h"
+"""
+SNIPPET = """
+static void snippet_{n}([[maybe_unused]] regard::Context& context,
+                        [[maybe_unused]] const regard::AttentionParams& params,
+                        [[maybe_unused]] regard::AttentionRequest& request) {{
+#line {line} "{path}"
+{text}
+}}
+"""
+SNIPPET_MAIN = """
+int main() {
+  void (*const snippets[])(regard::Context&, const regard::AttentionParams&,
+                           regard::AttentionRequest&) = {%s};
+  for (const auto snippet : snippets) {
+    regard::Context context;
+    std::vector<float> q(2 * 4 * 8 * 16, 0.5f), k(q), v(q), out(q.size());
+    regard::AttentionRequest request;
+    request.q = regard::make_view(q.data(), regard::Dtype::kF32, {2, 4, 8, 16});
+    request.k = regard::make_view(k.data(), regard::Dtype::kF32, {2, 4, 8, 16});
+    request.v = regard::make_view(v.data(), regard::Dtype::kF32, {2, 4, 8, 16});
+    request.out = regard::make_view(out.data(), regard::Dtype::kF32, {2, 4, 8, 16});
+    request.options.is_causal = true;
+    snippet(context, regard::describe(request).value(), request);
+  }
+}
+"""
+
+
+def clean_environment():
+    return {k: v for k, v in os.environ.items() if not k.startswith("REGARD_")}
+
+
+def run(command, **kwargs):
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT, **kwargs)
+
+
+def without_machine(text):
+    """Output as far as it is the same on every machine: bytes depend on its threads and caches."""
+    text = re.sub(r"\b\d+(\.\d+)? (B|KiB|MiB|bytes)", "<size>", text)
+    return [re.sub(r" +", " ", line).strip() for line in text.strip().splitlines()]
+
+
+class Links(unittest.TestCase):
+    def test_every_link_leads_somewhere(self):
+        for path in documents():
+            for target in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
+                if re.match(r"[a-z]+:", target):
+                    continue
+                file, _, anchor = target.partition("#")
+                goal = (path.parent / file).resolve() if file else path
+                with self.subTest(document=path.name, link=target):
+                    self.assertTrue(goal.exists(), f"{target} does not exist")
+                    if anchor:
+                        self.assertIn(anchor, anchors(goal))
+
+    def test_every_document_is_reachable_from_the_readme(self):
+        readme = (ROOT / "README.md").read_text()
+        for path in (ROOT / "docs").glob("*.md"):
+            self.assertIn(f"docs/{path.name}", readme)
+
+    def test_nothing_is_left_open(self):
+        for path in documents():
+            self.assertNotRegex(path.read_text(), r"\bTODO\b|\bFIXME\b|^@[A-Z_]+@$")
+
+
+class Code(unittest.TestCase):
+    def compile_and_run(self, source, name):
+        build_type = cache_variable("CMAKE_BUILD_TYPE").upper()
+        flags = (cache_variable("CMAKE_CXX_FLAGS") + " " +
+                 cache_variable(f"CMAKE_CXX_FLAGS_{build_type}")).split()
+        libraries = [BUILD / part for part in ("conformance/libregard_conformance.a",
+                                               "oracle/libregard_oracle.a", "src/libregard.a")]
+        with tempfile.TemporaryDirectory() as folder:
+            file, program = pathlib.Path(folder, f"{name}.cc"), pathlib.Path(folder, name)
+            file.write_text(source)
+            compiled = run([os.environ.get("CXX", "c++"), "-std=c++20", "-Wall", "-Wextra",
+                            "-Wpedantic", "-Wshadow", "-Werror", *flags, "-DREGARD_STATIC_DEFINE",
+                            f"-I{ROOT}/include", f"-I{ROOT}", str(file), "-o", str(program),
+                            *[str(p) for p in libraries if p.exists()], "-pthread"])
+            self.assertEqual(compiled.returncode, 0, compiled.stderr)
+            ran = run([str(program)], env=clean_environment())
+            self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+
+    def test_every_block_says_what_it_is(self):
+        for block in all_blocks("cpp"):
+            self.assertTrue(block.mark.startswith(CPP_MARKS),
+                            f"{block}: expected a docs-test comment above it")
+
+    def test_programs_run(self):
+        programs = [b for b in all_blocks("cpp") if b.mark == "program"]
+        self.assertGreaterEqual(len(programs), 2)
+        for n, block in enumerate(programs):
+            with self.subTest(block=str(block)):
+                self.compile_and_run(block.text, f"program_{n}")
+
+    def test_snippets_run(self):
+        snippets = [b for b in all_blocks("cpp") if b.mark == "snippet"]
+        self.assertGreaterEqual(len(snippets), 5)
+        source = SNIPPET_HEAD
+        for n, b in enumerate(snippets):
+            source += SNIPPET.format(n=n, line=b.line + 1, path=b.path, text=b.text)
+        names = ", ".join(f"snippet_{n}" for n in range(len(snippets)))
+        self.compile_and_run(source + SNIPPET_MAIN % names, "snippets")
+
+    def test_excerpts_stand_in_their_files(self):
+        for block in all_blocks("cpp"):
+            if block.mark.startswith("excerpt "):
+                with self.subTest(block=str(block)):
+                    self.assertIn(block.text, (ROOT / block.mark.split()[1]).read_text())
+
+
+@unittest.skipUnless(CLI, "this build has no command line tool")
+class Commands(unittest.TestCase):
+    """Blocks ```console: a line "$ command", then its output. A mark "exit=N" names the exit code,
+    "output varies" says that the output depends on the machine."""
+
+    def run_line(self, line):
+        env = clean_environment()
+        words = shlex.split(line)
+        while re.fullmatch(r"REGARD_\w+=.*", words[0]):
+            name, _, value = words.pop(0).partition("=")
+            env[name] = value
+        programs = {"regard": CLI,
+                    "custom_backend": str(BUILD / "examples" / "custom_backend")}
+        self.assertIn(words[0], programs, f"{line}: expected one of our programs")
+        return run([programs[words[0]], *words[1:]], env=env)
+
+    def test_console_blocks(self):
+        consoles = all_blocks("console")
+        self.assertGreaterEqual(len(consoles), 2)
+        for block in consoles:
+            expected_code = int((re.search(r"exit=(\d+)", block.mark) or [0, "0"])[1])
+            for part in re.split(r"^\$ ", block.text, flags=re.M)[1:]:
+                line, _, expected = part.partition("\n")
+                with self.subTest(block=str(block), command=line):
+                    ran = self.run_line(line)
+                    output = ran.stdout + ran.stderr
+                    self.assertEqual(ran.returncode, expected_code, output)
+                    if "output varies" not in block.mark:
+                        self.assertEqual(without_machine(expected), without_machine(output))
+
+    def test_cases_in_prose_are_understood(self):
+        found = 0
+        for path in documents():
+            for case in re.findall(r'`regard explain "([^"]+)"`', path.read_text()):
+                if "<" in case:
+                    continue
+                found += 1
+                ran = run([CLI, "explain", case], env=clean_environment())
+                self.assertIn(ran.returncode, (0, 3), f"{path.name}: {case}\n{ran.stderr}")
+        self.assertGreaterEqual(found, 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,214 @@
+// The documents name what the library has: claims, refusal codes, features, variables, case words.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "regard/attention.h"
+
+namespace regard {
+namespace {
+
+std::string read_document(const std::string& name) {
+  std::ifstream file(std::string(REGARD_SOURCE_DIR) + "/docs/" + name);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+bool names(const std::string& document, const std::string& word) {
+  return document.find("`" + word + "`") != std::string::npos;
+}
+
+// What stands between <!-- mark --> and <!-- /mark -->.
+std::string between(const std::string& document, const std::string& mark) {
+  const std::string open = "<!-- " + mark + " -->\n", close = "<!-- /" + mark + " -->";
+  const std::size_t begin = document.find(open), end = document.find(close);
+  if (begin == std::string::npos || end == std::string::npos) return "no marks";
+  return document.substr(begin + open.size(), end - begin - open.size());
+}
+
+std::string types_text(const DtypeClaim& c) {
+  if (c.q == c.kv && c.kv == c.out) return to_string(c.q);
+  if (c.q == c.kv) return std::string(to_string(c.q)) + ", out " + to_string(c.out);
+  return std::string(to_string(c.q)) + ", kv " + to_string(c.kv) + ", out " + to_string(c.out);
+}
+
+std::string head_dim_text(const HeadDimClaim& claim) {
+  std::string text = std::to_string(claim.min) + " to " + std::to_string(claim.max);
+  if (claim.max == std::numeric_limits<std::int64_t>::max()) {
+    text = "any from " + std::to_string(claim.min);
+  }
+  return text + (claim.multiple_of == 1 ? "" : ", multiple of " + std::to_string(claim.multiple_of));
+}
+
+std::string layouts_text(const Claims& claims) {
+  std::string text;
+  for (std::size_t i = 0; i < claims.layouts.size(); ++i) {
+    if (!claims.layouts[i]) continue;
+    text += (text.empty() ? "" : ", ") + std::string(to_string(static_cast<Layout>(i)));
+  }
+  return text;
+}
+
+// The Markdown table of the records: one column for each backend that is built.
+class ClaimsTable {
+ public:
+  explicit ClaimsTable(const std::vector<BackendInfo>& infos) {
+    for (const BackendInfo& info : infos) {
+      const auto same = [&](const BackendInfo& other) {
+        return other.ref == info.ref && other.device == info.device;
+      };
+      auto& list = info.built ? built_ : absent_;
+      if (std::none_of(list.begin(), list.end(), same)) list.push_back(info);
+    }
+  }
+
+  std::string text() const {
+    std::string out = row("", [](const BackendInfo& i) { return "`" + to_string(i.ref) + "`"; });
+    out += row("---", [](const BackendInfo&) { return std::string("---"); });
+    out += row("device", [](const BackendInfo& i) { return std::string(to_string(i.device)); });
+    for (const std::string& types : all_types()) {
+      out += row(types + ": error bound", [&](const BackendInfo& i) { return bound(i, types); });
+    }
+    out += row("`head_dim_qk`", [](const BackendInfo& i) {
+      return head_dim_text(i.forward.head_dim_qk);
+    });
+    out += row("`head_dim_v`", [](const BackendInfo& i) {
+      return head_dim_text(i.forward.head_dim_v);
+    });
+    out += row("layouts", [](const BackendInfo& i) { return layouts_text(i.forward); });
+    out += row("alignment in bytes", [](const BackendInfo& i) {
+      return std::to_string(1 << i.forward.min_align_log2);
+    });
+    out += row("determinism", [](const BackendInfo& i) {
+      return std::string(to_string(i.determinism));
+    });
+    out += row("gradients", [](const BackendInfo& i) { return yes(i.backward.offered); });
+    for (int f = 0; f < kFeatureCount; ++f) {
+      const Feature feature = static_cast<Feature>(f);
+      const auto claims = [&](const BackendInfo& i) { return i.forward.features.has(feature); };
+      if (std::none_of(built_.begin(), built_.end(), claims)) continue;
+      out += row("`" + std::string(to_string(feature)) + "`",
+                 [&](const BackendInfo& i) { return yes(claims(i)); });
+    }
+    out += "\nNot built in this version:\n\n";
+    for (const BackendInfo& info : absent_) {
+      out += "* `" + to_string(info.ref) + "` on " + to_string(info.device) + ": " +
+             info.not_built_reason + "\n";
+    }
+    return out;
+  }
+
+ private:
+  static std::string yes(bool value) { return value ? "yes" : "-"; }
+
+  template <class Cell>
+  std::string row(const std::string& title, Cell cell) const {
+    std::string line = title == "---" ? "|---|" : "| " + title + " |";
+    for (const BackendInfo& info : built_) {
+      const std::string text = cell(info);
+      line += text == "---" ? "---|" : " " + text + " |";
+    }
+    return line + "\n";
+  }
+
+  std::vector<std::string> all_types() const {
+    std::vector<std::string> all;
+    for (const BackendInfo& info : built_) {
+      for (const DtypeClaim& c : info.forward.dtypes) {
+        const std::string text = types_text(c);
+        if (std::find(all.begin(), all.end(), text) == all.end()) all.push_back(text);
+      }
+    }
+    return all;
+  }
+
+  static std::string bound(const BackendInfo& info, const std::string& types) {
+    for (const DtypeClaim& c : info.forward.dtypes) {
+      if (types_text(c) != types) continue;
+      char text[32];
+      std::snprintf(text, sizeof(text), "%.1e", c.error_bound);
+      return text;
+    }
+    return "-";
+  }
+
+  std::vector<BackendInfo> built_, absent_;
+};
+
+TEST(Documents, BackendsTableIsTheRecords) {
+  const Context context;
+  EXPECT_EQ(between(read_document("backends.md"), "claims"),
+            ClaimsTable(context.backends()).text());
+}
+
+TEST(Documents, BackendsNameEveryBackend) {
+  const std::string document = read_document("backends.md");
+  const Context context;
+  for (const BackendInfo& info : context.backends()) {
+    EXPECT_TRUE(names(document, to_string(info.ref))) << to_string(info.ref);
+  }
+}
+
+TEST(Documents, SelectionNamesEveryVariable) {
+  const std::string document = read_document("selection.md");
+  const Env env = read_env();
+  EXPECT_EQ(env.variables.size(), 6u);
+  for (const EnvVariable& variable : env.variables) {
+    EXPECT_NE(document.find("| `" + variable.name + "` |"), std::string::npos) << variable.name;
+  }
+}
+
+TEST(Documents, SelectionNamesEveryRefusalCode) {
+  const std::string document = read_document("selection.md");
+  for (int i = 0; i < static_cast<int>(RefusalCode::kCount); ++i) {
+    const std::string code = to_string(static_cast<RefusalCode>(i));
+    EXPECT_NE(document.find("| `" + code + "` |"), std::string::npos) << code;
+  }
+}
+
+TEST(Documents, SelectionNamesEveryFeature) {
+  const std::string document = read_document("selection.md");
+  for (int i = 0; i < kFeatureCount; ++i) {
+    const std::string feature = to_string(static_cast<Feature>(i));
+    EXPECT_TRUE(names(document, feature)) << feature;
+  }
+}
+
+TEST(Documents, SelectionNamesEveryPolicyField) {
+  const std::string document = read_document("selection.md");
+  const Policy policy;
+  for_each_policy_field(policy, [&](const char* name, const auto&) {
+    EXPECT_NE(document.find(std::string("| `") + name + "` |"), std::string::npos) << name;
+  });
+}
+
+TEST(Documents, SelectionNamesEveryWordOfAValue) {
+  const std::string document = read_document("selection.md");
+  for (const Determinism level : {Determinism::kNone, Determinism::kRunToRun,
+                                  Determinism::kThreadCountInvariant,
+                                  Determinism::kBatchInvariant}) {
+    EXPECT_TRUE(names(document, to_string(level))) << to_string(level);
+  }
+  for (const OnFallback value : {OnFallback::kAllow, OnFallback::kWarn, OnFallback::kError}) {
+    EXPECT_TRUE(names(document, to_string(value))) << to_string(value);
+  }
+  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+    EXPECT_TRUE(names(document, to_string(isa))) << to_string(isa);
+  }
+}
+
+TEST(Documents, SelectionHasTheCaseSyntax) {
+  EXPECT_EQ(between(read_document("selection.md"), "case words"),
+            "```text\n" + case_syntax_help() + "```\n");
+}
+
+}  // namespace
+}  // namespace regard

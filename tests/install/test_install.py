@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Builds and runs the consumer projects of this folder against the library, each as its own user would.
+
+usage: test_install.py WHAT --source REPOSITORY --build BUILD --shared-build BUILD
+       WHAT: build_shared | find_package | find_package_shared | pkg_config | add_subdirectory
+
+An installed tree is moved before it is used, and none of its text files may name a path of the build.
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+JOBS = os.environ.get("REGARD_JOBS", str(min(2, os.cpu_count() or 1)))
+NO_TOOLS = [f"-DREGARD_BUILD_{part}=OFF" for part in ("TESTS", "BENCH", "CLI", "EXAMPLES")]
+
+
+def run(*words, **more):
+    print("+", *words, flush=True)
+    subprocess.run([str(word) for word in words], check=True, **more)
+
+
+def cmake_build(source, build, *options, targets=()):
+    """Configures and builds a project without optimisation: what it computes is tested elsewhere."""
+    launcher = shutil.which("ccache")
+    options = [*options, "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG", "-DCMAKE_BUILD_TYPE=Release"]
+    if launcher:
+        options.append(f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}")
+    if "CXX" in os.environ:
+        options.append(f"-DCMAKE_CXX_COMPILER={os.environ['CXX']}")
+    run("cmake", "-G", "Ninja", "-S", source, "-B", build, *options)
+    run("cmake", "--build", build, "-j", JOBS, *(["--target", *targets] if targets else []))
+
+
+def expect_output(program):
+    """Runs a consumer; its last words say that it saw what it expected."""
+    print("+", program, flush=True)
+    text = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
+    print(text, end="")
+    if not text.startswith("regard ") or not text.endswith("ok\n"):
+        sys.exit(f"{program} printed {text!r}, expected 'regard VERSION ... ok'")
+
+
+def install_and_move(build, folder, forbidden):
+    """Installs a build below folder, moves the tree, and returns where it is now."""
+    first, prefix = folder / "first", folder / "moved/to/prefix"
+    run("cmake", "--install", build, "--prefix", first)
+    prefix.parent.mkdir(parents=True)
+    first.rename(prefix)
+    for file in prefix.rglob("*"):
+        if file.suffix in (".cmake", ".pc", ".h"):
+            for path in (first, *forbidden):
+                if str(path) in file.read_text():
+                    sys.exit(f"{file} names {path}")
+    return prefix
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what")
+    parser.add_argument("--source", type=pathlib.Path)
+    parser.add_argument("--build", type=pathlib.Path)
+    parser.add_argument("--shared-build", type=pathlib.Path)
+    given = parser.parse_args()
+
+    if given.what == "build_shared":
+        cmake_build(given.source, given.shared_build, "-DBUILD_SHARED_LIBS=ON", *NO_TOOLS)
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name).resolve()
+        if given.what == "add_subdirectory":
+            cmake_build(HERE / given.what, folder / "build", f"-DREGARD_SOURCE_DIR={given.source}",
+                        targets=["consumer"])
+            expect_output(folder / "build/consumer")
+            return
+        build = given.shared_build if given.what == "find_package_shared" else given.build
+        prefix = install_and_move(build, folder, [given.source, given.build, given.shared_build])
+        if given.what == "pkg_config":
+            (pc,) = prefix.rglob("regard.pc")
+            run(HERE / "pkg_config/build.sh", folder / "consumer",
+                env={**os.environ, "PKG_CONFIG_PATH": str(pc.parent)})
+            expect_output(folder / "consumer")
+            return
+        cmake_build(HERE / "find_package", folder / "build", f"-DCMAKE_PREFIX_PATH={prefix}")
+        for program in sorted((folder / "build").glob("*consumer")):
+            expect_output(program)
+
+
+if __name__ == "__main__":
+    main()

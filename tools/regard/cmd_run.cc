@@ -1,0 +1,318 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "conformance/compare.h"
+#include "oracle/oracle.h"
+#include "regard/context.h"
+#include "tools/regard/commands.h"
+#include "tools/regard/exit_codes.h"
+#include "tools/regard/interrupt.h"
+#include "tools/regard/options.h"
+#include "tools/regard/output.h"
+#include "tools/regard/run_backend.h"
+#include "tools/regard/run_input.h"
+#include "tools/regard/safetensors.h"
+
+namespace regard::cli {
+namespace {
+
+constexpr std::int64_t kMaxRepeat = 1'000'000;
+
+struct RunFileOptions {
+  CommonOptions common;
+  std::string file;
+  std::string output;
+  std::vector<std::string> words;
+  std::string repeat;
+  bool all_backends = false;
+  bool no_check = false;
+};
+
+/// A backend's run with what was found out about it.
+struct Checked {
+  BackendRun run;
+  std::optional<conformance::Comparison> comparison;  // none with --no-check
+  PaddingCheck padding;
+
+  bool ok() const { return (!comparison || comparison->ok) && padding.wrong == 0; }
+};
+
+/// The verb, step by step. Each step returns an exit code; 0 goes on.
+class RunVerb {
+ public:
+  RunVerb(Output& output, const RunFileOptions& options) : output_(output), options_(options) {}
+
+  int run() {
+    using Step = int (RunVerb::*)();
+    constexpr Step kSteps[] = {&RunVerb::read_flags, &RunVerb::load,        &RunVerb::choose,
+                               &RunVerb::find_truth, &RunVerb::run_all,     &RunVerb::show_results,
+                               &RunVerb::show_agreement, &RunVerb::write};
+    for (const Step step : kSteps) {
+      if (interrupted()) return output_.fail_interrupted();
+      if (const int code = (this->*step)(); code != kExitOk) return code;
+    }
+    return kExitOk;
+  }
+
+ private:
+  int read_flags() {
+    if (!options_.output.empty()) {
+      const safetensors::WriteOutcome target = safetensors::check_target(options_.output);
+      if (target.result != safetensors::WriteResult::kWritten) {
+        return output_.fail(kExitUsage, "invalid_argument", target.message);
+      }
+    }
+    if (!options_.repeat.empty()) {
+      const Expected<std::int64_t> repeat =
+          parse_whole(options_.repeat, "--repeat", 1, kMaxRepeat);
+      if (!repeat) return output_.fail(repeat.status());
+      repeat_ = *repeat;
+    }
+    Expected<Policy> policy = policy_of(options_.common);
+    if (!policy) return output_.fail(policy.status());
+    policy_ = *std::move(policy);
+    return kExitOk;
+  }
+
+  int load() {
+    // Before the file: a bad variable is reported whatever the file holds.
+    if (const Status status = env_status(read_env()); !status) return output_.fail(status);
+    Expected<RunInput> input =
+        load_input(options_.file, fmt::format("{}", fmt::join(options_.words, " ")));
+    if (!input) return output_.fail(input.status());
+    input_.emplace(*std::move(input));
+    Expected<Env> env = env_of(options_.common, input_->c, /*must_run=*/true);
+    if (!env) return output_.fail(env.status());
+    context_ = std::make_unique<Context>(*std::move(env));
+    output_.document()["file"] = printable(options_.file);
+    output_.document()["case"] = to_string(input_->c);
+    return kExitOk;
+  }
+
+  int choose() {
+    const Selection selection = explain(*context_, input_->c.params, policy_);
+    output_.document()["selection"] = parse_library_json(to_json(selection));
+    output_.print(highlight(output_, to_string(selection)) + "\n");
+    if (!selection.ok()) {
+      return output_.fail(kExitNoBackend, "no_backend", "no backend can run this problem");
+    }
+    chosen_.push_back(selection.chosen);
+    for (const Verdict& verdict : selection.candidates) {
+      const bool other = verdict.usable && verdict.enabled && !verdict.chosen;
+      if (options_.all_backends && other) chosen_.push_back(verdict.backend);
+    }
+    return kExitOk;
+  }
+
+  int find_truth() {
+    if (options_.no_check) return kExitOk;
+    Expected<RunOutputs> outputs = input_->make_outputs();
+    if (!outputs) return output_.fail(outputs.status());
+    Expected<oracle::Truth> truth = oracle::compute(input_->with(*outputs));
+    if (!truth) return output_.fail(truth.status());
+    truth_.emplace(*std::move(truth));
+    return kExitOk;
+  }
+
+  int run_all() {
+    struct Ticker {
+      Progress bar;
+      std::int64_t done = 0;
+    };
+    Ticker ticker{{output_, "timed runs",
+                   static_cast<std::int64_t>(chosen_.size()) * (repeat_ > 0 ? repeat_ : 7)}};
+    Timing timing{repeat_, nullptr, &ticker};
+    timing.after_each = [](void* user) {
+      auto* t = static_cast<Ticker*>(user);
+      t->bar.update(++t->done);
+    };
+    for (const BackendRef& backend : chosen_) {
+      Expected<BackendRun> run = run_on_backend(*context_, *input_, backend, policy_, timing);
+      if (!run) return output_.fail(run.status());
+      if (run->interrupted) return output_.fail_interrupted();
+      Checked checked{*std::move(run), {}, {}};
+      if (truth_) {
+        checked.comparison =
+            conformance::compare(input_->with(checked.run.outputs), *truth_);
+      }
+      checked.padding = check_padding(*input_, checked.run.outputs);
+      results_.push_back(std::move(checked));
+    }
+    return kExitOk;
+  }
+
+  std::vector<std::string> result_cells(const Checked& checked, double flops) const {
+    const BackendRun& run = checked.run;
+    const double seconds = run.median_seconds();
+    std::vector<std::string> cells = {to_string(run.backend), run.kernel.kernel};
+    if (checked.comparison) {
+      cells.push_back(fmt::format("{:.2e}", checked.comparison->out_error));
+      cells.push_back(fmt::format("{:.0f} %", 100.0 * checked.comparison->out_margin));
+      cells.push_back(checked.comparison->ok ? "yes" : "NO");
+    } else {
+      cells.insert(cells.end(), {"-", "-", "not checked"});
+    }
+    cells.push_back(seconds_text(seconds));
+    cells.push_back(seconds > 0.0 ? fmt::format("{:.2f}", flops / seconds * 1e-9) : "-");
+    cells.push_back(bytes_text(run.workspace_bytes));
+    return cells;
+  }
+
+  Json result_json(const Checked& checked, double flops) const {
+    const BackendRun& run = checked.run;
+    const double seconds = run.median_seconds();
+    Json json = {{"backend", to_string(run.backend)},
+                 {"ok", checked.ok()},
+                 {"kernel", run.kernel.kernel},
+                 {"isa", to_string(run.kernel.isa)},
+                 {"slots", run.kernel.slots},
+                 {"workspace_bytes", run.workspace_bytes},
+                 {"seconds", seconds},
+                 {"runs", run.seconds.size()},
+                 {"gflops", seconds > 0.0 ? Json(flops / seconds * 1e-9) : Json(nullptr)},
+                 {"padding_rows", checked.padding.rows},
+                 {"padding_exactly_zero", checked.padding.wrong == 0}};
+    if (checked.comparison) {
+      const conformance::Comparison& c = *checked.comparison;
+      json["error"] = c.out_error;
+      json["lse_error"] = c.lse_error;
+      json["share_of_bar"] = c.out_margin;
+      json["within_bar"] = c.ok;
+      json["dead_rows"] = c.dead_rows;
+      if (!c.ok) json["first_outside"] = c.text;
+    } else {
+      json["within_bar"] = nullptr;
+    }
+    return json;
+  }
+
+  int show_results() {
+    const double flops = flop_count(*input_);
+    Table table({"backend", "kernel", "error", "of bar", "within bar", "time", "GFLOP/s",
+                 "workspace"});
+    Json list = Json::array();
+    bool ok = true;
+    for (const Checked& checked : results_) {
+      ok = ok && checked.ok();
+      const Colour verdict = !checked.comparison      ? Colour::kWarning
+                             : checked.comparison->ok ? Colour::kGood
+                                                      : Colour::kBad;
+      table.add(result_cells(checked, flops), {Colour::kStrong, Colour::kPlain, Colour::kPlain,
+                                               Colour::kPlain, verdict});
+      list.push_back(result_json(checked, flops));
+    }
+    output_.document()["results"] = std::move(list);
+    output_.print(table.text(output_));
+    show_padding();
+    if (ok) return kExitOk;
+    for (const Checked& checked : results_) {
+      if (!checked.comparison || checked.comparison->ok) continue;
+      output_.warn(fmt::format("{}: {}", to_string(checked.run.backend), checked.comparison->text));
+    }
+    return output_.fail(kExitFailed, "check_failed",
+                        "a result is outside of its bar, or padding is not zero");
+  }
+
+  void show_padding() {
+    const AttentionParams& params = input_->c.params;
+    if (!params.features.has(Feature::kSeqlensQ)) return;
+    std::int64_t wrong = 0;
+    for (const Checked& checked : results_) wrong += checked.padding.wrong;
+    const std::int64_t rows = results_.front().padding.rows;
+    const std::string verdict =
+        wrong == 0 ? output_.paint("exactly zero (lse -inf) on every backend", Colour::kGood)
+                   : output_.paint(fmt::format("NOT zero in {} rows", wrong), Colour::kBad);
+    output_.print(fmt::format("padding   {} of {} rows, {}\n", rows,
+                              params.batch * params.num_heads_q * params.seqlen_q, verdict));
+  }
+
+  int show_agreement() {
+    Json list = Json::array();
+    for (std::size_t i = 0; i < results_.size(); ++i) {
+      for (std::size_t j = i + 1; j < results_.size(); ++j) {
+        const std::string a = to_string(results_[i].run.backend);
+        const std::string b = to_string(results_[j].run.backend);
+        const double difference =
+            largest_difference(results_[i].run.outputs, results_[j].run.outputs);
+        list.push_back({{"a", a}, {"b", b}, {"max_difference", difference}});
+        output_.print(fmt::format("agreement {} and {}: max |a - b| / max |a| = {:.2e}\n", a, b,
+                                  difference));
+      }
+    }
+    output_.document()["agreement"] = std::move(list);
+    return kExitOk;
+  }
+
+  int write() {
+    output_.document()["output"] = nullptr;
+    if (options_.output.empty()) return kExitOk;
+    const Checked& first = results_.front();
+    const RunOutputs& outputs = first.run.outputs;
+    std::vector<safetensors::TensorToWrite> tensors = {
+        {"out", outputs.out.dtype, outputs.out.shape, outputs.out.bytes.data()},
+        {"lse", outputs.lse.dtype, outputs.lse.shape, outputs.lse.bytes.data()}};
+    if (!outputs.scores.shape.empty()) {
+      tensors.push_back({"scores_out", outputs.scores.dtype, outputs.scores.shape,
+                         outputs.scores.bytes.data()});
+    }
+    const safetensors::Metadata metadata = {{"regard.backend", to_string(first.run.backend)},
+                                            {"regard.case", to_string(input_->c)},
+                                            {"regard.version", context_->env().version}};
+    const NoHardStop no_hard_stop;
+    const safetensors::WriteOutcome outcome =
+        safetensors::write_file(options_.output, tensors, metadata, interrupted);
+    switch (outcome.result) {
+      case safetensors::WriteResult::kWritten: break;
+      case safetensors::WriteResult::kInterrupted: return output_.fail_interrupted();
+      case safetensors::WriteResult::kRefused:
+        return output_.fail(kExitUsage, "invalid_argument", outcome.message);
+      case safetensors::WriteResult::kFailed:
+        return output_.fail(kExitFailed, "output_failed", outcome.message);
+    }
+    output_.document()["output"] = printable(options_.output);
+    output_.print(fmt::format("wrote     {} (out and lse of {})\n", printable(options_.output),
+                              to_string(first.run.backend)));
+    return kExitOk;
+  }
+
+  Output& output_;
+  const RunFileOptions& options_;
+  std::int64_t repeat_ = 0;
+  Policy policy_;
+  std::optional<RunInput> input_;
+  std::unique_ptr<Context> context_;
+  std::vector<BackendRef> chosen_;  // the selected one first
+  std::optional<oracle::Truth> truth_;
+  std::vector<Checked> results_;
+};
+
+}  // namespace
+
+Command add_run(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand(
+      "run", "Attention on the tensors of a file: result, error against the oracle, time");
+  const auto options = std::make_shared<RunFileOptions>();
+  verb->add_option("file", options->file,
+                   "A safetensors file with q, k, v and, optionally, masks, lengths, ...")
+      ->required();
+  verb->add_flag("--all-backends", options->all_backends, "Every usable backend, not the best one");
+  verb->add_option("-o,--output", options->output, "Write out and lse to this safetensors file");
+  verb->add_option("--option", options->words,
+                   "Words of a case, over those of the file's regard.options: 'causal diag=br'");
+  verb->add_option("--repeat", options->repeat,
+                   "Timed runs of each backend (default: up to 7 in about 2 s)");
+  verb->add_flag("--no-check", options->no_check, "Leave out the comparison with the oracle");
+  add_common_flags(*verb, options->common);
+  return {verb, [options] {
+            Output output("run", options->common.json);
+            return output.finish(RunVerb(output, *options).run());
+          }};
+}
+
+}  // namespace regard::cli

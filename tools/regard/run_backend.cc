@@ -1,0 +1,163 @@
+#include "tools/regard/run_backend.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "oracle/number.h"
+#include "tools/regard/interrupt.h"
+
+namespace regard::cli {
+namespace {
+
+double now_seconds() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
+
+double element(const OwnedTensor& tensor, std::int64_t index) {
+  const auto* bytes = static_cast<const unsigned char*>(tensor.bytes.data());
+  return oracle::decode(bytes + index * size_of(tensor.dtype), tensor.dtype);
+}
+
+/// Sequence b's length out of an optional [B] tensor of i32.
+std::int64_t length_of(const TensorView& lengths, std::int64_t b, std::int64_t extent) {
+  if (!lengths.present()) return extent;
+  return static_cast<const std::int32_t*>(lengths.data)[b * lengths.strides[0]];
+}
+
+std::int64_t diagonal_shift(const RunInput& input, std::int64_t b, std::int64_t len_q,
+                            std::int64_t len_kv) {
+  switch (input.c.params.diagonal) {
+    case Diagonal::kBottomRight: return len_kv - len_q;
+    case Diagonal::kOffset: {
+      const TensorView& offsets = input.request.diagonal_offsets;
+      if (!offsets.present()) return input.request.diagonal_offset;
+      return static_cast<const std::int64_t*>(offsets.data)[b * offsets.strides[0]];
+    }
+    case Diagonal::kUnnamed:
+    case Diagonal::kTopLeft: break;
+  }
+  return 0;
+}
+
+/// Keys that lengths and windows leave to a query whose diagonal lies at key `center`. In doubles:
+/// an offset may be any int64.
+double keys_seen(const AttentionParams& params, double center, double len_kv) {
+  const double first =
+      params.window_left < 0 ? 0.0 : center - static_cast<double>(params.window_left);
+  const double last =
+      params.window_right < 0 ? len_kv - 1.0 : center + static_cast<double>(params.window_right);
+  return std::max(0.0, std::min(last, len_kv - 1.0) - std::max(first, 0.0) + 1.0);
+}
+
+}  // namespace
+
+double BackendRun::median_seconds() const {
+  std::vector<double> sorted = seconds;
+  std::sort(sorted.begin(), sorted.end());
+  const std::size_t n = sorted.size();
+  if (n == 0) return 0.0;
+  return n % 2 == 1 ? sorted[n / 2] : 0.5 * (sorted[n / 2 - 1] + sorted[n / 2]);
+}
+
+Expected<BackendRun> run_on_backend(Context& context, const RunInput& input,
+                                    const BackendRef& backend, const Policy& policy,
+                                    const Timing& timing) {
+  Policy narrowed = policy;
+  narrowed.only = std::vector<BackendRef>{backend};
+  narrowed.prefer.reset();
+  const Expected<Plan> made = plan(context, input.c.params, narrowed);
+  if (!made) return made.status();
+  Expected<RunOutputs> outputs = input.make_outputs();
+  if (!outputs) return outputs.status();
+  Expected<OwnedBytes> workspace = OwnedBytes::make(made->workspace_bytes(), "the workspace");
+  if (!workspace) return workspace.status();
+
+  BackendRun run;
+  run.backend = backend;
+  run.kernel = made->kernel();
+  run.workspace_bytes = made->workspace_bytes();
+  run.outputs = *std::move(outputs);
+  const AttentionRequest request = input.with(run.outputs);
+  Launch launch;
+  launch.executor = &context.executor();
+  launch.workspace = {workspace->data(), static_cast<std::size_t>(workspace->size())};
+  if (Status status = execute(*made, request, launch); !status) return status;
+
+  constexpr std::int64_t kMostRuns = 7;
+  constexpr double kEnoughSeconds = 2.0;
+  const std::int64_t most = timing.repeat > 0 ? timing.repeat : kMostRuns;
+  const double begin = now_seconds();
+  for (std::int64_t i = 0; i < most; ++i) {
+    run.interrupted = interrupted();
+    if (run.interrupted) return run;
+    const double start = now_seconds();
+    if (timing.repeat == 0 && i > 0 && start - begin > kEnoughSeconds) break;
+    if (Status status = execute(*made, request, launch); !status) return status;
+    run.seconds.push_back(now_seconds() - start);
+    if (timing.after_each != nullptr) timing.after_each(timing.user);
+  }
+  return run;
+}
+
+PaddingCheck check_padding(const RunInput& input, const RunOutputs& outputs) {
+  PaddingCheck check;
+  const AttentionParams& p = input.c.params;
+  const std::int64_t row_stride = input.bshd ? p.num_heads_q * p.head_dim_v : p.head_dim_v;
+  const std::int64_t head_stride = input.bshd ? p.head_dim_v : p.seqlen_q * p.head_dim_v;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const std::int64_t begin = length_of(input.request.seqlens_q, b, p.seqlen_q);
+    for (std::int64_t h = 0; h < p.num_heads_q; ++h) {
+      for (std::int64_t i = begin; i < p.seqlen_q; ++i) {
+        const std::int64_t row =
+            b * p.num_heads_q * p.seqlen_q * p.head_dim_v + h * head_stride + i * row_stride;
+        bool zero = true;
+        for (std::int64_t d = 0; d < p.head_dim_v; ++d) {
+          zero = zero && element(outputs.out, row + d) == 0.0;
+        }
+        const double lse = element(outputs.lse, (b * p.num_heads_q + h) * p.seqlen_q + i);
+        ++check.rows;
+        if (!zero || lse != -std::numeric_limits<double>::infinity()) ++check.wrong;
+      }
+    }
+  }
+  return check;
+}
+
+double largest_difference(const RunOutputs& a, const RunOutputs& b) {
+  const std::int64_t count = a.out.bytes.size() / size_of(a.out.dtype);
+  double largest = 0.0;
+  double scale = 0.0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double x = element(a.out, i);
+    const double y = element(b.out, i);
+    if (x == y || (std::isnan(x) && std::isnan(y))) {
+      if (std::isfinite(x)) scale = std::max(scale, std::abs(x));
+      continue;
+    }
+    if (!std::isfinite(x) || !std::isfinite(y)) return std::numeric_limits<double>::infinity();
+    scale = std::max(scale, std::abs(x));
+    largest = std::max(largest, std::abs(x - y));
+  }
+  return largest == 0.0 ? 0.0 : largest / scale;
+}
+
+double flop_count(const RunInput& input) {
+  const AttentionParams& p = input.c.params;
+  double pairs = 0.0;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const std::int64_t len_q = length_of(input.request.seqlens_q, b, p.seqlen_q);
+    const std::int64_t len_kv = length_of(input.request.seqlens_kv, b, p.seqlen_kv);
+    const auto shift = static_cast<double>(diagonal_shift(input, b, len_q, len_kv));
+    for (std::int64_t i = 0; i < len_q; ++i) {
+      pairs += keys_seen(p, static_cast<double>(i) + shift, static_cast<double>(len_kv));
+    }
+  }
+  const auto per_pair = static_cast<double>(2 * (p.head_dim_qk + p.head_dim_v));
+  return per_pair * static_cast<double>(p.num_heads_q) * pairs;
+}
+
+}  // namespace regard::cli

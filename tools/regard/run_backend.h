@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "conformance/compare.h"
+#include "regard/context.h"
+#include "tools/regard/run_input.h"
+
+namespace regard::cli {
+
+/// What became of one problem on one backend.
+struct BackendRun {
+  BackendRef backend;
+  KernelPlan kernel;
+  std::int64_t workspace_bytes = 0;
+  RunOutputs outputs;
+  std::vector<double> seconds;  // of each timed run
+  bool interrupted = false;
+
+  double median_seconds() const;
+};
+
+/// How often a problem is timed: `repeat` times, or, where it is 0, up to seven times within about
+/// two seconds.
+struct Timing {
+  std::int64_t repeat = 0;
+  void (*after_each)(void*) = nullptr;  // called after every timed run
+  void* user = nullptr;
+};
+
+/// Plans with `policy` narrowed to `backend`, runs once to warm up and then timed, with a workspace
+/// of exactly the bytes that the plan states.
+Expected<BackendRun> run_on_backend(Context& context, const RunInput& input,
+                                    const BackendRef& backend, const Policy& policy,
+                                    const Timing& timing);
+
+/// Rows past their sequence's length.
+struct PaddingCheck {
+  std::int64_t rows = 0;
+  std::int64_t wrong = 0;  // rows whose out is not exactly 0 or whose lse is not -inf
+};
+PaddingCheck check_padding(const RunInput& input, const RunOutputs& outputs);
+
+/// max|a - b| / max|a| over finite elements of out; infinite where NaN or infinities differ.
+double largest_difference(const RunOutputs& a, const RunOutputs& b);
+
+/// 2 (Dqk + Dv) operations for every query head and every pair of a query and a key that lengths,
+/// windows and the diagonal leave. Masks and segments are not counted off.
+double flop_count(const RunInput& input);
+
+}  // namespace regard::cli
