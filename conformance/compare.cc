@@ -40,6 +40,7 @@ class Comparer {
         if (result_.ok && buffers_.scores_out.present()) compare_scores();
       }
     }
+    if (max_expected_ > 0.0) result_.out_error = max_error_ / max_expected_;
     return result_;
   }
 
@@ -102,9 +103,8 @@ class Comparer {
                          oracle::half_of_smallest(dtype);
     const Judgement judgement = judge(samples, floor);
     if (!judgement.ok) fail("out", judgement.text);
-    if (max_expected > 0.0) {
-      result_.out_error = std::max(result_.out_error, judgement.max_error / max_expected);
-    }
+    max_error_ = std::max(max_error_, judgement.max_error);
+    max_expected_ = std::max(max_expected_, max_expected);
     result_.out_margin = std::max(result_.out_margin, judgement.margin);
   }
 
@@ -123,8 +123,9 @@ class Comparer {
       }
       return;
     }
-    const double slack = 4.0 * std::max(oracle::unit_roundoff(truth_.dtype),
-                                        oracle::unit_roundoff(buffers_.out.dtype)) * f.max_abs_v;
+    const double u = std::max(oracle::unit_roundoff(truth_.dtype),
+                              oracle::unit_roundoff(buffers_.out.dtype));
+    const double slack = 4.0 * u * f.max_abs_v * f.weight_sum_max;
     if (!(actual >= f.min_v - slack && actual <= f.max_v + slack)) {
       fail_element("out", i, d, expected, actual,
                    "within [min V, max V] = [" + number_text(f.min_v) + ", " +
@@ -209,6 +210,7 @@ class Comparer {
   const Truth& truth_;
   double u_;
   std::int64_t b_ = 0, h_ = 0;
+  double max_error_ = 0.0, max_expected_ = 0.0;  // over all (b, h)
   Comparison result_;
 };
 

@@ -21,7 +21,7 @@ namespace regard::conformance {
 struct Comparison {
   bool ok = true;
   std::string text;  // the first element outside of its bar, with what was expected
-  double out_error = 0.0;   // max |O - O*| / max|O*| of the worst (b, h), rows judged by structure aside
+  double out_error = 0.0;   // normwise: max |O - O*| / max|O*|, rows judged by structure aside
   double lse_error = 0.0;   // max |lse - lse*|
   double out_margin = 0.0;  // the largest share of its bar that a (b, h) used
   double lse_margin = 0.0;

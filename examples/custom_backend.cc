@@ -1,5 +1,5 @@
-// A backend of your own: its record, its plan, its kernel, and the suite that it must pass before it
-// can be selected. docs/adding_a_backend.md walks through this file.
+// A backend of your own: its record, its plan, its kernel, and the suite that it must pass before
+// it can be selected. docs/adding_a_backend.md walks through this file.
 
 #include <algorithm>
 #include <cmath>

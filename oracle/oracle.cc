@@ -85,9 +85,8 @@ RowResult<R> attend(const Head<R>& head, const Rules& rules, std::int64_t h, std
   }
   const R sink = rules.has_sink() ? static_cast<R>(rules.sink(h)) : static_cast<R>(-kInfinity);
   max = std::max(max, sink);
-  if (std::isinf(max) && max < 0) {  // neither a key nor a sink
-    row.lse = max;
-    row.probs.assign(keys.size(), R{0});
+  if (keys.empty() && std::isinf(sink)) {  // nothing to attend to, and no sink
+    row.lse = sink;
     return row;
   }
   R sum = std::exp(sink - max);

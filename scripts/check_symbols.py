@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Holds what the library's binaries may contain.
 
-usage: check_symbols.py SHARED_BUILD      with src/libregard.so and compile_commands.json in it
+usage: check_symbols.py BUILD LIBRARY      an optimised build folder, and a libregard.so
 
   exports   libregard.so defines nothing dynamic but regard::, regard_*, their typeinfo and vtables
   calls     no object ends the process or prints; only src/platform reads the environment; the
@@ -110,8 +110,8 @@ def object_of(entry):
     return pathlib.Path(entry["directory"], words[words.index("-o") + 1])
 
 
-def check(build):
-    """Every fault found in a shared build."""
+def check(build, library):
+    """Every fault found in the objects of a build and in a shared library."""
     root = pathlib.Path(__file__).resolve().parent.parent
     entries = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
@@ -120,7 +120,7 @@ def check(build):
             entries[file.relative_to(root).as_posix()] = entry
     if not entries:
         return [f"{build} has no objects of {root}/src"]
-    found = [f"libregard.so exports {name}" for name in foreign_exports(build / "src/libregard.so")]
+    found = [f"libregard.so exports {name}" for name in foreign_exports(library)]
     found += forbidden_calls({source: object_of(entry) for source, entry in entries.items()})
     with tempfile.TemporaryDirectory() as folder:
         kernels = {}
@@ -134,10 +134,10 @@ def check(build):
 
 
 def main():
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 3:
         print(__doc__, file=sys.stderr)
         return 2
-    found = check(pathlib.Path(sys.argv[1]).resolve())
+    found = check(*(pathlib.Path(argument).resolve() for argument in sys.argv[1:]))
     print("\n".join(found))
     return 1 if found else 0
 

@@ -21,8 +21,8 @@ struct Said {
 using Sentence = std::vector<Said>;  // by place in the table
 
 bool is_digits(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(),
-                                      [](char c) { return c >= '0' && c <= '9'; });
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
 std::string usage(const CaseWord& word) {
@@ -54,7 +54,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 Status unknown_word(std::string_view token) {
   constexpr std::size_t kMaxName = 32;
-  const std::string_view name = token.substr(0, std::min(token.find_first_of("=0123456789"), kMaxName));
+  const std::string_view name =
+      token.substr(0, std::min(token.find_first_of("=0123456789"), kMaxName));
   const CaseWord* nearest = nullptr;
   std::size_t least = 0;
   for (const CaseWord& word : case_words()) {
@@ -64,8 +65,8 @@ Status unknown_word(std::string_view token) {
       least = distance;
     }
   }
-  return invalid(kWhere, "unknown word ", quoted(token), "; the nearest known is ",
-                 usage(*nearest), " (", nearest->doc, ")");
+  return invalid(kWhere, "unknown word ", quoted(token), "; the nearest known is ", usage(*nearest),
+                 " (", nearest->doc, ")");
 }
 
 Status bad_value(const CaseWord& word, std::string_view token) {
@@ -170,7 +171,8 @@ Expected<Case> build(const Sentence& sentence) {
                      " as well");
     }
     if (!word.parse(said.value, &c)) {
-      return bad_value(word, concat(word.name, word.form == WordForm::kSize ? "" : "=", said.value));
+      return bad_value(word,
+                       concat(word.name, word.form == WordForm::kSize ? "" : "=", said.value));
     }
   }
   if (c.params.window_right == 0) c.params.features.set(Feature::kCausal);

@@ -230,10 +230,10 @@ bool parse_literal_lens(Text value, Case* c) {
 
 // ---- layouts and alignment
 
-constexpr Layout AttentionParams::* kLayouts[] = {
+constexpr Layout AttentionParams::*kLayouts[] = {
     &AttentionParams::layout_q, &AttentionParams::layout_k, &AttentionParams::layout_v,
     &AttentionParams::layout_out};
-constexpr std::int32_t AttentionParams::* kAligns[] = {
+constexpr std::int32_t AttentionParams::*kAligns[] = {
     &AttentionParams::align_q_log2, &AttentionParams::align_k_log2, &AttentionParams::align_v_log2,
     &AttentionParams::align_out_log2};
 
@@ -380,8 +380,7 @@ constexpr CaseWord kWords[] = {
     {"skv", kSize, "N", "keys (sq)", print_extent<&P::seqlen_kv>, parse_extent<&P::seqlen_kv>},
     {"d", kSize, "N", "head_dim of q and k, required", print_extent<&P::head_dim_qk>,
      parse_head_dim},
-    {"dv", kSize, "N", "head_dim of v and out (d)", print_head_dim_v,
-     parse_extent<&P::head_dim_v>},
+    {"dv", kSize, "N", "head_dim of v and out (d)", print_head_dim_v, parse_extent<&P::head_dim_v>},
     {"dtype", kDtype, "f64|f32|bf16|f16|f8e4m3|f8e5m2|i8|...", "of q, k, v and out (f32)",
      print_dtype, parse_dtypes},
     {"kv", kValue, "DTYPE", "of k and v (q's)", print_other_dtype<&P::dtype_kv, dtype_of_q>,
@@ -390,8 +389,8 @@ constexpr CaseWord kWords[] = {
      parse_other_dtype<&P::dtype_out>},
     {"packed", kFlag, "", "rows of all sequences in one, by cu_seqlens", print_feature<F::kPacked>,
      parse_packed, nullptr},
-    {"total_q", kValue, "N", "packed rows of q (b * sq)",
-     print_extent_of<&P::total_q, F::kPacked>, parse_extent<&P::total_q>, "packed"},
+    {"total_q", kValue, "N", "packed rows of q (b * sq)", print_extent_of<&P::total_q, F::kPacked>,
+     parse_extent<&P::total_q>, "packed"},
     {"total_kv", kValue, "N", "packed rows of k and v (b * skv)",
      print_extent_of<&P::total_kv, F::kPacked>, parse_extent<&P::total_kv>, "packed"},
     {"paged", kFlag, "", "k and v in pages, by a page table", print_feature<F::kPaged>,
@@ -414,7 +413,7 @@ constexpr CaseWord kWords[] = {
      forget_causal},
     {"diag", kValue, "tl|br|N|seq", "the diagonal: top left, bottom right, offset N or one each",
      print_diagonal, parse_diagonal},
-    {"window", kValue, "L,R", "keys from L before to R after the diagonal, -1 unlimited; causal is R = 0",
+    {"window", kValue, "L,R", "keys from L before to R after the diagonal, -1: no bound",
      print_window, parse_window},
     {"softcap", kValue, "X", "X * tanh(score / X)", print_nonzero<&P::softcap>,
      parse_double<&P::softcap>},
@@ -445,12 +444,12 @@ constexpr CaseWord kWords[] = {
     {"lse", kFlag, "", "log-sum-exp is an output", print_feature<F::kLse>,
      parse_feature_flag<F::kLse>},
     {"scores", kValue, "scaled|edited|probs", "scores are an output", print_scores, parse_scores},
-    {"saved", kFlag, "", "statistics for a backward are an output",
-     print_feature<F::kSavedStats>, parse_feature_flag<F::kSavedStats>},
+    {"saved", kFlag, "", "statistics for a backward are an output", print_feature<F::kSavedStats>,
+     parse_feature_flag<F::kSavedStats>},
     {"grad", kFlag, "", "a backward follows", print_feature<F::kNeedsGrad>,
      parse_feature_flag<F::kNeedsGrad>},
-    {"layout", kValue, "bhsd|bshd|strided", "of q, k, v and out (bhsd)", print_layout,
-     parse_layout, nullptr, forget_layout},
+    {"layout", kValue, "bhsd|bshd|strided", "of q, k, v and out (bhsd)", print_layout, parse_layout,
+     nullptr, forget_layout},
     {"layout_q", kValue, "LAYOUT", "of q", print_one_layout<&P::layout_q>,
      parse_one_layout<&P::layout_q>},
     {"layout_k", kValue, "LAYOUT", "of k", print_one_layout<&P::layout_k>,
@@ -484,11 +483,11 @@ struct DtypeAlias {
   Dtype dtype;
 };
 constexpr DtypeAlias kDtypeAliases[] = {
-    {"float64", Dtype::kF64},  {"double", Dtype::kF64},  {"fp64", Dtype::kF64},
-    {"float32", Dtype::kF32},  {"float", Dtype::kF32},   {"fp32", Dtype::kF32},
+    {"float64", Dtype::kF64},   {"double", Dtype::kF64},  {"fp64", Dtype::kF64},
+    {"float32", Dtype::kF32},   {"float", Dtype::kF32},   {"fp32", Dtype::kF32},
     {"bfloat16", Dtype::kBf16}, {"float16", Dtype::kF16}, {"half", Dtype::kF16},
-    {"fp16", Dtype::kF16},     {"int8", Dtype::kI8},     {"uint8", Dtype::kU8},
-    {"int32", Dtype::kI32},    {"int64", Dtype::kI64}};
+    {"fp16", Dtype::kF16},      {"int8", Dtype::kI8},     {"uint8", Dtype::kU8},
+    {"int32", Dtype::kI32},     {"int64", Dtype::kI64}};
 
 }  // namespace
 

@@ -25,8 +25,8 @@ struct CaseWord {
   const char* doc;
   /// Appends the value to *out and returns true where the word must be printed.
   bool (*print)(const Case& c, std::string* out);
-  /// Applies a value ("" for a flag or a bare word); false when it cannot be read. Words are applied
-  /// in the table's order, so one may set the default of a later one.
+  /// Applies a value ("" for a flag or a bare word); false when it cannot be read. Words are
+  /// applied in the table's order, so one may set the default of a later one.
   bool (*parse)(std::string_view value, Case* c);
   const char* needs = nullptr;  // the word without which this one means nothing
   /// Removes from a base what this word says in concert with others, before it is said anew.

@@ -37,9 +37,9 @@ class Describer {
   Expected<AttentionParams> run() {
     using Step = Status (Describer::*)();
     static constexpr Step kSteps[] = {
-        &Describer::check_views,    &Describer::take_main,     &Describer::take_outputs,
-        &Describer::take_edits,     &Describer::take_lengths,  &Describer::take_paging,
-        &Describer::take_cache,     &Describer::take_options,  &Describer::take_diagonal,
+        &Describer::check_views,    &Describer::take_main,    &Describer::take_outputs,
+        &Describer::take_edits,     &Describer::take_lengths, &Describer::take_paging,
+        &Describer::take_cache,     &Describer::take_options, &Describer::take_diagonal,
         &Describer::check_overlaps, &Describer::finish};
     for (const Step step : kSteps) {
       if (Status status = (this->*step)(); !status.ok()) return status;
@@ -143,7 +143,8 @@ class Describer {
       return invalid(where_, "cu_seqlens_q (absent) must be given with cu_seqlens_kv");
     }
     if (!b_.cu_seqlens_kv.present() && !b_.page_table.present()) {
-      return invalid(where_, "cu_seqlens_kv (absent) must be given with cu_seqlens_q, or page_table");
+      return invalid(where_,
+                     "cu_seqlens_kv (absent) must be given with cu_seqlens_q, or page_table");
     }
     const NamedView starts{"cu_seqlens_q", b_.cu_seqlens_q};
     if (Status s = expect_rank(where_, starts, 1, "[B+1]"); !s.ok()) return s;
@@ -174,22 +175,23 @@ class Describer {
     if (b_.lse.present()) {
       const NamedView lse{"lse", b_.lse};
       if (Status s = expect_dtype(where_, lse, {dtype}); !s.ok()) return s;
-      Status s = packed ? expect_shape(where_, lse, {p_.num_heads_q, p_.total_q}, "[Hq,total_q]")
-                        : expect_shape(where_, lse, {p_.batch, p_.num_heads_q, p_.seqlen_q},
-                                       "[B,Hq,Sq]");
+      Status s =
+          packed ? expect_shape(where_, lse, {p_.num_heads_q, p_.total_q}, "[Hq,total_q]")
+                 : expect_shape(where_, lse, {p_.batch, p_.num_heads_q, p_.seqlen_q}, "[B,Hq,Sq]");
       if (!s.ok()) return s;
     }
     if (b_.saved_stats.present()) {
       const NamedView stats{"saved_stats", b_.saved_stats};
       if (Status s = expect_dtype(where_, stats, {dtype}); !s.ok()) return s;
-      Status s = expect_shape(where_, stats, {outer, p_.num_heads_q, p_.seqlen_q, 2}, "[B,Hq,Sq,2]");
+      Status s =
+          expect_shape(where_, stats, {outer, p_.num_heads_q, p_.seqlen_q, 2}, "[B,Hq,Sq,2]");
       if (!s.ok()) return s;
     }
     if (b_.scores_out.present()) {
       const NamedView scores{"scores_out", b_.scores_out};
       if (Status s = expect_dtype(where_, scores, {dtype}); !s.ok()) return s;
-      Status s = expect_shape(where_, scores,
-                              {p_.batch, p_.num_heads_q, p_.seqlen_q, kv_extent()}, "[B,Hq,Sq,Skv]");
+      Status s = expect_shape(where_, scores, {p_.batch, p_.num_heads_q, p_.seqlen_q, kv_extent()},
+                              "[B,Hq,Sq,Skv]");
       if (!s.ok()) return s;
     }
     return {};
@@ -255,8 +257,8 @@ class Describer {
     feature(Feature::kSegmentIds, b_.segment_ids_q);
     feature(Feature::kSeqlensQ, b_.seqlens_q);
     feature(Feature::kSeqlensKv, b_.seqlens_kv);
-    Status s = both_or_neither("segment_ids_q", b_.segment_ids_q, "segment_ids_kv",
-                               b_.segment_ids_kv);
+    Status s =
+        both_or_neither("segment_ids_q", b_.segment_ids_q, "segment_ids_kv", b_.segment_ids_kv);
     if (!s.ok()) return s;
     s = expect_i32("segment_ids_q", b_.segment_ids_q, {p_.batch, p_.seqlen_q}, "[B,Sq]");
     if (!s.ok()) return s;
@@ -323,9 +325,9 @@ class Describer {
     }
     s = expect_i32("cache_batch_idx", b_.cache_batch_idx, {p_.batch}, "[B]");
     if (!s.ok()) return s;
-    for (const NamedView& scale : {NamedView{"descale_q", b_.descale_q},
-                                   NamedView{"descale_k", b_.descale_k},
-                                   NamedView{"descale_v", b_.descale_v}}) {
+    for (const NamedView& scale :
+         {NamedView{"descale_q", b_.descale_q}, NamedView{"descale_k", b_.descale_k},
+          NamedView{"descale_v", b_.descale_v}}) {
       if (!scale.view.present()) continue;
       if (s = expect_dtype(where_, scale, {Dtype::kF32}); !s.ok()) return s;
       p_.features.set(Feature::kDescales);

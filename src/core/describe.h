@@ -9,7 +9,7 @@ namespace regard {
 /// A tensor of Buffers by name.
 struct BufferTensor {
   const char* name;
-  TensorView Buffers::* view;
+  TensorView Buffers::*view;
   bool output;
 };
 inline constexpr BufferTensor kBufferTensors[] = {

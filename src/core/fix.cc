@@ -17,8 +17,7 @@ constexpr std::string_view kPolicyPrefix = "policy.";
 // ---- one text reader per field type
 
 template <class T>
-  requires(std::is_arithmetic_v<T>)
-bool read(std::string_view text, T* out) {
+requires(std::is_arithmetic_v<T>) bool read(std::string_view text, T* out) {
   return parse_number(text, out);
 }
 bool read(std::string_view text, bool* out) {
@@ -31,8 +30,7 @@ bool read(std::string_view text, Dtype* out) {
   return dtype.has_value();
 }
 template <class E>
-  requires(std::is_enum_v<E>)
-bool read(std::string_view text, E* out) {
+requires(std::is_enum_v<E>) bool read(std::string_view text, E* out) {
   for (int i = 0;; ++i) {  // names end where to_string knows no more
     const std::string_view name = to_string(static_cast<E>(i));
     if (name == "?") return false;
@@ -173,8 +171,8 @@ Status set_field(const Fix& fix, AttentionParams& p) {
 void pad_rows_for(const Fix& fix, AttentionParams& p) {
   struct Placed {
     const char* field;
-    std::int32_t AttentionParams::* align_log2;
-    Layout AttentionParams::* layout;
+    std::int32_t AttentionParams::*align_log2;
+    Layout AttentionParams::*layout;
   };
   constexpr Placed kPlaced[] = {
       {"align_q_log2", &AttentionParams::align_q_log2, &AttentionParams::layout_q},
@@ -191,8 +189,18 @@ void pad_rows_for(const Fix& fix, AttentionParams& p) {
   }
 }
 
+// The feature that a fix is about. Some share their name with a field, which is what is set.
+std::optional<Feature> feature_of(const Fix& fix) {
+  bool is_field = false;
+  const AttentionParams any;
+  for_each_field(any,
+                 [&](const char* name, const auto&) { is_field = is_field || fix.field == name; });
+  if (is_field && fix.op != Fix::Op::kClear) return std::nullopt;
+  return parse_feature(fix.field);
+}
+
 Status apply_to_params(const Fix& fix, AttentionParams& p, Policy* policy) {
-  const std::optional<Feature> feature = parse_feature(fix.field);
+  const std::optional<Feature> feature = feature_of(fix);
   if (feature == Feature::kNonFiniteBehindMask) {
     policy->assume_finite = fix.op == Fix::Op::kClear;
     return {};
@@ -217,11 +225,10 @@ Status apply_to_params(const Fix& fix, AttentionParams& p, Policy* policy) {
 }  // namespace
 
 const char* to_string(RefusalCode code) noexcept {
-  constexpr const char* kNames[] = {"not_built",   "device",      "isa",         "denied",
-                                    "not_in_only", "direction",   "dtype",       "feature",
-                                    "head_dim_qk", "head_dim_v",  "layout",      "alignment",
-                                    "determinism", "error_bound", "workspace",   "learned",
-                                    "custom"};
+  constexpr const char* kNames[] = {
+      "not_built",   "device",      "isa",         "denied",     "not_in_only", "direction",
+      "dtype",       "feature",     "head_dim_qk", "head_dim_v", "layout",      "alignment",
+      "determinism", "error_bound", "workspace",   "learned",    "custom"};
   static_assert(std::size(kNames) == static_cast<std::size_t>(RefusalCode::kCount));
   const auto i = static_cast<std::size_t>(code);
   return i < std::size(kNames) ? kNames[i] : "?";
@@ -254,7 +261,7 @@ Status apply_fix(const Fix& fix, AttentionParams* params, Policy* policy) {
   AttentionParams changed = *params;
   if (Status status = apply_to_params(fix, changed, policy); !status.ok()) return status;
   canonicalize(changed);
-  const std::optional<Feature> feature = parse_feature(fix.field);
+  const std::optional<Feature> feature = feature_of(fix);
   const bool wanted = fix.op != Fix::Op::kClear;
   if (feature && *feature != Feature::kNonFiniteBehindMask &&
       changed.features.has(*feature) != wanted) {

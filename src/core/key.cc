@@ -29,14 +29,12 @@ Expected<AttentionKey> AttentionKey::make(const AttentionParams& params, bool as
   p.features.set(Feature::kNonFiniteBehindMask, !assume_finite);
   struct Rounded {
     const char* name;
-    std::int64_t AttentionParams::* member;
+    std::int64_t AttentionParams::*member;
   };
-  static constexpr Rounded kRounded[] = {{"batch", &AttentionParams::batch},
-                                         {"seqlen_q", &AttentionParams::seqlen_q},
-                                         {"seqlen_kv", &AttentionParams::seqlen_kv},
-                                         {"total_q", &AttentionParams::total_q},
-                                         {"total_kv", &AttentionParams::total_kv},
-                                         {"num_pages", &AttentionParams::num_pages}};
+  static constexpr Rounded kRounded[] = {
+      {"batch", &AttentionParams::batch},         {"seqlen_q", &AttentionParams::seqlen_q},
+      {"seqlen_kv", &AttentionParams::seqlen_kv}, {"total_q", &AttentionParams::total_q},
+      {"total_kv", &AttentionParams::total_kv},   {"num_pages", &AttentionParams::num_pages}};
   for (const Rounded& extent : kRounded) {
     std::int64_t& n = p.*extent.member;
     const std::int64_t exact = n;

@@ -10,8 +10,8 @@ namespace regard {
 
 /// Reads the whole of `text` as a number; false on anything left over, and on overflow.
 template <class T>
-  requires(std::integral<T> || std::floating_point<T>)
-bool parse_number(std::string_view text, T* out) noexcept {
+requires(std::integral<T> || std::floating_point<T>) bool parse_number(std::string_view text,
+                                                                       T* out) noexcept {
   const char* end = text.data() + text.size();
   const std::from_chars_result result = std::from_chars(text.data(), end, *out);
   return result.ec == std::errc() && result.ptr == end;

@@ -126,8 +126,7 @@ bool byte_span(const TensorView& view, ByteSpan* span) noexcept {
     const std::int64_t extent = std::max<std::int64_t>(view.shape[i], 1);
     std::int64_t stride_bytes = 0;
     std::int64_t steps = 0;
-    if (!checked_mul(count, extent, &count) ||
-        !checked_mul(view.strides[i], size, &stride_bytes) ||
+    if (!checked_mul(count, extent, &count) || !checked_mul(view.strides[i], size, &stride_bytes) ||
         !checked_mul(stride_bytes, extent - 1, &steps) || !checked_add(reach, steps, &reach)) {
       return false;
     }

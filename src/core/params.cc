@@ -20,8 +20,8 @@ constexpr std::uint64_t word_of(const Device& device) noexcept {
   return (static_cast<std::uint64_t>(device.type) << 32) | static_cast<std::uint32_t>(device.index);
 }
 template <class T>
-  requires(std::is_integral_v<T> || std::is_enum_v<T>)
-constexpr std::uint64_t word_of(T value) noexcept {
+requires(std::is_integral_v<T> || std::is_enum_v<T>) constexpr std::uint64_t
+    word_of(T value) noexcept {
   return static_cast<std::uint64_t>(value);
 }
 

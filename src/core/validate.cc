@@ -42,8 +42,8 @@ Status check_types(const AttentionParams& p, const char* where) {
                    ") must be cpu or cuda with an index >= 0");
   }
   if ((p.features.bits() >> kFeatureCount) != 0) {
-    return invalid(where, "features (", p.features.bits(), ") must have bits below ",
-                   kFeatureCount, " only");
+    return invalid(where, "features (", p.features.bits(), ") must have bits below ", kFeatureCount,
+                   " only");
   }
   return {};
 }
@@ -60,10 +60,9 @@ Status check_enums(const AttentionParams& p, const char* where) {
     Layout layout;
     std::int32_t align_log2;
   };
-  for (const Placed& t : {Placed{"q", p.layout_q, p.align_q_log2},
-                          Placed{"k", p.layout_k, p.align_k_log2},
-                          Placed{"v", p.layout_v, p.align_v_log2},
-                          Placed{"out", p.layout_out, p.align_out_log2}}) {
+  for (const Placed& t :
+       {Placed{"q", p.layout_q, p.align_q_log2}, Placed{"k", p.layout_k, p.align_k_log2},
+        Placed{"v", p.layout_v, p.align_v_log2}, Placed{"out", p.layout_out, p.align_out_log2}}) {
     if (t.layout > Layout::kStrided) {
       return invalid(where, "layout_", t.name, " (", static_cast<int>(t.layout), ") must be 0..2");
     }
@@ -80,13 +79,12 @@ Status check_extents(const AttentionParams& p, const char* where) {
     const char* name;
     std::int64_t value;
   };
-  for (const Extent& e :
-       {Extent{"batch", p.batch}, Extent{"num_heads_q", p.num_heads_q},
-        Extent{"num_heads_kv", p.num_heads_kv}, Extent{"seqlen_q", p.seqlen_q},
-        Extent{"seqlen_kv", p.seqlen_kv}, Extent{"head_dim_qk", p.head_dim_qk},
-        Extent{"head_dim_v", p.head_dim_v}, Extent{"total_q", p.total_q},
-        Extent{"total_kv", p.total_kv}, Extent{"num_pages", p.num_pages},
-        Extent{"page_size", p.page_size}, Extent{"rotary_dim", p.rotary_dim}}) {
+  for (const Extent& e : {Extent{"batch", p.batch}, Extent{"num_heads_q", p.num_heads_q},
+                          Extent{"num_heads_kv", p.num_heads_kv}, Extent{"seqlen_q", p.seqlen_q},
+                          Extent{"seqlen_kv", p.seqlen_kv}, Extent{"head_dim_qk", p.head_dim_qk},
+                          Extent{"head_dim_v", p.head_dim_v}, Extent{"total_q", p.total_q},
+                          Extent{"total_kv", p.total_kv}, Extent{"num_pages", p.num_pages},
+                          Extent{"page_size", p.page_size}, Extent{"rotary_dim", p.rotary_dim}}) {
     if (e.value < 0) return invalid(where, e.name, " (", e.value, ") must be >= 0");
   }
   if (p.num_heads_kv == 0 ? p.num_heads_q != 0 : p.num_heads_q % p.num_heads_kv != 0) {
@@ -125,7 +123,8 @@ Status check_numbers(const AttentionParams& p, const char* where) {
   if (p.dropout_p > 0.0) {
     const double threshold = std::floor((1.0 - p.dropout_p) * 65536.0 + 0.5);
     if (threshold < 1.0 || threshold > 65535.0) {
-      return invalid(where, "dropout_p (", p.dropout_p, ") must keep floor((1 - p) * 65536 + 0.5) (",
+      return invalid(where, "dropout_p (", p.dropout_p,
+                     ") must keep floor((1 - p) * 65536 + 0.5) (",
                      static_cast<std::int64_t>(threshold), ") in 1..65535");
     }
   }
@@ -145,11 +144,11 @@ Status check_diagonal(const AttentionParams& p, const char* where) {
   const bool lengths = f.has(Feature::kSeqlensQ) || f.has(Feature::kSeqlensKv) ||
                        f.has(Feature::kPacked) || f.has(Feature::kPaged);
   if (p.seqlen_q == p.seqlen_kv && !lengths) return {};
-  return invalid(where, "diagonal (unnamed) must be named (top_left, bottom_right or offset): ",
-                 measured, " measures from it and ",
-                 lengths ? concat("lengths are given") : concat("seqlen_q (", p.seqlen_q,
-                                                                ") is not seqlen_kv (",
-                                                                p.seqlen_kv, ")"));
+  return invalid(
+      where, "diagonal (unnamed) must be named (top_left, bottom_right or offset): ", measured,
+      " measures from it and ",
+      lengths ? concat("lengths are given")
+              : concat("seqlen_q (", p.seqlen_q, ") is not seqlen_kv (", p.seqlen_kv, ")"));
 }
 
 }  // namespace

@@ -126,9 +126,10 @@ Status expect_dtype(const char* where, const NamedView& tensor,
   for (const Dtype dtype : accepted) {
     if (tensor.view.dtype == dtype) return {};
   }
-  for (const Dtype dtype : accepted) names += (names.empty() ? "" : " or ") + std::string(to_string(dtype));
-  return invalid(where, "dtype of ", tensor.name, " (", to_string(tensor.view.dtype),
-                 ") must be ", names);
+  for (const Dtype dtype : accepted)
+    names += (names.empty() ? "" : " or ") + std::string(to_string(dtype));
+  return invalid(where, "dtype of ", tensor.name, " (", to_string(tensor.view.dtype), ") must be ",
+                 names);
 }
 
 }  // namespace regard

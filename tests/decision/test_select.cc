@@ -194,9 +194,12 @@ TEST(Select, DecisionEqualsSelection) {
       const Selection selection = explain(context, case_params(text), policy);
       const auto made = plan(context, case_params(text), policy);
       ASSERT_EQ(made.ok(), selection.ok()) << text;
-      if (made) EXPECT_EQ(made->backend(), selection.chosen) << text;
-      if (made) EXPECT_EQ(made->selection(), selection) << text;
-      if (!made) EXPECT_EQ(*made.status().selection(), selection) << text;
+      if (made) {
+        EXPECT_EQ(made->backend(), selection.chosen) << text;
+        EXPECT_EQ(made->selection(), selection) << text;
+      } else {
+        EXPECT_EQ(*made.status().selection(), selection) << text;
+      }
     }
   }
 }

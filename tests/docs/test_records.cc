@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <sstream>
@@ -15,23 +16,37 @@
 namespace regard {
 namespace {
 
+std::string path_of(const std::string& name) {
+  return std::string(REGARD_SOURCE_DIR) + "/docs/" + name;
+}
+
 std::string read_document(const std::string& name) {
-  std::ifstream file(std::string(REGARD_SOURCE_DIR) + "/docs/" + name);
+  std::ifstream file(path_of(name));
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
 }
 
 bool names(const std::string& document, const std::string& word) {
-  return document.find("`" + word + "`") != std::string::npos;
+  std::string code = "`";
+  code.append(word).append("`");
+  return document.find(code) != std::string::npos;
 }
 
-// What stands between <!-- mark --> and <!-- /mark -->.
-std::string between(const std::string& document, const std::string& mark) {
+// What stands between <!-- mark --> and <!-- /mark --> must be `expected`. With UPDATE_DOCS set the
+// document is rewritten instead.
+void expect_block(const std::string& name, const std::string& mark, const std::string& expected) {
+  const std::string document = read_document(name);
   const std::string open = "<!-- " + mark + " -->\n", close = "<!-- /" + mark + " -->";
-  const std::size_t begin = document.find(open), end = document.find(close);
-  if (begin == std::string::npos || end == std::string::npos) return "no marks";
-  return document.substr(begin + open.size(), end - begin - open.size());
+  const std::size_t found = document.find(open), end = document.find(close);
+  ASSERT_TRUE(found != std::string::npos && end != std::string::npos) << "no marks " << mark;
+  const std::size_t begin = found + open.size();
+  if (std::getenv("UPDATE_DOCS") != nullptr) {
+    std::ofstream(path_of(name)) << document.substr(0, begin) << expected << document.substr(end);
+    return;
+  }
+  EXPECT_EQ(document.substr(begin, end - begin), expected)
+      << "run this test with UPDATE_DOCS=1 to write docs/" << name;
 }
 
 std::string types_text(const DtypeClaim& c) {
@@ -45,7 +60,8 @@ std::string head_dim_text(const HeadDimClaim& claim) {
   if (claim.max == std::numeric_limits<std::int64_t>::max()) {
     text = "any from " + std::to_string(claim.min);
   }
-  return text + (claim.multiple_of == 1 ? "" : ", multiple of " + std::to_string(claim.multiple_of));
+  if (claim.multiple_of != 1) text += ", multiple of " + std::to_string(claim.multiple_of);
+  return text;
 }
 
 std::string layouts_text(const Claims& claims) {
@@ -71,7 +87,7 @@ class ClaimsTable {
   }
 
   std::string text() const {
-    std::string out = row("", [](const BackendInfo& i) { return "`" + to_string(i.ref) + "`"; });
+    std::string out = row("", [](const BackendInfo& i) { return code(to_string(i.ref)); });
     out += row("---", [](const BackendInfo&) { return std::string("---"); });
     out += row("device", [](const BackendInfo& i) { return std::string(to_string(i.device)); });
     for (const std::string& types : all_types()) {
@@ -95,18 +111,19 @@ class ClaimsTable {
       const Feature feature = static_cast<Feature>(f);
       const auto claims = [&](const BackendInfo& i) { return i.forward.features.has(feature); };
       if (std::none_of(built_.begin(), built_.end(), claims)) continue;
-      out += row("`" + std::string(to_string(feature)) + "`",
-                 [&](const BackendInfo& i) { return yes(claims(i)); });
+      out += row(code(to_string(feature)), [&](const BackendInfo& i) { return yes(claims(i)); });
     }
     out += "\nNot built in this version:\n\n";
     for (const BackendInfo& info : absent_) {
-      out += "* `" + to_string(info.ref) + "` on " + to_string(info.device) + ": " +
-             info.not_built_reason + "\n";
+      out += "* ";
+      out += code(to_string(info.ref)) + " on " + to_string(info.device) + ": ";
+      out += info.not_built_reason + "\n";
     }
     return out;
   }
 
  private:
+  static std::string code(const std::string& text) { return std::string("`").append(text) + "`"; }
   static std::string yes(bool value) { return value ? "yes" : "-"; }
 
   template <class Cell>
@@ -145,8 +162,7 @@ class ClaimsTable {
 
 TEST(Documents, BackendsTableIsTheRecords) {
   const Context context;
-  EXPECT_EQ(between(read_document("backends.md"), "claims"),
-            ClaimsTable(context.backends()).text());
+  expect_block("backends.md", "claims", ClaimsTable(context.backends()).text());
 }
 
 TEST(Documents, BackendsNameEveryBackend) {
@@ -206,8 +222,9 @@ TEST(Documents, SelectionNamesEveryWordOfAValue) {
 }
 
 TEST(Documents, SelectionHasTheCaseSyntax) {
-  EXPECT_EQ(between(read_document("selection.md"), "case words"),
-            "```text\n" + case_syntax_help() + "```\n");
+  std::string block = "```text\n";
+  block.append(case_syntax_help()).append("```\n");
+  expect_block("selection.md", "case words", block);
 }
 
 }  // namespace

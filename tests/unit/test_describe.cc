@@ -82,13 +82,13 @@ TEST(Describe, PlainRequest) {
 
 TEST(Describe, FullRequest) {
   const AttentionParams p = describe(full_request()).value();
-  EXPECT_EQ(p.features,
-            (FeatureSet{Feature::kGqa, Feature::kHeadDimsDiffer, Feature::kCausal,
-                        Feature::kWindowLeft, Feature::kDiagonalBottomRight, Feature::kSoftcap,
-                        Feature::kDropout, Feature::kAttnMask, Feature::kAttnBias, Feature::kAlibi,
-                        Feature::kSinks, Feature::kSegmentIds, Feature::kSeqlensQ,
-                        Feature::kSeqlensKv, Feature::kLse, Feature::kScoresOut,
-                        Feature::kSavedStats, Feature::kNeedsGrad}));
+  EXPECT_EQ(
+      p.features,
+      (FeatureSet{Feature::kGqa, Feature::kHeadDimsDiffer, Feature::kCausal, Feature::kWindowLeft,
+                  Feature::kDiagonalBottomRight, Feature::kSoftcap, Feature::kDropout,
+                  Feature::kAttnMask, Feature::kAttnBias, Feature::kAlibi, Feature::kSinks,
+                  Feature::kSegmentIds, Feature::kSeqlensQ, Feature::kSeqlensKv, Feature::kLse,
+                  Feature::kScoresOut, Feature::kSavedStats, Feature::kNeedsGrad}));
   EXPECT_EQ(p.mask_dims, 1 | 4 | 8);
   EXPECT_EQ(p.bias_dims, 2 | 8);
   EXPECT_EQ(p.window_left, 3);
@@ -152,7 +152,8 @@ TEST(Describe, EmptySizesAreValidAndNeedNoData) {
     AttentionRequest r;
     r.q = make_view(b * hq * sq == 0 ? nullptr : arena(0), Dtype::kF32, {b, hq, sq, kD});
     r.k = make_view(b * hkv * skv == 0 ? nullptr : arena(kSlot), Dtype::kF32, {b, hkv, skv, kD});
-    r.v = make_view(b * hkv * skv == 0 ? nullptr : arena(2 * kSlot), Dtype::kF32, {b, hkv, skv, kD});
+    r.v =
+        make_view(b * hkv * skv == 0 ? nullptr : arena(2 * kSlot), Dtype::kF32, {b, hkv, skv, kD});
     r.out = make_view(b * hq * sq == 0 ? nullptr : arena(3 * kSlot), Dtype::kF32, {b, hq, sq, kD});
     const Expected<AttentionParams> p = describe(r);
     EXPECT_TRUE(p.ok()) << which << ": " << p.status().message();
@@ -276,26 +277,53 @@ const Bad kBad[] = {
     // rank and presence
     {"q_absent", [](R& r) { r.q = {}; }, "q (absent) must have rank 4, [B,Hq,Sq,Dqk]"},
     {"out_absent", [](R& r) { r.out = {}; }, "out (absent) must have rank 4"},
-    {"k_rank", [](R& r) { r.k = tensor(1, Dtype::kF32, {kHkv, kSkv, kD}); },
+    {"k_rank",
+     [](R& r) {
+       r.k = tensor(1, Dtype::kF32, {kHkv, kSkv, kD});
+     },
      "rank of k (3) must be 4, [B,Hkv,Skv,Dqk]"},
-    {"v_rank_5", [](R& r) { r.v = tensor(1, Dtype::kF32, {1, 1, 1, 1, 1}); },
+    {"v_rank_5",
+     [](R& r) {
+       r.v = tensor(1, Dtype::kF32, {1, 1, 1, 1, 1});
+     },
      "rank of v (5) must be 4"},
     {"mask_rank_negative", [](R& r) { r.attn_mask.rank = -2; },
      "rank of attn_mask (2) must be 1..4"},
-    {"mask_rank", [](R& r) { r.attn_mask = tensor(7, Dtype::kBool, {kSq, kSkv}); },
+    {"mask_rank",
+     [](R& r) {
+       r.attn_mask = tensor(7, Dtype::kBool, {kSq, kSkv});
+     },
      "rank of attn_mask (2) must be 4, [1|B,1|Hq,1|Sq,1|Skv]"},
-    {"lse_rank", [](R& r) { r.lse = tensor(4, Dtype::kF32, {kB, kHq, kSq, 1}); },
+    {"lse_rank",
+     [](R& r) {
+       r.lse = tensor(4, Dtype::kF32, {kB, kHq, kSq, 1});
+     },
      "rank of lse (4) must be 3, [B,Hq,Sq]"},
     // shapes
-    {"batch_k", [](R& r) { r.k = tensor(1, Dtype::kF32, {3, kHkv, kSkv, kD}); },
+    {"batch_k",
+     [](R& r) {
+       r.k = tensor(1, Dtype::kF32, {3, kHkv, kSkv, kD});
+     },
      "batch of k (3) must be q's, 2"},
-    {"batch_v", [](R& r) { r.v = tensor(2, Dtype::kF32, {1, kHkv, kSkv, kDv}); },
+    {"batch_v",
+     [](R& r) {
+       r.v = tensor(2, Dtype::kF32, {1, kHkv, kSkv, kDv});
+     },
      "batch of v (1) must be k's, 2"},
-    {"batch_out", [](R& r) { r.out = tensor(3, Dtype::kF32, {1, kHq, kSq, kDv}); },
+    {"batch_out",
+     [](R& r) {
+       r.out = tensor(3, Dtype::kF32, {1, kHq, kSq, kDv});
+     },
      "batch of out (1) must be q's, 2"},
-    {"heads_v", [](R& r) { r.v = tensor(2, Dtype::kF32, {kB, 2, kSkv, kDv}); },
+    {"heads_v",
+     [](R& r) {
+       r.v = tensor(2, Dtype::kF32, {kB, 2, kSkv, kDv});
+     },
      "num_heads of v (2) must be k's, 4"},
-    {"heads_out", [](R& r) { r.out = tensor(3, Dtype::kF32, {kB, 4, kSq, kDv}); },
+    {"heads_out",
+     [](R& r) {
+       r.out = tensor(3, Dtype::kF32, {kB, 4, kSq, kDv});
+     },
      "num_heads of out (4) must be q's, 8"},
     {"heads_not_divisible",
      [](R& r) {
@@ -303,33 +331,69 @@ const Bad kBad[] = {
        r.v = tensor(2, Dtype::kF32, {kB, 3, kSkv, kDv});
      },
      "num_heads_kv (3) must divide num_heads_q (8)"},
-    {"seqlen_v", [](R& r) { r.v = tensor(2, Dtype::kF32, {kB, kHkv, 9, kDv}); },
+    {"seqlen_v",
+     [](R& r) {
+       r.v = tensor(2, Dtype::kF32, {kB, kHkv, 9, kDv});
+     },
      "seqlen of v (9) must be k's, 10"},
-    {"seqlen_out", [](R& r) { r.out = tensor(3, Dtype::kF32, {kB, kHq, 5, kDv}); },
+    {"seqlen_out",
+     [](R& r) {
+       r.out = tensor(3, Dtype::kF32, {kB, kHq, 5, kDv});
+     },
      "seqlen of out (5) must be q's, 6"},
-    {"head_dim_k", [](R& r) { r.k = tensor(1, Dtype::kF32, {kB, kHkv, kSkv, 15}); },
+    {"head_dim_k",
+     [](R& r) {
+       r.k = tensor(1, Dtype::kF32, {kB, kHkv, kSkv, 15});
+     },
      "head_dim of k (15) must be q's, 16"},
-    {"head_dim_out", [](R& r) { r.out = tensor(3, Dtype::kF32, {kB, kHq, kSq, kD}); },
+    {"head_dim_out",
+     [](R& r) {
+       r.out = tensor(3, Dtype::kF32, {kB, kHq, kSq, kD});
+     },
      "head_dim of out (16) must be v's, 32"},
-    {"lse_shape", [](R& r) { r.lse = tensor(4, Dtype::kF32, {kB, kHq, 7}); },
+    {"lse_shape",
+     [](R& r) {
+       r.lse = tensor(4, Dtype::kF32, {kB, kHq, 7});
+     },
      "shape of lse ([2,8,7]) must be [2,8,6], [B,Hq,Sq]"},
-    {"saved_shape", [](R& r) { r.saved_stats = tensor(5, Dtype::kF32, {kB, kHq, kSq, 1}); },
+    {"saved_shape",
+     [](R& r) {
+       r.saved_stats = tensor(5, Dtype::kF32, {kB, kHq, kSq, 1});
+     },
      "shape of saved_stats ([2,8,6,1]) must be [2,8,6,2]"},
-    {"scores_shape", [](R& r) { r.scores_out = tensor(6, Dtype::kF32, {kB, kHq, kSkv, kSq}); },
+    {"scores_shape",
+     [](R& r) {
+       r.scores_out = tensor(6, Dtype::kF32, {kB, kHq, kSkv, kSq});
+     },
      "shape of scores_out ([2,8,10,6]) must be [2,8,6,10]"},
-    {"mask_shape", [](R& r) { r.attn_mask = tensor(7, Dtype::kBool, {2, 1, 3, 10}); },
+    {"mask_shape",
+     [](R& r) {
+       r.attn_mask = tensor(7, Dtype::kBool, {2, 1, 3, 10});
+     },
      "shape of attn_mask ([2,1,3,10]) must broadcast to [2,8,6,10]"},
-    {"bias_shape", [](R& r) { r.attn_bias = tensor(8, Dtype::kF32, {2, 4, 6, 10}); },
+    {"bias_shape",
+     [](R& r) {
+       r.attn_bias = tensor(8, Dtype::kF32, {2, 4, 6, 10});
+     },
      "shape of attn_bias ([2,4,6,10]) must broadcast to [2,8,6,10]"},
-    {"mask_empty", [](R& r) { r.attn_mask = tensor(7, Dtype::kBool, {2, 1, 0, 10}); },
+    {"mask_empty",
+     [](R& r) {
+       r.attn_mask = tensor(7, Dtype::kBool, {2, 1, 0, 10});
+     },
      "shape of attn_mask ([2,1,0,10]) must broadcast"},
     {"slopes_shape", [](R& r) { r.alibi_slopes = tensor(9, Dtype::kF32, {kHkv}); },
      "shape of alibi_slopes ([4]) must be [8]"},
-    {"slopes_batch", [](R& r) { r.alibi_slopes = tensor(9, Dtype::kF32, {3, kHq}); },
+    {"slopes_batch",
+     [](R& r) {
+       r.alibi_slopes = tensor(9, Dtype::kF32, {3, kHq});
+     },
      "shape of alibi_slopes ([3,8]) must be [2,8]"},
     {"sinks_shape", [](R& r) { r.sinks = tensor(10, Dtype::kF32, {1}); },
      "shape of sinks ([1]) must be [8], [Hq]"},
-    {"segments_shape", [](R& r) { r.segment_ids_kv = tensor(12, Dtype::kI32, {kB, kSq}); },
+    {"segments_shape",
+     [](R& r) {
+       r.segment_ids_kv = tensor(12, Dtype::kI32, {kB, kSq});
+     },
      "shape of segment_ids_kv ([2,6]) must be [2,10], [B,Skv]"},
     {"segments_one", [](R& r) { r.segment_ids_kv = {}; },
      "segment_ids_kv (absent) must be given with segment_ids_q: both or neither"},
@@ -349,7 +413,11 @@ const Bad kBad[] = {
     {"size_overflow", [](R& r) { r.q.shape[0] = kMax; }, "must fit 64 bits", StatusCode::kOverflow},
     {"stride_overflow", [](R& r) { r.k.strides[0] = kMax / 2; }, "k f32[2,4,10,16] strides (46116",
      StatusCode::kOverflow},
-    {"address_overflow", [](R& r) { r.k.strides[0] = kMax / 4 - 4000; r.v.strides[0] = kMax; },
+    {"address_overflow",
+     [](R& r) {
+       r.k.strides[0] = kMax / 4 - 4000;
+       r.v.strides[0] = kMax;
+     },
      "must fit 64 bits", StatusCode::kOverflow},
     {"product_overflow_behind_zero",
      [](R& r) {
@@ -362,7 +430,10 @@ const Bad kBad[] = {
     // dtypes
     {"dtype", [](R& r) { r.q.dtype = static_cast<Dtype>(42); },
      "dtype of q (42) must be a known dtype, 0..10"},
-    {"dtype_v", [](R& r) { r.v = tensor(2, Dtype::kBf16, {kB, kHkv, kSkv, kDv}); },
+    {"dtype_v",
+     [](R& r) {
+       r.v = tensor(2, Dtype::kBf16, {kB, kHkv, kSkv, kDv});
+     },
      "dtype of v (bf16) must be k's, f32"},
     {"dtype_lse", [](R& r) { r.lse.dtype = Dtype::kF64; }, "dtype of lse (f64) must be f32"},
     {"dtype_lse_f64",
@@ -376,7 +447,8 @@ const Bad kBad[] = {
      "dtype of attn_bias (f16) must be f32 or f64"},
     {"dtype_slopes", [](R& r) { r.alibi_slopes.dtype = Dtype::kI32; },
      "dtype of alibi_slopes (i32) must be f32"},
-    {"dtype_sinks", [](R& r) { r.sinks.dtype = Dtype::kBf16; }, "dtype of sinks (bf16) must be f32"},
+    {"dtype_sinks", [](R& r) { r.sinks.dtype = Dtype::kBf16; },
+     "dtype of sinks (bf16) must be f32"},
     {"dtype_segments", [](R& r) { r.segment_ids_q.dtype = Dtype::kF32; },
      "dtype of segment_ids_q (f32) must be i32"},
     {"dtype_seqlens", [](R& r) { r.seqlens_kv = tensor(14, Dtype::kI64, {kB}); },
@@ -384,17 +456,25 @@ const Bad kBad[] = {
     {"dtype_unknown_extra", [](R& r) { r.sinks.dtype = static_cast<Dtype>(99); },
      "dtype of sinks (99)"},
     // data
-    {"null", [](R& r) { r.k.data = nullptr; }, "data of k (null) must hold its [2,4,10,16] elements"},
+    {"null", [](R& r) { r.k.data = nullptr; },
+     "data of k (null) must hold its [2,4,10,16] elements"},
     {"null_mask", [](R& r) { r.attn_mask.data = nullptr; }, "data of attn_mask (null)"},
     {"misaligned", [](R& r) { r.v.data = arena(2 * kSlot + 2); },
      "must be aligned to 4 bytes, for its elements are f32"},
-    {"device", [](R& r) { r.k.device = {DeviceType::kCuda, 1}; },
+    {"device",
+     [](R& r) {
+       r.k.device = {DeviceType::kCuda, 1};
+     },
      "device of k (cuda:1) must be q's, cpu:0"},
-    {"device_lens", [](R& r) { r.seqlens_q.device = {DeviceType::kCuda, 0}; },
+    {"device_lens",
+     [](R& r) {
+       r.seqlens_q.device = {DeviceType::kCuda, 0};
+     },
      "device of seqlens_q (cuda:0) must be q's, cpu:0"},
     // overlaps
     {"out_on_q", [](R& r) { r.out.data = r.q.data; }, "out f32[2,8,6,32]"},
-    {"out_on_v_tail", [](R& r) { r.out.data = arena(2 * kSlot + 4 * (kB * kHkv * kSkv * kDv - 1)); },
+    {"out_on_v_tail",
+     [](R& r) { r.out.data = arena(2 * kSlot + 4 * (kB * kHkv * kSkv * kDv - 1)); },
      "must not overlap v f32[2,4,10,32]"},
     {"out_on_mask", [](R& r) { r.attn_mask.data = arena(3 * kSlot + 100); },
      "must not overlap attn_mask bool[2,1,6,10]"},
@@ -446,11 +526,9 @@ const Bad kBad[] = {
      "cu_seqlens_q (absent) must be given with cu_seqlens_kv"},
     {"cu_other", [](R& r) { r.cu_seqlens_q = tensor(15, Dtype::kI32, {3}); },
      "cu_seqlens_kv (absent) must be given"},
-    {"cu_batch",
-     [](R& r) { r.cu_seqlens_q = r.cu_seqlens_kv = tensor(15, Dtype::kI32, {3}); },
+    {"cu_batch", [](R& r) { r.cu_seqlens_q = r.cu_seqlens_kv = tensor(15, Dtype::kI32, {3}); },
      "batch of packed q (2) must be a packed tensor's, 1"},
-    {"cu_empty",
-     [](R& r) { r.cu_seqlens_q = r.cu_seqlens_kv = tensor(15, Dtype::kI32, {0}); },
+    {"cu_empty", [](R& r) { r.cu_seqlens_q = r.cu_seqlens_kv = tensor(15, Dtype::kI32, {0}); },
      "shape of cu_seqlens_q ([0]) must be [B+1]"},
     {"pages_without_lens",
      [](R& r) {
@@ -459,12 +537,20 @@ const Bad kBad[] = {
        r.scores_out = r.attn_mask = r.attn_bias = r.segment_ids_q = r.segment_ids_kv = {};
      },
      "seqlens_kv (absent) must be given with page_table"},
-    {"k_new_alone", [](R& r) { r.k_new = tensor(15, Dtype::kF32, {kB, kHkv, 1, kD}); },
+    {"k_new_alone",
+     [](R& r) {
+       r.k_new = tensor(15, Dtype::kF32, {kB, kHkv, 1, kD});
+     },
      "v_new (absent) must be given with k_new"},
-    {"rotary_alone", [](R& r) { r.rotary_sin = tensor(15, Dtype::kF32, {4, 4}); },
+    {"rotary_alone",
+     [](R& r) {
+       r.rotary_sin = tensor(15, Dtype::kF32, {4, 4});
+     },
      "rotary_cos (absent) must be given with rotary_sin"},
     {"rotary_wide",
-     [](R& r) { r.rotary_sin = r.rotary_cos = tensor(15, Dtype::kF32, {4, 9}); },
+     [](R& r) {
+       r.rotary_sin = r.rotary_cos = tensor(15, Dtype::kF32, {4, 9});
+     },
      "rotary_dim (18) must be at most head_dim_qk (16)"},
     {"cache_idx", [](R& r) { r.cache_batch_idx = tensor(15, Dtype::kI64, {kB}); },
      "dtype of cache_batch_idx (i64) must be i32"},
@@ -476,7 +562,8 @@ INSTANTIATE_TEST_SUITE_P(All, DescribeRefuses, testing::ValuesIn(kBad),
 
 TEST(Describe, NamesItsCaller) {
   const AttentionRequest r;
-  EXPECT_EQ(describe_buffers(r, r.options, "execute").status().message().rfind("[execute] ", 0), 0u);
+  EXPECT_EQ(describe_buffers(r, r.options, "execute").status().message().rfind("[execute] ", 0),
+            0u);
 }
 
 TEST(Describe, StridesOfSingleExtentsDoNotMatter) {

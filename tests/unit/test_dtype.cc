@@ -54,8 +54,8 @@ void check_all_codes(const Format& format, Decode decode, Encode encode) {
     if (std::isnan(expected)) {
       ASSERT_TRUE(std::isnan(decode(encode(decoded)))) << code;
       const unsigned sign = code >> (format.bits() - 1);
-      const float nan = std::copysign(std::numeric_limits<float>::quiet_NaN(),
-                                      sign != 0 ? -1.0f : 1.0f);
+      const float nan =
+          std::copysign(std::numeric_limits<float>::quiet_NaN(), sign != 0 ? -1.0f : 1.0f);
       ASSERT_TRUE(std::isnan(decode(encode(nan))));
     } else {
       ASSERT_EQ(encode(decoded), code) << "a value encodes to its own code";
@@ -63,7 +63,8 @@ void check_all_codes(const Format& format, Decode decode, Encode encode) {
   }
 }
 
-// Between every two neighbours: the midpoint goes to the even code, anything beside it to the nearer.
+// Between every two neighbours: the midpoint goes to the even code, anything beside it to the
+// nearer.
 template <class Encode>
 void check_rounding(const Format& format, Encode encode) {
   const unsigned half = 1u << (format.bits() - 1);
@@ -78,7 +79,8 @@ void check_rounding(const Format& format, Encode encode) {
       ASSERT_EQ(encode(sign * middle), flip | (code + (code & 1))) << code << " tie";
       ASSERT_EQ(encode(sign * std::nextafter(middle, 0.0f)), flip | code) << code;
       ASSERT_EQ(encode(sign * std::nextafter(middle, HUGE_VALF)), flip | (code + 1)) << code;
-      ASSERT_EQ(encode(sign * std::nextafter(static_cast<float>(low), HUGE_VALF)), flip | code) << code;
+      ASSERT_EQ(encode(sign * std::nextafter(static_cast<float>(low), HUGE_VALF)), flip | code)
+          << code;
     }
   }
 }
@@ -159,9 +161,7 @@ TEST(DtypeCodec, Bf16RoundsLikeDoubleArithmetic) {
     const unsigned low = bits >> 16;
     const double to_low = static_cast<double>(x) - kBf16.value(low);
     const double to_high = kBf16.value(low + 1) - static_cast<double>(x);
-    const unsigned expected = to_low < to_high   ? low
-                              : to_low > to_high ? low + 1
-                                                 : low + (low & 1);
+    const unsigned expected = to_low < to_high ? low : to_low > to_high ? low + 1 : low + (low & 1);
     ASSERT_EQ(encode_bf16(x), expected) << x;
   }
 }

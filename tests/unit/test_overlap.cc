@@ -22,7 +22,8 @@ std::vector<std::uintptr_t> element_addresses(const TensorView& view) {
     std::vector<std::uintptr_t> next;
     for (const std::uintptr_t base : out) {
       for (std::int64_t j = 0; j < view.shape[i]; ++j) {
-        next.push_back(base + static_cast<std::uintptr_t>(j * view.strides[i] * size_of(view.dtype)));
+        next.push_back(base +
+                       static_cast<std::uintptr_t>(j * view.strides[i] * size_of(view.dtype)));
       }
     }
     out = std::move(next);
@@ -61,7 +62,8 @@ TensorView random_view(std::mt19937_64& rng) {
     view.strides[i] = kind < 3    ? dense
                       : kind == 3 ? dense + static_cast<std::int64_t>(rng() % 3)
                                   : static_cast<std::int64_t>(rng() % 12);
-    dense = std::max<std::int64_t>(dense, view.strides[i] * std::max<std::int64_t>(view.shape[i], 1));
+    dense =
+        std::max<std::int64_t>(dense, view.strides[i] * std::max<std::int64_t>(view.shape[i], 1));
   }
   // Misaligned on purpose: proofs are about bytes.
   view.data = address(4096 + rng() % 200);
@@ -114,7 +116,8 @@ TEST(Overlap, PackedSlotsAreDisjoint) {
 
 TEST(Overlap, HeadsAndHalvesOfOneTensorAreDisjoint) {
   // Odd heads and even heads; the two halves of every row; transposed halves.
-  const TensorView even = make_view(address(4096), Dtype::kF32, {2, 4, 100, 64}, {51200, 12800, 64, 1});
+  const TensorView even =
+      make_view(address(4096), Dtype::kF32, {2, 4, 100, 64}, {51200, 12800, 64, 1});
   const TensorView odd =
       make_view(address(4096 + 6400 * 4), Dtype::kF32, {2, 4, 100, 64}, {51200, 12800, 64, 1});
   EXPECT_TRUE(proves_disjoint(even, odd));
@@ -136,9 +139,9 @@ TEST(Overlap, HostileStridesEndSoonAndOnTheSafeSide) {
   // Coprime strides of very many elements: the search gives up and says "may overlap".
   const TensorView a = make_view(address(1 << 20), Dtype::kI8, {1 << 20, 1 << 20, 1 << 20, 1 << 20},
                                  {1000003, 999983, 999979, 2});
-  const TensorView b = make_view(address((1 << 20) + 1), Dtype::kI8,
-                                 {1 << 20, 1 << 20, 1 << 20, 1 << 20},
-                                 {1000033, 999961, 999953, 2});
+  const TensorView b =
+      make_view(address((1 << 20) + 1), Dtype::kI8, {1 << 20, 1 << 20, 1 << 20, 1 << 20},
+                {1000033, 999961, 999953, 2});
   EXPECT_FALSE(proves_disjoint(a, b));
   EXPECT_FALSE(proves_injective(a));
 }
@@ -158,8 +161,8 @@ TEST(ByteSpan, RefusesWhatDoesNotFit) {
   EXPECT_FALSE(byte_span(make_view(address(64), Dtype::kF32, {1 << 30, 1 << 30, 4}), &span));
   EXPECT_FALSE(byte_span(make_view(address(64), Dtype::kF32, {0, 1 << 30, 1 << 30, 4}), &span))
       << "an extent of 0 hides no overflow";
-  EXPECT_FALSE(byte_span(make_view(address(std::numeric_limits<std::uintptr_t>::max() - 3),
-                                   Dtype::kF32, {2}), &span));
+  EXPECT_FALSE(byte_span(
+      make_view(address(std::numeric_limits<std::uintptr_t>::max() - 3), Dtype::kF32, {2}), &span));
 }
 
 }  // namespace

@@ -39,11 +39,11 @@ TEST(FieldList, HasEveryMemberOfAttentionParams) {
                align_k_log2, align_v_log2, align_out_log2, features, mask_dims, bias_dims, diagonal,
                window_left, window_right, softmax_scale, softcap, dropout_p, scores_kind] = p;
   expect_all_visited([&](auto f) { for_each_field(p, f); }, device, dtype_q, dtype_kv, dtype_out,
-                     dtype_bias, batch, num_heads_q, num_heads_kv, seqlen_q, seqlen_kv,
-                     head_dim_qk, head_dim_v, total_q, total_kv, num_pages, page_size, rotary_dim,
-                     layout_q, layout_k, layout_v, layout_out, align_q_log2, align_k_log2,
-                     align_v_log2, align_out_log2, features, mask_dims, bias_dims, diagonal,
-                     window_left, window_right, softmax_scale, softcap, dropout_p, scores_kind);
+                     dtype_bias, batch, num_heads_q, num_heads_kv, seqlen_q, seqlen_kv, head_dim_qk,
+                     head_dim_v, total_q, total_kv, num_pages, page_size, rotary_dim, layout_q,
+                     layout_k, layout_v, layout_out, align_q_log2, align_k_log2, align_v_log2,
+                     align_out_log2, features, mask_dims, bias_dims, diagonal, window_left,
+                     window_right, softmax_scale, softcap, dropout_p, scores_kind);
 }
 
 TEST(FieldList, HasEveryMemberOfEnv) {
@@ -72,8 +72,7 @@ void change(std::int64_t& x) { x += 3; }
 void change(std::int32_t& x) { x -= 1; }
 void change(BroadcastDims& x) { x ^= 1; }
 template <class E>
-  requires(std::is_enum_v<E>)
-void change(E& x) {
+requires(std::is_enum_v<E>) void change(E& x) {
   x = static_cast<E>(static_cast<int>(x) == 0 ? 1 : 0);
 }
 
@@ -166,7 +165,7 @@ TEST(Canonicalize, ClearsWhatHasNoFeature) {
                 Feature::kNonFiniteBehindMask};
   p.diagonal = Diagonal::kBottomRight;
   canonicalize(p);
-  EXPECT_EQ(p, AttentionParams{} ) << to_json(p);
+  EXPECT_EQ(p, AttentionParams{}) << to_json(p);
 }
 
 TEST(Canonicalize, KeepsTheDiagonalWhereSomethingCountsFromIt) {
@@ -279,8 +278,7 @@ const Invalid kInvalid[] = {
      "num_heads_kv (0) must divide num_heads_q (8)"},
     {"rotary", [](AttentionParams& p) { p.rotary_dim = 65; },
      "rotary_dim (65) must be at most head_dim_qk (64)"},
-    {"overflow",
-     [](AttentionParams& p) { p.batch = p.seqlen_q = p.seqlen_kv = kHuge; },
+    {"overflow", [](AttentionParams& p) { p.batch = p.seqlen_q = p.seqlen_kv = kHuge; },
      "its size in bytes must fit 64 bits", StatusCode::kOverflow},
     {"overflow_behind_zero",
      [](AttentionParams& p) { p.batch = p.seqlen_q = kHuge, p.seqlen_kv = 0; },
@@ -299,13 +297,15 @@ const Invalid kInvalid[] = {
     {"scale_inf",
      [](AttentionParams& p) { p.softmax_scale = -std::numeric_limits<double>::infinity(); },
      "softmax_scale (-inf) must be finite"},
-    {"softcap", [](AttentionParams& p) { p.softcap = -1.0; }, "softcap (-1) must be finite and >= 0"},
+    {"softcap", [](AttentionParams& p) { p.softcap = -1.0; },
+     "softcap (-1) must be finite and >= 0"},
     {"softcap_nan", [](AttentionParams& p) { p.softcap = std::nan(""); }, "softcap (nan)"},
     {"window_left", [](AttentionParams& p) { p.window_left = -2; },
      "window_left (-2) must be >= -1"},
     {"window_right", [](AttentionParams& p) { p.window_right = -7; },
      "window_right (-7) must be >= -1"},
-    {"dropout_one", [](AttentionParams& p) { p.dropout_p = 1.0; }, "dropout_p (1) must be in [0, 1)"},
+    {"dropout_one", [](AttentionParams& p) { p.dropout_p = 1.0; },
+     "dropout_p (1) must be in [0, 1)"},
     {"dropout_negative", [](AttentionParams& p) { p.dropout_p = -0.25; }, "dropout_p (-0.25)"},
     {"dropout_nan", [](AttentionParams& p) { p.dropout_p = std::nan(""); }, "dropout_p (nan)"},
     {"dropout_small", [](AttentionParams& p) { p.dropout_p = 1e-6; }, "(65536) in 1..65535"},
@@ -324,7 +324,9 @@ const Invalid kInvalid[] = {
      },
      "a window measures from it and lengths are given"},
     {"diagonal_of_alibi",
-     [](AttentionParams& p) { p.features = {Feature::kAlibi, Feature::kSeqlensQ}; },
+     [](AttentionParams& p) {
+       p.features = {Feature::kAlibi, Feature::kSeqlensQ};
+     },
      "ALiBi measures from it and lengths are given"},
 };
 INSTANTIATE_TEST_SUITE_P(All, ValidateRefuses, testing::ValuesIn(kInvalid),

@@ -61,6 +61,7 @@ Command add_explain(CLI::App& app) {
   const auto options = std::make_shared<ExplainOptions>();
   verb->add_option("case", options->words, "The words of a case")->required();
   add_common_flags(*verb, options->common);
+  verb->footer("The words of a case, in any order:\n" + case_syntax_help());
   return {verb, [options] {
             Output output("explain", options->common.json);
             return output.finish(explain_case(output, *options));

@@ -1,0 +1,128 @@
+#include "conformance/suite.h"
+
+#include <iterator>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "conformance/layout.h"
+#include "conformance/run.h"
+
+namespace regard::conformance {
+namespace {
+
+// Every feature alone and in company, every dtype, odd sizes, dead rows, empty sizes.
+constexpr const char* kCases[] = {
+    "b1 hq1 sq1 skv1 d1 f32 seed=1",
+    "b2 hq3 sq65 skv65 d64 f32 seed=2",
+    "b1 hq2 sq3 skv257 d16 f32 lse seed=3",
+    "b2 hq2 sq63 skv127 d63 dv65 f32 lse seed=4",
+    "b2 hq8 hkv2 sq17 skv65 d32 f32 lse layout=bshd seed=5",
+    "b2 hq4 hkv1 sq65 skv65 d8 bf16 lse layout=strided seed=6",
+    "b2 hq2 sq65 skv63 d128 f16 lse layout=bshd seed=7",
+    "b1 hq3 sq33 skv31 d5 f64 lse seed=8",
+    "b2 hq2 sq65 skv65 d32 f32 causal lse seed=9",
+    "b2 hq2 sq65 skv127 d32 bf16 causal diag=br lse seed=10",
+    "b2 hq2 sq127 skv63 d16 f32 causal diag=br lse poison seed=11",
+    "b1 hq2 sq65 skv65 d32 f16 causal diag=tl window=7,0 lse poison seed=12",
+    "b2 hq2 sq63 skv65 d32 f32 diag=-5 window=3,9 lse seed=13",
+    "b3 hq2 sq33 skv65 d32 f32 causal diag=seq lse poison seed=14",
+    "b1 hq2 sq65 skv127 d8 f32 diag=br window=-1,4 seed=15",
+    "b2 hq2 sq65 skv127 d32 f32 mask lse poison seed=16",
+    "b2 hq3 sq33 skv65 d16 bf16 mask=B,1,1,Skv lse poison seed=17",
+    "b2 hq2 sq65 skv65 d16 f32 mask=1,1,Sq,Skv bias=1,H,Sq,Skv causal lse seed=18",
+    "b2 hq2 sq65 skv127 d32 f32 bias lse poison seed=19",
+    "b2 hq2 sq33 skv65 d16 f16 bias=1,H,1,Skv bias_dtype=f16 lse seed=20",
+    "b2 hq2 sq17 skv65 d16 f32 bias=B,1,Sq,1 data=finfo_min lse seed=21",
+    "b2 hq4 sq33 skv65 d32 f32 alibi diag=br lse seed=22",
+    "b2 hq8 hkv4 sq65 skv65 d16 bf16 alibi causal diag=tl lse seed=23",
+    "b2 hq2 sq33 skv65 d32 f32 softcap=5 lse seed=24",
+    "b2 hq2 sq33 skv65 d32 f16 softcap=30 bias alibi diag=tl lse data=large seed=25",
+    "b2 hq4 hkv2 sq33 skv65 d32 f32 sinks lse seed=26",
+    "b2 hq4 sq33 skv31 d32 bf16 sinks causal diag=br mask lse seed=27",
+    "b6 hq2 sq33 skv65 d16 f32 lens lse poison seed=28",
+    "b6 hq2 sq65 skv65 d16 bf16 lens causal diag=br lse poison seed=29",
+    "b3 hq2 sq65 skv127 d32 f32 lens_kv=127,1,0 lse poison seed=30",
+    "b3 hq2 sq65 skv127 d32 f16 lens_q=65,1,0 sinks lse seed=31",
+    "b2 hq2 sq65 skv65 d16 f32 segments lse poison seed=32",
+    "b2 hq4 hkv2 sq65 skv33 d16 bf16 segments causal diag=tl lse seed=33",
+    "b2 hq2 sq33 skv65 d16 f32 dropout=0.25 lse seed=34",
+    "b2 hq4 hkv2 sq65 skv65 d32 f16 dropout=0.5 causal lse seed=35",
+    "b2 hq2 sq33 skv65 d16 f32 scale=-0.25 lse seed=36",
+    "b1 hq2 sq33 skv65 d16 f32 scale=0 lse seed=37",
+    "b1 hq2 sq33 skv65 d16 f32 data=large lse seed=38",
+    "b1 hq6 hkv3 sq33 skv65 d64 bf16 data=outlier lse seed=39",
+    "b1 hq2 sq33 skv65 d64 f16 data=constant lse seed=40",
+    "b0 hq2 sq3 skv3 d16 f32 lse seed=41",
+    "b2 hq2 sq0 skv3 d16 f32 lse seed=42",
+    "b2 hq2 sq3 skv0 d16 f32 lse seed=43",
+    "b1 hq2 sq17 skv33 d16 f32 scores=scaled lse seed=44",
+    "b1 hq2 sq17 skv33 d16 f32 scores=probs causal diag=br softcap=5 seed=45",
+    "b2 hq2 sq127 skv257 d32 f32 causal diag=br window=64,0 lse layout=bshd poison seed=46",
+    "b1 hq2 sq65 skv65 d16 bf16 out=f32 causal lse seed=47",
+    "b1 hq2 sq33 skv513 d16 f32 lse seed=48",
+};
+static_assert(std::size(kCases) <= 50);
+
+constexpr int kMaxFixes = 12;  // a case has no more things that a backend may refuse
+
+/// What the candidate claims that is nearest to `c`, by its own refusals' fixes; false when there is
+/// nothing.
+bool bend_to_claims(Context& context, const BackendRef& candidate, Case* c) {
+  for (int round = 0; round <= kMaxFixes; ++round) {
+    Policy policy = policy_for(*c, candidate);
+    const Selection selection = explain(context, c->params, policy);
+    const Verdict* verdict = selection.find(candidate);
+    if (verdict == nullptr) return false;
+    if (verdict->usable) return true;
+    if (verdict->refusals.empty()) return false;
+    if (!apply_fix(verdict->refusals.front().fix, &c->params, &policy).ok()) return false;
+    if (policy.assume_finite.value_or(false)) c->data.poison = false;
+    canonicalize(*c);
+    settle_layout(c);
+    canonicalize(*c);
+  }
+  return false;
+}
+
+Status run_one(Context& context, const BackendRef& candidate, const Case& c) {
+  Expected<PreparedCase> prepared = prepare(c);
+  if (!prepared) return prepared.status();
+  const BackendRef math{BackendId::kMath, ""};
+  RunOptions options;
+  options.check_fixes = false;
+  const Report reference = run_prepared(context, &*prepared, math, options);
+  if (!reference.ok()) return Status(StatusCode::kInternal, reference.text);
+  const Report report = run_prepared(context, &*prepared, candidate, options);
+  if (report.outcome == Outcome::kPassed) return {};
+  const std::string text =
+      report.ok() ? "claimed, then refused: " + report.text + "\n  " + repro_line(c, candidate)
+                  : report.text;
+  return Status(StatusCode::kConformanceFailed, text);
+}
+
+class SmallSuite final : public ConformanceSuite {
+ public:
+  Status run(Context& context, const BackendRef& ref) const override {
+    std::set<std::string> done;
+    for (const char* text : kCases) {
+      Expected<Case> c = parse_case(text);
+      if (!c) return c.status();
+      if (!bend_to_claims(context, ref, &*c) || !done.insert(to_string(*c)).second) continue;
+      if (Status status = run_one(context, ref, *c); !status.ok()) return status;
+    }
+    if (!done.empty()) return {};
+    return Status(StatusCode::kConformanceFailed,
+                  to_string(ref) + " claims none of the suite's " +
+                      std::to_string(std::size(kCases)) + " cases, nor any that its fixes lead to");
+  }
+};
+
+}  // namespace
+
+const ConformanceSuite& small_suite() {
+  static const SmallSuite suite;
+  return suite;
+}
+
+}  // namespace regard::conformance

@@ -1,0 +1,222 @@
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "regard/case.h"
+#include "regard/selection.h"
+
+namespace regard {
+namespace {
+
+using Op = Fix::Op;
+
+AttentionParams params_of(const char* text) { return parse_case(text).value().params; }
+
+constexpr const char* kEverything =
+    "b2 hq8 hkv4 sq16 skv12 d64 dv32 bf16 packed paged page_size=4 num_pages=9 append rotary=8 "
+    "block_mask cache_batch_idx descales causal diag=br window=3,0 softcap=3 alibi "
+    "mask=B,H,Sq,Skv bias=B,1,Sq,Skv bias_dtype=bf16 lens segments sinks dropout=0.5 lse "
+    "scores=probs saved grad";
+
+TEST(ApplyFix, ClearsEveryFeatureWithWhatBelongsToIt) {
+  int cleared = 0;
+  for (const char* text : {kEverything, "b2 sq4 skv8 d8 causal diag=3", "sq4 d8 window=1,5",
+                           "b2 sq4 skv8 d8 causal diag=seq"}) {
+    const AttentionParams before = params_of(text);
+    for (int i = 0; i < kFeatureCount; ++i) {
+      const Feature feature = static_cast<Feature>(i);
+      if (!before.features.has(feature)) continue;
+      AttentionParams after = before;
+      Policy policy;
+      const Status status = apply_fix({Op::kClear, to_string(feature), ""}, &after, &policy);
+      ASSERT_TRUE(status.ok()) << status.message();
+      EXPECT_FALSE(after.features.has(feature)) << to_string(feature);
+      AttentionParams again = after;
+      canonicalize(again);
+      EXPECT_EQ(again, after) << "canonical after " << to_string(feature);
+      EXPECT_TRUE(validate(after, "test").ok())
+          << to_string(feature) << ": " << validate(after, "test").message();
+      EXPECT_EQ(policy, Policy{});
+      ++cleared;
+    }
+  }
+  EXPECT_GE(cleared, kFeatureCount - 1);
+  AttentionParams p = params_of(kEverything);
+  Policy policy;
+  ASSERT_TRUE(apply_fix({Op::kClear, "attn_bias", ""}, &p, &policy).ok());
+  EXPECT_EQ(p.bias_dims, 0);
+  EXPECT_EQ(p.dtype_bias, Dtype::kF32);
+  ASSERT_TRUE(apply_fix({Op::kClear, "gqa", ""}, &p, &policy).ok());
+  EXPECT_EQ(p.num_heads_kv, 8);
+  ASSERT_TRUE(apply_fix({Op::kClear, "head_dims_differ", ""}, &p, &policy).ok());
+  EXPECT_EQ(p.head_dim_v, 64);
+  ASSERT_TRUE(apply_fix({Op::kClear, "seqlen_q_greater_kv", ""}, &p, &policy).ok());
+  EXPECT_EQ(p.seqlen_q, 12);
+}
+
+TEST(ApplyFix, NonFiniteBehindMaskIsThePolicys) {
+  AttentionParams p;
+  Policy policy;
+  ASSERT_TRUE(apply_fix({Op::kClear, "non_finite_behind_mask", ""}, &p, &policy).ok());
+  EXPECT_EQ(policy.assume_finite, true);
+  EXPECT_EQ(p, AttentionParams{});
+}
+
+TEST(ApplyFix, SetsFieldsOfEveryType) {
+  AttentionParams p = params_of("hq4 sq16 skv32 d64 causal diag=br");
+  Policy policy;
+  const auto set = [&](const char* field, const char* value) {
+    const Status status = apply_fix({Op::kSet, field, value}, &p, &policy);
+    EXPECT_TRUE(status.ok()) << field << ": " << status.message();
+  };
+  set("dtype_q", "bf16");
+  set("head_dim_qk", "96");
+  set("layout_k", "strided");
+  set("diagonal", "top_left");
+  set("softcap", "2.5");
+  set("scores_kind", "probs");
+  set("device", "cuda:1");
+  set("window_left", "7");
+  set("lse", "");
+  EXPECT_EQ(p.dtype_q, Dtype::kBf16);
+  EXPECT_EQ(p.head_dim_qk, 96);
+  EXPECT_TRUE(p.features.has(Feature::kHeadDimsDiffer));
+  EXPECT_EQ(p.layout_k, Layout::kStrided);
+  EXPECT_EQ(p.diagonal, Diagonal::kTopLeft);
+  EXPECT_TRUE(p.features.has(Feature::kSoftcap));
+  EXPECT_EQ(p.scores_kind, ScoresKind::kProbs);
+  EXPECT_EQ(p.device, (Device{DeviceType::kCuda, 1}));
+  EXPECT_TRUE(p.features.has(Feature::kWindowLeft));
+  EXPECT_TRUE(p.features.has(Feature::kLse));
+  set("features", "sinks,alibi");
+  EXPECT_TRUE(p.features.has(Feature::kAlibi));
+  EXPECT_FALSE(p.features.has(Feature::kLse));
+}
+
+TEST(ApplyFix, SetsAllDtypesAndABiasOfQsOwnFollows) {
+  AttentionParams p = params_of("sq16 d64 bf16 bias bias_dtype=bf16");
+  Policy policy;
+  ASSERT_TRUE(apply_fix({Op::kSet, "dtype", "f16"}, &p, &policy).ok());
+  EXPECT_EQ(p, params_of("sq16 d64 f16 bias bias_dtype=f16"));
+  ASSERT_TRUE(apply_fix({Op::kSet, "dtype", "f32,i8,bf16"}, &p, &policy).ok());
+  EXPECT_EQ(p, params_of("sq16 d64 f32 kv=i8 out=bf16 bias"));
+  EXPECT_FALSE(apply_fix({Op::kSet, "dtype", "f32,i8"}, &p, &policy).ok());
+}
+
+TEST(ApplyFix, AtMostIsAMinimum) {
+  AttentionParams p = params_of("sq16 d512");
+  Policy policy;
+  ASSERT_TRUE(apply_fix({Op::kAtMost, "head_dim_qk", "256"}, &p, &policy).ok());
+  EXPECT_EQ(p.head_dim_qk, 256);
+  ASSERT_TRUE(apply_fix({Op::kAtMost, "head_dim_qk", "300"}, &p, &policy).ok());
+  EXPECT_EQ(p.head_dim_qk, 256);
+}
+
+TEST(ApplyFix, MoreAlignmentPadsDenseRows) {
+  for (const char* text : {"hq2 sq16 d3", "hq1 sq16 d3", "hq2 sq16 d3 layout=bshd"}) {
+    AttentionParams p = params_of(text);
+    ASSERT_EQ(p.align_v_log2, 2);
+    Policy policy;
+    ASSERT_TRUE(apply_fix({Op::kSet, "align_v_log2", "4"}, &p, &policy).ok());
+    EXPECT_EQ(p.align_v_log2, 4) << text;
+    EXPECT_EQ(p.align_k_log2, 2) << text;
+  }
+}
+
+TEST(ApplyFix, ChangesThePolicy) {
+  AttentionParams p;
+  Policy policy;
+  policy.only = std::vector<BackendRef>{{BackendId::kFlash, ""}};
+  policy.deny = {{BackendId::kMath, ""}, {BackendId::kCustom, "mine"}};
+  policy.require = Determinism::kBatchInvariant;
+  policy.max_error = 1e-9;
+  policy.max_workspace_bytes = 5;
+  policy.on_fallback = OnFallback::kError;
+  policy.assume_finite = true;
+  const auto apply = [&](Op op, const char* field, const char* value) {
+    return apply_fix({op, field, value}, &p, &policy);
+  };
+  ASSERT_TRUE(apply(Op::kClear, "policy.deny", "math").ok());
+  EXPECT_EQ(policy.deny, (std::vector<BackendRef>{{BackendId::kCustom, "mine"}}));
+  ASSERT_TRUE(apply(Op::kClear, "policy.deny", "custom:mine").ok());
+  EXPECT_TRUE(policy.deny.empty());
+  for (const char* field :
+       {"policy.only", "policy.require", "policy.max_error", "policy.max_workspace_bytes",
+        "policy.on_fallback", "policy.assume_finite"}) {
+    ASSERT_TRUE(apply(Op::kClear, field, "").ok()) << field;
+  }
+  EXPECT_EQ(policy, Policy{});
+  EXPECT_TRUE(apply(Op::kSet, "policy.only", "math,flash").ok());
+  EXPECT_TRUE(apply(Op::kSet, "policy.require", "run_to_run").ok());
+  EXPECT_TRUE(apply(Op::kSet, "policy.max_error", "0.5").ok());
+  EXPECT_TRUE(apply(Op::kSet, "policy.max_workspace_bytes", "64").ok());
+  EXPECT_TRUE(apply(Op::kSet, "policy.on_fallback", "warn").ok());
+  EXPECT_TRUE(apply(Op::kSet, "policy.assume_finite", "true").ok());
+  EXPECT_EQ(policy.only->size(), 2u);
+  EXPECT_EQ(policy.max_workspace_bytes, 64);
+  EXPECT_EQ(policy.on_fallback, OnFallback::kWarn);
+  EXPECT_EQ(p, AttentionParams{});
+}
+
+TEST(ApplyFix, RefusesWhatItCannotRead) {
+  const Fix bad[] = {
+      {Op::kNone, "", ""},
+      {Op::kSet, "no_such_field", "3"},
+      {Op::kClear, "head_dim_qk", ""},
+      {Op::kClear, "policy.nothing", ""},
+      {Op::kSet, "policy.max_error", "much"},
+      {Op::kSet, "dtype_q", "f33"},
+      {Op::kSet, "head_dim_qk", "64x"},
+      {Op::kSet, "layout_q", "?"},
+      {Op::kAtMost, "layout_q", "bhsd"},
+      {Op::kSet, "features", "sinks,nothing"},
+      {Op::kSet, "causal", ""},  // follows from window_right
+  };
+  for (const Fix& fix : bad) {
+    AttentionParams p;
+    Policy policy;
+    const Status status = apply_fix(fix, &p, &policy);
+    EXPECT_FALSE(status.ok()) << to_string(fix);
+    EXPECT_EQ(status.message().rfind("[apply_fix] ", 0), 0u) << status.message();
+    EXPECT_EQ(p, AttentionParams{}) << to_string(fix);
+    EXPECT_EQ(policy, Policy{}) << to_string(fix);
+  }
+}
+
+TEST(FixText, SaysTheChange) {
+  EXPECT_EQ(to_string(Fix{}), "");
+  EXPECT_EQ(to_string(Fix{Op::kSet, "dtype_q", "bf16"}), "dtype_q=bf16");
+  EXPECT_EQ(to_string(Fix{Op::kClear, "attn_bias", ""}), "without attn_bias");
+  EXPECT_EQ(to_string(Fix{Op::kAtMost, "head_dim_qk", "256"}), "head_dim_qk<=256");
+  EXPECT_EQ(to_string(Fix{Op::kClear, "policy.deny", "math"}), "without policy.deny=math");
+}
+
+TEST(RefusalText, HasCodeActualLimitAndFix) {
+  EXPECT_EQ(to_string(Refusal{
+                RefusalCode::kHeadDimQk, "1..256", "512", {Op::kAtMost, "head_dim_qk", "256"}}),
+            "head_dim_qk: 512, limit 1..256 (fix: head_dim_qk<=256)");
+  EXPECT_EQ(to_string(Refusal{RefusalCode::kNotBuilt, "needs a CUDA build", "", {}}),
+            "not_built: limit needs a CUDA build");
+  std::set<std::string> names;
+  for (int i = 0; i < static_cast<int>(RefusalCode::kCount); ++i) {
+    names.insert(to_string(static_cast<RefusalCode>(i)));
+  }
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(RefusalCode::kCount));
+  EXPECT_EQ(names.count("?"), 0u);
+}
+
+TEST(FeatureText, NamesAreReadBack) {
+  std::set<std::string> names;
+  for (int i = 0; i < kFeatureCount; ++i) {
+    const Feature feature = static_cast<Feature>(i);
+    EXPECT_TRUE(names.insert(to_string(feature)).second);
+    EXPECT_EQ(parse_feature(to_string(feature)), feature);
+  }
+  EXPECT_FALSE(parse_feature("nothing").has_value());
+  EXPECT_STREQ(to_string(Feature::kCount), "?");
+}
+
+}  // namespace
+}  // namespace regard
