@@ -51,6 +51,10 @@ class Comparer {
   const RowFacts& facts(std::int64_t i) const { return truth_.rows[row_index(i)]; }
   bool structural(const RowFacts& f) const { return 4.0 * u_ * f.smax > kStructuralFrom; }
   double score_floor(const RowFacts& f) const { return 4.0 * u_ * f.smax; }
+  /// Whether a probability, which a NaN among the row's sum makes NaN, may have underflowed before.
+  bool may_be_zero(const RowFacts& f, double actual) const {
+    return truth_.scores_kind == ScoresKind::kProbs && !f.finite && actual == 0.0;
+  }
 
   void count_rows() {
     for (std::int64_t i = 0; i < truth_.seqlen_q; ++i) {
@@ -111,7 +115,7 @@ class Comparer {
   double out_floor(const RowFacts& f) const {
     const double flushed =
         truth_.dtype == Dtype::kF64 ? 0.0 : kFlushed * static_cast<double>(f.visible_keys);
-    return (score_floor(f) + flushed) * f.max_abs_v;
+    return (4.0 * u_ * std::max(1.0, f.smax) + flushed) * f.max_abs_v;
   }
 
   /// Finite, within [min V, max V]; equal scores give the mean of V.
@@ -189,7 +193,7 @@ class Comparer {
         const long double expected = truth_.scores[at];
         if (truth_.visible[at] == 0) {
           judge_hidden_score(i, j, expected, actual);
-        } else if (!probs || !structural(f)) {
+        } else if (!may_be_zero(f, actual) && (!probs || !structural(f))) {
           samples.push_back({i, j, expected, truth_.scores_ideal[at], actual,
                              score_floor(f) + (probs ? 2.0 * u_ : 0.0)});
         }

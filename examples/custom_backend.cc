@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "conformance/small_suite.h"
+#include "conformance/suite.h"
 #include "regard/attention.h"
 
 namespace {
@@ -179,9 +179,9 @@ void expect(bool condition, const char* what) {
 }
 
 void expect_refused(regard::Context& context, Mistake mistake, const char* what) {
-  const auto suite = regard::conformance::small_suite();
-  const auto wrong = regard::register_backend(context, "mine",
-                                              std::make_shared<RowBackend>(mistake), *suite);
+  const auto wrong =
+      regard::register_backend(context, "mine", std::make_shared<RowBackend>(mistake),
+                               regard::conformance::small_suite());
   expect(!wrong.ok() && wrong.status().code() == regard::StatusCode::kConformanceFailed, what);
   std::printf("      %s\n", wrong.status().message().c_str());
 }
@@ -197,9 +197,9 @@ int main() {
   expect_refused(context, Mistake::kMaskIgnored, "an ignored mask is refused");
   expect(context.backends().size() == before, "a refused backend is not in the list");
 
-  const auto suite = regard::conformance::small_suite();
-  const auto mine = regard::register_backend(context, "mine",
-                                             std::make_shared<RowBackend>(Mistake::kNone), *suite);
+  const auto mine =
+      regard::register_backend(context, "mine", std::make_shared<RowBackend>(Mistake::kNone),
+                               regard::conformance::small_suite());
   if (!mine) std::printf("      %s\n", mine.status().message().c_str());
   expect(mine.ok(), "the right one is registered");
   if (!mine) return 1;

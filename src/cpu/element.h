@@ -19,16 +19,22 @@ REGARD_KERNEL_FN float from_bf16(std::uint16_t h) {
   return f32_of(static_cast<std::uint32_t>(h) << 16);
 }
 
-/// Without branches, so that loops over it become vectors.
+/// All ones where a < b, for a and b below 2^31.
+REGARD_KERNEL_FN std::uint32_t mask_less(std::uint32_t a, std::uint32_t b) {
+  return static_cast<std::uint32_t>(static_cast<std::int32_t>(a - b) >> 31);
+}
+
+/// By masks instead of conditions: GCC 12 keeps those as branches (5x slower rows).
 REGARD_KERNEL_FN float from_f16(std::uint16_t h) {
   const std::uint32_t magnitude = h & 0x7fffu;
   const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000u) << 16;
   // A denormal goes through an integer: shifted into place it would be lost where denormals of f32
   // are flushed.
   const float denormal = static_cast<float>(static_cast<std::int32_t>(magnitude)) * 0x1p-24f;
-  const std::uint32_t rebias = magnitude >= 0x7c00u ? 0x7f800000u - (0x1fu << 23) : 112u << 23;
-  const std::uint32_t normal = (magnitude << 13) + rebias;
-  return f32_of((magnitude < 0x400u ? bits_of(denormal) : normal) | sign);
+  const std::uint32_t is_denormal = mask_less(magnitude, 0x400u);
+  const std::uint32_t is_special = mask_less(0x7bffu, magnitude);  // infinity or NaN
+  const std::uint32_t normal = ((magnitude << 13) + (112u << 23)) | (is_special & 0x7f800000u);
+  return f32_of((is_denormal & bits_of(denormal)) | (~is_denormal & normal) | sign);
 }
 
 REGARD_KERNEL_FN std::uint16_t to_bf16(float x) {

@@ -5,7 +5,7 @@
 #include "semantics/kernel_fn.h"
 
 // exp and tanh over a vocabulary V. f32: polynomials, errors measured over every float of the
-// domain (test_vector_math.cc); f64: the C library, lane by lane.
+// domain (test_kernels_math.cc); f64: the C library, lane by lane.
 
 namespace regard::cpu {
 
@@ -56,7 +56,7 @@ REGARD_KERNEL_FN typename V::Vec exp_nonpositive(typename V::Vec x) {
   }
 }
 
-/// f32: at most 2 ulp, small arguments included.
+/// f32: at most 2.5 ulp, small arguments included.
 template <class V>
 REGARD_KERNEL_FN typename V::Vec tanh_vector(typename V::Vec x) {
   if constexpr (sizeof(typename V::Scalar) == 4) {

@@ -113,17 +113,15 @@ TensorView AttentionCase::tensor(Dtype dtype, std::vector<std::int64_t> extents,
   std::vector<int> order(extents.size());
   std::iota(order.begin(), order.end(), 0);
   if (chance(0.5)) std::shuffle(order.begin(), order.end() - (dense_last ? 1 : 0), rng);
-  std::int64_t stride = 1;
+  std::int64_t stride = !dense_last && chance(0.2) ? 3 : 1;
   for (auto it = order.rbegin(); it != order.rend(); ++it) {
     const int dim = *it;
-    const bool last = dim == view.rank - 1;
     const bool single = (broadcast >> dim & 1) != 0;
     view.shape[dim] = single && chance(0.5) ? 1 : extents[static_cast<std::size_t>(dim)];
     view.strides[dim] = single ? 0 : stride;
     if (single) continue;
     const std::int64_t padding = chance(0.4) ? pick(1, 5) : 0;
     stride = stride * std::max<std::int64_t>(view.shape[dim], 1) + padding;
-    if (last && !dense_last && chance(0.2)) view.strides[dim] = stride, stride *= 3;
   }
   if (dense_last) view.strides[view.rank - 1] = 1;
   std::int64_t elements = 1;
@@ -348,6 +346,7 @@ void add_diagonal_features(AttentionCase* c) {
       if (c->chance(0.5)) {
         r.diagonal_offsets = c->tensor(Dtype::kI64, {s.b}, false);
         c->fill_ints(r.diagonal_offsets, -far, far);
+        r.diagonal_offset = 0;
       }
   }
 }

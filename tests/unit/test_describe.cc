@@ -2,8 +2,10 @@
 
 #include <chrono>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -573,6 +575,52 @@ TEST(Describe, StridesOfSingleExtentsDoNotMatter) {
   r.v = r.k;
   r.out = make_view(arena(3 * kSlot), Dtype::kF32, {kB, kHq, 1, 1}, {kHq, 1, 999, 0});
   EXPECT_TRUE(describe(r).ok()) << describe(r).status().message();
+}
+
+// Whatever the numbers: an answer, no trap (the sanitizers watch), and params only if they are
+// valid.
+TEST(Describe, HostileNumbersAreJudgedNotComputedWith) {
+  constexpr std::int64_t kNumbers[] = {
+      -1,       0,    1,        2, 6, 16, 1 << 20, std::int64_t{1} << 31, std::int64_t{1} << 61,
+      kMax - 1, kMax, -kMax - 1};
+  std::mt19937_64 rng(5);
+  int accepted = 0;
+  for (int i = 0; i < 20000; ++i) {
+    AttentionRequest r = full_request();
+    if (rng() % 2 == 0) {
+      r.cu_seqlens_q = r.cu_seqlens_kv = tensor(15, Dtype::kI32, {3});
+      r.q.shape[0] = r.k.shape[0] = r.v.shape[0] = r.out.shape[0] = 1;
+    }
+    if (rng() % 2 == 0) {
+      r.page_table = tensor(16, Dtype::kI32, {kB, 1});
+      r.rotary_cos = r.rotary_sin = tensor(17, Dtype::kF32, {4, 2});
+      r.k_new = tensor(18, Dtype::kF32, {kB, kHkv, 1, kD});
+      r.v_new = tensor(19, Dtype::kF32, {kB, kHkv, 1, kDv});
+    }
+    for (std::uint64_t change = rng() % 4; change > 0; --change) {
+      TensorView& view = r.*kBufferTensors[rng() % std::size(kBufferTensors)].view;
+      const std::int64_t number = kNumbers[rng() % std::size(kNumbers)];
+      switch (rng() % 6) {
+        case 0: view.rank = static_cast<std::int32_t>(rng() % 7) - 1; break;
+        case 1: view.dtype = static_cast<Dtype>(rng() % 13); break;
+        case 2: view.data = reinterpret_cast<void*>(number); break;
+        case 3: view.shape[rng() % 4] = number; break;
+        case 4: view.strides[rng() % 4] = number; break;
+        default: r.options.window_left = number;
+      }
+    }
+    const Expected<AttentionParams> p = describe(r);
+    if (!p) {
+      ASSERT_FALSE(p.status().message().empty());
+      continue;
+    }
+    ++accepted;
+    ASSERT_TRUE(validate(*p, "test").ok()) << to_json(*p);
+    ASSERT_EQ(describe_buffers(r, options_of(*p), "again").value(), *p);
+    ASSERT_FALSE(to_string(*p).empty());
+    (void)AttentionKey::make(*p, true).ok();
+  }
+  EXPECT_GT(accepted, 500);
 }
 
 TEST(Describe, IsFast) {

@@ -235,6 +235,10 @@ TEST_P(Kernels, HostileOffsetsAndWindows) {
   }
 }
 
+void PrintTo(const Param& p, std::ostream* out) {
+  *out << to_string(p.backend->info().ref) << " " << to_string(p.dtype);
+}
+
 std::string name_of(const testing::TestParamInfo<Param>& info) {
   return to_string(info.param.backend->info().ref) + "_" + to_string(info.param.dtype);
 }
