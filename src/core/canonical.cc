@@ -1,8 +1,6 @@
 #include <algorithm>
 #include <bit>
-#include <cmath>
 
-#include "core/extents.h"
 #include "regard/params.h"
 
 namespace regard {

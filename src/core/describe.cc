@@ -1,7 +1,6 @@
 #include "core/describe.h"
 
 #include <bit>
-#include <cmath>
 #include <iterator>
 
 #include "base/checked.h"

@@ -1,6 +1,7 @@
 #include "core/view_checks.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "base/message.h"
 
@@ -18,6 +19,12 @@ std::string list_text(const std::int64_t* values, std::size_t count) {
 
 std::string shape_text(const TensorView& view) {
   return list_text(view.shape, static_cast<std::size_t>(view.rank));
+}
+
+// make_view leaves -n for a list of n extents that no view can hold.
+std::int64_t shown_rank(const TensorView& view) {
+  const std::int64_t rank = view.rank;
+  return rank < -kMaxRank ? -rank : rank;
 }
 
 std::string device_text(const Device& device) {
@@ -62,7 +69,7 @@ Status check_view(const char* where, const NamedView& tensor, const Device& devi
                   ByteSpan* span) {
   const TensorView& view = tensor.view;
   if (view.rank < 1 || view.rank > kMaxRank) {
-    return invalid(where, "rank of ", tensor.name, " (", std::abs(view.rank), ") must be 1..",
+    return invalid(where, "rank of ", tensor.name, " (", shown_rank(view), ") must be 1..",
                    kMaxRank);
   }
   if (!is_known(view.dtype)) {
@@ -87,8 +94,8 @@ Status expect_rank(const char* where, const NamedView& tensor, int rank, const c
   if (!tensor.view.present()) {
     return invalid(where, tensor.name, " (absent) must have rank ", rank, ", ", letters);
   }
-  return invalid(where, "rank of ", tensor.name, " (", std::abs(tensor.view.rank), ") must be ",
-                 rank, ", ", letters);
+  return invalid(where, "rank of ", tensor.name, " (", shown_rank(tensor.view), ") must be ", rank,
+                 ", ", letters);
 }
 
 Status expect_shape(const char* where, const NamedView& tensor,

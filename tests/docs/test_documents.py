@@ -64,7 +64,9 @@ def run(command, **kwargs):
 
 def without_machine(text):
     """Output as far as it is the same on every machine: bytes depend on its threads and caches."""
-    text = re.sub(r"\b\d+(\.\d+)? (B|KiB|MiB|bytes)", "<size>", text)
+    text = re.sub(r"\b\d+(\.\d+)? (B|KiB|MiB|bytes)\b", "<size>", text)
+    text = re.sub(r"\bslots \d+", "slots <n>", text)
+    text = re.sub(r"-?\d\.\d{5,}e[-+]\d+", lambda m: f"{float(m[0]):.2e}", text)
     return [re.sub(r" +", " ", line).strip() for line in text.strip().splitlines()]
 
 

@@ -55,10 +55,10 @@ void expect_has(const std::string& message, const std::vector<std::string>& part
 
 TEST(SafetensorsParse, ReadsEveryDtype) {
   const std::vector<std::pair<std::string, Dtype>> names = {
-      {"F64", Dtype::kF64},       {"F32", Dtype::kF32},       {"F16", Dtype::kF16},
-      {"BF16", Dtype::kBf16},     {"F8_E4M3", Dtype::kF8E4M3}, {"F8_E5M2", Dtype::kF8E5M2},
-      {"I64", Dtype::kI64},       {"I32", Dtype::kI32},       {"I8", Dtype::kI8},
-      {"U8", Dtype::kU8},         {"BOOL", Dtype::kBool}};
+      {"F64", Dtype::kF64},   {"F32", Dtype::kF32},        {"F16", Dtype::kF16},
+      {"BF16", Dtype::kBf16}, {"F8_E4M3", Dtype::kF8E4M3}, {"F8_E5M2", Dtype::kF8E5M2},
+      {"I64", Dtype::kI64},   {"I32", Dtype::kI32},        {"I8", Dtype::kI8},
+      {"U8", Dtype::kU8},     {"BOOL", Dtype::kBool}};
   EXPECT_EQ(names.size(), static_cast<std::size_t>(kDtypeCount));
   for (const auto& [name, dtype] : names) {
     const std::size_t bytes = 3 * static_cast<std::size_t>(size_of(dtype));
@@ -74,9 +74,9 @@ TEST(SafetensorsParse, ReadsEveryDtype) {
 }
 
 TEST(SafetensorsParse, AcceptsScalarsEmptyTensorsAndMetadata) {
-  const std::string header = padded(
-      R"({"__metadata__":{"a":"1","b":""},"empty":{"dtype":"F32","shape":[2,0],)"
-      R"("data_offsets":[4,4]},"scalar":{"data_offsets":[0,4],"shape":[],"dtype":"I32"}})");
+  const std::string header =
+      padded(R"({"__metadata__":{"a":"1","b":""},"empty":{"dtype":"F32","shape":[2,0],)"
+             R"("data_offsets":[4,4]},"scalar":{"data_offsets":[0,4],"shape":[],"dtype":"I32"}})");
   const auto file = file_of(header, 4);
   const Expected<Contents> contents = parse(file);
   ASSERT_TRUE(contents.ok()) << contents.status().to_string();
@@ -140,9 +140,8 @@ TEST(SafetensorsParse, RefusesMisalignedData) {
   std::string header = R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
   header.append(57 - header.size(), ' ');
   expect_has(refusal(header, 4), {"'x'", "byte 65", "multiple of 4", "F32"});
-  const std::string behind = padded(
-      R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
-      R"("b":{"dtype":"F64","shape":[1],"data_offsets":[1,9]}})");
+  const std::string behind = padded(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+                                    R"("b":{"dtype":"F64","shape":[1],"data_offsets":[1,9]}})");
   expect_has(refusal(behind, 9), {"'b'", "multiple of 8"});
 }
 
@@ -222,8 +221,8 @@ TEST(SafetensorsParse, MessagesHoldNoControlCharacters) {
 }
 
 TEST(SafetensorsView, RanksOneToFourHaveViews) {
-  const std::vector<std::string> shapes = {"[]", "[6]", "[2,3]", "[1,2,3]", "[1,2,0,3]",
-                                           "[1,1,1,2,3]"};
+  const std::vector<std::string> shapes = {"[]",      "[6]",       "[2,3]",
+                                           "[1,2,3]", "[1,2,0,3]", "[1,1,1,2,3]"};
   for (std::size_t rank = 0; rank < shapes.size(); ++rank) {
     const std::size_t bytes = rank == 0 ? 1 : rank == 4 ? 0 : 6;
     const auto file = file_of(one("U8", shapes[rank], "[0," + std::to_string(bytes) + "]"), bytes);
@@ -318,7 +317,8 @@ TEST_F(SafetensorsFile, RefusesWhatIsNotARegularFile) {
   ASSERT_EQ(::mkfifo(path("fifo").c_str(), 0600), 0);
   expect_has(MappedFile::open(path("fifo")).status().message(), {"not a regular file"});
   put(path("empty"), "");
-  expect_has(MappedFile::open(path("empty")).status().message(), {"0 bytes", "at least 8", "empty"});
+  expect_has(MappedFile::open(path("empty")).status().message(),
+             {"0 bytes", "at least 8", "empty"});
 }
 
 TEST_F(SafetensorsFile, RefusesTargets) {

@@ -166,8 +166,10 @@ Expected<RandomFlags> random_flags(const CheckOptions& options) {
   if (Status s = take(options.min_pairs, "--min-pairs", 0, &flags.min_pairs); !s) return s;
   const CommonOptions& common = options.common;
   const std::pair<const char*, bool> meaningless[] = {
-      {"--prefer", !common.prefer.empty()},         {"--max-error", !common.max_error.empty()},
-      {"--require", !common.require.empty()},       {"--on-fallback", !common.on_fallback.empty()},
+      {"--prefer", !common.prefer.empty()},
+      {"--max-error", !common.max_error.empty()},
+      {"--require", !common.require.empty()},
+      {"--on-fallback", !common.on_fallback.empty()},
       {"--max-workspace", !common.max_workspace.empty()},
       {"--assume-finite", common.assume_finite}};
   for (const auto& [name, given] : meaningless) {
@@ -223,9 +225,9 @@ int show_random(Output& output, const Context& context, const conformance::Rando
     output.print(fmt::format("too rare: {}, expected at least {}\n", pair, flags.min_pairs));
   }
   if (!result.ok()) {
-    return output.fail(kExitFailed, "check_failed",
-                       fmt::format("{} failures in {} cases", result.failures.size(),
-                                   result.cases));
+    return output.fail(
+        kExitFailed, "check_failed",
+        fmt::format("{} failures in {} cases", result.failures.size(), result.cases));
   }
   if (!missing.empty()) {
     return output.fail(kExitFailed, "too_rare",

@@ -16,7 +16,9 @@ int run_env(bool json) {
   for (const EnvVariable& v : env.variables) {
     const bool good = v.error.empty();
     table.add({v.name, v.set ? printable(v.value) : "(unset)", v.meaning},
-              {Colour::kStrong, !v.set ? Colour::kPlain : good ? Colour::kGood : Colour::kBad});
+              {Colour::kStrong, !v.set ? Colour::kPlain
+                                : good ? Colour::kGood
+                                       : Colour::kBad});
     Json entry = {{"name", v.name}, {"set", v.set}, {"meaning", v.meaning}};
     entry["value"] = v.set ? Json(printable(v.value)) : Json(nullptr);
     entry["error"] = good ? Json(nullptr) : Json(printable(v.error));

@@ -23,12 +23,10 @@ struct ExplainOptions {
 /// The rules of the plan that the chosen backend makes, beside the reasons for choosing it.
 void show_plan(Output& output, const Plan& plan) {
   const KernelPlan& kernel = plan.kernel();
-  output.document()["plan"] = {{"kernel", kernel.kernel},
-                               {"isa", to_string(kernel.isa)},
-                               {"slots", kernel.slots},
-                               {"tile_q", kernel.tile_q},
-                               {"tile_kv", kernel.tile_kv},
-                               {"workspace_bytes", kernel.workspace_bytes}};
+  output.document()["plan"] = {
+      {"kernel", kernel.kernel},   {"isa", to_string(kernel.isa)},
+      {"slots", kernel.slots},     {"tile_q", kernel.tile_q},
+      {"tile_kv", kernel.tile_kv}, {"workspace_bytes", kernel.workspace_bytes}};
   output.print(fmt::format("\nplan     {} ({}), slots {}, tile_q {}, tile_kv {}, workspace {}\n",
                            kernel.kernel, to_string(kernel.isa), kernel.slots, kernel.tile_q,
                            kernel.tile_kv, bytes_text(kernel.workspace_bytes)));

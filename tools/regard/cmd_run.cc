@@ -50,8 +50,8 @@ class RunVerb {
 
   int run() {
     using Step = int (RunVerb::*)();
-    constexpr Step kSteps[] = {&RunVerb::read_flags, &RunVerb::load,        &RunVerb::choose,
-                               &RunVerb::find_truth, &RunVerb::run_all,     &RunVerb::show_results,
+    constexpr Step kSteps[] = {&RunVerb::read_flags,     &RunVerb::load,    &RunVerb::choose,
+                               &RunVerb::find_truth,     &RunVerb::run_all, &RunVerb::show_results,
                                &RunVerb::show_agreement, &RunVerb::write};
     for (const Step step : kSteps) {
       if (interrupted()) return output_.fail_interrupted();
@@ -69,8 +69,7 @@ class RunVerb {
       }
     }
     if (!options_.repeat.empty()) {
-      const Expected<std::int64_t> repeat =
-          parse_whole(options_.repeat, "--repeat", 1, kMaxRepeat);
+      const Expected<std::int64_t> repeat = parse_whole(options_.repeat, "--repeat", 1, kMaxRepeat);
       if (!repeat) return output_.fail(repeat.status());
       repeat_ = *repeat;
     }
@@ -138,8 +137,7 @@ class RunVerb {
       if (run->interrupted) return output_.fail_interrupted();
       Checked checked{*std::move(run), {}, {}};
       if (truth_) {
-        checked.comparison =
-            conformance::compare(input_->with(checked.run.outputs), *truth_);
+        checked.comparison = conformance::compare(input_->with(checked.run.outputs), *truth_);
       }
       checked.padding = check_padding(*input_, checked.run.outputs);
       results_.push_back(std::move(checked));
@@ -194,8 +192,8 @@ class RunVerb {
 
   int show_results() {
     const double flops = flop_count(*input_);
-    Table table({"backend", "kernel", "error", "of bar", "within bar", "time", "GFLOP/s",
-                 "workspace"});
+    Table table(
+        {"backend", "kernel", "error", "of bar", "within bar", "time", "GFLOP/s", "workspace"});
     Json list = Json::array();
     bool ok = true;
     for (const Checked& checked : results_) {
@@ -203,8 +201,8 @@ class RunVerb {
       const Colour verdict = !checked.comparison      ? Colour::kWarning
                              : checked.comparison->ok ? Colour::kGood
                                                       : Colour::kBad;
-      table.add(result_cells(checked, flops), {Colour::kStrong, Colour::kPlain, Colour::kPlain,
-                                               Colour::kPlain, verdict});
+      table.add(result_cells(checked, flops),
+                {Colour::kStrong, Colour::kPlain, Colour::kPlain, Colour::kPlain, verdict});
       list.push_back(result_json(checked, flops));
     }
     output_.document()["results"] = std::move(list);
@@ -241,8 +239,8 @@ class RunVerb {
         const double difference =
             largest_difference(results_[i].run.outputs, results_[j].run.outputs);
         list.push_back({{"a", a}, {"b", b}, {"max_difference", difference}});
-        output_.print(fmt::format("agreement {} and {}: max |a - b| / max |a| = {:.2e}\n", a, b,
-                                  difference));
+        output_.print(
+            fmt::format("agreement {} and {}: max |a - b| / max |a| = {:.2e}\n", a, b, difference));
       }
     }
     output_.document()["agreement"] = std::move(list);
@@ -258,8 +256,8 @@ class RunVerb {
         {"out", outputs.out.dtype, outputs.out.shape, outputs.out.bytes.data()},
         {"lse", outputs.lse.dtype, outputs.lse.shape, outputs.lse.bytes.data()}};
     if (!outputs.scores.shape.empty()) {
-      tensors.push_back({"scores_out", outputs.scores.dtype, outputs.scores.shape,
-                         outputs.scores.bytes.data()});
+      tensors.push_back(
+          {"scores_out", outputs.scores.dtype, outputs.scores.shape, outputs.scores.bytes.data()});
     }
     const safetensors::Metadata metadata = {{"regard.backend", to_string(first.run.backend)},
                                             {"regard.case", to_string(input_->c)},

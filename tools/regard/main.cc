@@ -33,7 +33,8 @@ bool wants_json(int argc, char** argv) {
 /// A line that could not be parsed: the complaint, and a document where --json asks for one.
 int report_usage(const CLI::ParseError& error, bool json) {
   Output output("", json);
-  const std::string message = std::string(error.what()) + "; `regard --help` shows what is possible";
+  const std::string message =
+      std::string(error.what()) + "; `regard --help` shows what is possible";
   return output.finish(output.fail(kExitUsage, "usage", message));
 }
 

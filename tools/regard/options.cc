@@ -133,8 +133,8 @@ Expected<std::int64_t> parse_whole(const std::string& text, const std::string& w
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = result.ec == std::errc() && result.ptr == text.data() + text.size();
   if (whole && value >= least && value <= most) return value;
-  return invalid(fmt::format("{} {}: expected a whole number from {} to {}", what, quote(text),
-                             least, most));
+  return invalid(
+      fmt::format("{} {}: expected a whole number from {} to {}", what, quote(text), least, most));
 }
 
 Expected<std::int64_t> parse_bytes(const std::string& text) {

@@ -60,7 +60,9 @@ Output::Output(std::string verb, bool json)
     : verb_(std::move(verb)), json_(json), colour_(!json && stdout_wants_colour()) {}
 
 void Output::print(std::string_view text) {
-  if (!json_) std::fwrite(text.data(), 1, text.size(), stdout);
+  if (json_) return;
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);  // long work may follow
 }
 
 std::string Output::paint(std::string_view text, Colour colour) const {
@@ -161,7 +163,8 @@ void Progress::clear() {
 Json parse_library_json(std::string text) {
   if (!safetensors::is_utf8(text)) {
     std::replace_if(
-        text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; }, '?');
+        text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; },
+        '?');
   }
   return Json::parse(text);
 }

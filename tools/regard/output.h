@@ -33,8 +33,8 @@ class Output {
 
   /// A line on stderr.
   void warn(std::string_view message);
-  /// Reports a failure and gives the exit code it stands for: 2 for words that are wrong, 3 where no
-  /// backend can run, 1 otherwise. Where a Selection says why, it is shown.
+  /// Reports a failure and gives the exit code it stands for: 2 for words that are wrong, 3 where
+  /// no backend can run, 1 otherwise. Where a Selection says why, it is shown.
   int fail(const Status& status);
   /// Reports a failure of the given code.
   int fail(int exit_code, std::string_view kind, std::string_view message);
@@ -93,8 +93,8 @@ Json parse_library_json(std::string text);
 /// `text` with control characters escaped: nothing that a terminal would obey.
 std::string printable(std::string_view text);
 
-std::string bytes_text(std::int64_t bytes);    // "12 B", "3.1 KiB", ...
-std::string seconds_text(double seconds);      // "12.3 us", ...
+std::string bytes_text(std::int64_t bytes);  // "12 B", "3.1 KiB", ...
+std::string seconds_text(double seconds);    // "12.3 us", ...
 
 /// A Selection's text with its marks coloured.
 std::string highlight(const Output& output, const std::string& selection_text);

@@ -32,8 +32,7 @@ struct OwnedTensor {
   std::vector<std::int64_t> shape;
   OwnedBytes bytes;
 
-  static Expected<OwnedTensor> make(Dtype dtype, std::vector<std::int64_t> shape,
-                                    const char* what);
+  static Expected<OwnedTensor> make(Dtype dtype, std::vector<std::int64_t> shape, const char* what);
   TensorView view() const noexcept;
 };
 

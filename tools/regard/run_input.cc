@@ -63,8 +63,8 @@ Status bind_tensors(RunInput& input) {
     const safetensors::TensorEntry* entry = contents.find(kInputs[i].name);
     if (entry == nullptr) {
       if (i >= kMainInputs) continue;
-      return invalid(fmt::format("the file has no tensor '{}', expected q, k and v",
-                                 kInputs[i].name));
+      return invalid(
+          fmt::format("the file has no tensor '{}', expected q, k and v", kInputs[i].name));
     }
     Expected<TensorView> view = safetensors::view_of(*entry);
     if (!view) return view.status();
@@ -148,8 +148,9 @@ Status check_words(const Case& words, const AttentionParams& tensors) {
       data.seqlens_kv.empty()) {
     return {};
   }
-  return invalid("an option says what tensors hold (data, poison, lens_q or lens_kv), but that is "
-                 "the file's");
+  return invalid(
+      "an option says what tensors hold (data, poison, lens_q or lens_kv), but that is "
+      "the file's");
 }
 
 }  // namespace
@@ -165,8 +166,7 @@ Expected<RunOutputs> RunInput::make_outputs() const {
   Expected<OwnedTensor> out = OwnedTensor::make(c.params.dtype_out, std::move(out_shape), "out");
   if (!out) return out.status();
   outputs.out = *std::move(out);
-  Expected<OwnedTensor> lse =
-      OwnedTensor::make(stats, {q.shape[0], q.shape[1], q.shape[2]}, "lse");
+  Expected<OwnedTensor> lse = OwnedTensor::make(stats, {q.shape[0], q.shape[1], q.shape[2]}, "lse");
   if (!lse) return lse.status();
   outputs.lse = *std::move(lse);
   if (c.params.scores_kind == ScoresKind::kNone) return outputs;

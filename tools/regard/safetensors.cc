@@ -161,10 +161,10 @@ Expected<std::int64_t> size_of_tensor(const TensorEntry& tensor) {
   for (const std::int64_t extent : tensor.shape) {
     empty = empty || extent == 0;
     if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(extent, 1), &bytes)) {
-      return Status(StatusCode::kOverflow,
-                    "[safetensors] tensor " + quote(tensor.name) + " has shape " +
-                        shape_text(tensor.shape) + " of " + dtype_name(tensor.dtype) +
-                        ", expected at most 2^63 - 1 bytes");
+      return Status(StatusCode::kOverflow, "[safetensors] tensor " + quote(tensor.name) +
+                                               " has shape " + shape_text(tensor.shape) + " of " +
+                                               dtype_name(tensor.dtype) +
+                                               ", expected at most 2^63 - 1 bytes");
     }
   }
   return empty ? 0 : bytes;
@@ -260,12 +260,13 @@ Expected<Contents> parse(std::span<const std::byte> file) {
     length |= static_cast<std::uint64_t>(file[i]) << (8 * i);
   }
   if (length > static_cast<std::uint64_t>(kMaxHeaderBytes)) {
-    return invalid("the header's length is " + std::to_string(length) + " bytes, expected at most " +
-                   std::to_string(kMaxHeaderBytes));
+    return invalid("the header's length is " + std::to_string(length) +
+                   " bytes, expected at most " + std::to_string(kMaxHeaderBytes));
   }
   if (length > file.size() - kLengthBytes) {
-    return invalid("the header's length is " + std::to_string(length) + " bytes, expected at most " +
-                   std::to_string(file.size() - kLengthBytes) + ", the rest of the file");
+    return invalid("the header's length is " + std::to_string(length) +
+                   " bytes, expected at most " + std::to_string(file.size() - kLengthBytes) +
+                   ", the rest of the file");
   }
   const std::span<const std::byte> header = file.subspan(kLengthBytes, length);
   const std::span<const std::byte> data = file.subspan(kLengthBytes + length);

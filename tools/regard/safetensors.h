@@ -90,8 +90,8 @@ Expected<EncodedHeader> encode_header(std::span<const TensorToWrite> tensors,
 
 enum class WriteResult {
   kWritten,
-  kRefused,      // a path or a tensor that cannot be written: nothing was tried
-  kFailed,       // the system said no (disk full, file size limit)
+  kRefused,  // a path or a tensor that cannot be written: nothing was tried
+  kFailed,   // the system said no (disk full, file size limit)
   kInterrupted
 };
 

@@ -25,8 +25,8 @@ Expected<std::int64_t> bytes_of(const TensorToWrite& tensor) {
   bool empty = false;
   for (const std::int64_t extent : tensor.shape) {
     if (extent < 0) {
-      return invalid("tensor " + quote(tensor.name) + " has the extent " +
-                     std::to_string(extent) + ", expected at least 0");
+      return invalid("tensor " + quote(tensor.name) + " has the extent " + std::to_string(extent) +
+                     ", expected at least 0");
     }
     empty = empty || extent == 0;
     if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(extent, 1), &bytes)) {
@@ -38,8 +38,8 @@ Expected<std::int64_t> bytes_of(const TensorToWrite& tensor) {
 }
 
 std::string entry_json(const TensorToWrite& tensor, std::int64_t begin, std::int64_t end) {
-  std::string json = json_string(tensor.name) + ":{\"dtype\":\"" + dtype_name(tensor.dtype) +
-                     "\",\"shape\":[";
+  std::string json =
+      json_string(tensor.name) + ":{\"dtype\":\"" + dtype_name(tensor.dtype) + "\",\"shape\":[";
   for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
     if (i > 0) json += ',';
     json += std::to_string(tensor.shape[i]);

@@ -1,0 +1,338 @@
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "tests/support/literals.h"
+
+// Keys are mostly 0, so that weights are equal, and values powers of ten, so that an output says by
+// its digits which keys were seen: 37 = (1 + 10 + 100) / 3.
+
+namespace regard::test {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kLn2 = 0.6931471805599453;
+constexpr double kLn3 = 1.0986122886681098;
+constexpr double kLn4 = 1.3862943611198906;
+
+Values tensor(std::vector<double> numbers, std::vector<std::int64_t> shape) {
+  return {std::move(numbers), std::move(shape)};
+}
+
+Values repeated(double number, std::int64_t count, std::vector<std::int64_t> shape) {
+  return {std::vector<double>(static_cast<std::size_t>(count), number), std::move(shape)};
+}
+
+/// b sequences of one head, head_dim 1: q = 1, k = 0, v = `values` in each sequence; scale 1.
+Literal uniform(std::string name, std::int64_t b, std::int64_t sq, std::vector<double> values) {
+  Literal l;
+  l.name = std::move(name);
+  const auto skv = static_cast<std::int64_t>(values.size());
+  l.q = repeated(1.0, b * sq, {b, 1, sq, 1});
+  l.k = repeated(0.0, b * skv, {b, 1, skv, 1});
+  l.v.shape = {b, 1, skv, 1};
+  for (std::int64_t n = 0; n < b; ++n) {
+    l.v.numbers.insert(l.v.numbers.end(), values.begin(), values.end());
+  }
+  l.options.softmax_scale = 1.0;
+  return l;
+}
+
+const std::vector<double> kTens = {1, 10, 100, 1000};
+
+Literal with(Literal l, std::vector<double> out, std::vector<double> lse) {
+  l.out = std::move(out);
+  l.lse = std::move(lse);
+  return l;
+}
+
+Literal causal(std::string name, std::int64_t b, std::int64_t sq, std::vector<double> values,
+               Diagonal diagonal) {
+  Literal l = uniform(std::move(name), b, sq, std::move(values));
+  l.options.is_causal = true;
+  l.options.diagonal = diagonal;
+  return l;
+}
+
+/// Scores 0.5 * (2, 4, 9) = (1, 2, 4.5); softcap 1: tanh; bias (1, 0, 0); the third key masked; sink.
+Literal edits(std::string name) {
+  Literal l = uniform(std::move(name), 1, 1, {1, 2, 100});
+  l.k.numbers = {2, 4, 9};
+  l.options.softmax_scale = 0.5;
+  l.options.softcap = 1.0;
+  l.bias = tensor({1, 0, 0}, {1, 1, 1, 3});
+  l.mask = tensor({1, 1, 0}, {1, 1, 1, 3});
+  l.sinks = tensor({0.5}, {1});
+  // tanh 1 + 1 = 1.76159, tanh 2 = 0.96403: (e^1.76159 + 2 e^0.96403) / (... + e^0.5)
+  return with(l, {1.0964576644670472}, {2.3118092679477047});
+}
+
+void add_orders(std::vector<Literal>* all) {
+  all->push_back(edits("order_of_edits"));
+  all->push_back(edits("scores_scaled"));
+  all->back().options.scores_kind = ScoresKind::kScaled;
+  all->back().scores = {1.0, 2.0, 0.0};
+  all->push_back(edits("scores_edited"));
+  all->back().options.scores_kind = ScoresKind::kEdited;
+  all->back().scores = {1.7615941559557649, 0.9640275800758169, -kInf};
+  all->push_back(edits("scores_probs"));
+  all->back().options.scores_kind = ScoresKind::kProbs;
+  all->back().scores = {0.5768257149052174, 0.2598159747809149, 0.0};
+  // Weights 1, 2, 3, 4: (1 + 20 + 300 + 4000) / 10, ln 10.
+  Literal lse = uniform("lse_is_natural", 1, 1, kTens);
+  lse.k.numbers = {0.0, kLn2, kLn3, kLn4};
+  all->push_back(with(lse, {432.1}, {2.302585092994046}));
+}
+
+void add_diagonals(std::vector<Literal>* all) {
+  const auto diagonal = [&](const char* name, Diagonal d) { return causal(name, 1, 2, kTens, d); };
+  all->push_back(with(diagonal("diagonal_top_left", Diagonal::kTopLeft), {1, 5.5}, {0, kLn2}));
+  all->push_back(with(diagonal("diagonal_bottom_right", Diagonal::kBottomRight), {37, 277.75},
+                      {kLn3, kLn4}));
+  Literal offset = diagonal("diagonal_offset_1", Diagonal::kOffset);
+  offset.diagonal_offset = 1;
+  all->push_back(with(offset, {5.5, 37}, {kLn2, kLn3}));
+  offset.name = "diagonal_offset_minus_1";
+  offset.diagonal_offset = -1;
+  all->push_back(with(offset, {0, 1}, {-kInf, 0}));
+  offset.name = "diagonal_offset_extreme";
+  offset.diagonal_offset = std::numeric_limits<std::int64_t>::max();
+  all->push_back(with(offset, {277.75, 277.75}, {kLn4, kLn4}));
+
+  Literal each = causal("diagonal_per_sequence", 2, 2, kTens, Diagonal::kOffset);
+  each.offsets = tensor({0, 2}, {2});
+  all->push_back(with(each, {1, 5.5, 37, 277.75}, {0, kLn2, kLn3, kLn4}));
+
+  Literal lens = causal("diagonal_bottom_right_of_lengths", 2, 2, kTens, Diagonal::kBottomRight);
+  lens.lens_q = tensor({2, 1}, {2});
+  lens.lens_kv = tensor({4, 2}, {2});
+  all->push_back(with(lens, {37, 277.75, 5.5, 0}, {kLn3, kLn4, kLn2, -kInf}));
+
+  Literal more_queries =
+      causal("diagonal_more_queries_than_keys", 1, 3, {1, 10}, Diagonal::kBottomRight);
+  all->push_back(with(more_queries, {0, 1, 5.5}, {-kInf, 0, kLn2}));
+  all->push_back(with(causal("diagonal_unnamed_where_all_agree", 1, 2, {1, 10}, Diagonal::kUnnamed),
+                      {1, 5.5}, {0, kLn2}));
+}
+
+void add_windows(std::vector<Literal>* all) {
+  const auto window = [&](const char* name, std::int64_t left, std::int64_t right) {
+    Literal l = uniform(name, 1, 4, kTens);
+    l.options.window_left = left;
+    l.options.window_right = right;
+    return l;
+  };
+  all->push_back(with(window("window_left_1_causal", 1, 0), {1, 5.5, 55, 550}, {0, kLn2, kLn2, kLn2}));
+  all->push_back(with(window("window_left_0_right_1", 0, 1), {5.5, 55, 550, 1000}, {kLn2, kLn2, kLn2, 0}));
+  all->push_back(with(window("window_left_2", 2, -1), {277.75, 277.75, 277.75, 370},
+                      {kLn4, kLn4, kLn4, kLn3}));
+  all->push_back(with(window("window_right_2", -1, 2), {37, 277.75, 277.75, 277.75},
+                      {kLn3, kLn4, kLn4, kLn4}));
+  Literal both = window("window_left_0_is_causal", 0, -1);
+  both.options.is_causal = true;
+  all->push_back(with(both, {1, 10, 100, 1000}, {0, 0, 0, 0}));
+}
+
+void add_masks(std::vector<Literal>* all) {
+  Literal keys = uniform("mask_over_keys", 1, 1, kTens);
+  keys.mask = tensor({1, 0, 1, 0}, {1, 1, 1, 4});
+  all->push_back(with(keys, {50.5}, {kLn2}));
+  // A mask is not a bias of +1, and a bias of ln 3 weighs 3: (3 * 1 + 100) / 4.
+  keys.name = "mask_and_bias";
+  keys.bias = tensor({kLn3, 0, 0, 0}, {1, 1, 1, 4});
+  all->push_back(with(keys, {25.75}, {kLn4}));
+
+  Literal rows = uniform("mask_over_queries_with_a_dead_row", 1, 2, kTens);
+  rows.mask = tensor({1, 0}, {1, 1, 2, 1});
+  all->push_back(with(rows, {277.75, 0}, {kLn4, -kInf}));
+  rows.name = "dead_row_with_a_sink";
+  rows.sinks = tensor({0.75}, {1});
+  // ln(4 + e^0.75) = 1.811219..., out 277.75 * 4 / (4 + e^0.75)
+  all->push_back(with(rows, {181.5774914955846}, {1.8113219352026543}));
+  all->back().out.push_back(0);
+  all->back().lse.push_back(0.75);
+
+  Literal batch = uniform("mask_over_batch", 2, 1, {1, 10});
+  batch.mask = tensor({1, 0}, {2, 1, 1, 1});
+  all->push_back(with(batch, {5.5, 0}, {kLn2, -kInf}));
+
+  Literal bias = uniform("bias_over_batch_and_queries", 2, 2, {1, 10});
+  bias.bias = tensor({0.5, 1, 1.5, 2}, {2, 1, 2, 1});
+  all->push_back(with(bias, {5.5, 5.5, 5.5, 5.5}, {kLn2 + 0.5, kLn2 + 1, kLn2 + 1.5, kLn2 + 2}));
+
+  Literal both = causal("mask_and_causal_both_apply", 1, 2, {1, 10}, Diagonal::kUnnamed);
+  both.mask = tensor({0, 1, 1, 1}, {1, 1, 2, 2});
+  all->push_back(with(both, {0, 5.5}, {-kInf, kLn2}));
+
+  Literal heads = uniform("mask_over_heads", 1, 1, {1, 10});
+  heads.q = repeated(1.0, 2, {1, 2, 1, 1});
+  heads.mask = tensor({1, 0, 0, 1}, {1, 2, 1, 2});
+  all->push_back(with(heads, {1, 10}, {0, 0}));
+}
+
+void add_not_finite(std::vector<Literal>* all) {
+  Literal mask = uniform("nan_and_inf_behind_a_mask", 1, 1, {1, kNan, 100, -kInf});
+  mask.k.numbers = {0, kNan, 0, kInf};
+  mask.mask = tensor({1, 0, 1, 0}, {1, 1, 1, 4});
+  all->push_back(with(mask, {50.5}, {kLn2}));
+
+  Literal diagonal = causal("nan_behind_the_diagonal", 1, 2, {1, 10}, Diagonal::kUnnamed);
+  diagonal.k.numbers = {0, kNan};
+  all->push_back(with(diagonal, {1, kNan}, {0, kNan}));
+
+  Literal value = causal("nan_in_v_reaches_its_rows", 1, 2, {1, kNan}, Diagonal::kUnnamed);
+  all->push_back(with(value, {1, kNan}, {0, kLn2}));
+
+  Literal lens = uniform("nan_past_the_length", 1, 1, {1, 10, kNan, kNan});
+  lens.k.numbers = {0, 0, kNan, -kInf};
+  lens.lens_kv = tensor({2}, {1});
+  all->push_back(with(lens, {5.5}, {kLn2}));
+
+  Literal bias = uniform("bias_of_minus_inf_is_a_mask", 1, 1, {1, kNan, 100, kInf});
+  bias.k.numbers = {0, kNan, 0, -kInf};
+  bias.bias = tensor({0, -kInf, 0, -kInf}, {1, 1, 1, 4});
+  all->push_back(with(bias, {50.5}, {kLn2}));
+
+  constexpr double kLowest = -3.4028234663852886e38;
+  Literal lowest = uniform("bias_of_finfo_min_is_a_number", 1, 2, kTens);
+  lowest.bias = tensor({kLowest, kLowest, kLowest, kLowest, 0, kLowest, 0, kLowest}, {1, 1, 2, 4});
+  all->push_back(with(lowest, {277.75, 50.5}, {kLowest, kLn2}));
+
+  Literal dead = uniform("bias_of_minus_inf_everywhere", 1, 1, {1, 10});
+  dead.bias = tensor({-kInf}, {1, 1, 1, 1});
+  all->push_back(with(dead, {0}, {-kInf}));
+}
+
+void add_lengths(std::vector<Literal>* all) {
+  Literal lens = uniform("padding", 1, 2, kTens);
+  lens.lens_q = tensor({1}, {1});
+  lens.lens_kv = tensor({2}, {1});
+  all->push_back(with(lens, {5.5, 0}, {kLn2, -kInf}));
+  lens.name = "padding_with_a_sink";  // a padding row has no sink either
+  lens.sinks = tensor({0.0}, {1});
+  all->push_back(with(lens, {11.0 / 3.0, 0}, {kLn3, -kInf}));
+  Literal none = uniform("length_0", 1, 1, {1, kNan});
+  none.lens_kv = tensor({0}, {1});
+  all->push_back(with(none, {0}, {-kInf}));
+
+  Literal segments = uniform("segments", 1, 3, kTens);
+  segments.segments_q = tensor({1, 2, 3}, {1, 3});
+  segments.segments_kv = tensor({1, 1, 2, 2}, {1, 4});
+  all->push_back(with(segments, {5.5, 550, 0}, {kLn2, kLn2, -kInf}));
+  segments.name = "segments_on_top_of_lengths";
+  segments.lens_kv = tensor({3}, {1});
+  all->push_back(with(segments, {5.5, 100, 0}, {kLn2, 0, -kInf}));
+
+  Literal empty = uniform("no_keys", 1, 2, {});
+  all->push_back(with(empty, {0, 0}, {-kInf, -kInf}));
+  empty.name = "no_keys_but_a_sink";
+  empty.sinks = tensor({2.0}, {1});
+  all->push_back(with(empty, {0, 0}, {2, 2}));
+  all->push_back(uniform("no_queries", 1, 0, kTens));
+  all->push_back(uniform("no_batch", 0, 2, kTens));
+}
+
+void add_alibi(std::vector<Literal>* all) {
+  // Scores (0, -0.5, -1) and (-0.5, 0, -0.5).
+  Literal top = uniform("alibi_top_left", 1, 2, {1, 2, 4});
+  top.alibi = tensor({0.5}, {1});
+  top.options.diagonal = Diagonal::kTopLeft;
+  all->push_back(with(top, {1.8661670553960412, 2.2740686190611967},
+                      {0.6802696706417346, 0.7943767694176432}));
+  // One query at the last key: (-1, -0.5, 0); no slope in the first sequence.
+  Literal bottom = uniform("alibi_bottom_right_of_each_batch", 2, 1, {1, 2, 4});
+  bottom.alibi = tensor({0.0, 0.5}, {2, 1});
+  bottom.options.diagonal = Diagonal::kBottomRight;
+  all->push_back(with(bottom, {7.0 / 3.0, 2.8266370588854604}, {kLn3, 0.6802696706417346}));
+}
+
+void add_heads(std::vector<Literal>* all) {
+  Literal gqa;
+  gqa.name = "gqa_heads_share_their_groups_keys";
+  gqa.q = repeated(1.0, 4, {1, 4, 1, 1});
+  gqa.k = tensor({0.5, 2}, {1, 2, 1, 1});
+  gqa.v = tensor({1, 10}, {1, 2, 1, 1});
+  gqa.options.softmax_scale = 1.0;
+  all->push_back(with(gqa, {1, 1, 10, 10}, {0.5, 0.5, 2, 2}));
+
+  // Dot products 4 and -2 of head_dim 4; values of head_dim 2.
+  Literal scale;
+  scale.name = "scale_default";
+  scale.q = repeated(1.0, 4, {1, 1, 1, 4});
+  scale.k = tensor({1, 1, 1, 1, -0.5, -0.5, -0.5, -0.5}, {1, 1, 2, 4});
+  scale.v = tensor({1, 10, 3, 30}, {1, 1, 2, 2});
+  all->push_back(with(scale, {1.0948517463551335, 10.948517463551335}, {2.048587351573742}));
+  scale.name = "scale_negative";
+  scale.options.softmax_scale = -1.0;
+  all->push_back(with(scale, {2.99505475368673, 29.9505475368673}, {2.0024756851377306}));
+  scale.name = "scale_zero";
+  scale.options.softmax_scale = 0.0;
+  all->push_back(with(scale, {2, 20}, {kLn2}));
+}
+
+/// Values 2^j of 16 keys: the output, unscaled, is the row's kept keys as a binary number. Those
+/// numbers come from a Philox4x32-7 written in Python, checked against Random123's known answers.
+void add_dropout(std::vector<Literal>* all) {
+  std::vector<double> powers;
+  for (int j = 0; j < 16; ++j) powers.push_back(std::ldexp(1.0, j));
+  Literal drop = uniform("dropout", 2, 2, {});
+  drop.q = repeated(1.0, 8, {2, 2, 2, 1});
+  drop.k = repeated(0.0, 32, {2, 1, 16, 1});
+  drop.v = tensor(powers, {2, 1, 16, 1});
+  drop.v.numbers.insert(drop.v.numbers.end(), powers.begin(), powers.end());
+  drop.seed = 0x0123456789abcdef;
+  drop.rng_offset = 0xfedcba9876543210;
+  const std::vector<double> half = {19749, 51702, 6442, 60046, 31268, 21583, 51488, 28820};
+  const std::vector<double> quarter = {19749, 52734, 47403, 61438, 64255, 54623, 55733, 32661};
+  const double kLn16 = 2.772588722239781;
+  const auto scaled = [](std::vector<double> bits, double factor) {
+    for (double& x : bits) x *= factor;
+    return bits;
+  };
+  drop.options.dropout_p = 0.5;  // threshold 32768: kept ones count twice
+  all->push_back(with(drop, scaled(half, 2.0 / 16), std::vector<double>(8, kLn16)));
+  drop.name = "dropout_of_a_quarter";
+  drop.options.dropout_p = 0.25;  // threshold 49152
+  all->push_back(with(drop, scaled(quarter, 4.0 / 3 / 16), std::vector<double>(8, kLn16)));
+
+  // Rows count from where the diagonal puts them: queries 5 and 6 of a chunk; -1 is 2^32 - 1.
+  Literal chunk = uniform("dropout_of_a_chunk", 1, 2, powers);
+  chunk.q = repeated(1.0, 4, {1, 2, 2, 1});
+  chunk.k = repeated(0.0, 16, {1, 1, 16, 1});
+  chunk.seed = drop.seed;
+  chunk.rng_offset = drop.rng_offset;
+  chunk.options.dropout_p = 0.5;
+  chunk.options.diagonal = Diagonal::kOffset;
+  chunk.diagonal_offset = 5;
+  chunk.options.window_right = 100;  // so that a diagonal may be named; it hides nothing
+  all->push_back(with(chunk, {25107 / 8.0, 47975 / 8.0, 20223 / 8.0, 14237 / 8.0}, {}));
+  chunk.name = "dropout_before_the_start";
+  chunk.diagonal_offset = -1;
+  all->push_back(with(chunk, {43434 / 8.0, 19749 / 8.0, 13369 / 8.0, 6442 / 8.0}, {}));
+}
+
+std::vector<Literal> make_literals() {
+  std::vector<Literal> all;
+  add_orders(&all);
+  add_diagonals(&all);
+  add_windows(&all);
+  add_masks(&all);
+  add_not_finite(&all);
+  add_lengths(&all);
+  add_alibi(&all);
+  add_heads(&all);
+  add_dropout(&all);
+  return all;
+}
+
+}  // namespace
+
+const std::vector<Literal>& literals() {
+  static const std::vector<Literal> all = make_literals();
+  return all;
+}
+
+}  // namespace regard::test
