@@ -25,10 +25,14 @@ regard::BackendInfo make_info() {
   info.determinism = regard::Determinism::kBatchInvariant;
   info.forward.offered = true;
   info.forward.dtypes = {{regard::Dtype::kF32, regard::Dtype::kF32, regard::Dtype::kF32, 1e-6}};
-  info.forward.features = {Feature::kCausal,        Feature::kDiagonalBottomRight,
-                           Feature::kAttnMask,      Feature::kLse,
-                           Feature::kGqa,           Feature::kHeadDimsDiffer,
-                           Feature::kSeqlenQGreaterKv, Feature::kNonFiniteBehindMask};
+  info.forward.features = {Feature::kCausal,
+                           Feature::kDiagonalBottomRight,
+                           Feature::kAttnMask,
+                           Feature::kLse,
+                           Feature::kGqa,
+                           Feature::kHeadDimsDiffer,
+                           Feature::kSeqlenQGreaterKv,
+                           Feature::kNonFiniteBehindMask};
   info.forward.head_dim_qk = info.forward.head_dim_v = {1, 256, 1};
   return info;
 }
@@ -39,8 +43,7 @@ regard::BackendInfo make_info() {
 enum class Mistake { kNone, kDiagonalOffByOne, kMaskIgnored };
 
 const float* row(const regard::TensorView& x, std::int64_t b, std::int64_t h, std::int64_t s) {
-  return static_cast<const float*>(x.data) + b * x.strides[0] + h * x.strides[1] +
-         s * x.strides[2];
+  return static_cast<const float*>(x.data) + b * x.strides[0] + h * x.strides[1] + s * x.strides[2];
 }
 
 bool mask_allows(const regard::TensorView& mask, const std::int64_t (&at)[4]) {
@@ -179,9 +182,8 @@ void expect(bool condition, const char* what) {
 }
 
 void expect_refused(regard::Context& context, Mistake mistake, const char* what) {
-  const auto wrong =
-      regard::register_backend(context, "mine", std::make_shared<RowBackend>(mistake),
-                               regard::conformance::small_suite());
+  const auto wrong = regard::register_backend(
+      context, "mine", std::make_shared<RowBackend>(mistake), regard::conformance::small_suite());
   expect(!wrong.ok() && wrong.status().code() == regard::StatusCode::kConformanceFailed, what);
   std::printf("      %s\n", wrong.status().message().c_str());
 }

@@ -170,8 +170,11 @@ class Computation {
     if (keys.empty() && !padding && rules_.fault() == Fault::kDeadRowMean) plant_mean(exact, &row.out);
     truth_.out.insert(truth_.out.end(), row.out.begin(), row.out.end());
     truth_.out_ideal.insert(truth_.out_ideal.end(), row_ideal.out.begin(), row_ideal.out.end());
-    const bool base2 = rules_.fault() == Fault::kLseBase2;
-    truth_.lse.push_back(base2 ? row.lse / std::log(Exact{2}) : row.lse);
+    if (rules_.fault() == Fault::kLseBase2) {
+      row.lse /= std::log(Exact{2});
+      row_ideal.lse /= std::log(Ideal{2});
+    }
+    truth_.lse.push_back(row.lse);
     truth_.lse_ideal.push_back(row_ideal.lse);
     truth_.rows.push_back(facts(exact, row, keys, h, i));
     truth_.rows.back().padding = padding;

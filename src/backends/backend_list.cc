@@ -14,7 +14,7 @@ std::span<const Backend* const> builtin_backends(DeviceType device) {
       &absent::cpu_flash(),
       &efficient::backend(),
       &math::backend(),
-      &absent::cpu_cudnn(),
+      &absent::cuda_cudnn(),
   };
   static const Backend* const cuda[] = {
       &absent::cuda_cudnn(),

@@ -169,7 +169,7 @@ bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& e
   }
   if (!info.built) {
     judge.refuse([&] {
-      return Refusal{RefusalCode::kNotBuilt, info.not_built_reason, "not built", {}};
+      return Refusal{RefusalCode::kNotBuilt, info.not_built_reason, "", {}};
     });
     return false;
   }

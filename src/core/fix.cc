@@ -249,7 +249,7 @@ std::string to_string(const Refusal& refusal) {
   std::string out = to_string(refusal.code);
   if (!refusal.actual.empty()) out += ": " + refusal.actual;
   if (!refusal.limit.empty()) {
-    out += (refusal.actual.empty() ? ": limit " : ", limit ") + refusal.limit;
+    out += (refusal.actual.empty() ? ": " : ", limit ") + refusal.limit;
   }
   const std::string fix = to_string(refusal.fix);
   return fix.empty() ? out : out + " (fix: " + fix + ")";

@@ -92,27 +92,28 @@ REGARD_KERNEL_FN void load_row(Element type, const void* row, std::int64_t strid
                                T* to) {
   switch (type) {
     case Element::kF64:
-      convert_row(static_cast<const double*>(row), stride, n, to,
-                  [](double x) __attribute__((always_inline)) { return from_f64<T>(x); });
+      convert_row(
+          static_cast<const double*>(row), stride, n, to,
+          [](double x) __attribute__((always_inline)) { return from_f64<T>(x); });
       break;
     case Element::kF32:
-      convert_row(static_cast<const float*>(row), stride, n, to,
-                  [](float x) __attribute__((always_inline)) { return static_cast<T>(x); });
+      convert_row(
+          static_cast<const float*>(row), stride, n, to,
+          [](float x) __attribute__((always_inline)) { return static_cast<T>(x); });
       break;
     case Element::kBf16:
-      convert_row(static_cast<const std::uint16_t*>(row), stride, n, to,
-                  [](std::uint16_t x) __attribute__((always_inline)) {
-                    return static_cast<T>(from_bf16(x));
-                  });
+      convert_row(
+          static_cast<const std::uint16_t*>(row), stride, n, to,
+          [](std::uint16_t x)
+              __attribute__((always_inline)) { return static_cast<T>(from_bf16(x)); });
       break;
     case Element::kF16:
-      convert_row(static_cast<const std::uint16_t*>(row), stride, n, to,
-                  [](std::uint16_t x) __attribute__((always_inline)) {
-                    return static_cast<T>(from_f16(x));
-                  });
+      convert_row(
+          static_cast<const std::uint16_t*>(row), stride, n, to,
+          [](std::uint16_t x)
+              __attribute__((always_inline)) { return static_cast<T>(from_f16(x)); });
       break;
-    default:
-      break;  // masks are not read as numbers
+    default: break;  // masks are not read as numbers
   }
 }
 
@@ -123,35 +124,26 @@ REGARD_KERNEL_FN void store_row(Element type, void* row, const T* from, std::int
   for (std::int64_t x = 0; x < n; ++x) {
     const T value = from[x * from_stride];
     switch (type) {
-      case Element::kF64:
-        static_cast<double*>(row)[x] = static_cast<double>(value);
-        break;
-      case Element::kF32:
-        static_cast<float*>(row)[x] = static_cast<float>(value);
-        break;
+      case Element::kF64: static_cast<double*>(row)[x] = static_cast<double>(value); break;
+      case Element::kF32: static_cast<float*>(row)[x] = static_cast<float>(value); break;
       case Element::kBf16:
         static_cast<std::uint16_t*>(row)[x] = to_bf16(static_cast<float>(value));
         break;
       case Element::kF16:
         static_cast<std::uint16_t*>(row)[x] = to_f16(static_cast<float>(value));
         break;
-      default:
-        break;
+      default: break;
     }
   }
 }
 
 REGARD_KERNEL_FN std::int64_t element_bytes(Element type) {
   switch (type) {
-    case Element::kF64:
-      return 8;
-    case Element::kF32:
-      return 4;
+    case Element::kF64: return 8;
+    case Element::kF32: return 4;
     case Element::kBf16:
-    case Element::kF16:
-      return 2;
-    default:
-      return 1;
+    case Element::kF16: return 2;
+    default: return 1;
   }
 }
 

@@ -37,10 +37,8 @@ View slopes_of(const TensorView& tensor) noexcept {
 
 DiagonalKind diagonal_of(Diagonal diagonal) noexcept {
   switch (diagonal) {
-    case Diagonal::kBottomRight:
-      return DiagonalKind::kBottomRight;
-    case Diagonal::kOffset:
-      return DiagonalKind::kOffset;
+    case Diagonal::kBottomRight: return DiagonalKind::kBottomRight;
+    case Diagonal::kOffset: return DiagonalKind::kOffset;
     case Diagonal::kTopLeft:
     case Diagonal::kUnnamed:  // shift 0, or all choices agree
       break;
@@ -78,8 +76,8 @@ Problem make_problem(const AttentionParams& params, const Buffers& buffers) noex
   p.offsets = view_of(buffers.diagonal_offsets);
 
   p.diagonal = diagonal_of(params.diagonal);
-  p.scores_stage = p.scores.present ? static_cast<ScoresStage>(params.scores_kind)
-                                    : ScoresStage::kNone;
+  p.scores_stage =
+      p.scores.present ? static_cast<ScoresStage>(params.scores_kind) : ScoresStage::kNone;
   p.diagonal_offset = buffers.diagonal_offset;
   p.window_left = params.window_left;
   p.window_right = params.window_right;

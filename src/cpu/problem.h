@@ -23,7 +23,6 @@ REGARD_KERNEL_FN T* element_at(const View& view, std::int64_t index) {
   return reinterpret_cast<T*>(view.data) + index;
 }
 
-
 enum class DiagonalKind : std::uint8_t { kTopLeft = 0, kBottomRight, kOffset };
 enum class ScoresStage : std::uint8_t { kNone = 0, kScaled, kEdited, kProbs };
 
@@ -40,14 +39,14 @@ struct Problem {
   std::int64_t head_dim_v = 0;
 
   View q, k, v, out;
-  View lse;                    // [B,Hq,Sq]
-  View scores;                 // [B,Hq,Sq,Skv]
-  View mask, bias;             // [B,Hq,Sq,Skv], broadcast by strides
-  View slopes;                 // [B,Hq]
-  View sinks;                  // [Hq]
+  View lse;                      // [B,Hq,Sq]
+  View scores;                   // [B,Hq,Sq,Skv]
+  View mask, bias;               // [B,Hq,Sq,Skv], broadcast by strides
+  View slopes;                   // [B,Hq]
+  View sinks;                    // [Hq]
   View segments_q, segments_kv;  // [B,Sq], [B,Skv]
-  View lens_q, lens_kv;        // [B]
-  View offsets;                // [B]
+  View lens_q, lens_kv;          // [B]
+  View offsets;                  // [B]
 
   DiagonalKind diagonal = DiagonalKind::kTopLeft;
   ScoresStage scores_stage = ScoresStage::kNone;
@@ -87,16 +86,14 @@ REGARD_KERNEL_FN Sequence sequence_of(const Problem& p, std::int64_t b) {
   if (p.diagonal == DiagonalKind::kBottomRight) {
     s.band.shift = semantics::bottom_right_shift(s.len_q, s.band.len_kv);
   } else if (p.diagonal == DiagonalKind::kOffset) {
-    s.band.shift =
-        p.offsets.present
-            ? *element_at<std::int64_t>(p.offsets, b * p.offsets.stride[0])
-            : p.diagonal_offset;
+    s.band.shift = p.offsets.present ? *element_at<std::int64_t>(p.offsets, b * p.offsets.stride[0])
+                                     : p.diagonal_offset;
   }
   return s;
 }
 
-/// Where a task lies: all rows of one (b, kv head) are its queries times the heads of the group, head
-/// fastest (row = i * group_size + g), so that one read of K and V serves a whole group.
+/// Where a task lies: all rows of one (b, kv head) are its queries times the heads of the group,
+/// head fastest (row = i * group_size + g), so that one read of K and V serves a whole group.
 struct TaskGrid {
   std::int64_t rows_per_task = 1;
   std::int64_t blocks = 0;  // tasks per (b, kv head)

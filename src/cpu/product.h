@@ -6,8 +6,8 @@
 
 // The blocked product that every backend of the baseline shares. Queries lie in vector lanes: with
 // W = V::kWidth, scores^T [keys][W] = K [keys][D] * Q^T [D][W], and out^T [D][W] = V^T [D][keys] *
-// probs^T [keys][W]. So K and V are read in place, element by element, at any stride, and nothing is
-// summed across lanes: a row's bits never depend on its neighbours.
+// probs^T [keys][W]. So K and V are read in place, element by element, at any stride, and nothing
+// is summed across lanes: a row's bits never depend on its neighbours.
 
 namespace regard::cpu {
 
@@ -26,12 +26,12 @@ struct ProductInput {
 };
 
 /// c = (carry ? c * carry[w] : 0) + a * b for kRows rows of c; b is [k][W], c is [kRows][W].
-/// kSelect: where b's sign bit is set the term is 0 whatever a holds, NaN and inf included (a masked
-/// probability is -0, see softmax.h); other terms keep their bits.
+/// kSelect: where b's sign bit is set the term is 0 whatever a holds, NaN and inf included (a
+/// masked probability is -0, see softmax.h); other terms keep their bits.
 template <class V, int kRows, bool kSelect>
-REGARD_KERNEL_FN void product_rows(ProductInput<typename V::Scalar> a,
-                                   const typename V::Scalar* b, typename V::Scalar* c,
-                                   std::int64_t k, const typename V::Scalar* carry) {
+REGARD_KERNEL_FN void product_rows(ProductInput<typename V::Scalar> a, const typename V::Scalar* b,
+                                   typename V::Scalar* c, std::int64_t k,
+                                   const typename V::Scalar* carry) {
   using Vec = typename V::Vec;
   constexpr int kVectors = V::kVectors;
   Vec sum[kRows][kVectors] = {};
@@ -81,12 +81,11 @@ REGARD_KERNEL_FN void product(ProductInput<typename V::Scalar> a, const typename
   product_loop<V, false>(a, b, c, m, k, nullptr);
 }
 
-/// c [m][W] = c * carry [W] + a [m][k] * b [k][W]; each tile is summed on its own first, which keeps
-/// chains short. `select`: see product_rows.
+/// c [m][W] = c * carry [W] + a [m][k] * b [k][W]; each tile is summed on its own first, which
+/// keeps chains short. `select`: see product_rows.
 template <class V>
-REGARD_KERNEL_FN void product_onto(ProductInput<typename V::Scalar> a,
-                                   const typename V::Scalar* b, typename V::Scalar* c,
-                                   std::int64_t m, std::int64_t k,
+REGARD_KERNEL_FN void product_onto(ProductInput<typename V::Scalar> a, const typename V::Scalar* b,
+                                   typename V::Scalar* c, std::int64_t m, std::int64_t k,
                                    const typename V::Scalar* carry, bool select) {
   if (select) {
     product_loop<V, true>(a, b, c, m, k, carry);

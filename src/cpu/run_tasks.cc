@@ -26,8 +26,7 @@ void run_slot(void* opaque, int slot) {
 }
 
 std::int64_t rows_per_head(const AttentionParams& params) noexcept {
-  const std::int64_t group =
-      params.num_heads_kv > 0 ? params.num_heads_q / params.num_heads_kv : 0;
+  const std::int64_t group = params.num_heads_kv > 0 ? params.num_heads_q / params.num_heads_kv : 0;
   return saturating_mul(params.seqlen_q, group);
 }
 

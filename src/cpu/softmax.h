@@ -30,10 +30,9 @@ static void cap_scores(const Problem& p, std::int64_t size, typename V::Scalar* 
   const auto softcap = V::set(static_cast<typename V::Scalar>(p.softcap));
   for (std::int64_t x = 0; x < size * V::kVectors; ++x) {
     typename V::Scalar* at = scores + x * V::kLanes;
-    V::store(at, semantics::softcap_score(V::load(at), softcap,
-                                          [](auto t) __attribute__((always_inline)) {
-                                            return tanh_vector<V>(t);
-                                          }));
+    V::store(at, semantics::softcap_score(
+                     V::load(at), softcap,
+                     [](auto t) __attribute__((always_inline)) { return tanh_vector<V>(t); }));
   }
 }
 
@@ -68,8 +67,8 @@ static void add_alibi(const Strip<V>& strip, Tile tile, typename V::Scalar* scor
 
 /// Adds the bias; -inf masks by selection. `row` holds a tile's keys.
 template <class V>
-static void add_bias(const Problem& p, const Strip<V>& strip, Tile tile,
-                     typename V::Scalar* scores, typename V::Scalar* row) {
+static void add_bias(const Problem& p, const Strip<V>& strip, Tile tile, typename V::Scalar* scores,
+                     typename V::Scalar* row) {
   using T = typename V::Scalar;
   const T masked = static_cast<T>(-__builtin_inf());
   for (int w = 0; w < strip.rows; ++w) {
@@ -90,8 +89,8 @@ static void apply_mask_data(const Problem& p, const Strip<V>& strip, Tile tile,
   using T = typename V::Scalar;
   const T masked = static_cast<T>(-__builtin_inf());
   for (int w = 0; p.mask.present && w < strip.rows; ++w) {
-    const char* attend = row_address(p.mask, strip.b, strip.head[w], strip.query[w]) +
-                         tile.begin * p.mask.stride[3];
+    const char* attend =
+        row_address(p.mask, strip.b, strip.head[w], strip.query[w]) + tile.begin * p.mask.stride[3];
     for (std::int64_t j = 0; j < tile.size; ++j) {
       if (attend[j * p.mask.stride[3]] == 0) scores[j * V::kWidth + w] = masked;
     }
@@ -167,8 +166,7 @@ REGARD_KERNEL_FN typename V::Vec subtrahend(typename V::Vec row_max) {
 /// carry = exp(old maximum - new one), by which everything summed so far shrinks; exactly 1 where
 /// the maximum stands. row_sum *= carry.
 template <class V>
-static void rescale(const typename V::Scalar* old_max, Strip<V>* strip,
-                    typename V::Scalar* carry) {
+static void rescale(const typename V::Scalar* old_max, Strip<V>* strip, typename V::Scalar* carry) {
   for (int v = 0; v < V::kVectors; ++v) {
     const int at = v * V::kLanes;
     const auto factor =
@@ -178,8 +176,8 @@ static void rescale(const typename V::Scalar* old_max, Strip<V>* strip,
   }
 }
 
-/// scores become exp(score - row_max), masked ones (-inf) become -0: the sign bit tells the selecting
-/// product what was masked, and -0 adds nothing. row_sum grows by the tile's own sum.
+/// scores become exp(score - row_max), masked ones (-inf) become -0: the sign bit tells the
+/// selecting product what was masked, and -0 adds nothing. row_sum grows by the tile's own sum.
 template <class V>
 static void exponentiate(std::int64_t size, typename V::Scalar* scores, Strip<V>* strip) {
   using T = typename V::Scalar;

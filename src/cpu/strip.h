@@ -16,8 +16,8 @@ struct Strip {
   using T = typename V::Scalar;
   static constexpr int kWidth = V::kWidth;
 
-  T row_max[kWidth];       // of the scores so far, the sink included; -inf: none
-  T row_sum[kWidth];       // of exp(score - row_max), the sink included
+  T row_max[kWidth];  // of the scores so far, the sink included; -inf: none
+  T row_sum[kWidth];  // of exp(score - row_max), the sink included
   std::int64_t query[kWidth];
   std::int64_t head[kWidth];
   semantics::KeyRange keys[kWidth];  // visible by arithmetic
@@ -81,9 +81,9 @@ static void set_rows(const Problem& p, const Sequence& s, std::int64_t head_kv,
       strip->segment[w] = *element_at<std::int32_t>(p.segments_q, at);
     }
     // The sink is a first key without a value; -inf stands for none.
-    const T sink =
-        p.sinks.present ? static_cast<T>(*element_at<float>(p.sinks, h * p.sinks.stride[0]))
-                        : -infinity;
+    const T sink = p.sinks.present
+                       ? static_cast<T>(*element_at<float>(p.sinks, h * p.sinks.stride[0]))
+                       : -infinity;
     strip->row_max[w] = sink;
     strip->row_sum[w] = sink == -infinity ? T(0) : T(1);
   }
@@ -102,8 +102,8 @@ static void pack_queries(const Problem& p, const Strip<V>& strip, typename V::Sc
                          typename V::Scalar* q_t) {
   for (int w = 0; w < V::kWidth; ++w) {
     if (w < strip.rows) {
-      load_row(p.q.type, row_address(p.q, strip.b, strip.head[w], strip.query[w]), 1,
-               p.head_dim_qk, row);
+      load_row(p.q.type, row_address(p.q, strip.b, strip.head[w], strip.query[w]), 1, p.head_dim_qk,
+               row);
       for (std::int64_t d = 0; d < p.head_dim_qk; ++d) q_t[d * V::kWidth + w] = row[d];
     } else {
       for (std::int64_t d = 0; d < p.head_dim_qk; ++d) q_t[d * V::kWidth + w] = 0;
@@ -173,10 +173,9 @@ static void write_rows(const Problem& p, const Strip<V>& strip, typename V::Scal
     const std::int64_t at = strip.b * p.lse.stride[0] + strip.head[w] * p.lse.stride[1] +
                             strip.query[w] * p.lse.stride[2];
     // In double: log(row_sum) rounded to f32 would add an error of its own to a small lse.
-    const double lse =
-        strip.row_sum[w] == T(0)
-            ? -__builtin_inf()
-            : static_cast<double>(strip.row_max[w]) + __builtin_log(strip.row_sum[w]);
+    const double lse = strip.row_sum[w] == T(0) ? -__builtin_inf()
+                                                : static_cast<double>(strip.row_max[w]) +
+                                                      __builtin_log(strip.row_sum[w]);
     *element_at<T>(p.lse, at) = static_cast<T>(lse);
   }
 }
@@ -191,8 +190,7 @@ static void write_padding(const Problem& p, const TaskRows& t, std::int64_t begi
     const std::int64_t h = t.head_kv * p.group_size + row % p.group_size;
     store_row(p.out.type, row_address(p.out, t.b, h, i), &zero, 0, p.head_dim_v);
     if (!p.lse.present) continue;
-    const std::int64_t at =
-        t.b * p.lse.stride[0] + h * p.lse.stride[1] + i * p.lse.stride[2];
+    const std::int64_t at = t.b * p.lse.stride[0] + h * p.lse.stride[1] + i * p.lse.stride[2];
     *element_at<T>(p.lse, at) = static_cast<T>(-__builtin_inf());
   }
 }

@@ -36,8 +36,7 @@ constexpr int kYields = 100;
 /// The threads of one process. A forked child leaves its parent's as they are and makes new ones.
 class Workers {
  public:
-  explicit Workers(int count)
-      : born_(fork_count.load(std::memory_order_relaxed)), count_(count) {}
+  explicit Workers(int count) : born_(fork_count.load(std::memory_order_relaxed)), count_(count) {}
 
   ~Workers() {
     {
@@ -105,9 +104,9 @@ class Workers {
     }
   }
 
-  /// Executes one slot; false when none is left. The ticket is (epoch, slots left), so a thread that
-  /// was late for one run cannot take a slot of it: while slots of an epoch are left, task_ and
-  /// state_ are that epoch's, and the exchange fails when they are not.
+  /// Executes one slot; false when none is left. The ticket is (epoch, slots left), so a thread
+  /// that was late for one run cannot take a slot of it: while slots of an epoch are left, task_
+  /// and state_ are that epoch's, and the exchange fails when they are not.
   bool take_one() noexcept {
     std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
     for (;;) {

@@ -6,14 +6,15 @@
 
 namespace regard {
 
-/// A persistent pool for `concurrency` slots at once, the caller's thread being one of them. Threads
-/// start with the first run of more than one slot (or start_threads) and end with the pool. A nested
-/// or concurrent run, and one in a forked child, executes its slots one after another on the caller's
-/// thread. Tasks must not throw: one that does ends the program.
+/// A persistent pool for `concurrency` slots at once, the caller's thread being one of them.
+/// Threads start with the first run of more than one slot (or start_threads) and end with the pool.
+/// A nested or concurrent run, and one in a forked child, executes its slots one after another on
+/// the caller's thread. Tasks must not throw: one that does ends the program.
 std::unique_ptr<Executor> make_thread_pool(int concurrency);
 
 /// Starts a pool's threads now, again in a forked child, so that the next run starts none; false
-/// when there are none to start: for another executor, or where the system gives none. Never throws.
+/// when there are none to start: for another executor, or where the system gives none. Never
+/// throws.
 bool start_threads(Executor& pool) noexcept;
 
 }  // namespace regard

@@ -38,11 +38,13 @@ def raw_file(header, data=b"", align=8):
 
 
 def tensor_file(tensors, options=None):
-    """The bytes of a file of {name: (dtype, shape, bytes)}."""
+    """The bytes of a file of {name: (dtype, shape, bytes)}; bytes come last, so all is aligned."""
     header, data = {}, b""
     if options is not None:
         header["__metadata__"] = {"regard.options": options}
-    for name, (dtype, shape, values) in tensors.items():
+    for name, (dtype, shape, values) in sorted(
+        tensors.items(), key=lambda item: item[1][0] in ("BOOL", "U8", "I8")
+    ):
         header[name] = entry(dtype, shape, len(data), len(data) + len(values))
         data += values
     return raw_file(header, data)

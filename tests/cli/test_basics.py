@@ -258,26 +258,26 @@ class Explain(CliTest):
         self.assertEqual(found, again)
 
     def test_bad_words(self):
-        for word in (
-            "hq3 hkv2",
-            "color=red",
-            "f33",
-            "scale=nan",
-            "window=-2,0",
-            "dropout=1",
-            "dropout=0.000001",
-            "mask=2,H,Sq,Skv",
-            "diag=up",
-            "sq99999999999999999999",
-            "sq-1",
-            "seed=x",
-            "lens=k",
-            "isa=avx3",
-        ):
+        for word, named in {
+            "hq3 hkv2": ["3", "2", "divide"],
+            "color=red": ["color"],
+            "f33": ["f33"],
+            "scale=nan": ["nan"],
+            "window=-2,0": ["window_left", "-2"],
+            "dropout=1": ["dropout", "1"],
+            "dropout=0.000001": ["dropout_p", "1e-06"],
+            "mask=2,H,Sq,Skv": ["2,H,Sq,Skv"],
+            "diag=up": ["up"],
+            "sq99999999999999999999": ["sq99999999999999999999"],
+            "sq-1": ["sq-1"],
+            "seed=x": ["seed=x"],
+            "lens=k": ["lens=k"],
+            "isa=avx3": ["avx3"],
+            "b2 b3": ["b3", "once"],
+        }.items():
             with self.subTest(word=word):
-                rest = "" if "sq" in word else " sq4 skv6"
-                bad = word.split("=")[-1].split()[0]
-                self.refused("explain", f"b1{rest} d8 {word} diag=tl causal", names=[bad])
+                rest = [w for w in ("sq4", "diag=tl") if w[:2] not in word]
+                self.refused("explain", "d8 alibi", *rest, word, names=named)
         self.refused("explain", "b1 sq4 skv6 d8 causal", names=["diagonal"])
 
     def test_nothing_can_run(self):

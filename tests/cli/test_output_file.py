@@ -73,7 +73,6 @@ class OutputFile(CliTest):
             (self.dir, "directory"),
             (self.dir / "missing" / "x", "No such file"),
             (f"{self.dir}/x/", "No such file"),
-            ("", "name"),
         ):
             with self.subTest(target=target):
                 done = self.cli("run", self.file, f"--output={target}", code=USAGE)

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "regard/attention.h"
+#include "tests/support/literals.h"
 
 namespace regard {
 namespace {
@@ -93,19 +94,15 @@ class ClaimsTable {
     for (const std::string& types : all_types()) {
       out += row(types + ": error bound", [&](const BackendInfo& i) { return bound(i, types); });
     }
-    out += row("`head_dim_qk`", [](const BackendInfo& i) {
-      return head_dim_text(i.forward.head_dim_qk);
-    });
-    out += row("`head_dim_v`", [](const BackendInfo& i) {
-      return head_dim_text(i.forward.head_dim_v);
-    });
+    out += row("`head_dim_qk`",
+               [](const BackendInfo& i) { return head_dim_text(i.forward.head_dim_qk); });
+    out += row("`head_dim_v`",
+               [](const BackendInfo& i) { return head_dim_text(i.forward.head_dim_v); });
     out += row("layouts", [](const BackendInfo& i) { return layouts_text(i.forward); });
-    out += row("alignment in bytes", [](const BackendInfo& i) {
-      return std::to_string(1 << i.forward.min_align_log2);
-    });
-    out += row("determinism", [](const BackendInfo& i) {
-      return std::string(to_string(i.determinism));
-    });
+    out += row("alignment in bytes",
+               [](const BackendInfo& i) { return std::to_string(1 << i.forward.min_align_log2); });
+    out += row("determinism",
+               [](const BackendInfo& i) { return std::string(to_string(i.determinism)); });
     out += row("gradients", [](const BackendInfo& i) { return yes(i.backward.offered); });
     for (int f = 0; f < kFeatureCount; ++f) {
       const Feature feature = static_cast<Feature>(f);
@@ -208,9 +205,9 @@ TEST(Documents, SelectionNamesEveryPolicyField) {
 
 TEST(Documents, SelectionNamesEveryWordOfAValue) {
   const std::string document = read_document("selection.md");
-  for (const Determinism level : {Determinism::kNone, Determinism::kRunToRun,
-                                  Determinism::kThreadCountInvariant,
-                                  Determinism::kBatchInvariant}) {
+  for (const Determinism level :
+       {Determinism::kNone, Determinism::kRunToRun, Determinism::kThreadCountInvariant,
+        Determinism::kBatchInvariant}) {
     EXPECT_TRUE(names(document, to_string(level))) << to_string(level);
   }
   for (const OnFallback value : {OnFallback::kAllow, OnFallback::kWarn, OnFallback::kError}) {
@@ -219,6 +216,20 @@ TEST(Documents, SelectionNamesEveryWordOfAValue) {
   for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
     EXPECT_TRUE(names(document, to_string(isa))) << to_string(isa);
   }
+}
+
+// The last section of semantics.md lists exactly the problems of literals_table.cc.
+TEST(Documents, SemanticsNamesEveryLiteralProblem) {
+  const std::string document = read_document("semantics.md");
+  const std::size_t begin = document.find("| rule | literal problems |");
+  ASSERT_NE(begin, std::string::npos);
+  const std::string table = document.substr(begin);
+  for (const test::Literal& literal : test::literals()) {
+    EXPECT_TRUE(names(table, literal.name)) << literal.name;
+  }
+  const auto ticks = std::count(table.begin(), table.end(), '`');
+  EXPECT_EQ(ticks, 2 * static_cast<std::ptrdiff_t>(test::literals().size()))
+      << "the table names a problem twice, or one that does not exist";
 }
 
 TEST(Documents, SelectionHasTheCaseSyntax) {

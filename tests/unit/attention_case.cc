@@ -181,8 +181,7 @@ double get(const TensorView& view, std::int64_t i0, std::int64_t i1, std::int64_
     case Dtype::kBf16: return f32_from_bf16(static_cast<const std::uint16_t*>(view.data)[at]);
     case Dtype::kF16: return f32_from_f16(static_cast<const std::uint16_t*>(view.data)[at]);
     case Dtype::kI32: return static_cast<const std::int32_t*>(view.data)[at];
-    case Dtype::kI64:
-      return static_cast<double>(static_cast<const std::int64_t*>(view.data)[at]);
+    case Dtype::kI64: return static_cast<double>(static_cast<const std::int64_t*>(view.data)[at]);
     default: return static_cast<const std::uint8_t*>(view.data)[at];
   }
 }

@@ -21,8 +21,8 @@ void expect_scores(const AttentionRequest& r, const ReferenceRow& row, double to
     const auto n = static_cast<std::size_t>(j);
     const bool probs = r.options.scores_kind == ScoresKind::kProbs;
     const double expected = r.options.scores_kind == ScoresKind::kScaled ? row.scaled[n]
-                            : probs                                     ? row.probs[n]
-                                                                        : row.edited[n];
+                            : probs                                      ? row.probs[n]
+                                                                         : row.edited[n];
     const double actual = get(r.scores_out, at[0], at[1], at[2], j);
     if (std::isinf(expected)) {
       EXPECT_EQ(actual, expected) << j;
@@ -34,7 +34,8 @@ void expect_scores(const AttentionRequest& r, const ReferenceRow& row, double to
 
 /// Holds what the backend wrote against the reference.
 void expect_close(const AttentionRequest& r) {
-  const double u = r.q.dtype == Dtype::kF64 ? unit_roundoff(Dtype::kF64) : unit_roundoff(Dtype::kF32);
+  const double u =
+      r.q.dtype == Dtype::kF64 ? unit_roundoff(Dtype::kF64) : unit_roundoff(Dtype::kF32);
   for (std::int64_t b = 0; b < r.out.shape[0]; ++b) {
     for (std::int64_t h = 0; h < r.out.shape[1]; ++h) {
       for (std::int64_t i = 0; i < r.out.shape[2]; ++i) {
@@ -70,8 +71,8 @@ struct Param {
 std::vector<Param> all_params() {
   const Backend* math = &math::backend();
   const Backend* efficient = &efficient::backend();
-  return {{math, Dtype::kF32},      {math, Dtype::kF64},       {math, Dtype::kBf16},
-          {math, Dtype::kF16},      {efficient, Dtype::kF32},  {efficient, Dtype::kBf16},
+  return {{math, Dtype::kF32},     {math, Dtype::kF64},      {math, Dtype::kBf16},
+          {math, Dtype::kF16},     {efficient, Dtype::kF32}, {efficient, Dtype::kBf16},
           {efficient, Dtype::kF16}};
 }
 

@@ -94,7 +94,8 @@ void check_product() {
   constexpr int kWidth = V::kWidth;
   for (const std::int64_t m : {1, 3, 4, 7, 13}) {
     for (const std::int64_t k : {0, 1, 5, 32}) {
-      std::vector<T> a(static_cast<std::size_t>(m * k + 1)), b(static_cast<std::size_t>(k * kWidth));
+      std::vector<T> a(static_cast<std::size_t>(m * k + 1)),
+          b(static_cast<std::size_t>(k * kWidth));
       std::vector<T> c(static_cast<std::size_t>(m * kWidth), T(2)), carry(kWidth, T(0.5));
       for (std::size_t n = 0; n < a.size(); ++n) a[n] = static_cast<T>(n % 7) - T(3);
       for (std::size_t n = 0; n < b.size(); ++n) b[n] = static_cast<T>(n % 5);

@@ -33,8 +33,8 @@ TEST(Philox, WhereEachNumberGoes) {
   const Dropout d = make_dropout(0.25, seed, offset);
   EXPECT_EQ(d.threshold, 49152u);
   const DropoutRow row = dropout_row(7, -10, 42);  // position -3 mod 2^32
-  const PhiloxBlock expected = philox4x32_7({{2, 0xfffffffdu, 42, 0xddeeff00u}},
-                                            {{0x55667788u, 0x11223344u ^ 0x99aabbccu}});
+  const PhiloxBlock expected =
+      philox4x32_7({{2, 0xfffffffdu, 42, 0xddeeff00u}}, {{0x55667788u, 0x11223344u ^ 0x99aabbccu}});
   const PhiloxBlock actual = dropout_block(d, row, 21);
   for (int i = 0; i < 4; ++i) EXPECT_EQ(actual.word[i], expected.word[i]);
   EXPECT_EQ(dropout_draw(actual, 16), expected.word[0] & 0xffffu);
@@ -63,7 +63,8 @@ TEST(Philox, ShareKept) {
     for (std::int64_t j = 0; j < 800; ++j) kept[j % 8] += dropout_keeps(d, dropout_row(i, 0, 3), j);
   }
   for (const std::int64_t n : kept) {
-    EXPECT_NEAR(static_cast<double>(n) / 25000.0, share, 5 * std::sqrt(share * (1 - share) / 25000));
+    EXPECT_NEAR(static_cast<double>(n) / 25000.0, share,
+                5 * std::sqrt(share * (1 - share) / 25000));
   }
 }
 

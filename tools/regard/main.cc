@@ -65,13 +65,17 @@ int run(int argc, char** argv) {
 }  // namespace regard::cli
 
 int main(int argc, char** argv) {
+  using regard::cli::Output;
   regard::cli::install_signal_handlers();
+  const bool json = regard::cli::wants_json(argc, argv);
   try {
     return regard::cli::run(argc, argv);
   } catch (const std::bad_alloc&) {
-    std::fputs("regard: out of memory\n", stderr);
+    Output output("", json);
+    return output.finish(
+        output.fail(regard::cli::kExitFailed, "out_of_memory", "memory could not be had"));
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "regard: %s\n", error.what());
+    Output output("", json);
+    return output.finish(output.fail(regard::cli::kExitFailed, "internal", error.what()));
   }
-  return regard::cli::kExitFailed;
 }

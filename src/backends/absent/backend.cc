@@ -48,12 +48,6 @@ const Backend& cpu_flash() {
   return instance;
 }
 
-const Backend& cpu_cudnn() {
-  static const AbsentBackend instance(BackendId::kCudnn, DeviceType::kCpu,
-                                      "cuDNN's attention graphs", "needs a CUDA device");
-  return instance;
-}
-
 const Backend& cuda_math() {
   static const AbsentBackend instance(BackendId::kMath, DeviceType::kCuda,
                                       "unfused and deterministic, every feature", kNoCuda);

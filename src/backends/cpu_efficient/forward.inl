@@ -67,8 +67,7 @@ template <class V>
 static void read_values(const Task<V>& t, LoadedTile<V>* loaded, TileClass tile_class) {
   const Problem& p = t.a.problem;
   if (!loaded->has_values) {
-    loaded->values =
-        cpu::load_tile(p.v, t.s.b, t.head_kv, loaded->tile, p.head_dim_v, t.at.values);
+    loaded->values = cpu::load_tile(p.v, t.s.b, t.head_kv, loaded->tile, p.head_dim_v, t.at.values);
     loaded->has_values = true;
   }
   if (tile_class == TileClass::kPartial && !loaded->finite_known) {
@@ -138,8 +137,8 @@ static void forward(const void* opaque, std::int64_t task, char* scratch) {
   const Task<V> t{a, s, rows.head_kv, strips, carve<V>(a, scratch)};
   start_strips(t, rows.begin, end);
 
-  const auto keys = semantics::visible_keys(s.band, t.at.strips[0].i_begin,
-                                            t.at.strips[strips - 1].i_end);
+  const auto keys =
+      semantics::visible_keys(s.band, t.at.strips[0].i_begin, t.at.strips[strips - 1].i_end);
   const cpu::TileSpan tiles = cpu::tiles_of(keys, a.tile_kv);
   for (std::int64_t index = tiles.begin; index < tiles.end; ++index) {
     LoadedTile<V> loaded{};

@@ -32,8 +32,8 @@ std::int64_t lay_out(const AttentionParams& p, std::int64_t strips, ForwardArgs*
   args->at_out = layout.take(saturating_mul(rows, p.head_dim_v), kernel.scalar_bytes);
   args->at_scores = layout.take(saturating_mul(rows, p.seqlen_kv), kernel.scalar_bytes);
   const std::int64_t tile = converts ? kTileKv : 0;
-  args->at_tile = layout.take(saturating_mul(tile, std::max(p.head_dim_qk, p.head_dim_v)),
-                              kernel.scalar_bytes);
+  args->at_tile =
+      layout.take(saturating_mul(tile, std::max(p.head_dim_qk, p.head_dim_v)), kernel.scalar_bytes);
   args->at_row = layout.take(std::max(p.head_dim_qk, kTileKv), kernel.scalar_bytes);
   return layout.total();
 }
@@ -46,10 +46,10 @@ BackendInfo make_info() {
   info.forward = cpu::forward_claims();
   info.forward.features.set(Feature::kScoresOut);
   info.forward.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 2e-6},
-                         {Dtype::kF64, Dtype::kF64, Dtype::kF64, 5e-15},
-                         {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 5e-3},
+                         {Dtype::kF64, Dtype::kF64, Dtype::kF64, 3e-15},
+                         {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 4e-3},
                          {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 2e-6},
-                         {Dtype::kF16, Dtype::kF16, Dtype::kF16, 1e-3},
+                         {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
                          {Dtype::kF16, Dtype::kF16, Dtype::kF32, 2e-6}};
   return info;
 }

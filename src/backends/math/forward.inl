@@ -1,5 +1,6 @@
-// One task of MATH's forward, unfused: scores of complete rows, edits, softmax over the rows, product
-// with V; each step finishes for all strips of the task before the next. Included by isa_<isa>.cc.
+// One task of MATH's forward, unfused: scores of complete rows, edits, softmax over the rows,
+// product with V; each step finishes for all strips of the task before the next. Included by
+// isa_<isa>.cc.
 
 #include <cstdint>
 
@@ -34,9 +35,7 @@ struct Task {
   T* scores_at(std::int64_t x, std::int64_t j) const {
     return scores + (x * a.problem.seqlen_kv + j) * V::kWidth;
   }
-  Tile tile_at(std::int64_t index) const {
-    return cpu::tile_at(index, a.tile_kv, s.band.len_kv);
-  }
+  Tile tile_at(std::int64_t index) const { return cpu::tile_at(index, a.tile_kv, s.band.len_kv); }
   /// All tiles as one.
   Tile reach() const {
     if (tiles.begin == tiles.end) return {};
@@ -165,8 +164,7 @@ static void forward(const void* opaque, std::int64_t task, char* scratch) {
             reinterpret_cast<T*>(scratch + a.at_row)};
   start_strips(t, rows.begin, end);
   t.tiles = cpu::tiles_of(
-      semantics::visible_keys(s.band, t.strips[0].i_begin, t.strips[t.count - 1].i_end),
-      a.tile_kv);
+      semantics::visible_keys(s.band, t.strips[0].i_begin, t.strips[t.count - 1].i_end), a.tile_kv);
   compute_scores(t);
   for (std::int64_t x = 0; x < t.count; ++x) apply_softmax(t, x);
   multiply_values(t);

@@ -21,8 +21,8 @@ REGARD_KERNEL_FN T masked_score() {
 /// Row (b, h, i) of scores_out; keys follow at stride[3].
 template <class T>
 REGARD_KERNEL_FN T* scores_row(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t i) {
-  return element_at<T>(p.scores, b * p.scores.stride[0] + h * p.scores.stride[1] +
-                                     i * p.scores.stride[2]);
+  return element_at<T>(p.scores,
+                       b * p.scores.stride[0] + h * p.scores.stride[1] + i * p.scores.stride[2]);
 }
 
 /// What a hidden element holds.

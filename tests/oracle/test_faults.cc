@@ -1,0 +1,55 @@
+#include <gtest/gtest.h>
+
+#include "conformance/run.h"
+
+// Errors planted in the oracle: conformance must notice each on a case that has the feature, and
+// pass the same case without it. (A wrong oracle against a right backend is a wrong backend against
+// a right oracle.)
+
+namespace regard {
+namespace {
+
+using conformance::Outcome;
+using oracle::Fault;
+
+struct Planted {
+  const char* name;
+  Fault fault;
+  const char* text;  // a case
+};
+
+const Planted kPlanted[] = {
+    {"diagonal_off_by_one", Fault::kDiagonalOffByOne, "b2 hq2 sq33 skv65 d32 causal diag=br"},
+    {"window_exclusive", Fault::kWindowExclusive, "b1 hq2 sq65 skv65 d16 causal window=16,0"},
+    {"softcap_after_bias", Fault::kSoftcapAfterBias, "b2 hq2 sq17 skv33 d16 softcap=5 bias"},
+    {"sink_ignored", Fault::kSinkIgnored, "b2 hq4 sq17 skv33 d16 sinks"},
+    {"neighbour_head", Fault::kNeighbourHead, "b1 hq8 hkv4 sq17 skv33 d16 layout=bshd"},
+    {"dead_row_mean", Fault::kDeadRowMean, "b1 hq2 sq65 skv33 d16 causal diag=br"},
+    {"lse_base_2", Fault::kLseBase2, "b1 hq2 sq17 skv33 d16 lse"},
+    {"dropout_not_scaled", Fault::kDropoutNotScaled, "b1 hq2 sq17 skv33 d16 dropout=0.25"},
+};
+
+class PlantedFaults : public testing::TestWithParam<Planted> {};
+
+TEST_P(PlantedFaults, AreNoticedInEveryDtype) {
+  Context context;
+  for (const char* dtype : {"f32", "f64", "bf16", "f16"}) {
+    const Case c = parse_case(std::string(GetParam().text) + " " + dtype).value();
+    const BackendRef math{BackendId::kMath, ""};
+    const conformance::Report right = conformance::run_case(context, c, math);
+    EXPECT_EQ(right.outcome, Outcome::kPassed) << right.text;
+    Expected<conformance::PreparedCase> wrong =
+        conformance::prepare(c, conformance::Guard::kCanaries, GetParam().fault);
+    ASSERT_TRUE(wrong.ok()) << wrong.status().to_string();
+    const conformance::Report report = conformance::run_prepared(context, &*wrong, math);
+    EXPECT_EQ(report.outcome, Outcome::kFailed) << to_string(c);
+    EXPECT_NE(report.text.find("expected"), std::string::npos) << report.text;
+    EXPECT_NE(report.text.find(to_string(c)), std::string::npos) << report.text;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Oracle, PlantedFaults, testing::ValuesIn(kPlanted),
+                         [](const auto& param) { return param.param.name; });
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,81 @@
+#include "tests/support/backends.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "conformance/memory.h"
+
+namespace regard::test {
+namespace {
+
+struct Units {
+  BackendId id;
+  std::vector<Isa> isas;  // one translation unit each
+};
+
+const std::vector<Units>& units() {
+  static const std::vector<Units> all = {
+      {BackendId::kMath, {Isa::kScalar}},
+      {BackendId::kEfficient, {Isa::kScalar}},
+  };
+  return all;
+}
+
+}  // namespace
+
+std::vector<Forced> forced_backends() {
+  const std::unique_ptr<Context> context = make_context(read_env().isa_available);
+  std::vector<Forced> forced;
+  for (const BackendInfo& info : context->backends()) {
+    if (!info.built || info.device != DeviceType::kCpu) continue;
+    const auto found = std::find_if(units().begin(), units().end(),
+                                    [&](const Units& u) { return u.id == info.ref.id; });
+    if (found == units().end()) {
+      throw std::logic_error(to_string(info.ref) + " is built, but tests do not know its units");
+    }
+    for (const Isa isa : found->isas) {
+      if (isa <= context->env().isa_available) forced.push_back({info.ref, isa});
+    }
+  }
+  return forced;
+}
+
+std::string name_of(const Forced& forced) {
+  return to_string(forced.backend) + "_" + to_string(forced.isa);
+}
+
+std::unique_ptr<Context> make_context(Isa isa, int concurrency) {
+  Env env = read_env();
+  env.isa = isa;
+  env.concurrency = concurrency;
+  for (EnvVariable& v : env.variables) v = {v.name, "", false, "", v.meaning};
+  return std::make_unique<Context>(std::move(env));
+}
+
+Plan plan_forced(Context& context, const AttentionRequest& request, const Forced& forced) {
+  Policy policy;
+  policy.only = std::vector<BackendRef>{forced.backend};
+  Plan made = plan(context, describe(request).value(), policy).value();
+  if (made.backend() != forced.backend || made.kernel().isa != forced.isa) {
+    throw std::logic_error("forced " + name_of(forced) + ", planned " + made.to_string());
+  }
+  return made;
+}
+
+void run_forced(Context& context, const AttentionRequest& request, const Forced& forced,
+                Executor* executor, unsigned char pattern) {
+  const Plan made = plan_forced(context, request, forced);
+  conformance::Block workspace(static_cast<std::size_t>(made.workspace_bytes()), 6,
+                               conformance::Guard::kCanaries);
+  workspace.fill(pattern);
+  check(execute(made, request, {executor, nullptr, {workspace.data(), workspace.size()}}));
+  if (!workspace.intact()) throw std::logic_error("bytes outside of the workspace were written");
+}
+
+std::string check_unit(const conformance::Report& report, const Forced& forced) {
+  if (report.outcome != conformance::Outcome::kPassed || report.isa == forced.isa) return "";
+  return "forced " + name_of(forced) + ", ran " + report.kernel + " (" + to_string(report.isa) + ")";
+}
+
+}  // namespace regard::test

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "conformance/run.h"
+#include "regard/context.h"
+
+namespace regard::test {
+
+inline const BackendRef kMathRef{BackendId::kMath, ""};
+inline const BackendRef kEfficientRef{BackendId::kEfficient, ""};
+
+/// A backend forced to one of its units.
+struct Forced {
+  BackendRef backend;
+  Isa isa;
+};
+
+/// Every unit of every backend that is built and that this machine can run. A backend that is built
+/// and missing from the table in backends.cc throws: nobody may add one without testing it.
+std::vector<Forced> forced_backends();
+
+/// "math_scalar"
+std::string name_of(const Forced& forced);
+
+/// A Context of this machine, but with that ISA, that concurrency and no REGARD_ variables.
+std::unique_ptr<Context> make_context(Isa isa, int concurrency = 2);
+
+/// Plans `request` on the forced backend alone; throws when it cannot or another unit was planned.
+Plan plan_forced(Context& context, const AttentionRequest& request, const Forced& forced);
+
+/// Plans and executes with exactly the workspace stated, filled with `pattern`; throws on failure.
+void run_forced(Context& context, const AttentionRequest& request, const Forced& forced,
+                Executor* executor = nullptr, unsigned char pattern = 0xff);
+
+/// Checks what run_prepared() reports of a unit: that it was the forced one. "" when so.
+std::string check_unit(const conformance::Report& report, const Forced& forced);
+
+}  // namespace regard::test

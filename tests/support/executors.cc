@@ -1,0 +1,41 @@
+#include "tests/support/executors.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <thread>
+
+namespace regard::test {
+namespace {
+
+std::int64_t thread_cpu_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return now.tv_sec * std::int64_t{1000000000} + now.tv_nsec;
+}
+
+}  // namespace
+
+void CountingExecutor::run(int slots, Task task, void* state) {
+  std::vector<std::int64_t> spent(static_cast<std::size_t>(slots));
+  std::vector<std::thread> threads;
+  std::atomic<int> ready{0};
+  for (int slot = 0; slot < slots; ++slot) {
+    threads.emplace_back([&, slot] {
+      ready.fetch_add(1);
+      while (ready.load() < slots) std::this_thread::yield();
+      const std::int64_t start = thread_cpu_ns();
+      task(state, slot);
+      spent[static_cast<std::size_t>(slot)] = thread_cpu_ns() - start;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ++runs_;
+  most_slots_ = std::max(most_slots_, slots);
+  const std::int64_t busiest = *std::max_element(spent.begin(), spent.end());
+  slots_with_work_ = static_cast<int>(std::count_if(
+      spent.begin(), spent.end(), [&](std::int64_t ns) { return ns * 20 >= busiest; }));
+}
+
+}  // namespace regard::test

@@ -1,0 +1,86 @@
+#include "tests/support/oracle_backend.h"
+
+#include <cstddef>
+
+#include "conformance/problem.h"
+#include "oracle/number.h"
+
+namespace regard::test {
+namespace {
+
+template <class T>
+void write(const TensorView& view, const std::vector<T>& numbers) {
+  if (!view.present()) return;
+  std::size_t n = 0;
+  conformance::for_each_element(view, [&](const auto&, unsigned char* element) {
+    oracle::encode(static_cast<double>(numbers[n++]), element, view.dtype);
+  });
+}
+
+AttentionOptions options_of(const AttentionParams& p) {
+  AttentionOptions options;
+  options.window_left = p.window_left;
+  options.window_right = p.window_right;
+  options.diagonal = p.diagonal;
+  options.softmax_scale = p.softmax_scale;
+  options.softcap = p.softcap;
+  options.dropout_p = p.dropout_p;
+  options.scores_kind = p.scores_kind;
+  return options;
+}
+
+}  // namespace
+
+bool OracleBackend::supports(const AttentionKey& key, const Env& env,
+                             std::vector<Refusal>* refusals) const {
+  const bool by_record = Backend::supports(key, env, refusals);
+  if (!own_rule || own_rule(key.params())) return by_record;
+  if (refusals != nullptr && !own_refusal.limit.empty()) refusals->push_back(own_refusal);
+  return false;
+}
+
+Expected<KernelPlan> OracleBackend::plan(const AttentionKey&, const Env&) const {
+  KernelPlan plan;
+  plan.kernel = "oracle";
+  plan.workspace_bytes = 64;
+  return plan;
+}
+
+Status OracleBackend::execute(const KernelPlan&, const AttentionParams& params,
+                              const Buffers& buffers, const Launch&) const {
+  if (cannot_run && cannot_run(params)) return Status(StatusCode::kInternal, "[mock] cannot run it");
+  AttentionRequest request;
+  static_cast<Buffers&>(request) = buffers;
+  request.options = options_of(params);
+  if (misread) misread(request);
+  const Expected<oracle::Truth> truth = oracle::compute(request, fault_);
+  if (!truth) return truth.status();
+  write(buffers.out, truth->out);
+  write(buffers.lse, truth->lse);
+  write(buffers.scores_out, truth->scores);
+  return {};
+}
+
+BackendInfo oracle_info() {
+  BackendInfo info;
+  info.ref = {BackendId::kCustom, "mock"};
+  info.summary = "the oracle as a backend";
+  info.determinism = Determinism::kBatchInvariant;
+  info.forward.offered = true;
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kF64, Dtype::kBf16, Dtype::kF16}) {
+    info.forward.dtypes.push_back({dtype, dtype, dtype, 1e-2});
+  }
+  info.forward.features = {
+      Feature::kCausal,      Feature::kWindowLeft,          Feature::kWindowRight,
+      Feature::kSoftcap,     Feature::kDiagonalBottomRight, Feature::kDiagonalOffset,
+      Feature::kDropout,     Feature::kDiagonalPerSequence, Feature::kAttnMask,
+      Feature::kAttnBias,    Feature::kAlibi,               Feature::kSinks,
+      Feature::kSegmentIds,  Feature::kSeqlensQ,            Feature::kSeqlensKv,
+      Feature::kLse,         Feature::kScoresOut,           Feature::kGqa,
+      Feature::kHeadDimsDiffer, Feature::kSeqlenQGreaterKv, Feature::kNonFiniteBehindMask};
+  info.forward.head_dim_qk = {1, 1024, 1};
+  info.forward.head_dim_v = {1, 1024, 1};
+  return info;
+}
+
+}  // namespace regard::test
