@@ -55,14 +55,19 @@ class Workers {
   bool acquire() noexcept { return !busy_.exchange(true, std::memory_order_acquire); }
   void release() noexcept { busy_.store(false, std::memory_order_release); }
 
+  /// Every thread that can be had runs.
+  bool started() const noexcept { return started_.load(std::memory_order_acquire); }
+
   /// Needs acquire(). True when at least one thread runs.
   bool start() noexcept {
+    if (started()) return !threads_.empty();
     try {
       threads_.reserve(static_cast<std::size_t>(count_));
       while (static_cast<int>(threads_.size()) < count_) threads_.emplace_back([this] { serve(); });
     } catch (const std::exception&) {
       count_ = static_cast<int>(threads_.size());  // what the system gives is what there is
     }
+    started_.store(true, std::memory_order_release);
     return !threads_.empty();
   }
 
@@ -145,6 +150,7 @@ class Workers {
   int count_;
   std::vector<std::thread> threads_;
   std::atomic<bool> busy_{false};
+  std::atomic<bool> started_{false};
   std::atomic<std::uint64_t> ticket_{0};  // epoch << 32 | slots left
   std::atomic<Task> task_{nullptr};
   std::atomic<void*> state_{nullptr};
@@ -189,7 +195,7 @@ class ThreadPool final : public Executor {
       workers = replace(workers);
       if (workers == nullptr) return false;
     }
-    if (!workers->acquire()) return true;  // somebody runs on them
+    if (workers->started() || !workers->acquire()) return true;  // or somebody runs on them
     const bool started = workers->start();
     workers->release();
     return started;

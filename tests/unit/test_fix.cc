@@ -198,7 +198,7 @@ TEST(RefusalText, HasCodeActualLimitAndFix) {
                 RefusalCode::kHeadDimQk, "1..256", "512", {Op::kAtMost, "head_dim_qk", "256"}}),
             "head_dim_qk: 512, limit 1..256 (fix: head_dim_qk<=256)");
   EXPECT_EQ(to_string(Refusal{RefusalCode::kNotBuilt, "needs a CUDA build", "", {}}),
-            "not_built: limit needs a CUDA build");
+            "not_built: needs a CUDA build");
   std::set<std::string> names;
   for (int i = 0; i < static_cast<int>(RefusalCode::kCount); ++i) {
     names.insert(to_string(static_cast<RefusalCode>(i)));

@@ -229,8 +229,8 @@ TEST_P(Kernels, HostileOffsetsAndWindows) {
     run_backend(backend(), r);
     for (std::int64_t i = 0; i < 9; ++i) {
       // kMax - kMax + i: keys from i on; kMin + kMax + i: keys up to i - 1.
-      const std::int64_t from = offset > 0 ? i + offset - kMax : 0;
-      const std::int64_t to = offset < 0 ? i + offset + kMax : 29;
+      const std::int64_t from = offset > 0 ? i + (offset - kMax) : 0;
+      const std::int64_t to = offset < 0 ? i + (offset + kMax) : 29;
       EXPECT_EQ(std::isinf(get(r.lse, 0, 0, i)), from > to) << offset << " " << i;
     }
   }

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "conformance/compare.h"
 #include "oracle/oracle.h"
 #include "regard/context.h"
 #include "tools/regard/commands.h"
@@ -15,8 +14,8 @@
 #include "tools/regard/interrupt.h"
 #include "tools/regard/options.h"
 #include "tools/regard/output.h"
-#include "tools/regard/run_backend.h"
 #include "tools/regard/run_input.h"
+#include "tools/regard/run_report.h"
 #include "tools/regard/safetensors.h"
 
 namespace regard::cli {
@@ -34,15 +33,6 @@ struct RunFileOptions {
   bool no_check = false;
 };
 
-/// A backend's run with what was found out about it.
-struct Checked {
-  BackendRun run;
-  std::optional<conformance::Comparison> comparison;  // none with --no-check
-  PaddingCheck padding;
-
-  bool ok() const { return (!comparison || comparison->ok) && padding.wrong == 0; }
-};
-
 /// The verb, step by step. Each step returns an exit code; 0 goes on.
 class RunVerb {
  public:
@@ -50,9 +40,9 @@ class RunVerb {
 
   int run() {
     using Step = int (RunVerb::*)();
-    constexpr Step kSteps[] = {&RunVerb::read_flags,     &RunVerb::load,    &RunVerb::choose,
-                               &RunVerb::find_truth,     &RunVerb::run_all, &RunVerb::show_results,
-                               &RunVerb::show_agreement, &RunVerb::write};
+    constexpr Step kSteps[] = {&RunVerb::read_flags, &RunVerb::load,    &RunVerb::choose,
+                               &RunVerb::find_truth, &RunVerb::run_all, &RunVerb::show,
+                               &RunVerb::write};
     for (const Step step : kSteps) {
       if (interrupted()) return output_.fail_interrupted();
       if (const int code = (this->*step)(); code != kExitOk) return code;
@@ -145,106 +135,11 @@ class RunVerb {
     return kExitOk;
   }
 
-  std::vector<std::string> result_cells(const Checked& checked, double flops) const {
-    const BackendRun& run = checked.run;
-    const double seconds = run.median_seconds();
-    std::vector<std::string> cells = {to_string(run.backend), run.kernel.kernel};
-    if (checked.comparison) {
-      cells.push_back(fmt::format("{:.2e}", checked.comparison->out_error));
-      cells.push_back(fmt::format("{:.0f} %", 100.0 * checked.comparison->out_margin));
-      cells.push_back(checked.comparison->ok ? "yes" : "NO");
-    } else {
-      cells.insert(cells.end(), {"-", "-", "not checked"});
-    }
-    cells.push_back(seconds_text(seconds));
-    cells.push_back(seconds > 0.0 ? fmt::format("{:.2f}", flops / seconds * 1e-9) : "-");
-    cells.push_back(bytes_text(run.workspace_bytes));
-    return cells;
-  }
-
-  Json result_json(const Checked& checked, double flops) const {
-    const BackendRun& run = checked.run;
-    const double seconds = run.median_seconds();
-    Json json = {{"backend", to_string(run.backend)},
-                 {"ok", checked.ok()},
-                 {"kernel", run.kernel.kernel},
-                 {"isa", to_string(run.kernel.isa)},
-                 {"slots", run.kernel.slots},
-                 {"workspace_bytes", run.workspace_bytes},
-                 {"seconds", seconds},
-                 {"runs", run.seconds.size()},
-                 {"gflops", seconds > 0.0 ? Json(flops / seconds * 1e-9) : Json(nullptr)},
-                 {"padding_rows", checked.padding.rows},
-                 {"padding_exactly_zero", checked.padding.wrong == 0}};
-    if (checked.comparison) {
-      const conformance::Comparison& c = *checked.comparison;
-      json["error"] = c.out_error;
-      json["lse_error"] = c.lse_error;
-      json["share_of_bar"] = c.out_margin;
-      json["within_bar"] = c.ok;
-      json["dead_rows"] = c.dead_rows;
-      if (!c.ok) json["first_outside"] = c.text;
-    } else {
-      json["within_bar"] = nullptr;
-    }
-    return json;
-  }
-
-  int show_results() {
-    const double flops = flop_count(*input_);
-    Table table(
-        {"backend", "kernel", "error", "of bar", "within bar", "time", "GFLOP/s", "workspace"});
-    Json list = Json::array();
-    bool ok = true;
-    for (const Checked& checked : results_) {
-      ok = ok && checked.ok();
-      const Colour verdict = !checked.comparison      ? Colour::kWarning
-                             : checked.comparison->ok ? Colour::kGood
-                                                      : Colour::kBad;
-      table.add(result_cells(checked, flops),
-                {Colour::kStrong, Colour::kPlain, Colour::kPlain, Colour::kPlain, verdict});
-      list.push_back(result_json(checked, flops));
-    }
-    output_.document()["results"] = std::move(list);
-    output_.print(table.text(output_));
-    show_padding();
-    if (ok) return kExitOk;
-    for (const Checked& checked : results_) {
-      if (!checked.comparison || checked.comparison->ok) continue;
-      output_.warn(fmt::format("{}: {}", to_string(checked.run.backend), checked.comparison->text));
-    }
-    return output_.fail(kExitFailed, "check_failed",
-                        "a result is outside of its bar, or padding is not zero");
-  }
-
-  void show_padding() {
-    const AttentionParams& params = input_->c.params;
-    if (!params.features.has(Feature::kSeqlensQ)) return;
-    std::int64_t wrong = 0;
-    for (const Checked& checked : results_) wrong += checked.padding.wrong;
-    const std::int64_t rows = results_.front().padding.rows;
-    const std::string verdict =
-        wrong == 0 ? output_.paint("exactly zero (lse -inf) on every backend", Colour::kGood)
-                   : output_.paint(fmt::format("NOT zero in {} rows", wrong), Colour::kBad);
-    output_.print(fmt::format("padding   {} of {} rows, {}\n", rows,
-                              params.batch * params.num_heads_q * params.seqlen_q, verdict));
-  }
-
-  int show_agreement() {
-    Json list = Json::array();
-    for (std::size_t i = 0; i < results_.size(); ++i) {
-      for (std::size_t j = i + 1; j < results_.size(); ++j) {
-        const std::string a = to_string(results_[i].run.backend);
-        const std::string b = to_string(results_[j].run.backend);
-        const double difference =
-            largest_difference(results_[i].run.outputs, results_[j].run.outputs);
-        list.push_back({{"a", a}, {"b", b}, {"max_difference", difference}});
-        output_.print(
-            fmt::format("agreement {} and {}: max |a - b| / max |a| = {:.2e}\n", a, b, difference));
-      }
-    }
-    output_.document()["agreement"] = std::move(list);
-    return kExitOk;
+  int show() {
+    return show_results(output_, *input_, results_)
+               ? kExitOk
+               : output_.fail(kExitFailed, "check_failed",
+                              "a result is outside of its bar, or padding is not zero");
   }
 
   int write() {

@@ -1,0 +1,163 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "conformance/generator.h"
+#include "conformance/problem.h"
+#include "tests/support/allocations.h"
+#include "tests/support/backends.h"
+#include "tests/support/executors.h"
+
+// What execute() may not do, and what its result may not depend on.
+
+namespace regard {
+namespace {
+
+using conformance::Problem;
+using test::Forced;
+
+class Execute : public testing::TestWithParam<Forced> {
+ protected:
+  std::unique_ptr<Context> context(int concurrency) const {
+    return test::make_context(GetParam().isa, concurrency);
+  }
+};
+
+std::vector<unsigned char> bits(Context& context, Problem* problem, const Forced& forced,
+                                Executor* executor = nullptr) {
+  problem->reset_outputs();
+  test::run_forced(context, problem->request(), forced, executor);
+  return problem->output_bytes();
+}
+
+// Enough rows for seven slots, uneven under causal, with every edit.
+const char* const kThreadCases[] = {
+    "b2 hq4 hkv2 sq257 skv257 d64 f32 causal lse",
+    "b3 hq2 sq127 skv300 d32 bf16 causal diag=br mask bias alibi lens sinks lse poison",
+    "b2 hq3 sq200 skv129 d16 f16 dropout=0.25 segments softcap=5 window=50,50 diag=tl lse",
+    "b1 hq1 sq1 skv2000 d64 f32 lse",
+};
+
+TEST_P(Execute, BitsDependOnNeitherThreadsNorTheirOrder) {
+  for (const char* text : kThreadCases) {
+    Problem problem = conformance::make_problem(parse_case(text).value());
+    const std::vector<unsigned char> expected = bits(*context(1), &problem, GetParam());
+    for (const int threads : {1, 2, 3, 7}) {
+      const std::unique_ptr<Context> many = context(threads);
+      test::CountingExecutor counting;
+      test::BackwardsExecutor backwards;
+      EXPECT_EQ(bits(*many, &problem, GetParam(), &counting), expected) << text << threads;
+      EXPECT_EQ(bits(*many, &problem, GetParam(), &backwards), expected) << text << threads;
+      EXPECT_EQ(bits(*many, &problem, GetParam()), expected) << text << threads;  // the own pool
+      EXPECT_LE(counting.most_slots(), threads) << text;
+    }
+  }
+}
+
+// Slots take tasks as they come, and threads start when the machine lets them: in a few tries more
+// than one must have had work.
+TEST_P(Execute, MoreThanOneSlotHasWork) {
+  const Case c = parse_case("b2 hq8 hkv8 sq512 skv512 d64 f32 causal").value();
+  Problem problem = conformance::make_problem(c);
+  for (const int threads : {2, 3, 7}) {
+    const std::unique_ptr<Context> many = context(threads);
+    test::CountingExecutor counting;
+    int most = 0;
+    for (int tries = 0; tries < 50 && most < 2; ++tries) {
+      bits(*many, &problem, GetParam(), &counting);
+      most = std::max(most, counting.slots_with_work());
+    }
+    EXPECT_EQ(counting.most_slots(), threads);
+    EXPECT_GE(most, 2);
+  }
+}
+
+TEST_P(Execute, AllocatesNothing) {
+  const std::unique_ptr<Context> two = context(2);
+  test::BackwardsExecutor serial;
+  for (std::uint64_t n = 0; n < 60; ++n) {
+    Case c = conformance::random_case(77, n);
+    if (n == 0) c = parse_case("b2 hq4 sq257 skv257 d64 f32 causal lse").value();  // wakes threads
+    Problem problem = conformance::make_problem(c);
+    const AttentionParams params = describe(problem.request()).value();
+    Policy policy;
+    policy.only = std::vector<BackendRef>{GetParam().backend};
+    const Expected<Plan> made = plan(*two, params, policy);
+    if (!made) continue;  // refused: another test's matter
+    std::vector<unsigned char> memory(static_cast<std::size_t>(made->workspace_bytes()) + 64);
+    void* start = memory.data();
+    std::size_t room = memory.size();
+    std::align(64, static_cast<std::size_t>(made->workspace_bytes()), start, room);
+    for (Executor* executor : {&two->executor(), static_cast<Executor*>(&serial)}) {
+      const Launch launch{executor, nullptr, {start, room}};
+      const test::AllocationCounter counter;
+      const Status status = execute(*made, problem.request(), launch);
+      const std::uint64_t count = counter.count();
+      EXPECT_TRUE(status.ok()) << status.to_string();
+      EXPECT_EQ(count, 0u) << to_string(c);
+    }
+  }
+}
+
+TEST(AllocationCounter, CountsEveryWayToAllocate) {
+  const test::AllocationCounter counter;
+  std::uint64_t before = counter.count();
+  const auto counted = [&] {
+    const std::uint64_t now = counter.count();
+    const bool more = now > before;
+    before = now;
+    return more;
+  };
+  EXPECT_FALSE(counted());
+  void* volatile block = ::operator new(10);
+  EXPECT_TRUE(counted()) << "operator new";
+  ::operator delete(block);
+  block = ::operator new(10, std::align_val_t{64});
+  EXPECT_TRUE(counted()) << "aligned operator new";
+  ::operator delete(block, std::align_val_t{64});
+  block = std::malloc(10);
+  EXPECT_TRUE(counted()) << "malloc";
+  block = std::realloc(block, 100000);
+  EXPECT_TRUE(counted()) << "realloc";
+  std::free(block);
+  block = std::calloc(3, 5);
+  EXPECT_TRUE(counted()) << "calloc";
+  std::free(block);
+  block = std::aligned_alloc(64, 128);
+  EXPECT_TRUE(counted()) << "aligned_alloc";
+  std::free(block);
+}
+
+// EFFICIENT's promise: extra memory per slot does not grow with any length.
+TEST(Efficient, WorkspaceDoesNotGrowWithLengths) {
+  for (const char* dtype : {"f32", "bf16", "f16"}) {
+    for (const char* rest : {"d64", "d128 causal diag=br mask bias lse", "d576 dv512 alibi diag=tl"}) {
+      std::int64_t bytes[3] = {};
+      const char* const lengths[] = {"sq64 skv1024", "sq64 skv65536", "sq64 skv1000000"};
+      std::int32_t slots = 1;
+      for (int n = 0; n < 3; ++n) {
+        const std::string text = std::string("b1 hq8 ") + lengths[n] + " " + rest + " " + dtype;
+        Policy policy;
+        policy.only = std::vector<BackendRef>{test::kEfficientRef};
+        const Plan made = plan(default_context(), parse_case(text).value().params, policy).value();
+        bytes[n] = made.workspace_bytes();
+        slots = made.kernel().slots;
+      }
+      EXPECT_EQ(bytes[0], bytes[1]) << dtype << " " << rest;
+      EXPECT_EQ(bytes[0], bytes[2]) << dtype << " " << rest;
+      EXPECT_LT(bytes[0], std::int64_t{slots} << 20) << dtype << " " << rest;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Execute, testing::ValuesIn(test::forced_backends()),
+                         [](const auto& param) { return test::name_of(param.param); });
+
+}  // namespace
+}  // namespace regard

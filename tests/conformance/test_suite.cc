@@ -1,0 +1,99 @@
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "conformance/suite.h"
+#include "tests/support/backends.h"
+#include "tests/support/oracle_backend.h"
+
+// The small suite that every custom backend passes before it may be selected.
+
+namespace regard {
+namespace {
+
+using conformance::small_suite;
+using oracle::Fault;
+using test::OracleBackend;
+
+Expected<BackendRef> try_to_register(Context& context, std::shared_ptr<const Backend> backend) {
+  return register_backend(context, "mine", std::move(backend), small_suite());
+}
+
+std::string refusal_of(std::shared_ptr<const Backend> backend) {
+  const std::unique_ptr<Context> context = test::make_context(Isa::kScalar);
+  const std::size_t before = context->backends().size();
+  const Expected<BackendRef> ref = try_to_register(*context, std::move(backend));
+  EXPECT_EQ(context->backends().size(), ref.ok() ? before + 1 : before);
+  if (ref.ok()) return "";
+  EXPECT_EQ(ref.status().code(), StatusCode::kConformanceFailed) << ref.status().to_string();
+  return ref.status().message();
+}
+
+TEST(SmallSuite, ARightBackendIsAcceptedAndSelected) {
+  const std::unique_ptr<Context> context = test::make_context(Isa::kScalar);
+  const Expected<BackendRef> ref =
+      try_to_register(*context, std::make_shared<OracleBackend>(test::oracle_info()));
+  ASSERT_TRUE(ref.ok()) << ref.status().to_string();
+  Policy policy;
+  policy.prefer = std::vector<BackendRef>{*ref};
+  const AttentionParams params = parse_case("sq8 d16 causal").value().params;
+  EXPECT_EQ(explain(*context, params, policy).chosen, *ref);
+}
+
+struct Wrong {
+  const char* name;
+  Fault fault;
+  const char* word;  // of the case that must fail
+};
+
+class WrongBackends : public testing::TestWithParam<Wrong> {};
+
+TEST_P(WrongBackends, AreRefusedWithTheFailingCase) {
+  const std::string text =
+      refusal_of(std::make_shared<OracleBackend>(test::oracle_info(), GetParam().fault));
+  EXPECT_NE(text.find("custom:mine"), std::string::npos) << text;
+  EXPECT_NE(text.find(GetParam().word), std::string::npos) << text;
+  EXPECT_NE(text.find("regard check \"b"), std::string::npos) << text;
+  EXPECT_NE(text.find("expected"), std::string::npos) << text;
+}
+
+const Wrong kWrong[] = {
+    {"diagonal", Fault::kDiagonalOffByOne, "causal"}, {"window", Fault::kWindowExclusive, "window="},
+    {"softcap", Fault::kSoftcapAfterBias, "softcap="}, {"sinks", Fault::kSinkIgnored, "sinks"},
+    {"group", Fault::kNeighbourHead, "hkv"},           {"dead_rows", Fault::kDeadRowMean, "expected"},
+    {"lse", Fault::kLseBase2, "lse"},                  {"dropout", Fault::kDropoutNotScaled, "dropout="},
+};
+INSTANTIATE_TEST_SUITE_P(SmallSuite, WrongBackends, testing::ValuesIn(kWrong),
+                         [](const auto& param) { return param.param.name; });
+
+// A narrow record is no excuse: cases bend to what is claimed.
+TEST(SmallSuite, NarrowClaimsAreTested) {
+  BackendInfo narrow = test::oracle_info();
+  narrow.forward.features = {Feature::kCausal};
+  narrow.forward.dtypes = {{Dtype::kF16, Dtype::kF16, Dtype::kF16, 1e-2}};
+  narrow.forward.head_dim_qk = narrow.forward.head_dim_v = {64, 128, 64};
+  narrow.forward.layouts = {false, true, false};
+  EXPECT_EQ(refusal_of(std::make_shared<OracleBackend>(narrow)), "");
+  const std::string text =
+      refusal_of(std::make_shared<OracleBackend>(narrow, Fault::kDiagonalOffByOne));
+  EXPECT_NE(text.find("causal"), std::string::npos) << text;
+}
+
+TEST(SmallSuite, AClaimedCaseThatDoesNotRunIsAFailure) {
+  auto wrong = std::make_shared<OracleBackend>(test::oracle_info());
+  wrong->cannot_run = [](const AttentionParams& p) { return p.features.has(Feature::kAlibi); };
+  const std::string text = refusal_of(wrong);
+  EXPECT_NE(text.find("[mock] cannot run it"), std::string::npos) << text;
+  EXPECT_NE(text.find("alibi"), std::string::npos) << text;
+}
+
+TEST(SmallSuite, ABackendThatClaimsNothingIsRefused) {
+  BackendInfo nothing = test::oracle_info();
+  nothing.forward.dtypes.clear();
+  const std::string text = refusal_of(std::make_shared<OracleBackend>(nothing));
+  EXPECT_NE(text.find("claims none"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "conformance/compare.h"
+#include "tools/regard/output.h"
+#include "tools/regard/run_backend.h"
+#include "tools/regard/run_input.h"
+
+namespace regard::cli {
+
+/// A backend's run with what was found out about it.
+struct Checked {
+  BackendRun run;
+  std::optional<conformance::Comparison> comparison;  // none with --no-check
+  PaddingCheck padding;
+
+  bool ok() const { return (!comparison || comparison->ok) && padding.wrong == 0; }
+};
+
+/// Prints errors, times, padding and how far the backends agree, and puts them into the document.
+/// False when a result is outside of its bar or padding is not zero.
+bool show_results(Output& output, const RunInput& input, const std::vector<Checked>& results);
+
+}  // namespace regard::cli
