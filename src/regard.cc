@@ -36,7 +36,9 @@ BuiltinBackends builtin_candidates() {
 Context::Context() : Context(read_env()) {}
 
 Context::Context(Env env, std::size_t plan_cache_capacity) {
-  const int concurrency = env.concurrency;
+  auto executor = std::make_shared<ExecutorSlot>();
+  executor->own = make_thread_pool(env.concurrency);
+  executor->start_own = start_threads;
   const std::string& tuning_file = env_value(env, "REGARD_TUNING");
   TuningTable tuning;
   // A file that cannot be used is an error of the Env, which every plan reports.
@@ -44,7 +46,7 @@ Context::Context(Env env, std::size_t plan_cache_capacity) {
     if (Expected<TuningTable> table = read_tuning_table(tuning_file)) tuning = std::move(*table);
   }
   impl_ = std::make_unique<ContextImpl>(std::move(env), plan_cache_capacity, builtin_candidates(),
-                                        make_thread_pool(concurrency));
+                                        std::move(executor));
   if (!tuning.empty()) set_tuning(std::move(tuning));
 }
 

@@ -11,13 +11,12 @@ Executor::~Executor() = default;
 ConformanceSuite::~ConformanceSuite() = default;
 
 ContextImpl::ContextImpl(Env env_in, std::size_t plan_cache_capacity, BuiltinBackends builtin,
-                         std::unique_ptr<Executor> own_executor)
+                         std::shared_ptr<ExecutorSlot> executor_in)
     : env(std::make_shared<const Env>(std::move(env_in))),
       environment(environment_policy(*env)),
-      executor(std::make_shared<ExecutorSlot>()),
+      executor(std::move(executor_in)),
       cache(plan_cache_capacity),
       log(env_value(*env, "REGARD_LOG")) {
-  executor->own = std::move(own_executor);
   auto settings = std::make_shared<Settings>();
   settings->cpu = std::move(builtin.cpu);
   settings->cuda = std::move(builtin.cuda);

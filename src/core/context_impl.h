@@ -32,11 +32,17 @@ struct Settings {
 /// The executor that a Context's plans run on; shared with them, as a plan may outlive its Context.
 struct ExecutorSlot {
   std::unique_ptr<Executor> own;
+  bool (*start_own)(Executor& own) noexcept = nullptr;  // starts its threads, again after a fork
   std::atomic<Executor*> injected{nullptr};
 
   Executor& current() const noexcept {
     Executor* executor = injected.load(std::memory_order_acquire);
     return executor != nullptr ? *executor : *own;
+  }
+  /// A plan for more than one slot starts the own threads, so that its first execute does not.
+  void prepare(const KernelPlan& kernel) const noexcept {
+    const bool own_runs = injected.load(std::memory_order_acquire) == nullptr;
+    if (kernel.slots > 1 && own_runs && start_own != nullptr) start_own(*own);
   }
 };
 
@@ -48,7 +54,7 @@ BuiltinBackends builtin_candidates();
 
 struct ContextImpl {
   ContextImpl(Env env_in, std::size_t plan_cache_capacity, BuiltinBackends builtin,
-              std::unique_ptr<Executor> own_executor);
+              std::shared_ptr<ExecutorSlot> executor_in);
 
   std::shared_ptr<const Settings> settings() const;
   /// Replaces the settings by a copy that `change` edited.

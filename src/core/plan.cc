@@ -123,12 +123,16 @@ Expected<Plan> plan_described(ContextImpl& context, const AttentionParams& param
   Expected<AttentionKey> key = AttentionKey::make(params, assume_finite);
   if (!key) return key.status();
   cache_key.key = *key;
-  if (Plan cached = context.cache.find(cache_key); !cached.empty()) return cached;
+  if (Plan cached = context.cache.find(cache_key); !cached.empty()) {
+    context.executor->prepare(cached.kernel());
+    return cached;
+  }
 
   if (Status status = env_status(*context.env); !status.ok()) return status;
   Expected<Plan> made = make_plan(context, cache_key, std::move(settings), params);
   if (!made) return made;
   context.cache.insert(cache_key, *made);
+  context.executor->prepare(made->kernel());
   if (context.log.wants_select()) context.log.write_selection(made->selection());
   return made;
 }

@@ -24,7 +24,8 @@ REGARD_KERNEL_FN std::uint32_t mask_less(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::uint32_t>(static_cast<std::int32_t>(a - b) >> 31);
 }
 
-/// By masks instead of conditions: GCC 12 keeps those as branches (5x slower rows).
+/// By masks instead of conditions, which GCC 12 keeps as branches: attention on f16 was 1.5x
+/// slower.
 REGARD_KERNEL_FN float from_f16(std::uint16_t h) {
   const std::uint32_t magnitude = h & 0x7fffu;
   const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000u) << 16;

@@ -26,8 +26,8 @@ std::int32_t plan_slots(const Env& env, std::int64_t tasks) noexcept;
 /// Tasks of all (b, kv head) when one covers `rows_per_task` rows; saturating.
 std::int64_t count_tasks(const AttentionParams& params, std::int64_t rows_per_task) noexcept;
 
-/// The most strips of `width` rows per task, at most `max_strips`, that leave four tasks a slot, so
-/// that uneven tasks balance; halving K and V reads less often is what more strips are for. Changes
+/// Strips of `width` rows per task: at most `max_strips` (more strips share one read of K and V),
+/// but fewer while that leaves less than four tasks a slot, so that uneven tasks balance. Changes
 /// no bits.
 std::int64_t choose_strips(const AttentionParams& params, std::int64_t width,
                            std::int64_t max_strips, std::int32_t slots) noexcept;

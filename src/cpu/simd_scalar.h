@@ -5,8 +5,8 @@
 #include "semantics/kernel_fn.h"
 
 // The vector vocabulary of the baseline: 16-byte vectors in the compilers' own portable notation
-// (SSE2, NEON, or scalars where there are none). Loops left to the vectoriser were 4x slower: GCC's
-// -O2 leaves loops of a run-time length scalar.
+// (SSE2, NEON, or scalars where there are none). GCC's -O2 would leave loops of a run-time
+// length scalar.
 //
 // A vocabulary is a struct with Scalar, Vec, Int, Mask and the functions below; +, -, *, / and
 // comparisons are the compiler's. Algorithms are templates over it.

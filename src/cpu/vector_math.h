@@ -5,7 +5,7 @@
 #include "semantics/kernel_fn.h"
 
 // exp and tanh over a vocabulary V. f32: polynomials, errors measured over every float of the
-// domain (test_kernels_math.cc); f64: the C library, lane by lane.
+// domain (the tests take every 911th); f64: the C library, lane by lane.
 
 namespace regard::cpu {
 
@@ -41,7 +41,7 @@ REGARD_KERNEL_FN typename V::Vec power_of_two(typename V::Int n) {
 }
 
 /// e^x for x <= 0, NaN and -inf: exactly 1 at 0, exactly 0 below -87.3 (where results would be
-/// denormal), NaN stays NaN. f32: at most 1.1 ulp.
+/// denormal), NaN stays NaN. f32: at most 1 ulp.
 template <class V>
 REGARD_KERNEL_FN typename V::Vec exp_nonpositive(typename V::Vec x) {
   if constexpr (sizeof(typename V::Scalar) == 4) {

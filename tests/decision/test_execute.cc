@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -249,6 +252,38 @@ TEST(Executors, AnExceptionBecomesAStatus) {
   const Status status = attention(context, call.request);
   EXPECT_EQ(status.code(), StatusCode::kInternal);
   EXPECT_NE(status.message().find("no threads today"), std::string::npos);
+}
+
+// ---- fork ----
+
+// Runs `call` in a child; its exit code is 0 when the result is right.
+int exit_code_in_child(const std::function<bool()>& call) {
+  const pid_t child = fork();
+  if (child == 0) _exit(call() ? 0 : 1);
+  int status = -1;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(Fork, AChildComputesByPlanAndByExecute) {
+  Context context(described_env());
+  SmallCall call(130, 16);
+  const Plan made = plan_for(context, call.request);
+  ASSERT_GT(made.kernel().slots, 1);
+  Scratch scratch(made.workspace_bytes());
+  ASSERT_TRUE(execute(made, call.request, scratch.launch).ok());
+  const auto right = [&] { return call.out[7] == 0.25f && call.out.back() == 0.25f; };
+  EXPECT_EQ(exit_code_in_child([&] {  // inline: the parent's threads are not here
+              call.out.assign(call.out.size(), 7.0f);
+              return execute(made, call.request, scratch.launch).ok() && right();
+            }),
+            0);
+  EXPECT_EQ(exit_code_in_child([&] {  // threads of the child's own
+              call.out.assign(call.out.size(), 7.0f);
+              return attention(context, call.request).ok() && right();
+            }),
+            0);
+  EXPECT_TRUE(execute(made, call.request, scratch.launch).ok());
 }
 
 // ---- gradients: refused until a backend claims them ----

@@ -33,7 +33,8 @@ def cmake_build(source, build, *options, targets=()):
         options.append(f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}")
     if "CXX" in os.environ:
         options.append(f"-DCMAKE_CXX_COMPILER={os.environ['CXX']}")
-    run("cmake", "-G", "Ninja", "-S", source, "-B", build, *options)
+    # Fresh: with another compiler than last time CMake would forget the options.
+    run("cmake", "--fresh", "-G", "Ninja", "-S", source, "-B", build, *options)
     run("cmake", "--build", build, "-j", JOBS, *(["--target", *targets] if targets else []))
 
 

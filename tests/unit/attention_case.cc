@@ -293,7 +293,13 @@ std::vector<char> run_backend(const Backend& backend, const AttentionRequest& re
   Expected<AttentionParams> params = describe(request);
   EXPECT_TRUE(params.ok()) << params.status().to_string();
   if (!params) return {};
-  Expected<AttentionKey> key = AttentionKey::make(*params, false);
+  AttentionParams planned = *params;
+  if (options.larger) {
+    planned.batch += 1;
+    planned.seqlen_q = 2 * planned.seqlen_q + 3;
+    planned.seqlen_kv = 3 * planned.seqlen_kv + 5;
+  }
+  Expected<AttentionKey> key = AttentionKey::make(planned, false);
   EXPECT_TRUE(key.ok());
   Env env;
   env.concurrency = options.concurrency;

@@ -98,7 +98,8 @@ ReferenceRow reference_row(const AttentionRequest& r, std::int64_t b, std::int64
 struct RunOptions {
   std::int32_t concurrency = 1;
   bool threads = false;
-  int poison = 0xa5;  // what fills the workspace
+  int poison = 0xa5;    // what fills the workspace
+  bool larger = false;  // planned for larger extents than the request's
 };
 
 /// Plans and executes with exactly the stated workspace; returns the bytes of out, lse and

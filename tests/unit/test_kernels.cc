@@ -104,6 +104,8 @@ TEST_P(Kernels, BitsDependOnNeitherThreadsNorWorkspace) {
             << "seed " << seed << " slots " << slots << " poison " << poison;
       }
     }
+    ASSERT_EQ(run_backend(backend(), c->request, {3, false, 0xa5, true}), once)
+        << "seed " << seed << " in a larger plan";
   }
 }
 

@@ -34,7 +34,8 @@ struct Parts {
   void run(std::pair<std::int64_t, std::int64_t> keys, Dtype out, StateView* state) {
     AttentionRequest r = c.request;
     const auto part = [&](TensorView& view) {
-      view.data = static_cast<char*>(view.data) + keys.first * view.strides[2] * size_of(view.dtype);
+      view.data =
+          static_cast<char*>(view.data) + keys.first * view.strides[2] * size_of(view.dtype);
       view.shape[2] = keys.second - keys.first;
     };
     part(r.k);
