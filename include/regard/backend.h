@@ -88,8 +88,9 @@ class REGARD_EXPORT Backend {
   /// remembers it and selects again, visibly.
   virtual Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const = 0;
 
-  /// `params` are the call's own (exact extents, within the plan's); buffers are checked; the launch
-  /// has an executor and a workspace of at least workspace_bytes, 64-byte aligned. Must not allocate.
+  /// `params` are the call's own (exact extents, within the plan's); buffers are checked; the
+  /// launch has an executor and a workspace of at least workspace_bytes, 64-byte aligned. Must not
+  /// allocate.
   virtual Status execute(const KernelPlan& plan, const AttentionParams& params,
                          const Buffers& buffers, const Launch& launch) const = 0;
 };

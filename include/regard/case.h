@@ -19,8 +19,8 @@ REGARD_EXPORT const char* to_string(DataKind kind) noexcept;
 struct DataSpec {
   std::uint64_t seed = 0;
   DataKind kind = DataKind::kNormal;
-  bool poison = false;               // NaN and inf in K and V behind every mask
-  std::int64_t diagonal_offset = 0;  // diag=N
+  bool poison = false;                   // NaN and inf in K and V behind every mask
+  std::int64_t diagonal_offset = 0;      // diag=N
   std::vector<std::int64_t> seqlens_q;   // literal lens_q=...; empty: drawn from the seed
   std::vector<std::int64_t> seqlens_kv;  // literal lens_kv=...
   friend bool operator==(const DataSpec&, const DataSpec&) = default;

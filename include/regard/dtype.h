@@ -26,16 +26,16 @@ enum class Dtype : std::uint8_t {
 inline constexpr int kDtypeCount = 11;
 
 struct DtypeInfo {
-  const char* name;   // in cases and JSON
+  const char* name;  // in cases and JSON
   int size_bytes;
   int mantissa_bits;  // explicit fraction bits; 0 for integers
 };
 
 constexpr DtypeInfo dtype_info(Dtype dtype) noexcept {
-  constexpr DtypeInfo kInfo[kDtypeCount] = {
-      {"f64", 8, 52},   {"f32", 4, 23}, {"bf16", 2, 7}, {"f16", 2, 10}, {"f8e4m3", 1, 3},
-      {"f8e5m2", 1, 2}, {"i8", 1, 0},   {"u8", 1, 0},   {"bool", 1, 0}, {"i32", 4, 0},
-      {"i64", 8, 0}};
+  constexpr DtypeInfo kInfo[kDtypeCount] = {{"f64", 8, 52}, {"f32", 4, 23},   {"bf16", 2, 7},
+                                            {"f16", 2, 10}, {"f8e4m3", 1, 3}, {"f8e5m2", 1, 2},
+                                            {"i8", 1, 0},   {"u8", 1, 0},     {"bool", 1, 0},
+                                            {"i32", 4, 0},  {"i64", 8, 0}};
   const int i = static_cast<int>(dtype);
   return i >= 0 && i < kDtypeCount ? kInfo[i] : DtypeInfo{"?", 0, 0};
 }
@@ -99,8 +99,7 @@ struct SmallFloat {
     const std::uint64_t odd = (fraction >> shift) & 1u;
     const std::uint64_t kept = (fraction + half - 1 + odd) >> shift;
     // kept carries the hidden bit: adding it to (exponent field - 1) handles carry and denormals.
-    const std::uint64_t code =
-        (static_cast<std::uint64_t>(exponent - min_exponent) << kMan) + kept;
+    const std::uint64_t code = (static_cast<std::uint64_t>(exponent - min_exponent) << kMan) + kept;
     return sign | (code > kMaxFinite ? overflow : static_cast<std::uint32_t>(code));
   }
 

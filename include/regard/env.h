@@ -18,7 +18,7 @@ REGARD_EXPORT Expected<Isa> parse_isa(const std::string& name);
 /// One environment variable that regard reads.
 struct EnvVariable {
   std::string name;
-  std::string value;    // empty when unset
+  std::string value;  // empty when unset
   bool set = false;
   std::string error;    // why the value cannot be used; empty when it can
   std::string meaning;  // one sentence for `regard env`
@@ -32,7 +32,7 @@ struct Env {
   std::int32_t sm_version = 0;  // CUDA compute capability * 10, 0 on CPUs
   Isa isa = Isa::kScalar;       // the one to use: what the CPU has, capped by REGARD_MAX_ISA
   Isa isa_available = Isa::kScalar;
-  std::string cpu_model;        // "AMD EPYC (family 25 model 17)"
+  std::string cpu_model;  // "AMD EPYC (family 25 model 17)"
   std::int64_t l1d_bytes = 32768;
   std::int64_t l2_bytes = 1048576;
   std::int64_t l3_bytes = 33554432;

@@ -13,12 +13,12 @@ namespace regard {
 /// features is refused, so none is ever dropped.
 enum class Feature : std::uint8_t {
   // from the options
-  kCausal = 0,          // window_right == 0
-  kWindowLeft,          // window_left >= 0
-  kWindowRight,         // window_right > 0
+  kCausal = 0,   // window_right == 0
+  kWindowLeft,   // window_left >= 0
+  kWindowRight,  // window_right > 0
   kDiagonalBottomRight,
-  kDiagonalOffset,      // one offset for all sequences
-  kDiagonalPerSequence, // an int64 tensor [B] of offsets
+  kDiagonalOffset,       // one offset for all sequences
+  kDiagonalPerSequence,  // an int64 tensor [B] of offsets
   kSoftcap,
   kDropout,
   // from the tensors present
@@ -30,9 +30,9 @@ enum class Feature : std::uint8_t {
   kSeqlensQ,
   kSeqlensKv,
   kBlockMask,
-  kPacked,        // cu_seqlens_q/kv
-  kPaged,         // page_table
-  kAppendKv,      // k_new, v_new
+  kPacked,    // cu_seqlens_q/kv
+  kPaged,     // page_table
+  kAppendKv,  // k_new, v_new
   kRotary,
   kCacheBatchIdx,
   kDescales,
@@ -42,9 +42,9 @@ enum class Feature : std::uint8_t {
   kSavedStats,
   kNeedsGrad,
   // relations, computed before extents are rounded
-  kGqa,                 // num_heads_q != num_heads_kv
-  kHeadDimsDiffer,      // head_dim_qk != head_dim_v
-  kSeqlenQGreaterKv,    // seqlen_q > seqlen_kv
+  kGqa,               // num_heads_q != num_heads_kv
+  kHeadDimsDiffer,    // head_dim_qk != head_dim_v
+  kSeqlenQGreaterKv,  // seqlen_q > seqlen_kv
   // added by select unless the policy assumes finite inputs
   kNonFiniteBehindMask,
   kCount

@@ -139,8 +139,8 @@ REGARD_EXPORT std::string to_json(const AttentionParams& params);
 REGARD_EXPORT void canonicalize(AttentionParams& params) noexcept;
 
 /// Every rule that needs no tensors: extents >= 0, heads divisible, products within 64 bits, finite
-/// scale, windows >= -1, dropout_p in [0, 1) with a 16-bit threshold in 1..65535, the diagonal named
-/// where it must be. `where` is the function that the message names.
+/// scale, windows >= -1, dropout_p in [0, 1) with a 16-bit threshold in 1..65535, the diagonal
+/// named where it must be. `where` is the function that the message names.
 REGARD_EXPORT Status validate(const AttentionParams& params, const char* where);
 
 /// Natural default of softmax_scale: 1 / sqrt(head_dim_qk) (1 for head_dim 0).

@@ -17,11 +17,11 @@ namespace regard {
 /// strides; the last stride of q, k, v and out is 1.
 struct Buffers {
   TensorView q, k, v, out;
-  TensorView lse;          // output, f32 (f64 for f64) [B,Hq,Sq], natural log
-  TensorView saved_stats;  // output, f32 (f64 for f64) [B,Hq,Sq,2]
-  TensorView scores_out;   // output, f32 (f64 for f64) [B,Hq,Sq,Skv]
-  TensorView attn_mask;    // bool or u8 [1|B,1|Hq,1|Sq,1|Skv], true = may attend
-  TensorView attn_bias;    // f32, f64 or q's dtype, [1|B,1|Hq,1|Sq,1|Skv], added after softcap
+  TensorView lse;           // output, f32 (f64 for f64) [B,Hq,Sq], natural log
+  TensorView saved_stats;   // output, f32 (f64 for f64) [B,Hq,Sq,2]
+  TensorView scores_out;    // output, f32 (f64 for f64) [B,Hq,Sq,Skv]
+  TensorView attn_mask;     // bool or u8 [1|B,1|Hq,1|Sq,1|Skv], true = may attend
+  TensorView attn_bias;     // f32, f64 or q's dtype, [1|B,1|Hq,1|Sq,1|Skv], added after softcap
   TensorView alibi_slopes;  // f32 [Hq] or [B,Hq]
   TensorView sinks;         // f32 [Hq]: a logit that joins the denominator
   TensorView segment_ids_q, segment_ids_kv;  // i32 [B,Sq], [B,Skv]
@@ -70,8 +70,8 @@ struct SavedContext {
 struct AttentionGradRequest : AttentionRequest {
   SavedContext saved;
   TensorView d_out;
-  TensorView delta;  // optional, f32 [B,Hq,Sq]
-  TensorView d_lse;  // optional
+  TensorView delta;                           // optional, f32 [B,Hq,Sq]
+  TensorView d_lse;                           // optional
   TensorView d_q, d_k, d_v, d_bias, d_sinks;  // outputs; each optional
 };
 

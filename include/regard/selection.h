@@ -25,11 +25,11 @@ enum class RefusalCode : std::uint8_t {
   kHeadDimV,
   kLayout,
   kAlignment,
-  kDeterminism,   // policy.require
-  kErrorBound,    // policy.max_error
-  kWorkspace,     // policy.max_workspace_bytes, or not representable
-  kLearned,       // refused at plan time earlier: terminal until the registry changes
-  kCustom,        // a backend's own rule
+  kDeterminism,  // policy.require
+  kErrorBound,   // policy.max_error
+  kWorkspace,    // policy.max_workspace_bytes, or not representable
+  kLearned,      // refused at plan time earlier: terminal until the registry changes
+  kCustom,       // a backend's own rule
   kCount
 };
 REGARD_EXPORT const char* to_string(RefusalCode code) noexcept;  // "not_built", ...
@@ -78,11 +78,11 @@ struct Verdict {
 
 /// A decision and everything that led to it.
 struct Selection {
-  AttentionParams params;      // as asked
-  AttentionParams key_params;  // extents rounded: what was judged
-  Policy policy;               // as resolved
-  BackendRef chosen;           // kError when nothing can run
-  std::string decided_by;      // "built-in order", "call policy (only)", "REGARD_BACKEND", ...
+  AttentionParams params;           // as asked
+  AttentionParams key_params;       // extents rounded: what was judged
+  Policy policy;                    // as resolved
+  BackendRef chosen;                // kError when nothing can run
+  std::string decided_by;           // "built-in order", "call policy (only)", "REGARD_BACKEND", ...
   std::vector<Verdict> candidates;  // in the order of preference
   std::vector<EnvVariable> environment;  // those that are set
   std::vector<std::string> warnings;

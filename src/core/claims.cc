@@ -70,7 +70,9 @@ bool check_features(const Claims& claims, FeatureSet wanted, Judge& judge) {
     const Feature feature = static_cast<Feature>(i);
     if (!missing.has(feature)) continue;
     const bool go_on = judge.refuse([&] {
-      return Refusal{RefusalCode::kFeature, "not supported", to_string(feature),
+      return Refusal{RefusalCode::kFeature,
+                     "not supported",
+                     to_string(feature),
                      {Fix::Op::kClear, to_string(feature), ""}};
     });
     if (!go_on) return false;
@@ -82,9 +84,12 @@ bool check_head_dim(const HeadDimClaim& claim, std::int64_t actual, RefusalCode 
                     Judge& judge) {
   if (actual >= claim.min && actual <= claim.max && actual % claim.multiple_of == 0) return true;
   return judge.refuse([&] {
-    Refusal refusal{code, std::to_string(claim.min) + ".." + std::to_string(claim.max),
-                    std::to_string(actual), {}};
-    if (claim.multiple_of != 1) refusal.limit += ", multiple of " + std::to_string(claim.multiple_of);
+    Refusal refusal{code,
+                    std::to_string(claim.min) + ".." + std::to_string(claim.max),
+                    std::to_string(actual),
+                    {}};
+    if (claim.multiple_of != 1)
+      refusal.limit += ", multiple of " + std::to_string(claim.multiple_of);
     const char* field = code == RefusalCode::kHeadDimQk ? "head_dim_qk" : "head_dim_v";
     if (actual > claim.max) {
       refusal.fix = {Fix::Op::kAtMost, field, std::to_string(claim.max)};
@@ -162,21 +167,23 @@ bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& e
   Judge judge(refusals);
   if (info.device != p.device.type) {
     judge.refuse([&] {
-      return Refusal{RefusalCode::kDevice, std::string("needs a ") + to_string(info.device) +
-                         " device", to_string(p.device.type), {}};
+      return Refusal{RefusalCode::kDevice,
+                     std::string("needs a ") + to_string(info.device) + " device",
+                     to_string(p.device.type),
+                     {}};
     });
     return false;  // nothing below would help
   }
   if (!info.built) {
-    judge.refuse([&] {
-      return Refusal{RefusalCode::kNotBuilt, info.not_built_reason, "", {}};
-    });
+    judge.refuse([&] { return Refusal{RefusalCode::kNotBuilt, info.not_built_reason, "", {}}; });
     return false;
   }
   if (p.device.type == DeviceType::kCpu && env.isa < info.min_isa) {
     const bool go_on = judge.refuse([&] {
-      return Refusal{RefusalCode::kIsa, std::string("at least ") + to_string(info.min_isa),
-                     to_string(env.isa), {}};
+      return Refusal{RefusalCode::kIsa,
+                     std::string("at least ") + to_string(info.min_isa),
+                     to_string(env.isa),
+                     {}};
     });
     if (!go_on) return false;
   }
@@ -186,7 +193,9 @@ bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& e
   if (!p.features.has(Feature::kNeedsGrad)) return judge.passed();
   if (!info.backward.offered) {
     judge.refuse([&] {
-      return Refusal{RefusalCode::kDirection, "forward only", "needs_grad",
+      return Refusal{RefusalCode::kDirection,
+                     "forward only",
+                     "needs_grad",
                      {Fix::Op::kClear, "needs_grad", ""}};
     });
     return false;

@@ -50,9 +50,8 @@ Expected<Isa> parse_isa(const std::string& name) {
   for (std::size_t i = 0; i < std::size(kIsaNames); ++i) {
     if (name == kIsaNames[i]) return static_cast<Isa>(i);
   }
-  return Status(StatusCode::kNotFound,
-                "[parse_isa] unknown instruction set \"" + name +
-                    "\"; expected scalar, avx2, avx512 or avx512_bf16");
+  return Status(StatusCode::kNotFound, "[parse_isa] unknown instruction set \"" + name +
+                                           "\"; expected scalar, avx2, avx512 or avx512_bf16");
 }
 
 Status env_status(const Env& env) {
@@ -74,9 +73,8 @@ const std::string& env_value(const Env& env, const char* name) {
 
 std::uint64_t fingerprint(const Env& env) noexcept {
   Hasher hasher;
-  for_each_env_field(env, [&](const char*, const auto& field) {
-    hasher.add_bytes(field_text(field));
-  });
+  for_each_env_field(env,
+                     [&](const char*, const auto& field) { hasher.add_bytes(field_text(field)); });
   return hasher.value();
 }
 

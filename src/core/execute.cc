@@ -11,9 +11,10 @@
 namespace regard {
 namespace {
 
-Status does_not_fit(const std::string& what, const std::string& actual, const std::string& expected) {
-  return Status(StatusCode::kInvalidArgument,
-                "[execute] " + what + " (" + actual + ") does not fit the plan, expected " + expected);
+Status does_not_fit(const std::string& what, const std::string& actual,
+                    const std::string& expected) {
+  return Status(StatusCode::kInvalidArgument, "[execute] " + what + " (" + actual +
+                                                  ") does not fit the plan, expected " + expected);
 }
 
 // Features that relate extents: a smaller call may lose them, and gain those its backend claims.
@@ -64,22 +65,23 @@ Status check_fits(const PlanImpl& plan, const AttentionParams& actual, const Buf
   for (const Bound& bound : kExtents) {
     if (actual.*bound.field <= planned.*bound.field) continue;
     return does_not_fit(bound.name, std::to_string(actual.*bound.field),
-                    "at most " + std::to_string(planned.*bound.field));
+                        "at most " + std::to_string(planned.*bound.field));
   }
   for (const Place& place : kPlaces) {
     const Layout layout = planned.*place.layout;
     if (!layout_matches(buffers.*place.view, layout)) {
-      return does_not_fit(std::string("layout of ") + place.name,
-                      to_string(buffers.*place.view), to_string(layout));
+      return does_not_fit(std::string("layout of ") + place.name, to_string(buffers.*place.view),
+                          to_string(layout));
     }
     if (actual.*place.align_log2 < planned.*place.align_log2) {
       return does_not_fit(std::string("alignment of ") + place.name,
-                      std::to_string(1 << actual.*place.align_log2) + " bytes",
-                      "at least " + std::to_string(1 << planned.*place.align_log2));
+                          std::to_string(1 << actual.*place.align_log2) + " bytes",
+                          "at least " + std::to_string(1 << planned.*place.align_log2));
     }
   }
   // A dimension that the plan knows as broadcast must be one; the reverse is a smaller extent.
-  if ((actual.mask_dims & ~planned.mask_dims) != 0 || (actual.bias_dims & ~planned.bias_dims) != 0) {
+  if ((actual.mask_dims & ~planned.mask_dims) != 0 ||
+      (actual.bias_dims & ~planned.bias_dims) != 0) {
     return does_not_fit("attn_mask or attn_bias", "full", "broadcast as planned");
   }
   FeatureSet gained = actual.features.without(planned.features);
@@ -115,9 +117,9 @@ Status check_workspace(const Workspace& workspace, std::int64_t needed) {
                       " bytes, expected at least " + std::to_string(needed));
   }
   if (address % kWorkspaceAlign != 0) {
-    return Status(StatusCode::kWorkspace,
-                  "[execute] workspace aligned to " +
-                      std::to_string(address & (~address + 1)) + " bytes, expected 64");
+    return Status(StatusCode::kWorkspace, "[execute] workspace aligned to " +
+                                              std::to_string(address & (~address + 1)) +
+                                              " bytes, expected 64");
   }
   return {};
 }
@@ -197,8 +199,7 @@ Status attention(Context& context, const AttentionRequest& request, const Policy
   return status;
 }
 
-Status attention_backward(Context& context, const AttentionGradRequest& request,
-                          const Launch&) {
+Status attention_backward(Context& context, const AttentionGradRequest& request, const Launch&) {
   AttentionRequest forward = request;
   forward.options.needs_grad = true;
   const Expected<AttentionParams> params = describe(forward);

@@ -39,8 +39,7 @@ void Log::write_selection(const Selection& selection) {
   write(w.str());
 }
 
-void Log::write_profile(const AttentionParams& params, const BackendRef& backend,
-                        std::int64_t ns) {
+void Log::write_profile(const AttentionParams& params, const BackendRef& backend, std::int64_t ns) {
   JsonWriter w;
   w.begin_object().key("event").value("profile");
   w.key("case").value(to_string(params));

@@ -30,8 +30,7 @@ SelectInputs inputs_of(const AttentionKey& key, const Env& env, const ResolvedPo
           settings.learned};
 }
 
-Status no_backend(ContextImpl& context, const SelectInputs& inputs,
-                  const AttentionParams& params) {
+Status no_backend(ContextImpl& context, const SelectInputs& inputs, const AttentionParams& params) {
   auto selection = std::make_shared<const Selection>(select(inputs, params));
   if (context.log.wants_select()) context.log.write_selection(*selection);
   std::string message = "[plan] no backend can run " + to_string(params) + " (" +
@@ -46,17 +45,16 @@ Status check_kernel_plan(const BackendEntry& entry, const KernelPlan& kernel,
       kernel.slots >= 1) {
     return {};
   }
-  return Status(StatusCode::kInternal,
-                "[plan] " + to_string(entry.ref) + " plans " +
-                    std::to_string(kernel.workspace_bytes) + " workspace bytes on " +
-                    std::to_string(kernel.slots) + " slots, but stated " +
-                    std::to_string(stated_bytes) + " (expected equal, a multiple of 64)");
+  return Status(StatusCode::kInternal, "[plan] " + to_string(entry.ref) + " plans " +
+                                           std::to_string(kernel.workspace_bytes) +
+                                           " workspace bytes on " + std::to_string(kernel.slots) +
+                                           " slots, but stated " + std::to_string(stated_bytes) +
+                                           " (expected equal, a multiple of 64)");
 }
 
 // Selects and plans until a backend's own planner agrees with its record.
 Expected<Plan> make_plan(ContextImpl& context, PlanCacheKey& cache_key,
-                         std::shared_ptr<const Settings> settings,
-                         const AttentionParams& params) {
+                         std::shared_ptr<const Settings> settings, const AttentionParams& params) {
   const AttentionKey& key = cache_key.key;
   while (true) {
     const SelectInputs inputs = inputs_of(key, *context.env, *cache_key.policy, *settings);
@@ -75,14 +73,14 @@ Expected<Plan> make_plan(ContextImpl& context, PlanCacheKey& cache_key,
       continue;
     }
     if (!kernel) return kernel.status();
-    if (Status status = check_kernel_plan(*decision.entry, *kernel,
-                                          backend.workspace_bytes(key, *context.env));
+    if (Status status =
+            check_kernel_plan(*decision.entry, *kernel, backend.workspace_bytes(key, *context.env));
         !status.ok()) {
       return status;
     }
-    auto impl = std::make_shared<const PlanImpl>(
-        PlanImpl{key, params, cache_key.policy, settings, context.env, context.executor,
-                 *decision.entry, std::move(*kernel)});
+    auto impl = std::make_shared<const PlanImpl>(PlanImpl{key, params, cache_key.policy, settings,
+                                                          context.env, context.executor,
+                                                          *decision.entry, std::move(*kernel)});
     return PlanImpl::wrap(std::move(impl));
   }
 }
@@ -157,8 +155,8 @@ Selection invalid_selection(const AttentionParams& params, const Status& status)
 }
 
 // select for a problem given in words; `settings` hold the candidates.
-Selection explain_with(const AttentionParams& params, const Env& env,
-                       const ResolvedPolicy& policy, const Settings& settings) {
+Selection explain_with(const AttentionParams& params, const Env& env, const ResolvedPolicy& policy,
+                       const Settings& settings) {
   AttentionParams canonical = params;
   canonicalize(canonical);
   if (Status status = validate(canonical, "explain"); !status.ok()) {

@@ -50,9 +50,7 @@ std::string field_text(const std::optional<OnFallback>& value) {
 }
 std::string field_text(const std::optional<double>& x) { return x ? number_text(*x) : ""; }
 std::string field_text(const std::optional<std::int64_t>& n) { return n ? std::to_string(*n) : ""; }
-std::string field_text(const std::optional<bool>& b) {
-  return b ? (*b ? "true" : "false") : "";
-}
+std::string field_text(const std::optional<bool>& b) { return b ? (*b ? "true" : "false") : ""; }
 
 void write_json(JsonWriter& w, const std::vector<BackendRef>& refs) {
   w.begin_array();
@@ -127,9 +125,8 @@ const char* to_string(OnFallback value) noexcept {
 
 std::size_t hash_value(const Policy& policy) noexcept {
   Hasher hasher;
-  for_each_policy_field(policy, [&](const char*, const auto& field) {
-    hasher.add_bytes(field_text(field));
-  });
+  for_each_policy_field(
+      policy, [&](const char*, const auto& field) { hasher.add_bytes(field_text(field)); });
   return hasher.value();
 }
 

@@ -36,8 +36,7 @@ Expected<BackendRef> register_backend(Context& context, std::string name,
                                       const ConformanceSuite& suite) {
   if (!is_name(name)) {
     return Status(StatusCode::kInvalidArgument,
-                  "[register_backend] name \"" + name +
-                      "\", expected 1 to 64 of a-z, 0-9 and _");
+                  "[register_backend] name \"" + name + "\", expected 1 to 64 of a-z, 0-9 and _");
   }
   if (backend == nullptr) {
     return Status(StatusCode::kInvalidArgument, "[register_backend] backend is null");

@@ -12,8 +12,8 @@ namespace regard {
 /// The policy that holds for one call, and where its parts came from.
 struct ResolvedPolicy {
   Policy policy;
-  std::size_t hash = 0;        // of policy
-  std::string only_source;     // "call policy", "scope", "context policy", "REGARD_BACKEND"; "" unset
+  std::size_t hash = 0;     // of policy
+  std::string only_source;  // "call policy", "scope", "context policy", "REGARD_BACKEND"; "" unset
   std::string prefer_source;
   std::vector<std::string> warnings;  // sources overruled by higher ones
   std::string conflict;  // sources that leave nothing, both named; nothing can be chosen then

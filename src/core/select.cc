@@ -126,8 +126,7 @@ class Trial {
     const Policy& policy = inputs_.policy.policy;
     bool ok = true;
     if (policy.require && info_.determinism < *policy.require) {
-      ok = refuse(RefusalCode::kDeterminism,
-                  std::string("require ") + to_string(*policy.require),
+      ok = refuse(RefusalCode::kDeterminism, std::string("require ") + to_string(*policy.require),
                   to_string(info_.determinism), {Fix::Op::kClear, "policy.require", ""});
     }
     if (policy.max_error && !(error_bound_ <= *policy.max_error)) {

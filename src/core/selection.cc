@@ -100,7 +100,8 @@ std::string to_string(const Selection& selection) {
   if (rounded != selection.params) out += "judged   " + to_string(rounded) + "\n";
   const std::string policy = to_string(selection.policy);
   if (!policy.empty()) out += "policy   " + policy + "\n";
-  for (const EnvVariable& v : selection.environment) out += "env      " + v.name + "=" + v.value + "\n";
+  for (const EnvVariable& v : selection.environment)
+    out += "env      " + v.name + "=" + v.value + "\n";
   out += "chosen   " + to_string(selection.chosen) + ", by " + selection.decided_by + "\n\n";
   out += "backend         built  enabled  usable  chosen  workspace  error    determinism\n";
   for (const Verdict& verdict : selection.candidates) out += candidate_line(verdict);

@@ -20,10 +20,9 @@ const char* to_string(StatusCode code) noexcept {
 Status::Status(StatusCode code, std::string message) : Status(code, std::move(message), nullptr) {}
 
 Status::Status(StatusCode code, std::string message, std::shared_ptr<const Selection> selection)
-    : detail_(code == StatusCode::kOk
-                  ? nullptr
-                  : std::make_shared<const Detail>(
-                        Detail{code, std::move(message), std::move(selection)})) {}
+    : detail_(code == StatusCode::kOk ? nullptr
+                                      : std::make_shared<const Detail>(Detail{
+                                            code, std::move(message), std::move(selection)})) {}
 
 const std::string& Status::message() const noexcept {
   static const std::string kEmpty;

@@ -16,9 +16,9 @@ struct Extent {
   std::int64_t AttentionParams::*field;
 };
 constexpr Extent kExtents[] = {
-    {"b", &AttentionParams::batch},         {"hq", &AttentionParams::num_heads_q},
+    {"b", &AttentionParams::batch},          {"hq", &AttentionParams::num_heads_q},
     {"hkv", &AttentionParams::num_heads_kv}, {"sq", &AttentionParams::seqlen_q},
-    {"skv", &AttentionParams::seqlen_kv},   {"d", &AttentionParams::head_dim_qk},
+    {"skv", &AttentionParams::seqlen_kv},    {"d", &AttentionParams::head_dim_qk},
     {"dv", &AttentionParams::head_dim_v},
 };
 
@@ -78,9 +78,9 @@ Expected<TuningTable::Rule> parse_rule(std::string_view text) {
     return unknown.empty();
   });
   if (!unknown.empty()) {
-    return Status(StatusCode::kInvalidArgument,
-                  "unknown condition \"" + unknown +
-                      "\"; expected an extent (sq<=32), a dtype or a feature");
+    return Status(
+        StatusCode::kInvalidArgument,
+        "unknown condition \"" + unknown + "\"; expected an extent (sq<=32), a dtype or a feature");
   }
   std::string_view names = text.substr(colon + 3);
   while (!names.empty() && names.front() == ' ') names.remove_prefix(1);
@@ -117,7 +117,8 @@ Expected<TuningTable> parse_tuning_table(std::string_view text, std::string sour
     } else if (word == "cpu") {
       table.cpu_model = rest;
     } else if (word == "concurrency") {
-      const auto result = std::from_chars(rest.data(), rest.data() + rest.size(), table.concurrency);
+      const auto result =
+          std::from_chars(rest.data(), rest.data() + rest.size(), table.concurrency);
       if (result.ec != std::errc() || result.ptr != rest.data() + rest.size()) {
         return line_error(table.source, number, "concurrency \"" + rest + "\", expected a number");
       }
@@ -126,9 +127,9 @@ Expected<TuningTable> parse_tuning_table(std::string_view text, std::string sour
       if (!rule) return line_error(table.source, number, rule.status().message());
       table.rules.push_back(std::move(*rule));
     } else {
-      return line_error(table.source, number,
-                        "unknown word \"" + word +
-                            "\"; expected version, isa, cpu, concurrency or order");
+      return line_error(
+          table.source, number,
+          "unknown word \"" + word + "\"; expected version, isa, cpu, concurrency or order");
     }
   }
   if (!header_seen) return line_error(table.source, 1, "empty, expected \"regard-tuning 1\"");
@@ -162,9 +163,8 @@ std::string tuning_mismatch(const TuningTable& table, const Env& env) {
 const std::vector<BackendRef>* tuned_order(const TuningTable& table,
                                            const AttentionParams& params) noexcept {
   for (const TuningTable::Rule& rule : table.rules) {
-    const bool all = each_word(rule.condition, [&](std::string_view word) {
-      return holds(word, params).value_or(false);
-    });
+    const bool all = each_word(
+        rule.condition, [&](std::string_view word) { return holds(word, params).value_or(false); });
     if (all) return &rule.order;
   }
   return nullptr;

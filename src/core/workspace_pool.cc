@@ -22,8 +22,8 @@ Expected<Workspace> WorkspacePool::lease(std::size_t bytes) {
   const std::size_t rounded = (bytes + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign;
   void* data = rounded >= bytes ? std::aligned_alloc(kWorkspaceAlign, rounded) : nullptr;
   if (data == nullptr) {
-    return Status(StatusCode::kWorkspace, "[attention] cannot allocate a workspace of " +
-                                              std::to_string(bytes) + " bytes");
+    return Status(StatusCode::kWorkspace,
+                  "[attention] cannot allocate a workspace of " + std::to_string(bytes) + " bytes");
   }
   ++alive_;
   free_.reserve(alive_);  // so that give_back never allocates

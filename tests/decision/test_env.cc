@@ -108,8 +108,8 @@ TEST(Env, TheListOfVariablesIsComplete) {
 
 TEST(Env, AnUnusableValueFailsEveryPlanByName) {
   const std::pair<const char*, const char*> rows[] = {
-      {"REGARD_BACKEND", "flesh"},   {"REGARD_DENY", "math,"},      {"REGARD_MAX_ISA", "avx9"},
-      {"REGARD_NUM_THREADS", "0"},   {"REGARD_NUM_THREADS", "2x"},  {"REGARD_NUM_THREADS", "9999"},
+      {"REGARD_BACKEND", "flesh"},   {"REGARD_DENY", "math,"},     {"REGARD_MAX_ISA", "avx9"},
+      {"REGARD_NUM_THREADS", "0"},   {"REGARD_NUM_THREADS", "2x"}, {"REGARD_NUM_THREADS", "9999"},
       {"REGARD_TUNING", "/no/file"}, {"REGARD_LOG", "everything"},
   };
   for (const auto& [name, value] : rows) {

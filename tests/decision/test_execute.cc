@@ -80,12 +80,12 @@ TEST(Execute, RefusesWhatThePlanWasNotMadeFor) {
     EXPECT_EQ(status.message().rfind("[execute]", 0), 0u) << status.message();
     EXPECT_TRUE(call.untouched());
   };
-  expect_refused(SmallCall(4, 16));     // head_dim
-  expect_refused(SmallCall(4, 8, 3));   // heads
+  expect_refused(SmallCall(4, 16));    // head_dim
+  expect_refused(SmallCall(4, 8, 3));  // heads
   SmallCall with_lse;
   with_lse.request.lse = make_view(with_lse.lse.data(), Dtype::kF32, {1, 2, 4});
-  expect_refused(with_lse);             // an output more
-  SmallCall transposed;                 // another layout
+  expect_refused(with_lse);  // an output more
+  SmallCall transposed;      // another layout
   for (TensorView* view : {&transposed.request.q, &transposed.request.k, &transposed.request.v}) {
     view->strides[1] = 8;
     view->strides[2] = 16;
@@ -95,7 +95,7 @@ TEST(Execute, RefusesWhatThePlanWasNotMadeFor) {
   misaligned.data.resize(misaligned.data.size() + 1);
   misaligned.request.q.data = misaligned.request.k.data = misaligned.request.v.data =
       misaligned.data.data() + 1;
-  expect_refused(misaligned);           // 4 bytes where the plan knows 16
+  expect_refused(misaligned);  // 4 bytes where the plan knows 16
   SmallCall overlapping;
   overlapping.request.out.data = overlapping.data.data();
   const Status status = execute(made, overlapping.request, scratch.launch);

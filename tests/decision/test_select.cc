@@ -60,26 +60,50 @@ std::vector<CodeRow> code_rows() {
       {RefusalCode::kIsa, plain, [](BackendInfo& i) { i.min_isa = Isa::kAvx512; }, {}},
       {RefusalCode::kDenied, plain, nothing, deny({custom("mock")})},
       {RefusalCode::kNotInOnly, plain, nothing, only({kMath})},
-      {RefusalCode::kDirection, "sq8 d8 f32 grad",
-       [](BackendInfo& i) { i.backward.offered = false; }, {}},
-      {RefusalCode::kDtype, "sq8 d8 f64",
-       [](BackendInfo& i) { i.forward.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 0.0}}; },
+      {RefusalCode::kDirection,
+       "sq8 d8 f32 grad",
+       [](BackendInfo& i) { i.backward.offered = false; },
        {}},
-      {RefusalCode::kFeature, "sq8 d8 f32 sinks softcap=2",
+      {RefusalCode::kDtype,
+       "sq8 d8 f64",
+       [](BackendInfo& i) {
+         i.forward.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 0.0}};
+       },
+       {}},
+      {RefusalCode::kFeature,
+       "sq8 d8 f32 sinks softcap=2",
        [](BackendInfo& i) {
          i.forward.features = i.forward.features.without({Feature::kSinks, Feature::kSoftcap});
        },
        {}},
-      {RefusalCode::kHeadDimQk, "sq8 d300 f32",
-       [](BackendInfo& i) { i.forward.head_dim_qk = {8, 256, 8}; }, {}},
-      {RefusalCode::kHeadDimQk, "sq8 d13 f32",
-       [](BackendInfo& i) { i.forward.head_dim_qk = {8, 256, 8}; }, {}},
-      {RefusalCode::kHeadDimV, "sq8 d8 dv2 f32",
-       [](BackendInfo& i) { i.forward.head_dim_v = {8, 256, 8}; }, {}},
-      {RefusalCode::kLayout, "sq8 d8 f32 layout=strided",
-       [](BackendInfo& i) { i.forward.layouts = {true, false, false}; }, {}},
-      {RefusalCode::kAlignment, "sq8 d8 f32 align_k=2",
-       [](BackendInfo& i) { i.forward.min_align_log2 = 4; }, {}},
+      {RefusalCode::kHeadDimQk,
+       "sq8 d300 f32",
+       [](BackendInfo& i) {
+         i.forward.head_dim_qk = {8, 256, 8};
+       },
+       {}},
+      {RefusalCode::kHeadDimQk,
+       "sq8 d13 f32",
+       [](BackendInfo& i) {
+         i.forward.head_dim_qk = {8, 256, 8};
+       },
+       {}},
+      {RefusalCode::kHeadDimV,
+       "sq8 d8 dv2 f32",
+       [](BackendInfo& i) {
+         i.forward.head_dim_v = {8, 256, 8};
+       },
+       {}},
+      {RefusalCode::kLayout,
+       "sq8 d8 f32 layout=strided",
+       [](BackendInfo& i) {
+         i.forward.layouts = {true, false, false};
+       },
+       {}},
+      {RefusalCode::kAlignment,
+       "sq8 d8 f32 align_k=2",
+       [](BackendInfo& i) { i.forward.min_align_log2 = 4; },
+       {}},
       {RefusalCode::kDeterminism, plain,
        [](BackendInfo& i) { i.determinism = Determinism::kRunToRun; }, with_require()},
       {RefusalCode::kErrorBound, plain, nothing, with_max_error(1e-9)},
@@ -139,7 +163,8 @@ class CustomRule : public MockBackend {
     const bool claims = check_claims(info(), key, env, refusals);
     if (key.params().seqlen_q % 4 == 0) return claims;
     if (refusals != nullptr) {
-      refusals->push_back({RefusalCode::kCustom, "seqlen_q % 4 == 0",
+      refusals->push_back({RefusalCode::kCustom,
+                           "seqlen_q % 4 == 0",
                            std::to_string(key.params().seqlen_q),
                            {Fix::Op::kSet, "seqlen_q", "4"}});
     }
@@ -168,7 +193,8 @@ TEST(Select, NoReasonIsSuppressedByAnother) {
       explain(fixture.context, case_params("sq9 skv5 d33 bf16 causal diag=br sinks alibi"),
               deny({custom("mock")}));
   const Verdict& verdict = *selection.find(custom("mock"));
-  // denied, dtype, head_dim and the features causal, bottom_right, sinks, alibi, sq > skv, non-finite
+  // denied, dtype, head_dim and the features causal, bottom_right, sinks, alibi, sq > skv,
+  // non-finite
   EXPECT_GE(verdict.refusals.size(), 8u) << to_string(selection);
   EXPECT_FALSE(verdict.enabled);
   EXPECT_FALSE(verdict.usable);
@@ -277,10 +303,10 @@ TEST(Tuning, ATableOfAnotherMachineIsReportedAndSkipped) {
 }
 
 TEST(Tuning, BadFilesNameTheLine) {
-  for (const char* text : {"", "hello\n", "regard-tuning 1\nfoo bar\n",
-                           "regard-tuning 1\norder sq<=x : math\n",
-                           "regard-tuning 1\norder : flesh\n", "regard-tuning 1\norder math\n",
-                           "regard-tuning 1\nconcurrency 2x\n"}) {
+  for (const char* text :
+       {"", "hello\n", "regard-tuning 1\nfoo bar\n", "regard-tuning 1\norder sq<=x : math\n",
+        "regard-tuning 1\norder : flesh\n", "regard-tuning 1\norder math\n",
+        "regard-tuning 1\nconcurrency 2x\n"}) {
     const auto table = parse_tuning_table(text, "file");
     ASSERT_FALSE(table) << text;
     EXPECT_NE(table.status().message().find("file:"), std::string::npos);

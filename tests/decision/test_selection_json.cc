@@ -11,8 +11,7 @@ using nlohmann::json;
 
 TEST(SelectionJson, HasEveryKeyAndParses) {
   Context context(described_env());
-  const Selection selection =
-      explain(context, case_params("sq8 d8 f64 sinks"), deny({kMath}));
+  const Selection selection = explain(context, case_params("sq8 d8 f64 sinks"), deny({kMath}));
   const json doc = json::parse(to_json(selection));
   for (const char* key : {"case", "params", "key", "policy", "chosen", "decided_by", "candidates",
                           "environment", "warnings"}) {
