@@ -252,6 +252,11 @@ class Explain(CliTest):
         many = self.document("explain", *SMALL.split())
         self.assertEqual(one, many)
 
+    def test_flags_before_the_case(self):
+        after = self.document("explain", SMALL, "--backend", "math", "--deny", "flash")
+        before = self.document("explain", "--backend", "math", "--deny", "flash", *SMALL.split())
+        self.assertEqual(before, after)
+
     def test_the_case_it_prints_is_the_case(self):
         found = self.document("explain", "sq5 d8 causal diag=-2 softcap=30 window=4,0")
         again = self.document("explain", found["case"])

@@ -88,7 +88,7 @@ class RealInput(CliTest):
 
     def test_flags_change_options_word_by_word(self):
         found = self.document(
-            "run", MINILM, "--option", "causal", "--option", "diag=br softcap=20", "--repeat", "1"
+            "run", "--option", "causal", "--option", "diag=br softcap=20", MINILM, "--repeat", "1"
         )
         self.assertRegex(found["case"], r"causal diag=br softcap=20 .*lens=both")
         again = self.document("run", MINILM, "--backend", "math", "--threads", "1", "--no-check")

@@ -197,7 +197,8 @@ Command add_run(CLI::App& app) {
   verb->add_flag("--all-backends", options->all_backends, "Every usable backend, not the best one");
   verb->add_option("-o,--output", options->output, "Write out and lse to this safetensors file");
   verb->add_option("--option", options->words,
-                   "Words of a case, over those of the file's regard.options: 'causal diag=br'");
+                   "Words of a case, over those of the file's regard.options: 'causal diag=br'")
+      ->allow_extra_args(false);
   verb->add_option("--repeat", options->repeat,
                    "Timed runs of each backend (default: up to 7 in about 2 s)");
   verb->add_flag("--no-check", options->no_check, "Leave out the comparison with the oracle");

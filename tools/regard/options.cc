@@ -54,9 +54,12 @@ Expected<OnFallback> parse_on_fallback(const std::string& text) {
 }  // namespace
 
 void add_common_flags(CLI::App& app, CommonOptions& o) {
-  app.add_option("--backend", o.backends, "Only these backends, in this order of preference (a,b)");
-  app.add_option("--deny", o.deny, "Never these backends");
-  app.add_option("--prefer", o.prefer, "These first, the others after them");
+  // One value a flag, or `--backend math CASE` would take the case for a backend.
+  app.add_option("--backend", o.backends, "Only these backends, in this order of preference (a,b)")
+      ->allow_extra_args(false);
+  app.add_option("--deny", o.deny, "Never these backends")->allow_extra_args(false);
+  app.add_option("--prefer", o.prefer, "These first, the others after them")
+      ->allow_extra_args(false);
   app.add_option("--max-error", o.max_error, "Refuse backends with a larger declared error");
   app.add_option("--max-workspace", o.max_workspace, "Refuse more scratch bytes (K, M, G: 1024^n)");
   app.add_option("--require", o.require,
