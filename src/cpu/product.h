@@ -42,9 +42,9 @@ REGARD_KERNEL_FN void product_rows(ProductInput<typename V::Scalar> a, const typ
     REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
       const Vec scalar = V::set(at[i * a.row_stride]);
       REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
-        Vec term = scalar * column[v];
-        if constexpr (kSelect) term = V::select(V::sign(column[v]), Vec{}, term);
-        sum[i][v] += term;
+        Vec next = V::fma(scalar, column[v], sum[i][v]);
+        if constexpr (kSelect) next = V::select(V::sign(column[v]), sum[i][v], next);
+        sum[i][v] = next;
       }
     }
     at += a.step;

@@ -16,8 +16,8 @@ struct Units {
 
 const std::vector<Units>& units() {
   static const std::vector<Units> all = {
-      {BackendId::kMath, {Isa::kScalar}},
-      {BackendId::kEfficient, {Isa::kScalar}},
+      {BackendId::kMath, {Isa::kScalar, Isa::kAvx2}},
+      {BackendId::kEfficient, {Isa::kScalar, Isa::kAvx2}},
   };
   return all;
 }

@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "cpu/kernel_isa.h"
 #include "regard/dtype.h"
 #include "semantics/philox.h"
 
@@ -303,12 +304,14 @@ std::vector<char> run_backend(const Backend& backend, const AttentionRequest& re
   EXPECT_TRUE(key.ok());
   Env env;
   env.concurrency = options.concurrency;
+  env.isa = options.isa;
   std::vector<Refusal> refusals;
   EXPECT_TRUE(backend.supports(*key, env, &refusals))
       << to_string(*params) << ": " << (refusals.empty() ? "?" : to_string(refusals.front()));
   if (!refusals.empty()) return {};
   Expected<KernelPlan> plan = backend.plan(*key, env);
   EXPECT_TRUE(plan.ok());
+  EXPECT_EQ(plan->isa, cpu::kernel_isa(options.isa));
   EXPECT_EQ(plan->workspace_bytes, backend.workspace_bytes(*key, env));
   EXPECT_EQ(plan->workspace_bytes % 64, 0);
   GuardedBuffer workspace(static_cast<std::size_t>(plan->workspace_bytes), true, 64);

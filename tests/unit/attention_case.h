@@ -100,6 +100,7 @@ struct RunOptions {
   bool threads = false;
   int poison = 0xa5;    // what fills the workspace
   bool larger = false;  // planned for larger extents than the request's
+  Isa isa = Isa::kScalar;
 };
 
 /// Plans and executes with exactly the stated workspace; returns the bytes of out, lse and

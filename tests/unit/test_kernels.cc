@@ -7,6 +7,7 @@
 #include "attention_case.h"
 #include "backends/cpu_efficient/backend.h"
 #include "backends/math/backend.h"
+#include "cpu/kernel_isa.h"
 
 namespace regard::test {
 namespace {
@@ -66,20 +67,32 @@ void expect_close(const AttentionRequest& r) {
 struct Param {
   const Backend* backend;
   Dtype dtype;
+  Isa isa;
 };
 
+// Every backend, dtype and instruction set that this machine has.
 std::vector<Param> all_params() {
   const Backend* math = &math::backend();
   const Backend* efficient = &efficient::backend();
-  return {{math, Dtype::kF32},     {math, Dtype::kF64},      {math, Dtype::kBf16},
-          {math, Dtype::kF16},     {efficient, Dtype::kF32}, {efficient, Dtype::kBf16},
-          {efficient, Dtype::kF16}};
+  std::vector<Param> params;
+  for (const Isa isa : {Isa::kScalar, Isa::kAvx2}) {
+    if (isa > cpu::kernel_isa(read_env().isa_available)) continue;
+    for (const Dtype dtype : {Dtype::kF32, Dtype::kF64, Dtype::kBf16, Dtype::kF16}) {
+      params.push_back({math, dtype, isa});
+      if (dtype != Dtype::kF64) params.push_back({efficient, dtype, isa});
+    }
+  }
+  return params;
 }
 
 class Kernels : public testing::TestWithParam<Param> {
  protected:
   const Backend& backend() const { return *GetParam().backend; }
   Dtype dtype() const { return GetParam().dtype; }
+  std::vector<char> run(const AttentionRequest& request, RunOptions options = {}) const {
+    options.isa = GetParam().isa;
+    return run_backend(backend(), request, options);
+  }
   bool is_math() const { return backend().info().ref.id == BackendId::kMath; }
 };
 
@@ -87,7 +100,7 @@ TEST_P(Kernels, RandomCasesMatchTheReference) {
   for (std::uint64_t seed = 1; seed <= 250; ++seed) {
     const auto c = random_case(dtype(), seed, is_math());
     SCOPED_TRACE("seed " + std::to_string(seed));
-    run_backend(backend(), c->request);
+    run(c->request);
     expect_close(c->request);
     if (HasFailure()) return;
   }
@@ -96,15 +109,15 @@ TEST_P(Kernels, RandomCasesMatchTheReference) {
 TEST_P(Kernels, BitsDependOnNeitherThreadsNorWorkspace) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     const auto c = random_case(dtype(), seed, is_math());
-    const std::vector<char> once = run_backend(backend(), c->request);
+    const std::vector<char> once = run(c->request);
     for (const std::int32_t slots : {1, 2, 3, 7}) {
       for (const int poison : {0x00, 0xff}) {
         const RunOptions options{slots, slots > 1 && poison == 0, poison};
-        ASSERT_EQ(run_backend(backend(), c->request, options), once)
+        ASSERT_EQ(run(c->request, options), once)
             << "seed " << seed << " slots " << slots << " poison " << poison;
       }
     }
-    ASSERT_EQ(run_backend(backend(), c->request, {3, false, 0xa5, true}), once)
+    ASSERT_EQ(run(c->request, {3, false, 0xa5, true}), once)
         << "seed " << seed << " in a larger plan";
   }
 }
@@ -119,7 +132,7 @@ TEST_P(Kernels, BitsDependOnNoOtherSequence) {
   c.fill_ints(r.seqlens_kv, 60, 150);
   r.options.is_causal = true;
   r.options.diagonal = Diagonal::kBottomRight;
-  run_backend(backend(), r);
+  run(r);
   for (std::int64_t b = 0; b < 3; ++b) {
     const auto rows = static_cast<std::int64_t>(get(r.seqlens_q, b));
     const auto keys = static_cast<std::int64_t>(get(r.seqlens_kv, b));
@@ -135,7 +148,7 @@ TEST_P(Kernels, BitsDependOnNoOtherSequence) {
     alone.k = part(r.k, keys);
     alone.v = part(r.v, keys);
     alone.out = c.tensor(dtype(), {1, 4, rows, 16}, true);
-    run_backend(backend(), alone);
+    run(alone);
     std::vector<char> expected, actual;
     append_bytes(alone.out, &expected);
     append_bytes(part(r.out, rows), &actual);
@@ -150,7 +163,7 @@ TEST_P(Kernels, EmptyTilesEqualMaskedOnes) {
   r.options.window_left = 70;
   r.options.window_right = 3;
   r.options.diagonal = Diagonal::kTopLeft;
-  const std::vector<char> skipped = run_backend(backend(), r);
+  const std::vector<char> skipped = run(r);
   r.attn_mask = c.tensor(Dtype::kBool, {1, 1, 90, 200}, false);
   for (std::int64_t i = 0; i < 90; ++i) {
     for (std::int64_t j = 0; j < 200; ++j) {
@@ -158,10 +171,10 @@ TEST_P(Kernels, EmptyTilesEqualMaskedOnes) {
     }
   }
   r.options.window_left = r.options.window_right = kUnlimited;
-  EXPECT_EQ(run_backend(backend(), r), skipped);
+  EXPECT_EQ(run(r), skipped);
   // NaN behind the mask takes the selecting product: still the same bits.
   c.poison_hidden();
-  EXPECT_EQ(run_backend(backend(), r), skipped);
+  EXPECT_EQ(run(r), skipped);
 }
 
 TEST_P(Kernels, VisibleNanReachesItsRowsAlone) {
@@ -170,14 +183,14 @@ TEST_P(Kernels, VisibleNanReachesItsRowsAlone) {
   r.options.is_causal = true;
   r.options.diagonal = Diagonal::kTopLeft;
   put(r.v, std::nan(""), 0, 0, 12, 3);
-  run_backend(backend(), r);
+  run(r);
   for (std::int64_t i = 0; i < 20; ++i) {
     for (std::int64_t d = 0; d < 8; ++d) {
       EXPECT_EQ(std::isnan(get(r.out, 0, 0, i, d)), i >= 12 && d == 3) << i << " " << d;
     }
   }
   put(r.k, std::nan(""), 0, 0, 15, 0);
-  run_backend(backend(), r);
+  run(r);
   for (std::int64_t i = 0; i < 20; ++i) {
     EXPECT_EQ(std::isnan(get(r.out, 0, 0, i, 0)), i >= 15) << i;
     EXPECT_EQ(std::isnan(get(r.lse, 0, 0, i)), i >= 15) << i;
@@ -196,7 +209,7 @@ TEST_P(Kernels, LowestFiniteBiasIsANumber) {
       put(r.attn_bias, j % 2 == 0 ? lowest : 0.0, 0, 0, 1, j);
       put(r.attn_bias, -kInfinity, 0, 0, 2, j);
     }
-    run_backend(backend(), r);
+    run(r);
     for (std::int64_t d = 0; d < 8; ++d) {
       double mean = 0.0;
       for (std::int64_t j = 0; j < 70; ++j) mean += get(r.v, 0, 0, j, d) / 70;
@@ -214,7 +227,7 @@ TEST_P(Kernels, LargeScores) {
   c.fill_normal(r.q, 8.0);
   c.fill_normal(r.k, 8.0);
   r.options.softmax_scale = 1.0;  // |score| up to about 1,200
-  run_backend(backend(), r);
+  run(r);
   expect_close(r);
 }
 
@@ -228,7 +241,7 @@ TEST_P(Kernels, HostileOffsetsAndWindows) {
     r.diagonal_offset = offset;
     r.options.window_left = offset > 0 ? kMax : kUnlimited;
     r.options.window_right = offset < 0 ? kMax : kUnlimited;
-    run_backend(backend(), r);
+    run(r);
     for (std::int64_t i = 0; i < 9; ++i) {
       // kMax - kMax + i: keys from i on; kMin + kMax + i: keys up to i - 1.
       const std::int64_t from = offset > 0 ? i + (offset - kMax) : 0;
@@ -239,23 +252,30 @@ TEST_P(Kernels, HostileOffsetsAndWindows) {
 }
 
 void PrintTo(const Param& p, std::ostream* out) {
-  *out << to_string(p.backend->info().ref) << " " << to_string(p.dtype);
+  *out << to_string(p.backend->info().ref) << " " << to_string(p.dtype) << " " << to_string(p.isa);
 }
 
 std::string name_of(const testing::TestParamInfo<Param>& info) {
-  return to_string(info.param.backend->info().ref) + "_" + to_string(info.param.dtype);
+  const Param& p = info.param;
+  return to_string(p.backend->info().ref) + "_" + to_string(p.dtype) + "_" + to_string(p.isa);
 }
 INSTANTIATE_TEST_SUITE_P(All, Kernels, testing::ValuesIn(all_params()), name_of);
 
 TEST(Efficient, WorkspaceIsIndependentOfLengthsAndUnderAMegabyteASlot) {
-  Env env;
-  env.concurrency = 4;
-  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+  struct Row {
+    Dtype dtype;
+    Isa isa;
+  };
+  for (const Row row : {Row{Dtype::kF32, Isa::kScalar}, Row{Dtype::kBf16, Isa::kScalar},
+                        Row{Dtype::kF32, Isa::kAvx2}, Row{Dtype::kBf16, Isa::kAvx2}}) {
+    Env env;
+    env.concurrency = 4;
+    env.isa = row.isa;
     for (const std::int64_t head_dim : {1, 64, 128, 256, 576}) {
       AttentionParams p;
       p.num_heads_q = p.num_heads_kv = 8;
       p.seqlen_q = 64;
-      p.dtype_q = p.dtype_kv = p.dtype_out = dtype;
+      p.dtype_q = p.dtype_kv = p.dtype_out = row.dtype;
       p.head_dim_qk = p.head_dim_v = head_dim;
       std::int64_t bytes[2] = {};
       int n = 0;

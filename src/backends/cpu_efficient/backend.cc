@@ -5,6 +5,7 @@
 #include "backends/cpu_efficient/kernel.h"
 #include "base/checked.h"
 #include "cpu/claims.h"
+#include "cpu/kernel_isa.h"
 #include "cpu/make_problem.h"
 #include "cpu/run_tasks.h"
 #include "cpu/scratch.h"
@@ -14,6 +15,15 @@ namespace {
 
 constexpr std::int64_t kMaxStrips = 4;
 constexpr std::int64_t kScalarBytes = 4;  // the arithmetic is f32
+
+/// `isa`: one that cpu::kernel_isa gave.
+const Kernel& kernel_of(Isa isa) noexcept {
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx2) return kAvx2Kernel;
+#endif
+  static_cast<void>(isa);
+  return kScalarKernel;
+}
 
 /// Keys of a tile: a function of head_dim alone. 64 keys of 128 floats are 32 KB, an L1; larger
 /// head dims halve it while the converted tiles of 16-bit inputs (8 * tile_kv * head_dim bytes)
@@ -66,16 +76,18 @@ class EfficientBackend final : public Backend {
 
   std::int64_t workspace_bytes(const AttentionKey& key, const Env& env) const override {
     ForwardArgs args;
-    const std::int64_t slot = lay_out(key.params(), kScalarKernel, kMaxStrips, &args);
+    const Kernel& kernel = kernel_of(cpu::kernel_isa(env.isa));
+    const std::int64_t slot = lay_out(key.params(), kernel, kMaxStrips, &args);
     return saturating_mul(slot, slots(key, env));
   }
 
   Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override {
     KernelPlan plan;
-    plan.kernel = std::string("efficient_scalar_") + to_string(key.params().dtype_q);
-    plan.isa = Isa::kScalar;
+    plan.isa = cpu::kernel_isa(env.isa);
+    plan.kernel =
+        std::string("efficient_") + to_string(plan.isa) + "_" + to_string(key.params().dtype_q);
     plan.slots = slots(key, env);
-    plan.tile_q = kMaxStrips * kScalarKernel.width;
+    plan.tile_q = kMaxStrips * kernel_of(plan.isa).width;
     plan.tile_kv = tile_kv_of(key.params());
     plan.workspace_bytes = workspace_bytes(key, env);
     return plan;
@@ -84,20 +96,22 @@ class EfficientBackend final : public Backend {
   Status execute(const KernelPlan& plan, const AttentionParams& params, const Buffers& buffers,
                  const Launch& launch) const override {
     ForwardArgs args;
-    const std::int64_t width = kScalarKernel.width;
+    const Kernel& kernel = kernel_of(plan.isa);
+    const std::int64_t width = kernel.width;
     const std::int64_t strips = cpu::choose_strips(params, width, plan.tile_q / width, plan.slots);
-    const std::int64_t slot_bytes = lay_out(params, kScalarKernel, strips, &args);
+    const std::int64_t slot_bytes = lay_out(params, kernel, strips, &args);
     args.problem = cpu::make_problem(params, buffers);
     args.grid = cpu::make_grid(params, strips * width);
     const std::int64_t tasks = cpu::count_tasks(params, strips * width);
-    cpu::run_tasks({kScalarKernel.forward, &args, tasks, slot_bytes}, plan.slots, launch);
+    cpu::run_tasks({kernel.forward, &args, tasks, slot_bytes}, plan.slots, launch);
     return Status();
   }
 
  private:
   /// One strip a task is the finest that execute divides a key's rows.
   static std::int32_t slots(const AttentionKey& key, const Env& env) noexcept {
-    return cpu::plan_slots(env, cpu::count_tasks(key.params(), kScalarKernel.width));
+    const std::int64_t width = kernel_of(cpu::kernel_isa(env.isa)).width;
+    return cpu::plan_slots(env, cpu::count_tasks(key.params(), width));
   }
 
   BackendInfo info_ = make_info();

@@ -29,5 +29,6 @@ struct Kernel {
 };
 
 extern const Kernel kScalarKernel;
+extern const Kernel kAvx2Kernel;  // x86-64 builds only
 
 }  // namespace regard::efficient

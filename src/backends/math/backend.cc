@@ -5,6 +5,7 @@
 #include "backends/math/kernel.h"
 #include "base/checked.h"
 #include "cpu/claims.h"
+#include "cpu/kernel_isa.h"
 #include "cpu/make_problem.h"
 #include "cpu/run_tasks.h"
 #include "cpu/scratch.h"
@@ -12,16 +13,22 @@
 namespace regard::math {
 namespace {
 
-constexpr std::int64_t kRows = 32;    // of a task: what one read (and conversion) of K and V serves
+constexpr std::int64_t kRows = 48;    // of a task: what one read (and conversion) of K and V serves
 constexpr std::int64_t kTileKv = 64;  // a constant, so that no sum's order depends on anything
 
-const Kernel& kernel_of(const AttentionParams& p) noexcept {
-  return p.dtype_q == Dtype::kF64 ? kScalarF64 : kScalarF32;
+/// `isa`: one that cpu::kernel_isa gave.
+const Kernel& kernel_of(const AttentionParams& p, Isa isa) noexcept {
+  const bool f64 = p.dtype_q == Dtype::kF64;
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx2) return f64 ? kAvx2F64 : kAvx2F32;
+#endif
+  static_cast<void>(isa);
+  return f64 ? kScalarF64 : kScalarF32;
 }
 
 /// Fills the offsets of args; returns a slot's bytes.
-std::int64_t lay_out(const AttentionParams& p, std::int64_t strips, ForwardArgs* args) noexcept {
-  const Kernel& kernel = kernel_of(p);
+std::int64_t lay_out(const AttentionParams& p, const Kernel& kernel, std::int64_t strips,
+                     ForwardArgs* args) noexcept {
   const bool converts = p.dtype_kv != Dtype::kF32 && p.dtype_kv != Dtype::kF64;
   const std::int64_t rows = strips * kernel.width;
   args->strips = strips;
@@ -60,14 +67,16 @@ class MathBackend final : public Backend {
 
   std::int64_t workspace_bytes(const AttentionKey& key, const Env& env) const override {
     ForwardArgs args;
-    const std::int64_t strips = kRows / kernel_of(key.params()).width;
-    return saturating_mul(lay_out(key.params(), strips, &args), slots(key, env));
+    const Kernel& kernel = kernel_of(key.params(), cpu::kernel_isa(env.isa));
+    const std::int64_t strips = kRows / kernel.width;
+    return saturating_mul(lay_out(key.params(), kernel, strips, &args), slots(key, env));
   }
 
   Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override {
     KernelPlan plan;
-    plan.kernel = std::string("math_scalar_") + to_string(key.params().dtype_q);
-    plan.isa = Isa::kScalar;
+    plan.isa = cpu::kernel_isa(env.isa);
+    plan.kernel =
+        std::string("math_") + to_string(plan.isa) + "_" + to_string(key.params().dtype_q);
     plan.slots = slots(key, env);
     plan.tile_q = kRows;
     plan.tile_kv = kTileKv;
@@ -77,11 +86,11 @@ class MathBackend final : public Backend {
 
   Status execute(const KernelPlan& plan, const AttentionParams& params, const Buffers& buffers,
                  const Launch& launch) const override {
-    const Kernel& kernel = kernel_of(params);
+    const Kernel& kernel = kernel_of(params, plan.isa);
     ForwardArgs args;
     const std::int64_t strips =
         cpu::choose_strips(params, kernel.width, plan.tile_q / kernel.width, plan.slots);
-    const std::int64_t slot_bytes = lay_out(params, strips, &args);
+    const std::int64_t slot_bytes = lay_out(params, kernel, strips, &args);
     args.problem = cpu::make_problem(params, buffers);
     args.grid = cpu::make_grid(params, strips * kernel.width);
     const std::int64_t tasks = cpu::count_tasks(params, strips * kernel.width);
@@ -92,7 +101,8 @@ class MathBackend final : public Backend {
  private:
   /// One strip a task is the finest that execute divides a key's rows.
   static std::int32_t slots(const AttentionKey& key, const Env& env) noexcept {
-    return cpu::plan_slots(env, cpu::count_tasks(key.params(), kernel_of(key.params()).width));
+    const std::int64_t width = kernel_of(key.params(), cpu::kernel_isa(env.isa)).width;
+    return cpu::plan_slots(env, cpu::count_tasks(key.params(), width));
   }
 
   BackendInfo info_ = make_info();

@@ -29,5 +29,7 @@ struct Kernel {
 
 extern const Kernel kScalarF32;  // f32, bf16, f16 inputs
 extern const Kernel kScalarF64;
+extern const Kernel kAvx2F32;  // x86-64 builds only
+extern const Kernel kAvx2F64;
 
 }  // namespace regard::math

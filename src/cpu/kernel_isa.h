@@ -1,0 +1,19 @@
+#pragma once
+
+#include <algorithm>
+
+#include "regard/env.h"
+
+namespace regard::cpu {
+
+/// The instruction set whose kernels serve a machine of `isa`: the best that is built.
+inline Isa kernel_isa(Isa isa) noexcept {
+#if defined(__x86_64__)
+  return std::min(isa, Isa::kAvx2);
+#else
+  static_cast<void>(isa);
+  return Isa::kScalar;
+#endif
+}
+
+}  // namespace regard::cpu

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <immintrin.h>
+
+#include "cpu/simd_vector.h"
+
+// The vector vocabulary of AVX2 with FMA: 32-byte vectors.
+
+namespace regard::simd_avx2 {
+
+REGARD_KERNEL_FN __m256 fused(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
+REGARD_KERNEL_FN __m256d fused(__m256d a, __m256d b, __m256d c) { return _mm256_fmadd_pd(a, b, c); }
+
+template <class T>
+struct Simd : cpu::SimdVector<T, 32> {
+  using Base = cpu::SimdVector<T, 32>;
+  using Vec = typename Base::Vec;
+  // 4 x 3 accumulators, 3 columns and a broadcast are the 16 registers.
+  static constexpr int kRows = 4;
+  static constexpr int kVectors = 3;
+  static constexpr int kWidth = kVectors * Base::kLanes;  // rows of a strip
+
+  /// a * b + c, rounded once.
+  REGARD_KERNEL_FN Vec fma(Vec a, Vec b, Vec c) { return fused(a, b, c); }
+};
+
+}  // namespace regard::simd_avx2
