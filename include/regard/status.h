@@ -93,6 +93,10 @@ class [[nodiscard]] Expected {
     check(status_);
     return *value_;
   }
+  const T& value() const& {
+    check(status_);
+    return *value_;
+  }
   T&& value() && {
     check(status_);
     return std::move(*value_);

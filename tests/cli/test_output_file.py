@@ -8,7 +8,17 @@ import subprocess
 import time
 import unittest
 
-from _cli import CLI, FAILED, INTERRUPTED, USAGE, CliTest, environment, qkv, read_tensors, tensor_file
+from _cli import (
+    CLI,
+    FAILED,
+    INTERRUPTED,
+    USAGE,
+    CliTest,
+    environment,
+    qkv,
+    read_tensors,
+    tensor_file,
+)
 
 BIG = {"batch": 1, "heads_q": 2, "heads_kv": 2, "sq": 256, "skv": 256, "dim": 64}
 
@@ -28,7 +38,13 @@ class OutputFile(CliTest):
 
     def run_limited(self, size, out, code):
         return self.cli(
-            "run", self.file, "--repeat", "1", "-o", out, code=code,
+            "run",
+            self.file,
+            "--repeat",
+            "1",
+            "-o",
+            out,
+            code=code,
             preexec_fn=limit_file_size(size),
         )
 

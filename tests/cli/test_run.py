@@ -19,7 +19,7 @@ from _cli import (
 
 
 def attention(path):
-    """Plain attention (no options) of a file's f32 q, k, v in Python: [[B,H,S,D]] as a flat list."""
+    """Plain attention (no options) of a file's f32 q, k, v in Python: [B,H,S,D], flat."""
     tensors, _ = read_tensors(path)
     values = {
         name: struct.unpack(f"<{len(tensors[name][2]) // 4}f", tensors[name][2]) for name in "qkv"
