@@ -140,10 +140,13 @@ class Comparer {
     }
   }
 
+  // smax as for out: where scores cancel, one (b, h) of a single row holds the ideal's luck against
+  // every other order of the same sum (docs/decisions.md has the figures).
   double lse_floor(std::int64_t i) const {
     const double lse = static_cast<double>(truth_.lse[row_index(i)]);
     const double magnitude = std::isfinite(lse) ? std::fabs(lse) : 0.0;
-    return 4.0 * u_ * std::max({1.0, std::fabs(facts(i).row_max), magnitude});
+    const RowFacts& f = facts(i);
+    return 4.0 * u_ * std::max({1.0, f.smax, std::fabs(f.row_max), magnitude});
   }
 
   void compare_lse() {

@@ -10,7 +10,7 @@
 // maximum and for the root mean square:
 //
 //   out   |O - O*|     <= 1.5 |O_ideal - O*| + 2 u(T_out) max|O*| + 4 u32 max(1, Smax) max|V|
-//   lse   |lse - lse*| <= 1.5 |lse_ideal - lse*| + 4 u32 max(1, |row_max|, |lse*|)
+//   lse   |lse - lse*| <= 1.5 |lse_ideal - lse*| + 4 u32 max(1, Smax, |row_max|, |lse*|)
 //
 // Smax, max|V| and the maximum of lse are a row's own. max(1, Smax), because exp and the sum over
 // keys round even where all scores are 0; without it a row of equal scores was held to the ideal's
