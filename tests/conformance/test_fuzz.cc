@@ -85,9 +85,9 @@ class Mocks : public testing::Test {
   Mocks() : context_(test::make_context(Isa::kScalar)) {}
 
   RandomResult fuzz_mock(std::shared_ptr<OracleBackend> mock, std::int64_t count = 300) {
-    const Expected<BackendRef> ref =
-        register_backend(*context_, "mock", std::move(mock), test::NoSuite());
-    return fuzz(*context_, {ref.value()}, count, 11);
+    const BackendRef ref =
+        register_backend(*context_, "mock", std::move(mock), test::NoSuite()).value();
+    return fuzz(*context_, {ref}, count, 11);
   }
   std::shared_ptr<OracleBackend> mock() {
     return std::make_shared<OracleBackend>(test::oracle_info());

@@ -63,7 +63,9 @@ def run(command, **kwargs):
 
 
 def without_machine(text):
-    """Output as far as it is the same on every machine: bytes depend on its threads and caches."""
+    """Output as far as it is the same on every machine: bytes and kernels depend on its CPU."""
+    text = re.sub(r"_(scalar|avx\w+?)_(?=f32|f64|bf16|f16)|\((scalar|avx\w+)\)", "<isa>", text)
+    text = re.sub(r"\btile_q \d+", "tile_q <n>", text)
     text = re.sub(r"\b\d+(\.\d+)? (B|KiB|MiB|bytes)\b", "<size>", text)
     text = re.sub(r"\bslots \d+", "slots <n>", text)
     text = re.sub(r"-?\d\.\d{5,}e[-+]\d+", lambda m: f"{float(m[0]):.2e}", text)
