@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "mutate"
 TREE = WORK / "tree"
 BUILD = WORK / "build"
-TARGETS = ("unit", "decision", "oracle", "conformance", "property")
+TARGETS = sorted({target for mutation in MUTATIONS for target, _ in mutation.tests})
 TEST_SECONDS = 120  # a fault may make a loop endless: that is noticed too
 
 

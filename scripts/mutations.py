@@ -9,8 +9,6 @@ CASES = ("unit", "*Describe*:*Overlap*:*Params*:*Case*:*Fix*")
 READER = ("unit", "*Safetensors*")
 DECISION = ("decision", "*")
 CONFORMANCE = ("conformance", "*")
-ORACLE = ("oracle", "*")
-PROPERTY = ("property", "*")
 
 
 class Mutation(NamedTuple):
