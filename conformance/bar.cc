@@ -66,12 +66,13 @@ Judgement judge(const std::vector<Sample>& samples, double floor) {
   for (const Sample& s : samples) {
     const double excess = static_cast<double>(error_of(s.expected, s.actual)) - s.row_floor;
     if (excess <= (by_max ? bar_max : rms)) continue;
-    result.text = sample_text(s, by_max ? "bar " + number_text(bar_max + s.row_floor)
-                                        : "RMS " + number_text(rms) + " over bar " +
-                                              number_text(bar_rms));
+    result.text =
+        sample_text(s, by_max ? "bar " + number_text(bar_max + s.row_floor)
+                              : "RMS " + number_text(rms) + " over bar " + number_text(bar_rms));
     break;
   }
-  if (result.text.empty()) result.text = "RMS " + number_text(rms) + " over bar " + number_text(bar_rms);
+  if (result.text.empty())
+    result.text = "RMS " + number_text(rms) + " over bar " + number_text(bar_rms);
   return result;
 }
 

@@ -104,8 +104,8 @@ class Comparer {
     }
     if (!result_.ok) return;
     const Dtype dtype = buffers_.out.dtype;
-    const double floor = 2.0 * oracle::unit_roundoff(dtype) * max_expected +
-                         oracle::half_of_smallest(dtype);
+    const double floor =
+        2.0 * oracle::unit_roundoff(dtype) * max_expected + oracle::half_of_smallest(dtype);
     const Judgement judgement = judge(samples, floor);
     if (!judgement.ok) fail("out", judgement.text);
     max_error_ = std::max(max_error_, judgement.max_error);
@@ -128,13 +128,13 @@ class Comparer {
       }
       return;
     }
-    const double u = std::max(oracle::unit_roundoff(truth_.dtype),
-                              oracle::unit_roundoff(buffers_.out.dtype));
+    const double u =
+        std::max(oracle::unit_roundoff(truth_.dtype), oracle::unit_roundoff(buffers_.out.dtype));
     const double slack = 4.0 * u * f.max_abs_v * f.weight_sum_max;
     if (!(actual >= f.min_v - slack && actual <= f.max_v + slack)) {
-      fail_element("out", i, d, expected, actual,
-                   "within [min V, max V] = [" + number_text(f.min_v) + ", " +
-                       number_text(f.max_v) + "]");
+      fail_element(
+          "out", i, d, expected, actual,
+          "within [min V, max V] = [" + number_text(f.min_v) + ", " + number_text(f.max_v) + "]");
     } else if (f.equal_scores && !(std::fabs(actual - static_cast<double>(expected)) <= slack)) {
       fail_element("out", i, d, expected, actual, "equal scores give the mean of V");
     }
@@ -171,14 +171,14 @@ class Comparer {
       const long double expected = truth_.lse[row_index(i)];
       if (std::isinf(expected) && expected < 0) {
         if (max != -kInfinity || sum != 0.0) {
-          fail_element("saved_stats", i, max != -kInfinity ? 0 : 1, max != -kInfinity ? expected : 0,
-                       max != -kInfinity ? max : sum, "a row without weight is (-inf, 0)");
+          fail_element("saved_stats", i, max != -kInfinity ? 0 : 1,
+                       max != -kInfinity ? expected : 0, max != -kInfinity ? max : sum,
+                       "a row without weight is (-inf, 0)");
         }
         continue;
       }
       const double lse = max * std::log(2.0) + std::log(sum);
-      samples.push_back(
-          {i, 0, expected, truth_.lse_ideal[row_index(i)], lse, 2.0 * lse_floor(i)});
+      samples.push_back({i, 0, expected, truth_.lse_ideal[row_index(i)], lse, 2.0 * lse_floor(i)});
     }
     if (!result_.ok) return;
     const Judgement judgement = judge(samples, 0.0);
@@ -191,8 +191,8 @@ class Comparer {
     for (std::int64_t i = 0; i < truth_.seqlen_q && result_.ok; ++i) {
       const RowFacts& f = facts(i);
       for (std::int64_t j = 0; j < truth_.seqlen_kv && result_.ok; ++j) {
-        const std::size_t at = row_index(i) * static_cast<std::size_t>(truth_.seqlen_kv) +
-                               static_cast<std::size_t>(j);
+        const std::size_t at =
+            row_index(i) * static_cast<std::size_t>(truth_.seqlen_kv) + static_cast<std::size_t>(j);
         const double actual = oracle::element(buffers_.scores_out, b_, h_, i, j);
         const long double expected = truth_.scores[at];
         if (truth_.visible[at] == 0) {

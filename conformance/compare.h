@@ -6,23 +6,23 @@
 #include "oracle/oracle.h"
 #include "regard/request.h"
 
-// The bar: how near to the truth an output must be (docs/numerics.md derives it). Per (b, h), for the
-// maximum and for the root mean square:
+// The bar: how near to the truth an output must be (docs/numerics.md derives it). Per (b, h), for
+// the maximum and for the root mean square:
 //
 //   out   |O - O*|     <= 1.5 |O_ideal - O*| + 2 u(T_out) max|O*| + 4 u32 max(1, Smax) max|V|
 //   lse   |lse - lse*| <= 1.5 |lse_ideal - lse*| + 4 u32 max(1, Smax, |row_max|, |lse*|)
 //
 // Smax, max|V| and the maximum of lse are a row's own. max(1, Smax), because exp and the sum over
 // keys round even where all scores are 0; without it a row of equal scores was held to the ideal's
-// luck (7 of 40,000 runs failed, none by more than 5e-7 max|V|). NaN and infinities lie where the truth's lie.
-// Padding rows and rows that see nothing are exactly 0. Rows with 4 u32 Smax > 0.1, where scores
-// carry no fraction any more, are judged by structure.
+// luck (7 of 40,000 runs failed, none by more than 5e-7 max|V|). NaN and infinities lie where the
+// truth's lie. Padding rows and rows that see nothing are exactly 0. Rows with 4 u32 Smax > 0.1,
+// where scores carry no fraction any more, are judged by structure.
 
 namespace regard::conformance {
 
 struct Comparison {
   bool ok = true;
-  std::string text;  // the first element outside of its bar, with what was expected
+  std::string text;         // the first element outside of its bar, with what was expected
   double out_error = 0.0;   // normwise: max |O - O*| / max|O*|, rows judged by structure aside
   double lse_error = 0.0;   // max |lse - lse*|
   double out_margin = 0.0;  // the largest share of its bar that a (b, h) used

@@ -60,11 +60,11 @@ void Coverage::add_case(const PreparedCase& prepared) {
   }
   const auto& rows = prepared.truth.rows;
   add_trait("rows dead", std::any_of(rows.begin(), rows.end(), [](const oracle::RowFacts& f) {
-    return !f.padding && f.visible_keys == 0;
-  }));
+              return !f.padding && f.visible_keys == 0;
+            }));
   add_trait("rows structural", std::any_of(rows.begin(), rows.end(), [](const auto& f) {
-    return f.smax > 0.1 / 4 * 0x1p24;
-  }));
+              return f.smax > 0.1 / 4 * 0x1p24;
+            }));
   add_trait("behind masks: poison", c.data.poison);
   add_trait("empty any", p.batch == 0 || p.num_heads_q == 0 || p.seqlen_q == 0 || p.seqlen_kv == 0);
   add_trait("empty batch", p.batch == 0);
@@ -203,7 +203,8 @@ std::string Coverage::table() const {
   text += "\n";
   for (int n = 0; n < kFeatureCount; ++n) {
     if (features_[n] == 0) continue;
-    text += "  " + padded(to_string(static_cast<Feature>(n)), 24) + count_text(features_[n], cases_);
+    text +=
+        "  " + padded(to_string(static_cast<Feature>(n)), 24) + count_text(features_[n], cases_);
     for (const BackendCounts& counts : backends_) {
       const auto ran = counts.pairs[static_cast<std::size_t>(n * kFeatureCount + n)];
       text += padded("", 8) + padded(std::to_string(ran), 12);

@@ -13,7 +13,18 @@ namespace {
 
 // One stream of random numbers a tensor, so that a tensor's values do not depend on the others.
 enum Stream : std::uint64_t {
-  kQ = 1, kK, kV, kMask, kMaskRows, kBias, kBiasRows, kSinks, kSegments, kLensQ, kLensKv, kOffsets,
+  kQ = 1,
+  kK,
+  kV,
+  kMask,
+  kMaskRows,
+  kBias,
+  kBiasRows,
+  kSinks,
+  kSegments,
+  kLensQ,
+  kLensKv,
+  kOffsets,
   kScalars
 };
 

@@ -9,8 +9,8 @@ namespace regard::conformance {
 /// case draws (seeds, offsets). Values of the case's data kind; poison comes last.
 void fill_inputs(const Case& c, AttentionRequest* request);
 
-/// NaN and infinities in rows of K and V that no query sees, in queries past their length, and a NaN
-/// in one key that only some of its queries see (those become NaN, the others must not).
+/// NaN and infinities in rows of K and V that no query sees, in queries past their length, and a
+/// NaN in one key that only some of its queries see (those become NaN, the others must not).
 void poison(const Case& c, AttentionRequest* request);
 
 }  // namespace regard::conformance

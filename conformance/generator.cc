@@ -69,11 +69,13 @@ class Generator {
     };
     while (cost() > budget) {
       std::int64_t* extent = rng_.pick(extents);
-      *extent = std::max<std::int64_t>(1, rng_.chance(0.5) ? rng_.between(1, *extent) : *extent / 2);
+      *extent =
+          std::max<std::int64_t>(1, rng_.chance(0.5) ? rng_.between(1, *extent) : *extent / 2);
     }
     p().head_dim_v = p().head_dim_qk;
     if (rng_.chance(0.3)) {
-      p().head_dim_v = std::max<std::int64_t>(1, std::min(rng_.pick(kHeadDims), 2 * p().head_dim_qk));
+      p().head_dim_v =
+          std::max<std::int64_t>(1, std::min(rng_.pick(kHeadDims), 2 * p().head_dim_qk));
     }
     draw_batch_and_heads(budget / cost());
     if (rng_.chance(0.08)) draw_empty();
@@ -91,7 +93,8 @@ class Generator {
     p().batch = rng_.pick(kBatches);
     p().num_heads_kv = rng_.pick(kHeads);
     const std::int64_t group = rng_.chance(0.35) ? rng_.pick(kGroups) : 1;
-    while (p().batch * p().num_heads_kv * group > std::max(2.0 * room, 2.0 * static_cast<double>(group)) &&
+    while (p().batch * p().num_heads_kv * group >
+               std::max(2.0 * room, 2.0 * static_cast<double>(group)) &&
            p().batch * p().num_heads_kv > 1) {
       (p().batch > p().num_heads_kv ? p().batch : p().num_heads_kv) -= 1;
     }
@@ -134,8 +137,8 @@ class Generator {
     maybe(Feature::kSeqlensQ, 0.25);
     maybe(Feature::kSeqlensKv, 0.3);
     const bool measured = p().window_left >= 0 || p().window_right >= 0 || has(Feature::kAlibi);
-    const bool agree = p().seqlen_q == p().seqlen_kv && !has(Feature::kSeqlensQ) &&
-                       !has(Feature::kSeqlensKv);
+    const bool agree =
+        p().seqlen_q == p().seqlen_kv && !has(Feature::kSeqlensQ) && !has(Feature::kSeqlensKv);
     if (!measured && p().dropout_p == 0.0) return;
     if ((agree || !measured) && rng_.chance(0.3)) return;
     const double draw = rng_.uniform();
@@ -162,7 +165,7 @@ class Generator {
     maybe(Feature::kSegmentIds, 0.2);
     maybe(Feature::kLse, 0.6);
     maybe(Feature::kSavedStats, 0.03);  // no backend claims it before gradients come
-    maybe(Feature::kNeedsGrad, 0.02);  // the forward's refusals for want of a backward
+    maybe(Feature::kNeedsGrad, 0.02);   // the forward's refusals for want of a backward
     p().mask_dims = static_cast<BroadcastDims>(rng_.bits() & 15);
     p().bias_dims = static_cast<BroadcastDims>(rng_.bits() & 15);
     const Dtype bias_dtypes[] = {Dtype::kF32, p().dtype_q, Dtype::kF64};
@@ -176,8 +179,8 @@ class Generator {
       *layout = draw < 0.4 ? Layout::kBhsd : draw < 0.75 ? Layout::kBshd : Layout::kStrided;
       if (all_bshd) *layout = Layout::kBshd;
     }
-    for (std::int32_t* align : {&p().align_q_log2, &p().align_k_log2, &p().align_v_log2,
-                                &p().align_out_log2}) {
+    for (std::int32_t* align :
+         {&p().align_q_log2, &p().align_k_log2, &p().align_v_log2, &p().align_out_log2}) {
       *align = rng_.chance(0.6) ? kMaxAlignLog2
                                 : static_cast<std::int32_t>(rng_.between(0, kMaxAlignLog2));
     }
@@ -199,8 +202,8 @@ class Generator {
 
   void draw_lengths(std::int64_t extent, std::vector<std::int64_t>* lengths) {
     for (std::int64_t b = 0; b < p().batch; ++b) {
-      const std::int64_t choices[] = {0, 1, extent, extent - 1, rng_.pick(kOddLengths),
-                                      rng_.between(0, extent)};
+      const std::int64_t choices[] = {
+          0, 1, extent, extent - 1, rng_.pick(kOddLengths), rng_.between(0, extent)};
       lengths->push_back(std::clamp<std::int64_t>(rng_.pick(choices), 0, extent));
     }
   }

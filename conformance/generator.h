@@ -7,8 +7,8 @@
 namespace regard::conformance {
 
 /// Case `index` of the random cases of `seed`: small, of any dtype, with odd sizes preferred, each
-/// feature of the forward with p >= 0.12, the layout, broadcast and alignment of every tensor drawn on
-/// its own, and one size 0 in a few of a hundred. Valid and canonical.
+/// feature of the forward with p >= 0.12, the layout, broadcast and alignment of every tensor drawn
+/// on its own, and one size 0 in a few of a hundred. Valid and canonical.
 Case random_case(std::uint64_t seed, std::uint64_t index);
 
 }  // namespace regard::conformance

@@ -79,8 +79,8 @@ TensorView shaped(Dtype dtype, std::int64_t b, std::int64_t h, std::int64_t s, s
 }
 
 bool can_pack(const AttentionParams& p) {
-  const bool bshd = p.layout_q == Layout::kBshd && p.layout_k == Layout::kBshd &&
-                    p.layout_v == Layout::kBshd;
+  const bool bshd =
+      p.layout_q == Layout::kBshd && p.layout_k == Layout::kBshd && p.layout_v == Layout::kBshd;
   return bshd && p.dtype_q == p.dtype_kv && p.seqlen_q == p.seqlen_kv && p.seqlen_q > 1 &&
          p.num_heads_kv > 0 && p.batch > 0;
 }

@@ -6,13 +6,14 @@
 #include "regard/case.h"
 #include "regard/tensor.h"
 
-// How a case's tensors lie in memory: a function of the case alone, so that a repro line repeats it.
+// How a case's tensors lie in memory: a function of the case alone, so that a repro line repeats
+// it.
 
 namespace regard::conformance {
 
 /// Views without memory: `data` holds nothing yet. Strides of q, k, v and out realise the case's
-/// layout classes with padding, expanded (stride 0) heads and batches, and packed QKV drawn from its
-/// seed.
+/// layout classes with padding, expanded (stride 0) heads and batches, and packed QKV drawn from
+/// its seed.
 struct Arrangement {
   TensorView q, k, v, out;
   bool packed_qkv = false;                  // q, k and v interleave in one block:
@@ -25,8 +26,8 @@ Arrangement arrange(const Case& c, bool dense = false);
 /// What a tensor that is none of q, k, v and out may do with its strides.
 enum class Strides : std::uint8_t {
   kDense = 0,
-  kSpread,    // padded and in any order of dimensions
-  kExpanded   // also 0 in some dimensions: masks and biases
+  kSpread,   // padded and in any order of dimensions
+  kExpanded  // also 0 in some dimensions: masks and biases
 };
 /// `view` (dtype, rank and shape set) with strides drawn from `rng`.
 TensorView arrange_loosely(TensorView view, Strides strides, Rng* rng);

@@ -27,7 +27,8 @@ Block::Block(std::size_t bytes, int align_log2, Guard guard)
   const std::size_t align = std::size_t{1} << align_log2;
   if (!pages_) {
     mapped_bytes_ = bytes + 2 * kCanaryBytes + kMaxAlign;
-    mapped_ = static_cast<unsigned char*>(::operator new(mapped_bytes_, std::align_val_t{kMaxAlign}));
+    mapped_ =
+        static_cast<unsigned char*>(::operator new (mapped_bytes_, std::align_val_t{kMaxAlign}));
     usable_ = mapped_;
     usable_bytes_ = mapped_bytes_;
     data_ = mapped_ + kCanaryBytes + (align < 16 ? align : 0);
@@ -55,7 +56,7 @@ Block::~Block() {
   if (pages_) {
     munmap(mapped_, mapped_bytes_);
   } else {
-    ::operator delete(mapped_, std::align_val_t{kMaxAlign});
+    ::operator delete (mapped_, std::align_val_t{kMaxAlign});
   }
 }
 

@@ -125,7 +125,8 @@ void poison(const Case& c, AttentionRequest* request) {
   poison_padding_queries(*request, &rng);
   if (!is_float(request->k.dtype) || !rng.chance(0.5)) return;
   const std::int64_t heads_kv = request->k.shape[1];
-  const std::int64_t rows = heads_kv == 0 ? 0 : request->q.shape[1] / heads_kv * request->q.shape[2];
+  const std::int64_t rows =
+      heads_kv == 0 ? 0 : request->q.shape[1] / heads_kv * request->q.shape[2];
   const bool in_k = rng.chance(0.5);
   if (in_k) poison_one_seen(request->k, viewers, rows, &rng);
   if (!in_k && weights_stay_positive(c)) poison_one_seen(request->v, viewers, rows, &rng);

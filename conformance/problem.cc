@@ -1,5 +1,6 @@
 #include "conformance/problem.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -90,7 +91,8 @@ class ProblemBuilder {
     const Arrangement a = arrange(problem_.case_, options_.dense);
     if (a.packed_qkv) {
       const std::int64_t elements = p.batch * a.q.strides[0];
-      const std::size_t block = add_block(elements, p.dtype_q, p.align_q_log2);
+      const std::int32_t align_log2 = std::max({p.align_q_log2, p.align_k_log2, p.align_v_log2});
+      const std::size_t block = add_block(elements, p.dtype_q, align_log2);
       r->q = place("q", a.q, block);
       r->k = place("k", a.k, block, false, a.offset_k);
       r->v = place("v", a.v, block, false, a.offset_v);

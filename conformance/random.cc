@@ -72,7 +72,8 @@ RandomResult run_random(Context& context, const RandomOptions& options) {
       for (const BackendRef& backend : backends) {
         Report report = run_prepared(context, &*prepared, backend, run);
         result.coverage.add_run(*prepared, backend, report.outcome);
-        if (report.outcome == Outcome::kPassed) add_worst(*prepared, backend, report, &result.worst);
+        if (report.outcome == Outcome::kPassed)
+          add_worst(*prepared, backend, report, &result.worst);
         if (!report.ok()) add_failure(std::move(report.text));
       }
     }

@@ -27,9 +27,9 @@ struct RandomResult {
   std::vector<std::string> failures;  // each with its repro line
   Coverage coverage;
   struct Worst {
-    std::string name;           // "math f32"
-    double out_error = 0.0;     // normwise, data of |score| <= 16 and no rows judged by structure
-    double out_margin = 0.0;    // share of the bar, all data
+    std::string name;         // "math f32"
+    double out_error = 0.0;   // normwise, data of |score| <= 16 and no rows judged by structure
+    double out_margin = 0.0;  // share of the bar, all data
     double lse_margin = 0.0;
   };
   std::vector<Worst> worst;

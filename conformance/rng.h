@@ -28,8 +28,8 @@ class Rng {
   /// Mean 0, deviation 1, within 3.5: the sum of four uniform numbers.
   constexpr double normal_at(std::uint64_t n) const noexcept {
     const std::uint64_t bits = bits_at(n);
-    const std::uint64_t sum = (bits & 0xffff) + ((bits >> 16) & 0xffff) + ((bits >> 32) & 0xffff) +
-                              (bits >> 48);
+    const std::uint64_t sum =
+        (bits & 0xffff) + ((bits >> 16) & 0xffff) + ((bits >> 32) & 0xffff) + (bits >> 48);
     return (static_cast<double>(sum) - 131070.0) * (1.7320508075688772 / 65536.0);
   }
 

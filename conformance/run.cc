@@ -70,7 +70,9 @@ class Run {
   }
 
  private:
-  Report fail(std::string text) const { return failed(prepared_.source, backend_, std::move(text)); }
+  Report fail(std::string text) const {
+    return failed(prepared_.source, backend_, std::move(text));
+  }
 
   Report refused(const Policy& policy, const Verdict& verdict, bool planned) {
     if (planned) return fail("refused by explain(), but plan() succeeds");

@@ -17,8 +17,8 @@ namespace regard::conformance {
 
 struct RunOptions {
   Guard guard = Guard::kCanaries;  // round tensors and workspace
-  bool twice = true;        // run again on another workspace pattern: the same bits
-  bool check_fixes = true;  // where the backend refuses
+  bool twice = true;               // run again on another workspace pattern: the same bits
+  bool check_fixes = true;         // where the backend refuses
 };
 
 enum class Outcome : std::uint8_t { kPassed = 0, kRefused, kFailed };

@@ -66,8 +66,8 @@ static_assert(std::size(kCases) <= 50);
 
 constexpr int kMaxFixes = 12;  // a case has no more things that a backend may refuse
 
-/// What the candidate claims that is nearest to `c`, by its own refusals' fixes; false when there is
-/// nothing.
+/// What the candidate claims that is nearest to `c`, by its own refusals' fixes; false when there
+/// is nothing.
 bool bend_to_claims(Context& context, const BackendRef& candidate, Case* c) {
   for (int round = 0; round <= kMaxFixes; ++round) {
     Policy policy = policy_for(*c, candidate);
@@ -112,9 +112,9 @@ class SmallSuite final : public ConformanceSuite {
       if (Status status = run_one(context, ref, *c); !status.ok()) return status;
     }
     if (!done.empty()) return {};
-    return Status(StatusCode::kConformanceFailed,
-                  to_string(ref) + " claims none of the suite's " +
-                      std::to_string(std::size(kCases)) + " cases, nor any that its fixes lead to");
+    return Status(StatusCode::kConformanceFailed, to_string(ref) + " claims none of the suite's " +
+                                                      std::to_string(std::size(kCases)) +
+                                                      " cases, nor any that its fixes lead to");
   }
 };
 

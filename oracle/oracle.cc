@@ -98,7 +98,8 @@ RowResult<R> attend(const Head<R>& head, const Rules& rules, std::int64_t h, std
                           ? p
                           : static_cast<R>(round_to(static_cast<double>(p), head.p_dtype));
     const R weight = rounded * static_cast<R>(keys[n].dropout_factor);
-    for (std::int64_t d = 0; d < head.head_dim_v; ++d) row.out[d] += weight * head.value(keys[n].j)[d];
+    for (std::int64_t d = 0; d < head.head_dim_v; ++d)
+      row.out[d] += weight * head.value(keys[n].j)[d];
   }
   for (R& o : row.out) o /= sum;
   for (R& p : row.probs) p /= sum;
@@ -109,7 +110,8 @@ RowResult<R> attend(const Head<R>& head, const Rules& rules, std::int64_t h, std
 /// Everything about one problem that does not depend on the arithmetic.
 class Computation {
  public:
-  Computation(const AttentionRequest& request, Fault fault) : request_(request), rules_(request, fault) {
+  Computation(const AttentionRequest& request, Fault fault)
+      : request_(request), rules_(request, fault) {
     truth_.batch = request.q.shape[0];
     truth_.num_heads = request.q.shape[1];
     truth_.seqlen_q = request.q.shape[2];
@@ -167,7 +169,8 @@ class Computation {
       row = attend(exact, rules_, h, i, keys);
       row_ideal = attend(ideal, rules_, h, i, keys);
     }
-    if (keys.empty() && !padding && rules_.fault() == Fault::kDeadRowMean) plant_mean(exact, &row.out);
+    if (keys.empty() && !padding && rules_.fault() == Fault::kDeadRowMean)
+      plant_mean(exact, &row.out);
     truth_.out.insert(truth_.out.end(), row.out.begin(), row.out.end());
     truth_.out_ideal.insert(truth_.out_ideal.end(), row_ideal.out.begin(), row_ideal.out.end());
     if (rules_.fault() == Fault::kLseBase2) {
@@ -284,8 +287,9 @@ Status check_shapes(const AttentionRequest& request) {
   const TensorView* views[] = {&request.q, &request.k, &request.v};
   for (const TensorView* view : views) {
     if (view->rank != 4 || !is_known(view->dtype)) {
-      return Status(StatusCode::kInvalidArgument,
-                    "[oracle] q, k and v need rank 4 and a known dtype, one is " + to_string(*view));
+      return Status(
+          StatusCode::kInvalidArgument,
+          "[oracle] q, k and v need rank 4 and a known dtype, one is " + to_string(*view));
     }
   }
   const std::int64_t *q = request.q.shape, *k = request.k.shape, *v = request.v.shape;

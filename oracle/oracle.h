@@ -15,14 +15,14 @@ namespace regard::oracle {
 /// Errors planted in the oracle on purpose, so that tests can show that conformance notices one.
 enum class Fault : std::uint8_t {
   kNone = 0,
-  kDiagonalOffByOne,   // the diagonal one key further right
-  kWindowExclusive,    // `<` for `<=` at the left edge of a window
-  kSoftcapAfterBias,   // bias added before softcap
-  kSinkIgnored,        // the sink is left out of the denominator
-  kNeighbourHead,      // kv head of the next group
-  kDeadRowMean,        // a fully masked row is the mean of V
-  kLseBase2,           // lse in base 2
-  kDropoutNotScaled    // kept probabilities are not divided by their probability
+  kDiagonalOffByOne,  // the diagonal one key further right
+  kWindowExclusive,   // `<` for `<=` at the left edge of a window
+  kSoftcapAfterBias,  // bias added before softcap
+  kSinkIgnored,       // the sink is left out of the denominator
+  kNeighbourHead,     // kv head of the next group
+  kDeadRowMean,       // a fully masked row is the mean of V
+  kLseBase2,          // lse in base 2
+  kDropoutNotScaled   // kept probabilities are not divided by their probability
 };
 
 /// What one row looked like; the bar of the comparison is made of it.
@@ -30,31 +30,31 @@ struct RowFacts {
   std::int64_t visible_keys = 0;
   bool padding = false;       // the query is past its sequence's length
   bool equal_scores = false;  // every visible edited score is the same number
-  bool finite = true;         // no NaN or infinity in the row's query and its visible keys and values
-  double smax = 0.0;          // |scale| sum|q_d k_d| + |bias| + |ALiBi|: its maximum over the visible
-                              // keys within 104 of the row maximum
-  double row_max = 0.0;       // of the edited scores and the sink; 0 for rows without both
-  double max_abs_v = 0.0;     // over visible finite keys
-  double min_v = 0.0;         // over visible finite keys, 0 included where weights need not sum to 1
+  bool finite = true;      // no NaN or infinity in the row's query and its visible keys and values
+  double smax = 0.0;       // |scale| sum|q_d k_d| + |bias| + |ALiBi|: its maximum over the visible
+                           // keys within 104 of the row maximum
+  double row_max = 0.0;    // of the edited scores and the sink; 0 for rows without both
+  double max_abs_v = 0.0;  // over visible finite keys
+  double min_v = 0.0;      // over visible finite keys, 0 included where weights need not sum to 1
   double max_v = 0.0;
   double weight_sum_max = 1.0;  // 1, or the factor of kept probabilities under dropout
 };
 
 /// Dense row-major results. `ideal` is the best that the problem's own precision can be asked for:
-/// inputs as given, f32 products and sums, P (unnormalised) rounded to the dtype of q, the output not
-/// rounded (f64 problems: all in f64).
+/// inputs as given, f32 products and sums, P (unnormalised) rounded to the dtype of q, the output
+/// not rounded (f64 problems: all in f64).
 struct Truth {
   std::int64_t batch = 0, num_heads = 0, seqlen_q = 0, seqlen_kv = 0, head_dim_v = 0;
-  Dtype dtype = Dtype::kF32;             // of q
-  std::vector<long double> out;          // [B,Hq,Sq,Dv]
-  std::vector<long double> lse;          // [B,Hq,Sq], natural log
-  std::vector<double> out_ideal;         // [B,Hq,Sq,Dv]
-  std::vector<double> lse_ideal;         // [B,Hq,Sq]
-  std::vector<RowFacts> rows;            // [B,Hq,Sq]
+  Dtype dtype = Dtype::kF32;      // of q
+  std::vector<long double> out;   // [B,Hq,Sq,Dv]
+  std::vector<long double> lse;   // [B,Hq,Sq], natural log
+  std::vector<double> out_ideal;  // [B,Hq,Sq,Dv]
+  std::vector<double> lse_ideal;  // [B,Hq,Sq]
+  std::vector<RowFacts> rows;     // [B,Hq,Sq]
   ScoresKind scores_kind = ScoresKind::kNone;
-  std::vector<long double> scores;       // [B,Hq,Sq,Skv], empty for kNone
+  std::vector<long double> scores;  // [B,Hq,Sq,Skv], empty for kNone
   std::vector<double> scores_ideal;
-  std::vector<std::uint8_t> visible;     // [B,Hq,Sq,Skv], empty for kNone
+  std::vector<std::uint8_t> visible;  // [B,Hq,Sq,Skv], empty for kNone
 };
 
 /// The truth about `request`: outputs are neither read nor written. The request must be one that

@@ -65,8 +65,7 @@ bool Rules::in_window(const Place& at) const {
 bool Rules::visible(const Place& at) const {
   if (at.i >= len_q(at.b) || at.j >= len_kv(at.b)) return false;
   if (!in_window(at)) return false;
-  if (request_.attn_mask.present() &&
-      element(request_.attn_mask, at.b, at.h, at.i, at.j) == 0.0) {
+  if (request_.attn_mask.present() && element(request_.attn_mask, at.b, at.h, at.i, at.j) == 0.0) {
     return false;
   }
   if (request_.segment_ids_q.present() &&
@@ -102,11 +101,10 @@ double Rules::dropout_keep_factor() const {
 
 double Rules::dropout_factor(const Place& at) const {
   if (request_.options.dropout_p == 0.0) return 1.0;
-  const DropoutPlace place{static_cast<std::uint64_t>(at.b),
-                           static_cast<std::uint64_t>(request_.q.shape[1]),
-                           static_cast<std::uint64_t>(at.h),
-                           static_cast<std::uint32_t>(position(at.b, at.i)),
-                           static_cast<std::uint64_t>(at.j)};
+  const DropoutPlace place{
+      static_cast<std::uint64_t>(at.b), static_cast<std::uint64_t>(request_.q.shape[1]),
+      static_cast<std::uint64_t>(at.h), static_cast<std::uint32_t>(position(at.b, at.i)),
+      static_cast<std::uint64_t>(at.j)};
   const std::uint32_t draw = dropout_draw(request_.rng_seed, request_.rng_offset, place);
   const bool kept = draw < dropout_threshold(request_.options.dropout_p);
   return kept ? dropout_keep_factor() : 0.0;

@@ -118,9 +118,9 @@ TEST(AllocationCounter, CountsEveryWayToAllocate) {
   void* volatile block = ::operator new(10);
   EXPECT_TRUE(counted()) << "operator new";
   ::operator delete(block);
-  block = ::operator new(10, std::align_val_t{64});
+  block = ::operator new (10, std::align_val_t{64});
   EXPECT_TRUE(counted()) << "aligned operator new";
-  ::operator delete(block, std::align_val_t{64});
+  ::operator delete (block, std::align_val_t{64});
   block = std::malloc(10);
   EXPECT_TRUE(counted()) << "malloc";
   block = std::realloc(block, 100000);
@@ -139,7 +139,8 @@ TEST(AllocationCounter, CountsEveryWayToAllocate) {
 // EFFICIENT's promise: extra memory per slot does not grow with any length.
 TEST(Efficient, WorkspaceDoesNotGrowWithLengths) {
   for (const char* dtype : {"f32", "bf16", "f16"}) {
-    for (const char* rest : {"d64", "d128 causal diag=br mask bias lse", "d576 dv512 alibi diag=tl"}) {
+    for (const char* rest :
+         {"d64", "d128 causal diag=br mask bias lse", "d576 dv512 alibi diag=tl"}) {
       std::int64_t bytes[3] = {};
       const char* const lengths[] = {"sq64 skv1024", "sq64 skv65536", "sq64 skv1000000"};
       std::int32_t slots = 1;

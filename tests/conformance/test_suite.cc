@@ -59,10 +59,14 @@ TEST_P(WrongBackends, AreRefusedWithTheFailingCase) {
 }
 
 const Wrong kWrong[] = {
-    {"diagonal", Fault::kDiagonalOffByOne, "causal"}, {"window", Fault::kWindowExclusive, "window="},
-    {"softcap", Fault::kSoftcapAfterBias, "softcap="}, {"sinks", Fault::kSinkIgnored, "sinks"},
-    {"group", Fault::kNeighbourHead, "hkv"},           {"dead_rows", Fault::kDeadRowMean, "expected"},
-    {"lse", Fault::kLseBase2, "lse"},                  {"dropout", Fault::kDropoutNotScaled, "dropout="},
+    {"diagonal", Fault::kDiagonalOffByOne, "causal"},
+    {"window", Fault::kWindowExclusive, "window="},
+    {"softcap", Fault::kSoftcapAfterBias, "softcap="},
+    {"sinks", Fault::kSinkIgnored, "sinks"},
+    {"group", Fault::kNeighbourHead, "hkv"},
+    {"dead_rows", Fault::kDeadRowMean, "expected"},
+    {"lse", Fault::kLseBase2, "lse"},
+    {"dropout", Fault::kDropoutNotScaled, "dropout="},
 };
 INSTANTIATE_TEST_SUITE_P(SmallSuite, WrongBackends, testing::ValuesIn(kWrong),
                          [](const auto& param) { return param.param.name; });

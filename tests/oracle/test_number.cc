@@ -35,28 +35,17 @@ struct Code {
 
 // From the formats' definitions: IEEE 754 binary16, bfloat16, OCP OFP8.
 const Code kCodes[] = {
-    {Dtype::kF16, 0x3c00, 1.0},
-    {Dtype::kF16, 0xc000, -2.0},
-    {Dtype::kF16, 0x7bff, 65504.0},
-    {Dtype::kF16, 0x0400, 0x1p-14},
-    {Dtype::kF16, 0x0001, 0x1p-24},
-    {Dtype::kF16, 0x3555, 0.333251953125},
-    {Dtype::kF16, 0x7c00, HUGE_VAL},
-    {Dtype::kBf16, 0x3f80, 1.0},
-    {Dtype::kBf16, 0x3fc0, 1.5},
-    {Dtype::kBf16, 0x4049, 3.140625},
-    {Dtype::kBf16, 0x7f7f, 0x1.fep127},
-    {Dtype::kBf16, 0x0001, 0x1p-133},
-    {Dtype::kBf16, 0xff80, -HUGE_VAL},
-    {Dtype::kF8E4M3, 0x38, 1.0},
-    {Dtype::kF8E4M3, 0x7e, 448.0},
-    {Dtype::kF8E4M3, 0x01, 0x1p-9},
-    {Dtype::kF8E4M3, 0x08, 0x1p-6},
-    {Dtype::kF8E4M3, 0xc4, -3.0},
-    {Dtype::kF8E5M2, 0x3c, 1.0},
-    {Dtype::kF8E5M2, 0x7b, 57344.0},
-    {Dtype::kF8E5M2, 0x01, 0x1p-16},
-    {Dtype::kF8E5M2, 0x7c, HUGE_VAL},
+    {Dtype::kF16, 0x3c00, 1.0},         {Dtype::kF16, 0xc000, -2.0},
+    {Dtype::kF16, 0x7bff, 65504.0},     {Dtype::kF16, 0x0400, 0x1p-14},
+    {Dtype::kF16, 0x0001, 0x1p-24},     {Dtype::kF16, 0x3555, 0.333251953125},
+    {Dtype::kF16, 0x7c00, HUGE_VAL},    {Dtype::kBf16, 0x3f80, 1.0},
+    {Dtype::kBf16, 0x3fc0, 1.5},        {Dtype::kBf16, 0x4049, 3.140625},
+    {Dtype::kBf16, 0x7f7f, 0x1.fep127}, {Dtype::kBf16, 0x0001, 0x1p-133},
+    {Dtype::kBf16, 0xff80, -HUGE_VAL},  {Dtype::kF8E4M3, 0x38, 1.0},
+    {Dtype::kF8E4M3, 0x7e, 448.0},      {Dtype::kF8E4M3, 0x01, 0x1p-9},
+    {Dtype::kF8E4M3, 0x08, 0x1p-6},     {Dtype::kF8E4M3, 0xc4, -3.0},
+    {Dtype::kF8E5M2, 0x3c, 1.0},        {Dtype::kF8E5M2, 0x7b, 57344.0},
+    {Dtype::kF8E5M2, 0x01, 0x1p-16},    {Dtype::kF8E5M2, 0x7c, HUGE_VAL},
 };
 
 TEST(Numbers, KnownCodesBothWays) {
@@ -79,8 +68,10 @@ TEST(Numbers, EveryCodeSurvivesARoundTrip) {
         ASSERT_EQ(encoded(value, dtype), code) << to_string(dtype);
       }
     }
-    const int expected = dtype == Dtype::kF16 ? 2046 : dtype == Dtype::kBf16 ? 254
-                         : dtype == Dtype::kF8E4M3 ? 2 : 6;
+    const int expected = dtype == Dtype::kF16      ? 2046
+                         : dtype == Dtype::kBf16   ? 254
+                         : dtype == Dtype::kF8E4M3 ? 2
+                                                   : 6;
     EXPECT_EQ(nans, expected) << to_string(dtype);
   }
 }

@@ -75,7 +75,8 @@ void run_forced(Context& context, const AttentionRequest& request, const Forced&
 
 std::string check_unit(const conformance::Report& report, const Forced& forced) {
   if (report.outcome != conformance::Outcome::kPassed || report.isa == forced.isa) return "";
-  return "forced " + name_of(forced) + ", ran " + report.kernel + " (" + to_string(report.isa) + ")";
+  return "forced " + name_of(forced) + ", ran " + report.kernel + " (" + to_string(report.isa) +
+         ")";
 }
 
 }  // namespace regard::test

@@ -8,8 +8,8 @@
 
 namespace regard::test {
 
-/// Runs every slot on a thread of its own, all released at once, and says how many slots had work to
-/// do. Slots take tasks as they come, so how many is up to the machine: ask more than once.
+/// Runs every slot on a thread of its own, all released at once, and says how many slots had work
+/// to do. Slots take tasks as they come, so how many is up to the machine: ask more than once.
 class CountingExecutor final : public Executor {
  public:
   void run(int slots, Task task, void* state) override;

@@ -51,8 +51,8 @@ TensorView LiteralProblem::add(const Values& values, Dtype dtype) {
     view.strides[dim] = stride;
     stride *= std::max<std::int64_t>(view.shape[dim], 1);
   }
-  memory_.push_back(std::make_unique<unsigned char[]>(
-      static_cast<std::size_t>(stride) * static_cast<std::size_t>(size_of(dtype))));
+  memory_.push_back(std::make_unique<unsigned char[]>(static_cast<std::size_t>(stride) *
+                                                      static_cast<std::size_t>(size_of(dtype))));
   view.data = memory_.back().get();
   std::size_t n = 0;
   conformance::for_each_element(view, [&](const auto&, unsigned char* element) {

@@ -57,7 +57,8 @@ Literal causal(std::string name, std::int64_t b, std::int64_t sq, std::vector<do
   return l;
 }
 
-/// Scores 0.5 * (2, 4, 9) = (1, 2, 4.5); softcap 1: tanh; bias (1, 0, 0); the third key masked; sink.
+/// Scores 0.5 * (2, 4, 9) = (1, 2, 4.5); softcap 1: tanh; bias (1, 0, 0); the third key masked;
+/// sink.
 Literal edits(std::string name) {
   Literal l = uniform(std::move(name), 1, 1, {1, 2, 100});
   l.k.numbers = {2, 4, 9};
@@ -90,8 +91,8 @@ void add_orders(std::vector<Literal>* all) {
 void add_diagonals(std::vector<Literal>* all) {
   const auto diagonal = [&](const char* name, Diagonal d) { return causal(name, 1, 2, kTens, d); };
   all->push_back(with(diagonal("diagonal_top_left", Diagonal::kTopLeft), {1, 5.5}, {0, kLn2}));
-  all->push_back(with(diagonal("diagonal_bottom_right", Diagonal::kBottomRight), {37, 277.75},
-                      {kLn3, kLn4}));
+  all->push_back(
+      with(diagonal("diagonal_bottom_right", Diagonal::kBottomRight), {37, 277.75}, {kLn3, kLn4}));
   Literal offset = diagonal("diagonal_offset_1", Diagonal::kOffset);
   offset.diagonal_offset = 1;
   all->push_back(with(offset, {5.5, 37}, {kLn2, kLn3}));
@@ -125,8 +126,10 @@ void add_windows(std::vector<Literal>* all) {
     l.options.window_right = right;
     return l;
   };
-  all->push_back(with(window("window_left_1_causal", 1, 0), {1, 5.5, 55, 550}, {0, kLn2, kLn2, kLn2}));
-  all->push_back(with(window("window_left_0_right_1", 0, 1), {5.5, 55, 550, 1000}, {kLn2, kLn2, kLn2, 0}));
+  all->push_back(
+      with(window("window_left_1_causal", 1, 0), {1, 5.5, 55, 550}, {0, kLn2, kLn2, kLn2}));
+  all->push_back(
+      with(window("window_left_0_right_1", 0, 1), {5.5, 55, 550, 1000}, {kLn2, kLn2, kLn2, 0}));
   all->push_back(with(window("window_left_2", 2, -1), {277.75, 277.75, 277.75, 370},
                       {kLn4, kLn4, kLn4, kLn3}));
   all->push_back(with(window("window_right_2", -1, 2), {37, 277.75, 277.75, 277.75},

@@ -48,7 +48,8 @@ Expected<KernelPlan> OracleBackend::plan(const AttentionKey&, const Env&) const 
 
 Status OracleBackend::execute(const KernelPlan&, const AttentionParams& params,
                               const Buffers& buffers, const Launch&) const {
-  if (cannot_run && cannot_run(params)) return Status(StatusCode::kInternal, "[mock] cannot run it");
+  if (cannot_run && cannot_run(params))
+    return Status(StatusCode::kInternal, "[mock] cannot run it");
   AttentionRequest request;
   static_cast<Buffers&>(request) = buffers;
   request.options = options_of(params);
@@ -70,14 +71,27 @@ BackendInfo oracle_info() {
   for (const Dtype dtype : {Dtype::kF32, Dtype::kF64, Dtype::kBf16, Dtype::kF16}) {
     info.forward.dtypes.push_back({dtype, dtype, dtype, 1e-2});
   }
-  info.forward.features = {
-      Feature::kCausal,      Feature::kWindowLeft,          Feature::kWindowRight,
-      Feature::kSoftcap,     Feature::kDiagonalBottomRight, Feature::kDiagonalOffset,
-      Feature::kDropout,     Feature::kDiagonalPerSequence, Feature::kAttnMask,
-      Feature::kAttnBias,    Feature::kAlibi,               Feature::kSinks,
-      Feature::kSegmentIds,  Feature::kSeqlensQ,            Feature::kSeqlensKv,
-      Feature::kLse,         Feature::kScoresOut,           Feature::kGqa,
-      Feature::kHeadDimsDiffer, Feature::kSeqlenQGreaterKv, Feature::kNonFiniteBehindMask};
+  info.forward.features = {Feature::kCausal,
+                           Feature::kWindowLeft,
+                           Feature::kWindowRight,
+                           Feature::kSoftcap,
+                           Feature::kDiagonalBottomRight,
+                           Feature::kDiagonalOffset,
+                           Feature::kDropout,
+                           Feature::kDiagonalPerSequence,
+                           Feature::kAttnMask,
+                           Feature::kAttnBias,
+                           Feature::kAlibi,
+                           Feature::kSinks,
+                           Feature::kSegmentIds,
+                           Feature::kSeqlensQ,
+                           Feature::kSeqlensKv,
+                           Feature::kLse,
+                           Feature::kScoresOut,
+                           Feature::kGqa,
+                           Feature::kHeadDimsDiffer,
+                           Feature::kSeqlenQGreaterKv,
+                           Feature::kNonFiniteBehindMask};
   info.forward.head_dim_qk = {1, 1024, 1};
   info.forward.head_dim_v = {1, 1024, 1};
   return info;

@@ -10,8 +10,8 @@
 
 namespace regard::test {
 
-/// A backend that answers with the oracle's truth, or with what is left of it after a planted fault:
-/// right by construction, slow, and free to claim whatever a test wants.
+/// A backend that answers with the oracle's truth, or with what is left of it after a planted
+/// fault: right by construction, slow, and free to claim whatever a test wants.
 class OracleBackend : public Backend {
  public:
   explicit OracleBackend(BackendInfo info, oracle::Fault fault = oracle::Fault::kNone)

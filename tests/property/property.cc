@@ -1,0 +1,45 @@
+#include "tests/property/property.h"
+
+#include "oracle/rules.h"
+
+namespace regard::test {
+
+AttentionRequest single_sequence(const AttentionRequest& request, std::int64_t b) {
+  const oracle::Rules rules(request, oracle::Fault::kNone);
+  const std::int64_t len_q = rules.len_q(b), len_kv = rules.len_kv(b);
+  AttentionRequest r = request;
+  for (TensorView* view : {&r.q, &r.k, &r.v, &r.out, &r.lse, &r.attn_mask, &r.attn_bias,
+                           &r.segment_ids_q, &r.segment_ids_kv, &r.diagonal_offsets}) {
+    *view = slice(*view, 0, b, 1);
+  }
+  if (r.alibi_slopes.rank == 2) r.alibi_slopes = slice(r.alibi_slopes, 0, b, 1);
+  for (TensorView* view : {&r.q, &r.out, &r.lse, &r.attn_mask, &r.attn_bias}) {
+    *view = slice(*view, 2, 0, len_q);
+  }
+  for (TensorView* view : {&r.k, &r.v}) *view = slice(*view, 2, 0, len_kv);
+  for (TensorView* view : {&r.attn_mask, &r.attn_bias}) *view = slice(*view, 3, 0, len_kv);
+  r.segment_ids_q = slice(r.segment_ids_q, 1, 0, len_q);
+  r.segment_ids_kv = slice(r.segment_ids_kv, 1, 0, len_kv);
+  r.seqlens_q = r.seqlens_kv = {};
+  return r;
+}
+
+AttentionRequest some_keys(AttentionRequest r, std::int64_t begin, std::int64_t end) {
+  for (TensorView* view : {&r.k, &r.v}) *view = slice(*view, 2, begin, end - begin);
+  for (TensorView* view : {&r.attn_mask, &r.attn_bias}) *view = slice(*view, 3, begin, end - begin);
+  r.segment_ids_kv = slice(r.segment_ids_kv, 1, begin, end - begin);
+  if (r.options.diagonal == Diagonal::kOffset) r.diagonal_offset -= begin;
+  if (begin > 0) r.sinks = {};  // once, with the first keys
+  return r;
+}
+
+AttentionRequest some_queries(AttentionRequest r, std::int64_t begin, std::int64_t end) {
+  for (TensorView* view : {&r.q, &r.out, &r.lse, &r.attn_mask, &r.attn_bias}) {
+    *view = slice(*view, 2, begin, end - begin);
+  }
+  r.segment_ids_q = slice(r.segment_ids_q, 1, begin, end - begin);
+  if (r.options.diagonal == Diagonal::kOffset) r.diagonal_offset += begin;
+  return r;
+}
+
+}  // namespace regard::test

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "conformance/problem.h"
+#include "tests/support/backends.h"
+#include "tests/support/tensors.h"
+
+// Laws that relate two calls to each other, on every unit of every backend. The oracle says what is
+// right; these say what stays the same, most of them to the bit.
+
+namespace regard::test {
+
+class Property : public testing::TestWithParam<Forced> {
+ protected:
+  Property() : context_(make_context(GetParam().isa, 3)) {}
+
+  /// A problem with dense tensors.
+  static conformance::Problem problem_of(const std::string& text) {
+    return conformance::make_problem(parse_case(text).value(),
+                                     {conformance::Guard::kCanaries, /*dense=*/true});
+  }
+  void run(const AttentionRequest& request) { run_forced(*context_, request, GetParam()); }
+  /// The same request into outputs of its own.
+  AttentionRequest run_anew(AttentionRequest request) {
+    tensors_.renew_outputs(&request);
+    run(request);
+    return request;
+  }
+
+  std::unique_ptr<Context> context_;
+  Tensors tensors_;
+};
+
+/// The request of sequence `b` alone, cut to its lengths: no padding, no lengths.
+AttentionRequest single_sequence(const AttentionRequest& request, std::int64_t b);
+
+/// Keys [begin, end) of a request alone. A diagonal must be an offset.
+AttentionRequest some_keys(AttentionRequest request, std::int64_t begin, std::int64_t end);
+
+/// Queries [begin, end) of a request alone. A diagonal must be an offset.
+AttentionRequest some_queries(AttentionRequest request, std::int64_t begin, std::int64_t end);
+
+}  // namespace regard::test
+
+#define REGARD_INSTANTIATE_PROPERTIES(suite)                                               \
+  INSTANTIATE_TEST_SUITE_P(All, suite, testing::ValuesIn(regard::test::forced_backends()), \
+                           [](const auto& param) { return regard::test::name_of(param.param); })

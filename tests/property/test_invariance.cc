@@ -1,0 +1,189 @@
+#include "tests/property/property.h"
+
+// What a row's bits may not depend on: other sequences, padding, strides, the order of heads, the
+// extents that a plan was made for.
+
+namespace regard {
+namespace {
+
+using conformance::Problem;
+using test::slice;
+using test::unequal;
+
+class Invariance : public test::Property {};
+
+const char* const kBatches[] = {
+    "b6 hq2 sq65 skv127 d32 f32 lens lse seed=1",
+    "b6 hq4 hkv2 sq65 skv65 d16 f32 lens causal diag=br lse poison seed=2",
+    "b7 hq2 sq127 skv63 d33 bf16 lens causal diag=tl window=20,0 alibi lse seed=3",
+    "b5 hq2 sq33 skv300 d64 f16 lens mask bias segments softcap=5 sinks lse poison seed=4",
+    "b5 hq6 hkv3 sq17 skv129 d8 dv24 f32 lens causal diag=seq mask=B,1,Sq,Skv lse seed=5",
+    "b6 hq2 sq65 skv65 d16 f32 bias=1,H,1,Skv causal lse seed=6",
+};
+
+// Lengths, a padded batch and a loop over sequences are one thing.
+TEST_P(Invariance, ABatchIsItsSequences) {
+  for (const char* text : kBatches) {
+    const Problem problem = problem_of(text);
+    const AttentionRequest& whole = problem.request();
+    run(whole);
+    for (std::int64_t b = 0; b < whole.q.shape[0]; ++b) {
+      const AttentionRequest cut = test::single_sequence(whole, b);
+      const AttentionRequest alone = run_anew(cut);
+      EXPECT_EQ(unequal(cut.out, alone.out), "") << text << " b " << b;
+      EXPECT_EQ(unequal(cut.lse, alone.lse), "") << text << " b " << b;
+    }
+  }
+}
+
+TEST_P(Invariance, ABatchBackwardsIsTheBatchBackwards) {
+  const Problem problem = problem_of("b5 hq2 sq65 skv127 d32 f32 causal diag=br mask lse seed=8");
+  const AttentionRequest& whole = problem.request();
+  run(whole);
+  AttentionRequest backwards = whole;
+  for (TensorView* view : {&backwards.q, &backwards.k, &backwards.v, &backwards.attn_mask}) {
+    *view = slice(*view, 0, 4, 5);
+    view->strides[0] = -view->strides[0];
+    *view = tensors_.copy(*view);  // the core takes no negative strides
+  }
+  backwards = run_anew(backwards);
+  for (std::int64_t b = 0; b < 5; ++b) {
+    EXPECT_EQ(unequal(slice(whole.out, 0, b, 1), slice(backwards.out, 0, 4 - b, 1)), "") << b;
+    EXPECT_EQ(unequal(slice(whole.lse, 0, b, 1), slice(backwards.lse, 0, 4 - b, 1)), "") << b;
+  }
+}
+
+TEST_P(Invariance, StridesDecideNoBit) {
+  for (const char* text : {"b2 hq4 hkv2 sq65 skv127 d33 f32 causal diag=br mask bias lse poison",
+                           "b2 hq4 hkv4 sq65 skv65 d32 dv16 bf16 window=9,9 lse",
+                           "b3 hq2 sq33 skv65 d64 f16 segments sinks lse poison"}) {
+    const Problem problem = problem_of(text);
+    const AttentionRequest& dense = problem.request();
+    run(dense);
+    const std::initializer_list<int> orders[] = {
+        {0, 1, 2, 3}, {0, 2, 1, 3}, {1, 0, 2, 3}, {2, 0, 1, 3}, {2, 1, 0, 3}};
+    for (const auto order : orders) {
+      for (const std::int64_t padding : {0, 5}) {
+        AttentionRequest other = dense;
+        for (TensorView* view : {&other.q, &other.k, &other.v, &other.out}) {
+          *view = tensors_.copy(*view, order, padding);
+        }
+        // Masks may even be transposed.
+        if (other.attn_mask.present())
+          other.attn_mask = tensors_.copy(other.attn_mask, {3, 2, 0, 1});
+        if (other.attn_bias.present())
+          other.attn_bias = tensors_.copy(other.attn_bias, {1, 3, 2, 0}, 1);
+        other.lse = tensors_.copy(other.lse, {2, 0, 1}, padding);
+        run(other);
+        EXPECT_EQ(unequal(dense.out, other.out), "") << text;
+        EXPECT_EQ(unequal(dense.lse, other.lse), "") << text;
+      }
+    }
+  }
+}
+
+TEST_P(Invariance, ExpandedIsMaterialised) {
+  const Problem problem = problem_of("b3 hq4 hkv4 sq65 skv65 d32 f32 mask=B,H,Sq,Skv bias lse");
+  AttentionRequest expanded = problem.request();
+  for (TensorView* view : {&expanded.k, &expanded.v, &expanded.attn_mask}) view->strides[1] = 0;
+  expanded.v.strides[0] = expanded.attn_bias.strides[0] = expanded.attn_bias.strides[2] = 0;
+  run(expanded);
+  AttentionRequest materialised = expanded;
+  for (TensorView* view :
+       {&materialised.k, &materialised.v, &materialised.attn_mask, &materialised.attn_bias}) {
+    *view = tensors_.copy(*view);
+  }
+  materialised = run_anew(materialised);
+  EXPECT_EQ(unequal(expanded.out, materialised.out), "");
+  EXPECT_EQ(unequal(expanded.lse, materialised.lse), "");
+}
+
+TEST_P(Invariance, ABroadcastMaskIsItsCopies) {
+  const Problem problem =
+      problem_of("b3 hq2 sq65 skv65 d16 f32 mask=1,1,Sq,Skv bias=B,1,1,Skv lse");
+  const AttentionRequest& narrow = problem.request();
+  run(narrow);
+  AttentionRequest wide = narrow;
+  const auto widen = [](TensorView view) {
+    const std::int64_t shape[] = {3, 2, 65, 65};
+    for (int dim = 0; dim < 4; ++dim) {
+      if (view.shape[dim] == 1) view.strides[dim] = 0;
+      view.shape[dim] = shape[dim];
+    }
+    return view;
+  };
+  wide.attn_mask = tensors_.copy(widen(narrow.attn_mask));
+  wide.attn_bias = tensors_.copy(widen(narrow.attn_bias));
+  wide = run_anew(wide);
+  EXPECT_EQ(unequal(narrow.out, wide.out), "");
+  EXPECT_EQ(unequal(narrow.lse, wide.lse), "");
+}
+
+// A mask that spells a window out is the window: what tiles skip is what elements hide.
+TEST_P(Invariance, AMaskIsTheWindowItSpells) {
+  for (const char* dtype : {"f32", "bf16", "f16"}) {
+    const Problem problem = problem_of(
+        std::string("b2 hq4 hkv2 sq65 skv130 d40 dv24 diag=br window=9,2 mask=1,1,Sq,Skv lse ") +
+        dtype);
+    const AttentionRequest& both = problem.request();
+    conformance::for_each_element(both.attn_mask,
+                                  [](const std::int64_t(&at)[4], unsigned char* element) {
+                                    const std::int64_t distance = at[3] - (at[2] + 130 - 65);
+                                    *element = distance >= -9 && distance <= 2 ? 1 : 0;
+                                  });
+    AttentionRequest window = both, mask = both;
+    window.attn_mask = {};
+    mask.options.window_left = mask.options.window_right = kUnlimited;
+    mask.options.diagonal = Diagonal::kUnnamed;
+    window = run_anew(window);
+    mask = run_anew(mask);
+    EXPECT_EQ(unequal(window.out, mask.out), "") << dtype;
+    EXPECT_EQ(unequal(window.lse, mask.lse), "") << dtype;
+  }
+}
+
+// The same heads in another order give the same rows in that order.
+TEST_P(Invariance, HeadsAreIndependent) {
+  const Problem problem = problem_of("b2 hq6 hkv3 sq65 skv65 d32 bf16 causal lse seed=9");
+  const AttentionRequest& whole = problem.request();
+  run(whole);
+  for (std::int64_t group = 0; group < 3; ++group) {
+    AttentionRequest cut = whole;
+    for (TensorView* view : {&cut.q, &cut.out, &cut.lse}) *view = slice(*view, 1, 2 * group, 2);
+    for (TensorView* view : {&cut.k, &cut.v}) *view = slice(*view, 1, group, 1);
+    const AttentionRequest alone = run_anew(cut);
+    EXPECT_EQ(unequal(cut.out, alone.out), "") << group;
+    EXPECT_EQ(unequal(cut.lse, alone.lse), "") << group;
+  }
+}
+
+// A plan serves every smaller call, with the bits of the call's own plan.
+TEST_P(Invariance, APlanForMoreGivesTheSameBits) {
+  const AttentionParams large =
+      parse_case("b9 hq2 sq300 skv700 d32 f32 causal diag=br lens lse").value().params;
+  Policy policy;
+  policy.only = std::vector<BackendRef>{GetParam().backend};
+  const Plan plan_for_more = plan(*context_, large, policy).value();
+  std::vector<std::int64_t> memory(
+      static_cast<std::size_t>(plan_for_more.workspace_bytes()) / 8 + 8, -1);
+  void* start = memory.data();
+  std::size_t room = memory.size() * 8;
+  std::align(64, static_cast<std::size_t>(plan_for_more.workspace_bytes()), start, room);
+  for (const char* text : {"b1 hq2 sq1 skv1 d32 f32 causal diag=br lens lse",
+                           "b2 hq2 sq65 skv64 d32 f32 causal diag=br lens lse",
+                           "b9 hq2 sq33 skv700 d32 f32 causal diag=br lens lse",
+                           "b3 hq2 sq300 skv129 d32 f32 causal diag=br lens lse"}) {
+    const Problem problem = problem_of(text);
+    const AttentionRequest own = run_anew(problem.request());
+    const Launch launch{nullptr, nullptr, {start, room}};
+    const Status status = execute(plan_for_more, problem.request(), launch);
+    ASSERT_TRUE(status.ok()) << text << ": " << status.to_string();
+    EXPECT_EQ(unequal(own.out, problem.request().out), "") << text;
+    EXPECT_EQ(unequal(own.lse, problem.request().lse), "") << text;
+  }
+}
+
+REGARD_INSTANTIATE_PROPERTIES(Invariance);
+
+}  // namespace
+}  // namespace regard
