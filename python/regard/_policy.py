@@ -1,0 +1,43 @@
+"""Policies for a stretch of code."""
+
+from __future__ import annotations
+
+from contextvars import Token
+from types import TracebackType
+from typing import Any
+
+from . import _core
+
+
+class policy:  # noqa: N801 - used as a function, as contextlib.suppress is
+    """Applies a policy to every call inside the with statement: policy(only=["math"]).
+
+    The scope belongs to the context of contextvars: another thread or asyncio task that runs meanwhile
+    is not touched. Scopes nest: `only` narrows, the rest overrules; replace=True hides outer scopes.
+    """
+
+    def __init__(self, value: _core.Policy | None = None, /, *, replace: bool = False,
+                 **fields: Any) -> None:
+        if value is not None and fields:
+            raise TypeError("policy() takes a regard.Policy or fields, and both were given")
+        if value is not None and not isinstance(value, _core.Policy):
+            raise TypeError(f"policy() takes a regard.Policy or fields, not {value!r}")
+        self.value = _core.Policy(**fields) if value is None else value
+        self._replace = replace
+        self._token: Token | None = None
+
+    def __enter__(self) -> _core.Policy:
+        if self._token is not None:
+            raise RuntimeError("this policy scope is open already; make another with regard.policy()")
+        outer = _core.scopes.get(None)
+        self._token = _core.scopes.set(_core.with_scope(outer, self.value, self._replace))
+        return self.value
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        token, self._token = self._token, None
+        assert token is not None, "left without having been entered"
+        _core.scopes.reset(token)
+
+    def __repr__(self) -> str:
+        return f"regard.policy({self.value!r}{', replace=True' if self._replace else ''})"

@@ -1,0 +1,152 @@
+#include "arguments.h"
+
+#include <string>
+
+#include "errors.h"
+#include "numpy_api.h"
+
+namespace regard::python {
+namespace {
+
+constexpr const char* kNames[kArgCount] = {"q",
+                                           "k",
+                                           "v",
+                                           "attn_mask",
+                                           "attn_bias",
+                                           "is_causal",
+                                           "diagonal",
+                                           "window",
+                                           "softmax_scale",
+                                           "softcap",
+                                           "alibi_slopes",
+                                           "sinks",
+                                           "seqlens_q",
+                                           "seqlens_kv",
+                                           "segment_ids_q",
+                                           "segment_ids_kv",
+                                           "dropout_p",
+                                           "seed",
+                                           "layout",
+                                           "backend",
+                                           "policy",
+                                           "return_lse",
+                                           "return_scores",
+                                           "return_saved",
+                                           "out"};
+constexpr Py_ssize_t kPositional = 3;
+
+PyObject* interned[kArgCount];
+
+/// The argument of that name at or after `from`, around the end; kArgCount where there is none.
+int find(PyObject* name, int from) {
+  for (int i = 0; i < kArgCount; ++i) {
+    const int at = from + i < kArgCount ? from + i : from + i - kArgCount;
+    if (interned[at] == name) return at;
+  }
+  // A name that was made at run time need not be interned.
+  for (int at = 0; at < kArgCount; ++at) {
+    if (PyUnicode_CompareWithASCIIString(name, kNames[at]) == 0) return at;
+  }
+  return kArgCount;
+}
+
+std::string accepted_keywords() {
+  std::string text;
+  for (const char* name : kNames) text += (text.empty() ? "" : ", ") + std::string(name);
+  return text;
+}
+
+}  // namespace
+
+const char* name_of(Arg arg) noexcept { return kNames[arg]; }
+
+bool intern_argument_names() noexcept {
+  for (int i = 0; i < kArgCount; ++i) {
+    interned[i] = PyUnicode_InternFromString(kNames[i]);
+    if (interned[i] == nullptr) return false;
+  }
+  return true;
+}
+
+Arguments parse_arguments(const char* function, const CallArgs& call) {
+  Arguments arguments;
+  if (call.positional > kPositional) {
+    raise_type(std::string(function) + "() takes q, k and v by position, and " +
+               std::to_string(call.positional) + " were given; the options are keywords");
+  }
+  for (Py_ssize_t i = 0; i < call.positional; ++i) arguments.value[i] = call.values[i];
+  const Py_ssize_t count = call.keywords == nullptr ? 0 : PyTuple_GET_SIZE(call.keywords);
+  int next = 0;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* const name = PyTuple_GET_ITEM(call.keywords, i);
+    const int at = find(name, next);
+    if (at == kArgCount) {
+      raise_type(std::string(function) + "() got an unexpected keyword " + repr(name) +
+                 "; accepted are " + accepted_keywords());
+    }
+    if (arguments.value[at] != nullptr) {
+      raise_type(std::string(function) + "() got " + kNames[at] + " twice");
+    }
+    arguments.value[at] = call.values[call.positional + i];
+    next = at + 1 < kArgCount ? at + 1 : 0;
+  }
+  return arguments;
+}
+
+bool read_bool(PyObject* object, const char* name) {
+  if (object == Py_True) return true;
+  if (object == Py_False) return false;
+  if (!PyArray_IsScalar(object, Bool)) {
+    raise_type(std::string(name) + " (" + repr(object) + ") must be True or False");
+  }
+  return PyObject_IsTrue(object) == 1;
+}
+
+double read_double(PyObject* object, const char* name) {
+  if (PyFloat_CheckExact(object)) return PyFloat_AS_DOUBLE(object);
+  if (!PyBool_Check(object) && PyNumber_Check(object)) {
+    const double value = PyFloat_AsDouble(object);
+    if (value != -1.0 || PyErr_Occurred() == nullptr) return value;
+    PyErr_Clear();
+  }
+  raise_type(std::string(name) + " (" + repr(object) + ") must be a number");
+}
+
+std::int64_t read_int64(PyObject* object, const char* name) {
+  if (PyBool_Check(object) || !PyIndex_Check(object)) {
+    raise_type(std::string(name) + " (" + repr(object) + ") must be an integer");
+  }
+  const nb::object index = nb::steal(PyNumber_Index(object));
+  if (!index.is_valid()) throw nb::python_error();
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+  if (overflow != 0) {
+    raise_value(std::string(name) + " (" + repr(object) + ") must fit 64 bits with a sign");
+  }
+  return value;
+}
+
+std::uint64_t read_uint64(PyObject* object, const char* name) {
+  if (PyBool_Check(object) || !PyIndex_Check(object)) {
+    raise_type(std::string(name) + " (" + repr(object) + ") must be an integer, 0 to 2**64 - 1");
+  }
+  const nb::object index = nb::steal(PyNumber_Index(object));
+  if (!index.is_valid()) throw nb::python_error();
+  const unsigned long long value = PyLong_AsUnsignedLongLong(index.ptr());
+  if (PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    raise_value(std::string(name) + " (" + repr(object) + ") must be 0 to 2**64 - 1");
+  }
+  return value;
+}
+
+const char* read_text(PyObject* object, const char* name, const char* accepted) {
+  if (!PyUnicode_Check(object)) {
+    raise_type(std::string(name) + " (" + repr(object) + ") must be " + accepted);
+  }
+  const char* text = PyUnicode_AsUTF8(object);
+  if (text == nullptr) throw nb::python_error();
+  return text;
+}
+
+}  // namespace regard::python

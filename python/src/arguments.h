@@ -1,0 +1,73 @@
+#pragma once
+
+#include <Python.h>
+
+#include <cstdint>
+
+// The arguments of attention and explain. They are read from CPython's own calling convention: with
+// this many keywords nanobind's dispatcher would cost more than the whole call may, and its error
+// for an unknown keyword names the overloads, not the keyword.
+
+namespace regard::python {
+
+enum Arg : int {
+  kQ = 0,
+  kK,
+  kV,
+  kAttnMask,
+  kAttnBias,
+  kIsCausal,
+  kDiagonal,
+  kWindow,
+  kSoftmaxScale,
+  kSoftcap,
+  kAlibiSlopes,
+  kSinks,
+  kSeqlensQ,
+  kSeqlensKv,
+  kSegmentIdsQ,
+  kSegmentIdsKv,
+  kDropoutP,
+  kSeed,
+  kLayout,
+  kBackend,
+  kPolicy,
+  kReturnLse,
+  kReturnScores,
+  kReturnSaved,
+  kOut,
+  kArgCount
+};
+
+/// What a vectorcall passes.
+struct CallArgs {
+  PyObject* const* values;
+  Py_ssize_t positional;
+  PyObject* keywords;  // a tuple of names, or null
+};
+
+/// Borrowed; null where the caller gave nothing.
+struct Arguments {
+  PyObject* value[kArgCount] = {};
+
+  /// The object, or null where it is absent or None.
+  PyObject* given(Arg arg) const noexcept { return value[arg] == Py_None ? nullptr : value[arg]; }
+};
+
+const char* name_of(Arg arg) noexcept;
+
+/// Makes the interned names; once, before the first parse. False with a Python error set.
+bool intern_argument_names() noexcept;
+
+/// Raises TypeError for too many positional arguments, an unknown or a repeated keyword.
+Arguments parse_arguments(const char* function, const CallArgs& call);
+
+// Values; each raises an error that names the argument, its value and what is accepted.
+bool read_bool(PyObject* object, const char* name);
+double read_double(PyObject* object, const char* name);
+std::int64_t read_int64(PyObject* object, const char* name);
+std::uint64_t read_uint64(PyObject* object, const char* name);
+/// UTF-8 text that lives as long as the object.
+const char* read_text(PyObject* object, const char* name, const char* accepted);
+
+}  // namespace regard::python

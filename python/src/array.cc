@@ -1,0 +1,172 @@
+#include "array.h"
+
+#include <atomic>
+#include <cstring>
+#include <string>
+
+#include "dlpack.h"
+
+namespace regard::python {
+namespace {
+
+constexpr const char* kAcceptedArrays =
+    "a NumPy array or an object with __dlpack__ on a CPU, of float64, float32, float16 or bfloat16";
+
+// ml_dtypes registers bfloat16 with NumPy when it is imported; the number it gets is the process's.
+std::atomic<int> bf16_typenum{-1};
+
+bool is_bf16(PyArrayObject* array, int typenum) {
+  if (typenum < NPY_USERDEF) return false;
+  const int known = bf16_typenum.load(std::memory_order_relaxed);
+  if (known >= 0) return typenum == known;
+  const char* name = PyArray_DESCR(array)->typeobj->tp_name;
+  const char* dot = std::strrchr(name, '.');
+  if (std::strcmp(dot == nullptr ? name : dot + 1, "bfloat16") != 0) return false;
+  bf16_typenum.store(typenum, std::memory_order_relaxed);
+  return true;
+}
+
+std::string shape_of(PyArrayObject* array) {
+  std::string text = "(";
+  for (int i = 0; i < PyArray_NDIM(array); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(PyArray_DIM(array, i));
+  }
+  return text + ")";
+}
+
+/// False where regard has no such type.
+bool dtype_of(PyArrayObject* array, Dtype* dtype) {
+  const int typenum = PyArray_TYPE(array);
+  switch (typenum) {
+    case NPY_FLOAT: *dtype = Dtype::kF32; return true;
+    case NPY_DOUBLE: *dtype = Dtype::kF64; return true;
+    case NPY_HALF: *dtype = Dtype::kF16; return true;
+    case NPY_BOOL: *dtype = Dtype::kBool; return true;
+    case NPY_BYTE: *dtype = Dtype::kI8; return true;
+    case NPY_UBYTE: *dtype = Dtype::kU8; return true;
+    case NPY_INT: *dtype = Dtype::kI32; return true;
+    case NPY_LONG:
+    case NPY_LONGLONG: *dtype = Dtype::kI64; return true;
+    default: *dtype = Dtype::kBf16; return is_bf16(array, typenum);
+  }
+}
+
+// A masked array's mask would be dropped without a word.
+void refuse_masked(PyObject* object, const char* name) {
+  if (PyArray_CheckExact(object)) return;
+  const nb::object masked = nb::module_::import_("numpy.ma").attr("MaskedArray");
+  if (PyObject_IsInstance(object, masked.ptr()) == 1) {
+    raise_type(std::string(name) + " is a masked array, whose mask means nothing here; pass " +
+               name + ".filled(...) and an attn_mask");
+  }
+}
+
+/// torch, where `object` is one of its tensors; it is imported already, then.
+nb::object torch_of(PyObject* object) {
+  const char* type = Py_TYPE(object)->tp_name;
+  const nb::object module =
+      nb::getattr(nb::handle((PyObject*)Py_TYPE(object)), "__module__", nb::none());
+  const bool torch = nb::isinstance<nb::str>(module) &&
+                     std::strncmp(nb::borrow<nb::str>(module).c_str(), "torch", 5) == 0;
+  if (!torch && std::strcmp(type, "Tensor") != 0) return {};
+  PyObject* const modules = PyImport_GetModuleDict();
+  PyObject* const found = PyDict_GetItemString(modules, "torch");
+  if (found == nullptr) return {};
+  const nb::object tensor = nb::getattr(nb::handle(found), "Tensor", nb::none());
+  if (PyObject_IsInstance(object, tensor.ptr()) != 1) {
+    PyErr_Clear();
+    return {};
+  }
+  return nb::borrow(found);
+}
+
+nb::dlpack::dtype dlpack_dtype(Dtype dtype) {
+  const auto code =
+      dtype == Dtype::kBf16 ? nb::dlpack::dtype_code::Bfloat : nb::dlpack::dtype_code::Float;
+  return {static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(8 * size_of(dtype)), 1};
+}
+
+nb::object import_bfloat16() {
+  try {
+    return nb::module_::import_("ml_dtypes").attr("bfloat16");
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_ImportError)) throw;
+  }
+  raise_type("a bfloat16 result as a NumPy array needs the package ml_dtypes");
+}
+
+}  // namespace
+
+bool is_array(PyObject* object) {
+  return PyArray_Check(object) || PyObject_HasAttrString(object, "__dlpack__") == 1;
+}
+
+Array array_from(PyObject* object, const char* name) {
+  Array result;
+  if (PyArray_Check(object)) {
+    refuse_masked(object, name);
+    result.array = reinterpret_cast<PyArrayObject*>(object);
+    if (dtype_of(result.array, &result.dtype)) return result;
+    raise_type("dtype of " + std::string(name) + " (" +
+               nb::str(nb::handle((PyObject*)PyArray_DESCR(result.array))).c_str() +
+               ") must be one that regard has: float64, float32, float16, bfloat16, bool, int32 or "
+               "int64");
+  }
+  if (PyObject_HasAttrString(object, "__dlpack__") == 1) return array_from_dlpack(object, name);
+  raise_type(std::string(name) + " (" + Py_TYPE(object)->tp_name + ") must be " + kAcceptedArrays);
+}
+
+std::string describe_array(const Array& array) {
+  const char* name = "bfloat16";
+  switch (array.dtype) {
+    case Dtype::kF64: name = "float64"; break;
+    case Dtype::kF32: name = "float32"; break;
+    case Dtype::kF16: name = "float16"; break;
+    case Dtype::kBool: name = "bool"; break;
+    case Dtype::kI8: name = "int8"; break;
+    case Dtype::kU8: name = "uint8"; break;
+    case Dtype::kI32: name = "int32"; break;
+    case Dtype::kI64: name = "int64"; break;
+    default: break;
+  }
+  return std::string(name) + " " + shape_of(array.array);
+}
+
+int typenum_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF64: return NPY_DOUBLE;
+    case Dtype::kF32: return NPY_FLOAT;
+    case Dtype::kF16: return NPY_HALF;
+    default: break;
+  }
+  return NPY_UINT16;  // bf16's bits
+}
+
+nb::object new_array(int rank, const npy_intp* shape, int typenum) {
+  PyObject* const made = PyArray_EMPTY(rank, shape, typenum, 0);
+  if (made == nullptr) throw nb::python_error();
+  return nb::steal(made);
+}
+
+nb::object converted(PyArrayObject* array, int typenum) {
+  constexpr int kFlags =
+      NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | NPY_ARRAY_NOTSWAPPED | NPY_ARRAY_FORCECAST;
+  PyArray_Descr* const type = PyArray_DescrFromType(typenum);  // FromArray takes the reference
+  PyObject* const made = PyArray_FromArray(array, type, kFlags);
+  if (made == nullptr) throw nb::python_error();
+  return nb::steal(made);
+}
+
+nb::object as_kind_of(PyObject* like, const nb::object& array, Dtype dtype) {
+  if (PyArray_Check(like)) return array;
+  nb::object library = torch_of(like);
+  if (!library.is_valid() && PyObject_HasAttrString(like, "__array_namespace__") == 1) {
+    library = nb::handle(like).attr("__array_namespace__")();
+  }
+  if (!library.is_valid()) {
+    return dtype == Dtype::kBf16 ? nb::object(array.attr("view")(import_bfloat16())) : array;
+  }
+  return library.attr("from_dlpack")(dlpack_export(array, dlpack_dtype(dtype)));
+}
+
+}  // namespace regard::python

@@ -1,0 +1,40 @@
+#pragma once
+
+#include "errors.h"
+#include "numpy_api.h"
+#include "regard/tensor.h"
+
+namespace regard::python {
+
+/// Somebody's memory as a NumPy array. bf16 may stand in a uint16 array: NumPy alone has no such
+/// type, so `dtype` is the one that counts.
+struct Array {
+  PyArrayObject* array = nullptr;
+  Dtype dtype = Dtype::kF32;
+  nb::object owner;  // keeps `array` alive; null where the caller's own argument does
+};
+
+/// A NumPy array as it is, or a view of an object with __dlpack__ on a CPU. Raises for everything
+/// else, naming the argument.
+Array array_from(PyObject* object, const char* name);
+
+/// True where the object is a NumPy array or offers DLPack.
+bool is_array(PyObject* object);
+
+/// "float32 (2, 8, 128, 64)", for messages.
+std::string describe_array(const Array& array);
+
+/// The NumPy type number that stores a Dtype; bf16 where `ml_dtypes` may be imported for it.
+int typenum_of(Dtype dtype);
+
+/// A new C-ordered array, its elements not set.
+nb::object new_array(int rank, const npy_intp* shape, int typenum);
+
+/// Elements as NumPy stores them: an array of that type with the same elements, C-ordered, native,
+/// aligned. A new reference.
+nb::object converted(PyArrayObject* array, int typenum);
+
+/// A result as the kind of `like`: NumPy stays, torch and array-API libraries get their own.
+nb::object as_kind_of(PyObject* like, const nb::object& array, Dtype dtype);
+
+}  // namespace regard::python

@@ -1,0 +1,134 @@
+#include "bind_attention.h"
+
+#include <string>
+
+#include "bind_policy.h"
+#include "call.h"
+#include "process_context.h"
+#include "python_selection.h"
+#include "regard/case.h"
+
+namespace regard::python {
+namespace {
+
+#define REGARD_SIGNATURE                                                                 \
+  "*, attn_mask=None, attn_bias=None, is_causal=False, diagonal=None, window=(-1, -1), " \
+  "softmax_scale=None, softcap=0.0, alibi_slopes=None, sinks=None, seqlens_q=None, "     \
+  "seqlens_kv=None, segment_ids_q=None, segment_ids_kv=None, dropout_p=0.0, seed=None, " \
+  "layout='BHSD', backend=None, policy=None, return_lse=False, return_scores=None, "     \
+  "return_saved=False, out=None)\n--\n\n"
+
+constexpr const char* kAttentionDoc =
+    "attention(q, k, v, " REGARD_SIGNATURE
+    "softmax(softmax_scale * q @ k.T + ...) @ v of arrays on a CPU.\n\n"
+    "q is [batch, heads, positions, head_dim], or [batch, positions, heads, head_dim] with\n"
+    "layout='BSHD'. Returns out, or a tuple of out, lse and scores, those that were asked for.\n"
+    "docs/semantics.md says what every option means, docs/python.md what arrays are taken.";
+
+constexpr const char* kExplainDoc =
+    "explain(q, k=None, v=None, " REGARD_SIGNATURE
+    "The Selection for a call of attention with these arguments, or for a case in words:\n"
+    "explain('b1 hq8 sq128 d64 f32 causal'). Nothing is computed.";
+
+// Messages of the core speak of [B,H,S,D]; a caller of another layout must be told.
+Status in_callers_words(const Call& call, const Status& status) {
+  if (!call.is_bshd() || status.code() != StatusCode::kInvalidArgument) return status;
+  return Status(status.code(),
+                status.message() + " (shapes and strides in the order BHSD; the layout is BSHD)");
+}
+
+nb::object run_attention(const CallArgs& args) {
+  Call call(parse_arguments("attention", args), /*explain_only=*/false);
+  const AmbientScopes scopes;
+  Context& context = process_context();
+  Status status;
+  {
+    const nb::gil_scoped_release unlocked;
+    status = attention(context, call.request, call.policy);
+  }
+  if (!status.ok()) raise_status(in_callers_words(call, status));
+  return call.result();
+}
+
+/// The rules of the plan, as `regard explain --json` gives them; None where nothing can run.
+nb::object plan_of(Context& context, const AttentionParams& params, const Policy& policy) {
+  const Expected<Plan> made = plan(context, params, policy);
+  if (!made) return nb::none();
+  const KernelPlan& kernel = made->kernel();
+  nb::dict fields;
+  fields["kernel"] = kernel.kernel.c_str();
+  fields["isa"] = to_string(kernel.isa);
+  fields["slots"] = kernel.slots;
+  fields["tile_q"] = kernel.tile_q;
+  fields["tile_kv"] = kernel.tile_kv;
+  fields["workspace_bytes"] = kernel.workspace_bytes;
+  return fields;
+}
+
+nb::object explain_call(const Arguments& arguments) {
+  const Call call(arguments, /*explain_only=*/true);
+  const AmbientScopes scopes;
+  Context& context = process_context();
+  const Expected<AttentionParams> params = describe(call.request);
+  if (!params) raise_status(in_callers_words(call, params.status()));
+  const Selection selection = explain(context, *params, call.policy);
+  return python_selection(selection, call.notes(),
+                          selection.ok() ? plan_of(context, *params, call.policy) : nb::none());
+}
+
+nb::object explain_case(const Arguments& arguments) {
+  for (int i = 0; i < kArgCount; ++i) {
+    const auto arg = static_cast<Arg>(i);
+    if (arg == kQ || arg == kPolicy || arg == kBackend || arguments.given(arg) == nullptr) continue;
+    raise_type(std::string(name_of(arg)) +
+               " was given beside a case in words, which says it itself; accepted are policy and "
+               "backend");
+  }
+  const Policy policy = read_policy(arguments);
+  const Expected<Case> problem = parse_case(read_text(arguments.value[kQ], "case", "text"));
+  if (!problem) raise_status(problem.status());
+  const AmbientScopes scopes;
+  Context& context = process_context();
+  if (!(problem->env == EnvOverrides{})) {  // another machine: no plan of this one
+    const Env env = apply_overrides(context.env(), *problem);
+    return python_selection(explain(problem->params, policy, env), {}, nb::none());
+  }
+  const Selection selection = explain(context, problem->params, policy);
+  return python_selection(selection, {},
+                          selection.ok() ? plan_of(context, problem->params, policy) : nb::none());
+}
+
+PyObject* attention_vectorcall(PyObject*, PyObject* const* values, Py_ssize_t positional,
+                               PyObject* keywords) noexcept {
+  return guarded([&] { return run_attention({values, positional, keywords}); });
+}
+
+PyObject* explain_vectorcall(PyObject*, PyObject* const* values, Py_ssize_t positional,
+                             PyObject* keywords) noexcept {
+  return guarded([&] {
+    const Arguments arguments = parse_arguments("explain", {values, positional, keywords});
+    PyObject* const first = arguments.value[kQ];
+    return first != nullptr && PyUnicode_Check(first) ? explain_case(arguments)
+                                                      : explain_call(arguments);
+  });
+}
+
+template <class F>
+PyCFunction as_method(F* function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
+PyMethodDef methods[] = {
+    {"attention", as_method(attention_vectorcall), METH_FASTCALL | METH_KEYWORDS, kAttentionDoc},
+    {"explain", as_method(explain_vectorcall), METH_FASTCALL | METH_KEYWORDS, kExplainDoc},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+void bind_attention(nb::module_& module) {
+  if (!intern_argument_names() || PyModule_AddFunctions(module.ptr(), methods) != 0) {
+    throw nb::python_error();
+  }
+}
+
+}  // namespace regard::python

@@ -1,0 +1,80 @@
+#include "bind_info.h"
+
+#include <string>
+
+#include "inputs.h"
+#include "process_context.h"
+
+namespace regard::python {
+namespace {
+
+nb::object claims_of(const Claims& claims) {
+  if (!claims.offered) return nb::none();
+  nb::list dtypes;
+  for (const DtypeClaim& claim : claims.dtypes) {
+    nb::dict fields;
+    fields["q"] = to_string(claim.q);
+    fields["kv"] = to_string(claim.kv);
+    fields["out"] = to_string(claim.out);
+    fields["error_bound"] = claim.error_bound;
+    dtypes.append(fields);
+  }
+  nb::list features;
+  for (int i = 0; i < kFeatureCount; ++i) {
+    const auto feature = static_cast<Feature>(i);
+    if (claims.features.has(feature)) features.append(to_string(feature));
+  }
+  nb::dict fields;
+  fields["dtypes"] = dtypes;
+  fields["features"] = features;
+  fields["head_dim_qk"] = nb::make_tuple(claims.head_dim_qk.min, claims.head_dim_qk.max);
+  fields["head_dim_v"] = nb::make_tuple(claims.head_dim_v.min, claims.head_dim_v.max);
+  return fields;
+}
+
+nb::list devices() {
+  nb::list list;
+  for (const BackendInfo& info : process_context().backends()) {
+    nb::dict fields;
+    fields["backend"] = to_string(info.ref).c_str();
+    fields["device"] = to_string(info.device);
+    fields["built"] = info.built;
+    fields["not_built_reason"] =
+        info.built ? nb::none() : nb::object(nb::str(info.not_built_reason.c_str()));
+    fields["min_isa"] = to_string(info.min_isa);
+    fields["determinism"] = to_string(info.determinism);
+    fields["summary"] = info.summary.c_str();
+    fields["forward"] = claims_of(info.forward);
+    fields["backward"] = claims_of(info.backward);
+    list.append(fields);
+  }
+  return list;
+}
+
+nb::dict counters() {
+  const PlanCacheCounters plans = process_context().plan_cache_counters();
+  const CopyCounters copies = copy_counters();
+  nb::dict fields;
+  fields["copies"] = copies.copies;
+  fields["copied_bytes"] = copies.bytes;
+  fields["plan_hits"] = plans.hits;
+  fields["plan_misses"] = plans.misses;
+  fields["workspace_bytes"] = process_context().leased_workspace_bytes();
+  return fields;
+}
+
+}  // namespace
+
+void bind_info(nb::module_& module) {
+  module.def("devices", &devices,
+             "Every backend of this build: what it is, what it computes and how exactly.");
+  module.def("counters", &counters,
+             "What this process has copied, planned and holds as workspace.");
+  module.def(
+      "environment_json", [] { return nb::str(to_json(process_context().env()).c_str()); },
+      "The machine and the environment variables, as JSON.");
+  module.def(
+      "trim", [] { process_context().trim(); }, "Frees workspace that no call is using.");
+}
+
+}  // namespace regard::python

@@ -1,0 +1,80 @@
+#include "bind_merge.h"
+
+#include <string>
+#include <vector>
+
+#include "arguments.h"
+#include "call.h"
+#include "inputs.h"
+#include "regard/request.h"
+
+namespace regard::python {
+namespace {
+
+using nb::literals::operator""_a;
+
+/// One (out, lse) pair of the list.
+StateView read_state(Inputs& inputs, nb::handle pair, const std::string& name) {
+  if ((!PyTuple_Check(pair.ptr()) && !PyList_Check(pair.ptr())) || nb::len(pair) != 2) {
+    raise_type(name + " (" + repr(pair.ptr()) + ") must be a pair (out, lse)");
+  }
+  const nb::object out = pair[0];
+  const nb::object lse = pair[1];
+  StateView state;
+  state.out = inputs.tensor(out.ptr(), (name + ".out").c_str());
+  const std::string lse_name = name + ".lse";
+  Array array = array_from(lse.ptr(), lse_name.c_str());
+  if (PyArray_NDIM(array.array) != 3) {
+    raise_value("rank of " + lse_name + " (" + describe_array(array) +
+                ") must be 3, [batch, heads, positions]");
+  }
+  // Any strides will do here, so the copy that negative ones need is the only one.
+  nb::object dense = converted(array.array, PyArray_TYPE(array.array));
+  array.array = reinterpret_cast<PyArrayObject*>(dense.ptr());
+  state.lse = inputs.output(array, false);
+  inputs.keep(std::move(dense));
+  return state;
+}
+
+nb::object merge(nb::sequence states, nb::str layout) {
+  const bool bshd = read_layout(layout.ptr());
+  Inputs inputs(bshd, /*explain_only=*/false);
+  std::vector<StateView> views;
+  std::size_t n = 0;
+  for (nb::handle pair : states) {
+    views.push_back(read_state(inputs, pair, "states[" + std::to_string(n++) + "]"));
+  }
+  if (views.empty()) raise_value("states ([]) must hold at least one pair (out, lse)");
+  const nb::object like = states[0][0];
+  const TensorView& first = views[0].out;
+  npy_intp shape[4] = {first.shape[0], first.shape[1], first.shape[2], first.shape[3]};
+  const Dtype lse_dtype = first.dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32;
+  const nb::object lse = new_array(3, shape, typenum_of(lse_dtype));
+  if (bshd) std::swap(shape[1], shape[2]);
+  const int typenum = first.dtype == Dtype::kBf16 && PyArray_Check(like.ptr())
+                          ? PyArray_TYPE(reinterpret_cast<PyArrayObject*>(like.ptr()))
+                          : typenum_of(first.dtype);
+  const nb::object out = new_array(4, shape, typenum);
+  const auto array_of = [](const nb::object& object, Dtype dtype) {
+    return Array{reinterpret_cast<PyArrayObject*>(object.ptr()), dtype, {}};
+  };
+  const TensorView out_view = inputs.output(array_of(out, first.dtype), true);
+  const TensorView lse_view = inputs.output(array_of(lse, lse_dtype), false);
+  Status status;
+  {
+    const nb::gil_scoped_release unlocked;
+    status = merge_states(views, out_view, lse_view);
+  }
+  if (!status.ok()) raise_status(status);
+  return nb::make_tuple(as_kind_of(like.ptr(), out, first.dtype),
+                        as_kind_of(like.ptr(), lse, lse_dtype));
+}
+
+}  // namespace
+
+void bind_merge(nb::module_& module) {
+  module.def("merge_states", &merge, "states"_a, nb::kw_only(), "layout"_a = "BHSD",
+             "Merges (out, lse) pairs over disjoint sets of keys into one such pair.");
+}
+
+}  // namespace regard::python

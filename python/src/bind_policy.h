@@ -1,0 +1,32 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <nanobind/stl/string.h>
+
+#include <optional>
+
+#include "regard/policy.h"
+
+namespace regard::python {
+
+/// regard.Policy and the scopes that regard.policy opens.
+void bind_policy(nanobind::module_& module);
+
+/// The value of a regard.Policy, or null for any other object.
+const Policy* policy_in(PyObject* object) noexcept;
+
+/// A backend's name; raises naming the argument.
+BackendRef read_backend(PyObject* object, const char* name);
+
+/// The scopes of the caller's contextvars context, opened on this thread for as long as it lives. A
+/// call never awaits, so the C++ stack of scopes, which is the thread's, holds nobody else's.
+class AmbientScopes {
+ public:
+  AmbientScopes();
+
+ private:
+  std::optional<ScopedPolicy> open_;
+};
+
+}  // namespace regard::python

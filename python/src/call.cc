@@ -1,0 +1,280 @@
+#include "call.h"
+
+#include <cstring>
+#include <random>
+
+#include "bind_policy.h"
+
+namespace regard::python {
+namespace {
+
+Dtype statistics_dtype(Dtype dtype_q) { return dtype_q == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32; }
+
+ScoresKind read_scores_kind(PyObject* object) {
+  constexpr const char* kAccepted = "None, 'scaled', 'edited' or 'probs'";
+  const char* word = read_text(object, "return_scores", kAccepted);
+  for (const ScoresKind kind : {ScoresKind::kScaled, ScoresKind::kEdited, ScoresKind::kProbs}) {
+    if (std::strcmp(word, to_string(kind)) == 0) return kind;
+  }
+  raise_value("return_scores (" + repr(object) + ") must be " + kAccepted);
+}
+
+std::uint64_t fresh_seed() {
+  std::random_device device;
+  return (std::uint64_t{device()} << 32) | device();
+}
+
+std::string tuple_text(const npy_intp (&shape)[4]) {
+  std::string text = "(";
+  for (int i = 0; i < 4; ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  return text + ")";
+}
+
+}  // namespace
+
+bool read_layout(PyObject* object) {
+  if (object == nullptr) return false;
+  const char* word = read_text(object, "layout", "'BHSD' or 'BSHD'");
+  if (std::strcmp(word, "BHSD") == 0) return false;
+  if (std::strcmp(word, "BSHD") == 0) return true;
+  raise_value("layout (" + repr(object) + ") must be 'BHSD' or 'BSHD'");
+}
+
+Policy read_policy(const Arguments& arguments) {
+  Policy policy;
+  if (PyObject* const given = arguments.given(kPolicy); given != nullptr) {
+    const Policy* value = policy_in(given);
+    if (value == nullptr) {
+      raise_type("policy (" + repr(given) + ") must be a regard.Policy");
+    }
+    policy = *value;
+  }
+  if (PyObject* const given = arguments.given(kBackend); given != nullptr) {
+    if (policy.only.has_value()) {
+      raise_value("backend (" + repr(given) + ") and policy.only were both given; expected one");
+    }
+    policy.only = {read_backend(given, "backend")};
+  }
+  return policy;
+}
+
+Call::Call(const Arguments& arguments, bool explain_only)
+    : q_(arguments.value[kQ]),
+      bshd_(read_layout(arguments.value[kLayout])),
+      inputs_(bshd_, explain_only) {
+  for (const Arg arg : {kQ, kK, kV}) {
+    if (arguments.value[arg] == nullptr) {
+      raise_type(std::string(name_of(arg)) + " is missing; q, k and v are required");
+    }
+  }
+  request.q = inputs_.tensor(arguments.value[kQ], "q");
+  request.k = inputs_.tensor(arguments.value[kK], "k");
+  request.v = inputs_.tensor(arguments.value[kV], "v");
+  read_options(arguments);
+  read_mask_and_bias(arguments);
+  read_vectors(arguments);
+  read_dropout(arguments);
+  policy = read_policy(arguments);
+  make_outputs(arguments);
+}
+
+void Call::read_options(const Arguments& arguments) {
+  AttentionOptions& options = request.options;
+  if (PyObject* causal = arguments.value[kIsCausal])
+    options.is_causal = read_bool(causal, "is_causal");
+  if (PyObject* diagonal = arguments.given(kDiagonal)) read_diagonal(diagonal);
+  if (PyObject* window = arguments.value[kWindow]) read_window(window);
+  if (PyObject* scale = arguments.given(kSoftmaxScale)) {
+    options.softmax_scale = read_double(scale, "softmax_scale");
+  }
+  if (PyObject* softcap = arguments.value[kSoftcap])
+    options.softcap = read_double(softcap, "softcap");
+  if (PyObject* saved = arguments.value[kReturnSaved]; saved && read_bool(saved, "return_saved")) {
+    raise_not_implemented(
+        "return_saved (True): saved statistics serve gradients, which this version does not "
+        "compute; "
+        "expected False");
+  }
+}
+
+void Call::read_diagonal(PyObject* diagonal) {
+  constexpr const char* kAccepted =
+      "'top_left', 'bottom_right', an integer offset or an integer array [batch]";
+  AttentionOptions& options = request.options;
+  if (PyUnicode_Check(diagonal)) {
+    const char* word = read_text(diagonal, "diagonal", kAccepted);
+    if (std::strcmp(word, "top_left") == 0) {
+      options.diagonal = Diagonal::kTopLeft;
+    } else if (std::strcmp(word, "bottom_right") == 0) {
+      options.diagonal = Diagonal::kBottomRight;
+    } else {
+      raise_value("diagonal (" + repr(diagonal) + ") must be " + kAccepted);
+    }
+    return;
+  }
+  options.diagonal = Diagonal::kOffset;
+  const bool is_array_like =
+      is_array(diagonal) || PyList_Check(diagonal) || PyTuple_Check(diagonal);
+  if (is_array_like && !PyArray_IsScalar(diagonal, Generic)) {
+    request.diagonal_offsets = inputs_.integers(diagonal, "diagonal", /*wide=*/true);
+  } else if (PyIndex_Check(diagonal) && !PyBool_Check(diagonal)) {
+    request.diagonal_offset = read_int64(diagonal, "diagonal");
+  } else {
+    raise_type("diagonal (" + repr(diagonal) + ") must be " + kAccepted);
+  }
+}
+
+void Call::read_window(PyObject* window) {
+  constexpr const char* kAccepted = "a pair of integers (left, right), -1 where it is unlimited";
+  if (!PyTuple_Check(window) && !PyList_Check(window)) {
+    raise_type("window (" + repr(window) + ") must be " + kAccepted);
+  }
+  if (PySequence_Fast_GET_SIZE(window) != 2) {
+    raise_value("window (" + repr(window) + ") must be " + kAccepted);
+  }
+  request.options.window_left = read_int64(PySequence_Fast_GET_ITEM(window, 0), "window[0]");
+  request.options.window_right = read_int64(PySequence_Fast_GET_ITEM(window, 1), "window[1]");
+}
+
+void Call::read_mask_and_bias(const Arguments& arguments) {
+  if (PyObject* given = arguments.given(kAttnMask)) {
+    const Array mask = array_from(given, "attn_mask");
+    if (mask.dtype == Dtype::kBool) {
+      request.attn_mask = inputs_.scores(mask, "attn_mask", request.q.dtype);
+    } else if (!is_float(mask.dtype)) {
+      raise_type(
+          "dtype of attn_mask (" + describe_array(mask) +
+          ") must be bool (true = may attend), or a float type, which is added to the scores "
+          "as attn_bias is");
+    } else if (arguments.given(kAttnBias) != nullptr) {
+      raise_value("attn_mask (" + describe_array(mask) +
+                  ") is added to the scores as attn_bias is, and both were given; expected one");
+    } else {
+      request.attn_bias = inputs_.scores(mask, "attn_mask", request.q.dtype);
+    }
+  }
+  if (PyObject* given = arguments.given(kAttnBias)) {
+    const Array bias = array_from(given, "attn_bias");
+    if (!is_float(bias.dtype)) {
+      raise_type("dtype of attn_bias (" + describe_array(bias) +
+                 ") must be float64, float32, float16 or bfloat16; a boolean mask is attn_mask");
+    }
+    request.attn_bias = inputs_.scores(bias, "attn_bias", request.q.dtype);
+  }
+}
+
+void Call::read_vectors(const Arguments& arguments) {
+  struct Integers {
+    Arg arg;
+    TensorView Buffers::*view;
+  };
+  static constexpr Integers kIntegers[] = {{kSeqlensQ, &Buffers::seqlens_q},
+                                           {kSeqlensKv, &Buffers::seqlens_kv},
+                                           {kSegmentIdsQ, &Buffers::segment_ids_q},
+                                           {kSegmentIdsKv, &Buffers::segment_ids_kv}};
+  // The same lengths given twice are one array: a diagonal may then stay unnamed.
+  PyObject* const lengths = arguments.given(kSeqlensQ);
+  const bool same = lengths != nullptr && lengths == arguments.value[kSeqlensKv];
+  for (const Integers& each : kIntegers) {
+    PyObject* const given = arguments.given(each.arg);
+    if (given == nullptr) continue;
+    if (each.arg == kSeqlensKv && same) {
+      request.seqlens_kv = request.seqlens_q;
+    } else {
+      request.*each.view = inputs_.integers(given, name_of(each.arg), /*wide=*/false);
+    }
+  }
+  if (PyObject* slopes = arguments.given(kAlibiSlopes)) {
+    request.alibi_slopes = inputs_.numbers(slopes, "alibi_slopes");
+  }
+  if (PyObject* sinks = arguments.given(kSinks)) request.sinks = inputs_.numbers(sinks, "sinks");
+}
+
+void Call::read_dropout(const Arguments& arguments) {
+  if (PyObject* p = arguments.value[kDropoutP]) {
+    request.options.dropout_p = read_double(p, "dropout_p");
+  }
+  if (PyObject* seed = arguments.given(kSeed)) {
+    request.rng_seed = read_uint64(seed, "seed");
+  } else if (request.options.dropout_p > 0.0) {
+    request.rng_seed = fresh_seed();
+  }
+}
+
+TensorView Call::make_output(int rank, const npy_intp* shape, Dtype dtype, nb::object* made) {
+  auto* const q = reinterpret_cast<PyArrayObject*>(q_);
+  // q's own type number where it is bf16 of ml_dtypes: another kind of q gets the bits.
+  const int typenum =
+      dtype == Dtype::kBf16 && PyArray_Check(q_) ? PyArray_TYPE(q) : typenum_of(dtype);
+  *made = new_array(rank, shape, typenum);
+  return inputs_.output({reinterpret_cast<PyArrayObject*>(made->ptr()), dtype, {}}, false);
+}
+
+void Call::make_outputs(const Arguments& arguments) {
+  const TensorView& q = request.q;
+  npy_intp shape[4] = {q.shape[0], q.shape[1], q.shape[2], request.v.shape[3]};
+  if (bshd_) std::swap(shape[1], shape[2]);
+  if (PyObject* given = arguments.given(kOut)) {
+    take_out(given, shape);
+  } else {
+    request.out = make_output(4, shape, q.dtype, &out_);
+    request.out.strides[3] = 1;
+    if (bshd_) {
+      std::swap(request.out.shape[1], request.out.shape[2]);
+      std::swap(request.out.strides[1], request.out.strides[2]);
+    }
+  }
+  const npy_intp rows[4] = {q.shape[0], q.shape[1], q.shape[2], request.k.shape[2]};
+  const Dtype dtype = statistics_dtype(q.dtype);
+  if (PyObject* lse = arguments.value[kReturnLse]; lse && read_bool(lse, "return_lse")) {
+    request.lse = make_output(3, rows, dtype, &lse_);
+  }
+  if (PyObject* scores = arguments.given(kReturnScores)) {
+    request.options.scores_kind = read_scores_kind(scores);
+    request.scores_out = make_output(4, rows, dtype, &scores_);
+  }
+}
+
+void Call::take_out(PyObject* object, const npy_intp (&shape)[4]) {
+  Array out = array_from(object, "out");
+  if (out.dtype != request.q.dtype) {
+    raise_type("dtype of out (" + describe_array(out) + ") must be q's");
+  }
+  if (PyArray_NDIM(out.array) != 4 || !PyArray_CompareLists(PyArray_DIMS(out.array), shape, 4)) {
+    raise_value("shape of out (" + describe_array(out) + ") must be " + tuple_text(shape));
+  }
+  if (!PyArray_ISWRITEABLE(out.array)) {
+    raise_value("out (" + describe_array(out) + ") is read-only; expected a writable array");
+  }
+  if (PyArray_ISBYTESWAPPED(out.array) || !PyArray_ISALIGNED(out.array)) {
+    raise_value("out (" + describe_array(out) +
+                ") must be aligned and of this machine's byte order: results are written in place");
+  }
+  const npy_intp size = size_of(out.dtype);
+  for (int i = 0; i < 4; ++i) {
+    const npy_intp stride = PyArray_STRIDE(out.array, i);
+    const bool dense = i != 3 || stride == size;
+    if (shape[i] <= 1 || (stride >= 0 && stride % size == 0 && dense)) continue;
+    raise_value("stride " + std::to_string(i) + " of out (" + std::to_string(stride) +
+                " bytes) must be positive, and the last dimension dense: results are written in "
+                "place");
+  }
+  request.out = inputs_.output(out, true);
+  out_ = nb::borrow(object);
+  out_is_callers_ = true;
+  if (out.owner.is_valid()) inputs_.keep(std::move(out.owner));
+}
+
+nb::object Call::result() const {
+  const Dtype dtype = statistics_dtype(request.q.dtype);
+  const nb::object out = out_is_callers_ ? out_ : as_kind_of(q_, out_, request.q.dtype);
+  const bool lse = lse_.is_valid();
+  const bool scores = scores_.is_valid();
+  if (!lse && !scores) return out;
+  if (lse && scores) {
+    return nb::make_tuple(out, as_kind_of(q_, lse_, dtype), as_kind_of(q_, scores_, dtype));
+  }
+  return nb::make_tuple(out, as_kind_of(q_, lse ? lse_ : scores_, dtype));
+}
+
+}  // namespace regard::python

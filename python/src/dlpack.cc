@@ -1,0 +1,160 @@
+#include "dlpack.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace regard::python {
+namespace {
+
+// DLPack's public structures (ABI of version 1, and the unversioned one before it).
+struct ManagedTensor {
+  nb::dlpack::dltensor tensor;
+  void* manager_context;
+  void (*deleter)(ManagedTensor*);
+};
+struct ManagedTensorVersioned {
+  std::uint32_t major, minor;
+  void* manager_context;
+  void (*deleter)(ManagedTensorVersioned*);
+  std::uint64_t flags;
+  nb::dlpack::dltensor tensor;
+};
+constexpr std::uint64_t kReadOnly = 1;
+constexpr int kCpu = 1;
+constexpr int kCudaHost = 3;
+constexpr int kMaxDims = 32;
+
+const char* device_name(int type) {
+  switch (type) {
+    case 2: return "cuda";
+    case 4: return "opencl";
+    case 7: return "vulkan";
+    case 8: return "metal";
+    case 10: return "rocm";
+    case 13: return "cuda_managed";
+    case 14: return "oneapi";
+    default: return "device";
+  }
+}
+
+void check_device(nb::handle object, const char* name) {
+  if (!nb::hasattr(object, "__dlpack_device__")) return;
+  const nb::object device = object.attr("__dlpack_device__")();
+  const auto type = nb::cast<int>(nb::int_(nb::object(device[0])));
+  if (type == kCpu || type == kCudaHost) return;
+  raise_value(std::string(name) + " is on " + device_name(type) + ":" +
+              nb::str(nb::object(device[1])).c_str() +
+              "; expected memory of a CPU, for this build has no CUDA backend");
+}
+
+void check_gradient(nb::handle object, const char* name) {
+  if (nb::getattr(object, "requires_grad", nb::none()).ptr() != Py_True) return;
+  raise_type(std::string(name) + " requires a gradient, which regard does not compute yet; pass " +
+             name + ".detach()");
+}
+
+nb::object capsule_of(nb::handle object) {
+  try {
+    return object.attr("__dlpack__")(nb::arg("max_version") = nb::make_tuple(1, 0));
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_TypeError)) throw;  // written before DLPack had versions
+  }
+  return object.attr("__dlpack__")();
+}
+
+struct Borrowed {
+  const nb::dlpack::dltensor* tensor = nullptr;
+  bool writable = true;
+};
+
+// The capsule keeps its name, so it stays the owner: its destructor frees the tensor.
+Borrowed tensor_in(nb::handle capsule, const char* name) {
+  PyObject* const c = capsule.ptr();
+  if (PyCapsule_IsValid(c, "dltensor_versioned")) {
+    const auto* managed =
+        static_cast<ManagedTensorVersioned*>(PyCapsule_GetPointer(c, "dltensor_versioned"));
+    if (managed->major == 1) return {&managed->tensor, (managed->flags & kReadOnly) == 0};
+    raise_type(std::string(name) + ": its __dlpack__ is of version " +
+               std::to_string(managed->major) + ", expected 1");
+  }
+  if (PyCapsule_IsValid(c, "dltensor")) {
+    return {&static_cast<ManagedTensor*>(PyCapsule_GetPointer(c, "dltensor"))->tensor, true};
+  }
+  raise_type(std::string(name) + ": its __dlpack__ returned " + repr(c) +
+             ", expected a DLPack capsule");
+}
+
+/// The NumPy type number and the Dtype of a DLPack type; -1 where regard has none.
+int typenum_of(nb::dlpack::dtype type, Dtype* dtype) {
+  struct Known {
+    nb::dlpack::dtype_code code;
+    int bits, typenum;
+    Dtype dtype;
+  };
+  using Code = nb::dlpack::dtype_code;
+  static constexpr Known kKnown[] = {
+      {Code::Float, 32, NPY_FLOAT, Dtype::kF32}, {Code::Float, 64, NPY_DOUBLE, Dtype::kF64},
+      {Code::Float, 16, NPY_HALF, Dtype::kF16},  {Code::Bfloat, 16, NPY_UINT16, Dtype::kBf16},
+      {Code::Bool, 8, NPY_BOOL, Dtype::kBool},   {Code::Int, 8, NPY_INT8, Dtype::kI8},
+      {Code::UInt, 8, NPY_UINT8, Dtype::kU8},    {Code::Int, 32, NPY_INT32, Dtype::kI32},
+      {Code::Int, 64, NPY_INT64, Dtype::kI64},
+  };
+  for (const Known& known : kKnown) {
+    if (static_cast<int>(known.code) != type.code || known.bits != type.bits || type.lanes != 1) {
+      continue;
+    }
+    *dtype = known.dtype;
+    return known.typenum;
+  }
+  return -1;
+}
+
+}  // namespace
+
+Array array_from_dlpack(PyObject* object, const char* name) {
+  check_gradient(object, name);
+  check_device(object, name);
+  const nb::object capsule = capsule_of(object);
+  const Borrowed borrowed = tensor_in(capsule, name);
+  const nb::dlpack::dltensor& tensor = *borrowed.tensor;
+  Array result;
+  const int typenum = typenum_of(tensor.dtype, &result.dtype);
+  if (typenum < 0 || tensor.ndim < 0 || tensor.ndim > kMaxDims) {
+    raise_type(std::string("dtype of ") + name + " (DLPack code " +
+               std::to_string(tensor.dtype.code) + ", " + std::to_string(tensor.dtype.bits) +
+               " bits) must be one that regard has: float64, float32, float16, bfloat16, bool, "
+               "int32 or int64");
+  }
+  npy_intp shape[kMaxDims];
+  npy_intp strides[kMaxDims];
+  const int size = size_of(result.dtype);
+  std::int64_t dense = 1;
+  for (int i = tensor.ndim - 1; i >= 0; --i) {
+    shape[i] = static_cast<npy_intp>(tensor.shape[i]);
+    strides[i] =
+        static_cast<npy_intp>((tensor.strides == nullptr ? dense : tensor.strides[i]) * size);
+    dense *= tensor.shape[i];
+  }
+  PyObject* const made = PyArray_New(&PyArray_Type, tensor.ndim, shape, typenum, strides,
+                                     static_cast<char*>(tensor.data) + tensor.byte_offset, 0,
+                                     borrowed.writable ? NPY_ARRAY_WRITEABLE : 0, nullptr);
+  if (made == nullptr) throw nb::python_error();
+  result.owner = nb::steal(made);
+  result.array = reinterpret_cast<PyArrayObject*>(made);
+  PyArray_UpdateFlags(result.array, NPY_ARRAY_ALIGNED);
+  if (PyArray_SetBaseObject(result.array, capsule.inc_ref().ptr()) != 0) throw nb::python_error();
+  return result;
+}
+
+nb::object dlpack_export(const nb::object& array, nb::dlpack::dtype dtype) {
+  auto* const a = reinterpret_cast<PyArrayObject*>(array.ptr());
+  std::vector<std::size_t> shape;
+  for (int i = 0; i < PyArray_NDIM(a); ++i) {
+    shape.push_back(static_cast<std::size_t>(PyArray_DIM(a, i)));
+  }
+  return nb::cast(nb::ndarray<nb::array_api>(PyArray_DATA(a), shape.size(), shape.data(), array,
+                                             nullptr, dtype, nb::device::cpu::value));
+}
+
+}  // namespace regard::python

@@ -1,0 +1,211 @@
+#include "inputs.h"
+
+#include <atomic>
+#include <limits>
+#include <utility>
+
+namespace regard::python {
+namespace {
+
+std::atomic<std::uint64_t> copies{0};
+std::atomic<std::uint64_t> copied_bytes{0};
+
+/// Fills the view, of `rank` dimensions with extents of 1 in front. Returns why the core cannot
+/// take it, or null when it can.
+const char* fill_view(const Array& array, int rank, bool dense_last, TensorView* view) {
+  PyArrayObject* const a = array.array;
+  view->data = PyArray_DATA(a);
+  view->dtype = array.dtype;
+  view->rank = rank;
+  const npy_intp size = size_of(array.dtype);
+  const int missing = rank - PyArray_NDIM(a);
+  const char* why = nullptr;
+  for (int i = 0; i < rank; ++i) {
+    view->shape[i] = i < missing ? 1 : PyArray_DIM(a, i - missing);
+    const npy_intp bytes = i < missing ? 0 : PyArray_STRIDE(a, i - missing);
+    if (view->shape[i] <= 1) {
+      view->strides[i] = bytes > 0 && bytes % size == 0 ? bytes / size : 0;
+    } else if (bytes < 0) {
+      why = "it has a negative stride";
+    } else if (bytes % size != 0) {
+      why = "its elements lie no multiple of their size apart";
+    } else {
+      view->strides[i] = bytes / size;
+    }
+  }
+  if (dense_last) {
+    std::int64_t& last = view->strides[rank - 1];
+    if (view->shape[rank - 1] <= 1) last = 1;
+    if (last != 1 && why == nullptr) why = "its last dimension is not dense";
+  }
+  if (PyArray_ISBYTESWAPPED(a)) why = "its byte order is not this machine's";
+  if (!PyArray_ISALIGNED(a)) why = "its elements are not aligned";
+  return why;
+}
+
+[[noreturn]] void raise_rank(const Array& array, const char* name, const char* expected) {
+  raise_value("rank of " + std::string(name) + " (" + std::to_string(PyArray_NDIM(array.array)) +
+              ", from " + describe_array(array) + ") must be " + expected);
+}
+
+const char* dtype_word(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF64: return "float64";
+    case Dtype::kF32: return "float32";
+    case Dtype::kF16: return "float16";
+    default: return "bfloat16";
+  }
+}
+
+/// Any array-like of numbers; lists included, for these arrays are small.
+Array small_array(PyObject* object, const char* name) {
+  if (is_array(object)) return array_from(object, name);
+  PyObject* const made = PyArray_FROM_O(object);
+  if (made == nullptr) {
+    PyErr_Clear();
+    raise_type(std::string(name) + " (" + repr(object) + ") must be an array of numbers");
+  }
+  Array array = array_from(made, name);
+  array.owner = nb::steal(made);
+  return array;
+}
+
+}  // namespace
+
+CopyCounters copy_counters() noexcept {
+  return {copies.load(std::memory_order_relaxed), copied_bytes.load(std::memory_order_relaxed)};
+}
+
+Array Inputs::copied(const Array& array, int typenum, const std::string& why) {
+  nb::object made = explain_only_
+                        ? new_array(PyArray_NDIM(array.array), PyArray_DIMS(array.array), typenum)
+                        : converted(array.array, typenum);
+  Array result = array;
+  result.array = reinterpret_cast<PyArrayObject*>(made.ptr());
+  result.owner = std::move(made);
+  const auto bytes = static_cast<std::uint64_t>(PyArray_NBYTES(result.array));
+  if (!explain_only_) {
+    copies.fetch_add(1, std::memory_order_relaxed);
+    copied_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  notes_.push_back(why + " (" + std::to_string(bytes) + " bytes)");
+  return result;
+}
+
+void Inputs::put_in_order(TensorView& view) const noexcept {
+  if (!bshd_) return;
+  std::swap(view.shape[1], view.shape[2]);
+  std::swap(view.strides[1], view.strides[2]);
+}
+
+TensorView Inputs::tensor(PyObject* object, const char* name) {
+  Array array = array_from(object, name);
+  if (!is_float(array.dtype)) {
+    raise_type("dtype of " + std::string(name) + " (" + describe_array(array) +
+               ") must be float64, float32, float16 or bfloat16");
+  }
+  if (PyArray_NDIM(array.array) != 4) {
+    raise_rank(array, name,
+               bshd_ ? "4, [batch, positions, heads, head_dim] (layout BSHD)"
+                     : "4, [batch, heads, positions, head_dim] (layout BHSD)");
+  }
+  TensorView view;
+  if (const char* why = fill_view(array, 4, true, &view); why != nullptr) {
+    Array copy = copied(array, PyArray_TYPE(array.array), std::string(name) + " is copied: " + why);
+    fill_view(copy, 4, true, &view);
+    keep(std::move(copy.owner));
+  }
+  if (array.owner.is_valid()) keep(std::move(array.owner));
+  put_in_order(view);
+  return view;
+}
+
+TensorView Inputs::scores(const Array& given, const char* name, Dtype dtype_q) {
+  Array array = given;
+  if (PyArray_NDIM(array.array) < 1 || PyArray_NDIM(array.array) > 4) {
+    raise_rank(array, name, "1 to 4, broadcasting to [batch, q heads, queries, keys]");
+  }
+  const Dtype dtype = array.dtype;
+  if (is_float(dtype) && dtype != Dtype::kF32 && dtype != Dtype::kF64 && dtype != dtype_q) {
+    array = dtype == Dtype::kBf16 && PyArray_TYPE(array.array) == NPY_UINT16
+                ? array
+                : copied(array, NPY_FLOAT,
+                         std::string(name) + " is converted from " + dtype_word(dtype) +
+                             " to float32: it must be float32, float64 or q's type");
+    if (PyArray_TYPE(array.array) == NPY_FLOAT) array.dtype = Dtype::kF32;
+  }
+  TensorView view;
+  if (const char* why = fill_view(array, 4, false, &view); why != nullptr) {
+    array = copied(array, PyArray_TYPE(array.array), std::string(name) + " is copied: " + why);
+    fill_view(array, 4, false, &view);
+  }
+  if (array.owner.is_valid()) keep(std::move(array.owner));
+  return view;
+}
+
+TensorView Inputs::integers(PyObject* object, const char* name, bool wide) {
+  Array array = small_array(object, name);
+  PyArrayObject* const a = array.array;
+  if (!PyArray_ISINTEGER(a)) {
+    raise_type("dtype of " + std::string(name) + " (" + describe_array(array) +
+               ") must be an integer type");
+  }
+  if (PyArray_NDIM(a) < 1 || PyArray_NDIM(a) > kMaxRank) raise_rank(array, name, "1 or 2");
+  const Dtype wanted = wide ? Dtype::kI64 : Dtype::kI32;
+  TensorView view;
+  if (array.dtype == wanted && fill_view(array, PyArray_NDIM(a), false, &view) == nullptr) {
+    if (array.owner.is_valid()) keep(std::move(array.owner));
+    return view;
+  }
+  const nb::object numbers = converted(a, NPY_INT64);
+  auto* const from = reinterpret_cast<PyArrayObject*>(numbers.ptr());
+  const auto* values = static_cast<const std::int64_t*>(PyArray_DATA(from));
+  for (npy_intp i = 0; !wide && i < PyArray_SIZE(from); ++i) {
+    if (values[i] >= std::numeric_limits<std::int32_t>::min() &&
+        values[i] <= std::numeric_limits<std::int32_t>::max()) {
+      continue;
+    }
+    raise_value(std::string(name) + " holds " + std::to_string(values[i]) + " at " +
+                std::to_string(i) + ", which must fit int32");
+  }
+  const bool explain_only = std::exchange(explain_only_, false);  // small: its values are checked
+  Array copy = copied({from, wanted, numbers}, wide ? NPY_INT64 : NPY_INT32,
+                      std::string(name) + " is converted to " + (wide ? "int64" : "int32"));
+  explain_only_ = explain_only;
+  fill_view(copy, PyArray_NDIM(copy.array), false, &view);
+  keep(std::move(copy.owner));
+  return view;
+}
+
+TensorView Inputs::numbers(PyObject* object, const char* name) {
+  Array array = small_array(object, name);
+  if (!is_float(array.dtype) && !PyArray_ISINTEGER(array.array)) {
+    raise_type("dtype of " + std::string(name) + " (" + describe_array(array) +
+               ") must be a float type");
+  }
+  if (PyArray_NDIM(array.array) < 1 || PyArray_NDIM(array.array) > 2) {
+    raise_rank(array, name, "1 or 2");
+  }
+  if (array.dtype == Dtype::kBf16 && PyArray_TYPE(array.array) == NPY_UINT16) {
+    raise_type("dtype of " + std::string(name) + " (bfloat16) must be float32");
+  }
+  TensorView view;
+  const bool fits = array.dtype == Dtype::kF32 &&
+                    fill_view(array, PyArray_NDIM(array.array), false, &view) == nullptr;
+  if (!fits) {
+    array = copied(array, NPY_FLOAT, std::string(name) + " is converted to float32");
+    array.dtype = Dtype::kF32;
+    fill_view(array, PyArray_NDIM(array.array), false, &view);
+  }
+  if (array.owner.is_valid()) keep(std::move(array.owner));
+  return view;
+}
+
+TensorView Inputs::output(const Array& array, bool by_layout) const {
+  TensorView view;
+  fill_view(array, PyArray_NDIM(array.array), by_layout, &view);
+  if (by_layout) put_in_order(view);
+  return view;
+}
+
+}  // namespace regard::python

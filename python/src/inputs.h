@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "array.h"
+#include "regard/tensor.h"
+
+namespace regard::python {
+
+/// What the binding has copied since the process began.
+struct CopyCounters {
+  std::uint64_t copies;
+  std::uint64_t bytes;
+};
+CopyCounters copy_counters() noexcept;
+
+/// Makes views of a call's arrays: without a copy where the core takes their strides, of a copy
+/// where it does not. Copies are counted, and noted in words.
+class Inputs {
+ public:
+  /// `explain_only`: a copy gets its memory but not its elements.
+  Inputs(bool bshd, bool explain_only) : bshd_(bshd), explain_only_(explain_only) {}
+
+  /// q, k or v: rank 4 in the caller's layout, a view as [B,H,S,D].
+  TensorView tensor(PyObject* object, const char* name);
+  /// A boolean mask or a float bias that broadcasts to [B,Hq,Sq,Skv] from at most 4 dimensions.
+  TensorView scores(const Array& array, const char* name, Dtype dtype_q);
+  /// Integers as int32, or int64 for `wide`.
+  TensorView integers(PyObject* object, const char* name, bool wide);
+  /// Numbers as f32.
+  TensorView numbers(PyObject* object, const char* name);
+  /// out, lse and scores: the view, in the caller's layout where `by_layout`.
+  TensorView output(const Array& array, bool by_layout) const;
+
+  /// Keeps a reference for as long as the call lasts.
+  void keep(nb::object owner) { owners_.push_back(std::move(owner)); }
+  const std::vector<std::string>& notes() const noexcept { return notes_; }
+
+ private:
+  Array copied(const Array& array, int typenum, const std::string& why);
+  void put_in_order(TensorView& view) const noexcept;
+
+  bool bshd_;
+  bool explain_only_;
+  std::vector<nb::object> owners_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace regard::python

@@ -1,0 +1,30 @@
+#define REGARD_IMPORTS_NUMPY
+#include "numpy_api.h"
+// after NumPy, whose macros say which file holds its table
+#include <nanobind/nanobind.h>
+
+#include "bind_attention.h"
+#include "bind_info.h"
+#include "bind_merge.h"
+#include "bind_policy.h"
+#include "regard/version.h"
+
+namespace {
+
+// import_array() is a macro that returns from the function it stands in.
+bool import_numpy() {
+  import_array1(false);
+  return true;
+}
+
+}  // namespace
+
+NB_MODULE(_core, module) {
+  if (!import_numpy()) throw nanobind::python_error();
+  module.doc() = "The compiled part of regard.";
+  module.attr("__version__") = regard::version();
+  regard::python::bind_policy(module);
+  regard::python::bind_attention(module);
+  regard::python::bind_info(module);
+  regard::python::bind_merge(module);
+}

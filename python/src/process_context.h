@@ -1,0 +1,11 @@
+#pragma once
+
+#include "regard/context.h"
+
+namespace regard::python {
+
+/// The process's Context: made at the first use, never destroyed. A forked child makes its own, for
+/// another thread of its parent may have held a lock of the first at the moment of the fork.
+Context& process_context();
+
+}  // namespace regard::python
