@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""Measures attention: PyTorch, ONNX Runtime, OpenVINO and regard on the same tensors, in alternation.
+
+    ./dev bench-peers --grid forward --bars          # makes the environment, then runs this
+    compare.py --grid shapes --only torch,regard --json shapes.json
+    compare.py "b1 hq32 hkv8 sq1024 d128 bf16 causal" --backend flash,efficient
+    compare.py --from forward.json --from threads.json --bars --markdown table.md --plot table.svg
+
+Every round gives each a turn: the machine's own peak, then each library; a turn is a pause, so that the
+previous one's threads stop spinning, a run to warm up, and the best of at least three. A figure is the
+median over at least seven rounds of a ratio within the round. Every output is held against a double
+precision reference on a few rows, before and after; a wrong one prints WRONG in place of its rate.
+docs/performance.md has the whole method.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from harness import grids, limits, plot, report, results
+from harness.cases import CaseError, parse_case
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("case", nargs="*", help="cases, each one argument; in place of a grid")
+    add("--grid", choices=grids.GRIDS, help="built-in cases and entrants (forward)")
+    add("--only", help="these entrants: torch, torch_math, onnxruntime, openvino, "
+        "regard[:BACKEND][@threads=N,isa=NAME]")
+    add("--backend", default="", help="regard's backends, each a column: flash,efficient,math")
+    add("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of everybody")
+    add("--layout", default="bshd", choices=("bshd", "bhsd"), help="of the memory (bshd)")
+    add("--rounds", type=int, default=7, help="at least so many alternations a case (7)")
+    add("--seconds", type=float, default=0.0, help="and at least so long a case")
+    add("--turn", type=float, default=0.03, help="least seconds of a turn (0.03)")
+    add("--pause", type=float, default=0.02, help="seconds before each turn (0.02)")
+    add("--peak", type=Path, default=ROOT / "build/release/bench/regard_peak",
+        help="the program that measures the machine's limits")
+    add("--from", dest="sources", action="append", default=[], type=Path,
+        help="show what an earlier --json wrote; measures nothing")
+    add("--json", type=Path, help="write every figure there")
+    add("--markdown", type=Path, help="write the table there")
+    add("--plot", type=Path, help="draw the shares of the limit there, as SVG")
+    add("--bars", action="store_true", help="print how far each bar is met")
+    return parser.parse_args()
+
+
+def chosen(options):
+    """(cases, entrants) that the arguments name."""
+    backends = [name for name in options.backend.split(",") if name]
+    grid = options.grid or "forward"
+    cases = [parse_case(text) for text in options.case] or grids.grid_cases(grid)
+    entrants = grids.grid_entrants(grid, backends)
+    if options.only:
+        entrants = []
+        for text in options.only.replace(",isa=", ";isa=").split(","):
+            text = text.replace(";", ",")
+            several = backends if text == "regard" else []
+            entrants += [grids.parse_entrant(t)
+                         for t in [f"{text}:{b}" for b in several] or [text]]
+    return cases, entrants
+
+
+def without_missing_isa(entrants, available):
+    """Those whose instruction set this CPU has."""
+    order = ("scalar", "avx2", "avx512", "avx512_bf16")
+    missing = [e.name for e in entrants
+               if e.isa and order.index(e.isa) > order.index(available)]
+    if missing:
+        print(f"left out, this CPU has {available} at most: {', '.join(missing)}")
+    return [e for e in entrants if e.name not in missing]
+
+
+def prepared(case, entrants, options):
+    """name -> (entry, runner), the runner None where the entrant refuses."""
+    from harness import libraries, tensors, turns
+
+    shared = any(not e.own_process for e in entrants)
+    sets = tensors.make_sets(case, options.layout) if shared else None
+    found = {}
+    for entrant in entrants:
+        entry, runner = results.new_entry(entrant), None
+        try:
+            if entrant.own_process:
+                runner = turns.Apart(entrant, case, options.layout, options.threads)
+            else:
+                runner = turns.Here(entrant, case, sets, options.threads)
+            entry["ran"], entry["workspace_bytes"] = runner.ran, runner.workspace_bytes
+            results.judge(case, entry, runner.error())
+        except (libraries.Refused, ImportError) as reason:
+            entry["verdict"], entry["reason"] = "refused", str(reason)
+        found[entrant.name] = (entry, runner)
+    return found
+
+
+def alternate(case, taking_part, options):
+    """Adds rounds to the entries until there are enough; the limits first in each round."""
+    end = time.perf_counter() + options.seconds
+    rounds = 0
+    while taking_part and (rounds < options.rounds or time.perf_counter() < end):
+        measured = {}
+        for entry, runner in taking_part:
+            key = (entry["threads"] or options.threads, entry["isa"])
+            if key not in measured:
+                time.sleep(options.pause)
+                measured[key] = limits.measure(options.peak, *key, bandwidth=case.decode)
+            entry["limits"].append(measured[key])
+        for entry, runner in taking_part:
+            entry["seconds"].append(runner.turn(options.pause, options.turn))
+        rounds += 1
+
+
+def measure(case, entrants, options, cpu):
+    found = prepared(case, entrants, options)
+    running = [(entry, runner) for entry, runner in found.values() if runner]
+    try:
+        alternate(case, running, options)
+        for entry, runner in running:
+            results.judge(case, entry, runner.error())
+    finally:
+        for _, runner in running:
+            runner.close()
+    return results.summarise(case, {name: entry for name, (entry, _) in found.items()}, cpu)
+
+
+def measured_rows(options):
+    """Measures and prints each case as it is done."""
+    cases, entrants = chosen(options)
+    if not options.peak.is_file():
+        sys.exit(f"compare.py: {options.peak} is missing: build it with ./dev build, or name "
+                 "another with --peak")
+    os.environ["REGARD_NUM_THREADS"] = str(options.threads)  # read when regard is imported
+    machine = limits.measure(options.peak, options.threads)
+    entrants = without_missing_isa(entrants, machine["isa_available"])
+    print(f"cpu {machine['cpu_model']}, {machine['isa_available']}, threads {options.threads}, "
+          f"layout {options.layout}; GFLOP/s (share of the machine's limit)", flush=True)
+    rows = []
+    for case in cases:
+        row = measure(case, entrants, options, machine["cpu_model"])
+        rows.append(row)
+        print("\n".join([report.line(row), *(report.reasons(row) if options.case else [])]),
+              flush=True)
+        write(rows, options)  # a long run that is interrupted leaves what it has
+    return rows
+
+
+def write(rows, options):
+    if options.json:
+        options.json.write_text(json.dumps({"schema_version": 1, "rows": rows}, indent=1) + "\n")
+
+
+def settings_of(rows):
+    fewest = min((row["rounds"] for row in rows), default=0)
+    return f"at least {fewest} alternating rounds"
+
+
+def main():
+    options = arguments()
+    try:
+        if options.sources:
+            rows = [row for p in options.sources for row in json.loads(p.read_text())["rows"]]
+        else:
+            rows = measured_rows(options)
+    except (CaseError, ValueError, OSError) as error:
+        sys.exit(f"compare.py: {error}")
+    write(rows, options)
+    if options.markdown:
+        options.markdown.write_text(report.markdown(rows, settings_of(rows)))
+    if options.plot:
+        options.plot.write_text(plot.draw(rows, "Attention on this CPU"))
+    if options.sources and not options.bars:
+        print("\n".join(report.line(row) for row in rows))
+    if options.bars:
+        print("\n".join(report.bar_lines(rows)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""The machine's own limits, from regard_peak."""
+
+import json
+import subprocess
+
+
+def measure(program, threads, isa=None, bandwidth=False):
+    """One measurement: {"cpu_model", "isa_available", "threads", "f32_gflops": {isa: rate},
+    "bf16_gflops": {isa: rate}, "read_gbps"}; `isa` None is the best of the machine."""
+    command = [str(program), "--threads", str(threads)]
+    command += ["--isa", isa] if isa else []
+    command += ["--bandwidth"] if bandwidth else []
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+def limit_of(case, found, isa=None):
+    """(kind, rate) that a case is held against: read bandwidth for decode, bf16 dot products for bf16
+    where the instruction set has them, f32 multiply-adds otherwise."""
+    if case.decode:
+        return "read_gbps", found["read_gbps"]
+    isa = isa or found["isa_available"]
+    if case.dtype == "bf16" and found["bf16_gflops"].get(isa):
+        return "bf16_gflops", found["bf16_gflops"][isa]
+    return "f32_gflops", found["f32_gflops"].get(isa, 0.0)

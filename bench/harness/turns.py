@@ -1,0 +1,134 @@
+"""One entrant's turn in a round, in this process or in one of its own."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from . import libraries, reference
+from .cases import parse_case
+from .tensors import make_sets
+
+
+def timed_turn(call, sets, pause, least):
+    """Seconds of the best run: a pause, so that the threads of whoever came before stop spinning, a
+    run to warm up, then at least three and at least `least` seconds. Several sets: once round them."""
+    time.sleep(pause)
+    call(0)
+    best, runs, end = math.inf, 0, time.perf_counter() + least
+    while runs < (3 if sets == 1 else 1) or (time.perf_counter() < end and runs < 1000):
+        start = time.perf_counter()
+        for i in range(sets):
+            call(i)
+        best = min(best, (time.perf_counter() - start) / sets)
+        runs += 1
+    return best
+
+
+def error_of(case, tensors, output):
+    """The largest normwise error of the checked rows against the double precision reference."""
+    q, k, v = tensors
+    pairs, rows = reference.checked_rows(case)
+    worst = 0.0
+    group_size = case.num_heads_q // case.num_heads_kv
+    for batch, head in pairs:
+        keys = k[batch, head // group_size].astype(float).tolist()
+        values = v[batch, head // group_size].astype(float).tolist()
+        expected = [
+            reference.attention_row(q[batch, head, row].astype(float).tolist(), keys, values,
+                                    reference.visible_keys(case, row)) for row in rows]
+        got = output[batch, head][rows]
+        got = got.double().numpy() if hasattr(got, "double") else got.astype(float)
+        worst = max(worst, reference.normwise_error(expected, got.tolist()))
+    return worst
+
+
+class Here:
+    """An entrant in this process."""
+
+    def __init__(self, entrant, case, sets, threads):
+        self._case, self._sets = case, sets
+        self._call = libraries.make_call(entrant, case, sets, threads)
+        self.ran = getattr(self._call, "ran", "")
+        self.workspace_bytes = getattr(self._call, "workspace_bytes", None)
+
+    def turn(self, pause, least):
+        return timed_turn(self._call, len(self._sets), pause, least)
+
+    def error(self):
+        return error_of(self._case, self._sets[0], self._call(0))
+
+    def close(self):
+        self._call = None
+
+
+class Apart:
+    """An entrant in a process of its own, which waits on a pipe while others have their turn."""
+
+    def __init__(self, entrant, case, layout, threads):
+        env = {k: v for k, v in os.environ.items()
+               if k not in ("REGARD_NUM_THREADS", "REGARD_MAX_ISA")}
+        env["REGARD_NUM_THREADS"] = str(entrant.threads or threads)
+        if entrant.isa:
+            env["REGARD_MAX_ISA"] = entrant.isa
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "harness.turns"], cwd=Path(__file__).parent.parent, env=env,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        try:
+            made = self._ask(backend=entrant.backend, case=case.text, layout=layout)
+        except Exception:
+            self.close()
+            raise
+        self.ran, self.workspace_bytes = made["ran"], made["workspace_bytes"]
+
+    def _ask(self, **question):
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the process ended: " + str(self._process.wait()))
+        answer = json.loads(line)
+        if "refused" in answer:
+            raise libraries.Refused(answer["refused"])
+        return answer
+
+    def turn(self, pause, least):
+        return self._ask(turn=[pause, least])["seconds"]
+
+    def error(self):
+        return self._ask(error=True)["error"]
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+def serve(questions, answers):
+    """The other end of Apart: a JSON object a line, the first says what is measured."""
+    here = None
+    for line in questions:
+        question = json.loads(line)
+        try:
+            if "case" in question:
+                case = parse_case(question["case"])
+                from .grids import Entrant
+
+                entrant = Entrant("regard", "regard", question["backend"])
+                here = Here(entrant, case, make_sets(case, question["layout"]), 0)
+                answer = {"ran": here.ran, "workspace_bytes": here.workspace_bytes}
+            elif "turn" in question:
+                answer = {"seconds": here.turn(*question["turn"])}
+            else:
+                answer = {"error": here.error()}
+        except libraries.Refused as refused:
+            answer = {"refused": str(refused)}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    serve(sys.stdin, sys.stdout)
