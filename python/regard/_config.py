@@ -16,7 +16,8 @@ def show_config(mode: str = "stdout") -> dict[str, Any] | None:
     if mode not in ("stdout", "dicts"):
         raise ValueError(f"mode ({mode!r}) must be 'stdout' or 'dicts'")
     machine = json.loads(_core.environment_json())
-    backends = {b["backend"]: b["not_built_reason"] or "built" for b in _core.devices()}
+    backends = {f"{b['device']} {b['backend']}": b["not_built_reason"] or "built"
+                for b in _core.devices()}
     config = {"regard": _core.__version__, "python": platform.python_version(),
               "numpy": numpy.__version__, "extension": _core.__file__, "machine": machine,
               "backends": backends, "counters": _core.counters()}

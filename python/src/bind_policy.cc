@@ -75,17 +75,19 @@ void set_field(Policy& policy, const std::string& name, nb::handle value) {
   }
 }
 
+bool is_field(const std::string& name) {
+  bool found = false;
+  const Policy policy;
+  for_each_policy_field(policy, [&](const char* field, const auto&) { found |= name == field; });
+  return found;
+}
+
 Policy policy_from(const nb::dict& fields) {
   Policy policy;
   for (auto [name, value] : fields) {
     const std::string word = nb::borrow<nb::str>(name).c_str();
-    if (value.is_none()) {
-      // None is "not set"; an unknown name stays an error.
-      Policy scratch;
-      if (std::string(kFields).find(word) == std::string::npos) set_field(scratch, word, value);
-      continue;
-    }
-    set_field(policy, word, value);
+    // None is "not set"; under an unknown name it stays an error.
+    if (!value.is_none() || !is_field(word)) set_field(policy, word, value);
   }
   return policy;
 }

@@ -132,8 +132,12 @@ void Call::read_window(PyObject* window) {
   if (PySequence_Fast_GET_SIZE(window) != 2) {
     raise_value("window (" + repr(window) + ") must be " + kAccepted);
   }
-  request.options.window_left = read_int64(PySequence_Fast_GET_ITEM(window, 0), "window[0]");
-  request.options.window_right = read_int64(PySequence_Fast_GET_ITEM(window, 1), "window[1]");
+  // New references: another thread may change a list meanwhile.
+  const nb::object left = nb::steal(PySequence_GetItem(window, 0));
+  const nb::object right = nb::steal(PySequence_GetItem(window, 1));
+  if (!left.is_valid() || !right.is_valid()) throw nb::python_error();
+  request.options.window_left = read_int64(left.ptr(), "window[0]");
+  request.options.window_right = read_int64(right.ptr(), "window[1]");
 }
 
 void Call::read_mask_and_bias(const Arguments& arguments) {
@@ -237,8 +241,10 @@ void Call::make_outputs(const Arguments& arguments) {
 
 void Call::take_out(PyObject* object, const npy_intp (&shape)[4]) {
   Array out = array_from(object, "out");
-  if (out.dtype != request.q.dtype) {
-    raise_type("dtype of out (" + describe_array(out) + ") must be q's");
+  const bool wider = size_of(request.q.dtype) == 2 && out.dtype == Dtype::kF32;
+  if (out.dtype != request.q.dtype && !wider) {
+    raise_type("dtype of out (" + describe_array(out) +
+               ") must be q's, or float32 where q's is float16 or bfloat16");
   }
   if (PyArray_NDIM(out.array) != 4 || !PyArray_CompareLists(PyArray_DIMS(out.array), shape, 4)) {
     raise_value("shape of out (" + describe_array(out) + ") must be " + tuple_text(shape));
@@ -251,7 +257,7 @@ void Call::take_out(PyObject* object, const npy_intp (&shape)[4]) {
                 ") must be aligned and of this machine's byte order: results are written in place");
   }
   const npy_intp size = size_of(out.dtype);
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 4 && PyArray_SIZE(out.array) != 0; ++i) {
     const npy_intp stride = PyArray_STRIDE(out.array, i);
     const bool dense = i != 3 || stride == size;
     if (shape[i] <= 1 || (stride >= 0 && stride % size == 0 && dense)) continue;

@@ -1,5 +1,6 @@
 #include "inputs.h"
 
+#include <algorithm>
 #include <atomic>
 #include <limits>
 #include <utility>
@@ -20,6 +21,14 @@ const char* fill_view(const Array& array, int rank, bool dense_last, TensorView*
   const npy_intp size = size_of(array.dtype);
   const int missing = rank - PyArray_NDIM(a);
   const char* why = nullptr;
+  if (PyArray_SIZE(a) == 0) {  // NumPy's strides mean nothing where there is no element
+    for (int i = rank - 1; i >= 0; --i) {
+      view->shape[i] = i < missing ? 1 : PyArray_DIM(a, i - missing);
+      view->strides[i] =
+          i == rank - 1 ? 1 : view->strides[i + 1] * std::max<std::int64_t>(view->shape[i + 1], 1);
+    }
+    return nullptr;
+  }
   for (int i = 0; i < rank; ++i) {
     view->shape[i] = i < missing ? 1 : PyArray_DIM(a, i - missing);
     const npy_intp bytes = i < missing ? 0 : PyArray_STRIDE(a, i - missing);

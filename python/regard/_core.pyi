@@ -1,0 +1,123 @@
+"""The compiled part of regard. The package names everything that is public."""
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy
+
+from ._selection import Selection
+
+class SupportsDLPack(Protocol):
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[Any, Any]: ...
+
+Array: TypeAlias = numpy.ndarray[Any, Any] | SupportsDLPack
+Numbers: TypeAlias = Array | Sequence[float] | Sequence[Sequence[float]]
+Integers: TypeAlias = Array | Sequence[int] | Sequence[Sequence[int]]
+Layout: TypeAlias = Literal["BHSD", "BSHD"]
+Scores: TypeAlias = Literal["scaled", "edited", "probs"]
+
+__version__: str
+scopes: ContextVar[Scopes]
+
+class Policy:
+    def __init__(
+        self,
+        *,
+        only: str | Sequence[str] | None = None,
+        deny: str | Sequence[str] | None = None,
+        prefer: str | Sequence[str] | None = None,
+        require: Literal["none", "run_to_run", "thread_count_invariant", "batch_invariant"]
+        | None = None,
+        max_error: float | None = None,
+        max_workspace_bytes: int | None = None,
+        on_fallback: Literal["allow", "warn", "error"] | None = None,
+        assume_finite: bool | None = None,
+    ) -> None: ...
+    @property
+    def only(self) -> list[str] | None: ...
+    @property
+    def deny(self) -> list[str]: ...
+    @property
+    def prefer(self) -> list[str] | None: ...
+    @property
+    def require(self) -> str | None: ...
+    @property
+    def max_error(self) -> float | None: ...
+    @property
+    def max_workspace_bytes(self) -> int | None: ...
+    @property
+    def on_fallback(self) -> str | None: ...
+    @property
+    def assume_finite(self) -> bool | None: ...
+    def to_dict(self) -> dict[str, Any]: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+class Scopes: ...
+
+def with_scope(outer: Scopes | None, policy: Policy, replace: bool) -> Scopes: ...
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    attn_mask: Array | None = None,
+    attn_bias: Array | None = None,
+    is_causal: bool = False,
+    diagonal: Literal["top_left", "bottom_right"] | int | Integers | None = None,
+    window: Sequence[int] = (-1, -1),
+    softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    alibi_slopes: Numbers | None = None,
+    sinks: Numbers | None = None,
+    seqlens_q: Integers | None = None,
+    seqlens_kv: Integers | None = None,
+    segment_ids_q: Integers | None = None,
+    segment_ids_kv: Integers | None = None,
+    dropout_p: float = 0.0,
+    seed: int | None = None,
+    layout: Layout = "BHSD",
+    backend: str | None = None,
+    policy: Policy | None = None,
+    return_lse: bool = False,
+    return_scores: Scores | None = None,
+    return_saved: bool = False,
+    out: Array | None = None,
+) -> Any: ...
+def explain(
+    q: Array | str,
+    k: Array | None = None,
+    v: Array | None = None,
+    *,
+    attn_mask: Array | None = None,
+    attn_bias: Array | None = None,
+    is_causal: bool = False,
+    diagonal: Literal["top_left", "bottom_right"] | int | Integers | None = None,
+    window: Sequence[int] = (-1, -1),
+    softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    alibi_slopes: Numbers | None = None,
+    sinks: Numbers | None = None,
+    seqlens_q: Integers | None = None,
+    seqlens_kv: Integers | None = None,
+    segment_ids_q: Integers | None = None,
+    segment_ids_kv: Integers | None = None,
+    dropout_p: float = 0.0,
+    seed: int | None = None,
+    layout: Layout = "BHSD",
+    backend: str | None = None,
+    policy: Policy | None = None,
+    return_lse: bool = False,
+    return_scores: Scores | None = None,
+    return_saved: bool = False,
+    out: Array | None = None,
+) -> Selection: ...
+def merge_states(
+    states: Sequence[tuple[Array, Array]], *, layout: Layout = "BHSD"
+) -> tuple[Any, Any]: ...
+def devices() -> list[dict[str, Any]]: ...
+def counters() -> dict[str, int]: ...
+def environment_json() -> str: ...
+def trim() -> None: ...

@@ -1,0 +1,92 @@
+"""explain, Selection, and what the package says about itself."""
+
+import json
+import pickle
+import re
+import pathlib
+
+import numpy as np
+import pytest
+from test_attention import make
+
+import regard
+
+
+def test_of_arrays_is_of_their_case():
+    q, k, v = make()
+    options = dict(is_causal=True, diagonal="bottom_right", seqlens_kv=[13, 6], return_lse=True)
+    selection = regard.explain(q, k, v, **options)
+    assert selection.to_dict()["case"].startswith("b2 hq4 hkv2 sq9 skv13 d16 f32 causal diag=br")
+    words = regard.explain("b2 hq4 hkv2 sq9 skv13 d16 f32 causal diag=br lens=kv lse")
+    assert words.to_dict()["candidates"] == selection.to_dict()["candidates"]
+    assert regard.explain(q, k, v, layout="BHSD").to_dict()["params"]["layout_q"] == "bhsd"
+    turned = [x.swapaxes(1, 2).copy() for x in (q, k, v)]
+    params = regard.explain(*turned, layout="BSHD").to_dict()["params"]
+    assert params["layout_q"] == params["layout_out"] == "bshd" and params["seqlen_q"] == 9
+
+
+def test_selection_is_data():
+    selection = regard.explain("b1 hq8 sq128 d64 f32", backend="math")
+    assert selection.chosen == "math" and selection.ok
+    assert selection.decided_by == "call policy (only)"
+    data = selection.to_dict()
+    assert json.loads(json.dumps(data)) == data
+    assert data["plan"]["workspace_bytes"] == selection.plan["workspace_bytes"] > 0
+    assert all(isinstance(r, regard.Refusal) for r in selection.refusals)
+    assert {"backend", "built", "usable", "refusals"} <= set(selection.candidates[0])
+    text = str(selection)
+    assert text.startswith("case     b1 hq8 ") and "CHOSEN" in text and "plan     math" in text
+    assert repr(selection) == "<regard.Selection: math, by call policy (only)>"
+    page = selection._repr_html_()
+    assert "<table>" in page and "not_in_only" in page
+    assert pickle.loads(pickle.dumps(selection)).to_dict() == data
+
+
+def test_another_machine_in_words():
+    selection = regard.explain("b1 hq8 sq128 d64 f32 isa=scalar")
+    assert selection.ok and selection.plan is None
+
+
+def test_what_words_may_not_have_beside_them():
+    with pytest.raises(TypeError, match="is_causal.*policy and backend"):
+        regard.explain("b1 hq8 sq128 d64 f32", is_causal=True)
+    with pytest.raises(ValueError, match="colour"):
+        regard.explain("b1 hq8 sq128 d64 f32 colour=red")
+    with pytest.raises(TypeError, match="k is missing"):
+        regard.explain(np.ones((1, 1, 1, 4), np.float32))
+
+
+def test_explain_refuses_what_attention_refuses():
+    q, k, v = make()
+    with pytest.raises(ValueError, match="diagonal"):
+        regard.explain(q, k, v, is_causal=True)
+    with pytest.raises(TypeError, match="unexpected keyword 'casual'"):
+        regard.explain(q, k, v, casual=True)
+
+
+def test_devices_and_config(capsys):
+    names = {b["backend"] for b in regard.devices() if b["device"] == "cpu"}
+    assert {"math", "efficient"} <= names
+    math = next(b for b in regard.devices() if b["backend"] == "math" and b["device"] == "cpu")
+    assert math["built"] and "lse" in math["forward"]["features"] and math["backward"] is None
+    config = regard.show_config("dicts")
+    assert config["regard"] == regard.__version__
+    assert regard.show_config() is None
+    assert json.loads(capsys.readouterr().out)["machine"] == config["machine"]
+    with pytest.raises(ValueError, match="mode"):
+        regard.show_config("yaml")
+
+
+def test_signature_and_stub_agree():
+    import inspect
+
+    stub = pathlib.Path(regard.__file__).with_name("_core.pyi").read_text()
+    for name in ("attention", "explain"):
+        parameters = inspect.signature(getattr(regard, name)).parameters
+        body = re.search(rf"^def {name}\((.*?)^\) ->", stub, flags=re.M | re.S)[1]
+        stubbed = re.findall(r"^    (\w+): .*?(?: = (.*))?,$", body, flags=re.M)
+        assert [n for n, _ in stubbed] == list(parameters)
+        for parameter, default in stubbed:
+            found = parameters[parameter].default
+            assert default == "" and found is inspect.Parameter.empty or eval(default) == found
+    assert regard.attention.__doc__ and set(regard.__all__) <= set(dir(regard))

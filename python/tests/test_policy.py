@@ -1,0 +1,142 @@
+"""Policies: as a value, for a call, for a scope of a thread or task."""
+
+import asyncio
+import pickle
+import threading
+
+import pytest
+
+import regard
+
+CASE = "b1 hq8 sq128 d64 f32"
+
+
+def chosen(**keywords):
+    return regard.explain(CASE, **keywords).chosen
+
+
+def test_a_policy_is_a_value():
+    policy = regard.Policy(only=["MATH", "efficient"], max_error=1e-3, require="run_to_run",
+                           on_fallback="warn", max_workspace_bytes=1 << 20, assume_finite=True)
+    assert policy.only == ["math", "efficient"] and policy.deny == [] and policy.prefer is None
+    assert policy.max_error == 1e-3 and policy.assume_finite is True
+    assert policy == regard.Policy(**policy.to_dict()) and policy != regard.Policy()
+    assert hash(policy) == hash(regard.Policy(**policy.to_dict()))
+    assert policy != "policy" and len({policy, regard.Policy()}) == 2
+    assert pickle.loads(pickle.dumps(policy)) == policy
+    assert eval(repr(policy)) == policy
+    assert regard.Policy(only="math") == regard.Policy(only=["math"])
+    with pytest.raises(AttributeError, match="only_"):
+        policy.only_
+
+
+@pytest.mark.parametrize("fields, error, words", [
+    (dict(onyl="math"), TypeError, "unexpected keyword 'onyl'; accepted are only, deny"),
+    (dict(onyl=None), TypeError, "unexpected keyword 'onyl'"),
+    (dict(n=None), TypeError, "unexpected keyword 'n'"),
+    (dict(only="maths"), ValueError, "only .'maths'. must be a backend's name"),
+    (dict(deny={"math"}), TypeError, "deny .{'math'}. must be a list"),
+    (dict(require="always"), ValueError, "require .'always'. must be 'none'"),
+    (dict(on_fallback="cry"), ValueError, "on_fallback .'cry'. must be 'allow'"),
+    (dict(max_error="small"), TypeError, "max_error .'small'. must be a number"),
+    (dict(max_workspace_bytes=1.5), TypeError, "max_workspace_bytes .1.5. must be an integer"),
+    (dict(assume_finite=1), TypeError, "assume_finite .1. must be True or False"),
+])
+def test_wrong_fields(fields, error, words):
+    with pytest.raises(error, match=words):
+        regard.Policy(**fields)
+    with pytest.raises(error, match=words):
+        regard.policy(**fields)
+
+
+def test_for_a_call():
+    assert chosen(policy=regard.Policy(only=["math"])) == "math"
+    assert chosen(backend="math", policy=regard.Policy(max_error=1.0)) == "math"
+    assert chosen(backend="EFFICIENT_ATTENTION") == "efficient"
+    assert chosen(policy=regard.Policy(deny=["math"]), backend="math") == "error"
+
+
+def test_scopes_nest_and_end():
+    before = chosen()
+    with regard.policy(only=["math", "efficient"]) as value:
+        assert value == regard.Policy(only=["math", "efficient"])
+        with regard.policy(prefer=["math"]):
+            assert chosen() == "math"
+            with regard.policy(only=["efficient"]):
+                assert chosen() == "efficient"
+                assert chosen(backend="efficient") == "efficient"
+                with regard.policy(only=["math"], replace=True):
+                    assert chosen() == "math"
+                assert chosen() == "efficient"
+            assert regard.explain(CASE).decided_by == "scope (only, prefer)"
+            with pytest.raises(KeyError), regard.policy(deny=["math"]):
+                assert chosen() == "efficient"
+                raise KeyError
+            assert chosen() == "math"
+    assert chosen() == before
+
+
+def test_disjoint_scopes_name_both():
+    with regard.policy(only=["math"]), regard.policy(only=["efficient"]):
+        assert chosen() == "error"
+
+
+def test_a_value_makes_a_scope():
+    with regard.policy(regard.Policy(only=["math"])):
+        assert chosen() == "math"
+    with pytest.raises(TypeError, match="both"):
+        regard.policy(regard.Policy(), only=["math"])
+    with pytest.raises(TypeError, match="regard.Policy"):
+        regard.policy("math")
+
+
+def test_a_scope_is_open_once():
+    scope = regard.policy(only=["math"])
+    for _ in range(2):
+        with scope:
+            with pytest.raises(RuntimeError, match="open already"):
+                scope.__enter__()
+            assert chosen() == "math"
+    assert "only=['math']" in repr(scope)
+
+
+def test_another_thread_has_its_own():
+    seen = {}
+    entered, go_on = threading.Event(), threading.Event()
+
+    def inside():
+        with regard.policy(only=["math"]):
+            entered.set()
+            go_on.wait(30)
+            seen["inside"] = chosen()
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    entered.wait(30)
+    with regard.policy(only=["efficient"]):
+        seen["here"] = chosen()
+        go_on.set()
+        thread.join()
+        seen["after"] = chosen()
+    assert seen == {"inside": "math", "here": "efficient", "after": "efficient"}
+
+
+def test_asyncio_tasks_do_not_see_each_other():
+    async def task(name):
+        with regard.policy(only=[name]):
+            for _ in range(20):
+                await asyncio.sleep(0)
+                assert chosen() == name
+        await asyncio.sleep(0)
+        return chosen()
+
+    async def main():
+        outside = chosen()
+        with regard.policy(prefer=["math"]):
+            inherited = asyncio.ensure_future(asyncio.to_thread(chosen))
+            results = await asyncio.gather(*(task(n) for n in ["math", "efficient"] * 3))
+            assert results == ["math"] * 6, "a task inherits the scopes of who made it"
+            assert await inherited == "math"
+        assert chosen() == outside
+
+    asyncio.run(main())
