@@ -12,7 +12,7 @@ from . import _core
 
 
 def show_config(mode: str = "stdout") -> dict[str, Any] | None:
-    """Prints the version, machine, environment, backends and counters; mode="dicts" returns them."""
+    """Prints the version, machine, backends and counters; mode="dicts" returns them."""
     if mode not in ("stdout", "dicts"):
         raise ValueError(f"mode ({mode!r}) must be 'stdout' or 'dicts'")
     machine = json.loads(_core.environment_json())

@@ -12,8 +12,9 @@ from . import _core
 class policy:  # noqa: N801 - used as a function, as contextlib.suppress is
     """Applies a policy to every call inside the with statement: policy(only=["math"]).
 
-    The scope belongs to the context of contextvars: another thread or asyncio task that runs meanwhile
-    is not touched. Scopes nest: `only` narrows, the rest overrules; replace=True hides outer scopes.
+    The scope belongs to the context of contextvars: another thread or asyncio task that runs
+    meanwhile is not touched. Scopes nest: `only` narrows, the rest overrules; replace=True hides
+    outer scopes.
     """
 
     def __init__(self, value: _core.Policy | None = None, /, *, replace: bool = False,
@@ -28,7 +29,8 @@ class policy:  # noqa: N801 - used as a function, as contextlib.suppress is
 
     def __enter__(self) -> _core.Policy:
         if self._token is not None:
-            raise RuntimeError("this policy scope is open already; make another with regard.policy()")
+            raise RuntimeError(
+                "this policy scope is open already; make another with regard.policy()")
         outer = _core.scopes.get(None)
         self._token = _core.scopes.set(_core.with_scope(outer, self.value, self._replace))
         return self.value

@@ -88,7 +88,8 @@ def test_any_problem_in_any_memory_order(data):
 @given(st.dictionaries(
     st.sampled_from(["attn_mask", "is_causal", "diagonal", "window", "softmax_scale", "softcap",
                      "alibi_slopes", "sinks", "seqlens_q", "segment_ids_q", "dropout_p", "seed",
-                     "layout", "backend", "policy", "return_lse", "return_scores", "out", "colour"]),
+                     "layout", "backend", "policy", "return_lse", "return_scores", "out",
+                     "colour"]),
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5),
               st.lists(st.integers(-5, 5), max_size=3), st.tuples(st.integers(), st.integers()),
               st.just(np.zeros((2, 3))), st.just(np.zeros(4, bool)), st.just(object())),

@@ -1,0 +1,78 @@
+"""`pip install .` in a clean environment: a compiler is all that it needs."""
+
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import regard
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+VENV = ROOT / "build" / "clean-venv"
+STAMP = VENV / "regard-installed"
+
+SMOKE = """
+import importlib.metadata, json, sys
+import numpy as np, regard
+x = np.random.default_rng(0).standard_normal((1, 2, 8, 16)).astype(np.float32)
+out = regard.attention(x, x, x, is_causal=True)
+print(json.dumps({
+    "version": importlib.metadata.version("regard"), "file": regard.__file__,
+    "first_row_is_v": bool(np.allclose(out[:, :, 0], x[:, :, 0], atol=1e-6)),
+    "chosen": regard.explain(x, x, x).chosen, "requires": importlib.metadata.requires("regard"),
+    "typed": any(f.name == "py.typed" for f in importlib.metadata.files("regard")),
+    "headers": [str(f) for f in importlib.metadata.files("regard") if f.suffix in (".h", ".a")]}))
+"""
+
+
+def packaging_digest():
+    """Of what can break an installation alone: the build's files, and which sources there are. What a
+    C++ source says is compiled for the other tests already."""
+    digest = hashlib.sha256(sys.version.encode())
+    for top in ("include", "src", "oracle", "conformance", "cmake", "python"):
+        for path in sorted((ROOT / top).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts and "tests" not in path.parts:
+                digest.update(os.fsencode(path.relative_to(ROOT)))
+                if top in ("cmake", "python") or path.name == "CMakeLists.txt":
+                    digest.update(path.read_bytes())
+    for name in ("CMakeLists.txt", "pyproject.toml"):
+        digest.update((ROOT / name).read_bytes())
+    return digest.hexdigest()
+
+
+def run(*command, **keywords):
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=3600, **keywords)
+    assert ran.returncode == 0, f"{command}\n{ran.stdout[-4000:]}\n{ran.stderr[-4000:]}"
+    return ran.stdout
+
+
+def install():
+    """Once for each state of the packaging: it compiles the library again."""
+    digest = packaging_digest()
+    if STAMP.exists() and STAMP.read_text() == digest:
+        return
+    shutil.rmtree(VENV, ignore_errors=True)
+    run(sys.executable, "-m", "venv", str(VENV))
+    env = {**os.environ, "CMAKE_BUILD_PARALLEL_LEVEL": os.environ.get("REGARD_JOBS", "1"),
+           # the release preset's flags, so that ccache may have the objects
+           "SKBUILD_CMAKE_DEFINE": "REGARD_WARNINGS_AS_ERRORS=ON"}
+    env.pop("PYTHONPATH", None)
+    run(str(VENV / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", ".",
+        cwd=ROOT, env=env)
+    STAMP.write_text(digest)
+
+
+def test_pip_install_from_the_root_in_a_clean_environment(tmp_path):
+    install()
+    python = str(VENV / "bin" / "python")
+    facts = json.loads(run(python, "-I", "-c", SMOKE, cwd=tmp_path))
+    assert facts["version"] == regard.__version__
+    assert pathlib.Path(facts["file"]).is_relative_to(VENV)
+    assert facts["first_row_is_v"] and facts["chosen"] != "error" and facts["typed"]
+    assert facts["headers"] == [], "the wheel is the package alone"
+    required = [r for r in facts["requires"] if "extra" not in r]
+    assert len(required) == 1 and required[0].startswith("numpy")
+    run(python, "-m", "pip", "check")
