@@ -25,7 +25,7 @@ class policy:  # noqa: N801 - used as a function, as contextlib.suppress is
             raise TypeError(f"policy() takes a regard.Policy or fields, not {value!r}")
         self.value = _core.Policy(**fields) if value is None else value
         self._replace = replace
-        self._token: Token | None = None
+        self._token: Token[_core.Scopes] | None = None
 
     def __enter__(self) -> _core.Policy:
         if self._token is not None:

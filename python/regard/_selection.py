@@ -47,7 +47,8 @@ def _size_text(count: int) -> str:
 class Selection:
     """Which backend runs, and why every other one does not. str() is the table."""
 
-    def __init__(self, table: str, document: str, notes: list[str], plan: dict | None) -> None:
+    def __init__(self, table: str, document: str, notes: list[str],
+                 plan: dict[str, Any] | None) -> None:
         self._table = table
         self._document = document
         self.notes = tuple(notes)
@@ -55,7 +56,8 @@ class Selection:
 
     @property
     def _data(self) -> dict[str, Any]:
-        return json.loads(self._document)
+        data: dict[str, Any] = json.loads(self._document)
+        return data
 
     def to_dict(self) -> dict[str, Any]:
         """Everything: params, policy, candidates with their verdicts and refusals, plan, notes."""
@@ -64,7 +66,7 @@ class Selection:
     @property
     def chosen(self) -> str:
         """The backend that runs; "error" where none can."""
-        return self._data["chosen"]
+        return str(self._data["chosen"])
 
     @property
     def ok(self) -> bool:
@@ -72,7 +74,7 @@ class Selection:
 
     @property
     def decided_by(self) -> str:
-        return self._data["decided_by"]
+        return str(self._data["decided_by"])
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -81,7 +83,7 @@ class Selection:
     @property
     def candidates(self) -> list[dict[str, Any]]:
         """One verdict a backend, in the order of preference."""
-        return self._data["candidates"]
+        return list(self._data["candidates"])
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:

@@ -1,6 +1,8 @@
 #include "array.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <cstring>
 #include <string>
 
@@ -148,13 +150,23 @@ nb::object new_array(int rank, const npy_intp* shape, int typenum) {
   return nb::steal(made);
 }
 
-nb::object converted(PyArrayObject* array, int typenum) {
-  constexpr int kFlags =
-      NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | NPY_ARRAY_NOTSWAPPED | NPY_ARRAY_FORCECAST;
-  PyArray_Descr* const type = PyArray_DescrFromType(typenum);  // FromArray takes the reference
-  PyObject* const made = PyArray_FromArray(array, type, kFlags);
+nb::object converted(const Array& array, int typenum) {
+  constexpr int kFlags = NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | NPY_ARRAY_NOTSWAPPED |
+                         NPY_ARRAY_FORCECAST | NPY_ARRAY_ENSURECOPY;
+  const bool bits = array.dtype == Dtype::kBf16 && PyArray_TYPE(array.array) == NPY_UINT16;
+  // FromArray takes the reference to the type.
+  PyObject* const made =
+      PyArray_FromArray(array.array, PyArray_DescrFromType(bits ? NPY_UINT16 : typenum), kFlags);
   if (made == nullptr) throw nb::python_error();
-  return nb::steal(made);
+  nb::object copy = nb::steal(made);
+  if (!bits || typenum == NPY_UINT16) return copy;
+  nb::object wide = new_array(PyArray_NDIM(array.array), PyArray_DIMS(array.array), NPY_FLOAT);
+  auto* const to = reinterpret_cast<PyArrayObject*>(wide.ptr());
+  const auto* from =
+      static_cast<const std::uint16_t*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(copy.ptr())));
+  std::transform(from, from + PyArray_SIZE(to), static_cast<float*>(PyArray_DATA(to)),
+                 f32_from_bf16);
+  return wide;
 }
 
 nb::object as_kind_of(PyObject* like, const nb::object& array, Dtype dtype) {

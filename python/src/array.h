@@ -30,9 +30,8 @@ int typenum_of(Dtype dtype);
 /// A new C-ordered array, its elements not set.
 nb::object new_array(int rank, const npy_intp* shape, int typenum);
 
-/// Elements as NumPy stores them: an array of that type with the same elements, C-ordered, native,
-/// aligned. A new reference.
-nb::object converted(PyArrayObject* array, int typenum);
+/// A copy with elements of that type: C-ordered, native, aligned.
+nb::object converted(const Array& array, int typenum);
 
 /// A result as the kind of `like`: NumPy stays, torch and array-API libraries get their own.
 nb::object as_kind_of(PyObject* like, const nb::object& array, Dtype dtype);

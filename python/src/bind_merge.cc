@@ -29,7 +29,7 @@ StateView read_state(Inputs& inputs, nb::handle pair, const std::string& name) {
                 ") must be 3, [batch, heads, positions]");
   }
   // Any strides will do here, so the copy that negative ones need is the only one.
-  nb::object dense = converted(array.array, PyArray_TYPE(array.array));
+  nb::object dense = converted(array, PyArray_TYPE(array.array));
   array.array = reinterpret_cast<PyArrayObject*>(dense.ptr());
   state.lse = inputs.output(array, false);
   inputs.keep(std::move(dense));

@@ -1,6 +1,7 @@
 #include "dlpack.h"
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,19 @@ nb::object capsule_of(nb::handle object) {
   return object.attr("__dlpack__")();
 }
 
+/// What the object exports; its library's refusal is raised again under the argument's name.
+nb::object exported(nb::handle object, const char* name) {
+  try {
+    check_device(object, name);
+    return capsule_of(object);
+  } catch (nb::python_error& error) {
+    const std::string reason = nb::str(error.value()).c_str();
+    if (reason.compare(0, std::strlen(name), name) == 0) throw;  // check_device's own
+    nb::raise_from(error, PyExc_ValueError, "%s (%s) cannot be read by DLPack: %s", name,
+                   Py_TYPE(object.ptr())->tp_name, reason.c_str());
+  }
+}
+
 struct Borrowed {
   const nb::dlpack::dltensor* tensor = nullptr;
   bool writable = true;
@@ -114,8 +128,7 @@ int typenum_of(nb::dlpack::dtype type, Dtype* dtype) {
 
 Array array_from_dlpack(PyObject* object, const char* name) {
   check_gradient(object, name);
-  check_device(object, name);
-  const nb::object capsule = capsule_of(object);
+  const nb::object capsule = exported(object, name);
   const Borrowed borrowed = tensor_in(capsule, name);
   const nb::dlpack::dltensor& tensor = *borrowed.tensor;
   Array result;

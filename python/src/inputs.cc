@@ -88,7 +88,7 @@ CopyCounters copy_counters() noexcept {
 Array Inputs::copied(const Array& array, int typenum, const std::string& why) {
   nb::object made = explain_only_
                         ? new_array(PyArray_NDIM(array.array), PyArray_DIMS(array.array), typenum)
-                        : converted(array.array, typenum);
+                        : converted(array, typenum);
   Array result = array;
   result.array = reinterpret_cast<PyArrayObject*>(made.ptr());
   result.owner = std::move(made);
@@ -136,12 +136,10 @@ TensorView Inputs::scores(const Array& given, const char* name, Dtype dtype_q) {
   }
   const Dtype dtype = array.dtype;
   if (is_float(dtype) && dtype != Dtype::kF32 && dtype != Dtype::kF64 && dtype != dtype_q) {
-    array = dtype == Dtype::kBf16 && PyArray_TYPE(array.array) == NPY_UINT16
-                ? array
-                : copied(array, NPY_FLOAT,
-                         std::string(name) + " is converted from " + dtype_word(dtype) +
-                             " to float32: it must be float32, float64 or q's type");
-    if (PyArray_TYPE(array.array) == NPY_FLOAT) array.dtype = Dtype::kF32;
+    array = copied(array, NPY_FLOAT,
+                   std::string(name) + " is converted from " + dtype_word(dtype) +
+                       " to float32: it must be float32, float64 or q's type");
+    array.dtype = Dtype::kF32;
   }
   TensorView view;
   if (const char* why = fill_view(array, 4, false, &view); why != nullptr) {
@@ -166,7 +164,7 @@ TensorView Inputs::integers(PyObject* object, const char* name, bool wide) {
     if (array.owner.is_valid()) keep(std::move(array.owner));
     return view;
   }
-  const nb::object numbers = converted(a, NPY_INT64);
+  const nb::object numbers = converted(array, NPY_INT64);
   auto* const from = reinterpret_cast<PyArrayObject*>(numbers.ptr());
   const auto* values = static_cast<const std::int64_t*>(PyArray_DATA(from));
   for (npy_intp i = 0; !wide && i < PyArray_SIZE(from); ++i) {
@@ -194,9 +192,6 @@ TensorView Inputs::numbers(PyObject* object, const char* name) {
   }
   if (PyArray_NDIM(array.array) < 1 || PyArray_NDIM(array.array) > 2) {
     raise_rank(array, name, "1 or 2");
-  }
-  if (array.dtype == Dtype::kBf16 && PyArray_TYPE(array.array) == NPY_UINT16) {
-    raise_type("dtype of " + std::string(name) + " (bfloat16) must be float32");
   }
   TensorView view;
   const bool fits = array.dtype == Dtype::kF32 &&

@@ -183,12 +183,32 @@ def test_dlpack_that_regard_cannot_take():
         regard.attention(q, Gpu(k), v)
     with pytest.raises(TypeError, match=r"v requires a gradient.*v\.detach\(\)"):
         regard.attention(q, k, Tensor(v))
+    class Sparse(Exporter):
+        def __dlpack__(self, **kwargs):
+            raise BufferError("no strided layout")
+
+    with pytest.raises(ValueError, match=r"k \(Sparse\) cannot be read by DLPack: no strided") as e:
+        regard.attention(q, Sparse(k), v)
+    assert isinstance(e.value.__cause__, BufferError)
     with pytest.raises(TypeError, match="dtype of q"):
         regard.attention(Exporter(q.astype(np.complex64)), k, v)
     read_only = np.empty_like(q)
     read_only.flags.writeable = False
     with pytest.raises(ValueError, match="out .*read-only"):
         regard.attention(q, k, v, out=Exporter(read_only))
+
+
+def test_a_bias_of_another_16_bit_type_is_converted():
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    q, k, v = make()
+    bias = np.random.default_rng(1).standard_normal((9, 13)).astype(bfloat16)
+    before = copies()
+    out = regard.attention(q, k, v, attn_bias=bias)
+    assert copies() == before + 1
+    assert np.array_equal(out, regard.attention(q, k, v, attn_bias=bias.astype(np.float32)))
+    assert "attn_bias is converted from bfloat16" in regard.explain(q, k, v, attn_bias=bias).notes[0]
+    halves = make(dtype=bfloat16)
+    assert regard.explain(*halves, attn_bias=bias).notes == ()
 
 
 def test_torch_in_torch_out():
@@ -201,6 +221,9 @@ def test_torch_in_torch_out():
         np.testing.assert_allclose(out.double().numpy(), expected, atol=tolerance)
         place = torch.empty_like(out)
         assert regard.attention(q, k, v, out=place) is place and torch.equal(place, out)
+    halves = torch.randn(9, 13).bfloat16()
+    expected = regard.attention(q, k, v, attn_bias=halves.float())
+    assert torch.equal(regard.attention(q, k, v, attn_bias=halves), expected)
     with pytest.raises(TypeError, match="q requires a gradient"):
         regard.attention(q.requires_grad_(), k, v)
 
