@@ -33,7 +33,7 @@ def arguments():
     add("case", nargs="*", help="cases, each one argument; in place of a grid")
     add("--grid", choices=grids.GRIDS, help="built-in cases and entrants (forward)")
     add("--only", help="these entrants: torch, torch_math, onnxruntime, openvino, "
-        "regard[:BACKEND][@threads=N,isa=NAME]")
+        "regard[:BACKEND][@threads=N+isa=NAME]")
     add("--backend", default="", help="regard's backends, each a column: flash,efficient,math")
     add("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of everybody")
     add("--layout", default="bshd", choices=("bshd", "bhsd"), help="of the memory (bshd)")
@@ -60,8 +60,7 @@ def chosen(options):
     entrants = grids.grid_entrants(grid, backends)
     if options.only:
         entrants = []
-        for text in options.only.replace(",isa=", ";isa=").split(","):
-            text = text.replace(";", ",")
+        for text in options.only.split(","):
             several = backends if text == "regard" else []
             entrants += [grids.parse_entrant(t)
                          for t in [f"{text}:{b}" for b in several] or [text]]
@@ -139,6 +138,9 @@ def measured_rows(options):
     os.environ["REGARD_NUM_THREADS"] = str(options.threads)  # read when regard is imported
     machine = limits.measure(options.peak, options.threads)
     entrants = without_missing_isa(entrants, machine["isa_available"])
+    if os.getloadavg()[0] > 0.5:  # two threads that spin for each other collapse beside a third
+        print(f"beware: the load average is {os.getloadavg()[0]:.1f}, so other work runs here; "
+              "libraries whose threads spin suffer most")
     print(f"cpu {machine['cpu_model']}, {machine['isa_available']}, threads {options.threads}, "
           f"layout {options.layout}; GFLOP/s (share of the machine's limit)", flush=True)
     rows = []

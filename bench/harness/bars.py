@@ -3,6 +3,7 @@
 import dataclasses
 
 from .cases import parse_case
+from .ratios import median_ratio
 
 # case: (bar and goal for the share of the limit, bar for the speed against the best peer)
 FORWARD = {
@@ -73,6 +74,12 @@ def verdicts(rows):
     return found
 
 
+def missing(rows):
+    """Cases with bars of their own that the rows say nothing about."""
+    seen = {row["case"] for row in rows if ours(row, "flash")[1]}
+    return [case for case in FORWARD if case not in seen]
+
+
 def forward_verdicts(row):
     share, goal, speed = FORWARD.get(row["case"], (None, None, None))
     name, entry = ours(row, "flash")
@@ -86,13 +93,15 @@ def forward_verdicts(row):
 
 
 def f16_verdicts(row, by_case):
-    name, entry = ours(row, "flash")
+    _, entry = ours(row, "flash")
     case = parse_case(row["case"])
     if case.dtype != "f16" or not entry:
         return []
     found = []
-    if "torch" in row["entries"] and row["best_peer"] == "torch":
-        found.append(Verdict(row["case"], "speed over torch", row["ratios"][name], F16_OVER_TORCH))
+    torch = row["entries"].get("torch")
+    if torch and torch["seconds"] and torch["verdict"] == "ok":
+        found.append(Verdict(row["case"], "speed over torch",
+                             median_ratio(torch["seconds"], entry["seconds"]), F16_OVER_TORCH))
     f32 = by_case.get(" ".join("f32" if w == "f16" else w for w in row["case"].split()))
     other = ours(f32, "flash")[1] if f32 else None
     if other:  # shares of the same limit: comparable though not of the same rounds
@@ -130,8 +139,6 @@ def thread_verdicts(row):
 
 
 def backend_verdicts(row):
-    from .ratios import median_ratio
-
     found = []
     flash, efficient, math = (ours(row, name)[1] for name in ("flash", "efficient", "math"))
     unfused = row["entries"].get("torch_math")

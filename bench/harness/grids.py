@@ -1,6 +1,6 @@
 """The built-in grids: which cases, and who takes part.
 
-A grid is (cases, entrants). An entrant is a name, or name@key=value,...: the same library in a process
+A grid is (cases, entrants). An entrant is a name, or regard[:BACKEND]@key=value+...: regard in a process
 of its own under other settings. Adding a grid for another kind of case (decode: sq1, backward: the
 word grad) is adding a list here.
 """
@@ -115,13 +115,13 @@ class Entrant:
 
 
 def parse_entrant(text):
-    """"regard", "regard:flash", "regard:math@threads=1,isa=avx2", "torch"."""
+    """"regard", "regard:flash", "regard:math@threads=1+isa=avx2", "torch"."""
     head, _, settings = text.partition("@")
     library, _, backend = head.partition(":")
-    found = dict(item.split("=", 1) for item in settings.split(",") if "=" in item)
+    found = dict(item.split("=", 1) for item in settings.split("+") if "=" in item)
     unknown = set(found) - {"threads", "isa"}
     if unknown or (settings and not found) or (backend and library != "regard"):
-        raise ValueError(f"{text!r}: expected NAME or regard[:BACKEND][@threads=N,isa=NAME]")
+        raise ValueError(f"{text!r}: expected NAME or regard[:BACKEND][@threads=N+isa=NAME]")
     if library not in ("torch", "torch_math", "onnxruntime", "openvino", "regard"):
         raise ValueError(f"{text!r}: nobody is called {library!r}")
     if settings and library != "regard":

@@ -63,8 +63,8 @@ def _table_line(cells):
 
 
 def bar_lines(rows):
+    """Each bar that the rows say something about, the count, and the cases they leave out."""
     found = bars.verdicts(rows)
-    if not found:
-        return ["no bar says anything about these rows"]
-    missed = sum(not verdict.met for verdict in found)
-    return [*map(str, found), f"{len(found) - missed} of {len(found)} bars met"]
+    met = sum(verdict.met for verdict in found)
+    left_out = [f"no flash result for {case}" for case in bars.missing(rows)]
+    return [*map(str, found), *left_out, f"{met} of {len(found)} bars met"]
