@@ -1,0 +1,245 @@
+"""The arithmetic of bench/: cases, FLOPs, rounds, the reference, bars. Needs no other library."""
+
+import array
+import math
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.dom.minidom
+from unittest import mock
+
+ROOT = pathlib.Path(os.environ["REGARD_SOURCE_DIR"])
+sys.path.insert(0, str(ROOT / "bench"))
+import regression  # noqa: E402
+from harness import bars, grids, limits, plot, ratios, reference, report, results  # noqa: E402
+from harness.cases import CaseError, parse_case  # noqa: E402
+
+
+def machine(f32=100.0, bf16=None, gbps=20.0):
+    return {"cpu_model": "a CPU", "isa_available": "avx512_bf16", "threads": 2,
+            "f32_gflops": {"avx512_bf16": f32, "avx2": f32 / 2},
+            "bf16_gflops": {"avx512_bf16": bf16} if bf16 else {}, "read_gbps": gbps}
+
+
+def row_of(text, shares, peak=100.0, **changes):
+    """A row in which each entrant reaches the given share of the peak in three rounds."""
+    case, entries = parse_case(text), {}
+    for name, share in shares.items():
+        entry = results.new_entry(grids.parse_entrant(name))
+        entry["ran"] = (entry["backend"] or "flash") + "_avx2_f32"
+        # The machine slows down from round to round, which no ratio may show.
+        entry["limits"] = [machine(peak / drift) for drift in (1, 2, 4)]
+        scale = 0.5 if entry["isa"] == "avx2" else 1
+        entry["seconds"] = [case.flops * drift / (share * peak * scale * 1e9)
+                            for drift in (1, 2, 4)]
+        entries[name] = entry | changes
+    return results.summarise(case, entries, "a CPU")
+
+
+class Cases(unittest.TestCase):
+    def test_defaults_are_those_of_the_library(self):
+        case = parse_case("sq16 d8")
+        self.assertEqual((case.batch, case.num_heads_q, case.num_heads_kv), (1, 1, 1))
+        self.assertEqual((case.seqlen_kv, case.head_dim_v, case.dtype), (16, 8, "f32"))
+        case = parse_case("b2 hq8 hkv2 sq3 skv5 d16 dv4 bf16 causal diag=br layout=bhsd")
+        self.assertEqual((case.num_heads_kv, case.diagonal_offset, case.head_dim_v), (2, 2, 4))
+        self.assertEqual((case.dtype, case.layout, case.causal), ("bf16", "bhsd", True))
+
+    def test_a_wrong_word_is_named(self):
+        for text, word in (("sq4 d8 softcap=3", "softcap=3"), ("d8", "sq"), ("sq4", "d"),
+                           ("sq4 d8 diag=5", "diag=5"), ("sq0 d8", "sq0"),
+                           ("hq3 hkv2 sq4 d8", "hkv2"), ("sq4 skv8 d8 causal", "diag")):
+            with self.subTest(text=text), self.assertRaisesRegex(CaseError, word):
+                parse_case(text)
+
+    def test_flops(self):
+        # 4 * B * Hq * Sq * Skv * D, half of it where a causal square hides half
+        full = parse_case("b2 hq3 hkv1 sq5 skv7 d11 f32")
+        self.assertEqual(full.flops, 4 * 2 * 3 * 5 * 7 * 11)
+        self.assertEqual(parse_case("sq5 skv7 d11 dv13 f32").flops, 2 * 5 * 7 * (11 + 13))
+        self.assertEqual(parse_case("sq8 d16 causal").flops, parse_case("sq8 d16").flops / 2)
+        self.assertEqual(parse_case("sq8 d16 grad").flops, parse_case("sq8 d16").flops * 2.5)
+
+    def test_pairs_under_a_diagonal(self):
+        for sq, skv in ((4, 4), (3, 9), (9, 3), (1, 6)):
+            for diagonal in ("tl", "br"):
+                case = parse_case(f"sq{sq} skv{skv} d8 causal diag={diagonal}")
+                step = 1e-3  # the same area, summed
+                rows = [(i + 0.5) * step for i in range(round(sq / step))]
+                area = sum(min(max(x + case.diagonal_offset, 0), skv) * step for x in rows)
+                with self.subTest(case=case.text):
+                    self.assertAlmostEqual(case.visible_pairs, area, places=2)
+
+    def test_bytes(self):
+        case = parse_case("b2 hq8 hkv2 sq1 skv100 d64 dv32 bf16")
+        self.assertEqual(case.kv_bytes, 2 * 2 * 100 * (64 + 32) * 2)
+        self.assertEqual(case.score_bytes, 2 * 8 * 100 * 2)
+        self.assertTrue(case.decode)
+
+    def test_grids_parse_and_know_their_entrants(self):
+        for name in grids.GRIDS:
+            self.assertTrue(grids.grid_cases(name))
+            self.assertTrue(grids.grid_entrants(name))
+        names = [e.name for e in grids.grid_entrants("threads", ["flash", "math"])]
+        self.assertEqual(names[0], "regard:flash@threads=1")
+        self.assertEqual(len(names), 4)
+        entrant = grids.parse_entrant("regard:math@threads=1+isa=avx2")
+        self.assertEqual((entrant.backend, entrant.threads, entrant.isa), ("math", 1, "avx2"))
+        self.assertTrue(entrant.own_process)
+        for wrong in ("nobody", "torch:flash", "regard@colour=red", "torch@threads=1"):
+            with self.subTest(wrong=wrong), self.assertRaises(ValueError):
+                grids.parse_entrant(wrong)
+
+    @unittest.skipUnless(os.environ.get("REGARD_CLI"), "needs the command line tool")
+    def test_the_tool_takes_every_case(self):
+        texts = {case.text for name in grids.GRIDS for case in grids.grid_cases(name)}
+        for text in sorted(texts):
+            done = subprocess.run([os.environ["REGARD_CLI"], "explain", text, "--json"],
+                                  capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 0, text + done.stderr)
+
+
+class Rounds(unittest.TestCase):
+    def test_the_median_is_of_ratios_within_a_round(self):
+        # The machine is ten times slower in the last round: the ratio of medians would say 2 / 3.
+        self.assertEqual(ratios.median_ratio([2, 2, 30], [1, 1, 10]), 2)
+        self.assertEqual(ratios.ratios([1, 2], [2, 0]), [0.5])
+        self.assertIsNone(ratios.median_ratio([], []))
+
+    def test_quartiles(self):
+        self.assertEqual(ratios.quartiles([5, 1, 2, 4, 3]), (2, 4))
+        self.assertEqual(ratios.quartiles([1, 2]), (1.25, 1.75))
+        self.assertEqual(ratios.quartiles([7]), (7, 7))
+
+    def test_a_drift_of_the_machine_does_not_show(self):
+        row = row_of("hq2 sq64 d16", {"torch": 0.4, "openvino": 0.5, "regard": 0.8})
+        self.assertAlmostEqual(row["entries"]["regard"]["share"], 0.8)
+        self.assertEqual(row["best_peer"], "openvino")
+        self.assertAlmostEqual(row["ratios"]["regard"], 1.6)
+
+    def test_a_wrong_result_counts_for_nothing(self):
+        row = row_of("hq2 sq64 d16", {"torch": 0.4, "openvino": 9.0, "regard": 0.8})
+        case = parse_case(row["case"])
+        entries = row["entries"]
+        results.judge(case, entries["openvino"], 0.3)
+        results.judge(case, entries["openvino"], 1e-7)  # right later on: still wrong
+        results.judge(case, entries["torch"], 1e-7)
+        row = results.summarise(case, entries, "a CPU")
+        self.assertEqual(row["best_peer"], "torch")
+        self.assertIn("openvino WRONG (3.0e-01)", report.line(row))
+        self.assertIn("torch 20.0 (0.40)", report.line(row))
+        results.judge(case, entries["torch"], math.nan)
+        self.assertEqual(entries["torch"]["verdict"], "WRONG")
+
+    def test_limits(self):
+        f32, bf16, decode = map(parse_case, ("sq8 d8", "sq8 d8 bf16", "sq1 skv8 d8 bf16"))
+        self.assertEqual(limits.limit_of(f32, machine(100, 200)), ("f32_gflops", 100))
+        self.assertEqual(limits.limit_of(bf16, machine(100, 200)), ("bf16_gflops", 200))
+        self.assertEqual(limits.limit_of(bf16, machine(100)), ("f32_gflops", 100))
+        self.assertEqual(limits.limit_of(bf16, machine(100, 200), "avx2"), ("f32_gflops", 50))
+        self.assertEqual(limits.limit_of(decode, machine(gbps=30)), ("read_gbps", 30))
+
+
+class Reference(unittest.TestCase):
+    def test_rows_that_one_can_compute_by_hand(self):
+        keys, values = [[0.0, 0.0], [math.sqrt(2) * math.log(3), 0.0]], [[1.0, 0.0], [0.0, 2.0]]
+        # scores 0 and log 3: probabilities 1/4 and 3/4
+        row = reference.attention_row([1.0, 5.0], keys, values, 2)
+        self.assertAlmostEqual(row[0], 0.25, places=15)
+        self.assertAlmostEqual(row[1], 1.5, places=15)
+        self.assertEqual(reference.attention_row([1.0, 5.0], keys, values, 1), [1.0, 0.0])
+        self.assertEqual(reference.attention_row([1.0, 5.0], keys, values, 0), [0.0, 0.0])
+
+    def test_large_scores_do_not_overflow(self):
+        row = reference.attention_row([1e3], [[1e3], [-1e3]], [[7.0], [9.0]], 2)
+        self.assertEqual(row, [7.0])
+
+    def test_what_a_row_sees(self):
+        seen = [[reference.visible_keys(parse_case(text), row) for row in (0, 2)]
+                for text in ("sq3 skv5 d8", "sq3 d8 causal", "sq3 skv5 d8 causal diag=tl",
+                             "sq3 skv5 d8 causal diag=br", "sq3 skv2 d8 causal diag=br")]
+        self.assertEqual(seen, [[5, 5], [1, 3], [1, 3], [3, 5], [0, 2]])
+
+    def test_errors(self):
+        self.assertEqual(reference.normwise_error([[2.0, -4.0]], [[2.0, -3.0]]), 0.25)
+        self.assertEqual(reference.normwise_error([[2.0]], [[math.nan]]), math.inf)
+        self.assertEqual(reference.normwise_error([[0.0]], [[0.0]]), 0.0)
+
+
+class Reports(unittest.TestCase):
+    def verdict(self, rows, what):
+        (found,) = [v for v in bars.verdicts(rows) if what in v.what]
+        return found
+
+    def test_bars(self):
+        text = "b1 hq8 sq2048 d64 f32 causal"
+        row = row_of(text, {"torch": 0.6, "regard": 0.82})
+        share = self.verdict([row], "share of f32")
+        self.assertTrue(share.met)
+        self.assertAlmostEqual(share.measured, 0.82)
+        self.assertTrue(str(share).startswith("met "))
+        speed = self.verdict([row], "speed over torch")
+        self.assertTrue(speed.met)
+        missed = self.verdict([row_of(text, {"torch": 0.7, "regard": 0.85})], "speed over torch")
+        self.assertFalse(missed.met)
+        self.assertIn("NOT MET", str(missed))
+        lines = report.bar_lines([row_of(text, {"torch": 0.7, "regard": 0.85})])
+        self.assertEqual(lines[-1], "1 of 2 bars met")
+        self.assertNotIn(text, bars.missing([row]))
+
+    def test_bars_of_f16_isa_threads_and_backends(self):
+        rows = [row_of("hq8 sq64 d64 f32", {"regard": 0.8}),
+                row_of("hq8 sq64 d64 f16", {"torch": 0.3, "openvino": 0.5, "regard": 0.6})]
+        self.assertAlmostEqual(self.verdict(rows, "f16's rate").measured, 0.75)
+        self.assertAlmostEqual(self.verdict(rows, "speed over torch").measured, 2.0)
+        isa = self.verdict([row_of("hq8 sq64 d64", {"regard@isa=avx2": 0.83})], "AVX2")
+        self.assertAlmostEqual(isa.measured, 0.83)
+        pair = row_of("hq8 sq2048 d64", {"regard@threads=1": 0.4, "regard@threads=2": 0.76})
+        self.assertAlmostEqual(pair["speedup"], 1.9)
+        self.assertAlmostEqual(pair["peak_speedup"], 1.0)
+        both = row_of("hq8 sq64 d64", {"torch_math": 0.2, "regard:flash": 0.8,
+                                       "regard:efficient": 0.3, "regard:math": 0.3})
+        self.assertAlmostEqual(self.verdict([both], "efficient's rate").measured, 0.375)
+        self.assertAlmostEqual(self.verdict([both], "math's speed").measured, 1.5)
+
+    def test_markdown_and_drawing(self):
+        rows = [row_of("hq2 sq64 d16", {"torch": 0.4, "regard": 0.8}),
+                row_of("hq2 sq64 d16", {"regard@threads=1": 0.4, "regard@threads=2": 0.8})]
+        text = report.markdown(rows, "3 rounds")
+        self.assertIn("| hq2 sq64 d16 | 20.0 (0.40) | 40.0 (0.80) | 2.00x (torch) | a CPU |", text)
+        self.assertEqual(text.count("| case |"), 2)  # the columns changed
+        document = xml.dom.minidom.parseString(plot.draw(rows, "a < b & c"))
+        self.assertEqual(len(document.getElementsByTagName("rect")), 1 + 4 + 4)
+
+
+class Regression(unittest.TestCase):
+    def test_slower_only_beyond_the_noise(self):
+        steady = [1.0, 1.01, 0.99, 1.0, 1.0]
+        self.assertEqual(regression.judge(steady, [1.1 * x for x in steady], 0.02)[2], "slower")
+        self.assertEqual(regression.judge(steady, [0.9 * x for x in steady], 0.02)[2], "faster")
+        self.assertEqual(regression.judge(steady, [1.01 * x for x in steady], 0.02)[2], "")
+        noisy = [1.0, 1.5, 0.8, 1.4, 0.9]
+        self.assertEqual(regression.judge(noisy, [1.1 * x for x in noisy], 0.02)[2], "")
+
+    def test_tensor_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with mock.patch.object(regression, "PLACE", pathlib.Path(folder)):
+                for dtype, code in (("f32", "f"), ("f16", "e"), ("f64", "d"), ("bf16", "H")):
+                    case = parse_case(f"b2 hq4 hkv2 sq3 skv5 d8 dv4 {dtype} causal diag=br")
+                    data = regression.tensor_file(case).read_bytes()
+                    (size,) = struct.unpack("<Q", data[:8])
+                    self.assertIn(b'"regard.options":"causal diag=br"', data[8:8 + size])
+                    count = 2 * 4 * 3 * 8 + 2 * 2 * 5 * (8 + 4)
+                    self.assertEqual(len(data) - 8 - size, count * struct.calcsize(code))
+                    if dtype == "bf16":
+                        bits = array.array("H", data[8 + size:8 + size + 64])
+                        first = struct.unpack("<f", struct.pack("<I", bits[0] << 16))[0]
+                        self.assertLess(abs(first), 6)
+
+
+if __name__ == "__main__":
+    unittest.main()
