@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Measures attention: PyTorch, ONNX Runtime, OpenVINO and regard on the same tensors, in alternation.
+"""Measures PyTorch, ONNX Runtime, OpenVINO and regard on the same tensors, in alternation.
 
     ./dev bench-peers --grid forward --bars          # makes the environment, then runs this
     compare.py --grid shapes --only torch,regard --json shapes.json
     compare.py "b1 hq32 hkv8 sq1024 d128 bf16 causal" --backend flash,efficient
     compare.py --from forward.json --from threads.json --bars --markdown table.md --plot table.svg
 
-Every round gives each a turn: the machine's own peak, then each library; a turn is a pause, so that the
-previous one's threads stop spinning, a run to warm up, and the best of at least three. A figure is the
-median over at least seven rounds of a ratio within the round. Every output is held against a double
-precision reference on a few rows, before and after; a wrong one prints WRONG in place of its rate.
+Every round gives each a turn: the machine's own peak, then each library. A turn is a pause, so that
+the previous one's threads stop spinning, a run to warm up, and the best of at least three. A figure
+is the median over at least seven rounds of a ratio within the round. Every output is held against a
+double precision reference on a few rows, before and after; a wrong one prints WRONG, not its rate.
 docs/performance.md has the whole method.
 """
 

@@ -6,9 +6,10 @@
     bench/regression.py "b1 hq8 sq1024 d64 f32 causal" --backend flash
 
 Both are built in build/regression/, then `regard run` of each computes the same tensors in turn,
-A B A B: every backend that both can run. A ratio is the head's time over the base's within a round; a
-case counts as slower where the median of the ratios is above 1 by more than --threshold and by more
-than the spread (half the distance of the ratios' quartiles, and of the base's own from round to round).
+A B A B: every backend that both can run. A ratio is the head's time over the base's within a round.
+A case counts as slower where the median of the ratios is above 1 by more than --threshold and by
+more than the spread: half the distance of the quartiles of the ratios, or of the base's own times
+from one round to the next.
 """
 
 import argparse
@@ -53,8 +54,8 @@ def git(*words, ok=True):
 
 def default_base():
     """origin/main where the head is not that commit itself, else the commit before."""
-    main, head = git("rev-parse", "-q", "--verify", "origin/main", ok=False), git("rev-parse", "HEAD")
-    return "origin/main" if main and main != head else "HEAD~1"
+    main = git("rev-parse", "-q", "--verify", "origin/main", ok=False)
+    return "origin/main" if main and main != git("rev-parse", "HEAD") else "HEAD~1"
 
 
 def source_of(commit):
@@ -66,8 +67,8 @@ def source_of(commit):
     if not source.is_dir():
         unpacked = PLACE / sha / "unpacked"
         unpacked.mkdir(parents=True, exist_ok=True)
-        archive = subprocess.run(["git", "-C", ROOT, "archive", sha], capture_output=True, check=True)
-        subprocess.run(["tar", "-x", "-C", unpacked], input=archive.stdout, check=True)
+        files = subprocess.run(["git", "-C", ROOT, "archive", sha], capture_output=True, check=True)
+        subprocess.run(["tar", "-x", "-C", unpacked], input=files.stdout, check=True)
         unpacked.rename(source)
     return sha, source
 
@@ -89,8 +90,8 @@ def build(commit):
 
 
 def values(case, name, count):
-    """`count` elements as bytes: one block of normal values again and again, since the time does not
-    depend on them."""
+    """`count` elements as bytes: one block of normal values again and again, since no time
+    depends on them."""
     generator = random.Random(name)
     block = array.array("f", (generator.gauss(0, 1) for _ in range(4099)))
     if case.dtype == "bf16":
@@ -172,7 +173,7 @@ def arguments():
     add("--head", default=WORKING_TREE, help="a commit (the working tree)")
     add("--backend", help="this backend alone")
     add("--rounds", type=int, default=9, help="alternations a case (9)")
-    add("--repeat", type=int, default=5, help="timed runs in a turn, of which the median counts (5)")
+    add("--repeat", type=int, default=5, help="timed runs of a turn; their median counts (5)")
     add("--threshold", type=float, default=0.02, help="least change that counts (0.02)")
     return parser.parse_args()
 
@@ -184,14 +185,15 @@ def compare(options):
     base = options.base or default_base()
     PLACE.mkdir(parents=True, exist_ok=True)
     tools = [build(base), build(options.head)]
-    print(f"time of {options.head} over {base}: the median of {options.rounds} rounds, their spread")
+    print(f"time of {options.head} over {base}: median of {options.rounds} rounds, their spread")
     slower = []
     for case in cases:
         found = alternate(tools, tensor_file(case), options)
         for backend, (before, after) in found.items():
             middle, spread, word = judge(before, after, options.threshold)
-            print(f"{case.text:38s} {backend:10s} {median(before) * 1e3:9.3f} ms -> "
-                  f"{median(after) * 1e3:9.3f} ms  {middle:.3f} +- {spread:.3f}  {word}", flush=True)
+            times = f"{median(before) * 1e3:9.3f} ms -> {median(after) * 1e3:9.3f} ms"
+            print(f"{case.text:38s} {backend:10s} {times}  {middle:.3f} +- {spread:.3f}  {word}",
+                  flush=True)
             if word == "slower":
                 slower.append(f"{case.text} ({backend}): {(middle - 1) * 100:+.1f} %")
         if not found:

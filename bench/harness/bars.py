@@ -85,7 +85,8 @@ def forward_verdicts(row):
     name, entry = ours(row, "flash")
     found = []
     if entry and share is not None:
-        found.append(Verdict(row["case"], f"share of {entry['limit']}", entry["share"], share, goal))
+        what = f"share of {entry['limit']}"
+        found.append(Verdict(row["case"], what, entry["share"], share, goal))
     if entry and speed is not None and name in row["ratios"]:
         found.append(Verdict(row["case"], f"speed over {row['best_peer']}", row["ratios"][name],
                              speed))

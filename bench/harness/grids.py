@@ -1,8 +1,8 @@
 """The built-in grids: which cases, and who takes part.
 
-A grid is (cases, entrants). An entrant is a name, or regard[:BACKEND]@key=value+...: regard in a process
-of its own under other settings. Adding a grid for another kind of case (decode: sq1, backward: the
-word grad) is adding a list here.
+A grid is (cases, entrants). An entrant is a name, or regard[:BACKEND]@key=value+...: regard in a
+process of its own under other settings. Adding a grid for another kind of case (decode: sq1,
+backward: the word grad) is adding a list here.
 """
 
 import dataclasses

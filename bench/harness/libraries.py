@@ -1,5 +1,5 @@
-"""How each library is called: <library>_call(case, sets, ...) returns call(i), which computes set i and
-returns its output, or raises Refused with the reason. Libraries are imported by those who take part."""
+"""How each library is called: <library>_call(case, sets, ...) returns call(i), which computes set i
+and returns its output, or raises Refused with the reason. Only who takes part is imported."""
 
 from .tensors import visibility
 
@@ -73,8 +73,8 @@ def onnxruntime_call(case, sets, threads):
 
 
 def openvino_call(case, sets, threads):
-    """f32 inputs on contiguous [B,H,S,D]; for bf16 and f16 its precision hint, which it follows where
-    the CPU has the instructions."""
+    """f32 inputs on contiguous [B,H,S,D]; for bf16 and f16 its precision hint, which it follows
+    where the CPU has the instructions."""
     import numpy as np
     import openvino
     from openvino import opset13

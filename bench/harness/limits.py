@@ -15,8 +15,8 @@ def measure(program, threads, isa=None, bandwidth=False):
 
 
 def limit_of(case, found, isa=None):
-    """(kind, rate) that a case is held against: read bandwidth for decode, bf16 dot products for bf16
-    where the instruction set has them, f32 multiply-adds otherwise."""
+    """(kind, rate) that a case is held against: read bandwidth for decode, bf16 dot products for
+    bf16 where the instruction set has them, f32 multiply-adds otherwise."""
     if case.decode:
         return "read_gbps", found["read_gbps"]
     isa = isa or found["isa_available"]

@@ -1,5 +1,5 @@
-"""Arithmetic of alternating rounds. Every figure is a ratio within a round, then the median over the
-rounds: a drift of the machine's speed hits both sides of a ratio alike."""
+"""Arithmetic of alternating rounds. Every figure is a ratio within a round, then the median over
+the rounds: a drift of the machine's speed hits both sides of a ratio alike."""
 
 from statistics import median
 
@@ -25,10 +25,3 @@ def _at(ordered, position):
     low = int(position)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
-
-
-def geometric_mean(values):
-    product = 1.0
-    for value in values:
-        product *= value ** (1 / len(values))
-    return product

@@ -15,7 +15,7 @@ from .tensors import make_sets
 
 def timed_turn(call, sets, pause, least):
     """Seconds of the best run: a pause, so that the threads of whoever came before stop spinning, a
-    run to warm up, then at least three and at least `least` seconds. Several sets: once round them."""
+    run to warm up, then at least three and at least `least` seconds. Several sets: once round."""
     time.sleep(pause)
     call(0)
     best, runs, end = math.inf, 0, time.perf_counter() + least
