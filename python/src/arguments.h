@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-// The arguments of attention and explain. They are read from CPython's own calling convention: with
-// this many keywords nanobind's dispatcher would cost more than the whole call may, and its error
-// for an unknown keyword names the overloads, not the keyword.
+// The arguments of attention and explain, read from CPython's own calling convention. A nanobind
+// function of this many keywords takes 180 to 270 ns before its first line, a tenth of a small
+// call, and its error for an unknown keyword names the overloads, not the keyword.
 
 namespace regard::python {
 
