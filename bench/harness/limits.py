@@ -16,10 +16,11 @@ def measure(program, threads, isa=None, bandwidth=False):
 
 def limit_of(case, found, isa=None):
     """(kind, rate) that a case is held against: read bandwidth for decode, bf16 dot products for
-    bf16 where the instruction set has them, f32 multiply-adds otherwise."""
+    bf16 where the instruction set has them, else multiply-adds in f32, half of that in f64."""
     if case.decode:
         return "read_gbps", found["read_gbps"]
     isa = isa or found["isa_available"]
     if case.dtype == "bf16" and found["bf16_gflops"].get(isa):
         return "bf16_gflops", found["bf16_gflops"][isa]
-    return "f32_gflops", found["f32_gflops"].get(isa, 0.0)
+    f32 = found["f32_gflops"].get(isa, 0.0)
+    return ("f64_gflops", f32 / 2) if case.dtype == "f64" else ("f32_gflops", f32)

@@ -138,6 +138,7 @@ class Rounds(unittest.TestCase):
     def test_limits(self):
         f32, bf16, decode = map(parse_case, ("sq8 d8", "sq8 d8 bf16", "sq1 skv8 d8 bf16"))
         self.assertEqual(limits.limit_of(f32, machine(100, 200)), ("f32_gflops", 100))
+        self.assertEqual(limits.limit_of(parse_case("sq8 d8 f64"), machine(100))[1], 50)
         self.assertEqual(limits.limit_of(bf16, machine(100, 200)), ("bf16_gflops", 200))
         self.assertEqual(limits.limit_of(bf16, machine(100)), ("f32_gflops", 100))
         self.assertEqual(limits.limit_of(bf16, machine(100, 200), "avx2"), ("f32_gflops", 50))
