@@ -4,6 +4,12 @@ set(REGARD_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
 set(REGARD_ISA_FLAGS_avx512
   ${REGARD_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
 set(REGARD_ISA_FLAGS_avx512_bf16 ${REGARD_ISA_FLAGS_avx512} -mavx512bf16)
+# For tests on machines without AVX-512: the same kernels with its functions in portable notation, for AVX2.
+option(REGARD_EMULATE_AVX512 "AVX-512 kernels run on AVX2, slowly" OFF)
+if(REGARD_EMULATE_AVX512)
+  set(REGARD_ISA_FLAGS_avx512 ${REGARD_ISA_FLAGS_avx2} -Wno-psabi)
+  set(REGARD_ISA_FLAGS_avx512_bf16 ${REGARD_ISA_FLAGS_avx512})
+endif()
 
 # regard_apply_isa_flags(<list variable>): sets the flags, drops what this processor family cannot run.
 function(regard_apply_isa_flags list)

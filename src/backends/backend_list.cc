@@ -2,6 +2,7 @@
 
 #include "backends/absent/backend.h"
 #include "backends/cpu_efficient/backend.h"
+#include "backends/cpu_flash/backend.h"
 #include "backends/math/backend.h"
 
 // The only file that names every backend.
@@ -11,7 +12,7 @@ namespace regard {
 std::span<const Backend* const> builtin_backends(DeviceType device) {
   // Fastest first; MATH stands behind EFFICIENT because its memory grows with the scores.
   static const Backend* const cpu[] = {
-      &absent::cpu_flash(),
+      &flash::backend(),
       &efficient::backend(),
       &math::backend(),
       &absent::cuda_cudnn(),

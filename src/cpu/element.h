@@ -77,14 +77,7 @@ REGARD_KERNEL_FN T from_f64(double x) {
 template <class T, class From, class Convert>
 REGARD_KERNEL_FN void convert_row(const From* from, std::int64_t stride, std::int64_t n, T* to,
                                   Convert convert) {
-  std::int64_t x = 0;
-  if (stride == 1) {
-    // Blocks of a constant length: GCC's -O2 makes vectors of these and of nothing else.
-    for (; x + 16 <= n; x += 16) {
-      for (int y = 0; y < 16; ++y) to[x + y] = convert(from[x + y]);
-    }
-  }
-  for (; x < n; ++x) to[x] = convert(from[x * stride]);
+  for (std::int64_t x = 0; x < n; ++x) to[x] = convert(from[x * stride]);
 }
 
 /// to[x] = row[x * stride] for x in [0, n), as T; `row` is the address of the first element.

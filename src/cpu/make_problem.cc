@@ -1,5 +1,8 @@
 #include "cpu/make_problem.h"
 
+#include <cmath>
+#include <numbers>
+
 namespace regard::cpu {
 namespace {
 
@@ -83,6 +86,11 @@ Problem make_problem(const AttentionParams& params, const Buffers& buffers) noex
   p.window_right = params.window_right;
   p.softmax_scale = params.softmax_scale;
   p.softcap = params.softcap;
+  // What is measured in natural units (a bias, a sink, scores shown) needs scores in them.
+  p.scales_first = p.softcap > 0.0 || p.slopes.present || p.bias.present || p.sinks.present ||
+                   p.scores.present || p.softmax_scale == 0.0;
+  p.unit = p.scales_first ? 1.0 : std::abs(p.softmax_scale);
+  p.factor = p.unit * std::numbers::log2e;
   p.dropout = semantics::make_dropout(params.dropout_p, buffers.rng_seed, buffers.rng_offset);
   return p;
 }

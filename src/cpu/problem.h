@@ -55,6 +55,9 @@ struct Problem {
   std::int64_t window_right = -1;
   double softmax_scale = 1.0;
   double softcap = 0.0;
+  bool scales_first = false;  // scores are scaled before the softmax, not by it
+  double factor = 1.0;        // of score differences in the base-2 exponent; > 0
+  double unit = 1.0;          // a score of the softmax, in natural units; > 0
   semantics::Dropout dropout{};
 };
 

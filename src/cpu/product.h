@@ -2,20 +2,16 @@
 
 #include <cstdint>
 
+#include "cpu/simd_vector.h"
 #include "semantics/kernel_fn.h"
 
-// The blocked product that every backend of the baseline shares. Queries lie in vector lanes: with
-// W = V::kWidth, scores^T [keys][W] = K [keys][D] * Q^T [D][W], and out^T [D][W] = V^T [D][keys] *
-// probs^T [keys][W]. So K and V are read in place, element by element, at any stride, and nothing
-// is summed across lanes: a row's bits never depend on its neighbours.
+// The blocked product that every backend shares. Queries lie in vector lanes: with W = V::kWidth,
+// scores^T [keys][W] = K [keys][D] * Q^T [D][W], and out^T [D][W] = V^T [D][keys] * probs^T
+// [keys][W]. So K and V are read element by element, at any stride, and nothing is summed across
+// lanes: a row's bits never depend on its neighbours. Only the first kVectors vectors of each row
+// of W are computed, those that hold rows of the problem.
 
 namespace regard::cpu {
-
-#if defined(__clang__)
-#define REGARD_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define REGARD_UNROLL _Pragma("GCC unroll 16")
-#endif
 
 /// a[i * row_stride + x * step] is element (i, x) of an [m][k] matrix.
 template <class T>
@@ -25,73 +21,122 @@ struct ProductInput {
   std::int64_t step;
 };
 
-/// c = (carry ? c * carry[w] : 0) + a * b for kRows rows of c; b is [k][W], c is [kRows][W].
-/// kSelect: where b's sign bit is set the term is 0 whatever a holds, NaN and inf included (a
-/// masked probability is -0, see softmax.h); other terms keep their bits.
-template <class V, int kRows, bool kSelect>
-REGARD_KERNEL_FN void product_rows(ProductInput<typename V::Scalar> a, const typename V::Scalar* b,
-                                   typename V::Scalar* c, std::int64_t k,
-                                   const typename V::Scalar* carry) {
-  using Vec = typename V::Vec;
-  constexpr int kVectors = V::kVectors;
-  Vec sum[kRows][kVectors] = {};
-  const typename V::Scalar* at = a.data;
+/// One term of a product: b holds f32 (or f64) columns.
+template <class V>
+struct ScalarTerm {
+  using A = typename V::Scalar;
+  using B = typename V::Scalar;
+  using Column = typename V::Vec;
+  REGARD_KERNEL_FN Column load(const B* p) { return V::load(p); }
+  REGARD_KERNEL_FN Column broadcast(A a) { return V::set(a); }
+  REGARD_KERNEL_FN typename V::Vec add(typename V::Vec sum, Column a, Column b) {
+    return V::fma(a, b, sum);
+  }
+  /// The same, but nothing where b's sign bit is set, whatever a holds, NaN and inf included (a
+  /// masked probability is -0, see softmax.h); other terms keep their bits.
+  REGARD_KERNEL_FN typename V::Vec add_visible(typename V::Vec sum, Column a, Column b) {
+    return V::select(V::sign(b), sum, V::fma(a, b, sum));
+  }
+};
+
+/// sum[i][v] = the products of kRows rows of a with b [k][W].
+template <class V, class Term, int kRows, int kVectors, bool kSelect>
+REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename Term::B* b,
+                               std::int64_t k, typename V::Vec (&sum)[kRows][kVectors]) {
+  const typename Term::A* at = a.data;
   for (std::int64_t x = 0; x < k; ++x) {
-    Vec column[kVectors];
-    REGARD_UNROLL for (int v = 0; v < kVectors; ++v) column[v] = V::load(b + v * V::kLanes);
+    typename Term::Column column[kVectors];
+    REGARD_UNROLL for (int v = 0; v < kVectors; ++v) column[v] = Term::load(b + v * V::kLanes);
     REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
-      const Vec scalar = V::set(at[i * a.row_stride]);
+      const auto scalar = Term::broadcast(at[i * a.row_stride]);
       REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
-        Vec next = V::fma(scalar, column[v], sum[i][v]);
-        if constexpr (kSelect) next = V::select(V::sign(column[v]), sum[i][v], next);
-        sum[i][v] = next;
+        sum[i][v] = kSelect ? Term::add_visible(sum[i][v], scalar, column[v])
+                            : Term::add(sum[i][v], scalar, column[v]);
       }
     }
     at += a.step;
     b += V::kWidth;
   }
+}
+
+/// c = a * b for kRows rows; max[v] = the greatest of it and what it was. NaN is passed over.
+template <class V, class Term, int kRows, int kVectors>
+REGARD_KERNEL_FN void score_rows(ProductInput<typename Term::A> a, const typename Term::B* b,
+                                 typename V::Scalar* c, std::int64_t k,
+                                 typename V::Vec (&max)[kVectors]) {
+  typename V::Vec sum[kRows][kVectors] = {};
+  multiply<V, Term, kRows, kVectors, false>(a, b, k, sum);
   REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
     REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
-      typename V::Scalar* const out = c + i * V::kWidth + v * V::kLanes;
-      if (carry != nullptr) sum[i][v] += V::load(out) * V::load(carry + v * V::kLanes);
-      V::store(out, sum[i][v]);
+      V::store(c + i * V::kWidth + v * V::kLanes, sum[i][v]);
+      max[v] = V::max(sum[i][v], max[v]);
     }
   }
 }
 
-template <class V, bool kSelect>
-static void product_loop(ProductInput<typename V::Scalar> a, const typename V::Scalar* b,
-                         typename V::Scalar* c, std::int64_t m, std::int64_t k,
-                         const typename V::Scalar* carry) {
+/// scores^T [m][W] = a [m][k] * b [k][W]; max [W] grows to the greatest of each column.
+template <class V, class Term, int kVectors>
+static void scores_of(ProductInput<typename Term::A> a, const typename Term::B* b,
+                      typename V::Scalar* c, std::int64_t m, std::int64_t k,
+                      typename V::Scalar* max) {
+  typename V::Vec most[kVectors];
+  REGARD_UNROLL for (int v = 0; v < kVectors; ++v) most[v] = V::load(max + v * V::kLanes);
   std::int64_t i = 0;
   for (; i + V::kRows <= m; i += V::kRows) {
-    product_rows<V, V::kRows, kSelect>(a, b, c + i * V::kWidth, k, carry);
+    score_rows<V, Term, V::kRows, kVectors>(a, b, c + i * V::kWidth, k, most);
     a.data += V::kRows * a.row_stride;
   }
   for (; i < m; ++i) {
-    product_rows<V, 1, kSelect>(a, b, c + i * V::kWidth, k, carry);
+    score_rows<V, Term, 1, kVectors>(a, b, c + i * V::kWidth, k, most);
+    a.data += a.row_stride;
+  }
+  REGARD_UNROLL for (int v = 0; v < kVectors; ++v) V::store(max + v * V::kLanes, most[v]);
+}
+
+/// c = c * carry + a * b for kRows rows.
+template <class V, class Term, int kRows, int kVectors, bool kSelect>
+REGARD_KERNEL_FN void add_rows(ProductInput<typename Term::A> a, const typename Term::B* b,
+                               typename V::Scalar* c, std::int64_t k,
+                               const typename V::Scalar* carry) {
+  typename V::Vec sum[kRows][kVectors] = {};
+  multiply<V, Term, kRows, kVectors, kSelect>(a, b, k, sum);
+  REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
+    REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
+      typename V::Scalar* const out = c + i * V::kWidth + v * V::kLanes;
+      V::store(out, V::fma(V::load(out), V::load(carry + v * V::kLanes), sum[i][v]));
+    }
+  }
+}
+
+/// c [m][W] = c * carry [W] + a [m][k] * b [k][W]; each tile is summed on its own first, which
+/// keeps chains short. kSelect: see Term::add_visible.
+template <class V, class Term, int kVectors, bool kSelect>
+static void add_product(ProductInput<typename Term::A> a, const typename Term::B* b,
+                        typename V::Scalar* c, std::int64_t m, std::int64_t k,
+                        const typename V::Scalar* carry) {
+  std::int64_t i = 0;
+  for (; i + V::kRows <= m; i += V::kRows) {
+    add_rows<V, Term, V::kRows, kVectors, kSelect>(a, b, c + i * V::kWidth, k, carry);
+    a.data += V::kRows * a.row_stride;
+  }
+  for (; i < m; ++i) {
+    add_rows<V, Term, 1, kVectors, kSelect>(a, b, c + i * V::kWidth, k, carry);
     a.data += a.row_stride;
   }
 }
 
-/// scores^T [m][W] = a [m][k] * b [k][W].
-template <class V>
-REGARD_KERNEL_FN void product(ProductInput<typename V::Scalar> a, const typename V::Scalar* b,
-                              typename V::Scalar* c, std::int64_t m, std::int64_t k) {
-  product_loop<V, false>(a, b, c, m, k, nullptr);
-}
+template <int kCount>
+struct VectorCount {
+  static constexpr int value = kCount;
+};
 
-/// c [m][W] = c * carry [W] + a [m][k] * b [k][W]; each tile is summed on its own first, which
-/// keeps chains short. `select`: see product_rows.
-template <class V>
-REGARD_KERNEL_FN void product_onto(ProductInput<typename V::Scalar> a, const typename V::Scalar* b,
-                                   typename V::Scalar* c, std::int64_t m, std::int64_t k,
-                                   const typename V::Scalar* carry, bool select) {
-  if (select) {
-    product_loop<V, true>(a, b, c, m, k, carry);
-  } else {
-    product_loop<V, false>(a, b, c, m, k, carry);
+/// Calls f(VectorCount<vectors>), for 1 <= vectors <= kMost.
+template <int kMost, class F>
+REGARD_KERNEL_FN void with_vectors(int vectors, F f) {
+  if constexpr (kMost > 1) {
+    if (vectors < kMost) return with_vectors<kMost - 1>(vectors, f);
   }
+  f(VectorCount<kMost>{});
 }
 
 }  // namespace regard::cpu

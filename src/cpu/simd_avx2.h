@@ -4,7 +4,7 @@
 
 #include "cpu/simd_vector.h"
 
-// The vector vocabulary of AVX2 with FMA: 32-byte vectors.
+// The vector vocabulary of AVX2 with FMA and F16C: 32-byte vectors.
 
 namespace regard::simd_avx2 {
 
@@ -22,6 +22,13 @@ struct Simd : cpu::SimdVector<T, 32> {
 
   /// a * b + c, rounded once.
   REGARD_KERNEL_FN Vec fma(Vec a, Vec b, Vec c) { return fused(a, b, c); }
+
+  REGARD_KERNEL_FN Vec load_f16(const std::uint16_t* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  REGARD_KERNEL_FN void store_f16(std::uint16_t* p, Vec v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+  }
 };
 
 }  // namespace regard::simd_avx2

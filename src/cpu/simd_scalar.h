@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cpu/element.h"
 #include "cpu/simd_vector.h"
 
 // The vector vocabulary of the baseline: 16-byte vectors (SSE2, NEON, or scalars where there are
@@ -18,6 +19,10 @@ struct Simd : cpu::SimdVector<T, 16> {
 
   /// a * b + c; rounded twice here.
   REGARD_KERNEL_FN Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
+
+  REGARD_KERNEL_FN void store_f16(std::uint16_t* p, Vec v) {
+    for (int lane = 0; lane < Base::kLanes; ++lane) p[lane] = cpu::to_f16(v[lane]);
+  }
 };
 
 }  // namespace regard::simd_scalar

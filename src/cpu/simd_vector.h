@@ -9,9 +9,26 @@
 //
 // A vocabulary is a struct with Scalar, Vec, Int, Mask, the block of the product (kRows, kVectors)
 // and the functions below and fma; +, -, *, / and comparisons are the compiler's. Algorithms are
-// templates over it.
+// templates over it. Where an instruction set has one instruction for a function below, its
+// vocabulary hides this one.
 
 namespace regard::cpu {
+
+#if defined(__clang__)
+#define REGARD_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define REGARD_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+/// 0, 1, ... as template arguments; the library's own would be shared code.
+template <int... kIndex>
+struct IndexList {};
+template <int kCount, int... kIndex>
+struct MakeIndexList : MakeIndexList<kCount - 1, kCount - 1, kIndex...> {};
+template <int... kIndex>
+struct MakeIndexList<0, kIndex...> {
+  using type = IndexList<kIndex...>;
+};
 
 template <class T, int kBytes>
 struct VectorTypes;
@@ -19,12 +36,14 @@ template <int kBytes>
 struct VectorTypes<float, kBytes> {
   typedef float Vec __attribute__((vector_size(kBytes)));
   typedef std::int32_t Int __attribute__((vector_size(kBytes)));
+  typedef std::uint16_t Half __attribute__((vector_size(kBytes / 2)));
   using IntScalar = std::int32_t;
 };
 template <int kBytes>
 struct VectorTypes<double, kBytes> {
   typedef double Vec __attribute__((vector_size(kBytes)));
   typedef std::int64_t Int __attribute__((vector_size(kBytes)));
+  using Half = void;
   using IntScalar = std::int64_t;
 };
 
@@ -34,6 +53,7 @@ struct SimdVector {
   using Vec = typename VectorTypes<T, kBytes>::Vec;
   using Int = typename VectorTypes<T, kBytes>::Int;
   using Mask = Int;
+  using Half = typename VectorTypes<T, kBytes>::Half;
   using IntScalar = typename VectorTypes<T, kBytes>::IntScalar;
 
   static constexpr int kLanes = kBytes / sizeof(T);
@@ -50,6 +70,63 @@ struct SimdVector {
   REGARD_KERNEL_FN Vec from_bits(Int i) { return __builtin_bit_cast(Vec, i); }
   /// All ones where the sign bit is set, -0 and NaN included.
   REGARD_KERNEL_FN Mask sign(Vec v) { return to_bits(v) < 0; }
+  /// The greater; b where either is NaN.
+  REGARD_KERNEL_FN Vec max(Vec a, Vec b) { return a > b ? a : b; }
+
+  // f32 vocabularies only: 16-bit elements, kLanes of them at p.
+
+  REGARD_KERNEL_FN Vec load_bf16(const std::uint16_t* p) {
+    return from_bits(__builtin_convertvector(load_half(p), Int) << 16);
+  }
+  /// See element.h's from_f16 for the steps.
+  REGARD_KERNEL_FN Vec load_f16(const std::uint16_t* p) {
+    const Int h = __builtin_convertvector(load_half(p), Int);
+    const Int magnitude = h & 0x7fff;
+    const Int is_special = magnitude > 0x7bff;
+    const Int normal = ((magnitude << 13) + (112 << 23)) | (is_special & 0x7f800000);
+    const Vec denormal = __builtin_convertvector(magnitude, Vec) * 0x1p-24f;
+    const Int bits = magnitude < 0x400 ? to_bits(denormal) : normal;
+    return from_bits(bits | ((h & 0x8000) << 16));
+  }
+  REGARD_KERNEL_FN void store_bf16(std::uint16_t* p, Vec v) {
+    const Int bits = to_bits(v);
+    const Int rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    const Int quiet = (bits >> 16) | 0x40;
+    store_half(p, v != v ? quiet : rounded);
+  }
+
+  /// rows[i][j] becomes rows[j][i].
+  REGARD_KERNEL_FN void transpose(Vec (&rows)[kLanes]) {
+    // Interleaving row i with row i + kLanes / 2 rotates the bits of (i, j) by one.
+    REGARD_UNROLL for (int stage = 1; stage < kLanes; stage *= 2) {
+      Vec next[kLanes];
+      REGARD_UNROLL for (int i = 0; i < kLanes / 2; ++i) {
+        next[2 * i] = interleave(rows[i], rows[i + kLanes / 2], 0, Lanes{});
+        next[2 * i + 1] = interleave(rows[i], rows[i + kLanes / 2], kLanes / 2, Lanes{});
+      }
+      REGARD_UNROLL for (int i = 0; i < kLanes; ++i) rows[i] = next[i];
+    }
+  }
+
+ private:
+  using Lanes = typename MakeIndexList<kLanes>::type;
+
+  REGARD_KERNEL_FN auto load_half(const std::uint16_t* p) {
+    Half h;
+    __builtin_memcpy(&h, p, sizeof(h));
+    return h;
+  }
+  REGARD_KERNEL_FN void store_half(std::uint16_t* p, Int bits) {
+    const Half h = __builtin_convertvector(bits, Half);
+    __builtin_memcpy(p, &h, sizeof(h));
+  }
+  /// a[from], b[from], a[from + 1], b[from + 1], ...
+  template <int... kIndex>
+  REGARD_KERNEL_FN Vec interleave(Vec a, Vec b, int from, IndexList<kIndex...>) {
+    return from == 0
+               ? __builtin_shufflevector(a, b, (kIndex / 2 + kIndex % 2 * kLanes)...)
+               : __builtin_shufflevector(a, b, (kIndex / 2 + kIndex % 2 * kLanes + kLanes / 2)...);
+  }
 };
 
 }  // namespace regard::cpu

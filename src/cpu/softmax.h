@@ -5,9 +5,10 @@
 #include "cpu/strip.h"
 #include "cpu/vector_math.h"
 
-// Score edits and softmax on a strip's scores^T [keys][W]. Running maximum and sum are natural, not
-// base 2: score - max is then exact near the maximum, where score * log2(e) would be rounded first
-// (by up to 6e-5 at |score| = 1e3).
+// Score edits and softmax on a strip's scores^T [keys][W]. Probabilities are 2^((score - max) *
+// factor): the difference comes first, so that it is exactly 0 at the maximum whatever the scores'
+// size (score * log2(e) of finfo.min would be -inf). The factor holds log2(e), and softmax_scale
+// too where nothing edits the scores (Problem::scales_first).
 
 namespace regard::cpu {
 
@@ -74,7 +75,11 @@ static void add_bias(const Problem& p, const Strip<V>& strip, Tile tile, typenam
   for (int w = 0; w < strip.rows; ++w) {
     const char* first = row_address(p.bias, strip.b, strip.head[w], strip.query[w]) +
                         tile.begin * p.bias.stride[3] * element_bytes(p.bias.type);
-    load_row(p.bias.type, first, p.bias.stride[3], tile.size, row);
+    if (p.bias.stride[3] == 1) {
+      load_dense_row<V>(p.bias.type, first, tile.size, row);
+    } else {
+      load_row(p.bias.type, first, p.bias.stride[3], tile.size, row);
+    }
     for (std::int64_t j = 0; j < tile.size; ++j) {
       T& score = scores[j * V::kWidth + w];
       score = row[j] == masked ? masked : score + row[j];
@@ -128,68 +133,74 @@ static void apply_band(const Strip<V>& strip, Tile tile, typename V::Scalar* sco
   }
 }
 
-/// Everything after the scale. `row` holds a tile's keys.
+/// The scale where it is not in the factor, and everything after it. `partial`: not every row sees
+/// every key. `row` holds a tile's keys.
 template <class V>
-static void edit_scores(const Problem& p, const Strip<V>& strip, Tile tile,
-                        semantics::TileClass tile_class, typename V::Scalar* scores,
-                        typename V::Scalar* row) {
+static void edit_scores(const Problem& p, const Strip<V>& strip, Tile tile, bool partial,
+                        typename V::Scalar* scores, typename V::Scalar* row) {
+  if (p.scales_first) scale_scores<V>(p, tile.size, scores);
   if (p.softcap > 0.0) cap_scores<V>(p, tile.size, scores);
   if (p.slopes.present) add_alibi<V>(strip, tile, scores);
   if (p.bias.present) add_bias<V>(p, strip, tile, scores, row);
-  if (tile_class == semantics::TileClass::kFull) return;
+  if (!partial) return;
   apply_mask_data<V>(p, strip, tile, scores);
   apply_band<V>(strip, tile, scores);
 }
 
-/// row_max = max(row_max, scores). NaN scores are passed over here; they reach the sum.
+/// max = max(max, scores). NaN scores are passed over here; they reach the sum.
 template <class V>
-static void fold_max(std::int64_t size, const typename V::Scalar* scores,
-                     typename V::Scalar* row_max) {
+static void fold_max(std::int64_t size, const typename V::Scalar* scores, typename V::Scalar* max) {
   for (int v = 0; v < V::kVectors; ++v) {
-    auto max = V::load(row_max + v * V::kLanes);
+    auto most = V::load(max + v * V::kLanes);
     for (std::int64_t j = 0; j < size; ++j) {
-      const auto score = V::load(scores + j * V::kWidth + v * V::kLanes);
-      max = V::select(score > max, score, max);
+      most = V::max(V::load(scores + j * V::kWidth + v * V::kLanes), most);
     }
-    V::store(row_max + v * V::kLanes, max);
+    V::store(max + v * V::kLanes, most);
   }
 }
 
-/// The subtrahend of exp: row_max, or 0 where it is -inf (nothing seen yet), so that
-/// exp(-inf - subtrahend) is 0, not NaN. Only the subtrahend is made safe: a safe old maximum too
+/// The subtrahend of exp2: row_max, or 0 where it is -inf (nothing seen yet), so that
+/// exp2(-inf - subtrahend) is 0, not NaN. Only the subtrahend is made safe: a safe old maximum too
 /// would give inf * 0.
 template <class V>
 REGARD_KERNEL_FN typename V::Vec subtrahend(typename V::Vec row_max) {
   return V::select(row_max == minus_infinity<V>(), V::set(0), row_max);
 }
 
-/// carry = exp(old maximum - new one), by which everything summed so far shrinks; exactly 1 where
-/// the maximum stands. row_sum *= carry.
+/// Raises row_max to `max` where that is more. carry = 2^((old maximum - new one) * factor), by
+/// which everything summed so far shrinks; exactly 1 where the maximum stands. row_sum *= carry.
 template <class V>
-static void rescale(const typename V::Scalar* old_max, Strip<V>* strip, typename V::Scalar* carry) {
+static void raise_max(const Problem& p, const typename V::Scalar* max, Strip<V>* strip,
+                      typename V::Scalar* carry) {
+  const auto factor = V::set(static_cast<typename V::Scalar>(p.factor));
   for (int v = 0; v < V::kVectors; ++v) {
     const int at = v * V::kLanes;
-    const auto factor =
-        exp_nonpositive<V>(V::load(old_max + at) - subtrahend<V>(V::load(strip->row_max + at)));
-    V::store(carry + at, factor);
-    V::store(strip->row_sum + at, V::load(strip->row_sum + at) * factor);
+    const auto before = V::load(strip->row_max + at);
+    const auto after = V::max(V::load(max + at), before);
+    const auto shrink = exp2_nonpositive<V>((before - subtrahend<V>(after)) * factor);
+    V::store(carry + at, shrink);
+    V::store(strip->row_max + at, after);
+    V::store(strip->row_sum + at, V::load(strip->row_sum + at) * shrink);
   }
 }
 
-/// scores become exp(score - row_max), masked ones (-inf) become -0: the sign bit tells the
-/// selecting product what was masked, and -0 adds nothing. row_sum grows by the tile's own sum.
-template <class V>
-static void exponentiate(std::int64_t size, typename V::Scalar* scores, Strip<V>* strip) {
+/// scores become 2^((score - row_max) * factor). kMasked: masked ones (-inf) become -0: the sign
+/// bit tells the selecting product what was masked, and -0 adds nothing. row_sum grows by the
+/// tile's own sum.
+template <class V, bool kMasked>
+static void exponentiate(const Problem& p, std::int64_t size, typename V::Scalar* scores,
+                         Strip<V>* strip) {
   using T = typename V::Scalar;
-  for (int v = 0; v < V::kVectors; ++v) {
+  const auto factor = V::set(static_cast<T>(p.factor));
+  for (int v = 0; v < strip->vectors; ++v) {
     const int at = v * V::kLanes;
     const auto max = subtrahend<V>(V::load(strip->row_max + at));
     typename V::Vec sum{};
     for (std::int64_t j = 0; j < size; ++j) {
       T* score = scores + j * V::kWidth + at;
       const auto s = V::load(score);
-      const auto masked = s == minus_infinity<V>();
-      const auto prob = V::select(masked, V::set(T(-0.0)), exp_nonpositive<V>(s - max));
+      auto prob = exp2_nonpositive<V>((s - max) * factor);
+      if (kMasked) prob = V::select(s == minus_infinity<V>(), V::set(T(-0.0)), prob);
       sum += prob;
       V::store(score, prob);
     }

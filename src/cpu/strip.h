@@ -4,6 +4,7 @@
 
 #include "cpu/problem.h"
 #include "cpu/product.h"
+#include "cpu/rows.h"
 #include "semantics/tiles.h"
 
 // A strip: V::kWidth rows of one (b, kv head) in vector lanes, and the reading and writing of its
@@ -17,7 +18,7 @@ struct Strip {
   static constexpr int kWidth = V::kWidth;
 
   T row_max[kWidth];  // of the scores so far, the sink included; -inf: none
-  T row_sum[kWidth];  // of exp(score - row_max), the sink included
+  T row_sum[kWidth];  // of 2^((score - row_max) * factor), the sink included
   std::int64_t query[kWidth];
   std::int64_t head[kWidth];
   semantics::KeyRange keys[kWidth];  // visible by arithmetic
@@ -26,6 +27,7 @@ struct Strip {
   std::int32_t segment[kWidth];
   std::int64_t b;
   std::int64_t rows;     // lanes in use; the others are computed on zeros and never written
+  int vectors;           // that hold those lanes
   std::int64_t i_begin;  // queries [i_begin, i_end)
   std::int64_t i_end;
 };
@@ -60,12 +62,12 @@ static void set_rows(const Problem& p, const Sequence& s, std::int64_t head_kv,
   const T infinity = static_cast<T>(__builtin_inf());
   strip->b = s.b;
   strip->rows = rows;
-  strip->i_begin = row_begin / p.group_size;
-  strip->i_end = (row_begin + rows - 1) / p.group_size + 1;
+  strip->vectors = static_cast<int>((rows + V::kLanes - 1) / V::kLanes);
+  std::int64_t i = row_begin / p.group_size;
+  std::int64_t g = row_begin % p.group_size;
+  strip->i_begin = i;
   for (int w = 0; w < V::kWidth; ++w) {
-    const std::int64_t row = row_begin + (w < rows ? w : 0);
-    const std::int64_t i = row / p.group_size;
-    const std::int64_t h = head_kv * p.group_size + row % p.group_size;
+    const std::int64_t h = head_kv * p.group_size + g;
     strip->query[w] = i;
     strip->head[w] = h;
     strip->keys[w] = semantics::visible_keys(s.band, i);
@@ -86,7 +88,19 @@ static void set_rows(const Problem& p, const Sequence& s, std::int64_t head_kv,
                        : -infinity;
     strip->row_max[w] = sink;
     strip->row_sum[w] = sink == -infinity ? T(0) : T(1);
+    if (w + 1 >= rows) continue;  // lanes that are not in use repeat the last row
+    if (++g == p.group_size) {
+      g = 0;
+      ++i;
+    }
   }
+  strip->i_end = i + 1;
+}
+
+/// The keys that any of the strip's rows may see by arithmetic.
+template <class V>
+REGARD_KERNEL_FN semantics::KeyRange reach(const Strip<V>& strip) {
+  return {strip.keys[0].lo, strip.keys[strip.rows - 1].hi};  // ends grow with the row
 }
 
 /// Address of row (b, h, i) of q, k, v or out.
@@ -96,33 +110,49 @@ REGARD_KERNEL_FN char* row_address(const View& view, std::int64_t b, std::int64_
   return view.data + at * element_bytes(view.type);
 }
 
-/// q^T [head_dim_qk][W]; unused lanes are 0. `row` holds head_dim_qk elements.
+/// Addresses of the rows of `view` in lanes [first, first + V::kLanes); returns how many are in
+/// use.
 template <class V>
-static void pack_queries(const Problem& p, const Strip<V>& strip, typename V::Scalar* row,
-                         typename V::Scalar* q_t) {
-  for (int w = 0; w < V::kWidth; ++w) {
-    if (w < strip.rows) {
-      load_row(p.q.type, row_address(p.q, strip.b, strip.head[w], strip.query[w]), 1, p.head_dim_qk,
-               row);
-      for (std::int64_t d = 0; d < p.head_dim_qk; ++d) q_t[d * V::kWidth + w] = row[d];
-    } else {
-      for (std::int64_t d = 0; d < p.head_dim_qk; ++d) q_t[d * V::kWidth + w] = 0;
-    }
+REGARD_KERNEL_FN int lane_rows(const View& view, const Strip<V>& strip, int first,
+                               char* (&rows)[V::kLanes]) {
+  int count = 0;
+  for (; count < V::kLanes && first + count < strip.rows; ++count) {
+    const int w = first + count;
+    rows[count] = row_address(view, strip.b, strip.head[w], strip.query[w]);
+  }
+  return count;
+}
+
+/// q^T [head_dim_qk][W]; unused lanes of the vectors in use are 0. Negated where the scale is
+/// negative and left to the factor, which is positive: the greatest score is then the greatest
+/// exponent.
+template <class V>
+static void pack_queries(const Problem& p, const Strip<V>& strip, typename V::Scalar* q_t) {
+  for (int v = 0; v < strip.vectors; ++v) {
+    char* rows[V::kLanes];
+    const int count = lane_rows(p.q, strip, v * V::kLanes, rows);
+    load_columns<V>(p.q.type, rows, count, p.head_dim_qk, q_t + v * V::kLanes);
+  }
+  if (p.scales_first || p.softmax_scale > 0.0) return;
+  for (std::int64_t x = 0; x < p.head_dim_qk * V::kVectors; ++x) {
+    V::store(q_t + x * V::kLanes, -V::load(q_t + x * V::kLanes));
   }
 }
 
 /// A tile of K or V as [size][dim]: in place where its elements are those of the arithmetic,
 /// otherwise converted into `buffer`.
-template <class T>
-static ProductInput<T> load_tile(const View& view, std::int64_t b, std::int64_t head, Tile tile,
-                                 std::int64_t dim, T* buffer) {
+template <class V>
+static ProductInput<typename V::Scalar> load_tile(const View& view, std::int64_t b,
+                                                  std::int64_t head, Tile tile, std::int64_t dim,
+                                                  typename V::Scalar* buffer) {
+  using T = typename V::Scalar;
   const Element own = sizeof(T) == sizeof(double) ? Element::kF64 : Element::kF32;
   if (view.type == own) {
     const char* first = row_address(view, b, head, tile.begin);
     return {reinterpret_cast<const T*>(first), view.stride[2], 1};
   }
   for (std::int64_t j = 0; j < tile.size; ++j) {
-    load_row(view.type, row_address(view, b, head, tile.begin + j), 1, dim, buffer + j * dim);
+    load_dense_row<V>(view.type, row_address(view, b, head, tile.begin + j), dim, buffer + j * dim);
   }
   return {buffer, dim, 1};
 }
@@ -160,21 +190,23 @@ static void write_rows(const Problem& p, const Strip<V>& strip, typename V::Scal
   // is 0. NaN sums stay NaN.
   for (int w = 0; w < V::kWidth; ++w) divisor[w] = strip.row_sum[w] * keep;
   for (std::int64_t d = 0; d < p.head_dim_v; ++d) {
-    for (int v = 0; v < V::kVectors; ++v) {
+    for (int v = 0; v < strip.vectors; ++v) {
       T* at = o_t + d * V::kWidth + v * V::kLanes;
       const auto by = V::load(divisor + v * V::kLanes);
       V::store(at, V::select(by == V::set(T(0)), V::set(T(0)), V::load(at) / by));
     }
   }
-  for (int w = 0; w < strip.rows; ++w) {
-    store_row(p.out.type, row_address(p.out, strip.b, strip.head[w], strip.query[w]), o_t + w,
-              V::kWidth, p.head_dim_v);
-    if (!p.lse.present) continue;
+  for (int v = 0; v < strip.vectors; ++v) {
+    char* rows[V::kLanes];
+    const int count = lane_rows(p.out, strip, v * V::kLanes, rows);
+    store_columns<V>(p.out.type, rows, count, p.head_dim_v, o_t + v * V::kLanes);
+  }
+  for (int w = 0; p.lse.present && w < strip.rows; ++w) {
     const std::int64_t at = strip.b * p.lse.stride[0] + strip.head[w] * p.lse.stride[1] +
                             strip.query[w] * p.lse.stride[2];
     // In double: log(row_sum) rounded to f32 would add an error of its own to a small lse.
     const double lse = strip.row_sum[w] == T(0) ? -__builtin_inf()
-                                                : static_cast<double>(strip.row_max[w]) +
+                                                : static_cast<double>(strip.row_max[w]) * p.unit +
                                                       __builtin_log(strip.row_sum[w]);
     *element_at<T>(p.lse, at) = static_cast<T>(lse);
   }

@@ -37,7 +37,7 @@ class OneCase(CliTest):
             self.cli("check", SMALL + f" data={data} bias=B,1,1,Skv")
 
     def test_nothing_can_run(self):
-        self.cli("check", SMALL, "--backend", "flash", code=NO_BACKEND)
+        self.cli("check", SMALL, "--backend", "cudnn", code=NO_BACKEND)
         found = self.document("check", SMALL + " grad", code=NO_BACKEND)
         self.assertEqual(found["selection"]["chosen"], "error")
         self.cli("check", "--random", "3", "--backend", "cudnn", code=NO_BACKEND)

@@ -1,11 +1,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <new>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "conformance/generator.h"
@@ -78,6 +81,25 @@ TEST_P(Execute, MoreThanOneSlotHasWork) {
   }
 }
 
+/// Runs until two threads have met: a thread that is still starting allocates.
+void wake(Executor& executor) {
+  std::atomic<int> inside{0};
+  for (int attempt = 0; attempt < 1000 && inside.load() < 2; ++attempt) {
+    inside = 0;
+    executor.run(
+        2,
+        [](void* opaque, int) {
+          auto& count = *static_cast<std::atomic<int>*>(opaque);
+          ++count;
+          const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
+          while (count.load() < 2 && std::chrono::steady_clock::now() < end)
+            std::this_thread::yield();
+          if (count.load() < 2) --count;
+        },
+        &inside);
+  }
+}
+
 TEST_P(Execute, AllocatesNothing) {
   const std::unique_ptr<Context> two = context(2);
   test::BackwardsExecutor serial;
@@ -94,6 +116,7 @@ TEST_P(Execute, AllocatesNothing) {
     void* start = memory.data();
     std::size_t room = memory.size();
     std::align(64, static_cast<std::size_t>(made->workspace_bytes()), start, room);
+    if (n == 0) wake(two->executor());
     for (Executor* executor : {&two->executor(), static_cast<Executor*>(&serial)}) {
       const Launch launch{executor, nullptr, {start, room}};
       const test::AllocationCounter counter;

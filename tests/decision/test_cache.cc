@@ -74,13 +74,13 @@ TEST(PlanCache, EachGenerationsChangeCostsOneMiss) {
 
 TEST(PlanCache, PolicyIsPartOfTheKey) {
   Context context(described_env());
-  ASSERT_EQ(plan(context, decode(8))->backend(), kEfficient);
+  ASSERT_EQ(plan(context, decode(8))->backend(), kFlash);
   ASSERT_EQ(plan(context, decode(8), only({kMath}))->backend(), kMath);
   {
     const ScopedPolicy scope(only({kMath}));
     ASSERT_EQ(plan(context, decode(8))->backend(), kMath);
   }
-  ASSERT_EQ(plan(context, decode(8))->backend(), kEfficient);
+  ASSERT_EQ(plan(context, decode(8))->backend(), kFlash);
   context.set_policy(only({kMath}));
   ASSERT_EQ(plan(context, decode(8))->backend(), kMath);
 }
@@ -118,7 +118,7 @@ TEST(LearnedRefusals, AreVisibleAndSelectAgain) {
   EXPECT_EQ(plan(context, decode(50), policy)->backend(), custom("stubborn"));
   const auto made = plan(context, decode(500), policy);
   ASSERT_TRUE(made);
-  EXPECT_EQ(made->backend(), kEfficient);
+  EXPECT_EQ(made->backend(), kFlash);
   EXPECT_EQ(context.plan_cache_counters().selections, 3u);
 
   const Selection selection = made->selection();

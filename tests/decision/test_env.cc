@@ -134,7 +134,7 @@ TEST(Env, AnEmptyValueIsUnset) {
 TEST(Env, IsReadOnceByAContext) {
   Context context(described_env());
   const ScopedVariable v("REGARD_BACKEND", "math");
-  EXPECT_EQ(explain(context, kPlain).chosen, kEfficient);
+  EXPECT_EQ(explain(context, kPlain).chosen, kFlash);
 }
 
 TEST(Env, EveryFieldShowsInFingerprintJsonAndText) {
@@ -179,8 +179,8 @@ TEST(Log, OneLinePerDistinctDecisionAndOnePerCall) {
   context.set_log_sink(LogLines::sink, &log);
   ASSERT_TRUE(plan(context, kPlain));
   ASSERT_TRUE(plan(context, kPlain));
-  ASSERT_FALSE(plan(context, kPlain, only({kFlash})));
-  ASSERT_FALSE(plan(context, kPlain, only({kFlash})));
+  ASSERT_FALSE(plan(context, kPlain, only({kCudnn})));
+  ASSERT_FALSE(plan(context, kPlain, only({kCudnn})));
   ASSERT_EQ(log.lines.size(), 2u);
   EXPECT_EQ(log.lines[0].rfind("{\"event\":\"select\"", 0), 0u);
   EXPECT_EQ(log.lines[0].find('\n'), std::string::npos);

@@ -135,13 +135,13 @@ TEST(PolicySources, NestedScopesNarrowAndReplaceScopesReplace) {
 }
 
 TEST(PolicySources, ReplaceHidesScopesNeverTheContextOrTheEnvironment) {
-  Context context(env_with("REGARD_DENY", "efficient"));
+  Context context(env_with("REGARD_DENY", "flash,efficient"));
   context.set_policy(deny({kCudnn}));
   const ScopedPolicy outer(deny({kMath}));
   const ScopedPolicy replace(Policy{}, ScopedPolicy::kReplace);
   const Selection selection = chosen_by(context);
   EXPECT_EQ(selection.chosen, kMath);
-  EXPECT_EQ(selection.policy.deny, (std::vector{kCudnn, kEfficient}));
+  EXPECT_EQ(selection.policy.deny, (std::vector{kCudnn, kFlash, kEfficient}));
 }
 
 TEST(PolicySources, AnEmptyIntersectionNamesBothSources) {
@@ -213,7 +213,7 @@ TEST(Scopes, WorkersInheritOnlyWhatIsCaptured) {
     const ScopedPolicy handed(captured);
     with = chosen_by(context).chosen;
   }).join();
-  EXPECT_EQ(without, kEfficient);
+  EXPECT_EQ(without, kFlash);
   EXPECT_EQ(with, kMath);
 }
 
@@ -223,12 +223,12 @@ TEST(Scopes, ASettersScopeDoesNotLeakIntoTheContext) {
     const ScopedPolicy scope(only({kMath}));
     context.set_policy(deny({kCudnn}));
   }
-  EXPECT_EQ(chosen_by(context).chosen, kEfficient);
+  EXPECT_EQ(chosen_by(context).chosen, kFlash);
 }
 
 TEST(OnFallback, AllowWarnError) {
   Context context(described_env());
-  Policy policy = prefer({kFlash, kMath});
+  Policy policy = prefer({kCudnn, kMath});
   EXPECT_EQ(chosen_by(context, policy).chosen, kMath);
   EXPECT_TRUE(chosen_by(context, policy).warnings.empty());
 
@@ -236,7 +236,7 @@ TEST(OnFallback, AllowWarnError) {
   Selection selection = chosen_by(context, policy);
   EXPECT_EQ(selection.chosen, kMath);
   ASSERT_EQ(selection.warnings.size(), 1u);
-  EXPECT_EQ(selection.warnings[0], "fallback: flash is preferred, math can run");
+  EXPECT_EQ(selection.warnings[0], "fallback: cudnn is preferred, math can run");
 
   policy.on_fallback = OnFallback::kError;
   selection = chosen_by(context, policy);

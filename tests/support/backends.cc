@@ -16,8 +16,9 @@ struct Units {
 
 const std::vector<Units>& units() {
   static const std::vector<Units> all = {
-      {BackendId::kMath, {Isa::kScalar, Isa::kAvx2}},
-      {BackendId::kEfficient, {Isa::kScalar, Isa::kAvx2}},
+      {BackendId::kMath, {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}},
+      {BackendId::kEfficient, {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}},
+      {BackendId::kFlash, {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}},
   };
   return all;
 }

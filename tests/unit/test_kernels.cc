@@ -6,6 +6,7 @@
 
 #include "attention_case.h"
 #include "backends/cpu_efficient/backend.h"
+#include "backends/cpu_flash/backend.h"
 #include "backends/math/backend.h"
 #include "cpu/kernel_isa.h"
 
@@ -74,12 +75,15 @@ struct Param {
 std::vector<Param> all_params() {
   const Backend* math = &math::backend();
   const Backend* efficient = &efficient::backend();
+  const Backend* flash = &flash::backend();
   std::vector<Param> params;
-  for (const Isa isa : {Isa::kScalar, Isa::kAvx2}) {
+  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
     if (isa > cpu::kernel_isa(read_env().isa_available)) continue;
     for (const Dtype dtype : {Dtype::kF32, Dtype::kF64, Dtype::kBf16, Dtype::kF16}) {
       params.push_back({math, dtype, isa});
-      if (dtype != Dtype::kF64) params.push_back({efficient, dtype, isa});
+      if (dtype == Dtype::kF64) continue;
+      params.push_back({efficient, dtype, isa});
+      params.push_back({flash, dtype, isa});
     }
   }
   return params;

@@ -41,13 +41,6 @@ class AbsentBackend final : public Backend {
 
 }  // namespace
 
-const Backend& cpu_flash() {
-  static const AbsentBackend instance(BackendId::kFlash, DeviceType::kCpu,
-                                      "tiled online softmax on packed tiles, the fastest",
-                                      "not in this version");
-  return instance;
-}
-
 const Backend& cuda_math() {
   static const AbsentBackend instance(BackendId::kMath, DeviceType::kCuda,
                                       "unfused and deterministic, every feature", kNoCuda);

@@ -6,7 +6,6 @@ namespace regard::absent {
 
 // Backends of the list that this build lacks: each refuses and says why.
 
-const Backend& cpu_flash();
 const Backend& cuda_math();
 const Backend& cuda_flash();
 const Backend& cuda_efficient();

@@ -1,11 +1,14 @@
-#include "backends/cpu_efficient/forward.inl"
+#include "backends/cpu_efficient/kernel.h"
+#include "cpu/float_tiles.inl"
 #include "cpu/simd_scalar.h"
+#include "cpu/tiled_forward.inl"
 
 namespace regard::efficient {
 namespace {
 using V = simd_scalar::Simd<float>;
 }
 
-const Kernel kScalarKernel = {forward<V>, V::kWidth, sizeof(Strip<V>)};
+const cpu::TiledKernel kScalarKernel = {cpu::tiled_forward<cpu::FloatTiles<V, false>>, V::kWidth,
+                                        sizeof(cpu::Strip<V>)};
 
 }  // namespace regard::efficient

@@ -20,6 +20,7 @@ constexpr std::int64_t kTileKv = 64;  // a constant, so that no sum's order depe
 const Kernel& kernel_of(const AttentionParams& p, Isa isa) noexcept {
   const bool f64 = p.dtype_q == Dtype::kF64;
 #if defined(__x86_64__)
+  if (isa == Isa::kAvx512) return f64 ? kAvx512F64 : kAvx512F32;
   if (isa == Isa::kAvx2) return f64 ? kAvx2F64 : kAvx2F32;
 #endif
   static_cast<void>(isa);
@@ -41,7 +42,7 @@ std::int64_t lay_out(const AttentionParams& p, const Kernel& kernel, std::int64_
   const std::int64_t tile = converts ? kTileKv : 0;
   args->at_tile =
       layout.take(saturating_mul(tile, std::max(p.head_dim_qk, p.head_dim_v)), kernel.scalar_bytes);
-  args->at_row = layout.take(std::max(p.head_dim_qk, kTileKv), kernel.scalar_bytes);
+  args->at_row = layout.take(kTileKv, kernel.scalar_bytes);
   return layout.total();
 }
 

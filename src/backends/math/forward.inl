@@ -56,7 +56,7 @@ static void start_strips(const Task<V>& t, std::int64_t row_begin, std::int64_t 
     const std::int64_t begin = row_begin + x * V::kWidth;
     const std::int64_t rows = begin + V::kWidth < row_end ? V::kWidth : row_end - begin;
     cpu::set_rows<V>(p, t.s, t.head_kv, begin, rows, t.strips + x);
-    cpu::pack_queries<V>(p, t.strips[x], t.row, t.q_t + x * p.head_dim_qk * V::kWidth);
+    cpu::pack_queries<V>(p, t.strips[x], t.q_t + x * p.head_dim_qk * V::kWidth);
   }
 }
 
@@ -72,13 +72,21 @@ static void compute_tile(const Task<V>& t, std::int64_t x, Tile tile,
   if (tile_class == TileClass::kEmpty) {
     for (std::int64_t y = 0; y < tile.size * V::kWidth; ++y) scores[y] = masked_score<T>();
   } else {
-    cpu::product<V>(keys, t.q_t + x * p.head_dim_qk * V::kWidth, scores, tile.size, p.head_dim_qk);
-    cpu::scale_scores<V>(p, tile.size, scores);
-    if (p.scores_stage == ScoresStage::kScaled) write_scores<V>(p, strip, tile, scores);
-    cpu::edit_scores<V>(p, strip, tile, tile_class, scores, t.row);
+    const T* const q_t = t.q_t + x * p.head_dim_qk * V::kWidth;
+    alignas(64) T max[V::kWidth] = {};  // not of the edited scores
+    cpu::with_vectors<V::kVectors>(
+        strip.vectors, [&](auto vectors) __attribute__((always_inline)) {
+          cpu::scores_of<V, cpu::ScalarTerm<V>, decltype(vectors)::value>(
+              keys, q_t, scores, tile.size, p.head_dim_qk, max);
+        });
+    if (p.scores_stage == ScoresStage::kScaled) {
+      write_scores<V>(p, strip, tile, scores, p.softmax_scale);
+    }
+    const bool partial = tile_class == TileClass::kPartial;
+    cpu::edit_scores<V>(p, strip, tile, partial, scores, t.row);
   }
   if (p.scores_stage == ScoresStage::kScaled) hide_masked<V>(p, strip, tile, scores);
-  if (p.scores_stage == ScoresStage::kEdited) write_scores<V>(p, strip, tile, scores);
+  if (p.scores_stage == ScoresStage::kEdited) write_scores<V>(p, strip, tile, scores, 1.0);
 }
 
 template <class V>
@@ -86,27 +94,28 @@ static void compute_scores(const Task<V>& t) {
   const Problem& p = t.a.problem;
   for (std::int64_t index = t.tiles.begin; index < t.tiles.end; ++index) {
     const Tile tile = t.tile_at(index);
-    const auto keys = cpu::load_tile(p.k, t.s.b, t.head_kv, tile, p.head_dim_qk, t.tile);
+    const auto keys = cpu::load_tile<V>(p.k, t.s.b, t.head_kv, tile, p.head_dim_qk, t.tile);
     for (std::int64_t x = 0; x < t.count; ++x) compute_tile(t, x, tile, keys);
   }
 }
 
-/// Scores become exp(score - row maximum); dividing by the row's sum waits for the output.
+/// Scores become 2^((score - row maximum) * factor); dividing by the row's sum waits for the
+/// output.
 template <class V>
 static void apply_softmax(const Task<V>& t, std::int64_t x) {
   const Problem& p = t.a.problem;
   Strip<V>& strip = t.strips[x];
-  alignas(64) typename V::Scalar sink[V::kWidth];
+  alignas(64) typename V::Scalar max[V::kWidth];
   alignas(64) typename V::Scalar carry[V::kWidth];
-  for (int w = 0; w < V::kWidth; ++w) sink[w] = strip.row_max[w];
+  for (int w = 0; w < V::kWidth; ++w) max[w] = masked_score<typename V::Scalar>();
   for (std::int64_t index = t.tiles.begin; index < t.tiles.end; ++index) {
     const Tile tile = t.tile_at(index);
-    cpu::fold_max<V>(tile.size, t.scores_at(x, tile.begin), strip.row_max);
+    cpu::fold_max<V>(tile.size, t.scores_at(x, tile.begin), max);
   }
-  cpu::rescale<V>(sink, &strip, carry);
+  cpu::raise_max<V>(p, max, &strip, carry);  // from the sink
   for (std::int64_t index = t.tiles.begin; index < t.tiles.end; ++index) {
     const Tile tile = t.tile_at(index);
-    cpu::exponentiate<V>(tile.size, t.scores_at(x, tile.begin), &strip);
+    cpu::exponentiate<V, true>(p, tile.size, t.scores_at(x, tile.begin), &strip);
   }
   if (p.scores_stage == ScoresStage::kProbs) {
     write_probs<V>(p, strip, t.reach(), t.scores_at(x, t.reach().begin));
@@ -120,21 +129,35 @@ static void apply_softmax(const Task<V>& t, std::int64_t x) {
 
 template <class V>
 static void multiply_values(const Task<V>& t) {
+  using T = typename V::Scalar;
   const Problem& p = t.a.problem;
-  alignas(64) typename V::Scalar one[V::kWidth];
+  alignas(64) T one[V::kWidth];
   for (int w = 0; w < V::kWidth; ++w) one[w] = 1;
   const std::int64_t out_size = p.head_dim_v * V::kWidth;
   for (std::int64_t y = 0; y < t.count * out_size; ++y) t.out_t[y] = 0;
   for (std::int64_t index = t.tiles.begin; index < t.tiles.end; ++index) {
     const Tile tile = t.tile_at(index);
-    const auto values = cpu::load_tile(p.v, t.s.b, t.head_kv, tile, p.head_dim_v, t.tile);
+    const auto values = cpu::load_tile<V>(p.v, t.s.b, t.head_kv, tile, p.head_dim_v, t.tile);
     const bool finite = cpu::all_finite<V>(values, tile.size, p.head_dim_v);
     for (std::int64_t x = 0; x < t.count; ++x) {
       const TileClass tile_class = t.classify(x, tile);
       if (tile_class == TileClass::kEmpty) continue;
       const bool select = tile_class == TileClass::kPartial && !finite;
-      cpu::product_onto<V>(cpu::transposed(values), t.scores_at(x, tile.begin),
-                           t.out_t + x * out_size, p.head_dim_v, tile.size, one, select);
+      cpu::with_vectors<V::kVectors>(
+          t.strips[x].vectors, [&](auto vectors) __attribute__((always_inline)) {
+            using Term = cpu::ScalarTerm<V>;
+            constexpr int kVectors = decltype(vectors)::value;
+            const auto a = cpu::transposed(values);
+            const T* const probs = t.scores_at(x, tile.begin);
+            T* const out_t = t.out_t + x * out_size;
+            if (select) {
+              cpu::add_product<V, Term, kVectors, true>(a, probs, out_t, p.head_dim_v, tile.size,
+                                                        one);
+            } else {
+              cpu::add_product<V, Term, kVectors, false>(a, probs, out_t, p.head_dim_v, tile.size,
+                                                         one);
+            }
+          });
     }
   }
 }

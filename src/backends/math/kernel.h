@@ -17,7 +17,7 @@ struct ForwardArgs {
   std::int64_t at_out = 0;     // [strips][head_dim_v][W]
   std::int64_t at_scores = 0;  // [strips][seqlen_kv][W]: complete rows
   std::int64_t at_tile = 0;    // [tile_kv][max(head_dim_qk, head_dim_v)], 16-bit inputs
-  std::int64_t at_row = 0;     // max(head_dim_qk, tile_kv)
+  std::int64_t at_row = 0;     // [tile_kv]
 };
 
 struct Kernel {
@@ -29,7 +29,10 @@ struct Kernel {
 
 extern const Kernel kScalarF32;  // f32, bf16, f16 inputs
 extern const Kernel kScalarF64;
-extern const Kernel kAvx2F32;  // x86-64 builds only
+// x86-64 builds only:
+extern const Kernel kAvx2F32;
 extern const Kernel kAvx2F64;
+extern const Kernel kAvx512F32;
+extern const Kernel kAvx512F64;
 
 }  // namespace regard::math

@@ -31,15 +31,16 @@ REGARD_KERNEL_FN T hidden_score(const Problem& p) {
   return p.scores_stage == ScoresStage::kEdited ? masked_score<T>() : T(0);
 }
 
-/// values[j][w] of a tile to their places.
+/// values[j][w] * scale of a tile to their places.
 template <class V>
 static void write_scores(const Problem& p, const Strip<V>& strip, Tile tile,
-                         const typename V::Scalar* values) {
+                         const typename V::Scalar* values, double scale) {
   using T = typename V::Scalar;
+  const T by = static_cast<T>(scale);
   for (int w = 0; w < strip.rows; ++w) {
     T* row = scores_row<T>(p, strip.b, strip.head[w], strip.query[w]);
     for (std::int64_t j = 0; j < tile.size; ++j) {
-      row[(tile.begin + j) * p.scores.stride[3]] = values[j * V::kWidth + w];
+      row[(tile.begin + j) * p.scores.stride[3]] = values[j * V::kWidth + w] * by;
     }
   }
 }
@@ -59,7 +60,7 @@ static void hide_masked(const Problem& p, const Strip<V>& strip, Tile tile,
   }
 }
 
-/// exp(score - max) of a tile, divided by the row's sum; a row without a sum is all 0.
+/// 2^((score - max) * factor) of a tile, divided by the row's sum; a row without a sum is all 0.
 template <class V>
 static void write_probs(const Problem& p, const Strip<V>& strip, Tile tile,
                         const typename V::Scalar* values) {

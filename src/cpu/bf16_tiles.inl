@@ -1,0 +1,213 @@
+// Tiles of K and V as pairs of bf16, for dot products of pairs: the contraction over head_dim takes
+// two elements of a row of K at a time, the one over keys two rows of V. Included by a backend's
+// isa_<isa>.cc.
+
+#include <cstdint>
+
+#include "cpu/product.h"
+#include "cpu/strip.h"
+#include "cpu/tiled.h"
+
+namespace regard::cpu {
+namespace {  // members with linkage would be shared between units
+
+/// Two bf16, the first in the low half, at any address of a bf16.
+struct __attribute__((packed, may_alias, aligned(2))) Pair {
+  std::uint32_t bits;
+};
+
+/// A term of a product of pairs.
+template <class V>
+struct PairTerm {
+  using A = Pair;
+  using B = Pair;
+  using Column = typename V::Int;
+  REGARD_KERNEL_FN Column load(const Pair* p) {
+    Column column;
+    __builtin_memcpy(&column, p, sizeof(column));
+    return column;
+  }
+  REGARD_KERNEL_FN Column broadcast(Pair a) { return static_cast<std::int32_t>(a.bits) - Column{}; }
+  REGARD_KERNEL_FN typename V::Vec add(typename V::Vec sum, Column a, Column b) {
+    return V::dot(sum, a, b);
+  }
+  /// Half by half, in dot's order, so that terms keep their bits; see ScalarTerm.
+  REGARD_KERNEL_FN typename V::Vec add_visible(typename V::Vec sum, Column a, Column b) {
+    const Column high = Column{} + static_cast<std::int32_t>(0xffff0000u);
+    const Column low = Column{} + 0xffff;
+    sum = V::select(b < 0, sum, V::dot(sum, a & high, b & high));
+    return V::select((b << 16) < 0, sum, V::dot(sum, a & low, b & low));
+  }
+};
+
+template <class V>
+class Bf16Tiles {
+ public:
+  using Vocabulary = V;
+  using T = typename V::Scalar;
+  using Query = Pair;
+
+  Bf16Tiles(const Problem& p, std::int64_t b, std::int64_t head_kv, char* keys, char* values)
+      : p_(p),
+        b_(b),
+        head_kv_(head_kv),
+        pairs_qk_((p.head_dim_qk + 1) / 2),
+        values_dim_((p.head_dim_v + V::kRows - 1) / V::kRows * V::kRows),
+        keys_buffer_(reinterpret_cast<Pair*>(keys)),
+        values_buffer_(reinterpret_cast<Pair*>(values)) {}
+
+  void start(Tile tile) {
+    tile_ = tile;
+    has_keys_ = has_values_ = finite_known_ = false;
+  }
+  const Tile& tile() const { return tile_; }
+
+  /// q^T [pairs][W].
+  static void pack(const Problem& p, const Strip<V>& strip, Query* q_t) {
+    const bool negate = !p.scales_first && p.softmax_scale < 0.0;
+    for (int v = 0; v < strip.vectors; ++v) {
+      char* rows[V::kLanes];
+      const int count = lane_rows(p.q, strip, v * V::kLanes, rows);
+      load_pair_columns(rows, count, p.head_dim_qk, q_t + v * V::kLanes);
+    }
+    const std::int64_t size = negate ? (p.head_dim_qk + 1) / 2 * V::kWidth : 0;
+    for (std::int64_t x = 0; x < size; ++x) q_t[x].bits ^= 0x80008000u;
+  }
+
+  /// scores^T of `part` of the tile; `max` grows.
+  template <int kVectors>
+  REGARD_KERNEL_FN void scores(Bf16Tiles* self, const Query* q_t, Tile part, T* to, T* max) {
+    self->need_keys();
+    ProductInput<Pair> a = self->keys_;
+    a.data += (part.begin - self->tile_.begin) * a.row_stride;
+    scores_of<V, PairTerm<V>, kVectors>(a, q_t, to, part.size, self->pairs_qk_, max);
+  }
+
+  /// out_t = out_t * carry + V^T * probs of `part`. `partial`: some probabilities may be masked.
+  template <int kVectors>
+  REGARD_KERNEL_FN void accumulate(Bf16Tiles* self, T* probs, Tile part, bool partial,
+                                   const T* carry, T* out_t) {
+    self->need_values();
+    const Pair* const pairs = pack_probs<kVectors>(probs, part.size);
+    const std::int64_t dim = self->values_dim_;
+    const ProductInput<Pair> a = {self->values_buffer_ + (part.begin - self->tile_.begin) / 2 * dim,
+                                  1, dim};
+    const std::int64_t k = (part.size + 1) / 2;
+    if (partial && !self->is_finite()) {
+      add_product<V, PairTerm<V>, kVectors, true>(a, pairs, out_t, dim, k, carry);
+    } else {
+      add_product<V, PairTerm<V>, kVectors, false>(a, pairs, out_t, dim, k, carry);
+    }
+  }
+
+ private:
+  /// Elements d and d + 1 of a row; 0 past its end.
+  static Pair pair_of(const std::uint16_t* row, std::int64_t d, std::int64_t dim) {
+    const std::uint32_t high = d + 1 < dim ? row[d + 1] : 0;
+    return {high << 16 | row[d]};
+  }
+
+  static void load_pair_columns(const char* const* rows, int count, std::int64_t dim,
+                                Pair* columns) {
+    std::int64_t x = 0;
+    for (; x + V::kLanes <= dim / 2; x += V::kLanes) {
+      typename V::Vec block[V::kLanes];  // bits that are only moved
+      REGARD_UNROLL for (int lane = 0; lane < V::kLanes; ++lane) {
+        block[lane] = V::set(0);
+        if (lane < count) __builtin_memcpy(&block[lane], rows[lane] + x * 4, sizeof(block[lane]));
+      }
+      V::transpose(block);
+      REGARD_UNROLL for (int y = 0; y < V::kLanes; ++y) {
+        __builtin_memcpy(columns + (x + y) * V::kWidth, &block[y], sizeof(block[y]));
+      }
+    }
+    for (; x < (dim + 1) / 2; ++x) {
+      for (int lane = 0; lane < V::kLanes; ++lane) {
+        const auto* row = reinterpret_cast<const std::uint16_t*>(rows[lane < count ? lane : 0]);
+        columns[x * V::kWidth + lane] = lane < count ? pair_of(row, 2 * x, dim) : Pair{0};
+      }
+    }
+  }
+
+  /// Rows j and j + 1 of probs [size][W] become row j / 2 of pairs, in place; an odd last row is
+  /// paired with 0.
+  template <int kVectors>
+  static const Pair* pack_probs(T* probs, std::int64_t size) {
+    Pair* const pairs = reinterpret_cast<Pair*>(probs);
+    for (std::int64_t j = 0; j < size; j += 2) {
+      for (int v = 0; v < kVectors; ++v) {
+        const T* at = probs + j * V::kWidth + v * V::kLanes;
+        const auto high = j + 1 < size ? V::load(at + V::kWidth) : V::set(0);
+        const auto column = V::to_pairs(V::load(at), high);
+        __builtin_memcpy(pairs + j / 2 * V::kWidth + v * V::kLanes, &column, sizeof(column));
+      }
+    }
+    return pairs;
+  }
+
+  const std::uint16_t* row_of(const View& view, std::int64_t j) const {
+    return reinterpret_cast<const std::uint16_t*>(row_address(view, b_, head_kv_, tile_.begin + j));
+  }
+
+  void need_keys() {
+    if (has_keys_) return;
+    has_keys_ = true;
+    const std::int64_t dim = p_.head_dim_qk;
+    if (p_.k.stride[2] == dim && dim % 2 == 0) {
+      keys_ = {reinterpret_cast<const Pair*>(row_of(p_.k, 0)), pairs_qk_, 1};
+      return;
+    }
+    for (std::int64_t j = 0; j < tile_.size; ++j) {
+      const std::uint16_t* row = row_of(p_.k, j);
+      for (std::int64_t x = 0; x < pairs_qk_; ++x) {
+        keys_buffer_[j * pairs_qk_ + x] = pair_of(row, 2 * x, dim);
+      }
+    }
+    keys_ = {keys_buffer_, pairs_qk_, 1};
+  }
+
+  /// [keys / 2][padded head_dim_v]
+  void need_values() {
+    if (has_values_) return;
+    has_values_ = true;
+    for (std::int64_t j = 0; j < tile_.size; j += 2) {
+      const std::uint16_t* low = row_of(p_.v, j);
+      const std::uint16_t* high = row_of(p_.v, j + 1 < tile_.size ? j + 1 : j);
+      const std::uint32_t keep = j + 1 < tile_.size ? 0xffffffffu : 0xffffu;
+      Pair* to = values_buffer_ + j / 2 * values_dim_;
+      for (std::int64_t d = 0; d < p_.head_dim_v; ++d) {
+        to[d].bits = (static_cast<std::uint32_t>(high[d]) << 16 | low[d]) & keep;
+      }
+      for (std::int64_t d = p_.head_dim_v; d < values_dim_; ++d) to[d].bits = 0;
+    }
+  }
+
+  bool is_finite() {
+    if (finite_known_) return finite_;
+    finite_known_ = true;
+    std::uint32_t special = 0;  // all ones in either exponent
+    for (std::int64_t x = 0; x < (tile_.size + 1) / 2 * values_dim_; ++x) {
+      const std::uint32_t pair = values_buffer_[x].bits;
+      special |= (pair & 0x7f80u) == 0x7f80u || (pair & 0x7f800000u) == 0x7f800000u;
+    }
+    finite_ = special == 0;
+    return finite_;
+  }
+
+  const Problem& p_;
+  std::int64_t b_;
+  std::int64_t head_kv_;
+  std::int64_t pairs_qk_;
+  std::int64_t values_dim_;
+  Pair* keys_buffer_;
+  Pair* values_buffer_;
+  Tile tile_{};
+  ProductInput<Pair> keys_{};
+  bool has_keys_ = false;
+  bool has_values_ = false;
+  bool finite_known_ = false;
+  bool finite_ = true;
+};
+
+}  // namespace
+}  // namespace regard::cpu

@@ -1,0 +1,125 @@
+// Tiles of K and V for f32 arithmetic, each read when the first strip needs it. Included by a
+// backend's isa_<isa>.cc.
+
+#include <cstdint>
+
+#include "cpu/product.h"
+#include "cpu/strip.h"
+#include "cpu/tiled.h"
+
+namespace regard::cpu {
+namespace {  // members with linkage would be shared between units
+
+/// kCopies: rows that are not dense floats (another dtype, strides, a head_dim that is not a
+/// multiple of the product's block) are copied: rows at a multiple of 4 KB would share one set of
+/// the L1, and a padded block costs less than its last rows one by one. Otherwise only what must be
+/// converted is copied.
+template <class V, bool kCopies>
+class FloatTiles {
+ public:
+  using Vocabulary = V;
+  using T = typename V::Scalar;
+  using Query = T;
+
+  FloatTiles(const Problem& p, std::int64_t b, std::int64_t head_kv, char* keys, char* values)
+      : p_(p),
+        b_(b),
+        head_kv_(head_kv),
+        keys_buffer_(reinterpret_cast<T*>(keys)),
+        values_buffer_(reinterpret_cast<T*>(values)) {}
+
+  void start(Tile tile) {
+    tile_ = tile;
+    has_keys_ = has_values_ = finite_known_ = false;
+  }
+  const Tile& tile() const { return tile_; }
+
+  static void pack(const Problem& p, const Strip<V>& strip, Query* q_t) {
+    pack_queries<V>(p, strip, q_t);
+  }
+
+  /// scores^T of `part` of the tile; `max` grows.
+  template <int kVectors>
+  REGARD_KERNEL_FN void scores(FloatTiles* self, const Query* q_t, Tile part, T* to, T* max) {
+    self->need_keys();
+    ProductInput<T> a = self->keys_;
+    a.data += (part.begin - self->tile_.begin) * a.row_stride;
+    scores_of<V, ScalarTerm<V>, kVectors>(a, q_t, to, part.size, self->p_.head_dim_qk, max);
+  }
+
+  /// out_t = out_t * carry + V^T * probs of `part`. `partial`: some probabilities may be masked.
+  template <int kVectors>
+  REGARD_KERNEL_FN void accumulate(FloatTiles* self, T* probs, Tile part, bool partial,
+                                   const T* carry, T* out_t) {
+    self->need_values();
+    ProductInput<T> a = transposed(self->values_);
+    a.data += (part.begin - self->tile_.begin) * a.step;
+    const std::int64_t dim = self->values_dim_;
+    if (partial && !self->is_finite()) {
+      add_product<V, ScalarTerm<V>, kVectors, true>(a, probs, out_t, dim, part.size, carry);
+    } else {
+      add_product<V, ScalarTerm<V>, kVectors, false>(a, probs, out_t, dim, part.size, carry);
+    }
+  }
+
+ private:
+  static bool must_copy(const View& view, std::int64_t dim, std::int64_t unit) {
+    if (view.type != Element::kF32) return true;
+    return kCopies && (view.stride[2] != dim || dim % unit != 0);
+  }
+
+  ProductInput<T> read(const View& view, std::int64_t dim, std::int64_t padded, T* buffer) {
+    for (std::int64_t j = 0; j < tile_.size; ++j) {
+      T* row = buffer + j * padded;
+      load_dense_row<V>(view.type, row_address(view, b_, head_kv_, tile_.begin + j), dim, row);
+      for (std::int64_t d = dim; d < padded; ++d) row[d] = 0;
+    }
+    return {buffer, padded, 1};
+  }
+
+  ProductInput<T> in_place(const View& view) const {
+    const char* first = row_address(view, b_, head_kv_, tile_.begin);
+    return {reinterpret_cast<const T*>(first), view.stride[2], 1};
+  }
+
+  void need_keys() {
+    if (has_keys_) return;
+    has_keys_ = true;
+    const std::int64_t dim = p_.head_dim_qk;
+    keys_ = must_copy(p_.k, dim, 1) ? read(p_.k, dim, dim, keys_buffer_) : in_place(p_.k);
+  }
+
+  void need_values() {
+    if (has_values_) return;
+    has_values_ = true;
+    const std::int64_t dim = p_.head_dim_v;
+    const bool copied = must_copy(p_.v, dim, V::kRows);
+    values_dim_ = copied ? (dim + V::kRows - 1) / V::kRows * V::kRows : dim;
+    values_ = copied ? read(p_.v, dim, values_dim_, values_buffer_) : in_place(p_.v);
+  }
+
+  bool is_finite() {
+    if (!finite_known_) {
+      finite_known_ = true;
+      finite_ = all_finite<V>(values_, tile_.size, p_.head_dim_v);
+    }
+    return finite_;
+  }
+
+  const Problem& p_;
+  std::int64_t b_;
+  std::int64_t head_kv_;
+  T* keys_buffer_;
+  T* values_buffer_;
+  Tile tile_{};
+  ProductInput<T> keys_{};
+  ProductInput<T> values_{};
+  std::int64_t values_dim_ = 0;
+  bool has_keys_ = false;
+  bool has_values_ = false;
+  bool finite_known_ = false;
+  bool finite_ = true;
+};
+
+}  // namespace
+}  // namespace regard::cpu

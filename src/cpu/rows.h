@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/element.h"
+
+// Dense rows of q, k, v and out, converted a vector at a time.
+
+namespace regard::cpu {
+
+/// V::kLanes elements at `p` as V::Scalar.
+template <class V>
+REGARD_KERNEL_FN typename V::Vec load_vector(Element type, const char* p) {
+  using T = typename V::Scalar;
+  if constexpr (sizeof(T) == sizeof(float)) {
+    switch (type) {
+      case Element::kBf16: return V::load_bf16(reinterpret_cast<const std::uint16_t*>(p));
+      case Element::kF16: return V::load_f16(reinterpret_cast<const std::uint16_t*>(p));
+      default: break;
+    }
+  }
+  return V::load(reinterpret_cast<const T*>(p));
+}
+
+/// Rounded to nearest even.
+template <class V>
+REGARD_KERNEL_FN void store_vector(Element type, char* p, typename V::Vec v) {
+  using T = typename V::Scalar;
+  if constexpr (sizeof(T) == sizeof(float)) {
+    switch (type) {
+      case Element::kBf16: return V::store_bf16(reinterpret_cast<std::uint16_t*>(p), v);
+      case Element::kF16: return V::store_f16(reinterpret_cast<std::uint16_t*>(p), v);
+      default: break;
+    }
+  }
+  V::store(reinterpret_cast<T*>(p), v);
+}
+
+/// Whether load_vector and store_vector know the type.
+template <class V>
+REGARD_KERNEL_FN bool is_vector_type(Element type) {
+  if (sizeof(typename V::Scalar) == sizeof(double)) return type == Element::kF64;
+  return type == Element::kF32 || type == Element::kBf16 || type == Element::kF16;
+}
+
+/// to[x] = element x of the dense row at `row`, for x in [0, n).
+template <class V>
+REGARD_KERNEL_FN void load_dense_row(Element type, const char* row, std::int64_t n,
+                                     typename V::Scalar* to) {
+  const std::int64_t bytes = element_bytes(type);
+  std::int64_t x = 0;
+  if (is_vector_type<V>(type)) {
+    for (; x + V::kLanes <= n; x += V::kLanes) {
+      V::store(to + x, load_vector<V>(type, row + x * bytes));
+    }
+  }
+  load_row(type, row + x * bytes, 1, n - x, to + x);
+}
+
+/// columns[x * V::kWidth + lane] = element x of rows[lane], for x in [0, n) and V::kLanes lanes; 0
+/// from lane `count` on.
+template <class V>
+static void load_columns(Element type, const char* const* rows, int count, std::int64_t n,
+                         typename V::Scalar* columns) {
+  const std::int64_t bytes = element_bytes(type);
+  std::int64_t x = 0;
+  for (; x + V::kLanes <= n; x += V::kLanes) {
+    typename V::Vec block[V::kLanes];
+    REGARD_UNROLL for (int lane = 0; lane < V::kLanes; ++lane) {
+      block[lane] = lane < count ? load_vector<V>(type, rows[lane] + x * bytes) : V::set(0);
+    }
+    V::transpose(block);
+    REGARD_UNROLL for (int y = 0; y < V::kLanes; ++y) {
+      V::store(columns + (x + y) * V::kWidth, block[y]);
+    }
+  }
+  for (int lane = 0; x < n && lane < V::kLanes; ++lane) {
+    typename V::Scalar tail[V::kLanes] = {};
+    if (lane < count) load_row(type, rows[lane] + x * bytes, 1, n - x, tail);
+    for (std::int64_t y = x; y < n; ++y) columns[y * V::kWidth + lane] = tail[y - x];
+  }
+}
+
+/// The way back: element x of rows[lane] = columns[x * V::kWidth + lane], lanes below `count`.
+template <class V>
+static void store_columns(Element type, char* const* rows, int count, std::int64_t n,
+                          const typename V::Scalar* columns) {
+  const std::int64_t bytes = element_bytes(type);
+  std::int64_t x = 0;
+  for (; x + V::kLanes <= n; x += V::kLanes) {
+    typename V::Vec block[V::kLanes];
+    REGARD_UNROLL for (int y = 0; y < V::kLanes; ++y) {
+      block[y] = V::load(columns + (x + y) * V::kWidth);
+    }
+    V::transpose(block);
+    for (int lane = 0; lane < count; ++lane) {
+      store_vector<V>(type, rows[lane] + x * bytes, block[lane]);
+    }
+  }
+  for (int lane = 0; x < n && lane < count; ++lane) {
+    store_row(type, rows[lane] + x * bytes, columns + x * V::kWidth + lane, V::kWidth, n - x);
+  }
+}
+
+}  // namespace regard::cpu

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "cpu/tiled.h"
+#include "regard/backend.h"
+
+namespace regard::cpu {
+
+/// One instruction set's kernels.
+struct TiledUnit {
+  Isa isa = Isa::kScalar;
+  const TiledKernel* f32 = nullptr;   // f32 and f16 inputs
+  const TiledKernel* bf16 = nullptr;  // bf16 inputs
+};
+
+/// What tells one tiled backend from another.
+struct TiledTraits {
+  const char* name;                  // in the names of its kernels
+  std::span<const TiledUnit> units;  // ascending; the first serves every machine
+  std::int64_t max_strips;           // of a task: what one read of K and V serves
+  bool copies;                       // scratch for copied tiles whatever the dtype
+  /// Keys of a tile: a function of head dims alone, so that no sum's order depends on anything
+  /// else.
+  std::int64_t (*tile_kv)(std::int64_t head_dim_qk, std::int64_t head_dim_v);
+};
+
+/// Tiled forward with online softmax; see tiled_forward.inl.
+class TiledBackend final : public Backend {
+ public:
+  TiledBackend(BackendInfo info, const TiledTraits& traits);
+
+  const BackendInfo& info() const override { return info_; }
+  std::int64_t workspace_bytes(const AttentionKey& key, const Env& env) const override;
+  Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override;
+  Status execute(const KernelPlan& plan, const AttentionParams& params, const Buffers& buffers,
+                 const Launch& launch) const override;
+
+ private:
+  const TiledUnit& unit(Isa isa) const noexcept;
+  const TiledKernel& kernel(const AttentionParams& params, Isa isa) const noexcept;
+  std::int32_t slots(const AttentionKey& key, const Env& env) const noexcept;
+  std::int64_t lay_out(const AttentionParams& params, const TiledKernel& kernel,
+                       std::int64_t strips, TiledArgs* args) const noexcept;
+
+  BackendInfo info_;
+  TiledTraits traits_;
+};
+
+}  // namespace regard::cpu

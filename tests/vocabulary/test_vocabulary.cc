@@ -1,0 +1,268 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "cpu/element.h"
+#include "regard/dtype.h"
+#include "regard/env.h"
+#include "vocabulary.h"
+
+// Every function of every vocabulary that this machine can run.
+
+namespace regard::test {
+namespace {
+
+using cpu::bits_of;
+using cpu::f32_of;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+struct Param {
+  Isa isa;
+  const Vocabulary* vocabulary;
+};
+
+std::vector<Param> vocabularies() {
+  std::vector<Param> params = {{Isa::kScalar, &kScalarVocabulary}};
+#if defined(__x86_64__)
+  for (const Param& p : {Param{Isa::kAvx2, &kAvx2Vocabulary},
+                         {Isa::kAvx512, &kAvx512Vocabulary},
+                         {Isa::kAvx512Bf16, &kAvx512Bf16Vocabulary}}) {
+    if (p.isa <= read_env().isa_available) params.push_back(p);
+  }
+#endif
+  return params;
+}
+
+class VocabularyTest : public testing::TestWithParam<Param> {
+ protected:
+  const Vocabulary& v() const { return *GetParam().vocabulary; }
+  std::size_t lanes() const { return static_cast<std::size_t>(v().lanes); }
+
+  float apply(void (*function)(const float*, float*), float x) const {
+    std::vector<float> in(lanes(), x), out(lanes());
+    function(in.data(), out.data());
+    for (const float y : out) EXPECT_EQ(bits_of(y), bits_of(out[0])) << x;
+    return out[0];
+  }
+
+  /// The worst error of `function` in ulp over every 911th float of [from, to).
+  double worst_ulp(void (*function)(const float*, float*), float from, float to,
+                   double (*exact)(double)) const {
+    double worst = 0.0;
+    std::vector<float> in(lanes()), out(lanes());
+    for (std::uint32_t bits = bits_of(from); bits < bits_of(to);) {
+      for (float& x : in) {
+        x = f32_of(std::min(bits, bits_of(to) - 1));
+        bits += 911;
+      }
+      function(in.data(), out.data());
+      for (std::size_t n = 0; n < in.size(); ++n) {
+        const double expected = exact(static_cast<double>(in[n]));
+        const float near = std::fabs(static_cast<float>(expected));
+        const double ulp = std::nextafter(near, kInfinity) - near;
+        worst = std::max(worst, std::fabs(out[n] - expected) / ulp);
+      }
+    }
+    return worst;
+  }
+};
+
+double exact_exp2(double t) { return std::exp2(t); }
+double exact_tanh(double x) { return std::tanh(x); }
+
+TEST_P(VocabularyTest, Exp2IsExactAtItsEnds) {
+  EXPECT_EQ(apply(v().exp2, 0.0f), 1.0f);
+  EXPECT_EQ(apply(v().exp2, -0.0f), 1.0f);
+  EXPECT_EQ(bits_of(apply(v().exp2, -kInfinity)), 0u);
+  EXPECT_EQ(apply(v().exp2, std::numeric_limits<float>::lowest()), 0.0f);
+  EXPECT_EQ(apply(v().exp2, -151.0f), 0.0f);
+  EXPECT_EQ(apply(v().exp2, -1.0f), 0.5f);
+  for (const std::uint32_t nan : {0x7fc00000u, 0x7fc00001u, 0xffffffffu, 0x7fffffffu}) {
+    EXPECT_TRUE(std::isnan(apply(v().exp2, f32_of(nan)))) << nan;
+  }
+}
+
+TEST_P(VocabularyTest, Exp2ErrorOverItsDomain) {
+  EXPECT_LT(worst_ulp(v().exp2, -0x1p-30f, -125.0f, exact_exp2), 1.5);
+}
+
+TEST_P(VocabularyTest, TanhErrorOverItsDomain) {
+  EXPECT_LT(worst_ulp(v().tanh, 0x1p-30f, 20.0f, exact_tanh), 2.5);
+  EXPECT_LT(worst_ulp(v().tanh, -0x1p-30f, -20.0f, exact_tanh), 2.5);
+  EXPECT_EQ(apply(v().tanh, kInfinity), 1.0f);
+  EXPECT_EQ(apply(v().tanh, -kInfinity), -1.0f);
+  EXPECT_EQ(apply(v().tanh, 0.0f), 0.0f);
+  EXPECT_TRUE(std::isnan(apply(v().tanh, kNan)));
+}
+
+TEST_P(VocabularyTest, MaxPassesOverNan) {
+  const float pairs[][3] = {
+      {1, 2, 2}, {2, 1, 2}, {kNan, 3, 3}, {-kInfinity, -5, -5}, {7, kNan, kNan}};
+  for (const auto& [a, b, expected] : pairs) {
+    std::vector<float> left(lanes(), a), right(lanes(), b), out(lanes());
+    v().max(left.data(), right.data(), out.data());
+    for (const float x : out) {
+      EXPECT_TRUE(std::isnan(expected) ? std::isnan(x) : x == expected)
+          << a << " " << b << " " << x;
+    }
+  }
+}
+
+TEST_P(VocabularyTest, HalvesEqualThePublicCodecs) {
+  std::vector<std::uint16_t> halves(lanes());
+  std::vector<float> floats(lanes());
+  for (std::uint32_t h = 0; h < 65536; h += static_cast<std::uint32_t>(lanes())) {
+    for (std::size_t n = 0; n < lanes(); ++n) halves[n] = static_cast<std::uint16_t>(h + n);
+    v().load_bf16(halves.data(), floats.data());
+    for (std::size_t n = 0; n < lanes(); ++n) {
+      ASSERT_EQ(bits_of(floats[n]), bits_of(f32_from_bf16(halves[n]))) << halves[n];
+    }
+    v().load_f16(halves.data(), floats.data());
+    for (std::size_t n = 0; n < lanes(); ++n) {
+      const float expected = f32_from_f16(halves[n]);
+      ASSERT_EQ(std::isnan(floats[n]), std::isnan(expected)) << halves[n];
+      if (!std::isnan(expected)) {
+        ASSERT_EQ(bits_of(floats[n]), bits_of(expected)) << halves[n];
+      }
+    }
+  }
+  for (std::uint64_t bits = 0; bits < (std::uint64_t{1} << 32); bits += 4093 * lanes()) {
+    for (std::size_t n = 0; n < lanes(); ++n) {
+      floats[n] = f32_of(static_cast<std::uint32_t>(bits + 4093 * n));
+    }
+    v().store_bf16(floats.data(), halves.data());
+    for (std::size_t n = 0; n < lanes(); ++n) {
+      ASSERT_EQ(halves[n], bf16_from_f32(floats[n])) << bits_of(floats[n]);
+    }
+    v().store_f16(floats.data(), halves.data());
+    for (std::size_t n = 0; n < lanes(); ++n) {
+      if (std::isnan(floats[n])) {
+        ASSERT_TRUE(std::isnan(f32_from_f16(halves[n]))) << bits_of(floats[n]);
+      } else {
+        ASSERT_EQ(halves[n], f16_from_f32(floats[n])) << bits_of(floats[n]);
+      }
+    }
+  }
+}
+
+TEST_P(VocabularyTest, TransposeExchangesRowsAndColumns) {
+  std::vector<float> square(lanes() * lanes());
+  for (std::size_t n = 0; n < square.size(); ++n) square[n] = static_cast<float>(n);
+  v().transpose(square.data());
+  for (std::size_t i = 0; i < lanes(); ++i) {
+    for (std::size_t j = 0; j < lanes(); ++j) {
+      ASSERT_EQ(square[i * lanes() + j], static_cast<float>(j * lanes() + i)) << i << " " << j;
+    }
+  }
+}
+
+/// Small integers: every sum is exact, whatever its order.
+struct Matrices {
+  Matrices(std::int64_t m, std::int64_t k, std::int64_t width)
+      : a(static_cast<std::size_t>(m * k + 1)),
+        b(static_cast<std::size_t>(k * width)),
+        c(static_cast<std::size_t>(m * width), 2.0f) {
+    for (std::size_t n = 0; n < a.size(); ++n) a[n] = static_cast<float>(n % 7) - 3;
+    for (std::size_t n = 0; n < b.size(); ++n) b[n] = static_cast<float>(n % 5);
+  }
+  std::vector<float> a, b, c;
+};
+
+TEST_P(VocabularyTest, ScoresAndTheirMaximum) {
+  const std::int64_t width = v().lanes * v().vectors;
+  for (const std::int64_t m : {1, 3, 4, 7, 8, 13, 24}) {
+    for (const std::int64_t k : {1, 5, 32}) {
+      for (int vectors = 1; vectors <= v().vectors; ++vectors) {
+        Matrices x(m, k, width);
+        std::vector<float> max(static_cast<std::size_t>(width), -kInfinity);
+        v().scores({x.a.data(), x.b.data(), x.c.data(), m, k, vectors}, max.data());
+        for (std::int64_t w = 0; w < width; ++w) {
+          float most = -kInfinity;
+          for (std::int64_t i = 0; i < m; ++i) {
+            float expected = w < vectors * v().lanes ? 0.0f : 2.0f;  // the others stay
+            for (std::int64_t y = 0; y < k && w < vectors * v().lanes; ++y) {
+              expected += x.a[static_cast<std::size_t>(i * k + y)] *
+                          x.b[static_cast<std::size_t>(y * width + w)];
+            }
+            ASSERT_EQ(x.c[static_cast<std::size_t>(i * width + w)], expected);
+            most = std::max(most, expected);
+          }
+          if (w < vectors * v().lanes) {
+            ASSERT_EQ(max[static_cast<std::size_t>(w)], most) << m << " " << k << " " << w;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(VocabularyTest, ProductSelectsAndCarries) {
+  const std::int64_t width = v().lanes * v().vectors;
+  for (const std::int64_t m : {1, 3, 4, 7, 13}) {
+    for (const std::int64_t k : {0, 1, 5, 32}) {
+      Matrices x(m, k, width);
+      std::vector<float> carry(static_cast<std::size_t>(width), 0.5f);
+      const bool select = k > 1;
+      if (select) {  // hidden from every lane by a -0
+        x.a[1] = kNan;
+        for (std::int64_t w = 0; w < width; ++w) x.b[static_cast<std::size_t>(width + w)] = -0.0f;
+      }
+      v().add_product({x.a.data(), x.b.data(), x.c.data(), m, k, v().vectors}, carry.data(),
+                      select);
+      for (std::int64_t i = 0; i < m; ++i) {
+        for (std::int64_t w = 0; w < width; ++w) {
+          float expected = 1;
+          for (std::int64_t y = 0; y < k; ++y) {
+            const float right = x.b[static_cast<std::size_t>(y * width + w)];
+            if (!std::signbit(right)) expected += x.a[static_cast<std::size_t>(i * k + y)] * right;
+          }
+          ASSERT_EQ(x.c[static_cast<std::size_t>(i * width + w)], expected) << m << " " << k;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(VocabularyTest, PairsOfBf16) {
+  if (v().to_pairs == nullptr) GTEST_SKIP() << "no pairs in this vocabulary";
+  std::vector<float> low(lanes()), high(lanes());
+  std::vector<std::uint16_t> pairs(2 * lanes());
+  for (std::size_t n = 0; n < lanes(); ++n) {
+    low[n] = 1.0f + static_cast<float>(n) * 0.01f;
+    high[n] = -0.0f;
+  }
+  v().to_pairs(low.data(), high.data(), pairs.data());
+  for (std::size_t n = 0; n < lanes(); ++n) {
+    EXPECT_EQ(pairs[2 * n], bf16_from_f32(low[n])) << n;
+    EXPECT_EQ(pairs[2 * n + 1], 0x8000) << n;  // a masked probability keeps its sign
+  }
+  const std::uint16_t nan = 0x7fc0, two = bf16_from_f32(2.0f), three = bf16_from_f32(3.0f);
+  const auto dot = [&](std::uint16_t a_low, std::uint16_t a_high, bool visible) {
+    const std::uint16_t a[] = {a_low, a_high};
+    std::vector<float> sum(lanes(), 10.0f);
+    v().dot(a, pairs.data(), visible, sum.data());
+    return sum;
+  };
+  for (std::size_t n = 0; n < lanes(); ++n) {
+    const float expected = 10.0f + 2.0f * f32_from_bf16(pairs[2 * n]);
+    EXPECT_EQ(dot(two, three, false)[n], expected);
+    EXPECT_EQ(dot(two, three, true)[n], expected);
+    EXPECT_TRUE(std::isnan(dot(two, nan, false)[n]));
+    EXPECT_EQ(dot(two, nan, true)[n], expected);
+    EXPECT_TRUE(std::isnan(dot(nan, three, true)[n]));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, VocabularyTest, testing::ValuesIn(vocabularies()),
+                         [](const auto& param) { return std::string(to_string(param.param.isa)); });
+
+}  // namespace
+}  // namespace regard::test

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+
+// An instruction set's vector vocabulary as plain functions over arrays, so that tests are compiled
+// for the baseline: shared inline functions of the library must not carry an instruction set's
+// code.
+
+namespace regard::test {
+
+/// a [m][k] and b [k][W] of a product; c is [m][W], max and carry are [W].
+struct ProductCall {
+  const float* a;
+  const float* b;
+  float* c;
+  std::int64_t m;
+  std::int64_t k;
+  int vectors;  // of a row of W that are computed
+};
+
+struct Vocabulary {
+  int lanes;
+  int vectors;  // W / lanes
+  // One vector each.
+  void (*exp2)(const float* t, float* to);
+  void (*tanh)(const float* x, float* to);
+  void (*max)(const float* a, const float* b, float* to);
+  void (*load_bf16)(const std::uint16_t* from, float* to);
+  void (*load_f16)(const std::uint16_t* from, float* to);
+  void (*store_bf16)(const float* from, std::uint16_t* to);
+  void (*store_f16)(const float* from, std::uint16_t* to);
+  void (*transpose)(float* square);  // [lanes][lanes]
+  void (*scores)(const ProductCall& call, float* max);
+  void (*add_product)(const ProductCall& call, const float* carry, bool select);
+  // Pairs of bf16, or null: a pair is two uint16, b [k][W] pairs.
+  void (*to_pairs)(const float* low, const float* high, std::uint16_t* to);
+  void (*dot)(const std::uint16_t* a, const std::uint16_t* b, bool visible, float* sum);
+};
+
+extern const Vocabulary kScalarVocabulary;
+extern const Vocabulary kAvx2Vocabulary;  // x86-64 only
+extern const Vocabulary kAvx512Vocabulary;
+extern const Vocabulary kAvx512Bf16Vocabulary;
+
+}  // namespace regard::test

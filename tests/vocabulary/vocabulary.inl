@@ -1,0 +1,75 @@
+// The functions of a Vocabulary over V. Included by isa_<isa>.cc.
+
+#include "cpu/product.h"
+#include "cpu/vector_math.h"
+#include "vocabulary.h"
+
+namespace regard::test {
+namespace {
+
+template <class V>
+void exp2_of(const float* t, float* to) {
+  V::store(to, cpu::exp2_nonpositive<V>(V::load(t)));
+}
+template <class V>
+void tanh_of(const float* x, float* to) {
+  V::store(to, cpu::tanh_vector<V>(V::load(x)));
+}
+template <class V>
+void max_of(const float* a, const float* b, float* to) {
+  V::store(to, V::max(V::load(a), V::load(b)));
+}
+template <class V>
+void load_bf16(const std::uint16_t* from, float* to) {
+  V::store(to, V::load_bf16(from));
+}
+template <class V>
+void load_f16(const std::uint16_t* from, float* to) {
+  V::store(to, V::load_f16(from));
+}
+template <class V>
+void store_bf16(const float* from, std::uint16_t* to) {
+  V::store_bf16(to, V::load(from));
+}
+template <class V>
+void store_f16(const float* from, std::uint16_t* to) {
+  V::store_f16(to, V::load(from));
+}
+template <class V>
+void transpose(float* square) {
+  typename V::Vec rows[V::kLanes];
+  for (int i = 0; i < V::kLanes; ++i) rows[i] = V::load(square + i * V::kLanes);
+  V::transpose(rows);
+  for (int i = 0; i < V::kLanes; ++i) V::store(square + i * V::kLanes, rows[i]);
+}
+template <class V>
+void scores(const ProductCall& x, float* max) {
+  cpu::with_vectors<V::kVectors>(
+      x.vectors, [&](auto vectors) __attribute__((always_inline)) {
+        cpu::scores_of<V, cpu::ScalarTerm<V>, decltype(vectors)::value>({x.a, x.k, 1}, x.b, x.c,
+                                                                        x.m, x.k, max);
+      });
+}
+template <class V>
+void add_product(const ProductCall& x, const float* carry, bool select) {
+  cpu::with_vectors<V::kVectors>(
+      x.vectors, [&](auto vectors) __attribute__((always_inline)) {
+        constexpr int kVectors = decltype(vectors)::value;
+        using Term = cpu::ScalarTerm<V>;
+        if (select) {
+          cpu::add_product<V, Term, kVectors, true>({x.a, x.k, 1}, x.b, x.c, x.m, x.k, carry);
+        } else {
+          cpu::add_product<V, Term, kVectors, false>({x.a, x.k, 1}, x.b, x.c, x.m, x.k, carry);
+        }
+      });
+}
+
+template <class V>
+constexpr Vocabulary vocabulary_of() {
+  return {V::kLanes,    V::kVectors,    exp2_of<V>,    tanh_of<V>,   max_of<V>,
+          load_bf16<V>, load_f16<V>,    store_bf16<V>, store_f16<V>, transpose<V>,
+          scores<V>,    add_product<V>, nullptr,       nullptr};
+}
+
+}  // namespace
+}  // namespace regard::test
