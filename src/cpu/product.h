@@ -74,6 +74,16 @@ REGARD_KERNEL_FN void score_rows(ProductInput<typename Term::A> a, const typenam
   }
 }
 
+template <int kCount>
+struct Count {
+  static constexpr int value = kCount;
+};
+
+/// Rows of a block: one vector of columns takes twice as many, or its few sums would wait for each
+/// other. Rows are summed alone, so that their number changes no bits.
+template <class V, int kVectors>
+inline constexpr int kBlockRows = kVectors == 1 ? 2 * V::kRows : V::kRows;
+
 /// scores^T [m][W] = a [m][k] * b [k][W]; max [W] grows to the greatest of each column.
 template <class V, class Term, int kVectors>
 static void scores_of(ProductInput<typename Term::A> a, const typename Term::B* b,
@@ -82,14 +92,15 @@ static void scores_of(ProductInput<typename Term::A> a, const typename Term::B* 
   typename V::Vec most[kVectors];
   REGARD_UNROLL for (int v = 0; v < kVectors; ++v) most[v] = V::load(max + v * V::kLanes);
   std::int64_t i = 0;
-  for (; i + V::kRows <= m; i += V::kRows) {
-    score_rows<V, Term, V::kRows, kVectors>(a, b, c + i * V::kWidth, k, most);
-    a.data += V::kRows * a.row_stride;
-  }
-  for (; i < m; ++i) {
-    score_rows<V, Term, 1, kVectors>(a, b, c + i * V::kWidth, k, most);
-    a.data += a.row_stride;
-  }
+  const auto rows = [&](auto count) __attribute__((always_inline)) {
+    constexpr int kRows = decltype(count)::value;
+    for (; i + kRows <= m; i += kRows) {
+      score_rows<V, Term, kRows, kVectors>(a, b, c + i * V::kWidth, k, most);
+      a.data += kRows * a.row_stride;
+    }
+  };
+  rows(Count<kBlockRows<V, kVectors>>{});
+  rows(Count<1>{});
   REGARD_UNROLL for (int v = 0; v < kVectors; ++v) V::store(max + v * V::kLanes, most[v]);
 }
 
@@ -115,28 +126,24 @@ static void add_product(ProductInput<typename Term::A> a, const typename Term::B
                         typename V::Scalar* c, std::int64_t m, std::int64_t k,
                         const typename V::Scalar* carry) {
   std::int64_t i = 0;
-  for (; i + V::kRows <= m; i += V::kRows) {
-    add_rows<V, Term, V::kRows, kVectors, kSelect>(a, b, c + i * V::kWidth, k, carry);
-    a.data += V::kRows * a.row_stride;
-  }
-  for (; i < m; ++i) {
-    add_rows<V, Term, 1, kVectors, kSelect>(a, b, c + i * V::kWidth, k, carry);
-    a.data += a.row_stride;
-  }
+  const auto rows = [&](auto count) __attribute__((always_inline)) {
+    constexpr int kRows = decltype(count)::value;
+    for (; i + kRows <= m; i += kRows) {
+      add_rows<V, Term, kRows, kVectors, kSelect>(a, b, c + i * V::kWidth, k, carry);
+      a.data += kRows * a.row_stride;
+    }
+  };
+  rows(Count<kBlockRows<V, kVectors>>{});
+  rows(Count<1>{});
 }
 
-template <int kCount>
-struct VectorCount {
-  static constexpr int value = kCount;
-};
-
-/// Calls f(VectorCount<vectors>), for 1 <= vectors <= kMost.
+/// Calls f(Count<vectors>), for 1 <= vectors <= kMost.
 template <int kMost, class F>
 REGARD_KERNEL_FN void with_vectors(int vectors, F f) {
   if constexpr (kMost > 1) {
     if (vectors < kMost) return with_vectors<kMost - 1>(vectors, f);
   }
-  f(VectorCount<kMost>{});
+  f(Count<kMost>{});
 }
 
 }  // namespace regard::cpu

@@ -70,6 +70,8 @@ struct SimdVector {
   REGARD_KERNEL_FN Vec from_bits(Int i) { return __builtin_bit_cast(Vec, i); }
   /// All ones where the sign bit is set, -0 and NaN included.
   REGARD_KERNEL_FN Mask sign(Vec v) { return to_bits(v) < 0; }
+  /// 0 where m, v elsewhere.
+  REGARD_KERNEL_FN Vec clear(Mask m, Vec v) { return from_bits(~m & to_bits(v)); }
   /// The greater; b where either is NaN.
   REGARD_KERNEL_FN Vec max(Vec a, Vec b) { return a > b ? a : b; }
 

@@ -177,7 +177,7 @@ static void raise_max(const Problem& p, const typename V::Scalar* max, Strip<V>*
     const int at = v * V::kLanes;
     const auto before = V::load(strip->row_max + at);
     const auto after = V::max(V::load(max + at), before);
-    const auto shrink = exp2_nonpositive<V>((before - subtrahend<V>(after)) * factor);
+    const auto shrink = exp2_nonpositive<V>(before - subtrahend<V>(after), factor);
     V::store(carry + at, shrink);
     V::store(strip->row_max + at, after);
     V::store(strip->row_sum + at, V::load(strip->row_sum + at) * shrink);
@@ -199,7 +199,7 @@ static void exponentiate(const Problem& p, std::int64_t size, typename V::Scalar
     for (std::int64_t j = 0; j < size; ++j) {
       T* score = scores + j * V::kWidth + at;
       const auto s = V::load(score);
-      auto prob = exp2_nonpositive<V>((s - max) * factor);
+      auto prob = exp2_nonpositive<V>(s - max, factor);
       if (kMasked) prob = V::select(s == minus_infinity<V>(), V::set(T(-0.0)), prob);
       sum += prob;
       V::store(score, prob);

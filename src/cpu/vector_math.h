@@ -52,21 +52,25 @@ REGARD_KERNEL_FN typename V::Vec exp2_fraction(typename V::Vec f) {
   return V::fma(p, f, V::set(1.0f));
 }
 
-/// 2^t for t <= 0, NaN and -inf: exactly 1 at 0, exactly 0 below -150 (from -125 on where denormals
-/// would need code), NaN stays NaN. f32: at most 1.5 ulp.
+/// 2^(x * factor) for x <= 0, NaN and -inf, factor > 0: exactly 1 at 0, exactly 0 where the exponent
+/// is below -150 (from -125.5 on where denormals would need code), NaN stays NaN. f32: at most 1.5
+/// ulp of an exactly multiplied exponent. 16 instructions with the sum that follows: on Zen 3, whose
+/// additions and fused ones share pipes, each is half a cycle.
 template <class V>
-REGARD_KERNEL_FN typename V::Vec exp2_nonpositive(typename V::Vec t) {
-  if constexpr (sizeof(typename V::Scalar) == 4 && requires { V::exp2(t); }) {
-    return V::exp2(t);
+REGARD_KERNEL_FN typename V::Vec exp2_nonpositive(typename V::Vec x, typename V::Vec factor) {
+  if constexpr (sizeof(typename V::Scalar) == 4 && requires { V::exp2(x); }) {
+    return V::exp2(x * factor);
   } else if constexpr (sizeof(typename V::Scalar) == 4) {
     // Adding 1.5 * 2^23 rounds to an integer that then stands in the low bits.
-    const auto shifted = t + V::set(12582912.0f);
-    const auto p = exp2_fraction<V>(t - (shifted - V::set(12582912.0f)));
-    const auto power = V::from_bits(V::to_bits(p) + (V::to_bits(shifted) << 23));
-    return V::select(t >= V::set(-125.0f), power, V::max(V::set(0.0f), t));  // 0, or the NaN
+    const auto magic = V::set(12582912.0f);
+    const auto shifted = V::fma(x, factor, magic);
+    const auto p = exp2_fraction<V>(V::fma(x, factor, magic - shifted));
+    // A product, not an addition to the exponent's bits: those of a NaN would carry.
+    const auto power = V::from_bits((V::to_bits(shifted) << 23) + 0x3f800000);
+    return V::clear(shifted < V::set(12582912.0f - 125.0f), p * power);
   } else {
-    typename V::Vec y = t;
-    for (int lane = 0; lane < V::kLanes; ++lane) y[lane] = __builtin_exp2(t[lane]);
+    typename V::Vec y = x * factor;
+    for (int lane = 0; lane < V::kLanes; ++lane) y[lane] = __builtin_exp2(y[lane]);
     return y;
   }
 }

@@ -308,7 +308,7 @@ class Explain(CliTest):
         self.refused("explain", SMALL, "--max-workspace", "0", "--backend", "math", code=NO_BACKEND)
         self.assertEqual(chosen("--max-workspace", "1G", "--backend", "math"), "math")
         self.refused(
-            "explain", SMALL, "--prefer", "flash", "--on-fallback", "error", code=NO_BACKEND
+            "explain", SMALL, "--prefer", "cudnn", "--on-fallback", "error", code=NO_BACKEND
         )
 
     def test_another_machine(self):

@@ -9,7 +9,7 @@ namespace {
 
 template <class V>
 void exp2_of(const float* t, float* to) {
-  V::store(to, cpu::exp2_nonpositive<V>(V::load(t)));
+  V::store(to, cpu::exp2_nonpositive<V>(V::load(t), V::set(1)));
 }
 template <class V>
 void tanh_of(const float* x, float* to) {

@@ -21,10 +21,11 @@ constexpr cpu::TiledUnit kUnits[] = {
 /// Longest rows of q, k and v for which 8 strips and two tiles stay within an L2 of 1 MB or so.
 constexpr std::int64_t kMaxHeadDim = 576;
 
-/// 96 keys: softmax and carrying the output are then a small part of two products; half as many
-/// where a tile would leave the L2.
+/// 96 keys: softmax and carrying the output are then a small part of two products. 128 where rows
+/// are short, half as many where a tile would leave the L2.
 std::int64_t tile_kv(std::int64_t head_dim_qk, std::int64_t head_dim_v) {
-  return std::max(head_dim_qk, head_dim_v) <= 256 ? 96 : 48;
+  const std::int64_t head_dim = std::max(head_dim_qk, head_dim_v);
+  return head_dim <= 32 ? 128 : head_dim <= 256 ? 96 : 48;
 }
 
 BackendInfo make_info() {
