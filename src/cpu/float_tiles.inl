@@ -69,10 +69,19 @@ class FloatTiles {
   }
 
   ProductInput<T> read(const View& view, std::int64_t dim, std::int64_t padded, T* buffer) {
-    for (std::int64_t j = 0; j < tile_.size; ++j) {
-      T* row = buffer + j * padded;
-      load_dense_row<V>(view.type, row_address(view, b_, head_kv_, tile_.begin + j), dim, row);
-      for (std::int64_t d = dim; d < padded; ++d) row[d] = 0;
+    const char* from = row_address(view, b_, head_kv_, tile_.begin);
+    const std::int64_t stride = view.stride[2] * element_bytes(view.type);
+    const auto read_as = [&](Element type) __attribute__((always_inline)) {
+      for (std::int64_t j = 0; j < tile_.size; ++j) {
+        T* row = buffer + j * padded;
+        load_dense_row<V>(type, from + j * stride, dim, row);
+        for (std::int64_t d = dim; d < padded; ++d) row[d] = 0;
+      }
+    };
+    switch (view.type) {  // one loop for each type, not one branch for each vector
+      case Element::kBf16: read_as(Element::kBf16); break;
+      case Element::kF16: read_as(Element::kF16); break;
+      default: read_as(Element::kF32); break;
     }
     return {buffer, padded, 1};
   }

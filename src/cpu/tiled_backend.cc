@@ -29,6 +29,21 @@ std::int32_t TiledBackend::slots(const AttentionKey& key, const Env& env) const 
   return plan_slots(env, count_tasks(key.params(), kernel(key.params(), env.isa).width));
 }
 
+/// As many strips as leave a quarter of the L2 when two tiles are in it; changes no bits.
+std::int64_t TiledBackend::max_strips(const AttentionParams& params,
+                                      const Env& env) const noexcept {
+  constexpr std::int64_t kUsualL2 = 1 << 20;
+  const std::int64_t room = (env.l2_bytes > 0 ? env.l2_bytes : kUsualL2) / 4 * 3;
+  const std::int64_t row_bytes =
+      saturating_mul(saturating_add(params.head_dim_qk, params.head_dim_v), sizeof(float));
+  const std::int64_t tiles =
+      saturating_mul(traits_.tile_kv(params.head_dim_qk, params.head_dim_v), row_bytes);
+  const std::int64_t strip = saturating_mul(kernel(params, env.isa).width, row_bytes);
+  std::int64_t strips = traits_.max_strips;
+  while (strips > 1 && saturating_add(saturating_mul(strips, strip), tiles) > room) strips /= 2;
+  return strips;
+}
+
 /// Fills args but for the problem; returns a slot's bytes, saturating.
 std::int64_t TiledBackend::lay_out(const AttentionParams& params, const TiledKernel& kernel,
                                    std::int64_t strips, TiledArgs* args) const noexcept {
@@ -54,7 +69,8 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const TiledKer
 std::int64_t TiledBackend::workspace_bytes(const AttentionKey& key, const Env& env) const {
   TiledArgs args;
   const AttentionParams& params = key.params();
-  const std::int64_t slot = lay_out(params, kernel(params, env.isa), traits_.max_strips, &args);
+  const std::int64_t slot =
+      lay_out(params, kernel(params, env.isa), max_strips(params, env), &args);
   return saturating_mul(slot, slots(key, env));
 }
 
@@ -65,7 +81,7 @@ Expected<KernelPlan> TiledBackend::plan(const AttentionKey& key, const Env& env)
   plan.kernel =
       std::string(traits_.name) + "_" + to_string(plan.isa) + "_" + to_string(params.dtype_q);
   plan.slots = slots(key, env);
-  plan.tile_q = traits_.max_strips * kernel(params, env.isa).width;
+  plan.tile_q = max_strips(params, env) * kernel(params, env.isa).width;
   plan.tile_kv = traits_.tile_kv(params.head_dim_qk, params.head_dim_v);
   plan.workspace_bytes = workspace_bytes(key, env);
   return plan;
@@ -74,7 +90,7 @@ Expected<KernelPlan> TiledBackend::plan(const AttentionKey& key, const Env& env)
 Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& params,
                              const Buffers& buffers, const Launch& launch) const {
   const TiledKernel& k = kernel(params, plan.isa);
-  const std::int64_t strips = choose_strips(params, k.width, traits_.max_strips, plan.slots);
+  const std::int64_t strips = choose_strips(params, k.width, plan.tile_q / k.width, plan.slots);
   TiledArgs args;
   const std::int64_t slot_bytes = lay_out(params, k, strips, &args);
   args.problem = make_problem(params, buffers);

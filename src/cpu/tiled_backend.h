@@ -41,6 +41,7 @@ class TiledBackend final : public Backend {
   const TiledUnit& unit(Isa isa) const noexcept;
   const TiledKernel& kernel(const AttentionParams& params, Isa isa) const noexcept;
   std::int32_t slots(const AttentionKey& key, const Env& env) const noexcept;
+  std::int64_t max_strips(const AttentionParams& params, const Env& env) const noexcept;
   std::int64_t lay_out(const AttentionParams& params, const TiledKernel& kernel,
                        std::int64_t strips, TiledArgs* args) const noexcept;
 
