@@ -68,6 +68,12 @@ struct SimdVector {
   REGARD_KERNEL_FN Vec select(Mask m, Vec a, Vec b) { return m ? a : b; }
   REGARD_KERNEL_FN Int to_bits(Vec v) { return __builtin_bit_cast(Int, v); }
   REGARD_KERNEL_FN Vec from_bits(Int i) { return __builtin_bit_cast(Vec, i); }
+  /// kLanes bytes as numbers.
+  REGARD_KERNEL_FN Vec load_bytes(const char* p) {
+    Bytes bytes;
+    __builtin_memcpy(&bytes, p, sizeof(bytes));
+    return __builtin_convertvector(bytes, Vec);
+  }
   /// All ones where the sign bit is set, -0 and NaN included.
   REGARD_KERNEL_FN Mask sign(Vec v) { return to_bits(v) < 0; }
   /// 0 where m, v elsewhere.
@@ -111,6 +117,7 @@ struct SimdVector {
   }
 
  private:
+  typedef signed char Bytes __attribute__((vector_size(kLanes)));
   using Lanes = typename MakeIndexList<kLanes>::type;
 
   REGARD_KERNEL_FN auto load_half(const std::uint16_t* p) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cpu/edit_scores.h"
 #include "cpu/softmax.h"
 #include "cpu/strip.h"
 #include "cpu/tiled.h"
@@ -62,7 +63,7 @@ static void fold_tile(const TiledTask<Tiles>& t, std::int64_t index, bool partia
   if (partial || p.scales_first) {
     edit_scores<V>(p, strip, part, partial, t.scores, t.row);
     for (int v = 0; v < V::kVectors; ++v) V::store(max + v * V::kLanes, minus_infinity<V>());
-    fold_max<V>(part.size, t.scores, max);
+    fold_max<V>(strip.vectors, part.size, t.scores, max);
   }
   raise_max<V>(p, max, &strip, carry);
   if (partial) {

@@ -52,10 +52,10 @@ REGARD_KERNEL_FN typename V::Vec exp2_fraction(typename V::Vec f) {
   return V::fma(p, f, V::set(1.0f));
 }
 
-/// 2^(x * factor) for x <= 0, NaN and -inf, factor > 0: exactly 1 at 0, exactly 0 where the exponent
-/// is below -150 (from -125.5 on where denormals would need code), NaN stays NaN. f32: at most 1.5
-/// ulp of an exactly multiplied exponent. 16 instructions with the sum that follows: on Zen 3, whose
-/// additions and fused ones share pipes, each is half a cycle.
+/// 2^(x * factor) for x <= 0, NaN and -inf, factor > 0: exactly 1 at 0, exactly 0 where the
+/// exponent is below -150 (from -125.5 on where denormals would need code), NaN stays NaN. f32: at
+/// most 1.5 ulp of an exactly multiplied exponent. 16 instructions with the sum that follows: on
+/// Zen 3, whose additions and fused ones share pipes, each is half a cycle.
 template <class V>
 REGARD_KERNEL_FN typename V::Vec exp2_nonpositive(typename V::Vec x, typename V::Vec factor) {
   if constexpr (sizeof(typename V::Scalar) == 4 && requires { V::exp2(x); }) {

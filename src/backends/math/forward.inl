@@ -6,6 +6,7 @@
 
 #include "backends/math/kernel.h"
 #include "backends/math/scores_out.inl"
+#include "cpu/edit_scores.h"
 #include "cpu/softmax.h"
 #include "cpu/strip.h"
 
@@ -110,7 +111,7 @@ static void apply_softmax(const Task<V>& t, std::int64_t x) {
   for (int w = 0; w < V::kWidth; ++w) max[w] = masked_score<typename V::Scalar>();
   for (std::int64_t index = t.tiles.begin; index < t.tiles.end; ++index) {
     const Tile tile = t.tile_at(index);
-    cpu::fold_max<V>(tile.size, t.scores_at(x, tile.begin), max);
+    cpu::fold_max<V>(strip.vectors, tile.size, t.scores_at(x, tile.begin), max);
   }
   cpu::raise_max<V>(p, max, &strip, carry);  // from the sink
   for (std::int64_t index = t.tiles.begin; index < t.tiles.end; ++index) {
