@@ -85,8 +85,10 @@ RowResult<R> attend(const Head<R>& head, const Rules& rules, std::int64_t h, std
   }
   const R sink = rules.has_sink() ? static_cast<R>(rules.sink(h)) : static_cast<R>(-kInfinity);
   max = std::max(max, sink);
-  if (keys.empty() && std::isinf(sink)) {  // nothing to attend to, and no sink
+  // Nothing to attend to: 0, and the sink or -inf. A sink of +inf takes all weight.
+  if (keys.empty() || sink == static_cast<R>(kInfinity)) {
     row.lse = sink;
+    row.probs.assign(keys.size(), R{0});
     return row;
   }
   R sum = std::exp(sink - max);

@@ -1,6 +1,8 @@
 #include "cpu/make_problem.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 namespace regard::cpu {
@@ -37,6 +39,9 @@ View slopes_of(const TensorView& tensor) noexcept {
   }
   return view;
 }
+
+/// Below this a scale is no factor of the exponent: infinite differences times 0 are NaN.
+constexpr double kLeastFactor = 0x1p-100;
 
 DiagonalKind diagonal_of(Diagonal diagonal) noexcept {
   switch (diagonal) {
@@ -84,13 +89,17 @@ Problem make_problem(const AttentionParams& params, const Buffers& buffers) noex
   p.diagonal_offset = buffers.diagonal_offset;
   p.window_left = params.window_left;
   p.window_right = params.window_right;
-  p.softmax_scale = params.softmax_scale;
-  p.softcap = params.softcap;
+  // Any finite double is a scale or a cap; the arithmetic holds its own type's range.
+  const bool f64 = params.dtype_q == Dtype::kF64;
+  const double most = f64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+  const double least = f64 ? std::numeric_limits<double>::min() : std::numeric_limits<float>::min();
+  p.softmax_scale = std::clamp(params.softmax_scale, -most, most);
+  p.softcap = params.softcap > 0.0 ? std::clamp(params.softcap, least, most) : 0.0;
   // What is measured in natural units (a bias, a sink, scores shown) needs scores in them.
   p.scales_first = p.softcap > 0.0 || p.slopes.present || p.bias.present || p.sinks.present ||
-                   p.scores.present || p.softmax_scale == 0.0;
+                   p.scores.present || std::abs(p.softmax_scale) < kLeastFactor;
   p.unit = p.scales_first ? 1.0 : std::abs(p.softmax_scale);
-  p.factor = p.unit * std::numbers::log2e;
+  p.factor = std::min(p.unit * std::numbers::log2e, most);
   p.dropout = semantics::make_dropout(params.dropout_p, buffers.rng_seed, buffers.rng_offset);
   return p;
 }

@@ -36,6 +36,7 @@ template <int kBytes>
 struct VectorTypes<float, kBytes> {
   typedef float Vec __attribute__((vector_size(kBytes)));
   typedef std::int32_t Int __attribute__((vector_size(kBytes)));
+  typedef std::uint32_t Unsigned __attribute__((vector_size(kBytes)));
   typedef std::uint16_t Half __attribute__((vector_size(kBytes / 2)));
   using IntScalar = std::int32_t;
 };
@@ -43,6 +44,7 @@ template <int kBytes>
 struct VectorTypes<double, kBytes> {
   typedef double Vec __attribute__((vector_size(kBytes)));
   typedef std::int64_t Int __attribute__((vector_size(kBytes)));
+  typedef std::uint64_t Unsigned __attribute__((vector_size(kBytes)));
   using Half = void;
   using IntScalar = std::int64_t;
 };
@@ -52,6 +54,7 @@ struct SimdVector {
   using Scalar = T;
   using Vec = typename VectorTypes<T, kBytes>::Vec;
   using Int = typename VectorTypes<T, kBytes>::Int;
+  using Unsigned = typename VectorTypes<T, kBytes>::Unsigned;  // for sums that may wrap
   using Mask = Int;
   using Half = typename VectorTypes<T, kBytes>::Half;
   using IntScalar = typename VectorTypes<T, kBytes>::IntScalar;
@@ -68,6 +71,8 @@ struct SimdVector {
   REGARD_KERNEL_FN Vec select(Mask m, Vec a, Vec b) { return m ? a : b; }
   REGARD_KERNEL_FN Int to_bits(Vec v) { return __builtin_bit_cast(Int, v); }
   REGARD_KERNEL_FN Vec from_bits(Int i) { return __builtin_bit_cast(Vec, i); }
+  REGARD_KERNEL_FN Unsigned to_unsigned(Vec v) { return __builtin_bit_cast(Unsigned, v); }
+  REGARD_KERNEL_FN Vec from_unsigned(Unsigned u) { return __builtin_bit_cast(Vec, u); }
   /// kLanes bytes as numbers.
   REGARD_KERNEL_FN Vec load_bytes(const char* p) {
     Bytes bytes;
@@ -84,22 +89,22 @@ struct SimdVector {
   // f32 vocabularies only: 16-bit elements, kLanes of them at p.
 
   REGARD_KERNEL_FN Vec load_bf16(const std::uint16_t* p) {
-    return from_bits(__builtin_convertvector(load_half(p), Int) << 16);
+    return from_unsigned(__builtin_convertvector(load_half(p), Unsigned) << 16);
   }
   /// See element.h's from_f16 for the steps.
   REGARD_KERNEL_FN Vec load_f16(const std::uint16_t* p) {
-    const Int h = __builtin_convertvector(load_half(p), Int);
-    const Int magnitude = h & 0x7fff;
+    const Unsigned h = __builtin_convertvector(load_half(p), Unsigned);
+    const Int magnitude = __builtin_bit_cast(Int, h & 0x7fff);
     const Int is_special = magnitude > 0x7bff;
     const Int normal = ((magnitude << 13) + (112 << 23)) | (is_special & 0x7f800000);
     const Vec denormal = __builtin_convertvector(magnitude, Vec) * 0x1p-24f;
-    const Int bits = magnitude < 0x400 ? to_bits(denormal) : normal;
-    return from_bits(bits | ((h & 0x8000) << 16));
+    const Unsigned bits = to_unsigned(from_bits(magnitude < 0x400 ? to_bits(denormal) : normal));
+    return from_unsigned(bits | ((h & 0x8000) << 16));
   }
   REGARD_KERNEL_FN void store_bf16(std::uint16_t* p, Vec v) {
-    const Int bits = to_bits(v);
-    const Int rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    const Int quiet = (bits >> 16) | 0x40;
+    const Unsigned bits = to_unsigned(v);
+    const Unsigned rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    const Unsigned quiet = (bits >> 16) | 0x40;
     store_half(p, v != v ? quiet : rounded);
   }
 
@@ -125,7 +130,7 @@ struct SimdVector {
     __builtin_memcpy(&h, p, sizeof(h));
     return h;
   }
-  REGARD_KERNEL_FN void store_half(std::uint16_t* p, Int bits) {
+  REGARD_KERNEL_FN void store_half(std::uint16_t* p, Unsigned bits) {
     const Half h = __builtin_convertvector(bits, Half);
     __builtin_memcpy(p, &h, sizeof(h));
   }

@@ -49,7 +49,10 @@ static void raise_max(const Problem& p, const typename V::Scalar* max, Strip<V>*
     const int at = v * V::kLanes;
     const auto before = V::load(strip->row_max + at);
     const auto after = V::max(V::load(max + at), before);
-    const auto shrink = exp2_nonpositive<V>(before - subtrahend<V>(after), factor);
+    // Where nothing rose it is 1 even if the maximum is an infinite or NaN sink.
+    const auto rose = V::load(max + at) > before;
+    const auto shrink =
+        V::select(rose, exp2_nonpositive<V>(before - subtrahend<V>(after), factor), V::set(1));
     V::store(carry + at, shrink);
     V::store(strip->row_max + at, after);
     V::store(strip->row_sum + at, V::load(strip->row_sum + at) * shrink);

@@ -12,7 +12,7 @@ namespace regard::cpu {
 /// x = n ln2 + r with |r| <= ln2 / 2, and e^r - 1 = expm1, for |x| <= 88.
 template <class V>
 struct ReducedExp {
-  typename V::Int n;
+  typename V::Unsigned n;  // modulo 2^32
   typename V::Vec expm1;
 };
 
@@ -31,13 +31,13 @@ REGARD_KERNEL_FN ReducedExp<V> reduce_exp(typename V::Vec x) {
   p = p * r + V::set(4.1665795894e-2f);
   p = p * r + V::set(1.6666665459e-1f);
   p = p * r + V::set(5.0000001201e-1f);
-  return {V::to_bits(shifted) - V::to_bits(magic), p * (r * r) + r};
+  return {V::to_unsigned(shifted) - V::to_unsigned(magic), p * (r * r) + r};
 }
 
 /// 2^n for n in [-126, 127].
 template <class V>
-REGARD_KERNEL_FN typename V::Vec power_of_two(typename V::Int n) {
-  return V::from_bits((n + 127) << 23);
+REGARD_KERNEL_FN typename V::Vec power_of_two(typename V::Unsigned n) {
+  return V::from_unsigned((n + 127) << 23);
 }
 
 /// 2^f for f in [-1/2, 1/2], exactly 1 at 0; the minimax polynomial's own error is 2.0e-9.
@@ -66,7 +66,7 @@ REGARD_KERNEL_FN typename V::Vec exp2_nonpositive(typename V::Vec x, typename V:
     const auto shifted = V::fma(x, factor, magic);
     const auto p = exp2_fraction<V>(V::fma(x, factor, magic - shifted));
     // A product, not an addition to the exponent's bits: those of a NaN would carry.
-    const auto power = V::from_bits((V::to_bits(shifted) << 23) + 0x3f800000);
+    const auto power = V::from_unsigned((V::to_unsigned(shifted) << 23) + 0x3f800000);
     return V::clear(shifted < V::set(12582912.0f - 125.0f), p * power);
   } else {
     typename V::Vec y = x * factor;

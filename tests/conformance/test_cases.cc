@@ -83,6 +83,11 @@ const char* const kCases[] = {
     "b2 hq2 sq33 skv127 d64 data=large lse",
     "b2 hq6 sq33 skv127 d64 data=outlier lse",
     "b2 hq2 sq33 skv127 d64 data=constant lse",
+    // Scales and caps beyond f32's range.
+    "b1 hq2 hkv1 sq9 skv130 d8 scale=1e-46 lse",
+    "b1 hq2 hkv1 sq9 skv130 d8 scale=-1e-46 causal diag=br lse",
+    "b1 hq2 hkv1 sq9 skv130 d8 softcap=1e39 lse",
+    "b1 hq2 hkv1 sq9 skv130 d8 softcap=1e-46 scale=0 lse",
     // Empty sizes.
     "b0 hq2 sq3 skv5 d16 lse",
     "b2 hq0 hkv0 sq3 skv5 d16 lse",

@@ -105,7 +105,8 @@ TEST_P(VocabularyTest, TanhErrorOverItsDomain) {
 
 TEST_P(VocabularyTest, MaxPassesOverNan) {
   const float pairs[][3] = {
-      {1, 2, 2}, {2, 1, 2}, {kNan, 3, 3}, {-kInfinity, -5, -5}, {7, kNan, kNan}};
+      {1, 2, 2},      {2, 1, 2}, {kNan, 3, 3}, {-kInfinity, -5, -5}, {-kInfinity, kNan, kNan},
+      {7, kNan, kNan}};
   for (const auto& [a, b, expected] : pairs) {
     std::vector<float> left(lanes(), a), right(lanes(), b), out(lanes());
     v().max(left.data(), right.data(), out.data());

@@ -36,9 +36,9 @@ BackendInfo make_info() {
   info.forward = cpu::forward_claims();
   info.forward.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 2e-6},
                          {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 4e-3},
-                         {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 2e-6},
+                         {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 1e-5},
                          {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
-                         {Dtype::kF16, Dtype::kF16, Dtype::kF32, 2e-6}};
+                         {Dtype::kF16, Dtype::kF16, Dtype::kF32, 2e-5}};
   return info;
 }
 

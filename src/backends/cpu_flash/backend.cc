@@ -41,7 +41,7 @@ BackendInfo make_info() {
                          {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 6e-3},
                          {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 4e-3},
                          {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
-                         {Dtype::kF16, Dtype::kF16, Dtype::kF32, 2e-6}};
+                         {Dtype::kF16, Dtype::kF16, Dtype::kF32, 2e-5}};
   return info;
 }
 

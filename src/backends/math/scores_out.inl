@@ -70,7 +70,8 @@ static void write_probs(const Problem& p, const Strip<V>& strip, Tile tile,
     const T sum = strip.row_sum[w];
     for (std::int64_t j = 0; j < tile.size; ++j) {
       const T value = values[j * V::kWidth + w];
-      row[(tile.begin + j) * p.scores.stride[3]] = value == T(0) ? T(0) : value / sum;
+      const bool masked = value == T(0) && __builtin_signbit(value);
+      row[(tile.begin + j) * p.scores.stride[3]] = masked ? T(0) : value / sum;
     }
   }
 }
