@@ -157,6 +157,9 @@ void add_masks(std::vector<Literal>* all) {
   all->push_back(with(rows, {181.62497907188546}, {1.8110717829762484}));
   all->back().out.push_back(0);
   all->back().lse.push_back(0.75);
+  rows.name = "sink_of_plus_infinity";
+  rows.sinks = tensor({kInf}, {1});
+  all->push_back(with(rows, {0, 0}, {kInf, kInf}));
 
   Literal batch = uniform("mask_over_batch", 2, 1, {1, 10});
   batch.mask = tensor({1, 0}, {2, 1, 1, 1});
