@@ -116,6 +116,8 @@ MUTATIONS = [
              (VOCABULARY, KERNELS)),
     Mutation("dropout draws in the wrong half", "src/semantics/philox.h",
              ">> (16 * (j & 1))) & 0xffffu", ">> (16 * (~j & 1))) & 0xffffu", (BOUNDS, KERNELS)),
+    Mutation("lanes' dropout draws in the wrong half", "src/cpu/softmax.h",
+             "(words[x >> 1] >> (16 * (x & 1)))", "(words[x >> 1] >> (16 * (~x & 1)))", (KERNELS,)),
     Mutation("dropout does not scale up", "src/cpu/strip.h",
              "divisor[w] = strip.row_sum[w] * keep;", "divisor[w] = strip.row_sum[w];", (KERNELS,)),
     Mutation("dropout ignores the diagonal", "src/cpu/softmax.h",

@@ -23,6 +23,15 @@ struct Simd : cpu::SimdVector<T, 32> {
   /// a * b + c, rounded once.
   REGARD_KERNEL_FN Vec fma(Vec a, Vec b, Vec c) { return fused(a, b, c); }
 
+  REGARD_KERNEL_FN void multiply_wide(typename Base::Unsigned x, std::uint32_t by,
+                                      typename Base::Unsigned* high, typename Base::Unsigned* low) {
+    const __m256i factor = _mm256_set1_epi32(static_cast<int>(by));
+    const __m256i even = _mm256_mul_epu32((__m256i)x, factor);
+    const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64((__m256i)x, 32), factor);
+    *low = (typename Base::Unsigned)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+    *high = (typename Base::Unsigned)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+  }
+
   REGARD_KERNEL_FN Vec load_f16(const std::uint16_t* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }

@@ -86,7 +86,7 @@ struct SimdVector {
   /// The greater; b where either is NaN.
   REGARD_KERNEL_FN Vec max(Vec a, Vec b) { return a > b ? a : b; }
 
-  // f32 vocabularies only: 16-bit elements, kLanes of them at p.
+  // f32 vocabularies only: 16-bit elements, kLanes of them at p, and 32-bit products.
 
   REGARD_KERNEL_FN Vec load_bf16(const std::uint16_t* p) {
     return from_unsigned(__builtin_convertvector(load_half(p), Unsigned) << 16);
@@ -106,6 +106,15 @@ struct SimdVector {
     const Unsigned rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     const Unsigned quiet = (bits >> 16) | 0x40;
     store_half(p, v != v ? quiet : rounded);
+  }
+
+  /// The halves of x * by, lane by lane.
+  REGARD_KERNEL_FN void multiply_wide(Unsigned x, std::uint32_t by, Unsigned* high, Unsigned* low) {
+    typedef std::uint64_t Wide __attribute__((vector_size(kBytes)));
+    const Wide pairs = __builtin_bit_cast(Wide, x);
+    const Wide even = (pairs & 0xffffffffu) * by, odd = (pairs >> 32) * by;
+    *low = __builtin_bit_cast(Unsigned, (even & 0xffffffffu) | (odd << 32));
+    *high = __builtin_bit_cast(Unsigned, (even >> 32) | (odd & ~Wide{} << 32));
   }
 
   /// rows[i][j] becomes rows[j][i].

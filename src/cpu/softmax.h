@@ -83,22 +83,59 @@ static void exponentiate(const Problem& p, std::int64_t size, typename V::Scalar
   }
 }
 
+/// One row of f64 at a time: 64-bit lanes hold no vectors of 32-bit words.
+template <class V>
+static void drop_row(const Problem& p, semantics::DropoutRow row, Tile tile,
+                     typename V::Scalar* probs) {
+  using T = typename V::Scalar;
+  for (std::int64_t x = 0; x < tile.size; ++x) {
+    const bool keep = semantics::dropout_keeps(p.dropout, row, tile.begin + x);
+    probs[x * V::kWidth] *= keep ? T(1) : T(0);  // a product: the sign of -0 stays
+  }
+}
+
+/// The rows of a vector's lanes at once: positions and batch_heads are their words of the counter.
+template <class V>
+static void drop_lanes(const Problem& p, typename V::Unsigned positions,
+                       typename V::Unsigned batch_heads, Tile tile, typename V::Scalar* probs) {
+  using Unsigned = typename V::Unsigned;
+  constexpr std::int64_t kBlock = semantics::kDropoutKeysPerBlock;  // tile.begin is a multiple
+  const auto threshold = static_cast<std::int32_t>(p.dropout.threshold);
+  for (std::int64_t j = 0; j < tile.size; j += kBlock) {
+    const auto block = static_cast<std::uint32_t>(static_cast<std::uint64_t>(tile.begin + j) >> 3);
+    Unsigned words[4] = {Unsigned{} + block, positions, batch_heads,
+                         Unsigned{} + p.dropout.offset_lo};
+    semantics::philox_rounds<V>(p.dropout.key, words);
+    const std::int64_t count = j + kBlock < tile.size ? kBlock : tile.size - j;
+    for (std::int64_t x = 0; x < count; ++x) {
+      const Unsigned draw = (words[x >> 1] >> (16 * (x & 1))) & 0xffffu;
+      const auto keep = __builtin_bit_cast(typename V::Int, draw) < threshold;
+      typename V::Scalar* at = probs + (j + x) * V::kWidth;
+      const auto prob = V::load(at);
+      V::store(at, V::select(keep, prob, prob * V::set(0)));
+    }
+  }
+}
+
 /// Drops probabilities; their sums are over all of them, and write_rows divides by the share kept.
 template <class V>
 static void drop_probs(const Problem& p, const Sequence& s, const Strip<V>& strip, Tile tile,
                        typename V::Scalar* probs) {
-  using T = typename V::Scalar;
-  constexpr std::int64_t kBlock = semantics::kDropoutKeysPerBlock;  // tile.begin is a multiple
-  for (int w = 0; w < strip.rows; ++w) {
-    const auto row = semantics::dropout_row(strip.query[w], s.band.shift,
-                                            strip.b * p.num_heads_q + strip.head[w]);
-    for (std::int64_t j = 0; j < tile.size; j += kBlock) {
-      const auto block = semantics::dropout_block(p.dropout, row, tile.begin + j);
-      const std::int64_t end = j + kBlock < tile.size ? j + kBlock : tile.size;
-      for (std::int64_t x = j; x < end; ++x) {
-        const bool keep = semantics::dropout_draw(block, x) < p.dropout.threshold;
-        probs[x * V::kWidth + w] *= keep ? T(1) : T(0);  // a product: the sign of -0 stays
+  const auto row_of = [&](int w) __attribute__((always_inline)) {
+    return semantics::dropout_row(strip.query[w], s.band.shift,
+                                  strip.b * p.num_heads_q + strip.head[w]);
+  };
+  if constexpr (sizeof(typename V::Scalar) == sizeof(double)) {
+    for (int w = 0; w < strip.rows; ++w) drop_row<V>(p, row_of(w), tile, probs + w);
+  } else {
+    for (int v = 0; v < strip.vectors; ++v) {
+      typename V::Unsigned positions{}, batch_heads{};
+      for (int lane = 0; lane < V::kLanes; ++lane) {
+        const semantics::DropoutRow row = row_of(v * V::kLanes + lane);
+        positions[lane] = row.position;
+        batch_heads[lane] = row.batch_head;
       }
+      drop_lanes<V>(p, positions, batch_heads, tile, probs + v * V::kLanes);
     }
   }
 }

@@ -17,22 +17,37 @@ struct PhiloxKey {
   std::uint32_t word[2];
 };
 
-/// Philox4x32 with 7 rounds (Salmon et al. 2011; the fewest that pass BigCrush).
-REGARD_KERNEL_FN constexpr PhiloxBlock philox4x32_7(PhiloxBlock counter, PhiloxKey key) {
-  std::uint32_t c0 = counter.word[0], c1 = counter.word[1];
-  std::uint32_t c2 = counter.word[2], c3 = counter.word[3];
+/// The halves of products of 32-bit words.
+struct WordArithmetic {
+  REGARD_KERNEL_FN constexpr void multiply_wide(std::uint32_t x, std::uint32_t by,
+                                                std::uint32_t* high, std::uint32_t* low) {
+    const std::uint64_t product = std::uint64_t{x} * by;
+    *high = static_cast<std::uint32_t>(product >> 32);
+    *low = static_cast<std::uint32_t>(product);
+  }
+};
+
+/// Philox4x32 with 7 rounds (Salmon et al. 2011; the fewest that pass BigCrush), on words or on
+/// vectors of them.
+template <class Arithmetic, class Word>
+REGARD_KERNEL_FN constexpr void philox_rounds(PhiloxKey key, Word* c) {
   std::uint32_t k0 = key.word[0], k1 = key.word[1];
   for (int round = 0; round < 7; ++round) {
-    const std::uint64_t a = std::uint64_t{0xD2511F53u} * c0;
-    const std::uint64_t b = std::uint64_t{0xCD9E8D57u} * c2;
-    c0 = static_cast<std::uint32_t>(b >> 32) ^ c1 ^ k0;
-    c1 = static_cast<std::uint32_t>(b);
-    c2 = static_cast<std::uint32_t>(a >> 32) ^ c3 ^ k1;
-    c3 = static_cast<std::uint32_t>(a);
+    Word high_a{}, low_a{}, high_b{}, low_b{};
+    Arithmetic::multiply_wide(c[0], 0xD2511F53u, &high_a, &low_a);
+    Arithmetic::multiply_wide(c[2], 0xCD9E8D57u, &high_b, &low_b);
+    c[0] = high_b ^ c[1] ^ k0;
+    c[1] = low_b;
+    c[2] = high_a ^ c[3] ^ k1;
+    c[3] = low_a;
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }
-  return {{c0, c1, c2, c3}};
+}
+
+REGARD_KERNEL_FN constexpr PhiloxBlock philox4x32_7(PhiloxBlock counter, PhiloxKey key) {
+  philox_rounds<WordArithmetic>(key, counter.word);
+  return counter;
 }
 
 /// One call's stream and threshold.
