@@ -66,7 +66,7 @@ static void set_rows(const Problem& p, const Sequence& s, std::int64_t head_kv,
   std::int64_t i = row_begin / p.group_size;
   std::int64_t g = row_begin % p.group_size;
   strip->i_begin = i;
-  for (int w = 0; w < V::kWidth; ++w) {
+  for (int w = 0; w < rows; ++w) {
     const std::int64_t h = head_kv * p.group_size + g;
     strip->query[w] = i;
     strip->head[w] = h;
@@ -88,13 +88,23 @@ static void set_rows(const Problem& p, const Sequence& s, std::int64_t head_kv,
                        : -infinity;
     strip->row_max[w] = sink;
     strip->row_sum[w] = sink == -infinity ? T(0) : T(1);
-    if (w + 1 >= rows) continue;  // lanes that are not in use repeat the last row
     if (++g == p.group_size) {
       g = 0;
       ++i;
     }
   }
-  strip->i_end = i + 1;
+  strip->i_end = strip->query[rows - 1] + 1;
+  // Lanes that are not in use repeat the last row.
+  for (std::int64_t w = rows, last = rows - 1; w < V::kWidth; ++w) {
+    strip->query[w] = strip->query[last];
+    strip->head[w] = strip->head[last];
+    strip->keys[w] = strip->keys[last];
+    strip->position[w] = strip->position[last];
+    strip->slope[w] = strip->slope[last];
+    strip->segment[w] = strip->segment[last];
+    strip->row_max[w] = strip->row_max[last];
+    strip->row_sum[w] = strip->row_sum[last];
+  }
 }
 
 /// The keys that any of the strip's rows may see by arithmetic.

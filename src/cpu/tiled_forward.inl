@@ -85,9 +85,10 @@ static void start_strips(const TiledTask<Tiles>& t, std::int64_t row_begin, std:
     const std::int64_t rows = begin + V::kWidth < row_end ? V::kWidth : row_end - begin;
     set_rows<V>(t.a.problem, t.s, t.head_kv, begin, rows, strip);
     Tiles::pack(t.a.problem, *strip, t.q_t + x * t.query_size());
-  }
-  for (std::int64_t y = 0; y < t.count * t.out_size(); y += V::kLanes) {
-    V::store(t.out_t + y, V::set(0));
+    typename V::Scalar* const out_t = t.out_t + x * t.out_size();
+    for (std::int64_t y = 0; y < t.out_size(); y += V::kWidth) {
+      for (int v = 0; v < strip->vectors; ++v) V::store(out_t + y + v * V::kLanes, V::set(0));
+    }
   }
 }
 
