@@ -113,10 +113,14 @@ class Comparer {
     result_.out_margin = std::max(result_.out_margin, judgement.margin);
   }
 
+  /// Besides the scores' rounding: one standard deviation or so of rounding each probability and of
+  /// summing in another order than the ideal's, whose error is one draw (docs/decisions.md).
   double out_floor(const RowFacts& f) const {
-    const double flushed =
-        truth_.dtype == Dtype::kF64 ? 0.0 : kFlushed * static_cast<double>(f.visible_keys);
-    return (4.0 * u_ * std::max(1.0, f.smax) + flushed) * f.max_abs_v;
+    const auto keys = static_cast<double>(f.visible_keys);
+    const double flushed = truth_.dtype == Dtype::kF64 ? 0.0 : kFlushed * keys;
+    const double rounded_p = oracle::unit_roundoff(truth_.dtype) * f.prob_spread * f.weight_sum_max;
+    const double order = u_ * std::sqrt(keys);
+    return (4.0 * u_ * std::max(1.0, f.smax) + rounded_p + order + flushed) * f.max_abs_v;
   }
 
   /// Finite, within [min V, max V]; equal scores give the mean of V.

@@ -220,6 +220,9 @@ class Computation {
       f.min_v = std::min(f.min_v, 0.0) * f.weight_sum_max;
       f.max_v = std::max(f.max_v, 0.0) * f.weight_sum_max;
     }
+    double squares = 0.0;
+    for (const R p : row.probs) squares += static_cast<double>(p) * static_cast<double>(p);
+    f.prob_spread = std::sqrt(squares);
     if (rules_.has_sink()) row_max = std::max(row_max, rules_.sink(h));
     f.row_max = std::isfinite(row_max) ? row_max : 0.0;
     return f;

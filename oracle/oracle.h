@@ -37,6 +37,7 @@ struct RowFacts {
   double max_abs_v = 0.0;  // over visible finite keys
   double min_v = 0.0;      // over visible finite keys, 0 included where weights need not sum to 1
   double max_v = 0.0;
+  double prob_spread = 0.0;     // sqrt(sum p^2) of the probabilities: 1 / sqrt(n) where n are equal
   double weight_sum_max = 1.0;  // 1, or the factor of kept probabilities under dropout
 };
 
