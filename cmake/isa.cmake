@@ -11,13 +11,6 @@ if(REGARD_EMULATE_AVX512)
   set(REGARD_ISA_FLAGS_avx512_bf16 ${REGARD_ISA_FLAGS_avx512})
 endif()
 
-# Clang 16 crashes over the bf16 pairs with the address sanitizer; fuzzers run no kernels.
-if(REGARD_BUILD_FUZZERS)
-  foreach(isa avx2 avx512 avx512_bf16)
-    list(APPEND REGARD_ISA_FLAGS_${isa} -fno-sanitize=all)
-  endforeach()
-endif()
-
 # regard_apply_isa_flags(<list variable>): sets the flags, drops what this processor family cannot run.
 function(regard_apply_isa_flags list)
   set(kept)
