@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cpu/columns_out.h"
 #include "cpu/product.h"
 #include "cpu/strip.h"
 #include "cpu/tiled.h"
@@ -46,17 +47,23 @@ class Bf16Tiles {
   using Vocabulary = V;
   using T = typename V::Scalar;
   using Query = Pair;
+  using Out = ColumnsOut<V>;
 
-  Bf16Tiles(const Problem& p, std::int64_t b, std::int64_t head_kv, char* keys, char* values)
+  REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.tile_kv; }
+  REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
+    return padded_head_dim(p.head_dim_qk) * V::kWidth;
+  }
+
+  Bf16Tiles(const Problem& p, std::int64_t b, char* keys, char* values)
       : p_(p),
         b_(b),
-        head_kv_(head_kv),
         pairs_qk_((p.head_dim_qk + 1) / 2),
         values_dim_((p.head_dim_v + V::kRows - 1) / V::kRows * V::kRows),
         keys_buffer_(reinterpret_cast<Pair*>(keys)),
         values_buffer_(reinterpret_cast<Pair*>(values)) {}
 
-  void start(Tile tile) {
+  void start(std::int64_t head_kv, Tile tile) {
+    head_kv_ = head_kv;
     tile_ = tile;
     has_keys_ = has_values_ = finite_known_ = false;
   }
@@ -76,7 +83,8 @@ class Bf16Tiles {
 
   /// scores^T of `part` of the tile; `max` grows.
   template <int kVectors>
-  REGARD_KERNEL_FN void scores(Bf16Tiles* self, const Query* q_t, Tile part, T* to, T* max) {
+  REGARD_KERNEL_FN void scores(Bf16Tiles* self, const Strip<V>&, const Query* q_t, Tile part, T* to,
+                               T* max) {
     self->need_keys();
     ProductInput<Pair> a = self->keys_;
     a.data += (part.begin - self->tile_.begin) * a.row_stride;
@@ -85,8 +93,8 @@ class Bf16Tiles {
 
   /// out_t = out_t * carry + V^T * probs of `part`. `partial`: some probabilities may be masked.
   template <int kVectors>
-  REGARD_KERNEL_FN void accumulate(Bf16Tiles* self, T* probs, Tile part, bool partial,
-                                   const T* carry, T* out_t) {
+  REGARD_KERNEL_FN void accumulate(Bf16Tiles* self, const Strip<V>&, T* probs, Tile part,
+                                   bool partial, const T* carry, T* out_t) {
     self->need_values();
     const Pair* const pairs = pack_probs<kVectors>(probs, part.size);
     const std::int64_t dim = self->values_dim_;
@@ -196,7 +204,7 @@ class Bf16Tiles {
 
   const Problem& p_;
   std::int64_t b_;
-  std::int64_t head_kv_;
+  std::int64_t head_kv_ = 0;
   std::int64_t pairs_qk_;
   std::int64_t values_dim_;
   Pair* keys_buffer_;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cpu/columns_out.h"
 #include "cpu/product.h"
 #include "cpu/strip.h"
 #include "cpu/tiled.h"
@@ -20,15 +21,21 @@ class FloatTiles {
   using Vocabulary = V;
   using T = typename V::Scalar;
   using Query = T;
+  using Out = ColumnsOut<V>;
 
-  FloatTiles(const Problem& p, std::int64_t b, std::int64_t head_kv, char* keys, char* values)
+  REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.tile_kv; }
+  REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
+    return padded_head_dim(p.head_dim_qk) * V::kWidth;
+  }
+
+  FloatTiles(const Problem& p, std::int64_t b, char* keys, char* values)
       : p_(p),
         b_(b),
-        head_kv_(head_kv),
         keys_buffer_(reinterpret_cast<T*>(keys)),
         values_buffer_(reinterpret_cast<T*>(values)) {}
 
-  void start(Tile tile) {
+  void start(std::int64_t head_kv, Tile tile) {
+    head_kv_ = head_kv;
     tile_ = tile;
     has_keys_ = has_values_ = finite_known_ = false;
   }
@@ -40,7 +47,8 @@ class FloatTiles {
 
   /// scores^T of `part` of the tile; `max` grows.
   template <int kVectors>
-  REGARD_KERNEL_FN void scores(FloatTiles* self, const Query* q_t, Tile part, T* to, T* max) {
+  REGARD_KERNEL_FN void scores(FloatTiles* self, const Strip<V>&, const Query* q_t, Tile part,
+                               T* to, T* max) {
     self->need_keys();
     ProductInput<T> a = self->keys_;
     a.data += (part.begin - self->tile_.begin) * a.row_stride;
@@ -49,8 +57,8 @@ class FloatTiles {
 
   /// out_t = out_t * carry + V^T * probs of `part`. `partial`: some probabilities may be masked.
   template <int kVectors>
-  REGARD_KERNEL_FN void accumulate(FloatTiles* self, T* probs, Tile part, bool partial,
-                                   const T* carry, T* out_t) {
+  REGARD_KERNEL_FN void accumulate(FloatTiles* self, const Strip<V>&, T* probs, Tile part,
+                                   bool partial, const T* carry, T* out_t) {
     self->need_values();
     ProductInput<T> a = transposed(self->values_);
     a.data += (part.begin - self->tile_.begin) * a.step;
@@ -117,7 +125,7 @@ class FloatTiles {
 
   const Problem& p_;
   std::int64_t b_;
-  std::int64_t head_kv_;
+  std::int64_t head_kv_ = 0;
   T* keys_buffer_;
   T* values_buffer_;
   Tile tile_{};

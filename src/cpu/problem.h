@@ -66,6 +66,13 @@ REGARD_KERNEL_FN bool is_opaque(const Problem& p) {
   return p.mask.present || p.bias.present || p.segments_q.present;
 }
 
+/// Outputs, and tiles of K and V, are padded to a multiple of this in head_dim.
+inline constexpr std::int64_t kHeadDimUnit = 8;
+
+REGARD_KERNEL_FN constexpr std::int64_t padded_head_dim(std::int64_t head_dim) {
+  return (head_dim + kHeadDimUnit - 1) / kHeadDimUnit * kHeadDimUnit;
+}
+
 /// One entry of the batch: its lengths and what its rows see.
 struct Sequence {
   std::int64_t b = 0;

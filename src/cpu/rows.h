@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "cpu/element.h"
+#include "cpu/simd_vector.h"
 
 // Dense rows of q, k, v and out, converted a vector at a time.
 

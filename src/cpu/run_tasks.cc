@@ -25,12 +25,23 @@ void run_slot(void* opaque, int slot) {
   }
 }
 
+/// Products of one slot: some 10 microseconds, a few times what it takes to wake a thread.
+constexpr std::int64_t kLeastProducts = 1 << 18;
+
+}  // namespace
+
 std::int64_t rows_per_head(const AttentionParams& params) noexcept {
   const std::int64_t group = params.num_heads_kv > 0 ? params.num_heads_q / params.num_heads_kv : 0;
   return saturating_mul(params.seqlen_q, group);
 }
 
-}  // namespace
+std::int32_t useful_slots(const AttentionParams& params, std::int32_t slots) noexcept {
+  const std::int64_t pairs = saturating_mul(saturating_mul(params.batch, params.num_heads_q),
+                                            saturating_mul(params.seqlen_q, params.seqlen_kv));
+  const std::int64_t dims = saturating_add(params.head_dim_qk, params.head_dim_v);
+  const std::int64_t worth = saturating_mul(pairs, dims) / kLeastProducts;
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(worth, 1, slots));
+}
 
 void run_tasks(const TaskLoop& loop, std::int32_t slots, const Launch& launch) {
   if (loop.tasks <= 0) return;

@@ -23,6 +23,12 @@ void run_tasks(const TaskLoop& loop, std::int32_t slots, const Launch& launch);
 /// Slots that a plan states: env's, but not more than there are tasks at the key's extents.
 std::int32_t plan_slots(const Env& env, std::int64_t tasks) noexcept;
 
+/// Slots that a call is worth waking, at most `slots`: a small one is over before they are up.
+std::int32_t useful_slots(const AttentionParams& params, std::int32_t slots) noexcept;
+
+/// Rows of one (b, kv head): queries times the heads of a group; saturating.
+std::int64_t rows_per_head(const AttentionParams& params) noexcept;
+
 /// Tasks of all (b, kv head) when one covers `rows_per_task` rows; saturating.
 std::int64_t count_tasks(const AttentionParams& params, std::int64_t rows_per_task) noexcept;
 

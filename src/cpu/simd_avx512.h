@@ -29,6 +29,29 @@ REGARD_KERNEL_FN __m512d fused(__m512d a, __m512d b, __m512d c) { return _mm512_
 REGARD_KERNEL_FN __m512 fraction(__m512 t) { return _mm512_maskz_reduce_ps(kAll, t, 0x09); }
 /// p * 2^floor(t).
 REGARD_KERNEL_FN __m512 scale(__m512 p, __m512 t) { return _mm512_maskz_scalef_ps(kAll, p, t); }
+REGARD_KERNEL_FN __m512 read_bf16(const std::uint16_t* p) {
+  const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return (__m512)_mm512_maskz_slli_epi32(kAll, _mm512_maskz_cvtepu16_epi32(kAll, half), 16);
+}
+/// See SimdVector::sum_rows.
+REGARD_KERNEL_FN __m512 sums(__m512 (&a)[16]) {
+  __m512 quads[4];
+  REGARD_UNROLL for (int i = 0; i < 4; ++i) {
+    __m512* const of = a + 4 * i;  // within each quarter: of[0] of[1] of[0] of[1], and the others
+    const __m512 low =
+        _mm512_maskz_unpacklo_ps(kAll, of[0], of[1]) + _mm512_maskz_unpackhi_ps(kAll, of[0], of[1]);
+    const __m512 high =
+        _mm512_maskz_unpacklo_ps(kAll, of[2], of[3]) + _mm512_maskz_unpackhi_ps(kAll, of[2], of[3]);
+    quads[i] = _mm512_maskz_shuffle_ps(kAll, low, high, 0x44) +
+               _mm512_maskz_shuffle_ps(kAll, low, high, 0xee);
+  }
+  const __m512 first = _mm512_maskz_shuffle_f32x4(kAll, quads[0], quads[1], 0x44) +
+                       _mm512_maskz_shuffle_f32x4(kAll, quads[0], quads[1], 0xee);
+  const __m512 last = _mm512_maskz_shuffle_f32x4(kAll, quads[2], quads[3], 0x44) +
+                      _mm512_maskz_shuffle_f32x4(kAll, quads[2], quads[3], 0xee);
+  return _mm512_maskz_shuffle_f32x4(kAll, first, last, 0x88) +
+         _mm512_maskz_shuffle_f32x4(kAll, first, last, 0xdd);
+}
 REGARD_KERNEL_FN __m512 read_f16(const std::uint16_t* p) {
   return _mm512_maskz_cvtph_ps(kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
@@ -63,6 +86,12 @@ REGARD_KERNEL_FN VecOf<float> scale(VecOf<float> p, VecOf<float> t) {
   }
   return p;
 }
+REGARD_KERNEL_FN VecOf<float> read_bf16(const std::uint16_t* p) {
+  return cpu::SimdVector<float, 64>::load_bf16(p);
+}
+REGARD_KERNEL_FN VecOf<float> sums(VecOf<float> (&a)[16]) {
+  return cpu::SimdVector<float, 64>::sum_rows(a);
+}
 REGARD_KERNEL_FN VecOf<float> read_f16(const std::uint16_t* p) {
   VecOf<float> v;
   for (int x = 0; x < 16; ++x) v[x] = cpu::from_f16(p[x]);
@@ -86,6 +115,8 @@ struct Simd : cpu::SimdVector<T, 64> {
   /// a * b + c, rounded once.
   REGARD_KERNEL_FN Vec fma(Vec a, Vec b, Vec c) { return fused(a, b, c); }
 
+  REGARD_KERNEL_FN Vec sum_rows(Vec (&rows)[Base::kLanes]) { return sums(rows); }
+  REGARD_KERNEL_FN Vec load_bf16(const std::uint16_t* p) { return read_bf16(p); }
   REGARD_KERNEL_FN Vec load_f16(const std::uint16_t* p) { return read_f16(p); }
   REGARD_KERNEL_FN void store_f16(std::uint16_t* p, Vec v) { write_f16(p, v); }
 

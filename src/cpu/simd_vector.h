@@ -117,6 +117,17 @@ struct SimdVector {
     *high = __builtin_bit_cast(Unsigned, (even >> 32) | (odd & ~Wide{} << 32));
   }
 
+  /// Lane i is the sum of rows[i]'s lanes; rows are used up.
+  REGARD_KERNEL_FN Vec sum_rows(Vec (&rows)[kLanes]) {
+    REGARD_UNROLL for (int n = kLanes / 2; n > 0; n /= 2) {
+      REGARD_UNROLL for (int i = 0; i < n; ++i) {
+        rows[i] = interleave(rows[i], rows[i + n], 0, Lanes{}) +
+                  interleave(rows[i], rows[i + n], kLanes / 2, Lanes{});
+      }
+    }
+    return rows[0];
+  }
+
   /// rows[i][j] becomes rows[j][i].
   REGARD_KERNEL_FN void transpose(Vec (&rows)[kLanes]) {
     // Interleaving row i with row i + kLanes / 2 rotates the bits of (i, j) by one.

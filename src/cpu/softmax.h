@@ -31,36 +31,52 @@ static void fold_max(int vectors, std::int64_t size, const typename V::Scalar* s
   }
 }
 
-/// The subtrahend of exp2: row_max, or 0 where it is -inf (nothing seen yet), so that
+/// The subtrahend of exp2: a maximum, or 0 where it is -inf (nothing seen yet), so that
 /// exp2(-inf - subtrahend) is 0, not NaN. Only the subtrahend is made safe: a safe old maximum too
 /// would give inf * 0.
 template <class V>
-REGARD_KERNEL_FN typename V::Vec subtrahend(typename V::Vec row_max) {
-  return V::select(row_max == minus_infinity<V>(), V::set(0), row_max);
+REGARD_KERNEL_FN typename V::Vec subtrahend(typename V::Vec max) {
+  return V::select(max == minus_infinity<V>(), V::set(0), max);
 }
 
-/// Raises row_max to `max` where that is more. carry = 2^((old maximum - new one) * factor), by
-/// which everything summed so far shrinks; exactly 1 where the maximum stands. row_sum *= carry.
+/// Raises state.max to `max` where that is more. carry = 2^((old maximum - new one) * factor), by
+/// which everything summed so far shrinks; exactly 1 where the maximum stands. state.sum *= carry.
 template <class V>
-static void raise_max(const Problem& p, const typename V::Scalar* max, Strip<V>* strip,
-                      typename V::Scalar* carry) {
+static void raise_max(const Problem& p, int vectors, const typename V::Scalar* max,
+                      RowState<V>* state, typename V::Scalar* carry) {
   const auto factor = V::set(static_cast<typename V::Scalar>(p.factor));
-  for (int v = 0; v < V::kVectors; ++v) {
+  for (int v = 0; v < vectors; ++v) {
     const int at = v * V::kLanes;
-    const auto before = V::load(strip->row_max + at);
-    const auto after = V::max(V::load(max + at), before);
+    const auto most = V::load(max + at);
+    const auto before = V::load(state->max + at);
+    const auto after = V::max(most, before);
     // Where nothing rose it is 1 even if the maximum is an infinite or NaN sink.
-    const auto rose = V::load(max + at) > before;
-    const auto shrink =
-        V::select(rose, exp2_nonpositive<V>(before - subtrahend<V>(after), factor), V::set(1));
+    const auto shrink = V::select(
+        most > before, exp2_nonpositive<V>(before - subtrahend<V>(after), factor), V::set(1));
     V::store(carry + at, shrink);
-    V::store(strip->row_max + at, after);
-    V::store(strip->row_sum + at, V::load(strip->row_sum + at) * shrink);
+    V::store(state->max + at, after);
+    V::store(state->sum + at, V::load(state->sum + at) * shrink);
   }
 }
 
-/// scores become 2^((score - row_max) * factor). kMasked: masked ones (-inf) become -0: the sign
-/// bit tells the selecting product what was masked, and -0 adds nothing. row_sum grows by the
+/// Adds what `part` saw of other keys to `state`: carry and shrink are the factors of the outputs
+/// summed so far and of the part's.
+template <class V>
+static void merge_state(const Problem& p, int vectors, const RowState<V>& part, RowState<V>* state,
+                        typename V::Scalar* carry, typename V::Scalar* shrink) {
+  const auto factor = V::set(static_cast<typename V::Scalar>(p.factor));
+  raise_max<V>(p, vectors, part.max, state, carry);
+  for (int v = 0; v < vectors; ++v) {
+    const int at = v * V::kLanes;
+    const auto down = V::load(part.max + at) - subtrahend<V>(V::load(state->max + at));
+    const auto by = exp2_nonpositive<V>(down, factor);
+    V::store(shrink + at, by);
+    V::store(state->sum + at, V::fma(V::load(part.sum + at), by, V::load(state->sum + at)));
+  }
+}
+
+/// scores become 2^((score - state.max) * factor). kMasked: masked ones (-inf) become -0: the sign
+/// bit tells the selecting product what was masked, and -0 adds nothing. state.sum grows by the
 /// tile's own sum.
 template <class V, bool kMasked>
 static void exponentiate(const Problem& p, std::int64_t size, typename V::Scalar* scores,
@@ -69,7 +85,7 @@ static void exponentiate(const Problem& p, std::int64_t size, typename V::Scalar
   const auto factor = V::set(static_cast<T>(p.factor));
   for (int v = 0; v < strip->vectors; ++v) {
     const int at = v * V::kLanes;
-    const auto max = subtrahend<V>(V::load(strip->row_max + at));
+    const auto max = subtrahend<V>(V::load(strip->state.max + at));
     typename V::Vec sum{};
     for (std::int64_t j = 0; j < size; ++j) {
       T* score = scores + j * V::kWidth + at;
@@ -79,7 +95,7 @@ static void exponentiate(const Problem& p, std::int64_t size, typename V::Scalar
       sum += prob;
       V::store(score, prob);
     }
-    V::store(strip->row_sum + at, V::load(strip->row_sum + at) + sum);
+    V::store(strip->state.sum + at, V::load(strip->state.sum + at) + sum);
   }
 }
 

@@ -12,13 +12,28 @@
 
 namespace regard::cpu {
 
+/// Where the online softmax of a strip's rows stands.
+template <class V>
+struct RowState {
+  typename V::Scalar max[V::kWidth];  // of the scores so far; -inf: none
+  typename V::Scalar sum[V::kWidth];  // of 2^((score - max) * factor)
+};
+
+/// Nothing seen yet.
+template <class V>
+REGARD_KERNEL_FN void clear_state(RowState<V>* state) {
+  for (int w = 0; w < V::kWidth; ++w) {
+    state->max[w] = static_cast<typename V::Scalar>(-__builtin_inf());
+    state->sum[w] = 0;
+  }
+}
+
 template <class V>
 struct Strip {
   using T = typename V::Scalar;
   static constexpr int kWidth = V::kWidth;
 
-  T row_max[kWidth];  // of the scores so far, the sink included; -inf: none
-  T row_sum[kWidth];  // of 2^((score - row_max) * factor), the sink included
+  RowState<V> state;  // the sink included, a first key without a value
   std::int64_t query[kWidth];
   std::int64_t head[kWidth];
   semantics::KeyRange keys[kWidth];  // visible by arithmetic
@@ -82,12 +97,12 @@ static void set_rows(const Problem& p, const Sequence& s, std::int64_t head_kv,
       const std::int64_t at = s.b * p.segments_q.stride[0] + i * p.segments_q.stride[1];
       strip->segment[w] = *element_at<std::int32_t>(p.segments_q, at);
     }
-    // The sink is a first key without a value; -inf stands for none.
+    // A sink of -inf stands for none.
     const T sink = p.sinks.present
                        ? static_cast<T>(*element_at<float>(p.sinks, h * p.sinks.stride[0]))
                        : -infinity;
-    strip->row_max[w] = sink;
-    strip->row_sum[w] = sink == -infinity ? T(0) : T(1);
+    strip->state.max[w] = sink;
+    strip->state.sum[w] = sink == -infinity ? T(0) : T(1);
     if (++g == p.group_size) {
       g = 0;
       ++i;
@@ -102,8 +117,8 @@ static void set_rows(const Problem& p, const Sequence& s, std::int64_t head_kv,
     strip->position[w] = strip->position[last];
     strip->slope[w] = strip->slope[last];
     strip->segment[w] = strip->segment[last];
-    strip->row_max[w] = strip->row_max[last];
-    strip->row_sum[w] = strip->row_sum[last];
+    strip->state.max[w] = strip->state.max[last];
+    strip->state.sum[w] = strip->state.sum[last];
   }
 }
 
@@ -190,34 +205,26 @@ static bool all_finite(ProductInput<typename V::Scalar> a, std::int64_t rows, st
   return tail == T(0);
 }
 
-/// Divides by the row sums, writes out and lse. o_t [head_dim_v][W] is used up.
+/// What a row's output is divided by; 0 for a row with neither key nor sink (otherwise the largest
+/// term alone is 1), whose output is 0. NaN sums stay NaN.
 template <class V>
-static void write_rows(const Problem& p, const Strip<V>& strip, typename V::Scalar* o_t) {
+REGARD_KERNEL_FN typename V::Scalar divisor_of(const Problem& p, const Strip<V>& strip, int w) {
   using T = typename V::Scalar;
   const T keep = p.dropout.threshold != 0 ? static_cast<T>(p.dropout.threshold) / T(65536) : T(1);
-  alignas(64) T divisor[V::kWidth];
-  // A row with neither key nor sink has sum 0 (otherwise the largest term alone is 1); its output
-  // is 0. NaN sums stay NaN.
-  for (int w = 0; w < V::kWidth; ++w) divisor[w] = strip.row_sum[w] * keep;
-  for (std::int64_t d = 0; d < p.head_dim_v; ++d) {
-    for (int v = 0; v < strip.vectors; ++v) {
-      T* at = o_t + d * V::kWidth + v * V::kLanes;
-      const auto by = V::load(divisor + v * V::kLanes);
-      V::store(at, V::select(by == V::set(T(0)), V::set(T(0)), V::load(at) / by));
-    }
-  }
-  for (int v = 0; v < strip.vectors; ++v) {
-    char* rows[V::kLanes];
-    const int count = lane_rows(p.out, strip, v * V::kLanes, rows);
-    store_columns<V>(p.out.type, rows, count, p.head_dim_v, o_t + v * V::kLanes);
-  }
+  return strip.state.sum[w] * keep;
+}
+
+template <class V>
+static void write_lse(const Problem& p, const Strip<V>& strip) {
+  using T = typename V::Scalar;
   for (int w = 0; p.lse.present && w < strip.rows; ++w) {
     const std::int64_t at = strip.b * p.lse.stride[0] + strip.head[w] * p.lse.stride[1] +
                             strip.query[w] * p.lse.stride[2];
-    // In double: log(row_sum) rounded to f32 would add an error of its own to a small lse.
-    const double lse = strip.row_sum[w] == T(0) ? -__builtin_inf()
-                                                : static_cast<double>(strip.row_max[w]) * p.unit +
-                                                      __builtin_log(strip.row_sum[w]);
+    // In double: log(sum) rounded to f32 would add an error of its own to a small lse.
+    const double lse =
+        strip.state.sum[w] == T(0)
+            ? -__builtin_inf()
+            : static_cast<double>(strip.state.max[w]) * p.unit + __builtin_log(strip.state.sum[w]);
     *element_at<T>(p.lse, at) = static_cast<T>(lse);
   }
 }

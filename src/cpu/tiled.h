@@ -5,32 +5,53 @@
 #include "cpu/problem.h"
 
 // Tiled forward with online softmax, shared by EFFICIENT and FLASH: what a task needs, and where in
-// a slot's scratch. tiled_forward.inl is the algorithm.
+// a slot's scratch. tiled_forward.inl and few_rows.inl are the algorithm.
 
 namespace regard::cpu {
 
 struct TiledArgs {
   Problem problem{};
-  TaskGrid grid{};
-  std::int64_t tile_kv = 0;  // a multiple of 8: dropout draws by 8 keys
-  // Offsets into the scratch; nothing in it grows with a length.
+  TaskGrid grid{};                  // of rows in lanes
+  std::int64_t heads_per_task = 1;  // of K and V, that few rows take together
+  std::int64_t tile_kv = 0;         // a multiple of 8: dropout draws by 8 keys
+  // Offsets into the scratch; nothing in it grows with a length. W is the kernel's width.
   std::int64_t at_strips = 0;
-  std::int64_t at_q = 0;       // [strips][head_dim_qk][W]
+  std::int64_t at_q = 0;       // [strips][padded head_dim_qk][W]
   std::int64_t at_out = 0;     // [strips][padded head_dim_v][W]
+  std::int64_t at_part = 0;    // the same again, where few rows take the parts of their keys
+  std::int64_t at_states = 0;  // two of the strips' states, there too
   std::int64_t at_scores = 0;  // [tile_kv][W]
   std::int64_t at_keys = 0;    // [tile_kv][padded head_dim_qk], where tiles are copied
   std::int64_t at_values = 0;  // [tile_kv][padded head_dim_v], where tiles are copied
   std::int64_t at_row = 0;     // [tile_kv]
+  // Where slots share the parts: what they hand over, [B][groups of heads][parts].
+  char* parts = nullptr;
+  std::int64_t part_bytes = 0;
+  std::int64_t parts_per_task = 0;
 };
 
-/// One instruction set's kernel for f32 arithmetic (f32, bf16, f16 inputs).
+/// Groups of heads that few rows are computed by.
+REGARD_KERNEL_FN std::int64_t head_groups(const TiledArgs& a) {
+  return (a.problem.num_heads_kv + a.heads_per_task - 1) / a.heads_per_task;
+}
+
+/// Where lanes lie along head_dim, rows of q and out are this long.
+REGARD_KERNEL_FN constexpr std::int64_t dot_row_size(std::int64_t head_dim) {
+  return (head_dim + 15) / 16 * 16;
+}
+
+/// A kernel's entry: computes one task in `scratch`.
+using TiledFn = void (*)(const void* args, std::int64_t task, char* scratch);
+
+/// One instruction set's kernels for f32 arithmetic (f32, bf16, f16 inputs).
 struct TiledKernel {
-  void (*forward)(const void* args, std::int64_t task, char* scratch);
+  TiledFn forward;           // tasks of the grid; sequences of few rows go whole with their first
+  TiledFn few;               // few rows: one task for each (b, group of heads)
+  TiledFn few_part;          // few rows: one task for each (part, b, group of heads),
+  TiledFn few_merge;         // then one for each (b, group of heads)
   std::int64_t width;        // rows of a strip
   std::int64_t strip_bytes;  // of a strip's state
+  std::int64_t state_bytes;  // of its rows' online softmax
 };
-
-/// Tiles of K and V are padded to a multiple of this in head_dim.
-inline constexpr std::int64_t kHeadDimUnit = 8;
 
 }  // namespace regard::cpu

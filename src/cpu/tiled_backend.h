@@ -21,6 +21,7 @@ struct TiledTraits {
   std::span<const TiledUnit> units;  // ascending; the first serves every machine
   std::int64_t max_strips;           // of a task: what one read of K and V serves
   bool copies;                       // scratch for copied tiles whatever the dtype
+  bool shares_parts;                 // of few rows over many keys among slots, in more workspace
   /// Keys of a tile: a function of head dims alone, so that no sum's order depends on anything
   /// else.
   std::int64_t (*tile_kv)(std::int64_t head_dim_qk, std::int64_t head_dim_v);
@@ -38,12 +39,14 @@ class TiledBackend final : public Backend {
                  const Launch& launch) const override;
 
  private:
+  struct Shape;
   const TiledUnit& unit(Isa isa) const noexcept;
   const TiledKernel& kernel(const AttentionParams& params, Isa isa) const noexcept;
-  std::int32_t slots(const AttentionKey& key, const Env& env) const noexcept;
+  Shape shape_of(const AttentionParams& params, Isa isa, std::int32_t slots) const noexcept;
   std::int64_t max_strips(const AttentionParams& params, const Env& env) const noexcept;
-  std::int64_t lay_out(const AttentionParams& params, const TiledKernel& kernel,
-                       std::int64_t strips, TiledArgs* args) const noexcept;
+  std::int32_t slots(const AttentionKey& key, const Env& env) const noexcept;
+  std::int64_t lay_out(const AttentionParams& params, const Shape& shape,
+                       TiledArgs* args) const noexcept;
 
   BackendInfo info_;
   TiledTraits traits_;

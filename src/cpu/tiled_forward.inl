@@ -1,142 +1,184 @@
-// One task of a tiled forward: its strips of rows go through the tiles of K and V together, each
-// with its online softmax. Tiles is how tiles are read and multiplied (float_tiles.inl). Included
-// by a backend's isa_<isa>.cc.
+// Strips of rows go through the tiles of K and V together, each with its online softmax. Tiles is
+// how tiles are read and multiplied (float_tiles.inl, bf16_tiles.inl, dot_tiles.inl). Included by a
+// backend's isa_<isa>.cc.
 
 #include <cstdint>
 
 #include "cpu/edit_scores.h"
 #include "cpu/softmax.h"
+#include "cpu/split.h"
 #include "cpu/strip.h"
 #include "cpu/tiled.h"
 
 namespace regard::cpu {
 
-/// A task's rows, and where it works.
+/// Rows [begin, end) of each of some kv heads.
+struct HeadRows {
+  std::int64_t head_kv;
+  std::int64_t heads;
+  std::int64_t begin;
+  std::int64_t end;
+};
+
+/// Rows of one sequence, those of each kv head in strips of their own, and where they are computed.
 template <class Tiles>
-struct TiledTask {
+struct StripSet {
   using V = typename Tiles::Vocabulary;
   using T = typename V::Scalar;
   const TiledArgs& a;
   const Sequence& s;
-  std::int64_t head_kv;
-  std::int64_t count;  // strips in use
-  Strip<V>* strips;
-  typename Tiles::Query* q_t;
-  T* out_t;
-  T* scores;
-  T* row;
+  std::int64_t head_kv;  // the first
+  std::int64_t heads;
+  std::int64_t per_head;  // strips
+  char* scratch;
 
-  std::int64_t query_size() const {
-    return (a.problem.head_dim_qk + kHeadDimUnit - 1) / kHeadDimUnit * kHeadDimUnit * V::kWidth;
+  std::int64_t count() const { return heads * per_head; }
+
+  Strip<V>* strips() const { return reinterpret_cast<Strip<V>*>(scratch + a.at_strips); }
+  typename Tiles::Query* query(std::int64_t x) const {
+    auto* const first = reinterpret_cast<typename Tiles::Query*>(scratch + a.at_q);
+    return first + x * Tiles::query_size(a.problem);
   }
-  std::int64_t out_size() const {
-    return (a.problem.head_dim_v + kHeadDimUnit - 1) / kHeadDimUnit * kHeadDimUnit * V::kWidth;
-  }
+  T* scores() const { return reinterpret_cast<T*>(scratch + a.at_scores); }
+  T* row() const { return reinterpret_cast<T*>(scratch + a.at_row); }
 };
 
+/// What is known of the rows, and their packed queries.
+template <class Tiles>
+static StripSet<Tiles> make_strips(const TiledArgs& a, const Sequence& s, HeadRows rows,
+                                   char* scratch) {
+  using V = typename Tiles::Vocabulary;
+  const std::int64_t per_head = (rows.end - rows.begin + V::kWidth - 1) / V::kWidth;
+  const StripSet<Tiles> set{a, s, rows.head_kv, rows.heads, per_head, scratch};
+  for (std::int64_t x = 0; x < set.count(); ++x) {
+    const std::int64_t begin = rows.begin + x % per_head * V::kWidth;
+    const std::int64_t size = begin + V::kWidth < rows.end ? V::kWidth : rows.end - begin;
+    set_rows<V>(a.problem, s, rows.head_kv + x / per_head, begin, size, set.strips() + x);
+    Tiles::pack(a.problem, set.strips()[x], set.query(x));
+  }
+  return set;
+}
+
+/// The keys that any of the rows may see by arithmetic.
+template <class Tiles>
+static semantics::KeyRange reach(const StripSet<Tiles>& set) {
+  const auto* const strips = set.strips();
+  return semantics::visible_keys(set.s.band, strips[0].i_begin, strips[set.per_head - 1].i_end);
+}
+
+/// Keys go by blocks of 8 where only a part of a tile is visible.
+inline constexpr std::int64_t kKeyBlock = 8;
+
 /// The keys of `tile` that a strip computes: from the first that it may see to the last, in whole
-/// blocks of 8. What it leaves out would add -0.
+/// blocks. What it leaves out would add -0.
 template <class V>
 REGARD_KERNEL_FN Tile visible_part(const Strip<V>& strip, Tile tile) {
   const semantics::KeyRange keys = reach(strip);
   const std::int64_t end = tile.begin + tile.size;
-  const std::int64_t lo = semantics::clamp(keys.lo / 8 * 8, tile.begin, end);
+  const std::int64_t lo = semantics::clamp(keys.lo / kKeyBlock * kKeyBlock, tile.begin, end);
   const std::int64_t hi = semantics::clamp(keys.hi, tile.begin, end);
-  const std::int64_t rounded = tile.begin + (hi - tile.begin + 7) / 8 * 8;
+  const std::int64_t blocks = (hi - tile.begin + kKeyBlock - 1) / kKeyBlock;
+  const std::int64_t rounded = tile.begin + blocks * kKeyBlock;
   return {lo, (rounded < end ? rounded : end) - lo};
 }
 
-/// One strip meets one tile.
+/// Strip x meets one tile.
 template <class Tiles, int kVectors>
-static void fold_tile(const TiledTask<Tiles>& t, std::int64_t index, bool partial, Tiles* tiles) {
+static void fold_tile(const StripSet<Tiles>& set, std::int64_t x, bool partial, Tiles* tiles,
+                      typename StripSet<Tiles>::T* out) {
   using V = typename Tiles::Vocabulary;
   using T = typename V::Scalar;
-  const Problem& p = t.a.problem;
-  Strip<V>& strip = t.strips[index];
+  const Problem& p = set.a.problem;
+  Strip<V>& strip = set.strips()[x];
   const Tile part = partial ? visible_part(strip, tiles->tile()) : tiles->tile();
   if (part.size <= 0) return;
 
   alignas(64) T max[V::kWidth];
   alignas(64) T carry[V::kWidth];
-  for (int v = 0; v < V::kVectors; ++v) V::store(max + v * V::kLanes, minus_infinity<V>());
-  Tiles::template scores<kVectors>(tiles, t.q_t + index * t.query_size(), part, t.scores, max);
+  const auto clear_max = [&]() __attribute__((always_inline)) {
+    for (int v = 0; v < kVectors; ++v) V::store(max + v * V::kLanes, minus_infinity<V>());
+  };
+  clear_max();
+  T* const scores = set.scores();
+  Tiles::template scores<kVectors>(tiles, strip, set.query(x), part, scores, max);
   if (partial || p.scales_first) {
-    edit_scores<V>(p, strip, part, partial, t.scores, t.row);
-    for (int v = 0; v < V::kVectors; ++v) V::store(max + v * V::kLanes, minus_infinity<V>());
-    fold_max<V>(strip.vectors, part.size, t.scores, max);
+    edit_scores<V>(p, strip, part, partial, scores, set.row());
+    clear_max();
+    fold_max<V>(kVectors, part.size, scores, max);
   }
-  raise_max<V>(p, max, &strip, carry);
+  raise_max<V>(p, kVectors, max, &strip.state, carry);
   if (partial) {
-    exponentiate<V, true>(p, part.size, t.scores, &strip);
+    exponentiate<V, true>(p, part.size, scores, &strip);
   } else {
-    exponentiate<V, false>(p, part.size, t.scores, &strip);
+    exponentiate<V, false>(p, part.size, scores, &strip);
   }
-  if (p.dropout.threshold != 0) drop_probs<V>(p, t.s, strip, part, t.scores);
-  Tiles::template accumulate<kVectors>(tiles, t.scores, part, partial, carry,
-                                       t.out_t + index * t.out_size());
+  if (p.dropout.threshold != 0) drop_probs<V>(p, set.s, strip, part, scores);
+  Tiles::template accumulate<kVectors>(tiles, strip, scores, part, partial, carry, out);
 }
 
+/// Strip x meets one tile, if it sees any of it.
 template <class Tiles>
-static void start_strips(const TiledTask<Tiles>& t, std::int64_t row_begin, std::int64_t row_end) {
+static void meet(const StripSet<Tiles>& set, std::int64_t x, Tiles* tiles,
+                 typename StripSet<Tiles>::T* out) {
   using V = typename Tiles::Vocabulary;
-  for (std::int64_t x = 0; x < t.count; ++x) {
-    Strip<V>* strip = t.strips + x;
-    const std::int64_t begin = row_begin + x * V::kWidth;
-    const std::int64_t rows = begin + V::kWidth < row_end ? V::kWidth : row_end - begin;
-    set_rows<V>(t.a.problem, t.s, t.head_kv, begin, rows, strip);
-    Tiles::pack(t.a.problem, *strip, t.q_t + x * t.query_size());
-    typename V::Scalar* const out_t = t.out_t + x * t.out_size();
-    for (std::int64_t y = 0; y < t.out_size(); y += V::kWidth) {
-      for (int v = 0; v < strip->vectors; ++v) V::store(out_t + y + v * V::kLanes, V::set(0));
-    }
-  }
+  const Strip<V>& strip = set.strips()[x];
+  const Tile tile = tiles->tile();
+  const auto seen = semantics::classify_tile(set.s.band, strip.i_begin, strip.i_end, tile.begin,
+                                             tile.begin + tile.size, is_opaque(set.a.problem));
+  if (seen == semantics::TileClass::kEmpty) return;
+  const bool partial = seen == semantics::TileClass::kPartial;
+  with_vectors<V::kVectors>(
+      strip.vectors, [&](auto vectors) __attribute__((always_inline)) {
+        fold_tile<Tiles, decltype(vectors)::value>(set, x, partial, tiles, out);
+      });
 }
 
+/// The strips meet `keys`; outs are those of strip 0, 1, ..., Tiles::Out::size apart. All heads
+/// meet a tile's keys before the next ones: where heads of a key are neighbours, memory is read in
+/// order.
 template <class Tiles>
-static void tiled_forward(const void* opaque, std::int64_t task, char* scratch) {
-  using V = typename Tiles::Vocabulary;
-  using T = typename V::Scalar;
-  const TiledArgs& a = *static_cast<const TiledArgs*>(opaque);
-  const Problem& p = a.problem;
-  const TaskRows rows = task_rows(p, a.grid, task);
-  const Sequence s = sequence_of(p, rows.b);
-  const std::int64_t end = padding_begin(p, s, rows);
-  write_padding<V>(p, rows, end);
-  if (end == rows.begin) return;
-
-  const TiledTask<Tiles> t{a,
-                           s,
-                           rows.head_kv,
-                           (end - rows.begin + V::kWidth - 1) / V::kWidth,
-                           reinterpret_cast<Strip<V>*>(scratch + a.at_strips),
-                           reinterpret_cast<typename Tiles::Query*>(scratch + a.at_q),
-                           reinterpret_cast<T*>(scratch + a.at_out),
-                           reinterpret_cast<T*>(scratch + a.at_scores),
-                           reinterpret_cast<T*>(scratch + a.at_row)};
-  start_strips(t, rows.begin, end);
-  const auto keys =
-      semantics::visible_keys(s.band, t.strips[0].i_begin, t.strips[t.count - 1].i_end);
-  const TileSpan span = tiles_of(keys, a.tile_kv);
-  Tiles tiles(p, rows.b, rows.head_kv, scratch + a.at_keys, scratch + a.at_values);
+static void fold_keys(const StripSet<Tiles>& set, semantics::KeyRange keys,
+                      typename StripSet<Tiles>::T* outs) {
+  const TiledArgs& a = set.a;
+  const std::int64_t tile_kv = Tiles::tile_kv(a);
+  const TileSpan span = tiles_of(keys, tile_kv);
+  const std::int64_t size = Tiles::Out::size(a.problem);
+  Tiles tiles(a.problem, set.s.b, set.scratch + a.at_keys, set.scratch + a.at_values);
   for (std::int64_t index = span.begin; index < span.end; ++index) {
-    tiles.start(tile_at(index, a.tile_kv, s.band.len_kv));
-    const std::int64_t j_begin = tiles.tile().begin;
-    const std::int64_t j_end = j_begin + tiles.tile().size;
-    for (std::int64_t x = 0; x < t.count; ++x) {
-      const Strip<V>& strip = t.strips[x];
-      const auto seen = semantics::classify_tile(s.band, strip.i_begin, strip.i_end, j_begin, j_end,
-                                                 is_opaque(p));
-      if (seen == semantics::TileClass::kEmpty) continue;
-      const bool partial = seen == semantics::TileClass::kPartial;
-      with_vectors<V::kVectors>(
-          strip.vectors, [&](auto vectors) __attribute__((always_inline)) {
-            fold_tile<Tiles, decltype(vectors)::value>(t, x, partial, &tiles);
-          });
+    const Tile tile = tile_at(index, tile_kv, set.s.band.len_kv);
+    for (std::int64_t x = 0; x < set.count(); ++x) {
+      if (x % set.per_head == 0) tiles.start(set.head_kv + x / set.per_head, tile);
+      meet(set, x, &tiles, outs + x * size);
     }
   }
-  for (std::int64_t x = 0; x < t.count; ++x) {
-    write_rows<V>(p, t.strips[x], t.out_t + x * t.out_size());
+}
+
+/// Clears the outs of all strips.
+template <class Tiles>
+static void clear_outs(const StripSet<Tiles>& set, typename StripSet<Tiles>::T* outs) {
+  const std::int64_t size = Tiles::Out::size(set.a.problem);
+  for (std::int64_t x = 0; x < set.count(); ++x) {
+    Tiles::Out::clear(set.a.problem, set.strips()[x], outs + x * size);
   }
+}
+
+/// Divides by the sums, writes out and lse; the outs are used up.
+template <class Tiles>
+static void write_outs(const StripSet<Tiles>& set, typename StripSet<Tiles>::T* outs) {
+  const std::int64_t size = Tiles::Out::size(set.a.problem);
+  for (std::int64_t x = 0; x < set.count(); ++x) {
+    Tiles::Out::write(set.a.problem, set.strips()[x], outs + x * size);
+    write_lse(set.a.problem, set.strips()[x]);
+  }
+}
+
+/// Rows that see all their keys in one go.
+template <class Tiles>
+static void forward_rows(const StripSet<Tiles>& set) {
+  auto* const outs = reinterpret_cast<typename StripSet<Tiles>::T*>(set.scratch + set.a.at_out);
+  clear_outs(set, outs);
+  fold_keys(set, reach(set), outs);
+  write_outs(set, outs);
 }
 
 }  // namespace regard::cpu

@@ -19,6 +19,12 @@ const char* const kBatches[] = {
     "b5 hq2 sq33 skv300 d64 f16 lens mask bias segments softcap=5 sinks lse poison seed=4",
     "b5 hq6 hkv3 sq17 skv129 d8 dv24 f32 lens causal diag=seq mask=B,1,Sq,Skv lse seed=5",
     "b6 hq2 sq65 skv65 d16 f32 bias=1,H,1,Skv causal lse seed=6",
+    // few rows, whose keys come in parts; in the last two beside sequences of many
+    "b7 hq8 hkv2 sq1 skv1600 d64 bf16 lens causal diag=br lse poison seed=7",
+    "b6 hq4 hkv1 sq3 skv1100 d40 f32 lens causal diag=br window=700,0 alibi sinks lse seed=8",
+    "b5 hq6 hkv1 sq9 skv1100 d20 dv36 f16 lens mask bias softcap=5 lse poison seed=9",
+    "b6 hq4 hkv2 sq40 skv1300 d33 dv17 f16 lens causal diag=br lse poison seed=10",
+    "b6 hq3 hkv1 sq70 skv700 d16 bf16 lens segments sinks lse seed=11",
 };
 
 // Lengths, a padded batch and a loop over sequences are one thing.
@@ -56,7 +62,9 @@ TEST_P(Invariance, ABatchBackwardsIsTheBatchBackwards) {
 TEST_P(Invariance, StridesDecideNoBit) {
   for (const char* text : {"b2 hq4 hkv2 sq65 skv127 d33 f32 causal diag=br mask bias lse poison",
                            "b2 hq4 hkv4 sq65 skv65 d32 dv16 bf16 window=9,9 lse",
-                           "b3 hq2 sq33 skv65 d64 f16 segments sinks lse poison"}) {
+                           "b3 hq2 sq33 skv65 d64 f16 segments sinks lse poison",
+                           "b2 hq8 hkv4 sq1 skv1100 d64 bf16 causal diag=br lse poison",
+                           "b1 hq30 hkv10 sq2 skv600 d24 f16 bias lse"}) {
     const Problem problem = problem_of(text);
     const AttentionRequest& dense = problem.request();
     run(dense);
@@ -172,7 +180,9 @@ TEST_P(Invariance, APlanForMoreGivesTheSameBits) {
   for (const char* text : {"b1 hq2 sq1 skv1 d32 f32 causal diag=br lens lse",
                            "b2 hq2 sq65 skv64 d32 f32 causal diag=br lens lse",
                            "b9 hq2 sq33 skv700 d32 f32 causal diag=br lens lse",
-                           "b3 hq2 sq300 skv129 d32 f32 causal diag=br lens lse"}) {
+                           "b3 hq2 sq300 skv129 d32 f32 causal diag=br lens lse",
+                           "b1 hq2 sq1 skv700 d32 f32 causal diag=br lens lse",
+                           "b9 hq2 sq20 skv690 d32 f32 causal diag=br lens lse"}) {
     const Problem problem = problem_of(text);
     const AttentionRequest own = run_anew(problem.request());
     const Launch launch{nullptr, nullptr, {start, room}};

@@ -165,6 +165,17 @@ TEST_P(VocabularyTest, TransposeExchangesRowsAndColumns) {
   }
 }
 
+TEST_P(VocabularyTest, SumsOfRowsStandInOrder) {
+  std::vector<float> square(lanes() * lanes()), sums(lanes());
+  for (std::size_t n = 0; n < square.size(); ++n) square[n] = static_cast<float>(n * n % 1009);
+  v().sum_rows(square.data(), sums.data());
+  for (std::size_t i = 0; i < lanes(); ++i) {
+    float sum = 0.0f;  // exact: small integers
+    for (std::size_t j = 0; j < lanes(); ++j) sum += square[i * lanes() + j];
+    ASSERT_EQ(sums[i], sum) << i;
+  }
+}
+
 /// Small integers: every sum is exact, whatever its order.
 struct Matrices {
   Matrices(std::int64_t m, std::int64_t k, std::int64_t width)

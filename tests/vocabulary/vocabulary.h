@@ -30,6 +30,7 @@ struct Vocabulary {
   void (*store_bf16)(const float* from, std::uint16_t* to);
   void (*store_f16)(const float* from, std::uint16_t* to);
   void (*transpose)(float* square);  // [lanes][lanes]
+  void (*sum_rows)(const float* square, float* to);
   void (*scores)(const ProductCall& call, float* max);
   void (*add_product)(const ProductCall& call, const float* carry, bool select);
   // Pairs of bf16, or null: a pair is two uint16, b [k][W] pairs.

@@ -43,6 +43,12 @@ void transpose(float* square) {
   for (int i = 0; i < V::kLanes; ++i) V::store(square + i * V::kLanes, rows[i]);
 }
 template <class V>
+void sum_rows(const float* square, float* to) {
+  typename V::Vec rows[V::kLanes];
+  for (int i = 0; i < V::kLanes; ++i) rows[i] = V::load(square + i * V::kLanes);
+  V::store(to, V::sum_rows(rows));
+}
+template <class V>
 void scores(const ProductCall& x, float* max) {
   cpu::with_vectors<V::kVectors>(
       x.vectors, [&](auto vectors) __attribute__((always_inline)) {
@@ -66,9 +72,9 @@ void add_product(const ProductCall& x, const float* carry, bool select) {
 
 template <class V>
 constexpr Vocabulary vocabulary_of() {
-  return {V::kLanes,    V::kVectors,    exp2_of<V>,    tanh_of<V>,   max_of<V>,
-          load_bf16<V>, load_f16<V>,    store_bf16<V>, store_f16<V>, transpose<V>,
-          scores<V>,    add_product<V>, nullptr,       nullptr};
+  return {V::kLanes,    V::kVectors, exp2_of<V>,     tanh_of<V>,   max_of<V>,
+          load_bf16<V>, load_f16<V>, store_bf16<V>,  store_f16<V>, transpose<V>,
+          sum_rows<V>,  scores<V>,   add_product<V>, nullptr,      nullptr};
 }
 
 }  // namespace

@@ -45,7 +45,8 @@ BackendInfo make_info() {
 }  // namespace
 
 const Backend& backend() {
-  static const cpu::TiledBackend instance(make_info(), {"efficient", kUnits, 4, false, tile_kv});
+  static const cpu::TiledBackend instance(make_info(),
+                                          {"efficient", kUnits, 4, false, false, tile_kv});
   return instance;
 }
 

@@ -48,7 +48,7 @@ BackendInfo make_info() {
 }  // namespace
 
 const Backend& backend() {
-  static const cpu::TiledBackend instance(make_info(), {"flash", kUnits, 8, true, tile_kv});
+  static const cpu::TiledBackend instance(make_info(), {"flash", kUnits, 8, true, true, tile_kv});
   return instance;
 }
 

@@ -1,14 +1,13 @@
 #include "backends/cpu_flash/kernel.h"
+#include "cpu/few_rows.inl"
 #include "cpu/float_tiles.inl"
 #include "cpu/simd_avx512.h"
-#include "cpu/tiled_forward.inl"
 
 namespace regard::flash {
 namespace {
 using V = simd_avx512::Simd<float>;
 }
 
-const cpu::TiledKernel kAvx512Kernel = {cpu::tiled_forward<cpu::FloatTiles<V, true>>, V::kWidth,
-                                        sizeof(cpu::Strip<V>)};
+const cpu::TiledKernel kAvx512Kernel = cpu::kTiledKernel<cpu::FloatTiles<V, true>>;
 
 }  // namespace regard::flash

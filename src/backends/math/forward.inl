@@ -6,6 +6,7 @@
 
 #include "backends/math/kernel.h"
 #include "backends/math/scores_out.inl"
+#include "cpu/columns_out.h"
 #include "cpu/edit_scores.h"
 #include "cpu/softmax.h"
 #include "cpu/strip.h"
@@ -113,7 +114,7 @@ static void apply_softmax(const Task<V>& t, std::int64_t x) {
     const Tile tile = t.tile_at(index);
     cpu::fold_max<V>(strip.vectors, tile.size, t.scores_at(x, tile.begin), max);
   }
-  cpu::raise_max<V>(p, max, &strip, carry);  // from the sink
+  cpu::raise_max<V>(p, strip.vectors, max, &strip.state, carry);  // from the sink
   for (std::int64_t index = t.tiles.begin; index < t.tiles.end; ++index) {
     const Tile tile = t.tile_at(index);
     cpu::exponentiate<V, true>(p, tile.size, t.scores_at(x, tile.begin), &strip);
@@ -194,7 +195,8 @@ static void forward(const void* opaque, std::int64_t task, char* scratch) {
   multiply_values(t);
   for (std::int64_t x = 0; x < t.count; ++x) {
     if (p.scores.present) hide_unreached<V>(p, t.strips[x], t.reach());
-    cpu::write_rows<V>(p, t.strips[x], t.out_t + x * p.head_dim_v * V::kWidth);
+    cpu::ColumnsOut<V>::write(p, t.strips[x], t.out_t + x * p.head_dim_v * V::kWidth);
+    cpu::write_lse(p, t.strips[x]);
   }
 }
 

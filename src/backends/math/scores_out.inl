@@ -67,7 +67,7 @@ static void write_probs(const Problem& p, const Strip<V>& strip, Tile tile,
   using T = typename V::Scalar;
   for (int w = 0; w < strip.rows; ++w) {
     T* row = scores_row<T>(p, strip.b, strip.head[w], strip.query[w]);
-    const T sum = strip.row_sum[w];
+    const T sum = strip.state.sum[w];
     for (std::int64_t j = 0; j < tile.size; ++j) {
       const T value = values[j * V::kWidth + w];
       const bool masked = value == T(0) && __builtin_signbit(value);

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/rows.h"
+#include "cpu/strip.h"
+
+namespace regard::cpu {
+
+/// The output of a strip whose rows lie in lanes: out^T [padded head_dim_v][W].
+template <class V>
+struct ColumnsOut {
+  using T = typename V::Scalar;
+
+  REGARD_KERNEL_FN std::int64_t size(const Problem& p) {
+    return padded_head_dim(p.head_dim_v) * V::kWidth;
+  }
+
+  static void clear(const Problem& p, const Strip<V>& strip, T* out) {
+    for (std::int64_t y = 0; y < size(p); y += V::kWidth) {
+      for (int v = 0; v < strip.vectors; ++v) V::store(out + y + v * V::kLanes, V::set(0));
+    }
+  }
+
+  /// out = out * carry + part * shrink, row by row.
+  static void merge(const Problem& p, const Strip<V>& strip, const T* carry, const T* shrink,
+                    const T* part, T* out) {
+    for (int v = 0; v < strip.vectors; ++v) {
+      const auto keep = V::load(carry + v * V::kLanes);
+      const auto add = V::load(shrink + v * V::kLanes);
+      for (std::int64_t d = 0; d < p.head_dim_v; ++d) {
+        const std::int64_t at = d * V::kWidth + v * V::kLanes;
+        V::store(out + at, V::fma(V::load(part + at), add, V::load(out + at) * keep));
+      }
+    }
+  }
+
+  /// Divides by the row sums and writes the rows; `out` is used up.
+  static void write(const Problem& p, const Strip<V>& strip, T* out) {
+    alignas(64) T divisor[V::kWidth];
+    for (int w = 0; w < V::kWidth; ++w) divisor[w] = divisor_of(p, strip, w);
+    for (int v = 0; v < strip.vectors; ++v) {
+      const auto by = V::load(divisor + v * V::kLanes);
+      for (std::int64_t d = 0; d < p.head_dim_v; ++d) {
+        T* const at = out + d * V::kWidth + v * V::kLanes;
+        V::store(at, V::select(by == V::set(T(0)), V::set(T(0)), V::load(at) / by));
+      }
+      char* rows[V::kLanes];
+      const int count = lane_rows(p.out, strip, v * V::kLanes, rows);
+      store_columns<V>(p.out.type, rows, count, p.head_dim_v, out + v * V::kLanes);
+    }
+  }
+};
+
+}  // namespace regard::cpu

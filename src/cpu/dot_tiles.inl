@@ -1,0 +1,348 @@
+// Tiles of K and V for few rows: lanes lie along head_dim, so that K and V are read as they stand
+// in memory, once for all rows of a strip. Memory bounds it, so each loop asks for what the next
+// one reads. Included by few_rows.inl.
+
+#include <cstdint>
+
+#include "cpu/product.h"
+#include "cpu/rows.h"
+#include "cpu/softmax.h"
+#include "cpu/split.h"
+#include "cpu/strip.h"
+#include "cpu/tiled.h"
+
+namespace regard::cpu {
+namespace {  // members with linkage would be shared between units
+
+/// The output of a strip whose lanes lie along head_dim: [rows][dot_row_size].
+template <class V>
+struct RowsOut {
+  using T = typename V::Scalar;
+
+  REGARD_KERNEL_FN std::int64_t row_size(const Problem& p) { return dot_row_size(p.head_dim_v); }
+  REGARD_KERNEL_FN std::int64_t size(const Problem& p) { return kDotRows * row_size(p); }
+
+  static void clear(const Problem& p, const Strip<V>& strip, T* out) {
+    const std::int64_t end = strip.rows * row_size(p);
+    for (std::int64_t x = 0; x < end; x += V::kLanes) V::store(out + x, V::set(0));
+  }
+
+  static void merge(const Problem& p, const Strip<V>& strip, const T* carry, const T* shrink,
+                    const T* part, T* out) {
+    const std::int64_t step = row_size(p);
+    for (std::int64_t w = 0; w < strip.rows; ++w) {
+      const auto keep = V::set(carry[w]), add = V::set(shrink[w]);
+      for (std::int64_t x = w * step; x < (w + 1) * step; x += V::kLanes) {
+        V::store(out + x, V::fma(V::load(part + x), add, V::load(out + x) * keep));
+      }
+    }
+  }
+
+  static void write(const Problem& p, const Strip<V>& strip, T* out) {
+    const std::int64_t bytes = element_bytes(p.out.type);
+    for (int w = 0; w < strip.rows; ++w) {
+      const T divisor = divisor_of(p, strip, w);
+      const auto by = V::set(divisor);
+      T* const from = out + w * row_size(p);
+      char* const to = row_address(p.out, strip.b, strip.head[w], strip.query[w]);
+      std::int64_t d = 0;
+      for (; d < row_size(p); d += V::kLanes) {
+        const auto x = V::load(from + d);
+        const auto value = divisor == T(0) ? V::set(T(0)) : x / by;
+        if (d + V::kLanes <= p.head_dim_v) {
+          store_vector<V>(p.out.type, to + d * bytes, value);
+        } else {
+          V::store(from + d, value);
+          store_row(p.out.type, to + d * bytes, from + d, 1, p.head_dim_v - d);
+        }
+      }
+    }
+  }
+};
+
+/// An element type known to the compiler.
+template <Element kType>
+struct ElementConstant {
+  static constexpr Element value = kType;
+};
+
+/// Calls f(ElementConstant) for a type of f32 arithmetic.
+template <class F>
+REGARD_KERNEL_FN void with_element(Element type, F f) {
+  switch (type) {
+    case Element::kBf16: return f(ElementConstant<Element::kBf16>{});
+    case Element::kF16: return f(ElementConstant<Element::kF16>{});
+    default: return f(ElementConstant<Element::kF32>{});
+  }
+}
+
+/// Calls f(first, Count<size>) for blocks of 4, 2 and 1 rows; a block of 4 may have a row too many.
+template <class F>
+REGARD_KERNEL_FN void for_row_blocks(std::int64_t rows, F f) {
+  std::int64_t r = 0;
+  for (; r + 2 < rows; r += 4) f(r, Count<4>{});
+  if (r + 2 == rows) {
+    f(r, Count<2>{});
+  } else if (r + 1 == rows) {
+    f(r, Count<1>{});
+  }
+}
+
+template <class V>
+class DotTiles {
+ public:
+  using Vocabulary = V;
+  using T = typename V::Scalar;
+  using Query = T;
+  using Out = RowsOut<V>;
+
+  /// Few keys: rows of K and V of a tile, and K's next, are at most 3 x 16 in a set of the L2 where
+  /// they are 2 or 4 KB apart. 32 and 96 keys gave 0.94 and 0.80 of the rate in bf16.
+  REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs&) { return 16; }
+  REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
+    return kDotRows * dot_row_size(p.head_dim_qk);
+  }
+
+  DotTiles(const Problem& p, std::int64_t b, char*, char*)
+      : p_(p),
+        b_(b),
+        key_bytes_(p.k.stride[2] * element_bytes(p.k.type)),
+        value_bytes_(p.v.stride[2] * element_bytes(p.v.type)) {}
+
+  void start(std::int64_t head_kv, Tile tile) {
+    keys_ = row_address(p_.k, b_, head_kv, 0);
+    values_ = row_address(p_.v, b_, head_kv, 0);
+    tile_ = tile;
+  }
+  const Tile& tile() const { return tile_; }
+
+  /// [rows in blocks of 4][dot_row_size], 0 where there is nothing.
+  static void pack(const Problem& p, const Strip<V>& strip, Query* q) {
+    const bool negate = !p.scales_first && p.softmax_scale < 0.0;
+    const std::int64_t step = dot_row_size(p.head_dim_qk);
+    const std::int64_t rows = (strip.rows + 3) / 4 * 4;
+    for (std::int64_t x = 0; x < rows * step; x += V::kLanes) V::store(q + x, V::set(0));
+    for (int w = 0; w < strip.rows; ++w) {
+      const char* const row = row_address(p.q, strip.b, strip.head[w], strip.query[w]);
+      with_element(
+          p.q.type, [&](auto type) __attribute__((always_inline)) {
+            for (std::int64_t d = 0; d < p.head_dim_qk; d += V::kLanes) {
+              const auto x = load_at<decltype(type)::value>(row, d, p.head_dim_qk);
+              V::store(q + w * step + d, negate ? -x : x);
+            }
+          });
+    }
+  }
+
+  /// scores^T of `part` of the tile; `max` grows.
+  template <int kVectors>
+  REGARD_KERNEL_FN void scores(DotTiles* self, const Strip<V>& strip, const Query* q, Tile part,
+                               T* to, T* max) {
+    for (std::int64_t j = 0; j < part.size; ++j) {  // lanes without a row are computed on 0
+      for (int v = 0; v < kVectors; ++v) V::store(to + j * V::kWidth + v * V::kLanes, V::set(0));
+    }
+    with_element(
+        self->p_.k.type, [&](auto type) __attribute__((always_inline)) {
+          self->template dot_keys<decltype(type)::value>(strip.rows, q, part, to);
+        });
+    fold_max<V>(kVectors, part.size, to, max);
+  }
+
+  /// out = out * carry + probs^T * V of `part`. `partial`: some probabilities may be masked.
+  template <int kVectors>
+  REGARD_KERNEL_FN void accumulate(DotTiles* self, const Strip<V>& strip, T* probs, Tile part,
+                                   bool partial, const T* carry, T* out) {
+    with_element(
+        self->p_.v.type, [&](auto type) __attribute__((always_inline)) {
+          constexpr Element kType = decltype(type)::value;
+          if (partial) {
+            self->template add_values<kType, true>(strip.rows, probs, part, carry, out);
+          } else {
+            self->template add_values<kType, false>(strip.rows, probs, part, carry, out);
+          }
+        });
+  }
+
+ private:
+  /// Rows of V that are in the L1 while the rows of a strip take their turns.
+  static constexpr std::int64_t kValueRows = 16;
+
+  /// Elements [d, d + kLanes) of a row of `dim`; what lies past its end is 0, and not read.
+  template <Element kType>
+  REGARD_KERNEL_FN typename V::Vec load_at(const char* row, std::int64_t d, std::int64_t dim) {
+    if (d + V::kLanes <= dim) return load_vector<V>(kType, row + d * element_bytes(kType));
+    alignas(64) T tail[V::kLanes] = {};
+    load_row(kType, row + d * element_bytes(kType), 1, dim - d, tail);
+    return V::load(tail);
+  }
+
+  /// Asks for row j of a tensor into the L2: an L1 would not hold a tile of it.
+  REGARD_KERNEL_FN void prefetch(const char* first, std::int64_t row_bytes, std::int64_t j,
+                                 std::int64_t bytes) {
+    const char* const row = first + j * row_bytes;
+    for (std::int64_t x = 0; x < bytes; x += 64) __builtin_prefetch(row + x, 0, 2);
+  }
+
+  /// Keys in blocks of kLanes: as many sums of products as fill a vector when added up.
+  template <Element kType>
+  void dot_keys(std::int64_t rows, const T* q, Tile part, T* to) const {
+    const std::int64_t bytes = p_.head_dim_v * element_bytes(p_.v.type);
+    for (std::int64_t j = 0; j < part.size; j += V::kLanes) {
+      const std::int64_t count = part.size - j < V::kLanes ? part.size - j : V::kLanes;
+      for (std::int64_t x = 0; x < count; ++x) {
+        prefetch(values_, value_bytes_, part.begin + j + x, bytes);
+      }
+      const char* const keys = keys_ + (part.begin + j) * key_bytes_;
+      for_row_blocks(
+          rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
+            constexpr int kRows =
+                decltype(size)::value < V::kLanes ? decltype(size)::value : V::kLanes;
+            constexpr int kKeys = V::kLanes / kRows;
+            for (std::int64_t x = 0; x < count; x += kKeys) {
+              dot_block<kType, kRows>(q + r * dot_row_size(p_.head_dim_qk), keys + x * key_bytes_,
+                                      count - x, to + (j + x) * V::kWidth + r);
+            }
+          });
+    }
+  }
+
+  /// kRows rows meet kLanes / kRows keys, of which `count` exist.
+  template <Element kType, int kRows>
+  REGARD_KERNEL_FN void dot_block_at(const DotTiles& self, const T* q, const char* keys,
+                                     std::int64_t count, T* to) {
+    constexpr int kKeys = V::kLanes / kRows;
+    const std::int64_t dim = self.p_.head_dim_qk;
+    const std::int64_t step = dot_row_size(dim);
+    const char* row[kKeys];
+    REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
+      row[i] = keys + (i < count ? i : count - 1) * self.key_bytes_;
+    }
+    typename V::Vec sum[V::kLanes] = {};
+    const auto add = [&](std::int64_t d, auto load) __attribute__((always_inline)) {
+      typename V::Vec key[kKeys];
+      REGARD_UNROLL for (int i = 0; i < kKeys; ++i) key[i] = load(row[i]);
+      REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
+        const auto query = V::load(q + r * step + d);
+        REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
+          sum[i * kRows + r] = V::fma(query, key[i], sum[i * kRows + r]);
+        }
+      }
+    };
+    std::int64_t d = 0;
+    for (; d + V::kLanes <= dim; d += V::kLanes) {
+      add(
+          d, [&](const char* at) __attribute__((always_inline)) {
+            return load_vector<V>(kType, at + d * element_bytes(kType));
+          });
+    }
+    if (d < dim) {
+      add(
+          d, [&](const char* at)
+                 __attribute__((always_inline)) { return load_at<kType>(at, d, dim); });
+    }
+    alignas(64) T total[V::kLanes];
+    V::store(total, V::sum_rows(sum));
+    for (int i = 0; i < kKeys && i < count; ++i) {
+      __builtin_memcpy(to + i * V::kWidth, total + i * kRows, kRows * sizeof(T));
+    }
+  }
+  template <Element kType, int kRows>
+  void dot_block(const T* q, const char* keys, std::int64_t count, T* to) const {
+    dot_block_at<kType, kRows>(*this, q, keys, count, to);
+  }
+
+  template <Element kType, bool kSelect>
+  void add_values(std::int64_t rows, const T* probs, Tile part, const T* carry, T* out) const {
+    const std::int64_t step = Out::row_size(p_);
+    for (std::int64_t w = 0; w < rows; ++w) {
+      if (carry[w] == T(1)) continue;
+      const auto by = V::set(carry[w]);
+      for (std::int64_t x = w * step; x < (w + 1) * step; x += V::kLanes) {
+        V::store(out + x, V::load(out + x) * by);
+      }
+    }
+    const std::int64_t bytes = p_.head_dim_qk * element_bytes(p_.k.type);
+    for (std::int64_t j = 0; j < part.size; j += kValueRows) {
+      const std::int64_t count = part.size - j < kValueRows ? part.size - j : kValueRows;
+      const std::int64_t next = tile_.begin + tile_.size + (part.begin - tile_.begin) + j;
+      for (std::int64_t x = next; x < next + count && x < p_.seqlen_kv; ++x) {
+        prefetch(keys_, key_bytes_, x, bytes);
+      }
+      const char* const values = values_ + (part.begin + j) * value_bytes_;
+      const T* const weights = probs + j * V::kWidth;
+      for_row_blocks(
+          rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
+            add_rows_of<kType, decltype(size)::value, kSelect>(values, weights + r, count,
+                                                               out + r * step, rows - r);
+          });
+    }
+  }
+
+  /// kRows rows of out grow by `count` rows of V.
+  template <Element kType, int kRows, bool kSelect>
+  void add_rows_of(const char* values, const T* weights, std::int64_t count, T* out,
+                   std::int64_t rows) const {
+    constexpr int kVectors =
+        V::kRows * V::kVectors * 2 / 3 / kRows;  // 2/3 of the sums of a product
+    const std::int64_t dim = p_.head_dim_v;
+    std::int64_t d = 0;
+    for (; d + kVectors * V::kLanes <= dim; d += kVectors * V::kLanes) {
+      add_block<kType, kRows, kVectors, kSelect>(*this, values, weights, count, {out, d, rows});
+    }
+    for (; d < dim; d += V::kLanes) {
+      add_block<kType, kRows, 1, kSelect>(*this, values, weights, count, {out, d, rows});
+    }
+  }
+
+  /// Where a block of out lies: from element d on, of rows that exist.
+  struct Place {
+    T* out;
+    std::int64_t d;
+    std::int64_t rows;
+  };
+
+  template <Element kType, int kRows, int kVectors, bool kSelect>
+  REGARD_KERNEL_FN void add_block(const DotTiles& self, const char* values, const T* weights,
+                                  std::int64_t count, Place at) {
+    const std::int64_t step = Out::row_size(self.p_);
+    const std::int64_t dim = self.p_.head_dim_v;
+    typename V::Vec sum[kRows][kVectors];
+    REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
+      REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
+        sum[r][v] = r < at.rows ? V::load(at.out + r * step + at.d + v * V::kLanes) : V::set(0);
+      }
+    }
+    for (std::int64_t j = 0; j < count; ++j) {
+      const char* const row = values + j * self.value_bytes_;
+      typename V::Vec value[kVectors];
+      REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
+        value[v] = kVectors > 1
+                       ? load_vector<V>(kType, row + (at.d + v * V::kLanes) * element_bytes(kType))
+                       : load_at<kType>(row, at.d, dim);
+      }
+      REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
+        const auto weight = V::set(weights[j * V::kWidth + r]);
+        REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
+          sum[r][v] = kSelect ? ScalarTerm<V>::add_visible(sum[r][v], value[v], weight)
+                              : ScalarTerm<V>::add(sum[r][v], value[v], weight);
+        }
+      }
+    }
+    REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
+      REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
+        if (r < at.rows) V::store(at.out + r * step + at.d + v * V::kLanes, sum[r][v]);
+      }
+    }
+  }
+
+  const Problem& p_;
+  std::int64_t b_;
+  const char* keys_ = nullptr;
+  const char* values_ = nullptr;
+  std::int64_t key_bytes_;
+  std::int64_t value_bytes_;
+  Tile tile_{};
+};
+
+}  // namespace
+}  // namespace regard::cpu

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+
+#include "semantics/row_bounds.h"
+
+// Which kernel serves a sequence, and how few rows over many keys are divided among slots:
+// functions of the sequence's own rows and length, so that a sequence has the same bits alone, in
+// any batch and on any number of threads.
+
+namespace regard::cpu {
+
+/// Up to so many rows (queries times the heads of a group) lanes lie along head_dim; from there on
+/// rows in lanes are faster.
+inline constexpr std::int64_t kDotRows = 12;
+
+/// The same on strips of `width` rows: they are one strip.
+REGARD_KERNEL_FN constexpr std::int64_t dot_rows(std::int64_t width) {
+  return width < kDotRows ? width : kDotRows;
+}
+
+/// Up to so many rows the keys are split.
+inline constexpr std::int64_t kSplitRows = 64;
+
+inline constexpr std::int64_t kKeysPerSplit = 512;
+inline constexpr std::int64_t kMaxSplits = 16;
+
+/// Parts that the keys of a sequence of few rows come in.
+REGARD_KERNEL_FN constexpr std::int64_t split_count(std::int64_t len_kv) {
+  return semantics::clamp((len_kv + kKeysPerSplit - 1) / kKeysPerSplit, 1, kMaxSplits);
+}
+
+/// The keys of part `index`, whole tiles but for the last; may be empty.
+REGARD_KERNEL_FN constexpr semantics::KeyRange split_keys(std::int64_t len_kv, std::int64_t tile_kv,
+                                                          std::int64_t index) {
+  const std::int64_t count = split_count(len_kv);
+  const std::int64_t share = (len_kv + count - 1) / count;
+  const std::int64_t keys = (share + tile_kv - 1) / tile_kv * tile_kv;
+  return {semantics::clamp(index * keys, 0, len_kv),
+          semantics::clamp((index + 1) * keys, 0, len_kv)};
+}
+
+REGARD_KERNEL_FN constexpr semantics::KeyRange common_keys(semantics::KeyRange a,
+                                                           semantics::KeyRange b) {
+  return {a.lo > b.lo ? a.lo : b.lo, a.hi < b.hi ? a.hi : b.hi};
+}
+
+}  // namespace regard::cpu

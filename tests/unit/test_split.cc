@@ -1,0 +1,39 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+#include "cpu/split.h"
+
+// How the keys of few rows are divided: a rule of the length alone.
+
+namespace regard::cpu {
+namespace {
+
+TEST(Split, PartsAreWholeTilesThatCoverEveryKeyOnce) {
+  for (const std::int64_t tile_kv : {48, 64, 96, 128}) {
+    for (std::int64_t length = 0; length <= 20000; ++length) {
+      std::int64_t next = 0;
+      const std::int64_t count = split_count(length);
+      for (std::int64_t index = 0; index < count; ++index) {
+        const semantics::KeyRange keys = split_keys(length, tile_kv, index);
+        if (semantics::is_empty(keys)) continue;  // rounding to tiles may leave the last ones none
+        ASSERT_EQ(keys.lo, next) << length;
+        ASSERT_EQ(keys.lo % tile_kv, 0) << length;
+        next = keys.hi;
+      }
+      ASSERT_EQ(next, length);
+      ASSERT_TRUE(semantics::is_empty(split_keys(length, tile_kv, count))) << length;
+    }
+  }
+}
+
+TEST(Split, CountsGrowWithTheLengthTo16) {
+  EXPECT_EQ(split_count(0), 1);
+  EXPECT_EQ(split_count(512), 1);
+  EXPECT_EQ(split_count(513), 2);
+  EXPECT_EQ(split_count(7681), 16);
+  EXPECT_EQ(split_count(std::int64_t{1} << 40), 16);
+}
+
+}  // namespace
+}  // namespace regard::cpu
