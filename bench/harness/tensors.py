@@ -25,9 +25,29 @@ def make_sets(case, layout):
 
 def _tensor(random, case, layout, heads, seqlen, head_dim):
     order = (heads, seqlen) if layout == "bhsd" else (seqlen, heads)
-    values = random.standard_normal((case.batch, *order, head_dim), dtype=np.float32)
-    values = values.astype(NUMPY_DTYPES[case.dtype])
+    values = aligned_empty((case.batch, *order, head_dim), NUMPY_DTYPES[case.dtype])
+    for sequence in values:  # one at a time: a long cache exists once, not also in f32
+        sequence[...] = random.standard_normal(sequence.shape, dtype=np.float32)
     return values if layout == "bhsd" else values.transpose(0, 2, 1, 3)
+
+
+def aligned_empty(shape, dtype):
+    """An array at a multiple of 64 bytes, where a library's own allocator puts a cache; NumPy's
+    lie at 16 from one, so that every second vector of 32 bytes straddles two cache lines."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(size + 63, np.uint8)
+    first = -memory.ctypes.data % 64
+    return memory[first:first + size].view(dtype).reshape(shape)
+
+
+def contiguous(array, dtype=None):
+    """`array` in its own order of dimensions; itself where it lies so, else an aligned copy."""
+    dtype = np.dtype(dtype or array.dtype)
+    if array.flags.c_contiguous and array.dtype == dtype:
+        return array
+    made = aligned_empty(array.shape, dtype)
+    made[...] = array
+    return made
 
 
 def visibility(case):

@@ -1,31 +1,15 @@
 """One entrant's turn in a round, in this process or in one of its own."""
 
 import json
-import math
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from . import libraries, reference
 from .cases import parse_case
 from .tensors import make_sets
-
-
-def timed_turn(call, sets, pause, least):
-    """Seconds of the best run: a pause, so that the threads of whoever came before stop spinning, a
-    run to warm up, then at least three and at least `least` seconds. Several sets: once round."""
-    time.sleep(pause)
-    call(0)
-    best, runs, end = math.inf, 0, time.perf_counter() + least
-    while runs < (3 if sets == 1 else 1) or (time.perf_counter() < end and runs < 1000):
-        start = time.perf_counter()
-        for i in range(sets):
-            call(i)
-        best = min(best, (time.perf_counter() - start) / sets)
-        runs += 1
-    return best
+from .timing import timed_turn
 
 
 def error_of(case, tensors, output):
@@ -56,10 +40,20 @@ class Here:
         self.workspace_bytes = getattr(self._call, "workspace_bytes", None)
 
     def turn(self, pause, least):
-        return timed_turn(self._call, len(self._sets), pause, least)
+        try:
+            return timed_turn(self._call, len(self._sets), pause, least)
+        finally:
+            self._rest()
 
     def error(self):
-        return error_of(self._case, self._sets[0], self._call(0))
+        output = self._call(0)
+        self._rest()
+        return error_of(self._case, self._sets[0], output)
+
+    def _rest(self):
+        """Sends threads to sleep that would spin on, where the library has a word for it."""
+        if hasattr(self._call, "rest"):
+            self._call.rest()
 
     def close(self):
         self._call = None
