@@ -201,8 +201,11 @@ def speculative_verdicts(row):
     bar = SPECULATIVE.get(parse_case(row["case"]).seqlen_q)
     if row.get("over_one_query") is None or bar is None:
         return []
-    return [Verdict(row["case"], "time over one query's", row["over_one_query"], bar,
-                    at_most=True)]
+    entry = ours(row)[1] or ours(row, "flash")[1]
+    if entry is None:
+        return []
+    what = f"time over one query's, at {entry['share']:.2f} of {entry['limit']}"
+    return [Verdict(row["case"], what, row["over_one_query"], bar, at_most=True)]
 
 
 def time_verdicts(row):

@@ -83,9 +83,10 @@ def against_first(case, entries):
 
 
 def against_one_query(entries):
-    """The time of regard's entry over that of its entry @sq=1, where there are both."""
-    ours = {e.get("seqlen_q"): e for e in entries.values() if e["library"] == "regard"
-            and is_right(e)}
-    if 1 not in ours or None not in ours:
-        return None
-    return ratios.median_ratio(ours[None]["seconds"], ours[1]["seconds"])
+    """The time of regard's first entry that has a partner @sq=1, over that partner's."""
+    ours = {(e["backend"], e["threads"], e["isa"], e.get("seqlen_q")): e["seconds"]
+            for e in entries.values() if e["library"] == "regard" and is_right(e)}
+    for (*settings, seqlen_q), seconds in ours.items():
+        if seqlen_q is None and (*settings, 1) in ours:
+            return ratios.median_ratio(seconds, ours[(*settings, 1)])
+    return None

@@ -6,35 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from . import libraries, reference
+from . import libraries
 from .cases import parse_case
 from .tensors import make_sets
 from .timing import timed_turn
-
-
-def error_of(case, tensors, output):
-    """The largest normwise error of the checked rows against the double precision reference."""
-    q, k, v = tensors
-    pairs, rows = reference.checked_rows(case)
-    worst = 0.0
-    group_size = case.num_heads_q // case.num_heads_kv
-    for batch, head in pairs:
-        keys = k[batch, head // group_size].astype(float).tolist()
-        values = v[batch, head // group_size].astype(float).tolist()
-        expected = [
-            reference.attention_row(q[batch, head, row].astype(float).tolist(), keys, values,
-                                    reference.visible_keys(case, row)) for row in rows]
-        got = output[batch, head][rows]
-        got = got.double().numpy() if hasattr(got, "double") else got.astype(float)
-        worst = max(worst, reference.normwise_error(expected, got.tolist()))
-    return worst
 
 
 class Here:
     """An entrant in this process."""
 
     def __init__(self, entrant, case, sets, threads):
-        self._case, self._sets = case, sets
+        self._sets = sets
         self._call = libraries.make_call(entrant, case, sets, threads)
         self.ran = getattr(self._call, "ran", "")
         self.workspace_bytes = getattr(self._call, "workspace_bytes", None)
@@ -48,7 +30,7 @@ class Here:
     def error(self):
         output = self._call(0)
         self._rest()
-        return error_of(self._case, self._sets[0], output)
+        return self._sets.error(output)
 
     def _rest(self):
         """Sends threads to sleep that would spin on, where the library has a word for it."""
