@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Measures PyTorch, ONNX Runtime, OpenVINO and regard on the same tensors, in alternation.
+"""Measures PyTorch, ONNX Runtime, OpenVINO, ggml and regard on the same tensors, in alternation.
 
     ./dev bench-peers --grid forward --bars          # makes the environment, then runs this
+    ./dev bench-peers --grid decode --bars           # also: speculative, small, overhead
     compare.py --grid shapes --only torch,regard --json shapes.json
     compare.py "b1 hq32 hkv8 sq1024 d128 bf16 causal" --backend flash,efficient
     compare.py --from forward.json --from threads.json --bars --markdown table.md --plot table.svg
@@ -14,6 +15,7 @@ docs/performance.md has the whole method.
 """
 
 import argparse
+import functools
 import json
 import os
 import sys
@@ -32,8 +34,8 @@ def arguments():
     add = parser.add_argument
     add("case", nargs="*", help="cases, each one argument; in place of a grid")
     add("--grid", choices=grids.GRIDS, help="built-in cases and entrants (forward)")
-    add("--only", help="these entrants: torch, torch_math, onnxruntime, openvino, "
-        "regard[:BACKEND][@threads=N+isa=NAME]")
+    add("--only", help="these entrants: torch, torch_math, onnxruntime, openvino, ggml, "
+        "benchmark:NAME, regard[:BACKEND][@threads=N+isa=NAME+sq=N]")
     add("--backend", default="", help="regard's backends, each a column: flash,efficient,math")
     add("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of everybody")
     add("--layout", default="bshd", choices=("bshd", "bhsd"), help="of the memory (bshd)")
@@ -42,7 +44,7 @@ def arguments():
     add("--turn", type=float, default=0.03, help="least seconds of a turn (0.03)")
     add("--pause", type=float, default=0.02, help="seconds before each turn (0.02)")
     add("--peak", type=Path, default=ROOT / "build/release/bench/regard_peak",
-        help="the program that measures the machine's limits")
+        help="the program that measures the machine's limits; regard_bench is taken beside it")
     add("--from", dest="sources", action="append", default=[], type=Path,
         help="show what an earlier --json wrote; measures nothing")
     add("--json", type=Path, help="write every figure there")
@@ -79,20 +81,22 @@ def without_missing_isa(entrants, available):
 
 def prepared(case, entrants, options):
     """name -> (entry, runner), the runner None where the entrant refuses."""
-    from harness import libraries, tensors, turns
+    from harness import benchmark, libraries, tensors, turns
 
-    shared = any(not e.own_process for e in entrants)
-    sets = tensors.make_sets(case, options.layout) if shared else None
+    make_sets = functools.cache(lambda own: tensors.make_sets(own, options.layout))
     found = {}
     for entrant in entrants:
-        entry, runner = results.new_entry(entrant), None
+        entry, runner, own = results.new_entry(entrant), None, entrant.case_of(case)
         try:
-            if entrant.own_process:
-                runner = turns.Apart(entrant, case, options.layout, options.threads)
+            if entrant.library == "benchmark":
+                runner = benchmark.Benchmark(options.peak.with_name("regard_bench"),
+                                             entrant.backend)
+            elif entrant.own_process:
+                runner = turns.Apart(entrant, own, options.layout, options.threads)
             else:
-                runner = turns.Here(entrant, case, sets, options.threads)
+                runner = turns.Here(entrant, own, make_sets(own), options.threads)
             entry["ran"], entry["workspace_bytes"] = runner.ran, runner.workspace_bytes
-            results.judge(case, entry, runner.error())
+            results.judge(own, entry, runner.error())
         except (libraries.Refused, ImportError) as reason:
             entry["verdict"], entry["reason"] = "refused", str(reason)
         found[entrant.name] = (entry, runner)
@@ -126,7 +130,9 @@ def measure(case, entrants, options, cpu):
     finally:
         for _, runner in running:
             runner.close()
-    return results.summarise(case, {name: entry for name, (entry, _) in found.items()}, cpu)
+    unit = grids.GRIDS[options.grid].unit if options.grid else None
+    entries = {name: entry for name, (entry, _) in found.items()}
+    return results.summarise(case, entries, cpu, unit)
 
 
 def measured_rows(options):
@@ -142,13 +148,14 @@ def measured_rows(options):
         print(f"beware: the load average is {os.getloadavg()[0]:.1f}, so other work runs here; "
               "libraries whose threads spin suffer most")
     print(f"cpu {machine['cpu_model']}, {machine['isa_available']}, threads {options.threads}, "
-          f"layout {options.layout}; GFLOP/s (share of the machine's limit)", flush=True)
+          f"layout {options.layout}; GFLOP/s, for decode GB/s of K and V (share of the machine's "
+          "limit)", flush=True)
     rows = []
     for case in cases:
         row = measure(case, entrants, options, machine["cpu_model"])
         rows.append(row)
-        print("\n".join([report.line(row), *(report.reasons(row) if options.case else [])]),
-              flush=True)
+        explained = report.reasons(row) if options.case or options.grid == "overhead" else []
+        print("\n".join([report.line(row), *explained]), flush=True)
         write(rows, options)  # a long run that is interrupted leaves what it has
     return rows
 

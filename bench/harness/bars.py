@@ -1,9 +1,12 @@
-"""What FLASH, EFFICIENT and MATH are held to, and how far rows are from it."""
+"""What regard is held to, and how far rows are from it."""
 
 import dataclasses
+from statistics import median
 
+from . import grids
 from .cases import parse_case
 from .ratios import median_ratio
+from .results import is_right
 
 # case: (bar and goal for the share of the limit, bar for the speed against the best peer)
 FORWARD = {
@@ -30,6 +33,18 @@ EFFICIENT_OF_FLASH = 0.5
 MATH_OVER_TORCH_MATH = 1.0
 SCORES_OF_WORKSPACE = 20  # the score matrix is at least so many workspaces
 
+# case: bar and goal for the share of the limit
+DECODE = {text: share for lines, share in ((grids.DECODE_BHSD, (0.76, 0.88)),
+                                           (grids.DECODE_BSHD, (0.70, 0.84)),
+                                           (grids.DECODE_SHAPES, (0.68, 0.82)))
+          for text in grids.texts(lines)}
+# dtype: who is measured against in the cases of DECODE_BHSD, and how many times faster
+DECODE_OVER = {"f32": ("onnxruntime", 2.4), "bf16": ("torch", 25.0), "f16": ("ggml", 2.5)}
+SPECULATIVE = {4: 1.3, 16: 2.2}  # seqlen_q: most times the time of one query
+SMALL = dict(zip(grids.texts(grids.SMALL), ((15.0, 8.0), (90.0, 65.0))))  # case: microseconds
+OVERHEAD = {"benchmark:BM_CachedCall": (1.0, 0.5), "benchmark:BM_CachedCallC": (1.2, 0.6),
+            "regard": (4.0, 2.5)}  # entrant: microseconds of a cached call
+
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
@@ -38,30 +53,45 @@ class Verdict:
     measured: float
     bar: float
     goal: float | None = None
+    at_most: bool = False  # of times: less is better
+
+    def reaches(self, bar):
+        return self.measured <= bar if self.at_most else self.measured >= bar
 
     @property
     def met(self):
-        return self.measured >= self.bar
+        return self.reaches(self.bar)
 
     def __str__(self):
         word = "met" if self.met else "NOT MET"
-        if self.goal is not None and self.measured >= self.goal:
+        if self.goal is not None and self.reaches(self.goal):
             word = "goal met"
         goal = "" if self.goal is None else f", goal {self.goal:.2f}"
         by = (self.measured / self.bar - 1) * 100
         return (f"{word:8s} {self.case:36s} {self.what}: {self.measured:.3f}, "
-                f"bar {self.bar:.2f}{goal} ({by:+.1f} %)")
+                f"bar {'<= ' if self.at_most else ''}{self.bar:.2f}{goal} ({by:+.1f} %)")
 
 
-def ours(row, backend):
-    """regard's entry in its plain setting that ran, or was asked to run, `backend`."""
+def ours(row, backend=None):
+    """regard's entry in its plain setting that ran, or was asked to run, `backend` (None: what the
+    built-in order chooses)."""
     for name, entry in row["entries"].items():
-        plain = entry["library"] == "regard" and entry["isa"] is None and entry["threads"] is None
+        plain = entry["library"] == "regard" and all(
+            entry.get(setting) is None for setting in ("isa", "threads", "seqlen_q"))
         of_backend = entry["backend"] == backend or (
             entry["backend"] is None and entry["ran"].startswith(backend + "_"))
-        if plain and of_backend and entry["seconds"] and entry["verdict"] == "ok":
+        if plain and of_backend and is_right(entry):
             return name, entry
     return None, None
+
+
+def speed_over(row, peer, entry):
+    """A list of how many times faster `entry` is than `peer`; empty where the peer has no right
+    result."""
+    other = row["entries"].get(peer)
+    if not other or not is_right(other):
+        return []
+    return [median_ratio(other["seconds"], entry["seconds"])]
 
 
 def verdicts(rows):
@@ -71,13 +101,18 @@ def verdicts(rows):
     for row in rows:
         found += forward_verdicts(row) + f16_verdicts(row, by_case) + workspace_verdicts(row)
         found += isa_verdicts(row) + thread_verdicts(row) + backend_verdicts(row)
+        found += decode_verdicts(row) + speculative_verdicts(row) + time_verdicts(row)
     return found
 
 
 def missing(rows):
-    """Cases with bars of their own that the rows say nothing about."""
-    seen = {row["case"] for row in rows if ours(row, "flash")[1]}
-    return [case for case in FORWARD if case not in seen]
+    """Cases without a result in the tables that the rows touch."""
+    found = []
+    for table, backend in ((FORWARD, "flash"), (DECODE, None), (SMALL, None)):
+        touched = [row for row in rows if row["case"] in table]
+        seen = {row["case"] for row in touched if ours(row, backend)[1]}
+        found += [case for case in table if touched and case not in seen]
+    return found
 
 
 def forward_verdicts(row):
@@ -96,13 +131,10 @@ def forward_verdicts(row):
 def f16_verdicts(row, by_case):
     _, entry = ours(row, "flash")
     case = parse_case(row["case"])
-    if case.dtype != "f16" or not entry:
+    if case.dtype != "f16" or case.decode or not entry:
         return []
-    found = []
-    torch = row["entries"].get("torch")
-    if torch and torch["seconds"] and torch["verdict"] == "ok":
-        found.append(Verdict(row["case"], "speed over torch",
-                             median_ratio(torch["seconds"], entry["seconds"]), F16_OVER_TORCH))
+    found = [Verdict(row["case"], "speed over torch", speed, F16_OVER_TORCH)
+             for speed in speed_over(row, "torch", entry)]
     f32 = by_case.get(" ".join("f32" if w == "f16" else w for w in row["case"].split()))
     other = ours(f32, "flash")[1] if f32 else None
     if other:  # shares of the same limit: comparable though not of the same rounds
@@ -142,13 +174,45 @@ def thread_verdicts(row):
 def backend_verdicts(row):
     found = []
     flash, efficient, math = (ours(row, name)[1] for name in ("flash", "efficient", "math"))
-    unfused = row["entries"].get("torch_math")
     if flash and efficient:
         found.append(Verdict(row["case"], "efficient's rate of flash's",
                              median_ratio(flash["seconds"], efficient["seconds"]),
                              EFFICIENT_OF_FLASH))
-    if math and unfused and unfused["seconds"]:
-        found.append(Verdict(row["case"], "math's speed over torch_math",
-                             median_ratio(unfused["seconds"], math["seconds"]),
-                             MATH_OVER_TORCH_MATH))
+    if math:
+        found += [Verdict(row["case"], "math's speed over torch_math", speed, MATH_OVER_TORCH_MATH)
+                  for speed in speed_over(row, "torch_math", math)]
     return found
+
+
+def decode_verdicts(row):
+    _, entry = ours(row)
+    if not entry or row["case"] not in DECODE:
+        return []
+    share, goal = DECODE[row["case"]]
+    found = [Verdict(row["case"], f"share of {entry['limit']}", entry["share"], share, goal)]
+    if row["case"] in grids.texts(grids.DECODE_BHSD):
+        peer, bar = DECODE_OVER[parse_case(row["case"]).dtype]
+        found += [Verdict(row["case"], f"speed over {peer}", speed, bar)
+                  for speed in speed_over(row, peer, entry)]
+    return found
+
+
+def speculative_verdicts(row):
+    bar = SPECULATIVE.get(parse_case(row["case"]).seqlen_q)
+    if row.get("over_one_query") is None or bar is None:
+        return []
+    entry = ours(row)[1] or ours(row, "flash")[1]
+    if entry is None:
+        return []
+    what = f"time over one query's, at {entry['share']:.2f} of {entry['limit']}"
+    return [Verdict(row["case"], what, row["over_one_query"], bar, at_most=True)]
+
+
+def time_verdicts(row):
+    """Microseconds: of small problems, and of a call that computes next to nothing."""
+    held = {"regard": SMALL[row["case"]]} if row["case"] in SMALL else {}
+    if row["case"] == grids.OVERHEAD:
+        held = OVERHEAD
+    return [Verdict(row["case"], f"microseconds of {name}", median(entry["seconds"]) * 1e6,
+                    *held[name], at_most=True)
+            for name, entry in row["entries"].items() if name in held and is_right(entry)]

@@ -1,8 +1,8 @@
 """The built-in grids: which cases, and who takes part.
 
-A grid is (cases, entrants). An entrant is a name, or regard[:BACKEND]@key=value+...: regard in a
-process of its own under other settings. Adding a grid for another kind of case (decode: sq1,
-backward: the word grad) is adding a list here.
+A grid is cases, entrants and the unit that its cells are read in. An entrant is a name, or
+regard[:BACKEND]@key=value+...: regard under other settings. Adding a grid for another kind of case
+(backward: the word grad) is adding a list here.
 """
 
 import dataclasses
@@ -89,12 +89,53 @@ b1 hq4 sq1024 d128 f16
 b8 hq12 sq128 d32 f32
 """
 
+DTYPES = ("f32", "bf16", "f16")
+
+
+def decode_cases(layout):
+    """A model of the Llama family at one token, short and long caches, alone and four at once."""
+    return "\n".join(f"b{batch} hq32 hkv8 sq1 skv{seqlen_kv} d128 {dtype} layout={layout}"
+                     for batch in (1, 4) for seqlen_kv in (4096, 32768) for dtype in DTYPES)
+
+
+DECODE_BHSD, DECODE_BSHD = decode_cases("bhsd"), decode_cases("bshd")
+DECODE_SHAPES = "\n".join(
+    f"{shape} {dtype} layout=bhsd" for shape in (
+        "b8 hq32 hkv8 sq1 skv1000 d128", "b1 hq32 hkv32 sq1 skv4096 d128",
+        "b1 hq32 hkv1 sq1 skv4096 d128", "b1 hq32 hkv8 sq1 skv4096 d64") for dtype in DTYPES)
+
+# What checking a few guessed tokens costs over producing one: both run in every round.
+SPECULATIVE = "\n".join(
+    f"b1 hq32 hkv8 sq{seqlen_q} skv4096 d128 {dtype} causal diag=br layout=bhsd"
+    for seqlen_q in (4, 16) for dtype in DTYPES)
+
+SMALL = """
+b1 hq12 sq16 d64 f32
+b1 hq12 sq64 d64 f32
+"""
+
+OVERHEAD = "b1 hq1 sq1 d64 f32"
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    cases: str  # one a line
+    entrants: tuple = PEERS
+    unit: str | None = None  # of the cells; None: GFLOP/s, or GB/s of K and V for decode
+
+
 GRIDS = {
-    "forward": (FORWARD, PEERS),
-    "shapes": (SHAPES, PEERS),
-    "threads": (THREADS, ("regard@threads=1", "regard@threads=2")),
-    "isa": (ISA, ("regard@isa=scalar", "regard@isa=avx2", "regard@isa=avx512",
-                  "regard@isa=avx512_bf16")),
+    "forward": Grid(FORWARD),
+    "shapes": Grid(SHAPES),
+    "threads": Grid(THREADS, ("regard@threads=1", "regard@threads=2")),
+    "isa": Grid(ISA, ("regard@isa=scalar", "regard@isa=avx2", "regard@isa=avx512",
+                      "regard@isa=avx512_bf16")),
+    "decode": Grid("\n".join((DECODE_BHSD, DECODE_BSHD, DECODE_SHAPES)),
+                   ("torch", "onnxruntime", "ggml", "regard")),
+    "speculative": Grid(SPECULATIVE, ("torch", "regard@sq=1", "regard")),
+    "small": Grid(SMALL, PEERS, "us"),
+    "overhead": Grid(OVERHEAD, ("torch", "benchmark:BM_CachedCall", "benchmark:BM_CachedCallC",
+                                "regard"), "us"),
 }
 
 
@@ -103,41 +144,58 @@ class Entrant:
     """One column of the table."""
 
     name: str  # as written; the key of its figures
-    library: str  # torch, torch_math, onnxruntime, openvino, regard
-    backend: str | None = None  # regard's: flash, efficient, math
+    library: str  # one of LIBRARIES
+    backend: str | None = None  # regard's: flash, efficient, math; or the benchmark's name
     threads: int | None = None  # None: the run's
     isa: str | None = None  # None: the machine's
+    seqlen_q: int | None = None  # None: the case's
 
     @property
     def own_process(self):
         """regard reads its environment once, so other settings need another process."""
         return self.threads is not None or self.isa is not None
 
+    def case_of(self, case):
+        """What this entrant computes where the others compute `case`."""
+        return case if self.seqlen_q is None else case.with_seqlen_q(self.seqlen_q)
+
+
+LIBRARIES = ("torch", "torch_math", "onnxruntime", "openvino", "ggml", "benchmark", "regard")
+SETTINGS = {"threads": ("threads", int), "isa": ("isa", str), "sq": ("seqlen_q", int)}
+
 
 def parse_entrant(text):
-    """"regard", "regard:flash", "regard:math@threads=1+isa=avx2", "torch"."""
+    """"regard", "regard:flash", "regard:math@threads=1+isa=avx2", "regard@sq=1", "torch",
+    "benchmark:BM_CachedCall": a Google Benchmark of regard_bench."""
     head, _, settings = text.partition("@")
     library, _, backend = head.partition(":")
     found = dict(item.split("=", 1) for item in settings.split("+") if "=" in item)
-    unknown = set(found) - {"threads", "isa"}
-    if unknown or (settings and not found) or (backend and library != "regard"):
-        raise ValueError(f"{text!r}: expected NAME or regard[:BACKEND][@threads=N+isa=NAME]")
-    if library not in ("torch", "torch_math", "onnxruntime", "openvino", "regard"):
+    if library not in LIBRARIES:
         raise ValueError(f"{text!r}: nobody is called {library!r}")
+    if (not set(found) <= set(SETTINGS) or (settings and not found)
+            or (backend and library not in ("regard", "benchmark"))):
+        raise ValueError(f"{text!r}: expected NAME or regard[:BACKEND][@threads=N+isa=NAME+sq=N]")
     if settings and library != "regard":
-        raise ValueError(f"{text!r}: only regard runs in a process of its own")
-    threads = int(found["threads"]) if "threads" in found else None
-    return Entrant(text, library, backend or None, threads, found.get("isa"))
+        raise ValueError(f"{text!r}: only regard has settings")
+    if library == "benchmark" and not backend:
+        raise ValueError(f"{text!r}: expected benchmark:NAME of a Google Benchmark")
+    fields = {SETTINGS[key][0]: SETTINGS[key][1](value) for key, value in found.items()}
+    return Entrant(text, library, backend or None, **fields)
+
+
+def texts(lines):
+    """The cases of a list above, spelt as a Case spells itself."""
+    return [" ".join(line.split()) for line in lines.splitlines() if line.strip()]
 
 
 def grid_cases(name):
-    return [parse_case(line) for line in GRIDS[name][0].splitlines() if line.strip()]
+    return [parse_case(text) for text in texts(GRIDS[name].cases)]
 
 
 def grid_entrants(name, backends=()):
     """The grid's entrants; regard once for each of `backends` where there are any."""
     entrants = []
-    for text in GRIDS[name][1]:
+    for text in GRIDS[name].entrants:
         head, at, settings = text.partition("@")
         names = [f"regard:{b}{at}{settings}" for b in backends] if head == "regard" else []
         entrants += [parse_entrant(t) for t in names or [text]]

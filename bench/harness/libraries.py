@@ -1,7 +1,7 @@
 """How each library is called: <library>_call(case, sets, ...) returns call(i), which computes set i
 and returns its output, or raises Refused with the reason. Only who takes part is imported."""
 
-from .tensors import visibility
+from .tensors import contiguous, visibility
 
 
 class Refused(Exception):
@@ -23,24 +23,22 @@ def as_torch(array):
 
 def torch_call(case, sets, threads, math_backend=False):
     """PyTorch's own choice of backend (on CPUs FLASH where it can), or its unfused MATH."""
-    import contextlib
-
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)  # a scope in each call would cost as much as a small problem
     mask = torch.from_numpy(visibility(case)) if is_rectangular_br(case) else None
     options = {"attn_mask": mask, "is_causal": case.causal and mask is None,
                "enable_gqa": case.num_heads_q != case.num_heads_kv}
     tensors = [tuple(map(as_torch, qkv)) for qkv in sets]
     attend = torch.nn.functional.scaled_dot_product_attention
 
-    def call(i):
-        scope = sdpa_kernel(SDPBackend.MATH) if math_backend else contextlib.nullcontext()
-        with scope, torch.inference_mode():
+    def unfused(i):
+        with sdpa_kernel(SDPBackend.MATH):
             return attend(*tensors[i], **options)
 
-    return call
+    return unfused if math_backend else lambda i: attend(*tensors[i], **options)
 
 
 def torch_math_call(case, sets, threads):
@@ -49,7 +47,6 @@ def torch_math_call(case, sets, threads):
 
 def onnxruntime_call(case, sets, threads):
     """The Attention operator of opset 23 on contiguous [B,H,S,D], the order it takes."""
-    import numpy as np
     import onnxruntime
     from onnx import TensorProto, helper
 
@@ -57,7 +54,7 @@ def onnxruntime_call(case, sets, threads):
         raise Refused("its CPU kernel computes f32")
     if is_rectangular_br(case) or (case.causal and case.seqlen_q != case.seqlen_kv):
         raise Refused("is_causal of a rectangle is not measured")
-    feeds = [{n: np.ascontiguousarray(t) for n, t in zip("qkv", qkv)} for qkv in sets]
+    feeds = [{n: contiguous(t) for n, t in zip("qkv", qkv)} for qkv in sets]
     inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, feeds[0][n].shape) for n in "qkv"]
     shape = [case.batch, case.num_heads_q, case.seqlen_q, case.head_dim_v]
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)
@@ -83,7 +80,7 @@ def openvino_call(case, sets, threads):
         raise Refused("its operator has no grouped heads")
     if case.dtype == "f64":
         raise Refused("f64 is not measured")
-    arrays = [[np.ascontiguousarray(t, dtype=np.float32) for t in qkv] for qkv in sets]
+    arrays = [[contiguous(t, np.float32) for t in qkv] for qkv in sets]
     if is_rectangular_br(case):
         arrays = [qkv + [visibility(case)] for qkv in arrays]
     inputs = [opset13.parameter(a.shape, a.dtype) for a in arrays[0]]
@@ -104,6 +101,17 @@ def openvino_call(case, sets, threads):
     return call
 
 
+def ggml_call(case, sets, threads):
+    """Its flash attention on an f16 cache, which it reads in any layout."""
+    from . import ggml
+
+    if case.dtype != "f16":
+        raise Refused("measured with the f16 cache that llama.cpp keeps")
+    if case.causal:
+        raise Refused("measured without a mask")
+    return ggml.FlashAttention(sets, threads)
+
+
 def regard_call(case, sets, backend):
     """regard.attention on the NumPy arrays as they lie in memory. Threads and ISA are the
     environment's, read when the module is imported."""
@@ -112,7 +120,9 @@ def regard_call(case, sets, backend):
     except ImportError as error:
         raise Refused(f"not installed: {error}") from error
 
-    options = {"is_causal": case.causal, "backend": backend}
+    # Only what differs from the defaults, as one calls it: words cost time too.
+    options = {"is_causal": True} if case.causal else {}
+    options |= {"backend": backend} if backend else {}
     if case.causal and case.seqlen_q != case.seqlen_kv:
         options["diagonal"] = {"tl": "top_left", "br": "bottom_right"}[case.diagonal]
     selection = regard.explain(*sets[0], **options)
@@ -135,7 +145,7 @@ def make_call(entrant, case, sets, threads):
         raise Refused("the backward is not measured yet")
     if entrant.library == "regard":
         return regard_call(case, sets, entrant.backend)
-    makers = {"torch": torch_call, "torch_math": torch_math_call,
+    makers = {"torch": torch_call, "torch_math": torch_math_call, "ggml": ggml_call,
               "onnxruntime": onnxruntime_call, "openvino": openvino_call}
     try:
         return makers[entrant.library](case, sets, threads)

@@ -14,13 +14,22 @@ def measure(program, threads, isa=None, bandwidth=False):
     return json.loads(done.stdout)
 
 
-def limit_of(case, found, isa=None):
-    """(kind, rate) that a case is held against: read bandwidth for decode, bf16 dot products for
-    bf16 where the instruction set has them, else multiply-adds in f32, half of that in f64."""
-    if case.decode:
-        return "read_gbps", found["read_gbps"]
+def arithmetic_of(case, found, isa=None):
+    """(kind, GFLOP/s): bf16 dot products for bf16 where the instruction set has them, else
+    multiply-adds in f32, half of that in f64."""
     isa = isa or found["isa_available"]
     if case.dtype == "bf16" and found["bf16_gflops"].get(isa):
         return "bf16_gflops", found["bf16_gflops"][isa]
-    f32 = found["f32_gflops"].get(isa, 0.0)
+    f32 = found["f32_gflops"][isa]
     return ("f64_gflops", f32 / 2) if case.dtype == "f64" else ("f32_gflops", f32)
+
+
+def limit_of(case, found, isa=None):
+    """(kind, the least seconds that it allows). Decode has two limits, reading K and V and the
+    arithmetic on them: which one binds depends on how many rows share a key."""
+    kind, gflops = arithmetic_of(case, found, isa)
+    limits = [(case.flops / (gflops * 1e9), kind)]
+    if case.decode:
+        limits.append((case.kv_bytes / (found["read_gbps"] * 1e9), "read_gbps"))
+    seconds, kind = max(limits)
+    return kind, seconds

@@ -2,10 +2,12 @@
 
 from xml.sax.saxutils import escape
 
+from . import report
+
 # Okabe and Ito's colours, told apart by most people; regard's entries come last and are blue first.
 PEER_COLOURS = {"torch": "#e69f00", "torch_math": "#f0e442", "onnxruntime": "#999999",
-                "openvino": "#cc79a7"}
-OUR_COLOURS = ("#0072b2", "#56b4e9", "#009e73", "#d55e00")
+                "openvino": "#cc79a7", "ggml": "#d55e00"}
+OUR_COLOURS = ("#0072b2", "#56b4e9", "#009e73", "#000000")
 BAR, GAP, GROUP_GAP, LEFT, WIDTH, RIGHT, TOP = 11, 2, 10, 270, 520, 110, 74
 STYLE = "font-family='DejaVu Sans, Verdana, sans-serif'"
 
@@ -28,13 +30,14 @@ def text(x, y, words, size=11, anchor="start", colour="#222"):
             f"fill='{colour}' {STYLE}>{escape(words)}</text>")
 
 
-def bar(y, name, entry, colour):
+def bar(y, name, row, entry, colour):
     """One bar with its rate, or the reason's place where there is none."""
     if entry["verdict"] != "ok":
         word = "WRONG" if entry["verdict"] == "WRONG" else "not run"
         return [text(LEFT + 4, y + BAR - 2, f"{name}: {word}", 9, colour="#888")]
     length = min(entry["share"], 1.05) * WIDTH
-    shown = f"{entry['gflops']:.0f} GFLOP/s ({entry['share']:.2f})"
+    value, unit = report.rate(row, entry)
+    shown = f"{value:.0f} {unit} ({entry['share']:.2f})"
     return [f"<rect x='{LEFT}' y='{y}' width='{length:.1f}' height='{BAR}' fill='{colour}'/>",
             text(LEFT + length + 4, y + BAR - 2, shown, 9)]
 
@@ -47,7 +50,7 @@ def draw(rows, title):
         height = len(row["entries"]) * (BAR + GAP)
         body.append(text(LEFT - 8, y + height / 2 + 4, row["case"], 11, "end"))
         for name, entry in row["entries"].items():
-            body += bar(y, name, entry, palette[name])
+            body += bar(y, name, row, entry, palette[name])
             y += BAR + GAP
         y += GROUP_GAP
     height, width = y + 30, LEFT + WIDTH + RIGHT

@@ -1,19 +1,27 @@
 """Rows as text: for a terminal, for a document, and against the bars."""
 
-from . import bars
+from . import bars, results
 from .cases import parse_case
 
 
-def cell(case, entry):
-    """"123.4 (0.82)": GFLOP/s (GB/s of K and V for decode) and the share of the limit."""
+def rate(row, entry):
+    """(value, unit) of a cell: the grid's unit, else GB/s of K and V for decode, GFLOP/s."""
+    case = results.case_of(parse_case(row["case"]), entry)
+    unit = row.get("unit") or ("GB/s" if case.decode else "GFLOP/s")
+    if unit == "us":
+        return entry["milliseconds"] * 1e3, unit
+    work = case.kv_bytes if unit == "GB/s" else case.flops
+    return work / entry["milliseconds"] / 1e6, unit
+
+
+def cell(row, entry):
+    """"123.4 (0.82)": the rate and the share of the limit; "12.3 us" where times are compared."""
     if entry["verdict"] == "refused":
         return "-"
     if entry["verdict"] == "WRONG":
         return f"WRONG ({entry['error']:.1e})"
-    rate = entry["gflops"]
-    if case.decode:
-        rate = case.kv_bytes / entry["milliseconds"] / 1e6
-    return f"{rate:.1f} ({entry['share']:.2f})"
+    value, unit = rate(row, entry)
+    return f"{value:.1f} us" if unit == "us" else f"{value:.1f} ({entry['share']:.2f})"
 
 
 def comparison(row):
@@ -21,17 +29,17 @@ def comparison(row):
     if row["speedup"] is not None:
         return f"{row['speedup']:.2f}x, the peak {row['peak_speedup']:.2f}x"
     found = row["ratios"]
-    if not found:
-        return ""
     several = len(found) > 1
     texts = [(f"{name.partition(':')[2] or name} " if several else "") + f"{ratio:.2f}x"
              for name, ratio in found.items()]
-    return ", ".join(texts) + f" ({row['best_peer']})"
+    phrases = [", ".join(texts) + f" ({row['best_peer']})"] if found else []
+    if row.get("over_one_query"):
+        phrases.append(f"{row['over_one_query']:.2f}x the time of sq1")
+    return ", ".join(phrases)
 
 
 def line(row):
-    case = parse_case(row["case"])
-    cells = "  ".join(f"{name} {cell(case, entry)}" for name, entry in row["entries"].items())
+    cells = "  ".join(f"{name} {cell(row, entry)}" for name, entry in row["entries"].items())
     return f"{row['case']:44s} {cells}  {comparison(row)}  [{row['cpu']}]"
 
 
@@ -44,7 +52,8 @@ def reasons(row):
 def markdown(rows, settings):
     """Tables for a document, one for each set of columns, after a line that says what is in it."""
     lines = [f"GFLOP/s (share of the machine's limit); medians of {settings}. The limit is the "
-             "multiply-add rate of the same round, for decode read bandwidth in GB/s."]
+             "multiply-add rate of the same round. Decode: GB/s of K and V, against read bandwidth "
+             "or that rate, whichever takes longer. Small problems: microseconds."]
     columns = None
     for row in rows:
         if list(row["entries"]) != columns:
@@ -52,8 +61,7 @@ def markdown(rows, settings):
             head = ["case", *columns, "2 threads over 1" if row["speedup"] else "regard over best"]
             head.append("CPU")
             lines += ["", _table_line(head), "|" + "---|" * len(head)]
-        case = parse_case(row["case"])
-        cells = [cell(case, entry) for entry in row["entries"].values()]
+        cells = [cell(row, entry) for entry in row["entries"].values()]
         lines.append(_table_line([row["case"], *cells, comparison(row), row["cpu"]]))
     return "\n".join(lines) + "\n"
 
@@ -66,5 +74,5 @@ def bar_lines(rows):
     """Each bar that the rows say something about, the count, and the cases they leave out."""
     found = bars.verdicts(rows)
     met = sum(verdict.met for verdict in found)
-    left_out = [f"no flash result for {case}" for case in bars.missing(rows)]
+    left_out = [f"no result for {case}" for case in bars.missing(rows)]
     return [*map(str, found), *left_out, f"{met} of {len(found)} bars met"]

@@ -5,38 +5,52 @@ from statistics import median
 from . import limits, ratios, reference
 
 
+OURS = ("regard", "benchmark")  # libraries that are no peers
+
+
 def new_entry(entrant):
     return {"library": entrant.library, "backend": entrant.backend, "threads": entrant.threads,
-            "isa": entrant.isa, "verdict": "ok", "reason": "", "error": None, "ran": "",
-            "workspace_bytes": None, "seconds": [], "limits": []}
+            "isa": entrant.isa, "seqlen_q": entrant.seqlen_q, "verdict": "ok", "reason": "",
+            "error": None, "ran": "", "workspace_bytes": None, "seconds": [], "limits": []}
+
+
+def case_of(case, entry):
+    """What the entry computed in a row of `case`."""
+    seqlen_q = entry.get("seqlen_q")
+    return case if seqlen_q is None else case.with_seqlen_q(seqlen_q)
 
 
 def judge(case, entry, error):
-    """Notes the error of an output; a wrong one stays wrong."""
+    """Notes the error of an output; a wrong one stays wrong. None: there is no output."""
+    if error is None:
+        return
     entry["error"] = max(error, entry["error"] or 0.0)
-    if not entry["error"] <= reference.TOLERANCE[case.dtype]:
+    tolerance = reference.TOLERANCE_OF.get(entry["library"], reference.TOLERANCE[case.dtype])
+    if not entry["error"] <= tolerance:
         entry["verdict"] = "WRONG"
 
 
-def rates_of_limits(case, entry):
-    return [limits.limit_of(case, found, entry["isa"])[1] for found in entry["limits"]]
+def least_seconds(case, entry):
+    """Of each round: what the machine's limit allows."""
+    return [limits.limit_of(case_of(case, entry), found, entry["isa"])[1]
+            for found in entry["limits"]]
 
 
-def summarise(case, entries, cpu):
+def summarise(case, entries, cpu, unit=None):
     """One row: raw rounds and the medians over them. `entries` is name -> entry."""
-    work = case.kv_bytes if case.decode else case.flops
     for entry in entries.values():
         if not entry["seconds"]:
             continue
-        rates = [work / seconds / 1e9 for seconds in entry["seconds"]]
+        own = case_of(case, entry)
         entry["milliseconds"] = median(entry["seconds"]) * 1e3
-        entry["gflops"] = case.flops / median(entry["seconds"]) / 1e9
-        entry["share"] = ratios.median_ratio(rates, rates_of_limits(case, entry))
-        entry["limit"] = limits.limit_of(case, entry["limits"][0], entry["isa"])[0]
+        entry["gflops"] = own.flops / median(entry["seconds"]) / 1e9
+        entry["share"] = ratios.median_ratio(least_seconds(case, entry), entry["seconds"])
+        entry["limit"] = limits.limit_of(own, entry["limits"][0], entry["isa"])[0]
     rounds = max((len(e["seconds"]) for e in entries.values()), default=0)
-    row = {"case": case.text, "cpu": cpu, "rounds": rounds, "entries": entries}
+    row = {"case": case.text, "cpu": cpu, "rounds": rounds, "unit": unit, "entries": entries}
     row["best_peer"], row["ratios"] = against_peers(entries)
     row["speedup"], row["peak_speedup"] = against_first(case, entries)
+    row["over_one_query"] = against_one_query(entries)
     return row
 
 
@@ -46,12 +60,13 @@ def is_right(entry):
 
 def against_peers(entries):
     """(name of the fastest other library, {regard's entry: how many times faster it is})."""
-    peers = [n for n, e in entries.items() if e["library"] != "regard" and is_right(e)]
+    peers = [n for n, e in entries.items() if e["library"] not in OURS and is_right(e)]
     fused = [n for n in peers if entries[n]["library"] != "torch_math"] or peers
     if not fused:
         return None, {}
     best = min(fused, key=lambda n: median(entries[n]["seconds"]))
-    ours = {n: e for n, e in entries.items() if e["library"] == "regard" and is_right(e)}
+    ours = {n: e for n, e in entries.items()
+            if e["library"] in OURS and e.get("seqlen_q") is None and is_right(e)}
     return best, {n: ratios.median_ratio(entries[best]["seconds"], e["seconds"])
                   for n, e in ours.items()}
 
@@ -64,4 +79,14 @@ def against_first(case, entries):
         return None, None
     first, last = ours[0], ours[-1]
     return (ratios.median_ratio(first["seconds"], last["seconds"]),
-            ratios.median_ratio(rates_of_limits(case, last), rates_of_limits(case, first)))
+            ratios.median_ratio(least_seconds(case, first), least_seconds(case, last)))
+
+
+def against_one_query(entries):
+    """The time of regard's first entry that has a partner @sq=1, over that partner's."""
+    ours = {(e["backend"], e["threads"], e["isa"], e.get("seqlen_q")): e["seconds"]
+            for e in entries.values() if e["library"] == "regard" and is_right(e)}
+    for (*settings, seqlen_q), seconds in ours.items():
+        if seqlen_q is None and (*settings, 1) in ours:
+            return ratios.median_ratio(seconds, ours[(*settings, 1)])
+    return None

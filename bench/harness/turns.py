@@ -1,65 +1,41 @@
 """One entrant's turn in a round, in this process or in one of its own."""
 
 import json
-import math
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-from . import libraries, reference
+from . import libraries
 from .cases import parse_case
 from .tensors import make_sets
-
-
-def timed_turn(call, sets, pause, least):
-    """Seconds of the best run: a pause, so that the threads of whoever came before stop spinning, a
-    run to warm up, then at least three and at least `least` seconds. Several sets: once round."""
-    time.sleep(pause)
-    call(0)
-    best, runs, end = math.inf, 0, time.perf_counter() + least
-    while runs < (3 if sets == 1 else 1) or (time.perf_counter() < end and runs < 1000):
-        start = time.perf_counter()
-        for i in range(sets):
-            call(i)
-        best = min(best, (time.perf_counter() - start) / sets)
-        runs += 1
-    return best
-
-
-def error_of(case, tensors, output):
-    """The largest normwise error of the checked rows against the double precision reference."""
-    q, k, v = tensors
-    pairs, rows = reference.checked_rows(case)
-    worst = 0.0
-    group_size = case.num_heads_q // case.num_heads_kv
-    for batch, head in pairs:
-        keys = k[batch, head // group_size].astype(float).tolist()
-        values = v[batch, head // group_size].astype(float).tolist()
-        expected = [
-            reference.attention_row(q[batch, head, row].astype(float).tolist(), keys, values,
-                                    reference.visible_keys(case, row)) for row in rows]
-        got = output[batch, head][rows]
-        got = got.double().numpy() if hasattr(got, "double") else got.astype(float)
-        worst = max(worst, reference.normwise_error(expected, got.tolist()))
-    return worst
+from .timing import timed_turn
 
 
 class Here:
     """An entrant in this process."""
 
     def __init__(self, entrant, case, sets, threads):
-        self._case, self._sets = case, sets
+        self._sets = sets
         self._call = libraries.make_call(entrant, case, sets, threads)
         self.ran = getattr(self._call, "ran", "")
         self.workspace_bytes = getattr(self._call, "workspace_bytes", None)
 
     def turn(self, pause, least):
-        return timed_turn(self._call, len(self._sets), pause, least)
+        try:
+            return timed_turn(self._call, len(self._sets), pause, least)
+        finally:
+            self._rest()
 
     def error(self):
-        return error_of(self._case, self._sets[0], self._call(0))
+        output = self._call(0)
+        self._rest()
+        return self._sets.error(output)
+
+    def _rest(self):
+        """Sends threads to sleep that would spin on, where the library has a word for it."""
+        if hasattr(self._call, "rest"):
+            self._call.rest()
 
     def close(self):
         self._call = None

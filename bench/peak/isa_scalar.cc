@@ -1,27 +1,20 @@
-#include "bench/peak/loops.h"
+#include "bench/peak/chains.inl"
 
 namespace regard::peak {
 namespace {
 
-// A vector of the compiler's own, so that this unit serves every processor.
-using Floats = float __attribute__((vector_size(16)));
+struct Scalar {
+  // A vector of the compiler's own, so that this unit serves every processor.
+  using Vector = float __attribute__((vector_size(16)));
+  static constexpr int kChains = 10;  // latency (7 or 8 cycles, add after multiply), one a cycle
+  const Vector factor = Vector{} + 0.999f, term = Vector{} + 1e-4f;
 
-float run(std::int64_t rounds) {
-  constexpr int kChains = 10;  // latency (7 or 8 cycles, add after multiply) times one a cycle
-  Floats sum[kChains];
-  for (int i = 0; i < kChains; ++i) sum[i] = Floats{} + static_cast<float>(i) * 1e-3f;
-  const Floats factor = Floats{} + 0.999f, term = Floats{} + 1e-4f;
-  for (std::int64_t k = 0; k < rounds; ++k) {
-#pragma GCC unroll 16
-    for (Floats& chain : sum) chain = chain * factor + term;
-  }
-  float total = 0.0f;
-  for (const Floats& chain : sum) total += chain[0] + chain[1] + chain[2] + chain[3];
-  return total;
-}
+  Vector operator()(Vector chain) const { return chain * factor + term; }
+  void end_round() {}
+};
 
 }  // namespace
 
-Loop scalar_loop() { return {run, 10 * 4 * 2}; }
+Loop scalar_loop() { return loop_of<Scalar>(4); }
 
 }  // namespace regard::peak

@@ -97,6 +97,52 @@ class RealInput(CliTest):
         self.assertNotIn("error", again["results"][0])
 
 
+class Profiles(CliTest):
+    def profile(self, *args):
+        found = self.document("run", MINILM, "--no-check", "--repeat", "5", "--profile", *args)
+        (result,) = found["results"]
+        return result, result["profile"]
+
+    def test_stages_and_slots(self):
+        result, profile = self.profile("--threads", "2")
+        stages = {stage["stage"]: stage for stage in profile["stages"]}
+        self.assertEqual(list(stages), ["describe", "plan", "prepare", "execute"])
+        for stage in stages.values():
+            self.assertGreaterEqual(stage["seconds"], 0)
+            share = stage["seconds"] / profile["call_seconds"]
+            self.assertAlmostEqual(stage["share"], share)
+        # Attention on 12 heads takes longer than checking five tensors, however busy the machine.
+        self.assertGreater(stages["execute"]["seconds"], stages["describe"]["seconds"])
+        self.assertEqual(profile["calls"], 5)
+        self.assertEqual(len(profile["slot_seconds"]), result["slots"])
+        self.assertGreater(sum(profile["slot_seconds"]), 0)
+        self.assertIn(profile["threads"], (1, 2))
+        self.assertTrue(1 <= profile["imbalance"] <= 2)
+        self.assertTrue(0 < profile["busy"] <= 1)
+
+    def test_rates(self):
+        result, profile = self.profile()
+        keys = 47 + 29 + 23 + 14 + 11 + 5
+        gigabytes = 12 * keys * 2 * 32 * 4 * 1e-9
+        rate = gigabytes / profile["call_seconds"]
+        self.assertAlmostEqual(profile["kv_gigabytes_per_second"] / rate, 1)
+        operations = result["gflops"] * result["seconds"]
+        self.assertAlmostEqual(profile["gflops"] * profile["call_seconds"] / operations, 1)
+
+    def test_one_slot_needs_no_executor(self):
+        _, profile = self.profile("--threads", "1")
+        names = [stage["stage"] for stage in profile["stages"]]
+        self.assertEqual(names, ["describe", "plan", "execute"])
+        self.assertEqual((profile["slot_seconds"], profile["threads"]), ([], 1))
+
+    def test_the_text_for_people(self):
+        text = self.cli("run", MINILM, "--repeat", "3", "--profile", "--threads", "2").stdout
+        for word in ("profile", "describe", "plan", "prepare", "execute", "slots ", "GB/s of K"):
+            self.assertIn(word, text)
+        plain = self.document("run", MINILM, "--repeat", "3")
+        self.assertNotIn("profile", plain["results"][0])
+
+
 class Tensors(CliTest):
     def run_file(self, tensors, *args, options=None, code=0):
         path = self.put("in.safetensors", tensor_file(tensors, options))

@@ -45,6 +45,9 @@ const char* const kThreadCases[] = {
     "b3 hq2 sq127 skv300 d32 bf16 causal diag=br mask bias alibi lens sinks lse poison",
     "b2 hq3 sq200 skv129 d16 f16 dropout=0.25 segments softcap=5 window=50,50 diag=tl lse",
     "b1 hq1 sq1 skv2000 d64 f32 lse",
+    "b3 hq8 hkv2 sq1 skv1500 d64 bf16 lens lse",
+    "b1 hq8 hkv2 sq5 skv3000 d32 f16 causal diag=br lse",
+    "b1 hq8 hkv1 sq1 skv5000 d40 f32 mask window=4000,0 diag=br lse",
 };
 
 TEST_P(Execute, BitsDependOnNeitherThreadsNorTheirOrder) {
@@ -55,9 +58,14 @@ TEST_P(Execute, BitsDependOnNeitherThreadsNorTheirOrder) {
       const std::unique_ptr<Context> many = context(threads);
       test::CountingExecutor counting;
       test::BackwardsExecutor backwards;
-      EXPECT_EQ(bits(*many, &problem, GetParam(), &counting), expected) << text << threads;
-      EXPECT_EQ(bits(*many, &problem, GetParam(), &backwards), expected) << text << threads;
-      EXPECT_EQ(bits(*many, &problem, GetParam()), expected) << text << threads;  // the own pool
+      test::SerialExecutor serial;
+      test::TeamExecutor team;
+      for (Executor* executor :
+           {static_cast<Executor*>(&counting), static_cast<Executor*>(&backwards),
+            static_cast<Executor*>(&serial), static_cast<Executor*>(&team),
+            static_cast<Executor*>(nullptr)}) {  // null: the own pool
+        EXPECT_EQ(bits(*many, &problem, GetParam(), executor), expected) << text << threads;
+      }
       EXPECT_LE(counting.most_slots(), threads) << text;
     }
   }

@@ -16,6 +16,7 @@ ROOT = pathlib.Path(os.environ["REGARD_SOURCE_DIR"])
 sys.path.insert(0, str(ROOT / "bench"))
 import regression  # noqa: E402
 from harness import bars, grids, limits, plot, ratios, reference, report, results  # noqa: E402
+from harness import timing  # noqa: E402
 from harness.cases import CaseError, parse_case  # noqa: E402
 
 
@@ -25,7 +26,7 @@ def machine(f32=100.0, bf16=None, gbps=20.0):
             "bf16_gflops": {"avx512_bf16": bf16} if bf16 else {}, "read_gbps": gbps}
 
 
-def row_of(text, shares, peak=100.0, **changes):
+def row_of(text, shares, peak=100.0, unit=None, **changes):
     """A row in which each entrant reaches the given share of the peak in three rounds."""
     case, entries = parse_case(text), {}
     for name, share in shares.items():
@@ -34,10 +35,20 @@ def row_of(text, shares, peak=100.0, **changes):
         # The machine slows down from round to round, which no ratio may show.
         entry["limits"] = [machine(peak / drift) for drift in (1, 2, 4)]
         scale = 0.5 if entry["isa"] == "avx2" else 1
-        entry["seconds"] = [case.flops * drift / (share * peak * scale * 1e9)
+        own = results.case_of(case, entry)
+        entry["seconds"] = [own.flops * drift / (share * peak * scale * 1e9)
                             for drift in (1, 2, 4)]
         entries[name] = entry | changes
-    return results.summarise(case, entries, "a CPU")
+    return results.summarise(case, entries, "a CPU", unit)
+
+
+def timed_row(text, seconds, unit=None, gbps=20.0):
+    """A row in which each entrant takes the given seconds in three rounds."""
+    row = row_of(text, dict.fromkeys(seconds, 1.0), peak=1e6)
+    for name, entry in row["entries"].items():
+        entry["seconds"] = [seconds[name]] * 3
+        entry["limits"] = [machine(1e6, gbps=gbps)] * 3
+    return results.summarise(parse_case(text), row["entries"], "a CPU", unit)
 
 
 class Cases(unittest.TestCase):
@@ -78,7 +89,13 @@ class Cases(unittest.TestCase):
         case = parse_case("b2 hq8 hkv2 sq1 skv100 d64 dv32 bf16")
         self.assertEqual(case.kv_bytes, 2 * 2 * 100 * (64 + 32) * 2)
         self.assertEqual(case.score_bytes, 2 * 8 * 100 * 2)
-        self.assertTrue(case.decode)
+
+    def test_decode_is_few_queries_on_a_longer_cache(self):
+        for text, decode in (("sq1 skv100 d8", True), ("sq16 skv4096 d8", True),
+                             ("sq33 skv4096 d8", False), ("sq1 d8", False), ("sq16 d8", False)):
+            self.assertEqual(parse_case(text).decode, decode, text)
+        self.assertEqual(parse_case("hq2 sq16 skv64 d8 bf16").with_seqlen_q(1),
+                         parse_case("hq2 sq1 skv64 d8 bf16"))
 
     def test_grids_parse_and_know_their_entrants(self):
         for name in grids.GRIDS:
@@ -90,7 +107,12 @@ class Cases(unittest.TestCase):
         entrant = grids.parse_entrant("regard:math@threads=1+isa=avx2")
         self.assertEqual((entrant.backend, entrant.threads, entrant.isa), ("math", 1, "avx2"))
         self.assertTrue(entrant.own_process)
-        for wrong in ("nobody", "torch:flash", "regard@colour=red", "torch@threads=1"):
+        fewer = grids.parse_entrant("regard@sq=1")
+        self.assertEqual(fewer.case_of(parse_case("sq4 skv9 d8")).text, "sq1 skv9 d8")
+        self.assertFalse(fewer.own_process)
+        self.assertEqual(grids.parse_entrant("benchmark:BM_CachedCall").backend, "BM_CachedCall")
+        for wrong in ("nobody", "torch:flash", "regard@colour=red", "torch@threads=1", "benchmark",
+                      "regard@threads"):
             with self.subTest(wrong=wrong), self.assertRaises(ValueError):
                 grids.parse_entrant(wrong)
 
@@ -136,13 +158,38 @@ class Rounds(unittest.TestCase):
         self.assertEqual(entries["torch"]["verdict"], "WRONG")
 
     def test_limits(self):
-        f32, bf16, decode = map(parse_case, ("sq8 d8", "sq8 d8 bf16", "sq1 skv8 d8 bf16"))
-        self.assertEqual(limits.limit_of(f32, machine(100, 200)), ("f32_gflops", 100))
-        self.assertEqual(limits.limit_of(parse_case("sq8 d8 f64"), machine(100))[1], 50)
-        self.assertEqual(limits.limit_of(bf16, machine(100, 200)), ("bf16_gflops", 200))
-        self.assertEqual(limits.limit_of(bf16, machine(100)), ("f32_gflops", 100))
-        self.assertEqual(limits.limit_of(bf16, machine(100, 200), "avx2"), ("f32_gflops", 50))
-        self.assertEqual(limits.limit_of(decode, machine(gbps=30)), ("read_gbps", 30))
+        f32, bf16 = map(parse_case, ("sq8 d8", "sq8 d8 bf16"))
+        seconds = f32.flops / 100e9
+        self.assertEqual(limits.limit_of(f32, machine(100, 200)), ("f32_gflops", seconds))
+        self.assertEqual(limits.limit_of(parse_case("sq8 d8 f64"), machine(100)),
+                         ("f64_gflops", seconds * 2))
+        self.assertEqual(limits.limit_of(bf16, machine(100, 200)), ("bf16_gflops", seconds / 2))
+        self.assertEqual(limits.limit_of(bf16, machine(100)), ("f32_gflops", seconds))
+        self.assertEqual(limits.limit_of(bf16, machine(100, 200), "avx2"),
+                         ("f32_gflops", seconds * 2))
+
+    def test_decode_has_two_limits(self):
+        # 2 operations a byte of K and V for one query, 2 * 32 for 32 heads that share them
+        one, many = map(parse_case, ("sq1 skv64 d8 bf16", "hq32 hkv1 sq1 skv64 d8 bf16"))
+        self.assertEqual(limits.limit_of(one, machine(100, gbps=30)),
+                         ("read_gbps", one.kv_bytes / 30e9))
+        self.assertEqual(limits.limit_of(many, machine(100, gbps=30)),
+                         ("f32_gflops", many.flops / 100e9))
+
+    def test_short_calls_are_repeated_and_long_ones_are_not(self):
+        for seconds, sets, runs in ((1e-5, 1, 100), (1e-5, 4, 25 * 4), (1.0, 1, 1), (1.0, 4, 4)):
+            calls, now = [], [0.0]
+
+            def call(i):
+                calls.append(i)
+                now[0] += seconds
+
+            with (mock.patch.object(timing.time, "perf_counter", lambda: now[0]),
+                  mock.patch.object(timing.time, "sleep")):
+                self.assertAlmostEqual(timing.timed_turn(call, sets, 0, 0), seconds)
+            warm = 2 if seconds < timing.LEAST_RUN else 1
+            least = 3 if sets == 1 else 1
+            self.assertAlmostEqual(len(calls) - warm, runs * least, delta=4 * least)
 
 
 class Reference(unittest.TestCase):
@@ -191,6 +238,38 @@ class Reports(unittest.TestCase):
         lines = report.bar_lines([row_of(text, {"torch": 0.7, "regard": 0.85})])
         self.assertEqual(lines[-1], "1 of 2 bars met")
         self.assertNotIn(text, bars.missing([row]))
+
+    def test_bars_of_decode(self):
+        text = grids.texts(grids.DECODE_BHSD)[0]
+        least = parse_case(text).kv_bytes / 20e9
+        rows = [timed_row(text, {"onnxruntime": 3 * least, "regard": least / 0.8})]
+        share, speed = bars.verdicts(rows)
+        self.assertEqual((share.what, speed.what), ("share of read_gbps", "speed over onnxruntime"))
+        self.assertAlmostEqual(share.measured, 0.8)
+        self.assertAlmostEqual(speed.measured, 2.4)
+        self.assertTrue(share.met)
+        self.assertEqual(len(bars.missing(rows)), len(bars.DECODE) - 1)
+        self.assertIn("regard 16.0 (0.80)", report.line(rows[0]))
+
+    def test_bars_of_speculative_queries(self):
+        text = grids.texts(grids.SPECULATIVE)[0]
+        for seconds, word in ((1.2, "met "), (1.4, "NOT MET")):
+            row = timed_row(text, {"torch": 2.0, "regard@sq=1": 1.0, "regard": seconds})
+            (verdict,) = bars.verdicts([row])
+            self.assertAlmostEqual(verdict.measured, seconds)
+            self.assertTrue(str(verdict).startswith(word), verdict)
+            self.assertEqual(list(row["ratios"]), ["regard"])  # the other one had less to do
+            self.assertIn(f"{seconds:.2f}x the time of sq1", report.line(row))
+
+    def test_bars_of_times(self):
+        row = timed_row(grids.texts(grids.SMALL)[0], {"torch": 55e-6, "regard": 10e-6}, "us")
+        (small,) = bars.verdicts([row])
+        self.assertTrue(str(small).startswith("met "))
+        self.assertIn("regard 10.0 us", report.line(row))
+        row = timed_row(grids.OVERHEAD, {"torch": 5e-6, "benchmark:BM_CachedCall": 2e-6,
+                                         "regard": 2e-6}, "us")
+        self.assertEqual([v.met for v in bars.verdicts([row])], [False, True])
+        self.assertEqual(row["best_peer"], "torch")
 
     def test_bars_of_f16_isa_threads_and_backends(self):
         rows = [row_of("hq8 sq64 d64 f32", {"regard": 0.8}),

@@ -23,6 +23,21 @@ class CountingExecutor final : public Executor {
   int runs_ = 0, most_slots_ = 0, slots_with_work_ = 0;
 };
 
+/// Runs slots one after another on the calling thread.
+class SerialExecutor final : public Executor {
+ public:
+  void run(int slots, Task task, void* state) override {
+    for (int slot = 0; slot < slots; ++slot) task(state, slot);
+  }
+};
+
+/// A team of two threads of its own; whoever is free takes the next slot, as OpenMP's dynamic
+/// schedule gives them out.
+class TeamExecutor final : public Executor {
+ public:
+  void run(int slots, Task task, void* state) override;
+};
+
 /// Runs slots one after another in descending order.
 class BackwardsExecutor final : public Executor {
  public:

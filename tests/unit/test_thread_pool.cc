@@ -1,15 +1,20 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <filesystem>
+#include <iterator>
 #include <mutex>
 #include <set>
 #include <thread>
 #include <vector>
 
 #include "cpu/thread_pool.h"
+#include "regard/attention.h"
 
 namespace regard {
 namespace {
@@ -92,6 +97,29 @@ TEST(ThreadPool, NestedRunsStayOnTheirThread) {
   EXPECT_EQ(outer.inner, 30);
 }
 
+TEST(ThreadPool, ARunBesideAnotherStaysOnItsThread) {
+  struct Outer {
+    Executor* pool;
+    std::atomic<bool> done{false};
+    static void task(void* state, int slot) {
+      Outer& outer = *static_cast<Outer*>(state);
+      if (slot != 0) return;
+      std::thread other([&] {
+        Seen seen(5);
+        run(*outer.pool, &seen);
+        seen.expect_each_once();
+        EXPECT_EQ(seen.threads, std::set<std::thread::id>{std::this_thread::get_id()});
+        outer.done = true;
+      });
+      other.join();
+    }
+  };
+  const auto pool = make_thread_pool(3);
+  Outer outer{pool.get(), {}};
+  pool->run(2, &Outer::task, &outer);
+  EXPECT_TRUE(outer.done);
+}
+
 TEST(ThreadPool, ConcurrentRuns) {
   const auto pool = make_thread_pool(3);
   std::vector<std::thread> callers;
@@ -117,6 +145,81 @@ TEST(ThreadPool, SleepingThreadsWakeUp) {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
   }
 }
+
+/// CPU time of a clock, in seconds.
+double cpu_seconds(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+// A thread that spins has at least a tenth of a processor, however many others want it.
+constexpr std::chrono::milliseconds kQuiet(300);
+constexpr double kSpinningSeconds = 0.03;
+
+TEST(ThreadPool, IdleThreadsSleep) {
+  const auto pool = make_thread_pool(4);
+  Seen seen(4);
+  seen.wait_for_other = true;
+  run(*pool, &seen);
+  const double before = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
+  std::this_thread::sleep_for(kQuiet);
+  EXPECT_LT(cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - before, kSpinningSeconds);
+}
+
+TEST(ThreadPool, TheCallerSleepsWhileItWaits) {
+  struct Waiting {
+    std::thread::id caller = std::this_thread::get_id();
+    std::atomic<bool> other_started{false};
+    double before = 0.0;
+    static void task(void* state, int) {
+      Waiting& waiting = *static_cast<Waiting*>(state);
+      if (std::this_thread::get_id() != waiting.caller) {
+        waiting.other_started = true;
+        std::this_thread::sleep_for(kQuiet);
+        return;
+      }
+      while (!waiting.other_started) std::this_thread::yield();
+      waiting.before = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+    }
+  };
+  const auto pool = make_thread_pool(2);
+  Waiting waiting;
+  pool->run(2, &Waiting::task, &waiting);
+  EXPECT_LT(cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - waiting.before, kSpinningSeconds);
+}
+
+#if defined(__linux__)
+std::ptrdiff_t threads_of_this_process() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return std::distance(begin(tasks), end(tasks));
+}
+
+TEST(ThreadPool, ThreadsStartWithTheFirstRunOfSeveralSlots) {
+  const std::ptrdiff_t before = threads_of_this_process();
+  const auto pool = make_thread_pool(3);
+  Seen one(1), two(2);
+  run(*pool, &one);
+  EXPECT_EQ(threads_of_this_process(), before);
+  run(*pool, &two);
+  EXPECT_EQ(threads_of_this_process(), before + 2);
+}
+
+TEST(ThreadPool, AContextStartsThreadsWithTheFirstPlanOfSeveralSlots) {
+  const std::ptrdiff_t before = threads_of_this_process();
+  Env env = read_env();
+  env.concurrency = 3;
+  Context context(env);
+  const auto slots_of = [&](const char* text) {
+    const Expected<Plan> made = plan(context, parse_case(text)->params);
+    return made.ok() ? made->kernel().slots : 0;
+  };
+  EXPECT_EQ(slots_of("b1 hq1 sq1 d64 f32"), 1);
+  EXPECT_EQ(threads_of_this_process(), before);
+  EXPECT_EQ(slots_of("b2 hq8 sq512 d64 f32"), 3);
+  EXPECT_EQ(threads_of_this_process(), before + 2);
+}
+#endif
 
 #if !defined(__SANITIZE_THREAD__)  // TSan does not follow threads that start in a forked child
 int in_child(const std::unique_ptr<Executor>& pool) {

@@ -31,6 +31,7 @@ struct RunFileOptions {
   std::string repeat;
   bool all_backends = false;
   bool no_check = false;
+  bool profile = false;
 };
 
 /// The verb, step by step. Each step returns an exit code; 0 goes on.
@@ -114,9 +115,10 @@ class RunVerb {
       Progress bar;
       std::int64_t done = 0;
     };
-    Ticker ticker{{output_, "timed runs",
-                   static_cast<std::int64_t>(chosen_.size()) * (repeat_ > 0 ? repeat_ : 7)}};
-    Timing timing{repeat_, nullptr, &ticker};
+    Timing timing{repeat_, nullptr, nullptr};
+    const std::int64_t runs = timing.most_runs() * (options_.profile ? 2 : 1);
+    Ticker ticker{{output_, "timed runs", static_cast<std::int64_t>(chosen_.size()) * runs}};
+    timing.user = &ticker;
     timing.after_each = [](void* user) {
       auto* t = static_cast<Ticker*>(user);
       t->bar.update(++t->done);
@@ -125,11 +127,18 @@ class RunVerb {
       Expected<BackendRun> run = run_on_backend(*context_, *input_, backend, policy_, timing);
       if (!run) return output_.fail(run.status());
       if (run->interrupted) return output_.fail_interrupted();
-      Checked checked{*std::move(run), {}, {}};
+      Checked checked{*std::move(run), {}, {}, {}};
       if (truth_) {
         checked.comparison = conformance::compare(input_->with(checked.run.outputs), *truth_);
       }
       checked.padding = check_padding(*input_, checked.run.outputs);
+      if (options_.profile) {
+        Expected<Profile> profile =
+            profile_on_backend(*context_, *input_, checked.run, policy_, timing);
+        if (!profile) return output_.fail(profile.status());
+        if (profile->interrupted) return output_.fail_interrupted();
+        checked.profile = *std::move(profile);
+      }
       results_.push_back(std::move(checked));
     }
     return kExitOk;
@@ -201,6 +210,8 @@ Command add_run(CLI::App& app) {
       ->allow_extra_args(false);
   verb->add_option("--repeat", options->repeat,
                    "Timed runs of each backend (default: up to 7 in about 2 s)");
+  verb->add_flag("--profile", options->profile,
+                 "Calls as often again, through the whole chain, and shows where their time goes");
   verb->add_flag("--no-check", options->no_check, "Leave out the comparison with the oracle");
   add_common_flags(*verb, options->common);
   return {verb, [options] {

@@ -1,21 +1,16 @@
 #include "tools/regard/run_backend.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <utility>
 
 #include "oracle/number.h"
 #include "tools/regard/interrupt.h"
+#include "tools/regard/timing.h"
 
 namespace regard::cli {
 namespace {
-
-double now_seconds() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(now).count();
-}
 
 double element(const OwnedTensor& tensor, std::int64_t index) {
   const auto* bytes = static_cast<const unsigned char*>(tensor.bytes.data());
@@ -55,21 +50,26 @@ double keys_seen(const AttentionParams& params, double center, double len_kv) {
 
 }  // namespace
 
-double BackendRun::median_seconds() const {
-  std::vector<double> sorted = seconds;
-  std::sort(sorted.begin(), sorted.end());
-  const std::size_t n = sorted.size();
-  if (n == 0) return 0.0;
-  return n % 2 == 1 ? sorted[n / 2] : 0.5 * (sorted[n / 2 - 1] + sorted[n / 2]);
+double BackendRun::median_seconds() const { return median(seconds); }
+
+std::int64_t Timing::most_runs() const { return repeat > 0 ? repeat : kUsualRuns; }
+
+bool Timing::is_enough(std::int64_t runs, double seconds) const {
+  constexpr double kEnoughSeconds = 2.0;
+  return repeat == 0 && runs > 0 && seconds > kEnoughSeconds;
+}
+
+Policy narrowed_to(const Policy& policy, const BackendRef& backend) {
+  Policy narrowed = policy;
+  narrowed.only = std::vector<BackendRef>{backend};
+  narrowed.prefer.reset();
+  return narrowed;
 }
 
 Expected<BackendRun> run_on_backend(Context& context, const RunInput& input,
                                     const BackendRef& backend, const Policy& policy,
                                     const Timing& timing) {
-  Policy narrowed = policy;
-  narrowed.only = std::vector<BackendRef>{backend};
-  narrowed.prefer.reset();
-  const Expected<Plan> made = plan(context, input.c.params, narrowed);
+  const Expected<Plan> made = plan(context, input.c.params, narrowed_to(policy, backend));
   if (!made) return made.status();
   Expected<RunOutputs> outputs = input.make_outputs();
   if (!outputs) return outputs.status();
@@ -87,15 +87,12 @@ Expected<BackendRun> run_on_backend(Context& context, const RunInput& input,
   launch.workspace = {workspace->data(), static_cast<std::size_t>(workspace->size())};
   if (Status status = execute(*made, request, launch); !status) return status;
 
-  constexpr std::int64_t kMostRuns = 7;
-  constexpr double kEnoughSeconds = 2.0;
-  const std::int64_t most = timing.repeat > 0 ? timing.repeat : kMostRuns;
   const double begin = now_seconds();
-  for (std::int64_t i = 0; i < most; ++i) {
+  for (std::int64_t i = 0; i < timing.most_runs(); ++i) {
     run.interrupted = interrupted();
     if (run.interrupted) return run;
     const double start = now_seconds();
-    if (timing.repeat == 0 && i > 0 && start - begin > kEnoughSeconds) break;
+    if (timing.is_enough(i, start - begin)) break;
     if (Status status = execute(*made, request, launch); !status) return status;
     run.seconds.push_back(now_seconds() - start);
     if (timing.after_each != nullptr) timing.after_each(timing.user);
@@ -143,6 +140,16 @@ double largest_difference(const RunOutputs& a, const RunOutputs& b) {
     largest = std::max(largest, std::abs(x - y));
   }
   return largest == 0.0 ? 0.0 : largest / scale;
+}
+
+double kv_bytes(const RunInput& input) {
+  const AttentionParams& p = input.c.params;
+  double keys = 0.0;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    keys += static_cast<double>(length_of(input.request.seqlens_kv, b, p.seqlen_kv));
+  }
+  const std::int64_t width = (p.head_dim_qk + p.head_dim_v) * size_of(p.dtype_kv);
+  return keys * static_cast<double>(p.num_heads_kv * width);
 }
 
 double flop_count(const RunInput& input) {

@@ -25,10 +25,18 @@ struct BackendRun {
 /// How often a problem is timed: `repeat` times, or, where it is 0, up to seven times within about
 /// two seconds.
 struct Timing {
+  static constexpr std::int64_t kUsualRuns = 7;
+
   std::int64_t repeat = 0;
   void (*after_each)(void*) = nullptr;  // called after every timed run
   void* user = nullptr;
+
+  std::int64_t most_runs() const;
+  bool is_enough(std::int64_t runs, double seconds) const;
 };
+
+/// `policy` with `backend` as the only one.
+Policy narrowed_to(const Policy& policy, const BackendRef& backend);
 
 /// Plans with `policy` narrowed to `backend`, runs once to warm up and then timed, with a workspace
 /// of exactly the bytes that the plan states.
@@ -45,6 +53,9 @@ PaddingCheck check_padding(const RunInput& input, const RunOutputs& outputs);
 
 /// max|a - b| / max|a| over finite elements of out; infinite where NaN or infinities differ.
 double largest_difference(const RunOutputs& a, const RunOutputs& b);
+
+/// Bytes of the keys and values that lengths leave.
+double kv_bytes(const RunInput& input);
 
 /// 2 (Dqk + Dv) operations for every query head and every pair of a query and a key that lengths,
 /// windows and the diagonal leave. Masks and segments are not counted off.

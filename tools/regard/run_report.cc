@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "tools/regard/profile_report.h"
+
 namespace regard::cli {
 namespace {
 
@@ -25,7 +27,7 @@ std::vector<std::string> cells_of(const Checked& checked, double flops) {
   return cells;
 }
 
-Json json_of(const Checked& checked, double flops) {
+Json json_of(const Checked& checked, const RunInput& input, double flops) {
   const BackendRun& run = checked.run;
   const double seconds = run.median_seconds();
   Json json = {{"backend", to_string(run.backend)},
@@ -40,6 +42,7 @@ Json json_of(const Checked& checked, double flops) {
                {"padding_rows", checked.padding.rows},
                {"padding_exactly_zero", checked.padding.wrong == 0},
                {"within_bar", nullptr}};
+  if (checked.profile) json["profile"] = json_of(*checked.profile, input);
   if (!checked.comparison) return json;
   const conformance::Comparison& c = *checked.comparison;
   json["within_bar"] = c.ok;
@@ -93,12 +96,15 @@ bool show_results(Output& output, const RunInput& input, const std::vector<Check
                                                     : Colour::kBad;
     table.add(cells_of(checked, flops),
               {Colour::kStrong, Colour::kPlain, Colour::kPlain, Colour::kPlain, verdict});
-    list.push_back(json_of(checked, flops));
+    list.push_back(json_of(checked, input, flops));
   }
   output.document()["results"] = std::move(list);
   output.print(table.text(output));
   show_padding(output, input, results);
   show_agreement(output, results);
+  for (const Checked& checked : results) {
+    if (checked.profile) print_profile(output, *checked.profile, checked.run, input);
+  }
   for (const Checked& checked : results) {
     if (!checked.comparison || checked.comparison->ok) continue;
     output.warn(fmt::format("{}: {}", to_string(checked.run.backend), checked.comparison->text));

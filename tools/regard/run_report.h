@@ -5,6 +5,7 @@
 
 #include "conformance/compare.h"
 #include "tools/regard/output.h"
+#include "tools/regard/profile.h"
 #include "tools/regard/run_backend.h"
 #include "tools/regard/run_input.h"
 
@@ -15,11 +16,13 @@ struct Checked {
   BackendRun run;
   std::optional<conformance::Comparison> comparison;  // none with --no-check
   PaddingCheck padding;
+  std::optional<Profile> profile;  // with --profile
 
   bool ok() const { return (!comparison || comparison->ok) && padding.wrong == 0; }
 };
 
-/// Prints errors, times, padding and how far the backends agree, and puts them into the document.
+/// Prints errors, times, padding, how far the backends agree and profiles, and puts them into the
+/// document.
 /// False when a result is outside of its bar or padding is not zero.
 bool show_results(Output& output, const RunInput& input, const std::vector<Checked>& results);
 

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "regard/context.h"
+#include "regard/policy.h"
+#include "tools/regard/run_backend.h"
+#include "tools/regard/run_input.h"
+
+namespace regard::cli {
+
+/// Where the time of one attention() goes when its plan is cached: medians over the calls, seconds.
+struct Profile {
+  std::int64_t calls = 0;
+  double call = 0.0;  // the whole
+  double describe = 0.0;
+  double plan = 0.0;              // the look-up in the cache
+  std::optional<double> prepare;  // what is left: workspace, checks; none without an executor's run
+  double execute = 0.0;           // from the first slot's start on; without a run, prepare too
+  std::vector<double> slots;      // what each slot of the executor took; empty without a run
+  double imbalance = 1.0;         // the longest slot over the mean slot
+  double busy = 1.0;              // share of slots * execute in which a slot computed
+  int threads = 1;                // most that took part in a call
+  bool interrupted = false;
+};
+
+/// Calls attention() with `policy` narrowed to `run.backend`, after one call that is not timed, as
+/// often as `timing` says; out and lse of `run` are written again.
+Expected<Profile> profile_on_backend(Context& context, const RunInput& input, const BackendRun& run,
+                                     const Policy& policy, const Timing& timing);
+
+}  // namespace regard::cli
