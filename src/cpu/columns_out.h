@@ -38,7 +38,7 @@ struct ColumnsOut {
   /// Divides by the row sums and writes the rows; `out` is used up.
   static void write(const Problem& p, const Strip<V>& strip, T* out) {
     alignas(64) T divisor[V::kWidth];
-    for (int w = 0; w < V::kWidth; ++w) divisor[w] = divisor_of(p, strip, w);
+    for (int w = 0; w < lanes_of(strip); ++w) divisor[w] = divisor_of(p, strip, w);
     for (int v = 0; v < strip.vectors; ++v) {
       const auto by = V::load(divisor + v * V::kLanes);
       for (std::int64_t d = 0; d < p.head_dim_v; ++d) {

@@ -46,7 +46,7 @@ static void add_alibi(const Strip<V>& strip, Tile tile, typename V::Scalar* scor
   constexpr std::int64_t kExact = std::int64_t{1} << 22;
   alignas(64) T from[V::kWidth];
   bool exact = tile.size < kExact;
-  for (int w = 0; w < V::kWidth; ++w) {
+  for (int w = 0; w < lanes_of(strip); ++w) {
     const std::int64_t distance = semantics::diagonal_distance(strip.position[w], tile.begin);
     exact = exact && distance < kExact;
     from[w] = exact ? static_cast<T>(strip.position[w] - tile.begin) : T(0);
@@ -54,7 +54,7 @@ static void add_alibi(const Strip<V>& strip, Tile tile, typename V::Scalar* scor
   for (std::int64_t j = 0; j < tile.size; ++j) {
     T* row = scores + j * V::kWidth;
     if (!exact) {
-      for (int w = 0; w < V::kWidth; ++w) {
+      for (int w = 0; w < lanes_of(strip); ++w) {
         row[w] += semantics::alibi_bias(strip.slope[w], strip.position[w], tile.begin + j);
       }
       continue;
@@ -189,7 +189,7 @@ static void apply_segments(const Problem& p, const Strip<V>& strip, Tile tile,
     const std::int64_t at =
         strip.b * p.segments_kv.stride[0] + (tile.begin + j) * p.segments_kv.stride[1];
     const std::int32_t segment = *element_at<std::int32_t>(p.segments_kv, at);
-    for (int w = 0; w < V::kWidth; ++w) {
+    for (int w = 0; w < lanes_of(strip); ++w) {
       T& score = scores[j * V::kWidth + w];
       score = segment == strip.segment[w] ? score : static_cast<T>(-__builtin_inf());
     }
@@ -202,7 +202,8 @@ static void apply_band(const Strip<V>& strip, Tile tile, typename V::Scalar* sco
   using T = typename V::Scalar;
   alignas(64) T lo[V::kWidth];
   alignas(64) T hi[V::kWidth];
-  for (int w = 0; w < V::kWidth; ++w) {  // relative to the tile: small integers are exact in T
+  for (int w = 0; w < lanes_of(strip);
+       ++w) {  // relative to the tile: small integers are exact in T
     lo[w] = static_cast<T>(semantics::clamp(strip.keys[w].lo - tile.begin, 0, tile.size));
     hi[w] = static_cast<T>(semantics::clamp(strip.keys[w].hi - tile.begin, 0, tile.size));
   }

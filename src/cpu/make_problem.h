@@ -6,7 +6,8 @@
 
 namespace regard::cpu {
 
-/// The call as kernels read it. `params` are the call's own, `buffers` are checked.
-Problem make_problem(const AttentionParams& params, const Buffers& buffers) noexcept;
+/// The call as kernels read it, into a fresh Problem. `params` are the call's own, `buffers` are
+/// checked.
+void make_problem(const AttentionParams& params, const Buffers& buffers, Problem* problem) noexcept;
 
 }  // namespace regard::cpu

@@ -69,6 +69,12 @@ REGARD_KERNEL_FN TileSpan tiles_of(semantics::KeyRange keys, std::int64_t tile_k
   return {keys.lo / tile_kv, (keys.hi - 1) / tile_kv + 1};
 }
 
+/// Lanes that are computed: those of the vectors that hold rows.
+template <class V>
+REGARD_KERNEL_FN int lanes_of(const Strip<V>& strip) {
+  return strip.vectors * V::kLanes;
+}
+
 /// Rows [row_begin, row_begin + rows) of the sequence, all within its length.
 template <class V>
 static void set_rows(const Problem& p, const Sequence& s, std::int64_t head_kv,
@@ -110,7 +116,7 @@ static void set_rows(const Problem& p, const Sequence& s, std::int64_t head_kv,
   }
   strip->i_end = strip->query[rows - 1] + 1;
   // Lanes that are not in use repeat the last row.
-  for (std::int64_t w = rows, last = rows - 1; w < V::kWidth; ++w) {
+  for (std::int64_t w = rows, last = rows - 1; w < lanes_of(*strip); ++w) {
     strip->query[w] = strip->query[last];
     strip->head[w] = strip->head[last];
     strip->keys[w] = strip->keys[last];

@@ -181,7 +181,7 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
   TiledArgs args;
   const std::int64_t slot_bytes = lay_out(params, shape, &args);
   const std::int64_t slots_bytes = slot_bytes * plan.slots;
-  args.problem = make_problem(params, buffers);
+  make_problem(params, buffers, &args.problem);
   const std::int32_t slots = useful_slots(params, plan.slots);
   if (!shape.is_few) {
     const std::int64_t tasks = count_tasks(params, shape.strips * k.width);

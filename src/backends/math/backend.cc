@@ -92,7 +92,7 @@ class MathBackend final : public Backend {
     const std::int64_t strips =
         cpu::choose_strips(params, kernel.width, plan.tile_q / kernel.width, plan.slots);
     const std::int64_t slot_bytes = lay_out(params, kernel, strips, &args);
-    args.problem = cpu::make_problem(params, buffers);
+    cpu::make_problem(params, buffers, &args.problem);
     args.grid = cpu::make_grid(params, strips * kernel.width);
     const std::int64_t tasks = cpu::count_tasks(params, strips * kernel.width);
     cpu::run_tasks({kernel.forward, &args, tasks, slot_bytes}, plan.slots, launch);
