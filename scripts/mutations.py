@@ -7,6 +7,7 @@ BOUNDS = ("unit", "RowBounds.*:Tiles.*:ScoreEdits.*:Philox.*")
 KERNELS = ("unit", "*Kernels.*:MergeStates.*")
 VOCABULARY = ("vocabulary", "*")
 PROPERTY = ("property", "*")
+FEW_ROWS = ("property", "*FewRows*")
 CASES = ("unit", "*Describe*:*Overlap*:*Params*:*Case*:*Fix*")
 READER = ("unit", "*Safetensors*")
 DECISION = ("decision", "*")
@@ -90,9 +91,10 @@ MUTATIONS = [
              "if (p.scales_first || p.softmax_scale > 0.0) return;", "return;",
              (KERNELS, CONFORMANCE)),
     Mutation("last keys of a partial tile left out", "src/cpu/tiled_forward.inl",
-             "(hi - tile.begin + 7) / 8 * 8", "(hi - tile.begin) / 8 * 8", (KERNELS,)),
+             "(hi - tile.begin + kKeyBlock - 1) / kKeyBlock", "(hi - tile.begin) / kKeyBlock", (KERNELS,)),
     Mutation("first keys of a partial tile left out", "src/cpu/tiled_forward.inl",
-             "keys.lo / 8 * 8", "(keys.lo + 7) / 8 * 8", (KERNELS,)),
+             "keys.lo / kKeyBlock * kKeyBlock",
+             "(keys.lo + kKeyBlock - 1) / kKeyBlock * kKeyBlock", (KERNELS,)),
     Mutation("values of the tile before", "src/cpu/float_tiles.inl",
              "has_keys_ = has_values_ = finite_known_ = false;",
              "has_keys_ = finite_known_ = false;", (KERNELS,)),
@@ -123,6 +125,35 @@ MUTATIONS = [
     Mutation("dropout ignores the diagonal", "src/cpu/softmax.h",
              "semantics::dropout_row(strip.query[w], s.band.shift,",
              "semantics::dropout_row(strip.query[w], 0,", (KERNELS, CONFORMANCE)),
+    # ---- few rows ----
+    Mutation("a part's sum not shrunk", "src/cpu/softmax.h",
+             "V::fma(V::load(part.sum + at), by, V::load(state->sum + at))",
+             "V::load(part.sum + at) + V::load(state->sum + at)", (FEW_ROWS,)),
+    Mutation("the sink in every part", "src/cpu/few_rows.inl",
+             "  for (std::int64_t x = 0; x < set.count(); ++x) clear_state(&set.strips()[x].state);\n",
+             "", (FEW_ROWS,)),
+    Mutation("last part not merged", "src/cpu/few_rows.inl",
+             "for (std::int64_t index = 0; index < count; ++index) merge_part(",
+             "for (std::int64_t index = 0; index + 1 < count; ++index) merge_part(", (FEW_ROWS,)),
+    Mutation("few rows beside many take their kernel", "src/cpu/few_rows.inl",
+             "if (s.len_q * a.problem.group_size > kSplitRows) {", "if (true) {", (PROPERTY,)),
+    Mutation("parts that are no whole tiles", "src/cpu/split.h",
+             "(share + tile_kv - 1) / tile_kv * tile_kv;", "share;", (("unit", "Split.*"), PROPERTY)),
+    Mutation("last elements of a key left out", "src/cpu/dot_tiles.inl",
+             "    if (d < dim) {\n", "    if (false) {\n", (FEW_ROWS,)),
+    Mutation("NaN in V behind a mask, few rows", "src/cpu/dot_tiles.inl",
+             "sum[r][v] = kSelect ? ScalarTerm<V>::add_visible(", "sum[r][v] = false ? ScalarTerm<V>::add_visible(",
+             (PROPERTY, CONFORMANCE)),
+    Mutation("old output of few rows not rescaled", "src/cpu/dot_tiles.inl",
+             "if (carry[w] == T(1)) continue;", "continue;", (FEW_ROWS,)),
+    Mutation("a block's spare row written", "src/cpu/dot_tiles.inl",
+             "if (r < at.rows) V::store(", "V::store(", (FEW_ROWS, PROPERTY)),
+    Mutation("negative scale taken as positive, few rows", "src/cpu/dot_tiles.inl",
+             "V::store(q + w * step + d, negate ? -x : x);", "V::store(q + w * step + d, x);",
+             (KERNELS, CONFORMANCE)),
+    Mutation("heads of a task share K", "src/cpu/dot_tiles.inl",
+             "keys_ = row_address(p_.k, b_, head_kv, 0);", "keys_ = row_address(p_.k, b_, 0, 0);",
+             (KERNELS, PROPERTY)),
     # ---- the flow ----
     Mutation("field left out of the field list", "include/regard/params.h",
              '  f("window_left", p.window_left);\n', "", (CASES, DECISION)),

@@ -25,8 +25,8 @@ void run_slot(void* opaque, int slot) {
   }
 }
 
-/// Products of one slot: some 10 microseconds, a few times what it takes to wake a thread.
-constexpr std::int64_t kLeastProducts = 1 << 18;
+/// Products of one slot: some 5 microseconds, what it takes to wake a thread.
+constexpr std::int64_t kLeastProducts = 1 << 17;
 
 }  // namespace
 
@@ -54,8 +54,9 @@ void run_tasks(const TaskLoop& loop, std::int32_t slots, const Launch& launch) {
   }
 }
 
-std::int32_t plan_slots(const Env& env, std::int64_t tasks) noexcept {
-  const std::int64_t most = std::max<std::int64_t>(env.concurrency, 1);
+std::int32_t plan_slots(const Env& env, const AttentionParams& params,
+                        std::int64_t tasks) noexcept {
+  const std::int32_t most = useful_slots(params, std::max(env.concurrency, 1));
   return static_cast<std::int32_t>(std::clamp<std::int64_t>(tasks, 1, most));
 }
 

@@ -20,11 +20,12 @@ struct TaskLoop {
 /// Runs every task once on at most `slots` slots of the launch; whoever is free takes the next one.
 void run_tasks(const TaskLoop& loop, std::int32_t slots, const Launch& launch);
 
-/// Slots that a plan states: env's, but not more than there are tasks at the key's extents.
-std::int32_t plan_slots(const Env& env, std::int64_t tasks) noexcept;
-
 /// Slots that a call is worth waking, at most `slots`: a small one is over before they are up.
 std::int32_t useful_slots(const AttentionParams& params, std::int32_t slots) noexcept;
+
+/// Slots that a plan states: env's, but not more than are useful or have tasks at the key's
+/// extents.
+std::int32_t plan_slots(const Env& env, const AttentionParams& params, std::int64_t tasks) noexcept;
 
 /// Rows of one (b, kv head): queries times the heads of a group; saturating.
 std::int64_t rows_per_head(const AttentionParams& params) noexcept;

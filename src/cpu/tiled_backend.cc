@@ -103,9 +103,9 @@ std::int64_t TiledBackend::max_strips(const AttentionParams& params,
 std::int32_t TiledBackend::slots(const AttentionKey& key, const Env& env) const noexcept {
   const AttentionParams& params = key.params();
   const Shape shape = shape_of(params, env.isa, 1);
-  if (!shape.is_few) return plan_slots(env, count_tasks(params, shape.kernel->width));
+  if (!shape.is_few) return plan_slots(env, params, count_tasks(params, shape.kernel->width));
   const std::int64_t heads = saturating_mul(params.batch, params.num_heads_kv);
-  return plan_slots(env, saturating_mul(heads, shape.parts));
+  return plan_slots(env, params, saturating_mul(heads, shape.parts));
 }
 
 /// Fills args but for the problem; returns a slot's bytes, saturating.

@@ -226,7 +226,7 @@ TEST(Executors, TheLaunchsComesFirstThenTheInjectedOne) {
   Context context(described_env());
   SerialExecutor injected, launched;
   context.set_executor(&injected);
-  SmallCall call;
+  SmallCall call(130, 16);  // worth two threads
   ASSERT_TRUE(attention(context, call.request).ok());
   EXPECT_EQ(injected.runs, 1);
   Launch launch;
@@ -239,6 +239,16 @@ TEST(Executors, TheLaunchsComesFirstThenTheInjectedOne) {
   EXPECT_EQ(injected.runs, 1);
 }
 
+TEST(Executors, ACallThatIsOverSoonerWakesNobody) {
+  Context context(described_env());
+  SerialExecutor injected;
+  context.set_executor(&injected);
+  SmallCall call;
+  EXPECT_EQ(plan_for(context, call.request).kernel().slots, 1);
+  ASSERT_TRUE(attention(context, call.request).ok());
+  EXPECT_EQ(injected.runs, 0);
+}
+
 class ThrowingExecutor : public Executor {
  public:
   void run(int, Task, void*) override { throw std::runtime_error("no threads today"); }
@@ -248,7 +258,7 @@ TEST(Executors, AnExceptionBecomesAStatus) {
   Context context(described_env());
   ThrowingExecutor executor;
   context.set_executor(&executor);
-  SmallCall call;
+  SmallCall call(130, 16);  // worth two threads
   const Status status = attention(context, call.request);
   EXPECT_EQ(status.code(), StatusCode::kInternal);
   EXPECT_NE(status.message().find("no threads today"), std::string::npos);

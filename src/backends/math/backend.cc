@@ -95,7 +95,8 @@ class MathBackend final : public Backend {
     cpu::make_problem(params, buffers, &args.problem);
     args.grid = cpu::make_grid(params, strips * kernel.width);
     const std::int64_t tasks = cpu::count_tasks(params, strips * kernel.width);
-    cpu::run_tasks({kernel.forward, &args, tasks, slot_bytes}, plan.slots, launch);
+    const std::int32_t slots = cpu::useful_slots(params, plan.slots);
+    cpu::run_tasks({kernel.forward, &args, tasks, slot_bytes}, slots, launch);
     return Status();
   }
 
@@ -103,7 +104,7 @@ class MathBackend final : public Backend {
   /// One strip a task is the finest that execute divides a key's rows.
   static std::int32_t slots(const AttentionKey& key, const Env& env) noexcept {
     const std::int64_t width = kernel_of(key.params(), cpu::kernel_isa(env.isa)).width;
-    return cpu::plan_slots(env, cpu::count_tasks(key.params(), width));
+    return cpu::plan_slots(env, key.params(), cpu::count_tasks(key.params(), width));
   }
 
   BackendInfo info_ = make_info();
