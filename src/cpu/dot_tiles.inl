@@ -164,9 +164,6 @@ class DotTiles {
   }
 
  private:
-  /// Rows of V that are in the L1 while the rows of a strip take their turns.
-  static constexpr std::int64_t kValueRows = 16;
-
   /// Elements [d, d + kLanes) of a row of `dim`; what lies past its end is 0, and not read.
   template <Element kType>
   REGARD_KERNEL_FN typename V::Vec load_at(const char* row, std::int64_t d, std::int64_t dim) {
@@ -199,8 +196,9 @@ class DotTiles {
                 decltype(size)::value < V::kLanes ? decltype(size)::value : V::kLanes;
             constexpr int kKeys = V::kLanes / kRows;
             for (std::int64_t x = 0; x < count; x += kKeys) {
-              dot_block<kType, kRows>(q + r * dot_row_size(p_.head_dim_qk), keys + x * key_bytes_,
-                                      count - x, to + (j + x) * V::kWidth + r);
+              dot_block<kType, kRows>(*this, q + r * dot_row_size(p_.head_dim_qk),
+                                      keys + x * key_bytes_, count - x,
+                                      to + (j + x) * V::kWidth + r);
             }
           });
     }
@@ -208,8 +206,8 @@ class DotTiles {
 
   /// kRows rows meet kLanes / kRows keys, of which `count` exist.
   template <Element kType, int kRows>
-  REGARD_KERNEL_FN void dot_block_at(const DotTiles& self, const T* q, const char* keys,
-                                     std::int64_t count, T* to) {
+  REGARD_KERNEL_FN void dot_block(const DotTiles& self, const T* q, const char* keys,
+                                  std::int64_t count, T* to) {
     constexpr int kKeys = V::kLanes / kRows;
     const std::int64_t dim = self.p_.head_dim_qk;
     const std::int64_t step = dot_row_size(dim);
@@ -246,11 +244,8 @@ class DotTiles {
       __builtin_memcpy(to + i * V::kWidth, total + i * kRows, kRows * sizeof(T));
     }
   }
-  template <Element kType, int kRows>
-  void dot_block(const T* q, const char* keys, std::int64_t count, T* to) const {
-    dot_block_at<kType, kRows>(*this, q, keys, count, to);
-  }
 
+  /// The rows of the tile's V are in the L1 while the rows of the strip take their turns.
   template <Element kType, bool kSelect>
   void add_values(std::int64_t rows, const T* probs, Tile part, const T* carry, T* out) const {
     const std::int64_t step = Out::row_size(p_);
@@ -262,20 +257,16 @@ class DotTiles {
       }
     }
     const std::int64_t bytes = p_.head_dim_qk * element_bytes(p_.k.type);
-    for (std::int64_t j = 0; j < part.size; j += kValueRows) {
-      const std::int64_t count = part.size - j < kValueRows ? part.size - j : kValueRows;
-      const std::int64_t next = tile_.begin + tile_.size + (part.begin - tile_.begin) + j;
-      for (std::int64_t x = next; x < next + count && x < p_.seqlen_kv; ++x) {
-        prefetch(keys_, key_bytes_, x, bytes);
-      }
-      const char* const values = values_ + (part.begin + j) * value_bytes_;
-      const T* const weights = probs + j * V::kWidth;
-      for_row_blocks(
-          rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
-            add_rows_of<kType, decltype(size)::value, kSelect>(values, weights + r, count,
-                                                               out + r * step, rows - r);
-          });
+    const std::int64_t next = part.begin + tile_.size;
+    for (std::int64_t x = next; x < next + part.size && x < p_.seqlen_kv; ++x) {
+      prefetch(keys_, key_bytes_, x, bytes);
     }
+    const char* const values = values_ + part.begin * value_bytes_;
+    for_row_blocks(
+        rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
+          add_rows_of<kType, decltype(size)::value, kSelect>(values, probs + r, part.size,
+                                                             out + r * step, rows - r);
+        });
   }
 
   /// kRows rows of out grow by `count` rows of V.
