@@ -121,7 +121,7 @@ MUTATIONS = [
     Mutation("lanes' dropout draws in the wrong half", "src/cpu/softmax.h",
              "(words[x >> 1] >> (16 * (x & 1)))", "(words[x >> 1] >> (16 * (~x & 1)))", (KERNELS,)),
     Mutation("dropout does not scale up", "src/cpu/strip.h",
-             "return strip.state.sum[w] * keep;", "return strip.state.sum[w];", (KERNELS,)),
+             "const T sum = strip.state.sum[w] * keep;", "const T sum = strip.state.sum[w];", (KERNELS,)),
     Mutation("dropout ignores the diagonal", "src/cpu/softmax.h",
              "semantics::dropout_row(strip.query[w], s.band.shift,",
              "semantics::dropout_row(strip.query[w], 0,", (KERNELS, CONFORMANCE)),

@@ -16,10 +16,8 @@ struct ColumnsOut {
     return padded_head_dim(p.head_dim_v) * V::kWidth;
   }
 
-  static void clear(const Problem& p, const Strip<V>& strip, T* out) {
-    for (std::int64_t y = 0; y < size(p); y += V::kWidth) {
-      for (int v = 0; v < strip.vectors; ++v) V::store(out + y + v * V::kLanes, V::set(0));
-    }
+  static void clear(const Problem& p, const Strip<V>&, T* out) {
+    for (std::int64_t x = 0; x < size(p); x += V::kLanes) V::store(out + x, V::set(0));
   }
 
   /// out = out * carry + part * shrink, row by row.
@@ -35,15 +33,15 @@ struct ColumnsOut {
     }
   }
 
-  /// Divides by the row sums and writes the rows; `out` is used up.
+  /// Takes each row's share and writes it; `out` is used up.
   static void write(const Problem& p, const Strip<V>& strip, T* out) {
-    alignas(64) T divisor[V::kWidth];
-    for (int w = 0; w < lanes_of(strip); ++w) divisor[w] = divisor_of(p, strip, w);
+    alignas(64) T share[V::kWidth];
+    for (int w = 0; w < lanes_of(strip); ++w) share[w] = share_of(p, strip, w);
     for (int v = 0; v < strip.vectors; ++v) {
-      const auto by = V::load(divisor + v * V::kLanes);
+      const auto by = V::load(share + v * V::kLanes);
       for (std::int64_t d = 0; d < p.head_dim_v; ++d) {
         T* const at = out + d * V::kWidth + v * V::kLanes;
-        V::store(at, V::select(by == V::set(T(0)), V::set(T(0)), V::load(at) / by));
+        V::store(at, V::load(at) * by);
       }
       char* rows[V::kLanes];
       const int count = lane_rows(p.out, strip, v * V::kLanes, rows);

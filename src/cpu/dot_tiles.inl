@@ -41,14 +41,12 @@ struct RowsOut {
   static void write(const Problem& p, const Strip<V>& strip, T* out) {
     const std::int64_t bytes = element_bytes(p.out.type);
     for (int w = 0; w < strip.rows; ++w) {
-      const T divisor = divisor_of(p, strip, w);
-      const auto by = V::set(divisor);
+      const auto share = V::set(share_of(p, strip, w));
       T* const from = out + w * row_size(p);
       char* const to = row_address(p.out, strip.b, strip.head[w], strip.query[w]);
       std::int64_t d = 0;
       for (; d < row_size(p); d += V::kLanes) {
-        const auto x = V::load(from + d);
-        const auto value = divisor == T(0) ? V::set(T(0)) : x / by;
+        const auto value = V::load(from + d) * share;
         if (d + V::kLanes <= p.head_dim_v) {
           store_vector<V>(p.out.type, to + d * bytes, value);
         } else {

@@ -211,13 +211,15 @@ static bool all_finite(ProductInput<typename V::Scalar> a, std::int64_t rows, st
   return tail == T(0);
 }
 
-/// What a row's output is divided by; 0 for a row with neither key nor sink (otherwise the largest
-/// term alone is 1), whose output is 0. NaN sums stay NaN.
+/// What a row's sum of weighted values is multiplied by: 1 over the sum of its weights, and over
+/// the share that dropout keeps. 0 for a row with neither key nor sink (otherwise the largest term
+/// alone is 1), whose sum of values is 0. NaN sums stay NaN.
 template <class V>
-REGARD_KERNEL_FN typename V::Scalar divisor_of(const Problem& p, const Strip<V>& strip, int w) {
+REGARD_KERNEL_FN typename V::Scalar share_of(const Problem& p, const Strip<V>& strip, int w) {
   using T = typename V::Scalar;
   const T keep = p.dropout.threshold != 0 ? static_cast<T>(p.dropout.threshold) / T(65536) : T(1);
-  return strip.state.sum[w] * keep;
+  const T sum = strip.state.sum[w] * keep;
+  return sum == T(0) ? T(0) : T(1) / sum;
 }
 
 template <class V>
