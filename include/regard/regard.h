@@ -4,13 +4,13 @@
 //
 // Structs    A struct with struct_size grows at its end in later versions. Zero it and set
 //            struct_size to its sizeof: zero and null mean the default everywhere else.
-// Errors     Functions throw, print and exit never. One that fails returns its code and sets
+// Errors     No function throws, prints or exits. One that fails returns its code and sets
 //            regard_last_error() of this thread. A null argument is refused where nothing else is
 //            said.
 // Texts      Where a function has (buffer, capacity, needed), it writes a text with its final zero
 //            and stores its bytes, the zero included, to needed, which may be null. A null buffer
 //            with capacity 0 asks for needed alone; a buffer that is too small is refused.
-// Threads    Every function may be called from any thread, also on one handle at a time; a handle
+// Threads    Every function may be called from any thread, several at once on one handle; a handle
 //            is destroyed when no call uses it.
 
 #include <stddef.h>
