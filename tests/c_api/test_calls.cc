@@ -171,7 +171,6 @@ TEST(CExecutor, OfALaunchAndOfAContext) {
 
 TEST(CExecutor, MayBeReplacedWhileCallsRun) {
   const ContextHandle context = make_c_context();
-  CountingCallback unused;
   const auto serial = [](void*, int32_t slots, regard_task task, void* state) {
     for (int32_t slot = 0; slot < slots; ++slot) task(state, slot);
   };
