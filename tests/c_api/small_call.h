@@ -32,10 +32,15 @@ inline PlanHandle make_c_plan(regard_context* context, const regard_request* req
   return PlanHandle(plan);
 }
 
-/// A causal problem [2,4,8,16] as a C caller writes it; values differ by position.
+/// A causal problem [2,4,seqlen,16] as a C caller writes it; values differ by position.
 struct SmallCall {
-  SmallCall() : q(kElements), k(kElements), v(kElements), out(kElements, 7.0f) {
-    for (std::size_t i = 0; i < kElements; ++i) {
+  explicit SmallCall(std::int64_t seqlen = 8)
+      : q(static_cast<std::size_t>(2 * 4 * seqlen * 16)),
+        k(q.size()),
+        v(q.size()),
+        out(q.size(), 7.0f),
+        shape{2, 4, seqlen, 16} {
+    for (std::size_t i = 0; i < q.size(); ++i) {
       q[i] = static_cast<float>(i % 7) * 0.25f;
       k[i] = static_cast<float>(i % 5) * 0.5f;
       v[i] = static_cast<float>(i % 11);
@@ -49,13 +54,14 @@ struct SmallCall {
   SmallCall(const SmallCall&) = delete;
   SmallCall& operator=(const SmallCall&) = delete;
 
-  /// The same in C++, with `output` as out.
+  /// The same in C++, with `output`, resized, as out.
   AttentionRequest cxx(std::vector<float>& output) const {
     AttentionRequest same;
-    same.q = make_view(q.data(), Dtype::kF32, {2, 4, 8, 16});
-    same.k = make_view(k.data(), Dtype::kF32, {2, 4, 8, 16});
-    same.v = make_view(v.data(), Dtype::kF32, {2, 4, 8, 16});
-    same.out = make_view(output.data(), Dtype::kF32, {2, 4, 8, 16});
+    output.resize(out.size());
+    same.q = make_view(q.data(), Dtype::kF32, {2, 4, shape[2], 16});
+    same.k = make_view(k.data(), Dtype::kF32, {2, 4, shape[2], 16});
+    same.v = make_view(v.data(), Dtype::kF32, {2, 4, shape[2], 16});
+    same.out = make_view(output.data(), Dtype::kF32, {2, 4, shape[2], 16});
     same.options.is_causal = true;
     return same;
   }
@@ -66,9 +72,8 @@ struct SmallCall {
     return true;
   }
 
-  static constexpr std::size_t kElements = 2 * 4 * 8 * 16;
   std::vector<float> q, k, v, out;
-  std::int64_t shape[4] = {2, 4, 8, 16};
+  std::int64_t shape[4];
   regard_tensor tensors[4] = {
       regard_make_tensor(q.data(), {REGARD_DTYPE_FLOAT, 32, 1}, 4, shape),
       regard_make_tensor(k.data(), {REGARD_DTYPE_FLOAT, 32, 1}, 4, shape),

@@ -13,6 +13,9 @@
 namespace regard::test {
 namespace {
 
+// Enough work that no backend keeps it to the calling thread.
+constexpr std::int64_t kManyRows = 256;
+
 // Counts what it is asked and runs slots in descending order.
 struct CountingCallback {
   static void run(void* user, int32_t slots, regard_task task, void* state) {
@@ -78,7 +81,7 @@ TEST(CAttention, APolicyChoosesTheBackend) {
 TEST(CAttention, ACachedCallAllocatesWhatTheCxxCallDoes) {
   const ContextHandle context = make_c_context();
   SmallCall call;
-  std::vector<float> out(SmallCall::kElements);
+  std::vector<float> out;
   const AttentionRequest cxx = call.cxx(out);
   Context cxx_context;
   for (int n = 0; n < 3; ++n) {  // plans, starts threads, leases
@@ -145,9 +148,9 @@ TEST(CExecute, APlanMadeOfACaseFits) {
 
 TEST(CExecutor, OfALaunchAndOfAContext) {
   const ContextHandle context = make_c_context();
-  SmallCall own, launched, injected;
+  SmallCall own(kManyRows), launched(kManyRows), injected(kManyRows);
   regard_policy policy = regard_policy_default();
-  policy.only = "math";  // runs its tasks on the executor whatever their number
+  policy.only = "math";
   ASSERT_EQ(regard_attention(context.get(), &own.request, &policy, nullptr), REGARD_STATUS_OK);
 
   CountingCallback first, second;
@@ -175,7 +178,7 @@ TEST(CExecutor, MayBeReplacedWhileCallsRun) {
     for (int32_t slot = 0; slot < slots; ++slot) task(state, slot);
   };
   std::thread caller([&] {
-    SmallCall call;
+    SmallCall call(64);
     for (int n = 0; n < 500; ++n) {
       ASSERT_EQ(regard_attention(context.get(), &call.request, nullptr, nullptr), REGARD_STATUS_OK);
     }
@@ -190,7 +193,7 @@ TEST(CExecutor, MayBeReplacedWhileCallsRun) {
 }
 
 TEST(CPlan, OutlivesItsContextAndItsExecutor) {
-  SmallCall call;
+  SmallCall call(kManyRows);
   CountingCallback callback;
   PlanHandle plan;
   {

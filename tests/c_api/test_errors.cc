@@ -169,7 +169,7 @@ TEST(CErrors, ExecutorsNeedAFunction) {
 
 TEST(CErrors, WhatAnExecutorThrowsIsAFailure) {
   const ContextHandle context = make_c_context();
-  SmallCall call;
+  SmallCall call(256);  // enough work for an executor
   regard_policy policy = regard_policy_default();
   policy.only = "math";
   regard_launch launch = regard_launch_default();

@@ -46,7 +46,7 @@ TEST(CExplain, WritesTheCxxJson) {
   const ContextHandle context = make_c_context();
   Context cxx_context;
   SmallCall call;
-  std::vector<float> out(SmallCall::kElements);
+  std::vector<float> out;
   const AttentionParams params = describe(call.cxx(out)).value();
   regard_policy c_policy = regard_policy_default();
   c_policy.deny = "flash";
@@ -93,7 +93,7 @@ TEST(CPlan, SaysWhatTheCxxPlanDoes) {
   const ContextHandle context = make_c_context();
   Context cxx_context;
   SmallCall call;
-  std::vector<float> out(SmallCall::kElements);
+  std::vector<float> out;
   const Plan expected = plan(cxx_context, describe(call.cxx(out)).value()).value();
   const PlanHandle made = make_c_plan(context.get(), &call.request);
   ASSERT_NE(made, nullptr) << regard_last_error();
