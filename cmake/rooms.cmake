@@ -14,7 +14,7 @@ function(regard_compile_options target)
   target_compile_options(${target} PRIVATE
     $<$<CXX_COMPILER_ID:GNU,Clang,AppleClang>:-Wall;-Wextra;-Wpedantic;-Wshadow;-ffp-contract=off>
     # GCC 12 sees overlaps in "literal" + std::string that are not there (its bug 105651).
-    $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>)
 endfunction()
 
 # What a fuzzer runs carries coverage counters and the sanitizers; optimised even in a quick build.

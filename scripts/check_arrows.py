@@ -9,12 +9,13 @@ import re
 import sys
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
-SUFFIXES = {".cc", ".h", ".inl", ".cuh", ".cu"}
+SUFFIXES = {".cc", ".c", ".h", ".inl", ".cuh", ".cu"}
 INCLUDE_DIRS = ("src", "include", "")  # where "a/b.h" is looked for, after the file's own folder
 
 INTRINSICS = re.compile(r"^([a-z0-9]*mmintrin|immintrin|x86intrin|x86gprintrin|arm_[a-z0-9]+)\.h$")
 KERNEL_MAY_INCLUDE = {"cstddef", "cstdint"}  # and the intrinsics
 C_HEADERS = {"stddef.h", "stdint.h"}  # what the C ABI's header needs
+C_ABI = {"include/regard/regard.h", "include/regard/export.h", "include/regard/version.h"}
 
 # Rooms that a room may include; a room is a top folder, or src/<folder>.
 APART = {"python", "tools", "tests", "bench", "examples", "oracle", "conformance"}
@@ -24,6 +25,7 @@ FORBIDDEN = {
     "src/platform": {"src/cpu", "src/backends"},
     "src/core": {"src/backends"},
     "src/cpu": {"src/backends"},
+    "src/c_api": {"src"},  # over the public headers alone
     "oracle": {"src", "python", "tools", "tests", "bench", "examples", "conformance"},
     "conformance": {"src", "python", "tools", "tests", "bench", "examples"},
     "tools": {"src", "python", "tests", "bench", "examples"},
@@ -95,9 +97,11 @@ def room_findings(path, text, target):
     top = room.split("/")[0]
     if source == "include" and top != "include":
         yield f"include -> {top}"
+    elif path in C_ABI and target not in C_ABI:
+        yield "the C ABI's header -> C++"
     elif source.startswith("src") and top in APART:
         yield f"src -> {top}"
-    elif {room, top} & FORBIDDEN.get(source, set()):
+    elif room != source and ({room, top} & FORBIDDEN.get(source, set()) or room == "src/c_api"):
         yield f"{source} -> {room}"
     backend = backend_of(target)
     if backend and source.startswith("src") and path != "src/backends/backend_list.cc":

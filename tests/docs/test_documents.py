@@ -113,10 +113,28 @@ class Code(unittest.TestCase):
             ran = run([str(program)], env=clean_environment())
             self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
 
+    def compile_and_run_c(self, source):
+        """As a C program does: C99, then linked with the C++ library."""
+        flags = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Wshadow", "-Werror"]
+        with tempfile.TemporaryDirectory() as folder:
+            file, object_, program = (pathlib.Path(folder, f"a{end}") for end in (".c", ".o", ""))
+            file.write_text(source)
+            compiled = run([os.environ.get("CC", "cc"), *flags, "-DREGARD_STATIC_DEFINE",
+                            f"-I{ROOT}/include", "-c", str(file), "-o", str(object_)])
+            self.assertEqual(compiled.returncode, 0, compiled.stderr)
+            linked = run([os.environ.get("CXX", "c++"), *cache_variable("CMAKE_CXX_FLAGS").split(),
+                          str(object_), str(BUILD / "src/libregard.a"), "-o", str(program),
+                          "-pthread"])
+            self.assertEqual(linked.returncode, 0, linked.stderr)
+            ran = run([str(program)], env=clean_environment())
+            self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+
     def test_every_block_says_what_it_is(self):
         for block in all_blocks("cpp"):
             self.assertTrue(block.mark.startswith(CPP_MARKS),
                             f"{block}: expected a docs-test comment above it")
+        for block in all_blocks("c"):
+            self.assertEqual(block.mark, "program", f"{block}: expected a docs-test comment above it")
 
     def test_programs_run(self):
         programs = [b for b in all_blocks("cpp") if b.mark == "program"]
@@ -124,6 +142,13 @@ class Code(unittest.TestCase):
         for n, block in enumerate(programs):
             with self.subTest(block=str(block)):
                 self.compile_and_run(block.text, f"program_{n}")
+
+    def test_c_programs_run(self):
+        programs = all_blocks("c")
+        self.assertGreaterEqual(len(programs), 2)
+        for block in programs:
+            with self.subTest(block=str(block)):
+                self.compile_and_run_c(block.text)
 
     def test_snippets_run(self):
         snippets = [b for b in all_blocks("cpp") if b.mark == "snippet"]

@@ -86,10 +86,15 @@ def main():
             run(HERE / "pkg_config/build.sh", folder / "consumer",
                 env={**os.environ, "PKG_CONFIG_PATH": str(pc.parent)})
             expect_output(folder / "consumer")
+            expect_output(folder / "consumer_c")
             return
         cmake_build(HERE / "find_package", folder / "build", f"-DCMAKE_PREFIX_PATH={prefix}")
         expect_output(folder / "build/consumer")
+        expect_output(folder / "build/c_consumer")
         run(folder / "build/custom_backend")
+        if given.what == "find_package_shared":
+            (library,) = prefix.rglob("libregard.so")
+            run(sys.executable, "-B", given.source / "examples/ctypes_attention.py", library)
 
 
 if __name__ == "__main__":

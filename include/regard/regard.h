@@ -1,0 +1,303 @@
+#pragma once
+
+// The C ABI: C99, and valid C++. docs/c_api.md is its guide.
+//
+// Structs    A struct with struct_size grows at its end in later versions. Zero it and set
+//            struct_size to its sizeof: zero and null mean the default everywhere else.
+// Errors     No function throws, prints or exits. One that fails returns its code and sets
+//            regard_last_error() of this thread. A null argument is refused where nothing else is
+//            said.
+// Texts      Where a function has (buffer, capacity, needed), it writes a text with its final zero
+//            and stores its bytes, the zero included, to needed, which may be null. A null buffer
+//            with capacity 0 asks for needed alone; a buffer that is too small is refused.
+// Threads    Every function may be called from any thread, several at once on one handle; a handle
+//            is destroyed when no call uses it.
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "regard/export.h"
+#include "regard/version.h"
+
+// A C enum is as wide as an int; in C++ that must be said.
+#if defined(__cplusplus)
+#define REGARD_INT32_ENUM : int32_t
+#define REGARD_ZEROED \
+  {}
+extern "C" {
+#else
+#define REGARD_INT32_ENUM
+#define REGARD_ZEROED \
+  { 0 }
+#endif
+
+typedef enum regard_status REGARD_INT32_ENUM {
+  REGARD_STATUS_OK = 0,
+  REGARD_STATUS_INVALID_ARGUMENT = 1,    // the caller's words are wrong
+  REGARD_STATUS_OVERFLOW = 2,            // a size or stride product does not fit 64 bits
+  REGARD_STATUS_NO_BACKEND = 3,          // nothing can run it; regard_explain() has the reasons
+  REGARD_STATUS_WORKSPACE = 4,           // the workspace is too small, misaligned or not to be had
+  REGARD_STATUS_REFUSED_AT_PLAN = 5,     // a backend's library refused what its record allows
+  REGARD_STATUS_NOT_FOUND = 6,           // an unknown name
+  REGARD_STATUS_CONFORMANCE_FAILED = 7,  // a backend failed the suite it was registered with
+  REGARD_STATUS_INTERNAL = 8             // a defect of regard's own, or no memory
+} regard_status;
+
+// DLPack's numbers.
+typedef enum regard_device_type REGARD_INT32_ENUM {
+  REGARD_DEVICE_CPU = 1,
+  REGARD_DEVICE_CUDA = 2
+} regard_device_type;
+
+typedef enum regard_dtype_code REGARD_INT32_ENUM {
+  REGARD_DTYPE_INT = 0,
+  REGARD_DTYPE_UINT = 1,
+  REGARD_DTYPE_FLOAT = 2,
+  REGARD_DTYPE_BFLOAT = 4,
+  REGARD_DTYPE_BOOL = 6,
+  REGARD_DTYPE_FLOAT8_E4M3FN = 10,
+  REGARD_DTYPE_FLOAT8_E5M2 = 12
+} regard_dtype_code;
+
+typedef struct regard_device {
+  regard_device_type device_type;
+  int32_t device_id;
+} regard_device;
+
+/// {REGARD_DTYPE_FLOAT, 32, 1} is f32, {REGARD_DTYPE_BFLOAT, 16, 1} bf16; lanes are 1.
+typedef struct regard_dtype {
+  uint8_t code;  // a regard_dtype_code
+  uint8_t bits;
+  uint16_t lanes;
+} regard_dtype;
+
+/// Memory that somebody else owns, laid out as DLPack's DLTensor: a pointer to one may be cast.
+typedef struct regard_tensor {
+  void* data;  // inputs are only read
+  regard_device device;
+  int32_t ndim;  // 1 to 4
+  regard_dtype dtype;
+  const int64_t* shape;
+  const int64_t* strides;  // in elements; null: dense, row-major
+  uint64_t byte_offset;    // added to data
+} regard_tensor;
+
+/// A dense, row-major tensor in the memory of this machine. `shape` is kept, not copied.
+static inline regard_tensor regard_make_tensor(const void* data, regard_dtype dtype, int32_t ndim,
+                                               const int64_t* shape) {
+  regard_tensor tensor = REGARD_ZEROED;
+  tensor.data = (void*)data;
+  tensor.device.device_type = REGARD_DEVICE_CPU;
+  tensor.ndim = ndim;
+  tensor.dtype = dtype;
+  tensor.shape = shape;
+  return tensor;
+}
+
+typedef enum regard_diagonal REGARD_INT32_ENUM {
+  REGARD_DIAGONAL_UNNAMED = 0,
+  REGARD_DIAGONAL_TOP_LEFT = 1,
+  REGARD_DIAGONAL_BOTTOM_RIGHT = 2,
+  REGARD_DIAGONAL_OFFSET = 3  // by diagonal_offset or diagonal_offsets
+} regard_diagonal;
+
+typedef enum regard_scores_kind REGARD_INT32_ENUM {
+  REGARD_SCORES_NONE = 0,
+  REGARD_SCORES_SCALED = 1,
+  REGARD_SCORES_EDITED = 2,
+  REGARD_SCORES_PROBS = 3
+} regard_scores_kind;
+
+/// A problem with its tensors; docs/semantics.md says what every field means. q, k, v and out must
+/// be given, every other pointer may be null. What is pointed to is read during the call only.
+typedef struct regard_request {
+  size_t struct_size;
+  const regard_tensor* q;                 // [B,Hq,Sq,Dqk]
+  const regard_tensor* k;                 // [B,Hkv,Skv,Dqk]
+  const regard_tensor* v;                 // [B,Hkv,Skv,Dv]
+  const regard_tensor* out;               // output [B,Hq,Sq,Dv]
+  const regard_tensor* lse;               // output, f32 (f64 for f64) [B,Hq,Sq], natural log
+  const regard_tensor* saved_stats;       // output, f32 (f64 for f64) [B,Hq,Sq,2]
+  const regard_tensor* scores_out;        // output, f32 (f64 for f64) [B,Hq,Sq,Skv]
+  const regard_tensor* attn_mask;         // bool or u8 [1|B,1|Hq,1|Sq,1|Skv], true = may attend
+  const regard_tensor* attn_bias;         // f32, f64 or q's dtype [1|B,1|Hq,1|Sq,1|Skv]
+  const regard_tensor* alibi_slopes;      // f32 [Hq] or [B,Hq]
+  const regard_tensor* sinks;             // f32 [Hq]
+  const regard_tensor* segment_ids_q;     // i32 [B,Sq]
+  const regard_tensor* segment_ids_kv;    // i32 [B,Skv]
+  const regard_tensor* seqlens_q;         // i32 [B]
+  const regard_tensor* seqlens_kv;        // i32 [B]
+  const regard_tensor* diagonal_offsets;  // i64 [B]
+  // Refused by backends that do not claim them: by all of this version.
+  const regard_tensor* cu_seqlens_q;   // i32 [B+1]
+  const regard_tensor* cu_seqlens_kv;  // i32 [B+1]
+  const regard_tensor* page_table;     // i32 [B,pages]
+  const regard_tensor* block_mask;
+  const regard_tensor* k_new;
+  const regard_tensor* v_new;
+  const regard_tensor* rotary_cos;
+  const regard_tensor* rotary_sin;
+  const regard_tensor* cache_batch_idx;
+  const regard_tensor* descale_q;
+  const regard_tensor* descale_k;
+  const regard_tensor* descale_v;
+  // Scalars that may change each step.
+  int64_t diagonal_offset;  // for REGARD_DIAGONAL_OFFSET without diagonal_offsets
+  uint64_t rng_seed;        // of dropout
+  uint64_t rng_offset;
+  // Options: what decides. regard_execute() takes those of its plan instead.
+  const double* softmax_scale;  // null: 1/sqrt(Dqk)
+  const int64_t* window_left;   // null or -1: unlimited
+  const int64_t* window_right;  // null or -1: unlimited
+  double softcap;               // 0: none
+  double dropout_p;             // probability of dropping
+  int64_t page_size;
+  regard_diagonal diagonal;
+  regard_scores_kind scores_kind;  // what scores_out receives
+  int32_t is_causal;               // 0 or 1
+  int32_t needs_grad;              // 0 or 1; refused in this version
+} regard_request;
+
+/// What a caller allows and wants (docs/selection.md). A null field leaves the choice to the next
+/// source: the context, then the environment. Lists are backends' names with commas between.
+typedef struct regard_policy {
+  size_t struct_size;
+  const char* only;                    // nothing else may run: "flash,efficient"
+  const char* deny;                    // these may not run
+  const char* prefer;                  // an order; the rest follow in the built-in one
+  const char* require;                 // run_to_run, thread_count_invariant, batch_invariant, none
+  const char* on_fallback;             // allow, warn, error
+  const double* max_error;             // refuses backends with a larger error bound
+  const int64_t* max_workspace_bytes;  // refuses backends that need more
+  const int32_t* assume_finite;        // 1: no NaN or infinity lies behind a mask; 0
+} regard_policy;
+
+/// Does one slot's work of a call.
+typedef void (*regard_task)(void* state, int32_t slot);
+
+/// Threads of the caller's. run() calls task(state, slot) once for each slot in [0, slots), on any
+/// threads, in any order, and returns when all have returned. Never grows.
+typedef struct regard_executor {
+  void (*run)(void* user, int32_t slots, regard_task task, void* state);
+  void* user;
+} regard_executor;
+
+/// How to launch. A zeroed executor is the context's; a null workspace is leased from the context
+/// by regard_attention() and refused by regard_execute() where the plan needs one.
+typedef struct regard_launch {
+  size_t struct_size;
+  regard_executor executor;
+  void* stream;     // an opaque device stream
+  void* workspace;  // aligned to 64 bytes
+  size_t workspace_bytes;
+} regard_launch;
+
+static inline regard_request regard_request_default(void) {
+  regard_request request = REGARD_ZEROED;
+  request.struct_size = sizeof(request);
+  return request;
+}
+static inline regard_policy regard_policy_default(void) {
+  regard_policy policy = REGARD_ZEROED;
+  policy.struct_size = sizeof(policy);
+  return policy;
+}
+static inline regard_launch regard_launch_default(void) {
+  regard_launch launch = REGARD_ZEROED;
+  launch.struct_size = sizeof(launch);
+  return launch;
+}
+
+/// The version of the library that is linked, as REGARD_VERSION_NUMBER gives that of the header.
+REGARD_EXPORT int32_t regard_version_number(void);
+REGARD_EXPORT const char* regard_version(void);  // "0.1.0"
+
+/// "ok", "invalid_argument", ...; "?" for what is no status.
+REGARD_EXPORT const char* regard_status_name(regard_status status);
+
+/// What the last failed call of this thread said: "[function] what (value) and what was expected".
+/// Empty before the first; valid until the thread's next failure.
+REGARD_EXPORT const char* regard_last_error(void);
+
+/// Environment, policy, plan cache and threads: everything that outlives a call.
+typedef struct regard_context regard_context;
+
+REGARD_EXPORT regard_status regard_context_create(regard_context** context);
+/// Null is nothing to destroy, and the default context stays.
+REGARD_EXPORT void regard_context_destroy(regard_context* context);
+/// The process's own, shared with C++ callers; made at the first use. Null when that fails.
+REGARD_EXPORT regard_context* regard_default_context(void);
+
+/// For calls that start later; null restores the default. An executor's `user` is used until the
+/// context and every plan of it are destroyed.
+REGARD_EXPORT regard_status regard_context_set_policy(regard_context* context,
+                                                      const regard_policy* policy);
+REGARD_EXPORT regard_status regard_context_set_executor(regard_context* context,
+                                                        const regard_executor* executor);
+
+/// Checks a request and writes its problem without tensors: as the words of a case
+/// ("b1 hq8 hkv8 sq128 skv128 d64 f32 causal diag=tl"), or as JSON.
+REGARD_EXPORT regard_status regard_describe(const regard_request* request, char* buffer,
+                                            size_t capacity, size_t* needed);
+REGARD_EXPORT regard_status regard_describe_json(const regard_request* request, char* buffer,
+                                                 size_t capacity, size_t* needed);
+
+/// What would run, and every reason against every other backend, as one JSON object: for a request,
+/// or for the words of a case ("b1 hq8 sq128 d64"), which needs no tensors. `policy` may be null.
+REGARD_EXPORT regard_status regard_explain(regard_context* context, const regard_request* request,
+                                           const regard_policy* policy, char* buffer,
+                                           size_t capacity, size_t* needed);
+REGARD_EXPORT regard_status regard_explain_case(regard_context* context, const char* words,
+                                                const regard_policy* policy, char* buffer,
+                                                size_t capacity, size_t* needed);
+
+/// What will run and how: immutable, for any extents up to its own, and may outlive its context.
+typedef struct regard_plan regard_plan;
+
+/// `policy` may be null. *plan is null after a failure. The words of a case may not name another
+/// machine (isa=, device=smNN).
+REGARD_EXPORT regard_status regard_plan_create(regard_context* context,
+                                               const regard_request* request,
+                                               const regard_policy* policy, regard_plan** plan);
+REGARD_EXPORT regard_status regard_plan_create_case(regard_context* context, const char* words,
+                                                    const regard_policy* policy,
+                                                    regard_plan** plan);
+REGARD_EXPORT void regard_plan_destroy(regard_plan* plan);  // null is nothing to destroy
+
+/// "flash", "custom:mine", ...; as long as the plan lives. Null for a null plan.
+REGARD_EXPORT const char* regard_plan_backend(const regard_plan* plan);
+/// What regard_execute() needs at least, 64-byte aligned.
+REGARD_EXPORT regard_status regard_plan_workspace_bytes(const regard_plan* plan, size_t* bytes);
+/// One line for people.
+REGARD_EXPORT regard_status regard_plan_text(const regard_plan* plan, char* buffer, size_t capacity,
+                                             size_t* needed);
+/// The decision that led to the plan, as regard_explain() writes it.
+REGARD_EXPORT regard_status regard_plan_explain(const regard_plan* plan, char* buffer,
+                                                size_t capacity, size_t* needed);
+
+/// Checks the request's tensors against the plan, then computes; allocates nothing. `launch` may be
+/// null where the plan needs no workspace.
+REGARD_EXPORT regard_status regard_execute(const regard_plan* plan, const regard_request* request,
+                                           const regard_launch* launch);
+
+/// Describes, plans (from the context's cache) and executes. `policy` and `launch` may be null.
+REGARD_EXPORT regard_status regard_attention(regard_context* context, const regard_request* request,
+                                             const regard_policy* policy,
+                                             const regard_launch* launch);
+
+/// A partial result over some keys. Never grows.
+typedef struct regard_state {
+  const regard_tensor* out;  // [B,H,S,D]
+  const regard_tensor* lse;  // [B,H,S]
+} regard_state;
+
+/// Merges partial results over disjoint sets of keys, in their order, into out and lse (which may
+/// be null). out and lse may be those of a state.
+REGARD_EXPORT regard_status regard_merge_states(const regard_state* states, size_t count,
+                                                const regard_tensor* out, const regard_tensor* lse);
+
+#if defined(__cplusplus)
+}  // extern "C"
+#endif
+#undef REGARD_INT32_ENUM
+#undef REGARD_ZEROED

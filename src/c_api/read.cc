@@ -1,0 +1,211 @@
+#include "c_api/read.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "c_api/errors.h"
+#include "c_api/struct_size.h"
+
+namespace regard::c_api {
+namespace {
+
+// DLPack's DLTensor, version 1: a pointer to one may be cast.
+static_assert(sizeof(regard_dtype) == 4 && offsetof(regard_dtype, bits) == 1 &&
+              offsetof(regard_dtype, lanes) == 2);
+static_assert(sizeof(regard_device) == 8 && offsetof(regard_device, device_id) == 4);
+static_assert(sizeof(void*) != 8 ||
+              (sizeof(regard_tensor) == 48 && offsetof(regard_tensor, device) == 8 &&
+               offsetof(regard_tensor, ndim) == 16 && offsetof(regard_tensor, dtype) == 20 &&
+               offsetof(regard_tensor, shape) == 24 && offsetof(regard_tensor, strides) == 32 &&
+               offsetof(regard_tensor, byte_offset) == 40));
+
+constexpr unsigned packed(unsigned code, unsigned bits) { return code << 8 | bits; }
+
+std::optional<Dtype> dtype_of(const regard_dtype& dtype) noexcept {
+  if (dtype.lanes != 1) return std::nullopt;
+  switch (packed(dtype.code, dtype.bits)) {
+    case packed(REGARD_DTYPE_FLOAT, 64): return Dtype::kF64;
+    case packed(REGARD_DTYPE_FLOAT, 32): return Dtype::kF32;
+    case packed(REGARD_DTYPE_BFLOAT, 16): return Dtype::kBf16;
+    case packed(REGARD_DTYPE_FLOAT, 16): return Dtype::kF16;
+    case packed(REGARD_DTYPE_FLOAT8_E4M3FN, 8): return Dtype::kF8E4M3;
+    case packed(REGARD_DTYPE_FLOAT8_E5M2, 8): return Dtype::kF8E5M2;
+    case packed(REGARD_DTYPE_INT, 8): return Dtype::kI8;
+    case packed(REGARD_DTYPE_UINT, 8): return Dtype::kU8;
+    case packed(REGARD_DTYPE_BOOL, 8): return Dtype::kBool;
+    case packed(REGARD_DTYPE_INT, 32): return Dtype::kI32;
+    case packed(REGARD_DTYPE_INT, 64): return Dtype::kI64;
+    default: return std::nullopt;
+  }
+}
+
+[[gnu::cold, gnu::noinline]] Status bad_dtype(const char* where, const char* name,
+                                              const regard_dtype& dtype) {
+  return invalid(where, "dtype of " + std::string(name) + " (code " + std::to_string(dtype.code) +
+                            ", " + std::to_string(dtype.bits) + " bits, " +
+                            std::to_string(dtype.lanes) +
+                            " lanes) must be one that regard has, with 1 lane: float 64, 32, 16, "
+                            "bfloat 16, float8 e4m3fn or e5m2, int 8, 32, 64, uint 8 or bool 8");
+}
+
+// A value of the caller's that has a meaning from 0 to `last` only.
+Status check_choice(const char* where, const char* name, std::int32_t value, std::int32_t last) {
+  if (value >= 0 && value <= last) return {};
+  return invalid(where, std::string(name) + " (" + std::to_string(value) + ") must be 0.." +
+                            std::to_string(last));
+}
+
+// Shape and strides in one loop: two calls of memmove a tensor would take longer.
+void set_extents(const regard_tensor& given, TensorView* view) noexcept {
+  std::int64_t dense = 1;  // as in make_view it saturates, and describe names the size
+  for (int i = view->rank - 1; i >= 0; --i) {
+    const std::int64_t extent = given.shape[i];
+    view->shape[i] = extent;
+    view->strides[i] = given.strides != nullptr ? given.strides[i] : dense;
+    if (__builtin_mul_overflow(dense, std::max<std::int64_t>(extent, 1), &dense)) {
+      dense = INT64_MAX;
+    }
+  }
+}
+
+Status set_data(const char* where, const char* name, const regard_tensor& given, TensorView* view) {
+  const auto address = reinterpret_cast<std::uintptr_t>(given.data);
+  std::uintptr_t begin = 0;
+  if (__builtin_add_overflow(address, given.byte_offset, &begin)) {
+    return Status(StatusCode::kOverflow, "[" + std::string(where) + "] byte_offset of " + name +
+                                             " (" + std::to_string(given.byte_offset) +
+                                             ") must not lead past the address space");
+  }
+  view->data = given.data == nullptr ? nullptr : static_cast<char*>(given.data) + given.byte_offset;
+  return {};
+}
+
+struct Field {
+  const char* name;
+  const regard_tensor* regard_request::*given;
+  TensorView Buffers::*view;
+};
+constexpr Field kFields[] = {
+    {"q", &regard_request::q, &Buffers::q},
+    {"k", &regard_request::k, &Buffers::k},
+    {"v", &regard_request::v, &Buffers::v},
+    {"out", &regard_request::out, &Buffers::out},
+    {"lse", &regard_request::lse, &Buffers::lse},
+    {"saved_stats", &regard_request::saved_stats, &Buffers::saved_stats},
+    {"scores_out", &regard_request::scores_out, &Buffers::scores_out},
+    {"attn_mask", &regard_request::attn_mask, &Buffers::attn_mask},
+    {"attn_bias", &regard_request::attn_bias, &Buffers::attn_bias},
+    {"alibi_slopes", &regard_request::alibi_slopes, &Buffers::alibi_slopes},
+    {"sinks", &regard_request::sinks, &Buffers::sinks},
+    {"segment_ids_q", &regard_request::segment_ids_q, &Buffers::segment_ids_q},
+    {"segment_ids_kv", &regard_request::segment_ids_kv, &Buffers::segment_ids_kv},
+    {"seqlens_q", &regard_request::seqlens_q, &Buffers::seqlens_q},
+    {"seqlens_kv", &regard_request::seqlens_kv, &Buffers::seqlens_kv},
+    {"diagonal_offsets", &regard_request::diagonal_offsets, &Buffers::diagonal_offsets},
+    {"cu_seqlens_q", &regard_request::cu_seqlens_q, &Buffers::cu_seqlens_q},
+    {"cu_seqlens_kv", &regard_request::cu_seqlens_kv, &Buffers::cu_seqlens_kv},
+    {"page_table", &regard_request::page_table, &Buffers::page_table},
+    {"block_mask", &regard_request::block_mask, &Buffers::block_mask},
+    {"k_new", &regard_request::k_new, &Buffers::k_new},
+    {"v_new", &regard_request::v_new, &Buffers::v_new},
+    {"rotary_cos", &regard_request::rotary_cos, &Buffers::rotary_cos},
+    {"rotary_sin", &regard_request::rotary_sin, &Buffers::rotary_sin},
+    {"cache_batch_idx", &regard_request::cache_batch_idx, &Buffers::cache_batch_idx},
+    {"descale_q", &regard_request::descale_q, &Buffers::descale_q},
+    {"descale_k", &regard_request::descale_k, &Buffers::descale_k},
+    {"descale_v", &regard_request::descale_v, &Buffers::descale_v},
+};
+
+Status read_options(const char* where, const regard_request& given, AttentionOptions* options) {
+  if (Status s = check_choice(where, "is_causal", given.is_causal, 1); !s.ok()) return s;
+  if (Status s = check_choice(where, "needs_grad", given.needs_grad, 1); !s.ok()) return s;
+  if (Status s = check_choice(where, "diagonal", given.diagonal, REGARD_DIAGONAL_OFFSET); !s.ok()) {
+    return s;
+  }
+  if (Status s = check_choice(where, "scores_kind", given.scores_kind, REGARD_SCORES_PROBS);
+      !s.ok()) {
+    return s;
+  }
+  options->is_causal = given.is_causal != 0;
+  options->needs_grad = given.needs_grad != 0;
+  options->diagonal = static_cast<Diagonal>(given.diagonal);
+  options->scores_kind = static_cast<ScoresKind>(given.scores_kind);
+  if (given.window_left != nullptr) options->window_left = *given.window_left;
+  if (given.window_right != nullptr) options->window_right = *given.window_right;
+  if (given.softmax_scale != nullptr) options->softmax_scale = *given.softmax_scale;
+  options->softcap = given.softcap;
+  options->dropout_p = given.dropout_p;
+  options->page_size = given.page_size;
+  return {};
+}
+
+static_assert(REGARD_DIAGONAL_UNNAMED == static_cast<int>(Diagonal::kUnnamed) &&
+              REGARD_DIAGONAL_TOP_LEFT == static_cast<int>(Diagonal::kTopLeft) &&
+              REGARD_DIAGONAL_BOTTOM_RIGHT == static_cast<int>(Diagonal::kBottomRight) &&
+              REGARD_DIAGONAL_OFFSET == static_cast<int>(Diagonal::kOffset));
+static_assert(REGARD_SCORES_NONE == static_cast<int>(ScoresKind::kNone) &&
+              REGARD_SCORES_SCALED == static_cast<int>(ScoresKind::kScaled) &&
+              REGARD_SCORES_EDITED == static_cast<int>(ScoresKind::kEdited) &&
+              REGARD_SCORES_PROBS == static_cast<int>(ScoresKind::kProbs));
+
+}  // namespace
+
+Status read_tensor(const char* where, const char* name, const regard_tensor* given,
+                   TensorView* view) {
+  if (given == nullptr) return {};
+  const std::int32_t rank = given->ndim;
+  if (rank < 1 || rank > kMaxRank) {
+    return invalid(where, "ndim of " + std::string(name) + " (" + std::to_string(rank) +
+                              ") must be 1.." + std::to_string(kMaxRank));
+  }
+  if (given->shape == nullptr) {
+    return invalid(where, "shape of " + std::string(name) + " (null) must hold its " +
+                              std::to_string(rank) + " extents");
+  }
+  const std::optional<Dtype> dtype = dtype_of(given->dtype);
+  if (!dtype) return bad_dtype(where, name, given->dtype);
+  const regard_device_type device = given->device.device_type;
+  if (device != REGARD_DEVICE_CPU && device != REGARD_DEVICE_CUDA) {
+    return invalid(where, "device_type of " + std::string(name) + " (" + std::to_string(device) +
+                              ") must be 1 (cpu) or 2 (cuda)");
+  }
+  view->dtype = *dtype;
+  view->device = {device == REGARD_DEVICE_CPU ? DeviceType::kCpu : DeviceType::kCuda,
+                  given->device.device_id};
+  view->rank = rank;
+  set_extents(*given, view);
+  return set_data(where, name, *given, view);
+}
+
+Status read_request(const char* where, const regard_request* given, AttentionRequest* request) {
+  Versioned<regard_request> r;
+  if (Status s = r.read(where, "request", given); !s.ok()) return s;
+  for (const Field& field : kFields) {
+    const regard_tensor* const tensor = (*r).*field.given;
+    if (tensor == nullptr) continue;
+    if (Status s = read_tensor(where, field.name, tensor, &(request->*field.view)); !s.ok()) {
+      return s;
+    }
+  }
+  request->diagonal_offset = r->diagonal_offset;
+  request->rng_seed = r->rng_seed;
+  request->rng_offset = r->rng_offset;
+  return read_options(where, *r, &request->options);
+}
+
+Status read_launch(const char* where, const regard_launch* given, CallLaunch* call) {
+  if (given == nullptr) return {};
+  Versioned<regard_launch> l;
+  if (Status s = l.read(where, "launch", given); !s.ok()) return s;
+  if (l->executor.run != nullptr) {
+    call->launch.executor = &call->executor.emplace(l->executor);
+  } else if (l->executor.user != nullptr) {
+    return invalid(where, "run of launch's executor (null) must be given with its user");
+  }
+  call->launch.stream = l->stream;
+  call->launch.workspace = {l->workspace, l->workspace_bytes};
+  return {};
+}
+
+}  // namespace regard::c_api

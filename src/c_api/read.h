@@ -1,0 +1,34 @@
+#pragma once
+
+#include <optional>
+
+#include "c_api/handles.h"
+#include "regard/policy.h"
+#include "regard/regard.h"
+#include "regard/request.h"
+
+// The structs of the C ABI in the library's own types. Allocates to report an error only, but for a
+// policy's lists.
+
+namespace regard::c_api {
+
+/// `name` is what a message calls the tensor; null gives an absent view.
+Status read_tensor(const char* where, const char* name, const regard_tensor* given,
+                   TensorView* view);
+
+/// `request` is a fresh one.
+Status read_request(const char* where, const regard_request* given, AttentionRequest* request);
+
+/// Null gives the default policy. `policy` is a fresh one.
+Status read_policy(const char* where, const regard_policy* given, Policy* policy);
+
+/// A launch, and the executor that it may point to.
+struct CallLaunch {
+  Launch launch;
+  std::optional<CallbackExecutor> executor;
+};
+
+/// Null gives the default launch. `call` is a fresh one and stays where it is.
+Status read_launch(const char* where, const regard_launch* given, CallLaunch* call);
+
+}  // namespace regard::c_api
