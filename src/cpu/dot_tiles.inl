@@ -190,55 +190,59 @@ class DotTiles {
       const char* const keys = keys_ + (part.begin + j) * key_bytes_;
       for_row_blocks(
           rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
-            constexpr int kRows =
-                decltype(size)::value < V::kLanes ? decltype(size)::value : V::kLanes;
+            constexpr int kRows = decltype(size)::value;
             constexpr int kKeys = V::kLanes / kRows;
-            for (std::int64_t x = 0; x < count; x += kKeys) {
-              dot_block<kType, kRows>(*this, q + r * dot_row_size(p_.head_dim_qk),
-                                      keys + x * key_bytes_, count - x,
-                                      to + (j + x) * V::kWidth + r);
+            const T* const query = q + r * dot_row_size(p_.head_dim_qk);
+            T* const scores = to + j * V::kWidth + r;
+            std::int64_t x = 0;
+            for (; x + kKeys <= count; x += kKeys) {
+              dot_block<kType, kRows, kKeys>(*this, query, keys + x * key_bytes_,
+                                             scores + x * V::kWidth);
+            }
+            for (; x < count; ++x) {
+              dot_block<kType, kRows, 1>(*this, query, keys + x * key_bytes_,
+                                         scores + x * V::kWidth);
             }
           });
     }
   }
 
-  /// kRows rows meet kLanes / kRows keys, of which `count` exist.
-  template <Element kType, int kRows>
-  REGARD_KERNEL_FN void dot_block(const DotTiles& self, const T* q, const char* keys,
-                                  std::int64_t count, T* to) {
-    constexpr int kKeys = V::kLanes / kRows;
+  /// kRows rows meet kKeys keys. A row's sum has the same order wherever it stands among them.
+  template <Element kType, int kRows, int kKeys>
+  REGARD_KERNEL_FN void dot_block(const DotTiles& self, const T* q, const char* keys, T* to) {
     const std::int64_t dim = self.p_.head_dim_qk;
     const std::int64_t step = dot_row_size(dim);
-    const char* row[kKeys];
-    REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
-      row[i] = keys + (i < count ? i : count - 1) * self.key_bytes_;
-    }
     typename V::Vec sum[V::kLanes] = {};
-    const auto add = [&](std::int64_t d, auto load) __attribute__((always_inline)) {
-      typename V::Vec key[kKeys];
-      REGARD_UNROLL for (int i = 0; i < kKeys; ++i) key[i] = load(row[i]);
-      REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
-        const auto query = V::load(q + r * step + d);
-        REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
-          sum[i * kRows + r] = V::fma(query, key[i], sum[i * kRows + r]);
+    const auto add = [&](std::int64_t d, const char* first, std::int64_t stride, auto load)
+        __attribute__((always_inline)) {
+      typename V::Vec query[kRows];
+      REGARD_UNROLL for (int r = 0; r < kRows; ++r) query[r] = V::load(q + r * step + d);
+      REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
+        const auto key = load(first + i * stride);
+        REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
+          sum[i * kRows + r] = V::fma(query[r], key, sum[i * kRows + r]);
         }
       }
     };
     std::int64_t d = 0;
     for (; d + V::kLanes <= dim; d += V::kLanes) {
       add(
-          d, [&](const char* at) __attribute__((always_inline)) {
-            return load_vector<V>(kType, at + d * element_bytes(kType));
-          });
+          d, keys + d * element_bytes(kType), self.key_bytes_,
+          [](const char* at) __attribute__((always_inline)) { return load_vector<V>(kType, at); });
     }
-    if (d < dim) {
+    if (d < dim) {  // by way of the stack, or GCC spills the sums of the loop above
+      alignas(64) T tail[kKeys][V::kLanes];
+      for (int i = 0; i < kKeys; ++i) {
+        V::store(tail[i], load_at<kType>(keys + i * self.key_bytes_, d, dim));
+      }
       add(
-          d, [&](const char* at)
-                 __attribute__((always_inline)) { return load_at<kType>(at, d, dim); });
+          d, reinterpret_cast<const char*>(tail), sizeof(tail[0]),
+          [](const char* at)
+              __attribute__((always_inline)) { return V::load(reinterpret_cast<const T*>(at)); });
     }
     alignas(64) T total[V::kLanes];
     V::store(total, V::sum_rows(sum));
-    for (int i = 0; i < kKeys && i < count; ++i) {
+    for (int i = 0; i < kKeys; ++i) {
       __builtin_memcpy(to + i * V::kWidth, total + i * kRows, kRows * sizeof(T));
     }
   }
@@ -303,17 +307,18 @@ class DotTiles {
     }
     for (std::int64_t j = 0; j < count; ++j) {
       const char* const row = values + j * self.value_bytes_;
-      typename V::Vec value[kVectors];
-      REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
-        value[v] = kVectors > 1
-                       ? load_vector<V>(kType, row + (at.d + v * V::kLanes) * element_bytes(kType))
-                       : load_at<kType>(row, at.d, dim);
-      }
+      typename V::Vec weight[kRows];
       REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
-        const auto weight = V::set(weights[j * V::kWidth + r]);
-        REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
-          sum[r][v] = kSelect ? ScalarTerm<V>::add_visible(sum[r][v], value[v], weight)
-                              : ScalarTerm<V>::add(sum[r][v], value[v], weight);
+        weight[r] = V::set(weights[j * V::kWidth + r]);
+      }
+      REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
+        const auto value =
+            kVectors > 1
+                ? load_vector<V>(kType, row + (at.d + v * V::kLanes) * element_bytes(kType))
+                : load_at<kType>(row, at.d, dim);
+        REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
+          sum[r][v] = kSelect ? ScalarTerm<V>::add_visible(sum[r][v], value, weight[r])
+                              : ScalarTerm<V>::add(sum[r][v], value, weight[r]);
         }
       }
     }
