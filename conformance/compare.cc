@@ -165,8 +165,7 @@ class Comparer {
     result_.lse_margin = std::max(result_.lse_margin, judgement.margin);
   }
 
-  /// The running maximum (base 2) and row sum of a row give its lse; rows without weight hold
-  /// (-inf, 0).
+  /// The row maximum and row sum of a row give its lse; rows without weight hold (-inf, 0).
   void compare_stats() {
     std::vector<Sample> samples;
     for (std::int64_t i = 0; i < truth_.seqlen_q && result_.ok; ++i) {
@@ -181,7 +180,7 @@ class Comparer {
         }
         continue;
       }
-      const double lse = max * std::log(2.0) + std::log(sum);
+      const double lse = max + std::log(sum);
       samples.push_back({i, 0, expected, truth_.lse_ideal[row_index(i)], lse, 2.0 * lse_floor(i)});
     }
     if (!result_.ok) return;

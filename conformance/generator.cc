@@ -164,8 +164,8 @@ class Generator {
     maybe(Feature::kSinks, 0.22);
     maybe(Feature::kSegmentIds, 0.2);
     maybe(Feature::kLse, 0.6);
-    maybe(Feature::kSavedStats, 0.03);  // no backend claims it before gradients come
-    maybe(Feature::kNeedsGrad, 0.02);   // the forward's refusals for want of a backward
+    maybe(Feature::kSavedStats, 0.2);
+    maybe(Feature::kNeedsGrad, 0.02);  // the forward's refusals for want of a backward
     p().mask_dims = static_cast<BroadcastDims>(rng_.bits() & 15);
     p().bias_dims = static_cast<BroadcastDims>(rng_.bits() & 15);
     const Dtype bias_dtypes[] = {Dtype::kF32, p().dtype_q, Dtype::kF64};

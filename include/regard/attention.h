@@ -8,6 +8,7 @@
 #include "regard/env.h"
 #include "regard/features.h"
 #include "regard/params.h"
+#include "regard/plan.h"
 #include "regard/policy.h"
 #include "regard/request.h"
 #include "regard/selection.h"

@@ -93,6 +93,15 @@ class REGARD_EXPORT Backend {
   /// allocate.
   virtual Status execute(const KernelPlan& plan, const AttentionParams& params,
                          const Buffers& buffers, const Launch& launch) const = 0;
+
+  /// The same three for the backward, asked only where info().backward is offered and the key has
+  /// Feature::kNeedsGrad. The defaults refuse: a backend that offers it overrides all of them.
+  virtual std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env) const;
+  virtual Expected<KernelPlan> plan_backward(const AttentionKey& key, const Env& env) const;
+  /// In `buffers`, lse, saved_stats and scores_out are absent and out is an input.
+  virtual Status execute_backward(const KernelPlan& plan, const AttentionParams& params,
+                                  const Buffers& buffers, const GradBuffers& gradients,
+                                  const Launch& launch) const;
 };
 
 /// The record applied to a key: true when nothing is refused.

@@ -9,6 +9,7 @@
 #include "regard/backend.h"
 #include "regard/env.h"
 #include "regard/export.h"
+#include "regard/plan.h"
 #include "regard/policy.h"
 #include "regard/request.h"
 #include "regard/selection.h"
@@ -18,33 +19,6 @@ namespace regard {
 
 class Context;
 struct ContextImpl;
-struct PlanImpl;
-
-/// What will run and how: immutable, cheap to copy, shareable between threads. It accepts any
-/// extents up to its own.
-class REGARD_EXPORT Plan {
- public:
-  Plan();  // empty; every accessor needs a plan that plan() returned
-  ~Plan();
-  Plan(const Plan&);
-  Plan(Plan&&) noexcept;
-  Plan& operator=(const Plan&);
-  Plan& operator=(Plan&&) noexcept;
-
-  bool empty() const noexcept { return impl_ == nullptr; }
-  const BackendRef& backend() const noexcept;
-  const AttentionParams& params() const noexcept;  // extents rounded up: the most it accepts
-  const KernelPlan& kernel() const noexcept;
-  std::int64_t workspace_bytes() const noexcept;
-  /// The decision with every reason, made again from the plan's own inputs (it is pure).
-  Selection selection() const;
-  std::string to_string() const;
-
- private:
-  friend struct PlanImpl;
-  explicit Plan(std::shared_ptr<const PlanImpl> impl) noexcept;
-  std::shared_ptr<const PlanImpl> impl_;
-};
 
 struct PlanCacheCounters {
   std::uint64_t hits = 0;
@@ -138,9 +112,17 @@ REGARD_EXPORT Expected<Plan> plan(Context& context, const AttentionParams& param
 /// Checks buffers against the plan, then computes. Decides, allocates and reads no environment.
 REGARD_EXPORT Status execute(const Plan& plan, const Buffers& buffers, const Launch& launch = {});
 
+/// The same for the backward of a plan that was made with needs_grad; in `buffers`, `out` is what
+/// the forward wrote, and its other outputs are neither read nor written. Reads no policy.
+REGARD_EXPORT Status execute_backward(const Plan& plan, const Buffers& buffers,
+                                      const GradBuffers& gradients, const Launch& launch = {});
+
 /// describe, plan and execute in one.
 REGARD_EXPORT Status attention(Context& context, const AttentionRequest& request,
                                const Policy& policy = {}, const Launch& launch = {});
+
+/// The gradients of an attention() call with needs_grad, by the plan in request.saved, or planned
+/// here where that is empty.
 REGARD_EXPORT Status attention_backward(Context& context, const AttentionGradRequest& request,
                                         const Launch& launch = {});
 

@@ -7,6 +7,7 @@
 
 #include "regard/export.h"
 #include "regard/params.h"
+#include "regard/plan.h"
 #include "regard/status.h"
 #include "regard/tensor.h"
 
@@ -18,7 +19,7 @@ namespace regard {
 struct Buffers {
   TensorView q, k, v, out;
   TensorView lse;           // output, f32 (f64 for f64) [B,Hq,Sq], natural log
-  TensorView saved_stats;   // output, f32 (f64 for f64) [B,Hq,Sq,2]
+  TensorView saved_stats;   // output, f32 (f64 for f64) [B,Hq,Sq,2]: row maximum, row sum
   TensorView scores_out;    // output, f32 (f64 for f64) [B,Hq,Sq,Skv]
   TensorView attn_mask;     // bool or u8 [1|B,1|Hq,1|Sq,1|Skv], true = may attend
   TensorView attn_bias;     // f32, f64 or q's dtype, [1|B,1|Hq,1|Sq,1|Skv], added after softcap
@@ -62,18 +63,27 @@ struct AttentionRequest : Buffers {
 /// What a backward call needs of its forward.
 struct SavedContext {
   TensorView stats;  // saved_stats or lse
-  enum class Kind : std::uint8_t { kNone, kStats, kLse } kind = Kind::kNone;
-  std::uint64_t rng_seed = 0;
+  enum class Kind : std::uint8_t { kNone = 0, kStats, kLse } kind = Kind::kNone;
+  std::uint64_t rng_seed = 0;  // of dropout; the Buffers of the call must have the same
   std::uint64_t rng_offset = 0;
+  Plan plan;  // empty: attention_backward plans for itself, under the policy of that moment
 };
 
-struct AttentionGradRequest : AttentionRequest {
+/// What a backward call has besides the tensors of its forward. Shapes and types are those of the
+/// tensors that the gradients belong to; lse-like ones are f32 (f64 for f64) [B,Hq,Sq].
+struct GradBuffers {
   SavedContext saved;
-  TensorView d_out;
-  TensorView delta;                           // optional, f32 [B,Hq,Sq]
-  TensorView d_lse;                           // optional
-  TensorView d_q, d_k, d_v, d_bias, d_sinks;  // outputs; each optional
+  TensorView d_out;    // last stride 1
+  TensorView delta;    // optional: the sums of d_out * out over head_dim_v; else taken from out
+  TensorView d_lse;    // optional
+  TensorView d_q;      // outputs, each optional; the last strides of d_q, d_k and d_v are 1
+  TensorView d_k;      // summed over the query heads of a group
+  TensorView d_v;      //
+  TensorView d_bias;   // summed over the dimensions in which attn_bias has an extent of 1
+  TensorView d_sinks;  // summed over the batch and rows
 };
+
+struct AttentionGradRequest : AttentionRequest, GradBuffers {};
 
 /// Checks the caller's words and makes them canonical. Allocates only to report an error.
 REGARD_EXPORT Expected<AttentionParams> describe(const AttentionRequest& request);

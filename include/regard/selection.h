@@ -68,8 +68,9 @@ struct Verdict {
   bool enabled = false;  // by policy
   bool usable = false;   // built, and no refusal of its own (policy aside)
   bool chosen = false;
-  std::int64_t workspace_bytes = -1;  // at the rounded key; -1: not usable
-  double error_bound = -1.0;          // measured, |score| <= 16; -1: not usable
+  std::int64_t workspace_bytes = -1;           // at the rounded key; -1: not usable
+  std::int64_t backward_workspace_bytes = -1;  // -1: not usable, or without needs_grad
+  double error_bound = -1.0;                   // measured, |score| <= 16; -1: not usable
   Determinism determinism = Determinism::kNone;
   bool needs_exact_extents = false;
   std::vector<Refusal> refusals;  // policy's included

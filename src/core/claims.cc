@@ -156,6 +156,19 @@ bool check_direction(const Claims& claims, const AttentionParams& p, FeatureSet 
 
 Backend::~Backend() = default;
 
+std::int64_t Backend::backward_workspace_bytes(const AttentionKey&, const Env&) const { return 0; }
+
+Expected<KernelPlan> Backend::plan_backward(const AttentionKey&, const Env&) const {
+  return Status(StatusCode::kInternal,
+                "[plan_backward] " + to_string(info().ref) + " offers gradients and plans none");
+}
+
+Status Backend::execute_backward(const KernelPlan&, const AttentionParams&, const Buffers&,
+                                 const GradBuffers&, const Launch&) const {
+  return Status(StatusCode::kInternal, "[execute_backward] " + to_string(info().ref) +
+                                           " offers gradients and computes none");
+}
+
 bool Backend::supports(const AttentionKey& key, const Env& env,
                        std::vector<Refusal>* refusals) const {
   return check_claims(info(), key, env, refusals);
@@ -200,7 +213,9 @@ bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& e
     });
     return false;
   }
-  check_direction(info.backward, p, wanted, judge);
+  // What the forward writes besides out is not the backward's.
+  const FeatureSet outputs{Feature::kLse, Feature::kSavedStats, Feature::kScoresOut};
+  check_direction(info.backward, p, wanted.without(outputs), judge);
   return judge.passed();
 }
 

@@ -91,6 +91,7 @@ struct PlanImpl {
   std::shared_ptr<ExecutorSlot> executor;
   BackendEntry entry;
   KernelPlan kernel;
+  KernelPlan backward;  // with needs_grad
 
   SelectInputs inputs() const;
   static Plan wrap(std::shared_ptr<const PlanImpl> impl) { return Plan(std::move(impl)); }

@@ -4,17 +4,18 @@
 #include <exception>
 #include <string>
 
+#include "base/message.h"
 #include "core/context_impl.h"
 #include "core/describe.h"
+#include "core/describe_gradients.h"
 #include "regard/context.h"
 
 namespace regard {
 namespace {
 
-Status does_not_fit(const std::string& what, const std::string& actual,
+Status does_not_fit(const char* where, const std::string& what, const std::string& actual,
                     const std::string& expected) {
-  return Status(StatusCode::kInvalidArgument, "[execute] " + what + " (" + actual +
-                                                  ") does not fit the plan, expected " + expected);
+  return invalid(where, what, " (", actual, ") does not fit the plan, expected ", expected);
 }
 
 // Features that relate extents: a smaller call may lose them, and gain those its backend claims.
@@ -45,7 +46,8 @@ constexpr Place kPlaces[] = {
 
 // Everything that may not differ: `actual` with the plan's extents, layouts, alignments, relations
 // and broadcasts must be the plan's params, so a field added later is compared too.
-Status check_equal_fields(const AttentionParams& planned, const AttentionParams& actual) {
+Status check_equal_fields(const AttentionParams& planned, const AttentionParams& actual,
+                          const char* where) {
   AttentionParams same = actual;
   for (const Bound& bound : kExtents) same.*bound.field = planned.*bound.field;
   for (const Place& place : kPlaces) {
@@ -57,24 +59,26 @@ Status check_equal_fields(const AttentionParams& planned, const AttentionParams&
   same.mask_dims = planned.mask_dims;
   same.bias_dims = planned.bias_dims;
   if (same == planned) return {};
-  return does_not_fit("the problem", to_string(actual), to_string(planned));
+  return does_not_fit(where, "the problem", to_string(actual), to_string(planned));
 }
 
-Status check_fits(const PlanImpl& plan, const AttentionParams& actual, const Buffers& buffers) {
+// `claims` are the direction's.
+Status check_fits(const PlanImpl& plan, const Claims& claims, const AttentionParams& actual,
+                  const Buffers& buffers, const char* where) {
   const AttentionParams& planned = plan.key.params();
   for (const Bound& bound : kExtents) {
     if (actual.*bound.field <= planned.*bound.field) continue;
-    return does_not_fit(bound.name, std::to_string(actual.*bound.field),
+    return does_not_fit(where, bound.name, std::to_string(actual.*bound.field),
                         "at most " + std::to_string(planned.*bound.field));
   }
   for (const Place& place : kPlaces) {
     const Layout layout = planned.*place.layout;
     if (!layout_matches(buffers.*place.view, layout)) {
-      return does_not_fit(std::string("layout of ") + place.name, to_string(buffers.*place.view),
-                          to_string(layout));
+      return does_not_fit(where, std::string("layout of ") + place.name,
+                          to_string(buffers.*place.view), to_string(layout));
     }
     if (actual.*place.align_log2 < planned.*place.align_log2) {
-      return does_not_fit(std::string("alignment of ") + place.name,
+      return does_not_fit(where, std::string("alignment of ") + place.name,
                           std::to_string(1 << actual.*place.align_log2) + " bytes",
                           "at least " + std::to_string(1 << planned.*place.align_log2));
     }
@@ -82,44 +86,47 @@ Status check_fits(const PlanImpl& plan, const AttentionParams& actual, const Buf
   // A dimension that the plan knows as broadcast must be one; the reverse is a smaller extent.
   if ((actual.mask_dims & ~planned.mask_dims) != 0 ||
       (actual.bias_dims & ~planned.bias_dims) != 0) {
-    return does_not_fit("attn_mask or attn_bias", "full", "broadcast as planned");
+    return does_not_fit(where, "attn_mask or attn_bias", "full", "broadcast as planned");
   }
   FeatureSet gained = actual.features.without(planned.features);
   gained = FeatureSet::from_bits(gained.bits() & kRelations.bits());
-  const FeatureSet unclaimed = gained.without(plan.entry.backend->info().forward.features);
+  const FeatureSet unclaimed = gained.without(claims.features);
   if (!unclaimed.empty()) {
-    return does_not_fit("seqlen_q > seqlen_kv", to_string(actual), "seqlen_q <= seqlen_kv");
+    return does_not_fit(where, "seqlen_q > seqlen_kv", to_string(actual), "seqlen_q <= seqlen_kv");
   }
-  return check_equal_fields(planned, actual);
+  return check_equal_fields(planned, actual, where);
 }
 
 // Lengths are data: each must lie in [0, limit], or rows past the tensors would be read.
-Status check_lengths(const TensorView& lengths, std::int64_t limit, const char* name) {
+Status check_lengths(const TensorView& lengths, std::int64_t limit, const char* name,
+                     const char* where) {
   if (!lengths.present() || lengths.device.type != DeviceType::kCpu) return {};
   const auto* data = static_cast<const char*>(lengths.data);
   for (std::int64_t b = 0; b < lengths.shape[0]; ++b) {
     std::int32_t length = 0;
     std::memcpy(&length, data + b * lengths.strides[0] * 4, sizeof(length));
     if (length >= 0 && length <= limit) continue;
-    return Status(StatusCode::kInvalidArgument,
-                  "[execute] " + std::string(name) + "[" + std::to_string(b) + "] (" +
-                      std::to_string(length) + "), expected 0 to " + std::to_string(limit));
+    return invalid(where, name, "[", b, "] (", length, "), expected 0 to ", limit);
   }
   return {};
 }
 
-Status check_workspace(const Workspace& workspace, std::int64_t needed) {
+Status check_lengths(const Buffers& buffers, const AttentionParams& params, const char* where) {
+  Status status = check_lengths(buffers.seqlens_q, params.seqlen_q, "seqlens_q", where);
+  if (!status.ok()) return status;
+  return check_lengths(buffers.seqlens_kv, params.seqlen_kv, "seqlens_kv", where);
+}
+
+Status check_workspace(const Workspace& workspace, std::int64_t needed, const char* where) {
   const auto address = reinterpret_cast<std::uintptr_t>(workspace.data);
   if (needed == 0) return {};
   if (workspace.data == nullptr || workspace.bytes < static_cast<std::size_t>(needed)) {
-    return Status(StatusCode::kWorkspace,
-                  "[execute] workspace of " + std::to_string(workspace.bytes) +
-                      " bytes, expected at least " + std::to_string(needed));
+    return failure(StatusCode::kWorkspace, where, "workspace of ", workspace.bytes,
+                   " bytes, expected at least ", needed);
   }
   if (address % kWorkspaceAlign != 0) {
-    return Status(StatusCode::kWorkspace, "[execute] workspace aligned to " +
-                                              std::to_string(address & (~address + 1)) +
-                                              " bytes, expected 64");
+    return failure(StatusCode::kWorkspace, where, "workspace aligned to ", address & (~address + 1),
+                   " bytes, expected 64");
   }
   return {};
 }
@@ -146,11 +153,9 @@ std::int64_t now_ns() {
 
 Status execute_described(const PlanImpl& plan, const AttentionParams& params,
                          const Buffers& buffers, const Launch& launch) {
-  if (Status s = check_workspace(launch.workspace, plan.kernel.workspace_bytes); !s.ok()) return s;
-  if (Status s = check_lengths(buffers.seqlens_q, params.seqlen_q, "seqlens_q"); !s.ok()) return s;
-  if (Status s = check_lengths(buffers.seqlens_kv, params.seqlen_kv, "seqlens_kv"); !s.ok()) {
-    return s;
-  }
+  Status checked = check_workspace(launch.workspace, plan.kernel.workspace_bytes, "execute");
+  if (!checked.ok()) return checked;
+  if (Status s = check_lengths(buffers, params, "execute"); !s.ok()) return s;
   Launch complete = launch;
   if (complete.executor == nullptr) complete.executor = &plan.executor->current();
   try {
@@ -169,7 +174,9 @@ Status execute(const Plan& plan, const Buffers& buffers, const Launch& launch) {
   const Expected<AttentionParams> params =
       describe_buffers(buffers, options_of(impl->key.params()), "execute");
   if (!params) return params.status();
-  if (Status status = check_fits(*impl, *params, buffers); !status.ok()) return status;
+  const Claims& claims = impl->entry.backend->info().forward;
+  Status fits = check_fits(*impl, claims, *params, buffers, "execute");
+  if (!fits.ok()) return fits;
   return execute_described(*impl, *params, buffers, launch);
 }
 
@@ -199,16 +206,84 @@ Status attention(Context& context, const AttentionRequest& request, const Policy
   return status;
 }
 
-Status attention_backward(Context& context, const AttentionGradRequest& request, const Launch&) {
-  AttentionRequest forward = request;
-  forward.options.needs_grad = true;
-  const Expected<AttentionParams> params = describe(forward);
+namespace {
+
+// A plan that holds a pair, or what is wrong with it.
+Status check_pair(const PlanImpl* plan, const char* where) {
+  if (plan == nullptr) return invalid(where, "empty plan, expected one of plan()");
+  if (plan->key.params().features.has(Feature::kNeedsGrad)) return {};
+  return invalid(where, "plan (", to_string(plan->key.params()), ") must be made with needs_grad");
+}
+
+// Everything after describe: `params` are described from `buffers`, which may still hold the
+// forward's other outputs.
+Status execute_backward_described(const PlanImpl& plan, AttentionParams params,
+                                  const Buffers& buffers, const GradBuffers& gradients,
+                                  const Launch& launch) {
+  constexpr const char* kWhere = "execute_backward";
+  const Buffers inputs = backward_inputs(buffers);
+  if (Status s = check_gradients(inputs, gradients, params, kWhere); !s.ok()) return s;
+  // What the forward wrote besides out is not this call's to fit.
+  constexpr FeatureSet kOutputs{Feature::kLse, Feature::kSavedStats, Feature::kScoresOut};
+  const AttentionParams& planned = plan.key.params();
+  params.features = params.features.without(kOutputs).with(
+      FeatureSet::from_bits(planned.features.bits() & kOutputs.bits()));
+  params.scores_kind = planned.scores_kind;
+  const Backend& backend = *plan.entry.backend;
+  Status status = check_fits(plan, backend.info().backward, params, inputs, kWhere);
+  if (!status.ok()) return status;
+  status = check_workspace(launch.workspace, plan.backward.workspace_bytes, kWhere);
+  if (!status.ok()) return status;
+  if (status = check_lengths(inputs, params, kWhere); !status.ok()) return status;
+  Launch complete = launch;
+  if (complete.executor == nullptr) complete.executor = &plan.executor->current();
+  try {
+    return backend.execute_backward(plan.backward, params, inputs, gradients, complete);
+  } catch (const std::exception& error) {
+    return failure(StatusCode::kInternal, kWhere, to_string(plan.entry.ref),
+                   " threw: ", error.what());
+  }
+}
+
+}  // namespace
+
+Status execute_backward(const Plan& plan, const Buffers& buffers, const GradBuffers& gradients,
+                        const Launch& launch) {
+  const PlanImpl* impl = PlanImpl::of(plan);
+  if (Status status = check_pair(impl, "execute_backward"); !status.ok()) return status;
+  const Buffers inputs = backward_inputs(buffers);
+  AttentionOptions options = options_of(impl->key.params());
+  options.scores_kind = ScoresKind::kNone;
+  const Expected<AttentionParams> params = describe_buffers(inputs, options, "execute_backward");
   if (!params) return params.status();
-  const Expected<Plan> made = plan_described(context.impl(), *params, {});
-  if (!made) return made.status();
-  return Status(StatusCode::kInternal,
-                "[attention_backward] " + to_string(made->backend()) +
-                    " claims gradients, but no backend of this version computes them");
+  return execute_backward_described(*impl, *params, inputs, gradients, launch);
+}
+
+Status attention_backward(Context& context, const AttentionGradRequest& request,
+                          const Launch& launch) {
+  ContextImpl& impl = context.impl();
+  AttentionOptions options = request.options;
+  options.needs_grad = true;
+  const Expected<AttentionParams> params = describe_buffers(request, options, "attention_backward");
+  if (!params) return params.status();
+  Plan made = request.saved.plan;
+  if (made.empty()) {
+    Expected<Plan> planned = plan_described(impl, *params, {});
+    if (!planned) return planned.status();
+    made = *planned;
+  }
+  const PlanImpl* plan = PlanImpl::of(made);
+  if (Status status = check_pair(plan, "attention_backward"); !status.ok()) return status;
+  const std::int64_t bytes = plan->backward.workspace_bytes;
+  if (launch.workspace.data != nullptr || bytes == 0) {
+    return execute_backward_described(*plan, *params, request, request, launch);
+  }
+  Expected<Workspace> block = impl.workspaces.lease(static_cast<std::size_t>(bytes));
+  if (!block) return block.status();
+  const Lease lease(impl.workspaces, *block);
+  Launch with_lease = launch;
+  with_lease.workspace = *block;
+  return execute_backward_described(*plan, *params, request, request, with_lease);
 }
 
 }  // namespace regard

@@ -52,6 +52,31 @@ Status check_kernel_plan(const BackendEntry& entry, const KernelPlan& kernel,
                                            " (expected equal, a multiple of 64)");
 }
 
+struct Pair {
+  KernelPlan forward;
+  KernelPlan backward;  // with needs_grad
+};
+
+Expected<Pair> plan_pair(const Backend& backend, const AttentionKey& key, const Env& env) {
+  Pair pair;
+  Expected<KernelPlan> forward = backend.plan(key, env);
+  if (!forward) return forward.status();
+  pair.forward = *std::move(forward);
+  if (!key.params().features.has(Feature::kNeedsGrad)) return pair;
+  Expected<KernelPlan> backward = backend.plan_backward(key, env);
+  if (!backward) return backward.status();
+  pair.backward = *std::move(backward);
+  return pair;
+}
+
+Status check_pair(const BackendEntry& entry, const Pair& pair, const AttentionKey& key,
+                  const Env& env) {
+  const Backend& backend = *entry.backend;
+  Status status = check_kernel_plan(entry, pair.forward, backend.workspace_bytes(key, env));
+  if (!status.ok() || !key.params().features.has(Feature::kNeedsGrad)) return status;
+  return check_kernel_plan(entry, pair.backward, backend.backward_workspace_bytes(key, env));
+}
+
 // Selects and plans until a backend's own planner agrees with its record.
 Expected<Plan> make_plan(ContextImpl& context, PlanCacheKey& cache_key,
                          std::shared_ptr<const Settings> settings, const AttentionParams& params) {
@@ -62,25 +87,22 @@ Expected<Plan> make_plan(ContextImpl& context, PlanCacheKey& cache_key,
     const Decision decision = decide(inputs);
     if (decision.entry == nullptr) return no_backend(context, inputs, params);
     const Backend& backend = *decision.entry->backend;
-    Expected<KernelPlan> kernel = backend.plan(key, *context.env);
-    if (!kernel && kernel.status().code() == StatusCode::kRefusedAtPlan) {
+    Expected<Pair> pair = plan_pair(backend, key, *context.env);
+    if (!pair && pair.status().code() == StatusCode::kRefusedAtPlan) {
       context.update([&](Settings& next) {
-        next.learned.push_back({decision.entry->ref, key, kernel.status().message()});
+        next.learned.push_back({decision.entry->ref, key, pair.status().message()});
         ++next.generations.learned;
       });
       settings = context.settings();
       cache_key.generations = settings->generations;
       continue;
     }
-    if (!kernel) return kernel.status();
-    if (Status status =
-            check_kernel_plan(*decision.entry, *kernel, backend.workspace_bytes(key, *context.env));
-        !status.ok()) {
-      return status;
-    }
-    auto impl = std::make_shared<const PlanImpl>(PlanImpl{key, params, cache_key.policy, settings,
-                                                          context.env, context.executor,
-                                                          *decision.entry, std::move(*kernel)});
+    if (!pair) return pair.status();
+    Status status = check_pair(*decision.entry, *pair, key, *context.env);
+    if (!status.ok()) return status;
+    auto impl = std::make_shared<const PlanImpl>(
+        PlanImpl{key, params, cache_key.policy, settings, context.env, context.executor,
+                 *decision.entry, std::move(pair->forward), std::move(pair->backward)});
     return PlanImpl::wrap(std::move(impl));
   }
 }
@@ -101,14 +123,26 @@ const BackendRef& Plan::backend() const noexcept { return impl_->entry.ref; }
 const AttentionParams& Plan::params() const noexcept { return impl_->key.params(); }
 const KernelPlan& Plan::kernel() const noexcept { return impl_->kernel; }
 std::int64_t Plan::workspace_bytes() const noexcept { return impl_->kernel.workspace_bytes; }
+const KernelPlan& Plan::backward_kernel() const noexcept { return impl_->backward; }
+std::int64_t Plan::backward_workspace_bytes() const noexcept {
+  return impl_->backward.workspace_bytes;
+}
 Selection Plan::selection() const { return select(impl_->inputs(), impl_->asked); }
 
-std::string Plan::to_string() const {
-  const KernelPlan& k = impl_->kernel;
-  return regard::to_string(backend()) + " " + k.kernel + " isa=" + regard::to_string(k.isa) +
-         " slots=" + std::to_string(k.slots) + " tile_q=" + std::to_string(k.tile_q) +
-         " tile_kv=" + std::to_string(k.tile_kv) +
+namespace {
+
+std::string kernel_text(const KernelPlan& k) {
+  return k.kernel + " isa=" + regard::to_string(k.isa) + " slots=" + std::to_string(k.slots) +
+         " tile_q=" + std::to_string(k.tile_q) + " tile_kv=" + std::to_string(k.tile_kv) +
          " workspace_bytes=" + std::to_string(k.workspace_bytes);
+}
+
+}  // namespace
+
+std::string Plan::to_string() const {
+  std::string text = regard::to_string(backend()) + " " + kernel_text(impl_->kernel);
+  if (!impl_->backward.kernel.empty()) text += "; backward " + kernel_text(impl_->backward);
+  return text;
 }
 
 Expected<Plan> plan_described(ContextImpl& context, const AttentionParams& params,
@@ -123,6 +157,7 @@ Expected<Plan> plan_described(ContextImpl& context, const AttentionParams& param
   cache_key.key = *key;
   if (Plan cached = context.cache.find(cache_key); !cached.empty()) {
     context.executor->prepare(cached.kernel());
+    context.executor->prepare(cached.backward_kernel());
     return cached;
   }
 
@@ -131,6 +166,7 @@ Expected<Plan> plan_described(ContextImpl& context, const AttentionParams& param
   if (!made) return made;
   context.cache.insert(cache_key, *made);
   context.executor->prepare(made->kernel());
+  context.executor->prepare(made->backward_kernel());
   if (context.log.wants_select()) context.log.write_selection(made->selection());
   return made;
 }

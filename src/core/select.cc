@@ -73,6 +73,10 @@ class Trial {
     usable_ = entry_.backend->supports(inputs_.key, inputs_.env, refusals_) && check_learned();
     if (!usable_) return;
     workspace_bytes_ = entry_.backend->workspace_bytes(inputs_.key, inputs_.env);
+    if (inputs_.key.params().features.has(Feature::kNeedsGrad)) {
+      backward_workspace_bytes_ =
+          entry_.backend->backward_workspace_bytes(inputs_.key, inputs_.env);
+    }
     error_bound_ = error_bound(info_, inputs_.key.params());
     if (!check_limits()) enabled_ = false;
   }
@@ -86,6 +90,7 @@ class Trial {
     v.enabled = enabled_;
     v.usable = usable_;
     v.workspace_bytes = workspace_bytes_;
+    v.backward_workspace_bytes = backward_workspace_bytes_;
     v.error_bound = error_bound_;
     v.determinism = info_.determinism;
     v.needs_exact_extents = info_.needs_exact_extents;
@@ -133,12 +138,14 @@ class Trial {
       ok = refuse(RefusalCode::kErrorBound, "max_error " + number_text(*policy.max_error),
                   number_text(error_bound_), {Fix::Op::kClear, "policy.max_error", ""});
     }
-    if (workspace_bytes_ == kInt64Max) {
+    // The two of a pair are never held at once.
+    const std::int64_t most_bytes = std::max(workspace_bytes_, backward_workspace_bytes_);
+    if (most_bytes == kInt64Max) {
       ok = refuse(RefusalCode::kWorkspace, "64-bit sizes", "not representable", {});
-    } else if (policy.max_workspace_bytes && workspace_bytes_ > *policy.max_workspace_bytes) {
+    } else if (policy.max_workspace_bytes && most_bytes > *policy.max_workspace_bytes) {
       ok = refuse(RefusalCode::kWorkspace,
                   "max_workspace_bytes " + std::to_string(*policy.max_workspace_bytes),
-                  std::to_string(workspace_bytes_) + " bytes",
+                  std::to_string(most_bytes) + " bytes",
                   {Fix::Op::kClear, "policy.max_workspace_bytes", ""});
     }
     return ok;
@@ -151,6 +158,7 @@ class Trial {
   bool enabled_ = false;
   bool usable_ = false;
   std::int64_t workspace_bytes_ = -1;
+  std::int64_t backward_workspace_bytes_ = -1;
   double error_bound_ = -1.0;
 };
 

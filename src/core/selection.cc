@@ -51,17 +51,22 @@ void write_json(JsonWriter& w, const Refusal& refusal) {
   w.end_object();
 }
 
+void write_bytes(JsonWriter& w, const char* key, std::int64_t bytes) {
+  w.key(key);
+  if (bytes < 0) {
+    w.null();
+  } else {
+    w.value(bytes);
+  }
+}
+
 void write_json(JsonWriter& w, const Verdict& v) {
   w.begin_object();
   w.key("backend").value(to_string(v.backend));
   w.key("built").value(v.built).key("enabled").value(v.enabled);
   w.key("usable").value(v.usable).key("chosen").value(v.chosen);
-  w.key("workspace_bytes");
-  if (v.workspace_bytes < 0) {
-    w.null();
-  } else {
-    w.value(v.workspace_bytes);
-  }
+  write_bytes(w, "workspace_bytes", v.workspace_bytes);
+  write_bytes(w, "backward_workspace_bytes", v.backward_workspace_bytes);
   w.key("error_bound");
   if (v.error_bound < 0.0) {
     w.null();
@@ -75,11 +80,12 @@ void write_json(JsonWriter& w, const Verdict& v) {
   w.end_array().end_object();
 }
 
-std::string candidate_line(const Verdict& v) {
+std::string candidate_line(const Verdict& v, bool needs_grad) {
   std::string line = pad(to_string(v.backend), 16) + pad(yes_no(v.built), 7) +
                      pad(yes_no(v.enabled), 9) + pad(yes_no(v.usable), 8) +
-                     pad(v.chosen ? "CHOSEN" : "no", 8) + pad(bytes_text(v.workspace_bytes), 11) +
-                     pad(error_text(v.error_bound), 9) + to_string(v.determinism);
+                     pad(v.chosen ? "CHOSEN" : "no", 8) + pad(bytes_text(v.workspace_bytes), 11);
+  if (needs_grad) line += pad(bytes_text(v.backward_workspace_bytes), 10);
+  line += pad(error_text(v.error_bound), 9) + to_string(v.determinism);
   for (const Refusal& refusal : v.refusals) line += "\n  - " + to_string(refusal);
   return line + "\n";
 }
@@ -103,8 +109,11 @@ std::string to_string(const Selection& selection) {
   for (const EnvVariable& v : selection.environment)
     out += "env      " + v.name + "=" + v.value + "\n";
   out += "chosen   " + to_string(selection.chosen) + ", by " + selection.decided_by + "\n\n";
-  out += "backend         built  enabled  usable  chosen  workspace  error    determinism\n";
-  for (const Verdict& verdict : selection.candidates) out += candidate_line(verdict);
+  const bool needs_grad = selection.params.features.has(Feature::kNeedsGrad);
+  out += "backend         built  enabled  usable  chosen  workspace  ";
+  out += needs_grad ? "backward  " : "";
+  out += "error    determinism\n";
+  for (const Verdict& verdict : selection.candidates) out += candidate_line(verdict, needs_grad);
   for (const std::string& warning : selection.warnings) out += "warning: " + warning + "\n";
   return out;
 }

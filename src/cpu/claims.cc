@@ -23,6 +23,7 @@ Claims forward_claims() {
                      Feature::kSeqlensQ,
                      Feature::kSeqlensKv,
                      Feature::kLse,
+                     Feature::kSavedStats,
                      Feature::kGqa,
                      Feature::kHeadDimsDiffer,
                      Feature::kSeqlenQGreaterKv,

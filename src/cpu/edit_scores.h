@@ -218,19 +218,33 @@ static void apply_band(const Strip<V>& strip, Tile tile, typename V::Scalar* sco
   }
 }
 
-/// The scale where it is not in the factor, and everything after it. `partial`: not every row sees
-/// every key. `row` holds a tile's keys.
+/// The scale where it is not in the factor, and softcap.
 template <class V>
-static void edit_scores(const Problem& p, const Strip<V>& strip, Tile tile, bool partial,
-                        typename V::Scalar* scores, typename V::Scalar* row) {
-  if (p.scales_first) scale_scores<V>(p, strip, tile.size, scores);
-  if (p.softcap > 0.0) cap_scores<V>(p, strip, tile.size, scores);
+static void scale_and_cap_scores(const Problem& p, const Strip<V>& strip, std::int64_t size,
+                                 typename V::Scalar* scores) {
+  if (p.scales_first) scale_scores<V>(p, strip, size, scores);
+  if (p.softcap > 0.0) cap_scores<V>(p, strip, size, scores);
+}
+
+/// What is added after softcap, and masks. `partial`: not every row sees every key. `row` holds a
+/// tile's keys.
+template <class V>
+static void bias_and_mask_scores(const Problem& p, const Strip<V>& strip, Tile tile, bool partial,
+                                 typename V::Scalar* scores, typename V::Scalar* row) {
   if (p.slopes.present) add_alibi<V>(strip, tile, scores);
   if (p.bias.present) add_bias<V>(p, strip, tile, scores, row);
   if (!partial) return;
   if (p.mask.present) apply_mask<V>(p, strip, tile, scores);
   if (p.segments_q.present) apply_segments<V>(p, strip, tile, scores);
   apply_band<V>(strip, tile, scores);
+}
+
+/// All edits of a tile of scores.
+template <class V>
+static void edit_scores(const Problem& p, const Strip<V>& strip, Tile tile, bool partial,
+                        typename V::Scalar* scores, typename V::Scalar* row) {
+  scale_and_cap_scores<V>(p, strip, tile.size, scores);
+  bias_and_mask_scores<V>(p, strip, tile, partial, scores, row);
 }
 
 }  // namespace regard::cpu

@@ -71,6 +71,7 @@ void make_problem(const AttentionParams& params, const Buffers& buffers,
   set_view(buffers.v, &p.v);
   set_view(buffers.out, &p.out);
   set_view(buffers.lse, &p.lse);
+  set_view(buffers.saved_stats, &p.stats);
   set_view(buffers.scores_out, &p.scores);
   set_view(buffers.attn_mask, &p.mask);
   set_view(buffers.attn_bias, &p.bias);
@@ -100,6 +101,27 @@ void make_problem(const AttentionParams& params, const Buffers& buffers,
   p.unit = p.scales_first ? 1.0 : std::abs(p.softmax_scale);
   p.factor = std::min(p.unit * std::numbers::log2e, most);
   p.dropout = semantics::make_dropout(params.dropout_p, buffers.rng_seed, buffers.rng_offset);
+}
+
+void make_grad_problem(const AttentionParams& params, const Buffers& buffers,
+                       const GradBuffers& gradients, GradProblem* problem) noexcept {
+  GradProblem& g = *problem;
+  make_problem(params, buffers, &g.problem);
+  // Gradients are of scores in natural units.
+  g.problem.scales_first = true;
+  g.problem.unit = 1.0;
+  g.problem.factor = std::numbers::log2e;
+  set_view(gradients.saved.stats, &g.saved);
+  g.saved_is_lse = gradients.saved.kind == SavedContext::Kind::kLse;
+  set_view(gradients.d_out, &g.d_out);
+  set_view(gradients.delta, &g.delta);
+  set_view(gradients.d_lse, &g.d_lse);
+  set_view(gradients.d_q, &g.d_q);
+  set_view(gradients.d_k, &g.d_k);
+  set_view(gradients.d_v, &g.d_v);
+  set_view(gradients.d_bias, &g.d_bias);
+  set_view(gradients.d_sinks, &g.d_sinks);
+  for (int i = 0; i < 4; ++i) g.bias_is_full[i] = (params.bias_dims >> i & 1) != 0;
 }
 
 }  // namespace regard::cpu

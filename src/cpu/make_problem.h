@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cpu/grad_problem.h"
 #include "cpu/problem.h"
 #include "regard/params.h"
 #include "regard/request.h"
@@ -9,5 +10,9 @@ namespace regard::cpu {
 /// The call as kernels read it, into a fresh Problem. `params` are the call's own, `buffers` are
 /// checked.
 void make_problem(const AttentionParams& params, const Buffers& buffers, Problem* problem) noexcept;
+
+/// The same of a backward call.
+void make_grad_problem(const AttentionParams& params, const Buffers& buffers,
+                       const GradBuffers& gradients, GradProblem* problem) noexcept;
 
 }  // namespace regard::cpu

@@ -40,6 +40,7 @@ struct Problem {
 
   View q, k, v, out;
   View lse;                      // [B,Hq,Sq]
+  View stats;                    // [B,Hq,Sq,2]: row maximum and row sum
   View scores;                   // [B,Hq,Sq,Skv]
   View mask, bias;               // [B,Hq,Sq,Skv], broadcast by strides
   View slopes;                   // [B,Hq]

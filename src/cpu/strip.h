@@ -222,22 +222,40 @@ REGARD_KERNEL_FN typename V::Scalar share_of(const Problem& p, const Strip<V>& s
   return sum == T(0) ? T(0) : T(1) / sum;
 }
 
-template <class V>
-static void write_lse(const Problem& p, const Strip<V>& strip) {
-  using T = typename V::Scalar;
-  for (int w = 0; p.lse.present && w < strip.rows; ++w) {
-    const std::int64_t at = strip.b * p.lse.stride[0] + strip.head[w] * p.lse.stride[1] +
-                            strip.query[w] * p.lse.stride[2];
+/// Where row (b, h, i) stands in a tensor [B,Hq,Sq] or [B,Hq,Sq,2].
+REGARD_KERNEL_FN std::int64_t row_index(const View& view, std::int64_t b, std::int64_t h,
+                                        std::int64_t i) {
+  return b * view.stride[0] + h * view.stride[1] + i * view.stride[2];
+}
+
+/// What a row is for its lse and saved_stats, in natural units.
+template <class T>
+REGARD_KERNEL_FN void write_row_stats(const Problem& p, std::int64_t b, std::int64_t h,
+                                      std::int64_t i, double max, T sum) {
+  const bool sees = sum != T(0);
+  if (p.lse.present) {
     // In double: log(sum) rounded to f32 would add an error of its own to a small lse.
-    const double lse =
-        strip.state.sum[w] == T(0)
-            ? -__builtin_inf()
-            : static_cast<double>(strip.state.max[w]) * p.unit + __builtin_log(strip.state.sum[w]);
-    *element_at<T>(p.lse, at) = static_cast<T>(lse);
+    const double lse = sees ? max + __builtin_log(sum) : -__builtin_inf();
+    *element_at<T>(p.lse, row_index(p.lse, b, h, i)) = static_cast<T>(lse);
+  }
+  if (p.stats.present) {
+    T* const stats = element_at<T>(p.stats, row_index(p.stats, b, h, i));
+    stats[0] = static_cast<T>(sees ? max : -__builtin_inf());
+    stats[p.stats.stride[3]] = sum;
   }
 }
 
-/// Rows past their sequence's length: output 0, lse -inf.
+/// lse and saved_stats of the strip's rows.
+template <class V>
+static void write_stats(const Problem& p, const Strip<V>& strip) {
+  if (!p.lse.present && !p.stats.present) return;
+  for (int w = 0; w < strip.rows; ++w) {
+    const double max = static_cast<double>(strip.state.max[w]) * p.unit;
+    write_row_stats(p, strip.b, strip.head[w], strip.query[w], max, strip.state.sum[w]);
+  }
+}
+
+/// Rows past their sequence's length: output 0, and they see nothing.
 template <class V>
 static void write_padding(const Problem& p, const TaskRows& t, std::int64_t begin) {
   using T = typename V::Scalar;
@@ -246,9 +264,7 @@ static void write_padding(const Problem& p, const TaskRows& t, std::int64_t begi
     const std::int64_t i = row / p.group_size;
     const std::int64_t h = t.head_kv * p.group_size + row % p.group_size;
     store_row(p.out.type, row_address(p.out, t.b, h, i), &zero, 0, p.head_dim_v);
-    if (!p.lse.present) continue;
-    const std::int64_t at = t.b * p.lse.stride[0] + h * p.lse.stride[1] + i * p.lse.stride[2];
-    *element_at<T>(p.lse, at) = static_cast<T>(-__builtin_inf());
+    write_row_stats(p, t.b, h, i, 0.0, zero);
   }
 }
 

@@ -168,7 +168,7 @@ static void write_outs(const StripSet<Tiles>& set, typename StripSet<Tiles>::T* 
   const std::int64_t size = Tiles::Out::size(set.a.problem);
   for (std::int64_t x = 0; x < set.count(); ++x) {
     Tiles::Out::write(set.a.problem, set.strips()[x], outs + x * size);
-    write_lse(set.a.problem, set.strips()[x]);
+    write_stats(set.a.problem, set.strips()[x]);
   }
 }
 

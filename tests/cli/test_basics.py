@@ -247,6 +247,14 @@ class Explain(CliTest):
             next(c["workspace_bytes"] for c in found["candidates"] if c["chosen"]),
         )
 
+    def test_gradients_show_both_directions(self):
+        found = self.document("explain", SMALL + " grad")
+        self.assertEqual(found["chosen"], "math")
+        chosen = next(c for c in found["candidates"] if c["chosen"])
+        for name, key in (("plan", "workspace_bytes"), ("backward", "backward_workspace_bytes")):
+            self.assertEqual(found[name]["workspace_bytes"], chosen[key])
+        self.assertNotIn("backward", self.document("explain", SMALL))
+
     def test_words_in_any_order_and_number_of_arguments(self):
         one = self.document("explain", "sq5 skv9 d8 f32 b1 hq2 hkv1")
         many = self.document("explain", *SMALL.split())

@@ -32,12 +32,32 @@ class MockBackend : public Backend {
     ++executions;
     return {};
   }
+  std::int64_t backward_workspace_bytes(const AttentionKey&, const Env&) const override {
+    return backward_workspace;
+  }
+  Expected<KernelPlan> plan_backward(const AttentionKey&, const Env&) const override {
+    if (refuse_backward) return Status(StatusCode::kRefusedAtPlan, "[mock] engine says no");
+    KernelPlan kernel;
+    kernel.kernel = "mock_backward";
+    kernel.workspace_bytes = backward_workspace;
+    return kernel;
+  }
+  Status execute_backward(const KernelPlan&, const AttentionParams&, const Buffers& buffers,
+                          const GradBuffers&, const Launch&) const override {
+    ++backward_executions;
+    saw_outputs = buffers.lse.present() || buffers.saved_stats.present();
+    return {};
+  }
 
   std::int64_t workspace = 0;
+  std::int64_t backward_workspace = 0;
+  bool refuse_backward = false;
   std::int64_t planned_workspace = -1;  // -1: the same
   std::function<bool(const AttentionKey&)> refuse_plan;
   mutable int plans = 0;
   mutable int executions = 0;
+  mutable int backward_executions = 0;
+  mutable bool saw_outputs = false;  // of the forward, in a backward
 
  private:
   BackendInfo info_;

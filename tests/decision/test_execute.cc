@@ -296,23 +296,5 @@ TEST(Fork, AChildComputesByPlanAndByExecute) {
   EXPECT_TRUE(execute(made, call.request, scratch.launch).ok());
 }
 
-// ---- gradients: refused until a backend claims them ----
-
-TEST(Backward, IsRefusedWithEveryBackendsReason) {
-  Context context(described_env());
-  SmallCall call;
-  AttentionGradRequest request;
-  static_cast<AttentionRequest&>(request) = call.request;
-  const Status status = attention_backward(context, request);
-  EXPECT_EQ(status.code(), StatusCode::kNoBackend);
-  ASSERT_NE(status.selection(), nullptr);
-  for (const BackendRef& ref : {kMath, kEfficient}) {
-    const Verdict* verdict = status.selection()->find(ref);
-    ASSERT_NE(verdict, nullptr);
-    ASSERT_EQ(verdict->refusals.size(), 1u);
-    EXPECT_EQ(verdict->refusals[0].code, RefusalCode::kDirection);
-  }
-}
-
 }  // namespace
 }  // namespace regard::test

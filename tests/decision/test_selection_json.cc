@@ -21,7 +21,7 @@ TEST(SelectionJson, HasEveryKeyAndParses) {
   ASSERT_EQ(doc["candidates"].size(), selection.candidates.size());
   for (const json& candidate : doc["candidates"]) {
     for (const char* key : {"backend", "built", "enabled", "usable", "chosen", "workspace_bytes",
-                            "error_bound", "determinism", "refusals"}) {
+                            "backward_workspace_bytes", "error_bound", "determinism", "refusals"}) {
       EXPECT_TRUE(candidate.contains(key)) << key;
     }
     for (const json& refusal : candidate["refusals"]) {

@@ -289,44 +289,90 @@ void append_bytes(const TensorView& view, std::vector<char>* bytes) {
   });
 }
 
+namespace {
+
+/// What a run is planned from: the request's own extents, or larger ones.
+AttentionKey planned_key(AttentionParams params, const RunOptions& options) {
+  if (options.larger) {
+    params.batch += 1;
+    params.seqlen_q = 2 * params.seqlen_q + 3;
+    params.seqlen_kv = 3 * params.seqlen_kv + 5;
+  }
+  return AttentionKey::make(params, false).value();
+}
+
+Env env_of(const RunOptions& options) {
+  Env env;
+  env.concurrency = options.concurrency;
+  env.isa = options.isa;
+  return env;
+}
+
+/// Calls execute(launch) with exactly the workspace that the plan states.
+template <class Execute>
+void run_planned(const KernelPlan& plan, const RunOptions& options, Execute execute) {
+  EXPECT_EQ(plan.isa, cpu::kernel_isa(options.isa));
+  EXPECT_EQ(plan.workspace_bytes % 64, 0);
+  GuardedBuffer workspace(static_cast<std::size_t>(plan.workspace_bytes), true, 64);
+  if (plan.workspace_bytes > 0) std::memset(workspace.data(), options.poison, workspace.size());
+  TestExecutor executor(options.threads);
+  Launch launch;
+  launch.executor = &executor;
+  launch.workspace = {workspace.data(), workspace.size()};
+  const Status status = execute(launch);
+  EXPECT_TRUE(status.ok()) << status.to_string();
+  EXPECT_LE(executor.most_slots, plan.slots);
+}
+
+}  // namespace
+
 std::vector<char> run_backend(const Backend& backend, const AttentionRequest& request,
                               const RunOptions& options) {
   Expected<AttentionParams> params = describe(request);
   EXPECT_TRUE(params.ok()) << params.status().to_string();
   if (!params) return {};
-  AttentionParams planned = *params;
-  if (options.larger) {
-    planned.batch += 1;
-    planned.seqlen_q = 2 * planned.seqlen_q + 3;
-    planned.seqlen_kv = 3 * planned.seqlen_kv + 5;
-  }
-  Expected<AttentionKey> key = AttentionKey::make(planned, false);
-  EXPECT_TRUE(key.ok());
-  Env env;
-  env.concurrency = options.concurrency;
-  env.isa = options.isa;
+  const AttentionKey key = planned_key(*params, options);
+  const Env env = env_of(options);
   std::vector<Refusal> refusals;
-  EXPECT_TRUE(backend.supports(*key, env, &refusals))
+  EXPECT_TRUE(backend.supports(key, env, &refusals))
       << to_string(*params) << ": " << (refusals.empty() ? "?" : to_string(refusals.front()));
   if (!refusals.empty()) return {};
-  Expected<KernelPlan> plan = backend.plan(*key, env);
+  Expected<KernelPlan> plan = backend.plan(key, env);
   EXPECT_TRUE(plan.ok());
-  EXPECT_EQ(plan->isa, cpu::kernel_isa(options.isa));
-  EXPECT_EQ(plan->workspace_bytes, backend.workspace_bytes(*key, env));
-  EXPECT_EQ(plan->workspace_bytes % 64, 0);
-  GuardedBuffer workspace(static_cast<std::size_t>(plan->workspace_bytes), true, 64);
-  if (plan->workspace_bytes > 0) std::memset(workspace.data(), options.poison, workspace.size());
-  TestExecutor executor(options.threads);
-  Launch launch;
-  launch.executor = &executor;
-  launch.workspace = {workspace.data(), workspace.size()};
-  const Status status = backend.execute(*plan, *params, request, launch);
-  EXPECT_TRUE(status.ok()) << status.to_string();
-  EXPECT_LE(executor.most_slots, plan->slots);
+  EXPECT_EQ(plan->workspace_bytes, backend.workspace_bytes(key, env));
+  run_planned(*plan, options, [&](const Launch& launch) {
+    return backend.execute(*plan, *params, request, launch);
+  });
   std::vector<char> bytes;
   append_bytes(request.out, &bytes);
   append_bytes(request.lse, &bytes);
+  append_bytes(request.saved_stats, &bytes);
   append_bytes(request.scores_out, &bytes);
+  return bytes;
+}
+
+std::vector<char> run_backward(const Backend& backend, const AttentionGradRequest& request,
+                               const RunOptions& options) {
+  AttentionRequest forward = request;
+  forward.options.needs_grad = true;
+  Expected<AttentionParams> params = describe(forward);
+  EXPECT_TRUE(params.ok()) << params.status().to_string();
+  if (!params) return {};
+  const AttentionKey key = planned_key(*params, options);
+  const Env env = env_of(options);
+  EXPECT_TRUE(backend.supports(key, env, nullptr)) << to_string(*params);
+  Expected<KernelPlan> plan = backend.plan_backward(key, env);
+  EXPECT_TRUE(plan.ok());
+  if (!plan) return {};
+  EXPECT_EQ(plan->workspace_bytes, backend.backward_workspace_bytes(key, env));
+  run_planned(*plan, options, [&](const Launch& launch) {
+    return backend.execute_backward(*plan, *params, request, request, launch);
+  });
+  std::vector<char> bytes;
+  for (const TensorView& view :
+       {request.d_q, request.d_k, request.d_v, request.d_bias, request.d_sinks}) {
+    append_bytes(view, &bytes);
+  }
   return bytes;
 }
 

@@ -108,6 +108,10 @@ struct RunOptions {
 std::vector<char> run_backend(const Backend& backend, const AttentionRequest& request,
                               const RunOptions& options = {});
 
+/// The same of the backward: the bytes of the gradients that are present.
+std::vector<char> run_backward(const Backend& backend, const AttentionGradRequest& request,
+                               const RunOptions& options = {});
+
 /// Elements of an output in logical order, as bytes.
 void append_bytes(const TensorView& view, std::vector<char>* bytes);
 

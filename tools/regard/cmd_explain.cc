@@ -20,16 +20,24 @@ struct ExplainOptions {
   std::vector<std::string> words;
 };
 
-/// The rules of the plan that the chosen backend makes, beside the reasons for choosing it.
-void show_plan(Output& output, const Plan& plan) {
-  const KernelPlan& kernel = plan.kernel();
-  output.document()["plan"] = {
+/// A kernel's rules, under `name` in both forms of the output.
+void show_kernel(Output& output, const char* name, const KernelPlan& kernel) {
+  output.document()[name] = {
       {"kernel", kernel.kernel},   {"isa", to_string(kernel.isa)},
       {"slots", kernel.slots},     {"tile_q", kernel.tile_q},
       {"tile_kv", kernel.tile_kv}, {"workspace_bytes", kernel.workspace_bytes}};
-  output.print(fmt::format("\nplan     {} ({}), slots {}, tile_q {}, tile_kv {}, workspace {}\n",
+  output.print(fmt::format("{:<8} {} ({}), slots {}, tile_q {}, tile_kv {}, workspace {}\n", name,
                            kernel.kernel, to_string(kernel.isa), kernel.slots, kernel.tile_q,
                            kernel.tile_kv, bytes_text(kernel.workspace_bytes)));
+}
+
+/// The rules of the plan that the chosen backend makes, beside the reasons for choosing it.
+void show_plan(Output& output, const Plan& plan) {
+  output.print("\n");
+  show_kernel(output, "plan", plan.kernel());
+  if (!plan.backward_kernel().kernel.empty()) {
+    show_kernel(output, "backward", plan.backward_kernel());
+  }
 }
 
 int explain_case(Output& output, const ExplainOptions& options) {

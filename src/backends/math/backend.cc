@@ -7,6 +7,7 @@
 #include "cpu/claims.h"
 #include "cpu/kernel_isa.h"
 #include "cpu/make_problem.h"
+#include "cpu/run_backward.h"
 #include "cpu/run_tasks.h"
 #include "cpu/scratch.h"
 
@@ -59,6 +60,13 @@ BackendInfo make_info() {
                          {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 1e-5},
                          {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
                          {Dtype::kF16, Dtype::kF16, Dtype::kF32, 2e-5}};
+  info.backward = info.forward;  // gradients have the types of q, k and v, whatever out's
+  info.backward.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 3e-6},
+                          {Dtype::kF64, Dtype::kF64, Dtype::kF64, 6e-15},
+                          {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 4e-3},
+                          {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 4e-3},
+                          {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
+                          {Dtype::kF16, Dtype::kF16, Dtype::kF32, 5e-4}};
   return info;
 }
 
@@ -97,6 +105,28 @@ class MathBackend final : public Backend {
     const std::int64_t tasks = cpu::count_tasks(params, strips * kernel.width);
     const std::int32_t slots = cpu::useful_slots(params, plan.slots);
     cpu::run_tasks({kernel.forward, &args, tasks, slot_bytes}, slots, launch);
+    return Status();
+  }
+
+  std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env) const override {
+    const Kernel& kernel = kernel_of(key.params(), cpu::kernel_isa(env.isa));
+    return cpu::backward_workspace_bytes(key, env, kernel.backward);
+  }
+
+  Expected<KernelPlan> plan_backward(const AttentionKey& key, const Env& env) const override {
+    const Isa isa = cpu::kernel_isa(env.isa);
+    KernelPlan plan = cpu::plan_backward(key, env, kernel_of(key.params(), isa).backward);
+    plan.isa = isa;
+    plan.kernel =
+        std::string("math_backward_") + to_string(isa) + "_" + to_string(key.params().dtype_q);
+    return plan;
+  }
+
+  Status execute_backward(const KernelPlan& plan, const AttentionParams& params,
+                          const Buffers& buffers, const GradBuffers& gradients,
+                          const Launch& launch) const override {
+    const Kernel& kernel = kernel_of(params, plan.isa);
+    cpu::run_backward(kernel.backward, plan, params, buffers, gradients, launch);
     return Status();
   }
 

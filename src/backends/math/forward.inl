@@ -196,7 +196,7 @@ static void forward(const void* opaque, std::int64_t task, char* scratch) {
   for (std::int64_t x = 0; x < t.count; ++x) {
     if (p.scores.present) hide_unreached<V>(p, t.strips[x], t.reach());
     cpu::ColumnsOut<V>::write(p, t.strips[x], t.out_t + x * p.head_dim_v * V::kWidth);
-    cpu::write_lse(p, t.strips[x]);
+    cpu::write_stats(p, t.strips[x]);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "cpu/backward.h"
 #include "cpu/problem.h"
 
 namespace regard::math {
@@ -25,6 +26,7 @@ struct Kernel {
   std::int64_t width;         // rows of a strip
   std::int64_t strip_bytes;   // of a strip's state
   std::int64_t scalar_bytes;  // of the arithmetic
+  cpu::BackwardKernel backward;
 };
 
 extern const Kernel kScalarF32;  // f32, bf16, f16 inputs

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "regard/export.h"
+
+namespace regard {
+
+struct AttentionParams;
+struct BackendRef;
+struct KernelPlan;
+struct PlanImpl;
+struct Selection;
+
+/// What will run and how: immutable, cheap to copy, shareable between threads. It accepts any
+/// extents up to its own. One made with `needs_grad` holds the pair: the forward and its backward,
+/// of the same backend.
+class REGARD_EXPORT Plan {
+ public:
+  Plan();  // empty; every accessor needs a plan that plan() returned
+  ~Plan();
+  Plan(const Plan&);
+  Plan(Plan&&) noexcept;
+  Plan& operator=(const Plan&);
+  Plan& operator=(Plan&&) noexcept;
+
+  bool empty() const noexcept { return impl_ == nullptr; }
+  const BackendRef& backend() const noexcept;
+  const AttentionParams& params() const noexcept;  // extents rounded up: the most it accepts
+  const KernelPlan& kernel() const noexcept;
+  std::int64_t workspace_bytes() const noexcept;
+  /// Of execute_backward; without `needs_grad` there is none: no name, 0 bytes.
+  const KernelPlan& backward_kernel() const noexcept;
+  std::int64_t backward_workspace_bytes() const noexcept;
+  /// The decision with every reason, made again from the plan's own inputs (it is pure).
+  Selection selection() const;
+  std::string to_string() const;
+
+ private:
+  friend struct PlanImpl;
+  explicit Plan(std::shared_ptr<const PlanImpl> impl) noexcept;
+  std::shared_ptr<const PlanImpl> impl_;
+};
+
+}  // namespace regard

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "regard/params.h"
+#include "regard/request.h"
+#include "regard/status.h"
+
+namespace regard {
+
+/// Everything that can be said about a backward's own tensors without reading them. `params` are
+/// describe_buffers(buffers, ...)'s. Messages name `where`. Allocates only to report an error.
+Status check_gradients(const Buffers& buffers, const GradBuffers& gradients,
+                       const AttentionParams& params, const char* where);
+
+/// The forward's buffers as a backward reads them: without its other outputs than `out`.
+Buffers backward_inputs(const Buffers& buffers) noexcept;
+
+}  // namespace regard
