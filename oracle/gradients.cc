@@ -88,7 +88,8 @@ RowGradient<R> differentiate(const Head<R>& head, const Rules& rules, const RowR
 /// How far one row's numbers may be from the truth: what each of its terms adds to a Conditioning.
 struct RowSizes {
   double score_error;          // max(1, Smax)
-  double prob_error;           // absolute
+  double flushed;              // the largest probability that may flush to 0
+  double huge;                 // the error of a probability where scores are huge, else 0
   double delta_rounding;       // deviation of delta from rounding out to its dtype
   double d_lse;                // |d_lse|
   double u;                    // unit roundoff of q's dtype
@@ -103,13 +104,16 @@ struct Term {
   double delta_rounding;
 };
 
+double square(double x) { return x * x; }
+
 void add(const Term& term, const RowSizes& row, Conditioning* c) {
   c->terms += 1;
   c->scores += std::fabs(term.value) * row.score_error;
   c->cancelled += term.cancelled;
-  const double rounded = row.u * term.value;
-  c->rounding = std::hypot(c->rounding, rounded, term.delta_rounding);
-  if (row.prob_error > 0.0) c->probs += term.per_prob * row.prob_error;
+  c->variance += square(row.u * term.value) + square(term.delta_rounding);
+  c->flushed += term.per_prob * row.flushed;
+  // A dropped probability's term is 0 whatever it was, were its error infinite.
+  if (row.huge > 0.0 && term.per_prob > 0.0) c->huge += term.per_prob * row.huge;
 }
 
 class Gradients {
@@ -241,19 +245,22 @@ class Gradients {
     if (from_lse && std::isfinite(row.lse)) {
       s.score_error = std::max(s.score_error, std::fabs(static_cast<double>(row.lse)));
     }
-    s.prob_error = wide ? 0.0 : kFlushed;
+    s.flushed = wide ? 0.0 : kFlushed;
     if (4.0 * unit_roundoff(wide ? Dtype::kF64 : Dtype::kF32) * s.score_error > kStructuralFrom) {
       // Equal scores are equal however they round, and their probabilities 1 / n; other rows may
       // have any, and P = exp(score - lse) may even exceed 1.
       const bool exact = f.equal_scores && !rules_.has_sink() && !from_lse;
       s.score_error = 1.0;
-      if (!exact) s.prob_error = from_lse ? HUGE_VAL : 1.0;
+      if (!exact) s.huge = from_lse ? HUGE_VAL : 1.0;
     }
+    const Dtype out_dtype = request_.out.dtype;
     double squares = 0.0;
     for (std::size_t d = 0; d < up.d_out.size(); ++d) {
-      squares += std::pow(static_cast<double>(up.d_out[d] * row.out[d]), 2);
+      const double out = std::fabs(static_cast<double>(row.out[d]));
+      const double rounded = unit_roundoff(out_dtype) * out + half_of_smallest(out_dtype);
+      squares += square(static_cast<double>(up.d_out[d]) * rounded);
     }
-    s.delta_rounding = unit_roundoff(request_.out.dtype) * std::sqrt(squares);
+    s.delta_rounding = std::sqrt(squares);
     for (std::size_t n = 0; n < keys.size(); ++n) {
       double sum = 0.0;
       for (std::size_t d = 0; d < up.d_out.size(); ++d) {
@@ -274,6 +281,8 @@ class Gradients {
     const double scale = rules_.softmax_scale();
     // An error of delta is the same for every key of the row: it adds up before it is squared.
     std::vector<double> delta_to_q(static_cast<std::size_t>(head.head_dim_qk));
+    double delta_to_bias = 0.0;
+    const bool over_keys = truth_.d_bias.shape[3] == 1;
     for (std::size_t n = 0; n < keys.size(); ++n) {
       const std::int64_t j = keys[n].j;
       const double p = static_cast<double>(row.probs[n]);
@@ -303,13 +312,19 @@ class Gradients {
       std::size_t bias = 0;
       if (request_.attn_bias.present() && bias_index(at, j, &bias)) {
         Term to_bias = ds_term(static_cast<double>(g.d_edited[n]), 1.0);
-        to_bias.delta_rounding = s.delta_rounding * p;
+        if (over_keys) delta_to_bias += p;
+        if (!over_keys) to_bias.delta_rounding = s.delta_rounding * p;
         add(to_bias, s, &truth_.d_bias.sizes[bias]);
       }
     }
     for (std::size_t e = 0; e < delta_to_q.size() && !keys.empty(); ++e) {
       Conditioning& c = truth_.d_q.sizes[truth_.d_q.index(at.b, at.h, at.i, 0) + e];
-      c.rounding = std::hypot(c.rounding, s.delta_rounding * delta_to_q[e]);
+      c.variance += square(s.delta_rounding * delta_to_q[e]);
+    }
+    std::size_t bias = 0;
+    if (delta_to_bias > 0.0 && bias_index(at, 0, &bias)) {
+      Conditioning& c = truth_.d_bias.sizes[bias];
+      c.variance += square(s.delta_rounding * delta_to_bias);
     }
     if (rules_.has_sink()) {
       const double p = static_cast<double>(row.sink_prob);

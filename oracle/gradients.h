@@ -17,8 +17,9 @@ struct Conditioning {
   std::int64_t terms = 0;  // 0: nothing reaches the element, it is exactly 0
   double scores = 0.0;     // sum of |term| max(1, Smax): what the rounding of scores does to P
   double cancelled = 0.0;  // sum of the terms' sizes before dP - delta (or 1 - tanh^2) cancels
-  double rounding = 0.0;   // deviation from rounding P and dS to q's dtype and out to its own
-  double probs = 0.0;      // sum of |term / P| times the absolute error that P may have
+  double variance = 0.0;   // of rounding P and dS to the dtype of q, and out to its own
+  double flushed = 0.0;    // what probabilities that flush to 0 take from it
+  double huge = 0.0;       // what rows of huge scores, whose P may be anything, may make of it
 };
 
 /// One gradient, dense and row-major. `ideal` is made of f32 products and sums with P and dS
