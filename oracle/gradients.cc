@@ -7,114 +7,13 @@
 #include <utility>
 #include <vector>
 
-#include "oracle/number.h"
 #include "oracle/row.h"
+#include "oracle/row_gradient.h"
+#include "oracle/row_sizes.h"
 #include "oracle/rules.h"
 
 namespace regard::oracle {
 namespace {
-
-// Probabilities below it may flush to 0.
-constexpr double kFlushed = 0x1p-125;
-
-/// What a row's outputs pass back to it.
-template <class R>
-struct Upstream {
-  std::vector<R> d_out;
-  R d_lse;
-};
-
-/// The gradients of one row with respect to its probabilities and scores, per visible key.
-template <class R>
-struct RowGradient {
-  std::vector<R> weights;   // of V: probabilities after dropout
-  std::vector<R> d_edited;  // dS
-  std::vector<R> d_scaled;  // dS through softcap
-  std::vector<R> slopes;    // of softcap: 1 - tanh^2, or 1
-  R d_sink = 0;
-};
-
-/// `value` as the pipeline stores it: kF64 stands for not rounded.
-template <class R>
-R stored(R value, Dtype dtype) {
-  if (dtype == Dtype::kF64) return value;
-  return static_cast<R>(round_to(static_cast<double>(value), dtype));
-}
-
-template <class R>
-R softcap_slope(const Rules& rules, R scaled) {
-  const R softcap = static_cast<R>(rules.request().options.softcap);
-  if (!(softcap > 0) || rules.fault() == Fault::kSoftcapSlopeMissing) return R{1};
-  const R tanh = std::tanh(scaled / softcap);
-  return R{1} - tanh * tanh;
-}
-
-/// Dropout's factor on the way back.
-double backward_factor(const Rules& rules, const VisibleKey& key) {
-  if (rules.fault() != Fault::kGradDropoutNotScaled) return key.dropout_factor;
-  return std::min(key.dropout_factor, 1.0);
-}
-
-template <class R>
-RowGradient<R> differentiate(const Head<R>& head, const Rules& rules, const RowResult<R>& row,
-                             const std::vector<VisibleKey>& keys, const Upstream<R>& up,
-                             Dtype out_dtype) {
-  RowGradient<R> g;
-  R delta = 0;
-  // A row that sees nothing has a constant output: whatever d_out holds, nothing comes of it.
-  for (std::size_t d = 0; d < up.d_out.size() && !keys.empty(); ++d) {
-    delta += up.d_out[d] * stored(row.out[d], out_dtype);
-  }
-  if (rules.fault() == Fault::kDeltaDropped) delta = 0;
-  const R d_lse = rules.fault() == Fault::kLseGradIgnored ? R{0} : up.d_lse;
-  for (std::size_t n = 0; n < keys.size(); ++n) {
-    R d_weight = 0;
-    for (std::size_t d = 0; d < up.d_out.size(); ++d) {
-      d_weight += up.d_out[d] * head.value(keys[n].j)[d];
-    }
-    const R factor = static_cast<R>(backward_factor(rules, keys[n]));
-    // A dropped probability's value does not count, not even a NaN.
-    const R d_prob = factor == 0 ? R{0} : factor * d_weight;
-    const R d_edited = row.probs[n] * (d_prob - delta + d_lse);
-    g.slopes.push_back(softcap_slope(rules, row.scaled[n]));
-    g.weights.push_back(stored(row.probs[n], head.p_dtype) * factor);
-    g.d_edited.push_back(stored(d_edited, head.p_dtype));
-    g.d_scaled.push_back(stored(d_edited * g.slopes.back(), head.p_dtype));
-  }
-  g.d_sink = row.sink_prob == 0 ? R{0} : row.sink_prob * (d_lse - delta);
-  return g;
-}
-
-/// How far one row's numbers may be from the truth: what each of its terms adds to a Conditioning.
-struct RowSizes {
-  double score_error;          // max(1, Smax)
-  double flushed;              // the largest probability that may flush to 0
-  double huge;                 // the error of a probability where scores are huge, else 0
-  double delta_rounding;       // deviation of delta from rounding out to its dtype
-  double d_lse;                // |d_lse|
-  double u;                    // unit roundoff of q's dtype
-  double delta_abs = 0.0;      // sum of P |dP|
-  double d_prob_max = 0.0;     // the largest |dP|, its products taken without their signs
-  std::vector<double> d_prob;  // per visible key
-};
-
-/// A term of an element: its value, its size before anything cancels, and that size for P = 1.
-struct Term {
-  double value, cancelled, per_prob;
-  double delta_rounding;
-};
-
-double square(double x) { return x * x; }
-
-void add(const Term& term, const RowSizes& row, Conditioning* c) {
-  c->terms += 1;
-  c->scores += std::fabs(term.value) * row.score_error;
-  c->cancelled += term.cancelled;
-  c->variance += square(row.u * term.value) + square(term.delta_rounding);
-  c->flushed += term.per_prob * row.flushed;
-  // A dropped probability's term is 0 whatever it was, were its error infinite.
-  if (row.huge > 0.0 && term.per_prob > 0.0) c->huge += term.per_prob * row.huge;
-}
 
 class Gradients {
  public:
@@ -154,33 +53,13 @@ class Gradients {
 
   template <class Exact, class Ideal>
   void add_row(const Head<Exact>& exact, const Head<Ideal>& ideal, const Place& at) {
-    const std::vector<VisibleKey> keys = visible_keys(rules_, at.b, at.h, at.i);
-    const Dtype out_dtype = request_.out.dtype;
-    const RowResult<Exact> row = attend(exact, rules_, at.h, at.i, keys);
-    const RowResult<Ideal> row_ideal = attend(ideal, rules_, at.h, at.i, keys);
-    const auto up = upstream<Exact>(at);
-    const auto g = differentiate(exact, rules_, row, keys, up, Dtype::kF64);
-    const auto g_ideal =
-        differentiate(ideal, rules_, row_ideal, keys, upstream<Ideal>(at), out_dtype);
-    add_terms(exact, keys, up, g, at,
-              [](Gradient* to, std::size_t n, Exact term) { to->exact[n] += term; });
-    add_terms(ideal, keys, upstream<Ideal>(at), g_ideal, at,
-              [](Gradient* to, std::size_t n, Ideal term) {
-                to->ideal[n] = static_cast<Ideal>(to->ideal[n]) + term;
-              });
-    add_sizes(exact, keys, row, g, up, at);
-  }
-
-  template <class R>
-  Upstream<R> upstream(const Place& at) const {
-    Upstream<R> up{{}, R{0}};
-    for (std::int64_t d = 0; d < request_.v.shape[3]; ++d) {
-      up.d_out.push_back(static_cast<R>(element(request_.d_out, at.b, at.h, at.i, d)));
-    }
-    if (request_.d_lse.present()) {
-      up.d_lse = static_cast<R>(element(request_.d_lse, at.b, at.h, at.i));
-    }
-    return up;
+    const auto row = backward_row(exact, rules_, request_, at, Dtype::kF64);
+    add_terms(row, [](Gradient* to, std::size_t n, Exact term) { to->exact[n] += term; });
+    const auto ideal_row = backward_row(ideal, rules_, request_, at, request_.out.dtype);
+    add_terms(ideal_row, [](Gradient* to, std::size_t n, Ideal term) {
+      to->ideal[n] = static_cast<Ideal>(to->ideal[n]) + term;
+    });
+    add_sizes(row);
   }
 
   bool skips_group_member(std::int64_t h) const {
@@ -188,8 +67,9 @@ class Gradients {
     return rules_.fault() == Fault::kGroupNotSummed && h % group != 0;
   }
 
-  /// Where the bias of a place lies; false where a planted fault leaves the place out.
+  /// Where the bias of a place lies; false without one, or where a planted fault leaves it out.
   bool bias_index(const Place& at, std::int64_t j, std::size_t* index) const {
+    if (!request_.attn_bias.present()) return false;
     const std::int64_t full[] = {at.b, at.h, at.i, j};
     std::int64_t own[kMaxRank];
     bool first = true;
@@ -201,137 +81,101 @@ class Gradients {
     return first || rules_.fault() != Fault::kBiasGradNotReduced;
   }
 
-  /// Calls add(gradient, index, term) for every term of the row.
+  /// Calls add_term(gradient, index, term) for every term of the row.
   template <class R, class F>
-  void add_terms(const Head<R>& head, const std::vector<VisibleKey>& keys, const Upstream<R>& up,
-                 const RowGradient<R>& g, const Place& at, F&& add_term) {
+  void add_terms(const BackwardRow<R>& row, F&& add_term) {
+    const auto& [head, at, keys, up, result, g] = row;
     const std::int64_t kv = rules_.kv_head(at.h);
     const R scale = static_cast<R>(rules_.softmax_scale());
     const R scale_k = rules_.fault() == Fault::kKeyGradNotScaled ? R{1} : scale;
     for (std::size_t n = 0; n < keys.size(); ++n) {
       const std::int64_t j = keys[n].j;
-      const std::size_t q = truth_.d_q.index(at.b, at.h, at.i, 0);
-      const std::size_t k = truth_.d_k.index(at.b, kv, j, 0);
-      const std::size_t v = truth_.d_v.index(at.b, kv, j, 0);
       for (std::int64_t d = 0; d < head.head_dim_qk; ++d) {
-        const auto e = static_cast<std::size_t>(d);
-        add_term(&truth_.d_q, q + e, scale * (g.d_scaled[n] * head.key(j)[d]));
+        add_term(&truth_.d_q, truth_.d_q.index(at.b, at.h, at.i, d),
+                 scale * (g.d_scaled[n] * head.key(j)[d]));
         if (skips_group_member(at.h)) continue;
-        add_term(&truth_.d_k, k + e, scale_k * (g.d_scaled[n] * head.query(at.i)[d]));
+        add_term(&truth_.d_k, truth_.d_k.index(at.b, kv, j, d),
+                 scale_k * (g.d_scaled[n] * head.query(at.i)[d]));
       }
-      for (std::size_t e = 0; e < up.d_out.size() && !skips_group_member(at.h); ++e) {
-        add_term(&truth_.d_v, v + e, g.weights[n] * up.d_out[e]);
+      for (std::int64_t d = 0; d < head.head_dim_v && !skips_group_member(at.h); ++d) {
+        add_term(&truth_.d_v, truth_.d_v.index(at.b, kv, j, d),
+                 g.weights[n] * up.d_out[static_cast<std::size_t>(d)]);
       }
       std::size_t bias = 0;
-      if (request_.attn_bias.present() && bias_index(at, j, &bias)) {
-        add_term(&truth_.d_bias, bias, g.d_edited[n]);
-      }
+      if (bias_index(at, j, &bias)) add_term(&truth_.d_bias, bias, g.d_edited[n]);
     }
-    if (rules_.has_sink()) {
-      add_term(&truth_.d_sinks, static_cast<std::size_t>(at.h), g.d_sink);
-    }
+    if (rules_.has_sink()) add_term(&truth_.d_sinks, static_cast<std::size_t>(at.h), g.d_sink);
   }
 
   template <class R>
-  RowSizes row_sizes(const Head<R>& head, const std::vector<VisibleKey>& keys,
-                     const RowResult<R>& row, const Upstream<R>& up, const Place& at) const {
-    const RowFacts f = row_facts(head, rules_, row, keys, at.h, at.i);
-    const bool wide = truth_.dtype == Dtype::kF64;
-    const bool from_lse = request_.saved.kind == SavedContext::Kind::kLse;
-    RowSizes s{};
-    s.u = unit_roundoff(truth_.dtype);
-    s.d_lse = std::fabs(static_cast<double>(up.d_lse));
-    s.score_error = std::max({1.0, f.smax, std::fabs(f.row_max)});
-    if (from_lse && std::isfinite(row.lse)) {
-      s.score_error = std::max(s.score_error, std::fabs(static_cast<double>(row.lse)));
-    }
-    s.flushed = wide ? 0.0 : kFlushed;
-    if (4.0 * unit_roundoff(wide ? Dtype::kF64 : Dtype::kF32) * s.score_error > kStructuralFrom) {
-      // Equal scores are equal however they round, and their probabilities 1 / n; other rows may
-      // have any, and P = exp(score - lse) may even exceed 1.
-      const bool exact = f.equal_scores && !rules_.has_sink() && !from_lse;
-      s.score_error = 1.0;
-      if (!exact) s.huge = from_lse ? HUGE_VAL : 1.0;
-    }
-    const Dtype out_dtype = request_.out.dtype;
-    double squares = 0.0;
-    for (std::size_t d = 0; d < up.d_out.size(); ++d) {
-      const double out = std::fabs(static_cast<double>(row.out[d]));
-      const double rounded = unit_roundoff(out_dtype) * out + half_of_smallest(out_dtype);
-      squares += square(static_cast<double>(up.d_out[d]) * rounded);
-    }
-    s.delta_rounding = std::sqrt(squares);
-    for (std::size_t n = 0; n < keys.size(); ++n) {
-      double sum = 0.0;
-      for (std::size_t d = 0; d < up.d_out.size(); ++d) {
-        sum += std::fabs(static_cast<double>(up.d_out[d] * head.value(keys[n].j)[d]));
-      }
-      s.d_prob.push_back(keys[n].dropout_factor * sum);
-      s.delta_abs += static_cast<double>(row.probs[n]) * s.d_prob.back();
-      s.d_prob_max = std::max(s.d_prob_max, s.d_prob.back());
-    }
-    return s;
+  void add_sizes(const BackwardRow<R>& row) {
+    const RowSizes s = row_sizes(request_, rules_, row);
+    for (std::size_t n = 0; n < row.keys.size(); ++n) add_key_sizes(row, s, n);
+    if (!row.keys.empty()) add_delta_sizes(row, s);
+    if (!rules_.has_sink()) return;
+    const double p = static_cast<double>(row.result.sink_prob);
+    const double value = static_cast<double>(row.gradient.d_sink);
+    add({value, std::fabs(value) + p * s.d_scores_abs, p * (s.delta_abs + s.d_lse),
+         s.d_prob_max + s.d_lse, s.delta_deviation * p},
+        s, &truth_.d_sinks.sizes[static_cast<std::size_t>(row.at.h)]);
   }
 
   template <class R>
-  void add_sizes(const Head<R>& head, const std::vector<VisibleKey>& keys, const RowResult<R>& row,
-                 const RowGradient<R>& g, const Upstream<R>& up, const Place& at) {
-    const RowSizes s = row_sizes(head, keys, row, up, at);
-    const std::int64_t kv = rules_.kv_head(at.h);
+  void add_key_sizes(const BackwardRow<R>& row, const RowSizes& s, std::size_t n) {
+    const auto& [head, at, keys, up, result, g] = row;
+    const std::int64_t kv = rules_.kv_head(at.h), j = keys[n].j;
     const double scale = rules_.softmax_scale();
-    // An error of delta is the same for every key of the row: it adds up before it is squared.
-    std::vector<double> delta_to_q(static_cast<std::size_t>(head.head_dim_qk));
-    double delta_to_bias = 0.0;
-    const bool over_keys = truth_.d_bias.shape[3] == 1;
-    for (std::size_t n = 0; n < keys.size(); ++n) {
-      const std::int64_t j = keys[n].j;
-      const double p = static_cast<double>(row.probs[n]);
-      const double before = s.d_prob[n] + s.delta_abs + s.d_lse;
-      const double at_most = s.d_prob[n] + s.d_prob_max + s.d_lse;
-      const double slope = static_cast<double>(g.slopes[n]);
-      const auto ds_term = [&](double d_score, double factor) {
-        const double size = std::fabs(factor);
-        return Term{d_score * factor, p * before * size, at_most * size, 0.0};
-      };
-      for (std::int64_t d = 0; d < head.head_dim_qk; ++d) {
-        const auto e = static_cast<std::size_t>(d);
-        const double k = scale * static_cast<double>(head.key(j)[d]);
-        const double q = scale * static_cast<double>(head.query(at.i)[d]);
-        const double d_scaled = static_cast<double>(g.d_scaled[n]);
-        add(ds_term(d_scaled, k), s, &truth_.d_q.sizes[truth_.d_q.index(at.b, at.h, at.i, d)]);
-        delta_to_q[e] += p * slope * k;
-        Term to_k = ds_term(d_scaled, q);
-        to_k.delta_rounding = s.delta_rounding * p * slope * q;
-        add(to_k, s, &truth_.d_k.sizes[truth_.d_k.index(at.b, kv, j, d)]);
-      }
-      for (std::size_t e = 0; e < up.d_out.size(); ++e) {
-        const double d_out = std::fabs(static_cast<double>(up.d_out[e]));
-        add({static_cast<double>(g.weights[n]) * d_out, 0.0, keys[n].dropout_factor * d_out, 0.0},
-            s, &truth_.d_v.sizes[truth_.d_v.index(at.b, kv, j, 0) + e]);
-      }
-      std::size_t bias = 0;
-      if (request_.attn_bias.present() && bias_index(at, j, &bias)) {
-        Term to_bias = ds_term(static_cast<double>(g.d_edited[n]), 1.0);
-        if (over_keys) delta_to_bias += p;
-        if (!over_keys) to_bias.delta_rounding = s.delta_rounding * p;
-        add(to_bias, s, &truth_.d_bias.sizes[bias]);
-      }
+    const double p = static_cast<double>(result.probs[n]);
+    // dS times `factor`; `slope` is softcap's. Delta's rounding is added where its sum is known.
+    const auto of_score = [&](double d_score, double slope, double factor) {
+      const double size = std::fabs(factor);
+      return Term{d_score * factor, (std::fabs(d_score) + slope * p * s.d_scores_abs) * size,
+                  p * (s.d_prob[n] + s.delta_abs + s.d_lse) * size,
+                  (s.d_prob[n] + s.d_prob_max + s.d_lse) * size, 0.0};
+    };
+    const double d_scaled = static_cast<double>(g.d_scaled[n]);
+    const double slope = static_cast<double>(g.slopes[n]);
+    for (std::int64_t d = 0; d < head.head_dim_qk; ++d) {
+      const double k = scale * static_cast<double>(head.key(j)[d]);
+      const double q = scale * static_cast<double>(head.query(at.i)[d]);
+      add(of_score(d_scaled, slope, k), s,
+          &truth_.d_q.sizes[truth_.d_q.index(at.b, at.h, at.i, d)]);
+      Term to_k = of_score(d_scaled, slope, q);
+      to_k.delta_deviation = s.delta_deviation * p * slope * q;
+      add(to_k, s, &truth_.d_k.sizes[truth_.d_k.index(at.b, kv, j, d)]);
     }
-    for (std::size_t e = 0; e < delta_to_q.size() && !keys.empty(); ++e) {
-      Conditioning& c = truth_.d_q.sizes[truth_.d_q.index(at.b, at.h, at.i, 0) + e];
-      c.variance += square(s.delta_rounding * delta_to_q[e]);
+    const double weight = static_cast<double>(g.weights[n]);
+    for (std::int64_t d = 0; d < head.head_dim_v; ++d) {
+      const double d_out = std::fabs(static_cast<double>(up.d_out[static_cast<std::size_t>(d)]));
+      add({weight * d_out, weight * d_out, 0.0, keys[n].dropout_factor * d_out, 0.0}, s,
+          &truth_.d_v.sizes[truth_.d_v.index(at.b, kv, j, d)]);
     }
     std::size_t bias = 0;
-    if (delta_to_bias > 0.0 && bias_index(at, 0, &bias)) {
-      Conditioning& c = truth_.d_bias.sizes[bias];
-      c.variance += square(s.delta_rounding * delta_to_bias);
+    if (!bias_index(at, j, &bias)) return;
+    Term to_bias = of_score(static_cast<double>(g.d_edited[n]), 1.0, 1.0);
+    if (truth_.d_bias.shape[3] != 1) to_bias.delta_deviation = s.delta_deviation * p;
+    add(to_bias, s, &truth_.d_bias.sizes[bias]);
+  }
+
+  /// What delta's rounding does where the row's keys meet in one element: an error of delta is the
+  /// same for all of them and adds up before it is squared.
+  template <class R>
+  void add_delta_sizes(const BackwardRow<R>& row, const RowSizes& s) {
+    const auto& [head, at, keys, up, result, g] = row;
+    const double scale = rules_.softmax_scale();
+    for (std::int64_t d = 0; d < head.head_dim_qk; ++d) {
+      double sum = 0.0;
+      for (std::size_t n = 0; n < keys.size(); ++n) {
+        sum += static_cast<double>(result.probs[n] * g.slopes[n] * head.key(keys[n].j)[d]);
+      }
+      truth_.d_q.sizes[truth_.d_q.index(at.b, at.h, at.i, d)].variance +=
+          square(s.delta_deviation * scale * sum);
     }
-    if (rules_.has_sink()) {
-      const double p = static_cast<double>(row.sink_prob);
-      const double before = s.delta_abs + s.d_lse, at_most = s.d_prob_max + s.d_lse;
-      add({static_cast<double>(g.d_sink), p * before, at_most, s.delta_rounding * p}, s,
-          &truth_.d_sinks.sizes[static_cast<std::size_t>(at.h)]);
-    }
+    std::size_t bias = 0;
+    if (truth_.d_bias.shape[3] != 1 || !bias_index(at, 0, &bias)) return;
+    double sum = 0.0;
+    for (const R p : result.probs) sum += static_cast<double>(p);
+    truth_.d_bias.sizes[bias].variance += square(s.delta_deviation * sum);
   }
 
   const AttentionGradRequest& request_;

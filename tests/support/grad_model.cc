@@ -169,7 +169,7 @@ class GradModel {
       store_at(r_.lse, {b_, h_, i}, lse);
     }
     if (!r_.saved_stats.present()) return;
-    store_at(r_.saved_stats, {b_, h_, i, 0}, row.max * std::log2(std::exp(R{1})));
+    store_at(r_.saved_stats, {b_, h_, i, 0}, row.max);
     store_at(r_.saved_stats, {b_, h_, i, 1}, row.sum);
   }
 
