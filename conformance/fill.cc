@@ -25,7 +25,9 @@ enum Stream : std::uint64_t {
   kLensQ,
   kLensKv,
   kOffsets,
-  kScalars
+  kScalars,
+  kDOut,
+  kDLse
 };
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -33,7 +35,7 @@ constexpr double kLargeScore = 300.0;  // deviation of scores for data=large: so
 
 class Filler {
  public:
-  Filler(const Case& c, AttentionRequest* request) : case_(c), r_(*request) {}
+  Filler(const Case& c, AttentionGradRequest* request) : case_(c), r_(*request) {}
 
   void run() {
     fill_main();
@@ -46,8 +48,9 @@ class Filler {
     fill_lengths(r_.seqlens_kv, case_.data.seqlens_kv, case_.params.seqlen_kv, kLensKv);
     fill_offsets();
     const Rng rng(case_.data.seed, kScalars);
-    r_.rng_seed = rng.bits_at(0);
-    r_.rng_offset = rng.bits_at(1);
+    r_.rng_seed = r_.saved.rng_seed = rng.bits_at(0);
+    r_.rng_offset = r_.saved.rng_offset = rng.bits_at(1);
+    fill_upstream();
   }
 
  private:
@@ -168,6 +171,16 @@ class Filler {
     });
   }
 
+  void fill_upstream() {
+    const Rng d_out = stream(kDOut), d_lse = stream(kDLse);
+    if (r_.d_out.present()) {
+      fill_rows(r_.d_out, [&](const auto&, std::uint64_t n) { return d_out.normal_at(n); });
+    }
+    if (r_.d_lse.present()) {
+      fill_rows(r_.d_lse, [&](const auto&, std::uint64_t n) { return d_lse.normal_at(n); });
+    }
+  }
+
   void fill_offsets() {
     if (case_.params.diagonal == Diagonal::kOffset) r_.diagonal_offset = case_.data.diagonal_offset;
     if (!r_.diagonal_offsets.present()) return;
@@ -185,11 +198,11 @@ class Filler {
   }
 
   const Case& case_;
-  AttentionRequest& r_;
+  AttentionGradRequest& r_;
 };
 
 }  // namespace
 
-void fill_inputs(const Case& c, AttentionRequest* request) { Filler(c, request).run(); }
+void fill_inputs(const Case& c, AttentionGradRequest* request) { Filler(c, request).run(); }
 
 }  // namespace regard::conformance

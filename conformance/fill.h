@@ -6,11 +6,14 @@
 namespace regard::conformance {
 
 /// Writes the values of every input of `request`, whose views have memory, and the scalars that a
-/// case draws (seeds, offsets). Values of the case's data kind; poison comes last.
-void fill_inputs(const Case& c, AttentionRequest* request);
+/// case draws (seeds, offsets). Values of the case's data kind; poison comes last. Not written:
+/// `out`, the statistics and `delta`, which a backward reads and a forward writes.
+void fill_inputs(const Case& c, AttentionGradRequest* request);
 
 /// NaN and infinities in rows of K and V that no query sees, in queries past their length, and a
-/// NaN in one key that only some of its queries see (those become NaN, the others must not).
-void poison(const Case& c, AttentionRequest* request);
+/// NaN in one key that only some of its queries see (those become NaN, the others must not). In
+/// d_out: rows of queries past their length and of queries that see nothing, and one of a query
+/// that sees some.
+void poison(const Case& c, AttentionGradRequest* request);
 
 }  // namespace regard::conformance

@@ -13,10 +13,12 @@ namespace {
 
 constexpr std::int64_t kOddLengths[] = {1, 3, 63, 65, 127, 257};
 constexpr std::int64_t kHeadDims[] = {1, 3, 8, 16, 32, 63, 64, 65, 127, 128, 257};
+constexpr std::int64_t kGradHeadDims[] = {1, 3, 8, 16, 33, 64, 65, 128, 192, 256, 512};
 
 class Generator {
  public:
-  Generator(std::uint64_t seed, std::uint64_t index) : rng_(seed, ~index) {}
+  Generator(std::uint64_t seed, std::uint64_t index, bool gradients = false)
+      : gradients_(gradients), rng_(gradients ? ~seed : seed, ~index) {}
 
   Case run() {
     c_.data.seed = rng_.bits() >> 40;  // short in a repro line
@@ -25,6 +27,7 @@ class Generator {
     draw_edits();
     draw_diagonal();
     draw_tensors();
+    if (gradients_) draw_gradients();
     draw_memory();
     canonicalize(c_.params);
     settle_layout(&c_);
@@ -58,10 +61,11 @@ class Generator {
 
   /// Extents whose score matrices cost at most a drawn budget of multiply-adds.
   void draw_extents() {
-    const double budget = rng_.chance(0.01) ? 4e6 : std::exp2(12.0 + 7.5 * rng_.uniform());
+    double budget = rng_.chance(0.01) ? 4e6 : std::exp2(12.0 + 7.5 * rng_.uniform());
+    if (gradients_) budget /= 4.0;  // five products, each twice in the oracle
     p().seqlen_q = draw_length();
     p().seqlen_kv = rng_.chance(0.25) ? p().seqlen_q : draw_length();
-    p().head_dim_qk = rng_.pick(kHeadDims);
+    p().head_dim_qk = gradients_ ? rng_.pick(kGradHeadDims) : rng_.pick(kHeadDims);
     std::int64_t* extents[] = {&p().head_dim_qk, &p().seqlen_q, &p().seqlen_kv};
     const auto cost = [&] {
       return static_cast<double>(p().head_dim_qk) * static_cast<double>(p().seqlen_q) *
@@ -172,6 +176,14 @@ class Generator {
     p().dtype_bias = rng_.pick(bias_dtypes);
   }
 
+  void draw_gradients() {
+    p().features.set(Feature::kNeedsGrad);
+    p().features.set(Feature::kSavedStats, rng_.chance(0.75));
+    p().features.set(Feature::kLse, !has(Feature::kSavedStats) || rng_.chance(0.5));
+    p().features.set(Feature::kScoresOut, false);
+    p().scores_kind = ScoresKind::kNone;
+  }
+
   void draw_memory() {
     const bool all_bshd = rng_.chance(0.2);  // where q, k and v may be slices of one block
     for (Layout* layout : {&p().layout_q, &p().layout_k, &p().layout_v, &p().layout_out}) {
@@ -208,6 +220,7 @@ class Generator {
     }
   }
 
+  bool gradients_;
   Rng rng_;
   Case c_;
 };
@@ -215,5 +228,9 @@ class Generator {
 }  // namespace
 
 Case random_case(std::uint64_t seed, std::uint64_t index) { return Generator(seed, index).run(); }
+
+Case random_grad_case(std::uint64_t seed, std::uint64_t index) {
+  return Generator(seed, index, true).run();
+}
 
 }  // namespace regard::conformance

@@ -9,6 +9,7 @@ namespace regard::conformance {
 namespace {
 
 constexpr std::uint64_t kLayoutStream = 0x6c61796f7574;
+constexpr std::uint64_t kGradLayoutStream = 0x677261646c61;
 
 std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -112,6 +113,24 @@ Arrangement arrange(const Case& c, bool dense) {
   RowStrides(&a.v, p.align_v_log2, dense, &rng).choose(p.layout_v, true);
   RowStrides(&a.out, p.align_out_log2, dense, &rng).choose(p.layout_out, false);
   if (rng.chance(0.5) && !dense && can_pack(p)) pack_qkv(p, &a);
+  return a;
+}
+
+GradArrangement arrange_gradients(const Case& c, bool dense) {
+  const AttentionParams& p = c.params;
+  const Arrangement of = arrange(c, true);
+  Rng rng(c.data.seed, kGradLayoutStream);
+  const auto like = [&](TensorView view, std::int32_t align_log2) {
+    constexpr Layout kLayouts[] = {Layout::kBhsd, Layout::kBshd, Layout::kStrided};
+    const Layout layout = rng.pick(kLayouts);
+    RowStrides(&view, align_log2, dense, &rng).choose(dense ? Layout::kBhsd : layout, false);
+    return view;
+  };
+  GradArrangement a;
+  a.d_out = like(of.out, p.align_out_log2);
+  a.d_q = like(of.q, p.align_q_log2);
+  a.d_k = like(of.k, p.align_k_log2);
+  a.d_v = like(of.v, p.align_v_log2);
   return a;
 }
 

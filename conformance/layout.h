@@ -23,6 +23,13 @@ struct Arrangement {
 /// `dense`: no padding, no expansion, no packing beyond what the classes demand.
 Arrangement arrange(const Case& c, bool dense = false);
 
+/// d_out and the gradients of q, k and v of a case with `grad`: classes of their own, drawn from
+/// the seed, and the alignments of out, q, k and v.
+struct GradArrangement {
+  TensorView d_out, d_q, d_k, d_v;
+};
+GradArrangement arrange_gradients(const Case& c, bool dense = false);
+
 /// What a tensor that is none of q, k, v and out may do with its strides.
 enum class Strides : std::uint8_t {
   kDense = 0,

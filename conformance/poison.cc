@@ -12,6 +12,7 @@ namespace regard::conformance {
 namespace {
 
 constexpr std::uint64_t kPoisonStream = 0x706f69736f6e;
+constexpr std::uint64_t kPoisonDOutStream = 0x706f69646f75;
 
 /// How many (query head, query) pairs see each row of K and V: [B,Hkv,Skv].
 class Viewers {
@@ -80,15 +81,47 @@ void poison_unseen(const TensorView& view, Viewers& viewers, Rng* rng) {
   }
 }
 
-void poison_padding_queries(const AttentionRequest& r, Rng* rng) {
+/// The rows of q, or of d_out, past their sequence's length.
+void poison_padding_queries(const AttentionRequest& r, const TensorView& view, Rng* rng) {
   const oracle::Rules rules(r, oracle::Fault::kNone);
   for (std::int64_t b = 0; b < r.q.shape[0]; ++b) {
     for (std::int64_t h = 0; h < r.q.shape[1]; ++h) {
       for (std::int64_t i = rules.len_q(b); i < r.q.shape[2]; ++i) {
-        poison_row(r.q, row_of(r.q, b, h, i), rng);
+        poison_row(view, row_of(view, b, h, i), rng);
       }
     }
   }
+}
+
+bool sees_something(const AttentionRequest& r, std::int64_t b, std::int64_t h, std::int64_t i) {
+  const oracle::Rules rules(r, oracle::Fault::kNone);
+  for (std::int64_t j = 0; j < r.k.shape[2]; ++j) {
+    if (rules.visible({b, h, i, j})) return true;
+  }
+  return false;
+}
+
+/// d_out of rows that see nothing. Not beside a sink: only `out` and the statistics tell a backward
+/// of such a row, and with a sink they are those of a row whose sink takes all.
+void poison_dead_rows(const AttentionRequest& r, const TensorView& d_out, Rng* rng) {
+  for (std::int64_t b = 0; b < r.q.shape[0] && !r.sinks.present(); ++b) {
+    for (std::int64_t h = 0; h < r.q.shape[1]; ++h) {
+      for (std::int64_t i = 0; i < r.q.shape[2]; ++i) {
+        if (!sees_something(r, b, h, i)) poison_row(d_out, row_of(d_out, b, h, i), rng);
+      }
+    }
+  }
+}
+
+/// A NaN in one element of a row of d_out that sees something: it reaches its keys and no other.
+void poison_one_row(const TensorView& d_out, Rng* rng) {
+  if (d_out.num_elements() == 0) return;
+  const std::int64_t b = rng->between(0, d_out.shape[0] - 1);
+  const std::int64_t h = rng->between(0, d_out.shape[1] - 1);
+  const std::int64_t i = rng->between(0, d_out.shape[2] - 1);
+  const std::int64_t d = rng->between(0, d_out.shape[3] - 1);
+  oracle::encode(std::numeric_limits<double>::quiet_NaN(),
+                 row_of(d_out, b, h, i) + d * size_of(d_out.dtype), d_out.dtype);
 }
 
 /// A NaN in one element of a key that fewer than half of its queries see.
@@ -117,18 +150,27 @@ bool weights_stay_positive(const Case& c) {
 
 }  // namespace
 
-void poison(const Case& c, AttentionRequest* request) {
+void poison(const Case& c, AttentionGradRequest* request) {
   Rng rng(c.data.seed, kPoisonStream);
   Viewers viewers(*request);
   poison_unseen(request->k, viewers, &rng);
   poison_unseen(request->v, viewers, &rng);
-  poison_padding_queries(*request, &rng);
+  poison_padding_queries(*request, request->q, &rng);
+  const TensorView& d_out = request->d_out;
+  if (d_out.present()) {
+    Rng rng_d_out(c.data.seed, kPoisonDOutStream);
+    poison_padding_queries(*request, d_out, &rng_d_out);
+    poison_dead_rows(*request, d_out, &rng_d_out);
+    if (weights_stay_positive(c) && rng_d_out.chance(0.3)) poison_one_row(d_out, &rng_d_out);
+  }
   if (!is_float(request->k.dtype) || !rng.chance(0.5)) return;
   const std::int64_t heads_kv = request->k.shape[1];
   const std::int64_t rows =
       heads_kv == 0 ? 0 : request->q.shape[1] / heads_kv * request->q.shape[2];
   const bool in_k = rng.chance(0.5);
-  if (in_k) poison_one_seen(request->k, viewers, rows, &rng);
+  // On the way back a key's NaN probabilities meet dropout's zeros and probabilities that flush.
+  const bool k_too = !d_out.present() || weights_stay_positive(c);
+  if (in_k && k_too) poison_one_seen(request->k, viewers, rows, &rng);
   if (!in_k && weights_stay_positive(c)) poison_one_seen(request->v, viewers, rows, &rng);
 }
 

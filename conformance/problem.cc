@@ -7,11 +7,14 @@
 #include "conformance/fill.h"
 #include "conformance/layout.h"
 #include "conformance/rng.h"
+#include "oracle/number.h"
+#include "oracle/rules.h"
 
 namespace regard::conformance {
 namespace {
 
 constexpr std::uint64_t kSideStream = 0x73696465;
+constexpr std::uint64_t kGradStream = 0x67726164;
 
 TensorView shaped(Dtype dtype, std::initializer_list<std::int64_t> shape) {
   TensorView view;
@@ -50,12 +53,13 @@ class ProblemBuilder {
   }
 
   Problem build() {
-    AttentionRequest& r = problem_.request_;
+    AttentionGradRequest& r = problem_.request_;
     r.options = options_of(problem_.case_, &rng_);
     add_main_tensors(&r);
     add_masks(&r);
     add_vectors(&r);
     add_outputs(&r);
+    if (has(Feature::kNeedsGrad)) add_gradients(&r);
     fill_inputs(problem_.case_, &r);
     if (problem_.case_.data.poison) poison(problem_.case_, &r);
     for (const Block& block : problem_.blocks_) {
@@ -77,7 +81,7 @@ class ProblemBuilder {
   TensorView place(const char* name, TensorView view, std::size_t block, bool is_output = false,
                    std::int64_t offset = 0) {
     view.data = problem_.blocks_[block].data() + offset * size_of(view.dtype);
-    problem_.tensors_.push_back({name, view, block, is_output});
+    problem_.tensors_.push_back({name, view, block, is_output, is_output && of_backward_});
     return view;
   }
 
@@ -164,8 +168,41 @@ class ProblemBuilder {
         shaped(wide, {p.batch, p.num_heads_q, p.seqlen_q, p.seqlen_kv}));
   }
 
+  /// What a backward reads and writes. Each gradient may be left out; a dense problem has them all.
+  void add_gradients(AttentionGradRequest* r) {
+    const AttentionParams& p = problem_.case_.params;
+    const GradArrangement a = arrange_gradients(problem_.case_, options_.dense);
+    rng_ = Rng(problem_.case_.data.seed, kGradStream);
+    of_backward_ = true;
+    const Dtype wide = p.dtype_q == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32;
+    const TensorView per_row = shaped(wide, {p.batch, p.num_heads_q, p.seqlen_q});
+    r->d_out = place_alone("d_out", a.d_out, p.align_out_log2);
+    if (rng_.chance(0.3)) r->d_lse = add_loose("d_lse", per_row, Strides::kSpread);
+    if (rng_.chance(0.2)) r->delta = add_loose("delta", per_row, Strides::kSpread);
+    const auto wanted = [&] { return rng_.chance(0.9) || options_.dense; };
+    if (wanted()) r->d_q = place_alone("d_q", a.d_q, p.align_q_log2, true);
+    if (wanted()) r->d_k = place_alone("d_k", a.d_k, p.align_k_log2, true);
+    if (wanted()) r->d_v = place_alone("d_v", a.d_v, p.align_v_log2, true);
+    if (has(Feature::kAttnBias) && wanted()) {
+      r->d_bias =
+          add_loose("d_bias", score_shaped(p.dtype_bias, p.bias_dims), Strides::kSpread, true);
+    }
+    if (has(Feature::kSinks) && wanted()) {
+      r->d_sinks =
+          add_loose("d_sinks", shaped(Dtype::kF32, {p.num_heads_q}), Strides::kSpread, true);
+    }
+    if (r->saved_stats.present()) {
+      r->saved.stats = r->saved_stats;
+      r->saved.kind = SavedContext::Kind::kStats;
+    } else if (r->lse.present()) {
+      r->saved.stats = r->lse;
+      r->saved.kind = SavedContext::Kind::kLse;
+    }
+  }
+
   ProblemOptions options_;
   Rng rng_;
+  bool of_backward_ = false;
   Problem problem_;
 };
 
@@ -174,9 +211,30 @@ Problem make_problem(const Case& c, const ProblemOptions& options) {
 }
 
 void Problem::reset_outputs() {
+  backward_begun_ = false;
   for (const Tensor& tensor : tensors_) {
     if (tensor.is_output) blocks_[tensor.block].fill(0xff);
   }
+}
+
+void Problem::begin_backward() {
+  backward_begun_ = true;
+  if (request_.delta.present()) write_delta();
+  for (std::size_t n = 0; n < blocks_.size(); ++n) {
+    before_[n].assign(blocks_[n].data(), blocks_[n].data() + blocks_[n].size());
+  }
+}
+
+void Problem::write_delta() {
+  for_each_element(request_.delta, [&](const std::int64_t(&at)[kMaxRank], unsigned char* element) {
+    double delta = 0.0;
+    for (std::int64_t d = 0; d < request_.out.shape[3]; ++d) {
+      const double out = oracle::element(request_.out, at[0], at[1], at[2], d);
+      // Rows of zeros: d_out may be poison there.
+      if (out != 0.0) delta += out * oracle::element(request_.d_out, at[0], at[1], at[2], d);
+    }
+    oracle::encode(delta, element, request_.delta.dtype);
+  });
 }
 
 std::string Problem::check_memory() const {
@@ -184,14 +242,14 @@ std::string Problem::check_memory() const {
     const Block& block = blocks_[tensor.block];
     if (!block.intact()) return std::string("bytes outside of ") + tensor.name + " were written";
     std::vector<unsigned char> expected = before_[tensor.block];
-    if (tensor.is_output) {  // the elements may be anything
+    if (is_output(tensor)) {  // the elements may be anything
       for_each_element(tensor.view, [&](const std::int64_t(&)[kMaxRank], unsigned char* element) {
         std::memcpy(expected.data() + (element - block.data()), element,
                     static_cast<std::size_t>(size_of(tensor.view.dtype)));
       });
     }
     if (!expected.empty() && std::memcmp(expected.data(), block.data(), block.size()) != 0) {
-      return std::string(tensor.is_output ? "bytes between the rows of " : "bytes of the input ") +
+      return std::string(is_output(tensor) ? "bytes between the rows of " : "bytes of the input ") +
              tensor.name + " were written";
     }
   }

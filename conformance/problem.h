@@ -23,10 +23,16 @@ struct ProblemOptions {
 class Problem {
  public:
   const Case& source() const noexcept { return case_; }
-  const AttentionRequest& request() const noexcept { return request_; }
+  /// Of a case without `grad` the forward's fields alone are set. With it: d_out, the saved
+  /// statistics (saved_stats or lse, whichever the case has), and from the seed d_lse, delta and
+  /// the gradients that are asked for.
+  const AttentionGradRequest& request() const noexcept { return request_; }
 
   /// Fills outputs with NaN bytes, as fresh memory is.
   void reset_outputs();
+  /// From here on what the forward wrote (out, lse, saved_stats, scores_out) is input; delta, where
+  /// the case has one, is taken from out. reset_outputs() ends it.
+  void begin_backward();
   /// What was written that must not be: bytes of inputs, between the rows of outputs, round any
   /// tensor. Empty when nothing was.
   std::string check_memory() const;
@@ -40,12 +46,19 @@ class Problem {
     TensorView view;
     std::size_t block;  // index into blocks_
     bool is_output;
+    bool of_backward;  // a gradient
   };
+  bool is_output(const Tensor& tensor) const {
+    return tensor.is_output && (tensor.of_backward || !backward_begun_);
+  }
+  void write_delta();
+
   Case case_;
-  AttentionRequest request_;
+  AttentionGradRequest request_;
   std::vector<Block> blocks_;
   std::vector<std::vector<unsigned char>> before_;  // a block's bytes before the first run
   std::vector<Tensor> tensors_;
+  bool backward_begun_ = false;
 };
 
 Problem make_problem(const Case& c, const ProblemOptions& options = {});

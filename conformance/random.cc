@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "conformance/generator.h"
+#include "conformance/rng.h"
 
 namespace regard::conformance {
 namespace {
@@ -32,9 +33,20 @@ void add_worst(const PreparedCase& prepared, const BackendRef& backend, const Re
   }
   if (bounded_scores(prepared)) {
     found->out_error = std::max(found->out_error, report.comparison.out_error);
+    found->grad_error = std::max(found->grad_error, report.gradients.error);
   }
   found->out_margin = std::max(found->out_margin, report.comparison.out_margin);
   found->lse_margin = std::max(found->lse_margin, report.comparison.lse_margin);
+  found->grad_margin = std::max(found->grad_margin, report.gradients.margin);
+}
+
+/// Whether one of the backends offers a backward: without any, gradient cases are refusals alone.
+bool any_goes_back(const Context& context, const std::vector<BackendRef>& backends) {
+  const std::vector<BackendInfo> all = context.backends();
+  return std::any_of(all.begin(), all.end(), [&](const BackendInfo& info) {
+    const bool asked = std::find(backends.begin(), backends.end(), info.ref) != backends.end();
+    return asked && info.built && info.backward.offered;
+  });
 }
 
 std::string check_text_form(const Case& c) {
@@ -55,9 +67,12 @@ RandomResult run_random(Context& context, const RandomOptions& options) {
       if (info.built) backends.push_back(info.ref);
     }
   }
+  const bool gradients = any_goes_back(context, backends);
   const auto add_failure = [&](std::string text) { result.failures.push_back(std::move(text)); };
   for (std::int64_t n = 0; n < options.count && !result.stopped; ++n) {
-    const Case c = random_case(options.seed, static_cast<std::uint64_t>(n));
+    const auto index = static_cast<std::uint64_t>(n);
+    const bool back = gradients && Rng(options.seed, index).uniform() < options.gradients;
+    const Case c = back ? random_grad_case(options.seed, index) : random_case(options.seed, index);
     if (std::string wrong = check_text_form(c); !wrong.empty()) {
       add_failure(wrong + "\n  " + to_string(c));
     }
@@ -85,11 +100,13 @@ RandomResult run_random(Context& context, const RandomOptions& options) {
 
 std::string RandomResult::table() const {
   std::string text = coverage.table();
-  text += "  backend, dtype     worst error (|score| <= 16)   share of the bar: out    lse\n";
+  text +=
+      "  backend, dtype     worst error (|score| <= 16): out, grad   of the bar: out    lse   "
+      "grad\n";
   for (const Worst& w : worst) {
     char line[128];
-    std::snprintf(line, sizeof line, "  %-18s %27.2e %24.2f %6.2f\n", w.name.c_str(), w.out_error,
-                  w.out_margin, w.lse_margin);
+    std::snprintf(line, sizeof line, "  %-18s %28.2e %9.2e %20.2f %6.2f %6.2f\n", w.name.c_str(),
+                  w.out_error, w.grad_error, w.out_margin, w.lse_margin, w.grad_margin);
     text += line;
   }
   return text;

@@ -16,6 +16,7 @@ struct RandomOptions {
   std::uint64_t seed = 1;
   std::vector<BackendRef> backends;  // empty: every backend of the context that is built
   std::size_t max_failures = 5;      // then stop
+  double gradients = 0.5;            // share of gradient cases, where a backend offers a backward
   bool guard_pages = true;           // in every fourth case, above and below by turns
   /// Called after every case; false stops the run.
   std::function<bool(std::int64_t done)> progress;
@@ -31,6 +32,8 @@ struct RandomResult {
     double out_error = 0.0;   // normwise, data of |score| <= 16 and no rows judged by structure
     double out_margin = 0.0;  // share of the bar, all data
     double lse_margin = 0.0;
+    double grad_error = 0.0;  // as out_error; d_q, d_k, d_v, d_bias and d_sinks
+    double grad_margin = 0.0;
   };
   std::vector<Worst> worst;
 

@@ -102,6 +102,10 @@ class Run {
     }
     report_.comparison = compare(prepared_.problem.request(), prepared_.truth);
     if (!report_.comparison.ok) return fail(report_.comparison.text);
+    if (needs_grad()) {
+      report_.gradients = compare_gradients(prepared_.problem.request(), prepared_.gradients);
+      if (!report_.gradients.ok) return fail(report_.gradients.text);
+    }
     return report_;
   }
 
@@ -114,7 +118,21 @@ class Run {
     const Status status = execute(plan, prepared_.problem.request(), launch);
     if (!status.ok()) return "planned, but execute() says " + status.to_string();
     if (!workspace.intact()) return "bytes outside of the workspace were written";
-    return prepared_.problem.check_memory();
+    std::string wrong = prepared_.problem.check_memory();
+    if (wrong.empty() && needs_grad()) wrong = go_back();
+    return wrong;
+  }
+
+  bool needs_grad() const { return prepared_.params.features.has(Feature::kNeedsGrad); }
+
+  /// Empty when attention_backward() succeeded and wrote gradients alone.
+  std::string go_back() {
+    prepared_.problem.begin_backward();
+    const ScopedPolicy scope(policy_for(prepared_.source, backend_), ScopedPolicy::Mode::kReplace);
+    const Status status = attention_backward(context_, prepared_.problem.request());
+    if (!status.ok()) return "claimed, but attention_backward() says " + status.to_string();
+    const std::string wrong = prepared_.problem.check_memory();
+    return wrong.empty() ? wrong : "backward: " + wrong;
   }
 
   Block make_workspace(const Plan& plan, unsigned char pattern) const {
@@ -145,7 +163,7 @@ Policy policy_for(const Case& c, const BackendRef& backend) {
 }
 
 Expected<PreparedCase> prepare(const Case& c, Guard guard, oracle::Fault fault) {
-  PreparedCase prepared{c, {}, make_problem(c, {guard, false}), {}};
+  PreparedCase prepared{c, {}, make_problem(c, {guard, false}), {}, {}};
   Expected<AttentionParams> described = describe(prepared.problem.request());
   if (!described) return described.status();
   const AttentionParams seen = without_placement(*described, c.params);
@@ -157,6 +175,11 @@ Expected<PreparedCase> prepare(const Case& c, Guard guard, oracle::Fault fault) 
   Expected<oracle::Truth> truth = oracle::compute(prepared.problem.request(), fault);
   if (!truth) return truth.status();
   prepared.truth = std::move(*truth);
+  if (!c.params.features.has(Feature::kNeedsGrad)) return prepared;
+  Expected<oracle::GradTruth> gradients =
+      oracle::compute_gradients(prepared.problem.request(), fault);
+  if (!gradients) return gradients.status();
+  prepared.gradients = std::move(*gradients);
   return prepared;
 }
 

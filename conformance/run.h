@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "conformance/compare.h"
+#include "conformance/compare_gradients.h"
 #include "conformance/problem.h"
 #include "oracle/oracle.h"
 #include "regard/case.h"
@@ -27,6 +28,7 @@ struct Report {
   Outcome outcome = Outcome::kPassed;
   std::string text;  // of a failure: what is wrong, and the line that repeats it
   Comparison comparison;
+  GradComparison gradients;  // of a case with `grad`
   std::string kernel;
   Isa isa = Isa::kScalar;
   std::int64_t workspace_bytes = 0;
@@ -40,6 +42,7 @@ struct PreparedCase {
   AttentionParams params;  // what describe() made of the tensors
   Problem problem;
   oracle::Truth truth;
+  oracle::GradTruth gradients;  // of a case with `grad`
 };
 
 /// An error where describe() refuses the tensors or sees another problem than the case states.
@@ -49,7 +52,8 @@ Expected<PreparedCase> prepare(const Case& c, Guard guard = Guard::kCanaries,
 /// What a backend answers when it is the only one allowed. assume_finite follows the case's poison.
 Policy policy_for(const Case& c, const BackendRef& backend);
 
-/// Plans and executes with exactly the workspace stated, then compares; or checks the refusals.
+/// Plans and executes with exactly the workspace stated, goes back where the case has `grad`, then
+/// compares; or checks the refusals.
 Report run_prepared(Context& context, PreparedCase* prepared, const BackendRef& backend,
                     const RunOptions& options = {});
 

@@ -22,7 +22,15 @@ enum class Fault : std::uint8_t {
   kNeighbourHead,     // kv head of the next group
   kDeadRowMean,       // a fully masked row is the mean of V
   kLseBase2,          // lse in base 2
-  kDropoutNotScaled   // kept probabilities are not divided by their probability
+  kDropoutNotScaled,  // kept probabilities are not divided by their probability
+  // of the gradients alone
+  kDeltaDropped,          // dS = P dP
+  kKeyGradNotScaled,      // d_k without softmax_scale
+  kGroupNotSummed,        // d_k and d_v of the first query head of a group alone
+  kGradDropoutNotScaled,  // kDropoutNotScaled, on the way back alone
+  kSoftcapSlopeMissing,   // without 1 - tanh^2
+  kBiasGradNotReduced,    // the first index of a broadcast dimension alone
+  kLseGradIgnored         // d_lse adds nothing
 };
 
 /// What one row looked like; the bar of the comparison is made of it.

@@ -1,0 +1,138 @@
+#include "conformance/compare_gradients.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "conformance/bar.h"
+#include "oracle/number.h"
+#include "oracle/rules.h"
+
+namespace regard::conformance {
+namespace {
+
+using oracle::Conditioning;
+using oracle::Gradient;
+using oracle::GradTruth;
+
+// A gradient this much smaller than what it is made of is what cancelling left of it.
+constexpr double kCancelled = 1e-3;
+
+class GradComparer {
+ public:
+  explicit GradComparer(const GradTruth& truth)
+      : u_(oracle::unit_roundoff(truth.dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32)) {}
+
+  /// `view` is absent where the caller did not ask for the gradient.
+  void compare(const char* name, const TensorView& view, const Gradient& gradient) {
+    if (!view.present()) return;
+    max_error_ = max_expected_ = 0.0;  // of this gradient
+    for (std::int64_t b = 0; b < gradient.shape[0] && result_.ok; ++b) {
+      for (std::int64_t h = 0; h < gradient.shape[1] && result_.ok; ++h) {
+        compare_head(name, view, gradient, b, h);
+      }
+    }
+    if (max_expected_ > 0.0) result_.error = std::max(result_.error, max_error_ / max_expected_);
+  }
+
+  /// [1,1,1,N] as N heads of one element.
+  void compare_each(const char* name, const TensorView& view, const Gradient& gradient) {
+    Gradient each = gradient;
+    each.shape[1] = gradient.shape[3];
+    each.shape[3] = 1;
+    TensorView apart = view;
+    if (!view.present()) return;
+    apart.rank = 4;
+    for (int dim = 0; dim < 4; ++dim) {
+      apart.shape[dim] = each.shape[dim];
+      apart.strides[dim] = dim == 1 ? view.strides[0] : 0;
+    }
+    compare(name, apart, each);
+  }
+
+  GradComparison result() { return result_; }
+
+ private:
+  /// What rounding may do to this element alone.
+  double own_floor(const Conditioning& c) const {
+    const double floor =
+        4.0 * u_ * (c.scores + c.cancelled) + 2.0 * std::sqrt(c.variance) + c.flushed;
+    return std::isnan(floor) ? 0.0 : floor;  // a NaN is compared as one
+  }
+
+  void compare_head(const char* name, const TensorView& view, const Gradient& gradient,
+                    std::int64_t b, std::int64_t h) {
+    std::vector<Sample> samples;
+    double max_expected = 0.0, max_size = 0.0;
+    for (std::int64_t i = 0; i < gradient.shape[2]; ++i) {
+      for (std::int64_t d = 0; d < gradient.shape[3]; ++d) {
+        const std::size_t at = gradient.index(b, h, i, d);
+        const Conditioning& c = gradient.sizes[at];
+        const Sample s{i,
+                       d,
+                       gradient.exact[at],
+                       gradient.ideal[at],
+                       oracle::element(view, b, h, i, d),
+                       own_floor(c)};
+        if (c.terms == 0 && s.actual != s.expected)
+          return fail(name, b, h, s, "nothing reaches it");
+        if (c.huge != 0.0) {
+          if (!within_structure(s, c)) return fail(name, b, h, s, "rows of huge scores reach it");
+          continue;
+        }
+        if (std::isfinite(s.expected)) {
+          max_expected = std::max(max_expected, std::fabs(static_cast<double>(s.expected)));
+          max_size = std::max(max_size, c.cancelled);
+        }
+        samples.push_back(s);
+      }
+    }
+    const double floor = 2.0 * oracle::unit_roundoff(view.dtype) * max_expected +
+                         oracle::half_of_smallest(view.dtype);
+    const Judgement judgement = judge(samples, floor);
+    if (!judgement.ok) fail(name, b, h, judgement.text);
+    result_.margin = std::max(result_.margin, judgement.margin);
+    // Where a head's gradient is 0 but for cancelling, an error relative to it says nothing.
+    if (max_expected < kCancelled * max_size) return;
+    max_error_ = std::max(max_error_, judgement.max_error);
+    max_expected_ = std::max(max_expected_, max_expected);
+  }
+
+  /// Probabilities of a row of huge scores are anything in [0, 1]; from an lse without a fraction,
+  /// anything.
+  bool within_structure(const Sample& s, const Conditioning& c) const {
+    if (std::isinf(c.huge) || std::isnan(c.huge) || std::isnan(s.expected)) return true;
+    return std::fabs(s.actual - static_cast<double>(s.expected)) <= c.huge + s.row_floor;
+  }
+
+  void fail(const char* name, std::int64_t b, std::int64_t h, const std::string& text) {
+    result_.ok = false;
+    result_.text =
+        std::string(name) + " b " + std::to_string(b) + " h " + std::to_string(h) + " " + text;
+  }
+
+  void fail(const char* name, std::int64_t b, std::int64_t h, const Sample& s, const char* why) {
+    fail(name, b, h,
+         "row " + std::to_string(s.row) + " column " + std::to_string(s.column) + ": expected " +
+             number_text(s.expected) + ", actual " + number_text(s.actual) + " (" + why + ")");
+  }
+
+  double u_;
+  double max_error_ = 0.0, max_expected_ = 0.0;  // of one gradient
+  GradComparison result_;
+};
+
+}  // namespace
+
+GradComparison compare_gradients(const AttentionGradRequest& request, const GradTruth& truth) {
+  GradComparer comparer(truth);
+  comparer.compare("d_q", request.d_q, truth.d_q);
+  comparer.compare("d_k", request.d_k, truth.d_k);
+  comparer.compare("d_v", request.d_v, truth.d_v);
+  comparer.compare("d_bias", request.d_bias, truth.d_bias);
+  comparer.compare_each("d_sinks", request.d_sinks, truth.d_sinks);
+  return comparer.result();
+}
+
+}  // namespace regard::conformance

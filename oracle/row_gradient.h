@@ -1,0 +1,119 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+#include "oracle/number.h"
+#include "oracle/oracle.h"
+#include "oracle/row.h"
+#include "oracle/rules.h"
+
+// One row's way back in any arithmetic, and how far rounding may move what it adds to a gradient.
+
+namespace regard::oracle {
+
+/// What a row's outputs pass back to it.
+template <class R>
+struct Upstream {
+  std::vector<R> d_out;
+  R d_lse;
+};
+
+/// The gradients of one row with respect to its probabilities and scores, per visible key.
+template <class R>
+struct RowGradient {
+  std::vector<R> weights;   // of V: probabilities after dropout
+  std::vector<R> d_edited;  // dS
+  std::vector<R> d_scaled;  // dS through softcap
+  std::vector<R> slopes;    // of softcap: 1 - tanh^2, or 1
+  R d_sink = 0;
+};
+
+/// `value` as the pipeline stores it: kF64 stands for not rounded.
+template <class R>
+R stored(R value, Dtype dtype) {
+  if (dtype == Dtype::kF64) return value;
+  return static_cast<R>(round_to(static_cast<double>(value), dtype));
+}
+
+template <class R>
+R softcap_slope(const Rules& rules, R scaled) {
+  const R softcap = static_cast<R>(rules.request().options.softcap);
+  if (!(softcap > 0) || rules.fault() == Fault::kSoftcapSlopeMissing) return R{1};
+  const R tanh = std::tanh(scaled / softcap);
+  return R{1} - tanh * tanh;
+}
+
+/// Dropout's factor on the way back.
+inline double backward_factor(const Rules& rules, const VisibleKey& key) {
+  if (rules.fault() != Fault::kGradDropoutNotScaled) return key.dropout_factor;
+  return std::min(key.dropout_factor, 1.0);
+}
+
+template <class R>
+RowGradient<R> differentiate(const Head<R>& head, const Rules& rules, const RowResult<R>& row,
+                             const std::vector<VisibleKey>& keys, const Upstream<R>& up,
+                             Dtype out_dtype) {
+  RowGradient<R> g;
+  R delta = 0;
+  // A row that sees nothing has a constant output: whatever d_out holds, nothing comes of it.
+  for (std::size_t d = 0; d < up.d_out.size() && !keys.empty(); ++d) {
+    delta += up.d_out[d] * stored(row.out[d], out_dtype);
+  }
+  if (rules.fault() == Fault::kDeltaDropped) delta = 0;
+  const R d_lse = rules.fault() == Fault::kLseGradIgnored ? R{0} : up.d_lse;
+  for (std::size_t n = 0; n < keys.size(); ++n) {
+    R d_weight = 0;
+    for (std::size_t d = 0; d < up.d_out.size(); ++d) {
+      d_weight += up.d_out[d] * head.value(keys[n].j)[d];
+    }
+    const R factor = static_cast<R>(backward_factor(rules, keys[n]));
+    // A dropped probability's value does not count, not even a NaN.
+    const R d_prob = factor == 0 ? R{0} : factor * d_weight;
+    const R d_edited = row.probs[n] * (d_prob - delta + d_lse);
+    g.slopes.push_back(softcap_slope(rules, row.scaled[n]));
+    g.weights.push_back(stored(row.probs[n], head.p_dtype) * factor);
+    g.d_edited.push_back(stored(d_edited, head.p_dtype));
+    g.d_scaled.push_back(stored(d_edited * g.slopes.back(), head.p_dtype));
+  }
+  g.d_sink = row.sink_prob == 0 ? R{0} : row.sink_prob * (d_lse - delta);
+  return g;
+}
+
+/// A row on its way back.
+template <class R>
+struct BackwardRow {
+  const Head<R>& head;
+  Place at;  // the key aside
+  std::vector<VisibleKey> keys;
+  Upstream<R> up;
+  RowResult<R> result;
+  RowGradient<R> gradient;
+};
+
+template <class R>
+Upstream<R> upstream(const AttentionGradRequest& request, const Place& at) {
+  Upstream<R> up{{}, R{0}};
+  for (std::int64_t d = 0; d < request.v.shape[3]; ++d) {
+    up.d_out.push_back(static_cast<R>(element(request.d_out, at.b, at.h, at.i, d)));
+  }
+  if (request.d_lse.present()) {
+    up.d_lse = static_cast<R>(element(request.d_lse, at.b, at.h, at.i));
+  }
+  return up;
+}
+
+/// `out_dtype`: what `out` is stored as before delta is taken from it; kF64: not rounded.
+template <class R>
+BackwardRow<R> backward_row(const Head<R>& head, const Rules& rules,
+                            const AttentionGradRequest& request, const Place& at, Dtype out_dtype) {
+  BackwardRow<R> row{head, at, visible_keys(rules, at.b, at.h, at.i), upstream<R>(request, at),
+                     {},   {}};
+  row.result = attend(head, rules, at.h, at.i, row.keys);
+  row.gradient = differentiate(head, rules, row.result, row.keys, row.up, out_dtype);
+  return row;
+}
+
+}  // namespace regard::oracle

@@ -1,0 +1,188 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "conformance/compare_gradients.h"
+#include "conformance/generator.h"
+#include "conformance/problem.h"
+#include "oracle/number.h"
+#include "tests/support/grad_model.h"
+
+// The bar of gradients: a right backward passes on random cases, one planted error fails.
+
+namespace regard {
+namespace {
+
+using conformance::compare_gradients;
+using conformance::GradComparison;
+using conformance::make_problem;
+using conformance::Problem;
+using test::GradBreak;
+using test::GradModelOptions;
+using test::run_grad_model;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+GradComparison judged(const Problem& problem) {
+  return compare_gradients(problem.request(), oracle::compute_gradients(problem.request()).value());
+}
+
+Problem problem_of(const std::string& text, bool dense = true) {
+  return make_problem(parse_case(text).value(), {conformance::Guard::kCanaries, dense});
+}
+
+class RightModels : public testing::TestWithParam<bool> {};
+
+// What the stored rounding of P and dS may cost is in the bar as what f32 costs is.
+TEST_P(RightModels, PassRandomCases) {
+  double margin = 0.0;
+  for (std::uint64_t n = 0; n < 400; ++n) {
+    const Case c = conformance::random_grad_case(4, n);
+    if (c.params.dtype_kv != c.params.dtype_q) continue;
+    Problem problem = make_problem(c);
+    GradModelOptions options;
+    options.rounds_probs = GetParam();
+    run_grad_model(problem.request(), options);
+    const GradComparison comparison = judged(problem);
+    EXPECT_TRUE(comparison.ok) << to_string(c) << "\n  " << comparison.text;
+    EXPECT_EQ(problem.check_memory(), "") << to_string(c);
+    margin = std::max(margin, comparison.margin);
+  }
+  EXPECT_GT(margin, 0.01);  // something was measured
+}
+
+INSTANTIATE_TEST_SUITE_P(Gradients, RightModels, testing::Bool(),
+                         [](const auto& param) { return param.param ? "RoundingProbs" : "InF32"; });
+
+struct Planted {
+  GradBreak broken;
+  const char* text;
+  const char* tensor;  // that the comparison names first
+};
+
+class BrokenModels : public testing::TestWithParam<Planted> {};
+
+TEST_P(BrokenModels, FailInEveryDtype) {
+  for (const char* dtype : {"f32", "f64", "bf16", "f16"}) {
+    const std::string text = std::string(GetParam().text) + " saved grad " + dtype;
+    Problem problem = problem_of(text);
+    run_grad_model(problem.request());
+    const GradComparison right = judged(problem);
+    EXPECT_TRUE(right.ok) << text << ": " << right.text;
+    problem.reset_outputs();
+    GradModelOptions options;
+    options.broken = GetParam().broken;
+    run_grad_model(problem.request(), options);
+    const GradComparison wrong = judged(problem);
+    EXPECT_FALSE(wrong.ok) << text;
+    EXPECT_EQ(wrong.text.find(GetParam().tensor), 0u) << wrong.text;
+    EXPECT_NE(wrong.text.find("expected "), std::string::npos) << wrong.text;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Gradients, BrokenModels,
+    testing::Values(
+        Planted{GradBreak::kDeltaDropped, "b2 hq2 sq17 skv33 d16", "d_q b "},
+        Planted{GradBreak::kKeyGradNotScaled, "b1 hq2 sq17 skv33 d16", "d_k b "},
+        Planted{GradBreak::kGroupNotSummed, "b1 hq4 hkv2 sq17 skv33 d16", "d_k b "},
+        Planted{GradBreak::kDropoutNotScaled, "b1 hq2 sq17 skv33 d16 dropout=0.25", "d_q b "},
+        Planted{GradBreak::kSoftcapSlopeMissing, "b1 hq2 sq17 skv33 d16 softcap=5", "d_q b "},
+        Planted{GradBreak::kBiasGradNotReduced, "b2 hq2 sq17 skv33 d16 bias=1,H,Sq,Skv", "d_bias "},
+        Planted{GradBreak::kLseGradIgnored, "b1 hq2 sq17 skv33 d16 seed=7", "d_q b "},
+        Planted{GradBreak::kLastTileSkipped, "b1 hq2 sq17 skv33 d16", "d_q b "},
+        Planted{GradBreak::kMaskMultiplied, "b1 hq2 sq17 skv33 d16 causal diag=br poison lens",
+                "d_q b "}));
+
+// PyTorch's CPU backward: lse absorbs log(n) where every score is finfo.min, and P is 1 for 1 / n.
+TEST(GradientsOfHugeBiases, FromAnLseAreNoticed) {
+  Problem problem = problem_of("b1 hq1 sq33 skv33 d16 f32 bias=1,1,Sq,1 data=finfo_min saved grad");
+  run_grad_model(problem.request());
+  EXPECT_TRUE(judged(problem).ok) << judged(problem).text;
+  GradModelOptions options;
+  options.from_lse = true;
+  run_grad_model(problem.request(), options);
+  EXPECT_FALSE(judged(problem).ok);
+  // Whoever has only the lse cannot know better.
+  problem = problem_of("b1 hq1 sq33 skv33 d16 f32 bias=1,1,Sq,1 data=finfo_min lse grad");
+  run_grad_model(problem.request());
+  EXPECT_TRUE(judged(problem).ok) << judged(problem).text;
+}
+
+/// Replaces element (b, h, i, d) of a gradient by `value`; returns what the comparison says.
+std::string spoiled(Problem& problem, const TensorView& view, const std::vector<std::int64_t>& at,
+                    double value) {
+  std::int64_t offset = 0;
+  for (std::size_t dim = 0; dim < at.size(); ++dim) offset += at[dim] * view.strides[dim];
+  void* element = static_cast<char*>(view.data) + offset * size_of(view.dtype);
+  const double before = oracle::decode(element, view.dtype);
+  oracle::encode(value, element, view.dtype);
+  const std::string text = judged(problem).text;
+  oracle::encode(before, element, view.dtype);
+  return text;
+}
+
+TEST(CompareGradients, WhatNothingReachesIsExactlyZero) {
+  Problem problem = problem_of("b2 hq2 sq5 skv9 d4 f32 causal diag=tl lens_q=5,2 sinks saved grad");
+  run_grad_model(problem.request());
+  const AttentionGradRequest& r = problem.request();
+  EXPECT_EQ(judged(problem).text, "");
+  EXPECT_NE(spoiled(problem, r.d_k, {0, 0, 5, 0}, 1e-30), "");  // no query sees it
+  EXPECT_NE(spoiled(problem, r.d_v, {0, 0, 5, 0}, 1e-30), "");
+  EXPECT_NE(spoiled(problem, r.d_q, {1, 0, 2, 0}, 1e-30), "");  // padding
+  EXPECT_EQ(spoiled(problem, r.d_q, {1, 0, 2, 0}, -0.0), "");
+  EXPECT_NE(spoiled(problem, r.d_k, {0, 0, 0, 0}, kNan), "");
+  EXPECT_NE(spoiled(problem, r.d_sinks, {1}, 0.5), "");
+}
+
+TEST(CompareGradients, NamesTensorPlaceAndBothNumbers) {
+  Problem problem = problem_of("b2 hq4 hkv2 sq5 skv7 d4 f32 saved grad");
+  run_grad_model(problem.request());
+  const std::string text = spoiled(problem, problem.request().d_v, {1, 1, 3, 2}, 7.0);
+  EXPECT_EQ(text.find("d_v b 1 h 1 row 3 column 2: expected "), 0u) << text;
+  EXPECT_NE(text.find(", actual 7.0"), std::string::npos) << text;
+}
+
+// One visible key: dS is 0, and what is left of it is rounding.
+TEST(CompareGradients, CancelledGradientsAreJudgedByTheirTerms) {
+  Problem problem = problem_of("b1 hq1 sq9 skv9 d64 f32 window=0,0 diag=tl saved grad");
+  run_grad_model(problem.request());
+  EXPECT_EQ(judged(problem).text, "");
+  EXPECT_EQ(spoiled(problem, problem.request().d_q, {0, 0, 3, 5}, 1e-7), "");
+  EXPECT_NE(spoiled(problem, problem.request().d_q, {0, 0, 3, 5}, 1e-4), "");
+}
+
+TEST(Problem, TheForwardsOutputsAreInputsOfABackward) {
+  Problem problem = problem_of("b1 hq2 sq5 skv7 d4 f32 lse saved grad seed=2", false);
+  const AttentionGradRequest& r = problem.request();
+  EXPECT_EQ(r.saved.kind, SavedContext::Kind::kStats);
+  EXPECT_EQ(r.saved.stats.data, r.saved_stats.data);
+  run_grad_model(r);
+  EXPECT_EQ(problem.check_memory(), "");
+  problem.begin_backward();
+  run_grad_model(r);  // the same bits once more
+  EXPECT_EQ(problem.check_memory(), "");
+  oracle::encode(9.0, r.out.data, Dtype::kF32);
+  EXPECT_EQ(problem.check_memory(), "bytes of the input out were written");
+}
+
+TEST(GradGenerator, CasesParseBackAndHaveSomethingToGoBackFrom) {
+  int from_lse = 0, wide = 0;
+  for (std::uint64_t n = 0; n < 500; ++n) {
+    const Case c = conformance::random_grad_case(13, n);
+    ASSERT_EQ(parse_case(to_string(c)).value(), c) << to_string(c);
+    const Problem problem = make_problem(c);
+    ASSERT_TRUE(describe(problem.request()).ok()) << to_string(c);
+    ASSERT_NE(problem.request().saved.kind, SavedContext::Kind::kNone);
+    from_lse += problem.request().saved.kind == SavedContext::Kind::kLse ? 1 : 0;
+    wide += c.params.head_dim_qk >= 192 ? 1 : 0;
+  }
+  EXPECT_GT(from_lse, 50);
+  EXPECT_GT(wide, 20);
+}
+
+}  // namespace
+}  // namespace regard

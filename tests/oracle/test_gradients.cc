@@ -1,0 +1,255 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "conformance/problem.h"
+#include "oracle/gradients.h"
+#include "oracle/number.h"
+#include "oracle/rules.h"
+
+// The analytic gradients against central differences of the forward's truth, in long double.
+
+namespace regard {
+namespace {
+
+using conformance::make_problem;
+using conformance::Problem;
+using oracle::Fault;
+using oracle::Gradient;
+using oracle::GradTruth;
+
+// Steps that the types hold exactly beside numbers of some units: f64, and f32 for sinks.
+constexpr double kStep = 0x1p-16, kSinkStep = 0x1p-11;
+
+/// sum(out * d_out) + sum(lse * d_lse): rows without weight have a constant lse, -inf.
+long double loss(const AttentionGradRequest& r) {
+  const oracle::Truth truth = oracle::compute(r).value();
+  const std::int64_t* q = r.q.shape;
+  long double sum = 0;
+  std::size_t row = 0, n = 0;
+  for (std::int64_t b = 0; b < q[0]; ++b) {
+    for (std::int64_t h = 0; h < q[1]; ++h) {
+      for (std::int64_t i = 0; i < q[2]; ++i, ++row) {
+        for (std::int64_t d = 0; d < r.v.shape[3]; ++d) {
+          sum += truth.out[n++] * oracle::element(r.d_out, b, h, i, d);
+        }
+        if (!r.d_lse.present() || !std::isfinite(truth.lse[row])) continue;
+        sum += truth.lse[row] * oracle::element(r.d_lse, b, h, i);
+      }
+    }
+  }
+  return sum;
+}
+
+/// d loss / d element by a step up and a step down.
+double slope_at(const AttentionGradRequest& r, unsigned char* element, Dtype dtype, double step) {
+  const double x = oracle::decode(element, dtype);
+  if (!std::isfinite(x)) return 0.0;  // a bias of -inf is a mask, a sink of -inf none
+  oracle::encode(x + step, element, dtype);
+  const double above = oracle::decode(element, dtype);
+  const long double up = loss(r);
+  oracle::encode(x - step, element, dtype);
+  const double below = oracle::decode(element, dtype);
+  const long double down = loss(r);
+  oracle::encode(x, element, dtype);
+  return static_cast<double>((up - down) / (static_cast<long double>(above) - below));
+}
+
+/// "" where `gradient` is that of `view` within 1e-6 of its largest element.
+std::string difference(const AttentionGradRequest& r, const TensorView& view,
+                       const Gradient& gradient, double step) {
+  long double largest = 0;
+  for (const long double g : gradient.exact) largest = std::max(largest, std::fabs(g));
+  std::string text;
+  std::size_t n = 0;
+  conformance::for_each_element(view, [&](const auto&, unsigned char* element) {
+    const long double analytic = gradient.exact.at(n++);
+    if (!text.empty()) return;
+    const double central = slope_at(r, element, view.dtype, step);
+    if (std::fabs(analytic - central) <= 1e-6L * largest + 1e-10L) return;
+    text = "element " + std::to_string(n - 1) + " of " + to_string(view) + ": central " +
+           std::to_string(central) + ", analytic " + std::to_string(static_cast<double>(analytic));
+  });
+  EXPECT_EQ(n, gradient.exact.size());
+  return text;
+}
+
+/// The tensors whose gradient is not that of central differences.
+std::string wrong_gradients(const AttentionGradRequest& r, const GradTruth& truth) {
+  std::string wrong;
+  const auto add = [&](const char* name, const TensorView& view, const Gradient& g, double step) {
+    if (!view.present()) return;
+    const std::string text = difference(r, view, g, step);
+    if (!text.empty()) wrong += std::string(name) + " (" + text + ") ";
+  };
+  add("d_q", r.q, truth.d_q, kStep);
+  add("d_k", r.k, truth.d_k, kStep);
+  add("d_v", r.v, truth.d_v, kStep);
+  add("d_bias", r.attn_bias, truth.d_bias, kStep);
+  add("d_sinks", r.sinks, truth.d_sinks, kSinkStep);
+  return wrong;
+}
+
+/// The case's problem in f64, with a d_lse whatever the seed says.
+class GradProblem {
+ public:
+  explicit GradProblem(const std::string& text)
+      : problem(make_problem(parse_case(text + " f64 grad").value(),
+                             {conformance::Guard::kCanaries, true})),
+        request(problem.request()) {
+    const std::int64_t *q = request.q.shape, rows = q[0] * q[1] * q[2];
+    for (std::int64_t n = 0; n < rows; ++n)
+      d_lse_.push_back(0.25 * static_cast<double>(n % 7) - 0.6);
+    request.d_lse = make_view(d_lse_.data(), Dtype::kF64, {q[0], q[1], q[2]});
+    if (!request.sinks.present()) return;
+    conformance::for_each_element(request.sinks, [](const auto&, unsigned char* element) {
+      const double sink = oracle::decode(element, Dtype::kF32);
+      if (std::isfinite(sink)) oracle::encode(std::round(64 * sink) / 64, element, Dtype::kF32);
+    });
+  }
+  Problem problem;
+  AttentionGradRequest request;
+
+ private:
+  std::vector<double> d_lse_;
+};
+
+const char* const kCases[] = {
+    "b1 hq1 sq3 skv4 d3",
+    "b2 hq2 sq3 skv5 d3 dv2 seed=1",
+    "b2 hq4 hkv2 sq3 skv4 d2 dv3 seed=2",
+    "b1 hq3 hkv1 sq4 skv4 d2 causal seed=3",
+    "b2 hq2 sq3 skv5 d2 causal diag=br seed=4",
+    "b2 hq2 sq5 skv3 d2 causal diag=br seed=5",
+    "b1 hq2 sq4 skv6 d2 window=1,1 diag=1 seed=6",
+    "b3 hq1 sq3 skv4 d2 causal diag=seq seed=7",
+    "b2 hq2 sq4 skv5 d2 mask seed=8",
+    "b2 hq2 sq4 skv5 d2 mask=1,H,Sq,1 causal diag=tl seed=9",
+    "b2 hq2 sq3 skv4 d2 bias bias_dtype=f64 seed=10",
+    "b2 hq2 sq3 skv4 d2 bias=1,1,Sq,Skv bias_dtype=f64 seed=11",
+    "b2 hq2 sq3 skv4 d2 bias=B,1,1,Skv bias_dtype=f64 softcap=1 seed=12",
+    "b2 hq2 sq3 skv4 d2 bias=1,H,1,1 bias_dtype=f64 causal diag=tl seed=13",
+    "b5 hq1 sq3 skv4 d2 lens seed=14",
+    "b3 hq2 sq4 skv4 d2 lens_q=4,1,0 lens_kv=2,0,4 causal diag=br sinks seed=15",
+    "b1 hq2 sq4 skv5 d2 alibi diag=br seed=16",
+    "b1 hq2 sq4 skv5 d2 softcap=1 scale=1.5 seed=17",
+    "b1 hq2 sq4 skv5 d2 softcap=5 alibi diag=tl sinks seed=18",
+    "b2 hq4 hkv2 sq3 skv4 d2 sinks seed=19",
+    "b1 hq4 sq4 skv3 d2 sinks causal diag=br seed=20",
+    "b2 hq2 sq5 skv5 d2 segments seed=21",
+    "b2 hq2 sq4 skv6 d2 dropout=0.25 seed=22",
+    "b2 hq4 hkv2 sq4 skv6 d2 dropout=0.5 causal diag=br sinks bias bias_dtype=f64 seed=23",
+    "b1 hq2 sq3 skv4 d2 scale=-0.7 seed=24",
+    "b1 hq2 sq3 skv4 d2 scale=0 bias bias_dtype=f64 seed=25",
+    "b1 hq2 sq3 skv4 d2 data=constant seed=26",
+    "b1 hq2 sq3 skv4 d2 window=0,0 diag=tl seed=27",
+    "b1 hq1 sq2 skv0 d2 sinks seed=28",
+    "b0 hq2 sq3 skv4 d2 seed=29",
+    "b2 hq2 sq0 skv4 d2 seed=30",
+};
+
+class CentralDifferences : public testing::TestWithParam<const char*> {};
+
+TEST_P(CentralDifferences, GiveTheAnalyticGradients) {
+  const GradProblem p(GetParam());
+  const Expected<GradTruth> truth = oracle::compute_gradients(p.request);
+  ASSERT_TRUE(truth.ok()) << truth.status().to_string();
+  EXPECT_EQ(wrong_gradients(p.request, *truth), "");
+}
+
+// The ideal pipeline of f64 is f64: the same sums a second time.
+TEST_P(CentralDifferences, TheIdealIsNearTheTruth) {
+  const GradProblem p(GetParam());
+  const GradTruth truth = oracle::compute_gradients(p.request).value();
+  for (const Gradient* g : {&truth.d_q, &truth.d_k, &truth.d_v, &truth.d_bias, &truth.d_sinks}) {
+    for (std::size_t n = 0; n < g->exact.size(); ++n) {
+      EXPECT_NEAR(g->ideal[n], static_cast<double>(g->exact[n]), 1e-13) << n;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Oracle, CentralDifferences, testing::ValuesIn(kCases));
+
+struct Planted {
+  Fault fault;
+  const char* text;
+  const char* wrong;  // the gradients that must be, in order
+};
+
+class PlantedGradFaults : public testing::TestWithParam<Planted> {};
+
+TEST_P(PlantedGradFaults, AreNoticed) {
+  const GradProblem p(GetParam().text);
+  const GradTruth truth = oracle::compute_gradients(p.request, GetParam().fault).value();
+  const std::string wrong = wrong_gradients(p.request, truth);
+  std::string names;
+  for (const char* name : {"d_q", "d_k", "d_v", "d_bias", "d_sinks"}) {
+    if (wrong.find(std::string(name) + " (") != std::string::npos) names += std::string(name) + " ";
+  }
+  EXPECT_EQ(names, GetParam().wrong) << wrong;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Oracle, PlantedGradFaults,
+    testing::Values(
+        Planted{Fault::kDeltaDropped, "b1 hq2 sq3 skv4 d2 sinks", "d_q d_k d_sinks "},
+        Planted{Fault::kKeyGradNotScaled, "b1 hq2 sq3 skv4 d2", "d_k "},
+        Planted{Fault::kGroupNotSummed, "b1 hq4 hkv2 sq3 skv4 d2", "d_k d_v "},
+        Planted{Fault::kGradDropoutNotScaled, "b1 hq2 sq3 skv4 d2 dropout=0.5", "d_q d_k d_v "},
+        Planted{Fault::kSoftcapSlopeMissing, "b1 hq2 sq3 skv4 d2 softcap=1", "d_q d_k "},
+        Planted{Fault::kBiasGradNotReduced, "b2 hq2 sq3 skv4 d2 bias=1,H,1,Skv bias_dtype=f64",
+                "d_bias "},
+        Planted{Fault::kLseGradIgnored, "b1 hq2 sq3 skv4 d2", "d_q d_k "}));
+
+/// Where nothing reaches an element it is exactly 0, whatever lies there.
+TEST(GradientsBehindMasks, AreZeroAndPoisonNeverShows) {
+  const std::string text =
+      "b3 hq4 hkv2 sq5 skv9 d3 causal diag=br lens_q=5,2,4 lens_kv=9,4,0 mask=1,1,1,Skv "
+      "dropout=0.5 "
+      "saved seed=3";
+  GradProblem clean(text), poisoned(text + " poison");
+  const GradTruth a = oracle::compute_gradients(clean.request).value();
+  const GradTruth b = oracle::compute_gradients(poisoned.request).value();
+  int zeros = 0;
+  const Gradient* pairs[][2] = {{&a.d_q, &b.d_q}, {&a.d_k, &b.d_k}, {&a.d_v, &b.d_v}};
+  for (const auto& [left, right] : pairs) {
+    ASSERT_EQ(left->exact, right->exact);
+    ASSERT_EQ(left->ideal, right->ideal);
+    for (std::size_t n = 0; n < left->exact.size(); ++n) {
+      if (right->sizes[n].terms != 0) continue;
+      ++zeros;
+      EXPECT_EQ(right->exact[n], 0.0L);
+      EXPECT_EQ(right->ideal[n], 0.0);
+    }
+  }
+  EXPECT_GT(zeros, 100);
+}
+
+// Every score finfo.min: the probabilities are 1 / n, and their gradients those of equal scores.
+TEST(GradientsOfHugeBiases, AreThoseOfEqualScores) {
+  GradProblem p("b1 hq1 sq2 skv4 d3 bias=1,1,1,1 bias_dtype=f64 saved");
+  const double lowest = -1.7976931348623157e308;
+  oracle::encode(lowest, p.request.attn_bias.data, Dtype::kF64);
+  const GradTruth huge = oracle::compute_gradients(p.request).value();
+  oracle::encode(0.0, p.request.attn_bias.data, Dtype::kF64);
+  p.request.options.softmax_scale = 0.0;
+  const GradTruth equal = oracle::compute_gradients(p.request).value();
+  EXPECT_EQ(huge.d_v.exact, equal.d_v.exact);
+  EXPECT_NE(huge.d_q.exact, equal.d_q.exact);  // softmax_scale is 0 there
+  EXPECT_EQ(huge.d_q.sizes[0].huge, 0.0);     // judged as any other row
+}
+
+TEST(Gradients, RefuseAnUpstreamThatDoesNotFit) {
+  GradProblem p("b1 hq1 sq2 skv4 d3");
+  p.request.d_out.shape[3] += 1;
+  const Expected<GradTruth> truth = oracle::compute_gradients(p.request);
+  ASSERT_FALSE(truth.ok());
+  EXPECT_NE(truth.status().message().find("shape of d_out (f64[1,1,2,4]"), std::string::npos)
+      << truth.status().message();
+}
+
+}  // namespace
+}  // namespace regard
