@@ -239,7 +239,7 @@ TEST(GradientsOfHugeBiases, AreThoseOfEqualScores) {
   const GradTruth equal = oracle::compute_gradients(p.request).value();
   EXPECT_EQ(huge.d_v.exact, equal.d_v.exact);
   EXPECT_NE(huge.d_q.exact, equal.d_q.exact);  // softmax_scale is 0 there
-  EXPECT_EQ(huge.d_q.sizes[0].huge, 0.0);     // judged as any other row
+  EXPECT_EQ(huge.d_q.sizes[0].huge, 0.0);      // judged as any other row
 }
 
 TEST(Gradients, RefuseAnUpstreamThatDoesNotFit) {
