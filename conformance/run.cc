@@ -42,6 +42,11 @@ AttentionParams without_placement(AttentionParams described, const AttentionPara
   return described;
 }
 
+/// A case with `grad` that saved something is followed by its backward.
+bool goes_back(const PreparedCase& prepared) {
+  return prepared.problem.request().saved.kind != SavedContext::Kind::kNone;
+}
+
 class Run {
  public:
   Run(Context& context, PreparedCase* prepared, const BackendRef& backend,
@@ -102,7 +107,7 @@ class Run {
     }
     report_.comparison = compare(prepared_.problem.request(), prepared_.truth);
     if (!report_.comparison.ok) return fail(report_.comparison.text);
-    if (needs_grad()) {
+    if (goes_back(prepared_)) {
       report_.gradients = compare_gradients(prepared_.problem.request(), prepared_.gradients);
       if (!report_.gradients.ok) return fail(report_.gradients.text);
     }
@@ -119,11 +124,9 @@ class Run {
     if (!status.ok()) return "planned, but execute() says " + status.to_string();
     if (!workspace.intact()) return "bytes outside of the workspace were written";
     std::string wrong = prepared_.problem.check_memory();
-    if (wrong.empty() && needs_grad()) wrong = go_back();
+    if (wrong.empty() && goes_back(prepared_)) wrong = go_back();
     return wrong;
   }
-
-  bool needs_grad() const { return prepared_.params.features.has(Feature::kNeedsGrad); }
 
   /// Empty when attention_backward() succeeded and wrote gradients alone.
   std::string go_back() {
@@ -175,7 +178,7 @@ Expected<PreparedCase> prepare(const Case& c, Guard guard, oracle::Fault fault) 
   Expected<oracle::Truth> truth = oracle::compute(prepared.problem.request(), fault);
   if (!truth) return truth.status();
   prepared.truth = std::move(*truth);
-  if (!c.params.features.has(Feature::kNeedsGrad)) return prepared;
+  if (!goes_back(prepared)) return prepared;
   Expected<oracle::GradTruth> gradients =
       oracle::compute_gradients(prepared.problem.request(), fault);
   if (!gradients) return gradients.status();
