@@ -102,7 +102,7 @@ class Run {
     }
     report_.comparison = compare(prepared_.problem.request(), prepared_.truth);
     if (!report_.comparison.ok) return fail(report_.comparison.text);
-    if (needs_grad()) {
+    if (goes_back()) {
       report_.gradients = compare_gradients(prepared_.problem.request(), prepared_.gradients);
       if (!report_.gradients.ok) return fail(report_.gradients.text);
     }
@@ -119,11 +119,14 @@ class Run {
     if (!status.ok()) return "planned, but execute() says " + status.to_string();
     if (!workspace.intact()) return "bytes outside of the workspace were written";
     std::string wrong = prepared_.problem.check_memory();
-    if (wrong.empty() && needs_grad()) wrong = go_back();
+    if (wrong.empty() && goes_back()) wrong = go_back();
     return wrong;
   }
 
-  bool needs_grad() const { return prepared_.params.features.has(Feature::kNeedsGrad); }
+  /// Whether the case has something to go back from: `grad` alone is the forward of a pair.
+  bool goes_back() const {
+    return prepared_.problem.request().saved.kind != SavedContext::Kind::kNone;
+  }
 
   /// Empty when attention_backward() succeeded and wrote gradients alone.
   std::string go_back() {
