@@ -21,8 +21,8 @@ namespace regard::conformance {
 struct GradComparison {
   bool ok = true;
   std::string text;     // the first element outside of its bar, with what was expected
-  double error = 0.0;   // normwise, the worst of the gradients: max |dX - dX*| / max|dX*|; heads
-                        // whose gradient cancels to less than a thousandth of its terms aside
+  double error = 0.0;   // normwise, the worst of d_q, d_k and d_v: max |dX - dX*| / max|dX*|; heads
+                        // whose gradient cancels to less than a hundredth of its terms aside
   double margin = 0.0;  // the largest share of its bar that a head of a gradient used
 };
 

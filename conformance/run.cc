@@ -42,11 +42,6 @@ AttentionParams without_placement(AttentionParams described, const AttentionPara
   return described;
 }
 
-/// A case with `grad` that saved something is followed by its backward.
-bool goes_back(const PreparedCase& prepared) {
-  return prepared.problem.request().saved.kind != SavedContext::Kind::kNone;
-}
-
 class Run {
  public:
   Run(Context& context, PreparedCase* prepared, const BackendRef& backend,
@@ -107,7 +102,7 @@ class Run {
     }
     report_.comparison = compare(prepared_.problem.request(), prepared_.truth);
     if (!report_.comparison.ok) return fail(report_.comparison.text);
-    if (goes_back(prepared_)) {
+    if (goes_back()) {
       report_.gradients = compare_gradients(prepared_.problem.request(), prepared_.gradients);
       if (!report_.gradients.ok) return fail(report_.gradients.text);
     }
@@ -124,8 +119,13 @@ class Run {
     if (!status.ok()) return "planned, but execute() says " + status.to_string();
     if (!workspace.intact()) return "bytes outside of the workspace were written";
     std::string wrong = prepared_.problem.check_memory();
-    if (wrong.empty() && goes_back(prepared_)) wrong = go_back();
+    if (wrong.empty() && goes_back()) wrong = go_back();
     return wrong;
+  }
+
+  /// Whether the case has something to go back from: `grad` alone is the forward of a pair.
+  bool goes_back() const {
+    return prepared_.problem.request().saved.kind != SavedContext::Kind::kNone;
   }
 
   /// Empty when attention_backward() succeeded and wrote gradients alone.
@@ -178,7 +178,7 @@ Expected<PreparedCase> prepare(const Case& c, Guard guard, oracle::Fault fault) 
   Expected<oracle::Truth> truth = oracle::compute(prepared.problem.request(), fault);
   if (!truth) return truth.status();
   prepared.truth = std::move(*truth);
-  if (!goes_back(prepared)) return prepared;
+  if (!c.params.features.has(Feature::kNeedsGrad)) return prepared;
   Expected<oracle::GradTruth> gradients =
       oracle::compute_gradients(prepared.problem.request(), fault);
   if (!gradients) return gradients.status();

@@ -63,6 +63,8 @@ Json report_json(const BackendRef& backend, const conformance::Report& report) {
   json["lse_error"] = c.lse_error;
   json["share_of_bar"] = c.out_margin;
   json["lse_share_of_bar"] = c.lse_margin;
+  json["grad_error"] = report.gradients.error;
+  json["grad_share_of_bar"] = report.gradients.margin;
   json["rows"] = c.rows;
   json["dead_rows"] = c.dead_rows;
   json["padding_rows"] = c.padding_rows;
