@@ -67,8 +67,10 @@ def test_explain_refuses_what_attention_refuses():
 def test_devices_and_config(capsys):
     names = {b["backend"] for b in regard.devices() if b["device"] == "cpu"}
     assert {"math", "efficient"} <= names
-    math = next(b for b in regard.devices() if b["backend"] == "math" and b["device"] == "cpu")
-    assert math["built"] and "lse" in math["forward"]["features"] and math["backward"] is None
+    flash, math = (next(b for b in regard.devices() if b["backend"] == name and b["device"] == "cpu")
+                   for name in ("flash", "math"))
+    assert math["built"] and "lse" in math["forward"]["features"]
+    assert flash["backward"] is None and "gqa" in math["backward"]["features"]
     config = regard.show_config("dicts")
     assert config["regard"] == regard.__version__
     assert regard.show_config() is None
