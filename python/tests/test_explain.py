@@ -67,8 +67,8 @@ def test_explain_refuses_what_attention_refuses():
 def test_devices_and_config(capsys):
     names = {b["backend"] for b in regard.devices() if b["device"] == "cpu"}
     assert {"math", "efficient"} <= names
-    flash, math = (next(b for b in regard.devices() if b["backend"] == name and b["device"] == "cpu")
-                   for name in ("flash", "math"))
+    on_cpu = {b["backend"]: b for b in regard.devices() if b["device"] == "cpu"}
+    flash, math = on_cpu["flash"], on_cpu["math"]
     assert math["built"] and "lse" in math["forward"]["features"]
     assert flash["backward"] is None and "gqa" in math["backward"]["features"]
     config = regard.show_config("dicts")
