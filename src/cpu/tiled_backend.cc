@@ -179,7 +179,14 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
     shape.strips = choose_strips(params, k.width, plan.tile_q / k.width, plan.slots);
   }
   TiledArgs args;
-  const std::int64_t slot_bytes = lay_out(params, shape, &args);
+  std::int64_t slot_bytes = lay_out(params, shape, &args);
+  if (shape.heads_per_task > 1 && slot_bytes * plan.slots > plan.workspace_bytes) {
+    // A plan for many rows has room for few rows of one head.
+    shape.heads_per_task = 1;
+    shape.strips = shape.few_strips;
+    shape.tasks = params.batch * params.num_heads_kv;
+    slot_bytes = lay_out(params, shape, &args);
+  }
   const std::int64_t slots_bytes = slot_bytes * plan.slots;
   make_problem(params, buffers, &args.problem);
   const std::int32_t slots = useful_slots(params, plan.slots);
