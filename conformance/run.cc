@@ -111,7 +111,7 @@ class Run {
 
   /// Empty when execute() succeeded and wrote outputs and workspace alone.
   std::string execute_once(const Plan& plan, unsigned char pattern) {
-    const Block workspace = make_workspace(plan, pattern);
+    const Block workspace = make_workspace(plan.workspace_bytes(), pattern);
     prepared_.problem.reset_outputs();
     Launch launch;
     launch.workspace = {workspace.data(), workspace.size()};
@@ -119,7 +119,7 @@ class Run {
     if (!status.ok()) return "planned, but execute() says " + status.to_string();
     if (!workspace.intact()) return "bytes outside of the workspace were written";
     std::string wrong = prepared_.problem.check_memory();
-    if (wrong.empty() && goes_back()) wrong = go_back();
+    if (wrong.empty() && goes_back()) wrong = go_back(plan, pattern);
     return wrong;
   }
 
@@ -128,18 +128,22 @@ class Run {
     return prepared_.problem.request().saved.kind != SavedContext::Kind::kNone;
   }
 
-  /// Empty when attention_backward() succeeded and wrote gradients alone.
-  std::string go_back() {
+  /// Empty when execute_backward() succeeded and wrote gradients and workspace alone.
+  std::string go_back(const Plan& plan, unsigned char pattern) {
+    const Block workspace = make_workspace(plan.backward_workspace_bytes(), pattern);
     prepared_.problem.begin_backward();
-    const ScopedPolicy scope(policy_for(prepared_.source, backend_), ScopedPolicy::Mode::kReplace);
-    const Status status = attention_backward(context_, prepared_.problem.request());
-    if (!status.ok()) return "claimed, but attention_backward() says " + status.to_string();
+    Launch launch;
+    launch.workspace = {workspace.data(), workspace.size()};
+    const AttentionGradRequest& request = prepared_.problem.request();
+    const Status status = execute_backward(plan, request, request, launch);
+    if (!status.ok()) return "planned, but execute_backward() says " + status.to_string();
+    if (!workspace.intact()) return "backward: bytes outside of the workspace were written";
     const std::string wrong = prepared_.problem.check_memory();
     return wrong.empty() ? wrong : "backward: " + wrong;
   }
 
-  Block make_workspace(const Plan& plan, unsigned char pattern) const {
-    const auto bytes = static_cast<std::size_t>(plan.workspace_bytes());
+  Block make_workspace(std::int64_t stated, unsigned char pattern) const {
+    const auto bytes = static_cast<std::size_t>(stated);
     Block workspace(bytes, kWorkspaceAlignLog2, options_.guard);
     workspace.fill(pattern);
     return workspace;

@@ -27,6 +27,16 @@ const Planted kPlanted[] = {
     {"dead_row_mean", Fault::kDeadRowMean, "b1 hq2 sq65 skv33 d16 causal diag=br"},
     {"lse_base_2", Fault::kLseBase2, "b1 hq2 sq17 skv33 d16 lse"},
     {"dropout_not_scaled", Fault::kDropoutNotScaled, "b1 hq2 sq17 skv33 d16 dropout=0.25"},
+    {"delta_dropped", Fault::kDeltaDropped, "b2 hq2 sq17 skv33 d16 saved grad"},
+    {"key_grad_not_scaled", Fault::kKeyGradNotScaled, "b1 hq2 sq17 skv33 d16 saved grad"},
+    {"group_not_summed", Fault::kGroupNotSummed, "b1 hq4 hkv2 sq17 skv33 d16 saved grad"},
+    {"grad_dropout_not_scaled", Fault::kGradDropoutNotScaled,
+     "b1 hq2 sq17 skv33 d16 dropout=0.25 saved grad"},
+    {"softcap_slope_missing", Fault::kSoftcapSlopeMissing,
+     "b1 hq2 sq17 skv33 d16 softcap=5 saved grad"},
+    {"bias_grad_not_reduced", Fault::kBiasGradNotReduced,
+     "b2 hq2 sq17 skv33 d16 bias=1,H,1,Skv saved grad"},
+    {"lse_grad_ignored", Fault::kLseGradIgnored, "b1 hq2 sq17 skv33 d16 saved grad seed=7"},
 };
 
 class PlantedFaults : public testing::TestWithParam<Planted> {};
