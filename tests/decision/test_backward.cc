@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mock_backend.h"
+#include "tests/support/scratch.h"
 
 // Selection and planning of a forward with its backward, and what a backward call is held to.
 
@@ -195,17 +196,8 @@ struct GradCall {
 Plan pair_for(Context& context, const AttentionRequest& request, const Policy& policy = {}) {
   AttentionRequest forward = request;
   forward.options.needs_grad = true;
-  return plan(context, describe(forward).value(), policy).value();
+  return plan_for(context, forward, policy);
 }
-
-struct Scratch {
-  explicit Scratch(std::int64_t bytes) : memory(static_cast<std::size_t>(bytes) + 64) {
-    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-    launch.workspace = {memory.data() + (64 - address % 64) % 64, static_cast<std::size_t>(bytes)};
-  }
-  std::vector<char> memory;
-  Launch launch;
-};
 
 TEST(Backward, OneCallPlansLeasesAndComputes) {
   Context context(described_env());
