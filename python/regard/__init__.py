@@ -7,6 +7,9 @@ regard.torch, regard.flash_attn, regard.transformers and regard.onnx are importe
 none of them, and no library that they are for, is imported before.
 """
 
+import importlib
+from typing import Any
+
 from ._config import show_config
 from ._core import (
     Policy,
@@ -38,8 +41,28 @@ __all__ = [
     "counters",
     "devices",
     "explain",
+    "install",
     "merge_states",
     "policy",
     "show_config",
     "trim",
 ]
+
+_SUBMODULES = ("flash_attn", "onnx", "torch", "transformers")
+
+
+def install() -> Any:
+    """A context in which torch.nn.functional.scaled_dot_product_attention runs on regard."""
+    from .torch import install
+
+    return install()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_SUBMODULES})

@@ -202,6 +202,23 @@ Array array_over(const nb::dlpack::dltensor& tensor, bool writable, nb::object o
   return result;
 }
 
+// What the C functions do not look at: a fake tensor has no memory, and one with the negative bit
+// has that of other numbers.
+void check_memory(PyObject* object, const nb::dlpack::dltensor& tensor, const char* name) {
+  static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
+  if (tensor.data == nullptr) {
+    bool empty = false;
+    for (int i = 0; i < tensor.ndim; ++i) empty |= tensor.shape[i] == 0;
+    if (!empty) {
+      raise_value(std::string(name) + " (" + Py_TYPE(object)->tp_name +
+                  ") has no memory, as a fake or a meta tensor; expected one that holds numbers");
+    }
+  }
+  const nb::object method = nb::getattr(nb::handle(object), nb::handle(is_neg), nb::none());
+  if (method.is_none() || method().ptr() != Py_True) return;
+  raise_value(std::string(name) + " has its negative bit set; pass " + name + ".resolve_neg()");
+}
+
 // A tensor that a result's memory leaves as: the NumPy array lives until its deleter runs.
 struct Exported {
   ManagedTensorVersioned managed;
@@ -224,10 +241,12 @@ Array array_from_dlpack(PyObject* object, const char* name) {
     nb::dlpack::dltensor tensor;
     if (api->view_of_object(object, &tensor) != 0) {
       nb::python_error error;
+      const std::string reason = nb::str(error.value()).c_str();
       nb::raise_from(error, PyExc_ValueError, "%s (%s) cannot be read by DLPack: %s", name,
-                     Py_TYPE(object)->tp_name, nb::str(error.value()).c_str());
+                     Py_TYPE(object)->tp_name, reason.substr(0, reason.find('\n')).c_str());
     }
     check_device(tensor.device.device_type, std::to_string(tensor.device.device_id), name);
+    check_memory(object, tensor, name);
     return array_over(tensor, true, nb::borrow(object), name);
   }
   nb::object capsule = exported(object, name);
