@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .. import _core
-from ._scopes import call_policy, current_backends
+from ._scopes import current_policy
 
 
 class Enabled(NamedTuple):
@@ -20,7 +20,7 @@ class Enabled(NamedTuple):
 
 
 def _enabled(name: str) -> Enabled:
-    selection = _core.explain("b1 hq1 sq8 d64 f32", policy=call_policy(current_backends()))
+    selection = _core.explain("b1 hq1 sq8 d64 f32", policy=current_policy())
     (candidate,) = [c for c in selection.candidates if c["backend"] == name]
     built = [r for r in selection.refusals if r.backend == name and r.code != "not_in_only"]
     reasons = "; ".join(str(r).split(": ", 1)[1] for r in built)

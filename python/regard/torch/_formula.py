@@ -65,10 +65,15 @@ def _to(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if x.dtype == dtype else x.to(dtype)  # a conversion to the same type stays in a graph
 
 
-def _grouped(x: Tensor, heads_kv: int) -> Tensor:
-    """[B,Hq,S,D] as [B,Hkv,G*S,D]: the query heads of a group one below the other."""
-    batch, heads, rows, depth = x.shape
-    return x.reshape(batch, heads_kv, heads // heads_kv * rows, depth)
+def _product(x: Tensor, y: Tensor) -> Tensor:
+    """x [B,Hq,S,N] times y [B,Hkv,N,M], each head of x with the y of its group."""
+    heads, heads_kv = x.shape[1], y.shape[1]
+    if heads == heads_kv:
+        return torch.matmul(x, y)
+    # A group's rows below each other in one matrix would copy no y, but exporting it with dynamic
+    # extents fails: the view's strides have guards that no extent is proved to keep.
+    grouped = x.unflatten(1, (heads_kv, heads // heads_kv))
+    return torch.matmul(grouped, y.unsqueeze(2)).flatten(1, 2)
 
 
 def _edited(scores: Tensor, options: Options) -> Tensor:
@@ -110,14 +115,13 @@ def formula(q: Tensor, k: Tensor, v: Tensor, options: Options,
     factors [B,Hq,Sq,Skv]: what dropout multiplies each probability by.
     """
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-    batch, heads, rows, depth = q.shape
-    heads_kv, keys = k.shape[1], k.shape[2]
+    rows, depth, keys = q.shape[2], q.shape[3], k.shape[2]
     scale = options.softmax_scale
     if scale is None:
         scale = 1 / math.sqrt(depth) if depth else 1.0
     # q is scaled after the product, as MATH does: negative and zero scales included.
-    product = torch.matmul(_grouped(_to(q, wide), heads_kv), _to(k, wide).transpose(-2, -1))
-    scores = _edited(product.reshape(batch, heads, rows, keys) * scale, options)
+    product = _product(_to(q, wide), _to(k, wide).transpose(-2, -1))
+    scores = _edited(product * scale, options)
     allowed = _allowed(options, scores)
     if allowed is not None:
         scores = torch.where(allowed, scores, torch.full_like(scores, -math.inf))
@@ -131,8 +135,7 @@ def formula(q: Tensor, k: Tensor, v: Tensor, options: Options,
     if keys == 0:
         probs = probs[..., :0]
     kept = probs if factors is None else probs * factors
-    out = torch.matmul(_grouped(kept, heads_kv), _to(v, wide))
-    return Result(_to(out.reshape(batch, heads, rows, v.shape[3]), q.dtype), lse, probs)
+    return Result(_to(_product(kept, _to(v, wide)), q.dtype), lse, probs)
 
 
 def dropout_factors(q: Tensor, k: Tensor, options: Options) -> Tensor | None:

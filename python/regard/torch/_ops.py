@@ -15,7 +15,7 @@ from torch import Tensor
 from .. import _core
 from ._formula import dropout_factors, formula
 from ._options import Options, native_keywords
-from ._scopes import NAMES, SdpaError, call_policy, current_backends
+from ._scopes import NAMES, SdpaError, call_policy
 
 _OPTIONS = ("Tensor? attn_mask, Tensor? attn_bias, Tensor? sinks, Tensor? alibi_slopes, "
             "Tensor? seqlens_q, Tensor? seqlens_kv, Tensor? rng, float? softmax_scale, "
@@ -250,5 +250,3 @@ def register() -> None:
 
 
 _libraries: list[torch.library.Library] = []  # a registration lives as long as its library
-
-__all__ = ["current_backends", "register"]

@@ -24,8 +24,9 @@ _ACCEPTED = ("a torch.nn.attention.SDPBackend of MATH, FLASH_ATTENTION, EFFICIEN
 
 
 class _State(threading.local):
-    backends = ""      # names in order, "!" in front where the order is a priority; "" = no scope
-    exportable = False
+    def __init__(self) -> None:  # runs in each thread; attributes of a class would have no guards
+        self.backends = ""  # names in order, "!" in front where it is a priority; "" = no scope
+        self.exportable = False
 
 
 _state = _State()
@@ -56,6 +57,11 @@ def current_backends() -> str:
 
 def is_exporting() -> bool:
     return _state.exportable
+
+
+def current_policy() -> _core.Policy | None:
+    """What the scopes of this thread say to the selector."""
+    return call_policy("math" if _state.exportable else _state.backends)
 
 
 def call_policy(backends: str) -> _core.Policy | None:

@@ -12,7 +12,7 @@ from .. import _core
 from .._selection import Selection
 from ._call import attend
 from ._options import Options, native_keywords
-from ._scopes import SdpaError, backend_name, call_policy, current_backends
+from ._scopes import SdpaError, backend_name, current_policy
 
 
 def _check(query: Any, key: Any, value: Any, attn_mask: Any, is_causal: Any) -> None:
@@ -156,7 +156,7 @@ def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
     with torch.no_grad():
         q, k, v, mask, _ = _normal_form(query, key, value, attn_mask, enable_gqa)
         keywords = native_keywords(_options(mask, 0.0, is_causal, scale))
-        selection = _core.explain(q, k, v, policy=call_policy(current_backends()),
+        selection = _core.explain(q, k, v, policy=current_policy(),
                                   dropout_p=dropout_p, return_saved=wants_grad, **keywords)
     if wants_grad:
         selection.notes += ("second derivatives are those of regard.torch's explicit MATH formula in "

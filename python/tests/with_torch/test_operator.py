@@ -131,7 +131,8 @@ def test_vmap_and_torch_func():
     same(grad(f)(k), grad(g)(k), scale=10)
     same(vmap(grad(f))(x), torch.stack([grad(g)(a) for a in x]), scale=10)
     d = torch.randn(1, 1, 3, 2, dtype=F64)
-    same(jacrev(grad(f))(d), jacrev(grad(g))(d))
+    with torch.nn.attention.sdpa_kernel(SDPBackend.MATH):  # PyTorch's others have no second one
+        same(jacrev(grad(f))(d), jacrev(grad(g))(d))
     _, tangent = jvp(f, (d,), (torch.ones_like(d),))
     torch.testing.assert_close(tangent, grad(g)(d).sum())
     with pytest.raises(RuntimeError, match="randomness"):
