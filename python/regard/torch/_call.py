@@ -50,9 +50,12 @@ def _needs_formula() -> bool:
     return stack is not None and any(level.key() in _DIFFERENTIATES for level in stack)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, options: Options,
-           return_lse: bool = False) -> tuple[Tensor, Tensor | None]:
-    """out [B,Hq,Sq,Dv] and lse of [B,H,S,D] tensors; lse is None where it was not asked for."""
+def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool = False,
+           backends: str = "") -> tuple[Tensor, Tensor | None]:
+    """out [B,Hq,Sq,Dv] and lse of [B,H,S,D] tensors; lse may be None where it was not asked for.
+
+    `backends` overrules what an sdpa_kernel scope says.
+    """
     tensors = [q, k, v]
     for tensor in options[:6]:
         if tensor is not None:
@@ -63,7 +66,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options,
                             "and in forward mode, whose plain operators draw no mask of regard's")
         result = formula(q, k, v, options)
         return result.out, result.lse
-    backends = current_backends()
+    backends = backends or current_backends()
     if _is_recorded(tensors):
         layout = "BSHD" if _is_bshd(q) else "BHSD"
         out, lse, _, _ = torch.ops.regard.attention(q, k, v, *options, layout, backends,
