@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy
 
+from ._gradients import Gradients
 from ._selection import Selection
 
 class SupportsDLPack(Protocol):
@@ -57,6 +58,28 @@ class Policy:
 
 class Scopes: ...
 
+class Saved:
+    def __init__(
+        self,
+        stats: Array | None = None,
+        lse: Array | None = None,
+        seed: int = 0,
+        offset: int = 0,
+        backend: str | None = None,
+    ) -> None: ...
+    @property
+    def stats(self) -> Any: ...
+    @property
+    def kind(self) -> Literal["stats", "lse"]: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def backend(self) -> str | None: ...
+    @property
+    def plan(self) -> dict[str, Any] | None: ...
+
 def with_scope(outer: Scopes | None, policy: Policy, replace: bool) -> Scopes: ...
 def attention(
     q: Array,
@@ -86,6 +109,35 @@ def attention(
     return_saved: bool = False,
     out: Array | None = None,
 ) -> Any: ...
+def attention_backward(
+    d_out: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    saved: Saved,
+    *,
+    d_lse: Array | None = None,
+    delta: Array | None = None,
+    attn_mask: Array | None = None,
+    attn_bias: Array | None = None,
+    is_causal: bool = False,
+    diagonal: Literal["top_left", "bottom_right"] | int | Integers | None = None,
+    window: Sequence[int] = (-1, -1),
+    softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    alibi_slopes: Numbers | None = None,
+    sinks: Numbers | None = None,
+    seqlens_q: Integers | None = None,
+    seqlens_kv: Integers | None = None,
+    segment_ids_q: Integers | None = None,
+    segment_ids_kv: Integers | None = None,
+    dropout_p: float = 0.0,
+    seed: int | None = None,
+    layout: Layout = "BHSD",
+    backend: str | None = None,
+    policy: Policy | None = None,
+) -> Gradients: ...
 def explain(
     q: Array | str,
     k: Array | None = None,

@@ -32,8 +32,11 @@ constexpr const char* kNames[kArgCount] = {"q",
                                            "return_lse",
                                            "return_scores",
                                            "return_saved",
-                                           "out"};
-constexpr Py_ssize_t kPositional = 3;
+                                           "out",
+                                           "d_out",
+                                           "saved",
+                                           "d_lse",
+                                           "delta"};
 
 PyObject* interned[kArgCount];
 
@@ -50,9 +53,21 @@ int find(PyObject* name, int from) {
   return kArgCount;
 }
 
-std::string accepted_keywords() {
+bool accepts(const Signature& signature, int arg) noexcept {
+  return arg < kArgCount && (signature.accepted >> arg & 1) != 0;
+}
+
+std::string names_of(std::initializer_list<Arg> args) {
   std::string text;
-  for (const char* name : kNames) text += (text.empty() ? "" : ", ") + std::string(name);
+  for (const Arg arg : args) text += (text.empty() ? "" : ", ") + std::string(kNames[arg]);
+  return text;
+}
+
+std::string accepted_keywords(const Signature& signature) {
+  std::string text;
+  for (int i = 0; i < kArgCount; ++i) {
+    if (accepts(signature, i)) text += (text.empty() ? "" : ", ") + std::string(kNames[i]);
+  }
   return text;
 }
 
@@ -68,24 +83,27 @@ bool intern_argument_names() noexcept {
   return true;
 }
 
-Arguments parse_arguments(const char* function, const CallArgs& call) {
+Arguments parse_arguments(const Signature& signature, const CallArgs& call) {
   Arguments arguments;
-  if (call.positional > kPositional) {
-    raise_type(std::string(function) + "() takes q, k and v by position, and " +
-               std::to_string(call.positional) + " were given; the options are keywords");
+  if (call.positional > static_cast<Py_ssize_t>(signature.positional.size())) {
+    raise_type(std::string(signature.function) + "() takes " + names_of(signature.positional) +
+               " by position, and " + std::to_string(call.positional) +
+               " were given; the options are keywords");
   }
-  for (Py_ssize_t i = 0; i < call.positional; ++i) arguments.value[i] = call.values[i];
+  for (Py_ssize_t i = 0; i < call.positional; ++i) {
+    arguments.value[signature.positional.begin()[i]] = call.values[i];
+  }
   const Py_ssize_t count = call.keywords == nullptr ? 0 : PyTuple_GET_SIZE(call.keywords);
   int next = 0;
   for (Py_ssize_t i = 0; i < count; ++i) {
     PyObject* const name = PyTuple_GET_ITEM(call.keywords, i);
     const int at = find(name, next);
-    if (at == kArgCount) {
-      raise_type(std::string(function) + "() got an unexpected keyword " + repr(name) +
-                 "; accepted are " + accepted_keywords());
+    if (!accepts(signature, at)) {
+      raise_type(std::string(signature.function) + "() got an unexpected keyword " + repr(name) +
+                 "; accepted are " + accepted_keywords(signature));
     }
     if (arguments.value[at] != nullptr) {
-      raise_type(std::string(function) + "() got " + kNames[at] + " twice");
+      raise_type(std::string(signature.function) + "() got " + kNames[at] + " twice");
     }
     arguments.value[at] = call.values[call.positional + i];
     next = at + 1 < kArgCount ? at + 1 : 0;

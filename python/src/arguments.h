@@ -3,10 +3,12 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <initializer_list>
 
-// The arguments of attention and explain, read from CPython's own calling convention. A nanobind
-// function of this many keywords takes 180 to 270 ns before its first line, a tenth of a small
-// call, and its error for an unknown keyword names the overloads, not the keyword.
+// The arguments of attention, attention_backward and explain, read from CPython's own calling
+// convention. A nanobind function of this many keywords takes 180 to 270 ns before its first line,
+// a tenth of a small call, and its error for an unknown keyword names the overloads, not the
+// keyword.
 
 namespace regard::python {
 
@@ -36,8 +38,23 @@ enum Arg : int {
   kReturnScores,
   kReturnSaved,
   kOut,
+  // of attention_backward alone
+  kDOut,
+  kSaved,
+  kDLse,
+  kDelta,
   kArgCount
 };
+
+/// Which arguments a function takes.
+struct Signature {
+  const char* function;
+  std::initializer_list<Arg> positional;
+  std::uint64_t accepted;  // bit i: Arg i, by keyword
+};
+constexpr std::uint64_t args_between(Arg first, Arg last) noexcept {
+  return (std::uint64_t{2} << last) - (std::uint64_t{1} << first);
+}
 
 /// What a vectorcall passes.
 struct CallArgs {
@@ -60,7 +77,7 @@ const char* name_of(Arg arg) noexcept;
 bool intern_argument_names() noexcept;
 
 /// Raises TypeError for too many positional arguments, an unknown or a repeated keyword.
-Arguments parse_arguments(const char* function, const CallArgs& call);
+Arguments parse_arguments(const Signature& signature, const CallArgs& call);
 
 // Values; each raises an error that names the argument, its value and what is accepted.
 bool read_bool(PyObject* object, const char* name);

@@ -171,6 +171,7 @@ nb::object converted(const Array& array, int typenum) {
 
 nb::object as_kind_of(PyObject* like, const nb::object& array, Dtype dtype) {
   if (PyArray_Check(like)) return array;
+  if (nb::object made = exchanged(like, array, dlpack_dtype(dtype)); made.is_valid()) return made;
   nb::object library = torch_of(like);
   if (!library.is_valid() && PyObject_HasAttrString(like, "__array_namespace__") == 1) {
     library = nb::handle(like).attr("__array_namespace__")();

@@ -7,6 +7,7 @@
 #include "process_context.h"
 #include "python_selection.h"
 #include "regard/case.h"
+#include "saved.h"
 
 namespace regard::python {
 namespace {
@@ -22,7 +23,7 @@ constexpr const char* kAttentionDoc =
     "attention(q, k, v, " REGARD_SIGNATURE
     "softmax(softmax_scale * q @ k.T + ...) @ v of arrays on a CPU.\n\n"
     "q is [batch, heads, positions, head_dim], or [batch, positions, heads, head_dim] with\n"
-    "layout='BSHD'. Returns out, or a tuple of out, lse and scores, those that were asked for.\n"
+    "layout='BSHD'. Returns out, or a tuple of out, lse, scores and saved, those asked for.\n"
     "docs/semantics.md says what every option means, docs/python.md what arrays are taken.";
 
 constexpr const char* kExplainDoc =
@@ -30,43 +31,48 @@ constexpr const char* kExplainDoc =
     "The Selection for a call of attention with these arguments, or for a case in words:\n"
     "explain('b1 hq8 sq128 d64 f32 causal'). Nothing is computed.";
 
-// Messages of the core speak of [B,H,S,D]; a caller of another layout must be told.
-Status in_callers_words(const Call& call, const Status& status) {
-  if (!call.is_bshd() || status.code() != StatusCode::kInvalidArgument) return status;
-  return Status(status.code(),
-                status.message() + " (shapes and strides in the order BHSD; the layout is BSHD)");
+constexpr Signature kAttention{"attention", {kQ, kK, kV}, args_between(kQ, kOut)};
+constexpr Signature kExplain{"explain", {kQ, kK, kV}, args_between(kQ, kOut)};
+
+/// What the backward of the call needs; null where the caller did not ask for it. The plan is the
+/// one that the call itself takes from the cache.
+nb::object saved_of(const Call& call, Context& context) {
+  if (!call.returns_saved()) return {};
+  const Expected<AttentionParams> params = describe(call.request);
+  if (!params) raise_status(in_callers_words(call, params.status()));
+  const Expected<Plan> made = plan(context, *params, call.policy);
+  if (!made) raise_status(made.status());
+  return nb::cast(Saved{call.stats(), SavedContext::Kind::kStats, call.request.rng_seed,
+                        call.request.rng_offset, *made, made->backend()});
 }
 
 nb::object run_attention(const CallArgs& args) {
-  Call call(parse_arguments("attention", args), /*explain_only=*/false);
+  Call call(parse_arguments(kAttention, args), Call::Purpose::kCompute);
   const AmbientScopes scopes;
   Context& context = process_context();
+  const nb::object saved = saved_of(call, context);
   Status status;
   {
     const nb::gil_scoped_release unlocked;
     status = attention(context, call.request, call.policy);
   }
   if (!status.ok()) raise_status(in_callers_words(call, status));
-  return call.result();
+  return call.result(saved);
 }
 
 /// The rules of the plan, as `regard explain --json` gives them; None where nothing can run.
 nb::object plan_of(Context& context, const AttentionParams& params, const Policy& policy) {
   const Expected<Plan> made = plan(context, params, policy);
   if (!made) return nb::none();
-  const KernelPlan& kernel = made->kernel();
-  nb::dict fields;
-  fields["kernel"] = kernel.kernel.c_str();
-  fields["isa"] = to_string(kernel.isa);
-  fields["slots"] = kernel.slots;
-  fields["tile_q"] = kernel.tile_q;
-  fields["tile_kv"] = kernel.tile_kv;
-  fields["workspace_bytes"] = kernel.workspace_bytes;
+  nb::dict fields = plan_fields(made->kernel());
+  if (params.features.has(Feature::kNeedsGrad)) {
+    fields["backward"] = plan_fields(made->backward_kernel());
+  }
   return fields;
 }
 
 nb::object explain_call(const Arguments& arguments) {
-  const Call call(arguments, /*explain_only=*/true);
+  const Call call(arguments, Call::Purpose::kExplain);
   const AmbientScopes scopes;
   Context& context = process_context();
   const Expected<AttentionParams> params = describe(call.request);
@@ -106,7 +112,7 @@ PyObject* attention_vectorcall(PyObject*, PyObject* const* values, Py_ssize_t po
 PyObject* explain_vectorcall(PyObject*, PyObject* const* values, Py_ssize_t positional,
                              PyObject* keywords) noexcept {
   return guarded([&] {
-    const Arguments arguments = parse_arguments("explain", {values, positional, keywords});
+    const Arguments arguments = parse_arguments(kExplain, {values, positional, keywords});
     PyObject* const first = arguments.value[kQ];
     return first != nullptr && PyUnicode_Check(first) ? explain_case(arguments)
                                                       : explain_call(arguments);

@@ -24,6 +24,16 @@ std::uint64_t fresh_seed() {
   return (std::uint64_t{device()} << 32) | device();
 }
 
+// A C-ordered view of the caller's layout as [B,H,S,D].
+TensorView in_layout(TensorView view, bool bshd) {
+  view.strides[3] = 1;
+  if (bshd) {
+    std::swap(view.shape[1], view.shape[2]);
+    std::swap(view.strides[1], view.strides[2]);
+  }
+  return view;
+}
+
 std::string tuple_text(const npy_intp (&shape)[4]) {
   std::string text = "(";
   for (int i = 0; i < 4; ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
@@ -58,10 +68,17 @@ Policy read_policy(const Arguments& arguments) {
   return policy;
 }
 
-Call::Call(const Arguments& arguments, bool explain_only)
+// Messages of the core speak of [B,H,S,D]; a caller of another layout must be told.
+Status in_callers_words(const Call& call, const Status& status) {
+  if (!call.is_bshd() || status.code() != StatusCode::kInvalidArgument) return status;
+  return Status(status.code(),
+                status.message() + " (shapes and strides in the order BHSD; the layout is BSHD)");
+}
+
+Call::Call(const Arguments& arguments, Purpose purpose)
     : q_(arguments.value[kQ]),
       bshd_(read_layout(arguments.value[kLayout])),
-      inputs_(bshd_, explain_only) {
+      inputs_(bshd_, purpose == Purpose::kExplain) {
   for (const Arg arg : {kQ, kK, kV}) {
     if (arguments.value[arg] == nullptr) {
       raise_type(std::string(name_of(arg)) + " is missing; q, k and v are required");
@@ -75,7 +92,12 @@ Call::Call(const Arguments& arguments, bool explain_only)
   read_vectors(arguments);
   read_dropout(arguments);
   policy = read_policy(arguments);
-  make_outputs(arguments);
+  if (purpose == Purpose::kBackward) {
+    request.options.needs_grad = true;
+    request.out = inputs_.tensor(arguments.value[kOut], "out");
+  } else {
+    make_outputs(arguments);
+  }
 }
 
 void Call::read_options(const Arguments& arguments) {
@@ -89,12 +111,6 @@ void Call::read_options(const Arguments& arguments) {
   }
   if (PyObject* softcap = arguments.value[kSoftcap])
     options.softcap = read_double(softcap, "softcap");
-  if (PyObject* saved = arguments.value[kReturnSaved]; saved && read_bool(saved, "return_saved")) {
-    raise_not_implemented(
-        "return_saved (True): saved statistics serve gradients, which this version does not "
-        "compute; "
-        "expected False");
-  }
 }
 
 void Call::read_diagonal(PyObject* diagonal) {
@@ -214,6 +230,16 @@ TensorView Call::make_output(int rank, const npy_intp* shape, Dtype dtype, nb::o
   return inputs_.output({reinterpret_cast<PyArrayObject*>(made->ptr()), dtype, {}}, false);
 }
 
+TensorView Call::make_rows_like(const TensorView& view, nb::object* made) {
+  npy_intp shape[4] = {view.shape[0], view.shape[1], view.shape[2], view.shape[3]};
+  if (bshd_) std::swap(shape[1], shape[2]);
+  return in_layout(make_output(4, shape, view.dtype, made), bshd_);
+}
+
+nb::object Call::as_callers_kind(const nb::object& array, Dtype dtype) const {
+  return array.is_valid() ? as_kind_of(q_, array, dtype) : array;
+}
+
 void Call::make_outputs(const Arguments& arguments) {
   const TensorView& q = request.q;
   npy_intp shape[4] = {q.shape[0], q.shape[1], q.shape[2], request.v.shape[3]};
@@ -221,12 +247,7 @@ void Call::make_outputs(const Arguments& arguments) {
   if (PyObject* given = arguments.given(kOut)) {
     take_out(given, shape);
   } else {
-    request.out = make_output(4, shape, q.dtype, &out_);
-    request.out.strides[3] = 1;
-    if (bshd_) {
-      std::swap(request.out.shape[1], request.out.shape[2]);
-      std::swap(request.out.strides[1], request.out.strides[2]);
-    }
+    request.out = in_layout(make_output(4, shape, q.dtype, &out_), bshd_);
   }
   const npy_intp rows[4] = {q.shape[0], q.shape[1], q.shape[2], request.k.shape[2]};
   const Dtype dtype = statistics_dtype(q.dtype);
@@ -236,6 +257,11 @@ void Call::make_outputs(const Arguments& arguments) {
   if (PyObject* scores = arguments.given(kReturnScores)) {
     request.options.scores_kind = read_scores_kind(scores);
     request.scores_out = make_output(4, rows, dtype, &scores_);
+  }
+  if (PyObject* saved = arguments.value[kReturnSaved]; saved && read_bool(saved, "return_saved")) {
+    const npy_intp pairs[4] = {rows[0], rows[1], rows[2], 2};
+    request.options.needs_grad = true;
+    request.saved_stats = make_output(4, pairs, dtype, &stats_);
   }
 }
 
@@ -271,16 +297,20 @@ void Call::take_out(PyObject* object, const npy_intp (&shape)[4]) {
   if (out.owner.is_valid()) inputs_.keep(std::move(out.owner));
 }
 
-nb::object Call::result() const {
+nb::object Call::stats() const {
+  return as_callers_kind(stats_, statistics_dtype(request.q.dtype));
+}
+
+nb::object Call::result(const nb::object& saved) const {
   const Dtype dtype = statistics_dtype(request.q.dtype);
-  const nb::object out = out_is_callers_ ? out_ : as_kind_of(q_, out_, request.q.dtype);
-  const bool lse = lse_.is_valid();
-  const bool scores = scores_.is_valid();
-  if (!lse && !scores) return out;
-  if (lse && scores) {
-    return nb::make_tuple(out, as_kind_of(q_, lse_, dtype), as_kind_of(q_, scores_, dtype));
-  }
-  return nb::make_tuple(out, as_kind_of(q_, lse ? lse_ : scores_, dtype));
+  const nb::object out = out_is_callers_ ? out_ : as_callers_kind(out_, request.q.dtype);
+  if (!lse_.is_valid() && !scores_.is_valid() && !saved.is_valid()) return out;
+  nb::list results;
+  results.append(out);
+  if (lse_.is_valid()) results.append(as_callers_kind(lse_, dtype));
+  if (scores_.is_valid()) results.append(as_callers_kind(scores_, dtype));
+  if (saved.is_valid()) results.append(saved);
+  return nb::tuple(results);
 }
 
 }  // namespace regard::python

@@ -13,16 +13,32 @@ namespace regard::python {
 /// look at.
 class Call {
  public:
-  /// `explain_only`: nothing will be computed, so copies stay without elements.
-  Call(const Arguments& arguments, bool explain_only);
+  enum class Purpose {
+    kCompute,
+    kExplain,  // nothing will be computed, so copies stay without elements
+    kBackward  // `out` is an input
+  };
+  Call(const Arguments& arguments, Purpose purpose);
 
   AttentionRequest request;
   Policy policy;
 
+  Inputs& inputs() noexcept { return inputs_; }
   const std::vector<std::string>& notes() const noexcept { return inputs_.notes(); }
   bool is_bshd() const noexcept { return bshd_; }
-  /// What the caller gets: out, or a tuple of out, lse and scores, those that were asked for.
-  nb::object result() const;
+  bool returns_saved() const noexcept { return stats_.is_valid(); }
+  /// saved_stats as the caller's kind.
+  nb::object stats() const;
+  /// What the caller gets: out, or a tuple of out, lse, scores and `saved`, those that were asked
+  /// for.
+  nb::object result(const nb::object& saved) const;
+
+  /// A new array of that shape and type for a result, and the view of it.
+  TensorView make_output(int rank, const npy_intp* shape, Dtype dtype, nb::object* made);
+  /// The same for a tensor like `view` ([B,H,S,D]), in the caller's layout.
+  TensorView make_rows_like(const TensorView& view, nb::object* made);
+  /// A result as the kind of array that q is; null stays null.
+  nb::object as_callers_kind(const nb::object& array, Dtype dtype) const;
 
  private:
   void read_options(const Arguments& arguments);
@@ -33,17 +49,19 @@ class Call {
   void read_dropout(const Arguments& arguments);
   void make_outputs(const Arguments& arguments);
   void take_out(PyObject* object, const npy_intp (&shape)[4]);
-  TensorView make_output(int rank, const npy_intp* shape, Dtype dtype, nb::object* made);
 
   PyObject* q_;
   bool bshd_;
   Inputs inputs_;
-  nb::object out_, lse_, scores_;
+  nb::object out_, lse_, scores_, stats_;
   bool out_is_callers_ = false;
 };
 
 /// The layout word: true for BSHD.
 bool read_layout(PyObject* object);
+
+/// Adds that its shapes are not in the caller's order, where that is so.
+Status in_callers_words(const Call& call, const Status& status);
 
 /// `policy=` and `backend=` as one policy.
 Policy read_policy(const Arguments& arguments);

@@ -1,8 +1,11 @@
 #include "dlpack.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace regard::python {
@@ -20,6 +23,20 @@ struct ManagedTensorVersioned {
   void (*deleter)(ManagedTensorVersioned*);
   std::uint64_t flags;
   nb::dlpack::dltensor tensor;
+};
+struct ExchangeHeader {
+  std::uint32_t major, minor;
+  ExchangeHeader* previous;
+};
+// What a library puts on its tensors' type (DLPack 1.3): some 20 ns where __dlpack__, written in
+// Python, takes PyTorch's tensors 4 microseconds.
+struct ExchangeApi {
+  ExchangeHeader header;
+  void (*allocate)();
+  void (*from_object)();
+  int (*to_object)(ManagedTensorVersioned*, void** object);
+  int (*view_of_object)(void* object, nb::dlpack::dltensor* out);
+  void (*current_stream)();
 };
 constexpr std::uint64_t kReadOnly = 1;
 constexpr int kCpu = 1;
@@ -39,20 +56,45 @@ const char* device_name(int type) {
   }
 }
 
-void check_device(nb::handle object, const char* name) {
-  if (!nb::hasattr(object, "__dlpack_device__")) return;
-  const nb::object device = object.attr("__dlpack_device__")();
-  const auto type = nb::cast<int>(nb::int_(nb::object(device[0])));
+void check_device(int type, const std::string& index, const char* name) {
   if (type == kCpu || type == kCudaHost) return;
-  raise_value(std::string(name) + " is on " + device_name(type) + ":" +
-              nb::str(nb::object(device[1])).c_str() +
+  raise_value(std::string(name) + " is on " + device_name(type) + ":" + index +
               "; expected memory of a CPU, for this build has no CUDA backend");
 }
 
+void check_device(nb::handle object, const char* name) {
+  if (!nb::hasattr(object, "__dlpack_device__")) return;
+  const nb::object device = object.attr("__dlpack_device__")();
+  check_device(nb::cast<int>(nb::int_(nb::object(device[0]))),
+               nb::str(nb::object(device[1])).c_str(), name);
+}
+
+/// False inside torch.no_grad(), where no gradient is lost.
+bool records_gradients() {
+  PyObject* const torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+  if (torch == nullptr) return true;
+  return nb::handle(torch).attr("is_grad_enabled")().ptr() == Py_True;
+}
+
 void check_gradient(nb::handle object, const char* name) {
-  if (nb::getattr(object, "requires_grad", nb::none()).ptr() != Py_True) return;
-  raise_type(std::string(name) + " requires a gradient, which regard does not compute yet; pass " +
+  static PyObject* const word = PyUnicode_InternFromString("requires_grad");
+  const nb::object wanted = nb::getattr(object, nb::handle(word), nb::none());
+  if (wanted.ptr() != Py_True || !records_gradients()) return;
+  raise_type(std::string(name) +
+             " requires a gradient, which this function does not record; call "
+             "regard.torch.scaled_dot_product_attention, which does, or pass " +
              name + ".detach()");
+}
+
+/// The functions on the object's type, or null.
+const ExchangeApi* exchange_of(PyObject* object) {
+  static PyObject* const word = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
+  const nb::object found = nb::getattr(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object))),
+                                       nb::handle(word), nb::none());
+  if (!PyCapsule_IsValid(found.ptr(), "dlpack_exchange_api")) return nullptr;
+  const auto* api =
+      static_cast<const ExchangeApi*>(PyCapsule_GetPointer(found.ptr(), "dlpack_exchange_api"));
+  return api->header.major == 1 ? api : nullptr;
 }
 
 nb::object capsule_of(nb::handle object) {
@@ -126,11 +168,11 @@ int typenum_of(nb::dlpack::dtype type, Dtype* dtype) {
 
 }  // namespace
 
-Array array_from_dlpack(PyObject* object, const char* name) {
-  check_gradient(object, name);
-  const nb::object capsule = exported(object, name);
-  const Borrowed borrowed = tensor_in(capsule, name);
-  const nb::dlpack::dltensor& tensor = *borrowed.tensor;
+namespace {
+
+// `owner` keeps the memory alive.
+Array array_over(const nb::dlpack::dltensor& tensor, bool writable, nb::object owner,
+                 const char* name) {
   Array result;
   const int typenum = typenum_of(tensor.dtype, &result.dtype);
   if (typenum < 0 || tensor.ndim < 0 || tensor.ndim > kMaxDims) {
@@ -151,13 +193,91 @@ Array array_from_dlpack(PyObject* object, const char* name) {
   }
   PyObject* const made = PyArray_New(&PyArray_Type, tensor.ndim, shape, typenum, strides,
                                      static_cast<char*>(tensor.data) + tensor.byte_offset, 0,
-                                     borrowed.writable ? NPY_ARRAY_WRITEABLE : 0, nullptr);
+                                     writable ? NPY_ARRAY_WRITEABLE : 0, nullptr);
   if (made == nullptr) throw nb::python_error();
   result.owner = nb::steal(made);
   result.array = reinterpret_cast<PyArrayObject*>(made);
   PyArray_UpdateFlags(result.array, NPY_ARRAY_ALIGNED);
-  if (PyArray_SetBaseObject(result.array, capsule.inc_ref().ptr()) != 0) throw nb::python_error();
+  if (PyArray_SetBaseObject(result.array, owner.release().ptr()) != 0) throw nb::python_error();
   return result;
+}
+
+// What the C functions do not look at: a fake tensor has no memory, and one with the negative bit
+// has that of other numbers.
+void check_memory(PyObject* object, const nb::dlpack::dltensor& tensor, const char* name) {
+  static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
+  if (tensor.data == nullptr) {
+    bool empty = false;
+    for (int i = 0; i < tensor.ndim; ++i) empty |= tensor.shape[i] == 0;
+    if (!empty) {
+      raise_value(std::string(name) + " (" + Py_TYPE(object)->tp_name +
+                  ") has no memory, as a fake or a meta tensor; expected one that holds numbers");
+    }
+  }
+  const nb::object method = nb::getattr(nb::handle(object), nb::handle(is_neg), nb::none());
+  if (method.is_none() || method().ptr() != Py_True) return;
+  raise_value(std::string(name) + " has its negative bit set; pass " + name + ".resolve_neg()");
+}
+
+// A tensor that a result's memory leaves as: the NumPy array lives until its deleter runs.
+struct Exported {
+  ManagedTensorVersioned managed;
+  std::int64_t shape[4], strides[4];
+};
+
+void release_exported(ManagedTensorVersioned* managed) {
+  if (Py_IsInitialized() != 0) {
+    const nb::gil_scoped_acquire locked;
+    Py_DECREF(static_cast<PyObject*>(managed->manager_context));
+  }
+  delete reinterpret_cast<Exported*>(managed);
+}
+
+}  // namespace
+
+Array array_from_dlpack(PyObject* object, const char* name) {
+  check_gradient(object, name);
+  if (const ExchangeApi* api = exchange_of(object); api != nullptr && api->view_of_object) {
+    nb::dlpack::dltensor tensor;
+    if (api->view_of_object(object, &tensor) != 0) {
+      nb::python_error error;
+      const std::string reason = nb::str(error.value()).c_str();
+      nb::raise_from(error, PyExc_ValueError, "%s (%s) cannot be read by DLPack: %s", name,
+                     Py_TYPE(object)->tp_name, reason.substr(0, reason.find('\n')).c_str());
+    }
+    check_device(tensor.device.device_type, std::to_string(tensor.device.device_id), name);
+    check_memory(object, tensor, name);
+    return array_over(tensor, true, nb::borrow(object), name);
+  }
+  nb::object capsule = exported(object, name);
+  const Borrowed borrowed = tensor_in(capsule, name);
+  return array_over(*borrowed.tensor, borrowed.writable, std::move(capsule), name);
+}
+
+nb::object exchanged(PyObject* like, const nb::object& array, nb::dlpack::dtype dtype) {
+  const ExchangeApi* api = exchange_of(like);
+  if (api == nullptr || api->to_object == nullptr) return {};
+  auto* const a = reinterpret_cast<PyArrayObject*>(array.ptr());
+  auto made = std::make_unique<Exported>();
+  ManagedTensorVersioned& managed = made->managed;
+  managed = {1, 0, array.ptr(), release_exported, 0, {}};
+  managed.tensor.data = PyArray_DATA(a);
+  managed.tensor.device = {kCpu, 0};
+  managed.tensor.ndim = PyArray_NDIM(a);
+  managed.tensor.dtype = dtype;
+  managed.tensor.shape = made->shape;
+  managed.tensor.strides = made->strides;
+  std::int64_t dense = 1;
+  for (int i = managed.tensor.ndim - 1; i >= 0; --i) {
+    made->shape[i] = PyArray_DIM(a, i);
+    made->strides[i] = dense;
+    dense *= std::max<std::int64_t>(made->shape[i], 1);
+  }
+  array.inc_ref();
+  void* object = nullptr;
+  const int failed = api->to_object(&made.release()->managed, &object);
+  if (failed != 0) throw nb::python_error();
+  return nb::steal(static_cast<PyObject*>(object));
 }
 
 nb::object dlpack_export(const nb::object& array, nb::dlpack::dtype dtype) {

@@ -150,6 +150,19 @@ TensorView Inputs::scores(const Array& given, const char* name, Dtype dtype_q) {
   return view;
 }
 
+TensorView Inputs::any_view(const Array& given, const char* name) {
+  Array array = given;
+  const int rank = PyArray_NDIM(array.array);
+  if (rank < 1 || rank > kMaxRank) raise_rank(array, name, "1 to 4");
+  TensorView view;
+  if (const char* why = fill_view(array, rank, false, &view); why != nullptr) {
+    array = copied(array, PyArray_TYPE(array.array), std::string(name) + " is copied: " + why);
+    fill_view(array, rank, false, &view);
+  }
+  if (array.owner.is_valid()) keep(std::move(array.owner));
+  return view;
+}
+
 TensorView Inputs::integers(PyObject* object, const char* name, bool wide) {
   Array array = small_array(object, name);
   PyArrayObject* const a = array.array;

@@ -27,6 +27,8 @@ class Inputs {
   TensorView tensor(PyObject* object, const char* name);
   /// A boolean mask or a float bias that broadcasts to [B,Hq,Sq,Skv] from at most 4 dimensions.
   TensorView scores(const Array& array, const char* name, Dtype dtype_q);
+  /// A tensor of any strides and its own number of dimensions, statistics of rows for one.
+  TensorView any_view(const Array& array, const char* name);
   /// Integers as int32, or int64 for `wide`.
   TensorView integers(PyObject* object, const char* name, bool wide);
   /// Numbers as f32.

@@ -4,10 +4,12 @@
 #include <nanobind/nanobind.h>
 
 #include "bind_attention.h"
+#include "bind_backward.h"
 #include "bind_info.h"
 #include "bind_merge.h"
 #include "bind_policy.h"
 #include "regard/version.h"
+#include "saved.h"
 
 namespace {
 
@@ -27,7 +29,9 @@ NB_MODULE(_core, module) {
   module.doc() = "The compiled part of regard.";
   module.attr("__version__") = regard::version();
   regard::python::bind_policy(module);
+  regard::python::bind_saved(module);
   regard::python::bind_attention(module);
+  regard::python::bind_backward(module);
   regard::python::bind_info(module);
   regard::python::bind_merge(module);
 }

@@ -84,34 +84,91 @@ def _edited(scaled, shifts, options):
     return scores
 
 
-def attention(q, k, v, **options):
-    """out, lse and the probabilities (before dropout) of [B,H,S,D] arrays, in float64."""
-    q, k, v = (np.asarray(x).astype(np.float64) for x in (q, k, v))
-    group = q.shape[1] // max(k.shape[1], 1)
-    k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
-    batch, heads, rows, depth = q.shape
-    shape = (batch, heads, rows, k.shape[2])
-    shifts = _shifts(batch, rows, k.shape[2], options.get("diagonal"), options.get("seqlens_q"),
-                     options.get("seqlens_kv"))
-    scale = options.get("softmax_scale")
-    scale = 1 / np.sqrt(depth) if scale is None else scale
-    scores = _edited(scale * np.einsum("bhqd,bhkd->bhqk", q, k), shifts, options)
-    scores = np.where(_visible(shape, shifts, options), scores, -np.inf)
-    sinks = options.get("sinks")
-    sink = np.full(heads, -np.inf) if sinks is None else np.asarray(sinks, np.float64)
-    sink = np.broadcast_to(sink[None, :, None], shape[:3])
+def _repeated(k, v, heads):
+    group = heads // max(k.shape[1], 1)
+    return np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
+
+
+def _softmax(scores, sink):
+    """The probabilities, the sink's own, and lse; zeros and -inf in a row that sees nothing."""
     top = np.maximum(scores.max(-1, initial=-np.inf), sink)
     safe = np.where(np.isfinite(top), top, 0.0)
     weights = np.exp(scores - safe[..., None])
     total = weights.sum(-1) + np.exp(sink - safe)
     with np.errstate(divide="ignore", invalid="ignore"):
         probs = np.where(total[..., None] > 0, weights / total[..., None], 0.0)
+        sink_probs = np.where(total > 0, np.exp(sink - safe) / total, 0.0)
         lse = np.log(total) + safe
-    if options.get("seqlens_q") is not None:
-        past = np.arange(rows)[None, :] >= np.asarray(options["seqlens_q"])[:, None]
-        probs = np.where(past[:, None, :, None], 0.0, probs)
-        lse = np.where(past[:, None], -np.inf, lse)
-    kept = probs
-    if options.get("dropout_p"):
-        kept = probs * dropout_factors(shape, shifts, options["dropout_p"], options["seed"])
-    return np.einsum("bhqk,bhkd->bhqd", kept, v), lse, probs
+    return probs, sink_probs, lse
+
+
+class _Forward:
+    """Every intermediate value of a forward, as float64 [B,Hq,...]."""
+
+    def __init__(self, q, k, v, options):
+        self.q, self.k, self.v = (np.asarray(x).astype(np.float64) for x in (q, k, v))
+        self.options = options
+        batch, heads, rows, depth = self.q.shape
+        self.keys, self.values = _repeated(self.k, self.v, heads)
+        shape = (batch, heads, rows, k.shape[2])
+        self.shifts = _shifts(batch, rows, k.shape[2], options.get("diagonal"),
+                              options.get("seqlens_q"), options.get("seqlens_kv"))
+        scale = options.get("softmax_scale")
+        self.scale = 1 / np.sqrt(depth) if scale is None else scale
+        self.scaled = self.scale * np.einsum("bhqd,bhkd->bhqk", self.q, self.keys)
+        scores = _edited(self.scaled, self.shifts, options)
+        scores = np.where(_visible(shape, self.shifts, options), scores, -np.inf)
+        sinks = options.get("sinks")
+        sink = np.full(heads, -np.inf) if sinks is None else np.asarray(sinks, np.float64)
+        sink = np.broadcast_to(sink[None, :, None], shape[:3])
+        self.probs, self.sink_probs, self.lse = _softmax(scores, sink)
+        self.past = np.zeros((batch, rows), bool)
+        if options.get("seqlens_q") is not None:
+            self.past = np.arange(rows)[None, :] >= np.asarray(options["seqlens_q"])[:, None]
+        self.probs = np.where(self.past[:, None, :, None], 0.0, self.probs)
+        self.sink_probs = np.where(self.past[:, None], 0.0, self.sink_probs)
+        self.lse = np.where(self.past[:, None], -np.inf, self.lse)
+        self.factors = np.ones(shape)
+        if options.get("dropout_p"):
+            self.factors = dropout_factors(shape, self.shifts, options["dropout_p"],
+                                           options["seed"])
+        self.out = np.einsum("bhqk,bhkd->bhqd", self.probs * self.factors, self.values)
+
+
+def attention(q, k, v, **options):
+    """out, lse and the probabilities (before dropout) of [B,H,S,D] arrays, in float64."""
+    forward = _Forward(q, k, v, options)
+    return forward.out, forward.lse, forward.probs
+
+
+def _summed_to(array, shape):
+    """The sum over the dimensions in which `shape` (of at most as many) is broadcast."""
+    full = (1,) * (array.ndim - len(shape)) + tuple(shape)
+    axes = tuple(i for i, n in enumerate(full) if n == 1 and array.shape[i] != 1)
+    return array.sum(axes, keepdims=True).reshape(shape)
+
+
+def gradients(d_out, q, k, v, d_lse=None, **options):
+    """d_q, d_k, d_v, d_bias (of attn_bias's shape, else None) and d_sinks, in float64: the chain rule,
+    one line a step of the forward, walked backwards."""
+    f = _Forward(q, k, v, options)
+    d_out = np.asarray(d_out).astype(np.float64)
+    d_rows = np.zeros(f.lse.shape) if d_lse is None else np.asarray(d_lse, np.float64)
+    d_rows = np.where(f.past[:, None], 0.0, d_rows)
+    d_values = np.einsum("bhqk,bhqd->bhkd", f.probs * f.factors, d_out)
+    d_probs = f.factors * np.einsum("bhqd,bhkd->bhqk", d_out, f.values)
+    mean = (f.probs * d_probs).sum(-1)  # a sink's value is 0: it adds nothing to the mean
+    d_scores = f.probs * (d_probs - mean[..., None] + d_rows[..., None])
+    d_sinks = (f.sink_probs * (d_rows - mean)).sum((0, 2))
+    d_scaled = d_scores
+    if options.get("softcap"):
+        d_scaled = d_scores * (1 - np.tanh(f.scaled / options["softcap"]) ** 2)
+    d_q = f.scale * np.einsum("bhqk,bhkd->bhqd", d_scaled, f.keys)
+    d_keys = f.scale * np.einsum("bhqk,bhqd->bhkd", d_scaled, f.q)
+    batch, heads, n, _ = f.k.shape
+    group = f.q.shape[1] // max(heads, 1)
+    d_k = d_keys.reshape(batch, heads, group, n, -1).sum(2) if f.k.size else np.zeros(f.k.shape)
+    d_v = d_values.reshape(batch, heads, group, n, -1).sum(2) if f.v.size else np.zeros(f.v.shape)
+    bias = options.get("attn_bias")
+    d_bias = None if bias is None else _summed_to(d_scores, np.shape(bias))
+    return d_q, d_k, d_v, d_bias, None if options.get("sinks") is None else d_sinks

@@ -181,7 +181,7 @@ def test_dlpack_that_regard_cannot_take():
 
     with pytest.raises(ValueError, match=r"k is on cuda:0.*CPU"):
         regard.attention(q, Gpu(k), v)
-    with pytest.raises(TypeError, match=r"v requires a gradient.*v\.detach\(\)"):
+    with pytest.raises(TypeError, match=r"v requires a gradient.*regard\.torch.*v\.detach\(\)"):
         regard.attention(q, k, Tensor(v))
     class Sparse(Exporter):
         def __dlpack__(self, **kwargs):
@@ -224,8 +224,26 @@ def test_torch_in_torch_out():
     halves = torch.randn(9, 13).bfloat16()
     expected = regard.attention(q, k, v, attn_bias=halves.float())
     assert torch.equal(regard.attention(q, k, v, attn_bias=halves), expected)
-    with pytest.raises(TypeError, match="q requires a gradient"):
+    with pytest.raises(TypeError, match=r"q requires a gradient.*regard\.torch"):
         regard.attention(q.requires_grad_(), k, v)
+    with torch.no_grad():
+        assert torch.equal(regard.attention(q, k, v), regard.attention(q.detach(), k, v))
+
+
+def test_torch_tensors_without_memory_of_their_own():
+    torch = pytest.importorskip("torch")
+    q, k, v = (torch.from_numpy(x) for x in make())
+    with pytest.raises(ValueError, match=r"q has its negative bit set.*q\.resolve_neg\(\)"):
+        regard.attention(torch._neg_view(q), k, v)
+    with pytest.raises(ValueError, match=r"k \(Tensor\) cannot be read by DLPack: .*meta"):
+        regard.attention(q, k.to("meta"), v)
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    with FakeTensorMode():
+        fake = torch.empty(v.shape)
+    with pytest.raises(ValueError, match=r"v \(FakeTensor\) has no memory"):
+        regard.attention(q, k, fake)
+    empty = regard.attention(q[:0], k[:0], v[:0])
+    assert empty.shape == (0, 4, 9, 16)
 
 
 def test_nothing_optional_is_imported():

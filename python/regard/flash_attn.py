@@ -1,0 +1,75 @@
+"""The functions of the flash_attn package, on CPU tensors.
+
+Tensors are [batch, positions, heads, head_dim]; causal and windows count from the bottom right corner:
+the last query stands at the last key.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .torch import _call
+from .torch._formula import dropout_factors, formula
+from .torch._options import Options
+from .torch._scopes import SdpaError
+
+__all__ = ["flash_attn_func"]
+
+
+def _check(q: Any, k: Any, v: Any, window_size: Any) -> None:
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} ({type(tensor).__name__}) must be a torch.Tensor")
+        if tensor.dim() != 4:
+            raise SdpaError(f"{name} (of shape {tuple(tensor.shape)}) must be [batch, positions, "
+                            "heads, head_dim]")
+        if tensor.dtype != q.dtype:
+            raise SdpaError(f"dtype of {name} ({tensor.dtype}) must be q's, {q.dtype}")
+    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2 or not all(
+            isinstance(side, int) for side in window_size):
+        raise TypeError(f"window_size ({window_size!r}) must be a pair of integers (left, right), -1 "
+                        "where it is unlimited")
+
+
+def _probs(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor | None:
+    """flash_attn's S_dmask: probabilities, negative where dropped; None without dropout, as there."""
+    if not options.dropout_p:
+        return None
+    factors = dropout_factors(q, k, options)
+    with torch.no_grad():
+        probs = formula(q, k, v, options, factors).probs
+    return torch.where(factors == 0, -probs, probs).to(q.dtype)
+
+
+def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
+                    softmax_scale: float | None = None, causal: bool = False,
+                    window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+                    alibi_slopes: Tensor | None = None, deterministic: bool = False,
+                    return_attn_probs: bool = False) -> Any:
+    """flash_attn.flash_attn_func: out, or (out, softmax_lse, S_dmask) with return_attn_probs.
+
+    Any head dimension; float32, and float64 on MATH, besides float16 and bfloat16. Results are always
+    deterministic, so `deterministic` changes nothing. With alibi_slopes softmax_lse holds the biases as
+    they are documented, -slope * |i + seqlen_k - seqlen_q - j|; flash_attn's own is shifted by a
+    constant for each row.
+    """
+    _check(q, k, v, window_size)
+    for name, value in (("causal", causal), ("deterministic", deterministic),
+                        ("return_attn_probs", return_attn_probs)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} ({value!r}) must be True or False")
+    if not 0.0 <= dropout_p < 1.0:
+        raise SdpaError(f"dropout_p ({dropout_p}) must be at least 0 and below 1")
+    left, right = window_size
+    options = Options(softmax_scale=softmax_scale, softcap=softcap, is_causal=causal,
+                      diagonal="bottom_right", window_left=max(left, -1),
+                      window_right=-1 if causal else max(right, -1), alibi_slopes=alibi_slopes)
+    if dropout_p:
+        options = options._replace(dropout_p=dropout_p, rng=torch.randint(0, 2**63 - 1, (1,)))
+    turned = [x.transpose(1, 2) for x in (q, k, v)]
+    out, lse = _call.attend(*turned, options, return_lse=return_attn_probs)
+    out = out.transpose(1, 2)
+    return (out, lse, _probs(*turned, options)) if return_attn_probs else out

@@ -1,0 +1,40 @@
+"""regard for PyTorch: a drop-in for scaled_dot_product_attention, and the operators behind it.
+
+    out = regard.torch.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+    with regard.torch.sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+        ...
+    with regard.torch.exportable():
+        program = torch.export.export(model, example)  # plain ATen operators
+
+torch.ops.regard.attention is a torch.library operator: autograd, autocast, vmap, torch.compile and
+torch.export work with it.
+"""
+
+from . import _ops
+from ._enabled import (
+    Enabled,
+    cudnn_sdp_enabled,
+    flash_sdp_enabled,
+    math_sdp_enabled,
+    mem_efficient_sdp_enabled,
+)
+from ._install import install
+from ._scopes import exportable, sdpa_kernel
+from ._sdpa import can_use, explain, scaled_dot_product_attention
+
+_ops.register()
+
+__all__ = [
+    "Enabled",
+    "can_use",
+    "cudnn_sdp_enabled",
+    "explain",
+    "exportable",
+    "flash_sdp_enabled",
+    "install",
+    "math_sdp_enabled",
+    "mem_efficient_sdp_enabled",
+    "scaled_dot_product_attention",
+    "sdpa_kernel",
+]

@@ -1,0 +1,48 @@
+"""Which backends are enabled, beside which of them are of any use on this machine."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .. import _core
+from ._scopes import current_policy
+
+
+class Enabled(NamedTuple):
+    """True where policies allow the backend; `usable` says whether it runs a plain call here."""
+
+    enabled: bool
+    usable: bool
+    reason: str  # why it is not usable; "" where it is
+
+    def __bool__(self) -> bool:
+        return self.enabled
+
+
+def _enabled(name: str) -> Enabled:
+    selection = _core.explain("b1 hq1 sq8 d64 f32", policy=current_policy())
+    (candidate,) = [c for c in selection.candidates if c["backend"] == name]
+    built = [r for r in selection.refusals if r.backend == name and r.code != "not_in_only"]
+    reasons = "; ".join(str(r).split(": ", 1)[1] for r in built)
+    enabled = bool(candidate["enabled"])
+    return Enabled(enabled, bool(candidate["usable"]), reasons)
+
+
+def flash_sdp_enabled() -> Enabled:
+    """torch.backends.cuda.flash_sdp_enabled, for regard's FLASH."""
+    return _enabled("flash")
+
+
+def mem_efficient_sdp_enabled() -> Enabled:
+    """torch.backends.cuda.mem_efficient_sdp_enabled, for regard's EFFICIENT."""
+    return _enabled("efficient")
+
+
+def math_sdp_enabled() -> Enabled:
+    """torch.backends.cuda.math_sdp_enabled, for regard's MATH."""
+    return _enabled("math")
+
+
+def cudnn_sdp_enabled() -> Enabled:
+    """torch.backends.cuda.cudnn_sdp_enabled, for regard's CUDNN."""
+    return _enabled("cudnn")

@@ -1,0 +1,160 @@
+"""MATH as a formula of differentiable ATen operators.
+
+The graph of regard.torch.exportable(), the second derivative of the operators, and what forward-mode
+differentiation runs. It computes in f32 (f64 for f64), as MATH does.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import _core
+from ._options import Options
+
+
+class Result(NamedTuple):
+    out: Tensor
+    lse: Tensor
+    probs: Tensor
+
+
+def _shift(options: Options, sq: int, skv: int) -> Tensor | int:
+    """How far the diagonal lies from the top left corner; [B,1,1,1] where lengths move it."""
+    if options.diagonal == "top_left":
+        return 0
+    if options.seqlens_q is None and options.seqlens_kv is None:
+        return skv - sq
+    len_q = sq if options.seqlens_q is None else options.seqlens_q.view(-1, 1, 1, 1).long()
+    len_kv = skv if options.seqlens_kv is None else options.seqlens_kv.view(-1, 1, 1, 1).long()
+    return len_kv - len_q
+
+
+def _distances(options: Options, scores: Tensor) -> Tensor:
+    """Key's position less row's position on the diagonal, [.,.,Sq,Skv]."""
+    sq, skv = scores.shape[-2], scores.shape[-1]
+    rows = torch.arange(sq, device=scores.device).view(1, 1, -1, 1)
+    keys = torch.arange(skv, device=scores.device).view(1, 1, 1, -1)
+    return keys - rows - _shift(options, sq, skv)
+
+
+def _allowed(options: Options, scores: Tensor) -> Tensor | None:
+    """True where a row may see a key; None where every row sees every key."""
+    rules = [] if options.attn_mask is None else [options.attn_mask]
+    right = 0 if options.is_causal else options.window_right
+    if right >= 0:
+        rules.append(_distances(options, scores) <= right)
+    if options.window_left >= 0:
+        rules.append(_distances(options, scores) >= -options.window_left)
+    if options.seqlens_kv is not None:
+        keys = torch.arange(scores.shape[-1], device=scores.device)
+        rules.append(keys < options.seqlens_kv.view(-1, 1, 1, 1))
+    if options.seqlens_q is not None:
+        rows = torch.arange(scores.shape[-2], device=scores.device).view(1, 1, -1, 1)
+        rules.append(rows < options.seqlens_q.view(-1, 1, 1, 1))
+    allowed = None
+    for rule in rules:
+        allowed = rule if allowed is None else allowed & rule
+    return allowed
+
+
+def _to(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x if x.dtype == dtype else x.to(dtype)  # a conversion to the same type stays in a graph
+
+
+def _product(x: Tensor, y: Tensor) -> Tensor:
+    """x [B,Hq,S,N] times y [B,Hkv,N,M], each head of x with the y of its group."""
+    heads, heads_kv = x.shape[1], y.shape[1]
+    if heads == heads_kv:
+        return torch.matmul(x, y)
+    # A group's rows below each other in one matrix would copy no y, but exporting it with dynamic
+    # extents fails: the view's strides have guards that no extent is proved to keep.
+    grouped = x.unflatten(1, (heads_kv, heads // heads_kv))
+    return torch.matmul(grouped, y.unsqueeze(2)).flatten(1, 2)
+
+
+def _edited(scores: Tensor, options: Options) -> Tensor:
+    if options.softcap:
+        scores = options.softcap * torch.tanh(scores / options.softcap)
+    if options.attn_bias is not None:
+        scores = scores + _to(options.attn_bias, scores.dtype)
+    if options.alibi_slopes is not None:
+        slopes = _to(options.alibi_slopes, scores.dtype)
+        slopes = slopes.view(*slopes.shape, 1, 1) if slopes.dim() == 2 else slopes.view(1, -1, 1, 1)
+        scores = scores - slopes * _distances(options, scores).abs().to(scores.dtype)
+    return scores
+
+
+def _normalised(scores: Tensor, sinks: Tensor | None,
+                past: Tensor | None) -> tuple[Tensor, Tensor]:
+    """softmax and lse. A row of -inf gives zeros and -inf (or its sink), and zero gradients."""
+    top = scores.detach().amax(-1, keepdim=True)
+    if sinks is not None:
+        sinks = _to(sinks, scores.dtype).view(1, -1, 1, 1)
+        top = torch.maximum(top, sinks.detach())
+    top = torch.where(torch.isinf(top), torch.zeros_like(top), top)
+    weights = torch.exp(scores - top)
+    total = weights.sum(-1, keepdim=True)
+    if sinks is not None:
+        total = total + torch.exp(sinks - top)
+    if past is not None:
+        total = torch.where(past, torch.zeros_like(total), total)
+    dead = total == 0
+    divisor = torch.where(dead, torch.ones_like(total), total)
+    lse = torch.where(dead, torch.full_like(total, -math.inf), torch.log(divisor) + top)
+    return weights / divisor, lse.squeeze(-1)
+
+
+def formula(q: Tensor, k: Tensor, v: Tensor, options: Options,
+            factors: Tensor | None = None) -> Result:
+    """out, lse and the probabilities before dropout, each a differentiable function of the inputs.
+
+    factors [B,Hq,Sq,Skv]: what dropout multiplies each probability by.
+    """
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    rows, depth, keys = q.shape[2], q.shape[3], k.shape[2]
+    scale = options.softmax_scale
+    if scale is None:
+        scale = 1 / math.sqrt(depth) if depth else 1.0
+    # q is scaled after the product, as MATH does: negative and zero scales included.
+    product = _product(_to(q, wide), _to(k, wide).transpose(-2, -1))
+    scores = _edited(product * scale, options)
+    allowed = _allowed(options, scores)
+    if allowed is not None:
+        scores = torch.where(allowed, scores, torch.full_like(scores, -math.inf))
+    if keys == 0:  # nothing to take a maximum of: one key that no row sees
+        scores = torch.nn.functional.pad(scores, (0, 1), value=-math.inf)
+    past = None
+    if options.seqlens_q is not None:
+        positions = torch.arange(rows, device=q.device).view(1, 1, -1, 1)
+        past = positions >= options.seqlens_q.view(-1, 1, 1, 1)
+    probs, lse = _normalised(scores, options.sinks, past)
+    if keys == 0:
+        probs = probs[..., :0]
+    kept = probs if factors is None else probs * factors
+    return Result(_to(_product(kept, _to(v, wide)), q.dtype), lse, probs)
+
+
+def dropout_factors(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
+    """What the operators' dropout multiplies each probability by; None without dropout.
+
+    Drawn by the library itself: attention over equal scores and unit vectors as values.
+    """
+    if not options.dropout_p:
+        return None
+    batch, heads, rows, _ = q.shape
+    heads_kv, keys = k.shape[1], k.shape[2]
+    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    shift = _shift(options, rows, keys)
+    shifts = shift.flatten() if isinstance(shift, Tensor) else torch.full((batch,), shift)
+    units = torch.eye(keys, dtype=dtype).expand(batch, heads_kv, keys, keys)
+    with torch.no_grad():
+        mean = _core.attention(torch.zeros(batch, heads, rows, 1, dtype=dtype),
+                               torch.zeros(batch, heads_kv, keys, 1, dtype=dtype), units,
+                               diagonal=shifts.long().numpy(), dropout_p=options.dropout_p,
+                               seed=int(options.rng[0]) & 0xFFFFFFFFFFFFFFFF, backend="math")
+    threshold = math.floor((1 - options.dropout_p) * 65536 + 0.5)
+    return (mean * keys > 0.5).to(dtype) * (65536 / threshold)

@@ -1,0 +1,252 @@
+"""torch.ops.regard: attention and its backward as operators of torch.library.
+
+Tensors are [B,H,S,D] whatever their memory order; `layout` is the order in which the results lie. What
+a backward needs is two tensors more, `stats` and `state` (the backend that ran, seed and offset), so
+that a graph can hold it and an ambient policy does not reach the backward.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _core
+from ._formula import dropout_factors, formula
+from ._options import Options, native_keywords
+from ._scopes import NAMES, SdpaError, call_policy
+
+_OPTIONS = ("Tensor? attn_mask, Tensor? attn_bias, Tensor? sinks, Tensor? alibi_slopes, "
+            "Tensor? seqlens_q, Tensor? seqlens_kv, Tensor? rng, float? softmax_scale, "
+            "float softcap, float dropout_p, bool is_causal, str diagonal, int window_left, "
+            "int window_right")
+_COUNT = len(Options._fields)
+_FORWARD = (f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}, str layout, str backends, bool save) -> "
+            "(Tensor, Tensor, Tensor, Tensor)")
+_BACKWARD = (f"(Tensor d_out, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor stats, "
+             f"Tensor state, {_OPTIONS}, str layout) -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
+
+
+def _wide(q: Tensor) -> torch.dtype:
+    return torch.float64 if q.dtype == torch.float64 else torch.float32
+
+
+def _turned(layout: str, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors in the caller's memory order: what the native functions call `layout`."""
+    return tensors if layout == "BHSD" else tuple(t.transpose(1, 2) for t in tensors)
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    options = Options(*rest[:_COUNT])
+    layout, backends, save = rest[_COUNT:]
+    with torch.no_grad():
+        results = _core.attention(*_turned(layout, q, k, v), layout=layout, return_lse=True,
+                                  return_saved=save, policy=call_policy(backends),
+                                  **native_keywords(options))
+    (out,) = _turned(layout, results[0])
+    if not save:
+        return out, results[1], q.new_empty(0, dtype=_wide(q)), torch.empty(0, dtype=torch.int64)
+    saved = results[2]
+    seed = saved.seed - (1 << 64) if saved.seed >> 63 else saved.seed
+    state = torch.tensor([NAMES.index(saved.backend), seed, saved.offset], dtype=torch.int64)
+    return out, results[1], saved.stats, state
+
+
+def _attention_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    layout, _, save = rest[_COUNT:]
+    batch, heads, rows, _ = q.shape
+    out = _like_rows(q, (batch, heads, rows, v.shape[3]), layout)
+    lse = q.new_empty((batch, heads, rows), dtype=_wide(q))
+    stats = q.new_empty((batch, heads, rows, 2) if save else (0,), dtype=_wide(q))
+    return out, lse, stats, q.new_empty((3 if save else 0,), dtype=torch.int64)
+
+
+def _like_rows(tensor: Tensor, shape: tuple[int, ...], layout: str) -> Tensor:
+    if layout == "BHSD":
+        return tensor.new_empty(shape)
+    batch, heads, rows, depth = shape
+    return tensor.new_empty((batch, rows, heads, depth)).transpose(1, 2)
+
+
+def _backward(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
+              stats: Tensor, state: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    options = Options(*rest[:_COUNT])
+    layout = rest[_COUNT]
+    backend, seed, offset = state.tolist()
+    keywords = native_keywords(options)
+    keywords.pop("seed", None)
+    with torch.no_grad():
+        saved = _core.Saved(stats=stats, seed=seed & 0xFFFFFFFFFFFFFFFF, offset=offset,
+                            backend=NAMES[backend])
+        grads = _core.attention_backward(*_turned(layout, d_out, q, k, v, out), saved, d_lse=d_lse,
+                                         layout=layout, **keywords)
+    d_bias, d_sinks = grads.d_bias, grads.d_sinks
+    if options.attn_bias is not None and d_bias.dtype != options.attn_bias.dtype:
+        d_bias = d_bias.to(options.attn_bias.dtype)
+    if options.sinks is not None and d_sinks.dtype != options.sinks.dtype:
+        d_sinks = d_sinks.to(options.sinks.dtype)
+    empty = [q.new_empty(0) if grad is None else grad for grad in (d_bias, d_sinks)]
+    return (*_turned(layout, *grads[:3]), *empty)
+
+
+def _backward_fake(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor,
+                   out: Tensor, stats: Tensor, state: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    options, layout = Options(*rest[:_COUNT]), rest[_COUNT]
+    rows = [_like_rows(x, tuple(x.shape), layout) for x in (q, k, v)]
+    empty = [q.new_empty(0) if x is None else x.new_empty(x.shape)
+             for x in (options.attn_bias, options.sinks)]
+    return (*rows, *empty)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    out, _, stats, state = output
+    tensors = [*inputs[:3], out, stats, state, *inputs[3:10]]
+    ctx.save_for_backward(*tensors)
+    ctx.options, ctx.layout, ctx.saved = inputs[10:3 + _COUNT], inputs[3 + _COUNT], inputs[-1]
+    ctx.count = len(inputs)
+    ctx.set_materialize_grads(False)
+
+
+def _first_derivative(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *unused: Any) -> Any:
+    q, k, v, out, stats, state, *tensors = ctx.saved_tensors
+    if not ctx.saved:
+        raise SdpaError("save (False) must be True where an input requires a gradient")
+    if d_out is None:
+        d_out = torch.zeros_like(out)
+    d_q, d_k, d_v, d_bias, d_sinks = torch.ops.regard.attention_backward(
+        d_out, d_lse, q, k, v, out, stats, state, *tensors, *ctx.options, ctx.layout)
+    grads: list[Tensor | None] = [None] * ctx.count
+    grads[:3] = d_q, d_k, d_v
+    if tensors[1] is not None:
+        grads[4] = d_bias
+    if tensors[2] is not None:
+        grads[5] = d_sinks
+    return tuple(grads)
+
+
+def _setup_second(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    d_out, d_lse, q, k, v, _, _, state = inputs[:8]
+    ctx.save_for_backward(d_out, d_lse, q, k, v, state, *inputs[8:15])
+    ctx.options, ctx.count = inputs[15:8 + _COUNT], len(inputs)
+    ctx.set_materialize_grads(False)
+
+
+def _second_derivative(ctx: Any, *grads: Tensor | None) -> Any:
+    """Through the formula, whichever backend ran: a backward of a backward is MATH's alone."""
+    d_out, d_lse, q, k, v, state, *tensors = ctx.saved_tensors
+    options = Options(*tensors, *ctx.options)
+    if options.dropout_p:
+        options = options._replace(rng=state[1:2])
+    factors = dropout_factors(q, k, options)
+    places = {0: d_out, 1: d_lse, 2: q, 3: k, 4: v, 9: options.attn_bias, 10: options.sinks}
+    with torch.enable_grad():
+        # Views, so that each place has a gradient of its own even where one tensor stands in two.
+        views = {at: x.view_as(x) for at, x in places.items() if x is not None and
+                 (x.requires_grad or at >= 2)}
+        views = {at: x if x.requires_grad else x.detach().requires_grad_()
+                 for at, x in views.items()}
+        given = {at: views.get(at, x) for at, x in places.items()}
+        result = formula(given[2], given[3], given[4],
+                         options._replace(attn_bias=given[9], sinks=given[10]), factors)
+        value = (result.out * given[0]).sum()
+        if given[1] is not None:
+            seen = torch.isfinite(result.lse)
+            value = value + torch.where(seen, result.lse * given[1], 0.0).sum()
+        first_places = [2, 3, 4, *(at for at in (9, 10) if given[at] is not None)]
+        first = torch.autograd.grad(value, [given[at] for at in first_places], create_graph=True,
+                                    allow_unused=True)
+        wanted = [at for at, needed in enumerate(ctx.needs_input_grad) if needed and at in views]
+        pairs = [(f, g) for f, g in zip(first, _in_order(grads, given)) if f is not None and
+                 g is not None and f.requires_grad]
+        if not pairs or not wanted:
+            return (None,) * ctx.count
+        second = torch.autograd.grad([f for f, _ in pairs], [views[at] for at in wanted],
+                                     [g for _, g in pairs], create_graph=torch.is_grad_enabled(),
+                                     allow_unused=True)
+    all_grads: list[Tensor | None] = [None] * ctx.count
+    for at, grad in zip(wanted, second):
+        all_grads[at] = grad
+    return tuple(all_grads)
+
+
+def _in_order(grads: tuple[Tensor | None, ...], given: dict[int, Any]) -> list[Tensor | None]:
+    """The gradients of d_q, d_k, d_v, and of d_bias and d_sinks where those exist."""
+    return [*grads[:3], *(g for g, at in zip(grads[3:], (9, 10)) if given[at] is not None)]
+
+
+def _vmap(op: Any) -> Any:
+    """Calls an operator for each element: its order of heads and its dropout are one batch's own."""
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
+        results = [op(*(a if dim is None else a.select(dim, i) for a, dim in zip(args, in_dims)))
+                   for i in range(info.batch_size)]
+        stacked = tuple(torch.stack(parts) for parts in zip(*results))
+        return stacked, (0,) * len(stacked)
+
+    return rule
+
+
+def _vmap_forward(info: Any, in_dims: tuple[int | None, ...], q: Tensor, k: Tensor, v: Tensor,
+                  *rest: Any) -> Any:
+    """One call over N*B sequences where only tensors with a batch dimension are mapped over."""
+    options = Options(*rest[:_COUNT])
+    n, dims = info.batch_size, dict(enumerate(in_dims))
+    per_head = any(dims[3 + i] is not None for i in (2, 3, 6))
+    if per_head or options.dropout_p or n == 0:
+        return _vmap(torch.ops.regard.attention)(info, in_dims, q, k, v, *rest)
+
+    def folded(x: Tensor | None, dim: int | None, batch: int) -> Tensor | None:
+        if x is None or (dim is None and x.dim() == 4 and x.shape[0] == 1):
+            return x
+        x = x.unsqueeze(0).expand(n, *x.shape) if dim is None else x.movedim(dim, 0)
+        return x.expand(n, batch, *x.shape[2:]).reshape(n * batch, *x.shape[2:])
+
+    batch = q.shape[0] if dims[0] is None else q.movedim(dims[0], 0).shape[1]
+    tensors = [folded(x, dims[i], batch) for i, x in enumerate((q, k, v))]
+    changed = {name: folded(getattr(options, name), dims[3 + i], batch)
+               for i, name in enumerate(Options._fields[:7])
+               if name in ("attn_mask", "attn_bias", "seqlens_q", "seqlens_kv")}
+    results = torch.ops.regard.attention(*tensors, *options._replace(**changed), *rest[_COUNT:])
+    out, lse, stats, state = results
+    parts = [x.unflatten(0, (n, batch)) for x in (out, lse)]
+    stats = stats.unflatten(0, (n, batch)) if stats.dim() == 4 else stats.expand(n, 0)
+    return (*parts, stats, state.expand(n, *state.shape)), (0, 0, 0, 0)
+
+
+def _autocast(op: Any) -> Any:
+    """q, k, v and a bias in autocast's type, as PyTorch does for its own operator."""
+    key = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+
+    def kernel(keyset: Any, *args: Any) -> Any:
+        dtype = torch.get_autocast_dtype("cpu")
+
+        def cast(at: int, x: Any) -> Any:
+            floats = (torch.float32, torch.float16, torch.bfloat16)
+            return x.to(dtype) if at in (0, 1, 2, 4) and x is not None and x.dtype in floats else x
+
+        with torch._C._ExcludeDispatchKeyGuard(key):
+            return op(*(cast(at, x) for at, x in enumerate(args)))
+
+    return kernel
+
+
+def register() -> None:
+    """Makes torch.ops.regard; once, when regard.torch is imported."""
+    forward = torch.library.custom_op("regard::attention", _attention, mutates_args=(),
+                                      device_types="cpu", schema=_FORWARD)
+    backward = torch.library.custom_op("regard::attention_backward", _backward, mutates_args=(),
+                                       device_types="cpu", schema=_BACKWARD)
+    forward.register_fake(_attention_fake)
+    backward.register_fake(_backward_fake)
+    forward.register_autograd(_first_derivative, setup_context=_setup)
+    backward.register_autograd(_second_derivative, setup_context=_setup_second)
+    forward.register_vmap(_vmap_forward)
+    backward.register_vmap(_vmap(torch.ops.regard.attention_backward))
+    library = torch.library.Library("regard", "FRAGMENT")
+    library.impl("attention", _autocast(torch.ops.regard.attention.default), "AutocastCPU",
+                 with_keyset=True)
+    _libraries.append(library)
+
+
+_libraries: list[torch.library.Library] = []  # a registration lives as long as its library

@@ -1,0 +1,129 @@
+"""regard for Hugging Face Transformers.
+
+    regard.transformers.register()
+    model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="regard")
+    model.set_attn_implementation("regard_math")  # one backend alone
+
+registers the attention function and its mask function: a name without the latter would be given no mask
+at all. FLASH alone is "regard_FLASH": Transformers takes every name with a small "flash" in it for the
+flash-attn package, looks for its kernels, and gives some models another implementation instead.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .torch import _call
+from .torch._formula import dropout_factors, formula
+from .torch._options import Options
+from .torch._scopes import SdpaError
+
+__all__ = ["IMPLEMENTATIONS", "register"]
+
+# The implementations' names, and the backend that each one forces.
+IMPLEMENTATIONS = {"regard": "", "regard_math": "math", "regard_efficient": "efficient",
+                   "regard_MATH": "math", "regard_EFFICIENT": "efficient", "regard_FLASH": "flash"}
+
+# Keywords that models hand through their layers and that say nothing of one attention: what they mean
+# for it is in the mask, the cache or the layer already.
+_ELSEWHERE = frozenset({
+    "cache_position", "decoder_input_ids", "deterministic", "encoder_attention_mask",
+    "encoder_hidden_states", "input_ids", "labels", "logits_to_keep", "num_items_in_batch",
+    "output_hidden_states", "output_router_logits", "past_key_value", "past_key_values",
+    "position_embeddings", "position_ids", "return_dict", "return_loss", "token_type_ids",
+    "use_cache"})
+# Sequences packed in one row: flash-attention's own words. A mask says it as well, where there is one.
+_PACKED = frozenset({"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"})
+
+
+def _check_keywords(keywords: dict[str, Any], attention_mask: Tensor | None) -> None:
+    for name, value in keywords.items():
+        if value is None or value is False or name in _ELSEWHERE:
+            continue
+        if name in _PACKED:
+            if attention_mask is not None:
+                continue
+            raise SdpaError(f"{name} (of packed sequences) is not supported without a mask that says "
+                            "the same; expected an attention_mask or position_ids")
+        text = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        raise SdpaError(f"{name} ({text}) is not supported by attn_implementation='regard'; accepted "
+                        "are dropout, scaling, is_causal, sliding_window, softcap, s_aux, "
+                        "position_bias and output_attentions")
+
+
+def _add_mask(options: Options, mask: Tensor | None, position_bias: Tensor | None) -> Options:
+    """The mask of a model, True = may attend or added to the scores, beside T5's bias."""
+    for name, tensor in (("attention_mask", mask), ("position_bias", position_bias)):
+        if tensor is not None and tensor.dim() != 4:
+            raise SdpaError(f"{name} (of shape {tuple(tensor.shape)}) must be [batch, heads, queries, "
+                            "keys]")
+    if mask is None:
+        return options._replace(attn_bias=position_bias)
+    if mask.dtype == torch.bool:
+        return options._replace(attn_mask=mask, attn_bias=position_bias)
+    if not mask.is_floating_point():
+        raise SdpaError(f"dtype of attention_mask ({mask.dtype}) must be torch.bool (True = may attend) "
+                        "or a float type, which is added to the scores")
+    return options._replace(attn_bias=mask if position_bias is None else mask + position_bias)
+
+
+def _add_causal(options: Options, is_causal: bool, sliding_window: int | None, rows: int,
+                keys: int) -> Options:
+    """What a model without a mask means: a mask holds all of it where there is one."""
+    if is_causal:  # a prefill, into an empty static cache where there are more keys than rows
+        options = options._replace(is_causal=True)
+    if sliding_window is not None and keys > sliding_window:
+        options = options._replace(window_left=sliding_window - 1,
+                                   diagonal="top_left" if is_causal else "bottom_right")
+    return options
+
+
+def _with_weights(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor]:
+    """output_attentions: MATH as a formula, whose probabilities have gradients, too."""
+    factors = dropout_factors(q, k, options)
+    result = formula(q, k, v, options, factors)
+    probs = result.probs if factors is None else result.probs * factors
+    return result.out, probs.to(q.dtype)
+
+
+def _attention(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor,
+               attention_mask: Tensor | None, **keywords: Any) -> tuple[Tensor, Tensor | None]:
+    """Transformers' attention function: [B,H,S,D] tensors in, [B,S,H,D] and perhaps weights out."""
+    take = keywords.pop
+    dropout, scaling = take("dropout", 0.0), take("scaling", None)
+    is_causal, window = take("is_causal", None), take("sliding_window", None)
+    softcap, sinks = take("softcap", None), take("s_aux", None)
+    position_bias, weights = take("position_bias", None), take("output_attentions", False)
+    _check_keywords(keywords, attention_mask)
+    rows, keys = query.shape[2], key.shape[2]
+    options = Options(sinks=sinks, softmax_scale=scaling, softcap=softcap or 0.0)
+    options = _add_mask(options, attention_mask, position_bias)
+    if attention_mask is None:
+        is_causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
+        options = _add_causal(options, bool(rows > 1 and is_causal), window, rows, keys)
+    if dropout:
+        options = options._replace(dropout_p=float(dropout),
+                                   rng=torch.randint(0, 2**63 - 1, (1,)))
+    if weights:
+        if backend not in ("", "math"):
+            raise SdpaError(f"output_attentions (True) needs MATH; expected attn_implementation "
+                            f"'regard' or 'regard_math', not 'regard_{backend.upper()}'")
+        out, probs = _with_weights(query, key, value, options)
+        return out.transpose(1, 2).contiguous(), probs
+    out, _ = _call.attend(query, key, value, options, backends=backend)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def register() -> None:
+    """Registers each of IMPLEMENTATIONS with Transformers; again changes nothing."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+    for name, backend in IMPLEMENTATIONS.items():
+        AttentionInterface.register(name, functools.partial(_attention, backend))
+        # sdpa's masks: bool, True = may attend; none where is_causal says it all.
+        AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])

@@ -1,0 +1,181 @@
+#include "bind_backward.h"
+
+#include <optional>
+#include <string>
+
+#include "bind_policy.h"
+#include "call.h"
+#include "process_context.h"
+#include "regard/backend.h"
+#include "saved.h"
+
+namespace regard::python {
+namespace {
+
+constexpr const char* kBackwardDoc =
+    "attention_backward(d_out, q, k, v, out, saved, *, d_lse=None, delta=None, attn_mask=None, "
+    "attn_bias=None, is_causal=False, diagonal=None, window=(-1, -1), softmax_scale=None, "
+    "softcap=0.0, alibi_slopes=None, sinks=None, seqlens_q=None, seqlens_kv=None, "
+    "segment_ids_q=None, segment_ids_kv=None, dropout_p=0.0, seed=None, layout='BHSD', "
+    "backend=None, policy=None)\n--\n\n"
+    "The gradients of attention(q, k, v, ..., return_saved=True), with the options of that call:\n"
+    "d_q, d_k, d_v, d_bias (None without attn_bias) and d_sinks (None without sinks).\n"
+    "`saved` decides the backend, whatever policy is in force; without a plan or a backend in it\n"
+    "(an lse alone) the policy does.";
+
+constexpr Signature kBackward{"attention_backward",
+                              {kDOut, kQ, kK, kV, kOut, kSaved},
+                              args_between(kQ, kPolicy) | args_between(kOut, kDelta)};
+
+/// The gradients of one call: what the core writes, and what the caller gets.
+struct Gradients {
+  GradBuffers buffers;
+  nb::object d_q, d_k, d_v, d_bias, d_sinks;
+};
+
+const Saved& read_saved(PyObject* object) {
+  const Saved* saved = nullptr;
+  if (!nb::try_cast<const Saved*>(nb::handle(object), saved, false) || saved == nullptr) {
+    raise_type("saved (" + repr(object) +
+               ") must be the regard.Saved that attention(..., return_saved=True) returned");
+  }
+  return *saved;
+}
+
+/// f32, or f64 beside f64: statistics and what belongs to one row.
+TensorView read_rows(Call& call, PyObject* object, const char* name) {
+  const Array array = array_from(object, name);
+  if (array.dtype != Dtype::kF32 && array.dtype != Dtype::kF64) {
+    raise_type("dtype of " + std::string(name) + " (" + describe_array(array) +
+               ") must be float32, or float64 where q's is");
+  }
+  return call.inputs().any_view(array, name);
+}
+
+// The mask that the forward drew must be drawn again.
+void take_seed(Call& call, const Arguments& arguments, const Saved& saved) {
+  if (PyObject* const given = arguments.given(kSeed);
+      given != nullptr && read_uint64(given, "seed") != saved.rng_seed) {
+    raise_value("seed (" + repr(given) + ") must be saved.seed, " + std::to_string(saved.rng_seed));
+  }
+  call.request.rng_seed = saved.rng_seed;
+  call.request.rng_offset = saved.rng_offset;
+}
+
+void check_backend(const Arguments& arguments, const Saved& saved) {
+  PyObject* const given = arguments.given(kBackend);
+  if (given == nullptr || !saved.backend) return;
+  if (read_backend(given, "backend") == *saved.backend) return;
+  raise_value("backend (" + repr(given) + ") must be the one that the forward ran on, '" +
+              to_string(*saved.backend) + "'");
+}
+
+Gradients make_gradients(Call& call, const Arguments& arguments, const Saved& saved) {
+  const AttentionRequest& request = call.request;
+  Gradients made;
+  GradBuffers& buffers = made.buffers;
+  buffers.d_out = call.inputs().tensor(arguments.value[kDOut], "d_out");
+  buffers.saved.stats = read_rows(call, saved.stats.ptr(), "saved.stats");
+  buffers.saved.kind = saved.kind;
+  buffers.saved.rng_seed = saved.rng_seed;
+  buffers.saved.rng_offset = saved.rng_offset;
+  if (PyObject* given = arguments.given(kDLse)) buffers.d_lse = read_rows(call, given, "d_lse");
+  if (PyObject* given = arguments.given(kDelta)) buffers.delta = read_rows(call, given, "delta");
+  buffers.d_q = call.make_rows_like(request.q, &made.d_q);
+  buffers.d_k = call.make_rows_like(request.k, &made.d_k);
+  buffers.d_v = call.make_rows_like(request.v, &made.d_v);
+  if (const TensorView& bias = request.attn_bias; bias.present()) {
+    const npy_intp shape[4] = {bias.shape[0], bias.shape[1], bias.shape[2], bias.shape[3]};
+    buffers.d_bias = call.make_output(4, shape, bias.dtype, &made.d_bias);
+  }
+  if (request.sinks.present()) {
+    const npy_intp heads[1] = {request.sinks.shape[0]};
+    buffers.d_sinks = call.make_output(1, heads, request.sinks.dtype, &made.d_sinks);
+  }
+  return made;
+}
+
+/// The forward's plan, or one of the same backend; where nothing says which, of the policy's.
+Plan plan_of(const Call& call, const Saved& saved) {
+  if (!saved.plan.empty()) return saved.plan;
+  std::optional<AmbientScopes> scopes;
+  Policy policy;
+  if (saved.backend) {
+    policy.only = {*saved.backend};
+  } else {
+    scopes.emplace();
+    policy = call.policy;
+  }
+  const Expected<AttentionParams> params = describe(call.request);
+  if (!params) raise_status(in_callers_words(call, params.status()));
+  const Expected<Plan> made = plan(process_context(), *params, policy);
+  if (!made) raise_status(made.status());
+  return *made;
+}
+
+/// Of as many dimensions as the caller's bias has.
+nb::object bias_gradient(const Call& call, const Arguments& arguments, const Gradients& made) {
+  if (!made.d_bias.is_valid()) return nb::none();
+  PyObject* const bias = arguments.given(kAttnBias);
+  const nb::object shape = nb::handle(bias ? bias : arguments.value[kAttnMask]).attr("shape");
+  const nb::object shaped = made.d_bias.attr("reshape")(nb::tuple(shape));
+  return call.as_callers_kind(shaped, call.request.attn_bias.dtype);
+}
+
+nb::object python_gradients(const Call& call, const Arguments& arguments, const Gradients& made) {
+  const AttentionRequest& request = call.request;
+  const nb::object d_sinks =
+      made.d_sinks.is_valid() ? call.as_callers_kind(made.d_sinks, Dtype::kF32) : nb::none();
+  const nb::object type = nb::module_::import_("regard._gradients").attr("Gradients");
+  return type(call.as_callers_kind(made.d_q, request.q.dtype),
+              call.as_callers_kind(made.d_k, request.k.dtype),
+              call.as_callers_kind(made.d_v, request.v.dtype), bias_gradient(call, arguments, made),
+              d_sinks);
+}
+
+nb::object run_backward(const CallArgs& args) {
+  const Arguments arguments = parse_arguments(kBackward, args);
+  for (const Arg arg : kBackward.positional) {
+    if (arguments.value[arg] == nullptr) {
+      raise_type(std::string(name_of(arg)) +
+                 " is missing; d_out, q, k, v, out and saved are "
+                 "required");
+    }
+  }
+  const Saved& saved = read_saved(arguments.value[kSaved]);
+  Call call(arguments, Call::Purpose::kBackward);
+  check_backend(arguments, saved);
+  take_seed(call, arguments, saved);
+  Gradients made = make_gradients(call, arguments, saved);
+  made.buffers.saved.plan = plan_of(call, saved);
+  AttentionGradRequest request;
+  static_cast<AttentionRequest&>(request) = call.request;
+  static_cast<GradBuffers&>(request) = made.buffers;
+  Context& context = process_context();
+  Status status;
+  {
+    const nb::gil_scoped_release unlocked;
+    status = attention_backward(context, request);
+  }
+  if (!status.ok()) raise_status(in_callers_words(call, status));
+  return python_gradients(call, arguments, made);
+}
+
+PyObject* backward_vectorcall(PyObject*, PyObject* const* values, Py_ssize_t positional,
+                              PyObject* keywords) noexcept {
+  return guarded([&] { return run_backward({values, positional, keywords}); });
+}
+
+PyMethodDef methods[] = {
+    {"attention_backward",
+     reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(backward_vectorcall)),
+     METH_FASTCALL | METH_KEYWORDS, kBackwardDoc},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+void bind_backward(nb::module_& module) {
+  if (PyModule_AddFunctions(module.ptr(), methods) != 0) throw nb::python_error();
+}
+
+}  // namespace regard::python

