@@ -64,6 +64,7 @@ constexpr const char* kBlocks[] = {
     "b1 hq4 hkv2 sq500 skv900 d8 f32 causal diag=br saved grad",
     "b3 hq1 sq900 skv500 d8 bf16 window=100,50 diag=br lens saved grad",
     "b1 hq3 sq385 skv385 d40 dv24 f16 dropout=0.25 saved grad",
+    "b1 hq2 sq200 d16 bf16 window=15,15 saved grad",  // rows of few keys, over two tiles
     "b1 hq1 sq800 skv1 d8 f32 saved grad",
     "b1 hq1 sq1 skv800 d72 f32 saved grad",
     "b2 hq6 hkv1 sq130 skv769 d8 f32 mask segments softcap=5 sinks saved grad poison",

@@ -41,7 +41,7 @@ static void add_rows_to_tile(const BackwardTask<V>& t, Tile tile, KeySums<typena
                              KeySums<typename V::Scalar> v) {
   const BackwardArgs& a = t.a;
   const Problem& p = t.problem();
-  const GradTile<V> loaded = load_grad_tile(t, tile);
+  GradTile<V> loaded = load_grad_tile(t, tile);
   const std::int64_t rows = t.s.len_q * p.group_size;
   for (std::int64_t row = 0; row < rows; row += V::kWidth) {
     const std::int64_t count = row + V::kWidth < rows ? V::kWidth : rows - row;
@@ -49,7 +49,7 @@ static void add_rows_to_tile(const BackwardTask<V>& t, Tile tile, KeySums<typena
     const auto seen = class_of(a, t.s, i_begin, i_last + 1, tile);
     if (seen == semantics::TileClass::kEmpty) continue;
     set_grad_rows(t, row, count);
-    set_row_stats(t);
+    if (set_row_stats(t)) loaded = load_grad_tile(t, tile);
     pack_grad_rows(t);
     recompute_tile(t, loaded);
     if (p.softcap > 0.0) differentiate_softcap(t);
