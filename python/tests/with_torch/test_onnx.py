@@ -81,10 +81,12 @@ def run_both(name, fused):
     model = regard.onnx.export_attention(case, fused=fused)
     assert model.opset_import[0].version == (23 if fused else 17)
     assert ("Attention" in {node.op_type for node in model.graph.node}) == fused
-    rounded = 4e-3 if " f16" in case else 2e-6  # OpenVINO computes f64 in f32
+    rounded = 4e-3 if " f16" in case else 2e-6
+    # OpenVINO turns f64 into f32, and the -inf of its constants into the lowest number.
+    engines = (in_onnxruntime,) if " f64" in case else (in_onnxruntime, in_openvino)
     for batch, sq, skv in ((2, 5, 7), (3, 6, 4)):
         feeds = values(model, batch, sq, skv, seed=sq)
-        for engine in (in_onnxruntime, in_openvino):
+        for engine in engines:
             for mine, theirs in zip(engine(model, feeds), expected(case, feeds), strict=True):
                 assert mine.shape == theirs.shape and mine.dtype == theirs.dtype
                 np.testing.assert_allclose(mine, theirs, atol=rounded, rtol=1e-5,
