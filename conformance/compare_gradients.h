@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "oracle/gradients.h"
 #include "regard/request.h"
@@ -18,12 +19,20 @@
 
 namespace regard::conformance {
 
+/// One gradient's part of a comparison.
+struct GradPart {
+  const char* name = "";  // "d_q"
+  double error = 0.0;     // normwise: max |dX - dX*| / max|dX*|; heads whose gradient cancels to
+                          // less than a hundredth of its terms aside
+  double margin = 0.0;    // the largest share of its bar that a head used
+};
+
 struct GradComparison {
   bool ok = true;
-  std::string text;     // the first element outside of its bar, with what was expected
-  double error = 0.0;   // normwise, the worst of d_q, d_k and d_v: max |dX - dX*| / max|dX*|; heads
-                        // whose gradient cancels to less than a hundredth of its terms aside
-  double margin = 0.0;  // the largest share of its bar that a head of a gradient used
+  std::string text;             // the first element outside of its bar, with what was expected
+  double error = 0.0;           // the worst of d_q, d_k and d_v
+  double margin = 0.0;          // the largest share of its bar that a head of a gradient used
+  std::vector<GradPart> parts;  // of each gradient that was asked for, up to the first outside
 };
 
 /// Holds the gradients that the request asks for against the truth of the same problem.

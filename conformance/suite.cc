@@ -2,6 +2,7 @@
 
 #include <iterator>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -64,6 +65,36 @@ constexpr const char* kCases[] = {
 };
 static_assert(std::size(kCases) <= 50);
 
+// The same for backends that offer a backward: every edit, both kinds of statistics, sums over
+// groups and broadcasts, rows and keys that nothing reaches.
+constexpr const char* kGradCases[] = {
+    "b2 hq2 sq33 skv65 d16 f32 saved grad seed=1",
+    "b2 hq4 hkv2 sq65 skv65 d32 dv24 f32 causal layout=bshd saved grad seed=2",
+    "b1 hq2 sq65 skv127 d64 bf16 causal diag=br saved grad poison seed=3",
+    "b1 hq2 sq33 skv65 d32 f16 lse grad seed=4",
+    "b1 hq3 sq17 skv33 d8 f64 saved grad seed=5",
+    "b2 hq2 sq65 skv65 d16 f32 window=7,3 diag=2 saved grad poison seed=6",
+    "b3 hq2 sq33 skv65 d16 f32 causal diag=seq saved grad poison seed=7",
+    "b2 hq2 sq33 skv65 d16 f32 mask bias saved grad poison seed=8",
+    "b2 hq2 sq33 skv65 d16 f32 bias=1,H,1,Skv saved grad seed=9",
+    "b2 hq2 sq33 skv65 d16 bf16 bias=B,1,Sq,1 saved grad seed=10",
+    "b2 hq4 hkv2 sq33 skv65 d16 f32 sinks lse grad seed=11",
+    "b2 hq4 sq33 skv65 d32 f32 alibi diag=br saved grad seed=12",
+    "b2 hq2 sq33 skv65 d16 f32 softcap=5 saved grad seed=13",
+    "b6 hq2 sq33 skv65 d16 f32 lens saved grad poison seed=14",
+    "b6 hq4 hkv2 sq33 skv65 d16 bf16 lens causal diag=br sinks saved grad poison seed=15",
+    "b2 hq2 sq65 skv65 d16 f32 segments saved grad poison seed=16",
+    "b2 hq4 hkv2 sq33 skv65 d16 f32 dropout=0.25 saved grad seed=17",
+    "b2 hq2 sq33 skv65 d16 f16 dropout=0.5 causal diag=br lse grad seed=18",
+    "b1 hq2 sq17 skv33 d256 f32 causal diag=tl saved grad seed=19",
+    "b1 hq2 sq17 skv33 d16 f32 bias data=finfo_min saved grad seed=20",
+    "b2 hq2 sq33 skv65 d16 f32 scale=-0.25 saved grad seed=21",
+    "b2 hq2 sq3 skv0 d16 f32 saved grad seed=22",
+    "b0 hq2 sq3 skv3 d16 f32 saved grad seed=23",
+    "b1 hq2 sq257 skv300 d32 f32 causal diag=br saved grad seed=24",
+};
+static_assert(std::size(kGradCases) <= 25);
+
 constexpr int kMaxFixes = 12;  // a case has no more things that a backend may refuse
 
 /// What the candidate claims that is nearest to `c`, by its own refusals' fixes; false when there
@@ -101,20 +132,38 @@ Status run_one(Context& context, const BackendRef& candidate, const Case& c) {
   return Status(StatusCode::kConformanceFailed, text);
 }
 
+/// Runs what the candidate claims of the cases, or of what its fixes lead to; an error where that
+/// is nothing. `grad`: a case that lost its gradients on the way is not one of these.
+Status run_all(Context& context, const BackendRef& ref, std::span<const char* const> cases,
+               bool grad) {
+  std::set<std::string> done;
+  for (const char* text : cases) {
+    Expected<Case> c = parse_case(text);
+    if (!c) return c.status();
+    if (!bend_to_claims(context, ref, &*c)) continue;
+    if (c->params.features.has(Feature::kNeedsGrad) != grad) continue;
+    if (!done.insert(to_string(*c)).second) continue;
+    if (Status status = run_one(context, ref, *c); !status.ok()) return status;
+  }
+  if (!done.empty()) return {};
+  return Status(StatusCode::kConformanceFailed,
+                to_string(ref) + " claims none of the suite's " + std::to_string(cases.size()) +
+                    (grad ? " gradient" : "") + " cases, nor any that its fixes lead to");
+}
+
+bool offers_backward(const Context& context, const BackendRef& ref) {
+  for (const BackendInfo& info : context.backends()) {
+    if (info.ref == ref) return info.backward.offered;
+  }
+  return false;
+}
+
 class SmallSuite final : public ConformanceSuite {
  public:
   Status run(Context& context, const BackendRef& ref) const override {
-    std::set<std::string> done;
-    for (const char* text : kCases) {
-      Expected<Case> c = parse_case(text);
-      if (!c) return c.status();
-      if (!bend_to_claims(context, ref, &*c) || !done.insert(to_string(*c)).second) continue;
-      if (Status status = run_one(context, ref, *c); !status.ok()) return status;
-    }
-    if (!done.empty()) return {};
-    return Status(StatusCode::kConformanceFailed, to_string(ref) + " claims none of the suite's " +
-                                                      std::to_string(std::size(kCases)) +
-                                                      " cases, nor any that its fixes lead to");
+    Status status = run_all(context, ref, kCases, false);
+    if (!status.ok() || !offers_backward(context, ref)) return status;
+    return run_all(context, ref, kGradCases, true);
   }
 };
 

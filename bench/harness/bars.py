@@ -40,6 +40,20 @@ DECODE = {text: share for lines, share in ((grids.DECODE_BHSD, (0.76, 0.88)),
           for text in grids.texts(lines)}
 # dtype: who is measured against in the cases of DECODE_BHSD, and how many times faster
 DECODE_OVER = {"f32": ("onnxruntime", 2.4), "bf16": ("torch", 25.0), "f16": ("ggml", 2.5)}
+# case: (bar and goal for the share of the limit, bar for the speed against PyTorch)
+BACKWARD = {
+    "b1 hq8 sq2048 d64 f32 grad": (0.86, 0.92, 1.25),
+    "b1 hq8 sq2048 d128 f32 grad": (0.86, 0.92, 1.25),
+    "b1 hq4 sq2048 d256 f32 grad": (0.86, 0.92, 1.25),
+    "b1 hq8 sq2048 d64 f32 causal grad": (0.78, 0.85, 1.35),
+    "b1 hq8 sq2048 d128 f32 causal grad": (0.78, 0.85, 1.35),
+    "b1 hq8 sq2048 d64 bf16 grad": (0.72, 0.82, 1.5),
+    "b1 hq8 sq2048 d128 bf16 grad": (0.72, 0.82, 1.5),
+    "b1 hq8 sq2048 d64 bf16 causal grad": (0.62, 0.74, 1.45),
+    "b1 hq8 sq2048 d128 bf16 causal grad": (0.62, 0.74, 1.45),
+    "b1 hq4 sq2048 d256 bf16 causal grad": (0.62, 0.74, 1.45),
+}
+TWO_THREADS_BACKWARD = (1.85, 1.95)  # one and two heads of 8192
 SPECULATIVE = {4: 1.3, 16: 2.2}  # seqlen_q: most times the time of one query
 SMALL = dict(zip(grids.texts(grids.SMALL), ((15.0, 8.0), (90.0, 65.0))))  # case: microseconds
 OVERHEAD = {"benchmark:BM_CachedCall": (1.0, 0.5), "benchmark:BM_CachedCallC": (1.2, 0.6),
@@ -100,7 +114,7 @@ def verdicts(rows):
     found = []
     for row in rows:
         found += forward_verdicts(row) + f16_verdicts(row, by_case) + workspace_verdicts(row)
-        found += isa_verdicts(row) + thread_verdicts(row) + backend_verdicts(row)
+        found += backward_verdicts(row) + isa_verdicts(row) + thread_verdicts(row) + backend_verdicts(row)
         found += decode_verdicts(row) + speculative_verdicts(row) + time_verdicts(row)
     return found
 
@@ -108,7 +122,7 @@ def verdicts(rows):
 def missing(rows):
     """Cases without a result in the tables that the rows touch."""
     found = []
-    for table, backend in ((FORWARD, "flash"), (DECODE, None), (SMALL, None)):
+    for table, backend in ((FORWARD, "flash"), (BACKWARD, "flash"), (DECODE, None), (SMALL, None)):
         touched = [row for row in rows if row["case"] in table]
         seen = {row["case"] for row in touched if ours(row, backend)[1]}
         found += [case for case in table if touched and case not in seen]
@@ -128,10 +142,30 @@ def forward_verdicts(row):
     return found
 
 
+def backward_verdicts(row):
+    """Speed against PyTorch, and no 16-bit gradient further from the truth than its MATH's."""
+    case = parse_case(row["case"])
+    _, entry = ours(row, "flash")
+    if not case.backward or not entry:
+        return []
+    found = []
+    share, goal, speed = BACKWARD.get(row["case"], (None, None, None))
+    if share is not None:
+        found.append(Verdict(row["case"], f"share of {entry['limit']}", entry["share"], share,
+                             goal))
+        found += [Verdict(row["case"], "speed over torch", ratio, speed)
+                  for ratio in speed_over(row, "torch", entry)]
+    exact = row["entries"].get("torch_math")
+    if case.dtype in ("bf16", "f16") and exact and is_right(exact):
+        found.append(Verdict(row["case"], "error over torch_math's",
+                             entry["error"] / exact["error"], 1.0, at_most=True))
+    return found
+
+
 def f16_verdicts(row, by_case):
     _, entry = ours(row, "flash")
     case = parse_case(row["case"])
-    if case.dtype != "f16" or case.decode or not entry:
+    if case.backward or case.dtype != "f16" or case.decode or not entry:
         return []
     found = [Verdict(row["case"], "speed over torch", speed, F16_OVER_TORCH)
              for speed in speed_over(row, "torch", entry)]
@@ -156,7 +190,7 @@ def isa_verdicts(row):
     case = parse_case(row["case"])
     return [Verdict(row["case"], f"{name}: share of the AVX2 peak", entry["share"], *AVX2_F32)
             for name, entry in row["entries"].items()
-            if entry["isa"] == "avx2" and case.dtype == "f32" and entry["seconds"]
+            if entry["isa"] == "avx2" and not case.backward and case.dtype == "f32" and entry["seconds"]
             and entry["backend"] in (None, "flash") and entry["ran"].startswith("flash_")]
 
 
@@ -164,11 +198,14 @@ def thread_verdicts(row):
     flash = all(e["ran"].startswith("flash_") for e in row["entries"].values())
     threads = [e["threads"] for e in row["entries"].values()]
     case = parse_case(row["case"])
-    if row["speedup"] is None or not flash or threads != [1, 2] or case.seqlen_q != 2048:
+    if row["speedup"] is None or not flash or threads != [1, 2]:
+        return []
+    if case.seqlen_q != (8192 if case.backward else 2048):
         return []
     scale = row["peak_speedup"] / 2
+    bars = TWO_THREADS_BACKWARD if case.backward else TWO_THREADS
     return [Verdict(row["case"], f"2 threads over 1 (the peak: {row['peak_speedup']:.2f})",
-                    row["speedup"], *(bar * scale for bar in TWO_THREADS))]
+                    row["speedup"], *(bar * scale for bar in bars))]
 
 
 def backend_verdicts(row):

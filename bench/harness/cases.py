@@ -69,10 +69,11 @@ class Case:
 
     @property
     def flops(self):
-        """2 * (Dqk + Dv) for each pair; a backward is 2.5 forwards."""
-        heads = self.batch * self.num_heads_q
-        forward = 2 * (self.head_dim_qk + self.head_dim_v) * heads * self.visible_pairs
-        return forward * (2.5 if self.backward else 1)
+        """2 * (Dqk + Dv) for each pair; of a backward 2 * (3 * Dqk + 2 * Dv)."""
+        dims = self.head_dim_qk + self.head_dim_v
+        if self.backward:
+            dims += 2 * self.head_dim_qk + self.head_dim_v
+        return 2 * dims * self.batch * self.num_heads_q * self.visible_pairs
 
 
 def area_below(x, height):

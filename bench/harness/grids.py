@@ -1,8 +1,7 @@
 """The built-in grids: which cases, and who takes part.
 
 A grid is cases, entrants and the unit that its cells are read in. An entrant is a name, or
-regard[:BACKEND]@key=value+...: regard under other settings. Adding a grid for another kind of case
-(backward: the word grad) is adding a list here.
+regard[:BACKEND]@key=value+...: regard under other settings. Adding a grid is adding a list here.
 """
 
 import dataclasses
@@ -116,6 +115,31 @@ b1 hq12 sq64 d64 f32
 
 OVERHEAD = "b1 hq1 sq1 d64 f32"
 
+BACKWARD = """
+b1 hq8 sq2048 d64 f32 grad
+b1 hq8 sq2048 d64 f32 causal grad
+b1 hq8 sq2048 d128 f32 grad
+b1 hq8 sq2048 d128 f32 causal grad
+b1 hq4 sq2048 d256 f32 grad
+b1 hq8 sq2048 d64 bf16 grad
+b1 hq8 sq2048 d64 bf16 causal grad
+b1 hq8 sq2048 d128 bf16 grad
+b1 hq8 sq2048 d128 bf16 causal grad
+b1 hq4 sq2048 d256 bf16 causal grad
+b1 hq4 sq4096 d64 bf16 causal grad
+b1 hq12 sq512 d64 f32 grad
+b8 hq12 sq128 d32 f32 grad
+b1 hq32 hkv8 sq1024 d128 f32 causal grad
+"""
+
+# One and two heads must still use every thread.
+BACKWARD_THREADS = """
+b1 hq1 sq8192 d64 f32 grad
+b1 hq2 sq8192 d64 f32 grad
+b1 hq1 sq8192 d64 f32 causal grad
+b1 hq2 sq8192 d64 f32 causal grad
+"""
+
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
@@ -133,6 +157,8 @@ GRIDS = {
     "decode": Grid("\n".join((DECODE_BHSD, DECODE_BSHD, DECODE_SHAPES)),
                    ("torch", "onnxruntime", "ggml", "regard")),
     "speculative": Grid(SPECULATIVE, ("torch", "regard@sq=1", "regard")),
+    "backward": Grid(BACKWARD, ("torch", "torch_math", "regard")),
+    "backward_threads": Grid(BACKWARD_THREADS, ("regard@threads=1", "regard@threads=2")),
     "small": Grid(SMALL, PEERS, "us"),
     "overhead": Grid(OVERHEAD, ("torch", "benchmark:BM_CachedCall", "benchmark:BM_CachedCallC",
                                 "regard"), "us"),

@@ -27,6 +27,8 @@ def torch_call(case, sets, threads, math_backend=False):
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     torch.set_num_threads(threads)
+    if case.backward:
+        return torch_backward_call(case, sets, math_backend)
     torch.set_grad_enabled(False)  # a scope in each call would cost as much as a small problem
     mask = torch.from_numpy(visibility(case)) if is_rectangular_br(case) else None
     options = {"attn_mask": mask, "is_causal": case.causal and mask is None,
@@ -39,6 +41,33 @@ def torch_call(case, sets, threads, math_backend=False):
             return attend(*tensors[i], **options)
 
     return unfused if math_backend else lambda i: attend(*tensors[i], **options)
+
+
+def torch_backward_call(case, sets, math_backend):
+    """The gradients of q, k and v by autograd; the forward runs once, outside of the calls."""
+    import contextlib
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    if is_rectangular_br(case):
+        raise Refused("a backward of a rectangle is not measured")
+    torch.set_grad_enabled(True)
+    scope = sdpa_kernel(SDPBackend.MATH) if math_backend else contextlib.nullcontext()
+    graphs = []
+    for tensors in sets:
+        q, k, v, d_out = map(as_torch, tensors)
+        inputs = [x.requires_grad_(True) for x in (q, k, v)]
+        with scope:
+            out = torch.nn.functional.scaled_dot_product_attention(
+                *inputs, is_causal=case.causal,
+                enable_gqa=case.num_heads_q != case.num_heads_kv)
+        graphs.append((out, inputs, d_out))
+
+    def call(i):
+        out, inputs, d_out = graphs[i]
+        return torch.autograd.grad(out, inputs, d_out, retain_graph=True)
+
+    return call
 
 
 def torch_math_call(case, sets, threads):
@@ -125,6 +154,8 @@ def regard_call(case, sets, backend):
     options |= {"backend": backend} if backend else {}
     if case.causal and case.seqlen_q != case.seqlen_kv:
         options["diagonal"] = {"tl": "top_left", "br": "bottom_right"}[case.diagonal]
+    if case.backward:
+        return regard_backward_call(sets, options)
     selection = regard.explain(*sets[0], **options)
     if not selection.ok:
         raise Refused("; ".join(str(r) for r in selection.refusals if r.backend == backend)
@@ -139,10 +170,27 @@ def regard_call(case, sets, backend):
     return call
 
 
+def regard_backward_call(sets, options):
+    """regard.attention_backward; the forward runs once, outside of the calls."""
+    import regard
+
+    forwards = [regard.attention(*tensors[:3], return_saved=True, **options) for tensors in sets]
+    options.pop("backend", None)  # what was saved knows its own
+
+    def call(i):
+        q, k, v, d_out = sets[i]
+        out, saved = forwards[i]
+        found = regard.attention_backward(d_out, q, k, v, out, saved, **options)
+        return found.d_q, found.d_k, found.d_v
+
+    call.ran = str(forwards[0][1].backend)
+    return call
+
+
 def make_call(entrant, case, sets, threads):
     """call(i) of an entrant in this process."""
-    if case.backward:
-        raise Refused("the backward is not measured yet")
+    if case.backward and entrant.library not in ("torch", "torch_math", "regard"):
+        raise Refused("it has no backward here")
     if entrant.library == "regard":
         return regard_call(case, sets, entrant.backend)
     makers = {"torch": torch_call, "torch_math": torch_math_call, "ggml": ggml_call,

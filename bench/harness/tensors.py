@@ -6,7 +6,7 @@ import math
 import ml_dtypes
 import numpy as np
 
-from . import reference
+from . import gradients, reference
 
 NUMPY_DTYPES = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
@@ -15,7 +15,8 @@ ROTATING_BYTES = 256e6
 
 
 class Sets(list):
-    """[(q, k, v)] of a case, and what must come out for the first."""
+    """[(q, k, v)] of a case, (q, k, v, d_out) of a backward, and what must come out for the
+    first."""
 
     def __init__(self, case, sets):
         super().__init__(sets)
@@ -23,8 +24,10 @@ class Sets(list):
 
     @functools.cached_property
     def expected(self):
-        """{(batch, query head): reference rows}, in double precision: slow, so made once for all
-        who take part."""
+        """{(batch, query head): reference rows}, backward {(batch, kv head): gradients}, in double
+        precision: slow, so made once for all who take part."""
+        if self._case.backward:
+            return gradients.expected_gradients(self._case, *self[0])
         q, k, v = self[0]
         pairs, rows = reference.checked_rows(self._case)
         group_size = self._case.num_heads_q // self._case.num_heads_kv
@@ -38,6 +41,8 @@ class Sets(list):
 
     def error(self, output):
         """The largest normwise error of the first set's output, in the checked rows."""
+        if self._case.backward:
+            return gradients.gradient_error(self._case, self.expected, output)
         _, rows = reference.checked_rows(self._case)
         worst = 0.0
         for (batch, head), expected in self.expected.items():
@@ -55,6 +60,8 @@ def make_sets(case, layout):
     sizes = ((case.num_heads_q, case.seqlen_q, case.head_dim_qk),
              (case.num_heads_kv, case.seqlen_kv, case.head_dim_qk),
              (case.num_heads_kv, case.seqlen_kv, case.head_dim_v))
+    if case.backward:
+        sizes += ((case.num_heads_q, case.seqlen_q, case.head_dim_v),)
     made = (case.layout or layout).lower()
     return Sets(case, [tuple(_tensor(random, case, made, *size) for size in sizes)
                        for _ in range(count)])

@@ -1,9 +1,10 @@
 #pragma once
 
-// Everything: describe, explain, plan, execute, attention.
+// Everything: describe, explain, plan, execute, attention, and the mask of dropout.
 #include "regard/backend.h"
 #include "regard/case.h"
 #include "regard/context.h"
+#include "regard/dropout.h"
 #include "regard/dtype.h"
 #include "regard/env.h"
 #include "regard/features.h"

@@ -155,7 +155,7 @@ typedef struct regard_request {
   regard_diagonal diagonal;
   regard_scores_kind scores_kind;  // what scores_out receives
   int32_t is_causal;               // 0 or 1
-  int32_t needs_grad;              // 0 or 1; refused in this version
+  int32_t needs_grad;              // 0 or 1: a plan then holds the pair, forward and backward
 } regard_request;
 
 /// What a caller allows and wants (docs/selection.md). A null field leaves the choice to the next
@@ -268,6 +268,9 @@ REGARD_EXPORT void regard_plan_destroy(regard_plan* plan);  // null is nothing t
 REGARD_EXPORT const char* regard_plan_backend(const regard_plan* plan);
 /// What regard_execute() needs at least, 64-byte aligned.
 REGARD_EXPORT regard_status regard_plan_workspace_bytes(const regard_plan* plan, size_t* bytes);
+/// The same of regard_execute_backward(); 0 for a plan that was made without needs_grad.
+REGARD_EXPORT regard_status regard_plan_backward_workspace_bytes(const regard_plan* plan,
+                                                                 size_t* bytes);
 /// One line for people.
 REGARD_EXPORT regard_status regard_plan_text(const regard_plan* plan, char* buffer, size_t capacity,
                                              size_t* needed);
@@ -284,6 +287,54 @@ REGARD_EXPORT regard_status regard_execute(const regard_plan* plan, const regard
 REGARD_EXPORT regard_status regard_attention(regard_context* context, const regard_request* request,
                                              const regard_policy* policy,
                                              const regard_launch* launch);
+
+typedef enum regard_saved_kind REGARD_INT32_ENUM {
+  REGARD_SAVED_NONE = 0,
+  REGARD_SAVED_STATS = 1,  // saved_stats
+  REGARD_SAVED_LSE = 2     // lse, less exact where scores are large (docs/numerics.md)
+} regard_saved_kind;
+
+/// What a backward call has besides the request of its forward, in which `out` is now an input and
+/// the other outputs are not used. saved, saved_kind and d_out must be given; a null output is a
+/// gradient that nobody asks for. Each has the type and the shape of the tensor that it belongs to.
+typedef struct regard_gradients {
+  size_t struct_size;
+  const regard_tensor* saved;    // what the forward wrote, saved_stats or lse
+  const regard_tensor* d_out;    // [B,Hq,Sq,Dv]
+  const regard_tensor* delta;    // [B,Hq,Sq], the sums of d_out * out; null: taken from out
+  const regard_tensor* d_lse;    // [B,Hq,Sq]; null: 0
+  const regard_tensor* d_q;      // output
+  const regard_tensor* d_k;      // output, summed over the query heads of a group
+  const regard_tensor* d_v;      // output
+  const regard_tensor* d_bias;   // output, summed over dimensions in which attn_bias has extent 1
+  const regard_tensor* d_sinks;  // output, summed over the batch and rows
+  const regard_plan* plan;       // for regard_attention_backward(), a pair's; null: it plans
+  uint64_t rng_seed;             // of the forward; with dropout the request must have the same
+  uint64_t rng_offset;
+  regard_saved_kind saved_kind;  // what `saved` holds
+  int32_t reserved;              // 0
+} regard_gradients;
+
+static inline regard_gradients regard_gradients_default(void) {
+  regard_gradients gradients = REGARD_ZEROED;
+  gradients.struct_size = sizeof(gradients);
+  return gradients;
+}
+
+/// The backward of a plan that was made with needs_grad. Checks the tensors against the plan, then
+/// computes; allocates nothing, and reads no policy. `launch` as in regard_execute(), with
+/// regard_plan_backward_workspace_bytes().
+REGARD_EXPORT regard_status regard_execute_backward(const regard_plan* plan,
+                                                    const regard_request* request,
+                                                    const regard_gradients* gradients,
+                                                    const regard_launch* launch);
+
+/// The backward of a regard_attention() with needs_grad, by the plan in `gradients` or, without
+/// one, planned here. `launch` may be null.
+REGARD_EXPORT regard_status regard_attention_backward(regard_context* context,
+                                                      const regard_request* request,
+                                                      const regard_gradients* gradients,
+                                                      const regard_launch* launch);
 
 /// A partial result over some keys. Never grows.
 typedef struct regard_state {

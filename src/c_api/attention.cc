@@ -68,13 +68,11 @@ regard_status regard_explain(regard_context* context, const regard_request* requ
     const TextOut out{buffer, capacity, needed};
     if (Status s = require(where, "context", context); !s.ok()) return s;
     if (Status s = check_text_out(where, out); !s.ok()) return s;
-    AttentionRequest read;
-    if (Status s = read_request(where, request, &read); !s.ok()) return s;
-    Policy wanted;
-    if (Status s = read_policy(where, policy, &wanted); !s.ok()) return s;
-    const Expected<AttentionParams> params = describe(read);
+    CallWords words;
+    if (Status s = read_words(where, request, policy, &words); !s.ok()) return s;
+    const Expected<AttentionParams> params = describe(words.request);
     if (!params) return params.status();
-    return write_text(where, to_json(explain(context->get(), *params, wanted)), out);
+    return write_text(where, to_json(explain(context->get(), *params, words.policy)), out);
   });
 }
 
@@ -98,13 +96,11 @@ regard_status regard_attention(regard_context* context, const regard_request* re
                                const regard_policy* policy, const regard_launch* launch) {
   return guarded(__func__, [&](const char* where) -> Status {
     if (Status s = require(where, "context", context); !s.ok()) return s;
-    AttentionRequest read;
-    if (Status s = read_request(where, request, &read); !s.ok()) return s;
-    Policy wanted;
-    if (Status s = read_policy(where, policy, &wanted); !s.ok()) return s;
+    CallWords words;
+    if (Status s = read_words(where, request, policy, &words); !s.ok()) return s;
     CallLaunch call;
     if (Status s = read_launch(where, launch, &call); !s.ok()) return s;
-    return attention(context->get(), read, wanted, call.launch);
+    return attention(context->get(), words.request, words.policy, call.launch);
   });
 }
 

@@ -23,6 +23,15 @@ Status check_arguments(const char* where, regard_context* context, regard_plan**
   return require(where, "context", context);
 }
 
+// Stores what one of the two directions needs.
+Status write_bytes(const char* where, const regard_plan* plan,
+                   std::int64_t (Plan::*of)() const noexcept, std::size_t* bytes) {
+  if (Status s = require(where, "plan", plan); !s.ok()) return s;
+  if (Status s = require(where, "bytes", bytes); !s.ok()) return s;
+  *bytes = static_cast<std::size_t>((plan->plan.*of)());
+  return {};
+}
+
 }  // namespace
 }  // namespace regard::c_api
 
@@ -33,13 +42,11 @@ regard_status regard_plan_create(regard_context* context, const regard_request* 
                                  const regard_policy* policy, regard_plan** plan) {
   return guarded(__func__, [&](const char* where) -> Status {
     if (Status s = check_arguments(where, context, plan); !s.ok()) return s;
-    AttentionRequest read;
-    if (Status s = read_request(where, request, &read); !s.ok()) return s;
-    Policy wanted;
-    if (Status s = read_policy(where, policy, &wanted); !s.ok()) return s;
-    const Expected<AttentionParams> params = describe(read);
+    CallWords words;
+    if (Status s = read_words(where, request, policy, &words); !s.ok()) return s;
+    const Expected<AttentionParams> params = describe(words.request);
     if (!params) return params.status();
-    return make_plan(context, *params, wanted, plan);
+    return make_plan(context, *params, words.policy, plan);
   });
 }
 
@@ -74,11 +81,14 @@ const char* regard_plan_backend(const regard_plan* plan) {
 }
 
 regard_status regard_plan_workspace_bytes(const regard_plan* plan, size_t* bytes) {
-  return guarded(__func__, [&](const char* where) -> Status {
-    if (Status s = require(where, "plan", plan); !s.ok()) return s;
-    if (Status s = require(where, "bytes", bytes); !s.ok()) return s;
-    *bytes = static_cast<size_t>(plan->plan.workspace_bytes());
-    return {};
+  return guarded(__func__, [&](const char* where) {
+    return write_bytes(where, plan, &Plan::workspace_bytes, bytes);
+  });
+}
+
+regard_status regard_plan_backward_workspace_bytes(const regard_plan* plan, size_t* bytes) {
+  return guarded(__func__, [&](const char* where) {
+    return write_bytes(where, plan, &Plan::backward_workspace_bytes, bytes);
   });
 }
 

@@ -52,8 +52,8 @@ std::optional<Dtype> dtype_of(const regard_dtype& dtype) noexcept {
 // A value of the caller's that has a meaning from 0 to `last` only.
 Status check_choice(const char* where, const char* name, std::int32_t value, std::int32_t last) {
   if (value >= 0 && value <= last) return {};
-  return invalid(where, std::string(name) + " (" + std::to_string(value) + ") must be 0.." +
-                            std::to_string(last));
+  const std::string choices = last == 0 ? "0" : "0.." + std::to_string(last);
+  return invalid(where, std::string(name) + " (" + std::to_string(value) + ") must be " + choices);
 }
 
 // Shape and strides in one loop: two calls of memmove a tensor would take longer.
@@ -81,12 +81,26 @@ Status set_data(const char* where, const char* name, const regard_tensor& given,
   return {};
 }
 
+// A tensor in a struct of the C ABI, and in the struct of the library.
+template <class Given, class Read>
 struct Field {
   const char* name;
-  const regard_tensor* regard_request::*given;
-  TensorView Buffers::*view;
+  const regard_tensor* Given::*given;
+  TensorView Read::*view;
 };
-constexpr Field kFields[] = {
+
+template <class Given, class Read, std::size_t kCount>
+Status read_tensors(const char* where, const Field<Given, Read> (&fields)[kCount],
+                    const Given& given, Read* read) {
+  for (const Field<Given, Read>& field : fields) {
+    const regard_tensor* const tensor = given.*field.given;
+    if (tensor == nullptr) continue;
+    if (Status s = read_tensor(where, field.name, tensor, &(read->*field.view)); !s.ok()) return s;
+  }
+  return {};
+}
+
+constexpr Field<regard_request, Buffers> kBuffers[] = {
     {"q", &regard_request::q, &Buffers::q},
     {"k", &regard_request::k, &Buffers::k},
     {"v", &regard_request::v, &Buffers::v},
@@ -115,6 +129,17 @@ constexpr Field kFields[] = {
     {"descale_q", &regard_request::descale_q, &Buffers::descale_q},
     {"descale_k", &regard_request::descale_k, &Buffers::descale_k},
     {"descale_v", &regard_request::descale_v, &Buffers::descale_v},
+};
+
+constexpr Field<regard_gradients, GradBuffers> kGradients[] = {
+    {"d_out", &regard_gradients::d_out, &GradBuffers::d_out},
+    {"delta", &regard_gradients::delta, &GradBuffers::delta},
+    {"d_lse", &regard_gradients::d_lse, &GradBuffers::d_lse},
+    {"d_q", &regard_gradients::d_q, &GradBuffers::d_q},
+    {"d_k", &regard_gradients::d_k, &GradBuffers::d_k},
+    {"d_v", &regard_gradients::d_v, &GradBuffers::d_v},
+    {"d_bias", &regard_gradients::d_bias, &GradBuffers::d_bias},
+    {"d_sinks", &regard_gradients::d_sinks, &GradBuffers::d_sinks},
 };
 
 Status read_options(const char* where, const regard_request& given, AttentionOptions* options) {
@@ -148,6 +173,9 @@ static_assert(REGARD_SCORES_NONE == static_cast<int>(ScoresKind::kNone) &&
               REGARD_SCORES_SCALED == static_cast<int>(ScoresKind::kScaled) &&
               REGARD_SCORES_EDITED == static_cast<int>(ScoresKind::kEdited) &&
               REGARD_SCORES_PROBS == static_cast<int>(ScoresKind::kProbs));
+static_assert(REGARD_SAVED_NONE == static_cast<int>(SavedContext::Kind::kNone) &&
+              REGARD_SAVED_STATS == static_cast<int>(SavedContext::Kind::kStats) &&
+              REGARD_SAVED_LSE == static_cast<int>(SavedContext::Kind::kLse));
 
 }  // namespace
 
@@ -181,17 +209,35 @@ Status read_tensor(const char* where, const char* name, const regard_tensor* giv
 Status read_request(const char* where, const regard_request* given, AttentionRequest* request) {
   Versioned<regard_request> r;
   if (Status s = r.read(where, "request", given); !s.ok()) return s;
-  for (const Field& field : kFields) {
-    const regard_tensor* const tensor = (*r).*field.given;
-    if (tensor == nullptr) continue;
-    if (Status s = read_tensor(where, field.name, tensor, &(request->*field.view)); !s.ok()) {
-      return s;
-    }
-  }
+  Status status = read_tensors(where, kBuffers, *r, static_cast<Buffers*>(request));
+  if (!status.ok()) return status;
   request->diagonal_offset = r->diagonal_offset;
   request->rng_seed = r->rng_seed;
   request->rng_offset = r->rng_offset;
   return read_options(where, *r, &request->options);
+}
+
+Status read_words(const char* where, const regard_request* request, const regard_policy* policy,
+                  CallWords* words) {
+  if (Status s = read_request(where, request, &words->request); !s.ok()) return s;
+  return read_policy(where, policy, &words->policy);
+}
+
+Status read_gradients(const char* where, const regard_gradients* given, GradBuffers* gradients) {
+  Versioned<regard_gradients> g;
+  if (Status s = g.read(where, "gradients", given); !s.ok()) return s;
+  if (Status s = check_choice(where, "saved_kind", g->saved_kind, REGARD_SAVED_LSE); !s.ok()) {
+    return s;
+  }
+  if (Status s = check_choice(where, "reserved", g->reserved, 0); !s.ok()) return s;
+  SavedContext& saved = gradients->saved;
+  if (Status s = read_tensor(where, "saved", g->saved, &saved.stats); !s.ok()) return s;
+  if (Status s = read_tensors(where, kGradients, *g, gradients); !s.ok()) return s;
+  saved.kind = static_cast<SavedContext::Kind>(g->saved_kind);
+  saved.rng_seed = g->rng_seed;
+  saved.rng_offset = g->rng_offset;
+  if (g->plan != nullptr) saved.plan = g->plan->plan;
+  return {};
 }
 
 Status read_launch(const char* where, const regard_launch* given, CallLaunch* call) {

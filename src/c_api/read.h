@@ -22,6 +22,19 @@ Status read_request(const char* where, const regard_request* given, AttentionReq
 /// Null gives the default policy. `policy` is a fresh one.
 Status read_policy(const char* where, const regard_policy* given, Policy* policy);
 
+/// What a plan is made from.
+struct CallWords {
+  AttentionRequest request;
+  Policy policy;
+};
+
+/// Both at once. `words` is a fresh one.
+Status read_words(const char* where, const regard_request* request, const regard_policy* policy,
+                  CallWords* words);
+
+/// `gradients` is a fresh one; its plan is a copy of the handle's, or empty.
+Status read_gradients(const char* where, const regard_gradients* given, GradBuffers* gradients);
+
 /// A launch, and the executor that it may point to.
 struct CallLaunch {
   Launch launch;

@@ -1,10 +1,10 @@
 #include <chrono>
 #include <cstdint>
-#include <cstring>
 #include <exception>
 #include <string>
 
 #include "base/message.h"
+#include "core/check_lengths.h"
 #include "core/context_impl.h"
 #include "core/describe.h"
 #include "core/describe_gradients.h"
@@ -95,26 +95,6 @@ Status check_fits(const PlanImpl& plan, const Claims& claims, const AttentionPar
     return does_not_fit(where, "seqlen_q > seqlen_kv", to_string(actual), "seqlen_q <= seqlen_kv");
   }
   return check_equal_fields(planned, actual, where);
-}
-
-// Lengths are data: each must lie in [0, limit], or rows past the tensors would be read.
-Status check_lengths(const TensorView& lengths, std::int64_t limit, const char* name,
-                     const char* where) {
-  if (!lengths.present() || lengths.device.type != DeviceType::kCpu) return {};
-  const auto* data = static_cast<const char*>(lengths.data);
-  for (std::int64_t b = 0; b < lengths.shape[0]; ++b) {
-    std::int32_t length = 0;
-    std::memcpy(&length, data + b * lengths.strides[0] * 4, sizeof(length));
-    if (length >= 0 && length <= limit) continue;
-    return invalid(where, name, "[", b, "] (", length, "), expected 0 to ", limit);
-  }
-  return {};
-}
-
-Status check_lengths(const Buffers& buffers, const AttentionParams& params, const char* where) {
-  Status status = check_lengths(buffers.seqlens_q, params.seqlen_q, "seqlens_q", where);
-  if (!status.ok()) return status;
-  return check_lengths(buffers.seqlens_kv, params.seqlen_kv, "seqlens_kv", where);
 }
 
 Status check_workspace(const Workspace& workspace, std::int64_t needed, const char* where) {

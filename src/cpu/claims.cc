@@ -33,4 +33,12 @@ Claims forward_claims() {
   return claims;
 }
 
+std::vector<DtypeClaim> backward_dtypes() {
+  return {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 3e-6},
+          {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 4e-3},
+          {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 4e-3},
+          {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
+          {Dtype::kF16, Dtype::kF16, Dtype::kF32, 5e-4}};
+}
+
 }  // namespace regard::cpu

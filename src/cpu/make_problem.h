@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cpu/grad_problem.h"
+#include "cpu/backward/grad_problem.h"
 #include "cpu/problem.h"
 #include "regard/params.h"
 #include "regard/request.h"

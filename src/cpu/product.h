@@ -39,8 +39,8 @@ struct ScalarTerm {
   }
 };
 
-/// sum[i][v] = the products of kRows rows of a with b [k][W].
-template <class V, class Term, int kRows, int kVectors, bool kSelect>
+/// sum[i][v] += the products of kRows rows of a with b [k][kStride].
+template <class V, class Term, int kRows, int kVectors, bool kSelect, int kStride = V::kWidth>
 REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename Term::B* b,
                                std::int64_t k, typename V::Vec (&sum)[kRows][kVectors]) {
   const typename Term::A* at = a.data;
@@ -55,7 +55,7 @@ REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename 
       }
     }
     at += a.step;
-    b += V::kWidth;
+    b += kStride;
   }
 }
 

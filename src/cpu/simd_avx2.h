@@ -22,6 +22,32 @@ REGARD_KERNEL_FN __m256d sums(__m256d (&a)[4]) {
   return _mm256_permute2f128_pd(low, high, 0x20) + _mm256_permute2f128_pd(low, high, 0x31);
 }
 
+/// See SimdVector::transpose; likewise.
+REGARD_KERNEL_FN void exchange(__m256 (&a)[8]) {
+  __m256 quads[8];  // of columns 0 to 3 and 4 to 7: quads[i] holds column i % 4 of rows 0 or 4 on
+  REGARD_UNROLL for (int i = 0; i < 2; ++i) {
+    __m256* const of = a + 4 * i;
+    const __m256 low = _mm256_unpacklo_ps(of[0], of[1]), high = _mm256_unpackhi_ps(of[0], of[1]);
+    const __m256 low2 = _mm256_unpacklo_ps(of[2], of[3]), high2 = _mm256_unpackhi_ps(of[2], of[3]);
+    quads[4 * i] = _mm256_shuffle_ps(low, low2, 0x44);
+    quads[4 * i + 1] = _mm256_shuffle_ps(low, low2, 0xee);
+    quads[4 * i + 2] = _mm256_shuffle_ps(high, high2, 0x44);
+    quads[4 * i + 3] = _mm256_shuffle_ps(high, high2, 0xee);
+  }
+  REGARD_UNROLL for (int i = 0; i < 4; ++i) {
+    a[i] = _mm256_permute2f128_ps(quads[i], quads[4 + i], 0x20);
+    a[4 + i] = _mm256_permute2f128_ps(quads[i], quads[4 + i], 0x31);
+  }
+}
+REGARD_KERNEL_FN void exchange(__m256d (&a)[4]) {
+  const __m256d even = _mm256_unpacklo_pd(a[0], a[1]), odd = _mm256_unpackhi_pd(a[0], a[1]);
+  const __m256d even2 = _mm256_unpacklo_pd(a[2], a[3]), odd2 = _mm256_unpackhi_pd(a[2], a[3]);
+  a[0] = _mm256_permute2f128_pd(even, even2, 0x20);
+  a[1] = _mm256_permute2f128_pd(odd, odd2, 0x20);
+  a[2] = _mm256_permute2f128_pd(even, even2, 0x31);
+  a[3] = _mm256_permute2f128_pd(odd, odd2, 0x31);
+}
+
 template <class T>
 struct Simd : cpu::SimdVector<T, 32> {
   using Base = cpu::SimdVector<T, 32>;
@@ -35,6 +61,7 @@ struct Simd : cpu::SimdVector<T, 32> {
   REGARD_KERNEL_FN Vec fma(Vec a, Vec b, Vec c) { return fused(a, b, c); }
 
   REGARD_KERNEL_FN Vec sum_rows(Vec (&rows)[Base::kLanes]) { return sums(rows); }
+  REGARD_KERNEL_FN void transpose(Vec (&rows)[Base::kLanes]) { exchange(rows); }
 
   REGARD_KERNEL_FN void multiply_wide(typename Base::Unsigned x, std::uint32_t by,
                                       typename Base::Unsigned* high, typename Base::Unsigned* low) {

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "cpu/backward/run.h"
+#include "cpu/kernel_isa.h"
 #include "cpu/make_problem.h"
 #include "cpu/run_tasks.h"
 #include "cpu/scratch.h"
@@ -201,6 +203,30 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
   } else {
     run_tasks({k.few, &args, shape.tasks, slot_bytes}, slots, launch);
   }
+  return Status();
+}
+
+const BackwardKernel& TiledBackend::backward_kernel(Isa isa) const noexcept {
+  const BackwardKernels& kernels = backward_kernels(isa);
+  return traits_.one_pass ? kernels.one_pass_f32 : kernels.f32;
+}
+
+std::int64_t TiledBackend::backward_workspace_bytes(const AttentionKey& key, const Env& env) const {
+  return cpu::backward_workspace_bytes(key, env, backward_kernel(env.isa));
+}
+
+Expected<KernelPlan> TiledBackend::plan_backward(const AttentionKey& key, const Env& env) const {
+  KernelPlan plan = cpu::plan_backward(key, env, backward_kernel(env.isa));
+  plan.isa = kernel_isa(env.isa);
+  plan.kernel = std::string(traits_.name) + "_backward_" + to_string(plan.isa) + "_" +
+                to_string(key.params().dtype_q);
+  return plan;
+}
+
+Status TiledBackend::execute_backward(const KernelPlan& plan, const AttentionParams& params,
+                                      const Buffers& buffers, const GradBuffers& gradients,
+                                      const Launch& launch) const {
+  run_backward(backward_kernel(plan.isa), plan, params, buffers, gradients, launch);
   return Status();
 }
 

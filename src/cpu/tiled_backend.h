@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 
+#include "cpu/backward/args.h"
 #include "cpu/tiled.h"
 #include "regard/backend.h"
 
@@ -21,13 +22,14 @@ struct TiledTraits {
   std::span<const TiledUnit> units;  // ascending; the first serves every machine
   std::int64_t max_strips;           // of a task: what one read of K and V serves
   bool copies;                       // scratch for copied tiles whatever the dtype
+  bool one_pass;                     // backward
   bool shares_parts;                 // of few rows over many keys among slots, in more workspace
   /// Keys of a tile: a function of head dims alone, so that no sum's order depends on anything
   /// else.
   std::int64_t (*tile_kv)(std::int64_t head_dim_qk, std::int64_t head_dim_v);
 };
 
-/// Tiled forward with online softmax; see tiled_forward.inl.
+/// Tiled forward with online softmax (tiled_forward.inl), and the backward of backward/args.h.
 class TiledBackend final : public Backend {
  public:
   TiledBackend(BackendInfo info, const TiledTraits& traits);
@@ -37,11 +39,17 @@ class TiledBackend final : public Backend {
   Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override;
   Status execute(const KernelPlan& plan, const AttentionParams& params, const Buffers& buffers,
                  const Launch& launch) const override;
+  std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env) const override;
+  Expected<KernelPlan> plan_backward(const AttentionKey& key, const Env& env) const override;
+  Status execute_backward(const KernelPlan& plan, const AttentionParams& params,
+                          const Buffers& buffers, const GradBuffers& gradients,
+                          const Launch& launch) const override;
 
  private:
   struct Shape;
   const TiledUnit& unit(Isa isa) const noexcept;
   const TiledKernel& kernel(const AttentionParams& params, Isa isa) const noexcept;
+  const BackwardKernel& backward_kernel(Isa isa) const noexcept;
   Shape shape_of(const AttentionParams& params, Isa isa, std::int32_t slots) const noexcept;
   std::int64_t max_strips(const AttentionParams& params, const Env& env) const noexcept;
   std::int32_t slots(const AttentionKey& key, const Env& env) const noexcept;

@@ -66,22 +66,6 @@ static semantics::KeyRange reach(const StripSet<Tiles>& set) {
   return semantics::visible_keys(set.s.band, strips[0].i_begin, strips[set.per_head - 1].i_end);
 }
 
-/// Keys go by blocks of 8 where only a part of a tile is visible.
-inline constexpr std::int64_t kKeyBlock = 8;
-
-/// The keys of `tile` that a strip computes: from the first that it may see to the last, in whole
-/// blocks. What it leaves out would add -0.
-template <class V>
-REGARD_KERNEL_FN Tile visible_part(const Strip<V>& strip, Tile tile) {
-  const semantics::KeyRange keys = reach(strip);
-  const std::int64_t end = tile.begin + tile.size;
-  const std::int64_t lo = semantics::clamp(keys.lo / kKeyBlock * kKeyBlock, tile.begin, end);
-  const std::int64_t hi = semantics::clamp(keys.hi, tile.begin, end);
-  const std::int64_t blocks = (hi - tile.begin + kKeyBlock - 1) / kKeyBlock;
-  const std::int64_t rounded = tile.begin + blocks * kKeyBlock;
-  return {lo, (rounded < end ? rounded : end) - lo};
-}
-
 /// Strip x meets one tile.
 template <class Tiles, int kVectors>
 static void fold_tile(const StripSet<Tiles>& set, std::int64_t x, bool partial, Tiles* tiles,

@@ -78,4 +78,20 @@ CRequest::CRequest(const AttentionRequest& from) : options_(from.options) {
   r.needs_grad = options_.needs_grad ? 1 : 0;
 }
 
+CGradients::CGradients(const GradBuffers& from) {
+  regard_gradients& g = gradients;
+  g.saved = tensors_.make(from.saved.stats);
+  g.d_out = tensors_.make(from.d_out);
+  g.delta = tensors_.make(from.delta);
+  g.d_lse = tensors_.make(from.d_lse);
+  g.d_q = tensors_.make(from.d_q);
+  g.d_k = tensors_.make(from.d_k);
+  g.d_v = tensors_.make(from.d_v);
+  g.d_bias = tensors_.make(from.d_bias);
+  g.d_sinks = tensors_.make(from.d_sinks);
+  g.rng_seed = from.saved.rng_seed;
+  g.rng_offset = from.saved.rng_offset;
+  g.saved_kind = static_cast<regard_saved_kind>(from.saved.kind);
+}
+
 }  // namespace regard::test

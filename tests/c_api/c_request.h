@@ -41,6 +41,20 @@ class CRequest {
   CTensors tensors_;
 };
 
+/// What a backward has besides its request, as a regard_gradients; without a plan.
+class CGradients {
+ public:
+  explicit CGradients(const GradBuffers& from);
+  CGradients(const CGradients&) = delete;
+  CGradients& operator=(const CGradients&) = delete;
+  regard_gradients* get() noexcept { return &gradients; }
+
+  regard_gradients gradients = regard_gradients_default();
+
+ private:
+  CTensors tensors_;
+};
+
 /// Calls f(buffer, capacity, needed) twice, as a caller does who does not know the size. The text,
 /// or the error in brackets.
 template <class F>

@@ -32,6 +32,13 @@ inline PlanHandle make_c_plan(regard_context* context, const regard_request* req
   return PlanHandle(plan);
 }
 
+/// The default policy with one backend that alone may run.
+inline regard_policy only_policy(const char* backend) {
+  regard_policy policy = regard_policy_default();
+  policy.only = backend;
+  return policy;
+}
+
 /// A causal problem [2,4,seqlen,16] as a C caller writes it; values differ by position.
 struct SmallCall {
   explicit SmallCall(std::int64_t seqlen = 8)
@@ -50,6 +57,13 @@ struct SmallCall {
     request.v = &tensors[2];
     request.out = &tensors[3];
     request.is_causal = 1;
+  }
+  /// Asks for a pair, and for what its backward needs.
+  void need_grad() {
+    saved.assign(static_cast<std::size_t>(2 * 4 * shape[2] * 2), 7.0f);
+    request.saved_stats = &saved_tensor;
+    saved_tensor.data = saved.data();
+    request.needs_grad = 1;
   }
   SmallCall(const SmallCall&) = delete;
   SmallCall& operator=(const SmallCall&) = delete;
@@ -72,8 +86,11 @@ struct SmallCall {
     return true;
   }
 
-  std::vector<float> q, k, v, out;
+  std::vector<float> q, k, v, out, saved;
   std::int64_t shape[4];
+  std::int64_t saved_shape[4] = {2, 4, shape[2], 2};
+  regard_tensor saved_tensor =
+      regard_make_tensor(nullptr, {REGARD_DTYPE_FLOAT, 32, 1}, 4, saved_shape);
   regard_tensor tensors[4] = {
       regard_make_tensor(q.data(), {REGARD_DTYPE_FLOAT, 32, 1}, 4, shape),
       regard_make_tensor(k.data(), {REGARD_DTYPE_FLOAT, 32, 1}, 4, shape),
@@ -82,10 +99,13 @@ struct SmallCall {
   regard_request request = regard_request_default();
 };
 
-/// Memory of the plan's size, 64-byte aligned, in a launch.
+/// Memory of the plan's size, 64-byte aligned, in a launch. `bytes_of` is the function that states
+/// the size.
 struct CScratch {
-  explicit CScratch(const regard_plan* plan) {
-    regard_plan_workspace_bytes(plan, &launch.workspace_bytes);
+  explicit CScratch(const regard_plan* plan,
+                    regard_status (*bytes_of)(const regard_plan*,
+                                              size_t*) = regard_plan_workspace_bytes) {
+    bytes_of(plan, &launch.workspace_bytes);
     memory.resize(launch.workspace_bytes + 64);
     const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
     launch.workspace = memory.data() + (64 - address % 64) % 64;

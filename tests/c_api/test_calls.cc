@@ -65,8 +65,7 @@ TEST(CAttention, RefusesInTheWordsOfTheCxxCall) {
 TEST(CAttention, APolicyChoosesTheBackend) {
   const ContextHandle context = make_c_context();
   SmallCall call;
-  regard_policy policy = regard_policy_default();
-  policy.only = "math";
+  regard_policy policy = only_policy("math");
   const PlanHandle math = make_c_plan(context.get(), &call.request, &policy);
   ASSERT_NE(math, nullptr) << regard_last_error();
   EXPECT_STREQ(regard_plan_backend(math.get()), "math");
@@ -149,8 +148,7 @@ TEST(CExecute, APlanMadeOfACaseFits) {
 TEST(CExecutor, OfALaunchAndOfAContext) {
   const ContextHandle context = make_c_context();
   SmallCall own(kManyRows), launched(kManyRows), injected(kManyRows);
-  regard_policy policy = regard_policy_default();
-  policy.only = "math";
+  regard_policy policy = only_policy("math");
   ASSERT_EQ(regard_attention(context.get(), &own.request, &policy, nullptr), REGARD_STATUS_OK);
 
   CountingCallback first, second;
@@ -198,8 +196,7 @@ TEST(CPlan, OutlivesItsContextAndItsExecutor) {
   PlanHandle plan;
   {
     const ContextHandle context = make_c_context();
-    regard_policy policy = regard_policy_default();
-    policy.only = "math";
+    regard_policy policy = only_policy("math");
     const regard_executor executor = callback.executor();
     ASSERT_EQ(regard_context_set_executor(context.get(), &executor), REGARD_STATUS_OK);
     plan = make_c_plan(context.get(), &call.request, &policy);
@@ -213,8 +210,7 @@ TEST(CPlan, OutlivesItsContextAndItsExecutor) {
 TEST(CContext, KeepsAPolicyAndTheDefaultOneStays) {
   const ContextHandle context = make_c_context();
   SmallCall call;
-  regard_policy policy = regard_policy_default();
-  policy.only = "math";
+  regard_policy policy = only_policy("math");
   ASSERT_EQ(regard_context_set_policy(context.get(), &policy), REGARD_STATUS_OK);
   EXPECT_STREQ(regard_plan_backend(make_c_plan(context.get(), &call.request).get()), "math");
   ASSERT_EQ(regard_context_set_policy(context.get(), nullptr), REGARD_STATUS_OK);

@@ -20,6 +20,7 @@ TEST(CErrors, EveryNullIsNamed) {
   regard_plan* plan = made.get();
   char text[16];
   std::size_t bytes = 0;
+  const regard_gradients g = regard_gradients_default();
   const regard_state no_out{nullptr, &call.tensors[0]};
   const regard_state no_lse{&call.tensors[0], nullptr};
 
@@ -48,12 +49,25 @@ TEST(CErrors, EveryNullIsNamed) {
   expect(regard_plan_create_case(c, "sq1 d1", nullptr, nullptr), "[regard_plan_create_case] plan");
   expect(regard_plan_workspace_bytes(nullptr, &bytes), "[regard_plan_workspace_bytes] plan");
   expect(regard_plan_workspace_bytes(made.get(), nullptr), "[regard_plan_workspace_bytes] bytes");
+  expect(regard_plan_backward_workspace_bytes(nullptr, &bytes),
+         "[regard_plan_backward_workspace_bytes] plan");
+  expect(regard_plan_backward_workspace_bytes(made.get(), nullptr),
+         "[regard_plan_backward_workspace_bytes] bytes");
   expect(regard_plan_text(nullptr, text, 16, nullptr), "[regard_plan_text] plan");
   expect(regard_plan_explain(nullptr, text, 16, nullptr), "[regard_plan_explain] plan");
   expect(regard_execute(nullptr, r, nullptr), "[regard_execute] plan");
   expect(regard_execute(made.get(), nullptr, nullptr), "[regard_execute] request");
   expect(regard_attention(nullptr, r, nullptr, nullptr), "[regard_attention] context");
   expect(regard_attention(c, nullptr, nullptr, nullptr), "[regard_attention] request");
+  expect(regard_execute_backward(nullptr, r, &g, nullptr), "[regard_execute_backward] plan");
+  expect(regard_execute_backward(made.get(), nullptr, &g, nullptr),
+         "[regard_execute_backward] request");
+  expect(regard_execute_backward(made.get(), r, nullptr, nullptr),
+         "[regard_execute_backward] gradients");
+  expect(regard_attention_backward(nullptr, r, &g, nullptr), "[regard_attention_backward] context");
+  expect(regard_attention_backward(c, nullptr, &g, nullptr), "[regard_attention_backward] request");
+  expect(regard_attention_backward(c, r, nullptr, nullptr),
+         "[regard_attention_backward] gradients");
   expect(regard_merge_states(nullptr, 1, &call.tensors[3], nullptr),
          "[regard_merge_states] states");
   expect(regard_merge_states(&no_out, 1, &call.tensors[3], nullptr),
@@ -170,8 +184,7 @@ TEST(CErrors, ExecutorsNeedAFunction) {
 TEST(CErrors, WhatAnExecutorThrowsIsAFailure) {
   const ContextHandle context = make_c_context();
   SmallCall call(256);  // enough work for an executor
-  regard_policy policy = regard_policy_default();
-  policy.only = "math";
+  regard_policy policy = only_policy("math");
   regard_launch launch = regard_launch_default();
   launch.executor.run = [](void*, int32_t, regard_task, void*) {
     throw std::runtime_error("no threads");

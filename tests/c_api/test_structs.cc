@@ -43,6 +43,7 @@ static_assert(sizeof(DLTensor) == sizeof(regard_tensor) &&
 // No padding: the tail of a struct is fields, and an uninitialised byte cannot look like one.
 static_assert(sizeof(regard_request) ==
               28 * sizeof(void*) + sizeof(size_t) + 3 * sizeof(void*) + 6 * 8 + 4 * 4);
+static_assert(sizeof(regard_gradients) == sizeof(size_t) + 10 * sizeof(void*) + 2 * 8 + 2 * 4);
 static_assert(sizeof(regard_policy) == sizeof(size_t) + 8 * sizeof(void*));
 static_assert(sizeof(regard_launch) == 2 * sizeof(size_t) + 4 * sizeof(void*));
 
@@ -280,8 +281,7 @@ TEST(CStructSize, RefusesWhatNoVersionStates) {
 TEST(CStructSize, OfAnOlderPolicyAndLaunch) {
   const ContextHandle context = make_c_context();
   SmallCall call;
-  regard_policy policy = regard_policy_default();
-  policy.only = "math";
+  regard_policy policy = only_policy("math");
   policy.on_fallback = "no such word";
   policy.struct_size = offsetof(regard_policy, require);
   regard_launch launch = regard_launch_default();

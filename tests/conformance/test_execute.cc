@@ -16,6 +16,7 @@
 #include "tests/support/allocations.h"
 #include "tests/support/backends.h"
 #include "tests/support/executors.h"
+#include "tests/support/scratch.h"
 
 // What execute() may not do, and what its result may not depend on.
 
@@ -120,20 +121,52 @@ TEST_P(Execute, AllocatesNothing) {
     policy.only = std::vector<BackendRef>{GetParam().backend};
     const Expected<Plan> made = plan(*two, params, policy);
     if (!made) continue;  // refused: another test's matter
-    std::vector<unsigned char> memory(static_cast<std::size_t>(made->workspace_bytes()) + 64);
-    void* start = memory.data();
-    std::size_t room = memory.size();
-    std::align(64, static_cast<std::size_t>(made->workspace_bytes()), start, room);
+    test::Scratch scratch(made->workspace_bytes());
     if (n == 0) wake(two->executor());
     for (Executor* executor : {&two->executor(), static_cast<Executor*>(&serial)}) {
-      const Launch launch{executor, nullptr, {start, room}};
+      scratch.launch.executor = executor;
       const test::AllocationCounter counter;
-      const Status status = execute(*made, problem.request(), launch);
+      const Status status = execute(*made, problem.request(), scratch.launch);
       const std::uint64_t count = counter.count();
       EXPECT_TRUE(status.ok()) << status.to_string();
       EXPECT_EQ(count, 0u) << to_string(c);
     }
   }
+}
+
+// The same for the way back, in a workspace of exactly the bytes that its plan states.
+TEST_P(Execute, GoingBackAllocatesNothing) {
+  const std::unique_ptr<Context> two = context(2);
+  test::BackwardsExecutor serial;
+  Policy policy;
+  policy.only = std::vector<BackendRef>{GetParam().backend};
+  const AttentionParams usual = parse_case("b2 hq4 sq257 d64 f32 saved grad").value().params;
+  if (!explain(*two, usual, policy).ok()) GTEST_SKIP() << "no backward yet";
+  int went_back = 0;
+  for (std::uint64_t n = 0; n < 60; ++n) {
+    Case c = conformance::random_grad_case(78, n);
+    if (n == 0) c = parse_case("b2 hq4 sq257 d64 f32 causal saved grad").value();  // wakes threads
+    Problem problem = conformance::make_problem(c);
+    const AttentionGradRequest& request = problem.request();
+    const Expected<Plan> made = plan(*two, describe(request).value(), policy);
+    if (!made) continue;  // refused: another test's matter
+    const test::Scratch forward(made->workspace_bytes());
+    ASSERT_TRUE(execute(*made, request, forward.launch).ok()) << to_string(c);
+    problem.begin_backward();
+    test::Scratch scratch(made->backward_workspace_bytes());
+    if (n == 0) wake(two->executor());
+    for (Executor* executor : {&two->executor(), static_cast<Executor*>(&serial)}) {
+      scratch.launch.executor = executor;
+      const test::AllocationCounter counter;
+      const Status status = execute_backward(*made, request, request, scratch.launch);
+      const std::uint64_t count = counter.count();
+      EXPECT_TRUE(status.ok()) << status.to_string();
+      EXPECT_EQ(count, 0u) << to_string(c);
+      EXPECT_TRUE(scratch.intact()) << to_string(c);
+    }
+    ++went_back;
+  }
+  EXPECT_GT(went_back, 20);
 }
 
 TEST(AllocationCounter, CountsEveryWayToAllocate) {

@@ -71,6 +71,50 @@ const Wrong kWrong[] = {
 INSTANTIATE_TEST_SUITE_P(SmallSuite, WrongBackends, testing::ValuesIn(kWrong),
                          [](const auto& param) { return param.param.name; });
 
+// A backend that offers a backward is held to the gradient cases too.
+TEST(SmallSuite, ARightBackwardIsAccepted) {
+  EXPECT_EQ(refusal_of(std::make_shared<OracleBackend>(test::oracle_grad_info())), "");
+}
+
+TEST(SmallSuite, WithoutABackwardItsFaultsAreNobodys) {
+  EXPECT_EQ(refusal_of(std::make_shared<OracleBackend>(test::oracle_info(), Fault::kDeltaDropped)),
+            "");
+}
+
+class WrongBackwards : public testing::TestWithParam<Wrong> {};
+
+TEST_P(WrongBackwards, AreRefusedWithTheFailingCase) {
+  const std::string text =
+      refusal_of(std::make_shared<OracleBackend>(test::oracle_grad_info(), GetParam().fault));
+  EXPECT_NE(text.find(GetParam().word), std::string::npos) << text;
+  EXPECT_NE(text.find("grad"), std::string::npos) << text;
+  EXPECT_NE(text.find("regard check \"b"), std::string::npos) << text;
+}
+
+const Wrong kWrongBackwards[] = {
+    {"delta", Fault::kDeltaDropped, "d_q"},
+    {"scale", Fault::kKeyGradNotScaled, "d_k"},
+    {"group", Fault::kGroupNotSummed, "hkv2"},
+    {"dropout", Fault::kGradDropoutNotScaled, "dropout="},
+    {"softcap", Fault::kSoftcapSlopeMissing, "softcap="},
+    {"bias", Fault::kBiasGradNotReduced, "bias="},
+    {"lse", Fault::kLseGradIgnored, "d_"},
+};
+INSTANTIATE_TEST_SUITE_P(SmallSuite, WrongBackwards, testing::ValuesIn(kWrongBackwards),
+                         [](const auto& param) { return param.param.name; });
+
+TEST(SmallSuite, NarrowBackwardClaimsAreTested) {
+  BackendInfo narrow = test::oracle_grad_info();
+  narrow.backward.features = {Feature::kCausal};
+  EXPECT_EQ(refusal_of(std::make_shared<OracleBackend>(narrow)), "");
+  const std::string text =
+      refusal_of(std::make_shared<OracleBackend>(narrow, Fault::kKeyGradNotScaled));
+  EXPECT_NE(text.find("d_k"), std::string::npos) << text;
+  narrow.backward.dtypes.clear();
+  EXPECT_NE(refusal_of(std::make_shared<OracleBackend>(narrow)).find("gradient cases"),
+            std::string::npos);
+}
+
 // A narrow record is no excuse: cases bend to what is claimed.
 TEST(SmallSuite, NarrowClaimsAreTested) {
   BackendInfo narrow = test::oracle_info();

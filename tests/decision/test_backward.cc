@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mock_backend.h"
+#include "tests/support/scratch.h"
 
 // Selection and planning of a forward with its backward, and what a backward call is held to.
 
@@ -23,15 +24,19 @@ bool refuses(const Selection& selection, const BackendRef& ref, RefusalCode code
 // ---- selection by direction
 
 TEST(Pair, ABackendWithoutBackwardIsRefusedForBothDirections) {
+  BackendInfo info = generous_info("mock");
+  info.backward.offered = false;
   Context context(described_env());
-  EXPECT_EQ(explain(context, case_params("sq8 d8 f32")).chosen, kFlash);
-  const Selection selection = explain(context, case_params("sq8 d8 f32 grad"));
-  EXPECT_EQ(selection.chosen, kMath);
-  for (const BackendRef& ref : {kFlash, kEfficient}) {
-    EXPECT_TRUE(refuses(selection, ref, RefusalCode::kDirection)) << to_string(selection);
-    EXPECT_EQ(selection.find(ref)->backward_workspace_bytes, -1);
+  add_backend(context, "mock", std::make_shared<MockBackend>(info));
+  const Policy policy = prefer({custom("mock")});
+  EXPECT_EQ(explain(context, case_params("sq8 d8 f32"), policy).chosen, custom("mock"));
+  const Selection selection = explain(context, case_params("sq8 d8 f32 grad"), policy);
+  EXPECT_EQ(selection.chosen, kFlash);
+  EXPECT_TRUE(refuses(selection, custom("mock"), RefusalCode::kDirection)) << to_string(selection);
+  EXPECT_EQ(selection.find(custom("mock"))->backward_workspace_bytes, -1);
+  for (const BackendRef& ref : {kFlash, kEfficient, kMath}) {
+    EXPECT_GT(selection.find(ref)->backward_workspace_bytes, 0);
   }
-  EXPECT_GT(selection.find(kMath)->backward_workspace_bytes, 0);
   EXPECT_NE(to_string(selection).find("workspace  backward  error"), std::string::npos);
 }
 
@@ -47,8 +52,8 @@ TEST(Pair, BackwardHasClaimsOfItsOwn) {
   };
   EXPECT_EQ(chosen("sq8 d128 f32 softcap=2"), custom("mock"));
   EXPECT_EQ(chosen("sq8 d64 f32 grad"), custom("mock"));
-  EXPECT_EQ(chosen("sq8 d64 f32 grad softcap=2"), kMath);
-  EXPECT_EQ(chosen("sq8 d128 f32 grad"), kMath);
+  EXPECT_EQ(chosen("sq8 d64 f32 grad softcap=2"), kFlash);
+  EXPECT_EQ(chosen("sq8 d128 f32 grad"), kFlash);
   // What the forward writes is not the backward's to claim.
   EXPECT_EQ(chosen("sq8 d64 f32 grad lse saved"), custom("mock"));
 }
@@ -86,7 +91,7 @@ TEST(Pair, ABackwardRefusedAtPlanTimeIsLearned) {
   add_backend(context, "mock", mock);
   const Policy policy = prefer({custom("mock")});
   const Plan made = plan(context, case_params("sq8 d8 f32 grad"), policy).value();
-  EXPECT_EQ(made.backend(), kMath);
+  EXPECT_EQ(made.backend(), kFlash);
   EXPECT_TRUE(refuses(made.selection(), custom("mock"), RefusalCode::kLearned));
 }
 
@@ -195,17 +200,8 @@ struct GradCall {
 Plan pair_for(Context& context, const AttentionRequest& request, const Policy& policy = {}) {
   AttentionRequest forward = request;
   forward.options.needs_grad = true;
-  return plan(context, describe(forward).value(), policy).value();
+  return plan_for(context, forward, policy);
 }
-
-struct Scratch {
-  explicit Scratch(std::int64_t bytes) : memory(static_cast<std::size_t>(bytes) + 64) {
-    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-    launch.workspace = {memory.data() + (64 - address % 64) % 64, static_cast<std::size_t>(bytes)};
-  }
-  std::vector<char> memory;
-  Launch launch;
-};
 
 TEST(Backward, OneCallPlansLeasesAndComputes) {
   Context context(described_env());

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "mock_backend.h"
+#include "tests/support/scratch.h"
 
 namespace regard::test {
 namespace {
@@ -33,20 +34,6 @@ struct SmallCall {
   }
   std::vector<float> data, out, lse;
   AttentionRequest request;
-};
-
-Plan plan_for(Context& context, const AttentionRequest& request, const Policy& policy = {}) {
-  return plan(context, describe(request).value(), policy).value();
-}
-
-// 64-byte aligned memory of exactly the plan's size.
-struct Scratch {
-  explicit Scratch(std::int64_t bytes) : memory(static_cast<std::size_t>(bytes) + 64) {
-    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-    launch.workspace = {memory.data() + (64 - address % 64) % 64, static_cast<std::size_t>(bytes)};
-  }
-  std::vector<char> memory;
-  Launch launch;
 };
 
 TEST(Execute, AcceptsAnyExtentsUpToThePlans) {

@@ -239,6 +239,16 @@ class Reports(unittest.TestCase):
         self.assertEqual(lines[-1], "1 of 2 bars met")
         self.assertNotIn(text, bars.missing([row]))
 
+    def test_bars_of_the_backward(self):
+        text = "b1 hq8 sq2048 d64 bf16 grad"
+        row = row_of(text, {"torch": 0.4, "torch_math": 0.1, "regard": 0.7})
+        for name, error in (("torch", 9e-3), ("torch_math", 2e-3), ("regard", 3e-3)):
+            results.judge(parse_case(text), row["entries"][name], error)
+        share, speed, exact = bars.verdicts([row])
+        self.assertEqual([v.met for v in (share, speed, exact)], [False, True, False])
+        self.assertAlmostEqual(exact.measured, 1.5)
+        self.assertEqual(len(bars.missing([row])), len(bars.BACKWARD) - 1)
+
     def test_bars_of_decode(self):
         text = grids.texts(grids.DECODE_BHSD)[0]
         least = parse_case(text).kv_bytes / 20e9

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "conformance/memory.h"
+#include "tests/support/scratch.h"
 
 namespace regard::test {
 namespace {
@@ -57,7 +57,7 @@ std::unique_ptr<Context> make_context(Isa isa, int concurrency) {
 Plan plan_forced(Context& context, const AttentionRequest& request, const Forced& forced) {
   Policy policy;
   policy.only = std::vector<BackendRef>{forced.backend};
-  Plan made = plan(context, describe(request).value(), policy).value();
+  Plan made = plan_for(context, request, policy);
   if (made.backend() != forced.backend || made.kernel().isa != forced.isa) {
     throw std::logic_error("forced " + name_of(forced) + ", planned " + made.to_string());
   }
@@ -67,11 +67,10 @@ Plan plan_forced(Context& context, const AttentionRequest& request, const Forced
 void run_forced(Context& context, const AttentionRequest& request, const Forced& forced,
                 Executor* executor, unsigned char pattern) {
   const Plan made = plan_forced(context, request, forced);
-  conformance::Block workspace(static_cast<std::size_t>(made.workspace_bytes()), 6,
-                               conformance::Guard::kCanaries);
-  workspace.fill(pattern);
-  check(execute(made, request, {executor, nullptr, {workspace.data(), workspace.size()}}));
-  if (!workspace.intact()) throw std::logic_error("bytes outside of the workspace were written");
+  Scratch scratch(made.workspace_bytes(), pattern);
+  scratch.launch.executor = executor;
+  check(execute(made, request, scratch.launch));
+  if (!scratch.intact()) throw std::logic_error("bytes outside of the workspace were written");
 }
 
 std::string check_unit(const conformance::Report& report, const Forced& forced) {

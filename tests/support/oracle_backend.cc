@@ -1,8 +1,10 @@
 #include "tests/support/oracle_backend.h"
 
+#include <cmath>
 #include <cstddef>
 
 #include "conformance/problem.h"
+#include "oracle/gradients.h"
 #include "oracle/number.h"
 
 namespace regard::test {
@@ -27,6 +29,19 @@ AttentionOptions options_of(const AttentionParams& p) {
   options.dropout_p = p.dropout_p;
   options.scores_kind = p.scores_kind;
   return options;
+}
+
+/// Row maxima and sums: e^(lse - maximum).
+void write_stats(const TensorView& view, const oracle::Truth& truth) {
+  if (!view.present()) return;
+  std::size_t n = 0;
+  conformance::for_each_element(view, [&](const auto& at, unsigned char* element) {
+    const std::size_t row = n++ / 2;
+    const auto lse = static_cast<double>(truth.lse[row]);
+    const double max = std::isinf(lse) && lse < 0 ? lse : truth.rows[row].row_max;
+    const double sum = std::isinf(max) ? (max > 0 ? 1.0 : 0.0) : std::exp(lse - max);
+    oracle::encode(at[3] == 0 ? max : sum, element, view.dtype);
+  });
 }
 
 }  // namespace
@@ -59,7 +74,32 @@ Status OracleBackend::execute(const KernelPlan&, const AttentionParams& params,
   write(buffers.out, truth->out);
   write(buffers.lse, truth->lse);
   write(buffers.scores_out, truth->scores);
+  write_stats(buffers.saved_stats, *truth);
   return {};
+}
+
+Status OracleBackend::execute_backward(const KernelPlan&, const AttentionParams& params,
+                                       const Buffers& buffers, const GradBuffers& gradients,
+                                       const Launch&) const {
+  AttentionGradRequest request;
+  static_cast<Buffers&>(request) = buffers;
+  static_cast<GradBuffers&>(request) = gradients;
+  request.options = options_of(params);
+  const Expected<oracle::GradTruth> truth = oracle::compute_gradients(request, fault_);
+  if (!truth) return truth.status();
+  write(gradients.d_q, truth->d_q.exact);
+  write(gradients.d_k, truth->d_k.exact);
+  write(gradients.d_v, truth->d_v.exact);
+  write(gradients.d_bias, truth->d_bias.exact);
+  write(gradients.d_sinks, truth->d_sinks.exact);
+  return {};
+}
+
+BackendInfo oracle_grad_info() {
+  BackendInfo info = oracle_info();
+  info.forward.features.set(Feature::kSavedStats);
+  info.backward = info.forward;
+  return info;
 }
 
 BackendInfo oracle_info() {

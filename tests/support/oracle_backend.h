@@ -24,6 +24,15 @@ class OracleBackend : public Backend {
   Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override;
   Status execute(const KernelPlan& plan, const AttentionParams& params, const Buffers& buffers,
                  const Launch& launch) const override;
+  std::int64_t backward_workspace_bytes(const AttentionKey&, const Env&) const override {
+    return 64;
+  }
+  Expected<KernelPlan> plan_backward(const AttentionKey& key, const Env& env) const override {
+    return plan(key, env);
+  }
+  Status execute_backward(const KernelPlan& plan, const AttentionParams& params,
+                          const Buffers& buffers, const GradBuffers& gradients,
+                          const Launch& launch) const override;
 
   /// Where set: a further rule of supports(); false refuses with `own_refusal` (or, where its limit
   /// is empty, without a reason).
@@ -41,6 +50,9 @@ class OracleBackend : public Backend {
 
 /// Claims of every float dtype and of everything that the oracle knows, under the name "mock".
 BackendInfo oracle_info();
+
+/// The same with saved_stats and a backward of the same claims.
+BackendInfo oracle_grad_info();
 
 /// Accepts anything: for putting wrong backends into a Context.
 class NoSuite final : public ConformanceSuite {

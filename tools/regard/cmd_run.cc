@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "conformance/compare_gradients.h"
+#include "oracle/gradients.h"
 #include "oracle/oracle.h"
 #include "regard/context.h"
 #include "tools/regard/commands.h"
@@ -14,6 +16,7 @@
 #include "tools/regard/interrupt.h"
 #include "tools/regard/options.h"
 #include "tools/regard/output.h"
+#include "tools/regard/run_gradients.h"
 #include "tools/regard/run_input.h"
 #include "tools/regard/run_report.h"
 #include "tools/regard/safetensors.h"
@@ -32,6 +35,7 @@ struct RunFileOptions {
   bool all_backends = false;
   bool no_check = false;
   bool profile = false;
+  bool grad = false;
 };
 
 /// The verb, step by step. Each step returns an exit code; 0 goes on.
@@ -74,9 +78,15 @@ class RunVerb {
     // Before the file: a bad variable is reported whatever the file holds.
     if (const Status status = env_status(read_env()); !status) return output_.fail(status);
     Expected<RunInput> input =
-        load_input(options_.file, fmt::format("{}", fmt::join(options_.words, " ")));
+        load_input(options_.file, fmt::format("{}", fmt::join(options_.words, " ")), options_.grad);
     if (!input) return output_.fail(input.status());
     input_.emplace(*std::move(input));
+    if (options_.grad) {
+      Expected<UpstreamGradients> upstream = load_upstream(*input_);
+      if (!upstream) return output_.fail(upstream.status());
+      upstream_ = *std::move(upstream);
+      output_.document()["d_out"] = upstream_.from_file ? "file" : "made";
+    }
     Expected<Env> env = env_of(options_.common, input_->c, /*must_run=*/true);
     if (!env) return output_.fail(env.status());
     context_ = std::make_unique<Context>(*std::move(env));
@@ -107,6 +117,11 @@ class RunVerb {
     Expected<oracle::Truth> truth = oracle::compute(input_->with(*outputs));
     if (!truth) return output_.fail(truth.status());
     truth_.emplace(*std::move(truth));
+    if (!options_.grad) return kExitOk;
+    Expected<oracle::GradTruth> gradients =
+        oracle::compute_gradients(grad_request(*input_, upstream_, *outputs, {}));
+    if (!gradients) return output_.fail(gradients.status());
+    gradients_.emplace(*std::move(gradients));
     return kExitOk;
   }
 
@@ -116,31 +131,52 @@ class RunVerb {
       std::int64_t done = 0;
     };
     Timing timing{repeat_, nullptr, nullptr};
-    const std::int64_t runs = timing.most_runs() * (options_.profile ? 2 : 1);
-    Ticker ticker{{output_, "timed runs", static_cast<std::int64_t>(chosen_.size()) * runs}};
+    const int rounds = 1 + (options_.profile ? 1 : 0) + (options_.grad ? 1 : 0);
+    Ticker ticker{{output_, "timed runs",
+                   static_cast<std::int64_t>(chosen_.size()) * timing.most_runs() * rounds}};
     timing.user = &ticker;
     timing.after_each = [](void* user) {
       auto* t = static_cast<Ticker*>(user);
       t->bar.update(++t->done);
     };
     for (const BackendRef& backend : chosen_) {
-      Expected<BackendRun> run = run_on_backend(*context_, *input_, backend, policy_, timing);
-      if (!run) return output_.fail(run.status());
-      if (run->interrupted) return output_.fail_interrupted();
-      Checked checked{*std::move(run), {}, {}, {}};
-      if (truth_) {
-        checked.comparison = conformance::compare(input_->with(checked.run.outputs), *truth_);
-      }
-      checked.padding = check_padding(*input_, checked.run.outputs);
-      if (options_.profile) {
-        Expected<Profile> profile =
-            profile_on_backend(*context_, *input_, checked.run, policy_, timing);
-        if (!profile) return output_.fail(profile.status());
-        if (profile->interrupted) return output_.fail_interrupted();
-        checked.profile = *std::move(profile);
-      }
-      results_.push_back(std::move(checked));
+      if (const int code = run_one(backend, timing); code != kExitOk) return code;
     }
+    return kExitOk;
+  }
+
+  int run_one(const BackendRef& backend, const Timing& timing) {
+    Expected<BackendRun> run = run_on_backend(*context_, *input_, backend, policy_, timing);
+    if (!run) return output_.fail(run.status());
+    if (run->interrupted) return output_.fail_interrupted();
+    Checked checked;
+    checked.run = *std::move(run);
+    if (truth_) {
+      checked.comparison = conformance::compare(input_->with(checked.run.outputs), *truth_);
+    }
+    checked.padding = check_padding(*input_, checked.run.outputs);
+    if (options_.profile) {
+      Expected<Profile> profile =
+          profile_on_backend(*context_, *input_, checked.run, policy_, timing);
+      if (!profile) return output_.fail(profile.status());
+      if (profile->interrupted) return output_.fail_interrupted();
+      checked.profile = *std::move(profile);
+    }
+    if (options_.grad) {
+      if (const int code = back_one(checked, timing); code != kExitOk) return code;
+    }
+    results_.push_back(std::move(checked));
+    return kExitOk;
+  }
+
+  int back_one(Checked& checked, const Timing& timing) {
+    Expected<GradRun> back = go_back(*context_, *input_, upstream_, checked.run, policy_, timing);
+    if (!back) return output_.fail(back.status());
+    if (back->interrupted) return output_.fail_interrupted();
+    checked.back = *std::move(back);
+    if (!gradients_) return kExitOk;
+    checked.gradients = conformance::compare_gradients(
+        grad_request(*input_, upstream_, checked.run.outputs, checked.back->outputs), *gradients_);
     return kExitOk;
   }
 
@@ -156,12 +192,22 @@ class RunVerb {
     if (options_.output.empty()) return kExitOk;
     const Checked& first = results_.front();
     const RunOutputs& outputs = first.run.outputs;
-    std::vector<safetensors::TensorToWrite> tensors = {
-        {"out", outputs.out.dtype, outputs.out.shape, outputs.out.bytes.data()},
-        {"lse", outputs.lse.dtype, outputs.lse.shape, outputs.lse.bytes.data()}};
-    if (!outputs.scores.shape.empty()) {
-      tensors.push_back(
-          {"scores_out", outputs.scores.dtype, outputs.scores.shape, outputs.scores.bytes.data()});
+    std::vector<safetensors::TensorToWrite> tensors;
+    const auto add = [&](const char* name, const OwnedTensor& tensor) {
+      if (tensor.shape.empty()) return;
+      tensors.push_back({name, tensor.dtype, tensor.shape, tensor.bytes.data()});
+    };
+    add("out", outputs.out);
+    add("lse", outputs.lse);
+    add("saved_stats", outputs.saved);
+    add("scores_out", outputs.scores);
+    if (first.back) {
+      const GradOutputs& g = first.back->outputs;
+      add("d_q", g.d_q);
+      add("d_k", g.d_k);
+      add("d_v", g.d_v);
+      add("d_bias", g.d_bias);
+      add("d_sinks", g.d_sinks);
     }
     const safetensors::Metadata metadata = {{"regard.backend", to_string(first.run.backend)},
                                             {"regard.case", to_string(input_->c)},
@@ -178,7 +224,8 @@ class RunVerb {
         return output_.fail(kExitFailed, "output_failed", outcome.message);
     }
     output_.document()["output"] = printable(options_.output);
-    output_.print(fmt::format("wrote     {} (out and lse of {})\n", printable(options_.output),
+    output_.print(fmt::format("wrote     {} ({} of {})\n", printable(options_.output),
+                              first.back ? "out, lse and gradients" : "out and lse",
                               to_string(first.run.backend)));
     return kExitOk;
   }
@@ -191,6 +238,8 @@ class RunVerb {
   std::unique_ptr<Context> context_;
   std::vector<BackendRef> chosen_;  // the selected one first
   std::optional<oracle::Truth> truth_;
+  UpstreamGradients upstream_;  // with --grad
+  std::optional<oracle::GradTruth> gradients_;
   std::vector<Checked> results_;
 };
 
@@ -204,7 +253,8 @@ Command add_run(CLI::App& app) {
                    "A safetensors file with q, k, v and, optionally, masks, lengths, ...")
       ->required();
   verb->add_flag("--all-backends", options->all_backends, "Every usable backend, not the best one");
-  verb->add_option("-o,--output", options->output, "Write out and lse to this safetensors file");
+  verb->add_option("-o,--output", options->output,
+                   "Write out, lse and gradients to this safetensors file");
   verb->add_option("--option", options->words,
                    "Words of a case, over those of the file's regard.options: 'causal diag=br'")
       ->allow_extra_args(false);
@@ -212,6 +262,9 @@ Command add_run(CLI::App& app) {
                    "Timed runs of each backend (default: up to 7 in about 2 s)");
   verb->add_flag("--profile", options->profile,
                  "Calls as often again, through the whole chain, and shows where their time goes");
+  verb->add_flag(
+      "--grad", options->grad,
+      "Goes back too: gradients, their error and time, from the file's d_out or a made one");
   verb->add_flag("--no-check", options->no_check, "Leave out the comparison with the oracle");
   add_common_flags(*verb, options->common);
   return {verb, [options] {

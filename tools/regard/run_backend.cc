@@ -59,6 +59,22 @@ bool Timing::is_enough(std::int64_t runs, double seconds) const {
   return repeat == 0 && runs > 0 && seconds > kEnoughSeconds;
 }
 
+Expected<TimedRuns> time_runs(const Timing& timing, const std::function<Status()>& call) {
+  TimedRuns runs;
+  if (Status status = call(); !status) return status;
+  const double begin = now_seconds();
+  for (std::int64_t i = 0; i < timing.most_runs(); ++i) {
+    runs.interrupted = interrupted();
+    if (runs.interrupted) return runs;
+    const double start = now_seconds();
+    if (timing.is_enough(i, start - begin)) break;
+    if (Status status = call(); !status) return status;
+    runs.seconds.push_back(now_seconds() - start);
+    if (timing.after_each != nullptr) timing.after_each(timing.user);
+  }
+  return runs;
+}
+
 Policy narrowed_to(const Policy& policy, const BackendRef& backend) {
   Policy narrowed = policy;
   narrowed.only = std::vector<BackendRef>{backend};
@@ -85,18 +101,10 @@ Expected<BackendRun> run_on_backend(Context& context, const RunInput& input,
   Launch launch;
   launch.executor = &context.executor();
   launch.workspace = {workspace->data(), static_cast<std::size_t>(workspace->size())};
-  if (Status status = execute(*made, request, launch); !status) return status;
-
-  const double begin = now_seconds();
-  for (std::int64_t i = 0; i < timing.most_runs(); ++i) {
-    run.interrupted = interrupted();
-    if (run.interrupted) return run;
-    const double start = now_seconds();
-    if (timing.is_enough(i, start - begin)) break;
-    if (Status status = execute(*made, request, launch); !status) return status;
-    run.seconds.push_back(now_seconds() - start);
-    if (timing.after_each != nullptr) timing.after_each(timing.user);
-  }
+  Expected<TimedRuns> timed = time_runs(timing, [&] { return execute(*made, request, launch); });
+  if (!timed) return timed.status();
+  run.seconds = std::move(timed->seconds);
+  run.interrupted = timed->interrupted;
   return run;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,15 @@ struct Timing {
   std::int64_t most_runs() const;
   bool is_enough(std::int64_t runs, double seconds) const;
 };
+
+/// Seconds of each timed run.
+struct TimedRuns {
+  std::vector<double> seconds;
+  bool interrupted = false;
+};
+
+/// Calls `call` once to warm up and then timed.
+Expected<TimedRuns> time_runs(const Timing& timing, const std::function<Status()>& call);
 
 /// `policy` with `backend` as the only one.
 Policy narrowed_to(const Policy& policy, const BackendRef& backend);

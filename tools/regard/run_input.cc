@@ -169,6 +169,12 @@ Expected<RunOutputs> RunInput::make_outputs() const {
   Expected<OwnedTensor> lse = OwnedTensor::make(stats, {q.shape[0], q.shape[1], q.shape[2]}, "lse");
   if (!lse) return lse.status();
   outputs.lse = *std::move(lse);
+  if (grad) {
+    Expected<OwnedTensor> saved =
+        OwnedTensor::make(stats, {q.shape[0], q.shape[1], q.shape[2], 2}, "saved_stats");
+    if (!saved) return saved.status();
+    outputs.saved = *std::move(saved);
+  }
   if (c.params.scores_kind == ScoresKind::kNone) return outputs;
   Expected<OwnedTensor> scores = OwnedTensor::make(
       stats, {q.shape[0], q.shape[1], q.shape[2], request.k.shape[2]}, "scores_out");
@@ -182,24 +188,26 @@ AttentionRequest RunInput::with(const RunOutputs& outputs) const {
   const TensorView view = outputs.out.view();
   out.out = bshd ? exchange_heads_and_rows(view) : view;
   out.lse = outputs.lse.view();
+  if (!outputs.saved.shape.empty()) out.saved_stats = outputs.saved.view();
   if (!outputs.scores.shape.empty()) out.scores_out = outputs.scores.view();
   return out;
 }
 
-Expected<RunInput> load_input(const std::string& path, const std::string& words) {
+Expected<RunInput> load_input(const std::string& path, const std::string& words, bool grad) {
   Expected<safetensors::MappedFile> file = safetensors::MappedFile::open(path);
   if (!file) return file.status();
   const safetensors::Metadata& metadata = file->contents().metadata;
   const auto found = metadata.find("regard.options");
   const std::string options = found == metadata.end() ? std::string() : found->second;
 
-  RunInput input{*std::move(file), {}, {}, is_bshd(options + " " + words)};
+  RunInput input{*std::move(file), {}, {}, is_bshd(options + " " + words), grad};
   if (Status status = bind_tensors(input); !status) return status;
   input.c.params.dtype_out = input.request.q.dtype;
   Expected<AttentionParams> params = params_of_tensors(input);
   if (!params) return params.status();
   Case base;
   base.params = *params;
+  base.params.features.set(Feature::kNeedsGrad, grad);
 
   Expected<Case> stated = apply_words(base, options, "the file's regard.options");
   if (!stated) return stated.status();
@@ -214,6 +222,9 @@ Expected<RunInput> load_input(const std::string& path, const std::string& words)
   Expected<AttentionParams> whole = describe(input.with(*outputs));
   if (!whole) return whole.status();
   if (Status status = check_words(input.c, *whole); !status) return status;
+  if (grad && !whole->features.has(Feature::kNeedsGrad)) {
+    return invalid("an option takes grad back, which --grad asks for");
+  }
   input.c.params = *whole;
   return input;
 }

@@ -10,6 +10,10 @@
 namespace regard::cli {
 namespace {
 
+std::string gflops_text(double flops, double seconds) {
+  return seconds > 0.0 ? fmt::format("{:.2f}", flops / seconds * 1e-9) : "-";
+}
+
 std::vector<std::string> cells_of(const Checked& checked, double flops) {
   const BackendRun& run = checked.run;
   const double seconds = run.median_seconds();
@@ -22,26 +26,81 @@ std::vector<std::string> cells_of(const Checked& checked, double flops) {
     cells.insert(cells.end(), {"-", "-", "not checked"});
   }
   cells.push_back(seconds_text(seconds));
-  cells.push_back(seconds > 0.0 ? fmt::format("{:.2f}", flops / seconds * 1e-9) : "-");
+  cells.push_back(gflops_text(flops, seconds));
   cells.push_back(bytes_text(run.workspace_bytes));
   return cells;
 }
 
+// How far gradient `name` is from the truth: error and share of the bar.
+std::string grad_cell(const Checked& checked, const OwnedTensor& gradient,
+                      const std::string& name) {
+  if (gradient.shape.empty() || !checked.gradients) return "-";
+  for (const conformance::GradPart& part : checked.gradients->parts) {
+    if (part.name == name) return fmt::format("{:.2e}, {:.0f} %", part.error, 100.0 * part.margin);
+  }
+  return "-";  // one before it is outside
+}
+
+void show_gradients(Output& output, const RunInput& input, const std::vector<Checked>& results) {
+  if (!results.front().back) return;
+  Table table({"backward", "kernel", "d_q", "d_k", "d_v", "d_bias", "d_sinks", "within bar", "time",
+               "GFLOP/s", "workspace"});
+  const double flops = backward_flop_count(input);
+  for (const Checked& checked : results) {
+    const GradRun& back = *checked.back;
+    const GradOutputs& g = back.outputs;
+    const bool wrong = checked.gradients && !checked.gradients->ok;
+    const Colour verdict = !checked.gradients ? Colour::kWarning
+                           : wrong            ? Colour::kBad
+                                              : Colour::kGood;
+    table.add({to_string(checked.run.backend), back.kernel.kernel, grad_cell(checked, g.d_q, "d_q"),
+               grad_cell(checked, g.d_k, "d_k"), grad_cell(checked, g.d_v, "d_v"),
+               grad_cell(checked, g.d_bias, "d_bias"), grad_cell(checked, g.d_sinks, "d_sinks"),
+               !checked.gradients ? "not checked"
+               : wrong            ? "NO"
+                                  : "yes",
+               seconds_text(back.median_seconds()), gflops_text(flops, back.median_seconds()),
+               bytes_text(back.workspace_bytes)},
+              {Colour::kStrong, Colour::kPlain, Colour::kPlain, Colour::kPlain, Colour::kPlain,
+               Colour::kPlain, Colour::kPlain, verdict});
+  }
+  output.print(table.text(output));
+}
+
+// A kernel, what it took and how fast it was.
+Json json_of(const KernelPlan& kernel, const std::vector<double>& seconds, double median,
+             double flops) {
+  return {{"kernel", kernel.kernel},
+          {"isa", to_string(kernel.isa)},
+          {"slots", kernel.slots},
+          {"workspace_bytes", kernel.workspace_bytes},
+          {"seconds", median},
+          {"runs", seconds.size()},
+          {"gflops", median > 0.0 ? Json(flops / median * 1e-9) : Json(nullptr)},
+          {"within_bar", nullptr}};
+}
+
+Json json_of_backward(const Checked& checked, const RunInput& input) {
+  const GradRun& back = *checked.back;
+  Json json = json_of(back.kernel, back.seconds, back.median_seconds(), backward_flop_count(input));
+  if (!checked.gradients) return json;
+  json["within_bar"] = checked.gradients->ok;
+  json["gradients"] = Json::array();
+  for (const conformance::GradPart& part : checked.gradients->parts) {
+    json["gradients"].push_back(
+        {{"name", part.name}, {"error", part.error}, {"share_of_bar", part.margin}});
+  }
+  if (!checked.gradients->ok) json["first_outside"] = checked.gradients->text;
+  return json;
+}
+
 Json json_of(const Checked& checked, const RunInput& input, double flops) {
   const BackendRun& run = checked.run;
-  const double seconds = run.median_seconds();
-  Json json = {{"backend", to_string(run.backend)},
-               {"ok", checked.ok()},
-               {"kernel", run.kernel.kernel},
-               {"isa", to_string(run.kernel.isa)},
-               {"slots", run.kernel.slots},
-               {"workspace_bytes", run.workspace_bytes},
-               {"seconds", seconds},
-               {"runs", run.seconds.size()},
-               {"gflops", seconds > 0.0 ? Json(flops / seconds * 1e-9) : Json(nullptr)},
-               {"padding_rows", checked.padding.rows},
-               {"padding_exactly_zero", checked.padding.wrong == 0},
-               {"within_bar", nullptr}};
+  Json json = {{"backend", to_string(run.backend)}, {"ok", checked.ok()}};
+  json.update(json_of(run.kernel, run.seconds, run.median_seconds(), flops));
+  json["padding_rows"] = checked.padding.rows;
+  json["padding_exactly_zero"] = checked.padding.wrong == 0;
+  if (checked.back) json["backward"] = json_of_backward(checked, input);
   if (checked.profile) json["profile"] = json_of(*checked.profile, input);
   if (!checked.comparison) return json;
   const conformance::Comparison& c = *checked.comparison;
@@ -101,13 +160,18 @@ bool show_results(Output& output, const RunInput& input, const std::vector<Check
   output.document()["results"] = std::move(list);
   output.print(table.text(output));
   show_padding(output, input, results);
+  show_gradients(output, input, results);
   show_agreement(output, results);
   for (const Checked& checked : results) {
     if (checked.profile) print_profile(output, *checked.profile, checked.run, input);
   }
   for (const Checked& checked : results) {
-    if (!checked.comparison || checked.comparison->ok) continue;
-    output.warn(fmt::format("{}: {}", to_string(checked.run.backend), checked.comparison->text));
+    if (checked.comparison && !checked.comparison->ok) {
+      output.warn(fmt::format("{}: {}", to_string(checked.run.backend), checked.comparison->text));
+    }
+    if (checked.gradients && !checked.gradients->ok) {
+      output.warn(fmt::format("{}: {}", to_string(checked.run.backend), checked.gradients->text));
+    }
   }
   return ok;
 }

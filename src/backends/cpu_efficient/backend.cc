@@ -39,6 +39,8 @@ BackendInfo make_info() {
                          {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 1e-5},
                          {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
                          {Dtype::kF16, Dtype::kF16, Dtype::kF32, 2e-5}};
+  info.backward = info.forward;  // gradients have the types of q, k and v, whatever out's
+  info.backward.dtypes = cpu::backward_dtypes();
   return info;
 }
 
@@ -46,7 +48,7 @@ BackendInfo make_info() {
 
 const Backend& backend() {
   static const cpu::TiledBackend instance(make_info(),
-                                          {"efficient", kUnits, 4, false, false, tile_kv});
+                                          {"efficient", kUnits, 4, false, false, false, tile_kv});
   return instance;
 }
 

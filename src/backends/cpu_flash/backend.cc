@@ -42,13 +42,16 @@ BackendInfo make_info() {
                          {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 4e-3},
                          {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
                          {Dtype::kF16, Dtype::kF16, Dtype::kF32, 2e-5}};
+  info.backward = info.forward;  // gradients have the types of q, k and v, whatever out's
+  info.backward.dtypes = cpu::backward_dtypes();
   return info;
 }
 
 }  // namespace
 
 const Backend& backend() {
-  static const cpu::TiledBackend instance(make_info(), {"flash", kUnits, 8, true, true, tile_kv});
+  static const cpu::TiledBackend instance(make_info(),
+                                          {"flash", kUnits, 8, true, true, true, tile_kv});
   return instance;
 }
 

@@ -4,10 +4,10 @@
 
 #include "backends/math/kernel.h"
 #include "base/checked.h"
+#include "cpu/backward/run.h"
 #include "cpu/claims.h"
 #include "cpu/kernel_isa.h"
 #include "cpu/make_problem.h"
-#include "cpu/run_backward.h"
 #include "cpu/run_tasks.h"
 #include "cpu/scratch.h"
 
@@ -26,6 +26,11 @@ const Kernel& kernel_of(const AttentionParams& p, Isa isa) noexcept {
 #endif
   static_cast<void>(isa);
   return f64 ? kScalarF64 : kScalarF32;
+}
+
+const cpu::BackwardKernel& backward_kernel_of(const AttentionParams& p, Isa isa) noexcept {
+  const cpu::BackwardKernels& kernels = cpu::backward_kernels(isa);
+  return p.dtype_q == Dtype::kF64 ? kernels.f64 : kernels.f32;
 }
 
 /// Fills the offsets of args; returns a slot's bytes.
@@ -61,12 +66,8 @@ BackendInfo make_info() {
                          {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
                          {Dtype::kF16, Dtype::kF16, Dtype::kF32, 2e-5}};
   info.backward = info.forward;  // gradients have the types of q, k and v, whatever out's
-  info.backward.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 3e-6},
-                          {Dtype::kF64, Dtype::kF64, Dtype::kF64, 6e-15},
-                          {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 4e-3},
-                          {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 4e-3},
-                          {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
-                          {Dtype::kF16, Dtype::kF16, Dtype::kF32, 5e-4}};
+  info.backward.dtypes = cpu::backward_dtypes();
+  info.backward.dtypes.push_back({Dtype::kF64, Dtype::kF64, Dtype::kF64, 6e-15});
   return info;
 }
 
@@ -109,13 +110,12 @@ class MathBackend final : public Backend {
   }
 
   std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env) const override {
-    const Kernel& kernel = kernel_of(key.params(), cpu::kernel_isa(env.isa));
-    return cpu::backward_workspace_bytes(key, env, kernel.backward);
+    return cpu::backward_workspace_bytes(key, env, backward_kernel_of(key.params(), env.isa));
   }
 
   Expected<KernelPlan> plan_backward(const AttentionKey& key, const Env& env) const override {
     const Isa isa = cpu::kernel_isa(env.isa);
-    KernelPlan plan = cpu::plan_backward(key, env, kernel_of(key.params(), isa).backward);
+    KernelPlan plan = cpu::plan_backward(key, env, backward_kernel_of(key.params(), isa));
     plan.isa = isa;
     plan.kernel =
         std::string("math_backward_") + to_string(isa) + "_" + to_string(key.params().dtype_q);
@@ -125,8 +125,8 @@ class MathBackend final : public Backend {
   Status execute_backward(const KernelPlan& plan, const AttentionParams& params,
                           const Buffers& buffers, const GradBuffers& gradients,
                           const Launch& launch) const override {
-    const Kernel& kernel = kernel_of(params, plan.isa);
-    cpu::run_backward(kernel.backward, plan, params, buffers, gradients, launch);
+    const cpu::BackwardKernel& kernel = backward_kernel_of(params, plan.isa);
+    cpu::run_backward(kernel, plan, params, buffers, gradients, launch);
     return Status();
   }
 

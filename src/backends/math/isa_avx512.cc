@@ -1,5 +1,4 @@
 #include "backends/math/forward.inl"
-#include "cpu/backward.inl"
 #include "cpu/simd_avx512.h"
 
 namespace regard::math {
@@ -8,9 +7,7 @@ using F32 = simd_avx512::Simd<float>;
 using F64 = simd_avx512::Simd<double>;
 }  // namespace
 
-const Kernel kAvx512F32 = {forward<F32>, F32::kWidth, sizeof(Strip<F32>), sizeof(float),
-                           cpu::kBackwardKernel<F32>};
-const Kernel kAvx512F64 = {forward<F64>, F64::kWidth, sizeof(Strip<F64>), sizeof(double),
-                           cpu::kBackwardKernel<F64>};
+const Kernel kAvx512F32 = {forward<F32>, F32::kWidth, sizeof(Strip<F32>), sizeof(float)};
+const Kernel kAvx512F64 = {forward<F64>, F64::kWidth, sizeof(Strip<F64>), sizeof(double)};
 
 }  // namespace regard::math

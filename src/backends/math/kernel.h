@@ -2,7 +2,6 @@
 
 #include <cstdint>
 
-#include "cpu/backward.h"
 #include "cpu/problem.h"
 
 namespace regard::math {
@@ -26,7 +25,6 @@ struct Kernel {
   std::int64_t width;         // rows of a strip
   std::int64_t strip_bytes;   // of a strip's state
   std::int64_t scalar_bytes;  // of the arithmetic
-  cpu::BackwardKernel backward;
 };
 
 extern const Kernel kScalarF32;  // f32, bf16, f16 inputs

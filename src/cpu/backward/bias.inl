@@ -1,9 +1,12 @@
 // Gradients that are sums over whole dimensions: of a bias and of sinks. Each element is one
-// task's, summed in f64 in one order, so that nothing depends on threads. Included by backward.inl.
+// task's, summed in f64 in one order, so that nothing depends on threads. Included
+// by the passes.
+
+#pragma once
 
 #include <cstdint>
 
-#include "cpu/backward_tile.inl"
+#include "cpu/backward/tile.inl"
 
 namespace regard::cpu {
 
@@ -58,6 +61,7 @@ static void add_rows_to_bias(const BackwardTask<V>& t, const BiasBlock& block, s
   const BackwardArgs& a = t.a;
   for (std::int64_t row = begin; row < end; row += V::kWidth) {
     set_grad_rows(t, row, row + V::kWidth < end ? V::kWidth : end - row);
+    set_row_stats(t);
     const Strip<V>& strip = t.strip().rows;
     TileSpan tiles =
         tiles_of(semantics::visible_keys(t.s.band, strip.i_begin, strip.i_end), a.tile_kv);
@@ -124,7 +128,7 @@ static double row_delta(const BackwardTask<V>& t, std::int64_t h, std::int64_t i
   if (g.delta.present) {
     delta = static_cast<double>(*element_at<T>(g.delta, row_index(g.delta, t.s.b, h, i)));
   } else {
-    T* const out = t.at(t.a.at_out);
+    T* const out = t.shared(t.a.at_out);
     T* const d_out = t.at(t.a.at_d_out);
     load_dense_row<V>(p.out.type, row_address(p.out, t.s.b, h, i), p.head_dim_v, out);
     load_dense_row<V>(g.d_out.type, row_address(g.d_out, t.s.b, h, i), p.head_dim_v, d_out);

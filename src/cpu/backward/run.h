@@ -2,14 +2,20 @@
 
 #include <cstdint>
 
-#include "cpu/backward.h"
+#include "cpu/backward/kernels.h"
 #include "regard/backend.h"
+#include "regard/env.h"
 
-// What a backend plans and runs of the backward in backward.h.
+// What a backend plans and runs of the backward in args.h.
 
 namespace regard::cpu {
 
-/// Bytes of all slots; a function of head dims, group size, dtype and slots alone; saturating.
+/// The best kernels for a machine of `isa`.
+const BackwardKernels& backward_kernels(Isa isa) noexcept;
+
+/// Bytes of all slots, and in one pass of as many heads' sums as are under way; saturating.
+/// Two passes: a function of head dims, group size, dtype and slots alone. One pass: linear in the
+/// lengths.
 std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env,
                                       const BackwardKernel& kernel) noexcept;
 

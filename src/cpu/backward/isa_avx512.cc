@@ -1,0 +1,14 @@
+#include "cpu/backward/kernels.h"
+#include "cpu/backward/one_pass.inl"
+#include "cpu/backward/two_pass.inl"
+#include "cpu/simd_avx512.h"
+
+namespace regard::cpu {
+namespace {
+using F32 = simd_avx512::Simd<float>;
+using F64 = simd_avx512::Simd<double>;
+}  // namespace
+
+const BackwardKernels kAvx512Backward = {kTwoPass<F32>, kTwoPass<F64>, kOnePass<F32>};
+
+}  // namespace regard::cpu

@@ -1,0 +1,14 @@
+#include "cpu/backward/kernels.h"
+#include "cpu/backward/one_pass.inl"
+#include "cpu/backward/two_pass.inl"
+#include "cpu/simd_scalar.h"
+
+namespace regard::cpu {
+namespace {
+using F32 = simd_scalar::Simd<float>;
+using F64 = simd_scalar::Simd<double>;
+}  // namespace
+
+const BackwardKernels kScalarBackward = {kTwoPass<F32>, kTwoPass<F64>, kOnePass<F32>};
+
+}  // namespace regard::cpu

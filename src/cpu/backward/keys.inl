@@ -1,0 +1,222 @@
+// d_k and d_v: what the keys of a tile get from strips of rows, with lanes along head_dim. Included
+// by the passes.
+
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/backward/tile.inl"
+
+// Rows of head_dim elements lie in chunks of columns, at most kVectors vectors wide and as even as
+// can be: (3, 3, 2) of 64 floats, where (3, 3, 1, 1) would take a fifth longer. A chunk is dense:
+// [rows][its columns].
+
+namespace regard::cpu {
+
+/// head_dim in whole vectors.
+template <class V>
+REGARD_KERNEL_FN std::int64_t columns_of(std::int64_t dim) {
+  return (dim + V::kLanes - 1) / V::kLanes * V::kLanes;
+}
+
+/// Calls f(Count<vectors>, first column) for every chunk.
+template <class V, class F>
+REGARD_KERNEL_FN void for_chunks(std::int64_t dim, F f) {
+  const std::int64_t vectors = columns_of<V>(dim) / V::kLanes;
+  const std::int64_t chunks = (vectors + V::kVectors - 1) / V::kVectors;
+  std::int64_t begin = 0;
+  for (std::int64_t c = 0; c < chunks; ++c) {
+    const int size = static_cast<int>(vectors / chunks + (c < vectors % chunks ? 1 : 0));
+    with_vectors<V::kVectors>(
+        size, [&](auto count) __attribute__((always_inline)) { f(count, begin); });
+    begin += size * V::kLanes;
+  }
+}
+
+/// The strip's rows of `view` in chunks of [W][columns], 0 past `dim`. False where an element is
+/// NaN or infinite.
+template <class V>
+static bool pack_rows(const View& view, const Strip<V>& strip, std::int64_t dim,
+                      typename V::Scalar* packed) {
+  for_chunks<V>(
+      dim, [&](auto vectors, std::int64_t begin) __attribute__((always_inline)) {
+        constexpr std::int64_t kColumns = decltype(vectors)::value * V::kLanes;
+        const std::int64_t size = begin + kColumns < dim ? kColumns : dim - begin;
+        auto* to = packed + begin * V::kWidth;
+        for (int w = 0; w < strip.rows; ++w, to += kColumns) {
+          const char* row = row_address(view, strip.b, strip.head[w], strip.query[w]);
+          load_dense_row<V>(view.type, row + begin * element_bytes(view.type), size, to);
+          for (std::int64_t x = size; x < kColumns; ++x) to[x] = 0;
+        }
+      });
+  bool finite = true;
+  for_chunks<V>(
+      dim, [&](auto vectors, std::int64_t begin) __attribute__((always_inline)) {
+        const std::int64_t count = strip.rows * decltype(vectors)::value * V::kLanes;
+        finite = finite && all_finite<V>({packed + begin * V::kWidth, count, 1}, 1, count);
+      });
+  return finite;
+}
+
+/// The rows' q and d_out for add_to_keys.
+template <class V>
+static void pack_grad_rows(const BackwardTask<V>& t) {
+  const GradProblem& g = t.a.grad;
+  GradStrip<V>& strip = t.strip();
+  strip.q_is_finite =
+      pack_rows<V>(g.problem.q, strip.rows, g.problem.head_dim_qk, t.at(t.a.at_q_rows));
+  strip.d_out_is_finite =
+      pack_rows<V>(g.d_out, strip.rows, g.problem.head_dim_v, t.at(t.a.at_d_out_rows));
+}
+
+/// Strips [begin, end) of a group that see some of a tile, or that are hidden from it.
+template <class V>
+struct StripGroup {
+  BackwardTask<V> first;
+  std::int64_t begin;
+  std::int64_t end;
+
+  BackwardTask<V> strip(std::int64_t x) const {
+    return {first.a, first.s, first.head_kv, first.scratch, x};
+  }
+};
+
+/// One of the sums over rows: weights [tile_kv][W] and packed rows, where they are in a strip's
+/// scratch, and the sums of all of `keys`.
+template <class T>
+struct KeySums {
+  std::int64_t at_weights;
+  std::int64_t at_rows;
+  T* sums;            // [keys][columns], in chunks
+  std::int64_t keys;  // of a chunk
+  std::int64_t key;   // the tile's first
+};
+
+/// sums of kRows keys, from key j of the tile on, in a chunk of columns.
+template <class V, int kRows, int kVectors, bool kSelect>
+REGARD_KERNEL_FN void add_key_rows(const StripGroup<V>& group,
+                                   const KeySums<typename V::Scalar>& to, std::int64_t j,
+                                   std::int64_t column) {
+  using Term = HiddenTerm<V, true>;
+  constexpr int kColumns = kVectors * V::kLanes;
+  typename V::Vec sum[kRows][kVectors] = {};
+  for (std::int64_t x = group.begin; x < group.end; ++x) {
+    const BackwardTask<V> t = group.strip(x);
+    multiply<V, Term, kRows, kVectors, kSelect, kColumns>(
+        {t.at(to.at_weights) + j * V::kWidth, V::kWidth, 1}, t.at(to.at_rows) + column * V::kWidth,
+        t.strip().rows.rows, sum);
+  }
+  auto* const out = to.sums + column * to.keys + (to.key + j) * kColumns;
+  REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
+    REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
+      auto* const at = out + i * kColumns + v * V::kLanes;
+      V::store(at, V::load(at) + sum[i][v]);
+    }
+  }
+}
+
+/// sums += weights * rows, for the first `size` keys of the tile.
+template <class V, bool kSelect>
+static void add_to_keys(const StripGroup<V>& group, const KeySums<typename V::Scalar>& to,
+                        std::int64_t size, std::int64_t dim) {
+  for_chunks<V>(
+      dim, [&](auto vectors, std::int64_t begin) __attribute__((always_inline)) {
+        constexpr int kVectors = decltype(vectors)::value;
+        std::int64_t j = 0;
+        for (; j + kBlockRows<V, kVectors> <= size; j += kBlockRows<V, kVectors>) {
+          add_key_rows<V, kBlockRows<V, kVectors>, kVectors, kSelect>(group, to, j, begin);
+        }
+        for (; j < size; ++j) add_key_rows<V, 1, kVectors, kSelect>(group, to, j, begin);
+      });
+}
+
+template <class V>
+REGARD_KERNEL_FN void add_to_keys(const StripGroup<V>& group, const KeySums<typename V::Scalar>& to,
+                                  std::int64_t size, std::int64_t dim, bool finite) {
+  if (finite) {
+    add_to_keys<V, false>(group, to, size, dim);
+  } else {
+    add_to_keys<V, true>(group, to, size, dim);
+  }
+}
+
+/// Adds what the group's rows give to d_k and d_v of the first `size` keys of a tile; probabilities
+/// are dropped on the way.
+template <class V>
+static void add_group_to_keys(const StripGroup<V>& group, Tile tile, KeySums<typename V::Scalar> k,
+                              KeySums<typename V::Scalar> v) {
+  const BackwardArgs& a = group.first.a;
+  const Problem& p = a.grad.problem;
+  bool q_is_finite = true, d_out_is_finite = true;
+  for (std::int64_t x = group.begin; x < group.end; ++x) {
+    const BackwardTask<V> t = group.strip(x);
+    q_is_finite = q_is_finite && t.strip().q_is_finite;
+    d_out_is_finite = d_out_is_finite && t.strip().d_out_is_finite;
+    if (p.dropout.threshold == 0 || !a.grad.d_v.present) continue;
+    drop_probs<V>(p, t.s, t.strip().rows, tile, t.at(a.at_probs));
+  }
+  if (a.grad.d_v.present) add_to_keys<V>(group, v, tile.size, p.head_dim_v, d_out_is_finite);
+  if (a.grad.d_k.present) add_to_keys<V>(group, k, tile.size, p.head_dim_qk, q_is_finite);
+}
+
+/// Clears rows [begin, begin + size) of sums [keys][columns].
+template <class V>
+static void clear_key_sums(typename V::Scalar* sums, std::int64_t keys, std::int64_t begin,
+                           std::int64_t size, std::int64_t dim) {
+  for_chunks<V>(
+      dim, [&](auto vectors, std::int64_t column) __attribute__((always_inline)) {
+        constexpr int kColumns = decltype(vectors)::value * V::kLanes;
+        auto* const at = sums + column * keys + begin * kColumns;
+        __builtin_memset(at, 0, static_cast<std::size_t>(size * kColumns) * sizeof(*at));
+      });
+}
+
+/// Rows of `keys` of a gradient of K or V: their sums times scale, zeros past the sequence's
+/// length.
+template <class V>
+static void write_key_rows(const BackwardTask<V>& t, const View& view, semantics::KeyRange keys,
+                           const KeySums<typename V::Scalar>& from, std::int64_t dim,
+                           typename V::Scalar scale) {
+  const std::int64_t bytes = element_bytes(view.type);
+  for (std::int64_t j = keys.lo; j < keys.hi; ++j) {
+    char* const row = row_address(view, t.s.b, t.head_kv, j);
+    const bool is_padding = j >= t.s.band.len_kv;
+    for_chunks<V>(
+        dim, [&](auto vectors, std::int64_t column) __attribute__((always_inline)) {
+          constexpr int kColumns = decltype(vectors)::value * V::kLanes;
+          const auto* const sum =
+              from.sums + column * from.keys + (from.key + j - keys.lo) * kColumns;
+          for (int x = 0; x < kColumns && column + x < dim; x += V::kLanes) {
+            const auto value =
+                is_padding ? V::set(typename V::Scalar(0)) : V::load(sum + x) * V::set(scale);
+            char* const to = row + (column + x) * bytes;
+            if (column + x + V::kLanes <= dim) {
+              store_vector<V>(view.type, to, value);
+            } else {
+              typename V::Scalar tail[V::kLanes];
+              V::store(tail, value);
+              store_row(view.type, to, tail, 1, dim - column - x);
+            }
+          }
+        });
+  }
+}
+
+/// The same of d_k and d_v, where they are wanted.
+template <class V>
+static void write_key_gradients(const BackwardTask<V>& t, semantics::KeyRange keys,
+                                const KeySums<typename V::Scalar>& k,
+                                const KeySums<typename V::Scalar>& v) {
+  using T = typename V::Scalar;
+  const GradProblem& g = t.a.grad;
+  const Problem& p = g.problem;
+  if (g.d_k.present) {
+    const T scale = static_cast<T>(p.softmax_scale);
+    write_key_rows<V>(t, g.d_k, keys, k, p.head_dim_qk, scale);
+  }
+  if (g.d_v.present) {
+    write_key_rows<V>(t, g.d_v, keys, v, p.head_dim_v, keep_scale<T>(p));
+  }
+}
+
+}  // namespace regard::cpu

@@ -1,0 +1,233 @@
+// The backward in one pass; see args.h. Included by isa_<isa>.cc.
+
+#include <cstdint>
+
+#include "cpu/backward/bias.inl"
+#include "cpu/backward/keys.inl"
+
+namespace regard::cpu {
+
+/// One kv head of one sequence, and the memory of its sums.
+template <class V>
+struct GradHead {
+  using T = typename V::Scalar;
+  static constexpr std::int64_t kBlockStrips = block_strips(V::kWidth);
+
+  const BackwardArgs& a;
+  Sequence s;
+  std::int64_t head_kv;
+  char* sums;
+  char* scratch;
+
+  const Problem& problem() const { return a.grad.problem; }
+  std::int64_t rows() const { return s.len_q * problem().group_size; }
+  std::int64_t keys() const { return s.band.len_kv; }
+  BackwardTask<V> strip(std::int64_t x) const { return {a, s, head_kv, scratch, x}; }
+
+  /// What the strip whose first row is `row` keeps: maximum, 1 / sum, delta.
+  T* row_stats(std::int64_t row) const {
+    return reinterpret_cast<T*>(sums + a.at_row_stats) + 3 * row;
+  }
+  T* sum_q(std::int64_t row) const {
+    return reinterpret_cast<T*>(sums + a.at_sum_q) + row * padded_head_dim(problem().head_dim_qk);
+  }
+  std::int64_t key_rows() const { return tiles_in(problem().seqlen_kv, a.tile_kv) * a.tile_kv; }
+  KeySums<T> sums_k(std::int64_t key) const {
+    return {a.at_d_scores, a.at_q_rows, reinterpret_cast<T*>(sums + a.at_sum_k), key_rows(), key};
+  }
+  KeySums<T> sums_v(std::int64_t key) const {
+    return {a.at_probs, a.at_d_out_rows, reinterpret_cast<T*>(sums + a.at_sum_v), key_rows(), key};
+  }
+};
+
+template <class V>
+static GradHead<V> grad_head(const BackwardArgs& a, std::int64_t index, char* sums, char* scratch) {
+  const Problem& p = a.grad.problem;
+  return {a, sequence_of(p, index / p.num_heads_kv), index % p.num_heads_kv, sums, scratch};
+}
+
+/// Calls f(first row, rows) for the strips of block `block` within the sequence.
+template <class V, class F>
+REGARD_KERNEL_FN void for_strips(const GradHead<V>& head, std::int64_t block, F f) {
+  const std::int64_t rows = head.rows();
+  std::int64_t row = block * GradHead<V>::kBlockStrips * V::kWidth;
+  for (std::int64_t x = 0; x < GradHead<V>::kBlockStrips && row < rows; ++x, row += V::kWidth) {
+    f(row, row + V::kWidth < rows ? V::kWidth : rows - row);
+  }
+}
+
+/// The keys of a block, of `keys` in all.
+REGARD_KERNEL_FN semantics::KeyRange block_keys(std::int64_t block, std::int64_t keys) {
+  const std::int64_t end = (block + 1) * kBlockKeys;
+  return {semantics::clamp(block * kBlockKeys, 0, keys), semantics::clamp(end, 0, keys)};
+}
+
+/// Clears the sums of a block of rows and of one of keys; what is known of the rows.
+template <class V>
+static void begin_block(const GradHead<V>& head, std::int64_t block) {
+  using T = typename V::Scalar;
+  const Problem& p = head.problem();
+  const BackwardTask<V> t = head.strip(0);
+  for_strips(
+      head, block, [&](std::int64_t row, std::int64_t count) __attribute__((always_inline)) {
+        set_grad_rows(t, row, count);
+        set_row_stats(t);
+        T* const stats = head.row_stats(row);
+        const GradStrip<V>& g = t.strip();
+        __builtin_memcpy(stats, g.max, sizeof(g.max));
+        __builtin_memcpy(stats + V::kWidth, g.inverse_sum, sizeof(g.inverse_sum));
+        __builtin_memcpy(stats + 2 * V::kWidth, g.delta, sizeof(g.delta));
+        const std::int64_t size = padded_head_dim(p.head_dim_qk) * V::kWidth;
+        __builtin_memset(head.sum_q(row), 0, static_cast<std::size_t>(size) * sizeof(T));
+      });
+  const semantics::KeyRange keys = block_keys(block, head.key_rows());
+  clear_key_sums<V>(head.sums_k(0).sums, head.key_rows(), keys.lo, keys.hi - keys.lo,
+                    p.head_dim_qk);
+  clear_key_sums<V>(head.sums_v(0).sums, head.key_rows(), keys.lo, keys.hi - keys.lo, p.head_dim_v);
+}
+
+/// Strips [0, strips) of the scratch, which hold rows from `row` on, meet a tile of keys.
+template <class V>
+static void meet_tile(const GradHead<V>& head, std::int64_t row, std::int64_t strips, Tile tile) {
+  const BackwardArgs& a = head.a;
+  const Problem& p = head.problem();
+  const GradTile<V> loaded = load_grad_tile(head.strip(0), tile);
+  const bool finite = all_finite<V>(loaded.keys, tile.size, p.head_dim_qk);
+  StripGroup<V> group{head.strip(0), strips, 0};
+  for (std::int64_t x = 0; x < strips; ++x) {
+    const BackwardTask<V> t = head.strip(x);
+    const Strip<V>& strip = t.strip().rows;
+    if (class_of(a, head.s, strip.i_begin, strip.i_end, tile) == semantics::TileClass::kEmpty) {
+      hide_keys<V>(strip, 0, tile.size, t.at(a.at_probs));
+      hide_keys<V>(strip, 0, tile.size, t.at(a.at_d_scores));
+      continue;
+    }
+    if (group.begin == strips) group.begin = x;
+    group.end = x + 1;
+    const SeenKeys seen = recompute_tile(t, loaded);
+    if (p.softcap > 0.0) differentiate_softcap(t, seen);
+    if (!a.grad.d_q.present) continue;
+    add_to_queries(t, loaded, seen, finite, head.sum_q(row + x * V::kWidth));
+  }
+  if (group.end > 0) {
+    add_group_to_keys(group, tile, head.sums_k(tile.begin), head.sums_v(tile.begin));
+  }
+}
+
+/// Rows [begin, end), a group of strips at most, meet `keys`.
+template <class V>
+static void meet_keys(const GradHead<V>& head, std::int64_t begin, std::int64_t end,
+                      semantics::KeyRange keys) {
+  using T = typename V::Scalar;
+  const BackwardArgs& a = head.a;
+  const std::int64_t group_size = head.problem().group_size;
+  const semantics::KeyRange seen =
+      semantics::visible_keys(head.s.band, begin / group_size, (end - 1) / group_size + 1);
+  const TileSpan span = tiles_of(
+      {seen.lo > keys.lo ? seen.lo : keys.lo, seen.hi < keys.hi ? seen.hi : keys.hi}, a.tile_kv);
+  if (span.begin == span.end) return;
+  std::int64_t strips = 0;
+  for (std::int64_t row = begin; row < end; row += V::kWidth, ++strips) {
+    const BackwardTask<V> t = head.strip(strips);
+    set_grad_rows(t, row, row + V::kWidth < end ? V::kWidth : end - row);
+    const T* const stats = head.row_stats(row);
+    GradStrip<V>& g = t.strip();
+    __builtin_memcpy(g.max, stats, sizeof(g.max));
+    __builtin_memcpy(g.inverse_sum, stats + V::kWidth, sizeof(g.inverse_sum));
+    __builtin_memcpy(g.delta, stats + 2 * V::kWidth, sizeof(g.delta));
+    pack_grad_rows(t);
+  }
+  for (std::int64_t index = span.begin; index < span.end; ++index) {
+    meet_tile(head, begin, strips, tile_at(index, a.tile_kv, head.keys()));
+  }
+}
+
+/// Block `row_block` of rows meets block `key_block` of keys.
+template <class V>
+static void meet_block(const GradHead<V>& head, std::int64_t row_block, std::int64_t key_block) {
+  const std::int64_t size = GradHead<V>::kBlockStrips * V::kWidth, all = head.rows();
+  const std::int64_t end = (row_block + 1) * size < all ? (row_block + 1) * size : all;
+  const semantics::KeyRange keys = block_keys(key_block, head.keys());
+  if (semantics::is_empty(keys)) return;
+  const std::int64_t step = head.a.strips * V::kWidth;
+  for (std::int64_t row = row_block * size; row < end; row += step) {
+    meet_keys(head, row, row + step < end ? row + step : end, keys);
+  }
+}
+
+/// Writes the gradients of a block of rows and of one of keys.
+template <class V>
+static void end_block(const GradHead<V>& head, std::int64_t block) {
+  const BackwardArgs& a = head.a;
+  const Problem& p = head.problem();
+  const BackwardTask<V> t = head.strip(0);
+  if (a.grad.d_q.present) {
+    for_strips(
+        head, block, [&](std::int64_t row, std::int64_t count) __attribute__((always_inline)) {
+          set_rows<V>(p, head.s, head.head_kv, row, count, &t.strip().rows);
+          write_d_queries(t, head.sum_q(row));
+        });
+    const std::int64_t size = GradHead<V>::kBlockStrips * V::kWidth;
+    const std::int64_t all = p.seqlen_q * p.group_size;
+    const TaskRows rows{head.s.b, head.head_kv, semantics::clamp(block * size, 0, all),
+                        semantics::clamp((block + 1) * size, 0, all)};
+    clear_padding(a.grad, rows, padding_begin(p, head.s, rows));
+  }
+  const semantics::KeyRange keys = block_keys(block, p.seqlen_kv);
+  write_key_gradients(t, keys, head.sums_k(keys.lo), head.sums_v(keys.lo));
+}
+
+/// A whole head: every sum gets its blocks in the phases' order, but a block of keys meets one
+/// block of rows after another while its sums are in the cache.
+template <class V>
+static void backward_head(const void* opaque, std::int64_t task, char* scratch) {
+  const BackwardArgs& a = *static_cast<const BackwardArgs*>(opaque);
+  const std::int64_t slot = (scratch - a.scratch) / a.scratch_bytes;
+  const GradHead<V> head = grad_head<V>(a, task, a.heads + slot * a.head_bytes, scratch);
+  const std::int64_t blocks = count_blocks(head.rows(), head.keys(), V::kWidth);
+  for (std::int64_t x = 0; x < a.blocks; ++x) begin_block(head, x);
+  for (std::int64_t c = blocks - 1; c >= 0; --c) {
+    for (std::int64_t r = c; r < blocks; ++r) meet_block(head, r, c);
+  }
+  for (std::int64_t c = blocks - 1; c >= 0; --c) {
+    for (std::int64_t r = 0; r < c; ++r) meet_block(head, r, c);
+  }
+  for (std::int64_t x = 0; x < a.blocks; ++x) end_block(head, x);
+}
+
+/// Of heads whose blocks the slots share: a task is a block of one of them.
+template <class V>
+static GradHead<V> shared_head(const BackwardArgs& a, std::int64_t task, char* scratch) {
+  const std::int64_t index = task / a.blocks;
+  return grad_head<V>(a, a.first_head + index, a.heads + index * a.head_bytes, scratch);
+}
+
+template <class V>
+static void backward_begin(const void* opaque, std::int64_t task, char* scratch) {
+  const BackwardArgs& a = *static_cast<const BackwardArgs*>(opaque);
+  begin_block(shared_head<V>(a, task, scratch), task % a.blocks);
+}
+
+template <class V>
+static void backward_meet(const void* opaque, std::int64_t task, char* scratch) {
+  const BackwardArgs& a = *static_cast<const BackwardArgs*>(opaque);
+  const GradHead<V> head = shared_head<V>(a, task, scratch);
+  const std::int64_t blocks = count_blocks(head.rows(), head.keys(), V::kWidth);
+  const std::int64_t key_block = task % a.blocks;
+  if (a.phase >= blocks || key_block >= blocks) return;
+  meet_block(head, (key_block + a.phase) % blocks, key_block);
+}
+
+template <class V>
+static void backward_end(const void* opaque, std::int64_t task, char* scratch) {
+  const BackwardArgs& a = *static_cast<const BackwardArgs*>(opaque);
+  end_block(shared_head<V>(a, task, scratch), task % a.blocks);
+}
+
+template <class V>
+constexpr BackwardKernel kOnePass = {
+    nullptr,          nullptr,         backward_head<V>,     backward_begin<V>,
+    backward_meet<V>, backward_end<V>, backward_bias<V>,     backward_sinks<V>,
+    V::kWidth,        V::kLanes,       sizeof(GradStrip<V>), sizeof(typename V::Scalar)};
+
+}  // namespace regard::cpu

@@ -1,0 +1,205 @@
+#include "cpu/backward/run.h"
+
+#include <algorithm>
+
+#include "base/checked.h"
+#include "cpu/kernel_isa.h"
+#include "cpu/make_problem.h"
+#include "cpu/run_tasks.h"
+#include "cpu/scratch.h"
+
+namespace regard::cpu {
+namespace {
+
+constexpr std::int64_t kTileKv = 64;  // a constant, so that no sum's order depends on anything
+
+std::int64_t group_size(const AttentionParams& p) noexcept {
+  return p.num_heads_kv > 0 ? std::max<std::int64_t>(p.num_heads_q / p.num_heads_kv, 1) : 1;
+}
+
+std::int64_t count_heads(const AttentionParams& p) noexcept {
+  return saturating_mul(p.batch, p.num_heads_kv);
+}
+
+/// Rows that one pass takes together: their probabilities, packed rows and columns, 300 to 500 KB,
+/// stay in an L2 with a tile of K and V. A function of head dims alone: sums over rows are in
+/// groups.
+std::int64_t group_rows(const AttentionParams& p) noexcept {
+  const std::int64_t head_dim = std::max(p.head_dim_qk, p.head_dim_v);
+  return head_dim <= 128 ? 192 : head_dim <= 256 ? 96 : 48;
+}
+
+/// head_dim in whole vectors.
+std::int64_t columns(const BackwardKernel& kernel, std::int64_t head_dim) noexcept {
+  return saturating_mul(ceil_div(head_dim, kernel.lanes), kernel.lanes);
+}
+
+/// The offsets within a strip's scratch.
+void lay_out_strip(const AttentionParams& p, const BackwardKernel& kernel,
+                   BackwardArgs* args) noexcept {
+  const std::int64_t width = kernel.width, bytes = kernel.scalar_bytes;
+  ScratchLayout layout;
+  args->at_strip = layout.take(1, kernel.strip_bytes);
+  args->at_q = layout.take(saturating_mul(width, p.head_dim_qk), bytes);
+  args->at_d_out = layout.take(saturating_mul(width, p.head_dim_v), bytes);
+  args->at_q_rows = layout.take(saturating_mul(width, columns(kernel, p.head_dim_qk)), bytes);
+  args->at_d_out_rows = layout.take(saturating_mul(width, columns(kernel, p.head_dim_v)), bytes);
+  args->at_probs = layout.take(kTileKv * width, bytes);
+  args->at_d_scores = layout.take(kTileKv * width, bytes);
+  args->at_capped = layout.take(p.softcap > 0.0 ? kTileKv * width : 0, bytes);
+  args->strip_bytes = layout.total();
+}
+
+/// Fills args but for the problem; returns a slot's bytes, saturating.
+std::int64_t lay_out(const AttentionParams& p, const BackwardKernel& kernel,
+                     BackwardArgs* args) noexcept {
+  const std::int64_t width = kernel.width, bytes = kernel.scalar_bytes;
+  const bool one_pass = kernel.is_one_pass();
+  const bool converts = p.dtype_kv != Dtype::kF32 && p.dtype_kv != Dtype::kF64;
+  args->grid = make_grid(p, width);
+  args->tile_kv = kTileKv;
+  args->queries_per_task = std::max<std::int64_t>(width / group_size(p), 1);
+  args->copies_tiles = one_pass;
+  args->strips = one_pass ? std::max<std::int64_t>(group_rows(p) / width, 1) : 1;
+  lay_out_strip(p, kernel, args);
+  const std::int64_t copied = one_pass || converts ? kTileKv : 0;
+  const std::int64_t summed = one_pass ? 0 : kTileKv;
+  const std::int64_t sums_q = one_pass ? 0 : saturating_mul(width, padded_head_dim(p.head_dim_qk));
+  ScratchLayout layout;
+  layout.take(args->strips, args->strip_bytes);
+  args->at_keys = layout.take(saturating_mul(copied, padded_head_dim(p.head_dim_qk)), bytes);
+  args->at_values = layout.take(saturating_mul(copied, padded_head_dim(p.head_dim_v)), bytes);
+  args->at_row = layout.take(kTileKv, bytes);
+  args->at_out = layout.take(saturating_mul(width, p.head_dim_v), bytes);
+  args->at_d_q = layout.take(sums_q, bytes);
+  args->at_d_k = layout.take(saturating_mul(summed, columns(kernel, p.head_dim_qk)), bytes);
+  args->at_d_v = layout.take(saturating_mul(summed, columns(kernel, p.head_dim_v)), bytes);
+  const bool has_bias = p.features.has(Feature::kAttnBias);
+  const std::int64_t of_bias =
+      saturating_mul(args->queries_per_task, saturating_mul(group_size(p), kTileKv));
+  args->at_d_bias = layout.take(has_bias ? of_bias : 0, sizeof(double));
+  args->scratch_bytes = layout.total();
+  return layout.total();
+}
+
+/// The offsets within a head's sums.
+void lay_out_head(const AttentionParams& p, const BackwardKernel& kernel,
+                  BackwardArgs* args) noexcept {
+  const std::int64_t rows = saturating_mul(ceil_div(rows_per_head(p), kernel.width), kernel.width);
+  const std::int64_t keys = saturating_mul(ceil_div(p.seqlen_kv, kTileKv), kTileKv);
+  const std::int64_t bytes = kernel.scalar_bytes;
+  ScratchLayout layout;
+  args->at_row_stats = layout.take(saturating_mul(rows, 3), bytes);
+  args->at_sum_q = layout.take(saturating_mul(rows, padded_head_dim(p.head_dim_qk)), bytes);
+  args->at_sum_k = layout.take(saturating_mul(keys, columns(kernel, p.head_dim_qk)), bytes);
+  args->at_sum_v = layout.take(saturating_mul(keys, columns(kernel, p.head_dim_v)), bytes);
+  args->head_bytes = layout.total();
+  args->blocks = count_blocks(rows_per_head(p), p.seqlen_kv, kernel.width);
+}
+
+std::int64_t key_tasks(const AttentionParams& p) noexcept {
+  return saturating_mul(count_heads(p), ceil_div(p.seqlen_kv, kTileKv));
+}
+
+std::int32_t slots_of(const AttentionKey& key, const Env& env,
+                      const BackwardKernel& kernel) noexcept {
+  const AttentionParams& p = key.params();
+  if (!kernel.is_one_pass()) {
+    return plan_slots(env, p, std::max(count_tasks(p, kernel.width), key_tasks(p)));
+  }
+  BackwardArgs args;
+  lay_out_head(p, kernel, &args);
+  return plan_slots(env, p, saturating_mul(count_heads(p), args.blocks));
+}
+
+/// The passes of one call.
+class Passes {
+ public:
+  Passes(const BackwardArgs& args, std::int32_t slots, const Launch& launch)
+      : args_(args), slots_(slots), launch_(launch) {}
+
+  void run(BackwardFn pass, std::int64_t tasks) const {
+    run_tasks({pass, &args_, tasks, args_.scratch_bytes}, slots_, launch_);
+  }
+
+ private:
+  const BackwardArgs& args_;
+  std::int32_t slots_;
+  const Launch& launch_;
+};
+
+/// d_q, d_k and d_v in one pass: each slot takes a whole head while there are enough for all of
+/// them; the slots share the blocks of the last ones.
+void run_one_pass(const BackwardKernel& kernel, const AttentionParams& params, std::int32_t slots,
+                  const Passes& passes, BackwardArgs* args) {
+  const std::int64_t heads = count_heads(params), shared = heads % slots;
+  if (args->blocks == 0) return;
+  passes.run(kernel.head, heads - shared);
+  args->first_head = heads - shared;
+  passes.run(kernel.begin, shared * args->blocks);
+  for (args->phase = 0; args->phase < args->blocks; ++args->phase) {
+    passes.run(kernel.meet, shared * args->blocks);
+  }
+  passes.run(kernel.end, shared * args->blocks);
+}
+
+}  // namespace
+
+const BackwardKernels& backward_kernels(Isa isa) noexcept {
+#if defined(__x86_64__)
+  if (kernel_isa(isa) == Isa::kAvx512) return kAvx512Backward;
+  if (kernel_isa(isa) == Isa::kAvx2) return kAvx2Backward;
+#endif
+  static_cast<void>(isa);
+  return kScalarBackward;
+}
+
+std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env,
+                                      const BackwardKernel& kernel) noexcept {
+  BackwardArgs args;
+  const AttentionParams& params = key.params();
+  const std::int32_t slots = slots_of(key, env, kernel);
+  const std::int64_t scratch = saturating_mul(lay_out(params, kernel, &args), slots);
+  if (!kernel.is_one_pass()) return scratch;
+  lay_out_head(params, kernel, &args);
+  const std::int64_t heads = std::min<std::int64_t>(count_heads(params), slots);
+  return saturating_add(scratch, saturating_mul(heads, args.head_bytes));
+}
+
+KernelPlan plan_backward(const AttentionKey& key, const Env& env, const BackwardKernel& kernel) {
+  KernelPlan plan;
+  plan.slots = slots_of(key, env, kernel);
+  plan.tile_q = kernel.is_one_pass() ? group_rows(key.params()) : kernel.width;
+  plan.tile_kv = kTileKv;
+  plan.workspace_bytes = backward_workspace_bytes(key, env, kernel);
+  return plan;
+}
+
+void run_backward(const BackwardKernel& kernel, const KernelPlan& plan,
+                  const AttentionParams& params, const Buffers& buffers,
+                  const GradBuffers& gradients, const Launch& launch) {
+  BackwardArgs args;
+  const std::int64_t slot_bytes = lay_out(params, kernel, &args);
+  make_grad_problem(params, buffers, gradients, &args.grad);
+  const std::int32_t slots = useful_slots(params, plan.slots);
+  const Passes passes(args, slots, launch);
+  const bool wants_keys = gradients.d_k.present() || gradients.d_v.present();
+  if (kernel.is_one_pass()) {
+    lay_out_head(params, kernel, &args);
+    args.scratch = static_cast<const char*>(launch.workspace.data);
+    args.heads = static_cast<char*>(launch.workspace.data) + slot_bytes * slots;
+    if (gradients.d_q.present() || wants_keys) {
+      run_one_pass(kernel, params, slots, passes, &args);
+    }
+  } else {
+    if (gradients.d_q.present()) passes.run(kernel.d_queries, count_tasks(params, kernel.width));
+    if (wants_keys) passes.run(kernel.d_keys, key_tasks(params));
+  }
+  if (gradients.d_bias.present()) {
+    const BiasGrid grid = bias_grid(args);
+    passes.run(kernel.d_bias, grid.batches * grid.heads_kv * grid.query_blocks * grid.key_tiles);
+  }
+  if (gradients.d_sinks.present()) passes.run(kernel.d_sinks, params.num_heads_q);
+}
+
+}  // namespace regard::cpu

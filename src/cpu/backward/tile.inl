@@ -1,0 +1,363 @@
+// What every pass of the backward computes of a strip of rows and a tile of keys: probabilities and
+// the gradients of scores, again from q, k and v. Included by the passes.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/backward/args.h"
+#include "cpu/edit_scores.h"
+#include "cpu/product.h"
+#include "cpu/softmax.h"
+#include "cpu/strip.h"
+
+// What a row may not see has the probability -0 and the gradient -0: they add nothing, and their
+// bits tell the selecting products what to leave out.
+
+namespace regard::cpu {
+
+template <class V>
+REGARD_KERNEL_FN typename V::Mask is_hidden(typename V::Vec x) {
+  return V::to_bits(x) == V::to_bits(V::set(static_cast<typename V::Scalar>(-0.0)));
+}
+
+/// Terms of products with gradients; kLeft: hidden elements stand in a, else in b.
+template <class V, bool kLeft>
+struct HiddenTerm : ScalarTerm<V> {
+  using Vec = typename V::Vec;
+  REGARD_KERNEL_FN Vec add_visible(Vec sum, Vec a, Vec b) {
+    return V::select(is_hidden<V>(kLeft ? a : b), sum, V::fma(a, b, sum));
+  }
+};
+
+/// What is saved and known of a strip's rows.
+template <class V>
+struct GradStrip {
+  using T = typename V::Scalar;
+  Strip<V> rows;
+  T max[V::kWidth];          // of the row's scores, or its lse
+  T inverse_sum[V::kWidth];  // 0: the row sees nothing
+  T delta[V::kWidth];        // the sum of d_out * out, less d_lse
+  bool q_is_finite;          // of at_q_rows
+  bool d_out_is_finite;      // of at_d_out_rows
+};
+
+/// A strip of one sequence's rows of one kv head, and where a slot computes on it.
+template <class V>
+struct BackwardTask {
+  using T = typename V::Scalar;
+  const BackwardArgs& a;
+  const Sequence& s;
+  std::int64_t head_kv;
+  char* scratch;           // the slot's
+  std::int64_t index = 0;  // of the strip in its group
+
+  const Problem& problem() const { return a.grad.problem; }
+  char* own() const { return scratch + index * a.strip_bytes; }
+  GradStrip<V>& strip() const { return *reinterpret_cast<GradStrip<V>*>(own() + a.at_strip); }
+  T* at(std::int64_t offset) const { return reinterpret_cast<T*>(own() + offset); }
+  T* shared(std::int64_t offset) const { return reinterpret_cast<T*>(scratch + offset); }
+};
+
+/// A tile of K and V.
+template <class V>
+struct GradTile {
+  Tile tile;
+  ProductInput<typename V::Scalar> keys;
+  ProductInput<typename V::Scalar> values;
+};
+
+/// A tile of K or V in `buffer`, rows padded with zeros to whole blocks of the product.
+template <class V>
+static ProductInput<typename V::Scalar> copy_tile(const View& view, const BackwardTask<V>& t,
+                                                  Tile tile, std::int64_t dim,
+                                                  typename V::Scalar* buffer) {
+  const std::int64_t padded = padded_head_dim(dim);
+  for (std::int64_t j = 0; j < tile.size; ++j) {
+    auto* const row = buffer + j * padded;
+    load_dense_row<V>(view.type, row_address(view, t.s.b, t.head_kv, tile.begin + j), dim, row);
+    for (std::int64_t d = dim; d < padded; ++d) row[d] = 0;
+  }
+  return {buffer, padded, 1};
+}
+
+template <class V>
+static GradTile<V> load_grad_tile(const BackwardTask<V>& t, Tile tile) {
+  const Problem& p = t.problem();
+  auto* const keys = t.shared(t.a.at_keys);
+  auto* const values = t.shared(t.a.at_values);
+  if (t.a.copies_tiles) {
+    return {tile, copy_tile<V>(p.k, t, tile, p.head_dim_qk, keys),
+            copy_tile<V>(p.v, t, tile, p.head_dim_v, values)};
+  }
+  return {tile, load_tile<V>(p.k, t.s.b, t.head_kv, tile, p.head_dim_qk, keys),
+          load_tile<V>(p.v, t.s.b, t.head_kv, tile, p.head_dim_v, values)};
+}
+
+/// The row maximum and sum of row (b, h, i); lse is the maximum of a sum of 1.
+template <class T>
+struct SavedRow {
+  T max;
+  T sum;  // 0: the row sees nothing
+};
+
+template <class T>
+REGARD_KERNEL_FN SavedRow<T> saved_row(const GradProblem& g, std::int64_t b, std::int64_t h,
+                                       std::int64_t i) {
+  const T* const saved = element_at<T>(g.saved, row_index(g.saved, b, h, i));
+  if (!g.saved_is_lse) return {saved[0], saved[g.saved.stride[3]]};
+  return {saved[0], saved[0] == static_cast<T>(-__builtin_inf()) ? T(0) : T(1)};
+}
+
+/// view [rows of the strip][dim] as [dim][W]; unused lanes of the vectors in use are 0.
+template <class V>
+static void pack_columns(const View& view, const Strip<V>& strip, std::int64_t dim,
+                         typename V::Scalar* columns) {
+  for (int v = 0; v < strip.vectors; ++v) {
+    char* rows[V::kLanes];
+    const int count = lane_rows(view, strip, v * V::kLanes, rows);
+    load_columns<V>(view.type, rows, count, dim, columns + v * V::kLanes);
+  }
+}
+
+/// The sums of d_out * out.
+template <class V>
+static void compute_delta(const BackwardTask<V>& t) {
+  const Problem& p = t.problem();
+  GradStrip<V>& g = t.strip();
+  auto* const out_t = t.shared(t.a.at_out);
+  const auto* const d_out_t = t.at(t.a.at_d_out);
+  pack_columns<V>(p.out, g.rows, p.head_dim_v, out_t);
+  for (int v = 0; v < g.rows.vectors; ++v) {
+    typename V::Vec sum{};
+    for (std::int64_t d = 0; d < p.head_dim_v; ++d) {
+      const std::int64_t at = d * V::kWidth + v * V::kLanes;
+      sum = V::fma(V::load(d_out_t + at), V::load(out_t + at), sum);
+    }
+    V::store(g.delta + v * V::kLanes, sum);
+  }
+}
+
+/// Rows [row_begin, row_begin + count) of the sequence: q^T and d_out^T.
+template <class V>
+static void set_grad_rows(const BackwardTask<V>& t, std::int64_t row_begin, std::int64_t count) {
+  const GradProblem& grad = t.a.grad;
+  const Problem& p = grad.problem;
+  Strip<V>& strip = t.strip().rows;
+  set_rows<V>(p, t.s, t.head_kv, row_begin, count, &strip);
+  pack_queries<V>(p, strip, t.at(t.a.at_q));
+  pack_columns<V>(grad.d_out, strip, p.head_dim_v, t.at(t.a.at_d_out));
+}
+
+/// What is saved of the rows that set_grad_rows set, and their delta.
+template <class V>
+static void set_row_stats(const BackwardTask<V>& t) {
+  using T = typename V::Scalar;
+  const GradProblem& grad = t.a.grad;
+  GradStrip<V>& g = t.strip();
+  if (!grad.delta.present) compute_delta(t);
+  for (int w = 0; w < lanes_of(g.rows); ++w) {
+    const std::int64_t h = g.rows.head[w], i = g.rows.query[w];
+    const SavedRow<T> saved = saved_row<T>(grad, t.s.b, h, i);
+    g.max[w] = saved.max;
+    g.inverse_sum[w] = saved.sum == T(0) ? T(0) : T(1) / saved.sum;
+    if (grad.delta.present) {
+      g.delta[w] = *element_at<T>(grad.delta, row_index(grad.delta, t.s.b, h, i));
+    }
+    if (grad.d_lse.present) {
+      g.delta[w] -= *element_at<T>(grad.d_lse, row_index(grad.d_lse, t.s.b, h, i));
+    }
+  }
+}
+
+/// What kept probabilities are multiplied by.
+template <class T>
+REGARD_KERNEL_FN T keep_scale(const Problem& p) {
+  return p.dropout.threshold == 0 ? T(1) : T(65536) / static_cast<T>(p.dropout.threshold);
+}
+
+/// Nothing is added to a scaled score but masks: scaling is then one operation with the subtraction
+/// of the maximum.
+REGARD_KERNEL_FN bool scales_late(const Problem& p) {
+  return !(p.softcap > 0.0) && !p.slopes.present && !p.bias.present;
+}
+
+/// Edited scores become probabilities, gradients of dropped probabilities those of edited scores:
+/// probs * (d_probs - delta).
+template <class V>
+static void differentiate_softmax(const Problem& p, const GradStrip<V>& g, std::int64_t size,
+                                  typename V::Scalar* scores, typename V::Scalar* d_probs) {
+  using T = typename V::Scalar;
+  const auto scale = V::set(scales_late(p) ? static_cast<T>(p.softmax_scale) : T(1));
+  const auto factor = V::set(static_cast<T>(p.factor));
+  const auto keep = V::set(keep_scale<T>(p));
+  const auto hidden_value = V::set(T(-0.0));
+  for (int v = 0; v < g.rows.vectors; ++v) {
+    const int at = v * V::kLanes;
+    const auto max = V::load(g.max + at);
+    const auto inverse_sum = V::load(g.inverse_sum + at);
+    const auto delta = V::load(g.delta + at);
+    const auto sees_nothing = inverse_sum == V::set(T(0));
+    for (std::int64_t j = 0; j < size; ++j) {
+      T* const score = scores + j * V::kWidth + at;
+      T* const d_prob = d_probs + j * V::kWidth + at;
+      const auto s = V::load(score);
+      const auto hidden = (s == minus_infinity<V>()) | sees_nothing;
+      const auto prob = exp2_nonpositive<V>(V::fma(s, scale, -max), factor) * inverse_sum;
+      const auto d_score = prob * V::fma(V::load(d_prob), keep, -delta);
+      V::store(score, V::select(hidden, hidden_value, prob));
+      V::store(d_prob, V::select(hidden, hidden_value, d_score));
+    }
+  }
+}
+
+/// products^T [size][W] of a tile's rows with columns [dim][W].
+template <class V>
+static void multiply_tile(const Strip<V>& strip, ProductInput<typename V::Scalar> rows,
+                          std::int64_t size, std::int64_t dim, const typename V::Scalar* columns,
+                          typename V::Scalar* products) {
+  alignas(64) typename V::Scalar unused_max[V::kWidth] = {};
+  with_vectors<V::kVectors>(
+      strip.vectors, [&](auto vectors) __attribute__((always_inline)) {
+        scores_of<V, ScalarTerm<V>, decltype(vectors)::value>(rows, columns, products, size, dim,
+                                                              unused_max);
+      });
+}
+
+REGARD_KERNEL_FN semantics::TileClass class_of(const BackwardArgs& a, const Sequence& s,
+                                               std::int64_t i_begin, std::int64_t i_end,
+                                               Tile tile) {
+  return semantics::classify_tile(s.band, i_begin, i_end, tile.begin, tile.begin + tile.size,
+                                  is_opaque(a.grad.problem));
+}
+
+/// Hides keys [begin, end) of a tile of probs or their gradients from every row.
+template <class V>
+static void hide_keys(const Strip<V>& strip, std::int64_t begin, std::int64_t end,
+                      typename V::Scalar* probs) {
+  const auto hidden_value = V::set(static_cast<typename V::Scalar>(-0.0));
+  for (std::int64_t j = begin; j < end; ++j) {
+    for (int v = 0; v < strip.vectors; ++v) {
+      V::store(probs + j * V::kWidth + v * V::kLanes, hidden_value);
+    }
+  }
+}
+
+/// The keys of a tile that a strip sees some of, counted from the tile's first.
+struct SeenKeys {
+  std::int64_t begin = 0;
+  std::int64_t size = 0;
+};
+
+/// Gradients of edited scores become those of scaled ones: softcap's slope is 1 - tanh^2.
+template <class V>
+static void differentiate_softcap(const BackwardTask<V>& t, SeenKeys seen) {
+  using T = typename V::Scalar;
+  const auto softcap = V::set(static_cast<T>(t.problem().softcap));
+  T* const d_scores = t.at(t.a.at_d_scores);
+  const T* const capped = t.at(t.a.at_capped);
+  for (std::int64_t j = seen.begin; j < seen.begin + seen.size; ++j) {
+    for (int v = 0; v < t.strip().rows.vectors; ++v) {
+      const std::int64_t at = j * V::kWidth + v * V::kLanes;
+      const auto tanh = V::load(capped + at) / softcap;
+      const auto slope = V::max(V::set(T(1)) - tanh * tanh, V::set(T(0)));
+      const auto d = V::load(d_scores + at);
+      V::store(d_scores + at, V::select(is_hidden<V>(d), d, d * slope));
+    }
+  }
+}
+
+/// Probabilities before dropout at at_probs, gradients of edited scores at at_d_scores: all of the
+/// tile's keys that the strip does not see are hidden in both.
+template <class V>
+static SeenKeys recompute_tile(const BackwardTask<V>& t, const GradTile<V>& tile) {
+  const BackwardArgs& a = t.a;
+  const Problem& p = t.problem();
+  const GradStrip<V>& g = t.strip();
+  const bool partial =
+      class_of(a, t.s, g.rows.i_begin, g.rows.i_end, tile.tile) != semantics::TileClass::kFull;
+  const Tile part = partial ? visible_part(g.rows, tile.tile) : tile.tile;
+  const SeenKeys seen{part.begin - tile.tile.begin, part.size > 0 ? part.size : 0};
+  const std::int64_t at = seen.begin * V::kWidth;
+  auto* const scores = t.at(a.at_probs) + at;
+  auto* const d_probs = t.at(a.at_d_scores) + at;
+  const auto hide_rest = [&](auto* probs) __attribute__((always_inline)) {
+    hide_keys<V>(g.rows, 0, seen.begin, probs);
+    hide_keys<V>(g.rows, seen.begin + seen.size, tile.tile.size, probs);
+  };
+  hide_rest(t.at(a.at_probs));
+  hide_rest(t.at(a.at_d_scores));
+  if (seen.size == 0) return seen;
+
+  ProductInput<typename V::Scalar> keys = tile.keys, values = tile.values;
+  keys.data += seen.begin * keys.row_stride;
+  values.data += seen.begin * values.row_stride;
+  multiply_tile<V>(g.rows, keys, seen.size, p.head_dim_qk, t.at(a.at_q), scores);
+  if (!scales_late(p)) scale_and_cap_scores<V>(p, g.rows, seen.size, scores);
+  if (p.softcap > 0.0) {
+    __builtin_memcpy(t.at(a.at_capped) + at, scores,
+                     static_cast<std::size_t>(seen.size * V::kWidth) * sizeof(*scores));
+  }
+  bias_and_mask_scores<V>(p, g.rows, part, partial, scores, t.shared(a.at_row));
+  multiply_tile<V>(g.rows, values, seen.size, p.head_dim_v, t.at(a.at_d_out), d_probs);
+  if (p.dropout.threshold != 0) drop_probs<V>(p, t.s, g.rows, part, d_probs);
+  differentiate_softmax<V>(p, g, seen.size, scores, d_probs);
+  return seen;
+}
+
+/// d_q^T [head_dim_qk][W] += K^T d_scores^T, those of scaled scores.
+template <class V>
+static void add_to_queries(const BackwardTask<V>& t, const GradTile<V>& tile, SeenKeys seen,
+                           bool finite, typename V::Scalar* d_q) {
+  using Term = HiddenTerm<V, false>;
+  const std::int64_t dim =
+      t.a.copies_tiles ? padded_head_dim(t.problem().head_dim_qk) : t.problem().head_dim_qk;
+  alignas(64) typename V::Scalar one[V::kWidth];
+  for (int w = 0; w < V::kWidth; ++w) one[w] = 1;
+  with_vectors<V::kVectors>(
+      t.strip().rows.vectors, [&](auto vectors) __attribute__((always_inline)) {
+        constexpr int kVectors = decltype(vectors)::value;
+        auto keys = transposed(tile.keys);
+        keys.data += seen.begin * keys.step;
+        const auto* const d_scores = t.at(t.a.at_d_scores) + seen.begin * V::kWidth;
+        if (finite) {
+          add_product<V, Term, kVectors, false>(keys, d_scores, d_q, dim, seen.size, one);
+        } else {
+          add_product<V, Term, kVectors, true>(keys, d_scores, d_q, dim, seen.size, one);
+        }
+      });
+}
+
+/// The strip's rows of d_q from their sums, which are used up.
+template <class V>
+static void write_d_queries(const BackwardTask<V>& t, typename V::Scalar* d_q) {
+  using T = typename V::Scalar;
+  const GradProblem& g = t.a.grad;
+  const std::int64_t dim = g.problem.head_dim_qk;
+  const Strip<V>& strip = t.strip().rows;
+  const auto scale = V::set(static_cast<T>(g.problem.softmax_scale));
+  for (int v = 0; v < strip.vectors; ++v) {
+    for (std::int64_t d = 0; d < dim; ++d) {
+      T* const at = d_q + d * V::kWidth + v * V::kLanes;
+      V::store(at, V::load(at) * scale);
+    }
+    char* rows[V::kLanes];
+    const int count = lane_rows(g.d_q, strip, v * V::kLanes, rows);
+    store_columns<V>(g.d_q.type, rows, count, dim, d_q + v * V::kLanes);
+  }
+}
+
+/// Rows [begin, end) of a kv head, past their sequence's length: d_q is 0.
+REGARD_KERNEL_FN void clear_padding(const GradProblem& g, const TaskRows& rows,
+                                    std::int64_t begin) {
+  const Problem& p = g.problem;
+  const float zero = 0;
+  for (std::int64_t row = begin; row < rows.end; ++row) {
+    const std::int64_t h = rows.head_kv * p.group_size + row % p.group_size;
+    char* const to = row_address(g.d_q, rows.b, h, row / p.group_size);
+    store_row(g.d_q.type, to, &zero, 0, p.head_dim_qk);
+  }
+}
+
+}  // namespace regard::cpu
