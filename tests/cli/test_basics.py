@@ -249,7 +249,7 @@ class Explain(CliTest):
 
     def test_gradients_show_both_directions(self):
         found = self.document("explain", SMALL + " grad")
-        self.assertEqual(found["chosen"], "math")
+        self.assertEqual(found["chosen"], "flash")
         chosen = next(c for c in found["candidates"] if c["chosen"])
         for name, key in (("plan", "workspace_bytes"), ("backward", "backward_workspace_bytes")):
             self.assertEqual(found[name]["workspace_bytes"], chosen[key])

@@ -38,7 +38,7 @@ class OneCase(CliTest):
 
     def test_nothing_can_run(self):
         self.cli("check", SMALL, "--backend", "cudnn", code=NO_BACKEND)
-        found = self.document("check", SMALL + " grad", "--backend", "flash", code=NO_BACKEND)
+        found = self.document("check", SMALL + " grad", "--backend", "cudnn", code=NO_BACKEND)
         self.assertEqual(found["selection"]["chosen"], "error")
         self.cli("check", "--random", "3", "--backend", "cudnn", code=NO_BACKEND)
 

@@ -245,7 +245,7 @@ class Tensors(CliTest):
         self.assertEqual(found["error"]["code"], "no_backend")
         quantised = {name: ("I8", [1, 1, 2, 4], bytes(8)) for name in "qkv"}
         self.run_file(quantised, code=NO_BACKEND)
-        self.run_file(qkv(), "--backend", "flash", options="grad", code=NO_BACKEND)
+        self.run_file(qkv(), "--backend", "cudnn", options="grad", code=NO_BACKEND)
 
 
 class BadInput(CliTest):

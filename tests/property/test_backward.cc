@@ -139,6 +139,29 @@ TEST_P(Backward, APlanForMoreGivesTheSameBits) {
   }
 }
 
+// FLASH keeps the sums of as many heads as there are slots, EFFICIENT and MATH those of a tile.
+TEST_P(Backward, MemoryIsLinearInTheLengthAtMost) {
+  std::vector<std::int64_t> bytes;
+  for (const char* text : {"b1 hq2 sq4096 d64 f32 saved grad", "b1 hq2 sq8192 d64 f32 saved grad",
+                           "b1 hq2 sq16384 d64 f32 saved grad"}) {
+    Policy policy;
+    policy.only = std::vector<BackendRef>{GetParam().backend};
+    bytes.push_back(plan(*context_, parse_case(text).value().params, policy)
+                        .value()
+                        .backward_workspace_bytes());
+  }
+  const std::int64_t score_matrix = std::int64_t{16384} * 16384 * 4;
+  EXPECT_LE(bytes[2], 2 * bytes[1]);
+  EXPECT_LE(bytes[1], 2 * bytes[0]);
+  EXPECT_LE(bytes[2], score_matrix / 20);
+  if (GetParam().backend.id == BackendId::kEfficient) {
+    EXPECT_EQ(bytes[2], bytes[0]);
+  }
+  if (GetParam().isa == Isa::kScalar) return;  // half a minute
+  Problem problem = problem_of("b1 hq1 sq16384 d8 f32 causal saved grad");
+  run_pair(&problem, 2);
+}
+
 REGARD_INSTANTIATE_PROPERTIES(Backward);
 
 }  // namespace
