@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import _core
+from ._call import state_of
 from ._formula import dropout_factors, formula
 from ._options import Options, native_keywords
 from ._scopes import NAMES, SdpaError, call_policy
@@ -47,10 +48,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...
     (out,) = _turned(layout, results[0])
     if not save:
         return out, results[1], q.new_empty(0, dtype=_wide(q)), torch.empty(0, dtype=torch.int64)
-    saved = results[2]
-    seed = saved.seed - (1 << 64) if saved.seed >> 63 else saved.seed
-    state = torch.tensor([NAMES.index(saved.backend), seed, saved.offset], dtype=torch.int64)
-    return out, results[1], saved.stats, state
+    return out, results[1], results[2].stats, state_of(results[2])
 
 
 def _attention_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:

@@ -92,13 +92,13 @@ def _normal_form(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | 
                  enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor, Tensor | None, torch.Size]:
     """[B,H,S,D] tensors, a mask of four dimensions, and the shape of the result but for its last
     two."""
-    if query.dim() == 4 and key.dim() == 4 and value.dim() == 4:  # the usual case, by comparisons
-        same_heads = query.shape[1] == key.shape[1] or enable_gqa
-        if query.shape[0] == key.shape[0] == value.shape[0] and key.shape[1] == value.shape[1] \
-                and same_heads and (attn_mask is None or attn_mask.dim() == 4):
+    qs, ks, vs = query.shape, key.shape, value.shape
+    if len(qs) == 4 and len(ks) == 4 and len(vs) == 4:  # the usual case, by comparisons alone
+        if qs[0] == ks[0] == vs[0] and ks[1] == vs[1] and (enable_gqa or qs[1] == ks[1]) \
+                and (attn_mask is None or attn_mask.dim() == 4):
             if enable_gqa:
                 _heads(query, key, value, True)
-            return query, key, value, attn_mask, query.shape[:-2]
+            return query, key, value, attn_mask, qs
     with_heads = enable_gqa or min(x.dim() for x in (query, key, value)) >= 3
     if with_heads:
         heads_q, heads_kv = _heads(query, key, value, enable_gqa)
