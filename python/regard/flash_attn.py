@@ -39,6 +39,7 @@ def _probs(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor | None:
     if not options.dropout_p:
         return None
     factors = dropout_factors(q, k, options)
+    assert factors is not None
     with torch.no_grad():
         probs = formula(q, k, v, options, factors).probs
     return torch.where(factors == 0, -probs, probs).to(q.dtype)
@@ -69,7 +70,7 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
                       window_right=-1 if causal else max(right, -1), alibi_slopes=alibi_slopes)
     if dropout_p:
         options = options._replace(dropout_p=dropout_p, rng=torch.randint(0, 2**63 - 1, (1,)))
-    turned = [x.transpose(1, 2) for x in (q, k, v)]
-    out, lse = _call.attend(*turned, options, return_lse=return_attn_probs)
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    out, lse = _call.attend(q, k, v, options, return_lse=return_attn_probs)
     out = out.transpose(1, 2)
-    return (out, lse, _probs(*turned, options)) if return_attn_probs else out
+    return (out, lse, _probs(q, k, v, options)) if return_attn_probs else out

@@ -145,6 +145,8 @@ def dropout_factors(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
     """
     if not options.dropout_p:
         return None
+    if options.rng is None:
+        raise ValueError(f"dropout_p ({options.dropout_p}) needs rng, the seed of its mask")
     batch, heads, rows, _ = q.shape
     heads_kv, keys = k.shape[1], k.shape[2]
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32

@@ -33,7 +33,7 @@ def _wide(q: Tensor) -> torch.dtype:
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
-def _turned(layout: str, *tensors: Tensor) -> tuple[Tensor, ...]:
+def _turned(layout: str, *tensors: Tensor) -> tuple[Any, ...]:
     """The tensors in the caller's memory order: what the native functions call `layout`."""
     return tensors if layout == "BHSD" else tuple(t.transpose(1, 2) for t in tensors)
 
@@ -77,8 +77,9 @@ def _backward(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tens
     with torch.no_grad():
         saved = _core.Saved(stats=stats, seed=seed & 0xFFFFFFFFFFFFFFFF, offset=offset,
                             backend=NAMES[backend])
-        grads = _core.attention_backward(*_turned(layout, d_out, q, k, v, out), saved, d_lse=d_lse,
-                                         layout=layout, **keywords)
+        d_out, q, k, v, out = _turned(layout, d_out, q, k, v, out)
+        keywords.update(d_lse=d_lse, layout=layout)
+        grads = _core.attention_backward(d_out, q, k, v, out, saved, **keywords)
     d_bias, d_sinks = grads.d_bias, grads.d_sinks
     if options.attn_bias is not None and d_bias.dtype != options.attn_bias.dtype:
         d_bias = d_bias.to(options.attn_bias.dtype)
@@ -202,7 +203,7 @@ def _vmap_forward(info: Any, in_dims: tuple[int | None, ...], q: Tensor, k: Tens
 
     batch = q.shape[0] if dims[0] is None else q.movedim(dims[0], 0).shape[1]
     tensors = [folded(x, dims[i], batch) for i, x in enumerate((q, k, v))]
-    changed = {name: folded(getattr(options, name), dims[3 + i], batch)
+    changed: dict[str, Any] = {name: folded(getattr(options, name), dims[3 + i], batch)
                for i, name in enumerate(Options._fields[:7])
                if name in ("attn_mask", "attn_bias", "seqlens_q", "seqlens_kv")}
     results = torch.ops.regard.attention(*tensors, *options._replace(**changed), *rest[_COUNT:])

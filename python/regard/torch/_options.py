@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -26,11 +26,11 @@ class Options(NamedTuple):
     window_right: int = -1
 
 
-def native_keywords(options: Options) -> dict[str, object]:
+def native_keywords(options: Options) -> dict[str, Any]:
     """The options as keywords of regard.attention, those that say something."""
     (mask, bias, sinks, slopes, seqlens_q, seqlens_kv, rng, scale, softcap, dropout_p, is_causal,
      diagonal, left, right) = options
-    keywords: dict[str, object] = {}
+    keywords: dict[str, Any] = {}
     if is_causal:
         keywords["is_causal"] = True
         keywords["diagonal"] = diagonal

@@ -40,7 +40,7 @@ class SdpaError(ValueError, RuntimeError):
 def backend_name(backend: Any, argument: str = "backends") -> str:
     """regard's name of a backend that is given as PyTorch's or by its name."""
     if isinstance(backend, SDPBackend):
-        number = int(backend)
+        number = int(backend.value)
         if 0 <= number < len(NAMES):
             return NAMES[number]
     elif isinstance(backend, str):

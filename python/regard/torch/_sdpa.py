@@ -103,24 +103,26 @@ def _normal_form(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | 
     if with_heads:
         heads_q, heads_kv = _heads(query, key, value, enable_gqa)
         batch = _batch_shape(query, key, value, enable_gqa)
-        lead = (*batch, heads_q)
-        tensors = [_four_dims(query, batch, heads_q), _four_dims(key, batch, heads_kv),
-                   _four_dims(value, batch, heads_kv)]
+        lead: tuple[int, ...] = (*batch, heads_q)
+        q, k, v = (_four_dims(query, batch, heads_q), _four_dims(key, batch, heads_kv),
+                   _four_dims(value, batch, heads_kv))
     else:
         batch = _batch_shape(query, key, value, False)
         lead = (*batch,)
-        tensors = [_four_dims(x, batch, None) for x in (query, key, value)]
+        q, k, v = (_four_dims(x, batch, None) for x in (query, key, value))
     if attn_mask is not None:
         attn_mask = _four_mask(attn_mask, batch, with_heads)
-    return (*tensors, attn_mask, torch.Size(lead))
+    return q, k, v, attn_mask, torch.Size(lead)
 
 
 def _options(attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
              scale: float | None) -> Options:
     options = Options(is_causal=is_causal, softmax_scale=scale)
     if attn_mask is not None:
-        is_bool = attn_mask.dtype == torch.bool
-        options = options._replace(**{"attn_mask" if is_bool else "attn_bias": attn_mask})
+        if attn_mask.dtype == torch.bool:
+            options = options._replace(attn_mask=attn_mask)
+        else:
+            options = options._replace(attn_bias=attn_mask)
     if dropout_p:
         options = options._replace(dropout_p=dropout_p, rng=torch.randint(0, 2**63 - 1, (1,)))
     return options
