@@ -118,13 +118,18 @@ class Recorded(torch.autograd.Function):
             d_out = torch.zeros_like(out)
         # A gradient of the gradient may follow: the operator records it.
         run = recorded_backward if torch.is_grad_enabled() else backward_numbers
-        grads = run(d_out, d_lse, q, k, v, out, ctx.saved, options)
+        grads = run((d_out, d_lse), (q, k, v, out), ctx.saved, options)
         return (*grads[:3], None, grads[3], grads[4], *[None] * 6)
 
 
-def backward_numbers(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor,
-                     out: Tensor, saved: _core.Saved, options: Options) -> list[Tensor | None]:
-    """d_q, d_k, d_v, d_bias and d_sinks, each of its tensor's type; None where there is none."""
+def backward_numbers(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor, ...],
+                     saved: _core.Saved, options: Options) -> list[Tensor | None]:
+    """d_q, d_k, d_v, d_bias and d_sinks, each of its tensor's type; None where there is none.
+
+    given: d_out and d_lse; tensors: q, k, v and out.
+    """
+    d_out, d_lse = given
+    q, k, v, out = tensors
     keywords = native_keywords(options)
     keywords.pop("seed", None)  # saved has it
     bshd = _is_bshd(q)
@@ -140,12 +145,12 @@ def backward_numbers(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, 
     return grads
 
 
-def recorded_backward(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor,
-                      out: Tensor, saved: _core.Saved, options: Options) -> tuple[Any, ...]:
+def recorded_backward(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor, ...],
+                      saved: _core.Saved, options: Options) -> tuple[Any, ...]:
     """The same by the operator, whose own derivative is the formula."""
+    layout = "BSHD" if _is_bshd(tensors[0]) else "BHSD"
     d_q, d_k, d_v, d_bias, d_sinks = torch.ops.regard.attention_backward(
-        d_out, d_lse, q, k, v, out, saved.stats, state_of(saved), *options,
-        "BSHD" if _is_bshd(q) else "BHSD")
+        *given, *tensors, saved.stats, state_of(saved), *options, layout)
     return (d_q, d_k, d_v, None if options.attn_bias is None else d_bias,
             None if options.sinks is None else d_sinks)
 

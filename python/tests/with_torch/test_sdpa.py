@@ -257,6 +257,25 @@ def test_install_routes_and_restores():
     assert F.scaled_dot_product_attention is original
 
 
+def test_two_threads_train_at_once():
+    q, k, v = make(b=1, sq=64, skv=64, grad=True)
+    d_out = torch.randn(1, 4, 64, 16)
+
+    def train():
+        return torch.autograd.grad(sdpa(q, k, v, is_causal=True), (q, k, v), d_out)
+
+    expected, found = train(), []
+    threads = [threading.Thread(target=lambda: found.extend(train() for _ in range(50)))
+               for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 100
+    for grads in found:
+        assert all(torch.equal(a, b) for a, b in zip(grads, expected, strict=True))
+
+
 def test_memory_does_not_grow():
     from test_processes import resident_kib
 
