@@ -9,10 +9,10 @@
 // Two passes: one over blocks of rows gives d_q, one over tiles of keys gives d_k and d_v. Seven
 // products where one pass needs five, but every sum has one owner and memory is that of a tile.
 //
-// One pass: five products; the sums of a whole (b, kv head) are in memory. Its rows and its keys
-// are cut into blocks, and block r of rows meets block c of keys in phase (r - c) mod n, so that
-// the blocks of one phase share no sum: the slots may take them one by one, or a slot a whole head,
-// and every sum has the same order.
+// One pass: five products; the packed rows and the sums of a whole (b, kv head) are in memory. Its
+// rows and its keys are cut into blocks, and block r of rows meets block c of keys in phase (r - c)
+// mod n, so that the blocks of one phase share no sum: the slots may take them one by one, or a
+// slot a whole head, and every sum has the same order.
 //
 // tile.inl, keys.inl, two_pass.inl, one_pass.inl and bias.inl are the algorithms.
 
@@ -25,43 +25,48 @@ struct BackwardArgs {
   std::int64_t queries_per_task = 1;  // for d_bias: whole queries, with all heads of a group
   bool copies_tiles = false;          // of K and V, even where they could be read in place
 
-  // A slot's scratch: that of each strip of a group, then what they share. W is the kernel's width,
-  // columns are head_dim padded to whole vectors.
+  // W is the kernel's width, columns are head_dim padded to whole vectors.
   std::int64_t strips = 1;  // of a group
+  // What is known of a strip of rows, packed for every product. In one pass the whole head's strips
+  // lie in its memory, packed once; else one in the scratch.
   std::int64_t strip_bytes = 0;
   std::int64_t at_strip = 0;       // within a strip's:
   std::int64_t at_q = 0;           // q^T [head_dim_qk][W]
   std::int64_t at_d_out = 0;       // d_out^T [head_dim_v][W]
   std::int64_t at_q_rows = 0;      // [W][columns], in chunks
   std::int64_t at_d_out_rows = 0;  // [W][columns], in chunks
-  std::int64_t at_probs = 0;       // scores^T, then probs^T [tile_kv][W]
-  std::int64_t at_d_scores = 0;    // d_probs^T, then d_scores^T [tile_kv][W]
-  std::int64_t at_capped = 0;      // scores^T after softcap [tile_kv][W]
-  std::int64_t at_keys = 0;        // within the slot's: [tile_kv][padded head_dim_qk], copies
-  std::int64_t at_values = 0;      // [tile_kv][padded head_dim_v], copies
-  std::int64_t at_row = 0;         // [tile_kv]
-  std::int64_t at_out = 0;         // out^T [head_dim_v][W]
-  std::int64_t at_d_q = 0;         // d_q^T [padded head_dim_qk][W]
-  std::int64_t at_d_k = 0;         // [tile_kv][columns], in chunks
-  std::int64_t at_d_v = 0;         // [tile_kv][columns], in chunks
-  std::int64_t at_d_bias = 0;      // f64 [queries_per_task][group_size][tile_kv]
+  // What a strip makes of a tile, for each of a group in the scratch.
+  std::int64_t score_bytes = 0;
+  std::int64_t at_probs = 0;     // within those: scores^T, then probs^T [tile_kv][W]
+  std::int64_t at_d_scores = 0;  // d_probs^T, then d_scores^T [tile_kv][W]
+  std::int64_t at_capped = 0;    // scores^T after softcap [tile_kv][W]
+  // The rest of a slot's scratch.
+  std::int64_t at_rows = 0;    // of one strip, two passes
+  std::int64_t at_keys = 0;    // [tile_kv][padded head_dim_qk], copies
+  std::int64_t at_values = 0;  // [tile_kv][padded head_dim_v], copies
+  std::int64_t at_row = 0;     // [tile_kv]
+  std::int64_t at_out = 0;     // out^T [head_dim_v][W]
+  std::int64_t at_d_q = 0;     // d_q^T [padded head_dim_qk][W]
+  std::int64_t at_d_k = 0;     // [tile_kv][columns], in chunks
+  std::int64_t at_d_v = 0;     // [tile_kv][columns], in chunks
+  std::int64_t at_d_bias = 0;  // f64 [queries_per_task][group_size][tile_kv]
 
-  // One pass: the sums of those heads that are under way, head_bytes apart.
+  // One pass: the memory of those heads that are under way, head_bytes apart.
   char* heads = nullptr;
   std::int64_t head_bytes = 0;
-  std::int64_t at_row_stats = 0;  // [strips of the head][3][W]: maximum, 1 / sum, delta
+  std::int64_t at_strips = 0;     // [strips of the head] strip_bytes
   std::int64_t at_sum_q = 0;      // d_q^T [strips of the head][padded head_dim_qk][W]
   std::int64_t at_sum_k = 0;      // [tiles * tile_kv][columns], in chunks
   std::int64_t at_sum_v = 0;      // [tiles * tile_kv][columns], in chunks
   std::int64_t blocks = 0;        // of rows or keys of a head, whichever are more
-  std::int64_t first_head = 0;    // its sums are at heads[0]; of heads whose blocks are shared
+  std::int64_t first_head = 0;    // at heads[0]; of those whose blocks are shared
   std::int64_t phase = 0;         // likewise
   const char* scratch = nullptr;  // of slot 0, to tell whose a task's is
   std::int64_t scratch_bytes = 0;
 };
 
-/// Rows and keys of a block in one pass: large enough that packing rows and passing over the sums
-/// cost little (2 % at 384 x 384), small enough that one head of 2048 rows serves several slots.
+/// Rows and keys of a block in one pass: large enough that passing over rows and sums costs little,
+/// small enough that one head of 2048 rows serves several slots.
 inline constexpr std::int64_t kBlockQueries = 384;
 inline constexpr std::int64_t kBlockKeys = 384;
 
@@ -108,7 +113,7 @@ struct BackwardKernel {
   BackwardFn d_keys;     // d_k and d_v: (b, kv head, tile of keys)
   // One pass:
   BackwardFn head;   // a (b, kv head), whole
-  BackwardFn begin;  // (b, kv head, block): clears its sums
+  BackwardFn begin;  // (b, kv head, block): packs its rows, clears its sums
   BackwardFn meet;   // (b, kv head, block of keys) with the phase's block of rows
   BackwardFn end;    // (b, kv head, block): writes its gradients
   // Either:

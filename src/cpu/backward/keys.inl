@@ -64,9 +64,9 @@ static void pack_grad_rows(const BackwardTask<V>& t) {
   const GradProblem& g = t.a.grad;
   GradStrip<V>& strip = t.strip();
   strip.q_is_finite =
-      pack_rows<V>(g.problem.q, strip.rows, g.problem.head_dim_qk, t.at(t.a.at_q_rows));
+      pack_rows<V>(g.problem.q, strip.rows, g.problem.head_dim_qk, t.packed(t.a.at_q_rows));
   strip.d_out_is_finite =
-      pack_rows<V>(g.d_out, strip.rows, g.problem.head_dim_v, t.at(t.a.at_d_out_rows));
+      pack_rows<V>(g.d_out, strip.rows, g.problem.head_dim_v, t.packed(t.a.at_d_out_rows));
 }
 
 /// Strips [begin, end) of a group that see some of a tile, or that are hidden from it.
@@ -77,15 +77,16 @@ struct StripGroup {
   std::int64_t end;
 
   BackwardTask<V> strip(std::int64_t x) const {
-    return {first.a, first.s, first.head_kv, first.scratch, x};
+    return {first.a, first.s, first.head_kv, first.scratch, first.rows + x * first.a.strip_bytes,
+            x};
   }
 };
 
-/// One of the sums over rows: weights [tile_kv][W] and packed rows, where they are in a strip's
-/// scratch, and the sums of all of `keys`.
+/// One of the sums over rows: where a strip has its weights [tile_kv][W] and packed rows, and the
+/// sums of all of `keys`.
 template <class T>
 struct KeySums {
-  std::int64_t at_weights;
+  bool is_k;  // weights are d_scores, else probs
   std::int64_t at_rows;
   T* sums;            // [keys][columns], in chunks
   std::int64_t keys;  // of a chunk
@@ -102,9 +103,12 @@ REGARD_KERNEL_FN void add_key_rows(const StripGroup<V>& group,
   typename V::Vec sum[kRows][kVectors] = {};
   for (std::int64_t x = group.begin; x < group.end; ++x) {
     const BackwardTask<V> t = group.strip(x);
-    multiply<V, Term, kRows, kVectors, kSelect, kColumns>(
-        {t.at(to.at_weights) + j * V::kWidth, V::kWidth, 1}, t.at(to.at_rows) + column * V::kWidth,
-        t.strip().rows.rows, sum);
+    const SeenKeys seen = t.strip().seen;
+    if (j >= seen.begin + seen.size || j + kRows <= seen.begin) continue;  // would add -0
+    const auto* const weights = to.is_k ? t.d_scores() : t.probs();
+    multiply<V, Term, kRows, kVectors, kSelect, kColumns>({weights + j * V::kWidth, V::kWidth, 1},
+                                                          t.packed(to.at_rows) + column * V::kWidth,
+                                                          t.strip().rows.rows, sum);
   }
   auto* const out = to.sums + column * to.keys + (to.key + j) * kColumns;
   REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
@@ -152,8 +156,8 @@ static void add_group_to_keys(const StripGroup<V>& group, Tile tile, KeySums<typ
     const BackwardTask<V> t = group.strip(x);
     q_is_finite = q_is_finite && t.strip().q_is_finite;
     d_out_is_finite = d_out_is_finite && t.strip().d_out_is_finite;
-    if (p.dropout.threshold == 0 || !a.grad.d_v.present) continue;
-    drop_probs<V>(p, t.s, t.strip().rows, tile, t.at(a.at_probs));
+    if (p.dropout.threshold == 0 || !a.grad.d_v.present || t.strip().seen.size == 0) continue;
+    drop_probs<V>(p, t.s, t.strip().rows, tile, t.probs());
   }
   if (a.grad.d_v.present) add_to_keys<V>(group, v, tile.size, p.head_dim_v, d_out_is_finite);
   if (a.grad.d_k.present) add_to_keys<V>(group, k, tile.size, p.head_dim_qk, q_is_finite);

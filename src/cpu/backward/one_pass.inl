@@ -7,7 +7,7 @@
 
 namespace regard::cpu {
 
-/// One kv head of one sequence, and the memory of its sums.
+/// One kv head of one sequence, and its memory.
 template <class V>
 struct GradHead {
   using T = typename V::Scalar;
@@ -16,34 +16,33 @@ struct GradHead {
   const BackwardArgs& a;
   Sequence s;
   std::int64_t head_kv;
-  char* sums;
+  char* memory;
   char* scratch;
 
   const Problem& problem() const { return a.grad.problem; }
   std::int64_t rows() const { return s.len_q * problem().group_size; }
   std::int64_t keys() const { return s.band.len_kv; }
-  BackwardTask<V> strip(std::int64_t x) const { return {a, s, head_kv, scratch, x}; }
-
-  /// What the strip whose first row is `row` keeps: maximum, 1 / sum, delta.
-  T* row_stats(std::int64_t row) const {
-    return reinterpret_cast<T*>(sums + a.at_row_stats) + 3 * row;
+  /// The strip whose first row is `row`, first of a group.
+  BackwardTask<V> strip(std::int64_t row) const {
+    return {a, s, head_kv, scratch, memory + a.at_strips + row / V::kWidth * a.strip_bytes};
   }
   T* sum_q(std::int64_t row) const {
-    return reinterpret_cast<T*>(sums + a.at_sum_q) + row * padded_head_dim(problem().head_dim_qk);
+    return reinterpret_cast<T*>(memory + a.at_sum_q) + row * padded_head_dim(problem().head_dim_qk);
   }
   std::int64_t key_rows() const { return tiles_in(problem().seqlen_kv, a.tile_kv) * a.tile_kv; }
   KeySums<T> sums_k(std::int64_t key) const {
-    return {a.at_d_scores, a.at_q_rows, reinterpret_cast<T*>(sums + a.at_sum_k), key_rows(), key};
+    return {true, a.at_q_rows, reinterpret_cast<T*>(memory + a.at_sum_k), key_rows(), key};
   }
   KeySums<T> sums_v(std::int64_t key) const {
-    return {a.at_probs, a.at_d_out_rows, reinterpret_cast<T*>(sums + a.at_sum_v), key_rows(), key};
+    return {false, a.at_d_out_rows, reinterpret_cast<T*>(memory + a.at_sum_v), key_rows(), key};
   }
 };
 
 template <class V>
-static GradHead<V> grad_head(const BackwardArgs& a, std::int64_t index, char* sums, char* scratch) {
+static GradHead<V> grad_head(const BackwardArgs& a, std::int64_t index, char* memory,
+                             char* scratch) {
   const Problem& p = a.grad.problem;
-  return {a, sequence_of(p, index / p.num_heads_kv), index % p.num_heads_kv, sums, scratch};
+  return {a, sequence_of(p, index / p.num_heads_kv), index % p.num_heads_kv, memory, scratch};
 }
 
 /// Calls f(first row, rows) for the strips of block `block` within the sequence.
@@ -62,21 +61,17 @@ REGARD_KERNEL_FN semantics::KeyRange block_keys(std::int64_t block, std::int64_t
   return {semantics::clamp(block * kBlockKeys, 0, keys), semantics::clamp(end, 0, keys)};
 }
 
-/// Clears the sums of a block of rows and of one of keys; what is known of the rows.
+/// Packs a block of rows; clears its sums and those of a block of keys.
 template <class V>
 static void begin_block(const GradHead<V>& head, std::int64_t block) {
   using T = typename V::Scalar;
   const Problem& p = head.problem();
-  const BackwardTask<V> t = head.strip(0);
   for_strips(
       head, block, [&](std::int64_t row, std::int64_t count) __attribute__((always_inline)) {
+        const BackwardTask<V> t = head.strip(row);
         set_grad_rows(t, row, count);
         set_row_stats(t);
-        T* const stats = head.row_stats(row);
-        const GradStrip<V>& g = t.strip();
-        __builtin_memcpy(stats, g.max, sizeof(g.max));
-        __builtin_memcpy(stats + V::kWidth, g.inverse_sum, sizeof(g.inverse_sum));
-        __builtin_memcpy(stats + 2 * V::kWidth, g.delta, sizeof(g.delta));
+        pack_grad_rows(t);
         const std::int64_t size = padded_head_dim(p.head_dim_qk) * V::kWidth;
         __builtin_memset(head.sum_q(row), 0, static_cast<std::size_t>(size) * sizeof(T));
       });
@@ -86,28 +81,29 @@ static void begin_block(const GradHead<V>& head, std::int64_t block) {
   clear_key_sums<V>(head.sums_v(0).sums, head.key_rows(), keys.lo, keys.hi - keys.lo, p.head_dim_v);
 }
 
-/// Strips [0, strips) of the scratch, which hold rows from `row` on, meet a tile of keys.
+/// Rows [begin, end), a group of strips at most, meet a tile of keys.
 template <class V>
-static void meet_tile(const GradHead<V>& head, std::int64_t row, std::int64_t strips, Tile tile) {
+static void meet_tile(const GradHead<V>& head, std::int64_t begin, std::int64_t end, Tile tile) {
   const BackwardArgs& a = head.a;
   const Problem& p = head.problem();
-  const GradTile<V> loaded = load_grad_tile(head.strip(0), tile);
+  const std::int64_t strips = (end - begin + V::kWidth - 1) / V::kWidth;
+  StripGroup<V> group{head.strip(begin), strips, 0};
+  const GradTile<V> loaded = load_grad_tile(group.first, tile);
   const bool finite = all_finite<V>(loaded.keys, tile.size, p.head_dim_qk);
-  StripGroup<V> group{head.strip(0), strips, 0};
   for (std::int64_t x = 0; x < strips; ++x) {
-    const BackwardTask<V> t = head.strip(x);
-    const Strip<V>& strip = t.strip().rows;
-    if (class_of(a, head.s, strip.i_begin, strip.i_end, tile) == semantics::TileClass::kEmpty) {
-      hide_keys<V>(strip, 0, tile.size, t.at(a.at_probs));
-      hide_keys<V>(strip, 0, tile.size, t.at(a.at_d_scores));
+    const BackwardTask<V> t = group.strip(x);
+    GradStrip<V>& strip = t.strip();
+    if (class_of(a, head.s, strip.rows.i_begin, strip.rows.i_end, tile) ==
+        semantics::TileClass::kEmpty) {
+      strip.seen = {0, 0};
       continue;
     }
     if (group.begin == strips) group.begin = x;
     group.end = x + 1;
-    const SeenKeys seen = recompute_tile(t, loaded);
-    if (p.softcap > 0.0) differentiate_softcap(t, seen);
+    recompute_tile(t, loaded);
+    if (p.softcap > 0.0) differentiate_softcap(t);
     if (!a.grad.d_q.present) continue;
-    add_to_queries(t, loaded, seen, finite, head.sum_q(row + x * V::kWidth));
+    add_to_queries(t, loaded, finite, head.sum_q(begin + x * V::kWidth));
   }
   if (group.end > 0) {
     add_group_to_keys(group, tile, head.sums_k(tile.begin), head.sums_v(tile.begin));
@@ -118,27 +114,14 @@ static void meet_tile(const GradHead<V>& head, std::int64_t row, std::int64_t st
 template <class V>
 static void meet_keys(const GradHead<V>& head, std::int64_t begin, std::int64_t end,
                       semantics::KeyRange keys) {
-  using T = typename V::Scalar;
   const BackwardArgs& a = head.a;
   const std::int64_t group_size = head.problem().group_size;
   const semantics::KeyRange seen =
       semantics::visible_keys(head.s.band, begin / group_size, (end - 1) / group_size + 1);
   const TileSpan span = tiles_of(
       {seen.lo > keys.lo ? seen.lo : keys.lo, seen.hi < keys.hi ? seen.hi : keys.hi}, a.tile_kv);
-  if (span.begin == span.end) return;
-  std::int64_t strips = 0;
-  for (std::int64_t row = begin; row < end; row += V::kWidth, ++strips) {
-    const BackwardTask<V> t = head.strip(strips);
-    set_grad_rows(t, row, row + V::kWidth < end ? V::kWidth : end - row);
-    const T* const stats = head.row_stats(row);
-    GradStrip<V>& g = t.strip();
-    __builtin_memcpy(g.max, stats, sizeof(g.max));
-    __builtin_memcpy(g.inverse_sum, stats + V::kWidth, sizeof(g.inverse_sum));
-    __builtin_memcpy(g.delta, stats + 2 * V::kWidth, sizeof(g.delta));
-    pack_grad_rows(t);
-  }
   for (std::int64_t index = span.begin; index < span.end; ++index) {
-    meet_tile(head, begin, strips, tile_at(index, a.tile_kv, head.keys()));
+    meet_tile(head, begin, end, tile_at(index, a.tile_kv, head.keys()));
   }
 }
 
@@ -160,12 +143,10 @@ template <class V>
 static void end_block(const GradHead<V>& head, std::int64_t block) {
   const BackwardArgs& a = head.a;
   const Problem& p = head.problem();
-  const BackwardTask<V> t = head.strip(0);
   if (a.grad.d_q.present) {
     for_strips(
-        head, block, [&](std::int64_t row, std::int64_t count) __attribute__((always_inline)) {
-          set_rows<V>(p, head.s, head.head_kv, row, count, &t.strip().rows);
-          write_d_queries(t, head.sum_q(row));
+        head, block, [&](std::int64_t row, std::int64_t) __attribute__((always_inline)) {
+          write_d_queries(head.strip(row), head.sum_q(row));
         });
     const std::int64_t size = GradHead<V>::kBlockStrips * V::kWidth;
     const std::int64_t all = p.seqlen_q * p.group_size;
@@ -174,7 +155,7 @@ static void end_block(const GradHead<V>& head, std::int64_t block) {
     clear_padding(a.grad, rows, padding_begin(p, head.s, rows));
   }
   const semantics::KeyRange keys = block_keys(block, p.seqlen_kv);
-  write_key_gradients(t, keys, head.sums_k(keys.lo), head.sums_v(keys.lo));
+  write_key_gradients(head.strip(0), keys, head.sums_k(keys.lo), head.sums_v(keys.lo));
 }
 
 /// A whole head: every sum gets its blocks in the phases' order, but a block of keys meets one

@@ -34,20 +34,22 @@ std::int64_t columns(const BackwardKernel& kernel, std::int64_t head_dim) noexce
   return saturating_mul(ceil_div(head_dim, kernel.lanes), kernel.lanes);
 }
 
-/// The offsets within a strip's scratch.
+/// The offsets within what is kept of a strip, and within what it makes of a tile.
 void lay_out_strip(const AttentionParams& p, const BackwardKernel& kernel,
                    BackwardArgs* args) noexcept {
   const std::int64_t width = kernel.width, bytes = kernel.scalar_bytes;
-  ScratchLayout layout;
-  args->at_strip = layout.take(1, kernel.strip_bytes);
-  args->at_q = layout.take(saturating_mul(width, p.head_dim_qk), bytes);
-  args->at_d_out = layout.take(saturating_mul(width, p.head_dim_v), bytes);
-  args->at_q_rows = layout.take(saturating_mul(width, columns(kernel, p.head_dim_qk)), bytes);
-  args->at_d_out_rows = layout.take(saturating_mul(width, columns(kernel, p.head_dim_v)), bytes);
-  args->at_probs = layout.take(kTileKv * width, bytes);
-  args->at_d_scores = layout.take(kTileKv * width, bytes);
-  args->at_capped = layout.take(p.softcap > 0.0 ? kTileKv * width : 0, bytes);
-  args->strip_bytes = layout.total();
+  ScratchLayout rows;
+  args->at_strip = rows.take(1, kernel.strip_bytes);
+  args->at_q = rows.take(saturating_mul(width, p.head_dim_qk), bytes);
+  args->at_d_out = rows.take(saturating_mul(width, p.head_dim_v), bytes);
+  args->at_q_rows = rows.take(saturating_mul(width, columns(kernel, p.head_dim_qk)), bytes);
+  args->at_d_out_rows = rows.take(saturating_mul(width, columns(kernel, p.head_dim_v)), bytes);
+  args->strip_bytes = rows.total();
+  ScratchLayout scores;
+  args->at_probs = scores.take(kTileKv * width, bytes);
+  args->at_d_scores = scores.take(kTileKv * width, bytes);
+  args->at_capped = scores.take(p.softcap > 0.0 ? kTileKv * width : 0, bytes);
+  args->score_bytes = scores.total();
 }
 
 /// Fills args but for the problem; returns a slot's bytes, saturating.
@@ -66,7 +68,10 @@ std::int64_t lay_out(const AttentionParams& p, const BackwardKernel& kernel,
   const std::int64_t summed = one_pass ? 0 : kTileKv;
   const std::int64_t sums_q = one_pass ? 0 : saturating_mul(width, padded_head_dim(p.head_dim_qk));
   ScratchLayout layout;
-  layout.take(args->strips, args->strip_bytes);
+  layout.take(args->strips, args->score_bytes);
+  const bool has_bias = p.features.has(Feature::kAttnBias);
+  const bool has_sinks = p.features.has(Feature::kSinks);
+  args->at_rows = layout.take(one_pass && !has_bias && !has_sinks ? 0 : 1, args->strip_bytes);
   args->at_keys = layout.take(saturating_mul(copied, padded_head_dim(p.head_dim_qk)), bytes);
   args->at_values = layout.take(saturating_mul(copied, padded_head_dim(p.head_dim_v)), bytes);
   args->at_row = layout.take(kTileKv, bytes);
@@ -74,7 +79,6 @@ std::int64_t lay_out(const AttentionParams& p, const BackwardKernel& kernel,
   args->at_d_q = layout.take(sums_q, bytes);
   args->at_d_k = layout.take(saturating_mul(summed, columns(kernel, p.head_dim_qk)), bytes);
   args->at_d_v = layout.take(saturating_mul(summed, columns(kernel, p.head_dim_v)), bytes);
-  const bool has_bias = p.features.has(Feature::kAttnBias);
   const std::int64_t of_bias =
       saturating_mul(args->queries_per_task, saturating_mul(group_size(p), kTileKv));
   args->at_d_bias = layout.take(has_bias ? of_bias : 0, sizeof(double));
@@ -82,14 +86,14 @@ std::int64_t lay_out(const AttentionParams& p, const BackwardKernel& kernel,
   return layout.total();
 }
 
-/// The offsets within a head's sums.
+/// The offsets within a head's memory, after lay_out.
 void lay_out_head(const AttentionParams& p, const BackwardKernel& kernel,
                   BackwardArgs* args) noexcept {
   const std::int64_t rows = saturating_mul(ceil_div(rows_per_head(p), kernel.width), kernel.width);
   const std::int64_t keys = saturating_mul(ceil_div(p.seqlen_kv, kTileKv), kTileKv);
   const std::int64_t bytes = kernel.scalar_bytes;
   ScratchLayout layout;
-  args->at_row_stats = layout.take(saturating_mul(rows, 3), bytes);
+  args->at_strips = layout.take(rows / kernel.width, args->strip_bytes);
   args->at_sum_q = layout.take(saturating_mul(rows, padded_head_dim(p.head_dim_qk)), bytes);
   args->at_sum_k = layout.take(saturating_mul(keys, columns(kernel, p.head_dim_qk)), bytes);
   args->at_sum_v = layout.take(saturating_mul(keys, columns(kernel, p.head_dim_v)), bytes);
@@ -107,9 +111,8 @@ std::int32_t slots_of(const AttentionKey& key, const Env& env,
   if (!kernel.is_one_pass()) {
     return plan_slots(env, p, std::max(count_tasks(p, kernel.width), key_tasks(p)));
   }
-  BackwardArgs args;
-  lay_out_head(p, kernel, &args);
-  return plan_slots(env, p, saturating_mul(count_heads(p), args.blocks));
+  const std::int64_t blocks = count_blocks(rows_per_head(p), p.seqlen_kv, kernel.width);
+  return plan_slots(env, p, saturating_mul(count_heads(p), blocks));
 }
 
 /// The passes of one call.

@@ -31,6 +31,12 @@ struct HiddenTerm : ScalarTerm<V> {
   }
 };
 
+/// The keys of a tile that a strip sees some of, counted from the tile's first.
+struct SeenKeys {
+  std::int64_t begin = 0;
+  std::int64_t size = 0;
+};
+
 /// What is saved and known of a strip's rows.
 template <class V>
 struct GradStrip {
@@ -41,6 +47,7 @@ struct GradStrip {
   T delta[V::kWidth];        // the sum of d_out * out, less d_lse
   bool q_is_finite;          // of at_q_rows
   bool d_out_is_finite;      // of at_d_out_rows
+  SeenKeys seen;             // of the tile at hand
 };
 
 /// A strip of one sequence's rows of one kv head, and where a slot computes on it.
@@ -51,14 +58,29 @@ struct BackwardTask {
   const Sequence& s;
   std::int64_t head_kv;
   char* scratch;           // the slot's
+  char* rows;              // the strip's own, packed
   std::int64_t index = 0;  // of the strip in its group
 
   const Problem& problem() const { return a.grad.problem; }
-  char* own() const { return scratch + index * a.strip_bytes; }
-  GradStrip<V>& strip() const { return *reinterpret_cast<GradStrip<V>*>(own() + a.at_strip); }
-  T* at(std::int64_t offset) const { return reinterpret_cast<T*>(own() + offset); }
+  GradStrip<V>& strip() const { return *reinterpret_cast<GradStrip<V>*>(rows + a.at_strip); }
+  T* packed(std::int64_t offset) const { return reinterpret_cast<T*>(rows + offset); }
+  T* probs() const { return scores(a.at_probs); }
+  T* d_scores() const { return scores(a.at_d_scores); }
+  T* capped() const { return scores(a.at_capped); }
   T* shared(std::int64_t offset) const { return reinterpret_cast<T*>(scratch + offset); }
+
+ private:
+  T* scores(std::int64_t offset) const {
+    return reinterpret_cast<T*>(scratch + index * a.score_bytes + offset);
+  }
 };
+
+/// A task of two passes: its one strip lies in the scratch.
+template <class V>
+static BackwardTask<V> strip_task(const BackwardArgs& a, const Sequence& s, std::int64_t head_kv,
+                                  char* scratch) {
+  return {a, s, head_kv, scratch, scratch + a.at_rows};
+}
 
 /// A tile of K and V.
 template <class V>
@@ -127,7 +149,7 @@ static void compute_delta(const BackwardTask<V>& t) {
   const Problem& p = t.problem();
   GradStrip<V>& g = t.strip();
   auto* const out_t = t.shared(t.a.at_out);
-  const auto* const d_out_t = t.at(t.a.at_d_out);
+  const auto* const d_out_t = t.packed(t.a.at_d_out);
   pack_columns<V>(p.out, g.rows, p.head_dim_v, out_t);
   for (int v = 0; v < g.rows.vectors; ++v) {
     typename V::Vec sum{};
@@ -146,8 +168,8 @@ static void set_grad_rows(const BackwardTask<V>& t, std::int64_t row_begin, std:
   const Problem& p = grad.problem;
   Strip<V>& strip = t.strip().rows;
   set_rows<V>(p, t.s, t.head_kv, row_begin, count, &strip);
-  pack_queries<V>(p, strip, t.at(t.a.at_q));
-  pack_columns<V>(grad.d_out, strip, p.head_dim_v, t.at(t.a.at_d_out));
+  pack_queries<V>(p, strip, t.packed(t.a.at_q));
+  pack_columns<V>(grad.d_out, strip, p.head_dim_v, t.packed(t.a.at_d_out));
 }
 
 /// What is saved of the rows that set_grad_rows set, and their delta.
@@ -244,19 +266,14 @@ static void hide_keys(const Strip<V>& strip, std::int64_t begin, std::int64_t en
   }
 }
 
-/// The keys of a tile that a strip sees some of, counted from the tile's first.
-struct SeenKeys {
-  std::int64_t begin = 0;
-  std::int64_t size = 0;
-};
-
 /// Gradients of edited scores become those of scaled ones: softcap's slope is 1 - tanh^2.
 template <class V>
-static void differentiate_softcap(const BackwardTask<V>& t, SeenKeys seen) {
+static void differentiate_softcap(const BackwardTask<V>& t) {
   using T = typename V::Scalar;
+  const SeenKeys seen = t.strip().seen;
   const auto softcap = V::set(static_cast<T>(t.problem().softcap));
-  T* const d_scores = t.at(t.a.at_d_scores);
-  const T* const capped = t.at(t.a.at_capped);
+  T* const d_scores = t.d_scores();
+  const T* const capped = t.capped();
   for (std::int64_t j = seen.begin; j < seen.begin + seen.size; ++j) {
     for (int v = 0; v < t.strip().rows.vectors; ++v) {
       const std::int64_t at = j * V::kWidth + v * V::kLanes;
@@ -268,51 +285,52 @@ static void differentiate_softcap(const BackwardTask<V>& t, SeenKeys seen) {
   }
 }
 
-/// Probabilities before dropout at at_probs, gradients of edited scores at at_d_scores: all of the
+/// Probabilities before dropout and gradients of edited scores: all of the
 /// tile's keys that the strip does not see are hidden in both.
 template <class V>
-static SeenKeys recompute_tile(const BackwardTask<V>& t, const GradTile<V>& tile) {
+static void recompute_tile(const BackwardTask<V>& t, const GradTile<V>& tile) {
   const BackwardArgs& a = t.a;
   const Problem& p = t.problem();
-  const GradStrip<V>& g = t.strip();
+  GradStrip<V>& g = t.strip();
   const bool partial =
       class_of(a, t.s, g.rows.i_begin, g.rows.i_end, tile.tile) != semantics::TileClass::kFull;
   const Tile part = partial ? visible_part(g.rows, tile.tile) : tile.tile;
   const SeenKeys seen{part.begin - tile.tile.begin, part.size > 0 ? part.size : 0};
+  g.seen = seen;
   const std::int64_t at = seen.begin * V::kWidth;
-  auto* const scores = t.at(a.at_probs) + at;
-  auto* const d_probs = t.at(a.at_d_scores) + at;
+  auto* const scores = t.probs() + at;
+  auto* const d_probs = t.d_scores() + at;
   const auto hide_rest = [&](auto* probs) __attribute__((always_inline)) {
     hide_keys<V>(g.rows, 0, seen.begin, probs);
     hide_keys<V>(g.rows, seen.begin + seen.size, tile.tile.size, probs);
   };
-  hide_rest(t.at(a.at_probs));
-  hide_rest(t.at(a.at_d_scores));
-  if (seen.size == 0) return seen;
+  hide_rest(t.probs());
+  hide_rest(t.d_scores());
+  if (seen.size == 0) return;
 
   ProductInput<typename V::Scalar> keys = tile.keys, values = tile.values;
   keys.data += seen.begin * keys.row_stride;
   values.data += seen.begin * values.row_stride;
-  multiply_tile<V>(g.rows, keys, seen.size, p.head_dim_qk, t.at(a.at_q), scores);
+  multiply_tile<V>(g.rows, keys, seen.size, p.head_dim_qk, t.packed(a.at_q), scores);
   if (!scales_late(p)) scale_and_cap_scores<V>(p, g.rows, seen.size, scores);
   if (p.softcap > 0.0) {
-    __builtin_memcpy(t.at(a.at_capped) + at, scores,
+    __builtin_memcpy(t.capped() + at, scores,
                      static_cast<std::size_t>(seen.size * V::kWidth) * sizeof(*scores));
   }
   bias_and_mask_scores<V>(p, g.rows, part, partial, scores, t.shared(a.at_row));
-  multiply_tile<V>(g.rows, values, seen.size, p.head_dim_v, t.at(a.at_d_out), d_probs);
+  multiply_tile<V>(g.rows, values, seen.size, p.head_dim_v, t.packed(a.at_d_out), d_probs);
   if (p.dropout.threshold != 0) drop_probs<V>(p, t.s, g.rows, part, d_probs);
   differentiate_softmax<V>(p, g, seen.size, scores, d_probs);
-  return seen;
 }
 
 /// d_q^T [head_dim_qk][W] += K^T d_scores^T, those of scaled scores.
 template <class V>
-static void add_to_queries(const BackwardTask<V>& t, const GradTile<V>& tile, SeenKeys seen,
-                           bool finite, typename V::Scalar* d_q) {
+static void add_to_queries(const BackwardTask<V>& t, const GradTile<V>& tile, bool finite,
+                           typename V::Scalar* d_q) {
   using Term = HiddenTerm<V, false>;
   const std::int64_t dim =
       t.a.copies_tiles ? padded_head_dim(t.problem().head_dim_qk) : t.problem().head_dim_qk;
+  const SeenKeys seen = t.strip().seen;
   alignas(64) typename V::Scalar one[V::kWidth];
   for (int w = 0; w < V::kWidth; ++w) one[w] = 1;
   with_vectors<V::kVectors>(
@@ -320,7 +338,7 @@ static void add_to_queries(const BackwardTask<V>& t, const GradTile<V>& tile, Se
         constexpr int kVectors = decltype(vectors)::value;
         auto keys = transposed(tile.keys);
         keys.data += seen.begin * keys.step;
-        const auto* const d_scores = t.at(t.a.at_d_scores) + seen.begin * V::kWidth;
+        const auto* const d_scores = t.d_scores() + seen.begin * V::kWidth;
         if (finite) {
           add_product<V, Term, kVectors, false>(keys, d_scores, d_q, dim, seen.size, one);
         } else {

@@ -17,7 +17,7 @@ static void backward_queries(const void* opaque, std::int64_t task, char* scratc
   clear_padding(a.grad, rows, end);
   if (end == rows.begin) return;
 
-  const BackwardTask<V> t{a, s, rows.head_kv, scratch};
+  const BackwardTask<V> t = strip_task<V>(a, s, rows.head_kv, scratch);
   set_grad_rows(t, rows.begin, end - rows.begin);
   set_row_stats(t);
   auto* const d_q = t.shared(a.at_d_q);
@@ -27,10 +27,10 @@ static void backward_queries(const void* opaque, std::int64_t task, char* scratc
       tiles_of(semantics::visible_keys(s.band, strip.i_begin, strip.i_end), a.tile_kv);
   for (std::int64_t index = tiles.begin; index < tiles.end; ++index) {
     const GradTile<V> tile = load_grad_tile(t, tile_at(index, a.tile_kv, s.band.len_kv));
-    const SeenKeys seen = recompute_tile(t, tile);
-    if (p.softcap > 0.0) differentiate_softcap(t, seen);
+    recompute_tile(t, tile);
+    if (p.softcap > 0.0) differentiate_softcap(t);
     const bool finite = all_finite<V>(tile.keys, tile.tile.size, p.head_dim_qk);
-    add_to_queries(t, tile, seen, finite, d_q);
+    add_to_queries(t, tile, finite, d_q);
   }
   write_d_queries(t, d_q);
 }
@@ -51,8 +51,8 @@ static void add_rows_to_tile(const BackwardTask<V>& t, Tile tile, KeySums<typena
     set_grad_rows(t, row, count);
     set_row_stats(t);
     pack_grad_rows(t);
-    const SeenKeys keys = recompute_tile(t, loaded);
-    if (p.softcap > 0.0) differentiate_softcap(t, keys);
+    recompute_tile(t, loaded);
+    if (p.softcap > 0.0) differentiate_softcap(t);
     add_group_to_keys<V>({t, 0, 1}, tile, k, v);
   }
 }
@@ -64,13 +64,13 @@ static void backward_keys(const void* opaque, std::int64_t task, char* scratch) 
   const Problem& p = a.grad.problem;
   const std::int64_t tiles = tiles_in(p.seqlen_kv, a.tile_kv), bh = task / tiles;
   const Sequence s = sequence_of(p, bh / p.num_heads_kv);
-  const BackwardTask<V> t{a, s, bh % p.num_heads_kv, scratch};
+  const BackwardTask<V> t = strip_task<V>(a, s, bh % p.num_heads_kv, scratch);
 
   const Tile all = tile_at(task % tiles, a.tile_kv, p.seqlen_kv);
   const std::int64_t end = semantics::clamp(s.band.len_kv, all.begin, all.begin + all.size);
   const Tile tile{all.begin, end - all.begin};
-  const KeySums<T> k{a.at_d_scores, a.at_q_rows, t.shared(a.at_d_k), a.tile_kv, 0};
-  const KeySums<T> v{a.at_probs, a.at_d_out_rows, t.shared(a.at_d_v), a.tile_kv, 0};
+  const KeySums<T> k{true, a.at_q_rows, t.shared(a.at_d_k), a.tile_kv, 0};
+  const KeySums<T> v{false, a.at_d_out_rows, t.shared(a.at_d_v), a.tile_kv, 0};
   clear_key_sums<V>(k.sums, a.tile_kv, 0, a.tile_kv, p.head_dim_qk);
   clear_key_sums<V>(v.sums, a.tile_kv, 0, a.tile_kv, p.head_dim_v);
   if (tile.size > 0) add_rows_to_tile(t, tile, k, v);
