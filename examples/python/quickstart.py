@@ -9,7 +9,8 @@ import regard
 
 rng = np.random.default_rng(0)
 q = rng.standard_normal((1, 8, 128, 64), dtype=np.float32)  # [batch, heads, positions, head_dim]
-k, v = (rng.standard_normal((1, 2, 512, 64), dtype=np.float32) for _ in range(2))  # 4 heads share one
+# 4 heads of q share one of k and v
+k, v = (rng.standard_normal((1, 2, 512, 64), dtype=np.float32) for _ in range(2))
 
 # The last query stands at the last key: a prompt's end, after 384 keys in a cache.
 options = dict(is_causal=True, diagonal="bottom_right", window=(256, -1))

@@ -19,7 +19,8 @@ class Block(nn.Module):
         self.q = nn.Linear(width, width)
         self.kv = nn.Linear(width, 2 * heads_kv * self.depth)
         self.out = nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(),
+                                 nn.Linear(2 * width, width))
 
     def forward(self, x):
         batch, rows, width = x.shape

@@ -27,11 +27,12 @@ class Problem:
         self._params = params
         self._features = frozenset(params["features"])
         for feature in sorted(self._features - _ACCEPTED):
-            raise ValueError(f"{feature} has no ONNX graph; accepted are {', '.join(sorted(_ACCEPTED))}")
+            raise ValueError(f"{feature} has no ONNX graph; accepted are "
+                             f"{', '.join(sorted(_ACCEPTED))}")
         dtype = params["dtype_q"]
         if dtype not in _TYPES or params["dtype_kv"] != dtype or params["dtype_out"] != dtype:
-            raise ValueError(f"dtypes q={dtype} kv={params['dtype_kv']} out={params['dtype_out']} must "
-                             f"be one of {', '.join(_TYPES)}, the same for all")
+            raise ValueError(f"dtypes q={dtype} kv={params['dtype_kv']} out={params['dtype_out']} "
+                             f"must be one of {', '.join(_TYPES)}, the same for all")
         self.type = _TYPES[dtype]
         self.wide_type = TensorProto.DOUBLE if dtype == "f64" else TensorProto.FLOAT
         self.bias_type = _TYPES[params["dtype_bias"]]
@@ -169,7 +170,9 @@ class Graph:
         """seqlens_q, seqlens_kv or diagonal as int64 [B,1,1,1]."""
         elements = TensorProto.INT64 if name == "diagonal" else TensorProto.INT32
         self._input(name, elements, ["batch"])
-        wide = name if elements == TensorProto.INT64 else self.add("Cast", name, to=TensorProto.INT64)
+        wide = name
+        if elements != TensorProto.INT64:
+            wide = self.add("Cast", name, to=TensorProto.INT64)
         return self.add("Unsqueeze", wide, self.integers([1, 2, 3]))
 
     def distance(self) -> str:

@@ -1,7 +1,7 @@
 """The functions of the flash_attn package, on CPU tensors.
 
-Tensors are [batch, positions, heads, head_dim]; causal and windows count from the bottom right corner:
-the last query stands at the last key.
+Tensors are [batch, positions, heads, head_dim]; causal and windows count from the bottom right
+corner: the last query stands at the last key.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def _check(q: Any, k: Any, v: Any, window_size: Any) -> None:
             raise SdpaError(f"dtype of {name} ({tensor.dtype}) must be q's, {q.dtype}")
     if not isinstance(window_size, (tuple, list)) or len(window_size) != 2 or not all(
             isinstance(side, int) for side in window_size):
-        raise TypeError(f"window_size ({window_size!r}) must be a pair of integers (left, right), -1 "
-                        "where it is unlimited")
+        raise TypeError(f"window_size ({window_size!r}) must be a pair of integers (left, right), "
+                        "-1 where it is unlimited")
 
 
 def _probs(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor | None:
-    """flash_attn's S_dmask: probabilities, negative where dropped; None without dropout, as there."""
+    """flash_attn's S_dmask: probabilities, negative where dropped; None without dropout."""
     if not options.dropout_p:
         return None
     factors = dropout_factors(q, k, options)
@@ -52,10 +52,10 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
                     return_attn_probs: bool = False) -> Any:
     """flash_attn.flash_attn_func: out, or (out, softmax_lse, S_dmask) with return_attn_probs.
 
-    Any head dimension; float32, and float64 on MATH, besides float16 and bfloat16. Results are always
-    deterministic, so `deterministic` changes nothing. With alibi_slopes softmax_lse holds the biases as
-    they are documented, -slope * |i + seqlen_k - seqlen_q - j|; flash_attn's own is shifted by a
-    constant for each row.
+    Any head dimension; float32, and float64 on MATH, besides float16 and bfloat16. Results are
+    always deterministic, so `deterministic` changes nothing. With alibi_slopes softmax_lse holds
+    the biases as they are documented, -slope * |i + seqlen_k - seqlen_q - j|; flash_attn's own is
+    shifted by a constant for each row.
     """
     _check(q, k, v, window_size)
     for name, value in (("causal", causal), ("deterministic", deterministic),

@@ -3,9 +3,9 @@
     model = regard.onnx.export_attention("b1 hq8 hkv2 sq128 skv128 d64 f32 causal mask lens=kv")
     onnx.save(model, "attention.onnx")
 
-The default is made of plain operators of opset 17; fused=True is the Attention operator of opset 23.
-Batch and sequence lengths are symbolic, heads and head dimensions fixed. Inputs have the names of
-regard.attention's arguments, outputs are out and, where the case has `lse`, lse.
+The default is made of plain operators of opset 17; fused=True is the Attention operator of opset
+23. Batch and sequence lengths are symbolic, heads and head dimensions fixed. Inputs have the names
+of regard.attention's arguments, outputs are out and, where the case has `lse`, lse.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def _fused(problem: Problem) -> Any:
     mask = graph.allowed(is_causal=not operator_causal)
     has_bias = problem.has("attn_bias") or problem.has("alibi")
     if problem.softcap and has_bias:
-        raise ValueError("fused (True): the Attention operator's order of softcap and a bias differs "
-                         "among its implementations; expected fused=False")
+        raise ValueError("fused (True): the Attention operator's order of softcap and a bias "
+                         "differs among its implementations; expected fused=False")
     bias = graph.cast("attn_bias") if problem.has("attn_bias") else None
     if problem.has("alibi"):
         bias = graph.alibi() if bias is None else graph.add("Add", bias, graph.alibi())
@@ -108,10 +108,11 @@ def _fused(problem: Problem) -> Any:
 
 def export_attention(case: Any, k: Any = None, v: Any = None, *, fused: bool = False,
                      **options: Any) -> Any:
-    """An onnx.ModelProto of a case in words, or of a call: q, k and v with regard.attention's options.
+    """An onnx.ModelProto of a case in words, or of a call: q, k and v with regard.attention's
+    options.
 
-    Nothing of the arrays but their types, heads and head dimensions is in the graph. Dropout, packed
-    and paged tensors have no graph: ValueError.
+    Nothing of the arrays but their types, heads and head dimensions is in the graph. Dropout,
+    packed and paged tensors have no graph: ValueError.
     """
     if not isinstance(fused, bool):
         raise TypeError(f"fused ({fused!r}) must be True or False")

@@ -13,8 +13,8 @@ PLAIN = ["quickstart.py", "which_backend.py"]
 
 def run_example(name):
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"}
-    ran = subprocess.run([sys.executable, "-B", str(EXAMPLES / name)], capture_output=True, text=True,
-                         timeout=600, env=environment)
+    ran = subprocess.run([sys.executable, "-B", str(EXAMPLES / name)], capture_output=True,
+                         text=True, timeout=600, env=environment)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip()
     return ran.stdout

@@ -31,8 +31,8 @@ print(json.dumps({
 
 
 def packaging_digest():
-    """Of what can break an installation alone: the build's files, and which sources there are. What a
-    C++ source says is compiled for the other tests already."""
+    """Of what can break an installation alone: the build's files, and which sources there are. What
+    a C++ source says is compiled for the other tests already."""
     digest = hashlib.sha256(sys.version.encode())
     for top in ("include", "src", "oracle", "conformance", "cmake", "python"):
         for path in sorted((ROOT / top).rglob("*")):

@@ -61,8 +61,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool =
     tensors = [q, k, v, *[tensor for tensor in options[:6] if tensor is not None]]
     if is_exporting() or _needs_formula():
         if options.dropout_p:
-            raise SdpaError(f"dropout_p ({options.dropout_p}) must be 0 in exportable(), in torch.func "
-                            "and in forward mode, whose plain operators draw no mask of regard's")
+            raise SdpaError(f"dropout_p ({options.dropout_p}) must be 0 in exportable(), in "
+                            "torch.func and in forward mode: their operators draw no such mask")
         result = formula(q, k, v, options)
         return result.out, result.lse
     backends = backends or current_backends()
@@ -103,7 +103,9 @@ class Recorded(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Any, ...]:
         *tensors, values, backends, return_lse = rest
         options = Options(*tensors, *values)
-        wanted = {"return_lse": True, "return_saved": True} if return_lse else {"return_saved": True}
+        wanted = {"return_saved": True}
+        if return_lse:
+            wanted["return_lse"] = True
         out, lse, saved = numbers(q, k, v, options, backends, wanted)
         ctx.save_for_backward(q, k, v, out, *tensors)
         ctx.values, ctx.saved = values, saved

@@ -1,7 +1,7 @@
 """MATH as a formula of differentiable ATen operators.
 
-The graph of regard.torch.exportable(), the second derivative of the operators, and what forward-mode
-differentiation runs. It computes in f32 (f64 for f64), as MATH does.
+The graph of regard.torch.exportable(), the second derivative of the operators, and what
+forward-mode differentiation runs. It computes in f32 (f64 for f64), as MATH does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """torch.ops.regard: attention and its backward as operators of torch.library.
 
-Tensors are [B,H,S,D] whatever their memory order; `layout` is the order in which the results lie. What
-a backward needs is two tensors more, `stats` and `state` (the backend that ran, seed and offset), so
-that a graph can hold it and an ambient policy does not reach the backward.
+Tensors are [B,H,S,D] whatever their memory order; `layout` is the order in which the results lie.
+What a backward needs is two tensors more, `stats` and `state` (the backend that ran, seed and
+offset), so that a graph can hold it and an ambient policy does not reach the backward.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _OPTIONS = ("Tensor? attn_mask, Tensor? attn_bias, Tensor? sinks, Tensor? alibi_
 _COUNT = len(Options._fields)
 _FORWARD = (f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}, str layout, str backends, bool save) -> "
             "(Tensor, Tensor, Tensor, Tensor)")
-_BACKWARD = (f"(Tensor d_out, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor stats, "
-             f"Tensor state, {_OPTIONS}, str layout) -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
+_BACKWARD = (f"(Tensor d_out, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor "
+             f"stats, Tensor state, {_OPTIONS}, str layout) -> "
+             "(Tensor, Tensor, Tensor, Tensor, Tensor)")
 
 
 def _wide(q: Tensor) -> torch.dtype:
@@ -175,7 +176,7 @@ def _in_order(grads: tuple[Tensor | None, ...], given: dict[int, Any]) -> list[T
 
 
 def _vmap(op: Any) -> Any:
-    """Calls an operator for each element: its order of heads and its dropout are one batch's own."""
+    """Calls an operator for each element: its heads and its dropout are one batch's own."""
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
         results = [op(*(a if dim is None else a.select(dim, i) for a, dim in zip(args, in_dims)))

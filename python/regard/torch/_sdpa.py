@@ -29,8 +29,8 @@ def _check(query: Any, key: Any, value: Any, attn_mask: Any, is_causal: Any) -> 
     if not isinstance(attn_mask, Tensor):
         raise TypeError(f"attn_mask ({type(attn_mask).__name__}) must be a torch.Tensor or None")
     if is_causal:
-        raise SdpaError("Explicit attn_mask should not be set when is_causal=True: is_causal (True) "
-                        "must be False beside an attn_mask")
+        raise SdpaError("Explicit attn_mask should not be set when is_causal=True: is_causal "
+                        "(True) must be False beside an attn_mask")
     if attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
         raise SdpaError(f"dtype of attn_mask ({attn_mask.dtype}) must be torch.bool (True = may "
                         "attend) or a float type, which is added to the scores")
@@ -43,8 +43,8 @@ def _batch_shape(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) ->
         return torch.broadcast_shapes(*(x.shape[:at] for x in (query, key, value)))
     except RuntimeError:
         raise SdpaError(f"shapes of query {tuple(query.shape)}, key {tuple(key.shape)} and value "
-                        f"{tuple(value.shape)} must broadcast in front of {'heads' if at == -3 else 'positions'}"
-                        ) from None
+                        f"{tuple(value.shape)} must broadcast in front of "
+                        f"{'heads' if at == -3 else 'positions'}") from None
 
 
 def _four_dims(x: Tensor, batch: torch.Size, heads: int | None) -> Tensor:
@@ -66,11 +66,11 @@ def _heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple
     kv = max(hk, hv) if min(hk, hv) == 1 else hk
     if enable_gqa:
         if hk != hv or hk == 0 or hq % hk:
-            raise SdpaError(f"number of heads in key ({hk}) and value ({hv}) must be equal and divide "
-                            f"that of query ({hq}) with enable_gqa=True")
+            raise SdpaError(f"number of heads in key ({hk}) and value ({hv}) must be equal and "
+                            f"divide that of query ({hq}) with enable_gqa=True")
         return hq, hk
     if hk != hv and 1 not in (hk, hv) or kv != hq and 1 not in (kv, hq):
-        raise SdpaError(f"number of heads in key ({hk}) and value ({hv}) must be that of query ({hq}), "
+        raise SdpaError(f"number of heads in key ({hk}) and value ({hv}) must be query's ({hq}), "
                         "or 1; enable_gqa=True lets them divide it")
     return max(hq, kv) if 0 not in (hq, kv) else 0, kv
 
@@ -134,8 +134,9 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
                                  enable_gqa: bool = False) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention on CPU tensors.
 
-    The same arguments and the same meaning: is_causal counts from the top left corner, a boolean mask
-    is True where a query may attend. A row that may attend to nothing is 0, with zero gradients.
+    The same arguments and the same meaning: is_causal counts from the top left corner, a boolean
+    mask is True where a query may attend. A row that may attend to nothing is 0, with zero
+    gradients.
     """
     _check(query, key, value, attn_mask, is_causal)
     if not 0.0 <= dropout_p <= 1.0:
@@ -161,8 +162,8 @@ def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
         selection = _core.explain(q, k, v, policy=current_policy(),
                                   dropout_p=dropout_p, return_saved=wants_grad, **keywords)
     if wants_grad:
-        selection.notes += ("second derivatives are those of regard.torch's explicit MATH formula in "
-                            "ATen operators, whichever backend computes the first",)
+        selection.notes += ("second derivatives are those of regard.torch's explicit MATH formula "
+                            "in ATen operators, whichever backend computes the first",)
     return selection
 
 

@@ -18,7 +18,8 @@ CASES = {
     "mask": "mask", "mask_keys": "mask=B,1,1,Skv", "dead_rows": "mask causal diag=br",
     "bias": "bias=1,H,Sq,Skv", "bias_and_mask": "bias=B,1,1,Skv mask=1,1,Sq,Skv",
     "alibi": "alibi diag=br", "lengths": "lens causal diag=br", "length_of_keys": "lens=kv hkv2",
-    "segments": "segments", "sinks": "sinks mask", "lse": "lse lens mask", "sinks_lse": "sinks lse lens",
+    "segments": "segments", "sinks": "sinks mask", "lse": "lse lens mask",
+    "sinks_lse": "sinks lse lens",
     "per_sequence": "causal diag=seq", "f16": "f16 causal diag=tl", "f64": "f64 mask",
 }
 NOT_FUSED = {"sinks", "lse", "sinks_lse"}
@@ -37,7 +38,8 @@ def values(model, batch, sq, skv, seed):
             feeds[name] = rng.random(shape) < 0.6
             feeds[name][0, 0, 0] = False  # a row, or a sequence, that sees nothing
         elif name.startswith("seqlens"):
-            feeds[name] = rng.integers(0, (sq if name.endswith("_q") else skv) + 1, shape).astype(dtype)
+            longest = sq if name.endswith("_q") else skv
+            feeds[name] = rng.integers(0, longest + 1, shape).astype(dtype)
         elif np.issubdtype(dtype, np.integer):
             feeds[name] = rng.integers(0, 3, shape).astype(dtype)
         else:

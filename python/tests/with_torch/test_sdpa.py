@@ -105,8 +105,8 @@ def test_grouped_heads_scale_and_views():
     out = sdpa(*parts)
     same(out, F.scaled_dot_product_attention(*parts))
     assert out.transpose(1, 2).is_contiguous(), "heads inside positions, as they came"
-    expanded = [parts[0], parts[1][:1].expand(2, -1, -1, -1), parts[2].transpose(-1, -2).contiguous()
-                .transpose(-1, -2)]
+    expanded = [parts[0], parts[1][:1].expand(2, -1, -1, -1),
+                parts[2].transpose(-1, -2).contiguous().transpose(-1, -2)]
     same(sdpa(*expanded), F.scaled_dot_product_attention(*expanded))
     same(sdpa(torch._neg_view(parts[0]), *parts[1:]), sdpa(-parts[0], *parts[1:]))
 

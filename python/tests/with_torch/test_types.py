@@ -10,9 +10,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
 def check(*arguments):
-    return subprocess.run([sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"),
-                           "--cache-dir", str(ROOT / "build" / "mypy_cache"), *arguments],
-                          capture_output=True, text=True, timeout=900, cwd=ROOT / "python")
+    command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"),
+               "--cache-dir", str(ROOT / "build" / "mypy_cache"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=ROOT / "python")
 
 
 def test_the_package_is_typed(tmp_path):
