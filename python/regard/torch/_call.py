@@ -59,6 +59,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool =
     `backends` overrules what an sdpa_kernel scope says.
     """
     tensors = [q, k, v, *[tensor for tensor in options[:6] if tensor is not None]]
+    if q.is_cuda or k.is_cuda or v.is_cuda:
+        raise SdpaError(f"devices of q ({q.device}), k ({k.device}) and v ({v.device}) must be cpu: "
+                        "this build has no CUDA backend")
     if is_exporting() or _needs_formula():
         if options.dropout_p:
             raise SdpaError(f"dropout_p ({options.dropout_p}) must be 0 in exportable(), in "
