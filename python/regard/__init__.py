@@ -3,8 +3,8 @@
     out = regard.attention(q, k, v, is_causal=True)
     print(regard.explain(q, k, v, is_causal=True))
 
-regard.torch, regard.flash_attn, regard.transformers and regard.onnx are imported when they are named;
-none of them, and no library that they are for, is imported before.
+regard.torch, regard.flash_attn, regard.transformers and regard.onnx are imported when they are
+named; none of them, and no library that they are for, is imported before.
 """
 
 import importlib

@@ -1,7 +1,7 @@
 """The functions of the flash_attn package, on CPU tensors.
 
-Tensors are [batch, positions, heads, head_dim]; causal and windows count from the bottom right corner:
-the last query stands at the last key.
+Tensors are [batch, positions, heads, head_dim]; causal and windows count from the bottom right
+corner: the last query stands at the last key.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ def _check(q: Any, k: Any, v: Any, window_size: Any) -> None:
             raise SdpaError(f"dtype of {name} ({tensor.dtype}) must be q's, {q.dtype}")
     if not isinstance(window_size, (tuple, list)) or len(window_size) != 2 or not all(
             isinstance(side, int) for side in window_size):
-        raise TypeError(f"window_size ({window_size!r}) must be a pair of integers (left, right), -1 "
-                        "where it is unlimited")
+        raise TypeError(f"window_size ({window_size!r}) must be a pair of integers (left, right), "
+                        "-1 where it is unlimited")
 
 
 def _probs(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor | None:
-    """flash_attn's S_dmask: probabilities, negative where dropped; None without dropout, as there."""
+    """flash_attn's S_dmask: probabilities, negative where dropped; None without dropout."""
     if not options.dropout_p:
         return None
     factors = dropout_factors(q, k, options)
+    assert factors is not None
     with torch.no_grad():
         probs = formula(q, k, v, options, factors).probs
     return torch.where(factors == 0, -probs, probs).to(q.dtype)
@@ -51,10 +52,10 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
                     return_attn_probs: bool = False) -> Any:
     """flash_attn.flash_attn_func: out, or (out, softmax_lse, S_dmask) with return_attn_probs.
 
-    Any head dimension; float32, and float64 on MATH, besides float16 and bfloat16. Results are always
-    deterministic, so `deterministic` changes nothing. With alibi_slopes softmax_lse holds the biases as
-    they are documented, -slope * |i + seqlen_k - seqlen_q - j|; flash_attn's own is shifted by a
-    constant for each row.
+    Any head dimension; float32, and float64 on MATH, besides float16 and bfloat16. Results are
+    always deterministic, so `deterministic` changes nothing. With alibi_slopes softmax_lse holds
+    the biases as they are documented, -slope * |i + seqlen_k - seqlen_q - j|; flash_attn's own is
+    shifted by a constant for each row.
     """
     _check(q, k, v, window_size)
     for name, value in (("causal", causal), ("deterministic", deterministic),
@@ -69,7 +70,7 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
                       window_right=-1 if causal else max(right, -1), alibi_slopes=alibi_slopes)
     if dropout_p:
         options = options._replace(dropout_p=dropout_p, rng=torch.randint(0, 2**63 - 1, (1,)))
-    turned = [x.transpose(1, 2) for x in (q, k, v)]
-    out, lse = _call.attend(*turned, options, return_lse=return_attn_probs)
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    out, lse = _call.attend(q, k, v, options, return_lse=return_attn_probs)
     out = out.transpose(1, 2)
-    return (out, lse, _probs(*turned, options)) if return_attn_probs else out
+    return (out, lse, _probs(q, k, v, options)) if return_attn_probs else out

@@ -4,9 +4,10 @@
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="regard")
     model.set_attn_implementation("regard_math")  # one backend alone
 
-registers the attention function and its mask function: a name without the latter would be given no mask
-at all. FLASH alone is "regard_FLASH": Transformers takes every name with a small "flash" in it for the
-flash-attn package, looks for its kernels, and gives some models another implementation instead.
+registers the attention function and its mask function: a name without the latter would be given no
+mask at all. FLASH alone is "regard_FLASH": Transformers takes every name with a small "flash" in it
+for the flash-attn package, looks for its kernels, and gives some models another implementation
+instead.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ __all__ = ["IMPLEMENTATIONS", "register"]
 IMPLEMENTATIONS = {"regard": "", "regard_math": "math", "regard_efficient": "efficient",
                    "regard_MATH": "math", "regard_EFFICIENT": "efficient", "regard_FLASH": "flash"}
 
-# Keywords that models hand through their layers and that say nothing of one attention: what they mean
-# for it is in the mask, the cache or the layer already.
+# Keywords that models hand through their layers and that say nothing of one attention: what they
+# mean for it is in the mask, the cache or the layer already.
 _ELSEWHERE = frozenset({
     "cache_position", "decoder_input_ids", "deterministic", "encoder_attention_mask",
     "encoder_hidden_states", "input_ids", "labels", "logits_to_keep", "num_items_in_batch",
     "output_hidden_states", "output_router_logits", "past_key_value", "past_key_values",
     "position_embeddings", "position_ids", "return_dict", "return_loss", "token_type_ids",
     "use_cache"})
-# Sequences packed in one row: flash-attention's own words. A mask says it as well, where there is one.
+# Sequences packed in one row: flash-attention's own words. A mask says it as well, where there is
+# one.
 _PACKED = frozenset({"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"})
 
 
@@ -47,11 +49,11 @@ def _check_keywords(keywords: dict[str, Any], attention_mask: Tensor | None) -> 
         if name in _PACKED:
             if attention_mask is not None:
                 continue
-            raise SdpaError(f"{name} (of packed sequences) is not supported without a mask that says "
-                            "the same; expected an attention_mask or position_ids")
+            raise SdpaError(f"{name} (of packed sequences) is not supported without a mask that "
+                            "says the same; expected an attention_mask or position_ids")
         text = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
-        raise SdpaError(f"{name} ({text}) is not supported by attn_implementation='regard'; accepted "
-                        "are dropout, scaling, is_causal, sliding_window, softcap, s_aux, "
+        raise SdpaError(f"{name} ({text}) is not supported by attn_implementation='regard'; "
+                        "accepted are dropout, scaling, is_causal, sliding_window, softcap, s_aux, "
                         "position_bias and output_attentions")
 
 
@@ -59,15 +61,15 @@ def _add_mask(options: Options, mask: Tensor | None, position_bias: Tensor | Non
     """The mask of a model, True = may attend or added to the scores, beside T5's bias."""
     for name, tensor in (("attention_mask", mask), ("position_bias", position_bias)):
         if tensor is not None and tensor.dim() != 4:
-            raise SdpaError(f"{name} (of shape {tuple(tensor.shape)}) must be [batch, heads, queries, "
-                            "keys]")
+            raise SdpaError(f"{name} (of shape {tuple(tensor.shape)}) must be [batch, heads, "
+                            "queries, keys]")
     if mask is None:
         return options._replace(attn_bias=position_bias)
     if mask.dtype == torch.bool:
         return options._replace(attn_mask=mask, attn_bias=position_bias)
     if not mask.is_floating_point():
-        raise SdpaError(f"dtype of attention_mask ({mask.dtype}) must be torch.bool (True = may attend) "
-                        "or a float type, which is added to the scores")
+        raise SdpaError(f"dtype of attention_mask ({mask.dtype}) must be torch.bool (True = may "
+                        "attend) or a float type, which is added to the scores")
     return options._replace(attn_bias=mask if position_bias is None else mask + position_bias)
 
 

@@ -149,8 +149,8 @@ def _summed_to(array, shape):
 
 
 def gradients(d_out, q, k, v, d_lse=None, **options):
-    """d_q, d_k, d_v, d_bias (of attn_bias's shape, else None) and d_sinks, in float64: the chain rule,
-    one line a step of the forward, walked backwards."""
+    """d_q, d_k, d_v, d_bias (of attn_bias's shape, else None) and d_sinks, in float64: the chain
+    rule, one line a step of the forward, walked backwards."""
     f = _Forward(q, k, v, options)
     d_out = np.asarray(d_out).astype(np.float64)
     d_rows = np.zeros(f.lse.shape) if d_lse is None else np.asarray(d_lse, np.float64)

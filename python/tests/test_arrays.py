@@ -206,7 +206,8 @@ def test_a_bias_of_another_16_bit_type_is_converted():
     out = regard.attention(q, k, v, attn_bias=bias)
     assert copies() == before + 1
     assert np.array_equal(out, regard.attention(q, k, v, attn_bias=bias.astype(np.float32)))
-    assert "attn_bias is converted from bfloat16" in regard.explain(q, k, v, attn_bias=bias).notes[0]
+    notes = regard.explain(q, k, v, attn_bias=bias).notes
+    assert "attn_bias is converted from bfloat16" in notes[0]
     halves = make(dtype=bfloat16)
     assert regard.explain(*halves, attn_bias=bias).notes == ()
 

@@ -15,7 +15,8 @@ NAMES = ("d_q", "d_k", "d_v", "d_bias", "d_sinks")
 
 
 def gradient_like(out, seed=5):
-    return np.random.default_rng(seed).standard_normal(out.shape).astype(np.float32).astype(out.dtype)
+    numbers = np.random.default_rng(seed).standard_normal(out.shape)
+    return numbers.astype(np.float32).astype(out.dtype)
 
 
 def compare(grads, expected, dtype="float32"):
@@ -123,7 +124,8 @@ def test_layout_bshd():
     grads = regard.attention_backward(d_out, q, k, v, out, saved, **options)
     turned = [np.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, k, v, d_out)]
     out2, saved2 = regard.attention(*turned[:3], return_saved=True, layout="BSHD", **options)
-    grads2 = regard.attention_backward(turned[3], *turned[:3], out2, saved2, layout="BSHD", **options)
+    grads2 = regard.attention_backward(turned[3], *turned[:3], out2, saved2, layout="BSHD",
+                                       **options)
     for mine, other in zip(grads[:3], grads2[:3]):
         assert np.array_equal(mine, other.swapaxes(1, 2)) and other.flags.c_contiguous
     assert np.array_equal(saved.stats, saved2.stats)

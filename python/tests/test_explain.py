@@ -70,7 +70,9 @@ def test_devices_and_config(capsys):
     on_cpu = {b["backend"]: b for b in regard.devices() if b["device"] == "cpu"}
     flash, math = on_cpu["flash"], on_cpu["math"]
     assert math["built"] and "lse" in math["forward"]["features"]
-    assert flash["backward"] is None and "gqa" in math["backward"]["features"]
+    assert flash["built"] and "gqa" in math["backward"]["features"]
+    absent = [b for b in regard.devices() if not b["built"]]
+    assert absent and all(b["forward"] is None and b["backward"] is None for b in absent)
     config = regard.show_config("dicts")
     assert config["regard"] == regard.__version__
     assert regard.show_config() is None
@@ -83,7 +85,7 @@ def test_signature_and_stub_agree():
     import inspect
 
     stub = pathlib.Path(regard.__file__).with_name("_core.pyi").read_text()
-    for name in ("attention", "explain"):
+    for name in ("attention", "attention_backward", "explain"):
         parameters = inspect.signature(getattr(regard, name)).parameters
         body = re.search(rf"^def {name}\((.*?)^\) ->", stub, flags=re.M | re.S)[1]
         stubbed = re.findall(r"^    (\w+): .*?(?: = (.*))?,$", body, flags=re.M)

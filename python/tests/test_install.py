@@ -23,14 +23,16 @@ print(json.dumps({
     "version": importlib.metadata.version("regard"), "file": regard.__file__,
     "first_row_is_v": bool(np.allclose(out[:, :, 0], x[:, :, 0], atol=1e-6)),
     "chosen": regard.explain(x, x, x).chosen, "requires": importlib.metadata.requires("regard"),
+    "torch": sorted(f.name for f in importlib.metadata.files("regard") if f.parent.name == "torch"),
+    "unasked": [m for m in ("torch", "transformers", "onnx") if m in sys.modules],
     "typed": any(f.name == "py.typed" for f in importlib.metadata.files("regard")),
     "headers": [str(f) for f in importlib.metadata.files("regard") if f.suffix in (".h", ".a")]}))
 """
 
 
 def packaging_digest():
-    """Of what can break an installation alone: the build's files, and which sources there are. What a
-    C++ source says is compiled for the other tests already."""
+    """Of what can break an installation alone: the build's files, and which sources there are. What
+    a C++ source says is compiled for the other tests already."""
     digest = hashlib.sha256(sys.version.encode())
     for top in ("include", "src", "oracle", "conformance", "cmake", "python"):
         for path in sorted((ROOT / top).rglob("*")):
@@ -72,6 +74,7 @@ def test_pip_install_from_the_root_in_a_clean_environment(tmp_path):
     assert facts["version"] == regard.__version__
     assert pathlib.Path(facts["file"]).is_relative_to(VENV)
     assert facts["first_row_is_v"] and facts["chosen"] != "error" and facts["typed"]
+    assert {"__init__.py", "_formula.py", "_ops.py"} <= set(facts["torch"]) and not facts["unasked"]
     assert facts["headers"] == [], "the wheel is the package alone"
     required = [r for r in facts["requires"] if "extra" not in r]
     assert len(required) == 1 and required[0].startswith("numpy")

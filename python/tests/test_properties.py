@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reference import attention as reference
+from reference import gradients
 
 import regard
 
@@ -82,6 +83,25 @@ def test_any_problem_in_any_memory_order(data):
     assert np.array_equal(again.swapaxes(1, 2), out)
     explained = regard.explain(q, k, v, return_lse=True, **options)
     assert explained.ok
+
+
+@settings(SETTINGS, max_examples=100)
+@given(st.data())
+def test_any_gradient(data):
+    rng, (q, k, v) = data.draw(problems())
+    options = data.draw(options_for(rng, (*q.shape[:3], k.shape[2])))
+    q, k, v = (strided(data.draw, x) for x in (q, k, v))
+    backend = data.draw(st.sampled_from(["math", "flash", "efficient"]))
+    if not regard.explain(q, k, v, return_saved=True, backend=backend, **options).ok:
+        backend = None
+    out, saved = regard.attention(q, k, v, return_saved=True, backend=backend, **options)
+    d_out = rng.standard_normal(out.shape).astype(np.float32)
+    grads = regard.attention_backward(d_out, q, k, v, out, saved, **options)
+    for mine, right in zip(grads, gradients(d_out, q, k, v, **options), strict=True):
+        assert (mine is None) == (right is None)
+        if right is not None:
+            scale = max(1.0, np.abs(right).max(initial=0))
+            np.testing.assert_allclose(mine, right, atol=5e-5 * scale)
 
 
 @settings(SETTINGS, max_examples=300)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import Parameter
@@ -9,10 +11,13 @@ from torch.nn import Parameter
 from .. import _core
 from ._formula import formula
 from ._options import Options, native_keywords
-from ._scopes import SdpaError, call_policy, current_backends, is_exporting
+from ._scopes import NAMES, SdpaError, call_policy, current_backends, is_exporting
 
 _DIFFERENTIATES = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
 _PLAIN_TYPES = (Tensor, Parameter)
+_tracing_state = torch._C._get_tracing_state
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_transforms = torch._C._functorch.peek_interpreter_stack
 
 
 def _is_bshd(q: Tensor) -> bool:
@@ -20,23 +25,20 @@ def _is_bshd(q: Tensor) -> bool:
     return q.shape[1] > 1 and q.shape[2] > 1 and q.stride(1) < q.stride(2)
 
 
-def _is_recorded(tensors: list[Tensor]) -> bool:
-    """Whether anything but the numbers is asked of this call: a graph, a trace, a transform."""
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+def _is_traced(tensors: list[Tensor]) -> bool:
+    """Whether anything but numbers and gradients is asked of this call: a graph, a transform."""
+    if torch.compiler.is_compiling() or _tracing_state() is not None:
         return True
-    if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack():
+    if _dispatch_modes() or _transforms() or torch.is_autocast_enabled("cpu"):
         return True
-    if torch.is_autocast_enabled("cpu"):
-        return True
-    grad = torch.is_grad_enabled()
     for tensor in tensors:
-        if type(tensor) not in _PLAIN_TYPES or tensor.is_neg() or grad and tensor.requires_grad:
+        if type(tensor) not in _PLAIN_TYPES or tensor.is_neg():
             return True
     return False
 
 
 def _needs_grad(tensors: list[Tensor]) -> bool:
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors])
 
 
 def _needs_formula() -> bool:
@@ -56,36 +58,109 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool =
 
     `backends` overrules what an sdpa_kernel scope says.
     """
-    tensors = [q, k, v]
-    for tensor in options[:6]:
-        if tensor is not None:
-            tensors.append(tensor)
+    tensors = [q, k, v, *[tensor for tensor in options[:6] if tensor is not None]]
+    if q.is_cuda or k.is_cuda or v.is_cuda:
+        raise SdpaError(f"devices of q ({q.device}), k ({k.device}) and v ({v.device}) must be cpu: "
+                        "this build has no CUDA backend")
     if is_exporting() or _needs_formula():
         if options.dropout_p:
-            raise SdpaError(f"dropout_p ({options.dropout_p}) must be 0 in exportable(), in torch.func "
-                            "and in forward mode, whose plain operators draw no mask of regard's")
+            raise SdpaError(f"dropout_p ({options.dropout_p}) must be 0 in exportable(), in "
+                            "torch.func and in forward mode: their operators draw no such mask")
         result = formula(q, k, v, options)
         return result.out, result.lse
     backends = backends or current_backends()
-    if _is_recorded(tensors):
+    needs_grad = _needs_grad(tensors)
+    if _is_traced(tensors):
         layout = "BSHD" if _is_bshd(q) else "BHSD"
-        out, lse, _, _ = torch.ops.regard.attention(q, k, v, *options, layout, backends,
-                                                    _needs_grad(tensors))
+        out, lse, _, _ = torch.ops.regard.attention(q, k, v, *options, layout, backends, needs_grad)
         return out, lse
-    return _numbers(q, k, v, options, backends, return_lse)
+    if needs_grad:
+        return Recorded.apply(q, k, v, *options[:6], options[6:], backends, return_lse)
+    return numbers(q, k, v, options, backends, {"return_lse": True} if return_lse else {})
 
 
-def _numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str,
-             return_lse: bool) -> tuple[Tensor, Tensor | None]:
-    keywords = native_keywords(options)
+def numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str,
+            wanted: dict[str, bool]) -> tuple[Any, ...]:
+    """out, lse or None, and what else `wanted` asks of regard.attention."""
+    keywords = {**native_keywords(options), **wanted}
     if backends:
         keywords["policy"] = call_policy(backends)
-    if return_lse:
-        keywords["return_lse"] = True
     bshd = _is_bshd(q)
     if bshd:
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         keywords["layout"] = "BSHD"
     result = _core.attention(q, k, v, **keywords)
-    out, lse = result if return_lse else (result, None)
-    return out.transpose(1, 2) if bshd else out, lse
+    if not wanted:
+        return result.transpose(1, 2) if bshd else result, None
+    out, *others = result
+    if "return_lse" not in wanted:
+        others = [None, *others]
+    return out.transpose(1, 2) if bshd else out, *others
+
+
+class Recorded(torch.autograd.Function):
+    """A call whose gradients are recorded, where nothing else is: the operator's own way costs ten
+    times as much."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Any, ...]:
+        *tensors, values, backends, return_lse = rest
+        options = Options(*tensors, *values)
+        wanted = {"return_saved": True}
+        if return_lse:
+            wanted["return_lse"] = True
+        out, lse, saved = numbers(q, k, v, options, backends, wanted)
+        ctx.save_for_backward(q, k, v, out, *tensors)
+        ctx.values, ctx.saved = values, saved
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None) -> tuple[Any, ...]:
+        q, k, v, out, *tensors = ctx.saved_tensors
+        options = Options(*tensors, *ctx.values)
+        if d_out is None:
+            d_out = torch.zeros_like(out)
+        # A gradient of the gradient may follow: the operator records it.
+        run = recorded_backward if torch.is_grad_enabled() else backward_numbers
+        grads = run((d_out, d_lse), (q, k, v, out), ctx.saved, options)
+        return (*grads[:3], None, grads[3], grads[4], *[None] * 6)
+
+
+def backward_numbers(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor, ...],
+                     saved: _core.Saved, options: Options) -> list[Tensor | None]:
+    """d_q, d_k, d_v, d_bias and d_sinks, each of its tensor's type; None where there is none.
+
+    given: d_out and d_lse; tensors: q, k, v and out.
+    """
+    d_out, d_lse = given
+    q, k, v, out = tensors
+    keywords = native_keywords(options)
+    keywords.pop("seed", None)  # saved has it
+    bshd = _is_bshd(q)
+    if bshd:
+        d_out, q, k, v, out = (x.transpose(1, 2) for x in (d_out, q, k, v, out))
+        keywords["layout"] = "BSHD"
+    grads = list(_core.attention_backward(d_out, q, k, v, out, saved, d_lse=d_lse, **keywords))
+    if bshd:
+        grads[:3] = [grad.transpose(1, 2) for grad in grads[:3]]
+    for at, tensor in ((3, options.attn_bias), (4, options.sinks)):
+        if tensor is not None and grads[at].dtype != tensor.dtype:
+            grads[at] = grads[at].to(tensor.dtype)
+    return grads
+
+
+def recorded_backward(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor, ...],
+                      saved: _core.Saved, options: Options) -> tuple[Any, ...]:
+    """The same by the operator, whose own derivative is the formula."""
+    layout = "BSHD" if _is_bshd(tensors[0]) else "BHSD"
+    d_q, d_k, d_v, d_bias, d_sinks = torch.ops.regard.attention_backward(
+        *given, *tensors, saved.stats, state_of(saved), *options, layout)
+    return (d_q, d_k, d_v, None if options.attn_bias is None else d_bias,
+            None if options.sinks is None else d_sinks)
+
+
+def state_of(saved: _core.Saved) -> Tensor:
+    """The backend that ran, the seed and the offset, as a tensor that a graph can hold."""
+    seed = saved.seed - (1 << 64) if saved.seed >> 63 else saved.seed
+    return torch.tensor([NAMES.index(str(saved.backend)), seed, saved.offset], dtype=torch.int64)

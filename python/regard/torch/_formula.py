@@ -1,7 +1,7 @@
 """MATH as a formula of differentiable ATen operators.
 
-The graph of regard.torch.exportable(), the second derivative of the operators, and what forward-mode
-differentiation runs. It computes in f32 (f64 for f64), as MATH does.
+The graph of regard.torch.exportable(), the second derivative of the operators, and what
+forward-mode differentiation runs. It computes in f32 (f64 for f64), as MATH does.
 """
 
 from __future__ import annotations
@@ -145,6 +145,8 @@ def dropout_factors(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
     """
     if not options.dropout_p:
         return None
+    if options.rng is None:
+        raise ValueError(f"dropout_p ({options.dropout_p}) needs rng, the seed of its mask")
     batch, heads, rows, _ = q.shape
     heads_kv, keys = k.shape[1], k.shape[2]
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32

@@ -24,10 +24,12 @@ def _routed(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: 
 
 
 class install:  # noqa: N801 - used as a function
-    """A context in which torch.nn.functional.scaled_dot_product_attention of CPU tensors is regard's.
+    """A context in which torch.nn.functional.scaled_dot_product_attention of CPU tensors is
+    regard's.
 
-    The function is the module's attribute, so every thread sees it; code that took the function itself
-    before (from ... import) does not. Scopes nest; the last to close puts back what was there.
+    The function is the module's attribute, so every thread sees it; code that took the function
+    itself before (from ... import) does not. Scopes nest; the last to close puts back what was
+    there.
     """
 
     def __enter__(self) -> None:

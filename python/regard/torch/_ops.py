@@ -1,8 +1,8 @@
 """torch.ops.regard: attention and its backward as operators of torch.library.
 
-Tensors are [B,H,S,D] whatever their memory order; `layout` is the order in which the results lie. What
-a backward needs is two tensors more, `stats` and `state` (the backend that ran, seed and offset), so
-that a graph can hold it and an ambient policy does not reach the backward.
+Tensors are [B,H,S,D] whatever their memory order; `layout` is the order in which the results lie.
+What a backward needs is two tensors more, `stats` and `state` (the backend that ran, seed and
+offset), so that a graph can hold it and an ambient policy does not reach the backward.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import _core
+from ._call import state_of
 from ._formula import dropout_factors, formula
 from ._options import Options, native_keywords
 from ._scopes import NAMES, SdpaError, call_policy
@@ -24,15 +25,16 @@ _OPTIONS = ("Tensor? attn_mask, Tensor? attn_bias, Tensor? sinks, Tensor? alibi_
 _COUNT = len(Options._fields)
 _FORWARD = (f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}, str layout, str backends, bool save) -> "
             "(Tensor, Tensor, Tensor, Tensor)")
-_BACKWARD = (f"(Tensor d_out, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor stats, "
-             f"Tensor state, {_OPTIONS}, str layout) -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
+_BACKWARD = (f"(Tensor d_out, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor "
+             f"stats, Tensor state, {_OPTIONS}, str layout) -> "
+             "(Tensor, Tensor, Tensor, Tensor, Tensor)")
 
 
 def _wide(q: Tensor) -> torch.dtype:
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
-def _turned(layout: str, *tensors: Tensor) -> tuple[Tensor, ...]:
+def _turned(layout: str, *tensors: Tensor) -> tuple[Any, ...]:
     """The tensors in the caller's memory order: what the native functions call `layout`."""
     return tensors if layout == "BHSD" else tuple(t.transpose(1, 2) for t in tensors)
 
@@ -47,10 +49,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...
     (out,) = _turned(layout, results[0])
     if not save:
         return out, results[1], q.new_empty(0, dtype=_wide(q)), torch.empty(0, dtype=torch.int64)
-    saved = results[2]
-    seed = saved.seed - (1 << 64) if saved.seed >> 63 else saved.seed
-    state = torch.tensor([NAMES.index(saved.backend), seed, saved.offset], dtype=torch.int64)
-    return out, results[1], saved.stats, state
+    return out, results[1], results[2].stats, state_of(results[2])
 
 
 def _attention_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
@@ -79,8 +78,9 @@ def _backward(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tens
     with torch.no_grad():
         saved = _core.Saved(stats=stats, seed=seed & 0xFFFFFFFFFFFFFFFF, offset=offset,
                             backend=NAMES[backend])
-        grads = _core.attention_backward(*_turned(layout, d_out, q, k, v, out), saved, d_lse=d_lse,
-                                         layout=layout, **keywords)
+        d_out, q, k, v, out = _turned(layout, d_out, q, k, v, out)
+        keywords.update(d_lse=d_lse, layout=layout)
+        grads = _core.attention_backward(d_out, q, k, v, out, saved, **keywords)
     d_bias, d_sinks = grads.d_bias, grads.d_sinks
     if options.attn_bias is not None and d_bias.dtype != options.attn_bias.dtype:
         d_bias = d_bias.to(options.attn_bias.dtype)
@@ -176,7 +176,7 @@ def _in_order(grads: tuple[Tensor | None, ...], given: dict[int, Any]) -> list[T
 
 
 def _vmap(op: Any) -> Any:
-    """Calls an operator for each element: its order of heads and its dropout are one batch's own."""
+    """Calls an operator for each element: its heads and its dropout are one batch's own."""
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
         results = [op(*(a if dim is None else a.select(dim, i) for a, dim in zip(args, in_dims)))
@@ -204,7 +204,7 @@ def _vmap_forward(info: Any, in_dims: tuple[int | None, ...], q: Tensor, k: Tens
 
     batch = q.shape[0] if dims[0] is None else q.movedim(dims[0], 0).shape[1]
     tensors = [folded(x, dims[i], batch) for i, x in enumerate((q, k, v))]
-    changed = {name: folded(getattr(options, name), dims[3 + i], batch)
+    changed: dict[str, Any] = {name: folded(getattr(options, name), dims[3 + i], batch)
                for i, name in enumerate(Options._fields[:7])
                if name in ("attn_mask", "attn_bias", "seqlens_q", "seqlens_kv")}
     results = torch.ops.regard.attention(*tensors, *options._replace(**changed), *rest[_COUNT:])

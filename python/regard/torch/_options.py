@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -26,29 +26,38 @@ class Options(NamedTuple):
     window_right: int = -1
 
 
-def native_keywords(options: Options) -> dict[str, object]:
+def native_keywords(options: Options) -> dict[str, Any]:
     """The options as keywords of regard.attention, those that say something."""
-    keywords: dict[str, object] = {}
-    if options.is_causal:
+    (mask, bias, sinks, slopes, seqlens_q, seqlens_kv, rng, scale, softcap, dropout_p, is_causal,
+     diagonal, left, right) = options
+    keywords: dict[str, Any] = {}
+    if is_causal:
         keywords["is_causal"] = True
-        keywords["diagonal"] = options.diagonal
-    if options.softmax_scale is not None:
-        keywords["softmax_scale"] = options.softmax_scale
-    for name in ("attn_mask", "attn_bias", "sinks", "alibi_slopes", "seqlens_q", "seqlens_kv"):
-        value = getattr(options, name)
-        if value is not None:
-            keywords[name] = value
-    if options.window_left >= 0 or options.window_right >= 0:
-        keywords["window"] = (options.window_left, options.window_right)
-        keywords["diagonal"] = options.diagonal
-    if options.alibi_slopes is not None:
-        keywords["diagonal"] = options.diagonal
-    if options.softcap:
-        keywords["softcap"] = options.softcap
-    if options.dropout_p:
+        keywords["diagonal"] = diagonal
+    if scale is not None:
+        keywords["softmax_scale"] = scale
+    if mask is not None:
+        keywords["attn_mask"] = mask
+    if bias is not None:
+        keywords["attn_bias"] = bias
+    if sinks is not None:
+        keywords["sinks"] = sinks
+    if slopes is not None:
+        keywords["alibi_slopes"] = slopes
+        keywords["diagonal"] = diagonal
+    if seqlens_q is not None:
+        keywords["seqlens_q"] = seqlens_q
+    if seqlens_kv is not None:
+        keywords["seqlens_kv"] = seqlens_kv
+    if left >= 0 or right >= 0:
+        keywords["window"] = (left, right)
+        keywords["diagonal"] = diagonal
+    if softcap:
+        keywords["softcap"] = softcap
+    if dropout_p:
         # Its rows are counted from the diagonal that is named, so it is always named.
-        keywords["diagonal"] = options.diagonal
-        keywords["dropout_p"] = options.dropout_p
-        if options.rng is not None:
-            keywords["seed"] = int(options.rng[0]) & 0xFFFFFFFFFFFFFFFF
+        keywords["diagonal"] = diagonal
+        keywords["dropout_p"] = dropout_p
+        if rng is not None:
+            keywords["seed"] = int(rng[0]) & 0xFFFFFFFFFFFFFFFF
     return keywords

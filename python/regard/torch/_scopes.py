@@ -40,7 +40,7 @@ class SdpaError(ValueError, RuntimeError):
 def backend_name(backend: Any, argument: str = "backends") -> str:
     """regard's name of a backend that is given as PyTorch's or by its name."""
     if isinstance(backend, SDPBackend):
-        number = int(backend)
+        number = int(backend.value)
         if 0 <= number < len(NAMES):
             return NAMES[number]
     elif isinstance(backend, str):
@@ -116,8 +116,8 @@ class sdpa_kernel:  # noqa: N801 - PyTorch's name
 class exportable:  # noqa: N801 - used as a function
     """Inside, attention is plain ATen operators: a graph that runs where regard is not installed.
 
-    MATH is the one backend that has such a graph, so it is an error where a policy or an sdpa_kernel
-    scope, outside or inside, excludes it.
+    MATH is the one backend that has such a graph, so it is an error where a policy or an
+    sdpa_kernel scope, outside or inside, excludes it.
     """
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class exportable:  # noqa: N801 - used as a function
                 if not selection.ok:
                     from .._errors import NoBackendError
 
-                    raise NoBackendError("exportable() allows only 'math', which can not run here:\n"
+                    raise NoBackendError("exportable() allows only 'math', which cannot run:\n"
                                          f"{selection}", selection)
             except BaseException:
                 scope.__exit__(None, None, None)

@@ -29,8 +29,8 @@ def _check(query: Any, key: Any, value: Any, attn_mask: Any, is_causal: Any) -> 
     if not isinstance(attn_mask, Tensor):
         raise TypeError(f"attn_mask ({type(attn_mask).__name__}) must be a torch.Tensor or None")
     if is_causal:
-        raise SdpaError("Explicit attn_mask should not be set when is_causal=True: is_causal (True) "
-                        "must be False beside an attn_mask")
+        raise SdpaError("Explicit attn_mask should not be set when is_causal=True: is_causal "
+                        "(True) must be False beside an attn_mask")
     if attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
         raise SdpaError(f"dtype of attn_mask ({attn_mask.dtype}) must be torch.bool (True = may "
                         "attend) or a float type, which is added to the scores")
@@ -43,8 +43,8 @@ def _batch_shape(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) ->
         return torch.broadcast_shapes(*(x.shape[:at] for x in (query, key, value)))
     except RuntimeError:
         raise SdpaError(f"shapes of query {tuple(query.shape)}, key {tuple(key.shape)} and value "
-                        f"{tuple(value.shape)} must broadcast in front of {'heads' if at == -3 else 'positions'}"
-                        ) from None
+                        f"{tuple(value.shape)} must broadcast in front of "
+                        f"{'heads' if at == -3 else 'positions'}") from None
 
 
 def _four_dims(x: Tensor, batch: torch.Size, heads: int | None) -> Tensor:
@@ -66,11 +66,11 @@ def _heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple
     kv = max(hk, hv) if min(hk, hv) == 1 else hk
     if enable_gqa:
         if hk != hv or hk == 0 or hq % hk:
-            raise SdpaError(f"number of heads in key ({hk}) and value ({hv}) must be equal and divide "
-                            f"that of query ({hq}) with enable_gqa=True")
+            raise SdpaError(f"number of heads in key ({hk}) and value ({hv}) must be equal and "
+                            f"divide that of query ({hq}) with enable_gqa=True")
         return hq, hk
     if hk != hv and 1 not in (hk, hv) or kv != hq and 1 not in (kv, hq):
-        raise SdpaError(f"number of heads in key ({hk}) and value ({hv}) must be that of query ({hq}), "
+        raise SdpaError(f"number of heads in key ({hk}) and value ({hv}) must be query's ({hq}), "
                         "or 1; enable_gqa=True lets them divide it")
     return max(hq, kv) if 0 not in (hq, kv) else 0, kv
 
@@ -92,35 +92,37 @@ def _normal_form(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | 
                  enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor, Tensor | None, torch.Size]:
     """[B,H,S,D] tensors, a mask of four dimensions, and the shape of the result but for its last
     two."""
-    if query.dim() == 4 and key.dim() == 4 and value.dim() == 4:  # the usual case, by comparisons
-        same_heads = query.shape[1] == key.shape[1] or enable_gqa
-        if query.shape[0] == key.shape[0] == value.shape[0] and key.shape[1] == value.shape[1] \
-                and same_heads and (attn_mask is None or attn_mask.dim() == 4):
+    qs, ks, vs = query.shape, key.shape, value.shape
+    if len(qs) == 4 and len(ks) == 4 and len(vs) == 4:  # the usual case, by comparisons alone
+        if qs[0] == ks[0] == vs[0] and ks[1] == vs[1] and (enable_gqa or qs[1] == ks[1]) \
+                and (attn_mask is None or attn_mask.dim() == 4):
             if enable_gqa:
                 _heads(query, key, value, True)
-            return query, key, value, attn_mask, query.shape[:-2]
+            return query, key, value, attn_mask, qs
     with_heads = enable_gqa or min(x.dim() for x in (query, key, value)) >= 3
     if with_heads:
         heads_q, heads_kv = _heads(query, key, value, enable_gqa)
         batch = _batch_shape(query, key, value, enable_gqa)
-        lead = (*batch, heads_q)
-        tensors = [_four_dims(query, batch, heads_q), _four_dims(key, batch, heads_kv),
-                   _four_dims(value, batch, heads_kv)]
+        lead: tuple[int, ...] = (*batch, heads_q)
+        q, k, v = (_four_dims(query, batch, heads_q), _four_dims(key, batch, heads_kv),
+                   _four_dims(value, batch, heads_kv))
     else:
         batch = _batch_shape(query, key, value, False)
         lead = (*batch,)
-        tensors = [_four_dims(x, batch, None) for x in (query, key, value)]
+        q, k, v = (_four_dims(x, batch, None) for x in (query, key, value))
     if attn_mask is not None:
         attn_mask = _four_mask(attn_mask, batch, with_heads)
-    return (*tensors, attn_mask, torch.Size(lead))
+    return q, k, v, attn_mask, torch.Size(lead)
 
 
 def _options(attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
              scale: float | None) -> Options:
     options = Options(is_causal=is_causal, softmax_scale=scale)
     if attn_mask is not None:
-        is_bool = attn_mask.dtype == torch.bool
-        options = options._replace(**{"attn_mask" if is_bool else "attn_bias": attn_mask})
+        if attn_mask.dtype == torch.bool:
+            options = options._replace(attn_mask=attn_mask)
+        else:
+            options = options._replace(attn_bias=attn_mask)
     if dropout_p:
         options = options._replace(dropout_p=dropout_p, rng=torch.randint(0, 2**63 - 1, (1,)))
     return options
@@ -132,8 +134,9 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
                                  enable_gqa: bool = False) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention on CPU tensors.
 
-    The same arguments and the same meaning: is_causal counts from the top left corner, a boolean mask
-    is True where a query may attend. A row that may attend to nothing is 0, with zero gradients.
+    The same arguments and the same meaning: is_causal counts from the top left corner, a boolean
+    mask is True where a query may attend. A row that may attend to nothing is 0, with zero
+    gradients.
     """
     _check(query, key, value, attn_mask, is_causal)
     if not 0.0 <= dropout_p <= 1.0:
@@ -159,8 +162,8 @@ def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
         selection = _core.explain(q, k, v, policy=current_policy(),
                                   dropout_p=dropout_p, return_saved=wants_grad, **keywords)
     if wants_grad:
-        selection.notes += ("second derivatives are those of regard.torch's explicit MATH formula in "
-                            "ATen operators, whichever backend computes the first",)
+        selection.notes += ("second derivatives are those of regard.torch's explicit MATH formula "
+                            "in ATen operators, whichever backend computes the first",)
     return selection
 
 

@@ -10,4 +10,4 @@ if importlib.util.find_spec("torch") is None:
 else:
     import torch
 
-    torch.set_num_threads(2)  # what the machines of this project have
+    torch.set_num_threads(1)  # the tensors are tiny, and waiting threads slow others down

@@ -79,7 +79,8 @@ def test_dropout():
 
 
 @pytest.mark.parametrize("keywords, error, word", [
-    (dict(causal=1), TypeError, r"causal \(1\)"), (dict(window_size=3), TypeError, r"window_size \(3\)"),
+    (dict(causal=1), TypeError, r"causal \(1\)"),
+    (dict(window_size=3), TypeError, r"window_size \(3\)"),
     (dict(dropout_p=1.0), ValueError, r"dropout_p \(1.0\)"),
     (dict(softcap=-1.0), ValueError, r"softcap \(-1"),
     (dict(return_attn_probs=None), TypeError, r"return_attn_probs \(None\)"),

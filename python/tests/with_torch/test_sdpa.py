@@ -105,8 +105,8 @@ def test_grouped_heads_scale_and_views():
     out = sdpa(*parts)
     same(out, F.scaled_dot_product_attention(*parts))
     assert out.transpose(1, 2).is_contiguous(), "heads inside positions, as they came"
-    expanded = [parts[0], parts[1][:1].expand(2, -1, -1, -1), parts[2].transpose(-1, -2).contiguous()
-                .transpose(-1, -2)]
+    expanded = [parts[0], parts[1][:1].expand(2, -1, -1, -1),
+                parts[2].transpose(-1, -2).contiguous().transpose(-1, -2)]
     same(sdpa(*expanded), F.scaled_dot_product_attention(*expanded))
     same(sdpa(torch._neg_view(parts[0]), *parts[1:]), sdpa(-parts[0], *parts[1:]))
 
@@ -168,6 +168,15 @@ def test_errors_are_pytorchs_kind_and_regards(call, word):
         sdpa([1.0], q, q)
     with pytest.raises(RuntimeError, match="Explicit attn_mask"):  # what PyTorch raises
         sdpa(q, q, q, torch.ones(9, 9), is_causal=True)
+
+
+def test_other_devices_are_refused():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():  # a CUDA tensor without its device
+        q = torch.empty(1, 2, 3, 4, device="cuda")
+        with pytest.raises(ValueError, match=r"devices of q \(cuda:0\).*must be cpu"):
+            sdpa(q, q, q)
 
 
 def test_sdpa_kernel_scopes():
@@ -255,6 +264,25 @@ def test_install_routes_and_restores():
     with pytest.raises(KeyError), regard.install():
         raise KeyError
     assert F.scaled_dot_product_attention is original
+
+
+def test_two_threads_train_at_once():
+    q, k, v = make(b=1, sq=64, skv=64, grad=True)
+    d_out = torch.randn(1, 4, 64, 16)
+
+    def train():
+        return torch.autograd.grad(sdpa(q, k, v, is_causal=True), (q, k, v), d_out)
+
+    expected, found = train(), []
+    threads = [threading.Thread(target=lambda: found.extend(train() for _ in range(50)))
+               for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 100
+    for grads in found:
+        assert all(torch.equal(a, b) for a, b in zip(grads, expected, strict=True))
 
 
 def test_memory_does_not_grow():

@@ -136,7 +136,8 @@ def test_t5_with_position_bias():
                                         do_sample=False)
         expected, expected_tokens = on(model, "eager", run), on(model, "eager", tokens)
         for implementation in ALL:
-            torch.testing.assert_close(on(model, implementation, run), expected, rtol=1e-4, atol=1e-3)
+            torch.testing.assert_close(on(model, implementation, run), expected, rtol=1e-4,
+                                       atol=1e-3)
             assert torch.equal(on(model, implementation, tokens), expected_tokens)
 
 
@@ -159,8 +160,9 @@ def test_whisper():
         assert torch.equal(on(model, implementation, tokens), expected_tokens)
 
 
-SENTENCES = ["A man is eating food.", "The quick brown fox jumps over the lazy dog while a man eats a "
-             "piece of bread in the old town.", "Hi", "A woman plays the violin beside the river."]
+SENTENCES = ["A man is eating food.", "The quick brown fox jumps over the lazy dog while a man "
+             "eats a piece of bread in the old town.", "Hi",
+             "A woman plays the violin beside the river."]
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +189,8 @@ def test_minilm(minilm, side):
     assert not real.all()
     model, results = load(), {}
     for implementation in ("eager", "sdpa", *ALL):
-        results[implementation] = on(model, implementation, lambda: model(**batch).last_hidden_state)
+        results[implementation] = on(model, implementation,
+                                     lambda: model(**batch).last_hidden_state)
     expected = results["eager"]
     for implementation in ALL:
         torch.testing.assert_close(results[implementation][real], expected[real], rtol=0, atol=1e-5)
@@ -231,7 +234,8 @@ def call(**keywords):
     (dict(temperature=0.5), r"temperature \(0.5\) is not supported"),
     (dict(cu_seq_lens_q=torch.tensor([0, 5])), "cu_seq_lens_q"),
     (dict(cache=object()), "cache"),
-    (dict(attention_mask=torch.ones(2, 5, dtype=torch.bool)), r"attention_mask \(of shape \(2, 5\)\)"),
+    (dict(attention_mask=torch.ones(2, 5, dtype=torch.bool)),
+     r"attention_mask \(of shape \(2, 5\)\)"),
     (dict(attention_mask=torch.ones(2, 1, 5, 5, dtype=torch.long)), "torch.int64"),
 ])
 def test_a_keyword_with_a_meaning_is_never_dropped(keywords, word):
