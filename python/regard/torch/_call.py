@@ -59,9 +59,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool =
     `backends` overrules what an sdpa_kernel scope says.
     """
     tensors = [q, k, v, *[tensor for tensor in options[:6] if tensor is not None]]
-    if q.is_cuda or k.is_cuda or v.is_cuda:
-        raise SdpaError(f"devices of q ({q.device}), k ({k.device}) and v ({v.device}) must be cpu: "
-                        "this build has no CUDA backend")
     if is_exporting() or _needs_formula():
         if options.dropout_p:
             raise SdpaError(f"dropout_p ({options.dropout_p}) must be 0 in exportable(), in "
@@ -71,6 +68,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool =
     backends = backends or current_backends()
     needs_grad = _needs_grad(tensors)
     if _is_traced(tensors):
+        if q.is_cuda or k.is_cuda or v.is_cuda:  # the library says it of plain tensors
+            raise SdpaError(f"devices of q ({q.device}), k ({k.device}) and v ({v.device}) must be "
+                            "cpu: this build has no CUDA backend")
         layout = "BSHD" if _is_bshd(q) else "BHSD"
         out, lse, _, _ = torch.ops.regard.attention(q, k, v, *options, layout, backends, needs_grad)
         return out, lse
