@@ -79,8 +79,8 @@ REGARD_KERNEL_FN constexpr std::int64_t block_strips(std::int64_t width) {
 REGARD_KERNEL_FN std::int64_t count_blocks(std::int64_t rows, std::int64_t keys,
                                            std::int64_t width) {
   const std::int64_t block = block_strips(width) * width;
-  const std::int64_t of_rows = (rows + block - 1) / block;
-  const std::int64_t of_keys = (keys + kBlockKeys - 1) / kBlockKeys;
+  const std::int64_t of_rows = rows / block + (rows % block > 0 ? 1 : 0);  // rows may be saturated
+  const std::int64_t of_keys = keys / kBlockKeys + (keys % kBlockKeys > 0 ? 1 : 0);
   return of_rows > of_keys ? of_rows : of_keys;
 }
 

@@ -175,8 +175,8 @@ static void clear_key_sums(typename V::Scalar* sums, std::int64_t keys, std::int
       });
 }
 
-/// Rows of `keys` of a gradient of K or V: their sums times scale, zeros past the sequence's
-/// length.
+/// Rows of `keys` of a gradient of K or V: their sums times scale. Past the sequence's length they
+/// are zeros.
 template <class V>
 static void write_key_rows(const BackwardTask<V>& t, const View& view, semantics::KeyRange keys,
                            const KeySums<typename V::Scalar>& from, std::int64_t dim,
@@ -184,15 +184,13 @@ static void write_key_rows(const BackwardTask<V>& t, const View& view, semantics
   const std::int64_t bytes = element_bytes(view.type);
   for (std::int64_t j = keys.lo; j < keys.hi; ++j) {
     char* const row = row_address(view, t.s.b, t.head_kv, j);
-    const bool is_padding = j >= t.s.band.len_kv;
     for_chunks<V>(
         dim, [&](auto vectors, std::int64_t column) __attribute__((always_inline)) {
           constexpr int kColumns = decltype(vectors)::value * V::kLanes;
           const auto* const sum =
               from.sums + column * from.keys + (from.key + j - keys.lo) * kColumns;
           for (int x = 0; x < kColumns && column + x < dim; x += V::kLanes) {
-            const auto value =
-                is_padding ? V::set(typename V::Scalar(0)) : V::load(sum + x) * V::set(scale);
+            const auto value = V::load(sum + x) * V::set(scale);
             char* const to = row + (column + x) * bytes;
             if (column + x + V::kLanes <= dim) {
               store_vector<V>(view.type, to, value);
