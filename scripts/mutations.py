@@ -13,6 +13,7 @@ READER = ("unit", "*Safetensors*")
 DECISION = ("decision", "*")
 CONFORMANCE = ("conformance", "*")
 GRADIENTS = ("conformance", "*GradCases*")
+BLOCKS = ("property", "*Backward.*")
 MORE_GRADIENTS = ("unit", "Gradients.*:*GradKernels*")
 BACKWARD_CALLS = ("decision", "Backward.*:Pair.*")
 
@@ -249,6 +250,18 @@ MUTATIONS = [
     Mutation("gradients: shared blocks meet themselves alone", "src/cpu/backward/one_pass.inl",
              "meet_block(head, (key_block + a.phase) % blocks, key_block);",
              "meet_block(head, key_block, key_block);", (GRADIENTS, MORE_GRADIENTS)),
+    Mutation("gradients: shared blocks meet in another order", "src/cpu/backward/one_pass.inl",
+             "(key_block + a.phase) % blocks, key_block",
+             "(key_block + blocks - a.phase) % blocks, key_block",
+             (BLOCKS,)),
+    Mutation("gradients: a strip keeps what it saw of the last tile", "src/cpu/backward/one_pass.inl",
+             "      strip.seen = {0, 0};\n", "", (BLOCKS, GRADIENTS)),
+    Mutation("gradients: the tile read for delta stays", "src/cpu/backward/two_pass.inl",
+             "if (set_row_stats(t)) loaded = load_grad_tile(t, tile);", "set_row_stats(t);",
+             (BLOCKS, GRADIENTS)),
+    Mutation("gradients: sign of the exact delta", "src/cpu/backward/tile.inl",
+             "V::load(sums + at) + V::load(t.d_scores()", "V::load(sums + at) - V::load(t.d_scores()",
+             (BLOCKS, GRADIENTS)),
     Mutation("gradients: sums of keys not cleared", "src/cpu/backward/keys.inl",
              "__builtin_memset(at, 0, static_cast<std::size_t>(size * kColumns) * sizeof(*at));",
              "", (GRADIENTS, MORE_GRADIENTS)),
