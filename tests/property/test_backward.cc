@@ -140,7 +140,8 @@ TEST_P(Backward, APlanForMoreGivesTheSameBits) {
   }
 }
 
-// FLASH keeps packed rows and sums of as many heads as there are slots, EFFICIENT and MATH those of a tile.
+// FLASH keeps packed rows and sums of as many heads as there are slots, EFFICIENT and MATH those of
+// a tile.
 TEST_P(Backward, MemoryIsLinearInTheLengthAtMost) {
   std::vector<std::int64_t> bytes;
   for (const char* text : {"b1 hq2 sq4096 d64 f32 saved grad", "b1 hq2 sq8192 d64 f32 saved grad",
