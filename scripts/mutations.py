@@ -254,8 +254,6 @@ MUTATIONS = [
              "(key_block + a.phase) % blocks, key_block",
              "(key_block + blocks - a.phase) % blocks, key_block",
              (BLOCKS,)),
-    Mutation("gradients: a strip keeps what it saw of the last tile", "src/cpu/backward/one_pass.inl",
-             "      strip.seen = {0, 0};\n", "", (BLOCKS, GRADIENTS)),
     Mutation("gradients: the tile read for delta stays", "src/cpu/backward/two_pass.inl",
              "if (set_row_stats(t)) loaded = load_grad_tile(t, tile);", "set_row_stats(t);",
              (BLOCKS, GRADIENTS)),
