@@ -33,12 +33,14 @@ Claims forward_claims() {
   return claims;
 }
 
-std::vector<DtypeClaim> backward_dtypes() {
-  return {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 3e-6},
-          {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 4e-3},
-          {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 4e-3},
-          {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
-          {Dtype::kF16, Dtype::kF16, Dtype::kF32, 5e-4}};
+Claims backward_claims(const Claims& forward) {
+  Claims claims = forward;
+  claims.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 3e-6},
+                   {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 4e-3},
+                   {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 4e-3},
+                   {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
+                   {Dtype::kF16, Dtype::kF16, Dtype::kF32, 5e-4}};
+  return claims;
 }
 
 }  // namespace regard::cpu

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <vector>
-
 #include "regard/backend.h"
 
 namespace regard::cpu {
@@ -10,7 +8,8 @@ namespace regard::cpu {
 /// head dim, any layout. scores_out is MATH's to add.
 Claims forward_claims();
 
-/// What every backward kernel claims of q's, k's and out's dtypes; it computes in f32.
-std::vector<DtypeClaim> backward_dtypes();
+/// What a backend of that forward claims of its backward, which computes in f32. Gradients have the
+/// types of q, k and v, whatever out's.
+Claims backward_claims(const Claims& forward);
 
 }  // namespace regard::cpu

@@ -77,21 +77,8 @@ class FloatTiles {
   }
 
   ProductInput<T> read(const View& view, std::int64_t dim, std::int64_t padded, T* buffer) {
-    const char* from = row_address(view, b_, head_kv_, tile_.begin);
-    const std::int64_t stride = view.stride[2] * element_bytes(view.type);
-    const auto read_as = [&](Element type) __attribute__((always_inline)) {
-      for (std::int64_t j = 0; j < tile_.size; ++j) {
-        T* row = buffer + j * padded;
-        load_dense_row<V>(type, from + j * stride, dim, row);
-        for (std::int64_t d = dim; d < padded; ++d) row[d] = 0;
-      }
-    };
-    switch (view.type) {  // one loop for each type, not one branch for each vector
-      case Element::kBf16: read_as(Element::kBf16); break;
-      case Element::kF16: read_as(Element::kF16); break;
-      default: read_as(Element::kF32); break;
-    }
-    return {buffer, padded, 1};
+    const char* first = row_address(view, b_, head_kv_, tile_.begin);
+    return copy_rows<V>(view, first, tile_.size, dim, padded, buffer);
   }
 
   ProductInput<T> in_place(const View& view) const {

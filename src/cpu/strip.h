@@ -170,20 +170,48 @@ REGARD_KERNEL_FN int lane_rows(const View& view, const Strip<V>& strip, int firs
   return count;
 }
 
-/// q^T [head_dim_qk][W]; unused lanes of the vectors in use are 0. Negated where the scale is
-/// negative and left to the factor, which is positive: the greatest score is then the greatest
-/// exponent.
+/// The strip's rows of `view` [rows][dim] as [dim][W]; unused lanes of the vectors in use are 0.
 template <class V>
-static void pack_queries(const Problem& p, const Strip<V>& strip, typename V::Scalar* q_t) {
+static void pack_columns(const View& view, const Strip<V>& strip, std::int64_t dim,
+                         typename V::Scalar* columns) {
   for (int v = 0; v < strip.vectors; ++v) {
     char* rows[V::kLanes];
-    const int count = lane_rows(p.q, strip, v * V::kLanes, rows);
-    load_columns<V>(p.q.type, rows, count, p.head_dim_qk, q_t + v * V::kLanes);
+    const int count = lane_rows(view, strip, v * V::kLanes, rows);
+    load_columns<V>(view.type, rows, count, dim, columns + v * V::kLanes);
   }
+}
+
+/// q^T [head_dim_qk][W]. Negated where the scale is negative and left to the factor, which is
+/// positive: the greatest score is then the greatest exponent.
+template <class V>
+static void pack_queries(const Problem& p, const Strip<V>& strip, typename V::Scalar* q_t) {
+  pack_columns(p.q, strip, p.head_dim_qk, q_t);
   if (p.scales_first || p.softmax_scale > 0.0) return;
   for (std::int64_t x = 0; x < p.head_dim_qk * V::kVectors; ++x) {
     V::store(q_t + x * V::kLanes, -V::load(q_t + x * V::kLanes));
   }
+}
+
+/// `rows` rows of K or V, from address `from` on, in `buffer`: [rows][padded], zeros past `dim`.
+template <class V>
+static ProductInput<typename V::Scalar> copy_rows(const View& view, const char* from,
+                                                  std::int64_t rows, std::int64_t dim,
+                                                  std::int64_t padded, typename V::Scalar* buffer) {
+  const std::int64_t stride = view.stride[2] * element_bytes(view.type);
+  const auto copy_as = [&](Element type) __attribute__((always_inline)) {
+    for (std::int64_t j = 0; j < rows; ++j) {
+      auto* const row = buffer + j * padded;
+      load_dense_row<V>(type, from + j * stride, dim, row);
+      for (std::int64_t d = dim; d < padded; ++d) row[d] = 0;
+    }
+  };
+  switch (view.type) {  // one loop for each type, not one branch for each vector
+    case Element::kF32: copy_as(Element::kF32); break;
+    case Element::kBf16: copy_as(Element::kBf16); break;
+    case Element::kF16: copy_as(Element::kF16); break;
+    default: copy_as(view.type); break;
+  }
+  return {buffer, padded, 1};
 }
 
 /// A tile of K or V as [size][dim]: in place where its elements are those of the arithmetic,
@@ -194,14 +222,9 @@ static ProductInput<typename V::Scalar> load_tile(const View& view, std::int64_t
                                                   typename V::Scalar* buffer) {
   using T = typename V::Scalar;
   const Element own = sizeof(T) == sizeof(double) ? Element::kF64 : Element::kF32;
-  if (view.type == own) {
-    const char* first = row_address(view, b, head, tile.begin);
-    return {reinterpret_cast<const T*>(first), view.stride[2], 1};
-  }
-  for (std::int64_t j = 0; j < tile.size; ++j) {
-    load_dense_row<V>(view.type, row_address(view, b, head, tile.begin + j), dim, buffer + j * dim);
-  }
-  return {buffer, dim, 1};
+  const char* first = row_address(view, b, head, tile.begin);
+  if (view.type == own) return {reinterpret_cast<const T*>(first), view.stride[2], 1};
+  return copy_rows<V>(view, first, tile.size, dim, dim, buffer);
 }
 
 /// The same matrix with rows and columns exchanged.

@@ -6,7 +6,6 @@
 
 #include "base/checked.h"
 #include "cpu/backward/run.h"
-#include "cpu/kernel_isa.h"
 #include "cpu/make_problem.h"
 #include "cpu/run_tasks.h"
 #include "cpu/scratch.h"
@@ -216,11 +215,7 @@ std::int64_t TiledBackend::backward_workspace_bytes(const AttentionKey& key, con
 }
 
 Expected<KernelPlan> TiledBackend::plan_backward(const AttentionKey& key, const Env& env) const {
-  KernelPlan plan = cpu::plan_backward(key, env, backward_kernel(env.isa));
-  plan.isa = kernel_isa(env.isa);
-  plan.kernel = std::string(traits_.name) + "_backward_" + to_string(plan.isa) + "_" +
-                to_string(key.params().dtype_q);
-  return plan;
+  return cpu::plan_backward(key, env, backward_kernel(env.isa), traits_.name);
 }
 
 Status TiledBackend::execute_backward(const KernelPlan& plan, const AttentionParams& params,

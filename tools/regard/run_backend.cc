@@ -48,9 +48,24 @@ double keys_seen(const AttentionParams& params, double center, double len_kv) {
   return std::max(0.0, std::min(last, len_kv - 1.0) - std::max(first, 0.0) + 1.0);
 }
 
+/// Pairs of a query and a key, of all query heads.
+double visible_pairs(const RunInput& input) {
+  const AttentionParams& p = input.c.params;
+  double pairs = 0.0;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const std::int64_t len_q = length_of(input.request.seqlens_q, b, p.seqlen_q);
+    const std::int64_t len_kv = length_of(input.request.seqlens_kv, b, p.seqlen_kv);
+    const auto shift = static_cast<double>(diagonal_shift(input, b, len_q, len_kv));
+    for (std::int64_t i = 0; i < len_q; ++i) {
+      pairs += keys_seen(p, static_cast<double>(i) + shift, static_cast<double>(len_kv));
+    }
+  }
+  return static_cast<double>(p.num_heads_q) * pairs;
+}
+
 }  // namespace
 
-double BackendRun::median_seconds() const { return median(seconds); }
+double TimedRuns::median_seconds() const { return median(seconds); }
 
 std::int64_t Timing::most_runs() const { return repeat > 0 ? repeat : kUsualRuns; }
 
@@ -103,8 +118,7 @@ Expected<BackendRun> run_on_backend(Context& context, const RunInput& input,
   launch.workspace = {workspace->data(), static_cast<std::size_t>(workspace->size())};
   Expected<TimedRuns> timed = time_runs(timing, [&] { return execute(*made, request, launch); });
   if (!timed) return timed.status();
-  run.seconds = std::move(timed->seconds);
-  run.interrupted = timed->interrupted;
+  static_cast<TimedRuns&>(run) = *std::move(timed);
   return run;
 }
 
@@ -162,17 +176,12 @@ double kv_bytes(const RunInput& input) {
 
 double flop_count(const RunInput& input) {
   const AttentionParams& p = input.c.params;
-  double pairs = 0.0;
-  for (std::int64_t b = 0; b < p.batch; ++b) {
-    const std::int64_t len_q = length_of(input.request.seqlens_q, b, p.seqlen_q);
-    const std::int64_t len_kv = length_of(input.request.seqlens_kv, b, p.seqlen_kv);
-    const auto shift = static_cast<double>(diagonal_shift(input, b, len_q, len_kv));
-    for (std::int64_t i = 0; i < len_q; ++i) {
-      pairs += keys_seen(p, static_cast<double>(i) + shift, static_cast<double>(len_kv));
-    }
-  }
-  const auto per_pair = static_cast<double>(2 * (p.head_dim_qk + p.head_dim_v));
-  return per_pair * static_cast<double>(p.num_heads_q) * pairs;
+  return static_cast<double>(2 * (p.head_dim_qk + p.head_dim_v)) * visible_pairs(input);
+}
+
+double backward_flop_count(const RunInput& input) {
+  const AttentionParams& p = input.c.params;
+  return static_cast<double>(2 * (3 * p.head_dim_qk + 2 * p.head_dim_v)) * visible_pairs(input);
 }
 
 }  // namespace regard::cli

@@ -11,16 +11,20 @@
 
 namespace regard::cli {
 
+/// Runs against the clock.
+struct TimedRuns {
+  std::vector<double> seconds;  // of each
+  bool interrupted = false;
+
+  double median_seconds() const;
+};
+
 /// What became of one problem on one backend.
-struct BackendRun {
+struct BackendRun : TimedRuns {
   BackendRef backend;
   KernelPlan kernel;
   std::int64_t workspace_bytes = 0;
   RunOutputs outputs;
-  std::vector<double> seconds;  // of each timed run
-  bool interrupted = false;
-
-  double median_seconds() const;
 };
 
 /// How often a problem is timed: `repeat` times, or, where it is 0, up to seven times within about
@@ -34,12 +38,6 @@ struct Timing {
 
   std::int64_t most_runs() const;
   bool is_enough(std::int64_t runs, double seconds) const;
-};
-
-/// Seconds of each timed run.
-struct TimedRuns {
-  std::vector<double> seconds;
-  bool interrupted = false;
 };
 
 /// Calls `call` once to warm up and then timed.
@@ -70,5 +68,8 @@ double kv_bytes(const RunInput& input);
 /// 2 (Dqk + Dv) operations for every query head and every pair of a query and a key that lengths,
 /// windows and the diagonal leave. Masks and segments are not counted off.
 double flop_count(const RunInput& input);
+
+/// The same of a backward: 2 (3 Dqk + 2 Dv) for each.
+double backward_flop_count(const RunInput& input);
 
 }  // namespace regard::cli

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "oracle/number.h"
-#include "tools/regard/timing.h"
 
 namespace regard::cli {
 namespace {
@@ -44,8 +43,6 @@ TensorView as_rows(const OwnedTensor& tensor, bool bshd) {
 }
 
 }  // namespace
-
-double GradRun::median_seconds() const { return median(seconds); }
 
 Expected<UpstreamGradients> load_upstream(const RunInput& input) {
   UpstreamGradients upstream;
@@ -122,11 +119,8 @@ Expected<GradRun> go_back(Context& context, const RunInput& input,
   Expected<TimedRuns> timed =
       time_runs(timing, [&] { return execute_backward(*made, request, request, launch); });
   if (!timed) return timed.status();
-  back.seconds = std::move(timed->seconds);
-  back.interrupted = timed->interrupted;
+  static_cast<TimedRuns&>(back) = *std::move(timed);
   return back;
 }
-
-double backward_flop_count(const RunInput& input) { return 2.5 * flop_count(input); }
 
 }  // namespace regard::cli

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <vector>
-
 #include "regard/context.h"
 #include "tools/regard/owned_tensor.h"
 #include "tools/regard/run_backend.h"
@@ -28,14 +26,10 @@ struct GradOutputs {
 };
 
 /// What became of one backward on one backend.
-struct GradRun {
+struct GradRun : TimedRuns {
   KernelPlan kernel;
   std::int64_t workspace_bytes = 0;
   GradOutputs outputs;
-  std::vector<double> seconds;  // of each timed run
-  bool interrupted = false;
-
-  double median_seconds() const;
 };
 
 /// The request of a backward from what a forward wrote; `outputs` may be empty, which asks for no
@@ -48,8 +42,5 @@ AttentionGradRequest grad_request(const RunInput& input, const UpstreamGradients
 Expected<GradRun> go_back(Context& context, const RunInput& input,
                           const UpstreamGradients& upstream, const BackendRun& run,
                           const Policy& policy, const Timing& timing);
-
-/// Five products where the forward has two: 2.5 times its operations.
-double backward_flop_count(const RunInput& input);
 
 }  // namespace regard::cli

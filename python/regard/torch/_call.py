@@ -25,6 +25,15 @@ def _is_bshd(q: Tensor) -> bool:
     return q.shape[1] > 1 and q.shape[2] > 1 and q.stride(1) < q.stride(2)
 
 
+def _layout_of(q: Tensor) -> str:
+    return "BSHD" if _is_bshd(q) else "BHSD"
+
+
+def turned(layout: str, *tensors: Tensor) -> tuple[Any, ...]:
+    """The tensors in the caller's memory order: what the native functions call `layout`."""
+    return tensors if layout == "BHSD" else tuple(t.transpose(1, 2) for t in tensors)
+
+
 def _is_traced(tensors: list[Tensor]) -> bool:
     """Whether anything but numbers and gradients is asked of this call: a graph, a transform."""
     if torch.compiler.is_compiling() or _tracing_state() is not None:
@@ -71,8 +80,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool =
         if q.is_cuda or k.is_cuda or v.is_cuda:  # the library says it of plain tensors
             raise SdpaError(f"devices of q ({q.device}), k ({k.device}) and v ({v.device}) must be "
                             "cpu: this build has no CUDA backend")
-        layout = "BSHD" if _is_bshd(q) else "BHSD"
-        out, lse, _, _ = torch.ops.regard.attention(q, k, v, *options, layout, backends, needs_grad)
+        out, lse, _, _ = torch.ops.regard.attention(q, k, v, *options, _layout_of(q), backends,
+                                                    needs_grad)
         return out, lse
     if needs_grad:
         return Recorded.apply(q, k, v, *options[:6], options[6:], backends, return_lse)
@@ -123,27 +132,24 @@ class Recorded(torch.autograd.Function):
             d_out = torch.zeros_like(out)
         # A gradient of the gradient may follow: the operator records it.
         run = recorded_backward if torch.is_grad_enabled() else backward_numbers
-        grads = run((d_out, d_lse), (q, k, v, out), ctx.saved, options)
+        grads = run((d_out, d_lse), (q, k, v, out), ctx.saved, options, _layout_of(q))
         return (*grads[:3], None, grads[3], grads[4], *[None] * 6)
 
 
 def backward_numbers(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor, ...],
-                     saved: _core.Saved, options: Options) -> list[Tensor | None]:
+                     saved: _core.Saved, options: Options, layout: str) -> list[Tensor | None]:
     """d_q, d_k, d_v, d_bias and d_sinks, each of its tensor's type; None where there is none.
 
-    given: d_out and d_lse; tensors: q, k, v and out.
+    given: d_out and d_lse; tensors: q, k, v and out; layout: the order in which results lie.
     """
     d_out, d_lse = given
-    q, k, v, out = tensors
     keywords = native_keywords(options)
     keywords.pop("seed", None)  # saved has it
-    bshd = _is_bshd(q)
-    if bshd:
-        d_out, q, k, v, out = (x.transpose(1, 2) for x in (d_out, q, k, v, out))
-        keywords["layout"] = "BSHD"
+    if layout == "BSHD":
+        keywords["layout"] = layout
+    d_out, q, k, v, out = turned(layout, d_out, *tensors)
     grads = list(_core.attention_backward(d_out, q, k, v, out, saved, d_lse=d_lse, **keywords))
-    if bshd:
-        grads[:3] = [grad.transpose(1, 2) for grad in grads[:3]]
+    grads[:3] = turned(layout, *grads[:3])
     for at, tensor in ((3, options.attn_bias), (4, options.sinks)):
         if tensor is not None and grads[at].dtype != tensor.dtype:
             grads[at] = grads[at].to(tensor.dtype)
@@ -151,9 +157,8 @@ def backward_numbers(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor,
 
 
 def recorded_backward(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor, ...],
-                      saved: _core.Saved, options: Options) -> tuple[Any, ...]:
+                      saved: _core.Saved, options: Options, layout: str) -> tuple[Any, ...]:
     """The same by the operator, whose own derivative is the formula."""
-    layout = "BSHD" if _is_bshd(tensors[0]) else "BHSD"
     d_q, d_k, d_v, d_bias, d_sinks = torch.ops.regard.attention_backward(
         *given, *tensors, saved.stats, state_of(saved), *options, layout)
     return (d_q, d_k, d_v, None if options.attn_bias is None else d_bias,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import _core
-from ._call import state_of
+from ._call import backward_numbers, state_of, turned
 from ._formula import dropout_factors, formula
 from ._options import Options, native_keywords
 from ._scopes import NAMES, SdpaError, call_policy
@@ -34,19 +34,14 @@ def _wide(q: Tensor) -> torch.dtype:
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
-def _turned(layout: str, *tensors: Tensor) -> tuple[Any, ...]:
-    """The tensors in the caller's memory order: what the native functions call `layout`."""
-    return tensors if layout == "BHSD" else tuple(t.transpose(1, 2) for t in tensors)
-
-
 def _attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     options = Options(*rest[:_COUNT])
     layout, backends, save = rest[_COUNT:]
     with torch.no_grad():
-        results = _core.attention(*_turned(layout, q, k, v), layout=layout, return_lse=True,
+        results = _core.attention(*turned(layout, q, k, v), layout=layout, return_lse=True,
                                   return_saved=save, policy=call_policy(backends),
                                   **native_keywords(options))
-    (out,) = _turned(layout, results[0])
+    (out,) = turned(layout, results[0])
     if not save:
         return out, results[1], q.new_empty(0, dtype=_wide(q)), torch.empty(0, dtype=torch.int64)
     return out, results[1], results[2].stats, state_of(results[2])
@@ -70,24 +65,13 @@ def _like_rows(tensor: Tensor, shape: tuple[int, ...], layout: str) -> Tensor:
 
 def _backward(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
               stats: Tensor, state: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    options = Options(*rest[:_COUNT])
-    layout = rest[_COUNT]
     backend, seed, offset = state.tolist()
-    keywords = native_keywords(options)
-    keywords.pop("seed", None)
     with torch.no_grad():
         saved = _core.Saved(stats=stats, seed=seed & 0xFFFFFFFFFFFFFFFF, offset=offset,
                             backend=NAMES[backend])
-        d_out, q, k, v, out = _turned(layout, d_out, q, k, v, out)
-        keywords.update(d_lse=d_lse, layout=layout)
-        grads = _core.attention_backward(d_out, q, k, v, out, saved, **keywords)
-    d_bias, d_sinks = grads.d_bias, grads.d_sinks
-    if options.attn_bias is not None and d_bias.dtype != options.attn_bias.dtype:
-        d_bias = d_bias.to(options.attn_bias.dtype)
-    if options.sinks is not None and d_sinks.dtype != options.sinks.dtype:
-        d_sinks = d_sinks.to(options.sinks.dtype)
-    empty = [q.new_empty(0) if grad is None else grad for grad in (d_bias, d_sinks)]
-    return (*_turned(layout, *grads[:3]), *empty)
+        grads = backward_numbers((d_out, d_lse), (q, k, v, out), saved, Options(*rest[:_COUNT]),
+                                 rest[_COUNT])
+    return tuple(q.new_empty(0) if grad is None else grad for grad in grads)
 
 
 def _backward_fake(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor,

@@ -42,8 +42,7 @@ BackendInfo make_info() {
                          {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 4e-3},
                          {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
                          {Dtype::kF16, Dtype::kF16, Dtype::kF32, 2e-5}};
-  info.backward = info.forward;  // gradients have the types of q, k and v, whatever out's
-  info.backward.dtypes = cpu::backward_dtypes();
+  info.backward = cpu::backward_claims(info.forward);
   return info;
 }
 

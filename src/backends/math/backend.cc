@@ -65,8 +65,7 @@ BackendInfo make_info() {
                          {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 1e-5},
                          {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
                          {Dtype::kF16, Dtype::kF16, Dtype::kF32, 2e-5}};
-  info.backward = info.forward;  // gradients have the types of q, k and v, whatever out's
-  info.backward.dtypes = cpu::backward_dtypes();
+  info.backward = cpu::backward_claims(info.forward);
   info.backward.dtypes.push_back({Dtype::kF64, Dtype::kF64, Dtype::kF64, 6e-15});
   return info;
 }
@@ -114,12 +113,7 @@ class MathBackend final : public Backend {
   }
 
   Expected<KernelPlan> plan_backward(const AttentionKey& key, const Env& env) const override {
-    const Isa isa = cpu::kernel_isa(env.isa);
-    KernelPlan plan = cpu::plan_backward(key, env, backward_kernel_of(key.params(), isa));
-    plan.isa = isa;
-    plan.kernel =
-        std::string("math_backward_") + to_string(isa) + "_" + to_string(key.params().dtype_q);
-    return plan;
+    return cpu::plan_backward(key, env, backward_kernel_of(key.params(), env.isa), "math");
   }
 
   Status execute_backward(const KernelPlan& plan, const AttentionParams& params,

@@ -109,20 +109,20 @@ using BackwardFn = void (*)(const void* args, std::int64_t task, char* scratch);
 /// One instruction set's kernels for one arithmetic, in two passes or in one.
 struct BackwardKernel {
   // Two passes:
-  BackwardFn d_queries;  // tasks of the grid
-  BackwardFn d_keys;     // d_k and d_v: (b, kv head, tile of keys)
+  BackwardFn d_queries = nullptr;  // tasks of the grid
+  BackwardFn d_keys = nullptr;     // d_k and d_v: (b, kv head, tile of keys)
   // One pass:
-  BackwardFn head;   // a (b, kv head), whole
-  BackwardFn begin;  // (b, kv head, block): packs its rows, clears its sums
-  BackwardFn meet;   // (b, kv head, block of keys) with the phase's block of rows
-  BackwardFn end;    // (b, kv head, block): writes its gradients
+  BackwardFn head = nullptr;   // a (b, kv head), whole
+  BackwardFn begin = nullptr;  // (b, kv head, block): packs its rows, clears its sums
+  BackwardFn meet = nullptr;   // (b, kv head, block of keys) with the phase's block of rows
+  BackwardFn end = nullptr;    // (b, kv head, block): writes its gradients
   // Either:
-  BackwardFn d_bias;          // tasks of the bias grid
-  BackwardFn d_sinks;         // a query head
-  std::int64_t width;         // rows of a strip
-  std::int64_t lanes;         // of a vector
-  std::int64_t strip_bytes;   // of a strip's state
-  std::int64_t scalar_bytes;  // of the arithmetic
+  BackwardFn d_bias = nullptr;    // tasks of the bias grid
+  BackwardFn d_sinks = nullptr;   // a query head
+  std::int64_t width = 0;         // rows of a strip
+  std::int64_t lanes = 0;         // of a vector
+  std::int64_t strip_bytes = 0;   // of a strip's state
+  std::int64_t scalar_bytes = 0;  // of the arithmetic
 
   bool is_one_pass() const { return head != nullptr; }
 };

@@ -95,13 +95,12 @@ static void meet_tile(const GradHead<V>& head, std::int64_t begin, std::int64_t 
     GradStrip<V>& strip = t.strip();
     if (class_of(a, head.s, strip.rows.i_begin, strip.rows.i_end, tile) ==
         semantics::TileClass::kEmpty) {
-      strip.seen = {0, 0};
-      continue;
+      continue;  // so are those before it, or those after it
     }
     if (group.begin == strips) group.begin = x;
     group.end = x + 1;
     recompute_tile(t, loaded);
-    if (p.softcap > 0.0) differentiate_softcap(t);
+    differentiate_softcap(t);
     if (!a.grad.d_q.present) continue;
     add_to_queries(t, loaded, finite, head.sum_q(begin + x * V::kWidth));
   }
@@ -207,8 +206,16 @@ static void backward_end(const void* opaque, std::int64_t task, char* scratch) {
 
 template <class V>
 constexpr BackwardKernel kOnePass = {
-    nullptr,          nullptr,         backward_head<V>,     backward_begin<V>,
-    backward_meet<V>, backward_end<V>, backward_bias<V>,     backward_sinks<V>,
-    V::kWidth,        V::kLanes,       sizeof(GradStrip<V>), sizeof(typename V::Scalar)};
+    .head = backward_head<V>,
+    .begin = backward_begin<V>,
+    .meet = backward_meet<V>,
+    .end = backward_end<V>,
+    .d_bias = backward_bias<V>,
+    .d_sinks = backward_sinks<V>,
+    .width = V::kWidth,
+    .lanes = V::kLanes,
+    .strip_bytes = sizeof(GradStrip<V>),
+    .scalar_bytes = sizeof(typename V::Scalar),
+};
 
 }  // namespace regard::cpu

@@ -52,9 +52,8 @@ void lay_out_strip(const AttentionParams& p, const BackwardKernel& kernel,
   args->score_bytes = scores.total();
 }
 
-/// Fills args but for the problem; returns a slot's bytes, saturating.
-std::int64_t lay_out(const AttentionParams& p, const BackwardKernel& kernel,
-                     BackwardArgs* args) noexcept {
+/// Fills args but for the problem and what one pass adds; all bytes saturate.
+void lay_out(const AttentionParams& p, const BackwardKernel& kernel, BackwardArgs* args) noexcept {
   const std::int64_t width = kernel.width, bytes = kernel.scalar_bytes;
   const bool one_pass = kernel.is_one_pass();
   const bool converts = p.dtype_kv != Dtype::kF32 && p.dtype_kv != Dtype::kF64;
@@ -83,7 +82,6 @@ std::int64_t lay_out(const AttentionParams& p, const BackwardKernel& kernel,
       saturating_mul(args->queries_per_task, saturating_mul(group_size(p), kTileKv));
   args->at_d_bias = layout.take(has_bias ? of_bias : 0, sizeof(double));
   args->scratch_bytes = layout.total();
-  return layout.total();
 }
 
 /// The offsets within a head's memory, after lay_out.
@@ -162,15 +160,20 @@ std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env,
   BackwardArgs args;
   const AttentionParams& params = key.params();
   const std::int32_t slots = slots_of(key, env, kernel);
-  const std::int64_t scratch = saturating_mul(lay_out(params, kernel, &args), slots);
+  lay_out(params, kernel, &args);
+  const std::int64_t scratch = saturating_mul(args.scratch_bytes, slots);
   if (!kernel.is_one_pass()) return scratch;
   lay_out_head(params, kernel, &args);
   const std::int64_t heads = std::min<std::int64_t>(count_heads(params), slots);
   return saturating_add(scratch, saturating_mul(heads, args.head_bytes));
 }
 
-KernelPlan plan_backward(const AttentionKey& key, const Env& env, const BackwardKernel& kernel) {
+KernelPlan plan_backward(const AttentionKey& key, const Env& env, const BackwardKernel& kernel,
+                         const std::string& backend) {
   KernelPlan plan;
+  plan.isa = kernel_isa(env.isa);
+  plan.kernel =
+      backend + "_backward_" + to_string(plan.isa) + "_" + to_string(key.params().dtype_q);
   plan.slots = slots_of(key, env, kernel);
   plan.tile_q = kernel.is_one_pass() ? group_rows(key.params()) : kernel.width;
   plan.tile_kv = kTileKv;
@@ -182,7 +185,7 @@ void run_backward(const BackwardKernel& kernel, const KernelPlan& plan,
                   const AttentionParams& params, const Buffers& buffers,
                   const GradBuffers& gradients, const Launch& launch) {
   BackwardArgs args;
-  const std::int64_t slot_bytes = lay_out(params, kernel, &args);
+  lay_out(params, kernel, &args);
   make_grad_problem(params, buffers, gradients, &args.grad);
   const std::int32_t slots = useful_slots(params, plan.slots);
   const Passes passes(args, slots, launch);
@@ -190,7 +193,7 @@ void run_backward(const BackwardKernel& kernel, const KernelPlan& plan,
   if (kernel.is_one_pass()) {
     lay_out_head(params, kernel, &args);
     args.scratch = static_cast<const char*>(launch.workspace.data);
-    args.heads = static_cast<char*>(launch.workspace.data) + slot_bytes * slots;
+    args.heads = static_cast<char*>(launch.workspace.data) + args.scratch_bytes * slots;
     if (gradients.d_q.present() || wants_keys) {
       run_one_pass(kernel, params, slots, passes, &args);
     }

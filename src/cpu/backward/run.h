@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "cpu/backward/kernels.h"
 #include "regard/backend.h"
@@ -19,8 +20,9 @@ const BackwardKernels& backward_kernels(Isa isa) noexcept;
 std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env,
                                       const BackwardKernel& kernel) noexcept;
 
-/// All of a plan but its kernel's name and isa.
-KernelPlan plan_backward(const AttentionKey& key, const Env& env, const BackwardKernel& kernel);
+/// `kernel` is one of backward_kernels(env.isa), `backend` begins its name.
+KernelPlan plan_backward(const AttentionKey& key, const Env& env, const BackwardKernel& kernel,
+                         const std::string& backend);
 
 /// Computes the gradients that are present.
 void run_backward(const BackwardKernel& kernel, const KernelPlan& plan,

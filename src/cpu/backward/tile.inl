@@ -90,31 +90,23 @@ struct GradTile {
   ProductInput<typename V::Scalar> values;
 };
 
-/// A tile of K or V in `buffer`, rows padded with zeros to whole blocks of the product.
+/// `dim` elements of rows of K or V, in place where that serves.
 template <class V>
-static ProductInput<typename V::Scalar> copy_tile(const View& view, const BackwardTask<V>& t,
-                                                  Tile tile, std::int64_t dim,
-                                                  typename V::Scalar* buffer) {
-  const std::int64_t padded = padded_head_dim(dim);
-  for (std::int64_t j = 0; j < tile.size; ++j) {
-    auto* const row = buffer + j * padded;
-    load_dense_row<V>(view.type, row_address(view, t.s.b, t.head_kv, tile.begin + j), dim, row);
-    for (std::int64_t d = dim; d < padded; ++d) row[d] = 0;
+static ProductInput<typename V::Scalar> load_grad_rows(const BackwardTask<V>& t, const View& view,
+                                                       Tile tile, std::int64_t dim,
+                                                       std::int64_t buffer) {
+  if (!t.a.copies_tiles) {
+    return load_tile<V>(view, t.s.b, t.head_kv, tile, dim, t.shared(buffer));
   }
-  return {buffer, padded, 1};
+  const char* first = row_address(view, t.s.b, t.head_kv, tile.begin);
+  return copy_rows<V>(view, first, tile.size, dim, padded_head_dim(dim), t.shared(buffer));
 }
 
 template <class V>
 static GradTile<V> load_grad_tile(const BackwardTask<V>& t, Tile tile) {
   const Problem& p = t.problem();
-  auto* const keys = t.shared(t.a.at_keys);
-  auto* const values = t.shared(t.a.at_values);
-  if (t.a.copies_tiles) {
-    return {tile, copy_tile<V>(p.k, t, tile, p.head_dim_qk, keys),
-            copy_tile<V>(p.v, t, tile, p.head_dim_v, values)};
-  }
-  return {tile, load_tile<V>(p.k, t.s.b, t.head_kv, tile, p.head_dim_qk, keys),
-          load_tile<V>(p.v, t.s.b, t.head_kv, tile, p.head_dim_v, values)};
+  return {tile, load_grad_rows(t, p.k, tile, p.head_dim_qk, t.a.at_keys),
+          load_grad_rows(t, p.v, tile, p.head_dim_v, t.a.at_values)};
 }
 
 /// The row maximum and sum of row (b, h, i); lse is the maximum of a sum of 1.
@@ -130,17 +122,6 @@ REGARD_KERNEL_FN SavedRow<T> saved_row(const GradProblem& g, std::int64_t b, std
   const T* const saved = element_at<T>(g.saved, row_index(g.saved, b, h, i));
   if (!g.saved_is_lse) return {saved[0], saved[g.saved.stride[3]]};
   return {saved[0], saved[0] == static_cast<T>(-__builtin_inf()) ? T(0) : T(1)};
-}
-
-/// view [rows of the strip][dim] as [dim][W]; unused lanes of the vectors in use are 0.
-template <class V>
-static void pack_columns(const View& view, const Strip<V>& strip, std::int64_t dim,
-                         typename V::Scalar* columns) {
-  for (int v = 0; v < strip.vectors; ++v) {
-    char* rows[V::kLanes];
-    const int count = lane_rows(view, strip, v * V::kLanes, rows);
-    load_columns<V>(view.type, rows, count, dim, columns + v * V::kLanes);
-  }
 }
 
 /// Rows [row_begin, row_begin + count) of the sequence: q^T and d_out^T.
@@ -231,6 +212,7 @@ static void hide_keys(const Strip<V>& strip, std::int64_t begin, std::int64_t en
 template <class V>
 static void differentiate_softcap(const BackwardTask<V>& t) {
   using T = typename V::Scalar;
+  if (!(t.problem().softcap > 0.0)) return;
   const SeenKeys seen = t.strip().seen;
   const auto softcap = V::set(static_cast<T>(t.problem().softcap));
   T* const d_scores = t.d_scores();

@@ -28,7 +28,7 @@ static void backward_queries(const void* opaque, std::int64_t task, char* scratc
   for (std::int64_t index = tiles.begin; index < tiles.end; ++index) {
     const GradTile<V> tile = load_grad_tile(t, tile_at(index, a.tile_kv, s.band.len_kv));
     recompute_tile(t, tile);
-    if (p.softcap > 0.0) differentiate_softcap(t);
+    differentiate_softcap(t);
     const bool finite = all_finite<V>(tile.keys, tile.tile.size, p.head_dim_qk);
     add_to_queries(t, tile, finite, d_q);
   }
@@ -52,7 +52,7 @@ static void add_rows_to_tile(const BackwardTask<V>& t, Tile tile, KeySums<typena
     if (set_row_stats(t)) loaded = load_grad_tile(t, tile);
     pack_grad_rows(t);
     recompute_tile(t, loaded);
-    if (p.softcap > 0.0) differentiate_softcap(t);
+    differentiate_softcap(t);
     add_group_to_keys<V>({t, 0, 1}, tile, k, v);
   }
 }
@@ -78,17 +78,15 @@ static void backward_keys(const void* opaque, std::int64_t task, char* scratch) 
 }
 
 template <class V>
-constexpr BackwardKernel kTwoPass = {backward_queries<V>,
-                                     backward_keys<V>,
-                                     nullptr,
-                                     nullptr,
-                                     nullptr,
-                                     nullptr,
-                                     backward_bias<V>,
-                                     backward_sinks<V>,
-                                     V::kWidth,
-                                     V::kLanes,
-                                     sizeof(GradStrip<V>),
-                                     sizeof(typename V::Scalar)};
+constexpr BackwardKernel kTwoPass = {
+    .d_queries = backward_queries<V>,
+    .d_keys = backward_keys<V>,
+    .d_bias = backward_bias<V>,
+    .d_sinks = backward_sinks<V>,
+    .width = V::kWidth,
+    .lanes = V::kLanes,
+    .strip_bytes = sizeof(GradStrip<V>),
+    .scalar_bytes = sizeof(typename V::Scalar),
+};
 
 }  // namespace regard::cpu
