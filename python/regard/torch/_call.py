@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ _PLAIN_TYPES = (Tensor, Parameter)
 _tracing_state = torch._C._get_tracing_state
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._functorch.peek_interpreter_stack
+_any_autocast = torch._C._is_any_autocast_enabled
 
 
 def _is_bshd(q: Tensor) -> bool:
@@ -34,16 +36,26 @@ def turned(layout: str, *tensors: Tensor) -> tuple[Any, ...]:
     return tensors if layout == "BHSD" else tuple(t.transpose(1, 2) for t in tensors)
 
 
-def _is_traced(tensors: list[Tensor]) -> bool:
+def _is_traced(tensors: Sequence[Tensor]) -> bool:
     """Whether anything but numbers and gradients is asked of this call: a graph, a transform."""
     if torch.compiler.is_compiling() or _tracing_state() is not None:
         return True
-    if _dispatch_modes() or _transforms() or torch.is_autocast_enabled("cpu"):
+    if _dispatch_modes() or _transforms():
+        return True
+    if _any_autocast() and torch.is_autocast_enabled("cpu"):  # the second takes four times as long
         return True
     for tensor in tensors:
         if type(tensor) not in _PLAIN_TYPES or tensor.is_neg():
             return True
     return False
+
+
+def asks_numbers_alone(*tensors: Tensor) -> bool:
+    """Whether no gradient, graph, transform or export is asked of a call on these tensors."""
+    for tensor in tensors:
+        if tensor.requires_grad:
+            return False
+    return not (_is_traced(tensors) or is_exporting() or _needs_formula())
 
 
 def _needs_grad(tensors: list[Tensor]) -> bool:
@@ -85,13 +97,15 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool =
         return out, lse
     if needs_grad:
         return Recorded.apply(q, k, v, *options[:6], options[6:], backends, return_lse)
-    return numbers(q, k, v, options, backends, {"return_lse": True} if return_lse else {})
+    keywords = native_keywords(options)
+    if not return_lse:
+        return numbers(q, k, v, keywords, backends), None
+    out, lse = numbers(q, k, v, {**keywords, "return_lse": True}, backends)
+    return out, lse
 
 
-def numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str,
-            wanted: dict[str, bool]) -> tuple[Any, ...]:
-    """out, lse or None, and what else `wanted` asks of regard.attention."""
-    keywords = {**native_keywords(options), **wanted}
+def numbers(q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any], backends: str) -> Any:
+    """What regard.attention returns, with out in q's memory order; `keywords` may be changed."""
     if backends:
         keywords["policy"] = call_policy(backends)
     bshd = _is_bshd(q)
@@ -99,12 +113,11 @@ def numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str,
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         keywords["layout"] = "BSHD"
     result = _core.attention(q, k, v, **keywords)
-    if not wanted:
-        return result.transpose(1, 2) if bshd else result, None
-    out, *others = result
-    if "return_lse" not in wanted:
-        others = [None, *others]
-    return out.transpose(1, 2) if bshd else out, *others
+    if not bshd:
+        return result
+    if isinstance(result, Tensor):
+        return result.transpose(1, 2)
+    return result[0].transpose(1, 2), *result[1:]
 
 
 class Recorded(torch.autograd.Function):
@@ -115,14 +128,14 @@ class Recorded(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Any, ...]:
         *tensors, values, backends, return_lse = rest
         options = Options(*tensors, *values)
-        wanted = {"return_saved": True}
+        keywords = {**native_keywords(options), "return_saved": True}
         if return_lse:
-            wanted["return_lse"] = True
-        out, lse, saved = numbers(q, k, v, options, backends, wanted)
+            keywords["return_lse"] = True
+        out, *lse, saved = numbers(q, k, v, keywords, backends)
         ctx.save_for_backward(q, k, v, out, *tensors)
         ctx.values, ctx.saved = values, saved
         ctx.set_materialize_grads(False)
-        return out, lse
+        return out, lse[0] if lse else None
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None) -> tuple[Any, ...]:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from .. import _core
 from .._selection import Selection
-from ._call import attend
+from ._call import asks_numbers_alone, attend, numbers
 from ._options import Options, native_keywords
-from ._scopes import SdpaError, backend_name, current_policy
+from ._scopes import SdpaError, backend_name, current_backends, current_policy
 
 
 def _check(query: Any, key: Any, value: Any, attn_mask: Any, is_causal: Any) -> None:
@@ -88,17 +88,20 @@ def _four_mask(mask: Tensor, batch: torch.Size, with_heads: bool) -> Tensor:
     return mask
 
 
+def _is_usual(q: torch.Size, k: torch.Size, v: torch.Size, enable_gqa: bool) -> bool:
+    """Whether nothing broadcasts: [B,Hq,Sq,D] on [B,Hkv,Skv,D]."""
+    if not len(q) == len(k) == len(v) == 4 or not q[0] == k[0] == v[0] or k[1] != v[1]:
+        return False
+    return q[1] == k[1] or enable_gqa and k[1] != 0 and q[1] % k[1] == 0
+
+
 def _normal_form(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
                  enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor, Tensor | None, torch.Size]:
     """[B,H,S,D] tensors, a mask of four dimensions, and the shape of the result but for its last
     two."""
-    qs, ks, vs = query.shape, key.shape, value.shape
-    if len(qs) == 4 and len(ks) == 4 and len(vs) == 4:  # the usual case, by comparisons alone
-        if qs[0] == ks[0] == vs[0] and ks[1] == vs[1] and (enable_gqa or qs[1] == ks[1]) \
-                and (attn_mask is None or attn_mask.dim() == 4):
-            if enable_gqa:
-                _heads(query, key, value, True)
-            return query, key, value, attn_mask, qs
+    if attn_mask is None or attn_mask.dim() == 4:
+        if _is_usual(query.shape, key.shape, value.shape, enable_gqa):
+            return query, key, value, attn_mask, query.shape
     with_heads = enable_gqa or min(x.dim() for x in (query, key, value)) >= 3
     if with_heads:
         heads_q, heads_kv = _heads(query, key, value, enable_gqa)
@@ -139,6 +142,13 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
     gradients.
     """
     _check(query, key, value, attn_mask, is_causal)
+    if attn_mask is None and not dropout_p and _is_usual(query.shape, key.shape, value.shape,
+                                                         enable_gqa):
+        if asks_numbers_alone(query, key, value):
+            keywords: dict[str, Any] = {} if scale is None else {"softmax_scale": scale}
+            if is_causal:
+                keywords.update(is_causal=True, diagonal="top_left")
+            return numbers(query, key, value, keywords, current_backends())
     if not 0.0 <= dropout_p <= 1.0:
         raise SdpaError(f"dropout_p ({dropout_p}) must be from 0 to 1")
     q, k, v, mask, lead = _normal_form(query, key, value, attn_mask, enable_gqa)
