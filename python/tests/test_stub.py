@@ -1,0 +1,66 @@
+"""_core.pyi, which is written by hand, says what the compiled module has: no more, no less.
+
+nanobind's generator would write `(*args, **kwargs)` for the functions that take their arguments
+themselves.
+"""
+
+import ast
+import inspect
+import pathlib
+
+import pytest
+
+import regard
+from regard import _core
+
+STUB = ast.parse(pathlib.Path(regard.__file__).with_name("_core.pyi").read_text())
+TYPES_ALONE = {"SupportsDLPack", "Array", "Numbers", "Integers", "Layout", "Scores"}
+FUNCTIONS = {node.name: node for node in STUB.body if isinstance(node, ast.FunctionDef)}
+CLASSES = {node.name: node for node in STUB.body
+           if isinstance(node, ast.ClassDef) and node.name not in TYPES_ALONE}
+EXAMPLES = {"Policy": _core.Policy(), "Saved": regard.Saved(stats=[[[[0.0, 1.0]]]]),
+            "Scopes": _core.with_scope(None, _core.Policy(), False)}
+
+
+def parameters(node):
+    """[(name, may be given by position, has a default)] of a function of a stub."""
+    arguments = node.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    first = len(positional) - len(arguments.defaults)
+    found = [(argument.arg, True, n >= first) for n, argument in enumerate(positional)]
+    return found + [(argument.arg, False, default is not None) for argument, default in
+                    zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+
+
+def real_parameters(function):
+    if hasattr(function, "__nb_signature__"):
+        (signature, *_), = function.__nb_signature__
+        return parameters(ast.parse(signature.replace("\\", "_") + ": ...").body[0])
+    return [(p.name, p.kind != p.KEYWORD_ONLY, p.default is not p.empty)
+            for p in inspect.signature(function).parameters.values()]
+
+
+def test_names():
+    said = {node.target.id for node in STUB.body if isinstance(node, ast.AnnAssign)}
+    said |= set(FUNCTIONS) | set(CLASSES)
+    real = {name for name in vars(_core) if not name.startswith("_")} | {"__version__"}
+    assert said - TYPES_ALONE == real
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_parameters(name):
+    assert parameters(FUNCTIONS[name]) == real_parameters(getattr(_core, name))
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_members(name):
+    members = [node.name for node in CLASSES[name].body if isinstance(node, ast.FunctionDef)]
+    for member in members:
+        assert hasattr(EXAMPLES[name], member), member
+    real = {x for x in vars(getattr(_core, name)) if not x.startswith("_")}
+    assert real <= set(members)
+
+
+def test_fields_of_a_policy():
+    made = next(node for node in CLASSES["Policy"].body if node.name == "__init__")
+    assert [name for name, _, _ in parameters(made)][1:] == list(_core.Policy().to_dict())
