@@ -20,11 +20,15 @@ C_ABI = {"include/regard/regard.h", "include/regard/export.h", "include/regard/v
 # Rooms that a room may include; a room is a top folder, or src/<folder>.
 APART = {"python", "tools", "tests", "bench", "examples", "oracle", "conformance"}
 FORBIDDEN = {
-    "src/base": {"src/semantics", "src/platform", "src/core", "src/cpu", "src/backends"},
-    "src/semantics": {"src/platform", "src/core", "src/cpu", "src/backends"},
-    "src/platform": {"src/cpu", "src/backends"},
+    "src/base": {"src/semantics", "src/platform", "src/core", "src/problem", "src/cpu", "src/cuda",
+                 "src/backends"},
+    "src/semantics": {"src/platform", "src/core", "src/problem", "src/cpu", "src/cuda",
+                      "src/backends"},
+    "src/platform": {"src/problem", "src/cpu", "src/cuda", "src/backends"},
     "src/core": {"src/backends"},
-    "src/cpu": {"src/backends"},
+    "src/problem": {"src/platform", "src/core", "src/cpu", "src/cuda", "src/backends"},
+    "src/cpu": {"src/cuda", "src/backends"},
+    "src/cuda": {"src/cpu", "src/backends"},
     "src/c_api": {"src"},  # over the public headers alone
     "oracle": {"src", "python", "tools", "tests", "bench", "examples", "conformance"},
     "conformance": {"src", "python", "tools", "tests", "bench", "examples"},

@@ -6,6 +6,29 @@
 
 namespace regard::semantics {
 
+/// Keys [begin, begin + size), on the absolute grid of tiles, within the sequence.
+struct Tile {
+  std::int64_t begin = 0;
+  std::int64_t size = 0;
+};
+
+REGARD_KERNEL_FN constexpr Tile tile_at(std::int64_t index, std::int64_t tile_kv,
+                                        std::int64_t len_kv) {
+  const std::int64_t begin = index * tile_kv;
+  return {begin, begin + tile_kv < len_kv ? tile_kv : len_kv - begin};
+}
+
+/// Tiles [begin, end) that hold every key of `keys`.
+struct TileSpan {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+REGARD_KERNEL_FN constexpr TileSpan tiles_of(KeyRange keys, std::int64_t tile_kv) {
+  if (is_empty(keys)) return {0, 0};
+  return {keys.lo / tile_kv, (keys.hi - 1) / tile_kv + 1};
+}
+
 enum class TileClass : std::uint8_t {
   kEmpty = 0,  // no row sees any key: skip
   kFull,       // every row sees every key: no mask code
