@@ -3,6 +3,9 @@
 #include "backends/absent/backend.h"
 #include "backends/cpu_efficient/backend.h"
 #include "backends/cpu_flash/backend.h"
+#include "backends/cuda_efficient/backend.h"
+#include "backends/cuda_math/backend.h"
+#include "backends/cudnn/backend.h"
 #include "backends/math/backend.h"
 
 // The only file that names every backend.
@@ -15,13 +18,13 @@ std::span<const Backend* const> builtin_backends(DeviceType device) {
       &flash::backend(),
       &efficient::backend(),
       &math::backend(),
-      &absent::cuda_cudnn(),
+      &cudnn::backend(),
   };
   static const Backend* const cuda[] = {
-      &absent::cuda_cudnn(),
+      &cudnn::backend(),
       &absent::cuda_flash(),
-      &absent::cuda_efficient(),
-      &absent::cuda_math(),
+      &cuda_efficient::backend(),
+      &cuda_math::backend(),
   };
   return device == DeviceType::kCuda ? std::span<const Backend* const>(cuda)
                                      : std::span<const Backend* const>(cpu);
