@@ -119,7 +119,7 @@ def room_findings(path, text, target):
     if names[0].startswith("isa_") and names[1].startswith("isa_") and (
             names[0].split(".")[0] != names[1].split(".")[0]):
         yield "isa_a -> isa_b"
-    if names[0].endswith(".cc") and target.endswith(".cuh"):
+    if path.startswith("src/") and names[0].endswith(".cc") and target.endswith(".cuh"):
         yield "plain .cc -> .cuh"
     if path.startswith("src/core/execute") and target in DECIDING:
         yield "execute -> select"

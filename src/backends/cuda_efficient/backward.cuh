@@ -1,0 +1,244 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cuda_efficient/grad_tile.cuh"
+
+// EFFICIENT's backward: one pass over rows gives d_q, one over tiles of keys d_k and d_v. Seven
+// products where one pass would need five, but every sum has one owner: no atomics, no order that
+// depends on the schedule. delta comes first, a number for each row.
+
+namespace regard::cuda_efficient {
+
+/// delta of 64 rows. Rows that see few keys have large probabilities, on which a delta of an output
+/// that was rounded to 16 bits would be the largest error of all: theirs is the sum of
+/// probs * d_probs instead.
+struct DeltaKernel {
+  using Args = BackwardArgs;
+  static constexpr std::int64_t kExactKeys = 64;
+  static constexpr int kThreads = cuda::kThreads;
+  static constexpr int kBlocks = 2;
+  static constexpr int kSharedBytes = GradLayout<kOwn>::kBytes;
+
+  REGARD_KERNEL_FN cuda::HeadGrid grid(const Problem& p) { return {cuda::count_row_blocks(p), 1}; }
+
+  template <class Block>
+  REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
+    const Problem& p = args.grad.problem;
+    const cuda::HeadGrid tasks = grid(p);
+    cuda::for_each_task(block, cuda::count_tasks(p, tasks), [&](std::int64_t index) {
+      const cuda::HeadTask task = cuda::head_task(p, tasks, index);
+      const Sequence s = problem::sequence_of(p, task.b);
+      const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, task.block);
+      const semantics::KeyRange keys = cuda::reach(rows, s);
+      const bool rounded = p.out.type == cuda::Element::kBf16 || p.out.type == cuda::Element::kF16;
+      if (!args.grad.delta.present && rounded && keys.hi - keys.lo <= kExactKeys) {
+        from_probabilities(block, args, s, rows);
+      } else {
+        from_outputs(block, args, s, rows);
+      }
+    });
+  }
+
+  /// A warp to a row. An output of 0 adds nothing, whatever d_out holds: a row that sees only its
+  /// sink has no other.
+  template <class Block>
+  REGARD_DEVICE_FN void from_outputs(const Block& block, const Args& args, const Sequence& s,
+                                     const cuda::RowBlock& rows) {
+    const GradProblem& g = args.grad;
+    const Problem& p = g.problem;
+    const auto out = cuda::query_rows(p.out, rows, p.head_dim_v);
+    const auto d_out = cuda::query_rows(g.d_out, rows, p.head_dim_v);
+    const int lane = block.thread() % cuda::kWarp;
+    for (std::int64_t r = block.thread() / cuda::kWarp; r < rows.count;
+         r += kThreads / cuda::kWarp) {
+      const std::int64_t row = rows.begin + r, i = row / rows.heads;
+      const std::int64_t h = rows.first_head + row % rows.heads;
+      float sum = 0.0f;
+      if (!g.delta.present && i < s.len_q) {
+        for (std::int64_t d = lane; d < p.head_dim_v; d += cuda::kWarp) {
+          const auto o = cuda::load_element<float>(out.type, cuda::QueryRows::row(out, r), d);
+          const auto by = cuda::load_element<float>(d_out.type, cuda::QueryRows::row(d_out, r), d);
+          if (o != 0.0f) sum += o * by;
+        }
+      }
+      for (int lanes = cuda::kWarp / 2; lanes > 0; lanes /= 2) {
+        sum += block.shuffle_xor(sum, lanes);
+      }
+      if (lane != 0) continue;
+      args.delta[cuda::dense_row(p, s.b, h, i)] =
+          i < s.len_q ? sum + cuda::given_delta<float>(g, s.b, h, i) : 0.0f;
+    }
+  }
+
+  template <class Block>
+  REGARD_DEVICE_FN void from_probabilities(const Block& block, const Args& args, const Sequence& s,
+                                           const cuda::RowBlock& rows) {
+    const GradProblem& g = args.grad;
+    const auto space = grad_space<kOwn>(block);
+    load_grad_rows(block, g, s, rows, nullptr, space);
+    float sums[kOwn] = {};
+    const semantics::TileSpan tiles = semantics::tiles_of(cuda::reach(rows, s), kTile);
+    for (std::int64_t index = tiles.begin; index < tiles.end; ++index) {
+      GradTile t;
+      const semantics::Tile tile = semantics::tile_at(index, kTile, s.band.len_kv);
+      compute_grad_tile(block, g, s, rows, tile, space, &t);
+      REGARD_DEVICE_UNROLL
+      for (int i = 0; i < kOwn; ++i) {
+        REGARD_DEVICE_UNROLL
+        for (int c = 0; c < kOwn; ++c) sums[i] += t.d_scores[i][c];
+      }
+    }
+    const cuda::Place at = cuda::place_of(block);
+    REGARD_DEVICE_UNROLL
+    for (int i = 0; i < kOwn; ++i) {
+      const float sum = cuda::sum_of_row(block, sums[i]);
+      const cuda::RowFacts<float> row = space.facts[at.row + i];
+      if (at.column != 0 || !row.exists) continue;
+      args.delta[cuda::dense_row(g.problem, s.b, row.head, row.query)] =
+          row.query < s.len_q ? sum + cuda::given_delta<float>(g, s.b, row.head, row.query) : 0.0f;
+    }
+  }
+};
+
+/// d_q of 64 rows, kColumns of head_dim_qk to a block.
+template <int kColumns>
+struct QueriesKernel {
+  using Args = BackwardArgs;
+  static constexpr int kSums = kColumns / cuda::kSide;
+  static constexpr int kThreads = cuda::kThreads;
+  static constexpr int kBlocks = 2;
+  static constexpr int kAtTile = GradLayout<kSums>::kBytes;
+  static constexpr int kSharedBytes = kAtTile + kTile * kPitch * static_cast<int>(sizeof(float));
+
+  REGARD_KERNEL_FN cuda::HeadGrid grid(const Problem& p) {
+    return {cuda::count_row_blocks(p), (p.head_dim_qk + kColumns - 1) / kColumns};
+  }
+
+  template <class Block>
+  REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
+    const Problem& p = args.grad.problem;
+    const cuda::HeadGrid tasks = grid(p);
+    cuda::for_each_task(block, cuda::count_tasks(p, tasks), [&](std::int64_t index) {
+      run_task(block, args, cuda::head_task(p, tasks, index));
+    });
+  }
+
+  template <class Block>
+  REGARD_DEVICE_FN void run_task(const Block& block, const Args& args, const cuda::HeadTask& task) {
+    const GradProblem& g = args.grad;
+    const Problem& p = g.problem;
+    const Sequence s = problem::sequence_of(p, task.b);
+    const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, task.block);
+    const auto space = grad_space<kSums>(block);
+    const auto d_scores = block.template shared<float>(kAtTile, kTile * kPitch);
+    load_grad_rows(block, g, s, rows, args.delta, space);
+    float d_q[kOwn][kSums];
+    cuda::clear(d_q);
+    const semantics::TileSpan tiles = semantics::tiles_of(cuda::reach(rows, s), kTile);
+    for (std::int64_t index = tiles.begin; index < tiles.end; ++index) {
+      const semantics::Tile tile = semantics::tile_at(index, kTile, s.band.len_kv);
+      if (cuda::classify(p, rows, s, tile) == semantics::TileClass::kEmpty) continue;
+      GradTile t;
+      compute_grad_tile(block, g, s, rows, tile, space, &t);
+      differentiate_softcap(p, &t);
+      write_by_keys(block, t.d_scores, d_scores);
+      const auto keys = cuda::key_rows(p.k, task.b, task.head_kv, tile, p.head_dim_qk);
+      cuda::add_tile_product(block, d_scores, keys, task.columns * kColumns, space.b, d_q);
+    }
+    const auto scale = static_cast<float>(p.softmax_scale);
+    const float scales[kOwn] = {scale, scale, scale, scale};
+    const auto to = cuda::query_rows(g.d_q, rows, p.head_dim_qk);
+    cuda::write_sums(block, to, 0, task.columns * kColumns, d_q, scales);
+  }
+};
+
+/// A thread's elements to shared memory, [row][key].
+template <class Block, class Shared>
+REGARD_DEVICE_FN void write_by_rows(const Block& block, const float (&values)[kOwn][kOwn],
+                                    Shared to) {
+  const cuda::Place at = cuda::place_of(block);
+  REGARD_DEVICE_UNROLL
+  for (int i = 0; i < kOwn; ++i) {
+    const cuda::Vec4<float> keys{{values[i][0], values[i][1], values[i][2], values[i][3]}};
+    store4(to, (at.row + i) * kPitch + at.column, keys);
+  }
+}
+
+/// d_k and d_v of a tile of keys, kColumns of either to a block, summed over the rows of all heads
+/// that read them.
+template <int kColumns>
+struct KeysKernel {
+  using Args = BackwardArgs;
+  static constexpr int kSums = kColumns / cuda::kSide;
+  static constexpr int kThreads = cuda::kThreads;
+  static constexpr int kBlocks = kColumns > kNarrow ? 1 : 2;
+  static constexpr int kAtTile = GradLayout<kSums>::kBytes;
+  static constexpr int kSharedBytes = kAtTile + kTile * kPitch * static_cast<int>(sizeof(float));
+
+  REGARD_KERNEL_FN cuda::HeadGrid grid(const Problem& p) {
+    const std::int64_t columns = p.head_dim_qk > p.head_dim_v ? p.head_dim_qk : p.head_dim_v;
+    return {cuda::count_key_tiles(p), (columns + kColumns - 1) / kColumns};
+  }
+
+  template <class Block>
+  REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
+    const Problem& p = args.grad.problem;
+    const cuda::HeadGrid tasks = grid(p);
+    cuda::for_each_task(block, cuda::count_tasks(p, tasks), [&](std::int64_t index) {
+      run_task(block, args, cuda::head_task(p, tasks, index));
+    });
+  }
+
+  template <class Block>
+  REGARD_DEVICE_FN void run_task(const Block& block, const Args& args, const cuda::HeadTask& task) {
+    const GradProblem& g = args.grad;
+    const Problem& p = g.problem;
+    const Sequence s = problem::sequence_of(p, task.b);
+    const std::int64_t begin = task.block * kTile, column = task.columns * kColumns;
+    const std::int64_t end = begin + kTile < s.band.len_kv ? begin + kTile : s.band.len_kv;
+    const semantics::Tile tile{begin, end - begin};
+    const bool wants_k = g.d_k.present && column < p.head_dim_qk;
+    const bool wants_v = g.d_v.present && column < p.head_dim_v;
+    const auto space = grad_space<kSums>(block);
+    const auto shared_tile = block.template shared<float>(kAtTile, kTile * kPitch);
+    float d_k[kOwn][kSums], d_v[kOwn][kSums];
+    cuda::clear(d_k);
+    cuda::clear(d_v);
+    for (std::int64_t index = 0; index < cuda::count_row_blocks(p); ++index) {
+      const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, index);
+      if (cuda::classify(p, rows, s, tile) == semantics::TileClass::kEmpty) continue;
+      load_grad_rows(block, g, s, rows, args.delta, space);
+      GradTile t;
+      compute_grad_tile(block, g, s, rows, tile, space, &t);
+      if (wants_v) {
+        drop_tile(block, p, s, space.facts, tile.begin, t.probs);
+        write_by_rows(block, t.probs, shared_tile);
+        const auto d_out = cuda::query_rows(g.d_out, rows, p.head_dim_v);
+        cuda::add_tile_product(block, shared_tile, d_out, column, space.b, d_v);
+        block.sync();  // before the tile is written again
+      }
+      if (wants_k) {
+        differentiate_softcap(p, &t);
+        write_by_rows(block, t.d_scores, shared_tile);
+        const auto q = cuda::query_rows(p.q, rows, p.head_dim_qk);
+        cuda::add_tile_product(block, shared_tile, q, column, space.b, d_k);
+      }
+    }
+    const semantics::Tile all = semantics::tile_at(task.block, kTile, p.seqlen_kv);
+    if (wants_k) write(block, g.d_k, task, all, p.head_dim_qk, p.softmax_scale, d_k);
+    if (wants_v) write(block, g.d_v, task, all, p.head_dim_v, problem::keep_scale<double>(p), d_v);
+  }
+
+  template <class Block>
+  REGARD_DEVICE_FN void write(const Block& block, const cuda::View& view,
+                              const cuda::HeadTask& task, semantics::Tile keys, std::int64_t columns,
+                              double scale, const float (&sums)[kOwn][kSums]) {
+    const auto by = static_cast<float>(scale);
+    const float scales[kOwn] = {by, by, by, by};
+    const auto to = cuda::key_rows(view, task.b, task.head_kv, keys, columns);
+    cuda::write_sums(block, to, 0, task.columns * kColumns, sums, scales);
+  }
+};
+
+}  // namespace regard::cuda_efficient

@@ -1,0 +1,156 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cuda_math/matrix.cuh"
+
+// MATH's forward, unfused: scores of complete rows, softmax, and the product with V (matrix.cuh).
+
+namespace regard::cuda_math {
+
+/// Edited scores; what a row may not see is -inf. Writes scores_out where it shows scores.
+template <class T>
+struct ScoresKernel {
+  using Args = ForwardArgs;
+  using Space = cuda::Staging<T, kOwn>;
+  static constexpr int kThreads = cuda::kThreads;
+  static constexpr int kBlocks = 2;
+  static constexpr int kAtA = kTile * static_cast<int>(sizeof(cuda::RowFacts<T>));
+  static constexpr int kAtB = kAtA + Space::kBytesA;
+  static constexpr int kSharedBytes = kAtB + Space::kBytesB;
+
+  REGARD_KERNEL_FN cuda::HeadGrid grid(const Problem& p) {
+    return {cuda::count_row_blocks(p), cuda::count_key_tiles(p)};
+  }
+
+  template <class Block>
+  REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
+    const Problem& p = args.problem;
+    const cuda::HeadGrid tasks = grid(p);
+    cuda::for_each_task(block, cuda::count_tasks(p, tasks), [&](std::int64_t index) {
+      run_task(block, args, cuda::head_task(p, tasks, index));
+    });
+  }
+
+  template <class Block>
+  REGARD_DEVICE_FN void run_task(const Block& block, const Args& args, const cuda::HeadTask& task) {
+    const Problem& p = args.problem;
+    const Sequence s = problem::sequence_of(p, task.b);
+    const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, task.block);
+    const semantics::Tile tile = semantics::tile_at(task.columns, kTile, s.band.len_kv);
+    const semantics::TileClass seen = cuda::classify(p, rows, s, tile);
+    const auto facts = block.template shared<cuda::RowFacts<T>>(0, kTile);
+    const auto a = block.template shared<T>(kAtA, cuda::kDepth<T> * kPitch);
+    const auto b = block.template shared<T>(kAtB, cuda::kDepth<T> * Space::kPitchB);
+    cuda::write_row_facts<T>(block, p, s, rows, facts);
+    T scores[kOwn][kOwn], raw[kOwn][kOwn];
+    cuda::clear(raw);
+    if (seen != semantics::TileClass::kEmpty) {
+      const auto q = cuda::query_rows(p.q, rows, p.head_dim_qk);
+      const auto keys = cuda::key_rows(p.k, task.b, task.head_kv, tile, p.head_dim_qk);
+      cuda::add_row_products(block, q, keys, p.head_dim_qk, a, b, raw);
+    }
+    block.sync();
+    for (int i = 0; i < kOwn; ++i) {
+      for (int c = 0; c < kOwn; ++c) scores[i][c] = raw[i][c];
+    }
+    const bool is_full = seen == semantics::TileClass::kFull;
+    cuda::edit_scores(block, p, task.b, facts, tile.begin, is_full, scores);
+    for_own_elements(block, p, rows, tile.begin, [&](std::int64_t row, std::int64_t j,
+                                                              int i, int c) {
+      matrix_row<T>(p, args.scores, task.b, task.head_kv, row)[j] = scores[i][c];
+      show(p, rows, row, j, raw[i][c], scores[i][c]);
+    });
+  }
+
+  /// An element of scores_out, where that shows scores.
+  REGARD_DEVICE_FN void show(const Problem& p, const cuda::RowBlock& rows, std::int64_t row,
+                             std::int64_t j, T raw, T edited) {
+    using problem::ScoresStage;
+    if (p.scores_stage != ScoresStage::kScaled && p.scores_stage != ScoresStage::kEdited) return;
+    T shown = edited;
+    if (p.scores_stage == ScoresStage::kScaled) {
+      const bool hidden = edited == cuda::minus_infinity<T>();
+      shown = hidden ? T(0) : raw * static_cast<T>(p.softmax_scale);
+    }
+    const std::int64_t h = rows.first_head + row % rows.heads;
+    const std::int64_t at = problem::row_index(p.scores, rows.b, h, row / rows.heads);
+    *problem::element_at<T>(p.scores, at + j * p.scores.stride[3]) = shown;
+  }
+};
+
+/// A block for each row: its scores become the probabilities that values are weighted with. Writes
+/// lse, saved_stats, and scores_out where it shows probabilities.
+template <class T>
+struct SoftmaxKernel {
+  using Args = ForwardArgs;
+  static constexpr int kThreads = cuda::kThreads;
+  static constexpr int kBlocks = 4;
+  static constexpr int kSharedBytes = kThreads * static_cast<int>(sizeof(T));
+
+  template <class Block>
+  REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
+    const Problem& p = args.problem;
+    cuda::for_each_task(block, count_row_tasks(p), [&](std::int64_t task) {
+      const cuda::RowBlock row = row_task(p, task);
+      const Sequence s = problem::sequence_of(p, row.b);
+      const auto facts = cuda::row_facts<T>(p, s, row, 0);
+      const std::int64_t head_kv = semantics::kv_head(row.first_head, p.group_size);
+      T* const scores = matrix_row<T>(p, args.scores, row.b, head_kv, row.begin);
+      run_row(block, p, s, facts, scores);
+    });
+  }
+
+  template <class Block>
+  REGARD_DEVICE_FN void run_row(const Block& block, const Problem& p, const Sequence& s,
+                                const cuda::RowFacts<T>& row, T* scores) {
+    const auto shared = block.template shared<T>(0, kThreads);
+    const auto factor = static_cast<T>(p.factor);
+    T most = row.sink;  // a first key without a value
+    for (std::int64_t j = block.thread(); j < p.seqlen_kv; j += kThreads) {
+      most = scores[j] > most ? scores[j] : most;  // NaN is passed over and reaches the sum
+    }
+    most = cuda::reduce_block(block, shared, most, [](T a, T b) { return b > a ? b : a; });
+    const T max = cuda::subtrahend(most);
+    T sum{};
+    if (block.thread() == 0 && row.sink != cuda::minus_infinity<T>()) {
+      sum = row.sink == most ? T(1) : cuda::exp2_of((row.sink - max) * factor);
+    }
+    for (std::int64_t j = block.thread(); j < p.seqlen_kv; j += kThreads) {
+      const bool hidden = scores[j] == cuda::minus_infinity<T>();
+      const T prob =
+          hidden ? cuda::hidden_value<T>() : cuda::exp2_of((scores[j] - max) * factor);
+      sum += prob;
+      scores[j] = prob;
+    }
+    sum = cuda::sum_block(block, shared, sum);
+    if (block.thread() == 0) {
+      const double natural = static_cast<double>(most) * p.unit;
+      problem::write_row_stats(p, s.b, row.head, row.query, natural, sum);
+    }
+    weigh(block, p, s, row, sum, scores);
+  }
+
+  /// Divides by the sum and drops.
+  template <class Block>
+  REGARD_DEVICE_FN void weigh(const Block& block, const Problem& p, const Sequence& s,
+                              const cuda::RowFacts<T>& row, T sum, T* probs) {
+    const T share = cuda::share_of(p, sum);
+    const auto stream =
+        semantics::dropout_row(row.query, s.band.shift, s.b * p.num_heads_q + row.head);
+    for (std::int64_t j = block.thread(); j < p.seqlen_kv; j += kThreads) {
+      const T prob = probs[j];
+      const bool hidden = cuda::is_hidden(prob);
+      if (p.scores_stage == problem::ScoresStage::kProbs) {
+        const std::int64_t at = problem::row_index(p.scores, s.b, row.head, row.query);
+        *problem::element_at<T>(p.scores, at + j * p.scores.stride[3]) = hidden ? T(0) : prob / sum;
+      }
+      if (hidden) continue;
+      const bool kept =
+          p.dropout.threshold == 0 || semantics::dropout_keeps(p.dropout, stream, j);
+      probs[j] = kept ? prob * share : prob * T(0);
+    }
+  }
+};
+
+}  // namespace regard::cuda_math

@@ -1,0 +1,180 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/element.cuh"
+#include "problem/grad_problem.h"
+#include "semantics/tiles.h"
+
+// Which rows a block works on, and what it must know of each.
+
+namespace regard::cuda {
+
+using problem::Problem;
+using problem::Sequence;
+
+inline constexpr int kThreads = 256;  // of every block
+inline constexpr int kTile = 64;      // rows, and keys, that a block takes together
+
+/// Rows [begin, begin + count) of one sequence: row r is query r / heads of head
+/// first_head + r % heads. With all heads of a group, one read of K and V serves them all.
+struct RowBlock {
+  std::int64_t b = 0;
+  std::int64_t first_head = 0;
+  std::int64_t heads = 1;
+  std::int64_t begin = 0;
+  std::int64_t count = 0;  // at most kTile
+
+  REGARD_KERNEL_FN std::int64_t query(const RowBlock& r, std::int64_t row) { return row / r.heads; }
+  /// The first query, and one behind the last.
+  REGARD_KERNEL_FN std::int64_t first(const RowBlock& r) { return r.begin / r.heads; }
+  REGARD_KERNEL_FN std::int64_t end(const RowBlock& r) {
+    return (r.begin + r.count - 1) / r.heads + 1;
+  }
+};
+
+/// Blocks of rows of one (b, kv head).
+REGARD_KERNEL_FN std::int64_t count_row_blocks(const Problem& p) {
+  return (p.seqlen_q * p.group_size + kTile - 1) / kTile;
+}
+REGARD_KERNEL_FN std::int64_t count_key_tiles(const Problem& p) {
+  return (p.seqlen_kv + kTile - 1) / kTile;
+}
+
+/// Block `index` of the rows of all heads that read a kv head.
+REGARD_KERNEL_FN RowBlock group_rows(const Problem& p, std::int64_t b, std::int64_t head_kv,
+                                     std::int64_t index) {
+  const std::int64_t rows = p.seqlen_q * p.group_size, begin = index * kTile;
+  return {b, head_kv * p.group_size, p.group_size, begin,
+          begin + kTile < rows ? kTile : rows - begin};
+}
+
+/// Block `index` of the rows of one head.
+REGARD_KERNEL_FN RowBlock head_rows(const Problem& p, std::int64_t b, std::int64_t head,
+                                    std::int64_t index) {
+  const std::int64_t begin = index * kTile;
+  return {b, head, 1, begin, begin + kTile < p.seqlen_q ? kTile : p.seqlen_q - begin};
+}
+
+/// The rows' queries that lie within their sequence's length, as [first, end).
+REGARD_KERNEL_FN semantics::KeyRange live_queries(const RowBlock& rows, const Sequence& s) {
+  const std::int64_t end = RowBlock::end(rows);
+  return {RowBlock::first(rows), end < s.len_q ? end : s.len_q};
+}
+
+/// The keys that any of the rows may see by arithmetic.
+REGARD_KERNEL_FN semantics::KeyRange reach(const RowBlock& rows, const Sequence& s) {
+  const semantics::KeyRange live = live_queries(rows, s);
+  return semantics::visible_keys(s.band, live.lo, live.hi);
+}
+
+/// How a tile of keys looks to the rows, none of which need be live.
+REGARD_KERNEL_FN semantics::TileClass classify(const Problem& p, const RowBlock& rows,
+                                               const Sequence& s, semantics::Tile tile) {
+  const semantics::KeyRange live = live_queries(rows, s);
+  if (semantics::is_empty(live) || tile.size <= 0) return semantics::TileClass::kEmpty;
+  // Rows of padding see nothing, so no tile is FULL with them.
+  const bool opaque = problem::is_opaque(p) || live.hi < RowBlock::end(rows) || tile.size < kTile;
+  return semantics::classify_tile(s.band, live.lo, live.hi, tile.begin, tile.begin + tile.size,
+                                  opaque);
+}
+
+/// What the edits of a row's scores need. A row of padding, or none at all, sees no key.
+template <class T>
+struct RowFacts {
+  std::int64_t query = 0;
+  std::int64_t head = 0;
+  std::int64_t lo = 0, hi = 0;  // keys visible by arithmetic
+  std::int64_t position = 0;    // on the diagonal
+  T slope = 0;
+  T sink = 0;  // -inf: none
+  std::int32_t segment = 0;
+  bool exists = false;  // in the tensors
+};
+
+template <class T>
+REGARD_DEVICE_FN RowFacts<T> row_facts(const Problem& p, const Sequence& s, const RowBlock& rows,
+                                       std::int64_t r) {
+  RowFacts<T> facts;
+  facts.sink = minus_infinity<T>();
+  facts.exists = r < rows.count;
+  if (!facts.exists) return facts;
+  const std::int64_t row = rows.begin + r;
+  facts.query = row / rows.heads;
+  facts.head = rows.first_head + row % rows.heads;
+  if (facts.query >= s.len_q) return facts;
+  const semantics::KeyRange keys = semantics::visible_keys(s.band, facts.query);
+  facts.lo = keys.lo;
+  facts.hi = keys.hi;
+  facts.position = semantics::diagonal_position(facts.query, s.band.shift);
+  if (p.slopes.present) {
+    const std::int64_t at = s.b * p.slopes.stride[0] + facts.head * p.slopes.stride[1];
+    facts.slope = static_cast<T>(*problem::element_at<float>(p.slopes, at));
+  }
+  if (p.segments_q.present) {
+    const std::int64_t at = s.b * p.segments_q.stride[0] + facts.query * p.segments_q.stride[1];
+    facts.segment = *problem::element_at<std::int32_t>(p.segments_q, at);
+  }
+  if (p.sinks.present) {
+    facts.sink =
+        static_cast<T>(*problem::element_at<float>(p.sinks, facts.head * p.sinks.stride[0]));
+  }
+  return facts;
+}
+
+/// The facts of the block's kTile rows, in shared memory; read them behind a barrier.
+template <class T, class Block, class Shared>
+REGARD_DEVICE_FN void write_row_facts(const Block& block, const Problem& p, const Sequence& s,
+                                      const RowBlock& rows, Shared facts) {
+  for (int r = block.thread(); r < kTile; r += kThreads) facts[r] = row_facts<T>(p, s, rows, r);
+}
+
+/// Rows of q, out, d_out or d_q as products read and write them: null outside of the block's rows.
+struct QueryRows {
+  Element type;
+  std::int64_t columns;
+  char* base;
+  std::int64_t head_bytes, query_bytes;
+  std::int64_t heads, begin, count;
+
+  REGARD_KERNEL_FN char* row(const QueryRows& rows, std::int64_t r) {
+    if (r >= rows.count) return nullptr;
+    const std::int64_t row = rows.begin + r;
+    return rows.base + row % rows.heads * rows.head_bytes + row / rows.heads * rows.query_bytes;
+  }
+};
+
+REGARD_KERNEL_FN QueryRows query_rows(const View& view, const RowBlock& rows,
+                                      std::int64_t columns) {
+  const std::int64_t bytes = problem::element_bytes(view.type);
+  return {view.type,
+          columns,
+          problem::row_address(view, rows.b, rows.first_head, 0),
+          view.stride[1] * bytes,
+          view.stride[2] * bytes,
+          rows.heads,
+          rows.begin,
+          rows.count};
+}
+
+/// Rows at one stride: of K, V, d_k or d_v, or of a matrix in the workspace.
+struct DenseRows {
+  Element type;
+  std::int64_t columns;
+  char* base;
+  std::int64_t row_bytes;
+  std::int64_t count;
+
+  REGARD_KERNEL_FN char* row(const DenseRows& rows, std::int64_t r) {
+    return r < rows.count ? rows.base + r * rows.row_bytes : nullptr;
+  }
+};
+
+/// Rows [begin, begin + count) of K or V.
+REGARD_KERNEL_FN DenseRows key_rows(const View& view, std::int64_t b, std::int64_t head_kv,
+                                    semantics::Tile tile, std::int64_t columns) {
+  return {view.type, columns, problem::row_address(view, b, head_kv, tile.begin),
+          view.stride[2] * problem::element_bytes(view.type), tile.size};
+}
+
+}  // namespace regard::cuda
