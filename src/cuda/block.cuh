@@ -8,8 +8,9 @@
 //   int thread() const                      of the block's
 //   std::int64_t index() const, count() const        of the grid's blocks
 //   void sync() const                       a barrier of all threads; orders shared memory
-//   T shuffle_xor(T value, int lanes) const value of the warp's lane (lane ^ lanes); all 32 take part
-//   shared<T>(byte offset, elements) const  a part of the block's shared memory, indexed as an array
+//   T shuffle_xor(T value, int lanes) const value of the warp's lane (lane ^ lanes); all 32 take
+//   part shared<T>(byte offset, elements) const  a part of the block's shared memory, indexed as an
+//   array
 //
 // DeviceBlock is the device's; tests/cuda has one for the host, so that the same source runs there.
 // No thread may end before the others have passed their last barrier.

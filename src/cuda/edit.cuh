@@ -19,8 +19,7 @@ REGARD_DEVICE_FN T scale_and_cap(const Problem& p, T score) {
     score = -score;
   }
   if (!(p.softcap > 0.0)) return score;
-  return semantics::softcap_score(score, static_cast<T>(p.softcap),
-                                  [](T x) { return tanh_of(x); });
+  return semantics::softcap_score(score, static_cast<T>(p.softcap), [](T x) { return tanh_of(x); });
 }
 
 /// False where a mask, a segment or arithmetic hides key j from the row. Reads nothing of keys that

@@ -88,8 +88,7 @@ REGARD_DEVICE_FN T load_element(Element type, const char* data, std::int64_t ind
   T value{};
   with_stored(type, [&](auto stored) {
     using Stored = decltype(stored);
-    value = Stored::template value<T>(
-        reinterpret_cast<const typename Stored::Bits*>(data)[index]);
+    value = Stored::template value<T>(reinterpret_cast<const typename Stored::Bits*>(data)[index]);
   });
   return value;
 }

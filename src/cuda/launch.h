@@ -13,7 +13,8 @@
 //   Args                     plain data, handed over by value
 //   kThreads, kSharedBytes   of a block
 //   kBlocks                  on a multiprocessor at once: what its registers must leave room for
-//   run(block, args)         one block's work: the tasks index(), index() + count(), ... of the grid
+//   run(block, args)         one block's work: the tasks index(), index() + count(), ... of the
+//   grid
 
 namespace regard::cuda {
 

@@ -5,8 +5,8 @@
 #include "cuda/rows.cuh"
 
 // Products of tiles. The kThreads threads of a block stand in a square of 16 x 16; each holds the
-// sums of 4 rows and of 4 columns in every 64. Operands lie in shared memory with the depth in rows,
-// [depth][rows or columns], so that both are read four at a time.
+// sums of 4 rows and of 4 columns in every 64. Operands lie in shared memory with the depth in
+// rows, [depth][rows or columns], so that both are read four at a time.
 
 namespace regard::cuda {
 
@@ -38,8 +38,8 @@ REGARD_DEVICE_FN void clear(T (&sums)[kOwn][kColumns]) {
   }
 }
 
-/// Elements (row + r, column + c) of `rows` for r < kRows and c < kColumns to shared memory, 0 where
-/// there is none: at [c][r] where kTransposed, else at [r][c].
+/// Elements (row + r, column + c) of `rows` for r < kRows and c < kColumns to shared memory, 0
+/// where there is none: at [c][r] where kTransposed, else at [r][c].
 template <class T, int kRows, int kColumns, bool kTransposed, int kTo, class Block, class Rows,
           class Shared>
 REGARD_DEVICE_FN void stage(const Block& block, const Rows& rows, std::int64_t row,
@@ -106,9 +106,9 @@ REGARD_DEVICE_FN void add_row_products(const Block& block, const Left& left, con
   }
 }
 
-/// sums += tile rows, where `tile` [kTile][kPitch] lies in shared memory with its depth in rows, and
-/// column `column` of `rows` is the first. Where the tile is hidden, rows are left out.
-/// Begins with a barrier.
+/// sums += tile rows, where `tile` [kTile][kPitch] lies in shared memory with its depth in rows,
+/// and column `column` of `rows` is the first. Where the tile is hidden, rows are left out. Begins
+/// with a barrier.
 template <class T, int kColumns, class Block, class SharedTile, class Rows, class Shared>
 REGARD_DEVICE_FN void add_tile_product(const Block& block, SharedTile tile, const Rows& rows,
                                        std::int64_t column, Shared b, T (&sums)[kOwn][kColumns]) {

@@ -4,29 +4,37 @@
 
 namespace regard::cuda {
 
-/// op over the values of all threads of the block, for all of them; one order. `shared` has kThreads
-/// elements, which are free again when this returns.
-template <class Block, class Shared, class T, class Op>
-REGARD_DEVICE_FN T reduce_block(const Block& block, Shared shared, T value, Op op) {
-  const int thread = block.thread();
-  shared[thread] = value;
-  block.sync();
-  for (int half = kThreads / 2; half > 0; half /= 2) {
-    if (thread < half) {
-      const T mine = shared[thread], other = shared[thread + half];
-      shared[thread] = op(mine, other);
-    }
-    block.sync();
+inline constexpr int kWarps = kThreads / kWarp;
+
+/// op over the values of the warp's lanes, for all of them; one order.
+template <class Block, class T, class Op>
+REGARD_DEVICE_FN T reduce_warp(const Block& block, T value, Op op) {
+  REGARD_DEVICE_UNROLL
+  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
+    value = op(value, block.shuffle_xor(value, lanes));
   }
-  const T result = shared[0];
-  block.sync();
-  return result;
+  return value;
 }
 
-/// Their sum.
+template <class Block, class T>
+REGARD_DEVICE_FN T sum_warp(const Block& block, T value) {
+  return reduce_warp(block, value, [](T a, T b) { return a + b; });
+}
+
+/// The sum over the block's threads, for all of them. `shared` has kWarps elements, which are free
+/// again when this returns.
 template <class Block, class Shared, class T>
 REGARD_DEVICE_FN T sum_block(const Block& block, Shared shared, T value) {
-  return reduce_block(block, shared, value, [](T a, T b) { return a + b; });
+  value = sum_warp(block, value);
+  if (block.thread() % kWarp == 0) shared[block.thread() / kWarp] = value;
+  block.sync();
+  value = shared[0];
+  for (int warp = 1; warp < kWarps; ++warp) {
+    const T other = shared[warp];
+    value += other;
+  }
+  block.sync();
+  return value;
 }
 
 }  // namespace regard::cuda

@@ -75,8 +75,8 @@ Schedule& schedule() {
 HostContext make_host_context() {
   HostContext host;
   host.context = test::make_context(Isa::kScalar);
-  auto math = std::make_shared<cuda_math::MathBackend>(on_cpu(cuda_math::make_info()),
-                                                       kMathLauncher);
+  auto math =
+      std::make_shared<cuda_math::MathBackend>(on_cpu(cuda_math::make_info()), kMathLauncher);
   auto efficient = std::make_shared<cuda_efficient::EfficientBackend>(
       on_cpu(cuda_efficient::make_info()), kEfficientLauncher);
   host.math =

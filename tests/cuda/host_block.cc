@@ -1,6 +1,5 @@
 #include "tests/cuda/host_block.h"
 
-#include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -68,7 +67,46 @@ void SharedMemory::write(int thread, int offset, int bytes, const void* from) {
 
 // ---- fibers
 
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define REGARD_SWITCH_STACK
+// Saves the registers that a callee must keep on this stack and takes them from another.
+extern "C" void regard_switch_stack(void** from, void* to);
+asm(R"(
+  .pushsection .text
+  .type regard_switch_stack, @function
+regard_switch_stack:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+  .size regard_switch_stack, . - regard_switch_stack
+  .popsection
+)");
+#endif
+
 namespace {
+
+#if defined(REGARD_SWITCH_STACK)
+/// A stack whose first change to it enters `entry`.
+void* new_stack(void* base, std::size_t bytes, void (*entry)()) {
+  auto* top = reinterpret_cast<void**>(static_cast<char*>(base) + bytes);
+  *--top = nullptr;  // where entry would return to; keeps the stack aligned as after a call
+  *--top = reinterpret_cast<void*>(entry);
+  for (int saved = 0; saved < 6; ++saved) *--top = nullptr;
+  return top;
+}
+#endif
 
 constexpr std::size_t kStackBytes = 128 * 1024;
 
@@ -105,7 +143,11 @@ class Fibers {
   using Main = std::function<void(const HostBlock&)>;
 
   Fibers(int threads, int shared_bytes, const Main& main)
-      : memory_(shared_bytes), main_(main), fibers_(static_cast<std::size_t>(threads)) {
+      : memory_(shared_bytes),
+        main_(main),
+        fibers_(static_cast<std::size_t>(threads)),
+        at_shuffle_(static_cast<std::size_t>(threads / cuda::kWarp)) {
+    if (threads % cuda::kWarp != 0) throw HostError("a block of no whole warps");
     for (int n = 0; n < threads; ++n) order_.push_back(n);
   }
 
@@ -116,19 +158,17 @@ class Fibers {
     counts_ = counts;
     memory_.reset();
     set_order(order, seed);
-    for (int n : order_) start(n, HostBlock(this, n, index, count));
-    while (true) {
-      bool ran = false;
-      for (int n : order_) {
-        if (fibers_[static_cast<std::size_t>(n)].state != State::kReady) continue;
-        resume(n);
-        ran = true;
-        if (!error_.empty()) throw HostError("block " + std::to_string(index) + ", " + error_);
-        release_warp(n / cuda::kWarp);
-      }
-      if (ran) continue;
-      if (all(State::kDone)) break;
-      release_block(index);
+    std::fill(at_shuffle_.begin(), at_shuffle_.end(), 0);
+    ended_ = 0;
+    for (int n : order_) {
+      Fiber& fiber = fibers_[static_cast<std::size_t>(n)];
+      fiber.state = State::kReady;
+      fiber.shuffles = 0;
+      fiber.block = HostBlock(this, n, index, count);
+    }
+    while (ended_ < static_cast<int>(fibers_.size())) {
+      if (run_ready()) continue;
+      if (ended_ < static_cast<int>(fibers_.size())) release_block(index);
     }
     ++counts_->blocks;
   }
@@ -136,6 +176,7 @@ class Fibers {
   void wait(int thread, bool whole_block, std::source_location where) {
     Fiber& fiber = fibers_[static_cast<std::size_t>(thread)];
     fiber.state = whole_block ? State::kAtBarrier : State::kAtShuffle;
+    if (!whole_block) ++at_shuffle_[static_cast<std::size_t>(thread / cuda::kWarp)];
     fiber.line = where.line();
     fiber.file = where.file_name();
     leave(thread);
@@ -160,14 +201,23 @@ class Fibers {
     unsigned shuffles = 0;
     std::uint64_t sent[2] = {};
     HostBlock block{nullptr, 0, 0, 0};
+    void* stack = nullptr;  // what its registers are saved on
     ucontext_t context;
-    jmp_buf jump;
     void* fake_stack = nullptr;
   };
 
-  bool all(State state) const {
-    return std::all_of(fibers_.begin(), fibers_.end(),
-                       [&](const Fiber& f) { return f.state == state; });
+  /// Lets every thread that can go on until it waits; false where none could.
+  bool run_ready() {
+    bool ran = false;
+    for (int n : order_) {
+      if (fibers_[static_cast<std::size_t>(n)].state != State::kReady) continue;
+      resume(n);
+      ran = true;
+      if (!error_.empty()) throw HostError(error_);
+      const int warp = n / cuda::kWarp;
+      if (at_shuffle_[static_cast<std::size_t>(warp)] == cuda::kWarp) release_warp(warp);
+    }
+    return ran;
   }
 
   void set_order(Order order, std::uint64_t seed) {
@@ -177,14 +227,6 @@ class Fibers {
       std::mt19937_64 random(seed);
       std::shuffle(order_.begin(), order_.end(), random);
     }
-  }
-
-  void start(int n, const HostBlock& block) {
-    Fiber& fiber = fibers_[static_cast<std::size_t>(n)];
-    fiber.state = State::kReady;
-    fiber.entered = false;
-    fiber.shuffles = 0;
-    fiber.block = block;
   }
 
   static Fibers*& current() {
@@ -197,80 +239,81 @@ class Fibers {
     const int n = self.running_;
     Fiber& fiber = self.fibers_[static_cast<std::size_t>(n)];
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(nullptr, &self.main_stack_, &self.main_stack_bytes_);
+    __sanitizer_finish_switch_fiber(nullptr, &self.asan_stack_, &self.asan_stack_bytes_);
 #endif
-    try {
-      self.main_(fiber.block);
-    } catch (const std::exception& error) {
-      self.error_ = error.what();
+    while (true) {  // a block each time
+      try {
+        self.main_(fiber.block);
+      } catch (const std::exception& error) {
+        self.error_ = error.what();
+      }
+      fiber.state = State::kDone;
+      ++self.ended_;
+      self.leave(n);
     }
-    fiber.state = State::kDone;
-    self.leave(n);
   }
 
-  // A fiber is entered by ucontext, later changes are plain jumps: swapcontext calls the kernel
-  // twice. AddressSanitizer has to be told of each change and knows ucontext's.
-#if defined(__SANITIZE_ADDRESS__)
+  // ucontext enters a fiber and changes between them. swapcontext calls the kernel twice, so where
+  // the processor's own way is known, and nobody has to be told, that is taken (switch_stack).
   void resume(int n) {
     Fiber& fiber = fibers_[static_cast<std::size_t>(n)];
     running_ = n;
     current() = this;
     if (!fiber.entered) make(n);
+#if defined(REGARD_SWITCH_STACK)
+    regard_switch_stack(&main_stack_, fiber.stack);
+#else
+#if defined(__SANITIZE_ADDRESS__)
     void* fake_stack = nullptr;
     __sanitizer_start_switch_fiber(&fake_stack, stacks().at(n), kStackBytes);
-    swapcontext(&main_context_, &fiber.context);
-    __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
-  }
-  void leave(int n) {
-    Fiber& fiber = fibers_[static_cast<std::size_t>(n)];
-    const bool ends = fiber.state == State::kDone;
-    __sanitizer_start_switch_fiber(ends ? nullptr : &fiber.fake_stack, main_stack_,
-                                   main_stack_bytes_);
-    swapcontext(&fiber.context, &main_context_);
-    __sanitizer_finish_switch_fiber(fiber.fake_stack, nullptr, nullptr);
-  }
-  const void* main_stack_ = nullptr;
-  std::size_t main_stack_bytes_ = 0;
-#else
-  void resume(int n) {
-    Fiber& fiber = fibers_[static_cast<std::size_t>(n)];
-    running_ = n;
-    current() = this;
-    if (_setjmp(main_jump_) != 0) return;
-    if (fiber.entered) _longjmp(fiber.jump, 1);
-    make(n);
-    setcontext(&fiber.context);
-  }
-  void leave(int n) {
-    if (_setjmp(fibers_[static_cast<std::size_t>(n)].jump) != 0) return;
-    _longjmp(main_jump_, 1);
-  }
 #endif
+    swapcontext(&main_context_, &fiber.context);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
+#endif
+#endif
+  }
+
+  void leave(int n) {
+    Fiber& fiber = fibers_[static_cast<std::size_t>(n)];
+#if defined(REGARD_SWITCH_STACK)
+    regard_switch_stack(&fiber.stack, main_stack_);
+#else
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(&fiber.fake_stack, asan_stack_, asan_stack_bytes_);
+#endif
+    swapcontext(&fiber.context, &main_context_);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(fiber.fake_stack, nullptr, nullptr);
+#endif
+#endif
+  }
 
   void make(int n) {
     Fiber& fiber = fibers_[static_cast<std::size_t>(n)];
     fiber.entered = true;
+#if defined(REGARD_SWITCH_STACK)
+    fiber.stack = new_stack(stacks().at(n), kStackBytes, &Fibers::entry);
+#else
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = stacks().at(n);
     fiber.context.uc_stack.ss_size = kStackBytes;
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, &Fibers::entry, 0);
+#endif
   }
 
-  /// Lets the warp go on once all of its threads are at the same shuffle.
+  /// Lets the warp go on: all of its threads are at a shuffle, which must be the same.
   void release_warp(int warp) {
     const std::size_t begin = static_cast<std::size_t>(warp) * cuda::kWarp;
-    const std::size_t end = std::min(begin + cuda::kWarp, fibers_.size());
-    for (std::size_t n = begin; n < end; ++n) {
-      if (fibers_[n].state != State::kAtShuffle) return;
-    }
-    for (std::size_t n = begin; n < end; ++n) {
+    for (std::size_t n = begin; n < begin + cuda::kWarp; ++n) {
       if (fibers_[n].line != fibers_[begin].line || fibers_[n].file != fibers_[begin].file) {
         throw HostError("lanes of a warp are at different shuffles");
       }
+      fibers_[n].state = State::kReady;
     }
-    for (std::size_t n = begin; n < end; ++n) fibers_[n].state = State::kReady;
-    counts_->shuffles += 1;
+    at_shuffle_[static_cast<std::size_t>(warp)] = 0;
+    ++counts_->shuffles;
   }
 
   /// Nobody can run: all must be at one barrier.
@@ -296,17 +339,20 @@ class Fibers {
   const Main& main_;
   std::vector<Fiber> fibers_;
   std::vector<int> order_;
+  std::vector<int> at_shuffle_;  // threads of each warp
+  int ended_ = 0;
   Counts* counts_ = nullptr;
   std::string error_;
   int running_ = 0;
+  void* main_stack_ = nullptr;
   ucontext_t main_context_;
-  jmp_buf main_jump_;
+  const void* asan_stack_ = nullptr;
+  std::size_t asan_stack_bytes_ = 0;
 };
 
 void HostBlock::sync(std::source_location where) const { fibers_->wait(thread_, true, where); }
 
-std::uint64_t HostBlock::exchange(std::uint64_t bits, int lanes,
-                                  std::source_location where) const {
+std::uint64_t HostBlock::exchange(std::uint64_t bits, int lanes, std::source_location where) const {
   return fibers_->exchange(thread_, bits, lanes, where);
 }
 
@@ -315,9 +361,8 @@ SharedMemory* HostBlock::memory() const { return &fibers_->memory(); }
 void HostBlock::check_shared(int offset, int bytes, std::size_t align) const {
   if (offset < 0 || offset + bytes > memory()->size() ||
       static_cast<std::size_t>(offset) % align != 0) {
-    throw HostError("an array of " + std::to_string(bytes) + " bytes at " +
-                    std::to_string(offset) + " in " + std::to_string(memory()->size()) +
-                    " bytes of shared memory");
+    throw HostError("an array of " + std::to_string(bytes) + " bytes at " + std::to_string(offset) +
+                    " in " + std::to_string(memory()->size()) + " bytes of shared memory");
   }
 }
 

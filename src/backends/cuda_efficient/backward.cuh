@@ -10,9 +10,8 @@
 
 namespace regard::cuda_efficient {
 
-/// delta of 64 rows. Rows that see few keys have large probabilities, on which a delta of an output
-/// that was rounded to 16 bits would be the largest error of all: theirs is the sum of
-/// probs * d_probs instead.
+/// delta of 64 rows: the sum of d_out * out; of rows that see few keys, whose probabilities are
+/// large, and whose outputs were rounded, that of probs * d_probs.
 struct DeltaKernel {
   using Args = BackwardArgs;
   static constexpr std::int64_t kExactKeys = 64;
@@ -31,8 +30,8 @@ struct DeltaKernel {
       const Sequence s = problem::sequence_of(p, task.b);
       const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, task.block);
       const semantics::KeyRange keys = cuda::reach(rows, s);
-      const bool rounded = p.out.type == cuda::Element::kBf16 || p.out.type == cuda::Element::kF16;
-      if (!args.grad.delta.present && rounded && keys.hi - keys.lo <= kExactKeys) {
+      const bool is_exact = cuda::has_rounded_outputs(p) && keys.hi - keys.lo <= kExactKeys;
+      if (!args.grad.delta.present && is_exact) {
         from_probabilities(block, args, s, rows);
       } else {
         from_outputs(block, args, s, rows);
@@ -40,34 +39,22 @@ struct DeltaKernel {
     });
   }
 
-  /// A warp to a row. An output of 0 adds nothing, whatever d_out holds: a row that sees only its
-  /// sink has no other.
+  /// A warp to a row.
   template <class Block>
   REGARD_DEVICE_FN void from_outputs(const Block& block, const Args& args, const Sequence& s,
                                      const cuda::RowBlock& rows) {
     const GradProblem& g = args.grad;
-    const Problem& p = g.problem;
-    const auto out = cuda::query_rows(p.out, rows, p.head_dim_v);
-    const auto d_out = cuda::query_rows(g.d_out, rows, p.head_dim_v);
     const int lane = block.thread() % cuda::kWarp;
-    for (std::int64_t r = block.thread() / cuda::kWarp; r < rows.count;
-         r += kThreads / cuda::kWarp) {
+    for (std::int64_t r = block.thread() / cuda::kWarp; r < rows.count; r += cuda::kWarps) {
       const std::int64_t row = rows.begin + r, i = row / rows.heads;
       const std::int64_t h = rows.first_head + row % rows.heads;
+      const bool live = i < s.len_q;
       float sum = 0.0f;
-      if (!g.delta.present && i < s.len_q) {
-        for (std::int64_t d = lane; d < p.head_dim_v; d += cuda::kWarp) {
-          const auto o = cuda::load_element<float>(out.type, cuda::QueryRows::row(out, r), d);
-          const auto by = cuda::load_element<float>(d_out.type, cuda::QueryRows::row(d_out, r), d);
-          if (o != 0.0f) sum += o * by;
-        }
-      }
-      for (int lanes = cuda::kWarp / 2; lanes > 0; lanes /= 2) {
-        sum += block.shuffle_xor(sum, lanes);
-      }
+      if (live && !g.delta.present) sum = cuda::lane_delta<float>(g, s.b, h, i, lane);
+      sum = cuda::sum_warp(block, sum);
       if (lane != 0) continue;
-      args.delta[cuda::dense_row(p, s.b, h, i)] =
-          i < s.len_q ? sum + cuda::given_delta<float>(g, s.b, h, i) : 0.0f;
+      args.delta[cuda::dense_row(g.problem, s.b, h, i)] =
+          live ? sum + cuda::given_delta<float>(g, s.b, h, i) : 0.0f;
     }
   }
 
@@ -232,8 +219,9 @@ struct KeysKernel {
 
   template <class Block>
   REGARD_DEVICE_FN void write(const Block& block, const cuda::View& view,
-                              const cuda::HeadTask& task, semantics::Tile keys, std::int64_t columns,
-                              double scale, const float (&sums)[kOwn][kSums]) {
+                              const cuda::HeadTask& task, semantics::Tile keys,
+                              std::int64_t columns, double scale,
+                              const float (&sums)[kOwn][kSums]) {
     const auto by = static_cast<float>(scale);
     const float scales[kOwn] = {by, by, by, by};
     const auto to = cuda::key_rows(view, task.b, task.head_kv, keys, columns);

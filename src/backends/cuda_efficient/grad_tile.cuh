@@ -13,8 +13,8 @@ namespace regard::cuda_efficient {
 
 using problem::GradProblem;
 
-/// Where a pass keeps the facts and saved numbers of its rows, and the staging of products with sums
-/// of kSums columns a thread.
+/// Where a pass keeps the facts and saved numbers of its rows, and the staging of products with
+/// sums of kSums columns a thread.
 template <int kSums>
 struct GradLayout {
   using Space = cuda::Staging<float, kSums>;

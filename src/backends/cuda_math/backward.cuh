@@ -63,12 +63,11 @@ struct GradScoresKernel {
     const bool is_full = seen == semantics::TileClass::kFull;
     cuda::edit_scores(block, p, task.b, facts, tile.begin, is_full, probs);
     exponentiate(block, g, s, facts, tile.begin, probs, d_probs);
-    for_own_elements(block, p, rows, tile.begin,
-                     [&](std::int64_t row, std::int64_t j, int i, int c) {
-                       matrix_row<T>(p, args.probs, task.b, task.head_kv, row)[j] = probs[i][c];
-                       matrix_row<T>(p, args.d_scores, task.b, task.head_kv, row)[j] =
-                           d_probs[i][c];
-                     });
+    for_own_elements(
+        block, p, rows, tile.begin, [&](std::int64_t row, std::int64_t j, int i, int c) {
+          matrix_row<T>(p, args.probs, task.b, task.head_kv, row)[j] = probs[i][c];
+          matrix_row<T>(p, args.d_scores, task.b, task.head_kv, row)[j] = d_probs[i][c];
+        });
   }
 
   template <class Block, class Facts>
@@ -97,51 +96,60 @@ struct GradScoresKernel {
   }
 };
 
-/// A block for each row: gradients of probabilities become those of edited scores, probs * (d_probs
-/// - delta), with the row's own delta where none is given; then probabilities are dropped.
+/// A warp for each row: gradients of probabilities become those of edited scores, probs * (d_probs
+/// - delta); then probabilities are dropped. Where no delta is given it is the sum of d_out * out,
+/// or, where outputs were rounded, that of probs * d_probs.
 template <class T>
 struct GradRowsKernel {
   using Args = BackwardArgs;
   static constexpr int kThreads = cuda::kThreads;
   static constexpr int kBlocks = 4;
-  static constexpr int kSharedBytes = kThreads * static_cast<int>(sizeof(T));
+  static constexpr int kSharedBytes = 16;  // none is used
 
   template <class Block>
   REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
     const Problem& p = args.grad.problem;
-    cuda::for_each_task(block, count_row_tasks(p), [&](std::int64_t task) {
-      const cuda::RowBlock row = row_task(p, task);
+    for_each_row(block, p, [&](const cuda::RowBlock& row, int lane) {
       const Sequence s = problem::sequence_of(p, row.b);
       const auto facts = cuda::row_facts<T>(p, s, row, 0);
       const std::int64_t head_kv = semantics::kv_head(row.first_head, p.group_size);
       T* const probs = matrix_row<T>(p, args.probs, row.b, head_kv, row.begin);
       T* const d_scores = matrix_row<T>(p, args.d_scores, row.b, head_kv, row.begin);
-      run_row(block, args, s, facts, probs, d_scores);
+      const T delta = delta_of(block, args.grad, s, facts, lane, probs, d_scores);
+      if (lane == 0) {
+        const std::int64_t at = cuda::dense_row(p, s.b, facts.head, facts.query);
+        reinterpret_cast<T*>(args.delta)[at] = delta;
+      }
+      differentiate(p, s, facts, lane, delta, probs, d_scores);
     });
   }
 
+  /// Less d_lse.
   template <class Block>
-  REGARD_DEVICE_FN void run_row(const Block& block, const Args& args, const Sequence& s,
-                                const cuda::RowFacts<T>& row, T* probs, T* d_scores) {
-    const GradProblem& g = args.grad;
+  REGARD_DEVICE_FN T delta_of(const Block& block, const GradProblem& g, const Sequence& s,
+                              const cuda::RowFacts<T>& row, int lane, const T* probs,
+                              const T* d_probs) {
     const Problem& p = g.problem;
-    T delta{};
-    if (!g.delta.present) {
-      T sum{};
-      for (std::int64_t j = block.thread(); j < p.seqlen_kv; j += kThreads) {
-        if (!cuda::is_hidden(probs[j])) sum += probs[j] * d_scores[j];
+    if (row.query >= s.len_q) return T(0);
+    T sum{};
+    if (!g.delta.present && cuda::has_rounded_outputs(p)) {
+      for (std::int64_t j = lane; j < p.seqlen_kv; j += cuda::kWarp) {
+        if (!cuda::is_hidden(probs[j])) sum += probs[j] * d_probs[j];
       }
-      delta = cuda::sum_block(block, block.template shared<T>(0, kThreads), sum);
+    } else if (!g.delta.present) {
+      sum = cuda::lane_delta<T>(g, s.b, row.head, row.query, lane);
     }
-    if (row.query < s.len_q) delta += cuda::given_delta<T>(g, s.b, row.head, row.query);
-    if (block.thread() == 0) {
-      const std::int64_t at = cuda::dense_row(p, s.b, row.head, row.query);
-      reinterpret_cast<T*>(args.delta)[at] = delta;
-    }
+    sum = cuda::sum_warp(block, sum);
+    return sum + cuda::given_delta<T>(g, s.b, row.head, row.query);
+  }
+
+  REGARD_DEVICE_FN void differentiate(const Problem& p, const Sequence& s,
+                                      const cuda::RowFacts<T>& row, int lane, T delta, T* probs,
+                                      T* d_scores) {
     const auto stream =
         semantics::dropout_row(row.query, s.band.shift, s.b * p.num_heads_q + row.head);
     const auto keep = problem::keep_scale<T>(p);
-    for (std::int64_t j = block.thread(); j < p.seqlen_kv; j += kThreads) {
+    for (std::int64_t j = lane; j < p.seqlen_kv; j += cuda::kWarp) {
       const T prob = probs[j];
       if (cuda::is_hidden(prob)) continue;
       d_scores[j] = prob * (d_scores[j] - delta);
@@ -183,8 +191,7 @@ struct SoftcapKernel {
           block, p, rows, tile.begin, [&](std::int64_t row, std::int64_t j, int i, int c) {
             T* const d_scores = matrix_row<T>(p, args.d_scores, task.b, task.head_kv, row);
             if (cuda::is_hidden(d_scores[j])) return;
-            const T tanh =
-                cuda::scale_and_cap(p, scores[i][c]) / static_cast<T>(p.softcap);
+            const T tanh = cuda::scale_and_cap(p, scores[i][c]) / static_cast<T>(p.softcap);
             const T slope = T(1) - tanh * tanh;
             d_scores[j] *= slope > T(0) ? slope : T(0);
           });
@@ -199,7 +206,7 @@ struct BiasKernel {
   using Args = BackwardArgs;
   static constexpr int kThreads = cuda::kThreads;
   static constexpr int kBlocks = 4;
-  static constexpr int kSharedBytes = kThreads * static_cast<int>(sizeof(double));
+  static constexpr int kSharedBytes = cuda::kWarps * static_cast<int>(sizeof(double));
 
   struct Grid {
     std::int64_t batches, heads, queries, key_blocks;
@@ -250,7 +257,7 @@ struct BiasKernel {
     }
     char* const to = problem::row_address(g.d_bias, b, h, i);
     if (!full[3]) {
-      sum = cuda::sum_block(block, block.template shared<double>(0, kThreads), sum);
+      sum = cuda::sum_block(block, block.template shared<double>(0, cuda::kWarps), sum);
       if (block.thread() == 0) cuda::store_element(g.d_bias.type, to, 0, sum);
     } else if (begin < p.seqlen_kv) {
       cuda::store_element(g.d_bias.type, to, begin * g.d_bias.stride[3], sum);

@@ -56,11 +56,11 @@ struct ScoresKernel {
     }
     const bool is_full = seen == semantics::TileClass::kFull;
     cuda::edit_scores(block, p, task.b, facts, tile.begin, is_full, scores);
-    for_own_elements(block, p, rows, tile.begin, [&](std::int64_t row, std::int64_t j,
-                                                              int i, int c) {
-      matrix_row<T>(p, args.scores, task.b, task.head_kv, row)[j] = scores[i][c];
-      show(p, rows, row, j, raw[i][c], scores[i][c]);
-    });
+    for_own_elements(block, p, rows, tile.begin,
+                     [&](std::int64_t row, std::int64_t j, int i, int c) {
+                       matrix_row<T>(p, args.scores, task.b, task.head_kv, row)[j] = scores[i][c];
+                       show(p, rows, row, j, raw[i][c], scores[i][c]);
+                     });
   }
 
   /// An element of scores_out, where that shows scores.
@@ -79,66 +79,66 @@ struct ScoresKernel {
   }
 };
 
-/// A block for each row: its scores become the probabilities that values are weighted with. Writes
+/// A warp for each row: its scores become the probabilities that values are weighted with. Writes
 /// lse, saved_stats, and scores_out where it shows probabilities.
 template <class T>
 struct SoftmaxKernel {
   using Args = ForwardArgs;
   static constexpr int kThreads = cuda::kThreads;
   static constexpr int kBlocks = 4;
-  static constexpr int kSharedBytes = kThreads * static_cast<int>(sizeof(T));
+  static constexpr int kSharedBytes = 16;  // none is used
 
   template <class Block>
   REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
     const Problem& p = args.problem;
-    cuda::for_each_task(block, count_row_tasks(p), [&](std::int64_t task) {
-      const cuda::RowBlock row = row_task(p, task);
+    for_each_row(block, p, [&](const cuda::RowBlock& row, int lane) {
       const Sequence s = problem::sequence_of(p, row.b);
       const auto facts = cuda::row_facts<T>(p, s, row, 0);
       const std::int64_t head_kv = semantics::kv_head(row.first_head, p.group_size);
       T* const scores = matrix_row<T>(p, args.scores, row.b, head_kv, row.begin);
-      run_row(block, p, s, facts, scores);
+      const T sum = exponentiate(block, p, s, facts, lane, scores);
+      weigh(p, s, facts, lane, sum, scores);
     });
   }
 
+  /// Scores become 2^((score - maximum) * factor), hidden ones the hidden value. Their sum, with
+  /// the sink, a first key without a value.
   template <class Block>
-  REGARD_DEVICE_FN void run_row(const Block& block, const Problem& p, const Sequence& s,
-                                const cuda::RowFacts<T>& row, T* scores) {
-    const auto shared = block.template shared<T>(0, kThreads);
+  REGARD_DEVICE_FN T exponentiate(const Block& block, const Problem& p, const Sequence& s,
+                                  const cuda::RowFacts<T>& row, int lane, T* scores) {
     const auto factor = static_cast<T>(p.factor);
-    T most = row.sink;  // a first key without a value
-    for (std::int64_t j = block.thread(); j < p.seqlen_kv; j += kThreads) {
+    T most = row.sink;
+    for (std::int64_t j = lane; j < p.seqlen_kv; j += cuda::kWarp) {
       most = scores[j] > most ? scores[j] : most;  // NaN is passed over and reaches the sum
     }
-    most = cuda::reduce_block(block, shared, most, [](T a, T b) { return b > a ? b : a; });
+    most = cuda::reduce_warp(block, most, [](T a, T b) { return b > a ? b : a; });
     const T max = cuda::subtrahend(most);
     T sum{};
-    if (block.thread() == 0 && row.sink != cuda::minus_infinity<T>()) {
+    if (lane == 0 && row.sink != cuda::minus_infinity<T>()) {
       sum = row.sink == most ? T(1) : cuda::exp2_of((row.sink - max) * factor);
     }
-    for (std::int64_t j = block.thread(); j < p.seqlen_kv; j += kThreads) {
-      const bool hidden = scores[j] == cuda::minus_infinity<T>();
-      const T prob =
-          hidden ? cuda::hidden_value<T>() : cuda::exp2_of((scores[j] - max) * factor);
+    for (std::int64_t j = lane; j < p.seqlen_kv; j += cuda::kWarp) {
+      const T score = scores[j];
+      const bool hidden = score == cuda::minus_infinity<T>();
+      const T prob = hidden ? cuda::hidden_value<T>() : cuda::exp2_of((score - max) * factor);
       sum += prob;
       scores[j] = prob;
     }
-    sum = cuda::sum_block(block, shared, sum);
-    if (block.thread() == 0) {
+    sum = cuda::sum_warp(block, sum);
+    if (lane == 0) {
       const double natural = static_cast<double>(most) * p.unit;
       problem::write_row_stats(p, s.b, row.head, row.query, natural, sum);
     }
-    weigh(block, p, s, row, sum, scores);
+    return sum;
   }
 
   /// Divides by the sum and drops.
-  template <class Block>
-  REGARD_DEVICE_FN void weigh(const Block& block, const Problem& p, const Sequence& s,
-                              const cuda::RowFacts<T>& row, T sum, T* probs) {
+  REGARD_DEVICE_FN void weigh(const Problem& p, const Sequence& s, const cuda::RowFacts<T>& row,
+                              int lane, T sum, T* probs) {
     const T share = cuda::share_of(p, sum);
     const auto stream =
         semantics::dropout_row(row.query, s.band.shift, s.b * p.num_heads_q + row.head);
-    for (std::int64_t j = block.thread(); j < p.seqlen_kv; j += kThreads) {
+    for (std::int64_t j = lane; j < p.seqlen_kv; j += cuda::kWarp) {
       const T prob = probs[j];
       const bool hidden = cuda::is_hidden(prob);
       if (p.scores_stage == problem::ScoresStage::kProbs) {
@@ -146,8 +146,7 @@ struct SoftmaxKernel {
         *problem::element_at<T>(p.scores, at + j * p.scores.stride[3]) = hidden ? T(0) : prob / sum;
       }
       if (hidden) continue;
-      const bool kept =
-          p.dropout.threshold == 0 || semantics::dropout_keeps(p.dropout, stream, j);
+      const bool kept = p.dropout.threshold == 0 || semantics::dropout_keeps(p.dropout, stream, j);
       probs[j] = kept ? prob * share : prob * T(0);
     }
   }

@@ -41,13 +41,22 @@ REGARD_KERNEL_FN constexpr cuda::Element own_type() {
   return sizeof(T) == sizeof(double) ? cuda::Element::kF64 : cuda::Element::kF32;
 }
 
-/// A task of one row: (b, kv head) and the row, as a block of rows of its own.
-REGARD_KERNEL_FN std::int64_t count_row_tasks(const Problem& p) {
-  return p.batch * p.num_heads_kv * matrix_rows(p);
+/// Calls f(row, lane) for every row of every (b, kv head), a warp to a row, as a block of rows of
+/// its own.
+template <class Block, class F>
+REGARD_DEVICE_FN void for_each_row(const Block& block, const Problem& p, F f) {
+  const std::int64_t rows = p.batch * p.num_heads_kv * matrix_rows(p);
+  const int warp = block.thread() / cuda::kWarp, lane = block.thread() % cuda::kWarp;
+  for (std::int64_t task = block.index(); task * cuda::kWarps < rows; task += block.count()) {
+    const std::int64_t at = task * cuda::kWarps + warp;
+    if (at >= rows) continue;
+    const std::int64_t bh = at / matrix_rows(p), row = at % matrix_rows(p);
+    const std::int64_t first_head = bh % p.num_heads_kv * p.group_size;
+    f(cuda::RowBlock{bh / p.num_heads_kv, first_head, p.group_size, row, 1}, lane);
+  }
 }
-REGARD_KERNEL_FN cuda::RowBlock row_task(const Problem& p, std::int64_t task) {
-  const std::int64_t bh = task / matrix_rows(p), row = task % matrix_rows(p);
-  return {bh / p.num_heads_kv, bh % p.num_heads_kv * p.group_size, p.group_size, row, 1};
+REGARD_KERNEL_FN std::int64_t count_row_tasks(const Problem& p) {
+  return (p.batch * p.num_heads_kv * matrix_rows(p) + cuda::kWarps - 1) / cuda::kWarps;
 }
 
 /// Calls f(row, key, own i, own c) for the thread's elements of a tile that the matrix has.
@@ -65,8 +74,9 @@ REGARD_DEVICE_FN void for_own_elements(const Block& block, const Problem& p,
   }
 }
 
-/// out = scale * matrix * rows, with the matrix as it is (rows of K or V: out and d_q) or transposed
-/// (rows of q or d_out: d_k and d_v, summed over a group). Hidden elements leave their rows out.
+/// out = scale * matrix * rows, with the matrix as it is (rows of K or V: out and d_q) or
+/// transposed (rows of q or d_out: d_k and d_v, summed over a group). Hidden elements leave their
+/// rows out.
 template <class T, bool kTransposed>
 struct ProductKernel {
   struct Args {
@@ -93,11 +103,10 @@ struct ProductKernel {
     const cuda::HeadGrid tasks = grid(args);
     cuda::for_each_task(block, cuda::count_tasks(p, tasks), [&](std::int64_t index) {
       const cuda::HeadTask task = cuda::head_task(p, tasks, index);
-      const cuda::DenseRows matrix = {own_type<T>(), p.seqlen_kv,
-                                      reinterpret_cast<char*>(matrix_row<T>(
-                                          p, args.matrix, task.b, task.head_kv, 0)),
-                                      p.seqlen_kv * static_cast<std::int64_t>(sizeof(T)),
-                                      matrix_rows(p)};
+      const cuda::DenseRows matrix = {
+          own_type<T>(), p.seqlen_kv,
+          reinterpret_cast<char*>(matrix_row<T>(p, args.matrix, task.b, task.head_kv, 0)),
+          p.seqlen_kv * static_cast<std::int64_t>(sizeof(T)), matrix_rows(p)};
       const cuda::RowBlock all_rows{task.b, task.head_kv * p.group_size, p.group_size, 0,
                                     matrix_rows(p)};
       const semantics::Tile all_keys{0, p.seqlen_kv};
