@@ -18,9 +18,11 @@
 #if defined(__CUDACC__)
 #define REGARD_DEVICE_FN static __device__ __forceinline__
 #define REGARD_DEVICE_UNROLL _Pragma("unroll")
+#define REGARD_DEVICE_UNROLL_BY_2 _Pragma("unroll 2")
 #else
 #define REGARD_DEVICE_FN static inline
 #define REGARD_DEVICE_UNROLL
+#define REGARD_DEVICE_UNROLL_BY_2
 #endif
 
 namespace regard::cuda {

@@ -51,12 +51,12 @@ REGARD_DEVICE_FN T add_biases(const Problem& p, std::int64_t b, const RowFacts<T
 }
 
 /// Edits a thread's raw scores of the tile at key `first`: what a row may not see becomes -inf.
-/// `is_full`: no row sees less than all of the tile. `capped`, where not null, receives the scores
+/// `is_full`: no row sees less than all of the tile. keep_capped(i, c, score) receives the scores
 /// behind softcap.
-template <class T, class Block, class Facts>
+template <class T, class Block, class Facts, class KeepCapped>
 REGARD_DEVICE_FN void edit_scores(const Block& block, const Problem& p, std::int64_t b, Facts facts,
                                   std::int64_t first, bool is_full, T (&scores)[kOwn][kOwn],
-                                  T (*capped)[kOwn] = nullptr) {
+                                  KeepCapped keep_capped) {
   const Place at = place_of(block);
   REGARD_DEVICE_UNROLL
   for (int i = 0; i < kOwn; ++i) {
@@ -64,27 +64,27 @@ REGARD_DEVICE_FN void edit_scores(const Block& block, const Problem& p, std::int
     REGARD_DEVICE_UNROLL
     for (int c = 0; c < kOwn; ++c) {
       const std::int64_t j = first + at.column + c;
-      T score = scale_and_cap(p, scores[i][c]);
-      if (capped != nullptr) capped[i][c] = score;
-      if (is_full || is_visible(p, b, row, j)) {
-        score = add_biases(p, b, row, j, score);
-      } else {
-        score = minus_infinity<T>();
-      }
-      scores[i][c] = score;
+      const T score = scale_and_cap(p, scores[i][c]);
+      keep_capped(i, c, score);
+      const bool visible = is_full || is_visible(p, b, row, j);
+      scores[i][c] = visible ? add_biases(p, b, row, j, score) : minus_infinity<T>();
     }
   }
+}
+
+template <class T, class Block, class Facts>
+REGARD_DEVICE_FN void edit_scores(const Block& block, const Problem& p, std::int64_t b, Facts facts,
+                                  std::int64_t first, bool is_full, T (&scores)[kOwn][kOwn]) {
+  edit_scores(block, p, b, facts, first, is_full, scores, [](int, int, T) {});
 }
 
 /// What dropout does to a row's elements of keys [j, j + kOwn), j a multiple of kOwn: dropped ones
 /// are multiplied by 0, so that hidden ones keep their sign.
 template <class T>
-REGARD_DEVICE_FN void drop(const Problem& p, const Sequence& s, const RowFacts<T>& row,
-                           std::int64_t j, T (&values)[kOwn]) {
+REGARD_DEVICE_FN void drop(const Problem& p, const RowFacts<T>& row, std::int64_t j,
+                           T (&values)[kOwn]) {
   static_assert(semantics::kDropoutKeysPerBlock % kOwn == 0);
-  const semantics::DropoutRow stream =
-      semantics::dropout_row(row.query, s.band.shift, s.b * p.num_heads_q + row.head);
-  const semantics::PhiloxBlock draws = semantics::dropout_block(p.dropout, stream, j);
+  const semantics::PhiloxBlock draws = semantics::dropout_block(p.dropout, row.stream, j);
   REGARD_DEVICE_UNROLL
   for (int c = 0; c < kOwn; ++c) {
     if (semantics::dropout_draw(draws, j + c) >= p.dropout.threshold) values[c] *= T(0);

@@ -46,7 +46,8 @@ REGARD_DEVICE_FN void stage(const Block& block, const Rows& rows, std::int64_t r
                             std::int64_t column, Shared to) {
   with_stored(rows.type, [&](auto stored) {
     using Stored = decltype(stored);
-    for (int n = block.thread(); n < kRows * kColumns; n += kThreads) {
+    REGARD_DEVICE_UNROLL_BY_2  // loads in flight, against registers
+        for (int n = block.thread(); n < kRows * kColumns; n += kThreads) {
       const int r = n / kColumns, c = n % kColumns;
       const char* const from = Rows::row(rows, row + r);
       T value{};

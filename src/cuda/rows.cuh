@@ -56,27 +56,35 @@ REGARD_KERNEL_FN RowBlock head_rows(const Problem& p, std::int64_t b, std::int64
   return {b, head, 1, begin, begin + kTile < p.seqlen_q ? kTile : p.seqlen_q - begin};
 }
 
-/// The rows' queries that lie within their sequence's length, as [first, end).
-REGARD_KERNEL_FN semantics::KeyRange live_queries(const RowBlock& rows, const Sequence& s) {
-  const std::int64_t end = RowBlock::end(rows);
-  return {RowBlock::first(rows), end < s.len_q ? end : s.len_q};
+/// What a block's rows see by arithmetic.
+struct Reach {
+  semantics::KeyRange first, last;  // of the first and the last live row; both ends grow with rows
+  bool is_live = false;             // some row lies within its sequence's length
+  bool is_opaque = false;           // some see less than arithmetic says
+
+  /// The keys that any of the rows may see.
+  REGARD_KERNEL_FN semantics::KeyRange keys(const Reach& r) {
+    return r.is_live ? semantics::KeyRange{r.first.lo, r.last.hi} : semantics::KeyRange{0, 0};
+  }
+};
+
+REGARD_KERNEL_FN Reach reach_of(const Problem& p, const RowBlock& rows, const Sequence& s) {
+  const std::int64_t begin = RowBlock::first(rows), end = RowBlock::end(rows);
+  const std::int64_t live = end < s.len_q ? end : s.len_q;
+  Reach reach;
+  reach.is_live = begin < live;
+  reach.is_opaque = problem::is_opaque(p) || live < end;  // rows of padding see nothing
+  if (!reach.is_live) return reach;
+  reach.first = semantics::visible_keys(s.band, begin);
+  reach.last = semantics::visible_keys(s.band, live - 1);
+  return reach;
 }
 
-/// The keys that any of the rows may see by arithmetic.
-REGARD_KERNEL_FN semantics::KeyRange reach(const RowBlock& rows, const Sequence& s) {
-  const semantics::KeyRange live = live_queries(rows, s);
-  return semantics::visible_keys(s.band, live.lo, live.hi);
-}
-
-/// How a tile of keys looks to the rows, none of which need be live.
-REGARD_KERNEL_FN semantics::TileClass classify(const Problem& p, const RowBlock& rows,
-                                               const Sequence& s, semantics::Tile tile) {
-  const semantics::KeyRange live = live_queries(rows, s);
-  if (semantics::is_empty(live) || tile.size <= 0) return semantics::TileClass::kEmpty;
-  // Rows of padding see nothing, so no tile is FULL with them.
-  const bool opaque = problem::is_opaque(p) || live.hi < RowBlock::end(rows) || tile.size < kTile;
-  return semantics::classify_tile(s.band, live.lo, live.hi, tile.begin, tile.begin + tile.size,
-                                  opaque);
+/// How a tile of keys looks to the rows. A tile that is cut short is never FULL.
+REGARD_KERNEL_FN semantics::TileClass classify(const Reach& reach, semantics::Tile tile) {
+  if (!reach.is_live || tile.size <= 0) return semantics::TileClass::kEmpty;
+  return semantics::classify_tile(reach.first, reach.last, tile.begin, tile.begin + tile.size,
+                                  reach.is_opaque || tile.size < kTile);
 }
 
 /// What the edits of a row's scores need. A row of padding, or none at all, sees no key.
@@ -86,6 +94,7 @@ struct RowFacts {
   std::int64_t head = 0;
   std::int64_t lo = 0, hi = 0;  // keys visible by arithmetic
   std::int64_t position = 0;    // on the diagonal
+  semantics::DropoutRow stream{};
   T slope = 0;
   T sink = 0;  // -inf: none
   std::int32_t segment = 0;
@@ -107,6 +116,8 @@ REGARD_DEVICE_FN RowFacts<T> row_facts(const Problem& p, const Sequence& s, cons
   facts.lo = keys.lo;
   facts.hi = keys.hi;
   facts.position = semantics::diagonal_position(facts.query, s.band.shift);
+  facts.stream =
+      semantics::dropout_row(facts.query, s.band.shift, s.b * p.num_heads_q + facts.head);
   if (p.slopes.present) {
     const std::int64_t at = s.b * p.slopes.stride[0] + facts.head * p.slopes.stride[1];
     facts.slope = static_cast<T>(*problem::element_at<float>(p.slopes, at));
@@ -122,14 +133,8 @@ REGARD_DEVICE_FN RowFacts<T> row_facts(const Problem& p, const Sequence& s, cons
   return facts;
 }
 
-/// The facts of the block's kTile rows, in shared memory; read them behind a barrier.
-template <class T, class Block, class Shared>
-REGARD_DEVICE_FN void write_row_facts(const Block& block, const Problem& p, const Sequence& s,
-                                      const RowBlock& rows, Shared facts) {
-  for (int r = block.thread(); r < kTile; r += kThreads) facts[r] = row_facts<T>(p, s, rows, r);
-}
-
-/// Rows of q, out, d_out or d_q as products read and write them: null outside of the block's rows.
+/// Any number of rows of q, out, d_out or d_q as products read and write them, null behind the
+/// last.
 struct QueryRows {
   Element type;
   std::int64_t columns;
@@ -140,6 +145,7 @@ struct QueryRows {
   REGARD_KERNEL_FN char* row(const QueryRows& rows, std::int64_t r) {
     if (r >= rows.count) return nullptr;
     const std::int64_t row = rows.begin + r;
+    if (rows.heads == 1) return rows.base + row * rows.query_bytes;
     return rows.base + row % rows.heads * rows.head_bytes + row / rows.heads * rows.query_bytes;
   }
 };
@@ -155,6 +161,47 @@ REGARD_KERNEL_FN QueryRows query_rows(const View& view, const RowBlock& rows,
           rows.heads,
           rows.begin,
           rows.count};
+}
+
+/// A block's rows of q or d_out, whose places are listed in shared memory: dividing them into
+/// queries and heads again costs more than the products.
+template <class Places>
+struct ListedRows {
+  Element type;
+  std::int64_t columns;
+  char* base;
+  Places places;  // bytes from base; negative: no such row
+  std::int64_t count;
+
+  REGARD_DEVICE_FN char* row(const ListedRows& rows, std::int64_t r) {
+    const std::int64_t place = rows.places[r];
+    return place < 0 ? nullptr : rows.base + place;
+  }
+};
+
+template <class Places>
+REGARD_DEVICE_FN ListedRows<Places> listed_rows(const View& view, Places places,
+                                                std::int64_t columns) {
+  return {view.type, columns, view.data, places, kTile};
+}
+
+/// Where row (b, facts) of a view lies, for ListedRows.
+template <class T>
+REGARD_DEVICE_FN std::int64_t place_in(const View& view, std::int64_t b, const RowFacts<T>& row) {
+  if (!row.exists) return -1;
+  return problem::row_index(view, b, row.head, row.query) * problem::element_bytes(view.type);
+}
+
+/// The facts of the block's kTile rows, and where they lie in q, in shared memory; read them behind
+/// a barrier.
+template <class T, class Block, class Facts, class Places>
+REGARD_DEVICE_FN void write_row_facts(const Block& block, const Problem& p, const Sequence& s,
+                                      const RowBlock& rows, Facts facts, Places in_q) {
+  for (int r = block.thread(); r < kTile; r += kThreads) {
+    const auto row = row_facts<T>(p, s, rows, r);
+    facts[r] = row;
+    in_q[r] = place_in(p.q, s.b, row);
+  }
 }
 
 /// Rows at one stride: of K, V, d_k or d_v, or of a matrix in the workspace.

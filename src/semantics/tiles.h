@@ -35,19 +35,25 @@ enum class TileClass : std::uint8_t {
   kPartial     // look at each element
 };
 
-/// The class of queries [i_begin, i_end) x keys [j_begin, j_end), both not empty, by arithmetic
-/// alone. `opaque`: a mask, a bias (which may hold -inf) or segment ids hide keys that arithmetic
-/// cannot see, so nothing is FULL. A rectangle without a visible element may be called PARTIAL;
-/// kernels give the same bits for both.
-REGARD_KERNEL_FN constexpr TileClass classify_tile(const Band& band, std::int64_t i_begin,
-                                                   std::int64_t i_end, std::int64_t j_begin,
-                                                   std::int64_t j_end, bool opaque) {
-  const KeyRange first = visible_keys(band, i_begin);
-  const KeyRange last = visible_keys(band, i_end - 1);
+/// The class of rows x keys [j_begin, j_end), both not empty, where `first` and `last` are what the
+/// first and the last row see by arithmetic. `opaque`: a mask, a bias (which may hold -inf) or
+/// segment ids hide keys that arithmetic cannot see, so nothing is FULL. A rectangle without a
+/// visible element may be called PARTIAL; kernels give the same bits for both.
+REGARD_KERNEL_FN constexpr TileClass classify_tile(const KeyRange& first, const KeyRange& last,
+                                                   std::int64_t j_begin, std::int64_t j_end,
+                                                   bool opaque) {
   // Ends grow with the row: the union is [first.lo, last.hi), the intersection [last.lo, first.hi).
   if (last.hi <= j_begin || first.lo >= j_end) return TileClass::kEmpty;
   if (!opaque && last.lo <= j_begin && first.hi >= j_end) return TileClass::kFull;
   return TileClass::kPartial;
+}
+
+/// The same of queries [i_begin, i_end).
+REGARD_KERNEL_FN constexpr TileClass classify_tile(const Band& band, std::int64_t i_begin,
+                                                   std::int64_t i_end, std::int64_t j_begin,
+                                                   std::int64_t j_end, bool opaque) {
+  return classify_tile(visible_keys(band, i_begin), visible_keys(band, i_end - 1), j_begin, j_end,
+                       opaque);
 }
 
 }  // namespace regard::semantics

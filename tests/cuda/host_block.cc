@@ -28,41 +28,28 @@ void SharedMemory::reset() {
   epoch_ = 1;
 }
 
-void SharedMemory::fail(const char* what, int thread, int other, int offset) {
-  throw HostError("thread " + std::to_string(thread) + " " + what +
-                  (other < 0 ? "" : " thread " + std::to_string(other)) + ", byte " +
-                  std::to_string(offset) + " of shared memory");
+namespace {
+
+std::string in_shared(int thread, const std::string& what, int offset) {
+  return "thread " + std::to_string(thread) + " " + what + ", byte " + std::to_string(offset) +
+         " of shared memory";
 }
 
-void SharedMemory::read(int thread, int offset, int bytes, void* to) {
-  const auto who = static_cast<std::int16_t>(thread);
-  for (int at = offset / 4; at <= (offset + bytes - 1) / 4; ++at) {
-    Word& word = words_[static_cast<std::size_t>(at)];
-    if (word.written == 0) fail("reads what nobody wrote", thread, -1, at * 4);
-    if (word.written == epoch_ && word.writer != who) {
-      fail("reads without a barrier what was written by", thread, word.writer, at * 4);
-    }
-    word.reader = word.read == epoch_ && word.reader != who ? kMany : who;
-    word.read = epoch_;
-  }
-  std::memcpy(to, data_.data() + offset, static_cast<std::size_t>(bytes));
+}  // namespace
+
+void SharedMemory::fail_read(int thread, const Word& word, int offset) const {
+  if (word.written == 0) throw HostError(in_shared(thread, "reads what nobody wrote", offset));
+  const std::string other = std::to_string(word.writer);
+  throw HostError(
+      in_shared(thread, "reads without a barrier what thread " + other + " wrote", offset));
 }
 
-void SharedMemory::write(int thread, int offset, int bytes, const void* from) {
-  const auto who = static_cast<std::int16_t>(thread);
-  for (int at = offset / 4; at <= (offset + bytes - 1) / 4; ++at) {
-    Word& word = words_[static_cast<std::size_t>(at)];
-    if (word.written == epoch_ && word.writer != who) {
-      fail("writes without a barrier what was written by", thread, word.writer, at * 4);
-    }
-    if (word.read == epoch_ && word.reader != who) {
-      fail("writes without a barrier what was read by", thread, std::max<int>(word.reader, 0),
-           at * 4);
-    }
-    word.writer = who;
-    word.written = epoch_;
-  }
-  std::memcpy(data_.data() + offset, from, static_cast<std::size_t>(bytes));
+void SharedMemory::fail_write(int thread, const Word& word, int offset) const {
+  const bool written = word.written == epoch_ && word.writer != thread;
+  throw HostError(in_shared(
+      thread,
+      std::string("writes without a barrier what another thread ") + (written ? "wrote" : "read"),
+      offset));
 }
 
 // ---- fibers

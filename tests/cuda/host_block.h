@@ -37,8 +37,29 @@ class SharedMemory {
   void reset();
   void pass_barrier() { ++epoch_; }
 
-  void read(int thread, int offset, int bytes, void* to);
-  void write(int thread, int offset, int bytes, const void* from);
+  void read(int thread, int offset, int bytes, void* to) {
+    const auto who = static_cast<std::int16_t>(thread);
+    for (Word* word = first(offset); word < last(offset, bytes); ++word) {
+      if (word->written == 0 || (word->written == epoch_ && word->writer != who)) {
+        fail_read(thread, *word, offset);
+      }
+      word->reader = word->read == epoch_ && word->reader != who ? kMany : who;
+      word->read = epoch_;
+    }
+    __builtin_memcpy(to, data_.data() + offset, static_cast<std::size_t>(bytes));
+  }
+  void write(int thread, int offset, int bytes, const void* from) {
+    const auto who = static_cast<std::int16_t>(thread);
+    for (Word* word = first(offset); word < last(offset, bytes); ++word) {
+      if ((word->written == epoch_ && word->writer != who) ||
+          (word->read == epoch_ && word->reader != who)) {
+        fail_write(thread, *word, offset);
+      }
+      word->writer = who;
+      word->written = epoch_;
+    }
+    __builtin_memcpy(data_.data() + offset, from, static_cast<std::size_t>(bytes));
+  }
   int size() const { return static_cast<int>(data_.size()); }
 
  private:
@@ -47,7 +68,10 @@ class SharedMemory {
     std::int16_t writer = -1, reader = -1;  // the last; reader kMany: several in the epoch
   };
   static constexpr std::int16_t kMany = -2;
-  [[noreturn]] static void fail(const char* what, int thread, int other, int offset);
+  Word* first(int offset) { return words_.data() + offset / 4; }
+  Word* last(int offset, int bytes) { return words_.data() + (offset + bytes + 3) / 4; }
+  [[noreturn]] void fail_read(int thread, const Word& word, int offset) const;
+  [[noreturn]] void fail_write(int thread, const Word& word, int offset) const;
 
   std::vector<unsigned char> data_;
   std::vector<Word> words_;

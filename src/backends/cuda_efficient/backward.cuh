@@ -16,7 +16,7 @@ struct DeltaKernel {
   using Args = BackwardArgs;
   static constexpr std::int64_t kExactKeys = 64;
   static constexpr int kThreads = cuda::kThreads;
-  static constexpr int kBlocks = 2;
+  static constexpr int kBlocks = 1;
   static constexpr int kSharedBytes = GradLayout<kOwn>::kBytes;
 
   REGARD_KERNEL_FN cuda::HeadGrid grid(const Problem& p) { return {cuda::count_row_blocks(p), 1}; }
@@ -29,7 +29,7 @@ struct DeltaKernel {
       const cuda::HeadTask task = cuda::head_task(p, tasks, index);
       const Sequence s = problem::sequence_of(p, task.b);
       const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, task.block);
-      const semantics::KeyRange keys = cuda::reach(rows, s);
+      const semantics::KeyRange keys = cuda::Reach::keys(cuda::reach_of(p, rows, s));
       const bool is_exact = cuda::has_rounded_outputs(p) && keys.hi - keys.lo <= kExactKeys;
       if (!args.grad.delta.present && is_exact) {
         from_probabilities(block, args, s, rows);
@@ -65,11 +65,14 @@ struct DeltaKernel {
     const auto space = grad_space<kOwn>(block);
     load_grad_rows(block, g, s, rows, nullptr, space);
     float sums[kOwn] = {};
-    const semantics::TileSpan tiles = semantics::tiles_of(cuda::reach(rows, s), kTile);
+    const cuda::Reach reach = cuda::reach_of(g.problem, rows, s);
+    const std::int64_t head_kv = semantics::kv_head(rows.first_head, g.problem.group_size);
+    const semantics::TileSpan tiles = semantics::tiles_of(cuda::Reach::keys(reach), kTile);
     for (std::int64_t index = tiles.begin; index < tiles.end; ++index) {
       GradTile t;
       const semantics::Tile tile = semantics::tile_at(index, kTile, s.band.len_kv);
-      compute_grad_tile(block, g, s, rows, tile, space, &t);
+      const bool is_full = cuda::classify(reach, tile) == semantics::TileClass::kFull;
+      compute_grad_tile(block, g, {s.b, head_kv, tile, is_full}, space, &t);
       REGARD_DEVICE_UNROLL
       for (int i = 0; i < kOwn; ++i) {
         REGARD_DEVICE_UNROLL
@@ -94,7 +97,7 @@ struct QueriesKernel {
   using Args = BackwardArgs;
   static constexpr int kSums = kColumns / cuda::kSide;
   static constexpr int kThreads = cuda::kThreads;
-  static constexpr int kBlocks = 2;
+  static constexpr int kBlocks = 1;
   static constexpr int kAtTile = GradLayout<kSums>::kBytes;
   static constexpr int kSharedBytes = kAtTile + kTile * kPitch * static_cast<int>(sizeof(float));
 
@@ -122,13 +125,21 @@ struct QueriesKernel {
     load_grad_rows(block, g, s, rows, args.delta, space);
     float d_q[kOwn][kSums];
     cuda::clear(d_q);
-    const semantics::TileSpan tiles = semantics::tiles_of(cuda::reach(rows, s), kTile);
+    const cuda::Place at = cuda::place_of(block);
+    const cuda::Reach reach = cuda::reach_of(p, rows, s);
+    const semantics::TileSpan tiles = semantics::tiles_of(cuda::Reach::keys(reach), kTile);
     for (std::int64_t index = tiles.begin; index < tiles.end; ++index) {
       const semantics::Tile tile = semantics::tile_at(index, kTile, s.band.len_kv);
-      if (cuda::classify(p, rows, s, tile) == semantics::TileClass::kEmpty) continue;
+      const semantics::TileClass seen = cuda::classify(reach, tile);
+      if (seen == semantics::TileClass::kEmpty) continue;
+      const bool is_full = seen == semantics::TileClass::kFull;
+      const auto keep_capped = [&](int i, int c, float score) {
+        if (p.softcap > 0.0) d_scores[by_keys(at, i, c)] = score;
+      };
       GradTile t;
-      compute_grad_tile(block, g, s, rows, tile, space, &t);
-      differentiate_softcap(p, &t);
+      compute_grad_tile(block, g, {s.b, task.head_kv, tile, is_full}, space, keep_capped, &t);
+      const auto capped = [&](int i, int c) -> float { return d_scores[by_keys(at, i, c)]; };
+      differentiate_softcap(p, capped, &t);
       write_by_keys(block, t.d_scores, d_scores);
       const auto keys = cuda::key_rows(p.k, task.b, task.head_kv, tile, p.head_dim_qk);
       cuda::add_tile_product(block, d_scores, keys, task.columns * kColumns, space.b, d_q);
@@ -159,7 +170,7 @@ struct KeysKernel {
   using Args = BackwardArgs;
   static constexpr int kSums = kColumns / cuda::kSide;
   static constexpr int kThreads = cuda::kThreads;
-  static constexpr int kBlocks = kColumns > kNarrow ? 1 : 2;
+  static constexpr int kBlocks = 1;
   static constexpr int kAtTile = GradLayout<kSums>::kBytes;
   static constexpr int kSharedBytes = kAtTile + kTile * kPitch * static_cast<int>(sizeof(float));
 
@@ -192,24 +203,31 @@ struct KeysKernel {
     float d_k[kOwn][kSums], d_v[kOwn][kSums];
     cuda::clear(d_k);
     cuda::clear(d_v);
+    const cuda::Place at = cuda::place_of(block);
     for (std::int64_t index = 0; index < cuda::count_row_blocks(p); ++index) {
       const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, index);
-      if (cuda::classify(p, rows, s, tile) == semantics::TileClass::kEmpty) continue;
+      const semantics::TileClass seen = cuda::classify(cuda::reach_of(p, rows, s), tile);
+      if (seen == semantics::TileClass::kEmpty) continue;
+      const bool is_full = seen == semantics::TileClass::kFull;
       load_grad_rows(block, g, s, rows, args.delta, space);
+      const auto keep_capped = [&](int i, int c, float score) {
+        if (p.softcap > 0.0) shared_tile[by_rows(at, i, c)] = score;
+      };
       GradTile t;
-      compute_grad_tile(block, g, s, rows, tile, space, &t);
-      if (wants_v) {
-        drop_tile(block, p, s, space.facts, tile.begin, t.probs);
-        write_by_rows(block, t.probs, shared_tile);
-        const auto d_out = cuda::query_rows(g.d_out, rows, p.head_dim_v);
-        cuda::add_tile_product(block, shared_tile, d_out, column, space.b, d_v);
+      compute_grad_tile(block, g, {s.b, task.head_kv, tile, is_full}, space, keep_capped, &t);
+      if (wants_k) {
+        const auto capped = [&](int i, int c) -> float { return shared_tile[by_rows(at, i, c)]; };
+        differentiate_softcap(p, capped, &t);
+        write_by_rows(block, t.d_scores, shared_tile);
+        const auto q = cuda::listed_rows(p.q, space.in_q, p.head_dim_qk);
+        cuda::add_tile_product(block, shared_tile, q, column, space.b, d_k);
         block.sync();  // before the tile is written again
       }
-      if (wants_k) {
-        differentiate_softcap(p, &t);
-        write_by_rows(block, t.d_scores, shared_tile);
-        const auto q = cuda::query_rows(p.q, rows, p.head_dim_qk);
-        cuda::add_tile_product(block, shared_tile, q, column, space.b, d_k);
+      if (wants_v) {
+        drop_tile(block, p, space.facts, tile.begin, t.probs);
+        write_by_rows(block, t.probs, shared_tile);
+        const auto d_out = cuda::listed_rows(g.d_out, space.in_d_out, p.head_dim_v);
+        cuda::add_tile_product(block, shared_tile, d_out, column, space.b, d_v);
       }
     }
     const semantics::Tile all = semantics::tile_at(task.block, kTile, p.seqlen_kv);

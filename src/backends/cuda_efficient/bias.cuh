@@ -77,14 +77,18 @@ struct BiasKernel {
     const std::int64_t rows_end = g.bias_is_full[2] ? task.row_block + 1 : row_blocks(p);
     for (std::int64_t index = task.row_block; index < rows_end; ++index) {
       const cuda::RowBlock rows = cuda::head_rows(p, b, h, index);
-      semantics::TileSpan tiles = semantics::tiles_of(cuda::reach(rows, s), kTile);
+      const cuda::Reach reach = cuda::reach_of(p, rows, s);
+      semantics::TileSpan tiles = semantics::tiles_of(cuda::Reach::keys(reach), kTile);
       if (g.bias_is_full[3]) tiles = {task.key_tile, task.key_tile + 1};
       load_grad_rows(block, g, s, rows, args.delta, space);
       for (std::int64_t key = tiles.begin; key < tiles.end; ++key) {
         const semantics::Tile tile = semantics::tile_at(key, kTile, s.band.len_kv);
-        if (cuda::classify(p, rows, s, tile) == semantics::TileClass::kEmpty) continue;
+        const semantics::TileClass seen = cuda::classify(reach, tile);
+        if (seen == semantics::TileClass::kEmpty) continue;
+        const bool is_full = seen == semantics::TileClass::kFull;
         GradTile t;
-        compute_grad_tile(block, g, s, rows, tile, space, &t);
+        const std::int64_t head_kv = semantics::kv_head(h, p.group_size);
+        compute_grad_tile(block, g, {b, head_kv, tile, is_full}, space, &t);
         REGARD_DEVICE_UNROLL
         for (int i = 0; i < kOwn; ++i) {
           REGARD_DEVICE_UNROLL

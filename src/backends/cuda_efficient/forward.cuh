@@ -79,14 +79,14 @@ REGARD_DEVICE_FN void write_by_keys(const Block& block, const float (&probs)[kOw
 
 /// Drops a thread's elements of the tile at key `first`.
 template <class Block, class Facts>
-REGARD_DEVICE_FN void drop_tile(const Block& block, const Problem& p, const Sequence& s,
-                                Facts facts, std::int64_t first, float (&values)[kOwn][kOwn]) {
+REGARD_DEVICE_FN void drop_tile(const Block& block, const Problem& p, Facts facts,
+                                std::int64_t first, float (&values)[kOwn][kOwn]) {
   if (p.dropout.threshold == 0) return;
   const cuda::Place at = cuda::place_of(block);
   REGARD_DEVICE_UNROLL
   for (int i = 0; i < kOwn; ++i) {
     const cuda::RowFacts<float> row = facts[at.row + i];
-    cuda::drop(p, s, row, first + at.column, values[i]);
+    cuda::drop(p, row, first + at.column, values[i]);
   }
 }
 
@@ -99,9 +99,9 @@ struct ForwardKernel {
   static constexpr int kSums = kColumns / cuda::kSide;  // columns of a thread
   using Space = cuda::Staging<float, kSums>;
   static constexpr int kThreads = cuda::kThreads;
-  static constexpr int kBlocks = 2;
-  static constexpr int kAtFacts = 0;
-  static constexpr int kAtA = kAtFacts + kTile * static_cast<int>(sizeof(cuda::RowFacts<float>));
+  static constexpr int kBlocks = 1;
+  static constexpr int kAtPlaces = kTile * static_cast<int>(sizeof(cuda::RowFacts<float>));
+  static constexpr int kAtA = kAtPlaces + kTile * static_cast<int>(sizeof(std::int64_t));
   static constexpr int kAtB = kAtA + Space::kBytesA;
   static constexpr int kAtProbs = kAtB + Space::kBytesB;
   static constexpr int kSharedBytes = kAtProbs + kTile * kPitch * static_cast<int>(sizeof(float));
@@ -123,22 +123,24 @@ struct ForwardKernel {
   REGARD_DEVICE_FN void run_task(const Block& block, const Problem& p, const cuda::HeadTask& task) {
     const Sequence s = problem::sequence_of(p, task.b);
     const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, task.block);
-    const auto facts = block.template shared<cuda::RowFacts<float>>(kAtFacts, kTile);
+    const auto facts = block.template shared<cuda::RowFacts<float>>(0, kTile);
     const auto a = block.template shared<float>(kAtA, cuda::kDepth<float> * kPitch);
     const auto b = block.template shared<float>(kAtB, cuda::kDepth<float> * Space::kPitchB);
     const auto probs = block.template shared<float>(kAtProbs, kTile * kPitch);
-    cuda::write_row_facts<float>(block, p, s, rows, facts);
+    const auto places = block.template shared<std::int64_t>(kAtPlaces, kTile);
+    cuda::write_row_facts<float>(block, p, s, rows, facts, places);
     block.sync();
 
     Softmax state;
     start_softmax(block, facts, &state);
     float out[kOwn][kSums];
     cuda::clear(out);
-    const cuda::QueryRows q = cuda::query_rows(p.q, rows, p.head_dim_qk);
-    const semantics::TileSpan tiles = semantics::tiles_of(cuda::reach(rows, s), kTile);
+    const auto q = cuda::listed_rows(p.q, places, p.head_dim_qk);
+    const cuda::Reach reach = cuda::reach_of(p, rows, s);
+    const semantics::TileSpan tiles = semantics::tiles_of(cuda::Reach::keys(reach), kTile);
     for (std::int64_t index = tiles.begin; index < tiles.end; ++index) {
       const semantics::Tile tile = semantics::tile_at(index, kTile, s.band.len_kv);
-      const semantics::TileClass seen = cuda::classify(p, rows, s, tile);
+      const semantics::TileClass seen = cuda::classify(reach, tile);
       if (seen == semantics::TileClass::kEmpty) continue;
       float scores[kOwn][kOwn];
       cuda::clear(scores);
@@ -148,7 +150,7 @@ struct ForwardKernel {
       cuda::edit_scores(block, p, task.b, facts, tile.begin, is_full, scores);
       float carry[kOwn];
       add_to_softmax(block, p, &state, scores, carry);
-      drop_tile(block, p, s, facts, tile.begin, scores);
+      drop_tile(block, p, facts, tile.begin, scores);
       REGARD_DEVICE_UNROLL
       for (int i = 0; i < kOwn; ++i) {
         REGARD_DEVICE_UNROLL

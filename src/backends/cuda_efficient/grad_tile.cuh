@@ -19,7 +19,10 @@ template <int kSums>
 struct GradLayout {
   using Space = cuda::Staging<float, kSums>;
   static constexpr int kRowBytes = kTile * static_cast<int>(sizeof(float));
-  static constexpr int kAtMax = kTile * static_cast<int>(sizeof(cuda::RowFacts<float>));
+  static constexpr int kPlaceBytes = kTile * static_cast<int>(sizeof(std::int64_t));
+  static constexpr int kAtQ = kTile * static_cast<int>(sizeof(cuda::RowFacts<float>));
+  static constexpr int kAtDOut = kAtQ + kPlaceBytes;
+  static constexpr int kAtMax = kAtDOut + kPlaceBytes;
   static constexpr int kAtInverse = kAtMax + kRowBytes;
   static constexpr int kAtDelta = kAtInverse + kRowBytes;
   static constexpr int kAtA = kAtDelta + kRowBytes;
@@ -28,27 +31,30 @@ struct GradLayout {
 };
 
 /// The same as arrays of a block's shared memory.
-template <class Facts, class Floats>
+template <class Facts, class Places, class Floats>
 struct GradSpace {
   Facts facts;
+  Places in_q, in_d_out;       // where the rows lie
   Floats max, inverse, delta;  // inverse of the sum, 0: the row sees nothing
   Floats a, b;
 };
-
-template <class Facts, class Floats>
-GradSpace(Facts, Floats, Floats, Floats, Floats, Floats) -> GradSpace<Facts, Floats>;
+template <class Facts, class Places, class Floats>
+GradSpace(Facts, Places, Places, Floats, Floats, Floats, Floats, Floats)
+    -> GradSpace<Facts, Places, Floats>;
 
 template <int kSums, class Block>
 REGARD_DEVICE_FN auto grad_space(const Block& block) {
   using Layout = GradLayout<kSums>;
-  const auto facts = block.template shared<cuda::RowFacts<float>>(0, kTile);
-  const auto max = block.template shared<float>(Layout::kAtMax, kTile);
-  const auto inverse = block.template shared<float>(Layout::kAtInverse, kTile);
-  const auto delta = block.template shared<float>(Layout::kAtDelta, kTile);
-  const auto a = block.template shared<float>(Layout::kAtA, cuda::kDepth<float> * kPitch);
-  const auto b =
-      block.template shared<float>(Layout::kAtB, cuda::kDepth<float> * Layout::Space::kPitchB);
-  return GradSpace{facts, max, inverse, delta, a, b};
+  constexpr int kSizeA = cuda::kDepth<float> * kPitch;
+  constexpr int kSizeB = cuda::kDepth<float> * Layout::Space::kPitchB;
+  return GradSpace{block.template shared<cuda::RowFacts<float>>(0, kTile),
+                   block.template shared<std::int64_t>(Layout::kAtQ, kTile),
+                   block.template shared<std::int64_t>(Layout::kAtDOut, kTile),
+                   block.template shared<float>(Layout::kAtMax, kTile),
+                   block.template shared<float>(Layout::kAtInverse, kTile),
+                   block.template shared<float>(Layout::kAtDelta, kTile),
+                   block.template shared<float>(Layout::kAtA, kSizeA),
+                   block.template shared<float>(Layout::kAtB, kSizeB)};
 }
 
 /// Facts, saved numbers and delta of a block of rows; `delta` null: 0. Begins and ends with a
@@ -69,6 +75,8 @@ REGARD_DEVICE_FN void load_grad_rows(const Block& block, const GradProblem& g, c
       if (delta != nullptr) sum_delta = delta[cuda::dense_row(p, s.b, facts.head, facts.query)];
     }
     space.facts[r] = facts;
+    space.in_q[r] = cuda::place_in(p.q, s.b, facts);
+    space.in_d_out[r] = cuda::place_in(g.d_out, s.b, facts);
     space.max[r] = max;
     space.inverse[r] = inverse;
     space.delta[r] = sum_delta;
@@ -80,7 +88,6 @@ REGARD_DEVICE_FN void load_grad_rows(const Block& block, const GradProblem& g, c
 struct GradTile {
   float probs[kOwn][kOwn];     // before dropout
   float d_scores[kOwn][kOwn];  // of edited scores
-  float capped[kOwn][kOwn];    // scores behind softcap
 };
 
 /// Scores and gradients of dropped probabilities become probabilities and gradients of edited
@@ -108,39 +115,61 @@ REGARD_DEVICE_FN void differentiate_softmax(const Block& block, const Problem& p
   }
 }
 
-/// The rows that load_grad_rows() loaded and a tile of keys that they may see.
-template <class Block, class Space>
-REGARD_DEVICE_FN void compute_grad_tile(const Block& block, const GradProblem& g, const Sequence& s,
-                                        const cuda::RowBlock& rows, semantics::Tile tile,
-                                        const Space& space, GradTile* t) {
+/// A tile of keys and values that the rows at hand may see.
+struct KeyTile {
+  std::int64_t b, head_kv;
+  semantics::Tile tile;
+  bool is_full;  // no row sees less than all of it
+};
+
+/// A thread's part of the tile, for the rows that load_grad_rows() loaded. keep_capped(i, c, score)
+/// receives the scores behind softcap.
+template <class Block, class Space, class KeepCapped>
+REGARD_DEVICE_FN void compute_grad_tile(const Block& block, const GradProblem& g, const KeyTile& at,
+                                        const Space& space, KeepCapped keep_capped, GradTile* t) {
   const Problem& p = g.problem;
-  const std::int64_t head_kv = semantics::kv_head(rows.first_head, p.group_size);
-  const bool is_full = cuda::classify(p, rows, s, tile) == semantics::TileClass::kFull;
   cuda::clear(t->probs);
-  const auto q = cuda::query_rows(p.q, rows, p.head_dim_qk);
-  const auto keys = cuda::key_rows(p.k, s.b, head_kv, tile, p.head_dim_qk);
+  const auto q = cuda::listed_rows(p.q, space.in_q, p.head_dim_qk);
+  const auto keys = cuda::key_rows(p.k, at.b, at.head_kv, at.tile, p.head_dim_qk);
   cuda::add_row_products(block, q, keys, p.head_dim_qk, space.a, space.b, t->probs);
-  cuda::edit_scores(block, p, s.b, space.facts, tile.begin, is_full, t->probs, t->capped);
+  cuda::edit_scores(block, p, at.b, space.facts, at.tile.begin, at.is_full, t->probs, keep_capped);
   cuda::clear(t->d_scores);
-  const auto d_out = cuda::query_rows(g.d_out, rows, p.head_dim_v);
-  const auto values = cuda::key_rows(p.v, s.b, head_kv, tile, p.head_dim_v);
+  const auto d_out = cuda::listed_rows(g.d_out, space.in_d_out, p.head_dim_v);
+  const auto values = cuda::key_rows(p.v, at.b, at.head_kv, at.tile, p.head_dim_v);
   cuda::add_row_products(block, d_out, values, p.head_dim_v, space.a, space.b, t->d_scores);
-  drop_tile(block, p, s, space.facts, tile.begin, t->d_scores);
+  drop_tile(block, p, space.facts, at.tile.begin, t->d_scores);
   differentiate_softmax(block, p, space, t);
 }
 
-/// Gradients of edited scores become those of scaled ones: softcap's slope is 1 - tanh^2.
-REGARD_DEVICE_FN void differentiate_softcap(const Problem& p, GradTile* t) {
+template <class Block, class Space>
+REGARD_DEVICE_FN void compute_grad_tile(const Block& block, const GradProblem& g, const KeyTile& at,
+                                        const Space& space, GradTile* t) {
+  compute_grad_tile(
+      block, g, at, space, [](int, int, float) {}, t);
+}
+
+/// A thread's element of a tile in shared memory, with keys or rows in its rows. What the thread
+/// keeps there it may overwrite with what it makes of it.
+REGARD_DEVICE_FN int by_keys(cuda::Place at, int i, int c) {
+  return (at.column + c) * kPitch + at.row + i;
+}
+REGARD_DEVICE_FN int by_rows(cuda::Place at, int i, int c) {
+  return (at.row + i) * kPitch + at.column + c;
+}
+
+/// Gradients of edited scores become those of scaled ones: softcap's slope is 1 - tanh^2. capped(i,
+/// c) is what keep_capped was given.
+template <class Capped>
+REGARD_DEVICE_FN void differentiate_softcap(const Problem& p, Capped capped, GradTile* t) {
   if (!(p.softcap > 0.0)) return;
   const auto softcap = static_cast<float>(p.softcap);
   REGARD_DEVICE_UNROLL
   for (int i = 0; i < kOwn; ++i) {
     REGARD_DEVICE_UNROLL
     for (int c = 0; c < kOwn; ++c) {
-      const float tanh = t->capped[i][c] / softcap;
-      const float slope = 1.0f - tanh * tanh;
-      if (cuda::is_hidden(t->d_scores[i][c])) continue;
-      t->d_scores[i][c] *= slope > 0.0f ? slope : 0.0f;
+      const float score = capped(i, c);
+      const float tanh = score / softcap, slope = 1.0f - tanh * tanh;
+      if (!cuda::is_hidden(t->d_scores[i][c])) t->d_scores[i][c] *= slope > 0.0f ? slope : 0.0f;
     }
   }
 }

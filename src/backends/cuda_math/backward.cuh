@@ -19,7 +19,8 @@ struct GradScoresKernel {
   using Space = cuda::Staging<T, kOwn>;
   static constexpr int kThreads = cuda::kThreads;
   static constexpr int kBlocks = 1;
-  static constexpr int kAtA = kTile * static_cast<int>(sizeof(cuda::RowFacts<T>));
+  static constexpr int kAtPlaces = kTile * static_cast<int>(sizeof(cuda::RowFacts<T>));
+  static constexpr int kAtA = kAtPlaces + kTile * static_cast<int>(sizeof(std::int64_t));
   static constexpr int kAtB = kAtA + Space::kBytesA;
   static constexpr int kSharedBytes = kAtB + Space::kBytesB;
 
@@ -43,11 +44,12 @@ struct GradScoresKernel {
     const Sequence s = problem::sequence_of(p, task.b);
     const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, task.block);
     const semantics::Tile tile = semantics::tile_at(task.columns, kTile, s.band.len_kv);
-    const semantics::TileClass seen = cuda::classify(p, rows, s, tile);
+    const semantics::TileClass seen = cuda::classify(cuda::reach_of(p, rows, s), tile);
     const auto facts = block.template shared<cuda::RowFacts<T>>(0, kTile);
     const auto a = block.template shared<T>(kAtA, cuda::kDepth<T> * kPitch);
     const auto b = block.template shared<T>(kAtB, cuda::kDepth<T> * Space::kPitchB);
-    cuda::write_row_facts<T>(block, p, s, rows, facts);
+    const auto places = block.template shared<std::int64_t>(kAtPlaces, kTile);
+    cuda::write_row_facts<T>(block, p, s, rows, facts, places);
     T probs[kOwn][kOwn], d_probs[kOwn][kOwn];
     cuda::clear(probs);
     cuda::clear(d_probs);
@@ -84,7 +86,7 @@ struct GradScoresKernel {
       if (row.exists && row.query < s.len_q) {
         saved = problem::saved_row<T>(g, s.b, row.head, row.query);
       }
-      if (p.dropout.threshold != 0) cuda::drop(p, s, row, first + at.column, d_probs[i]);
+      if (p.dropout.threshold != 0) cuda::drop(p, row, first + at.column, d_probs[i]);
       for (int c = 0; c < kOwn; ++c) {
         const T score = probs[i][c];
         const bool hidden = score == cuda::minus_infinity<T>() || saved.sum == T(0);
@@ -120,7 +122,7 @@ struct GradRowsKernel {
         const std::int64_t at = cuda::dense_row(p, s.b, facts.head, facts.query);
         reinterpret_cast<T*>(args.delta)[at] = delta;
       }
-      differentiate(p, s, facts, lane, delta, probs, d_scores);
+      differentiate(p, facts, lane, delta, probs, d_scores);
     });
   }
 
@@ -143,18 +145,15 @@ struct GradRowsKernel {
     return sum + cuda::given_delta<T>(g, s.b, row.head, row.query);
   }
 
-  REGARD_DEVICE_FN void differentiate(const Problem& p, const Sequence& s,
-                                      const cuda::RowFacts<T>& row, int lane, T delta, T* probs,
-                                      T* d_scores) {
-    const auto stream =
-        semantics::dropout_row(row.query, s.band.shift, s.b * p.num_heads_q + row.head);
+  REGARD_DEVICE_FN void differentiate(const Problem& p, const cuda::RowFacts<T>& row, int lane,
+                                      T delta, T* probs, T* d_scores) {
     const auto keep = problem::keep_scale<T>(p);
     for (std::int64_t j = lane; j < p.seqlen_kv; j += cuda::kWarp) {
       const T prob = probs[j];
       if (cuda::is_hidden(prob)) continue;
       d_scores[j] = prob * (d_scores[j] - delta);
       if (p.dropout.threshold == 0) continue;
-      probs[j] = semantics::dropout_keeps(p.dropout, stream, j) ? prob * keep : prob * T(0);
+      probs[j] = semantics::dropout_keeps(p.dropout, row.stream, j) ? prob * keep : prob * T(0);
     }
   }
 };

@@ -14,8 +14,9 @@ struct ScoresKernel {
   using Args = ForwardArgs;
   using Space = cuda::Staging<T, kOwn>;
   static constexpr int kThreads = cuda::kThreads;
-  static constexpr int kBlocks = 2;
-  static constexpr int kAtA = kTile * static_cast<int>(sizeof(cuda::RowFacts<T>));
+  static constexpr int kBlocks = 1;
+  static constexpr int kAtPlaces = kTile * static_cast<int>(sizeof(cuda::RowFacts<T>));
+  static constexpr int kAtA = kAtPlaces + kTile * static_cast<int>(sizeof(std::int64_t));
   static constexpr int kAtB = kAtA + Space::kBytesA;
   static constexpr int kSharedBytes = kAtB + Space::kBytesB;
 
@@ -38,11 +39,12 @@ struct ScoresKernel {
     const Sequence s = problem::sequence_of(p, task.b);
     const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, task.block);
     const semantics::Tile tile = semantics::tile_at(task.columns, kTile, s.band.len_kv);
-    const semantics::TileClass seen = cuda::classify(p, rows, s, tile);
+    const semantics::TileClass seen = cuda::classify(cuda::reach_of(p, rows, s), tile);
     const auto facts = block.template shared<cuda::RowFacts<T>>(0, kTile);
     const auto a = block.template shared<T>(kAtA, cuda::kDepth<T> * kPitch);
     const auto b = block.template shared<T>(kAtB, cuda::kDepth<T> * Space::kPitchB);
-    cuda::write_row_facts<T>(block, p, s, rows, facts);
+    const auto places = block.template shared<std::int64_t>(kAtPlaces, kTile);
+    cuda::write_row_facts<T>(block, p, s, rows, facts, places);
     T scores[kOwn][kOwn], raw[kOwn][kOwn];
     cuda::clear(raw);
     if (seen != semantics::TileClass::kEmpty) {
@@ -136,8 +138,6 @@ struct SoftmaxKernel {
   REGARD_DEVICE_FN void weigh(const Problem& p, const Sequence& s, const cuda::RowFacts<T>& row,
                               int lane, T sum, T* probs) {
     const T share = cuda::share_of(p, sum);
-    const auto stream =
-        semantics::dropout_row(row.query, s.band.shift, s.b * p.num_heads_q + row.head);
     for (std::int64_t j = lane; j < p.seqlen_kv; j += cuda::kWarp) {
       const T prob = probs[j];
       const bool hidden = cuda::is_hidden(prob);
@@ -146,7 +146,8 @@ struct SoftmaxKernel {
         *problem::element_at<T>(p.scores, at + j * p.scores.stride[3]) = hidden ? T(0) : prob / sum;
       }
       if (hidden) continue;
-      const bool kept = p.dropout.threshold == 0 || semantics::dropout_keeps(p.dropout, stream, j);
+      const bool kept =
+          p.dropout.threshold == 0 || semantics::dropout_keeps(p.dropout, row.stream, j);
       probs[j] = kept ? prob * share : prob * T(0);
     }
   }
