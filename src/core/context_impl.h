@@ -11,6 +11,7 @@
 #include "core/plan_cache.h"
 #include "core/select.h"
 #include "core/workspace_pool.h"
+#include "platform/device_memory.h"
 #include "regard/context.h"
 
 namespace regard {
@@ -71,7 +72,8 @@ struct ContextImpl {
   Policy environment;  // what REGARD_BACKEND and REGARD_DENY say
   std::shared_ptr<ExecutorSlot> executor;
   PlanCache cache;
-  WorkspacePool workspaces;
+  WorkspacePool workspaces;  // on the host
+  DevicePools device_pools;
   Log log;
 
  private:
