@@ -47,11 +47,11 @@ struct ExecutorSlot {
   }
 };
 
-/// The built-in candidates of each device, in built-in order. src/regard.cc names them.
+/// The built-in candidates of each device, in built-in order for a machine. src/regard.cc names them.
 struct BuiltinBackends {
   std::vector<BackendEntry> cpu, cuda;
 };
-BuiltinBackends builtin_candidates();
+BuiltinBackends builtin_candidates(const Env& env);
 
 struct ContextImpl {
   ContextImpl(Env env_in, std::size_t plan_cache_capacity, BuiltinBackends builtin,

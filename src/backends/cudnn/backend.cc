@@ -72,8 +72,12 @@ const Denied* find_denied(std::int32_t version, Traits traits) noexcept {
 
 /// Why the library of that version does not run the problem; no text where it does.
 Refusal library_refusal(const AttentionParams& p, std::int32_t version, std::int32_t sm_version) {
-  const Record* record = find_record(version);
   if (version == 0) return {RefusalCode::kCustom, "needs libcudnn.so.9", "not found", {}};
+  const std::string actual = version_text(version);
+  if (const Denied* d = find_denied(version, traits_of(p))) {
+    return {RefusalCode::kCustom, d->reason, actual, {}};
+  }
+  const Record* record = find_record(version);
   if (record == nullptr) {
     return {RefusalCode::kCustom,
             version_text(records().front().version) + " or newer",
@@ -85,10 +89,6 @@ Refusal library_refusal(const AttentionParams& p, std::int32_t version, std::int
             "compute capability 8.0 to 10.x",
             concat(sm_version / 10, ".", sm_version % 10),
             {}};
-  }
-  const std::string actual = version_text(version);
-  if (const Denied* d = find_denied(version, traits_of(p))) {
-    return {RefusalCode::kCustom, d->reason, actual, {}};
   }
   if (is_empty(p)) return {RefusalCode::kCustom, "no empty tensors", "an extent of 0", {}};
   const char* words = find_refusal(*record, p, Direction::kForward, sm_version);
