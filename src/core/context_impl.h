@@ -47,7 +47,8 @@ struct ExecutorSlot {
   }
 };
 
-/// The built-in candidates of each device, in built-in order for a machine. src/regard.cc names them.
+/// The built-in candidates of each device, in built-in order for a machine. src/regard.cc names
+/// them.
 struct BuiltinBackends {
   std::vector<BackendEntry> cpu, cuda;
 };
