@@ -59,7 +59,7 @@ const char* device_name(int type) {
 void check_device(int type, const std::string& index, const char* name) {
   if (type == kCpu || type == kCudaHost) return;
   raise_value(std::string(name) + " is on " + device_name(type) + ":" + index +
-              "; expected memory of a CPU, for this build has no CUDA backend");
+              "; expected memory of a CPU, for the Python module has no CUDA backend");
 }
 
 void check_device(nb::handle object, const char* name) {

@@ -79,7 +79,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool =
     if _is_traced(tensors):
         if q.is_cuda or k.is_cuda or v.is_cuda:  # the library says it of plain tensors
             raise SdpaError(f"devices of q ({q.device}), k ({k.device}) and v ({v.device}) must be "
-                            "cpu: this build has no CUDA backend")
+                            "cpu: the Python module has no CUDA backend")
         out, lse, _, _ = torch.ops.regard.attention(q, k, v, *options, _layout_of(q), backends,
                                                     needs_grad)
         return out, lse
