@@ -16,6 +16,8 @@ GRADIENTS = ("conformance", "*GradCases*")
 BLOCKS = ("property", "*Backward.*")
 MORE_GRADIENTS = ("unit", "Gradients.*:*GradKernels*")
 BACKWARD_CALLS = ("decision", "Backward.*:Pair.*")
+CUDA = ("cuda", "All/CudaOwnCases*:Schedules.*")
+CUDA_CASES = ("cuda", "*CudaCases*")
 
 
 class Mutation(NamedTuple):
@@ -341,6 +343,49 @@ MUTATIONS = [
     Mutation("outputs may overlap inputs", "src/core/describe.cc",
              "if (proves_disjoint(output, other)) continue;", "continue;",
              (DECISION, CASES)),
+    # ---- CUDA kernels, on the host ----
+    Mutation("cuda: no barrier before staging", "src/cuda/product.cuh",
+             "    block.sync();\n    stage<T, kDepth<T>, Space::kWidth",
+             "    stage<T, kDepth<T>, Space::kWidth", (CUDA,)),
+    Mutation("cuda: hidden elements multiplied", "src/cuda/product.cuh",
+             "if (kSelect && is_hidden(left.at[i])) continue;", "", (CUDA, CUDA_CASES)),
+    Mutation("cuda: last terms of a score left out", "src/cuda/product.cuh",
+             "for (std::int64_t k = 0; k < depth; k += kDepth<T>) {",
+             "for (std::int64_t k = 0; k + kDepth<T> <= depth; k += kDepth<T>) {", (CUDA,)),
+    Mutation("cuda: rows of padding see keys", "src/cuda/rows.cuh",
+             "  if (facts.query >= s.len_q) return facts;\n", "", (CUDA, CUDA_CASES)),
+    Mutation("cuda: tile FULL with rows of padding", "src/cuda/rows.cuh",
+             "problem::is_opaque(p) || live < end;", "problem::is_opaque(p);", (CUDA, CUDA_CASES)),
+    Mutation("cuda: one head for a group", "src/cuda/rows.cuh",
+             "facts.head = rows.first_head + row % rows.heads;", "facts.head = rows.first_head;",
+             (CUDA,)),
+    Mutation("cuda: a grid goes round no more", "src/cuda/tasks.cuh",
+             "task += block.count()", "task += tasks", (CUDA,)),
+    Mutation("cuda: bias of -inf added, not selected", "src/cuda/edit.cuh",
+             "bias == minus_infinity<T>() ? bias : score + bias", "score + bias",
+             (CUDA, CUDA_CASES)),
+    Mutation("cuda: dropout draws of other keys", "src/cuda/edit.cuh",
+             "dropout_draw(draws, j + c)", "dropout_draw(draws, c)", (CUDA,)),
+    Mutation("cuda: delta without d_lse", "src/cuda/grad_rows.cuh",
+             "delta -= *problem::element_at<T>(g.d_lse",
+             "delta -= 0 * *problem::element_at<T>(g.d_lse", (("cuda", "CudaRandomCases.*"),)),
+    Mutation("cuda efficient: old output not rescaled", "src/backends/cuda_efficient/forward.cuh",
+             "out[i][c] *= carry[i];", "out[i][c] *= 1.0f;", (CUDA,)),
+    Mutation("cuda efficient: sink in every thread's sum", "src/backends/cuda_efficient/forward.cuh",
+             "at.column == 0 && row.sink !=", "row.sink !=", (CUDA, CUDA_CASES)),
+    Mutation("cuda efficient: every range has the first columns",
+             "src/backends/cuda_efficient/forward.cuh",
+             "cuda::add_tile_product(block, probs, values, task.columns * kColumns, b, out);",
+             "cuda::add_tile_product(block, probs, values, 0, b, out);", (CUDA,)),
+    Mutation("cuda efficient: softcap without a slope", "src/backends/cuda_efficient/backward.cuh",
+             "differentiate_softcap(p, capped, &t);\n        write_by_rows",
+             "write_by_rows", (CUDA,)),
+    Mutation("cuda efficient: d_bias of one head", "src/backends/cuda_efficient/bias.cuh",
+             "h < (full[1] ? task.head + 1 : p.num_heads_q)", "h < task.head + 1", (CUDA,)),
+    Mutation("cuda math: probabilities not divided", "src/backends/cuda_math/forward.cuh",
+             "kept ? prob * share : prob * T(0)", "kept ? prob : prob * T(0)", (CUDA,)),
+    Mutation("cuda math: dropped probabilities in d_v", "src/backends/cuda_math/backward.cuh",
+             "? prob * keep : prob * T(0);", "? prob * keep : prob;", (CUDA,)),
     # ---- the reader ----
     Mutation("header longer than the file", "tools/regard/safetensors.cc",
              "if (length > file.size() - kLengthBytes) {", "if (false) {", (READER,)),
