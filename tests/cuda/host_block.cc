@@ -188,9 +188,12 @@ class Fibers {
     unsigned shuffles = 0;
     std::uint64_t sent[2] = {};
     HostBlock block{nullptr, 0, 0, 0};
+#if defined(REGARD_SWITCH_STACK)
     void* stack = nullptr;  // what its registers are saved on
+#else
     ucontext_t context;
-    void* fake_stack = nullptr;
+    void* fake_stack = nullptr;  // AddressSanitizer's
+#endif
   };
 
   /// Lets every thread that can go on until it waits; false where none could.
@@ -331,10 +334,15 @@ class Fibers {
   Counts* counts_ = nullptr;
   std::string error_;
   int running_ = 0;
+#if defined(REGARD_SWITCH_STACK)
   void* main_stack_ = nullptr;
+#else
   ucontext_t main_context_;
+#if defined(__SANITIZE_ADDRESS__)
   const void* asan_stack_ = nullptr;
   std::size_t asan_stack_bytes_ = 0;
+#endif
+#endif
 };
 
 void HostBlock::sync(std::source_location where) const { fibers_->wait(thread_, true, where); }

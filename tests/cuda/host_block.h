@@ -119,6 +119,12 @@ class HostShared {
     check(index, count);
     memory_->write(thread_, offset_ + index * kBytes, count * kBytes, from);
   }
+  /// A device moves vectors at addresses that are multiples of theirs.
+  void check_vector(int index) const {
+    const int at = offset_ + index * kBytes;
+    if (at % static_cast<int>(alignof(cuda::Vec4<T>)) == 0) return;
+    throw HostError("a vector at byte " + std::to_string(at) + " of shared memory");
+  }
 
  private:
   static constexpr int kBytes = static_cast<int>(sizeof(T));
@@ -134,7 +140,7 @@ class HostShared {
 
 template <class T>
 cuda::Vec4<T> load4(const HostShared<T>& from, int index) {
-  if (index % 4 != 0) throw HostError("load4 at element " + std::to_string(index));
+  from.check_vector(index);
   cuda::Vec4<T> value;
   from.read(index, 4, value.at);
   return value;
@@ -142,7 +148,7 @@ cuda::Vec4<T> load4(const HostShared<T>& from, int index) {
 
 template <class T>
 void store4(const HostShared<T>& to, int index, const cuda::Vec4<T>& value) {
-  if (index % 4 != 0) throw HostError("store4 at element " + std::to_string(index));
+  to.check_vector(index);
   to.write(index, 4, value.at);
 }
 
