@@ -17,7 +17,7 @@ BLOCKS = ("property", "*Backward.*")
 MORE_GRADIENTS = ("unit", "Gradients.*:*GradKernels*")
 BACKWARD_CALLS = ("decision", "Backward.*:Pair.*")
 CUDA = ("cuda", "All/CudaOwnCases*:Schedules.*")
-CUDA_CASES = ("cuda", "*CudaCases*")
+CUDA_CASES = ("cuda", "*CudaCases*lens*:*CudaCases*bias*poison*:*CudaCases*sinks*")
 
 
 class Mutation(NamedTuple):
