@@ -386,6 +386,15 @@ MUTATIONS = [
              "kept ? prob * share : prob * T(0)", "kept ? prob : prob * T(0)", (CUDA,)),
     Mutation("cuda math: dropped probabilities in d_v", "src/backends/cuda_math/backward.cuh",
              "? prob * keep : prob * T(0);", "? prob * keep : prob;", (CUDA,)),
+    # ---- devices ----
+    Mutation("a device of the least capability refused", "src/core/claims.cc",
+             "env.sm_version < info.min_sm", "env.sm_version <= info.min_sm", (DECISION,)),
+    Mutation("lengths of a device read by the host", "src/core/check_lengths.cc",
+             " || lengths.device.type != DeviceType::kCpu) return", ") return", (DECISION,)),
+    Mutation("a host workspace for a device", "src/core/execute.cc",
+             "return device_.type == DeviceType::kCpu;", "return true;", (DECISION,)),
+    Mutation("newest devices ordered as those with cuDNN", "src/backends/backend_list.cc",
+             "sm_version >= 110", "sm_version > 110", (DECISION,)),
     # ---- the reader ----
     Mutation("header longer than the file", "tools/regard/safetensors.cc",
              "if (length > file.size() - kLengthBytes) {", "if (false) {", (READER,)),

@@ -54,7 +54,8 @@ TEST(CudaPlans, ServeEveryDeviceFromSm75On) {
       EXPECT_EQ(refusals_of(*backend, text, sm), "") << sm;
     }
     for (const int sm : {70, 72}) {
-      EXPECT_NE(refusals_of(*backend, text, sm).find("at least sm75"), std::string::npos);
+      EXPECT_NE(refusals_of(*backend, text, sm).find("compute capability 7.5 or newer"),
+                std::string::npos);
     }
     EXPECT_NE(refusals_of(*backend, text, 0).find("no CUDA device"), std::string::npos);
     EXPECT_EQ(backend->info().device, DeviceType::kCuda);

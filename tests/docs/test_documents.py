@@ -76,6 +76,12 @@ def without_machine(text):
     return [re.sub(r" +", " ", line).strip() for line in text.strip().splitlines()]
 
 
+def cuda_libraries():
+    """What a link with the static library needs besides it, where it has CUDA."""
+    cudart = cache_variable("CUDA_cudart_static_LIBRARY")
+    return [cudart, "-ldl", "-lrt"] if cudart else []
+
+
 @functools.cache
 def built_with_cuda():
     devices = run([CLI, "devices", "--json"], env=clean_environment())
@@ -118,7 +124,8 @@ class Code(unittest.TestCase):
             compiled = run([os.environ.get("CXX", "c++"), "-std=c++20", "-Wall", "-Wextra",
                             "-Wpedantic", "-Wshadow", "-Werror", *flags, "-DREGARD_STATIC_DEFINE",
                             f"-I{ROOT}/include", f"-I{ROOT}", str(file), "-o", str(program),
-                            *[str(p) for p in libraries if p.exists()], "-pthread"])
+                            *[str(p) for p in libraries if p.exists()], "-pthread",
+                            *cuda_libraries()])
             self.assertEqual(compiled.returncode, 0, compiled.stderr)
             ran = run([str(program)], env=clean_environment())
             self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
@@ -134,7 +141,7 @@ class Code(unittest.TestCase):
             self.assertEqual(compiled.returncode, 0, compiled.stderr)
             linked = run([os.environ.get("CXX", "c++"), *cache_variable("CMAKE_CXX_FLAGS").split(),
                           str(object_), str(BUILD / "src/libregard.a"), "-o", str(program),
-                          "-pthread"])
+                          "-pthread", *cuda_libraries()])
             self.assertEqual(linked.returncode, 0, linked.stderr)
             ran = run([str(program)], env=clean_environment())
             self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)

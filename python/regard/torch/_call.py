@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from .. import _core
+from . import _device
 from ._formula import formula
 from ._options import Options, native_keywords
 from ._scopes import NAMES, SdpaError, call_policy, current_backends, is_exporting
@@ -79,7 +80,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool =
     if _is_traced(tensors):
         if q.is_cuda or k.is_cuda or v.is_cuda:  # the library says it of plain tensors
             raise SdpaError(f"devices of q ({q.device}), k ({k.device}) and v ({v.device}) must be "
-                            "cpu: the Python module has no CUDA backend")
+                            "cpu where a call is traced, transformed or cast: regard's operators "
+                            "have no CUDA kernel")
         out, lse, _, _ = torch.ops.regard.attention(q, k, v, *options, _layout_of(q), backends,
                                                     needs_grad)
         return out, lse
@@ -91,6 +93,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool =
 def numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str,
             wanted: dict[str, bool]) -> tuple[Any, ...]:
     """out, lse or None, and what else `wanted` asks of regard.attention."""
+    if q.is_cuda and _core.built_with_cuda():
+        return _on_device(q, k, v, options, backends, wanted)
     keywords = {**native_keywords(options), **wanted}
     if backends:
         keywords["policy"] = call_policy(backends)
@@ -105,6 +109,14 @@ def numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str,
     if "return_lse" not in wanted:
         others = [None, *others]
     return out.transpose(1, 2) if bshd else out, *others
+
+
+def _on_device(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str,
+               wanted: dict[str, bool]) -> tuple[Any, ...]:
+    needs_grad = "return_saved" in wanted
+    out, lse, saved = _device.numbers(q, k, v, options, backends, needs_grad, _is_bshd(q))
+    returned_lse = lse if "return_lse" in wanted else None
+    return (out, returned_lse, saved) if needs_grad else (out, returned_lse)
 
 
 class Recorded(torch.autograd.Function):
@@ -131,17 +143,24 @@ class Recorded(torch.autograd.Function):
         if d_out is None:
             d_out = torch.zeros_like(out)
         # A gradient of the gradient may follow: the operator records it.
-        run = recorded_backward if torch.is_grad_enabled() else backward_numbers
+        again = torch.is_grad_enabled()
+        if again and isinstance(ctx.saved, _device.Saved):
+            raise SdpaError("a gradient of a gradient (create_graph=True) is not recorded for "
+                            "tensors of a CUDA device")
+        run = recorded_backward if again else backward_numbers
         grads = run((d_out, d_lse), (q, k, v, out), ctx.saved, options, _layout_of(q))
         return (*grads[:3], None, grads[3], grads[4], *[None] * 6)
 
 
 def backward_numbers(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor, ...],
-                     saved: _core.Saved, options: Options, layout: str) -> list[Tensor | None]:
+                     saved: _core.Saved | _device.Saved, options: Options,
+                     layout: str) -> list[Tensor | None]:
     """d_q, d_k, d_v, d_bias and d_sinks, each of its tensor's type; None where there is none.
 
     given: d_out and d_lse; tensors: q, k, v and out; layout: the order in which results lie.
     """
+    if isinstance(saved, _device.Saved):
+        return _device.backward_numbers(given, tensors, saved, options, layout == "BSHD")
     d_out, d_lse = given
     keywords = native_keywords(options)
     keywords.pop("seed", None)  # saved has it

@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "backends/cuda_efficient/launch.h"
 #include "base/checked.h"
-#include "cuda/device_claims.h"
 #include "problem/claims.h"
 #include "problem/make_problem.h"
 #include "regard/backend.h"
@@ -20,6 +18,7 @@ inline BackendInfo make_info() {
   info.summary =
       "tiled online softmax without tensor cores; any head_dim, and no workspace in the forward";
   info.device = DeviceType::kCuda;
+  info.min_sm = 75;
   info.determinism = Determinism::kBatchInvariant;
   info.forward = problem::forward_claims();
   info.forward.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 2e-6},
@@ -38,11 +37,6 @@ class EfficientBackend final : public Backend {
       : info_(std::move(info)), launcher_(launcher) {}
 
   const BackendInfo& info() const override { return info_; }
-
-  bool supports(const AttentionKey& key, const Env& env,
-                std::vector<Refusal>* refusals) const override {
-    return cuda::check_device(info_, key, env, refusals);
-  }
 
   std::int64_t workspace_bytes(const AttentionKey&, const Env&) const override { return 0; }
 

@@ -2,11 +2,9 @@
 
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "backends/cuda_math/launch.h"
 #include "base/scratch.h"
-#include "cuda/device_claims.h"
 #include "problem/claims.h"
 #include "problem/make_problem.h"
 #include "regard/backend.h"
@@ -18,6 +16,7 @@ inline BackendInfo make_info() {
   info.ref.id = BackendId::kMath;
   info.summary = "unfused and deterministic: scores, softmax, product; every feature, any head_dim";
   info.device = DeviceType::kCuda;
+  info.min_sm = 75;
   info.determinism = Determinism::kBatchInvariant;
   info.forward = problem::forward_claims();
   info.forward.features.set(Feature::kScoresOut);
@@ -39,11 +38,6 @@ class MathBackend final : public Backend {
       : info_(std::move(info)), launcher_(launcher) {}
 
   const BackendInfo& info() const override { return info_; }
-
-  bool supports(const AttentionKey& key, const Env& env,
-                std::vector<Refusal>* refusals) const override {
-    return cuda::check_device(info_, key, env, refusals);
-  }
 
   std::int64_t workspace_bytes(const AttentionKey& key, const Env&) const override {
     return forward_layout(key.params()).bytes;
