@@ -143,7 +143,7 @@ REGARD_DEVICE_FN void write_sums(const Block& block, const Rows& rows, std::int6
   }
 }
 
-/// sums[0] op ... over the kSide threads that share rows, which are neighbours in a warp.
+/// The sum over the kSide threads that share a row, which are neighbours in a warp.
 template <class T, class Block>
 REGARD_DEVICE_FN T sum_of_row(const Block& block, T value) {
   REGARD_DEVICE_UNROLL
@@ -151,7 +151,7 @@ REGARD_DEVICE_FN T sum_of_row(const Block& block, T value) {
   return value;
 }
 
-/// NaN is passed over.
+/// The greatest value of those threads; NaN is passed over.
 template <class T, class Block>
 REGARD_DEVICE_FN T max_of_row(const Block& block, T value) {
   REGARD_DEVICE_UNROLL

@@ -25,7 +25,6 @@ struct RowBlock {
   std::int64_t begin = 0;
   std::int64_t count = 0;  // at most kTile
 
-  REGARD_KERNEL_FN std::int64_t query(const RowBlock& r, std::int64_t row) { return row / r.heads; }
   /// The first query, and one behind the last.
   REGARD_KERNEL_FN std::int64_t first(const RowBlock& r) { return r.begin / r.heads; }
   REGARD_KERNEL_FN std::int64_t end(const RowBlock& r) {
