@@ -2,6 +2,12 @@
 # tree may be moved.
 include(CMakePackageConfigHelpers)
 
+# The static library leaves the CUDA runtime to its consumer's link.
+set(REGARD_NEEDS_CUDART OFF)
+if(REGARD_WITH_CUDA AND NOT BUILD_SHARED_LIBS)
+  set(REGARD_NEEDS_CUDART ON)
+endif()
+
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/regard)
 configure_package_config_file(
   ${CMAKE_CURRENT_LIST_DIR}/regardConfig.cmake.in ${PROJECT_BINARY_DIR}/regardConfig.cmake
@@ -26,6 +32,9 @@ if(NOT BUILD_SHARED_LIBS)
       string(APPEND pc_libs " -l${library}")
     endif()
   endforeach()
+  if(REGARD_WITH_CUDA)
+    string(APPEND pc_libs " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt")
+  endif()
 endif()
 configure_file(${CMAKE_CURRENT_LIST_DIR}/regard.pc.in ${PROJECT_BINARY_DIR}/regard.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/regard.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

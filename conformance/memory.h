@@ -12,6 +12,11 @@ enum class Guard : std::uint8_t {
   kUpperPage      // an unreadable page begins where the block ends (less the alignment's slack)
 };
 
+struct MemoryRange {
+  unsigned char* data;
+  std::size_t size;
+};
+
 /// Owned memory that notices access outside of it. Fresh bytes are 0xff: NaN in every float dtype.
 class Block {
  public:
@@ -29,6 +34,9 @@ class Block {
   /// True while the bytes round the block are what they were.
   bool intact() const noexcept;
   void fill(unsigned char byte) noexcept;
+  /// The block and what lies round it, down to 64 bytes' alignment: what another memory must hold
+  /// for the block's alignment and its guards to be the same there.
+  MemoryRange range() const noexcept { return {usable_, usable_bytes_}; }
 
  private:
   unsigned char* mapped_ = nullptr;  // everything that was had

@@ -237,6 +237,12 @@ void Problem::write_delta() {
   });
 }
 
+std::vector<MemoryRange> Problem::memory() const {
+  std::vector<MemoryRange> ranges;
+  for (const Block& block : blocks_) ranges.push_back(block.range());
+  return ranges;
+}
+
 std::string Problem::check_memory() const {
   for (const Tensor& tensor : tensors_) {
     const Block& block = blocks_[tensor.block];

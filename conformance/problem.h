@@ -28,6 +28,9 @@ class Problem {
   /// the gradients that are asked for.
   const AttentionGradRequest& request() const noexcept { return request_; }
 
+  /// All memory that the tensors lie in, with its guards.
+  std::vector<MemoryRange> memory() const;
+
   /// Fills outputs with NaN bytes, as fresh memory is.
   void reset_outputs();
   /// From here on what the forward wrote (out, lse, saved_stats, scores_out) is input; delta, where

@@ -21,6 +21,7 @@ Report failed(const Case& c, const BackendRef& backend, std::string text) {
 /// aligned better, so that a case is one key.
 AttentionParams as_stated(const AttentionParams& described, const AttentionParams& stated) {
   AttentionParams p = described;
+  p.device = stated.device;
   p.align_q_log2 = std::min(p.align_q_log2, stated.align_q_log2);
   p.align_k_log2 = std::min(p.align_k_log2, stated.align_k_log2);
   p.align_v_log2 = std::min(p.align_v_log2, stated.align_v_log2);
@@ -28,13 +29,14 @@ AttentionParams as_stated(const AttentionParams& described, const AttentionParam
   return p;
 }
 
-/// `described` with what memory decides (layout classes that extents make moot, alignments) taken
-/// from `stated`.
+/// `described` with what memory decides (layout classes that extents make moot, alignments, the
+/// device) taken from `stated`.
 AttentionParams without_placement(AttentionParams described, const AttentionParams& stated) {
   described.layout_q = stated.layout_q;
   described.layout_k = stated.layout_k;
   described.layout_v = stated.layout_v;
   described.layout_out = stated.layout_out;
+  described.device = stated.device;  // tensors are made in host memory, to be carried
   described.align_q_log2 = stated.align_q_log2;
   described.align_k_log2 = stated.align_k_log2;
   described.align_v_log2 = stated.align_v_log2;
@@ -113,9 +115,7 @@ class Run {
   std::string execute_once(const Plan& plan, unsigned char pattern) {
     const Block workspace = make_workspace(plan.workspace_bytes(), pattern);
     prepared_.problem.reset_outputs();
-    Launch launch;
-    launch.workspace = {workspace.data(), workspace.size()};
-    const Status status = execute(plan, prepared_.problem.request(), launch);
+    const Status status = call(plan, workspace, /*backward=*/false);
     if (!status.ok()) return "planned, but execute() says " + status.to_string();
     if (!workspace.intact()) return "bytes outside of the workspace were written";
     std::string wrong = prepared_.problem.check_memory();
@@ -132,14 +132,24 @@ class Run {
   std::string go_back(const Plan& plan, unsigned char pattern) {
     const Block workspace = make_workspace(plan.backward_workspace_bytes(), pattern);
     prepared_.problem.begin_backward();
-    Launch launch;
-    launch.workspace = {workspace.data(), workspace.size()};
-    const AttentionGradRequest& request = prepared_.problem.request();
-    const Status status = execute_backward(plan, request, request, launch);
+    const Status status = call(plan, workspace, /*backward=*/true);
     if (!status.ok()) return "planned, but execute_backward() says " + status.to_string();
     if (!workspace.intact()) return "backward: bytes outside of the workspace were written";
     const std::string wrong = prepared_.problem.check_memory();
     return wrong.empty() ? wrong : "backward: " + wrong;
+  }
+
+  Status call(const Plan& plan, const Block& workspace, bool backward) const {
+    const AttentionGradRequest& request = prepared_.problem.request();
+    Launch launch;
+    launch.workspace = {workspace.data(), workspace.size()};
+    if (options_.carrier == nullptr) {
+      return backward ? execute_backward(plan, request, request, launch)
+                      : execute(plan, request, launch);
+    }
+    std::vector<MemoryRange> memory = prepared_.problem.memory();
+    memory.push_back(workspace.range());
+    return options_.carrier->run({plan, request, launch.workspace, std::move(memory), backward});
   }
 
   Block make_workspace(std::int64_t stated, unsigned char pattern) const {

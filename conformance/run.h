@@ -6,6 +6,7 @@
 
 #include "conformance/compare.h"
 #include "conformance/compare_gradients.h"
+#include "conformance/memory.h"
 #include "conformance/problem.h"
 #include "oracle/oracle.h"
 #include "regard/case.h"
@@ -16,10 +17,27 @@
 
 namespace regard::conformance {
 
+/// Brings a call's tensors to a device and what it wrote back: in a program that has one, as this
+/// library knows none. `memory` is everything that the request and the workspace lie in.
+class Carrier {
+ public:
+  virtual ~Carrier() = default;
+  struct Call {
+    const Plan& plan;
+    const AttentionGradRequest& request;
+    Workspace workspace;
+    std::vector<MemoryRange> memory;
+    bool backward;
+  };
+  /// execute() or execute_backward() with the tensors at their places on the device.
+  virtual Status run(const Call& call) = 0;
+};
+
 struct RunOptions {
   Guard guard = Guard::kCanaries;  // round tensors and workspace
   bool twice = true;               // run again on another workspace pattern: the same bits
   bool check_fixes = true;         // where the backend refuses
+  Carrier* carrier = nullptr;      // null: the case's device is the CPU
 };
 
 enum class Outcome : std::uint8_t { kPassed = 0, kRefused, kFailed };

@@ -51,7 +51,7 @@ def copy_tree():
 def configure():
     command = ["cmake", "-S", str(TREE), "-B", str(BUILD), "-G", "Ninja",
                "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1", "-DREGARD_BUILD_CLI=OFF",
-               "-DREGARD_BUILD_BENCH=OFF", "-DREGARD_BUILD_EXAMPLES=OFF",
+               "-DREGARD_BUILD_BENCH=OFF", "-DREGARD_BUILD_EXAMPLES=OFF", "-DREGARD_CUDA=OFF",
                "-DREGARD_WARNINGS_AS_ERRORS=OFF"]
     result = run(command)
     if result.returncode != 0:

@@ -13,9 +13,9 @@ namespace {
 #define REGARD_STRINGIZE_(x) #x
 #define REGARD_STRINGIZE(x) REGARD_STRINGIZE_(x)
 
-std::vector<BackendEntry> entries_of(DeviceType device) {
+std::vector<BackendEntry> entries_of(DeviceType device, const Env& env) {
   std::vector<BackendEntry> entries;
-  for (const Backend* backend : builtin_backends(device)) {
+  for (const Backend* backend : builtin_backends(device, env.sm_version)) {
     // Built-in backends live as long as the program: an aliased, empty owner.
     entries.push_back({backend->info().ref, {std::shared_ptr<const Backend>(), backend}});
   }
@@ -29,8 +29,8 @@ const char* version() noexcept {
       REGARD_VERSION_MINOR) "." REGARD_STRINGIZE(REGARD_VERSION_PATCH);
 }
 
-BuiltinBackends builtin_candidates() {
-  return {entries_of(DeviceType::kCpu), entries_of(DeviceType::kCuda)};
+BuiltinBackends builtin_candidates(const Env& env) {
+  return {entries_of(DeviceType::kCpu, env), entries_of(DeviceType::kCuda, env)};
 }
 
 Context::Context() : Context(read_env()) {}
@@ -45,7 +45,8 @@ Context::Context(Env env, std::size_t plan_cache_capacity) {
   if (!tuning_file.empty()) {
     if (Expected<TuningTable> table = read_tuning_table(tuning_file)) tuning = std::move(*table);
   }
-  impl_ = std::make_unique<ContextImpl>(std::move(env), plan_cache_capacity, builtin_candidates(),
+  BuiltinBackends builtin = builtin_candidates(env);
+  impl_ = std::make_unique<ContextImpl>(std::move(env), plan_cache_capacity, std::move(builtin),
                                         std::move(executor));
   if (!tuning.empty()) set_tuning(std::move(tuning));
 }

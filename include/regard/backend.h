@@ -50,6 +50,7 @@ struct BackendInfo {
   std::string summary;  // one sentence for docs and `regard devices`
   DeviceType device = DeviceType::kCpu;
   Isa min_isa = Isa::kScalar;
+  std::int32_t min_sm = 0;  // of CUDA backends: the least compute capability * 10
   bool built = true;
   std::string not_built_reason;
   Determinism determinism = Determinism::kNone;
@@ -90,7 +91,8 @@ class REGARD_EXPORT Backend {
 
   /// `params` are the call's own (exact extents, within the plan's); buffers are checked; the
   /// launch has an executor and a workspace of at least workspace_bytes, 64-byte aligned. Must not
-  /// allocate.
+  /// allocate. On CUDA, params.device is current and the call only launches work on launch.stream:
+  /// it neither waits nor reads a tensor from the host (lengths are unchecked: kernels clamp them).
   virtual Status execute(const KernelPlan& plan, const AttentionParams& params,
                          const Buffers& buffers, const Launch& launch) const = 0;
 

@@ -40,6 +40,10 @@ struct Env {
   std::string version;           // regard's own
   std::string compiler;
   bool built_with_cuda = false;
+  // Of the visible CUDA devices; without one "", 0 and 0. sm_version is the least among them.
+  std::string device_name;             // of the first: "NVIDIA H200"
+  std::int32_t cuda_driver = 0;        // the newest CUDA that the driver serves, 13000 for 13.0
+  std::int32_t cudnn_version = 0;      // of the library that was loaded, 91900 for 9.19.0
   std::vector<EnvVariable> variables;  // every variable that is read, set or not
   friend bool operator==(const Env&, const Env&) = default;
 };
@@ -59,10 +63,14 @@ constexpr void for_each_env_field(E& e, F&& f) {
   f("version", e.version);
   f("compiler", e.compiler);
   f("built_with_cuda", e.built_with_cuda);
+  f("device_name", e.device_name);
+  f("cuda_driver", e.cuda_driver);
+  f("cudnn_version", e.cudnn_version);
   f("variables", e.variables);
 }
 
-/// Reads CPUID, caches, the CPUs of the process's affinity mask and the six REGARD_ variables.
+/// Reads CPUID, caches, the CPUs of the process's affinity mask, the CUDA devices and the six
+/// REGARD_ variables.
 REGARD_EXPORT Env read_env();
 
 /// The first unusable environment variable as a Status; ok when all are usable.

@@ -96,7 +96,7 @@ class REGARD_EXPORT Executor {
   virtual void run(int slots, Task task, void* state) = 0;
 };
 
-/// Memory that a call may use; 64-byte aligned.
+/// Memory that a call may use, on the device of its tensors; 64-byte aligned.
 struct Workspace {
   void* data = nullptr;
   std::size_t bytes = 0;
@@ -104,12 +104,18 @@ struct Workspace {
 
 /// How to launch: all of it may be left out. A null executor is the default Context's pool; a null
 /// workspace is leased from the Context by attention(), and an error in execute() where the plan
-/// needs one.
+/// needs one. On a CUDA device the lease is ordered on the stream: it ends where the call's own
+/// work does, and another stream may have the memory only then.
 struct Launch {
   Executor* executor = nullptr;
-  void* stream = nullptr;  // an opaque device stream
+  void* stream = nullptr;  // a cudaStream_t of the tensors' device; null: its default stream
   Workspace workspace{};
 };
+
+/// Lengths that lie on a device are data that execute never reads there: kernels take each as at
+/// most the extent and at least 0. This copies them, waiting for the stream, and refuses what
+/// execute refuses on a CPU.
+REGARD_EXPORT Status check_device_data(const AttentionRequest& request, const Launch& launch = {});
 
 /// One partial attention result over some keys: out [B,H,S,D] and its lse [B,H,S].
 struct StateView {

@@ -59,7 +59,7 @@ const char* device_name(int type) {
 void check_device(int type, const std::string& index, const char* name) {
   if (type == kCpu || type == kCudaHost) return;
   raise_value(std::string(name) + " is on " + device_name(type) + ":" + index +
-              "; expected memory of a CPU, for this build has no CUDA backend");
+              "; expected memory of a CPU, for this function takes no others");
 }
 
 void check_device(nb::handle object, const char* name) {
@@ -252,6 +252,43 @@ Array array_from_dlpack(PyObject* object, const char* name) {
   nb::object capsule = exported(object, name);
   const Borrowed borrowed = tensor_in(capsule, name);
   return array_over(*borrowed.tensor, borrowed.writable, std::move(capsule), name);
+}
+
+namespace {
+
+constexpr int kCuda = 2;
+
+TensorView view_over(const nb::dlpack::dltensor& tensor, const char* name) {
+  const int device = tensor.device.device_type;
+  if (device != kCuda) check_device(device, std::to_string(tensor.device.device_id), name);
+  TensorView view;
+  if (typenum_of(tensor.dtype, &view.dtype) < 0 || tensor.ndim < 1 || tensor.ndim > kMaxRank) {
+    raise_type(std::string(name) + " must have 1 to 4 dimensions and a type that regard has");
+  }
+  view.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
+  if (device == kCuda) view.device = {DeviceType::kCuda, tensor.device.device_id};
+  view.rank = tensor.ndim;
+  std::int64_t dense = 1;
+  for (int i = view.rank - 1; i >= 0; --i) {
+    view.shape[i] = tensor.shape[i];
+    view.strides[i] = tensor.strides == nullptr ? dense : tensor.strides[i];
+    dense *= tensor.shape[i];
+  }
+  return view;
+}
+
+}  // namespace
+
+TensorView view_from_dlpack(PyObject* object, const char* name, std::vector<nb::object>* owners) {
+  if (const ExchangeApi* api = exchange_of(object); api != nullptr && api->view_of_object) {
+    nb::dlpack::dltensor tensor;
+    if (api->view_of_object(object, &tensor) != 0) throw nb::python_error();
+    check_memory(object, tensor, name);
+    return view_over(tensor, name);  // the caller's own reference keeps it
+  }
+  // A stream of -1: whoever calls orders the work, on the stream that they pass.
+  owners->push_back(nb::handle(object).attr("__dlpack__")(nb::arg("stream") = -1));
+  return view_over(*tensor_in(owners->back(), name).tensor, name);
 }
 
 nb::object exchanged(PyObject* like, const nb::object& array, nb::dlpack::dtype dtype) {

@@ -2,6 +2,8 @@
 
 #include <nanobind/ndarray.h>
 
+#include <vector>
+
 #include "array.h"
 
 namespace regard::python {
@@ -9,6 +11,10 @@ namespace regard::python {
 /// A view of an object with __dlpack__. Raises where its memory is not a CPU's, its type is none
 /// that regard has, or it is a tensor whose gradient would be lost.
 Array array_from_dlpack(PyObject* object, const char* name);
+
+/// The same as a view, of a CPU's or a CUDA device's memory, with the strides that it has. `owners`
+/// keeps the memory alive. A gradient that the tensor wants is the caller's to record.
+TensorView view_from_dlpack(PyObject* object, const char* name, std::vector<nb::object>* owners);
 
 /// An object with __dlpack__ over the memory of a C-ordered NumPy array, with that element type.
 nb::object dlpack_export(const nb::object& array, nb::dlpack::dtype dtype);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "regard/backend.h"
@@ -7,7 +8,8 @@
 namespace regard {
 
 /// The backends of a device, each BackendId once, in built-in order: without a policy or a tuning
-/// table the first that can run is chosen. They live as long as the program.
-std::span<const Backend* const> builtin_backends(DeviceType device);
+/// table the first that can run is chosen. They live as long as the program. `sm_version` orders
+/// those of CUDA devices; 0 where there is none.
+std::span<const Backend* const> builtin_backends(DeviceType device, std::int32_t sm_version);
 
 }  // namespace regard

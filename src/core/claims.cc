@@ -29,6 +29,10 @@ std::string dtype_text(Dtype q, Dtype kv, Dtype out) {
   return std::string("q=") + to_string(q) + " kv=" + to_string(kv) + " out=" + to_string(out);
 }
 
+std::string sm_text(std::int32_t sm) {
+  return std::to_string(sm / 10) + "." + std::to_string(sm % 10);
+}
+
 const DtypeClaim* find_dtypes(const Claims& claims, const AttentionParams& p) {
   for (const DtypeClaim& c : claims.dtypes) {
     if (c.q == p.dtype_q && c.kv == p.dtype_kv && c.out == p.dtype_out) return &c;
@@ -199,6 +203,15 @@ bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& e
                      {}};
     });
     if (!go_on) return false;
+  }
+  if (p.device.type == DeviceType::kCuda && env.sm_version < info.min_sm) {
+    judge.refuse([&] {
+      return Refusal{RefusalCode::kDevice,
+                     "compute capability " + sm_text(info.min_sm) + " or newer",
+                     env.sm_version == 0 ? "no CUDA device" : sm_text(env.sm_version),
+                     {}};
+    });
+    return false;
   }
   FeatureSet wanted = p.features;
   wanted.set(Feature::kNeedsGrad, false);

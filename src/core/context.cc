@@ -80,7 +80,12 @@ std::vector<BackendInfo> Context::backends() const {
 }
 
 PlanCacheCounters Context::plan_cache_counters() const { return impl_->cache.counters(); }
-void Context::trim() { impl_->workspaces.trim(); }
-std::int64_t Context::leased_workspace_bytes() const { return impl_->workspaces.total_bytes(); }
+void Context::trim() {
+  impl_->workspaces.trim();
+  impl_->device_pools.trim();
+}
+std::int64_t Context::leased_workspace_bytes() const {
+  return impl_->workspaces.total_bytes() + impl_->device_pools.total_bytes();
+}
 
 }  // namespace regard

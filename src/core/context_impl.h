@@ -11,6 +11,7 @@
 #include "core/plan_cache.h"
 #include "core/select.h"
 #include "core/workspace_pool.h"
+#include "platform/device_memory.h"
 #include "regard/context.h"
 
 namespace regard {
@@ -46,11 +47,12 @@ struct ExecutorSlot {
   }
 };
 
-/// The built-in candidates of each device, in built-in order. src/regard.cc names them.
+/// The built-in candidates of each device, in built-in order for a machine. src/regard.cc names
+/// them.
 struct BuiltinBackends {
   std::vector<BackendEntry> cpu, cuda;
 };
-BuiltinBackends builtin_candidates();
+BuiltinBackends builtin_candidates(const Env& env);
 
 struct ContextImpl {
   ContextImpl(Env env_in, std::size_t plan_cache_capacity, BuiltinBackends builtin,
@@ -71,7 +73,8 @@ struct ContextImpl {
   Policy environment;  // what REGARD_BACKEND and REGARD_DENY say
   std::shared_ptr<ExecutorSlot> executor;
   PlanCache cache;
-  WorkspacePool workspaces;
+  WorkspacePool workspaces;  // on the host
+  DevicePools device_pools;
   Log log;
 
  private:

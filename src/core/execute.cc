@@ -111,17 +111,42 @@ Status check_workspace(const Workspace& workspace, std::int64_t needed, const ch
   return {};
 }
 
-// Gives the lease back however the call ends.
+// A call's workspace, on its device: the caller's, or a lease that ends however the call ends.
 class Lease {
  public:
-  Lease(WorkspacePool& pool, Workspace block) : pool_(pool), block_(block) {}
-  ~Lease() { pool_.give_back(block_); }
+  Lease(ContextImpl& context, const Device& device, const Launch& launch)
+      : context_(context), device_(device), launch_(launch) {}
+  ~Lease() {
+    if (!leased_) return;
+    if (on_host()) {
+      context_.workspaces.give_back(launch_.workspace);
+    } else {
+      context_.device_pools.give_back(launch_.workspace, launch_.stream);
+    }
+  }
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
 
+  Status take(std::int64_t bytes) {
+    if (launch_.workspace.data != nullptr || bytes <= 0) return {};
+    const auto size = static_cast<std::size_t>(bytes);
+    Expected<Workspace> block = on_host()
+                                    ? context_.workspaces.lease(size)
+                                    : context_.device_pools.lease(device_, size, launch_.stream);
+    if (!block) return block.status();
+    launch_.workspace = *block;
+    leased_ = true;
+    return {};
+  }
+  const Launch& launch() const noexcept { return launch_; }
+
  private:
-  WorkspacePool& pool_;
-  Workspace block_;
+  bool on_host() const noexcept { return device_.type == DeviceType::kCpu; }
+
+  ContextImpl& context_;
+  const Device device_;
+  Launch launch_;
+  bool leased_ = false;
 };
 
 std::int64_t now_ns() {
@@ -136,6 +161,8 @@ Status execute_described(const PlanImpl& plan, const AttentionParams& params,
   Status checked = check_workspace(launch.workspace, plan.kernel.workspace_bytes, "execute");
   if (!checked.ok()) return checked;
   if (Status s = check_lengths(buffers, params, "execute"); !s.ok()) return s;
+  const DeviceGuard guard("execute", params.device);
+  if (!guard.status().ok()) return guard.status();
   Launch complete = launch;
   if (complete.executor == nullptr) complete.executor = &plan.executor->current();
   try {
@@ -170,18 +197,10 @@ Status attention(Context& context, const AttentionRequest& request, const Policy
   if (!made) return made.status();
   const PlanImpl& plan = *PlanImpl::of(*made);
 
-  Status status;
-  const std::int64_t bytes = plan.kernel.workspace_bytes;
-  if (launch.workspace.data == nullptr && bytes > 0) {
-    Expected<Workspace> block = impl.workspaces.lease(static_cast<std::size_t>(bytes));
-    if (!block) return block.status();
-    const Lease lease(impl.workspaces, *block);
-    Launch with_lease = launch;
-    with_lease.workspace = *block;
-    status = execute_described(plan, *params, request, with_lease);
-  } else {
-    status = execute_described(plan, *params, request, launch);
-  }
+  Lease lease(impl, params->device, launch);
+  Status status = lease.take(plan.kernel.workspace_bytes);
+  if (!status.ok()) return status;
+  status = execute_described(plan, *params, request, lease.launch());
   if (impl.log.wants_profile()) impl.log.write_profile(*params, plan.entry.ref, now_ns() - start);
   return status;
 }
@@ -215,6 +234,8 @@ Status execute_backward_described(const PlanImpl& plan, AttentionParams params,
   status = check_workspace(launch.workspace, plan.backward.workspace_bytes, kWhere);
   if (!status.ok()) return status;
   if (status = check_lengths(inputs, params, kWhere); !status.ok()) return status;
+  const DeviceGuard guard(kWhere, params.device);
+  if (!guard.status().ok()) return guard.status();
   Launch complete = launch;
   if (complete.executor == nullptr) complete.executor = &plan.executor->current();
   try {
@@ -254,16 +275,9 @@ Status attention_backward(Context& context, const AttentionGradRequest& request,
   }
   const PlanImpl* plan = PlanImpl::of(made);
   if (Status status = check_pair(plan, "attention_backward"); !status.ok()) return status;
-  const std::int64_t bytes = plan->backward.workspace_bytes;
-  if (launch.workspace.data != nullptr || bytes == 0) {
-    return execute_backward_described(*plan, *params, request, request, launch);
-  }
-  Expected<Workspace> block = impl.workspaces.lease(static_cast<std::size_t>(bytes));
-  if (!block) return block.status();
-  const Lease lease(impl.workspaces, *block);
-  Launch with_lease = launch;
-  with_lease.workspace = *block;
-  return execute_backward_described(*plan, *params, request, request, with_lease);
+  Lease lease(impl, params->device, launch);
+  if (Status status = lease.take(plan->backward.workspace_bytes); !status.ok()) return status;
+  return execute_backward_described(*plan, *params, request, request, lease.launch());
 }
 
 }  // namespace regard

@@ -217,7 +217,7 @@ Selection explain(Context& context, const AttentionParams& params, const Policy&
 }
 
 Selection explain(const AttentionParams& params, const Policy& policy, const Env& env) {
-  BuiltinBackends builtin = builtin_candidates();
+  BuiltinBackends builtin = builtin_candidates(env);
   Settings settings;
   settings.cpu = std::move(builtin.cpu);
   settings.cuda = std::move(builtin.cuda);

@@ -6,7 +6,7 @@
 #include "base/message.h"
 #include "core/overlap.h"
 #include "core/view_checks.h"
-#include "cpu/element.h"
+#include "cpu/problem.h"
 #include "regard/request.h"
 
 namespace regard {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "cpu/element.h"
+#include "cpu/problem.h"
 #include "cpu/simd_vector.h"
 
 // Dense rows of q, k, v and out, converted a vector at a time.

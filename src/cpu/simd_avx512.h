@@ -3,7 +3,7 @@
 #if defined(__AVX512F__)
 #include <immintrin.h>
 #else
-#include "cpu/element.h"
+#include "cpu/problem.h"
 #endif
 
 #include "cpu/simd_vector.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cpu/element.h"
+#include "cpu/problem.h"
 #include "cpu/simd_avx512.h"
 
 // AVX-512 with the dot product of bf16 pairs. Clang 16 crashes over its intrinsics and takes the

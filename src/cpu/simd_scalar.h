@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cpu/element.h"
+#include "cpu/problem.h"
 #include "cpu/simd_vector.h"
 
 // The vector vocabulary of the baseline: 16-byte vectors (SSE2, NEON, or scalars where there are

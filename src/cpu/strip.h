@@ -12,6 +12,11 @@
 
 namespace regard::cpu {
 
+using semantics::Tile;
+using semantics::tile_at;
+using semantics::tiles_of;
+using semantics::TileSpan;
+
 /// Where the online softmax of a strip's rows stands.
 template <class V>
 struct RowState {
@@ -46,28 +51,6 @@ struct Strip {
   std::int64_t i_begin;  // queries [i_begin, i_end)
   std::int64_t i_end;
 };
-
-/// Keys [begin, begin + size), on the absolute grid of tiles, within the sequence.
-struct Tile {
-  std::int64_t begin = 0;
-  std::int64_t size = 0;
-};
-
-REGARD_KERNEL_FN Tile tile_at(std::int64_t index, std::int64_t tile_kv, std::int64_t len_kv) {
-  const std::int64_t begin = index * tile_kv;
-  return {begin, begin + tile_kv < len_kv ? tile_kv : len_kv - begin};
-}
-
-/// Tiles [begin, end) that hold every key of `keys`.
-struct TileSpan {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-};
-
-REGARD_KERNEL_FN TileSpan tiles_of(semantics::KeyRange keys, std::int64_t tile_kv) {
-  if (semantics::is_empty(keys)) return {0, 0};
-  return {keys.lo / tile_kv, (keys.hi - 1) / tile_kv + 1};
-}
 
 /// Lanes that are computed: those of the vectors that hold rows.
 template <class V>
@@ -148,13 +131,6 @@ REGARD_KERNEL_FN Tile visible_part(const Strip<V>& strip, Tile tile) {
   const std::int64_t blocks = (hi - tile.begin + kKeyBlock - 1) / kKeyBlock;
   const std::int64_t rounded = tile.begin + blocks * kKeyBlock;
   return {lo, (rounded < end ? rounded : end) - lo};
-}
-
-/// Address of row (b, h, i) of q, k, v or out.
-REGARD_KERNEL_FN char* row_address(const View& view, std::int64_t b, std::int64_t h,
-                                   std::int64_t i) {
-  const std::int64_t at = b * view.stride[0] + h * view.stride[1] + i * view.stride[2];
-  return view.data + at * element_bytes(view.type);
 }
 
 /// Addresses of the rows of `view` in lanes [first, first + V::kLanes); returns how many are in
@@ -259,29 +235,6 @@ REGARD_KERNEL_FN typename V::Scalar share_of(const Problem& p, const Strip<V>& s
   const T keep = p.dropout.threshold != 0 ? static_cast<T>(p.dropout.threshold) / T(65536) : T(1);
   const T sum = strip.state.sum[w] * keep;
   return sum == T(0) ? T(0) : T(1) / sum;
-}
-
-/// Where row (b, h, i) stands in a tensor [B,Hq,Sq] or [B,Hq,Sq,2].
-REGARD_KERNEL_FN std::int64_t row_index(const View& view, std::int64_t b, std::int64_t h,
-                                        std::int64_t i) {
-  return b * view.stride[0] + h * view.stride[1] + i * view.stride[2];
-}
-
-/// What a row is for its lse and saved_stats, in natural units.
-template <class T>
-REGARD_KERNEL_FN void write_row_stats(const Problem& p, std::int64_t b, std::int64_t h,
-                                      std::int64_t i, double max, T sum) {
-  const bool sees = sum != T(0);
-  if (p.lse.present) {
-    // In double: log(sum) rounded to f32 would add an error of its own to a small lse.
-    const double lse = sees ? max + __builtin_log(sum) : -__builtin_inf();
-    *element_at<T>(p.lse, row_index(p.lse, b, h, i)) = static_cast<T>(lse);
-  }
-  if (p.stats.present) {
-    T* const stats = element_at<T>(p.stats, row_index(p.stats, b, h, i));
-    stats[0] = static_cast<T>(sees ? max : -__builtin_inf());
-    stats[p.stats.stride[3]] = sum;
-  }
 }
 
 /// lse and saved_stats of the strip's rows.

@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/scratch.h"
 #include "cpu/backward/run.h"
-#include "cpu/make_problem.h"
 #include "cpu/run_tasks.h"
-#include "cpu/scratch.h"
 #include "cpu/split.h"
+#include "problem/make_problem.h"
 
 namespace regard::cpu {
 

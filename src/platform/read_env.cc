@@ -5,6 +5,7 @@
 #include "core/backend_names.h"
 #include "core/tuning.h"
 #include "platform/cpu_info.h"
+#include "platform/cuda_info.h"
 #include "regard/env.h"
 #include "regard/version.h"
 
@@ -110,6 +111,12 @@ Env read_env() {
   env.l3_bytes = cpu.l3_bytes;
   env.version = version();
   env.compiler = compiler_text();
+  const CudaInfo cuda = read_cuda_info();
+  env.built_with_cuda = cuda.built;
+  env.sm_version = cuda.sm_version;
+  env.device_name = cuda.device_name;
+  env.cuda_driver = cuda.driver;
+  env.cudnn_version = cuda.cudnn_version;
   env.variables = read_variables();
 
   env.isa = cpu.isa;

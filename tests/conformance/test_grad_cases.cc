@@ -8,6 +8,7 @@
 #include "conformance/generator.h"
 #include "conformance/run.h"
 #include "tests/support/backends.h"
+#include "tests/support/fixed_cases.h"
 
 // Gradients of every unit against the bar: chosen cases round blocks and edges, and random ones.
 // The truth of a case serves all units.
@@ -55,39 +56,6 @@ Units& units() {
   return all;
 }
 
-const char* const kCases[] = {
-    "b1 hq1 sq1 skv1 d1 f32 saved grad seed=1",
-    "b2 hq3 sq63 skv65 d63 f32 saved grad seed=2",
-    "b2 hq4 hkv2 sq65 skv130 d33 dv17 bf16 layout=bshd causal diag=br saved grad poison seed=3",
-    "b1 hq2 sq64 skv64 d128 f16 causal lse grad seed=4",
-    // More rows and keys than a block of the pass that keeps its sums.
-    "b1 hq1 sq800 skv450 d16 f32 causal diag=br saved grad seed=5",
-    "b1 hq4 hkv1 sq220 skv900 d24 bf16 window=200,40 diag=30 saved grad seed=6",
-    "b1 hq2 hkv1 sq400 skv400 d8 f32 softcap=5 sinks dropout=0.3 causal saved grad seed=7",
-    "b3 hq2 sq420 skv500 d8 f16 lens causal diag=br saved grad poison seed=8",
-    // Wide heads.
-    "b1 hq2 sq20 skv70 d192 f32 saved grad seed=9",
-    "b1 hq2 hkv1 sq33 skv70 d256 bf16 causal diag=tl saved grad seed=10",
-    "b1 hq1 sq9 skv65 d512 f32 saved grad seed=11",
-    // Every edit.
-    "b2 hq4 hkv2 sq33 skv70 d16 f32 mask bias=B,1,Sq,Skv saved grad poison seed=12",
-    "b2 hq4 hkv2 sq33 skv70 d16 f32 bias=1,H,1,Skv causal diag=tl saved grad seed=13",
-    "b2 hq4 hkv2 sq33 skv70 d16 f32 bias=B,1,Sq,1 softcap=2 saved grad seed=14",
-    "b2 hq4 hkv2 sq33 skv70 d16 f32 alibi diag=br sinks lse grad seed=15",
-    "b2 hq4 hkv2 sq33 skv70 d16 f32 segments lens saved grad poison seed=16",
-    "b2 hq4 hkv2 sq33 skv70 d16 f32 dropout=0.5 bias=1,1,1,Skv saved grad seed=17",
-    "b2 hq2 sq33 skv70 d16 f32 scale=-0.5 saved grad seed=18",
-    "b2 hq2 sq33 skv70 d16 f32 scale=0 saved grad seed=19",
-    "b2 hq2 sq17 skv70 d16 f32 data=large saved grad seed=20",
-    "b2 hq2 sq17 skv70 d16 f32 bias data=finfo_min saved grad seed=21",
-    "b4 hq2 sq33 skv65 d16 f32 causal diag=seq saved grad poison seed=22",
-    "b2 hq2 sq70 skv33 d16 f32 causal diag=br sinks saved grad poison seed=23",
-    // Empty sizes.
-    "b0 hq2 sq3 skv5 d16 f32 saved grad seed=24",
-    "b2 hq2 sq0 skv5 d16 f32 saved grad seed=25",
-    "b2 hq2 sq5 skv0 d16 f32 sinks saved grad seed=26",
-};
-
 class GradCases : public testing::TestWithParam<const char*> {};
 
 TEST_P(GradCases, PassOnEveryUnit) {
@@ -95,7 +63,8 @@ TEST_P(GradCases, PassOnEveryUnit) {
             units().count());
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GradCases, testing::ValuesIn(kCases));
+INSTANTIATE_TEST_SUITE_P(All, GradCases,
+                         testing::ValuesIn(test::grad_cases().begin(), test::grad_cases().end()));
 
 TEST(RandomGradCases, PassOnEveryUnit) {
   int passed = 0;

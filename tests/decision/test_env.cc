@@ -139,7 +139,7 @@ TEST(Env, IsReadOnceByAContext) {
 
 TEST(Env, EveryFieldShowsInFingerprintJsonAndText) {
   const Env base = described_env();
-  std::vector<Env> changed(13, base);
+  std::vector<Env> changed(16, base);
   changed[0].device = DeviceType::kCuda;
   changed[1].sm_version = 90;
   changed[2].isa = Isa::kScalar;
@@ -152,7 +152,10 @@ TEST(Env, EveryFieldShowsInFingerprintJsonAndText) {
   changed[9].version = "x";
   changed[10].compiler = "x";
   changed[11].built_with_cuda = true;
-  changed[12].variables.push_back({"REGARD_LOG", "select", true, "", ""});
+  changed[12].device_name = "x";
+  changed[13].cuda_driver = 13000;
+  changed[14].cudnn_version = 91900;
+  changed[15].variables.push_back({"REGARD_LOG", "select", true, "", ""});
   std::size_t fields = 0;
   for_each_env_field(base, [&](const char*, const auto&) { ++fields; });
   ASSERT_EQ(fields, changed.size()) << "a field without a row here";

@@ -201,11 +201,13 @@ TEST(Select, NoReasonIsSuppressedByAnother) {
 }
 
 TEST(Select, FourFactsAreFourDifferentFacts) {
-  Context context(described_env());
-  const Selection selection = explain(context, case_params("sq8 d8 f32"), deny({kFlash}));
+  BackendInfo not_built = generous_info("mock");
+  not_built.built = false;
+  WithMock fixture(not_built);
+  const Selection selection = explain(fixture.context, case_params("sq8 d8 f32"), deny({kFlash}));
   const Verdict& denied = *selection.find(kFlash);
   const Verdict& first = *selection.find(kEfficient);
-  const Verdict& absent = *selection.find(kCudnn);
+  const Verdict& absent = *selection.find(custom("mock"));
   EXPECT_TRUE(!denied.enabled && denied.built && denied.usable && !denied.chosen);
   EXPECT_TRUE(first.built && first.enabled && first.usable && first.chosen);
   EXPECT_TRUE(!absent.built && absent.enabled && !absent.usable && !absent.chosen);

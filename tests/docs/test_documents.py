@@ -1,5 +1,7 @@
 """The documents hold: links lead somewhere, code compiles and runs, pasted output is what comes."""
 
+import functools
+import json
 import os
 import pathlib
 import re
@@ -63,13 +65,27 @@ def run(command, **kwargs):
 
 
 def without_machine(text):
-    """Output as far as it is the same on every machine: bytes and kernels depend on its CPU."""
+    """Output as far as it is the same on every machine and in every build: bytes and kernels depend on the
+    CPU, and whether cuDNN is built on the toolkit."""
     text = re.sub(r"_(scalar|avx\w+?)_(?=f32|f64|bf16|f16)|\((scalar|avx\w+)\)", "<isa>", text)
     text = re.sub(r"\btile_q \d+", "tile_q <n>", text)
     text = re.sub(r"\b\d+(\.\d+)? (B|KiB|MiB|bytes)\b", "<size>", text)
     text = re.sub(r"\bslots \d+", "slots <n>", text)
     text = re.sub(r"-?\d\.\d{5,}e[-+]\d+", lambda m: f"{float(m[0]):.2e}", text)
+    text = re.sub(r"^cudnn( +)(yes|no ) ", r"cudnn\1<built> ", text, flags=re.M)
     return [re.sub(r" +", " ", line).strip() for line in text.strip().splitlines()]
+
+
+def cuda_libraries():
+    """What a link with the static library needs besides it, where it has CUDA."""
+    cudart = cache_variable("CUDA_cudart_static_LIBRARY")
+    return [cudart, "-ldl", "-lrt"] if cudart else []
+
+
+@functools.cache
+def built_with_cuda():
+    devices = run([CLI, "devices", "--json"], env=clean_environment())
+    return json.loads(devices.stdout)["machine"]["built_with_cuda"]
 
 
 class Links(unittest.TestCase):
@@ -108,7 +124,8 @@ class Code(unittest.TestCase):
             compiled = run([os.environ.get("CXX", "c++"), "-std=c++20", "-Wall", "-Wextra",
                             "-Wpedantic", "-Wshadow", "-Werror", *flags, "-DREGARD_STATIC_DEFINE",
                             f"-I{ROOT}/include", f"-I{ROOT}", str(file), "-o", str(program),
-                            *[str(p) for p in libraries if p.exists()], "-pthread"])
+                            *[str(p) for p in libraries if p.exists()], "-pthread",
+                            *cuda_libraries()])
             self.assertEqual(compiled.returncode, 0, compiled.stderr)
             ran = run([str(program)], env=clean_environment())
             self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
@@ -124,7 +141,7 @@ class Code(unittest.TestCase):
             self.assertEqual(compiled.returncode, 0, compiled.stderr)
             linked = run([os.environ.get("CXX", "c++"), *cache_variable("CMAKE_CXX_FLAGS").split(),
                           str(object_), str(BUILD / "src/libregard.a"), "-o", str(program),
-                          "-pthread"])
+                          "-pthread", *cuda_libraries()])
             self.assertEqual(linked.returncode, 0, linked.stderr)
             ran = run([str(program)], env=clean_environment())
             self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
@@ -169,6 +186,7 @@ class Code(unittest.TestCase):
 @unittest.skipUnless(CLI, "this build has no command line tool")
 class Commands(unittest.TestCase):
     """Blocks ```console: a line "$ command", then its output. A mark "exit=N" names the exit code,
+    "cuda=on" or "cuda=off" the build that it is of,
     "output varies" says that the output depends on the machine. With UPDATE_DOCS set the output is
     written into the document instead."""
 
@@ -189,6 +207,8 @@ class Commands(unittest.TestCase):
         consoles = all_blocks("console")
         self.assertGreaterEqual(len(consoles), 2)
         for block in consoles:
+            if f"cuda={'off' if built_with_cuda() else 'on'}" in block.mark:
+                continue
             expected_code = int((re.search(r"exit=(\d+)", block.mark) or [0, "0"])[1])
             for part in re.split(r"^\$ ", block.text, flags=re.M)[1:]:
                 line, _, expected = part.partition("\n")

@@ -74,11 +74,12 @@ std::string layouts_text(const Claims& claims) {
   return text;
 }
 
-// The Markdown table of the records: one column for each backend that is built.
+// The Markdown table of a device's records: one column for each backend that is built.
 class ClaimsTable {
  public:
-  explicit ClaimsTable(const std::vector<BackendInfo>& infos) {
+  ClaimsTable(const std::vector<BackendInfo>& infos, DeviceType device) {
     for (const BackendInfo& info : infos) {
+      if (info.device != device) continue;
       const auto same = [&](const BackendInfo& other) {
         return other.ref == info.ref && other.device == info.device;
       };
@@ -110,7 +111,7 @@ class ClaimsTable {
       if (std::none_of(built_.begin(), built_.end(), claims)) continue;
       out += row(code(to_string(feature)), [&](const BackendInfo& i) { return yes(claims(i)); });
     }
-    out += "\nNot built in this version:\n\n";
+    if (!absent_.empty()) out += "\nNot built in this version:\n\n";
     for (const BackendInfo& info : absent_) {
       out += "* ";
       out += code(to_string(info.ref)) + " on " + to_string(info.device) + ": ";
@@ -159,7 +160,18 @@ class ClaimsTable {
 
 TEST(Documents, BackendsTableIsTheRecords) {
   const Context context;
-  expect_block("backends.md", "claims", ClaimsTable(context.backends()).text());
+  expect_block("backends.md", "claims", ClaimsTable(context.backends(), DeviceType::kCpu).text());
+}
+
+TEST(Documents, CudaBackendsTableIsTheRecords) {
+  const Context context;
+  if (!context.env().built_with_cuda) GTEST_SKIP() << "built without CUDA";
+  for (const BackendInfo& info : context.backends()) {
+    const bool is_cudnn = info.ref.id == BackendId::kCudnn;
+    if (is_cudnn && !info.built) GTEST_SKIP() << info.not_built_reason;
+  }
+  expect_block("backends.md", "cuda claims",
+               ClaimsTable(context.backends(), DeviceType::kCuda).text());
 }
 
 TEST(Documents, BackendsNameEveryBackend) {

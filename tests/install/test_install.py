@@ -31,6 +31,7 @@ def cmake_build(source, build, *options, targets=()):
     options = [*options, "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG", "-DCMAKE_BUILD_TYPE=Release"]
     if launcher:
         options.append(f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}")
+        options.append(f"-DCMAKE_CUDA_COMPILER_LAUNCHER={launcher}")
     if "CXX" in os.environ:
         options.append(f"-DCMAKE_CXX_COMPILER={os.environ['CXX']}")
     # Fresh: with another compiler than last time CMake would forget the options.

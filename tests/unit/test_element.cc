@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "cpu/element.h"
+#include "cpu/problem.h"
 #include "regard/dtype.h"
 
 namespace regard::cpu {

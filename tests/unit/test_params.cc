@@ -49,10 +49,11 @@ TEST(FieldList, HasEveryMemberOfAttentionParams) {
 TEST(FieldList, HasEveryMemberOfEnv) {
   const Env e;
   const auto& [device, sm_version, isa, isa_available, cpu_model, l1d_bytes, l2_bytes, l3_bytes,
-               concurrency, version, compiler, built_with_cuda, variables] = e;
+               concurrency, version, compiler, built_with_cuda, device_name, cuda_driver,
+               cudnn_version, variables] = e;
   expect_all_visited([&](auto f) { for_each_env_field(e, f); }, device, sm_version, isa,
                      isa_available, cpu_model, l1d_bytes, l2_bytes, l3_bytes, concurrency, version,
-                     compiler, built_with_cuda, variables);
+                     compiler, built_with_cuda, device_name, cuda_driver, cudnn_version, variables);
 }
 
 TEST(FieldList, HasEveryMemberOfPolicy) {

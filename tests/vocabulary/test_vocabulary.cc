@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cpu/element.h"
+#include "cpu/problem.h"
 #include "regard/dtype.h"
 #include "regard/env.h"
 #include "vocabulary.h"

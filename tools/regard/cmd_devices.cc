@@ -51,6 +51,7 @@ Json backend_json(const BackendInfo& info) {
           {"built", info.built},
           {"not_built_reason", info.built ? Json(nullptr) : Json(info.not_built_reason)},
           {"min_isa", to_string(info.min_isa)},
+          {"min_sm", info.min_sm},
           {"determinism", to_string(info.determinism)},
           {"summary", info.summary},
           {"forward", claims_json(info.forward)},
@@ -65,6 +66,13 @@ void show_machine(Output& output, const Env& env) {
   output.print(fmt::format("caches   L1d {}, L2 {}, L3 {}\n", bytes_text(env.l1d_bytes),
                            bytes_text(env.l2_bytes), bytes_text(env.l3_bytes)));
   output.print(fmt::format("slots    {}\n", env.concurrency));
+  if (env.sm_version != 0) {
+    output.print(
+        fmt::format("cuda     {}, compute capability {}.{}, driver for CUDA {}.{}, cuDNN {}\n",
+                    printable(env.device_name), env.sm_version / 10, env.sm_version % 10,
+                    env.cuda_driver / 1000, env.cuda_driver % 1000 / 10,
+                    env.cudnn_version != 0 ? std::to_string(env.cudnn_version) : "not found"));
+  }
   output.print(fmt::format("regard   {}, {}, CUDA {}\n\n", env.version, env.compiler,
                            env.built_with_cuda ? "built" : "not built"));
 }

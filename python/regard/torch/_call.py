@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from .. import _core
+from . import _device
 from ._formula import formula
 from ._options import Options, native_keywords
 from ._scopes import NAMES, SdpaError, call_policy, current_backends, is_exporting
@@ -51,9 +52,9 @@ def _is_traced(tensors: Sequence[Tensor]) -> bool:
 
 
 def asks_numbers_alone(*tensors: Tensor) -> bool:
-    """Whether no gradient, graph, transform or export is asked of a call on these tensors."""
+    """Whether no gradient, graph, transform or export is asked of a call on CPU tensors."""
     for tensor in tensors:
-        if tensor.requires_grad:
+        if tensor.requires_grad or tensor.is_cuda:
             return False
     return not (_is_traced(tensors) or is_exporting() or _needs_formula())
 
@@ -91,17 +92,29 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool =
     if _is_traced(tensors):
         if q.is_cuda or k.is_cuda or v.is_cuda:  # the library says it of plain tensors
             raise SdpaError(f"devices of q ({q.device}), k ({k.device}) and v ({v.device}) must be "
-                            "cpu: this build has no CUDA backend")
+                            "cpu where a call is traced, transformed or cast: regard's operators "
+                            "have no CUDA kernel")
         out, lse, _, _ = torch.ops.regard.attention(q, k, v, *options, _layout_of(q), backends,
                                                     needs_grad)
         return out, lse
     if needs_grad:
         return Recorded.apply(q, k, v, *options[:6], options[6:], backends, return_lse)
-    keywords = native_keywords(options)
-    if not return_lse:
-        return numbers(q, k, v, keywords, backends), None
-    out, lse = numbers(q, k, v, {**keywords, "return_lse": True}, backends)
-    return out, lse
+    return _run(q, k, v, options, backends, return_lse=return_lse)[:2]
+
+
+def _run(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str,
+         **wanted: bool) -> tuple[Tensor, Tensor | None, _core.Saved | None]:
+    """out; lse and saved, where return_lse and return_saved ask for them."""
+    wanted = {word: True for word, value in wanted.items() if value}
+    if q.is_cuda and _core.built_with_cuda():
+        out, lse, saved = _device.numbers(q, k, v, options, backends, "return_saved" in wanted,
+                                          _is_bshd(q))
+        return out, lse if "return_lse" in wanted else None, saved
+    result = numbers(q, k, v, {**native_keywords(options), **wanted}, backends)
+    if not wanted:
+        return result, None, None
+    return (result[0], result[1] if "return_lse" in wanted else None,
+            result[-1] if "return_saved" in wanted else None)
 
 
 def numbers(q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any], backends: str) -> Any:
@@ -128,14 +141,11 @@ class Recorded(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Any, ...]:
         *tensors, values, backends, return_lse = rest
         options = Options(*tensors, *values)
-        keywords = {**native_keywords(options), "return_saved": True}
-        if return_lse:
-            keywords["return_lse"] = True
-        out, *lse, saved = numbers(q, k, v, keywords, backends)
+        out, lse, saved = _run(q, k, v, options, backends, return_lse=return_lse, return_saved=True)
         ctx.save_for_backward(q, k, v, out, *tensors)
         ctx.values, ctx.saved = values, saved
         ctx.set_materialize_grads(False)
-        return out, lse[0] if lse else None
+        return out, lse
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None) -> tuple[Any, ...]:
@@ -144,17 +154,24 @@ class Recorded(torch.autograd.Function):
         if d_out is None:
             d_out = torch.zeros_like(out)
         # A gradient of the gradient may follow: the operator records it.
-        run = recorded_backward if torch.is_grad_enabled() else backward_numbers
+        again = torch.is_grad_enabled()
+        if again and isinstance(ctx.saved, _device.Saved):
+            raise SdpaError("a gradient of a gradient (create_graph=True) is not recorded for "
+                            "tensors of a CUDA device")
+        run = recorded_backward if again else backward_numbers
         grads = run((d_out, d_lse), (q, k, v, out), ctx.saved, options, _layout_of(q))
         return (*grads[:3], None, grads[3], grads[4], *[None] * 6)
 
 
 def backward_numbers(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor, ...],
-                     saved: _core.Saved, options: Options, layout: str) -> list[Tensor | None]:
+                     saved: _core.Saved | _device.Saved, options: Options,
+                     layout: str) -> list[Tensor | None]:
     """d_q, d_k, d_v, d_bias and d_sinks, each of its tensor's type; None where there is none.
 
     given: d_out and d_lse; tensors: q, k, v and out; layout: the order in which results lie.
     """
+    if isinstance(saved, _device.Saved):
+        return _device.backward_numbers(given, tensors, saved, options, layout == "BSHD")
     d_out, d_lse = given
     keywords = native_keywords(options)
     keywords.pop("seed", None)  # saved has it

@@ -1,14 +1,29 @@
 #pragma once
 
+#include <string>
+
 #include "regard/backend.h"
 
 namespace regard::absent {
 
-// Backends of the list that this build lacks: each refuses and says why.
+inline constexpr const char* kNoCuda = "built without CUDA";
 
-const Backend& cuda_math();
+/// A backend of the list that this build lacks: it refuses and says why.
+class AbsentBackend final : public Backend {
+ public:
+  AbsentBackend(BackendId id, DeviceType device, std::string summary, std::string reason);
+
+  const BackendInfo& info() const override { return info_; }
+  std::int64_t workspace_bytes(const AttentionKey& key, const Env& env) const override;
+  Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override;
+  Status execute(const KernelPlan& plan, const AttentionParams& params, const Buffers& buffers,
+                 const Launch& launch) const override;
+
+ private:
+  BackendInfo info_;
+};
+
+/// The tensor-core kernels, which no build has yet.
 const Backend& cuda_flash();
-const Backend& cuda_efficient();
-const Backend& cuda_cudnn();
 
 }  // namespace regard::absent

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "backends/cpu_efficient/kernel.h"
-#include "cpu/claims.h"
 #include "cpu/tiled_backend.h"
+#include "problem/claims.h"
 
 namespace regard::efficient {
 namespace {
@@ -33,13 +33,13 @@ BackendInfo make_info() {
   info.summary =
       "tiled online softmax that reads its inputs in place; extra memory is independent of length";
   info.determinism = Determinism::kBatchInvariant;
-  info.forward = cpu::forward_claims();
+  info.forward = problem::forward_claims();
   info.forward.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 2e-6},
                          {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 4e-3},
                          {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 1e-5},
                          {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
                          {Dtype::kF16, Dtype::kF16, Dtype::kF32, 2e-5}};
-  info.backward = cpu::backward_claims(info.forward);
+  info.backward = problem::backward_claims(info.forward);
   return info;
 }
 

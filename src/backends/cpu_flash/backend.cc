@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "backends/cpu_flash/kernel.h"
-#include "cpu/claims.h"
 #include "cpu/tiled_backend.h"
+#include "problem/claims.h"
 
 namespace regard::flash {
 namespace {
@@ -33,7 +33,7 @@ BackendInfo make_info() {
   info.ref.id = BackendId::kFlash;
   info.summary = "tiled online softmax on copied tiles of K and V, the fastest";
   info.determinism = Determinism::kBatchInvariant;
-  info.forward = cpu::forward_claims();
+  info.forward = problem::forward_claims();
   info.forward.head_dim_qk = {1, kMaxHeadDim, 1};
   info.forward.head_dim_v = {1, kMaxHeadDim, 1};
   // bf16: where the machine multiplies pairs of bf16, probabilities are rounded to bf16 too.
@@ -42,7 +42,7 @@ BackendInfo make_info() {
                          {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 4e-3},
                          {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
                          {Dtype::kF16, Dtype::kF16, Dtype::kF32, 2e-5}};
-  info.backward = cpu::backward_claims(info.forward);
+  info.backward = problem::backward_claims(info.forward);
   return info;
 }
 

@@ -4,12 +4,12 @@
 
 #include "backends/math/kernel.h"
 #include "base/checked.h"
+#include "base/scratch.h"
 #include "cpu/backward/run.h"
-#include "cpu/claims.h"
 #include "cpu/kernel_isa.h"
-#include "cpu/make_problem.h"
 #include "cpu/run_tasks.h"
-#include "cpu/scratch.h"
+#include "problem/claims.h"
+#include "problem/make_problem.h"
 
 namespace regard::math {
 namespace {
@@ -40,7 +40,7 @@ std::int64_t lay_out(const AttentionParams& p, const Kernel& kernel, std::int64_
   const std::int64_t rows = strips * kernel.width;
   args->strips = strips;
   args->tile_kv = kTileKv;
-  cpu::ScratchLayout layout;
+  ScratchLayout layout;
   args->at_strips = layout.take(strips, kernel.strip_bytes);
   args->at_q = layout.take(saturating_mul(rows, p.head_dim_qk), kernel.scalar_bytes);
   args->at_out = layout.take(saturating_mul(rows, p.head_dim_v), kernel.scalar_bytes);
@@ -57,7 +57,7 @@ BackendInfo make_info() {
   info.ref.id = BackendId::kMath;
   info.summary = "unfused and deterministic: scores, softmax, product; every feature, any head_dim";
   info.determinism = Determinism::kBatchInvariant;
-  info.forward = cpu::forward_claims();
+  info.forward = problem::forward_claims();
   info.forward.features.set(Feature::kScoresOut);
   info.forward.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 2e-6},
                          {Dtype::kF64, Dtype::kF64, Dtype::kF64, 3e-15},
@@ -65,7 +65,7 @@ BackendInfo make_info() {
                          {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 1e-5},
                          {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
                          {Dtype::kF16, Dtype::kF16, Dtype::kF32, 2e-5}};
-  info.backward = cpu::backward_claims(info.forward);
+  info.backward = problem::backward_claims(info.forward);
   info.backward.dtypes.push_back({Dtype::kF64, Dtype::kF64, Dtype::kF64, 6e-15});
   return info;
 }
@@ -100,7 +100,7 @@ class MathBackend final : public Backend {
     const std::int64_t strips =
         cpu::choose_strips(params, kernel.width, plan.tile_q / kernel.width, plan.slots);
     const std::int64_t slot_bytes = lay_out(params, kernel, strips, &args);
-    cpu::make_problem(params, buffers, &args.problem);
+    problem::make_problem(params, buffers, &args.problem);
     args.grid = cpu::make_grid(params, strips * kernel.width);
     const std::int64_t tasks = cpu::count_tasks(params, strips * kernel.width);
     const std::int32_t slots = cpu::useful_slots(params, plan.slots);

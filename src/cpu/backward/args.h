@@ -2,7 +2,8 @@
 
 #include <cstdint>
 
-#include "cpu/backward/grad_problem.h"
+#include "cpu/problem.h"
+#include "problem/grad_problem.h"
 
 // Two ways to the gradients, both over tiles whose scores are computed again.
 //

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "base/checked.h"
+#include "base/scratch.h"
 #include "cpu/kernel_isa.h"
-#include "cpu/make_problem.h"
 #include "cpu/run_tasks.h"
-#include "cpu/scratch.h"
+#include "problem/make_problem.h"
 
 namespace regard::cpu {
 namespace {

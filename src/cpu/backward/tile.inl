@@ -109,21 +109,6 @@ static GradTile<V> load_grad_tile(const BackwardTask<V>& t, Tile tile) {
           load_grad_rows(t, p.v, tile, p.head_dim_v, t.a.at_values)};
 }
 
-/// The row maximum and sum of row (b, h, i); lse is the maximum of a sum of 1.
-template <class T>
-struct SavedRow {
-  T max;
-  T sum;  // 0: the row sees nothing
-};
-
-template <class T>
-REGARD_KERNEL_FN SavedRow<T> saved_row(const GradProblem& g, std::int64_t b, std::int64_t h,
-                                       std::int64_t i) {
-  const T* const saved = element_at<T>(g.saved, row_index(g.saved, b, h, i));
-  if (!g.saved_is_lse) return {saved[0], saved[g.saved.stride[3]]};
-  return {saved[0], saved[0] == static_cast<T>(-__builtin_inf()) ? T(0) : T(1)};
-}
-
 /// Rows [row_begin, row_begin + count) of the sequence: q^T and d_out^T.
 template <class V>
 static void set_grad_rows(const BackwardTask<V>& t, std::int64_t row_begin, std::int64_t count) {
@@ -133,18 +118,6 @@ static void set_grad_rows(const BackwardTask<V>& t, std::int64_t row_begin, std:
   set_rows<V>(p, t.s, t.head_kv, row_begin, count, &strip);
   pack_queries<V>(p, strip, t.packed(t.a.at_q));
   pack_columns<V>(grad.d_out, strip, p.head_dim_v, t.packed(t.a.at_d_out));
-}
-
-/// What kept probabilities are multiplied by.
-template <class T>
-REGARD_KERNEL_FN T keep_scale(const Problem& p) {
-  return p.dropout.threshold == 0 ? T(1) : T(65536) / static_cast<T>(p.dropout.threshold);
-}
-
-/// Nothing is added to a scaled score but masks: scaling is then one operation with the subtraction
-/// of the maximum.
-REGARD_KERNEL_FN bool scales_late(const Problem& p) {
-  return !(p.softcap > 0.0) && !p.slopes.present && !p.bias.present;
 }
 
 /// Edited scores become probabilities, gradients of dropped probabilities those of edited scores:

@@ -1,8 +1,8 @@
-#include "cpu/claims.h"
+#include "problem/claims.h"
 
 #include "base/checked.h"
 
-namespace regard::cpu {
+namespace regard::problem {
 
 Claims forward_claims() {
   Claims claims;
@@ -43,4 +43,4 @@ Claims backward_claims(const Claims& forward) {
   return claims;
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::problem

@@ -7,7 +7,7 @@
 // Element types as kernels see them: rows are converted to the type of the arithmetic (f32, or f64
 // for f64) when they are read, and once, to nearest even, when they are written.
 
-namespace regard::cpu {
+namespace regard::problem {
 
 /// The values of regard::Dtype (problem.cc asserts it); kernels do not include public headers.
 enum class Element : std::uint8_t { kF64 = 0, kF32, kBf16, kF16, kU8 = 7, kBool = 8 };
@@ -141,4 +141,4 @@ REGARD_KERNEL_FN std::int64_t element_bytes(Element type) {
   }
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::problem

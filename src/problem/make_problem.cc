@@ -1,11 +1,11 @@
-#include "cpu/make_problem.h"
+#include "problem/make_problem.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numbers>
 
-namespace regard::cpu {
+namespace regard::problem {
 namespace {
 
 static_assert(static_cast<int>(Element::kF64) == static_cast<int>(Dtype::kF64));
@@ -124,4 +124,4 @@ void make_grad_problem(const AttentionParams& params, const Buffers& buffers,
   for (int i = 0; i < 4; ++i) g.bias_is_full[i] = (params.bias_dims >> i & 1) != 0;
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::problem

@@ -1,11 +1,11 @@
 #pragma once
 
-#include "cpu/backward/grad_problem.h"
-#include "cpu/problem.h"
+#include "problem/grad_problem.h"
+#include "problem/problem.h"
 #include "regard/params.h"
 #include "regard/request.h"
 
-namespace regard::cpu {
+namespace regard::problem {
 
 /// The call as kernels read it, into a fresh Problem. `params` are the call's own, `buffers` are
 /// checked.
@@ -15,4 +15,4 @@ void make_problem(const AttentionParams& params, const Buffers& buffers, Problem
 void make_grad_problem(const AttentionParams& params, const Buffers& buffers,
                        const GradBuffers& gradients, GradProblem* problem) noexcept;
 
-}  // namespace regard::cpu
+}  // namespace regard::problem

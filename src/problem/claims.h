@@ -2,7 +2,7 @@
 
 #include "regard/backend.h"
 
-namespace regard::cpu {
+namespace regard::problem {
 
 /// What both baseline backends claim of forward, dtypes aside: all of the spine's features, any
 /// head dim, any layout. scores_out is MATH's to add.
@@ -12,4 +12,4 @@ Claims forward_claims();
 /// types of q, k and v, whatever out's.
 Claims backward_claims(const Claims& forward);
 
-}  // namespace regard::cpu
+}  // namespace regard::problem

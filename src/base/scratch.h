@@ -4,7 +4,7 @@
 
 #include "base/checked.h"
 
-namespace regard::cpu {
+namespace regard {
 
 /// Lays regions of a slot's scratch one behind another, each on a 64-byte line.
 class ScratchLayout {
@@ -22,4 +22,4 @@ class ScratchLayout {
   std::int64_t total_ = 0;
 };
 
-}  // namespace regard::cpu
+}  // namespace regard

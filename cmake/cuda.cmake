@@ -1,0 +1,123 @@
+# REGARD_CUDA: AUTO takes a toolkit where one is found, ON fails without, OFF never looks. Sets
+# REGARD_WITH_CUDA and REGARD_WITH_CUDNN.
+set(REGARD_CUDA AUTO CACHE STRING "Build the CUDA backends: AUTO (where a toolkit is found), ON or OFF")
+set_property(CACHE REGARD_CUDA PROPERTY STRINGS AUTO ON OFF)
+
+# PTX of the newest architecture serves later ones; sm_90a's own instructions are no baseline for them.
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 90a-real 90-virtual)
+endif()
+
+set(REGARD_WITH_CUDA OFF)
+if(REGARD_CUDA STREQUAL "AUTO" OR REGARD_CUDA)
+  if(NOT CMAKE_CUDA_COMPILER)
+    # The toolkit's installer puts nothing on the PATH.
+    find_program(REGARD_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_PATH PATHS /usr/local/cuda
+      PATH_SUFFIXES bin)
+    if(REGARD_NVCC)
+      set(CMAKE_CUDA_COMPILER "${REGARD_NVCC}")
+    endif()
+  endif()
+  if(CMAKE_CUDA_COMPILER)
+    if(NOT CMAKE_CUDA_HOST_COMPILER AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      set(CMAKE_CUDA_HOST_COMPILER "${CMAKE_CXX_COMPILER}")
+    endif()
+    enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    set(REGARD_WITH_CUDA ON)
+  elseif(NOT REGARD_CUDA STREQUAL "AUTO")
+    message(FATAL_ERROR "REGARD_CUDA=${REGARD_CUDA}, but there is no nvcc on the PATH or in "
+      "/usr/local/cuda/bin; name it with CMAKE_CUDA_COMPILER")
+  endif()
+endif()
+
+# cuDNN is loaded at run time; a build needs its headers and the frontend's.
+set(REGARD_WITH_CUDNN OFF)
+set(REGARD_NO_CUDNN "built without CUDA")
+if(REGARD_WITH_CUDA)
+  find_path(REGARD_CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  # ./dev puts the frontend there.
+  find_path(REGARD_CUDNN_FRONTEND_INCLUDE cudnn_frontend.h
+    HINTS ${PROJECT_SOURCE_DIR}/build/cudnn-frontend/include)
+  mark_as_advanced(REGARD_CUDNN_INCLUDE)
+  if(NOT REGARD_CUDNN_INCLUDE)
+    set(REGARD_NO_CUDNN "built without cuDNN's headers")
+  elseif(NOT REGARD_CUDNN_FRONTEND_INCLUDE)
+    set(REGARD_NO_CUDNN "built without the headers of nvidia-cudnn-frontend")
+  else()
+    set(REGARD_WITH_CUDNN ON)
+  endif()
+endif()
+message(STATUS "CUDA: ${REGARD_WITH_CUDA} (REGARD_CUDA=${REGARD_CUDA}), cuDNN: ${REGARD_WITH_CUDNN}")
+
+# regard_cuda_sources(<list variable>): drops the files of backends and facts that this build lacks.
+function(regard_cuda_sources list)
+  set(lacking)
+  if(REGARD_WITH_CUDA)
+    list(APPEND lacking "/platform/no_cuda_[a-z]+\\.cc$")
+  else()
+    list(APPEND lacking "/src/cuda/" "/platform/(cuda_[a-z]+|cudnn_library)\\.cc$" "/backends/cuda_[a-z]+/")
+  endif()
+  if(NOT REGARD_WITH_CUDNN)
+    list(APPEND lacking "/backends/cudnn/")
+  endif()
+  foreach(pattern IN LISTS lacking)
+    list(FILTER ${list} EXCLUDE REGEX "${pattern}")
+  endforeach()
+  # backends/absent/<name>.cc stands in for backends/<name>/backend.cc.
+  set(without_cuda "built without CUDA")
+  if(REGARD_WITH_CUDA)
+    set(without_cuda "its kernels are not written yet")
+  endif()
+  set_source_files_properties(backends/absent/backend.cc PROPERTIES
+    COMPILE_DEFINITIONS "REGARD_NO_CUDA_FLASH=\"${without_cuda}\"")
+  set_source_files_properties(backends/absent/cudnn.cc PROPERTIES
+    COMPILE_DEFINITIONS "REGARD_NO_CUDNN=\"${REGARD_NO_CUDNN}\"")
+  foreach(name cuda_math cuda_efficient cudnn)
+    if("${CMAKE_CURRENT_SOURCE_DIR}/backends/${name}/backend.cc" IN_LIST ${list})
+      list(FILTER ${list} EXCLUDE REGEX "/backends/absent/${name}\\.cc$")
+    endif()
+  endforeach()
+  set(${list} ${${list}} PARENT_SCOPE)
+endfunction()
+
+# regard_cuda(<target>): compiles src/**/*.cu into the target. Whole programs alone, so that a consumer's
+# linker needs no device link.
+function(regard_cuda target)
+  if(NOT REGARD_WITH_CUDA)
+    return()
+  endif()
+  target_link_libraries(${target} PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
+  if(REGARD_WITH_CUDNN)
+    # What the frontend's headers call of cuDNN and CUDA is looked up at run time.
+    target_include_directories(${target} SYSTEM PRIVATE
+      ${REGARD_CUDNN_FRONTEND_INCLUDE} ${REGARD_CUDNN_INCLUDE})
+    set_source_files_properties(backends/cudnn/graph.cc PROPERTIES COMPILE_DEFINITIONS
+      "NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING;CUDNN_FRONTEND_SKIP_JSON_LIB")
+  endif()
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cu)
+  if(NOT sources)
+    return()
+  endif()
+  add_library(${target}_cuda OBJECT ${sources})
+  set_target_properties(${target}_cuda PROPERTIES
+    CUDA_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON
+    POSITION_INDEPENDENT_CODE ON)
+  # What ptxas says of each kernel goes to <object>.log, which a test reads.
+  set(launcher sh "${PROJECT_SOURCE_DIR}/cmake/nvcc_log.sh")
+  if(CMAKE_CUDA_COMPILER_LAUNCHER)
+    list(APPEND launcher ${CMAKE_CUDA_COMPILER_LAUNCHER})
+  endif()
+  set_target_properties(${target}_cuda PROPERTIES CUDA_COMPILER_LAUNCHER "${launcher}")
+  target_compile_options(${target}_cuda PRIVATE
+    -std=c++20  # CMake 3.25 does not know it for nvcc
+    -Xptxas=-v -Xcompiler=-Wall,-Wextra,-Wshadow,-ffp-contract=off
+    # 20208: long double in device code; none is written, but std headers mention it.
+    --diag-suppress=20208
+    $<$<BOOL:${REGARD_WARNINGS_AS_ERRORS}>:--Werror=all-warnings>)
+  target_include_directories(${target}_cuda PRIVATE
+    ${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR})
+  target_compile_definitions(${target}_cuda PRIVATE REGARD_STATIC_DEFINE)
+  target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_cuda>)
+endfunction()

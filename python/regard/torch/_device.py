@@ -1,0 +1,103 @@
+"""Plain tensors of a CUDA device: results are torch's own memory, and the work is launched on torch's
+current stream. Nothing here waits, but for a seed that lies on the device. Not run on a device."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import _core
+from ._options import Options, native_keywords
+from ._scopes import call_policy
+
+_FLOATS = ("sinks", "alibi_slopes")
+_LENGTHS = ("seqlens_q", "seqlens_kv")
+
+
+class Saved(NamedTuple):
+    """What a backward needs of its forward: lse, which every backend takes."""
+
+    stats: Tensor
+    seed: int
+    backend: str
+
+
+def _like_rows(tensor: Tensor, depth: int, bshd: bool) -> Tensor:
+    """A new [B,H,S,depth], positions outside of heads in memory where `bshd`."""
+    batch, heads, rows, _ = tensor.shape
+    if bshd:
+        return tensor.new_empty((batch, rows, heads, depth)).transpose(1, 2)
+    return tensor.new_empty((batch, heads, rows, depth))
+
+
+def _dense_rows(tensor: Tensor) -> Tensor:
+    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] <= 1 else tensor.contiguous()
+
+
+def _broadcast(tensor: Tensor) -> Tensor:
+    return tensor.reshape((1,) * (4 - tensor.dim()) + tuple(tensor.shape))
+
+
+def _call(q: Tensor, tensors: dict[str, Tensor], options: Options, seed: int | None, policy: Any,
+          backend: str | None, needs_grad: bool) -> str:
+    values = native_keywords(options._replace(rng=None))
+    for name in [name for name, value in values.items() if isinstance(value, Tensor)]:
+        tensor = values.pop(name)
+        if name in _FLOATS:
+            tensor = tensor.float()
+        elif name in _LENGTHS:
+            tensor = tensor.to(torch.int32)
+        else:
+            tensor = _broadcast(tensor)
+        tensors[name] = tensor
+    if seed is not None:
+        values["seed"] = seed
+    stream = torch.cuda.current_stream(q.device).cuda_stream if q.is_cuda else 0
+    plain = {name: tensor.detach() for name, tensor in tensors.items()}
+    return _core.run_in_place(plain, values, stream, policy, backend, needs_grad)
+
+
+def numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str, needs_grad: bool,
+            bshd: bool) -> tuple[Tensor, Tensor, Saved]:
+    """out, lse, and what the backward needs."""
+    seed = None
+    if options.dropout_p:
+        # From torch's own generator of a CPU, as drawing on the device would wait for it.
+        rng = torch.randint(2 ** 63 - 1, (1,)) if options.rng is None else options.rng
+        seed = int(rng[0]) & 0xFFFFFFFFFFFFFFFF
+    out = _like_rows(q, v.shape[3], bshd)
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    lse = q.new_empty(q.shape[:3], dtype=wide)
+    tensors = {"q": _dense_rows(q), "k": _dense_rows(k), "v": _dense_rows(v), "out": out,
+               "lse": lse}
+    policy = call_policy(backends)
+    backend = _call(q, tensors, options, seed, policy, None, needs_grad)
+    return out, lse, Saved(lse, seed or 0, backend)
+
+
+def backward_numbers(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor, ...],
+                     saved: Saved, options: Options, bshd: bool) -> list[Tensor | None]:
+    """d_q, d_k, d_v, d_bias and d_sinks; None where there is none."""
+    d_out, d_lse = given
+    q, k, v, out = tensors
+    made: dict[str, Tensor] = {f"d_{name}": _like_rows(x, x.shape[3], bshd)
+                               for name, x in (("q", q), ("k", k), ("v", v))}
+    if options.attn_bias is not None:
+        made["d_bias"] = torch.empty_like(_broadcast(options.attn_bias),
+                                          memory_format=torch.contiguous_format)
+    if options.sinks is not None:
+        made["d_sinks"] = torch.empty_like(options.sinks, dtype=torch.float32)
+    all_tensors = {"q": _dense_rows(q), "k": _dense_rows(k), "v": _dense_rows(v), "out": out,
+                   "stats": saved.stats, "d_out": _dense_rows(d_out), **made}
+    if d_lse is not None:
+        all_tensors["d_lse"] = d_lse
+    seed = saved.seed if options.dropout_p else None
+    _call(q, all_tensors, options, seed, None, saved.backend, True)
+    grads: list[Tensor | None] = [made["d_q"], made["d_k"], made["d_v"], None, None]
+    if options.attn_bias is not None:
+        grads[3] = made["d_bias"].reshape(options.attn_bias.shape)
+    if options.sinks is not None:
+        grads[4] = made["d_sinks"].to(options.sinks.dtype)
+    return grads

@@ -1,0 +1,132 @@
+#include "bind_device.h"
+
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bind_policy.h"
+#include "dlpack.h"
+#include "errors.h"
+#include "process_context.h"
+#include "regard/context.h"
+
+// Calls on tensors where they lie, a CUDA device for one. The package hands over every tensor,
+// results included, so nothing here allocates, converts or waits.
+
+namespace regard::python {
+namespace {
+
+using nb::literals::operator""_a;
+
+struct Place {
+  const char* name;
+  TensorView* view;
+};
+
+std::vector<Place> places_of(AttentionGradRequest& r) {
+  return {{"q", &r.q},
+          {"k", &r.k},
+          {"v", &r.v},
+          {"out", &r.out},
+          {"lse", &r.lse},
+          {"attn_mask", &r.attn_mask},
+          {"attn_bias", &r.attn_bias},
+          {"alibi_slopes", &r.alibi_slopes},
+          {"sinks", &r.sinks},
+          {"seqlens_q", &r.seqlens_q},
+          {"seqlens_kv", &r.seqlens_kv},
+          {"stats", &r.saved.stats},
+          {"d_out", &r.d_out},
+          {"d_lse", &r.d_lse},
+          {"d_q", &r.d_q},
+          {"d_k", &r.d_k},
+          {"d_v", &r.d_v},
+          {"d_bias", &r.d_bias},
+          {"d_sinks", &r.d_sinks}};
+}
+
+void take_tensors(const nb::dict& tensors, AttentionGradRequest* request,
+                  std::vector<nb::object>* owners) {
+  std::size_t known = 0;
+  for (const Place& place : places_of(*request)) {
+    if (!tensors.contains(place.name)) continue;
+    const nb::object tensor = tensors[place.name];
+    *place.view = view_from_dlpack(tensor.ptr(), place.name, owners);
+    ++known;
+  }
+  if (known != tensors.size()) raise_type("tensors has a name that no tensor of a call has");
+}
+
+void take_options(const nb::dict& given, AttentionGradRequest* request) {
+  AttentionOptions& options = request->options;
+  for (auto [key, value] : given) {
+    const auto name = nb::cast<std::string>(key);
+    if (name == "is_causal") {
+      options.is_causal = nb::cast<bool>(value);
+    } else if (name == "diagonal") {
+      options.diagonal = nb::cast<std::string>(value) == "bottom_right" ? Diagonal::kBottomRight
+                                                                        : Diagonal::kTopLeft;
+    } else if (name == "window") {
+      options.window_left = nb::cast<std::int64_t>(value[0]);
+      options.window_right = nb::cast<std::int64_t>(value[1]);
+    } else if (name == "softmax_scale") {
+      options.softmax_scale = nb::cast<double>(value);
+    } else if (name == "softcap") {
+      options.softcap = nb::cast<double>(value);
+    } else if (name == "dropout_p") {
+      options.dropout_p = nb::cast<double>(value);
+    } else if (name == "seed") {
+      request->rng_seed = request->saved.rng_seed = nb::cast<std::uint64_t>(value);
+    } else {
+      raise_type("option " + name + " is none of a call on a device");
+    }
+  }
+}
+
+/// The name of the backend that ran. `backend`: of the forward, for its backward; else None.
+std::string run_in_place(const nb::dict& tensors, const nb::dict& options, std::uint64_t stream,
+                         nb::handle policy, nb::handle backend, bool needs_grad) {
+  AttentionGradRequest request;
+  std::vector<nb::object> owners;
+  take_tensors(tensors, &request, &owners);
+  take_options(options, &request);
+  const bool backward = !backend.is_none();
+  request.options.needs_grad = needs_grad || backward;
+  Policy allowed;
+  if (const Policy* given = policy_in(policy.ptr())) allowed = *given;
+  if (backward) allowed.only = {read_backend(backend.ptr(), "backend")};
+  const AmbientScopes scopes;
+  Context& context = process_context();
+  const Expected<AttentionParams> params = describe(request);
+  if (!params) raise_status(params.status());
+  const Expected<Plan> made = plan(context, *params, allowed);
+  if (!made) raise_status(made.status());
+  Launch launch;
+  launch.stream = reinterpret_cast<void*>(static_cast<std::uintptr_t>(stream));
+  request.saved.plan = *made;
+  if (request.saved.stats.present()) request.saved.kind = SavedContext::Kind::kLse;
+  Status status;
+  {
+    const nb::gil_scoped_release unlocked;
+    status = backward ? attention_backward(context, request, launch)
+                      : attention(context, request, allowed, launch);
+  }
+  if (!status.ok()) raise_status(status);
+  return to_string(made->backend());
+}
+
+}  // namespace
+
+void bind_device(nb::module_& module) {
+  module.def("run_in_place", &run_in_place, "tensors"_a, "options"_a, "stream"_a, "policy"_a.none(),
+             "backend"_a.none(), "needs_grad"_a,
+             "One call on tensors that all lie on one device, results included; for regard.torch.");
+  module.def(
+      "built_with_cuda", [] { return process_context().env().built_with_cuda; },
+      "Whether this build has CUDA's backends.");
+}
+
+}  // namespace regard::python

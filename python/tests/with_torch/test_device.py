@@ -1,0 +1,74 @@
+"""The way of CUDA tensors, taken by tensors of a CPU: all of it but the device and its stream."""
+
+import pytest
+import torch
+
+import regard
+from regard.torch import _call, _device
+from regard.torch._options import Options
+
+CASES = {
+    "plain": Options(),
+    "causal": Options(is_causal=True, diagonal="bottom_right"),
+    "window": Options(window_left=3, window_right=2, softmax_scale=0.3, softcap=2.0),
+    "mask": Options(attn_mask=torch.rand(7, 9, generator=torch.Generator().manual_seed(1)) > 0.3),
+    "bias": Options(attn_bias=torch.linspace(-1, 1, 4 * 7 * 9).reshape(4, 7, 9)),
+    "sinks": Options(sinks=torch.tensor([0.1, -1.0, 2.0, 0.0], dtype=torch.float64)),
+    "alibi": Options(alibi_slopes=torch.tensor([0.5, 0.25, 0.125, 1.0])),
+    "lengths": Options(seqlens_q=torch.tensor([7, 3]), seqlens_kv=torch.tensor([5, 0])),
+    "dropout": Options(dropout_p=0.25, rng=torch.tensor([17])),
+}
+
+
+def tensors(bshd):
+    rng = torch.Generator().manual_seed(7)
+    made = [torch.randn(2, heads, rows, depth, generator=rng)
+            for heads, rows, depth in ((4, 7, 8), (2, 9, 8), (2, 9, 5), (4, 7, 5))]
+    if bshd:
+        made = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in made]
+    return made
+
+
+@pytest.mark.parametrize("bshd", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_bits_as_by_arrays(name, bshd):
+    options = CASES[name]
+    q, k, v, d_out = tensors(bshd)
+    wanted = {"return_lse": True, "return_saved": True}
+    out, lse, saved = _call.numbers(q, k, v, options, "math", wanted)
+    grads = _call.backward_numbers((d_out, None), (q, k, v, out), saved, options,
+                                   "BSHD" if bshd else "BHSD")
+    here, here_lse, here_saved = _device.numbers(q, k, v, options, "math", True, bshd)
+    assert here_saved.backend == "math"
+    assert torch.equal(here, out) and here.stride() == out.stride()
+    assert torch.equal(here_lse, lse)
+    here_grads = _device.backward_numbers((d_out, None), (q, k, v, out), here_saved, options, bshd)
+    for here_grad, grad in zip(here_grads, grads, strict=True):
+        assert (here_grad is None) == (grad is None)
+        if grad is not None:  # lse and saved_stats differ in a rounding
+            torch.testing.assert_close(here_grad, grad, rtol=1e-4, atol=1e-5)
+
+
+def test_a_gradient_of_lse_arrives():
+    q, k, v, d_out = tensors(False)
+    out, lse, saved = _device.numbers(q, k, v, Options(), "math", True, False)
+    without = _device.backward_numbers((d_out, None), (q, k, v, out), saved, Options(), False)
+    both = _device.backward_numbers((d_out, torch.ones_like(lse)), (q, k, v, out), saved,
+                                    Options(), False)
+    assert not torch.allclose(both[0], without[0])
+    assert torch.equal(both[2], without[2])
+
+
+def test_rows_that_are_not_dense_are_copied():
+    q, k, v, _ = tensors(False)
+    spread = torch.stack([q, q], dim=-1)[..., 0]
+    assert torch.equal(_device.numbers(spread, k, v, Options(), "", False, False)[0],
+                       _device.numbers(q, k, v, Options(), "", False, False)[0])
+
+
+def test_errors_are_the_librarys():
+    q, k, v, _ = tensors(False)
+    with pytest.raises(ValueError, match="num_heads"):
+        _device.numbers(q[:, :3], k, v, Options(), "", False, False)
+    with pytest.raises(regard.NoBackendError):
+        _device.numbers(q, k, v, Options(), "cudnn", False, False)

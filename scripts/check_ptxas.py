@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Holds the CUDA kernels to their budgets of registers and shared memory, and to no spills.
+
+usage: check_ptxas.py LOG...      what `nvcc -Xptxas -v` said, the build keeps it as <object>.log
+
+A kernel that the table below does not know is an error, as is one that it knows and no log has, or not
+for every architecture. Registers are what kBlocks blocks of kThreads threads leave room for in the 65536
+of a multiprocessor; shared memory is what every architecture has without being asked. Prints a line for
+each kernel; exit code 1 when one is over.
+"""
+
+import re
+import sys
+
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90a")
+SHARED = 48 * 1024
+REGISTERS = 65536
+THREADS = 256
+
+# Kernel -> blocks on a multiprocessor at once, as its struct states (kBlocks).
+KERNELS = {
+    "cuda_math::ScoresKernel": 1,
+    "cuda_math::SoftmaxKernel": 4,
+    "cuda_math::ProductKernel": 2,
+    "cuda_math::GradScoresKernel": 1,
+    "cuda_math::GradRowsKernel": 4,
+    "cuda_math::SoftcapKernel": 2,
+    "cuda_math::BiasKernel": 4,
+    "cuda::SinksKernel": 2,
+    "cuda_efficient::ForwardKernel": 1,
+    "cuda_efficient::DeltaKernel": 1,
+    "cuda_efficient::QueriesKernel": 1,
+    "cuda_efficient::KeysKernel": 1,
+    "cuda_efficient::BiasKernel": 1,
+}
+
+ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\w+)'")
+SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+USED = re.compile(r"Used (\d+) registers")
+SMEM = re.compile(r"(\d+) bytes smem")
+
+
+def kernel_of(mangled):
+    """"cuda_math::ScoresKernel" of kernel_entry's mangled name with it as the argument."""
+    match = re.search(r"kernel_entryIN(?:S_(\d+)|S0_)(.*)", mangled)
+    if not match:
+        return None
+    room, rest = "cuda", match[2]
+    if match[1]:
+        size = int(match[1])
+        room, rest = rest[:size], rest[size:]
+    size = re.match(r"\d+", rest)
+    if not size:
+        return None
+    rest = rest[size.end():]
+    return f"{room}::{rest[:int(size[0])]}"
+
+
+def read(text):
+    """[(kernel, mangled, architecture, registers, shared bytes, spilled bytes)] of a log."""
+    found, entry, spilled = [], None, 0
+    for line in text.splitlines():
+        if match := ENTRY.search(line):
+            entry, spilled = match, 0
+        elif match := SPILLS.search(line):
+            spilled = int(match[1]) + int(match[2])
+        elif entry and (match := USED.search(line)):
+            shared = SMEM.search(line)
+            found.append((kernel_of(entry[1]) or entry[1], entry[1], entry[2], int(match[1]),
+                          int(shared[1]) if shared else 0, spilled))
+            entry = None
+    return found
+
+
+def faults(found, kernels=None, architectures=ARCHITECTURES):
+    """What is over a budget or missing, as text."""
+    kernels = KERNELS if kernels is None else kernels
+    for kernel, mangled, architecture, registers, shared, spilled in found:
+        name = f"{mangled} ({architecture})"
+        if kernel not in kernels:
+            yield f"{name}: no budget is stated for {kernel}"
+            continue
+        most = min(REGISTERS // (THREADS * kernels[kernel]), 255)
+        if registers > most:
+            yield f"{name}: {registers} registers, budget {most}"
+        if shared > SHARED:
+            yield f"{name}: {shared} bytes of shared memory, budget {SHARED}"
+        if spilled:
+            yield f"{name}: {spilled} bytes spilled"
+    for kernel in kernels:
+        for architecture in architectures:
+            if not any(entry[0] == kernel and entry[2] == architecture for entry in found):
+                yield f"{kernel}: not compiled for {architecture}"
+
+
+def main(logs):
+    found = []
+    for log in logs:
+        with open(log, encoding="utf-8", errors="replace") as file:
+            found += read(file.read())
+    for kernel, _, architecture, registers, shared, spilled in sorted(found):
+        print(f"{kernel:34} {architecture:7} {registers:3} registers {shared:6} bytes shared "
+              f"{spilled:4} spilled")
+    wrong = list(faults(found))
+    for line in wrong:
+        print(line)
+    print(f"{len(found)} kernels, {len(wrong)} faults")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

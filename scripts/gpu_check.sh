@@ -1,0 +1,73 @@
+#!/bin/sh
+# Conformance on a CUDA device for each backend, then a table of speeds beside the device's own rates.
+# One command, for a machine that has a toolkit and nothing built; a build that is there is used.
+#
+# usage: scripts/gpu_check.sh [-b BUILD] [-o PREFIX] [-t SECONDS]
+#   -b BUILD    folder to build in, or with a regard_gpu_check that is built (build/gpu)
+#   -o PREFIX   writes PREFIX.json and PREFIX.md (build/gpu_check)
+#   -t SECONDS  for everything, the build included; then it stops and keeps what it has (460)
+#
+# Exit status: 0 all cases passed, 1 a case failed, 2 wrong use, 3 no device, 4 it did not build. Without
+# the network, build/cudnn-frontend must be there (./dev cuda-headers), or CUDNN is left out.
+set -eu
+cd "$(dirname "$0")/.."
+
+build=build/gpu
+prefix=build/gpu_check
+seconds=460
+while getopts b:o:t: option; do
+  case $option in
+    b) build=$OPTARG ;;
+    o) prefix=$OPTARG ;;
+    t) seconds=$OPTARG ;;
+    *) sed -n '5,8s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+  esac
+done
+start=$(date +%s)
+left() { echo $((seconds - $(date +%s) + start)); }
+
+program=$build/tools/gpu_check/regard_gpu_check
+mkdir -p "$(dirname "$prefix")" build
+log=$prefix.log
+: >"$log"
+
+# The devices that are there, and no PTX: what is compiled for others is time lost here. The results
+# need a third of the time at least.
+if [ ! -x "$program" ]; then
+  command -v nvcc >/dev/null || PATH=$PATH:/usr/local/cuda/bin
+  generator=
+  command -v ninja >/dev/null && generator='-G Ninja'
+  limit=$(($(left) * 2 / 3))
+  jobs=$(nproc 2>/dev/null || echo 2)
+  # shellcheck disable=SC2086  # two words or none
+  { timeout "$limit" cmake $generator -S . -B "$build" -DCMAKE_BUILD_TYPE=Release \
+    -DREGARD_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native -DREGARD_BUILD_TESTS=OFF \
+    -DREGARD_BUILD_BENCH=OFF -DREGARD_BUILD_CLI=OFF -DREGARD_BUILD_EXAMPLES=OFF >>"$log" 2>&1 &&
+    timeout "$limit" cmake --build "$build" --target regard_gpu_check -j "$jobs" >>"$log" 2>&1; } || {
+    tail -n 40 "$log" >&2
+    echo "gpu_check: not built within $limit s; $log has the rest" >&2
+    exit 4
+  }
+fi
+
+# What else says which machine this was, beside what the program reads itself.
+if command -v nvidia-smi >/dev/null; then
+  nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit \
+    --format=csv >"$prefix.smi.csv" 2>>"$log" || rm -f "$prefix.smi.csv"
+fi
+
+# The program keeps time itself; the limit is for a kernel that hangs.
+rest=$(($(left) - 5))
+[ "$rest" -gt 10 ] || { echo "gpu_check: no time left after the build" >&2; exit 4; }
+status=0
+timeout -k 5 "$((rest + 4))" "$program" --seconds "$rest" --out "$prefix" >>"$log" 2>&1 || status=$?
+case $status in
+  3) tail -n 1 "$log" >&2 ;;
+  0 | 1) cat "$prefix.md" ;;
+  *)
+    echo "gpu_check: ended with status $status; $log has the rest" >&2
+    [ ! -f "$prefix.md" ] || cat "$prefix.md"
+    status=1
+    ;;
+esac
+exit "$status"

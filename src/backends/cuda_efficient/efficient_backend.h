@@ -1,0 +1,92 @@
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "backends/cuda_efficient/launch.h"
+#include "base/checked.h"
+#include "problem/claims.h"
+#include "problem/make_problem.h"
+#include "regard/backend.h"
+
+namespace regard::cuda_efficient {
+
+inline BackendInfo make_info() {
+  BackendInfo info;
+  info.ref.id = BackendId::kEfficient;
+  info.summary =
+      "tiled online softmax without tensor cores; any head_dim, and no workspace in the forward";
+  info.device = DeviceType::kCuda;
+  info.min_sm = 75;
+  info.determinism = Determinism::kBatchInvariant;
+  info.forward = problem::forward_claims();
+  info.forward.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 2e-6},
+                         {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 4e-3},
+                         {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 1e-5},
+                         {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
+                         {Dtype::kF16, Dtype::kF16, Dtype::kF32, 2e-5}};
+  info.backward = problem::backward_claims(info.forward);
+  return info;
+}
+
+/// EFFICIENT on a CUDA device, or, in tests, on whatever a launcher launches on.
+class EfficientBackend final : public Backend {
+ public:
+  EfficientBackend(BackendInfo info, const Launcher& launcher)
+      : info_(std::move(info)), launcher_(launcher) {}
+
+  const BackendInfo& info() const override { return info_; }
+
+  std::int64_t workspace_bytes(const AttentionKey&, const Env&) const override { return 0; }
+
+  Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override {
+    return make_plan(key, "cuda_efficient", key.params().head_dim_v, workspace_bytes(key, env));
+  }
+
+  Status execute(const KernelPlan&, const AttentionParams& params, const Buffers& buffers,
+                 const Launch& launch) const override {
+    problem::Problem problem;
+    problem::make_problem(params, buffers, &problem);
+    return launcher_.forward(problem, launch.stream);
+  }
+
+  /// A number for each row.
+  std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env&) const override {
+    const AttentionParams& p = key.params();
+    const std::int64_t rows = saturating_mul(saturating_mul(p.batch, p.num_heads_q), p.seqlen_q);
+    return round_up(saturating_mul(rows, sizeof(float)), 64);
+  }
+
+  Expected<KernelPlan> plan_backward(const AttentionKey& key, const Env& env) const override {
+    const AttentionParams& p = key.params();
+    return make_plan(key, "cuda_efficient_backward", std::max(p.head_dim_qk, p.head_dim_v),
+                     backward_workspace_bytes(key, env));
+  }
+
+  Status execute_backward(const KernelPlan&, const AttentionParams& params, const Buffers& buffers,
+                          const GradBuffers& gradients, const Launch& launch) const override {
+    BackwardArgs args;
+    problem::make_grad_problem(params, buffers, gradients, &args.grad);
+    args.delta = static_cast<float*>(launch.workspace.data);
+    return launcher_.backward(args, launch.stream);
+  }
+
+ private:
+  /// Tiles are the same on every architecture: they fit the 48 KB of shared memory that all have.
+  static KernelPlan make_plan(const AttentionKey& key, const char* name, std::int64_t columns,
+                              std::int64_t workspace) {
+    KernelPlan plan;
+    plan.kernel = std::string(name) + "_" + to_string(key.params().dtype_q) + "_d" +
+                  std::to_string(is_wide(columns) ? kWide : kNarrow);
+    plan.tile_q = 64;
+    plan.tile_kv = 64;
+    plan.workspace_bytes = workspace;
+    return plan;
+  }
+
+  BackendInfo info_;
+  const Launcher& launcher_;
+};
+
+}  // namespace regard::cuda_efficient

@@ -1,0 +1,186 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/edit.cuh"
+#include "cuda/tasks.cuh"
+
+// EFFICIENT's forward: a block has 64 rows of all heads that read one kv head, and passes over the
+// tiles of keys that any of them sees, with an online softmax; scores never leave the block.
+
+namespace regard::cuda_efficient {
+
+using cuda::kOwn;
+using cuda::kPitch;
+using cuda::kTile;
+using problem::Problem;
+using problem::Sequence;
+
+/// The online softmax of a thread's rows. `sum` is the thread's own part of it.
+struct Softmax {
+  float max[kOwn];
+  float sum[kOwn];
+};
+
+/// A sink is a first key without a value; one thread of a row has it in its sum.
+template <class Block, class Facts>
+REGARD_DEVICE_FN void start_softmax(const Block& block, Facts facts, Softmax* state) {
+  const cuda::Place at = cuda::place_of(block);
+  REGARD_DEVICE_UNROLL
+  for (int i = 0; i < kOwn; ++i) {
+    const cuda::RowFacts<float> row = facts[at.row + i];
+    state->max[i] = row.sink;
+    state->sum[i] = at.column == 0 && row.sink != cuda::minus_infinity<float>() ? 1.0f : 0.0f;
+  }
+}
+
+/// Scores become 2^((score - maximum) * factor), hidden ones the hidden value; carry is what
+/// everything summed so far shrinks by, exactly 1 where the maximum stands.
+template <class Block>
+REGARD_DEVICE_FN void add_to_softmax(const Block& block, const Problem& p, Softmax* state,
+                                     float (&scores)[kOwn][kOwn], float (&carry)[kOwn]) {
+  const auto factor = static_cast<float>(p.factor);
+  REGARD_DEVICE_UNROLL
+  for (int i = 0; i < kOwn; ++i) {
+    float most = cuda::minus_infinity<float>();  // NaN is passed over here and reaches the sum
+    REGARD_DEVICE_UNROLL
+    for (int c = 0; c < kOwn; ++c) most = scores[i][c] > most ? scores[i][c] : most;
+    most = cuda::max_of_row(block, most);
+    const float before = state->max[i];
+    const bool rises = most > before;
+    if (rises) state->max[i] = most;
+    const float max = cuda::subtrahend(state->max[i]);
+    carry[i] = rises ? cuda::exp2_of((before - max) * factor) : 1.0f;
+    float sum = 0.0f;
+    REGARD_DEVICE_UNROLL
+    for (int c = 0; c < kOwn; ++c) {
+      const float score = scores[i][c];
+      const bool hidden = score == cuda::minus_infinity<float>();
+      const float prob =
+          hidden ? cuda::hidden_value<float>() : cuda::exp2_of((score - max) * factor);
+      scores[i][c] = prob;
+      sum += prob;
+    }
+    state->sum[i] = state->sum[i] * carry[i] + sum;
+  }
+}
+
+/// A thread's probabilities to shared memory, [key][row].
+template <class Block, class Shared>
+REGARD_DEVICE_FN void write_by_keys(const Block& block, const float (&probs)[kOwn][kOwn],
+                                    Shared to) {
+  const cuda::Place at = cuda::place_of(block);
+  REGARD_DEVICE_UNROLL
+  for (int c = 0; c < kOwn; ++c) {
+    const cuda::Vec4<float> rows{{probs[0][c], probs[1][c], probs[2][c], probs[3][c]}};
+    store4(to, (at.column + c) * kPitch + at.row, rows);
+  }
+}
+
+/// Drops a thread's elements of the tile at key `first`.
+template <class Block, class Facts>
+REGARD_DEVICE_FN void drop_tile(const Block& block, const Problem& p, Facts facts,
+                                std::int64_t first, float (&values)[kOwn][kOwn]) {
+  if (p.dropout.threshold == 0) return;
+  const cuda::Place at = cuda::place_of(block);
+  REGARD_DEVICE_UNROLL
+  for (int i = 0; i < kOwn; ++i) {
+    const cuda::RowFacts<float> row = facts[at.row + i];
+    cuda::drop(p, row, first + at.column, values[i]);
+  }
+}
+
+/// kColumns of head_dim_v to a block.
+template <int kColumns>
+struct ForwardKernel {
+  struct Args {
+    Problem problem{};
+  };
+  static constexpr int kSums = kColumns / cuda::kSide;  // columns of a thread
+  using Space = cuda::Staging<float, kSums>;
+  static constexpr int kThreads = cuda::kThreads;
+  static constexpr int kBlocks = 1;
+  static constexpr int kAtPlaces = kTile * static_cast<int>(sizeof(cuda::RowFacts<float>));
+  static constexpr int kAtA = kAtPlaces + kTile * static_cast<int>(sizeof(std::int64_t));
+  static constexpr int kAtB = kAtA + Space::kBytesA;
+  static constexpr int kAtProbs = kAtB + Space::kBytesB;
+  static constexpr int kSharedBytes = kAtProbs + kTile * kPitch * static_cast<int>(sizeof(float));
+
+  REGARD_KERNEL_FN cuda::HeadGrid grid(const Problem& p) {
+    return {cuda::count_row_blocks(p), (p.head_dim_v + kColumns - 1) / kColumns};
+  }
+
+  template <class Block>
+  REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
+    const Problem& p = args.problem;
+    const cuda::HeadGrid tasks = grid(p);
+    cuda::for_each_task(block, cuda::count_tasks(p, tasks), [&](std::int64_t index) {
+      run_task(block, p, cuda::head_task(p, tasks, index));
+    });
+  }
+
+  template <class Block>
+  REGARD_DEVICE_FN void run_task(const Block& block, const Problem& p, const cuda::HeadTask& task) {
+    const Sequence s = problem::sequence_of(p, task.b);
+    const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, task.block);
+    const auto facts = block.template shared<cuda::RowFacts<float>>(0, kTile);
+    const auto a = block.template shared<float>(kAtA, cuda::kDepth<float> * kPitch);
+    const auto b = block.template shared<float>(kAtB, cuda::kDepth<float> * Space::kPitchB);
+    const auto probs = block.template shared<float>(kAtProbs, kTile * kPitch);
+    const auto places = block.template shared<std::int64_t>(kAtPlaces, kTile);
+    cuda::write_row_facts<float>(block, p, s, rows, facts, places);
+    block.sync();
+
+    Softmax state;
+    start_softmax(block, facts, &state);
+    float out[kOwn][kSums];
+    cuda::clear(out);
+    const auto q = cuda::listed_rows(p.q, places, p.head_dim_qk);
+    const cuda::Reach reach = cuda::reach_of(p, rows, s);
+    const semantics::TileSpan tiles = semantics::tiles_of(cuda::Reach::keys(reach), kTile);
+    for (std::int64_t index = tiles.begin; index < tiles.end; ++index) {
+      const semantics::Tile tile = semantics::tile_at(index, kTile, s.band.len_kv);
+      const semantics::TileClass seen = cuda::classify(reach, tile);
+      if (seen == semantics::TileClass::kEmpty) continue;
+      float scores[kOwn][kOwn];
+      cuda::clear(scores);
+      const auto keys = cuda::key_rows(p.k, task.b, task.head_kv, tile, p.head_dim_qk);
+      cuda::add_row_products(block, q, keys, p.head_dim_qk, a, b, scores);
+      const bool is_full = seen == semantics::TileClass::kFull;
+      cuda::edit_scores(block, p, task.b, facts, tile.begin, is_full, scores);
+      float carry[kOwn];
+      add_to_softmax(block, p, &state, scores, carry);
+      drop_tile(block, p, facts, tile.begin, scores);
+      REGARD_DEVICE_UNROLL
+      for (int i = 0; i < kOwn; ++i) {
+        REGARD_DEVICE_UNROLL
+        for (int c = 0; c < kSums; ++c) out[i][c] *= carry[i];
+      }
+      write_by_keys(block, scores, probs);
+      const auto values = cuda::key_rows(p.v, task.b, task.head_kv, tile, p.head_dim_v);
+      cuda::add_tile_product(block, probs, values, task.columns * kColumns, b, out);
+    }
+    finish(block, p, rows, task, facts, state, out);
+  }
+
+  template <class Block, class Facts>
+  REGARD_DEVICE_FN void finish(const Block& block, const Problem& p, const cuda::RowBlock& rows,
+                               const cuda::HeadTask& task, Facts facts, const Softmax& state,
+                               const float (&out)[kOwn][kSums]) {
+    const cuda::Place at = cuda::place_of(block);
+    float share[kOwn];
+    REGARD_DEVICE_UNROLL
+    for (int i = 0; i < kOwn; ++i) {
+      const float sum = cuda::sum_of_row(block, state.sum[i]);
+      share[i] = cuda::share_of(p, sum);
+      const cuda::RowFacts<float> row = facts[at.row + i];
+      if (at.column != 0 || task.columns != 0 || !row.exists) continue;
+      const double max = static_cast<double>(state.max[i]) * p.unit;
+      problem::write_row_stats(p, task.b, row.head, row.query, max, sum);
+    }
+    const cuda::QueryRows to = cuda::query_rows(p.out, rows, p.head_dim_v);
+    cuda::write_sums(block, to, 0, task.columns * kColumns, out, share);
+  }
+};
+
+}  // namespace regard::cuda_efficient

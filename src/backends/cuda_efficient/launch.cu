@@ -1,0 +1,25 @@
+#include "backends/cuda_efficient/launch.h"
+
+#include "backends/cuda_efficient/steps.cuh"
+#include "cuda/launch.h"
+
+namespace regard::cuda_efficient {
+namespace {
+
+Status forward(const problem::Problem& problem, void* stream) {
+  cuda::DeviceRunner run(stream);
+  run_forward(run, problem);
+  return run.status("efficient");
+}
+
+Status backward(const BackwardArgs& args, void* stream) {
+  cuda::DeviceRunner run(stream);
+  run_backward(run, args);
+  return run.status("efficient");
+}
+
+}  // namespace
+
+const Launcher kDeviceLauncher = {forward, backward};
+
+}  // namespace regard::cuda_efficient

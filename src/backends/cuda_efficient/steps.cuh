@@ -1,0 +1,50 @@
+#pragma once
+
+#include "backends/cuda_efficient/backward.cuh"
+#include "backends/cuda_efficient/bias.cuh"
+#include "backends/cuda_efficient/forward.cuh"
+
+// The launches of a call, in order, on whatever runs them: a stream, or a test.
+
+namespace regard::cuda_efficient {
+
+template <class Kernel, class Runner>
+void launch(Runner& run, const typename Kernel::Args& args, const Problem& p) {
+  run.template launch<Kernel>(args, cuda::count_tasks(p, Kernel::grid(p)));
+}
+
+template <class Runner>
+void run_forward(Runner& run, const Problem& p) {
+  if (is_wide(p.head_dim_v)) {
+    launch<ForwardKernel<kWide>>(run, {p}, p);
+  } else {
+    launch<ForwardKernel<kNarrow>>(run, {p}, p);
+  }
+}
+
+template <class Runner>
+void run_backward(Runner& run, const BackwardArgs& args) {
+  const GradProblem& g = args.grad;
+  const Problem& p = g.problem;
+  launch<DeltaKernel>(run, args, p);
+  if (g.d_q.present) {
+    if (is_wide(p.head_dim_qk)) {
+      launch<QueriesKernel<kWide>>(run, args, p);
+    } else {
+      launch<QueriesKernel<kNarrow>>(run, args, p);
+    }
+  }
+  if (g.d_k.present || g.d_v.present) {
+    if (is_wide(p.head_dim_qk > p.head_dim_v ? p.head_dim_qk : p.head_dim_v)) {
+      launch<KeysKernel<kWide>>(run, args, p);
+    } else {
+      launch<KeysKernel<kNarrow>>(run, args, p);
+    }
+  }
+  if (g.d_bias.present) run.template launch<BiasKernel>(args, BiasKernel::count_tasks(g));
+  if (g.d_sinks.present) {
+    run.template launch<cuda::SinksKernel<float>>({g, args.delta}, p.num_heads_q);
+  }
+}
+
+}  // namespace regard::cuda_efficient

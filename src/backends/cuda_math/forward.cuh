@@ -1,0 +1,156 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cuda_math/matrix.cuh"
+
+// MATH's forward, unfused: scores of complete rows, softmax, and the product with V (matrix.cuh).
+
+namespace regard::cuda_math {
+
+/// Edited scores; what a row may not see is -inf. Writes scores_out where it shows scores.
+template <class T>
+struct ScoresKernel {
+  using Args = ForwardArgs;
+  using Space = cuda::Staging<T, kOwn>;
+  static constexpr int kThreads = cuda::kThreads;
+  static constexpr int kBlocks = 1;
+  static constexpr int kAtPlaces = kTile * static_cast<int>(sizeof(cuda::RowFacts<T>));
+  static constexpr int kAtA = kAtPlaces + kTile * static_cast<int>(sizeof(std::int64_t));
+  static constexpr int kAtB = kAtA + Space::kBytesA;
+  static constexpr int kSharedBytes = kAtB + Space::kBytesB;
+
+  REGARD_KERNEL_FN cuda::HeadGrid grid(const Problem& p) {
+    return {cuda::count_row_blocks(p), cuda::count_key_tiles(p)};
+  }
+
+  template <class Block>
+  REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
+    const Problem& p = args.problem;
+    const cuda::HeadGrid tasks = grid(p);
+    cuda::for_each_task(block, cuda::count_tasks(p, tasks), [&](std::int64_t index) {
+      run_task(block, args, cuda::head_task(p, tasks, index));
+    });
+  }
+
+  template <class Block>
+  REGARD_DEVICE_FN void run_task(const Block& block, const Args& args, const cuda::HeadTask& task) {
+    const Problem& p = args.problem;
+    const Sequence s = problem::sequence_of(p, task.b);
+    const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, task.block);
+    const semantics::Tile tile = semantics::tile_at(task.columns, kTile, s.band.len_kv);
+    const semantics::TileClass seen = cuda::classify(cuda::reach_of(p, rows, s), tile);
+    const auto facts = block.template shared<cuda::RowFacts<T>>(0, kTile);
+    const auto a = block.template shared<T>(kAtA, cuda::kDepth<T> * kPitch);
+    const auto b = block.template shared<T>(kAtB, cuda::kDepth<T> * Space::kPitchB);
+    const auto places = block.template shared<std::int64_t>(kAtPlaces, kTile);
+    cuda::write_row_facts<T>(block, p, s, rows, facts, places);
+    T scores[kOwn][kOwn], raw[kOwn][kOwn];
+    cuda::clear(raw);
+    if (seen != semantics::TileClass::kEmpty) {
+      const auto q = cuda::query_rows(p.q, rows, p.head_dim_qk);
+      const auto keys = cuda::key_rows(p.k, task.b, task.head_kv, tile, p.head_dim_qk);
+      cuda::add_row_products(block, q, keys, p.head_dim_qk, a, b, raw);
+    }
+    block.sync();
+    for (int i = 0; i < kOwn; ++i) {
+      for (int c = 0; c < kOwn; ++c) scores[i][c] = raw[i][c];
+    }
+    const bool is_full = seen == semantics::TileClass::kFull;
+    cuda::edit_scores(block, p, task.b, facts, tile.begin, is_full, scores);
+    for_own_elements(block, p, rows, tile.begin,
+                     [&](std::int64_t row, std::int64_t j, int i, int c) {
+                       matrix_row<T>(p, args.scores, task.b, task.head_kv, row)[j] = scores[i][c];
+                       show(p, rows, row, j, raw[i][c], scores[i][c]);
+                     });
+  }
+
+  /// An element of scores_out, where that shows scores.
+  REGARD_DEVICE_FN void show(const Problem& p, const cuda::RowBlock& rows, std::int64_t row,
+                             std::int64_t j, T raw, T edited) {
+    using problem::ScoresStage;
+    if (p.scores_stage != ScoresStage::kScaled && p.scores_stage != ScoresStage::kEdited) return;
+    T shown = edited;
+    if (p.scores_stage == ScoresStage::kScaled) {
+      const bool hidden = edited == cuda::minus_infinity<T>();
+      shown = hidden ? T(0) : raw * static_cast<T>(p.softmax_scale);
+    }
+    const std::int64_t h = rows.first_head + row % rows.heads;
+    const std::int64_t at = problem::row_index(p.scores, rows.b, h, row / rows.heads);
+    *problem::element_at<T>(p.scores, at + j * p.scores.stride[3]) = shown;
+  }
+};
+
+/// A warp for each row: its scores become the probabilities that values are weighted with. Writes
+/// lse, saved_stats, and scores_out where it shows probabilities.
+template <class T>
+struct SoftmaxKernel {
+  using Args = ForwardArgs;
+  static constexpr int kThreads = cuda::kThreads;
+  static constexpr int kBlocks = 4;
+  static constexpr int kSharedBytes = 16;  // none is used
+
+  template <class Block>
+  REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
+    const Problem& p = args.problem;
+    for_each_row(block, p, [&](const cuda::RowBlock& row, int lane) {
+      const Sequence s = problem::sequence_of(p, row.b);
+      const auto facts = cuda::row_facts<T>(p, s, row, 0);
+      const std::int64_t head_kv = semantics::kv_head(row.first_head, p.group_size);
+      T* const scores = matrix_row<T>(p, args.scores, row.b, head_kv, row.begin);
+      const T sum = exponentiate(block, p, s, facts, lane, scores);
+      weigh(p, s, facts, lane, sum, scores);
+    });
+  }
+
+  /// Scores become 2^((score - maximum) * factor), hidden ones the hidden value. Their sum, with
+  /// the sink, a first key without a value.
+  template <class Block>
+  REGARD_DEVICE_FN T exponentiate(const Block& block, const Problem& p, const Sequence& s,
+                                  const cuda::RowFacts<T>& row, int lane, T* scores) {
+    const auto factor = static_cast<T>(p.factor);
+    T most = row.sink;
+    for (std::int64_t j = lane; j < p.seqlen_kv; j += cuda::kWarp) {
+      most = scores[j] > most ? scores[j] : most;  // NaN is passed over and reaches the sum
+    }
+    most = cuda::reduce_warp(block, most, [](T a, T b) { return b > a ? b : a; });
+    const T max = cuda::subtrahend(most);
+    T sum{};
+    if (lane == 0 && row.sink != cuda::minus_infinity<T>()) {
+      sum = row.sink == most ? T(1) : cuda::exp2_of((row.sink - max) * factor);
+    }
+    for (std::int64_t j = lane; j < p.seqlen_kv; j += cuda::kWarp) {
+      const T score = scores[j];
+      const bool hidden = score == cuda::minus_infinity<T>();
+      const T prob = hidden ? cuda::hidden_value<T>() : cuda::exp2_of((score - max) * factor);
+      sum += prob;
+      scores[j] = prob;
+    }
+    sum = cuda::sum_warp(block, sum);
+    if (lane == 0) {
+      const double natural = static_cast<double>(most) * p.unit;
+      problem::write_row_stats(p, s.b, row.head, row.query, natural, sum);
+    }
+    return sum;
+  }
+
+  /// Divides by the sum and drops.
+  REGARD_DEVICE_FN void weigh(const Problem& p, const Sequence& s, const cuda::RowFacts<T>& row,
+                              int lane, T sum, T* probs) {
+    const T share = cuda::share_of(p, sum);
+    for (std::int64_t j = lane; j < p.seqlen_kv; j += cuda::kWarp) {
+      const T prob = probs[j];
+      const bool hidden = cuda::is_hidden(prob);
+      if (p.scores_stage == problem::ScoresStage::kProbs) {
+        const std::int64_t at = problem::row_index(p.scores, s.b, row.head, row.query);
+        *problem::element_at<T>(p.scores, at + j * p.scores.stride[3]) = hidden ? T(0) : prob / sum;
+      }
+      if (hidden) continue;
+      const bool kept =
+          p.dropout.threshold == 0 || semantics::dropout_keeps(p.dropout, row.stream, j);
+      probs[j] = kept ? prob * share : prob * T(0);
+    }
+  }
+};
+
+}  // namespace regard::cuda_math

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "backends/cuda_math/args.h"
+#include "regard/status.h"
+
+namespace regard::cuda_math {
+
+/// Enqueues the launches of a call, with f64 arithmetic or f32; a device's, or a test's.
+struct Launcher {
+  Status (*forward)(const ForwardArgs& args, bool f64, void* stream);
+  Status (*backward)(const BackwardArgs& args, bool f64, void* stream);
+};
+
+/// On a CUDA stream (launch.cu).
+extern const Launcher kDeviceLauncher;
+
+}  // namespace regard::cuda_math

@@ -1,0 +1,121 @@
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "backends/cuda_math/launch.h"
+#include "base/scratch.h"
+#include "problem/claims.h"
+#include "problem/make_problem.h"
+#include "regard/backend.h"
+
+namespace regard::cuda_math {
+
+inline BackendInfo make_info() {
+  BackendInfo info;
+  info.ref.id = BackendId::kMath;
+  info.summary = "unfused and deterministic: scores, softmax, product; every feature, any head_dim";
+  info.device = DeviceType::kCuda;
+  info.min_sm = 75;
+  info.determinism = Determinism::kBatchInvariant;
+  info.forward = problem::forward_claims();
+  info.forward.features.set(Feature::kScoresOut);
+  info.forward.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 2e-6},
+                         {Dtype::kF64, Dtype::kF64, Dtype::kF64, 3e-15},
+                         {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 4e-3},
+                         {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 1e-5},
+                         {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
+                         {Dtype::kF16, Dtype::kF16, Dtype::kF32, 2e-5}};
+  info.backward = problem::backward_claims(info.forward);
+  info.backward.dtypes.push_back({Dtype::kF64, Dtype::kF64, Dtype::kF64, 6e-15});
+  return info;
+}
+
+/// MATH on a CUDA device, or, in tests, on whatever a launcher launches on.
+class MathBackend final : public Backend {
+ public:
+  MathBackend(BackendInfo info, const Launcher& launcher)
+      : info_(std::move(info)), launcher_(launcher) {}
+
+  const BackendInfo& info() const override { return info_; }
+
+  std::int64_t workspace_bytes(const AttentionKey& key, const Env&) const override {
+    return forward_layout(key.params()).bytes;
+  }
+
+  Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override {
+    return make_plan(key, "cuda_math", workspace_bytes(key, env));
+  }
+
+  Status execute(const KernelPlan&, const AttentionParams& params, const Buffers& buffers,
+                 const Launch& launch) const override {
+    ForwardArgs args;
+    problem::make_problem(params, buffers, &args.problem);
+    args.scores = static_cast<char*>(launch.workspace.data) + forward_layout(params).at_probs;
+    return launcher_.forward(args, is_f64(params), launch.stream);
+  }
+
+  std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env&) const override {
+    return backward_layout(key.params()).bytes;
+  }
+
+  Expected<KernelPlan> plan_backward(const AttentionKey& key, const Env& env) const override {
+    return make_plan(key, "cuda_math_backward", backward_workspace_bytes(key, env));
+  }
+
+  Status execute_backward(const KernelPlan&, const AttentionParams& params, const Buffers& buffers,
+                          const GradBuffers& gradients, const Launch& launch) const override {
+    BackwardArgs args;
+    problem::make_grad_problem(params, buffers, gradients, &args.grad);
+    const Layout layout = backward_layout(params);
+    char* const workspace = static_cast<char*>(launch.workspace.data);
+    args.probs = workspace + layout.at_probs;
+    args.d_scores = workspace + layout.at_d_scores;
+    args.delta = workspace + layout.at_delta;
+    return launcher_.backward(args, is_f64(params), launch.stream);
+  }
+
+ private:
+  struct Layout {
+    std::int64_t at_probs = 0, at_d_scores = 0, at_delta = 0;
+    std::int64_t bytes = 0;
+  };
+
+  static bool is_f64(const AttentionParams& p) { return p.dtype_q == Dtype::kF64; }
+  static std::int64_t scalar_bytes(const AttentionParams& p) { return is_f64(p) ? 8 : 4; }
+  static std::int64_t rows(const AttentionParams& p) {
+    return saturating_mul(saturating_mul(p.batch, p.num_heads_q), p.seqlen_q);
+  }
+
+  static Layout forward_layout(const AttentionParams& p) {
+    Layout layout;
+    ScratchLayout space;
+    layout.at_probs = space.take(saturating_mul(rows(p), p.seqlen_kv), scalar_bytes(p));
+    layout.bytes = space.total();
+    return layout;
+  }
+
+  static Layout backward_layout(const AttentionParams& p) {
+    Layout layout;
+    ScratchLayout space;
+    layout.at_probs = space.take(saturating_mul(rows(p), p.seqlen_kv), scalar_bytes(p));
+    layout.at_d_scores = space.take(saturating_mul(rows(p), p.seqlen_kv), scalar_bytes(p));
+    layout.at_delta = space.take(rows(p), scalar_bytes(p));
+    layout.bytes = space.total();
+    return layout;
+  }
+
+  static KernelPlan make_plan(const AttentionKey& key, const char* name, std::int64_t workspace) {
+    KernelPlan plan;
+    plan.kernel = std::string(name) + "_" + to_string(key.params().dtype_q);
+    plan.tile_q = 64;
+    plan.tile_kv = 64;
+    plan.workspace_bytes = workspace;
+    return plan;
+  }
+
+  BackendInfo info_;
+  const Launcher& launcher_;
+};
+
+}  // namespace regard::cuda_math

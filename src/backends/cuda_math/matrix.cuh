@@ -1,0 +1,152 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cuda_math/args.h"
+#include "cuda/edit.cuh"
+#include "cuda/reduce.cuh"
+#include "cuda/tasks.cuh"
+
+// MATH's matrices of scores in the workspace, and their products with rows of tensors.
+
+namespace regard::cuda_math {
+
+using cuda::kOwn;
+using cuda::kPitch;
+using cuda::kTile;
+using problem::Problem;
+using problem::Sequence;
+
+/// Rows of one (b, kv head).
+REGARD_KERNEL_FN std::int64_t matrix_rows(const Problem& p) { return p.seqlen_q * p.group_size; }
+
+/// Row `row` of (b, kv head) of a matrix.
+template <class T>
+REGARD_DEVICE_FN T* matrix_row(const Problem& p, char* matrix, std::int64_t b, std::int64_t head_kv,
+                               std::int64_t row) {
+  const std::int64_t at = (b * p.num_heads_kv + head_kv) * matrix_rows(p) + row;
+  return reinterpret_cast<T*>(matrix) + at * p.seqlen_kv;
+}
+
+/// The row of (b, h, i).
+template <class T>
+REGARD_DEVICE_FN T* matrix_row_of(const Problem& p, char* matrix, std::int64_t b, std::int64_t h,
+                                  std::int64_t i) {
+  const std::int64_t g = h % p.group_size;
+  return matrix_row<T>(p, matrix, b, semantics::kv_head(h, p.group_size), i * p.group_size + g);
+}
+
+template <class T>
+REGARD_KERNEL_FN constexpr cuda::Element own_type() {
+  return sizeof(T) == sizeof(double) ? cuda::Element::kF64 : cuda::Element::kF32;
+}
+
+/// Calls f(row, lane) for every row of every (b, kv head), a warp to a row, as a block of rows of
+/// its own.
+template <class Block, class F>
+REGARD_DEVICE_FN void for_each_row(const Block& block, const Problem& p, F f) {
+  const std::int64_t rows = p.batch * p.num_heads_kv * matrix_rows(p);
+  const int warp = block.thread() / cuda::kWarp, lane = block.thread() % cuda::kWarp;
+  for (std::int64_t task = block.index(); task * cuda::kWarps < rows; task += block.count()) {
+    const std::int64_t at = task * cuda::kWarps + warp;
+    if (at >= rows) continue;
+    const std::int64_t bh = at / matrix_rows(p), row = at % matrix_rows(p);
+    const std::int64_t first_head = bh % p.num_heads_kv * p.group_size;
+    f(cuda::RowBlock{bh / p.num_heads_kv, first_head, p.group_size, row, 1}, lane);
+  }
+}
+REGARD_KERNEL_FN std::int64_t count_row_tasks(const Problem& p) {
+  return (p.batch * p.num_heads_kv * matrix_rows(p) + cuda::kWarps - 1) / cuda::kWarps;
+}
+
+/// Calls f(row, key, own i, own c) for the thread's elements of a tile that the matrix has.
+template <class Block, class F>
+REGARD_DEVICE_FN void for_own_elements(const Block& block, const Problem& p,
+                                       const cuda::RowBlock& rows, std::int64_t first, F f) {
+  const cuda::Place at = cuda::place_of(block);
+  REGARD_DEVICE_UNROLL
+  for (int i = 0; i < kOwn; ++i) {
+    REGARD_DEVICE_UNROLL
+    for (int c = 0; c < kOwn; ++c) {
+      const std::int64_t j = first + at.column + c;
+      if (at.row + i < rows.count && j < p.seqlen_kv) f(rows.begin + at.row + i, j, i, c);
+    }
+  }
+}
+
+/// out = scale * matrix * rows, with the matrix as it is (rows of K or V: out and d_q) or
+/// transposed (rows of q or d_out: d_k and d_v, summed over a group). Hidden elements leave their
+/// rows out.
+template <class T, bool kTransposed>
+struct ProductKernel {
+  struct Args {
+    Problem problem{};
+    char* matrix = nullptr;
+    cuda::View rows, out;
+    std::int64_t columns = 0;
+    double scale = 1.0;
+  };
+  static constexpr int kThreads = cuda::kThreads;
+  static constexpr int kBlocks = 2;
+  using Space = cuda::Staging<T, kOwn>;
+  static constexpr int kSharedBytes = Space::kBytes;
+
+  REGARD_KERNEL_FN cuda::HeadGrid grid(const Args& args) {
+    const Problem& p = args.problem;
+    const std::int64_t blocks = kTransposed ? cuda::count_key_tiles(p) : cuda::count_row_blocks(p);
+    return {blocks, (args.columns + kTile - 1) / kTile};
+  }
+
+  template <class Block>
+  REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
+    const Problem& p = args.problem;
+    const cuda::HeadGrid tasks = grid(args);
+    cuda::for_each_task(block, cuda::count_tasks(p, tasks), [&](std::int64_t index) {
+      const cuda::HeadTask task = cuda::head_task(p, tasks, index);
+      const cuda::DenseRows matrix = {
+          own_type<T>(), p.seqlen_kv,
+          reinterpret_cast<char*>(matrix_row<T>(p, args.matrix, task.b, task.head_kv, 0)),
+          p.seqlen_kv * static_cast<std::int64_t>(sizeof(T)), matrix_rows(p)};
+      const cuda::RowBlock all_rows{task.b, task.head_kv * p.group_size, p.group_size, 0,
+                                    matrix_rows(p)};
+      const semantics::Tile all_keys{0, p.seqlen_kv};
+      if constexpr (kTransposed) {
+        multiply(block, args, task, matrix, cuda::query_rows(args.rows, all_rows, args.columns),
+                 cuda::key_rows(args.out, task.b, task.head_kv, all_keys, args.columns));
+      } else {
+        multiply(block, args, task, matrix,
+                 cuda::key_rows(args.rows, task.b, task.head_kv, all_keys, args.columns),
+                 cuda::query_rows(args.out, all_rows, args.columns));
+      }
+    });
+  }
+
+  template <class Block, class Rows, class Out>
+  REGARD_DEVICE_FN void multiply(const Block& block, const Args& args, const cuda::HeadTask& task,
+                                 const cuda::DenseRows& matrix, const Rows& rows, const Out& out) {
+    constexpr int kDepth = cuda::kDepth<T>;
+    const auto a = block.template shared<T>(0, kDepth * kPitch);
+    const auto b = block.template shared<T>(Space::kBytesA, kDepth * Space::kPitchB);
+    const std::int64_t first = task.block * kTile, column = task.columns * kTile;
+    const std::int64_t depth = kTransposed ? matrix_rows(args.problem) : args.problem.seqlen_kv;
+    T sums[kOwn][kOwn];
+    cuda::clear(sums);
+    for (std::int64_t k = 0; k < depth; k += kDepth) {
+      block.sync();
+      if constexpr (kTransposed) {
+        cuda::stage<T, kDepth, kTile, false, kPitch>(block, matrix, k, first, a);
+      } else {
+        cuda::stage<T, kTile, kDepth, true, kPitch>(block, matrix, first, k, a);
+      }
+      cuda::stage<T, kDepth, kTile, false, Space::kPitchB>(block, rows, k, column, b);
+      block.sync();
+      const int terms = depth - k < kDepth ? static_cast<int>(depth - k) : kDepth;
+      cuda::add_terms<true, Space::kPitchB>(cuda::place_of(block), terms, a, b, sums);
+    }
+    const T scale = static_cast<T>(args.scale);
+    const T scales[kOwn] = {scale, scale, scale, scale};
+    cuda::write_sums(block, out, first, column, sums, scales);
+  }
+};
+
+}  // namespace regard::cuda_math

@@ -1,0 +1,266 @@
+#include "backends/cudnn/backend.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "backends/cudnn/plan_state.h"
+#include "backends/cudnn/record.h"
+#include "base/checked.h"
+#include "base/message.h"
+#include "platform/device_memory.h"
+
+namespace regard::cudnn {
+namespace {
+
+constexpr std::int32_t kMinSm = 80;
+
+BackendInfo make_info() {
+  BackendInfo info;
+  info.ref.id = BackendId::kCudnn;
+  info.summary = "cuDNN's attention graphs, for f16 and bf16 without edits of the scores";
+  info.device = DeviceType::kCuda;
+  info.min_sm = kMinSm;
+  info.determinism = Determinism::kNone;  // its backward adds with atomics
+  info.needs_exact_extents = true;
+  Claims& forward = info.forward;
+  forward.offered = true;
+  forward.dtypes = {{Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 8e-3},
+                    {Dtype::kF16, Dtype::kF16, Dtype::kF16, 1e-3}};
+  // No edit after which cuDNN might give a row without keys other values than regard does.
+  forward.features = {Feature::kCausal,
+                      Feature::kWindowLeft,
+                      Feature::kWindowRight,
+                      Feature::kDiagonalBottomRight,
+                      Feature::kLse,
+                      Feature::kGqa,
+                      Feature::kHeadDimsDiffer,
+                      Feature::kSeqlenQGreaterKv};
+  forward.head_dim_qk = forward.head_dim_v = {kMinHeadDim, kMaxHeadDim, kHeadDimStep};
+  forward.layouts = {true, true, false};
+  forward.min_align_log2 = 4;
+  info.backward = forward;
+  info.backward.dtypes = {{Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 1.6e-2},
+                          {Dtype::kF16, Dtype::kF16, Dtype::kF16, 2e-3}};
+  return info;
+}
+
+std::string version_text(std::int32_t version) {
+  return concat("cuDNN ", version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
+
+bool has_device(const Env& env) noexcept { return !env.device_name.empty(); }
+
+/// The library's version on the described machine: a machine without a device is taken to have the
+/// newest that is recorded. 0: a device, and no library.
+std::int32_t version_of(const Env& env) noexcept {
+  return env.cudnn_version != 0 || has_device(env) ? env.cudnn_version : records().back().version;
+}
+
+bool is_empty(const AttentionParams& p) noexcept {
+  return p.batch == 0 || p.num_heads_q == 0 || p.seqlen_q == 0 || p.seqlen_kv == 0;
+}
+
+const Denied* find_denied(std::int32_t version, Traits traits) noexcept {
+  for (const Denied& d : denied()) {
+    const bool meant = d.traits == 0 || (d.traits & traits) != 0;
+    if (d.first <= version && version <= d.last && meant) return &d;
+  }
+  return nullptr;
+}
+
+/// Why the library of that version does not run the problem; no text where it does.
+Refusal library_refusal(const AttentionParams& p, std::int32_t version, std::int32_t sm_version) {
+  if (version == 0) return {RefusalCode::kCustom, "needs libcudnn.so.9", "not found", {}};
+  const std::string actual = version_text(version);
+  if (const Denied* d = find_denied(version, traits_of(p))) {
+    return {RefusalCode::kCustom, d->reason, actual, {}};
+  }
+  const Record* record = find_record(version);
+  if (record == nullptr) {
+    return {RefusalCode::kCustom,
+            version_text(records().front().version) + " or newer",
+            version_text(version),
+            {}};
+  }
+  if (recorded_sm(sm_version) == 0) {
+    return {RefusalCode::kDevice,
+            "compute capability 8.0 to 10.x",
+            concat(sm_version / 10, ".", sm_version % 10),
+            {}};
+  }
+  if (is_empty(p)) return {RefusalCode::kCustom, "no empty tensors", "an extent of 0", {}};
+  const char* words = find_refusal(*record, p, Direction::kForward, sm_version);
+  if (words == nullptr && p.features.has(Feature::kNeedsGrad)) {
+    words = find_refusal(*record, p, Direction::kBackward, sm_version);
+  }
+  return words == nullptr ? Refusal{} : Refusal{RefusalCode::kCustom, words, actual, {}};
+}
+
+/// The most that an engine may take. What the frontend itself takes in a backward is the first sum:
+/// d_q in f32, a number a row, and d_k and d_v for every query head; engines may double it.
+std::int64_t engine_bytes(const AttentionParams& p, Direction direction) noexcept {
+  constexpr std::int64_t kFixed = std::int64_t{8} << 20;
+  constexpr std::int64_t kMostSplits = 32, kSplitRows = 64;
+  const std::int64_t heads = saturating_mul(p.batch, p.num_heads_q);
+  const std::int64_t rows = saturating_mul(heads, p.seqlen_q);
+  if (direction == Direction::kForward) {
+    if (p.seqlen_q > kSplitRows) return kFixed;
+    const std::int64_t part = saturating_mul(rows, 4 * (p.head_dim_v + 2));
+    return round_up(saturating_add(kFixed, saturating_mul(kMostSplits, part)), 64);
+  }
+  const std::int64_t padded = saturating_mul(heads, saturating_add(p.seqlen_q, 128));
+  const std::int64_t q_side = saturating_mul(padded, 4 * (p.head_dim_qk + 64 + 2));
+  const std::int64_t keys = saturating_mul(heads, saturating_add(p.seqlen_kv, 128));
+  const std::int64_t kv_side = saturating_mul(keys, 4 * (p.head_dim_qk + p.head_dim_v));
+  const std::int64_t sum = saturating_mul(2, saturating_add(q_side, kv_side));
+  return round_up(saturating_add(kFixed, sum), 64);
+}
+
+/// Room for the gradients that a caller leaves out, which cuDNN computes all the same.
+struct Unwanted {
+  explicit Unwanted(const AttentionParams& p) noexcept {
+    const auto bytes = [&](std::int64_t heads, std::int64_t rows, std::int64_t dim) {
+      const std::int64_t elements =
+          saturating_mul(saturating_mul(p.batch, heads), saturating_mul(rows, dim));
+      return round_up(saturating_mul(elements, 2), 64);
+    };
+    d_q = bytes(p.num_heads_q, p.seqlen_q, p.head_dim_qk);
+    d_k = bytes(p.num_heads_kv, p.seqlen_kv, p.head_dim_qk);
+    d_v = bytes(p.num_heads_kv, p.seqlen_kv, p.head_dim_v);
+  }
+  std::int64_t total() const noexcept { return saturating_add(saturating_add(d_q, d_k), d_v); }
+  std::int64_t d_q, d_k, d_v;
+};
+
+void take(const TensorView& view, std::int64_t (&strides)[4]) {
+  std::copy(view.strides, view.strides + 4, strides);
+}
+
+Strides strides_of(const AttentionParams& params, const Buffers& buffers, const TensorView& stats) {
+  Strides s = dense_strides(params);
+  take(buffers.q, s.q);
+  take(buffers.k, s.k);
+  take(buffers.v, s.v);
+  take(buffers.out, s.out);
+  if (stats.present()) std::copy(stats.strides, stats.strides + 3, s.stats);
+  return s;
+}
+
+Pointers pointers_of(const Buffers& buffers, const TensorView& stats) {
+  return {buffers.q.data, buffers.k.data, buffers.v.data, buffers.out.data, stats.data,
+          nullptr,        nullptr,        nullptr,        nullptr};
+}
+
+/// What a smaller call than the planned one may be, and cuDNN does not run.
+Status check_extents(const AttentionParams& params, const char* where) {
+  if (params.seqlen_kv != 0) return {};
+  return invalid(where, "seqlen_kv (0) must be at least 1 with cudnn");
+}
+
+class CudnnBackend final : public Backend {
+ public:
+  const BackendInfo& info() const override { return info_; }
+
+  bool supports(const AttentionKey& key, const Env& env,
+                std::vector<Refusal>* refusals) const override {
+    const bool claimed = check_claims(info_, key, env, refusals);
+    const bool other_device =
+        key.params().device.type != DeviceType::kCuda || env.sm_version < kMinSm;
+    if (other_device || (!claimed && refusals == nullptr)) return claimed;
+    Refusal refusal = library_refusal(key.params(), version_of(env), env.sm_version);
+    if (refusal.limit.empty()) return claimed;
+    if (refusals != nullptr) refusals->push_back(std::move(refusal));
+    return false;
+  }
+
+  std::int64_t workspace_bytes(const AttentionKey& key, const Env&) const override {
+    return engine_bytes(key.params(), Direction::kForward);
+  }
+  std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env&) const override {
+    return saturating_add(engine_bytes(key.params(), Direction::kBackward),
+                          Unwanted(key.params()).total());
+  }
+
+  Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override {
+    return make_plan(key, env, Direction::kForward, workspace_bytes(key, env));
+  }
+  Expected<KernelPlan> plan_backward(const AttentionKey& key, const Env& env) const override {
+    return make_plan(key, env, Direction::kBackward, backward_workspace_bytes(key, env));
+  }
+
+  Status execute(const KernelPlan& plan, const AttentionParams& params, const Buffers& buffers,
+                 const Launch& launch) const override {
+    if (is_empty(params)) return check_extents(params, "execute");
+    const auto& state = *static_cast<const PlanState*>(plan.state.get());
+    const auto graph = state.graph(params, strides_of(params, buffers, buffers.lse));
+    if (!graph) return graph.status();
+    return (*graph)->run(pointers_of(buffers, buffers.lse), launch.workspace.data, launch.stream);
+  }
+
+  Status execute_backward(const KernelPlan& plan, const AttentionParams& params,
+                          const Buffers& buffers, const GradBuffers& g,
+                          const Launch& launch) const override {
+    constexpr const char* kWhere = "execute_backward";
+    if (is_empty(params)) return check_extents(params, kWhere);
+    if (g.saved.kind != SavedContext::Kind::kLse) {
+      return invalid(kWhere, "saved.kind (1) must be 2 (lse) with cudnn");
+    }
+    if (g.delta.present() || g.d_lse.present()) {
+      return invalid(kWhere, g.delta.present() ? "delta" : "d_lse",
+                     " (given) must be absent with cudnn, which takes delta from out");
+    }
+    const auto& state = *static_cast<const PlanState*>(plan.state.get());
+    Strides strides = strides_of(params, buffers, g.saved.stats);
+    take(g.d_out, strides.d_out);
+    Pointers pointers = pointers_of(buffers, g.saved.stats);
+    pointers.d_out = g.d_out.data;
+    char* room = static_cast<char*>(launch.workspace.data) + state.engine_bytes();
+    const auto place = [&](const TensorView& view, std::int64_t bytes, std::int64_t(&stride)[4]) {
+      void* const at = view.present() ? view.data : room;
+      if (view.present()) take(view, stride);
+      room += bytes;
+      return at;
+    };
+    const Unwanted unwanted(params);
+    pointers.d_q = place(g.d_q, unwanted.d_q, strides.d_q);
+    pointers.d_k = place(g.d_k, unwanted.d_k, strides.d_k);
+    pointers.d_v = place(g.d_v, unwanted.d_v, strides.d_v);
+    const auto graph = state.graph(params, strides);
+    if (!graph) return graph.status();
+    return (*graph)->run(pointers, launch.workspace.data, launch.stream);
+  }
+
+ private:
+  static Expected<KernelPlan> make_plan(const AttentionKey& key, const Env& env,
+                                        Direction direction, std::int64_t workspace_bytes) {
+    const AttentionParams& params = key.params();
+    const auto state =
+        std::make_shared<const PlanState>(direction, engine_bytes(params, direction));
+    // On a device the graph of the planned extents shows whether an engine takes it.
+    if (has_device(env)) {
+      const DeviceGuard guard("plan", params.device);
+      if (!guard.status().ok()) return guard.status();
+      const auto graph = state->graph(params, dense_strides(params));
+      if (!graph) return graph.status();
+    }
+    KernelPlan plan;
+    plan.kernel = concat("cudnn_sdpa", direction == Direction::kForward ? "_" : "_backward_",
+                         to_string(params.dtype_q));
+    plan.workspace_bytes = workspace_bytes;
+    plan.state = state;
+    return plan;
+  }
+
+  BackendInfo info_ = make_info();
+};
+
+}  // namespace
+
+const Backend& backend() {
+  static const CudnnBackend instance;
+  return instance;
+}
+
+}  // namespace regard::cudnn

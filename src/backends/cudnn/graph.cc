@@ -1,0 +1,287 @@
+#include "backends/cudnn/graph.h"
+
+#include <cuda_runtime_api.h>
+#include <cudnn_frontend.h>
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/message.h"
+#include "platform/cudnn_library.h"
+
+// The only file that speaks with cuDNN. Its frontend throws and allocates; neither leaves this
+// file.
+
+namespace cudnn_frontend {
+void* cudnn_dlhandle = nullptr;  // the frontend takes every function of cuDNN from there
+}
+
+namespace regard::cudnn {
+namespace {
+
+namespace fe = cudnn_frontend;
+namespace graph = cudnn_frontend::graph;
+
+enum Uid : std::int64_t { kQ = 1, kK, kV, kOut, kStats, kDOut, kDQ, kDK, kDV };
+
+using Tensor = std::shared_ptr<graph::Tensor_attributes>;
+using Dims = std::vector<std::int64_t>;
+
+bool load_library() {
+  fe::cudnn_dlhandle = cudnn_library().handle;
+  return fe::cudnn_dlhandle != nullptr;
+}
+
+Dims list(const std::int64_t (&strides)[4]) { return {strides, strides + 4}; }
+
+// cuDNN's bounds are 32 bits wide; no sequence of its is as long as the most that is asked for.
+int bound(std::int64_t keys) {
+  constexpr std::int64_t kMost = 1 << 30;
+  return static_cast<int>(std::min(keys, kMost));
+}
+
+// A problem's mask in cuDNN's words. Its left bound counts the diagonal itself: a
+// window of L keys to the left of it is L + 1 there, while the right bound is regard's own.
+template <class Attributes>
+void set_band(const AttentionParams& p, Attributes* attributes) {
+  const bool bottom_right = p.diagonal == Diagonal::kBottomRight;
+  attributes->set_diagonal_alignment(bottom_right ? fe::DiagonalAlignment_t::BOTTOM_RIGHT
+                                                  : fe::DiagonalAlignment_t::TOP_LEFT);
+  if (p.window_left >= 0) {
+    attributes->set_diagonal_band_left_bound(bound(p.window_left) + 1);
+  }
+  if (p.window_right >= 0) {
+    attributes->set_diagonal_band_right_bound(bound(p.window_right));
+  }
+}
+
+// The graph of one direction: its inputs and outputs, and nothing built yet.
+class GraphMaker {
+ public:
+  /// `sm_version` 0: the current device's.
+  GraphMaker(const AttentionParams& params, const Strides& strides, std::int32_t sm_version)
+      : p_(params), s_(strides), made_(std::make_shared<graph::Graph>()) {
+    const auto io = p_.dtype_q == Dtype::kF16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16;
+    made_->set_io_data_type(io)
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
+    if (sm_version != 0) made_->set_sm_version(sm_version);  // before nodes take a copy of it
+  }
+
+  std::shared_ptr<graph::Graph> make(Direction direction) {
+    direction == Direction::kForward ? forward() : backward();
+    return made_;
+  }
+
+ private:
+  Dims q_dims() const { return {p_.batch, p_.num_heads_q, p_.seqlen_q, p_.head_dim_qk}; }
+  Dims k_dims() const { return {p_.batch, p_.num_heads_kv, p_.seqlen_kv, p_.head_dim_qk}; }
+  Dims v_dims() const { return {p_.batch, p_.num_heads_kv, p_.seqlen_kv, p_.head_dim_v}; }
+  Dims out_dims() const { return {p_.batch, p_.num_heads_q, p_.seqlen_q, p_.head_dim_v}; }
+  Dims stats_dims() const { return {p_.batch, p_.num_heads_q, p_.seqlen_q, 1}; }
+  Dims stats_strides() const { return {s_.stats[0], s_.stats[1], s_.stats[2], 1}; }
+
+  Tensor input(Uid uid, const Dims& dims, const Dims& strides) {
+    return made_->tensor(graph::Tensor_attributes().set_uid(uid).set_dim(dims).set_stride(strides));
+  }
+  static void output(const Tensor& tensor, Uid uid, const Dims& dims, const Dims& strides) {
+    tensor->set_output(true).set_uid(uid).set_dim(dims).set_stride(strides);
+  }
+
+  void forward() {
+    const bool wants_stats = p_.features.has(Feature::kLse);
+    graph::SDPA_attributes attributes;
+    attributes.set_name("sdpa")
+        .set_attn_scale(static_cast<float>(p_.softmax_scale))
+        .set_generate_stats(wants_stats);
+    set_band(p_, &attributes);
+    auto [out, stats] =
+        made_->sdpa(input(kQ, q_dims(), list(s_.q)), input(kK, k_dims(), list(s_.k)),
+                    input(kV, v_dims(), list(s_.v)), attributes);
+    output(out, kOut, out_dims(), list(s_.out));
+    if (!wants_stats) return;
+    output(stats, kStats, stats_dims(), stats_strides());
+    stats->set_data_type(fe::DataType_t::FLOAT);
+  }
+
+  void backward() {
+    graph::SDPA_backward_attributes attributes;
+    attributes.set_name("sdpa_backward").set_attn_scale(static_cast<float>(p_.softmax_scale));
+    set_band(p_, &attributes);
+    const Tensor stats = input(kStats, stats_dims(), stats_strides());
+    stats->set_data_type(fe::DataType_t::FLOAT);
+    auto [d_q, d_k, d_v] =
+        made_->sdpa_backward(input(kQ, q_dims(), list(s_.q)), input(kK, k_dims(), list(s_.k)),
+                             input(kV, v_dims(), list(s_.v)), input(kOut, out_dims(), list(s_.out)),
+                             input(kDOut, out_dims(), list(s_.d_out)), stats, attributes);
+    output(d_q, kDQ, q_dims(), list(s_.d_q));
+    output(d_k, kDK, k_dims(), list(s_.d_k));
+    output(d_v, kDV, v_dims(), list(s_.d_v));
+  }
+
+  const AttentionParams& p_;
+  const Strides& s_;
+  std::shared_ptr<graph::Graph> made_;
+};
+
+// cuDNN's handles: costly to make, and one serves one thread at a time.
+class Handles {
+ public:
+  struct Entry {
+    int device = -1;
+    cudnnHandle_t handle = nullptr;
+  };
+
+  Entry take() {
+    Entry entry;
+    if (cudaGetDevice(&entry.device) != cudaSuccess) return entry;
+    {
+      const std::lock_guard lock(mutex_);
+      for (Entry& free : free_) {
+        if (free.device != entry.device) continue;
+        entry = free;
+        free = free_.back();
+        free_.pop_back();
+        return entry;
+      }
+    }
+    if (fe::detail::create_handle(&entry.handle) != CUDNN_STATUS_SUCCESS) entry.handle = nullptr;
+    return entry;
+  }
+  void give_back(const Entry& entry) {
+    if (entry.handle == nullptr) return;
+    const std::lock_guard lock(mutex_);
+    free_.push_back(entry);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Entry> free_;
+};
+
+Handles& handles() {
+  static Handles* const instance = new Handles();  // calls may outlive main
+  return *instance;
+}
+
+class BorrowedHandle {
+ public:
+  BorrowedHandle() : entry_(handles().take()) {}
+  ~BorrowedHandle() { handles().give_back(entry_); }
+  BorrowedHandle(const BorrowedHandle&) = delete;
+  BorrowedHandle& operator=(const BorrowedHandle&) = delete;
+  cudnnHandle_t get() const noexcept { return entry_.handle; }
+
+ private:
+  Handles::Entry entry_;
+};
+
+class BuiltGraph final : public Graph {
+ public:
+  BuiltGraph(std::shared_ptr<graph::Graph> built, Direction direction)
+      : built_(std::move(built)), direction_(direction) {}
+
+  Status run(const Pointers& p, void* workspace, void* stream) const override {
+    try {
+      const BorrowedHandle handle;
+      if (handle.get() == nullptr ||
+          fe::detail::set_stream(handle.get(), static_cast<cudaStream_t>(stream)) !=
+              CUDNN_STATUS_SUCCESS) {
+        return failure(StatusCode::kInternal, "execute", "cuDNN: no handle for the stream");
+      }
+      std::unordered_map<std::int64_t, void*> pack = {
+          {kQ, p.q}, {kK, p.k}, {kV, p.v}, {kOut, p.out}};
+      if (p.stats != nullptr) pack[kStats] = p.stats;
+      if (direction_ == Direction::kBackward) {
+        pack.insert({{kDOut, p.d_out}, {kDQ, p.d_q}, {kDK, p.d_k}, {kDV, p.d_v}});
+      }
+      fe::error_t error = built_->execute(handle.get(), pack, workspace);
+      if (error.is_good()) return {};
+      return failure(StatusCode::kInternal, "execute", "cuDNN: ", error.get_message());
+    } catch (const std::exception& error) {
+      return failure(StatusCode::kInternal, "execute", "cuDNN: ", error.what());
+    }
+  }
+
+ private:
+  std::shared_ptr<graph::Graph> built_;
+  Direction direction_;
+};
+
+Status refused(const std::string& words) {
+  return failure(StatusCode::kRefusedAtPlan, "plan", "cuDNN: ", words);
+}
+
+// Each step of building, until one fails.
+fe::error_t build(graph::Graph& made, cudnnHandle_t handle, std::int64_t workspace_bytes) {
+  fe::error_t error = made.validate();
+  if (error.is_good()) error = made.build_operation_graph(handle);
+  if (error.is_good()) error = made.create_execution_plans({fe::HeurMode_t::A});
+  if (error.is_bad()) return error;
+  made.deselect_workspace_greater_than(workspace_bytes);
+  error = made.check_support();
+  if (error.is_good()) error = made.build_plans();
+  return error;
+}
+
+void set_dense(Layout layout, std::int64_t heads, std::int64_t rows, std::int64_t dim,
+               std::int64_t (&strides)[4]) {
+  const bool bshd = layout == Layout::kBshd;
+  strides[0] = heads * rows * dim;
+  strides[1] = bshd ? dim : rows * dim;
+  strides[2] = bshd ? heads * dim : dim;
+  strides[3] = 1;
+}
+
+}  // namespace
+
+Strides dense_strides(const AttentionParams& p) noexcept {
+  Strides s{};
+  set_dense(p.layout_q, p.num_heads_q, p.seqlen_q, p.head_dim_qk, s.q);
+  set_dense(p.layout_k, p.num_heads_kv, p.seqlen_kv, p.head_dim_qk, s.k);
+  set_dense(p.layout_v, p.num_heads_kv, p.seqlen_kv, p.head_dim_v, s.v);
+  set_dense(p.layout_out, p.num_heads_q, p.seqlen_q, p.head_dim_v, s.out);
+  set_dense(p.layout_out, p.num_heads_q, p.seqlen_q, p.head_dim_v, s.d_out);
+  set_dense(p.layout_q, p.num_heads_q, p.seqlen_q, p.head_dim_qk, s.d_q);
+  set_dense(p.layout_k, p.num_heads_kv, p.seqlen_kv, p.head_dim_qk, s.d_k);
+  set_dense(p.layout_v, p.num_heads_kv, p.seqlen_kv, p.head_dim_v, s.d_v);
+  s.stats[0] = p.num_heads_q * p.seqlen_q;
+  s.stats[1] = p.seqlen_q;
+  s.stats[2] = 1;
+  return s;
+}
+
+std::string validate_graph(const AttentionParams& params, Direction direction,
+                           const Strides& strides, std::int32_t sm_version) {
+  if (!load_library()) return "libcudnn.so.9 cannot be loaded";
+  try {
+    const auto made = GraphMaker(params, strides, sm_version).make(direction);
+    fe::error_t error = made->validate();
+    return error.is_good() ? "" : error.get_message();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+Expected<std::shared_ptr<const Graph>> build_graph(const AttentionParams& params,
+                                                   Direction direction, const Strides& strides,
+                                                   std::int64_t workspace_bytes) {
+  if (!load_library()) return refused("libcudnn.so.9 cannot be loaded");
+  try {
+    const BorrowedHandle handle;
+    if (handle.get() == nullptr) return refused("no handle for the device");
+    auto made = GraphMaker(params, strides, 0).make(direction);
+    fe::error_t error = build(*made, handle.get(), workspace_bytes);
+    if (error.is_bad()) return refused(error.get_message());
+    return std::shared_ptr<const Graph>(
+        std::make_shared<const BuiltGraph>(std::move(made), direction));
+  } catch (const std::exception& error) {
+    return refused(error.what());
+  }
+}
+
+}  // namespace regard::cudnn

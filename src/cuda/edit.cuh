@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/product.cuh"
+#include "semantics/score_edits.h"
+
+// Edits of a thread's scores of a tile, in the order of semantics/score_edits.h, and dropout.
+
+namespace regard::cuda {
+
+/// The scale where it is not in the factor (there, a negative one turns the scores over, for the
+/// factor is positive), and softcap.
+template <class T>
+REGARD_DEVICE_FN T scale_and_cap(const Problem& p, T score) {
+  if (p.scales_first) {
+    score *= static_cast<T>(p.softmax_scale);
+  } else if (p.softmax_scale < 0.0) {
+    score = -score;
+  }
+  if (!(p.softcap > 0.0)) return score;
+  return semantics::softcap_score(score, static_cast<T>(p.softcap), [](T x) { return tanh_of(x); });
+}
+
+/// False where a mask, a segment or arithmetic hides key j from the row. Reads nothing of keys that
+/// arithmetic hides: they may lie outside of the tensors.
+template <class T>
+REGARD_DEVICE_FN bool is_visible(const Problem& p, std::int64_t b, const RowFacts<T>& row,
+                                 std::int64_t j) {
+  if (j < row.lo || j >= row.hi) return false;
+  if (p.mask.present) {
+    const char* const at = problem::row_address(p.mask, b, row.head, row.query);
+    if (at[j * p.mask.stride[3]] == 0) return false;
+  }
+  if (p.segments_q.present) {
+    const std::int64_t at = b * p.segments_kv.stride[0] + j * p.segments_kv.stride[1];
+    if (*problem::element_at<std::int32_t>(p.segments_kv, at) != row.segment) return false;
+  }
+  return true;
+}
+
+/// ALiBi and the bias. A bias of -inf masks.
+template <class T>
+REGARD_DEVICE_FN T add_biases(const Problem& p, std::int64_t b, const RowFacts<T>& row,
+                              std::int64_t j, T score) {
+  if (p.slopes.present) score += semantics::alibi_bias(row.slope, row.position, j);
+  if (!p.bias.present) return score;
+  const char* const at = problem::row_address(p.bias, b, row.head, row.query);
+  const T bias = load_element<T>(p.bias.type, at, j * p.bias.stride[3]);
+  return bias == minus_infinity<T>() ? bias : score + bias;
+}
+
+/// Edits a thread's raw scores of the tile at key `first`: what a row may not see becomes -inf.
+/// `is_full`: no row sees less than all of the tile. keep_capped(i, c, score) receives the scores
+/// behind softcap.
+template <class T, class Block, class Facts, class KeepCapped>
+REGARD_DEVICE_FN void edit_scores(const Block& block, const Problem& p, std::int64_t b, Facts facts,
+                                  std::int64_t first, bool is_full, T (&scores)[kOwn][kOwn],
+                                  KeepCapped keep_capped) {
+  const Place at = place_of(block);
+  REGARD_DEVICE_UNROLL
+  for (int i = 0; i < kOwn; ++i) {
+    const RowFacts<T> row = facts[at.row + i];
+    REGARD_DEVICE_UNROLL
+    for (int c = 0; c < kOwn; ++c) {
+      const std::int64_t j = first + at.column + c;
+      const T score = scale_and_cap(p, scores[i][c]);
+      keep_capped(i, c, score);
+      const bool visible = is_full || is_visible(p, b, row, j);
+      scores[i][c] = visible ? add_biases(p, b, row, j, score) : minus_infinity<T>();
+    }
+  }
+}
+
+template <class T, class Block, class Facts>
+REGARD_DEVICE_FN void edit_scores(const Block& block, const Problem& p, std::int64_t b, Facts facts,
+                                  std::int64_t first, bool is_full, T (&scores)[kOwn][kOwn]) {
+  edit_scores(block, p, b, facts, first, is_full, scores, [](int, int, T) {});
+}
+
+/// What dropout does to a row's elements of keys [j, j + kOwn), j a multiple of kOwn: dropped ones
+/// are multiplied by 0, so that hidden ones keep their sign.
+template <class T>
+REGARD_DEVICE_FN void drop(const Problem& p, const RowFacts<T>& row, std::int64_t j,
+                           T (&values)[kOwn]) {
+  static_assert(semantics::kDropoutKeysPerBlock % kOwn == 0);
+  const semantics::PhiloxBlock draws = semantics::dropout_block(p.dropout, row.stream, j);
+  REGARD_DEVICE_UNROLL
+  for (int c = 0; c < kOwn; ++c) {
+    if (semantics::dropout_draw(draws, j + c) >= p.dropout.threshold) values[c] *= T(0);
+  }
+}
+
+/// What an output is multiplied by: 1 over the row's sum and over the share that dropout keeps. 0
+/// for a row that saw nothing.
+template <class T>
+REGARD_DEVICE_FN T share_of(const Problem& p, T sum) {
+  const T kept = p.dropout.threshold != 0 ? static_cast<T>(p.dropout.threshold) / T(65536) : T(1);
+  return sum == T(0) ? T(0) : T(1) / (sum * kept);
+}
+
+}  // namespace regard::cuda

@@ -1,0 +1,112 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/block.cuh"
+#include "problem/problem.h"
+
+// Single elements: reading, writing, the functions of the softmax, and what marks hidden ones.
+
+namespace regard::cuda {
+
+using problem::Element;
+using problem::View;
+
+template <class T>
+REGARD_DEVICE_FN T minus_infinity() {
+  return static_cast<T>(-__builtin_inf());
+}
+
+/// A probability or gradient that its row may not see is -0: it adds nothing, and its bits tell
+/// products to leave out what stands behind it, even a NaN.
+template <class T>
+REGARD_DEVICE_FN T hidden_value() {
+  return static_cast<T>(-0.0);
+}
+REGARD_DEVICE_FN bool is_hidden(float x) {
+  return __builtin_bit_cast(std::uint32_t, x) == 0x80000000u;
+}
+REGARD_DEVICE_FN bool is_hidden(double x) {
+  return __builtin_bit_cast(std::uint64_t, x) == 0x8000000000000000u;
+}
+
+REGARD_DEVICE_FN float exp2_of(float x) { return __builtin_exp2f(x); }
+REGARD_DEVICE_FN double exp2_of(double x) { return __builtin_exp2(x); }
+REGARD_DEVICE_FN float tanh_of(float x) { return __builtin_tanhf(x); }
+REGARD_DEVICE_FN double tanh_of(double x) { return __builtin_tanh(x); }
+
+/// What a maximum is subtracted as: -inf (nothing seen yet) as 0, so that exp2(-inf - it) is 0.
+template <class T>
+REGARD_DEVICE_FN T subtrahend(T max) {
+  return max == minus_infinity<T>() ? T(0) : max;
+}
+
+/// Storage types, each with its conversion to the type of the arithmetic.
+struct StoredF64 {
+  using Bits = double;
+  template <class T>
+  REGARD_DEVICE_FN T value(double x) {
+    return problem::from_f64<T>(x);
+  }
+};
+struct StoredF32 {
+  using Bits = float;
+  template <class T>
+  REGARD_DEVICE_FN T value(float x) {
+    return static_cast<T>(x);
+  }
+};
+struct StoredBf16 {
+  using Bits = std::uint16_t;
+  template <class T>
+  REGARD_DEVICE_FN T value(std::uint16_t x) {
+    return static_cast<T>(problem::from_bf16(x));
+  }
+};
+struct StoredF16 {
+  using Bits = std::uint16_t;
+  template <class T>
+  REGARD_DEVICE_FN T value(std::uint16_t x) {
+    return static_cast<T>(problem::from_f16(x));
+  }
+};
+
+/// Calls f(stored) with the storage type of `type`: one loop for each, not one branch an element.
+template <class F>
+REGARD_DEVICE_FN void with_stored(Element type, F f) {
+  switch (type) {
+    case Element::kF64: f(StoredF64()); break;
+    case Element::kBf16: f(StoredBf16()); break;
+    case Element::kF16: f(StoredF16()); break;
+    default: f(StoredF32()); break;
+  }
+}
+
+/// Element `index` of `data` as T.
+template <class T>
+REGARD_DEVICE_FN T load_element(Element type, const char* data, std::int64_t index) {
+  T value{};
+  with_stored(type, [&](auto stored) {
+    using Stored = decltype(stored);
+    value = Stored::template value<T>(reinterpret_cast<const typename Stored::Bits*>(data)[index]);
+  });
+  return value;
+}
+
+/// Rounded to nearest even.
+template <class T>
+REGARD_DEVICE_FN void store_element(Element type, char* data, std::int64_t index, T value) {
+  const auto single = static_cast<float>(value);
+  switch (type) {
+    case Element::kF64: reinterpret_cast<double*>(data)[index] = static_cast<double>(value); break;
+    case Element::kBf16:
+      reinterpret_cast<std::uint16_t*>(data)[index] = problem::to_bf16(single);
+      break;
+    case Element::kF16:
+      reinterpret_cast<std::uint16_t*>(data)[index] = problem::to_f16(single);
+      break;
+    default: reinterpret_cast<float*>(data)[index] = single; break;
+  }
+}
+
+}  // namespace regard::cuda

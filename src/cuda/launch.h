@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <string>
+
+#include "cuda/block.cuh"
+#include "regard/status.h"
+
+// Launches of kernels, for .cu files alone. A kernel is a struct with
+//
+//   Args                     plain data, handed over by value
+//   kThreads, kSharedBytes   of a block
+//   kBlocks                  on a multiprocessor at once: what its registers must leave room for
+//   run(block, args)         one block's work: the tasks index(), index() + count(), ... of the
+//   grid
+
+namespace regard::cuda {
+
+template <class Kernel>
+__global__ void __launch_bounds__(Kernel::kThreads, Kernel::kBlocks)
+    kernel_entry(const __grid_constant__ typename Kernel::Args args) {
+  __shared__ alignas(16) unsigned char shared[Kernel::kSharedBytes];
+  Kernel::run(DeviceBlock(shared), args);
+}
+
+/// Launches on one stream. Grids have one dimension, whose limit is 2^31 - 1; larger ones go round.
+class DeviceRunner {
+ public:
+  explicit DeviceRunner(void* stream) : stream_(static_cast<cudaStream_t>(stream)) {}
+
+  template <class Kernel>
+  void launch(const typename Kernel::Args& args, std::int64_t tasks) {
+    static_assert(sizeof(args) <= 4096, "what a launch can hand over");
+    if (tasks <= 0 || error_ != cudaSuccess) return;
+    constexpr std::int64_t kMostBlocks = 0x7fffffff;
+    const auto blocks = static_cast<unsigned>(tasks < kMostBlocks ? tasks : kMostBlocks);
+    kernel_entry<Kernel><<<blocks, Kernel::kThreads, 0, stream_>>>(args);
+    error_ = cudaGetLastError();
+  }
+
+  Status status(const char* backend) const {
+    if (error_ == cudaSuccess) return Status();
+    return Status(StatusCode::kInternal, "[execute] " + std::string(backend) + ": CUDA says " +
+                                             cudaGetErrorName(error_) + ": " +
+                                             cudaGetErrorString(error_));
+  }
+
+ private:
+  cudaStream_t stream_;
+  cudaError_t error_ = cudaSuccess;
+};
+
+}  // namespace regard::cuda

@@ -1,0 +1,226 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/element.cuh"
+#include "problem/grad_problem.h"
+#include "semantics/tiles.h"
+
+// Which rows a block works on, and what it must know of each.
+
+namespace regard::cuda {
+
+using problem::Problem;
+using problem::Sequence;
+
+inline constexpr int kThreads = 256;  // of every block
+inline constexpr int kTile = 64;      // rows, and keys, that a block takes together
+
+/// Rows [begin, begin + count) of one sequence: row r is query r / heads of head
+/// first_head + r % heads. With all heads of a group, one read of K and V serves them all.
+struct RowBlock {
+  std::int64_t b = 0;
+  std::int64_t first_head = 0;
+  std::int64_t heads = 1;
+  std::int64_t begin = 0;
+  std::int64_t count = 0;  // at most kTile
+
+  /// The first query, and one behind the last.
+  REGARD_KERNEL_FN std::int64_t first(const RowBlock& r) { return r.begin / r.heads; }
+  REGARD_KERNEL_FN std::int64_t end(const RowBlock& r) {
+    return (r.begin + r.count - 1) / r.heads + 1;
+  }
+};
+
+/// Blocks of rows of one (b, kv head).
+REGARD_KERNEL_FN std::int64_t count_row_blocks(const Problem& p) {
+  return (p.seqlen_q * p.group_size + kTile - 1) / kTile;
+}
+REGARD_KERNEL_FN std::int64_t count_key_tiles(const Problem& p) {
+  return (p.seqlen_kv + kTile - 1) / kTile;
+}
+
+/// Block `index` of the rows of all heads that read a kv head.
+REGARD_KERNEL_FN RowBlock group_rows(const Problem& p, std::int64_t b, std::int64_t head_kv,
+                                     std::int64_t index) {
+  const std::int64_t rows = p.seqlen_q * p.group_size, begin = index * kTile;
+  return {b, head_kv * p.group_size, p.group_size, begin,
+          begin + kTile < rows ? kTile : rows - begin};
+}
+
+/// Block `index` of the rows of one head.
+REGARD_KERNEL_FN RowBlock head_rows(const Problem& p, std::int64_t b, std::int64_t head,
+                                    std::int64_t index) {
+  const std::int64_t begin = index * kTile;
+  return {b, head, 1, begin, begin + kTile < p.seqlen_q ? kTile : p.seqlen_q - begin};
+}
+
+/// What a block's rows see by arithmetic.
+struct Reach {
+  semantics::KeyRange first, last;  // of the first and the last live row; both ends grow with rows
+  bool is_live = false;             // some row lies within its sequence's length
+  bool is_opaque = false;           // some see less than arithmetic says
+
+  /// The keys that any of the rows may see.
+  REGARD_KERNEL_FN semantics::KeyRange keys(const Reach& r) {
+    return r.is_live ? semantics::KeyRange{r.first.lo, r.last.hi} : semantics::KeyRange{0, 0};
+  }
+};
+
+REGARD_KERNEL_FN Reach reach_of(const Problem& p, const RowBlock& rows, const Sequence& s) {
+  const std::int64_t begin = RowBlock::first(rows), end = RowBlock::end(rows);
+  const std::int64_t live = end < s.len_q ? end : s.len_q;
+  Reach reach;
+  reach.is_live = begin < live;
+  reach.is_opaque = problem::is_opaque(p) || live < end;  // rows of padding see nothing
+  if (!reach.is_live) return reach;
+  reach.first = semantics::visible_keys(s.band, begin);
+  reach.last = semantics::visible_keys(s.band, live - 1);
+  return reach;
+}
+
+/// How a tile of keys looks to the rows. A tile that is cut short is never FULL.
+REGARD_KERNEL_FN semantics::TileClass classify(const Reach& reach, semantics::Tile tile) {
+  if (!reach.is_live || tile.size <= 0) return semantics::TileClass::kEmpty;
+  return semantics::classify_tile(reach.first, reach.last, tile.begin, tile.begin + tile.size,
+                                  reach.is_opaque || tile.size < kTile);
+}
+
+/// What the edits of a row's scores need. A row of padding, or none at all, sees no key.
+template <class T>
+struct RowFacts {
+  std::int64_t query = 0;
+  std::int64_t head = 0;
+  std::int64_t lo = 0, hi = 0;  // keys visible by arithmetic
+  std::int64_t position = 0;    // on the diagonal
+  semantics::DropoutRow stream{};
+  T slope = 0;
+  T sink = 0;  // -inf: none
+  std::int32_t segment = 0;
+  bool exists = false;  // in the tensors
+};
+
+template <class T>
+REGARD_DEVICE_FN RowFacts<T> row_facts(const Problem& p, const Sequence& s, const RowBlock& rows,
+                                       std::int64_t r) {
+  RowFacts<T> facts;
+  facts.sink = minus_infinity<T>();
+  facts.exists = r < rows.count;
+  if (!facts.exists) return facts;
+  const std::int64_t row = rows.begin + r;
+  facts.query = row / rows.heads;
+  facts.head = rows.first_head + row % rows.heads;
+  if (facts.query >= s.len_q) return facts;
+  const semantics::KeyRange keys = semantics::visible_keys(s.band, facts.query);
+  facts.lo = keys.lo;
+  facts.hi = keys.hi;
+  facts.position = semantics::diagonal_position(facts.query, s.band.shift);
+  facts.stream =
+      semantics::dropout_row(facts.query, s.band.shift, s.b * p.num_heads_q + facts.head);
+  if (p.slopes.present) {
+    const std::int64_t at = s.b * p.slopes.stride[0] + facts.head * p.slopes.stride[1];
+    facts.slope = static_cast<T>(*problem::element_at<float>(p.slopes, at));
+  }
+  if (p.segments_q.present) {
+    const std::int64_t at = s.b * p.segments_q.stride[0] + facts.query * p.segments_q.stride[1];
+    facts.segment = *problem::element_at<std::int32_t>(p.segments_q, at);
+  }
+  if (p.sinks.present) {
+    facts.sink =
+        static_cast<T>(*problem::element_at<float>(p.sinks, facts.head * p.sinks.stride[0]));
+  }
+  return facts;
+}
+
+/// Any number of rows of q, out, d_out or d_q as products read and write them, null behind the
+/// last.
+struct QueryRows {
+  Element type;
+  std::int64_t columns;
+  char* base;
+  std::int64_t head_bytes, query_bytes;
+  std::int64_t heads, begin, count;
+
+  REGARD_KERNEL_FN char* row(const QueryRows& rows, std::int64_t r) {
+    if (r >= rows.count) return nullptr;
+    const std::int64_t row = rows.begin + r;
+    if (rows.heads == 1) return rows.base + row * rows.query_bytes;
+    return rows.base + row % rows.heads * rows.head_bytes + row / rows.heads * rows.query_bytes;
+  }
+};
+
+REGARD_KERNEL_FN QueryRows query_rows(const View& view, const RowBlock& rows,
+                                      std::int64_t columns) {
+  const std::int64_t bytes = problem::element_bytes(view.type);
+  return {view.type,
+          columns,
+          problem::row_address(view, rows.b, rows.first_head, 0),
+          view.stride[1] * bytes,
+          view.stride[2] * bytes,
+          rows.heads,
+          rows.begin,
+          rows.count};
+}
+
+/// A block's rows of q or d_out, whose places are listed in shared memory: dividing them into
+/// queries and heads again costs more than the products.
+template <class Places>
+struct ListedRows {
+  Element type;
+  std::int64_t columns;
+  char* base;
+  Places places;  // bytes from base; negative: no such row
+  std::int64_t count;
+
+  REGARD_DEVICE_FN char* row(const ListedRows& rows, std::int64_t r) {
+    const std::int64_t place = rows.places[r];
+    return place < 0 ? nullptr : rows.base + place;
+  }
+};
+
+template <class Places>
+REGARD_DEVICE_FN ListedRows<Places> listed_rows(const View& view, Places places,
+                                                std::int64_t columns) {
+  return {view.type, columns, view.data, places, kTile};
+}
+
+/// Where row (b, facts) of a view lies, for ListedRows.
+template <class T>
+REGARD_DEVICE_FN std::int64_t place_in(const View& view, std::int64_t b, const RowFacts<T>& row) {
+  if (!row.exists) return -1;
+  return problem::row_index(view, b, row.head, row.query) * problem::element_bytes(view.type);
+}
+
+/// The facts of the block's kTile rows, and where they lie in q, in shared memory; read them behind
+/// a barrier.
+template <class T, class Block, class Facts, class Places>
+REGARD_DEVICE_FN void write_row_facts(const Block& block, const Problem& p, const Sequence& s,
+                                      const RowBlock& rows, Facts facts, Places in_q) {
+  for (int r = block.thread(); r < kTile; r += kThreads) {
+    const auto row = row_facts<T>(p, s, rows, r);
+    facts[r] = row;
+    in_q[r] = place_in(p.q, s.b, row);
+  }
+}
+
+/// Rows at one stride: of K, V, d_k or d_v, or of a matrix in the workspace.
+struct DenseRows {
+  Element type;
+  std::int64_t columns;
+  char* base;
+  std::int64_t row_bytes;
+  std::int64_t count;
+
+  REGARD_KERNEL_FN char* row(const DenseRows& rows, std::int64_t r) {
+    return r < rows.count ? rows.base + r * rows.row_bytes : nullptr;
+  }
+};
+
+/// Rows [begin, begin + count) of K or V.
+REGARD_KERNEL_FN DenseRows key_rows(const View& view, std::int64_t b, std::int64_t head_kv,
+                                    semantics::Tile tile, std::int64_t columns) {
+  return {view.type, columns, problem::row_address(view, b, head_kv, tile.begin),
+          view.stride[2] * problem::element_bytes(view.type), tile.size};
+}
+
+}  // namespace regard::cuda

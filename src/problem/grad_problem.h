@@ -1,0 +1,42 @@
+#pragma once
+
+#include "problem/problem.h"
+
+namespace regard::problem {
+
+/// A backward call as plain data. The forward's problem scales scores first, so that they and what
+/// is saved of them are in natural units.
+struct GradProblem {
+  Problem problem{};
+  View saved;  // [B,Hq,Sq,2]: row maximum and row sum; or [B,Hq,Sq]: lse
+  bool saved_is_lse = false;
+  View d_out;                 // [B,Hq,Sq,Dv]
+  View delta, d_lse;          // [B,Hq,Sq]
+  View d_q, d_k, d_v;         // as q, k, v
+  View d_bias;                // as problem.bias
+  View d_sinks;               // [Hq]
+  bool bias_is_full[4] = {};  // dimensions of attn_bias that are not broadcast
+};
+
+/// The row maximum and sum of row (b, h, i); lse is the maximum of a sum of 1.
+template <class T>
+struct SavedRow {
+  T max;
+  T sum;  // 0: the row sees nothing
+};
+
+template <class T>
+REGARD_KERNEL_FN SavedRow<T> saved_row(const GradProblem& g, std::int64_t b, std::int64_t h,
+                                       std::int64_t i) {
+  const T* const saved = element_at<T>(g.saved, row_index(g.saved, b, h, i));
+  if (!g.saved_is_lse) return {saved[0], saved[g.saved.stride[3]]};
+  return {saved[0], saved[0] == static_cast<T>(-__builtin_inf()) ? T(0) : T(1)};
+}
+
+/// Nothing is added to a scaled score but masks: scaling is then one operation with the subtraction
+/// of the maximum.
+REGARD_KERNEL_FN bool scales_late(const Problem& p) {
+  return !(p.softcap > 0.0) && !p.slopes.present && !p.bias.present;
+}
+
+}  // namespace regard::problem

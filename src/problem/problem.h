@@ -1,0 +1,138 @@
+#pragma once
+
+#include <cstdint>
+
+#include "problem/element.h"
+#include "semantics/philox.h"
+#include "semantics/row_bounds.h"
+#include "semantics/score_edits.h"
+
+namespace regard::problem {
+
+/// A tensor as kernels see it; strides in elements, 0 where it is broadcast.
+struct View {
+  char* data = nullptr;
+  std::int64_t stride[4] = {};
+  Element type = Element::kF32;
+  bool present = false;
+};
+
+/// The address of element `index` of a view whose elements are T.
+template <class T>
+REGARD_KERNEL_FN T* element_at(const View& view, std::int64_t index) {
+  return reinterpret_cast<T*>(view.data) + index;
+}
+
+/// Address of row (b, h, i) of a tensor whose rows lie in its last dimension.
+REGARD_KERNEL_FN char* row_address(const View& view, std::int64_t b, std::int64_t h,
+                                   std::int64_t i) {
+  const std::int64_t at = b * view.stride[0] + h * view.stride[1] + i * view.stride[2];
+  return view.data + at * element_bytes(view.type);
+}
+
+/// Where row (b, h, i) stands in a tensor [B,Hq,Sq] or [B,Hq,Sq,2].
+REGARD_KERNEL_FN std::int64_t row_index(const View& view, std::int64_t b, std::int64_t h,
+                                        std::int64_t i) {
+  return b * view.stride[0] + h * view.stride[1] + i * view.stride[2];
+}
+
+enum class DiagonalKind : std::uint8_t { kTopLeft = 0, kBottomRight, kOffset };
+enum class ScoresStage : std::uint8_t { kNone = 0, kScaled, kEdited, kProbs };
+
+/// A forward call as plain data: everything that kernels read, ready to index. make_problem.h makes
+/// it. Logical shapes: q, out [B,Hq,Sq,.], k, v [B,Hkv,Skv,.].
+struct Problem {
+  std::int64_t batch = 0;
+  std::int64_t num_heads_q = 0;
+  std::int64_t num_heads_kv = 0;
+  std::int64_t group_size = 1;
+  std::int64_t seqlen_q = 0;
+  std::int64_t seqlen_kv = 0;
+  std::int64_t head_dim_qk = 0;
+  std::int64_t head_dim_v = 0;
+
+  View q, k, v, out;
+  View lse;                      // [B,Hq,Sq]
+  View stats;                    // [B,Hq,Sq,2]: row maximum and row sum
+  View scores;                   // [B,Hq,Sq,Skv]
+  View mask, bias;               // [B,Hq,Sq,Skv], broadcast by strides
+  View slopes;                   // [B,Hq]
+  View sinks;                    // [Hq]
+  View segments_q, segments_kv;  // [B,Sq], [B,Skv]
+  View lens_q, lens_kv;          // [B]
+  View offsets;                  // [B]
+
+  DiagonalKind diagonal = DiagonalKind::kTopLeft;
+  ScoresStage scores_stage = ScoresStage::kNone;
+  std::int64_t diagonal_offset = 0;
+  std::int64_t window_left = -1;
+  std::int64_t window_right = -1;
+  double softmax_scale = 1.0;
+  double softcap = 0.0;
+  bool scales_first = false;  // scores are scaled before the softmax, not by it
+  double factor = 1.0;        // of score differences in the base-2 exponent; > 0
+  double unit = 1.0;          // a score of the softmax, in natural units; > 0
+  semantics::Dropout dropout{};
+};
+
+/// Keys are hidden by data, not by arithmetic alone.
+REGARD_KERNEL_FN bool is_opaque(const Problem& p) {
+  return p.mask.present || p.bias.present || p.segments_q.present;
+}
+
+/// What kept probabilities are multiplied by.
+template <class T>
+REGARD_KERNEL_FN T keep_scale(const Problem& p) {
+  return p.dropout.threshold == 0 ? T(1) : T(65536) / static_cast<T>(p.dropout.threshold);
+}
+
+/// What a row is for its lse and saved_stats, in natural units.
+template <class T>
+REGARD_KERNEL_FN void write_row_stats(const Problem& p, std::int64_t b, std::int64_t h,
+                                      std::int64_t i, double max, T sum) {
+  const bool sees = sum != T(0);
+  if (p.lse.present) {
+    // In double: log(sum) rounded to f32 would add an error of its own to a small lse.
+    const double lse = sees ? max + __builtin_log(sum) : -__builtin_inf();
+    *element_at<T>(p.lse, row_index(p.lse, b, h, i)) = static_cast<T>(lse);
+  }
+  if (p.stats.present) {
+    T* const stats = element_at<T>(p.stats, row_index(p.stats, b, h, i));
+    stats[0] = static_cast<T>(sees ? max : -__builtin_inf());
+    stats[p.stats.stride[3]] = sum;
+  }
+}
+
+/// One entry of the batch: its lengths and what its rows see.
+struct Sequence {
+  std::int64_t b = 0;
+  std::int64_t len_q = 0;
+  semantics::Band band{};
+};
+
+/// Lengths are held to the extents: on a device nobody has read them before.
+REGARD_KERNEL_FN Sequence sequence_of(const Problem& p, std::int64_t b) {
+  Sequence s{};
+  s.b = b;
+  s.len_q = p.seqlen_q;
+  s.band.len_kv = p.seqlen_kv;
+  s.band.window_left = p.window_left;
+  s.band.window_right = p.window_right;
+  if (p.lens_q.present) {
+    const std::int64_t len = *element_at<std::int32_t>(p.lens_q, b * p.lens_q.stride[0]);
+    s.len_q = semantics::clamp(len, 0, p.seqlen_q);
+  }
+  if (p.lens_kv.present) {
+    const std::int64_t len = *element_at<std::int32_t>(p.lens_kv, b * p.lens_kv.stride[0]);
+    s.band.len_kv = semantics::clamp(len, 0, p.seqlen_kv);
+  }
+  if (p.diagonal == DiagonalKind::kBottomRight) {
+    s.band.shift = semantics::bottom_right_shift(s.len_q, s.band.len_kv);
+  } else if (p.diagonal == DiagonalKind::kOffset) {
+    s.band.shift = p.offsets.present ? *element_at<std::int64_t>(p.offsets, b * p.offsets.stride[0])
+                                     : p.diagonal_offset;
+  }
+  return s;
+}
+
+}  // namespace regard::problem

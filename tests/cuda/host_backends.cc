@@ -1,0 +1,90 @@
+#include "tests/cuda/host_backends.h"
+
+#include <utility>
+
+#include "backends/cuda_efficient/efficient_backend.h"
+#include "backends/cuda_efficient/steps.cuh"
+#include "backends/cuda_math/math_backend.h"
+#include "backends/cuda_math/steps.cuh"
+#include "tests/support/backends.h"
+#include "tests/support/oracle_backend.h"
+
+namespace regard::cuda_test {
+namespace {
+
+/// Runs launches on the host; what HostRunner notices is the call's Status.
+template <class Steps>
+Status on_host(Steps&& steps) {
+  HostRunner run(schedule().order, schedule().most_blocks);
+  try {
+    steps(run);
+  } catch (const HostError& error) {
+    return Status(StatusCode::kInternal, std::string("[host] ") + error.what());
+  }
+  Counts& all = schedule().counts;
+  all.launches += run.counts().launches;
+  all.blocks += run.counts().blocks;
+  all.barriers += run.counts().barriers;
+  all.shuffles += run.counts().shuffles;
+  return Status();
+}
+
+Status math_forward(const cuda_math::ForwardArgs& args, bool f64, void*) {
+  return on_host([&](HostRunner& run) {
+    if (f64) {
+      cuda_math::run_forward<double>(run, args);
+    } else {
+      cuda_math::run_forward<float>(run, args);
+    }
+  });
+}
+
+Status math_backward(const cuda_math::BackwardArgs& args, bool f64, void*) {
+  return on_host([&](HostRunner& run) {
+    if (f64) {
+      cuda_math::run_backward<double>(run, args);
+    } else {
+      cuda_math::run_backward<float>(run, args);
+    }
+  });
+}
+
+Status efficient_forward(const problem::Problem& problem, void*) {
+  return on_host([&](HostRunner& run) { cuda_efficient::run_forward(run, problem); });
+}
+
+Status efficient_backward(const cuda_efficient::BackwardArgs& args, void*) {
+  return on_host([&](HostRunner& run) { cuda_efficient::run_backward(run, args); });
+}
+
+constexpr cuda_math::Launcher kMathLauncher = {math_forward, math_backward};
+constexpr cuda_efficient::Launcher kEfficientLauncher = {efficient_forward, efficient_backward};
+
+BackendInfo on_cpu(BackendInfo info) {
+  info.device = DeviceType::kCpu;
+  return info;
+}
+
+}  // namespace
+
+Schedule& schedule() {
+  static Schedule now;
+  return now;
+}
+
+HostContext make_host_context() {
+  HostContext host;
+  host.context = test::make_context(Isa::kScalar);
+  auto math =
+      std::make_shared<cuda_math::MathBackend>(on_cpu(cuda_math::make_info()), kMathLauncher);
+  auto efficient = std::make_shared<cuda_efficient::EfficientBackend>(
+      on_cpu(cuda_efficient::make_info()), kEfficientLauncher);
+  host.math =
+      register_backend(*host.context, "cuda_math", std::move(math), test::NoSuite()).value();
+  host.efficient =
+      register_backend(*host.context, "cuda_efficient", std::move(efficient), test::NoSuite())
+          .value();
+  return host;
+}
+
+}  // namespace regard::cuda_test

@@ -1,0 +1,382 @@
+#include "tests/cuda/host_block.h"
+
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace regard::cuda_test {
+
+// ---- shared memory
+
+SharedMemory::SharedMemory(int bytes)
+    : data_(static_cast<std::size_t>(bytes)), words_(data_.size() / 4 + 1) {
+  reset();
+}
+
+void SharedMemory::reset() {
+  std::fill(data_.begin(), data_.end(), static_cast<unsigned char>(0xff));
+  std::fill(words_.begin(), words_.end(), Word());
+  epoch_ = 1;
+}
+
+namespace {
+
+std::string in_shared(int thread, const std::string& what, int offset) {
+  return "thread " + std::to_string(thread) + " " + what + ", byte " + std::to_string(offset) +
+         " of shared memory";
+}
+
+}  // namespace
+
+void SharedMemory::fail_read(int thread, const Word& word, int offset) const {
+  if (word.written == 0) throw HostError(in_shared(thread, "reads what nobody wrote", offset));
+  const std::string other = std::to_string(word.writer);
+  throw HostError(
+      in_shared(thread, "reads without a barrier what thread " + other + " wrote", offset));
+}
+
+void SharedMemory::fail_write(int thread, const Word& word, int offset) const {
+  const bool written = word.written == epoch_ && word.writer != thread;
+  throw HostError(in_shared(
+      thread,
+      std::string("writes without a barrier what another thread ") + (written ? "wrote" : "read"),
+      offset));
+}
+
+// ---- fibers
+
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define REGARD_SWITCH_STACK
+// Saves the registers that a callee must keep on this stack and takes them from another.
+extern "C" void regard_switch_stack(void** from, void* to);
+asm(R"(
+  .pushsection .text
+  .type regard_switch_stack, @function
+regard_switch_stack:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+  .size regard_switch_stack, . - regard_switch_stack
+  .popsection
+)");
+#endif
+
+namespace {
+
+#if defined(REGARD_SWITCH_STACK)
+/// A stack whose first change to it enters `entry`.
+void* new_stack(void* base, std::size_t bytes, void (*entry)()) {
+  auto* top = reinterpret_cast<void**>(static_cast<char*>(base) + bytes);
+  *--top = nullptr;  // where entry would return to; keeps the stack aligned as after a call
+  *--top = reinterpret_cast<void*>(entry);
+  for (int saved = 0; saved < 6; ++saved) *--top = nullptr;
+  return top;
+}
+#endif
+
+constexpr std::size_t kStackBytes = 128 * 1024;
+
+/// Stacks that are kept for the next block, each with an unreadable page below.
+class Stacks {
+ public:
+  void* at(int index) {
+    while (static_cast<int>(stacks_.size()) <= index) {
+      constexpr std::size_t kGuard = 4096;
+      void* const mapped = mmap(nullptr, kStackBytes + kGuard, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (mapped == MAP_FAILED || mprotect(mapped, kGuard, PROT_NONE) != 0) {
+        throw std::runtime_error("no memory for the stack of a fiber");
+      }
+      stacks_.push_back(static_cast<char*>(mapped) + kGuard);
+    }
+    return stacks_[static_cast<std::size_t>(index)];
+  }
+
+ private:
+  std::vector<void*> stacks_;
+};
+
+Stacks& stacks() {
+  static Stacks kept;
+  return kept;
+}
+
+}  // namespace
+
+/// The threads of one block at a time.
+class Fibers {
+ public:
+  using Main = std::function<void(const HostBlock&)>;
+
+  Fibers(int threads, int shared_bytes, const Main& main)
+      : memory_(shared_bytes),
+        main_(main),
+        fibers_(static_cast<std::size_t>(threads)),
+        at_shuffle_(static_cast<std::size_t>(threads / cuda::kWarp)) {
+    if (threads % cuda::kWarp != 0) throw HostError("a block of no whole warps");
+    for (int n = 0; n < threads; ++n) order_.push_back(n);
+  }
+
+  SharedMemory& memory() { return memory_; }
+
+  void run_block(std::int64_t index, std::int64_t count, Order order, std::uint64_t seed,
+                 Counts* counts) {
+    counts_ = counts;
+    memory_.reset();
+    set_order(order, seed);
+    std::fill(at_shuffle_.begin(), at_shuffle_.end(), 0);
+    ended_ = 0;
+    for (int n : order_) {
+      Fiber& fiber = fibers_[static_cast<std::size_t>(n)];
+      fiber.state = State::kReady;
+      fiber.shuffles = 0;
+      fiber.block = HostBlock(this, n, index, count);
+    }
+    while (ended_ < static_cast<int>(fibers_.size())) {
+      if (run_ready()) continue;
+      if (ended_ < static_cast<int>(fibers_.size())) release_block(index);
+    }
+    ++counts_->blocks;
+  }
+
+  void wait(int thread, bool whole_block, std::source_location where) {
+    Fiber& fiber = fibers_[static_cast<std::size_t>(thread)];
+    fiber.state = whole_block ? State::kAtBarrier : State::kAtShuffle;
+    if (!whole_block) ++at_shuffle_[static_cast<std::size_t>(thread / cuda::kWarp)];
+    fiber.line = where.line();
+    fiber.file = where.file_name();
+    leave(thread);
+  }
+
+  std::uint64_t exchange(int thread, std::uint64_t bits, int lanes, std::source_location where) {
+    Fiber& fiber = fibers_[static_cast<std::size_t>(thread)];
+    // Two slots by turns: nobody comes to the second shuffle from here before all have read.
+    const int slot = fiber.shuffles++ & 1;
+    fiber.sent[slot] = bits;
+    wait(thread, false, where);
+    return fibers_[static_cast<std::size_t>(thread ^ lanes)].sent[slot];
+  }
+
+ private:
+  enum class State : std::uint8_t { kReady, kAtBarrier, kAtShuffle, kDone };
+  struct Fiber {
+    State state = State::kReady;
+    bool entered = false;
+    unsigned line = 0;
+    const char* file = "";
+    unsigned shuffles = 0;
+    std::uint64_t sent[2] = {};
+    HostBlock block{nullptr, 0, 0, 0};
+#if defined(REGARD_SWITCH_STACK)
+    void* stack = nullptr;  // what its registers are saved on
+#else
+    ucontext_t context;
+    void* fake_stack = nullptr;  // AddressSanitizer's
+#endif
+  };
+
+  /// Lets every thread that can go on until it waits; false where none could.
+  bool run_ready() {
+    bool ran = false;
+    for (int n : order_) {
+      if (fibers_[static_cast<std::size_t>(n)].state != State::kReady) continue;
+      resume(n);
+      ran = true;
+      if (!error_.empty()) throw HostError(error_);
+      const int warp = n / cuda::kWarp;
+      if (at_shuffle_[static_cast<std::size_t>(warp)] == cuda::kWarp) release_warp(warp);
+    }
+    return ran;
+  }
+
+  void set_order(Order order, std::uint64_t seed) {
+    std::iota(order_.begin(), order_.end(), 0);
+    if (order == Order::kReversed) std::reverse(order_.begin(), order_.end());
+    if (order == Order::kShuffled) {
+      std::mt19937_64 random(seed);
+      std::shuffle(order_.begin(), order_.end(), random);
+    }
+  }
+
+  static Fibers*& current() {
+    static Fibers* running = nullptr;
+    return running;
+  }
+
+  static void entry() {
+    Fibers& self = *current();
+    const int n = self.running_;
+    Fiber& fiber = self.fibers_[static_cast<std::size_t>(n)];
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(nullptr, &self.asan_stack_, &self.asan_stack_bytes_);
+#endif
+    while (true) {  // a block each time
+      try {
+        self.main_(fiber.block);
+      } catch (const std::exception& error) {
+        self.error_ = error.what();
+      }
+      fiber.state = State::kDone;
+      ++self.ended_;
+      self.leave(n);
+    }
+  }
+
+  // ucontext enters a fiber and changes between them. swapcontext calls the kernel twice, so where
+  // the processor's own way is known, and nobody has to be told, that is taken (switch_stack).
+  void resume(int n) {
+    Fiber& fiber = fibers_[static_cast<std::size_t>(n)];
+    running_ = n;
+    current() = this;
+    if (!fiber.entered) make(n);
+#if defined(REGARD_SWITCH_STACK)
+    regard_switch_stack(&main_stack_, fiber.stack);
+#else
+#if defined(__SANITIZE_ADDRESS__)
+    void* fake_stack = nullptr;
+    __sanitizer_start_switch_fiber(&fake_stack, stacks().at(n), kStackBytes);
+#endif
+    swapcontext(&main_context_, &fiber.context);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
+#endif
+#endif
+  }
+
+  void leave(int n) {
+    Fiber& fiber = fibers_[static_cast<std::size_t>(n)];
+#if defined(REGARD_SWITCH_STACK)
+    regard_switch_stack(&fiber.stack, main_stack_);
+#else
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(&fiber.fake_stack, asan_stack_, asan_stack_bytes_);
+#endif
+    swapcontext(&fiber.context, &main_context_);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(fiber.fake_stack, nullptr, nullptr);
+#endif
+#endif
+  }
+
+  void make(int n) {
+    Fiber& fiber = fibers_[static_cast<std::size_t>(n)];
+    fiber.entered = true;
+#if defined(REGARD_SWITCH_STACK)
+    fiber.stack = new_stack(stacks().at(n), kStackBytes, &Fibers::entry);
+#else
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = stacks().at(n);
+    fiber.context.uc_stack.ss_size = kStackBytes;
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, &Fibers::entry, 0);
+#endif
+  }
+
+  /// Lets the warp go on: all of its threads are at a shuffle, which must be the same.
+  void release_warp(int warp) {
+    const std::size_t begin = static_cast<std::size_t>(warp) * cuda::kWarp;
+    for (std::size_t n = begin; n < begin + cuda::kWarp; ++n) {
+      if (fibers_[n].line != fibers_[begin].line || fibers_[n].file != fibers_[begin].file) {
+        throw HostError("lanes of a warp are at different shuffles");
+      }
+      fibers_[n].state = State::kReady;
+    }
+    at_shuffle_[static_cast<std::size_t>(warp)] = 0;
+    ++counts_->shuffles;
+  }
+
+  /// Nobody can run: all must be at one barrier.
+  void release_block(std::int64_t index) {
+    for (std::size_t n = 0; n < fibers_.size(); ++n) {
+      const Fiber& fiber = fibers_[n];
+      if (fiber.state == State::kAtBarrier && fiber.line == fibers_[0].line &&
+          fiber.file == fibers_[0].file) {
+        continue;
+      }
+      const char* const what = fiber.state == State::kDone        ? " has ended"
+                               : fiber.state == State::kAtShuffle ? " is at a shuffle"
+                                                                  : " is at another barrier";
+      throw HostError("block " + std::to_string(index) + ", thread " + std::to_string(n) + what +
+                      " while others wait at a barrier or shuffle");
+    }
+    for (Fiber& fiber : fibers_) fiber.state = State::kReady;
+    memory_.pass_barrier();
+    ++counts_->barriers;
+  }
+
+  SharedMemory memory_;
+  const Main& main_;
+  std::vector<Fiber> fibers_;
+  std::vector<int> order_;
+  std::vector<int> at_shuffle_;  // threads of each warp
+  int ended_ = 0;
+  Counts* counts_ = nullptr;
+  std::string error_;
+  int running_ = 0;
+#if defined(REGARD_SWITCH_STACK)
+  void* main_stack_ = nullptr;
+#else
+  ucontext_t main_context_;
+#if defined(__SANITIZE_ADDRESS__)
+  const void* asan_stack_ = nullptr;
+  std::size_t asan_stack_bytes_ = 0;
+#endif
+#endif
+};
+
+void HostBlock::sync(std::source_location where) const { fibers_->wait(thread_, true, where); }
+
+std::uint64_t HostBlock::exchange(std::uint64_t bits, int lanes, std::source_location where) const {
+  return fibers_->exchange(thread_, bits, lanes, where);
+}
+
+SharedMemory* HostBlock::memory() const { return &fibers_->memory(); }
+
+void HostBlock::check_shared(int offset, int bytes, std::size_t align) const {
+  if (offset < 0 || offset + bytes > memory()->size() ||
+      static_cast<std::size_t>(offset) % align != 0) {
+    throw HostError("an array of " + std::to_string(bytes) + " bytes at " + std::to_string(offset) +
+                    " in " + std::to_string(memory()->size()) + " bytes of shared memory");
+  }
+}
+
+void HostRunner::run_grid(int threads, int shared_bytes, std::int64_t tasks,
+                          const std::function<void(const HostBlock&)>& thread_main) {
+  if (tasks <= 0) return;
+  const std::int64_t count = std::min(tasks, most_blocks_);
+  std::vector<std::int64_t> blocks(static_cast<std::size_t>(count));
+  std::iota(blocks.begin(), blocks.end(), std::int64_t{0});
+  if (order_ == Order::kReversed) std::reverse(blocks.begin(), blocks.end());
+  if (order_ == Order::kShuffled) {
+    std::mt19937_64 random(static_cast<std::uint64_t>(count));
+    std::shuffle(blocks.begin(), blocks.end(), random);
+  }
+  Fibers fibers(threads, shared_bytes, thread_main);
+  for (const std::int64_t block : blocks) {
+    fibers.run_block(block, count, order_, static_cast<std::uint64_t>(block), &counts_);
+  }
+  ++counts_.launches;
+}
+
+}  // namespace regard::cuda_test

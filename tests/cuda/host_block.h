@@ -1,0 +1,224 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "cuda/block.cuh"
+
+// Kernels on the host: the threads of a block are fibers that change at barriers and shuffles. What
+// a device would not say is an error here: an index outside of an array in shared memory, reading
+// what nobody wrote, touching what another thread touched since the last barrier (one of them
+// writing), a barrier that not all threads reach, or not the same one. Not seen: races in global
+// memory, between blocks or within one; the device's own rounding; speed.
+
+namespace regard::cuda_test {
+
+class HostError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// In which order blocks run, and threads between two barriers: no result may depend on it.
+enum class Order : std::uint8_t { kForward = 0, kReversed, kShuffled };
+
+class Fibers;
+
+/// A block's shared memory, with what happened to each of its words.
+class SharedMemory {
+ public:
+  explicit SharedMemory(int bytes);
+  /// Nothing written, every byte 0xff: NaN in every float type.
+  void reset();
+  void pass_barrier() { ++epoch_; }
+
+  void read(int thread, int offset, int bytes, void* to) {
+    const auto who = static_cast<std::int16_t>(thread);
+    for (Word* word = first(offset); word < last(offset, bytes); ++word) {
+      if (word->written == 0 || (word->written == epoch_ && word->writer != who)) {
+        fail_read(thread, *word, offset);
+      }
+      word->reader = word->read == epoch_ && word->reader != who ? kMany : who;
+      word->read = epoch_;
+    }
+    __builtin_memcpy(to, data_.data() + offset, static_cast<std::size_t>(bytes));
+  }
+  void write(int thread, int offset, int bytes, const void* from) {
+    const auto who = static_cast<std::int16_t>(thread);
+    for (Word* word = first(offset); word < last(offset, bytes); ++word) {
+      if ((word->written == epoch_ && word->writer != who) ||
+          (word->read == epoch_ && word->reader != who)) {
+        fail_write(thread, *word, offset);
+      }
+      word->writer = who;
+      word->written = epoch_;
+    }
+    __builtin_memcpy(data_.data() + offset, from, static_cast<std::size_t>(bytes));
+  }
+  int size() const { return static_cast<int>(data_.size()); }
+
+ private:
+  struct Word {
+    std::uint32_t written = 0, read = 0;    // epochs; 0: never
+    std::int16_t writer = -1, reader = -1;  // the last; reader kMany: several in the epoch
+  };
+  static constexpr std::int16_t kMany = -2;
+  Word* first(int offset) { return words_.data() + offset / 4; }
+  Word* last(int offset, int bytes) { return words_.data() + (offset + bytes + 3) / 4; }
+  [[noreturn]] void fail_read(int thread, const Word& word, int offset) const;
+  [[noreturn]] void fail_write(int thread, const Word& word, int offset) const;
+
+  std::vector<unsigned char> data_;
+  std::vector<Word> words_;
+  std::uint32_t epoch_ = 1;
+};
+
+/// An array of T in shared memory, as one thread sees it.
+template <class T>
+class HostShared {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  HostShared(SharedMemory* memory, int thread, int offset, int count)
+      : memory_(memory), thread_(thread), offset_(offset), count_(count) {}
+
+  class Reference {
+   public:
+    Reference(const HostShared& array, int index) : array_(array), index_(index) {}
+    operator T() const {  // NOLINT: stands for the element
+      T value;
+      array_.read(index_, 1, &value);
+      return value;
+    }
+    void operator=(const T& value) const { array_.write(index_, 1, &value); }
+    void operator+=(const T& value) const { *this = static_cast<T>(*this) + value; }
+    void operator=(const Reference&) const = delete;
+
+   private:
+    const HostShared& array_;
+    int index_;
+  };
+
+  Reference operator[](std::int64_t index) const { return {*this, static_cast<int>(index)}; }
+  HostShared operator+(int elements) const {
+    HostShared rest = *this;
+    rest.offset_ += elements * kBytes;
+    rest.count_ -= elements;
+    return rest;
+  }
+  void read(int index, int count, T* to) const {
+    check(index, count);
+    memory_->read(thread_, offset_ + index * kBytes, count * kBytes, to);
+  }
+  void write(int index, int count, const T* from) const {
+    check(index, count);
+    memory_->write(thread_, offset_ + index * kBytes, count * kBytes, from);
+  }
+  /// A device moves vectors at addresses that are multiples of theirs.
+  void check_vector(int index) const {
+    const int at = offset_ + index * kBytes;
+    if (at % static_cast<int>(alignof(cuda::Vec4<T>)) == 0) return;
+    throw HostError("a vector at byte " + std::to_string(at) + " of shared memory");
+  }
+
+ private:
+  static constexpr int kBytes = static_cast<int>(sizeof(T));
+  void check(int index, int count) const {
+    if (index >= 0 && index + count <= count_) return;
+    throw HostError("thread " + std::to_string(thread_) + ": element " + std::to_string(index) +
+                    " of " + std::to_string(count_) + " in shared memory");
+  }
+
+  SharedMemory* memory_;
+  int thread_, offset_, count_;
+};
+
+template <class T>
+cuda::Vec4<T> load4(const HostShared<T>& from, int index) {
+  from.check_vector(index);
+  cuda::Vec4<T> value;
+  from.read(index, 4, value.at);
+  return value;
+}
+
+template <class T>
+void store4(const HostShared<T>& to, int index, const cuda::Vec4<T>& value) {
+  to.check_vector(index);
+  to.write(index, 4, value.at);
+}
+
+/// The Block of src/cuda/block.cuh.
+class HostBlock {
+ public:
+  HostBlock(Fibers* fibers, int thread, std::int64_t index, std::int64_t count)
+      : fibers_(fibers), thread_(thread), index_(index), count_(count) {}
+
+  int thread() const { return thread_; }
+  std::int64_t index() const { return index_; }
+  std::int64_t count() const { return count_; }
+  void sync(std::source_location where = std::source_location::current()) const;
+
+  template <class T>
+  T shuffle_xor(T value, int lanes,
+                std::source_location where = std::source_location::current()) const {
+    static_assert(sizeof(T) <= 8 && std::is_trivially_copyable_v<T>);
+    std::uint64_t bits = 0;
+    __builtin_memcpy(&bits, &value, sizeof(T));
+    bits = exchange(bits, lanes, where);
+    __builtin_memcpy(&value, &bits, sizeof(T));
+    return value;
+  }
+
+  template <class T>
+  HostShared<T> shared(int offset, int count) const {
+    check_shared(offset, count * static_cast<int>(sizeof(T)), alignof(T));
+    return {memory(), thread_, offset, count};
+  }
+
+ private:
+  std::uint64_t exchange(std::uint64_t bits, int lanes, std::source_location where) const;
+  void check_shared(int offset, int bytes, std::size_t align) const;
+  SharedMemory* memory() const;
+
+  Fibers* fibers_;
+  int thread_;
+  std::int64_t index_, count_;
+};
+
+/// What ran: a test that passes without having run a kernel has shown nothing.
+struct Counts {
+  std::int64_t launches = 0, blocks = 0, barriers = 0, shuffles = 0;
+};
+
+/// Runs grids, one block at a time.
+class HostRunner {
+ public:
+  explicit HostRunner(Order order = Order::kForward, std::int64_t most_blocks = 1 << 30)
+      : order_(order), most_blocks_(most_blocks) {}
+
+  template <class Kernel>
+  void launch(const typename Kernel::Args& args, std::int64_t tasks) {
+    static_assert(std::is_trivially_copyable_v<typename Kernel::Args>);
+    static_assert(sizeof(args) <= 4096 && Kernel::kSharedBytes <= 48 * 1024);
+    run_grid(Kernel::kThreads, Kernel::kSharedBytes, tasks,
+             [&](const HostBlock& block) { Kernel::run(block, args); });
+  }
+
+  /// One fiber a thread; throws HostError. Grids of more than `most_blocks` go round.
+  void run_grid(int threads, int shared_bytes, std::int64_t tasks,
+                const std::function<void(const HostBlock&)>& thread_main);
+
+  const Counts& counts() const { return counts_; }
+
+ private:
+  Order order_;
+  std::int64_t most_blocks_;
+  Counts counts_;
+};
+
+}  // namespace regard::cuda_test

@@ -1,0 +1,136 @@
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "conformance/generator.h"
+#include "conformance/run.h"
+#include "tests/cuda/host_backends.h"
+#include "tests/support/fixed_cases.h"
+
+// The CUDA kernels' own source on the host, held against the oracle by the same cases and bar as
+// the CPU's kernels, between guard pages.
+
+namespace regard {
+namespace {
+
+using conformance::Guard;
+using conformance::Outcome;
+using conformance::Report;
+
+cuda_test::HostContext& host() {
+  static cuda_test::HostContext made = cuda_test::make_host_context();
+  return made;
+}
+
+struct BackendRun {
+  BackendRef backend;
+  Report report;
+};
+
+/// The case on both backends, one truth for both; the order of blocks and threads changes from case
+/// to case.
+std::vector<BackendRun> run_both(const Case& c) {
+  static int round = 0;
+  cuda_test::schedule().order = static_cast<cuda_test::Order>(round % 3);
+  const Guard guard = ++round % 2 == 0 ? Guard::kUpperPage : Guard::kLowerPage;
+  conformance::RunOptions options;
+  options.twice = false;  // Schedules.ChangeNoBits runs twice, in other orders
+  options.guard = guard;
+  Expected<conformance::PreparedCase> prepared = conformance::prepare(c, guard);
+  EXPECT_TRUE(prepared.ok()) << prepared.status().to_string();
+  std::vector<BackendRun> runs;
+  for (const BackendRef& backend : {host().math, host().efficient}) {
+    const std::int64_t before = cuda_test::schedule().counts.blocks;
+    runs.push_back({backend, run_prepared(*host().context, &*prepared, backend, options)});
+    const Report& report = runs.back().report;
+    EXPECT_TRUE(report.ok()) << report.text;
+    const AttentionParams& p = c.params;
+    if (report.outcome == Outcome::kPassed && p.batch * p.num_heads_q * p.seqlen_q > 0) {
+      EXPECT_GT(cuda_test::schedule().counts.blocks, before) << "no kernel ran";
+    }
+  }
+  return runs;
+}
+
+class CudaCases : public testing::TestWithParam<const char*> {};
+
+TEST_P(CudaCases, PassInEveryDtype) {
+  for (const char* dtype : {"f32", "bf16", "f16", "f64", "bf16 out=f32"}) {
+    const Case c = parse_case(std::string(GetParam()) + " " + dtype).value();
+    const bool math_only =
+        c.params.dtype_q == Dtype::kF64 || c.params.features.has(Feature::kScoresOut);
+    for (const BackendRun& run : run_both(c)) {
+      const bool claimed = run.backend == host().math || !math_only;
+      EXPECT_EQ(run.report.outcome, claimed ? Outcome::kPassed : Outcome::kRefused)
+          << to_string(c) << ": " << run.report.text;
+    }
+  }
+}
+
+std::string name_of(const testing::TestParamInfo<const char*>& info) {
+  std::string name = std::to_string(info.index) + "_";
+  for (const char* c = info.param; *c != 0; ++c) {
+    name += std::isalnum(static_cast<unsigned char>(*c)) != 0 ? *c : '_';
+  }
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaCases,
+                         testing::ValuesIn(test::forward_cases().begin(),
+                                           test::forward_cases().end()),
+                         name_of);
+
+// What is peculiar to these kernels: ranges of columns, tiles of 64, groups packed into rows.
+const char* const kOwnCases[] = {
+    "b1 hq1 sq64 skv64 d64 f32 lse",
+    "b1 hq2 hkv1 sq64 skv128 d128 bf16 causal diag=br lse",
+    "b1 hq3 hkv1 sq43 skv65 d40 f16 causal diag=br lse",
+    "b1 hq2 sq65 skv129 d80 f32 window=64,0 diag=br lse",
+    "b1 hq1 sq65 skv65 d256 bf16 lse",
+    "b1 hq2 hkv1 sq17 skv70 d192 dv128 f16 causal diag=br lse",
+    "b1 hq5 hkv1 sq13 skv257 d16 f32 dropout=0.3 bias=1,H,Sq,1 mask=1,1,1,Skv lse",
+    "b1 hq1 sq40 skv70 d128 dv64 f32 softcap=3 bias=1,1,Sq,Skv saved grad",
+    "b1 hq4 hkv2 sq33 skv130 d64 dv128 bf16 softcap=3 dropout=0.2 saved grad",
+    "b1 hq2 hkv1 sq65 skv65 d80 f16 causal diag=tl bias=1,1,1,Skv saved grad",
+    "b1 hq2 sq65 skv129 d40 f32 window=20,3 diag=br bias=1,H,1,1 softcap=4 sinks saved grad",
+    "b2 hq2 hkv1 sq20 skv65 d256 f32 lens bias=1,1,Sq,Skv saved grad poison",
+    "b1 hq2 sq9 skv33 d192 dv128 bf16 causal diag=br lse grad",
+    "b2 hq3 sq63 skv65 d63 f64 bias softcap=2 dropout=0.5 saved grad",
+};
+INSTANTIATE_TEST_SUITE_P(Own, CudaCases, testing::Values("b1 hq1 sq63 skv1 d40"), name_of);
+
+class CudaOwnCases : public testing::TestWithParam<const char*> {};
+TEST_P(CudaOwnCases, Pass) {
+  const Case c = parse_case(GetParam()).value();
+  const std::vector<BackendRun> runs = run_both(c);
+  EXPECT_EQ(runs[0].report.outcome, Outcome::kPassed) << runs[0].report.text;
+  if (c.params.dtype_q == Dtype::kF64) return;
+  EXPECT_EQ(runs[1].report.outcome, Outcome::kPassed) << runs[1].report.text;
+}
+INSTANTIATE_TEST_SUITE_P(All, CudaOwnCases, testing::ValuesIn(kOwnCases), name_of);
+INSTANTIATE_TEST_SUITE_P(Gradients, CudaOwnCases,
+                         testing::ValuesIn(test::grad_cases().begin(), test::grad_cases().end()),
+                         name_of);
+
+TEST(CudaRandomCases, Pass) {
+  double worst = 0.0;
+  int passed = 0;
+  for (std::uint64_t n = 0; n < 120; ++n) {
+    const Case c =
+        n % 2 == 0 ? conformance::random_case(77, n) : conformance::random_grad_case(77, n);
+    for (const BackendRun& run : run_both(c)) {
+      passed += run.report.outcome == Outcome::kPassed ? 1 : 0;
+      worst =
+          std::max(worst, std::max(run.report.comparison.out_margin, run.report.gradients.margin));
+    }
+    if (HasFailure()) return;
+  }
+  RecordProperty("worst_margin", std::to_string(worst));
+  EXPECT_GT(passed, 120);
+}
+
+}  // namespace
+}  // namespace regard

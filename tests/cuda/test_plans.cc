@@ -1,0 +1,118 @@
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "backends/cuda_efficient/efficient_backend.h"
+#include "backends/cuda_math/math_backend.h"
+#include "regard/case.h"
+
+// Claims, plans and workspace of the CUDA backends on described devices: no device is needed.
+
+namespace regard {
+namespace {
+
+constexpr cuda_math::Launcher kNoMath = {};
+constexpr cuda_efficient::Launcher kNoEfficient = {};
+
+const Backend& math() {
+  static const cuda_math::MathBackend backend(cuda_math::make_info(), kNoMath);
+  return backend;
+}
+const Backend& efficient() {
+  static const cuda_efficient::EfficientBackend backend(cuda_efficient::make_info(), kNoEfficient);
+  return backend;
+}
+
+Env device(int sm) {
+  Env env;
+  env.device = DeviceType::kCuda;
+  env.sm_version = sm;
+  return env;
+}
+
+AttentionKey key_of(const std::string& text) {
+  Case c = parse_case(text).value();
+  c.params.device.type = DeviceType::kCuda;
+  return AttentionKey::make(c.params, false).value();
+}
+
+std::string refusals_of(const Backend& backend, const std::string& text, int sm) {
+  std::vector<Refusal> refusals;
+  const bool supported = backend.supports(key_of(text), device(sm), &refusals);
+  EXPECT_EQ(supported, refusals.empty());
+  EXPECT_EQ(supported, backend.supports(key_of(text), device(sm), nullptr));
+  std::string all;
+  for (const Refusal& refusal : refusals) all += to_string(refusal) + ";";
+  return all;
+}
+
+TEST(CudaPlans, ServeEveryDeviceFromSm75On) {
+  const char* const text = "b1 hq4 hkv2 sq100 skv100 d72 bf16 causal dropout=0.1 saved grad";
+  for (const Backend* backend : {&math(), &efficient()}) {
+    for (const int sm : {75, 80, 86, 90, 100, 120}) {
+      EXPECT_EQ(refusals_of(*backend, text, sm), "") << sm;
+    }
+    for (const int sm : {70, 72}) {
+      EXPECT_NE(refusals_of(*backend, text, sm).find("compute capability 7.5 or newer"),
+                std::string::npos);
+    }
+    EXPECT_NE(refusals_of(*backend, text, 0).find("no CUDA device"), std::string::npos);
+    EXPECT_EQ(backend->info().device, DeviceType::kCuda);
+  }
+}
+
+TEST(CudaPlans, RefuseTheCpu) {
+  const AttentionKey key =
+      AttentionKey::make(parse_case("b1 hq1 sq1 skv1 d8 f32").value().params, false).value();
+  EXPECT_FALSE(math().supports(key, device(90), nullptr));
+  EXPECT_FALSE(efficient().supports(key, device(90), nullptr));
+}
+
+TEST(CudaPlans, OnlyMathTakesF64AndScoresOut) {
+  EXPECT_EQ(refusals_of(math(), "b1 hq1 sq9 skv9 d8 f64", 90), "");
+  EXPECT_NE(refusals_of(efficient(), "b1 hq1 sq9 skv9 d8 f64", 90).find("dtype"),
+            std::string::npos);
+  EXPECT_EQ(refusals_of(math(), "b1 hq1 sq9 skv9 d8 f32 scores=probs", 90), "");
+  EXPECT_NE(refusals_of(efficient(), "b1 hq1 sq9 skv9 d8 f32 scores=probs", 90).find("scores_out"),
+            std::string::npos);
+}
+
+TEST(CudaPlans, StateTheirWorkspace) {
+  // 2 * 4 heads * 16 rows * 32 keys.
+  const AttentionKey key = key_of("b2 hq4 hkv2 sq16 skv32 d64 f32 saved grad");
+  const AttentionKey f64 = key_of("b2 hq4 hkv2 sq16 skv32 d64 f64 saved grad");
+  constexpr std::int64_t kScores = 2 * 4 * 16 * 32, kRows = 2 * 4 * 16;
+  const Env env = device(90);
+  EXPECT_EQ(math().workspace_bytes(key, env), kScores * 4);
+  EXPECT_EQ(math().workspace_bytes(f64, env), kScores * 8);
+  EXPECT_EQ(math().backward_workspace_bytes(key, env), (2 * kScores + kRows) * 4);
+  EXPECT_EQ(efficient().workspace_bytes(key, env), 0);
+  EXPECT_EQ(efficient().backward_workspace_bytes(key, env), kRows * 4);
+  for (const Backend* backend : {&math(), &efficient()}) {
+    const KernelPlan forward = backend->plan(key, env).value();
+    const KernelPlan backward = backend->plan_backward(key, env).value();
+    EXPECT_EQ(forward.workspace_bytes, backend->workspace_bytes(key, env));
+    EXPECT_EQ(backward.workspace_bytes, backend->backward_workspace_bytes(key, env));
+  }
+}
+
+TEST(CudaPlans, WorkspaceSaturates) {
+  const AttentionKey key = key_of("b1000 hq1000 hkv1000 sq1000000 skv1000000 d1 f32");
+  EXPECT_EQ(math().workspace_bytes(key, device(90)) % 64, 0);
+  EXPECT_GT(math().workspace_bytes(key, device(90)), std::int64_t{1} << 60);
+}
+
+TEST(CudaPlans, NameTheirKernels) {
+  const Env env = device(80);
+  EXPECT_EQ(efficient().plan(key_of("b1 hq1 sq9 skv9 d64 bf16"), env)->kernel,
+            "cuda_efficient_bf16_d64");
+  EXPECT_EQ(efficient().plan(key_of("b1 hq1 sq9 skv9 d65 f16"), env)->kernel,
+            "cuda_efficient_f16_d128");
+  EXPECT_EQ(math().plan(key_of("b1 hq1 sq9 skv9 d65 f64"), env)->kernel, "cuda_math_f64");
+  EXPECT_EQ(math().plan_backward(key_of("b1 hq1 sq9 skv9 d65 f32 saved grad"), env)->kernel,
+            "cuda_math_backward_f32");
+}
+
+}  // namespace
+}  // namespace regard

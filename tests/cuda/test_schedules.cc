@@ -1,0 +1,201 @@
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "conformance/run.h"
+#include "oracle/number.h"
+#include "problem/problem.h"
+#include "regard/dropout.h"
+#include "tests/cuda/host_backends.h"
+#include "tests/support/tensors.h"
+
+// What must not change a bit, and what must be refused: orders of blocks and threads, grids that go
+// round, repeated heads, padding, lengths out of range, dropout's own mask.
+
+namespace regard {
+namespace {
+
+using conformance::Problem;
+using cuda_test::Order;
+using cuda_test::schedule;
+
+class Schedules : public testing::Test {
+ protected:
+  Schedules() : host_(cuda_test::make_host_context()) {}
+  ~Schedules() override { schedule() = {}; }
+
+  static Problem problem_of(const std::string& text) {
+    return conformance::make_problem(parse_case(text).value(),
+                                     {conformance::Guard::kCanaries, /*dense=*/true});
+  }
+
+  /// Forward and, where the case goes back, backward; every output's bytes.
+  std::vector<unsigned char> bytes_of(const BackendRef& backend, Problem& problem) {
+    problem.reset_outputs();
+    run(backend, problem.request());
+    if (problem.request().saved.kind != SavedContext::Kind::kNone) {
+      problem.begin_backward();
+      const AttentionGradRequest& request = problem.request();
+      const Plan made = plan_of(backend, request);
+      std::vector<unsigned char> memory;
+      const Status status = execute_backward(made, request, request,
+                                             launch(made.backward_workspace_bytes(), &memory));
+      EXPECT_TRUE(status.ok()) << status.to_string();
+    }
+    return problem.output_bytes();
+  }
+
+  Plan plan_of(const BackendRef& backend, const AttentionRequest& request) {
+    Policy policy;
+    policy.only = std::vector<BackendRef>{backend};
+    const Expected<Plan> made = plan(*host_.context, describe(request).value(), policy);
+    EXPECT_TRUE(made.ok()) << made.status().to_string();
+    return *made;
+  }
+
+  void run(const BackendRef& backend, const AttentionRequest& request) {
+    const Plan made = plan_of(backend, request);
+    std::vector<unsigned char> memory;
+    const Status status = execute(made, request, launch(made.workspace_bytes(), &memory));
+    EXPECT_TRUE(status.ok()) << status.to_string();
+  }
+
+  static Launch launch(std::int64_t bytes, std::vector<unsigned char>* memory) {
+    memory->assign(static_cast<std::size_t>(bytes) + 64, 0xff);
+    const auto address = reinterpret_cast<std::uintptr_t>(memory->data());
+    Launch launch;
+    launch.workspace = {memory->data() + (64 - address % 64) % 64, static_cast<std::size_t>(bytes)};
+    return launch;
+  }
+
+  std::vector<BackendRef> backends() const { return {host_.math, host_.efficient}; }
+
+  cuda_test::HostContext host_;
+  test::Tensors tensors_;
+};
+
+TEST_F(Schedules, ChangeNoBits) {
+  for (const char* text :
+       {"b2 hq4 hkv2 sq70 skv130 d40 dv72 f32 causal diag=br dropout=0.2 saved grad seed=1",
+        "b2 hq2 sq65 skv129 d136 bf16 lens bias=1,H,1,Skv sinks softcap=4 saved grad seed=2"}) {
+    for (const BackendRef& backend : backends()) {
+      Problem problem = problem_of(text);
+      schedule() = {};
+      const std::vector<unsigned char> first = bytes_of(backend, problem);
+      const std::int64_t blocks = schedule().counts.blocks;
+      for (const Order order : {Order::kReversed, Order::kShuffled}) {
+        schedule() = {order, 1 << 30, {}};
+        EXPECT_EQ(bytes_of(backend, problem), first) << text << ", " << to_string(backend);
+        EXPECT_EQ(schedule().counts.blocks, blocks);
+      }
+      // Three blocks do the work of all: what a grid larger than a device's limit comes to.
+      schedule() = {Order::kForward, 3, {}};
+      EXPECT_EQ(bytes_of(backend, problem), first) << text << ", " << to_string(backend);
+      EXPECT_LT(schedule().counts.blocks, blocks);
+    }
+  }
+}
+
+TEST_F(Schedules, AGroupIsItsKeysAndValuesRepeated) {
+  const Problem problem = problem_of("b2 hq6 hkv2 sq45 skv70 d32 dv24 f32 causal diag=br lse");
+  for (const BackendRef& backend : backends()) {
+    AttentionRequest grouped = problem.request();
+    tensors_.renew_outputs(&grouped);
+    run(backend, grouped);
+    AttentionRequest repeated = problem.request();
+    for (TensorView* view : {&repeated.k, &repeated.v}) {
+      const TensorView from = *view;
+      TensorView all = tensors_.make(from.dtype, {2, 6, 70, from.shape[3]});
+      for (std::int64_t h = 0; h < 6; ++h) {
+        const TensorView to = test::slice(all, 1, h, 1);
+        conformance::for_each_element(to, [&](const std::int64_t(&at)[4], unsigned char* element) {
+          const std::int64_t index = at[0] * from.strides[0] + h / 3 * from.strides[1] +
+                                     at[2] * from.strides[2] + at[3] * from.strides[3];
+          std::memcpy(element, static_cast<char*>(from.data) + index * 4, 4);
+        });
+      }
+      *view = all;
+    }
+    tensors_.renew_outputs(&repeated);
+    run(backend, repeated);
+    EXPECT_EQ(test::unequal(grouped.out, repeated.out), "") << to_string(backend);
+    EXPECT_EQ(test::unequal(grouped.lse, repeated.lse), "") << to_string(backend);
+  }
+}
+
+TEST_F(Schedules, PaddingChangesNoBits) {
+  // Keys behind each length, as lengths or not there at all.
+  const Problem problem = problem_of("b1 hq2 sq65 skv130 d40 f32 lens_kv=77 lse poison");
+  for (const BackendRef& backend : backends()) {
+    AttentionRequest padded = problem.request();
+    tensors_.renew_outputs(&padded);
+    run(backend, padded);
+    AttentionRequest cut = problem.request();
+    cut.k = test::slice(cut.k, 2, 0, 77);
+    cut.v = test::slice(cut.v, 2, 0, 77);
+    cut.seqlens_kv = {};
+    tensors_.renew_outputs(&cut);
+    run(backend, cut);
+    EXPECT_EQ(test::unequal(padded.out, cut.out), "") << to_string(backend);
+    EXPECT_EQ(test::unequal(padded.lse, cut.lse), "") << to_string(backend);
+  }
+}
+
+// On a device nobody has read the lengths before the kernels do.
+TEST(Lengths, AreHeldToTheExtents) {
+  regard::problem::Problem p;
+  p.seqlen_q = 10;
+  p.seqlen_kv = 20;
+  std::int32_t lens_q[] = {-3, 11, 4}, lens_kv[] = {1000000, -1, 20};
+  p.lens_q = {reinterpret_cast<char*>(lens_q), {1}, problem::Element::kF32, true};
+  p.lens_kv = {reinterpret_cast<char*>(lens_kv), {1}, problem::Element::kF32, true};
+  const std::int64_t expected[][2] = {{0, 20}, {10, 0}, {4, 20}};
+  for (std::int64_t b = 0; b < 3; ++b) {
+    EXPECT_EQ(problem::sequence_of(p, b).len_q, expected[b][0]);
+    EXPECT_EQ(problem::sequence_of(p, b).band.len_kv, expected[b][1]);
+  }
+}
+
+// Scores of 0 make all probabilities 1/n, and V = identity shows them: out[i][j] > 0 iff kept.
+TEST_F(Schedules, DropoutDropsWhatTheMaskSays) {
+  for (const char* text :
+       {"b2 hq4 hkv2 sq37 skv90 d16 dv90 f32 dropout=0.3 seed=3",
+        "b3 hq2 sq70 skv130 d16 dv130 bf16 dropout=0.5 lens causal diag=br seed=4",
+        "b2 hq2 sq33 skv70 d16 dv70 f16 dropout=0.1 diag=-20 window=30,5 seed=5"}) {
+    for (const BackendRef& backend : backends()) {
+      const Problem problem = problem_of(text);
+      const AttentionRequest& r = problem.request();
+      conformance::for_each_element(r.q, [&](const std::int64_t(&)[4], unsigned char* element) {
+        oracle::encode(0.0, element, r.q.dtype);
+      });
+      conformance::for_each_element(r.v, [&](const std::int64_t(&at)[4], unsigned char* element) {
+        oracle::encode(at[2] == at[3] ? 1.0 : 0.0, element, r.v.dtype);
+      });
+      run(backend, r);
+      const AttentionParams params = describe(r).value();
+      const TensorView kept = tensors_.make(
+          Dtype::kBool, {params.batch, params.num_heads_q, params.seqlen_q, params.seqlen_kv});
+      ASSERT_TRUE(dropout_mask(params, r, kept).ok());
+      std::int64_t shown = 0, dropped = 0;
+      conformance::for_each_element(r.out, [&](const std::int64_t(&at)[4], unsigned char* element) {
+        const std::int64_t index =
+            at[0] * kept.strides[0] + at[1] * kept.strides[1] + at[2] * kept.strides[2] + at[3];
+        const bool is_kept = static_cast<unsigned char*>(kept.data)[index] != 0;
+        const bool is_shown = oracle::decode(element, r.out.dtype) > 0.0L;
+        EXPECT_LE(is_shown, is_kept) << text;
+        shown += is_shown ? 1 : 0;
+        dropped += is_kept ? 0 : 1;
+      });
+      EXPECT_GT(shown, 500);
+      EXPECT_GT(dropped, 100);
+      if (params.window_right == kUnlimited && !params.features.has(Feature::kSeqlensKv)) {
+        EXPECT_EQ(shown + dropped, kept.strides[0] * params.batch) << text;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,169 @@
+// CUDA problems on described machines: what is refused, ordered and leased. No device is needed,
+// and none is touched.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "mock_backend.h"
+
+namespace regard::test {
+namespace {
+
+Env machine(std::int32_t sm_version) {
+  Env env = described_env();
+  env.device = DeviceType::kCuda;
+  env.sm_version = sm_version;
+  return env;
+}
+
+BackendInfo cuda_info() {
+  BackendInfo info = generous_info("mock");
+  info.device = DeviceType::kCuda;
+  info.min_sm = 75;
+  return info;
+}
+
+// A context on such a machine whose last CUDA candidate is a mock.
+struct OnDevice {
+  explicit OnDevice(std::int32_t sm_version, BackendInfo info = cuda_info())
+      : context(machine(sm_version)), mock(std::make_shared<MockBackend>(std::move(info))) {
+    context.impl().update([&](Settings& settings) {
+      settings.cuda.push_back({custom("mock"), mock});
+      settings.cpu.push_back({custom("mock"), mock});
+    });
+  }
+  Verdict verdict(const std::string& words) {
+    return *explain(context, case_params(words)).find(custom("mock"));
+  }
+  Context context;
+  std::shared_ptr<MockBackend> mock;
+};
+
+// A request whose tensors lie at addresses that no host may read.
+AttentionRequest device_request(std::int32_t index = 0) {
+  AttentionRequest r;
+  std::uintptr_t next = std::uintptr_t{1} << 20;
+  for (TensorView* view : {&r.q, &r.k, &r.v, &r.out}) {
+    *view = make_view(reinterpret_cast<void*>(next), Dtype::kF32, {1, 1, 4, 8});
+    view->device = {DeviceType::kCuda, index};
+    next += 1 << 20;
+  }
+  r.seqlens_q = make_view(reinterpret_cast<void*>(next), Dtype::kI32, {1});
+  r.seqlens_kv = make_view(reinterpret_cast<void*>(next + 64), Dtype::kI32, {1});
+  r.seqlens_q.device = r.seqlens_kv.device = r.q.device;
+  return r;
+}
+
+TEST(Cuda, TheOrderDependsOnTheArchitecture) {
+  const auto order = [](std::int32_t sm_version) {
+    std::vector<BackendRef> refs;
+    const Selection selection =
+        explain(case_params("sq8 d64 bf16 device=cuda"), {}, machine(sm_version));
+    for (const Verdict& verdict : selection.candidates) refs.push_back(verdict.backend);
+    return refs;
+  };
+  const std::vector<BackendRef> with{kCudnn, kFlash, kEfficient, kMath};
+  const std::vector<BackendRef> without{kFlash, kEfficient, kMath, kCudnn};
+  EXPECT_EQ(order(75), without);
+  for (const std::int32_t sm : {0, 80, 86, 89, 90, 100, 103}) EXPECT_EQ(order(sm), with) << sm;
+  EXPECT_EQ(order(110), without);
+  EXPECT_EQ(order(120), without);
+}
+
+TEST(Cuda, AnOlderDeviceOrNoneIsRefused) {
+  const std::string words = "sq8 d64 f32 device=cuda";
+  for (const std::int32_t sm : {75, 80, 120}) EXPECT_TRUE(OnDevice(sm).verdict(words).usable) << sm;
+  const Verdict older = OnDevice(70).verdict(words);
+  ASSERT_EQ(older.refusals.size(), 1u);
+  EXPECT_EQ(to_string(older.refusals[0]), "device: 7.0, limit compute capability 7.5 or newer");
+  const Verdict none = OnDevice(0).verdict(words);
+  ASSERT_EQ(none.refusals.size(), 1u);
+  EXPECT_EQ(to_string(none.refusals[0]),
+            "device: no CUDA device, limit compute capability 7.5 or newer");
+  // A device's rule is none of a problem on the CPU.
+  BackendInfo cpu = generous_info("mock");
+  cpu.min_sm = 75;
+  EXPECT_TRUE(OnDevice(0, cpu).verdict("sq8 d64 f32").usable);
+}
+
+TEST(Cuda, ARefusalAtPlanIsLearned) {
+  OnDevice on(90);
+  on.mock->refuse_plan = [](const AttentionKey&) { return true; };
+  const AttentionParams params = case_params("sq8 d64 f64 device=cuda");
+  Policy policy = only({custom("mock")});
+  EXPECT_EQ(plan(on.context, params, policy).status().code(), StatusCode::kNoBackend);
+  const Verdict verdict = *explain(on.context, params, policy).find(custom("mock"));
+  ASSERT_FALSE(verdict.refusals.empty());
+  EXPECT_EQ(verdict.refusals.back().code, RefusalCode::kLearned);
+}
+
+TEST(Cuda, TensorsOfTwoDevicesAreRefused) {
+  AttentionRequest request = device_request();
+  request.v.device.index = 1;
+  const Status status = describe(request).status();
+  EXPECT_EQ(status.message(), "[describe] device of v (cuda:1) must be q's, cuda:0");
+}
+
+// Host memory would be read by a kernel: without a device there is nothing to lease.
+TEST(Cuda, AWorkspaceIsLeasedOnTheDevice) {
+  if (read_env().sm_version != 0) GTEST_SKIP() << "there is a device";
+  OnDevice on(90);
+  on.mock->workspace = 256;
+  AttentionRequest request = device_request();
+  const Status status = attention(on.context, request, only({custom("mock")}));
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.message().find("[attention]"), std::string::npos) << status.to_string();
+  EXPECT_EQ(on.mock->executions, 0);
+  EXPECT_EQ(on.context.leased_workspace_bytes(), 0);
+}
+
+// A build without CUDA leaves the device to the backend: its execute sees lengths that nobody read.
+TEST(Cuda, ExecuteReadsNoLengthsOfADevice) {
+  if (read_env().built_with_cuda) GTEST_SKIP() << "the device is made current, and there is none";
+  OnDevice on(90);
+  on.mock->workspace = 256;
+  Launch launch;
+  launch.workspace = {reinterpret_cast<void*>(std::uintptr_t{1} << 30), 256};
+  const AttentionRequest request = device_request();
+  EXPECT_TRUE(attention(on.context, request, only({custom("mock")}), launch).ok());
+  EXPECT_EQ(on.mock->executions, 1);
+}
+
+TEST(Cuda, ADeviceThatIsNotThereIsSaid) {
+  const Env env = read_env();
+  if (!env.built_with_cuda || env.sm_version != 0) GTEST_SKIP() << "no CUDA, or a device";
+  OnDevice on(90);
+  const Status status = attention(on.context, device_request(3), only({custom("mock")}));
+  EXPECT_NE(status.message().find("device (cuda:3) must be one that the driver has"),
+            std::string::npos)
+      << status.to_string();
+  EXPECT_EQ(on.mock->executions, 0);
+}
+
+struct Lengths {
+  explicit Lengths(std::int32_t kv) : keys{kv, 2} {
+    request.q = make_view(data, Dtype::kF32, {2, 1, 4, 1});
+    request.k = request.v = request.q;
+    request.out = make_view(out, Dtype::kF32, {2, 1, 4, 1});
+    request.seqlens_kv = make_view(keys, Dtype::kI32, {2});
+  }
+  float data[8] = {}, out[8] = {};
+  std::int32_t keys[2];
+  AttentionRequest request;
+};
+
+TEST(Cuda, CheckDeviceDataRefusesLengthsOutOfRange) {
+  EXPECT_TRUE(check_device_data(Lengths(4).request).ok());
+  EXPECT_TRUE(check_device_data(Lengths(0).request).ok());
+  EXPECT_EQ(check_device_data(Lengths(5).request).message(),
+            "[check_device_data] seqlens_kv[0] (5), expected 0 to 4");
+  EXPECT_FALSE(check_device_data(Lengths(-1).request).ok());
+  if (read_env().sm_version == 0) {
+    EXPECT_FALSE(check_device_data(device_request()).ok());
+  }
+}
+
+}  // namespace
+}  // namespace regard::test

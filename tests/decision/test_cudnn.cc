@@ -1,0 +1,201 @@
+// CUDNN on described machines, and its graphs as cuDNN validates them; without a device.
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "backends/cudnn/plan_state.h"
+#include "backends/cudnn/record.h"
+#include "mock_backend.h"
+#include "platform/cudnn_library.h"
+
+namespace regard::test {
+namespace {
+
+using cudnn::Direction;
+
+Env machine(std::int32_t sm_version, std::int32_t cudnn_version = 0) {
+  Env env = described_env();
+  env.device = DeviceType::kCuda;
+  env.sm_version = sm_version;
+  env.cudnn_version = cudnn_version;
+  return env;
+}
+
+Policy finite() {
+  Policy policy;
+  policy.assume_finite = true;
+  return policy;
+}
+
+Verdict judge(const std::string& words, const Env& env, const Policy& policy = finite()) {
+  return *explain(case_params(words + " device=cuda"), policy, env).find(kCudnn);
+}
+
+// The last of the reasons; "" where it runs.
+std::string refusal(const std::string& words, const Env& env) {
+  const Verdict verdict = judge(words, env);
+  return verdict.refusals.empty() ? "" : to_string(verdict.refusals.back());
+}
+
+TEST(Cudnn, RunsWhatTheRecordAllows) {
+  for (const std::int32_t sm : {80, 86, 90, 100, 103}) {
+    const Env env = machine(sm);
+    for (const char* words :
+         {"sq128 d64 bf16", "sq128 d64 f16 causal diag=tl", "sq1 skv4096 d128 bf16",
+          "b2 hq8 hkv2 sq512 skv1024 d256 bf16 causal diag=br lse", "sq300 skv100 d64 bf16",
+          "sq128 d64 bf16 window=16,0 diag=tl", "sq128 d128 bf16 causal diag=tl grad lse"}) {
+      EXPECT_EQ(refusal(words, env), "") << sm << " " << words;
+    }
+  }
+  EXPECT_EQ(refusal("sq128 d192 dv128 bf16 grad", machine(90)), "");
+  EXPECT_EQ(refusal("sq128 d192 dv128 bf16 grad", machine(100)), "");
+}
+
+TEST(Cudnn, RefusesInCudnnsWords) {
+  const Env hopper = machine(90);
+  EXPECT_NE(refusal("sq300 skv100 d64 bf16 causal diag=br", hopper).find("max_s_q > max_s_kv"),
+            std::string::npos);
+  EXPECT_NE(refusal("sq300 skv100 d64 bf16 window=9,0 diag=tl", hopper).find("Sliding window"),
+            std::string::npos);
+  EXPECT_NE(refusal("sq1 d64 bf16 grad", hopper).find("s_q = s_kv = 1"), std::string::npos);
+  EXPECT_EQ(refusal("sq1 d64 bf16", hopper), "");
+  EXPECT_EQ(refusal("sq128 d136 bf16", machine(80)), "");
+  EXPECT_NE(refusal("sq128 d136 bf16 grad", machine(80)).find("less than or equal to 128"),
+            std::string::npos);
+  EXPECT_NE(refusal("sq128 d192 dv64 bf16 grad", machine(100)).find("equal to 128 if d_qk is 192"),
+            std::string::npos);
+}
+
+TEST(Cudnn, RefusesWhatItDoesNotMeanAlike) {
+  const Env env = machine(90);
+  for (const char* words :
+       {"sq128 d64 f32", "sq128 d64 bf16 dropout=0.1", "sq128 d64 bf16 softcap=3",
+        "sq128 d64 bf16 mask", "sq128 d64 bf16 bias", "sq128 d64 bf16 lens", "sq128 d60 bf16",
+        "sq128 d264 bf16", "hq2 sq128 d64 bf16 layout=strided", "sq128 d64 bf16 align_q=8",
+        "sq0 skv8 d64 bf16", "sq8 skv0 d64 bf16"}) {
+    EXPECT_NE(refusal(words, env), "") << words;
+  }
+  const Verdict behind_mask = judge("sq128 d64 bf16", env, Policy{});
+  ASSERT_EQ(behind_mask.refusals.size(), 1u);
+  EXPECT_EQ(behind_mask.refusals[0].actual, "non_finite_behind_mask");
+}
+
+TEST(Cudnn, KnowsArchitecturesAndVersions) {
+  EXPECT_EQ(refusal("sq128 d64 bf16", machine(75)),
+            "device: 7.5, limit compute capability 8.0 or newer");
+  EXPECT_EQ(refusal("sq128 d64 bf16", machine(120)),
+            "device: 12.0, limit compute capability 8.0 to 10.x");
+  const auto with = [](std::int32_t version, const char* words) {
+    return refusal(words, machine(90, version));
+  };
+  EXPECT_EQ(with(92000, "sq128 d64 bf16"), "") << "a newer library has the newest record";
+  EXPECT_NE(with(90800, "sq128 d64 bf16").find("9.19.0 or newer"), std::string::npos);
+  EXPECT_NE(with(91001, "sq128 d64 bf16").find("known bugs"), std::string::npos);
+  EXPECT_NE(with(91400, "sq128 d64 bf16 window=9,0 diag=tl").find("known bug in windows"),
+            std::string::npos);
+  Env without = machine(90);
+  without.device_name = "a device";
+  EXPECT_NE(refusal("sq128 d64 bf16", without).find("libcudnn.so.9"), std::string::npos);
+}
+
+TEST(Cudnn, PlansWithoutADevice) {
+  Context context(machine(90));
+  const AttentionParams params =
+      case_params("b2 hq4 hkv2 sq200 d64 bf16 causal diag=tl grad lse device=cuda");
+  const Expected<Plan> made = plan(context, params, finite());
+  ASSERT_TRUE(made) << made.status().to_string();
+  EXPECT_EQ(made->backend(), kCudnn);
+  EXPECT_EQ(made->kernel().kernel, "cudnn_sdpa_bf16");
+  EXPECT_EQ(made->backward_kernel().kernel, "cudnn_sdpa_backward_bf16");
+  const Verdict verdict = *made->selection().find(kCudnn);
+  EXPECT_TRUE(verdict.needs_exact_extents);
+  EXPECT_EQ(verdict.workspace_bytes, made->workspace_bytes());
+  EXPECT_EQ(verdict.backward_workspace_bytes, made->backward_workspace_bytes());
+  // d_q in f32 and all three gradients fit beside one another.
+  const std::int64_t rows = 2 * 4 * 208 * 64;
+  EXPECT_GE(made->backward_workspace_bytes(), rows * 4 + rows * 2 + 2 * (rows / 2) * 2);
+}
+
+TEST(Cudnn, ARecordHoldsForAllThatIsAlike) {
+  EXPECT_EQ(cudnn::find_record(91900)->version, 91900);
+  EXPECT_EQ(cudnn::find_record(91899), nullptr);
+  EXPECT_EQ(cudnn::recorded_sm(89), 80);
+  EXPECT_EQ(cudnn::recorded_sm(103), 100);
+  EXPECT_EQ(cudnn::recorded_sm(75), 0);
+  EXPECT_EQ(cudnn::recorded_sm(121), 0);
+}
+
+TEST(Cudnn, AGraphBelongsToItsSizesAndStrides) {
+  const AttentionParams params = case_params("sq8 d64 bf16 device=cuda");
+  const cudnn::GraphKey key{{1, 8, 8}, cudnn::dense_strides(params)};
+  EXPECT_TRUE(key == key);
+  cudnn::GraphKey longer = key;
+  longer.extents[2] = 9;
+  EXPECT_FALSE(key == longer);
+  cudnn::GraphKey other = key;
+  other.strides.d_v[2] += 8;
+  EXPECT_FALSE(key == other);
+}
+
+class CudnnGraphs : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (cudnn_library().handle == nullptr) GTEST_SKIP() << "libcudnn.so.9 cannot be loaded";
+  }
+  static std::string validate(const std::string& words, Direction direction, std::int32_t sm = 90) {
+    const AttentionParams params = case_params(words + " device=cuda");
+    return validate_graph(params, direction, cudnn::dense_strides(params), sm);
+  }
+};
+
+// cuDNN's left bound counts the diagonal, and its backward refuses a bound of 0.
+TEST_F(CudnnGraphs, AWindowsLeftBoundIsOneMore) {
+  const char* words = "sq128 d64 bf16 window=0,0 diag=tl";
+  EXPECT_EQ(validate(words, Direction::kForward), "");
+  EXPECT_EQ(validate(words, Direction::kBackward), "");
+}
+
+// Bounds beyond 32 bits must not come out negative.
+TEST_F(CudnnGraphs, WideWindowsStayWide) {
+  const char* words = "sq128 d64 bf16 window=9000000000,8000000000 diag=tl";
+  EXPECT_EQ(validate(words, Direction::kForward), "");
+  EXPECT_EQ(validate(words, Direction::kBackward), "");
+}
+
+TEST_F(CudnnGraphs, BothLayoutsAndBothTypesValidate) {
+  for (const char* words :
+       {"b2 hq4 hkv2 sq128 d64 f16", "b2 hq4 hkv2 sq128 d64 bf16 layout=bshd"}) {
+    EXPECT_EQ(validate(words, Direction::kForward), "") << words;
+    EXPECT_EQ(validate(words, Direction::kBackward), "") << words;
+  }
+}
+
+// The graph says what the record says, for problems that the record was not made from.
+TEST_F(CudnnGraphs, AgreeWithTheRecord) {
+  const cudnn::Record* record = cudnn::find_record(cudnn_library().version);
+  ASSERT_NE(record, nullptr);
+  int refused = 0, count = 0;
+  for (const char* mask : {"", " causal diag=tl", " causal diag=br", " window=5,3 diag=br"}) {
+    for (const char* sizes : {"sq17 skv64", "sq64 skv17", "sq1 skv33", "sq2048 skv3001"}) {
+      for (const char* dims : {" d40 dv104", " d128", " d192 dv128", " d216 dv48"}) {
+        for (const std::int32_t sm : {80, 90, 100}) {
+          for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+            const std::string words = std::string("hq4 hkv2 f16 ") + sizes + dims + mask;
+            const AttentionParams params = case_params(words + " device=cuda");
+            const char* recorded = find_refusal(*record, params, direction, sm);
+            EXPECT_EQ(validate(words, direction, sm).empty(), recorded == nullptr)
+                << sm << " " << words;
+            refused += recorded != nullptr ? 1 : 0;
+            ++count;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(refused, 20);
+  EXPECT_GT(count - refused, 20);
+}
+
+}  // namespace
+}  // namespace regard::test

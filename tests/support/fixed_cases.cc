@@ -1,0 +1,130 @@
+#include "tests/support/fixed_cases.h"
+
+namespace regard::test {
+namespace {
+
+const char* const kForwardCases[] = {
+    // Sizes round lanes, strips and tiles.
+    "b1 hq1 sq1 skv1 d1",
+    "b1 hq2 sq3 skv63 d3 lse",
+    "b2 hq3 sq63 skv65 d63 lse",
+    "b1 hq2 sq65 skv127 d65 lse",
+    "b1 hq1 sq127 skv257 d127 lse",
+    "b1 hq1 sq257 skv63 d257",
+    "b2 hq2 sq65 skv64 d64 dv257 lse",
+    "b3 hq6 hkv2 sq17 skv65 d576 dv512",
+    "b1 hq8 hkv1 sq1 skv1025 d128 lse",
+    "b1 hq1 sq33 skv1023 d8 lse",
+    "b9 hq1 sq1 skv1 d16 lse",
+    // Layouts.
+    "b2 hq4 hkv2 sq65 skv65 d32 layout=bshd lse seed=3",
+    "b2 hq4 hkv2 sq65 skv63 d33 layout=strided",
+    "b2 hq4 sq63 skv63 d32 layout_q=bshd layout_k=strided layout_out=bshd seed=5",
+    "b2 hq4 hkv4 sq65 skv65 d16 layout=bshd causal seed=9",
+    "b2 hq2 sq33 skv65 d32 align_q=2 align_k=2 align_v=2 align_out=2 seed=4",
+    // Diagonals and windows.
+    "b2 hq2 sq65 skv65 d16 causal lse",
+    "b2 hq2 sq65 skv127 d16 causal diag=br lse poison",
+    "b2 hq2 sq127 skv65 d16 causal diag=br lse poison",
+    "b2 hq2 sq127 skv65 d16 causal diag=tl lse poison",
+    "b2 hq2 sq63 skv65 d16 causal diag=-17 lse",
+    "b2 hq2 sq63 skv65 d16 causal diag=9223372036854775807 lse",
+    "b2 hq2 sq63 skv65 d16 causal diag=-9223372036854775808 lse",
+    "b4 hq2 sq63 skv65 d16 causal diag=seq lse poison seed=6",
+    "b2 hq2 sq127 skv127 d16 window=0,0 lse poison",
+    "b1 hq2 sq127 skv257 d8 window=64,0 diag=br lse",
+    "b1 hq2 sq127 skv257 d8 window=-1,3 diag=br lse",
+    "b1 hq2 sq257 skv127 d8 window=63,65 diag=tl",
+    "b6 hq2 sq65 skv127 d8 lens causal window=31,0 diag=br lse poison seed=8",
+    // Masks and biases, every broadcast of interest.
+    "b2 hq2 sq65 skv127 d16 mask lse poison seed=1",
+    "b2 hq2 sq65 skv127 d16 mask=1,1,1,Skv lse poison",
+    "b2 hq3 sq33 skv65 d16 mask=B,1,Sq,1 lse seed=2",
+    "b2 hq3 sq33 skv65 d16 mask=1,H,1,1 lse seed=3",
+    "b2 hq2 sq65 skv127 d16 bias lse poison seed=1",
+    "b2 hq2 sq65 skv65 d16 bias=1,H,Sq,Skv causal lse",
+    "b2 hq2 sq33 skv65 d16 bias=B,1,1,Skv bias_dtype=f64 lse seed=4",
+    "b2 hq2 sq33 skv65 d16 bias=1,1,Sq,1 data=finfo_min lse seed=5",
+    "b2 hq2 sq33 skv65 d16 bias data=finfo_min lse poison seed=6",
+    "b2 hq2 sq33 skv65 d16 mask=1,H,1,Skv bias=B,1,Sq,1 softcap=5 alibi sinks causal diag=br lse",
+    // Other edits.
+    "b2 hq4 hkv2 sq65 skv65 d16 alibi causal lse",
+    "b2 hq8 sq33 skv65 d16 alibi diag=br lse",
+    "b2 hq2 sq33 skv65 d16 softcap=1 lse data=large",
+    "b2 hq4 sq33 skv65 d16 sinks lse seed=3",
+    "b2 hq4 sq33 skv65 d16 sinks mask lse data=large seed=4",
+    "b2 hq2 sq33 skv65 d16 scale=0 lse",
+    "b2 hq2 sq33 skv65 d16 scale=-0.5 lse",
+    // Lengths and segments.
+    "b6 hq2 sq65 skv127 d16 lens lse poison seed=1",
+    "b6 hq2 sq65 skv127 d16 lens=q sinks lse seed=2",
+    "b3 hq2 sq65 skv127 d16 lens_kv=127,0,1 lse poison",
+    "b3 hq2 sq65 skv65 d16 lens_q=0,65,1 lse",
+    "b3 hq2 sq65 skv127 d16 segments lse poison seed=3",
+    "b6 hq4 hkv2 sq65 skv65 d16 segments lens causal diag=tl lse poison seed=4",
+    // Dropout.
+    "b2 hq2 sq33 skv127 d16 dropout=0.25 lse",
+    "b2 hq4 hkv2 sq65 skv65 d16 dropout=0.5 causal lse",
+    "b2 hq2 sq33 skv65 d16 dropout=0.9 causal diag=7 mask bias lse poison",
+    // Data.
+    "b2 hq2 sq33 skv127 d64 data=large lse",
+    "b2 hq6 sq33 skv127 d64 data=outlier lse",
+    "b2 hq2 sq33 skv127 d64 data=constant lse",
+    // Scales and caps beyond f32's range.
+    "b1 hq2 hkv1 sq9 skv130 d8 scale=1e-46 lse",
+    "b1 hq2 hkv1 sq9 skv130 d8 scale=-1e-46 causal diag=br lse",
+    "b1 hq2 hkv1 sq9 skv130 d8 softcap=1e39 lse",
+    "b1 hq2 hkv1 sq9 skv130 d8 softcap=1e-46 scale=0 lse",
+    // Empty sizes.
+    "b0 hq2 sq3 skv5 d16 lse",
+    "b2 hq0 hkv0 sq3 skv5 d16 lse",
+    "b2 hq2 sq0 skv5 d16 lse causal diag=br",
+    "b2 hq2 sq5 skv0 d16 lse",
+    "b2 hq2 sq5 skv0 d16 lse sinks mask bias dropout=0.5",
+    "b2 hq2 sq0 skv0 d16 lens segments lse",
+    // MATH's debugging output.
+    "b2 hq4 hkv2 sq33 skv65 d16 scores=scaled causal diag=br poison",
+    "b2 hq2 sq33 skv65 d16 scores=edited softcap=5 bias mask alibi diag=tl poison",
+    "b2 hq2 sq33 skv65 d16 scores=probs sinks lens dropout=0.5 poison",
+};
+
+const char* const kGradCases[] = {
+    "b1 hq1 sq1 skv1 d1 f32 saved grad seed=1",
+    "b2 hq3 sq63 skv65 d63 f32 saved grad seed=2",
+    "b2 hq4 hkv2 sq65 skv130 d33 dv17 bf16 layout=bshd causal diag=br saved grad poison seed=3",
+    "b1 hq2 sq64 skv64 d128 f16 causal lse grad seed=4",
+    // More rows and keys than a block of the pass that keeps its sums.
+    "b1 hq1 sq800 skv450 d16 f32 causal diag=br saved grad seed=5",
+    "b1 hq4 hkv1 sq220 skv900 d24 bf16 window=200,40 diag=30 saved grad seed=6",
+    "b1 hq2 hkv1 sq400 skv400 d8 f32 softcap=5 sinks dropout=0.3 causal saved grad seed=7",
+    "b3 hq2 sq420 skv500 d8 f16 lens causal diag=br saved grad poison seed=8",
+    // Wide heads.
+    "b1 hq2 sq20 skv70 d192 f32 saved grad seed=9",
+    "b1 hq2 hkv1 sq33 skv70 d256 bf16 causal diag=tl saved grad seed=10",
+    "b1 hq1 sq9 skv65 d512 f32 saved grad seed=11",
+    // Every edit.
+    "b2 hq4 hkv2 sq33 skv70 d16 f32 mask bias=B,1,Sq,Skv saved grad poison seed=12",
+    "b2 hq4 hkv2 sq33 skv70 d16 f32 bias=1,H,1,Skv causal diag=tl saved grad seed=13",
+    "b2 hq4 hkv2 sq33 skv70 d16 f32 bias=B,1,Sq,1 softcap=2 saved grad seed=14",
+    "b2 hq4 hkv2 sq33 skv70 d16 f32 alibi diag=br sinks lse grad seed=15",
+    "b2 hq4 hkv2 sq33 skv70 d16 f32 segments lens saved grad poison seed=16",
+    "b2 hq4 hkv2 sq33 skv70 d16 f32 dropout=0.5 bias=1,1,1,Skv saved grad seed=17",
+    "b2 hq2 sq33 skv70 d16 f32 scale=-0.5 saved grad seed=18",
+    "b2 hq2 sq33 skv70 d16 f32 scale=0 saved grad seed=19",
+    "b2 hq2 sq17 skv70 d16 f32 data=large saved grad seed=20",
+    "b2 hq2 sq17 skv70 d16 f32 bias data=finfo_min saved grad seed=21",
+    "b4 hq2 sq33 skv65 d16 f32 causal diag=seq saved grad poison seed=22",
+    "b2 hq2 sq70 skv33 d16 f32 causal diag=br sinks saved grad poison seed=23",
+    // Empty sizes.
+    "b0 hq2 sq3 skv5 d16 f32 saved grad seed=24",
+    "b2 hq2 sq0 skv5 d16 f32 saved grad seed=25",
+    "b2 hq2 sq5 skv0 d16 f32 sinks saved grad seed=26",
+};
+
+}  // namespace
+
+std::span<const char* const> forward_cases() { return kForwardCases; }
+
+std::span<const char* const> grad_cases() { return kGradCases; }
+
+}  // namespace regard::test

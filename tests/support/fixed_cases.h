@@ -1,0 +1,14 @@
+#pragma once
+
+#include <span>
+
+namespace regard::test {
+
+/// Hand-picked forward cases without a dtype: each feature, odd sizes round the tiles, dead rows,
+/// poison, empty sizes.
+std::span<const char* const> forward_cases();
+
+/// Chosen gradient cases round blocks and edges, each with its dtype.
+std::span<const char* const> grad_cases();
+
+}  // namespace regard::test

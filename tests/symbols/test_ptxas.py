@@ -1,0 +1,72 @@
+"""The CUDA kernels neither spill nor pass their budgets, and check_ptxas.py notices when they do."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import unittest
+
+ROOT = pathlib.Path(os.environ.get("REGARD_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
+sys.path.insert(0, str(ROOT / "scripts"))
+import check_ptxas  # noqa: E402
+
+BUILD = pathlib.Path(os.environ.get("REGARD_BUILD_DIR", ROOT / "build" / "dev"))
+
+LOG = """
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function '{name}' for 'sm_80'
+ptxas info    : Function properties for {name}
+    {stack} bytes stack frame, {spill} bytes spill stores, 0 bytes spill loads
+ptxas info    : Used {registers} registers, used 1 barriers, {shared} bytes smem, 1272 bytes cmem[0]
+"""
+NAME = "_ZN6regard4cuda12kernel_entryINS_9cuda_math12ScoresKernelIfEEEEvNT_4ArgsE"
+
+
+def faults_of(kernels=("cuda_math::ScoresKernel",), architectures=("sm_80",), **numbers):
+    values = {"name": NAME, "stack": 0, "spill": 0, "registers": 128, "shared": 20000, **numbers}
+    found = check_ptxas.read(LOG.format(**values))
+    return list(check_ptxas.faults(found, dict.fromkeys(kernels, 2), architectures))
+
+
+class Planted(unittest.TestCase):
+    def test_names(self):
+        self.assertEqual(check_ptxas.kernel_of(NAME), "cuda_math::ScoresKernel")
+        sinks = "_ZN6regard4cuda12kernel_entryINS0_11SinksKernelIfEEEEvNT_4ArgsE"
+        self.assertEqual(check_ptxas.kernel_of(sinks), "cuda::SinksKernel")
+        self.assertIsNone(check_ptxas.kernel_of("_Z3foov"))
+
+    def test_faults(self):
+        self.assertEqual(faults_of(), [])
+        self.assertIn("129 registers, budget 128", faults_of(registers=129)[0])
+        self.assertIn("bytes of shared memory", faults_of(shared=49153)[0])
+        self.assertIn("4 bytes spilled", faults_of(spill=4)[0])
+        self.assertIn("no budget is stated", faults_of(kernels=())[0])
+        self.assertIn("no budget is stated", faults_of(kernels=(), name="_Z3foov")[0])
+        self.assertIn("not compiled for sm_75", faults_of(architectures=("sm_75", "sm_80"))[0])
+
+    def test_budgets_are_the_kernels_own(self):
+        """KERNELS repeats what the structs state."""
+        stated = {}
+        for room in ("cuda", "backends/cuda_math", "backends/cuda_efficient"):
+            for file in (ROOT / "src" / room).glob("*.cuh"):
+                name = None
+                for line in file.read_text().splitlines():
+                    if line.startswith("struct ") and "Kernel" in line:
+                        name = room.split("/")[-1] + "::" + line.split()[1]
+                    elif name and "static constexpr int kBlocks = " in line:
+                        stated[name] = int(line.split("=")[1].strip(" ;"))
+        self.assertEqual(stated, check_ptxas.KERNELS)
+
+
+class Build(unittest.TestCase):
+    def test_kernels(self):
+        logs = sorted((BUILD / "src" / "CMakeFiles" / "regard_cuda.dir").rglob("*.cu.o.log"))
+        if not logs:
+            self.skipTest("built without CUDA")
+        done = subprocess.run([sys.executable, "-B", ROOT / "scripts" / "check_ptxas.py", *logs],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

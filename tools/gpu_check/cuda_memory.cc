@@ -1,0 +1,72 @@
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "tools/gpu_check/carrier.h"
+
+namespace regard::gpu_check {
+namespace {
+
+std::string text_of(cudaError_t error) {
+  return error == cudaSuccess ? "" : std::string("CUDA: ") + cudaGetErrorString(error);
+}
+
+Status status_of(cudaError_t error) {
+  if (error == cudaSuccess) return {};
+  return Status(StatusCode::kInternal, "[gpu_check] " + text_of(error));
+}
+
+class CudaMemory final : public DeviceMemory {
+ public:
+  CudaMemory() { cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking); }
+  ~CudaMemory() override { cudaStreamDestroy(stream_); }
+
+  Device device() const override { return {DeviceType::kCuda, 0}; }
+  void* allocate(std::size_t bytes) override {
+    void* data = nullptr;
+    return cudaMalloc(&data, bytes) == cudaSuccess ? data : nullptr;
+  }
+  void free(void* data) override { cudaFree(data); }
+  bool upload(void* to, const void* from, std::size_t bytes) override {
+    return copy(to, from, bytes, cudaMemcpyHostToDevice);
+  }
+  bool download(void* to, const void* from, std::size_t bytes) override {
+    return copy(to, from, bytes, cudaMemcpyDeviceToHost);
+  }
+  std::string wait() override { return text_of(cudaStreamSynchronize(stream_)); }
+  void* stream() const override { return stream_; }
+
+  Status replay(Status (*launch)(void*), void* state) override {
+    // Relaxed would let a backend wait or allocate unseen.
+    cudaError_t error = cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal);
+    if (error != cudaSuccess) return status_of(error);
+    Status launched = launch(state);
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t runs = nullptr;
+    error = cudaStreamEndCapture(stream_, &graph);
+    if (launched.ok() && error == cudaSuccess) error = cudaGraphInstantiate(&runs, graph, 0);
+    if (launched.ok() && error == cudaSuccess) error = cudaGraphLaunch(runs, stream_);
+    if (error == cudaSuccess) error = cudaStreamSynchronize(stream_);
+    if (runs != nullptr) cudaGraphExecDestroy(runs);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    return launched.ok() ? status_of(error) : launched;
+  }
+
+ private:
+  bool copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+    return cudaMemcpyAsync(to, from, bytes, kind, stream_) == cudaSuccess &&
+           cudaStreamSynchronize(stream_) == cudaSuccess;
+  }
+
+  cudaStream_t stream_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceMemory> cuda_memory() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) return nullptr;
+  return std::make_unique<CudaMemory>();
+}
+
+}  // namespace regard::gpu_check
