@@ -67,6 +67,18 @@ TEST(Cudnn, RefusesInCudnnsWords) {
             std::string::npos);
 }
 
+// The first and last head dims of recorded ranges.
+TEST(Cudnn, RangesOfHeadDimsHoldTheirEnds) {
+  for (const char* words : {"sq8 d64 dv136 bf16 grad", "sq8 d64 dv256 bf16 grad",
+                            "sq8 d136 dv8 bf16 grad", "sq8 d256 bf16 grad"}) {
+    EXPECT_NE(refusal(words, machine(80)), "") << words;
+    EXPECT_EQ(refusal(words, machine(90)), "") << words;
+  }
+  EXPECT_EQ(refusal("sq8 d128 bf16 grad", machine(80)), "");
+  EXPECT_NE(refusal("sq8 d192 dv120 bf16 grad", machine(100)), "");
+  EXPECT_NE(refusal("sq8 d192 dv136 bf16 grad", machine(100)), "");
+}
+
 TEST(Cudnn, RefusesWhatItDoesNotMeanAlike) {
   const Env env = machine(90);
   for (const char* words :
