@@ -229,16 +229,10 @@ class DotTiles {
       }
     };
     std::int64_t d = 0;
-    const auto whole = [](const char* at) __attribute__((always_inline)) {
-      return load_vector<V>(kType, at);
-    };
-    for (; d + 2 * V::kLanes <= dim; d += 2 * V::kLanes) {
-      add(d, keys + d * element_bytes(kType), self.key_bytes_, whole);
-      add(d + V::kLanes, keys + (d + V::kLanes) * element_bytes(kType), self.key_bytes_, whole);
-    }
-    if (d + V::kLanes <= dim) {
-      add(d, keys + d * element_bytes(kType), self.key_bytes_, whole);
-      d += V::kLanes;
+    for (; d + V::kLanes <= dim; d += V::kLanes) {
+      add(
+          d, keys + d * element_bytes(kType), self.key_bytes_,
+          [](const char* at) __attribute__((always_inline)) { return load_vector<V>(kType, at); });
     }
     if (d < dim) {  // by way of the stack, or GCC spills the sums of the loop above
       alignas(64) T tail[kKeys][V::kLanes];
@@ -293,12 +287,13 @@ class DotTiles {
     std::int64_t dim;
   };
 
-  /// kRows rows of out. Blocks of as many sums as a product has (3 vectors of 4 rows in AVX2, where
-  /// 2 took a tenth more instructions), of 2 vectors and of 1; not 3 and 1 where 2 and 2 do.
+  /// kRows rows of out, in blocks of 2/3 of the sums of a product; 4 rows of AVX2 in blocks of 3
+  /// vectors, where 2 took a tenth more instructions, but where masked ones are selected, which
+  /// needs registers. Not 3 and 1 where 2 and 2 do.
   template <Element kType, int kRows, bool kSelect>
   static void add_rows_of(const Values& values, const T* weights, const Sums& out) {
-    constexpr int kSums = V::kRows * V::kVectors / kRows;
-    constexpr int kVectors = kSums < 8 ? kSums : 8;
+    constexpr int kUsual = V::kRows * V::kVectors * 2 / 3 / kRows;
+    constexpr int kVectors = kUsual == 2 && kRows == 4 && !kSelect ? 3 : kUsual;
     constexpr std::int64_t kUneven = kVectors == 3 ? 4 * V::kLanes : -1;
     std::int64_t d = 0;
     for (; d + kVectors * V::kLanes <= out.dim && out.dim - d != kUneven;
@@ -324,18 +319,29 @@ class DotTiles {
       }
     }
     const char* row = values.first;
+    const auto value_at = [&](int v) __attribute__((always_inline)) {
+      return kVectors > 1 ? load_vector<V>(kType, row + (d + v * V::kLanes) * element_bytes(kType))
+                          : load_at<kType>(row, d, out.dim);
+    };
+    const auto add = [&](int r, int v, typename V::Vec value, typename V::Vec weight)
+        __attribute__((always_inline)) {
+      sum[r][v] = kSelect ? ScalarTerm<V>::add_visible(sum[r][v], value, weight)
+                          : ScalarTerm<V>::add(sum[r][v], value, weight);
+    };
     for (std::int64_t j = 0; j < values.count; ++j) {
-      typename V::Vec value[kVectors];
-      REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
-        value[v] = kVectors > 1
-                       ? load_vector<V>(kType, row + (d + v * V::kLanes) * element_bytes(kType))
-                       : load_at<kType>(row, d, out.dim);
-      }
-      REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
-        const auto weight = V::set(weights[r]);
+      if constexpr (kRows < kVectors) {  // the fewer ones wait in registers
+        typename V::Vec weight[kRows];
+        REGARD_UNROLL for (int r = 0; r < kRows; ++r) weight[r] = V::set(weights[r]);
         REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
-          sum[r][v] = kSelect ? ScalarTerm<V>::add_visible(sum[r][v], value[v], weight)
-                              : ScalarTerm<V>::add(sum[r][v], value[v], weight);
+          const auto value = value_at(v);
+          REGARD_UNROLL for (int r = 0; r < kRows; ++r) add(r, v, value, weight[r]);
+        }
+      } else {
+        typename V::Vec value[kVectors];
+        REGARD_UNROLL for (int v = 0; v < kVectors; ++v) value[v] = value_at(v);
+        REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
+          const auto weight = V::set(weights[r]);
+          REGARD_UNROLL for (int v = 0; v < kVectors; ++v) add(r, v, value[v], weight);
         }
       }
       row += values.row_bytes;

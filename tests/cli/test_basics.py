@@ -320,7 +320,7 @@ class Explain(CliTest):
         )
 
     def test_another_machine(self):
-        found = self.document("explain", SMALL + " device=sm90", code=NO_BACKEND)
+        found = self.document("explain", SMALL + " device=sm60", code=NO_BACKEND)
         self.assertEqual(found["chosen"], "error")
         self.document("explain", SMALL, "--isa", "avx512_bf16")
 
