@@ -26,7 +26,8 @@ class DeviceGuard {
 
  private:
   Status status_;
-  int previous_ = -1;  // -1: nothing to restore
+  [[maybe_unused]] int previous_ =
+      -1;  // -1: nothing to restore; a build without CUDA never has one
 };
 
 /// Copies the first `bytes` of the view's memory and waits for the stream.
