@@ -26,8 +26,7 @@ class DeviceGuard {
 
  private:
   Status status_;
-  [[maybe_unused]] int previous_ =
-      -1;  // -1: nothing to restore; a build without CUDA never has one
+  [[maybe_unused]] int previous_ = -1;  // -1: nothing to restore, as ever without CUDA
 };
 
 /// Copies the first `bytes` of the view's memory and waits for the stream.

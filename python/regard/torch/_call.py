@@ -103,7 +103,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool =
 
 
 def _run(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str,
-         **wanted: bool) -> tuple[Tensor, Tensor | None, _core.Saved | None]:
+         **wanted: bool) -> tuple[Tensor, Tensor | None, _core.Saved | _device.Saved | None]:
     """out; lse and saved, where return_lse and return_saved ask for them."""
     wanted = {word: True for word, value in wanted.items() if value}
     if q.is_cuda and _core.built_with_cuda():

@@ -5,7 +5,7 @@ import torch
 
 import regard
 from regard.torch import _call, _device
-from regard.torch._options import Options
+from regard.torch._options import Options, native_keywords
 
 CASES = {
     "plain": Options(),
@@ -34,8 +34,8 @@ def tensors(bshd):
 def test_the_same_bits_as_by_arrays(name, bshd):
     options = CASES[name]
     q, k, v, d_out = tensors(bshd)
-    wanted = {"return_lse": True, "return_saved": True}
-    out, lse, saved = _call.numbers(q, k, v, options, "math", wanted)
+    keywords = {**native_keywords(options), "return_lse": True, "return_saved": True}
+    out, lse, saved = _call.numbers(q, k, v, keywords, "math")
     grads = _call.backward_numbers((d_out, None), (q, k, v, out), saved, options,
                                    "BSHD" if bshd else "BHSD")
     here, here_lse, here_saved = _device.numbers(q, k, v, options, "math", True, bshd)
