@@ -44,4 +44,12 @@ REGARD_KERNEL_FN HeadTask head_task(const Problem& p, const HeadGrid& grid, std:
   return t;
 }
 
+/// Calls f(HeadTask) for the block's share of the grid's tasks.
+template <class Block, class F>
+REGARD_DEVICE_FN void for_each_head_task(const Block& block, const Problem& p, const HeadGrid& grid,
+                                         F f) {
+  for_each_task(block, count_tasks(p, grid),
+                [&](std::int64_t task) { f(head_task(p, grid, task)); });
+}
+
 }  // namespace regard::cuda

@@ -7,6 +7,11 @@ namespace regard::problem {
 Claims forward_claims() {
   Claims claims;
   claims.offered = true;
+  claims.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 2e-6},
+                   {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 4e-3},
+                   {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 1e-5},
+                   {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
+                   {Dtype::kF16, Dtype::kF16, Dtype::kF32, 2e-5}};
   claims.features = {Feature::kCausal,
                      Feature::kWindowLeft,
                      Feature::kWindowRight,

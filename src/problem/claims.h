@@ -4,8 +4,8 @@
 
 namespace regard::problem {
 
-/// What both baseline backends claim of forward, dtypes aside: all of the spine's features, any
-/// head dim, any layout. scores_out is MATH's to add.
+/// What MATH and EFFICIENT claim of forward: f32, bf16 and f16, all of the spine's features, any
+/// head dim, any layout. scores_out and f64 are MATH's to add.
 Claims forward_claims();
 
 /// What a backend of that forward claims of its backward, which computes in f32. Gradients have the

@@ -24,9 +24,7 @@ struct DeltaKernel {
   template <class Block>
   REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
     const Problem& p = args.grad.problem;
-    const cuda::HeadGrid tasks = grid(p);
-    cuda::for_each_task(block, cuda::count_tasks(p, tasks), [&](std::int64_t index) {
-      const cuda::HeadTask task = cuda::head_task(p, tasks, index);
+    cuda::for_each_head_task(block, p, grid(p), [&](const cuda::HeadTask& task) {
       const Sequence s = problem::sequence_of(p, task.b);
       const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, task.block);
       const semantics::KeyRange keys = cuda::Reach::keys(cuda::reach_of(p, rows, s));
@@ -108,10 +106,8 @@ struct QueriesKernel {
   template <class Block>
   REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
     const Problem& p = args.grad.problem;
-    const cuda::HeadGrid tasks = grid(p);
-    cuda::for_each_task(block, cuda::count_tasks(p, tasks), [&](std::int64_t index) {
-      run_task(block, args, cuda::head_task(p, tasks, index));
-    });
+    cuda::for_each_head_task(block, p, grid(p),
+                             [&](const cuda::HeadTask& task) { run_task(block, args, task); });
   }
 
   template <class Block>
@@ -182,10 +178,8 @@ struct KeysKernel {
   template <class Block>
   REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
     const Problem& p = args.grad.problem;
-    const cuda::HeadGrid tasks = grid(p);
-    cuda::for_each_task(block, cuda::count_tasks(p, tasks), [&](std::int64_t index) {
-      run_task(block, args, cuda::head_task(p, tasks, index));
-    });
+    cuda::for_each_head_task(block, p, grid(p),
+                             [&](const cuda::HeadTask& task) { run_task(block, args, task); });
   }
 
   template <class Block>

@@ -21,11 +21,6 @@ inline BackendInfo make_info() {
   info.min_sm = 75;
   info.determinism = Determinism::kBatchInvariant;
   info.forward = problem::forward_claims();
-  info.forward.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 2e-6},
-                         {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 4e-3},
-                         {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 1e-5},
-                         {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
-                         {Dtype::kF16, Dtype::kF16, Dtype::kF32, 2e-5}};
   info.backward = problem::backward_claims(info.forward);
   return info;
 }

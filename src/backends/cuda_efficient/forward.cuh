@@ -113,10 +113,8 @@ struct ForwardKernel {
   template <class Block>
   REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
     const Problem& p = args.problem;
-    const cuda::HeadGrid tasks = grid(p);
-    cuda::for_each_task(block, cuda::count_tasks(p, tasks), [&](std::int64_t index) {
-      run_task(block, p, cuda::head_task(p, tasks, index));
-    });
+    cuda::for_each_head_task(block, p, grid(p),
+                             [&](const cuda::HeadTask& task) { run_task(block, p, task); });
   }
 
   template <class Block>

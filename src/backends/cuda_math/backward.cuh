@@ -31,10 +31,8 @@ struct GradScoresKernel {
   template <class Block>
   REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
     const Problem& p = args.grad.problem;
-    const cuda::HeadGrid tasks = grid(p);
-    cuda::for_each_task(block, cuda::count_tasks(p, tasks), [&](std::int64_t index) {
-      run_task(block, args, cuda::head_task(p, tasks, index));
-    });
+    cuda::for_each_head_task(block, p, grid(p),
+                             [&](const cuda::HeadTask& task) { run_task(block, args, task); });
   }
 
   template <class Block>
@@ -174,9 +172,7 @@ struct SoftcapKernel {
   template <class Block>
   REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
     const Problem& p = args.grad.problem;
-    const cuda::HeadGrid tasks = grid(p);
-    cuda::for_each_task(block, cuda::count_tasks(p, tasks), [&](std::int64_t index) {
-      const cuda::HeadTask task = cuda::head_task(p, tasks, index);
+    cuda::for_each_head_task(block, p, grid(p), [&](const cuda::HeadTask& task) {
       const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, task.block);
       const semantics::Tile tile = semantics::tile_at(task.columns, kTile, p.seqlen_kv);
       T scores[kOwn][kOwn];

@@ -100,9 +100,7 @@ struct ProductKernel {
   template <class Block>
   REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
     const Problem& p = args.problem;
-    const cuda::HeadGrid tasks = grid(args);
-    cuda::for_each_task(block, cuda::count_tasks(p, tasks), [&](std::int64_t index) {
-      const cuda::HeadTask task = cuda::head_task(p, tasks, index);
+    cuda::for_each_head_task(block, p, grid(args), [&](const cuda::HeadTask& task) {
       const cuda::DenseRows matrix = {
           own_type<T>(), p.seqlen_kv,
           reinterpret_cast<char*>(matrix_row<T>(p, args.matrix, task.b, task.head_kv, 0)),
