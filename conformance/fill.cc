@@ -95,13 +95,22 @@ class Filler {
     });
   }
 
+  /// Elements at random, or runs of keys that neighbouring rows share, as padding and documents
+  /// have.
   void fill_mask() {
     const TensorView& mask = r_.attn_mask;
     const Rng rows = stream(kMaskRows), elements = stream(kMask);
     const double any_true = mask.dtype == Dtype::kU8 ? 255.0 : 1.0;
-    fill_rows(mask, [&](const auto&, std::uint64_t n) {
+    const bool has_runs = rows.uniform_at(~std::uint64_t{0}) < 0.5;
+    const auto run = 1 + static_cast<std::int64_t>(rows.uniform_at(~std::uint64_t{1}) * 200.0);
+    fill_rows(mask, [&](const auto& at, std::uint64_t n) {
       const double row = rows.uniform_at(n / static_cast<std::uint64_t>(mask.shape[3]));
       if (row < 0.1) return 0.0;  // sees nothing
+      if (has_runs) {
+        const std::int64_t block = (at[0] * mask.shape[1] + at[1]) * mask.shape[2] + at[2] / 40;
+        const auto place = static_cast<std::uint64_t>(block * mask.shape[3] + at[3] / run);
+        return elements.uniform_at(place) < 0.6 ? 0.0 : any_true;
+      }
       if (row < 0.2) return any_true;
       const double draw = elements.uniform_at(n);
       return draw < 0.3 ? 0.0 : draw < 0.6 ? any_true : 1.0;

@@ -7,6 +7,7 @@ BOUNDS = ("unit", "RowBounds.*:Tiles.*:ScoreEdits.*:Philox.*")
 KERNELS = ("unit", "*Kernels.*:MergeStates.*")
 VOCABULARY = ("vocabulary", "*")
 PROPERTY = ("property", "*")
+MASKS = ("property", "*Algebra.*Mask*:*Algebra.HiddenKeys*")
 FEW_ROWS = ("property", "*FewRows*")
 CASES = ("unit", "*Describe*:*Overlap*:*Params*:*Case*:*Fix*")
 READER = ("unit", "*Safetensors*")
@@ -97,11 +98,27 @@ MUTATIONS = [
     Mutation("negative scale taken as positive", "src/cpu/strip.h",
              "if (p.scales_first || p.softmax_scale > 0.0) return;", "return;",
              (KERNELS, CONFORMANCE)),
-    Mutation("last keys of a partial tile left out", "src/cpu/strip.h",
+    Mutation("last keys of a partial tile left out", "src/cpu/visible_keys.h",
              "(hi - tile.begin + kKeyBlock - 1) / kKeyBlock", "(hi - tile.begin) / kKeyBlock", (KERNELS,)),
-    Mutation("first keys of a partial tile left out", "src/cpu/strip.h",
+    Mutation("first keys of a partial tile left out", "src/cpu/visible_keys.h",
              "keys.lo / kKeyBlock * kKeyBlock",
              "(keys.lo + kKeyBlock - 1) / kKeyBlock * kKeyBlock", (KERNELS,)),
+    Mutation("hidden keys between visible blocks computed", "src/cpu/visible_keys.h",
+             "self->all_ && every && !has_gap", "self->all_ && every", (MASKS,)),
+    Mutation("a block with a hidden key taken for visible", "src/cpu/visible_keys.h",
+             "self->all_ && every && !has_gap", "self->all_ && !has_gap", (MASKS,)),
+    Mutation("last visible block left out", "src/cpu/visible_keys.h",
+             "self->end_ = begin + kKeyBlock;", "self->end_ = begin > 0 ? begin : kKeyBlock;",
+             (MASKS,)),
+    Mutation("a mask that is not looked at hides nothing", "src/cpu/visible_keys.h",
+             "return {seen.part, false};  // not looked at", "return seen;", (MASKS,)),
+    Mutation("a mask's first row stands for all", "src/cpu/visible_keys.h",
+             "for (int w = 0; w < strip.rows; ++w) {\n      if (w > 0",
+             "for (int w = 0; w < 1; ++w) {\n      if (w > 0", (MASKS,)),
+    Mutation("rows of two segments see both", "src/cpu/visible_keys.h",
+             "every = low == high;", "every = true;", (KERNELS, CONFORMANCE)),
+    Mutation("a segment's greatest id left out", "src/cpu/visible_keys.h",
+             "segment <= high;", "segment < high;", (KERNELS, CONFORMANCE)),
     Mutation("values of the tile before", "src/cpu/float_tiles.inl",
              "has_keys_ = has_values_ = finite_known_ = false;",
              "has_keys_ = finite_known_ = false;", (KERNELS,)),

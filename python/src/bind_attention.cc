@@ -54,7 +54,7 @@ nb::object run_attention(const CallArgs& args) {
   Status status;
   {
     const nb::gil_scoped_release unlocked;
-    status = attention(context, call.request, call.policy);
+    status = attention(context, call.request, call.policy, call.launch());
   }
   if (!status.ok()) raise_status(in_callers_words(call, status));
   return call.result(saved);

@@ -155,7 +155,7 @@ nb::object run_backward(const CallArgs& args) {
   Status status;
   {
     const nb::gil_scoped_release unlocked;
-    status = attention_backward(context, request);
+    status = attention_backward(context, request, call.launch());
   }
   if (!status.ok()) raise_status(in_callers_words(call, status));
   return python_gradients(call, arguments, made);

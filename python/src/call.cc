@@ -4,6 +4,7 @@
 #include <random>
 
 #include "bind_policy.h"
+#include "openmp_team.h"
 
 namespace regard::python {
 namespace {
@@ -295,6 +296,12 @@ void Call::take_out(PyObject* object, const npy_intp (&shape)[4]) {
   out_ = nb::borrow(object);
   out_is_callers_ = true;
   if (out.owner.is_valid()) inputs_.keep(std::move(out.owner));
+}
+
+Launch Call::launch() const {
+  Launch launch;
+  if (!PyArray_Check(q_)) launch.executor = openmp_team();
+  return launch;
 }
 
 nb::object Call::stats() const {

@@ -37,6 +37,9 @@ class Call {
   TensorView make_output(int rank, const npy_intp* shape, Dtype dtype, nb::object* made);
   /// The same for a tensor like `view` ([B,H,S,D]), in the caller's layout.
   TensorView make_rows_like(const TensorView& view, nb::object* made);
+  /// Where slots run: PyTorch's tensors on its own threads.
+  Launch launch() const;
+
   /// A result as the kind of array that q is; null stays null.
   nb::object as_callers_kind(const nb::object& array, Dtype dtype) const;
 

@@ -117,22 +117,6 @@ REGARD_KERNEL_FN semantics::KeyRange reach(const Strip<V>& strip) {
   return {strip.keys[0].lo, strip.keys[strip.rows - 1].hi};  // ends grow with the row
 }
 
-/// Keys go by blocks of 8 where only a part of a tile is visible.
-inline constexpr std::int64_t kKeyBlock = 8;
-
-/// The keys of `tile` that a strip computes: from the first that it may see to the last, in whole
-/// blocks. What it leaves out would add -0.
-template <class V>
-REGARD_KERNEL_FN Tile visible_part(const Strip<V>& strip, Tile tile) {
-  const semantics::KeyRange keys = reach(strip);
-  const std::int64_t end = tile.begin + tile.size;
-  const std::int64_t lo = semantics::clamp(keys.lo / kKeyBlock * kKeyBlock, tile.begin, end);
-  const std::int64_t hi = semantics::clamp(keys.hi, tile.begin, end);
-  const std::int64_t blocks = (hi - tile.begin + kKeyBlock - 1) / kKeyBlock;
-  const std::int64_t rounded = tile.begin + blocks * kKeyBlock;
-  return {lo, (rounded < end ? rounded : end) - lo};
-}
-
 /// Addresses of the rows of `view` in lanes [first, first + V::kLanes); returns how many are in
 /// use.
 template <class V>

@@ -9,6 +9,7 @@
 #include "cpu/split.h"
 #include "cpu/strip.h"
 #include "cpu/tiled.h"
+#include "cpu/visible_keys.h"
 
 namespace regard::cpu {
 
@@ -66,16 +67,16 @@ static semantics::KeyRange reach(const StripSet<Tiles>& set) {
   return semantics::visible_keys(set.s.band, strips[0].i_begin, strips[set.per_head - 1].i_end);
 }
 
-/// Strip x meets one tile.
+/// Strip x meets the keys that it sees of a tile.
 template <class Tiles, int kVectors>
-static void fold_tile(const StripSet<Tiles>& set, std::int64_t x, bool partial, Tiles* tiles,
+static void fold_tile(const StripSet<Tiles>& set, std::int64_t x, VisibleKeys seen, Tiles* tiles,
                       typename StripSet<Tiles>::T* out) {
   using V = typename Tiles::Vocabulary;
   using T = typename V::Scalar;
   const Problem& p = set.a.problem;
   Strip<V>& strip = set.strips()[x];
-  const Tile part = partial ? visible_part(strip, tiles->tile()) : tiles->tile();
-  if (part.size <= 0) return;
+  const Tile part = seen.part;
+  const bool partial = !seen.all;
 
   alignas(64) T max[V::kWidth];
   alignas(64) T carry[V::kWidth];
@@ -107,13 +108,13 @@ static void meet(const StripSet<Tiles>& set, std::int64_t x, Tiles* tiles,
   using V = typename Tiles::Vocabulary;
   const Strip<V>& strip = set.strips()[x];
   const Tile tile = tiles->tile();
-  const auto seen = semantics::classify_tile(set.s.band, strip.i_begin, strip.i_end, tile.begin,
-                                             tile.begin + tile.size, is_opaque(set.a.problem));
-  if (seen == semantics::TileClass::kEmpty) return;
-  const bool partial = seen == semantics::TileClass::kPartial;
+  const auto by_arithmetic = semantics::classify_tile(set.s.band, strip.i_begin, strip.i_end,
+                                                      tile.begin, tile.begin + tile.size, false);
+  const VisibleKeys seen = visible_keys_of<V>(set.a.problem, strip, tile, by_arithmetic);
+  if (seen.part.size == 0) return;
   with_vectors<V::kVectors>(
       strip.vectors, [&](auto vectors) __attribute__((always_inline)) {
-        fold_tile<Tiles, decltype(vectors)::value>(set, x, partial, tiles, out);
+        fold_tile<Tiles, decltype(vectors)::value>(set, x, seen, tiles, out);
       });
 }
 

@@ -1,6 +1,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "conformance/compare.h"
@@ -196,6 +199,10 @@ TEST_P(Algebra, ChunksOfAPrefillDropTheSame) {
 TEST_P(Algebra, HiddenKeysCouldBeAbsent) {
   const Problem problem = problem_of("b2 hq2 sq33 skv129 d32 f32 mask=1,1,1,Skv lse seed=5");
   const AttentionRequest& masked = problem.request();
+  conformance::for_each_element(masked.attn_mask,
+                                [](const std::int64_t(&at)[4], unsigned char* element) {
+                                  *element = at[3] * 7 % 11 < 6 ? 1 : 0;
+                                });
   const oracle::Truth truth = oracle::compute(masked).value();
   std::vector<std::int64_t> kept;
   conformance::for_each_element(masked.attn_mask,
@@ -219,6 +226,55 @@ TEST_P(Algebra, HiddenKeysCouldBeAbsent) {
     *view = test::slice(dense, 2, 0, static_cast<std::int64_t>(kept.size()));
   }
   expect_within_bar(run_anew(packed), truth, "packed");
+}
+
+// Tiles that a mask hides are left out, and those that it leaves alone are not masked: padding on
+// either side, causal, documents, islands with a gap, a block's one key. What is hidden is NaN.
+TEST_P(Algebra, MasksLeaveOutWholeTiles) {
+  using Seen = bool (*)(std::int64_t i, std::int64_t j);
+  const std::pair<const char*, Seen> masks[] = {
+      {"right padding", [](std::int64_t, std::int64_t j) { return j < 200; }},
+      {"left padding", [](std::int64_t, std::int64_t j) { return j >= 103; }},
+      {"causal", [](std::int64_t i, std::int64_t j) { return j <= i + 200; }},
+      {"documents", [](std::int64_t i, std::int64_t j) { return i / 30 == j / 150; }},
+      {"islands", [](std::int64_t, std::int64_t j) { return j / 8 == 3 || (j > 70 && j < 75); }},
+      {"one key", [](std::int64_t, std::int64_t j) { return j == 192; }},
+      {"last key", [](std::int64_t i, std::int64_t j) { return j == 299 && i != 4; }},
+      {"nothing", [](std::int64_t, std::int64_t) { return false; }}};
+  for (const char* text : {"b1 hq2 sq57 skv300 d16 f32 mask=1,1,Sq,Skv lse",
+                           "b1 hq4 hkv2 sq57 skv300 d40 bf16 mask=1,1,Sq,Skv bias lse",
+                           "b1 hq4 hkv1 sq2 skv300 d64 f16 mask=1,1,Sq,Skv lse"}) {
+    for (const auto& [name, seen] : masks) {
+      const Problem problem = problem_of(text);
+      const AttentionRequest& r = problem.request();
+      std::vector<bool> is_seen(300, false);
+      conformance::for_each_element(
+          r.attn_mask, [&, see = seen](const std::int64_t(&at)[4], unsigned char* element) {
+            *element = see(at[2], at[3]) ? 1 : 0;
+            if (*element != 0) is_seen[static_cast<std::size_t>(at[3])] = true;
+          });
+      for (const TensorView* view : {&r.k, &r.v}) {
+        conformance::for_each_element(
+            *view, [&](const std::int64_t(&at)[4], unsigned char* element) {
+              if (!is_seen[static_cast<std::size_t>(at[2])]) {
+                oracle::encode(std::numeric_limits<double>::quiet_NaN(), element, view->dtype);
+              }
+            });
+      }
+      expect_within_bar(run_anew(r), oracle::compute(r).value(), std::string(text) + " " + name);
+    }
+  }
+}
+
+// A mask that is broadcast over the keys hides whole rows.
+TEST_P(Algebra, AMaskOfRowsHidesRows) {
+  const Problem problem = problem_of("b2 hq2 sq33 skv129 d32 f32 mask=B,1,Sq,1 lse seed=5");
+  const AttentionRequest& r = problem.request();
+  conformance::for_each_element(r.attn_mask,
+                                [](const std::int64_t(&at)[4], unsigned char* element) {
+                                  *element = at[2] % 3 == 0 ? 0 : 1;
+                                });
+  expect_within_bar(run_anew(r), oracle::compute(r).value(), "rows");
 }
 
 REGARD_INSTANTIATE_PROPERTIES(Algebra);

@@ -37,26 +37,39 @@ def turned(layout: str, *tensors: Tensor) -> tuple[Any, ...]:
     return tensors if layout == "BHSD" else tuple(t.transpose(1, 2) for t in tensors)
 
 
-def _is_traced(tensors: Sequence[Tensor]) -> bool:
-    """Whether anything but numbers and gradients is asked of this call: a graph, a transform."""
+def _is_traced() -> bool:
+    """Whether anything but numbers and gradients is asked of a call: a graph, a transform."""
     if torch.compiler.is_compiling() or _tracing_state() is not None:
         return True
     if _dispatch_modes() or _transforms():
         return True
     if _any_autocast() and torch.is_autocast_enabled("cpu"):  # the second takes four times as long
         return True
+    return False
+
+
+def _are_negated(tensors: Sequence[Tensor]) -> bool:
+    """Whether the memory of any holds the numbers of another sign."""
     for tensor in tensors:
-        if type(tensor) not in _PLAIN_TYPES or tensor.is_neg():
+        if tensor.is_neg():
             return True
     return False
 
 
+def are_plain(*tensors: Any) -> bool:
+    """Whether they are PyTorch's tensors, and no subclass of them."""
+    for tensor in tensors:
+        if type(tensor) not in _PLAIN_TYPES:
+            return False
+    return True
+
+
 def asks_numbers_alone(*tensors: Tensor) -> bool:
-    """Whether no gradient, graph, transform or export is asked of a call on CPU tensors."""
+    """Whether no gradient, graph, transform or export is asked of a call on plain CPU tensors."""
     for tensor in tensors:
         if tensor.requires_grad or tensor.is_cuda:
             return False
-    return not (_is_traced(tensors) or is_exporting() or _needs_formula())
+    return not (_is_traced() or _are_negated(tensors) or is_exporting() or _needs_formula())
 
 
 def _needs_grad(tensors: list[Tensor]) -> bool:
@@ -89,7 +102,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool =
         return result.out, result.lse
     backends = backends or current_backends()
     needs_grad = _needs_grad(tensors)
-    if _is_traced(tensors):
+    if _is_traced() or not are_plain(*tensors) or _are_negated(tensors):
         if q.is_cuda or k.is_cuda or v.is_cuda:  # the library says it of plain tensors
             raise SdpaError(f"devices of q ({q.device}), k ({k.device}) and v ({v.device}) must be "
                             "cpu where a call is traced, transformed or cast: regard's operators "

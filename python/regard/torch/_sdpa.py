@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import _core
 from .._selection import Selection
-from ._call import asks_numbers_alone, attend, numbers
+from ._call import are_plain, asks_numbers_alone, attend, numbers
 from ._options import Options, native_keywords
 from ._scopes import SdpaError, backend_name, current_backends, current_policy
 
@@ -141,14 +141,15 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
     mask is True where a query may attend. A row that may attend to nothing is 0, with zero
     gradients.
     """
+    if (attn_mask is None and not dropout_p and are_plain(query, key, value)
+            and query.dtype == key.dtype == value.dtype
+            and _is_usual(query.shape, key.shape, value.shape, enable_gqa)
+            and asks_numbers_alone(query, key, value)):
+        keywords: dict[str, Any] = {} if scale is None else {"softmax_scale": scale}
+        if is_causal:
+            keywords.update(is_causal=True, diagonal="top_left")
+        return numbers(query, key, value, keywords, current_backends())
     _check(query, key, value, attn_mask, is_causal)
-    if attn_mask is None and not dropout_p and _is_usual(query.shape, key.shape, value.shape,
-                                                         enable_gqa):
-        if asks_numbers_alone(query, key, value):
-            keywords: dict[str, Any] = {} if scale is None else {"softmax_scale": scale}
-            if is_causal:
-                keywords.update(is_causal=True, diagonal="top_left")
-            return numbers(query, key, value, keywords, current_backends())
     if not 0.0 <= dropout_p <= 1.0:
         raise SdpaError(f"dropout_p ({dropout_p}) must be from 0 to 1")
     q, k, v, mask, lead = _normal_form(query, key, value, attn_mask, enable_gqa)

@@ -1,6 +1,7 @@
 """Models of Transformers on regard, held to eager: logits and tokens."""
 
 import os
+import pathlib
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -206,19 +207,24 @@ def test_minilm(minilm, side):
 
 
 def test_minilm_in_bf16_is_no_further_than_sdpa(minilm):
+    """From the model in f32. Mean squares over text: 0.95 to 0.98 of sdpa's (eager 1.08), and 3 % of
+    luck in so few paragraphs."""
     tokenizer, load = minilm
-    batch = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    licence = pathlib.Path(__file__).parents[3] / "LICENSE"
+    text = [part for part in licence.read_text().split("\n\n") if len(part) > 60]
+    tokenizer.padding_side = "right"
+    batch = tokenizer(text[:16], padding=True, truncation=True, max_length=40, return_tensors="pt")
     real = batch["attention_mask"].bool()
-    exact = on(load(), "eager", lambda m=load(): m(**batch).last_hidden_state)[real]
-    model = load(torch.bfloat16)
+    wide, narrow = load(), load(torch.bfloat16)
+    exact = on(wide, "eager", lambda: wide(**batch).last_hidden_state)[real]
 
     def distance(implementation):
-        found = on(model, implementation, lambda: model(**batch).last_hidden_state)[real]
-        return float((found.float() - exact).square().mean().sqrt())
+        found = on(narrow, implementation, lambda: narrow(**batch).last_hidden_state)[real]
+        return float((found.float() - exact).square().mean())
 
     theirs = distance("sdpa")
     for implementation in ALL:
-        assert distance(implementation) <= 1.1 * theirs, implementation
+        assert distance(implementation) <= 1.03 * theirs, implementation
 
 
 def call(**keywords):

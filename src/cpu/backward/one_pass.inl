@@ -93,13 +93,14 @@ static void meet_tile(const GradHead<V>& head, std::int64_t begin, std::int64_t 
   for (std::int64_t x = 0; x < strips; ++x) {
     const BackwardTask<V> t = group.strip(x);
     GradStrip<V>& strip = t.strip();
-    if (class_of(a, head.s, strip.rows.i_begin, strip.rows.i_end, tile) ==
+    if (class_of(head.s, strip.rows.i_begin, strip.rows.i_end, tile) ==
         semantics::TileClass::kEmpty) {
       continue;  // so are those before it, or those after it
     }
+    recompute_tile(t, loaded);
+    if (strip.seen.size == 0) continue;  // between others it adds -0
     if (group.begin == strips) group.begin = x;
     group.end = x + 1;
-    recompute_tile(t, loaded);
     differentiate_softcap(t);
     if (!a.grad.d_q.present) continue;
     add_to_queries(t, loaded, finite, head.sum_q(begin + x * V::kWidth));

@@ -11,6 +11,7 @@
 #include "cpu/product.h"
 #include "cpu/softmax.h"
 #include "cpu/strip.h"
+#include "cpu/visible_keys.h"
 
 // What a row may not see has the probability -0 and the gradient -0: they add nothing, and their
 // bits tell the selecting products what to leave out.
@@ -162,11 +163,11 @@ static void multiply_tile(const Strip<V>& strip, ProductInput<typename V::Scalar
       });
 }
 
-REGARD_KERNEL_FN semantics::TileClass class_of(const BackwardArgs& a, const Sequence& s,
-                                               std::int64_t i_begin, std::int64_t i_end,
-                                               Tile tile) {
+/// By arithmetic.
+REGARD_KERNEL_FN semantics::TileClass class_of(const Sequence& s, std::int64_t i_begin,
+                                               std::int64_t i_end, Tile tile) {
   return semantics::classify_tile(s.band, i_begin, i_end, tile.begin, tile.begin + tile.size,
-                                  is_opaque(a.grad.problem));
+                                  false);
 }
 
 /// Hides keys [begin, end) of a tile of probs or their gradients from every row.
@@ -208,10 +209,10 @@ static void recompute_tile(const BackwardTask<V>& t, const GradTile<V>& tile) {
   const BackwardArgs& a = t.a;
   const Problem& p = t.problem();
   GradStrip<V>& g = t.strip();
-  const bool partial =
-      class_of(a, t.s, g.rows.i_begin, g.rows.i_end, tile.tile) != semantics::TileClass::kFull;
-  const Tile part = partial ? visible_part(g.rows, tile.tile) : tile.tile;
-  const SeenKeys seen{part.begin - tile.tile.begin, part.size > 0 ? part.size : 0};
+  const auto by_arithmetic = class_of(t.s, g.rows.i_begin, g.rows.i_end, tile.tile);
+  const VisibleKeys visible = visible_keys_of<V>(p, g.rows, tile.tile, by_arithmetic);
+  const Tile part = visible.part;
+  const SeenKeys seen{part.begin - tile.tile.begin, part.size};
   g.seen = seen;
   const std::int64_t at = seen.begin * V::kWidth;
   auto* const scores = t.probs() + at;
@@ -233,7 +234,7 @@ static void recompute_tile(const BackwardTask<V>& t, const GradTile<V>& tile) {
     __builtin_memcpy(t.capped() + at, scores,
                      static_cast<std::size_t>(seen.size * V::kWidth) * sizeof(*scores));
   }
-  bias_and_mask_scores<V>(p, g.rows, part, partial, scores, t.shared(a.at_row));
+  bias_and_mask_scores<V>(p, g.rows, part, !visible.all, scores, t.shared(a.at_row));
   multiply_tile<V>(g.rows, values, seen.size, p.head_dim_v, t.packed(a.at_d_out), d_probs);
   if (p.dropout.threshold != 0) drop_probs<V>(p, t.s, g.rows, part, d_probs);
   differentiate_softmax<V>(p, g, seen.size, scores, d_probs);

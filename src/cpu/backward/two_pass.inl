@@ -28,6 +28,7 @@ static void backward_queries(const void* opaque, std::int64_t task, char* scratc
   for (std::int64_t index = tiles.begin; index < tiles.end; ++index) {
     const GradTile<V> tile = load_grad_tile(t, tile_at(index, a.tile_kv, s.band.len_kv));
     recompute_tile(t, tile);
+    if (t.strip().seen.size == 0) continue;
     differentiate_softcap(t);
     const bool finite = all_finite<V>(tile.keys, tile.tile.size, p.head_dim_qk);
     add_to_queries(t, tile, finite, d_q);
@@ -39,19 +40,19 @@ static void backward_queries(const void* opaque, std::int64_t task, char* scratc
 template <class V>
 static void add_rows_to_tile(const BackwardTask<V>& t, Tile tile, KeySums<typename V::Scalar> k,
                              KeySums<typename V::Scalar> v) {
-  const BackwardArgs& a = t.a;
   const Problem& p = t.problem();
   GradTile<V> loaded = load_grad_tile(t, tile);
   const std::int64_t rows = t.s.len_q * p.group_size;
   for (std::int64_t row = 0; row < rows; row += V::kWidth) {
     const std::int64_t count = row + V::kWidth < rows ? V::kWidth : rows - row;
     const std::int64_t i_begin = row / p.group_size, i_last = (row + count - 1) / p.group_size;
-    const auto seen = class_of(a, t.s, i_begin, i_last + 1, tile);
+    const auto seen = class_of(t.s, i_begin, i_last + 1, tile);
     if (seen == semantics::TileClass::kEmpty) continue;
     set_grad_rows(t, row, count);
     if (set_row_stats(t)) loaded = load_grad_tile(t, tile);
     pack_grad_rows(t);
     recompute_tile(t, loaded);
+    if (t.strip().seen.size == 0) continue;
     differentiate_softcap(t);
     add_group_to_keys<V>({t, 0, 1}, tile, k, v);
   }
