@@ -17,6 +17,8 @@ BLOCKS = ("property", "*Backward.*")
 MORE_GRADIENTS = ("unit", "Gradients.*:*GradKernels*")
 BACKWARD_CALLS = ("decision", "Backward.*:Pair.*")
 CUDA = ("cuda", "All/CudaOwnCases*:Schedules.*")
+ELEMENTS = ("unit", "Elements.*")
+EIGHT_BITS = ("conformance", "*EightBits*:*descale*")
 CUDA_CASES = ("cuda", "*CudaCases*lens*:*CudaCases*bias*poison*:*CudaCases*sinks*")
 
 
@@ -334,7 +336,7 @@ MUTATIONS = [
     Mutation("foreign tuning table used", "src/core/tuning.cc",
              "  if (table.cpu_model != env.cpu_model) return differs", "  if (false) return differs",
              (DECISION,)),
-    Mutation("lengths one past the end pass", "src/core/check_lengths.cc",
+    Mutation("lengths one past the end pass", "src/core/check_data.cc",
              "if (length >= 0 && length <= limit) continue;",
              "if (length >= 0 && length <= limit + 1) continue;", (DECISION,)),
     Mutation("small workspace accepted", "src/core/execute.cc",
@@ -386,11 +388,43 @@ MUTATIONS = [
              "kept ? prob * share : prob * T(0)", "kept ? prob : prob * T(0)", (CUDA,)),
     Mutation("cuda math: dropped probabilities in d_v", "src/backends/cuda_math/backward.cuh",
              "? prob * keep : prob * T(0);", "? prob * keep : prob;", (CUDA,)),
+    # ---- 8 bits and descales ----
+    Mutation("descale of v dropped", "src/cpu/strip.h",
+             "return sum == T(0) ? T(0) : strip.descale_v / sum;",
+             "return sum == T(0) ? T(0) : T(1) / sum;", (EIGHT_BITS,)),
+    Mutation("descale of k dropped", "src/problem/problem.h",
+             "return descale_of(p.descale_q, b, head_kv) * descale_of(p.descale_k, b, head_kv);",
+             "return descale_of(p.descale_q, b, head_kv);", (EIGHT_BITS,)),
+    Mutation("descale of k used for v", "src/problem/make_problem.cc",
+             "set_descale(buffers.descale_v, &p.descale_v);",
+             "set_descale(buffers.descale_k, &p.descale_v);", (EIGHT_BITS,)),
+    Mutation("descale of the first sequence for all", "src/problem/problem.h",
+             "*element_at<float>(view, b * view.stride[0] + head_kv * view.stride[1]);",
+             "*element_at<float>(view, head_kv * view.stride[1]);", (EIGHT_BITS,)),
+    Mutation("E5M2 decoded as E4M3", "src/cpu/rows.h",
+             "case Element::kF8E5M2: return V::load_f8e5m2(",
+             "case Element::kF8E5M2: return V::load_f8e4m3(", (EIGHT_BITS,)),
+    Mutation("E4M3's NaN a number", "src/problem/element.h",
+             "const std::uint32_t is_nan = mask_less(0x7eu, magnitude);",
+             "const std::uint32_t is_nan = mask_less(0x7fu, magnitude);", (ELEMENTS,)),
+    Mutation("E4M3's NaN a number in vectors", "src/cpu/simd_vector.h",
+             "const Int is_nan = magnitude > 0x7e;", "const Int is_nan = magnitude > 0x7f;",
+             (VOCABULARY,)),
+    Mutation("outputs of 8 bits overflow to NaN", "src/problem/element.h",
+             "    code = code < kMost ? code : kMost;\n", "    code = code < kMost ? code : kNan;\n",
+             (ELEMENTS,)),
+    Mutation("negative descales accepted", "src/core/check_data.cc",
+             "std::isfinite(value) && value >= 0.0f", "std::isfinite(value)", (DECISION,)),
+    Mutation("cuda math: descale of v dropped", "src/backends/cuda_math/forward.cuh",
+             "cuda::share_of(p, sum) * descale", "cuda::share_of(p, sum)", (CUDA,)),
+    Mutation("cuda efficient: scores not descaled", "src/backends/cuda_efficient/forward.cuh",
+             "      cuda::scale_by(descale, scores);\n", "", (CUDA,)),
     # ---- devices ----
     Mutation("a device of the least capability refused", "src/core/claims.cc",
              "env.sm_version < info.min_sm", "env.sm_version <= info.min_sm", (DECISION,)),
-    Mutation("lengths of a device read by the host", "src/core/check_lengths.cc",
-             " || lengths.device.type != DeviceType::kCpu) return", ") return", (DECISION,)),
+    Mutation("lengths of a device read by the host", "src/core/check_data.cc",
+             "return view.present() && view.device.type == DeviceType::kCpu;",
+             "return view.present();", (DECISION,)),
     Mutation("a host workspace for a device", "src/core/execute.cc",
              "return device_.type == DeviceType::kCpu;", "return true;", (DECISION,)),
     Mutation("newest devices ordered as those with cuDNN", "src/backends/backend_list.cc",

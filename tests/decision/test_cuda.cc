@@ -160,6 +160,11 @@ TEST(Cuda, CheckDeviceDataRefusesLengthsOutOfRange) {
   EXPECT_EQ(check_device_data(Lengths(5).request).message(),
             "[check_device_data] seqlens_kv[0] (5), expected 0 to 4");
   EXPECT_FALSE(check_device_data(Lengths(-1).request).ok());
+  Lengths descaled(4);
+  float descale = -1.0f;
+  descaled.request.descale_v = make_view(&descale, Dtype::kF32, {1});
+  EXPECT_EQ(check_device_data(descaled.request).message(),
+            "[check_device_data] descale_v[0] (-1), expected finite and at least 0");
   if (read_env().sm_version == 0) {
     EXPECT_FALSE(check_device_data(device_request()).ok());
   }

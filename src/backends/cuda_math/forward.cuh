@@ -49,6 +49,7 @@ struct ScoresKernel {
       const auto q = cuda::query_rows(p.q, rows, p.head_dim_qk);
       const auto keys = cuda::key_rows(p.k, task.b, task.head_kv, tile, p.head_dim_qk);
       cuda::add_row_products(block, q, keys, p.head_dim_qk, a, b, raw);
+      cuda::scale_by(static_cast<T>(problem::score_descale(p, task.b, task.head_kv)), raw);
     }
     block.sync();
     for (int i = 0; i < kOwn; ++i) {
@@ -132,10 +133,12 @@ struct SoftmaxKernel {
     return sum;
   }
 
-  /// Divides by the sum and drops.
+  /// Divides by the sum, descales what will be values, and drops.
   REGARD_DEVICE_FN void weigh(const Problem& p, const Sequence& s, const cuda::RowFacts<T>& row,
                               int lane, T sum, T* probs) {
-    const T share = cuda::share_of(p, sum);
+    const std::int64_t head_kv = semantics::kv_head(row.head, p.group_size);
+    const T descale = static_cast<T>(problem::descale_of(p.descale_v, s.b, head_kv));
+    const T share = cuda::share_of(p, sum) * descale;
     for (std::int64_t j = lane; j < p.seqlen_kv; j += cuda::kWarp) {
       const T prob = probs[j];
       const bool hidden = cuda::is_hidden(prob);
