@@ -8,64 +8,64 @@
 namespace regard::cudnn {
 
 inline constexpr TraitRefusal kTraits91900[] = {
-    {80, Direction::kForward, 0x22,  // window_left, seqlen_q > seqlen_kv
+    {80, Node::kSdpa, 0x22,  // window_left, seqlen_q > seqlen_kv
      "Sliding window attention is only supported with max_s_q <= max_s_kv."},
-    {80, Direction::kForward, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {80, Node::kSdpa, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
-    {80, Direction::kForward, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {80, Node::kSdpa, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
-    {80, Direction::kBackward, 0x22,  // window_left, seqlen_q > seqlen_kv
+    {80, Node::kSdpaBackward, 0x22,  // window_left, seqlen_q > seqlen_kv
      "Sliding window attention is only supported with max_s_q <= max_s_kv."},
-    {80, Direction::kBackward, 0xc0,  // seqlen_q == 1, seqlen_kv == 1
+    {80, Node::kSdpaBackward, 0xc0,  // seqlen_q == 1, seqlen_kv == 1
      "s_q = s_kv = 1 is not supported."},
-    {80, Direction::kBackward, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {80, Node::kSdpaBackward, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
-    {80, Direction::kBackward, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {80, Node::kSdpaBackward, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
-    {90, Direction::kForward, 0x22,  // window_left, seqlen_q > seqlen_kv
+    {90, Node::kSdpa, 0x22,  // window_left, seqlen_q > seqlen_kv
      "Sliding window attention is only supported with max_s_q <= max_s_kv."},
-    {90, Direction::kForward, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {90, Node::kSdpa, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
-    {90, Direction::kForward, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {90, Node::kSdpa, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
-    {90, Direction::kBackward, 0x22,  // window_left, seqlen_q > seqlen_kv
+    {90, Node::kSdpaBackward, 0x22,  // window_left, seqlen_q > seqlen_kv
      "Sliding window attention is only supported with max_s_q <= max_s_kv."},
-    {90, Direction::kBackward, 0xc0,  // seqlen_q == 1, seqlen_kv == 1
+    {90, Node::kSdpaBackward, 0xc0,  // seqlen_q == 1, seqlen_kv == 1
      "s_q = s_kv = 1 is not supported."},
-    {90, Direction::kBackward, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {90, Node::kSdpaBackward, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
-    {90, Direction::kBackward, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {90, Node::kSdpaBackward, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
-    {100, Direction::kForward, 0x22,  // window_left, seqlen_q > seqlen_kv
+    {100, Node::kSdpa, 0x22,  // window_left, seqlen_q > seqlen_kv
      "Sliding window attention is only supported with max_s_q <= max_s_kv."},
-    {100, Direction::kForward, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {100, Node::kSdpa, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
-    {100, Direction::kForward, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {100, Node::kSdpa, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
-    {100, Direction::kBackward, 0x22,  // window_left, seqlen_q > seqlen_kv
+    {100, Node::kSdpaBackward, 0x22,  // window_left, seqlen_q > seqlen_kv
      "Sliding window attention is only supported with max_s_q <= max_s_kv."},
-    {100, Direction::kBackward, 0xc0,  // seqlen_q == 1, seqlen_kv == 1
+    {100, Node::kSdpaBackward, 0xc0,  // seqlen_q == 1, seqlen_kv == 1
      "s_q = s_kv = 1 is not supported."},
-    {100, Direction::kBackward, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {100, Node::kSdpaBackward, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
-    {100, Direction::kBackward, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {100, Node::kSdpaBackward, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
 };
 
 inline constexpr HeadDimRefusal kHeadDims91900[] = {
-    {80, Direction::kBackward, 8, 128, 136, 256,
+    {80, Node::kSdpaBackward, 8, 128, 136, 256,
      "Num hidden_dim should be less than or equal to 128 and hidden_dim should be multiple of 8"},
-    {80, Direction::kBackward, 136, 256, 8, 256,
+    {80, Node::kSdpaBackward, 136, 256, 8, 256,
      "Num hidden_dim should be less than or equal to 128 and hidden_dim should be multiple of 8"},
-    {100, Direction::kBackward, 8, 128, 136, 256,
+    {100, Node::kSdpaBackward, 8, 128, 136, 256,
      "Num hidden_dim should be less than or equal to 128 and hidden_dim should be multiple of 8 when d_qk != d_v, unless both head dims are in (256, 512] and multiples of 8"},
-    {100, Direction::kBackward, 136, 184, 8, 256,
+    {100, Node::kSdpaBackward, 136, 184, 8, 256,
      "Num hidden_dim should be less than or equal to 128 and hidden_dim should be multiple of 8 when d_qk != d_v, unless both head dims are in (256, 512] and multiples of 8"},
-    {100, Direction::kBackward, 192, 192, 8, 120,
+    {100, Node::kSdpaBackward, 192, 192, 8, 120,
      "Num hidden_dim d_v should be equal to 128 if d_qk is 192"},
-    {100, Direction::kBackward, 192, 192, 136, 256,
+    {100, Node::kSdpaBackward, 192, 192, 136, 256,
      "Num hidden_dim d_v should be equal to 128 if d_qk is 192"},
-    {100, Direction::kBackward, 200, 256, 8, 256,
+    {100, Node::kSdpaBackward, 200, 256, 8, 256,
      "Num hidden_dim should be less than or equal to 128 and hidden_dim should be multiple of 8 when d_qk != d_v, unless both head dims are in (256, 512] and multiples of 8"},
 };
 
