@@ -22,6 +22,8 @@ constexpr double kStructuralFrom = 0.1;
 constexpr double kFlushed = 0x1p-126;
 // Of rounding probabilities to 8 bits, whose error no ideal holds: the most among a head's outputs.
 constexpr double kNarrowDeviations = 4.0;
+// Of a sum of products of 8 bits in the units that have them: some 14 bits are kept.
+constexpr double kNarrowSums = 0x1p-13;
 
 class Comparer {
  public:
@@ -29,7 +31,9 @@ class Comparer {
       : buffers_(buffers),
         truth_(truth),
         narrow_probs_(is_f8(probs) ? kNarrowDeviations * oracle::unit_roundoff(probs) : 0.0),
-        u_(oracle::unit_roundoff(truth.dtype_probs == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32)) {}
+        u_(is_f8(probs) ? kNarrowSums
+                        : oracle::unit_roundoff(truth.dtype_probs == Dtype::kF64 ? Dtype::kF64
+                                                                                 : Dtype::kF32)) {}
 
   Comparison run() {
     for (std::int64_t b = 0; b < truth_.batch && result_.ok; ++b) {

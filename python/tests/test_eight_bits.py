@@ -64,7 +64,7 @@ def test_descales_of_other_types_too():
 
 
 @pytest.mark.parametrize("options, error, words", [
-    (dict(descale_q=np.ones((2, 4))), ValueError, r"descale_q \(\[2,4\]\) must be \[1\] or"),
+    (dict(descale_q=np.ones((2, 4))), ValueError, r"descale_q \(\[2,4\]\) must be \[2,2\], "),
     (dict(descale_v=-1.0), ValueError, r"descale_v\[0\] \(-1\), expected finite and at least 0"),
     (dict(descale_k=np.full((2, 2), np.nan)), ValueError, r"descale_k\[0,0\] \(nan\)"),
     (dict(descale_k="half"), TypeError, "descale_k"),

@@ -304,9 +304,9 @@ class Describer {
       if (!scale.view.present()) continue;
       if (Status s = expect_dtype(where_, scale, {Dtype::kF32}); !s.ok()) return s;
       const bool per_head = scale.view.rank == 2;
-      const char* const letters = "[1] or [B,Hkv]";
-      Status s = per_head ? expect_shape(where_, scale, {p_.batch, p_.num_heads_kv}, letters)
-                          : expect_shape(where_, scale, {1}, letters);
+      Status s = per_head
+                     ? expect_shape(where_, scale, {p_.batch, p_.num_heads_kv}, "[B,Hkv] or [1]")
+                     : expect_shape(where_, scale, {1}, "or [B,Hkv]");
       if (!s.ok()) return s;
       p_.features.set(Feature::kDescales);
       if (per_head) p_.features.set(Feature::kDescalesPerHead);

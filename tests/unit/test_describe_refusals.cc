@@ -323,9 +323,9 @@ const Bad kBad[] = {
      [](R& r) {
        r.descale_q = tensor(15, Dtype::kF32, {kB, kHq});
      },
-     "shape of descale_q ([2,8]) must be [1] or [B,Hkv]"},
+     "shape of descale_q ([2,8]) must be [2,4], [B,Hkv] or [1]"},
     {"descale_of_batch", [](R& r) { r.descale_k = tensor(15, Dtype::kF32, {kB}); },
-     "shape of descale_k ([2]) must be [1] or [B,Hkv]"},
+     "shape of descale_k ([2]) must be [1], or [B,Hkv]"},
     {"bias_of_8_bits",
      [](R& r) {
        r.q.dtype = r.k.dtype = r.v.dtype = Dtype::kF8E4M3;
