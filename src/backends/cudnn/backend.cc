@@ -78,12 +78,22 @@ const Denied* find_denied(std::int32_t version, Traits traits) noexcept {
   return nullptr;
 }
 
+/// Rows behind the last key and its window see nothing. The node for f16 refuses them in its own
+/// words, that for 8 bits says nothing of them.
+bool may_have_dead_rows(const AttentionParams& p) noexcept {
+  return is_f8(p.dtype_q) && p.window_left >= 0 && p.seqlen_q > p.seqlen_kv;
+}
+
 /// What of 8-bit inputs and descales the claims cannot say; no text where all is well.
 Refusal f8_refusal(const AttentionParams& p) {
   if (!is_f8(p.dtype_q)) {
     if (!p.features.has(Feature::kDescales)) return {};
     const char* const name = to_string(Feature::kDescales);
     return {RefusalCode::kFeature, "with f8e4m3 alone", name, {Fix::Op::kClear, name, ""}};
+  }
+  if (may_have_dead_rows(p)) {
+    const char* const name = to_string(Feature::kSeqlenQGreaterKv);
+    return {RefusalCode::kFeature, "without window_left", name, {Fix::Op::kClear, name, ""}};
   }
   struct Dim {
     RefusalCode code;
@@ -247,6 +257,10 @@ class CudnnBackend final : public Backend {
   Status execute(const KernelPlan& plan, const AttentionParams& params, const Buffers& buffers,
                  const Launch& launch) const override {
     if (is_empty(params)) return check_extents(params, "execute");
+    if (may_have_dead_rows(params)) {
+      return invalid("execute", "seqlen_q (", params.seqlen_q, ") must be at most seqlen_kv (",
+                     params.seqlen_kv, ") with a window in 8 bits on cudnn");
+    }
     const auto& state = *static_cast<const PlanState*>(plan.state.get());
     const auto graph = state.graph(params, strides_of(params, buffers, buffers.lse));
     if (!graph) return graph.status();
