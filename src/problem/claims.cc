@@ -9,7 +9,7 @@ std::vector<DtypeClaim> f8_claims() {
   for (const Dtype dtype : {Dtype::kF8E4M3, Dtype::kF8E5M2}) {
     claims.push_back({dtype, dtype, Dtype::kBf16, 4e-3});
     claims.push_back({dtype, dtype, Dtype::kF16, 5e-4});
-    claims.push_back({dtype, dtype, Dtype::kF32, 2e-6});
+    claims.push_back({dtype, dtype, Dtype::kF32, 2e-5});
     claims.push_back({dtype, dtype, dtype, dtype == Dtype::kF8E4M3 ? 7e-2 : 1.3e-1});
   }
   return claims;
