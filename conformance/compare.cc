@@ -20,13 +20,20 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kStructuralFrom = 0.1;
 // Products below 2^-126 may flush: what a row of many keys can lose to that.
 constexpr double kFlushed = 0x1p-126;
+// Of rounding probabilities to 8 bits, whose error no ideal holds: the most among a head's outputs.
+constexpr double kNarrowDeviations = 4.0;
+// Of a sum of products of 8 bits in the units that have them: some 14 bits are kept.
+constexpr double kNarrowSums = 0x1p-13;
 
 class Comparer {
  public:
-  Comparer(const Buffers& buffers, const Truth& truth)
+  Comparer(const Buffers& buffers, const Truth& truth, Dtype probs)
       : buffers_(buffers),
         truth_(truth),
-        u_(oracle::unit_roundoff(truth.dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32)) {}
+        narrow_probs_(is_f8(probs) ? kNarrowDeviations * oracle::unit_roundoff(probs) : 0.0),
+        u_(is_f8(probs) ? kNarrowSums
+                        : oracle::unit_roundoff(truth.dtype_probs == Dtype::kF64 ? Dtype::kF64
+                                                                                 : Dtype::kF32)) {}
 
   Comparison run() {
     for (std::int64_t b = 0; b < truth_.batch && result_.ok; ++b) {
@@ -78,6 +85,13 @@ class Comparer {
                      " (" + why + ")");
   }
 
+  /// As an output holds it: what lies beyond the largest finite number of 8 bits becomes that.
+  long double held(long double value) const {
+    if (!is_f8(buffers_.out.dtype) || std::isnan(value)) return value;
+    const long double most = -oracle::lowest(buffers_.out.dtype);
+    return std::clamp(value, -most, most);
+  }
+
   void compare_out() {
     std::vector<Sample> samples;
     double max_expected = 0.0;
@@ -88,7 +102,7 @@ class Comparer {
         const std::size_t at = row_index(i) * static_cast<std::size_t>(truth_.head_dim_v) +
                                static_cast<std::size_t>(d);
         const double actual = oracle::element(buffers_.out, b_, h_, i, d);
-        const long double expected = truth_.out[at];
+        const long double expected = held(truth_.out[at]);
         if (f.visible_keys == 0) {
           // The truth is 0; said by it, so that an oracle that thinks otherwise is noticed.
           if (actual != expected) fail_element("out", i, d, expected, actual, "sees no key");
@@ -98,7 +112,8 @@ class Comparer {
           if (std::isfinite(expected)) {
             max_expected = std::max(max_expected, std::fabs(static_cast<double>(expected)));
           }
-          samples.push_back({i, d, expected, truth_.out_ideal[at], actual, out_floor(f)});
+          samples.push_back({i, d, expected, static_cast<double>(held(truth_.out_ideal[at])),
+                             actual, out_floor(f)});
         }
       }
     }
@@ -117,10 +132,13 @@ class Comparer {
   /// summing in another order than the ideal's, whose error is one draw (docs/decisions.md).
   double out_floor(const RowFacts& f) const {
     const auto keys = static_cast<double>(f.visible_keys);
-    const double flushed = truth_.dtype == Dtype::kF64 ? 0.0 : kFlushed * keys;
-    const double rounded_p = oracle::unit_roundoff(truth_.dtype) * f.prob_spread * f.weight_sum_max;
+    const double flushed = truth_.dtype_probs == Dtype::kF64 ? 0.0 : kFlushed * keys;
+    const double rounded_p =
+        oracle::unit_roundoff(truth_.dtype_probs) * f.prob_spread * f.weight_sum_max;
     const double order = u_ * std::sqrt(keys);
-    return (4.0 * u_ * std::max(1.0, f.smax) + rounded_p + order + flushed) * f.max_abs_v;
+    const double narrow_p = narrow_probs_ * f.prob_spread * f.weight_sum_max;
+    return (4.0 * u_ * std::max(1.0, f.smax) + rounded_p + narrow_p + order + flushed) *
+           f.max_abs_v;
   }
 
   /// Finite, within [min V, max V]; equal scores give the mean of V.
@@ -132,10 +150,10 @@ class Comparer {
       }
       return;
     }
-    const double u =
-        std::max(oracle::unit_roundoff(truth_.dtype), oracle::unit_roundoff(buffers_.out.dtype));
+    const double u = std::max(oracle::unit_roundoff(truth_.dtype_probs),
+                              oracle::unit_roundoff(buffers_.out.dtype));
     const double slack = 4.0 * u * f.max_abs_v * f.weight_sum_max;
-    if (!(actual >= f.min_v - slack && actual <= f.max_v + slack)) {
+    if (!(actual >= held(f.min_v) - slack && actual <= held(f.max_v) + slack)) {
       fail_element(
           "out", i, d, expected, actual,
           "within [min V, max V] = [" + number_text(f.min_v) + ", " + number_text(f.max_v) + "]");
@@ -219,6 +237,7 @@ class Comparer {
 
   const Buffers& buffers_;
   const Truth& truth_;
+  double narrow_probs_;
   double u_;
   std::int64_t b_ = 0, h_ = 0;
   double max_error_ = 0.0, max_expected_ = 0.0;  // over all (b, h)
@@ -227,8 +246,8 @@ class Comparer {
 
 }  // namespace
 
-Comparison compare(const Buffers& buffers, const oracle::Truth& truth) {
-  return Comparer(buffers, truth).run();
+Comparison compare(const Buffers& buffers, const oracle::Truth& truth, Dtype probs) {
+  return Comparer(buffers, truth, probs).run();
 }
 
 }  // namespace regard::conformance

@@ -27,7 +27,10 @@ enum Stream : std::uint64_t {
   kOffsets,
   kScalars,
   kDOut,
-  kDLse
+  kDLse,
+  kDescaleQ,
+  kDescaleK,
+  kDescaleV
 };
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -47,6 +50,9 @@ class Filler {
     fill_lengths(r_.seqlens_q, case_.data.seqlens_q, case_.params.seqlen_q, kLensQ);
     fill_lengths(r_.seqlens_kv, case_.data.seqlens_kv, case_.params.seqlen_kv, kLensKv);
     fill_offsets();
+    fill_descale(r_.descale_q, kDescaleQ);
+    fill_descale(r_.descale_k, kDescaleK);
+    fill_descale(r_.descale_v, kDescaleV);
     const Rng rng(case_.data.seed, kScalars);
     r_.rng_seed = r_.saved.rng_seed = rng.bits_at(0);
     r_.rng_offset = r_.saved.rng_offset = rng.bits_at(1);
@@ -74,13 +80,28 @@ class Filler {
     return std::clamp(kLargeScore / deviation, 1.0, 1000.0);
   }
 
+  /// 8 bits have no room for the gains of q.
+  static double hold(double value, const TensorView& view) {
+    const double most = -oracle::lowest(view.dtype);
+    return is_f8(view.dtype) ? std::clamp(value, -most, most) : value;
+  }
+
+  /// A few are 0: what a quantiser may store of a tensor of zeros.
+  void fill_descale(const TensorView& scale, Stream s) {
+    if (!scale.present()) return;
+    const Rng rng = stream(s);
+    fill_rows(scale, [&](const auto&, std::uint64_t n) {
+      return rng.uniform_at(~n) < 0.05 ? 0.0 : 0.25 + 1.75 * rng.uniform_at(n);
+    });
+  }
+
   void fill_main() {
     const Rng q = stream(kQ), k = stream(kK), v = stream(kV);
     const bool constant = kind() == DataKind::kConstant;
     fill_rows(r_.q, [&](const auto& at, std::uint64_t n) {
       // Constant rows: one number along a row of Q.
       if (constant) n -= static_cast<std::uint64_t>(at[3]);
-      return q.normal_at(n) * query_gain(at[1]);
+      return hold(q.normal_at(n) * query_gain(at[1]), r_.q);
     });
     fill_rows(r_.k, [&](const auto& at, std::uint64_t n) {
       // ... the same K row for every key in even heads: all scores of a row are equal ...

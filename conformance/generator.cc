@@ -11,6 +11,8 @@
 namespace regard::conformance {
 namespace {
 
+constexpr std::uint64_t kF8 = 0xf8f8f8f800000000;  // a stream that leaves the other draws alone
+
 constexpr std::int64_t kOddLengths[] = {1, 3, 63, 65, 127, 257};
 constexpr std::int64_t kHeadDims[] = {1, 3, 8, 16, 32, 63, 64, 65, 127, 128, 257};
 constexpr std::int64_t kGradHeadDims[] = {1, 3, 8, 16, 33, 64, 65, 128, 192, 256, 512};
@@ -18,11 +20,12 @@ constexpr std::int64_t kGradHeadDims[] = {1, 3, 8, 16, 33, 64, 65, 128, 192, 256
 class Generator {
  public:
   Generator(std::uint64_t seed, std::uint64_t index, bool gradients = false)
-      : gradients_(gradients), rng_(gradients ? ~seed : seed, ~index) {}
+      : gradients_(gradients), rng_(gradients ? ~seed : seed, ~index), f8_rng_(seed, index ^ kF8) {}
 
   Case run() {
     c_.data.seed = rng_.bits() >> 40;  // short in a repro line
     draw_dtypes();
+    if (!gradients_) draw_descaled();
     draw_extents();
     draw_edits();
     draw_diagonal();
@@ -53,6 +56,19 @@ class Generator {
     // Mixtures that few backends claim: their refusals must be right too.
     if (rng_.chance(0.01)) p().dtype_out = dtype == Dtype::kF32 ? Dtype::kBf16 : Dtype::kF32;
     if (rng_.chance(0.02)) p().dtype_kv = dtype == Dtype::kF64 ? Dtype::kF32 : Dtype::kI8;
+  }
+
+  /// 8-bit floats, and descales, which any type may have. No backward has either.
+  void draw_descaled() {
+    const bool f8 = f8_rng_.chance(0.2);
+    if (f8) {
+      constexpr Dtype kOut[] = {Dtype::kBf16, Dtype::kBf16, Dtype::kF16, Dtype::kF32};
+      const bool narrow_out = f8_rng_.chance(0.2);
+      p().dtype_q = p().dtype_kv = f8_rng_.chance(0.6) ? Dtype::kF8E4M3 : Dtype::kF8E5M2;
+      p().dtype_out = narrow_out ? p().dtype_q : f8_rng_.pick(kOut);
+    }
+    p().features.set(Feature::kDescales, f8_rng_.chance(f8 ? 0.7 : 0.2));
+    p().features.set(Feature::kDescalesPerHead, has(Feature::kDescales) && f8_rng_.chance(0.6));
   }
 
   std::int64_t draw_length() {
@@ -174,6 +190,7 @@ class Generator {
     p().bias_dims = static_cast<BroadcastDims>(rng_.bits() & 15);
     const Dtype bias_dtypes[] = {Dtype::kF32, p().dtype_q, Dtype::kF64};
     p().dtype_bias = rng_.pick(bias_dtypes);
+    if (is_f8(p().dtype_bias)) p().dtype_bias = Dtype::kF32;
   }
 
   void draw_gradients() {
@@ -221,7 +238,7 @@ class Generator {
   }
 
   bool gradients_;
-  Rng rng_;
+  Rng rng_, f8_rng_;
   Case c_;
 };
 

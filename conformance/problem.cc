@@ -152,6 +152,26 @@ class ProblemBuilder {
     add(Feature::kSeqlensKv, "seqlens_kv", &r->seqlens_kv, shaped(Dtype::kI32, {p.batch}));
     add(Feature::kDiagonalPerSequence, "diagonal_offsets", &r->diagonal_offsets,
         shaped(Dtype::kI64, {p.batch}));
+    if (has(Feature::kDescales)) add_descales(r);
+  }
+
+  /// Some of the three; where a case has them by head, one of them is, and the others may be.
+  void add_descales(AttentionRequest* r) {
+    const AttentionParams& p = problem_.case_.params;
+    const std::pair<const char*, TensorView*> scales[] = {
+        {"descale_q", &r->descale_q}, {"descale_k", &r->descale_k}, {"descale_v", &r->descale_v}};
+    const std::int64_t certain = rng_.between(0, 2);
+    for (std::int64_t n = 0; n < 3; ++n) {
+      const auto& [name, field] = scales[n];
+      const bool is_certain = n == certain;
+      const bool present = rng_.chance(0.8) || is_certain || options_.dense;
+      const bool per_head = rng_.chance(0.6) || is_certain;
+      if (!present) continue;
+      const TensorView view = per_head && has(Feature::kDescalesPerHead)
+                                  ? shaped(Dtype::kF32, {p.batch, p.num_heads_kv})
+                                  : shaped(Dtype::kF32, {1});
+      *field = add_loose(name, view, Strides::kSpread);
+    }
   }
 
   void add_outputs(AttentionRequest* r) {

@@ -102,13 +102,26 @@ class Run {
         return fail("a second run on another workspace gave other bits");
       }
     }
-    report_.comparison = compare(prepared_.problem.request(), prepared_.truth);
+    report_.comparison = compare(prepared_.problem.request(), prepared_.truth, claimed_probs());
     if (!report_.comparison.ok) return fail(report_.comparison.text);
     if (goes_back()) {
       report_.gradients = compare_gradients(prepared_.problem.request(), prepared_.gradients);
       if (!report_.gradients.ok) return fail(report_.gradients.text);
     }
     return report_;
+  }
+
+  Dtype claimed_probs() const {
+    const AttentionParams& p = prepared_.params;
+    for (const BackendInfo& info : context_.backends()) {
+      if (info.ref != backend_ || info.device != p.device.type) continue;
+      for (const DtypeClaim& claim : info.forward.dtypes) {
+        if (claim.q == p.dtype_q && claim.kv == p.dtype_kv && claim.out == p.dtype_out) {
+          return claim.probs;
+        }
+      }
+    }
+    return Dtype::kF32;
   }
 
   /// Empty when execute() succeeded and wrote outputs and workspace alone.

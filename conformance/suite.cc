@@ -62,6 +62,8 @@ constexpr const char* kCases[] = {
     "b2 hq2 sq127 skv257 d32 f32 causal diag=br window=64,0 lse layout=bshd poison seed=46",
     "b1 hq2 sq65 skv65 d16 bf16 out=f32 causal lse seed=47",
     "b1 hq2 sq33 skv513 d16 f32 lse seed=48",
+    "b2 hq4 hkv2 sq33 skv65 d32 f8e4m3 causal diag=br descales=head lse poison seed=49",
+    "b2 hq2 sq33 skv65 d33 f8e5m2 out=f32 mask lens descales lse poison seed=50",
 };
 static_assert(std::size(kCases) <= 50);
 

@@ -32,7 +32,8 @@ class Gradients {
     for (std::int64_t b = 0; b < request_.q.shape[0]; ++b) {
       for (std::int64_t h = 0; h < request_.q.shape[1]; ++h) {
         const Head<Exact> exact = load_head<Exact>(rules_, b, h, Dtype::kF64);
-        const Head<Ideal> ideal = load_head<Ideal>(rules_, b, h, request_.q.dtype);
+        const Head<Ideal> ideal =
+            load_head<Ideal>(rules_, b, h, ideal_dtype_probs(request_.q.dtype));
         for (std::int64_t i = 0; i < rules_.len_q(b); ++i) add_row(exact, ideal, {b, h, i, 0});
       }
     }

@@ -25,7 +25,7 @@ class Computation {
     truth_.seqlen_q = request.q.shape[2];
     truth_.seqlen_kv = request.k.shape[2];
     truth_.head_dim_v = request.v.shape[3];
-    truth_.dtype = request.q.dtype;
+    truth_.dtype_probs = ideal_dtype_probs(request.q.dtype);
     truth_.scores_kind = request.options.scores_kind;
   }
 
@@ -35,7 +35,7 @@ class Computation {
     for (std::int64_t b = 0; b < truth_.batch; ++b) {
       for (std::int64_t h = 0; h < truth_.num_heads; ++h) {
         const Head<Exact> exact = load_head<Exact>(rules_, b, h, Dtype::kF64);
-        const Head<Ideal> ideal = load_head<Ideal>(rules_, b, h, request_.q.dtype);
+        const Head<Ideal> ideal = load_head<Ideal>(rules_, b, h, truth_.dtype_probs);
         for (std::int64_t i = 0; i < truth_.seqlen_q; ++i) add_row(exact, ideal, b, h, i);
       }
     }

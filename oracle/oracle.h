@@ -23,6 +23,7 @@ enum class Fault : std::uint8_t {
   kDeadRowMean,       // a fully masked row is the mean of V
   kLseBase2,          // lse in base 2
   kDropoutNotScaled,  // kept probabilities are not divided by their probability
+  kDescaleIgnored,    // v without its descale
   // of the gradients alone
   kDeltaDropped,          // dS = P dP
   kKeyGradNotScaled,      // d_k without softmax_scale
@@ -50,16 +51,16 @@ struct RowFacts {
 };
 
 /// Dense row-major results. `ideal` is the best that the problem's own precision can be asked for:
-/// inputs as given, f32 products and sums, P (unnormalised) rounded to the dtype of q, the output
-/// not rounded (f64 problems: all in f64).
+/// inputs as given and descaled in f32, f32 products and sums, P (unnormalised) rounded to the
+/// dtype of q (f32 where that has 8 bits), the output not rounded (f64 problems: all in f64).
 struct Truth {
   std::int64_t batch = 0, num_heads = 0, seqlen_q = 0, seqlen_kv = 0, head_dim_v = 0;
-  Dtype dtype = Dtype::kF32;      // of q
-  std::vector<long double> out;   // [B,Hq,Sq,Dv]
-  std::vector<long double> lse;   // [B,Hq,Sq], natural log
-  std::vector<double> out_ideal;  // [B,Hq,Sq,Dv]
-  std::vector<double> lse_ideal;  // [B,Hq,Sq]
-  std::vector<RowFacts> rows;     // [B,Hq,Sq]
+  Dtype dtype_probs = Dtype::kF32;  // of the ideal's P
+  std::vector<long double> out;     // [B,Hq,Sq,Dv]
+  std::vector<long double> lse;     // [B,Hq,Sq], natural log
+  std::vector<double> out_ideal;    // [B,Hq,Sq,Dv]
+  std::vector<double> lse_ideal;    // [B,Hq,Sq]
+  std::vector<RowFacts> rows;       // [B,Hq,Sq]
   ScoresKind scores_kind = ScoresKind::kNone;
   std::vector<long double> scores;  // [B,Hq,Sq,Skv], empty for kNone
   std::vector<double> scores_ideal;

@@ -18,14 +18,19 @@ namespace regard::oracle {
 /// Whether q, k and v fit each other: what would make the oracle read out of bounds.
 Status check_shapes(const AttentionRequest& request);
 
-/// One head of a [B,H,S,D] tensor, dense, in the arithmetic of the loops.
+/// What the ideal pipeline rounds P to. 8 bits are storage: their arithmetic is that of f32.
+inline Dtype ideal_dtype_probs(Dtype dtype_q) {
+  return size_of(dtype_q) == 1 ? Dtype::kF32 : dtype_q;
+}
+
+/// One head of a [B,H,S,D] tensor times its descale, dense, in the arithmetic of the loops.
 template <class R>
-std::vector<R> head_of(const TensorView& view, std::int64_t b, std::int64_t h) {
+std::vector<R> head_of(const TensorView& view, std::int64_t b, std::int64_t h, double descale) {
   std::vector<R> rows;
   rows.reserve(static_cast<std::size_t>(view.shape[2] * view.shape[3]));
   for (std::int64_t s = 0; s < view.shape[2]; ++s) {
     for (std::int64_t d = 0; d < view.shape[3]; ++d) {
-      rows.push_back(static_cast<R>(element(view, b, h, s, d)));
+      rows.push_back(static_cast<R>(element(view, b, h, s, d)) * static_cast<R>(descale));
     }
   }
   return rows;
@@ -123,8 +128,14 @@ template <class R>
 Head<R> load_head(const Rules& rules, std::int64_t b, std::int64_t h, Dtype p_dtype) {
   const AttentionRequest& r = rules.request();
   const std::int64_t kv = rules.kv_head(h);
-  return {head_of<R>(r.q, b, h), head_of<R>(r.k, b, kv), head_of<R>(r.v, b, kv),
-          r.q.shape[3],          r.v.shape[3],           p_dtype};
+  const double descale_v =
+      rules.fault() == Fault::kDescaleIgnored ? 1.0 : rules.descale(r.descale_v, b, kv);
+  return {head_of<R>(r.q, b, h, rules.descale(r.descale_q, b, kv)),
+          head_of<R>(r.k, b, kv, rules.descale(r.descale_k, b, kv)),
+          head_of<R>(r.v, b, kv, descale_v),
+          r.q.shape[3],
+          r.v.shape[3],
+          p_dtype};
 }
 
 inline std::vector<VisibleKey> visible_keys(const Rules& rules, std::int64_t b, std::int64_t h,

@@ -32,6 +32,10 @@ class Rules {
   /// False where a mask of any kind hides the key from the query; a bias of -inf is one.
   bool visible(const Place& at) const;
   double softmax_scale() const;
+  /// One of the request's descales for a kv head; 1 without it.
+  double descale(const TensorView& scale, std::int64_t b, std::int64_t kv) const {
+    return scale.present() ? element(scale, b, kv) : 1.0;
+  }
   double bias(const Place& at) const;   // 0 without one
   double alibi(const Place& at) const;  // -slope * distance from the diagonal
   bool has_sink() const { return request_.sinks.present() && fault_ != Fault::kSinkIgnored; }

@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
 """Plants one fault at a time in a copy of the tree and shows which test notices it.
 
-Usage: scripts/mutate.py [--only WORD] [--list]
+Usage: scripts/mutate.py [--only WORD] [--resume] [--list]
 
 The faults are in scripts/mutations.py. A fault whose text is not found exactly once in its file is
 refused: it would test nothing. Exit code 0: every fault was noticed; 1: one survived, was refused,
-or the tests fail without any fault.
+or the tests fail without any fault. What is stopped leaves nothing running, and --resume goes on
+from there: it leaves out what was settled since the last run without it.
 """
 
 import argparse
 import os
 import pathlib
 import re
+import resource
+import signal
 import subprocess
 import sys
 import time
@@ -22,12 +25,28 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "mutate"
 TREE = WORK / "tree"
 BUILD = WORK / "build"
-TEST_SECONDS = 120  # a fault may make a loop endless: that is noticed too
+SETTLED = WORK / "settled"  # the faults that were noticed and the tests that pass without one
+# A fault may make a loop endless, or threads wait for ever: that is noticed too. The processor's time
+# is what counts first, for on a busy machine a test that passes takes long.
+TEST_SECONDS = 300
+WAIT_SECONDS = 3600
 
 
-def run(command, **options):
-    return subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          **options)
+def run(command, timeout=None, **options):
+    """Runs a command in a session of its own, so that whatever ends the wait ends all of it."""
+    process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, start_new_session=True, **options)
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGTERM)  # Ninja then takes half-written files away
+        process.wait()
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, output)
+
+
+def stop(number, _frame):
+    sys.exit(128 + number)
 
 
 def copy_tree():
@@ -63,14 +82,21 @@ def build(targets):
     return run(["ninja", "-C", str(BUILD), "-j", jobs] + [f"regard_{t}_tests" for t in targets])
 
 
+def limit_time():
+    resource.setrlimit(resource.RLIMIT_CPU, (TEST_SECONDS, TEST_SECONDS + 5))
+
+
 def first_failure(target, test_filter):
     """The name of the first test of a program that fails, or None."""
     program = BUILD / "tests" / f"regard_{target}_tests"
     command = [str(program), "--gtest_fail_fast", "--gtest_brief=1", f"--gtest_filter={test_filter}"]
+    too_long = f"{target}: no end after {TEST_SECONDS} s"
     try:
-        result = run(command, cwd=TREE, timeout=TEST_SECONDS)
+        result = run(command, cwd=TREE, timeout=WAIT_SECONDS, preexec_fn=limit_time)
     except subprocess.TimeoutExpired:
-        return f"{target}: no end after {TEST_SECONDS} s"
+        return too_long
+    if result.returncode == -signal.SIGXCPU:
+        return too_long
     if result.returncode == 0:
         if re.search(r"\b0 tests from", result.stdout):
             sys.exit(f"mutate: the filter {test_filter} of {target} names no test")
@@ -102,43 +128,77 @@ def try_mutation(mutation):
     return None
 
 
+def settled_before(resume):
+    WORK.mkdir(parents=True, exist_ok=True)
+    if resume and SETTLED.is_file():
+        return set(SETTLED.read_text().splitlines())
+    SETTLED.write_text("")
+    return set()
+
+
+def settle(line):
+    with SETTLED.open("a") as file:
+        print(line, file=file)
+
+
+def check_without_faults(tests, settled):
+    result = build(sorted({target for target, _ in tests}))
+    if result.returncode != 0:
+        sys.exit(result.stdout[-4000:] + "\nmutate: the tree without a fault does not build")
+    for target, test_filter in sorted(tests):
+        line = f"{target} {test_filter}"
+        if line in settled:
+            continue
+        failed = first_failure(target, test_filter)
+        if failed:
+            sys.exit(f"mutate: without any fault, {failed} fails")
+        settle(line)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="faults whose name contains this word")
+    parser.add_argument("--resume", action="store_true", help="leave out what is settled already")
     parser.add_argument("--list", action="store_true", help="print the faults and stop")
     arguments = parser.parse_args()
     chosen = [m for m in MUTATIONS if arguments.only in m.name]
+    if not chosen:
+        sys.exit(f"mutate: no fault's name contains {arguments.only}")
     if arguments.list:
         for mutation in chosen:
             print(f"{mutation.name:44} {mutation.file}")
         return 0
 
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
     start = time.monotonic()
+    settled = settled_before(arguments.resume)
+    chosen = [m for m in chosen if m.name not in settled]
+    if not chosen:
+        print("mutate: every fault was noticed already")
+        return 0
     copy_tree()
     configure()
-    result = build(sorted({target for m in chosen for target, _ in m.tests}))
-    if result.returncode != 0:
-        sys.exit(result.stdout[-4000:] + "\nmutate: the tree without a fault does not build")
-    for target, test_filter in sorted({test for m in chosen for test in m.tests}):
-        failed = first_failure(target, test_filter)
-        if failed:
-            sys.exit(f"mutate: without any fault, {failed} fails")
-
+    check_without_faults({test for m in chosen for test in m.tests}, settled)
     missed = 0
     for mutation in chosen:
+        noticed = None
         old = plant(mutation)
         if old is None:
             print(f"REFUSED   {mutation.name}: its text is not once in {mutation.file}", flush=True)
+        else:
+            noticed = try_mutation(mutation)
+            (TREE / mutation.file).write_text(old)
+            word = "noticed " if noticed else "SURVIVED"
+            print(f"{word}  {mutation.name:44} {noticed or ''}", flush=True)
+        if noticed:
+            settle(mutation.name)
+        else:
             missed += 1
-            continue
-        noticed = try_mutation(mutation)
-        (TREE / mutation.file).write_text(old)
-        missed += noticed is None
-        print(f"{'noticed ' if noticed else 'SURVIVED'}  {mutation.name:44} {noticed or ''}", flush=True)
     seconds = time.monotonic() - start
     print(f"{len(chosen) - missed} passed, {missed} failed")
     print(f"mutate: {len(chosen)} faults in {seconds:.0f} s")
-    return 1 if missed or not chosen else 0
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":

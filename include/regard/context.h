@@ -68,6 +68,7 @@ class REGARD_EXPORT Context {
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
+  /// As it was read or given; with_devices() adds the CUDA devices that it leaves unread.
   const Env& env() const noexcept;
   Policy policy() const;
   void set_policy(Policy policy);

@@ -45,6 +45,16 @@ constexpr int size_of(Dtype dtype) noexcept { return dtype_info(dtype).size_byte
 constexpr bool is_known(Dtype dtype) noexcept { return dtype_info(dtype).size_bytes != 0; }
 constexpr bool is_float(Dtype dtype) noexcept { return dtype_info(dtype).mantissa_bits != 0; }
 
+/// 8-bit floats, which are storage: of q, k and v, where a descale goes with them, and of out.
+constexpr bool is_f8(Dtype dtype) noexcept {
+  return dtype == Dtype::kF8E4M3 || dtype == Dtype::kF8E5M2;
+}
+
+/// The type of out where nobody names one: q's, and bf16 beside 8-bit floats.
+constexpr Dtype default_dtype_out(Dtype dtype_q) noexcept {
+  return is_f8(dtype_q) ? Dtype::kBf16 : dtype_q;
+}
+
 constexpr std::optional<Dtype> parse_dtype(std::string_view name) noexcept {
   for (int i = 0; i < kDtypeCount; ++i) {
     if (name == dtype_info(static_cast<Dtype>(i)).name) return static_cast<Dtype>(i);

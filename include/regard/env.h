@@ -25,11 +25,14 @@ struct EnvVariable {
   friend bool operator==(const EnvVariable&, const EnvVariable&) = default;
 };
 
+/// The sm_version of an Env whose CUDA devices nobody has asked for yet; see with_devices().
+inline constexpr std::int32_t kSmUnread = -1;
+
 /// Facts about a machine, a build and the process's environment, read once. A value: tests and
 /// `explain` pass described machines.
 struct Env {
   DeviceType device = DeviceType::kCpu;
-  std::int32_t sm_version = 0;  // CUDA compute capability * 10, 0 on CPUs
+  std::int32_t sm_version = 0;  // CUDA compute capability * 10, 0 without a device, or kSmUnread
   Isa isa = Isa::kScalar;       // the one to use: what the CPU has, capped by REGARD_MAX_ISA
   Isa isa_available = Isa::kScalar;
   std::string cpu_model;  // "AMD EPYC (family 25 model 17)"
@@ -69,9 +72,15 @@ constexpr void for_each_env_field(E& e, F&& f) {
   f("variables", e.variables);
 }
 
-/// Reads CPUID, caches, the CPUs of the process's affinity mask, the CUDA devices and the six
-/// REGARD_ variables.
+/// Reads CPUID, caches, the CPUs of the process's affinity mask and the six REGARD_ variables. The
+/// CUDA devices stay unread: asking starts the driver, which takes a while, and leaves children
+/// that are forked afterwards without CUDA.
 REGARD_EXPORT Env read_env();
+
+/// The Env with the facts of the visible CUDA devices, which the first such call of a process asks
+/// the driver for; one that states its sm_version is returned as it is. A Context, `explain` and
+/// apply_overrides() do this for a problem on a CUDA device.
+REGARD_EXPORT Env with_devices(Env env);
 
 /// The first unusable environment variable as a Status; ok when all are usable.
 REGARD_EXPORT Status env_status(const Env& env);

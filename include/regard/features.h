@@ -35,7 +35,8 @@ enum class Feature : std::uint8_t {
   kAppendKv,  // k_new, v_new
   kRotary,
   kCacheBatchIdx,
-  kDescales,
+  kDescales,         // descale_q, descale_k, descale_v: any of them
+  kDescalesPerHead,  // one of them is [B,Hkv]
   // outputs and direction
   kLse,
   kScoresOut,

@@ -120,7 +120,7 @@ typedef struct regard_request {
   const regard_tensor* saved_stats;       // output, f32 (f64 for f64) [B,Hq,Sq,2]
   const regard_tensor* scores_out;        // output, f32 (f64 for f64) [B,Hq,Sq,Skv]
   const regard_tensor* attn_mask;         // bool or u8 [1|B,1|Hq,1|Sq,1|Skv], true = may attend
-  const regard_tensor* attn_bias;         // f32, f64 or q's dtype [1|B,1|Hq,1|Sq,1|Skv]
+  const regard_tensor* attn_bias;         // f32, f64 or q's dtype (not 8 bits) [1|B,1|Hq,1|Sq,1|Skv]
   const regard_tensor* alibi_slopes;      // f32 [Hq] or [B,Hq]
   const regard_tensor* sinks;             // f32 [Hq]
   const regard_tensor* segment_ids_q;     // i32 [B,Sq]
@@ -138,6 +138,7 @@ typedef struct regard_request {
   const regard_tensor* rotary_cos;
   const regard_tensor* rotary_sin;
   const regard_tensor* cache_batch_idx;
+  // What q, k and v are multiplied by: f32 [1] or [B,Hkv]; null: 1. Claimed by most backends.
   const regard_tensor* descale_q;
   const regard_tensor* descale_k;
   const regard_tensor* descale_v;

@@ -22,12 +22,15 @@ struct Buffers {
   TensorView saved_stats;   // output, f32 (f64 for f64) [B,Hq,Sq,2]: row maximum, row sum
   TensorView scores_out;    // output, f32 (f64 for f64) [B,Hq,Sq,Skv]
   TensorView attn_mask;     // bool or u8 [1|B,1|Hq,1|Sq,1|Skv], true = may attend
-  TensorView attn_bias;     // f32, f64 or q's dtype, [1|B,1|Hq,1|Sq,1|Skv], added after softcap
+  TensorView attn_bias;     // f32, f64 or q's dtype (not of 8 bits), [1|B,1|Hq,1|Sq,1|Skv], added
+                            // after softcap
   TensorView alibi_slopes;  // f32 [Hq] or [B,Hq]
   TensorView sinks;         // f32 [Hq]: a logit that joins the denominator
   TensorView segment_ids_q, segment_ids_kv;  // i32 [B,Sq], [B,Skv]
   TensorView seqlens_q, seqlens_kv;          // i32 [B]
   TensorView diagonal_offsets;               // i64 [B], for Diagonal::kOffset per sequence
+  // What q, k and v are multiplied by, f32 [1] or [B,Hkv]; absent: 1
+  TensorView descale_q, descale_k, descale_v;
   // Fields of later features; refused by backends that do not claim them.
   TensorView cu_seqlens_q, cu_seqlens_kv;  // i32 [B+1]
   TensorView page_table;                   // i32 [B, pages]
@@ -35,7 +38,6 @@ struct Buffers {
   TensorView k_new, v_new;
   TensorView rotary_cos, rotary_sin;
   TensorView cache_batch_idx;
-  TensorView descale_q, descale_k, descale_v;
 
   std::int64_t diagonal_offset = 0;  // for Diagonal::kOffset without diagonal_offsets
   std::uint64_t rng_seed = 0;        // of dropout

@@ -12,20 +12,45 @@ namespace regard::python {
 namespace {
 
 constexpr const char* kAcceptedArrays =
-    "a NumPy array or an object with __dlpack__ on a CPU, of float64, float32, float16 or bfloat16";
+    "a NumPy array or an object with __dlpack__ on a CPU, of float64, float32, float16, bfloat16, "
+    "float8_e4m3fn or float8_e5m2";
 
-// ml_dtypes registers bfloat16 with NumPy when it is imported; the number it gets is the process's.
-std::atomic<int> bf16_typenum{-1};
+// ml_dtypes registers its types with NumPy when it is imported; the numbers they get are the
+// process's.
+struct Registered {
+  const char* name;
+  Dtype dtype;
+  nb::dlpack::dtype_code code;
+  std::atomic<int> typenum{-1};
+};
+Registered registered[] = {{"bfloat16", Dtype::kBf16, nb::dlpack::dtype_code::Bfloat},
+                           {"float8_e4m3fn", Dtype::kF8E4M3, kFloat8E4M3Fn},
+                           {"float8_e5m2", Dtype::kF8E5M2, kFloat8E5M2}};
 
-bool is_bf16(PyArrayObject* array, int typenum) {
+Registered* find_registered(Dtype dtype) {
+  for (Registered& type : registered) {
+    if (type.dtype == dtype) return &type;
+  }
+  return nullptr;
+}
+
+/// False where the array's type is none of them.
+bool registered_dtype_of(PyArrayObject* array, int typenum, Dtype* dtype) {
   if (typenum < NPY_USERDEF) return false;
-  const int known = bf16_typenum.load(std::memory_order_relaxed);
-  if (known >= 0) return typenum == known;
+  for (const Registered& type : registered) {
+    if (type.typenum.load(std::memory_order_relaxed) != typenum) continue;
+    *dtype = type.dtype;
+    return true;
+  }
   const char* name = PyArray_DESCR(array)->typeobj->tp_name;
   const char* dot = std::strrchr(name, '.');
-  if (std::strcmp(dot == nullptr ? name : dot + 1, "bfloat16") != 0) return false;
-  bf16_typenum.store(typenum, std::memory_order_relaxed);
-  return true;
+  for (Registered& type : registered) {
+    if (std::strcmp(dot == nullptr ? name : dot + 1, type.name) != 0) continue;
+    type.typenum.store(typenum, std::memory_order_relaxed);
+    *dtype = type.dtype;
+    return true;
+  }
+  return false;
 }
 
 std::string shape_of(PyArrayObject* array) {
@@ -49,7 +74,7 @@ bool dtype_of(PyArrayObject* array, Dtype* dtype) {
     case NPY_INT: *dtype = Dtype::kI32; return true;
     case NPY_LONG:
     case NPY_LONGLONG: *dtype = Dtype::kI64; return true;
-    default: *dtype = Dtype::kBf16; return is_bf16(array, typenum);
+    default: return registered_dtype_of(array, typenum, dtype);
   }
 }
 
@@ -83,18 +108,19 @@ nb::object torch_of(PyObject* object) {
 }
 
 nb::dlpack::dtype dlpack_dtype(Dtype dtype) {
-  const auto code =
-      dtype == Dtype::kBf16 ? nb::dlpack::dtype_code::Bfloat : nb::dlpack::dtype_code::Float;
+  const Registered* const type = find_registered(dtype);
+  const auto code = type != nullptr ? type->code : nb::dlpack::dtype_code::Float;
   return {static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(8 * size_of(dtype)), 1};
 }
 
-nb::object import_bfloat16() {
+nb::object import_type(const Registered& type) {
   try {
-    return nb::module_::import_("ml_dtypes").attr("bfloat16");
+    return nb::module_::import_("ml_dtypes").attr(type.name);
   } catch (nb::python_error& error) {
     if (!error.matches(PyExc_ImportError)) throw;
   }
-  raise_type("a bfloat16 result as a NumPy array needs the package ml_dtypes");
+  raise_type(std::string("a ") + type.name +
+             " result as a NumPy array needs the package ml_dtypes");
 }
 
 }  // namespace
@@ -111,15 +137,16 @@ Array array_from(PyObject* object, const char* name) {
     if (dtype_of(result.array, &result.dtype)) return result;
     raise_type("dtype of " + std::string(name) + " (" +
                nb::str(nb::handle((PyObject*)PyArray_DESCR(result.array))).c_str() +
-               ") must be one that regard has: float64, float32, float16, bfloat16, bool, int32 or "
-               "int64");
+               ") must be one that regard has: float64, float32, float16, bfloat16, "
+               "float8_e4m3fn, float8_e5m2, bool, int32 or int64");
   }
   if (PyObject_HasAttrString(object, "__dlpack__") == 1) return array_from_dlpack(object, name);
   raise_type(std::string(name) + " (" + Py_TYPE(object)->tp_name + ") must be " + kAcceptedArrays);
 }
 
 std::string describe_array(const Array& array) {
-  const char* name = "bfloat16";
+  const Registered* const type = find_registered(array.dtype);
+  const char* name = type != nullptr ? type->name : "?";
   switch (array.dtype) {
     case Dtype::kF64: name = "float64"; break;
     case Dtype::kF32: name = "float32"; break;
@@ -141,7 +168,22 @@ int typenum_of(Dtype dtype) {
     case Dtype::kF16: return NPY_HALF;
     default: break;
   }
-  return NPY_UINT16;  // bf16's bits
+  return size_of(dtype) == 1 ? NPY_UINT8 : NPY_UINT16;
+}
+
+int typenum_beside(PyObject* like, Dtype dtype) {
+  Registered* const type = find_registered(dtype);
+  if (type == nullptr || !PyArray_Check(like)) return typenum_of(dtype);
+  const int known = type->typenum.load(std::memory_order_relaxed);
+  if (known >= 0) return known;
+  PyArray_Descr* descr = nullptr;
+  if (PyArray_DescrConverter(import_type(*type).ptr(), &descr) != NPY_SUCCEED) {
+    throw nb::python_error();
+  }
+  const int typenum = descr->type_num;
+  Py_DECREF(descr);
+  type->typenum.store(typenum, std::memory_order_relaxed);
+  return typenum;
 }
 
 nb::object new_array(int rank, const npy_intp* shape, int typenum) {
@@ -177,7 +219,8 @@ nb::object as_kind_of(PyObject* like, const nb::object& array, Dtype dtype) {
     library = nb::handle(like).attr("__array_namespace__")();
   }
   if (!library.is_valid()) {
-    return dtype == Dtype::kBf16 ? nb::object(array.attr("view")(import_bfloat16())) : array;
+    const Registered* const type = find_registered(dtype);
+    return type != nullptr ? nb::object(array.attr("view")(import_type(*type))) : array;
   }
   return library.attr("from_dlpack")(dlpack_export(array, dlpack_dtype(dtype)));
 }

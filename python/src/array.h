@@ -6,8 +6,8 @@
 
 namespace regard::python {
 
-/// Somebody's memory as a NumPy array. bf16 may stand in a uint16 array: NumPy alone has no such
-/// type, so `dtype` is the one that counts.
+/// Somebody's memory as a NumPy array. bf16 may stand in a uint16 array, floats of 8 bits in uint8:
+/// NumPy alone has no such types, so `dtype` is the one that counts.
 struct Array {
   PyArrayObject* array = nullptr;
   Dtype dtype = Dtype::kF32;
@@ -24,8 +24,11 @@ bool is_array(PyObject* object);
 /// "float32 (2, 8, 128, 64)", for messages.
 std::string describe_array(const Array& array);
 
-/// The NumPy type number that stores a Dtype; bf16 where `ml_dtypes` may be imported for it.
+/// The NumPy type number that stores a Dtype: unsigned integers for the bits of what NumPy lacks.
 int typenum_of(Dtype dtype);
+
+/// The same of a result beside an argument: where that is a NumPy array, ml_dtypes' types.
+int typenum_beside(PyObject* like, Dtype dtype);
 
 /// A new C-ordered array, its elements not set.
 nb::object new_array(int rank, const npy_intp* shape, int typenum);

@@ -15,7 +15,8 @@ namespace {
 #define REGARD_SIGNATURE                                                                 \
   "*, attn_mask=None, attn_bias=None, is_causal=False, diagonal=None, window=(-1, -1), " \
   "softmax_scale=None, softcap=0.0, alibi_slopes=None, sinks=None, seqlens_q=None, "     \
-  "seqlens_kv=None, segment_ids_q=None, segment_ids_kv=None, dropout_p=0.0, seed=None, " \
+  "seqlens_kv=None, segment_ids_q=None, segment_ids_kv=None, descale_q=None, "           \
+  "descale_k=None, descale_v=None, dropout_p=0.0, seed=None, "                           \
   "layout='BHSD', backend=None, policy=None, return_lse=False, return_scores=None, "     \
   "return_saved=False, out=None)\n--\n\n"
 

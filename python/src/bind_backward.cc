@@ -25,7 +25,8 @@ constexpr const char* kBackwardDoc =
 
 constexpr Signature kBackward{"attention_backward",
                               {kDOut, kQ, kK, kV, kOut, kSaved},
-                              args_between(kQ, kPolicy) | args_between(kOut, kDelta)};
+                              args_between(kQ, kSegmentIdsKv) | args_between(kDropoutP, kPolicy) |
+                                  args_between(kOut, kDelta)};
 
 /// The gradients of one call: what the core writes, and what the caller gets.
 struct Gradients {

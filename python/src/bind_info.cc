@@ -71,8 +71,9 @@ void bind_info(nb::module_& module) {
   module.def("counters", &counters,
              "What this process has copied, planned and holds as workspace.");
   module.def(
-      "environment_json", [] { return nb::str(to_json(process_context().env()).c_str()); },
-      "The machine and the environment variables, as JSON.");
+      "environment_json",
+      [] { return nb::str(to_json(with_devices(process_context().env())).c_str()); },
+      "The machine, its CUDA devices and the environment variables, as JSON.");
   module.def(
       "trim", [] { process_context().trim(); }, "Frees workspace that no call is using.");
 }

@@ -51,10 +51,7 @@ nb::object merge(nb::sequence states, nb::str layout) {
   const Dtype lse_dtype = first.dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32;
   const nb::object lse = new_array(3, shape, typenum_of(lse_dtype));
   if (bshd) std::swap(shape[1], shape[2]);
-  const int typenum = first.dtype == Dtype::kBf16 && PyArray_Check(like.ptr())
-                          ? PyArray_TYPE(reinterpret_cast<PyArrayObject*>(like.ptr()))
-                          : typenum_of(first.dtype);
-  const nb::object out = new_array(4, shape, typenum);
+  const nb::object out = new_array(4, shape, typenum_beside(like.ptr(), first.dtype));
   const auto array_of = [](const nb::object& object, Dtype dtype) {
     return Array{reinterpret_cast<PyArrayObject*>(object.ptr()), dtype, {}};
   };

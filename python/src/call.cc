@@ -162,7 +162,7 @@ void Call::read_mask_and_bias(const Arguments& arguments) {
     const Array mask = array_from(given, "attn_mask");
     if (mask.dtype == Dtype::kBool) {
       request.attn_mask = inputs_.scores(mask, "attn_mask", request.q.dtype);
-    } else if (!is_float(mask.dtype)) {
+    } else if (!is_float(mask.dtype) || is_f8(mask.dtype)) {
       raise_type(
           "dtype of attn_mask (" + describe_array(mask) +
           ") must be bool (true = may attend), or a float type, which is added to the scores "
@@ -176,7 +176,7 @@ void Call::read_mask_and_bias(const Arguments& arguments) {
   }
   if (PyObject* given = arguments.given(kAttnBias)) {
     const Array bias = array_from(given, "attn_bias");
-    if (!is_float(bias.dtype)) {
+    if (!is_float(bias.dtype) || is_f8(bias.dtype)) {
       raise_type("dtype of attn_bias (" + describe_array(bias) +
                  ") must be float64, float32, float16 or bfloat16; a boolean mask is attn_mask");
     }
@@ -209,6 +209,17 @@ void Call::read_vectors(const Arguments& arguments) {
     request.alibi_slopes = inputs_.numbers(slopes, "alibi_slopes");
   }
   if (PyObject* sinks = arguments.given(kSinks)) request.sinks = inputs_.numbers(sinks, "sinks");
+  struct Descale {
+    Arg arg;
+    TensorView Buffers::*view;
+  };
+  static constexpr Descale kDescales[] = {{kDescaleQ, &Buffers::descale_q},
+                                          {kDescaleK, &Buffers::descale_k},
+                                          {kDescaleV, &Buffers::descale_v}};
+  for (const Descale& each : kDescales) {
+    PyObject* const given = arguments.given(each.arg);
+    if (given != nullptr) request.*each.view = inputs_.number_or_numbers(given, name_of(each.arg));
+  }
 }
 
 void Call::read_dropout(const Arguments& arguments) {
@@ -223,11 +234,7 @@ void Call::read_dropout(const Arguments& arguments) {
 }
 
 TensorView Call::make_output(int rank, const npy_intp* shape, Dtype dtype, nb::object* made) {
-  auto* const q = reinterpret_cast<PyArrayObject*>(q_);
-  // q's own type number where it is bf16 of ml_dtypes: another kind of q gets the bits.
-  const int typenum =
-      dtype == Dtype::kBf16 && PyArray_Check(q_) ? PyArray_TYPE(q) : typenum_of(dtype);
-  *made = new_array(rank, shape, typenum);
+  *made = new_array(rank, shape, typenum_beside(q_, dtype));
   return inputs_.output({reinterpret_cast<PyArrayObject*>(made->ptr()), dtype, {}}, false);
 }
 
@@ -248,7 +255,7 @@ void Call::make_outputs(const Arguments& arguments) {
   if (PyObject* given = arguments.given(kOut)) {
     take_out(given, shape);
   } else {
-    request.out = in_layout(make_output(4, shape, q.dtype, &out_), bshd_);
+    request.out = in_layout(make_output(4, shape, default_dtype_out(q.dtype), &out_), bshd_);
   }
   const npy_intp rows[4] = {q.shape[0], q.shape[1], q.shape[2], request.k.shape[2]};
   const Dtype dtype = statistics_dtype(q.dtype);
@@ -269,9 +276,12 @@ void Call::make_outputs(const Arguments& arguments) {
 void Call::take_out(PyObject* object, const npy_intp (&shape)[4]) {
   Array out = array_from(object, "out");
   const bool wider = size_of(request.q.dtype) == 2 && out.dtype == Dtype::kF32;
-  if (out.dtype != request.q.dtype && !wider) {
+  const bool decoded = is_f8(request.q.dtype) && is_float(out.dtype) && !is_f8(out.dtype) &&
+                       out.dtype != Dtype::kF64;
+  if (out.dtype != request.q.dtype && !wider && !decoded) {
     raise_type("dtype of out (" + describe_array(out) +
-               ") must be q's, or float32 where q's is float16 or bfloat16");
+               ") must be q's, or float32 where q's is float16 or bfloat16, or one of these where "
+               "q's is of 8 bits");
   }
   if (PyArray_NDIM(out.array) != 4 || !PyArray_CompareLists(PyArray_DIMS(out.array), shape, 4)) {
     raise_value("shape of out (" + describe_array(out) + ") must be " + tuple_text(shape));
@@ -310,7 +320,7 @@ nb::object Call::stats() const {
 
 nb::object Call::result(const nb::object& saved) const {
   const Dtype dtype = statistics_dtype(request.q.dtype);
-  const nb::object out = out_is_callers_ ? out_ : as_callers_kind(out_, request.q.dtype);
+  const nb::object out = out_is_callers_ ? out_ : as_callers_kind(out_, request.out.dtype);
   if (!lse_.is_valid() && !scores_.is_valid() && !saved.is_valid()) return out;
   nb::list results;
   results.append(out);

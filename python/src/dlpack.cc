@@ -150,11 +150,17 @@ int typenum_of(nb::dlpack::dtype type, Dtype* dtype) {
   };
   using Code = nb::dlpack::dtype_code;
   static constexpr Known kKnown[] = {
-      {Code::Float, 32, NPY_FLOAT, Dtype::kF32}, {Code::Float, 64, NPY_DOUBLE, Dtype::kF64},
-      {Code::Float, 16, NPY_HALF, Dtype::kF16},  {Code::Bfloat, 16, NPY_UINT16, Dtype::kBf16},
-      {Code::Bool, 8, NPY_BOOL, Dtype::kBool},   {Code::Int, 8, NPY_INT8, Dtype::kI8},
-      {Code::UInt, 8, NPY_UINT8, Dtype::kU8},    {Code::Int, 32, NPY_INT32, Dtype::kI32},
+      {Code::Float, 32, NPY_FLOAT, Dtype::kF32},
+      {Code::Float, 64, NPY_DOUBLE, Dtype::kF64},
+      {Code::Float, 16, NPY_HALF, Dtype::kF16},
+      {Code::Bfloat, 16, NPY_UINT16, Dtype::kBf16},
+      {Code::Bool, 8, NPY_BOOL, Dtype::kBool},
+      {Code::Int, 8, NPY_INT8, Dtype::kI8},
+      {Code::UInt, 8, NPY_UINT8, Dtype::kU8},
+      {Code::Int, 32, NPY_INT32, Dtype::kI32},
       {Code::Int, 64, NPY_INT64, Dtype::kI64},
+      {kFloat8E4M3Fn, 8, NPY_UINT8, Dtype::kF8E4M3},
+      {kFloat8E5M2, 8, NPY_UINT8, Dtype::kF8E5M2},
   };
   for (const Known& known : kKnown) {
     if (static_cast<int>(known.code) != type.code || known.bits != type.bits || type.lanes != 1) {
@@ -178,8 +184,8 @@ Array array_over(const nb::dlpack::dltensor& tensor, bool writable, nb::object o
   if (typenum < 0 || tensor.ndim < 0 || tensor.ndim > kMaxDims) {
     raise_type(std::string("dtype of ") + name + " (DLPack code " +
                std::to_string(tensor.dtype.code) + ", " + std::to_string(tensor.dtype.bits) +
-               " bits) must be one that regard has: float64, float32, float16, bfloat16, bool, "
-               "int32 or int64");
+               " bits) must be one that regard has: float64, float32, float16, bfloat16, "
+               "float8_e4m3fn, float8_e5m2, bool, int32 or int64");
   }
   npy_intp shape[kMaxDims];
   npy_intp strides[kMaxDims];

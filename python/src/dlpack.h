@@ -8,6 +8,10 @@
 
 namespace regard::python {
 
+// DLPack's codes of 8-bit floats, which not every nanobind names.
+inline constexpr auto kFloat8E4M3Fn = static_cast<nb::dlpack::dtype_code>(10);
+inline constexpr auto kFloat8E5M2 = static_cast<nb::dlpack::dtype_code>(12);
+
 /// A view of an object with __dlpack__. Raises where its memory is not a CPU's, its type is none
 /// that regard has, or it is a tensor whose gradient would be lost.
 Array array_from_dlpack(PyObject* object, const char* name);

@@ -111,7 +111,7 @@ TensorView Inputs::tensor(PyObject* object, const char* name) {
   Array array = array_from(object, name);
   if (!is_float(array.dtype)) {
     raise_type("dtype of " + std::string(name) + " (" + describe_array(array) +
-               ") must be float64, float32, float16 or bfloat16");
+               ") must be float64, float32, float16, bfloat16, float8_e4m3fn or float8_e5m2");
   }
   if (PyArray_NDIM(array.array) != 4) {
     raise_rank(array, name,
@@ -198,8 +198,24 @@ TensorView Inputs::integers(PyObject* object, const char* name, bool wide) {
 }
 
 TensorView Inputs::numbers(PyObject* object, const char* name) {
+  return numbers_of(small_array(object, name), name);
+}
+
+TensorView Inputs::number_or_numbers(PyObject* object, const char* name) {
   Array array = small_array(object, name);
-  if (!is_float(array.dtype) && !PyArray_ISINTEGER(array.array)) {
+  if (PyArray_NDIM(array.array) == 0) {
+    PyObject* const row = PyArray_Ravel(array.array, NPY_CORDER);
+    if (row == nullptr) throw nb::python_error();
+    if (array.owner.is_valid()) keep(std::move(array.owner));
+    array.array = reinterpret_cast<PyArrayObject*>(row);
+    array.owner = nb::steal(row);
+  }
+  return numbers_of(std::move(array), name);
+}
+
+TensorView Inputs::numbers_of(Array array, const char* name) {
+  const bool is_number = is_float(array.dtype) && !is_f8(array.dtype);
+  if (!is_number && !PyArray_ISINTEGER(array.array)) {
     raise_type("dtype of " + std::string(name) + " (" + describe_array(array) +
                ") must be a float type");
   }

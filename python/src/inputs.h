@@ -33,6 +33,8 @@ class Inputs {
   TensorView integers(PyObject* object, const char* name, bool wide);
   /// Numbers as f32.
   TensorView numbers(PyObject* object, const char* name);
+  /// The same; one alone is [1].
+  TensorView number_or_numbers(PyObject* object, const char* name);
   /// out, lse and scores: the view, in the caller's layout where `by_layout`.
   TensorView output(const Array& array, bool by_layout) const;
 
@@ -41,6 +43,7 @@ class Inputs {
   const std::vector<std::string>& notes() const noexcept { return notes_; }
 
  private:
+  TensorView numbers_of(Array array, const char* name);
   Array copied(const Array& array, int typenum, const std::string& why);
   void put_in_order(TensorView& view) const noexcept;
 

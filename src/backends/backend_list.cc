@@ -35,7 +35,7 @@ std::span<const Backend* const> builtin_backends(DeviceType device, std::int32_t
       &cudnn::backend(),
   };
   if (device == DeviceType::kCpu) return cpu;
-  if (sm_version != 0 && (sm_version < 80 || sm_version >= 110)) return cuda_without_cudnn;
+  if (sm_version > 0 && (sm_version < 80 || sm_version >= 110)) return cuda_without_cudnn;
   return cuda_with_cudnn;
 }
 

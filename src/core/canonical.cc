@@ -61,6 +61,7 @@ void clear_unused(AttentionParams& p) noexcept {
   if (!f.has(Feature::kPacked)) p.total_q = p.total_kv = 0;
   if (!f.has(Feature::kPaged)) p.num_pages = p.page_size = 0;
   if (!f.has(Feature::kRotary)) p.rotary_dim = 0;
+  if (!f.has(Feature::kDescales)) p.features.set(Feature::kDescalesPerHead, false);
 }
 
 void canonicalize_diagonal(AttentionParams& p) noexcept {

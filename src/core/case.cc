@@ -264,7 +264,7 @@ std::string case_syntax_help() {
 }
 
 Env apply_overrides(const Env& env, const Case& c) {
-  Env out = env;
+  Env out = c.params.device.type == DeviceType::kCuda ? with_devices(env) : env;
   if (c.env.isa) {
     out.isa = *c.env.isa;
     out.isa_available = std::max(out.isa_available, out.isa);

@@ -68,8 +68,10 @@ bool print_dtype(const Case& c, std::string* out) {
 }
 bool parse_dtypes(Text value, Case* c) {
   const std::optional<Dtype> dtype = parse_dtype_word(value);
-  if (dtype) c->params.dtype_q = c->params.dtype_kv = c->params.dtype_out = *dtype;
-  return dtype.has_value();
+  if (!dtype) return false;
+  c->params.dtype_q = c->params.dtype_kv = *dtype;
+  c->params.dtype_out = default_dtype_out(*dtype);
+  return true;
 }
 template <auto kMember, Dtype (*default_of)(const AttentionParams&)>
 bool print_other_dtype(const Case& c, std::string* out) {
@@ -83,6 +85,7 @@ bool parse_other_dtype(Text value, Case* c) {
   return dtype.has_value();
 }
 Dtype dtype_of_q(const AttentionParams& p) { return p.dtype_q; }
+Dtype dtype_of_out(const AttentionParams& p) { return default_dtype_out(p.dtype_q); }
 Dtype f32_dtype(const AttentionParams&) { return Dtype::kF32; }
 
 // ---- sizes
@@ -113,6 +116,18 @@ bool print_extent_of(const Case& c, std::string* out) {
 bool parse_rotary(Text value, Case* c) {
   c->params.features.set(Feature::kRotary);
   return parse_extent<&AttentionParams::rotary_dim>(value, c);
+}
+
+// ---- descales
+
+bool print_descales(const Case& c, std::string* out) {
+  append(*out, c.params.features.has(Feature::kDescalesPerHead) ? "head" : "all");
+  return c.params.features.has(Feature::kDescales);
+}
+bool parse_descales(Text value, Case* c) {
+  c->params.features.set(Feature::kDescales);
+  c->params.features.set(Feature::kDescalesPerHead, value == "head");
+  return value.empty() || value == "all" || value == "head";
 }
 
 // ---- the diagonal and windows
@@ -385,8 +400,8 @@ constexpr CaseWord kWords[] = {
      print_dtype, parse_dtypes},
     {"kv", kValue, "DTYPE", "of k and v (q's)", print_other_dtype<&P::dtype_kv, dtype_of_q>,
      parse_other_dtype<&P::dtype_kv>},
-    {"out", kValue, "DTYPE", "of out (q's)", print_other_dtype<&P::dtype_out, dtype_of_q>,
-     parse_other_dtype<&P::dtype_out>},
+    {"out", kValue, "DTYPE", "of out (q's; bf16 beside f8)",
+     print_other_dtype<&P::dtype_out, dtype_of_out>, parse_other_dtype<&P::dtype_out>},
     {"packed", kFlag, "", "rows of all sequences in one, by cu_seqlens", print_feature<F::kPacked>,
      parse_packed, nullptr},
     {"total_q", kValue, "N", "packed rows of q (b * sq)", print_extent_of<&P::total_q, F::kPacked>,
@@ -407,8 +422,8 @@ constexpr CaseWord kWords[] = {
      parse_feature_flag<F::kBlockMask>},
     {"cache_batch_idx", kFlag, "", "which cache entry a sequence uses",
      print_feature<F::kCacheBatchIdx>, parse_feature_flag<F::kCacheBatchIdx>},
-    {"descales", kFlag, "", "scales of quantised q, k, v", print_feature<F::kDescales>,
-     parse_feature_flag<F::kDescales>},
+    {"descales", kEither, "all|head", "what q, k and v are multiplied by, or some of them",
+     print_descales, parse_descales},
     {"causal", kFlag, "", "no key after the diagonal", print_causal, parse_causal, nullptr,
      forget_causal},
     {"diag", kValue, "tl|br|N|seq", "the diagonal: top left, bottom right, offset N or one each",

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdlib>
 
 #include "regard/backend.h"
 
@@ -25,7 +26,7 @@ class Judge {
 };
 
 std::string dtype_text(Dtype q, Dtype kv, Dtype out) {
-  if (q == kv && kv == out) return to_string(q);
+  if (q == kv && out == default_dtype_out(q)) return to_string(q);
   return std::string("q=") + to_string(q) + " kv=" + to_string(kv) + " out=" + to_string(out);
 }
 
@@ -40,15 +41,17 @@ const DtypeClaim* find_dtypes(const Claims& claims, const AttentionParams& p) {
   return nullptr;
 }
 
-// The claim that a caller would move to: the same q type, else the same size, else the first.
+// The claim that a caller would move to: the same q type, else the nearest size.
 const DtypeClaim& nearest_dtypes(const Claims& claims, const AttentionParams& p) {
   for (const DtypeClaim& c : claims.dtypes) {
     if (c.q == p.dtype_q) return c;
   }
-  for (const DtypeClaim& c : claims.dtypes) {
-    if (size_of(c.q) == size_of(p.dtype_q)) return c;
-  }
-  return claims.dtypes.front();
+  const auto distance = [&](const DtypeClaim& c) {
+    return std::abs(size_of(c.q) - size_of(p.dtype_q));
+  };
+  return *std::min_element(
+      claims.dtypes.begin(), claims.dtypes.end(),
+      [&](const DtypeClaim& a, const DtypeClaim& b) { return distance(a) < distance(b); });
 }
 
 Refusal dtype_refusal(const Claims& claims, const AttentionParams& p) {
@@ -60,7 +63,7 @@ Refusal dtype_refusal(const Claims& claims, const AttentionParams& p) {
   if (claims.dtypes.empty()) return refusal;
   const DtypeClaim& c = nearest_dtypes(claims, p);
   const std::string value =
-      c.q == c.kv && c.kv == c.out
+      c.q == c.kv && c.out == default_dtype_out(c.q)
           ? std::string(to_string(c.q))
           : std::string(to_string(c.q)) + "," + to_string(c.kv) + "," + to_string(c.out);
   refusal.fix = {Fix::Op::kSet, "dtype", value};

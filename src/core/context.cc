@@ -1,5 +1,6 @@
 #include "regard/context.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/context_impl.h"
@@ -22,6 +23,19 @@ ContextImpl::ContextImpl(Env env_in, std::size_t plan_cache_capacity, BuiltinBac
   settings->cuda = std::move(builtin.cuda);
   settings->base = resolve_base({});
   current = std::move(settings);
+}
+
+const std::shared_ptr<const Env>& ContextImpl::env_for(DeviceType device, Env (*read)(Env)) {
+  if (device != DeviceType::kCuda || env->sm_version != kSmUnread) return env;
+  std::call_once(devices_once, [&] { set_device_env(read(*env)); });
+  return device_env;
+}
+
+void ContextImpl::set_device_env(Env complete) {
+  device_env = std::make_shared<const Env>(std::move(complete));
+  std::vector<BackendEntry> builtin = builtin_candidates(*device_env).cuda;
+  // Built-in candidates come first in both: what was registered keeps its places.
+  update([&](Settings& settings) { std::ranges::copy(builtin, settings.cuda.begin()); });
 }
 
 std::shared_ptr<const Settings> ContextImpl::settings() const {

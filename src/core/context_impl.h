@@ -69,8 +69,12 @@ struct ContextImpl {
     current = std::move(next);
   }
 
-  std::shared_ptr<const Env> env;
-  Policy environment;  // what REGARD_BACKEND and REGARD_DENY say
+  /// What problems on such a device are decided from. The first on CUDA reads the devices, where
+  /// the Context's Env leaves them unread, and orders their candidates: ask before settings().
+  const std::shared_ptr<const Env>& env_for(DeviceType device, Env (*read)(Env) = with_devices);
+
+  std::shared_ptr<const Env> env;  // as the Context was given it
+  Policy environment;              // what REGARD_BACKEND and REGARD_DENY say
   std::shared_ptr<ExecutorSlot> executor;
   PlanCache cache;
   WorkspacePool workspaces;  // on the host
@@ -78,8 +82,11 @@ struct ContextImpl {
   Log log;
 
  private:
+  void set_device_env(Env complete);
   std::shared_ptr<const ResolvedPolicy> resolve_base(const Policy& policy) const;
 
+  std::once_flag devices_once;
+  std::shared_ptr<const Env> device_env;
   mutable std::mutex mutex;
   std::shared_ptr<const Settings> current;
 };

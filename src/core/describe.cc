@@ -36,10 +36,10 @@ class Describer {
   Expected<AttentionParams> run() {
     using Step = Status (Describer::*)();
     static constexpr Step kSteps[] = {
-        &Describer::check_views,    &Describer::take_main,    &Describer::take_outputs,
-        &Describer::take_edits,     &Describer::take_lengths, &Describer::take_paging,
-        &Describer::take_cache,     &Describer::take_options, &Describer::take_diagonal,
-        &Describer::check_overlaps, &Describer::finish};
+        &Describer::check_views,   &Describer::take_main,      &Describer::take_outputs,
+        &Describer::take_edits,    &Describer::take_lengths,   &Describer::take_paging,
+        &Describer::take_descales, &Describer::take_cache,     &Describer::take_options,
+        &Describer::take_diagonal, &Describer::check_overlaps, &Describer::finish};
     for (const Step step : kSteps) {
       if (Status status = (this->*step)(); !status.ok()) return status;
     }
@@ -217,7 +217,8 @@ class Describer {
     if (b_.attn_bias.present()) {
       const NamedView bias{"attn_bias", b_.attn_bias};
       p_.dtype_bias = b_.attn_bias.dtype;
-      Status s = expect_dtype(where_, bias, {Dtype::kF32, Dtype::kF64, p_.dtype_q});
+      const Dtype narrow = is_f8(p_.dtype_q) ? Dtype::kF32 : p_.dtype_q;
+      Status s = expect_dtype(where_, bias, {Dtype::kF32, Dtype::kF64, narrow});
       if (!s.ok()) return s;
       if (s = expect_broadcast(where_, bias, full, &p_.bias_dims); !s.ok()) return s;
     }
@@ -295,7 +296,25 @@ class Describer {
     return {};
   }
 
-  // Appending, rotary embeddings, cache indices, block masks, scales of quantised tensors.
+  // What q, k and v are multiplied by: one number for all, or one a sequence and kv head.
+  Status take_descales() {
+    for (const NamedView& scale :
+         {NamedView{"descale_q", b_.descale_q}, NamedView{"descale_k", b_.descale_k},
+          NamedView{"descale_v", b_.descale_v}}) {
+      if (!scale.view.present()) continue;
+      if (Status s = expect_dtype(where_, scale, {Dtype::kF32}); !s.ok()) return s;
+      const bool per_head = scale.view.rank == 2;
+      Status s = per_head
+                     ? expect_shape(where_, scale, {p_.batch, p_.num_heads_kv}, "[B,Hkv] or [1]")
+                     : expect_shape(where_, scale, {1}, "or [B,Hkv]");
+      if (!s.ok()) return s;
+      p_.features.set(Feature::kDescales);
+      if (per_head) p_.features.set(Feature::kDescalesPerHead);
+    }
+    return {};
+  }
+
+  // Appending, rotary embeddings, cache indices, block masks.
   Status take_cache() {
     feature(Feature::kBlockMask, b_.block_mask);
     feature(Feature::kAppendKv, b_.k_new);
@@ -322,16 +341,7 @@ class Describer {
       if (!s.ok()) return s;
       p_.rotary_dim = saturating_mul(b_.rotary_cos.shape[1], 2);
     }
-    s = expect_i32("cache_batch_idx", b_.cache_batch_idx, {p_.batch}, "[B]");
-    if (!s.ok()) return s;
-    for (const NamedView& scale :
-         {NamedView{"descale_q", b_.descale_q}, NamedView{"descale_k", b_.descale_k},
-          NamedView{"descale_v", b_.descale_v}}) {
-      if (!scale.view.present()) continue;
-      if (s = expect_dtype(where_, scale, {Dtype::kF32}); !s.ok()) return s;
-      p_.features.set(Feature::kDescales);
-    }
-    return {};
+    return expect_i32("cache_batch_idx", b_.cache_batch_idx, {p_.batch}, "[B]");
   }
 
   Status take_options() {

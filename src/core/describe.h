@@ -29,6 +29,9 @@ inline constexpr BufferTensor kBufferTensors[] = {
     {"seqlens_q", &Buffers::seqlens_q, false},
     {"seqlens_kv", &Buffers::seqlens_kv, false},
     {"diagonal_offsets", &Buffers::diagonal_offsets, false},
+    {"descale_q", &Buffers::descale_q, false},
+    {"descale_k", &Buffers::descale_k, false},
+    {"descale_v", &Buffers::descale_v, false},
     {"cu_seqlens_q", &Buffers::cu_seqlens_q, false},
     {"cu_seqlens_kv", &Buffers::cu_seqlens_kv, false},
     {"page_table", &Buffers::page_table, false},
@@ -38,9 +41,6 @@ inline constexpr BufferTensor kBufferTensors[] = {
     {"rotary_cos", &Buffers::rotary_cos, false},
     {"rotary_sin", &Buffers::rotary_sin, false},
     {"cache_batch_idx", &Buffers::cache_batch_idx, false},
-    {"descale_q", &Buffers::descale_q, false},
-    {"descale_k", &Buffers::descale_k, false},
-    {"descale_v", &Buffers::descale_v, false},
 };
 
 /// describe for a caller of any name: all that can be said about the buffers without reading them.

@@ -1,7 +1,7 @@
 #include <cstring>
 
 #include "base/message.h"
-#include "core/check_lengths.h"
+#include "core/check_data.h"
 #include "core/overlap.h"
 #include "core/view_checks.h"
 #include "regard/dropout.h"

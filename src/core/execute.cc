@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/message.h"
-#include "core/check_lengths.h"
+#include "core/check_data.h"
 #include "core/context_impl.h"
 #include "core/describe.h"
 #include "core/describe_gradients.h"
@@ -160,7 +160,7 @@ Status execute_described(const PlanImpl& plan, const AttentionParams& params,
                          const Buffers& buffers, const Launch& launch) {
   Status checked = check_workspace(launch.workspace, plan.kernel.workspace_bytes, "execute");
   if (!checked.ok()) return checked;
-  if (Status s = check_lengths(buffers, params, "execute"); !s.ok()) return s;
+  if (Status s = check_data(buffers, params, "execute"); !s.ok()) return s;
   const DeviceGuard guard("execute", params.device);
   if (!guard.status().ok()) return guard.status();
   Launch complete = launch;
@@ -233,7 +233,7 @@ Status execute_backward_described(const PlanImpl& plan, AttentionParams params,
   if (!status.ok()) return status;
   status = check_workspace(launch.workspace, plan.backward.workspace_bytes, kWhere);
   if (!status.ok()) return status;
-  if (status = check_lengths(inputs, params, kWhere); !status.ok()) return status;
+  if (status = check_data(inputs, params, kWhere); !status.ok()) return status;
   const DeviceGuard guard(kWhere, params.device);
   if (!guard.status().ok()) return guard.status();
   Launch complete = launch;

@@ -28,6 +28,7 @@ constexpr const char* kNames[] = {
     "rotary",
     "cache_batch_idx",
     "descales",
+    "descales_per_head",
     "lse",
     "scores_out",
     "saved_stats",

@@ -138,13 +138,13 @@ Status set_dtypes(const Fix& fix, AttentionParams& p) {
   if (!readable || (dtypes.size() != 1 && dtypes.size() != 3)) return bad_value(fix);
   p.dtype_q = dtypes[0];
   p.dtype_kv = dtypes[dtypes.size() / 2];
-  p.dtype_out = dtypes[dtypes.size() - 1];
+  p.dtype_out = dtypes.size() == 1 ? default_dtype_out(dtypes[0]) : dtypes[2];
   return {};
 }
 
 void follow_dtype(Dtype before, AttentionParams& p) {
   if (p.dtype_bias == before && before != Dtype::kF32 && before != Dtype::kF64) {
-    p.dtype_bias = is_float(p.dtype_q) ? p.dtype_q : Dtype::kF32;
+    p.dtype_bias = is_float(p.dtype_q) && !is_f8(p.dtype_q) ? p.dtype_q : Dtype::kF32;
   }
 }
 

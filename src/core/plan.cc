@@ -81,13 +81,14 @@ Status check_pair(const BackendEntry& entry, const Pair& pair, const AttentionKe
 Expected<Plan> make_plan(ContextImpl& context, PlanCacheKey& cache_key,
                          std::shared_ptr<const Settings> settings, const AttentionParams& params) {
   const AttentionKey& key = cache_key.key;
+  const std::shared_ptr<const Env>& env = context.env_for(params.device.type);
   while (true) {
-    const SelectInputs inputs = inputs_of(key, *context.env, *cache_key.policy, *settings);
+    const SelectInputs inputs = inputs_of(key, *env, *cache_key.policy, *settings);
     context.cache.count_selection();
     const Decision decision = decide(inputs);
     if (decision.entry == nullptr) return no_backend(context, inputs, params);
     const Backend& backend = *decision.entry->backend;
-    Expected<Pair> pair = plan_pair(backend, key, *context.env);
+    Expected<Pair> pair = plan_pair(backend, key, *env);
     if (!pair && pair.status().code() == StatusCode::kRefusedAtPlan) {
       context.update([&](Settings& next) {
         next.learned.push_back({decision.entry->ref, key, pair.status().message()});
@@ -98,11 +99,11 @@ Expected<Plan> make_plan(ContextImpl& context, PlanCacheKey& cache_key,
       continue;
     }
     if (!pair) return pair.status();
-    Status status = check_pair(*decision.entry, *pair, key, *context.env);
+    Status status = check_pair(*decision.entry, *pair, key, *env);
     if (!status.ok()) return status;
     auto impl = std::make_shared<const PlanImpl>(
-        PlanImpl{key, params, cache_key.policy, settings, context.env, context.executor,
-                 *decision.entry, std::move(pair->forward), std::move(pair->backward)});
+        PlanImpl{key, params, cache_key.policy, settings, env, context.executor, *decision.entry,
+                 std::move(pair->forward), std::move(pair->backward)});
     return PlanImpl::wrap(std::move(impl));
   }
 }
@@ -147,6 +148,7 @@ std::string Plan::to_string() const {
 
 Expected<Plan> plan_described(ContextImpl& context, const AttentionParams& params,
                               const Policy& policy) {
+  context.env_for(params.device.type);  // orders the candidates
   std::shared_ptr<const Settings> settings = context.settings();
   PlanCacheKey cache_key;
   cache_key.policy = policy_for(context, *settings, policy);
@@ -211,12 +213,14 @@ Selection explain_with(const AttentionParams& params, const Env& env, const Reso
 }  // namespace
 
 Selection explain(Context& context, const AttentionParams& params, const Policy& policy) {
-  const ContextImpl& impl = context.impl();
+  ContextImpl& impl = context.impl();
+  const Env& env = *impl.env_for(params.device.type);
   const auto settings = impl.settings();
-  return explain_with(params, *impl.env, *policy_for(impl, *settings, policy), *settings);
+  return explain_with(params, env, *policy_for(impl, *settings, policy), *settings);
 }
 
-Selection explain(const AttentionParams& params, const Policy& policy, const Env& env) {
+Selection explain(const AttentionParams& params, const Policy& policy, const Env& machine) {
+  const Env env = params.device.type == DeviceType::kCuda ? with_devices(machine) : machine;
   BuiltinBackends builtin = builtin_candidates(env);
   Settings settings;
   settings.cpu = std::move(builtin.cpu);

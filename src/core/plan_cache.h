@@ -18,7 +18,7 @@ struct Generations {
   friend bool operator==(const Generations&, const Generations&) = default;
 };
 
-/// Everything that select reads (the env is fixed per Context).
+/// Everything that select reads (one Context decides a device's problems from one env).
 struct PlanCacheKey {
   AttentionKey key;
   std::shared_ptr<const ResolvedPolicy> policy;

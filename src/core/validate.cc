@@ -33,7 +33,12 @@ Status check_types(const AttentionParams& p, const char* where) {
     return invalid(where, t.name, " (", static_cast<int>(t.dtype), ") must be a known dtype, 0..",
                    kDtypeCount - 1);
   }
-  if (p.dtype_bias != Dtype::kF32 && p.dtype_bias != Dtype::kF64 && p.dtype_bias != p.dtype_q) {
+  const bool is_wide = p.dtype_bias == Dtype::kF32 || p.dtype_bias == Dtype::kF64;
+  if (!is_wide && is_f8(p.dtype_q)) {
+    return invalid(where, "dtype of attn_bias (", to_string(p.dtype_bias),
+                   ") must be f32 or f64 where q is of 8 bits");
+  }
+  if (!is_wide && p.dtype_bias != p.dtype_q) {
     return invalid(where, "dtype of attn_bias (", to_string(p.dtype_bias),
                    ") must be f32, f64 or q's ", to_string(p.dtype_q));
   }

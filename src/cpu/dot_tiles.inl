@@ -71,6 +71,8 @@ REGARD_KERNEL_FN void with_element(Element type, F f) {
   switch (type) {
     case Element::kBf16: return f(ElementConstant<Element::kBf16>{});
     case Element::kF16: return f(ElementConstant<Element::kF16>{});
+    case Element::kF8E4M3: return f(ElementConstant<Element::kF8E4M3>{});
+    case Element::kF8E5M2: return f(ElementConstant<Element::kF8E5M2>{});
     default: return f(ElementConstant<Element::kF32>{});
   }
 }
@@ -117,7 +119,7 @@ class DotTiles {
 
   /// [rows in blocks of 4][dot_row_size], 0 where there is nothing.
   static void pack(const Problem& p, const Strip<V>& strip, Query* q) {
-    const bool negate = !p.scales_first && p.softmax_scale < 0.0;
+    const auto factor = V::set(strip.query_factor);
     const std::int64_t step = dot_row_size(p.head_dim_qk);
     const std::int64_t rows = (strip.rows + 3) / 4 * 4;
     for (std::int64_t x = 0; x < rows * step; x += V::kLanes) V::store(q + x, V::set(0));
@@ -127,7 +129,7 @@ class DotTiles {
           p.q.type, [&](auto type) __attribute__((always_inline)) {
             for (std::int64_t d = 0; d < p.head_dim_qk; d += V::kLanes) {
               const auto x = load_at<decltype(type)::value>(row, d, p.head_dim_qk);
-              V::store(q + w * step + d, negate ? -x : x);
+              V::store(q + w * step + d, x * factor);
             }
           });
     }

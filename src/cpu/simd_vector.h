@@ -93,13 +93,29 @@ struct SimdVector {
   }
   /// See element.h's from_f16 for the steps.
   REGARD_KERNEL_FN Vec load_f16(const std::uint16_t* p) {
-    const Unsigned h = __builtin_convertvector(load_half(p), Unsigned);
+    return from_f16_bits(__builtin_convertvector(load_half(p), Unsigned));
+  }
+  REGARD_KERNEL_FN Vec from_f16_bits(Unsigned h) {
     const Int magnitude = __builtin_bit_cast(Int, h & 0x7fff);
     const Int is_special = magnitude > 0x7bff;
     const Int normal = ((magnitude << 13) + (112 << 23)) | (is_special & 0x7f800000);
     const Vec denormal = __builtin_convertvector(magnitude, Vec) * 0x1p-24f;
     const Unsigned bits = to_unsigned(from_bits(magnitude < 0x400 ? to_bits(denormal) : normal));
     return from_unsigned(bits | ((h & 0x8000) << 16));
+  }
+  /// See element.h's from_f8e4m3 for the steps.
+  REGARD_KERNEL_FN Vec load_f8e4m3(const std::uint8_t* p) {
+    const Unsigned x = load_byte_codes(p);
+    const Int magnitude = __builtin_bit_cast(Int, x & 0x7f);
+    const Int is_nan = magnitude > 0x7e;
+    const Int normal = ((magnitude << 20) + (120 << 23)) | (is_nan & 0x7fc00000);
+    const Vec denormal = __builtin_convertvector(magnitude, Vec) * 0x1p-9f;
+    const Unsigned bits = to_unsigned(from_bits(magnitude < 8 ? to_bits(denormal) : normal));
+    return from_unsigned(bits | ((x & 0x80) << 24));
+  }
+  /// The upper halves of f16.
+  REGARD_KERNEL_FN Vec load_f8e5m2(const std::uint8_t* p) {
+    return from_f16_bits(load_byte_codes(p) << 8);
   }
   REGARD_KERNEL_FN void store_bf16(std::uint16_t* p, Vec v) {
     const Unsigned bits = to_unsigned(v);
@@ -143,8 +159,14 @@ struct SimdVector {
 
  private:
   typedef signed char Bytes __attribute__((vector_size(kLanes)));
+  typedef std::uint8_t Codes __attribute__((vector_size(kLanes)));
   using Lanes = typename MakeIndexList<kLanes>::type;
 
+  REGARD_KERNEL_FN Unsigned load_byte_codes(const std::uint8_t* p) {
+    Codes codes;
+    __builtin_memcpy(&codes, p, sizeof(codes));
+    return __builtin_convertvector(codes, Unsigned);
+  }
   REGARD_KERNEL_FN auto load_half(const std::uint16_t* p) {
     Half h;
     __builtin_memcpy(&h, p, sizeof(h));

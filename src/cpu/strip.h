@@ -45,6 +45,8 @@ struct Strip {
   std::int64_t position[kWidth];     // on the diagonal
   T slope[kWidth];
   std::int32_t segment[kWidth];
+  T query_factor;  // of q where it is packed (query_factor)
+  T descale_v;
   std::int64_t b;
   std::int64_t rows;     // lanes in use; the others are computed on zeros and never written
   int vectors;           // that hold those lanes
@@ -58,6 +60,14 @@ REGARD_KERNEL_FN int lanes_of(const Strip<V>& strip) {
   return strip.vectors * V::kLanes;
 }
 
+/// What queries are multiplied by where they are packed: both descales of the scores, and -1 where
+/// the scale is negative and left to the factor, which is positive: the greatest score is then the
+/// greatest exponent.
+REGARD_KERNEL_FN double query_factor(const Problem& p, std::int64_t b, std::int64_t head_kv) {
+  const double descale = score_descale(p, b, head_kv);
+  return p.scales_first || p.softmax_scale > 0.0 ? descale : -descale;
+}
+
 /// Rows [row_begin, row_begin + rows) of the sequence, all within its length.
 template <class V>
 static void set_rows(const Problem& p, const Sequence& s, std::int64_t head_kv,
@@ -65,6 +75,8 @@ static void set_rows(const Problem& p, const Sequence& s, std::int64_t head_kv,
   using T = typename V::Scalar;
   const T infinity = static_cast<T>(__builtin_inf());
   strip->b = s.b;
+  strip->query_factor = static_cast<T>(query_factor(p, s.b, head_kv));
+  strip->descale_v = static_cast<T>(descale_of(p.descale_v, s.b, head_kv));
   strip->rows = rows;
   strip->vectors = static_cast<int>((rows + V::kLanes - 1) / V::kLanes);
   std::int64_t i = row_begin / p.group_size;
@@ -141,14 +153,14 @@ static void pack_columns(const View& view, const Strip<V>& strip, std::int64_t d
   }
 }
 
-/// q^T [head_dim_qk][W]. Negated where the scale is negative and left to the factor, which is
-/// positive: the greatest score is then the greatest exponent.
+/// q^T [head_dim_qk][W], times the strip's factor.
 template <class V>
 static void pack_queries(const Problem& p, const Strip<V>& strip, typename V::Scalar* q_t) {
   pack_columns(p.q, strip, p.head_dim_qk, q_t);
-  if (p.scales_first || p.softmax_scale > 0.0) return;
+  if (strip.query_factor == 1) return;
+  const auto factor = V::set(strip.query_factor);
   for (std::int64_t x = 0; x < p.head_dim_qk * V::kVectors; ++x) {
-    V::store(q_t + x * V::kLanes, -V::load(q_t + x * V::kLanes));
+    V::store(q_t + x * V::kLanes, V::load(q_t + x * V::kLanes) * factor);
   }
 }
 
@@ -169,6 +181,8 @@ static ProductInput<typename V::Scalar> copy_rows(const View& view, const char* 
     case Element::kF32: copy_as(Element::kF32); break;
     case Element::kBf16: copy_as(Element::kBf16); break;
     case Element::kF16: copy_as(Element::kF16); break;
+    case Element::kF8E4M3: copy_as(Element::kF8E4M3); break;
+    case Element::kF8E5M2: copy_as(Element::kF8E5M2); break;
     default: copy_as(view.type); break;
   }
   return {buffer, padded, 1};
@@ -210,15 +224,15 @@ static bool all_finite(ProductInput<typename V::Scalar> a, std::int64_t rows, st
   return tail == T(0);
 }
 
-/// What a row's sum of weighted values is multiplied by: 1 over the sum of its weights, and over
-/// the share that dropout keeps. 0 for a row with neither key nor sink (otherwise the largest term
-/// alone is 1), whose sum of values is 0. NaN sums stay NaN.
+/// What a row's sum of weighted values is multiplied by: their descale over the sum of its weights,
+/// and over the share that dropout keeps. 0 for a row with neither key nor sink (otherwise the
+/// largest term alone is 1), whose sum of values is 0. NaN sums stay NaN.
 template <class V>
 REGARD_KERNEL_FN typename V::Scalar share_of(const Problem& p, const Strip<V>& strip, int w) {
   using T = typename V::Scalar;
   const T keep = p.dropout.threshold != 0 ? static_cast<T>(p.dropout.threshold) / T(65536) : T(1);
   const T sum = strip.state.sum[w] * keep;
-  return sum == T(0) ? T(0) : T(1) / sum;
+  return sum == T(0) ? T(0) : strip.descale_v / sum;
 }
 
 /// lse and saved_stats of the strip's rows.

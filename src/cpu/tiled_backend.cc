@@ -64,7 +64,9 @@ const TiledUnit& TiledBackend::unit(Isa isa) const noexcept {
 }
 
 const TiledKernel& TiledBackend::kernel(const AttentionParams& params, Isa isa) const noexcept {
-  return params.dtype_q == Dtype::kBf16 ? *unit(isa).bf16 : *unit(isa).f32;
+  // Descaled queries are no bf16.
+  const bool is_bf16 = params.dtype_q == Dtype::kBf16 && !params.features.has(Feature::kDescales);
+  return is_bf16 ? *unit(isa).bf16 : *unit(isa).f32;
 }
 
 TiledBackend::Shape TiledBackend::shape_of(const AttentionParams& params, Isa isa,

@@ -12,7 +12,7 @@ namespace regard::cpu {
 /// One instruction set's kernels.
 struct TiledUnit {
   Isa isa = Isa::kScalar;
-  const TiledKernel* f32 = nullptr;   // f32 and f16 inputs
+  const TiledKernel* f32 = nullptr;   // all other inputs, converted
   const TiledKernel* bf16 = nullptr;  // bf16 inputs
 };
 

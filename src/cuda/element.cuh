@@ -71,6 +71,21 @@ struct StoredF16 {
   }
 };
 
+struct StoredF8E4M3 {
+  using Bits = std::uint8_t;
+  template <class T>
+  REGARD_DEVICE_FN T value(std::uint8_t x) {
+    return static_cast<T>(problem::from_f8e4m3(x));
+  }
+};
+struct StoredF8E5M2 {
+  using Bits = std::uint8_t;
+  template <class T>
+  REGARD_DEVICE_FN T value(std::uint8_t x) {
+    return static_cast<T>(problem::from_f8e5m2(x));
+  }
+};
+
 /// Calls f(stored) with the storage type of `type`: one loop for each, not one branch an element.
 template <class F>
 REGARD_DEVICE_FN void with_stored(Element type, F f) {
@@ -78,6 +93,8 @@ REGARD_DEVICE_FN void with_stored(Element type, F f) {
     case Element::kF64: f(StoredF64()); break;
     case Element::kBf16: f(StoredBf16()); break;
     case Element::kF16: f(StoredF16()); break;
+    case Element::kF8E4M3: f(StoredF8E4M3()); break;
+    case Element::kF8E5M2: f(StoredF8E5M2()); break;
     default: f(StoredF32()); break;
   }
 }
@@ -104,6 +121,12 @@ REGARD_DEVICE_FN void store_element(Element type, char* data, std::int64_t index
       break;
     case Element::kF16:
       reinterpret_cast<std::uint16_t*>(data)[index] = problem::to_f16(single);
+      break;
+    case Element::kF8E4M3:
+      reinterpret_cast<std::uint8_t*>(data)[index] = problem::to_f8e4m3(single);
+      break;
+    case Element::kF8E5M2:
+      reinterpret_cast<std::uint8_t*>(data)[index] = problem::to_f8e5m2(single);
       break;
     default: reinterpret_cast<float*>(data)[index] = single; break;
   }

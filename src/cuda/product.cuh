@@ -38,6 +38,15 @@ REGARD_DEVICE_FN void clear(T (&sums)[kOwn][kColumns]) {
   }
 }
 
+template <class T, int kColumns>
+REGARD_DEVICE_FN void scale_by(T factor, T (&sums)[kOwn][kColumns]) {
+  REGARD_DEVICE_UNROLL
+  for (int i = 0; i < kOwn; ++i) {
+    REGARD_DEVICE_UNROLL
+    for (int j = 0; j < kColumns; ++j) sums[i][j] *= factor;
+  }
+}
+
 /// Elements (row + r, column + c) of `rows` for r < kRows and c < kColumns to shared memory, 0
 /// where there is none: at [c][r] where kTransposed, else at [r][c].
 template <class T, int kRows, int kColumns, bool kTransposed, int kTo, class Block, class Rows,

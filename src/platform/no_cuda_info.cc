@@ -2,6 +2,7 @@
 
 namespace regard {
 
+bool built_with_cuda() { return false; }
 CudaInfo read_cuda_info() { return {}; }
 
 }  // namespace regard

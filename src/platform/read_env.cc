@@ -111,12 +111,8 @@ Env read_env() {
   env.l3_bytes = cpu.l3_bytes;
   env.version = version();
   env.compiler = compiler_text();
-  const CudaInfo cuda = read_cuda_info();
-  env.built_with_cuda = cuda.built;
-  env.sm_version = cuda.sm_version;
-  env.device_name = cuda.device_name;
-  env.cuda_driver = cuda.driver;
-  env.cudnn_version = cuda.cudnn_version;
+  env.built_with_cuda = built_with_cuda();
+  env.sm_version = kSmUnread;
   env.variables = read_variables();
 
   env.isa = cpu.isa;
@@ -125,6 +121,16 @@ Env read_env() {
   }
   const int threads = parse_threads(env_value(env, "REGARD_NUM_THREADS"));
   env.concurrency = threads > 0 ? threads : cpu.num_cpus;
+  return env;
+}
+
+Env with_devices(Env env) {
+  if (env.sm_version != kSmUnread) return env;
+  const CudaInfo cuda = read_cuda_info();
+  env.sm_version = cuda.sm_version;
+  env.device_name = cuda.device_name;
+  env.cuda_driver = cuda.driver;
+  env.cudnn_version = cuda.cudnn_version;
   return env;
 }
 

@@ -4,6 +4,17 @@
 
 namespace regard::problem {
 
+std::vector<DtypeClaim> f8_claims() {
+  std::vector<DtypeClaim> claims;
+  for (const Dtype dtype : {Dtype::kF8E4M3, Dtype::kF8E5M2}) {
+    claims.push_back({dtype, dtype, Dtype::kBf16, 4e-3});
+    claims.push_back({dtype, dtype, Dtype::kF16, 5e-4});
+    claims.push_back({dtype, dtype, Dtype::kF32, 2e-5});
+    claims.push_back({dtype, dtype, dtype, dtype == Dtype::kF8E4M3 ? 7e-2 : 1.3e-1});
+  }
+  return claims;
+}
+
 Claims forward_claims() {
   Claims claims;
   claims.offered = true;
@@ -12,6 +23,7 @@ Claims forward_claims() {
                    {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 1e-5},
                    {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
                    {Dtype::kF16, Dtype::kF16, Dtype::kF32, 2e-5}};
+  for (const DtypeClaim& claim : f8_claims()) claims.dtypes.push_back(claim);
   claims.features = {Feature::kCausal,
                      Feature::kWindowLeft,
                      Feature::kWindowRight,
@@ -27,6 +39,8 @@ Claims forward_claims() {
                      Feature::kSegmentIds,
                      Feature::kSeqlensQ,
                      Feature::kSeqlensKv,
+                     Feature::kDescales,
+                     Feature::kDescalesPerHead,
                      Feature::kLse,
                      Feature::kSavedStats,
                      Feature::kGqa,
@@ -40,6 +54,7 @@ Claims forward_claims() {
 
 Claims backward_claims(const Claims& forward) {
   Claims claims = forward;
+  claims.features = claims.features.without({Feature::kDescales, Feature::kDescalesPerHead});
   claims.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 3e-6},
                    {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 4e-3},
                    {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 4e-3},

@@ -4,8 +4,11 @@
 
 namespace regard::problem {
 
-/// What MATH and EFFICIENT claim of forward: f32, bf16 and f16, all of the spine's features, any
-/// head dim, any layout. scores_out and f64 are MATH's to add.
+/// 8-bit floats, which are decoded exactly where they are read; all arithmetic is in f32.
+std::vector<DtypeClaim> f8_claims();
+
+/// What MATH and EFFICIENT claim of forward: f32, bf16, f16 and those, all of the spine's features,
+/// any head dim, any layout. scores_out and f64 are MATH's to add.
 Claims forward_claims();
 
 /// What a backend of that forward claims of its backward, which computes in f32. Gradients have the

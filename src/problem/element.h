@@ -10,7 +10,16 @@
 namespace regard::problem {
 
 /// The values of regard::Dtype (problem.cc asserts it); kernels do not include public headers.
-enum class Element : std::uint8_t { kF64 = 0, kF32, kBf16, kF16, kU8 = 7, kBool = 8 };
+enum class Element : std::uint8_t {
+  kF64 = 0,
+  kF32,
+  kBf16,
+  kF16,
+  kF8E4M3,
+  kF8E5M2,
+  kU8 = 7,
+  kBool = 8
+};
 
 REGARD_KERNEL_FN std::uint32_t bits_of(float x) { return __builtin_bit_cast(std::uint32_t, x); }
 REGARD_KERNEL_FN float f32_of(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
@@ -38,11 +47,52 @@ REGARD_KERNEL_FN float from_f16(std::uint16_t h) {
   return f32_of((is_denormal & bits_of(denormal)) | (~is_denormal & normal) | sign);
 }
 
+/// One NaN pattern and no infinity; 2^-9 is a denormal's unit.
+REGARD_KERNEL_FN float from_f8e4m3(std::uint8_t x) {
+  const std::uint32_t magnitude = x & 0x7fu;
+  const std::uint32_t sign = static_cast<std::uint32_t>(x & 0x80u) << 24;
+  const float denormal = static_cast<float>(static_cast<std::int32_t>(magnitude)) * 0x1p-9f;
+  const std::uint32_t is_denormal = mask_less(magnitude, 8u);
+  const std::uint32_t is_nan = mask_less(0x7eu, magnitude);
+  const std::uint32_t normal = ((magnitude << 20) + (120u << 23)) | (is_nan & 0x7fc00000u);
+  return f32_of((is_denormal & bits_of(denormal)) | (~is_denormal & normal) | sign);
+}
+
+/// The upper half of an f16.
+REGARD_KERNEL_FN float from_f8e5m2(std::uint8_t x) {
+  return from_f16(static_cast<std::uint16_t>(x << 8));
+}
+
 REGARD_KERNEL_FN std::uint16_t to_bf16(float x) {
   const std::uint32_t bits = bits_of(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
   return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
+
+/// Rounded to nearest even; what lies beyond the largest finite number becomes that. kMost and kNan
+/// are codes.
+template <int kMantissa, int kBias, std::uint32_t kMost, std::uint32_t kNan>
+REGARD_KERNEL_FN std::uint8_t to_f8(float x) {
+  constexpr int kShift = 23 - kMantissa;
+  constexpr std::uint32_t kRebias = (127u - kBias) << 23;
+  constexpr std::uint32_t kLeastNormal = (128u - kBias) << 23;
+  constexpr std::uint32_t kRounder = (151u - kBias - kMantissa) << 23;  // its unit is a denormal's
+  const std::uint32_t bits = bits_of(x);
+  const std::uint32_t magnitude = bits & 0x7fffffffu;
+  std::uint32_t code = 0;
+  if (magnitude > 0x7f800000u) {
+    code = kNan;
+  } else if (magnitude < kLeastNormal) {
+    code = bits_of(f32_of(magnitude) + f32_of(kRounder)) - kRounder;
+  } else {
+    const std::uint32_t half = (1u << (kShift - 1)) - 1u + ((magnitude >> kShift) & 1u);
+    code = (magnitude - kRebias + half) >> kShift;
+    code = code < kMost ? code : kMost;
+  }
+  return static_cast<std::uint8_t>(code | ((bits >> 24) & 0x80u));
+}
+REGARD_KERNEL_FN std::uint8_t to_f8e4m3(float x) { return to_f8<3, 7, 0x7e, 0x7f>(x); }
+REGARD_KERNEL_FN std::uint8_t to_f8e5m2(float x) { return to_f8<2, 15, 0x7b, 0x7e>(x); }
 
 REGARD_KERNEL_FN std::uint16_t to_f16(float x) {
   const std::uint32_t bits = bits_of(x);
@@ -107,6 +157,18 @@ REGARD_KERNEL_FN void load_row(Element type, const void* row, std::int64_t strid
           [](std::uint16_t x)
               __attribute__((always_inline)) { return static_cast<T>(from_f16(x)); });
       break;
+    case Element::kF8E4M3:
+      convert_row(
+          static_cast<const std::uint8_t*>(row), stride, n, to,
+          [](std::uint8_t x)
+              __attribute__((always_inline)) { return static_cast<T>(from_f8e4m3(x)); });
+      break;
+    case Element::kF8E5M2:
+      convert_row(
+          static_cast<const std::uint8_t*>(row), stride, n, to,
+          [](std::uint8_t x)
+              __attribute__((always_inline)) { return static_cast<T>(from_f8e5m2(x)); });
+      break;
     default: break;  // masks are not read as numbers
   }
 }
@@ -125,6 +187,12 @@ REGARD_KERNEL_FN void store_row(Element type, void* row, const T* from, std::int
         break;
       case Element::kF16:
         static_cast<std::uint16_t*>(row)[x] = to_f16(static_cast<float>(value));
+        break;
+      case Element::kF8E4M3:
+        static_cast<std::uint8_t*>(row)[x] = to_f8e4m3(static_cast<float>(value));
+        break;
+      case Element::kF8E5M2:
+        static_cast<std::uint8_t*>(row)[x] = to_f8e5m2(static_cast<float>(value));
         break;
       default: break;
     }

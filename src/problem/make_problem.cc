@@ -12,6 +12,8 @@ static_assert(static_cast<int>(Element::kF64) == static_cast<int>(Dtype::kF64));
 static_assert(static_cast<int>(Element::kF32) == static_cast<int>(Dtype::kF32));
 static_assert(static_cast<int>(Element::kBf16) == static_cast<int>(Dtype::kBf16));
 static_assert(static_cast<int>(Element::kF16) == static_cast<int>(Dtype::kF16));
+static_assert(static_cast<int>(Element::kF8E4M3) == static_cast<int>(Dtype::kF8E4M3));
+static_assert(static_cast<int>(Element::kF8E5M2) == static_cast<int>(Dtype::kF8E5M2));
 static_assert(static_cast<int>(Element::kU8) == static_cast<int>(Dtype::kU8));
 static_assert(static_cast<int>(Element::kBool) == static_cast<int>(Dtype::kBool));
 static_assert(static_cast<int>(ScoresStage::kScaled) == static_cast<int>(ScoresKind::kScaled));
@@ -28,6 +30,12 @@ void set_view(const TensorView& tensor, View* view) noexcept {
   for (int i = 0; i < tensor.rank; ++i) {
     view->stride[i] = tensor.shape[i] == 1 ? 0 : tensor.strides[i];
   }
+}
+
+/// One for all, or [B,Hkv].
+void set_descale(const TensorView& tensor, View* view) noexcept {
+  set_view(tensor, view);
+  if (tensor.rank == 1) view->stride[0] = 0;
 }
 
 /// alibi_slopes are [Hq] or [B,Hq].
@@ -82,6 +90,10 @@ void make_problem(const AttentionParams& params, const Buffers& buffers,
   set_view(buffers.seqlens_q, &p.lens_q);
   set_view(buffers.seqlens_kv, &p.lens_kv);
   set_view(buffers.diagonal_offsets, &p.offsets);
+
+  set_descale(buffers.descale_q, &p.descale_q);
+  set_descale(buffers.descale_k, &p.descale_k);
+  set_descale(buffers.descale_v, &p.descale_v);
 
   p.diagonal = diagonal_of(params.diagonal);
   p.scores_stage =

@@ -36,6 +36,12 @@ REGARD_KERNEL_FN std::int64_t row_index(const View& view, std::int64_t b, std::i
   return b * view.stride[0] + h * view.stride[1] + i * view.stride[2];
 }
 
+/// Descale of (b, kv head); 1 without one.
+REGARD_KERNEL_FN double descale_of(const View& view, std::int64_t b, std::int64_t head_kv) {
+  if (!view.present) return 1.0;
+  return *element_at<float>(view, b * view.stride[0] + head_kv * view.stride[1]);
+}
+
 enum class DiagonalKind : std::uint8_t { kTopLeft = 0, kBottomRight, kOffset };
 enum class ScoresStage : std::uint8_t { kNone = 0, kScaled, kEdited, kProbs };
 
@@ -52,15 +58,16 @@ struct Problem {
   std::int64_t head_dim_v = 0;
 
   View q, k, v, out;
-  View lse;                      // [B,Hq,Sq]
-  View stats;                    // [B,Hq,Sq,2]: row maximum and row sum
-  View scores;                   // [B,Hq,Sq,Skv]
-  View mask, bias;               // [B,Hq,Sq,Skv], broadcast by strides
-  View slopes;                   // [B,Hq]
-  View sinks;                    // [Hq]
-  View segments_q, segments_kv;  // [B,Sq], [B,Skv]
-  View lens_q, lens_kv;          // [B]
-  View offsets;                  // [B]
+  View lse;                              // [B,Hq,Sq]
+  View stats;                            // [B,Hq,Sq,2]: row maximum and row sum
+  View scores;                           // [B,Hq,Sq,Skv]
+  View mask, bias;                       // [B,Hq,Sq,Skv], broadcast by strides
+  View slopes;                           // [B,Hq]
+  View sinks;                            // [Hq]
+  View segments_q, segments_kv;          // [B,Sq], [B,Skv]
+  View lens_q, lens_kv;                  // [B]
+  View offsets;                          // [B]
+  View descale_q, descale_k, descale_v;  // [B,Hkv], broadcast by strides
 
   DiagonalKind diagonal = DiagonalKind::kTopLeft;
   ScoresStage scores_stage = ScoresStage::kNone;
@@ -78,6 +85,12 @@ struct Problem {
 /// Keys are hidden by data, not by arithmetic alone.
 REGARD_KERNEL_FN bool is_opaque(const Problem& p) {
   return p.mask.present || p.bias.present || p.segments_q.present;
+}
+
+/// What the scores of a kv head are multiplied by, for q and k are. In double: the factors may lie
+/// far apart.
+REGARD_KERNEL_FN double score_descale(const Problem& p, std::int64_t b, std::int64_t head_kv) {
+  return descale_of(p.descale_q, b, head_kv) * descale_of(p.descale_k, b, head_kv);
 }
 
 /// What kept probabilities are multiplied by.

@@ -43,7 +43,7 @@ def tensor_file(tensors, options=None):
     if options is not None:
         header["__metadata__"] = {"regard.options": options}
     for name, (dtype, shape, values) in sorted(
-        tensors.items(), key=lambda item: item[1][0] in ("BOOL", "U8", "I8")
+        tensors.items(), key=lambda item: item[1][0] in ("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2")
     ):
         header[name] = entry(dtype, shape, len(data), len(data) + len(values))
         data += values

@@ -207,6 +207,22 @@ class Tensors(CliTest):
             self.assertTrue(all(r["ok"] for r in found["results"]))
             self.assertEqual(len(q), 24 * count)
 
+    def test_floats_of_8_bits_and_their_descales(self):
+        one, two, six = 0x38, 0x40, 0x4C  # of e4m3
+        tensors = {
+            "q": ("F8_E4M3", [1, 1, 1, 1], bytes([0])),  # equal scores
+            "k": ("F8_E4M3", [1, 1, 2, 1], bytes([one, two])),
+            "v": ("F8_E4M3", [1, 1, 2, 1], bytes([two, six])),
+            "descale_v": ("F32", [1], struct.pack("<f", 0.5)),
+        }
+        path = self.put("in.safetensors", tensor_file(tensors))
+        out = self.dir / "out.safetensors"
+        found = self.document("run", path, "-o", out)
+        self.assertIn("f8e4m3 descales=all", found["case"])
+        self.assertEqual(read_tensors(out)[0]["out"], ("BF16", [1, 1, 1, 1], b"\x00\x40"))  # 2
+        self.cli("run", path, "-o", out, "--option", "out=f8e4m3")
+        self.assertEqual(read_tensors(out)[0]["out"], ("F8_E4M3", [1, 1, 1, 1], bytes([two])))
+
     def test_layout_says_how_the_file_is_stored(self):
         def exchanged(values):  # [1,2,3,4] -> [1,3,2,4]
             rows = [values[16 * i : 16 * i + 16] for i in range(6)]

@@ -24,7 +24,8 @@ TEST_P(Cases, PassInEveryDtype) {
   const std::unique_ptr<Context> context = test::make_context(forced.isa);
   const bool is_math = forced.backend == test::kMathRef;
   int round = 0;
-  for (const char* dtype : {"f32", "bf16", "f16", "f64", "bf16 out=f32"}) {
+  for (const char* dtype :
+       {"f32", "bf16", "f16", "f64", "bf16 out=f32", "f8e4m3", "f8e5m2 out=f32"}) {
     const Case c = parse_case(std::string(text) + " " + dtype).value();
     conformance::RunOptions options;
     options.guard = round++ % 2 == 0 ? Guard::kUpperPage : Guard::kLowerPage;

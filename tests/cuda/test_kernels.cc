@@ -58,7 +58,8 @@ std::vector<BackendRun> run_both(const Case& c) {
 class CudaCases : public testing::TestWithParam<const char*> {};
 
 TEST_P(CudaCases, PassInEveryDtype) {
-  for (const char* dtype : {"f32", "bf16", "f16", "f64", "bf16 out=f32"}) {
+  for (const char* dtype :
+       {"f32", "bf16", "f16", "f64", "bf16 out=f32", "f8e4m3", "f8e5m2 out=f32"}) {
     const Case c = parse_case(std::string(GetParam()) + " " + dtype).value();
     const bool math_only =
         c.params.dtype_q == Dtype::kF64 || c.params.features.has(Feature::kScoresOut);
@@ -99,6 +100,8 @@ const char* const kOwnCases[] = {
     "b2 hq2 hkv1 sq20 skv65 d256 f32 lens bias=1,1,Sq,Skv saved grad poison",
     "b1 hq2 sq9 skv33 d192 dv128 bf16 causal diag=br lse grad",
     "b2 hq3 sq63 skv65 d63 f64 bias softcap=2 dropout=0.5 saved grad",
+    "b2 hq4 hkv2 sq33 skv130 d64 f8e4m3 causal diag=br descales=head lse poison",
+    "b1 hq2 sq33 skv65 d40 dv128 f8e5m2 out=f8e5m2 dropout=0.2 scale=-0.3 descales mask lse poison",
 };
 INSTANTIATE_TEST_SUITE_P(Own, CudaCases, testing::Values("b1 hq1 sq63 skv1 d40"), name_of);
 

@@ -22,7 +22,7 @@ namespace regard::cudnn {
 namespace {
 
 constexpr std::int32_t kArchitectures[] = {80, 90, 100};
-constexpr Direction kDirections[] = {Direction::kForward, Direction::kBackward};
+constexpr Node kNodes[] = {Node::kSdpa, Node::kSdpaBackward, Node::kSdpaF8};
 constexpr int kSkip = 77;
 
 struct Refused {
@@ -38,10 +38,11 @@ struct Answers {
   std::vector<Range> head_dims;
 };
 
-AttentionParams plain(std::int64_t head_dim_qk, std::int64_t head_dim_v) {
+AttentionParams plain(Node node, std::int64_t head_dim_qk, std::int64_t head_dim_v) {
   AttentionParams p;
   p.device.type = DeviceType::kCuda;
-  p.dtype_q = p.dtype_kv = p.dtype_out = Dtype::kBf16;
+  p.dtype_q = node == Node::kSdpaF8 ? Dtype::kF8E4M3 : Dtype::kBf16;
+  p.dtype_kv = p.dtype_out = p.dtype_q;
   p.batch = 2;
   p.num_heads_q = p.num_heads_kv = 4;
   p.seqlen_q = 128;
@@ -53,12 +54,13 @@ AttentionParams plain(std::int64_t head_dim_qk, std::int64_t head_dim_v) {
 }
 
 // A problem with these traits, or false where none has all of them.
-bool with_traits(Traits traits, AttentionParams* p) {
-  *p = plain(64, 64);
+bool with_traits(Node node, Traits traits, AttentionParams* p) {
+  *p = plain(node, 64, 64);
   const auto has = [&](Traits trait) { return (traits & trait) != 0; };
   const bool measured = has(kCausal | kWindowLeft | kWindowRight);
   if ((has(kCausal) && has(kWindowRight)) || (has(kBottomRight) && !measured)) return false;
   if (has(kRowsExceedKeys) && has(kOneRow)) return false;
+  if (has(kWideOut)) p->dtype_out = Dtype::kBf16;
   if (has(kCausal)) p->window_right = 0;
   if (has(kWindowRight)) p->window_right = 7;
   if (has(kWindowLeft)) p->window_left = 31;
@@ -72,13 +74,13 @@ bool with_traits(Traits traits, AttentionParams* p) {
   return traits_of(*p) == traits;
 }
 
-std::string ask(const AttentionParams& params, Direction direction, std::int32_t sm) {
-  return validate_graph(params, direction, dense_strides(params), sm);
+std::string ask(const AttentionParams& params, Node node, std::int32_t sm) {
+  return validate_graph(params, node, dense_strides(params), sm);
 }
 
 // The smallest refused sets of traits. A larger set must then be refused too, or this form of
 // record cannot say what cuDNN says.
-std::vector<Refused> ask_traits(Direction direction, std::int32_t sm) {
+std::vector<Refused> ask_traits(Node node, std::int32_t sm) {
   std::vector<Refused> refused;
   std::vector<Traits> sets;
   for (int count = 0; count <= kTraitCount; ++count) {
@@ -88,8 +90,8 @@ std::vector<Refused> ask_traits(Direction direction, std::int32_t sm) {
   }
   for (const Traits set : sets) {
     AttentionParams params;
-    if (!with_traits(set, &params)) continue;
-    const std::string words = ask(params, direction, sm);
+    if (!with_traits(node, set, &params)) continue;
+    const std::string words = ask(params, node, sm);
     bool covered = false;
     for (const Refused& r : refused) covered |= (r.traits & set) == r.traits;
     if (covered && words.empty()) {
@@ -102,14 +104,15 @@ std::vector<Refused> ask_traits(Direction direction, std::int32_t sm) {
 }
 
 // The refused head dims as few rectangles: runs over v for each qk, runs that repeat merged.
-std::vector<Range> ask_head_dims(Direction direction, std::int32_t sm) {
+std::vector<Range> ask_head_dims(Node node, std::int32_t sm) {
+  const std::int64_t step = node == Node::kSdpaF8 ? kHeadDimStepF8 : kHeadDimStep;
   std::vector<Range> done, open;
-  for (std::int64_t qk = kMinHeadDim; qk <= kMaxHeadDim; qk += kHeadDimStep) {
+  for (std::int64_t qk = step; qk <= kMaxHeadDim; qk += step) {
     std::vector<Range> runs;
-    for (std::int64_t v = kMinHeadDim; v <= kMaxHeadDim; v += kHeadDimStep) {
-      const std::string words = ask(plain(qk, v), direction, sm);
+    for (std::int64_t v = step; v <= kMaxHeadDim; v += step) {
+      const std::string words = ask(plain(node, qk, v), node, sm);
       if (words.empty()) continue;
-      if (!runs.empty() && runs.back().v_max == v - kHeadDimStep && runs.back().words == words) {
+      if (!runs.empty() && runs.back().v_max == v - step && runs.back().words == words) {
         runs.back().v_max = v;
       } else {
         runs.push_back({qk, qk, v, v, words});
@@ -137,11 +140,14 @@ std::vector<Range> ask_head_dims(Direction direction, std::int32_t sm) {
   return done;
 }
 
-std::map<std::pair<std::int32_t, Direction>, Answers> ask_all() {
-  std::map<std::pair<std::int32_t, Direction>, Answers> all;
+std::map<std::pair<std::int32_t, Node>, Answers> ask_all() {
+  std::map<std::pair<std::int32_t, Node>, Answers> all;
   for (const std::int32_t sm : kArchitectures) {
-    for (const Direction direction : kDirections) {
-      all[{sm, direction}] = {ask_traits(direction, sm), ask_head_dims(direction, sm)};
+    for (const Node node : kNodes) {
+      Answers& answers = all[{sm, node}];
+      answers.traits = ask_traits(node, sm);
+      const bool refuses_all = !answers.traits.empty() && answers.traits.front().traits == 0;
+      if (!refuses_all) answers.head_dims = ask_head_dims(node, sm);
     }
   }
   return all;
@@ -165,11 +171,16 @@ std::string quoted(const std::string& words) {
   return out + "\"";
 }
 
-const char* name_of(Direction direction) {
-  return direction == Direction::kForward ? "forward" : "backward";
+const char* name_of(Node node) {
+  constexpr const char* kNames[] = {"forward", "backward", "forward of f8e4m3"};
+  return kNames[static_cast<int>(node)];
+}
+const char* enumerator_of(Node node) {
+  constexpr const char* kNames[] = {"kSdpa", "kSdpaBackward", "kSdpaF8"};
+  return kNames[static_cast<int>(node)];
 }
 
-using All = std::map<std::pair<std::int32_t, Direction>, Answers>;
+using All = std::map<std::pair<std::int32_t, Node>, Answers>;
 
 std::string header_text(const All& all, std::int32_t version) {
   std::ostringstream out;
@@ -179,9 +190,7 @@ std::string header_text(const All& all, std::int32_t version) {
       << "// clang-format off\n\nnamespace regard::cudnn {\n\n"
       << "inline constexpr TraitRefusal kTraits" << version << "[] = {\n";
   const auto where = [](const auto& key) {
-    return "    {" + std::to_string(key.first) +
-           (key.second == Direction::kForward ? ", Direction::kForward, "
-                                              : ", Direction::kBackward, ");
+    return "    {" + std::to_string(key.first) + ", Node::" + enumerator_of(key.second) + ", ";
   };
   for (const auto& [key, answers] : all) {
     for (const Refused& r : answers.traits) {
@@ -216,7 +225,10 @@ std::string page_text(const All& all, std::int32_t version) {
       << "The backend offers f16 and bf16, head dims from " << kMinHeadDim << " to " << kMaxHeadDim
       << " that are multiples of " << kHeadDimStep << ", aligned to 16 bytes,\nand of the features "
       << "`causal`, `window_left`, `window_right`, `diagonal_bottom_right`, `lse`, `gqa`,\n"
-      << "`head_dims_differ` and `seqlen_q_greater_kv`. Of these cuDNN refuses:\n";
+      << "`head_dims_differ` and `seqlen_q_greater_kv`; in the forward also f8e4m3 with an output "
+         "of "
+         "f8e4m3, f16\nor bf16, head dims that are multiples of "
+      << kHeadDimStepF8 << ", and `descales`. Of these cuDNN refuses:\n";
   for (const auto& [key, answers] : all) {
     out << "\n## sm" << key.first << ", " << name_of(key.second) << "\n\n";
     if (answers.traits.empty() && answers.head_dims.empty()) {

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "mock_backend.h"
@@ -88,6 +90,58 @@ TEST(Cuda, AnOlderDeviceOrNoneIsRefused) {
   EXPECT_TRUE(OnDevice(0, cpu).verdict("sq8 d64 f32").usable);
 }
 
+TEST(Env, StatesNoDeviceBeforeOneIsAskedFor) {
+  const Env env = read_env();
+  EXPECT_EQ(env.sm_version, kSmUnread);
+  EXPECT_GE(with_devices(env).sm_version, 0);
+  const Env described = machine(90);
+  EXPECT_EQ(with_devices(described), described);
+}
+
+std::atomic<int> reads{0};
+
+Env read_sm120(Env env) {
+  ++reads;
+  env.sm_version = 120;
+  return env;
+}
+
+// Each plan keeps the Env that it was decided from.
+TEST(Cuda, TheFirstProblemOnADeviceReadsTheDevices) {
+  OnDevice on(kSmUnread);
+  ContextImpl& impl = on.context.impl();
+  reads = 0;
+  const Expected<Plan> made = plan(on.context, case_params("sq8 d64 f32"));
+  ASSERT_TRUE(made);
+  EXPECT_EQ(PlanImpl::of(*made)->env->sm_version, kSmUnread);
+  EXPECT_EQ(impl.env_for(DeviceType::kCpu, read_sm120), impl.env);
+
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back(
+        [&] { EXPECT_EQ(impl.env_for(DeviceType::kCuda, read_sm120)->sm_version, 120); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(reads, 1);
+
+  const Policy policy = only({custom("mock")});
+  const Expected<Plan> there = plan(on.context, case_params("sq8 d64 f32 device=cuda"), policy);
+  ASSERT_TRUE(there) << there.status().to_string();
+  EXPECT_EQ(PlanImpl::of(*there)->env->sm_version, 120);
+  std::vector<BackendRef> order;
+  for (const Verdict& verdict : there->selection().candidates) order.push_back(verdict.backend);
+  EXPECT_EQ(order, (std::vector<BackendRef>{kFlash, kEfficient, kMath, kCudnn, custom("mock")}));
+  EXPECT_EQ(impl.env->sm_version, kSmUnread);
+}
+
+TEST(Cuda, ADescribedMachineIsNotAsked) {
+  OnDevice on(90);
+  reads = 0;
+  ContextImpl& impl = on.context.impl();
+  EXPECT_EQ(impl.env_for(DeviceType::kCuda, read_sm120), impl.env);
+  EXPECT_EQ(reads, 0);
+}
+
 TEST(Cuda, ARefusalAtPlanIsLearned) {
   OnDevice on(90);
   on.mock->refuse_plan = [](const AttentionKey&) { return true; };
@@ -108,7 +162,7 @@ TEST(Cuda, TensorsOfTwoDevicesAreRefused) {
 
 // Host memory would be read by a kernel: without a device there is nothing to lease.
 TEST(Cuda, AWorkspaceIsLeasedOnTheDevice) {
-  if (read_env().sm_version != 0) GTEST_SKIP() << "there is a device";
+  if (with_devices(read_env()).sm_version != 0) GTEST_SKIP() << "there is a device";
   OnDevice on(90);
   on.mock->workspace = 256;
   AttentionRequest request = device_request();
@@ -132,7 +186,7 @@ TEST(Cuda, ExecuteReadsNoLengthsOfADevice) {
 }
 
 TEST(Cuda, ADeviceThatIsNotThereIsSaid) {
-  const Env env = read_env();
+  const Env env = with_devices(read_env());
   if (!env.built_with_cuda || env.sm_version != 0) GTEST_SKIP() << "no CUDA, or a device";
   OnDevice on(90);
   const Status status = attention(on.context, device_request(3), only({custom("mock")}));
@@ -160,7 +214,12 @@ TEST(Cuda, CheckDeviceDataRefusesLengthsOutOfRange) {
   EXPECT_EQ(check_device_data(Lengths(5).request).message(),
             "[check_device_data] seqlens_kv[0] (5), expected 0 to 4");
   EXPECT_FALSE(check_device_data(Lengths(-1).request).ok());
-  if (read_env().sm_version == 0) {
+  Lengths descaled(4);
+  float descale = -1.0f;
+  descaled.request.descale_v = make_view(&descale, Dtype::kF32, {1});
+  EXPECT_EQ(check_device_data(descaled.request).message(),
+            "[check_device_data] descale_v[0] (-1), expected finite and at least 0");
+  if (with_devices(read_env()).sm_version == 0) {
     EXPECT_FALSE(check_device_data(device_request()).ok());
   }
 }

@@ -12,7 +12,7 @@
 namespace regard::test {
 namespace {
 
-using cudnn::Direction;
+using cudnn::Node;
 
 Env machine(std::int32_t sm_version, std::int32_t cudnn_version = 0) {
   Env env = described_env();
@@ -93,6 +93,58 @@ TEST(Cudnn, RefusesWhatItDoesNotMeanAlike) {
   EXPECT_EQ(behind_mask.refusals[0].actual, "non_finite_behind_mask");
 }
 
+// Words of a case, and the fix of the last refusal there; "" where it runs.
+struct EightBits {
+  std::int32_t sm;
+  const char* words;
+  const char* fix;
+};
+
+TEST(Cudnn, TakesF8E4M3WhereTheNodeDoes) {
+  constexpr EightBits kCases[] = {
+      {90, "hq4 hkv2 sq128 d64 f8e4m3 out=f8e4m3 descales causal diag=tl lse", ""},
+      {90, "sq128 d256 dv48 f8e4m3 out=f8e4m3", ""},
+      {90, "sq128 d64 f8e4m3", "dtype_out=f8e4m3"},
+      {90, "sq128 d64 f8e4m3 out=f16", "dtype_out=f8e4m3"},
+      {90, "sq128 d64 f8e4m3 out=f8e4m3 causal diag=br", "dtype=bf16"},
+      {90, "sq128 d64 f8e4m3 causal diag=br", "dtype=bf16"},
+      {90, "sq128 d64 f8e4m3 out=f8e4m3 descales=head", "without descales_per_head"},
+      {90, "sq128 d64 f8e4m3 out=f32", "dtype_out=f8e4m3"},
+      {90, "sq128 d64 f8e5m2 out=f8e5m2", "dtype=f8e4m3"},
+      {90, "sq128 d72 f8e4m3 out=f8e4m3 layout=bshd align=16", "head_dim_qk=80"},
+      {90, "sq128 d64 f8e4m3 out=f8e4m3 grad lse", "dtype=bf16"},
+      {90, "sq128 d64 bf16 descales", "without descales"},
+      {90, "sq300 skv100 d64 f8e4m3 out=f8e4m3 window=9,0 diag=tl", "without seqlen_q_greater_kv"},
+      {90, "sq100 skv300 d64 f8e4m3 out=f8e4m3 window=9,0 diag=tl", ""},
+      {100, "sq128 d64 f8e4m3 descales causal diag=br", ""},
+      {100, "sq128 d192 dv128 f8e4m3 out=f16", ""},
+      {100, "sq128 d256 f8e4m3", "dtype=bf16"},
+      {80, "sq128 d64 f8e4m3 out=f8e4m3", "dtype=bf16"},
+  };
+  for (const EightBits& c : kCases) {
+    const Verdict verdict = judge(c.words, machine(c.sm));
+    const std::string fix = verdict.refusals.empty() ? "" : to_string(verdict.refusals.back().fix);
+    EXPECT_EQ(fix, c.fix) << c.sm << " " << c.words;
+    EXPECT_EQ(verdict.usable, verdict.refusals.empty());
+  }
+  EXPECT_NE(refusal("sq128 d64 f8e4m3", machine(90)).find("only supported on Blackwell"),
+            std::string::npos);
+  EXPECT_NE(refusal("sq128 d64 f8e4m3", machine(80)).find("only supported on Hopper"),
+            std::string::npos);
+}
+
+TEST(Cudnn, PlansF8WithRoomForWhatItReports) {
+  Context context(machine(90));
+  const AttentionParams params =
+      case_params("sq128 d64 f8e4m3 out=f8e4m3 descales causal diag=tl device=cuda");
+  const Expected<Plan> made = plan(context, params, finite());
+  ASSERT_TRUE(made) << made.status().to_string();
+  EXPECT_EQ(made->kernel().kernel, "cudnn_sdpa_f8e4m3");
+  const AttentionParams half = case_params("sq128 d64 bf16 causal diag=tl device=cuda");
+  EXPECT_EQ(made->workspace_bytes(),
+            plan(context, half, finite())->workspace_bytes() + cudnn::kUnwantedBytes);
+}
+
 TEST(Cudnn, KnowsArchitecturesAndVersions) {
   EXPECT_EQ(refusal("sq128 d64 bf16", machine(75)),
             "device: 7.5, limit compute capability 8.0 or newer");
@@ -155,32 +207,55 @@ class CudnnGraphs : public testing::Test {
   void SetUp() override {
     if (cudnn_library().handle == nullptr) GTEST_SKIP() << "libcudnn.so.9 cannot be loaded";
   }
-  static std::string validate(const std::string& words, Direction direction, std::int32_t sm = 90) {
+  static std::string validate(const std::string& words, Node node, std::int32_t sm = 90) {
     const AttentionParams params = case_params(words + " device=cuda");
-    return validate_graph(params, direction, cudnn::dense_strides(params), sm);
+    return validate_graph(params, node, cudnn::dense_strides(params), sm);
   }
 };
 
 // cuDNN's left bound counts the diagonal, and its backward refuses a bound of 0.
 TEST_F(CudnnGraphs, AWindowsLeftBoundIsOneMore) {
   const char* words = "sq128 d64 bf16 window=0,0 diag=tl";
-  EXPECT_EQ(validate(words, Direction::kForward), "");
-  EXPECT_EQ(validate(words, Direction::kBackward), "");
+  EXPECT_EQ(validate(words, Node::kSdpa), "");
+  EXPECT_EQ(validate(words, Node::kSdpaBackward), "");
 }
 
 // Bounds beyond 32 bits must not come out negative.
 TEST_F(CudnnGraphs, WideWindowsStayWide) {
   const char* words = "sq128 d64 bf16 window=9000000000,8000000000 diag=tl";
-  EXPECT_EQ(validate(words, Direction::kForward), "");
-  EXPECT_EQ(validate(words, Direction::kBackward), "");
+  EXPECT_EQ(validate(words, Node::kSdpa), "");
+  EXPECT_EQ(validate(words, Node::kSdpaBackward), "");
 }
 
 TEST_F(CudnnGraphs, BothLayoutsAndBothTypesValidate) {
   for (const char* words :
        {"b2 hq4 hkv2 sq128 d64 f16", "b2 hq4 hkv2 sq128 d64 bf16 layout=bshd"}) {
-    EXPECT_EQ(validate(words, Direction::kForward), "") << words;
-    EXPECT_EQ(validate(words, Direction::kBackward), "") << words;
+    EXPECT_EQ(validate(words, Node::kSdpa), "") << words;
+    EXPECT_EQ(validate(words, Node::kSdpaBackward), "") << words;
   }
+}
+
+TEST_F(CudnnGraphs, OfF8AgreeWithTheRecord) {
+  const cudnn::Record* record = cudnn::find_record(cudnn_library().version);
+  ASSERT_NE(record, nullptr);
+  int refused = 0, count = 0;
+  for (const char* mask : {"", " causal diag=tl", " causal diag=br", " window=5,3 diag=br"}) {
+    for (const char* sizes : {"sq16 skv64 d48 dv112", "sq64 skv17 d128", "sq1 skv33 d192 dv128"}) {
+      for (const char* out : {" out=f8e4m3", " out=f16", " out=f8e4m3 lse layout=bshd"}) {
+        for (const std::int32_t sm : {80, 90, 100}) {
+          const std::string words = std::string("hq4 hkv2 f8e4m3 ") + sizes + out + mask;
+          const AttentionParams params = case_params(words + " device=cuda");
+          const char* recorded = find_refusal(*record, params, Node::kSdpaF8, sm);
+          EXPECT_EQ(validate(words, Node::kSdpaF8, sm).empty(), recorded == nullptr)
+              << sm << " " << words;
+          refused += recorded != nullptr ? 1 : 0;
+          ++count;
+        }
+      }
+    }
+  }
+  EXPECT_GT(refused, 20);
+  EXPECT_GT(count - refused, 20);
 }
 
 // The graph says what the record says, for problems that the record was not made from.
@@ -192,12 +267,11 @@ TEST_F(CudnnGraphs, AgreeWithTheRecord) {
     for (const char* sizes : {"sq17 skv64", "sq64 skv17", "sq1 skv33", "sq2048 skv3001"}) {
       for (const char* dims : {" d40 dv104", " d128", " d192 dv128", " d216 dv48"}) {
         for (const std::int32_t sm : {80, 90, 100}) {
-          for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+          for (const Node node : {Node::kSdpa, Node::kSdpaBackward}) {
             const std::string words = std::string("hq4 hkv2 f16 ") + sizes + dims + mask;
             const AttentionParams params = case_params(words + " device=cuda");
-            const char* recorded = find_refusal(*record, params, direction, sm);
-            EXPECT_EQ(validate(words, direction, sm).empty(), recorded == nullptr)
-                << sm << " " << words;
+            const char* recorded = find_refusal(*record, params, node, sm);
+            EXPECT_EQ(validate(words, node, sm).empty(), recorded == nullptr) << sm << " " << words;
             refused += recorded != nullptr ? 1 : 0;
             ++count;
           }

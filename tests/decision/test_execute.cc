@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -107,6 +108,31 @@ TEST(Execute, LengthsAreCheckedBeforeAnythingIsWritten) {
   }
   length = 4;
   EXPECT_TRUE(execute(made, call.request, scratch.launch).ok());
+}
+
+TEST(Execute, DescalesAreCheckedBeforeAnythingIsWritten) {
+  Context context(described_env());
+  SmallCall call;
+  float descales[] = {1.0f, 0.0f};  // of 2 heads
+  call.request.descale_k = make_view(descales, Dtype::kF32, {1, 2});
+  const Plan made = plan_for(context, call.request);
+  Scratch scratch(made.workspace_bytes());
+  EXPECT_TRUE(execute(made, call.request, scratch.launch).ok());
+  call.out.assign(call.out.size(), 7.0f);
+  struct Bad {
+    float value;
+    const char* text;
+  };
+  for (const Bad& bad : {Bad{-0.5f, "-0.5"}, Bad{HUGE_VALF, "inf"}, Bad{std::nanf(""), "nan"}}) {
+    descales[1] = bad.value;
+    const Status status = execute(made, call.request, scratch.launch);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find(std::string("descale_k[0,1] (") + bad.text +
+                                    "), expected finite and at least 0"),
+              std::string::npos)
+        << status.message();
+    EXPECT_TRUE(call.untouched());
+  }
 }
 
 TEST(Execute, AWorkspaceMustBeLargeEnoughAndAligned) {

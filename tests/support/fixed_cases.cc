@@ -55,6 +55,8 @@ const char* const kForwardCases[] = {
     "b2 hq4 sq33 skv65 d16 sinks mask lse data=large seed=4",
     "b2 hq2 sq33 skv65 d16 scale=0 lse",
     "b2 hq2 sq33 skv65 d16 scale=-0.5 lse",
+    "b2 hq4 hkv2 sq33 skv65 d16 descales=head causal diag=br lse poison seed=3",
+    "b1 hq2 sq3 skv65 d33 descales mask scale=-0.5 lse seed=4",
     // Lengths and segments.
     "b6 hq2 sq65 skv127 d16 lens lse poison seed=1",
     "b6 hq2 sq65 skv127 d16 lens=q sinks lse seed=2",

@@ -23,6 +23,7 @@ struct Literal {
   Values q, k, v;
   AttentionOptions options;
   Values mask, bias, alibi, sinks, segments_q, segments_kv, lens_q, lens_kv, offsets;
+  Values descale_q, descale_k, descale_v;
   std::int64_t diagonal_offset = 0;
   std::uint64_t seed = 0, rng_offset = 0;
   // What must come out.

@@ -255,6 +255,42 @@ void add_alibi(std::vector<Literal>* all) {
   all->push_back(with(bottom, {7.0 / 3.0, 2.8266370588854604}, {kLn3, 0.6802696706417346}));
 }
 
+// Scores ln 3 and 0 give weights of 3/4 and 1/4, scores 0 and 0 the mean.
+void add_descales(std::vector<Literal>* all) {
+  Literal one;
+  one.name = "descale_of_all";
+  one.q = tensor({kLn3}, {1, 1, 1, 1});
+  one.k = tensor({1, 0}, {1, 1, 2, 1});
+  one.v = tensor({4, 8}, {1, 1, 2, 1});
+  one.descale_q = tensor({2}, {1});
+  one.descale_k = tensor({0.5}, {1});
+  one.descale_v = tensor({0.5}, {1});
+  one.options.softmax_scale = 1.0;
+  all->push_back(with(one, {2.5}, {kLn4}));
+
+  Literal of_v = one;
+  of_v.name = "descale_of_v_alone";
+  of_v.descale_q = of_v.descale_k = {};
+  of_v.descale_v = tensor({10}, {1});
+  all->push_back(with(of_v, {50}, {kLn4}));
+
+  Literal heads;
+  heads.name = "descale_of_each_kv_head";
+  heads.q = repeated(kLn3, 8, {2, 4, 1, 1});
+  heads.k = tensor({1, 0, 1, 0, 1, 0, 1, 0}, {2, 2, 2, 1});
+  heads.v = tensor({4, 8, 4, 8, 4, 8, 4, 8}, {2, 2, 2, 1});
+  heads.descale_k = tensor({0, 1, 1, 0}, {2, 2});
+  heads.descale_v = tensor({1, 2, 0.5, 1}, {2, 2});
+  heads.options.softmax_scale = 1.0;
+  all->push_back(with(heads, {6, 6, 10, 10, 2.5, 2.5, 6, 6},
+                      {kLn2, kLn2, kLn4, kLn4, kLn4, kLn4, kLn2, kLn2}));
+
+  Literal negative = one;  // a negative scale turns the order of the scores over
+  negative.name = "descale_with_a_negative_scale";
+  negative.options.softmax_scale = -1.0;
+  all->push_back(with(negative, {3.5}, {kLn4 - kLn3}));
+}
+
 void add_heads(std::vector<Literal>* all) {
   Literal gqa;
   gqa.name = "gqa_heads_share_their_groups_keys";
@@ -329,6 +365,7 @@ std::vector<Literal> make_literals() {
   add_not_finite(&all);
   add_lengths(&all);
   add_alibi(&all);
+  add_descales(&all);
   add_heads(&all);
   add_dropout(&all);
   return all;

@@ -44,13 +44,14 @@ void random_features(std::mt19937_64& rng, AttentionParams* p) {
        {Feature::kAttnMask, Feature::kAttnBias, Feature::kAlibi, Feature::kSinks,
         Feature::kSegmentIds, Feature::kSeqlensQ, Feature::kSeqlensKv, Feature::kBlockMask,
         Feature::kPacked, Feature::kPaged, Feature::kAppendKv, Feature::kRotary,
-        Feature::kCacheBatchIdx, Feature::kDescales, Feature::kLse, Feature::kSavedStats,
-        Feature::kNeedsGrad, Feature::kDiagonalPerSequence}) {
+        Feature::kCacheBatchIdx, Feature::kDescales, Feature::kDescalesPerHead, Feature::kLse,
+        Feature::kSavedStats, Feature::kNeedsGrad, Feature::kDiagonalPerSequence}) {
     p->features.set(f, one_in(rng, 4));
   }
   p->mask_dims = static_cast<BroadcastDims>(rng() % 16);
   p->bias_dims = static_cast<BroadcastDims>(rng() % 16);
   p->dtype_bias = pick(rng, {Dtype::kF32, Dtype::kF64, p->dtype_q});
+  if (is_f8(p->dtype_bias)) p->dtype_bias = Dtype::kF32;
   p->total_q = random_extent(rng);
   p->total_kv = random_extent(rng);
   p->num_pages = random_extent(rng);
@@ -204,6 +205,10 @@ TEST(CaseText, DefaultsFollowOtherWords) {
   EXPECT_EQ(d.params.dtype_q, Dtype::kBf16);
   EXPECT_EQ(d.params.dtype_kv, Dtype::kI8);
   EXPECT_EQ(d.params.dtype_out, Dtype::kBf16);
+  EXPECT_EQ(parsed("sq16 d32 f8e4m3").params.dtype_out, Dtype::kBf16);
+  EXPECT_EQ(parsed("sq16 d32 f8e4m3 out=f8e4m3").params.dtype_out, Dtype::kF8E4M3);
+  EXPECT_EQ(to_string(parsed("sq4 d8 f8e5m2 out=bf16 descales")),
+            "b1 hq1 hkv1 sq4 skv4 d8 f8e5m2 descales=all");
   const Case e = parsed("b3 sq16 d32 packed total_kv=17");
   EXPECT_EQ(e.params.total_q, 48);
   EXPECT_EQ(e.params.total_kv, 17);
@@ -319,6 +324,8 @@ const BadText kBadTexts[] = {
     {"sq8 d8 mask=H,B,Sq,Skv", "cannot read 'mask=H,B,Sq,Skv'"},
     {"sq8 d8 bias=2,1,1,1", "cannot read 'bias=2,1,1,1'"},
     {"sq8 d8 bias_dtype=f64", "bias_dtype means nothing alone; expected bias as well"},
+    {"sq8 d8 descales=row", "cannot read 'descales=row'; expected descales[=all|head]"},
+    {"sq8 d8 f8e5m2 bias bias_dtype=f8e5m2", "dtype of attn_bias (f8e5m2) must be f32 or f64"},
     {"sq8 d8 bias bias_dtype=bf16", "dtype of attn_bias (bf16) must be f32, f64 or q's f32"},
     {"sq8 d8 total_q=4", "total_q means nothing alone; expected packed as well"},
     {"sq8 d8 diag=middle", "cannot read 'diag=middle'; expected diag=tl|br|N|seq"},

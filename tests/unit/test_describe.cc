@@ -202,6 +202,18 @@ TEST(Describe, LaterFeaturesSetTheirBits) {
   EXPECT_EQ(p.rotary_dim, 8);
 }
 
+TEST(Describe, DescalesAreAFeatureAndSoIsOneAHead) {
+  AttentionRequest r = good_request();
+  r.descale_v = tensor(9, Dtype::kF32, {1});
+  AttentionParams p = describe(r).value();
+  EXPECT_TRUE(p.features.has(Feature::kDescales));
+  EXPECT_FALSE(p.features.has(Feature::kDescalesPerHead));
+  r.descale_q = tensor(10, Dtype::kF32, {kB, kHkv});
+  p = describe(r).value();
+  EXPECT_TRUE(p.features.has(Feature::kDescales));
+  EXPECT_TRUE(p.features.has(Feature::kDescalesPerHead));
+}
+
 TEST(Describe, NamesItsCaller) {
   const AttentionRequest r;
   EXPECT_EQ(describe_buffers(r, r.options, "execute").status().message().rfind("[execute] ", 0),

@@ -319,6 +319,19 @@ const Bad kBad[] = {
      "dtype of cache_batch_idx (i64) must be i32"},
     {"descale", [](R& r) { r.descale_v = tensor(15, Dtype::kF64, {1}); },
      "dtype of descale_v (f64) must be f32"},
+    {"descale_of_query_heads",
+     [](R& r) {
+       r.descale_q = tensor(15, Dtype::kF32, {kB, kHq});
+     },
+     "shape of descale_q ([2,8]) must be [2,4], [B,Hkv] or [1]"},
+    {"descale_of_batch", [](R& r) { r.descale_k = tensor(15, Dtype::kF32, {kB}); },
+     "shape of descale_k ([2]) must be [1], or [B,Hkv]"},
+    {"bias_of_8_bits",
+     [](R& r) {
+       r.q.dtype = r.k.dtype = r.v.dtype = Dtype::kF8E4M3;
+       r.attn_bias = tensor(8, Dtype::kF8E4M3, {1, kHq, 1, kSkv});
+     },
+     "dtype of attn_bias (f8e4m3) must be f32"},
 };
 INSTANTIATE_TEST_SUITE_P(All, DescribeRefuses, testing::ValuesIn(kBad),
                          [](const auto& test) { return test.param.name; });

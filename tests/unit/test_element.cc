@@ -31,6 +31,46 @@ TEST(Elements, ConversionsEqualThePublicCodecs) {
   EXPECT_TRUE(std::isnan(from_f16(to_f16(std::nanf("")))));
 }
 
+TEST(Elements, CodesOf8BitsAreThoseOfThePublicCodecs) {
+  for (std::uint32_t code = 0; code < 256; ++code) {
+    const auto byte = static_cast<std::uint8_t>(code);
+    const float e4m3 = f32_from_f8e4m3(byte), e5m2 = f32_from_f8e5m2(byte);
+    ASSERT_EQ(std::isnan(from_f8e4m3(byte)), std::isnan(e4m3)) << code;
+    ASSERT_EQ(std::isnan(from_f8e5m2(byte)), std::isnan(e5m2)) << code;
+    if (!std::isnan(e4m3)) {
+      ASSERT_EQ(bits_of(from_f8e4m3(byte)), bits_of(e4m3)) << code;
+      ASSERT_EQ(to_f8e4m3(e4m3), byte) << code;
+    }
+    if (!std::isnan(e5m2)) {
+      ASSERT_EQ(bits_of(from_f8e5m2(byte)), bits_of(e5m2)) << code;
+      ASSERT_EQ(to_f8e5m2(e5m2), std::isinf(e5m2) ? byte - 1 : byte) << code;
+    }
+  }
+}
+
+// As the public codecs round, but for what lies beyond the largest number.
+TEST(Elements, OutputsOf8BitsSaturate) {
+  const auto held = [](float x, float most) {
+    return std::isnan(x) ? x : std::copysign(std::fmin(std::fabs(x), most), x);
+  };
+  for (std::uint64_t bits = 0; bits < (std::uint64_t{1} << 32); bits += 4093) {
+    const float x = f32_of(static_cast<std::uint32_t>(bits));
+    if (std::isnan(x)) {
+      ASSERT_TRUE(std::isnan(from_f8e4m3(to_f8e4m3(x))));
+      ASSERT_TRUE(std::isnan(from_f8e5m2(to_f8e5m2(x))));
+      continue;
+    }
+    ASSERT_EQ(to_f8e4m3(x), f8e4m3_from_f32(held(x, 448.0f))) << x;
+    ASSERT_EQ(to_f8e5m2(x), f8e5m2_from_f32(held(x, 57344.0f))) << x;
+  }
+  // Halves of the denormals' unit, and the ends.
+  for (const float x : {0x1p-10f, 0x1.8p-10f, 0x1.8p-9f, 0x1p-11f, 0x1p-17f, 0x1.8p-16f, 0x1p-6f,
+                        448.0f, 463.9f, -HUGE_VALF}) {
+    EXPECT_EQ(to_f8e4m3(x), f8e4m3_from_f32(held(x, 448.0f))) << x;
+    EXPECT_EQ(to_f8e5m2(x), f8e5m2_from_f32(held(x, 57344.0f))) << x;
+  }
+}
+
 TEST(Elements, FiniteDoublesStayFinite) {
   EXPECT_EQ(from_f64<float>(-1.7e308), std::numeric_limits<float>::lowest());
   EXPECT_EQ(from_f64<float>(1e300), std::numeric_limits<float>::max());

@@ -16,7 +16,7 @@ AttentionParams params_of(const char* text) { return parse_case(text).value().pa
 
 constexpr const char* kEverything =
     "b2 hq8 hkv4 sq16 skv12 d64 dv32 bf16 packed paged page_size=4 num_pages=9 append rotary=8 "
-    "block_mask cache_batch_idx descales causal diag=br window=3,0 softcap=3 alibi "
+    "block_mask cache_batch_idx descales=head causal diag=br window=3,0 softcap=3 alibi "
     "mask=B,H,Sq,Skv bias=B,1,Sq,Skv bias_dtype=bf16 lens segments sinks dropout=0.5 lse "
     "scores=probs saved grad";
 
@@ -103,6 +103,9 @@ TEST(ApplyFix, SetsAllDtypesAndABiasOfQsOwnFollows) {
   ASSERT_TRUE(apply_fix({Op::kSet, "dtype", "f32,i8,bf16"}, &p, &policy).ok());
   EXPECT_EQ(p, params_of("sq16 d64 f32 kv=i8 out=bf16 bias"));
   EXPECT_FALSE(apply_fix({Op::kSet, "dtype", "f32,i8"}, &p, &policy).ok());
+  ASSERT_TRUE(apply_fix({Op::kSet, "dtype", "bf16"}, &p, &policy).ok());
+  ASSERT_TRUE(apply_fix({Op::kSet, "dtype", "f8e4m3"}, &p, &policy).ok());
+  EXPECT_EQ(p, params_of("sq16 d64 f8e4m3 out=bf16 bias bias_dtype=f32"));
 }
 
 TEST(ApplyFix, AtMostIsAMinimum) {

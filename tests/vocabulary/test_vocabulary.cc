@@ -154,6 +154,26 @@ TEST_P(VocabularyTest, HalvesEqualThePublicCodecs) {
   }
 }
 
+TEST_P(VocabularyTest, BytesEqualThePublicCodecs) {
+  std::vector<std::uint8_t> bytes(lanes());
+  std::vector<float> e4m3(lanes()), e5m2(lanes());
+  const auto expect_equal = [&](float actual, float expected, std::size_t n) {
+    ASSERT_EQ(std::isnan(actual), std::isnan(expected)) << int{bytes[n]};
+    if (!std::isnan(expected)) {
+      ASSERT_EQ(bits_of(actual), bits_of(expected)) << int{bytes[n]};
+    }
+  };
+  for (std::size_t code = 0; code < 256; code += lanes()) {
+    for (std::size_t n = 0; n < lanes(); ++n) bytes[n] = static_cast<std::uint8_t>(code + n);
+    v().load_f8e4m3(bytes.data(), e4m3.data());
+    v().load_f8e5m2(bytes.data(), e5m2.data());
+    for (std::size_t n = 0; n < lanes(); ++n) {
+      expect_equal(e4m3[n], f32_from_f8e4m3(bytes[n]), n);
+      expect_equal(e5m2[n], f32_from_f8e5m2(bytes[n]), n);
+    }
+  }
+}
+
 TEST_P(VocabularyTest, TransposeExchangesRowsAndColumns) {
   std::vector<float> square(lanes() * lanes());
   for (std::size_t n = 0; n < square.size(); ++n) square[n] = static_cast<float>(n);

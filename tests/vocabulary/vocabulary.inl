@@ -28,6 +28,14 @@ void load_f16(const std::uint16_t* from, float* to) {
   V::store(to, V::load_f16(from));
 }
 template <class V>
+void load_f8e4m3(const std::uint8_t* from, float* to) {
+  V::store(to, V::load_f8e4m3(from));
+}
+template <class V>
+void load_f8e5m2(const std::uint8_t* from, float* to) {
+  V::store(to, V::load_f8e5m2(from));
+}
+template <class V>
 void store_bf16(const float* from, std::uint16_t* to) {
   V::store_bf16(to, V::load(from));
 }
@@ -72,9 +80,9 @@ void add_product(const ProductCall& x, const float* carry, bool select) {
 
 template <class V>
 constexpr Vocabulary vocabulary_of() {
-  return {V::kLanes,    V::kVectors, exp2_of<V>,     tanh_of<V>,   max_of<V>,
-          load_bf16<V>, load_f16<V>, store_bf16<V>,  store_f16<V>, transpose<V>,
-          sum_rows<V>,  scores<V>,   add_product<V>, nullptr,      nullptr};
+  return {V::kLanes,   V::kVectors,    exp2_of<V>,     tanh_of<V>,    max_of<V>,    load_bf16<V>,
+          load_f16<V>, load_f8e4m3<V>, load_f8e5m2<V>, store_bf16<V>, store_f16<V>, transpose<V>,
+          sum_rows<V>, scores<V>,      add_product<V>, nullptr,       nullptr};
 }
 
 }  // namespace

@@ -130,7 +130,7 @@ class Check {
   }
 
   void measure_device() {
-    report_.facts = read_facts(context_.env());
+    report_.facts = read_facts(with_devices(context_.env()));
     report_.idle_clock_mhz = sm_clock_mhz();
     report_.matmul_tflops = matmul_tflops();
     report_.clock_mhz = sm_clock_mhz();

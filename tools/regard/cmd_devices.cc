@@ -79,7 +79,7 @@ void show_machine(Output& output, const Env& env) {
 
 int run_devices(bool json) {
   Output output("devices", json);
-  Env env = read_env();
+  Env env = with_devices(read_env());
   if (const Status status = env_status(env); !status) return output.finish(output.fail(status));
   show_machine(output, env);
   Table table({"device", "backend", "built", "determinism", "dtypes", "what it is"});

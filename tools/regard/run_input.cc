@@ -202,7 +202,7 @@ Expected<RunInput> load_input(const std::string& path, const std::string& words,
 
   RunInput input{*std::move(file), {}, {}, is_bshd(options + " " + words), grad};
   if (Status status = bind_tensors(input); !status) return status;
-  input.c.params.dtype_out = input.request.q.dtype;
+  input.c.params.dtype_out = default_dtype_out(input.request.q.dtype);
   Expected<AttentionParams> params = params_of_tensors(input);
   if (!params) return params.status();
   Case base;

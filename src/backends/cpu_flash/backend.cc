@@ -42,6 +42,7 @@ BackendInfo make_info() {
                          {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 4e-3},
                          {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
                          {Dtype::kF16, Dtype::kF16, Dtype::kF32, 2e-5}};
+  for (const DtypeClaim& claim : problem::f8_claims()) info.forward.dtypes.push_back(claim);
   info.backward = problem::backward_claims(info.forward);
   return info;
 }

@@ -134,6 +134,7 @@ struct ForwardKernel {
     float out[kOwn][kSums];
     cuda::clear(out);
     const auto q = cuda::listed_rows(p.q, places, p.head_dim_qk);
+    const auto descale = static_cast<float>(problem::score_descale(p, task.b, task.head_kv));
     const cuda::Reach reach = cuda::reach_of(p, rows, s);
     const semantics::TileSpan tiles = semantics::tiles_of(cuda::Reach::keys(reach), kTile);
     for (std::int64_t index = tiles.begin; index < tiles.end; ++index) {
@@ -144,6 +145,7 @@ struct ForwardKernel {
       cuda::clear(scores);
       const auto keys = cuda::key_rows(p.k, task.b, task.head_kv, tile, p.head_dim_qk);
       cuda::add_row_products(block, q, keys, p.head_dim_qk, a, b, scores);
+      cuda::scale_by(descale, scores);
       const bool is_full = seen == semantics::TileClass::kFull;
       cuda::edit_scores(block, p, task.b, facts, tile.begin, is_full, scores);
       float carry[kOwn];
@@ -166,11 +168,12 @@ struct ForwardKernel {
                                const cuda::HeadTask& task, Facts facts, const Softmax& state,
                                const float (&out)[kOwn][kSums]) {
     const cuda::Place at = cuda::place_of(block);
+    const auto descale = static_cast<float>(problem::descale_of(p.descale_v, task.b, task.head_kv));
     float share[kOwn];
     REGARD_DEVICE_UNROLL
     for (int i = 0; i < kOwn; ++i) {
       const float sum = cuda::sum_of_row(block, state.sum[i]);
-      share[i] = cuda::share_of(p, sum);
+      share[i] = cuda::share_of(p, sum) * descale;
       const cuda::RowFacts<float> row = facts[at.row + i];
       if (at.column != 0 || task.columns != 0 || !row.exists) continue;
       const double max = static_cast<double>(state.max[i]) * p.unit;

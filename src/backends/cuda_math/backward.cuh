@@ -16,17 +16,11 @@ using problem::GradProblem;
 template <class T>
 struct GradScoresKernel {
   using Args = BackwardArgs;
-  using Space = cuda::Staging<T, kOwn>;
   static constexpr int kThreads = cuda::kThreads;
   static constexpr int kBlocks = 1;
-  static constexpr int kAtPlaces = kTile * static_cast<int>(sizeof(cuda::RowFacts<T>));
-  static constexpr int kAtA = kAtPlaces + kTile * static_cast<int>(sizeof(std::int64_t));
-  static constexpr int kAtB = kAtA + Space::kBytesA;
-  static constexpr int kSharedBytes = kAtB + Space::kBytesB;
+  static constexpr int kSharedBytes = TileLayout<T>::kBytes;
 
-  REGARD_KERNEL_FN cuda::HeadGrid grid(const Problem& p) {
-    return {cuda::count_row_blocks(p), cuda::count_key_tiles(p)};
-  }
+  REGARD_KERNEL_FN cuda::HeadGrid grid(const Problem& p) { return tile_grid(p); }
 
   template <class Block>
   REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
@@ -39,32 +33,22 @@ struct GradScoresKernel {
   REGARD_DEVICE_FN void run_task(const Block& block, const Args& args, const cuda::HeadTask& task) {
     const GradProblem& g = args.grad;
     const Problem& p = g.problem;
-    const Sequence s = problem::sequence_of(p, task.b);
-    const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, task.block);
-    const semantics::Tile tile = semantics::tile_at(task.columns, kTile, s.band.len_kv);
-    const semantics::TileClass seen = cuda::classify(cuda::reach_of(p, rows, s), tile);
-    const auto facts = block.template shared<cuda::RowFacts<T>>(0, kTile);
-    const auto a = block.template shared<T>(kAtA, cuda::kDepth<T> * kPitch);
-    const auto b = block.template shared<T>(kAtB, cuda::kDepth<T> * Space::kPitchB);
-    const auto places = block.template shared<std::int64_t>(kAtPlaces, kTile);
-    cuda::write_row_facts<T>(block, p, s, rows, facts, places);
+    const auto t = open_tile<T>(block, p, task);
     T probs[kOwn][kOwn], d_probs[kOwn][kOwn];
     cuda::clear(probs);
     cuda::clear(d_probs);
-    if (seen != semantics::TileClass::kEmpty) {
-      const auto q = cuda::query_rows(p.q, rows, p.head_dim_qk);
-      const auto keys = cuda::key_rows(p.k, task.b, task.head_kv, tile, p.head_dim_qk);
-      cuda::add_row_products(block, q, keys, p.head_dim_qk, a, b, probs);
-      const auto d_out = cuda::query_rows(g.d_out, rows, p.head_dim_v);
-      const auto values = cuda::key_rows(p.v, task.b, task.head_kv, tile, p.head_dim_v);
-      cuda::add_row_products(block, d_out, values, p.head_dim_v, a, b, d_probs);
+    if (t.seen != semantics::TileClass::kEmpty) {
+      add_scores(block, p, task, t, probs);
+      const auto d_out = cuda::query_rows(g.d_out, t.rows, p.head_dim_v);
+      const auto values = cuda::key_rows(p.v, task.b, task.head_kv, t.keys, p.head_dim_v);
+      cuda::add_row_products(block, d_out, values, p.head_dim_v, t.a, t.b, d_probs);
     }
     block.sync();
-    const bool is_full = seen == semantics::TileClass::kFull;
-    cuda::edit_scores(block, p, task.b, facts, tile.begin, is_full, probs);
-    exponentiate(block, g, s, facts, tile.begin, probs, d_probs);
+    const bool is_full = t.seen == semantics::TileClass::kFull;
+    cuda::edit_scores(block, p, task.b, t.facts, t.keys.begin, is_full, probs);
+    exponentiate(block, g, t.s, t.facts, t.keys.begin, probs, d_probs);
     for_own_elements(
-        block, p, rows, tile.begin, [&](std::int64_t row, std::int64_t j, int i, int c) {
+        block, p, t.rows, t.keys.begin, [&](std::int64_t row, std::int64_t j, int i, int c) {
           matrix_row<T>(p, args.probs, task.b, task.head_kv, row)[j] = probs[i][c];
           matrix_row<T>(p, args.d_scores, task.b, task.head_kv, row)[j] = d_probs[i][c];
         });
@@ -165,9 +149,7 @@ struct SoftcapKernel {
   static constexpr int kBlocks = 2;
   static constexpr int kSharedBytes = Space::kBytes;
 
-  REGARD_KERNEL_FN cuda::HeadGrid grid(const Problem& p) {
-    return {cuda::count_row_blocks(p), cuda::count_key_tiles(p)};
-  }
+  REGARD_KERNEL_FN cuda::HeadGrid grid(const Problem& p) { return tile_grid(p); }
 
   template <class Block>
   REGARD_DEVICE_FN void run(const Block& block, const Args& args) {

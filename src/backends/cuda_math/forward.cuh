@@ -12,17 +12,11 @@ namespace regard::cuda_math {
 template <class T>
 struct ScoresKernel {
   using Args = ForwardArgs;
-  using Space = cuda::Staging<T, kOwn>;
   static constexpr int kThreads = cuda::kThreads;
   static constexpr int kBlocks = 1;
-  static constexpr int kAtPlaces = kTile * static_cast<int>(sizeof(cuda::RowFacts<T>));
-  static constexpr int kAtA = kAtPlaces + kTile * static_cast<int>(sizeof(std::int64_t));
-  static constexpr int kAtB = kAtA + Space::kBytesA;
-  static constexpr int kSharedBytes = kAtB + Space::kBytesB;
+  static constexpr int kSharedBytes = TileLayout<T>::kBytes;
 
-  REGARD_KERNEL_FN cuda::HeadGrid grid(const Problem& p) {
-    return {cuda::count_row_blocks(p), cuda::count_key_tiles(p)};
-  }
+  REGARD_KERNEL_FN cuda::HeadGrid grid(const Problem& p) { return tile_grid(p); }
 
   template <class Block>
   REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
@@ -34,32 +28,23 @@ struct ScoresKernel {
   template <class Block>
   REGARD_DEVICE_FN void run_task(const Block& block, const Args& args, const cuda::HeadTask& task) {
     const Problem& p = args.problem;
-    const Sequence s = problem::sequence_of(p, task.b);
-    const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, task.block);
-    const semantics::Tile tile = semantics::tile_at(task.columns, kTile, s.band.len_kv);
-    const semantics::TileClass seen = cuda::classify(cuda::reach_of(p, rows, s), tile);
-    const auto facts = block.template shared<cuda::RowFacts<T>>(0, kTile);
-    const auto a = block.template shared<T>(kAtA, cuda::kDepth<T> * kPitch);
-    const auto b = block.template shared<T>(kAtB, cuda::kDepth<T> * Space::kPitchB);
-    const auto places = block.template shared<std::int64_t>(kAtPlaces, kTile);
-    cuda::write_row_facts<T>(block, p, s, rows, facts, places);
+    const auto t = open_tile<T>(block, p, task);
     T scores[kOwn][kOwn], raw[kOwn][kOwn];
     cuda::clear(raw);
-    if (seen != semantics::TileClass::kEmpty) {
-      const auto q = cuda::query_rows(p.q, rows, p.head_dim_qk);
-      const auto keys = cuda::key_rows(p.k, task.b, task.head_kv, tile, p.head_dim_qk);
-      cuda::add_row_products(block, q, keys, p.head_dim_qk, a, b, raw);
+    if (t.seen != semantics::TileClass::kEmpty) {
+      add_scores(block, p, task, t, raw);
+      cuda::scale_by(static_cast<T>(problem::score_descale(p, task.b, task.head_kv)), raw);
     }
     block.sync();
     for (int i = 0; i < kOwn; ++i) {
       for (int c = 0; c < kOwn; ++c) scores[i][c] = raw[i][c];
     }
-    const bool is_full = seen == semantics::TileClass::kFull;
-    cuda::edit_scores(block, p, task.b, facts, tile.begin, is_full, scores);
-    for_own_elements(block, p, rows, tile.begin,
+    const bool is_full = t.seen == semantics::TileClass::kFull;
+    cuda::edit_scores(block, p, task.b, t.facts, t.keys.begin, is_full, scores);
+    for_own_elements(block, p, t.rows, t.keys.begin,
                      [&](std::int64_t row, std::int64_t j, int i, int c) {
                        matrix_row<T>(p, args.scores, task.b, task.head_kv, row)[j] = scores[i][c];
-                       show(p, rows, row, j, raw[i][c], scores[i][c]);
+                       show(p, t.rows, row, j, raw[i][c], scores[i][c]);
                      });
   }
 
@@ -132,10 +117,12 @@ struct SoftmaxKernel {
     return sum;
   }
 
-  /// Divides by the sum and drops.
+  /// Divides by the sum, descales what will be values, and drops.
   REGARD_DEVICE_FN void weigh(const Problem& p, const Sequence& s, const cuda::RowFacts<T>& row,
                               int lane, T sum, T* probs) {
-    const T share = cuda::share_of(p, sum);
+    const std::int64_t head_kv = semantics::kv_head(row.head, p.group_size);
+    const T descale = static_cast<T>(problem::descale_of(p.descale_v, s.b, head_kv));
+    const T share = cuda::share_of(p, sum) * descale;
     for (std::int64_t j = lane; j < p.seqlen_kv; j += cuda::kWarp) {
       const T prob = probs[j];
       const bool hidden = cuda::is_hidden(prob);

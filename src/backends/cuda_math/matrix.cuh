@@ -59,6 +59,65 @@ REGARD_KERNEL_FN std::int64_t count_row_tasks(const Problem& p) {
   return (p.batch * p.num_heads_kv * matrix_rows(p) + cuda::kWarps - 1) / cuda::kWarps;
 }
 
+/// A block to a tile of the matrix: kTile rows of a kv head, kTile keys.
+REGARD_KERNEL_FN cuda::HeadGrid tile_grid(const Problem& p) {
+  return {cuda::count_row_blocks(p), cuda::count_key_tiles(p)};
+}
+
+/// Where a block that computes scores keeps what it knows of its rows, and stages products.
+template <class T>
+struct TileLayout {
+  using Space = cuda::Staging<T, kOwn>;
+  static constexpr int kAtPlaces = kTile * static_cast<int>(sizeof(cuda::RowFacts<T>));
+  static constexpr int kAtA = kAtPlaces + kTile * static_cast<int>(sizeof(std::int64_t));
+  static constexpr int kAtB = kAtA + Space::kBytesA;
+  static constexpr int kBytes = kAtB + Space::kBytesB;
+};
+
+/// A tile, what its rows see of it, and the block's shared memory.
+template <class Facts, class Places, class Staged>
+struct MatrixTile {
+  Sequence s;
+  cuda::RowBlock rows;
+  semantics::Tile keys;
+  semantics::TileClass seen;
+  Facts facts;
+  Places in_q;  // where the rows lie
+  Staged a, b;
+};
+template <class Facts, class Places, class Staged>
+MatrixTile(Sequence, cuda::RowBlock, semantics::Tile, semantics::TileClass, Facts, Places, Staged,
+           Staged) -> MatrixTile<Facts, Places, Staged>;
+
+/// Writes the facts of its rows, which are to be read behind a barrier.
+template <class T, class Block>
+REGARD_DEVICE_FN auto open_tile(const Block& block, const Problem& p, const cuda::HeadTask& task) {
+  using Layout = TileLayout<T>;
+  const Sequence s = problem::sequence_of(p, task.b);
+  const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, task.block);
+  const semantics::Tile keys = semantics::tile_at(task.columns, kTile, s.band.len_kv);
+  const MatrixTile tile{
+      s,
+      rows,
+      keys,
+      cuda::classify(cuda::reach_of(p, rows, s), keys),
+      block.template shared<cuda::RowFacts<T>>(0, kTile),
+      block.template shared<std::int64_t>(Layout::kAtPlaces, kTile),
+      block.template shared<T>(Layout::kAtA, cuda::kDepth<T> * kPitch),
+      block.template shared<T>(Layout::kAtB, cuda::kDepth<T> * Layout::Space::kPitchB)};
+  cuda::write_row_facts<T>(block, p, s, rows, tile.facts, tile.in_q);
+  return tile;
+}
+
+/// sums += q k^T of the tile. Begins with a barrier.
+template <class T, class Block, class Tile>
+REGARD_DEVICE_FN void add_scores(const Block& block, const Problem& p, const cuda::HeadTask& task,
+                                 const Tile& t, T (&sums)[kOwn][kOwn]) {
+  const auto q = cuda::listed_rows(p.q, t.in_q, p.head_dim_qk);
+  const auto keys = cuda::key_rows(p.k, task.b, task.head_kv, t.keys, p.head_dim_qk);
+  cuda::add_row_products(block, q, keys, p.head_dim_qk, t.a, t.b, sums);
+}
+
 /// Calls f(row, key, own i, own c) for the thread's elements of a tile that the matrix has.
 template <class Block, class F>
 REGARD_DEVICE_FN void for_own_elements(const Block& block, const Problem& p,

@@ -19,7 +19,8 @@ constexpr std::int32_t kMinSm = 80;
 BackendInfo make_info() {
   BackendInfo info;
   info.ref.id = BackendId::kCudnn;
-  info.summary = "cuDNN's attention graphs, for f16 and bf16 without edits of the scores";
+  info.summary =
+      "cuDNN's attention graphs, for f16, bf16 and (forward) f8e4m3 without edits of the scores";
   info.device = DeviceType::kCuda;
   info.min_sm = kMinSm;
   info.determinism = Determinism::kNone;  // its backward adds with atomics
@@ -28,11 +29,17 @@ BackendInfo make_info() {
   forward.offered = true;
   forward.dtypes = {{Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 8e-3},
                     {Dtype::kF16, Dtype::kF16, Dtype::kF16, 1e-3}};
+  // Derived, not measured: probabilities lose up to 2^-4 of themselves, an output of 8 bits again.
+  constexpr Dtype kF8 = Dtype::kF8E4M3;
+  forward.dtypes.push_back({kF8, kF8, Dtype::kBf16, 7e-2, kF8});
+  forward.dtypes.push_back({kF8, kF8, Dtype::kF16, 7e-2, kF8});
+  forward.dtypes.push_back({kF8, kF8, kF8, 1.3e-1, kF8});
   // No edit after which cuDNN might give a row without keys other values than regard does.
   forward.features = {Feature::kCausal,
                       Feature::kWindowLeft,
                       Feature::kWindowRight,
                       Feature::kDiagonalBottomRight,
+                      Feature::kDescales,
                       Feature::kLse,
                       Feature::kGqa,
                       Feature::kHeadDimsDiffer,
@@ -41,6 +48,7 @@ BackendInfo make_info() {
   forward.layouts = {true, true, false};
   forward.min_align_log2 = 4;
   info.backward = forward;
+  info.backward.features = forward.features.without({Feature::kDescales});
   info.backward.dtypes = {{Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 1.6e-2},
                           {Dtype::kF16, Dtype::kF16, Dtype::kF16, 2e-3}};
   return info;
@@ -70,6 +78,50 @@ const Denied* find_denied(std::int32_t version, Traits traits) noexcept {
   return nullptr;
 }
 
+/// Rows behind the last key and its window see nothing. The node for f16 refuses them in its own
+/// words, that for 8 bits says nothing of them.
+bool may_have_dead_rows(const AttentionParams& p) noexcept {
+  return is_f8(p.dtype_q) && p.window_left >= 0 && p.seqlen_q > p.seqlen_kv;
+}
+
+/// What of 8-bit inputs and descales the claims cannot say; no text where all is well.
+Refusal f8_refusal(const AttentionParams& p) {
+  if (!is_f8(p.dtype_q)) {
+    if (!p.features.has(Feature::kDescales)) return {};
+    const char* const name = to_string(Feature::kDescales);
+    return {RefusalCode::kFeature, "with f8e4m3 alone", name, {Fix::Op::kClear, name, ""}};
+  }
+  if (may_have_dead_rows(p)) {
+    const char* const name = to_string(Feature::kSeqlenQGreaterKv);
+    return {RefusalCode::kFeature, "without window_left", name, {Fix::Op::kClear, name, ""}};
+  }
+  struct Dim {
+    RefusalCode code;
+    const char* field;
+    std::int64_t value;
+  };
+  for (const Dim& dim : {Dim{RefusalCode::kHeadDimQk, "head_dim_qk", p.head_dim_qk},
+                         Dim{RefusalCode::kHeadDimV, "head_dim_v", p.head_dim_v}}) {
+    const std::int64_t up = std::min(round_up(dim.value, kHeadDimStepF8), kMaxHeadDim);
+    if (dim.value == up) continue;
+    return {dim.code,
+            concat(kHeadDimStepF8, "..", kMaxHeadDim, ", multiple of ", kHeadDimStepF8),
+            std::to_string(dim.value),
+            {Fix::Op::kSet, dim.field, std::to_string(up)}};
+  }
+  return {};
+}
+
+/// What would make the node for 8 bits run, or another.
+Fix f8_fix(const Record& record, AttentionParams p, std::int32_t sm_version) {
+  if (!is_f8(p.dtype_q)) return {};
+  p.dtype_out = p.dtype_q;
+  if (find_refusal(record, p, Node::kSdpaF8, sm_version) != nullptr) {
+    return {Fix::Op::kSet, "dtype", to_string(Dtype::kBf16)};
+  }
+  return {Fix::Op::kSet, "dtype_out", to_string(p.dtype_out)};
+}
+
 /// Why the library of that version does not run the problem; no text where it does.
 Refusal library_refusal(const AttentionParams& p, std::int32_t version, std::int32_t sm_version) {
   if (version == 0) return {RefusalCode::kCustom, "needs libcudnn.so.9", "not found", {}};
@@ -91,21 +143,23 @@ Refusal library_refusal(const AttentionParams& p, std::int32_t version, std::int
             {}};
   }
   if (is_empty(p)) return {RefusalCode::kCustom, "no empty tensors", "an extent of 0", {}};
-  const char* words = find_refusal(*record, p, Direction::kForward, sm_version);
+  if (Refusal refusal = f8_refusal(p); !refusal.limit.empty()) return refusal;
+  const char* words = find_refusal(*record, p, forward_node(p), sm_version);
   if (words == nullptr && p.features.has(Feature::kNeedsGrad)) {
-    words = find_refusal(*record, p, Direction::kBackward, sm_version);
+    words = find_refusal(*record, p, Node::kSdpaBackward, sm_version);
   }
-  return words == nullptr ? Refusal{} : Refusal{RefusalCode::kCustom, words, actual, {}};
+  if (words == nullptr) return {};
+  return {RefusalCode::kCustom, words, actual, f8_fix(*record, p, sm_version)};
 }
 
 /// The most that an engine may take. What the frontend itself takes in a backward is the first sum:
 /// d_q in f32, a number a row, and d_k and d_v for every query head; engines may double it.
-std::int64_t engine_bytes(const AttentionParams& p, Direction direction) noexcept {
+std::int64_t engine_bytes(const AttentionParams& p, Node node) noexcept {
   constexpr std::int64_t kFixed = std::int64_t{8} << 20;
   constexpr std::int64_t kMostSplits = 32, kSplitRows = 64;
   const std::int64_t heads = saturating_mul(p.batch, p.num_heads_q);
   const std::int64_t rows = saturating_mul(heads, p.seqlen_q);
-  if (direction == Direction::kForward) {
+  if (is_forward(node)) {
     if (p.seqlen_q > kSplitRows) return kFixed;
     const std::int64_t part = saturating_mul(rows, 4 * (p.head_dim_v + 2));
     return round_up(saturating_add(kFixed, saturating_mul(kMostSplits, part)), 64);
@@ -149,8 +203,16 @@ Strides strides_of(const AttentionParams& params, const Buffers& buffers, const 
 }
 
 Pointers pointers_of(const Buffers& buffers, const TensorView& stats) {
-  return {buffers.q.data, buffers.k.data, buffers.v.data, buffers.out.data, stats.data,
-          nullptr,        nullptr,        nullptr,        nullptr};
+  Pointers p{};
+  p.q = buffers.q.data;
+  p.k = buffers.k.data;
+  p.v = buffers.v.data;
+  p.out = buffers.out.data;
+  p.stats = stats.data;
+  p.descale_q = buffers.descale_q.data;
+  p.descale_k = buffers.descale_k.data;
+  p.descale_v = buffers.descale_v.data;
+  return p;
 }
 
 /// What a smaller call than the planned one may be, and cuDNN does not run.
@@ -176,27 +238,35 @@ class CudnnBackend final : public Backend {
   }
 
   std::int64_t workspace_bytes(const AttentionKey& key, const Env&) const override {
-    return engine_bytes(key.params(), Direction::kForward);
+    const Node node = forward_node(key.params());
+    const std::int64_t unwanted = node == Node::kSdpaF8 ? kUnwantedBytes : 0;
+    return saturating_add(engine_bytes(key.params(), node), unwanted);
   }
   std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env&) const override {
-    return saturating_add(engine_bytes(key.params(), Direction::kBackward),
+    return saturating_add(engine_bytes(key.params(), Node::kSdpaBackward),
                           Unwanted(key.params()).total());
   }
 
   Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override {
-    return make_plan(key, env, Direction::kForward, workspace_bytes(key, env));
+    return make_plan(key, env, forward_node(key.params()), workspace_bytes(key, env));
   }
   Expected<KernelPlan> plan_backward(const AttentionKey& key, const Env& env) const override {
-    return make_plan(key, env, Direction::kBackward, backward_workspace_bytes(key, env));
+    return make_plan(key, env, Node::kSdpaBackward, backward_workspace_bytes(key, env));
   }
 
   Status execute(const KernelPlan& plan, const AttentionParams& params, const Buffers& buffers,
                  const Launch& launch) const override {
     if (is_empty(params)) return check_extents(params, "execute");
+    if (may_have_dead_rows(params)) {
+      return invalid("execute", "seqlen_q (", params.seqlen_q, ") must be at most seqlen_kv (",
+                     params.seqlen_kv, ") with a window in 8 bits on cudnn");
+    }
     const auto& state = *static_cast<const PlanState*>(plan.state.get());
     const auto graph = state.graph(params, strides_of(params, buffers, buffers.lse));
     if (!graph) return graph.status();
-    return (*graph)->run(pointers_of(buffers, buffers.lse), launch.workspace.data, launch.stream);
+    Pointers pointers = pointers_of(buffers, buffers.lse);
+    pointers.unwanted = static_cast<char*>(launch.workspace.data) + state.engine_bytes();
+    return (*graph)->run(pointers, launch.workspace.data, launch.stream);
   }
 
   Status execute_backward(const KernelPlan& plan, const AttentionParams& params,
@@ -233,11 +303,10 @@ class CudnnBackend final : public Backend {
   }
 
  private:
-  static Expected<KernelPlan> make_plan(const AttentionKey& key, const Env& env,
-                                        Direction direction, std::int64_t workspace_bytes) {
+  static Expected<KernelPlan> make_plan(const AttentionKey& key, const Env& env, Node node,
+                                        std::int64_t workspace_bytes) {
     const AttentionParams& params = key.params();
-    const auto state =
-        std::make_shared<const PlanState>(direction, engine_bytes(params, direction));
+    const auto state = std::make_shared<const PlanState>(node, engine_bytes(params, node));
     // On a device the graph of the planned extents shows whether an engine takes it.
     if (has_device(env)) {
       const DeviceGuard guard("plan", params.device);
@@ -246,8 +315,8 @@ class CudnnBackend final : public Backend {
       if (!graph) return graph.status();
     }
     KernelPlan plan;
-    plan.kernel = concat("cudnn_sdpa", direction == Direction::kForward ? "_" : "_backward_",
-                         to_string(params.dtype_q));
+    plan.kernel =
+        concat("cudnn_sdpa", is_forward(node) ? "_" : "_backward_", to_string(params.dtype_q));
     plan.workspace_bytes = workspace_bytes;
     plan.state = state;
     return plan;

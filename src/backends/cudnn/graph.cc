@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <exception>
 #include <mutex>
+#include <stdexcept>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -26,7 +27,26 @@ namespace {
 namespace fe = cudnn_frontend;
 namespace graph = cudnn_frontend::graph;
 
-enum Uid : std::int64_t { kQ = 1, kK, kV, kOut, kStats, kDOut, kDQ, kDK, kDV };
+enum Uid : std::int64_t {
+  kQ = 1,
+  kK,
+  kV,
+  kOut,
+  kStats,
+  kDOut,
+  kDQ,
+  kDK,
+  kDV,
+  // of kSdpaF8
+  kDescaleQ,
+  kDescaleK,
+  kDescaleV,
+  kDescaleS,
+  kScaleS,
+  kScaleO,
+  kAmaxS,
+  kAmaxO
+};
 
 using Tensor = std::shared_ptr<graph::Tensor_attributes>;
 using Dims = std::vector<std::int64_t>;
@@ -34,6 +54,14 @@ using Dims = std::vector<std::int64_t>;
 bool load_library() {
   fe::cudnn_dlhandle = cudnn_library().handle;
   return fe::cudnn_dlhandle != nullptr;
+}
+
+fe::DataType_t type_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF16: return fe::DataType_t::HALF;
+    case Dtype::kF8E4M3: return fe::DataType_t::FP8_E4M3;
+    default: return fe::DataType_t::BFLOAT16;
+  }
 }
 
 Dims list(const std::int64_t (&strides)[4]) { return {strides, strides + 4}; }
@@ -59,21 +87,24 @@ void set_band(const AttentionParams& p, Attributes* attributes) {
   }
 }
 
-// The graph of one direction: its inputs and outputs, and nothing built yet.
+// The graph of one node: its inputs and outputs, and nothing built yet.
 class GraphMaker {
  public:
   /// `sm_version` 0: the current device's.
   GraphMaker(const AttentionParams& params, const Strides& strides, std::int32_t sm_version)
       : p_(params), s_(strides), made_(std::make_shared<graph::Graph>()) {
-    const auto io = p_.dtype_q == Dtype::kF16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16;
-    made_->set_io_data_type(io)
+    made_->set_io_data_type(type_of(p_.dtype_q))
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
     if (sm_version != 0) made_->set_sm_version(sm_version);  // before nodes take a copy of it
   }
 
-  std::shared_ptr<graph::Graph> make(Direction direction) {
-    direction == Direction::kForward ? forward() : backward();
+  std::shared_ptr<graph::Graph> make(Node node) {
+    switch (node) {
+      case Node::kSdpa: forward(); break;
+      case Node::kSdpaBackward: backward(); break;
+      case Node::kSdpaF8: forward_f8(); break;
+    }
     return made_;
   }
 
@@ -103,6 +134,34 @@ class GraphMaker {
         made_->sdpa(input(kQ, q_dims(), list(s_.q)), input(kK, k_dims(), list(s_.k)),
                     input(kV, v_dims(), list(s_.v)), attributes);
     output(out, kOut, out_dims(), list(s_.out));
+    if (!wants_stats) return;
+    output(stats, kStats, stats_dims(), stats_strides());
+    stats->set_data_type(fe::DataType_t::FLOAT);
+  }
+
+  static Dims one() { return {1, 1, 1, 1}; }
+  Tensor scalar(Uid uid) {
+    const Tensor tensor = input(uid, one(), one());
+    tensor->set_data_type(fe::DataType_t::FLOAT);
+    return tensor;
+  }
+
+  void forward_f8() {
+    const bool wants_stats = p_.features.has(Feature::kLse);
+    graph::SDPA_fp8_attributes attributes;
+    attributes.set_name("sdpa_fp8")
+        .set_attn_scale(static_cast<float>(p_.softmax_scale))
+        .set_generate_stats(wants_stats);
+    set_band(p_, &attributes);
+    auto [out, stats, amax_s, amax_o] = made_->sdpa_fp8(
+        input(kQ, q_dims(), list(s_.q)), input(kK, k_dims(), list(s_.k)),
+        input(kV, v_dims(), list(s_.v)), scalar(kDescaleQ), scalar(kDescaleK), scalar(kDescaleV),
+        scalar(kDescaleS), scalar(kScaleS), scalar(kScaleO), attributes);
+    output(out, kOut, out_dims(), list(s_.out));
+    out->set_data_type(type_of(p_.dtype_out));
+    output(amax_s, kAmaxS, one(), one());
+    output(amax_o, kAmaxO, one(), one());
+    for (const Tensor& amax : {amax_s, amax_o}) amax->set_data_type(fe::DataType_t::FLOAT);
     if (!wants_stats) return;
     output(stats, kStats, stats_dims(), stats_strides());
     stats->set_data_type(fe::DataType_t::FLOAT);
@@ -180,10 +239,35 @@ class BorrowedHandle {
   Handles::Entry entry_;
 };
 
+// The scales of kSdpaF8 that are no caller's, on the device, where cuDNN reads them.
+class Scales {
+ public:
+  Scales() {
+    constexpr float kValues[] = {1.0f, kProbsScale, 1.0f / kProbsScale};
+    if (cudaMalloc(&data_, sizeof(kValues)) != cudaSuccess) data_ = nullptr;
+    const bool is_filled = data_ != nullptr && cudaMemcpy(data_, kValues, sizeof(kValues),
+                                                          cudaMemcpyHostToDevice) == cudaSuccess;
+    if (!is_filled) throw std::runtime_error("no memory for scales");
+  }
+  ~Scales() { cudaFree(data_); }
+  Scales(const Scales&) = delete;
+  Scales& operator=(const Scales&) = delete;
+
+  void* one() const noexcept { return at(0); }
+  void* probs() const noexcept { return at(1); }
+  void* descale_probs() const noexcept { return at(2); }
+
+ private:
+  void* at(int index) const noexcept { return static_cast<float*>(data_) + index; }
+  void* data_ = nullptr;
+};
+
 class BuiltGraph final : public Graph {
  public:
-  BuiltGraph(std::shared_ptr<graph::Graph> built, Direction direction)
-      : built_(std::move(built)), direction_(direction) {}
+  BuiltGraph(std::shared_ptr<graph::Graph> built, Node node)
+      : built_(std::move(built)),
+        node_(node),
+        scales_(node == Node::kSdpaF8 ? std::make_unique<const Scales>() : nullptr) {}
 
   Status run(const Pointers& p, void* workspace, void* stream) const override {
     try {
@@ -193,12 +277,12 @@ class BuiltGraph final : public Graph {
               CUDNN_STATUS_SUCCESS) {
         return failure(StatusCode::kInternal, "execute", "cuDNN: no handle for the stream");
       }
-      std::unordered_map<std::int64_t, void*> pack = {
-          {kQ, p.q}, {kK, p.k}, {kV, p.v}, {kOut, p.out}};
+      Pack pack = {{kQ, p.q}, {kK, p.k}, {kV, p.v}, {kOut, p.out}};
       if (p.stats != nullptr) pack[kStats] = p.stats;
-      if (direction_ == Direction::kBackward) {
+      if (node_ == Node::kSdpaBackward) {
         pack.insert({{kDOut, p.d_out}, {kDQ, p.d_q}, {kDK, p.d_k}, {kDV, p.d_v}});
       }
+      if (scales_ != nullptr) add_scales(p, &pack);
       fe::error_t error = built_->execute(handle.get(), pack, workspace);
       if (error.is_good()) return {};
       return failure(StatusCode::kInternal, "execute", "cuDNN: ", error.get_message());
@@ -208,8 +292,25 @@ class BuiltGraph final : public Graph {
   }
 
  private:
+  using Pack = std::unordered_map<std::int64_t, void*>;
+  void add_scales(const Pointers& p, Pack* pack) const {
+    const auto or_one = [&](void* descale) {
+      return descale != nullptr ? descale : scales_->one();
+    };
+    auto* const unwanted = static_cast<float*>(p.unwanted);
+    pack->insert({{kDescaleQ, or_one(p.descale_q)},
+                  {kDescaleK, or_one(p.descale_k)},
+                  {kDescaleV, or_one(p.descale_v)},
+                  {kScaleS, scales_->probs()},
+                  {kDescaleS, scales_->descale_probs()},
+                  {kScaleO, scales_->one()},
+                  {kAmaxS, unwanted},
+                  {kAmaxO, unwanted + 1}});
+  }
+
   std::shared_ptr<graph::Graph> built_;
-  Direction direction_;
+  Node node_;
+  std::unique_ptr<const Scales> scales_;
 };
 
 Status refused(const std::string& words) {
@@ -255,11 +356,11 @@ Strides dense_strides(const AttentionParams& p) noexcept {
   return s;
 }
 
-std::string validate_graph(const AttentionParams& params, Direction direction,
-                           const Strides& strides, std::int32_t sm_version) {
+std::string validate_graph(const AttentionParams& params, Node node, const Strides& strides,
+                           std::int32_t sm_version) {
   if (!load_library()) return "libcudnn.so.9 cannot be loaded";
   try {
-    const auto made = GraphMaker(params, strides, sm_version).make(direction);
+    const auto made = GraphMaker(params, strides, sm_version).make(node);
     fe::error_t error = made->validate();
     return error.is_good() ? "" : error.get_message();
   } catch (const std::exception& error) {
@@ -267,18 +368,17 @@ std::string validate_graph(const AttentionParams& params, Direction direction,
   }
 }
 
-Expected<std::shared_ptr<const Graph>> build_graph(const AttentionParams& params,
-                                                   Direction direction, const Strides& strides,
+Expected<std::shared_ptr<const Graph>> build_graph(const AttentionParams& params, Node node,
+                                                   const Strides& strides,
                                                    std::int64_t workspace_bytes) {
   if (!load_library()) return refused("libcudnn.so.9 cannot be loaded");
   try {
     const BorrowedHandle handle;
     if (handle.get() == nullptr) return refused("no handle for the device");
-    auto made = GraphMaker(params, strides, 0).make(direction);
+    auto made = GraphMaker(params, strides, 0).make(node);
     fe::error_t error = build(*made, handle.get(), workspace_bytes);
     if (error.is_bad()) return refused(error.get_message());
-    return std::shared_ptr<const Graph>(
-        std::make_shared<const BuiltGraph>(std::move(made), direction));
+    return std::shared_ptr<const Graph>(std::make_shared<const BuiltGraph>(std::move(made), node));
   } catch (const std::exception& error) {
     return refused(error.what());
   }

@@ -23,8 +23,7 @@ Expected<std::shared_ptr<const Graph>> PlanState::graph(const AttentionParams& p
   for (const auto& [made_for, graph] : graphs_) {
     if (made_for == key) return graph;
   }
-  Expected<std::shared_ptr<const Graph>> made =
-      build_graph(params, direction_, strides, engine_bytes_);
+  Expected<std::shared_ptr<const Graph>> made = build_graph(params, node_, strides, engine_bytes_);
   if (!made) return made;
   if (graphs_.size() == kMostGraphs) graphs_.erase(graphs_.begin());
   graphs_.emplace_back(key, *made);

@@ -21,8 +21,7 @@ bool operator==(const GraphKey& a, const GraphKey& b) noexcept;
 /// The graphs of a plan, each built at the first call of its exact sizes.
 class PlanState {
  public:
-  PlanState(Direction direction, std::int64_t engine_bytes)
-      : direction_(direction), engine_bytes_(engine_bytes) {}
+  PlanState(Node node, std::int64_t engine_bytes) : node_(node), engine_bytes_(engine_bytes) {}
 
   Expected<std::shared_ptr<const Graph>> graph(const AttentionParams& params,
                                                const Strides& strides) const;
@@ -32,7 +31,7 @@ class PlanState {
  private:
   static constexpr std::size_t kMostGraphs = 64;  // one takes some hundred kB of the host's memory
 
-  const Direction direction_;
+  const Node node_;
   const std::int64_t engine_bytes_;
   mutable std::mutex mutex_;
   mutable std::vector<std::pair<GraphKey, std::shared_ptr<const Graph>>> graphs_;  // oldest first

@@ -16,7 +16,7 @@ constexpr Denied kDenied[] = {
 constexpr const char* kTraitNames[kTraitCount] = {
     "causal", "window_left",          "window_right",  "diagonal_bottom_right",
     "gqa",    "seqlen_q > seqlen_kv", "seqlen_q == 1", "seqlen_kv == 1",
-    "lse"};
+    "lse",    "out of 16 bits"};
 
 }  // namespace
 
@@ -34,6 +34,7 @@ Traits traits_of(const AttentionParams& p) noexcept {
   add(p.seqlen_q == 1, kOneRow);
   add(p.seqlen_kv == 1, kOneKey);
   add(p.features.has(Feature::kLse), kLse);
+  add(is_f8(p.dtype_q) && !is_f8(p.dtype_out), kWideOut);
   return traits;
 }
 
@@ -53,15 +54,15 @@ std::int32_t recorded_sm(std::int32_t sm_version) noexcept {
   return major >= 8 && major <= 10 ? major * 10 : 0;
 }
 
-const char* find_refusal(const Record& record, const AttentionParams& params, Direction direction,
+const char* find_refusal(const Record& record, const AttentionParams& params, Node node,
                          std::int32_t sm_version) noexcept {
   const std::int32_t sm = recorded_sm(sm_version);
   const Traits traits = traits_of(params);
   for (const TraitRefusal& r : record.traits) {
-    if (r.sm == sm && r.direction == direction && (r.traits & traits) == r.traits) return r.words;
+    if (r.sm == sm && r.node == node && (r.traits & traits) == r.traits) return r.words;
   }
   for (const HeadDimRefusal& r : record.head_dims) {
-    if (r.sm == sm && r.direction == direction && r.qk_min <= params.head_dim_qk &&
+    if (r.sm == sm && r.node == node && r.qk_min <= params.head_dim_qk &&
         params.head_dim_qk <= r.qk_max && r.v_min <= params.head_dim_v &&
         params.head_dim_v <= r.v_max) {
       return r.words;

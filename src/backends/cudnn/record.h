@@ -22,7 +22,8 @@ inline constexpr Traits kRowsExceedKeys = 1u << 5;  // seqlen_q > seqlen_kv
 inline constexpr Traits kOneRow = 1u << 6;          // seqlen_q == 1
 inline constexpr Traits kOneKey = 1u << 7;          // seqlen_kv == 1
 inline constexpr Traits kLse = 1u << 8;
-inline constexpr int kTraitCount = 9;
+inline constexpr Traits kWideOut = 1u << 9;  // of kSdpaF8: out of 16 bits
+inline constexpr int kTraitCount = 10;
 
 const char* trait_name(int bit) noexcept;
 Traits traits_of(const AttentionParams& params) noexcept;
@@ -31,11 +32,12 @@ Traits traits_of(const AttentionParams& params) noexcept;
 inline constexpr std::int64_t kMinHeadDim = 8;
 inline constexpr std::int64_t kMaxHeadDim = 256;
 inline constexpr std::int64_t kHeadDimStep = 8;
+inline constexpr std::int64_t kHeadDimStepF8 = 16;
 
 /// A problem that has all of these traits is refused.
 struct TraitRefusal {
   std::int32_t sm;  // 80 stands for 80..89
-  Direction direction;
+  Node node;
   Traits traits;
   const char* words;  // cuDNN's
 };
@@ -43,7 +45,7 @@ struct TraitRefusal {
 /// So is one whose head dims both lie in the ranges.
 struct HeadDimRefusal {
   std::int32_t sm;
-  Direction direction;
+  Node node;
   std::int32_t qk_min, qk_max, v_min, v_max;
   const char* words;
 };
@@ -71,8 +73,8 @@ const Record* find_record(std::int32_t version) noexcept;
 /// The recorded architecture that a device belongs to; 0 for one that no record knows.
 std::int32_t recorded_sm(std::int32_t sm_version) noexcept;
 
-/// Why a direction of the problem does not run on the device; null when it does.
-const char* find_refusal(const Record& record, const AttentionParams& params, Direction direction,
+/// Why a node of the problem does not run on the device; null when it does.
+const char* find_refusal(const Record& record, const AttentionParams& params, Node node,
                          std::int32_t sm_version) noexcept;
 
 }  // namespace regard::cudnn

@@ -8,65 +8,87 @@
 namespace regard::cudnn {
 
 inline constexpr TraitRefusal kTraits91900[] = {
-    {80, Direction::kForward, 0x22,  // window_left, seqlen_q > seqlen_kv
+    {80, Node::kSdpa, 0x22,  // window_left, seqlen_q > seqlen_kv
      "Sliding window attention is only supported with max_s_q <= max_s_kv."},
-    {80, Direction::kForward, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {80, Node::kSdpa, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
-    {80, Direction::kForward, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {80, Node::kSdpa, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
-    {80, Direction::kBackward, 0x22,  // window_left, seqlen_q > seqlen_kv
+    {80, Node::kSdpaBackward, 0x22,  // window_left, seqlen_q > seqlen_kv
      "Sliding window attention is only supported with max_s_q <= max_s_kv."},
-    {80, Direction::kBackward, 0xc0,  // seqlen_q == 1, seqlen_kv == 1
+    {80, Node::kSdpaBackward, 0xc0,  // seqlen_q == 1, seqlen_kv == 1
      "s_q = s_kv = 1 is not supported."},
-    {80, Direction::kBackward, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {80, Node::kSdpaBackward, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
-    {80, Direction::kBackward, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {80, Node::kSdpaBackward, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
-    {90, Direction::kForward, 0x22,  // window_left, seqlen_q > seqlen_kv
+    {80, Node::kSdpaF8, 0x0,  // every problem
+     "sdpa fp8 forward operation is only supported on Hopper architecture and newer. Please consider using a newer architecture."},
+    {90, Node::kSdpa, 0x22,  // window_left, seqlen_q > seqlen_kv
      "Sliding window attention is only supported with max_s_q <= max_s_kv."},
-    {90, Direction::kForward, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {90, Node::kSdpa, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
-    {90, Direction::kForward, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {90, Node::kSdpa, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
-    {90, Direction::kBackward, 0x22,  // window_left, seqlen_q > seqlen_kv
+    {90, Node::kSdpaBackward, 0x22,  // window_left, seqlen_q > seqlen_kv
      "Sliding window attention is only supported with max_s_q <= max_s_kv."},
-    {90, Direction::kBackward, 0xc0,  // seqlen_q == 1, seqlen_kv == 1
+    {90, Node::kSdpaBackward, 0xc0,  // seqlen_q == 1, seqlen_kv == 1
      "s_q = s_kv = 1 is not supported."},
-    {90, Direction::kBackward, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {90, Node::kSdpaBackward, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
-    {90, Direction::kBackward, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {90, Node::kSdpaBackward, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
-    {100, Direction::kForward, 0x22,  // window_left, seqlen_q > seqlen_kv
+    {90, Node::kSdpaF8, 0x200,  // out of 16 bits
+     "sdpa fp8 forward with HALF/BFLOAT16 output is only supported on Blackwell architecture with cuDNN version 9.13.0 and newer."},
+    {90, Node::kSdpaF8, 0x9,  // causal, diagonal_bottom_right
+     "sdpa fp8 forward operation is only supported on Blackwell architecture and newer. Please consider using a newer architecture."},
+    {90, Node::kSdpaF8, 0xc,  // window_right, diagonal_bottom_right
+     "sdpa fp8 forward operation is only supported on Blackwell architecture and newer. Please consider using a newer architecture."},
+    {100, Node::kSdpa, 0x22,  // window_left, seqlen_q > seqlen_kv
      "Sliding window attention is only supported with max_s_q <= max_s_kv."},
-    {100, Direction::kForward, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {100, Node::kSdpa, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
-    {100, Direction::kForward, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {100, Node::kSdpa, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
-    {100, Direction::kBackward, 0x22,  // window_left, seqlen_q > seqlen_kv
+    {100, Node::kSdpaBackward, 0x22,  // window_left, seqlen_q > seqlen_kv
      "Sliding window attention is only supported with max_s_q <= max_s_kv."},
-    {100, Direction::kBackward, 0xc0,  // seqlen_q == 1, seqlen_kv == 1
+    {100, Node::kSdpaBackward, 0xc0,  // seqlen_q == 1, seqlen_kv == 1
      "s_q = s_kv = 1 is not supported."},
-    {100, Direction::kBackward, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {100, Node::kSdpaBackward, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
-    {100, Direction::kBackward, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
+    {100, Node::kSdpaBackward, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
+     "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
+    {100, Node::kSdpaF8, 0x29,  // causal, diagonal_bottom_right, seqlen_q > seqlen_kv
+     "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
+    {100, Node::kSdpaF8, 0x2c,  // window_right, diagonal_bottom_right, seqlen_q > seqlen_kv
      "Bottom right causal mask does not support max_s_q > max_s_kv. Please virtually slice the Q tensor and pass it as max_s_q == max_s_kv"},
 };
 
 inline constexpr HeadDimRefusal kHeadDims91900[] = {
-    {80, Direction::kBackward, 8, 128, 136, 256,
+    {80, Node::kSdpaBackward, 8, 128, 136, 256,
      "Num hidden_dim should be less than or equal to 128 and hidden_dim should be multiple of 8"},
-    {80, Direction::kBackward, 136, 256, 8, 256,
+    {80, Node::kSdpaBackward, 136, 256, 8, 256,
      "Num hidden_dim should be less than or equal to 128 and hidden_dim should be multiple of 8"},
-    {100, Direction::kBackward, 8, 128, 136, 256,
+    {100, Node::kSdpaBackward, 8, 128, 136, 256,
      "Num hidden_dim should be less than or equal to 128 and hidden_dim should be multiple of 8 when d_qk != d_v, unless both head dims are in (256, 512] and multiples of 8"},
-    {100, Direction::kBackward, 136, 184, 8, 256,
+    {100, Node::kSdpaBackward, 136, 184, 8, 256,
      "Num hidden_dim should be less than or equal to 128 and hidden_dim should be multiple of 8 when d_qk != d_v, unless both head dims are in (256, 512] and multiples of 8"},
-    {100, Direction::kBackward, 192, 192, 8, 120,
+    {100, Node::kSdpaBackward, 192, 192, 8, 120,
      "Num hidden_dim d_v should be equal to 128 if d_qk is 192"},
-    {100, Direction::kBackward, 192, 192, 136, 256,
+    {100, Node::kSdpaBackward, 192, 192, 136, 256,
      "Num hidden_dim d_v should be equal to 128 if d_qk is 192"},
-    {100, Direction::kBackward, 200, 256, 8, 256,
+    {100, Node::kSdpaBackward, 200, 256, 8, 256,
      "Num hidden_dim should be less than or equal to 128 and hidden_dim should be multiple of 8 when d_qk != d_v, unless both head dims are in (256, 512] and multiples of 8"},
+    {100, Node::kSdpaF8, 16, 128, 144, 256,
+     "hidden_dim d_v should be less than or equal to 128 and hidden_dim d_v should be multiple of 16 unless d_qk == d_v == 256 (requires cuDNN 9.26+) or both head dims are in (256, 512] and multiples of 16"},
+    {100, Node::kSdpaF8, 144, 176, 16, 256,
+     "hidden_dim d_qk should be less than or equal to 128 and hidden_dim d_qk should be multiple of 16 unless d_qk == 192 and d_v == 128 (requires cuDNN 9.19+) or d_qk == d_v == 256 (requires cuDNN 9.26+) or both head dims are in (256, 512] and multiples of 16"},
+    {100, Node::kSdpaF8, 192, 192, 16, 112,
+     "hidden_dim d_qk should be less than or equal to 128 and hidden_dim d_qk should be multiple of 16 unless d_qk == 192 and d_v == 128 (requires cuDNN 9.19+) or d_qk == d_v == 256 (requires cuDNN 9.26+) or both head dims are in (256, 512] and multiples of 16"},
+    {100, Node::kSdpaF8, 192, 192, 144, 256,
+     "hidden_dim d_qk should be less than or equal to 128 and hidden_dim d_qk should be multiple of 16 unless d_qk == 192 and d_v == 128 (requires cuDNN 9.19+) or d_qk == d_v == 256 (requires cuDNN 9.26+) or both head dims are in (256, 512] and multiples of 16"},
+    {100, Node::kSdpaF8, 208, 256, 16, 256,
+     "hidden_dim d_qk should be less than or equal to 128 and hidden_dim d_qk should be multiple of 16 unless d_qk == 192 and d_v == 128 (requires cuDNN 9.19+) or d_qk == d_v == 256 (requires cuDNN 9.26+) or both head dims are in (256, 512] and multiples of 16"},
 };
 
 }  // namespace regard::cudnn

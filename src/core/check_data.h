@@ -1,0 +1,19 @@
+#pragma once
+
+#include "regard/params.h"
+#include "regard/request.h"
+#include "regard/status.h"
+
+namespace regard {
+
+// What of a call's tensors is checked by value. On another device than the CPU it is not read here
+// (check_device_data).
+
+/// Each of seqlens_q and seqlens_kv must lie in [0, the extent], or rows past the tensors would be
+/// read.
+Status check_lengths(const Buffers& buffers, const AttentionParams& params, const char* where);
+
+/// Lengths, and that descales are finite and not negative.
+Status check_data(const Buffers& buffers, const AttentionParams& params, const char* where);
+
+}  // namespace regard

@@ -1,0 +1,91 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "tests/support/backends.h"
+
+// Floats of 8 bits on every unit of every backend: both formats, every type of out, the way of many
+// rows and that of few, NaN behind masks.
+
+namespace regard {
+namespace {
+
+using conformance::Outcome;
+using test::Forced;
+
+struct EightBitCase {
+  const char* name;
+  const char* text;
+};
+
+class EightBits : public testing::TestWithParam<std::tuple<Forced, EightBitCase>> {};
+
+TEST_P(EightBits, Pass) {
+  const auto& [forced, given] = GetParam();
+  const std::unique_ptr<Context> context = test::make_context(forced.isa);
+  const conformance::Report report =
+      conformance::run_case(*context, parse_case(given.text).value(), forced.backend);
+  EXPECT_EQ(report.outcome, Outcome::kPassed) << report.text;
+  EXPECT_EQ(test::check_unit(report, forced), "");
+}
+
+const EightBitCase kCases[] = {
+    {"causal", "b2 hq4 hkv2 sq33 skv65 d32 f8e4m3 causal diag=br descales=head lse poison"},
+    {"window", "b2 hq2 sq65 skv127 d33 f8e5m2 window=16,0 diag=br descales lse poison"},
+    {"out_f32", "b2 hq2 sq33 skv65 d24 f8e5m2 out=f32 mask lens descales=head lse poison"},
+    {"out_f16", "b2 hq8 hkv2 sq17 skv65 d64 f8e4m3 out=f16 layout=bshd sinks descales lse"},
+    {"out_f8e4m3", "b1 hq2 sq33 skv65 d16 f8e4m3 out=f8e4m3 bias alibi diag=tl descales=head lse"},
+    {"out_f8e5m2", "b1 hq2 sq33 skv65 d17 f8e5m2 out=f8e5m2 softcap=3 dropout=0.2 saved"},
+    {"one_row", "b3 hq8 hkv2 sq1 skv700 d72 f8e4m3 lens descales=head lse poison"},
+    {"few_rows", "b2 hq4 hkv2 sq5 skv600 d40 f8e5m2 causal diag=br descales lse poison"},
+    {"large", "b1 hq2 sq33 skv65 d16 f8e4m3 data=large lse"},
+    {"strided", "b2 hq3 sq33 skv65 d20 f8e4m3 layout=strided align=1 segments descales lse poison"},
+};
+
+INSTANTIATE_TEST_SUITE_P(All, EightBits,
+                         testing::Combine(testing::ValuesIn(test::forced_backends()),
+                                          testing::ValuesIn(kCases)),
+                         [](const auto& param) {
+                           return test::name_of(std::get<0>(param.param)) + "_" +
+                                  std::get<1>(param.param).name;
+                         });
+
+// A sum of 8-bit values beyond their range: the output is held to it, and NaN stays NaN.
+TEST(EightBitOutputs, SaturateAndKeepNan) {
+  std::uint8_t q[2] = {}, out[2] = {};
+  for (const Dtype dtype : {Dtype::kF8E4M3, Dtype::kF8E5M2}) {
+    const bool e4m3 = dtype == Dtype::kF8E4M3;
+    std::uint8_t v[2] = {0x40, 0x7f};  // 2, and NaN
+    float descale = 1e6f;
+    AttentionRequest r;
+    r.q = make_view(q, dtype, {1, 1, 1, 2});
+    r.k = make_view(q, dtype, {1, 1, 1, 2});
+    r.v = make_view(v, dtype, {1, 1, 1, 2});
+    r.out = make_view(out, dtype, {1, 1, 1, 2});
+    r.descale_v = make_view(&descale, Dtype::kF32, {1});
+    for (const Forced& forced : test::forced_backends()) {
+      test::run_forced(*test::make_context(forced.isa), r, forced);
+      EXPECT_EQ(out[0], e4m3 ? 0x7e : 0x7b) << test::name_of(forced);
+      EXPECT_EQ(out[1] & 0x7f, e4m3 ? 0x7f : 0x7e) << test::name_of(forced);
+    }
+  }
+}
+
+// 8 bits have no backward, and say what has.
+TEST(EightBitGradients, AreRefusedWithAFix) {
+  const Case c = parse_case("sq8 d16 f8e4m3 descales grad saved").value();
+  Context context;
+  for (const BackendId id : {BackendId::kFlash, BackendId::kEfficient, BackendId::kMath}) {
+    const Selection selection = explain(context, c.params);
+    const Verdict* verdict = selection.find({id, ""});
+    ASSERT_EQ(verdict->refusals.size(), 2u) << to_string(selection);
+    EXPECT_EQ(to_string(verdict->refusals[0].fix), "dtype=bf16");
+    EXPECT_EQ(to_string(verdict->refusals[1].fix), "without descales");
+  }
+}
+
+}  // namespace
+}  // namespace regard
