@@ -135,7 +135,7 @@ static void add_bias(const Problem& p, const Strip<V>& strip, Tile tile, typenam
         [&](const char* from, std::int64_t j)
             __attribute__((always_inline)) { return load_vector<V>(type, from + j * bytes); },
         [&](const char* from, std::int64_t j) __attribute__((always_inline)) {
-          T one;
+          T one = 0;  // what GCC 12 sees of load_row under ThreadSanitizer may not write it
           load_row(type, from + j * bytes, 1, 1, &one);
           return one;
         },
