@@ -112,21 +112,21 @@ typedef enum regard_scores_kind REGARD_INT32_ENUM {
 /// be given, every other pointer may be null. What is pointed to is read during the call only.
 typedef struct regard_request {
   size_t struct_size;
-  const regard_tensor* q;                 // [B,Hq,Sq,Dqk]
-  const regard_tensor* k;                 // [B,Hkv,Skv,Dqk]
-  const regard_tensor* v;                 // [B,Hkv,Skv,Dv]
-  const regard_tensor* out;               // output [B,Hq,Sq,Dv]
-  const regard_tensor* lse;               // output, f32 (f64 for f64) [B,Hq,Sq], natural log
-  const regard_tensor* saved_stats;       // output, f32 (f64 for f64) [B,Hq,Sq,2]
-  const regard_tensor* scores_out;        // output, f32 (f64 for f64) [B,Hq,Sq,Skv]
-  const regard_tensor* attn_mask;         // bool or u8 [1|B,1|Hq,1|Sq,1|Skv], true = may attend
-  const regard_tensor* attn_bias;         // f32, f64 or q's dtype (not 8 bits) [1|B,1|Hq,1|Sq,1|Skv]
-  const regard_tensor* alibi_slopes;      // f32 [Hq] or [B,Hq]
-  const regard_tensor* sinks;             // f32 [Hq]
-  const regard_tensor* segment_ids_q;     // i32 [B,Sq]
-  const regard_tensor* segment_ids_kv;    // i32 [B,Skv]
-  const regard_tensor* seqlens_q;         // i32 [B]
-  const regard_tensor* seqlens_kv;        // i32 [B]
+  const regard_tensor* q;               // [B,Hq,Sq,Dqk]
+  const regard_tensor* k;               // [B,Hkv,Skv,Dqk]
+  const regard_tensor* v;               // [B,Hkv,Skv,Dv]
+  const regard_tensor* out;             // output [B,Hq,Sq,Dv]
+  const regard_tensor* lse;             // output, f32 (f64 for f64) [B,Hq,Sq], natural log
+  const regard_tensor* saved_stats;     // output, f32 (f64 for f64) [B,Hq,Sq,2]
+  const regard_tensor* scores_out;      // output, f32 (f64 for f64) [B,Hq,Sq,Skv]
+  const regard_tensor* attn_mask;       // bool or u8 [1|B,1|Hq,1|Sq,1|Skv], true = may attend
+  const regard_tensor* attn_bias;       // f32, f64 or q's dtype (not 8 bits) [1|B,1|Hq,1|Sq,1|Skv]
+  const regard_tensor* alibi_slopes;    // f32 [Hq] or [B,Hq]
+  const regard_tensor* sinks;           // f32 [Hq]
+  const regard_tensor* segment_ids_q;   // i32 [B,Sq]
+  const regard_tensor* segment_ids_kv;  // i32 [B,Skv]
+  const regard_tensor* seqlens_q;       // i32 [B]
+  const regard_tensor* seqlens_kv;      // i32 [B]
   const regard_tensor* diagonal_offsets;  // i64 [B]
   // Refused by backends that do not claim them: by all of this version.
   const regard_tensor* cu_seqlens_q;   // i32 [B+1]

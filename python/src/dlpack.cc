@@ -150,16 +150,11 @@ int typenum_of(nb::dlpack::dtype type, Dtype* dtype) {
   };
   using Code = nb::dlpack::dtype_code;
   static constexpr Known kKnown[] = {
-      {Code::Float, 32, NPY_FLOAT, Dtype::kF32},
-      {Code::Float, 64, NPY_DOUBLE, Dtype::kF64},
-      {Code::Float, 16, NPY_HALF, Dtype::kF16},
-      {Code::Bfloat, 16, NPY_UINT16, Dtype::kBf16},
-      {Code::Bool, 8, NPY_BOOL, Dtype::kBool},
-      {Code::Int, 8, NPY_INT8, Dtype::kI8},
-      {Code::UInt, 8, NPY_UINT8, Dtype::kU8},
-      {Code::Int, 32, NPY_INT32, Dtype::kI32},
-      {Code::Int, 64, NPY_INT64, Dtype::kI64},
-      {kFloat8E4M3Fn, 8, NPY_UINT8, Dtype::kF8E4M3},
+      {Code::Float, 32, NPY_FLOAT, Dtype::kF32},   {Code::Float, 64, NPY_DOUBLE, Dtype::kF64},
+      {Code::Float, 16, NPY_HALF, Dtype::kF16},    {Code::Bfloat, 16, NPY_UINT16, Dtype::kBf16},
+      {Code::Bool, 8, NPY_BOOL, Dtype::kBool},     {Code::Int, 8, NPY_INT8, Dtype::kI8},
+      {Code::UInt, 8, NPY_UINT8, Dtype::kU8},      {Code::Int, 32, NPY_INT32, Dtype::kI32},
+      {Code::Int, 64, NPY_INT64, Dtype::kI64},     {kFloat8E4M3Fn, 8, NPY_UINT8, Dtype::kF8E4M3},
       {kFloat8E5M2, 8, NPY_UINT8, Dtype::kF8E5M2},
   };
   for (const Known& known : kKnown) {
