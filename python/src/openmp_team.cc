@@ -56,18 +56,18 @@ class OpenMpTeam final : public Executor {
   const Parallel parallel_;
 };
 
+// From the import on: the parent's team may be PyTorch's alone so far.
 std::atomic<bool> is_forked{false};
+const bool watches_forks =
+    pthread_atfork(nullptr, nullptr, [] { is_forked.store(true, std::memory_order_relaxed); }) == 0;
 
 }  // namespace
 
 Executor* openmp_team() noexcept {
-  if (is_forked.load(std::memory_order_relaxed)) return nullptr;
-  static OpenMpTeam team(loaded_parallel());
-  static const bool usable =
-      loaded_parallel() != nullptr && pthread_atfork(nullptr, nullptr, [] {
-                                        is_forked.store(true, std::memory_order_relaxed);
-                                      }) == 0;
-  return usable ? &team : nullptr;
+  static const Parallel parallel = watches_forks ? loaded_parallel() : nullptr;
+  if (parallel == nullptr || is_forked.load(std::memory_order_relaxed)) return nullptr;
+  static OpenMpTeam team(parallel);
+  return &team;
 }
 
 }  // namespace regard::python

@@ -60,3 +60,23 @@ def test_the_size_of_the_team_changes_no_bit(threads):
     finally:
         torch.set_num_threads(usual)
     assert np.array_equal(out.numpy(), expected)
+
+
+FORK = """
+import os, signal, torch, regard.torch as rt
+q = torch.randn(1, 8, 512, 64)
+(q @ q.mT).sum()  # PyTorch's team exists, regard has not computed yet
+expected = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    out = rt.scaled_dot_product_attention(q, q, q)
+    same = abs(out.numpy() - expected.numpy()).max() < 1e-5  # not by the team that is gone
+    os._exit(0 if same else 1)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_does_not_wait_for_its_parents_team():
+    assert subprocess.run([sys.executable, "-c", FORK], timeout=300, check=False).returncode == 0
