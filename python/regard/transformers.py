@@ -5,9 +5,9 @@
     model.set_attn_implementation("regard_math")  # one backend alone
 
 registers the attention function and its mask function: a name without the latter would be given no
-mask at all. FLASH alone is "regard_FLASH": Transformers takes every name with a small "flash" in it
-for the flash-attn package, looks for its kernels, and gives some models another implementation
-instead.
+mask at all. FLASH alone is "regard_flash", which a model's configuration then holds as
+"regard_FLASH": Transformers takes every name with a small "flash" in it for the flash-attn package,
+looks for its kernels, and gives some models another implementation instead.
 """
 
 from __future__ import annotations
@@ -120,6 +120,24 @@ def _attention(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor
     return out.transpose(1, 2).contiguous(), None
 
 
+def _translate_small_flash() -> None:
+    """Makes "regard_flash" "regard_FLASH" where Transformers checks a model's name."""
+    from transformers import PreTrainedModel
+
+    check = PreTrainedModel._check_and_adjust_attn_implementation
+    if hasattr(check, "translates_regard_flash"):
+        return
+
+    @functools.wraps(check)
+    def translated(model: Any, attn_implementation: str | None, *args: Any, **keywords: Any) -> str:
+        if attn_implementation == "regard_flash":
+            attn_implementation = "regard_FLASH"
+        return check(model, attn_implementation, *args, **keywords)
+
+    setattr(translated, "translates_regard_flash", True)
+    setattr(PreTrainedModel, "_check_and_adjust_attn_implementation", translated)
+
+
 def register() -> None:
     """Registers each of IMPLEMENTATIONS with Transformers; again changes nothing."""
     from transformers import AttentionInterface, AttentionMaskInterface
@@ -129,3 +147,4 @@ def register() -> None:
         AttentionInterface.register(name, functools.partial(_attention, backend))
         # sdpa's masks: bool, True = may attend; none where is_causal says it all.
         AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+    _translate_small_flash()

@@ -13,7 +13,7 @@ import regard.transformers
 
 transformers = pytest.importorskip("transformers")
 regard.transformers.register()
-ALL = ["regard", "regard_math", "regard_efficient", "regard_FLASH"]
+ALL = ["regard", "regard_math", "regard_efficient", "regard_flash"]
 
 COMMON = dict(vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
               num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128,
@@ -100,7 +100,7 @@ def test_attentions_are_maths(name):
         for mine, theirs in zip(found.attentions, expected.attentions):
             torch.testing.assert_close(mine[seen], theirs[seen], rtol=0, atol=1e-5)
     with pytest.raises(ValueError, match="output_attentions.*MATH.*regard_FLASH"):
-        on(model, "regard_FLASH", run)
+        on(model, "regard_flash", run)
 
 
 @pytest.mark.parametrize("name", ["Llama", "GptOss"])
@@ -207,8 +207,8 @@ def test_minilm(minilm, side):
 
 
 def test_minilm_in_bf16_is_no_further_than_sdpa(minilm):
-    """From the model in f32. Mean squares over text: 0.95 to 0.98 of sdpa's (eager 1.08), and 3 % of
-    luck in so few paragraphs."""
+    """From the model in f32. Mean squares over text: 0.95 to 0.98 of sdpa's (eager 1.08), and 3 %
+    of luck in so few paragraphs."""
     tokenizer, load = minilm
     licence = pathlib.Path(__file__).parents[3] / "LICENSE"
     text = [part for part in licence.read_text().split("\n\n") if len(part) > 60]
@@ -283,6 +283,16 @@ def test_a_compiled_model():
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
+def test_a_new_model_on_regard_flash():
+    config = transformers.LlamaConfig(vocab_size=97, hidden_size=64, intermediate_size=96,
+                                      num_hidden_layers=1, num_attention_heads=4)
+    model = transformers.AutoModelForCausalLM.from_config(config,
+                                                          attn_implementation="regard_flash")
+    assert model.config._attn_implementation == "regard_FLASH", "which no one takes for flash-attn"
+    assert transformers.PreTrainedModel._check_and_adjust_attn_implementation(
+        model, "sdpa") == "sdpa"
+
+
 def test_register_again_changes_nothing():
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
@@ -290,3 +300,5 @@ def test_register_again_changes_nothing():
     for name in regard.transformers.IMPLEMENTATIONS:
         assert name in transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS
         assert name in ALL_MASK_ATTENTION_FUNCTIONS, "without it the mask would be dropped"
+    check = transformers.PreTrainedModel._check_and_adjust_attn_implementation
+    assert not hasattr(check.__wrapped__, "__wrapped__")
