@@ -18,8 +18,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// Everything about one problem that does not depend on the arithmetic.
 class Computation {
  public:
-  Computation(const AttentionRequest& request, Fault fault)
-      : request_(request), rules_(request, fault) {
+  Computation(const AttentionRequest& request, Fault fault) : rules_(request, fault) {
     truth_.batch = request.q.shape[0];
     truth_.num_heads = request.q.shape[1];
     truth_.seqlen_q = request.q.shape[2];
@@ -114,7 +113,6 @@ class Computation {
     }
   }
 
-  const AttentionRequest& request_;
   Rules rules_;
   Truth truth_;
 };
