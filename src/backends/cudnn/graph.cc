@@ -123,20 +123,29 @@ class GraphMaker {
     tensor->set_output(true).set_uid(uid).set_dim(dims).set_stride(strides);
   }
 
-  void forward() {
-    const bool wants_stats = p_.features.has(Feature::kLse);
-    graph::SDPA_attributes attributes;
-    attributes.set_name("sdpa")
+  bool wants_stats() const { return p_.features.has(Feature::kLse); }
+  template <class Attributes>
+  Attributes forward_attributes(const char* name) const {
+    Attributes attributes;
+    attributes.set_name(name)
         .set_attn_scale(static_cast<float>(p_.softmax_scale))
-        .set_generate_stats(wants_stats);
+        .set_generate_stats(wants_stats());
     set_band(p_, &attributes);
+    return attributes;
+  }
+  void output_stats(const Tensor& stats) const {
+    if (!wants_stats()) return;
+    output(stats, kStats, stats_dims(), stats_strides());
+    stats->set_data_type(fe::DataType_t::FLOAT);
+  }
+
+  void forward() {
+    const auto attributes = forward_attributes<graph::SDPA_attributes>("sdpa");
     auto [out, stats] =
         made_->sdpa(input(kQ, q_dims(), list(s_.q)), input(kK, k_dims(), list(s_.k)),
                     input(kV, v_dims(), list(s_.v)), attributes);
     output(out, kOut, out_dims(), list(s_.out));
-    if (!wants_stats) return;
-    output(stats, kStats, stats_dims(), stats_strides());
-    stats->set_data_type(fe::DataType_t::FLOAT);
+    output_stats(stats);
   }
 
   static Dims one() { return {1, 1, 1, 1}; }
@@ -147,12 +156,7 @@ class GraphMaker {
   }
 
   void forward_f8() {
-    const bool wants_stats = p_.features.has(Feature::kLse);
-    graph::SDPA_fp8_attributes attributes;
-    attributes.set_name("sdpa_fp8")
-        .set_attn_scale(static_cast<float>(p_.softmax_scale))
-        .set_generate_stats(wants_stats);
-    set_band(p_, &attributes);
+    const auto attributes = forward_attributes<graph::SDPA_fp8_attributes>("sdpa_fp8");
     auto [out, stats, amax_s, amax_o] = made_->sdpa_fp8(
         input(kQ, q_dims(), list(s_.q)), input(kK, k_dims(), list(s_.k)),
         input(kV, v_dims(), list(s_.v)), scalar(kDescaleQ), scalar(kDescaleK), scalar(kDescaleV),
@@ -162,9 +166,7 @@ class GraphMaker {
     output(amax_s, kAmaxS, one(), one());
     output(amax_o, kAmaxO, one(), one());
     for (const Tensor& amax : {amax_s, amax_o}) amax->set_data_type(fe::DataType_t::FLOAT);
-    if (!wants_stats) return;
-    output(stats, kStats, stats_dims(), stats_strides());
-    stats->set_data_type(fe::DataType_t::FLOAT);
+    output_stats(stats);
   }
 
   void backward() {
