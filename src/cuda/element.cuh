@@ -41,61 +41,16 @@ REGARD_DEVICE_FN T subtrahend(T max) {
   return max == minus_infinity<T>() ? T(0) : max;
 }
 
-/// Storage types, each with its conversion to the type of the arithmetic.
-struct StoredF64 {
-  using Bits = double;
-  template <class T>
-  REGARD_DEVICE_FN T value(double x) {
-    return problem::from_f64<T>(x);
-  }
-};
-struct StoredF32 {
-  using Bits = float;
-  template <class T>
-  REGARD_DEVICE_FN T value(float x) {
-    return static_cast<T>(x);
-  }
-};
-struct StoredBf16 {
-  using Bits = std::uint16_t;
-  template <class T>
-  REGARD_DEVICE_FN T value(std::uint16_t x) {
-    return static_cast<T>(problem::from_bf16(x));
-  }
-};
-struct StoredF16 {
-  using Bits = std::uint16_t;
-  template <class T>
-  REGARD_DEVICE_FN T value(std::uint16_t x) {
-    return static_cast<T>(problem::from_f16(x));
-  }
-};
-
-struct StoredF8E4M3 {
-  using Bits = std::uint8_t;
-  template <class T>
-  REGARD_DEVICE_FN T value(std::uint8_t x) {
-    return static_cast<T>(problem::from_f8e4m3(x));
-  }
-};
-struct StoredF8E5M2 {
-  using Bits = std::uint8_t;
-  template <class T>
-  REGARD_DEVICE_FN T value(std::uint8_t x) {
-    return static_cast<T>(problem::from_f8e5m2(x));
-  }
-};
-
 /// Calls f(stored) with the storage type of `type`: one loop for each, not one branch an element.
 template <class F>
 REGARD_DEVICE_FN void with_stored(Element type, F f) {
   switch (type) {
-    case Element::kF64: f(StoredF64()); break;
-    case Element::kBf16: f(StoredBf16()); break;
-    case Element::kF16: f(StoredF16()); break;
-    case Element::kF8E4M3: f(StoredF8E4M3()); break;
-    case Element::kF8E5M2: f(StoredF8E5M2()); break;
-    default: f(StoredF32()); break;
+    case Element::kF64: f(problem::StoredF64()); break;
+    case Element::kBf16: f(problem::StoredBf16()); break;
+    case Element::kF16: f(problem::StoredF16()); break;
+    case Element::kF8E4M3: f(problem::StoredF8E4M3()); break;
+    case Element::kF8E5M2: f(problem::StoredF8E5M2()); break;
+    default: f(problem::StoredF32()); break;
   }
 }
 

@@ -124,51 +124,66 @@ REGARD_KERNEL_FN T from_f64(double x) {
   }
 }
 
-template <class T, class From, class Convert>
-REGARD_KERNEL_FN void convert_row(const From* from, std::int64_t stride, std::int64_t n, T* to,
-                                  Convert convert) {
-  for (std::int64_t x = 0; x < n; ++x) to[x] = convert(from[x * stride]);
-}
+/// Storage types, each with its conversion to the type of the arithmetic.
+struct StoredF64 {
+  using Bits = double;
+  template <class T>
+  REGARD_KERNEL_FN T value(double x) {
+    return from_f64<T>(x);
+  }
+};
+struct StoredF32 {
+  using Bits = float;
+  template <class T>
+  REGARD_KERNEL_FN T value(float x) {
+    return static_cast<T>(x);
+  }
+};
+struct StoredBf16 {
+  using Bits = std::uint16_t;
+  template <class T>
+  REGARD_KERNEL_FN T value(std::uint16_t x) {
+    return static_cast<T>(from_bf16(x));
+  }
+};
+struct StoredF16 {
+  using Bits = std::uint16_t;
+  template <class T>
+  REGARD_KERNEL_FN T value(std::uint16_t x) {
+    return static_cast<T>(from_f16(x));
+  }
+};
+struct StoredF8E4M3 {
+  using Bits = std::uint8_t;
+  template <class T>
+  REGARD_KERNEL_FN T value(std::uint8_t x) {
+    return static_cast<T>(from_f8e4m3(x));
+  }
+};
+struct StoredF8E5M2 {
+  using Bits = std::uint8_t;
+  template <class T>
+  REGARD_KERNEL_FN T value(std::uint8_t x) {
+    return static_cast<T>(from_f8e5m2(x));
+  }
+};
 
 /// to[x] = row[x * stride] for x in [0, n), as T; `row` is the address of the first element.
 template <class T>
 REGARD_KERNEL_FN void load_row(Element type, const void* row, std::int64_t stride, std::int64_t n,
                                T* to) {
+  const auto load = [&](auto stored) __attribute__((always_inline)) {
+    using Stored = decltype(stored);
+    const auto* const from = static_cast<const typename Stored::Bits*>(row);
+    for (std::int64_t x = 0; x < n; ++x) to[x] = Stored::template value<T>(from[x * stride]);
+  };
   switch (type) {
-    case Element::kF64:
-      convert_row(
-          static_cast<const double*>(row), stride, n, to,
-          [](double x) __attribute__((always_inline)) { return from_f64<T>(x); });
-      break;
-    case Element::kF32:
-      convert_row(
-          static_cast<const float*>(row), stride, n, to,
-          [](float x) __attribute__((always_inline)) { return static_cast<T>(x); });
-      break;
-    case Element::kBf16:
-      convert_row(
-          static_cast<const std::uint16_t*>(row), stride, n, to,
-          [](std::uint16_t x)
-              __attribute__((always_inline)) { return static_cast<T>(from_bf16(x)); });
-      break;
-    case Element::kF16:
-      convert_row(
-          static_cast<const std::uint16_t*>(row), stride, n, to,
-          [](std::uint16_t x)
-              __attribute__((always_inline)) { return static_cast<T>(from_f16(x)); });
-      break;
-    case Element::kF8E4M3:
-      convert_row(
-          static_cast<const std::uint8_t*>(row), stride, n, to,
-          [](std::uint8_t x)
-              __attribute__((always_inline)) { return static_cast<T>(from_f8e4m3(x)); });
-      break;
-    case Element::kF8E5M2:
-      convert_row(
-          static_cast<const std::uint8_t*>(row), stride, n, to,
-          [](std::uint8_t x)
-              __attribute__((always_inline)) { return static_cast<T>(from_f8e5m2(x)); });
-      break;
+    case Element::kF64: load(StoredF64()); break;
+    case Element::kF32: load(StoredF32()); break;
+    case Element::kBf16: load(StoredBf16()); break;
+    case Element::kF16: load(StoredF16()); break;
+    case Element::kF8E4M3: load(StoredF8E4M3()); break;
+    case Element::kF8E5M2: load(StoredF8E5M2()); break;
     default: break;  // masks are not read as numbers
   }
 }
