@@ -107,10 +107,7 @@ static void meet(const StripSet<Tiles>& set, std::int64_t x, Tiles* tiles,
                  typename StripSet<Tiles>::T* out) {
   using V = typename Tiles::Vocabulary;
   const Strip<V>& strip = set.strips()[x];
-  const Tile tile = tiles->tile();
-  const auto by_arithmetic = semantics::classify_tile(set.s.band, strip.i_begin, strip.i_end,
-                                                      tile.begin, tile.begin + tile.size, false);
-  const VisibleKeys seen = visible_keys_of<V>(set.a.problem, strip, tile, by_arithmetic);
+  const VisibleKeys seen = visible_keys_of(set.a.problem, set.s, strip, tiles->tile());
   if (seen.part.size == 0) return;
   with_vectors<V::kVectors>(
       strip.vectors, [&](auto vectors) __attribute__((always_inline)) {

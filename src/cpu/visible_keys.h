@@ -123,11 +123,13 @@ static VisibleKeys within_segments(const View& segments, const Strip<V>& strip, 
   return VisibleBlocks::narrowed(blocks, seen);
 }
 
-/// `by_arithmetic` is the tile's class without what tensors hide. A bias may hold -inf: it is not
-/// looked at, and nothing is taken for visible to all.
+/// The keys of `tile` that the strip computes. A bias may hold -inf: it is not looked at, and
+/// nothing is taken for visible to all.
 template <class V>
-static VisibleKeys visible_keys_of(const Problem& p, const Strip<V>& strip, Tile tile,
-                                   semantics::TileClass by_arithmetic) {
+static VisibleKeys visible_keys_of(const Problem& p, const Sequence& s, const Strip<V>& strip,
+                                   Tile tile) {
+  const auto by_arithmetic = semantics::classify_tile(s.band, strip.i_begin, strip.i_end,
+                                                      tile.begin, tile.begin + tile.size, false);
   if (by_arithmetic == semantics::TileClass::kEmpty) return {{tile.begin, 0}, false};
   const bool is_full = by_arithmetic == semantics::TileClass::kFull;
   VisibleKeys seen{is_full ? tile : reach_within(strip, tile), is_full && !p.bias.present};

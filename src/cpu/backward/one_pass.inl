@@ -93,8 +93,7 @@ static void meet_tile(const GradHead<V>& head, std::int64_t begin, std::int64_t 
   for (std::int64_t x = 0; x < strips; ++x) {
     const BackwardTask<V> t = group.strip(x);
     GradStrip<V>& strip = t.strip();
-    if (class_of(head.s, strip.rows.i_begin, strip.rows.i_end, tile) ==
-        semantics::TileClass::kEmpty) {
+    if (is_out_of_reach(head.s, strip.rows.i_begin, strip.rows.i_end, tile)) {
       continue;  // so are those before it, or those after it
     }
     recompute_tile(t, loaded);

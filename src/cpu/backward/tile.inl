@@ -163,11 +163,11 @@ static void multiply_tile(const Strip<V>& strip, ProductInput<typename V::Scalar
       });
 }
 
-/// By arithmetic.
-REGARD_KERNEL_FN semantics::TileClass class_of(const Sequence& s, std::int64_t i_begin,
-                                               std::int64_t i_end, Tile tile) {
+/// Queries [i_begin, i_end) see none of the tile's keys, by arithmetic.
+REGARD_KERNEL_FN bool is_out_of_reach(const Sequence& s, std::int64_t i_begin, std::int64_t i_end,
+                                      Tile tile) {
   return semantics::classify_tile(s.band, i_begin, i_end, tile.begin, tile.begin + tile.size,
-                                  false);
+                                  false) == semantics::TileClass::kEmpty;
 }
 
 /// Hides keys [begin, end) of a tile of probs or their gradients from every row.
@@ -209,8 +209,7 @@ static void recompute_tile(const BackwardTask<V>& t, const GradTile<V>& tile) {
   const BackwardArgs& a = t.a;
   const Problem& p = t.problem();
   GradStrip<V>& g = t.strip();
-  const auto by_arithmetic = class_of(t.s, g.rows.i_begin, g.rows.i_end, tile.tile);
-  const VisibleKeys visible = visible_keys_of<V>(p, g.rows, tile.tile, by_arithmetic);
+  const VisibleKeys visible = visible_keys_of(p, t.s, g.rows, tile.tile);
   const Tile part = visible.part;
   const SeenKeys seen{part.begin - tile.tile.begin, part.size};
   g.seen = seen;

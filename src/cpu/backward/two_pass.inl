@@ -46,8 +46,7 @@ static void add_rows_to_tile(const BackwardTask<V>& t, Tile tile, KeySums<typena
   for (std::int64_t row = 0; row < rows; row += V::kWidth) {
     const std::int64_t count = row + V::kWidth < rows ? V::kWidth : rows - row;
     const std::int64_t i_begin = row / p.group_size, i_last = (row + count - 1) / p.group_size;
-    const auto seen = class_of(t.s, i_begin, i_last + 1, tile);
-    if (seen == semantics::TileClass::kEmpty) continue;
+    if (is_out_of_reach(t.s, i_begin, i_last + 1, tile)) continue;
     set_grad_rows(t, row, count);
     if (set_row_stats(t)) loaded = load_grad_tile(t, tile);
     pack_grad_rows(t);
