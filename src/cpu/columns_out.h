@@ -17,7 +17,8 @@ struct ColumnsOut {
   }
 
   static void clear(const Problem& p, const Strip<V>&, T* out) {
-    for (std::int64_t x = 0; x < size(p); x += V::kLanes) V::store(out + x, V::set(0));
+    const std::int64_t end = size(p);
+    for (std::int64_t x = 0; x < end; x += V::kLanes) V::store(out + x, V::set(0));
   }
 
   /// out = out * carry + part * shrink, row by row.
@@ -33,19 +34,15 @@ struct ColumnsOut {
     }
   }
 
-  /// Takes each row's share and writes it; `out` is used up.
-  static void write(const Problem& p, const Strip<V>& strip, T* out) {
+  /// Takes each row's share and writes it.
+  static void write(const Problem& p, const Strip<V>& strip, const T* out) {
     alignas(64) T share[V::kWidth];
     for (int w = 0; w < lanes_of(strip); ++w) share[w] = share_of(p, strip, w);
     for (int v = 0; v < strip.vectors; ++v) {
-      const auto by = V::load(share + v * V::kLanes);
-      for (std::int64_t d = 0; d < p.head_dim_v; ++d) {
-        T* const at = out + d * V::kWidth + v * V::kLanes;
-        V::store(at, V::load(at) * by);
-      }
       char* rows[V::kLanes];
       const int count = lane_rows(p.out, strip, v * V::kLanes, rows);
-      store_columns<V>(p.out.type, rows, count, p.head_dim_v, out + v * V::kLanes);
+      store_columns<V>(p.out.type, rows, count, p.head_dim_v, out + v * V::kLanes,
+                       V::load(share + v * V::kLanes));
     }
   }
 };

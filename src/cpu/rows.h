@@ -90,24 +90,34 @@ static void load_columns(Element type, const char* const* rows, int count, std::
   }
 }
 
-/// The way back: element x of rows[lane] = columns[x * V::kWidth + lane], lanes below `count`.
+/// The way back: element x of rows[lane] = columns[x * V::kWidth + lane] * by[lane], lanes below
+/// `count`.
 template <class V>
 static void store_columns(Element type, char* const* rows, int count, std::int64_t n,
-                          const typename V::Scalar* columns) {
+                          const typename V::Scalar* columns, typename V::Vec by) {
   const std::int64_t bytes = element_bytes(type);
   std::int64_t x = 0;
-  for (; x + V::kLanes <= n; x += V::kLanes) {
-    typename V::Vec block[V::kLanes];
-    REGARD_UNROLL for (int y = 0; y < V::kLanes; ++y) {
-      block[y] = V::load(columns + (x + y) * V::kWidth);
+  const auto store_blocks = [&](Element to) __attribute__((always_inline)) {
+    for (; x + V::kLanes <= n; x += V::kLanes) {
+      typename V::Vec block[V::kLanes];
+      REGARD_UNROLL for (int y = 0; y < V::kLanes; ++y) {
+        block[y] = V::load(columns + (x + y) * V::kWidth) * by;
+      }
+      V::transpose(block);
+      REGARD_UNROLL for (int lane = 0; lane < V::kLanes; ++lane) {
+        if (lane < count) store_vector<V>(to, rows[lane] + x * bytes, block[lane]);
+      }
     }
-    V::transpose(block);
-    for (int lane = 0; lane < count; ++lane) {
-      store_vector<V>(type, rows[lane] + x * bytes, block[lane]);
-    }
+  };
+  if (type == Element::kF32) {  // a branch for each vector took as long as its arithmetic
+    store_blocks(Element::kF32);
+  } else {
+    store_blocks(type);
   }
   for (int lane = 0; x < n && lane < count; ++lane) {
-    store_row(type, rows[lane] + x * bytes, columns + x * V::kWidth + lane, V::kWidth, n - x);
+    typename V::Scalar tail[V::kLanes];
+    for (std::int64_t y = x; y < n; ++y) tail[y - x] = columns[y * V::kWidth + lane] * by[lane];
+    store_row(type, rows[lane] + x * bytes, tail, 1, n - x);
   }
 }
 

@@ -11,17 +11,39 @@ namespace {
 struct State {
   const TaskLoop* loop;
   char* scratch;
+  std::int64_t slots;
   std::atomic<std::int64_t> next{0};
 };
+
+struct TaskRange {
+  std::int64_t begin;
+  std::int64_t end;
+};
+
+/// Neighbours in the tensors stay on one slot: 64 x 12 heads of 32 tokens in BSHD ran 1.4 times as
+/// fast on two threads as with every other head on the other one. Shorter runs towards the end, and
+/// none long, so that a slot that loses its core holds up few tasks.
+TaskRange take_tasks(State& state) {
+  constexpr std::int64_t kMost = 16;
+  const std::int64_t tasks = state.loop->tasks;
+  std::int64_t begin = state.next.load(std::memory_order_relaxed);
+  std::int64_t count = 0;
+  do {
+    count = std::clamp<std::int64_t>((tasks - begin) / (4 * state.slots), 1, kMost);
+  } while (!state.next.compare_exchange_weak(begin, begin + count, std::memory_order_relaxed));
+  return {begin, std::min(begin + count, tasks)};
+}
 
 void run_slot(void* opaque, int slot) {
   State& state = *static_cast<State*>(opaque);
   const TaskLoop& loop = *state.loop;
   char* const scratch = state.scratch + slot * loop.scratch_bytes;
   for (;;) {
-    const std::int64_t task = state.next.fetch_add(1, std::memory_order_relaxed);
-    if (task >= loop.tasks) return;
-    loop.fn(loop.args, task, scratch);
+    const TaskRange range = take_tasks(state);
+    if (range.begin >= loop.tasks) return;
+    for (std::int64_t task = range.begin; task < range.end; ++task) {
+      loop.fn(loop.args, task, scratch);
+    }
   }
 }
 
@@ -45,8 +67,8 @@ std::int32_t useful_slots(const AttentionParams& params, std::int32_t slots) noe
 
 void run_tasks(const TaskLoop& loop, std::int32_t slots, const Launch& launch) {
   if (loop.tasks <= 0) return;
-  State state{&loop, static_cast<char*>(launch.workspace.data), {}};
   const auto used = static_cast<int>(std::min<std::int64_t>(slots, loop.tasks));
+  State state{&loop, static_cast<char*>(launch.workspace.data), used, {}};
   if (used == 1) {
     run_slot(&state, 0);
   } else {

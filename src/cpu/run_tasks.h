@@ -17,7 +17,7 @@ struct TaskLoop {
   std::int64_t scratch_bytes = 0;  // a slot's
 };
 
-/// Runs every task once on at most `slots` slots of the launch; whoever is free takes the next one.
+/// Runs every task once on at most `slots` slots of the launch; whoever is free takes the next few.
 void run_tasks(const TaskLoop& loop, std::int32_t slots, const Launch& launch);
 
 /// Slots that a call is worth waking, at most `slots`: a small one is over before they are up.

@@ -345,22 +345,16 @@ static void add_to_queries(const BackwardTask<V>& t, const GradTile<V>& tile, bo
       });
 }
 
-/// The strip's rows of d_q from their sums, which are used up.
+/// The strip's rows of d_q from their sums.
 template <class V>
-static void write_d_queries(const BackwardTask<V>& t, typename V::Scalar* d_q) {
-  using T = typename V::Scalar;
+static void write_d_queries(const BackwardTask<V>& t, const typename V::Scalar* d_q) {
   const GradProblem& g = t.a.grad;
-  const std::int64_t dim = g.problem.head_dim_qk;
   const Strip<V>& strip = t.strip().rows;
-  const auto scale = V::set(static_cast<T>(g.problem.softmax_scale));
+  const auto scale = V::set(static_cast<typename V::Scalar>(g.problem.softmax_scale));
   for (int v = 0; v < strip.vectors; ++v) {
-    for (std::int64_t d = 0; d < dim; ++d) {
-      T* const at = d_q + d * V::kWidth + v * V::kLanes;
-      V::store(at, V::load(at) * scale);
-    }
     char* rows[V::kLanes];
     const int count = lane_rows(g.d_q, strip, v * V::kLanes, rows);
-    store_columns<V>(g.d_q.type, rows, count, dim, d_q + v * V::kLanes);
+    store_columns<V>(g.d_q.type, rows, count, g.problem.head_dim_qk, d_q + v * V::kLanes, scale);
   }
 }
 
