@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import onnx
@@ -20,10 +20,19 @@ _ACCEPTED = frozenset({
 _DIMS = ("batch", "num_heads_q", "seqlen_q", "seqlen_kv")
 
 
+class Inputs(NamedTuple):
+    """How a graph is fed, which the problem does not say."""
+
+    offset: int = 0  # of the diagonal, a constant of the graph
+    is_bshd: bool = False  # q, k, v and out are [batch, positions, heads, head_dim]
+    bias: str = "attn_bias"  # its name: a float attn_mask is one, too
+    slopes_by_batch: bool = False  # alibi_slopes are [batch, heads]
+
+
 class Problem:
     """AttentionParams of a graph: what decides, without extents."""
 
-    def __init__(self, params: dict[str, Any], offset: int) -> None:
+    def __init__(self, params: dict[str, Any], inputs: Inputs) -> None:
         self._params = params
         self._features = frozenset(params["features"])
         for feature in sorted(self._features - _ACCEPTED):
@@ -42,7 +51,7 @@ class Problem:
         self.softcap = float(params["softcap"])
         self.is_causal = params["window_right"] == 0
         self.window_left, self.window_right = params["window_left"], params["window_right"]
-        self.offset = offset
+        self.inputs = inputs
         self.diagonal = "tl"
         for feature, name in (("diagonal_bottom_right", "br"), ("diagonal_offset", "offset"),
                               ("diagonal_per_sequence", "seq")):
@@ -73,7 +82,18 @@ class Graph:
         depth = {"q": problem.head_dim_qk, "k": problem.head_dim_qk, "v": problem.head_dim_v}
         for name in ("q", "k", "v"):
             rows = "seqlen_q" if name == "q" else "seqlen_kv"
-            self._input(name, problem.type, ["batch", heads[name], rows, depth[name]])
+            shape = ["batch", heads[name], rows, depth[name]]
+            self._input(name, problem.type, self._in_layout(shape))
+        # [B,H,S,D] whatever the layout.
+        self._tensors = {name: self._turned(name) for name in ("q", "k", "v")}
+
+    def _in_layout(self, shape: list[Any]) -> list[Any]:
+        return [shape[dim] for dim in (0, 2, 1, 3)] if self.problem.inputs.is_bshd else shape
+
+    def _turned(self, value: str) -> str:
+        if not self.problem.inputs.is_bshd:
+            return value
+        return self.add("Transpose", value, perm=[0, 2, 1, 3])
 
     def _input(self, name: str, elements: int, shape: list[Any]) -> str:
         if name not in self._inputs:
@@ -106,32 +126,38 @@ class Graph:
         """q, k or v in the type that is computed in, which is f32 for 16 bits; a bias too."""
         if name == "attn_bias":
             return self.cast(name)
-        return self._cast(name, self.problem.type)
+        return self._cast(self._tensors[name], self.problem.type)
 
     def cast(self, name: str) -> str:
         """attn_bias, sinks or alibi_slopes, declared as an input, in the same type."""
         problem = self.problem
-        shapes: dict[str, tuple[int, list[Any]]] = {
-            "sinks": (TensorProto.FLOAT, [problem.num_heads_q]),
-            "alibi_slopes": (TensorProto.FLOAT, [problem.num_heads_q])}
-        elements, shape = shapes.get(name) or (problem.bias_type, problem.dims(name))
-        return self._cast(self._input(name, elements, shape), elements)
+        if name == "attn_bias":
+            elements, shape = problem.bias_type, problem.dims(name)
+            return self._cast(self._input(problem.inputs.bias, elements, shape), elements)
+        shape = [problem.num_heads_q]
+        if name == "alibi_slopes" and problem.inputs.slopes_by_batch:
+            shape = ["batch", problem.num_heads_q]
+        return self._cast(self._input(name, TensorProto.FLOAT, shape), TensorProto.FLOAT)
 
     def _cast(self, name: str, elements: int) -> str:
         if elements == self.problem.wide_type:
             return name
         return self.add("Cast", name, to=self.problem.wide_type)
 
-    def narrow(self, value: str, output: str) -> None:
-        same = self.problem.type == self.problem.wide_type
-        if same:
-            self.add("Identity", value, output=output)
+    def write_out(self, value: str) -> None:
+        """The output of the graph, from [B,Hq,Sq,Dv] in the type that is computed in."""
+        problem = self.problem
+        value = self._turned(value)
+        if problem.type == problem.wide_type:
+            self.add("Identity", value, output="out")
         else:
-            self.add("Cast", value, to=self.problem.type, output=output)
+            self.add("Cast", value, to=problem.type, output="out")
+        self.output("out", self._in_layout(
+            ["batch", problem.num_heads_q, "seqlen_q", problem.head_dim_v]))
 
     def extent(self, name: str, dim: int) -> str:
-        """int64 [1]."""
-        shape = self.add("Shape", name)
+        """int64 [1], of q, k or v as [B,H,S,D]."""
+        shape = self.add("Shape", self._tensors[name])
         return self.add("Slice", shape, self.integers([dim]), self.integers([dim + 1]),
                         self.integers([0]))
 
@@ -181,7 +207,7 @@ class Graph:
         if self.problem.diagonal == "tl":
             return plain
         if self.problem.diagonal == "offset":
-            shift = self.integers([self.problem.offset])
+            shift = self.integers([self.problem.inputs.offset])
         elif self.problem.diagonal == "seq":
             shift = self._lengths("diagonal")
         else:
@@ -192,7 +218,8 @@ class Graph:
 
     def alibi(self) -> str:
         distance = self.add("Cast", self.add("Abs", self.distance()), to=self.problem.wide_type)
-        slopes = self.add("Unsqueeze", self.cast("alibi_slopes"), self.integers([0, 2, 3]))
+        axes = [2, 3] if self.problem.inputs.slopes_by_batch else [0, 2, 3]
+        slopes = self.add("Unsqueeze", self.cast("alibi_slopes"), self.integers(axes))
         return self.add("Neg", self.add("Mul", slopes, distance))
 
     def rows_within(self) -> str:

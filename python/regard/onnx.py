@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy
+
 from . import _core
-from ._onnx_graph import Graph, Problem
+from ._onnx_graph import Graph, Inputs, Problem
 
 __all__ = ["export_attention"]
 
@@ -69,8 +71,7 @@ def _decomposed(problem: Problem) -> Any:
     keys_in_groups = graph.grouped_probs(probs)
     out = graph.split_groups(graph.add("MatMul", keys_in_groups, graph.wide("v")),
                              graph.integers([problem.head_dim_v]))
-    graph.narrow(out, "out")
-    graph.output("out", ["batch", problem.num_heads_q, "seqlen_q", problem.head_dim_v])
+    graph.write_out(out)
     if problem.has("lse"):
         _lse(graph, problem, scores)
     return graph.model("regard_attention")
@@ -81,6 +82,9 @@ def _fused(problem: Problem) -> Any:
         if problem.has(feature):
             raise ValueError(f"fused (True): the Attention operator of opset 23 has no {feature}; "
                              "expected fused=False")
+    if problem.softmax_scale <= 0:
+        raise ValueError(f"softmax_scale ({problem.softmax_scale}) of a fused graph must be above "
+                         "0, or ONNX Runtime refuses it; expected fused=False")
     graph = Graph(problem, opset=23)
     operator_causal = problem.is_causal and problem.diagonal == "tl" and problem.window_left < 0
     mask = graph.allowed(is_causal=not operator_causal)
@@ -101,15 +105,14 @@ def _fused(problem: Problem) -> Any:
                     is_causal=int(operator_causal))
     if graph.masks:  # rows that see nothing are NaN in some engines and types
         out = graph.add("Where", graph.add("IsNaN", out), graph.number(0), out)
-    graph.narrow(out, "out")
-    graph.output("out", ["batch", problem.num_heads_q, "seqlen_q", problem.head_dim_v])
+    graph.write_out(out)
     return graph.model("regard_attention")
 
 
 def export_attention(case: Any, k: Any = None, v: Any = None, *, fused: bool = False,
                      **options: Any) -> Any:
     """An onnx.ModelProto of a case in words, or of a call: q, k and v with regard.attention's
-    options.
+    options, layout="BSHD" among them.
 
     Nothing of the arrays but their types, heads and head dimensions is in the graph. Dropout,
     packed and paged tensors have no graph: ValueError.
@@ -117,14 +120,22 @@ def export_attention(case: Any, k: Any = None, v: Any = None, *, fused: bool = F
     if not isinstance(fused, bool):
         raise TypeError(f"fused ({fused!r}) must be True or False")
     if isinstance(case, str):
-        selection = _core.explain(case, **options)
-        offset = _offset_of(case)
+        selection, inputs = _core.explain(case, **options), Inputs(offset=_offset_of(case))
     else:
         selection = _core.explain(case, k, v, **options)
-        diagonal = options.get("diagonal")
-        offset = diagonal if isinstance(diagonal, int) else 0
-    problem = Problem(selection.to_dict()["params"], offset)
+        inputs = _inputs_of(selection.to_dict()["params"]["features"], options)
+    problem = Problem(selection.to_dict()["params"], inputs)
     return _fused(problem) if fused else _decomposed(problem)
+
+
+def _inputs_of(features: list[str], options: dict[str, Any]) -> Inputs:
+    """What a call's options say of the graph's inputs beside the problem that they describe."""
+    slopes = options.get("alibi_slopes")
+    return Inputs(
+        offset=int(options["diagonal"]) if "diagonal_offset" in features else 0,
+        is_bshd=options.get("layout") == "BSHD",
+        bias="attn_bias" if options.get("attn_bias") is not None else "attn_mask",
+        slopes_by_batch=slopes is not None and numpy.ndim(slopes) == 2)
 
 
 def _offset_of(case: str) -> int:

@@ -12,6 +12,7 @@ looks for its kernels, and gives some models another implementation instead.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any
 
@@ -23,11 +24,16 @@ from .torch._formula import dropout_factors, formula
 from .torch._options import Options
 from .torch._scopes import SdpaError
 
+_active_collector: Any = None  # before Transformers 5 every layer passes output_attentions on
+with contextlib.suppress(ImportError):
+    from transformers.utils.output_capturing import _active_collector
+
 __all__ = ["IMPLEMENTATIONS", "register"]
 
 # The implementations' names, and the backend that each one forces.
 IMPLEMENTATIONS = {"regard": "", "regard_math": "math", "regard_efficient": "efficient",
-                   "regard_MATH": "math", "regard_EFFICIENT": "efficient", "regard_FLASH": "flash"}
+                   "regard_flash": "flash", "regard_MATH": "math", "regard_EFFICIENT": "efficient",
+                   "regard_FLASH": "flash"}
 
 # Keywords that models hand through their layers and that say nothing of one attention: what they
 # mean for it is in the mask, the cache or the layer already.
@@ -84,6 +90,18 @@ def _add_causal(options: Options, is_causal: bool, sliding_window: int | None, r
     return options
 
 
+def _collects_weights() -> bool:
+    """Whether a model around the layer was asked for output_attentions: some layers (GPT-2's, OPT's)
+    do not pass the word on, and a hook of Transformers takes what they return.
+    """
+    if _active_collector is None:
+        return False
+    if torch.compiler.is_compiling() and not _active_collector.compiling:
+        return False  # a layer alone; its context variable cannot be traced
+    collected = _active_collector.get()
+    return collected is not None and any(key.endswith("attentions") for key in collected)
+
+
 def _with_weights(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor]:
     """output_attentions: MATH as a formula, whose probabilities have gradients, too."""
     factors = dropout_factors(q, k, options)
@@ -101,33 +119,43 @@ def _attention(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor
     softcap, sinks = take("softcap", None), take("s_aux", None)
     position_bias, weights = take("position_bias", None), take("output_attentions", False)
     _check_keywords(keywords, attention_mask)
+    if query.shape[0] == 1 < key.shape[0]:  # learned queries, the same for every sequence
+        query = query.expand(key.shape[0], -1, -1, -1)
     rows, keys = query.shape[2], key.shape[2]
     options = Options(sinks=sinks, softmax_scale=scaling, softcap=softcap or 0.0)
     options = _add_mask(options, attention_mask, position_bias)
     if attention_mask is None:
         is_causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
         options = _add_causal(options, bool(rows > 1 and is_causal), window, rows, keys)
-    if dropout:
+    drop_all = dropout == 1.0
+    if dropout and not drop_all:
         options = options._replace(dropout_p=float(dropout),
                                    rng=torch.randint(0, 2**63 - 1, (1,)))
-    if weights:
+    if weights or _collects_weights():
         if backend not in ("", "math"):
             raise SdpaError(f"output_attentions (True) needs MATH; expected attn_implementation "
                             f"'regard' or 'regard_math', not 'regard_{backend.upper()}'")
         out, probs = _with_weights(query, key, value, options)
-        return out.transpose(1, 2).contiguous(), probs
-    out, _ = _call.attend(query, key, value, options, backends=backend)
-    return out.transpose(1, 2).contiguous(), None
+    else:
+        (out, _), probs = _call.attend(query, key, value, options, backends=backend), None
+    if drop_all:
+        out, probs = out * 0.0, None if probs is None else probs * 0.0
+    return out.transpose(1, 2).contiguous(), probs
 
 
 def _translate_small_flash() -> None:
-    """Makes "regard_flash" "regard_FLASH" where Transformers checks a model's name."""
+    """Makes "regard_flash" "regard_FLASH" where Transformers checks the name for a model, or for a
+    part of one.
+    """
     from transformers import PreTrainedModel
 
-    check = PreTrainedModel._check_and_adjust_attn_implementation
-    if hasattr(check, "translates_regard_flash"):
-        return
+    for name in ("_check_and_adjust_attn_implementation", "get_correct_attn_implementation"):
+        check = getattr(PreTrainedModel, name)
+        if not hasattr(check, "translates_regard_flash"):
+            setattr(PreTrainedModel, name, _translating(check))
 
+
+def _translating(check: Any) -> Any:
     @functools.wraps(check)
     def translated(model: Any, attn_implementation: str | None, *args: Any, **keywords: Any) -> str:
         if attn_implementation == "regard_flash":
@@ -135,7 +163,7 @@ def _translate_small_flash() -> None:
         return check(model, attn_implementation, *args, **keywords)
 
     setattr(translated, "translates_regard_flash", True)
-    setattr(PreTrainedModel, "_check_and_adjust_attn_implementation", translated)
+    return translated
 
 
 def register() -> None:

@@ -129,3 +129,28 @@ def test_what_has_no_graph(case, fused, word):
         regard.onnx.export_attention(case, fused=fused)
     with pytest.raises(TypeError, match=r"fused \(1\)"):
         regard.onnx.export_attention("sq4 d8", fused=1)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_options_that_only_the_call_has(fused):
+    """A NumPy offset, positions before heads, slopes for each sequence, a float attn_mask."""
+    rng = np.random.default_rng(2)
+    q = rng.standard_normal((2, 5, 4, 16)).astype(np.float32)
+    k, v = rng.standard_normal((2, 2, 7, 2, 16)).astype(np.float32)
+    options = {"layout": "BSHD", "is_causal": True, "diagonal": np.int64(-1),
+               "alibi_slopes": rng.random((2, 4), np.float32),
+               "attn_mask": rng.standard_normal((5, 7)).astype(np.float32)}
+    model = regard.onnx.export_attention(q, k, v, fused=fused, **options)
+    feeds = {"q": q, "k": k, "v": v, "alibi_slopes": options["alibi_slopes"],
+             "attn_mask": options["attn_mask"][None, None]}
+    assert {value.name for value in model.graph.input} == set(feeds)
+    for engine in (in_onnxruntime, in_openvino):
+        (out,) = engine(model, feeds)
+        np.testing.assert_allclose(out, regard.attention(q, k, v, **options), atol=2e-6)
+
+
+def test_a_fused_graph_needs_a_scale_above_zero():
+    q = np.zeros((1, 2, 3, 8), np.float32)
+    for scale in (0.0, -0.5):
+        with pytest.raises(ValueError, match=rf"softmax_scale \({scale}\) .* fused=False"):
+            regard.onnx.export_attention(q, q, q, fused=True, softmax_scale=scale)

@@ -104,6 +104,22 @@ def test_attentions_are_maths(name):
         on(model, "regard_flash", run)
 
 
+def test_attentions_of_layers_that_are_not_asked():
+    """GPT-2's layers do not hand output_attentions on."""
+    torch.manual_seed(0)
+    model = transformers.GPT2Model(transformers.GPT2Config(
+        vocab_size=97, n_embd=64, n_layer=2, n_head=4, n_positions=32)).eval()
+    ids, mask = prompts(left=False)
+    run = lambda: model(ids, attention_mask=mask, output_attentions=True)  # noqa: E731
+    expected = on(model, "eager", run)
+    found = on(model, "regard", run)
+    assert len(found.attentions) == len(expected.attentions) == 2
+    for mine, theirs in zip(found.attentions, expected.attentions):
+        torch.testing.assert_close(mine[mask.bool()[:, None].expand(3, 4, 11)],
+                                   theirs[mask.bool()[:, None].expand(3, 4, 11)], rtol=0, atol=1e-5)
+    assert on(model, "regard", lambda: model(ids, attention_mask=mask)).attentions is None
+
+
 @pytest.mark.parametrize("name", ["Llama", "GptOss"])
 def test_training(name):
     model = decoder(name)
@@ -294,6 +310,41 @@ def test_a_new_model_on_regard_flash():
         model, "sdpa") == "sdpa"
 
 
+def test_regard_flash_for_a_part_of_a_model():
+    text = transformers.LlamaConfig(**COMMON)
+    vision = transformers.CLIPVisionConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+                                           num_attention_heads=2, image_size=8, patch_size=4)
+    model = transformers.LlavaForConditionalGeneration(transformers.LlavaConfig(
+        vision_config=vision, text_config=text, image_token_index=3))
+    model.set_attn_implementation({"text_config": "regard_flash", "vision_config": "regard"})
+    assert model.config.text_config._attn_implementation == "regard_FLASH"
+    assert model.config.vision_config._attn_implementation == "regard"
+
+
+def test_a_configuration_that_says_regard_flash():
+    model = decoder("Llama")
+    ids, mask = prompts(left=False)
+    run = lambda: model(ids).logits  # noqa: E731
+    expected = on(model, "eager", run)
+    model.config._attn_implementation = "regard_flash"
+    with torch.no_grad():
+        torch.testing.assert_close(run(), expected, rtol=0, atol=2e-5)
+
+
+def test_queries_of_one_batch_and_dropping_all():
+    """As sdpa's function: learned queries serve every sequence, dropout of 1 leaves nothing."""
+    attention = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS["regard"]
+    sdpa = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS["sdpa"]
+    layer = torch.nn.Module()
+    q = torch.randn(1, 4, 5, 16)
+    k, v = torch.randn(2, 3, 4, 7, 16)
+    out, _ = attention(layer, q, k, v, None, is_causal=False)
+    torch.testing.assert_close(out, sdpa(layer, q.expand(3, -1, -1, -1), k, v, None,
+                                         is_causal=False)[0], rtol=0, atol=2e-6)
+    out, _ = attention(layer, q, k, v, None, is_causal=False, dropout=1.0)
+    assert out.shape == (3, 5, 4, 16) and not out.any()
+
+
 def test_register_again_changes_nothing():
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
@@ -301,5 +352,6 @@ def test_register_again_changes_nothing():
     for name in regard.transformers.IMPLEMENTATIONS:
         assert name in transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS
         assert name in ALL_MASK_ATTENTION_FUNCTIONS, "without it the mask would be dropped"
-    check = transformers.PreTrainedModel._check_and_adjust_attn_implementation
-    assert not hasattr(check.__wrapped__, "__wrapped__")
+    for name in ("_check_and_adjust_attn_implementation", "get_correct_attn_implementation"):
+        check = getattr(transformers.PreTrainedModel, name)
+        assert not hasattr(check.__wrapped__, "__wrapped__")
