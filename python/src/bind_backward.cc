@@ -1,7 +1,9 @@
 #include "bind_backward.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "bind_policy.h"
 #include "call.h"
@@ -20,8 +22,9 @@ constexpr const char* kBackwardDoc =
     "backend=None, policy=None)\n--\n\n"
     "The gradients of attention(q, k, v, ..., return_saved=True), with the options of that call:\n"
     "d_q, d_k, d_v, d_bias (None without attn_bias) and d_sinks (None without sinks).\n"
-    "`saved` decides the backend, whatever policy is in force; without a plan or a backend in it\n"
-    "(an lse alone) the policy does.";
+    "`saved` decides the backend, whatever policy is in force, and a `backend` or `policy` that\n"
+    "does not allow it is an error; without a plan or a backend in it (an lse alone) the policy\n"
+    "decides.";
 
 constexpr Signature kBackward{"attention_backward",
                               {kDOut, kQ, kK, kV, kOut, kSaved},
@@ -63,12 +66,22 @@ void take_seed(Call& call, const Arguments& arguments, const Saved& saved) {
   call.request.rng_offset = saved.rng_offset;
 }
 
-void check_backend(const Arguments& arguments, const Saved& saved) {
-  PyObject* const given = arguments.given(kBackend);
-  if (given == nullptr || !saved.backend) return;
-  if (read_backend(given, "backend") == *saved.backend) return;
-  raise_value("backend (" + repr(given) + ") must be the one that the forward ran on, '" +
-              to_string(*saved.backend) + "'");
+/// What the call names must be what the forward ran on: `saved` decides.
+void check_backend(const Call& call, const Arguments& arguments, const Saved& saved) {
+  if (!saved.backend) return;
+  const std::string ran = "'" + to_string(*saved.backend) + "'";
+  PyObject* const backend = arguments.given(kBackend);
+  if (backend != nullptr && read_backend(backend, "backend") != *saved.backend) {
+    raise_value("backend (" + repr(backend) + ") must be the one that the forward ran on, " + ran);
+  }
+  const auto names = [&](const std::vector<BackendRef>& list) {
+    return std::find(list.begin(), list.end(), *saved.backend) != list.end();
+  };
+  PyObject* const policy = arguments.given(kPolicy);
+  if (policy == nullptr) return;
+  if ((call.policy.only && !names(*call.policy.only)) || names(call.policy.deny)) {
+    raise_value("policy (" + repr(policy) + ") must allow what the forward ran on, " + ran);
+  }
 }
 
 Gradients make_gradients(Call& call, const Arguments& arguments, const Saved& saved) {
@@ -145,7 +158,7 @@ nb::object run_backward(const CallArgs& args) {
   }
   const Saved& saved = read_saved(arguments.value[kSaved]);
   Call call(arguments, Call::Purpose::kBackward);
-  check_backend(arguments, saved);
+  check_backend(call, arguments, saved);
   take_seed(call, arguments, saved);
   Gradients made = make_gradients(call, arguments, saved);
   made.buffers.saved.plan = plan_of(call, saved);
