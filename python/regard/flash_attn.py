@@ -34,8 +34,9 @@ def _check(q: Any, k: Any, v: Any) -> None:
 
 
 def _check_options(dropout_p: Any, softcap: Any, window_size: Any, alibi_slopes: Any,
-                   flags: dict[str, Any]) -> None:
-    for name, flag in flags.items():
+                   causal: Any, deterministic: Any, return_attn_probs: Any) -> None:
+    for name, flag in (("causal", causal), ("deterministic", deterministic),
+                       ("return_attn_probs", return_attn_probs)):
         if not isinstance(flag, bool):
             raise TypeError(f"{name} ({flag!r}) must be True or False")
     for name, number in (("dropout_p", dropout_p), ("softcap", softcap)):
@@ -43,8 +44,8 @@ def _check_options(dropout_p: Any, softcap: Any, window_size: Any, alibi_slopes:
             raise TypeError(f"{name} ({number!r}) must be a number")
     if not 0.0 <= dropout_p < 1.0:
         raise SdpaError(f"dropout_p ({dropout_p}) must be at least 0 and below 1")
-    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2 or not all(
-            isinstance(side, int) for side in window_size):
+    if (not isinstance(window_size, (tuple, list)) or len(window_size) != 2
+            or not isinstance(window_size[0], int) or not isinstance(window_size[1], int)):
         raise TypeError(f"window_size ({window_size!r}) must be a pair of integers (left, right), "
                         "-1 where it is unlimited")
     if alibi_slopes is not None and not isinstance(alibi_slopes, Tensor):
@@ -78,8 +79,8 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
     """
     q, k, v = _call.autocast(q, k, v)
     _check(q, k, v)
-    _check_options(dropout_p, softcap, window_size, alibi_slopes, dict(
-        causal=causal, deterministic=deterministic, return_attn_probs=return_attn_probs))
+    _check_options(dropout_p, softcap, window_size, alibi_slopes, causal, deterministic,
+                   return_attn_probs)
     left, right = window_size
     options = Options(softmax_scale=softmax_scale, softcap=softcap, is_causal=causal,
                       diagonal="bottom_right", window_left=max(left, -1),

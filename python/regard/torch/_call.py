@@ -25,6 +25,7 @@ from ._scopes import (
 _DIFFERENTIATES = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
 _PLAIN_TYPES = (Tensor, Parameter)
 _CAST_TYPES = (torch.float32, torch.float16, torch.bfloat16)  # autocast leaves float64 alone
+NUMBERS, GRADIENTS, MORE = "numbers", "gradients", "more"  # what is asked of a call
 TYPES = frozenset((*_CAST_TYPES, torch.float64))
 _tracing_state = torch._C._get_tracing_state
 _dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -83,17 +84,26 @@ def are_plain(*tensors: Any) -> bool:
     return True
 
 
-def asks_numbers_alone(*tensors: Any) -> bool:
-    """Whether it is a call on plain CPU tensors of which no gradient, graph, transform, cast or
-    export is asked."""
+def asked_of(*tensors: Any) -> str:
+    """What is asked of a call on them: NUMBERS, GRADIENTS (recorded by autograd), or MORE: a graph,
+    a transform, a cast, an export, or tensors that are not plain ones of the CPU."""
     if _is_traced() or is_exporting() or _autocasts() or _needs_formula():
-        return False
+        return MORE
+    asked = NUMBERS
     for tensor in tensors:
         if type(tensor) not in _PLAIN_TYPES or not tensor.is_cpu or tensor.is_nested:
-            return False
-        if tensor.is_neg() or tensor.requires_grad and torch.is_grad_enabled():
-            return False
-    return True
+            return MORE
+        if tensor.is_neg():
+            return MORE
+        if tensor.requires_grad:
+            asked = GRADIENTS
+    return NUMBERS if asked is NUMBERS or not torch.is_grad_enabled() else GRADIENTS
+
+
+def recorded(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
+    """out of a call of which gradients alone are asked."""
+    out: Tensor = _record(q, k, v, *options[:6], options[6:], current_backends(), False)[0]
+    return out
 
 
 def _records(tensor: Tensor) -> bool:
@@ -152,13 +162,15 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool =
         options = options._replace(attn_bias=bias)
     require_type("q", q)
     backends = backends or current_backends()
-    if is_exporting() or _needs_formula():
-        return _by_formula(q, k, v, options, backends)
     tensors = [q, k, v, *[tensor for tensor in options[:6] if tensor is not None]]
-    needs_grad = _needs_grad(tensors)
-    if _is_traced() or q.is_meta or not are_plain(*tensors) or _are_negated(tensors):
-        return _by_operator(q, k, v, options, backends, needs_grad)
-    if needs_grad:
+    asked = asked_of(*tensors)
+    if asked is MORE:
+        if is_exporting() or _needs_formula():
+            return _by_formula(q, k, v, options, backends)
+        asked = GRADIENTS if _needs_grad(tensors) else NUMBERS
+        if _is_traced() or q.is_meta or not are_plain(*tensors) or _are_negated(tensors):
+            return _by_operator(q, k, v, options, backends, asked is GRADIENTS)
+    if asked is GRADIENTS:
         return _record(q, k, v, *options[:6], options[6:], backends, return_lse)
     return _run(q, k, v, options, backends, return_lse=return_lse)[:2]
 
@@ -242,7 +254,8 @@ class Recorded(torch.autograd.Function):
         return (*grads[:3], None, grads[3], grads[4], *[None] * 6)
 
 
-_record = Recorded.apply
+# Less Function.apply's own look at torch.func's transforms, a fifth of the time: none is there.
+_record = super(torch.autograd.Function, Recorded).apply
 
 
 def backward_numbers(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor, ...],

@@ -24,7 +24,8 @@ class Enabled(NamedTuple):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    __hash__ = tuple.__hash__
+    def __hash__(self) -> int:
+        return hash(tuple(self))
 
 
 def _enabled(name: str) -> Enabled:

@@ -75,7 +75,7 @@ def checked(given: Arguments) -> Arguments:
                           dropout_p=dropout_p, scale=scale)
 
 
-def _number(name: str, value: Any) -> float:
+def _number(name: str, value: Any) -> Any:
     """A number, or a tensor of one, as PyTorch takes them."""
     if type(value) is float or isinstance(value, (torch.SymFloat, torch.SymInt)):
         return value
@@ -109,7 +109,8 @@ def _check_mask(mask: Any, query: Tensor, is_causal: bool) -> None:
         raise SdpaError(f"device of attn_mask ({mask.device}) must be query's, {query.device}")
 
 
-def is_usual(q: torch.Size, k: torch.Size, v: torch.Size, enable_gqa: bool) -> bool:
+def is_usual(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...],
+             enable_gqa: bool) -> bool:
     """Whether nothing broadcasts: [B,Hq,Sq,D] on [B,Hkv,Skv,D], no extent of a head 0."""
     if not len(q) == len(k) == len(v) == 4 or not q[0] == k[0] == v[0] or k[1] != v[1]:
         return False

@@ -40,7 +40,8 @@ class _Route:
             return general(Arguments(query, key, value, attn_mask, dropout_p, is_causal, scale,
                                      enable_gqa), routed)
 
-        self.original, self.function = original, routed
+        self.original: Any = original
+        self.function: Any = routed
 
 
 class install:  # noqa: N801 - used as a function

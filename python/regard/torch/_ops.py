@@ -69,9 +69,10 @@ def _require_valid(q: Tensor, k: Tensor, v: Tensor, options: Options) -> None:
             raise SdpaError(f"dtype of {name} ({tensor.dtype}) must be q's, {q.dtype}")
     tensors = [x for x in (q, k, v, *options[:6]) if x is not None]
     if all(type(extent) is int for x in tensors for extent in x.shape):
-        given = Options(*(x if x is None else _stand_in(x) for x in options[:6]), None,
-                        *options[7:])
-        _core.explain(_stand_in(q), _stand_in(k), _stand_in(v), **native_keywords(given))
+        given = {name: _stand_in(x) for name, x in zip(Options._fields, options[:6])
+                 if x is not None}
+        _core.explain(_stand_in(q), _stand_in(k), _stand_in(v),
+                      **native_keywords(options._replace(rng=None, **given)))
 
 
 def _attention_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:

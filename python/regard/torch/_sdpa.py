@@ -12,9 +12,9 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from .. import _core
 from .._selection import Selection
-from ._call import TYPES, are_plain, asks_numbers_alone, attend, numbers
+from ._call import GRADIENTS, MORE, TYPES, are_plain, asked_of, attend, numbers, recorded
 from ._inputs import Arguments, checked, is_usual, problem, with_dims
-from ._options import native_keywords
+from ._options import Options, native_keywords
 from ._scopes import SdpaError, backend_name, current_backends, current_policy
 
 
@@ -27,9 +27,18 @@ def _is_simple(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> b
         return is_usual(q, k, v, enable_gqa)
     if not 2 <= len(q) == len(k) == len(v) <= 3 or len(q) == 2 and enable_gqa:
         return False
-    missing = (1,) * (4 - len(q))
-    return is_usual(torch.Size((*missing, *q)), torch.Size((*missing, *k)),
-                    torch.Size((*missing, *v)), enable_gqa)
+    if len(q) == 2:
+        return k[1] == q[1] != 0 != v[1]
+    return is_usual((1, *q), (1, *k), (1, *v), enable_gqa)
+
+
+def _lifted(x: Tensor) -> Tensor:
+    """[B,H,S,D] of plain tensors of fewer dimensions, in one step."""
+    return x.unsqueeze(0) if x.dim() == 3 else x.view((1, 1, *x.shape))
+
+
+def _lowered(out: Tensor, dims: int) -> Tensor:
+    return out.squeeze(0) if dims == 3 else out.view(out.shape[2:])
 
 
 def _is_simple_mask(mask: Tensor, query: Tensor) -> bool:
@@ -47,9 +56,22 @@ def _simple(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
     dims = query.dim()
     if dims == 4:
         return numbers(query, key, value, keywords, current_backends())
-    out = numbers(with_dims(query, 4), with_dims(key, 4), with_dims(value, 4), keywords,
-                  current_backends())
-    return out[0] if dims == 3 else out[0, 0]
+    out = numbers(_lifted(query), _lifted(key), _lifted(value), keywords, current_backends())
+    return _lowered(out, dims)
+
+
+def _simple_recorded(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
+                     is_causal: bool, scale: float | None) -> Tensor:
+    """The same with gradients."""
+    mask = bias = None
+    if attn_mask is not None:
+        attn_mask = with_dims(attn_mask, 4)
+        mask, bias = (attn_mask, None) if attn_mask.dtype == torch.bool else (None, attn_mask)
+    options = Options(mask, bias, softmax_scale=scale, is_causal=is_causal)
+    dims = query.dim()
+    if dims == 4:
+        return recorded(query, key, value, options)
+    return _lowered(recorded(_lifted(query), _lifted(key), _lifted(value), options), dims)
 
 
 def _without_causal_bias(given: Arguments) -> Arguments:
@@ -105,15 +127,16 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
     mask is True where a query may attend. A row that may attend to nothing is 0, with zero
     gradients.
     """
-    masked = attn_mask is not None
-    if asks_numbers_alone(query, key, value, attn_mask) if masked else asks_numbers_alone(
-            query, key, value):
-        if (dropout_p == 0.0 and (is_causal is False or is_causal is True and not masked)
-                and (enable_gqa is False or enable_gqa is True)
-                and (scale is None or type(scale) is float)
-                and _is_simple(query, key, value, enable_gqa)
-                and (attn_mask is None or _is_simple_mask(attn_mask, query))):
-            return _simple(query, key, value, attn_mask, is_causal, scale)
+    asked = asked_of(query, key, value) if attn_mask is None else asked_of(query, key, value,
+                                                                           attn_mask)
+    if (asked is not MORE and dropout_p == 0.0
+            and (is_causal is False or is_causal is True and attn_mask is None)
+            and (enable_gqa is False or enable_gqa is True)
+            and (scale is None or type(scale) is float)
+            and _is_simple(query, key, value, enable_gqa)
+            and (attn_mask is None or _is_simple_mask(attn_mask, query))):
+        simple = _simple_recorded if asked is GRADIENTS else _simple
+        return simple(query, key, value, attn_mask, is_causal, scale)
     return general(Arguments(query, key, value, attn_mask, dropout_p, is_causal, scale,
                              enable_gqa))
 
