@@ -222,6 +222,16 @@ def numbers(q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any], backends:
     return result[0].transpose(1, 2), *result[1:]
 
 
+def numbers_of_rows(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
+    """out of [B,S,H,D] tensors; eight transpositions cost as much as a small attention."""
+    keywords = native_keywords(options)
+    backends = current_backends()
+    if backends:
+        keywords["policy"] = call_policy(backends)
+    out: Tensor = _core.attention(q, k, v, layout="BSHD", **keywords)
+    return out
+
+
 class Recorded(torch.autograd.Function):
     """A call whose gradients are recorded, where nothing else is: the operator's own way costs ten
     times as much."""
