@@ -6,6 +6,7 @@ corner: the last query stands at the last key.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -13,13 +14,14 @@ from torch import Tensor
 
 from .torch import _call
 from .torch._formula import dropout_factors, formula
+from .torch._inputs import seed_of
 from .torch._options import Options
 from .torch._scopes import SdpaError
 
 __all__ = ["flash_attn_func"]
 
 
-def _check(q: Any, k: Any, v: Any, window_size: Any) -> None:
+def _check(q: Any, k: Any, v: Any) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} ({type(tensor).__name__}) must be a torch.Tensor")
@@ -28,10 +30,27 @@ def _check(q: Any, k: Any, v: Any, window_size: Any) -> None:
                             "heads, head_dim]")
         if tensor.dtype != q.dtype:
             raise SdpaError(f"dtype of {name} ({tensor.dtype}) must be q's, {q.dtype}")
-    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2 or not all(
-            isinstance(side, int) for side in window_size):
+    _call.require_type("q", q)
+
+
+def _check_options(dropout_p: Any, softcap: Any, window_size: Any, alibi_slopes: Any,
+                   causal: Any, deterministic: Any, return_attn_probs: Any) -> None:
+    for name, flag in (("causal", causal), ("deterministic", deterministic),
+                       ("return_attn_probs", return_attn_probs)):
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name} ({flag!r}) must be True or False")
+    for name, number in (("dropout_p", dropout_p), ("softcap", softcap)):
+        if not isinstance(number, (float, int, torch.SymFloat)):
+            raise TypeError(f"{name} ({number!r}) must be a number")
+    if not 0.0 <= dropout_p < 1.0:
+        raise SdpaError(f"dropout_p ({dropout_p}) must be at least 0 and below 1")
+    if (not isinstance(window_size, (tuple, list)) or len(window_size) != 2
+            or not isinstance(window_size[0], int) or not isinstance(window_size[1], int)):
         raise TypeError(f"window_size ({window_size!r}) must be a pair of integers (left, right), "
                         "-1 where it is unlimited")
+    if alibi_slopes is not None and not isinstance(alibi_slopes, Tensor):
+        raise TypeError(f"alibi_slopes ({type(alibi_slopes).__name__}) must be a torch.Tensor of "
+                        "[heads] or [batch, heads], or None")
 
 
 def _probs(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor | None:
@@ -55,22 +74,25 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
     Any head dimension; float32, and float64 on MATH, besides float16 and bfloat16. Results are
     always deterministic, so `deterministic` changes nothing. With alibi_slopes softmax_lse holds
     the biases as they are documented, -slope * |i + seqlen_k - seqlen_q - j|; flash_attn's own is
-    shifted by a constant for each row.
+    shifted by a constant for each row. softmax_lse of a row without keys is inf, as flash_attn 2
+    has it.
     """
-    _check(q, k, v, window_size)
-    for name, value in (("causal", causal), ("deterministic", deterministic),
-                        ("return_attn_probs", return_attn_probs)):
-        if not isinstance(value, bool):
-            raise TypeError(f"{name} ({value!r}) must be True or False")
-    if not 0.0 <= dropout_p < 1.0:
-        raise SdpaError(f"dropout_p ({dropout_p}) must be at least 0 and below 1")
+    q, k, v = _call.autocast(q, k, v)
+    _check(q, k, v)
+    _check_options(dropout_p, softcap, window_size, alibi_slopes, causal, deterministic,
+                   return_attn_probs)
     left, right = window_size
     options = Options(softmax_scale=softmax_scale, softcap=softcap, is_causal=causal,
                       diagonal="bottom_right", window_left=max(left, -1),
                       window_right=-1 if causal else max(right, -1), alibi_slopes=alibi_slopes)
     if dropout_p:
-        options = options._replace(dropout_p=dropout_p, rng=torch.randint(0, 2**63 - 1, (1,)))
+        options = options._replace(dropout_p=dropout_p, rng=seed_of(q))
+    if not return_attn_probs and alibi_slopes is None and not dropout_p and (
+            _call.asked_of(q, k, v) is _call.NUMBERS):
+        return _call.numbers_of_rows(q, k, v, options)
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     out, lse = _call.attend(q, k, v, options, return_lse=return_attn_probs)
     out = out.transpose(1, 2)
-    return (out, lse, _probs(q, k, v, options)) if return_attn_probs else out
+    if lse is None or not return_attn_probs:
+        return out
+    return out, torch.where(lse == -math.inf, math.inf, lse), _probs(q, k, v, options)

@@ -13,18 +13,31 @@ from .. import _core
 from . import _device
 from ._formula import formula
 from ._options import Options, native_keywords
-from ._scopes import NAMES, SdpaError, call_policy, current_backends, is_exporting
+from ._scopes import (
+    NAMES,
+    SdpaError,
+    call_policy,
+    current_backends,
+    is_exporting,
+    require_math,
+)
 
 _DIFFERENTIATES = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
 _PLAIN_TYPES = (Tensor, Parameter)
+_CAST_TYPES = (torch.float32, torch.float16, torch.bfloat16)  # autocast leaves float64 alone
+NUMBERS, GRADIENTS, MORE = "numbers", "gradients", "more"  # what is asked of a call
+TYPES = frozenset((*_CAST_TYPES, torch.float64))
 _tracing_state = torch._C._get_tracing_state
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._functorch.peek_interpreter_stack
+_is_batched = torch._C._functorch.is_legacy_batchedtensor  # by torch.autograd, not by torch.func
 _any_autocast = torch._C._is_any_autocast_enabled
 
 
 def _is_bshd(q: Tensor) -> bool:
     """Whether heads lie inside positions in memory: results then lie so, too."""
+    if q.is_contiguous():
+        return False
     return q.shape[1] > 1 and q.shape[2] > 1 and q.stride(1) < q.stride(2)
 
 
@@ -41,19 +54,26 @@ def _is_traced() -> bool:
     """Whether anything but numbers and gradients is asked of a call: a graph, a transform."""
     if torch.compiler.is_compiling() or _tracing_state() is not None:
         return True
-    if _dispatch_modes() or _transforms():
-        return True
-    if _any_autocast() and torch.is_autocast_enabled("cpu"):  # the second takes four times as long
-        return True
+    return bool(_dispatch_modes() or _transforms())
+
+
+def _autocasts() -> bool:
+    if torch.compiler.is_compiling() or _any_autocast():  # the other one takes four times as long
+        return torch.is_autocast_enabled("cpu")
     return False
 
 
-def _are_negated(tensors: Sequence[Tensor]) -> bool:
-    """Whether the memory of any holds the numbers of another sign."""
-    for tensor in tensors:
-        if tensor.is_neg():
-            return True
-    return False
+def autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
+    """The tensors as torch.autocast casts them for PyTorch's own operator.
+
+    Before any check, so that tensors of several types may meet; the operator's own kernel for
+    autocast would come after them.
+    """
+    if not _autocasts():
+        return tensors
+    dtype = torch.get_autocast_dtype("cpu")
+    return tuple(x.to(dtype) if isinstance(x, Tensor) and x.dtype in _CAST_TYPES and
+                 x.device.type == "cpu" else x for x in tensors)
 
 
 def are_plain(*tensors: Any) -> bool:
@@ -64,16 +84,39 @@ def are_plain(*tensors: Any) -> bool:
     return True
 
 
-def asks_numbers_alone(*tensors: Tensor) -> bool:
-    """Whether no gradient, graph, transform or export is asked of a call on plain CPU tensors."""
+def asked_of(*tensors: Any) -> str:
+    """What is asked of a call on them: NUMBERS, GRADIENTS (recorded by autograd), or MORE: a graph,
+    a transform, a cast, an export, or tensors that are not plain ones of the CPU."""
+    if _is_traced() or is_exporting() or _autocasts() or _needs_formula():
+        return MORE
+    asked = NUMBERS
     for tensor in tensors:
-        if tensor.requires_grad or tensor.is_cuda:
-            return False
-    return not (_is_traced() or _are_negated(tensors) or is_exporting() or _needs_formula())
+        if type(tensor) not in _PLAIN_TYPES or not tensor.is_cpu or tensor.is_nested:
+            return MORE
+        if tensor.is_neg():
+            return MORE
+        if tensor.requires_grad:
+            asked = GRADIENTS
+    return NUMBERS if asked is NUMBERS or not torch.is_grad_enabled() else GRADIENTS
+
+
+def recorded(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
+    """out of a call of which gradients alone are asked."""
+    out: Tensor = _record(q, k, v, *options[:6], options[6:], current_backends(), False)[0]
+    return out
+
+
+def _records(tensor: Tensor) -> bool:
+    """Whether a gradient of it is recorded, also by what a transform has wrapped."""
+    if tensor.requires_grad:
+        return True
+    if torch.compiler.is_compiling() or not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return False
+    return _records(torch._C._functorch.get_unwrapped(tensor))
 
 
 def _needs_grad(tensors: list[Tensor]) -> bool:
-    return torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors])
+    return torch.is_grad_enabled() and any([_records(tensor) for tensor in tensors])
 
 
 def _needs_formula() -> bool:
@@ -87,32 +130,65 @@ def _needs_formula() -> bool:
     return stack is not None and any(level.key() in _DIFFERENTIATES for level in stack)
 
 
+def _by_formula(q: Tensor, k: Tensor, v: Tensor, options: Options,
+                backends: str) -> tuple[Tensor, Tensor]:
+    require_math(backends, "exportable()" if is_exporting() else "torch.func and forward mode")
+    if options.dropout_p:
+        raise SdpaError(f"dropout_p ({options.dropout_p}) must be 0 in exportable(), in "
+                        "torch.func and in forward mode: their operators draw no such mask")
+    result = formula(q, k, v, options)
+    return result.out, result.lse
+
+
+def _by_operator(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str,
+                 needs_grad: bool) -> tuple[Tensor, Tensor]:
+    if q.is_cuda or k.is_cuda or v.is_cuda:  # the library says it of plain tensors
+        raise SdpaError(f"devices of q ({q.device}), k ({k.device}) and v ({v.device}) must be "
+                        "cpu where a call is traced, transformed or cast: regard's operators "
+                        "have no CUDA kernel")
+    out, lse, _, _ = torch.ops.regard.attention(q, k, v, *options, _layout_of(q), backends,
+                                                needs_grad)
+    return out, lse
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool = False,
            backends: str = "") -> tuple[Tensor, Tensor | None]:
     """out [B,Hq,Sq,Dv] and lse of [B,H,S,D] tensors; lse may be None where it was not asked for.
 
     `backends` overrules what an sdpa_kernel scope says.
     """
-    tensors = [q, k, v, *[tensor for tensor in options[:6] if tensor is not None]]
-    if is_exporting() or _needs_formula():
-        if options.dropout_p:
-            raise SdpaError(f"dropout_p ({options.dropout_p}) must be 0 in exportable(), in "
-                            "torch.func and in forward mode: their operators draw no such mask")
-        result = formula(q, k, v, options)
-        return result.out, result.lse
+    if _autocasts():
+        q, k, v, bias = autocast(q, k, v, options.attn_bias)
+        options = options._replace(attn_bias=bias)
+    require_type("q", q)
     backends = backends or current_backends()
-    needs_grad = _needs_grad(tensors)
-    if _is_traced() or not are_plain(*tensors) or _are_negated(tensors):
-        if q.is_cuda or k.is_cuda or v.is_cuda:  # the library says it of plain tensors
-            raise SdpaError(f"devices of q ({q.device}), k ({k.device}) and v ({v.device}) must be "
-                            "cpu where a call is traced, transformed or cast: regard's operators "
-                            "have no CUDA kernel")
-        out, lse, _, _ = torch.ops.regard.attention(q, k, v, *options, _layout_of(q), backends,
-                                                    needs_grad)
-        return out, lse
-    if needs_grad:
-        return Recorded.apply(q, k, v, *options[:6], options[6:], backends, return_lse)
+    tensors = [q, k, v, *[tensor for tensor in options[:6] if tensor is not None]]
+    asked = asked_of(*tensors)
+    if asked is MORE:
+        if is_exporting() or _needs_formula():
+            return _by_formula(q, k, v, options, backends)
+        asked = GRADIENTS if _needs_grad(tensors) else NUMBERS
+        if _is_traced() or q.is_meta or not are_plain(*tensors) or _are_negated(tensors):
+            return _by_operator(q, k, v, options, backends, asked is GRADIENTS)
+    if asked is GRADIENTS:
+        return _record(q, k, v, *options[:6], options[6:], backends, return_lse)
     return _run(q, k, v, options, backends, return_lse=return_lse)[:2]
+
+
+def require_type(name: str, tensor: Tensor) -> None:
+    """PyTorch's function has no kernel of 8 bits, and its results would be of another type."""
+    if tensor.dtype not in TYPES:
+        raise SdpaError(f"dtype of {name} ({tensor.dtype}) must be torch.float64, torch.float32, "
+                        "torch.float16 or torch.bfloat16; tensors of 8-bit floats are what "
+                        "regard.attention takes")
+
+
+def _are_negated(tensors: Sequence[Tensor]) -> bool:
+    """Whether the memory of any holds the numbers of another sign."""
+    for tensor in tensors:
+        if tensor.is_neg():
+            return True
+    return False
 
 
 def _run(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str,
@@ -146,6 +222,16 @@ def numbers(q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any], backends:
     return result[0].transpose(1, 2), *result[1:]
 
 
+def numbers_of_rows(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
+    """out of [B,S,H,D] tensors; eight transpositions cost as much as a small attention."""
+    keywords = native_keywords(options)
+    backends = current_backends()
+    if backends:
+        keywords["policy"] = call_policy(backends)
+    out: Tensor = _core.attention(q, k, v, layout="BSHD", **keywords)
+    return out
+
+
 class Recorded(torch.autograd.Function):
     """A call whose gradients are recorded, where nothing else is: the operator's own way costs ten
     times as much."""
@@ -166,14 +252,20 @@ class Recorded(torch.autograd.Function):
         options = Options(*tensors, *ctx.values)
         if d_out is None:
             d_out = torch.zeros_like(out)
-        # A gradient of the gradient may follow: the operator records it.
-        again = torch.is_grad_enabled()
-        if again and isinstance(ctx.saved, _device.Saved):
-            raise SdpaError("a gradient of a gradient (create_graph=True) is not recorded for "
-                            "tensors of a CUDA device")
-        run = recorded_backward if again else backward_numbers
+        # A gradient of the gradient may follow, or d_out be many (is_grads_batched): the operator
+        # records the one and has a rule for the other.
+        more = (torch.is_grad_enabled() or _is_traced() or _is_batched(d_out) or
+                not are_plain(d_out) or d_out.is_neg())
+        if more and isinstance(ctx.saved, _device.Saved):
+            raise SdpaError("a gradient of a gradient (create_graph=True) and batched gradients "
+                            "are not there for tensors of a CUDA device")
+        run = recorded_backward if more else backward_numbers
         grads = run((d_out, d_lse), (q, k, v, out), ctx.saved, options, _layout_of(q))
         return (*grads[:3], None, grads[3], grads[4], *[None] * 6)
+
+
+# Less Function.apply's own look at torch.func's transforms, a fifth of the time: none is there.
+_record = super(torch.autograd.Function, Recorded).apply
 
 
 def backward_numbers(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor, ...],
@@ -211,4 +303,5 @@ def recorded_backward(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor
 def state_of(saved: _core.Saved) -> Tensor:
     """The backend that ran, the seed and the offset, as a tensor that a graph can hold."""
     seed = saved.seed - (1 << 64) if saved.seed >> 63 else saved.seed
-    return torch.tensor([NAMES.index(str(saved.backend)), seed, saved.offset], dtype=torch.int64)
+    return torch.tensor([NAMES.index(str(saved.backend)), seed, saved.offset], dtype=torch.int64,
+                        device="cpu")

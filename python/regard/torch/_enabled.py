@@ -18,6 +18,15 @@ class Enabled(NamedTuple):
     def __bool__(self) -> bool:
         return self.enabled
 
+    def __eq__(self, other: object) -> bool:  # flash_sdp_enabled() == True, as of PyTorch's bool
+        return self.enabled == other if isinstance(other, bool) else tuple(self) == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
 
 def _enabled(name: str) -> Enabled:
     selection = _core.explain("b1 hq1 sq8 d64 f32", policy=current_policy())

@@ -151,11 +151,13 @@ def dropout_factors(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
     heads_kv, keys = k.shape[1], k.shape[2]
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     shift = _shift(options, rows, keys)
-    shifts = shift.flatten() if isinstance(shift, Tensor) else torch.full((batch,), shift)
-    units = torch.eye(keys, dtype=dtype).expand(batch, heads_kv, keys, keys)
+    shifts = (shift.flatten() if isinstance(shift, Tensor) else
+              torch.full((batch,), shift, device="cpu"))
+    units = torch.eye(keys, dtype=dtype, device="cpu").expand(batch, heads_kv, keys, keys)
     with torch.no_grad():
-        mean = _core.attention(torch.zeros(batch, heads, rows, 1, dtype=dtype),
-                               torch.zeros(batch, heads_kv, keys, 1, dtype=dtype), units,
+        mean = _core.attention(torch.zeros(batch, heads, rows, 1, dtype=dtype, device="cpu"),
+                               torch.zeros(batch, heads_kv, keys, 1, dtype=dtype, device="cpu"),
+                               units,
                                diagonal=shifts.long().numpy(), dropout_p=options.dropout_p,
                                seed=int(options.rng[0]) & 0xFFFFFFFFFFFFFFFF, backend="math")
     threshold = math.floor((1 - options.dropout_p) * 65536 + 0.5)

@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from ._sdpa import scaled_dot_product_attention
+from ._call import are_plain
+from ._inputs import Arguments
+from ._sdpa import general, scaled_dot_product_attention
 
-_installed: list["install"] = []
-_original: list[Any] = []
+_lock = threading.Lock()
+_open: list["install"] = []
+_routes: list["_Route"] = []  # the last one: the same again keeps what torch.compile has compiled
 
 
-def _routed(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
-            is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Any:
-    if isinstance(query, torch.Tensor) and query.device.type == "cpu" and not query.is_nested:
-        return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal,
-                                            scale, enable_gqa)
-    return _original[0](query, key, value, attn_mask, dropout_p, is_causal, scale=scale,
-                        enable_gqa=enable_gqa)
+def _is_here(query: Any) -> bool:
+    return isinstance(query, torch.Tensor) and query.device.type == "cpu" and not query.is_nested
+
+
+class _Route:
+    """A function for the place of another one, and which one that is."""
+
+    def __init__(self, original: Callable[..., Any]) -> None:
+        def routed(query: Any, key: Any, value: Any, attn_mask: Any = None,
+                   dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
+                   enable_gqa: bool = False) -> Any:
+            if not _open or not _is_here(query):
+                return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale,
+                                enable_gqa=enable_gqa)
+            if are_plain(query, key, value, query if attn_mask is None else attn_mask):
+                return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p,
+                                                    is_causal, scale=scale, enable_gqa=enable_gqa)
+            # Classes that know PyTorch's function compare what they are given with the module's.
+            return general(Arguments(query, key, value, attn_mask, dropout_p, is_causal, scale,
+                                     enable_gqa), routed)
+
+        self.original: Any = original
+        self.function: Any = routed
 
 
 class install:  # noqa: N801 - used as a function
@@ -28,18 +49,23 @@ class install:  # noqa: N801 - used as a function
     regard's.
 
     The function is the module's attribute, so every thread sees it; code that took the function
-    itself before (from ... import) does not. Scopes nest; the last to close puts back what was
-    there.
+    itself before (from ... import) does not, and what was taken inside is PyTorch's again
+    afterwards. Scopes nest; the last to close puts back what was there, unless somebody else has
+    put another function there meanwhile.
     """
 
     def __enter__(self) -> None:
-        if not _installed:
-            _original[:] = [functional.scaled_dot_product_attention]
-            functional.scaled_dot_product_attention = _routed
-        _installed.append(self)
+        with _lock:
+            if not _open:
+                there = functional.scaled_dot_product_attention
+                if not _routes or there not in (_routes[0].original, _routes[0].function):
+                    _routes[:] = [_Route(there)]
+                functional.scaled_dot_product_attention = _routes[0].function
+            _open.append(self)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        _installed.remove(self)
-        if not _installed:
-            functional.scaled_dot_product_attention = _original.pop()
+        with _lock:
+            _open.remove(self)
+            if not _open and functional.scaled_dot_product_attention is _routes[0].function:
+                functional.scaled_dot_product_attention = _routes[0].original

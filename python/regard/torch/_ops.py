@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor
 
 from .. import _core
-from ._call import backward_numbers, state_of, turned
+from ._call import backward_numbers, require_type, state_of, turned
 from ._formula import dropout_factors, formula
 from ._options import Options, native_keywords
 from ._scopes import NAMES, SdpaError, call_policy
@@ -37,18 +38,46 @@ def _wide(q: Tensor) -> torch.dtype:
 def _attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     options = Options(*rest[:_COUNT])
     layout, backends, save = rest[_COUNT:]
+    require_type("q", q)
     with torch.no_grad():
         results = _core.attention(*turned(layout, q, k, v), layout=layout, return_lse=True,
                                   return_saved=save, policy=call_policy(backends),
                                   **native_keywords(options))
     (out,) = turned(layout, results[0])
     if not save:
-        return out, results[1], q.new_empty(0, dtype=_wide(q)), torch.empty(0, dtype=torch.int64)
+        return out, results[1], q.new_empty(0, dtype=_wide(q)), q.new_empty(0, dtype=torch.int64)
     return out, results[1], results[2].stats, state_of(results[2])
+
+
+def _stand_in(tensor: Tensor) -> Any:
+    """An array of the tensor's shape without its memory, of a type that NumPy has."""
+    kinds: dict[torch.dtype, Any] = {torch.bool: numpy.bool_, torch.float64: numpy.float64,
+                                     torch.int32: numpy.int32, torch.int64: numpy.int64}
+    return numpy.broadcast_to(numpy.zeros((), kinds.get(tensor.dtype, numpy.float32)),
+                              tuple(tensor.shape))
+
+
+def _require_valid(q: Tensor, k: Tensor, v: Tensor, options: Options) -> None:
+    """Raises what the call would raise, from shapes and options alone.
+
+    Where an extent is symbolic nothing is looked at, for a question about it would become a guard
+    of the graph; the operator itself raises when it runs.
+    """
+    require_type("q", q)
+    for name, tensor in (("k", k), ("v", v)):
+        if tensor.dtype != q.dtype:
+            raise SdpaError(f"dtype of {name} ({tensor.dtype}) must be q's, {q.dtype}")
+    tensors = [x for x in (q, k, v, *options[:6]) if x is not None]
+    if all(type(extent) is int for x in tensors for extent in x.shape):
+        given = {name: _stand_in(x) for name, x in zip(Options._fields, options[:6])
+                 if x is not None}
+        _core.explain(_stand_in(q), _stand_in(k), _stand_in(v),
+                      **native_keywords(options._replace(rng=None, **given)))
 
 
 def _attention_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     layout, _, save = rest[_COUNT:]
+    _require_valid(q, k, v, Options(*rest[:_COUNT]))
     batch, heads, rows, _ = q.shape
     out = _like_rows(q, (batch, heads, rows, v.shape[3]), layout)
     lse = q.new_empty((batch, heads, rows), dtype=_wide(q))
@@ -87,15 +116,18 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> Non
     out, _, stats, state = output
     tensors = [*inputs[:3], out, stats, state, *inputs[3:10]]
     ctx.save_for_backward(*tensors)
-    ctx.options, ctx.layout, ctx.saved = inputs[10:3 + _COUNT], inputs[3 + _COUNT], inputs[-1]
+    ctx.options = inputs[10:3 + _COUNT]
+    ctx.layout, ctx.backends, ctx.saved = inputs[3 + _COUNT:]
     ctx.count = len(inputs)
     ctx.set_materialize_grads(False)
 
 
 def _first_derivative(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *unused: Any) -> Any:
     q, k, v, out, stats, state, *tensors = ctx.saved_tensors
-    if not ctx.saved:
-        raise SdpaError("save (False) must be True where an input requires a gradient")
+    if not ctx.saved:  # recorded where no input had a gradient: vmap, an exported program
+        with torch.no_grad():
+            out, _, stats, state = torch.ops.regard.attention(
+                q, k, v, *tensors, *ctx.options, ctx.layout, ctx.backends, True)
     if d_out is None:
         d_out = torch.zeros_like(out)
     d_q, d_k, d_v, d_bias, d_sinks = torch.ops.regard.attention_backward(

@@ -6,27 +6,32 @@ scope holds for its thread; regard.policy is the one that follows asyncio tasks.
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.nn.attention import SDPBackend
 
 from .. import _core
-from .._policy import policy
+from .._errors import NoBackendError
 
 # PyTorch's numbers; the position is what an operator's `state` tensor holds.
 NAMES = ("math", "flash", "efficient", "cudnn")
 _ACCEPTED = ("a torch.nn.attention.SDPBackend of MATH, FLASH_ATTENTION, EFFICIENT_ATTENTION or "
              "CUDNN_ATTENTION, or a name: 'math', 'flash', 'efficient', 'cudnn'")
+_NONE = "none"  # an sdpa_kernel scope that leaves no backend
+_PLAIN_CALL = "b1 hq1 sq1 d1 f32 lse"
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class _State(threading.local):
     def __init__(self) -> None:  # runs in each thread; attributes of a class would have no guards
         self.backends = ""  # names in order, "!" in front where it is a priority; "" = no scope
-        self.exportable = False
+        self.open: tuple[str, ...] = ()  # of every sdpa_kernel scope; the last is `backends`
+        self.exportable = 0  # how many are open
 
 
 _state = _State()
@@ -51,17 +56,25 @@ def backend_name(backend: Any, argument: str = "backends") -> str:
     raise ValueError(f"{argument} ({backend!r}) must be {_ACCEPTED}")
 
 
+def _is_overrideable(backend: Any) -> bool:
+    return isinstance(backend, SDPBackend) and backend == SDPBackend.OVERRIDEABLE
+
+
 def current_backends() -> str:
     return _state.backends
 
 
 def is_exporting() -> bool:
-    return _state.exportable
+    return _state.exportable > 0
 
 
 def current_policy() -> _core.Policy | None:
     """What the scopes of this thread say to the selector."""
-    return call_policy("math" if _state.exportable else _state.backends)
+    return call_policy("math" if is_exporting() else _state.backends)
+
+
+def _named(backends: str) -> list[str]:
+    return [] if backends == _NONE else backends.lstrip("!").split(",")
 
 
 def call_policy(backends: str) -> _core.Policy | None:
@@ -70,22 +83,61 @@ def call_policy(backends: str) -> _core.Policy | None:
         return None
     made = _policies.get(backends)
     if made is None:
-        names = backends.lstrip("!").split(",")
+        names = _named(backends)
         made = _core.Policy(only=names, prefer=names if backends[0] == "!" else None)
         _policies[backends] = made
     return made
 
 
-def _require_math(backends: str, what: str) -> None:
-    if backends and "math" not in backends.lstrip("!").split(","):
-        raise ValueError(f"{what} allows only backends whose graph can be exported, 'math', and "
-                         f"sdpa_kernel({backends.lstrip('!').split(',')}) excludes it")
+def _is_math_excluded(backends: str) -> bool:
+    """Whether a policy or the environment excludes MATH of a call in such an sdpa_kernel scope."""
+    selection = _core.explain(_PLAIN_CALL, policy=call_policy(backends))
+    return not any(c["enabled"] and c["usable"] for c in selection.candidates
+                   if c["backend"] == "math")
+
+
+# torch.compile asks while it traces, as torch.compiler.assume_constant_result would have it; that
+# function imports all of torch._dynamo.
+setattr(_is_math_excluded, "_dynamo_marked_constant", True)
+
+
+def require_math(backends: str, what: str) -> None:
+    """Raises where MATH, whose formula `what` runs, is excluded by a scope, a policy or the
+    environment."""
+    if backends and "math" not in _named(backends):
+        raise ValueError(f"{what} allows only 'math', which has a graph of plain operators, and "
+                         f"sdpa_kernel({_named(backends)}) excludes it")
+    if _is_math_excluded(backends):
+        selection = _core.explain(_PLAIN_CALL, policy=call_policy(backends))
+        reasons = "; ".join(str(r) for r in selection.refusals if r.backend == "math")
+        raise NoBackendError(f"{what} allows only 'math', which cannot run: {reasons}", selection)
+
+
+def _without_last(scopes: tuple[str, ...], text: str) -> tuple[str, ...]:
+    """The scopes less the innermost of that text: which of several alike it is makes no odds."""
+    for at in range(len(scopes) - 1, -1, -1):
+        if scopes[at] == text:
+            return scopes[:at] + scopes[at + 1:]
+    return scopes
+
+
+def _decorated(function: _Function, scope: Callable[[], Any]) -> _Function:
+    """Each call in a scope of its own, made there: torch.compile enters no other."""
+
+    @functools.wraps(function)
+    def inside(*args: Any, **keywords: Any) -> Any:
+        with scope():
+            return function(*args, **keywords)
+
+    return inside  # type: ignore[return-value]
 
 
 class sdpa_kernel:  # noqa: N801 - PyTorch's name
     """torch.nn.attention.sdpa_kernel for regard.torch: only these backends, for this thread.
 
-    An inner scope replaces an outer one. With set_priority their order is the order of preference.
+    A context or a decorator. An inner scope replaces an outer one. With set_priority their order is
+    the order of preference. OVERRIDEABLE, which other devices register with PyTorch, is no backend
+    here.
     """
 
     def __init__(self, backends: SDPBackend | str | Iterable[SDPBackend | str],
@@ -96,55 +148,44 @@ class sdpa_kernel:  # noqa: N801 - PyTorch's name
             raise TypeError(f"backends ({backends!r}) must be {_ACCEPTED}, or a list of them")
         if not isinstance(set_priority, bool):
             raise TypeError(f"set_priority ({set_priority!r}) must be True or False")
-        names = list(dict.fromkeys([backend_name(backend) for backend in backends]))
-        if not names:
+        if not backends:
             raise ValueError("backends ([]) must name at least one backend")
-        self._text = ("!" if set_priority else "") + ",".join(names)
-        self._outer: list[str] = []
+        names = list(dict.fromkeys([backend_name(backend) for backend in backends
+                                    if not _is_overrideable(backend)]))
+        self._given = backends, set_priority
+        self._text = ("!" if set_priority else "") + ",".join(names) if names else _NONE
+
+    def __call__(self, function: _Function) -> _Function:
+        backends, set_priority = self._given
+        return _decorated(function, lambda: sdpa_kernel(backends, set_priority))
 
     def __enter__(self) -> None:
-        if _state.exportable:
-            _require_math(self._text, "exportable()")
-        self._outer.append(_state.backends)
+        if is_exporting():
+            require_math(self._text, "exportable()")
+        _state.open = (*_state.open, self._text)
         _state.backends = self._text
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        _state.backends = self._outer.pop()
+        # By what it says and not by its place: asyncio tasks of one thread may end in any order.
+        _state.open = _without_last(_state.open, self._text)
+        _state.backends = _state.open[-1] if _state.open else ""
 
 
 class exportable:  # noqa: N801 - used as a function
     """Inside, attention is plain ATen operators: a graph that runs where regard is not installed.
 
-    MATH is the one backend that has such a graph, so it is an error where a policy or an
-    sdpa_kernel scope, outside or inside, excludes it.
+    MATH is the one backend that has such a graph, so it is an error where a policy, the environment
+    or an sdpa_kernel scope, outside or inside, excludes it.
     """
 
-    def __init__(self) -> None:
-        self._scopes: list[tuple[bool, policy | None]] = []
+    def __call__(self, function: _Function) -> _Function:
+        return _decorated(function, exportable)
 
     def __enter__(self) -> None:
-        _require_math(_state.backends, "exportable()")
-        scope = None
-        if not torch.compiler.is_dynamo_compiling():
-            # Narrows: what an outer regard.policy excludes stays excluded, and is an error.
-            scope = policy(only=["math"])
-            scope.__enter__()
-            try:
-                selection = _core.explain("b1 hq1 sq1 d1 f32 lse")
-                if not selection.ok:
-                    from .._errors import NoBackendError
-
-                    raise NoBackendError("exportable() allows only 'math', which cannot run:\n"
-                                         f"{selection}", selection)
-            except BaseException:
-                scope.__exit__(None, None, None)
-                raise
-        self._scopes.append((_state.exportable, scope))
-        _state.exportable = True
+        require_math(_state.backends, "exportable()")
+        _state.exportable += 1
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        _state.exportable, scope = self._scopes.pop()
-        if scope is not None:
-            scope.__exit__(kind, error, trace)
+        _state.exportable -= 1

@@ -32,7 +32,8 @@ def reference(q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1), s
     hidden |= (col < row - left) if left >= 0 else hidden
     scores = scores.masked_fill(hidden, -math.inf)
     probs = torch.softmax(scores, -1).masked_fill(hidden.all(-1)[:, None], 0.0)
-    return torch.einsum("bhts,bshd->bthd", probs, v), torch.logsumexp(scores, -1)
+    lse = torch.logsumexp(scores, -1).masked_fill(hidden.all(-1), math.inf)  # flash_attn 2's sign
+    return torch.einsum("bhts,bshd->bthd", probs, v), lse
 
 
 CASES = {

@@ -311,3 +311,48 @@ def test_a_module_trains():
             optimizer.step()
             losses.append(float(loss.detach()))
     assert losses[-1] < 0.6 * losses[0]
+
+
+def test_gradients_that_were_not_known_of():
+    """What was recorded with inputs without gradients is differentiated afterwards."""
+    y = torch.randn(3, 2, 4, 5, 8, requires_grad=True)
+    mine = torch.autograd.grad(vmap(lambda a: sdpa(a, a, a))(y).square().sum(), y)[0]
+    theirs = torch.autograd.grad(sum(F.scaled_dot_product_attention(a, a, a).square().sum()
+                                     for a in y), y)[0]
+    same(mine, theirs, scale=10)
+
+    class Model(torch.nn.Module):
+        def forward(self, a):
+            return sdpa(a, a, a, is_causal=True)
+
+    x = y[0].detach()
+    programs = [torch.export.export(Model(), (x,)).module(),
+                torch.jit.trace(lambda a: sdpa(a, a, a, is_causal=True), (x,)),
+                torch.fx.experimental.proxy_tensor.make_fx(Model())(x)]
+    x = x.clone().requires_grad_()
+    expected = torch.autograd.grad(F.scaled_dot_product_attention(
+        x, x, x, is_causal=True).square().sum(), x)[0]
+    for program in programs:
+        same(torch.autograd.grad(program(x).square().sum(), x)[0], expected, scale=10)
+    q, k, v = small()
+    rng = torch.tensor([5])
+    operator = lambda save: torch.ops.regard.attention(  # noqa: E731
+        q, k, v, *Options(dropout_p=0.5, rng=rng), "BHSD", "", save)[0]
+    known, unknown = (torch.autograd.grad(operator(save).square().sum(), (q, k, v))
+                      for save in (True, False))
+    for a, b in zip(known, unknown):
+        assert torch.equal(a, b), "the same mask of dropout"
+
+
+def test_batched_gradients():
+    q, k, v = make(b=1, hq=2, sq=3, skv=4, d=4, grad=True, dtype=F64)
+    out = sdpa(q, k, v)
+    given = torch.randn(5, *out.shape, dtype=F64)
+    many = torch.autograd.grad(out, (q, k, v), given, is_grads_batched=True, retain_graph=True)
+    for i in range(5):
+        for a, b in zip(torch.autograd.grad(out, (q, k, v), given[i], retain_graph=True), many):
+            same(a, b[i])
+    f = lambda q: sdpa(q, k, v, is_causal=True)  # noqa: E731
+    jacobian = torch.autograd.functional.jacobian
+    same(jacobian(f, q, vectorize=True), jacobian(f, q))
+    assert torch.autograd.gradcheck(lambda *x: sdpa(*x), (q, k, v), check_batched_grad=True)
