@@ -94,6 +94,7 @@ constexpr const char* kGradCases[] = {
     "b2 hq2 sq3 skv0 d16 f32 saved grad seed=22",
     "b0 hq2 sq3 skv3 d16 f32 saved grad seed=23",
     "b1 hq2 sq257 skv300 d32 f32 causal diag=br saved grad seed=24",
+    "b1 hq2 sq33 skv65 d64 f32 scale=1e8 saved grad seed=25",
 };
 static_assert(std::size(kGradCases) <= 25);
 

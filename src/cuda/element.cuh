@@ -35,6 +35,13 @@ REGARD_DEVICE_FN double exp2_of(double x) { return __builtin_exp2(x); }
 REGARD_DEVICE_FN float tanh_of(float x) { return __builtin_tanhf(x); }
 REGARD_DEVICE_FN double tanh_of(double x) { return __builtin_tanh(x); }
 
+/// 2^((score - max) * factor), at most 1: a score that was computed again may lie above the maximum
+/// that was saved, by a rounding that of huge scores is large.
+template <class T>
+REGARD_DEVICE_FN T exp2_below(T score, T max, T factor) {
+  return score > max ? T(1) : exp2_of((score - max) * factor);
+}
+
 /// What a maximum is subtracted as: -inf (nothing seen yet) as 0, so that exp2(-inf - it) is 0.
 template <class T>
 REGARD_DEVICE_FN T subtrahend(T max) {

@@ -115,6 +115,12 @@ const char* const kGradCases[] = {
     "b2 hq2 sq33 skv70 d16 f32 scale=0 saved grad seed=19",
     "b2 hq2 sq17 skv70 d16 f32 data=large saved grad seed=20",
     "b2 hq2 sq17 skv70 d16 f32 bias data=finfo_min saved grad seed=21",
+    // Scores whose rounding alone is more than exp2 takes: recomputed ones exceed their maximum.
+    "b1 hq2 sq80 skv97 d128 f32 scale=1e8 saved grad seed=27",
+    "b1 hq2 sq80 skv97 d64 f32 scale=1e7 lse grad seed=28",
+    "b1 hq2 sq1 skv97 d64 bf16 scale=-1e8 bias saved grad seed=29",
+    "b1 hq2 sq33 skv97 d64 f16 scale=1e8 sinks saved grad seed=30",
+    "b1 hq2 sq80 skv97 d128 bf16 scale=1e30 saved grad seed=31",
     "b4 hq2 sq33 skv65 d16 f32 causal diag=seq saved grad poison seed=22",
     "b2 hq2 sq70 skv33 d16 f32 causal diag=br sinks saved grad poison seed=23",
     // Empty sizes.

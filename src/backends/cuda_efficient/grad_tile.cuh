@@ -107,7 +107,7 @@ REGARD_DEVICE_FN void differentiate_softmax(const Block& block, const Problem& p
     for (int c = 0; c < kOwn; ++c) {
       const float score = t->probs[i][c];
       const bool hidden = score == cuda::minus_infinity<float>() || inverse == 0.0f;
-      const float prob = cuda::exp2_of((score - max) * factor) * inverse;
+      const float prob = cuda::exp2_below(score, max, factor) * inverse;
       const float d_score = prob * (t->d_scores[i][c] * keep - delta);
       t->probs[i][c] = hidden ? cuda::hidden_value<float>() : prob;
       t->d_scores[i][c] = hidden ? cuda::hidden_value<float>() : d_score;

@@ -72,7 +72,7 @@ struct GradScoresKernel {
       for (int c = 0; c < kOwn; ++c) {
         const T score = probs[i][c];
         const bool hidden = score == cuda::minus_infinity<T>() || saved.sum == T(0);
-        const T prob = cuda::exp2_of((score - saved.max) * factor) / saved.sum;
+        const T prob = cuda::exp2_below(score, saved.max, factor) / saved.sum;
         probs[i][c] = hidden ? cuda::hidden_value<T>() : prob;
         d_probs[i][c] = hidden ? cuda::hidden_value<T>() : d_probs[i][c] * keep;
       }

@@ -142,7 +142,10 @@ static void differentiate_softmax(const Problem& p, const GradStrip<V>& g, std::
       T* const d_prob = d_probs + j * V::kWidth + at;
       const auto s = V::load(score);
       const auto hidden = (s == minus_infinity<V>()) | sees_nothing;
-      const auto prob = exp2_nonpositive<V>(V::fma(s, scale, -max), factor) * inverse_sum;
+      // Above the saved maximum by rounding alone, which of huge scores is more than exp2 takes.
+      const auto above = V::fma(s, scale, -max);
+      const auto below = V::clear(above > V::set(T(0)), above);
+      const auto prob = exp2_nonpositive<V>(below, factor) * inverse_sum;
       const auto d_score = prob * V::fma(V::load(d_prob), keep, -delta);
       V::store(score, V::select(hidden, hidden_value, prob));
       V::store(d_prob, V::select(hidden, hidden_value, d_score));
