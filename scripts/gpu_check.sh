@@ -8,7 +8,8 @@
 #   -t SECONDS  for everything, the build included; then it stops and keeps what it has (460)
 #
 # Exit status: 0 all cases passed, 1 a case failed, 2 wrong use, 3 no device, 4 it did not build. Without
-# the network, build/cudnn-frontend must be there (./dev cuda-headers), or CUDNN is left out.
+# the network, build/cudnn-frontend must be there (./dev cuda-headers brings it, and is called here), or
+# CUDNN is left out.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -23,6 +24,9 @@ while getopts b:o:t: option; do
     *) sed -n '5,8s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
 done
+case $seconds in
+  '' | *[!0-9]*) echo "gpu_check: -t ($seconds) must be a number of seconds" >&2; exit 2 ;;
+esac
 start=$(date +%s)
 left() { echo $((seconds - $(date +%s) + start)); }
 
@@ -35,6 +39,11 @@ log=$prefix.log
 # need a third of the time at least.
 if [ ! -x "$program" ]; then
   command -v nvcc >/dev/null || PATH=$PATH:/usr/local/cuda/bin
+  [ -e /dev/nvidiactl ] || [ -e /dev/dxg ] || nvidia-smi -L >>"$log" 2>&1 || {
+    echo "gpu_check: no CUDA device is here, and nothing is built" >&2
+    exit 3
+  }
+  ./dev cuda-headers >>"$log" 2>&1 || :
   generator=
   command -v ninja >/dev/null && generator='-G Ninja'
   limit=$(($(left) * 2 / 3))

@@ -86,6 +86,8 @@ std::vector<BackendInfo> Context::backends() const {
   for (const auto* list : {&settings->cpu, &settings->cuda}) {
     for (const BackendEntry& entry : *list) {
       BackendInfo info = entry.backend->info();
+      // CUDNN stands in the order of CPU problems too, to refuse them.
+      if (list == &settings->cpu && info.device != DeviceType::kCpu) continue;
       info.ref = entry.ref;
       infos.push_back(std::move(info));
     }

@@ -147,6 +147,12 @@ class Merge {
     return value;
   }
 
+  /// What a state counts for: 1 for the greatest, which may be infinite.
+  template <class T>
+  static T weight_of(T lse, T from) noexcept {
+    return lse == from ? T(1) : std::exp(lse - from);
+  }
+
   template <class T>
   void merge_row(const Row& row) const noexcept {
     const T infinity = static_cast<T>(HUGE_VAL);
@@ -157,7 +163,7 @@ class Merge {
     }
     const T from = max == -infinity ? T(0) : max;
     T sum = 0;
-    for (std::size_t n = 0; n < states_.size(); ++n) sum += std::exp(row_lse<T>(n, row) - from);
+    for (std::size_t n = 0; n < states_.size(); ++n) sum += weight_of(row_lse<T>(n, row), from);
     for (std::int64_t d = 0; d < out_.shape[3]; d += kChunk) merge_chunk(row, d, from, sum);
     if (!lse_.present()) return;
     // Last, since lse may be one of the inputs.
@@ -173,7 +179,7 @@ class Merge {
     T total[kChunk] = {};
     T part[kChunk];
     for (std::size_t n = 0; n < states_.size(); ++n) {
-      const T weight = std::exp(row_lse<T>(n, row) - from);
+      const T weight = weight_of(row_lse<T>(n, row), from);
       if (weight == T(0)) continue;  // empty, whatever its out holds
       const TensorView& from_out = states_[n].out;
       cpu::load_row(static_cast<cpu::Element>(from_out.dtype), address(from_out, row, d),

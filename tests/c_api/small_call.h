@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <vector>
 
@@ -14,7 +15,9 @@ struct DestroyContext {
 };
 using ContextHandle = std::unique_ptr<regard_context, DestroyContext>;
 
+/// Of two slots on a machine of one CPU, too: executors are called for two.
 inline ContextHandle make_c_context() {
+  setenv("REGARD_NUM_THREADS", "2", 0);
   regard_context* context = nullptr;
   if (regard_context_create(&context) != REGARD_STATUS_OK) return nullptr;
   return ContextHandle(context);

@@ -57,6 +57,15 @@ class Spills(unittest.TestCase):
         self.assertEqual(check_spills.product_loops(selects), [])
         self.assertEqual(check_spills.product_loops(listing().replace("jne ", "call")), [])
 
+    def test_other_kernels(self):
+        """EFFICIENT, MATH and the backward, where they are built."""
+        objects = BUILD / "src/CMakeFiles/regard.dir"
+        for folder in ("backends/cpu_efficient", "backends/math", "cpu/backward"):
+            for unit in UNITS:
+                path = objects / folder / f"{unit}.cc.o"
+                if path.exists():
+                    self.assertEqual(check_spills.main([path]), 0, path)
+
     def test_kernels(self):
         """At -O2 as this build has them, and at -O3 as a release has them."""
         with tempfile.TemporaryDirectory() as folder:

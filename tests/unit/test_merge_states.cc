@@ -125,6 +125,11 @@ TEST(MergeStates, LargeAndDistantLse) {
   ASSERT_TRUE(merge_states(states, to, make_view(&lse, Dtype::kF32, {1, 1, 1})).ok());
   EXPECT_EQ(out[1], 3.0f);
   EXPECT_FLOAT_EQ(lse, 900.0f + std::log(2.0f));
+  lses[1] = static_cast<float>(kInfinity);  // of a sink of +inf: it takes all the weight
+  ASSERT_TRUE(merge_states(states, to, make_view(&lse, Dtype::kF32, {1, 1, 1})).ok());
+  EXPECT_EQ(out[0], 3.0f);
+  EXPECT_EQ(lse, static_cast<float>(kInfinity));
+  lses[1] = 900;
   values[0][1] = std::nanf("");
   ASSERT_TRUE(merge_states(states, to).ok());
   EXPECT_TRUE(std::isnan(out[1]));  // a visible NaN is not hidden

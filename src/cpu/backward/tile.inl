@@ -142,8 +142,10 @@ static void differentiate_softmax(const Problem& p, const GradStrip<V>& g, std::
       T* const d_prob = d_probs + j * V::kWidth + at;
       const auto s = V::load(score);
       const auto hidden = (s == minus_infinity<V>()) | sees_nothing;
-      // Above the saved maximum by rounding alone, which of huge scores is more than exp2 takes.
-      const auto above = V::fma(s, scale, -max);
+      // Rounded before the difference, as the saved maximum was: fused, the greatest of huge scores
+      // would differ from itself. What is above 0 still is by another order of summing alone, and
+      // may be more than exp2 takes.
+      const auto above = s * scale - max;
       const auto below = V::clear(above > V::set(T(0)), above);
       const auto prob = exp2_nonpositive<V>(below, factor) * inverse_sum;
       const auto d_score = prob * V::fma(V::load(d_prob), keep, -delta);
