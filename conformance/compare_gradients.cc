@@ -106,7 +106,8 @@ class GradComparer {
     max_expected_ = std::max(max_expected_, max_expected);
   }
 
-  /// Probabilities of a row of huge scores are anything in [0, 1].
+  /// Probabilities of a row of huge scores are anything in [0, 1]; from an lse without a fraction
+  /// nothing is known of them.
   bool within_structure(const Sample& s, const Conditioning& c) const {
     if (std::isinf(c.huge) || std::isnan(c.huge) || std::isnan(s.expected)) return true;
     return std::fabs(s.actual - static_cast<double>(s.expected)) <= c.huge + s.row_floor;

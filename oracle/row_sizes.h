@@ -71,10 +71,11 @@ RowSizes probability_sizes(const AttentionGradRequest& request, const Rules& rul
     return s;
   }
   // Equal scores are equal however they round, and their probabilities 1 / n; other rows may have
-  // any from 0 to 1.
+  // any from 0 to 1. From an lse that absorbed log(sum) all of a row's may be 1, and delta their
+  // sum.
   const bool exact = f.equal_scores && !rules.has_sink() && !from_lse;
   s.score_error = 1.0;
-  if (!exact) s.huge = 1.0;
+  if (!exact) s.huge = from_lse ? HUGE_VAL : 1.0;
   return s;
 }
 
