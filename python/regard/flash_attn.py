@@ -14,8 +14,7 @@ from torch import Tensor
 
 from .torch import _call
 from .torch._formula import dropout_factors, formula
-from .torch._inputs import seed_of
-from .torch._options import Options
+from .torch._options import Options, seed_of
 from .torch._scopes import SdpaError
 
 __all__ = ["flash_attn_func"]

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from .torch import _call
 from .torch._formula import dropout_factors, formula
-from .torch._options import Options
+from .torch._options import Options, seed_of
 from .torch._scopes import SdpaError
 
 _active_collector: Any = None  # before Transformers 5 every layer passes output_attentions on
@@ -129,8 +129,7 @@ def _attention(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor
         options = _add_causal(options, bool(rows > 1 and is_causal), window, rows, keys)
     drop_all = dropout == 1.0
     if dropout and not drop_all:
-        options = options._replace(dropout_p=float(dropout),
-                                   rng=torch.randint(0, 2**63 - 1, (1,)))
+        options = options._replace(dropout_p=float(dropout), rng=seed_of(query))
     if weights or _collects_weights():
         if backend not in ("", "math"):
             raise SdpaError(f"output_attentions (True) needs MATH; expected attn_implementation "

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import _core
-from ._options import Options, native_keywords
+from ._options import Options, native_keywords, seed_of
 from ._scopes import call_policy
 
 _FLOATS = ("sinks", "alibi_slopes")
@@ -64,8 +64,7 @@ def numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str, ne
     """out, lse, and what the backward needs."""
     seed = None
     if options.dropout_p:
-        # From torch's own generator of a CPU, as drawing on the device would wait for it.
-        rng = torch.randint(2 ** 63 - 1, (1,)) if options.rng is None else options.rng
+        rng = seed_of(q) if options.rng is None else options.rng
         seed = int(rng[0]) & 0xFFFFFFFFFFFFFFFF
     out = _like_rows(q, v.shape[3], bshd)
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import _core
-from ._options import Options
+from ._options import DROPOUT_STEPS, Options, kept_steps
 
 
 class Result(NamedTuple):
@@ -160,5 +160,4 @@ def dropout_factors(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
                                units,
                                diagonal=shifts.long().numpy(), dropout_p=options.dropout_p,
                                seed=int(options.rng[0]) & 0xFFFFFFFFFFFFFFFF, backend="math")
-    threshold = math.floor((1 - options.dropout_p) * 65536 + 0.5)
-    return (mean * keys > 0.5).to(dtype) * (65536 / threshold)
+    return (mean * keys > 0.5).to(dtype) * (DROPOUT_STEPS / kept_steps(options.dropout_p))

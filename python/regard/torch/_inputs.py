@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from ._call import autocast, require_type
-from ._options import Options
+from ._options import DROPOUT_STEPS, Options, kept_steps, mask_options, seed_of
 from ._scopes import SdpaError
-
-_STEPS = 65536  # dropout keeps floor((1 - p) * 65536 + 0.5) of 65536
 
 
 class Arguments(NamedTuple):
@@ -134,18 +132,12 @@ def problem(given: Arguments, draws: bool = True) -> Problem:
         attn_mask = mask if mask is None else with_dims(mask, 4)
     else:
         q, k, v, attn_mask, lead = _broadcast(query, key, value, mask, enable_gqa)
-    options = Options(attn_mask, None, softmax_scale=scale, is_causal=is_causal, diagonal=diagonal)
-    if attn_mask is not None and attn_mask.dtype != torch.bool:
-        options = options._replace(attn_mask=None, attn_bias=attn_mask)
-    kept = math.floor((1 - dropout_p) * _STEPS + 0.5) if dropout_p else _STEPS
-    if 0 < kept < _STEPS:
+    options = Options(*mask_options(attn_mask), softmax_scale=scale, is_causal=is_causal,
+                      diagonal=diagonal)
+    kept = kept_steps(dropout_p)
+    if 0 < kept < DROPOUT_STEPS:
         options = options._replace(dropout_p=dropout_p, rng=seed_of(q) if draws else None)
     return Problem(q, k, v, options, lead, kept == 0)
-
-
-def seed_of(q: Tensor) -> Tensor:
-    """From torch's generator of the CPU: a device's own the host would have to wait for."""
-    return torch.randint(0, 2**63 - 1, (1,), device="meta" if q.is_meta else "cpu")
 
 
 def _check_dims(mask: Tensor | None, most: int) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
+
+DROPOUT_STEPS = 65536  # probabilities of dropout are counted in
 
 
 class Options(NamedTuple):
@@ -24,6 +28,21 @@ class Options(NamedTuple):
     diagonal: str = "top_left"
     window_left: int = -1
     window_right: int = -1
+
+
+def mask_options(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """A mask as attn_mask and attn_bias: boolean, or added to the scores."""
+    return (mask, None) if mask is None or mask.dtype == torch.bool else (None, mask)
+
+
+def kept_steps(dropout_p: float) -> int:
+    """How many of DROPOUT_STEPS dropout keeps."""
+    return math.floor((1 - dropout_p) * DROPOUT_STEPS + 0.5) if dropout_p else DROPOUT_STEPS
+
+
+def seed_of(q: Tensor) -> Tensor:
+    """From torch's generator of the CPU: a device's own the host would have to wait for."""
+    return torch.randint(0, 2**63 - 1, (1,), device="meta" if q.is_meta else "cpu")
 
 
 def native_keywords(options: Options) -> dict[str, Any]:

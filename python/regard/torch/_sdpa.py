@@ -14,7 +14,7 @@ from .. import _core
 from .._selection import Selection
 from ._call import GRADIENTS, MORE, TYPES, are_plain, asked_of, attend, numbers, recorded
 from ._inputs import Arguments, checked, is_usual, problem, with_dims
-from ._options import Options, native_keywords
+from ._options import Options, mask_options, native_keywords
 from ._scopes import SdpaError, backend_name, current_backends, current_policy
 
 
@@ -63,11 +63,8 @@ def _simple(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
 def _simple_recorded(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
                      is_causal: bool, scale: float | None) -> Tensor:
     """The same with gradients."""
-    mask = bias = None
-    if attn_mask is not None:
-        attn_mask = with_dims(attn_mask, 4)
-        mask, bias = (attn_mask, None) if attn_mask.dtype == torch.bool else (None, attn_mask)
-    options = Options(mask, bias, softmax_scale=scale, is_causal=is_causal)
+    mask = attn_mask if attn_mask is None else with_dims(attn_mask, 4)
+    options = Options(*mask_options(mask), softmax_scale=scale, is_causal=is_causal)
     dims = query.dim()
     if dims == 4:
         return recorded(query, key, value, options)
