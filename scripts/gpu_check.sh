@@ -43,7 +43,7 @@ if [ ! -x "$program" ]; then
     echo "gpu_check: no CUDA device is here, and nothing is built" >&2
     exit 3
   }
-  ./dev cuda-headers >>"$log" 2>&1 || :
+  timeout 60 ./dev cuda-headers >>"$log" 2>&1 || :  # pip would try for minutes without the network
   generator=
   command -v ninja >/dev/null && generator='-G Ninja'
   limit=$(($(left) * 2 / 3))

@@ -139,34 +139,19 @@ struct StoredF32 {
     return static_cast<T>(x);
   }
 };
-struct StoredBf16 {
-  using Bits = std::uint16_t;
+/// Fewer bits than an f32, which kWiden makes one.
+template <class B, float (*kWiden)(B)>
+struct StoredNarrow {
+  using Bits = B;
   template <class T>
-  REGARD_KERNEL_FN T value(std::uint16_t x) {
-    return static_cast<T>(from_bf16(x));
+  REGARD_KERNEL_FN T value(B x) {
+    return static_cast<T>(kWiden(x));
   }
 };
-struct StoredF16 {
-  using Bits = std::uint16_t;
-  template <class T>
-  REGARD_KERNEL_FN T value(std::uint16_t x) {
-    return static_cast<T>(from_f16(x));
-  }
-};
-struct StoredF8E4M3 {
-  using Bits = std::uint8_t;
-  template <class T>
-  REGARD_KERNEL_FN T value(std::uint8_t x) {
-    return static_cast<T>(from_f8e4m3(x));
-  }
-};
-struct StoredF8E5M2 {
-  using Bits = std::uint8_t;
-  template <class T>
-  REGARD_KERNEL_FN T value(std::uint8_t x) {
-    return static_cast<T>(from_f8e5m2(x));
-  }
-};
+using StoredBf16 = StoredNarrow<std::uint16_t, from_bf16>;
+using StoredF16 = StoredNarrow<std::uint16_t, from_f16>;
+using StoredF8E4M3 = StoredNarrow<std::uint8_t, from_f8e4m3>;
+using StoredF8E5M2 = StoredNarrow<std::uint8_t, from_f8e5m2>;
 
 /// to[x] = row[x * stride] for x in [0, n), as T; `row` is the address of the first element.
 template <class T>

@@ -145,9 +145,9 @@ static void differentiate_softmax(const Problem& p, const GradStrip<V>& g, std::
       // Rounded before the difference, as the saved maximum was: fused, the greatest of huge scores
       // would differ from itself. What is above 0 still is by another order of summing alone, and
       // may be more than exp2 takes.
-      const auto above = s * scale - max;
-      const auto below = V::clear(above > V::set(T(0)), above);
-      const auto prob = exp2_nonpositive<V>(below, factor) * inverse_sum;
+      const auto x = s * scale - max;
+      const auto power = exp2_nonpositive<V>(V::clear(x > V::set(T(0)), x), factor);
+      const auto prob = power * inverse_sum;
       const auto d_score = prob * V::fma(V::load(d_prob), keep, -delta);
       V::store(score, V::select(hidden, hidden_value, prob));
       V::store(d_prob, V::select(hidden, hidden_value, d_score));
