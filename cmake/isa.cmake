@@ -1,6 +1,8 @@
 # Instruction sets by file name: isa_<isa>.cc is compiled with the flags of <isa>, and left out where the
 # processor family has no such instructions. Every other file is compiled for the baseline.
-set(REGARD_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
+# Loops begin where a line of the processor's decoded instructions does: at other multiples of 32 bytes the
+# products lost 5 % to a neighbour on the same core.
+set(REGARD_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c -falign-loops=64)
 set(REGARD_ISA_FLAGS_avx512
   ${REGARD_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
 set(REGARD_ISA_FLAGS_avx512_bf16 ${REGARD_ISA_FLAGS_avx512} -mavx512bf16)

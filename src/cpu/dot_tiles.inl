@@ -231,7 +231,7 @@ class DotTiles {
       }
     };
     std::int64_t d = 0;
-    for (; d + V::kLanes <= dim; d += V::kLanes) {
+    REGARD_UNROLL_4 for (; d + V::kLanes <= dim; d += V::kLanes) {
       add(
           d, keys + d * element_bytes(kType), self.key_bytes_,
           [](const char* at) __attribute__((always_inline)) { return load_vector<V>(kType, at); });
@@ -330,7 +330,7 @@ class DotTiles {
       sum[r][v] = kSelect ? ScalarTerm<V>::add_visible(sum[r][v], value, weight)
                           : ScalarTerm<V>::add(sum[r][v], value, weight);
     };
-    for (std::int64_t j = 0; j < values.count; ++j) {
+    const auto add_key = [&]() __attribute__((always_inline)) {
       if constexpr (kRows < kVectors) {  // the fewer ones wait in registers
         typename V::Vec weight[kRows];
         REGARD_UNROLL for (int r = 0; r < kRows; ++r) weight[r] = V::set(weights[r]);
@@ -348,6 +348,11 @@ class DotTiles {
       }
       row += values.row_bytes;
       weights += V::kWidth;
+    };
+    if constexpr (kVectors > 1) {
+      REGARD_UNROLL_4 for (std::int64_t j = 0; j < values.count; ++j) add_key();
+    } else {  // may end within a vector, by way of the stack
+      for (std::int64_t j = 0; j < values.count; ++j) add_key();
     }
     REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
       REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {

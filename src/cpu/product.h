@@ -44,7 +44,8 @@ template <class V, class Term, int kRows, int kVectors, bool kSelect, int kStrid
 REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename Term::B* b,
                                std::int64_t k, typename V::Vec (&sum)[kRows][kVectors]) {
   const typename Term::A* at = a.data;
-  for (std::int64_t x = 0; x < k; ++x) {
+  // By hand GCC spills or reads columns again; see docs/decisions.md.
+  REGARD_UNROLL_4 for (std::int64_t x = 0; x < k; ++x) {
     typename Term::Column column[kVectors];
     REGARD_UNROLL for (int v = 0; v < kVectors; ++v) column[v] = Term::load(b + v * V::kLanes);
     REGARD_UNROLL for (int i = 0; i < kRows; ++i) {

@@ -120,16 +120,20 @@ struct Simd : cpu::SimdVector<T, 64> {
   REGARD_KERNEL_FN Vec load_f16(const std::uint16_t* p) { return read_f16(p); }
   REGARD_KERNEL_FN void store_f16(std::uint16_t* p, Vec v) { write_f16(p, v); }
 
-  /// See vector_math.h; here powers of two have an instruction, which also makes denormals.
-  REGARD_KERNEL_FN Vec exp2(Vec t) {
-    const Vec f = fraction(t);
-    Vec p = Base::set(0x1.c54174p-13f);  // minimax on [0, 1) with 1 at 0: 2.0e-9
-    p = fma(p, f, Base::set(0x1.46d64ep-10f));
-    p = fma(p, f, Base::set(0x1.3d0b92p-7f));
-    p = fma(p, f, Base::set(0x1.c68912p-5f));
-    p = fma(p, f, Base::set(0x1.ebfd58p-3f));
-    p = fma(p, f, Base::set(0x1.62e42cp-1f));
-    return scale(fma(p, f, Base::set(1.0f)), t);
+  /// t = 2^t, see vector_math.h; here powers of two have an instruction, which also makes
+  /// denormals.
+  template <int kCount>
+  REGARD_KERNEL_FN void exp2(Vec (&t)[kCount]) {
+    constexpr float kCoefficients[] = {0x1.46d64ep-10f, 0x1.3d0b92p-7f, 0x1.c68912p-5f,
+                                       0x1.ebfd58p-3f,  0x1.62e42cp-1f, 1.0f};
+    Vec f[kCount], p[kCount];
+    REGARD_UNROLL for (int i = 0; i < kCount; ++i) f[i] = fraction(t[i]);
+    // minimax on [0, 1) with 1 at 0: 2.0e-9
+    REGARD_UNROLL for (int i = 0; i < kCount; ++i) p[i] = Base::set(0x1.c54174p-13f);
+    REGARD_UNROLL for (const float c : kCoefficients) {
+      REGARD_UNROLL for (int i = 0; i < kCount; ++i) p[i] = fma(p[i], f[i], Base::set(c));
+    }
+    REGARD_UNROLL for (int i = 0; i < kCount; ++i) t[i] = scale(p[i], t[i]);
   }
 };
 

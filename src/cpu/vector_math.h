@@ -40,39 +40,59 @@ REGARD_KERNEL_FN typename V::Vec power_of_two(typename V::Unsigned n) {
   return V::from_unsigned((n + 127) << 23);
 }
 
+/// Vectors that exp2 takes beside each other: one alone is a chain of 50 cycles, of which a
+/// scheduler holds too few (Zen 3: 1.3 times as fast with four).
+inline constexpr int kExp2Vectors = 4;
+
 /// 2^f for f in [-1/2, 1/2], exactly 1 at 0; the minimax polynomial's own error is 2.0e-9.
-template <class V>
-REGARD_KERNEL_FN typename V::Vec exp2_fraction(typename V::Vec f) {
-  auto p = V::set(0x1.41fbbcp-13f);
-  p = V::fma(p, f, V::set(0x1.5f3e52p-10f));
-  p = V::fma(p, f, V::set(0x1.3b2d4cp-7f));
-  p = V::fma(p, f, V::set(0x1.c6aee8p-5f));
-  p = V::fma(p, f, V::set(0x1.ebfbdcp-3f));
-  p = V::fma(p, f, V::set(0x1.62e430p-1f));
-  return V::fma(p, f, V::set(1.0f));
+template <class V, int kCount>
+REGARD_KERNEL_FN void exp2_fractions(const typename V::Vec (&f)[kCount],
+                                     typename V::Vec (&p)[kCount]) {
+  constexpr float kCoefficients[] = {0x1.5f3e52p-10f, 0x1.3b2d4cp-7f, 0x1.c6aee8p-5f,
+                                     0x1.ebfbdcp-3f,  0x1.62e430p-1f, 1.0f};
+  REGARD_UNROLL for (int i = 0; i < kCount; ++i) p[i] = V::set(0x1.41fbbcp-13f);
+  REGARD_UNROLL for (const float c : kCoefficients) {
+    REGARD_UNROLL for (int i = 0; i < kCount; ++i) p[i] = V::fma(p[i], f[i], V::set(c));
+  }
 }
 
-/// 2^(x * factor) for x <= 0, NaN and -inf, factor > 0: exactly 1 at 0, exactly 0 where the
+/// x = 2^(x * factor) for x <= 0, NaN and -inf, factor > 0: exactly 1 at 0, exactly 0 where the
 /// exponent is below -150 (from -125.5 on where denormals would need code), NaN stays NaN. f32: at
-/// most 1.5 ulp of an exactly multiplied exponent. 16 instructions with the sum that follows: on
-/// Zen 3, whose additions and fused ones share pipes, each is half a cycle.
-template <class V>
-REGARD_KERNEL_FN typename V::Vec exp2_nonpositive(typename V::Vec x, typename V::Vec factor) {
+/// most 1.5 ulp of an exactly multiplied exponent. 16 instructions a vector with the sum that
+/// follows.
+template <class V, int kCount>
+REGARD_KERNEL_FN void exp2_nonpositive(typename V::Vec (&x)[kCount], typename V::Vec factor) {
+  using Vec = typename V::Vec;
   if constexpr (sizeof(typename V::Scalar) == 4 && requires { V::exp2(x); }) {
-    return V::exp2(x * factor);
+    REGARD_UNROLL for (int i = 0; i < kCount; ++i) x[i] = x[i] * factor;
+    V::exp2(x);
   } else if constexpr (sizeof(typename V::Scalar) == 4) {
     // Adding 1.5 * 2^23 rounds to an integer that then stands in the low bits.
     const auto magic = V::set(12582912.0f);
-    const auto shifted = V::fma(x, factor, magic);
-    const auto p = exp2_fraction<V>(V::fma(x, factor, magic - shifted));
-    // A product, not an addition to the exponent's bits: those of a NaN would carry.
-    const auto power = V::from_unsigned((V::to_unsigned(shifted) << 23) + 0x3f800000);
-    return V::clear(shifted < V::set(12582912.0f - 125.0f), p * power);
+    Vec shifted[kCount], fraction[kCount], p[kCount];
+    REGARD_UNROLL for (int i = 0; i < kCount; ++i) shifted[i] = V::fma(x[i], factor, magic);
+    REGARD_UNROLL for (int i = 0; i < kCount; ++i) {
+      fraction[i] = V::fma(x[i], factor, magic - shifted[i]);
+    }
+    exp2_fractions<V, kCount>(fraction, p);
+    REGARD_UNROLL for (int i = 0; i < kCount; ++i) {
+      // A product, not an addition to the exponent's bits: those of a NaN would carry.
+      const auto power = V::from_unsigned((V::to_unsigned(shifted[i]) << 23) + 0x3f800000);
+      x[i] = V::clear(shifted[i] < V::set(12582912.0f - 125.0f), p[i] * power);
+    }
   } else {
-    typename V::Vec y = x * factor;
-    for (int lane = 0; lane < V::kLanes; ++lane) y[lane] = __builtin_exp2(y[lane]);
-    return y;
+    for (Vec& y : x) {
+      y = y * factor;
+      for (int lane = 0; lane < V::kLanes; ++lane) y[lane] = __builtin_exp2(y[lane]);
+    }
   }
+}
+
+template <class V>
+REGARD_KERNEL_FN typename V::Vec exp2_nonpositive(typename V::Vec x, typename V::Vec factor) {
+  typename V::Vec one[1] = {x};
+  exp2_nonpositive<V, 1>(one, factor);
+  return one[0];
 }
 
 /// f32: at most 2.5 ulp, small arguments included.

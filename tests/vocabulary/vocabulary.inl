@@ -9,7 +9,12 @@ namespace {
 
 template <class V>
 void exp2_of(const float* t, float* to) {
-  V::store(to, cpu::exp2_nonpositive<V>(V::load(t), V::set(1)));
+  typename V::Vec x[cpu::kExp2Vectors] = {};  // what stands beside it does not matter
+  x[0] = V::set(-__builtin_inff());
+  x[1] = V::set(__builtin_nanf(""));
+  x[cpu::kExp2Vectors - 1] = V::load(t);
+  cpu::exp2_nonpositive<V, cpu::kExp2Vectors>(x, V::set(1));
+  V::store(to, x[cpu::kExp2Vectors - 1]);
 }
 template <class V>
 void tanh_of(const float* x, float* to) {
