@@ -170,16 +170,17 @@ TEST_P(Backward, APlanForMoreGivesTheSameBits) {
   }
 }
 
-// The last row of an odd number, whose queries are NaN, sees one key; nothing else has part in it.
+// The last row of an odd number, whose queries are NaN, sees one key; nothing else has part in it,
+// though lanes behind it may stand for that row under another's mask.
 TEST_P(Backward, ANaNRowReachesOnlyItsKeys) {
   for (const char* dtype : {"f32", "bf16"}) {
     Problem problem =
-        problem_of(std::string("b1 hq1 sq33 skv70 d16 ") + dtype + " mask saved grad");
+        problem_of(std::string("b1 hq1 sq35 skv70 d16 ") + dtype + " mask saved grad");
     AttentionGradRequest request = problem.request();
     request.d_lse = request.delta = {};
     request.q = tensors_.copy(request.q);
     request.attn_mask = tensors_.copy(request.attn_mask);
-    const auto is_last = [](const std::int64_t* index) { return index[2] == 32; };
+    const auto is_last = [](const std::int64_t* index) { return index[2] == 34; };
     conformance::for_each_element(request.q, [&](const auto& index, unsigned char* at) {
       if (is_last(index)) std::fill_n(at, size_of(request.q.dtype), 0xff);
     });
@@ -196,7 +197,7 @@ TEST_P(Backward, ANaNRowReachesOnlyItsKeys) {
       EXPECT_EQ(count_nan(others), 0) << dtype;
       EXPECT_GT(count_nan(*view), 0) << dtype;
     }
-    EXPECT_EQ(count_nan(slice(request.d_q, 2, 0, 32)), 0) << dtype;
+    EXPECT_EQ(count_nan(slice(request.d_q, 2, 0, 34)), 0) << dtype;
   }
 }
 
