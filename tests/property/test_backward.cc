@@ -110,8 +110,9 @@ constexpr const char* kBlocks[] = {
     "b1 hq1 sq1 skv800 d72 f32 saved grad",
     "b2 hq6 hkv1 sq130 skv769 d8 f32 mask segments softcap=5 sinks saved grad poison",
     "b1 hq2 sq390 skv400 d8 f32 bias alibi causal diag=br lse grad poison",
-    "b1 hq3 hkv1 sq261 skv389 d37 dv21 bf16 dropout=0.25 causal diag=br saved grad poison",
-    "b2 hq2 sq131 skv401 d10 dv40 bf16 mask softcap=5 sinks lens saved grad poison",
+    // Masks that hide whole keys or whole rows, behind which NaN stands in either half of a pair.
+    "b1 hq3 hkv1 sq261 skv389 d37 dv21 bf16 mask=1,1,Sq,1 dropout=0.25 saved grad poison",
+    "b2 hq2 sq131 skv401 d10 dv40 bf16 mask=B,1,1,Skv softcap=5 sinks lens saved grad poison",
     "b1 hq1 sq391 skv101 d9 bf16 out=f32 bias saved grad poison",
 };
 

@@ -124,8 +124,8 @@ const char* const kGradCases[] = {
     "b4 hq2 sq33 skv65 d16 f32 causal diag=seq saved grad poison seed=22",
     "b2 hq2 sq70 skv33 d16 f32 causal diag=br sinks saved grad poison seed=23",
     // Pairs of bf16: halves hidden behind every kind of mask, odd rows, keys and head dims.
-    "b2 hq3 hkv1 sq33 skv71 d17 dv23 bf16 mask causal diag=br saved grad poison seed=32",
-    "b2 hq4 hkv2 sq35 skv69 d16 bf16 bias segments dropout=0.4 saved grad poison seed=33",
+    "b2 hq3 hkv1 sq33 skv71 d17 dv23 bf16 mask=1,1,1,Skv saved grad poison seed=32",
+    "b2 hq4 hkv2 sq35 skv69 d16 bf16 mask=B,1,Sq,1 bias dropout=0.4 saved grad poison seed=33",
     "b3 hq1 sq77 skv131 d63 bf16 lens window=20,7 diag=br softcap=4 saved grad poison seed=34",
     "b1 hq5 sq1 skv129 d72 dv65 bf16 alibi diag=br sinks scale=-0.3 lse grad seed=35",
     "b1 hq2 sq95 skv63 d30 bf16 out=f32 causal diag=tl saved grad poison seed=36",
