@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cpu/bf16_pairs.h"
 #include "cpu/columns_out.h"
 #include "cpu/product.h"
 #include "cpu/strip.h"
@@ -11,35 +12,6 @@
 
 namespace regard::cpu {
 namespace {  // members with linkage would be shared between units
-
-/// Two bf16, the first in the low half, at any address of a bf16.
-struct __attribute__((packed, may_alias, aligned(2))) Pair {
-  std::uint32_t bits;
-};
-
-/// A term of a product of pairs.
-template <class V>
-struct PairTerm {
-  using A = Pair;
-  using B = Pair;
-  using Column = typename V::Int;
-  REGARD_KERNEL_FN Column load(const Pair* p) {
-    Column column;
-    __builtin_memcpy(&column, p, sizeof(column));
-    return column;
-  }
-  REGARD_KERNEL_FN Column broadcast(Pair a) { return static_cast<std::int32_t>(a.bits) - Column{}; }
-  REGARD_KERNEL_FN typename V::Vec add(typename V::Vec sum, Column a, Column b) {
-    return V::dot(sum, a, b);
-  }
-  /// Half by half, in dot's order, so that terms keep their bits; see ScalarTerm.
-  REGARD_KERNEL_FN typename V::Vec add_visible(typename V::Vec sum, Column a, Column b) {
-    const Column high = Column{} + static_cast<std::int32_t>(0xffff0000u);
-    const Column low = Column{} + 0xffff;
-    sum = V::select(b < 0, sum, V::dot(sum, a & high, b & high));
-    return V::select((b << 16) < 0, sum, V::dot(sum, a & low, b & low));
-  }
-};
 
 template <class V>
 class Bf16Tiles {
@@ -75,7 +47,7 @@ class Bf16Tiles {
     for (int v = 0; v < strip.vectors; ++v) {
       char* rows[V::kLanes];
       const int count = lane_rows(p.q, strip, v * V::kLanes, rows);
-      load_pair_columns(rows, count, p.head_dim_qk, q_t + v * V::kLanes);
+      load_pair_columns<V>(rows, count, p.head_dim_qk, q_t + v * V::kLanes);
     }
     const std::int64_t size = negate ? (p.head_dim_qk + 1) / 2 * V::kWidth : 0;
     for (std::int64_t x = 0; x < size; ++x) q_t[x].bits ^= 0x80008000u;
@@ -109,34 +81,6 @@ class Bf16Tiles {
   }
 
  private:
-  /// Elements d and d + 1 of a row; 0 past its end.
-  static Pair pair_of(const std::uint16_t* row, std::int64_t d, std::int64_t dim) {
-    const std::uint32_t high = d + 1 < dim ? row[d + 1] : 0;
-    return {high << 16 | row[d]};
-  }
-
-  static void load_pair_columns(const char* const* rows, int count, std::int64_t dim,
-                                Pair* columns) {
-    std::int64_t x = 0;
-    for (; x + V::kLanes <= dim / 2; x += V::kLanes) {
-      typename V::Vec block[V::kLanes];  // bits that are only moved
-      REGARD_UNROLL for (int lane = 0; lane < V::kLanes; ++lane) {
-        block[lane] = V::set(0);
-        if (lane < count) __builtin_memcpy(&block[lane], rows[lane] + x * 4, sizeof(block[lane]));
-      }
-      V::transpose(block);
-      REGARD_UNROLL for (int y = 0; y < V::kLanes; ++y) {
-        __builtin_memcpy(columns + (x + y) * V::kWidth, &block[y], sizeof(block[y]));
-      }
-    }
-    for (; x < (dim + 1) / 2; ++x) {
-      for (int lane = 0; lane < V::kLanes; ++lane) {
-        const auto* row = reinterpret_cast<const std::uint16_t*>(rows[lane < count ? lane : 0]);
-        columns[x * V::kWidth + lane] = lane < count ? pair_of(row, 2 * x, dim) : Pair{0};
-      }
-    }
-  }
-
   /// Rows j and j + 1 of probs [size][W] become row j / 2 of pairs, in place; an odd last row is
   /// paired with 0.
   template <int kVectors>
@@ -179,13 +123,9 @@ class Bf16Tiles {
     if (has_values_) return;
     has_values_ = true;
     for (std::int64_t j = 0; j < tile_.size; j += 2) {
-      const std::uint16_t* low = row_of(p_.v, j);
-      const std::uint16_t* high = row_of(p_.v, j + 1 < tile_.size ? j + 1 : j);
-      const std::uint32_t keep = j + 1 < tile_.size ? 0xffffffffu : 0xffffu;
       Pair* to = values_buffer_ + j / 2 * values_dim_;
-      for (std::int64_t d = 0; d < p_.head_dim_v; ++d) {
-        to[d].bits = (static_cast<std::uint32_t>(high[d]) << 16 | low[d]) & keep;
-      }
+      pair_rows<V>(row_of(p_.v, j), j + 1 < tile_.size ? row_of(p_.v, j + 1) : nullptr,
+                   p_.head_dim_v, to);
       for (std::int64_t d = p_.head_dim_v; d < values_dim_; ++d) to[d].bits = 0;
     }
   }
@@ -193,12 +133,8 @@ class Bf16Tiles {
   bool is_finite() {
     if (finite_known_) return finite_;
     finite_known_ = true;
-    std::uint32_t special = 0;  // all ones in either exponent
-    for (std::int64_t x = 0; x < (tile_.size + 1) / 2 * values_dim_; ++x) {
-      const std::uint32_t pair = values_buffer_[x].bits;
-      special |= (pair & 0x7f80u) == 0x7f80u || (pair & 0x7f800000u) == 0x7f800000u;
-    }
-    finite_ = special == 0;
+    const std::int64_t count = (tile_.size + 1) / 2 * values_dim_;
+    finite_ = all_finite_pairs<V>({values_buffer_, count, 1}, 1, count);
     return finite_;
   }
 

@@ -207,23 +207,23 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
   return Status();
 }
 
-const BackwardKernel& TiledBackend::backward_kernel(Isa isa) const noexcept {
-  const BackwardKernels& kernels = backward_kernels(isa);
-  return traits_.one_pass ? kernels.one_pass_f32 : kernels.f32;
+const BackwardKernel& TiledBackend::backward_kernel(const AttentionParams& params,
+                                                    Isa isa) const noexcept {
+  return traits_.one_pass ? one_pass_kernel(params, isa) : backward_kernels(isa).f32;
 }
 
 std::int64_t TiledBackend::backward_workspace_bytes(const AttentionKey& key, const Env& env) const {
-  return cpu::backward_workspace_bytes(key, env, backward_kernel(env.isa));
+  return cpu::backward_workspace_bytes(key, env, backward_kernel(key.params(), env.isa));
 }
 
 Expected<KernelPlan> TiledBackend::plan_backward(const AttentionKey& key, const Env& env) const {
-  return cpu::plan_backward(key, env, backward_kernel(env.isa), traits_.name);
+  return cpu::plan_backward(key, env, backward_kernel(key.params(), env.isa), traits_.name);
 }
 
 Status TiledBackend::execute_backward(const KernelPlan& plan, const AttentionParams& params,
                                       const Buffers& buffers, const GradBuffers& gradients,
                                       const Launch& launch) const {
-  run_backward(backward_kernel(plan.isa), plan, params, buffers, gradients, launch);
+  run_backward(backward_kernel(params, plan.isa), plan, params, buffers, gradients, launch);
   return Status();
 }
 

@@ -49,7 +49,7 @@ class TiledBackend final : public Backend {
   struct Shape;
   const TiledUnit& unit(Isa isa) const noexcept;
   const TiledKernel& kernel(const AttentionParams& params, Isa isa) const noexcept;
-  const BackwardKernel& backward_kernel(Isa isa) const noexcept;
+  const BackwardKernel& backward_kernel(const AttentionParams& params, Isa isa) const noexcept;
   Shape shape_of(const AttentionParams& params, Isa isa, std::int32_t slots) const noexcept;
   std::int64_t max_strips(const AttentionParams& params, const Env& env) const noexcept;
   std::int32_t slots(const AttentionKey& key, const Env& env) const noexcept;

@@ -123,8 +123,15 @@ const char* const kGradCases[] = {
     "b1 hq2 sq80 skv97 d128 bf16 scale=1e30 saved grad seed=31",
     "b4 hq2 sq33 skv65 d16 f32 causal diag=seq saved grad poison seed=22",
     "b2 hq2 sq70 skv33 d16 f32 causal diag=br sinks saved grad poison seed=23",
+    // Pairs of bf16: halves hidden behind every kind of mask, odd rows, keys and head dims.
+    "b2 hq3 hkv1 sq33 skv71 d17 dv23 bf16 mask=1,1,1,Skv saved grad poison seed=32",
+    "b2 hq4 hkv2 sq35 skv69 d16 bf16 mask=B,1,Sq,1 bias dropout=0.4 saved grad poison seed=33",
+    "b3 hq1 sq77 skv131 d63 bf16 lens window=20,7 diag=br softcap=4 saved grad poison seed=34",
+    "b1 hq5 sq1 skv129 d72 dv65 bf16 alibi diag=br sinks scale=-0.3 lse grad seed=35",
+    "b1 hq2 sq95 skv63 d30 bf16 out=f32 causal diag=tl saved grad poison seed=36",
+    "b2 hq2 sq17 skv70 d16 bf16 data=large saved grad seed=37",
     // Empty sizes.
-    "b0 hq2 sq3 skv5 d16 f32 saved grad seed=24",
+    "b0 hq2 sq3 skv5 d16 bf16 saved grad seed=24",
     "b2 hq2 sq0 skv5 d16 f32 saved grad seed=25",
     "b2 hq2 sq5 skv0 d16 f32 sinks saved grad seed=26",
 };

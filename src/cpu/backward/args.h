@@ -15,7 +15,8 @@
 // mod n, so that the blocks of one phase share no sum: the slots may take them one by one, or a
 // slot a whole head, and every sum has the same order.
 //
-// tile.inl, keys.inl, two_pass.inl, one_pass.inl and bias.inl are the algorithms.
+// tile.inl, keys.inl, two_pass.inl, one_pass.inl and bias.inl are the algorithms, over the products
+// of float_products.inl or pair_products.inl.
 
 namespace regard::cpu {
 
@@ -26,31 +27,34 @@ struct BackwardArgs {
   std::int64_t queries_per_task = 1;  // for d_bias: whole queries, with all heads of a group
   bool copies_tiles = false;          // of K and V, even where they could be read in place
 
-  // W is the kernel's width, columns are head_dim padded to whole vectors.
+  // W is the kernel's width, columns are head_dim padded to whole vectors. What is multiplied lies
+  // in operands of `pack` elements: n / pack below, rounded up.
   std::int64_t strips = 1;  // of a group
   // What is known of a strip of rows, packed for every product. In one pass the whole head's strips
   // lie in its memory, packed once; else one in the scratch.
   std::int64_t strip_bytes = 0;
   std::int64_t at_strip = 0;       // within a strip's:
-  std::int64_t at_q = 0;           // q^T [head_dim_qk][W]
-  std::int64_t at_d_out = 0;       // d_out^T [head_dim_v][W]
-  std::int64_t at_q_rows = 0;      // [W][columns], in chunks
-  std::int64_t at_d_out_rows = 0;  // [W][columns], in chunks
+  std::int64_t at_q = 0;           // q^T [head_dim_qk / pack][W]
+  std::int64_t at_d_out = 0;       // d_out^T [head_dim_v / pack][W]
+  std::int64_t at_q_rows = 0;      // [W / pack][columns], in chunks
+  std::int64_t at_d_out_rows = 0;  // [W / pack][columns], in chunks
   // What a strip makes of a tile, for each of a group in the scratch.
   std::int64_t score_bytes = 0;
   std::int64_t at_probs = 0;     // within those: scores^T, then probs^T [tile_kv][W]
   std::int64_t at_d_scores = 0;  // d_probs^T, then d_scores^T [tile_kv][W]
   std::int64_t at_capped = 0;    // scores^T after softcap [tile_kv][W]
   // The rest of a slot's scratch.
-  std::int64_t at_rows = 0;    // of one strip, two passes
-  std::int64_t at_keys = 0;    // [tile_kv][padded head_dim_qk], copies
-  std::int64_t at_values = 0;  // [tile_kv][padded head_dim_v], copies
-  std::int64_t at_row = 0;     // [tile_kv]
-  std::int64_t at_out = 0;     // out^T [head_dim_v][W]
-  std::int64_t at_d_q = 0;     // d_q^T [padded head_dim_qk][W]
-  std::int64_t at_d_k = 0;     // [tile_kv][columns], in chunks
-  std::int64_t at_d_v = 0;     // [tile_kv][columns], in chunks
-  std::int64_t at_d_bias = 0;  // f64 [queries_per_task][group_size][tile_kv]
+  std::int64_t at_rows = 0;     // of one strip, two passes
+  std::int64_t at_keys = 0;     // [tile_kv][padded head_dim_qk / pack], copies
+  std::int64_t at_values = 0;   // [tile_kv][padded head_dim_v / pack], copies
+  std::int64_t at_keys_t = 0;   // pairs: [tile_kv / pack][padded head_dim_qk]
+  std::int64_t at_weights = 0;  // pairs: d_scores^T [tile_kv / pack][W] of one strip
+  std::int64_t at_row = 0;      // [tile_kv]
+  std::int64_t at_out = 0;      // out^T [head_dim_v / pack][W]
+  std::int64_t at_d_q = 0;      // d_q^T [padded head_dim_qk][W]
+  std::int64_t at_d_k = 0;      // [tile_kv][columns], in chunks
+  std::int64_t at_d_v = 0;      // [tile_kv][columns], in chunks
+  std::int64_t at_d_bias = 0;   // f64 [queries_per_task][group_size][tile_kv]
 
   // One pass: the memory of those heads that are under way, head_bytes apart.
   char* heads = nullptr;
@@ -123,7 +127,8 @@ struct BackwardKernel {
   std::int64_t width = 0;         // rows of a strip
   std::int64_t lanes = 0;         // of a vector
   std::int64_t strip_bytes = 0;   // of a strip's state
-  std::int64_t scalar_bytes = 0;  // of the arithmetic
+  std::int64_t scalar_bytes = 0;  // of the arithmetic, and of an operand of its products
+  std::int64_t pack = 1;          // elements of an operand: 2 of bf16
 
   bool is_one_pass() const { return head != nullptr; }
 };

@@ -129,7 +129,7 @@ static double row_delta(const BackwardTask<V>& t, std::int64_t h, std::int64_t i
     delta = static_cast<double>(*element_at<T>(g.delta, row_index(g.delta, t.s.b, h, i)));
   } else {
     T* const out = t.shared(t.a.at_out);
-    T* const d_out = t.packed(t.a.at_d_out);
+    T* const d_out = out + p.head_dim_v;  // there is room for a strip's rows
     load_dense_row<V>(p.out.type, row_address(p.out, t.s.b, h, i), p.head_dim_v, out);
     load_dense_row<V>(g.d_out.type, row_address(g.d_out, t.s.b, h, i), p.head_dim_v, d_out);
     for (std::int64_t d = 0; d < p.head_dim_v; ++d) {

@@ -1,3 +1,4 @@
+#include "cpu/backward/float_products.inl"
 #include "cpu/backward/kernels.h"
 #include "cpu/backward/one_pass.inl"
 #include "cpu/backward/two_pass.inl"
@@ -5,8 +6,8 @@
 
 namespace regard::cpu {
 namespace {
-using F32 = simd_avx2::Simd<float>;
-using F64 = simd_avx2::Simd<double>;
+using F32 = FloatProducts<simd_avx2::Simd<float>>;
+using F64 = FloatProducts<simd_avx2::Simd<double>>;
 }  // namespace
 
 const BackwardKernels kAvx2Backward = {kTwoPass<F32>, kTwoPass<F64>, kOnePass<F32>};

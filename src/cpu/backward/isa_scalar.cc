@@ -1,3 +1,4 @@
+#include "cpu/backward/float_products.inl"
 #include "cpu/backward/kernels.h"
 #include "cpu/backward/one_pass.inl"
 #include "cpu/backward/two_pass.inl"
@@ -5,8 +6,8 @@
 
 namespace regard::cpu {
 namespace {
-using F32 = simd_scalar::Simd<float>;
-using F64 = simd_scalar::Simd<double>;
+using F32 = FloatProducts<simd_scalar::Simd<float>>;
+using F64 = FloatProducts<simd_scalar::Simd<double>>;
 }  // namespace
 
 const BackwardKernels kScalarBackward = {kTwoPass<F32>, kTwoPass<F64>, kOnePass<F32>};

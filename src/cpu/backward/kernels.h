@@ -15,5 +15,6 @@ extern const BackwardKernels kScalarBackward;
 // x86-64 builds only:
 extern const BackwardKernels kAvx2Backward;
 extern const BackwardKernels kAvx512Backward;
+extern const BackwardKernel kAvx512Bf16Backward;  // in one pass; all tensors bf16
 
 }  // namespace regard::cpu

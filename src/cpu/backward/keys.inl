@@ -33,27 +33,32 @@ REGARD_KERNEL_FN void for_chunks(std::int64_t dim, F f) {
   }
 }
 
-/// The strip's rows of `view` in chunks of [W][columns], 0 past `dim`. False where an element is
-/// NaN or infinite.
+/// The strip's rows of `view` as operands in chunks of [W / kPack][columns], 0 past `dim`. False
+/// where an element is NaN or infinite.
 template <class V>
 static bool pack_rows(const View& view, const Strip<V>& strip, std::int64_t dim,
-                      typename V::Scalar* packed) {
+                      typename V::Operand* packed) {
   for_chunks<V>(
       dim, [&](auto vectors, std::int64_t begin) __attribute__((always_inline)) {
         constexpr std::int64_t kColumns = decltype(vectors)::value * V::kLanes;
         const std::int64_t size = begin + kColumns < dim ? kColumns : dim - begin;
-        auto* to = packed + begin * V::kWidth;
-        for (int w = 0; w < strip.rows; ++w, to += kColumns) {
-          const char* row = row_address(view, strip.b, strip.head[w], strip.query[w]);
-          load_dense_row<V>(view.type, row + begin * element_bytes(view.type), size, to);
-          for (std::int64_t x = size; x < kColumns; ++x) to[x] = 0;
+        auto* to = packed + begin * (V::kWidth / V::kPack);
+        for (int w = 0; w < strip.rows; w += V::kPack, to += kColumns) {
+          const char* rows[V::kPack] = {};  // null past the last
+          for (int x = 0; x < V::kPack && w + x < strip.rows; ++x) {
+            rows[x] = row_address(view, strip.b, strip.head[w + x], strip.query[w + x]) +
+                      begin * element_bytes(view.type);
+          }
+          V::join_rows(view.type, rows, size, to);
+          for (std::int64_t x = size; x < kColumns; ++x) to[x] = {};
         }
       });
   bool finite = true;
   for_chunks<V>(
       dim, [&](auto vectors, std::int64_t begin) __attribute__((always_inline)) {
-        const std::int64_t count = strip.rows * decltype(vectors)::value * V::kLanes;
-        finite = finite && all_finite<V>({packed + begin * V::kWidth, count, 1}, 1, count);
+        const std::int64_t count = depth<V>(strip.rows) * decltype(vectors)::value * V::kLanes;
+        const auto* const chunk = packed + begin * (V::kWidth / V::kPack);
+        finite = finite && V::is_finite({chunk, count, 1}, 1, count);
       });
   return finite;
 }
@@ -98,17 +103,20 @@ template <class V, int kRows, int kVectors, bool kSelect>
 REGARD_KERNEL_FN void add_key_rows(const StripGroup<V>& group,
                                    const KeySums<typename V::Scalar>& to, std::int64_t j,
                                    std::int64_t column) {
-  using Term = HiddenTerm<V, true>;
+  using Term = typename V::template VisibleTerm<true>;
+  using Operand = typename V::Operand;
   constexpr int kColumns = kVectors * V::kLanes;
+  constexpr int kDepth = V::kWidth / V::kPack;
   typename V::Vec sum[kRows][kVectors] = {};
   for (std::int64_t x = group.begin; x < group.end; ++x) {
     const BackwardTask<V> t = group.strip(x);
     const SeenKeys seen = t.strip().seen;
     if (j >= seen.begin + seen.size || j + kRows <= seen.begin) continue;  // would add -0
-    const auto* const weights = to.is_k ? t.d_scores() : t.probs();
-    multiply<V, Term, kRows, kVectors, kSelect, kColumns>({weights + j * V::kWidth, V::kWidth, 1},
-                                                          t.packed(to.at_rows) + column * V::kWidth,
-                                                          t.strip().rows.rows, sum);
+    const auto* const weights =
+        reinterpret_cast<const Operand*>(to.is_k ? t.d_scores() : t.probs());
+    multiply<V, Term, kRows, kVectors, kSelect, kColumns>({weights + j * kDepth, kDepth, 1},
+                                                          t.packed(to.at_rows) + column * kDepth,
+                                                          depth<V>(t.strip().rows.rows), sum);
   }
   auto* const out = to.sums + column * to.keys + (to.key + j) * kColumns;
   REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
@@ -145,7 +153,7 @@ REGARD_KERNEL_FN void add_to_keys(const StripGroup<V>& group, const KeySums<type
 }
 
 /// Adds what the group's rows give to d_k and d_v of the first `size` keys of a tile; probabilities
-/// are dropped on the way.
+/// are dropped, and rounded, on the way, gradients of scores were.
 template <class V>
 static void add_group_to_keys(const StripGroup<V>& group, Tile tile, KeySums<typename V::Scalar> k,
                               KeySums<typename V::Scalar> v) {
@@ -156,8 +164,9 @@ static void add_group_to_keys(const StripGroup<V>& group, Tile tile, KeySums<typ
     const BackwardTask<V> t = group.strip(x);
     q_is_finite = q_is_finite && t.strip().q_is_finite;
     d_out_is_finite = d_out_is_finite && t.strip().d_out_is_finite;
-    if (p.dropout.threshold == 0 || !a.grad.d_v.present || t.strip().seen.size == 0) continue;
-    drop_probs<V>(p, t.s, t.strip().rows, tile, t.probs());
+    if (!a.grad.d_v.present || t.strip().seen.size == 0) continue;
+    if (p.dropout.threshold != 0) drop_probs<V>(p, t.s, t.strip().rows, tile, t.probs());
+    V::round_weights(t.strip().rows, tile.size, t.probs(), nullptr);
   }
   if (a.grad.d_v.present) add_to_keys<V>(group, v, tile.size, p.head_dim_v, d_out_is_finite);
   if (a.grad.d_k.present) add_to_keys<V>(group, k, tile.size, p.head_dim_qk, q_is_finite);

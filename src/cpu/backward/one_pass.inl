@@ -89,7 +89,7 @@ static void meet_tile(const GradHead<V>& head, std::int64_t begin, std::int64_t 
   const std::int64_t strips = (end - begin + V::kWidth - 1) / V::kWidth;
   StripGroup<V> group{head.strip(begin), strips, 0};
   const GradTile<V> loaded = load_grad_tile(group.first, tile);
-  const bool finite = all_finite<V>(loaded.keys, tile.size, p.head_dim_qk);
+  const bool finite = V::is_finite(loaded.keys, tile.size, depth<V>(p.head_dim_qk));
   for (std::int64_t x = 0; x < strips; ++x) {
     const BackwardTask<V> t = group.strip(x);
     GradStrip<V>& strip = t.strip();
@@ -101,8 +101,10 @@ static void meet_tile(const GradHead<V>& head, std::int64_t begin, std::int64_t 
     if (group.begin == strips) group.begin = x;
     group.end = x + 1;
     differentiate_softcap(t);
+    const auto* const d_scores =
+        V::round_weights(strip.rows, tile.size, t.d_scores(), t.operands(a.at_weights));
     if (!a.grad.d_q.present) continue;
-    add_to_queries(t, loaded, finite, head.sum_q(begin + x * V::kWidth));
+    add_to_queries(t, loaded, d_scores, finite, head.sum_q(begin + x * V::kWidth));
   }
   if (group.end > 0) {
     add_group_to_keys(group, tile, head.sums_k(tile.begin), head.sums_v(tile.begin));
@@ -216,6 +218,7 @@ constexpr BackwardKernel kOnePass = {
     .lanes = V::kLanes,
     .strip_bytes = sizeof(GradStrip<V>),
     .scalar_bytes = sizeof(typename V::Scalar),
+    .pack = V::kPack,
 };
 
 }  // namespace regard::cpu

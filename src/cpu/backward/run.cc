@@ -37,13 +37,14 @@ std::int64_t columns(const BackwardKernel& kernel, std::int64_t head_dim) noexce
 /// The offsets within what is kept of a strip, and within what it makes of a tile.
 void lay_out_strip(const AttentionParams& p, const BackwardKernel& kernel,
                    BackwardArgs* args) noexcept {
-  const std::int64_t width = kernel.width, bytes = kernel.scalar_bytes;
+  const std::int64_t width = kernel.width, bytes = kernel.scalar_bytes, pack = kernel.pack;
   ScratchLayout rows;
   args->at_strip = rows.take(1, kernel.strip_bytes);
-  args->at_q = rows.take(saturating_mul(width, p.head_dim_qk), bytes);
-  args->at_d_out = rows.take(saturating_mul(width, p.head_dim_v), bytes);
-  args->at_q_rows = rows.take(saturating_mul(width, columns(kernel, p.head_dim_qk)), bytes);
-  args->at_d_out_rows = rows.take(saturating_mul(width, columns(kernel, p.head_dim_v)), bytes);
+  args->at_q = rows.take(saturating_mul(width, ceil_div(p.head_dim_qk, pack)), bytes);
+  args->at_d_out = rows.take(saturating_mul(width, ceil_div(p.head_dim_v, pack)), bytes);
+  args->at_q_rows = rows.take(saturating_mul(width / pack, columns(kernel, p.head_dim_qk)), bytes);
+  args->at_d_out_rows =
+      rows.take(saturating_mul(width / pack, columns(kernel, p.head_dim_v)), bytes);
   args->strip_bytes = rows.total();
   ScratchLayout scores;
   args->at_probs = scores.take(kTileKv * width, bytes);
@@ -63,7 +64,9 @@ void lay_out(const AttentionParams& p, const BackwardKernel& kernel, BackwardArg
   args->copies_tiles = one_pass;
   args->strips = one_pass ? std::max<std::int64_t>(group_rows(p) / width, 1) : 1;
   lay_out_strip(p, kernel, args);
-  const std::int64_t copied = one_pass || converts ? kTileKv : 0;
+  const std::int64_t pack = kernel.pack;
+  const std::int64_t copied = one_pass || converts ? kTileKv / pack : 0;
+  const std::int64_t paired = pack > 1 ? kTileKv / pack : 0;
   const std::int64_t summed = one_pass ? 0 : kTileKv;
   const std::int64_t sums_q = one_pass ? 0 : saturating_mul(width, padded_head_dim(p.head_dim_qk));
   ScratchLayout layout;
@@ -73,8 +76,10 @@ void lay_out(const AttentionParams& p, const BackwardKernel& kernel, BackwardArg
   args->at_rows = layout.take(one_pass && !has_bias && !has_sinks ? 0 : 1, args->strip_bytes);
   args->at_keys = layout.take(saturating_mul(copied, padded_head_dim(p.head_dim_qk)), bytes);
   args->at_values = layout.take(saturating_mul(copied, padded_head_dim(p.head_dim_v)), bytes);
+  args->at_keys_t = layout.take(saturating_mul(paired, padded_head_dim(p.head_dim_qk)), bytes);
+  args->at_weights = layout.take(paired * width, bytes);
   args->at_row = layout.take(kTileKv, bytes);
-  args->at_out = layout.take(saturating_mul(width, p.head_dim_v), bytes);
+  args->at_out = layout.take(saturating_mul(width, ceil_div(p.head_dim_v, pack)), bytes);
   args->at_d_q = layout.take(sums_q, bytes);
   args->at_d_k = layout.take(saturating_mul(summed, columns(kernel, p.head_dim_qk)), bytes);
   args->at_d_v = layout.take(saturating_mul(summed, columns(kernel, p.head_dim_v)), bytes);
@@ -155,6 +160,16 @@ const BackwardKernels& backward_kernels(Isa isa) noexcept {
   return kScalarBackward;
 }
 
+const BackwardKernel& one_pass_kernel(const AttentionParams& p, Isa isa) noexcept {
+#if defined(__x86_64__)
+  const bool is_bf16 =
+      p.dtype_q == Dtype::kBf16 && p.dtype_kv == Dtype::kBf16 && p.dtype_out == Dtype::kBf16;
+  if (is_bf16 && isa >= Isa::kAvx512Bf16) return kAvx512Bf16Backward;
+#endif
+  static_cast<void>(p);
+  return backward_kernels(isa).one_pass_f32;
+}
+
 std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env,
                                       const BackwardKernel& kernel) noexcept {
   BackwardArgs args;
@@ -171,7 +186,7 @@ std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env,
 KernelPlan plan_backward(const AttentionKey& key, const Env& env, const BackwardKernel& kernel,
                          const std::string& backend) {
   KernelPlan plan;
-  plan.isa = kernel_isa(env.isa);
+  plan.isa = kernel.pack > 1 ? Isa::kAvx512Bf16 : kernel_isa(env.isa);
   plan.kernel =
       backend + "_backward_" + to_string(plan.isa) + "_" + to_string(key.params().dtype_q);
   plan.slots = slots_of(key, env, kernel);

@@ -14,13 +14,17 @@ namespace regard::cpu {
 /// The best kernels for a machine of `isa`.
 const BackwardKernels& backward_kernels(Isa isa) noexcept;
 
+/// The best of one pass: of pairs where q, k, v, out and so d_out are bf16. No backward takes
+/// descales, with which the forward's queries are no bf16.
+const BackwardKernel& one_pass_kernel(const AttentionParams& params, Isa isa) noexcept;
+
 /// Bytes of all slots, and in one pass of as many heads' sums as are under way; saturating.
 /// Two passes: a function of head dims, group size, dtype and slots alone. One pass: linear in the
 /// lengths.
 std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env,
                                       const BackwardKernel& kernel) noexcept;
 
-/// `kernel` is one of backward_kernels(env.isa), `backend` begins its name.
+/// `kernel` is one of the above for env.isa, `backend` begins its name.
 KernelPlan plan_backward(const AttentionKey& key, const Env& env, const BackwardKernel& kernel,
                          const std::string& backend);
 

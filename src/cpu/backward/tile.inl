@@ -13,6 +13,9 @@
 #include "cpu/strip.h"
 #include "cpu/visible_keys.h"
 
+// V is a vocabulary with the products of a backward: FloatProducts or PairProducts, whose operands
+// hold V::kPack neighbours along the contraction.
+//
 // What a row may not see has the probability -0 and the gradient -0: they add nothing, and their
 // bits tell the selecting products what to leave out.
 
@@ -22,15 +25,6 @@ template <class V>
 REGARD_KERNEL_FN typename V::Mask is_hidden(typename V::Vec x) {
   return V::to_bits(x) == V::to_bits(V::set(static_cast<typename V::Scalar>(-0.0)));
 }
-
-/// Terms of products with gradients; kLeft: hidden elements stand in a, else in b.
-template <class V, bool kLeft>
-struct HiddenTerm : ScalarTerm<V> {
-  using Vec = typename V::Vec;
-  REGARD_KERNEL_FN Vec add_visible(Vec sum, Vec a, Vec b) {
-    return V::select(is_hidden<V>(kLeft ? a : b), sum, V::fma(a, b, sum));
-  }
-};
 
 /// The keys of a tile that a strip sees some of, counted from the tile's first.
 struct SeenKeys {
@@ -55,6 +49,7 @@ struct GradStrip {
 template <class V>
 struct BackwardTask {
   using T = typename V::Scalar;
+  using Operand = typename V::Operand;
   const BackwardArgs& a;
   const Sequence& s;
   std::int64_t head_kv;
@@ -64,11 +59,14 @@ struct BackwardTask {
 
   const Problem& problem() const { return a.grad.problem; }
   GradStrip<V>& strip() const { return *reinterpret_cast<GradStrip<V>*>(rows + a.at_strip); }
-  T* packed(std::int64_t offset) const { return reinterpret_cast<T*>(rows + offset); }
+  Operand* packed(std::int64_t offset) const { return reinterpret_cast<Operand*>(rows + offset); }
   T* probs() const { return scores(a.at_probs); }
   T* d_scores() const { return scores(a.at_d_scores); }
   T* capped() const { return scores(a.at_capped); }
   T* shared(std::int64_t offset) const { return reinterpret_cast<T*>(scratch + offset); }
+  Operand* operands(std::int64_t offset) const {
+    return reinterpret_cast<Operand*>(scratch + offset);
+  }
 
  private:
   T* scores(std::int64_t offset) const {
@@ -83,31 +81,29 @@ static BackwardTask<V> strip_task(const BackwardArgs& a, const Sequence& s, std:
   return {a, s, head_kv, scratch, scratch + a.at_rows};
 }
 
+/// Operands that hold n elements.
+template <class V>
+REGARD_KERNEL_FN std::int64_t depth(std::int64_t n) {
+  return (n + V::kPack - 1) / V::kPack;
+}
+
 /// A tile of K and V.
 template <class V>
 struct GradTile {
+  using Input = ProductInput<typename V::Operand>;
   Tile tile;
-  ProductInput<typename V::Scalar> keys;
-  ProductInput<typename V::Scalar> values;
+  Input keys;    // contracted along head_dim
+  Input values;  // likewise
+  Input keys_t;  // K^T, contracted along keys
 };
-
-/// `dim` elements of rows of K or V, in place where that serves.
-template <class V>
-static ProductInput<typename V::Scalar> load_grad_rows(const BackwardTask<V>& t, const View& view,
-                                                       Tile tile, std::int64_t dim,
-                                                       std::int64_t buffer) {
-  if (!t.a.copies_tiles) {
-    return load_tile<V>(view, t.s.b, t.head_kv, tile, dim, t.shared(buffer));
-  }
-  const char* first = row_address(view, t.s.b, t.head_kv, tile.begin);
-  return copy_rows<V>(view, first, tile.size, dim, padded_head_dim(dim), t.shared(buffer));
-}
 
 template <class V>
 static GradTile<V> load_grad_tile(const BackwardTask<V>& t, Tile tile) {
+  const BackwardArgs& a = t.a;
   const Problem& p = t.problem();
-  return {tile, load_grad_rows(t, p.k, tile, p.head_dim_qk, t.a.at_keys),
-          load_grad_rows(t, p.v, tile, p.head_dim_v, t.a.at_values)};
+  const auto keys = V::load_rows(t, p.k, tile, p.head_dim_qk, a.at_keys);
+  const auto values = V::load_rows(t, p.v, tile, p.head_dim_v, a.at_values);
+  return {tile, keys, values, V::transpose_rows(t, keys, tile.size)};
 }
 
 /// Rows [row_begin, row_begin + count) of the sequence: q^T and d_out^T.
@@ -117,8 +113,8 @@ static void set_grad_rows(const BackwardTask<V>& t, std::int64_t row_begin, std:
   const Problem& p = grad.problem;
   Strip<V>& strip = t.strip().rows;
   set_rows<V>(p, t.s, t.head_kv, row_begin, count, &strip);
-  pack_queries<V>(p, strip, t.packed(t.a.at_q));
-  pack_columns<V>(grad.d_out, strip, p.head_dim_v, t.packed(t.a.at_d_out));
+  V::load_columns(p.q, strip, p.head_dim_qk, t.packed(t.a.at_q));
+  V::load_columns(grad.d_out, strip, p.head_dim_v, t.packed(t.a.at_d_out));
 }
 
 /// Edited scores become probabilities, gradients of dropped probabilities those of edited scores:
@@ -170,14 +166,14 @@ static void differentiate_softmax(const Problem& p, const GradStrip<V>& g, std::
 
 /// products^T [size][W] of a tile's rows with columns [dim][W].
 template <class V>
-static void multiply_tile(const Strip<V>& strip, ProductInput<typename V::Scalar> rows,
-                          std::int64_t size, std::int64_t dim, const typename V::Scalar* columns,
+static void multiply_tile(const Strip<V>& strip, ProductInput<typename V::Operand> rows,
+                          std::int64_t size, std::int64_t dim, const typename V::Operand* columns,
                           typename V::Scalar* products) {
   alignas(64) typename V::Scalar unused_max[V::kWidth] = {};
   with_vectors<V::kVectors>(
       strip.vectors, [&](auto vectors) __attribute__((always_inline)) {
-        scores_of<V, ScalarTerm<V>, decltype(vectors)::value>(rows, columns, products, size, dim,
-                                                              unused_max);
+        scores_of<V, typename V::Term, decltype(vectors)::value>(rows, columns, products, size,
+                                                                 depth<V>(dim), unused_max);
       });
 }
 
@@ -242,7 +238,7 @@ static void recompute_tile(const BackwardTask<V>& t, const GradTile<V>& tile) {
   hide_rest(t.d_scores());
   if (seen.size == 0) return;
 
-  ProductInput<typename V::Scalar> keys = tile.keys, values = tile.values;
+  ProductInput<typename V::Operand> keys = tile.keys, values = tile.values;
   keys.data += seen.begin * keys.row_stride;
   values.data += seen.begin * values.row_stride;
   multiply_tile<V>(g.rows, keys, seen.size, p.head_dim_qk, t.packed(a.at_q), scores);
@@ -260,16 +256,17 @@ static void recompute_tile(const BackwardTask<V>& t, const GradTile<V>& tile) {
 /// Sums of d_out * out.
 template <class V>
 static void compute_delta(const BackwardTask<V>& t) {
+  using Term = typename V::Term;
   const Problem& p = t.problem();
   GradStrip<V>& g = t.strip();
-  auto* const out_t = t.shared(t.a.at_out);
+  auto* const out_t = t.operands(t.a.at_out);
   const auto* const d_out_t = t.packed(t.a.at_d_out);
-  pack_columns<V>(p.out, g.rows, p.head_dim_v, out_t);
+  V::load_columns(p.out, g.rows, p.head_dim_v, out_t);
   for (int v = 0; v < g.rows.vectors; ++v) {
     typename V::Vec sum{};
-    for (std::int64_t d = 0; d < p.head_dim_v; ++d) {
+    for (std::int64_t d = 0; d < depth<V>(p.head_dim_v); ++d) {
       const std::int64_t at = d * V::kWidth + v * V::kLanes;
-      sum = V::fma(V::load(d_out_t + at), V::load(out_t + at), sum);
+      sum = Term::add(sum, Term::load(d_out_t + at), Term::load(out_t + at));
     }
     V::store(g.delta + v * V::kLanes, sum);
   }
@@ -339,11 +336,11 @@ static bool set_row_stats(const BackwardTask<V>& t) {
   return reads_tiles;
 }
 
-/// d_q^T [head_dim_qk][W] += K^T d_scores^T, those of scaled scores.
+/// d_q^T [head_dim_qk][W] += K^T d_scores^T, those of scaled scores as V::round_weights gave them.
 template <class V>
-static void add_to_queries(const BackwardTask<V>& t, const GradTile<V>& tile, bool finite,
+static void add_to_queries(const BackwardTask<V>& t, const GradTile<V>& tile,
+                           const typename V::Operand* d_scores, bool finite,
                            typename V::Scalar* d_q) {
-  using Term = HiddenTerm<V, false>;
   const std::int64_t dim =
       t.a.copies_tiles ? padded_head_dim(t.problem().head_dim_qk) : t.problem().head_dim_qk;
   const SeenKeys seen = t.strip().seen;
@@ -351,14 +348,17 @@ static void add_to_queries(const BackwardTask<V>& t, const GradTile<V>& tile, bo
   for (int w = 0; w < V::kWidth; ++w) one[w] = 1;
   with_vectors<V::kVectors>(
       t.strip().rows.vectors, [&](auto vectors) __attribute__((always_inline)) {
+        using Term = typename V::template VisibleTerm<false>;
         constexpr int kVectors = decltype(vectors)::value;
-        auto keys = transposed(tile.keys);
-        keys.data += seen.begin * keys.step;
-        const auto* const d_scores = t.d_scores() + seen.begin * V::kWidth;
+        const std::int64_t first = seen.begin / V::kPack;  // whole operands, see kKeyBlock
+        const std::int64_t size = depth<V>(seen.size);
+        auto keys = tile.keys_t;
+        keys.data += first * keys.step;
+        const auto* const weights = d_scores + first * V::kWidth;
         if (finite) {
-          add_product<V, Term, kVectors, false>(keys, d_scores, d_q, dim, seen.size, one);
+          add_product<V, Term, kVectors, false>(keys, weights, d_q, dim, size, one);
         } else {
-          add_product<V, Term, kVectors, true>(keys, d_scores, d_q, dim, seen.size, one);
+          add_product<V, Term, kVectors, true>(keys, weights, d_q, dim, size, one);
         }
       });
 }

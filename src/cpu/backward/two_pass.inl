@@ -30,8 +30,8 @@ static void backward_queries(const void* opaque, std::int64_t task, char* scratc
     recompute_tile(t, tile);
     if (t.strip().seen.size == 0) continue;
     differentiate_softcap(t);
-    const bool finite = all_finite<V>(tile.keys, tile.tile.size, p.head_dim_qk);
-    add_to_queries(t, tile, finite, d_q);
+    const bool finite = V::is_finite(tile.keys, tile.tile.size, p.head_dim_qk);
+    add_to_queries(t, tile, t.d_scores(), finite, d_q);
   }
   write_d_queries(t, d_q);
 }

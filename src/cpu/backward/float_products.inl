@@ -1,0 +1,64 @@
+// The backward's products in the arithmetic's own type, for every type of input. Included by
+// isa_<isa>.cc.
+
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/backward/tile.inl"
+
+namespace regard::cpu {
+namespace {  // members with linkage would be shared between units
+
+template <class Simd>
+struct FloatProducts : Simd {
+  using T = typename Simd::Scalar;
+  using Operand = T;
+  using Input = ProductInput<T>;
+  using Task = BackwardTask<FloatProducts>;
+  using Term = ScalarTerm<Simd>;
+  /// Terms of products with gradients; kLeft: hidden elements stand in a, else in b.
+  template <bool kLeft>
+  struct VisibleTerm : Term {
+    using Vec = typename Simd::Vec;
+    REGARD_KERNEL_FN Vec add_visible(Vec sum, Vec a, Vec b) {
+      return Simd::select(is_hidden<Simd>(kLeft ? a : b), sum, Simd::fma(a, b, sum));
+    }
+  };
+  static constexpr int kPack = 1;  // elements of an operand
+
+  /// The strip's rows of `view` as [dim][W].
+  REGARD_KERNEL_FN void load_columns(const View& view, const Strip<FloatProducts>& strip,
+                                     std::int64_t dim, T* columns) {
+    pack_columns<FloatProducts>(view, strip, dim, columns);
+  }
+  /// Elements of kPack rows side by side.
+  REGARD_KERNEL_FN void join_rows(Element type, const char* const (&rows)[kPack], std::int64_t size,
+                                  T* to) {
+    load_dense_row<Simd>(type, rows[0], size, to);
+  }
+  /// `dim` elements of a tile's rows of K or V, in place where that serves.
+  REGARD_KERNEL_FN Input load_rows(const Task& t, const View& view, Tile tile, std::int64_t dim,
+                                   std::int64_t buffer) {
+    if (!t.a.copies_tiles) {
+      return load_tile<Simd>(view, t.s.b, t.head_kv, tile, dim, t.shared(buffer));
+    }
+    const char* first = row_address(view, t.s.b, t.head_kv, tile.begin);
+    return copy_rows<Simd>(view, first, tile.size, dim, padded_head_dim(dim), t.shared(buffer));
+  }
+  /// K^T of a tile's `size` keys.
+  REGARD_KERNEL_FN Input transpose_rows(const Task&, Input keys, std::int64_t) {
+    return transposed(keys);
+  }
+  REGARD_KERNEL_FN bool is_finite(Input a, std::int64_t rows, std::int64_t dim) {
+    return all_finite<Simd>(a, rows, dim);
+  }
+  /// What the products take of weights [size][W].
+  REGARD_KERNEL_FN const T* round_weights(const Strip<FloatProducts>&, std::int64_t, T* weights,
+                                          T*) {
+    return weights;
+  }
+};
+
+}  // namespace
+}  // namespace regard::cpu
