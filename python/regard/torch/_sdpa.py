@@ -133,7 +133,11 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
             and _is_simple(query, key, value, enable_gqa)
             and (attn_mask is None or _is_simple_mask(attn_mask, query))):
         simple = _simple_recorded if asked is GRADIENTS else _simple
-        return simple(query, key, value, attn_mask, is_causal, scale)
+        try:
+            return simple(query, key, value, attn_mask, is_causal, scale)
+        except (RuntimeError, TypeError, ValueError):  # a sparse tensor: looked for only now
+            checked(Arguments(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa))
+            raise
     return general(Arguments(query, key, value, attn_mask, dropout_p, is_causal, scale,
                              enable_gqa))
 
