@@ -1,4 +1,4 @@
-"""The functions of the flash_attn package, on CPU tensors.
+"""The functions of the flash_attn package, on tensors of the CPU or a CUDA device.
 
 Tensors are [batch, positions, heads, head_dim]; causal and windows count from the bottom right
 corner: the last query stands at the last key.
