@@ -77,7 +77,7 @@ rest=$(($(left) - beside - 15))
 status=0
 timeout -k 5 "$((rest + 4))" "$program" --seconds "$rest" --out "$prefix" >>"$log" 2>&1 || status=$?
 [ "$status" -gt 1 ] || timeout -k 5 "$((beside + 10))" \
-  python3 -B scripts/gpu_check_torch.py "$prefix" --seconds "$beside" >>"$log" 2>&1 ||
+  python3 -B scripts/gpu_check_torch.py "$prefix" --seconds "$((beside * 2 / 3))" >>"$log" 2>&1 ||
   echo "gpu_check: PyTorch's backend was not measured; $log says why" >&2
 case $status in
   3) tail -n 1 "$log" >&2 ;;
