@@ -7,6 +7,7 @@ import test_operator
 import test_sdpa
 import test_transformers
 import torch
+import transformers
 from test_operator import Block
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -188,3 +189,12 @@ def test_graphs(fake_cuda):
     devices = {str(x.device) for node in program.graph.nodes
                for x in tree_leaves(node.meta.get("val", [])) if isinstance(x, torch.Tensor)}
     assert devices == {"cuda:0"}
+
+
+def test_a_model_of_transformers(fake_cuda):
+    with torch.device("cuda"):
+        config = transformers.LlamaConfig(**test_transformers.COMMON)
+        model = transformers.LlamaForCausalLM(config).eval()
+        ids = torch.arange(10)[None]
+    logits = test_transformers.on(model, "regard", lambda: model(ids).logits)
+    assert logits.device.type == "cuda" and logits.shape == (1, 10, 97)
