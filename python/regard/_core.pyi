@@ -188,3 +188,9 @@ def run_in_place(
     backend: str | None,
     needs_grad: bool,
 ) -> str: ...
+def explain_in_place(
+    tensors: dict[str, Any],
+    options: dict[str, Any],
+    policy: Policy | None,
+    needs_grad: bool,
+) -> Selection: ...

@@ -1,4 +1,4 @@
-"""The functions of the flash_attn package, on CPU tensors.
+"""The functions of the flash_attn package, on tensors of the CPU or a CUDA device.
 
 Tensors are [batch, positions, heads, head_dim]; causal and windows count from the bottom right
 corner: the last query stands at the last key.
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .torch import _call
 from .torch._formula import dropout_factors, formula
+from .torch._inputs import check_tensor
 from .torch._options import Options, seed_of
 from .torch._scopes import SdpaError
 
@@ -22,8 +23,7 @@ __all__ = ["flash_attn_func"]
 
 def _check(q: Any, k: Any, v: Any) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name} ({type(tensor).__name__}) must be a torch.Tensor")
+        check_tensor(name, tensor)
         if tensor.dim() != 4:
             raise SdpaError(f"{name} (of shape {tuple(tensor.shape)}) must be [batch, positions, "
                             "heads, head_dim]")

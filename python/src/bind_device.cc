@@ -11,6 +11,7 @@
 #include "dlpack.h"
 #include "errors.h"
 #include "process_context.h"
+#include "python_selection.h"
 #include "regard/context.h"
 
 // Calls on tensors where they lie, a CUDA device for one. The package hands over every tensor,
@@ -89,23 +90,42 @@ void take_options(const nb::dict& given, AttentionGradRequest* request) {
   }
 }
 
+/// What a call asks for; `owners` keep the memory of its tensors.
+struct Asked {
+  Asked(const nb::dict& tensors, const nb::dict& options, nb::handle given, bool needs_grad) {
+    take_tensors(tensors, &request, &owners);
+    take_options(options, &request);
+    request.options.needs_grad = needs_grad;
+    if (const Policy* const found = policy_in(given.ptr())) policy = *found;
+  }
+  AttentionParams params() const {
+    const Expected<AttentionParams> described = describe(request);
+    if (!described) raise_status(described.status());
+    return *described;
+  }
+
+  AttentionGradRequest request;
+  std::vector<nb::object> owners;
+  Policy policy;
+};
+
+nb::object explain_in_place(const nb::dict& tensors, const nb::dict& options, nb::handle policy,
+                            bool needs_grad) {
+  const Asked asked(tensors, options, policy, needs_grad);
+  const AmbientScopes scopes;
+  return python_selection(explain(process_context(), asked.params(), asked.policy), {}, nb::none());
+}
+
 /// The name of the backend that ran. `backend`: of the forward, for its backward; else None.
 std::string run_in_place(const nb::dict& tensors, const nb::dict& options, std::uint64_t stream,
                          nb::handle policy, nb::handle backend, bool needs_grad) {
-  AttentionGradRequest request;
-  std::vector<nb::object> owners;
-  take_tensors(tensors, &request, &owners);
-  take_options(options, &request);
   const bool backward = !backend.is_none();
-  request.options.needs_grad = needs_grad || backward;
-  Policy allowed;
-  if (const Policy* given = policy_in(policy.ptr())) allowed = *given;
-  if (backward) allowed.only = {read_backend(backend.ptr(), "backend")};
+  Asked asked(tensors, options, policy, needs_grad || backward);
+  AttentionGradRequest& request = asked.request;
+  if (backward) asked.policy.only = {read_backend(backend.ptr(), "backend")};
   const AmbientScopes scopes;
   Context& context = process_context();
-  const Expected<AttentionParams> params = describe(request);
-  if (!params) raise_status(params.status());
-  const Expected<Plan> made = plan(context, *params, allowed);
+  const Expected<Plan> made = plan(context, asked.params(), asked.policy);
   if (!made) raise_status(made.status());
   Launch launch;
   launch.stream = reinterpret_cast<void*>(static_cast<std::uintptr_t>(stream));
@@ -115,7 +135,7 @@ std::string run_in_place(const nb::dict& tensors, const nb::dict& options, std::
   {
     const nb::gil_scoped_release unlocked;
     status = backward ? attention_backward(context, request, launch)
-                      : attention(context, request, allowed, launch);
+                      : attention(context, request, asked.policy, launch);
   }
   if (!status.ok()) raise_status(status);
   return to_string(made->backend());
@@ -127,6 +147,8 @@ void bind_device(nb::module_& module) {
   module.def("run_in_place", &run_in_place, "tensors"_a, "options"_a, "stream"_a, "policy"_a.none(),
              "backend"_a.none(), "needs_grad"_a,
              "One call on tensors that all lie on one device, results included; for regard.torch.");
+  module.def("explain_in_place", &explain_in_place, "tensors"_a, "options"_a, "policy"_a.none(),
+             "needs_grad"_a, "The Selection of run_in_place with these arguments.");
   module.def(
       "built_with_cuda", [] { return process_context().env().built_with_cuda; },
       "Whether this build has CUDA's backends.");

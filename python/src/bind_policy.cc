@@ -89,6 +89,7 @@ Policy policy_from(const nb::dict& fields) {
     // None is "not set"; under an unknown name it stays an error.
     if (!value.is_none() || !is_field(word)) set_field(policy, word, value);
   }
+  if (const Status status = validate(policy, "Policy"); !status.ok()) raise_status(status);
   return policy;
 }
 

@@ -97,6 +97,22 @@ const ExchangeApi* exchange_of(PyObject* object) {
   return api->header.major == 1 ? api : nullptr;
 }
 
+/// PyTorch's sparse and mkldnn tensors have no memory that strides describe.
+void check_layout(nb::handle object, const char* name) {
+  const std::string layout = nb::str(nb::getattr(object, "layout", nb::none())).c_str();
+  if (layout.rfind("torch.", 0) != 0 || layout == "torch.strided") return;
+  raise_type("layout of " + std::string(name) + " (" + layout + ") must be torch.strided; pass " +
+             name + ".to_dense()");
+}
+
+/// Raises the library's refusal again under the argument's name.
+[[noreturn]] void raise_unreadable(nb::python_error& error, PyObject* object, const char* name) {
+  check_layout(object, name);
+  const std::string reason = nb::str(error.value()).c_str();
+  nb::raise_from(error, PyExc_ValueError, "%s (%s) cannot be read by DLPack: %s", name,
+                 Py_TYPE(object)->tp_name, reason.substr(0, reason.find('\n')).c_str());
+}
+
 nb::object capsule_of(nb::handle object) {
   try {
     return object.attr("__dlpack__")(nb::arg("max_version") = nb::make_tuple(1, 0));
@@ -106,7 +122,7 @@ nb::object capsule_of(nb::handle object) {
   return object.attr("__dlpack__")();
 }
 
-/// What the object exports; its library's refusal is raised again under the argument's name.
+/// What the object exports.
 nb::object exported(nb::handle object, const char* name) {
   try {
     check_device(object, name);
@@ -114,8 +130,7 @@ nb::object exported(nb::handle object, const char* name) {
   } catch (nb::python_error& error) {
     const std::string reason = nb::str(error.value()).c_str();
     if (reason.compare(0, std::strlen(name), name) == 0) throw;  // check_device's own
-    nb::raise_from(error, PyExc_ValueError, "%s (%s) cannot be read by DLPack: %s", name,
-                   Py_TYPE(object.ptr())->tp_name, reason.c_str());
+    raise_unreadable(error, object.ptr(), name);
   }
 }
 
@@ -242,9 +257,7 @@ Array array_from_dlpack(PyObject* object, const char* name) {
     nb::dlpack::dltensor tensor;
     if (api->view_of_object(object, &tensor) != 0) {
       nb::python_error error;
-      const std::string reason = nb::str(error.value()).c_str();
-      nb::raise_from(error, PyExc_ValueError, "%s (%s) cannot be read by DLPack: %s", name,
-                     Py_TYPE(object)->tp_name, reason.substr(0, reason.find('\n')).c_str());
+      raise_unreadable(error, object, name);
     }
     check_device(tensor.device.device_type, std::to_string(tensor.device.device_id), name);
     check_memory(object, tensor, name);
@@ -283,7 +296,10 @@ TensorView view_over(const nb::dlpack::dltensor& tensor, const char* name) {
 TensorView view_from_dlpack(PyObject* object, const char* name, std::vector<nb::object>* owners) {
   if (const ExchangeApi* api = exchange_of(object); api != nullptr && api->view_of_object) {
     nb::dlpack::dltensor tensor;
-    if (api->view_of_object(object, &tensor) != 0) throw nb::python_error();
+    if (api->view_of_object(object, &tensor) != 0) {
+      nb::python_error error;
+      raise_unreadable(error, object, name);
+    }
     check_memory(object, tensor, name);
     return view_over(tensor, name);  // the caller's own reference keeps it
   }

@@ -166,7 +166,8 @@ TensorView Inputs::any_view(const Array& given, const char* name) {
 TensorView Inputs::integers(PyObject* object, const char* name, bool wide) {
   Array array = small_array(object, name);
   PyArrayObject* const a = array.array;
-  if (!PyArray_ISINTEGER(a)) {
+  const bool is_empty_list = PyArray_SIZE(a) == 0 && !is_array(object);  // NumPy makes it float64
+  if (!PyArray_ISINTEGER(a) && !is_empty_list) {
     raise_type("dtype of " + std::string(name) + " (" + describe_array(array) +
                ") must be an integer type");
   }

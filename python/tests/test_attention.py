@@ -104,6 +104,14 @@ def test_empty_and_smallest_sizes(shape):
     check(q, k, v)
 
 
+def test_lengths_of_no_sequences():
+    q, k, v = make(b=0)
+    out = regard.attention(q, k, v, seqlens_q=[], seqlens_kv=[], diagonal=[], is_causal=True)
+    assert out.shape == q.shape
+    with pytest.raises(TypeError, match=r"dtype of seqlens_kv \(float64 \(0\)\) must be"):
+        regard.attention(q, k, v, seqlens_kv=np.zeros(0))
+
+
 def test_no_keys_but_a_sink():
     q, k, v = make(skv=0)
     out, lse = regard.attention(q, k, v, sinks=np.arange(4.0), return_lse=True)

@@ -39,6 +39,9 @@ def test_a_policy_is_a_value():
     (dict(require="always"), ValueError, "require .'always'. must be 'none'"),
     (dict(on_fallback="cry"), ValueError, "on_fallback .'cry'. must be 'allow'"),
     (dict(max_error="small"), TypeError, "max_error .'small'. must be a number"),
+    (dict(max_error=float("nan")), ValueError, "max_error of policy .nan. must be at least 0"),
+    (dict(max_error=-1e-9), ValueError, "max_error of policy .-1e-09. must be at least 0"),
+    (dict(max_workspace_bytes=-1), ValueError, "max_workspace_bytes of policy .-1. must be at "),
     (dict(max_workspace_bytes=1.5), TypeError, "max_workspace_bytes .1.5. must be an integer"),
     (dict(assume_finite=1), TypeError, "assume_finite .1. must be True or False"),
 ])

@@ -76,7 +76,7 @@ Status read_policy(const char* where, const regard_policy* given, Policy* policy
     }
     policy->assume_finite = *p->assume_finite == 1;
   }
-  return {};
+  return validate(*policy, where);
 }
 
 }  // namespace regard::c_api

@@ -152,6 +152,7 @@ Expected<Plan> plan_described(ContextImpl& context, const AttentionParams& param
   std::shared_ptr<const Settings> settings = context.settings();
   PlanCacheKey cache_key;
   cache_key.policy = policy_for(context, *settings, policy);
+  if (!cache_key.policy->status.ok()) return cache_key.policy->status;
   cache_key.generations = settings->generations;
   const bool assume_finite = cache_key.policy->policy.assume_finite.value_or(false);
   Expected<AttentionKey> key = AttentionKey::make(params, assume_finite);
@@ -200,6 +201,7 @@ Selection explain_with(const AttentionParams& params, const Env& env, const Reso
   if (Status status = validate(canonical, "explain"); !status.ok()) {
     return invalid_selection(canonical, status);
   }
+  if (!policy.status.ok()) return invalid_selection(canonical, policy.status);
   const Expected<AttentionKey> key =
       AttentionKey::make(canonical, policy.policy.assume_finite.value_or(false));
   if (!key) return invalid_selection(canonical, key.status());

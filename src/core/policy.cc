@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "base/json_writer.h"
+#include "base/message.h"
 #include "base/text.h"
 #include "core/backend_names.h"
 #include "core/hash.h"
@@ -121,6 +122,17 @@ Expected<Determinism> parse_determinism(std::string_view name) {
 const char* to_string(OnFallback value) noexcept {
   const auto i = static_cast<std::size_t>(value);
   return i < std::size(kOnFallbackNames) ? kOnFallbackNames[i] : "?";
+}
+
+Status validate(const Policy& policy, const char* where) {
+  const auto refused = [&](const char* name, auto value) {
+    return invalid(where, name, " of policy (", value, ") must be at least 0");
+  };
+  if (policy.max_error && !(*policy.max_error >= 0)) return refused("max_error", *policy.max_error);
+  if (policy.max_workspace_bytes && *policy.max_workspace_bytes < 0) {
+    return refused("max_workspace_bytes", *policy.max_workspace_bytes);
+  }
+  return {};
 }
 
 std::size_t hash_value(const Policy& policy) noexcept {

@@ -52,12 +52,14 @@ void merge_restrictions(Policy& into, const Policy& from) {
 }
 
 // The scopes of a thread as one policy: `only` narrows, the innermost wins elsewhere.
-Policy merge_scopes(const std::vector<const ScopeStack::Node*>& scopes, std::string* conflict) {
+Policy merge_scopes(const std::vector<const ScopeStack::Node*>& scopes, std::string* conflict,
+                    Status* status) {
   Policy merged;
   std::string only_scope;
   for (std::size_t i = 0; i < scopes.size(); ++i) {
     const Policy& scope = scopes[i]->policy;
     const std::string name = "scope " + std::to_string(i + 1);
+    if (status->ok()) *status = validate(scope, name.c_str());
     merge_restrictions(merged, scope);
     if (scope.prefer) merged.prefer = scope.prefer;
     if (scope.on_fallback) merged.on_fallback = scope.on_fallback;
@@ -143,12 +145,15 @@ Policy environment_policy(const Env& env) {
 std::shared_ptr<const ResolvedPolicy> resolve_policy(const Policy& call, const Policy& context,
                                                      const Policy& environment) {
   auto resolved = std::make_shared<ResolvedPolicy>();
-  const Policy scopes = merge_scopes(visible_scopes(), &resolved->conflict);
+  const Policy scopes = merge_scopes(visible_scopes(), &resolved->conflict, &resolved->status);
   const std::vector<Source> sources = {{&call, "call policy"},
                                        {&scopes, "scope"},
                                        {&context, "context policy"},
                                        {&environment, "environment"}};
-  for (const Source& source : sources) merge_restrictions(resolved->policy, *source.policy);
+  for (const Source& source : sources) {
+    if (resolved->status.ok()) resolved->status = validate(*source.policy, source.name.c_str());
+    merge_restrictions(resolved->policy, *source.policy);
+  }
   resolved->only_source = take_highest(*resolved, sources, &Policy::only, "only");
   resolved->prefer_source = take_highest(*resolved, sources, &Policy::prefer, "prefer");
   take_highest(*resolved, sources, &Policy::on_fallback, "on_fallback");

@@ -17,6 +17,7 @@ struct ResolvedPolicy {
   std::string prefer_source;
   std::vector<std::string> warnings;  // sources overruled by higher ones
   std::string conflict;  // sources that leave nothing, both named; nothing can be chosen then
+  Status status;         // not ok: a source is no valid policy, and nothing may be asked
 };
 
 /// What REGARD_BACKEND and REGARD_DENY say (an only whose order is prefer; a deny).

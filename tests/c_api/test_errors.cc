@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -136,6 +137,14 @@ TEST(CErrors, WordsOfAPolicyAreNamed) {
   EXPECT_EQ(refused([&](regard_policy& p) { p.assume_finite = &two; }),
             "invalid_argument [regard_context_set_policy] assume_finite of policy (2) must be 0 or "
             "1");
+  const double nan = std::nan("");
+  EXPECT_EQ(refused([&](regard_policy& p) { p.max_error = &nan; }),
+            "invalid_argument [regard_context_set_policy] max_error of policy (nan) must be at "
+            "least 0");
+  const std::int64_t negative = -1;
+  EXPECT_EQ(refused([&](regard_policy& p) { p.max_workspace_bytes = &negative; }),
+            "invalid_argument [regard_context_set_policy] max_workspace_bytes of policy (-1) must "
+            "be at least 0");
 }
 
 TEST(CErrors, EveryFieldOfAPolicyArrives) {

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <stdexcept>
 #include <thread>
 
@@ -120,6 +121,33 @@ TEST(PolicySources, DenyAndRequireUniteLimitsTakeTheMinimum) {
   EXPECT_EQ(resolved.max_error, 0.25);
   EXPECT_EQ(resolved.max_workspace_bytes, 1000);
   EXPECT_EQ(resolved.require, Determinism::kBatchInvariant);
+}
+
+TEST(PolicySources, LimitsThatAreNoneAreRefusedWhereverTheyAreSet) {
+  Context context(described_env());
+  const auto answer = [&](const Policy& call) {
+    const Selection selection = explain(context, kPlain, call);
+    EXPECT_FALSE(selection.ok());
+    const Status status = plan(context, kPlain, call).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(selection.warnings, std::vector{status.message()});
+    return status.message();
+  };
+  Policy wrong;
+  wrong.max_error = std::nan("");
+  EXPECT_EQ(answer(wrong), "[call policy] max_error of policy (nan) must be at least 0");
+  {
+    Policy right;
+    right.max_error = 0.5;  // the least of both is this one
+    const ScopedPolicy outer(right);
+    const ScopedPolicy inner(wrong);
+    EXPECT_EQ(answer({}), "[scope 2] max_error of policy (nan) must be at least 0");
+  }
+  EXPECT_TRUE(plan(context, kPlain));
+  wrong = {};
+  wrong.max_workspace_bytes = -1;
+  context.set_policy(wrong);
+  EXPECT_EQ(answer({}), "[context policy] max_workspace_bytes of policy (-1) must be at least 0");
 }
 
 TEST(PolicySources, NestedScopesNarrowAndReplaceScopesReplace) {

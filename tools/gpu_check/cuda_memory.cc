@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "tools/gpu_check/carrier.h"
+#include "tools/gpu_check/device_memory.h"
 
 namespace regard::gpu_check {
 namespace {
@@ -18,8 +18,16 @@ Status status_of(cudaError_t error) {
 
 class CudaMemory final : public DeviceMemory {
  public:
-  CudaMemory() { cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking); }
-  ~CudaMemory() override { cudaStreamDestroy(stream_); }
+  CudaMemory() {
+    cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
+    cudaEventCreate(&begin_);
+    cudaEventCreate(&end_);
+  }
+  ~CudaMemory() override {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+    cudaStreamDestroy(stream_);
+  }
 
   Device device() const override { return {DeviceType::kCuda, 0}; }
   void* allocate(std::size_t bytes) override {
@@ -51,6 +59,15 @@ class CudaMemory final : public DeviceMemory {
     if (graph != nullptr) cudaGraphDestroy(graph);
     return launched.ok() ? status_of(error) : launched;
   }
+  double time(int count, const std::function<void()>& launch) override {
+    cudaEventRecord(begin_, stream_);
+    for (int i = 0; i < count; ++i) launch();
+    cudaEventRecord(end_, stream_);
+    cudaEventSynchronize(end_);
+    float ms = 0;
+    cudaEventElapsedTime(&ms, begin_, end_);
+    return ms;
+  }
 
  private:
   bool copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
@@ -59,6 +76,7 @@ class CudaMemory final : public DeviceMemory {
   }
 
   cudaStream_t stream_ = nullptr;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
 }  // namespace

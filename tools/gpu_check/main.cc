@@ -12,6 +12,8 @@
 #include "conformance/generator.h"
 #include "conformance/run.h"
 #include "tools/gpu_check/carrier.h"
+#include "tools/gpu_check/cases.h"
+#include "tools/gpu_check/device_rates.h"
 #include "tools/gpu_check/measure.h"
 #include "tools/gpu_check/report.h"
 
@@ -27,40 +29,6 @@ constexpr const char* kUsage =
     "  --out PREFIX  write PREFIX.json and PREFIX.md (gpu_check)\n"
     "  --dry-run     host memory plays the device and the CPU's backends run: checks this "
     "program\n";
-
-// What CUDNN claims is too little of the random cases to be met there often.
-constexpr const char* kDirected[] = {
-    "b2 hq4 hkv2 sq128 skv128 d64 bf16 lse",
-    "b2 hq4 hkv2 sq127 skv257 d128 bf16 lse layout=bshd",
-    "b1 hq2 sq65 skv65 d256 f16 causal diag=tl lse",
-    "b2 hq4 hkv1 sq100 skv300 d64 f16 causal diag=br lse",
-    "b1 hq2 sq300 skv100 d64 bf16 causal diag=tl lse",
-    "b1 hq2 sq256 skv256 d64 bf16 window=0,0 diag=tl lse",
-    "b1 hq2 sq256 skv256 d64 bf16 window=1,0 diag=tl lse",
-    "b1 hq2 sq200 skv300 d72 bf16 window=31,7 diag=br lse",
-    "b3 hq8 hkv2 sq1 skv777 d128 bf16 lse",
-    "b1 hq2 sq64 skv64 d192 dv128 bf16 lse",
-    "b2 hq4 hkv2 sq128 skv128 d64 bf16 lse grad",
-    "b2 hq4 hkv2 sq127 skv257 d128 f16 layout=bshd lse grad",
-    "b1 hq2 sq100 skv100 d64 bf16 causal diag=tl lse grad",
-    "b1 hq4 hkv1 sq100 skv300 d80 f16 causal diag=br lse grad",
-    "b1 hq2 sq256 skv256 d128 bf16 window=15,0 diag=tl lse grad",
-    "b1 hq2 sq1000 skv1500 d64 bf16 causal diag=br lse",
-};
-
-constexpr const char* kSpeeds[] = {
-    "b2 hq16 sq4096 d128 bf16",
-    "b2 hq16 sq4096 d128 bf16 causal diag=tl",
-    "b1 hq64 hkv8 sq8192 d128 bf16 causal diag=tl",
-    "b2 hq32 sq4096 d64 bf16 causal diag=tl",
-    "b1 hq16 sq8192 d256 bf16 causal diag=tl",
-    "b2 hq16 sq4096 d128 bf16 lse grad",
-    "b2 hq16 sq4096 d128 bf16 causal diag=tl lse grad",
-    "b1 hq16 sq4096 d256 bf16 causal diag=tl lse grad",
-    "b8 hq32 hkv8 sq1 skv8192 d128 bf16",
-    "b2 hq16 sq2048 d64 f32",
-    "b1 hq8 sq64 d64 bf16",
-};
 
 struct Options {
   double seconds = 420;
@@ -98,7 +66,8 @@ class Check {
       : options_(options),
         memory_(memory),
         carrier_(memory, !options.dry_run),
-        begin_(Clock::now()) {
+        begin_(Clock::now()),
+        bench_{context_, memory, options.dry_run ? Effort{0.2, 3} : Effort{}, options.dry_run} {
     report_.prefix = options.out;
     report_.dry_run = options.dry_run;
     for (const BackendInfo& info : context_.backends()) {
@@ -110,8 +79,10 @@ class Check {
     if (!options_.dry_run) measure_device();
     directed();
     random();
-    if (!options_.dry_run) speeds();
-    report_.complete = !late(1.0);
+    overheads();
+    comparisons();
+    speeds();
+    report_.complete = !was_cut_;
     report_.write();
     bool ok = !report_.tallies.empty();
     for (const auto& [backend, tally] : report_.tallies) {
@@ -123,18 +94,20 @@ class Check {
   }
 
  private:
-  /// Whether that share of the time is over.
-  bool late(double share) const {
+  /// Whether that share of the time is over, so that something is left out.
+  bool late(double share) {
     const std::chrono::duration<double> gone = Clock::now() - begin_;
-    return gone.count() > share * options_.seconds;
+    const bool is_late = gone.count() > share * options_.seconds;
+    was_cut_ = was_cut_ || is_late;
+    return is_late;
   }
 
   void measure_device() {
     report_.facts = read_facts(with_devices(context_.env()));
     report_.idle_clock_mhz = sm_clock_mhz();
-    report_.matmul_tflops = matmul_tflops();
+    report_.matmul_tflops = matmul_tflops(memory_);
     report_.clock_mhz = sm_clock_mhz();
-    report_.copy_gbps = copy_gbps();
+    report_.copy_gbps = copy_gbps(memory_);
     report_.write();
   }
 
@@ -197,21 +170,61 @@ class Check {
     report_.write();
   }
 
+  /// The case on the device; short in a dry run, whose host would take minutes.
+  Case case_of(const char* words) const {
+    Case c = parse_case(words).value();
+    c.params.device = memory_.device();
+    if (options_.dry_run) {
+      constexpr std::int64_t kMost = 64;
+      c.params.seqlen_q = std::min(c.params.seqlen_q, kMost);
+      c.params.seqlen_kv = std::min(c.params.seqlen_kv, kMost);
+    }
+    canonicalize(c);
+    return c;
+  }
+  bool runs(const Case& c, const BackendRef& backend) {
+    const Selection selection = explain(context_, c.params, conformance::policy_for(c, backend));
+    const Verdict* verdict = selection.find(backend);
+    return verdict != nullptr && verdict->usable;
+  }
+
+  void overheads() {
+    const Case c = case_of(kOverhead);
+    for (const BackendInfo& info : backends_) {
+      if (late(0.65)) return;
+      if (!runs(c, info.ref)) continue;
+      report_.overheads.push_back(
+          {kOverhead, to_string(info.ref), measure_overhead(bench_, c, info.ref)});
+    }
+    report_.write();
+  }
+
+  void comparisons() {
+    BackendRef backend;
+    // The CPU has no CUDNN: another backend plays it.
+    backend.id = options_.dry_run ? BackendId::kEfficient : BackendId::kCudnn;
+    for (const char* words : kCompared) {
+      const Case c = case_of(words);
+      if (!runs(c, backend)) continue;
+      for (const bool backward : {false, true}) {
+        if (late(0.8)) return;
+        report_.comparisons.push_back(
+            {words, backward, compare_with_cudnn(bench_, c, backend, backward)});
+        report_.write();
+      }
+    }
+  }
+
   void speeds() {
     for (const char* words : kSpeeds) {
+      const Case c = case_of(words);
       for (const BackendInfo& info : backends_) {
         if (late(0.95)) return;
-        Case c = parse_case(words).value();
-        c.params.device = memory_.device();
-        canonicalize(c);
         // Unfused scores of these sizes take MATH minutes.
         const bool is_math = info.ref.id == BackendId::kMath;
         if (is_math && c.params.seqlen_q * c.params.seqlen_kv > std::int64_t{2048} * 2048) continue;
-        const Selection selection =
-            explain(context_, c.params, conformance::policy_for(c, info.ref));
-        const Verdict* verdict = selection.find(info.ref);
-        if (verdict == nullptr || !verdict->usable) continue;
-        report_.rows.push_back({words, to_string(info.ref), measure(context_, c, info.ref)});
+        if (!runs(c, info.ref)) continue;
+        report_.rows.push_back({words, to_string(info.ref), measure(bench_, c, info.ref)});
         report_.write();
       }
     }
@@ -222,8 +235,10 @@ class Check {
   DeviceCarrier carrier_;
   const Clock::time_point begin_;
   Context context_;
+  const Bench bench_;
   std::vector<BackendInfo> backends_;
   Report report_;
+  bool was_cut_ = false;
 };
 
 int run(int argc, char** argv) {

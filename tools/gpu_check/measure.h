@@ -1,40 +1,47 @@
 #pragma once
 
-#include <functional>
 #include <string>
 
+#include "conformance/run.h"
 #include "regard/context.h"
-#include "tools/gpu_check/carrier.h"
+#include "tools/gpu_check/timing.h"
 
-// What the device does in a second: its own rates, and attention on it.
+// Attention on the device: its speed, beside cuDNN's own, and what a call costs the host.
 
 namespace regard::gpu_check {
 
-struct DeviceFacts {
-  std::string name;
-  int sm_version = 0, driver = 0, runtime = 0, cudnn = 0;
-  double memory_gib = 0;
+/// Where and how it is measured.
+struct Bench {
+  Context& context;
+  DeviceMemory& memory;
+  Effort effort;
+  bool dry_run;  // regard's own call stands in for cuDNN's
 };
-DeviceFacts read_facts(const Env& env);
-
-/// Of the moment, in MHz; 0 where the driver's management library is not there.
-int sm_clock_mhz();
-
-/// TFLOPS of cuBLAS's bf16 product of 8192^3 with f32 sums; 0 without cuBLAS.
-double matmul_tflops();
-/// GB/s read and written by a copy of 1 GiB on the device.
-double copy_gbps();
 
 struct Timing {
   std::string error;  // nothing below holds
-  double ms = 0;      // median of seven runs of several calls each
-  double spread = 0;  // (largest - smallest) / median
+  Median median;
   double tflops = 0;
-  double host_us = 0;  // of the host, a call
   int clock_mhz = 0;
 };
-
 /// The case's forward, or with `grad` its backward, on that backend alone.
-Timing measure(Context& context, const Case& c, const BackendRef& backend);
+Timing measure(const Bench& bench, const Case& c, const BackendRef& backend);
+
+/// CUDNN through regard beside cuDNN called directly, in turns on the same tensors.
+struct Comparison {
+  std::string error;
+  Median regard, direct;
+  double ratio() const { return regard.ms / direct.ms; }
+};
+Comparison compare_with_cudnn(const Bench& bench, const Case& c, const BackendRef& backend,
+                              bool backward);
+
+/// Microseconds that the host spends on a call whose plan is there.
+struct Overhead {
+  std::string error;
+  double attention_us = 0;  // attention(): described and looked up
+  double execute_us = 0;    // execute() with the plan in hand
+};
+Overhead measure_overhead(const Bench& bench, const Case& c, const BackendRef& backend);
 
 }  // namespace regard::gpu_check

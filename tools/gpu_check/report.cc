@@ -36,6 +36,54 @@ std::string today() {
   return buffer;
 }
 
+std::string list(const char* name, const std::vector<std::string>& items, bool is_last = false) {
+  std::string out = text("  \"%s\": [", name);
+  const char* separator = "\n    ";
+  for (const std::string& item : items) {
+    out += separator + item;
+    separator = ",\n    ";
+  }
+  return out + (is_last ? "]\n" : "],\n");
+}
+
+std::string benchmarks_json(const Report& r) {
+  std::vector<std::string> items;
+  for (const BenchRow& row : r.rows) {
+    const Timing& t = row.timing;
+    items.push_back("{\"case\": " + quoted(row.words) + ", \"backend\": " + quoted(row.backend) +
+                    ", \"error\": " + quoted(t.error) +
+                    text(", \"ms\": %.5f, \"spread\": %.3f, \"tflops\": %.2f, \"clock_mhz\": %d}",
+                         t.median.ms, t.median.spread, t.tflops, t.clock_mhz));
+  }
+  return list("benchmarks", items);
+}
+
+std::string comparisons_json(const Report& r) {
+  std::vector<std::string> items;
+  for (const ComparisonRow& row : r.comparisons) {
+    const Comparison& c = row.comparison;
+    items.push_back("{\"case\": " + quoted(row.words) +
+                    text(", \"backward\": %s, \"error\": ", row.backward ? "true" : "false") +
+                    quoted(c.error) +
+                    text(", \"ms\": %.5f, \"direct_ms\": %.5f, \"spread\": %.3f, "
+                         "\"direct_spread\": %.3f, \"most_ratio\": %.2f}",
+                         c.regard.ms, c.direct.ms, c.regard.spread, c.direct.spread, kMostRatio));
+  }
+  return list("cudnn_direct", items);
+}
+
+std::string overheads_json(const Report& r) {
+  std::vector<std::string> items;
+  for (const OverheadRow& row : r.overheads) {
+    const Overhead& o = row.overhead;
+    items.push_back("{\"case\": " + quoted(row.words) + ", \"backend\": " + quoted(row.backend) +
+                    ", \"error\": " + quoted(o.error) +
+                    text(", \"attention_us\": %.2f, \"execute_us\": %.2f, \"most_us\": %.0f}",
+                         o.attention_us, o.execute_us, kMostOverheadUs));
+  }
+  return list("overhead", items, true);
+}
+
 std::string json(const Report& r) {
   std::string out = "{\n";
   out += text("  \"date\": \"%s\", \"complete\": %s, \"dry_run\": %s,\n", today().c_str(),
@@ -62,19 +110,57 @@ std::string json(const Report& r) {
     out += separator + quoted(failure);
     separator = ",\n    ";
   }
-  out += "],\n  \"benchmarks\": [";
-  separator = "\n    ";
+  return out + "],\n" + benchmarks_json(r) + comparisons_json(r) + overheads_json(r) + "}\n";
+}
+
+const char* verdict(const Report& r, bool is_held) {
+  if (r.dry_run) return "a dry run";
+  return is_held ? "held" : "missed";
+}
+
+std::string speeds_table(const Report& r) {
+  std::string out =
+      "\n## Speed\n\n| case | backend | ms | TFLOPS | of the product | MHz |\n"
+      "|---|---|---|---|---|---|\n";
   for (const BenchRow& row : r.rows) {
     const Timing& t = row.timing;
-    out += separator + std::string("{\"case\": ") + quoted(row.words) +
-           ", \"backend\": " + quoted(row.backend) + ", \"error\": " + quoted(t.error) +
-           text(
-               ", \"ms\": %.5f, \"spread\": %.3f, \"tflops\": %.2f, \"host_us\": %.2f, "
-               "\"clock_mhz\": %d}",
-               t.ms, t.spread, t.tflops, t.host_us, t.clock_mhz);
-    separator = ",\n    ";
+    out += "| `" + row.words + "` | " + row.backend + " | ";
+    out += t.error.empty()
+               ? text("%.4f | %.1f | %.0f %% | %d |\n", t.median.ms, t.tflops,
+                      r.matmul_tflops > 0 ? 100 * t.tflops / r.matmul_tflops : 0, t.clock_mhz)
+               : t.error + " | | | |\n";
   }
-  return out + "]\n}\n";
+  return out;
+}
+
+std::string comparisons_table(const Report& r) {
+  std::string out = text("\n## CUDNN beside cuDNN called directly (bar: %.2f)\n\n", kMostRatio);
+  if (r.dry_run) out += "A dry run: the second call is regard's own.\n\n";
+  if (r.comparisons.empty()) return out + "Not measured: no CUDNN here, or no time left.\n";
+  out += "| case | pass | regard, ms | cuDNN, ms | ratio | |\n|---|---|---|---|---|---|\n";
+  for (const ComparisonRow& row : r.comparisons) {
+    const Comparison& c = row.comparison;
+    out += "| `" + row.words + "` | " + (row.backward ? "backward | " : "forward | ");
+    out += c.error.empty() ? text("%.4f | %.4f | %.3f | %s |\n", c.regard.ms, c.direct.ms,
+                                  c.ratio(), verdict(r, c.ratio() <= kMostRatio))
+                           : c.error + " | | | |\n";
+  }
+  return out;
+}
+
+std::string overheads_table(const Report& r) {
+  std::string out = text(
+      "\n## The host's time for a call (bar: %.0f us)\n\n| case | backend | attention(), us | "
+      "execute(), us | |\n|---|---|---|---|---|\n",
+      kMostOverheadUs);
+  for (const OverheadRow& row : r.overheads) {
+    const Overhead& o = row.overhead;
+    out += "| `" + row.words + "` | " + row.backend + " | ";
+    out += o.error.empty() ? text("%.2f | %.2f | %s |\n", o.attention_us, o.execute_us,
+                                  verdict(r, o.attention_us <= kMostOverheadUs))
+                           : o.error + " | | |\n";
+  }
+  return out;
 }
 
 std::string markdown(const Report& r) {
@@ -84,6 +170,10 @@ std::string markdown(const Report& r) {
       text("\n\n%s, compute capability %d.%d, driver for CUDA %d.%d, cuDNN %d%s.\n",
            today().c_str(), r.facts.sm_version / 10, r.facts.sm_version % 10, r.facts.driver / 1000,
            r.facts.driver % 1000 / 10, r.facts.cudnn, r.complete ? "" : "; cut off by its time");
+  if (r.dry_run) {
+    out +=
+        "Times are this host's, of cases cut to a few positions: they say nothing of a device.\n";
+  }
   out += text("The device's bf16 product %.0f TFLOPS at %d MHz, its copies %.0f GB/s.\n",
               r.matmul_tflops, r.clock_mhz, r.copy_gbps);
   out +=
@@ -94,18 +184,7 @@ std::string markdown(const Report& r) {
   }
   if (!r.failures.empty()) out += "\n";
   for (const std::string& failure : r.failures) out += "```\n" + failure + "\n```\n";
-  out +=
-      "\n| case | backend | ms | TFLOPS | of the product | MHz | host, us a call |\n"
-      "|---|---|---|---|---|---|---|\n";
-  for (const BenchRow& row : r.rows) {
-    const Timing& t = row.timing;
-    out += "| `" + row.words + "` | " + row.backend + " | ";
-    out += t.error.empty() ? text("%.4f | %.1f | %.0f %% | %d | %.1f |\n", t.ms, t.tflops,
-                                  r.matmul_tflops > 0 ? 100 * t.tflops / r.matmul_tflops : 0,
-                                  t.clock_mhz, t.host_us)
-                           : t.error + " | | | | |\n";
-  }
-  return out;
+  return out + speeds_table(r) + comparisons_table(r) + overheads_table(r);
 }
 
 }  // namespace

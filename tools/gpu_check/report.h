@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/gpu_check/device_rates.h"
 #include "tools/gpu_check/measure.h"
 
 namespace regard::gpu_check {
@@ -19,6 +20,19 @@ struct BenchRow {
   std::string words, backend;
   Timing timing;
 };
+struct ComparisonRow {
+  std::string words;
+  bool backward;
+  Comparison comparison;
+};
+struct OverheadRow {
+  std::string words, backend;
+  Overhead overhead;
+};
+
+// What the measurements are held to.
+inline constexpr double kMostRatio = 1.02;  // CUDNN through regard to cuDNN called directly
+inline constexpr double kMostOverheadUs = 8;
 
 /// Everything that a run has seen so far. Written again after every step, so that a run that is cut
 /// off leaves what it has.
@@ -31,6 +45,8 @@ struct Report {
   std::map<std::string, Tally> tallies;
   std::vector<std::string> failures;
   std::vector<BenchRow> rows;
+  std::vector<ComparisonRow> comparisons;
+  std::vector<OverheadRow> overheads;
 
   void write() const;
 };

@@ -59,8 +59,17 @@ def _is_traced() -> bool:
 
 def _autocasts() -> bool:
     if torch.compiler.is_compiling() or _any_autocast():  # the other one takes four times as long
-        return torch.is_autocast_enabled("cpu")
+        return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
     return False
+
+
+def _cast(x: Any) -> Any:
+    if not isinstance(x, Tensor) or x.dtype not in _CAST_TYPES:
+        return x
+    device = x.device.type
+    if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
+        return x
+    return x.to(torch.get_autocast_dtype(device))
 
 
 def autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
@@ -69,11 +78,7 @@ def autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
     Before any check, so that tensors of several types may meet; the operator's own kernel for
     autocast would come after them.
     """
-    if not _autocasts():
-        return tensors
-    dtype = torch.get_autocast_dtype("cpu")
-    return tuple(x.to(dtype) if isinstance(x, Tensor) and x.dtype in _CAST_TYPES and
-                 x.device.type == "cpu" else x for x in tensors)
+    return tuple([_cast(x) for x in tensors]) if _autocasts() else tensors
 
 
 def are_plain(*tensors: Any) -> bool:
@@ -142,10 +147,6 @@ def _by_formula(q: Tensor, k: Tensor, v: Tensor, options: Options,
 
 def _by_operator(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str,
                  needs_grad: bool) -> tuple[Tensor, Tensor]:
-    if q.is_cuda or k.is_cuda or v.is_cuda:  # the library says it of plain tensors
-        raise SdpaError(f"devices of q ({q.device}), k ({k.device}) and v ({v.device}) must be "
-                        "cpu where a call is traced, transformed or cast: regard's operators "
-                        "have no CUDA kernel")
     out, lse, _, _ = torch.ops.regard.attention(q, k, v, *options, _layout_of(q), backends,
                                                 needs_grad)
     return out, lse
@@ -195,7 +196,7 @@ def _run(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str,
          **wanted: bool) -> tuple[Tensor, Tensor | None, _core.Saved | _device.Saved | None]:
     """out; lse and saved, where return_lse and return_saved ask for them."""
     wanted = {word: True for word, value in wanted.items() if value}
-    if q.is_cuda and _core.built_with_cuda():
+    if _device.takes(q):
         out, lse, saved = _device.numbers(q, k, v, options, backends, "return_saved" in wanted,
                                           _is_bshd(q))
         return out, lse if "return_lse" in wanted else None, saved
@@ -256,9 +257,6 @@ class Recorded(torch.autograd.Function):
         # records the one and has a rule for the other.
         more = (torch.is_grad_enabled() or _is_traced() or _is_batched(d_out) or
                 not are_plain(d_out) or d_out.is_neg())
-        if more and isinstance(ctx.saved, _device.Saved):
-            raise SdpaError("a gradient of a gradient (create_graph=True) and batched gradients "
-                            "are not there for tensors of a CUDA device")
         run = recorded_backward if more else backward_numbers
         grads = run((d_out, d_lse), (q, k, v, out), ctx.saved, options, _layout_of(q))
         return (*grads[:3], None, grads[3], grads[4], *[None] * 6)
@@ -292,7 +290,8 @@ def backward_numbers(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor,
 
 
 def recorded_backward(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor, ...],
-                      saved: _core.Saved, options: Options, layout: str) -> tuple[Any, ...]:
+                      saved: _core.Saved | _device.Saved, options: Options,
+                      layout: str) -> tuple[Any, ...]:
     """The same by the operator, whose own derivative is the formula."""
     d_q, d_k, d_v, d_bias, d_sinks = torch.ops.regard.attention_backward(
         *given, *tensors, saved.stats, state_of(saved), *options, layout)
@@ -300,8 +299,9 @@ def recorded_backward(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor
             None if options.sinks is None else d_sinks)
 
 
-def state_of(saved: _core.Saved) -> Tensor:
-    """The backend that ran, the seed and the offset, as a tensor that a graph can hold."""
+def state_of(saved: _core.Saved | _device.Saved) -> Tensor:
+    """The backend that ran, the seed and the offset, as a tensor that a graph can hold. On the CPU
+    wherever the call's tensors lie, for a backward reads it before it can launch anything."""
     seed = saved.seed - (1 << 64) if saved.seed >> 63 else saved.seed
     return torch.tensor([NAMES.index(str(saved.backend)), seed, saved.offset], dtype=torch.int64,
                         device="cpu")

@@ -1,4 +1,4 @@
-"""Plain tensors of a CUDA device: results are torch's own memory, and the work is launched on torch's
+"""Tensors of a CUDA device: results are torch's own memory, and the work is launched on torch's
 current stream. Nothing here waits, but for a seed that lies on the device. Not run on a device."""
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import _core
+from .._selection import Selection
 from ._options import Options, native_keywords, seed_of
 from ._scopes import call_policy
 
@@ -22,6 +23,20 @@ class Saved(NamedTuple):
     stats: Tensor
     seed: int
     backend: str
+    offset: int = 0
+
+
+def is_built() -> bool:
+    """Whether there is such a way at all."""
+    return _core.built_with_cuda()
+
+
+setattr(is_built, "_dynamo_marked_constant", True)  # torch.compile cannot trace the module's function
+
+
+def takes(q: Tensor) -> bool:
+    """Whether calls on q go this way."""
+    return q.is_cuda and is_built()
 
 
 def _like_rows(tensor: Tensor, depth: int, bshd: bool) -> Tensor:
@@ -40,9 +55,11 @@ def _broadcast(tensor: Tensor) -> Tensor:
     return tensor.reshape((1,) * (4 - tensor.dim()) + tuple(tensor.shape))
 
 
-def _call(q: Tensor, tensors: dict[str, Tensor], options: Options, seed: int | None, policy: Any,
-          backend: str | None, needs_grad: bool) -> str:
+def _prepared(tensors: dict[str, Tensor], options: Options,
+              seed: int | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a call, those of its options among them, and its other options."""
     values = native_keywords(options._replace(rng=None))
+    tensors = dict(tensors)
     for name in [name for name, value in values.items() if isinstance(value, Tensor)]:
         tensor = values.pop(name)
         if name in _FLOATS:
@@ -54,9 +71,20 @@ def _call(q: Tensor, tensors: dict[str, Tensor], options: Options, seed: int | N
         tensors[name] = tensor
     if seed is not None:
         values["seed"] = seed
+    return {name: tensor.detach() for name, tensor in tensors.items()}, values
+
+
+def _call(tensors: dict[str, Tensor], values: dict[str, Any], policy: Any, backend: str | None,
+          needs_grad: bool) -> str:
+    q = tensors["q"]
     stream = torch.cuda.current_stream(q.device).cuda_stream if q.is_cuda else 0
-    plain = {name: tensor.detach() for name, tensor in tensors.items()}
-    return _core.run_in_place(plain, values, stream, policy, backend, needs_grad)
+    return _core.run_in_place(tensors, values, stream, policy, backend, needs_grad)
+
+
+def _forward_tensors(q: Tensor, k: Tensor, v: Tensor, bshd: bool) -> dict[str, Tensor]:
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    return {"q": _dense_rows(q), "k": _dense_rows(k), "v": _dense_rows(v),
+            "out": _like_rows(q, v.shape[3], bshd), "lse": q.new_empty(q.shape[:3], dtype=wide)}
 
 
 def numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str, needs_grad: bool,
@@ -66,14 +94,16 @@ def numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str, ne
     if options.dropout_p:
         rng = seed_of(q) if options.rng is None else options.rng
         seed = int(rng[0]) & 0xFFFFFFFFFFFFFFFF
-    out = _like_rows(q, v.shape[3], bshd)
-    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-    lse = q.new_empty(q.shape[:3], dtype=wide)
-    tensors = {"q": _dense_rows(q), "k": _dense_rows(k), "v": _dense_rows(v), "out": out,
-               "lse": lse}
-    policy = call_policy(backends)
-    backend = _call(q, tensors, options, seed, policy, None, needs_grad)
-    return out, lse, Saved(lse, seed or 0, backend)
+    tensors = _forward_tensors(q, k, v, bshd)
+    backend = _call(*_prepared(tensors, options, seed), call_policy(backends), None, needs_grad)
+    return tensors["out"], tensors["lse"], Saved(tensors["lse"], seed or 0, backend)
+
+
+def explain(q: Tensor, k: Tensor, v: Tensor, options: Options, policy: _core.Policy | None,
+            needs_grad: bool) -> Selection:
+    """The Selection of `numbers`, whose results it makes room for: they are part of the question."""
+    prepared = _prepared(_forward_tensors(q, k, v, False), options, None)
+    return _core.explain_in_place(*prepared, policy, needs_grad)
 
 
 def backward_numbers(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor, ...],
@@ -93,7 +123,7 @@ def backward_numbers(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor,
     if d_lse is not None:
         all_tensors["d_lse"] = d_lse
     seed = saved.seed if options.dropout_p else None
-    _call(q, all_tensors, options, seed, None, saved.backend, True)
+    _call(*_prepared(all_tensors, options, seed), None, saved.backend, True)
     grads: list[Tensor | None] = [made["d_q"], made["d_k"], made["d_v"], None, None]
     if options.attn_bias is not None:
         grads[3] = made["d_bias"].reshape(options.attn_bias.shape)

@@ -141,7 +141,8 @@ def formula(q: Tensor, k: Tensor, v: Tensor, options: Options,
 def dropout_factors(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
     """What the operators' dropout multiplies each probability by; None without dropout.
 
-    Drawn by the library itself: attention over equal scores and unit vectors as values.
+    Drawn by the library itself, on the CPU, whose mask is every device's: attention over equal
+    scores and unit vectors as values. It waits for a seed and for lengths that lie on a device.
     """
     if not options.dropout_p:
         return None
@@ -158,6 +159,7 @@ def dropout_factors(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
         mean = _core.attention(torch.zeros(batch, heads, rows, 1, dtype=dtype, device="cpu"),
                                torch.zeros(batch, heads_kv, keys, 1, dtype=dtype, device="cpu"),
                                units,
-                               diagonal=shifts.long().numpy(), dropout_p=options.dropout_p,
+                               diagonal=shifts.long().cpu().numpy(), dropout_p=options.dropout_p,
                                seed=int(options.rng[0]) & 0xFFFFFFFFFFFFFFFF, backend="math")
-    return (mean * keys > 0.5).to(dtype) * (DROPOUT_STEPS / kept_steps(options.dropout_p))
+    kept = (mean * keys > 0.5).to(q.device, dtype)
+    return kept * (DROPOUT_STEPS / kept_steps(options.dropout_p))

@@ -58,7 +58,7 @@ def checked(given: Arguments) -> Arguments:
     scale = None if given.scale is None else _number("scale", given.scale)
     query, key, value, attn_mask = autocast(*given[:4])
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        _check_tensor(name, tensor)
+        check_tensor(name, tensor)
         if tensor.dim() < 2:
             raise SdpaError(f"{name} (of shape {tuple(tensor.shape)}) must have at least 2 "
                             "dimensions, [..., positions, head_dim]")
@@ -82,7 +82,7 @@ def _number(name: str, value: Any) -> Any:
     return float(value)
 
 
-def _check_tensor(name: str, tensor: Any) -> None:
+def check_tensor(name: str, tensor: Any) -> None:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} ({type(tensor).__name__}) must be a torch.Tensor")
     if tensor.is_nested:
@@ -95,7 +95,7 @@ def _check_tensor(name: str, tensor: Any) -> None:
 def _check_mask(mask: Any, query: Tensor, is_causal: bool) -> None:
     if not isinstance(mask, Tensor):
         raise TypeError(f"attn_mask ({type(mask).__name__}) must be a torch.Tensor or None")
-    _check_tensor("attn_mask", mask)
+    check_tensor("attn_mask", mask)
     if is_causal:
         raise SdpaError("Explicit attn_mask should not be set when is_causal=True: is_causal "
                         "(True) must be False beside an attn_mask")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from . import _device
 from ._call import are_plain
 from ._inputs import Arguments
 from ._sdpa import general, scaled_dot_product_attention
@@ -20,7 +21,9 @@ _routes: list["_Route"] = []  # the last one: the same again keeps what torch.co
 
 
 def _is_here(query: Any) -> bool:
-    return isinstance(query, torch.Tensor) and query.device.type == "cpu" and not query.is_nested
+    if not isinstance(query, torch.Tensor) or query.is_nested:
+        return False
+    return query.device.type == "cpu" or _device.takes(query)
 
 
 class _Route:
@@ -45,8 +48,8 @@ class _Route:
 
 
 class install:  # noqa: N801 - used as a function
-    """A context in which torch.nn.functional.scaled_dot_product_attention of CPU tensors is
-    regard's.
+    """A context in which torch.nn.functional.scaled_dot_product_attention is regard's: of CPU
+    tensors, and of CUDA tensors where regard is built with CUDA.
 
     The function is the module's attribute, so every thread sees it; code that took the function
     itself before (from ... import) does not, and what was taken inside is PyTorch's again

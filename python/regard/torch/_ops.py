@@ -2,7 +2,9 @@
 
 Tensors are [B,H,S,D] whatever their memory order; `layout` is the order in which the results lie.
 What a backward needs is two tensors more, `stats` and `state` (the backend that ran, seed and
-offset), so that a graph can hold it and an ambient policy does not reach the backward.
+offset), so that a graph can hold it and an ambient policy does not reach the backward. On a CUDA
+device it takes lse for `stats`, which is then empty, for an operator's results share no memory;
+`state` is the CPU's, so that no backward waits for the device.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .. import _core
+from . import _device
 from ._call import backward_numbers, require_type, state_of, turned
 from ._formula import dropout_factors, formula
 from ._options import Options, native_keywords
@@ -35,18 +38,37 @@ def _wide(q: Tensor) -> torch.dtype:
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
+def _stats_shape(q: Tensor, save: bool) -> tuple[int, ...]:
+    return (*q.shape[:3], 2) if save and not _device.takes(q) else (0,)
+
+
+def _new_state(q: Tensor, save: bool) -> Tensor:
+    return torch.empty(3 if save else 0, dtype=torch.int64,
+                       device="meta" if q.device.type == "meta" else "cpu")
+
+
 def _attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     options = Options(*rest[:_COUNT])
     layout, backends, save = rest[_COUNT:]
     require_type("q", q)
     with torch.no_grad():
-        results = _core.attention(*turned(layout, q, k, v), layout=layout, return_lse=True,
-                                  return_saved=save, policy=call_policy(backends),
-                                  **native_keywords(options))
-    (out,) = turned(layout, results[0])
-    if not save:
-        return out, results[1], q.new_empty(0, dtype=_wide(q)), q.new_empty(0, dtype=torch.int64)
-    return out, results[1], results[2].stats, state_of(results[2])
+        if _device.takes(q):
+            results = _device.numbers(q, k, v, options, backends, save, layout == "BSHD")
+        else:
+            out, *others = _core.attention(*turned(layout, q, k, v), layout=layout,
+                                           return_lse=True, return_saved=save,
+                                           policy=call_policy(backends), **native_keywords(options))
+            results = (*turned(layout, out), *others)
+    out, lse, *saved = results
+    shape = _stats_shape(q, save)
+    stats = saved[0].stats if len(shape) > 1 else q.new_empty(shape, dtype=_wide(q))
+    return out, lse, stats, state_of(saved[0]) if save else _new_state(q, save)
+
+
+def kept(q: Tensor, results: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    """out, stats and state of a call, as its backward takes them."""
+    out, lse, stats, state = results
+    return out, lse if _device.takes(q) else stats, state
 
 
 def _stand_in(tensor: Tensor) -> Any:
@@ -64,6 +86,8 @@ def _require_valid(q: Tensor, k: Tensor, v: Tensor, options: Options) -> None:
     of the graph; the operator itself raises when it runs.
     """
     require_type("q", q)
+    if q.is_cuda and not _device.is_built():
+        raise SdpaError(f"device of q ({q.device}) must be cpu: regard is built without CUDA")
     for name, tensor in (("k", k), ("v", v)):
         if tensor.dtype != q.dtype:
             raise SdpaError(f"dtype of {name} ({tensor.dtype}) must be q's, {q.dtype}")
@@ -81,8 +105,8 @@ def _attention_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor
     batch, heads, rows, _ = q.shape
     out = _like_rows(q, (batch, heads, rows, v.shape[3]), layout)
     lse = q.new_empty((batch, heads, rows), dtype=_wide(q))
-    stats = q.new_empty((batch, heads, rows, 2) if save else (0,), dtype=_wide(q))
-    return out, lse, stats, q.new_empty((3 if save else 0,), dtype=torch.int64)
+    stats = q.new_empty(_stats_shape(q, save), dtype=_wide(q))
+    return out, lse, stats, _new_state(q, save)
 
 
 def _like_rows(tensor: Tensor, shape: tuple[int, ...], layout: str) -> Tensor:
@@ -96,8 +120,9 @@ def _backward(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tens
               stats: Tensor, state: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     backend, seed, offset = state.tolist()
     with torch.no_grad():
-        saved = _core.Saved(stats=stats, seed=seed & 0xFFFFFFFFFFFFFFFF, offset=offset,
-                            backend=NAMES[backend])
+        make: Any = _device.Saved if _device.takes(q) else _core.Saved
+        saved = make(stats=stats, seed=seed & 0xFFFFFFFFFFFFFFFF, offset=offset,
+                     backend=NAMES[backend])
         grads = backward_numbers((d_out, d_lse), (q, k, v, out), saved, Options(*rest[:_COUNT]),
                                  rest[_COUNT])
     return tuple(q.new_empty(0) if grad is None else grad for grad in grads)
@@ -113,9 +138,7 @@ def _backward_fake(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v:
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    out, _, stats, state = output
-    tensors = [*inputs[:3], out, stats, state, *inputs[3:10]]
-    ctx.save_for_backward(*tensors)
+    ctx.save_for_backward(*inputs[:3], *kept(inputs[0], output), *inputs[3:10])
     ctx.options = inputs[10:3 + _COUNT]
     ctx.layout, ctx.backends, ctx.saved = inputs[3 + _COUNT:]
     ctx.count = len(inputs)
@@ -126,8 +149,8 @@ def _first_derivative(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *unu
     q, k, v, out, stats, state, *tensors = ctx.saved_tensors
     if not ctx.saved:  # recorded where no input had a gradient: vmap, an exported program
         with torch.no_grad():
-            out, _, stats, state = torch.ops.regard.attention(
-                q, k, v, *tensors, *ctx.options, ctx.layout, ctx.backends, True)
+            out, stats, state = kept(q, torch.ops.regard.attention(
+                q, k, v, *tensors, *ctx.options, ctx.layout, ctx.backends, True))
     if d_out is None:
         d_out = torch.zeros_like(out)
     d_q, d_k, d_v, d_bias, d_sinks = torch.ops.regard.attention_backward(
@@ -230,12 +253,12 @@ def _vmap_forward(info: Any, in_dims: tuple[int | None, ...], q: Tensor, k: Tens
     return (*parts, stats, state.expand(n, *state.shape)), (0, 0, 0, 0)
 
 
-def _autocast(op: Any) -> Any:
+def _autocast(op: Any, device: str) -> Any:
     """q, k, v and a bias in autocast's type, as PyTorch does for its own operator."""
-    key = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+    key = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device}"))
 
     def kernel(keyset: Any, *args: Any) -> Any:
-        dtype = torch.get_autocast_dtype("cpu")
+        dtype = torch.get_autocast_dtype(device.lower())
 
         def cast(at: int, x: Any) -> Any:
             floats = (torch.float32, torch.float16, torch.bfloat16)
@@ -249,10 +272,15 @@ def _autocast(op: Any) -> Any:
 
 def register() -> None:
     """Makes torch.ops.regard; once, when regard.torch is imported."""
-    forward = torch.library.custom_op("regard::attention", _attention, mutates_args=(),
-                                      device_types="cpu", schema=_FORWARD)
-    backward = torch.library.custom_op("regard::attention_backward", _backward, mutates_args=(),
-                                       device_types="cpu", schema=_BACKWARD)
+    # A CUDA graph would repeat the policy and the seed of the call that it captured. PyTorch without
+    # the tag makes no such graph where a result, `state`, is the CPU's.
+    unsafe = getattr(torch.Tag, "cudagraph_unsafe", None)
+    keywords: dict[str, Any] = {"mutates_args": (), "device_types": ("cpu", "cuda")}
+    if unsafe is not None:
+        keywords["tags"] = (unsafe,)
+    forward = torch.library.custom_op("regard::attention", _attention, schema=_FORWARD, **keywords)
+    backward = torch.library.custom_op("regard::attention_backward", _backward, schema=_BACKWARD,
+                                       **keywords)
     forward.register_fake(_attention_fake)
     backward.register_fake(_backward_fake)
     forward.register_autograd(_first_derivative, setup_context=_setup)
@@ -260,8 +288,9 @@ def register() -> None:
     forward.register_vmap(_vmap_forward)
     backward.register_vmap(_vmap(torch.ops.regard.attention_backward))
     library = torch.library.Library("regard", "FRAGMENT")
-    library.impl("attention", _autocast(torch.ops.regard.attention.default), "AutocastCPU",
-                 with_keyset=True)
+    for device in ("CPU", "CUDA"):
+        library.impl("attention", _autocast(torch.ops.regard.attention.default, device),
+                     f"Autocast{device}", with_keyset=True)
     _libraries.append(library)
 
 

@@ -12,8 +12,9 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from .. import _core
 from .._selection import Selection
+from . import _device
 from ._call import GRADIENTS, MORE, TYPES, are_plain, asked_of, attend, numbers, recorded
-from ._inputs import Arguments, checked, is_usual, problem, with_dims
+from ._inputs import Arguments, Problem, checked, is_usual, problem, with_dims
 from ._options import Options, mask_options, native_keywords
 from ._scopes import SdpaError, backend_name, current_backends, current_policy
 
@@ -118,7 +119,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
                                  attn_mask: Tensor | None = None, dropout_p: float = 0.0,
                                  is_causal: bool = False, *, scale: float | None = None,
                                  enable_gqa: bool = False) -> Tensor:
-    """torch.nn.functional.scaled_dot_product_attention on CPU tensors.
+    """torch.nn.functional.scaled_dot_product_attention, on tensors of the CPU or a CUDA device.
 
     The same arguments and the same meaning: is_causal counts from the top left corner, a boolean
     mask is True where a query may attend. A row that may attend to nothing is 0, with zero
@@ -133,9 +134,21 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
             and _is_simple(query, key, value, enable_gqa)
             and (attn_mask is None or _is_simple_mask(attn_mask, query))):
         simple = _simple_recorded if asked is GRADIENTS else _simple
-        return simple(query, key, value, attn_mask, is_causal, scale)
+        try:
+            return simple(query, key, value, attn_mask, is_causal, scale)
+        except (RuntimeError, TypeError, ValueError):  # a sparse tensor: looked for only now
+            checked(Arguments(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa))
+            raise
     return general(Arguments(query, key, value, attn_mask, dropout_p, is_causal, scale,
                              enable_gqa))
+
+
+def _selection(made: Problem, needs_grad: bool) -> Selection:
+    q, k, v, options = made[:4]
+    if _device.takes(q):
+        return _device.explain(q, k, v, options, current_policy(), needs_grad)
+    return _core.explain(q, k, v, policy=current_policy(), return_saved=needs_grad,
+                         **native_keywords(options))
 
 
 def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
@@ -149,8 +162,7 @@ def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
         x is not None and x.requires_grad for x in given[:4])
     with torch.no_grad():
         made = problem(checked(given), draws=False)
-        selection = _core.explain(made.q, made.k, made.v, policy=current_policy(),
-                                  return_saved=wants_grad, **native_keywords(made.options))
+        selection = _selection(made, wants_grad)
     if wants_grad:
         selection.notes += ("second derivatives are those of regard.torch's explicit MATH formula "
                             "in ATen operators, whichever backend computes the first",)

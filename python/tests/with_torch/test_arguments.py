@@ -96,6 +96,21 @@ def test_subclasses_are_asked():
             sdpa(nested, nested, nested)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_tensors_without_strides_are_named():
+    q, k, v = make()
+    for turn in (torch.Tensor.to_sparse, torch.Tensor.to_sparse_csr, torch.Tensor.to_mkldnn):
+        other, mask = turn(k), turn(torch.randn(9, 13))
+        layout = str(other.layout)
+        for call, name in ((lambda: sdpa(q, other, v), "key"),
+                           (lambda: sdpa(q, k, v, mask), "attn_mask"),
+                           (lambda: sdpa(q.clone().requires_grad_(), other, v), "key"),
+                           (lambda: flash_attn_func(q, other, v), "k"),
+                           (lambda: regard.attention(q, other, v), "k")):
+            with pytest.raises(TypeError, match=f"layout of {name} .{layout}. must be torch.str"):
+                call()
+
+
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_8_bit_floats_are_refused_everywhere(dtype):
     tensors = [x.to(dtype) for x in make()]

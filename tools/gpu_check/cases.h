@@ -1,0 +1,59 @@
+#pragma once
+
+// What is run, in words.
+
+namespace regard::gpu_check {
+
+// What CUDNN claims is too little of the random cases to be met there often.
+inline constexpr const char* kDirected[] = {
+    "b2 hq4 hkv2 sq128 skv128 d64 bf16 lse",
+    "b2 hq4 hkv2 sq127 skv257 d128 bf16 lse layout=bshd",
+    "b1 hq2 sq65 skv65 d256 f16 causal diag=tl lse",
+    "b2 hq4 hkv1 sq100 skv300 d64 f16 causal diag=br lse",
+    "b1 hq2 sq300 skv100 d64 bf16 causal diag=tl lse",
+    "b1 hq2 sq256 skv256 d64 bf16 window=0,0 diag=tl lse",
+    "b1 hq2 sq256 skv256 d64 bf16 window=1,0 diag=tl lse",
+    "b1 hq2 sq200 skv300 d72 bf16 window=31,7 diag=br lse",
+    "b3 hq8 hkv2 sq1 skv777 d128 bf16 lse",
+    "b1 hq2 sq64 skv64 d192 dv128 bf16 lse",
+    "b2 hq4 hkv2 sq128 skv128 d64 bf16 lse grad",
+    "b2 hq4 hkv2 sq127 skv257 d128 f16 layout=bshd lse grad",
+    "b1 hq2 sq100 skv100 d64 bf16 causal diag=tl lse grad",
+    "b1 hq4 hkv1 sq100 skv300 d80 f16 causal diag=br lse grad",
+    "b1 hq2 sq256 skv256 d128 bf16 window=15,0 diag=tl lse grad",
+    "b1 hq2 sq1000 skv1500 d64 bf16 causal diag=br lse",
+    "b2 hq4 hkv2 sq128 skv128 d64 f8e4m3 out=f8e4m3 lse",
+    "b2 hq4 hkv2 sq128 skv128 d64 f8e4m3 out=f8e4m3 descales lse",
+    "b1 hq4 hkv1 sq100 skv300 d128 f8e4m3 out=f8e4m3 causal diag=tl descales lse",
+    "b1 hq2 sq256 skv256 d128 f8e4m3 out=f8e4m3 window=31,0 diag=tl lse layout=bshd",
+    "b1 hq4 hkv2 sq100 skv300 d64 f8e4m3 out=bf16 causal diag=br descales=head lse",
+};
+
+inline constexpr const char* kSpeeds[] = {
+    "b2 hq16 sq4096 d128 bf16",
+    "b2 hq16 sq4096 d128 bf16 causal diag=tl",
+    "b1 hq64 hkv8 sq8192 d128 bf16 causal diag=tl",
+    "b2 hq32 sq4096 d64 bf16 causal diag=tl",
+    "b1 hq16 sq8192 d256 bf16 causal diag=tl",
+    "b2 hq16 sq4096 d128 f8e4m3 out=f8e4m3",
+    "b2 hq16 sq4096 d128 f8e4m3 out=f8e4m3 causal diag=tl",
+    "b2 hq16 sq4096 d128 bf16 lse grad",
+    "b2 hq16 sq4096 d128 bf16 causal diag=tl lse grad",
+    "b1 hq16 sq4096 d256 bf16 causal diag=tl lse grad",
+    "b8 hq32 hkv8 sq1 skv8192 d128 bf16",
+    "b2 hq16 sq2048 d64 f32",
+    "b1 hq8 sq64 d64 bf16",
+};
+
+// CUDNN beside cuDNN, forward and backward.
+inline constexpr const char* kCompared[] = {
+    "b2 hq16 sq4096 d128 bf16 lse grad",
+    "b2 hq16 sq4096 d128 bf16 causal diag=tl lse grad",
+    "b2 hq32 sq4096 d64 bf16 lse grad",
+    "b2 hq32 sq4096 d64 bf16 causal diag=tl lse grad",
+};
+
+// So small that the host takes longer than the device.
+inline constexpr const char* kOverhead = "b1 hq4 sq16 d64 bf16";
+
+}  // namespace regard::gpu_check
