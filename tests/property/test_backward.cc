@@ -12,6 +12,7 @@
 #include "conformance/memory.h"
 #include "oracle/gradients.h"
 #include "property.h"
+#include "tests/support/allocations.h"
 
 // What decides no bit of a gradient, and problems around the edges of the backward's blocks.
 
@@ -224,6 +225,26 @@ TEST_P(Backward, MemoryIsLinearInTheLengthAtMost) {
   if (GetParam().isa == Isa::kScalar) return;  // half a minute
   Problem problem = problem_of("b1 hq1 sq16384 d8 f32 causal saved grad");
   run_pair(&problem, 2);
+}
+
+// What the program's allocations say of the same: a Context takes what the plan states, and some
+// bookkeeping.
+TEST_P(Backward, AllocatesWhatThePlanStates) {
+  if (GetParam().isa == Isa::kScalar) return;  // half a minute
+  const auto context = test::make_context(GetParam().isa, 2);
+  Problem problem = problem_of("b1 hq1 sq16384 d8 f32 causal saved grad");
+  Policy policy;
+  policy.only = std::vector<BackendRef>{GetParam().backend};
+  const ScopedPolicy scope(policy, ScopedPolicy::Mode::kReplace);
+  check(attention(*context, problem.request()));
+  problem.begin_backward();
+  const Plan made = plan(*context, describe(problem.request()).value()).value();
+  context->trim();
+  const test::AllocationCounter counter;
+  check(attention_backward(*context, problem.request()));
+  const auto stated = static_cast<std::uint64_t>(made.backward_workspace_bytes());
+  EXPECT_GE(counter.bytes(), stated);
+  EXPECT_LE(counter.bytes(), stated + (1 << 15));
 }
 
 REGARD_INSTANTIATE_PROPERTIES(Backward);
