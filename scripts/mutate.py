@@ -25,6 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "mutate"
 TREE = WORK / "tree"
 BUILD = WORK / "build"
+EMULATED = WORK / "emulated"  # a build with AVX-512's kernels in portable notation
 SETTLED = WORK / "settled"  # the faults that were noticed and the tests that pass without one
 # A fault may make a loop endless, or threads wait for ever: that is noticed too. The processor's time
 # is what counts first, for on a busy machine a test that passes takes long.
@@ -67,28 +68,33 @@ def copy_tree():
             path.unlink()
 
 
-def configure():
-    command = ["cmake", "-S", str(TREE), "-B", str(BUILD), "-G", "Ninja",
+def folder_of(mutation):
+    return EMULATED if mutation.emulated else BUILD
+
+
+def configure(folder):
+    command = ["cmake", "-S", str(TREE), "-B", str(folder), "-G", "Ninja",
                "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1", "-DREGARD_BUILD_CLI=OFF",
                "-DREGARD_BUILD_BENCH=OFF", "-DREGARD_BUILD_EXAMPLES=OFF", "-DREGARD_CUDA=OFF",
-               "-DREGARD_WARNINGS_AS_ERRORS=OFF"]
+               "-DREGARD_WARNINGS_AS_ERRORS=OFF",
+               f"-DREGARD_EMULATE_AVX512={'ON' if folder == EMULATED else 'OFF'}"]
     result = run(command)
     if result.returncode != 0:
         sys.exit(result.stdout + "\nmutate: cannot configure")
 
 
-def build(targets):
+def build(folder, targets):
     jobs = os.environ.get("REGARD_JOBS", str(min(2, os.cpu_count() or 1)))
-    return run(["ninja", "-C", str(BUILD), "-j", jobs] + [f"regard_{t}_tests" for t in targets])
+    return run(["ninja", "-C", str(folder), "-j", jobs] + [f"regard_{t}_tests" for t in targets])
 
 
 def limit_time():
     resource.setrlimit(resource.RLIMIT_CPU, (TEST_SECONDS, TEST_SECONDS + 5))
 
 
-def first_failure(target, test_filter):
+def first_failure(folder, target, test_filter):
     """The name of the first test of a program that fails, or None."""
-    program = BUILD / "tests" / f"regard_{target}_tests"
+    program = folder / "tests" / f"regard_{target}_tests"
     command = [str(program), "--gtest_fail_fast", "--gtest_brief=1", f"--gtest_filter={test_filter}"]
     too_long = f"{target}: no end after {TEST_SECONDS} s"
     try:
@@ -117,12 +123,13 @@ def plant(mutation):
 
 def try_mutation(mutation):
     """What noticed the fault; None when nothing did."""
+    folder = folder_of(mutation)
     targets = [target for target, _ in mutation.tests]
-    result = build(targets)
+    result = build(folder, targets)
     if result.returncode != 0:
         return "the compiler" if "error:" in result.stdout else None
     for target, test_filter in mutation.tests:
-        noticed = first_failure(target, test_filter)
+        noticed = first_failure(folder, target, test_filter)
         if noticed:
             return noticed
     return None
@@ -141,15 +148,15 @@ def settle(line):
         print(line, file=file)
 
 
-def check_without_faults(tests, settled):
-    result = build(sorted({target for target, _ in tests}))
+def check_without_faults(folder, tests, settled):
+    result = build(folder, sorted({target for target, _ in tests}))
     if result.returncode != 0:
         sys.exit(result.stdout[-4000:] + "\nmutate: the tree without a fault does not build")
     for target, test_filter in sorted(tests):
-        line = f"{target} {test_filter}"
+        line = f"{folder.name} {target} {test_filter}"
         if line in settled:
             continue
-        failed = first_failure(target, test_filter)
+        failed = first_failure(folder, target, test_filter)
         if failed:
             sys.exit(f"mutate: without any fault, {failed} fails")
         settle(line)
@@ -178,8 +185,10 @@ def main():
         print("mutate: every fault was noticed already")
         return 0
     copy_tree()
-    configure()
-    check_without_faults({test for m in chosen for test in m.tests}, settled)
+    for folder in sorted({folder_of(m) for m in chosen}):
+        configure(folder)
+        tests = {test for m in chosen if folder_of(m) == folder for test in m.tests}
+        check_without_faults(folder, tests, settled)
     missed = 0
     for mutation in chosen:
         noticed = None

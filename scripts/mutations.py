@@ -15,6 +15,7 @@ DECISION = ("decision", "*")
 CONFORMANCE = ("conformance", "*")
 GRADIENTS = ("conformance", "*GradCases*")
 BLOCKS = ("property", "*Backward.*")
+PAIR_BLOCKS = ("property", "*Backward.*flash_avx512_bf16")
 MORE_GRADIENTS = ("unit", "Gradients.*:*GradKernels*")
 BACKWARD_CALLS = ("decision", "Backward.*:Pair.*")
 CUDA = ("cuda", "All/CudaOwnCases*:Schedules.*")
@@ -29,6 +30,7 @@ class Mutation(NamedTuple):
     old: str
     new: str
     tests: tuple
+    emulated: bool = False  # in kernels that are tested in portable notation
 
 
 MUTATIONS = [
@@ -220,7 +222,8 @@ MUTATIONS = [
              "  if (p.dropout.threshold != 0) drop_probs<V>(p, t.s, g.rows, part, d_probs);\n",
              "", (GRADIENTS, MORE_GRADIENTS)),
     Mutation("gradients: P of d_v not dropped", "src/cpu/backward/keys.inl",
-             "|| t.strip().seen.size == 0) continue;", "|| true) continue;", (GRADIENTS, MORE_GRADIENTS)),
+             "    if (p.dropout.threshold != 0) drop_probs<V>(p, t.s, t.strip().rows, tile, t.probs());\n",
+             "", (GRADIENTS, MORE_GRADIENTS)),
     Mutation("gradients: group not summed, one pass", "src/cpu/backward/one_pass.inl",
              "std::int64_t rows() const { return s.len_q * problem().group_size; }",
              "std::int64_t rows() const { return s.len_q; }", (GRADIENTS, MORE_GRADIENTS)),
@@ -256,13 +259,13 @@ MUTATIONS = [
              "for (std::int64_t row = begin; row < rows.end; ++row) {",
              "for (std::int64_t row = begin; row < begin; ++row) {", (GRADIENTS, MORE_GRADIENTS)),
     Mutation("gradients: NaN of a hidden key in d_q, one pass", "src/cpu/backward/one_pass.inl",
-             "const bool finite = all_finite<V>(loaded.keys, tile.size, p.head_dim_qk);",
+             "const bool finite = V::is_finite(loaded.keys, tile.size, depth<V>(p.head_dim_qk));",
              "const bool finite = true;", (GRADIENTS, MORE_GRADIENTS)),
     Mutation("gradients: NaN of a hidden key in d_q, two passes", "src/cpu/backward/two_pass.inl",
-             "const bool finite = all_finite<V>(tile.keys, tile.tile.size, p.head_dim_qk);",
+             "const bool finite = V::is_finite(tile.keys, tile.tile.size, p.head_dim_qk);",
              "const bool finite = true;", (GRADIENTS, MORE_GRADIENTS)),
     Mutation("gradients: NaN of a hidden row in d_k and d_v", "src/cpu/backward/keys.inl",
-             "finite && all_finite<V>({packed + begin * V::kWidth, count, 1}, 1, count);",
+             "finite && V::is_finite({chunk, count, 1}, 1, count);",
              "finite;", (GRADIENTS, MORE_GRADIENTS)),
     Mutation("gradients: last tile of d_q left out", "src/cpu/backward/two_pass.inl",
              "for (std::int64_t index = tiles.begin; index < tiles.end; ++index) {",
@@ -291,6 +294,40 @@ MUTATIONS = [
     Mutation("gradients: sums of keys not cleared", "src/cpu/backward/keys.inl",
              "__builtin_memset(at, 0, static_cast<std::size_t>(size * kColumns) * sizeof(*at));",
              "", (GRADIENTS, MORE_GRADIENTS)),
+    # ---- gradients of pairs of bf16 ----
+    Mutation("gradient pairs: halves of two rows swapped", "src/cpu/bf16_pairs.h",
+             "if (high != nullptr) pairs |= V::to_unsigned(V::load_bf16(high + d));",
+             "if (high != nullptr) {\n      pairs = pairs << 16 |\n"
+             "              V::to_unsigned(V::load_bf16(high + d)) >> 16;\n    }", (PAIR_BLOCKS,), True),
+    Mutation("gradient pairs: an odd last key paired with what follows",
+             "src/cpu/backward/pair_products.inl",
+             "j + 1 < size ? low + padded : nullptr", "low + padded", (PAIR_BLOCKS,), True),
+    Mutation("gradient pairs: weight of a key that is none", "src/cpu/backward/pair_products.inl",
+             "has_second ? Simd::load(at + Simd::kWidth) : Simd::set(0);",
+             "Simd::load(at + Simd::kWidth);", (PAIR_BLOCKS,), True),
+    Mutation("gradient pairs: an odd last row paired with the lane behind it",
+             "src/cpu/backward/pair_products.inl",
+             "strip.rows % 2 != 0 && j < size;", "false && j < size;", (PAIR_BLOCKS,), True),
+    Mutation("gradient pairs: hidden high halves multiplied", "src/cpu/backward/pair_products.inl",
+             "Term::add_halves(sum, a, b, high == minus_zero,",
+             "Term::add_halves(sum, a, b, Column{},", (PAIR_BLOCKS,), True),
+    Mutation("gradient pairs: hidden low halves multiplied", "src/cpu/backward/pair_products.inl",
+             "weight << 16 == minus_zero);", "Column{});", (PAIR_BLOCKS,), True),
+    Mutation("gradient pairs: a half hides both", "src/cpu/backward/pair_products.inl",
+             "Term::add_halves(sum, a, b, high == minus_zero,",
+             "Term::add_halves(sum, a, b, (high == minus_zero) | (weight << 16 == minus_zero),",
+             (PAIR_BLOCKS,), True),
+    Mutation("gradient pairs: NaN in a high half not seen", "src/cpu/bf16_pairs.h",
+             "special |= ((pairs & kLow) == kLow) | ((pairs & kHigh) == kHigh);",
+             "special |= (pairs & kLow) == kLow;", (PAIR_BLOCKS,), True),
+    Mutation("gradient pairs: weights from the tile's first key", "src/cpu/backward/tile.inl",
+             "const auto* const weights = d_scores + first * V::kWidth;",
+             "const auto* const weights = d_scores;", (PAIR_BLOCKS,), True),
+    Mutation("gradient pairs: probabilities not rounded", "src/cpu/backward/keys.inl",
+             "    V::round_weights(t.strip().rows, tile.size, t.probs(), nullptr);\n", "",
+             (PAIR_BLOCKS,), True),
+    Mutation("gradient pairs: d_out of f32 taken for bf16", "src/cpu/backward/run.cc",
+             " && p.dtype_out == Dtype::kBf16;", ";", (PAIR_BLOCKS,), True),
     Mutation("gradients: d_bias not summed over the batch", "src/cpu/backward/bias.inl",
              "const std::int64_t batches = full[0] ? 1 : p.batch,",
              "const std::int64_t batches = 1,", (GRADIENTS, MORE_GRADIENTS)),
