@@ -44,8 +44,7 @@ template <class V, class Term, int kRows, int kVectors, bool kSelect, int kStrid
 REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename Term::B* b,
                                std::int64_t k, typename V::Vec (&sum)[kRows][kVectors]) {
   const typename Term::A* at = a.data;
-  // By hand GCC spills or reads columns again; see docs/decisions.md.
-  REGARD_UNROLL_4 for (std::int64_t x = 0; x < k; ++x) {
+  const auto add_step = [&]() __attribute__((always_inline)) {
     typename Term::Column column[kVectors];
     REGARD_UNROLL for (int v = 0; v < kVectors; ++v) column[v] = Term::load(b + v * V::kLanes);
     REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
@@ -57,6 +56,12 @@ REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename 
     }
     at += a.step;
     b += kStride;
+  };
+  // Written out by hand GCC spills or reads columns again (docs/decisions.md); f64 spills anyway.
+  if constexpr (sizeof(typename V::Scalar) == sizeof(float)) {
+    REGARD_UNROLL_4 for (std::int64_t x = 0; x < k; ++x) add_step();
+  } else {
+    for (std::int64_t x = 0; x < k; ++x) add_step();
   }
 }
 
