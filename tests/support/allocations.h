@@ -4,9 +4,9 @@
 
 namespace regard::test {
 
-/// Counts every allocation of the process and its bytes, on any thread, by malloc and its kin and by
-/// operator new, while it lives. A program that uses it has its malloc replaced by one that counts;
-/// under the sanitizers theirs is asked to report.
+/// Counts every allocation of the process and its bytes, on any thread, by malloc and its kin and
+/// by operator new, while it lives. A program that uses it has its malloc replaced by one that
+/// counts; under the sanitizers theirs is asked to report.
 class AllocationCounter {
  public:
   AllocationCounter();
