@@ -39,12 +39,17 @@ def takes(q: Tensor) -> bool:
     return q.is_cuda and is_built()
 
 
-def _like_rows(tensor: Tensor, depth: int, bshd: bool) -> Tensor:
-    """A new [B,H,S,depth], positions outside of heads in memory where `bshd`."""
-    batch, heads, rows, _ = tensor.shape
-    if bshd:
-        return tensor.new_empty((batch, rows, heads, depth)).transpose(1, 2)
-    return tensor.new_empty((batch, heads, rows, depth))
+def wide(q: Tensor) -> torch.dtype:
+    """The type of lse and of what is saved beside it."""
+    return torch.float64 if q.dtype == torch.float64 else torch.float32
+
+
+def like_rows(tensor: Tensor, shape: tuple[int, ...], layout: str) -> Tensor:
+    """A new [B,H,S,D], positions outside of heads in memory where the layout is BSHD."""
+    if layout == "BHSD":
+        return tensor.new_empty(shape)
+    batch, heads, rows, depth = shape
+    return tensor.new_empty((batch, rows, heads, depth)).transpose(1, 2)
 
 
 def _dense_rows(tensor: Tensor) -> Tensor:
@@ -82,9 +87,9 @@ def _call(tensors: dict[str, Tensor], values: dict[str, Any], policy: Any, backe
 
 
 def _forward_tensors(q: Tensor, k: Tensor, v: Tensor, bshd: bool) -> dict[str, Tensor]:
-    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return {"q": _dense_rows(q), "k": _dense_rows(k), "v": _dense_rows(v),
-            "out": _like_rows(q, v.shape[3], bshd), "lse": q.new_empty(q.shape[:3], dtype=wide)}
+    out = like_rows(q, (*q.shape[:3], v.shape[3]), "BSHD" if bshd else "BHSD")
+    return {"q": _dense_rows(q), "k": _dense_rows(k), "v": _dense_rows(v), "out": out,
+            "lse": q.new_empty(q.shape[:3], dtype=wide(q))}
 
 
 def numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str, needs_grad: bool,
@@ -111,7 +116,7 @@ def backward_numbers(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor,
     """d_q, d_k, d_v, d_bias and d_sinks; None where there is none."""
     d_out, d_lse = given
     q, k, v, out = tensors
-    made: dict[str, Tensor] = {f"d_{name}": _like_rows(x, x.shape[3], bshd)
+    made: dict[str, Tensor] = {f"d_{name}": like_rows(x, tuple(x.shape), "BSHD" if bshd else "BHSD")
                                for name, x in (("q", q), ("k", k), ("v", v))}
     if options.attn_bias is not None:
         made["d_bias"] = torch.empty_like(_broadcast(options.attn_bias),

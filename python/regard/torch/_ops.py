@@ -34,10 +34,6 @@ _BACKWARD = (f"(Tensor d_out, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tenso
              "(Tensor, Tensor, Tensor, Tensor, Tensor)")
 
 
-def _wide(q: Tensor) -> torch.dtype:
-    return torch.float64 if q.dtype == torch.float64 else torch.float32
-
-
 def _stats_shape(q: Tensor, save: bool) -> tuple[int, ...]:
     return (*q.shape[:3], 2) if save and not _device.takes(q) else (0,)
 
@@ -61,7 +57,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...
             results = (*turned(layout, out), *others)
     out, lse, *saved = results
     shape = _stats_shape(q, save)
-    stats = saved[0].stats if len(shape) > 1 else q.new_empty(shape, dtype=_wide(q))
+    stats = saved[0].stats if len(shape) > 1 else q.new_empty(shape, dtype=_device.wide(q))
     return out, lse, stats, state_of(saved[0]) if save else _new_state(q, save)
 
 
@@ -103,17 +99,10 @@ def _attention_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor
     layout, _, save = rest[_COUNT:]
     _require_valid(q, k, v, Options(*rest[:_COUNT]))
     batch, heads, rows, _ = q.shape
-    out = _like_rows(q, (batch, heads, rows, v.shape[3]), layout)
-    lse = q.new_empty((batch, heads, rows), dtype=_wide(q))
-    stats = q.new_empty(_stats_shape(q, save), dtype=_wide(q))
+    out = _device.like_rows(q, (batch, heads, rows, v.shape[3]), layout)
+    lse = q.new_empty((batch, heads, rows), dtype=_device.wide(q))
+    stats = q.new_empty(_stats_shape(q, save), dtype=_device.wide(q))
     return out, lse, stats, _new_state(q, save)
-
-
-def _like_rows(tensor: Tensor, shape: tuple[int, ...], layout: str) -> Tensor:
-    if layout == "BHSD":
-        return tensor.new_empty(shape)
-    batch, heads, rows, depth = shape
-    return tensor.new_empty((batch, rows, heads, depth)).transpose(1, 2)
 
 
 def _backward(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
@@ -131,7 +120,7 @@ def _backward(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tens
 def _backward_fake(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor,
                    out: Tensor, stats: Tensor, state: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     options, layout = Options(*rest[:_COUNT]), rest[_COUNT]
-    rows = [_like_rows(x, tuple(x.shape), layout) for x in (q, k, v)]
+    rows = [_device.like_rows(x, tuple(x.shape), layout) for x in (q, k, v)]
     empty = [q.new_empty(0) if x is None else x.new_empty(x.shape)
              for x in (options.attn_bias, options.sinks)]
     return (*rows, *empty)
