@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Holds what the library's binaries may contain.
 
-usage: check_symbols.py BUILD LIBRARY      an optimised build folder, and a libregard.so
+usage: check_symbols.py BUILD SHARED      an optimised build folder, and one at -O0 with libregard.so
 
   exports   libregard.so defines nothing dynamic but regard::, regard_*, their typeinfo and vtables
   calls     no object ends the process or prints; only src/platform reads the environment; the
             standard error stream is named by one file at most, the log sink
-  weak      a kernel file compiled at -O0 has no weak symbol outside its own namespace: such a
-            symbol may replace the baseline's copy in the whole program
+  weak      a kernel file compiled at -O0, where nothing is inlined, has no weak symbol outside its
+            own namespace: such a symbol may replace the baseline's copy in the whole program
 """
 
 import json
@@ -16,7 +16,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
 
 NEVER = {"printf", "vprintf", "puts", "putchar", "stdout", "std::cout", "std::clog",
          "exit", "_exit", "_Exit", "quick_exit", "abort"}
@@ -95,45 +94,34 @@ def leaking_symbols(objects):
     return found
 
 
-def compile_at_o0(entry, output):
-    """Compiles one entry of compile_commands.json again, without optimisation, to output."""
-    words = shlex.split(entry["command"])
-    keep = []
-    skip = False
-    for word in words:
-        if skip:
-            skip = False
-        elif word == "-o":
-            skip = True
-        elif not re.match(r"^-O\w*$", word):
-            keep.append(word)
-    subprocess.run([*keep, "-O0", "-o", str(output)], check=True, cwd=entry["directory"])
-
-
 def object_of(entry):
     words = shlex.split(entry["command"])
     return pathlib.Path(entry["directory"], words[words.index("-o") + 1])
 
 
-def check(build, library):
-    """Every fault found in the objects of a build and in a shared library."""
+def entries_of(build):
+    """{source path: entry} of compile_commands.json for what lies in src."""
     root = pathlib.Path(__file__).resolve().parent.parent
     entries = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         file = pathlib.Path(entry["file"]).resolve()
         if file.is_relative_to(root / "src"):
             entries[file.relative_to(root).as_posix()] = entry
-    if not entries:
-        return [f"{build} has no objects of {root}/src"]
-    found = [f"libregard.so exports {name}" for name in foreign_exports(library)]
+    return entries
+
+
+def check(build, shared):
+    """Every fault found in the objects of a build, and in a shared library and its kernels."""
+    entries = entries_of(build)
+    kernels = {source: entry for source, entry in entries_of(shared).items()
+               if KERNEL_FILE.search(source)}
+    if not entries or not kernels:
+        return [f"{build} or {shared} has no objects of src"]
+    found = [f"{source} is not compiled at -O0 in {shared}" for source, entry in kernels.items()
+             if "-O0" not in shlex.split(entry["command"])]
+    found += [f"libregard.so exports {name}" for name in foreign_exports(shared / "src/libregard.so")]
     found += forbidden_calls({source: object_of(entry) for source, entry in entries.items()})
-    with tempfile.TemporaryDirectory() as folder:
-        kernels = {}
-        for source, entry in entries.items():
-            if KERNEL_FILE.search(source):
-                kernels[source] = pathlib.Path(folder, f"{len(kernels)}.o")
-                compile_at_o0(entry, kernels[source])
-        found += leaking_symbols(kernels)
+    found += leaking_symbols({source: object_of(entry) for source, entry in kernels.items()})
     print(f"{len(entries)} objects, {len(kernels)} kernel files, {len(found)} faults")
     return found
 

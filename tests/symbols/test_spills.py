@@ -1,8 +1,11 @@
 """The kernels' product loops keep their sums in registers, and check_spills.py notices when not."""
 
+import json
 import os
 import pathlib
 import platform
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,11 +16,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import check_spills  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("REGARD_BUILD_DIR", ROOT / "build/dev"))
-CXX = os.environ.get("CXX", "g++")
-AVX2 = ["-mavx2", "-mfma", "-mf16c"]
-AVX512 = AVX2 + ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl",
-                 "-mprefer-vector-width=512"]
-UNITS = {"isa_avx2": AVX2, "isa_avx512": AVX512, "isa_avx512_bf16": AVX512 + ["-mavx512bf16"]}
+# From the dev preset's flags to the release preset's, in their order, so that ccache serves both.
+RELEASE = {"-O2": ["-O3"], "-g1": [], "-D_GLIBCXX_ASSERTIONS": ["-DNDEBUG"]}
 
 LISTING = """
 0000000000000000 <f>:
@@ -57,15 +57,20 @@ class Spills(unittest.TestCase):
 
     def test_release(self):
         """FLASH's at -O3."""
+        entries = [entry for entry in json.loads((BUILD / "compile_commands.json").read_text())
+                   if "/cpu_flash/isa_avx" in entry["file"]]
+        self.assertTrue(entries, f"no kernels are built in {BUILD}")
+        ccache = [path for path in [shutil.which("ccache")] if path]
         with tempfile.TemporaryDirectory() as folder:
-            for unit, flags in UNITS.items():
-                output = pathlib.Path(folder, f"{unit}.o")
-                subprocess.run([CXX, "-O3", "-c", "-fPIC", "-std=c++20", "-ffp-contract=off",
-                                *flags, f"-I{ROOT}/src", f"-I{ROOT}/include", "-o", output,
-                                f"{ROOT}/src/backends/cpu_flash/{unit}.cc"], check=True)
-                done = subprocess.run([sys.executable, "-B", ROOT / "scripts/check_spills.py",
-                                       output], capture_output=True, text=True)
-                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            objects = []
+            for entry in entries:
+                words = shlex.split(entry["command"])
+                objects.append(pathlib.Path(folder, f"{pathlib.Path(entry['file']).stem}.o"))
+                words[words.index("-o") + 1] = str(objects[-1])
+                words = [new for word in words for new in RELEASE.get(word, [word])]
+                self.assertIn("-O3", words)
+                subprocess.run(ccache + words, check=True, cwd=entry["directory"])
+            self.assertEqual(check_spills.main(objects), 0)
 
 
 if __name__ == "__main__":
