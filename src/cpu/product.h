@@ -85,6 +85,14 @@ struct Count {
   static constexpr int value = kCount;
 };
 
+/// Calls f(first, Count<kBlock>) for the blocks of [0, size), and f(i, Count<1>) for what is left.
+template <int kBlock, class F>
+REGARD_KERNEL_FN void for_blocks(std::int64_t size, F f) {
+  std::int64_t i = 0;
+  for (; i + kBlock <= size; i += kBlock) f(i, Count<kBlock>{});
+  for (; i < size; ++i) f(i, Count<1>{});
+}
+
 /// Rows of a block: one vector of columns takes twice as many, or its few sums would wait for each
 /// other. Rows are summed alone, so that their number changes no bits.
 template <class V, int kVectors>
@@ -97,16 +105,12 @@ static void scores_of(ProductInput<typename Term::A> a, const typename Term::B* 
                       typename V::Scalar* max) {
   typename V::Vec most[kVectors];
   REGARD_UNROLL for (int v = 0; v < kVectors; ++v) most[v] = V::load(max + v * V::kLanes);
-  std::int64_t i = 0;
-  const auto rows = [&](auto count) __attribute__((always_inline)) {
-    constexpr int kRows = decltype(count)::value;
-    for (; i + kRows <= m; i += kRows) {
-      score_rows<V, Term, kRows, kVectors>(a, b, c + i * V::kWidth, k, most);
-      a.data += kRows * a.row_stride;
-    }
-  };
-  rows(Count<kBlockRows<V, kVectors>>{});
-  rows(Count<1>{});
+  for_blocks<kBlockRows<V, kVectors>>(
+      m, [&](std::int64_t i, auto rows) __attribute__((always_inline)) {
+        constexpr int kRows = decltype(rows)::value;
+        score_rows<V, Term, kRows, kVectors>(a, b, c + i * V::kWidth, k, most);
+        a.data += kRows * a.row_stride;
+      });
   REGARD_UNROLL for (int v = 0; v < kVectors; ++v) V::store(max + v * V::kLanes, most[v]);
 }
 
@@ -131,16 +135,12 @@ template <class V, class Term, int kVectors, bool kSelect>
 static void add_product(ProductInput<typename Term::A> a, const typename Term::B* b,
                         typename V::Scalar* c, std::int64_t m, std::int64_t k,
                         const typename V::Scalar* carry) {
-  std::int64_t i = 0;
-  const auto rows = [&](auto count) __attribute__((always_inline)) {
-    constexpr int kRows = decltype(count)::value;
-    for (; i + kRows <= m; i += kRows) {
-      add_rows<V, Term, kRows, kVectors, kSelect>(a, b, c + i * V::kWidth, k, carry);
-      a.data += kRows * a.row_stride;
-    }
-  };
-  rows(Count<kBlockRows<V, kVectors>>{});
-  rows(Count<1>{});
+  for_blocks<kBlockRows<V, kVectors>>(
+      m, [&](std::int64_t i, auto rows) __attribute__((always_inline)) {
+        constexpr int kRows = decltype(rows)::value;
+        add_rows<V, Term, kRows, kVectors, kSelect>(a, b, c + i * V::kWidth, k, carry);
+        a.data += kRows * a.row_stride;
+      });
 }
 
 /// Calls f(Count<vectors>), for 1 <= vectors <= kMost.

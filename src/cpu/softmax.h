@@ -87,27 +87,23 @@ static void exponentiate(const Problem& p, std::int64_t size, typename V::Scalar
     const int at = v * V::kLanes;
     const auto max = subtrahend<V>(V::load(strip->state.max + at));
     typename V::Vec sum{};
-    std::int64_t j = 0;
-    const auto keys = [&](auto count) __attribute__((always_inline)) {
-      constexpr int kKeys = decltype(count)::value;
-      for (; j + kKeys <= size; j += kKeys) {
-        T* const score = scores + j * V::kWidth + at;
-        typename V::Vec prob[kKeys];
-        REGARD_UNROLL for (int i = 0; i < kKeys; ++i) prob[i] =
-            V::load(score + i * V::kWidth) - max;
-        exp2_nonpositive<V, kKeys>(prob, factor);
-        REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
-          T* const to = score + i * V::kWidth;
-          if (kMasked) {
-            prob[i] = V::select(V::load(to) == minus_infinity<V>(), V::set(T(-0.0)), prob[i]);
+    for_blocks<kExp2Vectors>(
+        size, [&](std::int64_t j, auto keys) __attribute__((always_inline)) {
+          constexpr int kKeys = decltype(keys)::value;
+          T* const score = scores + j * V::kWidth + at;
+          typename V::Vec prob[kKeys];
+          REGARD_UNROLL for (int i = 0; i < kKeys; ++i) prob[i] =
+              V::load(score + i * V::kWidth) - max;
+          exp2_nonpositive<V, kKeys>(prob, factor);
+          REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
+            T* const to = score + i * V::kWidth;
+            if (kMasked) {
+              prob[i] = V::select(V::load(to) == minus_infinity<V>(), V::set(T(-0.0)), prob[i]);
+            }
+            sum += prob[i];
+            V::store(to, prob[i]);
           }
-          sum += prob[i];
-          V::store(to, prob[i]);
-        }
-      }
-    };
-    keys(Count<kExp2Vectors>{});
-    keys(Count<1>{});
+        });
     V::store(strip->state.sum + at, V::load(strip->state.sum + at) + sum);
   }
 }

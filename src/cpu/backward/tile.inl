@@ -133,34 +133,30 @@ static void differentiate_softmax(const Problem& p, const GradStrip<V>& g, std::
     const auto inverse_sum = V::load(g.inverse_sum + at);
     const auto delta = V::load(g.delta + at);
     const auto sees_nothing = inverse_sum == V::set(T(0));
-    std::int64_t j = 0;
-    const auto keys = [&](auto count) __attribute__((always_inline)) {
-      constexpr int kKeys = decltype(count)::value;
-      for (; j + kKeys <= size; j += kKeys) {
-        T* const score = scores + j * V::kWidth + at;
-        T* const d_prob = d_probs + j * V::kWidth + at;
-        typename V::Vec power[kKeys];
-        REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
-          // Rounded before the difference, as the saved maximum was: fused, the greatest of huge
-          // scores would differ from itself. What is above 0 still is by another order of summing
-          // alone, and may be more than exp2 takes.
-          const auto x = V::load(score + i * V::kWidth) * scale - max;
-          power[i] = V::clear(x > V::set(T(0)), x);
-        }
-        exp2_nonpositive<V, kKeys>(power, factor);
-        REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
-          T* const s = score + i * V::kWidth;
-          T* const d = d_prob + i * V::kWidth;
-          const auto hidden = (V::load(s) == minus_infinity<V>()) | sees_nothing;
-          const auto prob = power[i] * inverse_sum;
-          const auto d_score = prob * V::fma(V::load(d), keep, -delta);
-          V::store(s, V::select(hidden, hidden_value, prob));
-          V::store(d, V::select(hidden, hidden_value, d_score));
-        }
-      }
-    };
-    keys(Count<kExp2Vectors>{});
-    keys(Count<1>{});
+    for_blocks<kExp2Vectors>(
+        size, [&](std::int64_t j, auto keys) __attribute__((always_inline)) {
+          constexpr int kKeys = decltype(keys)::value;
+          T* const score = scores + j * V::kWidth + at;
+          T* const d_prob = d_probs + j * V::kWidth + at;
+          typename V::Vec power[kKeys];
+          REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
+            // Rounded before the difference, as the saved maximum was: fused, the greatest of huge
+            // scores would differ from itself. What is above 0 still is by another order of summing
+            // alone, and may be more than exp2 takes.
+            const auto x = V::load(score + i * V::kWidth) * scale - max;
+            power[i] = V::clear(x > V::set(T(0)), x);
+          }
+          exp2_nonpositive<V, kKeys>(power, factor);
+          REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
+            T* const s = score + i * V::kWidth;
+            T* const d = d_prob + i * V::kWidth;
+            const auto hidden = (V::load(s) == minus_infinity<V>()) | sees_nothing;
+            const auto prob = power[i] * inverse_sum;
+            const auto d_score = prob * V::fma(V::load(d), keep, -delta);
+            V::store(s, V::select(hidden, hidden_value, prob));
+            V::store(d, V::select(hidden, hidden_value, d_score));
+          }
+        });
   }
 }
 
