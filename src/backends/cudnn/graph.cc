@@ -247,9 +247,16 @@ class Scales {
   Scales() {
     constexpr float kValues[] = {1.0f, kProbsScale, 1.0f / kProbsScale};
     if (cudaMalloc(&data_, sizeof(kValues)) != cudaSuccess) data_ = nullptr;
-    const bool is_filled = data_ != nullptr && cudaMemcpy(data_, kValues, sizeof(kValues),
-                                                          cudaMemcpyHostToDevice) == cudaSuccess;
-    if (!is_filled) throw std::runtime_error("no memory for scales");
+    // A copy from pageable memory may end after cudaMemcpy() has: a stream that does not wait for
+    // the default one must not read before it.
+    const bool is_filled =
+        data_ != nullptr &&
+        cudaMemcpy(data_, kValues, sizeof(kValues), cudaMemcpyHostToDevice) == cudaSuccess &&
+        cudaStreamSynchronize(cudaStreamLegacy) == cudaSuccess;
+    if (is_filled) return;
+    cudaFree(data_);
+    static_cast<void>(cudaGetLastError());  // else the next launch on this thread finds it
+    throw std::runtime_error("no memory for scales");
   }
   ~Scales() { cudaFree(data_); }
   Scales(const Scales&) = delete;
@@ -319,16 +326,22 @@ Status refused(const std::string& words) {
   return failure(StatusCode::kRefusedAtPlan, "plan", "cuDNN: ", words);
 }
 
-// Each step of building, until one fails.
+// Each step of building, until one fails. The frontend keeps tensors of its own at the head of the
+// workspace, which deselecting an engine leaves out of account: the engine has what remains.
 fe::error_t build(graph::Graph& made, cudnnHandle_t handle, std::int64_t workspace_bytes) {
   fe::error_t error = made.validate();
   if (error.is_good()) error = made.build_operation_graph(handle);
   if (error.is_good()) error = made.create_execution_plans({fe::HeurMode_t::A});
   if (error.is_bad()) return error;
-  made.deselect_workspace_greater_than(workspace_bytes);
+  const std::int64_t own = made.get_autotune_workspace_size();  // no plan is built that would add
+  made.deselect_workspace_greater_than(workspace_bytes - own);
   error = made.check_support();
   if (error.is_good()) error = made.build_plans();
-  return error;
+  std::int64_t needed = 0;
+  if (error.is_good()) error = made.get_workspace_size(needed);
+  if (error.is_bad() || needed <= workspace_bytes) return error;
+  return {fe::error_code_t::GRAPH_EXECUTION_PLAN_CREATION_FAILED,
+          concat("a workspace of ", needed, " bytes, where ", workspace_bytes, " are planned")};
 }
 
 void set_dense(Layout layout, std::int64_t heads, std::int64_t rows, std::int64_t dim,
