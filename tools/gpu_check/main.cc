@@ -94,10 +94,10 @@ class Check {
   }
 
  private:
-  /// Whether that share of the time is over, so that something is left out.
+  /// Whether that share of the time is over, or the device lost, so that something is left out.
   bool late(double share) {
     const std::chrono::duration<double> gone = Clock::now() - begin_;
-    const bool is_late = gone.count() > share * options_.seconds;
+    const bool is_late = is_lost_ || gone.count() > share * options_.seconds;
     was_cut_ = was_cut_ || is_late;
     return is_late;
   }
@@ -121,6 +121,7 @@ class Check {
       return;
     }
     for (const BackendInfo& info : backends_) {
+      if (is_lost_) return;
       conformance::RunOptions run;
       run.carrier = &carrier_;
       run.check_fixes = false;  // decisions are checked where there is no device
@@ -134,13 +135,24 @@ class Check {
         case conformance::Outcome::kRefused: ++tally.refused; break;
         case conformance::Outcome::kFailed:
           ++tally.failed;
-          if (report_.failures.size() < 40) report_.failures.push_back(seen.text);
-          std::printf("%s\n", seen.text.c_str());
+          note_failure(seen.text);
           break;
       }
       tally.worst_share = std::max({tally.worst_share, seen.comparison.out_margin,
                                     seen.comparison.lse_margin, seen.gradients.margin});
     }
+  }
+
+  void note_failure(const std::string& text) {
+    if (report_.failures.size() < 40) report_.failures.push_back(text);
+    std::printf("%s\n", text.c_str());
+    std::fflush(stdout);
+    const std::string error = memory_.wait();
+    if (error.empty()) return;
+    // A fault of a kernel is every later call's error: nothing more is to be learnt here.
+    is_lost_ = true;
+    report_.failures.push_back("the device is lost to this process: " + error);
+    report_.write();
   }
 
   void directed() {
@@ -239,6 +251,7 @@ class Check {
   std::vector<BackendInfo> backends_;
   Report report_;
   bool was_cut_ = false;
+  bool is_lost_ = false;
 };
 
 int run(int argc, char** argv) {

@@ -47,8 +47,8 @@ Timing measure(const Bench& bench, const Case& c, const BackendRef& backend) {
   const bool backward = c.params.features.has(Feature::kNeedsGrad);
   timing.median = median_time(bench.memory, bench.effort, [&] { prepared->execute(backward); });
   timing.clock_mhz = sm_clock_mhz();
-  timing.tflops = flops(c.params) / timing.median.ms * 1e-9;
   timing.error = error_after(bench, *prepared);
+  if (timing.error.empty()) timing.tflops = flops(c.params) / timing.median.ms * 1e-9;
   return timing;
 }
 
