@@ -86,7 +86,8 @@ Overhead measure_overhead(const Bench& bench, const Case& c, const BackendRef& b
   if (prepared == nullptr) return overhead;
   const Policy policy = conformance::policy_for(c, backend);
   const auto attend = [&] { prepared->attend(bench.context, policy); };
-  attend();  // makes its plan
+  attend();                                       // makes its plan
+  prepared->attend(bench.context, policy, true);  // nothing else here leases
   overhead.attention_us = host_time(bench.memory, bench.effort, attend);
   overhead.execute_us = host_time(bench.memory, bench.effort, [&] { prepared->execute(false); });
   overhead.error = error_after(bench, *prepared);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <unordered_map>
@@ -244,6 +245,21 @@ class BorrowedHandle {
 // The scales of kSdpaF8 that are no caller's, on the device, where cuDNN reads them.
 class Scales {
  public:
+  /// The current device's. Never freed: CUDA graphs that captured a call may outlive its plan.
+  static const Scales& of_device() {
+    struct Made {
+      std::mutex mutex;
+      std::unordered_map<int, std::unique_ptr<const Scales>> by_device;
+    };
+    static Made& made = *new Made;
+    int device = 0;
+    if (cudaGetDevice(&device) != cudaSuccess) throw std::runtime_error("no device for scales");
+    const std::lock_guard lock(made.mutex);
+    std::unique_ptr<const Scales>& scales = made.by_device[device];
+    if (scales == nullptr) scales = std::make_unique<const Scales>();
+    return *scales;
+  }
+
   Scales() {
     constexpr float kValues[] = {1.0f, kProbsScale, 1.0f / kProbsScale};
     if (cudaMalloc(&data_, sizeof(kValues)) != cudaSuccess) data_ = nullptr;
@@ -258,7 +274,6 @@ class Scales {
     static_cast<void>(cudaGetLastError());  // else the next launch on this thread finds it
     throw std::runtime_error("no memory for scales");
   }
-  ~Scales() { cudaFree(data_); }
   Scales(const Scales&) = delete;
   Scales& operator=(const Scales&) = delete;
 
@@ -276,7 +291,7 @@ class BuiltGraph final : public Graph {
   BuiltGraph(std::shared_ptr<graph::Graph> built, Node node)
       : built_(std::move(built)),
         node_(node),
-        scales_(node == Node::kSdpaF8 ? std::make_unique<const Scales>() : nullptr) {}
+        scales_(node == Node::kSdpaF8 ? &Scales::of_device() : nullptr) {}
 
   Status run(const Pointers& p, void* workspace, void* stream) const override {
     try {
@@ -319,7 +334,7 @@ class BuiltGraph final : public Graph {
 
   std::shared_ptr<graph::Graph> built_;
   Node node_;
-  std::unique_ptr<const Scales> scales_;
+  const Scales* const scales_;  // null: none are read
 };
 
 Status refused(const std::string& words) {
