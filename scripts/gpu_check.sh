@@ -8,8 +8,8 @@
 #   -t SECONDS  for everything, the build included; then it stops and keeps what it has (460)
 #
 # Exit status: 0 all cases passed, 1 a case failed, 2 wrong use, 3 no device, 4 it did not build. Without
-# the network, build/cudnn-frontend must be there (./dev cuda-headers brings it, and is called here), or
-# CUDNN is left out.
+# the network, build/cudnn-frontend/include must be there (./dev cuda-headers brings it, and is called
+# here), or CUDNN is left out.
 set -eu
 cd "$(dirname "$0")/.."
 
