@@ -97,7 +97,8 @@ case $status in
   3) tail -n 2 "$log" >&2 ;;
   0 | 1) cat "$prefix.md" ;;
   *)
-    echo "gpu_check: ended with status $status; $log has the rest" >&2
+    echo "gpu_check: ended with status $status; $log has the rest, which ends with" >&2
+    tail -n 1 "$log" >&2
     [ ! -f "$prefix.md" ] || cat "$prefix.md"
     status=1
     ;;

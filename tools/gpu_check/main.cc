@@ -127,6 +127,7 @@ class Check {
       run.check_fixes = false;  // decisions are checked where there is no device
       run.twice = info.determinism != Determinism::kNone;
       carrier_.begin_case();
+      announce(to_string(c), info.ref);
       const conformance::Report seen =
           conformance::run_prepared(context_, &*prepared, info.ref, run);
       Tally& tally = report_.tallies[to_string(info.ref)];
@@ -141,6 +142,12 @@ class Check {
       tally.worst_share = std::max({tally.worst_share, seen.comparison.out_margin,
                                     seen.comparison.lse_margin, seen.gradients.margin});
     }
+  }
+
+  /// What is tried now: the last line of the log of a run that a kernel hangs.
+  static void announce(const std::string& words, const BackendRef& backend) {
+    std::printf("%s on %s\n", words.c_str(), to_string(backend).c_str());
+    std::fflush(stdout);
   }
 
   void note_failure(const std::string& text) {
@@ -205,6 +212,7 @@ class Check {
     for (const BackendInfo& info : backends_) {
       if (late(0.65)) return;
       if (!runs(c, info.ref)) continue;
+      announce(kOverhead, info.ref);
       report_.overheads.push_back(
           {kOverhead, to_string(info.ref), measure_overhead(bench_, c, info.ref)});
     }
@@ -220,6 +228,7 @@ class Check {
       if (!runs(c, backend)) continue;
       for (const bool backward : {false, true}) {
         if (late(0.8)) return;
+        announce(words, backend);
         report_.comparisons.push_back(
             {words, backward, compare_with_cudnn(bench_, c, backend, backward)});
         report_.write();
@@ -236,6 +245,7 @@ class Check {
         const bool is_math = info.ref.id == BackendId::kMath;
         if (is_math && c.params.seqlen_q * c.params.seqlen_kv > std::int64_t{2048} * 2048) continue;
         if (!runs(c, info.ref)) continue;
+        announce(words, info.ref);
         report_.rows.push_back({words, to_string(info.ref), measure(bench_, c, info.ref)});
         report_.write();
       }
