@@ -8,8 +8,8 @@
 #   -t SECONDS  for everything, the build included; then it stops and keeps what it has (460)
 #
 # Exit status: 0 all cases passed, 1 a case failed, 2 wrong use, 3 no device, 4 it did not build. Without
-# the network, build/cudnn-frontend must be there (./dev cuda-headers brings it, and is called here), or
-# CUDNN is left out.
+# the network, build/cudnn-frontend/include must be there (./dev cuda-headers brings it, and is called
+# here), or CUDNN is left out.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -35,21 +35,31 @@ mkdir -p "$(dirname "$prefix")" build
 log=$prefix.log
 : >"$log"
 
+# PyTorch's wheels bring cuDNN, cuBLAS and CUDA's runtime in folders that no loader looks at; a machine
+# may have them there alone. The toolkit's own come first.
+wheels=$(python3 -c 'import glob, nvidia
+print(*(d for f in nvidia.__path__ for d in glob.glob(f + "/*/lib")), sep=":")' 2>>"$log") || wheels=
+headers=$(python3 -c 'import nvidia.cudnn as c; print(c.__path__[0] + "/include")' 2>>"$log") || headers=
+
 # The devices that are there, and no PTX: what is compiled for others is time lost here. The results
-# need a third of the time at least.
+# need a third of the time at least. Another compiler's new warnings are no reason to stop.
 if [ ! -x "$program" ]; then
   command -v nvcc >/dev/null || PATH=$PATH:/usr/local/cuda/bin
   [ -e /dev/nvidiactl ] || [ -e /dev/dxg ] || nvidia-smi -L >>"$log" 2>&1 || {
     echo "gpu_check: no CUDA device is here, and nothing is built" >&2
     exit 3
   }
-  timeout 60 ./dev cuda-headers >>"$log" 2>&1 || :  # pip would try for minutes without the network
+  # What was brought along may lack pip's own files. Without the network pip would try for minutes.
+  [ -f build/cudnn-frontend/include/cudnn_frontend.h ] ||
+    timeout 60 ./dev cuda-headers >>"$log" 2>&1 || :
   generator=
   command -v ninja >/dev/null && generator='-G Ninja'
   limit=$(($(left) * 2 / 3))
   jobs=$(nproc 2>/dev/null || echo 2)
+  [ -f "$(dirname "$(command -v nvcc)")/../include/cudnn.h" ] || export CMAKE_INCLUDE_PATH="$headers"
   # shellcheck disable=SC2086  # two words or none
   { timeout "$limit" cmake $generator -S . -B "$build" -DCMAKE_BUILD_TYPE=Release \
+    -DREGARD_WARNINGS_AS_ERRORS=OFF \
     -DREGARD_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native -DREGARD_BUILD_TESTS=OFF \
     -DREGARD_BUILD_BENCH=OFF -DREGARD_BUILD_CLI=OFF -DREGARD_BUILD_EXAMPLES=OFF >>"$log" 2>&1 &&
     timeout "$limit" cmake --build "$build" --target regard_gpu_check -j "$jobs" >>"$log" 2>&1; } || {
@@ -71,6 +81,10 @@ limit=$(($(left) / 8))
 ! timeout "$limit" python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' \
   >>"$log" 2>&1 || beside=$limit
 
+# A loader's own path comes before its cache: a second cuDNN beside the toolkit's would be met first.
+ldconfig -p 2>/dev/null | grep -q 'libcudnn\.so\.9 ' ||
+  export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$wheels"
+
 # The program keeps time itself; the limit is for a kernel that hangs.
 rest=$(($(left) - beside - 15))
 [ "$rest" -gt 10 ] || { echo "gpu_check: no time left after the build" >&2; exit 4; }
@@ -80,10 +94,11 @@ timeout -k 5 "$((rest + 4))" "$program" --seconds "$rest" --out "$prefix" >>"$lo
   python3 -B scripts/gpu_check_torch.py "$prefix" --seconds "$((beside * 2 / 3))" >>"$log" 2>&1 ||
   echo "gpu_check: PyTorch's backend was not measured; $log says why" >&2
 case $status in
-  3) tail -n 1 "$log" >&2 ;;
+  3) tail -n 2 "$log" >&2 ;;
   0 | 1) cat "$prefix.md" ;;
   *)
-    echo "gpu_check: ended with status $status; $log has the rest" >&2
+    echo "gpu_check: ended with status $status; $log has the rest, which ends with" >&2
+    tail -n 1 "$log" >&2
     [ ! -f "$prefix.md" ] || cat "$prefix.md"
     status=1
     ;;

@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -122,8 +123,15 @@ std::string run_in_place(const nb::dict& tensors, const nb::dict& options, std::
   const bool backward = !backend.is_none();
   Asked asked(tensors, options, policy, needs_grad || backward);
   AttentionGradRequest& request = asked.request;
-  if (backward) asked.policy.only = {read_backend(backend.ptr(), "backend")};
-  const AmbientScopes scopes;
+  std::optional<AmbientScopes> scopes;
+  if (backward) {
+    // The forward's backend, outside of every scope, and whatever its policy waived for it:
+    // autograd comes back on another thread, which has neither.
+    asked.policy.only = {read_backend(backend.ptr(), "backend")};
+    asked.policy.assume_finite = true;
+  } else {
+    scopes.emplace();
+  }
   Context& context = process_context();
   const Expected<Plan> made = plan(context, asked.params(), asked.policy);
   if (!made) raise_status(made.status());

@@ -121,7 +121,7 @@ class Lease {
     if (on_host()) {
       context_.workspaces.give_back(launch_.workspace);
     } else {
-      context_.device_pools.give_back(launch_.workspace, launch_.stream);
+      context_.device_pools.give_back(device_, launch_.workspace, launch_.stream);
     }
   }
   Lease(const Lease&) = delete;

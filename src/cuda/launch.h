@@ -36,8 +36,11 @@ class DeviceRunner {
     if (tasks <= 0 || error_ != cudaSuccess) return;
     constexpr std::int64_t kMostBlocks = 0x7fffffff;
     const auto blocks = static_cast<unsigned>(tasks < kMostBlocks ? tasks : kMostBlocks);
-    kernel_entry<Kernel><<<blocks, Kernel::kThreads, 0, stream_>>>(args);
-    error_ = cudaGetLastError();
+    void* list[] = {const_cast<typename Kernel::Args*>(&args)};
+    // Not <<<>>>, whose error is the thread's last one, and that may be an earlier call's.
+    error_ = cudaLaunchKernel(reinterpret_cast<const void*>(&kernel_entry<Kernel>), dim3(blocks),
+                              dim3(Kernel::kThreads), list, 0, stream_);
+    if (error_ != cudaSuccess) static_cast<void>(cudaGetLastError());
   }
 
   Status status(const char* backend) const {

@@ -20,7 +20,10 @@ CudaInfo read_devices() {
   }
   for (int device = 0; device < count; ++device) {
     cudaDeviceProp properties;
-    if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) continue;
+    if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());
+      continue;
+    }
     const int sm = properties.major * 10 + properties.minor;
     info.sm_version = info.sm_version == 0 ? sm : std::min(info.sm_version, sm);
     if (info.device_name.empty()) info.device_name = properties.name;

@@ -83,8 +83,10 @@ Expected<Workspace> DevicePools::lease(const Device& device, std::size_t bytes, 
                  " bytes on cuda:", device.index, ": ", text_of(error));
 }
 
-void DevicePools::give_back(Workspace block, void* stream) noexcept {
-  static_cast<void>(cudaFreeAsync(block.data, static_cast<cudaStream_t>(stream)));
+void DevicePools::give_back(const Device& device, Workspace block, void* stream) noexcept {
+  const DeviceGuard guard("attention", device);  // the default stream is the current device's
+  const cudaError_t error = cudaFreeAsync(block.data, static_cast<cudaStream_t>(stream));
+  if (error != cudaSuccess) static_cast<void>(cudaGetLastError());
 }
 
 void DevicePools::trim() noexcept {

@@ -44,7 +44,7 @@ class DevicePools {
   DevicePools& operator=(const DevicePools&) = delete;
 
   Expected<Workspace> lease(const Device& device, std::size_t bytes, void* stream);
-  void give_back(Workspace block, void* stream) noexcept;
+  void give_back(const Device& device, Workspace block, void* stream) noexcept;
   void trim() noexcept;
   /// Bytes that the pools hold, leased or not.
   std::int64_t total_bytes() const;

@@ -17,7 +17,7 @@ Expected<Workspace> DevicePools::lease(const Device&, std::size_t bytes, void*) 
                  " bytes on a CUDA device: built without CUDA");
 }
 
-void DevicePools::give_back(Workspace, void*) noexcept {}
+void DevicePools::give_back(const Device&, Workspace, void*) noexcept {}
 void DevicePools::trim() noexcept {}
 std::int64_t DevicePools::total_bytes() const { return 0; }
 

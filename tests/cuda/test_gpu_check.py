@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(os.environ.get("REGARD_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
 BUILD = pathlib.Path(os.environ.get("REGARD_BUILD_DIR", ROOT / "build" / "dev"))
@@ -173,15 +174,34 @@ class Script(InAFolder):
                 self.assertEqual("# The report" in ran.stdout, status != 3)
         self.assertEqual(run("sh", ROOT / "scripts" / "gpu_check.sh", "-t", "soon").returncode, 2)
 
+    def test_libraries_of_wheels(self):
+        """Where no loader knows cuDNN the program finds PyTorch's; elsewhere nothing changes."""
+        for known in ("", "libcudnn.so.9 (libc6,x86-64) => /opt/libcudnn.so.9"):
+            with self.subTest(known=known):
+                self.setUp()
+                folder = self.prefix.parent
+                library = folder / "site" / "nvidia" / "cudnn" / "lib"
+                library.mkdir(parents=True)
+                ldconfig = folder / "bin" / "ldconfig"
+                ldconfig.parent.mkdir()
+                ldconfig.write_text(f"#!/bin/sh\necho '{known}'\n")
+                ldconfig.chmod(0o755)
+                found = {"PATH": f"{ldconfig.parent}:{os.environ['PATH']}",
+                         "PYTHONPATH": str(folder / "site")}
+                with unittest.mock.patch.dict(os.environ, found):
+                    self.check('echo "$LD_LIBRARY_PATH" >"$4.path"\n', "-t", 200)
+                searched = self.prefix.with_suffix(".path").read_text()
+                self.assertEqual(str(library) in searched, not known)
+
     def test_time(self):
         self.check('echo "$@" >"$4.arguments"\nexit 0\n', "-t", 200)
         seconds = int(self.prefix.with_suffix(".arguments").read_text().split()[1])
         self.assertTrue(100 < seconds <= 185, seconds)
         self.setUp()
         begin = time.monotonic()
-        ran = self.check("exec sleep 300\n", "-t", 40)
+        ran = self.check("echo a case on math\nexec sleep 300\n", "-t", 40)
         self.assertEqual(ran.returncode, 1)
-        self.assertIn("status 124", ran.stderr)
+        self.assertRegex(ran.stderr, "status 124(.|\n)*a case on math")
         self.assertLess(time.monotonic() - begin, 60)
 
 

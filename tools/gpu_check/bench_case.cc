@@ -43,8 +43,10 @@ void BenchCase::execute(bool backward) {
                 : regard::execute(plan_, request_, launch()));
 }
 
-void BenchCase::attend(Context& context, const Policy& policy) {
-  note(attention(context, request_, policy, launch()));
+void BenchCase::attend(Context& context, const Policy& policy, bool leases) {
+  Launch with = launch();
+  if (leases) with.workspace = {};
+  note(attention(context, request_, policy, with));
 }
 
 TensorView BenchCase::take(Dtype dtype, std::initializer_list<std::int64_t> shape, bool is_input) {

@@ -19,8 +19,9 @@ class BenchCase {
 
   /// Launches the forward or the backward once, by the plan.
   void execute(bool backward);
-  /// The same forward by attention(): described, its plan found, and launched.
-  void attend(Context& context, const Policy& policy);
+  /// The same forward by attention(): described, its plan found, and launched. `leases`: on a
+  /// workspace of the Context's.
+  void attend(Context& context, const Policy& policy, bool leases = false);
 
  private:
   TensorView take(Dtype dtype, std::initializer_list<std::int64_t> shape, bool is_input);

@@ -1,5 +1,6 @@
 #include <cuda_runtime_api.h>
 
+#include <cstdio>
 #include <string>
 
 #include "tools/gpu_check/device_memory.h"
@@ -7,8 +8,11 @@
 namespace regard::gpu_check {
 namespace {
 
+// The error's text; takes it from the thread, or the next caller of the runtime would find it.
 std::string text_of(cudaError_t error) {
-  return error == cudaSuccess ? "" : std::string("CUDA: ") + cudaGetErrorString(error);
+  if (error == cudaSuccess) return "";
+  static_cast<void>(cudaGetLastError());
+  return std::string("CUDA: ") + cudaGetErrorString(error);
 }
 
 Status status_of(cudaError_t error) {
@@ -32,7 +36,7 @@ class CudaMemory final : public DeviceMemory {
   Device device() const override { return {DeviceType::kCuda, 0}; }
   void* allocate(std::size_t bytes) override {
     void* data = nullptr;
-    return cudaMalloc(&data, bytes) == cudaSuccess ? data : nullptr;
+    return text_of(cudaMalloc(&data, bytes)).empty() ? data : nullptr;
   }
   void free(void* data) override { cudaFree(data); }
   bool upload(void* to, const void* from, std::size_t bytes) override {
@@ -57,7 +61,8 @@ class CudaMemory final : public DeviceMemory {
     if (error == cudaSuccess) error = cudaStreamSynchronize(stream_);
     if (runs != nullptr) cudaGraphExecDestroy(runs);
     if (graph != nullptr) cudaGraphDestroy(graph);
-    return launched.ok() ? status_of(error) : launched;
+    Status replayed = status_of(error);
+    return launched.ok() ? replayed : launched;
   }
   double time(int count, const std::function<void()>& launch) override {
     cudaEventRecord(begin_, stream_);
@@ -83,8 +88,10 @@ class CudaMemory final : public DeviceMemory {
 
 std::unique_ptr<DeviceMemory> cuda_memory() {
   int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) return nullptr;
-  return std::make_unique<CudaMemory>();
+  const std::string said = text_of(cudaGetDeviceCount(&count));  // a driver that is too old, say
+  if (said.empty() && count != 0) return std::make_unique<CudaMemory>();
+  std::fprintf(stderr, "regard_gpu_check: %s\n", said.empty() ? "no device" : said.c_str());
+  return nullptr;
 }
 
 }  // namespace regard::gpu_check

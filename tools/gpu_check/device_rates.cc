@@ -75,12 +75,13 @@ double matmul_tflops(DeviceMemory& memory) {
   upload_numbers(memory, a, kBytes, Dtype::kBf16);
   upload_numbers(memory, b, kBytes, Dtype::kBf16);
   const float one = 1.0f, zero = 0.0f;
+  bool runs = true;
   const Median median = median_time(memory, {}, [&] {
-    gemm(handle, CUBLAS_OP_T, CUBLAS_OP_N, kN, kN, kN, &one, a.data(), CUDA_R_16BF, kN, b.data(),
-         CUDA_R_16BF, kN, &zero, c.data(), CUDA_R_16BF, kN, CUBLAS_COMPUTE_32F,
-         CUBLAS_GEMM_DEFAULT);
+    runs = runs && gemm(handle, CUBLAS_OP_T, CUBLAS_OP_N, kN, kN, kN, &one, a.data(), CUDA_R_16BF,
+                        kN, b.data(), CUDA_R_16BF, kN, &zero, c.data(), CUDA_R_16BF, kN,
+                        CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT) == CUBLAS_STATUS_SUCCESS;
   });
-  return 2.0 * kN * kN * kN / median.ms * 1e-9;
+  return runs && median.ms > 0 ? 2.0 * kN * kN * kN / median.ms * 1e-9 : 0;
 }
 
 double copy_gbps(DeviceMemory& memory) {

@@ -94,10 +94,10 @@ class Check {
   }
 
  private:
-  /// Whether that share of the time is over, so that something is left out.
+  /// Whether that share of the time is over, or the device lost, so that something is left out.
   bool late(double share) {
     const std::chrono::duration<double> gone = Clock::now() - begin_;
-    const bool is_late = gone.count() > share * options_.seconds;
+    const bool is_late = is_lost_ || gone.count() > share * options_.seconds;
     was_cut_ = was_cut_ || is_late;
     return is_late;
   }
@@ -121,11 +121,13 @@ class Check {
       return;
     }
     for (const BackendInfo& info : backends_) {
+      if (is_lost_) return;
       conformance::RunOptions run;
       run.carrier = &carrier_;
       run.check_fixes = false;  // decisions are checked where there is no device
       run.twice = info.determinism != Determinism::kNone;
       carrier_.begin_case();
+      announce(to_string(c), info.ref);
       const conformance::Report seen =
           conformance::run_prepared(context_, &*prepared, info.ref, run);
       Tally& tally = report_.tallies[to_string(info.ref)];
@@ -134,13 +136,30 @@ class Check {
         case conformance::Outcome::kRefused: ++tally.refused; break;
         case conformance::Outcome::kFailed:
           ++tally.failed;
-          if (report_.failures.size() < 40) report_.failures.push_back(seen.text);
-          std::printf("%s\n", seen.text.c_str());
+          note_failure(seen.text);
           break;
       }
       tally.worst_share = std::max({tally.worst_share, seen.comparison.out_margin,
                                     seen.comparison.lse_margin, seen.gradients.margin});
     }
+  }
+
+  /// What is tried now: the last line of the log of a run that a kernel hangs.
+  static void announce(const std::string& words, const BackendRef& backend) {
+    std::printf("%s on %s\n", words.c_str(), to_string(backend).c_str());
+    std::fflush(stdout);
+  }
+
+  void note_failure(const std::string& text) {
+    if (report_.failures.size() < 40) report_.failures.push_back(text);
+    std::printf("%s\n", text.c_str());
+    std::fflush(stdout);
+    const std::string error = memory_.wait();
+    if (error.empty()) return;
+    // A fault of a kernel is every later call's error: nothing more is to be learnt here.
+    is_lost_ = true;
+    report_.failures.push_back("the device is lost to this process: " + error);
+    report_.write();
   }
 
   void directed() {
@@ -193,6 +212,7 @@ class Check {
     for (const BackendInfo& info : backends_) {
       if (late(0.65)) return;
       if (!runs(c, info.ref)) continue;
+      announce(kOverhead, info.ref);
       report_.overheads.push_back(
           {kOverhead, to_string(info.ref), measure_overhead(bench_, c, info.ref)});
     }
@@ -208,6 +228,7 @@ class Check {
       if (!runs(c, backend)) continue;
       for (const bool backward : {false, true}) {
         if (late(0.8)) return;
+        announce(words, backend);
         report_.comparisons.push_back(
             {words, backward, compare_with_cudnn(bench_, c, backend, backward)});
         report_.write();
@@ -224,6 +245,7 @@ class Check {
         const bool is_math = info.ref.id == BackendId::kMath;
         if (is_math && c.params.seqlen_q * c.params.seqlen_kv > std::int64_t{2048} * 2048) continue;
         if (!runs(c, info.ref)) continue;
+        announce(words, info.ref);
         report_.rows.push_back({words, to_string(info.ref), measure(bench_, c, info.ref)});
         report_.write();
       }
@@ -239,6 +261,7 @@ class Check {
   std::vector<BackendInfo> backends_;
   Report report_;
   bool was_cut_ = false;
+  bool is_lost_ = false;
 };
 
 int run(int argc, char** argv) {

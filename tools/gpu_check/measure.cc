@@ -47,8 +47,8 @@ Timing measure(const Bench& bench, const Case& c, const BackendRef& backend) {
   const bool backward = c.params.features.has(Feature::kNeedsGrad);
   timing.median = median_time(bench.memory, bench.effort, [&] { prepared->execute(backward); });
   timing.clock_mhz = sm_clock_mhz();
-  timing.tflops = flops(c.params) / timing.median.ms * 1e-9;
   timing.error = error_after(bench, *prepared);
+  if (timing.error.empty()) timing.tflops = flops(c.params) / timing.median.ms * 1e-9;
   return timing;
 }
 
@@ -86,7 +86,8 @@ Overhead measure_overhead(const Bench& bench, const Case& c, const BackendRef& b
   if (prepared == nullptr) return overhead;
   const Policy policy = conformance::policy_for(c, backend);
   const auto attend = [&] { prepared->attend(bench.context, policy); };
-  attend();  // makes its plan
+  attend();                                       // makes its plan
+  prepared->attend(bench.context, policy, true);  // nothing else here leases
   overhead.attention_us = host_time(bench.memory, bench.effort, attend);
   overhead.execute_us = host_time(bench.memory, bench.effort, [&] { prepared->execute(false); });
   overhead.error = error_after(bench, *prepared);

@@ -1,5 +1,6 @@
 #include "tools/gpu_check/report.h"
 
+#include <cmath>
 #include <cstdarg>
 #include <ctime>
 #include <fstream>
@@ -15,6 +16,9 @@ std::string text(const char* format, ...) {
   va_end(arguments);
   return buffer;
 }
+
+// JSON has no infinity, and a case that fails may be that far off.
+double finite(double x) { return std::isfinite(x) ? x : -1; }
 
 std::string quoted(const std::string& words) {
   std::string out = "\"";
@@ -53,7 +57,7 @@ std::string benchmarks_json(const Report& r) {
     items.push_back("{\"case\": " + quoted(row.words) + ", \"backend\": " + quoted(row.backend) +
                     ", \"error\": " + quoted(t.error) +
                     text(", \"ms\": %.5f, \"spread\": %.3f, \"tflops\": %.2f, \"clock_mhz\": %d}",
-                         t.median.ms, t.median.spread, t.tflops, t.clock_mhz));
+                         t.median.ms, t.median.spread, finite(t.tflops), t.clock_mhz));
   }
   return list("benchmarks", items);
 }
@@ -96,12 +100,12 @@ std::string json(const Report& r) {
   out += text(
       "  \"matmul_tflops\": %.1f, \"copy_gbps\": %.0f, \"idle_clock_mhz\": %d, "
       "\"clock_mhz\": %d,\n  \"conformance\": {",
-      r.matmul_tflops, r.copy_gbps, r.idle_clock_mhz, r.clock_mhz);
+      finite(r.matmul_tflops), finite(r.copy_gbps), r.idle_clock_mhz, r.clock_mhz);
   const char* separator = "";
   for (const auto& [backend, t] : r.tallies) {
     out += separator + quoted(backend) +
            text(": {\"passed\": %ld, \"refused\": %ld, \"failed\": %ld, \"worst_share\": %.3f}",
-                t.passed, t.refused, t.failed, t.worst_share);
+                t.passed, t.refused, t.failed, finite(t.worst_share));
     separator = ", ";
   }
   out += "},\n  \"failures\": [";

@@ -56,6 +56,14 @@ def _dense_rows(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] <= 1 else tensor.contiguous()
 
 
+def _is_aligned(tensor: Tensor) -> bool:
+    """Whether rows lie at multiples of 16 bytes, each at one of its own."""
+    size = tensor.element_size()
+    return tensor.data_ptr() % 16 == 0 and all(
+        stride > 0 and stride * size % 16 == 0
+        for stride, extent in zip(tensor.stride()[:-1], tensor.shape) if extent > 1)
+
+
 def _broadcast(tensor: Tensor) -> Tensor:
     return tensor.reshape((1,) * (4 - tensor.dim()) + tuple(tensor.shape))
 
@@ -101,7 +109,8 @@ def numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str, ne
         seed = int(rng[0]) & 0xFFFFFFFFFFFFFFFF
     tensors = _forward_tensors(q, k, v, bshd)
     backend = _call(*_prepared(tensors, options, seed), call_policy(backends), None, needs_grad)
-    return tensors["out"], tensors["lse"], Saved(tensors["lse"], seed or 0, backend)
+    # Another tensor of the same memory: lse, a result, would keep its own graph alive from there.
+    return tensors["out"], tensors["lse"], Saved(tensors["lse"].detach(), seed or 0, backend)
 
 
 def explain(q: Tensor, k: Tensor, v: Tensor, options: Options, policy: _core.Policy | None,
@@ -123,8 +132,11 @@ def backward_numbers(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor,
                                           memory_format=torch.contiguous_format)
     if options.sinks is not None:
         made["d_sinks"] = torch.empty_like(options.sinks, dtype=torch.float32)
+    d_out = _dense_rows(d_out)
+    if saved.backend == "cudnn" and not _is_aligned(d_out):  # as autograd may bring it
+        d_out = d_out.clone(memory_format=torch.contiguous_format)
     all_tensors = {"q": _dense_rows(q), "k": _dense_rows(k), "v": _dense_rows(v), "out": out,
-                   "stats": saved.stats, "d_out": _dense_rows(d_out), **made}
+                   "stats": saved.stats, "d_out": d_out, **made}
     if d_lse is not None:
         all_tensors["d_lse"] = d_lse
     seed = saved.seed if options.dropout_p else None

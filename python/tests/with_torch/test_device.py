@@ -59,11 +59,30 @@ def test_a_gradient_of_lse_arrives():
     assert torch.equal(both[2], without[2])
 
 
+def test_a_backward_is_outside_of_scopes():
+    q, k, v, d_out = tensors(False)
+    out, _, saved = _device.numbers(q, k, v, Options(), "math", True, False)
+    call = ((d_out, None), (q, k, v, out), saved, Options(), False)
+    expected = _device.backward_numbers(*call)
+    with regard.policy(deny=["math"]):
+        for here, grad in zip(_device.backward_numbers(*call)[:3], expected[:3], strict=True):
+            assert torch.equal(here, grad)
+
+
 def test_rows_that_are_not_dense_are_copied():
     q, k, v, _ = tensors(False)
     spread = torch.stack([q, q], dim=-1)[..., 0]
     assert torch.equal(_device.numbers(spread, k, v, Options(), "", False, False)[0],
                        _device.numbers(q, k, v, Options(), "", False, False)[0])
+
+
+def test_what_cudnn_reads_as_it_lies():
+    rows = torch.zeros(2, 3, 5, 16, dtype=torch.float16)
+    assert _device._is_aligned(rows) and _device._is_aligned(rows.transpose(1, 2))
+    assert _device._is_aligned(rows[:1].expand(1, 3, 5, 16))
+    for other in (rows[..., 1:], rows[..., :8].flatten()[4:-4].reshape(1, 1, -1, 8),
+                  torch.zeros(2, 3, 5, 12, dtype=torch.float16), rows[:, :1].expand(2, 3, 5, 16)):
+        assert not _device._is_aligned(other)
 
 
 def test_errors_are_the_librarys():

@@ -1,6 +1,9 @@
 """What is traced or transformed of CUDA tensors: the tests of CPU tensors by the way of a device, and
 fake tensors of a device, of which only autograd's engine needs the device itself."""
 
+import gc
+import weakref
+
 import pytest
 import test_flash_attn
 import test_operator
@@ -38,6 +41,19 @@ def device_way(monkeypatch):
         yield
     torch._dynamo.reset()
     assert calls, "the way of a device was not taken"
+
+
+def test_a_recorded_lse_is_freed_with_its_last_name(device_way):
+    """Without the collector of cycles: memory of a device that waits for it is soon all of it."""
+    q, k, v = (torch.randn(1, 2, 3, 4, requires_grad=True) for _ in range(3))
+    gc.disable()
+    try:
+        out, lse = _call.attend(q, k, v, Options(), return_lse=True)
+        node = weakref.ref(lse.grad_fn)
+        del out, lse
+        assert node() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("name", test_operator.DERIVED)

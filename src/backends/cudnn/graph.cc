@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <unordered_map>
@@ -244,14 +245,35 @@ class BorrowedHandle {
 // The scales of kSdpaF8 that are no caller's, on the device, where cuDNN reads them.
 class Scales {
  public:
+  /// The current device's. Never freed: CUDA graphs that captured a call may outlive its plan.
+  static const Scales& of_device() {
+    struct Made {
+      std::mutex mutex;
+      std::unordered_map<int, std::unique_ptr<const Scales>> by_device;
+    };
+    static Made& made = *new Made;
+    int device = 0;
+    if (cudaGetDevice(&device) != cudaSuccess) throw std::runtime_error("no device for scales");
+    const std::lock_guard lock(made.mutex);
+    std::unique_ptr<const Scales>& scales = made.by_device[device];
+    if (scales == nullptr) scales = std::make_unique<const Scales>();
+    return *scales;
+  }
+
   Scales() {
     constexpr float kValues[] = {1.0f, kProbsScale, 1.0f / kProbsScale};
     if (cudaMalloc(&data_, sizeof(kValues)) != cudaSuccess) data_ = nullptr;
-    const bool is_filled = data_ != nullptr && cudaMemcpy(data_, kValues, sizeof(kValues),
-                                                          cudaMemcpyHostToDevice) == cudaSuccess;
-    if (!is_filled) throw std::runtime_error("no memory for scales");
+    // A copy from pageable memory may end after cudaMemcpy() has: a stream that does not wait for
+    // the default one must not read before it.
+    const bool is_filled =
+        data_ != nullptr &&
+        cudaMemcpy(data_, kValues, sizeof(kValues), cudaMemcpyHostToDevice) == cudaSuccess &&
+        cudaStreamSynchronize(cudaStreamLegacy) == cudaSuccess;
+    if (is_filled) return;
+    cudaFree(data_);
+    static_cast<void>(cudaGetLastError());  // else the next launch on this thread finds it
+    throw std::runtime_error("no memory for scales");
   }
-  ~Scales() { cudaFree(data_); }
   Scales(const Scales&) = delete;
   Scales& operator=(const Scales&) = delete;
 
@@ -269,7 +291,7 @@ class BuiltGraph final : public Graph {
   BuiltGraph(std::shared_ptr<graph::Graph> built, Node node)
       : built_(std::move(built)),
         node_(node),
-        scales_(node == Node::kSdpaF8 ? std::make_unique<const Scales>() : nullptr) {}
+        scales_(node == Node::kSdpaF8 ? &Scales::of_device() : nullptr) {}
 
   Status run(const Pointers& p, void* workspace, void* stream) const override {
     try {
@@ -312,23 +334,37 @@ class BuiltGraph final : public Graph {
 
   std::shared_ptr<graph::Graph> built_;
   Node node_;
-  std::unique_ptr<const Scales> scales_;
+  const Scales* const scales_;  // null: none are read
 };
+
+// Makes the current device's context the thread's: engines load modules with the driver's
+// functions, which look for one, and a thread that borrows a handle may not have called CUDA
+// before.
+void bind_context() {
+  int device = 0;
+  if (cudaGetDevice(&device) == cudaSuccess) cudaSetDevice(device);
+}
 
 Status refused(const std::string& words) {
   return failure(StatusCode::kRefusedAtPlan, "plan", "cuDNN: ", words);
 }
 
-// Each step of building, until one fails.
+// Each step of building, until one fails. The frontend keeps tensors of its own at the head of the
+// workspace, which deselecting an engine leaves out of account: the engine has what remains.
 fe::error_t build(graph::Graph& made, cudnnHandle_t handle, std::int64_t workspace_bytes) {
   fe::error_t error = made.validate();
   if (error.is_good()) error = made.build_operation_graph(handle);
   if (error.is_good()) error = made.create_execution_plans({fe::HeurMode_t::A});
   if (error.is_bad()) return error;
-  made.deselect_workspace_greater_than(workspace_bytes);
+  const std::int64_t own = made.get_autotune_workspace_size();  // no plan is built that would add
+  made.deselect_workspace_greater_than(workspace_bytes - own);
   error = made.check_support();
   if (error.is_good()) error = made.build_plans();
-  return error;
+  std::int64_t needed = 0;
+  if (error.is_good()) error = made.get_workspace_size(needed);
+  if (error.is_bad() || needed <= workspace_bytes) return error;
+  return {fe::error_code_t::GRAPH_EXECUTION_PLAN_CREATION_FAILED,
+          concat("a workspace of ", needed, " bytes, where ", workspace_bytes, " are planned")};
 }
 
 void set_dense(Layout layout, std::int64_t heads, std::int64_t rows, std::int64_t dim,
@@ -377,6 +413,7 @@ Expected<std::shared_ptr<const Graph>> build_graph(const AttentionParams& params
   try {
     const BorrowedHandle handle;
     if (handle.get() == nullptr) return refused("no handle for the device");
+    bind_context();
     auto made = GraphMaker(params, strides, 0).make(node);
     fe::error_t error = build(*made, handle.get(), workspace_bytes);
     if (error.is_bad()) return refused(error.get_message());
