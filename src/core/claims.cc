@@ -1,5 +1,8 @@
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
+#include <limits>
+#include <string>
 
 #include "regard/backend.h"
 
@@ -87,14 +90,17 @@ bool check_features(const Claims& claims, FeatureSet wanted, Judge& judge) {
   return true;
 }
 
+std::string range_text(const HeadDimClaim& claim) {
+  const std::string least = std::to_string(claim.min);
+  if (claim.max == std::numeric_limits<std::int64_t>::max()) return least + " or more";
+  return least + ".." + std::to_string(claim.max);
+}
+
 bool check_head_dim(const HeadDimClaim& claim, std::int64_t actual, RefusalCode code,
                     Judge& judge) {
   if (actual >= claim.min && actual <= claim.max && actual % claim.multiple_of == 0) return true;
   return judge.refuse([&] {
-    Refusal refusal{code,
-                    std::to_string(claim.min) + ".." + std::to_string(claim.max),
-                    std::to_string(actual),
-                    {}};
+    Refusal refusal{code, range_text(claim), std::to_string(actual), {}};
     if (claim.multiple_of != 1)
       refusal.limit += ", multiple of " + std::to_string(claim.multiple_of);
     const char* field = code == RefusalCode::kHeadDimQk ? "head_dim_qk" : "head_dim_v";
