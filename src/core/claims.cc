@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
@@ -237,7 +238,11 @@ bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& e
   }
   // What the forward writes besides out is not the backward's.
   const FeatureSet outputs{Feature::kLse, Feature::kSavedStats, Feature::kScoresOut};
+  const std::size_t of_forward = refusals == nullptr ? 0 : refusals->size();
   check_direction(info.backward, p, wanted.without(outputs), judge);
+  for (std::size_t i = of_forward; refusals != nullptr && i < refusals->size(); ++i) {
+    (*refusals)[i].limit += " in a backward";  // the forward may well compute it
+  }
   return judge.passed();
 }
 
