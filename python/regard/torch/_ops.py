@@ -43,7 +43,7 @@ def _new_state(q: Tensor, save: bool) -> Tensor:
                        device="meta" if q.device.type == "meta" else "cpu")
 
 
-def _numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, layout: str, backends: str,
+def _numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, layout: Any, backends: str,
              save: bool) -> tuple[Any, ...]:
     """out, lse and, with `save`, what the backward needs, of tensors of the CPU."""
     try:
