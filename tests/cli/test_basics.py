@@ -215,6 +215,9 @@ class Devices(CliTest):
         text = self.cli("devices").stdout
         for word in ("isa", "caches", "math", "efficient", "flash", "cudnn", "determinism"):
             self.assertIn(word, text)
+        # As a case says it: f8e4m3 alone writes bf16.
+        self.assertIn(" f8e4m3 f8e4m3/f8e4m3/f16 ", text)
+        self.assertIn(" f8e4m3/f8e4m3/f8e4m3 ", text)
 
 
 class Explain(CliTest):
