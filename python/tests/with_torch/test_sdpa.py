@@ -163,7 +163,7 @@ ERRORS = [
     (lambda q: sdpa(q, q, q, attn_mask=torch.ones(8, 9)), "attn_mask (of shape (8, 9))"),
     (lambda q: sdpa(q, q, q.clone().requires_grad_(), torch.ones(8, 9)), "attn_mask (of shape (8,"),
     (lambda q: sdpa(q[0, 0], q[0, 0], q[0, 0], torch.ones(8, 9)), "attn_mask (of shape (8, 9))"),
-    (lambda q: sdpa(*[q.expand(2, *q.shape)] * 3, torch.ones(3, 1, 1, 9, 9)), "attn_mask (of shape (3"),
+    (lambda q: sdpa(*[q.expand(2, *q.shape)] * 3, torch.ones(3, 1, 1, 9, 9)), "attn_mask (of sha"),
     (lambda q: sdpa(q, q, q, scale=math.nan), "scale (nan)"),
     (lambda q: sdpa(q.int(), q.int(), q.int()), "int32"),
 ]
