@@ -110,7 +110,8 @@ REGARD_EXPORT Selection explain(const AttentionParams& params, const Policy& pol
 REGARD_EXPORT Expected<Plan> plan(Context& context, const AttentionParams& params,
                                   const Policy& policy = {});
 
-/// Checks buffers against the plan, then computes. Decides, allocates and reads no environment.
+/// Checks buffers against the plan, then computes. Decides nothing, allocates nothing and reads no
+/// environment.
 REGARD_EXPORT Status execute(const Plan& plan, const Buffers& buffers, const Launch& launch = {});
 
 /// The same for the backward of a plan that was made with needs_grad; in `buffers`, `out` is what

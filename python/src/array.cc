@@ -11,9 +11,7 @@
 namespace regard::python {
 namespace {
 
-constexpr const char* kAcceptedArrays =
-    "a NumPy array or an object with __dlpack__ on a CPU, of float64, float32, float16, bfloat16, "
-    "float8_e4m3fn or float8_e5m2";
+constexpr const char* kAcceptedArrays = "a NumPy array or an object with __dlpack__ on a CPU";
 
 // ml_dtypes registers its types with NumPy when it is imported; the numbers they get are the
 // process's.

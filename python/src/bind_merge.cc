@@ -36,8 +36,12 @@ StateView read_state(Inputs& inputs, nb::handle pair, const std::string& name) {
   return state;
 }
 
-nb::object merge(nb::sequence states, nb::str layout) {
+nb::object merge(const nb::object& given, const nb::object& layout) {
   const bool bshd = read_layout(layout.ptr());
+  if (!nb::isinstance<nb::sequence>(given)) {
+    raise_type("states (" + repr(given.ptr()) + ") must be a list of pairs (out, lse)");
+  }
+  const auto states = nb::borrow<nb::sequence>(given);
   Inputs inputs(bshd, /*explain_only=*/false);
   std::vector<StateView> views;
   std::size_t n = 0;
@@ -70,7 +74,7 @@ nb::object merge(nb::sequence states, nb::str layout) {
 }  // namespace
 
 void bind_merge(nb::module_& module) {
-  module.def("merge_states", &merge, "states"_a, nb::kw_only(), "layout"_a = "BHSD",
+  module.def("merge_states", &merge, "states"_a.none(), nb::kw_only(), "layout"_a.none() = "BHSD",
              "Merges (out, lse) pairs over disjoint sets of keys into one such pair.");
 }
 

@@ -171,7 +171,12 @@ void bind_policy(nb::module_& module) {
                      "What a caller allows and wants; a field that is not set leaves the choice to "
                      "the next source.")
       .def("__init__",
-           [](Policy* self, const nb::kwargs& fields) { new (self) Policy(policy_from(fields)); })
+           [](Policy* self, const nb::args& unnamed, const nb::kwargs& fields) {
+             if (unnamed.size() != 0) {
+               raise_type("Policy() takes keywords alone: " + std::string(kFields));
+             }
+             new (self) Policy(policy_from(fields));
+           })
       .def("to_dict", &fields_of, "Every field; None where it is not set.")
       .def("__repr__", &repr_of)
       .def("__eq__",

@@ -41,6 +41,13 @@ std::string tuple_text(const npy_intp (&shape)[4]) {
   return text + ")";
 }
 
+bool speaks_of_extents(const std::string& message) {
+  for (const char* word : {"shape", "stride", "batch", "num_heads", "seqlen", "head_dim"}) {
+    if (message.find(word) != std::string::npos) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 bool read_layout(PyObject* object) {
@@ -69,11 +76,19 @@ Policy read_policy(const Arguments& arguments) {
   return policy;
 }
 
-// Messages of the core speak of [B,H,S,D]; a caller of another layout must be told.
+// Messages of the core speak of [B,H,S,D], which a caller of another layout must be told, and of an
+// attn_bias, which may have come as attn_mask.
 Status in_callers_words(const Call& call, const Status& status) {
-  if (!call.is_bshd() || status.code() != StatusCode::kInvalidArgument) return status;
-  return Status(status.code(),
-                status.message() + " (shapes and strides in the order BHSD; the layout is BSHD)");
+  if (status.code() != StatusCode::kInvalidArgument) return status;
+  std::string message = status.message();
+  if (call.bias_is_mask()) {
+    const std::size_t at = message.find("attn_bias");
+    if (at != std::string::npos) message.replace(at, std::strlen("attn_bias"), "attn_mask");
+  }
+  if (call.is_bshd() && speaks_of_extents(message)) {
+    message += " (shapes and strides in the order BHSD; the layout is BSHD)";
+  }
+  return Status(status.code(), std::move(message));
 }
 
 Call::Call(const Arguments& arguments, Purpose purpose)
@@ -133,7 +148,7 @@ void Call::read_diagonal(PyObject* diagonal) {
   const bool is_array_like =
       is_array(diagonal) || PyList_Check(diagonal) || PyTuple_Check(diagonal);
   if (is_array_like && !PyArray_IsScalar(diagonal, Generic)) {
-    request.diagonal_offsets = inputs_.integers(diagonal, "diagonal", /*wide=*/true);
+    request.diagonal_offsets = inputs_.integers(diagonal, "diagonal", "1, [batch]", /*wide=*/true);
   } else if (PyIndex_Check(diagonal) && !PyBool_Check(diagonal)) {
     request.diagonal_offset = read_int64(diagonal, "diagonal");
   } else {
@@ -172,6 +187,7 @@ void Call::read_mask_and_bias(const Arguments& arguments) {
                   ") is added to the scores as attn_bias is, and both were given; expected one");
     } else {
       request.attn_bias = inputs_.scores(mask, "attn_mask", request.q.dtype);
+      bias_is_mask_ = true;
     }
   }
   if (PyObject* given = arguments.given(kAttnBias)) {
@@ -188,11 +204,13 @@ void Call::read_vectors(const Arguments& arguments) {
   struct Integers {
     Arg arg;
     TensorView Buffers::*view;
+    const char* shape;
   };
-  static constexpr Integers kIntegers[] = {{kSeqlensQ, &Buffers::seqlens_q},
-                                           {kSeqlensKv, &Buffers::seqlens_kv},
-                                           {kSegmentIdsQ, &Buffers::segment_ids_q},
-                                           {kSegmentIdsKv, &Buffers::segment_ids_kv}};
+  static constexpr Integers kIntegers[] = {
+      {kSeqlensQ, &Buffers::seqlens_q, "1, [batch]"},
+      {kSeqlensKv, &Buffers::seqlens_kv, "1, [batch]"},
+      {kSegmentIdsQ, &Buffers::segment_ids_q, "2, [batch, queries]"},
+      {kSegmentIdsKv, &Buffers::segment_ids_kv, "2, [batch, keys]"}};
   // The same lengths given twice are one array: a diagonal may then stay unnamed.
   PyObject* const lengths = arguments.given(kSeqlensQ);
   const bool same = lengths != nullptr && lengths == arguments.value[kSeqlensKv];
@@ -202,13 +220,16 @@ void Call::read_vectors(const Arguments& arguments) {
     if (each.arg == kSeqlensKv && same) {
       request.seqlens_kv = request.seqlens_q;
     } else {
-      request.*each.view = inputs_.integers(given, name_of(each.arg), /*wide=*/false);
+      request.*each.view = inputs_.integers(given, name_of(each.arg), each.shape, /*wide=*/false);
     }
   }
   if (PyObject* slopes = arguments.given(kAlibiSlopes)) {
-    request.alibi_slopes = inputs_.numbers(slopes, "alibi_slopes");
+    request.alibi_slopes =
+        inputs_.numbers(slopes, "alibi_slopes", "1 or 2, [heads] or [batch, heads]");
   }
-  if (PyObject* sinks = arguments.given(kSinks)) request.sinks = inputs_.numbers(sinks, "sinks");
+  if (PyObject* sinks = arguments.given(kSinks)) {
+    request.sinks = inputs_.numbers(sinks, "sinks", "1, [heads]");
+  }
   struct Descale {
     Arg arg;
     TensorView Buffers::*view;
@@ -218,7 +239,9 @@ void Call::read_vectors(const Arguments& arguments) {
                                           {kDescaleV, &Buffers::descale_v}};
   for (const Descale& each : kDescales) {
     PyObject* const given = arguments.given(each.arg);
-    if (given != nullptr) request.*each.view = inputs_.number_or_numbers(given, name_of(each.arg));
+    if (given == nullptr) continue;
+    request.*each.view = inputs_.number_or_numbers(given, name_of(each.arg),
+                                                   "0 or 2, a number or [batch, kv heads]");
   }
 }
 

@@ -26,6 +26,7 @@ class Call {
   Inputs& inputs() noexcept { return inputs_; }
   const std::vector<std::string>& notes() const noexcept { return inputs_.notes(); }
   bool is_bshd() const noexcept { return bshd_; }
+  bool bias_is_mask() const noexcept { return bias_is_mask_; }
   bool returns_saved() const noexcept { return stats_.is_valid(); }
   /// saved_stats as the caller's kind.
   nb::object stats() const;
@@ -58,12 +59,13 @@ class Call {
   Inputs inputs_;
   nb::object out_, lse_, scores_, stats_;
   bool out_is_callers_ = false;
+  bool bias_is_mask_ = false;  // a float attn_mask was given
 };
 
 /// The layout word: true for BSHD.
 bool read_layout(PyObject* object);
 
-/// Adds that its shapes are not in the caller's order, where that is so.
+/// By the caller's names, and with a word where its shapes are not in the caller's order.
 Status in_callers_words(const Call& call, const Status& status);
 
 /// `policy=` and `backend=` as one policy.

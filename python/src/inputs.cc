@@ -163,7 +163,7 @@ TensorView Inputs::any_view(const Array& given, const char* name) {
   return view;
 }
 
-TensorView Inputs::integers(PyObject* object, const char* name, bool wide) {
+TensorView Inputs::integers(PyObject* object, const char* name, const char* shape, bool wide) {
   Array array = small_array(object, name);
   PyArrayObject* const a = array.array;
   const bool is_empty_list = PyArray_SIZE(a) == 0 && !is_array(object);  // NumPy makes it float64
@@ -171,7 +171,7 @@ TensorView Inputs::integers(PyObject* object, const char* name, bool wide) {
     raise_type("dtype of " + std::string(name) + " (" + describe_array(array) +
                ") must be an integer type");
   }
-  if (PyArray_NDIM(a) < 1 || PyArray_NDIM(a) > kMaxRank) raise_rank(array, name, "1 or 2");
+  if (PyArray_NDIM(a) < 1 || PyArray_NDIM(a) > kMaxRank) raise_rank(array, name, shape);
   const Dtype wanted = wide ? Dtype::kI64 : Dtype::kI32;
   TensorView view;
   if (array.dtype == wanted && fill_view(array, PyArray_NDIM(a), false, &view) == nullptr) {
@@ -198,11 +198,11 @@ TensorView Inputs::integers(PyObject* object, const char* name, bool wide) {
   return view;
 }
 
-TensorView Inputs::numbers(PyObject* object, const char* name) {
-  return numbers_of(small_array(object, name), name);
+TensorView Inputs::numbers(PyObject* object, const char* name, const char* shape) {
+  return numbers_of(small_array(object, name), name, shape);
 }
 
-TensorView Inputs::number_or_numbers(PyObject* object, const char* name) {
+TensorView Inputs::number_or_numbers(PyObject* object, const char* name, const char* shape) {
   Array array = small_array(object, name);
   if (PyArray_NDIM(array.array) == 0) {
     PyObject* const row = PyArray_Ravel(array.array, NPY_CORDER);
@@ -211,17 +211,17 @@ TensorView Inputs::number_or_numbers(PyObject* object, const char* name) {
     array.array = reinterpret_cast<PyArrayObject*>(row);
     array.owner = nb::steal(row);
   }
-  return numbers_of(std::move(array), name);
+  return numbers_of(std::move(array), name, shape);
 }
 
-TensorView Inputs::numbers_of(Array array, const char* name) {
+TensorView Inputs::numbers_of(Array array, const char* name, const char* shape) {
   const bool is_number = is_float(array.dtype) && !is_f8(array.dtype);
   if (!is_number && !PyArray_ISINTEGER(array.array)) {
     raise_type("dtype of " + std::string(name) + " (" + describe_array(array) +
                ") must be a float type");
   }
   if (PyArray_NDIM(array.array) < 1 || PyArray_NDIM(array.array) > 2) {
-    raise_rank(array, name, "1 or 2");
+    raise_rank(array, name, shape);
   }
   TensorView view;
   const bool fits = array.dtype == Dtype::kF32 &&

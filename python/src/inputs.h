@@ -29,12 +29,12 @@ class Inputs {
   TensorView scores(const Array& array, const char* name, Dtype dtype_q);
   /// A tensor of any strides and its own number of dimensions, statistics of rows for one.
   TensorView any_view(const Array& array, const char* name);
-  /// Integers as int32, or int64 for `wide`.
-  TensorView integers(PyObject* object, const char* name, bool wide);
+  /// Integers as int32, or int64 for `wide`; `shape` is what a message says of it: "[batch]".
+  TensorView integers(PyObject* object, const char* name, const char* shape, bool wide);
   /// Numbers as f32.
-  TensorView numbers(PyObject* object, const char* name);
+  TensorView numbers(PyObject* object, const char* name, const char* shape);
   /// The same; one alone is [1].
-  TensorView number_or_numbers(PyObject* object, const char* name);
+  TensorView number_or_numbers(PyObject* object, const char* name, const char* shape);
   /// out, lse and scores: the view, in the caller's layout where `by_layout`.
   TensorView output(const Array& array, bool by_layout) const;
 
@@ -43,7 +43,7 @@ class Inputs {
   const std::vector<std::string>& notes() const noexcept { return notes_; }
 
  private:
-  TensorView numbers_of(Array array, const char* name);
+  TensorView numbers_of(Array array, const char* name, const char* shape);
   Array copied(const Array& array, int typenum, const std::string& why);
   void put_in_order(TensorView& view) const noexcept;
 

@@ -46,6 +46,8 @@ CASES = [
     (dict(attn_mask=np.ones((9, 13), np.uint8)), TypeError, ["attn_mask (uint8 (9, 13))", "bool"]),
     (dict(attn_mask=[[True]]), TypeError, ["attn_mask (list)", "NumPy array"]),
     (dict(attn_mask=np.ones((8, 13), bool)), ValueError, ["attn_mask", "8,13", "broadcast"]),
+    (dict(attn_mask=np.ones((8, 13), np.float32)), ValueError, ["attn_mask", "8,13", "broadcast"]),
+    (dict(attn_bias=np.ones((8, 13), np.float32)), ValueError, ["attn_bias", "8,13", "broadcast"]),
     (dict(attn_mask=np.ones((1, 1, 1, 9, 13), bool)), ValueError, ["attn_mask (5", "1 to 4"]),
     (dict(attn_mask=np.ones(13, np.float32), attn_bias=np.ones(13, np.float32)), ValueError,
      ["attn_mask (float32 (13))", "attn_bias", "expected one"]),
@@ -54,6 +56,10 @@ CASES = [
     (dict(seqlens_kv=[3, 2**40]), ValueError, ["seqlens_kv holds 1099511627776 at 1", "int32"]),
     (dict(seqlens_kv=[3, 99]), ValueError, ["seqlens_kv[1] (99)", "0 to 13"]),
     (dict(seqlens_kv=[3]), ValueError, ["seqlens_kv", "[1]", "[2]"]),
+    (dict(seqlens_kv=3), ValueError, ["seqlens_kv (0, from int64 ())", "1, [batch]"]),
+    (dict(segment_ids_q=0, segment_ids_kv=0), ValueError, ["segment_ids_q (0", "[batch, queries]"]),
+    (dict(sinks=1.0), ValueError, ["sinks (0, from float64 ())", "1, [heads]"]),
+    (dict(descale_q=np.ones((1, 1, 1))), ValueError, ["descale_q (3", "a number or [batch, kv"]),
     (dict(segment_ids_q=np.zeros((2, 9), np.int32)), ValueError, ["segment_ids_kv"]),
     (dict(sinks=[1.0, 2.0]), ValueError, ["sinks", "[2]", "[4]"]),
     (dict(alibi_slopes="steep", diagonal="top_left"), TypeError, ["alibi_slopes"]),
@@ -101,7 +107,19 @@ def test_positional(arguments, error, words):
         assert word in str(caught.value)
 
 
+def test_nothing_that_a_call_takes_falls_through_to_the_binding():
+    with pytest.raises(TypeError, match=r"Policy\(\) takes keywords alone: only, deny"):
+        regard.Policy(["math"])
+    with pytest.raises(TypeError, match=r"layout \(None\) must be 'BHSD'"):
+        regard.merge_states([], layout=None)
+    for wrong in (None, {1: 2}, (pair for pair in ())):
+        with pytest.raises(TypeError, match="states .* must be a list of pairs"):
+            regard.merge_states(wrong)
+
+
 def test_an_error_speaks_of_the_layout():
+    with pytest.raises(ValueError, match=r"softcap \(-1\) must be finite and >= 0 \(0: none\)$"):
+        regard.attention(Q, Q, Q, softcap=-1, layout="BSHD")
     with pytest.raises(ValueError, match=r"\[batch, positions, heads, head_dim\]"):
         regard.attention(Q[0], K, V, layout="BSHD")
     with pytest.raises(ValueError, match="the layout is BSHD"):

@@ -1,5 +1,9 @@
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
+#include <limits>
+#include <string>
 
 #include "regard/backend.h"
 
@@ -87,14 +91,17 @@ bool check_features(const Claims& claims, FeatureSet wanted, Judge& judge) {
   return true;
 }
 
+std::string range_text(const HeadDimClaim& claim) {
+  const std::string least = std::to_string(claim.min);
+  if (claim.max == std::numeric_limits<std::int64_t>::max()) return least + " or more";
+  return least + ".." + std::to_string(claim.max);
+}
+
 bool check_head_dim(const HeadDimClaim& claim, std::int64_t actual, RefusalCode code,
                     Judge& judge) {
   if (actual >= claim.min && actual <= claim.max && actual % claim.multiple_of == 0) return true;
   return judge.refuse([&] {
-    Refusal refusal{code,
-                    std::to_string(claim.min) + ".." + std::to_string(claim.max),
-                    std::to_string(actual),
-                    {}};
+    Refusal refusal{code, range_text(claim), std::to_string(actual), {}};
     if (claim.multiple_of != 1)
       refusal.limit += ", multiple of " + std::to_string(claim.multiple_of);
     const char* field = code == RefusalCode::kHeadDimQk ? "head_dim_qk" : "head_dim_v";
@@ -231,7 +238,11 @@ bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& e
   }
   // What the forward writes besides out is not the backward's.
   const FeatureSet outputs{Feature::kLse, Feature::kSavedStats, Feature::kScoresOut};
+  const std::size_t of_forward = refusals == nullptr ? 0 : refusals->size();
   check_direction(info.backward, p, wanted.without(outputs), judge);
+  for (std::size_t i = of_forward; refusals != nullptr && i < refusals->size(); ++i) {
+    (*refusals)[i].limit += " in a backward";  // the forward may well compute it
+  }
   return judge.passed();
 }
 

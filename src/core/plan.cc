@@ -193,6 +193,14 @@ Selection invalid_selection(const AttentionParams& params, const Status& status)
   return selection;
 }
 
+// A value of the environment that cannot be used makes every plan fail, whatever could run.
+void refuse_all(const Status& status, Selection& selection) {
+  selection.warnings.push_back(status.message());
+  selection.decided_by = "environment";
+  selection.chosen = {};
+  for (Verdict& verdict : selection.candidates) verdict.chosen = false;
+}
+
 // select for a problem given in words; `settings` hold the candidates.
 Selection explain_with(const AttentionParams& params, const Env& env, const ResolvedPolicy& policy,
                        const Settings& settings) {
@@ -206,9 +214,7 @@ Selection explain_with(const AttentionParams& params, const Env& env, const Reso
       AttentionKey::make(canonical, policy.policy.assume_finite.value_or(false));
   if (!key) return invalid_selection(canonical, key.status());
   Selection selection = select(inputs_of(*key, env, policy, settings), canonical);
-  if (Status status = env_status(env); !status.ok()) {
-    selection.warnings.push_back(status.message());
-  }
+  if (Status status = env_status(env); !status.ok()) refuse_all(status, selection);
   return selection;
 }
 

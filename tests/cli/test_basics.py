@@ -35,7 +35,8 @@ class Usage(CliTest):
 
     def test_bad_lines(self):
         self.refused(names=["subcommand"])
-        self.refused("sing")
+        self.refused("sing", names=["'sing'", "devices, explain, run, check, env"])
+        self.refused("explian", SMALL, names=["'explian'"])
         self.refused("--colour")
         self.refused("explain", names=["case"])
         self.refused("explain", SMALL, "--bogus", names=["--bogus"])
@@ -214,6 +215,9 @@ class Devices(CliTest):
         text = self.cli("devices").stdout
         for word in ("isa", "caches", "math", "efficient", "flash", "cudnn", "determinism"):
             self.assertIn(word, text)
+        # As a case says it: f8e4m3 alone writes bf16.
+        self.assertIn(" f8e4m3 f8e4m3/f8e4m3/f16 ", text)
+        self.assertIn(" f8e4m3/f8e4m3/f8e4m3 ", text)
 
 
 class Explain(CliTest):
@@ -318,6 +322,11 @@ class Explain(CliTest):
         self.refused(
             "explain", SMALL, "--prefer", "cudnn", "--on-fallback", "error", code=NO_BACKEND
         )
+
+    def test_a_limit_without_an_end(self):
+        found = self.cli("explain", "sq8 d0 dv8", code=NO_BACKEND).stdout
+        self.assertIn("head_dim_qk: 0, limit 1 or more (fix: head_dim_qk=1)", found)
+        self.assertIn("head_dim_qk: 0, limit 1..576", found)
 
     def test_another_machine(self):
         found = self.document("explain", SMALL + " device=sm60", code=NO_BACKEND)

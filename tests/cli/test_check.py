@@ -42,6 +42,18 @@ class OneCase(CliTest):
         self.assertEqual(found["selection"]["chosen"], "error")
         self.cli("check", "--random", "3", "--backend", "cudnn", code=NO_BACKEND)
 
+    def test_gradients_are_checked_without_a_word_for_what_is_saved(self):
+        for words, printed in (("grad", "saved grad"), ("saved grad", "saved grad"),
+                               ("grad lse", "lse grad")):
+            found = self.document("check", f"{SMALL} {words}")
+            self.assertTrue(found["case"].endswith(printed), found["case"])
+            for result in found["results"]:
+                self.assertGreater(result.get("grad_error", 1.0), 0.0, result)
+
+    def test_another_machine_is_for_explain_alone(self):
+        for device in ("cuda", "sm90"):
+            self.refused("check", f"{SMALL} device={device}", names=["cuda", "only explain"])
+
     def test_limits(self):
         self.cli("check", SMALL, "--max-error", "1e-30", code=NO_BACKEND)
         found = self.document("check", SMALL, "--deny", "math")

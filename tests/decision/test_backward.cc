@@ -56,6 +56,14 @@ TEST(Pair, BackwardHasClaimsOfItsOwn) {
   EXPECT_EQ(chosen("sq8 d128 f32 grad"), kFlash);
   // What the forward writes is not the backward's to claim.
   EXPECT_EQ(chosen("sq8 d64 f32 grad lse saved"), custom("mock"));
+  // Whose limit it is stands in the refusal.
+  const Selection selection = explain(context, case_params("sq8 d128 f32 grad softcap=2"));
+  const std::vector<Refusal>& refusals = selection.find(custom("mock"))->refusals;
+  ASSERT_EQ(refusals.size(), 2u);
+  EXPECT_EQ(to_string(refusals[0]),
+            "feature: softcap, limit not supported in a backward (fix: without softcap)");
+  EXPECT_EQ(to_string(refusals[1]),
+            "head_dim_qk: 128, limit 1..64 in a backward (fix: head_dim_qk<=64)");
 }
 
 TEST(Pair, ThePlanStatesBothWorkspaces) {

@@ -120,7 +120,11 @@ TEST(Env, AnUnusableValueFailsEveryPlanByName) {
     ASSERT_FALSE(made);
     EXPECT_EQ(made.status().code(), StatusCode::kInvalidArgument);
     EXPECT_NE(made.status().message().find(std::string(name) + "=" + value), std::string::npos);
-    EXPECT_FALSE(explain(context, kPlain).warnings.empty());
+    const Selection selection = explain(context, kPlain);  // what the program would get: nothing
+    EXPECT_FALSE(selection.ok());
+    EXPECT_EQ(selection.decided_by, "environment");
+    ASSERT_FALSE(selection.warnings.empty());
+    EXPECT_EQ(selection.warnings.back(), made.status().message());
   }
 }
 

@@ -121,9 +121,19 @@ int run_backends(Output& output, Context& context, conformance::PreparedCase& pr
                      fmt::format("{} of {} backends failed", failures.size(), backends.size()));
 }
 
+/// A backward reads what its forward saved: where a case says `grad` alone, none would be checked.
+void save_for_backward(AttentionParams& params) {
+  const bool saves =
+      params.features.has(Feature::kSavedStats) || params.features.has(Feature::kLse);
+  if (params.features.has(Feature::kNeedsGrad) && !saves) {
+    params.features.set(Feature::kSavedStats);
+  }
+}
+
 int check_case(Output& output, const CheckOptions& options) {
-  const Expected<Case> c = parse_case(fmt::format("{}", fmt::join(options.words, " ")));
+  Expected<Case> c = parse_case(fmt::format("{}", fmt::join(options.words, " ")));
   if (!c) return output.fail(c.status());
+  save_for_backward(c->params);
   Expected<Policy> policy = policy_of(options.common);
   if (!policy) return output.fail(policy.status());
   if (!policy->assume_finite) policy->assume_finite = !c->data.poison;

@@ -12,6 +12,7 @@
 #include "tools/regard/exit_codes.h"
 #include "tools/regard/interrupt.h"
 #include "tools/regard/output.h"
+#include "tools/regard/safetensors.h"
 
 namespace regard::cli {
 namespace {
@@ -30,11 +31,20 @@ bool wants_json(int argc, char** argv) {
   return false;
 }
 
+/// A first word that is no verb, and what is one; CLI11 would only say that a verb is missing.
+std::string unknown_verb(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-' || !app.get_subcommands().empty()) return "";
+  std::string verbs;
+  for (const CLI::App* verb : app.get_subcommands(nullptr)) {
+    verbs += (verbs.empty() ? "" : ", ") + verb->get_name();
+  }
+  return "unknown verb " + safetensors::quote(argv[1]) + ", expected one of " + verbs;
+}
+
 /// A line that could not be parsed: the complaint, and a document where --json asks for one.
-int report_usage(const CLI::ParseError& error, bool json) {
+int report_usage(const std::string& complaint, bool json) {
   Output output("", json);
-  const std::string message =
-      std::string(error.what()) + "; `regard --help` shows what is possible";
+  const std::string message = complaint + "; `regard --help` shows what is possible";
   return output.finish(output.fail(kExitUsage, "usage", message));
 }
 
@@ -53,7 +63,8 @@ int run(int argc, char** argv) {
     std::cout.flush();
     return std::cout.good() ? kExitOk : kExitFailed;
   } catch (const CLI::ParseError& error) {
-    return report_usage(error, wants_json(argc, argv));
+    const std::string unknown = unknown_verb(app, argc, argv);
+    return report_usage(unknown.empty() ? error.what() : unknown, wants_json(argc, argv));
   }
   for (const Command& command : commands) {
     if (command.app->parsed()) return command.run();

@@ -121,6 +121,10 @@ Expected<Env> env_of(const CommonOptions& o, const Case& c, bool must_run) {
     if (!isa) return invalid("--isa: " + isa.status().message());
     env.isa = *isa;
   }
+  if (must_run && c.params.device.type != DeviceType::kCpu) {
+    return invalid(fmt::format("device {}: tensors lie on the cpu; only explain describes others",
+                               to_string(c.params.device.type)));
+  }
   const Isa available = env.isa_available;
   env = apply_overrides(env, c);
   if (must_run && env.isa > available) {

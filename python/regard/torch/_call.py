@@ -20,6 +20,7 @@ from ._scopes import (
     current_backends,
     is_exporting,
     require_math,
+    sdpa_error,
 )
 
 _DIFFERENTIATES = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
@@ -179,9 +180,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool =
 def require_type(name: str, tensor: Tensor) -> None:
     """PyTorch's function has no kernel of 8 bits, and its results would be of another type."""
     if tensor.dtype not in TYPES:
+        hint = ("; tensors of 8-bit floats are what regard.attention takes"
+                if tensor.dtype.is_floating_point else "")
         raise SdpaError(f"dtype of {name} ({tensor.dtype}) must be torch.float64, torch.float32, "
-                        "torch.float16 or torch.bfloat16; tensors of 8-bit floats are what "
-                        "regard.attention takes")
+                        f"torch.float16 or torch.bfloat16{hint}")
 
 
 def _are_negated(tensors: Sequence[Tensor]) -> bool:
@@ -215,7 +217,10 @@ def numbers(q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any], backends:
     if bshd:
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         keywords["layout"] = "BSHD"
-    result = _core.attention(q, k, v, **keywords)
+    try:
+        result = _core.attention(q, k, v, **keywords)
+    except ValueError as error:
+        raise sdpa_error(error) from None
     if not bshd:
         return result
     if isinstance(result, Tensor):
@@ -229,7 +234,10 @@ def numbers_of_rows(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor
     backends = current_backends()
     if backends:
         keywords["policy"] = call_policy(backends)
-    out: Tensor = _core.attention(q, k, v, layout="BSHD", **keywords)
+    try:
+        out: Tensor = _core.attention(q, k, v, layout="BSHD", **keywords)
+    except ValueError as error:
+        raise sdpa_error(error) from None
     return out
 
 

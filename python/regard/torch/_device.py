@@ -11,7 +11,7 @@ from torch import Tensor
 from .. import _core
 from .._selection import Selection
 from ._options import Options, native_keywords, seed_of
-from ._scopes import call_policy
+from ._scopes import call_policy, sdpa_error
 
 _FLOATS = ("sinks", "alibi_slopes")
 _LENGTHS = ("seqlens_q", "seqlens_kv")
@@ -91,7 +91,10 @@ def _call(tensors: dict[str, Tensor], values: dict[str, Any], policy: Any, backe
           needs_grad: bool) -> str:
     q = tensors["q"]
     stream = torch.cuda.current_stream(q.device).cuda_stream if q.is_cuda else 0
-    return _core.run_in_place(tensors, values, stream, policy, backend, needs_grad)
+    try:
+        return _core.run_in_place(tensors, values, stream, policy, backend, needs_grad)
+    except ValueError as error:
+        raise sdpa_error(error) from None
 
 
 def _forward_tensors(q: Tensor, k: Tensor, v: Tensor, bshd: bool) -> dict[str, Tensor]:

@@ -56,6 +56,8 @@ def checked(given: Arguments) -> Arguments:
     if not 0.0 <= dropout_p <= 1.0:
         raise SdpaError(f"dropout_p ({dropout_p}) must be from 0 to 1")
     scale = None if given.scale is None else _number("scale", given.scale)
+    if type(scale) is float and not math.isfinite(scale):
+        raise SdpaError(f"scale ({scale}) must be finite")
     query, key, value, attn_mask = autocast(*given[:4])
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         check_tensor(name, tensor)
@@ -132,6 +134,8 @@ def problem(given: Arguments, draws: bool = True) -> Problem:
         attn_mask = mask if mask is None else with_dims(mask, 4)
     else:
         q, k, v, attn_mask, lead = _broadcast(query, key, value, mask, enable_gqa)
+    if mask is not None and attn_mask is not None:
+        _check_extents(mask, attn_mask, (*q.shape[:3], k.shape[2]))
     options = Options(*mask_options(attn_mask), softmax_scale=scale, is_causal=is_causal,
                       diagonal=diagonal)
     kept = kept_steps(dropout_p)
@@ -144,6 +148,16 @@ def _check_dims(mask: Tensor | None, most: int) -> None:
     if mask is not None and mask.dim() > most:
         raise SdpaError(f"attn_mask (of shape {tuple(mask.shape)}) must have at most {most} "
                         "dimensions, those of the scores")
+
+
+def _check_extents(given: Tensor, mask: Tensor, scores: tuple[int, ...]) -> None:
+    """Here, for the library would speak of its own argument. Symbolic extents are left to it: a
+    question about one would become a guard of the graph."""
+    if any(type(extent) is not int for extent in (*mask.shape, *scores)):
+        return
+    if any(extent not in (1, full) for extent, full in zip(mask.shape, scores)):
+        raise SdpaError(f"attn_mask (of shape {tuple(given.shape)}) must broadcast to the scores, "
+                        f"[batch, heads, queries, keys] = {list(scores)}")
 
 
 def _broadcast(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
@@ -201,7 +215,7 @@ def _four_dims(x: Tensor, batch: torch.Size, heads: int | None) -> Tensor:
         x = x.expand(shape)
     if heads is None:
         x = x.unsqueeze(-3)
-    return with_dims(x, 4) if x.dim() <= 4 else x.reshape(-1, *x.shape[-3:])
+    return with_dims(x, 4) if x.dim() <= 4 else x.flatten(0, -4)
 
 
 def _heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[int, int]:
@@ -236,5 +250,13 @@ def _four_mask(mask: Tensor, batch: torch.Size, with_heads: bool) -> Tensor:
     mask = with_dims(mask, 4)
     if mask.dim() > 4 or len(batch) > 1 and mask.shape[0] != 1:
         # as the batch dimensions of the tensors, in one
-        mask = mask.expand(*batch, *mask.shape[-3:]).reshape(-1, *mask.shape[-3:])
+        mask = _expanded(mask, batch).flatten(0, -4)
     return mask
+
+
+def _expanded(mask: Tensor, batch: torch.Size) -> Tensor:
+    try:
+        return mask.expand(*batch, *mask.shape[-3:])
+    except RuntimeError:
+        raise SdpaError(f"attn_mask (of shape {tuple(mask.shape)}, heads included) must broadcast "
+                        f"to the batch dimensions, {tuple(batch)}") from None

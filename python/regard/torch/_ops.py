@@ -20,7 +20,7 @@ from . import _device
 from ._call import backward_numbers, require_type, state_of, turned
 from ._formula import dropout_factors, formula
 from ._options import Options, native_keywords
-from ._scopes import NAMES, SdpaError, call_policy
+from ._scopes import NAMES, SdpaError, call_policy, sdpa_error
 
 _OPTIONS = ("Tensor? attn_mask, Tensor? attn_bias, Tensor? sinks, Tensor? alibi_slopes, "
             "Tensor? seqlens_q, Tensor? seqlens_kv, Tensor? rng, float? softmax_scale, "
@@ -43,6 +43,18 @@ def _new_state(q: Tensor, save: bool) -> Tensor:
                        device="meta" if q.device.type == "meta" else "cpu")
 
 
+def _numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, layout: Any, backends: str,
+             save: bool) -> tuple[Any, ...]:
+    """out, lse and, with `save`, what the backward needs, of tensors of the CPU."""
+    try:
+        out, *others = _core.attention(*turned(layout, q, k, v), layout=layout, return_lse=True,
+                                       return_saved=save, policy=call_policy(backends),
+                                       **native_keywords(options))
+    except ValueError as error:
+        raise sdpa_error(error) from None
+    return (*turned(layout, out), *others)
+
+
 def _attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     options = Options(*rest[:_COUNT])
     layout, backends, save = rest[_COUNT:]
@@ -51,10 +63,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...
         if _device.takes(q):
             results = _device.numbers(q, k, v, options, backends, save, layout == "BSHD")
         else:
-            out, *others = _core.attention(*turned(layout, q, k, v), layout=layout,
-                                           return_lse=True, return_saved=save,
-                                           policy=call_policy(backends), **native_keywords(options))
-            results = (*turned(layout, out), *others)
+            results = _numbers(q, k, v, options, layout, backends, save)
     out, lse, *saved = results
     shape = _stats_shape(q, save)
     stats = saved[0].stats if len(shape) > 1 else q.new_empty(shape, dtype=_device.wide(q))
@@ -91,8 +100,11 @@ def _require_valid(q: Tensor, k: Tensor, v: Tensor, options: Options) -> None:
     if all(type(extent) is int for x in tensors for extent in x.shape):
         given = {name: _stand_in(x) for name, x in zip(Options._fields, options[:6])
                  if x is not None}
-        _core.explain(_stand_in(q), _stand_in(k), _stand_in(v),
-                      **native_keywords(options._replace(rng=None, **given)))
+        keywords = native_keywords(options._replace(rng=None, **given))
+        try:
+            _core.explain(_stand_in(q), _stand_in(k), _stand_in(v), **keywords)
+        except ValueError as error:
+            raise sdpa_error(error) from None
 
 
 def _attention_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -22,6 +22,10 @@ from .._errors import NoBackendError
 NAMES = ("math", "flash", "efficient", "cudnn")
 _ACCEPTED = ("a torch.nn.attention.SDPBackend of MATH, FLASH_ATTENTION, EFFICIENT_ATTENTION or "
              "CUDNN_ATTENTION, or a name: 'math', 'flash', 'efficient', 'cudnn'")
+# What names them, in small letters: as everywhere in regard, PyTorch's spellings too.
+_SPELLINGS = {**{name: name for name in NAMES},
+              **{f"{name}_attention": name for name in NAMES if name != "math"},
+              "memory_efficient": "efficient"}
 _NONE = "none"  # an sdpa_kernel scope that leaves no backend
 _PLAIN_CALL = "b1 hq1 sq1 d1 f32 lse"
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -42,6 +46,11 @@ class SdpaError(ValueError, RuntimeError):
     """A wrong argument of a drop-in: PyTorch raises RuntimeError there, regard ValueError."""
 
 
+def sdpa_error(error: ValueError) -> SdpaError:
+    """What the library's ValueError is in a drop-in."""
+    return error if isinstance(error, SdpaError) else SdpaError(*error.args)
+
+
 def backend_name(backend: Any, argument: str = "backends") -> str:
     """regard's name of a backend that is given as PyTorch's or by its name."""
     if isinstance(backend, SDPBackend):
@@ -49,8 +58,9 @@ def backend_name(backend: Any, argument: str = "backends") -> str:
         if 0 <= number < len(NAMES):
             return NAMES[number]
     elif isinstance(backend, str):
-        if backend in NAMES:
-            return backend
+        name = _SPELLINGS.get(backend.lower().removeprefix("sdpbackend."))
+        if name is not None:
+            return name
     else:
         raise TypeError(f"{argument} ({backend!r}) must be {_ACCEPTED}")
     raise ValueError(f"{argument} ({backend!r}) must be {_ACCEPTED}")
@@ -140,7 +150,7 @@ class sdpa_kernel:  # noqa: N801 - PyTorch's name
     here.
     """
 
-    def __init__(self, backends: SDPBackend | str | Iterable[SDPBackend | str],
+    def __init__(self, backends: SDPBackend | str | Sequence[SDPBackend | str],
                  set_priority: bool = False) -> None:
         if isinstance(backends, (SDPBackend, str)):
             backends = [backends]

@@ -16,7 +16,7 @@ from . import _device
 from ._call import GRADIENTS, MORE, TYPES, are_plain, asked_of, attend, numbers, recorded
 from ._inputs import Arguments, Problem, checked, is_usual, problem, with_dims
 from ._options import Options, mask_options, native_keywords
-from ._scopes import SdpaError, backend_name, current_backends, current_policy
+from ._scopes import SdpaError, backend_name, current_backends, current_policy, sdpa_error
 
 
 def _is_simple(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> bool:
@@ -137,7 +137,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
         try:
             return simple(query, key, value, attn_mask, is_causal, scale)
         except (RuntimeError, TypeError, ValueError):  # a sparse tensor: looked for only now
-            checked(Arguments(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa))
+            problem(checked(Arguments(query, key, value, attn_mask, dropout_p, is_causal, scale,
+                                      enable_gqa)), draws=False)
             raise
     return general(Arguments(query, key, value, attn_mask, dropout_p, is_causal, scale,
                              enable_gqa))
@@ -145,10 +146,13 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
 
 def _selection(made: Problem, needs_grad: bool) -> Selection:
     q, k, v, options = made[:4]
-    if _device.takes(q):
-        return _device.explain(q, k, v, options, current_policy(), needs_grad)
-    return _core.explain(q, k, v, policy=current_policy(), return_saved=needs_grad,
-                         **native_keywords(options))
+    try:
+        if _device.takes(q):
+            return _device.explain(q, k, v, options, current_policy(), needs_grad)
+        return _core.explain(q, k, v, policy=current_policy(), return_saved=needs_grad,
+                             **native_keywords(options))
+    except ValueError as error:
+        raise sdpa_error(error) from None
 
 
 def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,

@@ -179,6 +179,15 @@ def test_dropout_of_almost_nothing_and_almost_all():
     assert regard.torch.can_use("math", q, k, v, dropout_p=1.0)
 
 
+@pytest.mark.parametrize("rows, keys, batch", [(0, 5, 3), (2, 0, 3), (2, 5, 0), (0, 0, 3)])
+def test_no_rows_of_more_batch_dimensions(rows, keys, batch):
+    q, k = torch.randn(2, batch, 4, rows, 8), torch.randn(2, batch, 4, keys, 8)
+    for mask in (None, torch.ones(batch, 1, rows, keys), torch.ones(2, batch, 1, 1, keys) > 0):
+        out = sdpa(q.requires_grad_(), k, k, attn_mask=mask)
+        assert out.shape == q.shape and (keys or not out.any())
+        out.sum().backward()
+
+
 @pytest.mark.parametrize("keywords, error, word", [
     (dict(is_causal=1), TypeError, r"is_causal \(1\)"),
     (dict(is_causal=None), TypeError, r"is_causal \(None\)"),

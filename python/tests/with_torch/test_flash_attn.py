@@ -84,6 +84,7 @@ def test_dropout():
     (dict(window_size=3), TypeError, r"window_size \(3\)"),
     (dict(dropout_p=1.0), ValueError, r"dropout_p \(1.0\)"),
     (dict(softcap=-1.0), ValueError, r"softcap \(-1"),
+    (dict(softcap=-1.0), RuntimeError, r"softcap \(-1"),
     (dict(return_attn_probs=None), TypeError, r"return_attn_probs \(None\)"),
     (dict(page_table=None), TypeError, "page_table"),
 ])

@@ -1,5 +1,6 @@
 """regard.torch.scaled_dot_product_attention beside PyTorch's own."""
 
+import math
 import threading
 
 import pytest
@@ -153,7 +154,17 @@ ERRORS = [
     (lambda q: sdpa(q, q[:, :2], q[:, :2]), "key (2)"),
     (lambda q: sdpa(q, q[:, :3], q[:, :3], enable_gqa=True), "key (3)"),
     (lambda q: sdpa(q, q[..., :8], q), "head_dim"),
-    (lambda q: sdpa(q, q, q, attn_mask=torch.ones(8, 9)), "attn_"),
+    (lambda q: sdpa(q, q, q[:, :, :8]), "seqlen of v (8)"),
+    (lambda q: sdpa(q[None], q[None], q[None, :, :, :8]), "seqlen of v (8)"),
+    (lambda q: sdpa(q, q, q.clone().requires_grad_()[:, :, :8]), "seqlen of v (8)"),
+    (lambda q: sdpa(q.to("meta"), q.to("meta"), q[:, :, :8].to("meta")), "seqlen of v (8)"),
+    (lambda q: torch.vmap(sdpa)(q, q, q[:, :, :8]), "seqlen of v (8)"),
+    (lambda q: regard.torch.explain(q, q, q[:, :, :8]), "seqlen of v (8)"),
+    (lambda q: sdpa(q, q, q, attn_mask=torch.ones(8, 9)), "attn_mask (of shape (8, 9))"),
+    (lambda q: sdpa(q, q, q.clone().requires_grad_(), torch.ones(8, 9)), "attn_mask (of shape (8,"),
+    (lambda q: sdpa(q[0, 0], q[0, 0], q[0, 0], torch.ones(8, 9)), "attn_mask (of shape (8, 9))"),
+    (lambda q: sdpa(*[q.expand(2, *q.shape)] * 3, torch.ones(3, 1, 1, 9, 9)), "attn_mask (of sha"),
+    (lambda q: sdpa(q, q, q, scale=math.nan), "scale (nan)"),
     (lambda q: sdpa(q.int(), q.int(), q.int()), "int32"),
 ]
 
@@ -161,9 +172,10 @@ ERRORS = [
 @pytest.mark.parametrize("call, word", ERRORS)
 def test_errors_are_pytorchs_kind_and_regards(call, word):
     q = make(sq=9, skv=9)[0]
-    with pytest.raises((ValueError, TypeError)) as caught:
+    with pytest.raises(ValueError) as caught:
         call(q)
     assert word in str(caught.value)
+    assert isinstance(caught.value, RuntimeError)  # PyTorch's
     with pytest.raises(TypeError, match="query .list. must be a torch.Tensor"):
         sdpa([1.0], q, q)
     with pytest.raises(RuntimeError, match="Explicit attn_mask"):  # what PyTorch raises
@@ -196,6 +208,11 @@ def test_sdpa_kernel_scopes():
     assert {r.backend for r in caught.value.selection.refusals} >= {"cudnn", "math"}
     with regard.policy(deny=["flash"]), kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
         assert chosen() == "math", "what an outer policy denies stays denied"
+    for spelling in ("MATH", "SDPBackend.MATH", "Math"):
+        with kernel(spelling):
+            assert chosen() == "math"
+    with kernel("EFFICIENT_ATTENTION"), kernel("MEMORY_EFFICIENT"):
+        assert chosen() == "efficient"
     for wrong, error in [("fast", ValueError), (SDPBackend.ERROR, ValueError), ([], ValueError),
                          (3, TypeError), ([3], TypeError)]:
         with pytest.raises(error, match="backends"):
