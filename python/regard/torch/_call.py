@@ -18,9 +18,9 @@ from ._scopes import (
     SdpaError,
     call_policy,
     current_backends,
+    drop_in_errors,
     is_exporting,
     require_math,
-    sdpa_error,
 )
 
 _DIFFERENTIATES = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
@@ -217,10 +217,8 @@ def numbers(q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any], backends:
     if bshd:
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         keywords["layout"] = "BSHD"
-    try:
+    with drop_in_errors:
         result = _core.attention(q, k, v, **keywords)
-    except ValueError as error:
-        raise sdpa_error(error) from None
     if not bshd:
         return result
     if isinstance(result, Tensor):
@@ -234,10 +232,8 @@ def numbers_of_rows(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor
     backends = current_backends()
     if backends:
         keywords["policy"] = call_policy(backends)
-    try:
+    with drop_in_errors:
         out: Tensor = _core.attention(q, k, v, layout="BSHD", **keywords)
-    except ValueError as error:
-        raise sdpa_error(error) from None
     return out
 
 

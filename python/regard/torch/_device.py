@@ -11,7 +11,7 @@ from torch import Tensor
 from .. import _core
 from .._selection import Selection
 from ._options import Options, native_keywords, seed_of
-from ._scopes import call_policy, sdpa_error
+from ._scopes import call_policy, drop_in_errors
 
 _FLOATS = ("sinks", "alibi_slopes")
 _LENGTHS = ("seqlens_q", "seqlens_kv")
@@ -31,7 +31,7 @@ def is_built() -> bool:
     return _core.built_with_cuda()
 
 
-setattr(is_built, "_dynamo_marked_constant", True)  # torch.compile cannot trace the module's function
+setattr(is_built, "_dynamo_marked_constant", True)  # torch.compile cannot trace the module
 
 
 def takes(q: Tensor) -> bool:
@@ -91,10 +91,8 @@ def _call(tensors: dict[str, Tensor], values: dict[str, Any], policy: Any, backe
           needs_grad: bool) -> str:
     q = tensors["q"]
     stream = torch.cuda.current_stream(q.device).cuda_stream if q.is_cuda else 0
-    try:
+    with drop_in_errors:
         return _core.run_in_place(tensors, values, stream, policy, backend, needs_grad)
-    except ValueError as error:
-        raise sdpa_error(error) from None
 
 
 def _forward_tensors(q: Tensor, k: Tensor, v: Tensor, bshd: bool) -> dict[str, Tensor]:
@@ -118,7 +116,7 @@ def numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str, ne
 
 def explain(q: Tensor, k: Tensor, v: Tensor, options: Options, policy: _core.Policy | None,
             needs_grad: bool) -> Selection:
-    """The Selection of `numbers`, whose results it makes room for: they are part of the question."""
+    """The Selection of `numbers`, whose results it makes room for: part of the question."""
     prepared = _prepared(_forward_tensors(q, k, v, False), options, None)
     return _core.explain_in_place(*prepared, policy, needs_grad)
 

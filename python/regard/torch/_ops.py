@@ -20,7 +20,7 @@ from . import _device
 from ._call import backward_numbers, require_type, state_of, turned
 from ._formula import dropout_factors, formula
 from ._options import Options, native_keywords
-from ._scopes import NAMES, SdpaError, call_policy, sdpa_error
+from ._scopes import NAMES, SdpaError, call_policy, drop_in_errors
 
 _OPTIONS = ("Tensor? attn_mask, Tensor? attn_bias, Tensor? sinks, Tensor? alibi_slopes, "
             "Tensor? seqlens_q, Tensor? seqlens_kv, Tensor? rng, float? softmax_scale, "
@@ -46,12 +46,10 @@ def _new_state(q: Tensor, save: bool) -> Tensor:
 def _numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, layout: Any, backends: str,
              save: bool) -> tuple[Any, ...]:
     """out, lse and, with `save`, what the backward needs, of tensors of the CPU."""
-    try:
+    with drop_in_errors:
         out, *others = _core.attention(*turned(layout, q, k, v), layout=layout, return_lse=True,
                                        return_saved=save, policy=call_policy(backends),
                                        **native_keywords(options))
-    except ValueError as error:
-        raise sdpa_error(error) from None
     return (*turned(layout, out), *others)
 
 
@@ -101,10 +99,8 @@ def _require_valid(q: Tensor, k: Tensor, v: Tensor, options: Options) -> None:
         given = {name: _stand_in(x) for name, x in zip(Options._fields, options[:6])
                  if x is not None}
         keywords = native_keywords(options._replace(rng=None, **given))
-        try:
+        with drop_in_errors:
             _core.explain(_stand_in(q), _stand_in(k), _stand_in(v), **keywords)
-        except ValueError as error:
-            raise sdpa_error(error) from None
 
 
 def _attention_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:

@@ -46,9 +46,18 @@ class SdpaError(ValueError, RuntimeError):
     """A wrong argument of a drop-in: PyTorch raises RuntimeError there, regard ValueError."""
 
 
-def sdpa_error(error: ValueError) -> SdpaError:
-    """What the library's ValueError is in a drop-in."""
-    return error if isinstance(error, SdpaError) else SdpaError(*error.args)
+class _DropInErrors:
+    """Inside, a ValueError of the library is a drop-in's."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ValueError) and not isinstance(error, SdpaError):
+            raise SdpaError(*error.args) from None
+
+
+drop_in_errors = _DropInErrors()
 
 
 def backend_name(backend: Any, argument: str = "backends") -> str:

@@ -16,7 +16,7 @@ from . import _device
 from ._call import GRADIENTS, MORE, TYPES, are_plain, asked_of, attend, numbers, recorded
 from ._inputs import Arguments, Problem, checked, is_usual, problem, with_dims
 from ._options import Options, mask_options, native_keywords
-from ._scopes import SdpaError, backend_name, current_backends, current_policy, sdpa_error
+from ._scopes import SdpaError, backend_name, current_backends, current_policy, drop_in_errors
 
 
 def _is_simple(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> bool:
@@ -146,13 +146,11 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
 
 def _selection(made: Problem, needs_grad: bool) -> Selection:
     q, k, v, options = made[:4]
-    try:
+    with drop_in_errors:
         if _device.takes(q):
             return _device.explain(q, k, v, options, current_policy(), needs_grad)
         return _core.explain(q, k, v, policy=current_policy(), return_saved=needs_grad,
                              **native_keywords(options))
-    except ValueError as error:
-        raise sdpa_error(error) from None
 
 
 def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
