@@ -11,7 +11,7 @@
 #include "tests/support/oracle_backend.h"
 
 // "Supported <=> runs", fuzzed both ways: what a backend claims runs and is right, what it refuses
-// has a fix that removes the refusal. The 3,000 cases of every test run are conformance.random;
+// has a fix that removes the refusal. REGARD_RANDOM_CASES of every test run are conformance.random;
 // here the fuzz itself is under test.
 
 namespace regard {
