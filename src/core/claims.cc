@@ -19,14 +19,20 @@ class Judge {
   template <class Make>
   bool refuse(Make&& make) {
     passed_ = false;
-    if (refusals_ != nullptr) refusals_->push_back(make());
-    return refusals_ != nullptr;
+    if (refusals_ == nullptr) return false;
+    refusals_->push_back(make());
+    if (in_backward_) refusals_->back().limit += " in a backward";
+    return true;
   }
   bool passed() const { return passed_; }
+
+  /// What is refused from here on the forward may well compute, so the texts say it.
+  void enter_backward() { in_backward_ = true; }
 
  private:
   std::vector<Refusal>* refusals_;
   bool passed_ = true;
+  bool in_backward_ = false;
 };
 
 std::string dtype_text(Dtype q, Dtype kv, Dtype out) {
@@ -238,11 +244,8 @@ bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& e
   }
   // What the forward writes besides out is not the backward's.
   const FeatureSet outputs{Feature::kLse, Feature::kSavedStats, Feature::kScoresOut};
-  const std::size_t of_forward = refusals == nullptr ? 0 : refusals->size();
+  judge.enter_backward();
   check_direction(info.backward, p, wanted.without(outputs), judge);
-  for (std::size_t i = of_forward; refusals != nullptr && i < refusals->size(); ++i) {
-    (*refusals)[i].limit += " in a backward";  // the forward may well compute it
-  }
   return judge.passed();
 }
 

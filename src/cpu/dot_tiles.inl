@@ -22,9 +22,8 @@ struct RowsOut {
   REGARD_KERNEL_FN std::int64_t row_size(const Problem& p) { return dot_row_size(p.head_dim_v); }
   REGARD_KERNEL_FN std::int64_t size(const Problem& p) { return kDotRows * row_size(p); }
 
-  /// In blocks of 4 rows, as values are added (for_row_blocks).
   static void clear(const Problem& p, const Strip<V>& strip, T* out) {
-    const std::int64_t end = (strip.rows + 3) / 4 * 4 * row_size(p);
+    const std::int64_t end = strip.rows * row_size(p);
     for (std::int64_t x = 0; x < end; x += V::kLanes) V::store(out + x, V::set(0));
   }
 
@@ -77,15 +76,16 @@ REGARD_KERNEL_FN void with_element(Element type, F f) {
   }
 }
 
-/// Calls f(first, Count<size>) for blocks of 4, 2 and 1 rows; a block of 4 may have a row too many.
+/// Calls f(first, Count<size>) for blocks of 4 rows, and one of what is left.
 template <class F>
 REGARD_KERNEL_FN void for_row_blocks(std::int64_t rows, F f) {
   std::int64_t r = 0;
-  for (; r + 2 < rows; r += 4) f(r, Count<4>{});
-  if (r + 2 == rows) {
-    f(r, Count<2>{});
-  } else if (r + 1 == rows) {
-    f(r, Count<1>{});
+  for (; r + 4 <= rows; r += 4) f(r, Count<4>{});
+  switch (rows - r) {
+    case 3: return f(r, Count<3>{});
+    case 2: return f(r, Count<2>{});
+    case 1: return f(r, Count<1>{});
+    default: return;
   }
 }
 
@@ -117,12 +117,11 @@ class DotTiles {
   }
   const Tile& tile() const { return tile_; }
 
-  /// [rows in blocks of 4][dot_row_size], 0 where there is nothing.
+  /// [rows][dot_row_size], 0 where there is nothing.
   static void pack(const Problem& p, const Strip<V>& strip, Query* q) {
     const auto factor = V::set(strip.query_factor);
     const std::int64_t step = dot_row_size(p.head_dim_qk);
-    const std::int64_t rows = (strip.rows + 3) / 4 * 4;
-    for (std::int64_t x = 0; x < rows * step; x += V::kLanes) V::store(q + x, V::set(0));
+    for (std::int64_t x = 0; x < strip.rows * step; x += V::kLanes) V::store(q + x, V::set(0));
     for (int w = 0; w < strip.rows; ++w) {
       const char* const row = row_address(p.q, strip.b, strip.head[w], strip.query[w]);
       with_element(
@@ -289,13 +288,13 @@ class DotTiles {
     std::int64_t dim;
   };
 
-  /// kRows rows of out, in blocks of 2/3 of the sums of a product; 4 rows of AVX2 in blocks of 3
-  /// vectors, where 2 took a tenth more instructions, but where masked ones are selected, which
-  /// needs registers. Not 3 and 1 where 2 and 2 do.
+  /// kRows rows of out, in blocks of 2/3 of the sums of a product, 3 rows as 4; these on AVX2 in
+  /// blocks of 3 vectors, where 2 took a tenth more instructions, but where masked ones are
+  /// selected, which needs registers. Not 3 and 1 where 2 and 2 do.
   template <Element kType, int kRows, bool kSelect>
   static void add_rows_of(const Values& values, const T* weights, const Sums& out) {
-    constexpr int kUsual = V::kRows * V::kVectors * 2 / 3 / kRows;
-    constexpr int kVectors = kUsual == 2 && kRows == 4 && !kSelect ? 3 : kUsual;
+    constexpr int kUsual = V::kRows * V::kVectors * 2 / 3 / (kRows == 3 ? 4 : kRows);
+    constexpr int kVectors = kUsual == 2 && kRows >= 3 && !kSelect ? 3 : kUsual;
     constexpr std::int64_t kUneven = kVectors == 3 ? 4 * V::kLanes : -1;
     std::int64_t d = 0;
     for (; d + kVectors * V::kLanes <= out.dim && out.dim - d != kUneven;

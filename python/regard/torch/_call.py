@@ -35,15 +35,11 @@ _is_batched = torch._C._functorch.is_legacy_batchedtensor  # by torch.autograd, 
 _any_autocast = torch._C._is_any_autocast_enabled
 
 
-def _is_bshd(q: Tensor) -> bool:
-    """Whether heads lie inside positions in memory: results then lie so, too."""
-    if q.is_contiguous():
-        return False
-    return q.shape[1] > 1 and q.shape[2] > 1 and q.stride(1) < q.stride(2)
-
-
 def _layout_of(q: Tensor) -> str:
-    return "BSHD" if _is_bshd(q) else "BHSD"
+    """The order in memory, in which results then lie, too: BSHD where heads lie in positions."""
+    if q.is_contiguous() or q.shape[1] <= 1 or q.shape[2] <= 1 or q.stride(1) >= q.stride(2):
+        return "BHSD"
+    return "BSHD"
 
 
 def turned(layout: str, *tensors: Tensor) -> tuple[Any, ...]:
@@ -200,7 +196,7 @@ def _run(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str,
     wanted = {word: True for word, value in wanted.items() if value}
     if _device.takes(q):
         out, lse, saved = _device.numbers(q, k, v, options, backends, "return_saved" in wanted,
-                                          _is_bshd(q))
+                                          _layout_of(q))
         return out, lse if "return_lse" in wanted else None, saved
     result = numbers(q, k, v, {**native_keywords(options), **wanted}, backends)
     if not wanted:
@@ -213,13 +209,13 @@ def numbers(q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any], backends:
     """What regard.attention returns, with out in q's memory order; `keywords` may be changed."""
     if backends:
         keywords["policy"] = call_policy(backends)
-    bshd = _is_bshd(q)
-    if bshd:
+    layout = _layout_of(q)
+    if layout == "BSHD":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        keywords["layout"] = "BSHD"
+        keywords["layout"] = layout
     with drop_in_errors:
         result = _core.attention(q, k, v, **keywords)
-    if not bshd:
+    if layout == "BHSD":
         return result
     if isinstance(result, Tensor):
         return result.transpose(1, 2)
@@ -278,7 +274,7 @@ def backward_numbers(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor,
     given: d_out and d_lse; tensors: q, k, v and out; layout: the order in which results lie.
     """
     if isinstance(saved, _device.Saved):
-        return _device.backward_numbers(given, tensors, saved, options, layout == "BSHD")
+        return _device.backward_numbers(given, tensors, saved, options, layout)
     d_out, d_lse = given
     keywords = native_keywords(options)
     keywords.pop("seed", None)  # saved has it

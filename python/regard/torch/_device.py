@@ -95,20 +95,20 @@ def _call(tensors: dict[str, Tensor], values: dict[str, Any], policy: Any, backe
         return _core.run_in_place(tensors, values, stream, policy, backend, needs_grad)
 
 
-def _forward_tensors(q: Tensor, k: Tensor, v: Tensor, bshd: bool) -> dict[str, Tensor]:
-    out = like_rows(q, (*q.shape[:3], v.shape[3]), "BSHD" if bshd else "BHSD")
+def _forward_tensors(q: Tensor, k: Tensor, v: Tensor, layout: str) -> dict[str, Tensor]:
+    out = like_rows(q, (*q.shape[:3], v.shape[3]), layout)
     return {"q": _dense_rows(q), "k": _dense_rows(k), "v": _dense_rows(v), "out": out,
             "lse": q.new_empty(q.shape[:3], dtype=wide(q))}
 
 
 def numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str, needs_grad: bool,
-            bshd: bool) -> tuple[Tensor, Tensor, Saved]:
+            layout: str) -> tuple[Tensor, Tensor, Saved]:
     """out, lse, and what the backward needs."""
     seed = None
     if options.dropout_p:
         rng = seed_of(q) if options.rng is None else options.rng
         seed = int(rng[0]) & 0xFFFFFFFFFFFFFFFF
-    tensors = _forward_tensors(q, k, v, bshd)
+    tensors = _forward_tensors(q, k, v, layout)
     backend = _call(*_prepared(tensors, options, seed), call_policy(backends), None, needs_grad)
     # Another tensor of the same memory: lse, a result, would keep its own graph alive from there.
     return tensors["out"], tensors["lse"], Saved(tensors["lse"].detach(), seed or 0, backend)
@@ -117,16 +117,16 @@ def numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str, ne
 def explain(q: Tensor, k: Tensor, v: Tensor, options: Options, policy: _core.Policy | None,
             needs_grad: bool) -> Selection:
     """The Selection of `numbers`, whose results it makes room for: part of the question."""
-    prepared = _prepared(_forward_tensors(q, k, v, False), options, None)
+    prepared = _prepared(_forward_tensors(q, k, v, "BHSD"), options, None)
     return _core.explain_in_place(*prepared, policy, needs_grad)
 
 
 def backward_numbers(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor, ...],
-                     saved: Saved, options: Options, bshd: bool) -> list[Tensor | None]:
+                     saved: Saved, options: Options, layout: str) -> list[Tensor | None]:
     """d_q, d_k, d_v, d_bias and d_sinks; None where there is none."""
     d_out, d_lse = given
     q, k, v, out = tensors
-    made: dict[str, Tensor] = {f"d_{name}": like_rows(x, tuple(x.shape), "BSHD" if bshd else "BHSD")
+    made: dict[str, Tensor] = {f"d_{name}": like_rows(x, tuple(x.shape), layout)
                                for name, x in (("q", q), ("k", k), ("v", v))}
     if options.attn_bias is not None:
         made["d_bias"] = torch.empty_like(_broadcast(options.attn_bias),

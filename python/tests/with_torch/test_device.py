@@ -20,29 +20,29 @@ CASES = {
 }
 
 
-def tensors(bshd):
+def tensors(layout="BHSD"):
     rng = torch.Generator().manual_seed(7)
     made = [torch.randn(2, heads, rows, depth, generator=rng)
             for heads, rows, depth in ((4, 7, 8), (2, 9, 8), (2, 9, 5), (4, 7, 5))]
-    if bshd:
+    if layout == "BSHD":
         made = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in made]
     return made
 
 
-@pytest.mark.parametrize("bshd", [False, True])
+@pytest.mark.parametrize("layout", ["BHSD", "BSHD"])
 @pytest.mark.parametrize("name", CASES)
-def test_the_same_bits_as_by_arrays(name, bshd):
+def test_the_same_bits_as_by_arrays(name, layout):
     options = CASES[name]
-    q, k, v, d_out = tensors(bshd)
+    q, k, v, d_out = tensors(layout)
     keywords = {**native_keywords(options), "return_lse": True, "return_saved": True}
     out, lse, saved = _call.numbers(q, k, v, keywords, "math")
-    grads = _call.backward_numbers((d_out, None), (q, k, v, out), saved, options,
-                                   "BSHD" if bshd else "BHSD")
-    here, here_lse, here_saved = _device.numbers(q, k, v, options, "math", True, bshd)
+    grads = _call.backward_numbers((d_out, None), (q, k, v, out), saved, options, layout)
+    here, here_lse, here_saved = _device.numbers(q, k, v, options, "math", True, layout)
     assert here_saved.backend == "math"
     assert torch.equal(here, out) and here.stride() == out.stride()
     assert torch.equal(here_lse, lse)
-    here_grads = _device.backward_numbers((d_out, None), (q, k, v, out), here_saved, options, bshd)
+    here_grads = _device.backward_numbers((d_out, None), (q, k, v, out), here_saved, options,
+                                          layout)
     for here_grad, grad in zip(here_grads, grads, strict=True):
         assert (here_grad is None) == (grad is None)
         if grad is not None:  # lse and saved_stats differ in a rounding
@@ -50,19 +50,19 @@ def test_the_same_bits_as_by_arrays(name, bshd):
 
 
 def test_a_gradient_of_lse_arrives():
-    q, k, v, d_out = tensors(False)
-    out, lse, saved = _device.numbers(q, k, v, Options(), "math", True, False)
-    without = _device.backward_numbers((d_out, None), (q, k, v, out), saved, Options(), False)
+    q, k, v, d_out = tensors()
+    out, lse, saved = _device.numbers(q, k, v, Options(), "math", True, "BHSD")
+    without = _device.backward_numbers((d_out, None), (q, k, v, out), saved, Options(), "BHSD")
     both = _device.backward_numbers((d_out, torch.ones_like(lse)), (q, k, v, out), saved,
-                                    Options(), False)
+                                    Options(), "BHSD")
     assert not torch.allclose(both[0], without[0])
     assert torch.equal(both[2], without[2])
 
 
 def test_a_backward_is_outside_of_scopes():
-    q, k, v, d_out = tensors(False)
-    out, _, saved = _device.numbers(q, k, v, Options(), "math", True, False)
-    call = ((d_out, None), (q, k, v, out), saved, Options(), False)
+    q, k, v, d_out = tensors()
+    out, _, saved = _device.numbers(q, k, v, Options(), "math", True, "BHSD")
+    call = ((d_out, None), (q, k, v, out), saved, Options(), "BHSD")
     expected = _device.backward_numbers(*call)
     with regard.policy(deny=["math"]):
         for here, grad in zip(_device.backward_numbers(*call)[:3], expected[:3], strict=True):
@@ -70,10 +70,10 @@ def test_a_backward_is_outside_of_scopes():
 
 
 def test_rows_that_are_not_dense_are_copied():
-    q, k, v, _ = tensors(False)
+    q, k, v, _ = tensors()
     spread = torch.stack([q, q], dim=-1)[..., 0]
-    assert torch.equal(_device.numbers(spread, k, v, Options(), "", False, False)[0],
-                       _device.numbers(q, k, v, Options(), "", False, False)[0])
+    assert torch.equal(_device.numbers(spread, k, v, Options(), "", False, "BHSD")[0],
+                       _device.numbers(q, k, v, Options(), "", False, "BHSD")[0])
 
 
 def test_what_cudnn_reads_as_it_lies():
@@ -86,8 +86,8 @@ def test_what_cudnn_reads_as_it_lies():
 
 
 def test_errors_are_the_librarys():
-    q, k, v, _ = tensors(False)
+    q, k, v, _ = tensors()
     with pytest.raises(ValueError, match="num_heads"):
-        _device.numbers(q[:, :3], k, v, Options(), "", False, False)
+        _device.numbers(q[:, :3], k, v, Options(), "", False, "BHSD")
     with pytest.raises(regard.NoBackendError):
-        _device.numbers(q, k, v, Options(), "cudnn", False, False)
+        _device.numbers(q, k, v, Options(), "cudnn", False, "BHSD")
