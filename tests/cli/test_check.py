@@ -18,6 +18,14 @@ class OneCase(CliTest):
         text = self.cli("check", SMALL).stdout
         self.assertRegex(text, r"math +ok ")
         self.assertRegex(text, r"efficient +ok ")
+        self.assertNotIn("gradients", text)
+
+    def test_gradients_have_columns(self):
+        lines = self.cli("check", SMALL + " grad").stdout.splitlines()
+        header = next(line for line in lines if line.startswith("backend"))
+        self.assertRegex(header, r"lse of bar +gradients +of bar +workspace")
+        row = next(line for line in lines if line.startswith("math"))
+        self.assertRegex(row, r"ok +\S+ +\d+ % +\d+ % +\d\.\d\de-\d\d +\d+ % +\d")
 
     def test_a_refusal_is_no_failure(self):
         found = self.document("check", SMALL.replace("f32", "f64"))

@@ -72,35 +72,46 @@ Json report_json(const BackendRef& backend, const conformance::Report& report) {
   return json;
 }
 
-void add_row(Table& table, const BackendRef& backend, const conformance::Report& report) {
-  const conformance::Comparison& c = report.comparison;
-  switch (report.outcome) {
-    case Outcome::kPassed:
-      table.add({to_string(backend), "ok", fmt::format("{:.2e}", c.out_error),
-                 fmt::format("{:.0f} %", 100.0 * c.out_margin),
-                 fmt::format("{:.0f} %", 100.0 * c.lse_margin), bytes_text(report.workspace_bytes),
-                 report.kernel},
-                {Colour::kStrong, Colour::kGood});
-      break;
-    case Outcome::kRefused:
-      table.add({to_string(backend), "refused", "-", "-", "-", "-", report.text},
-                {Colour::kStrong, Colour::kWarning});
-      break;
-    case Outcome::kFailed:
-      table.add({to_string(backend), "FAIL", fmt::format("{:.2e}", c.out_error),
-                 fmt::format("{:.0f} %", 100.0 * c.out_margin),
-                 fmt::format("{:.0f} %", 100.0 * c.lse_margin), bytes_text(report.workspace_bytes),
-                 report.kernel},
-                {Colour::kStrong, Colour::kBad});
-      break;
+Table table_of(bool gradients) {
+  std::vector<std::string> header = {"backend", "result", "error", "of bar", "lse of bar"};
+  if (gradients) header.insert(header.end(), {"gradients", "of bar"});
+  header.insert(header.end(), {"workspace", "kernel"});
+  return Table(std::move(header));
+}
+
+void add_row(Table& table, const BackendRef& backend, const conformance::Report& report,
+             bool gradients) {
+  struct Shown {
+    const char* word;
+    Colour colour;
+  };
+  constexpr Shown kOutcomes[] = {
+      {"ok", Colour::kGood}, {"refused", Colour::kWarning}, {"FAIL", Colour::kBad}};
+  const Shown& outcome = kOutcomes[static_cast<int>(report.outcome)];
+  const bool ran = report.outcome != Outcome::kRefused;
+  const auto figure = [ran](std::string text) { return ran ? std::move(text) : "-"; };
+  std::vector<std::string> row = {to_string(backend), outcome.word};
+  const auto add_error = [&](double error) { row.push_back(figure(fmt::format("{:.2e}", error))); };
+  const auto add_share = [&](double share) {
+    row.push_back(figure(fmt::format("{:.0f} %", 100.0 * share)));
+  };
+  add_error(report.comparison.out_error);
+  add_share(report.comparison.out_margin);
+  add_share(report.comparison.lse_margin);
+  if (gradients) {
+    add_error(report.gradients.error);
+    add_share(report.gradients.margin);
   }
+  row.push_back(figure(bytes_text(report.workspace_bytes)));
+  row.push_back(ran ? report.kernel : report.text);
+  table.add(std::move(row), {Colour::kStrong, outcome.colour});
 }
 
 /// Runs the case on every enabled backend, in the order of preference; those that refuse it must
 /// say how they would not.
 int run_backends(Output& output, Context& context, conformance::PreparedCase& prepared,
-                 const std::vector<BackendRef>& backends) {
-  Table table({"backend", "result", "error", "of bar", "lse of bar", "workspace", "kernel"});
+                 const std::vector<BackendRef>& backends, bool gradients) {
+  Table table = table_of(gradients);
   Json list = Json::array();
   std::vector<std::string> failures;
   Progress progress(output, "backends", static_cast<std::int64_t>(backends.size()));
@@ -109,7 +120,7 @@ int run_backends(Output& output, Context& context, conformance::PreparedCase& pr
     progress.update(static_cast<std::int64_t>(list.size()));
     const conformance::Report report = conformance::run_prepared(context, &prepared, backend);
     if (!report.ok()) failures.push_back(report.text);
-    add_row(table, backend, report);
+    add_row(table, backend, report, gradients);
     list.push_back(report_json(backend, report));
   }
   progress.clear();
@@ -152,7 +163,8 @@ int check_case(Output& output, const CheckOptions& options) {
   if (interrupted()) return output.fail_interrupted();
   Expected<conformance::PreparedCase> prepared = conformance::prepare(*c);
   if (!prepared) return output.fail(prepared.status());
-  return run_backends(output, context, *prepared, enabled_of(selection, false));
+  const bool gradients = c->params.features.has(Feature::kNeedsGrad);
+  return run_backends(output, context, *prepared, enabled_of(selection, false), gradients);
 }
 
 // ---- random cases
