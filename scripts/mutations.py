@@ -498,6 +498,17 @@ MUTATIONS = [
              "& env = context.env_for(params.device.type);", "& env = context.env;", (DECISION,)),
     Mutation("a described machine is asked", "src/platform/read_env.cc",
              "if (env.sm_version != kSmUnread) return env;", "", (DECISION,)),
+    # ---- edges that a review found ----
+    Mutation("tiles shorter than those of few rows", "src/backends/cpu_efficient/backend.cc",
+             "while (keys > cpu::kDotTileKv &&", "while (keys > 8 &&",
+             (("conformance", "*LongHeads*"),)),
+    Mutation("delta of a part of the keys that lse is of", "src/cpu/backward/tile.inl",
+             "  if (t.a.grad.saved_is_lse) return false;\n", "", (BLOCKS,)),
+    Mutation("third row of three left out", "src/cpu/dot_tiles.inl",
+             "case 3: return f(r, Count<3>{});", "case 3: return f(r, Count<2>{});",
+             (KERNELS, FEW_ROWS)),
+    Mutation("dropout with a contradicting diagonal", "src/core/describe.cc",
+             "if (!needed && p_.dropout_p == 0.0) return {};", "if (!needed) return {};", (CASES,)),
     # ---- the reader ----
     Mutation("header longer than the file", "tools/regard/safetensors.cc",
              "if (length > file.size() - kLengthBytes) {", "if (false) {", (READER,)),

@@ -38,7 +38,8 @@ class REGARD_EXPORT ConformanceSuite {
   virtual Status run(Context& context, const BackendRef& ref) const = 0;
 };
 
-/// Receives one line without a newline. May be called from any thread.
+/// Receives one line without a newline. May be called from any thread, one at a time, and must not
+/// call into regard: it runs under the log's lock.
 using LogSink = void (*)(void* user, std::string_view line);
 
 /// The order of candidates measured on one machine (docs/selection.md has the file's format).

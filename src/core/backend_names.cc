@@ -4,6 +4,10 @@
 
 namespace regard {
 
+bool contains(const std::vector<BackendRef>& refs, const BackendRef& ref) noexcept {
+  return std::find(refs.begin(), refs.end(), ref) != refs.end();
+}
+
 std::string join_backends(const std::vector<BackendRef>& refs) {
   std::string out;
   for (const BackendRef& ref : refs) {
@@ -19,7 +23,7 @@ Expected<std::vector<BackendRef>> parse_backend_list(std::string_view text) {
     const std::size_t comma = text.find(',');
     Expected<BackendRef> ref = parse_backend(text.substr(0, comma));
     if (!ref) return ref.status();
-    if (std::find(refs.begin(), refs.end(), *ref) == refs.end()) refs.push_back(*ref);
+    if (!contains(refs, *ref)) refs.push_back(*ref);
     if (comma == std::string_view::npos) return refs;
     text.remove_prefix(comma + 1);
   }

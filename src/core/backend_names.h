@@ -8,6 +8,8 @@
 
 namespace regard {
 
+bool contains(const std::vector<BackendRef>& refs, const BackendRef& ref) noexcept;
+
 /// "flash,math"
 std::string join_backends(const std::vector<BackendRef>& refs);
 

@@ -1,11 +1,11 @@
+#include "core/claims.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
 #include <string>
-
-#include "regard/backend.h"
 
 namespace regard {
 namespace {
@@ -42,13 +42,6 @@ std::string dtype_text(Dtype q, Dtype kv, Dtype out) {
 
 std::string sm_text(std::int32_t sm) {
   return std::to_string(sm / 10) + "." + std::to_string(sm % 10);
-}
-
-const DtypeClaim* find_dtypes(const Claims& claims, const AttentionParams& p) {
-  for (const DtypeClaim& c : claims.dtypes) {
-    if (c.q == p.dtype_q && c.kv == p.dtype_kv && c.out == p.dtype_out) return &c;
-  }
-  return nullptr;
 }
 
 // The claim that a caller would move to: the same q type, else the nearest size.
@@ -173,6 +166,13 @@ bool check_direction(const Claims& claims, const AttentionParams& p, FeatureSet 
 }
 
 }  // namespace
+
+const DtypeClaim* find_dtypes(const Claims& claims, const AttentionParams& p) noexcept {
+  for (const DtypeClaim& c : claims.dtypes) {
+    if (c.q == p.dtype_q && c.kv == p.dtype_kv && c.out == p.dtype_out) return &c;
+  }
+  return nullptr;
+}
 
 Backend::~Backend() = default;
 

@@ -367,7 +367,8 @@ class Describer {
   }
 
   Status take_diagonal() {
-    const bool measured =
+    // Dropout counts rows from the diagonal where one is named, and needs none.
+    const bool needed =
         p_.window_left >= 0 || p_.window_right >= 0 || p_.features.has(Feature::kAlibi);
     if (b_.diagonal_offsets.present()) {
       const NamedView offsets{"diagonal_offsets", b_.diagonal_offsets};
@@ -375,7 +376,7 @@ class Describer {
       if (Status s = expect_shape(where_, offsets, {p_.batch}, "[B]"); !s.ok()) return s;
       p_.features.set(Feature::kDiagonalPerSequence);
     }
-    if (!measured) return {};
+    if (!needed && p_.dropout_p == 0.0) return {};
     const bool offset = p_.diagonal == Diagonal::kOffset;
     if (b_.diagonal_offsets.present() && (!offset || b_.diagonal_offset != 0)) {
       return offset ? invalid(where_, "diagonal_offset (", b_.diagonal_offset,
@@ -389,7 +390,8 @@ class Describer {
     }
     // With one view of lengths for both sides every diagonal is the same; params name it, since
     // they do not show that the views are one.
-    if (p_.diagonal == Diagonal::kUnnamed && p_.seqlen_q == p_.seqlen_kv && one_view_of_lengths()) {
+    if (needed && p_.diagonal == Diagonal::kUnnamed && p_.seqlen_q == p_.seqlen_kv &&
+        one_view_of_lengths()) {
       p_.diagonal = Diagonal::kTopLeft;
     }
     return {};

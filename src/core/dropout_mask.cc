@@ -29,6 +29,8 @@ constexpr PerSequence kPerSequence[] = {
 // Whoever passes a tensor that params do not know has forgotten to describe it, and the reverse.
 Status check_per_sequence(const PerSequence& t, const AttentionParams& p, const TensorView& view,
                           const TensorView& kept) {
+  // describe() takes no notice of offsets from which nothing is measured.
+  if (t.feature == Feature::kDiagonalPerSequence && p.diagonal == Diagonal::kUnnamed) return {};
   if (p.features.has(t.feature) != view.present()) {
     return invalid(kWhere, t.name, view.present() ? " (present)" : " (absent)", " must be ",
                    view.present() ? "absent" : "present", " as params say");

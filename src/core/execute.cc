@@ -62,6 +62,14 @@ Status check_equal_fields(const AttentionParams& planned, const AttentionParams&
   return does_not_fit(where, "the problem", to_string(actual), to_string(planned));
 }
 
+// Of [B, Hq, Sq, Skv], those that are 0.
+unsigned empty_dims(const AttentionParams& p) {
+  const std::int64_t extents[] = {p.batch, p.num_heads_q, p.seqlen_q, p.seqlen_kv};
+  unsigned dims = 0;
+  for (int i = 0; i < 4; ++i) dims |= (extents[i] == 0 ? 1u : 0u) << i;
+  return dims;
+}
+
 // `claims` are the direction's.
 Status check_fits(const PlanImpl& plan, const Claims& claims, const AttentionParams& actual,
                   const Buffers& buffers, const char* where) {
@@ -83,9 +91,11 @@ Status check_fits(const PlanImpl& plan, const Claims& claims, const AttentionPar
                           "at least " + std::to_string(1 << planned.*place.align_log2));
     }
   }
-  // A dimension that the plan knows as broadcast must be one; the reverse is a smaller extent.
-  if ((actual.mask_dims & ~planned.mask_dims) != 0 ||
-      (actual.bias_dims & ~planned.bias_dims) != 0) {
+  // A dimension that the plan knows as broadcast must be one, or empty; the reverse is a smaller
+  // extent.
+  const unsigned known = empty_dims(actual);
+  if ((actual.mask_dims & ~planned.mask_dims & ~known) != 0 ||
+      (actual.bias_dims & ~planned.bias_dims & ~known) != 0) {
     return does_not_fit(where, "attn_mask or attn_bias", "full", "broadcast as planned");
   }
   FeatureSet gained = actual.features.without(planned.features);
@@ -149,6 +159,26 @@ class Lease {
   bool leased_ = false;
 };
 
+Launch with_executor(const PlanImpl& plan, const Launch& launch) {
+  Launch complete = launch;
+  if (complete.executor == nullptr) complete.executor = &plan.executor->current();
+  return complete;
+}
+
+// A custom backend or an injected executor may throw.
+template <class Call>
+Status guarded(const char* where, const BackendRef& ref, Call call) {
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    return failure(StatusCode::kInternal, where, to_string(ref),
+                   " or its executor threw: ", error.what());
+  } catch (...) {
+    return failure(StatusCode::kInternal, where, to_string(ref),
+                   " or its executor threw what is no std::exception");
+  }
+}
+
 std::int64_t now_ns() {
   const auto since = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
@@ -163,14 +193,9 @@ Status execute_described(const PlanImpl& plan, const AttentionParams& params,
   if (Status s = check_data(buffers, params, "execute"); !s.ok()) return s;
   const DeviceGuard guard("execute", params.device);
   if (!guard.status().ok()) return guard.status();
-  Launch complete = launch;
-  if (complete.executor == nullptr) complete.executor = &plan.executor->current();
-  try {
-    return plan.entry.backend->execute(plan.kernel, params, buffers, complete);
-  } catch (const std::exception& error) {  // of a custom backend or an injected executor
-    return Status(StatusCode::kInternal,
-                  "[execute] " + to_string(plan.entry.ref) + " threw: " + error.what());
-  }
+  return guarded("execute", plan.entry.ref, [&] {
+    return plan.entry.backend->execute(plan.kernel, params, buffers, with_executor(plan, launch));
+  });
 }
 
 Status execute(const Plan& plan, const Buffers& buffers, const Launch& launch) {
@@ -236,14 +261,10 @@ Status execute_backward_described(const PlanImpl& plan, AttentionParams params,
   if (status = check_data(inputs, params, kWhere); !status.ok()) return status;
   const DeviceGuard guard(kWhere, params.device);
   if (!guard.status().ok()) return guard.status();
-  Launch complete = launch;
-  if (complete.executor == nullptr) complete.executor = &plan.executor->current();
-  try {
-    return backend.execute_backward(plan.backward, params, inputs, gradients, complete);
-  } catch (const std::exception& error) {
-    return failure(StatusCode::kInternal, kWhere, to_string(plan.entry.ref),
-                   " threw: ", error.what());
-  }
+  return guarded(kWhere, plan.entry.ref, [&] {
+    return backend.execute_backward(plan.backward, params, inputs, gradients,
+                                    with_executor(plan, launch));
+  });
 }
 
 }  // namespace
@@ -265,9 +286,12 @@ Status attention_backward(Context& context, const AttentionGradRequest& request,
   ContextImpl& impl = context.impl();
   AttentionOptions options = request.options;
   options.needs_grad = true;
-  const Expected<AttentionParams> params = describe_buffers(request, options, "attention_backward");
-  if (!params) return params.status();
   Plan made = request.saved.plan;
+  // What the forward wrote besides out has its say where a backend is chosen, and nowhere else.
+  const Buffers inputs = made.empty() ? Buffers(request) : backward_inputs(request);
+  if (!inputs.scores_out.present()) options.scores_kind = ScoresKind::kNone;
+  const Expected<AttentionParams> params = describe_buffers(inputs, options, "attention_backward");
+  if (!params) return params.status();
   if (made.empty()) {
     Expected<Plan> planned = plan_described(impl, *params, {});
     if (!planned) return planned.status();
@@ -277,7 +301,7 @@ Status attention_backward(Context& context, const AttentionGradRequest& request,
   if (Status status = check_pair(plan, "attention_backward"); !status.ok()) return status;
   Lease lease(impl, params->device, launch);
   if (Status status = lease.take(plan->backward.workspace_bytes); !status.ok()) return status;
-  return execute_backward_described(*plan, *params, request, request, lease.launch());
+  return execute_backward_described(*plan, *params, inputs, request, lease.launch());
 }
 
 }  // namespace regard

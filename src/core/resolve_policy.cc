@@ -16,10 +16,6 @@ struct Source {
   std::string name;
 };
 
-bool contains(const Refs& refs, const BackendRef& ref) {
-  return std::find(refs.begin(), refs.end(), ref) != refs.end();
-}
-
 // Open scopes from the outermost that counts (a kReplace scope hides those outside it) inwards.
 std::vector<const ScopeStack::Node*> visible_scopes() {
   std::vector<const ScopeStack::Node*> scopes;

@@ -5,14 +5,11 @@
 #include "base/checked.h"
 #include "base/text.h"
 #include "core/backend_names.h"
+#include "core/claims.h"
 #include "core/tuning.h"
 
 namespace regard {
 namespace {
-
-bool contains(const std::vector<BackendRef>& refs, const BackendRef& ref) {
-  return std::find(refs.begin(), refs.end(), ref) != refs.end();
-}
 
 // The order of the tuning table for this key, or null.
 const std::vector<BackendRef>* tuning_order(const SelectInputs& inputs) {
@@ -42,18 +39,11 @@ std::vector<const BackendEntry*> candidate_order(const SelectInputs& inputs) {
   return order;
 }
 
-const DtypeClaim* dtype_claim(const Claims& claims, const AttentionParams& p) {
-  for (const DtypeClaim& c : claims.dtypes) {
-    if (c.q == p.dtype_q && c.kv == p.dtype_kv && c.out == p.dtype_out) return &c;
-  }
-  return nullptr;
-}
-
 double error_bound(const BackendInfo& info, const AttentionParams& p) {
-  const DtypeClaim* forward = dtype_claim(info.forward, p);
+  const DtypeClaim* forward = find_dtypes(info.forward, p);
   double bound = forward != nullptr ? forward->error_bound : -1.0;
   if (p.features.has(Feature::kNeedsGrad)) {
-    const DtypeClaim* backward = dtype_claim(info.backward, p);
+    const DtypeClaim* backward = find_dtypes(info.backward, p);
     if (backward != nullptr) bound = std::max(bound, backward->error_bound);
   }
   return bound;
@@ -78,6 +68,9 @@ class Trial {
           entry_.backend->backward_workspace_bytes(inputs_.key, inputs_.env);
     }
     error_bound_ = error_bound(info_, inputs_.key.params());
+    if (most_bytes() == kInt64Max) {
+      usable_ = refuse(RefusalCode::kWorkspace, "64-bit sizes", "not representable", {});
+    }
     if (!check_limits()) enabled_ = false;
   }
 
@@ -127,6 +120,9 @@ class Trial {
     return true;
   }
 
+  // The workspaces of a pair are never held at once.
+  std::int64_t most_bytes() const { return std::max(workspace_bytes_, backward_workspace_bytes_); }
+
   bool check_limits() {
     const Policy& policy = inputs_.policy.policy;
     bool ok = true;
@@ -138,14 +134,10 @@ class Trial {
       ok = refuse(RefusalCode::kErrorBound, "max_error " + number_text(*policy.max_error),
                   number_text(error_bound_), {Fix::Op::kClear, "policy.max_error", ""});
     }
-    // The two of a pair are never held at once.
-    const std::int64_t most_bytes = std::max(workspace_bytes_, backward_workspace_bytes_);
-    if (most_bytes == kInt64Max) {
-      ok = refuse(RefusalCode::kWorkspace, "64-bit sizes", "not representable", {});
-    } else if (policy.max_workspace_bytes && most_bytes > *policy.max_workspace_bytes) {
+    if (usable_ && policy.max_workspace_bytes && most_bytes() > *policy.max_workspace_bytes) {
       ok = refuse(RefusalCode::kWorkspace,
                   "max_workspace_bytes " + std::to_string(*policy.max_workspace_bytes),
-                  std::to_string(most_bytes) + " bytes",
+                  std::to_string(most_bytes()) + " bytes",
                   {Fix::Op::kClear, "policy.max_workspace_bytes", ""});
     }
     return ok;

@@ -1,12 +1,12 @@
 #include "core/tuning.h"
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 #include <optional>
 #include <sstream>
 
 #include "core/backend_names.h"
+#include "core/number_parse.h"
 
 namespace regard {
 namespace {
@@ -36,8 +36,7 @@ std::optional<bool> holds(std::string_view word, const AttentionParams& params) 
     number.remove_prefix(1);
   }
   std::int64_t limit = 0;
-  const auto result = std::from_chars(number.data(), number.data() + number.size(), limit);
-  if (result.ec != std::errc() || result.ptr != number.data() + number.size()) return std::nullopt;
+  if (!parse_number(number, &limit)) return std::nullopt;
   for (const Extent& extent : kExtents) {
     if (word.substr(0, op) != extent.word) continue;
     const std::int64_t actual = params.*extent.field;
@@ -117,9 +116,7 @@ Expected<TuningTable> parse_tuning_table(std::string_view text, std::string sour
     } else if (word == "cpu") {
       table.cpu_model = rest;
     } else if (word == "concurrency") {
-      const auto result =
-          std::from_chars(rest.data(), rest.data() + rest.size(), table.concurrency);
-      if (result.ec != std::errc() || result.ptr != rest.data() + rest.size()) {
+      if (!parse_number(rest, &table.concurrency)) {
         return line_error(table.source, number, "concurrency \"" + rest + "\", expected a number");
       }
     } else if (word == "order") {

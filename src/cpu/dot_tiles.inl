@@ -97,9 +97,7 @@ class DotTiles {
   using Query = T;
   using Out = RowsOut<V>;
 
-  /// Few keys: rows of K and V of a tile, and K's next, are at most 3 x 16 in a set of the L2 where
-  /// they are 2 or 4 KB apart. 32 and 96 keys gave 0.94 and 0.80 of the rate in bf16.
-  REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs&) { return 16; }
+  REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs&) { return kDotTileKv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
     return kDotRows * dot_row_size(p.head_dim_qk);
   }

@@ -13,7 +13,7 @@ struct TiledArgs {
   Problem problem{};
   TaskGrid grid{};                  // of rows in lanes
   std::int64_t heads_per_task = 1;  // of K and V, that few rows take together
-  std::int64_t tile_kv = 0;         // a multiple of 8: dropout draws by 8 keys
+  std::int64_t tile_kv = 0;         // a multiple of kDotTileKv
   // Offsets into the scratch; nothing in it grows with a length. W is the kernel's width.
   std::int64_t at_strips = 0;
   std::int64_t at_q = 0;       // [strips][padded head_dim_qk][W]

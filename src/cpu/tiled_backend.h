@@ -24,8 +24,8 @@ struct TiledTraits {
   bool copies;                       // scratch for copied tiles whatever the dtype
   bool one_pass;                     // backward
   bool shares_parts;                 // of few rows over many keys among slots, in more workspace
-  /// Keys of a tile: a function of head dims alone, so that no sum's order depends on anything
-  /// else.
+  /// Keys of a tile, a multiple of kDotTileKv: a function of head dims alone, so that no sum's
+  /// order depends on anything else.
   std::int64_t (*tile_kv)(std::int64_t head_dim_qk, std::int64_t head_dim_v);
 };
 

@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 
 #include "core/backend_names.h"
+#include "core/number_parse.h"
 #include "core/tuning.h"
 #include "platform/cpu_info.h"
 #include "platform/cuda_info.h"
@@ -27,9 +27,7 @@ std::string check_isa(const std::string& value) {
 // 0 when `text` is not a whole number in 1..kMaxThreads.
 int parse_threads(const std::string& text) {
   int n = 0;
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), n);
-  const bool whole = result.ec == std::errc() && result.ptr == text.data() + text.size();
-  return whole && n >= 1 && n <= kMaxThreads ? n : 0;
+  return parse_number(text, &n) && n >= 1 && n <= kMaxThreads ? n : 0;
 }
 
 std::string check_threads(const std::string& value) {
@@ -44,16 +42,13 @@ std::string check_tuning(const std::string& value) {
 }
 
 std::string check_log(const std::string& value) {
-  std::string_view rest = value;
-  while (true) {
-    const std::size_t comma = rest.find(',');
-    const std::string_view word = rest.substr(0, comma);
-    if (word != "select" && word != "profile") {
-      return "unknown word \"" + std::string(word) + "\"; expected select, profile or both";
-    }
-    if (comma == std::string_view::npos) return "";
-    rest.remove_prefix(comma + 1);
-  }
+  std::string wrong;
+  for_each_part(value, ',', [&](std::string_view word) {
+    if (word == "select" || word == "profile") return true;
+    wrong = "unknown word \"" + std::string(word) + "\"; expected select, profile or both";
+    return false;
+  });
+  return wrong;
 }
 
 struct VariableSpec {

@@ -200,12 +200,12 @@ TEST(CErrors, WhatAnExecutorThrowsIsAFailure) {
   };
   EXPECT_EQ(regard_attention(context.get(), &call.request, &policy, &launch),
             REGARD_STATUS_INTERNAL);
-  EXPECT_STREQ(regard_last_error(), "[execute] math threw: no threads");
+  EXPECT_STREQ(regard_last_error(), "[execute] math or its executor threw: no threads");
   launch.executor.run = [](void*, int32_t, regard_task, void*) { throw 7; };
   EXPECT_EQ(regard_attention(context.get(), &call.request, &policy, &launch),
             REGARD_STATUS_INTERNAL);
   EXPECT_STREQ(regard_last_error(),
-               "[regard_attention] something was thrown that is no std::exception");
+               "[execute] math or its executor threw what is no std::exception");
 }
 
 TEST(CErrors, WordsOfACaseAreNamed) {

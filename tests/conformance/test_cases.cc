@@ -40,6 +40,26 @@ TEST_P(Cases, PassInEveryDtype) {
   }
 }
 
+class LongHeads : public testing::TestWithParam<Forced> {};
+
+// Tiles of the fewest keys, in parts that end within a tile of more; FLASH refuses such head dims.
+TEST_P(LongHeads, Pass) {
+  const std::unique_ptr<Context> context = test::make_context(GetParam().isa);
+  for (const char* text : {"b1 hq1 sq1 skv590 d4097 f32", "b1 hq3 hkv1 sq1 skv1100 d3 dv9001 bf16",
+                           "b1 hq2 sq20 skv70 d5000 dv1 f32 saved grad"}) {
+    conformance::RunOptions options;
+    options.guard = Guard::kUpperPage;
+    const conformance::Report report =
+        run_case(*context, parse_case(text).value(), GetParam().backend, options);
+    EXPECT_TRUE(report.ok()) << report.text;
+    const bool refuses = GetParam().backend.id == BackendId::kFlash;
+    EXPECT_EQ(report.outcome, refuses ? Outcome::kRefused : Outcome::kPassed) << report.text;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LongHeads, testing::ValuesIn(test::forced_backends()),
+                         [](const auto& param) { return test::name_of(param.param); });
+
 INSTANTIATE_TEST_SUITE_P(All, Cases,
                          testing::Combine(testing::ValuesIn(test::forced_backends()),
                                           testing::ValuesIn(test::forward_cases().begin(),

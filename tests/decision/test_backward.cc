@@ -267,6 +267,11 @@ TEST(Backward, TheForwardsOtherOutputsAreNotItsOwn) {
     ASSERT_TRUE(status.ok()) << status.to_string();
     EXPECT_FALSE(mock->saw_outputs);
   }
+  // Nor is what the forward was asked for, or where its outputs lie.
+  call.request.options.scores_kind = ScoresKind::kProbs;
+  call.request.lse = make_view(call.data.data(), Dtype::kF32, {1, 2, 4});
+  const Status status = attention_backward(context, call.request);
+  EXPECT_TRUE(status.ok()) << status.to_string();
 }
 
 TEST(Backward, APlanWithoutGradientsIsRefused) {

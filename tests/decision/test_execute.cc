@@ -56,6 +56,20 @@ TEST(Execute, AcceptsAnyExtentsUpToThePlans) {
   EXPECT_TRUE(larger.untouched());
 }
 
+// A bias is broadcast over an extent of 1, and full where the extent is 0.
+TEST(Execute, AnEmptyExtentFitsAPlanOfOne) {
+  Context context(described_env());
+  float bias = 0.0f;
+  SmallCall one(1);
+  one.request.attn_bias = make_view(&bias, Dtype::kF32, {1, 1, 1, 1});
+  const Plan made = plan_for(context, one.request);
+  Scratch scratch(made.workspace_bytes());
+  SmallCall none(0);
+  none.request.attn_bias = make_view(&bias, Dtype::kF32, {1, 1, 0, 0});
+  const Status status = execute(made, none.request, scratch.launch);
+  EXPECT_TRUE(status.ok()) << status.to_string();
+}
+
 TEST(Execute, RefusesWhatThePlanWasNotMadeFor) {
   Context context(described_env());
   SmallCall base;
@@ -274,7 +288,22 @@ TEST(Executors, AnExceptionBecomesAStatus) {
   SmallCall call(130, 16);  // worth two threads
   const Status status = attention(context, call.request);
   EXPECT_EQ(status.code(), StatusCode::kInternal);
-  EXPECT_NE(status.message().find("no threads today"), std::string::npos);
+  EXPECT_NE(status.message().find("or its executor threw: no threads today"), std::string::npos);
+}
+
+class ThrowingANumber : public Executor {
+ public:
+  void run(int, Task, void*) override { throw 5; }
+};
+
+TEST(Executors, SoDoesWhatIsNoException) {
+  Context context(described_env());
+  ThrowingANumber executor;
+  context.set_executor(&executor);
+  SmallCall call(130, 16);
+  const Status status = attention(context, call.request);
+  EXPECT_EQ(status.code(), StatusCode::kInternal);
+  EXPECT_NE(status.message().find("threw what is no std::exception"), std::string::npos);
 }
 
 // ---- fork ----

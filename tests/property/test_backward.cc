@@ -11,6 +11,7 @@
 #include "conformance/compare_gradients.h"
 #include "conformance/memory.h"
 #include "oracle/gradients.h"
+#include "oracle/number.h"
 #include "property.h"
 #include "tests/support/allocations.h"
 
@@ -22,6 +23,7 @@ namespace {
 using conformance::Block;
 using conformance::Guard;
 using conformance::Problem;
+using test::largest_difference;
 using test::slice;
 using test::unequal;
 
@@ -63,6 +65,17 @@ class Backward : public test::Property {
       count += std::isnan(std::bit_cast<float>(bits)) ? 1 : 0;
     });
     return count;
+  }
+
+  /// Of dense tensors of one type.
+  TensorView sum_of(const TensorView& a, const TensorView& b) {
+    const TensorView sum = tensors_.copy(a);
+    const auto* other = static_cast<const unsigned char*>(b.data);
+    conformance::for_each_element(sum, [&](const auto&, unsigned char* at) {
+      oracle::encode(oracle::decode(at, a.dtype) + oracle::decode(other, a.dtype), at, a.dtype);
+      other += size_of(a.dtype);
+    });
+    return sum;
   }
 
   /// Each sequence's gradients are those that it has alone.
@@ -201,6 +214,38 @@ TEST_P(Backward, ANaNRowReachesOnlyItsKeys) {
       }
       EXPECT_EQ(count_nan(request.d_q), 16) << dtype << " row " << row;
     }
+  }
+}
+
+// An lse of more keys than a call has, with the out of them all, as merge_states gives them: so few
+// keys that a rounded out's delta would come from the probabilities, were they all.
+TEST_P(Backward, AMergedLseServesItsParts) {
+  for (const char* dtype : {"f32", "bf16", "f16"}) {
+    Problem problem = problem_of(std::string("b1 hq2 sq33 skv128 d16 lse grad ") + dtype);
+    AttentionGradRequest whole = problem.request();
+    whole.d_lse = whole.delta = {};
+    run(whole);
+    whole.saved = {};
+    whole.saved.kind = SavedContext::Kind::kLse;
+    whole.saved.stats = whole.lse;
+    Policy policy;
+    policy.only = std::vector<BackendRef>{GetParam().backend};
+    const ScopedPolicy scope(policy, ScopedPolicy::Mode::kReplace);
+    check(attention_backward(*context_, whole));
+    const double bound = whole.q.dtype == Dtype::kF32 ? 1e-6 : 0.03;
+    std::vector<TensorView> d_q;
+    for (const std::int64_t begin : {0, 64}) {
+      AttentionGradRequest part = whole;
+      for (TensorView* view : {&part.k, &part.v, &part.d_k, &part.d_v}) {
+        *view = slice(*view, 2, begin, 64);
+      }
+      for (TensorView* view : {&part.d_q, &part.d_k, &part.d_v}) *view = tensors_.copy(*view);
+      check(attention_backward(*context_, part));
+      EXPECT_LT(largest_difference(part.d_k, slice(whole.d_k, 2, begin, 64)), bound) << dtype;
+      EXPECT_LT(largest_difference(part.d_v, slice(whole.d_v, 2, begin, 64)), bound) << dtype;
+      d_q.push_back(part.d_q);
+    }
+    EXPECT_LT(largest_difference(sum_of(d_q[0], d_q[1]), whole.d_q), bound) << dtype;
   }
 }
 

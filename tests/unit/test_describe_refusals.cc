@@ -266,6 +266,16 @@ const Bad kBad[] = {
      "diagonal (bottom_right) must be offset where diagonal_offset (4) is given"},
     {"diagonal_offsets_ignored", [](R& r) { r.diagonal_offsets = tensor(15, Dtype::kI64, {kB}); },
      "diagonal (bottom_right) must be offset where diagonal_offsets are given"},
+    {"diagonal_offset_ignored_by_dropout",
+     [](R& r) {
+       r.options.is_causal = false;
+       r.options.window_left = r.options.window_right = kUnlimited;
+       r.options.diagonal = Diagonal::kUnnamed;
+       r.alibi_slopes = {};
+       r.options.dropout_p = 0.5;
+       r.diagonal_offset = 3;
+     },
+     "diagonal (unnamed) must be offset where diagonal_offset (3) is given"},
     {"diagonal_offsets_twice",
      [](R& r) {
        r.options.diagonal = Diagonal::kOffset;

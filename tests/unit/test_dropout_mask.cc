@@ -200,6 +200,19 @@ TEST(DropoutMask, TakesAnyStrides) {
   }
 }
 
+// As describe() takes no notice of them.
+TEST(DropoutMask, OffsetsFromWhichNothingIsMeasuredAreNotRead) {
+  const AttentionParams params = parse_case("b2 hq3 sq5 skv11 d8 f32").value().params;
+  std::int64_t offsets[2] = {5, -1};
+  std::vector<unsigned char> memory(2 * 3 * 5 * 11, 7);
+  Buffers buffers;
+  buffers.diagonal_offsets = make_view(offsets, Dtype::kI64, {2});
+  const Status status =
+      dropout_mask(params, buffers, make_view(memory.data(), Dtype::kBool, {2, 3, 5, 11}));
+  EXPECT_TRUE(status.ok()) << status.to_string();
+  EXPECT_EQ(memory, std::vector<unsigned char>(memory.size(), 1));
+}
+
 TEST(DropoutMask, RefusesWhatDoesNotFit) {
   const AttentionParams params = parse_case("b2 hq3 sq5 skv11 d8 f32 dropout=0.5").value().params;
   const AttentionParams lens =

@@ -10,7 +10,7 @@ namespace regard::cpu {
 namespace {
 
 TEST(Split, PartsAreWholeTilesThatCoverEveryKeyOnce) {
-  for (const std::int64_t tile_kv : {48, 64, 96, 128}) {
+  for (const std::int64_t tile_kv : {16, 32, 48, 64, 96, 128}) {
     for (std::int64_t length = 0; length <= 20000; ++length) {
       std::int64_t next = 0;
       const std::int64_t count = split_count(length);

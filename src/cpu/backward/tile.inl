@@ -273,9 +273,11 @@ static void compute_delta(const BackwardTask<V>& t) {
 /// causal keys).
 inline constexpr std::int64_t kExactDeltaKeys = 64;
 
-/// Whether delta comes from the probabilities: the strip sees few keys, and out is rounded.
+/// Whether delta comes from the probabilities: the strip sees few keys, and out is rounded. Not
+/// where lse alone is saved: it, and out, may be of more keys than these.
 template <class V>
 static bool needs_exact_delta(const BackwardTask<V>& t) {
+  if (t.a.grad.saved_is_lse) return false;
   const Element out = t.problem().out.type;
   const semantics::KeyRange keys = reach(t.strip().rows);
   return (out == Element::kBf16 || out == Element::kF16) && keys.hi - keys.lo <= kExactDeltaKeys;
