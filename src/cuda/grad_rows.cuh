@@ -90,9 +90,8 @@ struct SinksKernel {
       if (i >= problem::sequence_of(p, b).len_q) continue;
       const problem::SavedRow<T> saved = problem::saved_row<T>(g, b, h, i);
       if (saved.sum == T(0)) continue;
-      const double below = sink == saved.max ? 0.0 : static_cast<double>(sink - saved.max);
-      sum -= __builtin_exp(below) / static_cast<double>(saved.sum) *
-             static_cast<double>(args.delta[dense_row(p, b, h, i)]);
+      sum -=
+          problem::sink_share(saved, sink) * static_cast<double>(args.delta[dense_row(p, b, h, i)]);
     }
     return sum;
   }

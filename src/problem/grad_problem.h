@@ -33,6 +33,28 @@ REGARD_KERNEL_FN SavedRow<T> saved_row(const GradProblem& g, std::int64_t b, std
   return {saved[0], saved[0] == static_cast<T>(-__builtin_inf()) ? T(0) : T(1)};
 }
 
+/// A sink's share of a row's weights, e^(sink - lse).
+template <class T>
+REGARD_KERNEL_FN double sink_share(const SavedRow<T>& saved, T sink) {
+  const double below = sink == saved.max ? 0.0 : static_cast<double>(sink - saved.max);
+  return __builtin_exp(below) / static_cast<double>(saved.sum);
+}
+
+/// Whether probabilities that add up to `sum` are all of row (b, h, i)'s. An lse alone, and `out`
+/// with it, may be merged from more keys than a call has; less than f16's rounding may be missing.
+template <class T>
+REGARD_KERNEL_FN bool is_whole_row(const GradProblem& g, std::int64_t b, std::int64_t h,
+                                   std::int64_t i, T sum) {
+  if (!g.saved_is_lse) return true;
+  const View& sinks = g.problem.sinks;
+  double found = static_cast<double>(sum);
+  if (sinks.present) {
+    const auto sink = static_cast<T>(*element_at<float>(sinks, h * sinks.stride[0]));
+    found += sink_share(saved_row<T>(g, b, h, i), sink);
+  }
+  return found > 1.0 - 0x1p-12;
+}
+
 /// Nothing is added to a scaled score but masks: scaling is then one operation with the subtraction
 /// of the maximum.
 REGARD_KERNEL_FN bool scales_late(const Problem& p) {

@@ -37,14 +37,17 @@ class Schedules : public testing::Test {
     run(backend, problem.request());
     if (problem.request().saved.kind != SavedContext::Kind::kNone) {
       problem.begin_backward();
-      const AttentionGradRequest& request = problem.request();
-      const Plan made = plan_of(backend, request);
-      std::vector<unsigned char> memory;
-      const Status status = execute_backward(made, request, request,
-                                             launch(made.backward_workspace_bytes(), &memory));
-      EXPECT_TRUE(status.ok()) << status.to_string();
+      go_back(backend, problem.request());
     }
     return problem.output_bytes();
+  }
+
+  void go_back(const BackendRef& backend, const AttentionGradRequest& request) {
+    const Plan made = plan_of(backend, request);
+    std::vector<unsigned char> memory;
+    const Status status =
+        execute_backward(made, request, request, launch(made.backward_workspace_bytes(), &memory));
+    EXPECT_TRUE(status.ok()) << status.to_string();
   }
 
   Plan plan_of(const BackendRef& backend, const AttentionRequest& request) {
@@ -122,6 +125,32 @@ TEST_F(Schedules, AGroupIsItsKeysAndValuesRepeated) {
     run(backend, repeated);
     EXPECT_EQ(test::unequal(grouped.out, repeated.out), "") << to_string(backend);
     EXPECT_EQ(test::unequal(grouped.lse, repeated.lse), "") << to_string(backend);
+  }
+}
+
+// An lse of more keys than a call has, with the out of them all: delta is not of the call's keys.
+TEST_F(Schedules, AMergedLseServesItsParts) {
+  const Problem problem = problem_of("b1 hq2 sq9 skv96 d16 bf16 lse grad");
+  for (const BackendRef& backend : backends()) {
+    AttentionGradRequest whole = problem.request();
+    whole.d_lse = whole.delta = {};
+    run(backend, whole);
+    whole.saved = {};
+    whole.saved.kind = SavedContext::Kind::kLse;
+    whole.saved.stats = whole.lse;
+    go_back(backend, whole);
+    for (const std::int64_t begin : {0, 48}) {
+      AttentionGradRequest part = whole;
+      for (TensorView* view : {&part.k, &part.v, &part.d_k, &part.d_v}) {
+        *view = test::slice(*view, 2, begin, 48);
+      }
+      part.d_k = tensors_.copy(part.d_k);
+      part.d_v = tensors_.copy(part.d_v);
+      go_back(backend, part);
+      EXPECT_LT(test::largest_difference(part.d_k, test::slice(whole.d_k, 2, begin, 48)), 0.03)
+          << to_string(backend);
+      EXPECT_EQ(test::unequal(part.d_v, test::slice(whole.d_v, 2, begin, 48)), "");
+    }
   }
 }
 

@@ -11,7 +11,7 @@
 namespace regard::cuda_efficient {
 
 /// delta of 64 rows: the sum of d_out * out; of rows that see few keys, whose probabilities are
-/// large, and whose outputs were rounded, that of probs * d_probs.
+/// large, and whose outputs were rounded, that of probs * d_probs, where these are all their keys.
 struct DeltaKernel {
   using Args = BackwardArgs;
   static constexpr std::int64_t kExactKeys = 64;
@@ -28,12 +28,10 @@ struct DeltaKernel {
       const Sequence s = problem::sequence_of(p, task.b);
       const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, task.block);
       const semantics::KeyRange keys = cuda::Reach::keys(cuda::reach_of(p, rows, s));
-      const bool is_exact = cuda::has_rounded_outputs(p) && keys.hi - keys.lo <= kExactKeys;
-      if (!args.grad.delta.present && is_exact) {
-        from_probabilities(block, args, s, rows);
-      } else {
-        from_outputs(block, args, s, rows);
-      }
+      const bool is_exact = !args.grad.delta.present && cuda::has_rounded_outputs(p) &&
+                            keys.hi - keys.lo <= kExactKeys;
+      if (!is_exact || args.grad.saved_is_lse) from_outputs(block, args, s, rows);
+      if (is_exact) from_probabilities(block, args, s, rows);
     });
   }
 
@@ -56,13 +54,14 @@ struct DeltaKernel {
     }
   }
 
+  /// Of rows of which these are not all keys the delta stays as it was. Begins with a barrier.
   template <class Block>
   REGARD_DEVICE_FN void from_probabilities(const Block& block, const Args& args, const Sequence& s,
                                            const cuda::RowBlock& rows) {
     const GradProblem& g = args.grad;
     const auto space = grad_space<kOwn>(block);
     load_grad_rows(block, g, s, rows, nullptr, space);
-    float sums[kOwn] = {};
+    float sums[kOwn] = {}, shares[kOwn] = {};
     const cuda::Reach reach = cuda::reach_of(g.problem, rows, s);
     const std::int64_t head_kv = semantics::kv_head(rows.first_head, g.problem.group_size);
     const semantics::TileSpan tiles = semantics::tiles_of(cuda::Reach::keys(reach), kTile);
@@ -74,17 +73,23 @@ struct DeltaKernel {
       REGARD_DEVICE_UNROLL
       for (int i = 0; i < kOwn; ++i) {
         REGARD_DEVICE_UNROLL
-        for (int c = 0; c < kOwn; ++c) sums[i] += t.d_scores[i][c];
+        for (int c = 0; c < kOwn; ++c) {
+          sums[i] += t.d_scores[i][c];
+          shares[i] += t.probs[i][c];
+        }
       }
     }
     const cuda::Place at = cuda::place_of(block);
     REGARD_DEVICE_UNROLL
     for (int i = 0; i < kOwn; ++i) {
       const float sum = cuda::sum_of_row(block, sums[i]);
+      const float share = cuda::sum_of_row(block, shares[i]);
       const cuda::RowFacts<float> row = space.facts[at.row + i];
       if (at.column != 0 || !row.exists) continue;
+      const bool live = row.query < s.len_q;
+      if (live && !problem::is_whole_row(g, s.b, row.head, row.query, share)) continue;
       args.delta[cuda::dense_row(g.problem, s.b, row.head, row.query)] =
-          row.query < s.len_q ? sum + cuda::given_delta<float>(g, s.b, row.head, row.query) : 0.0f;
+          live ? sum + cuda::given_delta<float>(g, s.b, row.head, row.query) : 0.0f;
     }
   }
 };

@@ -82,7 +82,7 @@ struct GradScoresKernel {
 
 /// A warp for each row: gradients of probabilities become those of edited scores, probs * (d_probs
 /// - delta); then probabilities are dropped. Where no delta is given it is the sum of d_out * out,
-/// or, where outputs were rounded, that of probs * d_probs.
+/// or, where outputs were rounded and these are all keys of the row, that of probs * d_probs.
 template <class T>
 struct GradRowsKernel {
   using Args = BackwardArgs;
@@ -115,16 +115,21 @@ struct GradRowsKernel {
                               const T* d_probs) {
     const Problem& p = g.problem;
     if (row.query >= s.len_q) return T(0);
-    T sum{};
-    if (!g.delta.present && cuda::has_rounded_outputs(p)) {
+    const T given = cuda::given_delta<T>(g, s.b, row.head, row.query);
+    if (g.delta.present) return given;
+    if (cuda::has_rounded_outputs(p)) {
+      T sum{}, share{};
       for (std::int64_t j = lane; j < p.seqlen_kv; j += cuda::kWarp) {
-        if (!cuda::is_hidden(probs[j])) sum += probs[j] * d_probs[j];
+        if (cuda::is_hidden(probs[j])) continue;
+        sum += probs[j] * d_probs[j];
+        share += probs[j];
       }
-    } else if (!g.delta.present) {
-      sum = cuda::lane_delta<T>(g, s.b, row.head, row.query, lane);
+      sum = cuda::sum_warp(block, sum);
+      share = cuda::sum_warp(block, share);
+      if (problem::is_whole_row(g, s.b, row.head, row.query, share)) return sum + given;
     }
-    sum = cuda::sum_warp(block, sum);
-    return sum + cuda::given_delta<T>(g, s.b, row.head, row.query);
+    const T sum = cuda::lane_delta<T>(g, s.b, row.head, row.query, lane);
+    return cuda::sum_warp(block, sum) + given;
   }
 
   REGARD_DEVICE_FN void differentiate(const Problem& p, const cuda::RowFacts<T>& row, int lane,

@@ -154,8 +154,7 @@ static void backward_sinks(const void* opaque, std::int64_t h, char* scratch) {
     for (std::int64_t i = 0; i < s.len_q; ++i) {
       const SavedRow<T> saved = saved_row<T>(a.grad, b, h, i);
       if (saved.sum == T(0) || sink == static_cast<T>(-__builtin_inf())) continue;
-      const double below = sink == saved.max ? 0.0 : static_cast<double>(sink - saved.max);
-      d_sink -= __builtin_exp(below) / static_cast<double>(saved.sum) * row_delta(t, h, i);
+      d_sink -= sink_share(saved, sink) * row_delta(t, h, i);
     }
   }
   *element_at<float>(a.grad.d_sinks, h * a.grad.d_sinks.stride[0]) = static_cast<float>(d_sink);

@@ -273,22 +273,21 @@ static void compute_delta(const BackwardTask<V>& t) {
 /// causal keys).
 inline constexpr std::int64_t kExactDeltaKeys = 64;
 
-/// Whether delta comes from the probabilities: the strip sees few keys, and out is rounded. Not
-/// where lse alone is saved: it, and out, may be of more keys than these.
+/// Whether delta comes from the probabilities: the strip sees few keys, and out is rounded.
 template <class V>
 static bool needs_exact_delta(const BackwardTask<V>& t) {
-  if (t.a.grad.saved_is_lse) return false;
   const Element out = t.problem().out.type;
   const semantics::KeyRange keys = reach(t.strip().rows);
   return (out == Element::kBf16 || out == Element::kF16) && keys.hi - keys.lo <= kExactDeltaKeys;
 }
 
-/// Sums of probs * d_probs: what d_scores are where delta is 0.
+/// Sums of probs * d_probs, what d_scores are where delta is 0; those of d_out * out for rows of
+/// which these are not all keys.
 template <class V>
 static void compute_exact_delta(const BackwardTask<V>& t) {
   using T = typename V::Scalar;
   GradStrip<V>& g = t.strip();
-  alignas(64) T sums[V::kWidth] = {};
+  alignas(64) T sums[V::kWidth] = {}, shares[V::kWidth] = {};
   for (int w = 0; w < V::kWidth; ++w) g.delta[w] = 0;
   const TileSpan tiles = tiles_of(reach(g.rows), t.a.tile_kv);
   for (std::int64_t index = tiles.begin; index < tiles.end; ++index) {
@@ -296,12 +295,18 @@ static void compute_exact_delta(const BackwardTask<V>& t) {
     recompute_tile(t, tile);
     for (std::int64_t j = 0; j < tile.tile.size; ++j) {
       for (int v = 0; v < g.rows.vectors; ++v) {
-        const int at = v * V::kLanes;
-        V::store(sums + at, V::load(sums + at) + V::load(t.d_scores() + j * V::kWidth + at));
+        const std::int64_t at = v * V::kLanes, in_tile = j * V::kWidth + at;
+        V::store(sums + at, V::load(sums + at) + V::load(t.d_scores() + in_tile));
+        V::store(shares + at, V::load(shares + at) + V::load(t.probs() + in_tile));
       }
     }
   }
-  __builtin_memcpy(g.delta, sums, sizeof(sums));
+  if (t.a.grad.saved_is_lse) compute_delta(t);
+  for (int w = 0; w < lanes_of(g.rows); ++w) {
+    if (is_whole_row(t.a.grad, t.s.b, g.rows.head[w], g.rows.query[w], shares[w])) {
+      g.delta[w] = sums[w];
+    }
+  }
 }
 
 /// What is saved of the rows that set_grad_rows set, and their delta. True where it read tiles of K
