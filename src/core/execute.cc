@@ -93,9 +93,9 @@ Status check_fits(const PlanImpl& plan, const Claims& claims, const AttentionPar
   }
   // A dimension that the plan knows as broadcast must be one, or empty; the reverse is a smaller
   // extent.
-  const unsigned known = empty_dims(actual);
-  if ((actual.mask_dims & ~planned.mask_dims & ~known) != 0 ||
-      (actual.bias_dims & ~planned.bias_dims & ~known) != 0) {
+  const unsigned empty = empty_dims(actual);
+  if ((actual.mask_dims & ~planned.mask_dims & ~empty) != 0 ||
+      (actual.bias_dims & ~planned.bias_dims & ~empty) != 0) {
     return does_not_fit(where, "attn_mask or attn_bias", "full", "broadcast as planned");
   }
   FeatureSet gained = actual.features.without(planned.features);
