@@ -59,7 +59,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...
     require_type("q", q)
     with torch.no_grad():
         if _device.takes(q):
-            results = _device.numbers(q, k, v, options, backends, save, layout == "BSHD")
+            results = _device.numbers(q, k, v, options, backends, save, layout)
         else:
             results = _numbers(q, k, v, options, layout, backends, save)
     out, lse, *saved = results
