@@ -498,7 +498,7 @@ MUTATIONS = [
              "& env = context.env_for(params.device.type);", "& env = context.env;", (DECISION,)),
     Mutation("a described machine is asked", "src/platform/read_env.cc",
              "if (env.sm_version != kSmUnread) return env;", "", (DECISION,)),
-    # ---- edges that a review found ----
+    # ---- edges ----
     Mutation("tiles shorter than those of few rows", "src/backends/cpu_efficient/backend.cc",
              "while (keys > cpu::kDotTileKv &&", "while (keys > 8 &&",
              (("conformance", "*LongHeads*"),)),
