@@ -211,7 +211,7 @@ def numbers(q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any], backends:
         keywords["policy"] = call_policy(backends)
     layout = _layout_of(q)
     if layout == "BSHD":
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        q, k, v = turned(layout, q, k, v)
         keywords["layout"] = layout
     with drop_in_errors:
         result = _core.attention(q, k, v, **keywords)
