@@ -5,15 +5,23 @@
     model.set_attn_implementation("regard_math")  # one backend alone
 
 registers the attention function and its mask function: a name without the latter would be given no
-mask at all. FLASH alone is "regard_flash", which a model's configuration then holds as
-"regard_FLASH": Transformers takes every name with a small "flash" in it for the flash-attn package,
-looks for its kernels, and gives some models another implementation instead.
+mask at all. A model's configuration then holds another name in two cases:
+
+* FLASH alone is "regard_FLASH" there: Transformers takes every name with a small "flash" in it for
+  the flash-attn package, looks for its kernels, and gives some models another implementation.
+* Models that were written for eager's masks alone hold "regard_added_masks" and the like. They are
+  given these: floats to be added to the scores, and none where every key may be attended.
+
+A model whose attention does not come through Transformers' interface is refused, as sdpa refuses
+it: Transformers would give it masks in a form that its code does not read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
+import sys
 from typing import Any
 
 import torch
@@ -34,18 +42,19 @@ __all__ = ["IMPLEMENTATIONS", "register"]
 IMPLEMENTATIONS = {"regard": "", "regard_math": "math", "regard_efficient": "efficient",
                    "regard_flash": "flash", "regard_MATH": "math", "regard_EFFICIENT": "efficient",
                    "regard_FLASH": "flash"}
+_ADDED_MASKS = "_added_masks"
 
 # Keywords that models hand through their layers and that say nothing of one attention: what they
 # mean for it is in the mask, the cache or the layer already.
 _ELSEWHERE = frozenset({
     "cache_position", "decoder_input_ids", "deterministic", "encoder_attention_mask",
-    "encoder_hidden_states", "input_ids", "labels", "logits_to_keep", "num_items_in_batch",
-    "output_hidden_states", "output_router_logits", "past_key_value", "past_key_values",
-    "position_embeddings", "position_ids", "return_dict", "return_loss", "token_type_ids",
-    "use_cache"})
-# Sequences packed in one row: flash-attention's own words. A mask says it as well, where there is
-# one.
-_PACKED = frozenset({"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"})
+    "encoder_hidden_states", "ignore_index", "input_ids", "labels", "logits_to_keep",
+    "max_new_tokens", "num_items_in_batch", "output_hidden_states", "output_router_logits",
+    "past_key_value", "past_key_values", "position_embeddings", "position_ids", "return_dict",
+    "return_loss", "shift_labels", "token_type_ids", "use_cache"})
+# Sequences packed in one row: flash-attention's and state space models' own words. A mask says it
+# as well, where there is one.
+_PACKED = frozenset({"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"})
 
 
 def _check_keywords(keywords: dict[str, Any], attention_mask: Tensor | None) -> None:
@@ -60,7 +69,7 @@ def _check_keywords(keywords: dict[str, Any], attention_mask: Tensor | None) -> 
         text = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
         raise SdpaError(f"{name} ({text}) is not supported by attn_implementation='regard'; "
                         "accepted are dropout, scaling, is_causal, sliding_window, softcap, s_aux, "
-                        "position_bias and output_attentions")
+                        "position_bias, indices and output_attentions")
 
 
 def _add_mask(options: Options, mask: Tensor | None, position_bias: Tensor | None) -> Options:
@@ -77,6 +86,16 @@ def _add_mask(options: Options, mask: Tensor | None, position_bias: Tensor | Non
         raise SdpaError(f"dtype of attention_mask ({mask.dtype}) must be torch.bool (True = may "
                         "attend) or a float type, which is added to the scores")
     return options._replace(attn_bias=mask if position_bias is None else mask + position_bias)
+
+
+def _choose_keys(mask: Tensor, indices: Tensor) -> Tensor:
+    """The mask of a row that attends the keys [batch, queries, n] alone (DeepSeek-V3.2's choice)."""
+    chosen = torch.zeros((), dtype=torch.bool, device=mask.device).expand(
+        indices.shape[0], 1, indices.shape[1], mask.shape[-1])
+    chosen = chosen.scatter(-1, indices.long()[:, None], True)
+    if mask.dtype == torch.bool:
+        return mask & chosen
+    return mask.masked_fill(~chosen, float("-inf"))
 
 
 def _add_causal(options: Options, is_causal: bool, sliding_window: int | None, rows: int,
@@ -118,6 +137,8 @@ def _attention(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor
     is_causal, window = take("is_causal", None), take("sliding_window", None)
     softcap, sinks = take("softcap", None), take("s_aux", None)
     position_bias, weights = take("position_bias", None), take("output_attentions", False)
+    if attention_mask is not None and isinstance(keywords.get("indices"), Tensor):
+        attention_mask = _choose_keys(attention_mask, take("indices"))
     _check_keywords(keywords, attention_mask)
     if query.shape[0] == 1 < key.shape[0]:  # learned queries, the same for every sequence
         query = query.expand(key.shape[0], -1, -1, -1)
@@ -142,26 +163,77 @@ def _attention(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor
     return out.transpose(1, 2).contiguous(), probs
 
 
-def _translate_small_flash() -> None:
-    """Makes "regard_flash" "regard_FLASH" where Transformers checks the name for a model, or for a
-    part of one.
+def _attention_by_added_masks(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor,
+                              value: Tensor, attention_mask: Tensor | None,
+                              **keywords: Any) -> tuple[Tensor, Tensor | None]:
+    """Where masks are eager's: nothing is hidden but by one."""
+    keywords.update(is_causal=False, sliding_window=None)
+    return _attention(backend, module, query, key, value, attention_mask, **keywords)
+
+
+def _sdpa_mask(*args: Any, config: Any = None, **keywords: Any) -> Tensor | None:
+    """sdpa's masks: bool, True = may attend; none where is_causal says it all. Gemma-4's layers that
+    share keys compute the last queries alone, of which it says nothing.
+    """
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+    if getattr(config, "num_kv_shared_layers", 0):
+        keywords["allow_is_causal_skip"] = False
+    return ALL_MASK_ATTENTION_FUNCTIONS["sdpa"](*args, config=config, **keywords)
+
+
+def _reads_added_masks_alone(model: type) -> bool:
+    """Whether a class claims no implementation whose masks are bool or left out."""
+    def claims(*names: str) -> bool:
+        return any(getattr(model, f"_supports_{name}", False) for name in names)
+
+    return not (claims("sdpa") or (claims("attention_backend") and claims("flash_attn", "flex_attn")))
+
+
+def _check_interface(model: type, name: str, is_init: bool) -> None:
+    """Refuses a class whose layers do not take their attention from Transformers' interface."""
+    module = sys.modules.get(model.__module__)
+    if module is None:
+        return
+    can_set = getattr(model, "_can_set_attn_implementation", lambda: True)()
+    if not can_set:  # older code names the interface in another way
+        with contextlib.suppress(OSError, TypeError):
+            can_set = "ALL_ATTENTION_FUNCTIONS" in inspect.getsource(module)
+    if not can_set:
+        raise SdpaError(f"attn_implementation={name!r}: {model.__name__} does not take its attention "
+                        "from Transformers' AttentionInterface; expected 'eager' for it (where it is "
+                        "a part of a model, a dict of names by part)")
+    tables = (value for value in vars(module).values() if isinstance(value, dict))
+    if is_init and any(isinstance(table.get("eager"), type) for table in tables):
+        raise SdpaError(f"attn_implementation={name!r}: {model.__name__} looks its layers up by this "
+                        "name in a table of its own; expected 'eager' here, and where the model has "
+                        f"other parts, model.set_attn_implementation({name!r}) once it is made")
+
+
+def _translate_names() -> None:
+    """Where Transformers checks a name for a model, or for a part of one, the model is held to the
+    interface and given the name that its configuration holds.
     """
     from transformers import PreTrainedModel
 
     for name in ("_check_and_adjust_attn_implementation", "get_correct_attn_implementation"):
         check = getattr(PreTrainedModel, name)
-        if not hasattr(check, "translates_regard_flash"):
+        if not hasattr(check, "translates_regard"):
             setattr(PreTrainedModel, name, _translating(check))
 
 
 def _translating(check: Any) -> Any:
     @functools.wraps(check)
-    def translated(model: Any, attn_implementation: str | None, *args: Any, **keywords: Any) -> str:
-        if attn_implementation == "regard_flash":
-            attn_implementation = "regard_FLASH"
-        return check(model, attn_implementation, *args, **keywords)
+    def translated(model: Any, attn_implementation: Any, is_init_check: bool = False, *args: Any,
+                   **keywords: Any) -> str:
+        name = attn_implementation
+        if isinstance(name, str) and name in IMPLEMENTATIONS:
+            _check_interface(type(model), name, is_init_check)
+            name = "regard_FLASH" if name == "regard_flash" else name
+            name += _ADDED_MASKS if _reads_added_masks_alone(type(model)) else ""
+        return check(model, name, is_init_check, *args, **keywords)
 
-    setattr(translated, "translates_regard_flash", True)
+    setattr(translated, "translates_regard", True)
     return translated
 
 
@@ -172,6 +244,8 @@ def register() -> None:
 
     for name, backend in IMPLEMENTATIONS.items():
         AttentionInterface.register(name, functools.partial(_attention, backend))
-        # sdpa's masks: bool, True = may attend; none where is_causal says it all.
-        AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
-    _translate_small_flash()
+        AttentionMaskInterface.register(name, _sdpa_mask)
+        name += _ADDED_MASKS
+        AttentionInterface.register(name, functools.partial(_attention_by_added_masks, backend))
+        AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS["eager"])
+    _translate_names()
