@@ -186,8 +186,12 @@ MUTATIONS = [
              "V::store(q + w * step + d, x * factor);", "V::store(q + w * step + d, x);",
              (KERNELS, CONFORMANCE)),
     Mutation("heads of a task share K", "src/cpu/dot_tiles.inl",
-             "keys_ = row_address(p_.k, b_, head_kv, 0);", "keys_ = row_address(p_.k, b_, 0, 0);",
+             "keys_ = row_address(p_.k, b_, turn.head_kv, 0);", "keys_ = row_address(p_.k, b_, 0, 0);",
              (KERNELS, PROPERTY)),
+    Mutation("each head asks ahead for the first one's keys", "src/cpu/read_ahead.h",
+             "keys.lo + size * index / count;", "keys.lo;", ("unit", "*ReadAhead*")),
+    Mutation("values are not asked for ahead", "src/cpu/read_ahead.h",
+             "*from = r->values;", "*from = {};", ("unit", "*ReadAhead*")),
     # ---- gradients ----
     Mutation("gradients: delta dropped", "src/cpu/backward/tile.inl",
              "V::fma(V::load(d), keep, -delta)",

@@ -7,6 +7,7 @@
 #include "cpu/bf16_pairs.h"
 #include "cpu/columns_out.h"
 #include "cpu/product.h"
+#include "cpu/read_ahead.h"
 #include "cpu/strip.h"
 #include "cpu/tiled.h"
 
@@ -34,10 +35,13 @@ class Bf16Tiles {
         keys_buffer_(reinterpret_cast<Pair*>(keys)),
         values_buffer_(reinterpret_cast<Pair*>(values)) {}
 
-  void start(std::int64_t head_kv, Tile tile) {
-    head_kv_ = head_kv;
+  void start(HeadTurn turn, Tile tile) {
+    head_kv_ = turn.head_kv;
     tile_ = tile;
     has_keys_ = has_values_ = finite_known_ = false;
+    if (p_.k.stride[2] == p_.head_dim_qk) return;  // the hardware asks
+    next_ = read_ahead(p_, b_, turn, tile);
+    spread_over_strips(&next_, turn, tile);
   }
   const Tile& tile() const { return tile_; }
 
@@ -60,7 +64,13 @@ class Bf16Tiles {
     self->need_keys();
     ProductInput<Pair> a = self->keys_;
     a.data += (part.begin - self->tile_.begin) * a.row_stride;
-    scores_of<V, PairTerm<V>, kVectors>(a, q_t, to, part.size, self->pairs_qk_, max);
+    with_asks(
+        &self->next_,
+        part.size, [&](std::int64_t j, std::int64_t size) __attribute__((always_inline)) {
+          scores_of<V, PairTerm<V>, kVectors>(a, q_t, to + j * V::kWidth, size, self->pairs_qk_,
+                                              max);
+          a.data += size * a.row_stride;
+        });
   }
 
   /// out_t = out_t * carry + V^T * probs of `part`. `partial`: some probabilities may be masked.
@@ -146,6 +156,7 @@ class Bf16Tiles {
   Pair* keys_buffer_;
   Pair* values_buffer_;
   Tile tile_{};
+  ReadAhead next_{};
   ProductInput<Pair> keys_{};
   bool has_keys_ = false;
   bool has_values_ = false;

@@ -1,10 +1,11 @@
 // Tiles of K and V for few rows: lanes lie along head_dim, so that K and V are read as they stand
-// in memory, once for all rows of a strip. Memory bounds it, so each loop asks for what the next
-// one reads. Included by few_rows.inl.
+// in memory, once for all rows of a strip. Memory bounds it, so the loops ask for what the next
+// tile reads. Included by few_rows.inl.
 
 #include <cstdint>
 
 #include "cpu/product.h"
+#include "cpu/read_ahead.h"
 #include "cpu/rows.h"
 #include "cpu/softmax.h"
 #include "cpu/split.h"
@@ -89,6 +90,9 @@ REGARD_KERNEL_FN void for_row_blocks(std::int64_t rows, F f) {
   }
 }
 
+/// How many they are.
+REGARD_KERNEL_FN std::int64_t row_blocks(std::int64_t rows) { return (rows + 3) / 4; }
+
 template <class V>
 class DotTiles {
  public:
@@ -108,10 +112,11 @@ class DotTiles {
         key_bytes_(p.k.stride[2] * element_bytes(p.k.type)),
         value_bytes_(p.v.stride[2] * element_bytes(p.v.type)) {}
 
-  void start(std::int64_t head_kv, Tile tile) {
-    keys_ = row_address(p_.k, b_, head_kv, 0);
-    values_ = row_address(p_.v, b_, head_kv, 0);
+  void start(HeadTurn turn, Tile tile) {
+    keys_ = row_address(p_.k, b_, turn.head_kv, 0);
+    values_ = row_address(p_.v, b_, turn.head_kv, 0);
     tile_ = tile;
+    next_ = read_ahead(p_, b_, turn, tile);
   }
   const Tile& tile() const { return tile_; }
 
@@ -171,25 +176,12 @@ class DotTiles {
     return V::load(tail);
   }
 
-  /// Asks for row j of a tensor into the L2: an L1 would not hold a tile of it.
-  REGARD_KERNEL_FN void prefetch(const char* first, std::int64_t row_bytes, std::int64_t j,
-                                 std::int64_t bytes) {
-    const char* const row = first + j * row_bytes;
-    for (std::int64_t x = 0; x < bytes; x += 128) {  // a line too many does no harm
-      __builtin_prefetch(row + x, 0, 2);
-      __builtin_prefetch(row + x + 64, 0, 2);
-    }
-  }
-
   /// Keys in blocks of kLanes: as many sums of products as fill a vector when added up.
   template <Element kType>
-  void dot_keys(std::int64_t rows, const T* q, Tile part, T* to) const {
-    const std::int64_t bytes = p_.head_dim_v * element_bytes(p_.v.type);
+  void dot_keys(std::int64_t rows, const T* q, Tile part, T* to) {
+    spread(&next_, 2 * part.size * row_blocks(rows));  // the other half beside the values
     for (std::int64_t j = 0; j < part.size; j += V::kLanes) {
       const std::int64_t count = part.size - j < V::kLanes ? part.size - j : V::kLanes;
-      for (std::int64_t x = 0; x < count; ++x) {
-        prefetch(values_, value_bytes_, part.begin + j + x, bytes);
-      }
       const char* const keys = keys_ + (part.begin + j) * key_bytes_;
       for_row_blocks(
           rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
@@ -201,6 +193,7 @@ class DotTiles {
             for (; x + kKeys <= count; x += kKeys) {
               dot_block<kType, kRows, kKeys>(*this, query, keys + x * key_bytes_,
                                              scores + x * V::kWidth);
+              ask(&next_, kKeys);
             }
             for (; x < count; ++x) {
               dot_block<kType, kRows, 1>(*this, query, keys + x * key_bytes_,
@@ -252,7 +245,7 @@ class DotTiles {
 
   /// The rows of the tile's V are in the L1 while the rows of the strip take their turns.
   template <Element kType, bool kSelect>
-  void add_values(std::int64_t rows, const T* probs, Tile part, const T* carry, T* out) const {
+  void add_values(std::int64_t rows, const T* probs, Tile part, const T* carry, T* out) {
     const std::int64_t step = Out::row_size(p_);
     for (std::int64_t w = 0; w < rows; ++w) {
       if (carry[w] == T(1)) continue;
@@ -261,16 +254,13 @@ class DotTiles {
         V::store(out + x, V::load(out + x) * by);
       }
     }
-    const std::int64_t bytes = p_.head_dim_qk * element_bytes(p_.k.type);
-    const std::int64_t next = part.begin + tile_.size;
-    for (std::int64_t x = next; x < next + part.size && x < p_.seqlen_kv; ++x) {
-      prefetch(keys_, key_bytes_, x, bytes);
-    }
+    spread(&next_, (p_.head_dim_v + V::kLanes - 1) / V::kLanes * row_blocks(rows));
     const char* const values = values_ + part.begin * value_bytes_;
     for_row_blocks(
         rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
           add_rows_of<kType, decltype(size)::value, kSelect>(
-              {values, value_bytes_, part.size}, probs + r, {out + r * step, step, p_.head_dim_v});
+              {values, value_bytes_, part.size}, probs + r, {out + r * step, step, p_.head_dim_v},
+              &next_);
         });
   }
 
@@ -290,21 +280,21 @@ class DotTiles {
   /// blocks of 3 vectors, where 2 took a tenth more instructions, but where masked ones are
   /// selected, which needs registers. Not 3 and 1 where 2 and 2 do.
   template <Element kType, int kRows, bool kSelect>
-  static void add_rows_of(const Values& values, const T* weights, const Sums& out) {
+  static void add_rows_of(const Values& values, const T* weights, const Sums& out,
+                          ReadAhead* next) {
     constexpr int kUsual = V::kRows * V::kVectors * 2 / 3 / (kRows == 3 ? 4 : kRows);
     constexpr int kVectors = kUsual == 2 && kRows >= 3 && !kSelect ? 3 : kUsual;
     constexpr std::int64_t kUneven = kVectors == 3 ? 4 * V::kLanes : -1;
     std::int64_t d = 0;
-    for (; d + kVectors * V::kLanes <= out.dim && out.dim - d != kUneven;
-         d += kVectors * V::kLanes) {
-      add_block<kType, kRows, kVectors, kSelect>(values, weights, out, d);
-    }
-    for (; d + 2 * V::kLanes <= out.dim; d += 2 * V::kLanes) {
-      add_block<kType, kRows, 2, kSelect>(values, weights, out, d);
-    }
-    for (; d < out.dim; d += V::kLanes) {
-      add_block<kType, kRows, 1, kSelect>(values, weights, out, d);
-    }
+    const auto add = [&](auto count) __attribute__((always_inline)) {
+      constexpr int kCount = decltype(count)::value;
+      add_block<kType, kRows, kCount, kSelect>(values, weights, out, d);
+      ask(next, kCount);
+      d += kCount * V::kLanes;
+    };
+    while (d + kVectors * V::kLanes <= out.dim && out.dim - d != kUneven) add(Count<kVectors>{});
+    while (d + 2 * V::kLanes <= out.dim) add(Count<2>{});
+    while (d < out.dim) add(Count<1>{});
   }
 
   template <Element kType, int kRows, int kVectors, bool kSelect>
@@ -365,6 +355,7 @@ class DotTiles {
   std::int64_t key_bytes_;
   std::int64_t value_bytes_;
   Tile tile_{};
+  ReadAhead next_{};
 };
 
 }  // namespace

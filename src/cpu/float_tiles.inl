@@ -5,6 +5,7 @@
 
 #include "cpu/columns_out.h"
 #include "cpu/product.h"
+#include "cpu/read_ahead.h"
 #include "cpu/strip.h"
 #include "cpu/tiled.h"
 
@@ -34,10 +35,13 @@ class FloatTiles {
         keys_buffer_(reinterpret_cast<T*>(keys)),
         values_buffer_(reinterpret_cast<T*>(values)) {}
 
-  void start(std::int64_t head_kv, Tile tile) {
-    head_kv_ = head_kv;
+  void start(HeadTurn turn, Tile tile) {
+    head_kv_ = turn.head_kv;
     tile_ = tile;
     has_keys_ = has_values_ = finite_known_ = false;
+    if (p_.k.stride[2] == p_.head_dim_qk) return;  // the hardware asks
+    next_ = read_ahead(p_, b_, turn, tile);
+    spread_over_strips(&next_, turn, tile);
   }
   const Tile& tile() const { return tile_; }
 
@@ -52,7 +56,13 @@ class FloatTiles {
     self->need_keys();
     ProductInput<T> a = self->keys_;
     a.data += (part.begin - self->tile_.begin) * a.row_stride;
-    scores_of<V, ScalarTerm<V>, kVectors>(a, q_t, to, part.size, self->p_.head_dim_qk, max);
+    with_asks(
+        &self->next_,
+        part.size, [&](std::int64_t j, std::int64_t size) __attribute__((always_inline)) {
+          scores_of<V, ScalarTerm<V>, kVectors>(a, q_t, to + j * V::kWidth, size,
+                                                self->p_.head_dim_qk, max);
+          a.data += size * a.row_stride;
+        });
   }
 
   /// out_t = out_t * carry + V^T * probs of `part`. `partial`: some probabilities may be masked.
@@ -116,6 +126,7 @@ class FloatTiles {
   T* keys_buffer_;
   T* values_buffer_;
   Tile tile_{};
+  ReadAhead next_{};
   ProductInput<T> keys_{};
   ProductInput<T> values_{};
   std::int64_t values_dim_ = 0;

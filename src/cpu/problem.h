@@ -32,6 +32,15 @@ struct TaskRows {
   std::int64_t end = 0;
 };
 
+/// A kv head, the index-th of `count` that a task takes through each tile in turn, each with
+/// `strips` strips.
+struct HeadTurn {
+  std::int64_t head_kv;
+  std::int64_t index;
+  std::int64_t count;
+  std::int64_t strips;
+};
+
 /// Blocks come last first: under a causal mask the longest rows start first.
 REGARD_KERNEL_FN TaskRows task_rows(const Problem& p, const TaskGrid& grid, std::int64_t task) {
   const std::int64_t block = grid.blocks - 1 - task % grid.blocks;

@@ -129,7 +129,9 @@ static void fold_keys(const StripSet<Tiles>& set, semantics::KeyRange keys,
   for (std::int64_t index = span.begin; index < span.end; ++index) {
     const Tile tile = tile_at(index, tile_kv, set.s.band.len_kv);
     for (std::int64_t x = 0; x < set.count(); ++x) {
-      if (x % set.per_head == 0) tiles.start(set.head_kv + x / set.per_head, tile);
+      const std::int64_t head = x / set.per_head;
+      const HeadTurn turn{set.head_kv + head, head, set.heads, set.per_head};
+      if (x % set.per_head == 0) tiles.start(turn, tile);
       meet(set, x, &tiles, outs + x * size);
     }
   }

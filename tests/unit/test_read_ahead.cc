@@ -1,0 +1,134 @@
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "cpu/read_ahead.h"
+
+// What is asked for ahead: all heads of a task together ask for the next tile, once and in order.
+
+namespace regard::cpu {
+namespace {
+
+constexpr std::int64_t kHeads = 5;  // not a divisor of a tile
+constexpr std::int64_t kKeys = 40;  // the last tile is short
+
+/// Strides of rows of f32, in elements.
+struct Layout {
+  const char* name;
+  std::int64_t head, key;
+};
+
+void PrintTo(const Layout& layout, std::ostream* to) { *to << layout.name; }
+
+class ReadAheadOf : public testing::TestWithParam<Layout> {
+ protected:
+  ReadAheadOf() : memory_(2 * kBytes) {
+    problem_.seqlen_kv = kKeys;
+    problem_.head_dim_qk = problem_.head_dim_v = kDim;
+    for (View* view : {&problem_.k, &problem_.v}) {
+      view->stride[1] = GetParam().head;
+      view->stride[2] = GetParam().key;
+      view->stride[3] = 1;
+    }
+    problem_.k.data = memory_.data();
+    problem_.v.data = memory_.data() + kBytes;
+  }
+
+  /// How often each byte is asked for by the heads in turn, 16 keys a tile.
+  std::vector<int> asked(std::int64_t heads, semantics::Tile tile) const {
+    std::vector<int> times(memory_.size() + kAskedBytes);
+    for (std::int64_t head = 0; head < heads; ++head) {
+      ReadAhead next = read_ahead(problem_, 0, {head, head, heads, 1}, tile);
+      const std::int64_t asks = asks_left(next.keys) + asks_left(next.values);
+      if (asks == 0) continue;
+      spread(&next, asks);
+      for (std::int64_t x = 0; x < asks; ++x) {
+        if (next.keys.at >= next.keys.end) {
+          ADD_FAILURE() << "nothing after " << x << " of " << asks;
+          break;
+        }
+        for (std::int64_t byte = 0; byte < kAskedBytes; ++byte) {
+          ++times[static_cast<std::size_t>(next.keys.at - memory_.data() + byte)];
+        }
+        ask(&next, 1);
+      }
+      EXPECT_EQ(next.keys.at, next.keys.end);  // nothing is left
+    }
+    return times;
+  }
+
+  static constexpr std::int64_t kDim = 64;  // as long as what is asked for at once
+  static constexpr std::int64_t kBytes = kHeads * kKeys * kDim * 2 * 4;
+  Problem problem_;
+  std::vector<char> memory_;
+};
+
+TEST_P(ReadAheadOf, NextTileIsAskedForOnce) {
+  for (const std::int64_t heads : {std::int64_t{1}, kHeads}) {
+    for (const std::int64_t begin : {0, 16, 32}) {
+      const semantics::Tile tile{begin, begin == 32 ? 8 : 16};
+      const std::vector<int> times = asked(heads, tile);
+      for (std::int64_t h = 0; h < kHeads; ++h) {
+        for (std::int64_t key = 0; key < kKeys; ++key) {
+          const bool is_next = h < heads && key >= begin + 16 && key < begin + 32;
+          const std::int64_t at = (h * GetParam().head + key * GetParam().key) * 4;
+          for (const std::int64_t tensor : {std::int64_t{0}, kBytes}) {
+            for (std::int64_t byte = 0; byte < kDim * 4; ++byte) {
+              const int found = times[static_cast<std::size_t>(tensor + at + byte)];
+              ASSERT_EQ(found, is_next) << heads << " heads, tile at " << begin << ", head " << h
+                                        << ", key " << key << ", byte " << byte;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, ReadAheadOf,
+                         testing::Values(Layout{"BHSD", kKeys * 64, 64},
+                                         Layout{"BSHD", 64, kHeads * 64},
+                                         Layout{"apart", 2 * 64, 2 * kHeads * 64},
+                                         Layout{"padded", kKeys * 2 * 64, 2 * 64}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(ReadAhead, IsSpreadOverItsSteps) {
+  Problem p;
+  p.seqlen_kv = 64;
+  p.head_dim_qk = p.head_dim_v = 100;  // rows of 400 bytes: two asks
+  for (View* view : {&p.k, &p.v}) view->stride[2] = 1000;
+  for (const std::int64_t steps : {1, 3, 16, 100}) {
+    ReadAhead next = read_ahead(p, 0, {0, 0, 1, 1}, {0, 16});
+    spread(&next, steps);
+    EXPECT_EQ(next.asks_each_step, (64 + steps - 1) / steps);
+    for (std::int64_t x = 0; x + 1 < (64 + next.asks_each_step - 1) / next.asks_each_step; ++x) {
+      ask(&next, 1);
+      EXPECT_LT(next.keys.at, next.keys.end) << steps << " steps, after " << x;
+    }
+    ask(&next, 1);
+    EXPECT_GE(next.keys.at, next.keys.end) << steps;
+  }
+}
+
+TEST(ReadAhead, PiecesCoverATileWhetherSomethingIsAskedForOrNot) {
+  for (const std::int64_t asks : {0, 1}) {
+    for (const std::int64_t size : {1, 15, 16, 17, 96}) {
+      ReadAhead next{};
+      next.asks_each_step = asks;
+      std::int64_t at = 0;
+      with_asks(&next, size, [&](std::int64_t first, std::int64_t count) {
+        EXPECT_EQ(first, at);
+        EXPECT_GT(count, 0);
+        at += count;
+      });
+      EXPECT_EQ(at, size);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace regard::cpu
