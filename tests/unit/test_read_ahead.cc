@@ -94,7 +94,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, ReadAheadOf,
                                          Layout{"BSHD", 64, kHeads * 64},
                                          Layout{"apart", 2 * 64, 2 * kHeads * 64},
                                          Layout{"padded", kKeys * 2 * 64, 2 * 64}),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& layout) { return std::string(layout.param.name); });
 
 TEST(ReadAhead, IsSpreadOverItsSteps) {
   Problem p;
