@@ -39,9 +39,7 @@ class Bf16Tiles {
     head_kv_ = turn.head_kv;
     tile_ = tile;
     has_keys_ = has_values_ = finite_known_ = false;
-    if (p_.k.stride[2] == p_.head_dim_qk) return;  // the hardware asks
-    next_ = read_ahead(p_, b_, turn, tile);
-    spread_over_strips(&next_, turn, tile);
+    next_ = read_ahead_of_strips(p_, b_, turn, tile);
   }
   const Tile& tile() const { return tile_; }
 

@@ -102,11 +102,15 @@ REGARD_KERNEL_FN void ask(ReadAhead* r, std::int64_t steps) {
 /// Keys that strips meet between two times of asking: whole blocks of a product.
 inline constexpr std::int64_t kKeysBetweenAsks = 16;
 
-/// For with_asks: the first half of the strips asks for all, for under a causal mask the others may
-/// see less of the tile.
-REGARD_KERNEL_FN void spread_over_strips(ReadAhead* r, HeadTurn turn, semantics::Tile tile) {
+/// The tile after `tile` for with_asks, nothing where rows are dense: the hardware asks for them.
+/// The first half of the strips asks for all, for under a causal mask the others may see less.
+REGARD_KERNEL_FN ReadAhead read_ahead_of_strips(const Problem& p, std::int64_t b, HeadTurn turn,
+                                                semantics::Tile tile) {
+  if (p.k.stride[2] == p.head_dim_qk) return {};
+  ReadAhead next = read_ahead(p, b, turn, tile);
   const std::int64_t pieces = (tile.size + kKeysBetweenAsks - 1) / kKeysBetweenAsks;
-  spread(r, (turn.strips + 1) / 2 * pieces);
+  spread(&next, (turn.strips + 1) / 2 * pieces);
+  return next;
 }
 
 /// Calls f(first, size) for pieces of [0, size), and asks after each.
