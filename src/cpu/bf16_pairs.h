@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "cpu/product.h"
+#include "cpu/softmax.h"
 
 // Products of bf16 two by two, for vocabularies with dot and rounded. Along a row a pair is two
 // neighbours of one row, across rows the same element of two.
@@ -74,6 +75,40 @@ static void load_pair_columns(const char* const* rows, int count, std::int64_t d
     }
   }
 }
+
+/// Probabilities of keys j and j + 1 as row j / 2 of pairs, in the place of the scores; an odd last
+/// key is paired with 0. See FloatProbs.
+template <class V>
+struct PairProbs {
+  using T = typename V::Scalar;
+
+  REGARD_KERNEL_FN void store_pair(T* probs, std::int64_t j, int at, typename V::Vec low,
+                                   typename V::Vec high) {
+    const auto column = V::to_pairs(low, high);
+    __builtin_memcpy(probs + (j >> 1) * V::kWidth + at, &column, sizeof(column));
+  }
+  template <int kKeys>
+  REGARD_KERNEL_FN void store(T* probs, std::int64_t j, int at,
+                              const typename V::Vec (&prob)[kKeys]) {
+    if constexpr (kKeys % 2 == 0) {
+      REGARD_UNROLL for (int i = 0; i < kKeys; i += 2) {
+        store_pair(probs, j + i, at, prob[i], prob[i + 1]);
+      }
+    } else {
+      FloatProbs<V>::template store<kKeys>(probs, j, at, prob);
+    }
+  }
+  template <int kVectors>
+  static void finish(T* probs, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t j = begin; j < end; j += 2) {
+      for (int at = 0; at < kVectors * V::kLanes; at += V::kLanes) {
+        const T* const from = probs + j * V::kWidth + at;
+        const auto high = j + 1 < end ? V::load(from + V::kWidth) : V::set(0);
+        store_pair(probs, j, at, V::load(from), high);
+      }
+    }
+  }
+};
 
 /// to[d] = elements d of two rows; the second may be null, for zeros.
 template <class V>

@@ -21,6 +21,7 @@ class Bf16Tiles {
   using T = typename V::Scalar;
   using Query = Pair;
   using Out = ColumnsOut<V>;
+  using Probs = PairProbs<V>;
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.tile_kv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
@@ -76,7 +77,7 @@ class Bf16Tiles {
   REGARD_KERNEL_FN void accumulate(Bf16Tiles* self, const Strip<V>&, T* probs, Tile part,
                                    bool partial, const T* carry, T* out_t) {
     self->need_values();
-    const Pair* const pairs = pack_probs<kVectors>(probs, part.size);
+    const Pair* const pairs = reinterpret_cast<const Pair*>(probs);
     const std::int64_t dim = self->values_dim_;
     const ProductInput<Pair> a = {self->values_buffer_ + (part.begin - self->tile_.begin) / 2 * dim,
                                   1, dim};
@@ -89,22 +90,6 @@ class Bf16Tiles {
   }
 
  private:
-  /// Rows j and j + 1 of probs [size][W] become row j / 2 of pairs, in place; an odd last row is
-  /// paired with 0.
-  template <int kVectors>
-  static const Pair* pack_probs(T* probs, std::int64_t size) {
-    Pair* const pairs = reinterpret_cast<Pair*>(probs);
-    for (std::int64_t j = 0; j < size; j += 2) {
-      for (int v = 0; v < kVectors; ++v) {
-        const T* at = probs + j * V::kWidth + v * V::kLanes;
-        const auto high = j + 1 < size ? V::load(at + V::kWidth) : V::set(0);
-        const auto column = V::to_pairs(V::load(at), high);
-        __builtin_memcpy(pairs + j / 2 * V::kWidth + v * V::kLanes, &column, sizeof(column));
-      }
-    }
-    return pairs;
-  }
-
   const std::uint16_t* row_of(const View& view, std::int64_t j) const {
     return reinterpret_cast<const std::uint16_t*>(row_address(view, b_, head_kv_, tile_.begin + j));
   }
@@ -112,9 +97,9 @@ class Bf16Tiles {
   void need_keys() {
     if (has_keys_) return;
     has_keys_ = true;
-    const std::int64_t dim = p_.head_dim_qk;
-    if (p_.k.stride[2] == dim && dim % 2 == 0) {
-      keys_ = {reinterpret_cast<const Pair*>(row_of(p_.k, 0)), pairs_qk_, 1};
+    const std::int64_t dim = p_.head_dim_qk, stride = p_.k.stride[2];
+    if (dim % 2 == 0 && stride % 2 == 0) {
+      keys_ = {reinterpret_cast<const Pair*>(row_of(p_.k, 0)), stride / 2, 1};
       return;
     }
     for (std::int64_t j = 0; j < tile_.size; ++j) {

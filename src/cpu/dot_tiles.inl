@@ -100,6 +100,7 @@ class DotTiles {
   using T = typename V::Scalar;
   using Query = T;
   using Out = RowsOut<V>;
+  using Probs = FloatProbs<V>;
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs&) { return kDotTileKv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {

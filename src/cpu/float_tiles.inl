@@ -6,16 +6,16 @@
 #include "cpu/columns_out.h"
 #include "cpu/product.h"
 #include "cpu/read_ahead.h"
+#include "cpu/softmax.h"
 #include "cpu/strip.h"
 #include "cpu/tiled.h"
 
 namespace regard::cpu {
 namespace {  // members with linkage would be shared between units
 
-/// kCopies: rows that are not dense floats (another dtype, strides, a head_dim that is not a
-/// multiple of the product's block) are copied: rows at a multiple of 4 KB would share one set of
-/// the L1, and a padded block costs less than its last rows one by one. Otherwise only what must be
-/// converted is copied.
+/// What must be converted is copied. kCopies: values are copied too where they lie a multiple of
+/// 4 KB apart, or all keys of a tile would share one set of the L1, and where head_dim is not a
+/// multiple of the product's block, for a padded block costs less than its last rows one by one.
 template <class V, bool kCopies>
 class FloatTiles {
  public:
@@ -23,6 +23,7 @@ class FloatTiles {
   using T = typename V::Scalar;
   using Query = T;
   using Out = ColumnsOut<V>;
+  using Probs = FloatProbs<V>;
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.tile_kv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
@@ -79,9 +80,9 @@ class FloatTiles {
   }
 
  private:
-  static bool must_copy(const View& view, std::int64_t dim, std::int64_t unit) {
-    if (view.type != Element::kF32) return true;
-    return kCopies && (view.stride[2] != dim || dim % unit != 0);
+  static bool shares_sets(const View& view) {
+    constexpr std::int64_t kApart = 4096;
+    return view.stride[2] * sizeof(float) % kApart == 0;
   }
 
   ProductInput<T> read(const View& view, std::int64_t dim, std::int64_t padded, T* buffer) {
@@ -98,14 +99,16 @@ class FloatTiles {
     if (has_keys_) return;
     has_keys_ = true;
     const std::int64_t dim = p_.head_dim_qk;
-    keys_ = must_copy(p_.k, dim, 1) ? read(p_.k, dim, dim, keys_buffer_) : in_place(p_.k);
+    const bool copied = p_.k.type != Element::kF32;
+    keys_ = copied ? read(p_.k, dim, dim, keys_buffer_) : in_place(p_.k);
   }
 
   void need_values() {
     if (has_values_) return;
     has_values_ = true;
     const std::int64_t dim = p_.head_dim_v;
-    const bool copied = must_copy(p_.v, dim, V::kRows);
+    const bool copied =
+        p_.v.type != Element::kF32 || (kCopies && (dim % V::kRows != 0 || shares_sets(p_.v)));
     values_dim_ = copied ? (dim + V::kRows - 1) / V::kRows * V::kRows : dim;
     values_ = copied ? read(p_.v, dim, values_dim_, values_buffer_) : in_place(p_.v);
   }

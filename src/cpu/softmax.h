@@ -75,10 +75,29 @@ static void merge_state(const Problem& p, int vectors, const RowState<V>& part, 
   }
 }
 
-/// scores become 2^((score - state.max) * factor). kMasked: masked ones (-inf) become -0: the sign
-/// bit tells the selecting product what was masked, and -0 adds nothing. state.sum grows by the
-/// tile's own sum.
-template <class V, bool kMasked>
+/// Probabilities as floats [keys][W].
+template <class V>
+struct FloatProbs {
+  using T = typename V::Scalar;
+
+  /// Those of keys [j, j + kKeys), one vector of rows from lane `at` on.
+  template <int kKeys>
+  REGARD_KERNEL_FN void store(T* probs, std::int64_t j, int at,
+                              const typename V::Vec (&prob)[kKeys]) {
+    REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
+      V::store(probs + (j + i) * V::kWidth + at, prob[i]);
+    }
+  }
+
+  /// What stored as floats is left, keys [begin, end), takes the form that is multiplied.
+  template <int kVectors>
+  REGARD_KERNEL_FN void finish(T*, std::int64_t, std::int64_t) {}
+};
+
+/// scores become 2^((score - state.max) * factor), in blocks of kExp2Vectors keys in the form of
+/// Probs, the rest as floats. kMasked: masked ones (-inf) become -0: the sign bit tells the
+/// selecting product what was masked, and -0 adds nothing. state.sum grows by the tile's own sum.
+template <class V, bool kMasked, class Probs = FloatProbs<V>>
 static void exponentiate(const Problem& p, std::int64_t size, typename V::Scalar* scores,
                          Strip<V>* strip) {
   using T = typename V::Scalar;
@@ -96,13 +115,13 @@ static void exponentiate(const Problem& p, std::int64_t size, typename V::Scalar
               V::load(score + i * V::kWidth) - max;
           exp2_nonpositive<V, kKeys>(prob, factor);
           REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
-            T* const to = score + i * V::kWidth;
             if (kMasked) {
-              prob[i] = V::select(V::load(to) == minus_infinity<V>(), V::set(T(-0.0)), prob[i]);
+              const auto masked = V::load(score + i * V::kWidth) == minus_infinity<V>();
+              prob[i] = V::select(masked, V::set(T(-0.0)), prob[i]);
             }
             sum += prob[i];
-            V::store(to, prob[i]);
           }
+          Probs::template store<kKeys>(scores, j, at, prob);
         });
     V::store(strip->state.sum + at, V::load(strip->state.sum + at) + sum);
   }

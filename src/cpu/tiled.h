@@ -21,8 +21,8 @@ struct TiledArgs {
   std::int64_t at_part = 0;    // the same again, where few rows take the parts of their keys
   std::int64_t at_states = 0;  // two of the strips' states, there too
   std::int64_t at_scores = 0;  // [tile_kv][W]
-  std::int64_t at_keys = 0;    // [tile_kv][padded head_dim_qk], where tiles are copied
-  std::int64_t at_values = 0;  // [tile_kv][padded head_dim_v], where tiles are copied
+  std::int64_t at_keys = 0;    // [tile_kv][padded head_dim_qk], where keys are converted
+  std::int64_t at_values = 0;  // [tile_kv][padded head_dim_v], where values are copied
   std::int64_t at_row = 0;     // [tile_kv]
   // Where slots share the parts: what they hand over, [B][groups of heads][parts].
   char* parts = nullptr;

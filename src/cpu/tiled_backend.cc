@@ -87,16 +87,20 @@ TiledBackend::Shape TiledBackend::shape_of(const AttentionParams& params, Isa is
   return shape;
 }
 
-/// As many strips as leave a quarter of the L2 when two tiles are in it; changes no bits.
+/// As many strips as leave an eighth of the L2 when the copies of a tile are in it; changes no
+/// bits.
 std::int64_t TiledBackend::max_strips(const AttentionParams& params,
                                       const Env& env) const noexcept {
   constexpr std::int64_t kUsualL2 = 1 << 20;
-  const std::int64_t room = (env.l2_bytes > 0 ? env.l2_bytes : kUsualL2) / 4 * 3;
-  const std::int64_t row_bytes =
-      saturating_mul(saturating_add(params.head_dim_qk, params.head_dim_v), sizeof(float));
-  const std::int64_t tiles =
-      saturating_mul(traits_.tile_kv(params.head_dim_qk, params.head_dim_v), row_bytes);
-  const std::int64_t strip = saturating_mul(kernel(params, env.isa).width, row_bytes);
+  const std::int64_t room = (env.l2_bytes > 0 ? env.l2_bytes : kUsualL2) / 8 * 7;
+  const auto row_bytes = [](std::int64_t head_dims) {
+    return saturating_mul(head_dims, sizeof(float));
+  };
+  const std::int64_t both = saturating_add(params.head_dim_qk, params.head_dim_v);
+  const std::int64_t copied = params.dtype_kv == Dtype::kF32 ? params.head_dim_v : both;
+  const std::int64_t tile_kv = traits_.tile_kv(params.head_dim_qk, params.head_dim_v);
+  const std::int64_t tiles = saturating_mul(tile_kv, row_bytes(copied));
+  const std::int64_t strip = saturating_mul(kernel(params, env.isa).width, row_bytes(both));
   std::int64_t strips = traits_.max_strips;
   while (strips > 1 && saturating_add(saturating_mul(strips, strip), tiles) > room) strips /= 2;
   return strips;
@@ -129,8 +133,10 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   args->heads_per_task = shape.heads_per_task;
   args->parts_per_task = shape.parts;
   args->tile_kv = traits_.tile_kv(params.head_dim_qk, params.head_dim_v);
-  const bool copies = !shape.is_dot && (traits_.copies || params.dtype_kv != Dtype::kF32);
-  const std::int64_t copied = copies ? args->tile_kv : 0;
+  const bool converts = !shape.is_dot && params.dtype_kv != Dtype::kF32;
+  const bool copies_values = converts || (!shape.is_dot && traits_.copies);
+  const std::int64_t keys = converts ? args->tile_kv : 0;
+  const std::int64_t values = copies_values ? args->tile_kv : 0;
   ScratchLayout layout;
   args->at_strips = layout.take(strips, k.strip_bytes);
   args->at_q = layout.take(saturating_mul(strips, q), kBytes);
@@ -138,8 +144,8 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   args->at_part = layout.take(saturating_mul(few, out), kBytes);
   args->at_states = layout.take(2 * few, k.state_bytes);
   args->at_scores = layout.take(args->tile_kv * k.width, kBytes);
-  args->at_keys = layout.take(saturating_mul(copied, padded_head_dim(params.head_dim_qk)), kBytes);
-  args->at_values = layout.take(saturating_mul(copied, padded_head_dim(params.head_dim_v)), kBytes);
+  args->at_keys = layout.take(saturating_mul(keys, padded_head_dim(params.head_dim_qk)), kBytes);
+  args->at_values = layout.take(saturating_mul(values, padded_head_dim(params.head_dim_v)), kBytes);
   args->at_row = layout.take(args->tile_kv, kBytes);
   ScratchLayout part;
   part.take(few, k.state_bytes);

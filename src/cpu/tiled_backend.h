@@ -21,7 +21,7 @@ struct TiledTraits {
   const char* name;                  // in the names of its kernels
   std::span<const TiledUnit> units;  // ascending; the first serves every machine
   std::int64_t max_strips;           // of a task: what one read of K and V serves
-  bool copies;                       // scratch for copied tiles whatever the dtype
+  bool copies;                       // scratch for copied values whatever the dtype
   bool one_pass;                     // backward
   bool shares_parts;                 // of few rows over many keys among slots, in more workspace
   /// Keys of a tile, a multiple of kDotTileKv: a function of head dims alone, so that no sum's

@@ -67,6 +67,24 @@ static semantics::KeyRange reach(const StripSet<Tiles>& set) {
   return semantics::visible_keys(set.s.band, strips[0].i_begin, strips[set.per_head - 1].i_end);
 }
 
+/// Scores of `part` become probabilities in the form that Tiles multiplies.
+template <class Tiles, int kVectors, bool kMasked>
+static void weigh(const StripSet<Tiles>& set, Tile part, typename StripSet<Tiles>::T* scores,
+                  Strip<typename Tiles::Vocabulary>* strip) {
+  using V = typename Tiles::Vocabulary;
+  using Probs = typename Tiles::Probs;
+  const Problem& p = set.a.problem;
+  if (p.dropout.threshold == 0) {
+    const std::int64_t stored = part.size / kExp2Vectors * kExp2Vectors;
+    exponentiate<V, kMasked, Probs>(p, part.size, scores, strip);
+    Probs::template finish<kVectors>(scores, stored, part.size);
+  } else {
+    exponentiate<V, kMasked>(p, part.size, scores, strip);
+    drop_probs<V>(p, set.s, *strip, part, scores);
+    Probs::template finish<kVectors>(scores, 0, part.size);
+  }
+}
+
 /// Strip x meets the keys that it sees of a tile.
 template <class Tiles, int kVectors>
 static void fold_tile(const StripSet<Tiles>& set, std::int64_t x, VisibleKeys seen, Tiles* tiles,
@@ -93,11 +111,10 @@ static void fold_tile(const StripSet<Tiles>& set, std::int64_t x, VisibleKeys se
   }
   raise_max<V>(p, kVectors, max, &strip.state, carry);
   if (partial) {
-    exponentiate<V, true>(p, part.size, scores, &strip);
+    weigh<Tiles, kVectors, true>(set, part, scores, &strip);
   } else {
-    exponentiate<V, false>(p, part.size, scores, &strip);
+    weigh<Tiles, kVectors, false>(set, part, scores, &strip);
   }
-  if (p.dropout.threshold != 0) drop_probs<V>(p, set.s, strip, part, scores);
   Tiles::template accumulate<kVectors>(tiles, strip, scores, part, partial, carry, out);
 }
 
