@@ -297,6 +297,12 @@ MUTATIONS = [
     Mutation("gradients: sums of keys not cleared", "src/cpu/backward/keys.inl",
              "__builtin_memset(at, 0, static_cast<std::size_t>(size * kColumns) * sizeof(*at));",
              "", (GRADIENTS, MORE_GRADIENTS)),
+    # ---- AVX-512 ----
+    Mutation("AVX-512's exp2: powers of a table's neighbour", "src/cpu/simd_avx512.h",
+             "look_up(kPowers, words)", "look_up(kPowers, words + 1)", (VOCABULARY,), True),
+    Mutation("AVX-512's exp2: tiny powers wrap", "src/cpu/simd_avx512.h",
+             "fused_from(s[i], Base::set(kMagic - 125.0f), p[i], f[i], power[i])",
+             "fma(p[i], f[i], power[i])", (VOCABULARY,), True),
     # ---- pairs of bf16 ----
     Mutation("pairs: probabilities of the last keys stay floats", "src/cpu/tiled_forward.inl",
              "const std::int64_t stored = part.size / kExp2Vectors * kExp2Vectors;",

@@ -63,9 +63,8 @@ REGARD_KERNEL_FN void exp2_fractions(const typename V::Vec (&f)[kCount],
 template <class V, int kCount>
 REGARD_KERNEL_FN void exp2_nonpositive(typename V::Vec (&x)[kCount], typename V::Vec factor) {
   using Vec = typename V::Vec;
-  if constexpr (sizeof(typename V::Scalar) == 4 && requires { V::exp2(x); }) {
-    REGARD_UNROLL for (int i = 0; i < kCount; ++i) x[i] = x[i] * factor;
-    V::exp2(x);
+  if constexpr (sizeof(typename V::Scalar) == 4 && requires { V::exp2(x, factor); }) {
+    V::exp2(x, factor);
   } else if constexpr (sizeof(typename V::Scalar) == 4) {
     // Adding 1.5 * 2^23 rounds to an integer that then stands in the low bits.
     const auto magic = V::set(12582912.0f);
