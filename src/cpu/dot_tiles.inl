@@ -21,7 +21,7 @@ struct RowsOut {
   using T = typename V::Scalar;
 
   REGARD_KERNEL_FN std::int64_t row_size(const Problem& p) { return dot_row_size(p.head_dim_v); }
-  REGARD_KERNEL_FN std::int64_t size(const Problem& p) { return kDotRows * row_size(p); }
+  REGARD_KERNEL_FN std::int64_t size(const Problem& p) { return dot_rows(V::kWidth) * row_size(p); }
 
   static void clear(const Problem& p, const Strip<V>& strip, T* out) {
     const std::int64_t end = strip.rows * row_size(p);
@@ -104,7 +104,7 @@ class DotTiles {
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs&) { return kDotTileKv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
-    return kDotRows * dot_row_size(p.head_dim_qk);
+    return dot_rows(V::kWidth) * dot_row_size(p.head_dim_qk);
   }
 
   DotTiles(const Problem& p, std::int64_t b, char*, char*)

@@ -91,7 +91,7 @@ static void with_few_rows(const TiledArgs& a, const Sequence& s, HeadRows rows, 
   rows.begin = 0;
   rows.end = s.len_q * a.problem.group_size;
   if (rows.end == 0) return;
-  if (rows.end <= dot_rows(V::kWidth)) {
+  if (rows.end <= Tiles::kDotRows) {
     f(make_strips<DotTiles<V>>(a, s, rows, scratch));
   } else {
     f(make_strips<Tiles>(a, s, rows, scratch));
@@ -180,6 +180,7 @@ constexpr TiledKernel kTiledKernel = {forward_block<Tiles>,
                                       forward_few_part<Tiles>,
                                       forward_few_merge<Tiles>,
                                       Tiles::Vocabulary::kWidth,
+                                      Tiles::kDotRows,
                                       sizeof(Strip<typename Tiles::Vocabulary>),
                                       sizeof(RowState<typename Tiles::Vocabulary>)};
 

@@ -7,6 +7,7 @@
 #include "cpu/product.h"
 #include "cpu/read_ahead.h"
 #include "cpu/softmax.h"
+#include "cpu/split.h"
 #include "cpu/strip.h"
 #include "cpu/tiled.h"
 
@@ -24,6 +25,7 @@ class FloatTiles {
   using Query = T;
   using Out = ColumnsOut<V>;
   using Probs = FloatProbs<V>;
+  static constexpr std::int64_t kDotRows = dot_rows(V::kWidth);
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.tile_kv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {

@@ -10,13 +10,12 @@
 
 namespace regard::cpu {
 
-/// Up to so many rows (queries times the heads of a group) lanes lie along head_dim; from there on
-/// rows in lanes are faster.
-inline constexpr std::int64_t kDotRows = 12;
-
-/// The same on strips of `width` rows: they are one strip.
+/// Up to so many rows (queries times the heads of a group) lanes may lie along head_dim where a
+/// strip has `width` rows: they are one strip. From there on rows in lanes are faster.
 REGARD_KERNEL_FN constexpr std::int64_t dot_rows(std::int64_t width) {
-  return width < kDotRows ? width : kDotRows;
+  constexpr std::int64_t kWide = 48;  // 32 registers
+  if (width >= kWide) return 16;
+  return width < 12 ? width : 12;
 }
 
 /// Keys of a tile there: rows of K and V of a tile, and K's next, are at most 3 x 16 in a set of

@@ -50,6 +50,7 @@ struct TiledKernel {
   TiledFn few_part;          // few rows: one task for each (part, b, group of heads),
   TiledFn few_merge;         // then one for each (b, group of heads)
   std::int64_t width;        // rows of a strip
+  std::int64_t dot_rows;     // up to so many, lanes lie along head_dim
   std::int64_t strip_bytes;  // of a strip's state
   std::int64_t state_bytes;  // of its rows' online softmax
 };

@@ -76,7 +76,7 @@ TiledBackend::Shape TiledBackend::shape_of(const AttentionParams& params, Isa is
   const std::int64_t width = shape.kernel->width;
   const std::int64_t rows = rows_per_head(params);
   shape.is_few = rows <= kSplitRows;
-  shape.is_dot = rows <= dot_rows(width);
+  shape.is_dot = rows <= shape.kernel->dot_rows;
   shape.few_strips = std::max<std::int64_t>(ceil_div(std::min(rows, kSplitRows), width), 1);
   if (!shape.is_few) return shape;
   shape.parts = traits_.shares_parts ? split_count(params.seqlen_kv) : 1;
@@ -122,7 +122,7 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   const TiledKernel& k = *shape.kernel;
   // Bytes of a strip's rows of q or out, in either form; a few rows of a larger call take theirs.
   const auto strip_rows = [&](std::int64_t head_dim) {
-    const std::int64_t dot = saturating_mul(kDotRows, dot_row_size(head_dim));
+    const std::int64_t dot = saturating_mul(dot_rows(k.width), dot_row_size(head_dim));
     const std::int64_t lanes = saturating_mul(k.width, padded_head_dim(head_dim));
     return shape.is_dot ? dot : std::max(dot, lanes);
   };
