@@ -77,16 +77,18 @@ REGARD_KERNEL_FN void spread(ReadAhead* r, std::int64_t steps) {
   r->asks_each_step = (asks_left(r->keys) + asks_left(r->values) + steps - 1) / steps;
 }
 
-/// Asks for what is due in `steps` steps, into the L2: an L1 would not hold a tile. A line past the
-/// end of a row does no harm; two of four did, where rows are 128 bytes long (2 % on a Zen 5).
+/// Asks for what is due in `steps` steps, into the L1 or the L2. A line past the end of a row does
+/// no harm; two of four did, where rows are 128 bytes long (2 % on a Zen 5).
+template <bool kIntoL1 = false>
 REGARD_KERNEL_FN void ask(ReadAhead* r, std::int64_t steps) {
+  constexpr int kLocality = kIntoL1 ? 3 : 2;
   RowsAhead from = r->keys;
   for (std::int64_t x = steps * r->asks_each_step; x > 0 && from.at < from.end; --x) {
-    __builtin_prefetch(from.at, 0, 2);
-    __builtin_prefetch(from.at + 64, 0, 2);
+    __builtin_prefetch(from.at, 0, kLocality);
+    __builtin_prefetch(from.at + 64, 0, kLocality);
     if (from.end - from.at > 128) {
-      __builtin_prefetch(from.at + 128, 0, 2);
-      __builtin_prefetch(from.at + 192, 0, 2);
+      __builtin_prefetch(from.at + 128, 0, kLocality);
+      __builtin_prefetch(from.at + 192, 0, kLocality);
     }
     from.at += kAskedBytes;
     if (from.at < from.end) continue;
