@@ -93,7 +93,7 @@ def ours(row, backend=None):
         plain = entry["library"] == "regard" and all(
             entry.get(setting) is None for setting in ("isa", "threads", "seqlen_q"))
         of_backend = entry["backend"] == backend or (
-            entry["backend"] is None and entry["ran"].startswith(backend + "_"))
+            entry["backend"] is None and entry["ran"].split("_")[0] == backend)
         if plain and of_backend and is_right(entry):
             return name, entry
     return None, None

@@ -31,7 +31,8 @@ def row_of(text, shares, peak=100.0, unit=None, **changes):
     case, entries = parse_case(text), {}
     for name, share in shares.items():
         entry = results.new_entry(grids.parse_entrant(name))
-        entry["ran"] = (entry["backend"] or "flash") + "_avx2_f32"
+        backend = entry["backend"] or "flash"
+        entry["ran"] = backend if case.backward else backend + "_avx2_f32"  # as libraries.py says it
         # The machine slows down from round to round, which no ratio may show.
         entry["limits"] = [machine(peak / drift) for drift in (1, 2, 4)]
         scale = 0.5 if entry["isa"] == "avx2" else 1
