@@ -21,8 +21,10 @@ REGARD_KERNEL_FN constexpr std::int64_t padded_head_dim(std::int64_t head_dim) {
 /// Where a task lies: all rows of one (b, kv head) are its queries times the heads of the group,
 /// head fastest (row = i * group_size + g), so that one read of K and V serves a whole group.
 struct TaskGrid {
-  std::int64_t rows_per_task = 1;
-  std::int64_t blocks = 0;  // tasks per (b, kv head)
+  std::int64_t rows_per_block = 1;
+  std::int64_t blocks = 0;  // per (b, kv head)
+  std::int64_t whole = 0;   // blocks that are a task; those after them are `pieces` tasks each
+  std::int64_t pieces = 1;
 };
 
 struct TaskRows {
@@ -41,16 +43,21 @@ struct HeadTurn {
   std::int64_t strips;
 };
 
-/// Blocks come last first: under a causal mask the longest rows start first.
+/// Blocks, and their pieces, come last first: under a causal mask the longest rows start first. A
+/// piece may be empty.
 REGARD_KERNEL_FN TaskRows task_rows(const Problem& p, const TaskGrid& grid, std::int64_t task) {
-  const std::int64_t block = grid.blocks - 1 - task % grid.blocks;
-  const std::int64_t bh = task / grid.blocks;
-  const std::int64_t rows = p.seqlen_q * p.group_size;
+  const std::int64_t pieces = task < grid.whole ? 1 : grid.pieces;
+  const std::int64_t piece = task < grid.whole ? 0 : (task - grid.whole) % pieces;
+  const std::int64_t index = task < grid.whole ? task : grid.whole + (task - grid.whole) / pieces;
+  const std::int64_t block = grid.blocks - 1 - index % grid.blocks;
+  const std::int64_t bh = index / grid.blocks;
+  const std::int64_t rows = p.seqlen_q * p.group_size, size = grid.rows_per_block / pieces;
+  const std::int64_t begin = block * grid.rows_per_block + (pieces - 1 - piece) * size;
   TaskRows t{};
   t.b = bh / p.num_heads_kv;
   t.head_kv = bh % p.num_heads_kv;
-  t.begin = block * grid.rows_per_task;
-  t.end = t.begin + grid.rows_per_task < rows ? t.begin + grid.rows_per_task : rows;
+  t.begin = begin < rows ? begin : rows;
+  t.end = begin + size < rows ? begin + size : rows;
   return t;
 }
 

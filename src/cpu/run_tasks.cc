@@ -94,8 +94,22 @@ std::int64_t choose_strips(const AttentionParams& params, std::int64_t width,
   return strips;
 }
 
-TaskGrid make_grid(const AttentionParams& params, std::int64_t rows_per_task) noexcept {
-  return {rows_per_task, ceil_div(rows_per_head(params), rows_per_task)};
+TaskGrid make_grid(const AttentionParams& params, std::int64_t rows_per_block) noexcept {
+  return {rows_per_block, ceil_div(rows_per_head(params), rows_per_block), 0, 1};
+}
+
+TaskGrid with_pieces(const AttentionParams& params, TaskGrid grid, std::int64_t width,
+                     std::int32_t slots) noexcept {
+  const std::int64_t strips = grid.rows_per_block / width;
+  if (slots == 1 || strips == 1) return grid;
+  grid.pieces = strips;
+  grid.whole = std::max<std::int64_t>(count_tasks(params, grid.rows_per_block) - slots, 0);
+  return grid;
+}
+
+std::int64_t count_tasks(const AttentionParams& params, const TaskGrid& grid) noexcept {
+  const std::int64_t blocks = count_tasks(params, grid.rows_per_block);
+  return saturating_add(grid.whole, saturating_mul(blocks - grid.whole, grid.pieces));
 }
 
 }  // namespace regard::cpu

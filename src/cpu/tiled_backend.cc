@@ -200,7 +200,8 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
   make_problem(params, buffers, &args.problem);
   const std::int32_t slots = useful_slots(params, plan.slots);
   if (!shape.is_few) {
-    const std::int64_t tasks = count_tasks(params, shape.strips * k.width);
+    args.grid = with_pieces(params, args.grid, k.width, slots);
+    const std::int64_t tasks = count_tasks(params, args.grid);
     run_tasks({k.forward, &args, tasks, slot_bytes}, slots, launch);
   } else if (shape.shares_parts(slots) &&
              slots_bytes + shape.shared_bytes(args) <= plan.workspace_bytes) {

@@ -1,0 +1,81 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "cpu/run_tasks.h"
+
+// How rows are divided into tasks: each row is in one task, whatever the slots.
+
+namespace regard::cpu {
+namespace {
+
+constexpr std::int64_t kWidth = 48;
+
+AttentionParams params_of(std::int64_t seqlen_q) {
+  AttentionParams params;
+  params.batch = 2;
+  params.num_heads_q = 6;
+  params.num_heads_kv = 3;
+  params.seqlen_q = seqlen_q;
+  return params;
+}
+
+Problem problem_of(const AttentionParams& params) {
+  Problem p{};
+  p.batch = params.batch;
+  p.num_heads_q = params.num_heads_q;
+  p.num_heads_kv = params.num_heads_kv;
+  p.group_size = params.num_heads_q / params.num_heads_kv;
+  p.seqlen_q = params.seqlen_q;
+  return p;
+}
+
+TEST(TaskGrid, EachRowIsInOneTask) {
+  for (const std::int64_t seqlen_q : {1, 23, 24, 25, 192, 193, 500}) {
+    const AttentionParams params = params_of(seqlen_q);
+    const Problem p = problem_of(params);
+    const std::int64_t rows = rows_per_head(params);
+    for (const std::int64_t strips : {1, 2, 8}) {
+      for (const std::int32_t slots : {1, 2, 3, 100}) {
+        const TaskGrid grid =
+            with_pieces(params, make_grid(params, strips * kWidth), kWidth, slots);
+        std::vector<int> times(static_cast<std::size_t>(params.batch * 3 * rows));
+        for (std::int64_t task = 0; task < count_tasks(params, grid); ++task) {
+          const TaskRows t = task_rows(p, grid, task);
+          ASSERT_LE(t.begin, t.end);
+          ASSERT_LE(t.end - t.begin, strips * kWidth);
+          ASSERT_TRUE(t.begin % kWidth == 0 || t.begin == t.end);
+          for (std::int64_t row = t.begin; row < t.end; ++row) {
+            ++times[static_cast<std::size_t>((t.b * 3 + t.head_kv) * rows + row)];
+          }
+        }
+        EXPECT_EQ(std::count(times.begin(), times.end(), 1), params.batch * 3 * rows);
+      }
+    }
+  }
+}
+
+TEST(TaskGrid, TheLastBlockOfEachSlotComesInStrips) {
+  const AttentionParams params = params_of(1920);  // ten blocks of 8 strips for each of six heads
+  const TaskGrid grid = with_pieces(params, make_grid(params, 8 * kWidth), kWidth, 3);
+  EXPECT_EQ(count_tasks(params, grid), 60 - 3 + 3 * 8);
+  const Problem p = problem_of(params);
+  const auto size = [&](std::int64_t task) {
+    const TaskRows t = task_rows(p, grid, task);
+    return t.end - t.begin;
+  };
+  EXPECT_EQ(size(56), 8 * kWidth);
+  EXPECT_EQ(size(57), kWidth);
+  EXPECT_EQ(size(80), kWidth);
+}
+
+TEST(TaskGrid, OneSlotNeedsNoPieces) {
+  const AttentionParams params = params_of(1920);
+  const TaskGrid grid = with_pieces(params, make_grid(params, 8 * kWidth), kWidth, 1);
+  EXPECT_EQ(count_tasks(params, grid), 60);
+}
+
+}  // namespace
+}  // namespace regard::cpu
