@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
+#include "cpu/asks.h"
 #include "cpu/columns_out.h"
 #include "cpu/product.h"
-#include "cpu/read_ahead.h"
 #include "cpu/softmax.h"
 #include "cpu/split.h"
 #include "cpu/strip.h"
@@ -42,7 +42,7 @@ class FloatTiles {
     head_kv_ = turn.head_kv;
     tile_ = tile;
     has_keys_ = has_values_ = finite_known_ = false;
-    next_ = read_ahead_of_strips(p_, b_, turn, tile);
+    asks_ = {turn, b_, tile, 0};
   }
   const Tile& tile() const { return tile_; }
 
@@ -57,12 +57,10 @@ class FloatTiles {
     self->need_keys();
     ProductInput<T> a = self->keys_;
     a.data += (part.begin - self->tile_.begin) * a.row_stride;
-    with_asks(
-        &self->next_,
-        part.size, [&](std::int64_t j, std::int64_t size) __attribute__((always_inline)) {
-          scores_of<V, ScalarTerm<V>, kVectors>(a, q_t, to + j * V::kWidth, size,
-                                                self->p_.head_dim_qk, max);
-          a.data += size * a.row_stride;
+    TileAsks::with_next(
+        &self->asks_, self->p_, [&](auto asks) __attribute__((always_inline)) {
+          scores_of<V, ScalarTerm<V>, kVectors>(a, q_t, to, part.size, self->p_.head_dim_qk, max,
+                                                asks);
         });
   }
 
@@ -129,7 +127,7 @@ class FloatTiles {
   T* keys_buffer_;
   T* values_buffer_;
   Tile tile_{};
-  ReadAhead next_{};
+  TileAsks asks_{};
   ProductInput<T> keys_{};
   ProductInput<T> values_{};
   std::int64_t values_dim_ = 0;

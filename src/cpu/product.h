@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "cpu/asks.h"
 #include "cpu/simd_vector.h"
 #include "semantics/kernel_fn.h"
 
@@ -39,10 +40,13 @@ struct ScalarTerm {
   }
 };
 
-/// sum[i][v] += the products of kRows rows of a with b [k][kStride].
-template <class V, class Term, int kRows, int kVectors, bool kSelect, int kStride = V::kWidth>
+/// sum[i][v] += the products of kRows rows of a with b [k][kStride]; asks for as many rows
+/// meanwhile.
+template <class V, class Term, int kRows, int kVectors, bool kSelect, int kStride = V::kWidth,
+          int kAsked = 0>
 REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename Term::B* b,
-                               std::int64_t k, typename V::Vec (&sum)[kRows][kVectors]) {
+                               std::int64_t k, typename V::Vec (&sum)[kRows][kVectors],
+                               Asks<kAsked> asks = {}) {
   const typename Term::A* at = a.data;
   const auto add_step = [&]() __attribute__((always_inline)) {
     typename Term::Column column[kVectors];
@@ -59,6 +63,18 @@ REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename 
   };
   // Written out by hand GCC spills or reads columns again (docs/decisions.md); f64 spills anyway.
   if constexpr (sizeof(typename V::Scalar) == sizeof(float)) {
+    if constexpr (kAsked > 0 && kRows > 1) {
+      constexpr int kPieces = kRows * kAsked > 8 ? kRows * kAsked / 8 : 1;  // of 8 requests
+      using AsksOf = Asks<kAsked>;
+      for (std::int64_t lines = AsksOf::lines(asks, k); lines > 0; --lines, k -= kLineSteps) {
+        AsksOf line = asks;
+        for (int piece = 0; piece < kPieces; ++piece) {
+          AsksOf::template ask<kRows / kPieces>(&line);
+          REGARD_UNROLL_4 for (int x = 0; x < kLineSteps / kPieces; ++x) add_step();
+        }
+        AsksOf::next_line(&asks);
+      }
+    }
     REGARD_UNROLL_4 for (std::int64_t x = 0; x < k; ++x) add_step();
   } else {
     for (std::int64_t x = 0; x < k; ++x) add_step();
@@ -66,12 +82,12 @@ REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename 
 }
 
 /// c = a * b for kRows rows; max[v] = the greatest of it and what it was. NaN is passed over.
-template <class V, class Term, int kRows, int kVectors>
+template <class V, class Term, int kRows, int kVectors, int kAsked>
 REGARD_KERNEL_FN void score_rows(ProductInput<typename Term::A> a, const typename Term::B* b,
-                                 typename V::Scalar* c, std::int64_t k,
+                                 typename V::Scalar* c, std::int64_t k, Asks<kAsked> asks,
                                  typename V::Vec (&max)[kVectors]) {
   typename V::Vec sum[kRows][kVectors] = {};
-  multiply<V, Term, kRows, kVectors, false>(a, b, k, sum);
+  multiply<V, Term, kRows, kVectors, false, V::kWidth>(a, b, k, sum, asks);
   REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
     REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
       V::store(c + i * V::kWidth + v * V::kLanes, sum[i][v]);
@@ -98,18 +114,20 @@ REGARD_KERNEL_FN void for_blocks(std::int64_t size, F f) {
 template <class V, int kVectors>
 inline constexpr int kBlockRows = kVectors == 1 ? 2 * V::kRows : V::kRows;
 
-/// scores^T [m][W] = a [m][k] * b [k][W]; max [W] grows to the greatest of each column.
-template <class V, class Term, int kVectors>
+/// scores^T [m][W] = a [m][k] * b [k][W]; max [W] grows to the greatest of each column. Asks for m
+/// rows meanwhile, but for those left over from blocks.
+template <class V, class Term, int kVectors, int kAsked = 0>
 static void scores_of(ProductInput<typename Term::A> a, const typename Term::B* b,
                       typename V::Scalar* c, std::int64_t m, std::int64_t k,
-                      typename V::Scalar* max) {
+                      typename V::Scalar* max, Asks<kAsked> asks = {}) {
   typename V::Vec most[kVectors];
   REGARD_UNROLL for (int v = 0; v < kVectors; ++v) most[v] = V::load(max + v * V::kLanes);
   for_blocks<kBlockRows<V, kVectors>>(
       m, [&](std::int64_t i, auto rows) __attribute__((always_inline)) {
         constexpr int kRows = decltype(rows)::value;
-        score_rows<V, Term, kRows, kVectors>(a, b, c + i * V::kWidth, k, most);
+        score_rows<V, Term, kRows, kVectors>(a, b, c + i * V::kWidth, k, asks, most);
         a.data += kRows * a.row_stride;
+        Asks<kAsked>::next_rows(&asks, kRows);
       });
   REGARD_UNROLL for (int v = 0; v < kVectors; ++v) V::store(max + v * V::kLanes, most[v]);
 }

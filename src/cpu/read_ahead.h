@@ -5,11 +5,11 @@
 #include "cpu/problem.h"
 #include "semantics/tiles.h"
 
-// Asks memory for the next tile of K and V while one is computed. A core keeps few requests open
-// (24 on a Zen 3) and stops at the next one until memory has answered, so they are spread over the
-// arithmetic. Where lines follow one another the hardware asks by itself, far ahead; so heads that
-// are neighbours in memory ask for whole keys, each for some of them. docs/decisions.md has the
-// figures.
+// Asks memory for the next tile of K and V while one is computed, where lanes lie along head_dim
+// (asks.h is for strips). A core keeps few requests open (24 on a Zen 3) and stops at the next one
+// until memory has answered, so they are spread over the arithmetic. Where lines follow one another
+// the hardware asks by itself, far ahead; so heads that are neighbours in memory ask for whole
+// keys, each for some of them. docs/decisions.md has the figures.
 
 namespace regard::cpu {
 
@@ -102,30 +102,6 @@ REGARD_KERNEL_FN void ask(ReadAhead* r, std::int64_t steps) {
     }
   }
   r->keys = from;
-}
-
-/// Keys that strips meet between two times of asking: whole blocks of a product.
-inline constexpr std::int64_t kKeysBetweenAsks = 16;
-
-/// The tile after `tile` for with_asks, nothing where rows are dense: the hardware asks for them.
-/// The first half of the strips asks for all, for under a causal mask the others may see less.
-REGARD_KERNEL_FN ReadAhead read_ahead_of_strips(const Problem& p, std::int64_t b, HeadTurn turn,
-                                                semantics::Tile tile) {
-  if (p.k.stride[2] == p.head_dim_qk) return {};
-  ReadAhead next = read_ahead(p, b, turn, tile);
-  const std::int64_t pieces = (tile.size + kKeysBetweenAsks - 1) / kKeysBetweenAsks;
-  spread(&next, (turn.strips + 1) / 2 * pieces);
-  return next;
-}
-
-/// Calls f(first, size) for pieces of [0, size), and asks after each.
-template <class F>
-REGARD_KERNEL_FN void with_asks(ReadAhead* r, std::int64_t size, F f) {
-  const std::int64_t step = r->asks_each_step == 0 ? size : kKeysBetweenAsks;
-  for (std::int64_t j = 0; j < size; j += step) {
-    f(j, step < size - j ? step : size - j);
-    ask(r, 1);
-  }
 }
 
 }  // namespace regard::cpu

@@ -114,21 +114,5 @@ TEST(ReadAhead, IsSpreadOverItsSteps) {
   }
 }
 
-TEST(ReadAhead, PiecesCoverATileWhetherSomethingIsAskedForOrNot) {
-  for (const std::int64_t asks : {0, 1}) {
-    for (const std::int64_t size : {1, 15, 16, 17, 96}) {
-      ReadAhead next{};
-      next.asks_each_step = asks;
-      std::int64_t at = 0;
-      with_asks(&next, size, [&](std::int64_t first, std::int64_t count) {
-        EXPECT_EQ(first, at);
-        EXPECT_GT(count, 0);
-        at += count;
-      });
-      EXPECT_EQ(at, size);
-    }
-  }
-}
-
 }  // namespace
 }  // namespace regard::cpu

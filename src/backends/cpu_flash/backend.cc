@@ -25,7 +25,7 @@ constexpr std::int64_t kMaxHeadDim = 576;
 /// are short, half as many where a tile would leave the L2.
 std::int64_t tile_kv(std::int64_t head_dim_qk, std::int64_t head_dim_v) {
   const std::int64_t head_dim = std::max(head_dim_qk, head_dim_v);
-  return head_dim <= 32 ? 128 : head_dim <= 256 ? 96 : 48;
+  return head_dim <= 64 ? 128 : head_dim <= 256 ? 96 : 48;
 }
 
 BackendInfo make_info() {
