@@ -172,6 +172,13 @@ class DotTiles {
   /// to 1.07.
   static constexpr bool kIntoL1 = V::kLanes == 16;
 
+  /// Lines of memory that a number of vectors are.
+  template <Element kType>
+  REGARD_KERNEL_FN constexpr int lines_of(int vectors) {
+    constexpr int kLine = 64;
+    return (vectors * V::kLanes * static_cast<int>(element_bytes(kType)) + kLine - 1) / kLine;
+  }
+
   /// Elements [d, d + kLanes) of a row of `dim`; what lies past its end is 0, and not read.
   template <Element kType>
   REGARD_KERNEL_FN typename V::Vec load_at(const char* row, std::int64_t d, std::int64_t dim) {
@@ -184,7 +191,7 @@ class DotTiles {
   /// Keys in blocks of kLanes: as many sums of products as fill a vector when added up.
   template <Element kType>
   void dot_keys(std::int64_t rows, const T* q, Tile part, T* to) {
-    spread(&next_, 2 * part.size * row_blocks(rows));  // the other half beside the values
+    Asking asking{next_.keys, row_blocks(rows)};
     for (std::int64_t j = 0; j < part.size; j += V::kLanes) {
       const std::int64_t count = part.size - j < V::kLanes ? part.size - j : V::kLanes;
       const char* const keys = keys_ + (part.begin + j) * key_bytes_;
@@ -197,12 +204,11 @@ class DotTiles {
             std::int64_t x = 0;
             for (; x + kKeys <= count; x += kKeys) {
               dot_block<kType, kRows, kKeys>(*this, query, keys + x * key_bytes_,
-                                             scores + x * V::kWidth);
-              ask<kIntoL1>(&next_, kKeys);
+                                             scores + x * V::kWidth, &asking);
             }
             for (; x < count; ++x) {
               dot_block<kType, kRows, 1>(*this, query, keys + x * key_bytes_,
-                                         scores + x * V::kWidth);
+                                         scores + x * V::kWidth, &asking);
             }
           });
     }
@@ -210,15 +216,22 @@ class DotTiles {
 
   /// kRows rows meet kKeys keys. A row's sum has the same order wherever it stands among them.
   template <Element kType, int kRows, int kKeys>
-  REGARD_KERNEL_FN void dot_block(const DotTiles& self, const T* q, const char* keys, T* to) {
+  REGARD_KERNEL_FN void dot_block(const DotTiles& self, const T* q, const char* keys, T* to,
+                                  Asking* asking) {
     const std::int64_t dim = self.p_.head_dim_qk;
     const std::int64_t step = dot_row_size(dim);
+    constexpr int kAskingKeys = kKeys < 8 ? kKeys : 4;
+    constexpr int kLines = kKeys > 1 ? lines_of<kType>(kAskingKeys) : 0;
+    const std::int64_t lines = Asking::part_of(*asking, kLines);
     typename V::Vec sum[V::kLanes] = {};
     const auto add = [&](std::int64_t d, const char* first, std::int64_t stride, auto load)
         __attribute__((always_inline)) {
       typename V::Vec query[kRows];
       REGARD_UNROLL for (int r = 0; r < kRows; ++r) query[r] = V::load(q + r * step + d);
       REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
+        if (kLines > 0 && i % kAskingKeys == 0) {
+          ask<kRows == 1 ? 0 : kLines, kIntoL1>(&asking->next, lines);
+        }
         const auto key = load(first + i * stride);
         REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
           sum[i * kRows + r] = V::fma(query[r], key, sum[i * kRows + r]);
@@ -259,13 +272,13 @@ class DotTiles {
         V::store(out + x, V::load(out + x) * by);
       }
     }
-    spread(&next_, (p_.head_dim_v + V::kLanes - 1) / V::kLanes * row_blocks(rows));
+    Asking asking{next_.values, row_blocks(rows)};
     const char* const values = values_ + part.begin * value_bytes_;
     for_row_blocks(
         rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
           add_rows_of<kType, decltype(size)::value, kSelect>(
               {values, value_bytes_, part.size}, probs + r, {out + r * step, step, p_.head_dim_v},
-              &next_);
+              &asking);
         });
   }
 
@@ -285,16 +298,14 @@ class DotTiles {
   /// blocks of 3 vectors, where 2 took a tenth more instructions, but where masked ones are
   /// selected, which needs registers. Not 3 and 1 where 2 and 2 do.
   template <Element kType, int kRows, bool kSelect>
-  static void add_rows_of(const Values& values, const T* weights, const Sums& out,
-                          ReadAhead* next) {
+  static void add_rows_of(const Values& values, const T* weights, const Sums& out, Asking* asking) {
     constexpr int kUsual = V::kRows * V::kVectors * 2 / 3 / (kRows == 3 ? 4 : kRows);
     constexpr int kVectors = kUsual == 2 && kRows >= 3 && !kSelect ? 3 : kUsual;
     constexpr std::int64_t kUneven = kVectors == 3 ? 4 * V::kLanes : -1;
     std::int64_t d = 0;
     const auto add = [&](auto count) __attribute__((always_inline)) {
       constexpr int kCount = decltype(count)::value;
-      add_block<kType, kRows, kCount, kSelect>(values, weights, out, d);
-      ask<kIntoL1>(next, kCount);
+      add_block<kType, kRows, kCount, kSelect>(values, weights, out, d, asking);
       d += kCount * V::kLanes;
     };
     while (d + kVectors * V::kLanes <= out.dim && out.dim - d != kUneven) add(Count<kVectors>{});
@@ -304,7 +315,7 @@ class DotTiles {
 
   template <Element kType, int kRows, int kVectors, bool kSelect>
   REGARD_KERNEL_FN void add_block(const Values& values, const T* weights, const Sums& out,
-                                  std::int64_t d) {
+                                  std::int64_t d, Asking* asking) {
     T* const to = out.first + d;
     typename V::Vec sum[kRows][kVectors];
     REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -322,7 +333,10 @@ class DotTiles {
       sum[r][v] = kSelect ? ScalarTerm<V>::add_visible(sum[r][v], value, weight)
                           : ScalarTerm<V>::add(sum[r][v], value, weight);
     };
+    constexpr int kLines = lines_of<kType>(kVectors);
+    const std::int64_t lines = Asking::part_of(*asking, kLines);
     const auto add_key = [&]() __attribute__((always_inline)) {
+      ask<kRows == 1 ? 0 : kLines, kIntoL1>(&asking->next, lines);
       if constexpr (kRows < kVectors) {  // the fewer ones wait in registers
         typename V::Vec weight[kRows];
         REGARD_UNROLL for (int r = 0; r < kRows; ++r) weight[r] = V::set(weights[r]);

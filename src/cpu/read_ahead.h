@@ -3,13 +3,15 @@
 #include <cstdint>
 
 #include "cpu/problem.h"
+#include "cpu/simd_vector.h"
 #include "semantics/tiles.h"
 
 // Asks memory for the next tile of K and V while one is computed, where lanes lie along head_dim
 // (asks.h is for strips). A core keeps few requests open (24 on a Zen 3) and stops at the next one
-// until memory has answered, so they are spread over the arithmetic. Where lines follow one another
-// the hardware asks by itself, far ahead; so heads that are neighbours in memory ask for whole
-// keys, each for some of them. docs/decisions.md has the figures.
+// until memory has answered, so there are as many of them as lines are read, beside the loads.
+// Where lines follow one another the hardware asks by itself, far ahead; so heads that are
+// neighbours in memory ask for whole keys, each for some of them. docs/decisions.md has the
+// figures.
 
 namespace regard::cpu {
 
@@ -24,12 +26,18 @@ struct RowsAhead {
 
 struct ReadAhead {
   RowsAhead keys;
-  RowsAhead values;             // once there are no keys left
-  std::int64_t asks_each_step;  // of the arithmetic, see spread
+  RowsAhead values;
 };
 
-/// Asked for at once. Pieces of 128 bytes take 3 % more time where everything is in the caches.
-inline constexpr std::int64_t kAskedBytes = 256;
+/// Asked for in a loop that `turns` blocks of rows of q repeat, each its part.
+struct Asking {
+  RowsAhead next;
+  std::int64_t turns;
+
+  REGARD_KERNEL_FN std::int64_t part_of(const Asking& asking, std::int64_t lines) {
+    return asking.turns == 1 ? lines : (lines + asking.turns - 1) / asking.turns;
+  }
+};
 
 REGARD_KERNEL_FN RowsAhead rows_ahead(const char* first, std::int64_t rows, std::int64_t row_bytes,
                                       std::int64_t stride) {
@@ -62,46 +70,30 @@ REGARD_KERNEL_FN ReadAhead read_ahead(const Problem& p, std::int64_t b, HeadTurn
   if (begin >= p.seqlen_kv) return {};
   const semantics::KeyRange keys{begin, semantics::clamp(begin + tile.size, 0, p.seqlen_kv)};
   return {share_ahead(p.k, b, turn, keys, p.head_dim_qk),
-          share_ahead(p.v, b, turn, keys, p.head_dim_v), 0};
+          share_ahead(p.v, b, turn, keys, p.head_dim_v)};
 }
 
-REGARD_KERNEL_FN std::int64_t asks_left(const RowsAhead& r) {
-  const auto asks = [](std::int64_t bytes) __attribute__((always_inline)) {
-    return (bytes + kAskedBytes - 1) / kAskedBytes;
-  };
-  return asks(r.end - r.at) + r.rows * asks(r.row_bytes);
-}
-
-/// Spreads what is left over the next `steps` steps of the arithmetic.
-REGARD_KERNEL_FN void spread(ReadAhead* r, std::int64_t steps) {
-  r->asks_each_step = (asks_left(r->keys) + asks_left(r->values) + steps - 1) / steps;
-}
-
-/// Asks for what is due in `steps` steps, into the L1 or the L2. A line past the end of a row does
-/// no harm; two of four did, where rows are 128 bytes long (2 % on a Zen 5).
-template <bool kIntoL1 = false>
-REGARD_KERNEL_FN void ask(ReadAhead* r, std::int64_t steps) {
+/// Asks for the next `lines` lines, into the L1 or the L2. kUsual of them are asked for at once; 0:
+/// one after the other, by which one row of q alone, where nothing but memory counts, gains 1.2.
+template <int kUsual, bool kIntoL1>
+REGARD_KERNEL_FN void ask(RowsAhead* from, std::int64_t lines) {
+  constexpr std::int64_t kLine = 64;
   constexpr int kLocality = kIntoL1 ? 3 : 2;
-  RowsAhead from = r->keys;
-  for (std::int64_t x = steps * r->asks_each_step; x > 0 && from.at < from.end; --x) {
-    __builtin_prefetch(from.at, 0, kLocality);
-    __builtin_prefetch(from.at + 64, 0, kLocality);
-    if (from.end - from.at > 128) {
-      __builtin_prefetch(from.at + 128, 0, kLocality);
-      __builtin_prefetch(from.at + 192, 0, kLocality);
+  if (from->at >= from->end) return;
+  if constexpr (kUsual > 0) {
+    REGARD_UNROLL for (int x = 0; x < kUsual; ++x) {
+      __builtin_prefetch(from->at + x * kLine, 0, kLocality);
     }
-    from.at += kAskedBytes;
-    if (from.at < from.end) continue;
-    if (from.rows > 0) {
-      --from.rows;
-      from.at = from.end + from.gap;
-      from.end = from.at + from.row_bytes;
-    } else {
-      from = r->values;
-      r->values = {};
+  } else {
+    for (std::int64_t x = 0; x < lines; ++x) {
+      __builtin_prefetch(from->at + x * kLine, 0, kLocality);
     }
   }
-  r->keys = from;
+  from->at += lines * kLine;
+  if (from->at < from->end || from->rows == 0) return;
+  --from->rows;
+  from->at = from->end + from->gap;
+  from->end = from->at + from->row_bytes;
 }
 
 }  // namespace regard::cpu

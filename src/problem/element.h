@@ -199,7 +199,7 @@ REGARD_KERNEL_FN void store_row(Element type, void* row, const T* from, std::int
   }
 }
 
-REGARD_KERNEL_FN std::int64_t element_bytes(Element type) {
+REGARD_KERNEL_FN constexpr std::int64_t element_bytes(Element type) {
   switch (type) {
     case Element::kF64: return 8;
     case Element::kF32: return 4;

@@ -38,30 +38,30 @@ class ReadAheadOf : public testing::TestWithParam<Layout> {
     problem_.v.data = memory_.data() + kBytes;
   }
 
+  static void count(RowsAhead rows, const char* memory, std::vector<int>* times) {
+    while (rows.at < rows.end) {
+      const char* const at = rows.at;
+      ask<kAskedLines, false>(&rows, kAskedLines);
+      ASSERT_NE(rows.at, at);
+      for (std::int64_t byte = 0; byte < kAskedBytes; ++byte) {
+        ++(*times)[static_cast<std::size_t>(at - memory + byte)];
+      }
+    }
+  }
+
   /// How often each byte is asked for by the heads in turn, 16 keys a tile.
   std::vector<int> asked(std::int64_t heads, semantics::Tile tile) const {
     std::vector<int> times(memory_.size() + kAskedBytes);
     for (std::int64_t head = 0; head < heads; ++head) {
-      ReadAhead next = read_ahead(problem_, 0, {head, head, heads, 1}, tile);
-      const std::int64_t asks = asks_left(next.keys) + asks_left(next.values);
-      if (asks == 0) continue;
-      spread(&next, asks);
-      for (std::int64_t x = 0; x < asks; ++x) {
-        if (next.keys.at >= next.keys.end) {
-          ADD_FAILURE() << "nothing after " << x << " of " << asks;
-          break;
-        }
-        for (std::int64_t byte = 0; byte < kAskedBytes; ++byte) {
-          ++times[static_cast<std::size_t>(next.keys.at - memory_.data() + byte)];
-        }
-        ask(&next, 1);
-      }
-      EXPECT_EQ(next.keys.at, next.keys.end);  // nothing is left
+      const ReadAhead next = read_ahead(problem_, 0, {head, head, heads, 1}, tile);
+      for (const RowsAhead& rows : {next.keys, next.values}) count(rows, memory_.data(), &times);
     }
     return times;
   }
 
-  static constexpr std::int64_t kDim = 64;  // as long as what is asked for at once
+  static constexpr int kAskedLines = 2;
+  static constexpr std::int64_t kAskedBytes = kAskedLines * 64;
+  static constexpr std::int64_t kDim = 64;  // rows of twice that
   static constexpr std::int64_t kBytes = kHeads * kKeys * kDim * 2 * 4;
   Problem problem_;
   std::vector<char> memory_;
@@ -96,21 +96,19 @@ INSTANTIATE_TEST_SUITE_P(Layouts, ReadAheadOf,
                                          Layout{"padded", kKeys * 2 * 64, 2 * 64}),
                          [](const auto& layout) { return std::string(layout.param.name); });
 
-TEST(ReadAhead, IsSpreadOverItsSteps) {
-  Problem p;
-  p.seqlen_kv = 64;
-  p.head_dim_qk = p.head_dim_v = 100;  // rows of 400 bytes: two asks
-  for (View* view : {&p.k, &p.v}) view->stride[2] = 1000;
-  for (const std::int64_t steps : {1, 3, 16, 100}) {
-    ReadAhead next = read_ahead(p, 0, {0, 0, 1, 1}, {0, 16});
-    spread(&next, steps);
-    EXPECT_EQ(next.asks_each_step, (64 + steps - 1) / steps);
-    for (std::int64_t x = 0; x + 1 < (64 + next.asks_each_step - 1) / next.asks_each_step; ++x) {
-      ask(&next, 1);
-      EXPECT_LT(next.keys.at, next.keys.end) << steps << " steps, after " << x;
+TEST(ReadAhead, TurnsShareTheLines) {
+  const std::int64_t parts[][2] = {{1, 4}, {2, 2}, {3, 2}, {4, 1}, {9, 1}};  // early, not never
+  for (const auto [turns, lines] : parts) EXPECT_EQ(Asking::part_of({{}, turns}, 4), lines);
+}
+
+TEST(ReadAhead, AsksForAsManyLinesAsItIsTold) {
+  const std::vector<char> memory(1 << 12);
+  for (const auto ask_some : {ask<4, false>, ask<0, true>}) {
+    for (const std::int64_t lines : {1, 2, 4}) {
+      RowsAhead rows{memory.data(), memory.data() + memory.size(), 0, 0, 0};
+      ask_some(&rows, lines);
+      EXPECT_EQ(rows.at, memory.data() + lines * 64);
     }
-    ask(&next, 1);
-    EXPECT_GE(next.keys.at, next.keys.end) << steps;
   }
 }
 
