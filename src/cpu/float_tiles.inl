@@ -80,11 +80,6 @@ class FloatTiles {
   }
 
  private:
-  static bool shares_sets(const View& view) {
-    constexpr std::int64_t kApart = 4096;
-    return view.stride[2] * sizeof(float) % kApart == 0;
-  }
-
   ProductInput<T> read(const View& view, std::int64_t dim, std::int64_t padded, T* buffer) {
     const char* first = row_address(view, b_, head_kv_, tile_.begin);
     return copy_rows<V>(view, first, tile_.size, dim, padded, buffer);

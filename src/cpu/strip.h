@@ -164,6 +164,12 @@ static void pack_queries(const Problem& p, const Strip<V>& strip, typename V::Sc
   }
 }
 
+/// Rows of f32 a multiple of 4 KB apart: a column of a tile lies in one set of the L1.
+REGARD_KERNEL_FN bool shares_sets(const View& view) {
+  constexpr std::int64_t kApart = 4096;
+  return view.stride[2] * static_cast<std::int64_t>(sizeof(float)) % kApart == 0;
+}
+
 /// `rows` rows of K or V, from address `from` on, in `buffer`: [rows][padded], zeros past `dim`.
 template <class V>
 static ProductInput<typename V::Scalar> copy_rows(const View& view, const char* from,

@@ -25,7 +25,7 @@ struct BackwardArgs {
   TaskGrid grid{};                    // strips of rows, for d_q in a pass of its own
   std::int64_t tile_kv = 64;          // a multiple of 8: dropout draws by 8 keys
   std::int64_t queries_per_task = 1;  // for d_bias: whole queries, with all heads of a group
-  bool copies_tiles = false;          // of K and V, even where they could be read in place
+  bool copies_tiles = false;          // of K and V, where columns are read far apart or converted
 
   // W is the kernel's width, columns are head_dim padded to whole vectors. What is multiplied lies
   // in operands of `pack` elements: n / pack below, rounded up.

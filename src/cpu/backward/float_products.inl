@@ -39,12 +39,14 @@ struct FloatProducts : Simd {
   }
   /// `dim` elements of a tile's rows of K or V, in place where that serves.
   REGARD_KERNEL_FN Input load_rows(const Task& t, const View& view, Tile tile, std::int64_t dim,
-                                   std::int64_t buffer) {
-    if (!t.a.copies_tiles) {
-      return load_tile<Simd>(view, t.s.b, t.head_kv, tile, dim, t.shared(buffer));
+                                   TileCopy copy) {
+    const bool columns_serve = dim % kHeadDimUnit == 0 && !shares_sets(view);
+    if (!t.a.copies_tiles ||
+        (view.type == Element::kF32 && (columns_serve || !copy.reads_columns))) {
+      return load_tile<Simd>(view, t.s.b, t.head_kv, tile, dim, t.shared(copy.at));
     }
     const char* first = row_address(view, t.s.b, t.head_kv, tile.begin);
-    return copy_rows<Simd>(view, first, tile.size, dim, padded_head_dim(dim), t.shared(buffer));
+    return copy_rows<Simd>(view, first, tile.size, dim, padded_head_dim(dim), t.shared(copy.at));
   }
   /// K^T of a tile's `size` keys.
   REGARD_KERNEL_FN Input transpose_rows(const Task&, Input keys, std::int64_t) {

@@ -48,17 +48,17 @@ struct PairProducts : Simd {
   }
   /// [size][padded head_dim / 2]
   static Input load_rows(const Task& t, const View& view, Tile tile, std::int64_t dim,
-                         std::int64_t buffer) {
+                         TileCopy copy) {
     constexpr std::int64_t kBytes = sizeof(std::uint16_t);
     const std::int64_t padded = padded_head_dim(dim);
     const char* from = row_address(view, t.s.b, t.head_kv, tile.begin);
-    char* to = t.scratch + buffer;
+    char* to = t.scratch + copy.at;
     for (std::int64_t j = 0; j < tile.size; ++j, to += padded * kBytes) {
       __builtin_memcpy(to, from + j * view.stride[2] * kBytes,
                        static_cast<std::size_t>(dim * kBytes));
       __builtin_memset(to + dim * kBytes, 0, static_cast<std::size_t>((padded - dim) * kBytes));
     }
-    return {reinterpret_cast<const Pair*>(t.scratch + buffer), padded / kPack, 1};
+    return {reinterpret_cast<const Pair*>(t.scratch + copy.at), padded / kPack, 1};
   }
   /// [size / 2][padded head_dim_qk]: pairs of keys, an odd last one with 0.
   static Input transpose_rows(const Task& t, Input keys, std::int64_t size) {

@@ -97,12 +97,18 @@ struct GradTile {
   Input keys_t;  // K^T, contracted along keys
 };
 
+/// Where a copy of a tile goes, and whether products read its columns as well as its rows.
+struct TileCopy {
+  std::int64_t at;
+  bool reads_columns;
+};
+
 template <class V>
 static GradTile<V> load_grad_tile(const BackwardTask<V>& t, Tile tile) {
   const BackwardArgs& a = t.a;
   const Problem& p = t.problem();
-  const auto keys = V::load_rows(t, p.k, tile, p.head_dim_qk, a.at_keys);
-  const auto values = V::load_rows(t, p.v, tile, p.head_dim_v, a.at_values);
+  const auto keys = V::load_rows(t, p.k, tile, p.head_dim_qk, {a.at_keys, true});
+  const auto values = V::load_rows(t, p.v, tile, p.head_dim_v, {a.at_values, false});
   return {tile, keys, values, V::transpose_rows(t, keys, tile.size)};
 }
 
