@@ -6,8 +6,9 @@ usage: check_spills.py OBJECT...      compiled isa_<isa>.cc files of x86-64
 An innermost loop with at least ten fused multiply-adds (or dot products of pairs) is a product's. None
 of its instructions may move a vector from or to the stack: GCC does so when a block has one register
 too many, and the product then runs at a third of its rate. Loops that also select are left out: they
-need more registers, and serve only tiles with NaN or infinity behind a mask. Prints the loops it found;
-exit code 1 when one spills or an object has none.
+need more registers, and serve only tiles with NaN or infinity behind a mask. So are those that store
+results or call: they go from block to block, and the product's own loop lies elsewhere. Prints the
+loops it found; exit code 1 when one spills or an object has none.
 """
 
 import re
@@ -17,6 +18,7 @@ import sys
 INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s+(\S+)\s*(.*)$")
 PRODUCT = re.compile(r"^v(fn?m(add|sub)|dpbf16)")
 SELECTS = re.compile(r"^v(blendv|p?blendm|p?cmp|ptestn?m|pmov[bwdq]2m|psra)")
+RESULT = re.compile(r"^%[xyz]mm\d+,(?!.*\(%r[sb]p).*\(")
 JUMP = re.compile(r"^j(?!mp)")
 LEAST = 10
 
@@ -51,7 +53,8 @@ def innermost_loops(body):
 def product_loops(listing):
     return [loop for body in functions(listing) for loop in innermost_loops(body)
             if sum(bool(PRODUCT.match(name)) for _, name, _ in loop) >= LEAST
-            and not any(SELECTS.match(name) or "{%k" in rest for _, name, rest in loop)]
+            and not any(SELECTS.match(name) or "{%k" in rest for _, name, rest in loop)
+            and not any(name == "call" or RESULT.match(rest) for _, name, rest in loop)]
 
 
 def spills(loop):

@@ -230,7 +230,7 @@ class DotTiles {
       REGARD_UNROLL for (int r = 0; r < kRows; ++r) query[r] = V::load(q + r * step + d);
       REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
         if (kLines > 0 && i % kAskingKeys == 0) {
-          ask<kRows == 1 ? 0 : kLines, kIntoL1>(&asking->next, lines);
+          ask<kIntoL1 && kRows == 1 ? 0 : kLines, kIntoL1>(&asking->next, lines);
         }
         const auto key = load(first + i * stride);
         REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -336,7 +336,7 @@ class DotTiles {
     constexpr int kLines = lines_of<kType>(kVectors);
     const std::int64_t lines = Asking::part_of(*asking, kLines);
     const auto add_key = [&]() __attribute__((always_inline)) {
-      ask<kRows == 1 ? 0 : kLines, kIntoL1>(&asking->next, lines);
+      ask<kIntoL1 && kRows == 1 ? 0 : kLines, kIntoL1>(&asking->next, lines);
       if constexpr (kRows < kVectors) {  // the fewer ones wait in registers
         typename V::Vec weight[kRows];
         REGARD_UNROLL for (int r = 0; r < kRows; ++r) weight[r] = V::set(weights[r]);

@@ -47,6 +47,8 @@ class Spills(unittest.TestCase):
         self.assertEqual(len(check_spills.spills(loop)), 1)
         selects = listing(extra="  5a:\tvblendvps %ymm1,-0x20(%rbp),%ymm0,%ymm0")
         self.assertEqual(check_spills.product_loops(selects), [])
+        for around in ("vmovups %ymm1,0x20(%rdx)", "vmovaps %ymm1,(%rdx,%rax,4)", "call 0 <f>"):
+            self.assertEqual(check_spills.product_loops(listing(extra=f"  5a:\t{around}")), [])
         self.assertEqual(check_spills.product_loops(listing().replace("jne ", "call")), [])
 
     def test_this_build(self):
