@@ -73,8 +73,9 @@ REGARD_KERNEL_FN ReadAhead read_ahead(const Problem& p, std::int64_t b, HeadTurn
           share_ahead(p.v, b, turn, keys, p.head_dim_v)};
 }
 
-/// Asks for the next `lines` lines, into the L1 or the L2. kUsual of them are asked for at once; 0:
-/// one after the other, by which one row of q alone, where nothing but memory counts, gains 1.2.
+/// Asks for the next `lines` lines, into the L1 or the L2: for kUsual of them, unrolled, and the
+/// next call for those past `lines` again. kUsual = 0: in a loop, by which one row of q alone,
+/// where nothing but memory counts, gains 1.2.
 template <int kUsual, bool kIntoL1>
 REGARD_KERNEL_FN void ask(RowsAhead* from, std::int64_t lines) {
   constexpr std::int64_t kLine = 64;
