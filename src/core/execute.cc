@@ -64,10 +64,8 @@ Status check_equal_fields(const AttentionParams& planned, const AttentionParams&
 
 // Of [B, Hq, Sq, Skv], those that are 0.
 unsigned empty_dims(const AttentionParams& p) {
-  const std::int64_t extents[] = {p.batch, p.num_heads_q, p.seqlen_q, p.seqlen_kv};
-  unsigned dims = 0;
-  for (int i = 0; i < 4; ++i) dims |= (extents[i] == 0 ? 1u : 0u) << i;
-  return dims;
+  const auto bit = [](std::int64_t extent, int at) { return (extent == 0 ? 1u : 0u) << at; };
+  return bit(p.batch, 0) | bit(p.num_heads_q, 1) | bit(p.seqlen_q, 2) | bit(p.seqlen_kv, 3);
 }
 
 // `claims` are the direction's.
