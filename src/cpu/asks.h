@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "cpu/cache_lines.h"
 #include "cpu/problem.h"
 #include "cpu/simd_vector.h"
 #include "semantics/tiles.h"
@@ -13,7 +14,6 @@
 namespace regard::cpu {
 namespace {  // members with linkage would be shared between units
 
-inline constexpr std::int64_t kLineBytes = 64;
 /// Elements of a product's matrix in a line.
 inline constexpr int kLineSteps = 16;
 
@@ -33,7 +33,7 @@ struct Asks {
   REGARD_KERNEL_FN std::int64_t lines(const Asks& asks, std::int64_t k) {
     std::int64_t most = 0;
     for (int m = 0; m < kMatrices; ++m) {
-      const std::int64_t of = (asks.rows[m].bytes + kLineBytes - 1) / kLineBytes;
+      const std::int64_t of = lines_of(asks.rows[m].bytes);
       most = of > most ? of : most;
     }
     return most < k / kLineSteps ? most : k / kLineSteps;

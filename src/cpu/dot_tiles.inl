@@ -172,12 +172,14 @@ class DotTiles {
   /// to 1.07.
   static constexpr bool kIntoL1 = V::kLanes == 16;
 
-  /// Lines of memory that a number of vectors are.
+  /// Lines that vectors of K or V are in memory.
   template <Element kType>
-  REGARD_KERNEL_FN constexpr int lines_of(int vectors) {
-    constexpr int kLine = 64;
-    return (vectors * V::kLanes * static_cast<int>(element_bytes(kType)) + kLine - 1) / kLine;
+  REGARD_KERNEL_FN constexpr int lines_of_vectors(int count) {
+    return static_cast<int>(lines_of(count * V::kLanes * element_bytes(kType)));
   }
+  /// What ask() takes for them: one row of q alone asks in a loop, where that was measured.
+  template <int kRows, int kLines>
+  static constexpr int kUnrolledAsks = kIntoL1&& kRows == 1 ? 0 : kLines;
 
   /// Elements [d, d + kLanes) of a row of `dim`; what lies past its end is 0, and not read.
   template <Element kType>
@@ -221,7 +223,7 @@ class DotTiles {
     const std::int64_t dim = self.p_.head_dim_qk;
     const std::int64_t step = dot_row_size(dim);
     constexpr int kAskingKeys = kKeys < 8 ? kKeys : 4;
-    constexpr int kLines = kKeys > 1 ? lines_of<kType>(kAskingKeys) : 0;
+    constexpr int kLines = kKeys > 1 ? lines_of_vectors<kType>(kAskingKeys) : 0;
     const std::int64_t lines = Asking::part_of(*asking, kLines);
     typename V::Vec sum[V::kLanes] = {};
     const auto add = [&](std::int64_t d, const char* first, std::int64_t stride, auto load)
@@ -230,7 +232,7 @@ class DotTiles {
       REGARD_UNROLL for (int r = 0; r < kRows; ++r) query[r] = V::load(q + r * step + d);
       REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
         if (kLines > 0 && i % kAskingKeys == 0) {
-          ask<kIntoL1 && kRows == 1 ? 0 : kLines, kIntoL1>(&asking->next, lines);
+          ask<kUnrolledAsks<kRows, kLines>, kIntoL1>(&asking->next, lines);
         }
         const auto key = load(first + i * stride);
         REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -333,10 +335,10 @@ class DotTiles {
       sum[r][v] = kSelect ? ScalarTerm<V>::add_visible(sum[r][v], value, weight)
                           : ScalarTerm<V>::add(sum[r][v], value, weight);
     };
-    constexpr int kLines = lines_of<kType>(kVectors);
+    constexpr int kLines = lines_of_vectors<kType>(kVectors);
     const std::int64_t lines = Asking::part_of(*asking, kLines);
     const auto add_key = [&]() __attribute__((always_inline)) {
-      ask<kIntoL1 && kRows == 1 ? 0 : kLines, kIntoL1>(&asking->next, lines);
+      ask<kUnrolledAsks<kRows, kLines>, kIntoL1>(&asking->next, lines);
       if constexpr (kRows < kVectors) {  // the fewer ones wait in registers
         typename V::Vec weight[kRows];
         REGARD_UNROLL for (int r = 0; r < kRows; ++r) weight[r] = V::set(weights[r]);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "cpu/cache_lines.h"
 #include "cpu/problem.h"
 #include "cpu/simd_vector.h"
 #include "semantics/tiles.h"
@@ -41,9 +42,8 @@ struct Asking {
 
 REGARD_KERNEL_FN RowsAhead rows_ahead(const char* first, std::int64_t rows, std::int64_t row_bytes,
                                       std::int64_t stride) {
-  constexpr std::int64_t kLine = 64;
   const std::int64_t gap = stride - row_bytes;
-  if (gap >= 0 && gap < kLine) return {first, first + rows * stride, 0, 0, 0};
+  if (gap >= 0 && gap < kLineBytes) return {first, first + rows * stride, 0, 0, 0};
   return {first, first + row_bytes, row_bytes, gap, rows - 1};
 }
 
@@ -78,19 +78,18 @@ REGARD_KERNEL_FN ReadAhead read_ahead(const Problem& p, std::int64_t b, HeadTurn
 /// where nothing but memory counts, gains 1.2.
 template <int kUsual, bool kIntoL1>
 REGARD_KERNEL_FN void ask(RowsAhead* from, std::int64_t lines) {
-  constexpr std::int64_t kLine = 64;
   constexpr int kLocality = kIntoL1 ? 3 : 2;
   if (from->at >= from->end) return;
   if constexpr (kUsual > 0) {
     REGARD_UNROLL for (int x = 0; x < kUsual; ++x) {
-      __builtin_prefetch(from->at + x * kLine, 0, kLocality);
+      __builtin_prefetch(from->at + x * kLineBytes, 0, kLocality);
     }
   } else {
     for (std::int64_t x = 0; x < lines; ++x) {
-      __builtin_prefetch(from->at + x * kLine, 0, kLocality);
+      __builtin_prefetch(from->at + x * kLineBytes, 0, kLocality);
     }
   }
-  from->at += lines * kLine;
+  from->at += lines * kLineBytes;
   if (from->at < from->end || from->rows == 0) return;
   --from->rows;
   from->at = from->end + from->gap;
