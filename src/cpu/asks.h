@@ -7,94 +7,68 @@
 #include "cpu/simd_vector.h"
 #include "semantics/tiles.h"
 
-// What strips of rows ask memory for while their products of queries and keys run. Requests are
-// spread finely: a core keeps few open and stops at the next one until memory has answered
-// (docs/decisions.md has the figures).
+// What memory is asked for while products run. Requests are spread finely: a core keeps few open
+// and stops at the next one until memory has answered (docs/decisions.md has the figures).
 
 namespace regard::cpu {
-namespace {  // members with linkage would be shared between units
 
-/// Elements of a product's matrix in a line.
-inline constexpr int kLineSteps = 16;
-
-/// Rows of `bytes` bytes, `stride` bytes apart.
+/// Rows `stride` bytes apart, asked for by blocks: a line of each row of a block, then the next
+/// line of each.
 struct AskedRows {
-  const char* first;
+  const char* at;  // in the block's first row
   std::int64_t stride;
-  std::int64_t bytes;
+  std::int64_t row_lines;
+  std::int64_t lines;  // left of the block
+  std::int64_t rows;   // left, the block's included
 };
 
-/// Rows of some matrices: of each as many as the product takes from its own.
-template <int kMatrices>
-struct Asks {
-  AskedRows rows[kMatrices > 0 ? kMatrices : 1];
+REGARD_KERNEL_FN bool is_left(const AskedRows& asked) { return asked.rows > 0; }
 
-  /// Lines of a row, as far as there is a line of the product's k elements for each.
-  REGARD_KERNEL_FN std::int64_t lines(const Asks& asks, std::int64_t k) {
-    std::int64_t most = 0;
-    for (int m = 0; m < kMatrices; ++m) {
-      const std::int64_t of = lines_of(asks.rows[m].bytes);
-      most = of > most ? of : most;
-    }
-    return most < k / kLineSteps ? most : k / kLineSteps;
+/// Asks for the next line of each of kRows rows, into the L2.
+template <int kRows>
+REGARD_KERNEL_FN void ask_rows(AskedRows* from) {
+  if (!is_left(*from)) return;
+  REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
+    __builtin_prefetch(from->at + i * from->stride, 0, 2);
   }
+  from->at += kLineBytes;
+  if (--from->lines > 0) return;
+  from->at += kRows * from->stride - from->row_lines * kLineBytes;
+  from->lines = from->row_lines;
+  from->rows -= kRows;
+}
 
-  /// A line of each of the next kRows rows.
-  template <int kRows>
-  REGARD_KERNEL_FN void ask(Asks* asks) {
-    REGARD_UNROLL for (int m = 0; m < kMatrices; ++m) {
-      REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
-        __builtin_prefetch(asks->rows[m].first, 0, 2);
-        asks->rows[m].first += asks->rows[m].stride;
-      }
-    }
-  }
+/// Some keys of a head of k or v, whose rows have `dim` elements.
+REGARD_KERNEL_FN AskedRows asked_rows(const View& view, std::int64_t b, std::int64_t head,
+                                      semantics::KeyRange keys, std::int64_t dim) {
+  if (keys.lo >= keys.hi) return {};
+  const std::int64_t element = element_bytes(view.type);
+  const std::int64_t lines = lines_of(dim * element);
+  return {row_address(view, b, head, keys.lo), view.stride[2] * element, lines, lines,
+          keys.hi - keys.lo};
+}
 
-  REGARD_KERNEL_FN void next_line(Asks* asks) {
-    for (int m = 0; m < kMatrices; ++m) asks->rows[m].first += kLineBytes;
-  }
-  REGARD_KERNEL_FN void next_rows(Asks* asks, std::int64_t count) {
-    for (int m = 0; m < kMatrices; ++m) asks->rows[m].first += count * asks->rows[m].stride;
-  }
-};
-
-/// The strips at a tile of K and V: the first one that meets it asks for the tile's values, the
-/// second one, or the first where it is alone, for the next tile's keys.
+/// What a head's strips ask for at a tile of K and V: its values, and the next tile's keys.
 struct TileAsks {
-  HeadTurn turn;
-  std::int64_t b;
-  semantics::Tile tile;
-  std::int64_t met;  // strips that did
+  AskedRows values;      // in products with keys
+  AskedRows keys;        // in those after them,
+  AskedRows few_strips;  // or, where memory bounds them, in products with values
 
-  REGARD_KERNEL_FN AskedRows rows(const TileAsks& at, const View& view, std::int64_t j,
-                                  std::int64_t dim) {
-    const std::int64_t element = element_bytes(view.type);
-    return {row_address(view, at.b, at.turn.head_kv, j), view.stride[2] * element, dim * element};
+  REGARD_KERNEL_FN TileAsks at_tile(const Problem& p, std::int64_t b, HeadTurn turn,
+                                    semantics::Tile tile) {
+    constexpr std::int64_t kFew = 2;
+    const std::int64_t end = tile.begin + tile.size;
+    const semantics::KeyRange next{end, semantics::clamp(end + tile.size, 0, p.seqlen_kv)};
+    const AskedRows values = asked_rows(p.v, b, turn.head_kv, {tile.begin, end}, p.head_dim_v);
+    const AskedRows keys = asked_rows(p.k, b, turn.head_kv, next, p.head_dim_qk);
+    if (turn.strips <= kFew) return {values, {}, keys};
+    return {values, keys, {}};
   }
 
-  /// Calls f(asks) for the next strip.
-  template <class F>
-  REGARD_KERNEL_FN void with_next(TileAsks* at, const Problem& p, F f) {
-    const std::int64_t strip = at->met++;
-    const std::int64_t next = at->tile.begin + at->tile.size;
-    const bool asks_keys = next < p.seqlen_kv && strip == (at->turn.strips > 1 ? 1 : 0);
-    const auto values = [&]() __attribute__((always_inline)) {
-      return rows(*at, p.v, at->tile.begin, p.head_dim_v);
-    };
-    const auto keys = [&]() __attribute__((always_inline)) {
-      return rows(*at, p.k, next, p.head_dim_qk);
-    };
-    if (strip == 0 && asks_keys) {
-      f(Asks<2>{{values(), keys()}});
-    } else if (strip == 0) {
-      f(Asks<1>{{values()}});
-    } else if (asks_keys) {
-      f(Asks<1>{{keys()}});
-    } else {
-      f(Asks<0>{});
-    }
+  /// For the next product with keys.
+  REGARD_KERNEL_FN AskedRows* with_keys(TileAsks* asks) {
+    return is_left(asks->values) ? &asks->values : &asks->keys;
   }
 };
 
-}  // namespace
 }  // namespace regard::cpu

@@ -42,7 +42,7 @@ class Bf16Tiles {
     head_kv_ = turn.head_kv;
     tile_ = tile;
     has_keys_ = has_values_ = finite_known_ = false;
-    asks_ = {turn, b_, tile, 0};
+    asks_ = TileAsks::at_tile(p_, b_, turn, tile);
   }
   const Tile& tile() const { return tile_; }
 
@@ -65,10 +65,12 @@ class Bf16Tiles {
     self->need_keys();
     ProductInput<Pair> a = self->keys_;
     a.data += (part.begin - self->tile_.begin) * a.row_stride;
-    TileAsks::with_next(
-        &self->asks_, self->p_, [&](auto asks) __attribute__((always_inline)) {
-          scores_of<V, PairTerm<V>, kVectors>(a, q_t, to, part.size, self->pairs_qk_, max, asks);
-        });
+    AskedRows* const asked = TileAsks::with_keys(&self->asks_);
+    if (is_left(*asked)) {
+      scores_of<V, PairTerm<V>, kVectors, true>(a, q_t, to, part.size, self->pairs_qk_, max, asked);
+    } else {
+      scores_of<V, PairTerm<V>, kVectors>(a, q_t, to, part.size, self->pairs_qk_, max);
+    }
   }
 
   /// out_t = out_t * carry + V^T * probs of `part`. `partial`: some probabilities may be masked.
@@ -81,8 +83,11 @@ class Bf16Tiles {
     const ProductInput<Pair> a = {self->values_buffer_ + (part.begin - self->tile_.begin) / 2 * dim,
                                   1, dim};
     const std::int64_t k = (part.size + 1) / 2;
+    AskedRows* const asked = &self->asks_.few_strips;
     if (partial && !self->is_finite()) {
       add_product<V, PairTerm<V>, kVectors, true>(a, pairs, out_t, dim, k, carry);
+    } else if (is_left(*asked)) {
+      add_product<V, PairTerm<V>, kVectors, false, true>(a, pairs, out_t, dim, k, carry, asked);
     } else {
       add_product<V, PairTerm<V>, kVectors, false>(a, pairs, out_t, dim, k, carry);
     }

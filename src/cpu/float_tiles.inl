@@ -42,7 +42,7 @@ class FloatTiles {
     head_kv_ = turn.head_kv;
     tile_ = tile;
     has_keys_ = has_values_ = finite_known_ = false;
-    asks_ = {turn, b_, tile, 0};
+    asks_ = TileAsks::at_tile(p_, b_, turn, tile);
   }
   const Tile& tile() const { return tile_; }
 
@@ -57,11 +57,13 @@ class FloatTiles {
     self->need_keys();
     ProductInput<T> a = self->keys_;
     a.data += (part.begin - self->tile_.begin) * a.row_stride;
-    TileAsks::with_next(
-        &self->asks_, self->p_, [&](auto asks) __attribute__((always_inline)) {
-          scores_of<V, ScalarTerm<V>, kVectors>(a, q_t, to, part.size, self->p_.head_dim_qk, max,
-                                                asks);
-        });
+    AskedRows* const asked = TileAsks::with_keys(&self->asks_);
+    if (is_left(*asked)) {
+      scores_of<V, ScalarTerm<V>, kVectors, true>(a, q_t, to, part.size, self->p_.head_dim_qk, max,
+                                                  asked);
+    } else {
+      scores_of<V, ScalarTerm<V>, kVectors>(a, q_t, to, part.size, self->p_.head_dim_qk, max);
+    }
   }
 
   /// out_t = out_t * carry + V^T * probs of `part`. `partial`: some probabilities may be masked.
@@ -72,8 +74,12 @@ class FloatTiles {
     ProductInput<T> a = transposed(self->values_);
     a.data += (part.begin - self->tile_.begin) * a.step;
     const std::int64_t dim = self->values_dim_;
+    AskedRows* const asked = &self->asks_.few_strips;
     if (partial && !self->is_finite()) {
       add_product<V, ScalarTerm<V>, kVectors, true>(a, probs, out_t, dim, part.size, carry);
+    } else if (is_left(*asked)) {
+      add_product<V, ScalarTerm<V>, kVectors, false, true>(a, probs, out_t, dim, part.size, carry,
+                                                           asked);
     } else {
       add_product<V, ScalarTerm<V>, kVectors, false>(a, probs, out_t, dim, part.size, carry);
     }

@@ -40,13 +40,16 @@ struct ScalarTerm {
   }
 };
 
-/// sum[i][v] += the products of kRows rows of a with b [k][kStride]; asks for as many rows
+/// Steps of a product for each line that it asks for: as many as it has of its own matrix in f32.
+inline constexpr int kAskSteps = 16;
+
+/// sum[i][v] += the products of kRows rows of a with b [k][kStride]; kAsks: asks for `asked`
 /// meanwhile.
 template <class V, class Term, int kRows, int kVectors, bool kSelect, int kStride = V::kWidth,
-          int kAsked = 0>
+          bool kAsks = false>
 REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename Term::B* b,
                                std::int64_t k, typename V::Vec (&sum)[kRows][kVectors],
-                               Asks<kAsked> asks = {}) {
+                               AskedRows* asked = nullptr) {
   const typename Term::A* at = a.data;
   const auto add_step = [&]() __attribute__((always_inline)) {
     typename Term::Column column[kVectors];
@@ -63,16 +66,16 @@ REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename 
   };
   // Written out by hand GCC spills or reads columns again (docs/decisions.md); f64 spills anyway.
   if constexpr (sizeof(typename V::Scalar) == sizeof(float)) {
-    if constexpr (kAsked > 0 && kRows > 1) {
-      constexpr int kPieces = kRows * kAsked > 8 ? kRows * kAsked / 8 : 1;  // of 8 requests
-      using AsksOf = Asks<kAsked>;
-      for (std::int64_t lines = AsksOf::lines(asks, k); lines > 0; --lines, k -= kLineSteps) {
-        AsksOf line = asks;
-        for (int piece = 0; piece < kPieces; ++piece) {
-          AsksOf::template ask<kRows / kPieces>(&line);
-          REGARD_UNROLL_4 for (int x = 0; x < kLineSteps / kPieces; ++x) add_step();
+    if constexpr (kAsks && kRows > 1) {
+      constexpr int kPieceSteps = kAskSteps * V::kRows / kRows;
+      for (; k >= kPieceSteps; k -= kPieceSteps) {
+        ask_rows<V::kRows>(asked);
+        // A short step is 1.03 to 1.2 times as fast unrolled, one of 24 multiply-adds 0.98.
+        if constexpr (kRows * kVectors < 24) {
+          REGARD_UNROLL_4 for (int x = 0; x < kPieceSteps; ++x) add_step();
+        } else {
+          REGARD_NO_UNROLL for (int x = 0; x < kPieceSteps; ++x) add_step();
         }
-        AsksOf::next_line(&asks);
       }
     }
     REGARD_UNROLL_4 for (std::int64_t x = 0; x < k; ++x) add_step();
@@ -82,12 +85,12 @@ REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename 
 }
 
 /// c = a * b for kRows rows; max[v] = the greatest of it and what it was. NaN is passed over.
-template <class V, class Term, int kRows, int kVectors, int kAsked>
+template <class V, class Term, int kRows, int kVectors, bool kAsks>
 REGARD_KERNEL_FN void score_rows(ProductInput<typename Term::A> a, const typename Term::B* b,
-                                 typename V::Scalar* c, std::int64_t k, Asks<kAsked> asks,
+                                 typename V::Scalar* c, std::int64_t k, AskedRows* asked,
                                  typename V::Vec (&max)[kVectors]) {
   typename V::Vec sum[kRows][kVectors] = {};
-  multiply<V, Term, kRows, kVectors, false, V::kWidth>(a, b, k, sum, asks);
+  multiply<V, Term, kRows, kVectors, false, V::kWidth, kAsks>(a, b, k, sum, asked);
   REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
     REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
       V::store(c + i * V::kWidth + v * V::kLanes, sum[i][v]);
@@ -114,31 +117,32 @@ REGARD_KERNEL_FN void for_blocks(std::int64_t size, F f) {
 template <class V, int kVectors>
 inline constexpr int kBlockRows = kVectors == 1 ? 2 * V::kRows : V::kRows;
 
-/// scores^T [m][W] = a [m][k] * b [k][W]; max [W] grows to the greatest of each column. Asks for m
-/// rows meanwhile, but for those left over from blocks.
-template <class V, class Term, int kVectors, int kAsked = 0>
+/// scores^T [m][W] = a [m][k] * b [k][W]; max [W] grows to the greatest of each column.
+template <class V, class Term, int kVectors, bool kAsks = false>
 static void scores_of(ProductInput<typename Term::A> a, const typename Term::B* b,
                       typename V::Scalar* c, std::int64_t m, std::int64_t k,
-                      typename V::Scalar* max, Asks<kAsked> asks = {}) {
+                      typename V::Scalar* max, AskedRows* asked = nullptr) {
+  AskedRows ahead{};  // in registers
+  if (kAsks) ahead = *asked;
   typename V::Vec most[kVectors];
   REGARD_UNROLL for (int v = 0; v < kVectors; ++v) most[v] = V::load(max + v * V::kLanes);
   for_blocks<kBlockRows<V, kVectors>>(
       m, [&](std::int64_t i, auto rows) __attribute__((always_inline)) {
         constexpr int kRows = decltype(rows)::value;
-        score_rows<V, Term, kRows, kVectors>(a, b, c + i * V::kWidth, k, asks, most);
+        score_rows<V, Term, kRows, kVectors, kAsks>(a, b, c + i * V::kWidth, k, &ahead, most);
         a.data += kRows * a.row_stride;
-        Asks<kAsked>::next_rows(&asks, kRows);
       });
   REGARD_UNROLL for (int v = 0; v < kVectors; ++v) V::store(max + v * V::kLanes, most[v]);
+  if (kAsks) asked->rows = 0;  // what is left would slow another product down
 }
 
 /// c = c * carry + a * b for kRows rows.
-template <class V, class Term, int kRows, int kVectors, bool kSelect>
+template <class V, class Term, int kRows, int kVectors, bool kSelect, bool kAsks>
 REGARD_KERNEL_FN void add_rows(ProductInput<typename Term::A> a, const typename Term::B* b,
                                typename V::Scalar* c, std::int64_t k,
-                               const typename V::Scalar* carry) {
+                               const typename V::Scalar* carry, AskedRows* asked) {
   typename V::Vec sum[kRows][kVectors] = {};
-  multiply<V, Term, kRows, kVectors, kSelect>(a, b, k, sum);
+  multiply<V, Term, kRows, kVectors, kSelect, V::kWidth, kAsks>(a, b, k, sum, asked);
   REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
     REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
       typename V::Scalar* const out = c + i * V::kWidth + v * V::kLanes;
@@ -149,16 +153,20 @@ REGARD_KERNEL_FN void add_rows(ProductInput<typename Term::A> a, const typename 
 
 /// c [m][W] = c * carry [W] + a [m][k] * b [k][W]; each tile is summed on its own first, which
 /// keeps chains short. kSelect: see Term::add_visible.
-template <class V, class Term, int kVectors, bool kSelect>
+template <class V, class Term, int kVectors, bool kSelect, bool kAsks = false>
 static void add_product(ProductInput<typename Term::A> a, const typename Term::B* b,
                         typename V::Scalar* c, std::int64_t m, std::int64_t k,
-                        const typename V::Scalar* carry) {
+                        const typename V::Scalar* carry, AskedRows* asked = nullptr) {
+  AskedRows ahead{};  // in registers
+  if (kAsks) ahead = *asked;
   for_blocks<kBlockRows<V, kVectors>>(
       m, [&](std::int64_t i, auto rows) __attribute__((always_inline)) {
         constexpr int kRows = decltype(rows)::value;
-        add_rows<V, Term, kRows, kVectors, kSelect>(a, b, c + i * V::kWidth, k, carry);
+        add_rows<V, Term, kRows, kVectors, kSelect, kAsks>(a, b, c + i * V::kWidth, k, carry,
+                                                           &ahead);
         a.data += kRows * a.row_stride;
       });
+  if (kAsks) asked->rows = 0;  // what is left would slow another product down
 }
 
 /// Calls f(Count<vectors>), for 1 <= vectors <= kMost.

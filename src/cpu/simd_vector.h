@@ -14,13 +14,16 @@
 
 namespace regard::cpu {
 
-// REGARD_UNROLL is for loops of a constant length, REGARD_UNROLL_4 for others.
+// REGARD_UNROLL is for loops of a constant length, REGARD_UNROLL_4 for others, REGARD_NO_UNROLL for
+// those that compilers unroll badly.
 #if defined(__clang__)
 #define REGARD_UNROLL _Pragma("clang loop unroll(full)")
 #define REGARD_UNROLL_4 _Pragma("clang loop unroll_count(4)")
+#define REGARD_NO_UNROLL _Pragma("clang loop unroll(disable)")
 #else
 #define REGARD_UNROLL _Pragma("GCC unroll 16")
 #define REGARD_UNROLL_4 _Pragma("GCC unroll 4")
+#define REGARD_NO_UNROLL _Pragma("GCC unroll 1")
 #endif
 
 /// 0, 1, ... as template arguments; the library's own would be shared code.

@@ -49,11 +49,15 @@ template <class Tiles>
 static StripSet<Tiles> make_strips(const TiledArgs& a, const Sequence& s, HeadRows rows,
                                    char* scratch) {
   using V = typename Tiles::Vocabulary;
-  const std::int64_t per_head = (rows.end - rows.begin + V::kWidth - 1) / V::kWidth;
+  const std::int64_t vectors = (rows.end - rows.begin + V::kLanes - 1) / V::kLanes;
+  const std::int64_t per_head = (vectors + V::kVectors - 1) / V::kVectors;
   const StripSet<Tiles> set{a, s, rows.head_kv, rows.heads, per_head, scratch};
   for (std::int64_t x = 0; x < set.count(); ++x) {
-    const std::int64_t begin = rows.begin + x % per_head * V::kWidth;
-    const std::int64_t size = begin + V::kWidth < rows.end ? V::kWidth : rows.end - begin;
+    const auto row_at = [&](std::int64_t strip) {
+      const std::int64_t row = rows.begin + strip_begin(vectors, per_head, strip) * V::kLanes;
+      return row < rows.end ? row : rows.end;
+    };
+    const std::int64_t begin = row_at(x % per_head), size = row_at(x % per_head + 1) - begin;
     set_rows<V>(a.problem, s, rows.head_kv + x / per_head, begin, size, set.strips() + x);
     Tiles::pack(a.problem, set.strips()[x], set.query(x));
   }

@@ -1,51 +1,43 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <vector>
 
 #include "cpu/asks.h"
 
-// What strips ask memory for at a tile: its values, and the next tile's keys, each once.
+// What strips ask memory for at a tile: its values, and the next tile's keys.
 
 namespace regard::cpu {
 namespace {
 
-struct Asked {
-  int strip;
-  const char* first;
-  std::int64_t stride, bytes;
-  bool operator==(const Asked&) const = default;
-};
+constexpr semantics::Tile kFirst{96, 96};
+constexpr semantics::Tile kLast{192, 58};
 
 class AsksOfTile : public testing::Test {
  protected:
   AsksOfTile() {
     problem_.seqlen_kv = 250;
     problem_.head_dim_qk = 64;
-    problem_.head_dim_v = 32;
+    problem_.head_dim_v = 40;
     problem_.k = view(keys_, Element::kF32, 1000);
     problem_.v = view(values_, Element::kBf16, 300);
   }
 
-  /// What `met` of a head's `strips` strips ask for at `tile` of head 3 of sequence 1.
-  std::vector<Asked> asked(std::int64_t strips, int met, semantics::Tile tile) const {
-    TileAsks at{{3, 0, 1, strips}, 1, tile, 0};
-    std::vector<Asked> found;
-    for (int strip = 0; strip < met; ++strip) {
-      TileAsks::with_next(&at, problem_, [&]<int kMatrices>(const Asks<kMatrices>& asks) {
-        for (int m = 0; m < kMatrices; ++m) {
-          found.push_back({strip, asks.rows[m].first, asks.rows[m].stride, asks.rows[m].bytes});
-        }
-      });
-    }
-    return found;
+  /// At a tile of head 3 of sequence 1.
+  TileAsks asks(std::int64_t strips, semantics::Tile tile) const {
+    return TileAsks::at_tile(problem_, 1, {3, 0, 1, strips}, tile);
   }
 
-  Asked values(int strip, std::int64_t j) const {
-    return {strip, values_ + (50000 + 3 * 70 + j * 300) * 2, 600, 64};
+  void expect_values(const AskedRows& rows, std::int64_t j, std::int64_t count) const {
+    EXPECT_EQ(rows.at, values_ + (50000 + 3 * 70 + j * 300) * 2);
+    EXPECT_EQ(rows.stride, 600);
+    EXPECT_EQ(rows.row_lines, 2);  // of 80 bytes
+    EXPECT_EQ(rows.rows, count);
   }
-  Asked keys(int strip, std::int64_t j) const {
-    return {strip, keys_ + (50000 + 3 * 70 + j * 1000) * 4, 4000, 256};
+  void expect_keys(const AskedRows& rows, std::int64_t j, std::int64_t count) const {
+    EXPECT_EQ(rows.at, keys_ + (50000 + 3 * 70 + j * 1000) * 4);
+    EXPECT_EQ(rows.stride, 4000);
+    EXPECT_EQ(rows.row_lines, 4);
+    EXPECT_EQ(rows.rows, count);
   }
 
  private:
@@ -64,24 +56,47 @@ class AsksOfTile : public testing::Test {
   const char* values_ = reinterpret_cast<const char*>(0x20000000);
 };
 
-TEST_F(AsksOfTile, FirstStripAsksForValuesSecondForTheNextKeys) {
-  EXPECT_EQ(asked(8, 8, {96, 96}), (std::vector<Asked>{values(0, 96), keys(1, 192)}));
+TEST_F(AsksOfTile, ManyStripsAskForTheNextKeysAfterTheValues) {
+  TileAsks at = asks(8, kFirst);
+  expect_values(*TileAsks::with_keys(&at), 96, 96);
+  at.values.rows = 0;
+  expect_keys(*TileAsks::with_keys(&at), 192, 58);
+  EXPECT_FALSE(is_left(at.few_strips));
 }
 
-TEST_F(AsksOfTile, StripAloneAsksForBoth) {
-  EXPECT_EQ(asked(1, 1, {96, 96}), (std::vector<Asked>{values(0, 96), keys(0, 192)}));
+TEST_F(AsksOfTile, FewStripsAskForThemInProductsWithValues) {
+  TileAsks at = asks(2, kFirst);
+  expect_values(*TileAsks::with_keys(&at), 96, 96);
+  expect_keys(at.few_strips, 192, 58);
+  at.values.rows = 0;
+  EXPECT_FALSE(is_left(*TileAsks::with_keys(&at)));
 }
 
 TEST_F(AsksOfTile, NothingFollowsTheLastTile) {
-  EXPECT_EQ(asked(8, 8, {192, 58}), (std::vector<Asked>{values(0, 192)}));
-  EXPECT_EQ(asked(1, 1, {192, 58}), (std::vector<Asked>{values(0, 192)}));
+  for (const std::int64_t strips : {1, 8}) {
+    const TileAsks at = asks(strips, kLast);
+    expect_values(at.values, 192, 58);
+    EXPECT_FALSE(is_left(at.keys));
+    EXPECT_FALSE(is_left(at.few_strips));
+  }
 }
 
-TEST(Asks, LinesAreThoseOfTheLongestRow) {
-  const Asks<2> asks{{{nullptr, 0, 128}, {nullptr, 0, 130}}};
-  EXPECT_EQ(Asks<2>::lines(asks, 1000), 3);
-  EXPECT_EQ(Asks<2>::lines(asks, 47), 2);  // of 16 elements each
-  EXPECT_EQ(Asks<2>::lines(asks, 15), 0);
+TEST(AskedRows, EachLineOfABlockOfRowsThenTheNextBlock) {
+  const char* const first = reinterpret_cast<const char*>(0x10000000);
+  AskedRows rows{first, 1000, 2, 2, 10};
+  ask_rows<4>(&rows);
+  EXPECT_EQ(rows.at, first + 64);
+  ask_rows<4>(&rows);
+  EXPECT_EQ(rows.at, first + 4 * 1000);
+  EXPECT_EQ(rows.rows, 6);
+  for (int x = 0; x < 4; ++x) {
+    EXPECT_TRUE(is_left(rows));
+    ask_rows<4>(&rows);
+  }
+  EXPECT_FALSE(is_left(rows));
+  const char* const end = rows.at;
+  ask_rows<4>(&rows);
+  EXPECT_EQ(rows.at, end);
 }
 
 }  // namespace
