@@ -200,7 +200,7 @@ MUTATIONS = [
              "from->at += kRows * from->stride - ", "from->at -= ", ("unit", "*AskedRows*")),
     Mutation("strips of one vector", "src/cpu/strip.h",
              "vectors / strips * index + (index < longer ? index : longer);",
-             "index < strips ? 3 * index : vectors;", ("unit", "Strips*")),
+             "index < strips ? 3 * index + 0 * longer : vectors;", ("unit", "Strips*")),
     Mutation("pieces of a block all begin with it", "src/cpu/problem.h",
              "block * grid.rows_per_block + (pieces - 1 - piece) * size;",
              "block * grid.rows_per_block + piece * 0;", ("unit", "TaskGrid*")),
