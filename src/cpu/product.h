@@ -50,18 +50,22 @@ template <class V, class Term, int kRows, int kVectors, bool kSelect, int kStrid
 REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename Term::B* b,
                                std::int64_t k, typename V::Vec (&sum)[kRows][kVectors],
                                AskedRows* asked = nullptr) {
-  const typename Term::A* at = a.data;
+  // Addresses from one pointer take a register for each row; those of 16 rows GCC keeps in vectors.
+  constexpr int kPointers = kRows > 8 ? kRows / 4 : 1;
+  constexpr int kEach = kRows / kPointers;
+  const typename Term::A* at[kPointers];
+  REGARD_UNROLL for (int p = 0; p < kPointers; ++p) at[p] = a.data + p * kEach * a.row_stride;
   const auto add_step = [&]() __attribute__((always_inline)) {
     typename Term::Column column[kVectors];
     REGARD_UNROLL for (int v = 0; v < kVectors; ++v) column[v] = Term::load(b + v * V::kLanes);
     REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
-      const auto scalar = Term::broadcast(at[i * a.row_stride]);
+      const auto scalar = Term::broadcast(at[i / kEach][i % kEach * a.row_stride]);
       REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
         sum[i][v] = kSelect ? Term::add_visible(sum[i][v], scalar, column[v])
                             : Term::add(sum[i][v], scalar, column[v]);
       }
     }
-    at += a.step;
+    REGARD_UNROLL for (int p = 0; p < kPointers; ++p) at[p] += a.step;
     b += kStride;
   };
   // Written out by hand GCC spills or reads columns again (docs/decisions.md); f64 spills anyway.
