@@ -16,9 +16,11 @@ struct ColumnsOut {
     return padded_head_dim(p.head_dim_v) * V::kWidth;
   }
 
-  static void clear(const Problem& p, const Strip<V>&, T* out) {
+  static void clear(const Problem& p, const Strip<V>& strip, T* out) {
     const std::int64_t end = size(p);
-    for (std::int64_t x = 0; x < end; x += V::kLanes) V::store(out + x, V::set(0));
+    for (std::int64_t x = 0; x < end; x += V::kWidth) {
+      for (int w = 0; w < lanes_of(strip); w += V::kLanes) V::store(out + x + w, V::set(0));
+    }
   }
 
   /// out = out * carry + part * shrink, row by row.

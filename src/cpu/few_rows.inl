@@ -137,7 +137,7 @@ static void forward_few_part(const void* opaque, std::int64_t index, char* scrat
   const std::int64_t tasks = a.problem.batch * head_groups(a);
   const FewTask task = few_task(a, index % tasks);
   const std::int64_t count = split_count(task.s.band.len_kv);
-  const std::int64_t part = index / tasks;
+  const std::int64_t part = part_of_step(a.parts_per_task, a.part_runs, index / tasks);
   if (count == 1 || part >= count) return;
   with_few_rows<Tiles>(a, task.s, task.rows, scratch,
                        [&](const auto& set) { compute_part(set, part, shared_part(set, part)); });

@@ -121,7 +121,8 @@ REGARD_KERNEL_FN void for_blocks(std::int64_t size, F f) {
 template <class V, int kVectors>
 inline constexpr int kBlockRows = kVectors == 1 ? 2 * V::kRows : V::kRows;
 
-/// scores^T [m][W] = a [m][k] * b [k][W]; max [W] grows to the greatest of each column.
+/// scores^T [m][W] = a [m][k] * b [k][W]; max [W] grows to the greatest of each column. kAsks: see
+/// multiply; `asked` is used up.
 template <class V, class Term, int kVectors, bool kAsks = false>
 static void scores_of(ProductInput<typename Term::A> a, const typename Term::B* b,
                       typename V::Scalar* c, std::int64_t m, std::int64_t k,
@@ -156,7 +157,7 @@ REGARD_KERNEL_FN void add_rows(ProductInput<typename Term::A> a, const typename 
 }
 
 /// c [m][W] = c * carry [W] + a [m][k] * b [k][W]; each tile is summed on its own first, which
-/// keeps chains short. kSelect: see Term::add_visible.
+/// keeps chains short. kSelect: see Term::add_visible; kAsks: as in scores_of.
 template <class V, class Term, int kVectors, bool kSelect, bool kAsks = false>
 static void add_product(ProductInput<typename Term::A> a, const typename Term::B* b,
                         typename V::Scalar* c, std::int64_t m, std::int64_t k,

@@ -44,6 +44,18 @@ REGARD_KERNEL_FN constexpr semantics::KeyRange split_keys(std::int64_t len_kv, s
           semantics::clamp((index + 1) * keys, 0, len_kv)};
 }
 
+/// Steps that the parts are taken in where they are `runs` runs of neighbours, one part of each run
+/// in turn: so many slots side by side go on where they were, which they have asked memory for.
+REGARD_KERNEL_FN constexpr std::int64_t part_steps(std::int64_t parts, std::int64_t runs) {
+  return (parts + runs - 1) / runs * runs;
+}
+
+/// The part of a step; past the last one where runs are uneven.
+REGARD_KERNEL_FN constexpr std::int64_t part_of_step(std::int64_t parts, std::int64_t runs,
+                                                     std::int64_t step) {
+  return step % runs * (part_steps(parts, runs) / runs) + step / runs;
+}
+
 REGARD_KERNEL_FN constexpr semantics::KeyRange common_keys(semantics::KeyRange a,
                                                            semantics::KeyRange b) {
   return {a.lo > b.lo ? a.lo : b.lo, a.hi < b.hi ? a.hi : b.hi};

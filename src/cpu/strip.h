@@ -69,7 +69,7 @@ REGARD_KERNEL_FN double query_factor(const Problem& p, std::int64_t b, std::int6
 }
 
 /// The first vector of the index-th of some strips, whose vectors differ by one at most: a strip of
-/// one vector has 0.8 of the rate of two or three.
+/// one vector has 0.9 of the rate of two or three.
 REGARD_KERNEL_FN std::int64_t strip_begin(std::int64_t vectors, std::int64_t strips,
                                           std::int64_t index) {
   const std::int64_t longer = vectors % strips;

@@ -28,6 +28,7 @@ struct TiledArgs {
   char* parts = nullptr;
   std::int64_t part_bytes = 0;
   std::int64_t parts_per_task = 0;
+  std::int64_t part_runs = 1;  // see part_of_step
 };
 
 /// Groups of heads that few rows are computed by.

@@ -1,6 +1,7 @@
 #include "cpu/tiled_backend.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -206,7 +207,9 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
   } else if (shape.shares_parts(slots) &&
              slots_bytes + shape.shared_bytes(args) <= plan.workspace_bytes) {
     args.parts = static_cast<char*>(launch.workspace.data) + slots_bytes;
-    run_tasks({k.few_part, &args, shape.tasks * shape.parts, slot_bytes}, slots, launch);
+    args.part_runs = slots / std::gcd(shape.tasks, std::int64_t{slots});
+    const std::int64_t steps = part_steps(shape.parts, args.part_runs);
+    run_tasks({k.few_part, &args, shape.tasks * steps, slot_bytes}, slots, launch);
     run_tasks({k.few_merge, &args, shape.tasks, slot_bytes}, slots, launch);
   } else {
     run_tasks({k.few, &args, shape.tasks, slot_bytes}, slots, launch);

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "cpu/split.h"
 
@@ -33,6 +34,22 @@ TEST(Split, CountsGrowWithTheLengthTo16) {
   EXPECT_EQ(split_count(513), 2);
   EXPECT_EQ(split_count(7681), 16);
   EXPECT_EQ(split_count(std::int64_t{1} << 40), 16);
+}
+
+TEST(Split, RunsTakeEveryPartOnceAndStayAmongNeighbours) {
+  for (std::int64_t parts = 1; parts <= kMaxSplits; ++parts) {
+    for (std::int64_t runs = 1; runs <= 5; ++runs) {
+      std::vector<int> taken(static_cast<std::size_t>(parts), 0);
+      for (std::int64_t step = 0; step < part_steps(parts, runs); ++step) {
+        const std::int64_t part = part_of_step(parts, runs, step);
+        if (part < parts) ++taken[static_cast<std::size_t>(part)];
+        if (step >= runs) {
+          EXPECT_EQ(part, part_of_step(parts, runs, step - runs) + 1);
+        }
+      }
+      EXPECT_EQ(taken, std::vector<int>(taken.size(), 1)) << parts << " in " << runs;
+    }
+  }
 }
 
 }  // namespace
