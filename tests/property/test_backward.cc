@@ -273,6 +273,8 @@ TEST_P(Backward, MemoryIsLinearInTheLengthAtMost) {
   run_pair(&problem, 2);
 }
 
+#if !defined(__SANITIZE_THREAD__)  // GCC 12's runtime does not report aligned_alloc to its hooks
+
 // What the program's allocations say of the same: a Context takes what the plan states, and some
 // bookkeeping.
 TEST_P(Backward, AllocatesWhatThePlanStates) {
@@ -292,6 +294,8 @@ TEST_P(Backward, AllocatesWhatThePlanStates) {
   EXPECT_GE(counter.bytes(), stated);
   EXPECT_LE(counter.bytes(), stated + (1 << 15));
 }
+
+#endif
 
 REGARD_INSTANTIATE_PROPERTIES(Backward);
 
