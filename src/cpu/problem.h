@@ -18,6 +18,13 @@ REGARD_KERNEL_FN constexpr std::int64_t padded_head_dim(std::int64_t head_dim) {
   return (head_dim + kHeadDimUnit - 1) / kHeadDimUnit * kHeadDimUnit;
 }
 
+/// Where the index-th of some shares begins whose sizes differ by one at most.
+REGARD_KERNEL_FN constexpr std::int64_t share_begin(std::int64_t size, std::int64_t shares,
+                                                    std::int64_t index) {
+  const std::int64_t larger = size % shares;
+  return size / shares * index + (index < larger ? index : larger);
+}
+
 /// Where a task lies: all rows of one (b, kv head) are its queries times the heads of the group,
 /// head fastest (row = i * group_size + g), so that one read of K and V serves a whole group.
 struct TaskGrid {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "cpu/problem.h"
 #include "semantics/row_bounds.h"
 
 // Which kernel serves a sequence, and how few rows over many keys are divided among slots:
@@ -34,14 +35,15 @@ REGARD_KERNEL_FN constexpr std::int64_t split_count(std::int64_t len_kv) {
   return semantics::clamp((len_kv + kKeysPerSplit - 1) / kKeysPerSplit, 1, kMaxSplits);
 }
 
-/// The keys of part `index`, whole tiles but for the last; may be empty.
+/// The keys of part `index`: whole tiles but for the last, as many as the others' or one more.
 REGARD_KERNEL_FN constexpr semantics::KeyRange split_keys(std::int64_t len_kv, std::int64_t tile_kv,
                                                           std::int64_t index) {
   const std::int64_t count = split_count(len_kv);
-  const std::int64_t share = (len_kv + count - 1) / count;
-  const std::int64_t keys = (share + tile_kv - 1) / tile_kv * tile_kv;
-  return {semantics::clamp(index * keys, 0, len_kv),
-          semantics::clamp((index + 1) * keys, 0, len_kv)};
+  const std::int64_t tiles = (len_kv + tile_kv - 1) / tile_kv;
+  const auto begin = [&](std::int64_t part) {
+    return semantics::clamp(share_begin(tiles, count, part) * tile_kv, 0, len_kv);
+  };
+  return {begin(index), begin(index + 1)};
 }
 
 /// Steps that the parts are taken in where they are `runs` runs of neighbours, one part of each run

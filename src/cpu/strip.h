@@ -68,14 +68,6 @@ REGARD_KERNEL_FN double query_factor(const Problem& p, std::int64_t b, std::int6
   return p.scales_first || p.softmax_scale > 0.0 ? descale : -descale;
 }
 
-/// The first vector of the index-th of some strips, whose vectors differ by one at most: a strip of
-/// one vector has 0.9 of the rate of two or three.
-REGARD_KERNEL_FN std::int64_t strip_begin(std::int64_t vectors, std::int64_t strips,
-                                          std::int64_t index) {
-  const std::int64_t longer = vectors % strips;
-  return vectors / strips * index + (index < longer ? index : longer);
-}
-
 /// Rows [row_begin, row_begin + rows) of the sequence, all within its length.
 template <class V>
 static void set_rows(const Problem& p, const Sequence& s, std::int64_t head_kv,

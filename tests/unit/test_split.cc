@@ -17,13 +17,27 @@ TEST(Split, PartsAreWholeTilesThatCoverEveryKeyOnce) {
       const std::int64_t count = split_count(length);
       for (std::int64_t index = 0; index < count; ++index) {
         const semantics::KeyRange keys = split_keys(length, tile_kv, index);
-        if (semantics::is_empty(keys)) continue;  // rounding to tiles may leave the last ones none
         ASSERT_EQ(keys.lo, next) << length;
         ASSERT_EQ(keys.lo % tile_kv, 0) << length;
         next = keys.hi;
       }
       ASSERT_EQ(next, length);
       ASSERT_TRUE(semantics::is_empty(split_keys(length, tile_kv, count))) << length;
+    }
+  }
+}
+
+// Slots wait for the largest part: of 4096 keys in tiles of 96, seven parts of 576 left 64.
+TEST(Split, PartsDifferByATileAtMost) {
+  for (const std::int64_t tile_kv : {16, 32, 48, 64, 96, 128}) {
+    for (std::int64_t length = 1; length <= 20000; ++length) {
+      const std::int64_t count = split_count(length), tiles = (length + tile_kv - 1) / tile_kv;
+      for (std::int64_t index = 0; index < count; ++index) {
+        const semantics::KeyRange keys = split_keys(length, tile_kv, index);
+        const std::int64_t size = (keys.hi - keys.lo + tile_kv - 1) / tile_kv;
+        ASSERT_GE(size, tiles / count) << length;
+        ASSERT_LE(size, (tiles + count - 1) / count) << length;
+      }
     }
   }
 }

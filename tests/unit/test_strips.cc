@@ -12,11 +12,11 @@ TEST(Strips, ShareTheVectorsEvenly) {
   constexpr std::int64_t kMost = 3;
   for (std::int64_t vectors = 1; vectors <= 30; ++vectors) {
     const std::int64_t strips = (vectors + kMost - 1) / kMost;
-    EXPECT_EQ(strip_begin(vectors, strips, 0), 0);
-    EXPECT_EQ(strip_begin(vectors, strips, strips), vectors);
+    EXPECT_EQ(share_begin(vectors, strips, 0), 0);
+    EXPECT_EQ(share_begin(vectors, strips, strips), vectors);
     for (std::int64_t x = 0; x < strips; ++x) {
       const std::int64_t size =
-          strip_begin(vectors, strips, x + 1) - strip_begin(vectors, strips, x);
+          share_begin(vectors, strips, x + 1) - share_begin(vectors, strips, x);
       EXPECT_LE(size, kMost) << vectors;
       EXPECT_GE(size, std::min<std::int64_t>(vectors, 2)) << vectors;
     }
