@@ -35,7 +35,7 @@ def arguments():
     add("case", nargs="*", help="cases, each one argument; in place of a grid")
     add("--grid", choices=grids.GRIDS, help="built-in cases and entrants (forward)")
     add("--only", help="these entrants: torch, torch_math, onnxruntime, openvino, ggml, "
-        "benchmark:NAME, regard[:BACKEND][@threads=N+isa=NAME+sq=N]")
+        "benchmark:NAME, regard[:BACKEND][@threads=N+isa=NAME+sq=N+max_error=X]")
     add("--backend", default="", help="regard's backends, each a column: flash,efficient,math")
     add("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of everybody")
     add("--layout", default="bshd", choices=("bshd", "bhsd"), help="of the memory (bshd)")

@@ -91,7 +91,7 @@ def ours(row, backend=None):
     built-in order chooses)."""
     for name, entry in row["entries"].items():
         plain = entry["library"] == "regard" and all(
-            entry.get(setting) is None for setting in ("isa", "threads", "seqlen_q"))
+            entry.get(setting) is None for setting in ("isa", "threads", "seqlen_q", "max_error"))
         of_backend = entry["backend"] == backend or (
             entry["backend"] is None and entry["ran"].split("_")[0] == backend)
         if plain and of_backend and is_right(entry):
@@ -155,10 +155,18 @@ def backward_verdicts(row):
                              goal))
         found += [Verdict(row["case"], "speed over torch", ratio, speed)
                   for ratio in speed_over(row, "torch", entry)]
-    exact = row["entries"].get("torch_math")
-    if case.dtype in ("bf16", "f16") and exact and is_right(exact):
-        found.append(Verdict(row["case"], "error over torch_math's",
-                             entry["error"] / exact["error"], 1.0, at_most=True))
+    math = row["entries"].get("torch_math")
+    if case.dtype not in ("bf16", "f16") or not math or not is_right(math):
+        return found
+    found.append(Verdict(row["case"], "error over torch_math's", entry["error"] / math["error"],
+                         1.0, at_most=True))
+    exact = row["entries"].get(grids.EXACT)
+    if exact and is_right(exact):
+        limit = f"with max_error={exact['max_error']:g}, "
+        found.append(Verdict(row["case"], limit + "error over torch_math's",
+                             exact["error"] / math["error"], 1.0, at_most=True))
+        found += [Verdict(row["case"], limit + "speed over torch", ratio, speed)
+                  for ratio in speed_over(row, "torch", exact) if speed is not None]
     return found
 
 

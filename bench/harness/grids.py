@@ -148,6 +148,8 @@ class Grid:
     unit: str | None = None  # of the cells; None: GFLOP/s, or GB/s of K and V for decode
 
 
+EXACT = "regard@max_error=4e-3"  # as exact in bf16 as f32 arithmetic is
+
 GRIDS = {
     "forward": Grid(FORWARD),
     "shapes": Grid(SHAPES),
@@ -157,7 +159,7 @@ GRIDS = {
     "decode": Grid("\n".join((DECODE_BHSD, DECODE_BSHD, DECODE_SHAPES)),
                    ("torch", "onnxruntime", "ggml", "regard")),
     "speculative": Grid(SPECULATIVE, ("torch", "regard@sq=1", "regard")),
-    "backward": Grid(BACKWARD, ("torch", "torch_math", "regard")),
+    "backward": Grid(BACKWARD, ("torch", "torch_math", "regard", EXACT)),
     "backward_threads": Grid(BACKWARD_THREADS, ("regard@threads=1", "regard@threads=2")),
     "small": Grid(SMALL, PEERS, "us"),
     "overhead": Grid(OVERHEAD, ("torch", "benchmark:BM_CachedCall", "benchmark:BM_CachedCallC",
@@ -175,6 +177,7 @@ class Entrant:
     threads: int | None = None  # None: the run's
     isa: str | None = None  # None: the machine's
     seqlen_q: int | None = None  # None: the case's
+    max_error: float | None = None  # of its policy
 
     @property
     def own_process(self):
@@ -187,7 +190,8 @@ class Entrant:
 
 
 LIBRARIES = ("torch", "torch_math", "onnxruntime", "openvino", "ggml", "benchmark", "regard")
-SETTINGS = {"threads": ("threads", int), "isa": ("isa", str), "sq": ("seqlen_q", int)}
+SETTINGS = {"threads": ("threads", int), "isa": ("isa", str), "sq": ("seqlen_q", int),
+            "max_error": ("max_error", float)}
 
 
 def parse_entrant(text):
@@ -200,7 +204,8 @@ def parse_entrant(text):
         raise ValueError(f"{text!r}: nobody is called {library!r}")
     if (not set(found) <= set(SETTINGS) or (settings and not found)
             or (backend and library not in ("regard", "benchmark"))):
-        raise ValueError(f"{text!r}: expected NAME or regard[:BACKEND][@threads=N+isa=NAME+sq=N]")
+        raise ValueError(f"{text!r}: expected NAME or regard[:BACKEND]"
+                         "[@threads=N+isa=NAME+sq=N+max_error=X]")
     if settings and library != "regard":
         raise ValueError(f"{text!r}: only regard has settings")
     if library == "benchmark" and not backend:

@@ -141,7 +141,7 @@ def ggml_call(case, sets, threads):
     return ggml.FlashAttention(sets, threads)
 
 
-def regard_call(case, sets, backend):
+def regard_call(case, sets, backend, max_error):
     """regard.attention on the NumPy arrays as they lie in memory. Threads and ISA are the
     environment's, read when the module is imported."""
     try:
@@ -152,6 +152,7 @@ def regard_call(case, sets, backend):
     # Only what differs from the defaults, as one calls it: words cost time too.
     options = {"is_causal": True} if case.causal else {}
     options |= {"backend": backend} if backend else {}
+    options |= {"policy": regard.Policy(max_error=max_error)} if max_error is not None else {}
     if case.causal and case.seqlen_q != case.seqlen_kv:
         options["diagonal"] = {"tl": "top_left", "br": "bottom_right"}[case.diagonal]
     if case.backward:
@@ -175,7 +176,8 @@ def regard_backward_call(sets, options):
     import regard
 
     forwards = [regard.attention(*tensors[:3], return_saved=True, **options) for tensors in sets]
-    options.pop("backend", None)  # what was saved knows its own
+    for known in ("backend", "policy"):  # to what was saved
+        options.pop(known, None)
 
     def call(i):
         q, k, v, d_out = sets[i]
@@ -192,7 +194,7 @@ def make_call(entrant, case, sets, threads):
     if case.backward and entrant.library not in ("torch", "torch_math", "regard"):
         raise Refused("it has no backward here")
     if entrant.library == "regard":
-        return regard_call(case, sets, entrant.backend)
+        return regard_call(case, sets, entrant.backend, entrant.max_error)
     makers = {"torch": torch_call, "torch_math": torch_math_call, "ggml": ggml_call,
               "onnxruntime": onnxruntime_call, "openvino": openvino_call}
     try:

@@ -10,7 +10,8 @@ OURS = ("regard", "benchmark")  # libraries that are no peers
 
 def new_entry(entrant):
     return {"library": entrant.library, "backend": entrant.backend, "threads": entrant.threads,
-            "isa": entrant.isa, "seqlen_q": entrant.seqlen_q, "verdict": "ok", "reason": "",
+            "isa": entrant.isa, "seqlen_q": entrant.seqlen_q,
+            "max_error": entrant.max_error, "verdict": "ok", "reason": "",
             "error": None, "ran": "", "workspace_bytes": None, "seconds": [], "limits": []}
 
 

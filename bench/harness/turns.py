@@ -54,7 +54,8 @@ class Apart:
             [sys.executable, "-m", "harness.turns"], cwd=Path(__file__).parent.parent, env=env,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
-            made = self._ask(backend=entrant.backend, case=case.text, layout=layout)
+            made = self._ask(backend=entrant.backend, max_error=entrant.max_error,
+                             case=case.text, layout=layout)
         except Exception:
             self.close()
             raise
@@ -93,7 +94,8 @@ def serve(questions, answers):
                 case = parse_case(question["case"])
                 from .grids import Entrant
 
-                entrant = Entrant("regard", "regard", question["backend"])
+                entrant = Entrant("regard", "regard", question["backend"],
+                                  max_error=question["max_error"])
                 here = Here(entrant, case, make_sets(case, question["layout"]), 0)
                 answer = {"ran": here.ran, "workspace_bytes": here.workspace_bytes}
             elif "turn" in question:

@@ -24,8 +24,9 @@ struct DtypeClaim {
   Dtype q = Dtype::kF32;
   Dtype kv = Dtype::kF32;
   Dtype out = Dtype::kF32;
-  double error_bound = 0.0;   // measured normwise error for |score| <= 16
-  Dtype probs = Dtype::kF32;  // 8 bits: probabilities are rounded to it before they meet v
+  double error_bound = 0.0;    // measured normwise error for |score| <= 16
+  Dtype probs = Dtype::kF32;   // 8 bits: probabilities are rounded to it before they meet v
+  Isa min_isa = Isa::kScalar;  // from here on; of several claims of the same types the last holds
 };
 
 struct HeadDimClaim {

@@ -12,6 +12,7 @@ struct AttentionParams;
 struct BackendRef;
 struct KernelPlan;
 struct PlanImpl;
+struct Policy;
 struct Selection;
 
 /// What will run and how: immutable, cheap to copy, shareable between threads. It accepts any
@@ -34,6 +35,7 @@ class REGARD_EXPORT Plan {
   /// Of execute_backward; without `needs_grad` there is none: no name, 0 bytes.
   const KernelPlan& backward_kernel() const noexcept;
   std::int64_t backward_workspace_bytes() const noexcept;
+  const Policy& policy() const noexcept;  // all of what it was made under, merged
   /// The decision with every reason, made again from the plan's own inputs (it is pure).
   Selection selection() const;
   std::string to_string() const;

@@ -44,7 +44,7 @@ nb::object saved_of(const Call& call, Context& context) {
   const Expected<Plan> made = plan(context, *params, call.policy);
   if (!made) raise_status(made.status());
   return nb::cast(Saved{call.stats(), SavedContext::Kind::kStats, call.request.rng_seed,
-                        call.request.rng_offset, *made, made->backend()});
+                        call.request.rng_offset, *made, made->backend(), made->policy().max_error});
 }
 
 nb::object run_attention(const CallArgs& args) {

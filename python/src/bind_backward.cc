@@ -116,6 +116,7 @@ Plan plan_of(const Call& call, const Saved& saved) {
   Policy policy;
   if (saved.backend) {
     policy.only = {*saved.backend};
+    policy.max_error = saved.max_error;
   } else {
     scopes.emplace();
     policy = call.policy;

@@ -17,6 +17,7 @@ nb::object claims_of(const Claims& claims) {
     fields["kv"] = to_string(claim.kv);
     fields["out"] = to_string(claim.out);
     fields["error_bound"] = claim.error_bound;
+    fields["min_isa"] = to_string(claim.min_isa);
     dtypes.append(fields);
   }
   nb::list features;

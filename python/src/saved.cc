@@ -1,5 +1,8 @@
 #include "saved.h"
 
+#include <nanobind/stl/optional.h>
+
+#include <optional>
 #include <string>
 
 #include "arguments.h"
@@ -17,7 +20,7 @@ const char* name_of(SavedContext::Kind kind) {
 }
 
 void make_saved(Saved* self, nb::object stats, nb::object lse, nb::object seed, nb::object offset,
-                nb::object backend) {
+                nb::object backend, nb::object max_error) {
   if (stats.is_none() == lse.is_none()) {
     raise_type("regard.Saved() takes stats or lse, and " +
                std::string(stats.is_none() ? "neither was" : "both were") + " given");
@@ -28,6 +31,7 @@ void make_saved(Saved* self, nb::object stats, nb::object lse, nb::object seed, 
   saved.rng_seed = read_uint64(seed.ptr(), "seed");
   saved.rng_offset = read_uint64(offset.ptr(), "offset");
   if (!backend.is_none()) saved.backend = read_backend(backend.ptr(), "backend");
+  if (!max_error.is_none()) saved.max_error = read_double(max_error.ptr(), "max_error");
   new (self) Saved(std::move(saved));
 }
 
@@ -43,13 +47,14 @@ nb::object plan_of(const Saved& self) {
   return fields;
 }
 
-/// What pickle calls with: the plan is made again, of the same backend, where it is needed.
+/// What pickle calls with: the plan is made again, as it was, where it is needed.
 nb::tuple reduce(nb::handle object) {
   const auto& self = nb::cast<const Saved&>(object);
   const bool lse = self.kind == SavedContext::Kind::kLse;
-  return nb::make_tuple(object.type(),
-                        nb::make_tuple(lse ? nb::none() : self.stats, lse ? self.stats : nb::none(),
-                                       self.rng_seed, self.rng_offset, backend_of(self)));
+  return nb::make_tuple(
+      object.type(),
+      nb::make_tuple(lse ? nb::none() : self.stats, lse ? self.stats : nb::none(), self.rng_seed,
+                     self.rng_offset, backend_of(self), self.max_error));
 }
 
 }  // namespace
@@ -70,7 +75,7 @@ void bind_saved(nb::module_& module) {
                     "What regard.attention_backward needs of its forward; attention(..., "
                     "return_saved=True) makes it,\nor a caller of an lse that was merged.")
       .def("__init__", &make_saved, "stats"_a = nb::none(), "lse"_a = nb::none(), "seed"_a = 0,
-           "offset"_a = 0, "backend"_a = nb::none())
+           "offset"_a = 0, "backend"_a = nb::none(), "max_error"_a = nb::none())
       .def_prop_ro(
           "stats", [](const Saved& self) { return self.stats; },
           "[B,H,S,2], the rows' maxima and sums, or the lse [B,H,S].")
@@ -81,6 +86,9 @@ void bind_saved(nb::module_& module) {
       .def_prop_ro(
           "offset", [](const Saved& self) { return self.rng_offset; }, "Of dropout.")
       .def_prop_ro("backend", &backend_of, "Which backend runs; None: what the policy says then.")
+      .def_prop_ro(
+          "max_error", [](const Saved& self) { return self.max_error; },
+          "What the policy of the forward said, which holds for its backward; None: nothing.")
       .def_prop_ro("plan", &plan_of, "The plans of the forward and the backward; None without one.")
       .def("__reduce__", &reduce)
       .def("__repr__", [](const Saved& self) {

@@ -20,6 +20,7 @@ struct Saved {
   std::uint64_t rng_seed = 0, rng_offset = 0;
   Plan plan;
   std::optional<BackendRef> backend;
+  std::optional<double> max_error;  // of the forward's policy: on a CPU it chooses the kernels, too
 };
 
 /// The rules of a plan, as `regard explain --json` gives them.

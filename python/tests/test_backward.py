@@ -256,10 +256,23 @@ def test_what_is_missing_is_named(name):
     (dict(), TypeError, "neither"), (dict(stats=OUT, lse=OUT), TypeError, "both"),
     (dict(lse=OUT, seed=-1), ValueError, r"seed \(-1\)"),
     (dict(lse=OUT, backend="quick"), ValueError, r"backend \('quick'\)"),
+    (dict(lse=OUT, max_error="small"), TypeError, r"max_error \('small'\)"),
 ])
 def test_saved_refuses(keywords, error, word):
     with pytest.raises(error, match=word):
         regard.Saved(**keywords)
+
+
+def test_the_policys_limit_holds_for_the_backward():
+    q, k, v = make()
+    with regard.policy(max_error=0.5):
+        out, saved = regard.attention(q, k, v, return_saved=True)
+    assert saved.max_error == 0.5 and SAVED.max_error is None
+    copied = pickle.loads(pickle.dumps(saved))
+    assert copied.max_error == 0.5
+    tight = regard.Saved(stats=saved.stats, backend=saved.backend, max_error=1e-9)
+    with pytest.raises(regard.NoBackendError, match="error_bound"):
+        regard.attention_backward(gradient_like(out), q, k, v, out, tight)
 
 
 def test_memory_does_not_grow():

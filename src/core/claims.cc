@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <limits>
 #include <string>
+#include <vector>
 
 namespace regard {
 namespace {
@@ -44,26 +45,38 @@ std::string sm_text(std::int32_t sm) {
   return std::to_string(sm / 10) + "." + std::to_string(sm % 10);
 }
 
-// The claim that a caller would move to: the same q type, else the nearest size.
-const DtypeClaim& nearest_dtypes(const Claims& claims, const AttentionParams& p) {
+// One claim of all types that are computed on `isa`.
+std::vector<DtypeClaim> claims_on(const Claims& claims, Isa isa) {
+  std::vector<DtypeClaim> found;
   for (const DtypeClaim& c : claims.dtypes) {
+    const auto same = [&](const DtypeClaim& other) {
+      return c.q == other.q && c.kv == other.kv && c.out == other.out;
+    };
+    if (c.min_isa <= isa && std::none_of(found.begin(), found.end(), same)) found.push_back(c);
+  }
+  return found;
+}
+
+// The claim that a caller would move to: the same q type, else the nearest size.
+const DtypeClaim& nearest_dtypes(const std::vector<DtypeClaim>& claims, const AttentionParams& p) {
+  for (const DtypeClaim& c : claims) {
     if (c.q == p.dtype_q) return c;
   }
   const auto distance = [&](const DtypeClaim& c) {
     return std::abs(size_of(c.q) - size_of(p.dtype_q));
   };
   return *std::min_element(
-      claims.dtypes.begin(), claims.dtypes.end(),
+      claims.begin(), claims.end(),
       [&](const DtypeClaim& a, const DtypeClaim& b) { return distance(a) < distance(b); });
 }
 
-Refusal dtype_refusal(const Claims& claims, const AttentionParams& p) {
+Refusal dtype_refusal(const std::vector<DtypeClaim>& claims, const AttentionParams& p) {
   Refusal refusal{RefusalCode::kDtype, "", dtype_text(p.dtype_q, p.dtype_kv, p.dtype_out), {}};
-  for (const DtypeClaim& c : claims.dtypes) {
+  for (const DtypeClaim& c : claims) {
     if (!refusal.limit.empty()) refusal.limit += ", ";
     refusal.limit += dtype_text(c.q, c.kv, c.out);
   }
-  if (claims.dtypes.empty()) return refusal;
+  if (claims.empty()) return refusal;
   const DtypeClaim& c = nearest_dtypes(claims, p);
   const std::string value =
       c.q == c.kv && c.out == default_dtype_out(c.q)
@@ -154,10 +167,10 @@ bool check_memory(const Claims& claims, const AttentionParams& p, Judge& judge) 
   return true;
 }
 
-bool check_direction(const Claims& claims, const AttentionParams& p, FeatureSet wanted,
+bool check_direction(const Claims& claims, const AttentionParams& p, Isa isa, FeatureSet wanted,
                      Judge& judge) {
-  if (find_dtypes(claims, p) == nullptr) {
-    if (!judge.refuse([&] { return dtype_refusal(claims, p); })) return false;
+  if (find_dtypes(claims, p, isa) == nullptr) {
+    if (!judge.refuse([&] { return dtype_refusal(claims_on(claims, isa), p); })) return false;
   }
   return check_features(claims, wanted, judge) &&
          check_head_dim(claims.head_dim_qk, p.head_dim_qk, RefusalCode::kHeadDimQk, judge) &&
@@ -167,11 +180,13 @@ bool check_direction(const Claims& claims, const AttentionParams& p, FeatureSet 
 
 }  // namespace
 
-const DtypeClaim* find_dtypes(const Claims& claims, const AttentionParams& p) noexcept {
+const DtypeClaim* find_dtypes(const Claims& claims, const AttentionParams& p, Isa isa) noexcept {
+  const DtypeClaim* found = nullptr;
   for (const DtypeClaim& c : claims.dtypes) {
-    if (c.q == p.dtype_q && c.kv == p.dtype_kv && c.out == p.dtype_out) return &c;
+    const bool same = c.q == p.dtype_q && c.kv == p.dtype_kv && c.out == p.dtype_out;
+    if (same && c.min_isa <= isa) found = &c;
   }
-  return nullptr;
+  return found;
 }
 
 Backend::~Backend() = default;
@@ -231,7 +246,7 @@ bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& e
   }
   FeatureSet wanted = p.features;
   wanted.set(Feature::kNeedsGrad, false);
-  if (!check_direction(info.forward, p, wanted, judge)) return false;
+  if (!check_direction(info.forward, p, env.isa, wanted, judge)) return false;
   if (!p.features.has(Feature::kNeedsGrad)) return judge.passed();
   if (!info.backward.offered) {
     judge.refuse([&] {
@@ -245,7 +260,7 @@ bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& e
   // What the forward writes besides out is not the backward's.
   const FeatureSet outputs{Feature::kLse, Feature::kSavedStats, Feature::kScoresOut};
   judge.enter_backward();
-  check_direction(info.backward, p, wanted.without(outputs), judge);
+  check_direction(info.backward, p, env.isa, wanted.without(outputs), judge);
   return judge.passed();
 }
 

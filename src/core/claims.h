@@ -4,7 +4,8 @@
 
 namespace regard {
 
-/// What `claims` say of the types of `params`, or null.
-const DtypeClaim* find_dtypes(const Claims& claims, const AttentionParams& params) noexcept;
+/// What `claims` say of the types of `params` on `isa`, or null.
+const DtypeClaim* find_dtypes(const Claims& claims, const AttentionParams& params,
+                              Isa isa) noexcept;
 
 }  // namespace regard

@@ -88,7 +88,8 @@ Expected<Plan> make_plan(ContextImpl& context, PlanCacheKey& cache_key,
     const Decision decision = decide(inputs);
     if (decision.entry == nullptr) return no_backend(context, inputs, params);
     const Backend& backend = *decision.entry->backend;
-    Expected<Pair> pair = plan_pair(backend, key, *env);
+    const EnvAtIsa machine(*env, decision.isa);
+    Expected<Pair> pair = plan_pair(backend, key, machine.get());
     if (!pair && pair.status().code() == StatusCode::kRefusedAtPlan) {
       context.update([&](Settings& next) {
         next.learned.push_back({decision.entry->ref, key, pair.status().message()});
@@ -99,7 +100,7 @@ Expected<Plan> make_plan(ContextImpl& context, PlanCacheKey& cache_key,
       continue;
     }
     if (!pair) return pair.status();
-    Status status = check_pair(*decision.entry, *pair, key, *env);
+    Status status = check_pair(*decision.entry, *pair, key, machine.get());
     if (!status.ok()) return status;
     auto impl = std::make_shared<const PlanImpl>(
         PlanImpl{key, params, cache_key.policy, settings, env, context.executor, *decision.entry,
@@ -128,6 +129,7 @@ const KernelPlan& Plan::backward_kernel() const noexcept { return impl_->backwar
 std::int64_t Plan::backward_workspace_bytes() const noexcept {
   return impl_->backward.workspace_bytes;
 }
+const Policy& Plan::policy() const noexcept { return impl_->policy->policy; }
 Selection Plan::selection() const { return select(impl_->inputs(), impl_->asked); }
 
 namespace {

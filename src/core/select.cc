@@ -39,14 +39,26 @@ std::vector<const BackendEntry*> candidate_order(const SelectInputs& inputs) {
   return order;
 }
 
-double error_bound(const BackendInfo& info, const AttentionParams& p) {
-  const DtypeClaim* forward = find_dtypes(info.forward, p);
+double error_bound(const BackendInfo& info, const AttentionParams& p, Isa isa) {
+  const DtypeClaim* forward = find_dtypes(info.forward, p, isa);
   double bound = forward != nullptr ? forward->error_bound : -1.0;
   if (p.features.has(Feature::kNeedsGrad)) {
-    const DtypeClaim* backward = find_dtypes(info.backward, p);
+    const DtypeClaim* backward = find_dtypes(info.backward, p, isa);
     if (backward != nullptr) bound = std::max(bound, backward->error_bound);
   }
   return bound;
+}
+
+// The machine's, or the best below it whose kernels are exact enough where the machine's are not.
+Isa isa_within(const BackendInfo& info, const SelectInputs& inputs) {
+  const Isa machine = inputs.env.isa;
+  const std::optional<double>& limit = inputs.policy.policy.max_error;
+  if (!limit) return machine;
+  for (int isa = static_cast<int>(machine); isa >= static_cast<int>(info.min_isa); --isa) {
+    const double bound = error_bound(info, inputs.key.params(), static_cast<Isa>(isa));
+    if (bound >= 0.0 && bound <= *limit) return static_cast<Isa>(isa);
+  }
+  return machine;
 }
 
 // One candidate under judgement. With a list of refusals every rule speaks; without one the first
@@ -54,20 +66,24 @@ double error_bound(const BackendInfo& info, const AttentionParams& p) {
 class Trial {
  public:
   Trial(const BackendEntry& entry, const SelectInputs& inputs, std::vector<Refusal>* refusals)
-      : entry_(entry), info_(entry.backend->info()), inputs_(inputs), refusals_(refusals) {}
+      : entry_(entry),
+        info_(entry.backend->info()),
+        inputs_(inputs),
+        env_(inputs.env, isa_within(info_, inputs)),
+        refusals_(refusals) {}
 
   void run() {
     // Policy first: with text wanted or not, a denied backend is never asked to plan.
     enabled_ = check_names();
     if (!enabled_ && refusals_ == nullptr) return;
-    usable_ = entry_.backend->supports(inputs_.key, inputs_.env, refusals_) && check_learned();
+    const Env& env = env_.get();
+    usable_ = entry_.backend->supports(inputs_.key, env, refusals_) && check_learned();
     if (!usable_) return;
-    workspace_bytes_ = entry_.backend->workspace_bytes(inputs_.key, inputs_.env);
+    workspace_bytes_ = entry_.backend->workspace_bytes(inputs_.key, env);
     if (inputs_.key.params().features.has(Feature::kNeedsGrad)) {
-      backward_workspace_bytes_ =
-          entry_.backend->backward_workspace_bytes(inputs_.key, inputs_.env);
+      backward_workspace_bytes_ = entry_.backend->backward_workspace_bytes(inputs_.key, env);
     }
-    error_bound_ = error_bound(info_, inputs_.key.params());
+    error_bound_ = error_bound(info_, inputs_.key.params(), env.isa);
     if (most_bytes() == kInt64Max) {
       usable_ = refuse(RefusalCode::kWorkspace, "64-bit sizes", "not representable", {});
     }
@@ -75,6 +91,7 @@ class Trial {
   }
 
   bool admissible() const { return enabled_ && usable_; }
+  Isa isa() const { return env_.get().isa; }
 
   Verdict verdict() const {
     Verdict v;
@@ -146,6 +163,7 @@ class Trial {
   const BackendEntry& entry_;
   const BackendInfo& info_;
   const SelectInputs& inputs_;
+  EnvAtIsa env_;
   std::vector<Refusal>* refusals_;
   bool enabled_ = false;
   bool usable_ = false;
@@ -221,7 +239,7 @@ Decision decide(const SelectInputs& inputs) {
     if (!trial.admissible()) continue;
     const bool fell_back = is_fallback(inputs.policy.policy, entry->ref);
     if (fell_back && forbids_fallback(inputs.policy.policy)) return {};
-    return {entry, fell_back};
+    return {entry, trial.isa(), fell_back};
   }
   return {};
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,10 +36,29 @@ struct SelectInputs {
   std::span<const LearnedRefusal> learned;
 };
 
+/// `env` with another instruction set; a copy only where it has another one.
+class EnvAtIsa {
+ public:
+  EnvAtIsa(const Env& env, Isa isa) : env_(&env) {
+    if (env.isa == isa) return;
+    env_ = &copy_.emplace(env);
+    copy_->isa = isa;
+  }
+  EnvAtIsa(const EnvAtIsa&) = delete;
+  EnvAtIsa& operator=(const EnvAtIsa&) = delete;
+
+  const Env& get() const { return *env_; }
+
+ private:
+  std::optional<Env> copy_;
+  const Env* env_;
+};
+
 /// The chosen backend, without reasons.
 struct Decision {
   const BackendEntry* entry = nullptr;  // null: nothing can run
-  bool fell_back = false;               // not the first that policy.prefer names
+  Isa isa = Isa::kScalar;  // the machine's, or a lesser one that policy.max_error asks for
+  bool fell_back = false;  // not the first that policy.prefer names
 };
 
 /// Decides; builds no text.

@@ -251,6 +251,59 @@ TEST(Select, AssumeFiniteWaivesTheFeature) {
   EXPECT_TRUE(plan(fixture.context, case_params("sq8 d8 f32"), policy));
 }
 
+Policy max_error(double limit) {
+  Policy policy;
+  policy.max_error = limit;
+  return policy;
+}
+
+TEST(Select, AClaimHoldsFromItsIsaOn) {
+  BackendInfo info = generous_info("mock");
+  DtypeClaim rounded{Dtype::kF32, Dtype::kF32, Dtype::kF32, 1e-2};
+  rounded.min_isa = Isa::kAvx512;
+  info.forward.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 1e-6}, rounded};
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+    Env env = described_env();
+    env.isa = env.isa_available = isa;
+    Context context(env);
+    add_backend(context, "mock", std::make_shared<MockBackend>(info));
+    const Selection selection = explain(context, case_params("sq8 d8 f32"), only({custom("mock")}));
+    EXPECT_EQ(selection.find(custom("mock"))->error_bound, isa == Isa::kAvx2 ? 1e-6 : 1e-2);
+  }
+  info.forward.dtypes = {rounded};
+  WithMock on_avx2(info);
+  const Selection selection = explain(on_avx2.context, case_params("sq8 d8 f32"));
+  EXPECT_TRUE(has_refusal(selection, custom("mock"), RefusalCode::kDtype));
+}
+
+TEST(Select, MaxErrorTakesALesserIsaWhereItsKernelsAreExactEnough) {
+  Env env = described_env();
+  env.isa = env.isa_available = Isa::kAvx512Bf16;
+  Context context(env);
+  const auto flash = [&](const char* text, const Policy& policy) {
+    const auto made = plan(context, case_params(text), policy);
+    EXPECT_TRUE(made.ok() && made->backend() == kFlash) << text;
+    EXPECT_EQ(made->selection().chosen, kFlash) << text;
+    return made.value();
+  };
+  const char* const pair = "sq80 d8 bf16 grad";
+  const Plan fast = flash(pair, {}), exact = flash(pair, max_error(4e-3));
+  EXPECT_EQ(fast.kernel().isa, Isa::kAvx512Bf16);
+  EXPECT_EQ(fast.backward_kernel().isa, Isa::kAvx512Bf16);
+  EXPECT_EQ(fast.selection().find(kFlash)->error_bound, 8e-3);
+  EXPECT_EQ(fast.policy(), Policy{});
+  EXPECT_EQ(exact.kernel().isa, Isa::kAvx512);
+  EXPECT_EQ(exact.backward_kernel().isa, Isa::kAvx512);
+  EXPECT_EQ(exact.selection().find(kFlash)->error_bound, 4e-3);
+  EXPECT_EQ(exact.policy(), max_error(4e-3));
+  EXPECT_EQ(exact.workspace_bytes(), exact.selection().find(kFlash)->workspace_bytes);
+  // Both directions are judged, and a limit that is met changes nothing.
+  EXPECT_EQ(flash(pair, max_error(7e-3)).kernel().isa, Isa::kAvx512);
+  EXPECT_EQ(flash("sq80 d8 bf16", max_error(7e-3)).kernel().isa, Isa::kAvx512Bf16);
+  EXPECT_EQ(flash("sq80 d8 bf16 out=f32", max_error(1e-5)).kernel().isa, Isa::kAvx512);
+  EXPECT_FALSE(plan(context, case_params(pair), max_error(3e-3)));
+}
+
 TEST(Select, AnInvalidProblemIsExplainedNotJudged) {
   AttentionParams params = case_params("sq8 d8 f32");
   params.num_heads_q = 8;

@@ -146,13 +146,15 @@ class ClaimsTable {
   }
 
   static std::string bound(const BackendInfo& info, const std::string& types) {
+    std::string bounds;
     for (const DtypeClaim& c : info.forward.dtypes) {
       if (types_text(c) != types) continue;
       char text[32];
       std::snprintf(text, sizeof(text), "%.1e", c.error_bound);
-      return text;
+      bounds += (bounds.empty() ? "" : "; ") + std::string(text);
+      if (c.min_isa != Isa::kScalar) bounds += std::string(" from ") + to_string(c.min_isa);
     }
-    return "-";
+    return bounds.empty() ? "-" : bounds;
   }
 
   std::vector<BackendInfo> built_, absent_;

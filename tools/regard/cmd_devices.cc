@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,7 +23,10 @@ std::string dtype_text(const DtypeClaim& claim) {
 
 std::vector<std::string> dtype_texts(const Claims& claims) {
   std::vector<std::string> texts;
-  for (const DtypeClaim& claim : claims.dtypes) texts.push_back(dtype_text(claim));
+  for (const DtypeClaim& claim : claims.dtypes) {
+    const std::string text = dtype_text(claim);
+    if (std::find(texts.begin(), texts.end(), text) == texts.end()) texts.push_back(text);
+  }
   return texts;
 }
 
@@ -33,7 +37,8 @@ Json claims_json(const Claims& claims) {
     dtypes.push_back({{"q", to_string(claim.q)},
                       {"kv", to_string(claim.kv)},
                       {"out", to_string(claim.out)},
-                      {"error_bound", claim.error_bound}});
+                      {"error_bound", claim.error_bound},
+                      {"min_isa", to_string(claim.min_isa)}});
   }
   Json features = Json::array();
   for (int i = 0; i < kFeatureCount; ++i) {

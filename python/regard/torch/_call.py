@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -300,8 +302,19 @@ def recorded_backward(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor
 
 
 def state_of(saved: _core.Saved | _device.Saved) -> Tensor:
-    """The backend that ran, the seed and the offset, as a tensor that a graph can hold. On the CPU
-    wherever the call's tensors lie, for a backward reads it before it can launch anything."""
+    """The backend that ran, the seed, the offset and the policy's max_error, as a tensor that a
+    graph can hold. On the CPU wherever the call's tensors lie, for a backward reads it before it
+    can launch anything."""
     seed = saved.seed - (1 << 64) if saved.seed >> 63 else saved.seed
-    return torch.tensor([NAMES.index(str(saved.backend)), seed, saved.offset], dtype=torch.int64,
-                        device="cpu")
+    limit = math.inf if saved.max_error is None else saved.max_error
+    bits, = struct.unpack("q", struct.pack("d", limit))
+    return torch.tensor([NAMES.index(str(saved.backend)), seed, saved.offset, bits],
+                        dtype=torch.int64, device="cpu")
+
+
+def saved_of(make: Any, stats: Tensor, state: Tensor) -> Any:
+    """What state_of was made of, with its stats."""
+    backend, seed, offset, bits = state.tolist()
+    limit, = struct.unpack("d", struct.pack("q", bits))
+    return make(stats=stats, seed=seed & 0xFFFFFFFFFFFFFFFF, offset=offset, backend=NAMES[backend],
+                max_error=limit)

@@ -24,6 +24,7 @@ class Saved(NamedTuple):
     seed: int
     backend: str
     offset: int = 0
+    max_error: float | None = None  # chooses no kernel there
 
 
 def is_built() -> bool:

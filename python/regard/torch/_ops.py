@@ -17,10 +17,10 @@ from torch import Tensor
 
 from .. import _core
 from . import _device
-from ._call import backward_numbers, require_type, state_of, turned
+from ._call import backward_numbers, require_type, saved_of, state_of, turned
 from ._formula import dropout_factors, formula
 from ._options import Options, native_keywords
-from ._scopes import NAMES, SdpaError, call_policy, drop_in_errors
+from ._scopes import SdpaError, call_policy, drop_in_errors
 
 _OPTIONS = ("Tensor? attn_mask, Tensor? attn_bias, Tensor? sinks, Tensor? alibi_slopes, "
             "Tensor? seqlens_q, Tensor? seqlens_kv, Tensor? rng, float? softmax_scale, "
@@ -39,7 +39,7 @@ def _stats_shape(q: Tensor, save: bool) -> tuple[int, ...]:
 
 
 def _new_state(q: Tensor, save: bool) -> Tensor:
-    return torch.empty(3 if save else 0, dtype=torch.int64,
+    return torch.empty(4 if save else 0, dtype=torch.int64,
                        device="meta" if q.device.type == "meta" else "cpu")
 
 
@@ -115,11 +115,8 @@ def _attention_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor
 
 def _backward(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
               stats: Tensor, state: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    backend, seed, offset = state.tolist()
     with torch.no_grad():
-        make: Any = _device.Saved if _device.takes(q) else _core.Saved
-        saved = make(stats=stats, seed=seed & 0xFFFFFFFFFFFFFFFF, offset=offset,
-                     backend=NAMES[backend])
+        saved = saved_of(_device.Saved if _device.takes(q) else _core.Saved, stats, state)
         grads = backward_numbers((d_out, d_lse), (q, k, v, out), saved, Options(*rest[:_COUNT]),
                                  rest[_COUNT])
     return tuple(q.new_empty(0) if grad is None else grad for grad in grads)

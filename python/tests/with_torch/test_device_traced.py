@@ -149,7 +149,7 @@ def test_results_of_the_operators(fake_cuda, layout):
     options = Options(attn_bias=bias, sinks=sinks, is_causal=True)
     out, lse, stats, state = operator(q, k, v, *options, layout, "", True)
     assert [x.device.type for x in (out, lse, stats, state)] == ["cuda"] * 3 + ["cpu"]
-    assert out.shape == q.shape and lse.shape == (2, 4, 9) and state.shape == (3,)
+    assert out.shape == q.shape and lse.shape == (2, 4, 9) and state.shape == (4,)
     assert stats.numel() == 0, "a backward takes lse"
     assert out.transpose(1, 2).is_contiguous() == (layout == "BSHD")
     grads = torch.ops.regard.attention_backward(out, lse, q, k, v, out, lse, state, *options,

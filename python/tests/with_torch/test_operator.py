@@ -188,6 +188,26 @@ def test_compile_follows_scopes():
     assert torch.equal(compiled(q, k, v), expected)
 
 
+def test_a_graph_keeps_the_limit_of_its_policy():
+    """Where the machine multiplies pairs of bf16, max_error chooses other kernels: the backward
+    runs outside of the policy, and must take the same ones."""
+    q, k, v = make(hq=2, hkv=2, sq=40, skv=40, d=16, dtype=torch.bfloat16, grad=True)
+    d_out = torch.randn_like(q)
+    compiled = torch.compile(lambda q, k, v: sdpa(q, k, v), fullgraph=True, backend="aot_eager")
+
+    def gradients(f, **limit):
+        with regard.policy(**limit):
+            out = f(q, k, v)
+        return torch.autograd.grad(out, (q, k, v), d_out)
+
+    fast, exact = gradients(sdpa), gradients(sdpa, max_error=5e-3)
+    pairs = regard.explain("sq40 d16 bf16 grad").plan["isa"] == "avx512_bf16"
+    assert pairs != all(torch.equal(a, b) for a, b in zip(fast, exact))
+    for limit, expected in ((dict(max_error=5e-3), exact), ({}, fast)):
+        for mine, other in zip(gradients(compiled, **limit), expected):
+            assert torch.equal(mine, other)
+
+
 class Block(torch.nn.Module):
     """Attention as a decoder has it: projections, grouped heads, a mask, causal."""
 

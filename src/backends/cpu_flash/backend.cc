@@ -36,17 +36,17 @@ BackendInfo make_info() {
   info.forward = problem::forward_claims();
   info.forward.head_dim_qk = {1, kMaxHeadDim, 1};
   info.forward.head_dim_v = {1, kMaxHeadDim, 1};
-  // bf16: where the machine multiplies pairs of bf16, probabilities are rounded to bf16 too.
-  info.forward.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 2e-6},
-                         {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 6e-3},
-                         {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 4e-3},
-                         {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
-                         {Dtype::kF16, Dtype::kF16, Dtype::kF32, 2e-5}};
-  for (const DtypeClaim& claim : problem::f8_claims()) info.forward.dtypes.push_back(claim);
   info.backward = problem::backward_claims(info.forward);
-  for (DtypeClaim& claim : info.backward.dtypes) {  // there gradients of scores are, too
-    if (claim.q == Dtype::kBf16 && claim.out == Dtype::kBf16) claim.error_bound = 8e-3;
-  }
+  // Where the machine multiplies pairs of bf16, probabilities are rounded to bf16, too, and in the
+  // backward so are gradients of scores.
+  const auto add_pairs = [](Claims& claims, Dtype out, double error_bound) {
+    DtypeClaim pairs{Dtype::kBf16, Dtype::kBf16, out, error_bound};
+    pairs.min_isa = Isa::kAvx512Bf16;
+    claims.dtypes.push_back(pairs);
+  };
+  add_pairs(info.forward, Dtype::kBf16, 6e-3);
+  add_pairs(info.forward, Dtype::kF32, 4e-3);
+  add_pairs(info.backward, Dtype::kBf16, 8e-3);
   return info;
 }
 
