@@ -88,8 +88,8 @@ REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename 
   }
 }
 
-/// c = a * b for kRows rows; max[v] = the greatest of it and what it was. NaN is passed over.
-template <class V, class Term, int kRows, int kVectors, bool kAsks>
+/// c = a * b for kRows rows; kMax: max[v] = the greatest of it and what it was. NaN is passed over.
+template <class V, class Term, int kRows, int kVectors, bool kAsks, bool kMax>
 REGARD_KERNEL_FN void score_rows(ProductInput<typename Term::A> a, const typename Term::B* b,
                                  typename V::Scalar* c, std::int64_t k, AskedRows* asked,
                                  typename V::Vec (&max)[kVectors]) {
@@ -98,7 +98,7 @@ REGARD_KERNEL_FN void score_rows(ProductInput<typename Term::A> a, const typenam
   REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
     REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
       V::store(c + i * V::kWidth + v * V::kLanes, sum[i][v]);
-      max[v] = V::max(sum[i][v], max[v]);
+      if constexpr (kMax) max[v] = V::max(sum[i][v], max[v]);
     }
   }
 }
@@ -121,23 +121,23 @@ REGARD_KERNEL_FN void for_blocks(std::int64_t size, F f) {
 template <class V, int kVectors>
 inline constexpr int kBlockRows = kVectors == 1 ? 2 * V::kRows : V::kRows;
 
-/// scores^T [m][W] = a [m][k] * b [k][W]; max [W] grows to the greatest of each column. kAsks: see
-/// multiply; `asked` is used up.
-template <class V, class Term, int kVectors, bool kAsks = false>
+/// scores^T [m][W] = a [m][k] * b [k][W]; kMax: max [W] grows to the greatest of each column.
+/// kAsks: see multiply; `asked` is used up.
+template <class V, class Term, int kVectors, bool kAsks = false, bool kMax = true>
 static void scores_of(ProductInput<typename Term::A> a, const typename Term::B* b,
                       typename V::Scalar* c, std::int64_t m, std::int64_t k,
                       typename V::Scalar* max, AskedRows* asked = nullptr) {
   AskedRows ahead{};  // in registers
   if (kAsks) ahead = *asked;
-  typename V::Vec most[kVectors];
-  REGARD_UNROLL for (int v = 0; v < kVectors; ++v) most[v] = V::load(max + v * V::kLanes);
+  typename V::Vec most[kVectors]{};
+  REGARD_UNROLL for (int v = 0; kMax && v < kVectors; ++v) most[v] = V::load(max + v * V::kLanes);
   for_blocks<kBlockRows<V, kVectors>>(
       m, [&](std::int64_t i, auto rows) __attribute__((always_inline)) {
         constexpr int kRows = decltype(rows)::value;
-        score_rows<V, Term, kRows, kVectors, kAsks>(a, b, c + i * V::kWidth, k, &ahead, most);
+        score_rows<V, Term, kRows, kVectors, kAsks, kMax>(a, b, c + i * V::kWidth, k, &ahead, most);
         a.data += kRows * a.row_stride;
       });
-  REGARD_UNROLL for (int v = 0; v < kVectors; ++v) V::store(max + v * V::kLanes, most[v]);
+  REGARD_UNROLL for (int v = 0; kMax && v < kVectors; ++v) V::store(max + v * V::kLanes, most[v]);
   if (kAsks) asked->rows = 0;  // what is left would slow another product down
 }
 

@@ -10,10 +10,10 @@
 // Two passes: one over blocks of rows gives d_q, one over tiles of keys gives d_k and d_v. Seven
 // products where one pass needs five, but every sum has one owner and memory is that of a tile.
 //
-// One pass: five products; the packed rows and the sums of a whole (b, kv head) are in memory. Its
-// rows and its keys are cut into blocks, and block r of rows meets block c of keys in phase (r - c)
-// mod n, so that the blocks of one phase share no sum: the slots may take them one by one, or a
-// slot a whole head, and every sum has the same order.
+// One pass: five products; the packed rows, keys and sums of a whole (b, kv head) are in memory.
+// Its rows and its keys are cut into blocks, and block r of rows meets block c of keys in phase (r
+// - c) mod n, so that the blocks of one phase share no sum: the slots may take them one by one, or
+// a slot a whole head, and every sum has the same order.
 //
 // tile.inl, keys.inl, two_pass.inl, one_pass.inl and bias.inl are the algorithms, over the products
 // of float_products.inl or pair_products.inl.
@@ -25,7 +25,7 @@ struct BackwardArgs {
   TaskGrid grid{};                    // strips of rows, for d_q in a pass of its own
   std::int64_t tile_kv = 64;          // a multiple of 8: dropout draws by 8 keys
   std::int64_t queries_per_task = 1;  // for d_bias: whole queries, with all heads of a group
-  bool copies_tiles = false;          // of K and V, where columns are read far apart or converted
+  bool copies_tiles = false;          // of K and V, whatever serves in place
 
   // W is the kernel's width, columns are head_dim padded to whole vectors. What is multiplied lies
   // in operands of `pack` elements: n / pack below, rounded up.
@@ -38,6 +38,12 @@ struct BackwardArgs {
   std::int64_t at_d_out = 0;       // d_out^T [head_dim_v / pack][W]
   std::int64_t at_q_rows = 0;      // [W / pack][columns], in chunks
   std::int64_t at_d_out_rows = 0;  // [W / pack][columns], in chunks
+  // What is copied of a tile of K and V. In one pass the whole head's lie in its memory.
+  std::int64_t tile_bytes = 0;
+  std::int64_t at_packed = 0;  // within a tile's: what is known of it, one pass
+  std::int64_t at_keys = 0;    // [tile_kv][padded head_dim_qk / pack]
+  std::int64_t at_values = 0;  // [tile_kv][padded head_dim_v / pack]
+  std::int64_t at_keys_t = 0;  // pairs: [tile_kv / pack][padded head_dim_qk]
   // What a strip makes of a tile, for each of a group in the scratch.
   std::int64_t score_bytes = 0;
   std::int64_t at_probs = 0;     // within those: scores^T, then probs^T [tile_kv][W]
@@ -45,9 +51,7 @@ struct BackwardArgs {
   std::int64_t at_capped = 0;    // scores^T after softcap [tile_kv][W]
   // The rest of a slot's scratch.
   std::int64_t at_rows = 0;     // of one strip, two passes
-  std::int64_t at_keys = 0;     // [tile_kv][padded head_dim_qk / pack], copies
-  std::int64_t at_values = 0;   // [tile_kv][padded head_dim_v / pack], copies
-  std::int64_t at_keys_t = 0;   // pairs: [tile_kv / pack][padded head_dim_qk]
+  std::int64_t at_tile = 0;     // of one tile
   std::int64_t at_weights = 0;  // pairs: d_scores^T [tile_kv / pack][W] of one strip
   std::int64_t at_row = 0;      // [tile_kv]
   std::int64_t at_out = 0;      // out^T [head_dim_v / pack][W]
@@ -60,6 +64,7 @@ struct BackwardArgs {
   char* heads = nullptr;
   std::int64_t head_bytes = 0;
   std::int64_t at_strips = 0;     // [strips of the head] strip_bytes
+  std::int64_t at_tiles = 0;      // [tiles of the head] tile_bytes
   std::int64_t at_sum_q = 0;      // d_q^T [strips of the head][padded head_dim_qk][W]
   std::int64_t at_sum_k = 0;      // [tiles * tile_kv][columns], in chunks
   std::int64_t at_sum_v = 0;      // [tiles * tile_kv][columns], in chunks
@@ -127,6 +132,7 @@ struct BackwardKernel {
   std::int64_t width = 0;         // rows of a strip
   std::int64_t lanes = 0;         // of a vector
   std::int64_t strip_bytes = 0;   // of a strip's state
+  std::int64_t packed_bytes = 0;  // of a tile's, one pass
   std::int64_t scalar_bytes = 0;  // of the arithmetic, and of an operand of its products
   std::int64_t pack = 1;          // elements of an operand: 2 of bf16
 

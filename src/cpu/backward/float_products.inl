@@ -37,19 +37,15 @@ struct FloatProducts : Simd {
                                   T* to) {
     load_dense_row<Simd>(type, rows[0], size, to);
   }
-  /// `dim` elements of a tile's rows of K or V, in place where that serves.
+  /// `dim` elements of a tile's rows of K or V, as copies in `to` unless they serve in place.
   REGARD_KERNEL_FN Input load_rows(const Task& t, const View& view, Tile tile, std::int64_t dim,
-                                   TileCopy copy) {
-    const bool columns_serve = dim % kHeadDimUnit == 0 && !shares_sets(view);
-    if (!t.a.copies_tiles ||
-        (view.type == Element::kF32 && (columns_serve || !copy.reads_columns))) {
-      return load_tile<Simd>(view, t.s.b, t.head_kv, tile, dim, t.shared(copy.at));
-    }
+                                   T* to) {
+    if (!t.a.copies_tiles) return load_tile<Simd>(view, t.s.b, t.head_kv, tile, dim, to);
     const char* first = row_address(view, t.s.b, t.head_kv, tile.begin);
-    return copy_rows<Simd>(view, first, tile.size, dim, padded_head_dim(dim), t.shared(copy.at));
+    return copy_rows<Simd>(view, first, tile.size, dim, padded_head_dim(dim), to);
   }
   /// K^T of a tile's `size` keys.
-  REGARD_KERNEL_FN Input transpose_rows(const Task&, Input keys, std::int64_t) {
+  REGARD_KERNEL_FN Input transpose_rows(Input keys, std::int64_t, std::int64_t, T*) {
     return transposed(keys);
   }
   REGARD_KERNEL_FN bool is_finite(Input a, std::int64_t rows, std::int64_t dim) {

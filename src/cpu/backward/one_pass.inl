@@ -7,6 +7,13 @@
 
 namespace regard::cpu {
 
+/// A tile of K and V as begin_block copied it: every group of rows meets it again.
+template <class V>
+struct PackedTile {
+  GradTile<V> tile;
+  bool keys_are_finite;
+};
+
 /// One kv head of one sequence, and its memory.
 template <class V>
 struct GradHead {
@@ -25,6 +32,10 @@ struct GradHead {
   /// The strip whose first row is `row`, first of a group.
   BackwardTask<V> strip(std::int64_t row) const {
     return {a, s, head_kv, scratch, memory + a.at_strips + row / V::kWidth * a.strip_bytes};
+  }
+  char* tile_memory(std::int64_t index) const { return memory + a.at_tiles + index * a.tile_bytes; }
+  PackedTile<V>& tile(std::int64_t index) const {
+    return *reinterpret_cast<PackedTile<V>*>(tile_memory(index) + a.at_packed);
   }
   T* sum_q(std::int64_t row) const {
     return reinterpret_cast<T*>(memory + a.at_sum_q) + row * padded_head_dim(problem().head_dim_qk);
@@ -61,7 +72,20 @@ REGARD_KERNEL_FN semantics::KeyRange block_keys(std::int64_t block, std::int64_t
   return {semantics::clamp(block * kBlockKeys, 0, keys), semantics::clamp(end, 0, keys)};
 }
 
-/// Packs a block of rows; clears its sums and those of a block of keys.
+/// Packs the tiles of a block of keys.
+template <class V>
+static void pack_tiles(const GradHead<V>& head, std::int64_t block) {
+  const BackwardArgs& a = head.a;
+  const TileSpan span = tiles_of(block_keys(block, head.keys()), a.tile_kv);
+  for (std::int64_t index = span.begin; index < span.end; ++index) {
+    const Tile tile = tile_at(index, a.tile_kv, head.keys());
+    const GradTile<V> packed = load_grad_tile(head.strip(0), tile, head.tile_memory(index));
+    const std::int64_t dim = depth<V>(head.problem().head_dim_qk);
+    head.tile(index) = {packed, V::is_finite(packed.keys, tile.size, dim)};
+  }
+}
+
+/// Packs a block of rows and one of keys, and clears their sums.
 template <class V>
 static void begin_block(const GradHead<V>& head, std::int64_t block) {
   using T = typename V::Scalar;
@@ -75,6 +99,7 @@ static void begin_block(const GradHead<V>& head, std::int64_t block) {
         const std::int64_t size = padded_head_dim(p.head_dim_qk) * V::kWidth;
         __builtin_memset(head.sum_q(row), 0, static_cast<std::size_t>(size) * sizeof(T));
       });
+  pack_tiles(head, block);
   const semantics::KeyRange keys = block_keys(block, head.key_rows());
   clear_key_sums<V>(head.sums_k(0).sums, head.key_rows(), keys.lo, keys.hi - keys.lo,
                     p.head_dim_qk);
@@ -83,13 +108,13 @@ static void begin_block(const GradHead<V>& head, std::int64_t block) {
 
 /// Rows [begin, end), a group of strips at most, meet a tile of keys.
 template <class V>
-static void meet_tile(const GradHead<V>& head, std::int64_t begin, std::int64_t end, Tile tile) {
+static void meet_tile(const GradHead<V>& head, std::int64_t begin, std::int64_t end,
+                      const PackedTile<V>& packed) {
   const BackwardArgs& a = head.a;
-  const Problem& p = head.problem();
+  const GradTile<V>& loaded = packed.tile;
+  const Tile tile = loaded.tile;
   const std::int64_t strips = (end - begin + V::kWidth - 1) / V::kWidth;
   StripGroup<V> group{head.strip(begin), strips, 0};
-  const GradTile<V> loaded = load_grad_tile(group.first, tile);
-  const bool finite = V::is_finite(loaded.keys, tile.size, depth<V>(p.head_dim_qk));
   for (std::int64_t x = 0; x < strips; ++x) {
     const BackwardTask<V> t = group.strip(x);
     GradStrip<V>& strip = t.strip();
@@ -104,7 +129,7 @@ static void meet_tile(const GradHead<V>& head, std::int64_t begin, std::int64_t 
     const auto* const d_scores =
         V::round_weights(strip.rows, tile.size, t.d_scores(), t.operands(a.at_weights));
     if (!a.grad.d_q.present) continue;
-    add_to_queries(t, loaded, d_scores, finite, head.sum_q(begin + x * V::kWidth));
+    add_to_queries(t, loaded, d_scores, packed.keys_are_finite, head.sum_q(begin + x * V::kWidth));
   }
   if (group.end > 0) {
     add_group_to_keys(group, tile, head.sums_k(tile.begin), head.sums_v(tile.begin));
@@ -122,7 +147,7 @@ static void meet_keys(const GradHead<V>& head, std::int64_t begin, std::int64_t 
   const TileSpan span = tiles_of(
       {seen.lo > keys.lo ? seen.lo : keys.lo, seen.hi < keys.hi ? seen.hi : keys.hi}, a.tile_kv);
   for (std::int64_t index = span.begin; index < span.end; ++index) {
-    meet_tile(head, begin, end, tile_at(index, a.tile_kv, head.keys()));
+    meet_tile(head, begin, end, head.tile(index));
   }
 }
 
@@ -217,6 +242,7 @@ constexpr BackwardKernel kOnePass = {
     .width = V::kWidth,
     .lanes = V::kLanes,
     .strip_bytes = sizeof(GradStrip<V>),
+    .packed_bytes = sizeof(PackedTile<V>),
     .scalar_bytes = sizeof(typename V::Scalar),
     .pack = V::kPack,
 };

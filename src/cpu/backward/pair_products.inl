@@ -46,24 +46,21 @@ struct PairProducts : Simd {
     pair_rows<Simd>(reinterpret_cast<const std::uint16_t*>(rows[0]),
                     reinterpret_cast<const std::uint16_t*>(rows[1]), size, to);
   }
-  /// [size][padded head_dim / 2]
-  static Input load_rows(const Task& t, const View& view, Tile tile, std::int64_t dim,
-                         TileCopy copy) {
+  /// [size][padded head_dim / 2] in `to`
+  static Input load_rows(const Task& t, const View& view, Tile tile, std::int64_t dim, Pair* to) {
     constexpr std::int64_t kBytes = sizeof(std::uint16_t);
     const std::int64_t padded = padded_head_dim(dim);
     const char* from = row_address(view, t.s.b, t.head_kv, tile.begin);
-    char* to = t.scratch + copy.at;
-    for (std::int64_t j = 0; j < tile.size; ++j, to += padded * kBytes) {
-      __builtin_memcpy(to, from + j * view.stride[2] * kBytes,
+    char* row = reinterpret_cast<char*>(to);
+    for (std::int64_t j = 0; j < tile.size; ++j, row += padded * kBytes) {
+      __builtin_memcpy(row, from + j * view.stride[2] * kBytes,
                        static_cast<std::size_t>(dim * kBytes));
-      __builtin_memset(to + dim * kBytes, 0, static_cast<std::size_t>((padded - dim) * kBytes));
+      __builtin_memset(row + dim * kBytes, 0, static_cast<std::size_t>((padded - dim) * kBytes));
     }
-    return {reinterpret_cast<const Pair*>(t.scratch + copy.at), padded / kPack, 1};
+    return {to, padded / kPack, 1};
   }
-  /// [size / 2][padded head_dim_qk]: pairs of keys, an odd last one with 0.
-  static Input transpose_rows(const Task& t, Input keys, std::int64_t size) {
-    Pair* const pairs = t.operands(t.a.at_keys_t);
-    const std::int64_t padded = padded_head_dim(t.problem().head_dim_qk);
+  /// [size / 2][padded] in `pairs`: pairs of keys, an odd last one with 0.
+  static Input transpose_rows(Input keys, std::int64_t size, std::int64_t padded, Pair* pairs) {
     const auto* const rows = reinterpret_cast<const std::uint16_t*>(keys.data);
     for (std::int64_t j = 0; j < size; j += kPack) {
       const auto* const low = rows + j * padded;

@@ -12,6 +12,7 @@ namespace regard::cpu {
 namespace {
 
 constexpr std::int64_t kTileKv = 64;  // a constant, so that no sum's order depends on anything
+static_assert(kBlockKeys % kTileKv == 0);
 
 std::int64_t group_size(const AttentionParams& p) noexcept {
   return p.num_heads_kv > 0 ? std::max<std::int64_t>(p.num_heads_q / p.num_heads_kv, 1) : 1;
@@ -53,19 +54,33 @@ void lay_out_strip(const AttentionParams& p, const BackwardKernel& kernel,
   args->score_bytes = scores.total();
 }
 
+/// The offsets within what is copied of a tile.
+void lay_out_tile(const AttentionParams& p, const BackwardKernel& kernel,
+                  BackwardArgs* args) noexcept {
+  const bool converts = p.dtype_kv != Dtype::kF32 && p.dtype_kv != Dtype::kF64;
+  const std::int64_t pack = kernel.pack, bytes = kernel.scalar_bytes;
+  const std::int64_t copied = args->copies_tiles || converts ? kTileKv / pack : 0;
+  const std::int64_t paired = pack > 1 ? kTileKv / pack : 0;
+  ScratchLayout tile;
+  args->at_packed = tile.take(1, kernel.packed_bytes);
+  args->at_keys = tile.take(saturating_mul(copied, padded_head_dim(p.head_dim_qk)), bytes);
+  args->at_values = tile.take(saturating_mul(copied, padded_head_dim(p.head_dim_v)), bytes);
+  args->at_keys_t = tile.take(saturating_mul(paired, padded_head_dim(p.head_dim_qk)), bytes);
+  args->tile_bytes = tile.total();
+}
+
 /// Fills args but for the problem and what one pass adds; all bytes saturate.
 void lay_out(const AttentionParams& p, const BackwardKernel& kernel, BackwardArgs* args) noexcept {
   const std::int64_t width = kernel.width, bytes = kernel.scalar_bytes;
   const bool one_pass = kernel.is_one_pass();
-  const bool converts = p.dtype_kv != Dtype::kF32 && p.dtype_kv != Dtype::kF64;
   args->grid = make_grid(p, width);
   args->tile_kv = kTileKv;
   args->queries_per_task = std::max<std::int64_t>(width / group_size(p), 1);
   args->copies_tiles = one_pass;
   args->strips = one_pass ? std::max<std::int64_t>(group_rows(p) / width, 1) : 1;
   lay_out_strip(p, kernel, args);
+  lay_out_tile(p, kernel, args);
   const std::int64_t pack = kernel.pack;
-  const std::int64_t copied = one_pass || converts ? kTileKv / pack : 0;
   const std::int64_t paired = pack > 1 ? kTileKv / pack : 0;
   const std::int64_t summed = one_pass ? 0 : kTileKv;
   const std::int64_t sums_q = one_pass ? 0 : saturating_mul(width, padded_head_dim(p.head_dim_qk));
@@ -74,9 +89,7 @@ void lay_out(const AttentionParams& p, const BackwardKernel& kernel, BackwardArg
   const bool has_bias = p.features.has(Feature::kAttnBias);
   const bool has_sinks = p.features.has(Feature::kSinks);
   args->at_rows = layout.take(one_pass && !has_bias && !has_sinks ? 0 : 1, args->strip_bytes);
-  args->at_keys = layout.take(saturating_mul(copied, padded_head_dim(p.head_dim_qk)), bytes);
-  args->at_values = layout.take(saturating_mul(copied, padded_head_dim(p.head_dim_v)), bytes);
-  args->at_keys_t = layout.take(saturating_mul(paired, padded_head_dim(p.head_dim_qk)), bytes);
+  args->at_tile = layout.take(1, args->tile_bytes);
   args->at_weights = layout.take(paired * width, bytes);
   args->at_row = layout.take(kTileKv, bytes);
   args->at_out = layout.take(saturating_mul(width, ceil_div(p.head_dim_v, pack)), bytes);
@@ -97,6 +110,7 @@ void lay_out_head(const AttentionParams& p, const BackwardKernel& kernel,
   const std::int64_t bytes = kernel.scalar_bytes;
   ScratchLayout layout;
   args->at_strips = layout.take(rows / kernel.width, args->strip_bytes);
+  args->at_tiles = layout.take(keys / kTileKv, args->tile_bytes);
   args->at_sum_q = layout.take(saturating_mul(rows, padded_head_dim(p.head_dim_qk)), bytes);
   args->at_sum_k = layout.take(saturating_mul(keys, columns(kernel, p.head_dim_qk)), bytes);
   args->at_sum_v = layout.take(saturating_mul(keys, columns(kernel, p.head_dim_v)), bytes);

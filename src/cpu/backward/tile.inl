@@ -97,19 +97,24 @@ struct GradTile {
   Input keys_t;  // K^T, contracted along keys
 };
 
-/// Where a copy of a tile goes, and whether products read its columns as well as its rows.
-struct TileCopy {
-  std::int64_t at;
-  bool reads_columns;
-};
-
+/// Reads a tile; copies go to `memory`, tile_bytes of it.
 template <class V>
-static GradTile<V> load_grad_tile(const BackwardTask<V>& t, Tile tile) {
+static GradTile<V> load_grad_tile(const BackwardTask<V>& t, Tile tile, char* memory) {
   const BackwardArgs& a = t.a;
   const Problem& p = t.problem();
-  const auto keys = V::load_rows(t, p.k, tile, p.head_dim_qk, {a.at_keys, true});
-  const auto values = V::load_rows(t, p.v, tile, p.head_dim_v, {a.at_values, false});
-  return {tile, keys, values, V::transpose_rows(t, keys, tile.size)};
+  const auto at = [&](std::int64_t offset) __attribute__((always_inline)) {
+    return reinterpret_cast<typename V::Operand*>(memory + offset);
+  };
+  const auto keys = V::load_rows(t, p.k, tile, p.head_dim_qk, at(a.at_keys));
+  const auto values = V::load_rows(t, p.v, tile, p.head_dim_v, at(a.at_values));
+  const std::int64_t dim = padded_head_dim(p.head_dim_qk);
+  return {tile, keys, values, V::transpose_rows(keys, tile.size, dim, at(a.at_keys_t))};
+}
+
+/// The same, until the slot loads another one.
+template <class V>
+static GradTile<V> load_grad_tile(const BackwardTask<V>& t, Tile tile) {
+  return load_grad_tile(t, tile, t.scratch + t.a.at_tile);
 }
 
 /// Rows [row_begin, row_begin + count) of the sequence: q^T and d_out^T.
@@ -171,11 +176,10 @@ template <class V>
 static void multiply_tile(const Strip<V>& strip, ProductInput<typename V::Operand> rows,
                           std::int64_t size, std::int64_t dim, const typename V::Operand* columns,
                           typename V::Scalar* products) {
-  alignas(64) typename V::Scalar unused_max[V::kWidth] = {};
   with_vectors<V::kVectors>(
       strip.vectors, [&](auto vectors) __attribute__((always_inline)) {
-        scores_of<V, typename V::Term, decltype(vectors)::value>(rows, columns, products, size,
-                                                                 depth<V>(dim), unused_max);
+        scores_of<V, typename V::Term, decltype(vectors)::value, false, false>(
+            rows, columns, products, size, depth<V>(dim), nullptr);
       });
 }
 
