@@ -91,7 +91,7 @@ def ours(row, backend=None):
     built-in order chooses)."""
     for name, entry in row["entries"].items():
         plain = entry["library"] == "regard" and all(
-            entry.get(setting) is None for setting in ("isa", "threads", "seqlen_q", "max_error"))
+            entry.get(field) is None for field in grids.SETTING_FIELDS)
         of_backend = entry["backend"] == backend or (
             entry["backend"] is None and entry["ran"].split("_")[0] == backend)
         if plain and of_backend and is_right(entry):

@@ -192,6 +192,7 @@ class Entrant:
 LIBRARIES = ("torch", "torch_math", "onnxruntime", "openvino", "ggml", "benchmark", "regard")
 SETTINGS = {"threads": ("threads", int), "isa": ("isa", str), "sq": ("seqlen_q", int),
             "max_error": ("max_error", float)}
+SETTING_FIELDS = tuple(field for field, _ in SETTINGS.values())  # of an Entrant, and of its entry
 
 
 def parse_entrant(text):

@@ -3,16 +3,17 @@
 from statistics import median
 
 from . import limits, ratios, reference
+from .grids import SETTING_FIELDS
 
 
 OURS = ("regard", "benchmark")  # libraries that are no peers
 
 
 def new_entry(entrant):
-    return {"library": entrant.library, "backend": entrant.backend, "threads": entrant.threads,
-            "isa": entrant.isa, "seqlen_q": entrant.seqlen_q,
-            "max_error": entrant.max_error, "verdict": "ok", "reason": "",
-            "error": None, "ran": "", "workspace_bytes": None, "seconds": [], "limits": []}
+    return {"library": entrant.library, "backend": entrant.backend,
+            **{field: getattr(entrant, field) for field in SETTING_FIELDS},
+            "verdict": "ok", "reason": "", "error": None, "ran": "", "workspace_bytes": None,
+            "seconds": [], "limits": []}
 
 
 def case_of(case, entry):
@@ -85,7 +86,8 @@ def against_first(case, entries):
 
 def against_one_query(entries):
     """The time of regard's first entry that has a partner @sq=1, over that partner's."""
-    ours = {(e["backend"], e["threads"], e["isa"], e.get("seqlen_q")): e["seconds"]
+    others = [field for field in SETTING_FIELDS if field != "seqlen_q"]
+    ours = {(e["backend"], *map(e.get, others), e.get("seqlen_q")): e["seconds"]
             for e in entries.values() if e["library"] == "regard" and is_right(e)}
     for (*settings, seqlen_q), seconds in ours.items():
         if seqlen_q is None and (*settings, 1) in ours:
