@@ -90,7 +90,8 @@ struct AttentionGradRequest : AttentionRequest, GradBuffers {};
 /// Checks the caller's words and makes them canonical. Allocates only to report an error.
 REGARD_EXPORT Expected<AttentionParams> describe(const AttentionRequest& request);
 
-/// Runs f(state, slot) for slot in [0, slots), each once, in any order, maybe serially.
+/// Runs f(state, slot) for slot in [0, slots), each once, in any order, maybe serially. A slot may
+/// wait for another that has begun, so slots that overlap need threads of their own.
 class REGARD_EXPORT Executor {
  public:
   using Task = void (*)(void* state, int slot);

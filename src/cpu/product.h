@@ -141,11 +141,24 @@ static void scores_of(ProductInput<typename Term::A> a, const typename Term::B* 
   if (kAsks) asked->rows = 0;  // what is left would slow another product down
 }
 
+/// Asks for sums [kRows][stride] that a product is about to be added to: by then they have come
+/// from an L2, or from behind it.
+template <class V, int kRows, int kVectors>
+REGARD_KERNEL_FN void ask_for_sums(const typename V::Scalar* sums, std::int64_t stride) {
+  constexpr int kLine = static_cast<int>(kLineBytes / sizeof(*sums));
+  REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
+    REGARD_UNROLL for (int x = 0; x < kVectors * V::kLanes; x += kLine) {
+      __builtin_prefetch(sums + i * stride + x, 1);
+    }
+  }
+}
+
 /// c = c * carry + a * b for kRows rows.
 template <class V, class Term, int kRows, int kVectors, bool kSelect, bool kAsks>
 REGARD_KERNEL_FN void add_rows(ProductInput<typename Term::A> a, const typename Term::B* b,
                                typename V::Scalar* c, std::int64_t k,
                                const typename V::Scalar* carry, AskedRows* asked) {
+  ask_for_sums<V, kRows, kVectors>(c, V::kWidth);
   typename V::Vec sum[kRows][kVectors] = {};
   multiply<V, Term, kRows, kVectors, kSelect, V::kWidth, kAsks>(a, b, k, sum, asked);
   REGARD_UNROLL for (int i = 0; i < kRows; ++i) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "oracle/number.h"
 #include "property.h"
 #include "tests/support/allocations.h"
+#include "tests/support/executors.h"
 
 // What decides no bit of a gradient, and problems around the edges of the backward's blocks.
 
@@ -30,30 +32,30 @@ using test::unequal;
 class Backward : public test::Property {
  protected:
   /// Runs the problem's forward and backward by a plan, in exactly the workspaces that are stated.
-  static void run_pair(const Plan& made, Problem* problem) {
+  static void run_pair(const Plan& made, Problem* problem, Executor* executor = nullptr) {
     const AttentionGradRequest& request = problem->request();
     problem->reset_outputs();
     {
       const Block workspace = workspace_of(made.workspace_bytes());
-      check(execute(made, request, {nullptr, nullptr, {workspace.data(), workspace.size()}}));
+      check(execute(made, request, {executor, nullptr, {workspace.data(), workspace.size()}}));
       ASSERT_TRUE(workspace.intact());
     }
     problem->begin_backward();
     const Block workspace = workspace_of(made.backward_workspace_bytes());
-    const Launch launch{nullptr, nullptr, {workspace.data(), workspace.size()}};
+    const Launch launch{executor, nullptr, {workspace.data(), workspace.size()}};
     check(execute_backward(made, request, request, launch));
     ASSERT_TRUE(workspace.intact());
     ASSERT_EQ(problem->check_memory(), "");
   }
 
   /// On so many slots.
-  static void run_pair(Problem* problem, int slots) {
+  static void run_pair(Problem* problem, int slots, Executor* executor = nullptr) {
     const auto context = test::make_context(GetParam().isa, slots);
     const Plan made = test::plan_forced(*context, problem->request(), GetParam());
     const Isa isa = made.backward_kernel().isa;
     const Isa pairs = multiplies_pairs(problem->request()) ? Isa::kAvx512Bf16 : Isa::kAvx512;
     ASSERT_EQ(isa, std::min(GetParam().isa, pairs)) << made.to_string();
-    run_pair(made, problem);
+    run_pair(made, problem, executor);
   }
 
   static int count_nan(const TensorView& view) {
@@ -130,7 +132,7 @@ constexpr const char* kBlocks[] = {
     "b1 hq1 sq391 skv101 d9 bf16 out=f32 bias saved grad poison",
 };
 
-// The slots take whole heads while there are enough, and the blocks of the others.
+// The slots take whole heads while there are enough, and parts of those under way.
 TEST_P(Backward, SlotsDecideNoBit) {
   for (const char* text : kBlocks) {
     Problem problem = problem_of(text);
@@ -139,6 +141,26 @@ TEST_P(Backward, SlotsDecideNoBit) {
     for (const int slots : {2, 3, 7, 16}) {
       run_pair(&problem, slots);
       EXPECT_TRUE(one == problem.output_bytes()) << text << " on " << slots << " slots";
+    }
+  }
+}
+
+// Parts of a head wait for one another, whoever runs the slots.
+TEST_P(Backward, ExecutorsDecideNoBit) {
+  for (const char* text :
+       {"b1 hq1 sq2000 d8 f32 causal saved grad", "b3 hq1 sq1500 skv1900 d8 bf16 lens saved grad",
+        "b1 hq40 sq390 d8 f32 saved grad"}) {
+    Problem problem = problem_of(text);
+    run_pair(&problem, 1);
+    const std::vector<unsigned char> one = problem.output_bytes();
+    test::CountingExecutor counting;
+    test::BackwardsExecutor backwards;
+    test::SerialExecutor serial;
+    test::TeamExecutor team;
+    for (Executor* executor :
+         std::initializer_list<Executor*>{&counting, &backwards, &serial, &team}) {
+      run_pair(&problem, 4, executor);
+      EXPECT_TRUE(one == problem.output_bytes()) << text;
     }
   }
 }

@@ -11,9 +11,9 @@
 // products where one pass needs five, but every sum has one owner and memory is that of a tile.
 //
 // One pass: five products; the packed rows, keys and sums of a whole (b, kv head) are in memory.
-// Its rows and its keys are cut into blocks, and block r of rows meets block c of keys in phase (r
-// - c) mod n, so that the blocks of one phase share no sum: the slots may take them one by one, or
-// a slot a whole head, and every sum has the same order.
+// Its rows and its keys are cut into n blocks, and block r of rows meets block c of keys in phase
+// (r - c) mod n: after block c met r - 1 and after block c + 1 met r. So every sum has one order,
+// however many slots take part in a head, and these need wait for nothing else.
 //
 // tile.inl, keys.inl, two_pass.inl, one_pass.inl and bias.inl are the algorithms, over the products
 // of float_products.inl or pair_products.inl.
@@ -63,15 +63,18 @@ struct BackwardArgs {
   // One pass: the memory of those heads that are under way, head_bytes apart.
   char* heads = nullptr;
   std::int64_t head_bytes = 0;
-  std::int64_t at_strips = 0;     // [strips of the head] strip_bytes
-  std::int64_t at_tiles = 0;      // [tiles of the head] tile_bytes
-  std::int64_t at_sum_q = 0;      // d_q^T [strips of the head][padded head_dim_qk][W]
-  std::int64_t at_sum_k = 0;      // [tiles * tile_kv][columns], in chunks
-  std::int64_t at_sum_v = 0;      // [tiles * tile_kv][columns], in chunks
-  std::int64_t blocks = 0;        // of rows or keys of a head, whichever are more
-  std::int64_t first_head = 0;    // at heads[0]; of those whose blocks are shared
-  std::int64_t phase = 0;         // likewise
-  const char* scratch = nullptr;  // of slot 0, to tell whose a task's is
+  std::int64_t at_strips = 0;          // [strips of the head] strip_bytes
+  std::int64_t at_tiles = 0;           // [tiles of the head] tile_bytes
+  std::int64_t at_sum_q = 0;           // d_q^T [strips of the head][padded head_dim_qk][W]
+  std::int64_t at_sum_k = 0;           // [tiles * tile_kv][columns], in chunks
+  std::int64_t at_sum_v = 0;           // [tiles * tile_kv][columns], in chunks
+  std::int64_t at_progress = 0;        // HeadProgress
+  std::int64_t at_met = 0;             // [blocks]: the blocks of rows that each of keys has met
+  std::int64_t blocks = 0;             // of rows or keys of a head, whichever are more
+  std::int64_t all_heads = 0;          // of the call
+  std::int64_t memories = 0;           // of heads
+  std::int64_t* heads_left = nullptr;  // of which a part is left to take
+  const char* scratch = nullptr;       // of slot 0, to tell whose a task's is
   std::int64_t scratch_bytes = 0;
 };
 
@@ -93,6 +96,18 @@ REGARD_KERNEL_FN std::int64_t count_blocks(std::int64_t rows, std::int64_t keys,
   const std::int64_t of_keys = keys / kBlockKeys + (keys % kBlockKeys > 0 ? 1 : 0);
   return of_rows > of_keys ? of_rows : of_keys;
 }
+
+/// Parts in which slots take a head: from the last block of keys to the first, each meets the
+/// blocks of rows from its own on; then, from the last to the second, those before. In that order
+/// K, V, d_k and d_v of a block stay in the cache, and no part waits for a later one.
+REGARD_KERNEL_FN constexpr std::int64_t head_parts(std::int64_t blocks) { return 2 * blocks - 1; }
+
+/// How far the head is that has a memory.
+struct HeadProgress {
+  std::int64_t head;
+  std::int64_t taken;  // parts; more than there are is all
+  std::int64_t ended;  // parts
+};
 
 /// Tiles of keys in a tensor of `seqlen_kv` rows.
 REGARD_KERNEL_FN std::int64_t tiles_in(std::int64_t seqlen_kv, std::int64_t tile_kv) {
@@ -122,10 +137,7 @@ struct BackwardKernel {
   BackwardFn d_queries = nullptr;  // tasks of the grid
   BackwardFn d_keys = nullptr;     // d_k and d_v: (b, kv head, tile of keys)
   // One pass:
-  BackwardFn head = nullptr;   // a (b, kv head), whole
-  BackwardFn begin = nullptr;  // (b, kv head, block): packs its rows, clears its sums
-  BackwardFn meet = nullptr;   // (b, kv head, block of keys) with the phase's block of rows
-  BackwardFn end = nullptr;    // (b, kv head, block): writes its gradients
+  BackwardFn head = nullptr;  // a (b, kv head); past the last, parts of those under way
   // Either:
   BackwardFn d_bias = nullptr;    // tasks of the bias grid
   BackwardFn d_sinks = nullptr;   // a query head

@@ -107,6 +107,8 @@ REGARD_KERNEL_FN void add_key_rows(const StripGroup<V>& group,
   using Operand = typename V::Operand;
   constexpr int kColumns = kVectors * V::kLanes;
   constexpr int kDepth = V::kWidth / V::kPack;
+  auto* const out = to.sums + column * to.keys + (to.key + j) * kColumns;
+  ask_for_sums<V, kRows, kVectors>(out, kColumns);
   typename V::Vec sum[kRows][kVectors] = {};
   for (std::int64_t x = group.begin; x < group.end; ++x) {
     const BackwardTask<V> t = group.strip(x);
@@ -118,7 +120,6 @@ REGARD_KERNEL_FN void add_key_rows(const StripGroup<V>& group,
                                                           t.packed(to.at_rows) + column * kDepth,
                                                           depth<V>(t.strip().rows.rows), sum);
   }
-  auto* const out = to.sums + column * to.keys + (to.key + j) * kColumns;
   REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
     REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
       auto* const at = out + i * kColumns + v * V::kLanes;

@@ -4,6 +4,7 @@
 
 #include "cpu/backward/bias.inl"
 #include "cpu/backward/keys.inl"
+#include "cpu/progress.h"
 
 namespace regard::cpu {
 
@@ -37,6 +38,10 @@ struct GradHead {
   PackedTile<V>& tile(std::int64_t index) const {
     return *reinterpret_cast<PackedTile<V>*>(tile_memory(index) + a.at_packed);
   }
+  HeadProgress& progress() const {
+    return *reinterpret_cast<HeadProgress*>(memory + a.at_progress);
+  }
+  std::int64_t* met() const { return reinterpret_cast<std::int64_t*>(memory + a.at_met); }
   T* sum_q(std::int64_t row) const {
     return reinterpret_cast<T*>(memory + a.at_sum_q) + row * padded_head_dim(problem().head_dim_qk);
   }
@@ -164,79 +169,106 @@ static void meet_block(const GradHead<V>& head, std::int64_t row_block, std::int
   }
 }
 
-/// Writes the gradients of a block of rows and of one of keys.
+/// Writes the gradients of a block of rows.
 template <class V>
-static void end_block(const GradHead<V>& head, std::int64_t block) {
+static void end_rows(const GradHead<V>& head, std::int64_t block) {
   const BackwardArgs& a = head.a;
   const Problem& p = head.problem();
-  if (a.grad.d_q.present) {
-    for_strips(
-        head, block, [&](std::int64_t row, std::int64_t) __attribute__((always_inline)) {
-          write_d_queries(head.strip(row), head.sum_q(row));
-        });
-    const std::int64_t size = GradHead<V>::kBlockStrips * V::kWidth;
-    const std::int64_t all = p.seqlen_q * p.group_size;
-    const TaskRows rows{head.s.b, head.head_kv, semantics::clamp(block * size, 0, all),
-                        semantics::clamp((block + 1) * size, 0, all)};
-    clear_padding(a.grad, rows, padding_begin(p, head.s, rows));
-  }
-  const semantics::KeyRange keys = block_keys(block, p.seqlen_kv);
+  if (!a.grad.d_q.present) return;
+  for_strips(
+      head, block, [&](std::int64_t row, std::int64_t) __attribute__((always_inline)) {
+        write_d_queries(head.strip(row), head.sum_q(row));
+      });
+  const std::int64_t size = GradHead<V>::kBlockStrips * V::kWidth;
+  const std::int64_t all = p.seqlen_q * p.group_size;
+  const TaskRows rows{head.s.b, head.head_kv, semantics::clamp(block * size, 0, all),
+                      semantics::clamp((block + 1) * size, 0, all)};
+  clear_padding(a.grad, rows, padding_begin(p, head.s, rows));
+}
+
+/// Writes the gradients of a block of keys.
+template <class V>
+static void end_keys(const GradHead<V>& head, std::int64_t block) {
+  const semantics::KeyRange keys = block_keys(block, head.problem().seqlen_kv);
   write_key_gradients(head.strip(0), keys, head.sums_k(keys.lo), head.sums_v(keys.lo));
 }
 
-/// A whole head: every sum gets its blocks in the phases' order, but a block of keys meets one
-/// block of rows after another while its sums are in the cache.
+/// Block `block` of keys meets blocks [begin, end) of rows, of `blocks` in all, each after the next
+/// block of keys did.
+template <class V>
+static void meet_rows(const GradHead<V>& head, std::int64_t block, std::int64_t begin,
+                      std::int64_t end, std::int64_t blocks) {
+  std::int64_t* const met = head.met();
+  for (std::int64_t row = begin; row < end; ++row) {
+    const std::int64_t phase = (row - block + blocks) % blocks;
+    wait_for_count(met + block, phase);
+    if (phase > 0) wait_for_count(met + (block + 1) % blocks, phase);
+    meet_block(head, row, block);
+    set_count(met + block, phase + 1);
+  }
+}
+
+/// One of head_parts, of the sequence's blocks: what is behind its end meets nothing.
+template <class V>
+static void run_part(const GradHead<V>& head, std::int64_t part) {
+  const std::int64_t all = head.a.blocks;
+  const bool is_first = part < all;
+  const std::int64_t block = (is_first ? all - 1 : head_parts(all)) - part;
+  const std::int64_t blocks = count_blocks(head.rows(), head.keys(), V::kWidth);
+  const bool is_within = block < blocks;
+  if (is_first) begin_block(head, block);
+  if (is_within && is_first) meet_rows(head, block, block, blocks, blocks);
+  if (is_within && !is_first) meet_rows(head, block, 0, block, blocks);
+  // The last that these keys met were the rows before theirs, which met all keys with that.
+  const bool is_last = is_within ? !is_first || block == 0 : is_first;
+  if (!is_last) return;
+  end_keys(head, block);
+  end_rows(head, is_within ? (block + blocks - 1) % blocks : block);
+}
+
+/// Takes parts of the head in `memory` while some are left. A part waits for earlier ones alone:
+/// those are with slots that run.
+template <class V>
+static void run_parts(const BackwardArgs& a, char* memory, char* scratch) {
+  HeadProgress& progress = *reinterpret_cast<HeadProgress*>(memory + a.at_progress);
+  const std::int64_t parts = head_parts(a.blocks);
+  while (read_count(&progress.taken) < parts) {
+    const std::int64_t part = add_to_count(&progress.taken, 1);
+    if (part >= parts) return;
+    if (part == parts - 1) add_to_count(a.heads_left, -1);
+    run_part(grad_head<V>(a, progress.head, memory, scratch), part);
+    add_to_count(&progress.ended, 1);
+  }
+}
+
+/// A head, in the slot's memory; or, once all are taken, parts of those under way.
 template <class V>
 static void backward_head(const void* opaque, std::int64_t task, char* scratch) {
   const BackwardArgs& a = *static_cast<const BackwardArgs*>(opaque);
   const std::int64_t slot = (scratch - a.scratch) / a.scratch_bytes;
-  const GradHead<V> head = grad_head<V>(a, task, a.heads + slot * a.head_bytes, scratch);
-  const std::int64_t blocks = count_blocks(head.rows(), head.keys(), V::kWidth);
-  for (std::int64_t x = 0; x < a.blocks; ++x) begin_block(head, x);
-  for (std::int64_t c = blocks - 1; c >= 0; --c) {
-    for (std::int64_t r = c; r < blocks; ++r) meet_block(head, r, c);
+  if (task < a.all_heads) {
+    const std::int64_t index = a.all_heads > a.memories ? slot : task;
+    char* const memory = a.heads + index * a.head_bytes;
+    const GradHead<V> head = grad_head<V>(a, task, memory, scratch);
+    for (std::int64_t x = 0; x < a.blocks; ++x) head.met()[x] = 0;
+    head.progress().head = task;
+    head.progress().ended = 0;
+    set_count(&head.progress().taken, 0);
+    run_parts<V>(a, memory, scratch);
+    wait_for_count(&head.progress().ended, head_parts(a.blocks));
+    return;
   }
-  for (std::int64_t c = blocks - 1; c >= 0; --c) {
-    for (std::int64_t r = 0; r < c; ++r) meet_block(head, r, c);
+  while (read_count(a.heads_left) > 0) {
+    for (std::int64_t x = 0; x < a.memories; ++x) {
+      run_parts<V>(a, a.heads + (slot + 1 + x) % a.memories * a.head_bytes, scratch);
+    }
+    let_others_run();
   }
-  for (std::int64_t x = 0; x < a.blocks; ++x) end_block(head, x);
-}
-
-/// Of heads whose blocks the slots share: a task is a block of one of them.
-template <class V>
-static GradHead<V> shared_head(const BackwardArgs& a, std::int64_t task, char* scratch) {
-  const std::int64_t index = task / a.blocks;
-  return grad_head<V>(a, a.first_head + index, a.heads + index * a.head_bytes, scratch);
-}
-
-template <class V>
-static void backward_begin(const void* opaque, std::int64_t task, char* scratch) {
-  const BackwardArgs& a = *static_cast<const BackwardArgs*>(opaque);
-  begin_block(shared_head<V>(a, task, scratch), task % a.blocks);
-}
-
-template <class V>
-static void backward_meet(const void* opaque, std::int64_t task, char* scratch) {
-  const BackwardArgs& a = *static_cast<const BackwardArgs*>(opaque);
-  const GradHead<V> head = shared_head<V>(a, task, scratch);
-  const std::int64_t blocks = count_blocks(head.rows(), head.keys(), V::kWidth);
-  const std::int64_t key_block = task % a.blocks;
-  if (a.phase >= blocks || key_block >= blocks) return;
-  meet_block(head, (key_block + a.phase) % blocks, key_block);
-}
-
-template <class V>
-static void backward_end(const void* opaque, std::int64_t task, char* scratch) {
-  const BackwardArgs& a = *static_cast<const BackwardArgs*>(opaque);
-  end_block(shared_head<V>(a, task, scratch), task % a.blocks);
 }
 
 template <class V>
 constexpr BackwardKernel kOnePass = {
     .head = backward_head<V>,
-    .begin = backward_begin<V>,
-    .meet = backward_meet<V>,
-    .end = backward_end<V>,
     .d_bias = backward_bias<V>,
     .d_sinks = backward_sinks<V>,
     .width = V::kWidth,

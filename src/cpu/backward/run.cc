@@ -1,6 +1,7 @@
 #include "cpu/backward/run.h"
 
 #include <algorithm>
+#include <new>
 
 #include "base/checked.h"
 #include "base/scratch.h"
@@ -11,8 +12,14 @@
 namespace regard::cpu {
 namespace {
 
-constexpr std::int64_t kTileKv = 64;  // a constant, so that no sum's order depends on anything
-static_assert(kBlockKeys % kTileKv == 0);
+/// Keys of a tile, constants, so that no sum's order depends on anything. One pass gains up to 3 %
+/// by longer ones; in two passes their sums would take more of the L2.
+constexpr std::int64_t kOnePassTile = 128, kTwoPassTile = 64;
+static_assert(kBlockKeys % kOnePassTile == 0);
+
+std::int64_t tile_keys(const BackwardKernel& kernel) noexcept {
+  return kernel.is_one_pass() ? kOnePassTile : kTwoPassTile;
+}
 
 std::int64_t group_size(const AttentionParams& p) noexcept {
   return p.num_heads_kv > 0 ? std::max<std::int64_t>(p.num_heads_q / p.num_heads_kv, 1) : 1;
@@ -48,10 +55,15 @@ void lay_out_strip(const AttentionParams& p, const BackwardKernel& kernel,
       rows.take(saturating_mul(width / pack, columns(kernel, p.head_dim_v)), bytes);
   args->strip_bytes = rows.total();
   ScratchLayout scores;
-  args->at_probs = scores.take(kTileKv * width, bytes);
-  args->at_d_scores = scores.take(kTileKv * width, bytes);
-  args->at_capped = scores.take(p.softcap > 0.0 ? kTileKv * width : 0, bytes);
+  args->at_probs = scores.take(args->tile_kv * width, bytes);
+  args->at_d_scores = scores.take(args->tile_kv * width, bytes);
+  args->at_capped = scores.take(p.softcap > 0.0 ? args->tile_kv * width : 0, bytes);
   args->score_bytes = scores.total();
+}
+
+/// Pairs of a tile's keys.
+std::int64_t paired_keys(const BackwardKernel& kernel) noexcept {
+  return kernel.pack > 1 ? tile_keys(kernel) / kernel.pack : 0;
 }
 
 /// The offsets within what is copied of a tile.
@@ -59,8 +71,8 @@ void lay_out_tile(const AttentionParams& p, const BackwardKernel& kernel,
                   BackwardArgs* args) noexcept {
   const bool converts = p.dtype_kv != Dtype::kF32 && p.dtype_kv != Dtype::kF64;
   const std::int64_t pack = kernel.pack, bytes = kernel.scalar_bytes;
-  const std::int64_t copied = args->copies_tiles || converts ? kTileKv / pack : 0;
-  const std::int64_t paired = pack > 1 ? kTileKv / pack : 0;
+  const std::int64_t copied = args->copies_tiles || converts ? args->tile_kv / pack : 0;
+  const std::int64_t paired = paired_keys(kernel);
   ScratchLayout tile;
   args->at_packed = tile.take(1, kernel.packed_bytes);
   args->at_keys = tile.take(saturating_mul(copied, padded_head_dim(p.head_dim_qk)), bytes);
@@ -74,15 +86,14 @@ void lay_out(const AttentionParams& p, const BackwardKernel& kernel, BackwardArg
   const std::int64_t width = kernel.width, bytes = kernel.scalar_bytes;
   const bool one_pass = kernel.is_one_pass();
   args->grid = make_grid(p, width);
-  args->tile_kv = kTileKv;
+  args->tile_kv = tile_keys(kernel);
   args->queries_per_task = std::max<std::int64_t>(width / group_size(p), 1);
   args->copies_tiles = one_pass;
   args->strips = one_pass ? std::max<std::int64_t>(group_rows(p) / width, 1) : 1;
   lay_out_strip(p, kernel, args);
   lay_out_tile(p, kernel, args);
   const std::int64_t pack = kernel.pack;
-  const std::int64_t paired = pack > 1 ? kTileKv / pack : 0;
-  const std::int64_t summed = one_pass ? 0 : kTileKv;
+  const std::int64_t summed = one_pass ? 0 : args->tile_kv;
   const std::int64_t sums_q = one_pass ? 0 : saturating_mul(width, padded_head_dim(p.head_dim_qk));
   ScratchLayout layout;
   layout.take(args->strips, args->score_bytes);
@@ -90,36 +101,41 @@ void lay_out(const AttentionParams& p, const BackwardKernel& kernel, BackwardArg
   const bool has_sinks = p.features.has(Feature::kSinks);
   args->at_rows = layout.take(one_pass && !has_bias && !has_sinks ? 0 : 1, args->strip_bytes);
   args->at_tile = layout.take(1, args->tile_bytes);
-  args->at_weights = layout.take(paired * width, bytes);
-  args->at_row = layout.take(kTileKv, bytes);
+  args->at_weights = layout.take(paired_keys(kernel) * width, bytes);
+  args->at_row = layout.take(args->tile_kv, bytes);
   args->at_out = layout.take(saturating_mul(width, ceil_div(p.head_dim_v, pack)), bytes);
   args->at_d_q = layout.take(sums_q, bytes);
   args->at_d_k = layout.take(saturating_mul(summed, columns(kernel, p.head_dim_qk)), bytes);
   args->at_d_v = layout.take(saturating_mul(summed, columns(kernel, p.head_dim_v)), bytes);
   const std::int64_t of_bias =
-      saturating_mul(args->queries_per_task, saturating_mul(group_size(p), kTileKv));
+      saturating_mul(args->queries_per_task, saturating_mul(group_size(p), args->tile_kv));
   args->at_d_bias = layout.take(has_bias ? of_bias : 0, sizeof(double));
   args->scratch_bytes = layout.total();
 }
 
-/// The offsets within a head's memory, after lay_out.
-void lay_out_head(const AttentionParams& p, const BackwardKernel& kernel,
-                  BackwardArgs* args) noexcept {
+/// What one pass adds, after lay_out: the heads' memories, and the offsets within one.
+void lay_out_heads(const AttentionParams& p, const BackwardKernel& kernel, std::int32_t slots,
+                   BackwardArgs* args) noexcept {
   const std::int64_t rows = saturating_mul(ceil_div(rows_per_head(p), kernel.width), kernel.width);
-  const std::int64_t keys = saturating_mul(ceil_div(p.seqlen_kv, kTileKv), kTileKv);
+  const std::int64_t tiles = ceil_div(p.seqlen_kv, args->tile_kv);
+  const std::int64_t keys = saturating_mul(tiles, args->tile_kv);
   const std::int64_t bytes = kernel.scalar_bytes;
   ScratchLayout layout;
   args->at_strips = layout.take(rows / kernel.width, args->strip_bytes);
-  args->at_tiles = layout.take(keys / kTileKv, args->tile_bytes);
+  args->at_tiles = layout.take(tiles, args->tile_bytes);
   args->at_sum_q = layout.take(saturating_mul(rows, padded_head_dim(p.head_dim_qk)), bytes);
   args->at_sum_k = layout.take(saturating_mul(keys, columns(kernel, p.head_dim_qk)), bytes);
   args->at_sum_v = layout.take(saturating_mul(keys, columns(kernel, p.head_dim_v)), bytes);
-  args->head_bytes = layout.total();
   args->blocks = count_blocks(rows_per_head(p), p.seqlen_kv, kernel.width);
+  args->at_progress = layout.take(1, sizeof(HeadProgress));
+  args->at_met = layout.take(args->blocks, sizeof(std::int64_t));
+  args->head_bytes = layout.total();
+  args->all_heads = count_heads(p);
+  args->memories = std::min<std::int64_t>(args->all_heads, slots);
 }
 
 std::int64_t key_tasks(const AttentionParams& p) noexcept {
-  return saturating_mul(count_heads(p), ceil_div(p.seqlen_kv, kTileKv));
+  return saturating_mul(count_heads(p), ceil_div(p.seqlen_kv, kTwoPassTile));
 }
 
 std::int32_t slots_of(const AttentionKey& key, const Env& env,
@@ -148,19 +164,17 @@ class Passes {
   const Launch& launch_;
 };
 
-/// d_q, d_k and d_v in one pass: each slot takes a whole head while there are enough for all of
-/// them; the slots share the blocks of the last ones.
-void run_one_pass(const BackwardKernel& kernel, const AttentionParams& params, std::int32_t slots,
-                  const Passes& passes, BackwardArgs* args) {
-  const std::int64_t heads = count_heads(params), shared = heads % slots;
+/// d_q, d_k and d_v in one pass: each slot takes whole heads, then helps with those of others.
+void run_one_pass(const BackwardKernel& kernel, std::int32_t slots, const Passes& passes,
+                  BackwardArgs* args) {
   if (args->blocks == 0) return;
-  passes.run(kernel.head, heads - shared);
-  args->first_head = heads - shared;
-  passes.run(kernel.begin, shared * args->blocks);
-  for (args->phase = 0; args->phase < args->blocks; ++args->phase) {
-    passes.run(kernel.meet, shared * args->blocks);
+  for (std::int64_t i = 0; i < args->memories; ++i) {
+    char* const progress = args->heads + i * args->head_bytes + args->at_progress;
+    new (progress) HeadProgress{0, head_parts(args->blocks), 0};
   }
-  passes.run(kernel.end, shared * args->blocks);
+  std::int64_t heads_left = args->all_heads;
+  args->heads_left = &heads_left;
+  passes.run(kernel.head, args->all_heads + (args->blocks > 1 ? slots : 0));
 }
 
 }  // namespace
@@ -192,9 +206,8 @@ std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env,
   lay_out(params, kernel, &args);
   const std::int64_t scratch = saturating_mul(args.scratch_bytes, slots);
   if (!kernel.is_one_pass()) return scratch;
-  lay_out_head(params, kernel, &args);
-  const std::int64_t heads = std::min<std::int64_t>(count_heads(params), slots);
-  return saturating_add(scratch, saturating_mul(heads, args.head_bytes));
+  lay_out_heads(params, kernel, slots, &args);
+  return saturating_add(scratch, saturating_mul(args.memories, args.head_bytes));
 }
 
 KernelPlan plan_backward(const AttentionKey& key, const Env& env, const BackwardKernel& kernel,
@@ -205,7 +218,7 @@ KernelPlan plan_backward(const AttentionKey& key, const Env& env, const Backward
       backend + "_backward_" + to_string(plan.isa) + "_" + to_string(key.params().dtype_q);
   plan.slots = slots_of(key, env, kernel);
   plan.tile_q = kernel.is_one_pass() ? group_rows(key.params()) : kernel.width;
-  plan.tile_kv = kTileKv;
+  plan.tile_kv = tile_keys(kernel);
   plan.workspace_bytes = backward_workspace_bytes(key, env, kernel);
   return plan;
 }
@@ -220,12 +233,10 @@ void run_backward(const BackwardKernel& kernel, const KernelPlan& plan,
   const Passes passes(args, slots, launch);
   const bool wants_keys = gradients.d_k.present() || gradients.d_v.present();
   if (kernel.is_one_pass()) {
-    lay_out_head(params, kernel, &args);
+    lay_out_heads(params, kernel, slots, &args);
     args.scratch = static_cast<const char*>(launch.workspace.data);
     args.heads = static_cast<char*>(launch.workspace.data) + args.scratch_bytes * slots;
-    if (gradients.d_q.present() || wants_keys) {
-      run_one_pass(kernel, params, slots, passes, &args);
-    }
+    if (gradients.d_q.present() || wants_keys) run_one_pass(kernel, slots, passes, &args);
   } else {
     if (gradients.d_q.present()) passes.run(kernel.d_queries, count_tasks(params, kernel.width));
     if (wants_keys) passes.run(kernel.d_keys, key_tasks(params));

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+
+// Counts in shared memory, by which the slots of one run divide work whose parts build on one
+// another. A slot may wait only for what a slot that runs has taken: then it ends, whether slots
+// run side by side or one after another.
+
+namespace regard::cpu {
+
+/// Sets a count; whoever sees it sees all that was written before.
+void set_count(std::int64_t* count, std::int64_t value) noexcept;
+
+/// Adds to a count, which several slots may do at once; what it was before.
+std::int64_t add_to_count(std::int64_t* count, std::int64_t difference) noexcept;
+
+std::int64_t read_count(const std::int64_t* count) noexcept;
+
+/// Returns when a count is at least `value`.
+void wait_for_count(const std::int64_t* count, std::int64_t value) noexcept;
+
+/// Leaves the core to others for a while.
+void let_others_run() noexcept;
+
+}  // namespace regard::cpu
