@@ -177,7 +177,8 @@ typedef struct regard_policy {
 typedef void (*regard_task)(void* state, int32_t slot);
 
 /// Threads of the caller's. run() calls task(state, slot) once for each slot in [0, slots), on any
-/// threads, in any order, and returns when all have returned. Never grows.
+/// threads, in any order, and returns when all have returned. A task may wait for another that has
+/// begun, so tasks that overlap need threads of their own. Never grows.
 typedef struct regard_executor {
   void (*run)(void* user, int32_t slots, regard_task task, void* state);
   void* user;
