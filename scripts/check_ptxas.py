@@ -28,6 +28,7 @@ KERNELS = {
     "cuda_math::BiasKernel": 4,
     "cuda::SinksKernel": 2,
     "cuda_efficient::ForwardKernel": 1,
+    "cuda_efficient::TensorForwardKernel": 1,
     "cuda_efficient::DeltaKernel": 1,
     "cuda_efficient::QueriesKernel": 1,
     "cuda_efficient::KeysKernel": 1,

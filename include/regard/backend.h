@@ -24,9 +24,11 @@ struct DtypeClaim {
   Dtype q = Dtype::kF32;
   Dtype kv = Dtype::kF32;
   Dtype out = Dtype::kF32;
-  double error_bound = 0.0;    // measured normwise error for |score| <= 16
-  Dtype probs = Dtype::kF32;   // 8 bits: probabilities are rounded to it before they meet v
-  Isa min_isa = Isa::kScalar;  // from here on; of several claims of the same types the last holds
+  double error_bound = 0.0;   // measured normwise error for |score| <= 16
+  Dtype probs = Dtype::kF32;  // 8 bits: probabilities are rounded to it before they meet v
+  // From here on; of several claims of the same types the last that the machine meets holds.
+  Isa min_isa = Isa::kScalar;
+  std::int32_t min_sm = 0;  // compute capability * 10
 };
 
 struct HeadDimClaim {
@@ -65,6 +67,7 @@ struct BackendInfo {
 struct KernelPlan {
   std::string kernel;  // a name for people: "efficient_portable_f32"
   Isa isa = Isa::kScalar;
+  std::int32_t sm = 0;     // the compute capability * 10 that CUDA kernels need; 0 elsewhere
   std::int32_t slots = 1;  // concurrent workers at most
   std::int64_t tile_q = 0;
   std::int64_t tile_kv = 0;

@@ -18,6 +18,7 @@ nb::object claims_of(const Claims& claims) {
     fields["out"] = to_string(claim.out);
     fields["error_bound"] = claim.error_bound;
     fields["min_isa"] = to_string(claim.min_isa);
+    fields["min_sm"] = claim.min_sm;
     dtypes.append(fields);
   }
   nb::list features;
@@ -43,6 +44,7 @@ nb::list devices() {
     fields["not_built_reason"] =
         info.built ? nb::none() : nb::object(nb::str(info.not_built_reason.c_str()));
     fields["min_isa"] = to_string(info.min_isa);
+    fields["min_sm"] = info.min_sm;
     fields["determinism"] = to_string(info.determinism);
     fields["summary"] = info.summary.c_str();
     fields["forward"] = claims_of(info.forward);

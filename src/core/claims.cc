@@ -45,14 +45,18 @@ std::string sm_text(std::int32_t sm) {
   return std::to_string(sm / 10) + "." + std::to_string(sm % 10);
 }
 
-// One claim of all types that are computed on `isa`.
-std::vector<DtypeClaim> claims_on(const Claims& claims, Isa isa) {
+bool holds(const DtypeClaim& claim, const KernelLevel& level) {
+  return claim.min_isa <= level.isa && claim.min_sm <= level.sm;
+}
+
+// One claim of all types that are computed at `level`.
+std::vector<DtypeClaim> claims_at(const Claims& claims, const KernelLevel& level) {
   std::vector<DtypeClaim> found;
   for (const DtypeClaim& c : claims.dtypes) {
     const auto same = [&](const DtypeClaim& other) {
       return c.q == other.q && c.kv == other.kv && c.out == other.out;
     };
-    if (c.min_isa <= isa && std::none_of(found.begin(), found.end(), same)) found.push_back(c);
+    if (holds(c, level) && std::none_of(found.begin(), found.end(), same)) found.push_back(c);
   }
   return found;
 }
@@ -167,10 +171,10 @@ bool check_memory(const Claims& claims, const AttentionParams& p, Judge& judge) 
   return true;
 }
 
-bool check_direction(const Claims& claims, const AttentionParams& p, Isa isa, FeatureSet wanted,
-                     Judge& judge) {
-  if (find_dtypes(claims, p, isa) == nullptr) {
-    if (!judge.refuse([&] { return dtype_refusal(claims_on(claims, isa), p); })) return false;
+bool check_direction(const Claims& claims, const AttentionParams& p, const KernelLevel& level,
+                     FeatureSet wanted, Judge& judge) {
+  if (find_dtypes(claims, p, level) == nullptr) {
+    if (!judge.refuse([&] { return dtype_refusal(claims_at(claims, level), p); })) return false;
   }
   return check_features(claims, wanted, judge) &&
          check_head_dim(claims.head_dim_qk, p.head_dim_qk, RefusalCode::kHeadDimQk, judge) &&
@@ -180,11 +184,16 @@ bool check_direction(const Claims& claims, const AttentionParams& p, Isa isa, Fe
 
 }  // namespace
 
-const DtypeClaim* find_dtypes(const Claims& claims, const AttentionParams& p, Isa isa) noexcept {
+KernelLevel level_of(const Env& env) noexcept {
+  return {env.isa, std::max(env.sm_version, std::int32_t{0})};
+}
+
+const DtypeClaim* find_dtypes(const Claims& claims, const AttentionParams& p,
+                              const KernelLevel& level) noexcept {
   const DtypeClaim* found = nullptr;
   for (const DtypeClaim& c : claims.dtypes) {
     const bool same = c.q == p.dtype_q && c.kv == p.dtype_kv && c.out == p.dtype_out;
-    if (same && c.min_isa <= isa) found = &c;
+    if (same && holds(c, level)) found = &c;
   }
   return found;
 }
@@ -244,9 +253,10 @@ bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& e
     });
     return false;
   }
+  const KernelLevel level = level_of(env);
   FeatureSet wanted = p.features;
   wanted.set(Feature::kNeedsGrad, false);
-  if (!check_direction(info.forward, p, env.isa, wanted, judge)) return false;
+  if (!check_direction(info.forward, p, level, wanted, judge)) return false;
   if (!p.features.has(Feature::kNeedsGrad)) return judge.passed();
   if (!info.backward.offered) {
     judge.refuse([&] {
@@ -260,7 +270,7 @@ bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& e
   // What the forward writes besides out is not the backward's.
   const FeatureSet outputs{Feature::kLse, Feature::kSavedStats, Feature::kScoresOut};
   judge.enter_backward();
-  check_direction(info.backward, p, env.isa, wanted.without(outputs), judge);
+  check_direction(info.backward, p, level, wanted.without(outputs), judge);
   return judge.passed();
 }
 

@@ -4,8 +4,18 @@
 
 namespace regard {
 
-/// What `claims` say of the types of `params` on `isa`, or null.
+/// What kernels may need of a machine: its own, or less where a policy asks for exacter ones.
+struct KernelLevel {
+  Isa isa = Isa::kScalar;
+  std::int32_t sm = 0;
+  friend bool operator==(const KernelLevel&, const KernelLevel&) = default;
+};
+
+/// A CPU's problem reads no device's facts: an unread sm_version counts as none.
+KernelLevel level_of(const Env& env) noexcept;
+
+/// What `claims` say of the types of `params` at `level`, or null.
 const DtypeClaim* find_dtypes(const Claims& claims, const AttentionParams& params,
-                              Isa isa) noexcept;
+                              const KernelLevel& level) noexcept;
 
 }  // namespace regard

@@ -88,7 +88,7 @@ Expected<Plan> make_plan(ContextImpl& context, PlanCacheKey& cache_key,
     const Decision decision = decide(inputs);
     if (decision.entry == nullptr) return no_backend(context, inputs, params);
     const Backend& backend = *decision.entry->backend;
-    const EnvAtIsa machine(*env, decision.isa);
+    const EnvAtLevel machine(*env, decision.level);
     Expected<Pair> pair = plan_pair(backend, key, machine.get());
     if (!pair && pair.status().code() == StatusCode::kRefusedAtPlan) {
       context.update([&](Settings& next) {

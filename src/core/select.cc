@@ -5,7 +5,6 @@
 #include "base/checked.h"
 #include "base/text.h"
 #include "core/backend_names.h"
-#include "core/claims.h"
 #include "core/tuning.h"
 
 namespace regard {
@@ -39,25 +38,39 @@ std::vector<const BackendEntry*> candidate_order(const SelectInputs& inputs) {
   return order;
 }
 
-double error_bound(const BackendInfo& info, const AttentionParams& p, Isa isa) {
-  const DtypeClaim* forward = find_dtypes(info.forward, p, isa);
-  double bound = forward != nullptr ? forward->error_bound : -1.0;
-  if (p.features.has(Feature::kNeedsGrad)) {
-    const DtypeClaim* backward = find_dtypes(info.backward, p, isa);
-    if (backward != nullptr) bound = std::max(bound, backward->error_bound);
+// The claim of the less exact direction, or null.
+const DtypeClaim* least_exact(const BackendInfo& info, const AttentionParams& p,
+                              const KernelLevel& level) {
+  const DtypeClaim* least = find_dtypes(info.forward, p, level);
+  if (least == nullptr || !p.features.has(Feature::kNeedsGrad)) return least;
+  const DtypeClaim* backward = find_dtypes(info.backward, p, level);
+  return backward != nullptr && backward->error_bound > least->error_bound ? backward : least;
+}
+
+// The best level at which the claim does not hold; false where the backend has none.
+bool go_below(const DtypeClaim& claim, const BackendInfo& info, KernelLevel* level) {
+  if (claim.min_sm > info.min_sm) {
+    level->sm = claim.min_sm - 1;
+  } else if (claim.min_isa > info.min_isa) {
+    level->isa = static_cast<Isa>(static_cast<int>(claim.min_isa) - 1);
+  } else {
+    return false;
   }
-  return bound;
+  return true;
 }
 
 // The machine's, or the best below it whose kernels are exact enough where the machine's are not.
-Isa isa_within(const BackendInfo& info, const SelectInputs& inputs) {
-  const Isa machine = inputs.env.isa;
+KernelLevel level_within(const BackendInfo& info, const SelectInputs& inputs) {
+  const KernelLevel machine = level_of(inputs.env);
   const std::optional<double>& limit = inputs.policy.policy.max_error;
   if (!limit) return machine;
-  for (int isa = static_cast<int>(machine); isa >= static_cast<int>(info.min_isa); --isa) {
-    const double bound = error_bound(info, inputs.key.params(), static_cast<Isa>(isa));
-    if (bound >= 0.0 && bound <= *limit) return static_cast<Isa>(isa);
-  }
+  KernelLevel level = machine;
+  const DtypeClaim* claim = nullptr;
+  do {
+    claim = least_exact(info, inputs.key.params(), level);
+    if (claim == nullptr) return machine;
+    if (claim->error_bound <= *limit) return level;
+  } while (go_below(*claim, info, &level));
   return machine;
 }
 
@@ -69,7 +82,7 @@ class Trial {
       : entry_(entry),
         info_(entry.backend->info()),
         inputs_(inputs),
-        env_(inputs.env, isa_within(info_, inputs)),
+        env_(inputs.env, level_within(info_, inputs)),
         refusals_(refusals) {}
 
   void run() {
@@ -83,7 +96,8 @@ class Trial {
     if (inputs_.key.params().features.has(Feature::kNeedsGrad)) {
       backward_workspace_bytes_ = entry_.backend->backward_workspace_bytes(inputs_.key, env);
     }
-    error_bound_ = error_bound(info_, inputs_.key.params(), env.isa);
+    const DtypeClaim* claim = least_exact(info_, inputs_.key.params(), level_of(env));
+    if (claim != nullptr) error_bound_ = claim->error_bound;
     if (most_bytes() == kInt64Max) {
       usable_ = refuse(RefusalCode::kWorkspace, "64-bit sizes", "not representable", {});
     }
@@ -91,7 +105,7 @@ class Trial {
   }
 
   bool admissible() const { return enabled_ && usable_; }
-  Isa isa() const { return env_.get().isa; }
+  KernelLevel level() const { return level_of(env_.get()); }
 
   Verdict verdict() const {
     Verdict v;
@@ -163,7 +177,7 @@ class Trial {
   const BackendEntry& entry_;
   const BackendInfo& info_;
   const SelectInputs& inputs_;
-  EnvAtIsa env_;
+  EnvAtLevel env_;
   std::vector<Refusal>* refusals_;
   bool enabled_ = false;
   bool usable_ = false;
@@ -239,7 +253,7 @@ Decision decide(const SelectInputs& inputs) {
     if (!trial.admissible()) continue;
     const bool fell_back = is_fallback(inputs.policy.policy, entry->ref);
     if (fell_back && forbids_fallback(inputs.policy.policy)) return {};
-    return {entry, trial.isa(), fell_back};
+    return {entry, trial.level(), fell_back};
   }
   return {};
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/claims.h"
 #include "core/resolve_policy.h"
 #include "regard/backend.h"
 #include "regard/context.h"
@@ -36,16 +37,17 @@ struct SelectInputs {
   std::span<const LearnedRefusal> learned;
 };
 
-/// `env` with another instruction set; a copy only where it has another one.
-class EnvAtIsa {
+/// `env` as a machine of that level; a copy only where it is of another one.
+class EnvAtLevel {
  public:
-  EnvAtIsa(const Env& env, Isa isa) : env_(&env) {
-    if (env.isa == isa) return;
+  EnvAtLevel(const Env& env, const KernelLevel& level) : env_(&env) {
+    if (level_of(env) == level) return;
     env_ = &copy_.emplace(env);
-    copy_->isa = isa;
+    copy_->isa = level.isa;
+    copy_->sm_version = level.sm;
   }
-  EnvAtIsa(const EnvAtIsa&) = delete;
-  EnvAtIsa& operator=(const EnvAtIsa&) = delete;
+  EnvAtLevel(const EnvAtLevel&) = delete;
+  EnvAtLevel& operator=(const EnvAtLevel&) = delete;
 
   const Env& get() const { return *env_; }
 
@@ -57,7 +59,7 @@ class EnvAtIsa {
 /// The chosen backend, without reasons.
 struct Decision {
   const BackendEntry* entry = nullptr;  // null: nothing can run
-  Isa isa = Isa::kScalar;  // the machine's, or a lesser one that policy.max_error asks for
+  KernelLevel level{};     // the machine's, or a lesser one that policy.max_error asks for
   bool fell_back = false;  // not the first that policy.prefer names
 };
 

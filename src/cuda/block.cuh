@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "problem/element.h"
+
 // What a kernel knows of the block of threads it runs in. Kernels are templates over a Block, which
 // offers
 //
@@ -12,6 +14,17 @@
 //   part shared<T>(byte offset, elements) const  a part of the block's shared memory, indexed as an
 //   array
 //
+// and to kernels that need compute capability 8.0 (kMinSm), on parts of 16-bit numbers,
+//
+//   bool sync_or(bool) const                a barrier; whether any thread said true
+//   void copy_async(part, at, from) const   16 bytes of global memory, zeros where `from` is null;
+//   void wait_copies() const                and those of this thread are there; others need a
+//                                           barrier behind it
+//   void load_matrices(part, at, to) const  a warp's four 8 x 8 matrices, whose rows begin at the
+//   void load_transposed(part, at, to) const  `at` of lanes 8 m + row; tensor.cuh says which
+//                                           elements a lane gets
+//   void multiply_add<type>(a, b, c) const  c += a b, 16 x 16 by 16 x 8, of bf16 or f16 in f32
+//
 // DeviceBlock is the device's; tests/cuda has one for the host, so that the same source runs there.
 // No thread may end before the others have passed their last barrier.
 
@@ -19,10 +32,12 @@
 #define REGARD_DEVICE_FN static __device__ __forceinline__
 #define REGARD_DEVICE_UNROLL _Pragma("unroll")
 #define REGARD_DEVICE_UNROLL_BY_2 _Pragma("unroll 2")
+#define REGARD_DEVICE_NO_UNROLL _Pragma("unroll 1")
 #else
 #define REGARD_DEVICE_FN static inline
 #define REGARD_DEVICE_UNROLL
 #define REGARD_DEVICE_UNROLL_BY_2
+#define REGARD_DEVICE_NO_UNROLL
 #endif
 
 namespace regard::cuda {
@@ -53,7 +68,53 @@ class DeviceBlock {
     return reinterpret_cast<T*>(shared_ + offset);
   }
 
+  __device__ __forceinline__ bool sync_or(bool value) const { return __syncthreads_or(value) != 0; }
+  __device__ __forceinline__ void copy_async(std::uint16_t* to, int at, const void* from) const {
+    if (from == nullptr) {
+      *reinterpret_cast<uint4*>(to + at) = uint4{0, 0, 0, 0};
+      return;
+    }
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address(to + at)), "l"(from)
+                 : "memory");
+  }
+  __device__ __forceinline__ void wait_copies() const {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+  }
+  __device__ __forceinline__ void load_matrices(const std::uint16_t* from, int at,
+                                                std::uint32_t (&to)[4]) const {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(address(from + at)));
+  }
+  __device__ __forceinline__ void load_transposed(const std::uint16_t* from, int at,
+                                                  std::uint32_t (&to)[4]) const {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(address(from + at)));
+  }
+  template <problem::Element kType>
+  __device__ __forceinline__ void multiply_add(const std::uint32_t (&a)[4],
+                                               const std::uint32_t (&b)[2], float (&c)[4]) const {
+    if constexpr (kType == problem::Element::kBf16) {
+      asm volatile(
+          "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+          "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+          : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    } else {
+      asm volatile(
+          "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+          "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+          : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    }
+  }
+
  private:
+  static __device__ __forceinline__ std::uint32_t address(const std::uint16_t* shared) {
+    return static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
+  }
+
   unsigned char* shared_;
 };
 
@@ -65,6 +126,11 @@ REGARD_DEVICE_FN Vec4<T> load4(const T* from, int index) {
 template <class T>
 REGARD_DEVICE_FN void store4(T* to, int index, const Vec4<T>& value) {
   *reinterpret_cast<Vec4<T>*>(to + index) = value;
+}
+
+/// Eight 16-bit elements, whose first stands at a multiple of eight.
+REGARD_DEVICE_FN Vec4<std::uint32_t> load_chunk(const std::uint16_t* from, int index) {
+  return *reinterpret_cast<const Vec4<std::uint32_t>*>(from + index);
 }
 
 #endif

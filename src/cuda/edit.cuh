@@ -22,6 +22,12 @@ REGARD_DEVICE_FN T scale_and_cap(const Problem& p, T score) {
   return semantics::softcap_score(score, static_cast<T>(p.softcap), [](T x) { return tanh_of(x); });
 }
 
+/// Whether visible scores stay as they are.
+REGARD_KERNEL_FN bool is_plain(const Problem& p) {
+  return !p.scales_first && p.softmax_scale >= 0.0 && !(p.softcap > 0.0) && !p.slopes.present &&
+         !p.bias.present;
+}
+
 /// False where a mask, a segment or arithmetic hides key j from the row. Reads nothing of keys that
 /// arithmetic hides: they may lie outside of the tensors.
 template <class T>
@@ -50,6 +56,17 @@ REGARD_DEVICE_FN T add_biases(const Problem& p, std::int64_t b, const RowFacts<T
   return bias == minus_infinity<T>() ? bias : score + bias;
 }
 
+/// A raw score of key j after all edits, -inf where the row may not see the key. `is_full`: it may.
+/// keep_capped(score) receives the score behind softcap.
+template <class T, class KeepCapped>
+REGARD_DEVICE_FN T edit_score(const Problem& p, std::int64_t b, const RowFacts<T>& row,
+                              std::int64_t j, bool is_full, T raw, KeepCapped keep_capped) {
+  const T score = scale_and_cap(p, raw);
+  keep_capped(score);
+  const bool visible = is_full || is_visible(p, b, row, j);
+  return visible ? add_biases(p, b, row, j, score) : minus_infinity<T>();
+}
+
 /// Edits a thread's raw scores of the tile at key `first`: what a row may not see becomes -inf.
 /// `is_full`: no row sees less than all of the tile. keep_capped(i, c, score) receives the scores
 /// behind softcap.
@@ -63,11 +80,8 @@ REGARD_DEVICE_FN void edit_scores(const Block& block, const Problem& p, std::int
     const RowFacts<T> row = facts[at.row + i];
     REGARD_DEVICE_UNROLL
     for (int c = 0; c < kOwn; ++c) {
-      const std::int64_t j = first + at.column + c;
-      const T score = scale_and_cap(p, scores[i][c]);
-      keep_capped(i, c, score);
-      const bool visible = is_full || is_visible(p, b, row, j);
-      scores[i][c] = visible ? add_biases(p, b, row, j, score) : minus_infinity<T>();
+      scores[i][c] = edit_score(p, b, row, first + at.column + c, is_full, scores[i][c],
+                                [&](T score) { keep_capped(i, c, score); });
     }
   }
 }

@@ -32,6 +32,16 @@ REGARD_DEVICE_FN bool is_hidden(double x) {
 
 REGARD_DEVICE_FN float exp2_of(float x) { return __builtin_exp2f(x); }
 REGARD_DEVICE_FN double exp2_of(double x) { return __builtin_exp2(x); }
+/// The same where a denormal may be 0: one instruction instead of five.
+REGARD_DEVICE_FN float exp2_flushed(float x) {
+#if defined(__CUDA_ARCH__)
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return exp2_of(x);
+#endif
+}
 REGARD_DEVICE_FN float tanh_of(float x) { return __builtin_tanhf(x); }
 REGARD_DEVICE_FN double tanh_of(double x) { return __builtin_tanh(x); }
 

@@ -15,14 +15,27 @@
 //   kBlocks                  on a multiprocessor at once: what its registers must leave room for
 //   run(block, args)         one block's work: the tasks index(), index() + count(), ... of the
 //   grid
+//   kMinSm                   if its instructions need one: the least compute capability * 10
 
 namespace regard::cuda {
+
+/// Whether the architecture that is being compiled has a kernel's instructions; where it has not,
+/// the kernel's plans are never made.
+template <class Kernel>
+__device__ constexpr bool has_instructions() {
+#if defined(__CUDA_ARCH__)
+  if constexpr (requires { Kernel::kMinSm; }) return __CUDA_ARCH__ >= Kernel::kMinSm * 10;
+#endif
+  return true;
+}
 
 template <class Kernel>
 __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kBlocks)
     kernel_entry(const __grid_constant__ typename Kernel::Args args) {
-  __shared__ alignas(16) unsigned char shared[Kernel::kSharedBytes];
-  Kernel::run(DeviceBlock(shared), args);
+  if constexpr (has_instructions<Kernel>()) {
+    __shared__ alignas(16) unsigned char shared[Kernel::kSharedBytes];
+    Kernel::run(DeviceBlock(shared), args);
+  }
 }
 
 /// Launches on one stream. Grids have one dimension, whose limit is 2^31 - 1; larger ones go round.

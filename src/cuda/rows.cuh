@@ -23,7 +23,7 @@ struct RowBlock {
   std::int64_t first_head = 0;
   std::int64_t heads = 1;
   std::int64_t begin = 0;
-  std::int64_t count = 0;  // at most kTile
+  std::int64_t count = 0;  // at most kTile, or kRows of group_rows()
 
   /// The first query, and one behind the last.
   REGARD_KERNEL_FN std::int64_t first(const RowBlock& r) { return r.begin / r.heads; }
@@ -33,19 +33,21 @@ struct RowBlock {
 };
 
 /// Blocks of rows of one (b, kv head).
+template <int kRows = kTile>
 REGARD_KERNEL_FN std::int64_t count_row_blocks(const Problem& p) {
-  return (p.seqlen_q * p.group_size + kTile - 1) / kTile;
+  return (p.seqlen_q * p.group_size + kRows - 1) / kRows;
 }
 REGARD_KERNEL_FN std::int64_t count_key_tiles(const Problem& p) {
   return (p.seqlen_kv + kTile - 1) / kTile;
 }
 
 /// Block `index` of the rows of all heads that read a kv head.
+template <int kRows = kTile>
 REGARD_KERNEL_FN RowBlock group_rows(const Problem& p, std::int64_t b, std::int64_t head_kv,
                                      std::int64_t index) {
-  const std::int64_t rows = p.seqlen_q * p.group_size, begin = index * kTile;
+  const std::int64_t rows = p.seqlen_q * p.group_size, begin = index * kRows;
   return {b, head_kv * p.group_size, p.group_size, begin,
-          begin + kTile < rows ? kTile : rows - begin};
+          begin + kRows < rows ? kRows : rows - begin};
 }
 
 /// Block `index` of the rows of one head.
@@ -191,12 +193,12 @@ REGARD_DEVICE_FN std::int64_t place_in(const View& view, std::int64_t b, const R
   return problem::row_index(view, b, row.head, row.query) * problem::element_bytes(view.type);
 }
 
-/// The facts of the block's kTile rows, and where they lie in q, in shared memory; read them behind
+/// The facts of the block's kRows rows, and where they lie in q, in shared memory; read them behind
 /// a barrier.
-template <class T, class Block, class Facts, class Places>
+template <class T, int kRows = kTile, class Block, class Facts, class Places>
 REGARD_DEVICE_FN void write_row_facts(const Block& block, const Problem& p, const Sequence& s,
                                       const RowBlock& rows, Facts facts, Places in_q) {
-  for (int r = block.thread(); r < kTile; r += kThreads) {
+  for (int r = block.thread(); r < kRows; r += kThreads) {
     const auto row = row_facts<T>(p, s, rows, r);
     facts[r] = row;
     in_q[r] = place_in(p.q, s.b, row);

@@ -26,6 +26,7 @@ Status on_host(Steps&& steps) {
   all.blocks += run.counts().blocks;
   all.barriers += run.counts().barriers;
   all.shuffles += run.counts().shuffles;
+  all.tensor_blocks += run.counts().tensor_blocks;
   return Status();
 }
 
@@ -49,8 +50,9 @@ Status math_backward(const cuda_math::BackwardArgs& args, bool f64, void*) {
   });
 }
 
-Status efficient_forward(const problem::Problem& problem, void*) {
-  return on_host([&](HostRunner& run) { cuda_efficient::run_forward(run, problem); });
+Status efficient_forward(const problem::Problem& problem, bool on_tensor_cores, void*) {
+  return on_host(
+      [&](HostRunner& run) { cuda_efficient::run_forward(run, problem, on_tensor_cores); });
 }
 
 Status efficient_backward(const cuda_efficient::BackwardArgs& args, void*) {
@@ -72,19 +74,21 @@ Schedule& schedule() {
   return now;
 }
 
-HostContext make_host_context() {
-  HostContext host;
-  host.context = test::make_context(Isa::kScalar);
-  auto math =
+std::vector<HostBackend> make_host_backends() {
+  const auto serve = [](const char* name, std::shared_ptr<const Backend> backend, int sm) {
+    Env env = test::make_context(Isa::kScalar)->env();
+    env.sm_version = sm;
+    auto context = std::make_shared<Context>(std::move(env));
+    const BackendRef ref =
+        register_backend(*context, name, std::move(backend), test::NoSuite()).value();
+    return HostBackend{std::move(context), ref, sm >= cuda_efficient::kTensorSm};
+  };
+  const auto math =
       std::make_shared<cuda_math::MathBackend>(on_cpu(cuda_math::make_info()), kMathLauncher);
-  auto efficient = std::make_shared<cuda_efficient::EfficientBackend>(
+  const auto efficient = std::make_shared<cuda_efficient::EfficientBackend>(
       on_cpu(cuda_efficient::make_info()), kEfficientLauncher);
-  host.math =
-      register_backend(*host.context, "cuda_math", std::move(math), test::NoSuite()).value();
-  host.efficient =
-      register_backend(*host.context, "cuda_efficient", std::move(efficient), test::NoSuite())
-          .value();
-  return host;
+  return {serve("cuda_math", math, 75), serve("cuda_efficient", efficient, 75),
+          serve("cuda_efficient", efficient, 80)};
 }
 
 }  // namespace regard::cuda_test

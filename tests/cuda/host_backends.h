@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "regard/context.h"
 #include "tests/cuda/host_block.h"
@@ -15,12 +16,15 @@ struct Schedule {
 };
 Schedule& schedule();
 
-/// A Context of this machine in which the CUDA backends serve the CPU, by their own plans, claims
-/// and launches, with the kernels on HostRunner.
-struct HostContext {
-  std::unique_ptr<Context> context;
-  BackendRef math, efficient;
+/// A backend, in a Context where it plans the kernels of one architecture.
+struct HostBackend {
+  std::shared_ptr<Context> context;
+  BackendRef ref;
+  bool has_tensor_cores;  // and takes them for bf16 and f16
 };
-HostContext make_host_context();
+
+/// The CUDA backends, which serve the CPU there by their own plans, claims and launches, with the
+/// kernels on HostRunner: MATH, EFFICIENT for compute capability 7.5, and for 8.0.
+std::vector<HostBackend> make_host_backends();
 
 }  // namespace regard::cuda_test

@@ -4,10 +4,12 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
@@ -124,6 +126,9 @@ Stacks& stacks() {
 
 }  // namespace
 
+/// What copy_async() copies.
+using Chunk = std::array<unsigned char, 16>;
+
 /// The threads of one block at a time.
 class Fibers {
  public:
@@ -169,13 +174,36 @@ class Fibers {
     leave(thread);
   }
 
-  std::uint64_t exchange(int thread, std::uint64_t bits, int lanes, std::source_location where) {
+  bool wait_or(int thread, bool value, std::source_location where) {
+    fibers_[static_cast<std::size_t>(thread)].says = value;
+    wait(thread, true, where);
+    return any_says_;  // until all are at the next barrier
+  }
+
+  int send(int thread, const Sent& sent, std::source_location where) {
     Fiber& fiber = fibers_[static_cast<std::size_t>(thread)];
     // Two slots by turns: nobody comes to the second shuffle from here before all have read.
     const int slot = fiber.shuffles++ & 1;
-    fiber.sent[slot] = bits;
+    fiber.sent[slot] = sent;
     wait(thread, false, where);
-    return fibers_[static_cast<std::size_t>(thread ^ lanes)].sent[slot];
+    return slot;
+  }
+  const Sent& sent_by(int thread, int slot) const {
+    return fibers_[static_cast<std::size_t>(thread)].sent[slot];
+  }
+
+  void begin_copy(int thread, int offset, const Chunk& chunk) {
+    Chunk unknown;
+    unknown.fill(0xff);
+    memory_.write(thread, offset, sizeof(Chunk), unknown.data());
+    fibers_[static_cast<std::size_t>(thread)].copies.push_back({offset, chunk});
+  }
+  void end_copies(int thread) {
+    auto& copies = fibers_[static_cast<std::size_t>(thread)].copies;
+    for (const auto& [offset, chunk] : copies) {
+      memory_.write(thread, offset, sizeof(Chunk), chunk.data());
+    }
+    copies.clear();
   }
 
  private:
@@ -186,7 +214,9 @@ class Fibers {
     unsigned line = 0;
     const char* file = "";
     unsigned shuffles = 0;
-    std::uint64_t sent[2] = {};
+    Sent sent[2];
+    bool says = false;                          // at a barrier
+    std::vector<std::pair<int, Chunk>> copies;  // offset, what comes there
     HostBlock block{nullptr, 0, 0, 0};
 #if defined(REGARD_SWITCH_STACK)
     void* stack = nullptr;  // what its registers are saved on
@@ -234,6 +264,7 @@ class Fibers {
     while (true) {  // a block each time
       try {
         self.main_(fiber.block);
+        if (!fiber.copies.empty()) throw HostError("a thread ended before its copies");
       } catch (const std::exception& error) {
         self.error_ = error.what();
       }
@@ -320,7 +351,12 @@ class Fibers {
       throw HostError("block " + std::to_string(index) + ", thread " + std::to_string(n) + what +
                       " while others wait at a barrier or shuffle");
     }
-    for (Fiber& fiber : fibers_) fiber.state = State::kReady;
+    any_says_ = false;
+    for (Fiber& fiber : fibers_) {
+      fiber.state = State::kReady;
+      any_says_ = any_says_ || fiber.says;
+      fiber.says = false;
+    }
     memory_.pass_barrier();
     ++counts_->barriers;
   }
@@ -330,6 +366,7 @@ class Fibers {
   std::vector<Fiber> fibers_;
   std::vector<int> order_;
   std::vector<int> at_shuffle_;  // threads of each warp
+  bool any_says_ = false;
   int ended_ = 0;
   Counts* counts_ = nullptr;
   std::string error_;
@@ -347,8 +384,71 @@ class Fibers {
 
 void HostBlock::sync(std::source_location where) const { fibers_->wait(thread_, true, where); }
 
-std::uint64_t HostBlock::exchange(std::uint64_t bits, int lanes, std::source_location where) const {
-  return fibers_->exchange(thread_, bits, lanes, where);
+bool HostBlock::sync_or(bool value, std::source_location where) const {
+  return fibers_->wait_or(thread_, value, where);
+}
+
+int HostBlock::send(const Sent& sent, std::source_location where) const {
+  return fibers_->send(thread_, sent, where);
+}
+
+const Sent& HostBlock::sent_by(int lane, int slot) const {
+  return fibers_->sent_by(thread_ / cuda::kWarp * cuda::kWarp + lane, slot);
+}
+
+// ---- what comes with compute capability 8.0
+
+void HostBlock::copy_async(const HostShared<std::uint16_t>& to, int at, const void* from) const {
+  Chunk chunk{};
+  if (from != nullptr) {
+    if (reinterpret_cast<std::uintptr_t>(from) % chunk.size() != 0) {
+      throw HostError("16 bytes are copied from an address that is no multiple of them");
+    }
+    std::memcpy(chunk.data(), from, chunk.size());
+  }
+  fibers_->begin_copy(thread_, to.check_vector(at), chunk);
+}
+
+void HostBlock::wait_copies() const { fibers_->end_copies(thread_); }
+
+void HostBlock::load_four(const HostShared<std::uint16_t>& from, int at, bool transposed,
+                          std::uint32_t (&to)[4], std::source_location where) const {
+  from.check_vector(at);
+  const int slot = send({{static_cast<std::uint64_t>(at)}}, where);
+  const int lane = thread_ % cuda::kWarp, group = lane / 4, pair = lane % 4 * 2;
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    std::uint32_t half[2];
+    for (int x = 0; x < 2; ++x) {
+      const int row = transposed ? pair + x : group, column = transposed ? group : pair + x;
+      const auto row_at = static_cast<int>(sent_by(8 * matrix + row, slot).word[0]);
+      half[x] = static_cast<std::uint16_t>(from[row_at + column]);
+    }
+    to[matrix] = half[0] | half[1] << 16;
+  }
+}
+
+void HostBlock::multiply_by(float (*widen)(std::uint16_t), const std::uint32_t (&a)[4],
+                            const std::uint32_t (&b)[2], float (&c)[4],
+                            std::source_location where) const {
+  const auto two = [](std::uint32_t low, std::uint32_t high) {
+    return low | static_cast<std::uint64_t>(high) << 32;
+  };
+  const int slot = send({{two(a[0], a[1]), two(a[2], a[3]), two(b[0], b[1])}}, where);
+  // Element `index` (of a pair) of word `word` of a lane.
+  const auto element = [&](int lane, int word, int index) {
+    const std::uint64_t words = sent_by(lane, slot).word[word / 2];
+    return widen(static_cast<std::uint16_t>(words >> (32 * (word % 2) + 16 * index)));
+  };
+  const int lane = thread_ % cuda::kWarp;
+  for (int x = 0; x < 4; ++x) {
+    const int row = lane / 4 + x / 2 * 8, column = lane % 4 * 2 + x % 2;
+    for (int k = 0; k < 16; ++k) {
+      const int holder = k % 8 / 2;  // of the four lanes that share a row, or a column
+      const float left = element(row % 8 * 4 + holder, row / 8 + k / 8 * 2, k % 2);
+      const float right = element(column * 4 + holder, 4 + k / 8, k % 2);
+      c[x] += left * right;
+    }
+  }
 }
 
 SharedMemory* HostBlock::memory() const { return &fibers_->memory(); }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -14,8 +15,9 @@
 // Kernels on the host: the threads of a block are fibers that change at barriers and shuffles. What
 // a device would not say is an error here: an index outside of an array in shared memory, reading
 // what nobody wrote, touching what another thread touched since the last barrier (one of them
-// writing), a barrier that not all threads reach, or not the same one. Not seen: races in global
-// memory, between blocks or within one; the device's own rounding; speed.
+// writing), a barrier that not all threads reach, or not the same one. Copies that a thread has not
+// waited for are NaN. Not seen: races in global memory, between blocks or within one; the device's
+// own rounding, tensor cores' included; speed.
 
 namespace regard::cuda_test {
 
@@ -119,10 +121,10 @@ class HostShared {
     check(index, count);
     memory_->write(thread_, offset_ + index * kBytes, count * kBytes, from);
   }
-  /// A device moves vectors at addresses that are multiples of theirs.
-  void check_vector(int index) const {
+  /// A device moves vectors at addresses that are multiples of theirs. The byte of the first.
+  int check_vector(int index) const {
     const int at = offset_ + index * kBytes;
-    if (at % static_cast<int>(alignof(cuda::Vec4<T>)) == 0) return;
+    if (at % static_cast<int>(alignof(cuda::Vec4<T>)) == 0) return at;
     throw HostError("a vector at byte " + std::to_string(at) + " of shared memory");
   }
 
@@ -152,6 +154,18 @@ void store4(const HostShared<T>& to, int index, const cuda::Vec4<T>& value) {
   to.write(index, 4, value.at);
 }
 
+inline cuda::Vec4<std::uint32_t> load_chunk(const HostShared<std::uint16_t>& from, int index) {
+  from.check_vector(index);
+  std::uint16_t chunk[8];
+  from.read(index, 8, chunk);
+  return std::bit_cast<cuda::Vec4<std::uint32_t>>(chunk);
+}
+
+/// What a lane hands to its warp.
+struct Sent {
+  std::uint64_t word[3] = {};
+};
+
 /// The Block of src/cuda/block.cuh.
 class HostBlock {
  public:
@@ -167,11 +181,32 @@ class HostBlock {
   T shuffle_xor(T value, int lanes,
                 std::source_location where = std::source_location::current()) const {
     static_assert(sizeof(T) <= 8 && std::is_trivially_copyable_v<T>);
-    std::uint64_t bits = 0;
-    __builtin_memcpy(&bits, &value, sizeof(T));
-    bits = exchange(bits, lanes, where);
-    __builtin_memcpy(&value, &bits, sizeof(T));
+    Sent sent;
+    __builtin_memcpy(sent.word, &value, sizeof(T));
+    const int slot = send(sent, where);
+    sent = sent_by((thread_ % cuda::kWarp) ^ lanes, slot);
+    __builtin_memcpy(&value, sent.word, sizeof(T));
     return value;
+  }
+
+  bool sync_or(bool value, std::source_location where = std::source_location::current()) const;
+  void copy_async(const HostShared<std::uint16_t>& to, int at, const void* from) const;
+  void wait_copies() const;
+
+  void load_matrices(const HostShared<std::uint16_t>& from, int at, std::uint32_t (&to)[4],
+                     std::source_location where = std::source_location::current()) const {
+    load_four(from, at, false, to, where);
+  }
+  void load_transposed(const HostShared<std::uint16_t>& from, int at, std::uint32_t (&to)[4],
+                       std::source_location where = std::source_location::current()) const {
+    load_four(from, at, true, to, where);
+  }
+
+  template <problem::Element kType>
+  void multiply_add(const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], float (&c)[4],
+                    std::source_location where = std::source_location::current()) const {
+    const auto widen = kType == problem::Element::kBf16 ? problem::from_bf16 : problem::from_f16;
+    multiply_by(widen, a, b, c, where);
   }
 
   template <class T>
@@ -181,7 +216,13 @@ class HostBlock {
   }
 
  private:
-  std::uint64_t exchange(std::uint64_t bits, int lanes, std::source_location where) const;
+  /// Waits for the warp's lanes; where sent_by() finds what each has sent.
+  int send(const Sent& sent, std::source_location where) const;
+  const Sent& sent_by(int lane, int slot) const;
+  void load_four(const HostShared<std::uint16_t>& from, int at, bool transposed,
+                 std::uint32_t (&to)[4], std::source_location where) const;
+  void multiply_by(float (*widen)(std::uint16_t), const std::uint32_t (&a)[4],
+                   const std::uint32_t (&b)[2], float (&c)[4], std::source_location where) const;
   void check_shared(int offset, int bytes, std::size_t align) const;
   SharedMemory* memory() const;
 
@@ -193,6 +234,7 @@ class HostBlock {
 /// What ran: a test that passes without having run a kernel has shown nothing.
 struct Counts {
   std::int64_t launches = 0, blocks = 0, barriers = 0, shuffles = 0;
+  std::int64_t tensor_blocks = 0;  // of kernels for compute capability 8.0 and up
 };
 
 /// Runs grids, one block at a time.
@@ -205,8 +247,10 @@ class HostRunner {
   void launch(const typename Kernel::Args& args, std::int64_t tasks) {
     static_assert(std::is_trivially_copyable_v<typename Kernel::Args>);
     static_assert(sizeof(args) <= 4096 && Kernel::kSharedBytes <= 48 * 1024);
+    const std::int64_t before = counts_.blocks;
     run_grid(Kernel::kThreads, Kernel::kSharedBytes, tasks,
              [&](const HostBlock& block) { Kernel::run(block, args); });
+    if constexpr (requires { Kernel::kMinSm; }) counts_.tensor_blocks += counts_.blocks - before;
   }
 
   /// One fiber a thread; throws HostError. Grids of more than `most_blocks` go round.

@@ -134,6 +134,96 @@ TEST(HostBlock, NoticesAMissingBarrierWhateverTheOrder) {
   }
 }
 
+// ---- what comes with compute capability 8.0
+
+TEST(HostBlock, TellsAllWhatOneSaid) {
+  HostRunner run(Order::kShuffled);
+  run.run_grid(kThreads, kBytes, 2, [&](const HostBlock& block) {
+    EXPECT_FALSE(block.sync_or(false));
+    EXPECT_TRUE(block.sync_or(block.thread() == 63));
+    EXPECT_FALSE(block.sync_or(false));
+  });
+  EXPECT_EQ(run.counts().barriers, 2 * 3);
+}
+
+alignas(16) constexpr std::uint16_t kSource[16] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+
+TEST(HostBlock, CopiesArriveWhenTheyAreWaitedFor) {
+  HostRunner run;
+  run.run_grid(32, 32 * 16, 1, [&](const HostBlock& block) {
+    const auto shared = block.shared<std::uint16_t>(0, 32 * 8);
+    const int at = block.thread() * 8;
+    block.copy_async(shared, at, block.thread() == 3 ? nullptr : kSource);
+    EXPECT_EQ(shared[at], 0xffff);
+    block.wait_copies();
+    EXPECT_EQ(load_chunk(shared, at).at[1], block.thread() == 3 ? 0u : 0x40003u);
+    block.sync();
+    EXPECT_EQ(shared[(at + 8) % 256 + 7], block.thread() == 2 ? 0 : 8);
+  });
+  const auto copy = [](int at, int from, bool waits) {
+    return fault_of([=](const HostBlock& block) {
+      const auto shared = block.shared<std::uint16_t>(0, 32);
+      if (block.thread() == 0) block.copy_async(shared, at, kSource + from);
+      if (waits) block.wait_copies();
+    });
+  };
+  EXPECT_EQ(copy(8, 8, true), "");
+  EXPECT_NE(copy(4, 0, true).find("a vector at byte 8"), std::string::npos);
+  EXPECT_NE(copy(0, 4, true).find("no multiple"), std::string::npos);
+  EXPECT_NE(copy(0, 0, false).find("ended before its copies"), std::string::npos);
+  const std::string unordered = fault_of([](const HostBlock& block) {
+    const auto shared = block.shared<std::uint16_t>(0, 32);
+    if (block.thread() == 0) block.copy_async(shared, 0, kSource);
+    block.sync();
+    block.wait_copies();  // what it brings others may read behind a barrier alone
+    const std::uint16_t first = shared[0];
+    EXPECT_EQ(first, 1);
+  });
+  EXPECT_NE(unordered.find("without a barrier"), std::string::npos) << unordered;
+}
+
+// a [16][16] and b [8][16], the latter by its columns, are loaded as kernels load them.
+TEST(HostBlock, MultipliesMatricesOfFragments) {
+  constexpr int kB = 16 * 16;
+  const auto a_of = [](int r, int k) { return static_cast<float>((r * 5 + k * 3) % 7 - 3); };
+  const auto b_of = [](int k, int c) { return static_cast<float>((k * 2 + c * 9) % 11 - 5); };
+  for (const bool transposed : {false, true}) {
+    HostRunner run(Order::kReversed);
+    int products = 0;
+    run.run_grid(32, 2 * (kB + 16 * 16), 1, [&](const HostBlock& block) {
+      const auto a = block.shared<std::uint16_t>(0, kB);
+      const auto b = block.shared<std::uint16_t>(2 * kB, 16 * 16);
+      const int lane = block.thread(), row = lane % 16, half = lane / 16 * 8;
+      for (int x = 0; x < 8; ++x) {
+        a[row * 16 + half + x] = problem::to_f16(a_of(row, half + x));
+        const float of_b = transposed ? b_of(row, half + x) : b_of(half + x, row);
+        b[row * 16 + half + x] = problem::to_f16(of_b);
+      }
+      block.sync();
+      // Matrices of the left operand: rows, rows + 8, and both of columns + 8.
+      std::uint32_t left[4], right[4];
+      block.load_matrices(a, lane % 16 * 16 + lane / 16 * 8, left);
+      if (transposed) {
+        block.load_transposed(b, lane % 16 * 16 + lane / 16 * 8, right);
+      } else {
+        block.load_matrices(b, (lane / 16 * 8 + lane % 8) * 16 + lane / 8 % 2 * 8, right);
+      }
+      const std::uint32_t high[2] = {right[2], right[3]};
+      float c[4] = {1.0f, 2.0f, 3.0f, 4.0f};
+      block.multiply_add<problem::Element::kF16>(left, high, c);
+      for (int x = 0; x < 4; ++x) {
+        float expected = static_cast<float>(x + 1);
+        for (int k = 0; k < 16; ++k) {
+          expected += a_of(lane / 4 + x / 2 * 8, k) * b_of(k, 8 + lane % 4 * 2 + x % 2);
+        }
+        EXPECT_EQ(c[x], expected) << lane << ' ' << x;
+        ++products;
+      }
+    });
+    EXPECT_EQ(products, 128);
+  }
+}
+
 TEST(HostBlock, NoticesThreadsThatNeverArrive) {
   const std::string ended = fault_of([](const HostBlock& block) {
     if (block.thread() != 7) block.sync();

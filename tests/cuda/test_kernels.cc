@@ -20,19 +20,21 @@ using conformance::Guard;
 using conformance::Outcome;
 using conformance::Report;
 
-cuda_test::HostContext& host() {
-  static cuda_test::HostContext made = cuda_test::make_host_context();
+const std::vector<cuda_test::HostBackend>& backends() {
+  static const std::vector<cuda_test::HostBackend> made = cuda_test::make_host_backends();
   return made;
 }
 
 struct BackendRun {
-  BackendRef backend;
+  const cuda_test::HostBackend* backend;
   Report report;
 };
 
-/// The case on both backends, one truth for both; the order of blocks and threads changes from case
-/// to case.
-std::vector<BackendRun> run_both(const Case& c) {
+bool is_half(Dtype dtype) { return dtype == Dtype::kBf16 || dtype == Dtype::kF16; }
+
+/// The case on every backend, one truth for all; the order of blocks and threads changes from case
+/// to case. Tensor cores serve 16-bit types alone.
+std::vector<BackendRun> run_all(const Case& c) {
   static int round = 0;
   cuda_test::schedule().order = static_cast<cuda_test::Order>(round % 3);
   const Guard guard = ++round % 2 == 0 ? Guard::kUpperPage : Guard::kLowerPage;
@@ -42,15 +44,17 @@ std::vector<BackendRun> run_both(const Case& c) {
   Expected<conformance::PreparedCase> prepared = conformance::prepare(c, guard);
   EXPECT_TRUE(prepared.ok()) << prepared.status().to_string();
   std::vector<BackendRun> runs;
-  for (const BackendRef& backend : {host().math, host().efficient}) {
-    const std::int64_t before = cuda_test::schedule().counts.blocks;
-    runs.push_back({backend, run_prepared(*host().context, &*prepared, backend, options)});
+  for (const cuda_test::HostBackend& backend : backends()) {
+    const AttentionParams& p = c.params;
+    if (backend.has_tensor_cores && !is_half(p.dtype_q)) continue;
+    const cuda_test::Counts before = cuda_test::schedule().counts;
+    runs.push_back({&backend, run_prepared(*backend.context, &*prepared, backend.ref, options)});
     const Report& report = runs.back().report;
     EXPECT_TRUE(report.ok()) << report.text;
-    const AttentionParams& p = c.params;
-    if (report.outcome == Outcome::kPassed && p.batch * p.num_heads_q * p.seqlen_q > 0) {
-      EXPECT_GT(cuda_test::schedule().counts.blocks, before) << "no kernel ran";
-    }
+    if (report.outcome != Outcome::kPassed || p.batch * p.num_heads_q * p.seqlen_q == 0) continue;
+    const cuda_test::Counts& after = cuda_test::schedule().counts;
+    EXPECT_GT(after.blocks, before.blocks) << "no kernel ran";
+    EXPECT_EQ(after.tensor_blocks > before.tensor_blocks, backend.has_tensor_cores);
   }
   return runs;
 }
@@ -63,8 +67,8 @@ TEST_P(CudaCases, PassInEveryDtype) {
     const Case c = parse_case(std::string(GetParam()) + " " + dtype).value();
     const bool math_only =
         c.params.dtype_q == Dtype::kF64 || c.params.features.has(Feature::kScoresOut);
-    for (const BackendRun& run : run_both(c)) {
-      const bool claimed = run.backend == host().math || !math_only;
+    for (const BackendRun& run : run_all(c)) {
+      const bool claimed = run.backend == &backends().front() || !math_only;
       EXPECT_EQ(run.report.outcome, claimed ? Outcome::kPassed : Outcome::kRefused)
           << to_string(c) << ": " << run.report.text;
     }
@@ -108,10 +112,11 @@ INSTANTIATE_TEST_SUITE_P(Own, CudaCases, testing::Values("b1 hq1 sq63 skv1 d40")
 class CudaOwnCases : public testing::TestWithParam<const char*> {};
 TEST_P(CudaOwnCases, Pass) {
   const Case c = parse_case(GetParam()).value();
-  const std::vector<BackendRun> runs = run_both(c);
-  EXPECT_EQ(runs[0].report.outcome, Outcome::kPassed) << runs[0].report.text;
-  if (c.params.dtype_q == Dtype::kF64) return;
-  EXPECT_EQ(runs[1].report.outcome, Outcome::kPassed) << runs[1].report.text;
+  for (const BackendRun& run : run_all(c)) {
+    const bool is_math = run.backend == &backends().front();
+    if (c.params.dtype_q == Dtype::kF64 && !is_math) continue;
+    EXPECT_EQ(run.report.outcome, Outcome::kPassed) << run.report.text;
+  }
 }
 INSTANTIATE_TEST_SUITE_P(All, CudaOwnCases, testing::ValuesIn(kOwnCases), name_of);
 INSTANTIATE_TEST_SUITE_P(Gradients, CudaOwnCases,
@@ -124,7 +129,7 @@ TEST(CudaRandomCases, Pass) {
   for (std::uint64_t n = 0; n < 120; ++n) {
     const Case c =
         n % 2 == 0 ? conformance::random_case(77, n) : conformance::random_grad_case(77, n);
-    for (const BackendRun& run : run_both(c)) {
+    for (const BackendRun& run : run_all(c)) {
       passed += run.report.outcome == Outcome::kPassed ? 1 : 0;
       worst =
           std::max(worst, std::max(run.report.comparison.out_margin, run.report.gradients.margin));

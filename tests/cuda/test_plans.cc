@@ -78,6 +78,21 @@ TEST(CudaPlans, OnlyMathTakesF64AndScoresOut) {
             std::string::npos);
 }
 
+// A policy's max_error lowers the device that kernels are planned for.
+TEST(CudaPlans, RoundOnTensorCoresAlone) {
+  const AttentionKey key = key_of("b1 hq1 sq9 skv9 d64 bf16");
+  const KernelPlan exact = efficient().plan(key, device(79)).value();
+  const KernelPlan rounded = efficient().plan(key, device(90)).value();
+  EXPECT_EQ(exact.sm, 0);
+  EXPECT_EQ(exact.tile_q, 64);
+  EXPECT_EQ(rounded.sm, 80);
+  EXPECT_EQ(rounded.tile_q, 128);
+  for (const DtypeClaim& claim : efficient().info().forward.dtypes) {
+    const bool is_half = claim.q == Dtype::kBf16 || claim.q == Dtype::kF16;
+    EXPECT_TRUE(claim.min_sm == 0 || (claim.min_sm == 80 && is_half));
+  }
+}
+
 TEST(CudaPlans, StateTheirWorkspace) {
   // 2 * 4 heads * 16 rows * 32 keys.
   const AttentionKey key = key_of("b2 hq4 hkv2 sq16 skv32 d64 f32 saved grad");
@@ -105,10 +120,14 @@ TEST(CudaPlans, WorkspaceSaturates) {
 
 TEST(CudaPlans, NameTheirKernels) {
   const Env env = device(80);
-  EXPECT_EQ(efficient().plan(key_of("b1 hq1 sq9 skv9 d64 bf16"), env)->kernel,
-            "cuda_efficient_bf16_d64");
-  EXPECT_EQ(efficient().plan(key_of("b1 hq1 sq9 skv9 d65 f16"), env)->kernel,
-            "cuda_efficient_f16_d128");
+  const auto efficient_kernel = [](const char* text, int sm) {
+    return efficient().plan(key_of(text), device(sm))->kernel;
+  };
+  EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv9 d64 bf16", 79), "cuda_efficient_bf16_d64");
+  EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv9 d64 bf16", 80), "cuda_efficient_tensor_bf16_d64");
+  EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv9 d65 dv8 f16", 120), "cuda_efficient_tensor_f16_d128");
+  EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv9 d65 f32", 90), "cuda_efficient_f32_d128");
+  EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv9 d65 f8e4m3", 90), "cuda_efficient_f8e4m3_d128");
   EXPECT_EQ(math().plan(key_of("b1 hq1 sq9 skv9 d65 f64"), env)->kernel, "cuda_math_f64");
   EXPECT_EQ(math().plan_backward(key_of("b1 hq1 sq9 skv9 d65 f32 saved grad"), env)->kernel,
             "cuda_math_backward_f32");

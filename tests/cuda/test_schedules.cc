@@ -23,7 +23,7 @@ using cuda_test::schedule;
 
 class Schedules : public testing::Test {
  protected:
-  Schedules() : host_(cuda_test::make_host_context()) {}
+  Schedules() : backends_(cuda_test::make_host_backends()) {}
   ~Schedules() override { schedule() = {}; }
 
   static Problem problem_of(const std::string& text) {
@@ -32,7 +32,7 @@ class Schedules : public testing::Test {
   }
 
   /// Forward and, where the case goes back, backward; every output's bytes.
-  std::vector<unsigned char> bytes_of(const BackendRef& backend, Problem& problem) {
+  std::vector<unsigned char> bytes_of(const cuda_test::HostBackend& backend, Problem& problem) {
     problem.reset_outputs();
     run(backend, problem.request());
     if (problem.request().saved.kind != SavedContext::Kind::kNone) {
@@ -42,7 +42,7 @@ class Schedules : public testing::Test {
     return problem.output_bytes();
   }
 
-  void go_back(const BackendRef& backend, const AttentionGradRequest& request) {
+  void go_back(const cuda_test::HostBackend& backend, const AttentionGradRequest& request) {
     const Plan made = plan_of(backend, request);
     std::vector<unsigned char> memory;
     const Status status =
@@ -50,19 +50,23 @@ class Schedules : public testing::Test {
     EXPECT_TRUE(status.ok()) << status.to_string();
   }
 
-  Plan plan_of(const BackendRef& backend, const AttentionRequest& request) {
+  Plan plan_of(const cuda_test::HostBackend& backend, const AttentionRequest& request) {
     Policy policy;
-    policy.only = std::vector<BackendRef>{backend};
-    const Expected<Plan> made = plan(*host_.context, describe(request).value(), policy);
+    policy.only = std::vector<BackendRef>{backend.ref};
+    const Expected<Plan> made = plan(*backend.context, describe(request).value(), policy);
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     return *made;
   }
 
-  void run(const BackendRef& backend, const AttentionRequest& request) {
+  void run(const cuda_test::HostBackend& backend, const AttentionRequest& request) {
     const Plan made = plan_of(backend, request);
     std::vector<unsigned char> memory;
     const Status status = execute(made, request, launch(made.workspace_bytes(), &memory));
     EXPECT_TRUE(status.ok()) << status.to_string();
+  }
+
+  static std::string name_of(const cuda_test::HostBackend& backend) {
+    return to_string(backend.ref) + (backend.has_tensor_cores ? " on tensor cores" : "");
   }
 
   static Launch launch(std::int64_t bytes, std::vector<unsigned char>* memory) {
@@ -73,9 +77,7 @@ class Schedules : public testing::Test {
     return launch;
   }
 
-  std::vector<BackendRef> backends() const { return {host_.math, host_.efficient}; }
-
-  cuda_test::HostContext host_;
+  std::vector<cuda_test::HostBackend> backends_;
   test::Tensors tensors_;
 };
 
@@ -83,55 +85,60 @@ TEST_F(Schedules, ChangeNoBits) {
   for (const char* text :
        {"b2 hq4 hkv2 sq70 skv130 d40 dv72 f32 causal diag=br dropout=0.2 saved grad seed=1",
         "b2 hq2 sq65 skv129 d136 bf16 lens bias=1,H,1,Skv sinks softcap=4 saved grad seed=2"}) {
-    for (const BackendRef& backend : backends()) {
+    for (const cuda_test::HostBackend& backend : backends_) {
       Problem problem = problem_of(text);
       schedule() = {};
       const std::vector<unsigned char> first = bytes_of(backend, problem);
       const std::int64_t blocks = schedule().counts.blocks;
       for (const Order order : {Order::kReversed, Order::kShuffled}) {
         schedule() = {order, 1 << 30, {}};
-        EXPECT_EQ(bytes_of(backend, problem), first) << text << ", " << to_string(backend);
+        EXPECT_EQ(bytes_of(backend, problem), first) << text << ", " << name_of(backend);
         EXPECT_EQ(schedule().counts.blocks, blocks);
       }
       // Three blocks do the work of all: what a grid larger than a device's limit comes to.
       schedule() = {Order::kForward, 3, {}};
-      EXPECT_EQ(bytes_of(backend, problem), first) << text << ", " << to_string(backend);
+      EXPECT_EQ(bytes_of(backend, problem), first) << text << ", " << name_of(backend);
       EXPECT_LT(schedule().counts.blocks, blocks);
     }
   }
 }
 
 TEST_F(Schedules, AGroupIsItsKeysAndValuesRepeated) {
-  const Problem problem = problem_of("b2 hq6 hkv2 sq45 skv70 d32 dv24 f32 causal diag=br lse");
-  for (const BackendRef& backend : backends()) {
-    AttentionRequest grouped = problem.request();
-    tensors_.renew_outputs(&grouped);
-    run(backend, grouped);
-    AttentionRequest repeated = problem.request();
-    for (TensorView* view : {&repeated.k, &repeated.v}) {
-      const TensorView from = *view;
-      TensorView all = tensors_.make(from.dtype, {2, 6, 70, from.shape[3]});
-      for (std::int64_t h = 0; h < 6; ++h) {
-        const TensorView to = test::slice(all, 1, h, 1);
-        conformance::for_each_element(to, [&](const std::int64_t(&at)[4], unsigned char* element) {
-          const std::int64_t index = at[0] * from.strides[0] + h / 3 * from.strides[1] +
-                                     at[2] * from.strides[2] + at[3] * from.strides[3];
-          std::memcpy(element, static_cast<char*>(from.data) + index * 4, 4);
-        });
+  for (const char* dtype : {"f32", "f16"}) {
+    const Problem problem =
+        problem_of(std::string("b2 hq6 hkv2 sq45 skv70 d32 dv24 causal diag=br lse ") + dtype);
+    const std::int64_t bytes = size_of(problem.request().k.dtype);
+    for (const cuda_test::HostBackend& backend : backends_) {
+      AttentionRequest grouped = problem.request();
+      tensors_.renew_outputs(&grouped);
+      run(backend, grouped);
+      AttentionRequest repeated = problem.request();
+      for (TensorView* view : {&repeated.k, &repeated.v}) {
+        const TensorView from = *view;
+        TensorView all = tensors_.make(from.dtype, {2, 6, 70, from.shape[3]});
+        for (std::int64_t h = 0; h < 6; ++h) {
+          const TensorView to = test::slice(all, 1, h, 1);
+          conformance::for_each_element(
+              to, [&](const std::int64_t(&at)[4], unsigned char* element) {
+                const std::int64_t index = at[0] * from.strides[0] + h / 3 * from.strides[1] +
+                                           at[2] * from.strides[2] + at[3] * from.strides[3];
+                std::memcpy(element, static_cast<char*>(from.data) + index * bytes, bytes);
+              });
+        }
+        *view = all;
       }
-      *view = all;
+      tensors_.renew_outputs(&repeated);
+      run(backend, repeated);
+      EXPECT_EQ(test::unequal(grouped.out, repeated.out), "") << name_of(backend);
+      EXPECT_EQ(test::unequal(grouped.lse, repeated.lse), "") << name_of(backend);
     }
-    tensors_.renew_outputs(&repeated);
-    run(backend, repeated);
-    EXPECT_EQ(test::unequal(grouped.out, repeated.out), "") << to_string(backend);
-    EXPECT_EQ(test::unequal(grouped.lse, repeated.lse), "") << to_string(backend);
   }
 }
 
 // An lse of more keys than a call has, with the out of them all: delta is not of the call's keys.
 TEST_F(Schedules, AMergedLseServesItsParts) {
   const Problem problem = problem_of("b1 hq2 sq9 skv96 d16 bf16 lse grad");
-  for (const BackendRef& backend : backends()) {
+  for (const cuda_test::HostBackend& backend : backends_) {
     AttentionGradRequest whole = problem.request();
     whole.d_lse = whole.delta = {};
     run(backend, whole);
@@ -148,7 +155,7 @@ TEST_F(Schedules, AMergedLseServesItsParts) {
       part.d_v = tensors_.copy(part.d_v);
       go_back(backend, part);
       EXPECT_LT(test::largest_difference(part.d_k, test::slice(whole.d_k, 2, begin, 48)), 0.03)
-          << to_string(backend);
+          << name_of(backend);
       EXPECT_EQ(test::unequal(part.d_v, test::slice(whole.d_v, 2, begin, 48)), "");
     }
   }
@@ -156,19 +163,22 @@ TEST_F(Schedules, AMergedLseServesItsParts) {
 
 TEST_F(Schedules, PaddingChangesNoBits) {
   // Keys behind each length, as lengths or not there at all.
-  const Problem problem = problem_of("b1 hq2 sq65 skv130 d40 f32 lens_kv=77 lse poison");
-  for (const BackendRef& backend : backends()) {
-    AttentionRequest padded = problem.request();
-    tensors_.renew_outputs(&padded);
-    run(backend, padded);
-    AttentionRequest cut = problem.request();
-    cut.k = test::slice(cut.k, 2, 0, 77);
-    cut.v = test::slice(cut.v, 2, 0, 77);
-    cut.seqlens_kv = {};
-    tensors_.renew_outputs(&cut);
-    run(backend, cut);
-    EXPECT_EQ(test::unequal(padded.out, cut.out), "") << to_string(backend);
-    EXPECT_EQ(test::unequal(padded.lse, cut.lse), "") << to_string(backend);
+  for (const char* dtype : {"f32", "bf16"}) {
+    const Problem problem =
+        problem_of(std::string("b1 hq2 sq65 skv130 d40 lens_kv=77 lse poison ") + dtype);
+    for (const cuda_test::HostBackend& backend : backends_) {
+      AttentionRequest padded = problem.request();
+      tensors_.renew_outputs(&padded);
+      run(backend, padded);
+      AttentionRequest cut = problem.request();
+      cut.k = test::slice(cut.k, 2, 0, 77);
+      cut.v = test::slice(cut.v, 2, 0, 77);
+      cut.seqlens_kv = {};
+      tensors_.renew_outputs(&cut);
+      run(backend, cut);
+      EXPECT_EQ(test::unequal(padded.out, cut.out), "") << name_of(backend);
+      EXPECT_EQ(test::unequal(padded.lse, cut.lse), "") << name_of(backend);
+    }
   }
 }
 
@@ -193,7 +203,7 @@ TEST_F(Schedules, DropoutDropsWhatTheMaskSays) {
        {"b2 hq4 hkv2 sq37 skv90 d16 dv90 f32 dropout=0.3 seed=3",
         "b3 hq2 sq70 skv130 d16 dv130 bf16 dropout=0.5 lens causal diag=br seed=4",
         "b2 hq2 sq33 skv70 d16 dv70 f16 dropout=0.1 diag=-20 window=30,5 seed=5"}) {
-    for (const BackendRef& backend : backends()) {
+    for (const cuda_test::HostBackend& backend : backends_) {
       const Problem problem = problem_of(text);
       const AttentionRequest& r = problem.request();
       conformance::for_each_element(r.q, [&](const std::int64_t(&)[4], unsigned char* element) {

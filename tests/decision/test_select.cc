@@ -276,6 +276,31 @@ TEST(Select, AClaimHoldsFromItsIsaOn) {
   EXPECT_TRUE(has_refusal(selection, custom("mock"), RefusalCode::kDtype));
 }
 
+TEST(Select, AClaimHoldsFromItsComputeCapabilityOn) {
+  BackendInfo info = generous_info("mock");
+  info.min_sm = 75;  // of a backend that serves the CPU here: Contexts take no others
+  DtypeClaim rounded{Dtype::kF32, Dtype::kF32, Dtype::kF32, 1e-2};
+  rounded.min_sm = 80;
+  info.forward.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 1e-6}, rounded};
+  const auto bound = [&](int sm, const std::optional<double>& limit) {
+    Env env = described_env();
+    env.sm_version = sm;
+    Context context(env);
+    add_backend(context, "mock", std::make_shared<MockBackend>(info));
+    Policy policy = only({custom("mock")});
+    policy.max_error = limit;
+    const Selection selection = explain(context, case_params("sq8 d8 f32"), policy);
+    EXPECT_EQ(selection.ok(), !limit || *limit >= 1e-6);
+    return selection.find(custom("mock"))->error_bound;
+  };
+  EXPECT_EQ(bound(75, {}), 1e-6);
+  EXPECT_EQ(bound(80, {}), 1e-2);
+  EXPECT_EQ(bound(90, {}), 1e-2);
+  EXPECT_EQ(bound(90, 1e-2), 1e-2);
+  EXPECT_EQ(bound(90, 1e-3), 1e-6);  // by the kernels of an older device
+  EXPECT_EQ(bound(90, 1e-7), 1e-2);  // none are exact enough
+}
+
 TEST(Select, MaxErrorTakesALesserIsaWhereItsKernelsAreExactEnough) {
   Env env = described_env();
   env.isa = env.isa_available = Isa::kAvx512Bf16;

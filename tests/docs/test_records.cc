@@ -153,6 +153,7 @@ class ClaimsTable {
       std::snprintf(text, sizeof(text), "%.1e", c.error_bound);
       bounds += (bounds.empty() ? "" : "; ") + std::string(text);
       if (c.min_isa != Isa::kScalar) bounds += std::string(" from ") + to_string(c.min_isa);
+      if (c.min_sm != 0) bounds += " from sm" + std::to_string(c.min_sm);
     }
     return bounds.empty() ? "-" : bounds;
   }

@@ -38,7 +38,8 @@ Json claims_json(const Claims& claims) {
                       {"kv", to_string(claim.kv)},
                       {"out", to_string(claim.out)},
                       {"error_bound", claim.error_bound},
-                      {"min_isa", to_string(claim.min_isa)}});
+                      {"min_isa", to_string(claim.min_isa)},
+                      {"min_sm", claim.min_sm}});
   }
   Json features = Json::array();
   for (int i = 0; i < kFeatureCount; ++i) {

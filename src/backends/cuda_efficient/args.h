@@ -19,4 +19,7 @@ inline constexpr std::int64_t kWide = 128;
 
 inline bool is_wide(std::int64_t columns) { return columns > kNarrow; }
 
+/// The least compute capability * 10 whose tensor cores multiply bf16.
+inline constexpr std::int32_t kTensorSm = 80;
+
 }  // namespace regard::cuda_efficient

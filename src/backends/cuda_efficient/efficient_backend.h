@@ -16,12 +16,23 @@ inline BackendInfo make_info() {
   BackendInfo info;
   info.ref.id = BackendId::kEfficient;
   info.summary =
-      "tiled online softmax without tensor cores; any head_dim, and no workspace in the forward";
+      "tiled online softmax, any head_dim, no workspace in the forward; that of bf16 and f16 on "
+      "tensor cores";
   info.device = DeviceType::kCuda;
   info.min_sm = 75;
   info.determinism = Determinism::kBatchInvariant;
   info.forward = problem::forward_claims();
   info.backward = problem::backward_claims(info.forward);
+  // Tensor cores take probabilities rounded to the inputs' type.
+  const auto add_rounded = [&](Dtype dtype, Dtype out, double error_bound) {
+    DtypeClaim rounded{dtype, dtype, out, error_bound};
+    rounded.min_sm = kTensorSm;
+    info.forward.dtypes.push_back(rounded);
+  };
+  add_rounded(Dtype::kBf16, Dtype::kBf16, 6e-3);
+  add_rounded(Dtype::kBf16, Dtype::kF32, 4e-3);
+  add_rounded(Dtype::kF16, Dtype::kF16, 8e-4);
+  add_rounded(Dtype::kF16, Dtype::kF32, 5e-4);
   return info;
 }
 
@@ -36,14 +47,23 @@ class EfficientBackend final : public Backend {
   std::int64_t workspace_bytes(const AttentionKey&, const Env&) const override { return 0; }
 
   Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override {
-    return make_plan(key, "cuda_efficient", key.params().head_dim_v, workspace_bytes(key, env));
+    const AttentionParams& p = key.params();
+    const bool is_half = p.dtype_q == Dtype::kBf16 || p.dtype_q == Dtype::kF16;
+    if (!is_half || env.sm_version < kTensorSm) {
+      return make_plan(key, "cuda_efficient", p.head_dim_v, workspace_bytes(key, env));
+    }
+    KernelPlan plan = make_plan(key, "cuda_efficient_tensor", std::max(p.head_dim_qk, p.head_dim_v),
+                                workspace_bytes(key, env));
+    plan.sm = kTensorSm;
+    plan.tile_q = 128;
+    return plan;
   }
 
-  Status execute(const KernelPlan&, const AttentionParams& params, const Buffers& buffers,
+  Status execute(const KernelPlan& plan, const AttentionParams& params, const Buffers& buffers,
                  const Launch& launch) const override {
     problem::Problem problem;
     problem::make_problem(params, buffers, &problem);
-    return launcher_.forward(problem, launch.stream);
+    return launcher_.forward(problem, plan.sm >= kTensorSm, launch.stream);
   }
 
   /// A number for each row.

@@ -6,9 +6,9 @@
 namespace regard::cuda_efficient {
 namespace {
 
-Status forward(const problem::Problem& problem, void* stream) {
+Status forward(const problem::Problem& problem, bool on_tensor_cores, void* stream) {
   cuda::DeviceRunner run(stream);
-  run_forward(run, problem);
+  run_forward(run, problem, on_tensor_cores);
   return run.status("efficient");
 }
 

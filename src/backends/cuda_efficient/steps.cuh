@@ -3,6 +3,7 @@
 #include "backends/cuda_efficient/backward.cuh"
 #include "backends/cuda_efficient/bias.cuh"
 #include "backends/cuda_efficient/forward.cuh"
+#include "backends/cuda_efficient/tensor_forward.cuh"
 
 // The launches of a call, in order, on whatever runs them: a stream, or a test.
 
@@ -13,9 +14,22 @@ void launch(Runner& run, const typename Kernel::Args& args, const Problem& p) {
   run.template launch<Kernel>(args, cuda::count_tasks(p, Kernel::grid(p)));
 }
 
+template <Element kType, class Runner>
+void run_tensor_forward(Runner& run, const Problem& p) {
+  if (is_wide(p.head_dim_qk) || is_wide(p.head_dim_v)) {
+    launch<TensorForwardKernel<kType, kWide>>(run, tensor_args(p), p);
+  } else {
+    launch<TensorForwardKernel<kType, kNarrow>>(run, tensor_args(p), p);
+  }
+}
+
 template <class Runner>
-void run_forward(Runner& run, const Problem& p) {
-  if (is_wide(p.head_dim_v)) {
+void run_forward(Runner& run, const Problem& p, bool on_tensor_cores) {
+  if (on_tensor_cores && p.q.type == Element::kBf16) {
+    run_tensor_forward<Element::kBf16>(run, p);
+  } else if (on_tensor_cores) {
+    run_tensor_forward<Element::kF16>(run, p);
+  } else if (is_wide(p.head_dim_v)) {
     launch<ForwardKernel<kWide>>(run, {p}, p);
   } else {
     launch<ForwardKernel<kNarrow>>(run, {p}, p);

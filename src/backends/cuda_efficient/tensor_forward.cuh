@@ -1,0 +1,339 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cuda_efficient/args.h"
+#include "cuda/edit.cuh"
+#include "cuda/tasks.cuh"
+#include "cuda/tensor.cuh"
+
+// EFFICIENT's forward of bf16 and f16 on tensor cores: a block has 128 rows of all heads that read
+// one kv head, 16 to a warp, whose queries, scores and outputs stay in registers. While a tile's
+// scores are computed its values come, and during the product with them the next tile's keys.
+// Probabilities are rounded to the inputs' type before they meet values.
+
+namespace regard::cuda_efficient {
+
+using cuda::kLaneRows;
+using cuda::kTensorRows;
+using cuda::kTile;
+using cuda::WarpSums;
+using problem::Element;
+using problem::Problem;
+using problem::Sequence;
+
+struct TensorArgs {
+  Problem problem{};
+  bool q_in_pairs = false;  // q's addresses are multiples of 4 bytes, and so are its rows
+  bool k_in_chunks = false, v_in_chunks = false;  // of 16 bytes
+};
+
+/// Whether rows of `columns` elements of 16 bits begin and end at multiples of `elements`.
+inline bool is_in_steps(const problem::View& view, std::int64_t columns, std::int64_t elements) {
+  const auto address = reinterpret_cast<std::uintptr_t>(view.data);
+  bool all = columns % elements == 0 && address % static_cast<std::uintptr_t>(2 * elements) == 0;
+  for (int axis = 0; axis < 3; ++axis) all = all && view.stride[axis] % elements == 0;
+  return all;
+}
+
+inline TensorArgs tensor_args(const Problem& p) {
+  return {p, is_in_steps(p.q, p.head_dim_qk, 2), is_in_steps(p.k, p.head_dim_qk, cuda::kChunk),
+          is_in_steps(p.v, p.head_dim_v, cuda::kChunk)};
+}
+
+/// The online softmax of a lane's rows. `sum` is the lane's own part of it.
+struct LaneSoftmax {
+  float max[kLaneRows];
+  float sum[kLaneRows];
+};
+
+template <class Block, class Facts>
+REGARD_DEVICE_FN void start_softmax(const Block& block, Facts facts, LaneSoftmax* state) {
+  REGARD_DEVICE_UNROLL
+  for (int i = 0; i < kLaneRows; ++i) {
+    const cuda::RowFacts<float> row = facts[cuda::lane_row(block) + i * 8];
+    const bool has_sink = row.sink != cuda::minus_infinity<float>();
+    state->max[i] = row.sink;
+    state->sum[i] = cuda::lane_column(block) == 0 && has_sink ? 1.0f : 0.0f;
+  }
+}
+
+/// Scores of the tile at key `first` that arithmetic hides become -inf.
+template <class Block, class Facts>
+REGARD_DEVICE_FN void hide_by_arithmetic(const Block& block, Facts facts, std::int64_t first,
+                                         WarpSums<kTile>* scores) {
+  REGARD_DEVICE_UNROLL
+  for (int i = 0; i < kLaneRows; ++i) {
+    const cuda::RowFacts<float> row = facts[cuda::lane_row(block) + i * 8];
+    const auto in_tile = [&](std::int64_t key) {
+      return static_cast<int>(semantics::clamp(key - first, 0, kTile)) - cuda::lane_column(block);
+    };
+    const int lo = in_tile(row.lo), hi = in_tile(row.hi);
+    REGARD_DEVICE_UNROLL
+    for (int n = 0; n < kTile / 8; ++n) {
+      REGARD_DEVICE_UNROLL
+      for (int x = 0; x < 2; ++x) {
+        const bool visible = n * 8 + x >= lo && n * 8 + x < hi;
+        if (!visible) scores->at[n][2 * i + x] = cuda::minus_infinity<float>();
+      }
+    }
+  }
+}
+
+/// Edits the raw scores of the tile at key `first`; what a row may not see becomes -inf.
+template <class Block, class Facts>
+REGARD_DEVICE_FN void edit_scores(const Block& block, const Problem& p, std::int64_t b, Facts facts,
+                                  std::int64_t first, bool is_full, WarpSums<kTile>* scores) {
+  if (cuda::is_plain(p) && (is_full || !problem::is_opaque(p))) {
+    if (!is_full) hide_by_arithmetic(block, facts, first, scores);
+    return;
+  }
+  REGARD_DEVICE_UNROLL
+  for (int i = 0; i < kLaneRows; ++i) {
+    const cuda::RowFacts<float> row = facts[cuda::lane_row(block) + i * 8];
+    REGARD_DEVICE_UNROLL
+    for (int n = 0; n < kTile / 8; ++n) {
+      REGARD_DEVICE_UNROLL
+      for (int x = 0; x < 2; ++x) {
+        const std::int64_t j = first + n * 8 + cuda::lane_column(block) + x;
+        float& score = scores->at[n][2 * i + x];
+        score = cuda::edit_score(p, b, row, j, is_full, score, [](float) {});
+      }
+    }
+  }
+}
+
+/// Scores become 2^((score - maximum) * factor), hidden ones the hidden value; what was summed so
+/// far shrinks by carry, exactly 1 where the maximum stands.
+template <class Block>
+REGARD_DEVICE_FN void add_to_softmax(const Block& block, float factor, LaneSoftmax* state,
+                                     WarpSums<kTile>* scores, float (&carry)[kLaneRows]) {
+  REGARD_DEVICE_UNROLL
+  for (int i = 0; i < kLaneRows; ++i) {
+    float most = cuda::minus_infinity<float>();  // NaN is passed over here and reaches the sum
+    REGARD_DEVICE_UNROLL
+    for (int n = 0; n < 2 * (kTile / 8); ++n) {
+      const float score = scores->at[n / 2][2 * i + n % 2];
+      most = score > most ? score : most;
+    }
+    most = cuda::max_of_lanes(block, most);
+    const float before = state->max[i];
+    const bool rises = most > before;
+    if (rises) state->max[i] = most;
+    const float max = cuda::subtrahend(state->max[i]);
+    carry[i] = rises ? cuda::exp2_of((before - max) * factor) : 1.0f;
+    float sum = 0.0f;
+    REGARD_DEVICE_UNROLL
+    for (int n = 0; n < 2 * (kTile / 8); ++n) {
+      float& score = scores->at[n / 2][2 * i + n % 2];
+      const bool hidden = score == cuda::minus_infinity<float>();
+      score = hidden ? cuda::hidden_value<float>() : cuda::exp2_flushed((score - max) * factor);
+      sum += score;
+    }
+    state->sum[i] = state->sum[i] * carry[i] + sum;
+  }
+}
+
+/// Drops a lane's elements of the tile at key `first`.
+template <class Block, class Facts>
+REGARD_DEVICE_FN void drop_tile(const Block& block, const Problem& p, Facts facts,
+                                std::int64_t first, WarpSums<kTile>* values) {
+  if (p.dropout.threshold == 0) return;
+  REGARD_DEVICE_UNROLL
+  for (int i = 0; i < kLaneRows; ++i) {
+    const cuda::RowFacts<float> row = facts[cuda::lane_row(block) + i * 8];
+    REGARD_DEVICE_UNROLL
+    for (int n = 0; n < kTile / 8; ++n) {
+      const std::int64_t j = first + n * 8 + cuda::lane_column(block);
+      const semantics::PhiloxBlock draws = semantics::dropout_block(p.dropout, row.stream, j);
+      REGARD_DEVICE_UNROLL
+      for (int x = 0; x < 2; ++x) {
+        const bool kept = semantics::dropout_draw(draws, j + x) < p.dropout.threshold;
+        if (!kept) values->at[n][2 * i + x] *= 0.0f;  // hidden ones keep their sign
+      }
+    }
+  }
+}
+
+/// Head dims to a step of head_dim_qk and to a block's range of head_dim_v: kDims. Longer rows of
+/// queries are read again for each step of each tile, and ranges compute their scores again.
+template <Element kType, int kDims>
+struct TensorForwardKernel {
+  using Args = TensorArgs;
+  static constexpr int kMinSm = kTensorSm;
+  static constexpr int kThreads = cuda::kThreads;
+  static constexpr int kBlocks = 1;
+  static constexpr int kPitch = cuda::kTensorPitch<kDims>;
+  static constexpr int kTileBytes = kTile * kPitch * static_cast<int>(sizeof(std::uint16_t));
+  static constexpr int kAtPlaces = kTensorRows * static_cast<int>(sizeof(cuda::RowFacts<float>));
+  static constexpr int kAtKeys = kAtPlaces + kTensorRows * static_cast<int>(sizeof(std::int64_t));
+  static constexpr int kAtValues = kAtKeys + kTileBytes;
+  static constexpr int kSharedBytes = kAtValues + kTileBytes;
+  static_assert(kAtKeys % 16 == 0 && kAtValues % 16 == 0);
+
+  REGARD_KERNEL_FN cuda::HeadGrid grid(const Problem& p) {
+    return {cuda::count_row_blocks<kTensorRows>(p), (p.head_dim_v + kDims - 1) / kDims};
+  }
+
+  template <class Block>
+  REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
+    const Problem& p = args.problem;
+    cuda::for_each_head_task(block, p, grid(p),
+                             [&](const cuda::HeadTask& task) { run_task(block, args, task); });
+  }
+
+  /// What a task's tiles share.
+  template <class Facts, class Rows, class Shared>
+  struct Pass {
+    const Args& args;
+    const cuda::HeadTask& task;
+    const Sequence& s;
+    const cuda::Reach reach;
+    const std::int64_t tiles_end;
+    Facts facts;
+    Rows q;
+    Shared keys, values;
+
+    REGARD_DEVICE_FN semantics::Tile tile(const Pass& pass, std::int64_t index) {
+      return semantics::tile_at(index, kTile, pass.s.band.len_kv);
+    }
+    /// The first tile from `index` on that any row sees.
+    REGARD_DEVICE_FN std::int64_t seen(const Pass& pass, std::int64_t index) {
+      while (index < pass.tiles_end &&
+             cuda::classify(pass.reach, tile(pass, index)) == semantics::TileClass::kEmpty) {
+        ++index;
+      }
+      return index;
+    }
+  };
+
+  template <class Block>
+  REGARD_DEVICE_FN void run_task(const Block& block, const Args& args, const cuda::HeadTask& task) {
+    const Problem& p = args.problem;
+    const Sequence s = problem::sequence_of(p, task.b);
+    const cuda::RowBlock rows = cuda::group_rows<kTensorRows>(p, task.b, task.head_kv, task.block);
+    const auto facts = block.template shared<cuda::RowFacts<float>>(0, kTensorRows);
+    const auto places = block.template shared<std::int64_t>(kAtPlaces, kTensorRows);
+    cuda::write_row_facts<float, kTensorRows>(block, p, s, rows, facts, places);
+    block.sync();
+
+    const auto q = cuda::listed_rows(p.q, places, p.head_dim_qk);
+    const auto keys = block.template shared<std::uint16_t>(kAtKeys, kTile * kPitch);
+    const auto values = block.template shared<std::uint16_t>(kAtValues, kTile * kPitch);
+    const cuda::Reach reach = cuda::reach_of(p, rows, s);
+    const semantics::TileSpan tiles = semantics::tiles_of(cuda::Reach::keys(reach), kTile);
+    using ThisPass = Pass<decltype(facts), decltype(q), decltype(keys)>;
+    const ThisPass pass{args, task, s, reach, tiles.end, facts, q, keys, values};
+    LaneSoftmax state;
+    start_softmax(block, facts, &state);
+    WarpSums<kDims> out;
+    cuda::clear(&out);
+    cuda::WarpRows<kDims> queries;
+    cuda::load_rows(block, q, 0, args.q_in_pairs, &queries);
+    std::int64_t index = ThisPass::seen(pass, tiles.begin);
+    if (index < tiles.end) begin_keys(block, pass, index, 0);
+    while (index < tiles.end) index = add_tile(block, pass, index, &queries, &state, &out);
+    finish(block, p, rows, task, facts, state, out);
+  }
+
+  template <class Block, class ThisPass>
+  REGARD_DEVICE_FN void begin_keys(const Block& block, const ThisPass& pass, std::int64_t index,
+                                   std::int64_t dim) {
+    const Problem& p = pass.args.problem;
+    const auto rows = cuda::key_rows(p.k, pass.task.b, pass.task.head_kv,
+                                     ThisPass::tile(pass, index), p.head_dim_qk);
+    cuda::begin_tile<kDims>(block, rows, dim, pass.args.k_in_chunks, pass.keys);
+  }
+
+  /// Adds tile `index`, whose first step of keys was begun, and begins that of the next tile; its
+  /// index.
+  template <class Block, class ThisPass>
+  REGARD_DEVICE_FN std::int64_t add_tile(const Block& block, const ThisPass& pass,
+                                         std::int64_t index, cuda::WarpRows<kDims>* queries,
+                                         LaneSoftmax* state, WarpSums<kDims>* out) {
+    const Problem& p = pass.args.problem;
+    const cuda::HeadTask& task = pass.task;
+    const semantics::Tile tile = ThisPass::tile(pass, index);
+    const bool is_full = cuda::classify(pass.reach, tile) == semantics::TileClass::kFull;
+    const std::int64_t column = task.columns * kDims;
+    block.wait_copies();
+    block.sync();  // the keys are there, and nobody reads the last tile's values
+    const auto value_rows = cuda::key_rows(p.v, task.b, task.head_kv, tile, p.head_dim_v);
+    cuda::begin_tile<kDims>(block, value_rows, column, pass.args.v_in_chunks, pass.values);
+
+    WarpSums<kTile> scores;
+    add_scores(block, pass, index, queries, &scores);
+    edit_scores(block, p, task.b, pass.facts, tile.begin, is_full, &scores);
+    float carry[kLaneRows];
+    add_to_softmax(block, static_cast<float>(p.factor), state, &scores, carry);
+    drop_tile(block, p, pass.facts, tile.begin, &scores);
+    REGARD_DEVICE_UNROLL
+    for (int n = 0; n < kDims / 8; ++n) {
+      REGARD_DEVICE_UNROLL
+      for (int x = 0; x < 4; ++x) out->at[n][x] *= carry[x / 2];
+    }
+
+    block.wait_copies();
+    bool is_unsafe = false;  // 0 times what stands there is not 0
+    if (!is_full) is_unsafe = cuda::has_non_finite<kType, kDims>(block, pass.values);
+    is_unsafe = block.sync_or(is_unsafe);  // the values are there, and nobody reads the keys
+    const std::int64_t next = ThisPass::seen(pass, index + 1);
+    if (next < pass.tiles_end) begin_keys(block, pass, next, 0);
+    if (is_unsafe) {
+      cuda::add_visible_terms<kType>(block, scores, pass.values, out);
+    } else {
+      cuda::add_tile_product<kType>(block, scores, pass.values, p.head_dim_v - column, out);
+    }
+    return next;
+  }
+
+  /// q k^T of a tile, a step of head dims after another.
+  template <class Block, class ThisPass>
+  REGARD_DEVICE_FN void add_scores(const Block& block, const ThisPass& pass, std::int64_t index,
+                                   cuda::WarpRows<kDims>* queries, WarpSums<kTile>* scores) {
+    const Problem& p = pass.args.problem;
+    cuda::clear(scores);
+    for (std::int64_t dim = 0; dim < p.head_dim_qk; dim += kDims) {
+      if (dim > 0) {
+        block.sync();  // nobody reads the last step's keys
+        begin_keys(block, pass, index, dim);
+      }
+      if (p.head_dim_qk > kDims) {
+        cuda::load_rows(block, pass.q, dim, pass.args.q_in_pairs, queries);
+      }
+      if (dim > 0) {
+        block.wait_copies();
+        block.sync();
+      }
+      cuda::add_row_products<kType>(block, *queries, pass.keys, p.head_dim_qk - dim, scores);
+    }
+    if (!p.descale_q.present && !p.descale_k.present) return;
+    const auto by = static_cast<float>(problem::score_descale(p, pass.task.b, pass.task.head_kv));
+    REGARD_DEVICE_UNROLL
+    for (int n = 0; n < kTile / 8; ++n) {
+      REGARD_DEVICE_UNROLL
+      for (int x = 0; x < 4; ++x) scores->at[n][x] *= by;
+    }
+  }
+
+  template <class Block, class Facts>
+  REGARD_DEVICE_FN void finish(const Block& block, const Problem& p, const cuda::RowBlock& rows,
+                               const cuda::HeadTask& task, Facts facts, const LaneSoftmax& state,
+                               const WarpSums<kDims>& out) {
+    const auto descale = static_cast<float>(problem::descale_of(p.descale_v, task.b, task.head_kv));
+    float share[kLaneRows];
+    REGARD_DEVICE_UNROLL
+    for (int i = 0; i < kLaneRows; ++i) {
+      const float sum = cuda::sum_of_lanes(block, state.sum[i]);
+      share[i] = cuda::share_of(p, sum) * descale;
+      const cuda::RowFacts<float> row = facts[cuda::lane_row(block) + i * 8];
+      if (cuda::lane_column(block) != 0 || task.columns != 0 || !row.exists) continue;
+      const double max = static_cast<double>(state.max[i]) * p.unit;
+      problem::write_row_stats(p, task.b, row.head, row.query, max, sum);
+    }
+    const cuda::QueryRows to = cuda::query_rows(p.out, rows, p.head_dim_v);
+    cuda::write_sums<kType>(block, to, task.columns * kDims, out, share);
+  }
+};
+
+}  // namespace regard::cuda_efficient

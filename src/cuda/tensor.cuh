@@ -1,0 +1,307 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/rows.cuh"
+
+// Products by tensor cores, of bf16 or f16 in f32: a warp has 16 rows. Of a 16 x 8 result lane l
+// holds rows l / 4 (sums 0, 1) and l / 4 + 8 (sums 2, 3) of columns 2 (l % 4) and the next. A left
+// operand of 16 x 16 is four such blocks of 8 x 8 (rows, rows + 8, and both of columns + 8), pairs
+// of neighbouring columns in a word; a right one is 16 x 8, pairs of neighbouring rows. (PTX ISA,
+// "Matrix Fragments for mma.m16n8k16".)
+
+namespace regard::cuda {
+
+inline constexpr int kWarpRows = 16;
+inline constexpr int kLaneRows = 2;  // of a lane, 8 apart
+inline constexpr int kWarpsOfBlock = kThreads / kWarp;
+inline constexpr int kTensorRows = kWarpRows * kWarpsOfBlock;  // of a block
+inline constexpr int kChunk = 8;                               // elements of 16 bytes
+
+/// Of a row of 16-bit elements in shared memory: eight rows then begin in eight groups of banks.
+template <int kColumns>
+inline constexpr int kTensorPitch = kColumns + kChunk;
+
+/// Sums of a warp's rows and kColumns columns, eight columns after eight.
+template <int kColumns>
+struct WarpSums {
+  float at[kColumns / 8][4];
+};
+
+template <int kColumns>
+REGARD_DEVICE_FN void clear(WarpSums<kColumns>* sums) {
+  REGARD_DEVICE_UNROLL
+  for (int n = 0; n < kColumns / 8; ++n) {
+    REGARD_DEVICE_UNROLL
+    for (int x = 0; x < 4; ++x) sums->at[n][x] = 0.0f;
+  }
+}
+
+/// The first of a lane's rows, within the block, and of its columns in every eight.
+template <class Block>
+REGARD_DEVICE_FN int lane_row(const Block& block) {
+  return block.thread() / kWarp * kWarpRows + block.thread() % kWarp / 4;
+}
+template <class Block>
+REGARD_DEVICE_FN int lane_column(const Block& block) {
+  return block.thread() % 4 * 2;
+}
+
+/// The sum, or the greatest value, over the four lanes that share a row; NaN is passed over.
+template <class Block>
+REGARD_DEVICE_FN float sum_of_lanes(const Block& block, float value) {
+  value += block.shuffle_xor(value, 1);
+  value += block.shuffle_xor(value, 2);
+  return value;
+}
+template <class Block>
+REGARD_DEVICE_FN float max_of_lanes(const Block& block, float value) {
+  REGARD_DEVICE_UNROLL
+  for (int lanes = 1; lanes <= 2; lanes *= 2) {
+    const float other = block.shuffle_xor(value, lanes);
+    value = other > value ? other : value;
+  }
+  return value;
+}
+
+/// Two numbers in a word, rounded to nearest even; `low` is the first in memory.
+template <Element kType>
+REGARD_DEVICE_FN std::uint32_t pack(float low, float high) {
+  static_assert(kType == Element::kBf16 || kType == Element::kF16);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  std::uint32_t word;
+  if constexpr (kType == Element::kBf16) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  }
+  return word;
+#else
+  if constexpr (kType == Element::kBf16) {
+    return problem::to_bf16(low) | static_cast<std::uint32_t>(problem::to_bf16(high)) << 16;
+  } else {
+    return problem::to_f16(low) | static_cast<std::uint32_t>(problem::to_f16(high)) << 16;
+  }
+#endif
+}
+
+template <Element kType>
+REGARD_DEVICE_FN float widen(std::uint16_t x) {
+  return kType == Element::kBf16 ? problem::from_bf16(x) : problem::from_f16(x);
+}
+template <Element kType>
+REGARD_DEVICE_FN float rounded(float x) {
+  return widen<kType>(static_cast<std::uint16_t>(pack<kType>(x, 0.0f)));
+}
+
+/// Whether a word holds an infinity or NaN.
+template <Element kType>
+REGARD_DEVICE_FN bool is_non_finite(std::uint32_t word) {
+  constexpr std::uint32_t kExponent = kType == Element::kBf16 ? 0x7f80u : 0x7c00u;
+  return (word & kExponent) == kExponent || (word >> 16 & kExponent) == kExponent;
+}
+
+/// Elements [column, column + 8) of a row, 0 behind its `columns`, into shared memory.
+template <class Shared>
+REGARD_DEVICE_FN void copy_elements(const char* row, std::int64_t column, std::int64_t columns,
+                                    Shared to, int at) {
+  for (int x = 0; x < kChunk; ++x) {
+    const bool exists = row != nullptr && column + x < columns;
+    std::uint16_t element = 0;
+    if (exists) element = reinterpret_cast<const std::uint16_t*>(row)[column + x];
+    to[at + x] = element;
+  }
+}
+
+/// Calls f(row, column) for each of the thread's chunks of a tile of kTile rows: the same ones
+/// whoever asks, so that a thread may read what it copied without a barrier.
+template <int kColumns, class Block, class F>
+REGARD_DEVICE_FN void for_own_chunks(const Block& block, F f) {
+  constexpr int kChunks = kColumns / kChunk;
+  REGARD_DEVICE_UNROLL
+  for (int n = block.thread(); n < kTile * kChunks; n += kThreads) {
+    f(n / kChunks, n % kChunks * kChunk);
+  }
+}
+
+/// Begins to copy kTile rows and kColumns columns from `column` on, 0 where there are none.
+/// `in_chunks`: addresses and columns are multiples of 8 elements. Behind wait_copies() and a
+/// barrier they are there.
+template <int kColumns, class Block, class Rows, class Shared>
+REGARD_DEVICE_FN void begin_tile(const Block& block, const Rows& rows, std::int64_t column,
+                                 bool in_chunks, Shared to) {
+  for_own_chunks<kColumns>(block, [&](int r, int c) {
+    const char* const row = Rows::row(rows, r);
+    const int at = r * kTensorPitch<kColumns> + c;
+    if (in_chunks) {
+      const bool exists = row != nullptr && column + c < rows.columns;
+      block.copy_async(to, at, exists ? row + (column + c) * 2 : nullptr);
+    } else {
+      copy_elements(row, column + c, rows.columns, to, at);
+    }
+  });
+}
+
+/// Whether the thread's own part of a tile holds an infinity or NaN.
+template <Element kType, int kColumns, class Block, class Shared>
+REGARD_DEVICE_FN bool has_non_finite(const Block& block, Shared tile) {
+  bool found = false;
+  for_own_chunks<kColumns>(block, [&](int r, int c) {
+    const Vec4<std::uint32_t> words = load_chunk(tile, r * kTensorPitch<kColumns> + c);
+    REGARD_DEVICE_UNROLL
+    for (int x = 0; x < 4; ++x) found = found || is_non_finite<kType>(words.at[x]);
+  });
+  return found;
+}
+
+/// A warp's rows as a left operand of kDepth columns.
+template <int kDepth>
+struct WarpRows {
+  std::uint32_t at[kDepth / 16][4];
+};
+
+/// Elements column and column + 1 of a row, 0 where there are none. `in_pairs`: both are read at
+/// once.
+REGARD_DEVICE_FN std::uint32_t load_pair(const char* row, std::int64_t column, std::int64_t columns,
+                                         bool in_pairs) {
+  if (row == nullptr || column >= columns) return 0;
+  const auto* const at = reinterpret_cast<const std::uint16_t*>(row) + column;
+  if (in_pairs) return *reinterpret_cast<const std::uint32_t*>(at);
+  return at[0] | (column + 1 < columns ? static_cast<std::uint32_t>(at[1]) << 16 : 0u);
+}
+
+/// Columns [column, column + kDepth) of the warp's rows.
+template <int kDepth, class Block, class Rows>
+REGARD_DEVICE_FN void load_rows(const Block& block, const Rows& rows, std::int64_t column,
+                                bool in_pairs, WarpRows<kDepth>* to) {
+  const int row = lane_row(block);
+  const char* const from[kLaneRows] = {Rows::row(rows, row), Rows::row(rows, row + 8)};
+  const std::int64_t first = column + lane_column(block);
+  REGARD_DEVICE_UNROLL
+  for (int k = 0; k < kDepth / 16; ++k) {
+    REGARD_DEVICE_UNROLL
+    for (int x = 0; x < 4; ++x) {
+      to->at[k][x] = load_pair(from[x % 2], first + k * 16 + x / 2 * 8, rows.columns, in_pairs);
+    }
+  }
+}
+
+/// sums += left right^T for `depth` columns of both; `right` has rows of kDepth in shared memory.
+template <Element kType, int kDepth, int kColumns, class Block, class Shared>
+REGARD_DEVICE_FN void add_row_products(const Block& block, const WarpRows<kDepth>& left,
+                                       Shared right, std::int64_t depth, WarpSums<kColumns>* sums) {
+  const int lane = block.thread() % kWarp;
+  const int at = (lane / 16 * 8 + lane % 8) * kTensorPitch<kDepth> + lane / 8 % 2 * 8;
+  REGARD_DEVICE_UNROLL
+  for (int k = 0; k < kDepth / 16; ++k) {
+    if (k * 16 >= depth) break;
+    REGARD_DEVICE_UNROLL
+    for (int n = 0; n < kColumns / 16; ++n) {
+      std::uint32_t b[4];
+      block.load_matrices(right, at + n * 16 * kTensorPitch<kDepth> + k * 16, b);
+      const std::uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
+      block.template multiply_add<kType>(left.at[k], low, sums->at[2 * n]);
+      block.template multiply_add<kType>(left.at[k], high, sums->at[2 * n + 1]);
+    }
+  }
+}
+
+/// sums += left rows, where `left` is a warp's rows of kTile columns as sums, rounded here, and
+/// `rows` has kTile rows of kColumns in shared memory, `columns` of them in use.
+template <Element kType, int kColumns, class Block, class Shared>
+REGARD_DEVICE_FN void add_tile_product(const Block& block, const WarpSums<kTile>& left, Shared rows,
+                                       std::int64_t columns, WarpSums<kColumns>* sums) {
+  const int lane = block.thread() % kWarp;
+  const int at = lane % 16 * kTensorPitch<kColumns> + lane / 16 * 8;
+  REGARD_DEVICE_UNROLL
+  for (int k = 0; k < kTile / 16; ++k) {
+    const float(&first)[4] = left.at[2 * k], (&second)[4] = left.at[2 * k + 1];
+    const std::uint32_t a[4] = {pack<kType>(first[0], first[1]), pack<kType>(first[2], first[3]),
+                                pack<kType>(second[0], second[1]),
+                                pack<kType>(second[2], second[3])};
+    REGARD_DEVICE_UNROLL
+    for (int n = 0; n < kColumns / 16; ++n) {
+      if (n * 16 >= columns) break;
+      std::uint32_t b[4];
+      block.load_transposed(rows, at + k * 16 * kTensorPitch<kColumns> + n * 16, b);
+      const std::uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
+      block.template multiply_add<kType>(a, low, sums->at[2 * n]);
+      block.template multiply_add<kType>(a, high, sums->at[2 * n + 1]);
+    }
+  }
+}
+
+/// Column n * 8 + x, x of a lane's two, of the lane's row i, by choices: an index that is no
+/// constant would move all sums out of registers.
+REGARD_DEVICE_FN float chosen(const WarpSums<kTile>& sums, int n, int i, int x) {
+  float value = 0.0f;
+  REGARD_DEVICE_UNROLL
+  for (int m = 0; m < kTile / 8; ++m) {
+    const float(&four)[4] = sums.at[m];
+    const float of_row = x == 0 ? four[2 * i] : four[2 * i + 1];
+    value = m == n ? of_row : value;
+  }
+  return value;
+}
+
+/// The same as add_tile_product(), one term after another, and none where `left` is hidden: behind
+/// it `rows` may hold infinities or NaN.
+template <Element kType, int kColumns, class Block, class Shared>
+REGARD_DEVICE_FN void add_visible_terms(const Block& block, const WarpSums<kTile>& left,
+                                        Shared rows, WarpSums<kColumns>* sums) {
+  REGARD_DEVICE_NO_UNROLL
+  for (int term = 0; term < kTile; ++term) {
+    const int n = term / 8, lanes = term / 2 % 4, x = term % 2;
+    const int key = n * 8 + (lane_column(block) ^ lanes * 2) + x;  // of the lane across
+    REGARD_DEVICE_UNROLL
+    for (int i = 0; i < kLaneRows; ++i) {
+      const float value = block.shuffle_xor(chosen(left, n, i, x), lanes);
+      if (is_hidden(value)) continue;
+      const float weight = rounded<kType>(value);
+      REGARD_DEVICE_UNROLL
+      for (int c = 0; c < kColumns / 8; ++c) {
+        const int at = key * kTensorPitch<kColumns> + c * 8 + lane_column(block);
+        const std::uint16_t first = rows[at], second = rows[at + 1];
+        sums->at[c][2 * i] += weight * widen<kType>(first);
+        sums->at[c][2 * i + 1] += weight * widen<kType>(second);
+      }
+    }
+  }
+}
+
+/// Elements column and column + 1 of a row of `columns`, in f32 or in 16 bits.
+template <Element kType>
+REGARD_DEVICE_FN void store_pair(Element type, char* row, std::int64_t column, std::int64_t columns,
+                                 float first, float second) {
+  if (column >= columns) return;
+  const bool both = column + 1 < columns;
+  if (type == Element::kF32) {
+    auto* const to = reinterpret_cast<float*>(row) + column;
+    to[0] = first;
+    if (both) to[1] = second;
+    return;
+  }
+  const std::uint32_t word = pack<kType>(first, second);
+  auto* const to = reinterpret_cast<std::uint16_t*>(row) + column;
+  to[0] = static_cast<std::uint16_t>(word);
+  if (both) to[1] = static_cast<std::uint16_t>(word >> 16);
+}
+
+/// Writes sums * scale[own row] to the warp's rows and the columns from `column` on.
+template <Element kType, int kColumns, class Block, class Rows>
+REGARD_DEVICE_FN void write_sums(const Block& block, const Rows& rows, std::int64_t column,
+                                 const WarpSums<kColumns>& sums, const float (&scale)[kLaneRows]) {
+  REGARD_DEVICE_UNROLL
+  for (int i = 0; i < kLaneRows; ++i) {
+    char* const to = Rows::row(rows, lane_row(block) + i * 8);
+    if (to == nullptr) continue;
+    REGARD_DEVICE_UNROLL
+    for (int n = 0; n < kColumns / 8; ++n) {
+      const std::int64_t c = column + n * 8 + lane_column(block);
+      store_pair<kType>(rows.type, to, c, rows.columns, sums.at[n][2 * i] * scale[i],
+                        sums.at[n][2 * i + 1] * scale[i]);
+    }
+  }
+}
+
+}  // namespace regard::cuda
