@@ -33,6 +33,8 @@ KERNELS = {
     "cuda_efficient::QueriesKernel": 1,
     "cuda_efficient::KeysKernel": 1,
     "cuda_efficient::BiasKernel": 1,
+    "cuda_efficient::TensorQueriesKernel": 1,
+    "cuda_efficient::TensorKeysKernel": 1,
 }
 
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\w+)'")

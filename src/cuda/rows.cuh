@@ -26,9 +26,13 @@ struct RowBlock {
   std::int64_t count = 0;  // at most kTile, or kRows of group_rows()
 
   /// The first query, and one behind the last.
-  REGARD_KERNEL_FN std::int64_t first(const RowBlock& r) { return r.begin / r.heads; }
+  REGARD_KERNEL_FN std::int64_t first(const RowBlock& r) { return query(r, r.begin); }
   REGARD_KERNEL_FN std::int64_t end(const RowBlock& r) {
-    return (r.begin + r.count - 1) / r.heads + 1;
+    return query(r, r.begin + r.count - 1) + 1;
+  }
+  /// A division takes longer than all else that is asked of a block of one head.
+  REGARD_KERNEL_FN std::int64_t query(const RowBlock& r, std::int64_t row) {
+    return r.heads == 1 ? row : row / r.heads;
   }
 };
 
@@ -81,11 +85,12 @@ REGARD_KERNEL_FN Reach reach_of(const Problem& p, const RowBlock& rows, const Se
   return reach;
 }
 
-/// How a tile of keys looks to the rows. A tile that is cut short is never FULL.
+/// How a tile of kKeys keys looks to the rows. A tile that is cut short is never FULL.
+template <int kKeys = kTile>
 REGARD_KERNEL_FN semantics::TileClass classify(const Reach& reach, semantics::Tile tile) {
   if (!reach.is_live || tile.size <= 0) return semantics::TileClass::kEmpty;
   return semantics::classify_tile(reach.first, reach.last, tile.begin, tile.begin + tile.size,
-                                  reach.is_opaque || tile.size < kTile);
+                                  reach.is_opaque || tile.size < kKeys);
 }
 
 /// What the edits of a row's scores need. A row of padding, or none at all, sees no key.

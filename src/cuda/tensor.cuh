@@ -105,6 +105,7 @@ REGARD_DEVICE_FN bool is_non_finite(std::uint32_t word) {
 template <class Shared>
 REGARD_DEVICE_FN void copy_elements(const char* row, std::int64_t column, std::int64_t columns,
                                     Shared to, int at) {
+  REGARD_DEVICE_NO_UNROLL
   for (int x = 0; x < kChunk; ++x) {
     const bool exists = row != nullptr && column + x < columns;
     std::uint16_t element = 0;
@@ -113,40 +114,42 @@ REGARD_DEVICE_FN void copy_elements(const char* row, std::int64_t column, std::i
   }
 }
 
-/// Calls f(row, column) for each of the thread's chunks of a tile of kTile rows: the same ones
+/// Calls f(row, column) for each of the thread's chunks of a tile of kRows rows: the same ones
 /// whoever asks, so that a thread may read what it copied without a barrier.
-template <int kColumns, class Block, class F>
+template <int kRows, int kColumns, class Block, class F>
 REGARD_DEVICE_FN void for_own_chunks(const Block& block, F f) {
-  constexpr int kChunks = kColumns / kChunk;
+  constexpr int kChunks = kColumns / kChunk, kStep = kThreads / kChunks;
+  static_assert(kThreads % kChunks == 0 && kRows % kStep == 0);
+  const int first = block.thread() / kChunks, column = block.thread() % kChunks * kChunk;
   REGARD_DEVICE_UNROLL
-  for (int n = block.thread(); n < kTile * kChunks; n += kThreads) {
-    f(n / kChunks, n % kChunks * kChunk);
-  }
+  for (int n = 0; n < kRows / kStep; ++n) f(first + n * kStep, column);
 }
 
-/// Begins to copy kTile rows and kColumns columns from `column` on, 0 where there are none.
+/// Begins to copy kRows rows and kColumns columns from `column` on, 0 where there are none.
 /// `in_chunks`: addresses and columns are multiples of 8 elements. Behind wait_copies() and a
 /// barrier they are there.
-template <int kColumns, class Block, class Rows, class Shared>
+template <int kRows, int kColumns, class Block, class Rows, class Shared>
 REGARD_DEVICE_FN void begin_tile(const Block& block, const Rows& rows, std::int64_t column,
                                  bool in_chunks, Shared to) {
-  for_own_chunks<kColumns>(block, [&](int r, int c) {
+  constexpr int kRowPitch = kTensorPitch<kColumns>;
+  if (!in_chunks) {
+    for_own_chunks<kRows, kColumns>(block, [&](int r, int c) {
+      copy_elements(Rows::row(rows, r), column + c, rows.columns, to, r * kRowPitch + c);
+    });
+    return;
+  }
+  for_own_chunks<kRows, kColumns>(block, [&](int r, int c) {
     const char* const row = Rows::row(rows, r);
-    const int at = r * kTensorPitch<kColumns> + c;
-    if (in_chunks) {
-      const bool exists = row != nullptr && column + c < rows.columns;
-      block.copy_async(to, at, exists ? row + (column + c) * 2 : nullptr);
-    } else {
-      copy_elements(row, column + c, rows.columns, to, at);
-    }
+    const bool exists = row != nullptr && column + c < rows.columns;
+    block.copy_async(to, r * kRowPitch + c, exists ? row + (column + c) * 2 : nullptr);
   });
 }
 
 /// Whether the thread's own part of a tile holds an infinity or NaN.
-template <Element kType, int kColumns, class Block, class Shared>
+template <Element kType, int kRows, int kColumns, class Block, class Shared>
 REGARD_DEVICE_FN bool has_non_finite(const Block& block, Shared tile) {
   bool found = false;
-  for_own_chunks<kColumns>(block, [&](int r, int c) {
+  for_own_chunks<kRows, kColumns>(block, [&](int r, int c) {
     const Vec4<std::uint32_t> words = load_chunk(tile, r * kTensorPitch<kColumns> + c);
     REGARD_DEVICE_UNROLL
     for (int x = 0; x < 4; ++x) found = found || is_non_finite<kType>(words.at[x]);
@@ -206,15 +209,16 @@ REGARD_DEVICE_FN void add_row_products(const Block& block, const WarpRows<kDepth
   }
 }
 
-/// sums += left rows, where `left` is a warp's rows of kTile columns as sums, rounded here, and
-/// `rows` has kTile rows of kColumns in shared memory, `columns` of them in use.
-template <Element kType, int kColumns, class Block, class Shared>
-REGARD_DEVICE_FN void add_tile_product(const Block& block, const WarpSums<kTile>& left, Shared rows,
-                                       std::int64_t columns, WarpSums<kColumns>* sums) {
+/// sums += left rows, where `left` is a warp's rows of kTerms columns as sums, rounded here, and
+/// `rows` has kTerms rows of kColumns in shared memory, `columns` of them in use.
+template <Element kType, int kTerms, int kColumns, class Block, class Shared>
+REGARD_DEVICE_FN void add_tile_product(const Block& block, const WarpSums<kTerms>& left,
+                                       Shared rows, std::int64_t columns,
+                                       WarpSums<kColumns>* sums) {
   const int lane = block.thread() % kWarp;
   const int at = lane % 16 * kTensorPitch<kColumns> + lane / 16 * 8;
   REGARD_DEVICE_UNROLL
-  for (int k = 0; k < kTile / 16; ++k) {
+  for (int k = 0; k < kTerms / 16; ++k) {
     const float(&first)[4] = left.at[2 * k], (&second)[4] = left.at[2 * k + 1];
     const std::uint32_t a[4] = {pack<kType>(first[0], first[1]), pack<kType>(first[2], first[3]),
                                 pack<kType>(second[0], second[1]),
@@ -233,10 +237,11 @@ REGARD_DEVICE_FN void add_tile_product(const Block& block, const WarpSums<kTile>
 
 /// Column n * 8 + x, x of a lane's two, of the lane's row i, by choices: an index that is no
 /// constant would move all sums out of registers.
-REGARD_DEVICE_FN float chosen(const WarpSums<kTile>& sums, int n, int i, int x) {
+template <int kColumns>
+REGARD_DEVICE_FN float chosen(const WarpSums<kColumns>& sums, int n, int i, int x) {
   float value = 0.0f;
   REGARD_DEVICE_UNROLL
-  for (int m = 0; m < kTile / 8; ++m) {
+  for (int m = 0; m < kColumns / 8; ++m) {
     const float(&four)[4] = sums.at[m];
     const float of_row = x == 0 ? four[2 * i] : four[2 * i + 1];
     value = m == n ? of_row : value;
@@ -246,11 +251,11 @@ REGARD_DEVICE_FN float chosen(const WarpSums<kTile>& sums, int n, int i, int x) 
 
 /// The same as add_tile_product(), one term after another, and none where `left` is hidden: behind
 /// it `rows` may hold infinities or NaN.
-template <Element kType, int kColumns, class Block, class Shared>
-REGARD_DEVICE_FN void add_visible_terms(const Block& block, const WarpSums<kTile>& left,
+template <Element kType, int kTerms, int kColumns, class Block, class Shared>
+REGARD_DEVICE_FN void add_visible_terms(const Block& block, const WarpSums<kTerms>& left,
                                         Shared rows, WarpSums<kColumns>* sums) {
   REGARD_DEVICE_NO_UNROLL
-  for (int term = 0; term < kTile; ++term) {
+  for (int term = 0; term < kTerms; ++term) {
     const int n = term / 8, lanes = term / 2 % 4, x = term % 2;
     const int key = n * 8 + (lane_column(block) ^ lanes * 2) + x;  // of the lane across
     REGARD_DEVICE_UNROLL

@@ -55,8 +55,9 @@ Status efficient_forward(const problem::Problem& problem, bool on_tensor_cores, 
       [&](HostRunner& run) { cuda_efficient::run_forward(run, problem, on_tensor_cores); });
 }
 
-Status efficient_backward(const cuda_efficient::BackwardArgs& args, void*) {
-  return on_host([&](HostRunner& run) { cuda_efficient::run_backward(run, args); });
+Status efficient_backward(const cuda_efficient::BackwardArgs& args, bool on_tensor_cores, void*) {
+  return on_host(
+      [&](HostRunner& run) { cuda_efficient::run_backward(run, args, on_tensor_cores); });
 }
 
 constexpr cuda_math::Launcher kMathLauncher = {math_forward, math_backward};

@@ -105,6 +105,12 @@ const char* const kOwnCases[] = {
     "b1 hq2 sq9 skv33 d192 dv128 bf16 causal diag=br lse grad",
     "b2 hq3 sq63 skv65 d63 f64 bias softcap=2 dropout=0.5 saved grad",
     "b2 hq4 hkv2 sq33 skv130 d64 f8e4m3 causal diag=br descales=head lse poison",
+    // And of tensor cores: blocks of 128 rows, units of 32, steps of 128 head dims.
+    "b1 hq2 hkv1 sq130 skv300 d64 bf16 causal diag=br lse grad",
+    "b1 hq6 hkv2 sq65 skv161 d128 bf16 window=70,9 diag=br mask=1,H,Sq,Skv saved grad poison",
+    "b1 hq1 sq129 skv257 d33 dv127 bf16 bias=1,H,1,Skv dropout=0.3 saved grad",
+    "b2 hq2 hkv1 sq40 skv97 d300 dv200 f16 causal diag=tl lens descales=head lse poison",
+    "b1 hq2 hkv1 sq70 skv129 d256 bf16 diag=br mask=1,1,Sq,Skv sinks alibi lse poison",
     "b1 hq2 sq33 skv65 d40 dv128 f8e5m2 out=f8e5m2 dropout=0.2 scale=-0.3 descales mask lse poison",
 };
 INSTANTIATE_TEST_SUITE_P(Own, CudaCases, testing::Values("b1 hq1 sq63 skv1 d40"), name_of);
@@ -120,6 +126,17 @@ TEST_P(CudaOwnCases, Pass) {
 }
 INSTANTIATE_TEST_SUITE_P(All, CudaOwnCases, testing::ValuesIn(kOwnCases), name_of);
 INSTANTIATE_TEST_SUITE_P(Gradients, CudaOwnCases,
+                         testing::ValuesIn(test::grad_cases().begin(), test::grad_cases().end()),
+                         name_of);
+
+/// Whatever type a case states, tensor cores compute its gradients in bf16.
+class CudaTensorGradients : public testing::TestWithParam<const char*> {};
+TEST_P(CudaTensorGradients, Pass) {
+  Case c = parse_case(GetParam()).value();
+  c.params.dtype_q = c.params.dtype_kv = c.params.dtype_out = Dtype::kBf16;
+  EXPECT_EQ(run_all(c).back().report.outcome, Outcome::kPassed) << to_string(c);
+}
+INSTANTIATE_TEST_SUITE_P(All, CudaTensorGradients,
                          testing::ValuesIn(test::grad_cases().begin(), test::grad_cases().end()),
                          name_of);
 

@@ -128,6 +128,20 @@ TEST(CudaPlans, NameTheirKernels) {
   EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv9 d65 dv8 f16", 120), "cuda_efficient_tensor_f16_d128");
   EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv9 d65 f32", 90), "cuda_efficient_f32_d128");
   EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv9 d65 f8e4m3", 90), "cuda_efficient_f8e4m3_d128");
+  // Backward of bf16 alone: gradients of scores of f16 would underflow.
+  const auto efficient_backward = [](const char* text, int sm) {
+    return efficient().plan_backward(key_of(text), device(sm))->kernel;
+  };
+  EXPECT_EQ(efficient_backward("b1 hq1 sq9 skv9 d64 bf16 grad", 79),
+            "cuda_efficient_backward_bf16_d64");
+  EXPECT_EQ(efficient_backward("b1 hq1 sq9 skv9 d64 dv72 bf16 grad", 80),
+            "cuda_efficient_backward_tensor_bf16_d128");
+  EXPECT_EQ(efficient_backward("b1 hq1 sq9 skv9 d136 bf16 grad", 80),
+            "cuda_efficient_backward_bf16_d128");
+  EXPECT_EQ(efficient_backward("b1 hq1 sq9 skv9 d64 f16 grad", 80),
+            "cuda_efficient_backward_f16_d64");
+  EXPECT_EQ(efficient_backward("b1 hq1 sq9 skv9 d64 bf16 out=f32 grad", 80),
+            "cuda_efficient_backward_bf16_d64");
   EXPECT_EQ(math().plan(key_of("b1 hq1 sq9 skv9 d65 f64"), env)->kernel, "cuda_math_f64");
   EXPECT_EQ(math().plan_backward(key_of("b1 hq1 sq9 skv9 d65 f32 saved grad"), env)->kernel,
             "cuda_math_backward_f32");

@@ -18,6 +18,13 @@ class Mutations(unittest.TestCase):
                 self.assertEqual((ROOT / mutation.file).read_text().count(mutation.old), 1)
                 self.assertNotEqual(mutation.old, mutation.new)
 
+    def test_each_names_the_tests_that_notice_it(self):
+        for mutation in MUTATIONS:
+            with self.subTest(mutation.name):
+                self.assertTrue(mutation.tests)
+                for target, names in mutation.tests:
+                    self.assertTrue(target.isidentifier() and names, mutation.tests)
+
     def test_names_are_unique(self):
         names = collections.Counter(mutation.name for mutation in MUTATIONS)
         self.assertEqual([name for name, count in names.items() if count > 1], [])

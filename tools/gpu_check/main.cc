@@ -86,7 +86,7 @@ class Check {
     report_.write();
     bool ok = !report_.tallies.empty();
     for (const auto& [backend, tally] : report_.tallies) {
-      std::printf("%-10s %ld passed, %ld refused, %ld failed\n", backend.c_str(), tally.passed,
+      std::printf("%-28s %ld passed, %ld refused, %ld failed\n", backend.c_str(), tally.passed,
                   tally.refused, tally.failed);
       ok = ok && tally.failed == 0;
     }
@@ -100,6 +100,12 @@ class Check {
     const bool is_late = is_lost_ || gone.count() > share * options_.seconds;
     was_cut_ = was_cut_ || is_late;
     return is_late;
+  }
+
+  static Env older_env(const Context& context) {
+    Env env = with_devices(context.env());
+    env.sm_version = std::min(env.sm_version, std::int32_t{75});
+    return env;
   }
 
   void measure_device() {
@@ -120,33 +126,43 @@ class Check {
       ++report_.tallies["prepare"].failed;
       return;
     }
+    const Dtype dtype = c.params.dtype_q;
+    const bool is_half = dtype == Dtype::kBf16 || dtype == Dtype::kF16;
     for (const BackendInfo& info : backends_) {
-      if (is_lost_) return;
-      conformance::RunOptions run;
-      run.carrier = &carrier_;
-      run.check_fixes = false;  // decisions are checked where there is no device
-      run.twice = info.determinism != Determinism::kNone;
-      carrier_.begin_case();
-      announce(to_string(c), info.ref);
-      const conformance::Report seen =
-          conformance::run_prepared(context_, &*prepared, info.ref, run);
-      Tally& tally = report_.tallies[to_string(info.ref)];
-      switch (seen.outcome) {
-        case conformance::Outcome::kPassed: ++tally.passed; break;
-        case conformance::Outcome::kRefused: ++tally.refused; break;
-        case conformance::Outcome::kFailed:
-          ++tally.failed;
-          note_failure(seen.text);
-          break;
+      const std::string name = to_string(info.ref);
+      check_on(context_, &*prepared, info, name);
+      if (is_half && info.ref.id == BackendId::kEfficient) {
+        check_on(older_, &*prepared, info, name + ", no tensor cores");
       }
-      tally.worst_share = std::max({tally.worst_share, seen.comparison.out_margin,
-                                    seen.comparison.lse_margin, seen.gradients.margin});
     }
   }
 
+  void check_on(Context& context, conformance::PreparedCase* prepared, const BackendInfo& info,
+                const std::string& name) {
+    if (is_lost_) return;
+    conformance::RunOptions run;
+    run.carrier = &carrier_;
+    run.check_fixes = false;  // decisions are checked where there is no device
+    run.twice = info.determinism != Determinism::kNone;
+    carrier_.begin_case();
+    announce(to_string(prepared->source), name);
+    const conformance::Report seen = conformance::run_prepared(context, prepared, info.ref, run);
+    Tally& tally = report_.tallies[name];
+    switch (seen.outcome) {
+      case conformance::Outcome::kPassed: ++tally.passed; break;
+      case conformance::Outcome::kRefused: ++tally.refused; break;
+      case conformance::Outcome::kFailed:
+        ++tally.failed;
+        note_failure(seen.text);
+        break;
+    }
+    tally.worst_share = std::max({tally.worst_share, seen.comparison.out_margin,
+                                  seen.comparison.lse_margin, seen.gradients.margin});
+  }
+
   /// What is tried now: the last line of the log of a run that a kernel hangs.
-  static void announce(const std::string& words, const BackendRef& backend) {
-    std::printf("%s on %s\n", words.c_str(), to_string(backend).c_str());
+  static void announce(const std::string& words, const std::string& backend) {
+    std::printf("%s on %s\n", words.c_str(), backend.c_str());
     std::fflush(stdout);
   }
 
@@ -212,7 +228,7 @@ class Check {
     for (const BackendInfo& info : backends_) {
       if (late(0.65)) return;
       if (!runs(c, info.ref)) continue;
-      announce(kOverhead, info.ref);
+      announce(kOverhead, to_string(info.ref));
       report_.overheads.push_back(
           {kOverhead, to_string(info.ref), measure_overhead(bench_, c, info.ref)});
     }
@@ -228,7 +244,7 @@ class Check {
       if (!runs(c, backend)) continue;
       for (const bool backward : {false, true}) {
         if (late(0.8)) return;
-        announce(words, backend);
+        announce(words, to_string(backend));
         report_.comparisons.push_back(
             {words, backward, compare_with_cudnn(bench_, c, backend, backward)});
         report_.write();
@@ -245,7 +261,7 @@ class Check {
         const bool is_math = info.ref.id == BackendId::kMath;
         if (is_math && c.params.seqlen_q * c.params.seqlen_kv > std::int64_t{2048} * 2048) continue;
         if (!runs(c, info.ref)) continue;
-        announce(words, info.ref);
+        announce(words, to_string(info.ref));
         report_.rows.push_back({words, to_string(info.ref), measure(bench_, c, info.ref)});
         report_.write();
       }
@@ -257,6 +273,7 @@ class Check {
   DeviceCarrier carrier_;
   const Clock::time_point begin_;
   Context context_;
+  Context older_{older_env(context_)};  // plans what devices without bf16 tensor cores run
   const Bench bench_;
   std::vector<BackendInfo> backends_;
   Report report_;

@@ -16,23 +16,24 @@ inline BackendInfo make_info() {
   BackendInfo info;
   info.ref.id = BackendId::kEfficient;
   info.summary =
-      "tiled online softmax, any head_dim, no workspace in the forward; that of bf16 and f16 on "
+      "tiled online softmax, any head_dim, no workspace in the forward; bf16 and f16 on "
       "tensor cores";
   info.device = DeviceType::kCuda;
   info.min_sm = 75;
   info.determinism = Determinism::kBatchInvariant;
   info.forward = problem::forward_claims();
   info.backward = problem::backward_claims(info.forward);
-  // Tensor cores take probabilities rounded to the inputs' type.
-  const auto add_rounded = [&](Dtype dtype, Dtype out, double error_bound) {
+  // Tensor cores take probabilities, and gradients of scores, rounded to the inputs' type.
+  const auto add_rounded = [](Claims& claims, Dtype dtype, Dtype out, double error_bound) {
     DtypeClaim rounded{dtype, dtype, out, error_bound};
     rounded.min_sm = kTensorSm;
-    info.forward.dtypes.push_back(rounded);
+    claims.dtypes.push_back(rounded);
   };
-  add_rounded(Dtype::kBf16, Dtype::kBf16, 6e-3);
-  add_rounded(Dtype::kBf16, Dtype::kF32, 4e-3);
-  add_rounded(Dtype::kF16, Dtype::kF16, 8e-4);
-  add_rounded(Dtype::kF16, Dtype::kF32, 5e-4);
+  add_rounded(info.forward, Dtype::kBf16, Dtype::kBf16, 6e-3);
+  add_rounded(info.forward, Dtype::kBf16, Dtype::kF32, 4e-3);
+  add_rounded(info.forward, Dtype::kF16, Dtype::kF16, 8e-4);
+  add_rounded(info.forward, Dtype::kF16, Dtype::kF32, 5e-4);
+  add_rounded(info.backward, Dtype::kBf16, Dtype::kBf16, 8e-3);
   return info;
 }
 
@@ -75,16 +76,26 @@ class EfficientBackend final : public Backend {
 
   Expected<KernelPlan> plan_backward(const AttentionKey& key, const Env& env) const override {
     const AttentionParams& p = key.params();
-    return make_plan(key, "cuda_efficient_backward", std::max(p.head_dim_qk, p.head_dim_v),
-                     backward_workspace_bytes(key, env));
+    const std::int64_t columns = std::max(p.head_dim_qk, p.head_dim_v);
+    const std::int64_t workspace = backward_workspace_bytes(key, env);
+    const bool is_bf16 = p.dtype_q == Dtype::kBf16 && p.dtype_out == Dtype::kBf16;
+    if (!is_bf16 || columns > kWide || env.sm_version < kTensorSm) {
+      return make_plan(key, "cuda_efficient_backward", columns, workspace);
+    }
+    KernelPlan plan = make_plan(key, "cuda_efficient_backward_tensor", columns, workspace);
+    plan.sm = kTensorSm;
+    plan.tile_q = 128;
+    plan.tile_kv = 32;
+    return plan;
   }
 
-  Status execute_backward(const KernelPlan&, const AttentionParams& params, const Buffers& buffers,
-                          const GradBuffers& gradients, const Launch& launch) const override {
+  Status execute_backward(const KernelPlan& plan, const AttentionParams& params,
+                          const Buffers& buffers, const GradBuffers& gradients,
+                          const Launch& launch) const override {
     BackwardArgs args;
     problem::make_grad_problem(params, buffers, gradients, &args.grad);
     args.delta = static_cast<float*>(launch.workspace.data);
-    return launcher_.backward(args, launch.stream);
+    return launcher_.backward(args, plan.sm >= kTensorSm, launch.stream);
   }
 
  private:

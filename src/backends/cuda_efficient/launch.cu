@@ -12,9 +12,9 @@ Status forward(const problem::Problem& problem, bool on_tensor_cores, void* stre
   return run.status("efficient");
 }
 
-Status backward(const BackwardArgs& args, void* stream) {
+Status backward(const BackwardArgs& args, bool on_tensor_cores, void* stream) {
   cuda::DeviceRunner run(stream);
-  run_backward(run, args);
+  run_backward(run, args, on_tensor_cores);
   return run.status("efficient");
 }
 

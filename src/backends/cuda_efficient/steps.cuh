@@ -3,6 +3,7 @@
 #include "backends/cuda_efficient/backward.cuh"
 #include "backends/cuda_efficient/bias.cuh"
 #include "backends/cuda_efficient/forward.cuh"
+#include "backends/cuda_efficient/tensor_backward.cuh"
 #include "backends/cuda_efficient/tensor_forward.cuh"
 
 // The launches of a call, in order, on whatever runs them: a stream, or a test.
@@ -36,11 +37,23 @@ void run_forward(Runner& run, const Problem& p, bool on_tensor_cores) {
   }
 }
 
+/// d_q, d_k and d_v of bf16.
+template <int kDims, class Runner>
+void run_tensor_backward(Runner& run, const BackwardArgs& args) {
+  const GradProblem& g = args.grad;
+  const TensorGradArgs tensor_args = tensor_grad_args(args);
+  const auto run_one = [&]<class Kernel>(const problem::View& gradient) {
+    if (gradient.present) launch<Kernel>(run, tensor_args, g.problem);
+  };
+  run_one.template operator()<TensorQueriesKernel<Element::kBf16, kDims>>(g.d_q);
+  run_one.template operator()<TensorKeysKernel<Element::kBf16, kDims, false>>(g.d_k);
+  run_one.template operator()<TensorKeysKernel<Element::kBf16, kDims, true>>(g.d_v);
+}
+
 template <class Runner>
-void run_backward(Runner& run, const BackwardArgs& args) {
+void run_float_backward(Runner& run, const BackwardArgs& args) {
   const GradProblem& g = args.grad;
   const Problem& p = g.problem;
-  launch<DeltaKernel>(run, args, p);
   if (g.d_q.present) {
     if (is_wide(p.head_dim_qk)) {
       launch<QueriesKernel<kWide>>(run, args, p);
@@ -54,6 +67,20 @@ void run_backward(Runner& run, const BackwardArgs& args) {
     } else {
       launch<KeysKernel<kNarrow>>(run, args, p);
     }
+  }
+}
+
+template <class Runner>
+void run_backward(Runner& run, const BackwardArgs& args, bool on_tensor_cores) {
+  const GradProblem& g = args.grad;
+  const Problem& p = g.problem;
+  launch<DeltaKernel>(run, args, p);
+  if (!on_tensor_cores) {
+    run_float_backward(run, args);
+  } else if (is_wide(p.head_dim_qk) || is_wide(p.head_dim_v)) {
+    run_tensor_backward<kWide>(run, args);
+  } else {
+    run_tensor_backward<kNarrow>(run, args);
   }
   if (g.d_bias.present) run.template launch<BiasKernel>(args, BiasKernel::count_tasks(g));
   if (g.d_sinks.present) {

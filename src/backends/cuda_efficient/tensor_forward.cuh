@@ -242,7 +242,7 @@ struct TensorForwardKernel {
     const Problem& p = pass.args.problem;
     const auto rows = cuda::key_rows(p.k, pass.task.b, pass.task.head_kv,
                                      ThisPass::tile(pass, index), p.head_dim_qk);
-    cuda::begin_tile<kDims>(block, rows, dim, pass.args.k_in_chunks, pass.keys);
+    cuda::begin_tile<kTile, kDims>(block, rows, dim, pass.args.k_in_chunks, pass.keys);
   }
 
   /// Adds tile `index`, whose first step of keys was begun, and begins that of the next tile; its
@@ -259,7 +259,7 @@ struct TensorForwardKernel {
     block.wait_copies();
     block.sync();  // the keys are there, and nobody reads the last tile's values
     const auto value_rows = cuda::key_rows(p.v, task.b, task.head_kv, tile, p.head_dim_v);
-    cuda::begin_tile<kDims>(block, value_rows, column, pass.args.v_in_chunks, pass.values);
+    cuda::begin_tile<kTile, kDims>(block, value_rows, column, pass.args.v_in_chunks, pass.values);
 
     WarpSums<kTile> scores;
     add_scores(block, pass, index, queries, &scores);
@@ -275,7 +275,7 @@ struct TensorForwardKernel {
 
     block.wait_copies();
     bool is_unsafe = false;  // 0 times what stands there is not 0
-    if (!is_full) is_unsafe = cuda::has_non_finite<kType, kDims>(block, pass.values);
+    if (!is_full) is_unsafe = cuda::has_non_finite<kType, kTile, kDims>(block, pass.values);
     is_unsafe = block.sync_or(is_unsafe);  // the values are there, and nobody reads the keys
     const std::int64_t next = ThisPass::seen(pass, index + 1);
     if (next < pass.tiles_end) begin_keys(block, pass, next, 0);
