@@ -46,7 +46,7 @@ enum class Feature : std::uint8_t {
   kGqa,               // num_heads_q != num_heads_kv
   kHeadDimsDiffer,    // head_dim_qk != head_dim_v
   kSeqlenQGreaterKv,  // seqlen_q > seqlen_kv
-  // added by select unless the policy assumes finite inputs
+  // added by select where keys may be hidden, unless the policy assumes finite inputs
   kNonFiniteBehindMask,
   kCount
 };

@@ -150,7 +150,8 @@ REGARD_EXPORT double default_softmax_scale(std::int64_t head_dim_qk) noexcept;
 class AttentionKey {
  public:
   AttentionKey() = default;
-  /// Extents: exact to 64, then eight steps an octave. kOverflow when a class passes 2^62.
+  /// Extents: exact to 64, then eight steps an octave. kOverflow when a class passes 2^62. Without
+  /// assume_finite, what may hide keys has Feature::kNonFiniteBehindMask.
   REGARD_EXPORT static Expected<AttentionKey> make(const AttentionParams& params,
                                                    bool assume_finite);
   const AttentionParams& params() const noexcept { return params_; }

@@ -13,6 +13,24 @@ constexpr std::int64_t kExactExtents = 64;
 constexpr std::int64_t kStepsPerOctave = 8;
 constexpr std::int64_t kMaxClass = std::int64_t{1} << 62;
 
+/// Of requests with these features alone, every row sees every key. Slopes of ALiBi may be
+/// infinite.
+constexpr FeatureSet kHidesNothing{Feature::kDiagonalBottomRight,
+                                   Feature::kDiagonalOffset,
+                                   Feature::kDiagonalPerSequence,
+                                   Feature::kSoftcap,
+                                   Feature::kDropout,
+                                   Feature::kSinks,
+                                   Feature::kDescales,
+                                   Feature::kDescalesPerHead,
+                                   Feature::kLse,
+                                   Feature::kScoresOut,
+                                   Feature::kSavedStats,
+                                   Feature::kNeedsGrad,
+                                   Feature::kGqa,
+                                   Feature::kHeadDimsDiffer,
+                                   Feature::kSeqlenQGreaterKv};
+
 }  // namespace
 
 std::int64_t extent_class(std::int64_t n) noexcept {
@@ -26,7 +44,9 @@ Expected<AttentionKey> AttentionKey::make(const AttentionParams& params, bool as
   AttentionKey key;
   key.params_ = params;
   AttentionParams& p = key.params_;
-  p.features.set(Feature::kNonFiniteBehindMask, !assume_finite);
+  p.features.set(Feature::kNonFiniteBehindMask, false);
+  const bool hides = !p.features.without(kHidesNothing).empty();
+  p.features.set(Feature::kNonFiniteBehindMask, hides && !assume_finite);
   struct Rounded {
     const char* name;
     std::int64_t AttentionParams::*member;

@@ -88,7 +88,8 @@ TEST(Cudnn, RefusesWhatItDoesNotMeanAlike) {
         "sq0 skv8 d64 bf16", "sq8 skv0 d64 bf16"}) {
     EXPECT_NE(refusal(words, env), "") << words;
   }
-  const Verdict behind_mask = judge("sq128 d64 bf16", env, Policy{});
+  EXPECT_TRUE(judge("sq128 d64 bf16", env, Policy{}).usable);
+  const Verdict behind_mask = judge("sq128 d64 bf16 causal diag=tl", env, Policy{});
   ASSERT_EQ(behind_mask.refusals.size(), 1u);
   EXPECT_EQ(behind_mask.refusals[0].actual, "non_finite_behind_mask");
 }

@@ -428,12 +428,30 @@ TEST(Key, RoundsExtentsOnly) {
 }
 
 TEST(Key, RequiresFinitenessBehindMasksUnlessWaived) {
-  const AttentionParams p;
+  AttentionParams p;
+  p.features = {Feature::kCausal};
   const AttentionKey strict = AttentionKey::make(p, false).value();
   const AttentionKey waived = AttentionKey::make(p, true).value();
   EXPECT_TRUE(strict.params().features.has(Feature::kNonFiniteBehindMask));
   EXPECT_FALSE(waived.params().features.has(Feature::kNonFiniteBehindMask));
   EXPECT_FALSE(strict == waived);
+}
+
+TEST(Key, RequiresNothingBehindMasksThatAreNotThere) {
+  AttentionParams p;
+  p.features = {
+      Feature::kLse,   Feature::kNeedsGrad, Feature::kDropout, Feature::kDiagonalBottomRight,
+      Feature::kSinks, Feature::kGqa,       Feature::kSoftcap};
+  EXPECT_EQ(AttentionKey::make(p, false).value(), AttentionKey::make(p, true).value());
+  const FeatureSet harmless = p.features;
+  for (const Feature feature :
+       {Feature::kCausal, Feature::kWindowLeft, Feature::kWindowRight, Feature::kAttnMask,
+        Feature::kAttnBias, Feature::kAlibi, Feature::kSegmentIds, Feature::kSeqlensQ,
+        Feature::kSeqlensKv, Feature::kBlockMask, Feature::kPacked, Feature::kPaged}) {
+    p.features = harmless.with({feature});
+    const AttentionKey strict = AttentionKey::make(p, false).value();
+    EXPECT_TRUE(strict.params().features.has(Feature::kNonFiniteBehindMask)) << to_string(feature);
+  }
 }
 
 TEST(Key, RefusesClassesThatOverflow) {
