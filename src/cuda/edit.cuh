@@ -22,12 +22,6 @@ REGARD_DEVICE_FN T scale_and_cap(const Problem& p, T score) {
   return semantics::softcap_score(score, static_cast<T>(p.softcap), [](T x) { return tanh_of(x); });
 }
 
-/// Whether visible scores stay as they are.
-REGARD_KERNEL_FN bool is_plain(const Problem& p) {
-  return !p.scales_first && p.softmax_scale >= 0.0 && !(p.softcap > 0.0) && !p.slopes.present &&
-         !p.bias.present;
-}
-
 /// False where a mask, a segment or arithmetic hides key j from the row. Reads nothing of keys that
 /// arithmetic hides: they may lie outside of the tensors.
 template <class T>

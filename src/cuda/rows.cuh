@@ -223,6 +223,13 @@ struct DenseRows {
   }
 };
 
+/// The tile's rows of K or V, `first` being where row 0 of the kv head lies.
+REGARD_KERNEL_FN DenseRows rows_from(const View& view, char* first, semantics::Tile tile,
+                                     std::int64_t columns) {
+  const std::int64_t row_bytes = view.stride[2] * problem::element_bytes(view.type);
+  return {view.type, columns, first + tile.begin * row_bytes, row_bytes, tile.size};
+}
+
 /// Rows [begin, begin + count) of K or V.
 REGARD_KERNEL_FN DenseRows key_rows(const View& view, std::int64_t b, std::int64_t head_kv,
                                     semantics::Tile tile, std::int64_t columns) {

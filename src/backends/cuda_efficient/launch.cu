@@ -1,7 +1,6 @@
 #include "backends/cuda_efficient/launch.h"
 
-#include "backends/cuda_efficient/steps.cuh"
-#include "cuda/launch.h"
+#include "backends/cuda_efficient/units.cuh"
 
 namespace regard::cuda_efficient {
 namespace {

@@ -97,7 +97,7 @@ REGARD_DEVICE_FN void differentiate(const GradProblem& g, std::int64_t b, bool i
                                     const Rows& rows, RowOf row_of, KeyOf key_of,
                                     const WarpSums<kUnit>& d_probs, WarpSums<kUnit>* scores) {
   const Problem& p = g.problem;
-  const bool is_plain = problem::scales_late(p) && (is_full || !problem::is_opaque(p));
+  const bool edits = !needs_scale_alone(p, is_full);
   const auto scale = static_cast<float>(p.softmax_scale);
   const auto factor = static_cast<float>(p.factor);
   const auto softcap = static_cast<float>(p.softcap);
@@ -109,7 +109,8 @@ REGARD_DEVICE_FN void differentiate(const GradProblem& g, std::int64_t b, bool i
     const std::int64_t j = key_of(i, n, x);
     float& value = scores->at[n][2 * i + x];
     float score = value * scale, slope = 1.0f;
-    if (!is_plain) {
+    bool kept = true;
+    if (edits) {
       const cuda::RowFacts<float> row = rows.facts[r];
       score = cuda::edit_score(p, b, row, j, is_full, value, [&](float capped) {
         const float tanh = capped / softcap;
@@ -119,7 +120,6 @@ REGARD_DEVICE_FN void differentiate(const GradProblem& g, std::int64_t b, bool i
       const cuda::RowFacts<float> row = rows.facts[r];
       if (j < row.lo || j >= row.hi) score = cuda::minus_infinity<float>();
     }
-    bool kept = true;
     if (p.dropout.threshold != 0) {
       const cuda::RowFacts<float> row = rows.facts[r];
       kept = semantics::dropout_keeps(p.dropout, row.stream, j);

@@ -58,6 +58,26 @@ REGARD_DEVICE_FN void start_softmax(const Block& block, Facts facts, LaneSoftmax
   }
 }
 
+/// Whether a tile's scores are only scaled, and hidden by arithmetic alone.
+REGARD_KERNEL_FN bool needs_scale_alone(const Problem& p, bool is_full) {
+  return problem::scales_late(p) && (is_full || !problem::is_opaque(p));
+}
+
+/// Whether that holds for all tiles, and nothing is dropped: kernels without edits need a tenth of
+/// the instructions, and fewer registers.
+inline bool is_plain(const Problem& p) {
+  return needs_scale_alone(p, false) && p.dropout.threshold == 0;
+}
+
+REGARD_DEVICE_FN void scale_by(float factor, WarpSums<kTile>* scores) {
+  if (factor == 1.0f) return;
+  REGARD_DEVICE_UNROLL
+  for (int n = 0; n < kTile / 8; ++n) {
+    REGARD_DEVICE_UNROLL
+    for (int x = 0; x < 4; ++x) scores->at[n][x] *= factor;
+  }
+}
+
 /// Scores of the tile at key `first` that arithmetic hides become -inf.
 template <class Block, class Facts>
 REGARD_DEVICE_FN void hide_by_arithmetic(const Block& block, Facts facts, std::int64_t first,
@@ -84,10 +104,6 @@ REGARD_DEVICE_FN void hide_by_arithmetic(const Block& block, Facts facts, std::i
 template <class Block, class Facts>
 REGARD_DEVICE_FN void edit_scores(const Block& block, const Problem& p, std::int64_t b, Facts facts,
                                   std::int64_t first, bool is_full, WarpSums<kTile>* scores) {
-  if (cuda::is_plain(p) && (is_full || !problem::is_opaque(p))) {
-    if (!is_full) hide_by_arithmetic(block, facts, first, scores);
-    return;
-  }
   REGARD_DEVICE_UNROLL
   for (int i = 0; i < kLaneRows; ++i) {
     const cuda::RowFacts<float> row = facts[cuda::lane_row(block) + i * 8];
@@ -157,16 +173,19 @@ REGARD_DEVICE_FN void drop_tile(const Block& block, const Problem& p, Facts fact
 
 /// Head dims to a step of head_dim_qk and to a block's range of head_dim_v: kDims. Longer rows of
 /// queries are read again for each step of each tile, and ranges compute their scores again.
-template <Element kType, int kDims>
+/// Without kEdits for plain problems alone.
+template <Element kType, int kDims, bool kEdits>
 struct TensorForwardKernel {
   using Args = TensorArgs;
   static constexpr int kMinSm = kTensorSm;
   static constexpr int kThreads = cuda::kThreads;
-  static constexpr int kBlocks = 1;
+  static constexpr int kBlocks = kEdits || kDims > kNarrow ? 1 : 2;
   static constexpr int kPitch = cuda::kTensorPitch<kDims>;
   static constexpr int kTileBytes = kTile * kPitch * static_cast<int>(sizeof(std::uint16_t));
   static constexpr int kAtPlaces = kTensorRows * static_cast<int>(sizeof(cuda::RowFacts<float>));
-  static constexpr int kAtKeys = kAtPlaces + kTensorRows * static_cast<int>(sizeof(std::int64_t));
+  static constexpr int kAtWalk = kAtPlaces + kTensorRows * static_cast<int>(sizeof(std::int64_t));
+  static constexpr int kWalkBytes = 128;
+  static constexpr int kAtKeys = kAtWalk + kWalkBytes;
   static constexpr int kAtValues = kAtKeys + kTileBytes;
   static constexpr int kSharedBytes = kAtValues + kTileBytes;
   static_assert(kAtKeys % 16 == 0 && kAtValues % 16 == 0);
@@ -182,30 +201,56 @@ struct TensorForwardKernel {
                              [&](const cuda::HeadTask& task) { run_task(block, args, task); });
   }
 
-  /// What a task's tiles share.
-  template <class Facts, class Rows, class Shared>
+  /// What a task's tiles share of their keys. In shared memory: in registers it would take as many
+  /// as the scores.
+  struct Walk {
+    cuda::HeadTask task;
+    cuda::Reach reach;
+    std::int64_t end;     // of the tiles
+    std::int64_t len_kv;  // of the keys
+    char *keys, *values;  // the first
+    float descale;        // of scores that are edited
+    float scale;          // of scores that are not
+  };
+
+  static_assert(sizeof(Walk) <= kWalkBytes);
+
+  template <class Facts, class Rows, class Shared, class SharedWalk>
   struct Pass {
     const Args& args;
-    const cuda::HeadTask& task;
-    const Sequence& s;
-    const cuda::Reach reach;
-    const std::int64_t tiles_end;
     Facts facts;
     Rows q;
     Shared keys, values;
+    SharedWalk walk;
 
-    REGARD_DEVICE_FN semantics::Tile tile(const Pass& pass, std::int64_t index) {
-      return semantics::tile_at(index, kTile, pass.s.band.len_kv);
-    }
     /// The first tile from `index` on that any row sees.
     REGARD_DEVICE_FN std::int64_t seen(const Pass& pass, std::int64_t index) {
-      while (index < pass.tiles_end &&
-             cuda::classify(pass.reach, tile(pass, index)) == semantics::TileClass::kEmpty) {
+      const Walk walk = pass.walk[0];
+      while (index < walk.end &&
+             cuda::classify(walk.reach, semantics::tile_at(index, kTile, walk.len_kv)) ==
+                 semantics::TileClass::kEmpty) {
         ++index;
       }
       return index;
     }
   };
+
+  REGARD_DEVICE_FN Walk make_walk(const Problem& p, const cuda::HeadTask& task, const Sequence& s,
+                                  const cuda::RowBlock& rows) {
+    Walk walk{};
+    walk.task = task;
+    walk.reach = cuda::reach_of(p, rows, s);
+    walk.end = semantics::tiles_of(cuda::Reach::keys(walk.reach), kTile).end;
+    walk.len_kv = s.band.len_kv;
+    walk.keys = problem::row_address(p.k, task.b, task.head_kv, 0);
+    walk.values = problem::row_address(p.v, task.b, task.head_kv, 0);
+    const double descale = problem::score_descale(p, task.b, task.head_kv);
+    // The scale that is not in the softmax's factor.
+    const double rest = p.scales_first ? p.softmax_scale : p.softmax_scale < 0.0 ? -1.0 : 1.0;
+    walk.descale = static_cast<float>(descale);
+    walk.scale = static_cast<float>(descale * rest);
+    return walk;
+  }
 
   template <class Block>
   REGARD_DEVICE_FN void run_task(const Block& block, const Args& args, const cuda::HeadTask& task) {
@@ -214,34 +259,37 @@ struct TensorForwardKernel {
     const cuda::RowBlock rows = cuda::group_rows<kTensorRows>(p, task.b, task.head_kv, task.block);
     const auto facts = block.template shared<cuda::RowFacts<float>>(0, kTensorRows);
     const auto places = block.template shared<std::int64_t>(kAtPlaces, kTensorRows);
+    const auto walk = block.template shared<Walk>(kAtWalk, 1);
     cuda::write_row_facts<float, kTensorRows>(block, p, s, rows, facts, places);
+    if (block.thread() == 0) walk[0] = make_walk(p, task, s, rows);
     block.sync();
 
     const auto q = cuda::listed_rows(p.q, places, p.head_dim_qk);
     const auto keys = block.template shared<std::uint16_t>(kAtKeys, kTile * kPitch);
     const auto values = block.template shared<std::uint16_t>(kAtValues, kTile * kPitch);
-    const cuda::Reach reach = cuda::reach_of(p, rows, s);
-    const semantics::TileSpan tiles = semantics::tiles_of(cuda::Reach::keys(reach), kTile);
-    using ThisPass = Pass<decltype(facts), decltype(q), decltype(keys)>;
-    const ThisPass pass{args, task, s, reach, tiles.end, facts, q, keys, values};
+    using ThisPass = Pass<decltype(facts), decltype(q), decltype(keys), decltype(walk)>;
+    const ThisPass pass{args, facts, q, keys, values, walk};
     LaneSoftmax state;
     start_softmax(block, facts, &state);
     WarpSums<kDims> out;
     cuda::clear(&out);
     cuda::WarpRows<kDims> queries;
     cuda::load_rows(block, q, 0, args.q_in_pairs, &queries);
-    std::int64_t index = ThisPass::seen(pass, tiles.begin);
-    if (index < tiles.end) begin_keys(block, pass, index, 0);
-    while (index < tiles.end) index = add_tile(block, pass, index, &queries, &state, &out);
-    finish(block, p, rows, task, facts, state, out);
+    const Walk all = walk[0];
+    std::int64_t index =
+        ThisPass::seen(pass, semantics::tiles_of(cuda::Reach::keys(all.reach), kTile).begin);
+    if (index < all.end) begin_keys(block, pass, index, 0);
+    while (index < all.end) index = add_tile(block, pass, index, &queries, &state, &out);
+    finish(block, p, pass, state, out);
   }
 
   template <class Block, class ThisPass>
   REGARD_DEVICE_FN void begin_keys(const Block& block, const ThisPass& pass, std::int64_t index,
                                    std::int64_t dim) {
     const Problem& p = pass.args.problem;
-    const auto rows = cuda::key_rows(p.k, pass.task.b, pass.task.head_kv,
-                                     ThisPass::tile(pass, index), p.head_dim_qk);
+    const Walk walk = pass.walk[0];
+    const semantics::Tile tile = semantics::tile_at(index, kTile, walk.len_kv);
+    const auto rows = cuda::rows_from(p.k, walk.keys, tile, p.head_dim_qk);
     cuda::begin_tile<kTile, kDims>(block, rows, dim, pass.args.k_in_chunks, pass.keys);
   }
 
@@ -252,21 +300,27 @@ struct TensorForwardKernel {
                                          std::int64_t index, cuda::WarpRows<kDims>* queries,
                                          LaneSoftmax* state, WarpSums<kDims>* out) {
     const Problem& p = pass.args.problem;
-    const cuda::HeadTask& task = pass.task;
-    const semantics::Tile tile = ThisPass::tile(pass, index);
-    const bool is_full = cuda::classify(pass.reach, tile) == semantics::TileClass::kFull;
-    const std::int64_t column = task.columns * kDims;
+    const Walk walk = pass.walk[0];
+    const semantics::Tile tile = semantics::tile_at(index, kTile, walk.len_kv);
+    const bool is_full = cuda::classify(walk.reach, tile) == semantics::TileClass::kFull;
+    const std::int64_t column = walk.task.columns * kDims;
     block.wait_copies();
     block.sync();  // the keys are there, and nobody reads the last tile's values
-    const auto value_rows = cuda::key_rows(p.v, task.b, task.head_kv, tile, p.head_dim_v);
+    const auto value_rows = cuda::rows_from(p.v, walk.values, tile, p.head_dim_v);
     cuda::begin_tile<kTile, kDims>(block, value_rows, column, pass.args.v_in_chunks, pass.values);
 
     WarpSums<kTile> scores;
     add_scores(block, pass, index, queries, &scores);
-    edit_scores(block, p, task.b, pass.facts, tile.begin, is_full, &scores);
+    const bool edits = kEdits && !needs_scale_alone(p, is_full);
+    scale_by(edits ? walk.descale : walk.scale, &scores);
+    if (edits) {
+      edit_scores(block, p, walk.task.b, pass.facts, tile.begin, is_full, &scores);
+    } else if (!is_full) {
+      hide_by_arithmetic(block, pass.facts, tile.begin, &scores);
+    }
     float carry[kLaneRows];
     add_to_softmax(block, static_cast<float>(p.factor), state, &scores, carry);
-    drop_tile(block, p, pass.facts, tile.begin, &scores);
+    if constexpr (kEdits) drop_tile(block, p, pass.facts, tile.begin, &scores);
     REGARD_DEVICE_UNROLL
     for (int n = 0; n < kDims / 8; ++n) {
       REGARD_DEVICE_UNROLL
@@ -278,7 +332,7 @@ struct TensorForwardKernel {
     if (!is_full) is_unsafe = cuda::has_non_finite<kType, kTile, kDims>(block, pass.values);
     is_unsafe = block.sync_or(is_unsafe);  // the values are there, and nobody reads the keys
     const std::int64_t next = ThisPass::seen(pass, index + 1);
-    if (next < pass.tiles_end) begin_keys(block, pass, next, 0);
+    if (next < walk.end) begin_keys(block, pass, next, 0);
     if (is_unsafe) {
       cuda::add_visible_terms<kType>(block, scores, pass.values, out);
     } else {
@@ -307,30 +361,25 @@ struct TensorForwardKernel {
       }
       cuda::add_row_products<kType>(block, *queries, pass.keys, p.head_dim_qk - dim, scores);
     }
-    if (!p.descale_q.present && !p.descale_k.present) return;
-    const auto by = static_cast<float>(problem::score_descale(p, pass.task.b, pass.task.head_kv));
-    REGARD_DEVICE_UNROLL
-    for (int n = 0; n < kTile / 8; ++n) {
-      REGARD_DEVICE_UNROLL
-      for (int x = 0; x < 4; ++x) scores->at[n][x] *= by;
-    }
   }
 
-  template <class Block, class Facts>
-  REGARD_DEVICE_FN void finish(const Block& block, const Problem& p, const cuda::RowBlock& rows,
-                               const cuda::HeadTask& task, Facts facts, const LaneSoftmax& state,
-                               const WarpSums<kDims>& out) {
+  template <class Block, class ThisPass>
+  REGARD_DEVICE_FN void finish(const Block& block, const Problem& p, const ThisPass& pass,
+                               const LaneSoftmax& state, const WarpSums<kDims>& out) {
+    const Walk walk = pass.walk[0];
+    const cuda::HeadTask task = walk.task;
     const auto descale = static_cast<float>(problem::descale_of(p.descale_v, task.b, task.head_kv));
     float share[kLaneRows];
     REGARD_DEVICE_UNROLL
     for (int i = 0; i < kLaneRows; ++i) {
       const float sum = cuda::sum_of_lanes(block, state.sum[i]);
       share[i] = cuda::share_of(p, sum) * descale;
-      const cuda::RowFacts<float> row = facts[cuda::lane_row(block) + i * 8];
+      const cuda::RowFacts<float> row = pass.facts[cuda::lane_row(block) + i * 8];
       if (cuda::lane_column(block) != 0 || task.columns != 0 || !row.exists) continue;
       const double max = static_cast<double>(state.max[i]) * p.unit;
       problem::write_row_stats(p, task.b, row.head, row.query, max, sum);
     }
+    const cuda::RowBlock rows = cuda::group_rows<kTensorRows>(p, task.b, task.head_kv, task.block);
     const cuda::QueryRows to = cuda::query_rows(p.out, rows, p.head_dim_v);
     cuda::write_sums<kType>(block, to, task.columns * kDims, out, share);
   }

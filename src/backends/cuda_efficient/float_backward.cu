@@ -1,0 +1,7 @@
+#include "backends/cuda_efficient/units.cuh"
+
+namespace regard::cuda_efficient {
+
+template void run_float_backward(cuda::DeviceRunner&, const BackwardArgs&);
+
+}  // namespace regard::cuda_efficient

@@ -1,0 +1,7 @@
+#include "backends/cuda_efficient/units.cuh"
+
+namespace regard::cuda_efficient {
+
+template void run_float_forward(cuda::DeviceRunner&, const Problem&);
+
+}  // namespace regard::cuda_efficient

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "backends/cuda_efficient/steps.cuh"
+#include "cuda/launch.h"
+
+// The steps whose kernels a unit of their own compiles, <step>.cu: one unit of them all takes two
+// minutes.
+
+namespace regard::cuda_efficient {
+
+extern template void run_float_forward(cuda::DeviceRunner&, const Problem&);
+extern template void run_tensor_forward(cuda::DeviceRunner&, const Problem&);
+extern template void run_float_backward(cuda::DeviceRunner&, const BackwardArgs&);
+extern template void run_tensor_backward(cuda::DeviceRunner&, const BackwardArgs&);
+
+}  // namespace regard::cuda_efficient
