@@ -1,4 +1,4 @@
-#include "backends/cuda_efficient/units.cuh"
+#include "backends/cuda_efficient/units.h"
 
 namespace regard::cuda_efficient {
 

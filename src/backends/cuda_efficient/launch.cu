@@ -1,6 +1,6 @@
 #include "backends/cuda_efficient/launch.h"
 
-#include "backends/cuda_efficient/units.cuh"
+#include "backends/cuda_efficient/units.h"
 
 namespace regard::cuda_efficient {
 namespace {
