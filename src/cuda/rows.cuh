@@ -93,6 +93,27 @@ REGARD_KERNEL_FN semantics::TileClass classify(const Reach& reach, semantics::Ti
                                   reach.is_opaque || tile.size < kKeys);
 }
 
+/// The first block of kRows rows from `index` on of which some may see a key of the tile; the
+/// number of blocks where none may. Rows that come too early are passed over at once: each query
+/// sees at most one key more than the one before.
+template <int kRows, int kKeys>
+REGARD_KERNEL_FN std::int64_t next_row_block(const Problem& p, const Sequence& s,
+                                             std::int64_t head_kv, semantics::Tile tile,
+                                             std::int64_t index) {
+  const std::int64_t blocks = count_row_blocks<kRows>(p);
+  while (index < blocks) {
+    const RowBlock rows = group_rows<kRows>(p, s.b, head_kv, index);
+    const Reach reach = reach_of(p, rows, s);
+    if (classify<kKeys>(reach, tile) != semantics::TileClass::kEmpty) return index;
+    // No later row sees less far to the left, or is live behind one that is not.
+    if (!reach.is_live || reach.first.lo >= tile.begin + tile.size) return blocks;
+    const std::int64_t query = RowBlock::end(rows) - 1 + (tile.begin + 1 - reach.last.hi);
+    const std::int64_t block = query * rows.heads / kRows;
+    index = block > index ? block : index + 1;
+  }
+  return blocks;
+}
+
 /// What the edits of a row's scores need. A row of padding, or none at all, sees no key.
 template <class T>
 struct RowFacts {

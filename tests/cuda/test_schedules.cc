@@ -1,10 +1,13 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "conformance/run.h"
+#include "cuda/rows.cuh"
 #include "oracle/number.h"
 #include "problem/problem.h"
 #include "regard/dropout.h"
@@ -195,6 +198,38 @@ TEST(Lengths, AreHeldToTheExtents) {
     EXPECT_EQ(problem::sequence_of(p, b).len_q, expected[b][0]);
     EXPECT_EQ(problem::sequence_of(p, b).band.len_kv, expected[b][1]);
   }
+}
+
+// Passing over blocks of rows finds what a look at each of them finds.
+TEST(RowBlocks, NextIsTheFirstThatSees) {
+  std::mt19937_64 random(5);
+  const auto draw = [&](std::int64_t lo, std::int64_t hi) {
+    return std::uniform_int_distribution<std::int64_t>(lo, hi)(random);
+  };
+  int skipped = 0;
+  for (int round = 0; round < 3000; ++round) {
+    regard::problem::Problem p;
+    p.group_size = draw(1, 9);
+    p.seqlen_q = draw(0, 400);
+    problem::Sequence s;
+    s.len_q = draw(0, p.seqlen_q);
+    s.band.len_kv = draw(0, 600);
+    s.band.shift = round % 50 == 0 ? std::numeric_limits<std::int64_t>::min() : draw(-300, 300);
+    s.band.window_left = draw(-1, 200);
+    s.band.window_right = draw(-1, 50);
+    const semantics::Tile tile = semantics::tile_at(draw(0, 4), 128, s.band.len_kv);
+    const std::int64_t blocks = cuda::count_row_blocks<32>(p);
+    const std::int64_t from = round % 4 == 0 ? draw(0, blocks) : 0;
+    std::int64_t expected = from;
+    while (expected < blocks &&
+           cuda::classify<128>(cuda::reach_of(p, cuda::group_rows<32>(p, 0, 0, expected), s),
+                               tile) == semantics::TileClass::kEmpty) {
+      ++expected;
+    }
+    EXPECT_EQ((cuda::next_row_block<32, 128>(p, s, 0, tile, from)), expected) << round;
+    skipped += expected > from + 1 && expected < blocks ? 1 : 0;
+  }
+  EXPECT_GT(skipped, 100);
 }
 
 // Scores of 0 make all probabilities 1/n, and V = identity shows them: out[i][j] > 0 iff kept.

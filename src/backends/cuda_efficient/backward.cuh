@@ -203,10 +203,13 @@ struct KeysKernel {
     cuda::clear(d_k);
     cuda::clear(d_v);
     const cuda::Place at = cuda::place_of(block);
-    for (std::int64_t index = 0; index < cuda::count_row_blocks(p); ++index) {
+    const auto next = [&](std::int64_t index) {
+      return cuda::next_row_block<kTile, kTile>(p, s, task.head_kv, tile, index);
+    };
+    const std::int64_t blocks = cuda::count_row_blocks(p);
+    for (std::int64_t index = next(0); index < blocks; index = next(index + 1)) {
       const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, index);
       const semantics::TileClass seen = cuda::classify(cuda::reach_of(p, rows, s), tile);
-      if (seen == semantics::TileClass::kEmpty) continue;
       const bool is_full = seen == semantics::TileClass::kFull;
       load_grad_rows(block, g, s, rows, args.delta, space);
       const auto keep_capped = [&](int i, int c, float score) {

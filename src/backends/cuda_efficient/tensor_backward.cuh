@@ -298,8 +298,7 @@ struct TensorKeysKernel {
     };
     const std::int64_t units = cuda::count_row_blocks<kUnit>(p);
     const auto next = [&](std::int64_t unit) {
-      while (unit < units && seen(unit) == semantics::TileClass::kEmpty) ++unit;
-      return unit;
+      return cuda::next_row_block<kUnit, kTensorRows>(p, s, task.head_kv, tile, unit);
     };
     const auto write_rows = [&](std::int64_t unit, int slot) {
       if (unit >= units) return;
