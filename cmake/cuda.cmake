@@ -88,6 +88,17 @@ function(regard_cuda target)
     return()
   endif()
   target_link_libraries(${target} PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
+  # Tensor cores are for devices that have code of 80 or newer here; "native" and its like have.
+  set(tensor_sm 1000000)
+  foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
+    if(NOT architecture MATCHES "^([0-9]+)")
+      set(tensor_sm 80)
+    elseif(CMAKE_MATCH_1 GREATER_EQUAL 80 AND CMAKE_MATCH_1 LESS tensor_sm)
+      set(tensor_sm ${CMAKE_MATCH_1})
+    endif()
+  endforeach()
+  set_source_files_properties(backends/cuda_efficient/backend.cc PROPERTIES
+    COMPILE_DEFINITIONS "REGARD_TENSOR_SM=${tensor_sm}")
   if(REGARD_WITH_CUDNN)
     # What the frontend's headers call of cuDNN and CUDA is looked up at run time.
     target_include_directories(${target} SYSTEM PRIVATE

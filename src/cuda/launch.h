@@ -19,8 +19,8 @@
 
 namespace regard::cuda {
 
-/// Whether the architecture that is being compiled has a kernel's instructions; where it has not,
-/// the kernel's plans are never made.
+/// Whether the architecture that is being compiled has a kernel's instructions. Where it has not,
+/// the kernel's plans are made for no device but one that a build was not made for.
 template <class Kernel>
 __device__ constexpr bool has_instructions() {
 #if defined(__CUDA_ARCH__)
@@ -35,6 +35,8 @@ __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kBlocks)
   if constexpr (has_instructions<Kernel>()) {
     __shared__ alignas(16) unsigned char shared[Kernel::kSharedBytes];
     Kernel::run(DeviceBlock(shared), args);
+  } else {
+    __trap();  // results that nobody wrote must not pass for some
   }
 }
 

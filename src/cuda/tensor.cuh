@@ -89,16 +89,14 @@ template <Element kType>
 REGARD_DEVICE_FN float widen(std::uint16_t x) {
   return kType == Element::kBf16 ? problem::from_bf16(x) : problem::from_f16(x);
 }
-template <Element kType>
-REGARD_DEVICE_FN float rounded(float x) {
-  return widen<kType>(static_cast<std::uint16_t>(pack<kType>(x, 0.0f)));
-}
 
-/// Whether a word holds an infinity or NaN.
+/// Not 0 where one of a word's two numbers is an infinity or NaN: adding one to its exponent then
+/// carries into the sign.
 template <Element kType>
-REGARD_DEVICE_FN bool is_non_finite(std::uint32_t word) {
-  constexpr std::uint32_t kExponent = kType == Element::kBf16 ? 0x7f80u : 0x7c00u;
-  return (word & kExponent) == kExponent || (word >> 16 & kExponent) == kExponent;
+REGARD_DEVICE_FN std::uint32_t non_finite_bits(std::uint32_t word) {
+  constexpr std::uint32_t kExponents = kType == Element::kBf16 ? 0x7f807f80u : 0x7c007c00u;
+  constexpr std::uint32_t kOnes = kType == Element::kBf16 ? 0x00800080u : 0x04000400u;
+  return ((word & kExponents) + kOnes) & 0x80008000u;
 }
 
 /// Elements [column, column + 8) of a row, 0 behind its `columns`, into shared memory.
@@ -148,13 +146,13 @@ REGARD_DEVICE_FN void begin_tile(const Block& block, const Rows& rows, std::int6
 /// Whether the thread's own part of a tile holds an infinity or NaN.
 template <Element kType, int kRows, int kColumns, class Block, class Shared>
 REGARD_DEVICE_FN bool has_non_finite(const Block& block, Shared tile) {
-  bool found = false;
+  std::uint32_t found = 0;
   for_own_chunks<kRows, kColumns>(block, [&](int r, int c) {
     const Vec4<std::uint32_t> words = load_chunk(tile, r * kTensorPitch<kColumns> + c);
     REGARD_DEVICE_UNROLL
-    for (int x = 0; x < 4; ++x) found = found || is_non_finite<kType>(words.at[x]);
+    for (int x = 0; x < 4; ++x) found |= non_finite_bits<kType>(words.at[x]);
   });
-  return found;
+  return found != 0;
 }
 
 /// A warp's rows as a left operand of kDepth columns.
@@ -209,28 +207,67 @@ REGARD_DEVICE_FN void add_row_products(const Block& block, const WarpRows<kDepth
   }
 }
 
-/// sums += left rows, where `left` is a warp's rows of kTerms columns as sums, rounded here, and
-/// `rows` has kTerms rows of kColumns in shared memory, `columns` of them in use.
-template <Element kType, int kTerms, int kColumns, class Block, class Shared>
-REGARD_DEVICE_FN void add_tile_product(const Block& block, const WarpSums<kTerms>& left,
-                                       Shared rows, std::int64_t columns,
-                                       WarpSums<kColumns>* sums) {
-  const int lane = block.thread() % kWarp;
-  const int at = lane % 16 * kTensorPitch<kColumns> + lane / 16 * 8;
+/// Sums of kTerms columns as a left operand: times `factor`, rounded.
+template <Element kType, int kTerms>
+REGARD_DEVICE_FN WarpRows<kTerms> as_operand(const WarpSums<kTerms>& sums, float factor) {
+  WarpRows<kTerms> rows;
   REGARD_DEVICE_UNROLL
   for (int k = 0; k < kTerms / 16; ++k) {
-    const float(&first)[4] = left.at[2 * k], (&second)[4] = left.at[2 * k + 1];
-    const std::uint32_t a[4] = {pack<kType>(first[0], first[1]), pack<kType>(first[2], first[3]),
-                                pack<kType>(second[0], second[1]),
-                                pack<kType>(second[2], second[3])};
     REGARD_DEVICE_UNROLL
-    for (int n = 0; n < kColumns / 16; ++n) {
-      if (n * 16 >= columns) break;
-      std::uint32_t b[4];
-      block.load_transposed(rows, at + k * 16 * kTensorPitch<kColumns> + n * 16, b);
-      const std::uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
-      block.template multiply_add<kType>(a, low, sums->at[2 * n]);
-      block.template multiply_add<kType>(a, high, sums->at[2 * n + 1]);
+    for (int x = 0; x < 4; ++x) {
+      const float(&of)[4] = sums.at[2 * k + x / 2];
+      rows.at[k][x] = pack<kType>(of[x % 2 * 2] * factor, of[x % 2 * 2 + 1] * factor);
+    }
+  }
+  return rows;
+}
+
+/// first and second += 16 columns of left rows, those from n * 16 on of `rows`, which has kTerms
+/// rows of kColumns in shared memory.
+template <Element kType, int kTerms, int kColumns, class Block, class Shared>
+REGARD_DEVICE_FN void add_columns(const Block& block, const WarpRows<kTerms>& left, Shared rows,
+                                  int n, float (&first)[4], float (&second)[4]) {
+  const int lane = block.thread() % kWarp;
+  const int at = lane % 16 * kTensorPitch<kColumns> + lane / 16 * 8 + n * 16;
+  REGARD_DEVICE_UNROLL
+  for (int k = 0; k < kTerms / 16; ++k) {
+    std::uint32_t b[4];
+    block.load_transposed(rows, at + k * 16 * kTensorPitch<kColumns>, b);
+    const std::uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
+    block.template multiply_add<kType>(left.at[k], low, first);
+    block.template multiply_add<kType>(left.at[k], high, second);
+  }
+}
+
+/// sums += left rows, `columns` of them in use.
+template <Element kType, int kTerms, int kColumns, class Block, class Shared>
+REGARD_DEVICE_FN void add_tile_product(const Block& block, const WarpRows<kTerms>& left,
+                                       Shared rows, std::int64_t columns,
+                                       WarpSums<kColumns>* sums) {
+  REGARD_DEVICE_UNROLL
+  for (int n = 0; n < kColumns / 16; ++n) {
+    if (n * 16 >= columns) break;
+    add_columns<kType, kTerms, kColumns>(block, left, rows, n, sums->at[2 * n],
+                                         sums->at[2 * n + 1]);
+  }
+}
+
+/// sums = sums * carry[own row] + left rows, each tile summed for itself: tensor cores do not round
+/// sums but cut them off, which over all keys of a long row would add up.
+template <Element kType, int kTerms, int kColumns, class Block, class Shared>
+REGARD_DEVICE_FN void carry_tile_product(const Block& block, const WarpRows<kTerms>& left,
+                                         Shared rows, std::int64_t columns,
+                                         const float (&carry)[kLaneRows],
+                                         WarpSums<kColumns>* sums) {
+  REGARD_DEVICE_UNROLL
+  for (int n = 0; n < kColumns / 16; ++n) {
+    if (n * 16 >= columns) break;
+    float of_tile[2][4] = {};
+    add_columns<kType, kTerms, kColumns>(block, left, rows, n, of_tile[0], of_tile[1]);
+    REGARD_DEVICE_UNROLL
+    for (int x = 0; x < 8; ++x) {
+      float& sum = sums->at[2 * n + x / 4][x % 4];
+      sum = __builtin_fmaf(sum, carry[x % 4 / 2], of_tile[x / 4][x % 4]);
     }
   }
 }
@@ -249,11 +286,11 @@ REGARD_DEVICE_FN float chosen(const WarpSums<kColumns>& sums, int n, int i, int 
   return value;
 }
 
-/// The same as add_tile_product(), one term after another, and none where `left` is hidden: behind
-/// it `rows` may hold infinities or NaN.
+/// sums += left * factor rows, in f32, one term after another, and none where `left` is hidden:
+/// behind it `rows` may hold infinities or NaN.
 template <Element kType, int kTerms, int kColumns, class Block, class Shared>
 REGARD_DEVICE_FN void add_visible_terms(const Block& block, const WarpSums<kTerms>& left,
-                                        Shared rows, WarpSums<kColumns>* sums) {
+                                        Shared rows, float factor, WarpSums<kColumns>* sums) {
   REGARD_DEVICE_NO_UNROLL
   for (int term = 0; term < kTerms; ++term) {
     const int n = term / 8, lanes = term / 2 % 4, x = term % 2;
@@ -262,7 +299,7 @@ REGARD_DEVICE_FN void add_visible_terms(const Block& block, const WarpSums<kTerm
     for (int i = 0; i < kLaneRows; ++i) {
       const float value = block.shuffle_xor(chosen(left, n, i, x), lanes);
       if (is_hidden(value)) continue;
-      const float weight = rounded<kType>(value);
+      const float weight = value * factor;
       REGARD_DEVICE_UNROLL
       for (int c = 0; c < kColumns / 8; ++c) {
         const int at = key * kTensorPitch<kColumns> + c * 8 + lane_column(block);

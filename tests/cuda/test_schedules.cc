@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -66,6 +67,16 @@ class Schedules : public testing::Test {
     std::vector<unsigned char> memory;
     const Status status = execute(made, request, launch(made.workspace_bytes(), &memory));
     EXPECT_TRUE(status.ok()) << status.to_string();
+  }
+
+  static void fill(const TensorView& view, double value) {
+    conformance::for_each_element(view, [&](const std::int64_t(&)[4], unsigned char* element) {
+      oracle::encode(value, element, view.dtype);
+    });
+  }
+  static double first_of(const TensorView& view) {
+    return static_cast<double>(
+        oracle::decode(static_cast<const unsigned char*>(view.data), view.dtype));
   }
 
   static std::string name_of(const cuda_test::HostBackend& backend) {
@@ -197,6 +208,48 @@ TEST(Lengths, AreHeldToTheExtents) {
   for (std::int64_t b = 0; b < 3; ++b) {
     EXPECT_EQ(problem::sequence_of(p, b).len_q, expected[b][0]);
     EXPECT_EQ(problem::sequence_of(p, b).band.len_kv, expected[b][1]);
+  }
+}
+
+// Probabilities of 1 and equal values: sums that tensor cores cut off would fall short by 2e-5.
+TEST_F(Schedules, LongSumsDoNotDrift) {
+  for (const char* dtype : {"bf16", "f16"}) {
+    const Problem problem =
+        problem_of(std::string("b1 hq1 sq2 skv8192 d16 seed=6 out=f32 ") + dtype);
+    const AttentionRequest& r = problem.request();
+    fill(r.q, 0.0);
+    fill(r.v, 0.7);
+    run(backends_.back(), r);
+    const double value = first_of(r.v);
+    EXPECT_NEAR(first_of(r.out), value, 4e-6 * value) << dtype;
+  }
+}
+
+// A probability of 2e-9 is none of f16's numbers, and still a weight.
+TEST_F(Schedules, SmallProbabilitiesCount) {
+  for (const char* dtype : {"bf16", "f16"}) {
+    for (const char* features : {"scale=1", "scale=1 causal diag=br"}) {
+      const Problem problem =
+          problem_of(std::string("b1 hq1 sq1 skv2 d1 out=f32 ") + features + " " + dtype);
+      const AttentionRequest& r = problem.request();
+      fill(r.q, 1.0);
+      fill(r.k, -10.0);
+      fill(test::slice(r.k, 2, 0, 1), 10.0);
+      fill(r.v, 1.0);
+      fill(test::slice(r.v, 2, 0, 1), 0.0);
+      for (const cuda_test::HostBackend& backend : backends_) {
+        run(backend, r);
+        EXPECT_NEAR(first_of(r.out), std::exp(-20.0), 1e-2 * std::exp(-20.0)) << name_of(backend);
+      }
+      // One that rounding would make 0: it is not, and times infinity it is infinite.
+      fill(r.k, -20.0);
+      fill(test::slice(r.k, 2, 0, 1), 20.0);
+      fill(test::slice(r.v, 2, 1, 1), std::numeric_limits<double>::infinity());
+      for (const cuda_test::HostBackend& backend : backends_) {
+        run(backend, r);
+        EXPECT_EQ(first_of(r.out), std::numeric_limits<double>::infinity()) << name_of(backend);
+      }
+    }
   }
 }
 

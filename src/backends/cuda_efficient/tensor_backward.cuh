@@ -159,7 +159,7 @@ template <Element kType, int kDims>
 struct TensorQueriesKernel {
   using Args = TensorGradArgs;
   using Space = Stages<kDims>;
-  static constexpr int kMinSm = kTensorSm;
+  static constexpr int kMinSm = 80;
   static constexpr int kThreads = cuda::kThreads;
   static constexpr int kBlocks = 1;
   static constexpr int kAtStages = GradRowsLayout<kTensorRows>::kBytes;
@@ -210,7 +210,7 @@ struct TensorQueriesKernel {
       const auto keys = Space::part(block, kAtStages, stage, 0);
       const auto values = Space::part(block, kAtStages, stage, 1);
       block.wait_copies();
-      bool is_unsafe = !is_full && cuda::has_non_finite<kType, kUnit, kDims>(block, keys);
+      bool is_unsafe = cuda::has_non_finite<kType, kUnit, kDims>(block, keys);
       is_unsafe = block.sync_or(is_unsafe);  // the unit is there, and nobody reads the last one
       const std::int64_t following = next(unit + 1);
       if (following < units.end) begin_unit(block, args, task, s, following, 1 - stage);
@@ -225,9 +225,10 @@ struct TensorQueriesKernel {
           g, task.b, is_full, own, [&](int i, int, int) { return cuda::lane_row(block) + i * 8; },
           [&](int, int n, int x) { return first + n * 8 + x; }, d_probs, &scores);
       if (is_unsafe) {
-        cuda::add_visible_terms<kType>(block, scores, keys, &d_q);
+        cuda::add_visible_terms<kType>(block, scores, keys, 1.0f, &d_q);
       } else {
-        cuda::add_tile_product<kType>(block, scores, keys, p.head_dim_qk, &d_q);
+        const cuda::WarpRows<kUnit> d_scores = cuda::as_operand<kType>(scores, 1.0f);
+        cuda::add_tile_product<kType>(block, d_scores, keys, p.head_dim_qk, &d_q);
       }
       unit = following;
       stage = 1 - stage;
@@ -257,7 +258,7 @@ template <Element kType, int kDims, bool kOfValues>
 struct TensorKeysKernel {
   using Args = TensorGradArgs;
   using Space = Stages<kDims>;
-  static constexpr int kMinSm = kTensorSm;
+  static constexpr int kMinSm = 80;
   static constexpr int kThreads = cuda::kThreads;
   static constexpr int kBlocks = 1;
   static constexpr int kSlots = 3;
@@ -319,7 +320,7 @@ struct TensorKeysKernel {
       const auto d_outs = Space::part(block, kAtStages, stage, 1);
       const auto operand = kOfValues ? d_outs : queries;
       block.wait_copies();
-      bool is_unsafe = !is_full && cuda::has_non_finite<kType, kUnit, kDims>(block, operand);
+      bool is_unsafe = cuda::has_non_finite<kType, kUnit, kDims>(block, operand);
       is_unsafe = block.sync_or(is_unsafe);  // the unit is there, and nobody reads the last one
       if (following < units) begin_unit(block, args, (slot + 1) % kSlots, 1 - stage);
       const std::int64_t last = next(following + 1);
@@ -339,9 +340,10 @@ struct TensorKeysKernel {
           [&](int i, int, int) { return first + i * 8; }, d_probs, &scores);
       const std::int64_t columns = kOfValues ? p.head_dim_v : p.head_dim_qk;
       if (is_unsafe) {
-        cuda::add_visible_terms<kType>(block, scores, operand, &sums);
+        cuda::add_visible_terms<kType>(block, scores, operand, 1.0f, &sums);
       } else {
-        cuda::add_tile_product<kType>(block, scores, operand, columns, &sums);
+        const cuda::WarpRows<kUnit> weights = cuda::as_operand<kType>(scores, 1.0f);
+        cuda::add_tile_product<kType>(block, weights, operand, columns, &sums);
       }
       unit = following;
       following = last;

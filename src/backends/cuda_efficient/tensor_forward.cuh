@@ -177,8 +177,10 @@ REGARD_DEVICE_FN void drop_tile(const Block& block, const Problem& p, Facts fact
 template <Element kType, int kDims, bool kEdits>
 struct TensorForwardKernel {
   using Args = TensorArgs;
-  static constexpr int kMinSm = kTensorSm;
+  static constexpr int kMinSm = 80;
   static constexpr int kThreads = cuda::kThreads;
+  /// Of a probability of 1 when it meets values: the least one of f16 is then 2^-39, not 2^-24.
+  static constexpr float kWeight = kType == Element::kF16 ? 32768.0f : 1.0f;
   static constexpr int kBlocks = kEdits || kDims > kNarrow ? 1 : 2;
   static constexpr int kPitch = cuda::kTensorPitch<kDims>;
   static constexpr int kTileBytes = kTile * kPitch * static_cast<int>(sizeof(std::uint16_t));
@@ -321,24 +323,28 @@ struct TensorForwardKernel {
     float carry[kLaneRows];
     add_to_softmax(block, static_cast<float>(p.factor), state, &scores, carry);
     if constexpr (kEdits) drop_tile(block, p, pass.facts, tile.begin, &scores);
+    block.wait_copies();
+    // 0 times what stands there may not be 0.
+    bool is_unsafe = cuda::has_non_finite<kType, kTile, kDims>(block, pass.values);
+    is_unsafe = block.sync_or(is_unsafe);  // the values are there, and nobody reads the keys
+    const std::int64_t next = ThisPass::seen(pass, index + 1);
+    if (next < walk.end) begin_keys(block, pass, next, 0);
+    if (is_unsafe) {
+      carry_sums(carry, out);
+      cuda::add_visible_terms<kType>(block, scores, pass.values, kWeight, out);
+    } else {
+      const cuda::WarpRows<kTile> probs = cuda::as_operand<kType>(scores, kWeight);
+      cuda::carry_tile_product<kType>(block, probs, pass.values, p.head_dim_v - column, carry, out);
+    }
+    return next;
+  }
+
+  REGARD_DEVICE_FN void carry_sums(const float (&carry)[kLaneRows], WarpSums<kDims>* out) {
     REGARD_DEVICE_UNROLL
     for (int n = 0; n < kDims / 8; ++n) {
       REGARD_DEVICE_UNROLL
       for (int x = 0; x < 4; ++x) out->at[n][x] *= carry[x / 2];
     }
-
-    block.wait_copies();
-    bool is_unsafe = false;  // 0 times what stands there is not 0
-    if (!is_full) is_unsafe = cuda::has_non_finite<kType, kTile, kDims>(block, pass.values);
-    is_unsafe = block.sync_or(is_unsafe);  // the values are there, and nobody reads the keys
-    const std::int64_t next = ThisPass::seen(pass, index + 1);
-    if (next < walk.end) begin_keys(block, pass, next, 0);
-    if (is_unsafe) {
-      cuda::add_visible_terms<kType>(block, scores, pass.values, out);
-    } else {
-      cuda::add_tile_product<kType>(block, scores, pass.values, p.head_dim_v - column, out);
-    }
-    return next;
   }
 
   /// q k^T of a tile, a step of head dims after another.
@@ -373,7 +379,7 @@ struct TensorForwardKernel {
     REGARD_DEVICE_UNROLL
     for (int i = 0; i < kLaneRows; ++i) {
       const float sum = cuda::sum_of_lanes(block, state.sum[i]);
-      share[i] = cuda::share_of(p, sum) * descale;
+      share[i] = cuda::share_of(p, sum) * (descale / kWeight);
       const cuda::RowFacts<float> row = pass.facts[cuda::lane_row(block) + i * 8];
       if (cuda::lane_column(block) != 0 || task.columns != 0 || !row.exists) continue;
       const double max = static_cast<double>(state.max[i]) * p.unit;
