@@ -10,7 +10,8 @@
 // EFFICIENT's forward of bf16 and f16 on tensor cores: a block has 128 rows of all heads that read
 // one kv head, 16 to a warp, whose queries, scores and outputs stay in registers. While a tile's
 // scores are computed its values come, and during the product with them the next tile's keys.
-// Probabilities are rounded to the inputs' type before they meet values.
+// Probabilities are rounded to the inputs' type before they meet values. Where those are not all
+// finite, a tile is multiplied without tensor cores.
 
 namespace regard::cuda_efficient {
 
@@ -63,7 +64,7 @@ REGARD_KERNEL_FN bool needs_scale_alone(const Problem& p, bool is_full) {
   return problem::scales_late(p) && (is_full || !problem::is_opaque(p));
 }
 
-/// Whether that holds for all tiles, and nothing is dropped: kernels without edits need a tenth of
+/// Whether that holds for all tiles, and nothing is dropped: kernels without edits have a third of
 /// the instructions, and fewer registers.
 inline bool is_plain(const Problem& p) {
   return needs_scale_alone(p, false) && p.dropout.threshold == 0;
@@ -203,8 +204,7 @@ struct TensorForwardKernel {
                              [&](const cuda::HeadTask& task) { run_task(block, args, task); });
   }
 
-  /// What a task's tiles share of their keys. In shared memory: in registers it would take as many
-  /// as the scores.
+  /// What a task's tiles have in common. In shared memory: in registers it was spilled.
   struct Walk {
     cuda::HeadTask task;
     cuda::Reach reach;
