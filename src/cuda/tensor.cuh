@@ -188,21 +188,37 @@ REGARD_DEVICE_FN void load_rows(const Block& block, const Rows& rows, std::int64
 }
 
 /// sums += left right^T for `depth` columns of both; `right` has rows of kDepth in shared memory.
+/// Tensor cores cut their sums off, so groups of columns are summed for themselves, as many as cost
+/// lse no more than f32's own rounding where all products have one sign. Those of f16 have more
+/// bits.
 template <Element kType, int kDepth, int kColumns, class Block, class Shared>
 REGARD_DEVICE_FN void add_row_products(const Block& block, const WarpRows<kDepth>& left,
                                        Shared right, std::int64_t depth, WarpSums<kColumns>* sums) {
+  constexpr int kGroup = kType == Element::kF16 ? 1 : 4;  // of 16 columns
+  constexpr bool kInPlace = kGroup == kDepth / 16;        // one group, on sums of 0
   const int lane = block.thread() % kWarp;
   const int at = (lane / 16 * 8 + lane % 8) * kTensorPitch<kDepth> + lane / 8 % 2 * 8;
   REGARD_DEVICE_UNROLL
-  for (int k = 0; k < kDepth / 16; ++k) {
-    if (k * 16 >= depth) break;
+  for (int group = 0; group < kDepth / 16; group += kGroup) {
+    if (group * 16 >= depth) break;
     REGARD_DEVICE_UNROLL
     for (int n = 0; n < kColumns / 16; ++n) {
-      std::uint32_t b[4];
-      block.load_matrices(right, at + n * 16 * kTensorPitch<kDepth> + k * 16, b);
-      const std::uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
-      block.template multiply_add<kType>(left.at[k], low, sums->at[2 * n]);
-      block.template multiply_add<kType>(left.at[k], high, sums->at[2 * n + 1]);
+      float of_group[2][4] = {};
+      REGARD_DEVICE_UNROLL
+      for (int k = group; k < group + kGroup; ++k) {
+        if (k * 16 >= depth) break;
+        std::uint32_t b[4];
+        block.load_matrices(right, at + n * 16 * kTensorPitch<kDepth> + k * 16, b);
+        const std::uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
+        auto& first = kInPlace ? sums->at[2 * n] : of_group[0];
+        auto& second = kInPlace ? sums->at[2 * n + 1] : of_group[1];
+        block.template multiply_add<kType>(left.at[k], low, first);
+        block.template multiply_add<kType>(left.at[k], high, second);
+      }
+      if constexpr (!kInPlace) {
+        REGARD_DEVICE_UNROLL
+        for (int x = 0; x < 8; ++x) sums->at[2 * n + x / 4][x % 4] += of_group[x / 4][x % 4];
+      }
     }
   }
 }

@@ -225,6 +225,33 @@ TEST_F(Schedules, LongSumsDoNotDrift) {
   }
 }
 
+// Products of one sign: scores that tensor cores cut off 32 times would be some 20 units too small.
+TEST_F(Schedules, LongScoresAreNotCutOff) {
+  for (const char* dtype : {"bf16", "f16"}) {
+    const Problem problem =
+        problem_of(std::string("b1 hq1 sq1 skv1 d256 lse scale=1 out=f32 ") + dtype);
+    const AttentionRequest& r = problem.request();
+    std::mt19937_64 random(7);
+    for (const TensorView* view : {&r.q, &r.k}) {
+      conformance::for_each_element(*view, [&](const std::int64_t(&)[4], unsigned char* element) {
+        const double x = std::uniform_real_distribution<double>(-4.0, 0.0)(random);
+        oracle::encode(std::exp2(x), element, view->dtype);
+      });
+    }
+    double score = 0.0;
+    const auto bytes = static_cast<std::int64_t>(size_of(r.q.dtype));
+    for (std::int64_t d = 0; d < 256; ++d) {
+      const auto at = [&](const TensorView& view) {
+        const auto* const data = static_cast<const unsigned char*>(view.data) + d * bytes;
+        return static_cast<double>(oracle::decode(data, view.dtype));
+      };
+      score += at(r.q) * at(r.k);
+    }
+    run(backends_.back(), r);
+    EXPECT_NEAR(first_of(r.lse), score, 0x1p-22 * score) << dtype;
+  }
+}
+
 // A probability of 2e-9 is none of f16's numbers, and still a weight.
 TEST_F(Schedules, SmallProbabilitiesCount) {
   for (const char* dtype : {"bf16", "f16"}) {
