@@ -31,6 +31,21 @@ if(REGARD_CUDA STREQUAL "AUTO" OR REGARD_CUDA)
   endif()
 endif()
 
+# Tensor cores are for devices that have code of 80 or newer in this build; "native" and its like have.
+if(REGARD_WITH_CUDA)
+  set(tensor_sm 1000000)
+  foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
+    if(NOT architecture MATCHES "^([0-9]+)")
+      set(tensor_sm 80)
+    elseif(CMAKE_MATCH_1 GREATER_EQUAL 80 AND CMAKE_MATCH_1 LESS tensor_sm)
+      set(tensor_sm ${CMAKE_MATCH_1})
+    endif()
+  endforeach()
+  if(NOT tensor_sm EQUAL 80)
+    add_compile_definitions(REGARD_TENSOR_SM=${tensor_sm})
+  endif()
+endif()
+
 # cuDNN is loaded at run time; a build needs its headers and the frontend's.
 set(REGARD_WITH_CUDNN OFF)
 set(REGARD_NO_CUDNN "built without CUDA")
@@ -88,17 +103,6 @@ function(regard_cuda target)
     return()
   endif()
   target_link_libraries(${target} PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
-  # Tensor cores are for devices that have code of 80 or newer here; "native" and its like have.
-  set(tensor_sm 1000000)
-  foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
-    if(NOT architecture MATCHES "^([0-9]+)")
-      set(tensor_sm 80)
-    elseif(CMAKE_MATCH_1 GREATER_EQUAL 80 AND CMAKE_MATCH_1 LESS tensor_sm)
-      set(tensor_sm ${CMAKE_MATCH_1})
-    endif()
-  endforeach()
-  set_source_files_properties(backends/cuda_efficient/backend.cc PROPERTIES
-    COMPILE_DEFINITIONS "REGARD_TENSOR_SM=${tensor_sm}")
   if(REGARD_WITH_CUDNN)
     # What the frontend's headers call of cuDNN and CUDA is looked up at run time.
     target_include_directories(${target} SYSTEM PRIVATE

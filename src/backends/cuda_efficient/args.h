@@ -19,12 +19,4 @@ inline constexpr std::int64_t kWide = 128;
 
 inline bool is_wide(std::int64_t columns) { return columns > kNarrow; }
 
-/// The least compute capability * 10 whose kernels multiply on tensor cores: 80, or the least above
-/// that a build is for.
-#if defined(REGARD_TENSOR_SM)
-inline constexpr std::int32_t kTensorSm = REGARD_TENSOR_SM;
-#else
-inline constexpr std::int32_t kTensorSm = 80;
-#endif
-
 }  // namespace regard::cuda_efficient

@@ -12,6 +12,14 @@
 
 namespace regard::cuda_efficient {
 
+/// The least compute capability * 10 whose kernels multiply on tensor cores: 80, or the least above
+/// that a build is for.
+#if defined(REGARD_TENSOR_SM)
+inline constexpr std::int32_t kTensorSm = REGARD_TENSOR_SM;
+#else
+inline constexpr std::int32_t kTensorSm = 80;
+#endif
+
 inline BackendInfo make_info() {
   BackendInfo info;
   info.ref.id = BackendId::kEfficient;
