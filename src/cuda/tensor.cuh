@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "cuda/rows.cuh"
+#include "cuda/reduce.cuh"
 
 // Products by tensor cores, of bf16 or f16 in f32: a warp has 16 rows. Of a 16 x 8 result lane l
 // holds rows l / 4 (sums 0, 1) and l / 4 + 8 (sums 2, 3) of columns 2 (l % 4) and the next. A left
@@ -13,10 +13,9 @@
 namespace regard::cuda {
 
 inline constexpr int kWarpRows = 16;
-inline constexpr int kLaneRows = 2;  // of a lane, 8 apart
-inline constexpr int kWarpsOfBlock = kThreads / kWarp;
-inline constexpr int kTensorRows = kWarpRows * kWarpsOfBlock;  // of a block
-inline constexpr int kChunk = 8;                               // elements of 16 bytes
+inline constexpr int kLaneRows = 2;                     // of a lane, 8 apart
+inline constexpr int kTensorRows = kWarpRows * kWarps;  // of a block
+inline constexpr int kChunk = 8;                        // elements of 16 bytes
 
 /// Of a row of 16-bit elements in shared memory: eight rows then begin in eight groups of banks.
 template <int kColumns>
