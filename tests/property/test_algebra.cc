@@ -238,6 +238,7 @@ TEST_P(Algebra, MasksLeaveOutWholeTiles) {
       {"causal", [](std::int64_t i, std::int64_t j) { return j <= i + 200; }},
       {"documents", [](std::int64_t i, std::int64_t j) { return i / 30 == j / 150; }},
       {"islands", [](std::int64_t, std::int64_t j) { return j / 8 == 3 || (j > 70 && j < 75); }},
+      {"whole blocks apart", [](std::int64_t, std::int64_t j) { return j / 8 == 3 || j / 8 == 6; }},
       {"one key", [](std::int64_t, std::int64_t j) { return j == 192; }},
       {"last key", [](std::int64_t i, std::int64_t j) { return j == 299 && i != 4; }},
       {"nothing", [](std::int64_t, std::int64_t) { return false; }}};
