@@ -15,7 +15,7 @@ namespace {
 /// Runs launches on the host; what HostRunner notices is the call's Status.
 template <class Steps>
 Status on_host(Steps&& steps) {
-  HostRunner run(schedule().order, schedule().most_blocks);
+  HostRunner run(schedule().order, schedule().most_blocks, schedule().races);
   try {
     steps(run);
   } catch (const HostError& error) {
@@ -50,9 +50,8 @@ Status math_backward(const cuda_math::BackwardArgs& args, bool f64, void*) {
   });
 }
 
-Status efficient_forward(const problem::Problem& problem, bool on_tensor_cores, void*) {
-  return on_host(
-      [&](HostRunner& run) { cuda_efficient::run_forward(run, problem, on_tensor_cores); });
+Status efficient_forward(const cuda_efficient::ForwardArgs& args, bool on_tensor_cores, void*) {
+  return on_host([&](HostRunner& run) { cuda_efficient::run_forward(run, args, on_tensor_cores); });
 }
 
 Status efficient_backward(const cuda_efficient::BackwardArgs& args, bool on_tensor_cores, void*) {

@@ -13,6 +13,7 @@ struct Schedule {
   Order order = Order::kForward;
   std::int64_t most_blocks = 1 << 30;
   Counts counts{};
+  Races races = Races::kOfThreads;
 };
 Schedule& schedule();
 

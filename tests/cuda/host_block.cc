@@ -1,8 +1,5 @@
 #include "tests/cuda/host_block.h"
 
-#include <sys/mman.h>
-#include <ucontext.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,22 +9,17 @@
 #include <random>
 #include <utility>
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/common_interface_defs.h>
-#endif
+#include "tests/cuda/coroutine.h"
 
 namespace regard::cuda_test {
 
 // ---- shared memory
 
-SharedMemory::SharedMemory(int bytes)
-    : data_(static_cast<std::size_t>(bytes)), words_(data_.size() / 4 + 1) {
-  reset();
-}
+SharedMemory::SharedMemory(int bytes) : data_(static_cast<std::size_t>(bytes)) { reset(); }
 
 void SharedMemory::reset() {
-  std::fill(data_.begin(), data_.end(), static_cast<unsigned char>(0xff));
-  std::fill(words_.begin(), words_.end(), Word());
+  data_ = std::vector<unsigned char>(data_.size(), 0xff);
+  words_ = std::make_unique<Word[]>(data_.size() / 4 + 1);
   epoch_ = 1;
 }
 
@@ -57,99 +49,44 @@ void SharedMemory::fail_write(int thread, const Word& word, int offset) const {
 
 // ---- fibers
 
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define REGARD_SWITCH_STACK
-// Saves the registers that a callee must keep on this stack and takes them from another.
-extern "C" void regard_switch_stack(void** from, void* to);
-asm(R"(
-  .pushsection .text
-  .type regard_switch_stack, @function
-regard_switch_stack:
-  pushq %rbp
-  pushq %rbx
-  pushq %r12
-  pushq %r13
-  pushq %r14
-  pushq %r15
-  movq %rsp, (%rdi)
-  movq %rsi, %rsp
-  popq %r15
-  popq %r14
-  popq %r13
-  popq %r12
-  popq %rbx
-  popq %rbp
-  ret
-  .size regard_switch_stack, . - regard_switch_stack
-  .popsection
-)");
-#endif
-
-namespace {
-
-#if defined(REGARD_SWITCH_STACK)
-/// A stack whose first change to it enters `entry`.
-void* new_stack(void* base, std::size_t bytes, void (*entry)()) {
-  auto* top = reinterpret_cast<void**>(static_cast<char*>(base) + bytes);
-  *--top = nullptr;  // where entry would return to; keeps the stack aligned as after a call
-  *--top = reinterpret_cast<void*>(entry);
-  for (int saved = 0; saved < 6; ++saved) *--top = nullptr;
-  return top;
-}
-#endif
-
-constexpr std::size_t kStackBytes = 128 * 1024;
-
-/// Stacks that are kept for the next block, each with an unreadable page below.
-class Stacks {
- public:
-  void* at(int index) {
-    while (static_cast<int>(stacks_.size()) <= index) {
-      constexpr std::size_t kGuard = 4096;
-      void* const mapped = mmap(nullptr, kStackBytes + kGuard, PROT_READ | PROT_WRITE,
-                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      if (mapped == MAP_FAILED || mprotect(mapped, kGuard, PROT_NONE) != 0) {
-        throw std::runtime_error("no memory for the stack of a fiber");
-      }
-      stacks_.push_back(static_cast<char*>(mapped) + kGuard);
-    }
-    return stacks_[static_cast<std::size_t>(index)];
-  }
-
- private:
-  std::vector<void*> stacks_;
-};
-
-Stacks& stacks() {
-  static Stacks kept;
-  return kept;
-}
-
-}  // namespace
-
 /// What copy_async() copies.
 using Chunk = std::array<unsigned char, 16>;
+
+/// The threads of every block, one by one: they serve one block after the other.
+const Strand& strand_of_thread(int thread) {
+  static std::vector<std::unique_ptr<Strand>> kept;
+  while (static_cast<int>(kept.size()) <= thread) kept.push_back(std::make_unique<Strand>());
+  return *kept[static_cast<std::size_t>(thread)];
+}
 
 /// The threads of one block at a time.
 class Fibers {
  public:
   using Main = std::function<void(const HostBlock&)>;
 
-  Fibers(int threads, int shared_bytes, const Main& main)
+  Fibers(int threads, int shared_bytes, Races races, const Main& main)
       : memory_(shared_bytes),
+        races_(races),
         main_(main),
         fibers_(static_cast<std::size_t>(threads)),
         at_shuffle_(static_cast<std::size_t>(threads / cuda::kWarp)) {
     if (threads % cuda::kWarp != 0) throw HostError("a block of no whole warps");
     for (int n = 0; n < threads; ++n) order_.push_back(n);
   }
+  /// What comes next comes after all that the grid did.
+  ~Fibers() { grid_->passed(); }
+  Fibers(const Fibers&) = delete;
+  void operator=(const Fibers&) = delete;
 
   SharedMemory& memory() { return memory_; }
 
   void run_block(std::int64_t index, std::int64_t count, Order order, std::uint64_t seed,
                  Counts* counts) {
+    const Unwatched unwatched;
     counts_ = counts;
     memory_.reset();
+    begin_ = std::make_unique<Moment>();
+    barrier_ = std::make_unique<Moment>();
     set_order(order, seed);
     std::fill(at_shuffle_.begin(), at_shuffle_.end(), 0);
     ended_ = 0;
@@ -157,49 +94,61 @@ class Fibers {
       Fiber& fiber = fibers_[static_cast<std::size_t>(n)];
       fiber.state = State::kReady;
       fiber.shuffles = 0;
+      fiber.fibers = this;
       fiber.block = HostBlock(this, n, index, count);
     }
-    while (ended_ < static_cast<int>(fibers_.size())) {
-      if (run_ready()) continue;
-      if (ended_ < static_cast<int>(fibers_.size())) release_block(index);
+    const Strand whole;
+    begin_->reached();
+    for (int n : order_) {
+      const Strand& strand = races_ == Races::kOfBlocks ? whole : strand_of_thread(n);
+      Fiber& fiber = fibers_[static_cast<std::size_t>(n)];
+      fiber.coroutine.start(n, strand, &Fibers::run_thread, &fiber);
     }
+    try {
+      while (ended_ < static_cast<int>(fibers_.size())) {
+        if (run_ready()) continue;
+        if (ended_ < static_cast<int>(fibers_.size())) release_block(index);
+      }
+    } catch (const HostError&) {
+      whole.join();
+      for (int n : order_) strand_of_thread(n).join();
+      throw;
+    }
+    if (races_ == Races::kOfThreads) grid_->passed();
     ++counts_->blocks;
   }
 
   void wait(int thread, bool whole_block, std::source_location where) {
-    Fiber& fiber = fibers_[static_cast<std::size_t>(thread)];
-    fiber.state = whole_block ? State::kAtBarrier : State::kAtShuffle;
-    if (!whole_block) ++at_shuffle_[static_cast<std::size_t>(thread / cuda::kWarp)];
-    fiber.line = where.line();
-    fiber.file = where.file_name();
-    leave(thread);
+    Coroutine& coroutine = note_wait(thread, whole_block, where);
+    if (whole_block) barrier_->reached();
+    coroutine.leave();
+    if (whole_block) barrier_->passed();
   }
 
-  bool wait_or(int thread, bool value, std::source_location where) {
+  REGARD_UNWATCHED bool wait_or(int thread, bool value, std::source_location where) {
     fibers_[static_cast<std::size_t>(thread)].says = value;
     wait(thread, true, where);
     return any_says_;  // until all are at the next barrier
   }
 
   int send(int thread, const Sent& sent, std::source_location where) {
-    Fiber& fiber = fibers_[static_cast<std::size_t>(thread)];
-    // Two slots by turns: nobody comes to the second shuffle from here before all have read.
-    const int slot = fiber.shuffles++ & 1;
-    fiber.sent[slot] = sent;
+    const int slot = note_sent(thread, sent);
     wait(thread, false, where);
     return slot;
   }
-  const Sent& sent_by(int thread, int slot) const {
+  REGARD_UNWATCHED Sent sent_by(int thread, int slot) const {
     return fibers_[static_cast<std::size_t>(thread)].sent[slot];
   }
 
   void begin_copy(int thread, int offset, const Chunk& chunk) {
+    const Unwatched unwatched;
     Chunk unknown;
     unknown.fill(0xff);
     memory_.write(thread, offset, sizeof(Chunk), unknown.data());
     fibers_[static_cast<std::size_t>(thread)].copies.push_back({offset, chunk});
   }
   void end_copies(int thread) {
+    const Unwatched unwatched;
     auto& copies = fibers_[static_cast<std::size_t>(thread)].copies;
     for (const auto& [offset, chunk] : copies) {
       memory_.write(thread, offset, sizeof(Chunk), chunk.data());
@@ -210,8 +159,9 @@ class Fibers {
  private:
   enum class State : std::uint8_t { kReady, kAtBarrier, kAtShuffle, kDone };
   struct Fiber {
+    Fibers* fibers = nullptr;
+    Coroutine coroutine;
     State state = State::kReady;
-    bool entered = false;
     unsigned line = 0;
     const char* file = "";
     unsigned shuffles = 0;
@@ -219,12 +169,6 @@ class Fibers {
     bool says = false;                          // at a barrier
     std::vector<std::pair<int, Chunk>> copies;  // offset, what comes there
     HostBlock block{nullptr, 0, 0, 0};
-#if defined(REGARD_SWITCH_STACK)
-    void* stack = nullptr;  // what its registers are saved on
-#else
-    ucontext_t context;
-    void* fake_stack = nullptr;  // AddressSanitizer's
-#endif
   };
 
   /// Lets every thread that can go on until it waits; false where none could.
@@ -232,7 +176,7 @@ class Fibers {
     bool ran = false;
     for (int n : order_) {
       if (fibers_[static_cast<std::size_t>(n)].state != State::kReady) continue;
-      resume(n);
+      fibers_[static_cast<std::size_t>(n)].coroutine.resume();
       ran = true;
       if (!error_.empty()) throw HostError(error_);
       const int warp = n / cuda::kWarp;
@@ -250,79 +194,49 @@ class Fibers {
     }
   }
 
-  static Fibers*& current() {
-    static Fibers* running = nullptr;
-    return running;
-  }
-
-  static void entry() {
-    Fibers& self = *current();
-    const int n = self.running_;
-    Fiber& fiber = self.fibers_[static_cast<std::size_t>(n)];
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(nullptr, &self.asan_stack_, &self.asan_stack_bytes_);
-#endif
-    while (true) {  // a block each time
-      try {
-        self.main_(fiber.block);
-        if (!fiber.copies.empty()) throw HostError("a thread ended before its copies");
-      } catch (const std::exception& error) {
-        self.error_ = error.what();
-      }
-      fiber.state = State::kDone;
-      ++self.ended_;
-      self.leave(n);
+  static void run_thread(void* argument) {
+    auto& fiber = *static_cast<Fiber*>(argument);
+    note_begin(&fiber);
+    std::string error;
+    try {
+      fiber.fibers->main_(fiber.block);
+    } catch (const std::exception& thrown) {
+      error = thrown.what();
     }
+    note_end(&fiber, std::move(error));
+    fiber.coroutine.leave();
   }
 
-  // ucontext enters a fiber and changes between them. swapcontext calls the kernel twice, so where
-  // the processor's own way is known, and nobody has to be told, that is taken (switch_stack).
-  void resume(int n) {
-    Fiber& fiber = fibers_[static_cast<std::size_t>(n)];
-    running_ = n;
-    current() = this;
-    if (!fiber.entered) make(n);
-#if defined(REGARD_SWITCH_STACK)
-    regard_switch_stack(&main_stack_, fiber.stack);
-#else
-#if defined(__SANITIZE_ADDRESS__)
-    void* fake_stack = nullptr;
-    __sanitizer_start_switch_fiber(&fake_stack, stacks().at(n), kStackBytes);
-#endif
-    swapcontext(&main_context_, &fiber.context);
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
-#endif
-#endif
+  static void note_begin(Fiber* fiber) {
+    const Unwatched unwatched;
+    fiber->fibers->begin_->passed();
   }
 
-  void leave(int n) {
-    Fiber& fiber = fibers_[static_cast<std::size_t>(n)];
-#if defined(REGARD_SWITCH_STACK)
-    regard_switch_stack(&fiber.stack, main_stack_);
-#else
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_start_switch_fiber(&fiber.fake_stack, asan_stack_, asan_stack_bytes_);
-#endif
-    swapcontext(&fiber.context, &main_context_);
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(fiber.fake_stack, nullptr, nullptr);
-#endif
-#endif
+  static void note_end(Fiber* fiber, std::string error) {
+    const Unwatched unwatched;
+    if (error.empty() && !fiber->copies.empty()) error = "a thread ended before its copies";
+    Fibers& fibers = *fiber->fibers;
+    if (!error.empty()) fibers.error_ = std::move(error);
+    fiber->state = State::kDone;
+    ++fibers.ended_;
+    fibers.grid_->reached();
   }
 
-  void make(int n) {
-    Fiber& fiber = fibers_[static_cast<std::size_t>(n)];
-    fiber.entered = true;
-#if defined(REGARD_SWITCH_STACK)
-    fiber.stack = new_stack(stacks().at(n), kStackBytes, &Fibers::entry);
-#else
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = stacks().at(n);
-    fiber.context.uc_stack.ss_size = kStackBytes;
-    fiber.context.uc_link = nullptr;
-    makecontext(&fiber.context, &Fibers::entry, 0);
-#endif
+  REGARD_UNWATCHED Coroutine& note_wait(int thread, bool whole_block, std::source_location where) {
+    Fiber& fiber = fibers_[static_cast<std::size_t>(thread)];
+    fiber.state = whole_block ? State::kAtBarrier : State::kAtShuffle;
+    if (!whole_block) ++at_shuffle_[static_cast<std::size_t>(thread / cuda::kWarp)];
+    fiber.line = where.line();
+    fiber.file = where.file_name();
+    return fiber.coroutine;
+  }
+
+  REGARD_UNWATCHED int note_sent(int thread, const Sent& sent) {
+    Fiber& fiber = fibers_[static_cast<std::size_t>(thread)];
+    // Two slots by turns: nobody comes to the second shuffle from here before all have read.
+    const int slot = fiber.shuffles++ & 1;
+    fiber.sent[slot] = sent;
+    return slot;
   }
 
   /// Lets the warp go on: all of its threads are at a shuffle, which must be the same.
@@ -363,24 +277,17 @@ class Fibers {
   }
 
   SharedMemory memory_;
+  Races races_;
   const Main& main_;
   std::vector<Fiber> fibers_;
   std::vector<int> order_;
   std::vector<int> at_shuffle_;  // threads of each warp
+  // On the heap: a new one is not the last block's, or grid's.
+  std::unique_ptr<Moment> begin_, barrier_, grid_ = std::make_unique<Moment>();
   bool any_says_ = false;
   int ended_ = 0;
   Counts* counts_ = nullptr;
   std::string error_;
-  int running_ = 0;
-#if defined(REGARD_SWITCH_STACK)
-  void* main_stack_ = nullptr;
-#else
-  ucontext_t main_context_;
-#if defined(__SANITIZE_ADDRESS__)
-  const void* asan_stack_ = nullptr;
-  std::size_t asan_stack_bytes_ = 0;
-#endif
-#endif
 };
 
 void HostBlock::sync(std::source_location where) const { fibers_->wait(thread_, true, where); }
@@ -393,7 +300,7 @@ int HostBlock::send(const Sent& sent, std::source_location where) const {
   return fibers_->send(thread_, sent, where);
 }
 
-const Sent& HostBlock::sent_by(int lane, int slot) const {
+Sent HostBlock::sent_by(int lane, int slot) const {
   return fibers_->sent_by(thread_ / cuda::kWarp * cuda::kWarp + lane, slot);
 }
 
@@ -499,7 +406,7 @@ void HostRunner::run_grid(int threads, int shared_bytes, std::int64_t tasks,
     std::mt19937_64 random(static_cast<std::uint64_t>(count));
     std::shuffle(blocks.begin(), blocks.end(), random);
   }
-  Fibers fibers(threads, shared_bytes, thread_main);
+  Fibers fibers(threads, shared_bytes, races_, thread_main);
   for (const std::int64_t block : blocks) {
     fibers.run_block(block, count, order_, static_cast<std::uint64_t>(block), &counts_);
   }

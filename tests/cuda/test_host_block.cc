@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -189,7 +191,7 @@ TEST(HostBlock, MultipliesMatricesOfFragments) {
   const auto b_of = [](int k, int c) { return static_cast<float>((k * 2 + c * 9) % 11 - 5); };
   for (const bool transposed : {false, true}) {
     HostRunner run(Order::kReversed);
-    int products = 0;
+    std::atomic<int> products = 0;
     run.run_grid(32, 2 * (kB + 16 * 16), 1, [&](const HostBlock& block) {
       const auto a = block.shared<std::uint16_t>(0, kB);
       const auto b = block.shared<std::uint16_t>(2 * kB, 16 * 16);
@@ -242,6 +244,49 @@ TEST(HostBlock, NoticesThreadsThatNeverArrive) {
   });
   EXPECT_NE(part_of_a_warp.find("while others wait"), std::string::npos) << part_of_a_warp;
 }
+
+#if defined(__SANITIZE_THREAD__)
+
+/// Dies as a test does in which ThreadSanitizer has seen something.
+void run_for_races(Races races, const Main& main) {
+  HostRunner run(Order::kShuffled, 1 << 30, races);
+  run.run_grid(kThreads, kBytes, 3, main);
+  std::exit(0);
+}
+
+TEST(HostBlockDeathTest, NoticesRacesInGlobalMemory) {
+  std::vector<int> memory(3 * kThreads, 0);
+  const auto at = [&](std::int64_t index) { return &memory[static_cast<std::size_t>(index)]; };
+  const auto own = [](const HostBlock& block) { return block.index() * kThreads + block.thread(); };
+  const Main ordered = [&](const HostBlock& block) {
+    *at(own(block)) = 1;
+    block.sync();
+    *at(own(block) ^ 1) += 1;
+  };
+  const Main of_threads = [&](const HostBlock& block) {
+    *at(own(block)) = 1;
+    *at(own(block) ^ 1) += 1;
+  };
+  const Main of_blocks = [&](const HostBlock& block) {
+    block.sync();
+    if (block.thread() == block.index()) *at(7) += 1;
+  };
+  // What a shuffle orders is the lanes' steps, not what they did in memory.
+  const Main over_a_shuffle = [&](const HostBlock& block) {
+    *at(own(block)) = 1;
+    block.shuffle_xor(1, 1);
+    *at(own(block) ^ 1) += 1;
+  };
+  const auto clean = testing::ExitedWithCode(0), racy = testing::ExitedWithCode(66);
+  for (const Races races : {Races::kOfThreads, Races::kOfBlocks}) {
+    EXPECT_EXIT(run_for_races(races, ordered), clean, "");
+  }
+  EXPECT_EXIT(run_for_races(Races::kOfThreads, of_threads), racy, "data race");
+  EXPECT_EXIT(run_for_races(Races::kOfThreads, over_a_shuffle), racy, "data race");
+  EXPECT_EXIT(run_for_races(Races::kOfBlocks, of_blocks), racy, "data race");
+}
+
+#endif
 
 }  // namespace
 }  // namespace regard::cuda_test
