@@ -29,6 +29,7 @@ KERNELS = {
     "cuda::SinksKernel": 2,
     "cuda_efficient::ForwardKernel": 1,
     "cuda_efficient::TensorForwardKernel": 1,
+    "cuda_efficient::MergeKernel": 1,
     "cuda_efficient::DeltaKernel": 1,
     "cuda_efficient::QueriesKernel": 1,
     "cuda_efficient::KeysKernel": 1,

@@ -4,25 +4,20 @@
 
 #include "problem/element.h"
 #include "problem/problem.h"
+#include "semantics/splits.h"
 
 // The problem as the CPU's kernels divide it.
 
 namespace regard::cpu {
 
 using namespace problem;  // its words are theirs
+using semantics::share_begin;
 
 /// Outputs, and tiles of K and V, are padded to a multiple of this in head_dim.
 inline constexpr std::int64_t kHeadDimUnit = 8;
 
 REGARD_KERNEL_FN constexpr std::int64_t padded_head_dim(std::int64_t head_dim) {
   return (head_dim + kHeadDimUnit - 1) / kHeadDimUnit * kHeadDimUnit;
-}
-
-/// Where the index-th of some shares begins whose sizes differ by one at most.
-REGARD_KERNEL_FN constexpr std::int64_t share_begin(std::int64_t size, std::int64_t shares,
-                                                    std::int64_t index) {
-  const std::int64_t larger = size % shares;
-  return size / shares * index + (index < larger ? index : larger);
 }
 
 /// Where a task lies: all rows of one (b, kv head) are its queries times the heads of the group,

@@ -3,13 +3,18 @@
 #include <cstdint>
 
 #include "cpu/problem.h"
-#include "semantics/row_bounds.h"
+#include "semantics/splits.h"
 
 // Which kernel serves a sequence, and how few rows over many keys are divided among slots:
 // functions of the sequence's own rows and length, so that a sequence has the same bits alone, in
 // any batch and on any number of threads.
 
 namespace regard::cpu {
+
+using semantics::common_keys;
+using semantics::kMaxSplits;
+using semantics::split_count;
+using semantics::split_keys;
 
 /// Up to so many rows (queries times the heads of a group) lanes may lie along head_dim where a
 /// strip has `width` rows: they are one strip. From there on rows in lanes are faster.
@@ -27,25 +32,6 @@ inline constexpr std::int64_t kDotTileKv = 16;
 /// Up to so many rows the keys are split.
 inline constexpr std::int64_t kSplitRows = 64;
 
-inline constexpr std::int64_t kKeysPerSplit = 512;
-inline constexpr std::int64_t kMaxSplits = 16;
-
-/// Parts that the keys of a sequence of few rows come in.
-REGARD_KERNEL_FN constexpr std::int64_t split_count(std::int64_t len_kv) {
-  return semantics::clamp((len_kv + kKeysPerSplit - 1) / kKeysPerSplit, 1, kMaxSplits);
-}
-
-/// The keys of part `index`: whole tiles but for the last, as many as the others' or one more.
-REGARD_KERNEL_FN constexpr semantics::KeyRange split_keys(std::int64_t len_kv, std::int64_t tile_kv,
-                                                          std::int64_t index) {
-  const std::int64_t count = split_count(len_kv);
-  const std::int64_t tiles = (len_kv + tile_kv - 1) / tile_kv;
-  const auto begin = [&](std::int64_t part) {
-    return semantics::clamp(share_begin(tiles, count, part) * tile_kv, 0, len_kv);
-  };
-  return {begin(index), begin(index + 1)};
-}
-
 /// Steps that the parts are taken in where they are `runs` runs of neighbours, one part of each run
 /// in turn: so many slots side by side go on where they were, which they have asked memory for.
 REGARD_KERNEL_FN constexpr std::int64_t part_steps(std::int64_t parts, std::int64_t runs) {
@@ -56,11 +42,6 @@ REGARD_KERNEL_FN constexpr std::int64_t part_steps(std::int64_t parts, std::int6
 REGARD_KERNEL_FN constexpr std::int64_t part_of_step(std::int64_t parts, std::int64_t runs,
                                                      std::int64_t step) {
   return step % runs * (part_steps(parts, runs) / runs) + step / runs;
-}
-
-REGARD_KERNEL_FN constexpr semantics::KeyRange common_keys(semantics::KeyRange a,
-                                                           semantics::KeyRange b) {
-  return {a.lo > b.lo ? a.lo : b.lo, a.hi < b.hi ? a.hi : b.hi};
 }
 
 }  // namespace regard::cpu

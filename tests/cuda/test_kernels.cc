@@ -122,6 +122,13 @@ const char* const kOwnCases[] = {
     "b2 hq2 hkv1 sq40 skv97 d300 dv200 f16 causal diag=tl lens descales=head lse poison",
     "b1 hq2 hkv1 sq70 skv129 d256 bf16 diag=br mask=1,1,Sq,Skv sinks alibi lse poison",
     "b1 hq2 sq33 skv65 d40 dv128 f8e5m2 out=f8e5m2 dropout=0.2 scale=-0.3 descales mask lse poison",
+    // And of few rows, 32 at most: keys in parts of some 512, some of which nobody sees.
+    "b2 hq8 hkv2 sq8 skv1100 d64 bf16 causal diag=br sinks lse poison",
+    "b3 hq2 hkv1 sq1 skv1600 d128 f16 lens_kv=1600,700,0 causal diag=br alibi lse poison",
+    "b2 hq3 hkv1 sq5 skv1301 d33 dv150 f32 mask bias softcap=3 dropout=0.3 saved grad poison",
+    "b1 hq16 hkv1 sq2 skv2000 d72 bf16 window=300,2 diag=br bias=1,1,Sq,Skv saved grad poison",
+    "b2 hq4 hkv4 sq3 skv900 d192 dv128 f16 lens mask=1,1,1,Skv scale=-0.3 lse poison",
+    "b1 hq2 hkv1 sq16 skv700 d40 f8e4m3 out=f8e4m3 descales=head mask lse poison",
 };
 INSTANTIATE_TEST_SUITE_P(Own, CudaCases, testing::Values("b1 hq1 sq63 skv1 d40"), name_of);
 

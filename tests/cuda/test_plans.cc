@@ -112,6 +112,23 @@ TEST(CudaPlans, StateTheirWorkspace) {
   }
 }
 
+// Up to 32 rows and from 513 keys on: a part has d_v sums, a maximum and their sum for each row.
+TEST(CudaPlans, HavePartsOfKeysForFewRows) {
+  const Env env = device(90);
+  const auto bytes = [&](const char* text) {
+    const AttentionKey key = key_of(text);
+    const KernelPlan plan = efficient().plan(key, env).value();
+    EXPECT_EQ(plan.workspace_bytes, efficient().workspace_bytes(key, env));
+    EXPECT_EQ(plan.kernel.find("_split_") != std::string::npos, plan.workspace_bytes > 0) << text;
+    return plan.workspace_bytes;
+  };
+  EXPECT_EQ(bytes("b3 hq8 hkv2 sq8 skv1536 d64 dv62 bf16"), 3 * 2 * 3 * 32 * (62 + 2) * 4);
+  EXPECT_EQ(bytes("b3 hq8 hkv2 sq9 skv1536 d64 dv62 bf16"), 0);
+  EXPECT_EQ(bytes("b3 hq33 hkv1 sq1 skv1536 d64 dv62 f32"), 0);
+  EXPECT_EQ(bytes("b1 hq1 sq1 skv512 d64 f32"), 0);
+  EXPECT_EQ(bytes("b1 hq1 sq1 skv1000000 d62 f16"), 16 * (62 + 2) * 4);
+}
+
 TEST(CudaPlans, WorkspaceSaturates) {
   const AttentionKey key = key_of("b1000 hq1000 hkv1000 sq1000000 skv1000000 d1 f32");
   EXPECT_EQ(math().workspace_bytes(key, device(90)) % 64, 0);
@@ -128,6 +145,9 @@ TEST(CudaPlans, NameTheirKernels) {
   EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv9 d65 dv8 f16", 120), "cuda_efficient_tensor_f16_d128");
   EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv9 d65 f32", 90), "cuda_efficient_f32_d128");
   EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv9 d65 f8e4m3", 90), "cuda_efficient_f8e4m3_d128");
+  EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv513 d65 f32", 90), "cuda_efficient_split_f32_d128");
+  EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv513 d64 f16", 90),
+            "cuda_efficient_tensor_split_f16_d64");
   // Backward of bf16 alone: gradients of scores of f16 would underflow.
   const auto efficient_backward = [](const char* text, int sm) {
     return efficient().plan_backward(key_of(text), device(sm))->kernel;

@@ -98,7 +98,8 @@ class Schedules : public testing::Test {
 TEST_F(Schedules, ChangeNoBits) {
   for (const char* text :
        {"b2 hq4 hkv2 sq70 skv130 d40 dv72 f32 causal diag=br dropout=0.2 saved grad seed=1",
-        "b2 hq2 sq65 skv129 d136 bf16 lens bias=1,H,1,Skv sinks softcap=4 saved grad seed=2"}) {
+        "b2 hq2 sq65 skv129 d136 bf16 lens bias=1,H,1,Skv sinks softcap=4 saved grad seed=2",
+        "b2 hq6 hkv2 sq2 skv1500 d40 f16 lens dropout=0.2 sinks lse seed=3"}) {
     for (const cuda_test::HostBackend& backend : backends_) {
       Problem problem = problem_of(text);
       schedule() = {};
@@ -194,6 +195,53 @@ TEST_F(Schedules, PaddingChangesNoBits) {
       EXPECT_EQ(test::unequal(padded.lse, cut.lse), "") << name_of(backend);
     }
   }
+}
+
+// What few rows see comes in parts, by a rule of the sequence's own length.
+TEST_F(Schedules, PartsOfKeysDependOnNoOtherSequence) {
+  for (const char* dtype : {"f32", "bf16"}) {
+    const Problem problem = problem_of(
+        std::string("b2 hq4 hkv1 sq2 skv2100 d40 lens_kv=1200,2100 lse poison ") + dtype);
+    for (const cuda_test::HostBackend& backend : backends_) {
+      AttentionRequest both = problem.request();
+      tensors_.renew_outputs(&both);
+      run(backend, both);
+      AttentionRequest one = problem.request();
+      for (TensorView* view : {&one.q, &one.k, &one.v}) *view = test::slice(*view, 0, 0, 1);
+      for (TensorView* view : {&one.k, &one.v}) *view = test::slice(*view, 2, 0, 1200);
+      one.out = test::slice(one.out, 0, 0, 1);
+      one.lse = test::slice(one.lse, 0, 0, 1);
+      one.seqlens_kv = {};
+      tensors_.renew_outputs(&one);
+      schedule() = {};
+      run(backend, one);
+      EXPECT_EQ(test::unequal(test::slice(both.out, 0, 0, 1), one.out), "") << name_of(backend);
+      EXPECT_EQ(test::unequal(test::slice(both.lse, 0, 0, 1), one.lse), "") << name_of(backend);
+      if (&backend == &backends_.front()) continue;
+      // A block for each of three parts, and one for each of eight rows.
+      EXPECT_EQ(schedule().counts.launches, 2);
+      EXPECT_EQ(schedule().counts.blocks, 3 + 8);
+    }
+  }
+}
+
+// A plan for many rows has no workspace for parts; few rows under it are not split.
+TEST_F(Schedules, FewRowsUnderALargerPlan) {
+  const Problem problem = problem_of("b1 hq2 sq1 skv1100 d16 f32 lse");
+  const cuda_test::HostBackend& backend = backends_[1];
+  AttentionRequest split = problem.request(), whole = problem.request();
+  tensors_.renew_outputs(&split);
+  tensors_.renew_outputs(&whole);
+  run(backend, split);
+  const Problem larger = problem_of("b1 hq2 sq40 skv1100 d16 f32 lse");
+  const Plan plan = plan_of(backend, larger.request());
+  EXPECT_EQ(plan.workspace_bytes(), 0);
+  std::vector<unsigned char> memory;
+  schedule() = {};
+  const Status status = execute(plan, whole, launch(0, &memory));
+  ASSERT_TRUE(status.ok()) << status.to_string();
+  EXPECT_EQ(schedule().counts.launches, 1);
+  EXPECT_LT(test::largest_difference(split.out, whole.out), 1e-6);
 }
 
 // On a device nobody has read the lengths before the kernels do.

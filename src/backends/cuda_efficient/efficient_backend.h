@@ -9,6 +9,7 @@
 #include "problem/claims.h"
 #include "problem/make_problem.h"
 #include "regard/backend.h"
+#include "semantics/splits.h"
 
 namespace regard::cuda_efficient {
 
@@ -24,8 +25,8 @@ inline BackendInfo make_info() {
   BackendInfo info;
   info.ref.id = BackendId::kEfficient;
   info.summary =
-      "tiled online softmax, any head_dim, no workspace in the forward; bf16 and f16 on "
-      "tensor cores";
+      "tiled online softmax, any head_dim; bf16 and f16 on tensor cores; the keys of few rows in "
+      "parts, side by side";
   info.device = DeviceType::kCuda;
   info.min_sm = 75;
   info.determinism = Determinism::kBatchInvariant;
@@ -53,16 +54,20 @@ class EfficientBackend final : public Backend {
 
   const BackendInfo& info() const override { return info_; }
 
-  std::int64_t workspace_bytes(const AttentionKey&, const Env&) const override { return 0; }
+  /// None but for parts of the keys.
+  std::int64_t workspace_bytes(const AttentionKey& key, const Env&) const override {
+    return parts_layout(key.params()).bytes;
+  }
 
   Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override {
     const AttentionParams& p = key.params();
     const bool is_half = p.dtype_q == Dtype::kBf16 || p.dtype_q == Dtype::kF16;
-    if (!is_half || env.sm_version < kTensorSm) {
-      return make_plan(key, "cuda_efficient", p.head_dim_v, workspace_bytes(key, env));
-    }
-    KernelPlan plan = make_plan(key, "cuda_efficient_tensor", std::max(p.head_dim_qk, p.head_dim_v),
-                                workspace_bytes(key, env));
+    const bool on_tensor_cores = is_half && env.sm_version >= kTensorSm;
+    const std::int64_t workspace = workspace_bytes(key, env);
+    std::string name = on_tensor_cores ? "cuda_efficient_tensor" : "cuda_efficient";
+    if (workspace > 0) name += "_split";
+    if (!on_tensor_cores) return make_plan(key, name, p.head_dim_v, workspace);
+    KernelPlan plan = make_plan(key, name, std::max(p.head_dim_qk, p.head_dim_v), workspace);
     plan.sm = kTensorSm;
     plan.tile_q = 128;
     return plan;
@@ -70,9 +75,15 @@ class EfficientBackend final : public Backend {
 
   Status execute(const KernelPlan& plan, const AttentionParams& params, const Buffers& buffers,
                  const Launch& launch) const override {
-    problem::Problem problem;
-    problem::make_problem(params, buffers, &problem);
-    return launcher_.forward(problem, plan.sm >= kTensorSm, launch.stream);
+    ForwardArgs args;
+    problem::make_problem(params, buffers, &args.problem);
+    // A plan that splits no keys has no workspace, however few rows a call under it has.
+    const PartsLayout layout = parts_layout(params);
+    if (plan.workspace_bytes > 0 && layout.most > 1) {
+      auto* const floats = static_cast<float*>(launch.workspace.data);
+      args.parts = {layout.most, floats, floats + layout.at_stats};
+    }
+    return launcher_.forward(args, plan.sm >= kTensorSm, launch.stream);
   }
 
   /// A number for each row.
@@ -107,11 +118,31 @@ class EfficientBackend final : public Backend {
   }
 
  private:
+  struct PartsLayout {
+    std::int64_t most = 1;      // parts of a sequence
+    std::int64_t at_stats = 0;  // floats
+    std::int64_t bytes = 0;
+  };
+
+  static PartsLayout parts_layout(const AttentionParams& p) {
+    const std::int64_t rows = saturating_mul(p.seqlen_q, rows_of_query(p));
+    const std::int64_t most = semantics::split_count(p.seqlen_kv);
+    if (rows == 0 || rows > kSplitRows || most == 1) return {};
+    const std::int64_t heads = saturating_mul(p.batch, p.num_heads_kv);
+    const std::int64_t all = saturating_mul(saturating_mul(heads, most), rows);
+    const std::int64_t at_stats = saturating_mul(all, p.head_dim_v);
+    const std::int64_t floats = saturating_add(at_stats, saturating_mul(all, 2));
+    return {most, at_stats, round_up(saturating_mul(floats, sizeof(float)), 64)};
+  }
+  static std::int64_t rows_of_query(const AttentionParams& p) {
+    return p.num_heads_kv == 0 ? 0 : p.num_heads_q / p.num_heads_kv;
+  }
+
   /// Tiles are the same on every architecture: they fit the 48 KB of shared memory that all have.
-  static KernelPlan make_plan(const AttentionKey& key, const char* name, std::int64_t columns,
-                              std::int64_t workspace) {
+  static KernelPlan make_plan(const AttentionKey& key, const std::string& name,
+                              std::int64_t columns, std::int64_t workspace) {
     KernelPlan plan;
-    plan.kernel = std::string(name) + "_" + to_string(key.params().dtype_q) + "_d" +
+    plan.kernel = name + "_" + to_string(key.params().dtype_q) + "_d" +
                   std::to_string(is_wide(columns) ? kWide : kNarrow);
     plan.tile_q = 64;
     plan.tile_kv = 64;

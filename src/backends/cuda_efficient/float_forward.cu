@@ -2,6 +2,6 @@
 
 namespace regard::cuda_efficient {
 
-template void run_float_forward(cuda::DeviceRunner&, const Problem&);
+template void run_float_forward(cuda::DeviceRunner&, const ForwardArgs&);
 
 }  // namespace regard::cuda_efficient

@@ -2,8 +2,7 @@
 
 #include <cstdint>
 
-#include "cuda/edit.cuh"
-#include "cuda/tasks.cuh"
+#include "backends/cuda_efficient/split.cuh"
 
 // EFFICIENT's forward: a block has 64 rows of all heads that read one kv head, and passes over the
 // tiles of keys that any of them sees, with an online softmax; scores never leave the block.
@@ -24,13 +23,15 @@ struct Softmax {
 
 /// A sink is a first key without a value; one thread of a row has it in its sum.
 template <class Block, class Facts>
-REGARD_DEVICE_FN void start_softmax(const Block& block, Facts facts, Softmax* state) {
+REGARD_DEVICE_FN void start_softmax(const Block& block, Facts facts, bool has_sinks,
+                                    Softmax* state) {
   const cuda::Place at = cuda::place_of(block);
   REGARD_DEVICE_UNROLL
   for (int i = 0; i < kOwn; ++i) {
     const cuda::RowFacts<float> row = facts[at.row + i];
-    state->max[i] = row.sink;
-    state->sum[i] = at.column == 0 && row.sink != cuda::minus_infinity<float>() ? 1.0f : 0.0f;
+    state->max[i] = has_sinks ? row.sink : cuda::minus_infinity<float>();
+    const bool has_sink = state->max[i] != cuda::minus_infinity<float>();
+    state->sum[i] = at.column == 0 && has_sink ? 1.0f : 0.0f;
   }
 }
 
@@ -90,12 +91,11 @@ REGARD_DEVICE_FN void drop_tile(const Block& block, const Problem& p, Facts fact
   }
 }
 
-/// kColumns of head_dim_v to a block.
-template <int kColumns>
+/// kColumns of head_dim_v to a block; with kSplit all rows, kSplitRows at most, and a part of the
+/// keys.
+template <int kColumns, bool kSplit>
 struct ForwardKernel {
-  struct Args {
-    Problem problem{};
-  };
+  using Args = ForwardArgs;
   static constexpr int kSums = kColumns / cuda::kSide;  // columns of a thread
   using Space = cuda::Staging<float, kSums>;
   static constexpr int kThreads = cuda::kThreads;
@@ -107,20 +107,23 @@ struct ForwardKernel {
   static constexpr int kSharedBytes = kAtProbs + kTile * kPitch * static_cast<int>(sizeof(float));
 
   REGARD_KERNEL_FN cuda::HeadGrid grid(const Problem& p) {
-    return {cuda::count_row_blocks(p), (p.head_dim_v + kColumns - 1) / kColumns};
+    const std::int64_t ranges = (p.head_dim_v + kColumns - 1) / kColumns;
+    return {kSplit ? semantics::split_count(p.seqlen_kv) : cuda::count_row_blocks(p), ranges};
   }
 
   template <class Block>
   REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
     const Problem& p = args.problem;
     cuda::for_each_head_task(block, p, grid(p),
-                             [&](const cuda::HeadTask& task) { run_task(block, p, task); });
+                             [&](const cuda::HeadTask& task) { run_task(block, args, task); });
   }
 
   template <class Block>
-  REGARD_DEVICE_FN void run_task(const Block& block, const Problem& p, const cuda::HeadTask& task) {
+  REGARD_DEVICE_FN void run_task(const Block& block, const Args& args, const cuda::HeadTask& task) {
+    const Problem& p = args.problem;
     const Sequence s = problem::sequence_of(p, task.b);
-    const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, task.block);
+    if (kSplit && task.block >= semantics::split_count(s.band.len_kv)) return;
+    const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, kSplit ? 0 : task.block);
     const auto facts = block.template shared<cuda::RowFacts<float>>(0, kTile);
     const auto a = block.template shared<float>(kAtA, cuda::kDepth<float> * kPitch);
     const auto b = block.template shared<float>(kAtB, cuda::kDepth<float> * Space::kPitchB);
@@ -130,13 +133,14 @@ struct ForwardKernel {
     block.sync();
 
     Softmax state;
-    start_softmax(block, facts, &state);
+    start_softmax(block, facts, !kSplit || task.block == 0, &state);
     float out[kOwn][kSums];
     cuda::clear(out);
     const auto q = cuda::listed_rows(p.q, places, p.head_dim_qk);
     const auto descale = static_cast<float>(problem::score_descale(p, task.b, task.head_kv));
     const cuda::Reach reach = cuda::reach_of(p, rows, s);
-    const semantics::TileSpan tiles = semantics::tiles_of(cuda::Reach::keys(reach), kTile);
+    const semantics::TileSpan tiles =
+        semantics::tiles_of(keys_of_block<kSplit>(reach, s, task), kTile);
     for (std::int64_t index = tiles.begin; index < tiles.end; ++index) {
       const semantics::Tile tile = semantics::tile_at(index, kTile, s.band.len_kv);
       const semantics::TileClass seen = cuda::classify(reach, tile);
@@ -160,7 +164,28 @@ struct ForwardKernel {
       const auto values = cuda::key_rows(p.v, task.b, task.head_kv, tile, p.head_dim_v);
       cuda::add_tile_product(block, probs, values, task.columns * kColumns, b, out);
     }
+    if constexpr (kSplit) {
+      if (semantics::split_count(s.band.len_kv) > 1) {
+        return leave_part(block, args, task, state, out);
+      }
+    }
     finish(block, p, rows, task, facts, state, out);
+  }
+
+  template <class Block>
+  REGARD_DEVICE_FN void leave_part(const Block& block, const Args& args, const cuda::HeadTask& task,
+                                   const Softmax& state, const float (&out)[kOwn][kSums]) {
+    const cuda::Place at = cuda::place_of(block);
+    const cuda::DenseRows to = rows_of_part(args, task);
+    float one[kOwn];
+    REGARD_DEVICE_UNROLL
+    for (int i = 0; i < kOwn; ++i) {
+      one[i] = 1.0f;
+      const float sum = cuda::sum_of_row(block, state.sum[i]);
+      if (at.column != 0 || task.columns != 0 || at.row + i >= to.count) continue;
+      leave_stats(args, task, at.row + i, state.max[i], sum);
+    }
+    cuda::write_sums(block, to, 0, task.columns * kColumns, out, one);
   }
 
   template <class Block, class Facts>

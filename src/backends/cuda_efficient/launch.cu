@@ -5,9 +5,9 @@
 namespace regard::cuda_efficient {
 namespace {
 
-Status forward(const problem::Problem& problem, bool on_tensor_cores, void* stream) {
+Status forward(const ForwardArgs& args, bool on_tensor_cores, void* stream) {
   cuda::DeviceRunner run(stream);
-  run_forward(run, problem, on_tensor_cores);
+  run_forward(run, args, on_tensor_cores);
   return run.status("efficient");
 }
 

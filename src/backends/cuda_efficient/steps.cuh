@@ -16,39 +16,70 @@ void launch(Runner& run, const typename Kernel::Args& args, const Problem& p) {
 }
 
 /// bf16 or f16 on tensor cores.
-template <Element kType, bool kEdits, class Runner>
-void run_tensor_forward(Runner& run, const Problem& p) {
+template <Element kType, bool kEdits, bool kSplit, class Runner>
+void run_tensor_rows(Runner& run, const ForwardArgs& args) {
+  const Problem& p = args.problem;
   if (is_wide(p.head_dim_qk) || is_wide(p.head_dim_v)) {
-    launch<TensorForwardKernel<kType, kWide, kEdits>>(run, tensor_args(p), p);
+    launch<TensorForwardKernel<kType, kWide, kEdits, kSplit>>(run, tensor_args(args), p);
   } else {
-    launch<TensorForwardKernel<kType, kNarrow, kEdits>>(run, tensor_args(p), p);
+    launch<TensorForwardKernel<kType, kNarrow, kEdits, kSplit>>(run, tensor_args(args), p);
   }
 }
 
 template <class Runner>
-void run_tensor_forward(Runner& run, const Problem& p) {
-  const bool is_bf16 = p.q.type == Element::kBf16;
-  if (is_plain(p)) {
-    is_bf16 ? run_tensor_forward<Element::kBf16, false>(run, p)
-            : run_tensor_forward<Element::kF16, false>(run, p);
+void run_tensor_forward(Runner& run, const ForwardArgs& args) {
+  const bool is_bf16 = args.problem.q.type == Element::kBf16;
+  if (is_plain(args.problem)) {
+    is_bf16 ? run_tensor_rows<Element::kBf16, false, false>(run, args)
+            : run_tensor_rows<Element::kF16, false, false>(run, args);
   } else {
-    is_bf16 ? run_tensor_forward<Element::kBf16, true>(run, p)
-            : run_tensor_forward<Element::kF16, true>(run, p);
+    is_bf16 ? run_tensor_rows<Element::kBf16, true, false>(run, args)
+            : run_tensor_rows<Element::kF16, true, false>(run, args);
   }
 }
 
 template <class Runner>
-void run_float_forward(Runner& run, const Problem& p) {
+void run_tensor_parts(Runner& run, const ForwardArgs& args) {
+  const bool is_bf16 = args.problem.q.type == Element::kBf16;
+  is_bf16 ? run_tensor_rows<Element::kBf16, true, true>(run, args)
+          : run_tensor_rows<Element::kF16, true, true>(run, args);
+}
+
+template <bool kSplit, class Runner>
+void run_float_rows(Runner& run, const ForwardArgs& args) {
+  const Problem& p = args.problem;
   if (is_wide(p.head_dim_v)) {
-    launch<ForwardKernel<kWide>>(run, {p}, p);
+    launch<ForwardKernel<kWide, kSplit>>(run, args, p);
   } else {
-    launch<ForwardKernel<kNarrow>>(run, {p}, p);
+    launch<ForwardKernel<kNarrow, kSplit>>(run, args, p);
   }
 }
 
 template <class Runner>
-void run_forward(Runner& run, const Problem& p, bool on_tensor_cores) {
-  on_tensor_cores ? run_tensor_forward(run, p) : run_float_forward(run, p);
+void run_float_forward(Runner& run, const ForwardArgs& args) {
+  run_float_rows<false>(run, args);
+}
+
+template <class Runner>
+void run_float_parts(Runner& run, const ForwardArgs& args) {
+  run_float_rows<true>(run, args);
+}
+
+template <class Runner>
+void run_merge(Runner& run, const ForwardArgs& args, bool on_tensor_cores) {
+  const bool is_f16 = args.problem.q.type == Element::kF16;
+  const float weight = on_tensor_cores && is_f16 ? kWeight<Element::kF16> : 1.0f;
+  launch<MergeKernel>(run, {args, weight}, args.problem);
+}
+
+template <class Runner>
+void run_forward(Runner& run, const ForwardArgs& args, bool on_tensor_cores) {
+  if (args.parts.most == 1) {
+    on_tensor_cores ? run_tensor_forward(run, args) : run_float_forward(run, args);
+    return;
+  }
+  on_tensor_cores ? run_tensor_parts(run, args) : run_float_parts(run, args);
+  run_merge(run, args, on_tensor_cores);
 }
 
 /// d_q, d_k and d_v of bf16 on tensor cores.

@@ -2,9 +2,7 @@
 
 #include <cstdint>
 
-#include "backends/cuda_efficient/args.h"
-#include "cuda/edit.cuh"
-#include "cuda/tasks.cuh"
+#include "backends/cuda_efficient/split.cuh"
 #include "cuda/tensor.cuh"
 
 // EFFICIENT's forward of bf16 and f16 on tensor cores: a block has 128 rows of all heads that read
@@ -24,7 +22,7 @@ using problem::Problem;
 using problem::Sequence;
 
 struct TensorArgs {
-  Problem problem{};
+  ForwardArgs forward{};
   bool q_in_pairs = false;  // q's addresses are multiples of 4 bytes, and so are its rows
   bool k_in_chunks = false, v_in_chunks = false;  // of 16 bytes
 };
@@ -37,8 +35,9 @@ inline bool is_in_steps(const problem::View& view, std::int64_t columns, std::in
   return all;
 }
 
-inline TensorArgs tensor_args(const Problem& p) {
-  return {p, is_in_steps(p.q, p.head_dim_qk, 2), is_in_steps(p.k, p.head_dim_qk, cuda::kChunk),
+inline TensorArgs tensor_args(const ForwardArgs& args) {
+  const Problem& p = args.problem;
+  return {args, is_in_steps(p.q, p.head_dim_qk, 2), is_in_steps(p.k, p.head_dim_qk, cuda::kChunk),
           is_in_steps(p.v, p.head_dim_v, cuda::kChunk)};
 }
 
@@ -49,12 +48,13 @@ struct LaneSoftmax {
 };
 
 template <class Block, class Facts>
-REGARD_DEVICE_FN void start_softmax(const Block& block, Facts facts, LaneSoftmax* state) {
+REGARD_DEVICE_FN void start_softmax(const Block& block, Facts facts, bool has_sinks,
+                                    LaneSoftmax* state) {
   REGARD_DEVICE_UNROLL
   for (int i = 0; i < kLaneRows; ++i) {
     const cuda::RowFacts<float> row = facts[cuda::lane_row(block) + i * 8];
-    const bool has_sink = row.sink != cuda::minus_infinity<float>();
-    state->max[i] = row.sink;
+    state->max[i] = has_sinks ? row.sink : cuda::minus_infinity<float>();
+    const bool has_sink = state->max[i] != cuda::minus_infinity<float>();
     state->sum[i] = cuda::lane_column(block) == 0 && has_sink ? 1.0f : 0.0f;
   }
 }
@@ -172,16 +172,19 @@ REGARD_DEVICE_FN void drop_tile(const Block& block, const Problem& p, Facts fact
   }
 }
 
+/// Of a probability of 1 when it meets values: the least one of f16 is then 2^-39, not 2^-24.
+template <Element kType>
+inline constexpr float kWeight = kType == Element::kF16 ? 32768.0f : 1.0f;
+
 /// Head dims to a step of head_dim_qk and to a block's range of head_dim_v: kDims. Longer rows of
 /// queries are read again for each step of each tile, and ranges compute their scores again.
-/// Without kEdits for plain problems alone.
-template <Element kType, int kDims, bool kEdits>
+/// Without kEdits for plain problems alone; with kSplit a block has all rows, kSplitRows at most,
+/// and a part of the keys.
+template <Element kType, int kDims, bool kEdits, bool kSplit>
 struct TensorForwardKernel {
   using Args = TensorArgs;
   static constexpr int kMinSm = 80;
   static constexpr int kThreads = cuda::kThreads;
-  /// Of a probability of 1 when it meets values: the least one of f16 is then 2^-39, not 2^-24.
-  static constexpr float kWeight = kType == Element::kF16 ? 32768.0f : 1.0f;
   static constexpr int kBlocks = kEdits || kDims > kNarrow ? 1 : 2;
   static constexpr int kPitch = cuda::kTensorPitch<kDims>;
   static constexpr int kTileBytes = kTile * kPitch * static_cast<int>(sizeof(std::uint16_t));
@@ -194,12 +197,14 @@ struct TensorForwardKernel {
   static_assert(kAtKeys % 16 == 0 && kAtValues % 16 == 0);
 
   REGARD_KERNEL_FN cuda::HeadGrid grid(const Problem& p) {
-    return {cuda::count_row_blocks<kTensorRows>(p), (p.head_dim_v + kDims - 1) / kDims};
+    const std::int64_t ranges = (p.head_dim_v + kDims - 1) / kDims;
+    return {kSplit ? semantics::split_count(p.seqlen_kv) : cuda::count_row_blocks<kTensorRows>(p),
+            ranges};
   }
 
   template <class Block>
   REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
-    const Problem& p = args.problem;
+    const Problem& p = args.forward.problem;
     cuda::for_each_head_task(block, p, grid(p),
                              [&](const cuda::HeadTask& task) { run_task(block, args, task); });
   }
@@ -208,7 +213,7 @@ struct TensorForwardKernel {
   struct Walk {
     cuda::HeadTask task;
     cuda::Reach reach;
-    std::int64_t end;     // of the tiles
+    semantics::TileSpan tiles;
     std::int64_t len_kv;  // of the keys
     char *keys, *values;  // the first
     float descale;        // of scores that are edited
@@ -228,7 +233,7 @@ struct TensorForwardKernel {
     /// The first tile from `index` on that any row sees.
     REGARD_DEVICE_FN std::int64_t seen(const Pass& pass, std::int64_t index) {
       const Walk walk = pass.walk[0];
-      while (index < walk.end &&
+      while (index < walk.tiles.end &&
              cuda::classify(walk.reach, semantics::tile_at(index, kTile, walk.len_kv)) ==
                  semantics::TileClass::kEmpty) {
         ++index;
@@ -242,7 +247,7 @@ struct TensorForwardKernel {
     Walk walk{};
     walk.task = task;
     walk.reach = cuda::reach_of(p, rows, s);
-    walk.end = semantics::tiles_of(cuda::Reach::keys(walk.reach), kTile).end;
+    walk.tiles = semantics::tiles_of(keys_of_block<kSplit>(walk.reach, s, task), kTile);
     walk.len_kv = s.band.len_kv;
     walk.keys = problem::row_address(p.k, task.b, task.head_kv, 0);
     walk.values = problem::row_address(p.v, task.b, task.head_kv, 0);
@@ -256,9 +261,10 @@ struct TensorForwardKernel {
 
   template <class Block>
   REGARD_DEVICE_FN void run_task(const Block& block, const Args& args, const cuda::HeadTask& task) {
-    const Problem& p = args.problem;
+    const Problem& p = args.forward.problem;
     const Sequence s = problem::sequence_of(p, task.b);
-    const cuda::RowBlock rows = cuda::group_rows<kTensorRows>(p, task.b, task.head_kv, task.block);
+    if (kSplit && task.block >= semantics::split_count(s.band.len_kv)) return;
+    const cuda::RowBlock rows = rows_of(p, task);
     const auto facts = block.template shared<cuda::RowFacts<float>>(0, kTensorRows);
     const auto places = block.template shared<std::int64_t>(kAtPlaces, kTensorRows);
     const auto walk = block.template shared<Walk>(kAtWalk, 1);
@@ -272,23 +278,35 @@ struct TensorForwardKernel {
     using ThisPass = Pass<decltype(facts), decltype(q), decltype(keys), decltype(walk)>;
     const ThisPass pass{args, facts, q, keys, values, walk};
     LaneSoftmax state;
-    start_softmax(block, facts, &state);
+    start_softmax(block, facts, !kSplit || task.block == 0, &state);
     WarpSums<kDims> out;
     cuda::clear(&out);
     cuda::WarpRows<kDims> queries;
     cuda::load_rows(block, q, 0, args.q_in_pairs, &queries);
     const Walk all = walk[0];
-    std::int64_t index =
-        ThisPass::seen(pass, semantics::tiles_of(cuda::Reach::keys(all.reach), kTile).begin);
-    if (index < all.end) begin_keys(block, pass, index, 0);
-    while (index < all.end) index = add_tile(block, pass, index, &queries, &state, &out);
+    std::int64_t index = ThisPass::seen(pass, all.tiles.begin);
+    if (index < all.tiles.end) begin_keys(block, pass, index, 0);
+    while (index < all.tiles.end) index = add_tile(block, pass, index, &queries, &state, &out);
+    if constexpr (kSplit) {
+      if (semantics::split_count(s.band.len_kv) > 1) return leave_part(block, pass, state, out);
+    }
     finish(block, p, pass, state, out);
+  }
+
+  REGARD_DEVICE_FN cuda::RowBlock rows_of(const Problem& p, const cuda::HeadTask& task) {
+    return cuda::group_rows<kTensorRows>(p, task.b, task.head_kv, kSplit ? 0 : task.block);
+  }
+
+  /// Whether the warp has rows: few rows are those of the first warps.
+  template <class Block>
+  REGARD_DEVICE_FN bool has_rows(const Block& block, const Problem& p) {
+    return !kSplit || block.thread() / cuda::kWarp * cuda::kWarpRows < p.seqlen_q * p.group_size;
   }
 
   template <class Block, class ThisPass>
   REGARD_DEVICE_FN void begin_keys(const Block& block, const ThisPass& pass, std::int64_t index,
                                    std::int64_t dim) {
-    const Problem& p = pass.args.problem;
+    const Problem& p = pass.args.forward.problem;
     const Walk walk = pass.walk[0];
     const semantics::Tile tile = semantics::tile_at(index, kTile, walk.len_kv);
     const auto rows = cuda::rows_from(p.k, walk.keys, tile, p.head_dim_qk);
@@ -301,7 +319,7 @@ struct TensorForwardKernel {
   REGARD_DEVICE_FN std::int64_t add_tile(const Block& block, const ThisPass& pass,
                                          std::int64_t index, cuda::WarpRows<kDims>* queries,
                                          LaneSoftmax* state, WarpSums<kDims>* out) {
-    const Problem& p = pass.args.problem;
+    const Problem& p = pass.args.forward.problem;
     const Walk walk = pass.walk[0];
     const semantics::Tile tile = semantics::tile_at(index, kTile, walk.len_kv);
     const bool is_full = cuda::classify(walk.reach, tile) == semantics::TileClass::kFull;
@@ -313,27 +331,30 @@ struct TensorForwardKernel {
 
     WarpSums<kTile> scores;
     add_scores(block, pass, index, queries, &scores);
-    const bool edits = kEdits && !needs_scale_alone(p, is_full);
-    scale_by(edits ? walk.descale : walk.scale, &scores);
-    if (edits) {
-      edit_scores(block, p, walk.task.b, pass.facts, tile.begin, is_full, &scores);
-    } else if (!is_full) {
-      hide_by_arithmetic(block, pass.facts, tile.begin, &scores);
-    }
     float carry[kLaneRows];
-    add_to_softmax(block, static_cast<float>(p.factor), state, &scores, carry);
-    if constexpr (kEdits) drop_tile(block, p, pass.facts, tile.begin, &scores);
+    if (has_rows(block, p)) {
+      const bool edits = kEdits && !needs_scale_alone(p, is_full);
+      scale_by(edits ? walk.descale : walk.scale, &scores);
+      if (edits) {
+        edit_scores(block, p, walk.task.b, pass.facts, tile.begin, is_full, &scores);
+      } else if (!is_full) {
+        hide_by_arithmetic(block, pass.facts, tile.begin, &scores);
+      }
+      add_to_softmax(block, static_cast<float>(p.factor), state, &scores, carry);
+      if constexpr (kEdits) drop_tile(block, p, pass.facts, tile.begin, &scores);
+    }
     block.wait_copies();
     // 0 times what stands there may not be 0.
     bool is_unsafe = cuda::has_non_finite<kType, kTile, kDims>(block, pass.values);
     is_unsafe = block.sync_or(is_unsafe);  // the values are there, and nobody reads the keys
     const std::int64_t next = ThisPass::seen(pass, index + 1);
-    if (next < walk.end) begin_keys(block, pass, next, 0);
+    if (next < walk.tiles.end) begin_keys(block, pass, next, 0);
+    if (!has_rows(block, p)) return next;
     if (is_unsafe) {
       carry_sums(carry, out);
-      cuda::add_visible_terms<kType>(block, scores, pass.values, kWeight, out);
+      cuda::add_visible_terms<kType>(block, scores, pass.values, kWeight<kType>, out);
     } else {
-      const cuda::WarpRows<kTile> probs = cuda::as_operand<kType>(scores, kWeight);
+      const cuda::WarpRows<kTile> probs = cuda::as_operand<kType>(scores, kWeight<kType>);
       cuda::carry_tile_product<kType>(block, probs, pass.values, p.head_dim_v - column, carry, out);
     }
     return next;
@@ -351,7 +372,7 @@ struct TensorForwardKernel {
   template <class Block, class ThisPass>
   REGARD_DEVICE_FN void add_scores(const Block& block, const ThisPass& pass, std::int64_t index,
                                    cuda::WarpRows<kDims>* queries, WarpSums<kTile>* scores) {
-    const Problem& p = pass.args.problem;
+    const Problem& p = pass.args.forward.problem;
     cuda::clear(scores);
     for (std::int64_t dim = 0; dim < p.head_dim_qk; dim += kDims) {
       if (dim > 0) {
@@ -365,8 +386,28 @@ struct TensorForwardKernel {
         block.wait_copies();
         block.sync();
       }
+      if (!has_rows(block, p)) continue;
       cuda::add_row_products<kType>(block, *queries, pass.keys, p.head_dim_qk - dim, scores);
     }
+  }
+
+  template <class Block, class ThisPass>
+  REGARD_DEVICE_FN void leave_part(const Block& block, const ThisPass& pass,
+                                   const LaneSoftmax& state, const WarpSums<kDims>& out) {
+    const ForwardArgs& args = pass.args.forward;
+    const Walk walk = pass.walk[0];
+    const cuda::HeadTask task = walk.task;
+    const cuda::DenseRows to = rows_of_part(args, task);
+    float one[kLaneRows];
+    REGARD_DEVICE_UNROLL
+    for (int i = 0; i < kLaneRows; ++i) {
+      one[i] = 1.0f;
+      const float sum = cuda::sum_of_lanes(block, state.sum[i]);
+      const int row = cuda::lane_row(block) + i * 8;
+      if (cuda::lane_column(block) != 0 || task.columns != 0 || row >= to.count) continue;
+      leave_stats(args, task, row, state.max[i], sum);
+    }
+    cuda::write_sums<kType>(block, to, task.columns * kDims, out, one);
   }
 
   template <class Block, class ThisPass>
@@ -379,13 +420,13 @@ struct TensorForwardKernel {
     REGARD_DEVICE_UNROLL
     for (int i = 0; i < kLaneRows; ++i) {
       const float sum = cuda::sum_of_lanes(block, state.sum[i]);
-      share[i] = cuda::share_of(p, sum) * (descale / kWeight);
+      share[i] = cuda::share_of(p, sum) * (descale / kWeight<kType>);
       const cuda::RowFacts<float> row = pass.facts[cuda::lane_row(block) + i * 8];
       if (cuda::lane_column(block) != 0 || task.columns != 0 || !row.exists) continue;
       const double max = static_cast<double>(state.max[i]) * p.unit;
       problem::write_row_stats(p, task.b, row.head, row.query, max, sum);
     }
-    const cuda::RowBlock rows = cuda::group_rows<kTensorRows>(p, task.b, task.head_kv, task.block);
+    const cuda::RowBlock rows = rows_of(p, task);
     const cuda::QueryRows to = cuda::query_rows(p.out, rows, p.head_dim_v);
     cuda::write_sums<kType>(block, to, task.columns * kDims, out, share);
   }

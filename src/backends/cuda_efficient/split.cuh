@@ -1,0 +1,111 @@
+#pragma once
+
+#include "backends/cuda_efficient/args.h"
+#include "cuda/edit.cuh"
+#include "cuda/tasks.cuh"
+#include "semantics/splits.h"
+
+// EFFICIENT's forward of few rows: a block has them all and a part of the keys, and leaves its sums
+// for a launch that merges them. Parts are a rule of the sequence's length, merged in their order.
+
+namespace regard::cuda_efficient {
+
+using problem::Problem;
+using problem::Sequence;
+
+/// The keys that a block's rows may see, and among them, with kSplit, those of its part.
+template <bool kSplit>
+REGARD_DEVICE_FN semantics::KeyRange keys_of_block(const cuda::Reach& reach, const Sequence& s,
+                                                   const cuda::HeadTask& task) {
+  const semantics::KeyRange keys = cuda::Reach::keys(reach);
+  if (!kSplit) return keys;
+  const std::int64_t len_kv = s.band.len_kv;
+  return semantics::common_keys(keys, semantics::split_keys(len_kv, cuda::kTile, task.block));
+}
+
+/// Where row 0 of part `part` stands in Parts::stats and, times head_dim_v, in sums.
+REGARD_KERNEL_FN std::int64_t place_of_part(const ForwardArgs& args, const cuda::HeadTask& task,
+                                            std::int64_t part) {
+  const Problem& p = args.problem;
+  const std::int64_t head = task.b * p.num_heads_kv + task.head_kv;
+  return (head * args.parts.most + part) * p.seqlen_q * p.group_size;
+}
+
+/// The sums of a block's part, to be written.
+REGARD_DEVICE_FN cuda::DenseRows rows_of_part(const ForwardArgs& args, const cuda::HeadTask& task) {
+  const Problem& p = args.problem;
+  float* const sums = args.parts.sums + place_of_part(args, task, task.block) * p.head_dim_v;
+  return {problem::Element::kF32, p.head_dim_v, reinterpret_cast<char*>(sums),
+          p.head_dim_v * static_cast<std::int64_t>(sizeof(float)), p.seqlen_q * p.group_size};
+}
+
+REGARD_DEVICE_FN void leave_stats(const ForwardArgs& args, const cuda::HeadTask& task,
+                                  std::int64_t row, float max, float sum) {
+  float* const stats = args.parts.stats + 2 * (place_of_part(args, task, task.block) + row);
+  stats[0] = max;
+  stats[1] = sum;
+}
+
+/// A block has one row.
+struct MergeKernel {
+  struct Args {
+    ForwardArgs forward{};
+    float weight = 1.0f;  // of a probability of 1 in the sums
+  };
+  static constexpr int kThreads = cuda::kThreads;
+  static constexpr int kBlocks = 1;
+  static constexpr int kSharedBytes = 16;  // not used
+
+  REGARD_KERNEL_FN cuda::HeadGrid grid(const Problem& p) { return {p.seqlen_q * p.group_size, 1}; }
+
+  template <class Block>
+  REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
+    const Problem& p = args.forward.problem;
+    cuda::for_each_head_task(block, p, grid(p), [&](const cuda::HeadTask& task) {
+      const Sequence s = problem::sequence_of(p, task.b);
+      const std::int64_t count = semantics::split_count(s.band.len_kv);
+      if (count > 1) merge(block, args, task, count);
+    });
+  }
+
+  template <class Block>
+  REGARD_DEVICE_FN void merge(const Block& block, const Args& args, const cuda::HeadTask& task,
+                              std::int64_t count) {
+    const Problem& p = args.forward.problem;
+    const Parts& parts = args.forward.parts;
+    const auto place = [&](std::int64_t part) {
+      return place_of_part(args.forward, task, part) + task.block;
+    };
+    float max = cuda::minus_infinity<float>();
+    for (std::int64_t part = 0; part < count; ++part) {
+      const float other = parts.stats[2 * place(part)];
+      max = other > max ? other : max;
+    }
+    /// What a part's sums shrink by, exactly 1 where it has the maximum.
+    const auto carry = [&](std::int64_t part) {
+      const float before = parts.stats[2 * place(part)];
+      if (before == cuda::minus_infinity<float>()) return 0.0f;
+      return cuda::exp2_of((before - max) * static_cast<float>(p.factor));
+    };
+    float sum = 0.0f;
+    for (std::int64_t part = 0; part < count; ++part) {
+      sum += parts.stats[2 * place(part) + 1] * carry(part);
+    }
+    const auto descale = static_cast<float>(problem::descale_of(p.descale_v, task.b, task.head_kv));
+    const float share = cuda::share_of(p, sum) * (descale / args.weight);
+    const std::int64_t head = task.head_kv * p.group_size + task.block % p.group_size;
+    const std::int64_t query = task.block / p.group_size;
+    char* const to = problem::row_address(p.out, task.b, head, query);
+    for (std::int64_t column = block.thread(); column < p.head_dim_v; column += kThreads) {
+      float out = 0.0f;
+      for (std::int64_t part = 0; part < count; ++part) {
+        out += parts.sums[place(part) * p.head_dim_v + column] * carry(part);
+      }
+      cuda::store_element(p.out.type, to, column, out * share);
+    }
+    if (block.thread() != 0) return;
+    problem::write_row_stats(p, task.b, head, query, static_cast<double>(max) * p.unit, sum);
+  }
+};
+
+}  // namespace regard::cuda_efficient
