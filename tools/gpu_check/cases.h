@@ -26,6 +26,8 @@ inline constexpr const char* kDirected[] = {
     "b1 hq2 sq500 skv1500 d64 f16 bias=1,H,Sq,Skv dropout=0.1 lse",
     "b1 hq4 hkv2 sq700 skv500 d96 bf16 causal diag=tl bias=1,1,Sq,Skv saved grad",
     "b2 hq2 sq300 skv1000 d128 bf16 lens causal diag=br dropout=0.1 saved grad poison",
+    "b3 hq8 hkv2 sq2 skv9000 d128 bf16 lens causal diag=br sinks lse poison",
+    "b2 hq4 hkv2 sq16 skv1500 d64 f16 mask=B,1,1,Skv saved grad poison",
     "b2 hq4 hkv2 sq128 skv128 d64 f8e4m3 out=f8e4m3 lse",
     "b2 hq4 hkv2 sq128 skv128 d64 f8e4m3 out=f8e4m3 descales lse",
     "b1 hq4 hkv1 sq100 skv300 d128 f8e4m3 out=f8e4m3 causal diag=tl descales lse",
@@ -45,6 +47,7 @@ inline constexpr const char* kSpeeds[] = {
     "b2 hq16 sq4096 d128 bf16 causal diag=tl lse grad",
     "b1 hq16 sq4096 d256 bf16 causal diag=tl lse grad",
     "b8 hq32 hkv8 sq1 skv8192 d128 bf16",
+    "b1 hq32 hkv8 sq1 skv32768 d128 bf16",
     "b2 hq16 sq2048 d64 f32",
     "b1 hq8 sq64 d64 bf16",
 };

@@ -32,6 +32,18 @@ double flops(const AttentionParams& p) {
   return forward * causal * (p.features.has(Feature::kNeedsGrad) ? 2.5 : 1.0);
 }
 
+/// Of q, k, v and out; the backward has a gradient of each besides.
+double bytes(const AttentionParams& p) {
+  const auto size = [&](std::int64_t heads, std::int64_t rows, std::int64_t dim, Dtype dtype) {
+    return static_cast<double>(p.batch * heads) * static_cast<double>(rows * dim) *
+           static_cast<double>(size_of(dtype));
+  };
+  const double all = size(p.num_heads_q, p.seqlen_q, p.head_dim_qk, p.dtype_q) +
+                     size(p.num_heads_kv, p.seqlen_kv, p.head_dim_qk + p.head_dim_v, p.dtype_kv) +
+                     size(p.num_heads_q, p.seqlen_q, p.head_dim_v, p.dtype_out);
+  return p.features.has(Feature::kNeedsGrad) ? 2.0 * all : all;
+}
+
 /// What the calls said, or what the device says once they are done.
 std::string error_after(const Bench& bench, const BenchCase& prepared) {
   const std::string waited = bench.memory.wait();
@@ -48,7 +60,9 @@ Timing measure(const Bench& bench, const Case& c, const BackendRef& backend) {
   timing.median = median_time(bench.memory, bench.effort, [&] { prepared->execute(backward); });
   timing.clock_mhz = sm_clock_mhz();
   timing.error = error_after(bench, *prepared);
-  if (timing.error.empty()) timing.tflops = flops(c.params) / timing.median.ms * 1e-9;
+  if (!timing.error.empty()) return timing;
+  timing.tflops = flops(c.params) / timing.median.ms * 1e-9;
+  timing.gbps = bytes(c.params) / timing.median.ms * 1e-6;
   return timing;
 }
 

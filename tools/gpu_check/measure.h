@@ -22,6 +22,7 @@ struct Timing {
   std::string error;  // nothing below holds
   Median median;
   double tflops = 0;
+  double gbps = 0;  // of what must be read and written at least
   int clock_mhz = 0;
 };
 /// The case's forward, or with `grad` its backward, on that backend alone.

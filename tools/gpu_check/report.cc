@@ -56,8 +56,10 @@ std::string benchmarks_json(const Report& r) {
     const Timing& t = row.timing;
     items.push_back("{\"case\": " + quoted(row.words) + ", \"backend\": " + quoted(row.backend) +
                     ", \"error\": " + quoted(t.error) +
-                    text(", \"ms\": %.5f, \"spread\": %.3f, \"tflops\": %.2f, \"clock_mhz\": %d}",
-                         t.median.ms, t.median.spread, finite(t.tflops), t.clock_mhz));
+                    text(", \"ms\": %.5f, \"spread\": %.3f, \"tflops\": %.2f, \"gbps\": %.1f, "
+                         "\"clock_mhz\": %d}",
+                         t.median.ms, t.median.spread, finite(t.tflops), finite(t.gbps),
+                         t.clock_mhz));
   }
   return list("benchmarks", items);
 }
@@ -124,15 +126,16 @@ const char* verdict(const Report& r, bool is_held) {
 
 std::string speeds_table(const Report& r) {
   std::string out =
-      "\n## Speed\n\n| case | backend | ms | TFLOPS | of the product | MHz |\n"
-      "|---|---|---|---|---|---|\n";
+      "\n## Speed\n\n| case | backend | ms | TFLOPS | of the product | GB/s | of the copy | MHz |\n"
+      "|---|---|---|---|---|---|---|---|\n";
+  const auto percent = [](double part, double whole) { return whole > 0 ? 100 * part / whole : 0; };
   for (const BenchRow& row : r.rows) {
     const Timing& t = row.timing;
     out += "| `" + row.words + "` | " + row.backend + " | ";
-    out += t.error.empty()
-               ? text("%.4f | %.1f | %.0f %% | %d |\n", t.median.ms, t.tflops,
-                      r.matmul_tflops > 0 ? 100 * t.tflops / r.matmul_tflops : 0, t.clock_mhz)
-               : t.error + " | | | |\n";
+    out += t.error.empty() ? text("%.4f | %.1f | %.0f %% | %.0f | %.0f %% | %d |\n", t.median.ms,
+                                  t.tflops, percent(t.tflops, r.matmul_tflops), t.gbps,
+                                  percent(t.gbps, r.copy_gbps), t.clock_mhz)
+                           : t.error + " | | | | | |\n";
   }
   return out;
 }
