@@ -12,6 +12,15 @@ const char* text_of(cudaError_t error) {
   return cudaGetErrorString(error);
 }
 
+bool is_captured(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(stream, &status) == cudaSuccess) {
+    return status == cudaStreamCaptureStatusActive;
+  }
+  static_cast<void>(cudaGetLastError());
+  return false;
+}
+
 }  // namespace
 
 DeviceGuard::DeviceGuard(const char* where, const Device& device) {
@@ -50,33 +59,39 @@ DevicePools::~DevicePools() {
   }
 }
 
+int DevicePools::find_pool(std::int32_t device, void** handle) {
+  const std::lock_guard lock(mutex_);
+  for (const Pool& pool : pools_) {
+    if (pool.device == device) *handle = pool.handle;
+  }
+  if (*handle != nullptr) return cudaSuccess;
+  cudaMemPoolProps properties = {};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location = {cudaMemLocationTypeDevice, device};
+  cudaMemPool_t made = nullptr;
+  cudaError_t error = cudaMemPoolCreate(&made, &properties);
+  std::uint64_t keep = ~std::uint64_t{0};  // else every synchronisation gives the memory back
+  if (error == cudaSuccess) {
+    error = cudaMemPoolSetAttribute(made, cudaMemPoolAttrReleaseThreshold, &keep);
+  }
+  if (error == cudaSuccess) pools_.push_back({device, *handle = made});
+  return error;
+}
+
 Expected<Workspace> DevicePools::lease(const Device& device, std::size_t bytes, void* stream) {
   const DeviceGuard guard("attention", device);
   if (!guard.status().ok()) return guard.status();
-  void* handle = nullptr;
-  cudaError_t error = cudaSuccess;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const Pool& pool : pools_) {
-      if (pool.device == device.index) handle = pool.handle;
-    }
-    if (handle == nullptr) {
-      cudaMemPoolProps properties = {};
-      properties.allocType = cudaMemAllocationTypePinned;
-      properties.location = {cudaMemLocationTypeDevice, device.index};
-      cudaMemPool_t made = nullptr;
-      error = cudaMemPoolCreate(&made, &properties);
-      std::uint64_t keep = ~std::uint64_t{0};  // else every synchronisation gives the memory back
-      if (error == cudaSuccess) {
-        error = cudaMemPoolSetAttribute(made, cudaMemPoolAttrReleaseThreshold, &keep);
-      }
-      if (error == cudaSuccess) pools_.push_back({device.index, handle = made});
-    }
-  }
+  auto* const on = static_cast<cudaStream_t>(stream);
   void* data = nullptr;
-  if (error == cudaSuccess) {
-    error = cudaMallocFromPoolAsync(&data, bytes, static_cast<cudaMemPool_t>(handle),
-                                    static_cast<cudaStream_t>(stream));
+  cudaError_t error = cudaSuccess;
+  if (is_captured(on)) {  // the memory is the graph's, whatever pool, and none may be made now
+    error = cudaMallocAsync(&data, bytes, on);
+  } else {
+    void* pool = nullptr;
+    error = static_cast<cudaError_t>(find_pool(device.index, &pool));
+    if (error == cudaSuccess) {
+      error = cudaMallocFromPoolAsync(&data, bytes, static_cast<cudaMemPool_t>(pool), on);
+    }
   }
   if (error == cudaSuccess) return Workspace{data, bytes};
   return failure(StatusCode::kWorkspace, "attention", "cannot allocate a workspace of ", bytes,

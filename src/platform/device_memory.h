@@ -50,6 +50,9 @@ class DevicePools {
   std::int64_t total_bytes() const;
 
  private:
+  /// The device's pool, made where there is none; the driver's error.
+  int find_pool(std::int32_t device, void** handle);
+
   struct Pool {
     std::int32_t device;
     void* handle;
