@@ -138,7 +138,7 @@ MUTATIONS = [
              "a.data += (part.begin - self->tile_.begin) * a.step;", "", (KERNELS,)),
     Mutation("unseen rows' maximum is -inf", "src/cpu/softmax.h",
              "return V::select(max == minus_infinity<V>(), V::set(0), max);",
-             "return max;", (KERNELS,)),
+             "return max;", (FEW_ROWS,)),
     Mutation("last element of a row not written", "src/cpu/rows.h",
              "store_row(type, rows[lane] + x * bytes, tail, 1, n - x);",
              "store_row(type, rows[lane] + x * bytes, tail, 1, n - x - 1);", (KERNELS,)),

@@ -85,6 +85,20 @@ TEST_P(FewRows, EdgesAreWithinTheBar) {
   }
 }
 
+// What a row has not seen before a part has no maximum either: -inf is not taken from -inf.
+TEST_P(FewRows, PartsThatNobodySeesAddNothing) {
+  for (const char* text : {"b1 hq1 sq1 skv1700 d17 f32 window=30,0 diag=br lse poison",
+                           "b1 hq3 hkv1 sq7 skv2100 d12 bf16 window=5,2 diag=br lse poison",
+                           "b1 hq2 hkv1 sq3 skv1700 d40 f16 window=9,700 diag=20 lse poison",
+                           "b1 hq2 hkv1 sq2 skv1200 d8 f32 causal diag=-2000 lse poison"}) {
+    const Problem problem = problem_of(text);
+    run(problem.request());
+    const conformance::Comparison comparison =
+        conformance::compare(problem.request(), oracle::compute(problem.request()).value());
+    EXPECT_TRUE(comparison.ok) << text << ": " << comparison.text;
+  }
+}
+
 // Whether slots share the parts of a sequence, or one takes them all, decides no bit; nor does the
 // company that a sequence keeps.
 TEST_P(FewRows, SlotsAndCompanyDecideNoBit) {
