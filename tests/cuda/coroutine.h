@@ -3,7 +3,7 @@
 #include <cstddef>
 
 #if defined(__SANITIZE_THREAD__)
-/// Of a function whose accesses ThreadSanitizer does not see. Costs nothing, as Unwatched does.
+/// Of a function whose own accesses ThreadSanitizer does not see: free, where Unwatched is not.
 #define REGARD_UNWATCHED __attribute__((no_sanitize("thread")))
 #else
 #define REGARD_UNWATCHED
@@ -63,7 +63,7 @@ class Moment {
   char at_ = 0;
 };
 
-/// While it lives, ThreadSanitizer looks away: bookkeeping that no kernel knows of.
+/// While it lives, ThreadSanitizer looks away from all that is done. Stores the stack each time.
 class Unwatched {
  public:
 #if defined(__SANITIZE_THREAD__)

@@ -50,7 +50,9 @@ void SharedMemory::fail_write(int thread, const Word& word, int offset) const {
 // ---- fibers
 
 /// What copy_async() copies.
-using Chunk = std::array<unsigned char, 16>;
+struct Chunk {
+  std::uint64_t word[2] = {};
+};
 
 /// The threads of every block, one by one: they serve one block after the other.
 const Strand& strand_of_thread(int thread) {
@@ -74,7 +76,7 @@ class Fibers {
     for (int n = 0; n < threads; ++n) order_.push_back(n);
   }
   /// What comes next comes after all that the grid did.
-  ~Fibers() { grid_->passed(); }
+  ~Fibers() { all_->passed(); }
   Fibers(const Fibers&) = delete;
   void operator=(const Fibers&) = delete;
 
@@ -85,8 +87,8 @@ class Fibers {
     const Unwatched unwatched;
     counts_ = counts;
     memory_.reset();
-    begin_ = std::make_unique<Moment>();
-    barrier_ = std::make_unique<Moment>();
+    block_ = std::make_unique<Moments>();
+    moments_ = block_.get();
     set_order(order, seed);
     std::fill(at_shuffle_.begin(), at_shuffle_.end(), 0);
     ended_ = 0;
@@ -94,11 +96,12 @@ class Fibers {
       Fiber& fiber = fibers_[static_cast<std::size_t>(n)];
       fiber.state = State::kReady;
       fiber.shuffles = 0;
+      fiber.copies = 0;
       fiber.fibers = this;
       fiber.block = HostBlock(this, n, index, count);
     }
     const Strand whole;
-    begin_->reached();
+    moments_->begin.reached();
     for (int n : order_) {
       const Strand& strand = races_ == Races::kOfBlocks ? whole : strand_of_thread(n);
       Fiber& fiber = fibers_[static_cast<std::size_t>(n)];
@@ -114,15 +117,15 @@ class Fibers {
       for (int n : order_) strand_of_thread(n).join();
       throw;
     }
-    if (races_ == Races::kOfThreads) grid_->passed();
+    if (races_ == Races::kOfThreads) all_->passed();
     ++counts_->blocks;
   }
 
-  void wait(int thread, bool whole_block, std::source_location where) {
+  REGARD_UNWATCHED void wait(int thread, bool whole_block, std::source_location where) {
     Coroutine& coroutine = note_wait(thread, whole_block, where);
-    if (whole_block) barrier_->reached();
+    if (whole_block) moments_->barrier.reached();
     coroutine.leave();
-    if (whole_block) barrier_->passed();
+    if (whole_block) moments_->barrier.passed();
   }
 
   REGARD_UNWATCHED bool wait_or(int thread, bool value, std::source_location where) {
@@ -140,23 +143,25 @@ class Fibers {
     return fibers_[static_cast<std::size_t>(thread)].sent[slot];
   }
 
-  void begin_copy(int thread, int offset, const Chunk& chunk) {
-    const Unwatched unwatched;
-    Chunk unknown;
-    unknown.fill(0xff);
-    memory_.write(thread, offset, sizeof(Chunk), unknown.data());
-    fibers_[static_cast<std::size_t>(thread)].copies.push_back({offset, chunk});
+  REGARD_UNWATCHED void begin_copy(int thread, int offset, const Chunk& chunk) {
+    Fiber& fiber = fibers_[static_cast<std::size_t>(thread)];
+    if (fiber.copies == kMostCopies) throw HostError("a thread waits for too many copies");
+    fiber.copied_to[fiber.copies] = offset;
+    fiber.copied[fiber.copies++] = chunk;
+    constexpr Chunk kUnknown{{~std::uint64_t{0}, ~std::uint64_t{0}}};
+    memory_.write(thread, offset, sizeof(Chunk), &kUnknown);
   }
-  void end_copies(int thread) {
-    const Unwatched unwatched;
-    auto& copies = fibers_[static_cast<std::size_t>(thread)].copies;
-    for (const auto& [offset, chunk] : copies) {
-      memory_.write(thread, offset, sizeof(Chunk), chunk.data());
+  REGARD_UNWATCHED void end_copies(int thread) {
+    Fiber& fiber = fibers_[static_cast<std::size_t>(thread)];
+    for (int n = 0; n < fiber.copies; ++n) {
+      const Chunk chunk = fiber.copied[n];
+      memory_.write(thread, fiber.copied_to[n], sizeof(Chunk), &chunk);
     }
-    copies.clear();
+    fiber.copies = 0;
   }
 
  private:
+  static constexpr int kMostCopies = 32;
   enum class State : std::uint8_t { kReady, kAtBarrier, kAtShuffle, kDone };
   struct Fiber {
     Fibers* fibers = nullptr;
@@ -166,8 +171,10 @@ class Fibers {
     const char* file = "";
     unsigned shuffles = 0;
     Sent sent[2];
-    bool says = false;                          // at a barrier
-    std::vector<std::pair<int, Chunk>> copies;  // offset, what comes there
+    bool says = false;  // at a barrier
+    int copies = 0;     // that it has not waited for
+    int copied_to[kMostCopies];
+    Chunk copied[kMostCopies];
     HostBlock block{nullptr, 0, 0, 0};
   };
 
@@ -197,29 +204,25 @@ class Fibers {
   static void run_thread(void* argument) {
     auto& fiber = *static_cast<Fiber*>(argument);
     note_begin(&fiber);
-    std::string error;
     try {
       fiber.fibers->main_(fiber.block);
-    } catch (const std::exception& thrown) {
-      error = thrown.what();
+      check_copies(fiber);
+    } catch (const std::exception& error) {
+      const Unwatched unwatched;
+      fiber.fibers->error_ = error.what();
     }
-    note_end(&fiber, std::move(error));
+    note_end(&fiber);
     fiber.coroutine.leave();
   }
 
-  static void note_begin(Fiber* fiber) {
-    const Unwatched unwatched;
-    fiber->fibers->begin_->passed();
+  REGARD_UNWATCHED static void note_begin(Fiber* fiber) { fiber->fibers->moments_->begin.passed(); }
+  REGARD_UNWATCHED static void check_copies(const Fiber& fiber) {
+    if (fiber.copies > 0) throw HostError("a thread ended before its copies");
   }
-
-  static void note_end(Fiber* fiber, std::string error) {
-    const Unwatched unwatched;
-    if (error.empty() && !fiber->copies.empty()) error = "a thread ended before its copies";
-    Fibers& fibers = *fiber->fibers;
-    if (!error.empty()) fibers.error_ = std::move(error);
+  REGARD_UNWATCHED static void note_end(Fiber* fiber) {
     fiber->state = State::kDone;
-    ++fibers.ended_;
-    fibers.grid_->reached();
+    ++fiber->fibers->ended_;
+    fiber->fibers->all_->reached();
   }
 
   REGARD_UNWATCHED Coroutine& note_wait(int thread, bool whole_block, std::source_location where) {
@@ -282,8 +285,14 @@ class Fibers {
   std::vector<Fiber> fibers_;
   std::vector<int> order_;
   std::vector<int> at_shuffle_;  // threads of each warp
+  struct Moments {
+    Moment begin, barrier;
+  };
   // On the heap: a new one is not the last block's, or grid's.
-  std::unique_ptr<Moment> begin_, barrier_, grid_ = std::make_unique<Moment>();
+  std::unique_ptr<Moments> block_;
+  std::unique_ptr<Moment> grid_ = std::make_unique<Moment>();
+  Moments* moments_ = nullptr;  // the block's
+  Moment* const all_ = grid_.get();
   bool any_says_ = false;
   int ended_ = 0;
   Counts* counts_ = nullptr;
@@ -307,12 +316,12 @@ Sent HostBlock::sent_by(int lane, int slot) const {
 // ---- what comes with compute capability 8.0
 
 void HostBlock::copy_async(const HostShared<std::uint16_t>& to, int at, const void* from) const {
-  Chunk chunk{};
+  Chunk chunk;
   if (from != nullptr) {
-    if (reinterpret_cast<std::uintptr_t>(from) % chunk.size() != 0) {
+    if (reinterpret_cast<std::uintptr_t>(from) % sizeof(chunk) != 0) {
       throw HostError("16 bytes are copied from an address that is no multiple of them");
     }
-    std::memcpy(chunk.data(), from, chunk.size());
+    std::memcpy(&chunk, from, sizeof(chunk));
   }
   fibers_->begin_copy(thread_, to.check_vector(at), chunk);
 }
