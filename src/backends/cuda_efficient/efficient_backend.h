@@ -125,7 +125,8 @@ class EfficientBackend final : public Backend {
   };
 
   static PartsLayout parts_layout(const AttentionParams& p) {
-    const std::int64_t rows = saturating_mul(p.seqlen_q, rows_of_query(p));
+    const std::int64_t group_size = p.num_heads_kv == 0 ? 0 : p.num_heads_q / p.num_heads_kv;
+    const std::int64_t rows = saturating_mul(p.seqlen_q, group_size);
     const std::int64_t most = semantics::split_count(p.seqlen_kv);
     if (rows == 0 || rows > kSplitRows || most == 1) return {};
     const std::int64_t heads = saturating_mul(p.batch, p.num_heads_kv);
@@ -133,9 +134,6 @@ class EfficientBackend final : public Backend {
     const std::int64_t at_stats = saturating_mul(all, p.head_dim_v);
     const std::int64_t floats = saturating_add(at_stats, saturating_mul(all, 2));
     return {most, at_stats, round_up(saturating_mul(floats, sizeof(float)), 64)};
-  }
-  static std::int64_t rows_of_query(const AttentionParams& p) {
-    return p.num_heads_kv == 0 ? 0 : p.num_heads_q / p.num_heads_kv;
   }
 
   /// Tiles are the same on every architecture: they fit the 48 KB of shared memory that all have.
