@@ -3,7 +3,7 @@
 
 Usage: scripts/mutate.py [--only WORD] [--resume] [--list]
 
-The faults are in scripts/mutations.py. A fault whose text is not found exactly once in its file is
+The faults are in scripts/mutations*.py. A fault whose text is not found exactly once in its file is
 refused: it would test nothing. Exit code 0: every fault was noticed; 1: one survived, was refused,
 or the tests fail without any fault. What is stopped leaves nothing running, and --resume goes on
 from there: it leaves out what was settled since the last run without it.

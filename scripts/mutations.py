@@ -1,7 +1,8 @@
 """The faults that scripts/mutate.py plants: each a text that stands once in a file, what replaces it,
 and the tests that ought to notice (a GoogleTest program and a filter, tried in order)."""
 
-from typing import NamedTuple
+from mutation import Mutation
+from mutations_cuda import CUDA_MUTATIONS
 
 BOUNDS = ("unit", "RowBounds.*:Tiles.*:ScoreEdits.*:Philox.*")
 KERNELS = ("unit", "*Kernels.*:MergeStates.*")
@@ -18,22 +19,8 @@ BLOCKS = ("property", "*Backward.*")
 PAIR_BLOCKS = ("property", "*Backward.*flash_avx512_bf16")
 MORE_GRADIENTS = ("unit", "Gradients.*:*GradKernels*")
 BACKWARD_CALLS = ("decision", "Backward.*:Pair.*")
-CUDA = ("cuda", "All/CudaOwnCases*:Schedules.*")
 ELEMENTS = ("unit", "Elements.*")
 EIGHT_BITS = ("conformance", "*EightBits*:*descale*")
-CUDA_CASES = ("cuda", "*CudaCases*lens*:*CudaCases*bias*poison*:*CudaCases*sinks*")
-TENSOR_FORWARD = "src/backends/cuda_efficient/tensor_forward.cuh"
-TENSOR_BACKWARD = "src/backends/cuda_efficient/tensor_backward.cuh"
-
-
-class Mutation(NamedTuple):
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: tuple
-    emulated: bool = False  # in kernels that are tested in portable notation
-
 
 MUTATIONS = [
     # ---- what a row sees ----
@@ -457,90 +444,6 @@ MUTATIONS = [
     Mutation("outputs may overlap inputs", "src/core/describe.cc",
              "if (proves_disjoint(output, other)) continue;", "continue;",
              (DECISION, CASES)),
-    # ---- CUDA kernels, on the host ----
-    Mutation("cuda: no barrier before staging", "src/cuda/product.cuh",
-             "    block.sync();\n    stage<T, kDepth<T>, Space::kWidth",
-             "    stage<T, kDepth<T>, Space::kWidth", (CUDA,)),
-    Mutation("cuda: hidden elements multiplied", "src/cuda/product.cuh",
-             "if (kSelect && is_hidden(left.at[i])) continue;", "", (CUDA, CUDA_CASES)),
-    Mutation("cuda: last terms of a score left out", "src/cuda/product.cuh",
-             "for (std::int64_t k = 0; k < depth; k += kDepth<T>) {",
-             "for (std::int64_t k = 0; k + kDepth<T> <= depth; k += kDepth<T>) {", (CUDA,)),
-    Mutation("cuda: rows of padding see keys", "src/cuda/rows.cuh",
-             "  if (facts.query >= s.len_q) return facts;\n", "", (CUDA, CUDA_CASES)),
-    Mutation("cuda: tile FULL with rows of padding", "src/cuda/rows.cuh",
-             "problem::is_opaque(p) || live < end;", "problem::is_opaque(p);", (CUDA, CUDA_CASES)),
-    Mutation("cuda: one head for a group", "src/cuda/rows.cuh",
-             "facts.head = rows.first_head + row % rows.heads;", "facts.head = rows.first_head;",
-             (CUDA,)),
-    Mutation("cuda: a grid goes round no more", "src/cuda/tasks.cuh",
-             "task += block.count()", "task += tasks", (CUDA,)),
-    Mutation("cuda: bias of -inf added, not selected", "src/cuda/edit.cuh",
-             "bias == minus_infinity<T>() ? bias : score + bias", "score + bias",
-             (CUDA, CUDA_CASES)),
-    Mutation("cuda: dropout draws of other keys", "src/cuda/edit.cuh",
-             "dropout_draw(draws, j + c)", "dropout_draw(draws, c)", (CUDA,)),
-    Mutation("cuda: delta without d_lse", "src/cuda/grad_rows.cuh",
-             "delta -= *problem::element_at<T>(g.d_lse",
-             "delta -= 0 * *problem::element_at<T>(g.d_lse", (("cuda", "CudaRandomCases.*"),)),
-    Mutation("cuda efficient: old output not rescaled", "src/backends/cuda_efficient/forward.cuh",
-             "out[i][c] *= carry[i];", "out[i][c] *= 1.0f;", (CUDA,)),
-    Mutation("cuda efficient: sink in every thread's sum", "src/backends/cuda_efficient/forward.cuh",
-             "at.column == 0 && has_sink ? 1.0f", "has_sink ? 1.0f", (CUDA, CUDA_CASES)),
-    Mutation("cuda efficient: every range has the first columns",
-             "src/backends/cuda_efficient/forward.cuh",
-             "cuda::add_tile_product(block, probs, values, task.columns * kColumns, b, out);",
-             "cuda::add_tile_product(block, probs, values, 0, b, out);", (CUDA,)),
-    Mutation("cuda efficient: a sink in every part", TENSOR_FORWARD,
-             "start_softmax(block, facts, !kSplit || task.block == 0, &state);",
-             "start_softmax(block, facts, true, &state);", (("cuda", "*CudaOwnCases*"),)),
-    Mutation("cuda efficient: parts of all keys", "src/backends/cuda_efficient/split.cuh",
-             "return semantics::common_keys(keys, semantics::split_keys(len_kv, cuda::kTile, task.block));",
-             "return len_kv < 0 ? semantics::KeyRange{0, 0} : keys;", (("cuda", "*CudaOwnCases*"),)),
-    Mutation("cuda efficient: parts merged at their own maxima", "src/backends/cuda_efficient/split.cuh",
-             "return cuda::exp2_of((before - max) * static_cast<float>(p.factor));",
-             "return before <= max ? 1.0f : 0.0f;", (("cuda", "Schedules.*"),)),
-    Mutation("cuda efficient: the last warps with rows idle", TENSOR_FORWARD,
-             "block.thread() / cuda::kWarp * cuda::kWarpRows < p.seqlen_q",
-             "2 * (block.thread() / cuda::kWarp) * cuda::kWarpRows < p.seqlen_q", (("cuda", "*CudaOwnCases*"),)),
-    Mutation("cuda efficient: softcap without a slope", "src/backends/cuda_efficient/backward.cuh",
-             "differentiate_softcap(p, capped, &t);\n        write_by_rows",
-             "write_by_rows", (CUDA,)),
-    Mutation("cuda efficient: d_bias of one head", "src/backends/cuda_efficient/bias.cuh",
-             "h < (full[1] ? task.head + 1 : p.num_heads_q)", "h < task.head + 1", (CUDA,)),
-    Mutation("cuda tensor: hidden elements multiplied", "src/cuda/tensor.cuh",
-             "      if (is_hidden(value)) continue;\n", "", (CUDA,)),
-    Mutation("cuda tensor: copies of chunks behind a row", "src/cuda/tensor.cuh",
-             "row != nullptr && column + c < rows.columns;", "row != nullptr;", (CUDA,)),
-    Mutation("cuda tensor: values unchecked behind a mask", TENSOR_FORWARD,
-             "bool is_unsafe = cuda::has_non_finite<kType, kTile, kDims>(block, pass.values);",
-             "bool is_unsafe = false;", (CUDA,)),
-    Mutation("cuda tensor: sums of a row cut off tile by tile", "src/cuda/tensor.cuh",
-             "of_tile[0], of_tile[1]);", "sums->at[2 * n], sums->at[2 * n + 1]);",
-             (("cuda", "Schedules.LongSums*"),)),
-    Mutation("cuda tensor: scores cut off over all columns", "src/cuda/tensor.cuh",
-             "kType == Element::kF16 ? 1 : 4;", "kDepth / 16;",
-             (("cuda", "Schedules.LongScores*"),)),
-    Mutation("cuda tensor: probabilities of f16 as they are", TENSOR_FORWARD,
-             "kType == Element::kF16 ? 32768.0f : 1.0f", "1.0f", (CUDA,)),
-    Mutation("cuda tensor: keys copied while they are read", TENSOR_FORWARD,
-             "    is_unsafe = block.sync_or(is_unsafe);", "", (CUDA,)),
-    Mutation("cuda tensor: steps of head dims without a barrier", TENSOR_FORWARD,
-             "        block.sync();  // nobody reads the last step's keys\n", "", (CUDA,)),
-    Mutation("cuda tensor: both rows shrink by the first one's", "src/cuda/tensor.cuh",
-             "carry[x % 4 / 2]", "carry[0]", (CUDA,)),
-    Mutation("cuda tensor: queries unchecked behind a mask", TENSOR_BACKWARD,
-             "cuda::has_non_finite<kType, kUnit, kDims>(block, operand);", "false;", (CUDA,)),
-    Mutation("cuda tensor: facts of rows in two slots", TENSOR_BACKWARD,
-             "kSlots = 3;", "kSlots = 2;", (CUDA,)),
-    Mutation("cuda tensor: softcap without a slope", TENSOR_BACKWARD,
-             "slope = 1.0f - tanh * tanh;", "slope = 1.0f;", (CUDA,)),
-    Mutation("cuda tensor: dropped probabilities in d_v", TENSOR_BACKWARD,
-             "result = kept ? result : 0.0f;", "static_cast<void>(kept);", (CUDA,)),
-    Mutation("cuda math: probabilities not divided", "src/backends/cuda_math/forward.cuh",
-             "kept ? prob * share : prob * T(0)", "kept ? prob : prob * T(0)", (CUDA,)),
-    Mutation("cuda math: dropped probabilities in d_v", "src/backends/cuda_math/backward.cuh",
-             "? prob * keep : prob * T(0);", "? prob * keep : prob;", (CUDA,)),
     # ---- 8 bits and descales ----
     Mutation("descale of v dropped", "src/cpu/strip.h",
              "return sum == T(0) ? T(0) : strip.descale_v / sum;",
@@ -568,10 +471,6 @@ MUTATIONS = [
              (ELEMENTS,)),
     Mutation("negative descales accepted", "src/core/check_data.cc",
              "std::isfinite(value) && value >= 0.0f", "std::isfinite(value)", (DECISION,)),
-    Mutation("cuda math: descale of v dropped", "src/backends/cuda_math/forward.cuh",
-             "cuda::share_of(p, sum) * descale", "cuda::share_of(p, sum)", (CUDA,)),
-    Mutation("cuda efficient: scores not descaled", "src/backends/cuda_efficient/forward.cuh",
-             "      cuda::scale_by(descale, scores);\n", "", (CUDA,)),
     # ---- devices ----
     Mutation("a device of the least capability refused", "src/core/claims.cc",
              "env.sm_version < info.min_sm", "env.sm_version <= info.min_sm", (DECISION,)),
@@ -610,4 +509,4 @@ MUTATIONS = [
     Mutation("offsets past the end accepted", "tools/regard/safetensors.cc",
              "if (entry.begin > entry.end || entry.end > total) {",
              "if (entry.begin > entry.end) {", (READER,)),
-]
+] + CUDA_MUTATIONS
