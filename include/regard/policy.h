@@ -54,7 +54,7 @@ REGARD_EXPORT const char* to_string(OnFallback value) noexcept;
 struct Policy {
   std::optional<std::vector<BackendRef>> only;    // nothing else may run
   std::vector<BackendRef> deny;                   // these may not run
-  std::optional<std::vector<BackendRef>> prefer;  // an order; the rest follow in built-in order
+  std::optional<std::vector<BackendRef>> prefer;  // an order; lower sources' follow, then the rest
   std::optional<Determinism> require;
   std::optional<double> max_error;  // against Verdict::error_bound
   std::optional<std::int64_t> max_workspace_bytes;

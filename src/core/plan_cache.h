@@ -31,9 +31,9 @@ struct PlanCacheKey {
  private:
   // Sources and warnings are part of the Selection that a plan shows, so they count too.
   static bool same_policy(const ResolvedPolicy& a, const ResolvedPolicy& b) noexcept {
-    return &a == &b || (a.hash == b.hash && a.policy == b.policy &&
-                        a.only_source == b.only_source && a.prefer_source == b.prefer_source &&
-                        a.warnings == b.warnings && a.conflict == b.conflict);
+    return &a == &b ||
+           (a.hash == b.hash && a.policy == b.policy && a.only_source == b.only_source &&
+            a.preferred == b.preferred && a.warnings == b.warnings && a.conflict == b.conflict);
   }
 };
 

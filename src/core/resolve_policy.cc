@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "core/backend_names.h"
 #include "core/scope_stack.h"
@@ -11,26 +13,36 @@ namespace {
 
 using Refs = std::vector<BackendRef>;
 
+// What one source contributes; a thread's scopes are one source each.
 struct Source {
   const Policy* policy;
-  std::string name;
+  PolicySource kind;
+  std::size_t scope = 0;  // from 1, the outermost; 0: no scope
+
+  std::string label() const {
+    if (scope > 0) return "scope " + std::to_string(scope);
+    return to_string(kind);
+  }
 };
 
-// Open scopes from the outermost that counts (a kReplace scope hides those outside it) inwards.
-std::vector<const ScopeStack::Node*> visible_scopes() {
-  std::vector<const ScopeStack::Node*> scopes;
+// All sources, the highest first. Of the open scopes the innermost is the highest; a kReplace scope
+// hides those outside it.
+std::vector<Source> sources_of(const Policy& call, const Policy& context,
+                               const Policy& environment) {
+  std::vector<Source> sources = {{&call, PolicySource::kCall}};
   for (const ScopeStack::Node* node = ScopeStack::top().get(); node; node = node->outer.get()) {
-    scopes.push_back(node);
+    sources.push_back({&node->policy, PolicySource::kScope});
     if (node->mode == ScopedPolicy::kReplace) break;
   }
-  std::reverse(scopes.begin(), scopes.end());
-  return scopes;
+  for (std::size_t i = 1; i < sources.size(); ++i) sources[i].scope = sources.size() - i;
+  sources.push_back({&context, PolicySource::kContext});
+  sources.push_back({&environment, PolicySource::kEnvironment});
+  return sources;
 }
 
-void add_unique(Refs& refs, const Refs& more) {
-  for (const BackendRef& ref : more) {
-    if (!contains(refs, ref)) refs.push_back(ref);
-  }
+template <class T>
+void add_unique(std::vector<T>& values, const T& value) {
+  if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
 }
 
 template <class T, class Pick>
@@ -40,82 +52,125 @@ void combine(std::optional<T>& into, const std::optional<T>& from, Pick pick) {
 
 // Merges what every source contributes to: deny, require and the limits.
 void merge_restrictions(Policy& into, const Policy& from) {
-  add_unique(into.deny, from.deny);
+  for (const BackendRef& ref : from.deny) add_unique(into.deny, ref);
   combine(into.require, from.require, [](auto a, auto b) { return std::max(a, b); });
   combine(into.max_error, from.max_error, [](auto a, auto b) { return std::min(a, b); });
   combine(into.max_workspace_bytes, from.max_workspace_bytes,
           [](auto a, auto b) { return std::min(a, b); });
 }
 
-// The scopes of a thread as one policy: `only` narrows, the innermost wins elsewhere.
-Policy merge_scopes(const std::vector<const ScopeStack::Node*>& scopes, std::string* conflict,
-                    Status* status) {
-  Policy merged;
-  std::string only_scope;
-  for (std::size_t i = 0; i < scopes.size(); ++i) {
-    const Policy& scope = scopes[i]->policy;
-    const std::string name = "scope " + std::to_string(i + 1);
-    if (status->ok()) *status = validate(scope, name.c_str());
-    merge_restrictions(merged, scope);
-    if (scope.prefer) merged.prefer = scope.prefer;
-    if (scope.on_fallback) merged.on_fallback = scope.on_fallback;
-    if (scope.assume_finite) merged.assume_finite = scope.assume_finite;
-    if (!scope.only) continue;
-    if (!merged.only) {
-      merged.only = scope.only;
-    } else {
-      Refs both;
-      for (const BackendRef& ref : *scope.only) {
-        if (contains(*merged.only, ref)) both.push_back(ref);
-      }
-      if (both.empty() && conflict->empty()) {
-        *conflict = "only of " + only_scope + " (" + join_backends(*merged.only) +
-                    ") and only of " + name + " (" + join_backends(*scope.only) +
-                    ") have no backend in common";
-      }
-      merged.only = std::move(both);
-    }
-    only_scope = name;
-  }
-  return merged;
-}
+// Merges sources from the highest to the lowest.
+class Resolver {
+ public:
+  explicit Resolver(ResolvedPolicy& resolved) : resolved_(resolved) {}
 
-// The highest source that sets a field decides; sources below it that differ are warned about.
-template <class Field>
-std::string take_highest(ResolvedPolicy& resolved, const std::vector<Source>& sources,
-                         Field Policy::*field, const char* what) {
-  std::string winner;
-  for (const Source& source : sources) {
-    const Field& value = source.policy->*field;
-    if (!value) continue;
-    if (winner.empty()) {
-      resolved.policy.*field = value;
-      winner = source.name;
-    } else if (value != resolved.policy.*field) {
-      resolved.warnings.push_back(std::string(what) + " of " + source.name + " is overruled by " +
-                                  winner);
+  void add(const Source& source) {
+    merge_restrictions(resolved_.policy, *source.policy);
+    add_preferences(source);  // before the source's own only, which does not remove them
+    add_only(source);
+    take_highest(source, &Policy::on_fallback, "on_fallback", on_fallback_);
+    take_highest(source, &Policy::assume_finite, "assume_finite", assume_finite_);
+  }
+
+ private:
+  void warn_overruled(const std::string& field, PolicySource source, const std::string& by) {
+    add_unique(resolved_.warnings, field + " of " + to_string(source) + " is overruled by " + by);
+  }
+
+  // Appends what the source prefers, less what a higher only excludes.
+  void add_preferences(const Source& source) {
+    const Policy& policy = *source.policy;
+    if (!policy.prefer) return;
+    const std::optional<Refs>& only = resolved_.policy.only;
+    Refs removed;
+    for (const BackendRef& ref : *policy.prefer) {
+      if (only && !contains(*only, ref)) {
+        removed.push_back(ref);
+        continue;
+      }
+      const auto same = [&](const Preference& entry) { return entry.ref == ref; };
+      if (std::ranges::none_of(resolved_.preferred, same)) {
+        resolved_.preferred.push_back({ref, source.kind});
+      }
+    }
+    // Where the source's only names the same, the warning about that only covers both.
+    if (removed.empty() || policy.prefer == policy.only) return;
+    warn_overruled("prefer (" + join_backends(removed) + ")", source.kind,
+                   std::string("only of ") + to_string(*resolved_.only_source));
+  }
+
+  // The highest source's only holds; nested scopes narrow it.
+  void add_only(const Source& source) {
+    const std::optional<Refs>& theirs = source.policy->only;
+    std::optional<Refs>& only = resolved_.policy.only;
+    if (!theirs) return;
+    if (!only) {
+      only = theirs;
+      resolved_.only_source = source.kind;
+    } else if (source.kind == PolicySource::kScope && source.kind == resolved_.only_source) {
+      narrow(*only, source);
+    } else {
+      if (theirs != only) warn_overruled("only", source.kind, to_string(*resolved_.only_source));
+      return;
+    }
+    only_label_ = source.label();
+  }
+
+  void narrow(Refs& only, const Source& outer) {
+    const Refs& theirs = *outer.policy->only;
+    Refs both;
+    for (const BackendRef& ref : only) {
+      if (contains(theirs, ref)) both.push_back(ref);
+    }
+    if (both.empty() && resolved_.conflict.empty()) {
+      resolved_.conflict = "only of " + outer.label() + " (" + join_backends(theirs) +
+                           ") and only of " + only_label_ + " (" + join_backends(only) +
+                           ") have no backend in common";
+    }
+    only = std::move(both);
+  }
+
+  // The highest source that sets the field decides. Scopes overrule each other without a warning.
+  template <class Field>
+  void take_highest(const Source& source, Field Policy::*field, const char* name,
+                    PolicySource& winner) {
+    const Field& theirs = source.policy->*field;
+    Field& ours = resolved_.policy.*field;
+    if (!theirs) return;
+    if (!ours) {
+      ours = theirs;
+      winner = source.kind;
+    } else if (theirs != ours && source.kind != winner) {
+      warn_overruled(name, source.kind, to_string(winner));
     }
   }
-  return winner;
-}
+
+  ResolvedPolicy& resolved_;
+  std::string only_label_;  // of the source that set or narrowed it last
+  PolicySource on_fallback_{}, assume_finite_{};
+};
 
 void find_conflict(ResolvedPolicy& resolved, const std::vector<Source>& sources) {
   const Policy& policy = resolved.policy;
   if (!resolved.conflict.empty() || !policy.only) return;
+  const std::string only_source = to_string(*resolved.only_source);
   if (policy.only->empty()) {
-    resolved.conflict = "only of " + resolved.only_source + " names no backend";
+    resolved.conflict = "only of " + only_source + " names no backend";
     return;
   }
   for (const BackendRef& ref : *policy.only) {
     if (!contains(policy.deny, ref)) return;
   }
-  std::string deniers;
+  std::vector<std::string> deniers;
   for (const Source& source : sources) {
-    if (source.policy->deny.empty()) continue;
-    deniers += (deniers.empty() ? "" : " and ") + source.name;
+    const bool environment = source.kind == PolicySource::kEnvironment;
+    const char* name = environment ? "REGARD_DENY" : to_string(source.kind);
+    if (!source.policy->deny.empty()) add_unique(deniers, std::string(name));
   }
-  resolved.conflict = "only of " + resolved.only_source + " (" + join_backends(*policy.only) +
-                      ") and deny of " + deniers + " (" + join_backends(policy.deny) +
+  std::string names;
+  for (const std::string& denier : deniers) names += (names.empty() ? "" : " and ") + denier;
+  resolved.conflict = "only of " + only_source + " (" + join_backends(*policy.only) +
+                      ") and deny of " + names + " (" + join_backends(policy.deny) +
                       ") leave no backend";
 }
 
@@ -138,26 +193,26 @@ Policy environment_policy(const Env& env) {
   return policy;
 }
 
+const char* to_string(PolicySource source) noexcept {
+  constexpr const char* kNames[] = {"call policy", "scope", "context policy", "REGARD_BACKEND"};
+  return kNames[static_cast<std::size_t>(source)];
+}
+
 std::shared_ptr<const ResolvedPolicy> resolve_policy(const Policy& call, const Policy& context,
                                                      const Policy& environment) {
   auto resolved = std::make_shared<ResolvedPolicy>();
-  const Policy scopes = merge_scopes(visible_scopes(), &resolved->conflict, &resolved->status);
-  const std::vector<Source> sources = {{&call, "call policy"},
-                                       {&scopes, "scope"},
-                                       {&context, "context policy"},
-                                       {&environment, "environment"}};
+  const std::vector<Source> sources = sources_of(call, context, environment);
+  Resolver resolver(*resolved);
   for (const Source& source : sources) {
-    if (resolved->status.ok()) resolved->status = validate(*source.policy, source.name.c_str());
-    merge_restrictions(resolved->policy, *source.policy);
+    if (resolved->status.ok()) {
+      resolved->status = validate(*source.policy, source.label().c_str());
+    }
+    resolver.add(source);
   }
-  resolved->only_source = take_highest(*resolved, sources, &Policy::only, "only");
-  resolved->prefer_source = take_highest(*resolved, sources, &Policy::prefer, "prefer");
-  take_highest(*resolved, sources, &Policy::on_fallback, "on_fallback");
-  take_highest(*resolved, sources, &Policy::assume_finite, "assume_finite");
-  if (resolved->only_source == "environment") resolved->only_source = "REGARD_BACKEND";
-  if (resolved->prefer_source == "environment") resolved->prefer_source = "REGARD_BACKEND";
-  // A scope conflict matters only where the scopes' only is the one that holds.
-  if (resolved->only_source != "scope") resolved->conflict.clear();
+  if (!resolved->preferred.empty()) {
+    Refs& prefer = resolved->policy.prefer.emplace();
+    for (const Preference& entry : resolved->preferred) prefer.push_back(entry.ref);
+  }
   find_conflict(*resolved, sources);
   resolved->hash = hash_value(resolved->policy);
   return resolved;

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,12 +11,25 @@
 
 namespace regard {
 
+/// Where a part of a policy comes from, the highest first.
+enum class PolicySource : std::uint8_t { kCall, kScope, kContext, kEnvironment };
+const char* to_string(PolicySource source) noexcept;  // "call policy", ..., "REGARD_BACKEND"
+
+/// One backend of the preferred order.
+struct Preference {
+  BackendRef ref;
+  PolicySource source;
+  friend bool operator==(const Preference&, const Preference&) = default;
+};
+
 /// The policy that holds for one call, and where its parts came from.
 struct ResolvedPolicy {
-  Policy policy;
-  std::size_t hash = 0;     // of policy
-  std::string only_source;  // "call policy", "scope", "context policy", "REGARD_BACKEND"; "" unset
-  std::string prefer_source;
+  Policy policy;         // prefer: the backends of `preferred`
+  std::size_t hash = 0;  // of policy
+  std::optional<PolicySource> only_source;
+  // What all sources prefer, those of higher sources first, without what an `only` of a higher
+  // source excludes.
+  std::vector<Preference> preferred;
   std::vector<std::string> warnings;  // sources overruled by higher ones
   std::string conflict;  // sources that leave nothing, both named; nothing can be chosen then
   Status status;         // not ok: a source is no valid policy, and nothing may be asked

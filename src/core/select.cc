@@ -16,25 +16,33 @@ const std::vector<BackendRef>* tuning_order(const SelectInputs& inputs) {
   return tuned_order(inputs.tuning, inputs.key.params());
 }
 
-// Candidates from the first to try to the last: policy.prefer, then the tuning table's order, then
-// the built-in one.
-std::vector<const BackendEntry*> candidate_order(const SelectInputs& inputs) {
-  std::vector<const BackendEntry*> order;
+// A backend and what gave it its place in the order.
+struct Candidate {
+  const BackendEntry* entry;
+  const Preference* preference = nullptr;  // null: no policy prefers it
+  bool tuned = false;                      // the tuning table names it
+};
+
+// Candidates from the first to try to the last: what policies prefer, then the tuning table's
+// order, then the built-in one.
+std::vector<Candidate> candidate_order(const SelectInputs& inputs) {
+  std::vector<Candidate> order;
   order.reserve(inputs.backends.size());
-  const auto append = [&](const std::vector<BackendRef>& refs) {
-    for (const BackendRef& ref : refs) {
-      for (const BackendEntry& entry : inputs.backends) {
-        const bool taken = std::find(order.begin(), order.end(), &entry) != order.end();
-        if (entry.ref == ref && !taken) order.push_back(&entry);
+  const auto append = [&](const BackendRef& ref, const Preference* preference, bool tuned) {
+    for (const BackendEntry& entry : inputs.backends) {
+      const auto same = [&](const Candidate& taken) { return taken.entry == &entry; };
+      if (entry.ref == ref && std::ranges::none_of(order, same)) {
+        order.push_back({&entry, preference, tuned});
       }
     }
   };
-  if (inputs.policy.policy.prefer) append(*inputs.policy.policy.prefer);
-  if (const auto* tuned = tuning_order(inputs)) append(*tuned);
-  for (const BackendEntry& entry : inputs.backends) {
-    const bool taken = std::find(order.begin(), order.end(), &entry) != order.end();
-    if (!taken) order.push_back(&entry);
+  for (const Preference& preference : inputs.policy.preferred) {
+    append(preference.ref, &preference, false);
   }
+  if (const auto* tuned = tuning_order(inputs)) {
+    for (const BackendRef& ref : *tuned) append(ref, nullptr, true);
+  }
+  for (const BackendEntry& entry : inputs.backends) append(entry.ref, nullptr, false);
   return order;
 }
 
@@ -186,24 +194,27 @@ class Trial {
   double error_bound_ = -1.0;
 };
 
-// Whether `chosen` is not the first backend that policy.prefer names.
-bool is_fallback(const Policy& policy, const BackendRef& chosen) {
-  return policy.prefer && !policy.prefer->empty() && policy.prefer->front() != chosen;
+// Whether `chosen` is not the first backend that policies prefer.
+bool is_fallback(const ResolvedPolicy& policy, const BackendRef& chosen) {
+  return !policy.preferred.empty() && policy.preferred.front().ref != chosen;
 }
 
 bool forbids_fallback(const Policy& policy) {
   return policy.on_fallback.value_or(OnFallback::kAllow) == OnFallback::kError;
 }
 
-std::string decided_by(const SelectInputs& inputs) {
+// The source of the chosen candidate's place; where nothing can run (`chosen` is null), of the end
+// of the order.
+std::string decided_by(const SelectInputs& inputs, const Candidate* chosen) {
   const ResolvedPolicy& policy = inputs.policy;
   if (!policy.conflict.empty()) return "conflict";
-  if (!policy.prefer_source.empty()) {
-    const bool both = policy.prefer_source == policy.only_source;
-    return policy.prefer_source + (both ? " (only, prefer)" : " (prefer)");
+  if (chosen != nullptr && chosen->preference != nullptr) {
+    const PolicySource source = chosen->preference->source;
+    return std::string(to_string(source)) +
+           (source == policy.only_source ? " (only, prefer)" : " (prefer)");
   }
-  if (!policy.only_source.empty()) return policy.only_source + " (only)";
-  if (tuning_order(inputs) != nullptr) return "tuning table " + inputs.tuning.source;
+  if (policy.only_source) return std::string(to_string(*policy.only_source)) + " (only)";
+  if (chosen != nullptr && chosen->tuned) return "tuning table " + inputs.tuning.source;
   return "built-in order";
 }
 
@@ -231,11 +242,11 @@ void add_warnings(const SelectInputs& inputs, Selection& selection) {
   if (policy.prefer && policy.prefer != policy.only) warn_unknown(*policy.prefer, "prefer");
 }
 
-void apply_fallback_rule(const Policy& policy, Selection& selection) {
+void apply_fallback_rule(const ResolvedPolicy& policy, Selection& selection) {
   if (!selection.ok() || !is_fallback(policy, selection.chosen)) return;
-  const OnFallback rule = policy.on_fallback.value_or(OnFallback::kAllow);
+  const OnFallback rule = policy.policy.on_fallback.value_or(OnFallback::kAllow);
   if (rule == OnFallback::kAllow) return;
-  selection.warnings.push_back("fallback: " + to_string(policy.prefer->front()) +
+  selection.warnings.push_back("fallback: " + to_string(policy.preferred.front().ref) +
                                " is preferred, " + to_string(selection.chosen) + " can run");
   if (rule != OnFallback::kError) return;
   selection.decided_by = "on_fallback=error";
@@ -247,13 +258,13 @@ void apply_fallback_rule(const Policy& policy, Selection& selection) {
 
 Decision decide(const SelectInputs& inputs) {
   if (!inputs.policy.conflict.empty()) return {};
-  for (const BackendEntry* entry : candidate_order(inputs)) {
-    Trial trial(*entry, inputs, nullptr);
+  for (const Candidate& candidate : candidate_order(inputs)) {
+    const BackendEntry& entry = *candidate.entry;
+    Trial trial(entry, inputs, nullptr);
     trial.run();
     if (!trial.admissible()) continue;
-    const bool fell_back = is_fallback(inputs.policy.policy, entry->ref);
-    if (fell_back && forbids_fallback(inputs.policy.policy)) return {};
-    return {entry, trial.level(), fell_back};
+    if (forbids_fallback(inputs.policy.policy) && is_fallback(inputs.policy, entry.ref)) return {};
+    return {&entry, trial.level()};
   }
   return {};
 }
@@ -263,23 +274,26 @@ Selection select(const SelectInputs& inputs, const AttentionParams& params) {
   selection.params = params;
   selection.key_params = inputs.key.params();
   selection.policy = inputs.policy.policy;
-  selection.decided_by = decided_by(inputs);
   for (const EnvVariable& v : inputs.env.variables) {
     if (v.set) selection.environment.push_back(v);
   }
   const bool conflict = !inputs.policy.conflict.empty();
-  for (const BackendEntry* entry : candidate_order(inputs)) {
+  const std::vector<Candidate> order = candidate_order(inputs);
+  const Candidate* chosen = nullptr;
+  for (const Candidate& candidate : order) {
     std::vector<Refusal> refusals;
-    Trial trial(*entry, inputs, &refusals);
+    Trial trial(*candidate.entry, inputs, &refusals);
     trial.run();
     Verdict verdict = trial.verdict();
     verdict.refusals = std::move(refusals);
-    verdict.chosen = trial.admissible() && !selection.ok() && !conflict;
-    if (verdict.chosen) selection.chosen = entry->ref;
+    verdict.chosen = trial.admissible() && chosen == nullptr && !conflict;
+    if (verdict.chosen) chosen = &candidate;
     selection.candidates.push_back(std::move(verdict));
   }
+  if (chosen != nullptr) selection.chosen = chosen->entry->ref;
+  selection.decided_by = decided_by(inputs, chosen);
   add_warnings(inputs, selection);
-  apply_fallback_rule(inputs.policy.policy, selection);
+  apply_fallback_rule(inputs.policy, selection);
   return selection;
 }
 

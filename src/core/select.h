@@ -59,8 +59,7 @@ class EnvAtLevel {
 /// The chosen backend, without reasons.
 struct Decision {
   const BackendEntry* entry = nullptr;  // null: nothing can run
-  KernelLevel level{};     // the machine's, or a lesser one that policy.max_error asks for
-  bool fell_back = false;  // not the first that policy.prefer names
+  KernelLevel level{};  // the machine's, or a lesser one that policy.max_error asks for
 };
 
 /// Decides; builds no text.

@@ -86,7 +86,7 @@ TEST(PolicySources, CallBeatsScopeBeatsContextBeatsEnvironment) {
   Selection selection = chosen_by(context);
   EXPECT_EQ(selection.chosen, kMath);
   ASSERT_EQ(selection.warnings.size(), 1u);
-  EXPECT_EQ(selection.warnings[0], "only of environment is overruled by context policy");
+  EXPECT_EQ(selection.warnings[0], "only of REGARD_BACKEND is overruled by context policy");
 
   const ScopedPolicy scope(only({kEfficient}));
   EXPECT_EQ(chosen_by(context).chosen, kEfficient);
@@ -194,9 +194,101 @@ TEST(PolicySources, OnlyEmptiedByDenyNamesBothSources) {
   const auto made = plan(context, kPlain, only({kMath}));
   ASSERT_FALSE(made);
   EXPECT_NE(made.status().message().find(
-                "only of call policy (math) and deny of environment (math) leave no backend"),
+                "only of call policy (math) and deny of REGARD_DENY (math) leave no backend"),
             std::string::npos)
       << made.status().message();
+}
+
+// What a Context with REGARD_BACKEND=flash gives under a call's or a scope's only=math.
+void expect_math_by(const Selection& selection, const std::string& decided_by) {
+  EXPECT_EQ(selection.chosen, kMath);
+  EXPECT_EQ(selection.decided_by, decided_by);
+  EXPECT_EQ(selection.policy.prefer, std::nullopt);
+  EXPECT_EQ(selection.warnings, std::vector{"only of REGARD_BACKEND is overruled by " +
+                                            decided_by.substr(0, decided_by.find(" ("))});
+}
+
+TEST(PolicyOrder, AHigherOnlyRemovesWhatLowerSourcesPrefer) {
+  Context context(env_with("REGARD_BACKEND", "flash"));
+  Policy math = only({kMath});
+  math.on_fallback = OnFallback::kError;
+  expect_math_by(chosen_by(context, math), "call policy (only)");
+  EXPECT_TRUE(plan(context, kPlain, math));
+  {
+    const ScopedPolicy scope(math);
+    expect_math_by(chosen_by(context), "scope (only)");
+    EXPECT_TRUE(plan(context, kPlain));
+  }
+  context.set_policy(math);
+  expect_math_by(chosen_by(context), "context policy (only)");
+}
+
+TEST(PolicyOrder, AnInnerScopesOnlyRemovesWhatOuterScopesPrefer) {
+  Context context(described_env());
+  Policy flash = prefer({kFlash});
+  flash.on_fallback = OnFallback::kError;
+  const ScopedPolicy outer(flash);
+  const ScopedPolicy inner(only({kMath}));
+  const Selection selection = chosen_by(context);
+  EXPECT_EQ(selection.chosen, kMath);
+  EXPECT_EQ(selection.decided_by, "scope (only)");
+  EXPECT_EQ(selection.warnings,
+            std::vector<std::string>{"prefer (flash) of scope is overruled by only of scope"});
+}
+
+TEST(PolicyOrder, APreferredListThatAHigherOnlyRemovesIsAWarningNotAFallback) {
+  Context context(described_env());
+  Policy flash = prefer({kFlash, kEfficient});
+  flash.on_fallback = OnFallback::kError;
+  context.set_policy(flash);
+  Selection selection = chosen_by(context, only({kMath}));
+  EXPECT_EQ(selection.chosen, kMath);
+  EXPECT_EQ(selection.warnings,
+            std::vector<std::string>{
+                "prefer (flash,efficient) of context policy is overruled by only of call policy"});
+  // Of a list that keeps a part, the first of that part is the preferred one.
+  selection = chosen_by(context, only({kMath, kEfficient}));
+  EXPECT_EQ(selection.chosen, kEfficient);
+  EXPECT_EQ(selection.decided_by, "context policy (prefer)");
+  EXPECT_EQ(selection.policy.prefer, std::vector{kEfficient});
+}
+
+TEST(PolicyOrder, ALowerOnlyLeavesAPreferenceToFallBackFrom) {
+  Context context(env_with("REGARD_BACKEND", "math"));
+  Policy flash = prefer({kFlash});
+  EXPECT_EQ(chosen_by(context, flash).chosen, kMath);
+  EXPECT_EQ(chosen_by(context, flash).decided_by, "REGARD_BACKEND (only, prefer)");
+  flash.on_fallback = OnFallback::kError;
+  EXPECT_EQ(chosen_by(context, flash).decided_by, "on_fallback=error");
+  EXPECT_FALSE(plan(context, kPlain, flash));
+}
+
+TEST(PolicyOrder, LowerPreferencesFollowHigherOnes) {
+  Context context(env_with("REGARD_BACKEND", "efficient,flash"));
+  context.set_policy(prefer({kFlash}));
+  const ScopedPolicy outer(prefer({kMath, kCudnn}));
+  const ScopedPolicy inner(prefer({custom("none"), kCudnn}));
+  const Selection selection = chosen_by(context, prefer({kCudnn}));
+  EXPECT_EQ(selection.policy.prefer,
+            (std::vector{kCudnn, custom("none"), kMath, kFlash, kEfficient}));
+  EXPECT_EQ(selection.chosen, kFlash);
+  EXPECT_EQ(selection.decided_by, "context policy (prefer)");
+}
+
+TEST(PolicyOrder, DecidedByNamesTheSourceOfTheChosenEntry) {
+  Context context(described_env());
+  EXPECT_EQ(chosen_by(context, prefer({kMath})).decided_by, "call policy (prefer)");
+  EXPECT_EQ(chosen_by(context, prefer({kCudnn})).chosen, kFlash);
+  EXPECT_EQ(chosen_by(context, prefer({kCudnn})).decided_by, "built-in order");
+  Policy either = only({kMath, kEfficient, kCudnn});
+  either.prefer = {kCudnn};
+  EXPECT_EQ(chosen_by(context, either).decided_by, "call policy (only)");
+  EXPECT_EQ(chosen_by(context, only({kCudnn})).decided_by, "call policy (only)");
+  // Where nothing can run, the order was tried to its end.
+  Policy exact = prefer({kMath});
+  exact.max_error = 0.0;
+  EXPECT_FALSE(chosen_by(context, exact).ok());
+  EXPECT_EQ(chosen_by(context, exact).decided_by, "built-in order");
 }
 
 TEST(Scopes, RestoreExactlyAlsoThroughExceptions) {
