@@ -1,5 +1,6 @@
 #include "arguments.h"
 
+#include <cstring>
 #include <string>
 
 #include "errors.h"
@@ -128,7 +129,12 @@ double read_double(PyObject* object, const char* name) {
   if (!PyBool_Check(object) && PyNumber_Check(object)) {
     const double value = PyFloat_AsDouble(object);
     if (value != -1.0 || PyErr_Occurred() == nullptr) return value;
-    PyErr_Clear();
+    const bool is_too_large = PyErr_ExceptionMatches(PyExc_OverflowError) != 0;
+    clear_error();
+    if (is_too_large) {
+      raise_value(std::string(name) + " (" + repr(object) +
+                  ") must be a number that float64 holds");
+    }
   }
   raise_type(std::string(name) + " (" + repr(object) + ") must be a number");
 }
@@ -155,7 +161,7 @@ std::uint64_t read_uint64(PyObject* object, const char* name) {
   if (!index.is_valid()) throw nb::python_error();
   const unsigned long long value = PyLong_AsUnsignedLongLong(index.ptr());
   if (PyErr_Occurred() != nullptr) {
-    PyErr_Clear();
+    clear_error();
     raise_value(std::string(name) + " (" + repr(object) + ") must be 0 to 2**64 - 1");
   }
   return value;
@@ -165,8 +171,13 @@ const char* read_text(PyObject* object, const char* name, const char* accepted) 
   if (!PyUnicode_Check(object)) {
     raise_type(std::string(name) + " (" + repr(object) + ") must be " + accepted);
   }
-  const char* text = PyUnicode_AsUTF8(object);
-  if (text == nullptr) throw nb::python_error();
+  Py_ssize_t length = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(object, &length);
+  if (text == nullptr) clear_error();  // lone surrogates
+  if (text == nullptr || std::strlen(text) != static_cast<std::size_t>(length)) {
+    raise_value(std::string(name) + " (" + repr(object) + ") must be " + accepted +
+                ", without NUL characters and lone surrogates");
+  }
   return text;
 }
 

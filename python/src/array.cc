@@ -127,16 +127,15 @@ bool is_array(PyObject* object) {
   return PyArray_Check(object) || PyObject_HasAttrString(object, "__dlpack__") == 1;
 }
 
-Array array_from(PyObject* object, const char* name) {
+Array array_from(PyObject* object, const char* name, const char* types) {
   Array result;
   if (PyArray_Check(object)) {
     refuse_masked(object, name);
     result.array = reinterpret_cast<PyArrayObject*>(object);
     if (dtype_of(result.array, &result.dtype)) return result;
     raise_type("dtype of " + std::string(name) + " (" +
-               nb::str(nb::handle((PyObject*)PyArray_DESCR(result.array))).c_str() +
-               ") must be one that regard has: float64, float32, float16, bfloat16, "
-               "float8_e4m3fn, float8_e5m2, bool, int32 or int64");
+               nb::str(nb::handle((PyObject*)PyArray_DESCR(result.array))).c_str() + ") must be " +
+               types);
   }
   if (PyObject_HasAttrString(object, "__dlpack__") == 1) return array_from_dlpack(object, name);
   raise_type(std::string(name) + " (" + Py_TYPE(object)->tp_name + ") must be " + kAcceptedArrays);

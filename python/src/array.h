@@ -14,9 +14,13 @@ struct Array {
   nb::object owner;  // keeps `array` alive; null where the caller's own argument does
 };
 
+inline constexpr const char* kArrayTypes =
+    "one that regard has: float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, bool, "
+    "int32 or int64";
+
 /// A NumPy array as it is, or a view of an object with __dlpack__ on a CPU. Raises for everything
-/// else, naming the argument.
-Array array_from(PyObject* object, const char* name);
+/// else, naming the argument. `types`: what a message says of the dtype.
+Array array_from(PyObject* object, const char* name, const char* types = kArrayTypes);
 
 /// True where the object is a NumPy array or offers DLPack.
 bool is_array(PyObject* object);

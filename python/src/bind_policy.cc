@@ -85,7 +85,7 @@ bool is_field(const std::string& name) {
 Policy policy_from(const nb::dict& fields) {
   Policy policy;
   for (auto [name, value] : fields) {
-    const std::string word = nb::borrow<nb::str>(name).c_str();
+    const std::string word = read_text(name.ptr(), "keyword of Policy()", kFields);
     // None is "not set"; under an unknown name it stays an error.
     if (!value.is_none() || !is_field(word)) set_field(policy, word, value);
   }

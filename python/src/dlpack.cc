@@ -107,6 +107,7 @@ void check_layout(nb::handle object, const char* name) {
 
 /// Raises the library's refusal again under the argument's name.
 [[noreturn]] void raise_unreadable(nb::python_error& error, PyObject* object, const char* name) {
+  if (!error.matches(PyExc_Exception)) throw error;  // KeyboardInterrupt, SystemExit
   check_layout(object, name);
   const std::string reason = nb::str(error.value()).c_str();
   nb::raise_from(error, PyExc_ValueError, "%s (%s) cannot be read by DLPack: %s", name,
@@ -182,35 +183,104 @@ int typenum_of(nb::dlpack::dtype type, Dtype* dtype) {
   return -1;
 }
 
-}  // namespace
+[[noreturn]] void raise_dtype(const nb::dlpack::dtype& dtype, const char* name) {
+  raise_type("dtype of " + std::string(name) + " (DLPack code " + std::to_string(dtype.code) +
+             ", " + std::to_string(dtype.bits) + " bits, " + std::to_string(dtype.lanes) +
+             " lanes) must have 1 lane and be " + kArrayTypes);
+}
 
-namespace {
+/// Where the elements of a DLPack tensor lie.
+struct Layout {
+  Dtype dtype = Dtype::kF32;
+  int typenum = -1;
+  int rank = 0;
+  char* data = nullptr;
+  std::int64_t shape[kMaxDims] = {};
+  std::int64_t strides[kMaxDims] = {};  // in bytes
+  bool is_empty = false;
+};
+
+/// False where a size or a stride in bytes does not fit 64 bits, or an element's address wraps.
+bool set_strides(const nb::dlpack::dltensor& tensor, std::uint64_t address, Layout* layout) {
+  const std::int64_t size = size_of(layout->dtype);
+  std::int64_t dense = size, low = 0, high = size;
+  bool fits = true;
+  for (int i = layout->rank - 1; i >= 0; --i) {
+    const std::int64_t extent = layout->shape[i];
+    std::int64_t& stride = layout->strides[i];
+    std::int64_t span = 0;
+    bool wraps = false;
+    if (tensor.strides == nullptr) {
+      stride = dense;
+    } else {
+      wraps = __builtin_mul_overflow(tensor.strides[i], size, &stride);
+    }
+    if (extent <= 1) {
+      if (wraps) stride = 0;  // of a single element it says nothing
+      wraps = false;
+    }
+    wraps |= __builtin_mul_overflow(std::max<std::int64_t>(extent - 1, 0), stride, &span);
+    std::int64_t& end = span < 0 ? low : high;
+    wraps |= __builtin_add_overflow(end, span, &end);
+    wraps |= __builtin_mul_overflow(dense, std::max<std::int64_t>(extent, 1), &dense);
+    fits &= !wraps;
+  }
+  std::uint64_t last = 0;
+  return fits && !__builtin_add_overflow(address, low, &last) &&
+         !__builtin_add_overflow(address, high, &last);
+}
+
+/// Raises where the structure describes no memory that the process can have.
+Layout read_layout(PyObject* object, const nb::dlpack::dltensor& tensor, int max_rank,
+                   const char* name) {
+  const std::string of = std::string(" of ") + name + " (";
+  Layout layout;
+  layout.rank = tensor.ndim;
+  if (layout.rank < 0 || layout.rank > max_rank) {
+    raise_value("rank" + of + std::to_string(tensor.ndim) + ") must be 0 to " +
+                std::to_string(max_rank));
+  }
+  if (layout.rank > 0 && tensor.shape == nullptr) {
+    raise_value("shape" + of + "null) must hold its " + std::to_string(layout.rank) + " extents");
+  }
+  layout.typenum = typenum_of(tensor.dtype, &layout.dtype);
+  if (layout.typenum < 0) raise_dtype(tensor.dtype, name);
+  for (int i = 0; i < layout.rank; ++i) {
+    layout.shape[i] = tensor.shape[i];
+    layout.is_empty |= tensor.shape[i] == 0;
+    if (tensor.shape[i] >= 0) continue;
+    raise_value("extent " + std::to_string(i) + of + std::to_string(tensor.shape[i]) +
+                ") must be >= 0");
+  }
+  if (tensor.data == nullptr && !layout.is_empty) {
+    raise_value(std::string(name) + " (" + Py_TYPE(object)->tp_name +
+                ") has no memory: its data is null, as a fake or a meta tensor's; expected one "
+                "that holds numbers");
+  }
+  std::uint64_t address = 0;
+  const bool wraps = __builtin_add_overflow(reinterpret_cast<std::uintptr_t>(tensor.data),
+                                            tensor.byte_offset, &address);
+  if (wraps || (!set_strides(tensor, address, &layout) && !layout.is_empty)) {
+    raise_value(std::string(name) + " (" + Py_TYPE(object)->tp_name +
+                "): its sizes, strides and addresses in bytes must fit 64 bits");
+  }
+  layout.data = reinterpret_cast<char*>(address);
+  return layout;
+}
 
 // `owner` keeps the memory alive.
-Array array_over(const nb::dlpack::dltensor& tensor, bool writable, nb::object owner,
-                 const char* name) {
-  Array result;
-  const int typenum = typenum_of(tensor.dtype, &result.dtype);
-  if (typenum < 0 || tensor.ndim < 0 || tensor.ndim > kMaxDims) {
-    raise_type(std::string("dtype of ") + name + " (DLPack code " +
-               std::to_string(tensor.dtype.code) + ", " + std::to_string(tensor.dtype.bits) +
-               " bits) must be one that regard has: float64, float32, float16, bfloat16, "
-               "float8_e4m3fn, float8_e5m2, bool, int32 or int64");
-  }
+Array array_over(const Layout& layout, bool writable, nb::object owner) {
   npy_intp shape[kMaxDims];
   npy_intp strides[kMaxDims];
-  const int size = size_of(result.dtype);
-  std::int64_t dense = 1;
-  for (int i = tensor.ndim - 1; i >= 0; --i) {
-    shape[i] = static_cast<npy_intp>(tensor.shape[i]);
-    strides[i] =
-        static_cast<npy_intp>((tensor.strides == nullptr ? dense : tensor.strides[i]) * size);
-    dense *= tensor.shape[i];
+  for (int i = 0; i < layout.rank; ++i) {
+    shape[i] = static_cast<npy_intp>(layout.shape[i]);
+    strides[i] = static_cast<npy_intp>(layout.strides[i]);
   }
-  PyObject* const made = PyArray_New(&PyArray_Type, tensor.ndim, shape, typenum, strides,
-                                     static_cast<char*>(tensor.data) + tensor.byte_offset, 0,
-                                     writable ? NPY_ARRAY_WRITEABLE : 0, nullptr);
+  PyObject* const made = PyArray_New(&PyArray_Type, layout.rank, shape, layout.typenum, strides,
+                                     layout.data, 0, writable ? NPY_ARRAY_WRITEABLE : 0, nullptr);
   if (made == nullptr) throw nb::python_error();
+  Array result;
+  result.dtype = layout.dtype;
   result.owner = nb::steal(made);
   result.array = reinterpret_cast<PyArrayObject*>(made);
   PyArray_UpdateFlags(result.array, NPY_ARRAY_ALIGNED);
@@ -218,18 +288,10 @@ Array array_over(const nb::dlpack::dltensor& tensor, bool writable, nb::object o
   return result;
 }
 
-// What the C functions do not look at: a fake tensor has no memory, and one with the negative bit
-// has that of other numbers.
-void check_memory(PyObject* object, const nb::dlpack::dltensor& tensor, const char* name) {
+// What the C functions do not look at: the memory of a tensor with the negative bit holds other
+// numbers.
+void check_negative_bit(PyObject* object, const char* name) {
   static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
-  if (tensor.data == nullptr) {
-    bool empty = false;
-    for (int i = 0; i < tensor.ndim; ++i) empty |= tensor.shape[i] == 0;
-    if (!empty) {
-      raise_value(std::string(name) + " (" + Py_TYPE(object)->tp_name +
-                  ") has no memory, as a fake or a meta tensor; expected one that holds numbers");
-    }
-  }
   const nb::object method = nb::getattr(nb::handle(object), nb::handle(is_neg), nb::none());
   if (method.is_none() || method().ptr() != Py_True) return;
   raise_value(std::string(name) + " has its negative bit set; pass " + name + ".resolve_neg()");
@@ -260,33 +322,34 @@ Array array_from_dlpack(PyObject* object, const char* name) {
       raise_unreadable(error, object, name);
     }
     check_device(tensor.device.device_type, std::to_string(tensor.device.device_id), name);
-    check_memory(object, tensor, name);
-    return array_over(tensor, true, nb::borrow(object), name);
+    const Layout layout = read_layout(object, tensor, kMaxDims, name);
+    check_negative_bit(object, name);
+    return array_over(layout, true, nb::borrow(object));
   }
   nb::object capsule = exported(object, name);
   const Borrowed borrowed = tensor_in(capsule, name);
-  return array_over(*borrowed.tensor, borrowed.writable, std::move(capsule), name);
+  const auto& device = borrowed.tensor->device;
+  check_device(device.device_type, std::to_string(device.device_id), name);
+  const Layout layout = read_layout(object, *borrowed.tensor, kMaxDims, name);
+  return array_over(layout, borrowed.writable, std::move(capsule));
 }
 
 namespace {
 
 constexpr int kCuda = 2;
 
-TensorView view_over(const nb::dlpack::dltensor& tensor, const char* name) {
+TensorView view_over(PyObject* object, const nb::dlpack::dltensor& tensor, const char* name) {
   const int device = tensor.device.device_type;
   if (device != kCuda) check_device(device, std::to_string(tensor.device.device_id), name);
+  const Layout layout = read_layout(object, tensor, kMaxRank, name);
   TensorView view;
-  if (typenum_of(tensor.dtype, &view.dtype) < 0 || tensor.ndim < 1 || tensor.ndim > kMaxRank) {
-    raise_type(std::string(name) + " must have 1 to 4 dimensions and a type that regard has");
-  }
-  view.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
+  view.dtype = layout.dtype;
+  view.data = layout.data;
   if (device == kCuda) view.device = {DeviceType::kCuda, tensor.device.device_id};
-  view.rank = tensor.ndim;
-  std::int64_t dense = 1;
-  for (int i = view.rank - 1; i >= 0; --i) {
-    view.shape[i] = tensor.shape[i];
-    view.strides[i] = tensor.strides == nullptr ? dense : tensor.strides[i];
-    dense *= tensor.shape[i];
+  view.rank = layout.rank;
+  for (int i = 0; i < view.rank; ++i) {
+    view.shape[i] = layout.shape[i];
+    view.strides[i] = layout.strides[i] / size_of(layout.dtype);
   }
   return view;
 }
@@ -300,12 +363,12 @@ TensorView view_from_dlpack(PyObject* object, const char* name, std::vector<nb::
       nb::python_error error;
       raise_unreadable(error, object, name);
     }
-    check_memory(object, tensor, name);
-    return view_over(tensor, name);  // the caller's own reference keeps it
+    check_negative_bit(object, name);
+    return view_over(object, tensor, name);  // the caller's own reference keeps it
   }
   // A stream of -1: whoever calls orders the work, on the stream that they pass.
   owners->push_back(nb::handle(object).attr("__dlpack__")(nb::arg("stream") = -1));
-  return view_over(*tensor_in(owners->back(), name).tensor, name);
+  return view_over(object, *tensor_in(owners->back(), name).tensor, name);
 }
 
 nb::object exchanged(PyObject* like, const nb::object& array, nb::dlpack::dtype dtype) {

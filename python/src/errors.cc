@@ -41,11 +41,16 @@ void raise_status(const Status& status) {
   raise(type_of(status.code()), status.message());
 }
 
+void clear_error() {
+  nb::python_error error;
+  if (!error.matches(PyExc_Exception)) throw error;
+}
+
 std::string repr(PyObject* object) {
   constexpr std::size_t kLongest = 80;
   const nb::object text = nb::steal(PyObject_Repr(object));
   if (!text.is_valid()) {
-    PyErr_Clear();
+    clear_error();
     return Py_TYPE(object)->tp_name;
   }
   std::string result = nb::str(text).c_str();

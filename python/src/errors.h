@@ -19,6 +19,10 @@ namespace nb = nanobind;
 /// A failed Status as the Python error of its kind; regard.NoBackendError carries the selection.
 [[noreturn]] void raise_status(const Status& status);
 
+/// Clears the Python error that is set, but throws one that no caller may swallow:
+/// KeyboardInterrupt, SystemExit.
+void clear_error();
+
 /// repr(object), shortened to what fits a message.
 std::string repr(PyObject* object);
 

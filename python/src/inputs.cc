@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -66,17 +67,42 @@ const char* dtype_word(Dtype dtype) {
   }
 }
 
-/// Any array-like of numbers; lists included, for these arrays are small.
-Array small_array(PyObject* object, const char* name) {
-  if (is_array(object)) return array_from(object, name);
+/// Any array-like of numbers; lists included, for these arrays are small. `types`: what a message
+/// says of the dtype.
+Array small_array(PyObject* object, const char* name, const char* types) {
+  if (is_array(object)) return array_from(object, name, types);
   PyObject* const made = PyArray_FROM_O(object);
   if (made == nullptr) {
-    PyErr_Clear();
+    clear_error();
     raise_type(std::string(name) + " (" + repr(object) + ") must be an array of numbers");
   }
-  Array array = array_from(made, name);
-  array.owner = nb::steal(made);
+  const nb::object owner = nb::steal(made);
+  const int typenum = PyArray_TYPE(reinterpret_cast<PyArrayObject*>(made));
+  if (typenum == NPY_OBJECT || PyTypeNum_ISUNSIGNED(typenum)) {  // NumPy's types of larger integers
+    raise_value(std::string(name) + " (" + repr(object) +
+                ") must be an array of numbers, integers within int64");
+  }
+  Array array = array_from(made, name, types);
+  array.owner = owner;
   return array;
+}
+
+constexpr const char* kIntegerTypes = "an integer type: int32, int64, int8 or uint8";
+constexpr const char* kNumberTypes =
+    "a float type, or an integer type: int32, int64, int8 or uint8";
+
+/// A finite number of float64 that float32 has not would become infinite there.
+void check_float32_range(const Array& array, const char* name) {
+  if (array.dtype != Dtype::kF64) return;
+  const nb::object numbers = converted(array, NPY_DOUBLE);
+  auto* const from = reinterpret_cast<PyArrayObject*>(numbers.ptr());
+  const auto* values = static_cast<const double*>(PyArray_DATA(from));
+  for (npy_intp i = 0; i < PyArray_SIZE(from); ++i) {
+    if (!std::isfinite(values[i]) || std::isfinite(static_cast<float>(values[i]))) continue;
+    const nb::object value = nb::float_(values[i]);
+    raise_value(std::string(name) + " holds " + repr(value.ptr()) + " at " + std::to_string(i) +
+                ", which must fit float32");
+  }
 }
 
 }  // namespace
@@ -164,12 +190,12 @@ TensorView Inputs::any_view(const Array& given, const char* name) {
 }
 
 TensorView Inputs::integers(PyObject* object, const char* name, const char* shape, bool wide) {
-  Array array = small_array(object, name);
+  Array array = small_array(object, name, kIntegerTypes);
   PyArrayObject* const a = array.array;
   const bool is_empty_list = PyArray_SIZE(a) == 0 && !is_array(object);  // NumPy makes it float64
   if (!PyArray_ISINTEGER(a) && !is_empty_list) {
-    raise_type("dtype of " + std::string(name) + " (" + describe_array(array) +
-               ") must be an integer type");
+    raise_type("dtype of " + std::string(name) + " (" + describe_array(array) + ") must be " +
+               kIntegerTypes);
   }
   if (PyArray_NDIM(a) < 1 || PyArray_NDIM(a) > kMaxRank) raise_rank(array, name, shape);
   const Dtype wanted = wide ? Dtype::kI64 : Dtype::kI32;
@@ -199,11 +225,11 @@ TensorView Inputs::integers(PyObject* object, const char* name, const char* shap
 }
 
 TensorView Inputs::numbers(PyObject* object, const char* name, const char* shape) {
-  return numbers_of(small_array(object, name), name, shape);
+  return numbers_of(small_array(object, name, kNumberTypes), name, shape);
 }
 
 TensorView Inputs::number_or_numbers(PyObject* object, const char* name, const char* shape) {
-  Array array = small_array(object, name);
+  Array array = small_array(object, name, kNumberTypes);
   if (PyArray_NDIM(array.array) == 0) {
     PyObject* const row = PyArray_Ravel(array.array, NPY_CORDER);
     if (row == nullptr) throw nb::python_error();
@@ -217,8 +243,8 @@ TensorView Inputs::number_or_numbers(PyObject* object, const char* name, const c
 TensorView Inputs::numbers_of(Array array, const char* name, const char* shape) {
   const bool is_number = is_float(array.dtype) && !is_f8(array.dtype);
   if (!is_number && !PyArray_ISINTEGER(array.array)) {
-    raise_type("dtype of " + std::string(name) + " (" + describe_array(array) +
-               ") must be a float type");
+    raise_type("dtype of " + std::string(name) + " (" + describe_array(array) + ") must be " +
+               kNumberTypes);
   }
   if (PyArray_NDIM(array.array) < 1 || PyArray_NDIM(array.array) > 2) {
     raise_rank(array, name, shape);
@@ -227,6 +253,7 @@ TensorView Inputs::numbers_of(Array array, const char* name, const char* shape) 
   const bool fits = array.dtype == Dtype::kF32 &&
                     fill_view(array, PyArray_NDIM(array.array), false, &view) == nullptr;
   if (!fits) {
+    check_float32_range(array, name);
     array = copied(array, NPY_FLOAT, std::string(name) + " is converted to float32");
     array.dtype = Dtype::kF32;
     fill_view(array, PyArray_NDIM(array.array), false, &view);

@@ -1,10 +1,9 @@
 """Floats of 8 bits and descales: what the numbers stand for, what comes back, what is refused."""
 
-import ctypes
-
 import numpy as np
 import pytest
 from reference import attention as reference
+from dlpack_tensor import Exporter
 from test_attention import BACKENDS, make
 
 import regard
@@ -79,34 +78,6 @@ def test_a_bias_of_8_bits_is_refused():
     bias = np.zeros((9, 13), FORMATS[0])
     with pytest.raises(TypeError, match="dtype of attn_bias"):
         regard.attention(*make(dtype=FORMATS[0]), attn_bias=bias)
-
-
-class Tensor(ctypes.Structure):
-    """DLPack's DLManagedTensor."""
-
-    _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32),
-                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
-                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p),
-                ("byte_offset", ctypes.c_uint64), ("context", ctypes.c_void_p),
-                ("deleter", ctypes.c_void_p)]
-
-
-class Exporter:
-    """An array's memory under a DLPack code: NumPy exports no 8-bit float itself."""
-
-    def __init__(self, array, code):
-        self.array = array
-        self.shape = (ctypes.c_int64 * array.ndim)(*array.shape)
-        self.tensor = Tensor(array.ctypes.data, (1, 0), array.ndim, code, 8, 1, self.shape)
-
-    def __dlpack_device__(self):
-        return 1, 0
-
-    def __dlpack__(self):
-        new = ctypes.pythonapi.PyCapsule_New
-        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p,
-                                                       ctypes.c_void_p]
-        return new(ctypes.addressof(self.tensor), b"dltensor", None)
 
 
 @pytest.mark.parametrize("form, code", [(FORMATS[0], 10), (FORMATS[1], 12)])

@@ -21,14 +21,19 @@ CASES = [
     (dict(return_lse="yes"), TypeError, ["return_lse ('yes')", "True or False"]),
     (dict(softmax_scale="1"), TypeError, ["softmax_scale ('1')", "number"]),
     (dict(softmax_scale=float("nan")), ValueError, ["softmax_scale", "nan", "finite"]),
+    (dict(softmax_scale=10**400), ValueError, ["softmax_scale (1000", "float64 holds"]),
+    (dict(dropout_p=10**5000), ValueError, ["dropout_p (int)", "float64 holds"]),
     (dict(softcap=-1.0), ValueError, ["softcap (-1)"]),
     (dict(dropout_p=1.5), ValueError, ["dropout_p (1.5)"]),
     (dict(dropout_p=True), TypeError, ["dropout_p (True)", "number"]),
     (dict(seed=-1), ValueError, ["seed (-1)", "2**64"]),
     (dict(seed=1.0), TypeError, ["seed (1.0)", "integer"]),
     (dict(layout="BSDH"), ValueError, ["layout ('BSDH')", "'BHSD' or 'BSHD'"]),
+    (dict(layout="BHSD\0"), ValueError, [r"layout ('BHSD\x00')", "'BHSD' or 'BSHD'", "NUL"]),
+    (dict(layout="\ud800"), ValueError, [r"layout ('\ud800')", "'BHSD' or 'BSHD'", "surrogates"]),
     (dict(layout=4), TypeError, ["layout (4)", "'BHSD' or 'BSHD'"]),
     (dict(backend="fast"), ValueError, ["backend ('fast')", "'math'", "'flash'"]),
+    (dict(backend="math\0custom"), ValueError, [r"backend ('math\x00custom')", "NUL"]),
     (dict(backend=["math"]), TypeError, ["backend (['math'])", "'math'"]),
     (dict(policy={"only": ["math"]}), TypeError, ["policy ({'only': ['math']})", "regard.Policy"]),
     (dict(policy=regard.Policy(only="math"), backend="math"), ValueError,
@@ -38,6 +43,7 @@ CASES = [
     (dict(window=(1.0, 2)), TypeError, ["window[0] (1.0)", "integer"]),
     (dict(window=(-2, 0), diagonal="top_left"), ValueError, ["window_left (-2)"]),
     (dict(diagonal="topleft"), ValueError, ["diagonal ('topleft')", "'top_left'"]),
+    (dict(diagonal="top_left\0"), ValueError, [r"diagonal ('top_left\x00')", "NUL"]),
     (dict(diagonal=1.5), TypeError, ["diagonal (1.5)", "integer"]),
     (dict(diagonal=2**70), ValueError, ["diagonal (1180591620717411303424)", "64 bits"]),
     (dict(is_causal=True), ValueError, ["diagonal (unnamed)", "top_left", "bottom_right"]),
@@ -54,6 +60,10 @@ CASES = [
     (dict(attn_bias=np.ones(13, bool)), TypeError, ["attn_bias (bool (13))", "attn_mask"]),
     (dict(seqlens_q=[1.5, 2]), TypeError, ["seqlens_q (float64 (2))", "integer"]),
     (dict(seqlens_kv=[3, 2**40]), ValueError, ["seqlens_kv holds 1099511627776 at 1", "int32"]),
+    (dict(seqlens_kv=np.array([3, 9], np.uint64)), TypeError,
+     ["dtype of seqlens_kv (uint64) must be an integer type: int32, int64, int8 or uint8"]),
+    (dict(seqlens_kv=[2**63]), ValueError, ["seqlens_kv ([9223372036854775808])", "int64"]),
+    (dict(seqlens_kv=[3, 2**70]), ValueError, ["seqlens_kv ([3, 11805", "int64"]),
     (dict(seqlens_kv=[3, 99]), ValueError, ["seqlens_kv[1] (99)", "0 to 13"]),
     (dict(seqlens_kv=[3]), ValueError, ["seqlens_kv", "[1]", "[2]"]),
     (dict(seqlens_kv=3), ValueError, ["seqlens_kv (0, from int64 ())", "1, [batch]"]),
@@ -63,6 +73,11 @@ CASES = [
     (dict(segment_ids_q=np.zeros((2, 9), np.int32)), ValueError, ["segment_ids_kv"]),
     (dict(sinks=[1.0, 2.0]), ValueError, ["sinks", "[2]", "[4]"]),
     (dict(alibi_slopes="steep", diagonal="top_left"), TypeError, ["alibi_slopes"]),
+    (dict(alibi_slopes=[0.5, 0.5, -1e300, 0.5], diagonal="top_left"), ValueError,
+     ["alibi_slopes holds -1e+300 at 2", "float32"]),
+    (dict(sinks=[1e39, 0, 0, 0]), ValueError, ["sinks holds 1e+39 at 0", "float32"]),
+    (dict(descale_q=1e39), ValueError, ["descale_q holds 1e+39 at 0", "float32"]),
+    (dict(return_scores="probs\0"), ValueError, [r"return_scores ('probs\x00')", "NUL"]),
     (dict(return_scores="all"), ValueError, ["return_scores ('all')", "'probs'"]),
     (dict(return_scores=True), TypeError, ["return_scores (True)", "'probs'"]),
     (dict(return_saved=1), TypeError, ["return_saved (1)", "True or False"]),
@@ -115,6 +130,22 @@ def test_nothing_that_a_call_takes_falls_through_to_the_binding():
     for wrong in (None, {1: 2}, (pair for pair in ())):
         with pytest.raises(TypeError, match="states .* must be a list of pairs"):
             regard.merge_states(wrong)
+
+
+def test_text_after_a_nul_is_refused():
+    with pytest.raises(ValueError, match=r"case \('b1 .*NUL"):
+        regard.explain("b1 hq1 sq8 d64 f32\0 nonsense")
+    with pytest.raises(ValueError, match=r"only \('math.x00'\).*NUL"):
+        regard.Policy(only=["math\0"])
+    with pytest.raises(ValueError, match=r"require \('none.x00'\).*NUL"):
+        regard.Policy(require="none\0")
+    with pytest.raises(ValueError, match=r"keyword of Policy\(\) \('only.x00'\).*NUL"):
+        regard.Policy(**{"only\0": ["math"]})
+
+
+def test_infinities_are_not_an_overflow():
+    expected = regard.attention(Q, K, V)
+    assert np.array_equal(regard.attention(Q, K, V, sinks=[-np.inf] * 4), expected)
 
 
 def test_an_error_speaks_of_the_layout():
