@@ -52,24 +52,63 @@ _ELSEWHERE = frozenset({
     "max_new_tokens", "num_items_in_batch", "output_hidden_states", "output_router_logits",
     "past_key_value", "past_key_values", "position_embeddings", "position_ids", "return_dict",
     "return_loss", "shift_labels", "token_type_ids", "use_cache"})
-# Sequences packed in one row: flash-attention's and state space models' own words. A mask says it
-# as well, where there is one.
+# Sequences packed in one row: flash-attention's and state space models' own words.
 _PACKED = frozenset({"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"})
 
 
-def _check_keywords(keywords: dict[str, Any], attention_mask: Tensor | None) -> None:
+def _sequence_ids(words: dict[str, Any], rows: int, keys: int) -> list[tuple[Tensor, Tensor]]:
+    """The sequence of each query and of each key, [batch, rows] and [batch, keys], by each of the
+    words that name sequences; empty where none does.
+    """
+    found = []
+    ids = words.get("seq_idx")
+    if isinstance(ids, Tensor) and ids.shape[-1] == rows == keys:
+        found.append((ids, ids))
+    starts = [words[name] for name in ("cu_seq_lens_q", "cu_seq_lens_k")
+              if isinstance(words.get(name), Tensor)]
+    if len(starts) == 2:
+        counted = [torch.searchsorted(each, torch.arange(n, device=each.device), right=True)[None]
+                   for each, n in zip(starts, (rows, keys))]
+        found.append((counted[0], counted[1]))
+    return found
+
+
+def _check_packed(words: dict[str, Any], mask: Tensor | None, batch: int, rows: int,
+                  keys: int) -> None:
+    """Refuses packed sequences unless the mask keeps them apart. Transformers makes such a mask of
+    position_ids alone: not where an attention_mask or a cache is given, and not of these words.
+    """
+    message = (f"{', '.join(sorted(words))} (of packed sequences) is not supported without a mask "
+               "that keeps the sequences apart; expected position_ids that begin anew at each "
+               "sequence, no attention_mask and use_cache=False")
+    sequences = _sequence_ids(words, rows, keys)
+    is_flattened = "seq_idx" not in words and batch > 1  # cu_seq_lens count through all rows
+    if mask is None or not sequences or is_flattened:
+        raise SdpaError(message)
+    visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
+    for of_queries, of_keys in sequences:
+        crosses = of_queries[:, None, :, None] != of_keys[:, None, None, :]
+        is_apart = ~(visible & crosses.to(mask.device)).any()
+        if torch.compiler.is_compiling():
+            torch._assert_async(is_apart, message)
+        elif not is_apart:
+            raise SdpaError(message)
+
+
+def _check_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
+    """Refuses what is not known; returns the words of packed sequences."""
+    packed = {}
     for name, value in keywords.items():
         if value is None or value is False or name in _ELSEWHERE:
             continue
         if name in _PACKED:
-            if attention_mask is not None:
-                continue
-            raise SdpaError(f"{name} (of packed sequences) is not supported without a mask that "
-                            "says the same; expected an attention_mask or position_ids")
+            packed[name] = value
+            continue
         text = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
         raise SdpaError(f"{name} ({text}) is not supported by attn_implementation='regard'; "
                         "accepted are dropout, scaling, is_causal, sliding_window, softcap, s_aux, "
                         "position_bias, indices and output_attentions")
+    return packed
 
 
 def _add_mask(options: Options, mask: Tensor | None, position_bias: Tensor | None) -> Options:
@@ -139,10 +178,12 @@ def _attention(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor
     position_bias, weights = take("position_bias", None), take("output_attentions", False)
     if attention_mask is not None and isinstance(keywords.get("indices"), Tensor):
         attention_mask = _choose_keys(attention_mask, take("indices"))
-    _check_keywords(keywords, attention_mask)
+    packed = _check_keywords(keywords)
     if query.shape[0] == 1 < key.shape[0]:  # learned queries, the same for every sequence
         query = query.expand(key.shape[0], -1, -1, -1)
     rows, keys = query.shape[2], key.shape[2]
+    if packed:
+        _check_packed(packed, attention_mask, query.shape[0], rows, keys)
     options = Options(sinks=sinks, softmax_scale=scaling, softcap=softcap or 0.0)
     options = _add_mask(options, attention_mask, position_bias)
     if attention_mask is None:
