@@ -1,15 +1,12 @@
-# REGARD_CUDA: AUTO takes a toolkit where one is found, ON fails without, OFF never looks. Sets
-# REGARD_WITH_CUDA and REGARD_WITH_CUDNN.
-set(REGARD_CUDA AUTO CACHE STRING "Build the CUDA backends: AUTO (where a toolkit is found), ON or OFF")
-set_property(CACHE REGARD_CUDA PROPERTY STRINGS AUTO ON OFF)
+# REGARD_CUDA builds the CUDA backends; REGARD_WITH_CUDNN says whether CUDNN is one of them.
+option(REGARD_CUDA "Build the CUDA backends" OFF)
 
 # PTX of the newest architecture serves later ones; sm_90a's own instructions are no baseline for them.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 90a-real 90-virtual)
 endif()
 
-set(REGARD_WITH_CUDA OFF)
-if(REGARD_CUDA STREQUAL "AUTO" OR REGARD_CUDA)
+if(REGARD_CUDA)
   if(NOT CMAKE_CUDA_COMPILER)
     # The toolkit's installer puts nothing on the PATH.
     find_program(REGARD_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_PATH PATHS /usr/local/cuda
@@ -18,21 +15,17 @@ if(REGARD_CUDA STREQUAL "AUTO" OR REGARD_CUDA)
       set(CMAKE_CUDA_COMPILER "${REGARD_NVCC}")
     endif()
   endif()
-  if(CMAKE_CUDA_COMPILER)
-    if(NOT CMAKE_CUDA_HOST_COMPILER AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      set(CMAKE_CUDA_HOST_COMPILER "${CMAKE_CXX_COMPILER}")
-    endif()
-    enable_language(CUDA)
-    find_package(CUDAToolkit REQUIRED)
-    set(REGARD_WITH_CUDA ON)
-  elseif(NOT REGARD_CUDA STREQUAL "AUTO")
+  if(NOT CMAKE_CUDA_COMPILER)
     message(FATAL_ERROR "REGARD_CUDA=${REGARD_CUDA}, but there is no nvcc on the PATH or in "
       "/usr/local/cuda/bin; name it with CMAKE_CUDA_COMPILER")
   endif()
-endif()
+  if(NOT CMAKE_CUDA_HOST_COMPILER AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    set(CMAKE_CUDA_HOST_COMPILER "${CMAKE_CXX_COMPILER}")
+  endif()
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
 
-# Tensor cores are for devices that have code of 80 or newer in this build; "native" and its like have.
-if(REGARD_WITH_CUDA)
+  # Tensor cores are for devices that have code of 80 or newer in this build; "native" and its like have.
   set(tensor_sm 1000000)
   foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
     if(NOT architecture MATCHES "^([0-9]+)")
@@ -49,11 +42,9 @@ endif()
 # cuDNN is loaded at run time; a build needs its headers and the frontend's.
 set(REGARD_WITH_CUDNN OFF)
 set(REGARD_NO_CUDNN "built without CUDA")
-if(REGARD_WITH_CUDA)
+if(REGARD_CUDA)
   find_path(REGARD_CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-  # ./dev puts the frontend there.
-  find_path(REGARD_CUDNN_FRONTEND_INCLUDE cudnn_frontend.h
-    HINTS ${PROJECT_SOURCE_DIR}/build/cudnn-frontend/include)
+  find_path(REGARD_CUDNN_FRONTEND_INCLUDE cudnn_frontend.h)
   mark_as_advanced(REGARD_CUDNN_INCLUDE)
   if(NOT REGARD_CUDNN_INCLUDE)
     set(REGARD_NO_CUDNN "built without cuDNN's headers")
@@ -63,12 +54,12 @@ if(REGARD_WITH_CUDA)
     set(REGARD_WITH_CUDNN ON)
   endif()
 endif()
-message(STATUS "CUDA: ${REGARD_WITH_CUDA} (REGARD_CUDA=${REGARD_CUDA}), cuDNN: ${REGARD_WITH_CUDNN}")
+message(STATUS "CUDA: ${REGARD_CUDA}, cuDNN: ${REGARD_WITH_CUDNN}")
 
 # regard_cuda_sources(<list variable>): drops the files of backends and facts that this build lacks.
 function(regard_cuda_sources list)
   set(lacking)
-  if(REGARD_WITH_CUDA)
+  if(REGARD_CUDA)
     list(APPEND lacking "/platform/no_cuda_[a-z]+\\.cc$")
   else()
     list(APPEND lacking "/src/cuda/" "/platform/(cuda_[a-z]+|cudnn_library)\\.cc$" "/backends/cuda_[a-z]+/")
@@ -81,7 +72,7 @@ function(regard_cuda_sources list)
   endforeach()
   # backends/absent/<name>.cc stands in for backends/<name>/backend.cc.
   set(without_cuda "built without CUDA")
-  if(REGARD_WITH_CUDA)
+  if(REGARD_CUDA)
     set(without_cuda "its kernels are not written yet")
   endif()
   set_source_files_properties(backends/absent/backend.cc PROPERTIES
@@ -99,7 +90,7 @@ endfunction()
 # regard_cuda(<target>): compiles src/**/*.cu into the target. Whole programs alone, so that a consumer's
 # linker needs no device link.
 function(regard_cuda target)
-  if(NOT REGARD_WITH_CUDA)
+  if(NOT REGARD_CUDA)
     return()
   endif()
   target_link_libraries(${target} PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})

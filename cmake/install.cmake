@@ -4,7 +4,7 @@ include(CMakePackageConfigHelpers)
 
 # The static library leaves the CUDA runtime to its consumer's link.
 set(REGARD_NEEDS_CUDART OFF)
-if(REGARD_WITH_CUDA AND NOT BUILD_SHARED_LIBS)
+if(REGARD_CUDA AND NOT BUILD_SHARED_LIBS)
   set(REGARD_NEEDS_CUDART ON)
 endif()
 
@@ -13,7 +13,7 @@ configure_package_config_file(
   ${CMAKE_CURRENT_LIST_DIR}/regardConfig.cmake.in ${PROJECT_BINARY_DIR}/regardConfig.cmake
   INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(
-  ${PROJECT_BINARY_DIR}/regardConfigVersion.cmake COMPATIBILITY SameMajorVersion)
+  ${PROJECT_BINARY_DIR}/regardConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES
   ${PROJECT_BINARY_DIR}/regardConfig.cmake ${PROJECT_BINARY_DIR}/regardConfigVersion.cmake
   DESTINATION ${package_dir})
@@ -32,7 +32,7 @@ if(NOT BUILD_SHARED_LIBS)
       string(APPEND pc_libs " -l${library}")
     endif()
   endforeach()
-  if(REGARD_WITH_CUDA)
+  if(REGARD_CUDA)
     string(APPEND pc_libs " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt")
   endif()
 endif()

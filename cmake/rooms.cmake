@@ -46,9 +46,11 @@ function(regard_companion name)
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/regard/companions>)
   target_link_libraries(regard_${name} PUBLIC regard)
-  install(TARGETS regard_${name} EXPORT regardTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  install(DIRECTORY . DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/regard/companions/${name}
-    FILES_MATCHING PATTERN "*.h")
+  if(REGARD_INSTALL)
+    install(TARGETS regard_${name} EXPORT regardTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+    install(DIRECTORY . DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/regard/companions/${name}
+      FILES_MATCHING PATTERN "*.h")
+  endif()
 endfunction()
 
 # regard_link_existing(<target> <library>...): links those of the libraries that this build has.

@@ -2,9 +2,9 @@
 """Builds and runs the consumer projects of this folder against the library, each as its own user would.
 
 usage: test_install.py WHAT --source REPOSITORY --build BUILD --shared-build BUILD
-       WHAT: build_shared | find_package | find_package_shared | pkg_config | add_subdirectory
+       WHAT: build_shared | find_package | find_package_shared | pkg_config | add_subdirectory | defaults
 
-An installed tree is moved before it is used, and none of its text files may name a path of the build.
+An installed tree is moved before it is used, and none of its files may name a path of the build.
 """
 
 import argparse
@@ -28,11 +28,10 @@ def run(*words, **more):
 def cmake_build(source, build, *options, targets=()):
     """Configures and builds a project without optimisation: what it computes is tested elsewhere.
 
-    Warnings are errors in each, so that ccache has the kernels of one for the next: nvcc takes minutes.
+    All have the same flags, so that ccache has the library of one for the next.
     """
     launcher = shutil.which("ccache")
-    options = [*options, "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG", "-DCMAKE_BUILD_TYPE=Release",
-               "-DREGARD_WARNINGS_AS_ERRORS=ON"]
+    options = [*options, "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG", "-DCMAKE_BUILD_TYPE=Release"]
     if launcher:
         options.append(f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}")
         options.append(f"-DCMAKE_CUDA_COMPILER_LAUNCHER={launcher}")
@@ -52,18 +51,30 @@ def expect_output(program):
         sys.exit(f"{program} printed {text!r}, expected 'regard VERSION ... ok'")
 
 
-def install_and_move(build, folder, forbidden):
-    """Installs a build below folder, moves the tree, and returns where it is now."""
+def install_and_move(build, folder, forbidden, no_debug_info):
+    """Installs a build below folder, moves the tree, and returns where it is now. Debug information names
+    the sources, so libraries are read only where they have none."""
     first, prefix = folder / "first", folder / "moved/to/prefix"
     run("cmake", "--install", build, "--prefix", first)
     prefix.parent.mkdir(parents=True)
     first.rename(prefix)
     for file in prefix.rglob("*"):
-        if file.suffix in (".cmake", ".pc", ".h"):
+        if file.is_file() and (no_debug_info or file.suffix in (".cmake", ".pc", ".h")):
             for path in (first, *forbidden):
-                if str(path) in file.read_text():
+                if str(path).encode() in file.read_bytes():
                     sys.exit(f"{file} names {path}")
     return prefix
+
+
+def expect_defaults(source, folder):
+    """Configures the repository as a newcomer does, without an option."""
+    run("cmake", "-G", "Ninja", "-S", source, "-B", folder)
+    cache = (folder / "CMakeCache.txt").read_text().splitlines()
+    for line in ("BUILD_SHARED_LIBS:BOOL=OFF", "CMAKE_BUILD_TYPE:STRING=Release",
+                 "REGARD_BUILD_COMPANIONS:BOOL=ON", "REGARD_CUDA:BOOL=OFF",
+                 "REGARD_INSTALL:BOOL=ON", "REGARD_WARNINGS_AS_ERRORS:BOOL=OFF"):
+        if line not in cache:
+            sys.exit(f"without an option, CMakeCache.txt lacks {line}")
 
 
 def main():
@@ -81,11 +92,19 @@ def main():
         folder = pathlib.Path(name).resolve()
         if given.what == "add_subdirectory":
             cmake_build(HERE / given.what, folder / "build", f"-DREGARD_SOURCE_DIR={given.source}",
-                        targets=["consumer"])
+                        "-DBUILD_SHARED_LIBS=ON", targets=["consumer"])
             expect_output(folder / "build/consumer")
+            run("cmake", "--install", folder / "build", "--prefix", folder / "prefix")
+            if (folder / "prefix").exists():
+                sys.exit("regard as a subdirectory installs files")
             return
-        build = given.shared_build if given.what == "find_package_shared" else given.build
-        prefix = install_and_move(build, folder, [given.source, given.build, given.shared_build])
+        if given.what == "defaults":
+            expect_defaults(given.source, folder)
+            return
+        shared = given.what == "find_package_shared"
+        prefix = install_and_move(given.shared_build if shared else given.build, folder,
+                                  [given.source, given.build, given.shared_build],
+                                  no_debug_info=shared)
         if given.what == "pkg_config":
             (pc,) = prefix.rglob("regard.pc")
             run(HERE / "pkg_config/build.sh", folder / "consumer",
@@ -97,7 +116,7 @@ def main():
         expect_output(folder / "build/consumer")
         expect_output(folder / "build/c_consumer")
         run(folder / "build/custom_backend")
-        if given.what == "find_package_shared":
+        if shared:
             (library,) = prefix.rglob("libregard.so")
             run(sys.executable, "-B", given.source / "examples/ctypes_attention.py", library)
 
