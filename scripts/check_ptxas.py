@@ -4,7 +4,7 @@
 usage: check_ptxas.py LOG...      what `nvcc -Xptxas -v` said, the build keeps it as <object>.log
 
 A kernel that the table below does not know is an error, as is one that it knows and no log has, or not
-for every architecture. Registers are what kBlocks blocks of kThreads threads leave room for in the 65536
+for every architecture that another kernel is compiled for. Registers are what kBlocks blocks of kThreads threads leave room for in the 65536
 of a multiprocessor; shared memory is what every architecture has without being asked. Prints a line for
 each kernel; exit code 1 when one is over.
 """
@@ -12,7 +12,6 @@ each kernel; exit code 1 when one is over.
 import re
 import sys
 
-ARCHITECTURES = ("sm_75", "sm_80", "sm_90a")
 SHARED = 48 * 1024
 REGISTERS = 65536
 THREADS = 256
@@ -76,9 +75,10 @@ def read(text):
     return found
 
 
-def faults(found, kernels=None, architectures=ARCHITECTURES):
+def faults(found, kernels=None):
     """What is over a budget or missing, as text."""
     kernels = KERNELS if kernels is None else kernels
+    architectures = sorted({entry[2] for entry in found}) or ["any architecture"]
     for kernel, mangled, architecture, registers, shared, spilled in found:
         name = f"{mangled} ({architecture})"
         if kernel not in kernels:

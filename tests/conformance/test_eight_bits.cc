@@ -1,11 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <memory>
-#include <string>
-#include <tuple>
 
-#include "tests/support/backends.h"
+#include "tests/support/all_units.h"
 
 // Floats of 8 bits on every unit of every backend: both formats, every type of out, the way of many
 // rows and that of few, NaN behind masks.
@@ -13,7 +10,6 @@
 namespace regard {
 namespace {
 
-using conformance::Outcome;
 using test::Forced;
 
 struct EightBitCase {
@@ -21,15 +17,11 @@ struct EightBitCase {
   const char* text;
 };
 
-class EightBits : public testing::TestWithParam<std::tuple<Forced, EightBitCase>> {};
+class EightBits : public testing::TestWithParam<EightBitCase> {};
 
-TEST_P(EightBits, Pass) {
-  const auto& [forced, given] = GetParam();
-  const std::unique_ptr<Context> context = test::make_context(forced.isa);
-  const conformance::Report report =
-      conformance::run_case(*context, parse_case(given.text).value(), forced.backend);
-  EXPECT_EQ(report.outcome, Outcome::kPassed) << report.text;
-  EXPECT_EQ(test::check_unit(report, forced), "");
+TEST_P(EightBits, PassOnEveryUnit) {
+  test::AllUnits& units = test::AllUnits::instance();
+  EXPECT_EQ(units.run(parse_case(GetParam().text).value(), {}), units.count());
 }
 
 const EightBitCase kCases[] = {
@@ -45,13 +37,8 @@ const EightBitCase kCases[] = {
     {"strided", "b2 hq3 sq33 skv65 d20 f8e4m3 layout=strided align=1 segments descales lse poison"},
 };
 
-INSTANTIATE_TEST_SUITE_P(All, EightBits,
-                         testing::Combine(testing::ValuesIn(test::forced_backends()),
-                                          testing::ValuesIn(kCases)),
-                         [](const auto& param) {
-                           return test::name_of(std::get<0>(param.param)) + "_" +
-                                  std::get<1>(param.param).name;
-                         });
+INSTANTIATE_TEST_SUITE_P(All, EightBits, testing::ValuesIn(kCases),
+                         [](const auto& param) { return param.param.name; });
 
 // A sum of 8-bit values beyond their range: the output is held to it, and NaN stays NaN.
 TEST(EightBitOutputs, SaturateAndKeepNan) {

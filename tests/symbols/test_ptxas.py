@@ -21,19 +21,19 @@ ptxas info    : Function properties for {name}
 ptxas info    : Used {registers} registers, used 1 barriers, {shared} bytes smem, 1272 bytes cmem[0]
 """
 NAME = "_ZN6regard4cuda12kernel_entryINS_9cuda_math12ScoresKernelIfEEEEvNT_4ArgsE"
+SINKS = "_ZN6regard4cuda12kernel_entryINS0_11SinksKernelIfEEEEvNT_4ArgsE"
 
 
-def faults_of(kernels=("cuda_math::ScoresKernel",), architectures=("sm_80",), **numbers):
+def faults_of(kernels=("cuda_math::ScoresKernel",), more="", **numbers):
     values = {"name": NAME, "stack": 0, "spill": 0, "registers": 128, "shared": 20000, **numbers}
-    found = check_ptxas.read(LOG.format(**values))
-    return list(check_ptxas.faults(found, dict.fromkeys(kernels, 2), architectures))
+    found = check_ptxas.read(LOG.format(**values) + more)
+    return list(check_ptxas.faults(found, dict.fromkeys(kernels, 2)))
 
 
 class Planted(unittest.TestCase):
     def test_names(self):
         self.assertEqual(check_ptxas.kernel_of(NAME), "cuda_math::ScoresKernel")
-        sinks = "_ZN6regard4cuda12kernel_entryINS0_11SinksKernelIfEEEEvNT_4ArgsE"
-        self.assertEqual(check_ptxas.kernel_of(sinks), "cuda::SinksKernel")
+        self.assertEqual(check_ptxas.kernel_of(SINKS), "cuda::SinksKernel")
         self.assertIsNone(check_ptxas.kernel_of("_Z3foov"))
 
     def test_faults(self):
@@ -43,7 +43,11 @@ class Planted(unittest.TestCase):
         self.assertIn("4 bytes spilled", faults_of(spill=4)[0])
         self.assertIn("no budget is stated", faults_of(kernels=())[0])
         self.assertIn("no budget is stated", faults_of(kernels=(), name="_Z3foov")[0])
-        self.assertIn("not compiled for sm_75", faults_of(architectures=("sm_75", "sm_80"))[0])
+        two = ("cuda_math::ScoresKernel", "cuda::SinksKernel")
+        self.assertIn("SinksKernel: not compiled for sm_80", faults_of(kernels=two)[0])
+        older = LOG.format(name=SINKS, stack=0, spill=0, registers=8, shared=0).replace("80", "75")
+        self.assertEqual([text[-9:] for text in faults_of(kernels=two, more=older)],
+                         ["for sm_75", "for sm_80"])
 
     def test_budgets_are_the_kernels_own(self):
         """KERNELS repeats what the structs state."""
