@@ -5,7 +5,7 @@ from mutation import Mutation
 from mutations_cuda import CUDA_MUTATIONS
 
 BOUNDS = ("unit", "RowBounds.*:Tiles.*:ScoreEdits.*:Philox.*")
-KERNELS = ("unit", "*Kernels.*:MergeStates.*")
+KERNELS = ("conformance", "All/Cases.*:All/Execute.*")
 VOCABULARY = ("vocabulary", "*")
 PROPERTY = ("property", "*")
 MASKS = ("property", "*Algebra.*Mask*:*Algebra.HiddenKeys*")
@@ -17,7 +17,7 @@ CONFORMANCE = ("conformance", "*")
 GRADIENTS = ("conformance", "*GradCases*")
 BLOCKS = ("property", "*Backward.*")
 PAIR_BLOCKS = ("property", "*Backward.*flash_avx512_bf16")
-MORE_GRADIENTS = ("unit", "Gradients.*:*GradKernels*")
+MORE_GRADIENTS = ("property", "*Nan.*:*Backward.*")
 BACKWARD_CALLS = ("decision", "Backward.*:Pair.*")
 ELEMENTS = ("unit", "Elements.*")
 EIGHT_BITS = ("conformance", "*EightBits*:*descale*")

@@ -31,6 +31,8 @@ const char* const kForwardCases[] = {
     "b2 hq2 sq63 skv65 d16 causal diag=9223372036854775807 lse",
     "b2 hq2 sq63 skv65 d16 causal diag=-9223372036854775808 lse",
     "b4 hq2 sq63 skv65 d16 causal diag=seq lse poison seed=6",
+    "b1 hq1 sq9 skv30 d8 window=9223372036854775807,-1 diag=9223372036854775807 lse poison",
+    "b1 hq1 sq9 skv30 d8 window=-1,9223372036854775807 diag=-9223372036854775808 lse poison",
     "b2 hq2 sq127 skv127 d16 window=0,0 lse poison",
     "b1 hq2 sq127 skv257 d8 window=64,0 diag=br lse",
     "b1 hq2 sq127 skv257 d8 window=-1,3 diag=br lse",
@@ -46,6 +48,7 @@ const char* const kForwardCases[] = {
     "b2 hq2 sq33 skv65 d16 bias=B,1,1,Skv bias_dtype=f64 lse seed=4",
     "b2 hq2 sq33 skv65 d16 bias=1,1,Sq,1 data=finfo_min lse seed=5",
     "b2 hq2 sq33 skv65 d16 bias data=finfo_min lse poison seed=6",
+    "b2 hq2 sq33 skv65 d16 bias bias_dtype=f64 data=finfo_min lse seed=7",
     "b2 hq2 sq33 skv65 d16 mask=1,H,1,Skv bias=B,1,Sq,1 softcap=5 alibi sinks causal diag=br lse",
     // Other edits.
     "b2 hq4 hkv2 sq65 skv65 d16 alibi causal lse",

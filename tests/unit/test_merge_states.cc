@@ -1,113 +1,37 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
-#include <random>
 #include <string>
 #include <vector>
 
-#include "attention_case.h"
-#include "backends/math/backend.h"
+#include "regard/dtype.h"
 #include "regard/request.h"
 
 namespace regard {
 namespace {
 
-using test::AttentionCase;
-using test::get;
-using test::put;
-
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// MATH's results over keys [begin, end) of a case, and over all of them.
-struct Parts {
-  explicit Parts(Dtype dtype, std::vector<std::int64_t> bounds)
-      : c({2, 3, 3, 5, bounds.back(), 8, 6}, dtype, 3) {
-    const Dtype out = dtype == Dtype::kF64 ? dtype : Dtype::kF32;
-    run({0, bounds.back()}, out, &whole);
-    for (std::size_t n = 0; n + 1 < bounds.size(); ++n) {
-      states.emplace_back();
-      run({bounds[n], bounds[n + 1]}, out, &states.back());
-    }
-  }
-
-  void run(std::pair<std::int64_t, std::int64_t> keys, Dtype out, StateView* state) {
-    AttentionRequest r = c.request;
-    const auto part = [&](TensorView& view) {
-      view.data =
-          static_cast<char*>(view.data) + keys.first * view.strides[2] * size_of(view.dtype);
-      view.shape[2] = keys.second - keys.first;
-    };
-    part(r.k);
-    part(r.v);
-    r.out = state->out = c.tensor(out, {2, 3, 5, 6}, true);
-    r.lse = state->lse = c.tensor(out, {2, 3, 5}, false);
-    test::run_backend(math::backend(), r);
-  }
-
-  AttentionCase c;
-  StateView whole;
+// States of f64 into f64 and, rounded, into bf16.
+TEST(MergeStates, OtherTypes) {
+  double values[2][2] = {{4, 0}, {8, 4}}, lses[2] = {0, std::log(3.0)}, out[2] = {}, lse = 0;
   std::vector<StateView> states;
-};
-
-void expect_near(const TensorView& actual, const TensorView& expected, double tolerance) {
-  for (std::int64_t b = 0; b < 2; ++b) {
-    for (std::int64_t h = 0; h < 3; ++h) {
-      for (std::int64_t s = 0; s < 5; ++s) {
-        const std::int64_t dims = actual.rank == 4 ? actual.shape[3] : 1;
-        for (std::int64_t d = 0; d < dims; ++d) {
-          ASSERT_NEAR(get(actual, b, h, s, d), get(expected, b, h, s, d), tolerance);
-        }
-      }
-    }
+  for (int n = 0; n < 2; ++n) {
+    states.push_back({make_view(values[n], Dtype::kF64, {1, 1, 1, 2}),
+                      make_view(&lses[n], Dtype::kF64, {1, 1, 1})});
   }
-}
-
-TEST(MergeStates, PartsMakeTheWhole) {
-  for (const Dtype dtype : {Dtype::kF32, Dtype::kF64, Dtype::kBf16}) {
-    Parts p(dtype, {0, 7, 7, 30, 41});  // one part has no keys
-    const Dtype wide = dtype == Dtype::kF64 ? dtype : Dtype::kF32;
-    const TensorView out = p.c.tensor(wide, {2, 3, 5, 6}, true);
-    const TensorView lse = p.c.tensor(wide, {2, 3, 5}, false);
-    ASSERT_TRUE(merge_states(p.states, out, lse).ok());
-    const double tolerance = dtype == Dtype::kF64 ? 1e-14 : 2e-6;
-    expect_near(out, p.whole.out, tolerance);
-    expect_near(lse, p.whole.lse, tolerance);
-    // lse may be absent; bf16 output is the same, rounded.
-    const TensorView narrow = p.c.tensor(Dtype::kBf16, {2, 3, 5, 6}, true);
-    ASSERT_TRUE(merge_states(p.states, narrow).ok());
-    expect_near(narrow, p.whole.out, 0.01);
-  }
-}
-
-TEST(MergeStates, OntoItsFirstInput) {
-  Parts p(Dtype::kF32, {0, 20, 41});
-  ASSERT_TRUE(merge_states(p.states, p.states[0].out, p.states[0].lse).ok());
-  expect_near(p.states[0].out, p.whole.out, 2e-6);
-  expect_near(p.states[0].lse, p.whole.lse, 2e-6);
-}
-
-TEST(MergeStates, EmptyPartsContributeNothing) {
-  Parts p(Dtype::kF32, {0, 20, 41});
-  const TensorView first = p.states[0].out, lse = p.states[1].lse;
-  std::vector<double> before;
-  for (std::int64_t d = 0; d < 6; ++d) {
-    before.push_back(get(first, 1, 2, 3, d));
-    put(p.states[1].out, std::nan(""), 1, 2, 3, d);  // never read
-    put(p.states[0].out, std::nan(""), 0, 0, 0, d);
-    put(p.states[1].out, kInfinity, 0, 0, 0, d);
-  }
-  put(lse, -kInfinity, 1, 2, 3);
-  put(p.states[0].lse, -kInfinity, 0, 0, 0);
-  put(p.states[1].lse, -kInfinity, 0, 0, 0);
-  const TensorView out = p.c.tensor(Dtype::kF32, {2, 3, 5, 6}, true);
-  const TensorView out_lse = p.c.tensor(Dtype::kF32, {2, 3, 5}, false);
-  ASSERT_TRUE(merge_states(p.states, out, out_lse).ok());
-  for (std::int64_t d = 0; d < 6; ++d) {
-    EXPECT_EQ(get(out, 1, 2, 3, d), before[static_cast<std::size_t>(d)]);
-    EXPECT_EQ(get(out, 0, 0, 0, d), 0.0);
-  }
-  EXPECT_EQ(get(out_lse, 0, 0, 0), -kInfinity);
+  ASSERT_TRUE(merge_states(states, make_view(out, Dtype::kF64, {1, 1, 1, 2}),
+                           make_view(&lse, Dtype::kF64, {1, 1, 1}))
+                  .ok());
+  EXPECT_NEAR(out[0], 7.0, 1e-14);
+  EXPECT_NEAR(out[1], 3.0, 1e-14);
+  EXPECT_NEAR(lse, std::log(4.0), 1e-14);
+  std::uint16_t narrow[2] = {};
+  ASSERT_TRUE(merge_states(states, make_view(narrow, Dtype::kBf16, {1, 1, 1, 2})).ok());
+  EXPECT_EQ(f32_from_bf16(narrow[0]), 7.0f);
+  EXPECT_EQ(f32_from_bf16(narrow[1]), 3.0f);
 }
 
 TEST(MergeStates, LargeAndDistantLse) {
