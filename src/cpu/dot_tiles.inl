@@ -168,18 +168,14 @@ class DotTiles {
   }
 
  private:
-  /// A tile of 16 keys, where that was measured: on a Zen 5 one thread gains 1.04 to 1.33, two 1.02
-  /// to 1.07.
-  static constexpr bool kIntoL1 = V::kLanes == 16;
-
   /// Lines that vectors of K or V are in memory.
   template <Element kType>
   REGARD_KERNEL_FN constexpr int lines_of_vectors(int count) {
     return static_cast<int>(lines_of(count * V::kLanes * element_bytes(kType)));
   }
-  /// What ask() takes for them: one row of q alone asks in a loop, where that was measured.
+  /// What ask() takes for them: with AVX-512 one row of q alone asks in a loop.
   template <int kRows, int kLines>
-  static constexpr int kUnrolledAsks = kIntoL1&& kRows == 1 ? 0 : kLines;
+  static constexpr int kUnrolledAsks = V::kLanes == 16 && kRows == 1 ? 0 : kLines;
 
   /// Elements [d, d + kLanes) of a row of `dim`; what lies past its end is 0, and not read.
   template <Element kType>
@@ -232,7 +228,7 @@ class DotTiles {
       REGARD_UNROLL for (int r = 0; r < kRows; ++r) query[r] = V::load(q + r * step + d);
       REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
         if (kLines > 0 && i % kAskingKeys == 0) {
-          ask<kUnrolledAsks<kRows, kLines>, kIntoL1>(&asking->next, lines);
+          ask<kUnrolledAsks<kRows, kLines>>(&asking->next, lines);
         }
         const auto key = load(first + i * stride);
         REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -338,7 +334,7 @@ class DotTiles {
     constexpr int kLines = lines_of_vectors<kType>(kVectors);
     const std::int64_t lines = Asking::part_of(*asking, kLines);
     const auto add_key = [&]() __attribute__((always_inline)) {
-      ask<kUnrolledAsks<kRows, kLines>, kIntoL1>(&asking->next, lines);
+      ask<kUnrolledAsks<kRows, kLines>>(&asking->next, lines);
       if constexpr (kRows < kVectors) {  // the fewer ones wait in registers
         typename V::Vec weight[kRows];
         REGARD_UNROLL for (int r = 0; r < kRows; ++r) weight[r] = V::set(weights[r]);

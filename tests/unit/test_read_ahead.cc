@@ -41,7 +41,7 @@ class ReadAheadOf : public testing::TestWithParam<Layout> {
   static void count(RowsAhead rows, const char* memory, std::vector<int>* times) {
     while (rows.at < rows.end) {
       const char* const at = rows.at;
-      ask<kAskedLines, false>(&rows, kAskedLines);
+      ask<kAskedLines>(&rows, kAskedLines);
       ASSERT_NE(rows.at, at);
       for (std::int64_t byte = 0; byte < kAskedBytes; ++byte) {
         ++(*times)[static_cast<std::size_t>(at - memory + byte)];
@@ -103,7 +103,7 @@ TEST(ReadAhead, TurnsShareTheLines) {
 
 TEST(ReadAhead, AsksForAsManyLinesAsItIsTold) {
   const std::vector<char> memory(1 << 12);
-  for (const auto ask_some : {ask<4, false>, ask<0, true>}) {
+  for (const auto ask_some : {ask<4>, ask<0>}) {
     for (const std::int64_t lines : {1, 2, 4}) {
       RowsAhead rows{memory.data(), memory.data() + memory.size(), 0, 0, 0};
       ask_some(&rows, lines);
