@@ -1,6 +1,6 @@
 // Tiles of K and V for few rows: lanes lie along head_dim, so that K and V are read as they stand
 // in memory, once for all rows of a strip. Memory bounds it, so the loops ask for what the next
-// tile reads. Included by few_rows.inl.
+// tile reads. Included by float_tiles.inl and bf16_tiles.inl.
 
 #include <cstdint>
 
@@ -65,16 +65,14 @@ struct ElementConstant {
   static constexpr Element value = kType;
 };
 
-/// Calls f(ElementConstant) for a type of f32 arithmetic.
-template <class F>
+/// Calls f(ElementConstant) for the one of kTypes that `type` is; the last where it is none of
+/// them.
+template <Element kFirst, Element... kOthers, class F>
 REGARD_KERNEL_FN void with_element(Element type, F f) {
-  switch (type) {
-    case Element::kBf16: return f(ElementConstant<Element::kBf16>{});
-    case Element::kF16: return f(ElementConstant<Element::kF16>{});
-    case Element::kF8E4M3: return f(ElementConstant<Element::kF8E4M3>{});
-    case Element::kF8E5M2: return f(ElementConstant<Element::kF8E5M2>{});
-    default: return f(ElementConstant<Element::kF32>{});
+  if constexpr (sizeof...(kOthers) > 0) {
+    if (type != kFirst) return with_element<kOthers...>(type, f);
   }
+  f(ElementConstant<kFirst>{});
 }
 
 /// Calls f(first, Count<size>) for blocks of 4 rows, and one of what is left.
@@ -93,7 +91,9 @@ REGARD_KERNEL_FN void for_row_blocks(std::int64_t rows, F f) {
 /// How many they are.
 REGARD_KERNEL_FN std::int64_t row_blocks(std::int64_t rows) { return (rows + 3) / 4; }
 
-template <class V>
+/// kTypes: those of K and V that have loops of their own; tiles of other types are converted to
+/// f32 first.
+template <class V, Element... kTypes>
 class DotTiles {
  public:
   using Vocabulary = V;
@@ -107,16 +107,16 @@ class DotTiles {
     return dot_rows(V::kWidth) * dot_row_size(p.head_dim_qk);
   }
 
-  DotTiles(const Problem& p, std::int64_t b, char*, char*)
-      : p_(p),
+  DotTiles(const TiledArgs& a, std::int64_t b, char* scratch)
+      : p_(a.problem),
         b_(b),
-        key_bytes_(p.k.stride[2] * element_bytes(p.k.type)),
-        value_bytes_(p.v.stride[2] * element_bytes(p.v.type)) {}
+        keys_buffer_(reinterpret_cast<T*>(scratch + a.at_keys)),
+        values_buffer_(reinterpret_cast<T*>(scratch + a.at_values)) {}
 
   void start(HeadTurn turn, Tile tile) {
-    keys_ = row_address(p_.k, b_, turn.head_kv, 0);
-    values_ = row_address(p_.v, b_, turn.head_kv, 0);
     tile_ = tile;
+    keys_ = rows_of(p_.k, turn.head_kv, p_.head_dim_qk, keys_buffer_);
+    values_ = rows_of(p_.v, turn.head_kv, p_.head_dim_v, values_buffer_);
     next_ = read_ahead(p_, b_, turn, tile);
   }
   const Tile& tile() const { return tile_; }
@@ -128,13 +128,11 @@ class DotTiles {
     for (std::int64_t x = 0; x < strip.rows * step; x += V::kLanes) V::store(q + x, V::set(0));
     for (int w = 0; w < strip.rows; ++w) {
       const char* const row = row_address(p.q, strip.b, strip.head[w], strip.query[w]);
-      with_element(
-          p.q.type, [&](auto type) __attribute__((always_inline)) {
-            for (std::int64_t d = 0; d < p.head_dim_qk; d += V::kLanes) {
-              const auto x = load_at<decltype(type)::value>(row, d, p.head_dim_qk);
-              V::store(q + w * step + d, x * factor);
-            }
-          });
+      T* const to = q + w * step;
+      load_dense_row<V>(p.q.type, row, p.head_dim_qk, to);
+      for (std::int64_t d = 0; d < p.head_dim_qk; d += V::kLanes) {
+        V::store(to + d, V::load(to + d) * factor);
+      }
     }
   }
 
@@ -145,8 +143,8 @@ class DotTiles {
     for (std::int64_t j = 0; j < part.size; ++j) {  // lanes without a row are computed on 0
       for (int v = 0; v < kVectors; ++v) V::store(to + j * V::kWidth + v * V::kLanes, V::set(0));
     }
-    with_element(
-        self->p_.k.type, [&](auto type) __attribute__((always_inline)) {
+    with_element<kTypes...>(
+        self->keys_.type, [&](auto type) __attribute__((always_inline)) {
           self->template dot_keys<decltype(type)::value>(strip.rows, q, part, to);
         });
     fold_max<V>(kVectors, part.size, to, max);
@@ -156,8 +154,8 @@ class DotTiles {
   template <int kVectors>
   REGARD_KERNEL_FN void accumulate(DotTiles* self, const Strip<V>& strip, T* probs, Tile part,
                                    bool partial, const T* carry, T* out) {
-    with_element(
-        self->p_.v.type, [&](auto type) __attribute__((always_inline)) {
+    with_element<kTypes...>(
+        self->values_.type, [&](auto type) __attribute__((always_inline)) {
           constexpr Element kType = decltype(type)::value;
           if (partial) {
             self->template add_values<kType, true>(strip.rows, probs, part, carry, out);
@@ -168,6 +166,23 @@ class DotTiles {
   }
 
  private:
+  /// The tile's rows of K or V.
+  struct Rows {
+    const char* first;
+    std::int64_t bytes;  // from one to the next
+    Element type;
+  };
+
+  /// Where they are if their type has a loop of its own, else converted to f32 in `buffer`.
+  Rows rows_of(const View& view, std::int64_t head, std::int64_t dim, T* buffer) const {
+    const char* const first = row_address(view, b_, head, tile_.begin);
+    if (((view.type == kTypes) || ...)) {
+      return {first, view.stride[2] * element_bytes(view.type), view.type};
+    }
+    copy_rows<V>(view, first, tile_.size, dim, dim, buffer);
+    return {reinterpret_cast<const char*>(buffer), dim * std::int64_t{sizeof(T)}, Element::kF32};
+  }
+
   /// Lines that vectors of K or V are in memory.
   template <Element kType>
   REGARD_KERNEL_FN constexpr int lines_of_vectors(int count) {
@@ -192,7 +207,7 @@ class DotTiles {
     Asking asking{next_.keys, row_blocks(rows)};
     for (std::int64_t j = 0; j < part.size; j += V::kLanes) {
       const std::int64_t count = part.size - j < V::kLanes ? part.size - j : V::kLanes;
-      const char* const keys = keys_ + (part.begin + j) * key_bytes_;
+      const char* const keys = keys_.first + (part.begin - tile_.begin + j) * keys_.bytes;
       for_row_blocks(
           rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
             constexpr int kRows = decltype(size)::value;
@@ -201,11 +216,11 @@ class DotTiles {
             T* const scores = to + j * V::kWidth + r;
             std::int64_t x = 0;
             for (; x + kKeys <= count; x += kKeys) {
-              dot_block<kType, kRows, kKeys>(*this, query, keys + x * key_bytes_,
+              dot_block<kType, kRows, kKeys>(*this, query, keys + x * keys_.bytes,
                                              scores + x * V::kWidth, &asking);
             }
             for (; x < count; ++x) {
-              dot_block<kType, kRows, 1>(*this, query, keys + x * key_bytes_,
+              dot_block<kType, kRows, 1>(*this, query, keys + x * keys_.bytes,
                                          scores + x * V::kWidth, &asking);
             }
           });
@@ -239,13 +254,13 @@ class DotTiles {
     std::int64_t d = 0;
     REGARD_UNROLL_4 for (; d + V::kLanes <= dim; d += V::kLanes) {
       add(
-          d, keys + d * element_bytes(kType), self.key_bytes_,
+          d, keys + d * element_bytes(kType), self.keys_.bytes,
           [](const char* at) __attribute__((always_inline)) { return load_vector<V>(kType, at); });
     }
     if (d < dim) {  // by way of the stack, or GCC spills the sums of the loop above
       alignas(64) T tail[kKeys][V::kLanes];
       for (int i = 0; i < kKeys; ++i) {
-        V::store(tail[i], load_at<kType>(keys + i * self.key_bytes_, d, dim));
+        V::store(tail[i], load_at<kType>(keys + i * self.keys_.bytes, d, dim));
       }
       add(
           d, reinterpret_cast<const char*>(tail), sizeof(tail[0]),
@@ -271,11 +286,11 @@ class DotTiles {
       }
     }
     Asking asking{next_.values, row_blocks(rows)};
-    const char* const values = values_ + part.begin * value_bytes_;
+    const char* const values = values_.first + (part.begin - tile_.begin) * values_.bytes;
     for_row_blocks(
         rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
           add_rows_of<kType, decltype(size)::value, kSelect>(
-              {values, value_bytes_, part.size}, probs + r, {out + r * step, step, p_.head_dim_v},
+              {values, values_.bytes, part.size}, probs + r, {out + r * step, step, p_.head_dim_v},
               &asking);
         });
   }
@@ -367,10 +382,10 @@ class DotTiles {
 
   const Problem& p_;
   std::int64_t b_;
-  const char* keys_ = nullptr;
-  const char* values_ = nullptr;
-  std::int64_t key_bytes_;
-  std::int64_t value_bytes_;
+  T* keys_buffer_;
+  T* values_buffer_;
+  Rows keys_{};
+  Rows values_{};
   Tile tile_{};
   ReadAhead next_{};
 };

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "cpu/dot_tiles.inl"
 #include "cpu/tiled_forward.inl"
 
 namespace regard::cpu {
@@ -87,12 +86,11 @@ static void forward_parts(const StripSet<Tiles>& set) {
 template <class Tiles, class F>
 static void with_few_rows(const TiledArgs& a, const Sequence& s, HeadRows rows, char* scratch,
                           F f) {
-  using V = typename Tiles::Vocabulary;
   rows.begin = 0;
   rows.end = s.len_q * a.problem.group_size;
   if (rows.end == 0) return;
   if (rows.end <= Tiles::kDotRows) {
-    f(make_strips<DotTiles<V>>(a, s, rows, scratch));
+    f(make_strips<typename Tiles::Dot>(a, s, rows, scratch));
   } else {
     f(make_strips<Tiles>(a, s, rows, scratch));
   }

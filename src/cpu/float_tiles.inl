@@ -5,6 +5,7 @@
 
 #include "cpu/asks.h"
 #include "cpu/columns_out.h"
+#include "cpu/dot_tiles.inl"
 #include "cpu/product.h"
 #include "cpu/softmax.h"
 #include "cpu/split.h"
@@ -14,10 +15,11 @@
 namespace regard::cpu {
 namespace {  // members with linkage would be shared between units
 
-/// What must be converted is copied. kCopies: values are copied too where they lie a multiple of
-/// 4 KB apart, or all keys of a tile would share one set of the L1, and where head_dim is not a
-/// multiple of the product's block, for a padded block costs less than its last rows one by one.
-template <class V, bool kCopies>
+/// What must be converted is copied. TiledArgs::copies_values: values are copied too where they lie
+/// a multiple of 4 KB apart, or all keys of a tile would share one set of the L1, and where
+/// head_dim is not a multiple of the product's block, for a padded block costs less than its last
+/// rows one by one.
+template <class V>
 class FloatTiles {
  public:
   using Vocabulary = V;
@@ -25,6 +27,7 @@ class FloatTiles {
   using Query = T;
   using Out = ColumnsOut<V>;
   using Probs = FloatProbs<V>;
+  using Dot = DotTiles<V, Element::kF32, Element::kBf16, Element::kF16>;
   static constexpr std::int64_t kDotRows = dot_rows(V::kWidth);
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.tile_kv; }
@@ -32,11 +35,12 @@ class FloatTiles {
     return padded_head_dim(p.head_dim_qk) * V::kWidth;
   }
 
-  FloatTiles(const Problem& p, std::int64_t b, char* keys, char* values)
-      : p_(p),
+  FloatTiles(const TiledArgs& a, std::int64_t b, char* scratch)
+      : p_(a.problem),
         b_(b),
-        keys_buffer_(reinterpret_cast<T*>(keys)),
-        values_buffer_(reinterpret_cast<T*>(values)) {}
+        copies_values_(a.copies_values),
+        keys_buffer_(reinterpret_cast<T*>(scratch + a.at_keys)),
+        values_buffer_(reinterpret_cast<T*>(scratch + a.at_values)) {}
 
   void start(HeadTurn turn, Tile tile) {
     head_kv_ = turn.head_kv;
@@ -108,8 +112,8 @@ class FloatTiles {
     if (has_values_) return;
     has_values_ = true;
     const std::int64_t dim = p_.head_dim_v;
-    const bool copied =
-        p_.v.type != Element::kF32 || (kCopies && (dim % V::kRows != 0 || shares_sets(p_.v)));
+    const bool copied = p_.v.type != Element::kF32 ||
+                        (copies_values_ && (dim % V::kRows != 0 || shares_sets(p_.v)));
     values_dim_ = copied ? (dim + V::kRows - 1) / V::kRows * V::kRows : dim;
     values_ = copied ? read(p_.v, dim, values_dim_, values_buffer_) : in_place(p_.v);
   }
@@ -124,6 +128,7 @@ class FloatTiles {
 
   const Problem& p_;
   std::int64_t b_;
+  bool copies_values_;
   std::int64_t head_kv_ = 0;
   T* keys_buffer_;
   T* values_buffer_;

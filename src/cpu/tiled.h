@@ -14,6 +14,7 @@ struct TiledArgs {
   TaskGrid grid{};                  // of rows in lanes
   std::int64_t heads_per_task = 1;  // of K and V, that few rows take together
   std::int64_t tile_kv = 0;         // a multiple of kDotTileKv
+  bool copies_values = false;       // of f32 too, where FloatTiles gains by it
   // Offsets into the scratch; nothing in it grows with a length. W is the kernel's width.
   std::int64_t at_strips = 0;
   std::int64_t at_q = 0;       // [strips][padded head_dim_qk][W]

@@ -1,6 +1,7 @@
 #include "cpu/tiled_backend.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "base/checked.h"
 #include "base/scratch.h"
 #include "cpu/backward/run.h"
+#include "cpu/forward/kernels.h"
 #include "cpu/run_tasks.h"
 #include "cpu/split.h"
 #include "problem/make_problem.h"
@@ -36,6 +38,37 @@ struct TiledBackend::Shape {
 
 namespace {
 
+/// One instruction set's kernels.
+struct Unit {
+  Isa isa;
+  const TiledKernel* f32;   // all other inputs, converted
+  const TiledKernel* bf16;  // q, k and v all bf16
+};
+
+/// Ascending; the first serves every machine.
+constexpr Unit kUnits[] = {
+    {Isa::kScalar, &kScalarForward, &kScalarForward},
+#if defined(__x86_64__)
+    {Isa::kAvx2, &kAvx2Forward, &kAvx2Forward},
+    {Isa::kAvx512, &kAvx512Forward, &kAvx512Forward},
+    {Isa::kAvx512Bf16, &kAvx512Forward, &kAvx512Bf16Forward},
+#endif
+};
+
+/// The best unit that runs on a machine of `isa`.
+const Unit& unit_of(Isa isa) noexcept {
+  std::size_t best = 0;
+  while (best + 1 < std::size(kUnits) && kUnits[best + 1].isa <= isa) ++best;
+  return kUnits[best];
+}
+
+const TiledKernel& kernel_of(const AttentionParams& params, Isa isa) noexcept {
+  // Queries that are descaled as they are packed are not bf16.
+  const bool is_bf16 = params.dtype_q == Dtype::kBf16 && params.dtype_kv == Dtype::kBf16 &&
+                       !params.features.has(Feature::kDescales);
+  return is_bf16 ? *unit_of(isa).bf16 : *unit_of(isa).f32;
+}
+
 /// Heads of K and V that one task of few rows reads together: those that are neighbours in memory,
 /// as far as tasks and parts still balance; a smaller call takes no more. Changes no bits. A key at
 /// a time (8 heads, d 128, 4096 keys) is 1.3 times as fast in f32 as a head at a time.
@@ -57,23 +90,10 @@ std::int64_t choose_heads(const AttentionParams& params, std::int64_t parts,
 TiledBackend::TiledBackend(BackendInfo info, const TiledTraits& traits)
     : info_(std::move(info)), traits_(traits) {}
 
-/// The best unit that runs on a machine of `isa`.
-const TiledUnit& TiledBackend::unit(Isa isa) const noexcept {
-  std::size_t best = 0;
-  while (best + 1 < traits_.units.size() && traits_.units[best + 1].isa <= isa) ++best;
-  return traits_.units[best];
-}
-
-const TiledKernel& TiledBackend::kernel(const AttentionParams& params, Isa isa) const noexcept {
-  // Descaled queries are no bf16.
-  const bool is_bf16 = params.dtype_q == Dtype::kBf16 && !params.features.has(Feature::kDescales);
-  return is_bf16 ? *unit(isa).bf16 : *unit(isa).f32;
-}
-
 TiledBackend::Shape TiledBackend::shape_of(const AttentionParams& params, Isa isa,
                                            std::int32_t slots) const noexcept {
   Shape shape;
-  shape.kernel = &kernel(params, isa);
+  shape.kernel = &kernel_of(params, isa);
   const std::int64_t width = shape.kernel->width;
   const std::int64_t rows = rows_per_head(params);
   shape.is_few = rows <= kSplitRows;
@@ -101,7 +121,7 @@ std::int64_t TiledBackend::max_strips(const AttentionParams& params,
   const std::int64_t copied = params.dtype_kv == Dtype::kF32 ? params.head_dim_v : both;
   const std::int64_t tile_kv = traits_.tile_kv(params.head_dim_qk, params.head_dim_v);
   const std::int64_t tiles = saturating_mul(tile_kv, row_bytes(copied));
-  const std::int64_t strip = saturating_mul(kernel(params, env.isa).width, row_bytes(both));
+  const std::int64_t strip = saturating_mul(kernel_of(params, env.isa).width, row_bytes(both));
   std::int64_t strips = traits_.max_strips;
   while (strips > 1 && saturating_add(saturating_mul(strips, strip), tiles) > room) strips /= 2;
   return strips;
@@ -134,10 +154,14 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   args->heads_per_task = shape.heads_per_task;
   args->parts_per_task = shape.parts;
   args->tile_kv = traits_.tile_kv(params.head_dim_qk, params.head_dim_v);
-  const bool converts = !shape.is_dot && params.dtype_kv != Dtype::kF32;
+  args->copies_values = traits_.copies;
+  // Few rows read f32, bf16 and f16 where they are.
+  const bool converts =
+      shape.is_dot ? size_of(params.dtype_kv) == 1 : params.dtype_kv != Dtype::kF32;
   const bool copies_values = converts || (!shape.is_dot && traits_.copies);
-  const std::int64_t keys = converts ? args->tile_kv : 0;
-  const std::int64_t values = copies_values ? args->tile_kv : 0;
+  const std::int64_t copied = shape.is_dot ? kDotTileKv : args->tile_kv;
+  const std::int64_t keys = converts ? copied : 0;
+  const std::int64_t values = copies_values ? copied : 0;
   ScratchLayout layout;
   args->at_strips = layout.take(strips, k.strip_bytes);
   args->at_q = layout.take(saturating_mul(strips, q), kBytes);
@@ -170,7 +194,7 @@ Expected<KernelPlan> TiledBackend::plan(const AttentionKey& key, const Env& env)
   const AttentionParams& params = key.params();
   const Shape shape = shape_of(params, env.isa, 1);
   KernelPlan plan;
-  plan.isa = unit(env.isa).isa;
+  plan.isa = unit_of(env.isa).isa;
   plan.kernel =
       std::string(traits_.name) + "_" + to_string(plan.isa) + "_" + to_string(params.dtype_q);
   if (shape.is_few) plan.kernel += shape.is_dot ? "_dot" : "_few";

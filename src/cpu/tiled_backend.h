@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "cpu/backward/args.h"
 #include "cpu/tiled.h"
@@ -9,21 +8,13 @@
 
 namespace regard::cpu {
 
-/// One instruction set's kernels.
-struct TiledUnit {
-  Isa isa = Isa::kScalar;
-  const TiledKernel* f32 = nullptr;   // all other inputs, converted
-  const TiledKernel* bf16 = nullptr;  // bf16 inputs
-};
-
-/// What tells one tiled backend from another.
+/// What tells one tiled backend from another; the kernels are the same.
 struct TiledTraits {
-  const char* name;                  // in the names of its kernels
-  std::span<const TiledUnit> units;  // ascending; the first serves every machine
-  std::int64_t max_strips;           // of a task: what one read of K and V serves
-  bool copies;                       // scratch for copied values whatever the dtype
-  bool one_pass;                     // backward
-  bool shares_parts;                 // of few rows over many keys among slots, in more workspace
+  const char* name;         // in the names of its kernels
+  std::int64_t max_strips;  // of a task: what one read of K and V serves
+  bool copies;              // f32 values too, where that pays (TiledArgs)
+  bool one_pass;            // backward
+  bool shares_parts;        // of few rows over many keys among slots, in more workspace
   /// Keys of a tile, a multiple of kDotTileKv: a function of head dims alone, so that no sum's
   /// order depends on anything else.
   std::int64_t (*tile_kv)(std::int64_t head_dim_qk, std::int64_t head_dim_v);
@@ -47,8 +38,6 @@ class TiledBackend final : public Backend {
 
  private:
   struct Shape;
-  const TiledUnit& unit(Isa isa) const noexcept;
-  const TiledKernel& kernel(const AttentionParams& params, Isa isa) const noexcept;
   const BackwardKernel& backward_kernel(const AttentionParams& params, Isa isa) const noexcept;
   Shape shape_of(const AttentionParams& params, Isa isa, std::int32_t slots) const noexcept;
   std::int64_t max_strips(const AttentionParams& params, const Env& env) const noexcept;

@@ -147,7 +147,7 @@ static void fold_keys(const StripSet<Tiles>& set, semantics::KeyRange keys,
   const std::int64_t tile_kv = Tiles::tile_kv(a);
   const TileSpan span = tiles_of(keys, tile_kv);
   const std::int64_t size = Tiles::Out::size(a.problem);
-  Tiles tiles(a.problem, set.s.b, set.scratch + a.at_keys, set.scratch + a.at_values);
+  Tiles tiles(a, set.s.b, set.scratch);
   for (std::int64_t index = span.begin; index < span.end; ++index) {
     const Tile tile = tile_at(index, tile_kv, set.s.band.len_kv);
     for (std::int64_t x = 0; x < set.count(); ++x) {

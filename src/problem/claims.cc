@@ -52,6 +52,17 @@ Claims forward_claims() {
   return claims;
 }
 
+void add_bf16_pairs(Claims* claims, Dtype out, double error_bound) {
+  DtypeClaim pairs{Dtype::kBf16, Dtype::kBf16, out, error_bound};
+  pairs.min_isa = Isa::kAvx512Bf16;
+  claims->dtypes.push_back(pairs);
+}
+
+void add_bf16_pairs(Claims* forward) {
+  add_bf16_pairs(forward, Dtype::kBf16, 6e-3);
+  add_bf16_pairs(forward, Dtype::kF32, 4e-3);
+}
+
 Claims backward_claims(const Claims& forward) {
   Claims claims = forward;
   claims.features = claims.features.without({Feature::kDescales, Feature::kDescalesPerHead});

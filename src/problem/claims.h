@@ -11,6 +11,11 @@ std::vector<DtypeClaim> f8_claims();
 /// any head dim, any layout. scores_out and f64 are MATH's to add.
 Claims forward_claims();
 
+/// From Isa::kAvx512Bf16 on products of bf16 are of pairs, for which probabilities are rounded to
+/// bf16: the claim of one output type, and those of a forward.
+void add_bf16_pairs(Claims* claims, Dtype out, double error_bound);
+void add_bf16_pairs(Claims* forward);
+
 /// What a backend of that forward claims of its backward, which computes in f32. Gradients have the
 /// types of q, k and v, whatever out's.
 Claims backward_claims(const Claims& forward);

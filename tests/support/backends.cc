@@ -17,7 +17,7 @@ struct Units {
 const std::vector<Units>& units() {
   static const std::vector<Units> all = {
       {BackendId::kMath, {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}},
-      {BackendId::kEfficient, {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}},
+      {BackendId::kEfficient, {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}},
       {BackendId::kFlash, {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}},
   };
   return all;

@@ -2,21 +2,12 @@
 
 #include <algorithm>
 
-#include "backends/cpu_efficient/kernel.h"
 #include "cpu/split.h"
 #include "cpu/tiled_backend.h"
 #include "problem/claims.h"
 
 namespace regard::efficient {
 namespace {
-
-constexpr cpu::TiledUnit kUnits[] = {
-    {Isa::kScalar, &kScalarKernel, &kScalarKernel},
-#if defined(__x86_64__)
-    {Isa::kAvx2, &kAvx2Kernel, &kAvx2Kernel},
-    {Isa::kAvx512, &kAvx512Kernel, &kAvx512Kernel},
-#endif
-};
 
 /// 64 keys of 128 floats are 32 KB, an L1; larger head dims halve it while the converted tiles of
 /// 16-bit inputs (8 * tile_kv * head_dim bytes) would pass 512 KB, half of the 1 MB a slot that
@@ -39,6 +30,7 @@ BackendInfo make_info() {
   info.determinism = Determinism::kBatchInvariant;
   info.forward = problem::forward_claims();
   info.backward = problem::backward_claims(info.forward);
+  problem::add_bf16_pairs(&info.forward);
   return info;
 }
 
@@ -46,7 +38,7 @@ BackendInfo make_info() {
 
 const Backend& backend() {
   static const cpu::TiledBackend instance(make_info(),
-                                          {"efficient", kUnits, 4, false, false, false, tile_kv});
+                                          {"efficient", 4, false, false, false, tile_kv});
   return instance;
 }
 

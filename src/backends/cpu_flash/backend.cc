@@ -2,21 +2,11 @@
 
 #include <algorithm>
 
-#include "backends/cpu_flash/kernel.h"
 #include "cpu/tiled_backend.h"
 #include "problem/claims.h"
 
 namespace regard::flash {
 namespace {
-
-constexpr cpu::TiledUnit kUnits[] = {
-    {Isa::kScalar, &kScalarKernel, &kScalarKernel},
-#if defined(__x86_64__)
-    {Isa::kAvx2, &kAvx2Kernel, &kAvx2Kernel},
-    {Isa::kAvx512, &kAvx512Kernel, &kAvx512Kernel},
-    {Isa::kAvx512Bf16, &kAvx512Bf16FloatKernel, &kAvx512Bf16Kernel},
-#endif
-};
 
 /// Longest rows of q, k and v for which 8 strips and two tiles stay within an L2 of 1 MB or so.
 constexpr std::int64_t kMaxHeadDim = 576;
@@ -37,24 +27,16 @@ BackendInfo make_info() {
   info.forward.head_dim_qk = {1, kMaxHeadDim, 1};
   info.forward.head_dim_v = {1, kMaxHeadDim, 1};
   info.backward = problem::backward_claims(info.forward);
-  // Where the machine multiplies pairs of bf16, probabilities are rounded to bf16, too, and in the
-  // backward so are gradients of scores.
-  const auto add_pairs = [](Claims& claims, Dtype out, double error_bound) {
-    DtypeClaim pairs{Dtype::kBf16, Dtype::kBf16, out, error_bound};
-    pairs.min_isa = Isa::kAvx512Bf16;
-    claims.dtypes.push_back(pairs);
-  };
-  add_pairs(info.forward, Dtype::kBf16, 6e-3);
-  add_pairs(info.forward, Dtype::kF32, 4e-3);
-  add_pairs(info.backward, Dtype::kBf16, 8e-3);
+  problem::add_bf16_pairs(&info.forward);
+  // In the backward gradients of scores are rounded to bf16, too.
+  problem::add_bf16_pairs(&info.backward, Dtype::kBf16, 8e-3);
   return info;
 }
 
 }  // namespace
 
 const Backend& backend() {
-  static const cpu::TiledBackend instance(make_info(),
-                                          {"flash", kUnits, 8, true, true, true, tile_kv});
+  static const cpu::TiledBackend instance(make_info(), {"flash", 8, true, true, true, tile_kv});
   return instance;
 }
 

@@ -1,0 +1,10 @@
+#include "cpu/few_rows.inl"
+#include "cpu/float_tiles.inl"
+#include "cpu/forward/kernels.h"
+#include "cpu/simd_avx2.h"
+
+namespace regard::cpu {
+
+const TiledKernel kAvx2Forward = kTiledKernel<FloatTiles<simd_avx2::Simd<float>>>;
+
+}  // namespace regard::cpu

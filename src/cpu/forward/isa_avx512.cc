@@ -1,0 +1,10 @@
+#include "cpu/few_rows.inl"
+#include "cpu/float_tiles.inl"
+#include "cpu/forward/kernels.h"
+#include "cpu/simd_avx512.h"
+
+namespace regard::cpu {
+
+const TiledKernel kAvx512Forward = kTiledKernel<FloatTiles<simd_avx512::Simd<float>>>;
+
+}  // namespace regard::cpu

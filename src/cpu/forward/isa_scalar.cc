@@ -1,0 +1,10 @@
+#include "cpu/few_rows.inl"
+#include "cpu/float_tiles.inl"
+#include "cpu/forward/kernels.h"
+#include "cpu/simd_scalar.h"
+
+namespace regard::cpu {
+
+const TiledKernel kScalarForward = kTiledKernel<FloatTiles<simd_scalar::Simd<float>>>;
+
+}  // namespace regard::cpu

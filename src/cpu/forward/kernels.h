@@ -1,0 +1,14 @@
+#pragma once
+
+#include "cpu/tiled.h"
+
+namespace regard::cpu {
+
+// Each instruction set's tiled forward, which FLASH and EFFICIENT share.
+extern const TiledKernel kScalarForward;
+// x86-64 builds only:
+extern const TiledKernel kAvx2Forward;
+extern const TiledKernel kAvx512Forward;
+extern const TiledKernel kAvx512Bf16Forward;  // q, k and v all bf16: products of pairs
+
+}  // namespace regard::cpu
