@@ -7,6 +7,9 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tomllib
+
+from packaging.requirements import Requirement
 
 import regard
 
@@ -43,6 +46,27 @@ def packaging_digest():
     for name in ("CMakeLists.txt", "pyproject.toml"):
         digest.update((ROOT / name).read_bytes())
     return digest.hexdigest()
+
+
+def requirements(path):
+    """{name: version} of a requirements file; "" where it leaves the version to its constraints."""
+    lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())
+    return dict((line.split("==") + [""])[:2] for line in lines if line and not line.startswith("-c"))
+
+
+def test_tools_have_one_version():
+    pins = requirements(ROOT / "python" / "requirements.txt")
+    assert all(pins.values()), pins
+    for path in (ROOT / "bench" / "requirements.txt",
+                 *(ROOT / "python" / "tests" / "with_torch").glob("requirements*.txt")):
+        for name, version in requirements(path).items():
+            assert bool(version) != (name in pins), f"{path}: {name}=={version}"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "nanobind==" + pins["nanobind"] in project["build-system"]["requires"]
+    wanted = project["build-system"]["requires"] + project["project"]["dependencies"]
+    for requirement in map(Requirement, wanted):
+        assert pins[requirement.name] in requirement.specifier, requirement
+    assert set(project["project"]["optional-dependencies"]["test"]) <= pins.keys()
 
 
 def run(*command, **keywords):
