@@ -8,6 +8,7 @@
 #include "regard/dtype.h"
 #include "regard/env.h"
 #include "regard/features.h"
+#include "regard/interrupt.h"
 #include "regard/params.h"
 #include "regard/plan.h"
 #include "regard/policy.h"

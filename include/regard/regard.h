@@ -40,7 +40,8 @@ typedef enum regard_status REGARD_INT32_ENUM {
   REGARD_STATUS_REFUSED_AT_PLAN = 5,     // a backend's library refused what its record allows
   REGARD_STATUS_NOT_FOUND = 6,           // an unknown name
   REGARD_STATUS_CONFORMANCE_FAILED = 7,  // a backend failed the suite it was registered with
-  REGARD_STATUS_INTERNAL = 8             // a defect of regard's own, or no memory
+  REGARD_STATUS_INTERNAL = 8,            // a defect of regard's own, or no memory
+  REGARD_STATUS_INTERRUPTED = 9          // the call was ended before its time
 } regard_status;
 
 // DLPack's numbers.

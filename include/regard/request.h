@@ -105,6 +105,8 @@ struct Workspace {
   std::size_t bytes = 0;
 };
 
+class Interrupt;  // regard/interrupt.h
+
 /// How to launch: all of it may be left out. A null executor is the default Context's pool; a null
 /// workspace is leased from the Context by attention(), and an error in execute() where the plan
 /// needs one. On a CUDA device the lease is ordered on the stream: it ends where the call's own
@@ -113,6 +115,7 @@ struct Launch {
   Executor* executor = nullptr;
   void* stream = nullptr;  // a cudaStream_t of the tensors' device; null: its default stream
   Workspace workspace{};
+  Interrupt* interrupt = nullptr;  // ends a call on a CPU before its time
 };
 
 /// Lengths that lie on a device are data that execute never reads there: kernels take each as at

@@ -21,7 +21,8 @@ enum class StatusCode {
   kRefusedAtPlan,      // a backend's library refused at plan time what its record allows
   kNotFound,           // an unknown name
   kConformanceFailed,  // a backend failed the suite it was registered with
-  kInternal            // a defect of regard's own
+  kInternal,           // a defect of regard's own
+  kInterrupted         // the launch's Interrupt ended the call: outputs hold no result
 };
 
 /// "invalid_argument", ...

@@ -53,11 +53,12 @@ nb::object run_attention(const CallArgs& args) {
   Context& context = process_context();
   const nb::object saved = saved_of(call, context);
   Status status;
+  const Launch launch = call.launch();
   {
     const nb::gil_scoped_release unlocked;
-    status = attention(context, call.request, call.policy, call.launch());
+    status = attention(context, call.request, call.policy, launch);
   }
-  if (!status.ok()) raise_status(in_callers_words(call, status));
+  check(call, status);
   return call.result(saved);
 }
 

@@ -168,11 +168,12 @@ nb::object run_backward(const CallArgs& args) {
   static_cast<GradBuffers&>(request) = made.buffers;
   Context& context = process_context();
   Status status;
+  const Launch launch = call.launch();
   {
     const nb::gil_scoped_release unlocked;
-    status = attention_backward(context, request, call.launch());
+    status = attention_backward(context, request, launch);
   }
-  if (!status.ok()) raise_status(in_callers_words(call, status));
+  check(call, status);
   return python_gradients(call, arguments, made);
 }
 

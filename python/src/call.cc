@@ -1,5 +1,6 @@
 #include "call.h"
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 
@@ -48,6 +49,28 @@ bool speaks_of_extents(const std::string& message) {
   return false;
 }
 
+/// Whether a call lasts some milliseconds at least; what a shorter one spends on signals would
+/// show.
+bool is_long(const AttentionRequest& request) {
+  constexpr double kProducts = 1 << 28;
+  const TensorView& q = request.q;
+  const auto extent = [](std::int64_t n) { return static_cast<double>(n); };
+  const double pairs = extent(q.num_elements()) * extent(request.k.shape[2]);
+  return pairs * (1.0 + extent(request.v.shape[3]) / std::max(extent(q.shape[3]), 1.0)) > kProducts;
+}
+
+/// Python runs signal handlers on its main thread alone.
+bool is_main_thread() {
+  const nb::object main = nb::module_::import_("threading").attr("main_thread")();
+  return nb::cast<unsigned long>(main.attr("ident")) == PyThread_get_thread_ident();
+}
+
+/// True where a handler raised; its error stays set.
+bool run_signal_handlers(void*) noexcept {
+  const nb::gil_scoped_acquire locked;
+  return PyErr_CheckSignals() != 0;
+}
+
 }  // namespace
 
 bool read_layout(PyObject* object) {
@@ -74,6 +97,11 @@ Policy read_policy(const Arguments& arguments) {
     policy.only = {read_backend(given, "backend")};
   }
   return policy;
+}
+
+void check(const Call& call, const Status& status) {
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  if (!status.ok()) raise_status(in_callers_words(call, status));
 }
 
 // Messages of the core speak of [B,H,S,D], which a caller of another layout must be told, and of an
@@ -331,9 +359,12 @@ void Call::take_out(PyObject* object, const npy_intp (&shape)[4]) {
   if (out.owner.is_valid()) inputs_.keep(std::move(out.owner));
 }
 
-Launch Call::launch() const {
+Launch Call::launch() {
   Launch launch;
   if (!PyArray_Check(q_)) launch.executor = openmp_team();
+  if (is_long(request) && is_main_thread()) {
+    launch.interrupt = &interrupt_.emplace(run_signal_handlers);
+  }
   return launch;
 }
 

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "arguments.h"
 #include "inputs.h"
+#include "regard/interrupt.h"
 #include "regard/policy.h"
 #include "regard/request.h"
 
@@ -38,8 +40,9 @@ class Call {
   TensorView make_output(int rank, const npy_intp* shape, Dtype dtype, nb::object* made);
   /// The same for a tensor like `view` ([B,H,S,D]), in the caller's layout.
   TensorView make_rows_like(const TensorView& view, nb::object* made);
-  /// Where slots run: PyTorch's tensors on its own threads.
-  Launch launch() const;
+  /// Where slots run: PyTorch's tensors on its own threads. Python's signal handlers run during a
+  /// long call on the main thread; one that raises ends it.
+  Launch launch();
 
   /// A result as the kind of array that q is; null stays null.
   nb::object as_callers_kind(const nb::object& array, Dtype dtype) const;
@@ -60,10 +63,15 @@ class Call {
   nb::object out_, lse_, scores_, stats_;
   bool out_is_callers_ = false;
   bool bias_is_mask_ = false;  // a float attn_mask was given
+  std::optional<Interrupt> interrupt_;
 };
 
 /// The layout word: true for BSHD.
 bool read_layout(PyObject* object);
+
+/// Raises what a failed Status stands for, by the caller's names; or, of an interrupted call, what
+/// the signal handler raised.
+void check(const Call& call, const Status& status);
 
 /// By the caller's names, and with a word where its shapes are not in the caller's order.
 Status in_callers_words(const Call& call, const Status& status);

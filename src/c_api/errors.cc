@@ -34,7 +34,8 @@ static_assert(REGARD_STATUS_OK == static_cast<int>(StatusCode::kOk) &&
               REGARD_STATUS_NOT_FOUND == static_cast<int>(StatusCode::kNotFound) &&
               REGARD_STATUS_CONFORMANCE_FAILED ==
                   static_cast<int>(StatusCode::kConformanceFailed) &&
-              REGARD_STATUS_INTERNAL == static_cast<int>(StatusCode::kInternal));
+              REGARD_STATUS_INTERNAL == static_cast<int>(StatusCode::kInternal) &&
+              REGARD_STATUS_INTERRUPTED == static_cast<int>(StatusCode::kInterrupted));
 
 Status invalid(const char* where, const std::string& message) {
   return Status(StatusCode::kInvalidArgument, "[" + std::string(where) + "] " + message);

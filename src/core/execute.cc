@@ -9,6 +9,7 @@
 #include "core/describe.h"
 #include "core/describe_gradients.h"
 #include "regard/context.h"
+#include "regard/interrupt.h"
 
 namespace regard {
 namespace {
@@ -163,6 +164,13 @@ Launch with_executor(const PlanImpl& plan, const Launch& launch) {
   return complete;
 }
 
+/// Status of a call that ran: what an interrupted one has written is no result.
+Status completed(const char* where, const Launch& launch, const Status& status) {
+  if (launch.interrupt == nullptr || !launch.interrupt->requested()) return status;
+  return failure(StatusCode::kInterrupted, where,
+                 "interrupted before its end; outputs hold no result");
+}
+
 // A custom backend or an injected executor may throw.
 template <class Call>
 Status guarded(const char* where, const BackendRef& ref, Call call) {
@@ -191,9 +199,10 @@ Status execute_described(const PlanImpl& plan, const AttentionParams& params,
   if (Status s = check_data(buffers, params, "execute"); !s.ok()) return s;
   const DeviceGuard guard("execute", params.device);
   if (!guard.status().ok()) return guard.status();
-  return guarded("execute", plan.entry.ref, [&] {
+  const Status status = guarded("execute", plan.entry.ref, [&] {
     return plan.entry.backend->execute(plan.kernel, params, buffers, with_executor(plan, launch));
   });
+  return completed("execute", launch, status);
 }
 
 Status execute(const Plan& plan, const Buffers& buffers, const Launch& launch) {
@@ -259,10 +268,11 @@ Status execute_backward_described(const PlanImpl& plan, AttentionParams params,
   if (status = check_data(inputs, params, kWhere); !status.ok()) return status;
   const DeviceGuard guard(kWhere, params.device);
   if (!guard.status().ok()) return guard.status();
-  return guarded(kWhere, plan.entry.ref, [&] {
+  status = guarded(kWhere, plan.entry.ref, [&] {
     return backend.execute_backward(plan.backward, params, inputs, gradients,
                                     with_executor(plan, launch));
   });
+  return completed(kWhere, launch, status);
 }
 
 }  // namespace

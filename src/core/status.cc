@@ -13,6 +13,7 @@ const char* to_string(StatusCode code) noexcept {
     case StatusCode::kNotFound: return "not_found";
     case StatusCode::kConformanceFailed: return "conformance_failed";
     case StatusCode::kInternal: return "internal";
+    case StatusCode::kInterrupted: return "interrupted";
   }
   return "?";
 }

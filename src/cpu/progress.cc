@@ -3,6 +3,8 @@
 #include <atomic>
 #include <thread>
 
+#include "regard/interrupt.h"
+
 namespace regard::cpu {
 namespace {
 
@@ -39,6 +41,10 @@ void wait_for_count(const std::int64_t* count, std::int64_t value) noexcept {
   for (std::int64_t now = read_count(count); now < value; now = read_count(count)) {
     shared.wait(now, std::memory_order_acquire);
   }
+}
+
+bool is_interrupted(Interrupt* interrupt) noexcept {
+  return interrupt != nullptr && interrupt->check();
 }
 
 void let_others_run() noexcept { std::this_thread::yield(); }

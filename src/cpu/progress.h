@@ -2,6 +2,10 @@
 
 #include <cstdint>
 
+namespace regard {
+class Interrupt;
+}
+
 // Counts in shared memory, by which the slots of one run divide work whose parts build on one
 // another. A slot may wait only for what a slot that runs has taken: then it ends, whether slots
 // run side by side or one after another.
@@ -18,6 +22,9 @@ std::int64_t read_count(const std::int64_t* count) noexcept;
 
 /// Returns when a count is at least `value`.
 void wait_for_count(const std::int64_t* count, std::int64_t value) noexcept;
+
+/// Whether the call is to end before its time; null: never.
+bool is_interrupted(Interrupt* interrupt) noexcept;
 
 /// Leaves the core to others for a while.
 void let_others_run() noexcept;

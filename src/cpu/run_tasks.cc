@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "base/checked.h"
+#include "cpu/progress.h"
 
 namespace regard::cpu {
 namespace {
@@ -12,6 +13,7 @@ struct State {
   const TaskLoop* loop;
   char* scratch;
   std::int64_t slots;
+  Interrupt* interrupt;  // null: nothing ends the loop before its time
   std::atomic<std::int64_t> next{0};
 };
 
@@ -42,6 +44,7 @@ void run_slot(void* opaque, int slot) {
     const TaskRange range = take_tasks(state);
     if (range.begin >= loop.tasks) return;
     for (std::int64_t task = range.begin; task < range.end; ++task) {
+      if (is_interrupted(state.interrupt)) return;
       loop.fn(loop.args, task, scratch);
     }
   }
@@ -68,7 +71,8 @@ std::int32_t useful_slots(const AttentionParams& params, std::int32_t slots) noe
 void run_tasks(const TaskLoop& loop, std::int32_t slots, const Launch& launch) {
   if (loop.tasks <= 0) return;
   const auto used = static_cast<int>(std::min<std::int64_t>(slots, loop.tasks));
-  State state{&loop, static_cast<char*>(launch.workspace.data), used, {}};
+  Interrupt* const interrupt = loop.wait_for_each_other ? nullptr : launch.interrupt;
+  State state{&loop, static_cast<char*>(launch.workspace.data), used, interrupt, {}};
   if (used == 1) {
     run_slot(&state, 0);
   } else {

@@ -14,7 +14,8 @@ struct TaskLoop {
   TaskFn fn = nullptr;
   const void* args = nullptr;
   std::int64_t tasks = 0;
-  std::int64_t scratch_bytes = 0;  // a slot's
+  std::int64_t scratch_bytes = 0;    // a slot's
+  bool wait_for_each_other = false;  // then an interrupted call still runs each of them
 };
 
 /// Runs every task once on at most `slots` slots of the launch; whoever is free takes the next few.

@@ -44,7 +44,8 @@ int exit_code_of(StatusCode code) {
     case StatusCode::kWorkspace:
     case StatusCode::kRefusedAtPlan:
     case StatusCode::kConformanceFailed:
-    case StatusCode::kInternal: break;
+    case StatusCode::kInternal:
+    case StatusCode::kInterrupted: break;
   }
   return kExitFailed;
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "cpu/problem.h"
+#include "cpu/progress.h"
 #include "problem/grad_problem.h"
 
 // Two ways to the gradients, both over tiles whose scores are computed again.
@@ -74,6 +75,7 @@ struct BackwardArgs {
   std::int64_t all_heads = 0;          // of the call
   std::int64_t memories = 0;           // of heads
   std::int64_t* heads_left = nullptr;  // of which a part is left to take
+  Interrupt* interrupt = nullptr;      // blocks that it ends are counted, not computed
   const char* scratch = nullptr;       // of slot 0, to tell whose a task's is
   std::int64_t scratch_bytes = 0;
 };

@@ -203,7 +203,7 @@ static void meet_rows(const GradHead<V>& head, std::int64_t block, std::int64_t 
     const std::int64_t phase = (row - block + blocks) % blocks;
     wait_for_count(met + block, phase);
     if (phase > 0) wait_for_count(met + (block + 1) % blocks, phase);
-    meet_block(head, row, block);
+    if (!is_interrupted(head.a.interrupt)) meet_block(head, row, block);
     set_count(met + block, phase + 1);
   }
 }
@@ -216,12 +216,13 @@ static void run_part(const GradHead<V>& head, std::int64_t part) {
   const std::int64_t block = (is_first ? all - 1 : head_parts(all)) - part;
   const std::int64_t blocks = count_blocks(head.rows(), head.keys(), V::kWidth);
   const bool is_within = block < blocks;
-  if (is_first) begin_block(head, block);
+  // The blocks of an interrupted call are counted, for others wait for them, but not computed.
+  if (is_first && !is_interrupted(head.a.interrupt)) begin_block(head, block);
   if (is_within && is_first) meet_rows(head, block, block, blocks, blocks);
   if (is_within && !is_first) meet_rows(head, block, 0, block, blocks);
   // The last that these keys met were the rows before theirs, which met all keys with that.
   const bool is_last = is_within ? !is_first || block == 0 : is_first;
-  if (!is_last) return;
+  if (!is_last || is_interrupted(head.a.interrupt)) return;
   end_keys(head, block);
   end_rows(head, is_within ? (block + blocks - 1) % blocks : block);
 }

@@ -154,8 +154,8 @@ class Passes {
   Passes(const BackwardArgs& args, std::int32_t slots, const Launch& launch)
       : args_(args), slots_(slots), launch_(launch) {}
 
-  void run(BackwardFn pass, std::int64_t tasks) const {
-    run_tasks({pass, &args_, tasks, args_.scratch_bytes}, slots_, launch_);
+  void run(BackwardFn pass, std::int64_t tasks, bool wait_for_each_other = false) const {
+    run_tasks({pass, &args_, tasks, args_.scratch_bytes, wait_for_each_other}, slots_, launch_);
   }
 
  private:
@@ -174,7 +174,8 @@ void run_one_pass(const BackwardKernel& kernel, std::int32_t slots, const Passes
   }
   std::int64_t heads_left = args->all_heads;
   args->heads_left = &heads_left;
-  passes.run(kernel.head, args->all_heads + (args->blocks > 1 ? slots : 0));
+  passes.run(kernel.head, args->all_heads + (args->blocks > 1 ? slots : 0),
+             /*wait_for_each_other=*/true);
 }
 
 }  // namespace
@@ -235,6 +236,7 @@ void run_backward(const BackwardKernel& kernel, const KernelPlan& plan,
   if (kernel.is_one_pass()) {
     lay_out_heads(params, kernel, slots, &args);
     args.scratch = static_cast<const char*>(launch.workspace.data);
+    args.interrupt = launch.interrupt;
     args.heads = static_cast<char*>(launch.workspace.data) + args.scratch_bytes * slots;
     if (gradients.d_q.present() || wants_keys) run_one_pass(kernel, slots, passes, &args);
   } else {
