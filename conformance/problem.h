@@ -70,6 +70,7 @@ Problem make_problem(const Case& c, const ProblemOptions& options = {});
 /// order; indices past the rank are 0.
 template <class F>
 void for_each_element(const TensorView& view, F&& f) {
+  if (view.num_elements() == 0) return;  // the other extents may be huge
   std::int64_t extent[kMaxRank], stride[kMaxRank];
   for (int dim = 0; dim < kMaxRank; ++dim) {
     extent[dim] = dim < view.rank ? view.shape[dim] : 1;

@@ -68,7 +68,7 @@ struct Truth {
 };
 
 /// The truth about `request`: outputs are neither read nor written. The request must be one that
-/// describe() accepts; only what would make the oracle read out of bounds is checked again.
+/// describe() accepts; what would make the oracle read out of bounds, lengths included, is refused.
 Expected<Truth> compute(const AttentionRequest& request, Fault fault = Fault::kNone);
 
 }  // namespace regard::oracle

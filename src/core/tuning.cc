@@ -1,12 +1,12 @@
 #include "core/tuning.h"
 
 #include <algorithm>
-#include <fstream>
 #include <optional>
 #include <sstream>
 
 #include "core/backend_names.h"
 #include "core/number_parse.h"
+#include "platform/read_file.h"
 
 namespace regard {
 namespace {
@@ -134,13 +134,10 @@ Expected<TuningTable> parse_tuning_table(std::string_view text, std::string sour
 }
 
 Expected<TuningTable> read_tuning_table(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) {
-    return Status(StatusCode::kNotFound, "[read_tuning_table] cannot read " + path);
-  }
-  std::ostringstream text;
-  text << file.rdbuf();
-  return parse_tuning_table(text.str(), path);
+  constexpr std::int64_t kMaxBytes = 1 << 20;
+  const Expected<std::string> text = read_regular_file(path, kMaxBytes, "read_tuning_table");
+  if (!text) return text.status();
+  return parse_tuning_table(*text, path);
 }
 
 std::string tuning_mismatch(const TuningTable& table, const Env& env) {

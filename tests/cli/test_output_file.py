@@ -7,6 +7,7 @@ import stat
 import subprocess
 import time
 import unittest
+from json import loads
 
 from _cli import (
     CLI,
@@ -101,6 +102,33 @@ class OutputFile(CliTest):
         self.cli("run", self.file, "--option", "causal=maybe", "-o", self.dir / "out", code=2)
         self.assertEqual(self.names(), ["in.safetensors"])
 
+    def test_links_are_followed(self):
+        (self.dir / "far").mkdir()
+        for link, to, written in (
+            ("absolute", self.dir / "far" / "a", "far/a"),
+            ("relative", "far/b", "far/b"),
+            ("chain", "relative_to_link", "far/c"),
+            ("present", "in.safetensors", "in.safetensors"),
+        ):
+            with self.subTest(link=link):
+                (self.dir / link).symlink_to(to)
+                if link == "chain":
+                    (self.dir / "far" / "link").symlink_to("c")
+                    (self.dir / "relative_to_link").symlink_to("far/link")
+                self.cli("run", self.file, "--repeat", "1", "-o", self.dir / link)
+                self.assertTrue((self.dir / link).is_symlink())
+                self.assertFalse((self.dir / written).is_symlink())
+                self.assertIn("out", read_tensors(self.dir / written)[0])
+                self.file.write_bytes(self.before)
+
+    def test_links_that_lead_nowhere(self):
+        (self.dir / "a").symlink_to("b")
+        (self.dir / "b").symlink_to("a")
+        self.refused("run", self.file, "-o", self.dir / "a", names=["symbolic links"])
+        (self.dir / "gone").symlink_to("missing/out")
+        self.refused("run", self.file, "-o", self.dir / "gone", names=["missing"])
+        self.assertEqual(self.names(), ["a", "b", "gone", "in.safetensors"])
+
     def test_permissions_survive(self):
         self.file.chmod(0o604)
         self.cli("run", self.file, "--repeat", "1", "-o", self.file)
@@ -150,6 +178,41 @@ class Interrupted(CliTest):
         code, out = self.interrupt(process)
         self.assertEqual(code, INTERRUPTED)
         self.assertIn('"exit_code": 130', out)
+
+    def stops(self, *args):
+        """A program that is interrupted amid `args` ends within a second."""
+        for number, code, json in (
+            (signal.SIGINT, INTERRUPTED, []),
+            (signal.SIGTERM, 143, ["--json"]),
+        ):
+            process = self.start(*args, *json)
+            self.addCleanup(process.kill)
+            time.sleep(1)  # into the work
+            begin = time.monotonic()
+            found, out = self.interrupt(process, number)
+            self.assertLess(time.monotonic() - begin, 1)
+            self.assertEqual(found, code)
+            if json:
+                self.check_document(out, args[0], code)
+
+    def check_document(self, text, verb, code):
+        found = loads(text)
+        self.assertEqual((found["schema_version"], found["verb"]), (1, verb))
+        self.assertEqual(found["exit_code"], code)
+        self.assertEqual(found["error"]["code"], "interrupted")
+
+    def test_the_oracle(self):
+        file = self.put("in.safetensors", tensor_file(qkv(1, 1, 1, 4000, 4000, 64)))
+        self.stops("run", file, "--repeat", "1")
+        self.stops("run", file, "--repeat", "1", "--grad", "--backend", "flash")
+
+    def test_a_long_call(self):
+        file = self.put("in.safetensors", tensor_file(qkv(1, 64, 1, 4000, 4000, 64)))
+        self.stops("run", file, "--repeat", "1", "--no-check", "--backend", "math")
+
+    def test_check(self):
+        self.stops("check", "b1 hq8 hkv8 sq4096 skv4096 d128 f32")
+        self.stops("check", "b1 hq8 hkv8 sq4096 skv4096 d128 f32 saved grad")
 
     def test_signals_that_a_parent_ignores_stay_ignored(self):
         process = subprocess.Popen(

@@ -15,7 +15,6 @@
 #include "regard/context.h"
 #include "tools/regard/commands.h"
 #include "tools/regard/exit_codes.h"
-#include "tools/regard/interrupt.h"
 #include "tools/regard/options.h"
 #include "tools/regard/output.h"
 
@@ -116,7 +115,6 @@ int run_backends(Output& output, Context& context, conformance::PreparedCase& pr
   std::vector<std::string> failures;
   Progress progress(output, "backends", static_cast<std::int64_t>(backends.size()));
   for (const BackendRef& backend : backends) {
-    if (interrupted()) return output.fail_interrupted();
     progress.update(static_cast<std::int64_t>(list.size()));
     const conformance::Report report = conformance::run_prepared(context, &prepared, backend);
     if (!report.ok()) failures.push_back(report.text);
@@ -160,7 +158,6 @@ int check_case(Output& output, const CheckOptions& options) {
     output.print(highlight(output, to_string(selection)));
     return output.fail(kExitNoBackend, "no_backend", "no backend can run this case");
   }
-  if (interrupted()) return output.fail_interrupted();
   Expected<conformance::PreparedCase> prepared = conformance::prepare(*c);
   if (!prepared) return output.fail(prepared.status());
   const bool gradients = c->params.features.has(Feature::kNeedsGrad);
@@ -281,11 +278,10 @@ int check_random(Output& output, const CheckOptions& options) {
   Progress progress(output, "cases", flags->count);
   random.progress = [&](std::int64_t done) {
     progress.update(done);
-    return !interrupted();
+    return true;
   };
   const conformance::RandomResult result = conformance::run_random(context, random);
   progress.clear();
-  if (interrupted()) return output.fail_interrupted();
   return show_random(output, context, result, random.backends, *flags);
 }
 

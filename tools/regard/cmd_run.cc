@@ -44,12 +44,13 @@ class RunVerb {
   RunVerb(Output& output, const RunFileOptions& options) : output_(output), options_(options) {}
 
   int run() {
+    // The oracle comes after the backends: execute() and execute_backward() check the values that
+    // describe() cannot see, such as lengths, and the oracle reads what they accepted.
     using Step = int (RunVerb::*)();
-    constexpr Step kSteps[] = {&RunVerb::read_flags, &RunVerb::load,    &RunVerb::choose,
-                               &RunVerb::find_truth, &RunVerb::run_all, &RunVerb::show,
-                               &RunVerb::write};
+    constexpr Step kSteps[] = {&RunVerb::read_flags, &RunVerb::load,       &RunVerb::choose,
+                               &RunVerb::run_all,    &RunVerb::find_truth, &RunVerb::compare_all,
+                               &RunVerb::show,       &RunVerb::write};
     for (const Step step : kSteps) {
-      if (interrupted()) return output_.fail_interrupted();
       if (const int code = (this->*step)(); code != kExitOk) return code;
     }
     return kExitOk;
@@ -110,21 +111,6 @@ class RunVerb {
     return kExitOk;
   }
 
-  int find_truth() {
-    if (options_.no_check) return kExitOk;
-    Expected<RunOutputs> outputs = input_->make_outputs();
-    if (!outputs) return output_.fail(outputs.status());
-    Expected<oracle::Truth> truth = oracle::compute(input_->with(*outputs));
-    if (!truth) return output_.fail(truth.status());
-    truth_.emplace(*std::move(truth));
-    if (!options_.grad) return kExitOk;
-    Expected<oracle::GradTruth> gradients =
-        oracle::compute_gradients(grad_request(*input_, upstream_, *outputs, {}));
-    if (!gradients) return output_.fail(gradients.status());
-    gradients_.emplace(*std::move(gradients));
-    return kExitOk;
-  }
-
   int run_all() {
     struct Ticker {
       Progress bar;
@@ -148,18 +134,13 @@ class RunVerb {
   int run_one(const BackendRef& backend, const Timing& timing) {
     Expected<BackendRun> run = run_on_backend(*context_, *input_, backend, policy_, timing);
     if (!run) return output_.fail(run.status());
-    if (run->interrupted) return output_.fail_interrupted();
     Checked checked;
     checked.run = *std::move(run);
-    if (truth_) {
-      checked.comparison = conformance::compare(input_->with(checked.run.outputs), *truth_);
-    }
     checked.padding = check_padding(*input_, checked.run.outputs);
     if (options_.profile) {
       Expected<Profile> profile =
           profile_on_backend(*context_, *input_, checked.run, policy_, timing);
       if (!profile) return output_.fail(profile.status());
-      if (profile->interrupted) return output_.fail_interrupted();
       checked.profile = *std::move(profile);
     }
     if (options_.grad) {
@@ -172,11 +153,32 @@ class RunVerb {
   int back_one(Checked& checked, const Timing& timing) {
     Expected<GradRun> back = go_back(*context_, *input_, upstream_, checked.run, policy_, timing);
     if (!back) return output_.fail(back.status());
-    if (back->interrupted) return output_.fail_interrupted();
     checked.back = *std::move(back);
-    if (!gradients_) return kExitOk;
-    checked.gradients = conformance::compare_gradients(
-        grad_request(*input_, upstream_, checked.run.outputs, checked.back->outputs), *gradients_);
+    return kExitOk;
+  }
+
+  int find_truth() {
+    if (options_.no_check) return kExitOk;
+    const RunOutputs& outputs = results_.front().run.outputs;
+    Expected<oracle::Truth> truth = oracle::compute(input_->with(outputs));
+    if (!truth) return output_.fail(truth.status());
+    truth_.emplace(*std::move(truth));
+    if (!options_.grad) return kExitOk;
+    Expected<oracle::GradTruth> gradients =
+        oracle::compute_gradients(grad_request(*input_, upstream_, outputs, {}));
+    if (!gradients) return output_.fail(gradients.status());
+    gradients_.emplace(*std::move(gradients));
+    return kExitOk;
+  }
+
+  int compare_all() {
+    for (Checked& checked : results_) {
+      const RunOutputs& outputs = checked.run.outputs;
+      if (truth_) checked.comparison = conformance::compare(input_->with(outputs), *truth_);
+      if (!gradients_) continue;
+      checked.gradients = conformance::compare_gradients(
+          grad_request(*input_, upstream_, outputs, checked.back->outputs), *gradients_);
+    }
     return kExitOk;
   }
 
@@ -212,7 +214,7 @@ class RunVerb {
     const safetensors::Metadata metadata = {{"regard.backend", to_string(first.run.backend)},
                                             {"regard.case", to_string(input_->c)},
                                             {"regard.version", context_->env().version}};
-    const NoHardStop no_hard_stop;
+    const DeferSignals defer;
     const safetensors::WriteOutcome outcome =
         safetensors::write_file(options_.output, tensors, metadata, interrupted);
     switch (outcome.result) {

@@ -1,7 +1,8 @@
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <exception>
-#include <iostream>
 #include <new>
 #include <string>
 #include <string_view>
@@ -41,6 +42,18 @@ std::string unknown_verb(const CLI::App& app, int argc, char** argv) {
   return "unknown verb " + safetensors::quote(argv[1]) + ", expected one of " + verbs;
 }
 
+/// The first flag whose value is the empty string: most often an unset variable of a script, which
+/// must not count as a flag left out. "" where there is none.
+std::string empty_flag(const CLI::App& verb) {
+  for (const CLI::Option* option : verb.get_options()) {
+    if (option->get_positional()) continue;
+    for (const std::string& value : option->results()) {
+      if (value.empty()) return option->get_name();
+    }
+  }
+  return "";
+}
+
 /// A line that could not be parsed: the complaint, and a document where --json asks for one.
 int report_usage(const std::string& complaint, bool json) {
   Output output("", json);
@@ -60,33 +73,55 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version
     app.exit(success);
-    std::cout.flush();
-    return std::cout.good() ? kExitOk : kExitFailed;
+    return flush_stdout(kExitOk);  // std::cout has no buffer of its own
   } catch (const CLI::ParseError& error) {
     const std::string unknown = unknown_verb(app, argc, argv);
     return report_usage(unknown.empty() ? error.what() : unknown, wants_json(argc, argv));
   }
   for (const Command& command : commands) {
-    if (command.app->parsed()) return command.run();
+    if (!command.app->parsed()) continue;
+    const std::string valueless = empty_flag(*command.app);
+    if (valueless.empty()) return command.run();
+    return report_usage(valueless + " '': expected a value", wants_json(argc, argv));
   }
   return kExitUsage;
+}
+
+/// Gives closed standard streams a descriptor that fails, or a file that is opened later would take
+/// their number and what is printed would end up in it.
+void occupy_standard_streams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) != -1) continue;
+    (void)!::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);  // the lowest free: fd
+  }
+}
+
+int report_failure(bool json, const char* kind, const char* message) {
+  Output output("", json);
+  return output.finish(output.fail(kExitFailed, kind, message));
+}
+
+int run_guarded(int argc, char** argv) {
+  const bool json = wants_json(argc, argv);
+  try {
+    const Output until_the_verb_has_its_own("", json);  // a signal's document comes from here
+    install_signal_handlers();
+    return run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    return report_failure(json, "out_of_memory", "memory could not be had");
+  } catch (const std::exception& error) {
+    return report_failure(json, "internal", error.what());
+  }
 }
 
 }  // namespace
 }  // namespace regard::cli
 
 int main(int argc, char** argv) {
-  using regard::cli::Output;
-  regard::cli::install_signal_handlers();
-  const bool json = regard::cli::wants_json(argc, argv);
+  regard::cli::occupy_standard_streams();
   try {
-    return regard::cli::run(argc, argv);
-  } catch (const std::bad_alloc&) {
-    Output output("", json);
-    return output.finish(
-        output.fail(regard::cli::kExitFailed, "out_of_memory", "memory could not be had"));
-  } catch (const std::exception& error) {
-    Output output("", json);
-    return output.finish(output.fail(regard::cli::kExitFailed, "internal", error.what()));
+    return regard::cli::run_guarded(argc, argv);
+  } catch (...) {  // even the report of a failure failed
+    return regard::cli::kExitFailed;
   }
 }

@@ -11,7 +11,6 @@
 
 #include "regard/selection.h"
 #include "tools/regard/exit_codes.h"
-#include "tools/regard/interrupt.h"
 #include "tools/regard/safetensors_json.h"
 
 namespace regard::cli {
@@ -58,7 +57,16 @@ std::int64_t now_ns() {
 }  // namespace
 
 Output::Output(std::string verb, bool json)
-    : verb_(std::move(verb)), json_(json), colour_(!json && stdout_wants_colour()) {}
+    : verb_(std::move(verb)), json_(json), colour_(!json && stdout_wants_colour()) {
+  if (!json) return;
+  const Json error = {{"error", {{"code", "interrupted"}, {"message", "interrupted"}}}};
+  for (std::size_t i = 0; i < kInterruptedExitCodes.size(); ++i) {
+    interrupt_documents_[i] = document_text(error, kInterruptedExitCodes[i]);
+  }
+  set_interrupt_documents(&interrupt_documents_);
+}
+
+Output::~Output() { set_interrupt_documents(nullptr); }
 
 void Output::print(std::string_view text) {
   if (json_) return;
@@ -73,7 +81,7 @@ std::string Output::paint(std::string_view text, Colour colour) const {
 
 void Output::warn(std::string_view message) {
   std::fflush(stdout);  // keeps the order where both are one terminal
-  fmt::print(stderr, "regard: {}\n", message);
+  complain(fmt::format("regard: {}\n", message));
 }
 
 int Output::fail(const Status& status) {
@@ -96,13 +104,27 @@ int Output::fail_interrupted() {
 
 int Output::finish(int exit_code) {
   if (json_) {
-    Json whole = {{"schema_version", kSchemaVersion}, {"verb", verb_}, {"exit_code", exit_code}};
-    whole.update(document_);
-    const std::string text = whole.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    const std::string text = document_text(document_, exit_code);
+    set_interrupt_documents(nullptr);  // one document is enough
     std::fwrite(text.data(), 1, text.size(), stdout);
   }
+  return flush_stdout(exit_code);
+}
+
+std::string Output::document_text(const Json& content, int exit_code) const {
+  Json whole = {{"schema_version", kSchemaVersion}, {"verb", verb_}, {"exit_code", exit_code}};
+  whole.update(content);
+  return whole.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+void complain(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
+int flush_stdout(int exit_code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
-  fmt::print(stderr, "regard: standard output could not be written\n");
+  complain("regard: standard output could not be written\n");
   return exit_code == kExitOk ? kExitFailed : exit_code;
 }
 
@@ -148,16 +170,17 @@ void Progress::update(std::int64_t done) {
   if (last_ns_ != 0 && now - last_ns_ < kRedrawNs) return;
   last_ns_ = now;
   drawn_ = true;
+  set_progress_drawn(true);
   const auto full = static_cast<std::size_t>(kWidth * std::min(done, total_) / total_);
-  fmt::print(stderr, "\r[{:.<{}}] {}/{} {}", std::string(full, '#'), kWidth, done, total_, label_);
-  std::fflush(stderr);
+  complain(
+      fmt::format("\r[{:.<{}}] {}/{} {}", std::string(full, '#'), kWidth, done, total_, label_));
 }
 
 void Progress::clear() {
   if (!drawn_) return;
-  fmt::print(stderr, "\r\x1b[K");
-  std::fflush(stderr);
+  complain("\r\x1b[K");
   drawn_ = false;
+  set_progress_drawn(false);
   last_ns_ = 0;
 }
 

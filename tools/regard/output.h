@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "regard/status.h"
+#include "tools/regard/interrupt.h"
 
 namespace regard::cli {
 
@@ -21,6 +22,9 @@ enum class Colour { kPlain, kGood, kBad, kWarning, kStrong };
 class Output {
  public:
   Output(std::string verb, bool json);
+  ~Output();
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
 
   bool json() const noexcept { return json_; }
   /// The document; finish() adds schema_version, verb and exit_code.
@@ -38,18 +42,28 @@ class Output {
   int fail(const Status& status);
   /// Reports a failure of the given code.
   int fail(int exit_code, std::string_view kind, std::string_view message);
-  /// The exit code of an interrupted verb.
+  /// The exit code of a verb that a signal interrupted while it wrote its file.
   int fail_interrupted();
 
   /// Writes the document and gives the exit code, which is 1 when stdout could not be written.
   int finish(int exit_code);
 
  private:
+  std::string document_text(const Json& content, int exit_code) const;
+
   std::string verb_;
   bool json_;
   bool colour_;
   Json document_ = Json::object();
+  InterruptDocuments interrupt_documents_;
 };
+
+/// Text on stderr. A failure to write it is nobody's to hear of: exit codes stay as documented.
+void complain(std::string_view text);
+
+/// `exit_code` where standard output took all that was printed; otherwise a complaint, and 1 in
+/// place of 0.
+int flush_stdout(int exit_code);
 
 /// Rows of cells, columns as wide as their widest cell.
 class Table {

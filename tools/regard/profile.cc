@@ -6,7 +6,6 @@
 #include <set>
 #include <thread>
 
-#include "tools/regard/interrupt.h"
 #include "tools/regard/timing.h"
 
 namespace regard::cli {
@@ -150,11 +149,6 @@ Expected<Profile> profile_on_backend(Context& context, const RunInput& input, co
   }
   const double begin = now_seconds();
   for (std::int64_t i = 0; i < timing.most_runs(); ++i) {
-    if (interrupted()) {
-      Profile profile;
-      profile.interrupted = true;
-      return profile;
-    }
     if (timing.is_enough(i, now_seconds() - begin)) break;
     if (Status status = sample(context, request, narrowed, executor, &samples); !status) {
       return status;

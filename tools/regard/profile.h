@@ -23,7 +23,6 @@ struct Profile {
   double imbalance = 1.0;         // the longest slot over the mean slot
   double busy = 1.0;              // share of slots * execute in which a slot computed
   int threads = 1;                // most that took part in a call
-  bool interrupted = false;
 };
 
 /// Calls attention() with `policy` narrowed to `run.backend`, after one call that is not timed, as

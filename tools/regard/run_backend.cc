@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "oracle/number.h"
-#include "tools/regard/interrupt.h"
 #include "tools/regard/timing.h"
 
 namespace regard::cli {
@@ -38,6 +37,11 @@ std::int64_t diagonal_shift(const RunInput& input, std::int64_t b, std::int64_t 
   return 0;
 }
 
+/// No query of any head: the other extents may be huge.
+bool is_empty(const AttentionParams& p) {
+  return p.batch == 0 || p.num_heads_q == 0 || p.seqlen_q == 0;
+}
+
 /// Keys that lengths and windows leave to a query whose diagonal lies at key `center`. In doubles:
 /// an offset may be any int64.
 double keys_seen(const AttentionParams& params, double center, double len_kv) {
@@ -51,6 +55,7 @@ double keys_seen(const AttentionParams& params, double center, double len_kv) {
 /// Pairs of a query and a key, of all query heads.
 double visible_pairs(const RunInput& input) {
   const AttentionParams& p = input.c.params;
+  if (is_empty(p)) return 0.0;
   double pairs = 0.0;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const std::int64_t len_q = length_of(input.request.seqlens_q, b, p.seqlen_q);
@@ -79,8 +84,6 @@ Expected<TimedRuns> time_runs(const Timing& timing, const std::function<Status()
   if (Status status = call(); !status) return status;
   const double begin = now_seconds();
   for (std::int64_t i = 0; i < timing.most_runs(); ++i) {
-    runs.interrupted = interrupted();
-    if (runs.interrupted) return runs;
     const double start = now_seconds();
     if (timing.is_enough(i, start - begin)) break;
     if (Status status = call(); !status) return status;
@@ -125,6 +128,7 @@ Expected<BackendRun> run_on_backend(Context& context, const RunInput& input,
 PaddingCheck check_padding(const RunInput& input, const RunOutputs& outputs) {
   PaddingCheck check;
   const AttentionParams& p = input.c.params;
+  if (is_empty(p)) return check;
   const std::int64_t row_stride = input.bshd ? p.num_heads_q * p.head_dim_v : p.head_dim_v;
   const std::int64_t head_stride = input.bshd ? p.head_dim_v : p.seqlen_q * p.head_dim_v;
   for (std::int64_t b = 0; b < p.batch; ++b) {
@@ -166,6 +170,7 @@ double largest_difference(const RunOutputs& a, const RunOutputs& b) {
 
 double kv_bytes(const RunInput& input) {
   const AttentionParams& p = input.c.params;
+  if (is_empty(p)) return 0.0;
   double keys = 0.0;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     keys += static_cast<double>(length_of(input.request.seqlens_kv, b, p.seqlen_kv));

@@ -14,7 +14,6 @@ namespace regard::cli {
 /// Runs against the clock.
 struct TimedRuns {
   std::vector<double> seconds;  // of each
-  bool interrupted = false;
 
   double median_seconds() const;
 };

@@ -4,11 +4,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <numeric>
 #include <optional>
 #include <set>
+#include <system_error>
 
 #include "tools/regard/safetensors.h"
 #include "tools/regard/safetensors_json.h"
@@ -140,15 +141,19 @@ WriteOutcome outcome(WriteResult result, const std::string& path, const std::str
   return {result, "[safetensors] output " + quote(path) + ": " + why};
 }
 
-/// The file that a symbolic link names, so that the link survives; other paths as they are.
+/// The file that a symbolic link names, so that the link survives, also where that file is not
+/// there yet; other paths as they are. A link of a loop stays one: stat() reports it.
 std::string resolve(const std::string& path) {
-  struct stat info {};
-  if (::lstat(path.c_str(), &info) != 0 || !S_ISLNK(info.st_mode)) return path;
-  char* real = ::realpath(path.c_str(), nullptr);
-  if (real == nullptr) return path;
-  std::string out = real;
-  std::free(real);
-  return out;
+  constexpr int kMaxLinks = 40;  // as the kernel's
+  std::filesystem::path target = path;
+  std::error_code error;
+  for (int links = 0; links < kMaxLinks; ++links) {
+    if (!std::filesystem::is_symlink(std::filesystem::symlink_status(target, error))) break;
+    const std::filesystem::path next = std::filesystem::read_symlink(target, error);
+    if (error) break;
+    target = target.parent_path() / next;  // an absolute `next` replaces the folder
+  }
+  return target.string();
 }
 
 /// Writes header and tensors; nullopt when all is written.
@@ -230,7 +235,7 @@ WriteOutcome check_target(const std::string& path) {
   if (path.empty()) return outcome(WriteResult::kRefused, path, "expected a file's name");
   const std::string target = resolve(path);
   struct stat info {};
-  if (::stat(target.c_str(), &info) == 0) {
+  if (::stat(path.c_str(), &info) == 0) {
     if (S_ISDIR(info.st_mode)) {
       return outcome(WriteResult::kRefused, path, "it is a directory, expected a file's name");
     }
