@@ -81,7 +81,10 @@ def _number(name: str, value: Any) -> Any:
         return value
     if not hasattr(value, "__float__"):
         raise TypeError(f"{name} ({value!r}) must be a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as error:  # an int; its digits may be too many to print
+        raise SdpaError(f"{name} (an int) must be a number that float64 holds") from error
 
 
 def check_tensor(name: str, tensor: Any) -> None:

@@ -195,6 +195,8 @@ def test_no_rows_of_more_batch_dimensions(rows, keys, batch):
     (dict(dropout_p=None), TypeError, r"dropout_p \(None\)"),
     (dict(dropout_p="a"), TypeError, r"dropout_p \('a'\)"),
     (dict(scale="a"), TypeError, r"scale \('a'\)"),
+    (dict(scale=10**400), ValueError, r"scale \(an int\) .*float64"),
+    (dict(dropout_p=-(10**5000)), ValueError, r"dropout_p \(an int\) .*float64"),
     (dict(attn_mask=torch.zeros(1, 1, 1, 9, 13)), ValueError, "at most 4 dimensions"),
     (dict(attn_mask=torch.zeros(9, 13, dtype=torch.float64)), ValueError, "torch.float64"),
     (dict(attn_mask=torch.zeros(9, 13, dtype=torch.bfloat16)), ValueError, "torch.bfloat16"),
@@ -206,7 +208,7 @@ def test_wrong_arguments(keywords, error, word):
         with pytest.raises(error, match=word):
             sdpa(q.requires_grad_(grad), k, v, **keywords)
     if "device" not in word:
-        with pytest.raises((error, RuntimeError)):
+        with pytest.raises((error, RuntimeError, OverflowError)):
             F.scaled_dot_product_attention(q.detach(), k, v, **keywords)
 
 
