@@ -26,6 +26,8 @@ TEST_P(GradCases, PassOnEveryUnit) {
 
 INSTANTIATE_TEST_SUITE_P(All, GradCases,
                          testing::ValuesIn(test::grad_cases().begin(), test::grad_cases().end()));
+INSTANTIATE_TEST_SUITE_P(Blocks, GradCases,
+                         testing::ValuesIn(test::block_cases().begin(), test::block_cases().end()));
 
 TEST(RandomGradCases, PassOnEveryUnit) {
   int passed = 0;

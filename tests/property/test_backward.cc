@@ -9,15 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "conformance/compare_gradients.h"
 #include "conformance/memory.h"
-#include "oracle/gradients.h"
 #include "oracle/number.h"
 #include "property.h"
 #include "tests/support/allocations.h"
 #include "tests/support/executors.h"
+#include "tests/support/fixed_cases.h"
 
-// What decides no bit of a gradient, and problems around the edges of the backward's blocks.
+// What decides no bit of a gradient.
 
 namespace regard {
 namespace {
@@ -115,26 +114,9 @@ class Backward : public test::Property {
   }
 };
 
-/// Problems of several blocks, of rows alone, of keys alone, and of both.
-constexpr const char* kBlocks[] = {
-    "b1 hq1 sq1000 d16 f32 causal saved grad",
-    "b1 hq4 hkv2 sq500 skv900 d8 f32 causal diag=br saved grad",
-    "b3 hq1 sq900 skv500 d8 bf16 window=100,50 diag=br lens saved grad",
-    "b1 hq3 sq385 skv385 d40 dv24 f16 dropout=0.25 saved grad",
-    "b1 hq2 sq200 d16 bf16 window=15,15 saved grad",  // rows of few keys, over two tiles
-    "b1 hq1 sq800 skv1 d8 f32 saved grad",
-    "b1 hq1 sq1 skv800 d72 f32 saved grad",
-    "b2 hq6 hkv1 sq130 skv769 d8 f32 mask segments softcap=5 sinks saved grad poison",
-    "b1 hq2 sq390 skv400 d8 f32 bias alibi causal diag=br lse grad poison",
-    // Masks that hide whole keys or whole rows, behind which NaN stands in either half of a pair.
-    "b1 hq3 hkv1 sq261 skv389 d37 dv21 bf16 mask=1,1,Sq,1 dropout=0.25 saved grad poison",
-    "b2 hq2 sq131 skv401 d10 dv40 bf16 mask=B,1,1,Skv softcap=5 sinks lens saved grad poison",
-    "b1 hq1 sq391 skv101 d9 bf16 out=f32 bias saved grad poison",
-};
-
 // The slots take whole heads while there are enough, and parts of those under way.
 TEST_P(Backward, SlotsDecideNoBit) {
-  for (const char* text : kBlocks) {
+  for (const char* text : test::block_cases()) {
     Problem problem = problem_of(text);
     run_pair(&problem, 1);
     const std::vector<unsigned char> one = problem.output_bytes();
@@ -162,17 +144,6 @@ TEST_P(Backward, ExecutorsDecideNoBit) {
       run_pair(&problem, 4, executor);
       EXPECT_TRUE(one == problem.output_bytes()) << text;
     }
-  }
-}
-
-TEST_P(Backward, BlocksAgreeWithTheOracle) {
-  for (const char* text : kBlocks) {
-    Problem problem = problem_of(text);
-    run_pair(&problem, 2);
-    const auto truth = oracle::compute_gradients(problem.request());
-    ASSERT_TRUE(truth.ok()) << text;
-    const auto comparison = conformance::compare_gradients(problem.request(), truth.value());
-    EXPECT_TRUE(comparison.ok) << text << ": " << comparison.text;
   }
 }
 

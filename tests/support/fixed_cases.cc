@@ -139,10 +139,28 @@ const char* const kGradCases[] = {
     "b2 hq2 sq5 skv0 d16 f32 sinks saved grad seed=26",
 };
 
+const char* const kBlockCases[] = {
+    "b1 hq1 sq1000 d16 f32 causal saved grad",
+    "b1 hq4 hkv2 sq500 skv900 d8 f32 causal diag=br saved grad",
+    "b3 hq1 sq900 skv500 d8 bf16 window=100,50 diag=br lens saved grad",
+    "b1 hq3 sq385 skv385 d40 dv24 f16 dropout=0.25 saved grad",
+    "b1 hq2 sq200 d16 bf16 window=15,15 saved grad",  // rows of few keys, over two tiles
+    "b1 hq1 sq800 skv1 d8 f32 saved grad",
+    "b1 hq1 sq1 skv800 d72 f32 saved grad",
+    "b2 hq6 hkv1 sq130 skv769 d8 f32 mask segments softcap=5 sinks saved grad poison",
+    "b1 hq2 sq390 skv400 d8 f32 bias alibi causal diag=br lse grad poison",
+    // Masks that hide whole keys or whole rows, behind which NaN stands in either half of a pair.
+    "b1 hq3 hkv1 sq261 skv389 d37 dv21 bf16 mask=1,1,Sq,1 dropout=0.25 saved grad poison",
+    "b2 hq2 sq131 skv401 d10 dv40 bf16 mask=B,1,1,Skv softcap=5 sinks lens saved grad poison",
+    "b1 hq1 sq391 skv101 d9 bf16 out=f32 bias saved grad poison",
+};
+
 }  // namespace
 
 std::span<const char* const> forward_cases() { return kForwardCases; }
 
 std::span<const char* const> grad_cases() { return kGradCases; }
+
+std::span<const char* const> block_cases() { return kBlockCases; }
 
 }  // namespace regard::test

@@ -11,4 +11,7 @@ std::span<const char* const> forward_cases();
 /// Chosen gradient cases round blocks and edges, each with its dtype.
 std::span<const char* const> grad_cases();
 
+/// Gradient cases of several of the backward's blocks: of rows alone, of keys alone, and of both.
+std::span<const char* const> block_cases();
+
 }  // namespace regard::test
