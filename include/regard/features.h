@@ -42,10 +42,10 @@ enum class Feature : std::uint8_t {
   kScoresOut,
   kSavedStats,
   kNeedsGrad,
-  // relations, computed before extents are rounded
+  // relations, computed before extents are rounded; set unless proven false
   kGqa,               // num_heads_q != num_heads_kv
   kHeadDimsDiffer,    // head_dim_qk != head_dim_v
-  kSeqlenQGreaterKv,  // seqlen_q > seqlen_kv
+  kSeqlenQGreaterKv,  // seqlen_q > seqlen_kv, or lengths are data and may be so
   // added by select where keys may be hidden, unless the policy assumes finite inputs
   kNonFiniteBehindMask,
   kCount

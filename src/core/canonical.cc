@@ -77,6 +77,20 @@ void canonicalize_diagonal(AttentionParams& p) noexcept {
   f.set(Feature::kDiagonalOffset, offset && !per_sequence);
 }
 
+enum class Proof : std::uint8_t { kFalse = 0, kTrue, kUnknown };
+
+// Extents bound lengths from above. Where lengths are data, a sequence may be as short as 0.
+Proof seqlen_q_greater_kv(const AttentionParams& p) noexcept {
+  const FeatureSet f = p.features;
+  const bool packed = f.has(Feature::kPacked);
+  const bool data_q = packed || f.has(Feature::kSeqlensQ);
+  const bool data_kv = packed || f.has(Feature::kSeqlensKv) || f.has(Feature::kPaged);
+  const std::int64_t min_q = data_q ? 0 : p.seqlen_q;
+  const std::int64_t min_kv = data_kv ? 0 : p.seqlen_kv;
+  if (min_q > p.seqlen_kv) return Proof::kTrue;
+  return p.seqlen_q <= min_kv ? Proof::kFalse : Proof::kUnknown;
+}
+
 }  // namespace
 
 void canonicalize(AttentionParams& p) noexcept {
@@ -93,7 +107,8 @@ void canonicalize(AttentionParams& p) noexcept {
   f.set(Feature::kScoresOut, p.scores_kind != ScoresKind::kNone);
   f.set(Feature::kGqa, p.num_heads_q != p.num_heads_kv);
   f.set(Feature::kHeadDimsDiffer, p.head_dim_qk != p.head_dim_v);
-  f.set(Feature::kSeqlenQGreaterKv, p.seqlen_q > p.seqlen_kv);
+  // A backend that does not claim a relation must not run where the relation may hold.
+  f.set(Feature::kSeqlenQGreaterKv, seqlen_q_greater_kv(p) != Proof::kFalse);
   f.set(Feature::kNonFiniteBehindMask, false);  // the key's, by policy
   canonicalize_diagonal(p);
   clear_unused(p);

@@ -120,7 +120,11 @@ void clear(Feature feature, AttentionParams& p) {
     case Feature::kScoresOut: p.scores_kind = ScoresKind::kNone; break;
     case Feature::kGqa: p.num_heads_kv = p.num_heads_q; break;
     case Feature::kHeadDimsDiffer: p.head_dim_v = p.head_dim_qk; break;
-    case Feature::kSeqlenQGreaterKv: p.seqlen_q = std::min(p.seqlen_q, p.seqlen_kv); break;
+    case Feature::kSeqlenQGreaterKv:
+      p.seqlen_q = std::min(p.seqlen_q, p.seqlen_kv);
+      // A length of keys that is data may be 0.
+      p.features = p.features.without({Feature::kSeqlensKv, Feature::kPacked, Feature::kPaged});
+      break;
     default: break;  // the bit is all, or canonicalize clears what it leaves
   }
 }

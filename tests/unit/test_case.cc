@@ -41,11 +41,13 @@ double random_double(std::mt19937_64& rng) {
 
 void random_features(std::mt19937_64& rng, AttentionParams* p) {
   for (const Feature f :
-       {Feature::kAttnMask, Feature::kAttnBias, Feature::kAlibi, Feature::kSinks,
-        Feature::kSegmentIds, Feature::kSeqlensQ, Feature::kSeqlensKv, Feature::kBlockMask,
-        Feature::kPacked, Feature::kPaged, Feature::kAppendKv, Feature::kRotary,
-        Feature::kCacheBatchIdx, Feature::kDescales, Feature::kDescalesPerHead, Feature::kLse,
-        Feature::kSavedStats, Feature::kNeedsGrad, Feature::kDiagonalPerSequence}) {
+       {Feature::kAttnMask,      Feature::kAttnBias,   Feature::kAlibi,
+        Feature::kSinks,         Feature::kSegmentIds, Feature::kSeqlensQ,
+        Feature::kSeqlensKv,     Feature::kBlockMask,  Feature::kPacked,
+        Feature::kPaged,         Feature::kAppendKv,   Feature::kRotary,
+        Feature::kCacheBatchIdx, Feature::kDescales,   Feature::kDescalesPerHead,
+        Feature::kLse,           Feature::kSavedStats, Feature::kNeedsGrad,
+        Feature::kDLse,          Feature::kDelta,      Feature::kDiagonalPerSequence}) {
     p->features.set(f, one_in(rng, 4));
   }
   p->mask_dims = static_cast<BroadcastDims>(rng() % 16);
@@ -228,7 +230,7 @@ TEST(CaseText, WordsMeanWhatTheySay) {
   EXPECT_EQ(parsed("sq4 d8 bias=B,H,Sq,Skv").params.bias_dims, 12) << "extents of 1 broadcast";
   EXPECT_EQ(parsed("b2 sq4 d8 lens_q=1,4 diag=tl").data.seqlens_q,
             (std::vector<std::int64_t>{1, 4}));
-  const FeatureSet both{Feature::kSeqlensQ, Feature::kSeqlensKv};
+  const FeatureSet both{Feature::kSeqlensQ, Feature::kSeqlensKv, Feature::kSeqlenQGreaterKv};
   EXPECT_EQ(parsed("sq4 d8 lens").params.features, both);
   EXPECT_EQ(parsed("sq4 d8 lens=both").params.features, both);
   EXPECT_EQ(parsed("sq4 d8 device=sm90").env.sm_version, 90);

@@ -34,13 +34,13 @@ TEST(Describe, PlainRequest) {
 
 TEST(Describe, FullRequest) {
   const AttentionParams p = describe(full_request()).value();
-  EXPECT_EQ(
-      p.features,
-      (FeatureSet{Feature::kGqa, Feature::kHeadDimsDiffer, Feature::kCausal, Feature::kWindowLeft,
-                  Feature::kDiagonalBottomRight, Feature::kSoftcap, Feature::kDropout,
-                  Feature::kAttnMask, Feature::kAttnBias, Feature::kAlibi, Feature::kSinks,
-                  Feature::kSegmentIds, Feature::kSeqlensQ, Feature::kSeqlensKv, Feature::kLse,
-                  Feature::kScoresOut, Feature::kSavedStats, Feature::kNeedsGrad}));
+  EXPECT_EQ(p.features,
+            (FeatureSet{Feature::kGqa, Feature::kHeadDimsDiffer, Feature::kCausal,
+                        Feature::kWindowLeft, Feature::kDiagonalBottomRight, Feature::kSoftcap,
+                        Feature::kDropout, Feature::kAttnMask, Feature::kAttnBias, Feature::kAlibi,
+                        Feature::kSinks, Feature::kSegmentIds, Feature::kSeqlensQ,
+                        Feature::kSeqlensKv, Feature::kLse, Feature::kScoresOut,
+                        Feature::kSavedStats, Feature::kNeedsGrad, Feature::kSeqlenQGreaterKv}));
   EXPECT_EQ(p.mask_dims, 1 | 4 | 8);
   EXPECT_EQ(p.bias_dims, 2 | 8);
   EXPECT_EQ(p.window_left, 3);

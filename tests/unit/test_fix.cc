@@ -56,6 +56,16 @@ TEST(ApplyFix, ClearsEveryFeatureWithWhatBelongsToIt) {
   EXPECT_EQ(p.seqlen_q, 12);
 }
 
+TEST(ApplyFix, WithoutTheRelationNoLengthOfKeysIsData) {
+  Policy policy;
+  for (const char* words :
+       {"b2 sq8 skv9 d4 lens", "b2 sq9 skv8 d4 lens_kv=1,2", "b2 sq8 d4 packed"}) {
+    AttentionParams p = params_of(words);
+    ASSERT_TRUE(apply_fix({Op::kClear, "seqlen_q_greater_kv", ""}, &p, &policy).ok()) << words;
+    EXPECT_FALSE(p.features.has(Feature::kSeqlenQGreaterKv)) << words;
+  }
+}
+
 TEST(ApplyFix, NonFiniteBehindMaskIsThePolicys) {
   AttentionParams p;
   Policy policy;

@@ -157,6 +157,38 @@ TEST(Canonicalize, DerivesFeaturesFromFields) {
   EXPECT_FALSE(p.features.has(Feature::kDiagonalOffset));
 }
 
+// Extents bound lengths from above; lengths that are data may be anything down to 0. What cannot be
+// proven false counts as set.
+TEST(Canonicalize, ARelationOfLengthsIsSetUnlessItIsProvenFalse) {
+  struct Relation {
+    std::int64_t seqlen_q, seqlen_kv;
+    FeatureSet lengths;
+    bool is_set;
+  };
+  const Relation relations[] = {
+      {4, 4, {}, false},
+      {5, 4, {}, true},
+      {4, 9, {Feature::kSeqlensQ}, false},  // a query length is at most 4
+      {9, 4, {Feature::kSeqlensQ}, true},
+      {4, 9, {Feature::kSeqlensKv}, true},  // a key length may be 0
+      {4, 4, {Feature::kSeqlensKv, Feature::kSeqlensQ}, true},
+      {0, 9, {Feature::kSeqlensKv}, false},
+      {4, 9, {Feature::kPacked}, true},
+      {4, 4, {Feature::kPacked}, true},
+      {1, 64, {Feature::kPaged, Feature::kSeqlensKv}, true},
+  };
+  for (const Relation& relation : relations) {
+    AttentionParams p;
+    p.seqlen_q = relation.seqlen_q;
+    p.seqlen_kv = relation.seqlen_kv;
+    p.features = relation.lengths;
+    canonicalize(p);
+    EXPECT_EQ(p.features.has(Feature::kSeqlenQGreaterKv), relation.is_set) << to_json(p);
+    canonicalize(p);
+    EXPECT_EQ(p.features.has(Feature::kSeqlenQGreaterKv), relation.is_set) << "not idempotent";
+  }
+}
+
 TEST(Canonicalize, ClearsWhatHasNoFeature) {
   AttentionParams p;
   p.mask_dims = p.bias_dims = 15;
