@@ -29,6 +29,14 @@ bool exclude_each_other(Feature a, Feature b) {
          is(Feature::kDiagonalOffset, Feature::kDiagonalPerSequence);
 }
 
+/// Whether a case of the backend may have both: what a backward is given needs its claims.
+bool claims_pair(const BackendInfo& info, Feature a, Feature b) {
+  constexpr FeatureSet kGiven{Feature::kDLse, Feature::kDelta};
+  const Claims& claims = kGiven.has(a) || kGiven.has(b) ? info.backward : info.forward;
+  const bool written = a == Feature::kScoresOut || b == Feature::kScoresOut;
+  return claims.features.has(a) && claims.features.has(b) && (&claims == &info.forward || !written);
+}
+
 bool expanded(const TensorView& view) {
   for (int dim = 0; dim < view.rank; ++dim) {
     if (view.shape[dim] > 1 && view.strides[dim] == 0) return true;
@@ -159,8 +167,7 @@ std::vector<std::string> Coverage::missing_pairs(const BackendInfo& info,
   for (int a = 0; a < kFeatureCount; ++a) {
     for (int b = a; b < kFeatureCount; ++b) {
       const Feature fa = static_cast<Feature>(a), fb = static_cast<Feature>(b);
-      const FeatureSet claimed = info.forward.features;
-      if (!claimed.has(fa) || !claimed.has(fb) || exclude_each_other(fa, fb)) continue;
+      if (!claims_pair(info, fa, fb) || exclude_each_other(fa, fb)) continue;
       const std::int64_t n = count(info.ref, fa, fb);
       if (n >= at_least) continue;
       missing.push_back(to_string(info.ref) + ": " + to_string(fa) + " with " + to_string(fb) +

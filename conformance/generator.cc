@@ -197,6 +197,8 @@ class Generator {
     p().features.set(Feature::kNeedsGrad);
     p().features.set(Feature::kSavedStats, rng_.chance(0.75));
     p().features.set(Feature::kLse, !has(Feature::kSavedStats) || rng_.chance(0.5));
+    maybe(Feature::kDLse, 0.3);
+    maybe(Feature::kDelta, 0.2);
     p().features.set(Feature::kScoresOut, false);
     p().scores_kind = ScoresKind::kNone;
   }

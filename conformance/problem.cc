@@ -39,6 +39,8 @@ AttentionOptions options_of(const Case& c, Rng* rng) {
   options.dropout_p = p.dropout_p;
   options.scores_kind = p.scores_kind;
   options.needs_grad = p.features.has(Feature::kNeedsGrad);
+  options.d_lse = p.features.has(Feature::kDLse);
+  options.delta = p.features.has(Feature::kDelta);
   return options;
 }
 
@@ -197,8 +199,8 @@ class ProblemBuilder {
     const Dtype wide = p.dtype_q == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32;
     const TensorView per_row = shaped(wide, {p.batch, p.num_heads_q, p.seqlen_q});
     r->d_out = place_alone("d_out", a.d_out, p.align_out_log2);
-    if (rng_.chance(0.3)) r->d_lse = add_loose("d_lse", per_row, Strides::kSpread);
-    if (rng_.chance(0.2)) r->delta = add_loose("delta", per_row, Strides::kSpread);
+    if (has(Feature::kDLse)) r->d_lse = add_loose("d_lse", per_row, Strides::kSpread);
+    if (has(Feature::kDelta)) r->delta = add_loose("delta", per_row, Strides::kSpread);
     const auto wanted = [&] { return rng_.chance(0.9) || options_.dense; };
     if (wanted()) r->d_q = place_alone("d_q", a.d_q, p.align_q_log2, true);
     if (wanted()) r->d_k = place_alone("d_k", a.d_k, p.align_k_log2, true);

@@ -157,6 +157,9 @@ class Run {
     Launch launch;
     launch.workspace = {workspace.data(), workspace.size()};
     if (options_.carrier == nullptr) {
+      const Status ready =
+          backward ? prepare_backward(plan, request, request) : prepare(plan, request);
+      if (!ready.ok()) return ready;
       return backward ? execute_backward(plan, request, request, launch)
                       : execute(plan, request, launch);
     }

@@ -71,29 +71,29 @@ static_assert(std::size(kCases) <= 50);
 // groups and broadcasts, rows and keys that nothing reaches.
 constexpr const char* kGradCases[] = {
     "b2 hq2 sq33 skv65 d16 f32 saved grad seed=1",
-    "b2 hq4 hkv2 sq65 skv65 d32 dv24 f32 causal layout=bshd saved grad seed=2",
+    "b2 hq4 hkv2 sq65 skv65 d32 dv24 f32 causal layout=bshd saved grad d_lse seed=2",
     "b1 hq2 sq65 skv127 d64 bf16 causal diag=br saved grad poison seed=3",
     "b1 hq2 sq33 skv65 d32 f16 lse grad seed=4",
-    "b1 hq3 sq17 skv33 d8 f64 saved grad seed=5",
+    "b1 hq3 sq17 skv33 d8 f64 saved grad delta seed=5",
     "b2 hq2 sq65 skv65 d16 f32 window=7,3 diag=2 saved grad poison seed=6",
     "b3 hq2 sq33 skv65 d16 f32 causal diag=seq saved grad poison seed=7",
     "b2 hq2 sq33 skv65 d16 f32 mask bias saved grad poison seed=8",
     "b2 hq2 sq33 skv65 d16 f32 bias=1,H,1,Skv saved grad seed=9",
-    "b2 hq2 sq33 skv65 d16 bf16 bias=B,1,Sq,1 saved grad seed=10",
-    "b2 hq4 hkv2 sq33 skv65 d16 f32 sinks lse grad seed=11",
+    "b2 hq2 sq33 skv65 d16 bf16 bias=B,1,Sq,1 saved grad d_lse seed=10",
+    "b2 hq4 hkv2 sq33 skv65 d16 f32 sinks lse grad d_lse delta seed=11",
     "b2 hq4 sq33 skv65 d32 f32 alibi diag=br saved grad seed=12",
     "b2 hq2 sq33 skv65 d16 f32 softcap=5 saved grad seed=13",
-    "b6 hq2 sq33 skv65 d16 f32 lens saved grad poison seed=14",
+    "b6 hq2 sq33 skv65 d16 f32 lens saved grad d_lse poison seed=14",
     "b6 hq4 hkv2 sq33 skv65 d16 bf16 lens causal diag=br sinks saved grad poison seed=15",
     "b2 hq2 sq65 skv65 d16 f32 segments saved grad poison seed=16",
     "b2 hq4 hkv2 sq33 skv65 d16 f32 dropout=0.25 saved grad seed=17",
-    "b2 hq2 sq33 skv65 d16 f16 dropout=0.5 causal diag=br lse grad seed=18",
+    "b2 hq2 sq33 skv65 d16 f16 dropout=0.5 causal diag=br lse grad delta seed=18",
     "b1 hq2 sq17 skv33 d256 f32 causal diag=tl saved grad seed=19",
     "b1 hq2 sq17 skv33 d16 f32 bias data=finfo_min saved grad seed=20",
     "b2 hq2 sq33 skv65 d16 f32 scale=-0.25 saved grad seed=21",
     "b2 hq2 sq3 skv0 d16 f32 saved grad seed=22",
     "b0 hq2 sq3 skv3 d16 f32 saved grad seed=23",
-    "b1 hq2 sq257 skv300 d32 f32 causal diag=br saved grad seed=24",
+    "b1 hq2 sq257 skv300 d32 f32 causal diag=br saved grad d_lse seed=24",
     "b1 hq2 sq33 skv65 d64 f32 scale=1e8 saved grad seed=25",
 };
 static_assert(std::size(kGradCases) <= 25);
@@ -144,7 +144,10 @@ Status run_all(Context& context, const BackendRef& ref, std::span<const char* co
     Expected<Case> c = parse_case(text);
     if (!c) return c.status();
     if (!bend_to_claims(context, ref, &*c)) continue;
-    if (c->params.features.has(Feature::kNeedsGrad) != grad) continue;
+    const FeatureSet f = c->params.features;
+    const bool has_backward =
+        f.has(Feature::kNeedsGrad) && (f.has(Feature::kSavedStats) || f.has(Feature::kLse));
+    if (has_backward != grad) continue;
     if (!done.insert(to_string(*c)).second) continue;
     if (Status status = run_one(context, ref, *c); !status.ok()) return status;
   }

@@ -58,6 +58,7 @@ struct BackendInfo {
   bool built = true;
   std::string not_built_reason;
   Determinism determinism = Determinism::kNone;
+  // Its keys keep extents exact, and a plan runs calls of its own extents alone.
   bool needs_exact_extents = false;
   Claims forward;
   Claims backward;
@@ -90,21 +91,35 @@ class REGARD_EXPORT Backend {
   /// Bytes that plan() will state, known before any plan; saturates at INT64_MAX.
   virtual std::int64_t workspace_bytes(const AttentionKey& key, const Env& env) const = 0;
 
-  /// StatusCode::kRefusedAtPlan: a vendor library refused what the record allows; the selector
-  /// remembers it and selects again, visibly.
+  /// Builds all that execute needs. StatusCode::kRefusedAtPlan: a vendor library refused what the
+  /// record allows; the Context remembers it and selects again, visibly. kUnavailable: the library
+  /// lacks memory or a handle now; the Context selects again for this call alone.
   virtual Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const = 0;
+
+  /// Builds what execute needs for these buffers and a key does not say, such as their strides. May
+  /// allocate; reads no element. attention() calls it before execute. Errors as of plan(). The
+  /// default does nothing.
+  virtual Status prepare(const KernelPlan& plan, const AttentionParams& params,
+                         const Buffers& buffers) const;
 
   /// `params` are the call's own (exact extents, within the plan's); buffers are checked; the
   /// launch has an executor and a workspace of at least workspace_bytes, 64-byte aligned. Must not
   /// allocate. On CUDA, params.device is current and the call only launches work on launch.stream:
   /// it neither waits nor reads a tensor from the host (lengths are unchecked: kernels clamp them).
+  /// kRefusedAtPlan, before anything is written: as in plan(), and attention() runs another
+  /// backend.
   virtual Status execute(const KernelPlan& plan, const AttentionParams& params,
                          const Buffers& buffers, const Launch& launch) const = 0;
 
-  /// The same three for the backward, asked only where info().backward is offered and the key has
-  /// Feature::kNeedsGrad. The defaults refuse: a backend that offers it overrides all of them.
+  /// The same for the backward, called only where info().backward is offered and the key has
+  /// Feature::kNeedsGrad. The defaults refuse (that of prepare_backward does nothing): a backend
+  /// that offers it overrides the other three.
+  /// info().backward.features state what it may be given: kSavedStats and kLse (the two kinds of
+  /// saved statistics), kDLse, kDelta.
   virtual std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env) const;
   virtual Expected<KernelPlan> plan_backward(const AttentionKey& key, const Env& env) const;
+  virtual Status prepare_backward(const KernelPlan& plan, const AttentionParams& params,
+                                  const Buffers& buffers, const GradBuffers& gradients) const;
   /// In `buffers`, lse, saved_stats and scores_out are absent and out is an input.
   virtual Status execute_backward(const KernelPlan& plan, const AttentionParams& params,
                                   const Buffers& buffers, const GradBuffers& gradients,

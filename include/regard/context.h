@@ -25,6 +25,7 @@ struct PlanCacheCounters {
   std::uint64_t misses = 0;      // each is one selection
   std::uint64_t selections = 0;  // more than misses when a backend refused at plan time
   std::uint64_t evictions = 0;
+  std::uint64_t refusals = 0;  // learned: a backend's library refused in plan or execute
   std::uint64_t size = 0;
   std::uint64_t capacity = 0;
 };
@@ -110,6 +111,12 @@ REGARD_EXPORT Selection explain(const AttentionParams& params, const Policy& pol
 
 REGARD_EXPORT Expected<Plan> plan(Context& context, const AttentionParams& params,
                                   const Policy& policy = {});
+
+/// Builds what execute() needs for buffers with such strides and plan() could not know: with CUDNN,
+/// a graph for strides that are not dense. May allocate. attention() does it by itself.
+REGARD_EXPORT Status prepare(const Plan& plan, const Buffers& buffers);
+REGARD_EXPORT Status prepare_backward(const Plan& plan, const Buffers& buffers,
+                                      const GradBuffers& gradients);
 
 /// Checks buffers against the plan, then computes. Decides nothing, allocates nothing and reads no
 /// environment.

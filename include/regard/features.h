@@ -42,6 +42,9 @@ enum class Feature : std::uint8_t {
   kScoresOut,
   kSavedStats,
   kNeedsGrad,
+  // what the backward will be given, with kNeedsGrad
+  kDLse,
+  kDelta,
   // relations, computed before extents are rounded; set unless proven false
   kGqa,               // num_heads_q != num_heads_kv
   kHeadDimsDiffer,    // head_dim_qk != head_dim_v

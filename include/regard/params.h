@@ -146,22 +146,28 @@ REGARD_EXPORT Status validate(const AttentionParams& params, const char* where);
 /// Natural default of softmax_scale: 1 / sqrt(head_dim_qk) (1 for head_dim 0).
 REGARD_EXPORT double default_softmax_scale(std::int64_t head_dim_qk) noexcept;
 
-/// Params with extents rounded up to classes: what selection and plans depend on.
+enum class KeyExtents : std::uint8_t { kRounded = 0, kExact };
+
+/// What selection and plans depend on: params with extents rounded up to classes, or kept exact for
+/// backends with needs_exact_extents.
 class AttentionKey {
  public:
   AttentionKey() = default;
-  /// Extents: exact to 64, then eight steps an octave. kOverflow when a class passes 2^62. Without
-  /// assume_finite, what may hide keys has Feature::kNonFiniteBehindMask.
+  /// Rounded extents: exact to 64, then eight steps an octave. kOverflow when a class passes 2^62.
+  /// Without assume_finite, what may hide keys has Feature::kNonFiniteBehindMask.
   REGARD_EXPORT static Expected<AttentionKey> make(const AttentionParams& params,
-                                                   bool assume_finite);
+                                                   bool assume_finite,
+                                                   KeyExtents extents = KeyExtents::kRounded);
   const AttentionParams& params() const noexcept { return params_; }
+  KeyExtents extents() const noexcept { return extents_; }
   std::size_t hash() const noexcept { return hash_; }
   friend bool operator==(const AttentionKey& a, const AttentionKey& b) noexcept {
-    return a.hash_ == b.hash_ && a.params_ == b.params_;
+    return a.hash_ == b.hash_ && a.extents_ == b.extents_ && a.params_ == b.params_;
   }
 
  private:
   AttentionParams params_{};
+  KeyExtents extents_ = KeyExtents::kRounded;
   std::size_t hash_ = 0;
 };
 

@@ -16,8 +16,8 @@ struct Policy;
 struct Selection;
 
 /// What will run and how: immutable, cheap to copy, shareable between threads. It accepts any
-/// extents up to its own. One made with `needs_grad` holds the pair: the forward and its backward,
-/// of the same backend.
+/// extents up to its own; of a backend that needs exact extents, its own alone. One made with
+/// `needs_grad` holds the pair: the forward and its backward, of the same backend.
 class REGARD_EXPORT Plan {
  public:
   Plan();  // empty; every accessor needs a plan that plan() returned
@@ -29,7 +29,8 @@ class REGARD_EXPORT Plan {
 
   bool empty() const noexcept { return impl_ == nullptr; }
   const BackendRef& backend() const noexcept;
-  const AttentionParams& params() const noexcept;  // extents rounded up: the most it accepts
+  /// Extents are the most that it accepts: rounded up, or exact where the backend needs that.
+  const AttentionParams& params() const noexcept;
   const KernelPlan& kernel() const noexcept;
   std::int64_t workspace_bytes() const noexcept;
   /// Of execute_backward; without `needs_grad` there is none: no name, 0 bytes.

@@ -41,7 +41,8 @@ typedef enum regard_status REGARD_INT32_ENUM {
   REGARD_STATUS_NOT_FOUND = 6,           // an unknown name
   REGARD_STATUS_CONFORMANCE_FAILED = 7,  // a backend failed the suite it was registered with
   REGARD_STATUS_INTERNAL = 8,            // a defect of regard's own, or no memory
-  REGARD_STATUS_INTERRUPTED = 9          // the call was ended before its time
+  REGARD_STATUS_INTERRUPTED = 9,         // the call was ended before its time
+  REGARD_STATUS_UNAVAILABLE = 10         // a backend's library lacks memory or a handle now
 } regard_status;
 
 // DLPack's numbers.
@@ -158,6 +159,8 @@ typedef struct regard_request {
   regard_scores_kind scores_kind;  // what scores_out receives
   int32_t is_causal;               // 0 or 1
   int32_t needs_grad;              // 0 or 1: a plan then holds the pair, forward and backward
+  int32_t d_lse;                   // 0 or 1, with needs_grad: the backward will be given d_lse
+  int32_t delta;                   // 0 or 1, with needs_grad: the backward will be given delta
 } regard_request;
 
 /// What a caller allows and wants (docs/selection.md). A null field leaves the choice to the next
@@ -281,6 +284,10 @@ REGARD_EXPORT regard_status regard_plan_text(const regard_plan* plan, char* buff
 REGARD_EXPORT regard_status regard_plan_explain(const regard_plan* plan, char* buffer,
                                                 size_t capacity, size_t* needed);
 
+/// Builds what regard_execute() needs for tensors with such strides and the plan could not know: with
+/// cudnn, a graph for strides that are not dense. May allocate. regard_attention() does it by itself.
+REGARD_EXPORT regard_status regard_prepare(const regard_plan* plan, const regard_request* request);
+
 /// Checks the request's tensors against the plan, then computes; allocates nothing. `launch` may be
 /// null where the plan needs no workspace.
 REGARD_EXPORT regard_status regard_execute(const regard_plan* plan, const regard_request* request,
@@ -323,6 +330,11 @@ static inline regard_gradients regard_gradients_default(void) {
   gradients.struct_size = sizeof(gradients);
   return gradients;
 }
+
+/// What regard_prepare() is to regard_execute().
+REGARD_EXPORT regard_status regard_prepare_backward(const regard_plan* plan,
+                                                    const regard_request* request,
+                                                    const regard_gradients* gradients);
 
 /// The backward of a plan that was made with needs_grad. Checks the tensors against the plan, then
 /// computes; allocates nothing, and reads no policy. `launch` as in regard_execute(), with

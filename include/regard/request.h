@@ -55,6 +55,10 @@ struct AttentionOptions {
   double dropout_p = 0.0;
   ScoresKind scores_kind = ScoresKind::kNone;  // what scores_out receives
   bool needs_grad = false;
+  // With needs_grad: the backward will be given d_lse, or delta. Not every backward takes them, so
+  // the forward runs only where its backward does.
+  bool d_lse = false;
+  bool delta = false;
   std::int64_t page_size = 0;
 };
 

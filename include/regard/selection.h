@@ -28,7 +28,7 @@ enum class RefusalCode : std::uint8_t {
   kDeterminism,  // policy.require
   kErrorBound,   // policy.max_error
   kWorkspace,    // policy.max_workspace_bytes, or not representable
-  kLearned,      // refused at plan time earlier: terminal until the registry changes
+  kLearned,      // refused by its library, in plan or execute, for this key: terminal
   kCustom,       // a backend's own rule
   kCount
 };

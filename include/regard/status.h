@@ -18,11 +18,12 @@ enum class StatusCode {
   kOverflow,           // a size or stride product does not fit 64 bits
   kNoBackend,          // nothing can run it: Status::selection() carries every reason
   kWorkspace,          // the workspace given is too small, misaligned or could not be had
-  kRefusedAtPlan,      // a backend's library refused at plan time what its record allows
+  kRefusedAtPlan,      // a backend's library refused what its record allows
   kNotFound,           // an unknown name
   kConformanceFailed,  // a backend failed the suite it was registered with
   kInternal,           // a defect of regard's own
-  kInterrupted         // the launch's Interrupt ended the call: outputs hold no result
+  kInterrupted,        // the launch's Interrupt ended the call: outputs hold no result
+  kUnavailable         // a backend's library lacks memory or a handle now; a later call may succeed
 };
 
 /// "invalid_argument", ...

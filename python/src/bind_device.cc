@@ -83,6 +83,8 @@ void take_options(const nb::dict& given, AttentionGradRequest* request) {
       options.softcap = nb::cast<double>(value);
     } else if (name == "dropout_p") {
       options.dropout_p = nb::cast<double>(value);
+    } else if (name == "d_lse") {
+      options.d_lse = nb::cast<bool>(value);
     } else if (name == "seed") {
       request->rng_seed = request->saved.rng_seed = nb::cast<std::uint64_t>(value);
     } else {
@@ -125,6 +127,7 @@ std::string run_in_place(const nb::dict& tensors, const nb::dict& options, std::
   AttentionGradRequest& request = asked.request;
   std::optional<AmbientScopes> scopes;
   if (backward) {
+    request.options.d_lse = request.d_lse.present();
     // The forward's backend, outside of every scope, and whatever its policy waived for it:
     // autograd comes back on another thread, which has neither.
     asked.policy.only = {read_backend(backend.ptr(), "backend")};

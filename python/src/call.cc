@@ -320,6 +320,7 @@ void Call::make_outputs(const Arguments& arguments) {
   if (PyObject* saved = arguments.value[kReturnSaved]; saved && read_bool(saved, "return_saved")) {
     const npy_intp pairs[4] = {rows[0], rows[1], rows[2], 2};
     request.options.needs_grad = true;
+    request.options.d_lse = request.lse.present();  // a gradient of what is returned may follow
     request.saved_stats = make_output(4, pairs, dtype, &stats_);
   }
 }

@@ -25,6 +25,16 @@ Status read_backward(const char* where, const regard_request* request,
 using namespace regard;
 using namespace regard::c_api;
 
+regard_status regard_prepare_backward(const regard_plan* plan, const regard_request* request,
+                                      const regard_gradients* gradients) {
+  return guarded(__func__, [&](const char* where) -> Status {
+    if (Status s = require(where, "plan", plan); !s.ok()) return s;
+    BackwardCall read;
+    if (Status s = read_backward(where, request, gradients, nullptr, &read); !s.ok()) return s;
+    return prepare_backward(plan->plan, read.request, read.request);
+  });
+}
+
 regard_status regard_execute_backward(const regard_plan* plan, const regard_request* request,
                                       const regard_gradients* gradients,
                                       const regard_launch* launch) {

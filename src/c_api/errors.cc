@@ -35,7 +35,8 @@ static_assert(REGARD_STATUS_OK == static_cast<int>(StatusCode::kOk) &&
               REGARD_STATUS_CONFORMANCE_FAILED ==
                   static_cast<int>(StatusCode::kConformanceFailed) &&
               REGARD_STATUS_INTERNAL == static_cast<int>(StatusCode::kInternal) &&
-              REGARD_STATUS_INTERRUPTED == static_cast<int>(StatusCode::kInterrupted));
+              REGARD_STATUS_INTERRUPTED == static_cast<int>(StatusCode::kInterrupted) &&
+              REGARD_STATUS_UNAVAILABLE == static_cast<int>(StatusCode::kUnavailable));
 
 Status invalid(const char* where, const std::string& message) {
   return Status(StatusCode::kInvalidArgument, "[" + std::string(where) + "] " + message);

@@ -112,6 +112,15 @@ regard_status regard_plan_explain(const regard_plan* plan, char* buffer, size_t 
   });
 }
 
+regard_status regard_prepare(const regard_plan* plan, const regard_request* request) {
+  return guarded(__func__, [&](const char* where) -> Status {
+    if (Status s = require(where, "plan", plan); !s.ok()) return s;
+    AttentionRequest read;
+    if (Status s = read_request(where, request, &read); !s.ok()) return s;
+    return prepare(plan->plan, read);
+  });
+}
+
 regard_status regard_execute(const regard_plan* plan, const regard_request* request,
                              const regard_launch* launch) {
   return guarded(__func__, [&](const char* where) -> Status {

@@ -145,6 +145,8 @@ constexpr Field<regard_gradients, GradBuffers> kGradients[] = {
 Status read_options(const char* where, const regard_request& given, AttentionOptions* options) {
   if (Status s = check_choice(where, "is_causal", given.is_causal, 1); !s.ok()) return s;
   if (Status s = check_choice(where, "needs_grad", given.needs_grad, 1); !s.ok()) return s;
+  if (Status s = check_choice(where, "d_lse", given.d_lse, 1); !s.ok()) return s;
+  if (Status s = check_choice(where, "delta", given.delta, 1); !s.ok()) return s;
   if (Status s = check_choice(where, "diagonal", given.diagonal, REGARD_DIAGONAL_OFFSET); !s.ok()) {
     return s;
   }
@@ -154,6 +156,8 @@ Status read_options(const char* where, const regard_request& given, AttentionOpt
   }
   options->is_causal = given.is_causal != 0;
   options->needs_grad = given.needs_grad != 0;
+  options->d_lse = given.d_lse != 0;
+  options->delta = given.delta != 0;
   options->diagonal = static_cast<Diagonal>(given.diagonal);
   options->scores_kind = static_cast<ScoresKind>(given.scores_kind);
   if (given.window_left != nullptr) options->window_left = *given.window_left;

@@ -110,6 +110,7 @@ void canonicalize(AttentionParams& p) noexcept {
   // A backend that does not claim a relation must not run where the relation may hold.
   f.set(Feature::kSeqlenQGreaterKv, seqlen_q_greater_kv(p) != Proof::kFalse);
   f.set(Feature::kNonFiniteBehindMask, false);  // the key's, by policy
+  if (!f.has(Feature::kNeedsGrad)) f = f.without({Feature::kDLse, Feature::kDelta});
   canonicalize_diagonal(p);
   clear_unused(p);
   canonicalize_placements(p);

@@ -198,7 +198,31 @@ const DtypeClaim* find_dtypes(const Claims& claims, const AttentionParams& p,
   return found;
 }
 
+FeatureSet backward_features(const AttentionParams& params) noexcept {
+  FeatureSet features = params.features.without({Feature::kNeedsGrad, Feature::kScoresOut});
+  if (features.has(Feature::kSavedStats)) features.set(Feature::kLse, false);
+  return features;
+}
+
+FeatureSet given_to_backward(const GradBuffers& gradients) noexcept {
+  FeatureSet given;
+  given.set(Feature::kSavedStats, gradients.saved.kind == SavedContext::Kind::kStats);
+  given.set(Feature::kLse, gradients.saved.kind == SavedContext::Kind::kLse);
+  given.set(Feature::kDLse, gradients.d_lse.present());
+  given.set(Feature::kDelta, gradients.delta.present());
+  return given;
+}
+
 Backend::~Backend() = default;
+
+Status Backend::prepare(const KernelPlan&, const AttentionParams&, const Buffers&) const {
+  return {};
+}
+
+Status Backend::prepare_backward(const KernelPlan&, const AttentionParams&, const Buffers&,
+                                 const GradBuffers&) const {
+  return {};
+}
 
 std::int64_t Backend::backward_workspace_bytes(const AttentionKey&, const Env&) const { return 0; }
 
@@ -254,8 +278,8 @@ bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& e
     return false;
   }
   const KernelLevel level = level_of(env);
-  FeatureSet wanted = p.features;
-  wanted.set(Feature::kNeedsGrad, false);
+  constexpr FeatureSet kBackwardAlone{Feature::kNeedsGrad, Feature::kDLse, Feature::kDelta};
+  const FeatureSet wanted = p.features.without(kBackwardAlone);
   if (!check_direction(info.forward, p, level, wanted, judge)) return false;
   if (!p.features.has(Feature::kNeedsGrad)) return judge.passed();
   if (!info.backward.offered) {
@@ -267,10 +291,8 @@ bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& e
     });
     return false;
   }
-  // What the forward writes besides out is not the backward's.
-  const FeatureSet outputs{Feature::kLse, Feature::kSavedStats, Feature::kScoresOut};
   judge.enter_backward();
-  check_direction(info.backward, p, level, wanted.without(outputs), judge);
+  check_direction(info.backward, p, level, backward_features(p), judge);
   return judge.passed();
 }
 

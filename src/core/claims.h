@@ -18,4 +18,11 @@ KernelLevel level_of(const Env& env) noexcept;
 const DtypeClaim* find_dtypes(const Claims& claims, const AttentionParams& params,
                               const KernelLevel& level) noexcept;
 
+/// What the backward of a problem is given: saved_stats where the forward writes them, else lse
+/// where it writes that; d_lse and delta where the problem states them.
+FeatureSet backward_features(const AttentionParams& params) noexcept;
+
+/// The same of a backward's own tensors.
+FeatureSet given_to_backward(const GradBuffers& gradients) noexcept;
+
 }  // namespace regard

@@ -95,7 +95,11 @@ std::vector<BackendInfo> Context::backends() const {
   return infos;
 }
 
-PlanCacheCounters Context::plan_cache_counters() const { return impl_->cache.counters(); }
+PlanCacheCounters Context::plan_cache_counters() const {
+  PlanCacheCounters counters = impl_->cache.counters();
+  counters.refusals = impl_->learned.added();
+  return counters;
+}
 void Context::trim() {
   impl_->workspaces.trim();
   impl_->device_pools.trim();

@@ -22,7 +22,6 @@ struct Settings {
   std::shared_ptr<const ResolvedPolicy> base;  // resolved without call policy and scopes
   std::vector<BackendEntry> cpu, cuda;         // candidates by the problem's device
   TuningTable tuning;
-  std::vector<LearnedRefusal> learned;
   Generations generations;
 
   const std::vector<BackendEntry>& backends(DeviceType device) const {
@@ -77,6 +76,7 @@ struct ContextImpl {
   Policy environment;              // what REGARD_BACKEND and REGARD_DENY say
   std::shared_ptr<ExecutorSlot> executor;
   PlanCache cache;
+  LearnedRefusals learned;
   WorkspacePool workspaces;  // on the host
   DevicePools device_pools;
   Log log;
@@ -93,17 +93,24 @@ struct ContextImpl {
 
 /// A plan and what it was decided from, so that it can explain itself.
 struct PlanImpl {
-  AttentionKey key;
+  AttentionKey key;    // extents rounded
+  AttentionKey exact;  // of the call that was planned
   AttentionParams asked;
   std::shared_ptr<const ResolvedPolicy> policy;
   std::shared_ptr<const Settings> settings;
   std::shared_ptr<const Env> env;
   std::shared_ptr<ExecutorSlot> executor;
+  std::vector<LearnedRefusal> learned;  // of its keys
   BackendEntry entry;
+  KernelLevel level;
   KernelPlan kernel;
   KernelPlan backward;  // with needs_grad
 
   SelectInputs inputs() const;
+  /// What the backend planned from: the most that a call may be.
+  const AttentionKey& planned() const noexcept {
+    return entry.backend->info().needs_exact_extents ? exact : key;
+  }
   static Plan wrap(std::shared_ptr<const PlanImpl> impl) { return Plan(std::move(impl)); }
   static const PlanImpl* of(const Plan& plan) { return plan.impl_.get(); }
 };
@@ -111,6 +118,10 @@ struct PlanImpl {
 /// The policy that holds for a call made now on this thread.
 std::shared_ptr<const ResolvedPolicy> policy_for(const ContextImpl& context,
                                                  const Settings& settings, const Policy& call);
+
+/// Remembers that the plan's backend refused its problem, in execute or later than plan() at least,
+/// and drops the plans that would repeat it.
+void learn_refusal(ContextImpl& context, const PlanImpl& plan, const Status& refusal);
 
 /// plan() for params that describe or validate accepted already.
 Expected<Plan> plan_described(ContextImpl& context, const AttentionParams& params,

@@ -345,6 +345,10 @@ class Describer {
   }
 
   Status take_options() {
+    if (!o_.needs_grad && (o_.d_lse || o_.delta)) {
+      return invalid(where_, o_.d_lse ? "d_lse" : "delta",
+                     " (true) is given to a backward: needs_grad must be true");
+    }
     if (o_.is_causal && o_.window_right > 0) {
       return invalid(where_, "window_right (", o_.window_right, ") must be -1 or 0 with is_causal");
     }
@@ -363,6 +367,8 @@ class Describer {
     p_.scores_kind = o_.scores_kind;
     p_.diagonal = o_.diagonal;
     p_.features.set(Feature::kNeedsGrad, o_.needs_grad);
+    p_.features.set(Feature::kDLse, o_.d_lse);
+    p_.features.set(Feature::kDelta, o_.delta);
     return {};
   }
 
@@ -477,6 +483,8 @@ AttentionOptions options_of(const AttentionParams& params) noexcept {
   options.dropout_p = params.dropout_p;
   options.scores_kind = params.scores_kind;
   options.needs_grad = params.features.has(Feature::kNeedsGrad);
+  options.d_lse = params.features.has(Feature::kDLse);
+  options.delta = params.features.has(Feature::kDelta);
   options.page_size = params.page_size;
   return options;
 }

@@ -72,11 +72,13 @@ unsigned empty_dims(const AttentionParams& p) {
 // `claims` are the direction's.
 Status check_fits(const PlanImpl& plan, const Claims& claims, const AttentionParams& actual,
                   const Buffers& buffers, const char* where) {
-  const AttentionParams& planned = plan.key.params();
+  const AttentionParams& planned = plan.planned().params();
+  const bool exact = plan.planned().extents() == KeyExtents::kExact;
   for (const Bound& bound : kExtents) {
-    if (actual.*bound.field <= planned.*bound.field) continue;
-    return does_not_fit(where, bound.name, std::to_string(actual.*bound.field),
-                        "at most " + std::to_string(planned.*bound.field));
+    const std::int64_t extent = actual.*bound.field, most = planned.*bound.field;
+    if (exact ? extent == most : extent <= most) continue;
+    return does_not_fit(where, bound.name, std::to_string(extent),
+                        (exact ? "" : "at most ") + std::to_string(most));
   }
   for (const Place& place : kPlaces) {
     const Layout layout = planned.*place.layout;
@@ -205,18 +207,39 @@ Status execute_described(const PlanImpl& plan, const AttentionParams& params,
   return completed("execute", launch, status);
 }
 
+namespace {
+
+// The params of buffers that fit the plan, which may be null.
+Expected<AttentionParams> fit(const PlanImpl* plan, const Buffers& buffers, const char* where) {
+  if (plan == nullptr) return invalid(where, "empty plan, expected one of plan()");
+  Expected<AttentionParams> params =
+      describe_buffers(buffers, options_of(plan->planned().params()), where);
+  if (!params) return params;
+  const Claims& claims = plan->entry.backend->info().forward;
+  if (Status s = check_fits(*plan, claims, *params, buffers, where); !s.ok()) return s;
+  return params;
+}
+
+Status prepare_described(const PlanImpl& plan, const AttentionParams& params,
+                         const Buffers& buffers) {
+  const DeviceGuard guard("prepare", params.device);
+  if (!guard.status().ok()) return guard.status();
+  return guarded("prepare", plan.entry.ref,
+                 [&] { return plan.entry.backend->prepare(plan.kernel, params, buffers); });
+}
+
+}  // namespace
+
+Status prepare(const Plan& plan, const Buffers& buffers) {
+  const PlanImpl* impl = PlanImpl::of(plan);
+  const Expected<AttentionParams> params = fit(impl, buffers, "prepare");
+  return params ? prepare_described(*impl, *params, buffers) : params.status();
+}
+
 Status execute(const Plan& plan, const Buffers& buffers, const Launch& launch) {
   const PlanImpl* impl = PlanImpl::of(plan);
-  if (impl == nullptr) {
-    return Status(StatusCode::kInvalidArgument, "[execute] empty plan, expected one of plan()");
-  }
-  const Expected<AttentionParams> params =
-      describe_buffers(buffers, options_of(impl->key.params()), "execute");
-  if (!params) return params.status();
-  const Claims& claims = impl->entry.backend->info().forward;
-  Status fits = check_fits(*impl, claims, *params, buffers, "execute");
-  if (!fits.ok()) return fits;
-  return execute_described(*impl, *params, buffers, launch);
+  const Expected<AttentionParams> params = fit(impl, buffers, "execute");
+  return params ? execute_described(*impl, *params, buffers, launch) : params.status();
 }
 
 Status attention(Context& context, const AttentionRequest& request, const Policy& policy,
@@ -225,16 +248,22 @@ Status attention(Context& context, const AttentionRequest& request, const Policy
   const std::int64_t start = impl.log.wants_profile() ? now_ns() : 0;
   const Expected<AttentionParams> params = describe(request);
   if (!params) return params.status();
-  const Expected<Plan> made = plan_described(impl, *params, policy);
-  if (!made) return made.status();
-  const PlanImpl& plan = *PlanImpl::of(*made);
-
-  Lease lease(impl, params->device, launch);
-  Status status = lease.take(plan.kernel.workspace_bytes);
-  if (!status.ok()) return status;
-  status = execute_described(plan, *params, request, lease.launch());
-  if (impl.log.wants_profile()) impl.log.write_profile(*params, plan.entry.ref, now_ns() - start);
-  return status;
+  while (true) {
+    const Expected<Plan> made = plan_described(impl, *params, policy);
+    if (!made) return made.status();
+    const PlanImpl& plan = *PlanImpl::of(*made);
+    Lease lease(impl, params->device, launch);
+    Status status = lease.take(plan.kernel.workspace_bytes);
+    if (!status.ok()) return status;
+    status = prepare_described(plan, *params, request);
+    if (status.ok()) status = execute_described(plan, *params, request, lease.launch());
+    if (status.code() == StatusCode::kRefusedAtPlan) {
+      learn_refusal(impl, plan, status);
+      continue;  // each turn leaves a candidate less
+    }
+    if (impl.log.wants_profile()) impl.log.write_profile(*params, plan.entry.ref, now_ns() - start);
+    return status;
+  }
 }
 
 namespace {
@@ -242,51 +271,110 @@ namespace {
 // A plan that holds a pair, or what is wrong with it.
 Status check_pair(const PlanImpl* plan, const char* where) {
   if (plan == nullptr) return invalid(where, "empty plan, expected one of plan()");
-  if (plan->key.params().features.has(Feature::kNeedsGrad)) return {};
-  return invalid(where, "plan (", to_string(plan->key.params()), ") must be made with needs_grad");
+  const AttentionParams& planned = plan->planned().params();
+  if (planned.features.has(Feature::kNeedsGrad)) return {};
+  return invalid(where, "plan (", to_string(planned), ") must be made with needs_grad");
 }
 
-// Everything after describe: `params` are described from `buffers`, which may still hold the
-// forward's other outputs.
-Status execute_backward_described(const PlanImpl& plan, AttentionParams params,
-                                  const Buffers& buffers, const GradBuffers& gradients,
+// A backward takes what its record claims, stated or not; what it does not claim would have been
+// refused when the forward was planned.
+Status check_given(const PlanImpl& plan, const GradBuffers& gradients, const char* where) {
+  struct Name {
+    Feature feature;
+    const char* given;
+    const char* statement;
+  };
+  constexpr Name kNames[] = {
+      {Feature::kDLse, "d_lse (given)", "options.d_lse"},
+      {Feature::kDelta, "delta (given)", "options.delta"},
+      {Feature::kSavedStats, "saved.kind (1, saved_stats)", "the output saved_stats"},
+      {Feature::kLse, "saved.kind (2, lse)", "the output lse alone"},
+  };
+  const BackendInfo& info = plan.entry.backend->info();
+  const FeatureSet given = given_to_backward(gradients);
+  for (const Name& name : kNames) {
+    if (!given.has(name.feature) || info.backward.features.has(name.feature)) continue;
+    return invalid(where, name.given, " is not supported by the backward of ",
+                   to_string(plan.entry.ref), ": plan the forward with ", name.statement,
+                   ", and a backend that takes it is chosen");
+  }
+  return {};
+}
+
+// What is left to check of a backward's tensors after describe. `params` are described from
+// `inputs`; those of the call are returned.
+Expected<AttentionParams> fit_backward(const PlanImpl& plan, AttentionParams params,
+                                       const Buffers& inputs, const GradBuffers& gradients,
+                                       const char* where) {
+  if (Status s = check_gradients(inputs, gradients, params, where); !s.ok()) return s;
+  if (Status s = check_given(plan, gradients, where); !s.ok()) return s;
+  // What the forward wrote besides out, and what it stated of its backward, is not this call's to
+  // fit.
+  constexpr FeatureSet kForwards{Feature::kLse, Feature::kSavedStats, Feature::kScoresOut,
+                                 Feature::kDLse, Feature::kDelta};
+  const AttentionParams& planned = plan.planned().params();
+  params.features = params.features.without(kForwards).with(
+      FeatureSet::from_bits(planned.features.bits() & kForwards.bits()));
+  params.scores_kind = planned.scores_kind;
+  const Claims& claims = plan.entry.backend->info().backward;
+  if (Status s = check_fits(plan, claims, params, inputs, where); !s.ok()) return s;
+  return params;
+}
+
+// The same from the start; the plan may be null.
+Expected<AttentionParams> fit_backward(const PlanImpl* plan, const Buffers& inputs,
+                                       const GradBuffers& gradients, const char* where) {
+  if (Status status = check_pair(plan, where); !status.ok()) return status;
+  AttentionOptions options = options_of(plan->planned().params());
+  options.scores_kind = ScoresKind::kNone;
+  Expected<AttentionParams> params = describe_buffers(inputs, options, where);
+  return params ? fit_backward(*plan, *params, inputs, gradients, where) : params;
+}
+
+Status prepare_backward_described(const PlanImpl& plan, const AttentionParams& params,
+                                  const Buffers& inputs, const GradBuffers& gradients) {
+  constexpr const char* kWhere = "prepare_backward";
+  const DeviceGuard guard(kWhere, params.device);
+  if (!guard.status().ok()) return guard.status();
+  return guarded(kWhere, plan.entry.ref, [&] {
+    return plan.entry.backend->prepare_backward(plan.backward, params, inputs, gradients);
+  });
+}
+
+Status execute_backward_described(const PlanImpl& plan, const AttentionParams& params,
+                                  const Buffers& inputs, const GradBuffers& gradients,
                                   const Launch& launch) {
   constexpr const char* kWhere = "execute_backward";
-  const Buffers inputs = backward_inputs(buffers);
-  if (Status s = check_gradients(inputs, gradients, params, kWhere); !s.ok()) return s;
-  // What the forward wrote besides out is not this call's to fit.
-  constexpr FeatureSet kOutputs{Feature::kLse, Feature::kSavedStats, Feature::kScoresOut};
-  const AttentionParams& planned = plan.key.params();
-  params.features = params.features.without(kOutputs).with(
-      FeatureSet::from_bits(planned.features.bits() & kOutputs.bits()));
-  params.scores_kind = planned.scores_kind;
-  const Backend& backend = *plan.entry.backend;
-  Status status = check_fits(plan, backend.info().backward, params, inputs, kWhere);
-  if (!status.ok()) return status;
-  status = check_workspace(launch.workspace, plan.backward.workspace_bytes, kWhere);
+  Status status = check_workspace(launch.workspace, plan.backward.workspace_bytes, kWhere);
   if (!status.ok()) return status;
   if (status = check_data(inputs, params, kWhere); !status.ok()) return status;
   const DeviceGuard guard(kWhere, params.device);
   if (!guard.status().ok()) return guard.status();
   status = guarded(kWhere, plan.entry.ref, [&] {
-    return backend.execute_backward(plan.backward, params, inputs, gradients,
-                                    with_executor(plan, launch));
+    return plan.entry.backend->execute_backward(plan.backward, params, inputs, gradients,
+                                                with_executor(plan, launch));
   });
   return completed(kWhere, launch, status);
 }
 
 }  // namespace
 
+Status prepare_backward(const Plan& plan, const Buffers& buffers, const GradBuffers& gradients) {
+  const PlanImpl* impl = PlanImpl::of(plan);
+  const Buffers inputs = backward_inputs(buffers);
+  const Expected<AttentionParams> params =
+      fit_backward(impl, inputs, gradients, "prepare_backward");
+  return params ? prepare_backward_described(*impl, *params, inputs, gradients) : params.status();
+}
+
 Status execute_backward(const Plan& plan, const Buffers& buffers, const GradBuffers& gradients,
                         const Launch& launch) {
   const PlanImpl* impl = PlanImpl::of(plan);
-  if (Status status = check_pair(impl, "execute_backward"); !status.ok()) return status;
   const Buffers inputs = backward_inputs(buffers);
-  AttentionOptions options = options_of(impl->key.params());
-  options.scores_kind = ScoresKind::kNone;
-  const Expected<AttentionParams> params = describe_buffers(inputs, options, "execute_backward");
-  if (!params) return params.status();
-  return execute_backward_described(*impl, *params, inputs, gradients, launch);
+  const Expected<AttentionParams> params =
+      fit_backward(impl, inputs, gradients, "execute_backward");
+  return params ? execute_backward_described(*impl, *params, inputs, gradients, launch)
+                : params.status();
 }
 
 Status attention_backward(Context& context, const AttentionGradRequest& request,
@@ -294,13 +382,19 @@ Status attention_backward(Context& context, const AttentionGradRequest& request,
   ContextImpl& impl = context.impl();
   AttentionOptions options = request.options;
   options.needs_grad = true;
+  options.d_lse = options.d_lse || request.d_lse.present();
+  options.delta = options.delta || request.delta.present();
   Plan made = request.saved.plan;
   // What the forward wrote besides out has its say where a backend is chosen, and nowhere else.
   const Buffers inputs = made.empty() ? Buffers(request) : backward_inputs(request);
   if (!inputs.scores_out.present()) options.scores_kind = ScoresKind::kNone;
-  const Expected<AttentionParams> params = describe_buffers(inputs, options, "attention_backward");
+  Expected<AttentionParams> params = describe_buffers(inputs, options, "attention_backward");
   if (!params) return params.status();
   if (made.empty()) {
+    if (request.saved.kind == SavedContext::Kind::kLse) {
+      params->features.set(Feature::kSavedStats, false);
+    }
+    params->features = params->features.with(given_to_backward(request));
     Expected<Plan> planned = plan_described(impl, *params, {});
     if (!planned) return planned.status();
     made = *planned;
@@ -309,7 +403,17 @@ Status attention_backward(Context& context, const AttentionGradRequest& request,
   if (Status status = check_pair(plan, "attention_backward"); !status.ok()) return status;
   Lease lease(impl, params->device, launch);
   if (Status status = lease.take(plan->backward.workspace_bytes); !status.ok()) return status;
-  return execute_backward_described(*plan, *params, inputs, request, lease.launch());
+  // The forward's other outputs were described where the plan was made here; none of them is read.
+  const Buffers read = backward_inputs(inputs);
+  const Expected<AttentionParams> fitting =
+      fit_backward(*plan, *params, read, request, "execute_backward");
+  if (!fitting) return fitting.status();
+  Status status = prepare_backward_described(*plan, *fitting, read, request);
+  if (status.ok()) {
+    status = execute_backward_described(*plan, *fitting, read, request, lease.launch());
+  }
+  if (status.code() == StatusCode::kRefusedAtPlan) learn_refusal(impl, *plan, status);
+  return status;
 }
 
 }  // namespace regard

@@ -33,6 +33,8 @@ constexpr const char* kNames[] = {
     "scores_out",
     "saved_stats",
     "needs_grad",
+    "d_lse",
+    "delta",
     "gqa",
     "head_dims_differ",
     "seqlen_q_greater_kv",

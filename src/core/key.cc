@@ -27,6 +27,8 @@ constexpr FeatureSet kHidesNothing{Feature::kDiagonalBottomRight,
                                    Feature::kScoresOut,
                                    Feature::kSavedStats,
                                    Feature::kNeedsGrad,
+                                   Feature::kDLse,
+                                   Feature::kDelta,
                                    Feature::kGqa,
                                    Feature::kHeadDimsDiffer,
                                    Feature::kSeqlenQGreaterKv};
@@ -39,14 +41,10 @@ std::int64_t extent_class(std::int64_t n) noexcept {
   return round_up(n, static_cast<std::int64_t>(octave) / kStepsPerOctave);
 }
 
-Expected<AttentionKey> AttentionKey::make(const AttentionParams& params, bool assume_finite) {
+namespace {
+
+Status round_extents(AttentionParams& p) {
   constexpr const char* kWhere = "AttentionKey::make";
-  AttentionKey key;
-  key.params_ = params;
-  AttentionParams& p = key.params_;
-  p.features.set(Feature::kNonFiniteBehindMask, false);
-  const bool hides = !p.features.without(kHidesNothing).empty();
-  p.features.set(Feature::kNonFiniteBehindMask, hides && !assume_finite);
   struct Rounded {
     const char* name;
     std::int64_t AttentionParams::*member;
@@ -67,6 +65,23 @@ Expected<AttentionKey> AttentionKey::make(const AttentionParams& params, bool as
   if (const char* tensor = first_overflowing_tensor(p)) {
     return failure(StatusCode::kOverflow, kWhere, tensor,
                    ": its size in bytes with extents rounded up must fit 64 bits");
+  }
+  return {};
+}
+
+}  // namespace
+
+Expected<AttentionKey> AttentionKey::make(const AttentionParams& params, bool assume_finite,
+                                          KeyExtents extents) {
+  AttentionKey key;
+  key.params_ = params;
+  key.extents_ = extents;
+  AttentionParams& p = key.params_;
+  p.features.set(Feature::kNonFiniteBehindMask, false);
+  const bool hides = !p.features.without(kHidesNothing).empty();
+  p.features.set(Feature::kNonFiniteBehindMask, hides && !assume_finite);
+  if (extents == KeyExtents::kRounded) {
+    if (Status status = round_extents(p); !status.ok()) return status;
   }
   key.hash_ = hash_value(p);
   return key;

@@ -1,4 +1,6 @@
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "core/context_impl.h"
 #include "regard/context.h"
@@ -20,14 +22,25 @@ std::string short_reasons(const Selection& selection) {
   return out;
 }
 
-SelectInputs inputs_of(const AttentionKey& key, const Env& env, const ResolvedPolicy& policy,
-                       const Settings& settings) {
-  return {key,
-          env,
-          policy,
-          settings.tuning,
-          settings.backends(key.params().device.type),
-          settings.learned};
+// The two keys of a problem: of its class of extents, and of its own.
+struct Keys {
+  AttentionKey rounded, exact;
+};
+
+Expected<Keys> keys_of(const AttentionParams& params, const ResolvedPolicy& policy) {
+  const bool assume_finite = policy.policy.assume_finite.value_or(false);
+  const auto rounded = AttentionKey::make(params, assume_finite);
+  if (!rounded) return rounded.status();
+  const auto exact = AttentionKey::make(params, assume_finite, KeyExtents::kExact);
+  if (!exact) return exact.status();
+  return Keys{*rounded, *exact};
+}
+
+SelectInputs inputs_of(const Keys& keys, const Env& env, const ResolvedPolicy& policy,
+                       const Settings& settings, std::span<const LearnedRefusal> learned) {
+  return {keys.rounded, keys.exact,      env,
+          policy,       settings.tuning, settings.backends(keys.rounded.params().device.type),
+          learned};
 }
 
 Status no_backend(ContextImpl& context, const SelectInputs& inputs, const AttentionParams& params) {
@@ -77,41 +90,74 @@ Status check_pair(const BackendEntry& entry, const Pair& pair, const AttentionKe
   return check_kernel_plan(entry, pair.backward, backend.backward_workspace_bytes(key, env));
 }
 
+bool is_refusal(StatusCode code) {
+  return code == StatusCode::kRefusedAtPlan || code == StatusCode::kUnavailable;
+}
+
+struct MadePlan {
+  Plan plan;
+  bool depends_on_exact = false;
+  bool may_be_cached = true;  // a backend that is unavailable now may be chosen next time
+};
+
 // Selects and plans until a backend's own planner agrees with its record.
-Expected<Plan> make_plan(ContextImpl& context, PlanCacheKey& cache_key,
-                         std::shared_ptr<const Settings> settings, const AttentionParams& params) {
-  const AttentionKey& key = cache_key.key;
+Expected<MadePlan> make_plan(ContextImpl& context, const Keys& keys,
+                             const std::shared_ptr<const ResolvedPolicy>& policy,
+                             const std::shared_ptr<const Settings>& settings,
+                             const AttentionParams& params) {
   const std::shared_ptr<const Env>& env = context.env_for(params.device.type);
+  std::vector<LearnedRefusal> learned = context.learned.find(keys.rounded, keys.exact);
+  MadePlan made;
   while (true) {
-    const SelectInputs inputs = inputs_of(key, *env, *cache_key.policy, *settings);
+    const SelectInputs inputs = inputs_of(keys, *env, *policy, *settings, learned);
     context.cache.count_selection();
     const Decision decision = decide(inputs);
     if (decision.entry == nullptr) return no_backend(context, inputs, params);
     const Backend& backend = *decision.entry->backend;
+    const AttentionKey& key = inputs.key_for(backend.info());
     const EnvAtLevel machine(*env, decision.level);
     Expected<Pair> pair = plan_pair(backend, key, machine.get());
-    if (!pair && pair.status().code() == StatusCode::kRefusedAtPlan) {
-      context.update([&](Settings& next) {
-        next.learned.push_back({decision.entry->ref, key, pair.status().message()});
-        ++next.generations.learned;
-      });
-      settings = context.settings();
-      cache_key.generations = settings->generations;
+    if (!pair && is_refusal(pair.status().code())) {
+      const bool lasting = pair.status().code() == StatusCode::kRefusedAtPlan;
+      learned.push_back(
+          {decision.entry->ref, key, decision.level, pair.status().message(), lasting});
+      if (lasting) context.learned.add(learned.back());
+      made.may_be_cached = made.may_be_cached && lasting;
       continue;
     }
     if (!pair) return pair.status();
     Status status = check_pair(*decision.entry, *pair, key, machine.get());
     if (!status.ok()) return status;
-    auto impl = std::make_shared<const PlanImpl>(
-        PlanImpl{key, params, cache_key.policy, settings, env, context.executor, *decision.entry,
-                 std::move(pair->forward), std::move(pair->backward)});
-    return PlanImpl::wrap(std::move(impl));
+    made.depends_on_exact = decision.depends_on_exact;
+    made.plan = PlanImpl::wrap(std::make_shared<const PlanImpl>(
+        PlanImpl{keys.rounded, keys.exact, params, policy, settings, env, context.executor,
+                 std::move(learned), *decision.entry, decision.level, std::move(pair->forward),
+                 std::move(pair->backward)}));
+    return made;
   }
+}
+
+// Whether a plan of these candidates may be one of exact extents.
+bool may_need_exact(const Settings& settings, DeviceType device) {
+  for (const BackendEntry& entry : settings.backends(device)) {
+    const BackendInfo& info = entry.backend->info();
+    if (info.needs_exact_extents && info.device == device) return true;
+  }
+  return false;
 }
 
 }  // namespace
 
-SelectInputs PlanImpl::inputs() const { return inputs_of(key, *env, *policy, *settings); }
+void learn_refusal(ContextImpl& context, const PlanImpl& plan, const Status& refusal) {
+  context.learned.add(
+      {plan.entry.ref, plan.planned(), plan.level, refusal.message(), /*lasting=*/true});
+  context.cache.erase(plan.entry.ref, plan.planned());
+}
+
+SelectInputs PlanImpl::inputs() const {
+  return {key,    exact, *env, *policy, settings->tuning, settings->backends(asked.device.type),
+          learned};
+}
 
 Plan::Plan() = default;
 Plan::~Plan() = default;
@@ -122,7 +168,7 @@ Plan& Plan::operator=(Plan&&) noexcept = default;
 Plan::Plan(std::shared_ptr<const PlanImpl> impl) noexcept : impl_(std::move(impl)) {}
 
 const BackendRef& Plan::backend() const noexcept { return impl_->entry.ref; }
-const AttentionParams& Plan::params() const noexcept { return impl_->key.params(); }
+const AttentionParams& Plan::params() const noexcept { return impl_->planned().params(); }
 const KernelPlan& Plan::kernel() const noexcept { return impl_->kernel; }
 std::int64_t Plan::workspace_bytes() const noexcept { return impl_->kernel.workspace_bytes; }
 const KernelPlan& Plan::backward_kernel() const noexcept { return impl_->backward; }
@@ -157,23 +203,36 @@ Expected<Plan> plan_described(ContextImpl& context, const AttentionParams& param
   if (!cache_key.policy->status.ok()) return cache_key.policy->status;
   cache_key.generations = settings->generations;
   const bool assume_finite = cache_key.policy->policy.assume_finite.value_or(false);
+  Keys keys;
   Expected<AttentionKey> key = AttentionKey::make(params, assume_finite);
   if (!key) return key.status();
-  cache_key.key = *key;
-  if (Plan cached = context.cache.find(cache_key); !cached.empty()) {
-    context.executor->prepare(cached.kernel());
-    context.executor->prepare(cached.backward_kernel());
-    return cached;
+  cache_key.key = keys.rounded = *key;
+  Plan found = context.cache.find(cache_key);
+  if (found.empty()) {
+    key = AttentionKey::make(params, assume_finite, KeyExtents::kExact);
+    if (!key) return key.status();
+    keys.exact = *key;
+  }
+  if (found.empty() && may_need_exact(*settings, params.device.type)) {
+    cache_key.key = keys.exact;
+    found = context.cache.find(cache_key);
+  }
+  if (!found.empty()) {
+    context.executor->prepare(found.kernel());
+    context.executor->prepare(found.backward_kernel());
+    return found;
   }
 
+  context.cache.count_miss();
   if (Status status = env_status(*context.env); !status.ok()) return status;
-  Expected<Plan> made = make_plan(context, cache_key, std::move(settings), params);
-  if (!made) return made;
-  context.cache.insert(cache_key, *made);
-  context.executor->prepare(made->kernel());
-  context.executor->prepare(made->backward_kernel());
-  if (context.log.wants_select()) context.log.write_selection(made->selection());
-  return made;
+  const Expected<MadePlan> made = make_plan(context, keys, cache_key.policy, settings, params);
+  if (!made) return made.status();
+  cache_key.key = made->depends_on_exact ? keys.exact : keys.rounded;
+  if (made->may_be_cached) context.cache.insert(cache_key, made->plan);
+  context.executor->prepare(made->plan.kernel());
+  context.executor->prepare(made->plan.backward_kernel());
+  if (context.log.wants_select()) context.log.write_selection(made->plan.selection());
+  return made->plan;
 }
 
 Expected<Plan> plan(Context& context, const AttentionParams& params, const Policy& policy) {
@@ -203,19 +262,20 @@ void refuse_all(const Status& status, Selection& selection) {
   for (Verdict& verdict : selection.candidates) verdict.chosen = false;
 }
 
-// select for a problem given in words; `settings` hold the candidates.
+// select for a problem given in words; `settings` hold the candidates. `learned` may be null.
 Selection explain_with(const AttentionParams& params, const Env& env, const ResolvedPolicy& policy,
-                       const Settings& settings) {
+                       const Settings& settings, LearnedRefusals* learned) {
   AttentionParams canonical = params;
   canonicalize(canonical);
   if (Status status = validate(canonical, "explain"); !status.ok()) {
     return invalid_selection(canonical, status);
   }
   if (!policy.status.ok()) return invalid_selection(canonical, policy.status);
-  const Expected<AttentionKey> key =
-      AttentionKey::make(canonical, policy.policy.assume_finite.value_or(false));
-  if (!key) return invalid_selection(canonical, key.status());
-  Selection selection = select(inputs_of(*key, env, policy, settings), canonical);
+  const Expected<Keys> keys = keys_of(canonical, policy);
+  if (!keys) return invalid_selection(canonical, keys.status());
+  std::vector<LearnedRefusal> refusals;
+  if (learned != nullptr) refusals = learned->find(keys->rounded, keys->exact);
+  Selection selection = select(inputs_of(*keys, env, policy, settings, refusals), canonical);
   if (Status status = env_status(env); !status.ok()) refuse_all(status, selection);
   return selection;
 }
@@ -226,7 +286,7 @@ Selection explain(Context& context, const AttentionParams& params, const Policy&
   ContextImpl& impl = context.impl();
   const Env& env = *impl.env_for(params.device.type);
   const auto settings = impl.settings();
-  return explain_with(params, env, *policy_for(impl, *settings, policy), *settings);
+  return explain_with(params, env, *policy_for(impl, *settings, policy), *settings, &impl.learned);
 }
 
 Selection explain(const AttentionParams& params, const Policy& policy, const Env& machine) {
@@ -235,7 +295,8 @@ Selection explain(const AttentionParams& params, const Policy& policy, const Env
   Settings settings;
   settings.cpu = std::move(builtin.cpu);
   settings.cuda = std::move(builtin.cuda);
-  return explain_with(params, env, *resolve_policy(policy, {}, environment_policy(env)), settings);
+  return explain_with(params, env, *resolve_policy(policy, {}, environment_policy(env)), settings,
+                      nullptr);
 }
 
 }  // namespace regard

@@ -10,17 +10,13 @@ std::size_t PlanCache::Hash::operator()(const PlanCacheKey& key) const noexcept 
   hasher.add(key.policy->hash);
   hasher.add(key.generations.registry);
   hasher.add(key.generations.tuning);
-  hasher.add(key.generations.learned);
   return hasher.value();
 }
 
 Plan PlanCache::find(const PlanCacheKey& key) {
   const std::lock_guard lock(mutex_);
   const auto it = index_.find(key);
-  if (it == index_.end()) {
-    ++counters_.misses;
-    return {};
-  }
+  if (it == index_.end()) return {};
   ++counters_.hits;
   recent_.splice(recent_.begin(), recent_, it->second);
   return it->second->second;
@@ -36,6 +32,24 @@ void PlanCache::insert(const PlanCacheKey& key, const Plan& plan) {
   }
   recent_.emplace_front(key, plan);
   index_.emplace(key, recent_.begin());
+}
+
+void PlanCache::erase(const BackendRef& backend, const AttentionKey& key) {
+  const std::lock_guard lock(mutex_);
+  for (auto it = recent_.begin(); it != recent_.end();) {
+    const auto& [cache_key, plan] = *it;
+    if (plan.backend() != backend || !(cache_key.key == key)) {
+      ++it;
+      continue;
+    }
+    index_.erase(cache_key);
+    it = recent_.erase(it);
+  }
+}
+
+void PlanCache::count_miss() {
+  const std::lock_guard lock(mutex_);
+  ++counters_.misses;
 }
 
 void PlanCache::count_selection() {

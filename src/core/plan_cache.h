@@ -12,9 +12,10 @@
 
 namespace regard {
 
-/// What besides key and policy may change a decision of one Context; each change is one miss.
+/// What besides key and policy may change a decision of one Context; each change is one miss. What
+/// is learned is no part of it: a refusal concerns one key, whose plans leave the cache.
 struct Generations {
-  std::uint64_t registry = 0, tuning = 0, learned = 0;
+  std::uint64_t registry = 0, tuning = 0;
   friend bool operator==(const Generations&, const Generations&) = default;
 };
 
@@ -41,9 +42,12 @@ struct PlanCacheKey {
 class PlanCache {
  public:
   explicit PlanCache(std::size_t capacity) : capacity_(capacity) {}
-  /// Empty plan on a miss.
+  /// Empty where there is none; a plan counts as a hit.
   Plan find(const PlanCacheKey& key);
   void insert(const PlanCacheKey& key, const Plan& plan);
+  /// Drops the plans of a backend for a key, whatever their policies.
+  void erase(const BackendRef& backend, const AttentionKey& key);
+  void count_miss();
   void count_selection();
   PlanCacheCounters counters() const;
 

@@ -18,7 +18,6 @@ bool is_name(const std::string& name) {
 void append_custom(Settings& settings, const BackendEntry& entry) {
   const bool cuda = entry.backend->info().device == DeviceType::kCuda;
   (cuda ? settings.cuda : settings.cpu).push_back(entry);
-  settings.learned.clear();
   ++settings.generations.registry;
 }
 

@@ -90,6 +90,7 @@ class Trial {
       : entry_(entry),
         info_(entry.backend->info()),
         inputs_(inputs),
+        key_(inputs.key_for(info_)),
         env_(inputs.env, level_within(info_, inputs)),
         refusals_(refusals) {}
 
@@ -98,13 +99,16 @@ class Trial {
     enabled_ = check_names();
     if (!enabled_ && refusals_ == nullptr) return;
     const Env& env = env_.get();
-    usable_ = entry_.backend->supports(inputs_.key, env, refusals_) && check_learned();
+    usable_ = entry_.backend->supports(key_, env, refusals_);
+    depends_on_exact_ =
+        info_.needs_exact_extents && (usable_ || check_claims(info_, key_, env, nullptr));
+    usable_ = usable_ && check_learned();
     if (!usable_) return;
-    workspace_bytes_ = entry_.backend->workspace_bytes(inputs_.key, env);
-    if (inputs_.key.params().features.has(Feature::kNeedsGrad)) {
-      backward_workspace_bytes_ = entry_.backend->backward_workspace_bytes(inputs_.key, env);
+    workspace_bytes_ = entry_.backend->workspace_bytes(key_, env);
+    if (key_.params().features.has(Feature::kNeedsGrad)) {
+      backward_workspace_bytes_ = entry_.backend->backward_workspace_bytes(key_, env);
     }
-    const DtypeClaim* claim = least_exact(info_, inputs_.key.params(), level_of(env));
+    const DtypeClaim* claim = least_exact(info_, key_.params(), level_of(env));
     if (claim != nullptr) error_bound_ = claim->error_bound;
     if (most_bytes() == kInt64Max) {
       usable_ = refuse(RefusalCode::kWorkspace, "64-bit sizes", "not representable", {});
@@ -113,6 +117,8 @@ class Trial {
   }
 
   bool admissible() const { return enabled_ && usable_; }
+  /// Claims read no extents; what a backend refuses beyond them may depend on the exact ones.
+  bool depends_on_exact() const { return depends_on_exact_; }
   KernelLevel level() const { return level_of(env_.get()); }
 
   Verdict verdict() const {
@@ -152,8 +158,9 @@ class Trial {
 
   bool check_learned() {
     for (const LearnedRefusal& learned : inputs_.learned) {
-      if (learned.ref == entry_.ref && learned.key == inputs_.key) {
-        return refuse(RefusalCode::kLearned, "refused at plan time", learned.text, {});
+      if (learned.ref == entry_.ref && learned.level == level() && learned.key == key_) {
+        const char* limit = learned.lasting ? "refused by its library" : "unavailable now";
+        return refuse(RefusalCode::kLearned, limit, learned.text, {});
       }
     }
     return true;
@@ -185,10 +192,12 @@ class Trial {
   const BackendEntry& entry_;
   const BackendInfo& info_;
   const SelectInputs& inputs_;
+  const AttentionKey& key_;
   EnvAtLevel env_;
   std::vector<Refusal>* refusals_;
   bool enabled_ = false;
   bool usable_ = false;
+  bool depends_on_exact_ = false;
   std::int64_t workspace_bytes_ = -1;
   std::int64_t backward_workspace_bytes_ = -1;
   double error_bound_ = -1.0;
@@ -237,6 +246,12 @@ void add_warnings(const SelectInputs& inputs, Selection& selection) {
       }
     }
   };
+  for (const LearnedRefusal& learned : inputs.learned) {
+    selection.warnings.push_back(
+        to_string(learned.ref) + " claims this problem, but " +
+        (learned.lasting ? "its library refused it: " : "its library is unavailable now: ") +
+        learned.text);
+  }
   const Policy& policy = inputs.policy.policy;
   if (policy.only) warn_unknown(*policy.only, "only");
   if (policy.prefer && policy.prefer != policy.only) warn_unknown(*policy.prefer, "prefer");
@@ -258,13 +273,15 @@ void apply_fallback_rule(const ResolvedPolicy& policy, Selection& selection) {
 
 Decision decide(const SelectInputs& inputs) {
   if (!inputs.policy.conflict.empty()) return {};
+  bool depends_on_exact = false;
   for (const Candidate& candidate : candidate_order(inputs)) {
     const BackendEntry& entry = *candidate.entry;
     Trial trial(entry, inputs, nullptr);
     trial.run();
+    depends_on_exact = depends_on_exact || trial.depends_on_exact();
     if (!trial.admissible()) continue;
     if (forbids_fallback(inputs.policy.policy) && is_fallback(inputs.policy, entry.ref)) return {};
-    return {&entry, trial.level()};
+    return {&entry, trial.level(), depends_on_exact};
   }
   return {};
 }

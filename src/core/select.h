@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/claims.h"
+#include "core/learned.h"
 #include "core/resolve_policy.h"
 #include "regard/backend.h"
 #include "regard/context.h"
@@ -20,21 +21,20 @@ struct BackendEntry {
   std::shared_ptr<const Backend> backend;
 };
 
-/// A refusal that a backend's library spoke at plan time against what the record allowed.
-struct LearnedRefusal {
-  BackendRef ref;
-  AttentionKey key;
-  std::string text;
-};
-
 /// Everything that a decision may depend on; nothing else is read.
 struct SelectInputs {
-  const AttentionKey& key;
+  const AttentionKey& key;    // extents rounded
+  const AttentionKey& exact;  // of the same problem, for backends with needs_exact_extents
   const Env& env;
   const ResolvedPolicy& policy;
   const TuningTable& tuning;
   std::span<const BackendEntry> backends;  // in built-in order
   std::span<const LearnedRefusal> learned;
+
+  /// What a backend is judged and planned by.
+  const AttentionKey& key_for(const BackendInfo& info) const noexcept {
+    return info.needs_exact_extents ? exact : key;
+  }
 };
 
 /// `env` as a machine of that level; a copy only where it is of another one.
@@ -60,6 +60,8 @@ class EnvAtLevel {
 struct Decision {
   const BackendEntry* entry = nullptr;  // null: nothing can run
   KernelLevel level{};  // the machine's, or a lesser one that policy.max_error asks for
+  // A backend was judged by exact extents: others of their class may be decided otherwise.
+  bool depends_on_exact = false;
 };
 
 /// Decides; builds no text.

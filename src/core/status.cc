@@ -14,6 +14,7 @@ const char* to_string(StatusCode code) noexcept {
     case StatusCode::kConformanceFailed: return "conformance_failed";
     case StatusCode::kInternal: return "internal";
     case StatusCode::kInterrupted: return "interrupted";
+    case StatusCode::kUnavailable: return "unavailable";
   }
   return "?";
 }

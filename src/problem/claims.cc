@@ -65,7 +65,8 @@ void add_bf16_pairs(Claims* forward) {
 
 Claims backward_claims(const Claims& forward) {
   Claims claims = forward;
-  claims.features = claims.features.without({Feature::kDescales, Feature::kDescalesPerHead});
+  claims.features = claims.features.without({Feature::kDescales, Feature::kDescalesPerHead})
+                        .with({Feature::kDLse, Feature::kDelta});
   claims.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 3e-6},
                    {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 4e-3},
                    {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 4e-3},

@@ -76,6 +76,8 @@ CRequest::CRequest(const AttentionRequest& from) : options_(from.options) {
   r.scores_kind = static_cast<regard_scores_kind>(options_.scores_kind);
   r.is_causal = options_.is_causal ? 1 : 0;
   r.needs_grad = options_.needs_grad ? 1 : 0;
+  r.d_lse = options_.d_lse ? 1 : 0;
+  r.delta = options_.delta ? 1 : 0;
 }
 
 CGradients::CGradients(const GradBuffers& from) {

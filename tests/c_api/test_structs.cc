@@ -42,7 +42,7 @@ static_assert(sizeof(DLTensor) == sizeof(regard_tensor) &&
 
 // No padding: the tail of a struct is fields, and an uninitialised byte cannot look like one.
 static_assert(sizeof(regard_request) ==
-              28 * sizeof(void*) + sizeof(size_t) + 3 * sizeof(void*) + 6 * 8 + 4 * 4);
+              28 * sizeof(void*) + sizeof(size_t) + 3 * sizeof(void*) + 6 * 8 + 6 * 4);
 static_assert(sizeof(regard_gradients) == sizeof(size_t) + 10 * sizeof(void*) + 2 * 8 + 2 * 4);
 static_assert(sizeof(regard_policy) == sizeof(size_t) + 8 * sizeof(void*));
 static_assert(sizeof(regard_launch) == 2 * sizeof(size_t) + 4 * sizeof(void*));
@@ -199,6 +199,13 @@ TEST(CRequestOptions, ZeroIsTheDefaultAndOtherNumbersAreRefused) {
   call.request.needs_grad = -1;
   EXPECT_EQ(describe_text(&call.request), "<[regard_describe] needs_grad (-1) must be 0..1");
   call.request.needs_grad = 0;
+  call.request.d_lse = 2;
+  EXPECT_EQ(describe_text(&call.request), "<[regard_describe] d_lse (2) must be 0..1");
+  call.request.d_lse = 0;
+  call.request.delta = 1;
+  EXPECT_EQ(describe_text(&call.request),
+            "<[describe] delta (true) is given to a backward: needs_grad must be true");
+  call.request.delta = 0;
   call.request.diagonal = static_cast<regard_diagonal>(256);
   EXPECT_EQ(describe_text(&call.request), "<[regard_describe] diagonal (256) must be 0..3");
   call.request.diagonal = REGARD_DIAGONAL_BOTTOM_RIGHT;

@@ -66,14 +66,17 @@ TEST(Fuzz, CoversEveryPairOfFeaturesThatABackendClaims) {
   for (const BackendId id : {BackendId::kMath, BackendId::kEfficient}) {
     const BackendInfo info = info_of(*context, id);
     conformance::Coverage coverage;
-    for (std::uint64_t n = 0; n < 20000; ++n) {
+    const auto add = [&](const Case& c) {
       conformance::PreparedCase prepared;
-      prepared.source = conformance::random_case(1, n);
-      const Selection selection = explain(*context, prepared.source.params,
-                                          conformance::policy_for(prepared.source, info.ref));
+      prepared.source = c;
+      const Selection selection = explain(*context, c.params, conformance::policy_for(c, info.ref));
       const bool usable = selection.find(info.ref)->usable;
       coverage.add_run(prepared, info.ref,
                        usable ? conformance::Outcome::kPassed : conformance::Outcome::kRefused);
+    };
+    for (std::uint64_t n = 0; n < 20000; ++n) {
+      add(conformance::random_case(1, n));
+      if (n % 4 == 0) add(conformance::random_grad_case(1, n));  // what a backward is given
       if (n + 1 != 3000 && n + 1 != 20000) continue;
       const std::vector<std::string> missing = coverage.missing_pairs(info, n + 1 == 3000 ? 5 : 20);
       EXPECT_TRUE(missing.empty()) << missing.front() << " and " << missing.size() - 1 << " more";

@@ -105,7 +105,10 @@ INSTANTIATE_TEST_SUITE_P(SmallSuite, WrongBackwards, testing::ValuesIn(kWrongBac
 
 TEST(SmallSuite, NarrowBackwardClaimsAreTested) {
   BackendInfo narrow = test::oracle_grad_info();
-  narrow.backward.features = {Feature::kCausal};
+  narrow.backward.features = {Feature::kCausal};  // no kind of statistics: nothing can be run
+  EXPECT_NE(refusal_of(std::make_shared<OracleBackend>(narrow)).find("gradient cases"),
+            std::string::npos);
+  narrow.backward.features.set(Feature::kSavedStats);
   EXPECT_EQ(refusal_of(std::make_shared<OracleBackend>(narrow)), "");
   const std::string text =
       refusal_of(std::make_shared<OracleBackend>(narrow, Fault::kKeyGradNotScaled));

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,19 +18,25 @@ class MockBackend : public Backend {
   explicit MockBackend(BackendInfo info) : info_(std::move(info)) {}
   const BackendInfo& info() const override { return info_; }
   std::int64_t workspace_bytes(const AttentionKey&, const Env&) const override { return workspace; }
-  Expected<KernelPlan> plan(const AttentionKey& key, const Env&) const override {
+  Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override {
     ++plans;
-    if (refuse_plan && refuse_plan(key)) {
-      return Status(StatusCode::kRefusedAtPlan, "[mock] engine says no");
+    planned_seqlens_kv.push_back(key.params().seqlen_kv);
+    if ((refuse_plan && refuse_plan(key)) || refused_isa == env.isa) {
+      return Status(plan_refusal, "[mock] engine says no");
     }
     KernelPlan kernel;
     kernel.kernel = "mock";
     kernel.workspace_bytes = planned_workspace >= 0 ? planned_workspace : workspace;
     return kernel;
   }
+  Status prepare(const KernelPlan&, const AttentionParams&, const Buffers&) const override {
+    ++preparations;
+    return {};
+  }
   Status execute(const KernelPlan&, const AttentionParams&, const Buffers&,
                  const Launch&) const override {
     ++executions;
+    if (refuse_execute) return Status(*refuse_execute, "[mock] engine says no");
     return {};
   }
   std::int64_t backward_workspace_bytes(const AttentionKey&, const Env&) const override {
@@ -54,6 +61,11 @@ class MockBackend : public Backend {
   bool refuse_backward = false;
   std::int64_t planned_workspace = -1;  // -1: the same
   std::function<bool(const AttentionKey&)> refuse_plan;
+  std::optional<Isa> refused_isa;  // of a machine that plan() refuses
+  StatusCode plan_refusal = StatusCode::kRefusedAtPlan;
+  std::optional<StatusCode> refuse_execute;
+  mutable int preparations = 0;
+  mutable std::vector<std::int64_t> planned_seqlens_kv;
   mutable int plans = 0;
   mutable int executions = 0;
   mutable int backward_executions = 0;
@@ -98,7 +110,6 @@ inline void add_backend(Context& context, const std::string& name,
                         std::shared_ptr<const Backend> backend) {
   context.impl().update([&](Settings& settings) {
     settings.cpu.push_back({{BackendId::kCustom, name}, std::move(backend)});
-    settings.learned.clear();
     ++settings.generations.registry;
   });
 }

@@ -105,6 +105,10 @@ class ClaimsTable {
     out += row("determinism",
                [](const BackendInfo& i) { return std::string(to_string(i.determinism)); });
     out += row("gradients", [](const BackendInfo& i) { return yes(i.backward.offered); });
+    for (const Feature f : {Feature::kSavedStats, Feature::kLse, Feature::kDLse, Feature::kDelta}) {
+      out += row("a backward given " + code(to_string(f)),
+                 [&](const BackendInfo& i) { return yes(i.backward.features.has(f)); });
+    }
     for (int f = 0; f < kFeatureCount; ++f) {
       const Feature feature = static_cast<Feature>(f);
       const auto claims = [&](const BackendInfo& i) { return i.forward.features.has(feature); };

@@ -99,6 +99,7 @@ BackendInfo oracle_grad_info() {
   BackendInfo info = oracle_info();
   info.forward.features.set(Feature::kSavedStats);
   info.backward = info.forward;
+  info.backward.features = info.forward.features.with({Feature::kDLse, Feature::kDelta});
   return info;
 }
 

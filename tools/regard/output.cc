@@ -44,7 +44,8 @@ int exit_code_of(StatusCode code) {
     case StatusCode::kRefusedAtPlan:
     case StatusCode::kConformanceFailed:
     case StatusCode::kInternal:
-    case StatusCode::kInterrupted: break;
+    case StatusCode::kInterrupted:
+    case StatusCode::kUnavailable: break;
   }
   return kExitFailed;
 }

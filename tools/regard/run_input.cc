@@ -89,6 +89,8 @@ AttentionOptions options_of(const AttentionParams& params) {
   options.dropout_p = params.dropout_p;
   options.scores_kind = params.scores_kind;
   options.needs_grad = params.features.has(Feature::kNeedsGrad);
+  options.d_lse = params.features.has(Feature::kDLse);
+  options.delta = params.features.has(Feature::kDelta);
   return options;
 }
 
@@ -208,6 +210,8 @@ Expected<RunInput> load_input(const std::string& path, const std::string& words,
   Case base;
   base.params = *params;
   base.params.features.set(Feature::kNeedsGrad, grad);
+  const bool d_lse = input.file.contents().find("d_lse") != nullptr;
+  base.params.features.set(Feature::kDLse, grad && d_lse);
 
   Expected<Case> stated = apply_words(base, options, "the file's regard.options");
   if (!stated) return stated.status();

@@ -192,13 +192,16 @@ def _are_negated(tensors: Sequence[Tensor]) -> bool:
     return False
 
 
+_BOTH = {"return_lse", "return_saved"}  # a gradient of lse may follow
+
+
 def _run(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str,
          **wanted: bool) -> tuple[Tensor, Tensor | None, _core.Saved | _device.Saved | None]:
     """out; lse and saved, where return_lse and return_saved ask for them."""
     wanted = {word: True for word, value in wanted.items() if value}
     if _device.takes(q):
         out, lse, saved = _device.numbers(q, k, v, options, backends, "return_saved" in wanted,
-                                          _layout_of(q))
+                                          _layout_of(q), d_lse=wanted.keys() == _BOTH)
         return out, lse if "return_lse" in wanted else None, saved
     result = numbers(q, k, v, {**native_keywords(options), **wanted}, backends)
     if not wanted:

@@ -103,14 +103,16 @@ def _forward_tensors(q: Tensor, k: Tensor, v: Tensor, layout: str) -> dict[str, 
 
 
 def numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str, needs_grad: bool,
-            layout: str) -> tuple[Tensor, Tensor, Saved]:
-    """out, lse, and what the backward needs."""
+            layout: str, d_lse: bool = False) -> tuple[Tensor, Tensor, Saved]:
+    """out, lse, and what the backward needs; `d_lse`: the backward may get a gradient of lse."""
     seed = None
     if options.dropout_p:
         rng = seed_of(q) if options.rng is None else options.rng
         seed = int(rng[0]) & 0xFFFFFFFFFFFFFFFF
-    tensors = _forward_tensors(q, k, v, layout)
-    backend = _call(*_prepared(tensors, options, seed), call_policy(backends), None, needs_grad)
+    tensors, values = _prepared(_forward_tensors(q, k, v, layout), options, seed)
+    if d_lse:
+        values["d_lse"] = True
+    backend = _call(tensors, values, call_policy(backends), None, needs_grad)
     # Another tensor of the same memory: lse, a result, would keep its own graph alive from there.
     return tensors["out"], tensors["lse"], Saved(tensors["lse"].detach(), seed or 0, backend)
 
