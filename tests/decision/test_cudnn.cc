@@ -191,16 +191,66 @@ TEST(Cudnn, ARecordHoldsForAllThatIsAlike) {
   EXPECT_EQ(cudnn::recorded_sm(121), 0);
 }
 
-TEST(Cudnn, AGraphBelongsToItsSizesAndStrides) {
+TEST(Cudnn, IsPlannedAtExactExtents) {
+  Context context(machine(90));
+  for (const char* words : {"sq1001 d64 bf16 device=cuda", "sq1002 d64 bf16 device=cuda"}) {
+    const AttentionParams params = case_params(words);
+    const Plan made = plan(context, params, finite()).value();
+    EXPECT_EQ(made.backend(), kCudnn);
+    EXPECT_EQ(made.params().seqlen_q, params.seqlen_q);
+  }
+}
+
+// cuDNN takes delta from out and its statistics from lse: no forward runs on it whose backward is
+// given anything else.
+TEST(Cudnn, RefusesWhatItsBackwardIsNotGiven) {
+  for (const char* words : {"sq128 d64 bf16", "sq64 skv300 d128 f16 causal diag=br",
+                            "hq4 hkv2 sq17 d40 bf16 window=5,3 diag=tl layout=bshd"}) {
+    for (unsigned drawn = 0; drawn < 16; ++drawn) {
+      std::string given = std::string(words) + " grad";
+      for (int bit = 0; bit < 4; ++bit) {
+        constexpr const char* kWords[] = {" lse", " saved", " d_lse", " delta"};
+        if ((drawn >> bit & 1) != 0) given += kWords[bit];
+      }
+      for (const std::int32_t sm : {80, 90, 100}) {
+        EXPECT_EQ(judge(given, machine(sm)).usable, drawn <= 1) << sm << " " << given;
+      }
+    }
+  }
+  EXPECT_EQ(refusal("sq128 d64 bf16 lse grad d_lse", machine(90)),
+            "feature: d_lse, limit not supported in a backward (fix: without d_lse)");
+}
+
+int builds = 0;
+StatusCode outcome = StatusCode::kOk;
+
+Expected<std::shared_ptr<const cudnn::Graph>> build_nothing(const AttentionParams&, Node,
+                                                            const cudnn::Strides&, std::int64_t) {
+  struct Empty final : cudnn::Graph {
+    Status run(const cudnn::Pointers&, void*, void*) const override { return {}; }
+  };
+  ++builds;
+  if (outcome != StatusCode::kOk) return Status(outcome, "refused");
+  return std::shared_ptr<const cudnn::Graph>(std::make_shared<const Empty>());
+}
+
+TEST(Cudnn, GraphsAreBuiltByPrepareAlone) {
   const AttentionParams params = case_params("sq8 d64 bf16 device=cuda");
-  const cudnn::GraphKey key{{1, 8, 8}, cudnn::dense_strides(params)};
-  EXPECT_TRUE(key == key);
-  cudnn::GraphKey longer = key;
-  longer.extents[2] = 9;
-  EXPECT_FALSE(key == longer);
-  cudnn::GraphKey other = key;
-  other.strides.d_v[2] += 8;
-  EXPECT_FALSE(key == other);
+  const cudnn::PlanState state(Node::kSdpa, 0, build_nothing);
+  const cudnn::Strides dense = cudnn::dense_strides(params);
+  cudnn::Strides other = dense;
+  other.q[2] += 8;
+  builds = 0;
+  outcome = StatusCode::kOk;
+  EXPECT_EQ(state.find(dense), nullptr);
+  EXPECT_TRUE(state.prepare(params, dense).ok());
+  EXPECT_TRUE(state.prepare(params, dense).ok());
+  EXPECT_EQ(builds, 1);
+  EXPECT_NE(state.find(dense), nullptr);
+  EXPECT_EQ(state.find(other), nullptr);
+  outcome = StatusCode::kRefusedAtPlan;
+  EXPECT_EQ(state.prepare(params, other).code(), StatusCode::kRefusedAtPlan);
+  EXPECT_EQ(state.find(other), nullptr);
 }
 
 class CudnnGraphs : public testing::Test {

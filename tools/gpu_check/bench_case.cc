@@ -35,6 +35,8 @@ BenchCase::BenchCase(DeviceMemory& memory, const AttentionParams& p, Plan plan)
   for (const Buffer& buffer : buffers_) {
     if (buffer.data() == nullptr) error_ = "the device has no memory left";
   }
+  if (error_.empty()) note(prepare(plan_, request_));
+  if (error_.empty() && grad) note(prepare_backward(plan_, request_, request_));
   if (error_.empty()) execute(false);  // a backward takes what it writes
 }
 

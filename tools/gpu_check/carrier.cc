@@ -108,6 +108,9 @@ struct Launcher {
 
   static Status start(void* state) {
     const auto& l = *static_cast<Launcher*>(state);
+    const Status ready = l.call.backward ? prepare_backward(l.call.plan, l.request, l.request)
+                                         : prepare(l.call.plan, l.request);
+    if (!ready.ok()) return ready;
     return l.call.backward ? execute_backward(l.call.plan, l.request, l.request, l.launch)
                            : execute(l.call.plan, l.request, l.launch);
   }

@@ -188,8 +188,13 @@ struct Unwanted {
   std::int64_t d_q, d_k, d_v;
 };
 
-void take(const TensorView& view, std::int64_t (&strides)[4]) {
-  std::copy(view.strides, view.strides + 4, strides);
+// The stride of an extent of 1 means nothing: the dense one stays, so that such tensors need no
+// graph of their own.
+template <std::size_t kRank>
+void take(const TensorView& view, std::int64_t (&strides)[kRank]) {
+  for (std::size_t i = 0; i < kRank; ++i) {
+    if (view.shape[i] > 1) strides[i] = view.strides[i];
+  }
 }
 
 Strides strides_of(const AttentionParams& params, const Buffers& buffers, const TensorView& stats) {
@@ -198,7 +203,7 @@ Strides strides_of(const AttentionParams& params, const Buffers& buffers, const 
   take(buffers.k, s.k);
   take(buffers.v, s.v);
   take(buffers.out, s.out);
-  if (stats.present()) std::copy(stats.strides, stats.strides + 3, s.stats);
+  if (stats.present()) take(stats, s.stats);
   return s;
 }
 
@@ -215,10 +220,22 @@ Pointers pointers_of(const Buffers& buffers, const TensorView& stats) {
   return p;
 }
 
-/// What a smaller call than the planned one may be, and cuDNN does not run.
-Status check_extents(const AttentionParams& params, const char* where) {
-  if (params.seqlen_kv != 0) return {};
-  return invalid(where, "seqlen_kv (0) must be at least 1 with cudnn");
+Strides strides_of(const AttentionParams& params, const Buffers& buffers, const GradBuffers& g) {
+  Strides s = strides_of(params, buffers, g.saved.stats);
+  take(g.d_out, s.d_out);
+  if (g.d_q.present()) take(g.d_q, s.d_q);
+  if (g.d_k.present()) take(g.d_k, s.d_k);
+  if (g.d_v.present()) take(g.d_v, s.d_v);
+  return s;
+}
+
+const PlanState& state_of(const KernelPlan& plan) {
+  return *static_cast<const PlanState*>(plan.state.get());
+}
+
+Status not_prepared(const char* where, const char* prepare) {
+  return invalid(where, "strides of the tensors (not dense) must have a graph with cudnn: call ",
+                 prepare, " first");
 }
 
 class CudnnBackend final : public Backend {
@@ -254,52 +271,44 @@ class CudnnBackend final : public Backend {
     return make_plan(key, env, Node::kSdpaBackward, backward_workspace_bytes(key, env));
   }
 
+  Status prepare(const KernelPlan& plan, const AttentionParams& params,
+                 const Buffers& buffers) const override {
+    return state_of(plan).prepare(params, strides_of(params, buffers, buffers.lse));
+  }
+  Status prepare_backward(const KernelPlan& plan, const AttentionParams& params,
+                          const Buffers& buffers, const GradBuffers& g) const override {
+    return state_of(plan).prepare(params, strides_of(params, buffers, g));
+  }
+
   Status execute(const KernelPlan& plan, const AttentionParams& params, const Buffers& buffers,
                  const Launch& launch) const override {
-    if (is_empty(params)) return check_extents(params, "execute");
-    if (may_have_dead_rows(params)) {
-      return invalid("execute", "seqlen_q (", params.seqlen_q, ") must be at most seqlen_kv (",
-                     params.seqlen_kv, ") with a window in 8 bits on cudnn");
-    }
-    const auto& state = *static_cast<const PlanState*>(plan.state.get());
-    const auto graph = state.graph(params, strides_of(params, buffers, buffers.lse));
-    if (!graph) return graph.status();
+    const PlanState& state = state_of(plan);
+    const auto graph = state.find(strides_of(params, buffers, buffers.lse));
+    if (graph == nullptr) return not_prepared("execute", "prepare()");
     Pointers pointers = pointers_of(buffers, buffers.lse);
     pointers.unwanted = static_cast<char*>(launch.workspace.data) + state.engine_bytes();
-    return (*graph)->run(pointers, launch.workspace.data, launch.stream);
+    return graph->run(pointers, launch.workspace.data, launch.stream);
   }
 
   Status execute_backward(const KernelPlan& plan, const AttentionParams& params,
                           const Buffers& buffers, const GradBuffers& g,
                           const Launch& launch) const override {
-    constexpr const char* kWhere = "execute_backward";
-    if (is_empty(params)) return check_extents(params, kWhere);
-    if (g.saved.kind != SavedContext::Kind::kLse) {
-      return invalid(kWhere, "saved.kind (1) must be 2 (lse) with cudnn");
-    }
-    if (g.delta.present() || g.d_lse.present()) {
-      return invalid(kWhere, g.delta.present() ? "delta" : "d_lse",
-                     " (given) must be absent with cudnn, which takes delta from out");
-    }
-    const auto& state = *static_cast<const PlanState*>(plan.state.get());
-    Strides strides = strides_of(params, buffers, g.saved.stats);
-    take(g.d_out, strides.d_out);
+    const PlanState& state = state_of(plan);
+    const auto graph = state.find(strides_of(params, buffers, g));
+    if (graph == nullptr) return not_prepared("execute_backward", "prepare_backward()");
     Pointers pointers = pointers_of(buffers, g.saved.stats);
     pointers.d_out = g.d_out.data;
     char* room = static_cast<char*>(launch.workspace.data) + state.engine_bytes();
-    const auto place = [&](const TensorView& view, std::int64_t bytes, std::int64_t(&stride)[4]) {
+    const auto place = [&](const TensorView& view, std::int64_t bytes) {
       void* const at = view.present() ? view.data : room;
-      if (view.present()) take(view, stride);
       room += bytes;
       return at;
     };
     const Unwanted unwanted(params);
-    pointers.d_q = place(g.d_q, unwanted.d_q, strides.d_q);
-    pointers.d_k = place(g.d_k, unwanted.d_k, strides.d_k);
-    pointers.d_v = place(g.d_v, unwanted.d_v, strides.d_v);
-    const auto graph = state.graph(params, strides);
-    if (!graph) return graph.status();
-    return (*graph)->run(pointers, launch.workspace.data, launch.stream);
+    pointers.d_q = place(g.d_q, unwanted.d_q);
+    pointers.d_k = place(g.d_k, unwanted.d_k);
+    pointers.d_v = place(g.d_v, unwanted.d_v);
+    return graph->run(pointers, launch.workspace.data, launch.stream);
   }
 
  private:
@@ -307,12 +316,11 @@ class CudnnBackend final : public Backend {
                                         std::int64_t workspace_bytes) {
     const AttentionParams& params = key.params();
     const auto state = std::make_shared<const PlanState>(node, engine_bytes(params, node));
-    // On a device the graph of the planned extents shows whether an engine takes it.
     if (has_device(env)) {
       const DeviceGuard guard("plan", params.device);
       if (!guard.status().ok()) return guard.status();
-      const auto graph = state->graph(params, dense_strides(params));
-      if (!graph) return graph.status();
+      const Status built = state->prepare(params, dense_strides(params));
+      if (!built.ok()) return built;
     }
     KernelPlan plan;
     plan.kernel =

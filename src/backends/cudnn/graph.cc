@@ -225,6 +225,21 @@ class Handles {
   std::vector<Entry> free_;
 };
 
+// What failed for want of memory or a handle may succeed later.
+struct Shortage : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+bool is_shortage(fe::error_t& error) {  // whose getters are not const
+  return error.get_code() == fe::error_code_t::HANDLE_ERROR ||
+         error.get_code() == fe::error_code_t::CUDA_API_FAILED ||
+         error.get_message().find("ALLOC_FAILED") != std::string::npos;
+}
+
+Status unavailable(const char* where, const std::string& words) {
+  return failure(StatusCode::kUnavailable, where, "cuDNN: ", words);
+}
+
 Handles& handles() {
   static Handles* const instance = new Handles();  // calls may outlive main
   return *instance;
@@ -253,7 +268,7 @@ class Scales {
     };
     static Made& made = *new Made;
     int device = 0;
-    if (cudaGetDevice(&device) != cudaSuccess) throw std::runtime_error("no device for scales");
+    if (cudaGetDevice(&device) != cudaSuccess) throw Shortage("no device for scales");
     const std::lock_guard lock(made.mutex);
     std::unique_ptr<const Scales>& scales = made.by_device[device];
     if (scales == nullptr) scales = std::make_unique<const Scales>();
@@ -272,7 +287,7 @@ class Scales {
     if (is_filled) return;
     cudaFree(data_);
     static_cast<void>(cudaGetLastError());  // else the next launch on this thread finds it
-    throw std::runtime_error("no memory for scales");
+    throw Shortage("no memory for scales");
   }
   Scales(const Scales&) = delete;
   Scales& operator=(const Scales&) = delete;
@@ -299,7 +314,7 @@ class BuiltGraph final : public Graph {
       if (handle.get() == nullptr ||
           fe::detail::set_stream(handle.get(), static_cast<cudaStream_t>(stream)) !=
               CUDNN_STATUS_SUCCESS) {
-        return failure(StatusCode::kInternal, "execute", "cuDNN: no handle for the stream");
+        return unavailable("execute", "no handle for the stream");
       }
       Pack pack = {{kQ, p.q}, {kK, p.k}, {kV, p.v}, {kOut, p.out}};
       if (p.stats != nullptr) pack[kStats] = p.stats;
@@ -309,7 +324,10 @@ class BuiltGraph final : public Graph {
       if (scales_ != nullptr) add_scales(p, &pack);
       fe::error_t error = built_->execute(handle.get(), pack, workspace);
       if (error.is_good()) return {};
-      return failure(StatusCode::kInternal, "execute", "cuDNN: ", error.get_message());
+      if (is_shortage(error)) return unavailable("execute", error.get_message());
+      const bool refused = error.get_code() == fe::error_code_t::GRAPH_NOT_SUPPORTED;
+      return failure(refused ? StatusCode::kRefusedAtPlan : StatusCode::kInternal, "execute",
+                     "cuDNN: ", error.get_message());
     } catch (const std::exception& error) {
       return failure(StatusCode::kInternal, "execute", "cuDNN: ", error.what());
     }
@@ -412,12 +430,19 @@ Expected<std::shared_ptr<const Graph>> build_graph(const AttentionParams& params
   if (!load_library()) return refused("libcudnn.so.9 cannot be loaded");
   try {
     const BorrowedHandle handle;
-    if (handle.get() == nullptr) return refused("no handle for the device");
+    if (handle.get() == nullptr) return unavailable("plan", "no handle for the device");
     bind_context();
     auto made = GraphMaker(params, strides, 0).make(node);
     fe::error_t error = build(*made, handle.get(), workspace_bytes);
-    if (error.is_bad()) return refused(error.get_message());
+    if (error.is_bad()) {
+      return is_shortage(error) ? unavailable("plan", error.get_message())
+                                : refused(error.get_message());
+    }
     return std::shared_ptr<const Graph>(std::make_shared<const BuiltGraph>(std::move(made), node));
+  } catch (const Shortage& error) {
+    return unavailable("plan", error.what());
+  } catch (const std::bad_alloc& error) {
+    return unavailable("plan", error.what());
   } catch (const std::exception& error) {
     return refused(error.what());
   }

@@ -58,7 +58,7 @@ class Graph {
 };
 
 /// StatusCode::kRefusedAtPlan, with cuDNN's own words, when no engine of at most `workspace_bytes`
-/// takes it.
+/// takes it; kUnavailable where memory or a handle is lacking now.
 Expected<std::shared_ptr<const Graph>> build_graph(const AttentionParams& params, Node node,
                                                    const Strides& strides,
                                                    std::int64_t workspace_bytes);

@@ -4,30 +4,33 @@
 
 namespace regard::cudnn {
 
-bool operator==(const GraphKey& a, const GraphKey& b) noexcept {
+bool operator==(const Strides& a, const Strides& b) noexcept {
   const auto same = [](const auto& x, const auto& y) {
     return std::equal(std::begin(x), std::end(x), std::begin(y));
   };
-  const Strides& s = a.strides;
-  const Strides& t = b.strides;
-  return a.extents == b.extents && same(s.q, t.q) && same(s.k, t.k) && same(s.v, t.v) &&
-         same(s.out, t.out) && same(s.stats, t.stats) && same(s.d_out, t.d_out) &&
-         same(s.d_q, t.d_q) && same(s.d_k, t.d_k) && same(s.d_v, t.d_v);
+  return same(a.q, b.q) && same(a.k, b.k) && same(a.v, b.v) && same(a.out, b.out) &&
+         same(a.stats, b.stats) && same(a.d_out, b.d_out) && same(a.d_q, b.d_q) &&
+         same(a.d_k, b.d_k) && same(a.d_v, b.d_v);
 }
 
-Expected<std::shared_ptr<const Graph>> PlanState::graph(const AttentionParams& params,
-                                                        const Strides& strides) const {
-  const GraphKey key{{params.batch, params.seqlen_q, params.seqlen_kv}, strides};
-  // Held while a graph is built: a second caller of the same sizes waits for it.
+std::shared_ptr<const Graph> PlanState::find(const Strides& strides) const {
   const std::lock_guard lock(mutex_);
   for (const auto& [made_for, graph] : graphs_) {
-    if (made_for == key) return graph;
+    if (made_for == strides) return graph;
   }
-  Expected<std::shared_ptr<const Graph>> made = build_graph(params, node_, strides, engine_bytes_);
-  if (!made) return made;
+  return nullptr;
+}
+
+Status PlanState::prepare(const AttentionParams& params, const Strides& strides) const {
+  if (find(strides) != nullptr) return {};
+  // Without the lock, which execute takes: two threads may build the same, and one is kept.
+  Expected<std::shared_ptr<const Graph>> made = build_(params, node_, strides, engine_bytes_);
+  if (!made) return made.status();
+  if (find(strides) != nullptr) return {};
+  const std::lock_guard lock(mutex_);
   if (graphs_.size() == kMostGraphs) graphs_.erase(graphs_.begin());
-  graphs_.emplace_back(key, *made);
-  return made;
+  graphs_.emplace_back(strides, *std::move(made));
+  return {};
 }
 
 }  // namespace regard::cudnn

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -11,20 +10,22 @@
 
 namespace regard::cudnn {
 
-/// What one graph serves: cuDNN takes neither larger nor smaller extents, nor other strides.
-struct GraphKey {
-  std::array<std::int64_t, 3> extents{};  // batch, seqlen_q, seqlen_kv
-  Strides strides{};
-};
-bool operator==(const GraphKey& a, const GraphKey& b) noexcept;
+bool operator==(const Strides& a, const Strides& b) noexcept;
 
-/// The graphs of a plan, each built at the first call of its exact sizes.
+/// The graphs of a plan, one for each of the strides that its calls have: cuDNN takes neither other
+/// extents nor other strides. That of dense tensors is built with the plan, others by prepare().
 class PlanState {
  public:
-  PlanState(Node node, std::int64_t engine_bytes) : node_(node), engine_bytes_(engine_bytes) {}
+  using Build = Expected<std::shared_ptr<const Graph>> (*)(const AttentionParams&, Node,
+                                                           const Strides&, std::int64_t);
+  /// `build` is build_graph but in tests.
+  PlanState(Node node, std::int64_t engine_bytes, Build build = build_graph)
+      : node_(node), engine_bytes_(engine_bytes), build_(build) {}
 
-  Expected<std::shared_ptr<const Graph>> graph(const AttentionParams& params,
-                                               const Strides& strides) const;
+  /// Builds the graph of such strides unless there is one.
+  Status prepare(const AttentionParams& params, const Strides& strides) const;
+  /// Null where prepare() built none; never builds.
+  std::shared_ptr<const Graph> find(const Strides& strides) const;
   /// What of the workspace is cuDNN's own.
   std::int64_t engine_bytes() const noexcept { return engine_bytes_; }
 
@@ -33,8 +34,9 @@ class PlanState {
 
   const Node node_;
   const std::int64_t engine_bytes_;
+  const Build build_;
   mutable std::mutex mutex_;
-  mutable std::vector<std::pair<GraphKey, std::shared_ptr<const Graph>>> graphs_;  // oldest first
+  mutable std::vector<std::pair<Strides, std::shared_ptr<const Graph>>> graphs_;  // oldest first
 };
 
 }  // namespace regard::cudnn
