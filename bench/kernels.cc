@@ -108,7 +108,7 @@ template <std::size_t kCount>
 void register_shapes(const char* const (&shapes)[kCount], const char* more, BackendId backend,
                      const Env& env, Isa best) {
   for (const char* shape : shapes) {
-    if (env.isa < best && env.isa == Isa::kScalar && shape != shapes[0]) continue;
+    if (env.isa != best && env.isa == Isa::kScalar && shape != shapes[0]) continue;
     for (const char* dtype : kDtypes) register_one(std::string(shape) + dtype + more, backend, env);
   }
 }
@@ -117,9 +117,10 @@ void register_shapes(const char* const (&shapes)[kCount], const char* more, Back
 bool register_all() {
   const Env machine = read_env();
   for (const BackendId backend : kBackends) {
-    for (int isa = static_cast<int>(machine.isa); isa >= 0; --isa) {
+    for (const Isa& isa : named_isas()) {
+      if (!machine.isa.includes(isa)) continue;
       Env env = machine;
-      env.isa = static_cast<Isa>(isa);
+      env.isa = isa;
       register_shapes(kShapes, "", backend, env, machine.isa);
       register_shapes(kBackwardShapes, " saved grad", backend, env, machine.isa);
     }

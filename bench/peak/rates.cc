@@ -69,16 +69,14 @@ double gflops(const Loop& loop, int threads, double seconds) {
 }  // namespace
 
 double f32_gflops(Isa isa, Isa available, int threads, double seconds) {
-  if (isa > available) return 0.0;
-  switch (isa) {
-    case Isa::kScalar: return gflops(scalar_loop(), threads, seconds);
-    case Isa::kAvx2: return gflops(avx2_loop(), threads, seconds);
-    default: return gflops(avx512_loop(), threads, seconds);
-  }
+  if (!available.includes(isa)) return 0.0;
+  if (isa.includes(Isa::kAvx512)) return gflops(avx512_loop(), threads, seconds);
+  if (isa.includes(Isa::kAvx2)) return gflops(avx2_loop(), threads, seconds);
+  return gflops(scalar_loop(), threads, seconds);
 }
 
 double bf16_gflops(Isa isa, Isa available, int threads, double seconds) {
-  if (isa > available || isa < Isa::kAvx512Bf16) return 0.0;
+  if (!available.includes(isa) || !isa.includes(Isa::kAvx512Bf16)) return 0.0;
   return gflops(avx512_bf16_loop(), threads, seconds);
 }
 

@@ -5,15 +5,11 @@
 #include <vector>
 
 #include "regard/export.h"
+#include "regard/isa.h"
 #include "regard/status.h"
 #include "regard/tensor.h"
 
 namespace regard {
-
-/// Instruction sets in ascending order; each includes the ones before it (x86).
-enum class Isa : std::uint8_t { kScalar = 0, kAvx2, kAvx512, kAvx512Bf16 };
-REGARD_EXPORT const char* to_string(Isa isa) noexcept;  // "scalar", "avx2", ...
-REGARD_EXPORT Expected<Isa> parse_isa(const std::string& name);
 
 /// One environment variable that regard reads.
 struct EnvVariable {

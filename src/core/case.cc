@@ -267,7 +267,7 @@ Env apply_overrides(const Env& env, const Case& c) {
   Env out = c.params.device.type == DeviceType::kCuda ? with_devices(env) : env;
   if (c.env.isa) {
     out.isa = *c.env.isa;
-    out.isa_available = std::max(out.isa_available, out.isa);
+    if (!out.isa_available.includes(out.isa)) out.isa_available = out.isa;
   }
   out.device = c.params.device.type;
   if (c.env.sm_version != 0) out.sm_version = c.env.sm_version;

@@ -374,10 +374,9 @@ bool print_isa(const Case& c, std::string* out) {
   return c.env.isa.has_value();
 }
 bool parse_isa_word(Text value, Case* c) {
-  Isa isa{};
-  const bool known = parse_enum(value, Isa::kScalar, Isa::kAvx512Bf16, &isa);
-  if (known) c->env.isa = isa;
-  return known;
+  const Expected<Isa> isa = parse_isa(std::string(value));
+  if (isa) c->env.isa = *isa;
+  return isa.ok();
 }
 
 using P = AttentionParams;
@@ -493,7 +492,7 @@ constexpr CaseWord kWords[] = {
     {"poison", kFlag, "", "NaN and inf in k and v behind masks", print_poison, parse_poison},
     {"device", kValue, "cpu|cuda|smNN", "cpu:I, cuda:I; sm90 is compute capability 9.0",
      print_device, parse_device},
-    {"isa", kValue, "scalar|avx2|avx512|avx512_bf16", "the instruction set (this machine's)",
+    {"isa", kValue, "scalar|avx2|avx512|avx512_bf16|neon|neon_bf16", "the instruction set (this machine's)",
      print_isa, parse_isa_word},
 };
 

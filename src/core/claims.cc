@@ -46,7 +46,7 @@ std::string sm_text(std::int32_t sm) {
 }
 
 bool holds(const DtypeClaim& claim, const KernelLevel& level) {
-  return claim.min_isa <= level.isa && claim.min_sm <= level.sm;
+  return level.isa.includes(claim.min_isa) && claim.min_sm <= level.sm;
 }
 
 // One claim of all types that are computed at `level`.
@@ -259,7 +259,7 @@ bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& e
     judge.refuse([&] { return Refusal{RefusalCode::kNotBuilt, info.not_built_reason, "", {}}; });
     return false;
   }
-  if (p.device.type == DeviceType::kCpu && env.isa < info.min_isa) {
+  if (p.device.type == DeviceType::kCpu && !env.isa.includes(info.min_isa)) {
     const bool go_on = judge.refuse([&] {
       return Refusal{RefusalCode::kIsa,
                      std::string("at least ") + to_string(info.min_isa),

@@ -6,8 +6,6 @@
 namespace regard {
 namespace {
 
-constexpr const char* kIsaNames[] = {"scalar", "avx2", "avx512", "avx512_bf16"};
-
 std::string field_text(DeviceType value) { return to_string(value); }
 std::string field_text(Isa value) { return to_string(value); }
 std::string field_text(std::int32_t value) { return std::to_string(value); }
@@ -40,19 +38,6 @@ void write_json(JsonWriter& w, const T& value) {
 }
 
 }  // namespace
-
-const char* to_string(Isa isa) noexcept {
-  const auto i = static_cast<std::size_t>(isa);
-  return i < std::size(kIsaNames) ? kIsaNames[i] : "?";
-}
-
-Expected<Isa> parse_isa(const std::string& name) {
-  for (std::size_t i = 0; i < std::size(kIsaNames); ++i) {
-    if (name == kIsaNames[i]) return static_cast<Isa>(i);
-  }
-  return Status(StatusCode::kNotFound, "[parse_isa] unknown instruction set \"" + name +
-                                           "\"; expected scalar, avx2, avx512 or avx512_bf16");
-}
 
 Status env_status(const Env& env) {
   for (const EnvVariable& v : env.variables) {

@@ -59,8 +59,8 @@ const DtypeClaim* least_exact(const BackendInfo& info, const AttentionParams& p,
 bool go_below(const DtypeClaim& claim, const BackendInfo& info, KernelLevel* level) {
   if (claim.min_sm > info.min_sm) {
     level->sm = claim.min_sm - 1;
-  } else if (claim.min_isa > info.min_isa) {
-    level->isa = static_cast<Isa>(static_cast<int>(claim.min_isa) - 1);
+  } else if (!info.min_isa.includes(claim.min_isa)) {
+    level->isa = isa_without(level->isa, claim.min_isa);
   } else {
     return false;
   }

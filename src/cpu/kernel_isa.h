@@ -1,18 +1,27 @@
 #pragma once
 
-#include <algorithm>
-
 #include "regard/env.h"
 
 namespace regard::cpu {
 
-/// The instruction set whose MATH kernels serve a machine of `isa`: the best that is built.
+/// The unit of f32 and f64 arithmetic that serves a machine of `isa`: the best that is built.
 inline Isa kernel_isa(Isa isa) noexcept {
 #if defined(__x86_64__)
-  return std::min(isa, Isa::kAvx512);
-#else
+  if (isa.includes(Isa::kAvx512)) return Isa::kAvx512;
+  if (isa.includes(Isa::kAvx2)) return Isa::kAvx2;
+#elif defined(__aarch64__)
+  if (isa.includes(Isa::kNeon)) return Isa::kNeon;
+#endif
   static_cast<void>(isa);
   return Isa::kScalar;
+}
+
+/// The unit that multiplies pairs of bf16 on this architecture.
+inline Isa pairs_isa() noexcept {
+#if defined(__aarch64__)
+  return Isa::kNeonBf16;
+#else
+  return Isa::kAvx512Bf16;
 #endif
 }
 

@@ -45,21 +45,26 @@ struct Unit {
   const TiledKernel* bf16;  // q, k and v all bf16
 };
 
-/// Ascending; the first serves every machine.
+/// Each after those that it includes; the first serves every machine.
 constexpr Unit kUnits[] = {
     {Isa::kScalar, &kScalarForward, &kScalarForward},
 #if defined(__x86_64__)
     {Isa::kAvx2, &kAvx2Forward, &kAvx2Forward},
     {Isa::kAvx512, &kAvx512Forward, &kAvx512Forward},
     {Isa::kAvx512Bf16, &kAvx512Forward, &kAvx512Bf16Forward},
+#elif defined(__aarch64__)
+    {Isa::kNeon, &kNeonForward, &kNeonForward},
+    {Isa::kNeonBf16, &kNeonForward, &kNeonBf16Forward},
 #endif
 };
 
 /// The best unit that runs on a machine of `isa`.
 const Unit& unit_of(Isa isa) noexcept {
-  std::size_t best = 0;
-  while (best + 1 < std::size(kUnits) && kUnits[best + 1].isa <= isa) ++best;
-  return kUnits[best];
+  const Unit* best = kUnits;
+  for (const Unit& unit : kUnits) {
+    if (isa.includes(unit.isa)) best = &unit;
+  }
+  return *best;
 }
 
 const TiledKernel& kernel_of(const AttentionParams& params, Isa isa) noexcept {

@@ -5,9 +5,13 @@
 #endif
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <thread>
 
 namespace regard {
@@ -83,6 +87,52 @@ void read_caches(CpuInfo* info) {
       case 3: info->l3_bytes = bytes; break;
       default: break;
     }
+  }
+}
+
+#elif defined(__aarch64__)
+
+Isa detect_isa() {
+#if defined(__linux__)
+  constexpr unsigned long kBf16Bit = 1ul << 14;  // HWCAP2_BF16
+  if ((getauxval(AT_HWCAP2) & kBf16Bit) != 0) return Isa::kNeonBf16;
+#endif
+  return Isa::kNeon;  // part of the base architecture
+}
+
+/// The first line of a file below the first CPU's folder in sysfs; "" where there is none.
+std::string read_sysfs(const std::string& name) {
+  std::ifstream file("/sys/devices/system/cpu/cpu0/" + name);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::string model_text() {
+  const std::string midr = read_sysfs("regs/identification/midr_el1");
+  return midr.empty() ? "AArch64" : "AArch64 (MIDR " + midr + ")";
+}
+
+/// "64K" or "1M" in bytes; 0 where it is neither.
+std::int64_t size_of_text(const std::string& text) {
+  std::size_t digits = 0;
+  std::int64_t value = 0;
+  while (digits < text.size() && digits < 9 && text[digits] >= '0' && text[digits] <= '9') {
+    value = value * 10 + (text[digits++] - '0');
+  }
+  if (text.substr(digits) == "K") return value << 10;
+  return text.substr(digits) == "M" ? value << 20 : 0;
+}
+
+void read_caches(CpuInfo* info) {
+  for (int i = 0; i < 8; ++i) {
+    const std::string folder = "cache/index" + std::to_string(i) + "/";
+    const std::int64_t bytes = size_of_text(read_sysfs(folder + "size"));
+    if (bytes == 0 || read_sysfs(folder + "type") == "Instruction") continue;
+    const std::string level = read_sysfs(folder + "level");
+    if (level == "1") info->l1d_bytes = bytes;
+    if (level == "2") info->l2_bytes = bytes;
+    if (level == "3") info->l3_bytes = bytes;
   }
 }
 

@@ -112,7 +112,7 @@ Env read_env() {
 
   env.isa = cpu.isa;
   if (const auto cap = parse_isa(env_value(env, "REGARD_MAX_ISA"))) {
-    env.isa = std::min(env.isa, *cap);
+    env.isa = env.isa & *cap;
   }
   const int threads = parse_threads(env_value(env, "REGARD_NUM_THREADS"));
   env.concurrency = threads > 0 ? threads : cpu.num_cpus;

@@ -53,9 +53,11 @@ Claims forward_claims() {
 }
 
 void add_bf16_pairs(Claims* claims, Dtype out, double error_bound) {
-  DtypeClaim pairs{Dtype::kBf16, Dtype::kBf16, out, error_bound};
-  pairs.min_isa = Isa::kAvx512Bf16;
-  claims->dtypes.push_back(pairs);
+  for (const Isa& isa : {Isa::kAvx512Bf16, Isa::kNeonBf16}) {
+    DtypeClaim pairs{Dtype::kBf16, Dtype::kBf16, out, error_bound};
+    pairs.min_isa = isa;
+    claims->dtypes.push_back(pairs);
+  }
 }
 
 void add_bf16_pairs(Claims* forward) {

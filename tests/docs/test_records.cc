@@ -232,7 +232,7 @@ TEST(Documents, SelectionNamesEveryWordOfAValue) {
   for (const OnFallback value : {OnFallback::kAllow, OnFallback::kWarn, OnFallback::kError}) {
     EXPECT_TRUE(names(document, to_string(value))) << to_string(value);
   }
-  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+  for (const Isa& isa : named_isas()) {
     EXPECT_TRUE(names(document, to_string(isa))) << to_string(isa);
   }
 }

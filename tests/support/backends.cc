@@ -15,10 +15,12 @@ struct Units {
 };
 
 const std::vector<Units>& units() {
+  static const std::vector<Isa> tiled = {Isa::kScalar,     Isa::kAvx2, Isa::kAvx512,
+                                         Isa::kAvx512Bf16, Isa::kNeon, Isa::kNeonBf16};
   static const std::vector<Units> all = {
-      {BackendId::kMath, {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}},
-      {BackendId::kEfficient, {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}},
-      {BackendId::kFlash, {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}},
+      {BackendId::kMath, {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kNeon}},
+      {BackendId::kEfficient, tiled},
+      {BackendId::kFlash, tiled},
   };
   return all;
 }
@@ -36,7 +38,7 @@ std::vector<Forced> forced_backends() {
       throw std::logic_error(to_string(info.ref) + " is built, but tests do not know its units");
     }
     for (const Isa isa : found->isas) {
-      if (isa <= context->env().isa_available) forced.push_back({info.ref, isa});
+      if (context->env().isa_available.includes(isa)) forced.push_back({info.ref, isa});
     }
   }
   return forced;

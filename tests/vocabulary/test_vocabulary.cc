@@ -32,10 +32,15 @@ struct Param {
 std::vector<Param> vocabularies() {
   std::vector<Param> params = {{Isa::kScalar, &kScalarVocabulary}};
 #if defined(__x86_64__)
-  for (const Param& p : {Param{Isa::kAvx2, &kAvx2Vocabulary},
-                         {Isa::kAvx512, &kAvx512Vocabulary},
-                         {Isa::kAvx512Bf16, &kAvx512Bf16Vocabulary}}) {
-    if (p.isa <= read_env().isa_available) params.push_back(p);
+  const Param compiled[] = {{Isa::kAvx2, &kAvx2Vocabulary},
+                            {Isa::kAvx512, &kAvx512Vocabulary},
+                            {Isa::kAvx512Bf16, &kAvx512Bf16Vocabulary}};
+#elif defined(__aarch64__)
+  const Param compiled[] = {{Isa::kNeon, &kNeonVocabulary}, {Isa::kNeonBf16, &kNeonBf16Vocabulary}};
+#endif
+#if defined(__x86_64__) || defined(__aarch64__)
+  for (const Param& p : compiled) {
+    if (read_env().isa_available.includes(p.isa)) params.push_back(p);
   }
 #endif
   return params;

@@ -44,5 +44,8 @@ extern const Vocabulary kScalarVocabulary;
 extern const Vocabulary kAvx2Vocabulary;  // x86-64 only
 extern const Vocabulary kAvx512Vocabulary;
 extern const Vocabulary kAvx512Bf16Vocabulary;
+// AArch64:
+extern const Vocabulary kNeonVocabulary;
+extern const Vocabulary kNeonBf16Vocabulary;
 
 }  // namespace regard::test

@@ -127,7 +127,7 @@ Expected<Env> env_of(const CommonOptions& o, const Case& c, bool must_run) {
   }
   const Isa available = env.isa_available;
   env = apply_overrides(env, c);
-  if (must_run && env.isa > available) {
+  if (must_run && !available.includes(env.isa)) {
     return invalid(fmt::format("isa {}: this CPU has {}; only explain describes other machines",
                                to_string(env.isa), to_string(available)));
   }

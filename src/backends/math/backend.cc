@@ -23,6 +23,8 @@ const Kernel& kernel_of(const AttentionParams& p, Isa isa) noexcept {
 #if defined(__x86_64__)
   if (isa == Isa::kAvx512) return f64 ? kAvx512F64 : kAvx512F32;
   if (isa == Isa::kAvx2) return f64 ? kAvx2F64 : kAvx2F32;
+#elif defined(__aarch64__)
+  if (isa == Isa::kNeon) return f64 ? kNeonF64 : kNeonF32;
 #endif
   static_cast<void>(isa);
   return f64 ? kScalarF64 : kScalarF32;

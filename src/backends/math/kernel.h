@@ -29,10 +29,13 @@ struct Kernel {
 
 extern const Kernel kScalarF32;  // f32, bf16, f16 inputs
 extern const Kernel kScalarF64;
-// x86-64 builds only:
+// x86-64:
 extern const Kernel kAvx2F32;
 extern const Kernel kAvx2F64;
 extern const Kernel kAvx512F32;
 extern const Kernel kAvx512F64;
+// AArch64:
+extern const Kernel kNeonF32;
+extern const Kernel kNeonF64;
 
 }  // namespace regard::math

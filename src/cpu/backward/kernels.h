@@ -12,9 +12,12 @@ struct BackwardKernels {
 };
 
 extern const BackwardKernels kScalarBackward;
-// x86-64 builds only:
+// x86-64:
 extern const BackwardKernels kAvx2Backward;
 extern const BackwardKernels kAvx512Backward;
 extern const BackwardKernel kAvx512Bf16Backward;  // in one pass; all tensors bf16
+// AArch64:
+extern const BackwardKernels kNeonBackward;
+extern const BackwardKernel kNeonBf16Backward;
 
 }  // namespace regard::cpu

@@ -184,18 +184,22 @@ const BackwardKernels& backward_kernels(Isa isa) noexcept {
 #if defined(__x86_64__)
   if (kernel_isa(isa) == Isa::kAvx512) return kAvx512Backward;
   if (kernel_isa(isa) == Isa::kAvx2) return kAvx2Backward;
+#elif defined(__aarch64__)
+  if (kernel_isa(isa) == Isa::kNeon) return kNeonBackward;
 #endif
   static_cast<void>(isa);
   return kScalarBackward;
 }
 
 const BackwardKernel& one_pass_kernel(const AttentionParams& p, Isa isa) noexcept {
-#if defined(__x86_64__)
   const bool is_bf16 =
       p.dtype_q == Dtype::kBf16 && p.dtype_kv == Dtype::kBf16 && p.dtype_out == Dtype::kBf16;
-  if (is_bf16 && isa >= Isa::kAvx512Bf16) return kAvx512Bf16Backward;
+#if defined(__x86_64__)
+  if (is_bf16 && isa.includes(Isa::kAvx512Bf16)) return kAvx512Bf16Backward;
+#elif defined(__aarch64__)
+  if (is_bf16 && isa.includes(Isa::kNeonBf16)) return kNeonBf16Backward;
 #endif
-  static_cast<void>(p);
+  static_cast<void>(is_bf16);
   return backward_kernels(isa).one_pass_f32;
 }
 
@@ -214,7 +218,7 @@ std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env,
 KernelPlan plan_backward(const AttentionKey& key, const Env& env, const BackwardKernel& kernel,
                          const std::string& backend) {
   KernelPlan plan;
-  plan.isa = kernel.pack > 1 ? Isa::kAvx512Bf16 : kernel_isa(env.isa);
+  plan.isa = kernel.pack > 1 ? pairs_isa() : kernel_isa(env.isa);
   plan.kernel =
       backend + "_backward_" + to_string(plan.isa) + "_" + to_string(key.params().dtype_q);
   plan.slots = slots_of(key, env, kernel);

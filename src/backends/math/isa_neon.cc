@@ -1,0 +1,13 @@
+#include "backends/math/forward.inl"
+#include "cpu/simd_neon.h"
+
+namespace regard::math {
+namespace {
+using F32 = simd_neon::Simd<float>;
+using F64 = simd_neon::Simd<double>;
+}  // namespace
+
+const Kernel kNeonF32 = {forward<F32>, F32::kWidth, sizeof(Strip<F32>), sizeof(float)};
+const Kernel kNeonF64 = {forward<F64>, F64::kWidth, sizeof(Strip<F64>), sizeof(double)};
+
+}  // namespace regard::math
