@@ -1,6 +1,6 @@
 #pragma once
 
-#include "regard/env.h"
+#include "regard/isa.h"
 
 namespace regard::cpu {
 
