@@ -150,12 +150,17 @@ class ClaimsTable {
   }
 
   static std::string bound(const BackendInfo& info, const std::string& types) {
-    std::string bounds;
+    std::string bounds, last;
     for (const DtypeClaim& c : info.forward.dtypes) {
       if (types_text(c) != types) continue;
       char text[32];
       std::snprintf(text, sizeof(text), "%.1e", c.error_bound);
-      bounds += (bounds.empty() ? "" : "; ") + std::string(text);
+      if (text == last && c.min_isa != Isa::kScalar) {
+        bounds += std::string(" or ") + to_string(c.min_isa);
+        continue;
+      }
+      last = text;
+      bounds += (bounds.empty() ? "" : "; ") + last;
       if (c.min_isa != Isa::kScalar) bounds += std::string(" from ") + to_string(c.min_isa);
       if (c.min_sm != 0) bounds += " from sm" + std::to_string(c.min_sm);
     }
