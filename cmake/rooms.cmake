@@ -17,11 +17,10 @@ function(regard_compile_options target)
     $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>)
 endfunction()
 
-# What a fuzzer runs carries coverage counters and the sanitizers; optimised even in a quick build.
+# What a fuzzer runs carries coverage counters.
 function(regard_fuzzed target)
   if(REGARD_BUILD_FUZZERS)
-    target_compile_options(${target} PRIVATE
-      -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all)
+    target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
   endif()
 endfunction()
 
