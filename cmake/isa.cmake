@@ -16,6 +16,25 @@ if(REGARD_EMULATE_AVX512)
   set(REGARD_ISA_FLAGS_avx512_bf16 ${REGARD_ISA_FLAGS_avx512})
 endif()
 
+# Products of bf16 pairs are built only where the compiler has them: Clang 14 does, Clang 16 crashes. Emulated
+# elsewhere they would be slower and less exact than f32.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64" AND NOT REGARD_EMULATE_AVX512)
+  if(NOT DEFINED REGARD_AVX512_BF16_COMPILES)
+    set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
+    try_compile(REGARD_AVX512_BF16_COMPILES ${PROJECT_BINARY_DIR}/avx512_bf16
+      SOURCES ${PROJECT_SOURCE_DIR}/cmake/avx512_bf16.cc
+      COMPILE_DEFINITIONS -O2 ${REGARD_ISA_FLAGS_avx512_bf16}
+      CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${PROJECT_SOURCE_DIR}/src;${PROJECT_SOURCE_DIR}/include"
+      CXX_STANDARD 20
+      CXX_STANDARD_REQUIRED ON)
+    unset(CMAKE_TRY_COMPILE_TARGET_TYPE)
+    message(STATUS "Products of bf16 pairs compile: ${REGARD_AVX512_BF16_COMPILES}")
+  endif()
+  if(NOT REGARD_AVX512_BF16_COMPILES)
+    add_compile_definitions(REGARD_NO_AVX512_BF16)
+  endif()
+endif()
+
 # regard_apply_isa_flags(<list variable>): sets the flags, drops what this processor family cannot run.
 function(regard_apply_isa_flags list)
   set(kept)
@@ -30,6 +49,9 @@ function(regard_apply_isa_flags list)
       endif()
       if(NOT DEFINED REGARD_ISA_FLAGS_${isa})
         message(FATAL_ERROR "${source}: cmake/isa.cmake knows no flags for ${isa}")
+      endif()
+      if(isa STREQUAL "avx512_bf16" AND NOT REGARD_EMULATE_AVX512 AND NOT REGARD_AVX512_BF16_COMPILES)
+        continue()
       endif()
       set(flags ${REGARD_ISA_FLAGS_${isa}})
     endif()

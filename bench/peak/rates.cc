@@ -16,6 +16,8 @@ namespace regard::peak {
 #if !defined(__x86_64__) && !defined(_M_X64)
 Loop avx2_loop() { return {nullptr, 0}; }
 Loop avx512_loop() { return {nullptr, 0}; }
+#endif
+#if (!defined(__x86_64__) && !defined(_M_X64)) || defined(REGARD_NO_AVX512_BF16)
 Loop avx512_bf16_loop() { return {nullptr, 0}; }
 #endif
 

@@ -3,8 +3,8 @@
 #include "cpu/problem.h"
 #include "cpu/simd_avx512.h"
 
-// AVX-512 with the dot product of bf16 pairs. Clang 16 crashes over its intrinsics and takes the
-// portable notation.
+// AVX-512 with the dot product of bf16 pairs; in portable notation where AVX-512 is
+// (simd_avx512.h).
 
 namespace regard::simd_avx512_bf16 {
 
@@ -12,7 +12,7 @@ using simd_avx512::IntVec;
 using simd_avx512::VecOf;
 
 /// Two bf16 in 32 bits, the first in the low half.
-#if defined(__AVX512BF16__) && !defined(__clang__)
+#if defined(__AVX512F__)
 
 /// sum + a.high * b.high + a.low * b.low, rounded after each; denormals count as 0.
 REGARD_KERNEL_FN VecOf<float> dot_of_pairs(VecOf<float> sum, IntVec a, IntVec b) {

@@ -51,10 +51,12 @@ constexpr Unit kUnits[] = {
 #if defined(__x86_64__)
     {Isa::kAvx2, &kAvx2Forward, &kAvx2Forward},
     {Isa::kAvx512, &kAvx512Forward, &kAvx512Forward},
+#if !defined(REGARD_NO_AVX512_BF16)
     {Isa::kAvx512Bf16, &kAvx512Forward, &kAvx512Bf16Forward},
 #elif defined(__aarch64__)
     {Isa::kNeon, &kNeonForward, &kNeonForward},
     {Isa::kNeonBf16, &kNeonForward, &kNeonBf16Forward},
+#endif
 #endif
 };
 

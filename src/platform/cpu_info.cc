@@ -43,8 +43,12 @@ Isa detect_isa() {
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))) {
     return Isa::kAvx2;
   }
+#if defined(REGARD_NO_AVX512_BF16)  // its kernels are not built (cmake/isa.cmake)
+  return Isa::kAvx512;
+#else
   constexpr unsigned kBf16Bit = 1u << 5;  // leaf 7, subleaf 1, eax
   return (cpuid(7, 1).a & kBf16Bit) != 0 ? Isa::kAvx512Bf16 : Isa::kAvx512;
+#endif
 }
 
 std::string model_text() {

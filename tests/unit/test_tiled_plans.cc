@@ -1,4 +1,4 @@
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(REGARD_NO_AVX512_BF16)
 
 #include <gtest/gtest.h>
 

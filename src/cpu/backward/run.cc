@@ -194,7 +194,7 @@ const BackwardKernels& backward_kernels(Isa isa) noexcept {
 const BackwardKernel& one_pass_kernel(const AttentionParams& p, Isa isa) noexcept {
   const bool is_bf16 =
       p.dtype_q == Dtype::kBf16 && p.dtype_kv == Dtype::kBf16 && p.dtype_out == Dtype::kBf16;
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(REGARD_NO_AVX512_BF16)
   if (is_bf16 && isa.includes(Isa::kAvx512Bf16)) return kAvx512Bf16Backward;
 #elif defined(__aarch64__)
   if (is_bf16 && isa.includes(Isa::kNeonBf16)) return kNeonBf16Backward;
