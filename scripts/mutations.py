@@ -174,7 +174,7 @@ MUTATIONS = [
              "sum[r][v] = kSelect ? ScalarTerm<V>::add_visible(", "sum[r][v] = false ? ScalarTerm<V>::add_visible(",
              (PROPERTY, CONFORMANCE)),
     Mutation("old output of few rows not rescaled", "src/cpu/dot_tiles.inl",
-             "if (carry[w] == T(1)) continue;", "continue;", (FEW_ROWS,)),
+             "const auto keep = V::set(out.carry[r]);", "const auto keep = V::set(1);", (FEW_ROWS,)),
     Mutation("one weight for all keys, few rows", "src/cpu/dot_tiles.inl",
              "      weights += V::kWidth;\n", "", (FEW_ROWS, PROPERTY)),
     Mutation("queries without their factor, few rows", "src/cpu/dot_tiles.inl",

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "cpu/rows.h"
+#include "cpu/softmax.h"
 #include "cpu/strip.h"
 
 namespace regard::cpu {
@@ -32,6 +33,19 @@ struct ColumnsOut {
       for (std::int64_t d = 0; d < p.head_dim_v; ++d) {
         const std::int64_t at = d * V::kWidth + v * V::kLanes;
         V::store(out + at, V::fma(V::load(part + at), add, V::load(out + at) * keep));
+      }
+    }
+  }
+
+  /// total = total * carry + block, of which what rounding lost is left.
+  static void close_block(const Problem& p, const Strip<V>& strip, const T* carry, T* block,
+                          T* total) {
+    for (std::int64_t d = 0; d < p.head_dim_v; ++d) {
+      for (int w = 0; w < lanes_of(strip); w += V::kLanes) {
+        const std::int64_t at = d * V::kWidth + w;
+        auto x = V::load(block + at);
+        V::store(total + at, add_keeping_rest<V>(V::load(total + at) * V::load(carry + w), &x));
+        V::store(block + at, x);
       }
     }
   }

@@ -39,6 +39,19 @@ struct RowsOut {
     }
   }
 
+  static void close_block(const Problem& p, const Strip<V>& strip, const T* carry, T* block,
+                          T* total) {
+    const std::int64_t step = row_size(p);
+    for (std::int64_t w = 0; w < strip.rows; ++w) {
+      const auto keep = V::set(carry[w]);
+      for (std::int64_t x = w * step; x < (w + 1) * step; x += V::kLanes) {
+        auto value = V::load(block + x);
+        V::store(total + x, add_keeping_rest<V>(V::load(total + x) * keep, &value));
+        V::store(block + x, value);
+      }
+    }
+  }
+
   static void write(const Problem& p, const Strip<V>& strip, T* out) {
     const std::int64_t bytes = element_bytes(p.out.type);
     for (int w = 0; w < strip.rows; ++w) {
@@ -278,20 +291,13 @@ class DotTiles {
   template <Element kType, bool kSelect>
   void add_values(std::int64_t rows, const T* probs, Tile part, const T* carry, T* out) {
     const std::int64_t step = Out::row_size(p_);
-    for (std::int64_t w = 0; w < rows; ++w) {
-      if (carry[w] == T(1)) continue;
-      const auto by = V::set(carry[w]);
-      for (std::int64_t x = w * step; x < (w + 1) * step; x += V::kLanes) {
-        V::store(out + x, V::load(out + x) * by);
-      }
-    }
     Asking asking{next_.values, row_blocks(rows)};
     const char* const values = values_.first + (part.begin - tile_.begin) * values_.bytes;
     for_row_blocks(
         rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
           add_rows_of<kType, decltype(size)::value, kSelect>(
-              {values, values_.bytes, part.size}, probs + r, {out + r * step, step, p_.head_dim_v},
-              &asking);
+              {values, values_.bytes, part.size}, probs + r,
+              {out + r * step, step, p_.head_dim_v, carry + r}, &asking);
         });
   }
 
@@ -305,6 +311,7 @@ class DotTiles {
     T* first;
     std::int64_t step;
     std::int64_t dim;
+    const T* carry;
   };
 
   /// kRows rows of out, in blocks of 2/3 of the sums of a product, 3 rows as 4; these on AVX2 in
@@ -330,12 +337,7 @@ class DotTiles {
   REGARD_KERNEL_FN void add_block(const Values& values, const T* weights, const Sums& out,
                                   std::int64_t d, Asking* asking) {
     T* const to = out.first + d;
-    typename V::Vec sum[kRows][kVectors];
-    REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
-      REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
-        sum[r][v] = V::load(to + r * out.step + v * V::kLanes);
-      }
-    }
+    typename V::Vec sum[kRows][kVectors] = {};  // the tile by itself: a short chain of additions
     const char* row = values.first;
     const auto value_at = [&](int v) __attribute__((always_inline)) {
       return kVectors > 1 ? load_vector<V>(kType, row + (d + v * V::kLanes) * element_bytes(kType))
@@ -374,8 +376,10 @@ class DotTiles {
       for (std::int64_t j = 0; j < values.count; ++j) add_key();
     }
     REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
+      const auto keep = V::set(out.carry[r]);
       REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
-        V::store(to + r * out.step + v * V::kLanes, sum[r][v]);
+        T* const at = to + r * out.step + v * V::kLanes;
+        V::store(at, V::fma(V::load(at), keep, sum[r][v]));
       }
     }
   }

@@ -36,8 +36,7 @@ template <class Tiles>
 static void compute_part(const StripSet<Tiles>& set, std::int64_t index, const Part<Tiles>& part) {
   const auto keys = split_keys(set.s.band.len_kv, set.a.tile_kv, index);
   for (std::int64_t x = 0; x < set.count(); ++x) clear_state(&set.strips()[x].state);
-  clear_outs(set, part.outs);
-  fold_keys(set, common_keys(keys, reach(set)), part.outs);
+  sum_keys(set, keys, part.outs);
   for (std::int64_t x = 0; x < set.count(); ++x) part.states[x] = set.strips()[x].state;
 }
 

@@ -20,6 +20,10 @@ REGARD_KERNEL_FN constexpr std::int64_t padded_head_dim(std::int64_t head_dim) {
   return (head_dim + kHeadDimUnit - 1) / kHeadDimUnit * kHeadDimUnit;
 }
 
+/// Keys that are summed by themselves before they join the total of a row, so that no chain of
+/// additions grows with the number of keys: whole tiles of every length, on an absolute grid.
+inline constexpr std::int64_t kSumBlockKeys = 1536;
+
 /// Where a task lies: all rows of one (b, kv head) are its queries times the heads of the group,
 /// head fastest (row = i * group_size + g), so that one read of K and V serves a whole group.
 struct TaskGrid {

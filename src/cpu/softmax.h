@@ -59,6 +59,28 @@ static void raise_max(const Problem& p, int vectors, const typename V::Scalar* m
   }
 }
 
+/// total + x; what rounding loses of it stays in x (0 where it is not finite).
+template <class V>
+REGARD_KERNEL_FN typename V::Vec add_keeping_rest(typename V::Vec total, typename V::Vec* x) {
+  const auto sum = total + *x;
+  const auto added = sum - total;
+  const auto rest = (total - (sum - added)) + (*x - added);
+  *x = V::select(rest == rest, rest, V::set(0));
+  return sum;
+}
+
+/// total += block, whose maximum stays; its sum becomes what rounding lost. carry: see raise_max.
+template <class V>
+static void close_block(const Problem& p, int vectors, RowState<V>* block, RowState<V>* total,
+                        typename V::Scalar* carry) {
+  raise_max<V>(p, vectors, block->max, total, carry);
+  for (int at = 0; at < vectors * V::kLanes; at += V::kLanes) {
+    auto sum = V::load(block->sum + at);
+    V::store(total->sum + at, add_keeping_rest<V>(V::load(total->sum + at), &sum));
+    V::store(block->sum + at, sum);
+  }
+}
+
 /// Adds what `part` saw of other keys to `state`: carry and shrink are the factors of the outputs
 /// summed so far and of the part's.
 template <class V>

@@ -19,7 +19,9 @@ struct TiledArgs {
   std::int64_t at_strips = 0;
   std::int64_t at_q = 0;       // [strips][padded head_dim_qk][W]
   std::int64_t at_out = 0;     // [strips][padded head_dim_v][W]
-  std::int64_t at_part = 0;    // the same again, where few rows take the parts of their keys
+  std::int64_t at_block = 0;   // the same again, of a block of keys,
+  std::int64_t at_totals = 0;  // and the strips' states but for that block
+  std::int64_t at_part = 0;    // outs again, where few rows take the parts of their keys
   std::int64_t at_states = 0;  // two of the strips' states, there too
   std::int64_t at_scores = 0;  // [tile_kv][W]
   std::int64_t at_keys = 0;    // [tile_kv][padded head_dim_qk], where keys are converted

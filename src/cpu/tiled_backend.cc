@@ -173,6 +173,8 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   args->at_strips = layout.take(strips, k.strip_bytes);
   args->at_q = layout.take(saturating_mul(strips, q), kBytes);
   args->at_out = layout.take(saturating_mul(strips, out), kBytes);
+  args->at_block = layout.take(saturating_mul(strips, out), kBytes);
+  args->at_totals = layout.take(strips, k.state_bytes);
   args->at_part = layout.take(saturating_mul(few, out), kBytes);
   args->at_states = layout.take(2 * few, k.state_bytes);
   args->at_scores = layout.take(args->tile_kv * k.width, kBytes);

@@ -168,6 +168,47 @@ static void clear_outs(const StripSet<Tiles>& set, typename StripSet<Tiles>::T* 
   }
 }
 
+/// Calls f(block) for the blocks that `keys` is in.
+template <class F>
+REGARD_KERNEL_FN void for_key_blocks(semantics::KeyRange keys, F f) {
+  for (std::int64_t begin = keys.lo / kSumBlockKeys * kSumBlockKeys; begin < keys.hi;
+       begin += kSumBlockKeys) {
+    f(common_keys(keys, semantics::KeyRange{begin, begin + kSumBlockKeys}));
+  }
+}
+
+/// The strips' states, which start it, and outs become the sums over what the rows see of `keys`.
+/// More than a block of keys is summed block by block: whether that is so depends on `keys` alone,
+/// never on what the rows see of them, and a block without visible keys changes nothing.
+template <class Tiles>
+static void sum_keys(const StripSet<Tiles>& set, semantics::KeyRange keys,
+                     typename StripSet<Tiles>::T* outs) {
+  using V = typename Tiles::Vocabulary;
+  using T = typename V::Scalar;
+  const TiledArgs& a = set.a;
+  clear_outs(set, outs);
+  const semantics::KeyRange seen = common_keys(keys, reach(set));
+  if (keys.hi - keys.lo <= kSumBlockKeys) return fold_keys(set, seen, outs);
+  auto* const totals = reinterpret_cast<RowState<V>*>(set.scratch + a.at_totals);
+  T* const block_outs = reinterpret_cast<T*>(set.scratch + a.at_block);
+  for (std::int64_t x = 0; x < set.count(); ++x) {
+    totals[x] = set.strips()[x].state;
+    clear_state(&set.strips()[x].state);
+  }
+  clear_outs(set, block_outs);
+  const std::int64_t size = Tiles::Out::size(a.problem);
+  for_key_blocks(seen, [&](semantics::KeyRange block) {
+    fold_keys(set, block, block_outs);
+    for (std::int64_t x = 0; x < set.count(); ++x) {
+      Strip<V>& strip = set.strips()[x];
+      alignas(64) T carry[V::kWidth];
+      close_block<V>(a.problem, strip.vectors, &strip.state, totals + x, carry);
+      Tiles::Out::close_block(a.problem, strip, carry, block_outs + x * size, outs + x * size);
+    }
+  });
+  for (std::int64_t x = 0; x < set.count(); ++x) set.strips()[x].state = totals[x];
+}
+
 /// Divides by the sums, writes out and lse; the outs are used up.
 template <class Tiles>
 static void write_outs(const StripSet<Tiles>& set, typename StripSet<Tiles>::T* outs) {
@@ -182,8 +223,7 @@ static void write_outs(const StripSet<Tiles>& set, typename StripSet<Tiles>::T* 
 template <class Tiles>
 static void forward_rows(const StripSet<Tiles>& set) {
   auto* const outs = reinterpret_cast<typename StripSet<Tiles>::T*>(set.scratch + set.a.at_out);
-  clear_outs(set, outs);
-  fold_keys(set, reach(set), outs);
+  sum_keys(set, {0, set.s.band.len_kv}, outs);
   write_outs(set, outs);
 }
 

@@ -46,6 +46,7 @@ std::int64_t lay_out(const AttentionParams& p, const Kernel& kernel, std::int64_
   args->at_strips = layout.take(strips, kernel.strip_bytes);
   args->at_q = layout.take(saturating_mul(rows, p.head_dim_qk), kernel.scalar_bytes);
   args->at_out = layout.take(saturating_mul(rows, p.head_dim_v), kernel.scalar_bytes);
+  args->at_block = layout.take(saturating_mul(rows, p.head_dim_v), kernel.scalar_bytes);
   args->at_scores = layout.take(saturating_mul(rows, p.seqlen_kv), kernel.scalar_bytes);
   const std::int64_t tile = converts ? kTileKv : 0;
   args->at_tile =

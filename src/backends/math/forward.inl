@@ -29,6 +29,7 @@ struct Task {
   Strip<V>* strips;
   T* q_t;
   T* out_t;
+  T* block_t;  // the part of a block of keys in out_t
   T* scores;
   T* tile;
   T* row;
@@ -38,6 +39,10 @@ struct Task {
     return scores + (x * a.problem.seqlen_kv + j) * V::kWidth;
   }
   Tile tile_at(std::int64_t index) const { return cpu::tile_at(index, a.tile_kv, s.band.len_kv); }
+  /// Whether a block of keys, or the last tile, ends with it.
+  bool ends_block(std::int64_t index) const {
+    return (index + 1) * a.tile_kv % cpu::kSumBlockKeys == 0 || index + 1 == tiles.end;
+  }
   /// All tiles as one.
   Tile reach() const {
     if (tiles.begin == tiles.end) return {};
@@ -115,10 +120,16 @@ static void apply_softmax(const Task<V>& t, std::int64_t x) {
     cpu::fold_max<V>(strip.vectors, tile.size, t.scores_at(x, tile.begin), max);
   }
   cpu::raise_max<V>(p, strip.vectors, max, &strip.state, carry);  // from the sink
+  cpu::RowState<V> total = strip.state;
+  for (int w = 0; w < V::kWidth; ++w) strip.state.sum[w] = 0;
   for (std::int64_t index = t.tiles.begin; index < t.tiles.end; ++index) {
     const Tile tile = t.tile_at(index);
     cpu::exponentiate<V, true>(p, tile.size, t.scores_at(x, tile.begin), &strip);
+    if (t.ends_block(index)) {
+      cpu::close_block<V>(p, strip.vectors, &strip.state, &total, carry);
+    }
   }
+  strip.state = total;
   if (p.scores_stage == ScoresStage::kProbs) {
     write_probs<V>(p, strip, t.reach(), t.scores_at(x, t.reach().begin));
   }
@@ -129,6 +140,37 @@ static void apply_softmax(const Task<V>& t, std::int64_t x) {
   }
 }
 
+/// What a tile's values add to the block of every strip. Not inline: beside the rest GCC 12 spills
+/// the product's sums on AVX2.
+template <class V>
+__attribute__((noinline)) static void add_tile(const Task<V>& t, Tile tile,
+                                               const typename V::Scalar* one) {
+  using T = typename V::Scalar;
+  const Problem& p = t.a.problem;
+  const auto values = cpu::load_tile<V>(p.v, t.s.b, t.head_kv, tile, p.head_dim_v, t.tile);
+  const bool finite = cpu::all_finite<V>(values, tile.size, p.head_dim_v);
+  for (std::int64_t x = 0; x < t.count; ++x) {
+    const TileClass tile_class = t.classify(x, tile);
+    if (tile_class == TileClass::kEmpty) continue;
+    const bool select = tile_class == TileClass::kPartial && !finite;
+    cpu::with_vectors<V::kVectors>(
+        t.strips[x].vectors, [&](auto vectors) __attribute__((always_inline)) {
+          using Term = cpu::ScalarTerm<V>;
+          constexpr int kVectors = decltype(vectors)::value;
+          const auto a = cpu::transposed(values);
+          const T* const probs = t.scores_at(x, tile.begin);
+          T* const block_t = t.block_t + x * p.head_dim_v * V::kWidth;
+          if (select) {
+            cpu::add_product<V, Term, kVectors, true>(a, probs, block_t, p.head_dim_v, tile.size,
+                                                      one);
+          } else {
+            cpu::add_product<V, Term, kVectors, false>(a, probs, block_t, p.head_dim_v, tile.size,
+                                                       one);
+          }
+        });
+  }
+}
+
 template <class V>
 static void multiply_values(const Task<V>& t) {
   using T = typename V::Scalar;
@@ -136,30 +178,13 @@ static void multiply_values(const Task<V>& t) {
   alignas(64) T one[V::kWidth];
   for (int w = 0; w < V::kWidth; ++w) one[w] = 1;
   const std::int64_t out_size = p.head_dim_v * V::kWidth;
-  for (std::int64_t y = 0; y < t.count * out_size; ++y) t.out_t[y] = 0;
+  for (std::int64_t y = 0; y < t.count * out_size; ++y) t.out_t[y] = t.block_t[y] = 0;
   for (std::int64_t index = t.tiles.begin; index < t.tiles.end; ++index) {
-    const Tile tile = t.tile_at(index);
-    const auto values = cpu::load_tile<V>(p.v, t.s.b, t.head_kv, tile, p.head_dim_v, t.tile);
-    const bool finite = cpu::all_finite<V>(values, tile.size, p.head_dim_v);
+    add_tile(t, t.tile_at(index), one);
+    if (!t.ends_block(index)) continue;
     for (std::int64_t x = 0; x < t.count; ++x) {
-      const TileClass tile_class = t.classify(x, tile);
-      if (tile_class == TileClass::kEmpty) continue;
-      const bool select = tile_class == TileClass::kPartial && !finite;
-      cpu::with_vectors<V::kVectors>(
-          t.strips[x].vectors, [&](auto vectors) __attribute__((always_inline)) {
-            using Term = cpu::ScalarTerm<V>;
-            constexpr int kVectors = decltype(vectors)::value;
-            const auto a = cpu::transposed(values);
-            const T* const probs = t.scores_at(x, tile.begin);
-            T* const out_t = t.out_t + x * out_size;
-            if (select) {
-              cpu::add_product<V, Term, kVectors, true>(a, probs, out_t, p.head_dim_v, tile.size,
-                                                        one);
-            } else {
-              cpu::add_product<V, Term, kVectors, false>(a, probs, out_t, p.head_dim_v, tile.size,
-                                                         one);
-            }
-          });
+      cpu::ColumnsOut<V>::close_block(p, t.strips[x], one, t.block_t + x * out_size,
+                                      t.out_t + x * out_size);
     }
   }
 }
@@ -184,6 +209,7 @@ static void forward(const void* opaque, std::int64_t task, char* scratch) {
             reinterpret_cast<Strip<V>*>(scratch + a.at_strips),
             reinterpret_cast<T*>(scratch + a.at_q),
             reinterpret_cast<T*>(scratch + a.at_out),
+            reinterpret_cast<T*>(scratch + a.at_block),
             reinterpret_cast<T*>(scratch + a.at_scores),
             reinterpret_cast<T*>(scratch + a.at_tile),
             reinterpret_cast<T*>(scratch + a.at_row)};
