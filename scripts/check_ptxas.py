@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the CUDA kernels to their budgets of registers and shared memory, and to no spills.
+"""Holds the CUDA kernels to their budgets of registers and shared memory, and to no spills and no stack.
 
 usage: check_ptxas.py LOG...      what `nvcc -Xptxas -v` said, the build keeps it as <object>.log
 
@@ -38,7 +38,8 @@ KERNELS = {
 }
 
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\w+)'")
-SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+LOCAL = re.compile(
+    r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
 SMEM = re.compile(r"(\d+) bytes smem")
 
@@ -60,17 +61,17 @@ def kernel_of(mangled):
 
 
 def read(text):
-    """[(kernel, mangled, architecture, registers, shared bytes, spilled bytes)] of a log."""
-    found, entry, spilled = [], None, 0
+    """[(kernel, mangled, architecture, registers, shared, stack and spilled bytes)] of a log."""
+    found, entry, stack, spilled = [], None, 0, 0
     for line in text.splitlines():
         if match := ENTRY.search(line):
-            entry, spilled = match, 0
-        elif match := SPILLS.search(line):
-            spilled = int(match[1]) + int(match[2])
+            entry, stack, spilled = match, 0, 0
+        elif match := LOCAL.search(line):
+            stack, spilled = int(match[1]), int(match[2]) + int(match[3])
         elif entry and (match := USED.search(line)):
             shared = SMEM.search(line)
             found.append((kernel_of(entry[1]) or entry[1], entry[1], entry[2], int(match[1]),
-                          int(shared[1]) if shared else 0, spilled))
+                          int(shared[1]) if shared else 0, stack, spilled))
             entry = None
     return found
 
@@ -79,7 +80,7 @@ def faults(found, kernels=None):
     """What is over a budget or missing, as text."""
     kernels = KERNELS if kernels is None else kernels
     architectures = sorted({entry[2] for entry in found}) or ["any architecture"]
-    for kernel, mangled, architecture, registers, shared, spilled in found:
+    for kernel, mangled, architecture, registers, shared, stack, spilled in found:
         name = f"{mangled} ({architecture})"
         if kernel not in kernels:
             yield f"{name}: no budget is stated for {kernel}"
@@ -89,6 +90,8 @@ def faults(found, kernels=None):
             yield f"{name}: {registers} registers, budget {most}"
         if shared > SHARED:
             yield f"{name}: {shared} bytes of shared memory, budget {SHARED}"
+        if stack:
+            yield f"{name}: {stack} bytes of stack"
         if spilled:
             yield f"{name}: {spilled} bytes spilled"
     for kernel in kernels:
@@ -102,9 +105,9 @@ def main(logs):
     for log in logs:
         with open(log, encoding="utf-8", errors="replace") as file:
             found += read(file.read())
-    for kernel, _, architecture, registers, shared, spilled in sorted(found):
+    for kernel, _, architecture, registers, shared, stack, spilled in sorted(found):
         print(f"{kernel:34} {architecture:7} {registers:3} registers {shared:6} bytes shared "
-              f"{spilled:4} spilled")
+              f"{stack:4} stack {spilled:4} spilled")
     wrong = list(faults(found))
     for line in wrong:
         print(line)

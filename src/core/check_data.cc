@@ -4,7 +4,8 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
-#include <vector>
+#include <memory>
+#include <new>
 
 #include "base/message.h"
 #include "core/describe.h"
@@ -80,6 +81,8 @@ Status check_data(const Buffers& buffers, const AttentionParams& params, const c
 
 namespace {
 
+constexpr const char* kWhere = "check_device_data";
+
 /// A view with its elements on the host, as far as the last of them.
 class HostCopy {
  public:
@@ -90,23 +93,25 @@ class HostCopy {
       if (view->shape[i] == 0) return {};
       last += (view->shape[i] - 1) * view->strides[i];
     }
-    const std::int64_t bytes = (last + 1) * size_of(view->dtype);
-    storage_.resize(static_cast<std::size_t>(bytes));
-    const Status status =
-        copy_to_host("check_device_data", *view, storage_.data(), storage_.size(), stream);
-    view->data = storage_.data();
+    const auto bytes = static_cast<std::size_t>((last + 1) * size_of(view->dtype));
+    storage_.reset(new (std::nothrow) char[bytes]);
+    if (storage_ == nullptr) {
+      return failure(StatusCode::kWorkspace, kWhere, "cannot allocate ", bytes,
+                     " bytes on the host for a copy of ", to_string(*view));
+    }
+    const Status status = copy_to_host(kWhere, *view, storage_.get(), bytes, stream);
+    view->data = storage_.get();
     view->device = Device{};
     return status;
   }
 
  private:
-  std::vector<char> storage_;
+  std::unique_ptr<char[]> storage_;
 };
 
 }  // namespace
 
 Status check_device_data(const AttentionRequest& request, const Launch& launch) {
-  constexpr const char* kWhere = "check_device_data";
   constexpr TensorView Buffers::*kRead[] = {&Buffers::seqlens_q, &Buffers::seqlens_kv,
                                             &Buffers::descale_q, &Buffers::descale_k,
                                             &Buffers::descale_v};

@@ -27,10 +27,11 @@ DeviceGuard::DeviceGuard(const char* where, const Device& device) {
   if (device.type != DeviceType::kCuda) return;
   int current = 0;
   cudaError_t error = cudaGetDevice(&current);
-  if (error == cudaSuccess && current == device.index) return;
+  // Also where the device is current already: it is in a thread that has never called CUDA, which
+  // has no context yet, and cuDNN's engines call the driver, which needs one.
   if (error == cudaSuccess) error = cudaSetDevice(device.index);
   if (error == cudaSuccess) {
-    previous_ = current;
+    if (current != device.index) previous_ = current;
     return;
   }
   status_ = invalid(where, "device (cuda:", device.index,

@@ -14,7 +14,8 @@
 
 namespace regard {
 
-/// Makes a device the calling thread's current one while it lives; nothing for a CPU.
+/// Makes a device the calling thread's current one while it lives, and binds its context to the
+/// thread; nothing for a CPU.
 class DeviceGuard {
  public:
   DeviceGuard(const char* where, const Device& device);

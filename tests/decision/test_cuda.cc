@@ -224,5 +224,20 @@ TEST(Cuda, CheckDeviceDataRefusesLengthsOutOfRange) {
   }
 }
 
+// Lengths whose strides span more than memory has are copied to the host with what lies between.
+TEST(Cuda, CheckDeviceDataThrowsNothing) {
+  AttentionRequest request = device_request();
+  std::int32_t keys[2] = {};
+  for (TensorView* view : {&request.q, &request.k, &request.v, &request.out}) view->shape[0] = 2;
+  request.seqlens_q = {};
+  request.seqlens_kv = make_view(keys, Dtype::kI32, {2});
+  request.seqlens_kv.device = request.q.device;
+  request.seqlens_kv.strides[0] = std::int64_t{1} << 60;
+  const Status status = check_device_data(request);
+  EXPECT_EQ(status.code(), StatusCode::kWorkspace) << status.to_string();
+  EXPECT_NE(status.message().find("4611686018427387908 bytes"), std::string::npos)
+      << status.to_string();
+}
+
 }  // namespace
 }  // namespace regard::test

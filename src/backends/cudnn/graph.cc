@@ -355,14 +355,6 @@ class BuiltGraph final : public Graph {
   const Scales* const scales_;  // null: none are read
 };
 
-// Makes the current device's context the thread's: engines load modules with the driver's
-// functions, which look for one, and a thread that borrows a handle may not have called CUDA
-// before.
-void bind_context() {
-  int device = 0;
-  if (cudaGetDevice(&device) == cudaSuccess) cudaSetDevice(device);
-}
-
 Status refused(const std::string& words) {
   return failure(StatusCode::kRefusedAtPlan, "plan", "cuDNN: ", words);
 }
@@ -431,7 +423,6 @@ Expected<std::shared_ptr<const Graph>> build_graph(const AttentionParams& params
   try {
     const BorrowedHandle handle;
     if (handle.get() == nullptr) return unavailable("plan", "no handle for the device");
-    bind_context();
     auto made = GraphMaker(params, strides, 0).make(node);
     fe::error_t error = build(*made, handle.get(), workspace_bytes);
     if (error.is_bad()) {
