@@ -22,13 +22,32 @@ std::string short_reasons(const Selection& selection) {
   return out;
 }
 
+// Whether causality alone hides keys, and none of them from every row: then no key is padding, and
+// what is not finite in one shows in the rows that see it, whatever the others hold.
+bool hides_no_padding(const AttentionParams& p) {
+  constexpr FeatureSet kHidesMore{Feature::kWindowLeft,     Feature::kWindowRight,
+                                  Feature::kDiagonalOffset, Feature::kDiagonalPerSequence,
+                                  Feature::kAttnMask,       Feature::kAttnBias,
+                                  Feature::kAlibi,          Feature::kSegmentIds,
+                                  Feature::kSeqlensQ,       Feature::kSeqlensKv,
+                                  Feature::kBlockMask,      Feature::kPacked,
+                                  Feature::kPaged};
+  if (!p.features.has(Feature::kCausal)) return false;
+  if (p.features.without(kHidesMore) != p.features) return false;
+  return p.features.has(Feature::kDiagonalBottomRight) || p.seqlen_q >= p.seqlen_kv;
+}
+
+bool assumes_finite(const AttentionParams& params, const ResolvedPolicy& policy) {
+  return policy.policy.assume_finite.value_or(hides_no_padding(params));
+}
+
 // The two keys of a problem: of its class of extents, and of its own.
 struct Keys {
   AttentionKey rounded, exact;
 };
 
 Expected<Keys> keys_of(const AttentionParams& params, const ResolvedPolicy& policy) {
-  const bool assume_finite = policy.policy.assume_finite.value_or(false);
+  const bool assume_finite = assumes_finite(params, policy);
   const auto rounded = AttentionKey::make(params, assume_finite);
   if (!rounded) return rounded.status();
   const auto exact = AttentionKey::make(params, assume_finite, KeyExtents::kExact);
@@ -202,7 +221,7 @@ Expected<Plan> plan_described(ContextImpl& context, const AttentionParams& param
   cache_key.policy = policy_for(context, *settings, policy);
   if (!cache_key.policy->status.ok()) return cache_key.policy->status;
   cache_key.generations = settings->generations;
-  const bool assume_finite = cache_key.policy->policy.assume_finite.value_or(false);
+  const bool assume_finite = assumes_finite(params, *cache_key.policy);
   Keys keys;
   Expected<AttentionKey> key = AttentionKey::make(params, assume_finite);
   if (!key) return key.status();

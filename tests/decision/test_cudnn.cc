@@ -89,7 +89,9 @@ TEST(Cudnn, RefusesWhatItDoesNotMeanAlike) {
     EXPECT_NE(refusal(words, env), "") << words;
   }
   EXPECT_TRUE(judge("sq128 d64 bf16", env, Policy{}).usable);
-  const Verdict behind_mask = judge("sq128 d64 bf16 causal diag=tl", env, Policy{});
+  EXPECT_TRUE(judge("sq128 d64 bf16 causal diag=tl", env, Policy{}).usable);
+  EXPECT_TRUE(judge("sq64 skv128 d64 bf16 causal diag=br", env, Policy{}).usable);
+  const Verdict behind_mask = judge("sq64 skv128 d64 bf16 causal diag=tl", env, Policy{});
   ASSERT_EQ(behind_mask.refusals.size(), 1u);
   EXPECT_EQ(behind_mask.refusals[0].actual, "non_finite_behind_mask");
 }

@@ -247,9 +247,32 @@ TEST(Select, AssumeFiniteWaivesTheFeature) {
   WithMock fixture(info);
   Policy policy = only({custom("mock")});
   EXPECT_TRUE(plan(fixture.context, case_params("sq8 d8 f32"), policy));  // hides nothing
-  EXPECT_FALSE(plan(fixture.context, case_params("sq8 d8 f32 causal"), policy));
+  EXPECT_FALSE(plan(fixture.context, case_params("sq8 d8 f32 causal window=3,0"), policy));
   policy.assume_finite = true;
-  EXPECT_TRUE(plan(fixture.context, case_params("sq8 d8 f32 causal"), policy));
+  EXPECT_TRUE(plan(fixture.context, case_params("sq8 d8 f32 causal window=3,0"), policy));
+}
+
+// Causality alone hides no padding where some row sees every key.
+TEST(Select, PlainCausalCallsNeedNothingBehindAMask) {
+  BackendInfo info = generous_info("mock");
+  info.forward.features = info.forward.features.without({Feature::kNonFiniteBehindMask});
+  WithMock fixture(info);
+  Policy policy = only({custom("mock")});
+  const auto runs = [&](const char* words) {
+    return plan(fixture.context, case_params(words), policy).ok();
+  };
+  for (const char* words : {"sq8 d8 f32 causal", "sq9 skv8 d8 f32 causal diag=tl",
+                            "sq8 skv900 d8 f32 causal diag=br", "sq1 skv9 d8 f32 causal diag=br"}) {
+    EXPECT_TRUE(runs(words)) << words;
+  }
+  for (const char* words :
+       {"sq8 skv9 d8 f32 causal diag=tl", "sq8 d8 f32 causal diag=1", "sq8 d8 f32 causal diag=seq",
+        "sq8 d8 f32 causal lens", "sq8 d8 f32 causal mask", "sq8 d8 f32 causal window=4,0",
+        "sq8 d8 f32 causal bias", "sq8 d8 f32 causal alibi", "sq8 d8 f32 causal segments"}) {
+    EXPECT_FALSE(runs(words)) << words;
+  }
+  policy.assume_finite = false;
+  EXPECT_FALSE(runs("sq8 d8 f32 causal"));
 }
 
 Policy max_error(double limit) {
