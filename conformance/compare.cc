@@ -30,7 +30,10 @@ class Comparer {
   Comparer(const Buffers& buffers, const Truth& truth, Dtype probs)
       : buffers_(buffers),
         truth_(truth),
-        narrow_probs_(is_f8(probs) ? kNarrowDeviations * oracle::unit_roundoff(probs) : 0.0),
+        out_mean_(buffers.out.dtype),
+        rounded_probs_(
+            (is_f8(probs) ? kNarrowDeviations : 1.0) *
+            oracle::unit_roundoff(truth.dtype_probs == Dtype::kF64 ? Dtype::kF64 : probs)),
         u_(is_f8(probs) ? kNarrowSums
                         : oracle::unit_roundoff(truth.dtype_probs == Dtype::kF64 ? Dtype::kF64
                                                                                  : Dtype::kF32)) {}
@@ -49,6 +52,10 @@ class Comparer {
       }
     }
     if (max_expected_ > 0.0) result_.out_error = max_error_ / max_expected_;
+    if (const std::string wrong = out_mean_.check(); result_.ok && !wrong.empty()) {
+      result_.ok = false;
+      result_.text = "out: " + wrong;
+    }
     return result_;
   }
 
@@ -122,7 +129,8 @@ class Comparer {
     const Dtype dtype = buffers_.out.dtype;
     const double floor =
         2.0 * oracle::unit_roundoff(dtype) * max_expected + oracle::half_of_smallest(dtype);
-    const Judgement judgement = judge(samples, floor);
+    const Judgement judgement = judge(samples, floor, dtype);
+    out_mean_.add(samples);
     if (!judgement.ok) fail("out", judgement.text);
     max_error_ = std::max(max_error_, judgement.max_error);
     max_expected_ = std::max(max_expected_, max_expected);
@@ -134,12 +142,9 @@ class Comparer {
   double out_floor(const RowFacts& f) const {
     const auto keys = static_cast<double>(f.visible_keys);
     const double flushed = truth_.dtype_probs == Dtype::kF64 ? 0.0 : kFlushed * keys;
-    const double rounded_p =
-        oracle::unit_roundoff(truth_.dtype_probs) * f.prob_spread * f.weight_sum_max;
+    const double rounded_p = rounded_probs_ * f.prob_spread * f.weight_sum_max;
     const double order = u_ * std::sqrt(keys);
-    const double narrow_p = narrow_probs_ * f.prob_spread * f.weight_sum_max;
-    return (4.0 * u_ * std::max(1.0, f.smax) + rounded_p + narrow_p + order + flushed) *
-           f.max_abs_v;
+    return (4.0 * u_ * std::max(1.0, f.smax) + rounded_p + order + flushed) * f.max_abs_v;
   }
 
   /// Finite, within [min V, max V]; equal scores give the mean of V.
@@ -238,7 +243,8 @@ class Comparer {
 
   const Buffers& buffers_;
   const Truth& truth_;
-  double narrow_probs_;
+  MeanSignedError out_mean_;  // over all (b, h)
+  double rounded_probs_;      // what rounding loses of a probability
   double u_;
   std::int64_t b_ = 0, h_ = 0;
   double max_error_ = 0.0, max_expected_ = 0.0;  // over all (b, h)

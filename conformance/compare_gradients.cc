@@ -19,21 +19,34 @@ using oracle::GradTruth;
 // A gradient this much smaller than what it is made of is what cancelling left of it.
 constexpr double kCancelled = 1e-2;
 
+/// What of the variance of P and dS rounded to the dtype of q a kernel has that rounds to `probs`.
+double share_of_probs(Dtype dtype, Dtype probs) {
+  if (dtype == Dtype::kF64) return 1.0;
+  const double share = oracle::unit_roundoff(probs) / oracle::unit_roundoff(dtype);
+  return share * share;
+}
+
 class GradComparer {
  public:
-  explicit GradComparer(const GradTruth& truth)
-      : u_(oracle::unit_roundoff(truth.dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32)) {}
+  GradComparer(const GradTruth& truth, Dtype probs)
+      : probs_share_(share_of_probs(truth.dtype, probs)),
+        u_(oracle::unit_roundoff(truth.dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32)) {}
 
   /// `view` is absent where the caller did not ask for the gradient.
   void compare(const char* name, const TensorView& view, const Gradient& gradient) {
     if (!view.present() || !result_.ok) return;
     max_error_ = max_expected_ = margin_ = 0.0;
+    MeanSignedError mean(view.dtype);
     // Without elements the outer extents may be huge.
     const std::int64_t batch = gradient.exact.empty() ? 0 : gradient.shape[0];
     for (std::int64_t b = 0; b < batch && result_.ok; ++b) {
       for (std::int64_t h = 0; h < gradient.shape[1] && result_.ok; ++h) {
-        compare_head(name, view, gradient, b, h);
+        compare_head(name, view, gradient, b, h, &mean);
       }
+    }
+    if (const std::string wrong = mean.check(); result_.ok && !wrong.empty()) {
+      result_.ok = false;
+      result_.text = std::string(name) + ": " + wrong;
     }
     const double error = max_expected_ > 0.0 ? max_error_ / max_expected_ : 0.0;
     result_.parts.push_back({name, error, margin_});
@@ -65,13 +78,14 @@ class GradComparer {
  private:
   /// What rounding may do to this element alone.
   double own_floor(const Conditioning& c) const {
+    const double variance = c.delta_variance + probs_share_ * c.variance;
     const double floor =
-        4.0 * u_ * (c.scores + c.cancelled) + 2.0 * std::sqrt(c.variance) + c.flushed;
+        4.0 * u_ * (c.scores + c.cancelled) + 2.0 * std::sqrt(variance) + c.flushed;
     return std::isnan(floor) ? 0.0 : floor;  // a NaN is compared as one
   }
 
   void compare_head(const char* name, const TensorView& view, const Gradient& gradient,
-                    std::int64_t b, std::int64_t h) {
+                    std::int64_t b, std::int64_t h, MeanSignedError* mean) {
     std::vector<Sample> samples;
     double max_expected = 0.0, max_size = 0.0;
     for (std::int64_t i = 0; i < gradient.shape[2]; ++i) {
@@ -99,7 +113,8 @@ class GradComparer {
     }
     const double floor = 2.0 * oracle::unit_roundoff(view.dtype) * max_expected +
                          oracle::half_of_smallest(view.dtype);
-    const Judgement judgement = judge(samples, floor);
+    const Judgement judgement = judge(samples, floor, view.dtype);
+    mean->add(samples);
     if (!judgement.ok) fail(name, b, h, judgement.text);
     margin_ = std::max(margin_, judgement.margin);
     // Where a head's gradient is 0 but for cancelling, an error relative to it says nothing.
@@ -127,6 +142,7 @@ class GradComparer {
              number_text(s.expected) + ", actual " + number_text(s.actual) + " (" + why + ")");
   }
 
+  double probs_share_;  // of the variance of probabilities in the dtype of q
   double u_;
   double max_error_ = 0.0, max_expected_ = 0.0, margin_ = 0.0;  // of one gradient
   GradComparison result_;
@@ -134,8 +150,9 @@ class GradComparer {
 
 }  // namespace
 
-GradComparison compare_gradients(const AttentionGradRequest& request, const GradTruth& truth) {
-  GradComparer comparer(truth);
+GradComparison compare_gradients(const AttentionGradRequest& request, const GradTruth& truth,
+                                 Dtype probs) {
+  GradComparer comparer(truth, probs);
   const struct {
     const char* name;
     const TensorView& view;

@@ -35,8 +35,9 @@ struct GradComparison {
   std::vector<GradPart> parts;  // of each gradient that was asked for, up to the first outside
 };
 
-/// Holds the gradients that the request asks for against the truth of the same problem.
+/// Holds the gradients that the request asks for against the truth of the same problem. `probs`:
+/// what the backend states that it rounds probabilities and the scores' gradients to.
 GradComparison compare_gradients(const AttentionGradRequest& request,
-                                 const oracle::GradTruth& truth);
+                                 const oracle::GradTruth& truth, Dtype probs = Dtype::kF32);
 
 }  // namespace regard::conformance

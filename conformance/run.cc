@@ -102,26 +102,18 @@ class Run {
         return fail("a second run on another workspace gave other bits");
       }
     }
-    report_.comparison = compare(prepared_.problem.request(), prepared_.truth, claimed_probs());
+    const Dtype probs =
+        claimed_probs(context_, backend_, prepared_.params, plan.kernel(), &BackendInfo::forward);
+    report_.comparison = compare(prepared_.problem.request(), prepared_.truth, probs);
     if (!report_.comparison.ok) return fail(report_.comparison.text);
     if (goes_back()) {
-      report_.gradients = compare_gradients(prepared_.problem.request(), prepared_.gradients);
+      const Dtype back_probs = claimed_probs(context_, backend_, prepared_.params,
+                                             plan.backward_kernel(), &BackendInfo::backward);
+      report_.gradients =
+          compare_gradients(prepared_.problem.request(), prepared_.gradients, back_probs);
       if (!report_.gradients.ok) return fail(report_.gradients.text);
     }
     return report_;
-  }
-
-  Dtype claimed_probs() const {
-    const AttentionParams& p = prepared_.params;
-    for (const BackendInfo& info : context_.backends()) {
-      if (info.ref != backend_ || info.device != p.device.type) continue;
-      for (const DtypeClaim& claim : info.forward.dtypes) {
-        if (claim.q == p.dtype_q && claim.kv == p.dtype_kv && claim.out == p.dtype_out) {
-          return claim.probs;
-        }
-      }
-    }
-    return Dtype::kF32;
   }
 
   /// Empty when execute() succeeded and wrote outputs and workspace alone.
@@ -183,6 +175,22 @@ class Run {
 };
 
 }  // namespace
+
+Dtype claimed_probs(const Context& context, const BackendRef& backend,
+                    const AttentionParams& params, const KernelPlan& kernel,
+                    Claims BackendInfo::*direction) {
+  Dtype probs = Dtype::kF32;
+  for (const BackendInfo& info : context.backends()) {
+    if (info.ref != backend || info.device != params.device.type) continue;
+    for (const DtypeClaim& claim : (info.*direction).dtypes) {
+      if (claim.q != params.dtype_q || claim.kv != params.dtype_kv) continue;
+      if (claim.out != params.dtype_out) continue;
+      // Of several claims of the same types the last that the kernel's level has holds.
+      if (kernel.isa.includes(claim.min_isa) && claim.min_sm <= kernel.sm) probs = claim.probs;
+    }
+  }
+  return probs;
+}
 
 std::string repro_line(const Case& c, const BackendRef& backend) {
   return "regard check \"" + to_string(c) + "\" --backend " + to_string(backend);

@@ -79,6 +79,12 @@ Report run_prepared(Context& context, PreparedCase* prepared, const BackendRef& 
 Report run_case(Context& context, const Case& c, const BackendRef& backend,
                 const RunOptions& options = {});
 
+/// What a backend's record states that a planned kernel rounds probabilities to. `direction`:
+/// &BackendInfo::forward or &BackendInfo::backward.
+Dtype claimed_probs(const Context& context, const BackendRef& backend,
+                    const AttentionParams& params, const KernelPlan& kernel,
+                    Claims BackendInfo::*direction);
+
 /// Every refusal of `verdict` must be terminal or carry a fix that removes it. Empty when so.
 std::string check_fixes(Context& context, const AttentionParams& params, const Policy& policy,
                         const Verdict& verdict);

@@ -170,14 +170,14 @@ class Gradients {
       for (std::size_t n = 0; n < keys.size(); ++n) {
         sum += static_cast<double>(result.probs[n] * g.slopes[n] * head.key(keys[n].j)[d]);
       }
-      truth_.d_q.sizes[truth_.d_q.index(at.b, at.h, at.i, d)].variance +=
+      truth_.d_q.sizes[truth_.d_q.index(at.b, at.h, at.i, d)].delta_variance +=
           square(s.delta_deviation * scale * sum);
     }
     std::size_t bias = 0;
     if (truth_.d_bias.shape[3] != 1 || !bias_index(at, 0, &bias)) return;
     double sum = 0.0;
     for (const R p : result.probs) sum += static_cast<double>(p);
-    truth_.d_bias.sizes[bias].variance += square(s.delta_deviation * sum);
+    truth_.d_bias.sizes[bias].delta_variance += square(s.delta_deviation * sum);
   }
 
   const AttentionGradRequest& request_;

@@ -14,12 +14,13 @@ namespace regard::oracle {
 /// What one element of a gradient is made of. It is a sum of terms, one for each row and key that
 /// see each other; rounding moves it by some unit roundoffs of these sizes.
 struct Conditioning {
-  std::int64_t terms = 0;  // 0: nothing reaches the element, it is exactly 0
-  double scores = 0.0;     // sum of |term| max(1, Smax): what the rounding of scores does to P
-  double cancelled = 0.0;  // sum of the terms' sizes before dP - delta (or 1 - tanh^2) cancels
-  double variance = 0.0;   // of rounding P and dS to the dtype of q, and out to its own
-  double flushed = 0.0;    // what probabilities that flush to 0 take from it
-  double huge = 0.0;       // what rows of huge scores, whose P may be anything, may make of it
+  std::int64_t terms = 0;       // 0: nothing reaches the element, it is exactly 0
+  double scores = 0.0;          // sum of |term| max(1, Smax): what the rounding of scores does to P
+  double cancelled = 0.0;       // sum of the terms' sizes before dP - delta (or 1 - tanh^2) cancels
+  double variance = 0.0;        // of rounding P and dS to the dtype of q
+  double delta_variance = 0.0;  // of delta: of rounding P to the dtype of q, and out to its own
+  double flushed = 0.0;         // what probabilities that flush to 0 take from it
+  double huge = 0.0;            // what rows of huge scores, whose P may be anything, may make of it
 };
 
 /// One gradient, dense and row-major. `ideal` is made of f32 products and sums with P and dS

@@ -45,7 +45,8 @@ inline void add(const Term& term, const RowSizes& row, Conditioning* c) {
   c->terms += 1;
   c->scores += term.moved * row.score_error;
   c->cancelled += term.cancelled;
-  c->variance += square(row.u * term.value) + square(term.delta_deviation);
+  c->variance += square(row.u * term.value);
+  c->delta_variance += square(term.delta_deviation);
   c->flushed += term.per_prob * row.flushed;
   // A dropped probability's term is 0 whatever it was, were its error infinite.
   if (row.huge > 0.0 && term.per_prob > 0.0) c->huge += term.per_prob * row.huge;

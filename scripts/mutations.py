@@ -14,6 +14,7 @@ CASES = ("unit", "*Describe*:*Overlap*:*Params*:*Case*:*Fix*")
 READER = ("unit", "*Safetensors*")
 DECISION = ("decision", "*")
 CONFORMANCE = ("conformance", "*")
+ROUNDING = ("conformance", "*Rounding.*")
 GRADIENTS = ("conformance", "*GradCases*")
 BLOCKS = ("property", "*Backward.*")
 PAIR_BLOCKS = ("property", "*Backward.*flash_avx512_bf16")
@@ -134,7 +135,13 @@ MUTATIONS = [
              "return {reinterpret_cast<const T*>(first), p_.head_dim_qk, 1};",
              (KERNELS, PROPERTY)),
     Mutation("bf16 rounded towards zero", "src/cpu/simd_vector.h",
-             "(bits + 0x7fff + ((bits >> 16) & 1)) >> 16", "bits >> 16", (VOCABULARY, CONFORMANCE)),
+             "(bits + 0x7fff + ((bits >> 16) & 1)) >> 16", "bits >> 16", (ROUNDING,)),
+    Mutation("f16 rounded towards zero", "src/cpu/simd_avx2.h",
+             "_mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT)",
+             "_mm256_cvtps_ph(v, _MM_FROUND_TO_ZERO)", (ROUNDING,)),
+    Mutation("outputs times 1.004", "src/cpu/strip.h",
+             "const T sum = strip.state.sum[w] * keep;",
+             "const T sum = strip.state.sum[w] * keep / T(1.004);", (ROUNDING,)),
     Mutation("transposition leaves a row out", "src/cpu/simd_vector.h",
              "REGARD_UNROLL for (int i = 0; i < kLanes; ++i) rows[i] = next[i];",
              "REGARD_UNROLL for (int i = 1; i < kLanes; ++i) rows[i] = next[i];",

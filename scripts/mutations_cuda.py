@@ -3,6 +3,7 @@
 from mutation import Mutation
 
 CUDA = ("cuda", "All/CudaOwnCases*:Schedules.*")
+CUDA_ROUNDING = ("cuda", "Rounding/CudaOwnCases.*")
 CUDA_CASES = ("cuda", "*CudaCases*lens*:*CudaCases*bias*poison*:*CudaCases*sinks*")
 TENSOR_FORWARD = "src/backends/cuda_efficient/tensor_forward.cuh"
 TENSOR_BACKWARD = "src/backends/cuda_efficient/tensor_backward.cuh"
@@ -87,6 +88,12 @@ CUDA_MUTATIONS = [
              "slope = 1.0f - tanh * tanh;", "slope = 1.0f;", (CUDA,)),
     Mutation("cuda tensor: dropped probabilities in d_v", TENSOR_BACKWARD,
              "result = kept ? result : 0.0f;", "static_cast<void>(kept);", (CUDA,)),
+    Mutation("cuda: bf16 rounded towards zero", "src/cuda/element.cuh",
+             "problem::to_bf16(single);",
+             "static_cast<std::uint16_t>(__builtin_bit_cast(std::uint32_t, single) >> 16);",
+             (CUDA_ROUNDING,)),
+    Mutation("cuda: outputs times 1.004", "src/cuda/edit.cuh",
+             "T(1) / (sum * kept)", "T(1.004) / (sum * kept)", (CUDA_ROUNDING,)),
     Mutation("cuda math: probabilities not divided", "src/backends/cuda_math/forward.cuh",
              "kept ? prob * share : prob * T(0)", "kept ? prob : prob * T(0)", (CUDA,)),
     Mutation("cuda math: dropped probabilities in d_v", "src/backends/cuda_math/backward.cuh",

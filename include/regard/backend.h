@@ -25,7 +25,9 @@ struct DtypeClaim {
   Dtype kv = Dtype::kF32;
   Dtype out = Dtype::kF32;
   double error_bound = 0.0;   // measured normwise error for |score| <= 16
-  Dtype probs = Dtype::kF32;  // 8 bits: probabilities are rounded to it before they meet v
+  // 16 or 8 bits: probabilities (in a backward also the scores' gradients) are rounded to it before
+  // they are multiplied.
+  Dtype probs = Dtype::kF32;
   // From here on; of several claims of the same types the last that the machine meets holds.
   Isa min_isa = Isa::kScalar;
   std::int32_t min_sm = 0;  // compute capability * 10

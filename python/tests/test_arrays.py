@@ -116,7 +116,7 @@ def test_a_float32_out_of_half_inputs():
     q, k, v = make(dtype="float16")
     out = np.empty(q.shape, np.float32)
     assert regard.attention(q, k, v, out=out) is out
-    np.testing.assert_allclose(out, reference(q, k, v)[0], atol=5e-3)
+    np.testing.assert_allclose(out, reference(q, k, v)[0], atol=1e-5)
 
 
 class Exporter:
@@ -214,7 +214,7 @@ def test_a_bias_of_another_16_bit_type_is_converted():
 
 def test_torch_in_torch_out():
     torch = pytest.importorskip("torch")
-    for dtype, tolerance in [(torch.float32, 1e-5), (torch.bfloat16, 3e-2), (torch.float64, 1e-12)]:
+    for dtype, tolerance in [(torch.float32, 1e-5), (torch.bfloat16, 2**-7), (torch.float64, 1e-12)]:
         q, k, v = (torch.from_numpy(x).to(dtype) for x in make())
         out, lse = regard.attention(q, k, v, return_lse=True)
         assert type(out) is torch.Tensor and out.dtype == dtype and type(lse) is torch.Tensor

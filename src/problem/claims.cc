@@ -54,7 +54,7 @@ Claims forward_claims() {
 
 void add_bf16_pairs(Claims* claims, Dtype out, double error_bound) {
   for (const Isa& isa : {Isa::kAvx512Bf16, Isa::kNeonBf16}) {
-    DtypeClaim pairs{Dtype::kBf16, Dtype::kBf16, out, error_bound};
+    DtypeClaim pairs{Dtype::kBf16, Dtype::kBf16, out, error_bound, Dtype::kBf16};
     pairs.min_isa = isa;
     claims->dtypes.push_back(pairs);
   }

@@ -53,6 +53,15 @@ TEST(LongHeads, PassOnEveryUnit) {
   }
 }
 
+TEST(Rounding, IsToNearestOnEveryUnit) {
+  for (const char* text : test::rounding_cases()) {
+    AllUnits::instance().run(parse_case(text).value(), {},
+                             [](const Forced&, const conformance::Report& report) {
+                               EXPECT_EQ(report.outcome, Outcome::kPassed) << report.text;
+                             });
+  }
+}
+
 std::string name_of_case(const testing::TestParamInfo<const char*>& info) {
   std::string name = info.param;
   for (char& c : name) {

@@ -8,6 +8,7 @@
 #include "conformance/compare.h"
 #include "conformance/problem.h"
 #include "oracle/number.h"
+#include "tests/support/wrong_rounding.h"
 
 // The bar itself: what it lets pass and what it does not.
 
@@ -132,6 +133,22 @@ TEST_F(Compare, AUnitInTheLastPlaceIsNoError) {
     };
     EXPECT_EQ(by(1.0), "") << dtype;
     EXPECT_NE(by(40.0), "") << dtype;
+  }
+}
+
+// Kernels that differ from a right one in nothing but how they store 16 bits.
+TEST_F(Compare, SixteenBitsAreRoundedToNearest) {
+  for (const char* shape : {"b1 hq1 sq300 skv77 d32", "b1 hq2 sq65 skv300 d128 causal diag=br",
+                            "b2 hq4 hkv2 sq33 skv17 d64 sinks"}) {
+    for (const Dtype dtype : {Dtype::kBf16, Dtype::kF16}) {
+      const std::string text = std::string(shape) + " seed=3 " + to_string(dtype);
+      prepare(text);
+      for (const test::Rounding& rounding : test::roundings()) {
+        store_all(problem_.request().out, truth_.out, rounding);
+        EXPECT_EQ(compare(problem_.request(), truth_).ok, rounding.is_right)
+            << text << ": " << rounding.name;
+      }
+    }
   }
 }
 

@@ -10,6 +10,7 @@
 #include "conformance/problem.h"
 #include "oracle/number.h"
 #include "tests/support/grad_model.h"
+#include "tests/support/wrong_rounding.h"
 
 // The bar of gradients: a right backward passes on random cases, one planted error fails.
 
@@ -26,8 +27,10 @@ using test::run_grad_model;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-GradComparison judged(const Problem& problem) {
-  return compare_gradients(problem.request(), oracle::compute_gradients(problem.request()).value());
+GradComparison judged(const Problem& problem, bool rounds_probs = false) {
+  const AttentionGradRequest& r = problem.request();
+  return compare_gradients(r, oracle::compute_gradients(r).value(),
+                           rounds_probs ? r.q.dtype : Dtype::kF32);
 }
 
 Problem problem_of(const std::string& text, bool dense = true) {
@@ -46,7 +49,7 @@ TEST_P(RightModels, PassRandomCases) {
     GradModelOptions options;
     options.rounds_probs = GetParam();
     run_grad_model(problem.request(), options);
-    const GradComparison comparison = judged(problem);
+    const GradComparison comparison = judged(problem, options.rounds_probs);
     EXPECT_TRUE(comparison.ok) << to_string(c) << "\n  " << comparison.text;
     EXPECT_EQ(problem.check_memory(), "") << to_string(c);
     margin = std::max(margin, comparison.margin);
@@ -96,6 +99,32 @@ INSTANTIATE_TEST_SUITE_P(
         Planted{GradBreak::kLastTileSkipped, "b1 hq2 sq17 skv33 d16", "d_q b "},
         Planted{GradBreak::kMaskMultiplied, "b1 hq2 sq17 skv33 d16 causal diag=br poison lens",
                 "d_q b "}));
+
+TEST(CompareGradients, SixteenBitsAreRoundedToNearest) {
+  for (const char* shape : {"b1 hq1 sq300 skv177 d32 causal diag=tl", "b1 hq2 sq65 skv300 d64",
+                            "b2 hq4 hkv2 sq66 skv65 d64 sinks"}) {
+    for (const char* dtype : {"bf16", "f16"}) {
+      const std::string text = std::string(shape) + " saved grad seed=3 " + dtype;
+      Problem problem = problem_of(text);
+      run_grad_model(problem.request());
+      const oracle::GradTruth truth = oracle::compute_gradients(problem.request()).value();
+      const AttentionGradRequest& r = problem.request();
+      const struct {
+        const TensorView& view;
+        const oracle::Gradient& gradient;
+      } gradients[] = {{r.d_q, truth.d_q}, {r.d_k, truth.d_k}, {r.d_v, truth.d_v}};
+      for (const auto& [view, gradient] : gradients) {
+        for (const test::Rounding& rounding : test::roundings()) {
+          store_all(view, gradient.exact, rounding);
+          const GradComparison comparison = compare_gradients(r, truth);
+          EXPECT_EQ(comparison.ok, rounding.is_right)
+              << text << ", " << rounding.name << ": " << comparison.text;
+        }
+        store_all(view, gradient.exact, test::roundings().front());
+      }
+    }
+  }
+}
 
 // PyTorch's CPU backward: lse absorbs log(n) where every score is finfo.min, and P is 1 for 1 / n.
 TEST(GradientsOfHugeBiases, FromAnLseAreNoticed) {

@@ -146,6 +146,11 @@ INSTANTIATE_TEST_SUITE_P(Gradients, CudaOwnCases,
                          testing::ValuesIn(test::grad_cases().begin(), test::grad_cases().end()),
                          name_of);
 
+INSTANTIATE_TEST_SUITE_P(Rounding, CudaOwnCases,
+                         testing::ValuesIn(test::rounding_cases().begin(),
+                                           test::rounding_cases().end()),
+                         name_of);
+
 /// Whatever type a case states, tensor cores compute its gradients in bf16.
 class CudaTensorGradients : public testing::TestWithParam<const char*> {};
 TEST_P(CudaTensorGradients, Pass) {

@@ -23,7 +23,8 @@ class Algebra : public test::Property {
  protected:
   void expect_within_bar(const AttentionRequest& request, const oracle::Truth& truth,
                          const std::string& what) {
-    const conformance::Comparison comparison = conformance::compare(request, truth);
+    const conformance::Comparison comparison =
+        conformance::compare(request, truth, test::claimed_probs(*context_, request, GetParam()));
     EXPECT_TRUE(comparison.ok) << what << ": " << comparison.text;
   }
 };

@@ -79,7 +79,8 @@ TEST_P(FewRows, EdgesAreWithinTheBar) {
       const Problem problem = problem_of(text);
       run(problem.request());
       const conformance::Comparison comparison =
-          conformance::compare(problem.request(), oracle::compute(problem.request()).value());
+          conformance::compare(problem.request(), oracle::compute(problem.request()).value(),
+                               test::claimed_probs(*context_, problem.request(), GetParam()));
       ASSERT_TRUE(comparison.ok) << text << ": " << comparison.text;
     }
   }
@@ -94,7 +95,8 @@ TEST_P(FewRows, PartsThatNobodySeesAddNothing) {
     const Problem problem = problem_of(text);
     run(problem.request());
     const conformance::Comparison comparison =
-        conformance::compare(problem.request(), oracle::compute(problem.request()).value());
+        conformance::compare(problem.request(), oracle::compute(problem.request()).value(),
+                             test::claimed_probs(*context_, problem.request(), GetParam()));
     EXPECT_TRUE(comparison.ok) << text << ": " << comparison.text;
   }
 }

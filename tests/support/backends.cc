@@ -75,6 +75,13 @@ void run_forced(Context& context, const AttentionRequest& request, const Forced&
   if (!scratch.intact()) throw std::logic_error("bytes outside of the workspace were written");
 }
 
+Dtype claimed_probs(const Context& context, const AttentionRequest& request, const Forced& forced) {
+  KernelPlan kernel;
+  kernel.isa = forced.isa;
+  const AttentionParams params = describe(request).value();
+  return conformance::claimed_probs(context, forced.backend, params, kernel, &BackendInfo::forward);
+}
+
 std::string check_unit(const conformance::Report& report, const Forced& forced) {
   if (report.outcome != conformance::Outcome::kPassed || report.isa == forced.isa) return "";
   return "forced " + name_of(forced) + ", ran " + report.kernel + " (" + to_string(report.isa) +

@@ -35,6 +35,9 @@ Plan plan_forced(Context& context, const AttentionRequest& request, const Forced
 void run_forced(Context& context, const AttentionRequest& request, const Forced& forced,
                 Executor* executor = nullptr, unsigned char pattern = 0xff);
 
+/// What the forced backend states that it rounds probabilities to, in the forward of `request`.
+Dtype claimed_probs(const Context& context, const AttentionRequest& request, const Forced& forced);
+
 /// Checks what run_prepared() reports of a unit: that it was the forced one. "" when so.
 std::string check_unit(const conformance::Report& report, const Forced& forced);
 

@@ -155,7 +155,16 @@ const char* const kBlockCases[] = {
     "b1 hq1 sq391 skv101 d9 bf16 out=f32 bias saved grad poison",
 };
 
+const char* const kRoundingCases[] = {
+    "b1 hq2 hkv1 sq65 skv130 d64 bf16 causal diag=br saved grad seed=41",
+    "b1 hq2 hkv1 sq65 skv130 d64 f16 causal diag=br saved grad seed=42",
+    "b2 hq16 hkv2 sq2 skv600 d128 bf16 lse seed=43",
+    "b2 hq16 hkv2 sq2 skv600 d128 f16 lse seed=44",
+};
+
 }  // namespace
+
+std::span<const char* const> rounding_cases() { return kRoundingCases; }
 
 std::span<const char* const> forward_cases() { return kForwardCases; }
 

@@ -8,6 +8,10 @@ namespace regard::test {
 /// poison, empty sizes.
 std::span<const char* const> forward_cases();
 
+/// Cases of 16 bits with enough values for the mean of their rounding's errors, each with its
+/// dtype.
+std::span<const char* const> rounding_cases();
+
 /// Chosen gradient cases round blocks and edges, each with its dtype.
 std::span<const char* const> grad_cases();
 

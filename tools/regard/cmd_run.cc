@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "conformance/compare_gradients.h"
+#include "conformance/run.h"
 #include "oracle/gradients.h"
 #include "oracle/oracle.h"
 #include "regard/context.h"
@@ -171,13 +172,24 @@ class RunVerb {
     return kExitOk;
   }
 
+  Dtype probs_of(const Checked& checked, const KernelPlan& kernel,
+                 Claims BackendInfo::*direction) const {
+    return conformance::claimed_probs(*context_, checked.run.backend, input_->c.params, kernel,
+                                      direction);
+  }
+
   int compare_all() {
     for (Checked& checked : results_) {
       const RunOutputs& outputs = checked.run.outputs;
-      if (truth_) checked.comparison = conformance::compare(input_->with(outputs), *truth_);
+      if (truth_) {
+        checked.comparison =
+            conformance::compare(input_->with(outputs), *truth_,
+                                 probs_of(checked, checked.run.kernel, &BackendInfo::forward));
+      }
       if (!gradients_) continue;
       checked.gradients = conformance::compare_gradients(
-          grad_request(*input_, upstream_, outputs, checked.back->outputs), *gradients_);
+          grad_request(*input_, upstream_, outputs, checked.back->outputs), *gradients_,
+          probs_of(checked, checked.back->kernel, &BackendInfo::backward));
     }
     return kExitOk;
   }

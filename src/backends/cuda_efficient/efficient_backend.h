@@ -34,7 +34,7 @@ inline BackendInfo make_info() {
   info.backward = problem::backward_claims(info.forward);
   // Tensor cores take probabilities, and gradients of scores, rounded to the inputs' type.
   const auto add_rounded = [](Claims& claims, Dtype dtype, Dtype out, double error_bound) {
-    DtypeClaim rounded{dtype, dtype, out, error_bound};
+    DtypeClaim rounded{dtype, dtype, out, error_bound, dtype};
     rounded.min_sm = kTensorSm;
     claims.dtypes.push_back(rounded);
   };

@@ -27,8 +27,8 @@ BackendInfo make_info() {
   info.needs_exact_extents = true;
   Claims& forward = info.forward;
   forward.offered = true;
-  forward.dtypes = {{Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 8e-3},
-                    {Dtype::kF16, Dtype::kF16, Dtype::kF16, 1e-3}};
+  forward.dtypes = {{Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 8e-3, Dtype::kBf16},
+                    {Dtype::kF16, Dtype::kF16, Dtype::kF16, 1e-3, Dtype::kF16}};
   // Derived, not measured: probabilities lose up to 2^-4 of themselves, an output of 8 bits again.
   constexpr Dtype kF8 = Dtype::kF8E4M3;
   forward.dtypes.push_back({kF8, kF8, Dtype::kBf16, 7e-2, kF8});
@@ -49,8 +49,8 @@ BackendInfo make_info() {
   forward.min_align_log2 = 4;
   info.backward = forward;
   info.backward.features = forward.features.without({Feature::kDescales});
-  info.backward.dtypes = {{Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 1.6e-2},
-                          {Dtype::kF16, Dtype::kF16, Dtype::kF16, 2e-3}};
+  info.backward.dtypes = {{Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 1.6e-2, Dtype::kBf16},
+                          {Dtype::kF16, Dtype::kF16, Dtype::kF16, 2e-3, Dtype::kF16}};
   return info;
 }
 
