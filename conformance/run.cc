@@ -63,6 +63,7 @@ class Run {
     if (made->backend() != backend_) return fail("planned on " + to_string(made->backend()));
     report_.kernel = made->kernel().kernel;
     report_.isa = made->kernel().isa;
+    report_.backward_isa = made->backward_kernel().isa;
     report_.workspace_bytes = made->workspace_bytes();
     if (verdict->workspace_bytes != made->workspace_bytes()) {
       return fail("explain() states workspace " + std::to_string(verdict->workspace_bytes) +

@@ -49,6 +49,7 @@ struct Report {
   GradComparison gradients;  // of a case with `grad`
   std::string kernel;
   Isa isa = Isa::kScalar;
+  Isa backward_isa = Isa::kScalar;  // of a case with `grad`
   std::int64_t workspace_bytes = 0;
 
   bool ok() const noexcept { return outcome != Outcome::kFailed; }

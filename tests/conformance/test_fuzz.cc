@@ -63,7 +63,7 @@ BackendInfo info_of(const Context& context, BackendId id) {
 // times, 20,000 hold each 20 times.
 TEST(Fuzz, CoversEveryPairOfFeaturesThatABackendClaims) {
   const std::unique_ptr<Context> context = test::make_context(Isa::kScalar);
-  for (const BackendId id : {BackendId::kMath, BackendId::kEfficient}) {
+  for (const BackendId id : {BackendId::kMath, BackendId::kEfficient, BackendId::kFlash}) {
     const BackendInfo info = info_of(*context, id);
     conformance::Coverage coverage;
     const auto add = [&](const Case& c) {

@@ -120,6 +120,11 @@ TEST_P(Algebra, GroupsAreRepeatedHeads) {
     repeated = run_anew(repeated);
     expect_within_bar(repeated, truth, text);
     expect_within_bar(grouped, truth, text);
+    // Of each other they differ by less than of the truth: by the order of f32's sums, or a unit in
+    // the last place.
+    const double u = oracle::unit_roundoff(grouped.out.dtype);
+    EXPECT_LE(largest_difference(repeated.out, grouped.out), std::max(2.0 * u, 2e-6)) << text;
+    EXPECT_LE(largest_difference(repeated.lse, grouped.lse), 2e-6) << text;
   }
 }
 

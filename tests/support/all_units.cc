@@ -26,7 +26,7 @@ int AllUnits::run(const Case& c, const conformance::RunOptions& options, const C
     const conformance::Report report =
         conformance::run_prepared(*unit.context, &*prepared, unit.forced.backend, options);
     EXPECT_TRUE(report.ok()) << name_of(unit.forced) << ": " << report.text;
-    EXPECT_EQ(check_unit(report, unit.forced), "");
+    EXPECT_EQ(check_unit(report, unit.forced, c), "");
     if (check) check(unit.forced, report);
     passed += report.outcome == conformance::Outcome::kPassed ? 1 : 0;
   }

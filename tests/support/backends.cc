@@ -82,10 +82,23 @@ Dtype claimed_probs(const Context& context, const AttentionRequest& request, con
   return conformance::claimed_probs(context, forced.backend, params, kernel, &BackendInfo::forward);
 }
 
-std::string check_unit(const conformance::Report& report, const Forced& forced) {
-  if (report.outcome != conformance::Outcome::kPassed || report.isa == forced.isa) return "";
-  return "forced " + name_of(forced) + ", ran " + report.kernel + " (" + to_string(report.isa) +
-         ")";
+Isa backward_isa(const Forced& forced, const AttentionParams& params) {
+  const bool pairs = forced.backend.id == BackendId::kFlash && params.dtype_q == Dtype::kBf16 &&
+                     params.dtype_kv == Dtype::kBf16 && params.dtype_out == Dtype::kBf16;
+  return pairs ? forced.isa : std::min(forced.isa, Isa::kAvx512);
+}
+
+std::string check_unit(const conformance::Report& report, const Forced& forced, const Case& c) {
+  if (report.outcome != conformance::Outcome::kPassed) return "";
+  const std::string text = to_string(c) + ": forced " + name_of(forced) + ", ";
+  if (report.isa != forced.isa) {
+    return text + "ran " + report.kernel + " (" + to_string(report.isa) + ")";
+  }
+  const bool has_backward = c.params.features.has(Feature::kNeedsGrad);
+  const Isa backward = backward_isa(forced, c.params);
+  if (!has_backward || report.backward_isa == backward) return "";
+  return text + "its backward on " + to_string(report.backward_isa) + ", expected " +
+         to_string(backward);
 }
 
 }  // namespace regard::test

@@ -38,7 +38,11 @@ void run_forced(Context& context, const AttentionRequest& request, const Forced&
 /// What the forced backend states that it rounds probabilities to, in the forward of `request`.
 Dtype claimed_probs(const Context& context, const AttentionRequest& request, const Forced& forced);
 
-/// Checks what run_prepared() reports of a unit: that it was the forced one. "" when so.
-std::string check_unit(const conformance::Report& report, const Forced& forced);
+/// The instruction set of a forced backend's backward: pairs of bf16 are FLASH's alone there.
+Isa backward_isa(const Forced& forced, const AttentionParams& params);
+
+/// Checks what run_prepared() reports of a unit: that the forced one ran, and in a case with `grad`
+/// its backward. "" when so.
+std::string check_unit(const conformance::Report& report, const Forced& forced, const Case& c);
 
 }  // namespace regard::test
