@@ -267,7 +267,7 @@ TEST(Select, PlainCausalCallsNeedNothingBehindAMask) {
   }
   for (const char* words :
        {"sq8 skv9 d8 f32 causal diag=tl", "sq8 d8 f32 causal diag=1", "sq8 d8 f32 causal diag=seq",
-        "sq8 d8 f32 causal lens", "sq8 d8 f32 causal mask", "sq8 d8 f32 causal window=4,0",
+        "sq8 d8 f32 causal diag=tl lens", "sq8 d8 f32 causal mask", "sq8 d8 f32 causal window=4,0",
         "sq8 d8 f32 causal bias", "sq8 d8 f32 causal alibi", "sq8 d8 f32 causal segments"}) {
     EXPECT_FALSE(runs(words)) << words;
   }
