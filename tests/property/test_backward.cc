@@ -106,13 +106,12 @@ class Backward : public test::Property {
     }
   }
 
+ private:
   /// Where the machine does.
   static bool multiplies_pairs(const AttentionGradRequest& request) {
     return GetParam().backend.id == BackendId::kFlash && request.q.dtype == Dtype::kBf16 &&
            request.out.dtype == Dtype::kBf16;
   }
-
- private:
   static Block workspace_of(std::int64_t bytes) {
     Block workspace(static_cast<std::size_t>(bytes), 6, Guard::kCanaries);
     workspace.fill(0xff);
