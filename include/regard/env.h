@@ -68,7 +68,7 @@ constexpr void for_each_env_field(E& e, F&& f) {
   f("variables", e.variables);
 }
 
-/// Reads CPUID, caches, the CPUs of the process's affinity mask and the six REGARD_ variables. The
+/// Reads CPUID, caches, the CPUs that the process may use and the six REGARD_ variables. The
 /// CUDA devices stay unread: asking starts the driver, which takes a while, and leaves children
 /// that are forked afterwards without CUDA.
 REGARD_EXPORT Env read_env();

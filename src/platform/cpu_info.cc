@@ -1,8 +1,5 @@
 #include "platform/cpu_info.h"
 
-#if defined(__linux__)
-#include <sched.h>
-#endif
 #if defined(__x86_64__)
 #include <cpuid.h>
 #elif defined(__aarch64__) && defined(__linux__)
@@ -12,7 +9,8 @@
 #include <cstring>
 #include <fstream>
 #include <string>
-#include <thread>
+
+#include "platform/cpu_count.h"
 
 namespace regard {
 namespace {
@@ -145,15 +143,6 @@ Isa detect_isa() { return Isa::kScalar; }
 std::string model_text() { return "unknown CPU"; }
 void read_caches(CpuInfo*) {}
 #endif
-
-std::int32_t count_cpus() {
-#if defined(__linux__)
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
-#endif
-  const unsigned n = std::thread::hardware_concurrency();
-  return n > 0 ? static_cast<std::int32_t>(n) : 1;
-}
 
 }  // namespace
 

@@ -14,7 +14,7 @@ struct CpuInfo {
   std::int64_t l1d_bytes = 32768;
   std::int64_t l2_bytes = 1048576;
   std::int64_t l3_bytes = 33554432;
-  std::int32_t num_cpus = 1;  // in the affinity mask
+  std::int32_t num_cpus = 1;  // that the process may use: see cpu_count.h
 };
 
 CpuInfo read_cpu_info();
