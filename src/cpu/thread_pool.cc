@@ -8,6 +8,7 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace regard {
@@ -23,17 +24,31 @@ void count_forks() {
   static_cast<void>(registered);
 }
 
-void run_slot(Task task, void* state, int slot) noexcept { task(state, slot); }
-
-void run_inline(int slots, Task task, void* state) {
-  for (int slot = 0; slot < slots; ++slot) run_slot(task, state, slot);
+void run_inline(int slots, Task task, void* state) noexcept {
+  for (int slot = 0; slot < slots; ++slot) task(state, slot);
 }
 
 // Yields before sleeping, some 30 microseconds on an idle core: kernels follow one another that
 // closely, and a yield leaves the core to whoever else wants it, where a pause would not.
 constexpr int kYields = 100;
 
-/// The threads of one process. A forked child leaves its parent's as they are and makes new ones.
+class Workers;
+thread_local const Workers* workers_of_slot = nullptr;  // whose slot this thread is in
+
+/// One caller's run. A cache line each: callers count their slots beside one another.
+struct alignas(64) Run {
+  std::atomic<bool> busy{false};
+  std::atomic<std::uint64_t> ticket{0};  // epoch << 32 | slots left
+  std::atomic<Task> task{nullptr};
+  std::atomic<void*> state{nullptr};
+  std::atomic<int> unfinished{0};
+  std::condition_variable done;
+
+  bool finished() const noexcept { return unfinished.load(std::memory_order_acquire) == 0; }
+};
+
+/// The threads of one process, which serve the runs of all callers. A forked child leaves its
+/// parent's as they are and makes new ones.
 class Workers {
  public:
   explicit Workers(int count) : born_(fork_count.load(std::memory_order_relaxed)), count_(count) {}
@@ -51,54 +66,60 @@ class Workers {
     return born_ == fork_count.load(std::memory_order_relaxed);
   }
 
-  /// The right to use the workers; false when somebody has it.
-  bool acquire() noexcept { return !busy_.exchange(true, std::memory_order_acquire); }
-  void release() noexcept { busy_.store(false, std::memory_order_release); }
-
-  /// Every thread that can be had runs.
-  bool started() const noexcept { return started_.load(std::memory_order_acquire); }
-
-  /// Needs acquire(). True when at least one thread runs.
+  /// Starts every thread that can be had. True when at least one runs.
   bool start() noexcept {
-    if (started()) return !threads_.empty();
+    if (started_.load(std::memory_order_acquire)) return !threads_.empty();
+    const std::lock_guard lock(start_mutex_);
+    if (started_.load(std::memory_order_relaxed)) return !threads_.empty();
     try {
       threads_.reserve(static_cast<std::size_t>(count_));
       while (static_cast<int>(threads_.size()) < count_) threads_.emplace_back([this] { serve(); });
-    } catch (const std::exception&) {
-      count_ = static_cast<int>(threads_.size());  // what the system gives is what there is
+    } catch (const std::exception&) {  // what the system gives is what there is
     }
     started_.store(true, std::memory_order_release);
     return !threads_.empty();
   }
 
-  /// Needs acquire() and start().
-  void run(int slots, Task task, void* state) noexcept {
-    task_.store(task, std::memory_order_relaxed);
-    state_.store(state, std::memory_order_relaxed);
-    unfinished_.store(slots, std::memory_order_relaxed);
-    const std::uint64_t epoch = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
-    ticket_.store(epoch << 32 | static_cast<std::uint32_t>(slots), std::memory_order_release);
+  /// Runs the slots on the caller's thread and on those that are idle; false, having run none, for
+  /// a nested run, or when there is no thread or no place for another caller.
+  bool run(int slots, Task task, void* state) noexcept {
+    if (workers_of_slot == this || !start()) return false;
+    const int place = acquire_place();
+    if (place < 0) return false;
+    Run& run = runs_[place];
+    run.task.store(task, std::memory_order_relaxed);
+    run.state.store(state, std::memory_order_relaxed);
+    run.unfinished.store(slots, std::memory_order_relaxed);
+    const std::uint64_t epoch = (run.ticket.load(std::memory_order_relaxed) >> 32) + 1;
+    // First the bit: whoever takes the last slot clears it.
+    open_.fetch_or(bit_of(place), std::memory_order_relaxed);
+    run.ticket.store(epoch << 32 | static_cast<std::uint32_t>(slots), std::memory_order_release);
     wake(slots - 1);
-    while (take_one()) {
+    while (take_one(place)) {
     }
-    for (int i = 0; i < kYields; ++i) {
-      if (finished()) return;
-      std::this_thread::yield();
-    }
-    std::unique_lock lock(mutex_);
-    done_.wait(lock, [this] { return finished(); });
+    wait_for(run);
+    run.busy.store(false, std::memory_order_release);
+    return true;
   }
 
  private:
-  bool finished() const noexcept { return unfinished_.load(std::memory_order_acquire) == 0; }
-  bool has_work() const noexcept {
-    return static_cast<std::uint32_t>(ticket_.load(std::memory_order_acquire)) != 0;
+  static constexpr int kMaxRuns = 64;  // callers at once that share the threads
+
+  static constexpr std::uint64_t bit_of(int place) noexcept { return std::uint64_t{1} << place; }
+
+  bool has_work() const noexcept { return open_.load(std::memory_order_acquire) != 0; }
+
+  int acquire_place() noexcept {
+    for (int place = 0; place < kMaxRuns; ++place) {
+      if (!runs_[place].busy.exchange(true, std::memory_order_acquire)) return place;
+    }
+    return -1;
   }
 
   void wake(int wanted) {
     int asleep = 0;
     {
-      // Whoever decides to sleep does so under the mutex, after a last look at the ticket.
+      // Whoever decides to sleep does so under the mutex, after a last look at open_.
       const std::lock_guard lock(mutex_);
       asleep = asleep_;
     }
@@ -109,33 +130,58 @@ class Workers {
     }
   }
 
+  void wait_for(Run& run) noexcept {
+    for (int i = 0; i < kYields; ++i) {
+      if (run.finished()) return;
+      std::this_thread::yield();
+    }
+    std::unique_lock lock(mutex_);
+    run.done.wait(lock, [&run] { return run.finished(); });
+  }
+
   /// Executes one slot; false when none is left. The ticket is (epoch, slots left), so a thread
-  /// that was late for one run cannot take a slot of it: while slots of an epoch are left, task_
-  /// and state_ are that epoch's, and the exchange fails when they are not.
-  bool take_one() noexcept {
-    std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
+  /// that was late for one run cannot take a slot of it: while slots of an epoch are left, task
+  /// and state are that epoch's, and the exchange fails when they are not.
+  bool take_one(int place) noexcept {
+    Run& run = runs_[place];
+    std::uint64_t ticket = run.ticket.load(std::memory_order_acquire);
     for (;;) {
       const auto left = static_cast<std::uint32_t>(ticket);
       if (left == 0) return false;
-      const Task task = task_.load(std::memory_order_relaxed);
-      void* const state = state_.load(std::memory_order_relaxed);
-      if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
-                                         std::memory_order_acquire)) {
+      const Task task = run.task.load(std::memory_order_relaxed);
+      void* const state = run.state.load(std::memory_order_relaxed);
+      if (!run.ticket.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
+                                            std::memory_order_acquire)) {
         continue;
       }
-      run_slot(task, state, static_cast<int>(left - 1));
-      if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      // Before the slot runs: the place may be another run's as soon as all slots have ended.
+      if (left == 1) open_.fetch_and(~bit_of(place), std::memory_order_relaxed);
+      const Workers* const outer = std::exchange(workers_of_slot, this);
+      task(state, static_cast<int>(left - 1));
+      workers_of_slot = outer;
+      if (run.unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) {
         const std::lock_guard lock(mutex_);
-        done_.notify_one();
+        run.done.notify_one();
       }
       return true;
     }
   }
 
-  void serve() noexcept {
-    for (;;) {
-      while (take_one()) {
+  /// Executes a slot of the next run after `place` that has one left; where that was.
+  int take_from_any(int place) noexcept {
+    for (int i = 1; i <= kMaxRuns; ++i) {
+      const int next = (place + i) % kMaxRuns;
+      if ((open_.load(std::memory_order_acquire) & bit_of(next)) != 0 && take_one(next)) {
+        return next;
       }
+    }
+    return place;
+  }
+
+  void serve() noexcept {
+    int place = 0;  // of the run served last: the next one's turn comes first
+    for (;;) {
+      while (has_work()) place = take_from_any(place);
       for (int i = 0; i < kYields && !has_work(); ++i) std::this_thread::yield();
       if (has_work()) continue;
       std::unique_lock lock(mutex_);
@@ -147,16 +193,14 @@ class Workers {
   }
 
   const unsigned born_;
-  int count_;
-  std::vector<std::thread> threads_;
-  std::atomic<bool> busy_{false};
+  const int count_;
+  std::mutex start_mutex_;
+  std::vector<std::thread> threads_;  // constant once started
   std::atomic<bool> started_{false};
-  std::atomic<std::uint64_t> ticket_{0};  // epoch << 32 | slots left
-  std::atomic<Task> task_{nullptr};
-  std::atomic<void*> state_{nullptr};
-  std::atomic<int> unfinished_{0};
+  std::atomic<std::uint64_t> open_{0};  // the places whose runs have slots left
+  Run runs_[kMaxRuns];
   std::mutex mutex_;
-  std::condition_variable work_, done_;
+  std::condition_variable work_;
   int asleep_ = 0;     // guarded by mutex_
   bool stop_ = false;  // guarded by mutex_
 };
@@ -176,29 +220,14 @@ class ThreadPool final : public Executor {
 
   void run(int slots, Task task, void* state) override {
     Workers* const workers = workers_.load(std::memory_order_acquire);
-    if (slots <= 1 || workers == nullptr || !workers->of_this_process() || !workers->acquire()) {
-      run_inline(slots, task, state);
-      return;
-    }
-    if (workers->start()) {
-      workers->run(slots, task, state);
-    } else {
-      run_inline(slots, task, state);
-    }
-    workers->release();
+    const bool shares = slots > 1 && workers != nullptr && workers->of_this_process();
+    if (!shares || !workers->run(slots, task, state)) run_inline(slots, task, state);
   }
 
   bool start() noexcept {
     Workers* workers = workers_.load(std::memory_order_acquire);
-    if (workers == nullptr) return false;
-    if (!workers->of_this_process()) {
-      workers = replace(workers);
-      if (workers == nullptr) return false;
-    }
-    if (workers->started() || !workers->acquire()) return true;  // or somebody runs on them
-    const bool started = workers->start();
-    workers->release();
-    return started;
+    if (workers != nullptr && !workers->of_this_process()) workers = replace(workers);
+    return workers != nullptr && workers->start();
   }
 
  private:

@@ -8,7 +8,8 @@ namespace regard {
 
 /// A persistent pool for `concurrency` slots at once, the caller's thread being one of them.
 /// Threads start with the first run of more than one slot (or start_threads) and end with the pool.
-/// A nested or concurrent run, and one in a forked child, executes its slots one after another on
+/// Concurrent runs share the threads: each caller runs slots of its own, and idle threads help. A
+/// nested run, one in a forked child, and a 65th at once execute their slots one after another on
 /// the caller's thread. Tasks must not throw: one that does ends the program.
 std::unique_ptr<Executor> make_thread_pool(int concurrency);
 
