@@ -80,6 +80,20 @@ class Filler {
     return std::clamp(kLargeScore / deviation, 1.0, 1000.0);
   }
 
+  /// A third of the elements, with data=denormal.
+  bool is_denormal(const Rng& rng, std::uint64_t n) const {
+    return kind() == DataKind::kDenormal && rng.uniform_at(~n) < 1.0 / 3.0;
+  }
+
+  /// A number below the smallest normal one of the tensor's type.
+  static double denormal_at(const Rng& rng, std::uint64_t n, const TensorView& view) {
+    const double smallest_normal =
+        view.dtype == Dtype::kF64
+            ? std::numeric_limits<double>::min()
+            : oracle::half_of_smallest(view.dtype) / oracle::unit_roundoff(view.dtype);
+    return (2.0 * rng.uniform_at(n) - 1.0) * smallest_normal;
+  }
+
   /// 8 bits have no room for the gains of q.
   static double hold(double value, const TensorView& view) {
     const double most = -oracle::lowest(view.dtype);
@@ -101,15 +115,23 @@ class Filler {
     fill_rows(r_.q, [&](const auto& at, std::uint64_t n) {
       // Constant rows: one number along a row of Q.
       if (constant) n -= static_cast<std::uint64_t>(at[3]);
+      if (is_denormal(q, n)) return denormal_at(q, n, r_.q);
       return hold(q.normal_at(n) * query_gain(at[1]), r_.q);
     });
     fill_rows(r_.k, [&](const auto& at, std::uint64_t n) {
+      if (is_denormal(k, n)) return denormal_at(k, n, r_.k);
       // ... the same K row for every key in even heads: all scores of a row are equal ...
       if (constant && at[1] % 2 == 0) n -= static_cast<std::uint64_t>(at[2] * r_.k.shape[3]);
       const bool outlier = kind() == DataKind::kOutlier && at[3] % 16 == 3;
       return k.normal_at(n) * (outlier ? 8.0 : 1.0);
     });
     fill_rows(r_.v, [&](const auto& at, std::uint64_t n) {
+      // All of V in odd heads: the output is denormal there. Not in bf16, whose dot product on
+      // AVX-512 takes denormals as 0 (docs/numerics.md).
+      const bool whole = kind() == DataKind::kDenormal && r_.v.dtype != Dtype::kBf16;
+      if (is_denormal(v, n) || (whole && at[1] % 2 == 1)) {
+        return denormal_at(v, n, r_.v);
+      }
       // ... and the same V row in odd heads: the output is that row.
       if (constant && at[1] % 2 == 1) n -= static_cast<std::uint64_t>(at[2] * r_.v.shape[3]);
       return v.normal_at(n);

@@ -223,6 +223,7 @@ class Generator {
                    : draw < 0.3  ? DataKind::kOutlier
                    : draw < 0.4  ? DataKind::kConstant
                    : draw < 0.55 ? DataKind::kFinfoMin
+                   : draw < 0.6  ? DataKind::kDenormal
                                  : DataKind::kNormal;
     c_.data.poison = rng_.chance(0.35) && is_float(p().dtype_kv);
     if (has(Feature::kSeqlensQ) && rng_.chance(0.4)) draw_lengths(p().seqlen_q, &c_.data.seqlens_q);

@@ -184,7 +184,7 @@ double lowest(Dtype dtype) {
 
 double half_of_smallest(Dtype dtype) {
   switch (dtype) {
-    case Dtype::kF64: return 0.0;  // half of 2^-1074 is no double; nothing here comes near it
+    case Dtype::kF64: return std::ldexp(1.0, -1074);  // all of it: its half is no double
     case Dtype::kF32: return std::ldexp(1.0, -150);
     case Dtype::kBf16: return kBf16.smallest() / 2;
     case Dtype::kF16: return kF16.smallest() / 2;

@@ -26,7 +26,8 @@ double unit_roundoff(Dtype dtype);
 /// The least finite number, "finfo.min" of Python's libraries.
 double lowest(Dtype dtype);
 
-/// Half of the smallest positive number: what rounding to `dtype` may lose near zero.
+/// Half of the smallest positive number (of f64, all of it, since half is no double): what rounding
+/// to `dtype` may lose near zero.
 double half_of_smallest(Dtype dtype);
 
 }  // namespace regard::oracle

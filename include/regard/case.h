@@ -12,7 +12,14 @@
 
 namespace regard {
 
-enum class DataKind : std::uint8_t { kNormal = 0, kLarge, kOutlier, kConstant, kFinfoMin };
+enum class DataKind : std::uint8_t {
+  kNormal = 0,
+  kLarge,
+  kOutlier,
+  kConstant,
+  kFinfoMin,
+  kDenormal
+};
 REGARD_EXPORT const char* to_string(DataKind kind) noexcept;
 
 /// How a case's tensors are made; the generator is in conformance/.

@@ -195,6 +195,7 @@ const char* to_string(DataKind kind) noexcept {
     case DataKind::kOutlier: return "outlier";
     case DataKind::kConstant: return "constant";
     case DataKind::kFinfoMin: return "finfo_min";
+    case DataKind::kDenormal: return "denormal";
   }
   return "?";
 }

@@ -343,7 +343,7 @@ bool print_data(const Case& c, std::string* out) {
   return c.data.kind != DataKind::kNormal;
 }
 bool parse_data(Text value, Case* c) {
-  return parse_enum(value, DataKind::kNormal, DataKind::kFinfoMin, &c->data.kind);
+  return parse_enum(value, DataKind::kNormal, DataKind::kDenormal, &c->data.kind);
 }
 bool print_poison(const Case& c, std::string*) { return c.data.poison; }
 bool parse_poison(Text, Case* c) {
@@ -487,8 +487,8 @@ constexpr CaseWord kWords[] = {
     {"align_out", kValue, "BYTES", "of out", print_align<&P::align_out_log2>,
      parse_align<&P::align_out_log2>},
     {"seed", kValue, "N", "of data, lengths and dropout (0)", print_seed, parse_seed},
-    {"data", kValue, "normal|large|outlier|constant|finfo_min", "what q, k and v hold (normal)",
-     print_data, parse_data},
+    {"data", kValue, "normal|large|outlier|constant|finfo_min|denormal",
+     "what q, k and v hold (normal)", print_data, parse_data},
     {"poison", kFlag, "", "NaN and inf in k and v behind masks", print_poison, parse_poison},
     {"device", kValue, "cpu|cuda|smNN", "cpu:I, cuda:I; sm90 is compute capability 9.0",
      print_device, parse_device},

@@ -11,23 +11,6 @@
 namespace regard {
 namespace {
 
-struct GradTensor {
-  const char* name;
-  const TensorView& (*view)(const GradBuffers&);
-  bool output;
-};
-constexpr GradTensor kGradTensors[] = {
-    {"d_out", [](const GradBuffers& g) -> const TensorView& { return g.d_out; }, false},
-    {"saved.stats", [](const GradBuffers& g) -> const TensorView& { return g.saved.stats; }, false},
-    {"delta", [](const GradBuffers& g) -> const TensorView& { return g.delta; }, false},
-    {"d_lse", [](const GradBuffers& g) -> const TensorView& { return g.d_lse; }, false},
-    {"d_q", [](const GradBuffers& g) -> const TensorView& { return g.d_q; }, true},
-    {"d_k", [](const GradBuffers& g) -> const TensorView& { return g.d_k; }, true},
-    {"d_v", [](const GradBuffers& g) -> const TensorView& { return g.d_v; }, true},
-    {"d_bias", [](const GradBuffers& g) -> const TensorView& { return g.d_bias; }, true},
-    {"d_sinks", [](const GradBuffers& g) -> const TensorView& { return g.d_sinks; }, true},
-};
-
 // A backward's tensors on their way to a kernel. Each step returns what is wrong, and later steps
 // rely on the ones before.
 class GradChecker {

@@ -3,11 +3,14 @@
 #include <exception>
 #include <string>
 
+#include "base/float_environment.h"
 #include "base/message.h"
 #include "core/check_data.h"
+#include "core/check_workspace.h"
 #include "core/context_impl.h"
 #include "core/describe.h"
 #include "core/describe_gradients.h"
+#include "core/slot_executor.h"
 #include "regard/context.h"
 #include "regard/interrupt.h"
 
@@ -108,20 +111,6 @@ Status check_fits(const PlanImpl& plan, const Claims& claims, const AttentionPar
   return check_equal_fields(planned, actual, where);
 }
 
-Status check_workspace(const Workspace& workspace, std::int64_t needed, const char* where) {
-  const auto address = reinterpret_cast<std::uintptr_t>(workspace.data);
-  if (needed == 0) return {};
-  if (workspace.data == nullptr || workspace.bytes < static_cast<std::size_t>(needed)) {
-    return failure(StatusCode::kWorkspace, where, "workspace of ", workspace.bytes,
-                   " bytes, expected at least ", needed);
-  }
-  if (address % kWorkspaceAlign != 0) {
-    return failure(StatusCode::kWorkspace, where, "workspace aligned to ", address & (~address + 1),
-                   " bytes, expected 64");
-  }
-  return {};
-}
-
 // A call's workspace, on its device: the caller's, or a lease that ends however the call ends.
 class Lease {
  public:
@@ -160,12 +149,6 @@ class Lease {
   bool leased_ = false;
 };
 
-Launch with_executor(const PlanImpl& plan, const Launch& launch) {
-  Launch complete = launch;
-  if (complete.executor == nullptr) complete.executor = &plan.executor->current();
-  return complete;
-}
-
 /// Status of a call that ran: what an interrupted one has written is no result.
 Status completed(const char* where, const Launch& launch, const Status& status) {
   if (launch.interrupt == nullptr || !launch.interrupt->requested()) return status;
@@ -177,6 +160,7 @@ Status completed(const char* where, const Launch& launch, const Status& status) 
 template <class Call>
 Status guarded(const char* where, const BackendRef& ref, Call call) {
   try {
+    const DefaultFloatEnvironment environment;
     return call();
   } catch (const std::exception& error) {
     return failure(StatusCode::kInternal, where, to_string(ref),
@@ -185,6 +169,20 @@ Status guarded(const char* where, const BackendRef& ref, Call call) {
     return failure(StatusCode::kInternal, where, to_string(ref),
                    " or its executor threw what is no std::exception");
   }
+}
+
+// Calls run(launch) with an executor, of which each slot must have run.
+template <class Run>
+Status run_slots(const char* where, const PlanImpl& plan, const Launch& launch, Run run) {
+  return guarded(where, plan.entry.ref, [&] {
+    const bool is_own = launch.executor == nullptr;
+    SlotExecutor executor(is_own ? plan.executor->current() : *launch.executor,
+                          is_own ? "the Context's executor" : "the launch's executor");
+    Launch complete = launch;
+    complete.executor = &executor;
+    const Status status = run(complete);
+    return status.ok() ? executor.status(where) : status;
+  });
 }
 
 std::int64_t now_ns() {
@@ -196,13 +194,14 @@ std::int64_t now_ns() {
 
 Status execute_described(const PlanImpl& plan, const AttentionParams& params,
                          const Buffers& buffers, const Launch& launch) {
-  Status checked = check_workspace(launch.workspace, plan.kernel.workspace_bytes, "execute");
+  Status checked =
+      check_workspace(launch.workspace, plan.kernel.workspace_bytes, buffers, nullptr, "execute");
   if (!checked.ok()) return checked;
   if (Status s = check_data(buffers, params, "execute"); !s.ok()) return s;
   const DeviceGuard guard("execute", params.device);
   if (!guard.status().ok()) return guard.status();
-  const Status status = guarded("execute", plan.entry.ref, [&] {
-    return plan.entry.backend->execute(plan.kernel, params, buffers, with_executor(plan, launch));
+  const Status status = run_slots("execute", plan, launch, [&](const Launch& complete) {
+    return plan.entry.backend->execute(plan.kernel, params, buffers, complete);
   });
   return completed("execute", launch, status);
 }
@@ -345,14 +344,14 @@ Status execute_backward_described(const PlanImpl& plan, const AttentionParams& p
                                   const Buffers& inputs, const GradBuffers& gradients,
                                   const Launch& launch) {
   constexpr const char* kWhere = "execute_backward";
-  Status status = check_workspace(launch.workspace, plan.backward.workspace_bytes, kWhere);
+  Status status =
+      check_workspace(launch.workspace, plan.backward.workspace_bytes, inputs, &gradients, kWhere);
   if (!status.ok()) return status;
   if (status = check_data(inputs, params, kWhere); !status.ok()) return status;
   const DeviceGuard guard(kWhere, params.device);
   if (!guard.status().ok()) return guard.status();
-  status = guarded(kWhere, plan.entry.ref, [&] {
-    return plan.entry.backend->execute_backward(plan.backward, params, inputs, gradients,
-                                                with_executor(plan, launch));
+  status = run_slots(kWhere, plan, launch, [&](const Launch& complete) {
+    return plan.entry.backend->execute_backward(plan.backward, params, inputs, gradients, complete);
   });
   return completed(kWhere, launch, status);
 }

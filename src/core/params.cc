@@ -5,6 +5,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "base/float_environment.h"
 #include "base/json_writer.h"
 #include "base/message.h"
 #include "core/broadcast_text.h"
@@ -117,7 +118,12 @@ std::string to_json(const AttentionParams& params) {
 }
 
 double default_softmax_scale(std::int64_t head_dim_qk) noexcept {
-  return head_dim_qk > 0 ? 1.0 / std::sqrt(static_cast<double>(head_dim_qk)) : 1.0;
+  const DefaultFloatEnvironment environment;
+  if (head_dim_qk <= 0) return 1.0;
+  // Volatile, so that the compiler computes it neither before nor after the guard's lifetime.
+  const volatile double head_dim = static_cast<double>(head_dim_qk);
+  const volatile double scale = 1.0 / std::sqrt(head_dim);
+  return scale;
 }
 
 }  // namespace regard

@@ -114,6 +114,31 @@ TEST(CExecute, ComputesWhatAttentionDoesAndAllocatesNothing) {
   EXPECT_EQ(planned.out, whole.out);
 }
 
+TEST(CExecute, RefusesAWorkspaceThatOverlapsATensor) {
+  const ContextHandle context = make_c_context();
+  SmallCall call;
+  const PlanHandle plan = make_c_plan(context.get(), &call.request);
+  ASSERT_NE(plan, nullptr);
+  CScratch scratch(plan.get());
+  regard_launch launch = scratch.launch;
+  const auto address = reinterpret_cast<std::uintptr_t>(call.out.data());
+  launch.workspace = reinterpret_cast<void*>(address / 64 * 64);
+  EXPECT_EQ(regard_execute(plan.get(), &call.request, &launch), REGARD_STATUS_WORKSPACE);
+  EXPECT_NE(std::string(regard_last_error()).find("must not overlap out"), std::string::npos)
+      << regard_last_error();
+}
+
+TEST(CExecute, IncompleteSlotsAreAnError) {
+  const ContextHandle context = make_c_context();
+  SmallCall call(256);  // worth several slots
+  regard_launch launch = regard_launch_default();
+  launch.executor = {[](void*, int, void (*)(void*, int), void*) {}, nullptr};
+  EXPECT_EQ(regard_attention(context.get(), &call.request, nullptr, &launch),
+            REGARD_STATUS_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(regard_last_error()).find("executor had run 0 of "), std::string::npos)
+      << regard_last_error();
+}
+
 TEST(CExecute, ChecksTheWorkspace) {
   const ContextHandle context = make_c_context();
   SmallCall call;

@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -174,6 +175,62 @@ TEST(Execute, AWorkspaceMustBeLargeEnoughAndAligned) {
   EXPECT_TRUE(call.untouched());
 }
 
+// Kernels would overwrite what they read, and what they have written.
+TEST(Execute, AWorkspaceMustNotOverlapATensor) {
+  Context context(described_env());
+  SmallCall call;
+  call.request.lse = make_view(call.lse.data(), Dtype::kF32, {1, 2, 4});
+  const Plan made = plan_for(context, call.request);
+  Scratch scratch(made.workspace_bytes() + 4096);
+  auto* const inside = static_cast<float*>(scratch.launch.workspace.data) + 512;
+  struct Tensor {
+    const char* name;
+    TensorView Buffers::*view;
+  };
+  for (const Tensor& tensor :
+       {Tensor{"q", &Buffers::q}, Tensor{"k", &Buffers::k}, Tensor{"v", &Buffers::v},
+        Tensor{"out", &Buffers::out}, Tensor{"lse", &Buffers::lse}}) {
+    AttentionRequest request = call.request;
+    (request.*tensor.view).data = inside;
+    const Status status = execute(made, request, scratch.launch);
+    EXPECT_EQ(status.code(), StatusCode::kWorkspace) << tensor.name;
+    EXPECT_NE(status.message().find(std::string(" must not overlap ") + tensor.name + " "),
+              std::string::npos)
+        << status.message();
+    EXPECT_EQ(attention(context, request, {}, scratch.launch).code(), StatusCode::kWorkspace);
+  }
+  EXPECT_TRUE(call.untouched());
+  Launch launch = scratch.launch;
+  launch.workspace.bytes = ~std::size_t{0};
+  EXPECT_EQ(execute(made, call.request, launch).code(), StatusCode::kWorkspace);
+  EXPECT_TRUE(execute(made, call.request, scratch.launch).ok());
+}
+
+TEST(Execute, ABackwardsWorkspaceMustNotOverlapATensor) {
+  Context context(described_env());
+  SmallCall call;
+  call.request.lse = make_view(call.lse.data(), Dtype::kF32, {1, 2, 4});
+  call.request.options.needs_grad = true;
+  const Plan made = plan_for(context, call.request);
+  Scratch forward(made.workspace_bytes()), scratch(made.backward_workspace_bytes() + 4096);
+  ASSERT_TRUE(execute(made, call.request, forward.launch).ok());
+  std::vector<float> d_q(call.data.size());
+  GradBuffers gradients;
+  gradients.d_out = call.request.q;
+  gradients.saved.stats = call.request.lse;
+  gradients.saved.kind = SavedContext::Kind::kLse;
+  gradients.d_q = make_view(d_q.data(), Dtype::kF32, {1, 2, 4, 8});
+  ASSERT_TRUE(execute_backward(made, call.request, gradients, scratch.launch).ok());
+  auto* const inside = static_cast<float*>(scratch.launch.workspace.data) + 512;
+  for (TensorView* view : {&gradients.d_q, &gradients.d_out, &gradients.saved.stats}) {
+    void* const outside = view->data;
+    view->data = inside;
+    const Status status = execute_backward(made, call.request, gradients, scratch.launch);
+    EXPECT_EQ(status.code(), StatusCode::kWorkspace) << status.message();
+    view->data = outside;
+  }
+}
+
 TEST(Execute, AnEmptyPlanIsAnError) {
   SmallCall call;
   EXPECT_EQ(execute(Plan(), call.request).code(), StatusCode::kInvalidArgument);
@@ -289,6 +346,42 @@ TEST(Executors, AnExceptionBecomesAStatus) {
   const Status status = attention(context, call.request);
   EXPECT_EQ(status.code(), StatusCode::kInternal);
   EXPECT_NE(status.message().find("or its executor threw: no threads today"), std::string::npos);
+}
+
+/// Runs the first few slots alone.
+class IncompleteExecutor : public Executor {
+ public:
+  explicit IncompleteExecutor(int slots) : slots_(slots) {}
+  void run(int slots, Task task, void* state) override {
+    for (int slot = 0; slot < std::min(slots, slots_); ++slot) task(state, slot);
+  }
+
+ private:
+  int slots_;
+};
+
+TEST(Executors, SlotsThatWereNotRunAreAnError) {
+  Context context(described_env());
+  SmallCall call(130, 16);  // worth two threads
+  const int slots = plan_for(context, call.request).kernel().slots;
+  ASSERT_GT(slots, 1);
+  for (const int ran : {0, slots - 1}) {
+    IncompleteExecutor executor(ran);
+    const std::string expected = " had run " + std::to_string(ran) + " of " +
+                                 std::to_string(slots) + " slots when its run() returned";
+    Launch launch;
+    launch.executor = &executor;
+    Status status = attention(context, call.request, {}, launch);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("the launch's executor" + expected), std::string::npos)
+        << status.message();
+    context.set_executor(&executor);
+    status = attention(context, call.request);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("the Context's executor" + expected), std::string::npos)
+        << status.message();
+    context.set_executor(nullptr);
+  }
 }
 
 class ThrowingANumber : public Executor {

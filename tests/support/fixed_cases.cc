@@ -50,6 +50,9 @@ const char* const kForwardCases[] = {
     "b2 hq2 sq33 skv65 d16 bias data=finfo_min lse poison seed=6",
     "b2 hq2 sq33 skv65 d16 bias bias_dtype=f64 data=finfo_min lse seed=7",
     "b2 hq2 sq33 skv65 d16 mask=1,H,1,Skv bias=B,1,Sq,1 softcap=5 alibi sinks causal diag=br lse",
+    // Numbers below the smallest normal one, which nothing flushes to 0.
+    "b2 hq2 sq33 skv130 d40 data=denormal lse seed=7",
+    "b1 hq4 hkv2 sq2 skv700 d64 data=denormal lse seed=8",
     // Other edits.
     "b2 hq4 hkv2 sq65 skv65 d16 alibi causal lse",
     "b2 hq8 sq33 skv65 d16 alibi diag=br lse",
@@ -118,6 +121,8 @@ const char* const kGradCases[] = {
     "b2 hq2 sq33 skv70 d16 f32 scale=0 saved grad seed=19",
     "b2 hq2 sq17 skv70 d16 f32 data=large saved grad seed=20",
     "b2 hq2 sq17 skv70 d16 f32 bias data=finfo_min saved grad seed=21",
+    "b2 hq4 hkv2 sq33 skv70 d16 f32 data=denormal saved grad seed=29",
+    "b2 hq4 hkv2 sq33 skv70 d16 f16 data=denormal saved grad seed=30",
     // Scores whose rounding alone is more than exp2 takes: recomputed ones exceed their maximum.
     "b1 hq2 sq80 skv97 d128 f32 scale=1e8 saved grad seed=27",
     "b1 hq2 sq80 skv97 d64 f32 scale=1e7 lse grad seed=28",
