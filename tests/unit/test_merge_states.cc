@@ -1,13 +1,18 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <vector>
 
-#include "regard/dtype.h"
-#include "regard/request.h"
+#include "conformance/problem.h"
+#include "oracle/number.h"
+#include "regard/attention.h"
+#include "tests/support/executors.h"
+#include "tests/support/tensors.h"
 
 namespace regard {
 namespace {
@@ -32,6 +37,52 @@ TEST(MergeStates, OtherTypes) {
   ASSERT_TRUE(merge_states(states, make_view(narrow, Dtype::kBf16, {1, 1, 1, 2})).ok());
   EXPECT_EQ(f32_from_bf16(narrow[0]), 7.0f);
   EXPECT_EQ(f32_from_bf16(narrow[1]), 3.0f);
+}
+
+// 1,000 rows of three states are several tasks; a row alone is one, on the caller's thread.
+TEST(MergeStates, RowsHaveTheSameBitsOnAnyExecutor) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+    constexpr std::int64_t kRows = 1000, kDim = 200;
+    test::Tensors tensors;
+    const auto fill = [](const TensorView& view, int seed) {
+      std::int64_t n = seed;
+      conformance::for_each_element(view, [&](const auto&, unsigned char* element) {
+        n = (n * 48271 + 11) % 2147483647;
+        oracle::encode(static_cast<double>(n % 2000 - 1000) / 250.0, element, view.dtype);
+      });
+    };
+    std::vector<StateView> states;
+    for (int n = 0; n < 3; ++n) {
+      states.push_back(
+          {tensors.make(dtype, {1, 1, kRows, kDim}), tensors.make(Dtype::kF32, {1, 1, kRows})});
+      fill(states.back().out, 2 * n + 1);
+      fill(states.back().lse, 2 * n + 2);
+    }
+    const TensorView expected = tensors.make(dtype, {1, 1, kRows, kDim});
+    const TensorView expected_lse = tensors.make(Dtype::kF32, {1, 1, kRows});
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      std::vector<StateView> alone = states;
+      for (StateView& state : alone) {
+        state = {test::slice(state.out, 2, row, 1), test::slice(state.lse, 2, row, 1)};
+      }
+      check(merge_states(alone, test::slice(expected, 2, row, 1),
+                         test::slice(expected_lse, 2, row, 1)));
+    }
+    test::CountingExecutor counting;
+    test::BackwardsExecutor backwards;
+    test::TeamExecutor team;
+    for (Executor* executor : std::initializer_list<Executor*>{&counting, &backwards, &team}) {
+      Launch launch;
+      launch.executor = executor;
+      const TensorView out = tensors.make(dtype, {1, 1, kRows, kDim});
+      const TensorView lse = tensors.make(Dtype::kF32, {1, 1, kRows});
+      check(merge_states(states, out, lse, launch));
+      EXPECT_EQ(test::unequal(out, expected), "");
+      EXPECT_EQ(test::unequal(lse, expected_lse), "");
+    }
+    EXPECT_EQ(counting.runs(), 1);
+    EXPECT_EQ(counting.most_slots(), std::max(default_context().env().concurrency, 1));
+  }
 }
 
 TEST(MergeStates, LargeAndDistantLse) {
