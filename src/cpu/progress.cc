@@ -3,6 +3,7 @@
 #include <atomic>
 #include <thread>
 
+#include "cpu/slot_hook.h"
 #include "regard/interrupt.h"
 
 namespace regard::cpu {
@@ -22,6 +23,7 @@ void set_count(std::int64_t* count, std::int64_t value) noexcept {
 }
 
 std::int64_t add_to_count(std::int64_t* count, std::int64_t difference) noexcept {
+  call_slot_hook(SlotPoint::kTake);
   const std::atomic_ref shared(*count);
   const std::int64_t before = shared.fetch_add(difference, std::memory_order_acq_rel);
   shared.notify_all();
@@ -33,7 +35,7 @@ std::int64_t read_count(const std::int64_t* count) noexcept {
 }
 
 void wait_for_count(const std::int64_t* count, std::int64_t value) noexcept {
-  for (int i = 0; i < kYields; ++i) {
+  for (int i = 0; i < kYields || slot_hook.load(std::memory_order_relaxed) != nullptr; ++i) {
     if (read_count(count) >= value) return;
     let_others_run();
   }
@@ -47,6 +49,8 @@ bool is_interrupted(Interrupt* interrupt) noexcept {
   return interrupt != nullptr && interrupt->check();
 }
 
-void let_others_run() noexcept { std::this_thread::yield(); }
+void let_others_run() noexcept {
+  if (!call_slot_hook(SlotPoint::kWait)) std::this_thread::yield();
+}
 
 }  // namespace regard::cpu

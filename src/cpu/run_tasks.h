@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "cpu/problem.h"
@@ -17,6 +18,18 @@ struct TaskLoop {
   std::int64_t scratch_bytes = 0;    // a slot's
   bool wait_for_each_other = false;  // then an interrupted call still runs each of them
 };
+
+struct TaskRange {
+  std::int64_t begin;
+  std::int64_t end;  // not above begin when none is left
+};
+
+/// The next few tasks of `tasks`, of which `next` is the first that no slot has. Neighbours in the
+/// tensors stay on one slot: 64 x 12 heads of 32 tokens in BSHD ran 1.4 times as fast on two
+/// threads as with every other head on the other one. Shorter runs towards the end, and none long,
+/// so that a slot that loses its core holds up few tasks.
+TaskRange take_tasks(std::atomic<std::int64_t>* next, std::int64_t tasks,
+                     std::int64_t slots) noexcept;
 
 /// Runs every task once on at most `slots` slots of the launch; whoever is free takes the next few.
 void run_tasks(const TaskLoop& loop, std::int32_t slots, const Launch& launch);

@@ -1,6 +1,7 @@
 #include "cpu/backward/run.h"
 
 #include <algorithm>
+#include <atomic>
 #include <new>
 
 #include "base/checked.h"
@@ -16,6 +17,11 @@ namespace {
 /// by longer ones; in two passes their sums would take more of the L2.
 constexpr std::int64_t kOnePassTile = 128, kTwoPassTile = 64;
 static_assert(kBlockKeys % kOnePassTile == 0);
+
+/// Bytes that the memories of heads may take together, but for one that is larger by itself: slots
+/// without one help with the heads of others, which are long then. 64 slots, 16,384 tokens, d 128
+/// in f32 had 4.8 GB.
+constexpr std::int64_t kHeadsBytes = std::int64_t{1} << 30;
 
 std::int64_t tile_keys(const BackwardKernel& kernel) noexcept {
   return kernel.is_one_pass() ? kOnePassTile : kTwoPassTile;
@@ -131,7 +137,9 @@ void lay_out_heads(const AttentionParams& p, const BackwardKernel& kernel, std::
   args->at_met = layout.take(args->blocks, sizeof(std::int64_t));
   args->head_bytes = layout.total();
   args->all_heads = count_heads(p);
-  args->memories = std::min<std::int64_t>(args->all_heads, slots);
+  const std::int64_t within = kHeadsBytes / std::max<std::int64_t>(args->head_bytes, 1);
+  args->memories =
+      std::min({args->all_heads, std::int64_t{slots}, std::max<std::int64_t>(within, 1)});
 }
 
 std::int64_t key_tasks(const AttentionParams& p) noexcept {
@@ -148,14 +156,27 @@ std::int32_t slots_of(const AttentionKey& key, const Env& env,
   return plan_slots(env, p, saturating_mul(count_heads(p), blocks));
 }
 
+/// What slots share of the heads of one pass.
+struct Heads {
+  const BackwardArgs* args;
+  BackwardFn head;
+  std::atomic<std::int64_t> owners{0};  // slots that have a memory, and those that came too late
+  std::atomic<std::int64_t> next{0};    // head to take
+};
+
 /// The passes of one call.
 class Passes {
  public:
   Passes(const BackwardArgs& args, std::int32_t slots, const Launch& launch)
       : args_(args), slots_(slots), launch_(launch) {}
 
-  void run(BackwardFn pass, std::int64_t tasks, bool wait_for_each_other = false) const {
-    run_tasks({pass, &args_, tasks, args_.scratch_bytes, wait_for_each_other}, slots_, launch_);
+  void run(BackwardFn pass, std::int64_t tasks) const {
+    run_tasks({pass, &args_, tasks, args_.scratch_bytes}, slots_, launch_);
+  }
+  /// Of tasks that wait for each other.
+  void run(BackwardFn pass, std::int64_t tasks, const Heads& heads) const {
+    run_tasks({pass, &heads, tasks, args_.scratch_bytes, /*wait_for_each_other=*/true}, slots_,
+              launch_);
   }
 
  private:
@@ -163,6 +184,25 @@ class Passes {
   std::int32_t slots_;
   const Launch& launch_;
 };
+
+/// A slot: the first that come have a memory each and take whole heads; then, and the others from
+/// the start, they help with heads under way. Whoever helps ends when no head is left to take part
+/// in, and owners begun before take those, so slots may also run one after another.
+void run_heads(const void* opaque, std::int64_t, char* scratch) {
+  Heads& heads = *const_cast<Heads*>(static_cast<const Heads*>(opaque));
+  BackwardArgs args = *heads.args;
+  const std::int64_t memory = heads.owners.fetch_add(1, std::memory_order_relaxed);
+  // The kernel takes the memory by its slot's number.
+  if (memory < args.memories) args.scratch = scratch - memory * args.scratch_bytes;
+  while (memory < args.memories) {
+    const TaskRange range = take_tasks(&heads.next, args.all_heads, args.memories);
+    if (range.begin >= range.end) break;
+    for (std::int64_t head = range.begin; head < range.end; ++head) {
+      heads.head(&args, head, scratch);
+    }
+  }
+  if (args.blocks > 1) heads.head(&args, args.all_heads, scratch);
+}
 
 /// d_q, d_k and d_v in one pass: each slot takes whole heads, then helps with those of others.
 void run_one_pass(const BackwardKernel& kernel, std::int32_t slots, const Passes& passes,
@@ -174,8 +214,9 @@ void run_one_pass(const BackwardKernel& kernel, std::int32_t slots, const Passes
   }
   std::int64_t heads_left = args->all_heads;
   args->heads_left = &heads_left;
-  passes.run(kernel.head, args->all_heads + (args->blocks > 1 ? slots : 0),
-             /*wait_for_each_other=*/true);
+  Heads heads{args, kernel.head, {}, {}};
+  const bool may_help = args->blocks > 1;
+  passes.run(run_heads, may_help ? slots : std::min<std::int64_t>(slots, args->memories), heads);
 }
 
 }  // namespace
@@ -239,6 +280,9 @@ void run_backward(const BackwardKernel& kernel, const KernelPlan& plan,
   const bool wants_keys = gradients.d_k.present() || gradients.d_v.present();
   if (kernel.is_one_pass()) {
     lay_out_heads(params, kernel, slots, &args);
+    // A call smaller than the plan's has room for more heads than the plan has memory.
+    const std::int64_t left = plan.workspace_bytes - args.scratch_bytes * slots;
+    if (args.head_bytes > 0) args.memories = std::min(args.memories, left / args.head_bytes);
     args.scratch = static_cast<const char*>(launch.workspace.data);
     args.interrupt = launch.interrupt;
     args.heads = static_cast<char*>(launch.workspace.data) + args.scratch_bytes * slots;

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <ucontext.h>
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "cpu/slot_hook.h"
+#include "regard/request.h"
+
+namespace regard::bench {
+
+/// Runs slots on one thread as if each had a core of its own: whichever is earliest in simulated
+/// time goes on, until it takes work or waits. A slot's time is what it computed; one that waits
+/// follows the earliest of the others. Memory bandwidth and caches that cores share are not
+/// simulated. One such executor at a time, on one thread.
+class SimulatedWorkers final : public Executor {
+ public:
+  SimulatedWorkers();
+  ~SimulatedWorkers() override;
+
+  void run(int slots, Task task, void* state) override;
+
+  /// Of all runs since reset(): the longest slot's time of each, and what one thread spent.
+  double longest_seconds() const noexcept { return longest_; }
+  double total_seconds() const noexcept { return total_; }
+  void reset() noexcept { longest_ = total_ = 0.0; }
+
+ private:
+  struct Slot {
+    ucontext_t context;
+    std::unique_ptr<char[]> stack;
+    double seconds = 0.0;
+    bool ended = false;
+  };
+
+  static void begin_slot();
+  static void at_point(cpu::SlotPoint point);
+  void leave(cpu::SlotPoint point);
+  Slot* earliest();
+
+  std::vector<Slot> slots_;
+  ucontext_t scheduler_;
+  int current_ = 0;
+  double resumed_ = 0.0;
+  Task task_ = nullptr;
+  void* state_ = nullptr;
+  double longest_ = 0.0, total_ = 0.0;
+};
+
+/// CPU time of this thread.
+double thread_seconds() noexcept;
+
+}  // namespace regard::bench
