@@ -119,65 +119,97 @@ bool bend_to_claims(Context& context, const BackendRef& candidate, Case* c) {
   return false;
 }
 
-Status run_one(Context& context, const BackendRef& candidate, const Case& c) {
+// The candidate of a suite, and where its cases run.
+struct Candidate {
+  Context& context;
+  const BackendRef& ref;
+  Device device;
+  Carrier* carrier;  // null: on the host
+};
+
+/// MATH on the host computes the reference, wherever the candidate runs.
+Status run_one(const Candidate& candidate, const Case& c) {
   Expected<PreparedCase> prepared = prepare(c);
   if (!prepared) return prepared.status();
   const BackendRef math{BackendId::kMath, ""};
   RunOptions options;
   options.check_fixes = false;
-  const Report reference = run_prepared(context, &*prepared, math, options);
+  prepared->params.device = {};
+  const Report reference = run_prepared(candidate.context, &*prepared, math, options);
   if (!reference.ok()) return Status(StatusCode::kInternal, reference.text);
-  const Report report = run_prepared(context, &*prepared, candidate, options);
+  prepared->params.device = candidate.device;
+  options.carrier = candidate.carrier;
+  const Report report = run_prepared(candidate.context, &*prepared, candidate.ref, options);
   if (report.outcome == Outcome::kPassed) return {};
   const std::string text =
-      report.ok() ? "claimed, then refused: " + report.text + "\n  " + repro_line(c, candidate)
+      report.ok() ? "claimed, then refused: " + report.text + "\n  " + repro_line(c, candidate.ref)
                   : report.text;
   return Status(StatusCode::kConformanceFailed, text);
 }
 
 /// Runs what the candidate claims of the cases, or of what its fixes lead to; an error where that
 /// is nothing. `grad`: a case that lost its gradients on the way is not one of these.
-Status run_all(Context& context, const BackendRef& ref, std::span<const char* const> cases,
-               bool grad) {
+Status run_all(const Candidate& candidate, std::span<const char* const> cases, bool grad) {
   std::set<std::string> done;
   for (const char* text : cases) {
     Expected<Case> c = parse_case(text);
     if (!c) return c.status();
-    if (!bend_to_claims(context, ref, &*c)) continue;
+    c->params.device = candidate.device;
+    if (!bend_to_claims(candidate.context, candidate.ref, &*c)) continue;
     const FeatureSet f = c->params.features;
     const bool has_backward =
         f.has(Feature::kNeedsGrad) && (f.has(Feature::kSavedStats) || f.has(Feature::kLse));
     if (has_backward != grad) continue;
     if (!done.insert(to_string(*c)).second) continue;
-    if (Status status = run_one(context, ref, *c); !status.ok()) return status;
+    if (Status status = run_one(candidate, *c); !status.ok()) return status;
   }
   if (!done.empty()) return {};
   return Status(StatusCode::kConformanceFailed,
-                to_string(ref) + " claims none of the suite's " + std::to_string(cases.size()) +
-                    (grad ? " gradient" : "") + " cases, nor any that its fixes lead to");
+                to_string(candidate.ref) + " claims none of the suite's " +
+                    std::to_string(cases.size()) + (grad ? " gradient" : "") +
+                    " cases, nor any that its fixes lead to");
 }
 
-bool offers_backward(const Context& context, const BackendRef& ref) {
-  for (const BackendInfo& info : context.backends()) {
-    if (info.ref == ref) return info.backward.offered;
+Expected<BackendInfo> find_info(const Context& context, const BackendRef& ref) {
+  for (BackendInfo& info : context.backends()) {
+    if (info.ref == ref) return std::move(info);
   }
-  return false;
+  return Status(StatusCode::kNotFound, to_string(ref) + " is not registered");
 }
 
 class SmallSuite final : public ConformanceSuite {
  public:
+  explicit SmallSuite(Carrier* carrier) : carrier_(carrier) {}
+
   Status run(Context& context, const BackendRef& ref) const override {
-    Status status = run_all(context, ref, kCases, false);
-    if (!status.ok() || !offers_backward(context, ref)) return status;
-    return run_all(context, ref, kGradCases, true);
+    const Expected<BackendInfo> info = find_info(context, ref);
+    if (!info) return info.status();
+    const bool host = info->device == DeviceType::kCpu;
+    if (!host && carrier_ == nullptr) {
+      return Status(StatusCode::kConformanceFailed,
+                    to_string(ref) + " serves " + to_string(info->device) +
+                        " devices, and this suite runs on the cpu alone; expected "
+                        "small_suite(carrier), which runs the cases on a device");
+    }
+    const Candidate candidate{context, ref, {info->device, 0}, host ? nullptr : carrier_};
+    Status status = run_all(candidate, kCases, false);
+    if (!status.ok() || !info->backward.offered) return status;
+    return run_all(candidate, kGradCases, true);
   }
+
+ private:
+  Carrier* const carrier_;
 };
 
 }  // namespace
 
 const ConformanceSuite& small_suite() {
-  static const SmallSuite suite;
+  static const SmallSuite suite(nullptr);
   return suite;
+}
+
+std::unique_ptr<ConformanceSuite> small_suite(Carrier& carrier) {
+  return std::make_unique<SmallSuite>(&carrier);
 }
 
 }  // namespace regard::conformance

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <memory>
+
+#include "conformance/run.h"
 #include "regard/context.h"
 
 namespace regard::conformance {
@@ -8,6 +11,11 @@ namespace regard::conformance {
 /// backward at most 25 with gradients: each is bent by the candidate's own refusals' fixes until it
 /// claims it, then MATH and the candidate run it and are held to the same bar. The Status of a
 /// failure is the failing case's text.
+/// A candidate that serves CUDA devices is refused by name: this one has no device to run it on.
 const ConformanceSuite& small_suite();
+
+/// The same cases on the candidate's own type of device, brought there by `carrier`, which must
+/// outlive the suite. A candidate for CPUs runs on the host.
+std::unique_ptr<ConformanceSuite> small_suite(Carrier& carrier);
 
 }  // namespace regard::conformance

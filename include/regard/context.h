@@ -43,11 +43,15 @@ class REGARD_EXPORT ConformanceSuite {
 /// call into regard: it runs under the log's lock.
 using LogSink = void (*)(void* user, std::string_view line);
 
-/// The order of candidates measured on one machine (docs/selection.md has the file's format).
+/// The order of candidates measured on one machine (docs/selection.md has the file's format). It
+/// orders problems on CPUs where it names a CPU, and problems on CUDA devices where it names one.
 struct TuningTable {
   std::string source;  // a file's name, or "" when empty
-  std::string version, isa, cpu_model;
+  std::string version;
+  std::string isa, cpu_model;  // of the CPU; "" names none
   std::int32_t concurrency = 0;
+  std::int32_t sm_version = 0;  // of the CUDA device; 0 names none
+  std::string device_name;
   struct Rule {
     std::string condition;  // words of a case that must hold, "sq<=32 bf16"; "" always holds
     std::vector<BackendRef> order;
@@ -105,6 +109,9 @@ REGARD_EXPORT Expected<BackendRef> register_backend(Context& context, std::strin
 /// What this program would get, with every reason of every backend.
 REGARD_EXPORT Selection explain(Context& context, const AttentionParams& params,
                                 const Policy& policy = {});
+/// The same Context, with its policy, tuning table and custom backends, on a described machine.
+REGARD_EXPORT Selection explain(Context& context, const AttentionParams& params,
+                                const Policy& policy, const Env& machine);
 /// Built-in backends on a described machine.
 REGARD_EXPORT Selection explain(const AttentionParams& params, const Policy& policy,
                                 const Env& env);

@@ -21,6 +21,13 @@ struct EnvVariable {
   friend bool operator==(const EnvVariable&, const EnvVariable&) = default;
 };
 
+/// One CUDA device that the process may see.
+struct CudaDevice {
+  std::string name;             // "NVIDIA H200"
+  std::int32_t sm_version = 0;  // compute capability * 10; 0 where the driver does not state it
+  friend bool operator==(const CudaDevice&, const CudaDevice&) = default;
+};
+
 /// The sm_version of an Env whose CUDA devices nobody has asked for yet; see with_devices().
 inline constexpr std::int32_t kSmUnread = -1;
 
@@ -40,10 +47,13 @@ struct Env {
   std::string compiler;
   bool built_with_cuda = false;
   // Of the visible CUDA devices; without one "", 0 and 0. sm_version is the least among them.
-  std::string device_name;             // of the first: "NVIDIA H200"
-  std::int32_t cuda_driver = 0;        // the newest CUDA that the driver serves, 13000 for 13.0
-  std::int32_t cudnn_version = 0;      // of the library that was loaded, 91900 for 9.19.0
-  std::vector<EnvVariable> variables;  // every variable that is read, set or not
+  std::string device_name;               // of the first: "NVIDIA H200"
+  std::int32_t cuda_driver = 0;          // the newest CUDA that the driver serves, 13000 for 13.0
+  std::int32_t cudnn_version = 0;        // of the library that was loaded, 91900 for 9.19.0
+  std::vector<CudaDevice> cuda_devices;  // by index; a problem on cuda:N is decided for the N-th
+  std::vector<EnvVariable> variables;    // every variable that is read, set or not
+  // One sentence for each REGARD_ name that is set and not read; a Context logs them once.
+  std::vector<std::string> warnings;
   friend bool operator==(const Env&, const Env&) = default;
 };
 
@@ -65,7 +75,9 @@ constexpr void for_each_env_field(E& e, F&& f) {
   f("device_name", e.device_name);
   f("cuda_driver", e.cuda_driver);
   f("cudnn_version", e.cudnn_version);
+  f("cuda_devices", e.cuda_devices);
   f("variables", e.variables);
+  f("warnings", e.warnings);
 }
 
 /// Reads CPUID, caches, the CPUs that the process may use and the six REGARD_ variables. The

@@ -76,8 +76,14 @@ REGARD_EXPORT void check(const Status& status);
 template <class T>
 class [[nodiscard]] Expected {
  public:
-  Expected(T value) : value_(std::move(value)) {}          // NOLINT: implicit by design
-  Expected(Status status) : status_(std::move(status)) {}  // NOLINT
+  Expected(T value) : value_(std::move(value)) {}  // NOLINT: implicit by design
+  /// An ok Status, which states no failure, becomes kInternal.
+  Expected(Status status) : status_(std::move(status)) {  // NOLINT
+    if (status_.ok()) {
+      status_ =
+          Status(StatusCode::kInternal, "[Expected] made from an ok Status, expected a failure");
+    }
+  }
 
   bool ok() const noexcept { return value_.has_value(); }
   explicit operator bool() const noexcept { return ok(); }

@@ -99,7 +99,7 @@ nb::object explain_case(const Arguments& arguments) {
   Context& context = process_context();
   if (!(problem->env == EnvOverrides{})) {  // another machine: no plan of this one
     const Env env = apply_overrides(context.env(), *problem);
-    return python_selection(explain(problem->params, policy, env), {}, nb::none());
+    return python_selection(explain(context, problem->params, policy, env), {}, nb::none());
   }
   const Selection selection = explain(context, problem->params, policy);
   return python_selection(selection, {},

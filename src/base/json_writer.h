@@ -7,7 +7,10 @@
 #include <string>
 #include <string_view>
 
-// Emits JSON text; commas are put where they belong, strings are escaped.
+#include "base/utf8.h"
+
+// Emits JSON text; commas are put where they belong, strings are escaped, and bytes that are not
+// UTF-8 become U+FFFD.
 
 namespace regard {
 
@@ -72,8 +75,13 @@ class JsonWriter {
   }
   void quote(std::string_view text) {
     out_ += '"';
-    for (const char c : text) {
-      if (c == '"' || c == '\\') {
+    for (std::size_t length = 0; !text.empty(); text.remove_prefix(length)) {
+      const char c = text.front();
+      length = utf8_length(text);
+      if (length == 0) {
+        out_ += "\\ufffd";
+        length = 1;
+      } else if (c == '"' || c == '\\') {
         out_ += '\\';
         out_ += c;
       } else if (c == '\n') {
@@ -83,7 +91,7 @@ class JsonWriter {
         std::snprintf(escape, sizeof(escape), "\\u%04x", static_cast<unsigned>(c) & 0xffu);
         out_ += escape;
       } else {
-        out_ += c;
+        out_ += text.substr(0, length);
       }
     }
     out_ += '"';

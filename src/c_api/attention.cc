@@ -20,7 +20,7 @@ Status describe_as(const char* where, const regard_request* request, const TextO
 // On this machine, or on the one that the words describe.
 Selection explain_words(Context& context, const Case& c, const Policy& policy) {
   if (c.env == EnvOverrides{}) return explain(context, c.params, policy);
-  return explain(c.params, policy, apply_overrides(context.env(), c));
+  return explain(context, c.params, policy, apply_overrides(context.env(), c));
 }
 
 Status read_states(const char* where, const regard_state* given, std::size_t count,

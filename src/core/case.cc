@@ -271,7 +271,11 @@ Env apply_overrides(const Env& env, const Case& c) {
     if (!out.isa_available.includes(out.isa)) out.isa_available = out.isa;
   }
   out.device = c.params.device.type;
-  if (c.env.sm_version != 0) out.sm_version = c.env.sm_version;
+  if (c.env.sm_version != 0) {  // no device of this machine
+    out.sm_version = c.env.sm_version;
+    out.device_name.clear();
+    out.cuda_devices.clear();
+  }
   return out;
 }
 

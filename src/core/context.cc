@@ -25,17 +25,38 @@ ContextImpl::ContextImpl(Env env_in, std::size_t plan_cache_capacity, BuiltinBac
   current = std::move(settings);
 }
 
-const std::shared_ptr<const Env>& ContextImpl::env_for(DeviceType device, Env (*read)(Env)) {
-  if (device != DeviceType::kCuda || env->sm_version != kSmUnread) return env;
-  std::call_once(devices_once, [&] { set_device_env(read(*env)); });
-  return device_env;
+std::shared_ptr<const Env> ContextImpl::env_for(const Device& device, Env (*read)(Env)) {
+  if (device.type != DeviceType::kCuda) return env;
+  std::call_once(devices_once, [&] {
+    const auto complete =
+        env->sm_version == kSmUnread ? std::make_shared<const Env>(read(*env)) : env;
+    if (complete->cuda_devices.empty()) return device_envs.push_back(complete);
+    for (std::size_t i = 0; i <= complete->cuda_devices.size(); ++i) {
+      const auto index = static_cast<std::int32_t>(i);
+      device_envs.push_back(std::make_shared<const Env>(env_on_device(*complete, index)));
+    }
+  });
+  const auto index = static_cast<std::size_t>(std::max(device.index, 0));
+  return device_envs[std::min(index, device_envs.size() - 1)];
 }
 
-void ContextImpl::set_device_env(Env complete) {
-  device_env = std::make_shared<const Env>(std::move(complete));
-  std::vector<BackendEntry> builtin = builtin_candidates(*device_env).cuda;
-  // Built-in candidates come first in both: what was registered keeps its places.
-  update([&](Settings& settings) { std::ranges::copy(builtin, settings.cuda.begin()); });
+Env env_on_device(Env env, std::int32_t index) {
+  if (env.cuda_devices.empty()) return env;
+  const auto i = static_cast<std::size_t>(std::max(index, 0));
+  const CudaDevice found = i < env.cuda_devices.size() ? env.cuda_devices[i] : CudaDevice{};
+  env.sm_version = found.sm_version;
+  env.device_name = found.name;
+  return env;
+}
+
+std::shared_ptr<const Settings> order_for(std::shared_ptr<const Settings> settings,
+                                          const Env& env) {
+  const std::vector<BackendEntry> builtin = builtin_candidates(env).cuda;
+  const auto same = [](const BackendEntry& a, const BackendEntry& b) { return a.ref == b.ref; };
+  if (std::equal(builtin.begin(), builtin.end(), settings->cuda.begin(), same)) return settings;
+  auto ordered = std::make_shared<Settings>(*settings);
+  std::ranges::copy(builtin, ordered->cuda.begin());  // custom backends come behind them
+  return ordered;
 }
 
 std::shared_ptr<const Settings> ContextImpl::settings() const {

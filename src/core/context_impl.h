@@ -68,9 +68,9 @@ struct ContextImpl {
     current = std::move(next);
   }
 
-  /// What problems on such a device are decided from. The first on CUDA reads the devices, where
-  /// the Context's Env leaves them unread, and orders their candidates: ask before settings().
-  const std::shared_ptr<const Env>& env_for(DeviceType device, Env (*read)(Env) = with_devices);
+  /// What problems on the device are decided from: on a CUDA device, that device's facts. The first
+  /// on CUDA reads the devices, where the Context's Env leaves them unread.
+  std::shared_ptr<const Env> env_for(const Device& device, Env (*read)(Env) = with_devices);
 
   std::shared_ptr<const Env> env;  // as the Context was given it
   Policy environment;              // what REGARD_BACKEND and REGARD_DENY say
@@ -82,14 +82,20 @@ struct ContextImpl {
   Log log;
 
  private:
-  void set_device_env(Env complete);
   std::shared_ptr<const ResolvedPolicy> resolve_base(const Policy& policy) const;
 
   std::once_flag devices_once;
-  std::shared_ptr<const Env> device_env;
+  std::vector<std::shared_ptr<const Env>> device_envs;  // by index; the last: of no such device
   mutable std::mutex mutex;
   std::shared_ptr<const Settings> current;
 };
+
+/// `env` with the facts of a CUDA device, those of no device where it lists none of that index. An
+/// Env that lists no devices describes one, and stays as it is.
+Env env_on_device(Env env, std::int32_t index);
+
+/// The settings with their built-in candidates in the order for `env`.
+std::shared_ptr<const Settings> order_for(std::shared_ptr<const Settings> settings, const Env& env);
 
 /// A plan and what it was decided from, so that it can explain itself.
 struct PlanImpl {

@@ -12,6 +12,18 @@ std::string field_text(std::int32_t value) { return std::to_string(value); }
 std::string field_text(std::int64_t value) { return std::to_string(value); }
 std::string field_text(const std::string& value) { return value; }
 std::string field_text(bool value) { return value ? "true" : "false"; }
+std::string field_text(const std::vector<CudaDevice>& devices) {
+  std::string out;
+  for (const CudaDevice& device : devices) {
+    out += (out.empty() ? "" : ", ") + device.name + " sm" + std::to_string(device.sm_version);
+  }
+  return out;
+}
+std::string field_text(const std::vector<std::string>& warnings) {
+  std::string out;
+  for (const std::string& warning : warnings) out += (out.empty() ? "" : "; ") + warning;
+  return out;
+}
 std::string field_text(const std::vector<EnvVariable>& variables) {
   std::string out;
   for (const EnvVariable& v : variables) {
@@ -20,6 +32,19 @@ std::string field_text(const std::vector<EnvVariable>& variables) {
   return out;
 }
 
+void write_json(JsonWriter& w, const std::vector<CudaDevice>& devices) {
+  w.begin_array();
+  for (const CudaDevice& device : devices) {
+    w.begin_object().key("name").value(device.name);
+    w.key("sm_version").value(device.sm_version).end_object();
+  }
+  w.end_array();
+}
+void write_json(JsonWriter& w, const std::vector<std::string>& warnings) {
+  w.begin_array();
+  for (const std::string& warning : warnings) w.value(warning);
+  w.end_array();
+}
 void write_json(JsonWriter& w, const std::vector<EnvVariable>& variables) {
   w.begin_array();
   for (const EnvVariable& v : variables) {

@@ -1,6 +1,5 @@
 #include <chrono>
 #include <cstdint>
-#include <exception>
 #include <string>
 
 #include "base/float_environment.h"
@@ -11,6 +10,7 @@
 #include "core/describe.h"
 #include "core/describe_gradients.h"
 #include "core/slot_executor.h"
+#include "core/thrown_by.h"
 #include "regard/context.h"
 #include "regard/interrupt.h"
 
@@ -159,16 +159,13 @@ Status completed(const char* where, const Launch& launch, const Status& status) 
 // A custom backend or an injected executor may throw.
 template <class Call>
 Status guarded(const char* where, const BackendRef& ref, Call call) {
-  try {
+  Status status;
+  const auto thrown = thrown_by([&] {
     const DefaultFloatEnvironment environment;
-    return call();
-  } catch (const std::exception& error) {
-    return failure(StatusCode::kInternal, where, to_string(ref),
-                   " or its executor threw: ", error.what());
-  } catch (...) {
-    return failure(StatusCode::kInternal, where, to_string(ref),
-                   " or its executor threw what is no std::exception");
-  }
+    status = call();
+  });
+  if (!thrown) return status;
+  return failure(StatusCode::kInternal, where, to_string(ref), " or its executor threw: ", *thrown);
 }
 
 // Calls run(launch) with an executor, of which each slot must have run.

@@ -39,6 +39,15 @@ void Log::write_selection(const Selection& selection) {
   write(w.str());
 }
 
+void Log::write_warnings_once(const std::vector<std::string>& warnings) {
+  if (warnings.empty() || warned_.exchange(true)) return;
+  for (const std::string& warning : warnings) {
+    JsonWriter w;
+    w.begin_object().key("event").value("warning").key("message").value(warning).end_object();
+    write(w.str());
+  }
+}
+
 void Log::write_profile(const AttentionParams& params, const BackendRef& backend, std::int64_t ns) {
   JsonWriter w;
   w.begin_object().key("event").value("profile");

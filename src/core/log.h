@@ -1,10 +1,12 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <vector>
 
 #include "regard/context.h"
 
@@ -24,12 +26,15 @@ class Log {
   /// Writes the decision unless the same one was written before.
   void write_selection(const Selection& selection);
   void write_profile(const AttentionParams& params, const BackendRef& backend, std::int64_t ns);
+  /// A line for each; nothing from the second call on.
+  void write_warnings_once(const std::vector<std::string>& warnings);
 
  private:
   void write(std::string_view line);
 
   const bool select_;
   const bool profile_;
+  std::atomic<bool> warned_{false};
   std::mutex mutex_;
   LogSink sink_ = nullptr;
   void* user_ = nullptr;

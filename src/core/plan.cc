@@ -2,7 +2,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/message.h"
 #include "core/context_impl.h"
+#include "core/thrown_by.h"
 #include "regard/context.h"
 
 namespace regard {
@@ -89,24 +91,37 @@ struct Pair {
   KernelPlan backward;  // with needs_grad
 };
 
-Expected<Pair> plan_pair(const Backend& backend, const AttentionKey& key, const Env& env) {
+// One direction's plan, checked. `plan` and `bytes` are the backend's functions for it.
+template <class Plan, class Bytes>
+Expected<KernelPlan> plan_kernel(const BackendEntry& entry, const char* function, Plan plan,
+                                 Bytes bytes) {
+  Expected<KernelPlan> kernel = Status(StatusCode::kInternal, "");
+  const auto thrown = thrown_by([&] {
+    kernel = plan();
+    if (!kernel) return;
+    Status status = check_kernel_plan(entry, *kernel, bytes());
+    if (!status.ok()) kernel = std::move(status);
+  });
+  if (!thrown) return kernel;
+  return failure(StatusCode::kInternal, "plan", to_string(entry.ref), " threw in ", function, ": ",
+                 *thrown);
+}
+
+Expected<Pair> plan_pair(const BackendEntry& entry, const AttentionKey& key, const Env& env) {
+  const Backend& backend = *entry.backend;
   Pair pair;
-  Expected<KernelPlan> forward = backend.plan(key, env);
+  Expected<KernelPlan> forward = plan_kernel(
+      entry, "plan", [&] { return backend.plan(key, env); },
+      [&] { return backend.workspace_bytes(key, env); });
   if (!forward) return forward.status();
   pair.forward = *std::move(forward);
   if (!key.params().features.has(Feature::kNeedsGrad)) return pair;
-  Expected<KernelPlan> backward = backend.plan_backward(key, env);
+  Expected<KernelPlan> backward = plan_kernel(
+      entry, "plan_backward", [&] { return backend.plan_backward(key, env); },
+      [&] { return backend.backward_workspace_bytes(key, env); });
   if (!backward) return backward.status();
   pair.backward = *std::move(backward);
   return pair;
-}
-
-Status check_pair(const BackendEntry& entry, const Pair& pair, const AttentionKey& key,
-                  const Env& env) {
-  const Backend& backend = *entry.backend;
-  Status status = check_kernel_plan(entry, pair.forward, backend.workspace_bytes(key, env));
-  if (!status.ok() || !key.params().features.has(Feature::kNeedsGrad)) return status;
-  return check_kernel_plan(entry, pair.backward, backend.backward_workspace_bytes(key, env));
 }
 
 bool is_refusal(StatusCode code) {
@@ -122,9 +137,10 @@ struct MadePlan {
 // Selects and plans until a backend's own planner agrees with its record.
 Expected<MadePlan> make_plan(ContextImpl& context, const Keys& keys,
                              const std::shared_ptr<const ResolvedPolicy>& policy,
-                             const std::shared_ptr<const Settings>& settings,
+                             std::shared_ptr<const Settings> settings,
                              const AttentionParams& params) {
-  const std::shared_ptr<const Env>& env = context.env_for(params.device.type);
+  const std::shared_ptr<const Env> env = context.env_for(params.device);
+  settings = order_for(std::move(settings), *env);
   std::vector<LearnedRefusal> learned = context.learned.find(keys.rounded, keys.exact);
   MadePlan made;
   while (true) {
@@ -132,10 +148,9 @@ Expected<MadePlan> make_plan(ContextImpl& context, const Keys& keys,
     context.cache.count_selection();
     const Decision decision = decide(inputs);
     if (decision.entry == nullptr) return no_backend(context, inputs, params);
-    const Backend& backend = *decision.entry->backend;
-    const AttentionKey& key = inputs.key_for(backend.info());
+    const AttentionKey& key = inputs.key_for(decision.entry->backend->info());
     const EnvAtLevel machine(*env, decision.level);
-    Expected<Pair> pair = plan_pair(backend, key, machine.get());
+    Expected<Pair> pair = plan_pair(*decision.entry, key, machine.get());
     if (!pair && is_refusal(pair.status().code())) {
       const bool lasting = pair.status().code() == StatusCode::kRefusedAtPlan;
       learned.push_back(
@@ -145,8 +160,6 @@ Expected<MadePlan> make_plan(ContextImpl& context, const Keys& keys,
       continue;
     }
     if (!pair) return pair.status();
-    Status status = check_pair(*decision.entry, *pair, key, machine.get());
-    if (!status.ok()) return status;
     made.depends_on_exact = decision.depends_on_exact;
     made.plan = PlanImpl::wrap(std::make_shared<const PlanImpl>(
         PlanImpl{keys.rounded, keys.exact, params, policy, settings, env, context.executor,
@@ -215,7 +228,6 @@ std::string Plan::to_string() const {
 
 Expected<Plan> plan_described(ContextImpl& context, const AttentionParams& params,
                               const Policy& policy) {
-  context.env_for(params.device.type);  // orders the candidates
   std::shared_ptr<const Settings> settings = context.settings();
   PlanCacheKey cache_key;
   cache_key.policy = policy_for(context, *settings, policy);
@@ -243,6 +255,7 @@ Expected<Plan> plan_described(ContextImpl& context, const AttentionParams& param
   }
 
   context.cache.count_miss();
+  context.log.write_warnings_once(context.env->warnings);
   if (Status status = env_status(*context.env); !status.ok()) return status;
   const Expected<MadePlan> made = make_plan(context, keys, cache_key.policy, settings, params);
   if (!made) return made.status();
@@ -301,15 +314,35 @@ Selection explain_with(const AttentionParams& params, const Env& env, const Reso
 
 }  // namespace
 
+namespace {
+
+Selection explain_on(ContextImpl& context, const AttentionParams& params, const Policy& policy,
+                     const Env& env, LearnedRefusals* learned) {
+  const auto settings = order_for(context.settings(), env);
+  return explain_with(params, env, *policy_for(context, *settings, policy), *settings, learned);
+}
+
+// The machine's facts for problems on the device.
+Env described_for(const Device& device, const Env& machine) {
+  if (device.type != DeviceType::kCuda) return machine;
+  return env_on_device(with_devices(machine), device.index);
+}
+
+}  // namespace
+
 Selection explain(Context& context, const AttentionParams& params, const Policy& policy) {
   ContextImpl& impl = context.impl();
-  const Env& env = *impl.env_for(params.device.type);
-  const auto settings = impl.settings();
-  return explain_with(params, env, *policy_for(impl, *settings, policy), *settings, &impl.learned);
+  return explain_on(impl, params, policy, *impl.env_for(params.device), &impl.learned);
+}
+
+Selection explain(Context& context, const AttentionParams& params, const Policy& policy,
+                  const Env& machine) {
+  // Another machine's libraries have refused nothing yet.
+  return explain_on(context.impl(), params, policy, described_for(params.device, machine), nullptr);
 }
 
 Selection explain(const AttentionParams& params, const Policy& policy, const Env& machine) {
-  const Env env = params.device.type == DeviceType::kCuda ? with_devices(machine) : machine;
+  const Env env = described_for(params.device, machine);
   BuiltinBackends builtin = builtin_candidates(env);
   Settings settings;
   settings.cpu = std::move(builtin.cpu);

@@ -25,6 +25,7 @@ void append_custom(Settings& settings, const BackendEntry& entry) {
 Env scratch_env(const Env& env) {
   Env scratch = env;
   for (EnvVariable& v : scratch.variables) v = {v.name, "", false, "", v.meaning};
+  scratch.warnings.clear();
   return scratch;
 }
 

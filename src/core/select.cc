@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/text.h"
 #include "core/backend_names.h"
+#include "core/thrown_by.h"
 #include "core/tuning.h"
 
 namespace regard {
@@ -12,8 +13,10 @@ namespace {
 
 // The order of the tuning table for this key, or null.
 const std::vector<BackendRef>* tuning_order(const SelectInputs& inputs) {
-  if (inputs.tuning.empty() || !tuning_mismatch(inputs.tuning, inputs.env).empty()) return nullptr;
-  return tuned_order(inputs.tuning, inputs.key.params());
+  const AttentionParams& params = inputs.key.params();
+  if (inputs.tuning.empty()) return nullptr;
+  if (!tuning_mismatch(inputs.tuning, inputs.env, params.device.type).empty()) return nullptr;
+  return tuned_order(inputs.tuning, params);
 }
 
 // A backend and what gave it its place in the order.
@@ -96,19 +99,11 @@ class Trial {
 
   void run() {
     // Policy first: with text wanted or not, a denied backend is never asked to plan.
-    enabled_ = check_names();
+    enabled_ = check_policy();
     if (!enabled_ && refusals_ == nullptr) return;
-    const Env& env = env_.get();
-    usable_ = entry_.backend->supports(key_, env, refusals_);
-    depends_on_exact_ =
-        info_.needs_exact_extents && (usable_ || check_claims(info_, key_, env, nullptr));
-    usable_ = usable_ && check_learned();
+    usable_ = read_backend();
     if (!usable_) return;
-    workspace_bytes_ = entry_.backend->workspace_bytes(key_, env);
-    if (key_.params().features.has(Feature::kNeedsGrad)) {
-      backward_workspace_bytes_ = entry_.backend->backward_workspace_bytes(key_, env);
-    }
-    const DtypeClaim* claim = least_exact(info_, key_.params(), level_of(env));
+    const DtypeClaim* claim = least_exact(info_, key_.params(), level());
     if (claim != nullptr) error_bound_ = claim->error_bound;
     if (most_bytes() == kInt64Max) {
       usable_ = refuse(RefusalCode::kWorkspace, "64-bit sizes", "not representable", {});
@@ -141,7 +136,32 @@ class Trial {
     return false;
   }
 
-  bool check_names() {
+  // What the backend states for the key. One that throws instead is not usable.
+  bool read_backend() {
+    const Env& env = env_.get();
+    const Backend& backend = *entry_.backend;
+    const char* function = "supports";
+    bool usable = false;
+    const auto thrown = thrown_by([&] {
+      usable = backend.supports(key_, env, refusals_);
+      depends_on_exact_ =
+          info_.needs_exact_extents && (usable || check_claims(info_, key_, env, nullptr));
+      usable = usable && check_learned();
+      if (!usable) return;
+      function = "workspace_bytes";
+      workspace_bytes_ = backend.workspace_bytes(key_, env);
+      if (!key_.params().features.has(Feature::kNeedsGrad)) return;
+      function = "backward_workspace_bytes";
+      backward_workspace_bytes_ = backend.backward_workspace_bytes(key_, env);
+    });
+    if (!thrown) return usable;
+    workspace_bytes_ = -1;
+    return refuse(RefusalCode::kCustom, std::string(function) + " without an exception", *thrown,
+                  {});
+  }
+
+  // What policy can exclude without a look at the problem.
+  bool check_policy() {
     const Policy& policy = inputs_.policy.policy;
     bool ok = true;
     if (contains(policy.deny, entry_.ref)) {
@@ -152,6 +172,10 @@ class Trial {
     if (policy.only && !contains(*policy.only, entry_.ref)) {
       ok = refuse(RefusalCode::kNotInOnly, "only " + join_backends(*policy.only),
                   to_string(entry_.ref), {Fix::Op::kClear, "policy.only", ""});
+    }
+    if (policy.require && info_.built && info_.determinism < *policy.require) {
+      ok = refuse(RefusalCode::kDeterminism, std::string("require ") + to_string(*policy.require),
+                  to_string(info_.determinism), {Fix::Op::kClear, "policy.require", ""});
     }
     return ok;
   }
@@ -172,10 +196,6 @@ class Trial {
   bool check_limits() {
     const Policy& policy = inputs_.policy.policy;
     bool ok = true;
-    if (policy.require && info_.determinism < *policy.require) {
-      ok = refuse(RefusalCode::kDeterminism, std::string("require ") + to_string(*policy.require),
-                  to_string(info_.determinism), {Fix::Op::kClear, "policy.require", ""});
-    }
     if (policy.max_error && !(error_bound_ <= *policy.max_error)) {
       ok = refuse(RefusalCode::kErrorBound, "max_error " + number_text(*policy.max_error),
                   number_text(error_bound_), {Fix::Op::kClear, "policy.max_error", ""});
@@ -231,7 +251,8 @@ void add_warnings(const SelectInputs& inputs, Selection& selection) {
   selection.warnings = inputs.policy.warnings;
   if (!inputs.policy.conflict.empty()) selection.warnings.push_back(inputs.policy.conflict);
   if (!inputs.tuning.empty()) {
-    const std::string mismatch = tuning_mismatch(inputs.tuning, inputs.env);
+    const std::string mismatch =
+        tuning_mismatch(inputs.tuning, inputs.env, inputs.key.params().device.type);
     if (!mismatch.empty()) {
       selection.warnings.push_back("tuning table " + inputs.tuning.source + " skipped: made for " +
                                    mismatch);

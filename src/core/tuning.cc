@@ -22,11 +22,13 @@ constexpr Extent kExtents[] = {
     {"dv", &AttentionParams::head_dim_v},
 };
 
-// One word of a condition: "sq<=32", "d>=128", "hq=8", a dtype of q, or a feature's name.
-// nullopt when it is none of these.
+// One word of a condition: "sq<=32", "d>=128", "hq=8", a dtype of q, a feature's name, or
+// "device=cpu". nullopt when it is none of these.
 std::optional<bool> holds(std::string_view word, const AttentionParams& params) noexcept {
   if (const auto dtype = parse_dtype(word)) return params.dtype_q == *dtype;
   if (const auto feature = parse_feature(word)) return params.features.has(*feature);
+  if (word == "device=cpu") return params.device.type == DeviceType::kCpu;
+  if (word == "device=cuda") return params.device.type == DeviceType::kCuda;
   const std::size_t op = word.find_first_of("<>=");
   if (op == std::string_view::npos) return std::nullopt;
   std::string_view number = word.substr(op + 1);
@@ -77,9 +79,9 @@ Expected<TuningTable::Rule> parse_rule(std::string_view text) {
     return unknown.empty();
   });
   if (!unknown.empty()) {
-    return Status(
-        StatusCode::kInvalidArgument,
-        "unknown condition \"" + unknown + "\"; expected an extent (sq<=32), a dtype or a feature");
+    return Status(StatusCode::kInvalidArgument,
+                  "unknown condition \"" + unknown +
+                      "\"; expected an extent (sq<=32), a dtype, a feature or device=cpu|cuda");
   }
   std::string_view names = text.substr(colon + 3);
   while (!names.empty() && names.front() == ' ') names.remove_prefix(1);
@@ -87,6 +89,37 @@ Expected<TuningTable::Rule> parse_rule(std::string_view text) {
   if (!order) return order.status();
   rule.order = std::move(*order);
   return rule;
+}
+
+// One line after the header; `rest` is what follows its first word.
+Status read_line(const std::string& word, const std::string& rest, TuningTable* table) {
+  const auto read_number = [&](std::int32_t* number) -> Status {
+    if (parse_number(rest, number) && *number > 0) return {};
+    return Status(StatusCode::kInvalidArgument,
+                  word + " \"" + rest + "\", expected a number of at least 1");
+  };
+  if (word == "version") {
+    table->version = rest;
+  } else if (word == "isa") {
+    table->isa = rest;
+  } else if (word == "cpu") {
+    table->cpu_model = rest;
+  } else if (word == "concurrency") {
+    return read_number(&table->concurrency);
+  } else if (word == "sm") {
+    return read_number(&table->sm_version);
+  } else if (word == "gpu") {
+    table->device_name = rest;
+  } else if (word == "order") {
+    Expected<TuningTable::Rule> rule = parse_rule(rest.empty() ? rest : " " + rest);
+    if (!rule) return rule.status();
+    table->rules.push_back(std::move(*rule));
+  } else {
+    return Status(
+        StatusCode::kInvalidArgument,
+        "unknown word \"" + word + "\"; expected version, isa, cpu, concurrency, sm, gpu or order");
+  }
+  return {};
 }
 
 }  // namespace
@@ -107,27 +140,9 @@ Expected<TuningTable> parse_tuning_table(std::string_view text, std::string sour
       continue;
     }
     const std::size_t space = line.find(' ');
-    const std::string word = line.substr(0, space);
     const std::string rest = space == std::string::npos ? "" : line.substr(space + 1);
-    if (word == "version") {
-      table.version = rest;
-    } else if (word == "isa") {
-      table.isa = rest;
-    } else if (word == "cpu") {
-      table.cpu_model = rest;
-    } else if (word == "concurrency") {
-      if (!parse_number(rest, &table.concurrency)) {
-        return line_error(table.source, number, "concurrency \"" + rest + "\", expected a number");
-      }
-    } else if (word == "order") {
-      Expected<TuningTable::Rule> rule = parse_rule(rest.empty() ? rest : " " + rest);
-      if (!rule) return line_error(table.source, number, rule.status().message());
-      table.rules.push_back(std::move(*rule));
-    } else {
-      return line_error(
-          table.source, number,
-          "unknown word \"" + word + "\"; expected version, isa, cpu, concurrency or order");
-    }
+    const Status status = read_line(line.substr(0, space), rest, &table);
+    if (!status.ok()) return line_error(table.source, number, status.message());
   }
   if (!header_seen) return line_error(table.source, 1, "empty, expected \"regard-tuning 1\"");
   return table;
@@ -140,18 +155,25 @@ Expected<TuningTable> read_tuning_table(const std::string& path) {
   return parse_tuning_table(*text, path);
 }
 
-std::string tuning_mismatch(const TuningTable& table, const Env& env) {
+std::string tuning_mismatch(const TuningTable& table, const Env& env, DeviceType device) {
   const auto differs = [](const char* what, const std::string& theirs, const std::string& ours) {
     return std::string(what) + " " + theirs + ", here " + ours;
   };
+  const auto number = [](auto n) { return std::to_string(n); };
   if (table.version != env.version) return differs("version", table.version, env.version);
+  if (device == DeviceType::kCuda) {
+    if (table.sm_version == 0) return differs("device", "cpu", "cuda");
+    if (table.sm_version != env.sm_version) {
+      return differs("sm", number(table.sm_version), number(env.sm_version));
+    }
+    if (table.device_name == env.device_name) return "";
+    return differs("gpu", table.device_name, env.device_name);
+  }
+  if (table.isa.empty()) return differs("device", "cuda", "cpu");
   if (table.isa != to_string(env.isa)) return differs("isa", table.isa, to_string(env.isa));
   if (table.cpu_model != env.cpu_model) return differs("cpu", table.cpu_model, env.cpu_model);
-  if (table.concurrency != env.concurrency) {
-    return differs("concurrency", std::to_string(table.concurrency),
-                   std::to_string(env.concurrency));
-  }
-  return "";
+  if (table.concurrency == env.concurrency) return "";
+  return differs("concurrency", number(table.concurrency), number(env.concurrency));
 }
 
 const std::vector<BackendRef>* tuned_order(const TuningTable& table,

@@ -19,12 +19,14 @@ CudaInfo read_devices() {
     return info;
   }
   for (int device = 0; device < count; ++device) {
+    CudaDevice& found = info.devices.emplace_back();
     cudaDeviceProp properties;
     if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) {
       static_cast<void>(cudaGetLastError());
       continue;
     }
     const int sm = properties.major * 10 + properties.minor;
+    found = {properties.name, sm};
     info.sm_version = info.sm_version == 0 ? sm : std::min(info.sm_version, sm);
     if (info.device_name.empty()) info.device_name = properties.name;
   }

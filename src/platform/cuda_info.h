@@ -2,6 +2,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "regard/env.h"
 
 namespace regard {
 
@@ -10,6 +13,7 @@ namespace regard {
 struct CudaInfo {
   std::int32_t sm_version = 0;  // the least among the devices: what is planned for it runs on all
   std::string device_name;      // of the first
+  std::vector<CudaDevice> devices;
   std::int32_t driver = 0;
   std::int32_t cudnn_version = 0;
 };

@@ -1,6 +1,10 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
+#include <numeric>
 
+#include "base/message.h"
 #include "core/backend_names.h"
 #include "core/number_parse.h"
 #include "core/tuning.h"
@@ -84,6 +88,42 @@ std::vector<EnvVariable> read_variables() {
   return variables;
 }
 
+// The number of single-letter changes that turn one name into the other.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i] != b[j] ? 1 : 0);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+const char* nearest_variable(std::string_view name) {
+  const auto distance = [&](const VariableSpec& spec) { return edit_distance(name, spec.name); };
+  return std::ranges::min_element(kVariables, {}, distance)->name;
+}
+
+// One warning for each REGARD_ name of the process that is not read.
+std::vector<std::string> warn_unknown_names() {
+  constexpr std::size_t kMaxNameBytes = 64;  // bounds the edit distance's work
+  std::vector<std::string> warnings;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const std::string_view name = text.substr(0, text.find('='));
+    const auto is_name = [&](const VariableSpec& spec) { return name == spec.name; };
+    if (!name.starts_with("REGARD_") || std::ranges::any_of(kVariables, is_name)) continue;
+    warnings.push_back(quoted(name) + " is not a variable that regard reads; the nearest is " +
+                       nearest_variable(name.substr(0, kMaxNameBytes)));
+  }
+  return warnings;
+}
+
 std::string compiler_text() {
 #if defined(__clang__)
   return "clang " + std::to_string(__clang_major__) + "." + std::to_string(__clang_minor__);
@@ -109,6 +149,7 @@ Env read_env() {
   env.built_with_cuda = built_with_cuda();
   env.sm_version = kSmUnread;
   env.variables = read_variables();
+  env.warnings = warn_unknown_names();
 
   env.isa = cpu.isa;
   if (const auto cap = parse_isa(env_value(env, "REGARD_MAX_ISA"))) {
@@ -124,6 +165,7 @@ Env with_devices(Env env) {
   const CudaInfo cuda = read_cuda_info();
   env.sm_version = cuda.sm_version;
   env.device_name = cuda.device_name;
+  env.cuda_devices = cuda.devices;
   env.cuda_driver = cuda.driver;
   env.cudnn_version = cuda.cudnn_version;
   return env;

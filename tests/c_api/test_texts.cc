@@ -79,6 +79,18 @@ TEST(CExplain, ACaseMayNameAnotherMachine) {
             expected);
 }
 
+TEST(CExplain, AnotherMachineKeepsTheContextsPolicy) {
+  const ContextHandle context = make_c_context();
+  regard_policy math = regard_policy_default();
+  math.only = "math";
+  ASSERT_EQ(regard_context_set_policy(context.get(), &math), REGARD_STATUS_OK);
+  for (const char* words : {"sq8 d16", "sq8 d16 isa=scalar", "sq8 d16 device=sm90"}) {
+    const std::string json = text_of(
+        [&](auto... text) { return regard_explain_case(context.get(), words, nullptr, text...); });
+    EXPECT_NE(json.find("\"only\":[\"math\"]"), std::string::npos) << json;
+  }
+}
+
 // A problem that nothing can run is no failure of explain: the reasons are its answer.
 TEST(CExplain, AnswersWhereNothingCanRun) {
   const ContextHandle context = make_c_context();

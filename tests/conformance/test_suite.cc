@@ -118,6 +118,93 @@ TEST(SmallSuite, NarrowBackwardClaimsAreTested) {
             std::string::npos);
 }
 
+// Plays a CUDA device in host memory: the backend under test reads the host's tensors there.
+class FakeDevice final : public conformance::Carrier {
+ public:
+  explicit FakeDevice(const Backend& backend) : backend_(backend) {}
+  Status run(const Call& call) override {
+    ++calls;
+    devices_seen = devices_seen && call.plan.params().device.type == DeviceType::kCuda;
+    const Expected<AttentionParams> params = describe(call.request);
+    if (!params) return params.status();
+    Launch launch;
+    launch.workspace = call.workspace;
+    const Plan& plan = call.plan;
+    return call.backward ? backend_.execute_backward(plan.backward_kernel(), *params, call.request,
+                                                     call.request, launch)
+                         : backend_.execute(plan.kernel(), *params, call.request, launch);
+  }
+  int calls = 0;
+  bool devices_seen = true;
+
+ private:
+  const Backend& backend_;
+};
+
+BackendInfo cuda_info() {
+  BackendInfo info = test::oracle_grad_info();
+  info.device = DeviceType::kCuda;
+  info.min_sm = 80;
+  return info;
+}
+
+Env cuda_machine(std::int32_t sm_version) {
+  Env env = test::make_context(Isa::kScalar)->env();
+  env.sm_version = sm_version;
+  return env;
+}
+
+TEST(SmallSuite, ACudaBackendIsRefusedByNameWithoutADevice) {
+  Context context(cuda_machine(90));
+  const Expected<BackendRef> ref =
+      try_to_register(context, std::make_shared<OracleBackend>(cuda_info()));
+  ASSERT_FALSE(ref.ok());
+  EXPECT_EQ(ref.status().code(), StatusCode::kConformanceFailed);
+  EXPECT_NE(ref.status().message().find("custom:mine serves cuda devices"), std::string::npos)
+      << ref.status().to_string();
+  EXPECT_NE(ref.status().message().find("small_suite(carrier)"), std::string::npos);
+}
+
+TEST(SmallSuite, ACudaBackendRunsOnTheCarriersDevice) {
+  const auto backend = std::make_shared<OracleBackend>(cuda_info());
+  FakeDevice device(*backend);
+  Context context(cuda_machine(90));
+  const auto suite = small_suite(device);
+  const Expected<BackendRef> ref = register_backend(context, "mine", backend, *suite);
+  ASSERT_TRUE(ref.ok()) << ref.status().to_string();
+  EXPECT_GE(device.calls, 100);  // each case twice, those with gradients four times
+  EXPECT_TRUE(device.devices_seen);
+  Policy policy;
+  policy.prefer = std::vector<BackendRef>{*ref};
+  const AttentionParams params = parse_case("sq8 d16 causal device=cuda").value().params;
+  EXPECT_EQ(explain(context, params, policy).chosen, *ref);
+}
+
+TEST(SmallSuite, AWrongCudaBackendIsRefusedWithTheFailingCase) {
+  for (const Fault fault : {Fault::kDiagonalOffByOne, Fault::kGroupNotSummed}) {
+    const auto backend = std::make_shared<OracleBackend>(cuda_info(), fault);
+    FakeDevice device(*backend);
+    Context context(cuda_machine(90));
+    const auto suite = small_suite(device);
+    const Expected<BackendRef> ref = register_backend(context, "mine", backend, *suite);
+    ASSERT_FALSE(ref.ok());
+    EXPECT_NE(ref.status().message().find("device=cuda"), std::string::npos)
+        << ref.status().to_string();
+  }
+}
+
+// The cases need kernels that the device has not got.
+TEST(SmallSuite, ACudaBackendWithoutItsComputeCapabilityIsRefused) {
+  const auto backend = std::make_shared<OracleBackend>(cuda_info());
+  FakeDevice device(*backend);
+  Context context(cuda_machine(75));
+  const auto suite = small_suite(device);
+  const Expected<BackendRef> ref = register_backend(context, "mine", backend, *suite);
+  ASSERT_FALSE(ref.ok());
+  EXPECT_NE(ref.status().message().find("claims none of the suite's"), std::string::npos);
+  EXPECT_EQ(device.calls, 0);
+}
+
 // A narrow record is no excuse: cases bend to what is claimed.
 TEST(SmallSuite, NarrowClaimsAreTested) {
   BackendInfo narrow = test::oracle_info();

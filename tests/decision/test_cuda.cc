@@ -114,12 +114,13 @@ TEST(Cuda, TheFirstProblemOnADeviceReadsTheDevices) {
   const Expected<Plan> made = plan(on.context, case_params("sq8 d64 f32"));
   ASSERT_TRUE(made);
   EXPECT_EQ(PlanImpl::of(*made)->env->sm_version, kSmUnread);
-  EXPECT_EQ(impl.env_for(DeviceType::kCpu, read_sm120), impl.env);
+  EXPECT_EQ(impl.env_for({DeviceType::kCpu, 0}, read_sm120), impl.env);
 
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
-    threads.emplace_back(
-        [&] { EXPECT_EQ(impl.env_for(DeviceType::kCuda, read_sm120)->sm_version, 120); });
+    threads.emplace_back([&] {
+      EXPECT_EQ(impl.env_for({DeviceType::kCuda, 0}, read_sm120)->sm_version, 120);
+    });
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(reads, 1);
@@ -138,8 +139,61 @@ TEST(Cuda, ADescribedMachineIsNotAsked) {
   OnDevice on(90);
   reads = 0;
   ContextImpl& impl = on.context.impl();
-  EXPECT_EQ(impl.env_for(DeviceType::kCuda, read_sm120), impl.env);
+  EXPECT_EQ(impl.env_for({DeviceType::kCuda, 0}, read_sm120), impl.env);
   EXPECT_EQ(reads, 0);
+}
+
+Env read_two_devices(Env env) {
+  env.sm_version = 80;
+  env.device_name = "older";
+  env.cuda_devices = {{"newer", 120}, {"older", 80}};
+  return env;
+}
+
+// Index N of a problem is the N-th device, not the first or the least.
+TEST(Cuda, AProblemIsDecidedForTheDeviceOfItsIndex) {
+  const auto last_refusal = [](const Selection& selection) {
+    return to_string(selection.find(custom("mock"))->refusals.at(0));
+  };
+  BackendInfo info = cuda_info();
+  info.min_sm = 90;
+  OnDevice on(kSmUnread, info);
+  ContextImpl& impl = on.context.impl();
+  EXPECT_EQ(impl.env_for({DeviceType::kCuda, 0}, read_two_devices)->sm_version, 120);
+  EXPECT_EQ(impl.env_for({DeviceType::kCuda, 1})->device_name, "older");
+  EXPECT_EQ(impl.env_for({DeviceType::kCuda, 2})->sm_version, 0);
+  const Policy policy = only({custom("mock")});
+  const AttentionParams first = case_params("sq8 d64 f32 device=cuda:0");
+  const AttentionParams second = case_params("sq8 d64 f32 device=cuda:1");
+  const AttentionParams absent = case_params("sq8 d64 f32 device=cuda:2");
+  for (const bool described : {false, true}) {
+    const auto explained = [&](const AttentionParams& params) {
+      return described ? explain(on.context, params, policy, read_two_devices(described_env()))
+                       : explain(on.context, params, policy);
+    };
+    EXPECT_TRUE(explained(first).ok());
+    EXPECT_EQ(explained(first).candidates[0].backend, kFlash);  // the order of sm 12.0
+    EXPECT_EQ(last_refusal(explained(second)),
+              "device: 8.0, limit compute capability 9.0 or newer");
+    EXPECT_EQ(explained(second).candidates[0].backend, kCudnn);
+    EXPECT_EQ(last_refusal(explained(absent)),
+              "device: no CUDA device, limit compute capability 9.0 or newer");
+  }
+  EXPECT_TRUE(plan(on.context, first, policy).ok());
+  EXPECT_EQ(plan(on.context, second, policy).status().code(), StatusCode::kNoBackend);
+}
+
+// A described machine keeps what the Context was given.
+TEST(Cuda, ExplainOnADescribedMachineKeepsTheContextsSettings) {
+  OnDevice on(75);
+  Env machine_90 = machine(90);
+  on.context.set_policy(prefer({custom("mock")}));
+  const AttentionParams params = case_params("sq8 d64 bf16 device=cuda");
+  const Selection selection = explain(on.context, params, {}, machine_90);
+  EXPECT_EQ(selection.chosen, custom("mock"));
+  EXPECT_EQ(selection.decided_by, "context policy (prefer)");
+  EXPECT_EQ(selection.candidates[1].backend, kCudnn);  // the order of sm 9.0, not of 7.5
+  EXPECT_EQ(explain(params, {}, machine_90).find(custom("mock")), nullptr);
 }
 
 TEST(Cuda, ARefusalAtPlanIsLearned) {

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <set>
@@ -106,6 +107,39 @@ TEST(Env, TheListOfVariablesIsComplete) {
                                           "REGARD_NUM_THREADS", "REGARD_TUNING", "REGARD_LOG"}));
 }
 
+TEST(Env, UnknownNamesWarnOnceWithTheNearestName) {
+  const std::pair<const char*, const char*> rows[] = {{"REGARD_BACKENDS", "REGARD_BACKEND"},
+                                                      {"REGARD_THREADS", "REGARD_NUM_THREADS"},
+                                                      {"REGARD_MAXISA", "REGARD_MAX_ISA"},
+                                                      {"REGARD_TUNINGS", "REGARD_TUNING"}};
+  for (const auto& [name, nearest] : rows) {
+    SCOPED_TRACE(name);
+    const ScopedVariable v(name, "math");
+    const std::string expected = std::string("'") + name +
+                                 "' is not a variable that regard reads; the nearest is " + nearest;
+    const Env env = read_env();
+    EXPECT_NE(std::find(env.warnings.begin(), env.warnings.end(), expected), env.warnings.end());
+    Context context(env);
+    std::vector<std::string> lines;
+    context.set_log_sink(
+        [](void* user, std::string_view line) {
+          static_cast<std::vector<std::string>*>(user)->emplace_back(line);
+        },
+        &lines);
+    ASSERT_TRUE(plan(context, kPlain));
+    ASSERT_TRUE(plan(context, case_params("sq8 d16 f32")));
+    EXPECT_EQ(lines.size(), env.warnings.size());
+    EXPECT_EQ(std::count(lines.begin(), lines.end(),
+                         "{\"event\":\"warning\",\"message\":\"" + expected + "\"}"),
+              1);
+  }
+  for (const EnvVariable& known : read_env().variables) {
+    for (const std::string& warning : read_env().warnings) {
+      EXPECT_EQ(warning.find("'" + known.name + "'"), std::string::npos);
+    }
+  }
+}
+
 TEST(Env, AnUnusableValueFailsEveryPlanByName) {
   const std::pair<const char*, const char*> rows[] = {
       {"REGARD_BACKEND", "flesh"},   {"REGARD_DENY", "math,"},     {"REGARD_MAX_ISA", "avx9"},
@@ -143,7 +177,7 @@ TEST(Env, IsReadOnceByAContext) {
 
 TEST(Env, EveryFieldShowsInFingerprintJsonAndText) {
   const Env base = described_env();
-  std::vector<Env> changed(16, base);
+  std::vector<Env> changed(18, base);
   changed[0].device = DeviceType::kCuda;
   changed[1].sm_version = 90;
   changed[2].isa = Isa::kScalar;
@@ -160,6 +194,8 @@ TEST(Env, EveryFieldShowsInFingerprintJsonAndText) {
   changed[13].cuda_driver = 13000;
   changed[14].cudnn_version = 91900;
   changed[15].variables.push_back({"REGARD_LOG", "select", true, "", ""});
+  changed[16].cuda_devices.push_back({"x", 90});
+  changed[17].warnings.emplace_back("x");
   std::size_t fields = 0;
   for_each_env_field(base, [&](const char*, const auto&) { ++fields; });
   ASSERT_EQ(fields, changed.size()) << "a field without a row here";

@@ -389,14 +389,14 @@ class ThrowingANumber : public Executor {
   void run(int, Task, void*) override { throw 5; }
 };
 
-TEST(Executors, SoDoesWhatIsNoException) {
+TEST(Executors, NonStdExceptionBecomesStatus) {
   Context context(described_env());
   ThrowingANumber executor;
   context.set_executor(&executor);
   SmallCall call(130, 16);
   const Status status = attention(context, call.request);
   EXPECT_EQ(status.code(), StatusCode::kInternal);
-  EXPECT_NE(status.message().find("threw what is no std::exception"), std::string::npos);
+  EXPECT_NE(status.message().find("threw: no std::exception"), std::string::npos);
 }
 
 // ---- fork ----

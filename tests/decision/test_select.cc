@@ -365,6 +365,20 @@ TEST(Select, AnInvalidProblemIsExplainedNotJudged) {
   EXPECT_NE(selection.warnings[0].find("num_heads_kv (3)"), std::string::npos);
 }
 
+// What a policy requires is judged where the backend cannot run, too.
+TEST(Select, RequireIsJudgedForUnusableCandidates) {
+  BackendInfo info = generous_info("mock");
+  info.determinism = Determinism::kRunToRun;
+  info.forward.head_dim_qk = {16, 16, 1};
+  WithMock fixture(info);
+  const Selection selection = explain(fixture.context, case_params("sq8 d8 f32"), with_require());
+  const Verdict& verdict = *selection.find(custom("mock"));
+  EXPECT_TRUE(has_refusal(selection, custom("mock"), RefusalCode::kHeadDimQk));
+  EXPECT_TRUE(has_refusal(selection, custom("mock"), RefusalCode::kDeterminism));
+  EXPECT_TRUE(!verdict.enabled && !verdict.usable);
+  apply_all_fixes(fixture, case_params("sq8 d8 f32"), with_require());
+}
+
 // ---- tuning ----
 
 std::string table_text(const Env& env) {
@@ -406,11 +420,80 @@ TEST(Tuning, ATableOfAnotherMachineIsReportedAndSkipped) {
   }
 }
 
+std::vector<BackendRef> order_of(const Selection& selection) {
+  std::vector<BackendRef> order;
+  for (const Verdict& verdict : selection.candidates) order.push_back(verdict.backend);
+  return order;
+}
+
+Env machine_with_gpu() {
+  Env env = described_env();
+  env.sm_version = 90;
+  env.device_name = "described GPU";
+  return env;
+}
+
+std::string gpu_table_text(const std::string& sm, const std::string& name) {
+  return "regard-tuning 1\nversion " + described_env().version + "\nsm " + sm + "\ngpu " + name +
+         "\norder : math,efficient\n";
+}
+
+TEST(Tuning, ATableOfACpuLeavesDevicesAlone) {
+  Context context(machine_with_gpu());
+  const AttentionParams on_device = case_params("sq8 d8 bf16 device=cuda");
+  const std::vector<BackendRef> builtin = order_of(explain(context, on_device));
+  context.set_tuning(parse_tuning_table(table_text(context.env()), "of a cpu").value());
+  EXPECT_EQ(explain(context, case_params("sq8 d8 bf16")).chosen, kMath);
+  const Selection selection = explain(context, on_device);
+  EXPECT_EQ(order_of(selection), builtin);
+  EXPECT_EQ(selection.decided_by, "built-in order");
+  EXPECT_EQ(
+      selection.warnings,
+      std::vector<std::string>{"tuning table of a cpu skipped: made for device cpu, here cuda"});
+}
+
+TEST(Tuning, ATableOfADeviceOrdersThatDeviceAlone) {
+  const AttentionParams on_device = case_params("sq8 d8 bf16 device=cuda");
+  const auto explain_with = [&](const std::string& text, const AttentionParams& params) {
+    Context context(machine_with_gpu());
+    context.set_tuning(parse_tuning_table(text, "table").value());
+    return explain(context, params);
+  };
+  const std::string ours = gpu_table_text("90", "described GPU");
+  EXPECT_EQ(order_of(explain_with(ours, on_device)).front(), kMath);
+  EXPECT_TRUE(explain_with(ours, on_device).warnings.empty());
+  Selection skipped = explain_with(ours, case_params("sq8 d8 bf16"));
+  EXPECT_EQ(skipped.chosen, kFlash);
+  EXPECT_EQ(skipped.warnings,
+            std::vector<std::string>{"tuning table table skipped: made for device cuda, here cpu"});
+  skipped = explain_with(gpu_table_text("80", "described GPU"), on_device);
+  EXPECT_EQ(skipped.warnings,
+            std::vector<std::string>{"tuning table table skipped: made for sm 80, here 90"});
+  skipped = explain_with(gpu_table_text("90", "another"), on_device);
+  EXPECT_EQ(skipped.warnings,
+            std::vector<std::string>{
+                "tuning table table skipped: made for gpu another, here described GPU"});
+  EXPECT_NE(order_of(skipped).front(), kMath);
+}
+
+TEST(Tuning, ConditionsNameTheDevice) {
+  Context context(machine_with_gpu());
+  context.set_tuning(
+      parse_tuning_table(table_text(context.env()) + "sm 90\ngpu described GPU\n", "both").value());
+  EXPECT_EQ(order_of(explain(context, case_params("sq8 d8 bf16 device=cuda"))).front(), kMath);
+  std::string text = table_text(context.env());
+  text.insert(text.find("order"), "sm 90\ngpu described GPU\norder device=cuda : efficient\n");
+  context.set_tuning(parse_tuning_table(text, "both").value());
+  EXPECT_EQ(order_of(explain(context, case_params("sq8 d8 bf16 device=cuda"))).front(), kEfficient);
+  EXPECT_EQ(order_of(explain(context, case_params("sq8 d8 bf16"))).front(), kMath);
+}
+
 TEST(Tuning, BadFilesNameTheLine) {
   for (const char* text :
        {"", "hello\n", "regard-tuning 1\nfoo bar\n", "regard-tuning 1\norder sq<=x : math\n",
         "regard-tuning 1\norder : flesh\n", "regard-tuning 1\norder math\n",
-        "regard-tuning 1\nconcurrency 2x\n"}) {
+        "regard-tuning 1\nconcurrency 2x\n", "regard-tuning 1\nsm 9.0\n", "regard-tuning 1\nsm 0\n",
+        "regard-tuning 1\norder device=tpu : math\n"}) {
     const auto table = parse_tuning_table(text, "file");
     ASSERT_FALSE(table) << text;
     EXPECT_NE(table.status().message().find("file:"), std::string::npos);

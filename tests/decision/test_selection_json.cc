@@ -43,6 +43,24 @@ TEST(SelectionJson, EscapesWhatABackendSays) {
   EXPECT_EQ(doc["candidates"].back()["refusals"][0]["limit"], info.not_built_reason);
 }
 
+// Backends and the environment may hold any bytes; JSON is UTF-8.
+TEST(SelectionJson, BytesThatAreNotUtf8AreReplaced) {
+  BackendInfo info = generous_info("mock");
+  info.built = false;
+  info.not_built_reason = "\xff caf\xc3\xa9 \xe2\x82 \xc0\xaf \xed\xa0\x80 \xf0\x9f\x98\x80\xc3";
+  Env env = described_env();
+  env.cpu_model = "\xfe";
+  Context context(env);
+  add_backend(context, "mock", std::make_shared<MockBackend>(info));
+  const std::string text = to_json(explain(context, case_params("sq8 d8 f32")));
+  ASSERT_TRUE(json::accept(text)) << text;
+  const std::string one = "\xef\xbf\xbd";  // U+FFFD
+  EXPECT_EQ(json::parse(text)["candidates"].back()["refusals"][0]["limit"],
+            one + " caf\xc3\xa9 " + one + one + " " + one + one + " " + one + one + one +
+                " \xf0\x9f\x98\x80" + one);
+  EXPECT_EQ(json::parse(to_json(env))["cpu_model"], one);
+}
+
 TEST(SelectionText, NamesEveryBackendAndReason) {
   Context context(described_env());
   const Selection selection = explain(context, case_params("sq8 d8 f64"));

@@ -50,10 +50,11 @@ TEST(FieldList, HasEveryMemberOfEnv) {
   const Env e;
   const auto& [device, sm_version, isa, isa_available, cpu_model, l1d_bytes, l2_bytes, l3_bytes,
                concurrency, version, compiler, built_with_cuda, device_name, cuda_driver,
-               cudnn_version, variables] = e;
+               cudnn_version, cuda_devices, variables, warnings] = e;
   expect_all_visited([&](auto f) { for_each_env_field(e, f); }, device, sm_version, isa,
                      isa_available, cpu_model, l1d_bytes, l2_bytes, l3_bytes, concurrency, version,
-                     compiler, built_with_cuda, device_name, cuda_driver, cudnn_version, variables);
+                     compiler, built_with_cuda, device_name, cuda_driver, cudnn_version,
+                     cuda_devices, variables, warnings);
 }
 
 TEST(FieldList, HasEveryMemberOfPolicy) {

@@ -154,7 +154,7 @@ int check_case(Output& output, const CheckOptions& options) {
   output.print(fmt::format("case  {}\n\n", to_string(*c)));
   const Selection selection = explain(context, c->params, *policy);
   if (enabled_of(selection, /*usable_only=*/true).empty()) {
-    output.document()["selection"] = parse_library_json(to_json(selection));
+    output.document()["selection"] = Json::parse(to_json(selection));
     output.print(highlight(output, to_string(selection)));
     return output.fail(kExitNoBackend, "no_backend", "no backend can run this case");
   }

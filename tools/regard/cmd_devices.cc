@@ -66,7 +66,7 @@ Json backend_json(const BackendInfo& info) {
 }
 
 void show_machine(Output& output, const Env& env) {
-  output.document()["machine"] = parse_library_json(to_json(env));
+  output.document()["machine"] = Json::parse(to_json(env));
   output.print(fmt::format("cpu      {}\n", printable(env.cpu_model)));
   output.print(fmt::format("isa      {} (available: {})\n", to_string(env.isa),
                            to_string(env.isa_available)));

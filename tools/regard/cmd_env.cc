@@ -25,7 +25,11 @@ int run_env(bool json) {
     variables.push_back(std::move(entry));
   }
   output.document()["variables"] = std::move(variables);
+  output.document()["warnings"] = env.warnings;
   output.print(table.text(output));
+  for (const std::string& warning : env.warnings) {
+    output.print("warning: " + printable(warning) + "\n");
+  }
   const Status status = env_status(env);
   return output.finish(status ? kExitOk : output.fail(status));
 }

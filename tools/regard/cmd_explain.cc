@@ -50,7 +50,7 @@ int explain_case(Output& output, const ExplainOptions& options) {
 
   Context context(*std::move(env));
   const Selection selection = explain(context, c->params, *policy);
-  output.document().update(parse_library_json(to_json(selection)));
+  output.document().update(Json::parse(to_json(selection)));
   output.print(highlight(output, to_string(selection)));
   if (!selection.ok()) return kExitNoBackend;
   const Expected<Plan> made = plan(context, c->params, *policy);

@@ -99,7 +99,7 @@ class RunVerb {
 
   int choose() {
     const Selection selection = explain(*context_, input_->c.params, policy_);
-    output_.document()["selection"] = parse_library_json(to_json(selection));
+    output_.document()["selection"] = Json::parse(to_json(selection));
     output_.print(highlight(output_, to_string(selection)) + "\n");
     if (!selection.ok()) {
       return output_.fail(kExitNoBackend, "no_backend", "no backend can run this problem");

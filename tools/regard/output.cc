@@ -87,7 +87,7 @@ void Output::warn(std::string_view message) {
 
 int Output::fail(const Status& status) {
   if (const auto selection = status.selection()) {
-    document_["selection"] = parse_library_json(to_json(*selection));
+    document_["selection"] = Json::parse(to_json(*selection));
     print(highlight(*this, to_string(*selection)));
   }
   return fail(exit_code_of(status.code()), to_string(status.code()), status.message());
@@ -183,15 +183,6 @@ void Progress::clear() {
   drawn_ = false;
   set_progress_drawn(false);
   last_ns_ = 0;
-}
-
-Json parse_library_json(std::string text) {
-  if (!safetensors::is_utf8(text)) {
-    std::replace_if(
-        text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; },
-        '?');
-  }
-  return Json::parse(text);
 }
 
 std::string printable(std::string_view text) {

@@ -101,9 +101,6 @@ class Progress {
   std::int64_t last_ns_ = 0;
 };
 
-/// JSON that the library printed, as a value; bytes that are not UTF-8 become '?'.
-Json parse_library_json(std::string text);
-
 /// `text` with control characters escaped: nothing that a terminal would obey.
 std::string printable(std::string_view text);
 

@@ -138,8 +138,8 @@ Status check_words(const Case& words, const AttentionParams& tensors) {
   said.align_k_log2 = tensors.align_k_log2;
   said.align_v_log2 = tensors.align_v_log2;
   said.align_out_log2 = tensors.align_out_log2;
-  const Json a = parse_library_json(to_json(said));
-  const Json b = parse_library_json(to_json(tensors));
+  const Json a = Json::parse(to_json(said));
+  const Json b = Json::parse(to_json(tensors));
   for (const auto& [name, value] : a.items()) {
     if (value == b.at(name)) continue;
     return invalid(fmt::format("an option says {} {}, the file's tensors {}", name, value.dump(),
