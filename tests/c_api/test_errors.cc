@@ -205,7 +205,7 @@ TEST(CErrors, WhatAnExecutorThrowsIsAFailure) {
   EXPECT_EQ(regard_attention(context.get(), &call.request, &policy, &launch),
             REGARD_STATUS_INTERNAL);
   EXPECT_STREQ(regard_last_error(),
-               "[execute] math or its executor threw what is no std::exception");
+               "[execute] math or its executor threw: no std::exception");
 }
 
 TEST(CErrors, WordsOfACaseAreNamed) {
