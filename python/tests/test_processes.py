@@ -5,6 +5,8 @@ import gc
 import multiprocessing
 import os
 import pathlib
+import subprocess
+import sys
 import threading
 import time
 
@@ -13,6 +15,32 @@ import pytest
 from test_attention import make
 
 import regard
+
+
+RUNS_NOTHING = "void GOMP_parallel(void (*body)(void*), void* data, unsigned n, unsigned flags) {}"
+
+WITH_ANOTHER_RUNTIME = """
+import ctypes, sys
+ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
+import numpy as np, regard
+from test_arrays import Exporter  # no NumPy array: such calls compute on the OpenMP runtime
+q = Exporter(np.ones((1, 8, 256, 64), np.float32))
+try:
+    regard.attention(q, q, q)
+except Exception as error:
+    print(error)
+"""
+
+
+def test_an_openmp_runtime_that_runs_nothing_is_noticed(tmp_path):
+    source, library = tmp_path / "gomp.c", tmp_path / "libgomp.so.1"
+    source.write_text(RUNS_NOTHING)
+    subprocess.run(["cc", "-shared", "-fPIC", "-Wl,-soname,libgomp.so.1", "-o", library, source],
+                   check=True, timeout=60)
+    here = pathlib.Path(__file__).resolve().parent
+    ran = subprocess.run([sys.executable, "-c", WITH_ANOTHER_RUNTIME, library], cwd=here, timeout=60,
+                         capture_output=True, text=True)
+    assert "executor" in ran.stdout and "slot" in ran.stdout, ran
 
 
 def resident_kib():
@@ -139,8 +167,6 @@ def test_memory_does_not_grow():
 
 
 def test_references_are_balanced():
-    import sys
-
     q, k, v = make()
     turned = np.asfortranarray(k)
     objects = [q, k, v, turned, "BHSD", regard.Policy]
