@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the C ABI against its description, tests/symbols/regard.abi.
+"""Holds the C ABI against its description, tests/checks/regard.abi.
 
 usage: check_abi.py [LIBRARY]   every difference; exit 1 if any, 77 without libabigail's tools
        check_abi.py --renew     writes the description anew: a change of the ABI is a choice
@@ -18,7 +18,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-DESCRIPTION = ROOT / "tests/symbols/regard.abi"
+DESCRIPTION = ROOT / "tests/checks/regard.abi"
 HEADER = "include/regard/regard.h"
 ABSENT = 77  # the exit code that ctest calls skipped
 

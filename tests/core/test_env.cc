@@ -97,7 +97,7 @@ TEST(Env, EachVariableIsRead) {
 }
 
 TEST(Env, TheListOfVariablesIsComplete) {
-  // tests/symbols shows that nothing outside src/platform calls getenv; these are what it asks for.
+  // tests/checks shows that nothing outside src/platform calls getenv; these are what it asks for.
   std::set<std::string> names;
   for (const EnvVariable& v : read_env().variables) {
     names.insert(v.name);
