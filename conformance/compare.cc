@@ -141,10 +141,13 @@ class Comparer {
   /// summing in another order than the ideal's, whose error is one draw (docs/decisions.md).
   double out_floor(const RowFacts& f) const {
     const auto keys = static_cast<double>(f.visible_keys);
-    const double flushed = truth_.dtype_probs == Dtype::kF64 ? 0.0 : kFlushed * keys;
+    const bool wide = truth_.dtype_probs == Dtype::kF64;
+    const double flushed = wide ? 0.0 : kFlushed * keys;
     const double rounded_p = rounded_probs_ * f.prob_spread * f.weight_sum_max;
-    const double order = u_ * std::sqrt(keys);
-    return (4.0 * u_ * std::max(1.0, f.smax) + rounded_p + order + flushed) * f.max_abs_v;
+    // A denormal sum is rounded to the same unit as the smallest normal number.
+    const double smallest = oracle::half_of_smallest(wide ? Dtype::kF64 : Dtype::kF32);
+    const double order = std::sqrt(keys) * std::max(u_ * f.max_abs_v, smallest);
+    return (4.0 * u_ * std::max(1.0, f.smax) + rounded_p + flushed) * f.max_abs_v + order;
   }
 
   /// Finite, within [min V, max V]; equal scores give the mean of V.

@@ -78,12 +78,10 @@ class [[nodiscard]] Expected {
  public:
   Expected(T value) : value_(std::move(value)) {}  // NOLINT: implicit by design
   /// An ok Status, which states no failure, becomes kInternal.
-  Expected(Status status) : status_(std::move(status)) {  // NOLINT
-    if (status_.ok()) {
-      status_ =
-          Status(StatusCode::kInternal, "[Expected] made from an ok Status, expected a failure");
-    }
-  }
+  Expected(Status status)  // NOLINT
+      : status_(status.ok() ? Status(StatusCode::kInternal,
+                                     "[Expected] made from an ok Status, expected a failure")
+                            : std::move(status)) {}
 
   bool ok() const noexcept { return value_.has_value(); }
   explicit operator bool() const noexcept { return ok(); }

@@ -95,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(
         Planted{GradBreak::kDropoutNotScaled, "b1 hq2 sq17 skv33 d16 dropout=0.25", "d_q b "},
         Planted{GradBreak::kSoftcapSlopeMissing, "b1 hq2 sq17 skv33 d16 softcap=5", "d_q b "},
         Planted{GradBreak::kBiasGradNotReduced, "b2 hq2 sq17 skv33 d16 bias=1,H,Sq,Skv", "d_bias "},
-        Planted{GradBreak::kLseGradIgnored, "b1 hq2 sq17 skv33 d16 seed=7", "d_q b "},
+        Planted{GradBreak::kLseGradIgnored, "b1 hq2 sq17 skv33 d16 d_lse", "d_q b "},
         Planted{GradBreak::kLastTileSkipped, "b1 hq2 sq17 skv33 d16", "d_q b "},
         Planted{GradBreak::kMaskMultiplied, "b1 hq2 sq17 skv33 d16 causal diag=br poison lens",
                 "d_q b "}));

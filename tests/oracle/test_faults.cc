@@ -37,7 +37,7 @@ const Planted kPlanted[] = {
      "b1 hq2 sq17 skv33 d16 softcap=5 saved grad"},
     {"bias_grad_not_reduced", Fault::kBiasGradNotReduced,
      "b2 hq2 sq17 skv33 d16 bias=1,H,1,Skv saved grad"},
-    {"lse_grad_ignored", Fault::kLseGradIgnored, "b1 hq2 sq17 skv33 d16 saved grad seed=7"},
+    {"lse_grad_ignored", Fault::kLseGradIgnored, "b1 hq2 sq17 skv33 d16 d_lse saved grad seed=7"},
 };
 
 class PlantedFaults : public testing::TestWithParam<Planted> {};

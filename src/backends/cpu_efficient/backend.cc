@@ -10,13 +10,13 @@ namespace regard::efficient {
 namespace {
 
 /// 64 keys of 128 floats are 32 KB, an L1; larger head dims halve it while the converted tiles of
-/// 16-bit inputs (8 * tile_kv * head_dim bytes) would pass 512 KB, half of the 1 MB a slot that
-/// EFFICIENT promises up to a head_dim of 4,096.
+/// 16-bit inputs (8 * tile_kv * head_dim bytes) would pass 256 KB, so that a worker's scratch stays
+/// below 1 MB up to a head_dim of 576.
 std::int64_t tile_kv(std::int64_t head_dim_qk, std::int64_t head_dim_v) {
   const std::int64_t head_dim = std::max(head_dim_qk, head_dim_v);
   std::int64_t keys = 64;
   while (keys > cpu::kDotTileKv &&
-         head_dim > 512 * 1024 / (keys * 2 * std::int64_t{sizeof(float)})) {
+         head_dim > 256 * 1024 / (keys * 2 * std::int64_t{sizeof(float)})) {
     keys /= 2;
   }
   return keys;
