@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace regard::bench {
 namespace {
@@ -31,13 +32,17 @@ SimulatedWorkers::~SimulatedWorkers() {
 }
 
 void SimulatedWorkers::run(int slots, Task task, void* state) {
+  const double start = thread_seconds();
   task_ = task;
   state_ = state;
   slots_ = std::vector<Slot>(static_cast<std::size_t>(slots));
-  for (Slot& slot : slots_) {
-    slot.stack = std::make_unique<char[]>(kStackBytes);
+  while (stacks_.size() < slots_.size()) {
+    stacks_.push_back(std::make_unique<char[]>(kStackBytes));
+  }
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
     getcontext(&slot.context);
-    slot.context.uc_stack.ss_sp = slot.stack.get();
+    slot.context.uc_stack.ss_sp = stacks_[i].get();
     slot.context.uc_stack.ss_size = kStackBytes;
     slot.context.uc_link = &scheduler_;
     makecontext(&slot.context, begin_slot, 0);
@@ -49,8 +54,9 @@ void SimulatedWorkers::run(int slots, Task task, void* state) {
   }
   double longest = 0.0;
   for (const Slot& slot : slots_) longest = std::max(longest, slot.seconds);
-  longest_ += longest;
   slots_.clear();
+  longest_ += longest;
+  inside_ += thread_seconds() - start;
 }
 
 /// The slot that goes on: null when all have ended.
@@ -67,9 +73,7 @@ void SimulatedWorkers::begin_slot() {
   const int index = self.current_;
   self.task_(self.state_, index);
   Slot& slot = self.slots_[static_cast<std::size_t>(index)];
-  const double spent = thread_seconds() - self.resumed_;
-  slot.seconds += spent;
-  self.total_ += spent;
+  slot.seconds += thread_seconds() - self.resumed_;
   slot.ended = true;
 }
 
@@ -79,19 +83,15 @@ void SimulatedWorkers::at_point(cpu::SlotPoint point) {
 
 void SimulatedWorkers::leave(cpu::SlotPoint point) {
   Slot& slot = slots_[static_cast<std::size_t>(current_)];
-  const double spent = thread_seconds() - resumed_;
-  total_ += spent;
-  if (point == cpu::SlotPoint::kTake) {
-    slot.seconds += spent;
-  } else {
-    // Nothing changes before the earliest of the others has gone on.
-    double next = slot.seconds;
-    bool found = false;
+  slot.seconds += thread_seconds() - resumed_;
+  slot.waits = point == cpu::SlotPoint::kWait;
+  if (slot.waits) {
+    // What it waits for comes from a slot that computes: none does before the earliest of those.
+    double next = HUGE_VAL;
     for (const Slot& other : slots_) {
-      if (&other == &slot || other.ended) continue;
-      next = found ? std::min(next, other.seconds) : other.seconds;
-      found = true;
+      if (!other.ended && !other.waits) next = std::min(next, other.seconds);
     }
+    if (next == HUGE_VAL) next = slot.seconds;
     slot.seconds = std::max(slot.seconds, next) + kTick;
   }
   Slot* const next = earliest();

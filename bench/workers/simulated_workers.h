@@ -22,16 +22,17 @@ class SimulatedWorkers final : public Executor {
 
   void run(int slots, Task task, void* state) override;
 
-  /// Of all runs since reset(): the longest slot's time of each, and what one thread spent.
+  /// Of all runs since reset(): the longest slot's time of each, and what the thread spent within
+  /// run(), the simulation included.
   double longest_seconds() const noexcept { return longest_; }
-  double total_seconds() const noexcept { return total_; }
-  void reset() noexcept { longest_ = total_ = 0.0; }
+  double inside_seconds() const noexcept { return inside_; }
+  void reset() noexcept { longest_ = inside_ = 0.0; }
 
  private:
   struct Slot {
     ucontext_t context;
-    std::unique_ptr<char[]> stack;
     double seconds = 0.0;
+    bool waits = false;
     bool ended = false;
   };
 
@@ -40,13 +41,14 @@ class SimulatedWorkers final : public Executor {
   void leave(cpu::SlotPoint point);
   Slot* earliest();
 
+  std::vector<std::unique_ptr<char[]>> stacks_;  // kept between runs
   std::vector<Slot> slots_;
   ucontext_t scheduler_;
   int current_ = 0;
   double resumed_ = 0.0;
   Task task_ = nullptr;
   void* state_ = nullptr;
-  double longest_ = 0.0, total_ = 0.0;
+  double longest_ = 0.0, inside_ = 0.0;
 };
 
 /// CPU time of this thread.
