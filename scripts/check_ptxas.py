@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Holds the CUDA kernels to their budgets of registers and shared memory, and to no spills and no stack.
+"""Holds the CUDA kernels to their budgets of registers, shared memory and stack, and to no spills.
 
 usage: check_ptxas.py LOG...      what `nvcc -Xptxas -v` said, the build keeps it as <object>.log
 
 A kernel that the table below does not know is an error, as is one that it knows and no log has, or not
-for every architecture that another kernel is compiled for. Registers are what kBlocks blocks of kThreads threads leave room for in the 65536
-of a multiprocessor; shared memory is what every architecture has without being asked. Prints a line for
-each kernel; exit code 1 when one is over.
+for every architecture that another kernel is compiled for. Registers are what kBlocks blocks of kThreads
+threads leave room for in the 65536 of a multiprocessor; shared memory is what every architecture has
+without being asked; no stack frame may grow. Prints a line for each kernel; exit code 1 when one is over.
 """
 
 import re
@@ -36,6 +36,10 @@ KERNELS = {
     "cuda_efficient::TensorQueriesKernel": 1,
     "cuda_efficient::TensorKeysKernel": 1,
 }
+
+# Bytes of stack: kernels that edit scores have a frame of 16 (CUDA 13.0, sm_80), this one a larger one in f64.
+STACK = 16
+LARGER_STACKS = {"cuda_math::GradScoresKernel": 272}
 
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\w+)'")
 LOCAL = re.compile(
@@ -90,8 +94,8 @@ def faults(found, kernels=None):
             yield f"{name}: {registers} registers, budget {most}"
         if shared > SHARED:
             yield f"{name}: {shared} bytes of shared memory, budget {SHARED}"
-        if stack:
-            yield f"{name}: {stack} bytes of stack"
+        if stack > LARGER_STACKS.get(kernel, STACK):
+            yield f"{name}: {stack} bytes of stack, budget {LARGER_STACKS.get(kernel, STACK)}"
         if spilled:
             yield f"{name}: {spilled} bytes spilled"
     for kernel in kernels:

@@ -24,7 +24,7 @@ struct DtypeClaim {
   Dtype q = Dtype::kF32;
   Dtype kv = Dtype::kF32;
   Dtype out = Dtype::kF32;
-  double error_bound = 0.0;   // measured normwise error for |score| <= 16
+  double error_bound = 0.0;  // measured normwise error for |score| <= 16
   // 16 or 8 bits: probabilities (in a backward also the scores' gradients) are rounded to it before
   // they are multiplied.
   Dtype probs = Dtype::kF32;

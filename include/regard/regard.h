@@ -284,8 +284,9 @@ REGARD_EXPORT regard_status regard_plan_text(const regard_plan* plan, char* buff
 REGARD_EXPORT regard_status regard_plan_explain(const regard_plan* plan, char* buffer,
                                                 size_t capacity, size_t* needed);
 
-/// Builds what regard_execute() needs for tensors with such strides and the plan could not know: with
-/// cudnn, a graph for strides that are not dense. May allocate. regard_attention() does it by itself.
+/// Builds what regard_execute() needs for tensors with such strides and the plan could not know:
+/// with cudnn, a graph for strides that are not dense. May allocate. regard_attention() does it by
+/// itself.
 REGARD_EXPORT regard_status regard_prepare(const regard_plan* plan, const regard_request* request);
 
 /// Checks the request's tensors against the plan, then computes; allocates nothing. `launch` may be

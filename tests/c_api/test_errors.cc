@@ -204,8 +204,7 @@ TEST(CErrors, WhatAnExecutorThrowsIsAFailure) {
   launch.executor.run = [](void*, int32_t, regard_task, void*) { throw 7; };
   EXPECT_EQ(regard_attention(context.get(), &call.request, &policy, &launch),
             REGARD_STATUS_INTERNAL);
-  EXPECT_STREQ(regard_last_error(),
-               "[execute] math or its executor threw: no std::exception");
+  EXPECT_STREQ(regard_last_error(), "[execute] math or its executor threw: no std::exception");
 }
 
 TEST(CErrors, WordsOfACaseAreNamed) {

@@ -32,11 +32,13 @@ struct Param {
 std::vector<Param> vocabularies() {
   std::vector<Param> params = {{Isa::kScalar, &kScalarVocabulary}};
 #if defined(__x86_64__)
-  const Param compiled[] = {{Isa::kAvx2, &kAvx2Vocabulary},
+  const Param compiled[] = {
+    {Isa::kAvx2, &kAvx2Vocabulary},
 #if !defined(REGARD_NO_AVX512_BF16)
-                            {Isa::kAvx512Bf16, &kAvx512Bf16Vocabulary},
+    {Isa::kAvx512Bf16, &kAvx512Bf16Vocabulary},
 #endif
-                            {Isa::kAvx512, &kAvx512Vocabulary}};
+    {Isa::kAvx512, &kAvx512Vocabulary}
+  };
 #elif defined(__aarch64__)
   const Param compiled[] = {{Isa::kNeon, &kNeonVocabulary}, {Isa::kNeonBf16, &kNeonBf16Vocabulary}};
 #endif
