@@ -77,7 +77,7 @@ def build(commit):
     """The command line tool of a commit, built as a release."""
     name, source = source_of(commit)
     folder = PLACE / name / "build"
-    jobs = os.environ.get("REGARD_JOBS", "2")
+    jobs = os.environ.get("REGARD_DEV_JOBS", "2")
     for command in (["cmake", "-S", source, "-B", folder, "-G", "Ninja",
                      "-DCMAKE_BUILD_TYPE=Release", "-DREGARD_BUILD_TESTS=OFF",
                      "-DREGARD_BUILD_BENCH=OFF", "-DREGARD_BUILD_EXAMPLES=OFF"],

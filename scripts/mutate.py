@@ -83,7 +83,7 @@ def configure(folder):
 
 
 def build(folder, targets):
-    jobs = os.environ.get("REGARD_JOBS", str(min(2, os.cpu_count() or 1)))
+    jobs = os.environ.get("REGARD_DEV_JOBS", str(min(2, os.cpu_count() or 1)))
     return run(["ninja", "-C", str(folder), "-j", jobs] + [f"regard_{t}_tests" for t in targets])
 
 

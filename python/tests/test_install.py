@@ -82,7 +82,7 @@ def install():
         return
     shutil.rmtree(VENV, ignore_errors=True)
     run(sys.executable, "-m", "venv", str(VENV))
-    env = {**os.environ, "CMAKE_BUILD_PARALLEL_LEVEL": os.environ.get("REGARD_JOBS", "1"),
+    env = {**os.environ, "CMAKE_BUILD_PARALLEL_LEVEL": os.environ.get("REGARD_DEV_JOBS", "1"),
            # the release preset's flags, so that ccache may have the objects
            "SKBUILD_CMAKE_DEFINE": "REGARD_WARNINGS_AS_ERRORS=ON"}
     env.pop("PYTHONPATH", None)

@@ -6,9 +6,9 @@ import platform
 import subprocess
 import unittest
 
-ROOT = pathlib.Path(os.environ.get("REGARD_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
-BUILD = pathlib.Path(os.environ.get("REGARD_BUILD_DIR", ROOT / "build/dev"))
-CLI = os.environ.get("REGARD_CLI") or BUILD / "tools/regard/regard"
+ROOT = pathlib.Path(os.environ.get("REGARD_DEV_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
+BUILD = pathlib.Path(os.environ.get("REGARD_DEV_BUILD_DIR", ROOT / "build/dev"))
+CLI = os.environ.get("REGARD_DEV_CLI") or BUILD / "tools/regard/regard"
 KERNELS = {"forward": "flash_avx512_bf16_bf16", "backward": "flash_backward_avx512_bf16_bf16"}
 
 

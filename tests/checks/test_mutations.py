@@ -6,7 +6,7 @@ import pathlib
 import sys
 import unittest
 
-ROOT = pathlib.Path(os.environ.get("REGARD_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
+ROOT = pathlib.Path(os.environ.get("REGARD_DEV_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
 sys.path.insert(0, str(ROOT / "scripts"))
 from mutations import MUTATIONS  # noqa: E402
 

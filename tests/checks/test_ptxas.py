@@ -7,11 +7,11 @@ import subprocess
 import sys
 import unittest
 
-ROOT = pathlib.Path(os.environ.get("REGARD_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
+ROOT = pathlib.Path(os.environ.get("REGARD_DEV_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
 sys.path.insert(0, str(ROOT / "scripts"))
 import check_ptxas  # noqa: E402
 
-BUILD = pathlib.Path(os.environ.get("REGARD_BUILD_DIR", ROOT / "build" / "dev"))
+BUILD = pathlib.Path(os.environ.get("REGARD_DEV_BUILD_DIR", ROOT / "build" / "dev"))
 
 LOG = """
 ptxas info    : 0 bytes gmem

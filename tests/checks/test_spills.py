@@ -11,11 +11,11 @@ import sys
 import tempfile
 import unittest
 
-ROOT = pathlib.Path(os.environ.get("REGARD_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
+ROOT = pathlib.Path(os.environ.get("REGARD_DEV_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
 sys.path.insert(0, str(ROOT / "scripts"))
 import check_spills  # noqa: E402
 
-BUILD = pathlib.Path(os.environ.get("REGARD_BUILD_DIR", ROOT / "build/dev"))
+BUILD = pathlib.Path(os.environ.get("REGARD_DEV_BUILD_DIR", ROOT / "build/dev"))
 # From the dev preset's flags to the release preset's, in their order, so that ccache serves both.
 RELEASE = {"-O2": ["-O3"], "-g1": [], "-D_GLIBCXX_ASSERTIONS": ["-DNDEBUG"]}
 

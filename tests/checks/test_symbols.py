@@ -7,7 +7,7 @@ import sys
 import tempfile
 import unittest
 
-ROOT = pathlib.Path(os.environ.get("REGARD_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
+ROOT = pathlib.Path(os.environ.get("REGARD_DEV_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
 sys.path.insert(0, str(ROOT / "scripts"))
 import check_symbols  # noqa: E402
 

@@ -8,8 +8,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
-CLI = os.environ["REGARD_CLI"]
-SOURCE = Path(os.environ["REGARD_SOURCE_DIR"])
+CLI = os.environ["REGARD_DEV_CLI"]
+SOURCE = Path(os.environ["REGARD_DEV_SOURCE_DIR"])
 MINILM = SOURCE / "examples" / "data" / "minilm.safetensors"
 
 OK, FAILED, USAGE, NO_BACKEND, INTERRUPTED = 0, 1, 2, 3, 130

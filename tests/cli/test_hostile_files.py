@@ -8,8 +8,8 @@ import unittest
 from _cli import NO_BACKEND, OK, USAGE, CliTest, floats, ints, qkv, tensor_file
 
 HUGE = 1 << 40
-# Files drawn for the random test; more with REGARD_CLI_FILES=N.
-FILES = int(os.environ.get("REGARD_CLI_FILES", "60"))
+# Files drawn for the random test; more with REGARD_DEV_CLI_FILES=N.
+FILES = int(os.environ.get("REGARD_DEV_CLI_FILES", "60"))
 
 
 def empty(batch, heads_q, heads_kv, sq, skv, dim=4):

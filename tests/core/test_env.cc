@@ -133,6 +133,10 @@ TEST(Env, UnknownNamesWarnOnceWithTheNearestName) {
                          "{\"event\":\"warning\",\"message\":\"" + expected + "\"}"),
               1);
   }
+  const ScopedVariable own("REGARD_DEV_JOBS", "2");
+  for (const std::string& warning : read_env().warnings) {
+    EXPECT_EQ(warning.find("REGARD_DEV_"), std::string::npos) << warning;
+  }
   for (const EnvVariable& known : read_env().variables) {
     for (const std::string& warning : read_env().warnings) {
       EXPECT_EQ(warning.find("'" + known.name + "'"), std::string::npos);

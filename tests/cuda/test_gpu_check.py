@@ -12,8 +12,8 @@ import time
 import unittest
 import unittest.mock
 
-ROOT = pathlib.Path(os.environ.get("REGARD_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
-BUILD = pathlib.Path(os.environ.get("REGARD_BUILD_DIR", ROOT / "build" / "dev"))
+ROOT = pathlib.Path(os.environ.get("REGARD_DEV_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
+BUILD = pathlib.Path(os.environ.get("REGARD_DEV_BUILD_DIR", ROOT / "build" / "dev"))
 PROGRAM = BUILD / "tools" / "gpu_check" / "regard_gpu_check"
 sys.path.insert(0, str(ROOT / "scripts"))
 import gpu_check_torch  # noqa: E402

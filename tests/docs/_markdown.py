@@ -5,9 +5,9 @@ import pathlib
 import re
 from dataclasses import dataclass
 
-ROOT = pathlib.Path(os.environ.get("REGARD_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
-BUILD = pathlib.Path(os.environ.get("REGARD_BUILD_DIR", ROOT / "build" / "dev"))
-CLI = os.environ.get("REGARD_CLI", "")
+ROOT = pathlib.Path(os.environ.get("REGARD_DEV_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
+BUILD = pathlib.Path(os.environ.get("REGARD_DEV_BUILD_DIR", ROOT / "build" / "dev"))
+CLI = os.environ.get("REGARD_DEV_CLI", "")
 
 MARK = re.compile(r"<!-- docs-test: (.+?) -->")
 

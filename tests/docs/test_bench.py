@@ -12,7 +12,7 @@ import unittest
 import xml.dom.minidom
 from unittest import mock
 
-ROOT = pathlib.Path(os.environ["REGARD_SOURCE_DIR"])
+ROOT = pathlib.Path(os.environ["REGARD_DEV_SOURCE_DIR"])
 sys.path.insert(0, str(ROOT / "bench"))
 import regression  # noqa: E402
 from harness import bars, grids, limits, plot, ratios, reference, report, results  # noqa: E402
@@ -117,11 +117,11 @@ class Cases(unittest.TestCase):
             with self.subTest(wrong=wrong), self.assertRaises(ValueError):
                 grids.parse_entrant(wrong)
 
-    @unittest.skipUnless(os.environ.get("REGARD_CLI"), "needs the command line tool")
+    @unittest.skipUnless(os.environ.get("REGARD_DEV_CLI"), "needs the command line tool")
     def test_the_tool_takes_every_case(self):
         texts = {case.text for name in grids.GRIDS for case in grids.grid_cases(name)}
         for text in sorted(texts):
-            done = subprocess.run([os.environ["REGARD_CLI"], "explain", text, "--json"],
+            done = subprocess.run([os.environ["REGARD_DEV_CLI"], "explain", text, "--json"],
                                   capture_output=True, text=True, check=False)
             self.assertEqual(done.returncode, 0, text + done.stderr)
 

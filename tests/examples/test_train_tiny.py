@@ -10,8 +10,8 @@ import tempfile
 import unittest
 import xml.etree.ElementTree
 
-SOURCE = pathlib.Path(os.environ["REGARD_SOURCE_DIR"])
-PROGRAM = pathlib.Path(os.environ["REGARD_BUILD_DIR"]) / "examples" / "train_tiny"
+SOURCE = pathlib.Path(os.environ["REGARD_DEV_SOURCE_DIR"])
+PROGRAM = pathlib.Path(os.environ["REGARD_DEV_BUILD_DIR"]) / "examples" / "train_tiny"
 STEPS = 50
 # Two instruction sets of one backend differ by 2e-8 after 50 steps.
 FLOAT_NOISE = 1e-5
@@ -24,7 +24,7 @@ def environment():
 def backends_that_go_back():
     """Names of those that explain() would let train the example's attention."""
     words = "b8 hq4 sq64 d16 f32 causal dropout=0.1 saved grad layout_q=bshd"
-    done = subprocess.run([os.environ["REGARD_CLI"], "explain", words, "--json"], text=True,
+    done = subprocess.run([os.environ["REGARD_DEV_CLI"], "explain", words, "--json"], text=True,
                           capture_output=True, env=environment(), check=True)
     return [c["backend"] for c in json.loads(done.stdout)["candidates"] if c["usable"]]
 
