@@ -144,9 +144,9 @@ class Comparer {
     const bool wide = truth_.dtype_probs == Dtype::kF64;
     const double flushed = wide ? 0.0 : kFlushed * keys;
     const double rounded_p = rounded_probs_ * f.prob_spread * f.weight_sum_max;
-    // A denormal sum is rounded to the same unit as the smallest normal number.
-    const double smallest = oracle::half_of_smallest(wide ? Dtype::kF64 : Dtype::kF32);
-    const double order = std::sqrt(keys) * std::max(u_ * f.max_abs_v, smallest);
+    // Of each key its sum is rounded, and below the normal range its product, too.
+    const double denormal = oracle::half_of_smallest(wide ? Dtype::kF64 : Dtype::kF32);
+    const double order = std::sqrt(keys) * (u_ * f.max_abs_v + denormal);
     return (4.0 * u_ * std::max(1.0, f.smax) + rounded_p + flushed) * f.max_abs_v + order;
   }
 
