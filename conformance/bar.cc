@@ -134,10 +134,11 @@ void MeanSignedError::add(const std::vector<Sample>& samples) {
   if (!is_16_bit(dtype_)) return;
   const double u = oracle::unit_roundoff(dtype_);
   const double smallest_normal = oracle::half_of_smallest(dtype_) / u;
-  double floor = 0.0;  // of the row so far
+  double floor = 0.0;  // of the row so far, or of the head
   for (std::size_t n = 0; n < samples.size(); ++n) {
     const Sample& s = samples[n];
-    if (n > 0 && s.row != samples[n - 1].row) floor_squares_ += square(std::exchange(floor, 0.0));
+    const bool ends_group = n > 0 && queries_ == 0 && s.row != samples[n - 1].row;
+    if (ends_group) floor_squares_ += square(std::exchange(floor, 0.0));
     const auto expected = static_cast<double>(s.expected);
     if (!std::isfinite(expected) || !std::isfinite(s.actual)) continue;
     if (std::fabs(expected) < smallest_normal) continue;  // most round to 0, towards it
@@ -149,7 +150,7 @@ void MeanSignedError::add(const std::vector<Sample>& samples) {
     floor += own < 1.0 ? own : 1.0;
     stored_.push_back(oracle::round_to(expected, dtype_));
   }
-  floor_squares_ += square(floor);
+  floor_squares_ += square(floor) / static_cast<double>(std::max<std::int64_t>(queries_, 1));
 }
 
 std::string MeanSignedError::check() const {

@@ -35,7 +35,9 @@ Judgement judge(const std::vector<Sample>& samples, double floor, Dtype dtype = 
 /// of the element: near 0 for rounding to nearest, -0.5 for truncation.
 class MeanSignedError {
  public:
-  explicit MeanSignedError(Dtype dtype) : dtype_(dtype) {}
+  /// `queries` > 0: rows share the errors of so many queries, as the gradients of keys and values
+  /// do; each query's may move all rows of a head the same way. 0: each row has its own.
+  MeanSignedError(Dtype dtype, std::int64_t queries) : dtype_(dtype), queries_(queries) {}
 
   void add(const std::vector<Sample>& samples);
   /// Empty where the mean is within 0.1 of 0, plus 1.5 times the ideal's and what the rows' floors
@@ -45,6 +47,7 @@ class MeanSignedError {
 
  private:
   Dtype dtype_;
+  std::int64_t queries_;
   double sum_ = 0.0, ideal_sum_ = 0.0, floor_squares_ = 0.0;
   std::vector<double> stored_;
 };

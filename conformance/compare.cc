@@ -30,7 +30,7 @@ class Comparer {
   Comparer(const Buffers& buffers, const Truth& truth, Dtype probs)
       : buffers_(buffers),
         truth_(truth),
-        out_mean_(buffers.out.dtype),
+        out_mean_(buffers.out.dtype, 0),
         rounded_probs_(
             (is_f8(probs) ? kNarrowDeviations : 1.0) *
             oracle::unit_roundoff(truth.dtype_probs == Dtype::kF64 ? Dtype::kF64 : probs)),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "conformance/bar.h"
@@ -26,17 +27,20 @@ double share_of_probs(Dtype dtype, Dtype probs) {
   return share * share;
 }
 
+bool is_of_keys(const std::string& name) { return name == "d_k" || name == "d_v"; }
+
 class GradComparer {
  public:
   GradComparer(const GradTruth& truth, Dtype probs)
       : probs_share_(share_of_probs(truth.dtype, probs)),
+        queries_(std::max<std::int64_t>(truth.d_q.shape[2], 1)),
         u_(oracle::unit_roundoff(truth.dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32)) {}
 
   /// `view` is absent where the caller did not ask for the gradient.
   void compare(const char* name, const TensorView& view, const Gradient& gradient) {
     if (!view.present() || !result_.ok) return;
     max_error_ = max_expected_ = margin_ = 0.0;
-    MeanSignedError mean(view.dtype);
+    MeanSignedError mean(view.dtype, is_of_keys(name) ? queries_ : 0);
     // Without elements the outer extents may be huge.
     const std::int64_t batch = gradient.exact.empty() ? 0 : gradient.shape[0];
     for (std::int64_t b = 0; b < batch && result_.ok; ++b) {
@@ -143,6 +147,7 @@ class GradComparer {
   }
 
   double probs_share_;  // of the variance of probabilities in the dtype of q
+  std::int64_t queries_;
   double u_;
   double max_error_ = 0.0, max_expected_ = 0.0, margin_ = 0.0;  // of one gradient
   GradComparison result_;
