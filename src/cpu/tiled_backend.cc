@@ -53,10 +53,10 @@ constexpr Unit kUnits[] = {
     {Isa::kAvx512, &kAvx512Forward, &kAvx512Forward},
 #if !defined(REGARD_NO_AVX512_BF16)
     {Isa::kAvx512Bf16, &kAvx512Forward, &kAvx512Bf16Forward},
+#endif
 #elif defined(__aarch64__)
     {Isa::kNeon, &kNeonForward, &kNeonForward},
     {Isa::kNeonBf16, &kNeonForward, &kNeonBf16Forward},
-#endif
 #endif
 };
 
