@@ -50,7 +50,8 @@ Env env_on_device(Env env, std::int32_t index) {
 }
 
 std::shared_ptr<const Settings> order_for(std::shared_ptr<const Settings> settings,
-                                          const Env& env) {
+                                          DeviceType device, const Env& env) {
+  if (device != DeviceType::kCuda) return settings;
   const std::vector<BackendEntry> builtin = builtin_candidates(env).cuda;
   const auto same = [](const BackendEntry& a, const BackendEntry& b) { return a.ref == b.ref; };
   if (std::equal(builtin.begin(), builtin.end(), settings->cuda.begin(), same)) return settings;

@@ -94,8 +94,9 @@ struct ContextImpl {
 /// Env that lists no devices describes one, and stays as it is.
 Env env_on_device(Env env, std::int32_t index);
 
-/// The settings with their built-in candidates in the order for `env`.
-std::shared_ptr<const Settings> order_for(std::shared_ptr<const Settings> settings, const Env& env);
+/// The settings with the device's built-in candidates in the order for `env`; that of CPUs is one.
+std::shared_ptr<const Settings> order_for(std::shared_ptr<const Settings> settings,
+                                          DeviceType device, const Env& env);
 
 /// A plan and what it was decided from, so that it can explain itself.
 struct PlanImpl {

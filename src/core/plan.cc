@@ -140,7 +140,7 @@ Expected<MadePlan> make_plan(ContextImpl& context, const Keys& keys,
                              std::shared_ptr<const Settings> settings,
                              const AttentionParams& params) {
   const std::shared_ptr<const Env> env = context.env_for(params.device);
-  settings = order_for(std::move(settings), *env);
+  settings = order_for(std::move(settings), params.device.type, *env);
   std::vector<LearnedRefusal> learned = context.learned.find(keys.rounded, keys.exact);
   MadePlan made;
   while (true) {
@@ -318,7 +318,7 @@ namespace {
 
 Selection explain_on(ContextImpl& context, const AttentionParams& params, const Policy& policy,
                      const Env& env, LearnedRefusals* learned) {
-  const auto settings = order_for(context.settings(), env);
+  const auto settings = order_for(context.settings(), params.device.type, env);
   return explain_with(params, env, *policy_for(context, *settings, policy), *settings, learned);
 }
 

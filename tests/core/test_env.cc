@@ -1,5 +1,4 @@
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "mock_backend.h"
+#include "tests/support/temp_folder.h"
 
 namespace regard::test {
 namespace {
@@ -40,17 +40,12 @@ const AttentionParams kPlain = case_params("sq8 d8 f32");
 
 class TempFile {
  public:
-  explicit TempFile(const std::string& text) {
-    const int fd = mkstemp(path_.data());
-    EXPECT_GE(fd, 0);
-    close(fd);
-    std::ofstream(path_) << text;
-  }
-  ~TempFile() { unlink(path_.c_str()); }
+  explicit TempFile(const std::string& text) { std::ofstream(path_) << text; }
   const std::string& path() const { return path_; }
 
  private:
-  std::string path_ = "/tmp/regard_test_XXXXXX";
+  const TempFolder folder_;
+  const std::string path_ = (folder_.path() / "file").string();
 };
 
 TEST(Env, EachVariableIsRead) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "platform/cpu_count.h"
+#include "tests/support/temp_folder.h"
 
 // How many CPUs a process may use: quotas of cgroups, and masks of any size.
 
@@ -17,9 +18,6 @@ namespace {
 /// A tree of cgroups, and a process's cgroup file.
 class Cgroups : public testing::Test {
  protected:
-  Cgroups() : root_(testing::TempDir() + "/regard_cgroups") { std::filesystem::remove_all(root_); }
-  ~Cgroups() override { std::filesystem::remove_all(root_); }
-
   void write(const std::string& path, const std::string& text) {
     const std::filesystem::path file = root_ / path;
     std::filesystem::create_directories(file.parent_path());
@@ -30,7 +28,8 @@ class Cgroups : public testing::Test {
     return cgroup_cpus(root_.string(), (root_ / "self").string());
   }
 
-  const std::filesystem::path root_;
+  const test::TempFolder folder_;
+  const std::filesystem::path& root_ = folder_.path();
 };
 
 TEST(CpuCount, AQuotaIsRoundedUp) {

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <cstdint>
@@ -13,6 +12,8 @@
 #include <iterator>
 #include <string>
 #include <vector>
+
+#include "tests/support/temp_folder.h"
 
 namespace regard::safetensors {
 namespace {
@@ -242,13 +243,6 @@ TEST(SafetensorsView, RanksOneToFourHaveViews) {
 
 class SafetensorsFile : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "regard-test-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    directory_ = name;
-  }
-  void TearDown() override { fs::remove_all(directory_); }
-
   std::string path(const std::string& name) const { return (directory_ / name).string(); }
   static std::string read(const std::string& name) {
     std::ifstream in(name, std::ios::binary);
@@ -263,7 +257,8 @@ class SafetensorsFile : public ::testing::Test {
         std::distance(fs::directory_iterator(directory_), fs::directory_iterator()));
   }
 
-  fs::path directory_;
+  const test::TempFolder folder_;
+  const fs::path& directory_ = folder_.path();
 };
 
 TEST_F(SafetensorsFile, WritesWhatItReads) {
