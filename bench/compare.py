@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Measures PyTorch, ONNX Runtime, OpenVINO, ggml and regard on the same tensors, in alternation.
 
-    ./dev bench-peers --grid forward --bars          # makes the environment, then runs this
-    ./dev bench-peers --grid decode --bars           # also: speculative, small, overhead
+    ./dev bench-peers --grid forward --targets          # makes the environment, then runs this
+    ./dev bench-peers --grid decode --targets           # also: speculative, small, overhead
     compare.py --grid shapes --only torch,regard --json shapes.json
     compare.py "b1 hq32 hkv8 sq1024 d128 bf16 causal" --backend flash,efficient
-    compare.py --from forward.json --from threads.json --bars --markdown table.md --plot table.svg
+    compare.py --from forward.json --from threads.json --targets --markdown table.md --plot table.svg
 
 Every round gives each a turn: the machine's own peak, then each library. A turn is a pause, so that
 the previous one's threads stop spinning, a run to warm up, and the best of at least three. A figure
@@ -50,7 +50,7 @@ def arguments():
     add("--json", type=Path, help="write every figure there")
     add("--markdown", type=Path, help="write the table there")
     add("--plot", type=Path, help="draw the shares of the limit there, as SVG")
-    add("--bars", action="store_true", help="print how far each bar is met")
+    add("--targets", action="store_true", help="print how far each target is met")
     return parser.parse_args()
 
 
@@ -184,10 +184,10 @@ def main():
         options.markdown.write_text(report.markdown(rows, settings_of(rows)))
     if options.plot:
         options.plot.write_text(plot.draw(rows, "Attention on this CPU"))
-    if options.sources and not options.bars:
+    if options.sources and not options.targets:
         print("\n".join(report.line(row) for row in rows))
-    if options.bars:
-        print("\n".join(report.bar_lines(rows)))
+    if options.targets:
+        print("\n".join(report.target_lines(rows)))
 
 
 if __name__ == "__main__":

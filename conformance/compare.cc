@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "conformance/bar.h"
+#include "conformance/tolerance.h"
 #include "oracle/number.h"
 #include "oracle/rules.h"
 
@@ -96,8 +96,8 @@ class Comparer {
   /// As an output holds it: what lies beyond the largest finite number of 8 bits becomes that.
   long double held(long double value) const {
     if (!is_f8(buffers_.out.dtype) || std::isnan(value)) return value;
-    const long double most = -oracle::lowest(buffers_.out.dtype);
-    return std::clamp(value, -most, most);
+    const long double max = -oracle::lowest(buffers_.out.dtype);
+    return std::clamp(value, -max, max);
   }
 
   void compare_out() {

@@ -6,8 +6,8 @@
 #include "oracle/oracle.h"
 #include "regard/request.h"
 
-// The bar: how near to the truth an output must be (docs/numerics.md derives it). Per (b, h), for
-// the maximum and for the root mean square:
+// The tolerance: how near to the truth an output must be (docs/numerics.md derives it). Per (b, h),
+// for the maximum and for the root mean square:
 //
 //   out   |O - O*|     <= 1.5 |O_ideal - O*| + 2 u(T_out) max|O*| + 4 u32 max(1, Smax) max|V|
 //   lse   |lse - lse*| <= 1.5 |lse_ideal - lse*| + 4 u32 max(1, Smax, |row_max|, |lse*|)
@@ -22,10 +22,10 @@ namespace regard::conformance {
 
 struct Comparison {
   bool ok = true;
-  std::string text;         // the first element outside of its bar, with what was expected
+  std::string text;         // the first element outside of its tolerance, with what was expected
   double out_error = 0.0;   // normwise: max |O - O*| / max|O*|, rows judged by structure aside
   double lse_error = 0.0;   // max |lse - lse*|
-  double out_margin = 0.0;  // the largest share of its bar that a (b, h) used
+  double out_margin = 0.0;  // the largest share of its tolerance that a (b, h) used
   double lse_margin = 0.0;
   std::int64_t rows = 0, dead_rows = 0, padding_rows = 0, structural_rows = 0;
 };

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "conformance/bar.h"
+#include "conformance/tolerance.h"
 #include "oracle/number.h"
 #include "oracle/rules.h"
 

@@ -6,8 +6,8 @@
 #include "oracle/gradients.h"
 #include "regard/request.h"
 
-// The bar of gradients (docs/numerics.md). Per head of d_q and d_bias, per kv head of d_k and d_v,
-// per element of d_sinks, for the maximum and for the root mean square:
+// The tolerance of gradients (docs/numerics.md). Per head of d_q and d_bias, per kv head of d_k and
+// d_v, per element of d_sinks, for the maximum and for the root mean square:
 //
 //   |dX - dX*| <= 1.5 |dX_ideal - dX*| + 2 u(T) max|dX*|
 //                 + 4 u32 (sum |t| max(1, Smax) + sum |t before cancelling|)
@@ -24,14 +24,14 @@ struct GradPart {
   const char* name = "";  // "d_q"
   double error = 0.0;     // normwise: max |dX - dX*| / max|dX*|; heads whose gradient cancels to
                           // less than a hundredth of its terms aside
-  double margin = 0.0;    // the largest share of its bar that a head used
+  double margin = 0.0;    // the largest share of its tolerance that a head used
 };
 
 struct GradComparison {
   bool ok = true;
-  std::string text;             // the first element outside of its bar, with what was expected
-  double error = 0.0;           // the worst of d_q, d_k and d_v
-  double margin = 0.0;          // the largest share of its bar that a head of a gradient used
+  std::string text;     // the first element outside of its tolerance, with what was expected
+  double error = 0.0;   // the worst of d_q, d_k and d_v
+  double margin = 0.0;  // the largest share of its tolerance that a head of a gradient used
   std::vector<GradPart> parts;  // of each gradient that was asked for, up to the first outside
 };
 

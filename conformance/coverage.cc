@@ -179,7 +179,7 @@ std::vector<std::string> Coverage::missing_pairs(const BackendInfo& info,
 
 /// The rarest pair among features that ever ran on the backend.
 std::string Coverage::pairs_line(const BackendCounts& counts) const {
-  std::int64_t pairs = 0, least = std::numeric_limits<std::int64_t>::max();
+  std::int64_t pairs = 0, min = std::numeric_limits<std::int64_t>::max();
   std::string names = "none";
   const auto at = [&](int a, int b) {
     return counts.pairs[static_cast<std::size_t>(a * kFeatureCount + b)];
@@ -189,13 +189,13 @@ std::string Coverage::pairs_line(const BackendCounts& counts) const {
       const Feature fa = static_cast<Feature>(a), fb = static_cast<Feature>(b);
       if (at(a, a) == 0 || at(b, b) == 0 || exclude_each_other(fa, fb)) continue;
       ++pairs;
-      if (at(a, b) >= least) continue;
-      least = at(a, b);
+      if (at(a, b) >= min) continue;
+      min = at(a, b);
       names = std::string(to_string(fa)) + " with " + to_string(fb);
     }
   }
   return std::to_string(pairs) + " pairs of features, the rarest " + names + " in " +
-         std::to_string(pairs == 0 ? 0 : least) + " cases";
+         std::to_string(pairs == 0 ? 0 : min) + " cases";
 }
 
 std::string Coverage::table() const {

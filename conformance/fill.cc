@@ -96,8 +96,8 @@ class Filler {
 
   /// 8 bits have no room for the gains of q.
   static double hold(double value, const TensorView& view) {
-    const double most = -oracle::lowest(view.dtype);
-    return is_f8(view.dtype) ? std::clamp(value, -most, most) : value;
+    const double max = -oracle::lowest(view.dtype);
+    return is_f8(view.dtype) ? std::clamp(value, -max, max) : value;
   }
 
   /// A few are 0: what a quantiser may store of a tensor of zeros.

@@ -33,7 +33,7 @@ class Generator {
     if (gradients_) draw_gradients();
     draw_memory();
     canonicalize(c_.params);
-    settle_layout(&c_);
+    normalize_layout(&c_);
     draw_data();
     canonicalize(c_);
     return c_;

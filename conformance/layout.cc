@@ -182,7 +182,7 @@ std::int32_t row_align_log2(const TensorView& view, std::int64_t offset_elements
   return std::countr_zero(bits);
 }
 
-void settle_layout(Case* c) {
+void normalize_layout(Case* c) {
   AttentionParams& p = c->params;
   // A class that memory cannot have (strided with one head) first becomes another one, then the
   // strides of that one decide the alignment.

@@ -50,6 +50,6 @@ Layout layout_of(const TensorView& view);
 std::int32_t row_align_log2(const TensorView& view, std::int64_t offset_elements = 0);
 
 /// Sets the case's layout classes and alignments to what its arrangement can keep.
-void settle_layout(Case* c);
+void normalize_layout(Case* c);
 
 }  // namespace regard::conformance

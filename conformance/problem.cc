@@ -72,7 +72,7 @@ class ProblemBuilder {
 
  private:
   bool has(Feature feature) const { return problem_.case_.params.features.has(feature); }
-  Strides loose(Strides most) const { return options_.dense ? Strides::kDense : most; }
+  Strides loose(Strides max) const { return options_.dense ? Strides::kDense : max; }
 
   std::size_t add_block(std::int64_t elements, Dtype dtype, int align_log2) {
     const auto bytes = static_cast<std::size_t>(elements * size_of(dtype));

@@ -41,7 +41,7 @@ void add_worst(const PreparedCase& prepared, const BackendRef& backend, const Re
 }
 
 /// Whether one of the backends offers a backward: without any, gradient cases are refusals alone.
-bool any_goes_back(const Context& context, const std::vector<BackendRef>& backends) {
+bool any_has_backward(const Context& context, const std::vector<BackendRef>& backends) {
   const std::vector<BackendInfo> all = context.backends();
   return std::any_of(all.begin(), all.end(), [&](const BackendInfo& info) {
     const bool asked = std::find(backends.begin(), backends.end(), info.ref) != backends.end();
@@ -67,7 +67,7 @@ RandomResult run_random(Context& context, const RandomOptions& options) {
       if (info.built) backends.push_back(info.ref);
     }
   }
-  const bool gradients = any_goes_back(context, backends);
+  const bool gradients = any_has_backward(context, backends);
   const auto add_failure = [&](std::string text) { result.failures.push_back(std::move(text)); };
   for (std::int64_t n = 0; n < options.count && !result.stopped; ++n) {
     const auto index = static_cast<std::uint64_t>(n);
@@ -101,7 +101,8 @@ RandomResult run_random(Context& context, const RandomOptions& options) {
 std::string RandomResult::table() const {
   std::string text = coverage.table();
   text +=
-      "  backend, dtype     worst error (|score| <= 16): out, grad   of the bar: out    lse   "
+      "  backend, dtype     worst error (|score| <= 16): out, grad   error / tolerance: out    lse "
+      "  "
       "grad\n";
   for (const Worst& w : worst) {
     char line[128];

@@ -30,7 +30,7 @@ struct RandomResult {
   struct Worst {
     std::string name;         // "math f32"
     double out_error = 0.0;   // normwise, data of |score| <= 16 and no rows judged by structure
-    double out_margin = 0.0;  // share of the bar, all data
+    double out_margin = 0.0;  // share of the tolerance, all data
     double lse_margin = 0.0;
     double grad_error = 0.0;  // as out_error; d_q, d_k, d_v, d_bias and d_sinks
     double grad_margin = 0.0;

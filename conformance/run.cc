@@ -107,7 +107,7 @@ class Run {
         claimed_probs(context_, backend_, prepared_.params, plan.kernel(), &BackendInfo::forward);
     report_.comparison = compare(prepared_.problem.request(), prepared_.truth, probs);
     if (!report_.comparison.ok) return fail(report_.comparison.text);
-    if (goes_back()) {
+    if (has_backward()) {
       const Dtype back_probs = claimed_probs(context_, backend_, prepared_.params,
                                              plan.backward_kernel(), &BackendInfo::backward);
       report_.gradients =
@@ -125,17 +125,17 @@ class Run {
     if (!status.ok()) return "planned, but execute() says " + status.to_string();
     if (!workspace.intact()) return "bytes outside of the workspace were written";
     std::string wrong = prepared_.problem.check_memory();
-    if (wrong.empty() && goes_back()) wrong = go_back(plan, pattern);
+    if (wrong.empty() && has_backward()) wrong = run_backward(plan, pattern);
     return wrong;
   }
 
   /// Whether the case has something to go back from: `grad` alone is the forward of a pair.
-  bool goes_back() const {
+  bool has_backward() const {
     return prepared_.problem.request().saved.kind != SavedContext::Kind::kNone;
   }
 
   /// Empty when execute_backward() succeeded and wrote gradients and workspace alone.
-  std::string go_back(const Plan& plan, unsigned char pattern) {
+  std::string run_backward(const Plan& plan, unsigned char pattern) {
     const Block workspace = make_workspace(plan.backward_workspace_bytes(), pattern);
     prepared_.problem.begin_backward();
     const Status status = call(plan, workspace, /*backward=*/true);
@@ -149,7 +149,7 @@ class Run {
     const AttentionGradRequest& request = prepared_.problem.request();
     Launch launch;
     launch.workspace = {workspace.data(), workspace.size()};
-    if (options_.carrier == nullptr) {
+    if (options_.device_runner == nullptr) {
       const Status ready =
           backward ? prepare_backward(plan, request, request) : prepare(plan, request);
       if (!ready.ok()) return ready;
@@ -158,7 +158,8 @@ class Run {
     }
     std::vector<MemoryRange> memory = prepared_.problem.memory();
     memory.push_back(workspace.range());
-    return options_.carrier->run({plan, request, launch.workspace, std::move(memory), backward});
+    return options_.device_runner->run(
+        {plan, request, launch.workspace, std::move(memory), backward});
   }
 
   Block make_workspace(std::int64_t stated, unsigned char pattern) const {

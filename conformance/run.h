@@ -19,9 +19,9 @@ namespace regard::conformance {
 
 /// Brings a call's tensors to a device and what it wrote back: in a program that has one, as this
 /// library knows none. `memory` is everything that the request and the workspace lie in.
-class Carrier {
+class DeviceRunner {
  public:
-  virtual ~Carrier() = default;
+  virtual ~DeviceRunner() = default;
   struct Call {
     const Plan& plan;
     const AttentionGradRequest& request;
@@ -34,10 +34,10 @@ class Carrier {
 };
 
 struct RunOptions {
-  Guard guard = Guard::kCanaries;  // round tensors and workspace
-  bool twice = true;               // run again on another workspace pattern: the same bits
-  bool check_fixes = true;         // where the backend refuses
-  Carrier* carrier = nullptr;      // null: the case's device is the CPU
+  Guard guard = Guard::kCanaries;         // round tensors and workspace
+  bool twice = true;                      // run again on another workspace pattern: the same bits
+  bool check_fixes = true;                // where the backend refuses
+  DeviceRunner* device_runner = nullptr;  // null: the case's device is the CPU
 };
 
 enum class Outcome : std::uint8_t { kPassed = 0, kRefused, kFailed };

@@ -102,7 +102,7 @@ constexpr int kMaxFixes = 12;  // a case has no more things that a backend may r
 
 /// What the candidate claims that is nearest to `c`, by its own refusals' fixes; false when there
 /// is nothing.
-bool bend_to_claims(Context& context, const BackendRef& candidate, Case* c) {
+bool relax_until_supported(Context& context, const BackendRef& candidate, Case* c) {
   for (int round = 0; round <= kMaxFixes; ++round) {
     Policy policy = policy_for(*c, candidate);
     const Selection selection = explain(context, c->params, policy);
@@ -113,7 +113,7 @@ bool bend_to_claims(Context& context, const BackendRef& candidate, Case* c) {
     if (!apply_fix(verdict->refusals.front().fix, &c->params, &policy).ok()) return false;
     if (policy.assume_finite.value_or(false)) c->data.poison = false;
     canonicalize(*c);
-    settle_layout(c);
+    normalize_layout(c);
     canonicalize(*c);
   }
   return false;
@@ -124,7 +124,7 @@ struct Candidate {
   Context& context;
   const BackendRef& ref;
   Device device;
-  Carrier* carrier;  // null: on the host
+  DeviceRunner* device_runner;  // null: on the host
 };
 
 /// MATH on the host computes the reference, wherever the candidate runs.
@@ -138,7 +138,7 @@ Status run_one(const Candidate& candidate, const Case& c) {
   const Report reference = run_prepared(candidate.context, &*prepared, math, options);
   if (!reference.ok()) return Status(StatusCode::kInternal, reference.text);
   prepared->params.device = candidate.device;
-  options.carrier = candidate.carrier;
+  options.device_runner = candidate.device_runner;
   const Report report = run_prepared(candidate.context, &*prepared, candidate.ref, options);
   if (report.outcome == Outcome::kPassed) return {};
   const std::string text =
@@ -155,7 +155,7 @@ Status run_all(const Candidate& candidate, std::span<const char* const> cases, b
     Expected<Case> c = parse_case(text);
     if (!c) return c.status();
     c->params.device = candidate.device;
-    if (!bend_to_claims(candidate.context, candidate.ref, &*c)) continue;
+    if (!relax_until_supported(candidate.context, candidate.ref, &*c)) continue;
     const FeatureSet f = c->params.features;
     const bool has_backward =
         f.has(Feature::kNeedsGrad) && (f.has(Feature::kSavedStats) || f.has(Feature::kLse));
@@ -179,26 +179,26 @@ Expected<BackendInfo> find_info(const Context& context, const BackendRef& ref) {
 
 class SmallSuite final : public ConformanceSuite {
  public:
-  explicit SmallSuite(Carrier* carrier) : carrier_(carrier) {}
+  explicit SmallSuite(DeviceRunner* device_runner) : device_runner_(device_runner) {}
 
   Status run(Context& context, const BackendRef& ref) const override {
     const Expected<BackendInfo> info = find_info(context, ref);
     if (!info) return info.status();
     const bool host = info->device == DeviceType::kCpu;
-    if (!host && carrier_ == nullptr) {
+    if (!host && device_runner_ == nullptr) {
       return Status(StatusCode::kConformanceFailed,
                     to_string(ref) + " serves " + to_string(info->device) +
                         " devices, and this suite runs on the cpu alone; expected "
                         "small_suite(carrier), which runs the cases on a device");
     }
-    const Candidate candidate{context, ref, {info->device, 0}, host ? nullptr : carrier_};
+    const Candidate candidate{context, ref, {info->device, 0}, host ? nullptr : device_runner_};
     Status status = run_all(candidate, kCases, false);
     if (!status.ok() || !info->backward.offered) return status;
     return run_all(candidate, kGradCases, true);
   }
 
  private:
-  Carrier* const carrier_;
+  DeviceRunner* const device_runner_;
 };
 
 }  // namespace
@@ -208,8 +208,8 @@ const ConformanceSuite& small_suite() {
   return suite;
 }
 
-std::unique_ptr<ConformanceSuite> small_suite(Carrier& carrier) {
-  return std::make_unique<SmallSuite>(&carrier);
+std::unique_ptr<ConformanceSuite> small_suite(DeviceRunner& device_runner) {
+  return std::make_unique<SmallSuite>(&device_runner);
 }
 
 }  // namespace regard::conformance

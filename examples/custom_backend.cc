@@ -57,8 +57,8 @@ struct Rows {
   const regard::AttentionParams& params;
   const regard::Buffers& buffers;
   Mistake mistake;
-  std::int32_t slots;
-  double* scratch;  // [slots][seqlen_kv]
+  std::int32_t workers;
+  double* scratch;  // [workers][seqlen_kv]
 
   bool visible(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
     if (params.window_right == 0) {  // causal
@@ -113,13 +113,13 @@ struct Rows {
     }
   }
 
-  // Slot n takes rows n, n + slots, ...: which slot computes a row changes no bit of it.
-  static void run(void* state, int slot) {
+  // Worker n takes rows n, n + workers, ...: which worker computes a row changes no bit of it.
+  static void run(void* state, int worker) {
     const Rows& self = *static_cast<const Rows*>(state);
     const regard::AttentionParams& p = self.params;
-    double* probs = self.scratch + slot * p.seqlen_kv;
+    double* probs = self.scratch + worker * p.seqlen_kv;
     const std::int64_t rows = p.batch * p.num_heads_q * p.seqlen_q;
-    for (std::int64_t r = slot; r < rows; r += self.slots) {
+    for (std::int64_t r = worker; r < rows; r += self.workers) {
       const std::int64_t bh = r / p.seqlen_q;
       self.compute(bh / p.num_heads_q, bh % p.num_heads_q, r % p.seqlen_q, probs);
     }
@@ -138,7 +138,7 @@ class RowBackend final : public regard::Backend {
   std::int64_t workspace_bytes(const regard::AttentionKey& key,
                                const regard::Env& env) const override {
     constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
-    const std::int64_t count = slots(env);
+    const std::int64_t count = workers(env);
     const std::int64_t keys = key.params().seqlen_kv;
     if (keys > (kMax / 8 - 64) / count) return kMax;  // saturates: "not representable"
     return (count * keys * 8 + 63) / 64 * 64;
@@ -149,7 +149,7 @@ class RowBackend final : public regard::Backend {
                                             const regard::Env& env) const override {
     regard::KernelPlan plan;
     plan.kernel = "rows_f32";
-    plan.slots = slots(env);
+    plan.workers = workers(env);
     plan.tile_q = 1;
     plan.tile_kv = key.params().seqlen_kv;
     plan.workspace_bytes = workspace_bytes(key, env);
@@ -160,13 +160,13 @@ class RowBackend final : public regard::Backend {
   regard::Status execute(const regard::KernelPlan& plan, const regard::AttentionParams& params,
                          const regard::Buffers& buffers,
                          const regard::Launch& launch) const override {
-    Rows rows{params, buffers, mistake_, plan.slots, static_cast<double*>(launch.workspace.data)};
-    launch.executor->run(plan.slots, Rows::run, &rows);
+    Rows rows{params, buffers, mistake_, plan.workers, static_cast<double*>(launch.workspace.data)};
+    launch.executor->run(plan.workers, Rows::run, &rows);
     return {};
   }
 
  private:
-  static std::int32_t slots(const regard::Env& env) { return std::max(1, env.concurrency); }
+  static std::int32_t workers(const regard::Env& env) { return std::max(1, env.concurrency); }
 
   regard::BackendInfo info_ = make_info();
   Mistake mistake_;

@@ -14,10 +14,10 @@ namespace {
 // parallel region, OpenMP runs the loop on the calling thread. Both are within the contract.
 class OpenMpExecutor final : public regard::Executor {
  public:
-  void run(int slots, Task task, void* state) override {
+  void run(int workers, Task task, void* state) override {
     runs_.fetch_add(1, std::memory_order_relaxed);
 #pragma omp parallel for schedule(dynamic, 1)
-    for (int slot = 0; slot < slots; ++slot) task(state, slot);
+    for (int worker = 0; worker < workers; ++worker) task(state, worker);
   }
 
   int runs() const { return runs_.load(std::memory_order_relaxed); }

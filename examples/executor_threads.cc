@@ -1,4 +1,4 @@
-// A program with threads and a queue of its own runs regard's slots on them.
+// A program with threads and a queue of its own runs regard's workers on them.
 
 #include <atomic>
 #include <condition_variable>
@@ -62,16 +62,16 @@ class WorkQueue {
 
 // ---- The executor ----------------------------------------------------------------------------
 
-// The caller works too, and waits for slots, never for jobs: a job that the queue comes to late
+// The caller works too, and waits for workers, never for jobs: a job that the queue comes to late
 // finds nothing left. So a run from within one of the queue's own jobs cannot block it.
 class QueueExecutor final : public regard::Executor {
  public:
   explicit QueueExecutor(WorkQueue& queue) : queue_(queue) {}
 
-  void run(int slots, Task task, void* state) override {
-    const auto work = std::make_shared<Work>(slots, task, state);
-    for (int i = 1; i < slots; ++i) queue_.post([work] { work->take_slots(); });
-    work->take_slots();
+  void run(int workers, Task task, void* state) override {
+    const auto work = std::make_shared<Work>(workers, task, state);
+    for (int i = 1; i < workers; ++i) queue_.post([work] { work->take_workers(); });
+    work->take_workers();
     for (int left = work->unfinished; left > 0; left = work->unfinished) {
       work->unfinished.wait(left);
     }
@@ -82,17 +82,17 @@ class QueueExecutor final : public regard::Executor {
 
  private:
   struct Work {
-    Work(int slots_in, Task task_in, void* state_in)
-        : slots(slots_in), task(task_in), state(state_in), unfinished(slots_in) {}
+    Work(int workers_in, Task task_in, void* state_in)
+        : workers(workers_in), task(task_in), state(state_in), unfinished(workers_in) {}
 
-    void take_slots() {
-      for (int slot = next++; slot < slots; slot = next++) {
-        task(state, slot);
+    void take_workers() {
+      for (int worker = next++; worker < workers; worker = next++) {
+        task(state, worker);
         if (--unfinished == 0) unfinished.notify_all();
       }
     }
 
-    const int slots;
+    const int workers;
     const Task task;
     void* const state;
     std::atomic<int> next{0};

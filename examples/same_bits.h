@@ -9,7 +9,7 @@
 
 #include "regard/attention.h"
 
-// What the examples with an executor share: an executor decides when and on which thread a slot
+// What the examples with an executor share: an executor decides when and on which thread a worker
 // runs, and no bit of a result depends on that.
 
 namespace example {
@@ -61,7 +61,7 @@ inline bool failed(const regard::Status& status) {
 }
 
 /// Computes a case on the context's own threads and on `executor`; prints what came out. True where
-/// the plan has several slots and all bits are the same.
+/// the plan has several workers and all bits are the same.
 inline bool gives_the_same_bits(regard::Context& context, regard::Executor& executor,
                                 const char* text) {
   Problem problem(regard::parse_case(text)->params);
@@ -73,15 +73,15 @@ inline bool gives_the_same_bits(regard::Context& context, regard::Executor& exec
   if (!found) return failed(found.status());
   const std::size_t bytes = found->size() * sizeof(float);
   const bool same = std::memcmp(expected->data(), found->data(), bytes) == 0;
-  std::printf("%s: %s, %d slots, %s\n", text, plan->kernel().kernel.c_str(),
-              static_cast<int>(plan->kernel().slots), same ? "the same bits" : "OTHER BITS");
-  return same && plan->kernel().slots > 1;
+  std::printf("%s: %s, %d workers, %s\n", text, plan->kernel().kernel.c_str(),
+              static_cast<int>(plan->kernel().workers), same ? "the same bits" : "OTHER BITS");
+  return same && plan->kernel().workers > 1;
 }
 
 /// The same for a prefill and for a decode.
 inline bool gives_the_same_bits(regard::Executor& executor) {
   regard::Env env = regard::read_env();
-  env.concurrency = 4;  // slots of a plan, whatever this machine has
+  env.concurrency = 4;  // workers of a plan, whatever this machine has
   regard::Context context(env);
   return gives_the_same_bits(context, executor, "b2 hq8 hkv2 sq200 d64 f32 causal") &&
          gives_the_same_bits(context, executor, "b3 hq8 hkv2 sq1 skv3000 d64 f32");

@@ -112,11 +112,11 @@ Status read_texts(const train::Options& options, train::Text* text) {
                   path + " cannot be read; name another file with --text");
   }
   text->finish();
-  const std::int64_t least = train::Sizes().context + 1;
-  if (text->size() > least) return {};
+  const std::int64_t min = train::Sizes().context + 1;
+  if (text->size() > min) return {};
   return Status(regard::StatusCode::kInvalidArgument, "the text (" + std::to_string(text->size()) +
                                                           " bytes) must have more than " +
-                                                          std::to_string(least));
+                                                          std::to_string(min));
 }
 
 int report(const train::Options& options, const std::vector<double>& losses, double guess,

@@ -23,7 +23,7 @@ double round_to(double value, Dtype dtype);
 /// integers.
 double unit_roundoff(Dtype dtype);
 
-/// The least finite number, "finfo.min" of Python's libraries.
+/// The smallest finite number, "finfo.min" of Python's libraries.
 double lowest(Dtype dtype);
 
 /// Half of the smallest positive number (of f64, all of it, since half is no double): what rounding

@@ -34,7 +34,7 @@ enum class Fault : std::uint8_t {
   kLseGradIgnored         // d_lse adds nothing
 };
 
-/// What one row looked like; the bar of the comparison is made of it.
+/// What one row looked like; the tolerance of the comparison is made of it.
 struct RowFacts {
   std::int64_t visible_keys = 0;
   bool padding = false;       // the query is past its sequence's length

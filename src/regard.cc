@@ -36,7 +36,7 @@ BuiltinBackends builtin_candidates(const Env& env) {
 Context::Context() : Context(read_env()) {}
 
 Context::Context(Env env, std::size_t plan_cache_capacity) {
-  auto executor = std::make_shared<ExecutorSlot>();
+  auto executor = std::make_shared<ExecutorHolder>();
   executor->own = make_thread_pool(env.concurrency);
   executor->start_own = start_threads;
   const std::string& tuning_file = env_value(env, "REGARD_TUNING");

@@ -26,11 +26,11 @@ class Benchmark:
         command = [str(self._program), f"--benchmark_filter=^{self._name}$", *options]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
-    def turn(self, _pause, least):
+    def turn(self, _pause, min_seconds):
         """Seconds of a call in the best of three runs; a process of its own has no threads of
         others to wait for."""
         found = json.loads(self._run("--benchmark_format=json", "--benchmark_repetitions=3",
-                                     f"--benchmark_min_time={least / 3}"))
+                                     f"--benchmark_min_time={min_seconds / 3}"))
         runs = [run for run in found["benchmarks"] if run["run_type"] == "iteration"]
         for run in runs:
             if run.get("error_occurred"):

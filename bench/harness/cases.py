@@ -9,7 +9,7 @@ EXTENTS = {"b": "batch", "hq": "num_heads_q", "hkv": "num_heads_kv", "sq": "seql
            "skv": "seqlen_kv", "d": "head_dim_qk", "dv": "head_dim_v"}
 LAYOUTS = ("bhsd", "bshd")
 DIAGONALS = ("tl", "br")
-MOST_DECODE_QUERIES = 32  # of a call that counts as decode: one query, or a few speculative ones
+MAX_DECODE_QUERIES = 32  # of a call that counts as decode: one query, or a few speculative ones
 
 
 class CaseError(ValueError):
@@ -40,7 +40,7 @@ class Case:
     @property
     def decode(self):
         """Few queries against a longer cache, whose K and V therefore come from memory."""
-        return self.seqlen_q <= MOST_DECODE_QUERIES and self.seqlen_q < self.seqlen_kv
+        return self.seqlen_q <= MAX_DECODE_QUERIES and self.seqlen_q < self.seqlen_kv
 
     def with_seqlen_q(self, seqlen_q):
         """The case with another word sqN."""

@@ -25,7 +25,7 @@ def arithmetic_of(case, found, isa=None):
 
 
 def limit_of(case, found, isa=None):
-    """(kind, the least seconds that it allows). Decode has two limits, reading K and V and the
+    """(kind, the smallest number of seconds that it allows). Decode has two limits, reading K and V and the
     arithmetic on them: which one binds depends on how many rows share a key."""
     kind, gflops = arithmetic_of(case, found, isa)
     limits = [(case.flops / (gflops * 1e9), kind)]

@@ -1,6 +1,6 @@
-"""Rows as text: for a terminal, for a document, and against the bars."""
+"""Rows as text: for a terminal, for a document, and against the targets."""
 
-from . import bars, results
+from . import targets, results
 from .cases import parse_case
 
 
@@ -70,9 +70,9 @@ def _table_line(cells):
     return "| " + " | ".join(cells) + " |"
 
 
-def bar_lines(rows):
-    """Each bar that the rows say something about, the count, and the cases they leave out."""
-    found = bars.verdicts(rows)
+def target_lines(rows):
+    """Each target that the rows say something about, the count, and the cases they leave out."""
+    found = targets.verdicts(rows)
     met = sum(verdict.met for verdict in found)
-    left_out = [f"no result for {case}" for case in bars.missing(rows)]
-    return [*map(str, found), *left_out, f"{met} of {len(found)} bars met"]
+    left_out = [f"no result for {case}" for case in targets.missing(rows)]
+    return [*map(str, found), *left_out, f"{met} of {len(found)} targets met"]

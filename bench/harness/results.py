@@ -32,7 +32,7 @@ def judge(case, entry, error):
         entry["verdict"] = "WRONG"
 
 
-def least_seconds(case, entry):
+def min_seconds(case, entry):
     """Of each round: what the machine's limit allows."""
     return [limits.limit_of(case_of(case, entry), found, entry["isa"])[1]
             for found in entry["limits"]]
@@ -46,7 +46,7 @@ def summarise(case, entries, cpu, unit=None):
         own = case_of(case, entry)
         entry["milliseconds"] = median(entry["seconds"]) * 1e3
         entry["gflops"] = own.flops / median(entry["seconds"]) / 1e9
-        entry["share"] = ratios.median_ratio(least_seconds(case, entry), entry["seconds"])
+        entry["share"] = ratios.median_ratio(min_seconds(case, entry), entry["seconds"])
         entry["limit"] = limits.limit_of(own, entry["limits"][0], entry["isa"])[0]
     rounds = max((len(e["seconds"]) for e in entries.values()), default=0)
     row = {"case": case.text, "cpu": cpu, "rounds": rounds, "unit": unit, "entries": entries}
@@ -81,7 +81,7 @@ def against_first(case, entries):
         return None, None
     first, last = ours[0], ours[-1]
     return (ratios.median_ratio(first["seconds"], last["seconds"]),
-            ratios.median_ratio(least_seconds(case, first), least_seconds(case, last)))
+            ratios.median_ratio(min_seconds(case, first), min_seconds(case, last)))
 
 
 def against_one_query(entries):

@@ -21,9 +21,9 @@ class Here:
         self.ran = getattr(self._call, "ran", "")
         self.workspace_bytes = getattr(self._call, "workspace_bytes", None)
 
-    def turn(self, pause, least):
+    def turn(self, pause, min_seconds):
         try:
-            return timed_turn(self._call, len(self._sets), pause, least)
+            return timed_turn(self._call, len(self._sets), pause, min_seconds)
         finally:
             self._rest()
 
@@ -72,8 +72,8 @@ class Apart:
             raise libraries.Refused(answer["refused"])
         return answer
 
-    def turn(self, pause, least):
-        return self._ask(turn=[pause, least])["seconds"]
+    def turn(self, pause, min_seconds):
+        return self._ask(turn=[pause, min_seconds])["seconds"]
 
     def error(self):
         return self._ask(error=True)["error"]

@@ -23,82 +23,82 @@ double thread_seconds() noexcept {
 
 SimulatedWorkers::SimulatedWorkers() {
   active = this;
-  cpu::slot_hook.store(at_point);
+  cpu::worker_hook.store(at_point);
 }
 
 SimulatedWorkers::~SimulatedWorkers() {
-  cpu::slot_hook.store(nullptr);
+  cpu::worker_hook.store(nullptr);
   active = nullptr;
 }
 
-void SimulatedWorkers::run(int slots, Task task, void* state) {
+void SimulatedWorkers::run(int workers, Task task, void* state) {
   const double start = thread_seconds();
   task_ = task;
   state_ = state;
-  slots_ = std::vector<Slot>(static_cast<std::size_t>(slots));
-  while (stacks_.size() < slots_.size()) {
+  workers_ = std::vector<Worker>(static_cast<std::size_t>(workers));
+  while (stacks_.size() < workers_.size()) {
     stacks_.push_back(std::make_unique<char[]>(kStackBytes));
   }
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    Slot& slot = slots_[i];
-    getcontext(&slot.context);
-    slot.context.uc_stack.ss_sp = stacks_[i].get();
-    slot.context.uc_stack.ss_size = kStackBytes;
-    slot.context.uc_link = &scheduler_;
-    makecontext(&slot.context, begin_slot, 0);
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    Worker& worker = workers_[i];
+    getcontext(&worker.context);
+    worker.context.uc_stack.ss_sp = stacks_[i].get();
+    worker.context.uc_stack.ss_size = kStackBytes;
+    worker.context.uc_link = &scheduler_;
+    makecontext(&worker.context, begin_worker, 0);
   }
-  while (Slot* const slot = earliest()) {
-    current_ = static_cast<int>(slot - slots_.data());
+  while (Worker* const worker = earliest()) {
+    current_ = static_cast<int>(worker - workers_.data());
     resumed_ = thread_seconds();
-    swapcontext(&scheduler_, &slot->context);
+    swapcontext(&scheduler_, &worker->context);
   }
   double longest = 0.0;
-  for (const Slot& slot : slots_) longest = std::max(longest, slot.seconds);
-  slots_.clear();
+  for (const Worker& worker : workers_) longest = std::max(longest, worker.seconds);
+  workers_.clear();
   longest_ += longest;
   inside_ += thread_seconds() - start;
 }
 
-/// The slot that goes on: null when all have ended.
-SimulatedWorkers::Slot* SimulatedWorkers::earliest() {
-  Slot* found = nullptr;
-  for (Slot& slot : slots_) {
-    if (!slot.ended && (found == nullptr || slot.seconds < found->seconds)) found = &slot;
+/// The worker that goes on: null when all have ended.
+SimulatedWorkers::Worker* SimulatedWorkers::earliest() {
+  Worker* found = nullptr;
+  for (Worker& worker : workers_) {
+    if (!worker.ended && (found == nullptr || worker.seconds < found->seconds)) found = &worker;
   }
   return found;
 }
 
-void SimulatedWorkers::begin_slot() {
+void SimulatedWorkers::begin_worker() {
   SimulatedWorkers& self = *active;
   const int index = self.current_;
   self.task_(self.state_, index);
-  Slot& slot = self.slots_[static_cast<std::size_t>(index)];
-  slot.seconds += thread_seconds() - self.resumed_;
-  slot.ended = true;
+  Worker& worker = self.workers_[static_cast<std::size_t>(index)];
+  worker.seconds += thread_seconds() - self.resumed_;
+  worker.ended = true;
 }
 
-void SimulatedWorkers::at_point(cpu::SlotPoint point) {
-  if (active != nullptr && !active->slots_.empty()) active->leave(point);
+void SimulatedWorkers::at_point(cpu::WorkerPoint point) {
+  if (active != nullptr && !active->workers_.empty()) active->leave(point);
 }
 
-void SimulatedWorkers::leave(cpu::SlotPoint point) {
-  Slot& slot = slots_[static_cast<std::size_t>(current_)];
-  slot.seconds += thread_seconds() - resumed_;
-  slot.waits = point == cpu::SlotPoint::kWait;
-  if (slot.waits) {
-    // What it waits for comes from a slot that computes: none does before the earliest of those.
+void SimulatedWorkers::leave(cpu::WorkerPoint point) {
+  Worker& worker = workers_[static_cast<std::size_t>(current_)];
+  worker.seconds += thread_seconds() - resumed_;
+  worker.waits = point == cpu::WorkerPoint::kWait;
+  if (worker.waits) {
+    // What it waits for comes from a worker that computes: none does before the earliest of those.
     double next = HUGE_VAL;
-    for (const Slot& other : slots_) {
+    for (const Worker& other : workers_) {
       if (!other.ended && !other.waits) next = std::min(next, other.seconds);
     }
-    if (next == HUGE_VAL) next = slot.seconds;
-    slot.seconds = std::max(slot.seconds, next) + kTick;
+    if (next == HUGE_VAL) next = worker.seconds;
+    worker.seconds = std::max(worker.seconds, next) + kTick;
   }
-  Slot* const next = earliest();
-  if (next != &slot) {
-    current_ = static_cast<int>(next - slots_.data());
+  Worker* const next = earliest();
+  if (next != &worker) {
+    current_ = static_cast<int>(next - workers_.data());
     resumed_ = thread_seconds();
-    swapcontext(&slot.context, &next->context);
+    swapcontext(&worker.context, &next->context);
   }
   resumed_ = thread_seconds();
 }

@@ -11,8 +11,8 @@
 
 namespace regard::bench {
 
-/// Runs slots on one thread as if each had a core of its own: whichever is earliest in simulated
-/// time goes on, until it takes work or waits. A slot's time is what it computed; one that waits
+/// Runs workers on one thread as if each had a core of its own: whichever is earliest in simulated
+/// time goes on, until it takes work or waits. A worker's time is what it computed; one that waits
 /// follows the earliest of the others. Memory bandwidth and caches that cores share are not
 /// simulated. One such executor at a time, on one thread.
 class SimulatedWorkers final : public Executor {
@@ -20,29 +20,29 @@ class SimulatedWorkers final : public Executor {
   SimulatedWorkers();
   ~SimulatedWorkers() override;
 
-  void run(int slots, Task task, void* state) override;
+  void run(int workers, Task task, void* state) override;
 
-  /// Of all runs since reset(): the longest slot's time of each, and what the thread spent within
+  /// Of all runs since reset(): the longest worker's time of each, and what the thread spent within
   /// run(), the simulation included.
   double longest_seconds() const noexcept { return longest_; }
   double inside_seconds() const noexcept { return inside_; }
   void reset() noexcept { longest_ = inside_ = 0.0; }
 
  private:
-  struct Slot {
+  struct Worker {
     ucontext_t context;
     double seconds = 0.0;
     bool waits = false;
     bool ended = false;
   };
 
-  static void begin_slot();
-  static void at_point(cpu::SlotPoint point);
-  void leave(cpu::SlotPoint point);
-  Slot* earliest();
+  static void begin_worker();
+  static void at_point(cpu::WorkerPoint point);
+  void leave(cpu::WorkerPoint point);
+  Worker* earliest();
 
   std::vector<std::unique_ptr<char[]>> stacks_;  // kept between runs
-  std::vector<Slot> slots_;
+  std::vector<Worker> workers_;
   ucontext_t scheduler_;
   int current_ = 0;
   double resumed_ = 0.0;

@@ -104,10 +104,10 @@ inline double cross_entropy(const Threads& threads, const std::vector<int>& targ
     for (std::int64_t r = begin; r < end; ++r) {
       float* const row = logits->data() + r * vocabulary;
       const int target = targets[static_cast<std::size_t>(r)];
-      const float most = *std::max_element(row, row + vocabulary);
-      const float score = row[target] - most;
+      const float max = *std::max_element(row, row + vocabulary);
+      const float score = row[target] - max;
       float sum = 0.0f;
-      for (std::int64_t x = 0; x < vocabulary; ++x) sum += row[x] = std::exp(row[x] - most);
+      for (std::int64_t x = 0; x < vocabulary; ++x) sum += row[x] = std::exp(row[x] - max);
       losses[static_cast<std::size_t>(r)] = std::log(static_cast<double>(sum)) - score;
       const float each = 1.0f / static_cast<float>(rows);
       for (std::int64_t x = 0; x < vocabulary; ++x) row[x] *= each / sum;

@@ -20,9 +20,9 @@ void for_ranges(regard::Executor& executor, int threads, std::int64_t count, con
     std::int64_t count;
     int threads;
   } state{f, count, threads};
-  const auto task = [](void* opaque, int slot) {
+  const auto task = [](void* opaque, int worker) {
     const State& s = *static_cast<const State*>(opaque);
-    s.f(s.count * slot / s.threads, s.count * (slot + 1) / s.threads);
+    s.f(s.count * worker / s.threads, s.count * (worker + 1) / s.threads);
   };
   if (threads == 1) return f(std::int64_t{0}, count);
   executor.run(threads, task, &state);

@@ -29,13 +29,13 @@ struct Options {
 };
 
 /// False, with a complaint on stderr, when `text` is no number in [1, most].
-inline bool read_count(const char* name, const char* text, std::int64_t most, std::int64_t* count) {
+inline bool read_count(const char* name, const char* text, std::int64_t max, std::int64_t* count) {
   char* end = nullptr;
   errno = 0;
   *count = std::strtoll(text, &end, 10);
-  if (end != text && *end == '\0' && errno == 0 && *count >= 1 && *count <= most) return true;
+  if (end != text && *end == '\0' && errno == 0 && *count >= 1 && *count <= max) return true;
   std::fprintf(stderr, "train_tiny: %s (%s) must be 1..%lld\n", name, text,
-               static_cast<long long>(most));
+               static_cast<long long>(max));
   return false;
 }
 

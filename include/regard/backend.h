@@ -56,7 +56,7 @@ struct BackendInfo {
   std::string summary;  // one sentence for docs and `regard devices`
   DeviceType device = DeviceType::kCpu;
   Isa min_isa = Isa::kScalar;
-  std::int32_t min_sm = 0;  // of CUDA backends: the least compute capability * 10
+  std::int32_t min_sm = 0;  // of CUDA backends: the smallest compute capability * 10
   bool built = true;
   std::string not_built_reason;
   Determinism determinism = Determinism::kNone;
@@ -70,8 +70,8 @@ struct BackendInfo {
 struct KernelPlan {
   std::string kernel;  // a name for people: "efficient_portable_f32"
   Isa isa = Isa::kScalar;
-  std::int32_t sm = 0;     // the compute capability * 10 that CUDA kernels need; 0 elsewhere
-  std::int32_t slots = 1;  // concurrent workers at most
+  std::int32_t sm = 0;       // the compute capability * 10 that CUDA kernels need; 0 elsewhere
+  std::int32_t workers = 1;  // concurrent workers at most
   std::int64_t tile_q = 0;
   std::int64_t tile_kv = 0;
   std::int64_t workspace_bytes = 0;   // exact, a multiple of 64

@@ -42,11 +42,11 @@ struct Env {
   std::int64_t l1d_bytes = 32768;
   std::int64_t l2_bytes = 1048576;
   std::int64_t l3_bytes = 33554432;
-  std::int32_t concurrency = 1;  // slots that a plan may use
+  std::int32_t concurrency = 1;  // workers that a plan may use
   std::string version;           // regard's own
   std::string compiler;
   bool built_with_cuda = false;
-  // Of the visible CUDA devices; without one "", 0 and 0. sm_version is the least among them.
+  // Of the visible CUDA devices; without one "", 0 and 0. sm_version is the smallest among them.
   std::string device_name;               // of the first: "NVIDIA H200"
   std::int32_t cuda_driver = 0;          // the newest CUDA that the driver serves, 13000 for 13.0
   std::int32_t cudnn_version = 0;        // of the library that was loaded, 91900 for 9.19.0

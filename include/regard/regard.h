@@ -177,14 +177,14 @@ typedef struct regard_policy {
   const int32_t* assume_finite;        // 1: no NaN or infinity lies behind a mask; 0
 } regard_policy;
 
-/// Does one slot's work of a call.
-typedef void (*regard_task)(void* state, int32_t slot);
+/// Does one worker's work of a call.
+typedef void (*regard_task)(void* state, int32_t worker);
 
-/// Threads of the caller's. run() calls task(state, slot) once for each slot in [0, slots), on any
-/// threads, in any order, and returns when all have returned. A task may wait for another that has
-/// begun, so tasks that overlap need threads of their own. Never grows.
+/// Threads of the caller's. run() calls task(state, worker) once for each worker in [0, workers),
+/// on any threads, in any order, and returns when all have returned. A task may wait for another
+/// that has begun, so tasks that overlap need threads of their own. Never grows.
 typedef struct regard_executor {
-  void (*run)(void* user, int32_t slots, regard_task task, void* state);
+  void (*run)(void* user, int32_t workers, regard_task task, void* state);
   void* user;
 } regard_executor;
 

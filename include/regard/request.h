@@ -94,15 +94,16 @@ struct AttentionGradRequest : AttentionRequest, GradBuffers {};
 /// Checks the caller's words and makes them canonical. Allocates only to report an error.
 REGARD_EXPORT Expected<AttentionParams> describe(const AttentionRequest& request);
 
-/// Runs f(state, slot) for slot in [0, slots), each once, in any order, maybe serially, and returns
-/// when all have ended; execute() fails when one was not run. A slot may wait for another that has
-/// begun, so slots that overlap need threads of their own. A slot sets the default floating-point
-/// environment (rounding to nearest, denormals kept, exceptions masked) and restores the thread's.
+/// Runs f(state, worker) for worker in [0, workers), each once, in any order, maybe serially, and
+/// returns when all have ended; execute() fails when one was not run. A worker may wait for another
+/// that has begun, so workers that overlap need threads of their own. A worker sets the default
+/// floating-point environment (rounding to nearest, denormals kept, exceptions masked) and restores
+/// the thread's.
 class REGARD_EXPORT Executor {
  public:
-  using Task = void (*)(void* state, int slot);
+  using Task = void (*)(void* state, int worker);
   virtual ~Executor();
-  virtual void run(int slots, Task task, void* state) = 0;
+  virtual void run(int workers, Task task, void* state) = 0;
 };
 
 /// Memory that a call may use, on the device of its tensors; 64-byte aligned.
@@ -138,7 +139,7 @@ struct StateView {
 /// Merges partial results over disjoint sets of keys into out and lse (lse may be absent); f32
 /// math, in the order given, so that the bits do not depend on threads. Empty partials (lse = -inf)
 /// contribute nothing, whatever their out holds. out and lse may be one of the inputs. From some
-/// 65,536 elements on the rows are divided among slots of the launch's executor.
+/// 65,536 elements on the rows are divided among workers of the launch's executor.
 REGARD_EXPORT Status merge_states(const std::vector<StateView>& states, const TensorView& out,
                                   const TensorView& lse = {}, const Launch& launch = {});
 

@@ -97,7 +97,7 @@ class Selection:
         lines = [self._table.rstrip("\n")]
         if self.plan is not None:
             plan = self.plan
-            lines += ["", f"plan     {plan['kernel']} ({plan['isa']}), slots {plan['slots']}, "
+            lines += ["", f"plan     {plan['kernel']} ({plan['isa']}), workers {plan['workers']}, "
                           f"tile_q {plan['tile_q']}, tile_kv {plan['tile_kv']}, "
                           f"workspace {_size_text(plan['workspace_bytes'])}"]
         lines += [f"note     {note}" for note in self.notes]

@@ -40,7 +40,7 @@ class Call {
   TensorView make_output(int rank, const npy_intp* shape, Dtype dtype, nb::object* made);
   /// The same for a tensor like `view` ([B,H,S,D]), in the caller's layout.
   TensorView make_rows_like(const TensorView& view, nb::object* made);
-  /// Where slots run: PyTorch's tensors on its own threads. Python's signal handlers run during a
+  /// Where workers run: PyTorch's tensors on its own threads. Python's signal handlers run during a
   /// long call on the main thread; one that raises ends it.
   Launch launch();
 

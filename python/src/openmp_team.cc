@@ -25,13 +25,13 @@ class OpenMpTeam final : public Executor {
  public:
   explicit OpenMpTeam(Parallel parallel) : parallel_(parallel) {}
 
-  void run(int slots, Task task, void* state) override {
-    Run run{task, state, slots};
+  void run(int workers, Task task, void* state) override {
+    Run run{task, state, workers};
     constexpr unsigned kUsualTeam = 0;  // another size would make the runtime build a team anew
-    if (slots > 1) {
-      parallel_(take_slots, &run, kUsualTeam, 0);
+    if (workers > 1) {
+      parallel_(take_workers, &run, kUsualTeam, 0);
     } else {
-      take_slots(&run);
+      take_workers(&run);
     }
   }
 
@@ -39,17 +39,17 @@ class OpenMpTeam final : public Executor {
   struct Run {
     Task task;
     void* state;
-    int slots;
+    int workers;
     std::atomic<int> next{0};
   };
 
-  /// Whatever the team's size, each slot once.
-  static void take_slots(void* opaque) noexcept {
+  /// Whatever the team's size, each worker once.
+  static void take_workers(void* opaque) noexcept {
     Run& run = *static_cast<Run*>(opaque);
     for (;;) {
-      const int slot = run.next.fetch_add(1, std::memory_order_relaxed);
-      if (slot >= run.slots) return;
-      run.task(run.state, slot);
+      const int worker = run.next.fetch_add(1, std::memory_order_relaxed);
+      if (worker >= run.workers) return;
+      run.task(run.state, worker);
     }
   }
 

@@ -4,7 +4,7 @@
 
 namespace regard::python {
 
-/// Runs slots on the OpenMP team that PyTorch computes with; null where no libgomp is loaded, and
+/// Runs workers on the OpenMP team that PyTorch computes with; null where no libgomp is loaded, and
 /// in a forked child, whose parent's team does not exist there. The team's size is what
 /// torch.set_num_threads says.
 Executor* openmp_team() noexcept;

@@ -63,7 +63,7 @@ nb::dict plan_fields(const KernelPlan& kernel) {
   nb::dict fields;
   fields["kernel"] = kernel.kernel.c_str();
   fields["isa"] = to_string(kernel.isa);
-  fields["slots"] = kernel.slots;
+  fields["workers"] = kernel.workers;
   fields["tile_q"] = kernel.tile_q;
   fields["tile_kv"] = kernel.tile_kv;
   fields["workspace_bytes"] = kernel.workspace_bytes;

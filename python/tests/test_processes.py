@@ -40,7 +40,7 @@ def test_an_openmp_runtime_that_runs_nothing_is_noticed(tmp_path):
     here = pathlib.Path(__file__).resolve().parent
     ran = subprocess.run([sys.executable, "-c", WITH_ANOTHER_RUNTIME, library], cwd=here, timeout=60,
                          capture_output=True, text=True)
-    assert "executor" in ran.stdout and "slot" in ran.stdout, ran
+    assert "executor" in ran.stdout and "worker" in ran.stdout, ran
 
 
 def resident_kib():

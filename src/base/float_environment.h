@@ -6,7 +6,7 @@ namespace regard {
 
 /// While it lives, floating-point arithmetic of this thread is the language's default: rounding to
 /// nearest, denormals kept, exceptions masked (a caller may have called feenableexcept). Without
-/// it, FTZ, DAZ or a rounding mode that the caller sets would hold for the slots on the caller's
+/// it, FTZ, DAZ or a rounding mode that the caller sets would hold for the workers on the caller's
 /// thread alone, and bits would differ by worker. Restores all of what was set; flags that were
 /// raised meanwhile are dropped.
 class DefaultFloatEnvironment {

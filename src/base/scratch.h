@@ -6,7 +6,7 @@
 
 namespace regard {
 
-/// Lays regions of a slot's scratch one behind another, each on a 64-byte line.
+/// Lays regions of a worker's scratch one behind another, each on a 64-byte line.
 class ScratchLayout {
  public:
   /// The offset of `count` elements of `bytes` each.

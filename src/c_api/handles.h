@@ -16,8 +16,8 @@ namespace regard::c_api {
 class CallbackExecutor final : public Executor {
  public:
   explicit CallbackExecutor(const regard_executor& callback) noexcept : callback_(callback) {}
-  void run(int slots, Task task, void* state) override {
-    callback_.run(callback_.user, slots, task, state);
+  void run(int workers, Task task, void* state) override {
+    callback_.run(callback_.user, workers, task, state);
   }
   bool calls(const regard_executor& other) const noexcept {
     return callback_.run == other.run && callback_.user == other.user;

@@ -28,12 +28,12 @@ void canonicalize(const Placement& p) noexcept {
   if (size == 0) return;
   const bool dense_rows =
       p.layout == Layout::kBhsd ? p.rows > 1 : p.layout == Layout::kBshd && p.heads > 1;
-  std::int32_t most = kMaxAlignLog2;
+  std::int32_t max = kMaxAlignLog2;
   if (dense_rows && p.head_dim > 0) {
     const std::uint64_t row_bytes = static_cast<std::uint64_t>(p.head_dim) * size;
-    most = std::min(most, static_cast<std::int32_t>(std::countr_zero(row_bytes)));
+    max = std::min(max, static_cast<std::int32_t>(std::countr_zero(row_bytes)));
   }
-  p.align_log2 = std::clamp(p.align_log2, static_cast<std::int32_t>(std::countr_zero(size)), most);
+  p.align_log2 = std::clamp(p.align_log2, static_cast<std::int32_t>(std::countr_zero(size)), max);
 }
 
 void canonicalize_placements(AttentionParams& p) noexcept {

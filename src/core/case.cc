@@ -12,13 +12,13 @@ namespace {
 constexpr const char* kWhere = "parse_case";
 
 // What a text, or a base's text, says about one word of the table.
-struct Said {
+struct ParsedWord {
   bool present = false;
   bool own = false;      // by the text, not by its base
   bool removed = false;  // "word=none"
   std::string_view value;
 };
-using Sentence = std::vector<Said>;  // by place in the table
+using ParsedWords = std::vector<ParsedWord>;  // by place in the table
 
 bool is_digits(std::string_view text) {
   return !text.empty() &&
@@ -57,12 +57,12 @@ Status unknown_word(std::string_view token) {
   const std::string_view name =
       token.substr(0, std::min(token.find_first_of("=0123456789"), kMaxName));
   const CaseWord* nearest = nullptr;
-  std::size_t least = 0;
+  std::size_t min = 0;
   for (const CaseWord& word : case_words()) {
     const std::size_t distance = edit_distance(name, word.name);
-    if (nearest == nullptr || distance < least) {
+    if (nearest == nullptr || distance < min) {
       nearest = &word;
-      least = distance;
+      min = distance;
     }
   }
   return invalid(kWhere, "unknown word ", quoted(token), "; the nearest known is ", usage(*nearest),
@@ -97,63 +97,63 @@ const CaseWord* find_word(std::string_view token, std::string_view* value) {
 }
 
 // Reads one token into the sentence.
-Status read_token(std::string_view token, Sentence* sentence) {
+Status read_token(std::string_view token, ParsedWords* parsed_words) {
   std::string_view value;
   const CaseWord* word = find_word(token, &value);
   if (word == nullptr) return unknown_word(token);
   const bool has_equals = token.find('=') != std::string_view::npos;
-  Said& said = (*sentence)[static_cast<std::size_t>(word - case_words().data())];
-  if (said.present) {
+  ParsedWord& parsed = (*parsed_words)[static_cast<std::size_t>(word - case_words().data())];
+  if (parsed.present) {
     return invalid(kWhere, "duplicate word ", quoted(token), "; expected ", usage(*word),
                    " at most once");
   }
-  said = {true, true, false, value};
+  parsed = {true, true, false, value};
   const bool may_be_flag = word->form == WordForm::kFlag || word->form == WordForm::kEither;
   if (has_equals && (value == "none" || (may_be_flag && value == "0"))) {
-    said.removed = true;
+    parsed.removed = true;
   } else if (word->form == WordForm::kFlag) {
     if (has_equals && value != "1") return bad_value(*word, token);
   } else if (value.empty() && (has_equals || word->form != WordForm::kEither)) {
     return bad_value(*word, token);
   } else if (word->form == WordForm::kEither && value == "1" && has_equals) {
-    said.value = "";
+    parsed.value = "";
   }
   return {};
 }
 
-Expected<Sentence> read_sentence(std::string_view text) {
-  Sentence sentence(case_words().size());
+Expected<ParsedWords> parse_words(std::string_view text) {
+  ParsedWords parsed_words(case_words().size());
   constexpr std::string_view kSpaces = " \t\r\n\f\v";
   while (true) {
     const std::size_t begin = text.find_first_not_of(kSpaces);
-    if (begin == std::string_view::npos) return sentence;
+    if (begin == std::string_view::npos) return parsed_words;
     text.remove_prefix(begin);
     const std::size_t end = std::min(text.find_first_of(kSpaces), text.size());
-    if (Status status = read_token(text.substr(0, end), &sentence); !status.ok()) return status;
+    if (Status status = read_token(text.substr(0, end), &parsed_words); !status.ok()) return status;
     text.remove_prefix(end);
   }
 }
 
 Status check_literal_lens(const char* name, const std::vector<std::int64_t>& lens,
-                          std::int64_t batch, std::int64_t most) {
+                          std::int64_t batch, std::int64_t max) {
   if (lens.empty()) return {};
   if (static_cast<std::int64_t>(lens.size()) != batch) {
     return invalid(kWhere, name, " (", lens.size(), " values) must have one a sequence, ", batch);
   }
   for (const std::int64_t len : lens) {
-    if (len >= 0 && len <= most) continue;
-    return invalid(kWhere, "a value of ", name, " (", len, ") must be 0..", most);
+    if (len >= 0 && len <= max) continue;
+    return invalid(kWhere, "a value of ", name, " (", len, ") must be 0..", max);
   }
   return {};
 }
 
 // Applies the words in the table's order.
-Expected<Case> build(const Sentence& sentence) {
+Expected<Case> build(const ParsedWords& parsed_words) {
   Case c;
   const std::span<const CaseWord> words = case_words();
   const auto is_present = [&](std::string_view name) {
     for (std::size_t i = 0; i < words.size(); ++i) {
-      if (name == words[i].name) return sentence[i].present && !sentence[i].removed;
+      if (name == words[i].name) return parsed_words[i].present && !parsed_words[i].removed;
     }
     return false;
   };
@@ -162,17 +162,17 @@ Expected<Case> build(const Sentence& sentence) {
     return invalid(kWhere, "missing word; expected ", required, "N");
   }
   for (std::size_t i = 0; i < words.size(); ++i) {
-    const Said& said = sentence[i];
+    const ParsedWord& parsed = parsed_words[i];
     const CaseWord& word = words[i];
-    if (!said.present || said.removed) continue;
+    if (!parsed.present || parsed.removed) continue;
     if (word.needs != nullptr && !is_present(word.needs)) {
-      if (!said.own) continue;
+      if (!parsed.own) continue;
       return invalid(kWhere, "word ", word.name, " means nothing alone; expected ", word.needs,
                      " as well");
     }
-    if (!word.parse(said.value, &c)) {
+    if (!word.parse(parsed.value, &c)) {
       return bad_value(word,
-                       concat(word.name, word.form == WordForm::kSize ? "" : "=", said.value));
+                       concat(word.name, word.form == WordForm::kSize ? "" : "=", parsed.value));
     }
   }
   if (c.params.window_right == 0) c.params.features.set(Feature::kCausal);
@@ -201,28 +201,28 @@ const char* to_string(DataKind kind) noexcept {
 }
 
 Expected<Case> parse_case(std::string_view text) {
-  const Expected<Sentence> sentence = read_sentence(text);
-  if (!sentence) return sentence.status();
-  return build(*sentence);
+  const Expected<ParsedWords> parsed_words = parse_words(text);
+  if (!parsed_words) return parsed_words.status();
+  return build(*parsed_words);
 }
 
 Expected<Case> parse_case(std::string_view text, const Case& base) {
-  Expected<Sentence> sentence = read_sentence(text);
-  if (!sentence) return sentence.status();
+  Expected<ParsedWords> parsed_words = parse_words(text);
+  if (!parsed_words) return parsed_words.status();
   const std::span<const CaseWord> words = case_words();
   Case rest = base;
   for (std::size_t i = 0; i < words.size(); ++i) {
-    if ((*sentence)[i].present && words[i].forget != nullptr) words[i].forget(&rest);
+    if ((*parsed_words)[i].present && words[i].forget != nullptr) words[i].forget(&rest);
   }
   const std::string rest_text = to_string(rest);
-  const Expected<Sentence> base_sentence = read_sentence(rest_text);
-  if (!base_sentence) return base_sentence.status();
+  const Expected<ParsedWords> base_words = parse_words(rest_text);
+  if (!base_words) return base_words.status();
   for (std::size_t i = 0; i < words.size(); ++i) {
-    if ((*sentence)[i].present) continue;
-    (*sentence)[i] = (*base_sentence)[i];
-    (*sentence)[i].own = false;
+    if ((*parsed_words)[i].present) continue;
+    (*parsed_words)[i] = (*base_words)[i];
+    (*parsed_words)[i].own = false;
   }
-  return build(*sentence);
+  return build(*parsed_words);
 }
 
 std::string to_string(const Case& c) {

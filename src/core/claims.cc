@@ -108,9 +108,9 @@ bool check_features(const Claims& claims, FeatureSet wanted, Judge& judge) {
 }
 
 std::string range_text(const HeadDimClaim& claim) {
-  const std::string least = std::to_string(claim.min);
-  if (claim.max == std::numeric_limits<std::int64_t>::max()) return least + " or more";
-  return least + ".." + std::to_string(claim.max);
+  const std::string min = std::to_string(claim.min);
+  if (claim.max == std::numeric_limits<std::int64_t>::max()) return min + " or more";
+  return min + ".." + std::to_string(claim.max);
 }
 
 bool check_head_dim(const HeadDimClaim& claim, std::int64_t actual, RefusalCode code,

@@ -12,7 +12,7 @@ Executor::~Executor() = default;
 ConformanceSuite::~ConformanceSuite() = default;
 
 ContextImpl::ContextImpl(Env env_in, std::size_t plan_cache_capacity, BuiltinBackends builtin,
-                         std::shared_ptr<ExecutorSlot> executor_in)
+                         std::shared_ptr<ExecutorHolder> executor_in)
     : env(std::make_shared<const Env>(std::move(env_in))),
       environment(environment_policy(*env)),
       executor(std::move(executor_in)),

@@ -30,7 +30,7 @@ struct Settings {
 };
 
 /// The executor that a Context's plans run on; shared with them, as a plan may outlive its Context.
-struct ExecutorSlot {
+struct ExecutorHolder {
   std::unique_ptr<Executor> own;
   bool (*start_own)(Executor& own) noexcept = nullptr;  // starts its threads, again after a fork
   std::atomic<Executor*> injected{nullptr};
@@ -39,10 +39,10 @@ struct ExecutorSlot {
     Executor* executor = injected.load(std::memory_order_acquire);
     return executor != nullptr ? *executor : *own;
   }
-  /// A plan for more than one slot starts the own threads, so that its first execute does not.
+  /// A plan for more than one worker starts the own threads, so that its first execute does not.
   void prepare(const KernelPlan& kernel) const noexcept {
     const bool own_runs = injected.load(std::memory_order_acquire) == nullptr;
-    if (kernel.slots > 1 && own_runs && start_own != nullptr) start_own(*own);
+    if (kernel.workers > 1 && own_runs && start_own != nullptr) start_own(*own);
   }
 };
 
@@ -55,7 +55,7 @@ BuiltinBackends builtin_candidates(const Env& env);
 
 struct ContextImpl {
   ContextImpl(Env env_in, std::size_t plan_cache_capacity, BuiltinBackends builtin,
-              std::shared_ptr<ExecutorSlot> executor_in);
+              std::shared_ptr<ExecutorHolder> executor_in);
 
   std::shared_ptr<const Settings> settings() const;
   /// Replaces the settings by a copy that `change` edited.
@@ -74,7 +74,7 @@ struct ContextImpl {
 
   std::shared_ptr<const Env> env;  // as the Context was given it
   Policy environment;              // what REGARD_BACKEND and REGARD_DENY say
-  std::shared_ptr<ExecutorSlot> executor;
+  std::shared_ptr<ExecutorHolder> executor;
   PlanCache cache;
   LearnedRefusals learned;
   WorkspacePool workspaces;  // on the host
@@ -106,7 +106,7 @@ struct PlanImpl {
   std::shared_ptr<const ResolvedPolicy> policy;
   std::shared_ptr<const Settings> settings;
   std::shared_ptr<const Env> env;
-  std::shared_ptr<ExecutorSlot> executor;
+  std::shared_ptr<ExecutorHolder> executor;
   std::vector<LearnedRefusal> learned;  // of its keys
   BackendEntry entry;
   KernelLevel level;

@@ -36,10 +36,12 @@ class Describer {
   Expected<AttentionParams> run() {
     using Step = Status (Describer::*)();
     static constexpr Step kSteps[] = {
-        &Describer::check_views,   &Describer::take_main,      &Describer::take_outputs,
-        &Describer::take_edits,    &Describer::take_lengths,   &Describer::take_paging,
-        &Describer::take_descales, &Describer::take_cache,     &Describer::take_options,
-        &Describer::take_diagonal, &Describer::check_overlaps, &Describer::finish};
+        &Describer::check_views,    &Describer::take_main,
+        &Describer::take_outputs,   &Describer::describe_score_modifiers,
+        &Describer::take_lengths,   &Describer::take_paging,
+        &Describer::take_descales,  &Describer::take_cache,
+        &Describer::take_options,   &Describer::take_diagonal,
+        &Describer::check_overlaps, &Describer::finish};
     for (const Step step : kSteps) {
       if (Status status = (this->*step)(); !status.ok()) return status;
     }
@@ -203,7 +205,7 @@ class Describer {
   }
 
   // Tensors that edit scores: mask, bias, ALiBi, sinks, segments.
-  Status take_edits() {
+  Status describe_score_modifiers() {
     const std::int64_t full[4] = {p_.batch, p_.num_heads_q, p_.seqlen_q, kv_extent()};
     feature(Feature::kAttnMask, b_.attn_mask);
     feature(Feature::kAttnBias, b_.attn_bias);

@@ -78,10 +78,10 @@ Status check_fits(const PlanImpl& plan, const Claims& claims, const AttentionPar
   const AttentionParams& planned = plan.planned().params();
   const bool exact = plan.planned().extents() == KeyExtents::kExact;
   for (const Bound& bound : kExtents) {
-    const std::int64_t extent = actual.*bound.field, most = planned.*bound.field;
-    if (exact ? extent == most : extent <= most) continue;
+    const std::int64_t extent = actual.*bound.field, max = planned.*bound.field;
+    if (exact ? extent == max : extent <= max) continue;
     return does_not_fit(where, bound.name, std::to_string(extent),
-                        (exact ? "" : "at most ") + std::to_string(most));
+                        (exact ? "" : "at most ") + std::to_string(max));
   }
   for (const Place& place : kPlaces) {
     const Layout layout = planned.*place.layout;
@@ -168,13 +168,13 @@ Status guarded(const char* where, const BackendRef& ref, Call call) {
   return failure(StatusCode::kInternal, where, to_string(ref), " or its executor threw: ", *thrown);
 }
 
-// Calls run(launch) with an executor, of which each slot must have run.
+// Calls run(launch) with an executor, of which each worker must have run.
 template <class Run>
-Status run_slots(const char* where, const PlanImpl& plan, const Launch& launch, Run run) {
+Status run_workers(const char* where, const PlanImpl& plan, const Launch& launch, Run run) {
   return guarded(where, plan.entry.ref, [&] {
     const bool is_own = launch.executor == nullptr;
-    SlotExecutor executor(is_own ? plan.executor->current() : *launch.executor,
-                          is_own ? "the Context's executor" : "the launch's executor");
+    DefaultModeExecutor executor(is_own ? plan.executor->current() : *launch.executor,
+                                 is_own ? "the Context's executor" : "the launch's executor");
     Launch complete = launch;
     complete.executor = &executor;
     const Status status = run(complete);
@@ -197,7 +197,7 @@ Status execute_described(const PlanImpl& plan, const AttentionParams& params,
   if (Status s = check_data(buffers, params, "execute"); !s.ok()) return s;
   const DeviceGuard guard("execute", params.device);
   if (!guard.status().ok()) return guard.status();
-  const Status status = run_slots("execute", plan, launch, [&](const Launch& complete) {
+  const Status status = run_workers("execute", plan, launch, [&](const Launch& complete) {
     return plan.entry.backend->execute(plan.kernel, params, buffers, complete);
   });
   return completed("execute", launch, status);
@@ -347,7 +347,7 @@ Status execute_backward_described(const PlanImpl& plan, const AttentionParams& p
   if (status = check_data(inputs, params, kWhere); !status.ok()) return status;
   const DeviceGuard guard(kWhere, params.device);
   if (!guard.status().ok()) return guard.status();
-  status = run_slots(kWhere, plan, launch, [&](const Launch& complete) {
+  status = run_workers(kWhere, plan, launch, [&](const Launch& complete) {
     return plan.entry.backend->execute_backward(plan.backward, params, inputs, gradients, complete);
   });
   return completed(kWhere, launch, status);

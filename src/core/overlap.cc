@@ -35,17 +35,17 @@ class BoundedSum {
   bool excludes(Wide low, Wide high) noexcept {
     std::sort(terms_, terms_ + count_,
               [](const Term& a, const Term& b) { return a.weight > b.weight; });
-    Wide least = 0;
-    Wide most = 0;
+    Wide min = 0;
+    Wide max = 0;
     std::int64_t divisor = 0;
     for (int i = count_ - 1; i >= 0; --i) {
-      rest_[i] = {least, most, divisor};
-      least += Wide{terms_[i].weight} * terms_[i].min;
-      most += Wide{terms_[i].weight} * terms_[i].max;
+      rest_[i] = {min, max, divisor};
+      min += Wide{terms_[i].weight} * terms_[i].min;
+      max += Wide{terms_[i].weight} * terms_[i].max;
       divisor = std::gcd(divisor, terms_[i].weight);
     }
     budget_ = kSearchBudget;
-    return !may_reach(0, {least, most, divisor}, low, high);
+    return !may_reach(0, {min, max, divisor}, low, high);
   }
 
  private:
@@ -55,7 +55,7 @@ class BoundedSum {
   };
   // What the terms from some place on can add up to.
   struct Reach {
-    Wide least, most;
+    Wide min, max;
     std::int64_t divisor;
   };
 
@@ -65,13 +65,13 @@ class BoundedSum {
   // Depth first over the terms from the largest weight down; intervals and divisors cut branches.
   bool may_reach(int at, const Reach& reach, Wide low, Wide high) noexcept {
     if (--budget_ < 0) return true;
-    if (reach.most < low || reach.least > high) return false;
+    if (reach.max < low || reach.min > high) return false;
     if (at == count_) return true;  // the empty sum, 0, lies in [low, high]
     if (floor_div(high, reach.divisor) < ceil_div_wide(low, reach.divisor)) return false;
     const Term& term = terms_[at];
     const Reach& rest = rest_[at];
-    const Wide first = std::max(term.min, ceil_div_wide(low - rest.most, term.weight));
-    const Wide last = std::min(term.max, floor_div(high - rest.least, term.weight));
+    const Wide first = std::max(term.min, ceil_div_wide(low - rest.max, term.weight));
+    const Wide last = std::min(term.max, floor_div(high - rest.min, term.weight));
     for (Wide x = first; x <= last; ++x) {
       const Wide part = x * term.weight;
       if (may_reach(at + 1, rest, low - part, high - part)) return true;

@@ -76,13 +76,13 @@ Status no_backend(ContextImpl& context, const SelectInputs& inputs, const Attent
 Status check_kernel_plan(const BackendEntry& entry, const KernelPlan& kernel,
                          std::int64_t stated_bytes) {
   if (kernel.workspace_bytes == stated_bytes && stated_bytes >= 0 && stated_bytes % 64 == 0 &&
-      kernel.slots >= 1) {
+      kernel.workers >= 1) {
     return {};
   }
   return Status(StatusCode::kInternal, "[plan] " + to_string(entry.ref) + " plans " +
                                            std::to_string(kernel.workspace_bytes) +
-                                           " workspace bytes on " + std::to_string(kernel.slots) +
-                                           " slots, but stated " + std::to_string(stated_bytes) +
+                                           " workspace bytes on " + std::to_string(kernel.workers) +
+                                           " workers, but stated " + std::to_string(stated_bytes) +
                                            " (expected equal, a multiple of 64)");
 }
 
@@ -213,7 +213,7 @@ Selection Plan::selection() const { return select(impl_->inputs(), impl_->asked)
 namespace {
 
 std::string kernel_text(const KernelPlan& k) {
-  return k.kernel + " isa=" + regard::to_string(k.isa) + " slots=" + std::to_string(k.slots) +
+  return k.kernel + " isa=" + regard::to_string(k.isa) + " workers=" + std::to_string(k.workers) +
          " tile_q=" + std::to_string(k.tile_q) + " tile_kv=" + std::to_string(k.tile_kv) +
          " workspace_bytes=" + std::to_string(k.workspace_bytes);
 }

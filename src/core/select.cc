@@ -50,16 +50,16 @@ std::vector<Candidate> candidate_order(const SelectInputs& inputs) {
 }
 
 // The claim of the less exact direction, or null.
-const DtypeClaim* least_exact(const BackendInfo& info, const AttentionParams& p,
-                              const KernelLevel& level) {
-  const DtypeClaim* least = find_dtypes(info.forward, p, level);
-  if (least == nullptr || !p.features.has(Feature::kNeedsGrad)) return least;
+const DtypeClaim* loosest_claim(const BackendInfo& info, const AttentionParams& p,
+                                const KernelLevel& level) {
+  const DtypeClaim* loosest = find_dtypes(info.forward, p, level);
+  if (loosest == nullptr || !p.features.has(Feature::kNeedsGrad)) return loosest;
   const DtypeClaim* backward = find_dtypes(info.backward, p, level);
-  return backward != nullptr && backward->error_bound > least->error_bound ? backward : least;
+  return backward != nullptr && backward->error_bound > loosest->error_bound ? backward : loosest;
 }
 
 // The best level at which the claim does not hold; false where the backend has none.
-bool go_below(const DtypeClaim& claim, const BackendInfo& info, KernelLevel* level) {
+bool lower_isa(const DtypeClaim& claim, const BackendInfo& info, KernelLevel* level) {
   if (claim.min_sm > info.min_sm) {
     level->sm = claim.min_sm - 1;
   } else if (!info.min_isa.includes(claim.min_isa)) {
@@ -78,18 +78,19 @@ KernelLevel level_within(const BackendInfo& info, const SelectInputs& inputs) {
   KernelLevel level = machine;
   const DtypeClaim* claim = nullptr;
   do {
-    claim = least_exact(info, inputs.key.params(), level);
+    claim = loosest_claim(info, inputs.key.params(), level);
     if (claim == nullptr) return machine;
     if (claim->error_bound <= *limit) return level;
-  } while (go_below(*claim, info, &level));
+  } while (lower_isa(*claim, info, &level));
   return machine;
 }
 
 // One candidate under judgement. With a list of refusals every rule speaks; without one the first
 // failure ends it.
-class Trial {
+class CandidateEvaluation {
  public:
-  Trial(const BackendEntry& entry, const SelectInputs& inputs, std::vector<Refusal>* refusals)
+  CandidateEvaluation(const BackendEntry& entry, const SelectInputs& inputs,
+                      std::vector<Refusal>* refusals)
       : entry_(entry),
         info_(entry.backend->info()),
         inputs_(inputs),
@@ -103,9 +104,9 @@ class Trial {
     if (!enabled_ && refusals_ == nullptr) return;
     usable_ = read_backend();
     if (!usable_) return;
-    const DtypeClaim* claim = least_exact(info_, key_.params(), level());
+    const DtypeClaim* claim = loosest_claim(info_, key_.params(), level());
     if (claim != nullptr) error_bound_ = claim->error_bound;
-    if (most_bytes() == kInt64Max) {
+    if (max_bytes() == kInt64Max) {
       usable_ = refuse(RefusalCode::kWorkspace, "64-bit sizes", "not representable", {});
     }
     if (!check_limits()) enabled_ = false;
@@ -191,7 +192,7 @@ class Trial {
   }
 
   // The workspaces of a pair are never held at once.
-  std::int64_t most_bytes() const { return std::max(workspace_bytes_, backward_workspace_bytes_); }
+  std::int64_t max_bytes() const { return std::max(workspace_bytes_, backward_workspace_bytes_); }
 
   bool check_limits() {
     const Policy& policy = inputs_.policy.policy;
@@ -200,10 +201,10 @@ class Trial {
       ok = refuse(RefusalCode::kErrorBound, "max_error " + number_text(*policy.max_error),
                   number_text(error_bound_), {Fix::Op::kClear, "policy.max_error", ""});
     }
-    if (usable_ && policy.max_workspace_bytes && most_bytes() > *policy.max_workspace_bytes) {
+    if (usable_ && policy.max_workspace_bytes && max_bytes() > *policy.max_workspace_bytes) {
       ok = refuse(RefusalCode::kWorkspace,
                   "max_workspace_bytes " + std::to_string(*policy.max_workspace_bytes),
-                  std::to_string(most_bytes()) + " bytes",
+                  std::to_string(max_bytes()) + " bytes",
                   {Fix::Op::kClear, "policy.max_workspace_bytes", ""});
     }
     return ok;
@@ -297,12 +298,12 @@ Decision decide(const SelectInputs& inputs) {
   bool depends_on_exact = false;
   for (const Candidate& candidate : candidate_order(inputs)) {
     const BackendEntry& entry = *candidate.entry;
-    Trial trial(entry, inputs, nullptr);
-    trial.run();
-    depends_on_exact = depends_on_exact || trial.depends_on_exact();
-    if (!trial.admissible()) continue;
+    CandidateEvaluation evaluation(entry, inputs, nullptr);
+    evaluation.run();
+    depends_on_exact = depends_on_exact || evaluation.depends_on_exact();
+    if (!evaluation.admissible()) continue;
     if (forbids_fallback(inputs.policy.policy) && is_fallback(inputs.policy, entry.ref)) return {};
-    return {&entry, trial.level(), depends_on_exact};
+    return {&entry, evaluation.level(), depends_on_exact};
   }
   return {};
 }
@@ -320,11 +321,11 @@ Selection select(const SelectInputs& inputs, const AttentionParams& params) {
   const Candidate* chosen = nullptr;
   for (const Candidate& candidate : order) {
     std::vector<Refusal> refusals;
-    Trial trial(*candidate.entry, inputs, &refusals);
-    trial.run();
-    Verdict verdict = trial.verdict();
+    CandidateEvaluation evaluation(*candidate.entry, inputs, &refusals);
+    evaluation.run();
+    Verdict verdict = evaluation.verdict();
     verdict.refusals = std::move(refusals);
-    verdict.chosen = trial.admissible() && chosen == nullptr && !conflict;
+    verdict.chosen = evaluation.admissible() && chosen == nullptr && !conflict;
     if (verdict.chosen) chosen = &candidate;
     selection.candidates.push_back(std::move(verdict));
   }

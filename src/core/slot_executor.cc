@@ -14,28 +14,28 @@ struct Run {
   std::atomic<int> ran{0};
 };
 
-void run_slot(void* opaque, int slot) {
+void run_worker(void* opaque, int worker) {
   Run& run = *static_cast<Run*>(opaque);
   const DefaultFloatEnvironment environment;
-  run.task(run.state, slot);
+  run.task(run.state, worker);
   run.ran.fetch_add(1, std::memory_order_relaxed);
 }
 
 }  // namespace
 
-void SlotExecutor::run(int slots, Task task, void* state) {
+void DefaultModeExecutor::run(int workers, Task task, void* state) {
   Run run{task, state};
-  inner_.run(slots, run_slot, &run);
+  inner_.run(workers, run_worker, &run);
   const int ran = run.ran.load(std::memory_order_relaxed);
-  if (ran == slots || expected_ > 0) return;
-  expected_ = slots;
+  if (ran == workers || expected_ > 0) return;
+  expected_ = workers;
   ran_ = ran;
 }
 
-Status SlotExecutor::status(const char* where) const {
+Status DefaultModeExecutor::status(const char* where) const {
   if (expected_ == 0) return {};
   return invalid(where, name_, " had run ", ran_, " of ", expected_,
-                 " slots when its run() returned, expected all; outputs may be incomplete");
+                 " workers when its run() returned, expected all; outputs may be incomplete");
 }
 
 }  // namespace regard

@@ -48,20 +48,20 @@ REGARD_KERNEL_FN AskedRows asked_rows(const View& view, std::int64_t b, std::int
           keys.hi - keys.lo};
 }
 
-/// What a head's strips ask for at a tile of K and V: its values, and the next tile's keys.
+/// What a head's row blocks ask for at a tile of K and V: its values, and the next tile's keys.
 struct TileAsks {
-  AskedRows values;      // in products with keys
-  AskedRows keys;        // in those after them,
-  AskedRows few_strips;  // or, where memory bounds them, in products with values
+  AskedRows values;          // in products with keys
+  AskedRows keys;            // in those after them,
+  AskedRows few_row_blocks;  // or, where memory bounds them, in products with values
 
-  REGARD_KERNEL_FN TileAsks at_tile(const Problem& p, std::int64_t b, HeadTurn turn,
+  REGARD_KERNEL_FN TileAsks at_tile(const Problem& p, std::int64_t b, TaskHead task_head,
                                     semantics::Tile tile) {
     constexpr std::int64_t kFew = 2;
     const std::int64_t end = tile.begin + tile.size;
     const semantics::KeyRange next{end, semantics::clamp(end + tile.size, 0, p.seqlen_kv)};
-    const AskedRows values = asked_rows(p.v, b, turn.head_kv, {tile.begin, end}, p.head_dim_v);
-    const AskedRows keys = asked_rows(p.k, b, turn.head_kv, next, p.head_dim_qk);
-    if (turn.strips <= kFew) return {values, {}, keys};
+    const AskedRows values = asked_rows(p.v, b, task_head.head_kv, {tile.begin, end}, p.head_dim_v);
+    const AskedRows keys = asked_rows(p.k, b, task_head.head_kv, next, p.head_dim_qk);
+    if (task_head.row_blocks <= kFew) return {values, {}, keys};
     return {values, keys, {}};
   }
 

@@ -23,9 +23,9 @@ class Bf16Tiles {
   using Query = Pair;
   using Out = ColumnsOut<V>;
   using Probs = PairProbs<V>;
-  using Dot = DotTiles<V, Element::kBf16>;
-  /// 12 rows of a strip are 1.02 to 1.16 times as fast on a Zen 5, 8 rows 0.8 to 0.9 times.
-  static constexpr std::int64_t kDotRows = 8;
+  using Dot = DecodeTiles<V, Element::kBf16>;
+  /// 12 rows of a row block are 1.02 to 1.16 times as fast on a Zen 5, 8 rows 0.8 to 0.9 times.
+  static constexpr std::int64_t kMaxDecodeRows = 8;
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.tile_kv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
@@ -40,58 +40,60 @@ class Bf16Tiles {
         keys_buffer_(reinterpret_cast<Pair*>(scratch + a.at_keys)),
         values_buffer_(reinterpret_cast<Pair*>(scratch + a.at_values)) {}
 
-  void start(HeadTurn turn, Tile tile) {
-    head_kv_ = turn.head_kv;
+  void start(TaskHead task_head, Tile tile) {
+    head_kv_ = task_head.head_kv;
     tile_ = tile;
     has_keys_ = has_values_ = finite_known_ = false;
-    asks_ = TileAsks::at_tile(p_, b_, turn, tile);
+    asks_ = TileAsks::at_tile(p_, b_, task_head, tile);
   }
   const Tile& tile() const { return tile_; }
 
   /// q^T [pairs][W].
-  static void pack(const Problem& p, const Strip<V>& strip, Query* q_t) {
-    const bool negate = !p.scales_first && p.softmax_scale < 0.0;
-    for (int v = 0; v < strip.vectors; ++v) {
+  static void pack(const Problem& p, const RowBlock<V>& row_block, Query* q_t) {
+    const bool negate = !p.prescale_scores && p.softmax_scale < 0.0;
+    for (int v = 0; v < row_block.vectors; ++v) {
       char* rows[V::kLanes];
-      const int count = lane_rows(p.q, strip, v * V::kLanes, rows);
+      const int count = lane_rows(p.q, row_block, v * V::kLanes, rows);
       load_pair_columns<V>(rows, count, p.head_dim_qk, q_t + v * V::kLanes);
     }
     const std::int64_t size = negate ? (p.head_dim_qk + 1) / 2 * V::kWidth : 0;
     for (std::int64_t x = 0; x < size; ++x) q_t[x].bits ^= 0x80008000u;
   }
 
-  /// scores^T of `part` of the tile; `max` grows.
+  /// scores^T of `visible` of the tile; `max` grows.
   template <int kVectors>
-  REGARD_KERNEL_FN void scores(Bf16Tiles* self, const Strip<V>&, const Query* q_t, Tile part, T* to,
-                               T* max) {
+  REGARD_KERNEL_FN void scores(Bf16Tiles* self, const RowBlock<V>&, const Query* q_t, Tile visible,
+                               T* to, T* max) {
     self->need_keys();
     ProductInput<Pair> a = self->keys_;
-    a.data += (part.begin - self->tile_.begin) * a.row_stride;
+    a.data += (visible.begin - self->tile_.begin) * a.row_stride;
     AskedRows* const asked = TileAsks::with_keys(&self->asks_);
     if (is_left(*asked)) {
-      scores_of<V, PairTerm<V>, kVectors, true>(a, q_t, to, part.size, self->pairs_qk_, max, asked);
+      scores_of<V, PairTerm<V>, kVectors, true>(a, q_t, to, visible.size, self->pairs_qk_, max,
+                                                asked);
     } else {
-      scores_of<V, PairTerm<V>, kVectors>(a, q_t, to, part.size, self->pairs_qk_, max);
+      scores_of<V, PairTerm<V>, kVectors>(a, q_t, to, visible.size, self->pairs_qk_, max);
     }
   }
 
-  /// out_t = out_t * carry + V^T * probs of `part`. `partial`: some probabilities may be masked.
+  /// out_t = out_t * rescale + V^T * probs of `visible`. `partial`: some probabilities may be
+  /// masked.
   template <int kVectors>
-  REGARD_KERNEL_FN void accumulate(Bf16Tiles* self, const Strip<V>&, T* probs, Tile part,
-                                   bool partial, const T* carry, T* out_t) {
+  REGARD_KERNEL_FN void accumulate(Bf16Tiles* self, const RowBlock<V>&, T* probs, Tile visible,
+                                   bool partial, const T* rescale, T* out_t) {
     self->need_values();
     const Pair* const pairs = reinterpret_cast<const Pair*>(probs);
     const std::int64_t dim = self->values_dim_;
-    const ProductInput<Pair> a = {self->values_buffer_ + (part.begin - self->tile_.begin) / 2 * dim,
-                                  1, dim};
-    const std::int64_t k = (part.size + 1) / 2;
-    AskedRows* const asked = &self->asks_.few_strips;
+    const ProductInput<Pair> a = {
+        self->values_buffer_ + (visible.begin - self->tile_.begin) / 2 * dim, 1, dim};
+    const std::int64_t k = (visible.size + 1) / 2;
+    AskedRows* const asked = &self->asks_.few_row_blocks;
     if (partial && !self->is_finite()) {
-      add_product<V, PairTerm<V>, kVectors, true>(a, pairs, out_t, dim, k, carry);
+      add_product<V, PairTerm<V>, kVectors, true>(a, pairs, out_t, dim, k, rescale);
     } else if (is_left(*asked)) {
-      add_product<V, PairTerm<V>, kVectors, false, true>(a, pairs, out_t, dim, k, carry, asked);
+      add_product<V, PairTerm<V>, kVectors, false, true>(a, pairs, out_t, dim, k, rescale, asked);
     } else {
-      add_product<V, PairTerm<V>, kVectors, false>(a, pairs, out_t, dim, k, carry);
+      add_product<V, PairTerm<V>, kVectors, false>(a, pairs, out_t, dim, k, rescale);
     }
   }
 

@@ -8,7 +8,7 @@
 
 namespace regard::cpu {
 
-/// The output of a strip whose rows lie in lanes: out^T [padded head_dim_v][W].
+/// The output of a row block whose rows lie in lanes: out^T [padded head_dim_v][W].
 template <class V>
 struct ColumnsOut {
   using T = typename V::Scalar;
@@ -17,46 +17,46 @@ struct ColumnsOut {
     return padded_head_dim(p.head_dim_v) * V::kWidth;
   }
 
-  static void clear(const Problem& p, const Strip<V>& strip, T* out) {
+  static void clear(const Problem& p, const RowBlock<V>& row_block, T* out) {
     const std::int64_t end = size(p);
     for (std::int64_t x = 0; x < end; x += V::kWidth) {
-      for (int w = 0; w < lanes_of(strip); w += V::kLanes) V::store(out + x + w, V::set(0));
+      for (int w = 0; w < lanes_of(row_block); w += V::kLanes) V::store(out + x + w, V::set(0));
     }
   }
 
-  /// out = out * carry + part * shrink, row by row.
-  static void merge(const Problem& p, const Strip<V>& strip, const T* carry, const T* shrink,
-                    const T* part, T* out) {
-    for (int v = 0; v < strip.vectors; ++v) {
-      const auto keep = V::load(carry + v * V::kLanes);
-      const auto add = V::load(shrink + v * V::kLanes);
+  /// out = out * rescale + split * shrink, row by row.
+  static void merge(const Problem& p, const RowBlock<V>& row_block, const T* rescale,
+                    const T* split_rescale, const T* split, T* out) {
+    for (int v = 0; v < row_block.vectors; ++v) {
+      const auto keep = V::load(rescale + v * V::kLanes);
+      const auto add = V::load(split_rescale + v * V::kLanes);
       for (std::int64_t d = 0; d < p.head_dim_v; ++d) {
         const std::int64_t at = d * V::kWidth + v * V::kLanes;
-        V::store(out + at, V::fma(V::load(part + at), add, V::load(out + at) * keep));
+        V::store(out + at, V::fma(V::load(split + at), add, V::load(out + at) * keep));
       }
     }
   }
 
-  /// total = total * carry + block, of which what rounding lost is left.
-  static void close_block(const Problem& p, const Strip<V>& strip, const T* carry, T* block,
-                          T* total) {
+  /// total = total * rescale + block, of which what rounding lost is left.
+  static void close_block(const Problem& p, const RowBlock<V>& row_block, const T* rescale,
+                          T* block, T* total) {
     for (std::int64_t d = 0; d < p.head_dim_v; ++d) {
-      for (int w = 0; w < lanes_of(strip); w += V::kLanes) {
+      for (int w = 0; w < lanes_of(row_block); w += V::kLanes) {
         const std::int64_t at = d * V::kWidth + w;
         auto x = V::load(block + at);
-        V::store(total + at, add_keeping_rest<V>(V::load(total + at) * V::load(carry + w), &x));
+        V::store(total + at, add_keeping_rest<V>(V::load(total + at) * V::load(rescale + w), &x));
         V::store(block + at, x);
       }
     }
   }
 
   /// Takes each row's share and writes it.
-  static void write(const Problem& p, const Strip<V>& strip, const T* out) {
+  static void write(const Problem& p, const RowBlock<V>& row_block, const T* out) {
     alignas(64) T share[V::kWidth];
-    for (int w = 0; w < lanes_of(strip); ++w) share[w] = share_of(p, strip, w);
-    for (int v = 0; v < strip.vectors; ++v) {
+    for (int w = 0; w < lanes_of(row_block); ++w) share[w] = inverse_sum(p, row_block, w);
+    for (int v = 0; v < row_block.vectors; ++v) {
       char* rows[V::kLanes];
-      const int count = lane_rows(p.out, strip, v * V::kLanes, rows);
+      const int count = lane_rows(p.out, row_block, v * V::kLanes, rows);
       store_columns<V>(p.out.type, rows, count, p.head_dim_v, out + v * V::kLanes,
                        V::load(share + v * V::kLanes));
     }

@@ -1,5 +1,5 @@
 // Tiles of K and V for few rows: lanes lie along head_dim, so that K and V are read as they stand
-// in memory, once for all rows of a strip. Memory bounds it, so the loops ask for what the next
+// in memory, once for all rows of a row block. Memory bounds it, so the loops ask for what the next
 // tile reads. Included by float_tiles.inl and bf16_tiles.inl.
 
 #include <cstdint>
@@ -15,35 +15,37 @@
 namespace regard::cpu {
 namespace {  // members with linkage would be shared between units
 
-/// The output of a strip whose lanes lie along head_dim: [rows][dot_row_size].
+/// The output of a row block whose lanes lie along head_dim: [rows][dot_row_size].
 template <class V>
 struct RowsOut {
   using T = typename V::Scalar;
 
   REGARD_KERNEL_FN std::int64_t row_size(const Problem& p) { return dot_row_size(p.head_dim_v); }
-  REGARD_KERNEL_FN std::int64_t size(const Problem& p) { return dot_rows(V::kWidth) * row_size(p); }
+  REGARD_KERNEL_FN std::int64_t size(const Problem& p) {
+    return max_decode_rows(V::kWidth) * row_size(p);
+  }
 
-  static void clear(const Problem& p, const Strip<V>& strip, T* out) {
-    const std::int64_t end = strip.rows * row_size(p);
+  static void clear(const Problem& p, const RowBlock<V>& row_block, T* out) {
+    const std::int64_t end = row_block.rows * row_size(p);
     for (std::int64_t x = 0; x < end; x += V::kLanes) V::store(out + x, V::set(0));
   }
 
-  static void merge(const Problem& p, const Strip<V>& strip, const T* carry, const T* shrink,
-                    const T* part, T* out) {
+  static void merge(const Problem& p, const RowBlock<V>& row_block, const T* rescale,
+                    const T* split_rescale, const T* visible, T* out) {
     const std::int64_t step = row_size(p);
-    for (std::int64_t w = 0; w < strip.rows; ++w) {
-      const auto keep = V::set(carry[w]), add = V::set(shrink[w]);
+    for (std::int64_t w = 0; w < row_block.rows; ++w) {
+      const auto keep = V::set(rescale[w]), add = V::set(split_rescale[w]);
       for (std::int64_t x = w * step; x < (w + 1) * step; x += V::kLanes) {
-        V::store(out + x, V::fma(V::load(part + x), add, V::load(out + x) * keep));
+        V::store(out + x, V::fma(V::load(visible + x), add, V::load(out + x) * keep));
       }
     }
   }
 
-  static void close_block(const Problem& p, const Strip<V>& strip, const T* carry, T* block,
-                          T* total) {
+  static void close_block(const Problem& p, const RowBlock<V>& row_block, const T* rescale,
+                          T* block, T* total) {
     const std::int64_t step = row_size(p);
-    for (std::int64_t w = 0; w < strip.rows; ++w) {
-      const auto keep = V::set(carry[w]);
+    for (std::int64_t w = 0; w < row_block.rows; ++w) {
+      const auto keep = V::set(rescale[w]);
       for (std::int64_t x = w * step; x < (w + 1) * step; x += V::kLanes) {
         auto value = V::load(block + x);
         V::store(total + x, add_keeping_rest<V>(V::load(total + x) * keep, &value));
@@ -52,12 +54,12 @@ struct RowsOut {
     }
   }
 
-  static void write(const Problem& p, const Strip<V>& strip, T* out) {
+  static void write(const Problem& p, const RowBlock<V>& row_block, T* out) {
     const std::int64_t bytes = element_bytes(p.out.type);
-    for (int w = 0; w < strip.rows; ++w) {
-      const auto share = V::set(share_of(p, strip, w));
+    for (int w = 0; w < row_block.rows; ++w) {
+      const auto share = V::set(inverse_sum(p, row_block, w));
       T* const from = out + w * row_size(p);
-      char* const to = row_address(p.out, strip.b, strip.head[w], strip.query[w]);
+      char* const to = row_address(p.out, row_block.b, row_block.head[w], row_block.query[w]);
       std::int64_t d = 0;
       for (; d < row_size(p); d += V::kLanes) {
         const auto value = V::load(from + d) * share;
@@ -90,7 +92,7 @@ REGARD_KERNEL_FN void with_element(Element type, F f) {
 
 /// Calls f(first, Count<size>) for blocks of 4 rows, and one of what is left.
 template <class F>
-REGARD_KERNEL_FN void for_row_blocks(std::int64_t rows, F f) {
+REGARD_KERNEL_FN void for_row_groups(std::int64_t rows, F f) {
   std::int64_t r = 0;
   for (; r + 4 <= rows; r += 4) f(r, Count<4>{});
   switch (rows - r) {
@@ -102,12 +104,12 @@ REGARD_KERNEL_FN void for_row_blocks(std::int64_t rows, F f) {
 }
 
 /// How many they are.
-REGARD_KERNEL_FN std::int64_t row_blocks(std::int64_t rows) { return (rows + 3) / 4; }
+REGARD_KERNEL_FN std::int64_t row_groups(std::int64_t rows) { return (rows + 3) / 4; }
 
 /// kTypes: those of K and V that have loops of their own; tiles of other types are converted to
 /// f32 first.
 template <class V, Element... kTypes>
-class DotTiles {
+class DecodeTiles {
  public:
   using Vocabulary = V;
   using T = typename V::Scalar;
@@ -115,32 +117,32 @@ class DotTiles {
   using Out = RowsOut<V>;
   using Probs = FloatProbs<V>;
 
-  REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs&) { return kDotTileKv; }
+  REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs&) { return kDecodeTileKv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
-    return dot_rows(V::kWidth) * dot_row_size(p.head_dim_qk);
+    return max_decode_rows(V::kWidth) * dot_row_size(p.head_dim_qk);
   }
 
-  DotTiles(const TiledArgs& a, std::int64_t b, char* scratch)
+  DecodeTiles(const TiledArgs& a, std::int64_t b, char* scratch)
       : p_(a.problem),
         b_(b),
         keys_buffer_(reinterpret_cast<T*>(scratch + a.at_keys)),
         values_buffer_(reinterpret_cast<T*>(scratch + a.at_values)) {}
 
-  void start(HeadTurn turn, Tile tile) {
+  void start(TaskHead task_head, Tile tile) {
     tile_ = tile;
-    keys_ = rows_of(p_.k, turn.head_kv, p_.head_dim_qk, keys_buffer_);
-    values_ = rows_of(p_.v, turn.head_kv, p_.head_dim_v, values_buffer_);
-    next_ = read_ahead(p_, b_, turn, tile);
+    keys_ = rows_of(p_.k, task_head.head_kv, p_.head_dim_qk, keys_buffer_);
+    values_ = rows_of(p_.v, task_head.head_kv, p_.head_dim_v, values_buffer_);
+    next_ = read_ahead(p_, b_, task_head, tile);
   }
   const Tile& tile() const { return tile_; }
 
   /// [rows][dot_row_size], 0 where there is nothing.
-  static void pack(const Problem& p, const Strip<V>& strip, Query* q) {
-    const auto factor = V::set(strip.query_factor);
+  static void pack(const Problem& p, const RowBlock<V>& row_block, Query* q) {
+    const auto factor = V::set(row_block.query_factor);
     const std::int64_t step = dot_row_size(p.head_dim_qk);
-    for (std::int64_t x = 0; x < strip.rows * step; x += V::kLanes) V::store(q + x, V::set(0));
-    for (int w = 0; w < strip.rows; ++w) {
-      const char* const row = row_address(p.q, strip.b, strip.head[w], strip.query[w]);
+    for (std::int64_t x = 0; x < row_block.rows * step; x += V::kLanes) V::store(q + x, V::set(0));
+    for (int w = 0; w < row_block.rows; ++w) {
+      const char* const row = row_address(p.q, row_block.b, row_block.head[w], row_block.query[w]);
       T* const to = q + w * step;
       load_dense_row<V>(p.q.type, row, p.head_dim_qk, to);
       for (std::int64_t d = 0; d < p.head_dim_qk; d += V::kLanes) {
@@ -149,31 +151,31 @@ class DotTiles {
     }
   }
 
-  /// scores^T of `part` of the tile; `max` grows.
+  /// scores^T of `visible` of the tile; `max` grows.
   template <int kVectors>
-  REGARD_KERNEL_FN void scores(DotTiles* self, const Strip<V>& strip, const Query* q, Tile part,
-                               T* to, T* max) {
-    for (std::int64_t j = 0; j < part.size; ++j) {  // lanes without a row are computed on 0
+  REGARD_KERNEL_FN void scores(DecodeTiles* self, const RowBlock<V>& row_block, const Query* q,
+                               Tile visible, T* to, T* max) {
+    for (std::int64_t j = 0; j < visible.size; ++j) {  // lanes without a row are computed on 0
       for (int v = 0; v < kVectors; ++v) V::store(to + j * V::kWidth + v * V::kLanes, V::set(0));
     }
     with_element<kTypes...>(
         self->keys_.type, [&](auto type) __attribute__((always_inline)) {
-          self->template dot_keys<decltype(type)::value>(strip.rows, q, part, to);
+          self->template dot_keys<decltype(type)::value>(row_block.rows, q, visible, to);
         });
-    fold_max<V>(kVectors, part.size, to, max);
+    accumulate_max<V>(kVectors, visible.size, to, max);
   }
 
-  /// out = out * carry + probs^T * V of `part`. `partial`: some probabilities may be masked.
+  /// out = out * rescale + probs^T * V of `visible`. `partial`: some probabilities may be masked.
   template <int kVectors>
-  REGARD_KERNEL_FN void accumulate(DotTiles* self, const Strip<V>& strip, T* probs, Tile part,
-                                   bool partial, const T* carry, T* out) {
+  REGARD_KERNEL_FN void accumulate(DecodeTiles* self, const RowBlock<V>& row_block, T* probs,
+                                   Tile visible, bool partial, const T* rescale, T* out) {
     with_element<kTypes...>(
         self->values_.type, [&](auto type) __attribute__((always_inline)) {
           constexpr Element kType = decltype(type)::value;
           if (partial) {
-            self->template add_values<kType, true>(strip.rows, probs, part, carry, out);
+            self->template add_values<kType, true>(row_block.rows, probs, visible, rescale, out);
           } else {
-            self->template add_values<kType, false>(strip.rows, probs, part, carry, out);
+            self->template add_values<kType, false>(row_block.rows, probs, visible, rescale, out);
           }
         });
   }
@@ -216,12 +218,12 @@ class DotTiles {
 
   /// Keys in blocks of kLanes: as many sums of products as fill a vector when added up.
   template <Element kType>
-  void dot_keys(std::int64_t rows, const T* q, Tile part, T* to) {
-    Asking asking{next_.keys, row_blocks(rows)};
-    for (std::int64_t j = 0; j < part.size; j += V::kLanes) {
-      const std::int64_t count = part.size - j < V::kLanes ? part.size - j : V::kLanes;
-      const char* const keys = keys_.first + (part.begin - tile_.begin + j) * keys_.bytes;
-      for_row_blocks(
+  void dot_keys(std::int64_t rows, const T* q, Tile visible, T* to) {
+    Asking asking{next_.keys, row_groups(rows)};
+    for (std::int64_t j = 0; j < visible.size; j += V::kLanes) {
+      const std::int64_t count = visible.size - j < V::kLanes ? visible.size - j : V::kLanes;
+      const char* const keys = keys_.first + (visible.begin - tile_.begin + j) * keys_.bytes;
+      for_row_groups(
           rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
             constexpr int kRows = decltype(size)::value;
             constexpr int kKeys = V::kLanes / kRows;
@@ -242,7 +244,7 @@ class DotTiles {
 
   /// kRows rows meet kKeys keys. A row's sum has the same order wherever it stands among them.
   template <Element kType, int kRows, int kKeys>
-  REGARD_KERNEL_FN void dot_block(const DotTiles& self, const T* q, const char* keys, T* to,
+  REGARD_KERNEL_FN void dot_block(const DecodeTiles& self, const T* q, const char* keys, T* to,
                                   Asking* asking) {
     const std::int64_t dim = self.p_.head_dim_qk;
     const std::int64_t step = dot_row_size(dim);
@@ -287,17 +289,17 @@ class DotTiles {
     }
   }
 
-  /// The rows of the tile's V are in the L1 while the rows of the strip take their turns.
+  /// The rows of the tile's V are in the L1 while the rows of the row block take their turns.
   template <Element kType, bool kSelect>
-  void add_values(std::int64_t rows, const T* probs, Tile part, const T* carry, T* out) {
+  void add_values(std::int64_t rows, const T* probs, Tile visible, const T* rescale, T* out) {
     const std::int64_t step = Out::row_size(p_);
-    Asking asking{next_.values, row_blocks(rows)};
-    const char* const values = values_.first + (part.begin - tile_.begin) * values_.bytes;
-    for_row_blocks(
+    Asking asking{next_.values, row_groups(rows)};
+    const char* const values = values_.first + (visible.begin - tile_.begin) * values_.bytes;
+    for_row_groups(
         rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
           add_rows_of<kType, decltype(size)::value, kSelect>(
-              {values, values_.bytes, part.size}, probs + r,
-              {out + r * step, step, p_.head_dim_v, carry + r}, &asking);
+              {values, values_.bytes, visible.size}, probs + r,
+              {out + r * step, step, p_.head_dim_v, rescale + r}, &asking);
         });
   }
 
@@ -311,7 +313,7 @@ class DotTiles {
     T* first;
     std::int64_t step;
     std::int64_t dim;
-    const T* carry;
+    const T* rescale;
   };
 
   /// kRows rows of out, in blocks of 2/3 of the sums of a product, 3 rows as 4; these on AVX2 in
@@ -376,7 +378,7 @@ class DotTiles {
       for (std::int64_t j = 0; j < values.count; ++j) add_key();
     }
     REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
-      const auto keep = V::set(out.carry[r]);
+      const auto keep = V::set(out.rescale[r]);
       REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
         T* const at = to + r * out.step + v * V::kLanes;
         V::store(at, V::fma(V::load(at), keep, sum[r][v]));

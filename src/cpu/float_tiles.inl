@@ -1,4 +1,4 @@
-// Tiles of K and V for f32 arithmetic, each read when the first strip needs it. Included by a
+// Tiles of K and V for f32 arithmetic, each read when the first row block needs it. Included by a
 // backend's isa_<isa>.cc.
 
 #include <cstdint>
@@ -27,8 +27,8 @@ class FloatTiles {
   using Query = T;
   using Out = ColumnsOut<V>;
   using Probs = FloatProbs<V>;
-  using Dot = DotTiles<V, Element::kF32, Element::kBf16, Element::kF16>;
-  static constexpr std::int64_t kDotRows = dot_rows(V::kWidth);
+  using Dot = DecodeTiles<V, Element::kF32, Element::kBf16, Element::kF16>;
+  static constexpr std::int64_t kMaxDecodeRows = max_decode_rows(V::kWidth);
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.tile_kv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
@@ -42,50 +42,51 @@ class FloatTiles {
         keys_buffer_(reinterpret_cast<T*>(scratch + a.at_keys)),
         values_buffer_(reinterpret_cast<T*>(scratch + a.at_values)) {}
 
-  void start(HeadTurn turn, Tile tile) {
-    head_kv_ = turn.head_kv;
+  void start(TaskHead task_head, Tile tile) {
+    head_kv_ = task_head.head_kv;
     tile_ = tile;
     has_keys_ = has_values_ = finite_known_ = false;
-    asks_ = TileAsks::at_tile(p_, b_, turn, tile);
+    asks_ = TileAsks::at_tile(p_, b_, task_head, tile);
   }
   const Tile& tile() const { return tile_; }
 
-  static void pack(const Problem& p, const Strip<V>& strip, Query* q_t) {
-    pack_queries<V>(p, strip, q_t);
+  static void pack(const Problem& p, const RowBlock<V>& row_block, Query* q_t) {
+    pack_queries<V>(p, row_block, q_t);
   }
 
-  /// scores^T of `part` of the tile; `max` grows.
+  /// scores^T of `visible` of the tile; `max` grows.
   template <int kVectors>
-  REGARD_KERNEL_FN void scores(FloatTiles* self, const Strip<V>&, const Query* q_t, Tile part,
+  REGARD_KERNEL_FN void scores(FloatTiles* self, const RowBlock<V>&, const Query* q_t, Tile visible,
                                T* to, T* max) {
     self->need_keys();
     ProductInput<T> a = self->keys_;
-    a.data += (part.begin - self->tile_.begin) * a.row_stride;
+    a.data += (visible.begin - self->tile_.begin) * a.row_stride;
     AskedRows* const asked = TileAsks::with_keys(&self->asks_);
     if (is_left(*asked)) {
-      scores_of<V, ScalarTerm<V>, kVectors, true>(a, q_t, to, part.size, self->p_.head_dim_qk, max,
-                                                  asked);
+      scores_of<V, ScalarTerm<V>, kVectors, true>(a, q_t, to, visible.size, self->p_.head_dim_qk,
+                                                  max, asked);
     } else {
-      scores_of<V, ScalarTerm<V>, kVectors>(a, q_t, to, part.size, self->p_.head_dim_qk, max);
+      scores_of<V, ScalarTerm<V>, kVectors>(a, q_t, to, visible.size, self->p_.head_dim_qk, max);
     }
   }
 
-  /// out_t = out_t * carry + V^T * probs of `part`. `partial`: some probabilities may be masked.
+  /// out_t = out_t * rescale + V^T * probs of `visible`. `partial`: some probabilities may be
+  /// masked.
   template <int kVectors>
-  REGARD_KERNEL_FN void accumulate(FloatTiles* self, const Strip<V>&, T* probs, Tile part,
-                                   bool partial, const T* carry, T* out_t) {
+  REGARD_KERNEL_FN void accumulate(FloatTiles* self, const RowBlock<V>&, T* probs, Tile visible,
+                                   bool partial, const T* rescale, T* out_t) {
     self->need_values();
     ProductInput<T> a = transposed(self->values_);
-    a.data += (part.begin - self->tile_.begin) * a.step;
+    a.data += (visible.begin - self->tile_.begin) * a.step;
     const std::int64_t dim = self->values_dim_;
-    AskedRows* const asked = &self->asks_.few_strips;
+    AskedRows* const asked = &self->asks_.few_row_blocks;
     if (partial && !self->is_finite()) {
-      add_product<V, ScalarTerm<V>, kVectors, true>(a, probs, out_t, dim, part.size, carry);
+      add_product<V, ScalarTerm<V>, kVectors, true>(a, probs, out_t, dim, visible.size, rescale);
     } else if (is_left(*asked)) {
-      add_product<V, ScalarTerm<V>, kVectors, false, true>(a, probs, out_t, dim, part.size, carry,
-                                                           asked);
+      add_product<V, ScalarTerm<V>, kVectors, false, true>(a, probs, out_t, dim, visible.size,
+                                                           rescale, asked);
     } else {
-      add_product<V, ScalarTerm<V>, kVectors, false>(a, probs, out_t, dim, part.size, carry);
+      add_product<V, ScalarTerm<V>, kVectors, false>(a, probs, out_t, dim, visible.size, rescale);
     }
   }
 

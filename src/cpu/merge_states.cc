@@ -198,12 +198,12 @@ class Merge {
   void merge_chunk(const Row& row, std::int64_t d, T from, T sum) const noexcept {
     const std::int64_t count = std::min(kChunk, out_.shape[3] - d);
     T total[kChunk] = {};
-    T part[kChunk] = {};
+    T split[kChunk] = {};
     for (std::size_t n = 0; n < states_.size(); ++n) {
       const T weight = weight_of(row_lse<T>(n, row), from);
       if (weight == T(0)) continue;  // empty, whatever its out holds
-      load(states_[n].out, row, d, count, part);
-      for (std::int64_t x = 0; x < kChunk; ++x) total[x] += weight * part[x];
+      load(states_[n].out, row, d, count, split);
+      for (std::int64_t x = 0; x < kChunk; ++x) total[x] += weight * split[x];
     }
     if (sum == T(0)) {
       std::fill_n(total, kChunk, T(0));
@@ -252,8 +252,8 @@ Status merge_states(const std::vector<StateView>& states, const TensorView& out,
   }
   Context& context = default_context();
   const bool is_own = launch.executor == nullptr;
-  SlotExecutor executor(is_own ? context.executor() : *launch.executor,
-                        is_own ? "the default Context's executor" : "the launch's executor");
+  DefaultModeExecutor executor(is_own ? context.executor() : *launch.executor,
+                               is_own ? "the default Context's executor" : "the launch's executor");
   Launch complete = launch;
   complete.executor = &executor;
   cpu::run_tasks(loop, std::max(context.env().concurrency, 1), complete);

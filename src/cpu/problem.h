@@ -27,10 +27,10 @@ inline constexpr std::int64_t kSumBlockKeys = 1536;
 /// Where a task lies: all rows of one (b, kv head) are its queries times the heads of the group,
 /// head fastest (row = i * group_size + g), so that one read of K and V serves a whole group.
 struct TaskGrid {
-  std::int64_t rows_per_block = 1;
+  std::int64_t rows_per_task = 1;
   std::int64_t blocks = 0;  // per (b, kv head)
-  std::int64_t whole = 0;   // blocks that are a task; those after them are `pieces` tasks each
-  std::int64_t pieces = 1;
+  std::int64_t whole = 0;   // blocks that are a task; those after them are `sub_blocks` tasks each
+  std::int64_t sub_blocks = 1;
 };
 
 struct TaskRows {
@@ -41,24 +41,25 @@ struct TaskRows {
 };
 
 /// A kv head, the index-th of `count` that a task takes through each tile in turn, each with
-/// `strips` strips.
-struct HeadTurn {
+/// `row_blocks` row blocks.
+struct TaskHead {
   std::int64_t head_kv;
   std::int64_t index;
   std::int64_t count;
-  std::int64_t strips;
+  std::int64_t row_blocks;
 };
 
 /// Blocks, and their pieces, come last first: under a causal mask the longest rows start first. A
 /// piece may be empty.
 REGARD_KERNEL_FN TaskRows task_rows(const Problem& p, const TaskGrid& grid, std::int64_t task) {
-  const std::int64_t pieces = task < grid.whole ? 1 : grid.pieces;
-  const std::int64_t piece = task < grid.whole ? 0 : (task - grid.whole) % pieces;
-  const std::int64_t index = task < grid.whole ? task : grid.whole + (task - grid.whole) / pieces;
+  const std::int64_t sub_blocks = task < grid.whole ? 1 : grid.sub_blocks;
+  const std::int64_t sub_block = task < grid.whole ? 0 : (task - grid.whole) % sub_blocks;
+  const std::int64_t index =
+      task < grid.whole ? task : grid.whole + (task - grid.whole) / sub_blocks;
   const std::int64_t block = grid.blocks - 1 - index % grid.blocks;
   const std::int64_t bh = index / grid.blocks;
-  const std::int64_t rows = p.seqlen_q * p.group_size, size = grid.rows_per_block / pieces;
-  const std::int64_t begin = block * grid.rows_per_block + (pieces - 1 - piece) * size;
+  const std::int64_t rows = p.seqlen_q * p.group_size, size = grid.rows_per_task / sub_blocks;
+  const std::int64_t begin = block * grid.rows_per_task + (sub_blocks - 1 - sub_block) * size;
   TaskRows t{};
   t.b = bh / p.num_heads_kv;
   t.head_kv = bh % p.num_heads_kv;

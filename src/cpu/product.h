@@ -129,15 +129,18 @@ static void scores_of(ProductInput<typename Term::A> a, const typename Term::B* 
                       typename V::Scalar* max, AskedRows* asked = nullptr) {
   AskedRows ahead{};  // in registers
   if (kAsks) ahead = *asked;
-  typename V::Vec most[kVectors]{};
-  REGARD_UNROLL for (int v = 0; kMax && v < kVectors; ++v) most[v] = V::load(max + v * V::kLanes);
+  typename V::Vec row_max[kVectors]{};
+  REGARD_UNROLL for (int v = 0; kMax && v < kVectors; ++v) row_max[v] =
+      V::load(max + v * V::kLanes);
   for_blocks<kBlockRows<V, kVectors>>(
       m, [&](std::int64_t i, auto rows) __attribute__((always_inline)) {
         constexpr int kRows = decltype(rows)::value;
-        score_rows<V, Term, kRows, kVectors, kAsks, kMax>(a, b, c + i * V::kWidth, k, &ahead, most);
+        score_rows<V, Term, kRows, kVectors, kAsks, kMax>(a, b, c + i * V::kWidth, k, &ahead,
+                                                          row_max);
         a.data += kRows * a.row_stride;
       });
-  REGARD_UNROLL for (int v = 0; kMax && v < kVectors; ++v) V::store(max + v * V::kLanes, most[v]);
+  REGARD_UNROLL for (int v = 0; kMax && v < kVectors; ++v)
+      V::store(max + v * V::kLanes, row_max[v]);
   if (kAsks) asked->rows = 0;  // what is left would slow another product down
 }
 
@@ -153,47 +156,47 @@ REGARD_KERNEL_FN void ask_for_sums(const typename V::Scalar* sums, std::int64_t 
   }
 }
 
-/// c = c * carry + a * b for kRows rows.
+/// c = c * rescale + a * b for kRows rows.
 template <class V, class Term, int kRows, int kVectors, bool kSelect, bool kAsks>
 REGARD_KERNEL_FN void add_rows(ProductInput<typename Term::A> a, const typename Term::B* b,
                                typename V::Scalar* c, std::int64_t k,
-                               const typename V::Scalar* carry, AskedRows* asked) {
+                               const typename V::Scalar* rescale, AskedRows* asked) {
   ask_for_sums<V, kRows, kVectors>(c, V::kWidth);
   typename V::Vec sum[kRows][kVectors] = {};
   multiply<V, Term, kRows, kVectors, kSelect, V::kWidth, kAsks>(a, b, k, sum, asked);
   REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
     REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
       typename V::Scalar* const out = c + i * V::kWidth + v * V::kLanes;
-      V::store(out, V::fma(V::load(out), V::load(carry + v * V::kLanes), sum[i][v]));
+      V::store(out, V::fma(V::load(out), V::load(rescale + v * V::kLanes), sum[i][v]));
     }
   }
 }
 
-/// c [m][W] = c * carry [W] + a [m][k] * b [k][W]; each tile is summed on its own first, which
+/// c [m][W] = c * rescale [W] + a [m][k] * b [k][W]; each tile is summed on its own first, which
 /// keeps chains short. kSelect: see Term::add_visible; kAsks: as in scores_of.
 template <class V, class Term, int kVectors, bool kSelect, bool kAsks = false>
 static void add_product(ProductInput<typename Term::A> a, const typename Term::B* b,
                         typename V::Scalar* c, std::int64_t m, std::int64_t k,
-                        const typename V::Scalar* carry, AskedRows* asked = nullptr) {
+                        const typename V::Scalar* rescale, AskedRows* asked = nullptr) {
   AskedRows ahead{};  // in registers
   if (kAsks) ahead = *asked;
   for_blocks<kBlockRows<V, kVectors>>(
       m, [&](std::int64_t i, auto rows) __attribute__((always_inline)) {
         constexpr int kRows = decltype(rows)::value;
-        add_rows<V, Term, kRows, kVectors, kSelect, kAsks>(a, b, c + i * V::kWidth, k, carry,
+        add_rows<V, Term, kRows, kVectors, kSelect, kAsks>(a, b, c + i * V::kWidth, k, rescale,
                                                            &ahead);
         a.data += kRows * a.row_stride;
       });
   if (kAsks) asked->rows = 0;  // what is left would slow another product down
 }
 
-/// Calls f(Count<vectors>), for 1 <= vectors <= kMost.
-template <int kMost, class F>
+/// Calls f(Count<vectors>), for 1 <= vectors <= kMaxVectors.
+template <int kMaxVectors, class F>
 REGARD_KERNEL_FN void with_vectors(int vectors, F f) {
-  if constexpr (kMost > 1) {
-    if (vectors < kMost) return with_vectors<kMost - 1>(vectors, f);
+  if constexpr (kMaxVectors > 1) {
+    if (vectors < kMaxVectors) return with_vectors<kMaxVectors - 1>(vectors, f);
   }
-  f(Count<kMost>{});
+  f(Count<kMaxVectors>{});
 }
 
 }  // namespace regard::cpu

@@ -23,7 +23,7 @@ void set_count(std::int64_t* count, std::int64_t value) noexcept {
 }
 
 std::int64_t add_to_count(std::int64_t* count, std::int64_t difference) noexcept {
-  call_slot_hook(SlotPoint::kTake);
+  call_worker_hook(WorkerPoint::kTake);
   const std::atomic_ref shared(*count);
   const std::int64_t before = shared.fetch_add(difference, std::memory_order_acq_rel);
   shared.notify_all();
@@ -35,7 +35,7 @@ std::int64_t read_count(const std::int64_t* count) noexcept {
 }
 
 void wait_for_count(const std::int64_t* count, std::int64_t value) noexcept {
-  for (int i = 0; i < kYields || slot_hook.load(std::memory_order_relaxed) != nullptr; ++i) {
+  for (int i = 0; i < kYields || worker_hook.load(std::memory_order_relaxed) != nullptr; ++i) {
     if (read_count(count) >= value) return;
     let_others_run();
   }
@@ -50,7 +50,7 @@ bool is_interrupted(Interrupt* interrupt) noexcept {
 }
 
 void let_others_run() noexcept {
-  if (!call_slot_hook(SlotPoint::kWait)) std::this_thread::yield();
+  if (!call_worker_hook(WorkerPoint::kWait)) std::this_thread::yield();
 }
 
 }  // namespace regard::cpu

@@ -6,16 +6,16 @@ namespace regard {
 class Interrupt;
 }
 
-// Counts in shared memory, by which the slots of one run divide work whose parts build on one
-// another. A slot may wait only for what a slot that runs has taken: then it ends, whether slots
-// run side by side or one after another.
+// Counts in shared memory, by which the workers of one run divide work whose parts build on one
+// another. A worker may wait only for what a worker that runs has taken: then it ends, whether
+// workers run side by side or one after another.
 
 namespace regard::cpu {
 
 /// Sets a count; whoever sees it sees all that was written before.
 void set_count(std::int64_t* count, std::int64_t value) noexcept;
 
-/// Adds to a count, which several slots may do at once; what it was before.
+/// Adds to a count, which several workers may do at once; what it was before.
 std::int64_t add_to_count(std::int64_t* count, std::int64_t difference) noexcept;
 
 std::int64_t read_count(const std::int64_t* count) noexcept;

@@ -8,8 +8,8 @@
 #include "semantics/tiles.h"
 
 // Asks memory for the next tile of K and V while one is computed, where lanes lie along head_dim
-// (asks.h is for strips). A core keeps few requests open (24 on a Zen 3) and stops at the next one
-// until memory has answered, so there are as many of them as lines are read, beside the loads.
+// (asks.h is for row blocks). A core keeps few requests open (24 on a Zen 3) and stops at the next
+// one until memory has answered, so there are as many of them as lines are read, beside the loads.
 // Where lines follow one another the hardware asks by itself, far ahead; so heads that are
 // neighbours in memory ask for whole keys, each for some of them. docs/decisions.md has the
 // figures.
@@ -48,29 +48,31 @@ REGARD_KERNEL_FN RowsAhead rows_ahead(const char* first, std::int64_t rows, std:
 }
 
 /// The share of a head in `keys` of k or v, which has `dim` elements in a row.
-REGARD_KERNEL_FN RowsAhead share_ahead(const View& view, std::int64_t b, HeadTurn turn,
+REGARD_KERNEL_FN RowsAhead share_ahead(const View& view, std::int64_t b, TaskHead task_head,
                                        semantics::KeyRange keys, std::int64_t dim) {
   const std::int64_t element = element_bytes(view.type);
   const std::int64_t stride = view.stride[2] * element;
   const std::int64_t head = view.stride[1] * element;
-  const bool neighbours = turn.count > 1 && head >= dim * element && turn.count * head <= stride;
-  const std::int64_t index = neighbours ? turn.index : 0, count = neighbours ? turn.count : 1;
+  const bool neighbours =
+      task_head.count > 1 && head >= dim * element && task_head.count * head <= stride;
+  const std::int64_t index = neighbours ? task_head.index : 0,
+                     count = neighbours ? task_head.count : 1;
   const std::int64_t size = keys.hi - keys.lo;
   const std::int64_t begin = keys.lo + size * index / count;
   const std::int64_t end = keys.lo + size * (index + 1) / count;
   if (begin == end) return {};
-  return rows_ahead(row_address(view, b, turn.head_kv - index, begin), end - begin,
+  return rows_ahead(row_address(view, b, task_head.head_kv - index, begin), end - begin,
                     (count - 1) * head + dim * element, stride);
 }
 
 /// The tile after `tile`.
-REGARD_KERNEL_FN ReadAhead read_ahead(const Problem& p, std::int64_t b, HeadTurn turn,
+REGARD_KERNEL_FN ReadAhead read_ahead(const Problem& p, std::int64_t b, TaskHead task_head,
                                       semantics::Tile tile) {
   const std::int64_t begin = tile.begin + tile.size;
   if (begin >= p.seqlen_kv) return {};
   const semantics::KeyRange keys{begin, semantics::clamp(begin + tile.size, 0, p.seqlen_kv)};
-  return {share_ahead(p.k, b, turn, keys, p.head_dim_qk),
-          share_ahead(p.v, b, turn, keys, p.head_dim_v)};
+  return {share_ahead(p.k, b, task_head, keys, p.head_dim_qk),
+          share_ahead(p.v, b, task_head, keys, p.head_dim_v)};
 }
 
 /// Prefetches the next `lines` lines into the L2: kUsual of them, unrolled, and the next call

@@ -55,7 +55,7 @@ struct Simd : cpu::SimdVector<T, 32> {
   // 4 x 3 accumulators, 3 columns and a broadcast are the 16 registers.
   static constexpr int kRows = 4;
   static constexpr int kVectors = 3;
-  static constexpr int kWidth = kVectors * Base::kLanes;  // rows of a strip
+  static constexpr int kWidth = kVectors * Base::kLanes;  // rows of a row block
 
   /// a * b + c, rounded once.
   REGARD_KERNEL_FN Vec fma(Vec a, Vec b, Vec c) { return fused(a, b, c); }

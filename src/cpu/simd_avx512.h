@@ -27,8 +27,8 @@ constexpr __mmask16 kAll = 0xffff;
 REGARD_KERNEL_FN __m512 fused(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
 REGARD_KERNEL_FN __m512d fused(__m512d a, __m512d b, __m512d c) { return _mm512_fmadd_pd(a, b, c); }
 /// a * b + c, 0 where x < least.
-REGARD_KERNEL_FN __m512 fused_from(__m512 x, __m512 least, __m512 a, __m512 b, __m512 c) {
-  return _mm512_maskz_fmadd_ps(_mm512_cmp_ps_mask(x, least, _CMP_NLT_UQ), a, b, c);
+REGARD_KERNEL_FN __m512 fused_from(__m512 x, __m512 min, __m512 a, __m512 b, __m512 c) {
+  return _mm512_maskz_fmadd_ps(_mm512_cmp_ps_mask(x, min, _CMP_NLT_UQ), a, b, c);
 }
 /// Word words[x] % 16 of the table in each lane.
 REGARD_KERNEL_FN WordVec look_up(WordVec table, WordVec words) {
@@ -78,9 +78,9 @@ REGARD_KERNEL_FN Vec fused(Vec a, Vec b, Vec c) {
   }
   return c;
 }
-REGARD_KERNEL_FN VecOf<float> fused_from(VecOf<float> x, VecOf<float> least, VecOf<float> a,
+REGARD_KERNEL_FN VecOf<float> fused_from(VecOf<float> x, VecOf<float> min, VecOf<float> a,
                                          VecOf<float> b, VecOf<float> c) {
-  return cpu::SimdVector<float, 64>::clear(x < least, fused(a, b, c));
+  return cpu::SimdVector<float, 64>::clear(x < min, fused(a, b, c));
 }
 REGARD_KERNEL_FN WordVec look_up(WordVec table, WordVec words) {
   for (int x = 0; x < 16; ++x) words[x] = table[words[x] & 15];
@@ -110,7 +110,7 @@ struct Simd : cpu::SimdVector<T, 64> {
   // 8 x 3 accumulators, 3 columns and a broadcast of 32 registers.
   static constexpr int kRows = 8;
   static constexpr int kVectors = 3;
-  static constexpr int kWidth = kVectors * Base::kLanes;  // rows of a strip
+  static constexpr int kWidth = kVectors * Base::kLanes;  // rows of a row block
 
   /// a * b + c, rounded once.
   REGARD_KERNEL_FN Vec fma(Vec a, Vec b, Vec c) { return fused(a, b, c); }

@@ -23,7 +23,7 @@ struct Simd : cpu::SimdVector<T, 16> {
   // 8 x 3 accumulators, 3 columns and a broadcast of 32 registers.
   static constexpr int kRows = 8;
   static constexpr int kVectors = 3;
-  static constexpr int kWidth = kVectors * Base::kLanes;  // rows of a strip
+  static constexpr int kWidth = kVectors * Base::kLanes;  // rows of a row block
 
   /// a * b + c, rounded once.
   REGARD_KERNEL_FN Vec fma(Vec a, Vec b, Vec c) { return fused(a, b, c); }

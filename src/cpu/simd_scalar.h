@@ -15,7 +15,7 @@ struct Simd : cpu::SimdVector<T, 16> {
   // 4 x 2 accumulators, 2 columns and a broadcast fit 16 registers: 6 x 2 measured no better.
   static constexpr int kRows = 4;
   static constexpr int kVectors = 2;
-  static constexpr int kWidth = kVectors * Base::kLanes;  // rows of a strip
+  static constexpr int kWidth = kVectors * Base::kLanes;  // rows of a row block
 
   /// a * b + c; rounded twice here.
   REGARD_KERNEL_FN Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }

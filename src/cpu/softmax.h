@@ -5,10 +5,10 @@
 #include "cpu/strip.h"
 #include "cpu/vector_math.h"
 
-// Softmax on a strip's scores^T [keys][W]. Probabilities are 2^((score - max) * factor): the
+// Softmax on a row block's scores^T [keys][W]. Probabilities are 2^((score - max) * factor): the
 // difference comes first, so that it is exactly 0 at the maximum whatever the scores' size (score *
 // log2(e) of finfo.min would be -inf). The factor holds log2(e), and softmax_scale too where
-// nothing edits the scores (Problem::scales_first).
+// nothing edits the scores (Problem::prescale_scores).
 
 namespace regard::cpu {
 
@@ -20,14 +20,14 @@ REGARD_KERNEL_FN typename V::Vec minus_infinity() {
 /// max = max(max, scores), in the first `vectors` vectors of W. NaN scores are passed over here;
 /// they reach the sum.
 template <class V>
-static void fold_max(int vectors, std::int64_t size, const typename V::Scalar* scores,
-                     typename V::Scalar* max) {
+static void accumulate_max(int vectors, std::int64_t size, const typename V::Scalar* scores,
+                           typename V::Scalar* max) {
   for (int v = 0; v < vectors; ++v) {
-    auto most = V::load(max + v * V::kLanes);
+    auto row_max = V::load(max + v * V::kLanes);
     for (std::int64_t j = 0; j < size; ++j) {
-      most = V::max(V::load(scores + j * V::kWidth + v * V::kLanes), most);
+      row_max = V::max(V::load(scores + j * V::kWidth + v * V::kLanes), row_max);
     }
-    V::store(max + v * V::kLanes, most);
+    V::store(max + v * V::kLanes, row_max);
   }
 }
 
@@ -42,20 +42,20 @@ REGARD_KERNEL_FN typename V::Vec subtrahend(typename V::Vec max) {
 /// Raises state.max to `max` where that is more. carry = 2^((old maximum - new one) * factor), by
 /// which everything summed so far shrinks; exactly 1 where the maximum stands. state.sum *= carry.
 template <class V>
-static void raise_max(const Problem& p, int vectors, const typename V::Scalar* max,
-                      RowState<V>* state, typename V::Scalar* carry) {
-  const auto factor = V::set(static_cast<typename V::Scalar>(p.factor));
+static void update_max(const Problem& p, int vectors, const typename V::Scalar* max,
+                       RowState<V>* state, typename V::Scalar* rescale) {
+  const auto factor = V::set(static_cast<typename V::Scalar>(p.exp2_scale));
   for (int v = 0; v < vectors; ++v) {
     const int at = v * V::kLanes;
-    const auto most = V::load(max + at);
+    const auto row_max = V::load(max + at);
     const auto before = V::load(state->max + at);
-    const auto after = V::max(most, before);
+    const auto after = V::max(row_max, before);
     // Where nothing rose it is 1 even if the maximum is an infinite or NaN sink.
-    const auto shrink = V::select(
-        most > before, exp2_nonpositive<V>(before - subtrahend<V>(after), factor), V::set(1));
-    V::store(carry + at, shrink);
+    const auto split_rescale = V::select(
+        row_max > before, exp2_nonpositive<V>(before - subtrahend<V>(after), factor), V::set(1));
+    V::store(rescale + at, split_rescale);
     V::store(state->max + at, after);
-    V::store(state->sum + at, V::load(state->sum + at) * shrink);
+    V::store(state->sum + at, V::load(state->sum + at) * split_rescale);
   }
 }
 
@@ -69,11 +69,11 @@ REGARD_KERNEL_FN typename V::Vec add_keeping_rest(typename V::Vec total, typenam
   return sum;
 }
 
-/// total += block, whose maximum stays; its sum becomes what rounding lost. carry: see raise_max.
+/// total += block, whose maximum stays; its sum becomes what rounding lost. carry: see update_max.
 template <class V>
 static void close_block(const Problem& p, int vectors, RowState<V>* block, RowState<V>* total,
-                        typename V::Scalar* carry) {
-  raise_max<V>(p, vectors, block->max, total, carry);
+                        typename V::Scalar* rescale) {
+  update_max<V>(p, vectors, block->max, total, rescale);
   for (int at = 0; at < vectors * V::kLanes; at += V::kLanes) {
     auto sum = V::load(block->sum + at);
     V::store(total->sum + at, add_keeping_rest<V>(V::load(total->sum + at), &sum));
@@ -81,19 +81,19 @@ static void close_block(const Problem& p, int vectors, RowState<V>* block, RowSt
   }
 }
 
-/// Adds what `part` saw of other keys to `state`: carry and shrink are the factors of the outputs
-/// summed so far and of the part's.
+/// Adds what `split` saw of other keys to `state`: carry and shrink are the factors of the outputs
+/// summed so far and of the split's.
 template <class V>
-static void merge_state(const Problem& p, int vectors, const RowState<V>& part, RowState<V>* state,
-                        typename V::Scalar* carry, typename V::Scalar* shrink) {
-  const auto factor = V::set(static_cast<typename V::Scalar>(p.factor));
-  raise_max<V>(p, vectors, part.max, state, carry);
+static void merge_state(const Problem& p, int vectors, const RowState<V>& split, RowState<V>* state,
+                        typename V::Scalar* rescale, typename V::Scalar* split_rescale) {
+  const auto factor = V::set(static_cast<typename V::Scalar>(p.exp2_scale));
+  update_max<V>(p, vectors, split.max, state, rescale);
   for (int v = 0; v < vectors; ++v) {
     const int at = v * V::kLanes;
-    const auto down = V::load(part.max + at) - subtrahend<V>(V::load(state->max + at));
+    const auto down = V::load(split.max + at) - subtrahend<V>(V::load(state->max + at));
     const auto by = exp2_nonpositive<V>(down, factor);
-    V::store(shrink + at, by);
-    V::store(state->sum + at, V::fma(V::load(part.sum + at), by, V::load(state->sum + at)));
+    V::store(split_rescale + at, by);
+    V::store(state->sum + at, V::fma(V::load(split.sum + at), by, V::load(state->sum + at)));
   }
 }
 
@@ -121,12 +121,12 @@ struct FloatProbs {
 /// selecting product what was masked, and -0 adds nothing. state.sum grows by the tile's own sum.
 template <class V, bool kMasked, class Probs = FloatProbs<V>>
 static void exponentiate(const Problem& p, std::int64_t size, typename V::Scalar* scores,
-                         Strip<V>* strip) {
+                         RowBlock<V>* row_block) {
   using T = typename V::Scalar;
-  const auto factor = V::set(static_cast<T>(p.factor));
-  for (int v = 0; v < strip->vectors; ++v) {
+  const auto factor = V::set(static_cast<T>(p.exp2_scale));
+  for (int v = 0; v < row_block->vectors; ++v) {
     const int at = v * V::kLanes;
-    const auto max = subtrahend<V>(V::load(strip->state.max + at));
+    const auto max = subtrahend<V>(V::load(row_block->state.max + at));
     typename V::Vec sum{};
     for_blocks<kExp2Vectors>(
         size, [&](std::int64_t j, auto keys) __attribute__((always_inline)) {
@@ -145,7 +145,7 @@ static void exponentiate(const Problem& p, std::int64_t size, typename V::Scalar
           }
           Probs::template store<kKeys>(scores, j, at, prob);
         });
-    V::store(strip->state.sum + at, V::load(strip->state.sum + at) + sum);
+    V::store(row_block->state.sum + at, V::load(row_block->state.sum + at) + sum);
   }
 }
 
@@ -185,16 +185,16 @@ static void drop_lanes(const Problem& p, typename V::Unsigned positions,
 
 /// Drops probabilities; their sums are over all of them, and write_rows divides by the share kept.
 template <class V>
-static void drop_probs(const Problem& p, const Sequence& s, const Strip<V>& strip, Tile tile,
+static void drop_probs(const Problem& p, const Sequence& s, const RowBlock<V>& row_block, Tile tile,
                        typename V::Scalar* probs) {
   const auto row_of = [&](int w) __attribute__((always_inline)) {
-    return semantics::dropout_row(strip.query[w], s.band.shift,
-                                  strip.b * p.num_heads_q + strip.head[w]);
+    return semantics::dropout_row(row_block.query[w], s.band.shift,
+                                  row_block.b * p.num_heads_q + row_block.head[w]);
   };
   if constexpr (sizeof(typename V::Scalar) == sizeof(double)) {
-    for (int w = 0; w < strip.rows; ++w) drop_row<V>(p, row_of(w), tile, probs + w);
+    for (int w = 0; w < row_block.rows; ++w) drop_row<V>(p, row_of(w), tile, probs + w);
   } else {
-    for (int v = 0; v < strip.vectors; ++v) {
+    for (int v = 0; v < row_block.vectors; ++v) {
       typename V::Unsigned positions{}, batch_heads{};
       for (int lane = 0; lane < V::kLanes; ++lane) {
         const semantics::DropoutRow row = row_of(v * V::kLanes + lane);

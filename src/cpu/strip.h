@@ -7,8 +7,8 @@
 #include "cpu/rows.h"
 #include "semantics/tiles.h"
 
-// A strip: V::kWidth rows of one (b, kv head) in vector lanes, and the reading and writing of its
-// tensors. Arrays that strips compute on are [n][W] with W = V::kWidth.
+// A row block: V::kWidth rows of one (b, kv head) in vector lanes, and the reading and writing of
+// its tensors. Arrays that row blocks compute on are [n][W] with W = V::kWidth.
 
 namespace regard::cpu {
 
@@ -17,7 +17,7 @@ using semantics::tile_at;
 using semantics::tiles_of;
 using semantics::TileSpan;
 
-/// Where the online softmax of a strip's rows stands.
+/// Where the online softmax of a row block's rows stands.
 template <class V>
 struct RowState {
   typename V::Scalar max[V::kWidth];  // of the scores so far; -inf: none
@@ -34,7 +34,7 @@ REGARD_KERNEL_FN void clear_state(RowState<V>* state) {
 }
 
 template <class V>
-struct Strip {
+struct RowBlock {
   using T = typename V::Scalar;
   static constexpr int kWidth = V::kWidth;
 
@@ -56,8 +56,8 @@ struct Strip {
 
 /// Lanes that are computed: those of the vectors that hold rows.
 template <class V>
-REGARD_KERNEL_FN int lanes_of(const Strip<V>& strip) {
-  return strip.vectors * V::kLanes;
+REGARD_KERNEL_FN int lanes_of(const RowBlock<V>& row_block) {
+  return row_block.vectors * V::kLanes;
 }
 
 /// What queries are multiplied by where they are packed: both descales of the scores, and -1 where
@@ -65,100 +65,101 @@ REGARD_KERNEL_FN int lanes_of(const Strip<V>& strip) {
 /// greatest exponent.
 REGARD_KERNEL_FN double query_factor(const Problem& p, std::int64_t b, std::int64_t head_kv) {
   const double descale = score_descale(p, b, head_kv);
-  return p.scales_first || p.softmax_scale > 0.0 ? descale : -descale;
+  return p.prescale_scores || p.softmax_scale > 0.0 ? descale : -descale;
 }
 
 /// Rows [row_begin, row_begin + rows) of the sequence, all within its length.
 template <class V>
 static void set_rows(const Problem& p, const Sequence& s, std::int64_t head_kv,
-                     std::int64_t row_begin, std::int64_t rows, Strip<V>* strip) {
+                     std::int64_t row_begin, std::int64_t rows, RowBlock<V>* row_block) {
   using T = typename V::Scalar;
   const T infinity = static_cast<T>(__builtin_inf());
-  strip->b = s.b;
-  strip->query_factor = static_cast<T>(query_factor(p, s.b, head_kv));
-  strip->descale_v = static_cast<T>(descale_of(p.descale_v, s.b, head_kv));
-  strip->rows = rows;
-  strip->vectors = static_cast<int>((rows + V::kLanes - 1) / V::kLanes);
+  row_block->b = s.b;
+  row_block->query_factor = static_cast<T>(query_factor(p, s.b, head_kv));
+  row_block->descale_v = static_cast<T>(descale_of(p.descale_v, s.b, head_kv));
+  row_block->rows = rows;
+  row_block->vectors = static_cast<int>((rows + V::kLanes - 1) / V::kLanes);
   std::int64_t i = row_begin / p.group_size;
   std::int64_t g = row_begin % p.group_size;
-  strip->i_begin = i;
+  row_block->i_begin = i;
   for (int w = 0; w < rows; ++w) {
     const std::int64_t h = head_kv * p.group_size + g;
-    strip->query[w] = i;
-    strip->head[w] = h;
-    strip->keys[w] = semantics::visible_keys(s.band, i);
-    strip->position[w] = semantics::diagonal_position(i, s.band.shift);
-    strip->slope[w] = T(0);
+    row_block->query[w] = i;
+    row_block->head[w] = h;
+    row_block->keys[w] = semantics::visible_keys(s.band, i);
+    row_block->position[w] = semantics::diagonal_position(i, s.band.shift);
+    row_block->slope[w] = T(0);
     if (p.slopes.present) {
       const std::int64_t at = s.b * p.slopes.stride[0] + h * p.slopes.stride[1];
-      strip->slope[w] = static_cast<T>(*element_at<float>(p.slopes, at));
+      row_block->slope[w] = static_cast<T>(*element_at<float>(p.slopes, at));
     }
-    strip->segment[w] = 0;
+    row_block->segment[w] = 0;
     if (p.segments_q.present) {
       const std::int64_t at = s.b * p.segments_q.stride[0] + i * p.segments_q.stride[1];
-      strip->segment[w] = *element_at<std::int32_t>(p.segments_q, at);
+      row_block->segment[w] = *element_at<std::int32_t>(p.segments_q, at);
     }
     // A sink of -inf stands for none.
     const T sink = p.sinks.present
                        ? static_cast<T>(*element_at<float>(p.sinks, h * p.sinks.stride[0]))
                        : -infinity;
-    strip->state.max[w] = sink;
-    strip->state.sum[w] = sink == -infinity ? T(0) : T(1);
+    row_block->state.max[w] = sink;
+    row_block->state.sum[w] = sink == -infinity ? T(0) : T(1);
     if (++g == p.group_size) {
       g = 0;
       ++i;
     }
   }
-  strip->i_end = strip->query[rows - 1] + 1;
+  row_block->i_end = row_block->query[rows - 1] + 1;
   // Lanes that are not in use repeat the last row.
-  for (std::int64_t w = rows, last = rows - 1; w < lanes_of(*strip); ++w) {
-    strip->query[w] = strip->query[last];
-    strip->head[w] = strip->head[last];
-    strip->keys[w] = strip->keys[last];
-    strip->position[w] = strip->position[last];
-    strip->slope[w] = strip->slope[last];
-    strip->segment[w] = strip->segment[last];
-    strip->state.max[w] = strip->state.max[last];
-    strip->state.sum[w] = strip->state.sum[last];
+  for (std::int64_t w = rows, last = rows - 1; w < lanes_of(*row_block); ++w) {
+    row_block->query[w] = row_block->query[last];
+    row_block->head[w] = row_block->head[last];
+    row_block->keys[w] = row_block->keys[last];
+    row_block->position[w] = row_block->position[last];
+    row_block->slope[w] = row_block->slope[last];
+    row_block->segment[w] = row_block->segment[last];
+    row_block->state.max[w] = row_block->state.max[last];
+    row_block->state.sum[w] = row_block->state.sum[last];
   }
 }
 
-/// The keys that any of the strip's rows may see by arithmetic.
+/// The keys that any of the row block's rows may see by arithmetic.
 template <class V>
-REGARD_KERNEL_FN semantics::KeyRange reach(const Strip<V>& strip) {
-  return {strip.keys[0].lo, strip.keys[strip.rows - 1].hi};  // ends grow with the row
+REGARD_KERNEL_FN semantics::KeyRange reach(const RowBlock<V>& row_block) {
+  return {row_block.keys[0].lo, row_block.keys[row_block.rows - 1].hi};  // ends grow with the row
 }
 
 /// Addresses of the rows of `view` in lanes [first, first + V::kLanes); returns how many are in
 /// use.
 template <class V>
-REGARD_KERNEL_FN int lane_rows(const View& view, const Strip<V>& strip, int first,
+REGARD_KERNEL_FN int lane_rows(const View& view, const RowBlock<V>& row_block, int first,
                                char* (&rows)[V::kLanes]) {
   int count = 0;
-  for (; count < V::kLanes && first + count < strip.rows; ++count) {
+  for (; count < V::kLanes && first + count < row_block.rows; ++count) {
     const int w = first + count;
-    rows[count] = row_address(view, strip.b, strip.head[w], strip.query[w]);
+    rows[count] = row_address(view, row_block.b, row_block.head[w], row_block.query[w]);
   }
   return count;
 }
 
-/// The strip's rows of `view` [rows][dim] as [dim][W]; unused lanes of the vectors in use are 0.
+/// The row block's rows of `view` [rows][dim] as [dim][W]; unused lanes of the vectors in use are
+/// 0.
 template <class V>
-static void pack_columns(const View& view, const Strip<V>& strip, std::int64_t dim,
+static void pack_columns(const View& view, const RowBlock<V>& row_block, std::int64_t dim,
                          typename V::Scalar* columns) {
-  for (int v = 0; v < strip.vectors; ++v) {
+  for (int v = 0; v < row_block.vectors; ++v) {
     char* rows[V::kLanes];
-    const int count = lane_rows(view, strip, v * V::kLanes, rows);
+    const int count = lane_rows(view, row_block, v * V::kLanes, rows);
     load_columns<V>(view.type, rows, count, dim, columns + v * V::kLanes);
   }
 }
 
-/// q^T [head_dim_qk][W], times the strip's factor.
+/// q^T [head_dim_qk][W], times the row block's factor.
 template <class V>
-static void pack_queries(const Problem& p, const Strip<V>& strip, typename V::Scalar* q_t) {
-  pack_columns(p.q, strip, p.head_dim_qk, q_t);
-  if (strip.query_factor == 1) return;
-  const auto factor = V::set(strip.query_factor);
+static void pack_queries(const Problem& p, const RowBlock<V>& row_block, typename V::Scalar* q_t) {
+  pack_columns(p.q, row_block, p.head_dim_qk, q_t);
+  if (row_block.query_factor == 1) return;
+  const auto factor = V::set(row_block.query_factor);
   for (std::int64_t x = 0; x < p.head_dim_qk * V::kVectors; ++x) {
     V::store(q_t + x * V::kLanes, V::load(q_t + x * V::kLanes) * factor);
   }
@@ -234,20 +235,22 @@ static bool all_finite(ProductInput<typename V::Scalar> a, std::int64_t rows, st
 /// and over the share that dropout keeps. 0 for a row with neither key nor sink (otherwise the
 /// largest term alone is 1), whose sum of values is 0. NaN sums stay NaN.
 template <class V>
-REGARD_KERNEL_FN typename V::Scalar share_of(const Problem& p, const Strip<V>& strip, int w) {
+REGARD_KERNEL_FN typename V::Scalar inverse_sum(const Problem& p, const RowBlock<V>& row_block,
+                                                int w) {
   using T = typename V::Scalar;
   const T keep = p.dropout.threshold != 0 ? static_cast<T>(p.dropout.threshold) / T(65536) : T(1);
-  const T sum = strip.state.sum[w] * keep;
-  return sum == T(0) ? T(0) : strip.descale_v / sum;
+  const T sum = row_block.state.sum[w] * keep;
+  return sum == T(0) ? T(0) : row_block.descale_v / sum;
 }
 
-/// lse and saved_stats of the strip's rows.
+/// lse and saved_stats of the row block's rows.
 template <class V>
-static void write_stats(const Problem& p, const Strip<V>& strip) {
+static void write_stats(const Problem& p, const RowBlock<V>& row_block) {
   if (!p.lse.present && !p.stats.present) return;
-  for (int w = 0; w < strip.rows; ++w) {
-    const double max = static_cast<double>(strip.state.max[w]) * p.unit;
-    write_row_stats(p, strip.b, strip.head[w], strip.query[w], max, strip.state.sum[w]);
+  for (int w = 0; w < row_block.rows; ++w) {
+    const double max = static_cast<double>(row_block.state.max[w]) * p.score_unit;
+    write_row_stats(p, row_block.b, row_block.head[w], row_block.query[w], max,
+                    row_block.state.sum[w]);
   }
 }
 

@@ -24,21 +24,21 @@ void count_forks() {
   static_cast<void>(registered);
 }
 
-void run_inline(int slots, Task task, void* state) noexcept {
-  for (int slot = 0; slot < slots; ++slot) task(state, slot);
+void run_inline(int workers, Task task, void* state) noexcept {
+  for (int worker = 0; worker < workers; ++worker) task(state, worker);
 }
 
 // Yields before sleeping, some 30 microseconds on an idle core: kernels follow one another that
 // closely, and a yield leaves the core to whoever else wants it, where a pause would not.
 constexpr int kYields = 100;
 
-class Workers;
-thread_local const Workers* workers_of_slot = nullptr;  // whose slot this thread is in
+class Threads;
+thread_local const Threads* threads_of_worker = nullptr;  // whose worker this thread is in
 
-/// One caller's run. A cache line each: callers count their slots beside one another.
+/// One caller's run. A cache line each: callers count their workers beside one another.
 struct alignas(64) Run {
   std::atomic<bool> busy{false};
-  std::atomic<std::uint64_t> ticket{0};  // epoch << 32 | slots left
+  std::atomic<std::uint64_t> ticket{0};  // epoch << 32 | workers left
   std::atomic<Task> task{nullptr};
   std::atomic<void*> state{nullptr};
   std::atomic<int> unfinished{0};
@@ -49,11 +49,11 @@ struct alignas(64) Run {
 
 /// The threads of one process, which serve the runs of all callers. A forked child leaves its
 /// parent's as they are and makes new ones.
-class Workers {
+class Threads {
  public:
-  explicit Workers(int count) : born_(fork_count.load(std::memory_order_relaxed)), count_(count) {}
+  explicit Threads(int count) : born_(fork_count.load(std::memory_order_relaxed)), count_(count) {}
 
-  ~Workers() {
+  ~Threads() {
     {
       const std::lock_guard lock(mutex_);
       stop_ = true;
@@ -80,21 +80,21 @@ class Workers {
     return !threads_.empty();
   }
 
-  /// Runs the slots on the caller's thread and on those that are idle; false, having run none, for
-  /// a nested run, or when there is no thread or no place for another caller.
-  bool run(int slots, Task task, void* state) noexcept {
-    if (workers_of_slot == this || !start()) return false;
+  /// Runs the workers on the caller's thread and on those that are idle; false, having run none,
+  /// for a nested run, or when there is no thread or no place for another caller.
+  bool run(int workers, Task task, void* state) noexcept {
+    if (threads_of_worker == this || !start()) return false;
     const int place = acquire_place();
     if (place < 0) return false;
     Run& run = runs_[place];
     run.task.store(task, std::memory_order_relaxed);
     run.state.store(state, std::memory_order_relaxed);
-    run.unfinished.store(slots, std::memory_order_relaxed);
+    run.unfinished.store(workers, std::memory_order_relaxed);
     const std::uint64_t epoch = (run.ticket.load(std::memory_order_relaxed) >> 32) + 1;
-    // First the bit: whoever takes the last slot clears it.
+    // First the bit: whoever takes the last worker clears it.
     open_.fetch_or(bit_of(place), std::memory_order_relaxed);
-    run.ticket.store(epoch << 32 | static_cast<std::uint32_t>(slots), std::memory_order_release);
-    wake(slots - 1);
+    run.ticket.store(epoch << 32 | static_cast<std::uint32_t>(workers), std::memory_order_release);
+    wake(workers - 1);
     while (take_one(place)) {
     }
     wait_for(run);
@@ -139,8 +139,8 @@ class Workers {
     run.done.wait(lock, [&run] { return run.finished(); });
   }
 
-  /// Executes one slot; false when none is left. The ticket is (epoch, slots left), so a thread
-  /// that was late for one run cannot take a slot of it: while slots of an epoch are left, task
+  /// Executes one worker; false when none is left. The ticket is (epoch, workers left), so a thread
+  /// that was late for one run cannot take a worker of it: while workers of an epoch are left, task
   /// and state are that epoch's, and the exchange fails when they are not.
   bool take_one(int place) noexcept {
     Run& run = runs_[place];
@@ -154,11 +154,11 @@ class Workers {
                                             std::memory_order_acquire)) {
         continue;
       }
-      // Before the slot runs: the place may be another run's as soon as all slots have ended.
+      // Before the worker runs: the place may be another run's as soon as all workers have ended.
       if (left == 1) open_.fetch_and(~bit_of(place), std::memory_order_relaxed);
-      const Workers* const outer = std::exchange(workers_of_slot, this);
+      const Threads* const outer = std::exchange(threads_of_worker, this);
       task(state, static_cast<int>(left - 1));
-      workers_of_slot = outer;
+      threads_of_worker = outer;
       if (run.unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) {
         const std::lock_guard lock(mutex_);
         run.done.notify_one();
@@ -167,7 +167,7 @@ class Workers {
     }
   }
 
-  /// Executes a slot of the next run after `place` that has one left; where that was.
+  /// Executes a worker of the next run after `place` that has one left; where that was.
   int take_from_any(int place) noexcept {
     for (int i = 1; i <= kMaxRuns; ++i) {
       const int next = (place + i) % kMaxRuns;
@@ -197,7 +197,7 @@ class Workers {
   std::mutex start_mutex_;
   std::vector<std::thread> threads_;  // constant once started
   std::atomic<bool> started_{false};
-  std::atomic<std::uint64_t> open_{0};  // the places whose runs have slots left
+  std::atomic<std::uint64_t> open_{0};  // the places whose runs have workers left
   Run runs_[kMaxRuns];
   std::mutex mutex_;
   std::condition_variable work_;
@@ -209,33 +209,33 @@ class ThreadPool final : public Executor {
  public:
   explicit ThreadPool(int concurrency) : concurrency_(concurrency) {
     count_forks();
-    if (concurrency_ > 1) workers_.store(new Workers(concurrency_ - 1));
+    if (concurrency_ > 1) threads_.store(new Threads(concurrency_ - 1));
   }
 
   ~ThreadPool() override {
-    Workers* workers = workers_.load();
+    Threads* threads = threads_.load();
     // A parent's threads do not exist here: they can be neither joined nor destroyed.
-    if (workers != nullptr && workers->of_this_process()) delete workers;
+    if (threads != nullptr && threads->of_this_process()) delete threads;
   }
 
-  void run(int slots, Task task, void* state) override {
-    Workers* const workers = workers_.load(std::memory_order_acquire);
-    const bool shares = slots > 1 && workers != nullptr && workers->of_this_process();
-    if (!shares || !workers->run(slots, task, state)) run_inline(slots, task, state);
+  void run(int workers, Task task, void* state) override {
+    Threads* const threads = threads_.load(std::memory_order_acquire);
+    const bool shares = workers > 1 && threads != nullptr && threads->of_this_process();
+    if (!shares || !threads->run(workers, task, state)) run_inline(workers, task, state);
   }
 
   bool start() noexcept {
-    Workers* workers = workers_.load(std::memory_order_acquire);
-    if (workers != nullptr && !workers->of_this_process()) workers = replace(workers);
-    return workers != nullptr && workers->start();
+    Threads* threads = threads_.load(std::memory_order_acquire);
+    if (threads != nullptr && !threads->of_this_process()) threads = replace(threads);
+    return threads != nullptr && threads->start();
   }
 
  private:
-  /// New workers in place of a parent's, which stay allocated: their mutex may be locked for ever.
-  Workers* replace(Workers* old) noexcept {
+  /// New threads in place of a parent's, which stay allocated: their mutex may be locked for ever.
+  Threads* replace(Threads* old) noexcept {
     try {
-      auto fresh = std::make_unique<Workers>(concurrency_ - 1);
-      if (workers_.compare_exchange_strong(old, fresh.get(), std::memory_order_acq_rel)) {
+      auto fresh = std::make_unique<Threads>(concurrency_ - 1);
+      if (threads_.compare_exchange_strong(old, fresh.get(), std::memory_order_acq_rel)) {
         return fresh.release();
       }
       return old;  // another thread was first
@@ -245,7 +245,7 @@ class ThreadPool final : public Executor {
   }
 
   const int concurrency_;
-  std::atomic<Workers*> workers_{nullptr};
+  std::atomic<Threads*> threads_{nullptr};
 };
 
 }  // namespace

@@ -6,11 +6,11 @@
 
 namespace regard {
 
-/// A persistent pool for `concurrency` slots at once, the caller's thread being one of them.
-/// Threads start with the first run of more than one slot (or start_threads) and end with the pool.
-/// Concurrent runs share the threads: each caller runs slots of its own, and idle threads help. A
-/// nested run, one in a forked child, and a 65th at once execute their slots one after another on
-/// the caller's thread. Tasks must not throw: one that does ends the program.
+/// A persistent pool for `concurrency` workers at once, the caller's thread being one of them.
+/// Threads start with the first run of more than one worker (or start_threads) and end with the
+/// pool. Concurrent runs share the threads: each caller runs workers of its own, and idle threads
+/// help. A nested run, one in a forked child, and a 65th at once execute their workers one after
+/// another on the caller's thread. Tasks must not throw: one that does ends the program.
 std::unique_ptr<Executor> make_thread_pool(int concurrency);
 
 /// Starts a pool's threads now, again in a forked child, so that the next run starts none; false

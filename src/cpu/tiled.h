@@ -5,7 +5,7 @@
 #include "cpu/problem.h"
 
 // Tiled forward with online softmax, shared by EFFICIENT and FLASH: what a task needs, and where in
-// a slot's scratch. tiled_forward.inl and few_rows.inl are the algorithm.
+// a worker's scratch. tiled_forward.inl and decode_rows.inl are the algorithm.
 
 namespace regard::cpu {
 
@@ -13,25 +13,25 @@ struct TiledArgs {
   Problem problem{};
   TaskGrid grid{};                  // of rows in lanes
   std::int64_t heads_per_task = 1;  // of K and V, that few rows take together
-  std::int64_t tile_kv = 0;         // a multiple of kDotTileKv
+  std::int64_t tile_kv = 0;         // a multiple of kDecodeTileKv
   bool copies_values = false;       // of f32 too, where FloatTiles gains by it
   // Offsets into the scratch; nothing in it grows with a length. W is the kernel's width.
-  std::int64_t at_strips = 0;
-  std::int64_t at_q = 0;       // [strips][padded head_dim_qk][W]
-  std::int64_t at_out = 0;     // [strips][padded head_dim_v][W]
+  std::int64_t at_row_blocks = 0;
+  std::int64_t at_q = 0;       // [row blocks][padded head_dim_qk][W]
+  std::int64_t at_out = 0;     // [row blocks][padded head_dim_v][W]
   std::int64_t at_block = 0;   // the same again, of a block of keys,
-  std::int64_t at_totals = 0;  // and the strips' states but for that block
-  std::int64_t at_part = 0;    // outs again, where few rows take the parts of their keys
-  std::int64_t at_states = 0;  // two of the strips' states, there too
+  std::int64_t at_totals = 0;  // and the row blocks' states but for that block
+  std::int64_t at_split = 0;   // outs again, where few rows take the splits of their keys
+  std::int64_t at_states = 0;  // two of the row blocks' states, there too
   std::int64_t at_scores = 0;  // [tile_kv][W]
   std::int64_t at_keys = 0;    // [tile_kv][padded head_dim_qk], where keys are converted
   std::int64_t at_values = 0;  // [tile_kv][padded head_dim_v], where values are copied
   std::int64_t at_row = 0;     // [tile_kv]
-  // Where slots share the parts: what they hand over, [B][groups of heads][parts].
-  char* parts = nullptr;
-  std::int64_t part_bytes = 0;
-  std::int64_t parts_per_task = 0;
-  std::int64_t part_runs = 1;  // see part_of_step
+  // Where workers share the splits: what they hand over, [B][groups of heads][splits].
+  char* splits = nullptr;
+  std::int64_t split_bytes = 0;
+  std::int64_t splits_per_task = 0;
+  std::int64_t split_runs = 1;  // see split_of_step
 };
 
 /// Groups of heads that few rows are computed by.
@@ -49,14 +49,14 @@ using TiledFn = void (*)(const void* args, std::int64_t task, char* scratch);
 
 /// One instruction set's kernels for f32 arithmetic (f32, bf16, f16 inputs).
 struct TiledKernel {
-  TiledFn forward;           // tasks of the grid; sequences of few rows go whole with their first
-  TiledFn few;               // few rows: one task for each (b, group of heads)
-  TiledFn few_part;          // few rows: one task for each (part, b, group of heads),
-  TiledFn few_merge;         // then one for each (b, group of heads)
-  std::int64_t width;        // rows of a strip
-  std::int64_t dot_rows;     // up to so many, lanes lie along head_dim
-  std::int64_t strip_bytes;  // of a strip's state
-  std::int64_t state_bytes;  // of its rows' online softmax
+  TiledFn forward;       // tasks of the grid; sequences of few rows go whole with their first
+  TiledFn decode;        // few rows: one task for each (b, group of heads)
+  TiledFn decode_split;  // few rows: one task for each (split, b, group of heads),
+  TiledFn decode_merge;  // then one for each (b, group of heads)
+  std::int64_t width;    // rows of a row block
+  std::int64_t max_decode_rows;  // up to so many, lanes lie along head_dim
+  std::int64_t row_block_bytes;  // of a row block's state
+  std::int64_t state_bytes;      // of its rows' online softmax
 };
 
 }  // namespace regard::cpu

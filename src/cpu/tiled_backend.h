@@ -10,12 +10,12 @@ namespace regard::cpu {
 
 /// What tells one tiled backend from another; the kernels are the same.
 struct TiledTraits {
-  const char* name;         // in the names of its kernels
-  std::int64_t max_strips;  // of a task: what one read of K and V serves
-  bool copies;              // f32 values too, where that pays (TiledArgs)
-  bool one_pass;            // backward
-  bool shares_parts;        // of few rows over many keys among slots, in more workspace
-  /// Keys of a tile, a multiple of kDotTileKv: a function of head dims alone, so that no sum's
+  const char* name;             // in the names of its kernels
+  std::int64_t max_row_blocks;  // of a task: what one read of K and V serves
+  bool copies;                  // f32 values too, where that pays (TiledArgs)
+  bool one_pass;                // backward
+  bool shares_splits;           // of few rows over many keys among workers, in more workspace
+  /// Keys of a tile, a multiple of kDecodeTileKv: a function of head dims alone, so that no sum's
   /// order depends on anything else.
   std::int64_t (*tile_kv)(std::int64_t head_dim_qk, std::int64_t head_dim_v);
 };
@@ -39,9 +39,9 @@ class TiledBackend final : public Backend {
  private:
   struct Shape;
   const BackwardKernel& backward_kernel(const AttentionParams& params, Isa isa) const noexcept;
-  Shape shape_of(const AttentionParams& params, Isa isa, std::int32_t slots) const noexcept;
-  std::int64_t max_strips(const AttentionParams& params, const Env& env) const noexcept;
-  std::int32_t slots(const AttentionKey& key, const Env& env) const noexcept;
+  Shape shape_of(const AttentionParams& params, Isa isa, std::int32_t workers) const noexcept;
+  std::int64_t max_row_blocks(const AttentionParams& params, const Env& env) const noexcept;
+  std::int32_t workers(const AttentionKey& key, const Env& env) const noexcept;
   std::int64_t lay_out(const AttentionParams& params, const Shape& shape,
                        TiledArgs* args) const noexcept;
 

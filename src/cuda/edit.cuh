@@ -13,7 +13,7 @@ namespace regard::cuda {
 /// factor is positive), and softcap.
 template <class T>
 REGARD_DEVICE_FN T scale_and_cap(const Problem& p, T score) {
-  if (p.scales_first) {
+  if (p.prescale_scores) {
     score *= static_cast<T>(p.softmax_scale);
   } else if (p.softmax_scale < 0.0) {
     score = -score;
@@ -102,7 +102,7 @@ REGARD_DEVICE_FN void drop(const Problem& p, const RowFacts<T>& row, std::int64_
 /// What an output is multiplied by: 1 over the row's sum and over the share that dropout keeps. 0
 /// for a row that saw nothing.
 template <class T>
-REGARD_DEVICE_FN T share_of(const Problem& p, T sum) {
+REGARD_DEVICE_FN T inverse_sum(const Problem& p, T sum) {
   const T kept = p.dropout.threshold != 0 ? static_cast<T>(p.dropout.threshold) / T(65536) : T(1);
   return sum == T(0) ? T(0) : T(1) / (sum * kept);
 }

@@ -15,7 +15,7 @@
 //   kBlocks                  on a multiprocessor at once: what its registers must leave room for
 //   run(block, args)         one block's work: the tasks index(), index() + count(), ... of the
 //   grid
-//   kMinSm                   if its instructions need one: the least compute capability * 10
+//   kMinSm                   if its instructions need one: the smallest compute capability * 10
 
 namespace regard::cuda {
 
@@ -49,8 +49,8 @@ class DeviceRunner {
   void launch(const typename Kernel::Args& args, std::int64_t tasks) {
     static_assert(sizeof(args) <= 4096, "what a launch can hand over");
     if (tasks <= 0 || error_ != cudaSuccess) return;
-    constexpr std::int64_t kMostBlocks = 0x7fffffff;
-    const auto blocks = static_cast<unsigned>(tasks < kMostBlocks ? tasks : kMostBlocks);
+    constexpr std::int64_t kMaxBlocks = 0x7fffffff;
+    const auto blocks = static_cast<unsigned>(tasks < kMaxBlocks ? tasks : kMaxBlocks);
     void* list[] = {const_cast<typename Kernel::Args*>(&args)};
     // Not <<<>>>, whose error is the thread's last one, and that may be an earlier call's.
     error_ = cudaLaunchKernel(reinterpret_cast<const void*>(&kernel_entry<Kernel>), dim3(blocks),

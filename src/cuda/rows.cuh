@@ -65,7 +65,7 @@ REGARD_KERNEL_FN RowBlock head_rows(const Problem& p, std::int64_t b, std::int64
 struct Reach {
   semantics::KeyRange first, last;  // of the first and the last live row; both ends grow with rows
   bool is_live = false;             // some row lies within its sequence's length
-  bool is_opaque = false;           // some see less than arithmetic says
+  bool has_data_mask = false;       // some see less than arithmetic says
 
   /// The keys that any of the rows may see.
   REGARD_KERNEL_FN semantics::KeyRange keys(const Reach& r) {
@@ -78,7 +78,7 @@ REGARD_KERNEL_FN Reach reach_of(const Problem& p, const RowBlock& rows, const Se
   const std::int64_t live = end < s.len_q ? end : s.len_q;
   Reach reach;
   reach.is_live = begin < live;
-  reach.is_opaque = problem::is_opaque(p) || live < end;  // rows of padding see nothing
+  reach.has_data_mask = problem::has_data_mask(p) || live < end;  // rows of padding see nothing
   if (!reach.is_live) return reach;
   reach.first = semantics::visible_keys(s.band, begin);
   reach.last = semantics::visible_keys(s.band, live - 1);
@@ -90,7 +90,7 @@ template <int kKeys = kTile>
 REGARD_KERNEL_FN semantics::TileClass classify(const Reach& reach, semantics::Tile tile) {
   if (!reach.is_live || tile.size <= 0) return semantics::TileClass::kEmpty;
   return semantics::classify_tile(reach.first, reach.last, tile.begin, tile.begin + tile.size,
-                                  reach.is_opaque || tile.size < kKeys);
+                                  reach.has_data_mask || tile.size < kKeys);
 }
 
 /// The first block of kRows rows from `index` on of which some may see a key of the tile; the

@@ -267,13 +267,13 @@ REGARD_DEVICE_FN void add_tile_product(const Block& block, const WarpRows<kTerms
   }
 }
 
-/// sums = sums * carry[own row] + left rows, each tile summed for itself: tensor cores do not round
-/// sums but cut them off, which over all keys of a long row would add up.
+/// sums = sums * rescale[own row] + left rows, each tile summed for itself: tensor cores do not
+/// round sums but cut them off, which over all keys of a long row would add up.
 template <Element kType, int kTerms, int kColumns, class Block, class Shared>
-REGARD_DEVICE_FN void carry_tile_product(const Block& block, const WarpRows<kTerms>& left,
-                                         Shared rows, std::int64_t columns,
-                                         const float (&carry)[kLaneRows],
-                                         WarpSums<kColumns>* sums) {
+REGARD_DEVICE_FN void rescale_add_tile_product(const Block& block, const WarpRows<kTerms>& left,
+                                               Shared rows, std::int64_t columns,
+                                               const float (&rescale)[kLaneRows],
+                                               WarpSums<kColumns>* sums) {
   REGARD_DEVICE_UNROLL
   for (int n = 0; n < kColumns / 16; ++n) {
     if (n * 16 >= columns) break;
@@ -282,7 +282,7 @@ REGARD_DEVICE_FN void carry_tile_product(const Block& block, const WarpRows<kTer
     REGARD_DEVICE_UNROLL
     for (int x = 0; x < 8; ++x) {
       float& sum = sums->at[2 * n + x / 4][x % 4];
-      sum = __builtin_fmaf(sum, carry[x % 4 / 2], of_tile[x / 4][x % 4]);
+      sum = __builtin_fmaf(sum, rescale[x % 4 / 2], of_tile[x / 4][x % 4]);
     }
   }
 }

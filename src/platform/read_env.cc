@@ -66,7 +66,8 @@ constexpr VariableSpec kVariables[] = {
     {"REGARD_BACKEND", "only these backends, in this order of preference", check_backends},
     {"REGARD_DENY", "never these backends", check_backends},
     {"REGARD_MAX_ISA", "use no instruction set above this one", check_isa},
-    {"REGARD_NUM_THREADS", "slots that a plan may use (default: the CPUs allowed)", check_threads},
+    {"REGARD_NUM_THREADS", "workers that a plan may use (default: the CPUs allowed)",
+     check_threads},
     {"REGARD_TUNING", "a file with an order of backends measured on this machine", check_tuning},
     {"REGARD_LOG", "select: a JSON line per decision; profile: per call", check_log},
 };

@@ -69,25 +69,25 @@ REGARD_KERNEL_FN std::uint16_t to_bf16(float x) {
   return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-/// Rounded to nearest even; what lies beyond the largest finite number becomes that. kMost and kNan
+/// Rounded to nearest even; what lies beyond the largest finite number becomes that. kMax and kNan
 /// are codes.
-template <int kMantissa, int kBias, std::uint32_t kMost, std::uint32_t kNan>
+template <int kMantissa, int kBias, std::uint32_t kMax, std::uint32_t kNan>
 REGARD_KERNEL_FN std::uint8_t to_f8(float x) {
   constexpr int kShift = 23 - kMantissa;
   constexpr std::uint32_t kRebias = (127u - kBias) << 23;
-  constexpr std::uint32_t kLeastNormal = (128u - kBias) << 23;
+  constexpr std::uint32_t kMinNormal = (128u - kBias) << 23;
   constexpr std::uint32_t kRounder = (151u - kBias - kMantissa) << 23;  // its unit is a denormal's
   const std::uint32_t bits = bits_of(x);
   const std::uint32_t magnitude = bits & 0x7fffffffu;
   std::uint32_t code = 0;
   if (magnitude > 0x7f800000u) {
     code = kNan;
-  } else if (magnitude < kLeastNormal) {
+  } else if (magnitude < kMinNormal) {
     code = bits_of(f32_of(magnitude) + f32_of(kRounder)) - kRounder;
   } else {
     const std::uint32_t half = (1u << (kShift - 1)) - 1u + ((magnitude >> kShift) & 1u);
     code = (magnitude - kRebias + half) >> kShift;
-    code = code < kMost ? code : kMost;
+    code = code < kMax ? code : kMax;
   }
   return static_cast<std::uint8_t>(code | ((bits >> 24) & 0x80u));
 }

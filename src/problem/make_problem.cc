@@ -47,7 +47,7 @@ void set_slopes(const TensorView& tensor, View* view) noexcept {
 }
 
 /// Below this a scale is no factor of the exponent: infinite differences times 0 are NaN.
-constexpr double kLeastFactor = 0x1p-100;
+constexpr double kMinFactor = 0x1p-100;
 
 DiagonalKind diagonal_of(Diagonal diagonal) noexcept {
   switch (diagonal) {
@@ -103,15 +103,15 @@ void make_problem(const AttentionParams& params, const Buffers& buffers,
   p.window_right = params.window_right;
   // Any finite double is a scale or a cap; the arithmetic holds its own type's range.
   const bool f64 = params.dtype_q == Dtype::kF64;
-  const double most = f64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
-  const double least = f64 ? std::numeric_limits<double>::min() : std::numeric_limits<float>::min();
-  p.softmax_scale = std::clamp(params.softmax_scale, -most, most);
-  p.softcap = params.softcap > 0.0 ? std::clamp(params.softcap, least, most) : 0.0;
+  const double max = f64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+  const double min = f64 ? std::numeric_limits<double>::min() : std::numeric_limits<float>::min();
+  p.softmax_scale = std::clamp(params.softmax_scale, -max, max);
+  p.softcap = params.softcap > 0.0 ? std::clamp(params.softcap, min, max) : 0.0;
   // What is measured in natural units (a bias, a sink, scores shown) needs scores in them.
-  p.scales_first = p.softcap > 0.0 || p.slopes.present || p.bias.present || p.sinks.present ||
-                   p.scores.present || std::abs(p.softmax_scale) < kLeastFactor;
-  p.unit = p.scales_first ? 1.0 : std::abs(p.softmax_scale);
-  p.factor = std::min(p.unit * std::numbers::log2e, most);
+  p.prescale_scores = p.softcap > 0.0 || p.slopes.present || p.bias.present || p.sinks.present ||
+                      p.scores.present || std::abs(p.softmax_scale) < kMinFactor;
+  p.score_unit = p.prescale_scores ? 1.0 : std::abs(p.softmax_scale);
+  p.exp2_scale = std::min(p.score_unit * std::numbers::log2e, max);
   p.dropout = semantics::make_dropout(params.dropout_p, buffers.rng_seed, buffers.rng_offset);
 }
 
@@ -120,9 +120,9 @@ void make_grad_problem(const AttentionParams& params, const Buffers& buffers,
   GradProblem& g = *problem;
   make_problem(params, buffers, &g.problem);
   // Gradients are of scores in natural units.
-  g.problem.scales_first = true;
-  g.problem.unit = 1.0;
-  g.problem.factor = std::numbers::log2e;
+  g.problem.prescale_scores = true;
+  g.problem.score_unit = 1.0;
+  g.problem.exp2_scale = std::numbers::log2e;
   set_view(gradients.saved.stats, &g.saved);
   g.saved_is_lse = gradients.saved.kind == SavedContext::Kind::kLse;
   set_view(gradients.d_out, &g.d_out);

@@ -76,14 +76,14 @@ struct Problem {
   std::int64_t window_right = -1;
   double softmax_scale = 1.0;
   double softcap = 0.0;
-  bool scales_first = false;  // scores are scaled before the softmax, not by it
-  double factor = 1.0;        // of score differences in the base-2 exponent; > 0
-  double unit = 1.0;          // a score of the softmax, in natural units; > 0
+  bool prescale_scores = false;  // scores are scaled before the softmax, not by it
+  double exp2_scale = 1.0;       // of score differences in the base-2 exponent; > 0
+  double score_unit = 1.0;       // a score of the softmax, in natural units; > 0
   semantics::Dropout dropout{};
 };
 
 /// Keys are hidden by data, not by arithmetic alone.
-REGARD_KERNEL_FN bool is_opaque(const Problem& p) {
+REGARD_KERNEL_FN bool has_data_mask(const Problem& p) {
   return p.mask.present || p.bias.present || p.segments_q.present;
 }
 

@@ -4,7 +4,7 @@
 
 #include "semantics/row_bounds.h"
 
-// How the keys of few rows are divided into parts that are computed side by side: a rule of the
+// How the keys of few rows are divided into splits that are computed side by side: a rule of the
 // sequence's own length, so that it has the same bits alone and in any batch.
 
 namespace regard::semantics {
@@ -19,12 +19,12 @@ REGARD_KERNEL_FN constexpr std::int64_t share_begin(std::int64_t size, std::int6
   return size / shares * index + (index < larger ? index : larger);
 }
 
-/// Parts that the keys of a sequence of few rows come in.
+/// Splits that the keys of a sequence of few rows come in.
 REGARD_KERNEL_FN constexpr std::int64_t split_count(std::int64_t len_kv) {
   return clamp((len_kv + kKeysPerSplit - 1) / kKeysPerSplit, 1, kMaxSplits);
 }
 
-/// The keys of part `index`: whole tiles but for the last, as many as the others' or one more.
+/// The keys of split `index`: whole tiles but for the last, as many as the others' or one more.
 REGARD_KERNEL_FN constexpr KeyRange split_keys(std::int64_t len_kv, std::int64_t tile_kv,
                                                std::int64_t index) {
   const std::int64_t count = split_count(len_kv);

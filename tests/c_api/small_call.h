@@ -15,7 +15,7 @@ struct DestroyContext {
 };
 using ContextHandle = std::unique_ptr<regard_context, DestroyContext>;
 
-/// Of two slots on a machine of one CPU, too: executors are called for two.
+/// Of two workers on a machine of one CPU, too: executors are called for two.
 inline ContextHandle make_c_context() {
   setenv("REGARD_NUM_THREADS", "2", 0);
   regard_context* context = nullptr;

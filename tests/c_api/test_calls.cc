@@ -16,12 +16,12 @@ namespace {
 // Enough work that no backend keeps it to the calling thread.
 constexpr std::int64_t kManyRows = 256;
 
-// Counts what it is asked and runs slots in descending order.
+// Counts what it is asked and runs workers in descending order.
 struct CountingCallback {
-  static void run(void* user, int32_t slots, regard_task task, void* state) {
+  static void run(void* user, int32_t workers, regard_task task, void* state) {
     auto* self = static_cast<CountingCallback*>(user);
     ++self->runs;
-    for (int32_t slot = slots - 1; slot >= 0; --slot) task(state, slot);
+    for (int32_t worker = workers - 1; worker >= 0; --worker) task(state, worker);
   }
   regard_executor executor() { return {run, this}; }
   int runs = 0;
@@ -129,9 +129,9 @@ TEST(CExecute, RefusesAWorkspaceThatOverlapsATensor) {
       << regard_last_error();
 }
 
-TEST(CExecute, IncompleteSlotsAreAnError) {
+TEST(CExecute, IncompleteWorkersAreAnError) {
   const ContextHandle context = make_c_context();
-  SmallCall call(256);  // worth several slots
+  SmallCall call(256);  // worth several workers
   regard_launch launch = regard_launch_default();
   launch.executor = {[](void*, int, void (*)(void*, int), void*) {}, nullptr};
   EXPECT_EQ(regard_attention(context.get(), &call.request, nullptr, &launch),
@@ -198,8 +198,8 @@ TEST(CExecutor, OfALaunchAndOfAContext) {
 
 TEST(CExecutor, MayBeReplacedWhileCallsRun) {
   const ContextHandle context = make_c_context();
-  const auto serial = [](void*, int32_t slots, regard_task task, void* state) {
-    for (int32_t slot = 0; slot < slots; ++slot) task(state, slot);
+  const auto serial = [](void*, int32_t workers, regard_task task, void* state) {
+    for (int32_t worker = 0; worker < workers; ++worker) task(state, worker);
   };
   std::thread caller([&] {
     SmallCall call(64);

@@ -149,7 +149,7 @@ class Environment(CliTest):
         self.assertEqual(found["chosen"], "efficient")
         self.assertTrue(any("overruled" in warning for warning in found["warnings"]))
         found = self.document("explain", "b8 hq8 sq64 d64", "--threads", "2", env=env)
-        self.assertLessEqual(found["plan"]["slots"], 2)
+        self.assertLessEqual(found["plan"]["workers"], 2)
 
 
 def on_terminal(args, env, stderr_too=False):

@@ -12,8 +12,8 @@ class OneCase(CliTest):
         self.assertLessEqual({"math", "efficient"}, set(results))
         for name in ("math", "efficient"):
             self.assertEqual(results[name]["outcome"], "passed")
-            self.assertLessEqual(results[name]["share_of_bar"], 1)
-            self.assertLessEqual(results[name]["lse_share_of_bar"], 1)
+            self.assertLessEqual(results[name]["error_over_tolerance"], 1)
+            self.assertLessEqual(results[name]["lse_error_over_tolerance"], 1)
             self.assertEqual(results[name]["rows"], 10)
         text = self.cli("check", SMALL).stdout
         self.assertRegex(text, r"math +ok ")
@@ -23,7 +23,7 @@ class OneCase(CliTest):
     def test_gradients_have_columns(self):
         lines = self.cli("check", SMALL + " grad").stdout.splitlines()
         header = next(line for line in lines if line.startswith("backend"))
-        self.assertRegex(header, r"lse of bar +gradients +of bar +workspace")
+        self.assertRegex(header, r"lse / tolerance +gradients +error / tolerance +workspace")
         row = next(line for line in lines if line.startswith("math"))
         self.assertRegex(row, r"ok +\S+ +\d+ % +\d+ % +\d\.\d\de-\d\d +\d+ % +\d")
 

@@ -4,13 +4,13 @@
 #include <limits>
 #include <vector>
 
-#include "conformance/bar.h"
 #include "conformance/compare.h"
 #include "conformance/problem.h"
+#include "conformance/tolerance.h"
 #include "oracle/number.h"
 #include "tests/support/wrong_rounding.h"
 
-// The bar itself: what it lets pass and what it does not.
+// The tolerance itself: what it lets pass and what it does not.
 
 namespace regard {
 namespace {

@@ -40,7 +40,7 @@ std::vector<unsigned char> bits(Context& context, Problem* problem, const Forced
   return problem->output_bytes();
 }
 
-// Enough rows for seven slots, uneven under causal, with every edit.
+// Enough rows for seven workers, uneven under causal, with every edit.
 const char* const kThreadCases[] = {
     "b2 hq4 hkv2 sq257 skv257 d64 f32 causal lse",
     "b3 hq2 sq127 skv300 d32 bf16 causal diag=br mask bias alibi lens sinks lse poison",
@@ -67,26 +67,26 @@ TEST_P(Execute, BitsDependOnNeitherThreadsNorTheirOrder) {
             static_cast<Executor*>(nullptr)}) {  // null: the own pool
         EXPECT_EQ(bits(*many, &problem, GetParam(), executor), expected) << text << threads;
       }
-      EXPECT_LE(counting.most_slots(), threads) << text;
+      EXPECT_LE(counting.max_workers(), threads) << text;
     }
   }
 }
 
-// Slots take tasks as they come, and threads start when the machine lets them: in a few tries more
-// than one must have had work.
-TEST_P(Execute, MoreThanOneSlotHasWork) {
+// Workers take tasks as they come, and threads start when the machine lets them: in a few tries
+// more than one must have had work.
+TEST_P(Execute, MoreThanOneWorkerHasWork) {
   const Case c = parse_case("b2 hq8 hkv8 sq512 skv512 d64 f32 causal").value();
   Problem problem = conformance::make_problem(c);
   for (const int threads : {2, 3, 7}) {
     const std::unique_ptr<Context> many = context(threads);
     test::CountingExecutor counting;
-    int most = 0;
-    for (int tries = 0; tries < 50 && most < 2; ++tries) {
+    int max = 0;
+    for (int tries = 0; tries < 50 && max < 2; ++tries) {
       bits(*many, &problem, GetParam(), &counting);
-      most = std::max(most, counting.slots_with_work());
+      max = std::max(max, counting.workers_with_work());
     }
-    EXPECT_EQ(counting.most_slots(), threads);
-    EXPECT_GE(most, 2);
+    EXPECT_EQ(counting.max_workers(), threads);
+    EXPECT_GE(max, 2);
   }
 }
 
@@ -198,25 +198,25 @@ TEST(AllocationCounter, CountsEveryWayToAllocate) {
 #endif
 }
 
-// EFFICIENT's promise: extra memory per slot does not grow with any length.
+// EFFICIENT's promise: extra memory per worker does not grow with any length.
 TEST(Efficient, WorkspaceDoesNotGrowWithLengths) {
   for (const char* dtype : {"f32", "bf16", "f16"}) {
     for (const char* rest :
          {"d64", "d128 causal diag=br mask bias lse", "d576 dv512 alibi diag=tl"}) {
       std::int64_t bytes[3] = {};
       const char* const lengths[] = {"sq64 skv1024", "sq64 skv65536", "sq64 skv1000000"};
-      std::int32_t slots = 1;
+      std::int32_t workers = 1;
       for (int n = 0; n < 3; ++n) {
         const std::string text = std::string("b1 hq8 ") + lengths[n] + " " + rest + " " + dtype;
         Policy policy;
         policy.only = std::vector<BackendRef>{test::kEfficientRef};
         const Plan made = plan(default_context(), parse_case(text).value().params, policy).value();
         bytes[n] = made.workspace_bytes();
-        slots = made.kernel().slots;
+        workers = made.kernel().workers;
       }
       EXPECT_EQ(bytes[0], bytes[1]) << dtype << " " << rest;
       EXPECT_EQ(bytes[0], bytes[2]) << dtype << " " << rest;
-      EXPECT_LT(bytes[0], std::int64_t{slots} << 20) << dtype << " " << rest;
+      EXPECT_LT(bytes[0], std::int64_t{workers} << 20) << dtype << " " << rest;
     }
   }
 }

@@ -4,8 +4,8 @@
 #include "tests/support/all_units.h"
 #include "tests/support/fixed_cases.h"
 
-// Gradients of every unit against the bar: chosen cases round blocks and edges, and random ones.
-// The truth of a case serves all units.
+// Gradients of every unit against the tolerance: chosen cases round blocks and edges, and random
+// ones. The truth of a case serves all units.
 
 namespace regard {
 namespace {

@@ -12,7 +12,7 @@
 #include "tests/support/grad_model.h"
 #include "tests/support/wrong_rounding.h"
 
-// The bar of gradients: a right backward passes on random cases, one planted error fails.
+// The tolerance of gradients: a right backward passes on random cases, one planted error fails.
 
 namespace regard {
 namespace {
@@ -39,7 +39,7 @@ Problem problem_of(const std::string& text, bool dense = true) {
 
 class RightModels : public testing::TestWithParam<bool> {};
 
-// What the stored rounding of P and dS may cost is in the bar as what f32 costs is.
+// What the stored rounding of P and dS may cost is in the tolerance as what f32 costs is.
 TEST_P(RightModels, PassRandomCases) {
   double margin = 0.0;
   for (std::uint64_t n = 0; n < 400; ++n) {

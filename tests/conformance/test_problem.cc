@@ -148,7 +148,7 @@ int not_finite(const TensorView& view, std::int64_t b, std::int64_t h, std::int6
   return count;
 }
 
-TEST(Problem, PoisonLiesWhereNobodyLooks) {
+TEST(Problem, PoisonLiesOutsideOfWhatIsRead) {
   int partly_seen = 0;
   for (int seed = 1; seed < 30; ++seed) {
     const Problem problem =

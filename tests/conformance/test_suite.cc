@@ -76,7 +76,7 @@ TEST(SmallSuite, ARightBackwardIsAccepted) {
   EXPECT_EQ(refusal_of(std::make_shared<OracleBackend>(test::oracle_grad_info())), "");
 }
 
-TEST(SmallSuite, WithoutABackwardItsFaultsAreNobodys) {
+TEST(SmallSuite, WithoutABackwardItsFaultsDoNotMatter) {
   EXPECT_EQ(refusal_of(std::make_shared<OracleBackend>(test::oracle_info(), Fault::kDeltaDropped)),
             "");
 }
@@ -119,7 +119,7 @@ TEST(SmallSuite, NarrowBackwardClaimsAreTested) {
 }
 
 // Plays a CUDA device in host memory: the backend under test reads the host's tensors there.
-class FakeDevice final : public conformance::Carrier {
+class FakeDevice final : public conformance::DeviceRunner {
  public:
   explicit FakeDevice(const Backend& backend) : backend_(backend) {}
   Status run(const Call& call) override {
@@ -165,7 +165,7 @@ TEST(SmallSuite, ACudaBackendIsRefusedByNameWithoutADevice) {
   EXPECT_NE(ref.status().message().find("small_suite(carrier)"), std::string::npos);
 }
 
-TEST(SmallSuite, ACudaBackendRunsOnTheCarriersDevice) {
+TEST(SmallSuite, ACudaBackendRunsOnTheRunnersDevice) {
   const auto backend = std::make_shared<OracleBackend>(cuda_info());
   FakeDevice device(*backend);
   Context context(cuda_machine(90));

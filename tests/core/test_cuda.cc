@@ -150,7 +150,7 @@ Env read_two_devices(Env env) {
   return env;
 }
 
-// Index N of a problem is the N-th device, not the first or the least.
+// Index N of a problem is the N-th device, not the first or the smallest.
 TEST(Cuda, AProblemIsDecidedForTheDeviceOfItsIndex) {
   const auto last_refusal = [](const Selection& selection) {
     return to_string(selection.find(custom("mock"))->refusals.at(0));
@@ -239,7 +239,7 @@ TEST(Cuda, ExecuteReadsNoLengthsOfADevice) {
   EXPECT_EQ(on.mock->executions, 1);
 }
 
-TEST(Cuda, ADeviceThatIsNotThereIsSaid) {
+TEST(Cuda, AnAbsentDeviceIsNamed) {
   const Env env = with_devices(read_env());
   if (!env.built_with_cuda || env.sm_version != 0) GTEST_SKIP() << "no CUDA, or a device";
   OnDevice on(90);

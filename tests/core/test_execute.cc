@@ -299,9 +299,9 @@ TEST(Workspace, OneThatCannotBeHadIsAStatusAndNothingIsWritten) {
 
 class SerialExecutor : public Executor {
  public:
-  void run(int slots, Task task, void* state) override {
+  void run(int workers, Task task, void* state) override {
     ++runs;
-    for (int slot = slots - 1; slot >= 0; --slot) task(state, slot);
+    for (int worker = workers - 1; worker >= 0; --worker) task(state, worker);
   }
   int runs = 0;
 };
@@ -323,12 +323,12 @@ TEST(Executors, TheLaunchsComesFirstThenTheInjectedOne) {
   EXPECT_EQ(injected.runs, 1);
 }
 
-TEST(Executors, ACallThatIsOverSoonerWakesNobody) {
+TEST(Executors, AShortCallWakesNoThread) {
   Context context(described_env());
   SerialExecutor injected;
   context.set_executor(&injected);
   SmallCall call;
-  EXPECT_EQ(plan_for(context, call.request).kernel().slots, 1);
+  EXPECT_EQ(plan_for(context, call.request).kernel().workers, 1);
   ASSERT_TRUE(attention(context, call.request).ok());
   EXPECT_EQ(injected.runs, 0);
 }
@@ -348,27 +348,27 @@ TEST(Executors, AnExceptionBecomesAStatus) {
   EXPECT_NE(status.message().find("or its executor threw: no threads today"), std::string::npos);
 }
 
-/// Runs the first few slots alone.
+/// Runs the first few workers alone.
 class IncompleteExecutor : public Executor {
  public:
-  explicit IncompleteExecutor(int slots) : slots_(slots) {}
-  void run(int slots, Task task, void* state) override {
-    for (int slot = 0; slot < std::min(slots, slots_); ++slot) task(state, slot);
+  explicit IncompleteExecutor(int workers) : workers_(workers) {}
+  void run(int workers, Task task, void* state) override {
+    for (int worker = 0; worker < std::min(workers, workers_); ++worker) task(state, worker);
   }
 
  private:
-  int slots_;
+  int workers_;
 };
 
-TEST(Executors, SlotsThatWereNotRunAreAnError) {
+TEST(Executors, WorkersThatWereNotRunAreAnError) {
   Context context(described_env());
   SmallCall call(130, 16);  // worth two threads
-  const int slots = plan_for(context, call.request).kernel().slots;
-  ASSERT_GT(slots, 1);
-  for (const int ran : {0, slots - 1}) {
+  const int workers = plan_for(context, call.request).kernel().workers;
+  ASSERT_GT(workers, 1);
+  for (const int ran : {0, workers - 1}) {
     IncompleteExecutor executor(ran);
     const std::string expected = " had run " + std::to_string(ran) + " of " +
-                                 std::to_string(slots) + " slots when its run() returned";
+                                 std::to_string(workers) + " workers when its run() returned";
     Launch launch;
     launch.executor = &executor;
     Status status = attention(context, call.request, {}, launch);
@@ -414,7 +414,7 @@ TEST(Fork, AChildComputesByPlanAndByExecute) {
   Context context(described_env());
   SmallCall call(130, 16);
   const Plan made = plan_for(context, call.request);
-  ASSERT_GT(made.kernel().slots, 1);
+  ASSERT_GT(made.kernel().workers, 1);
   Scratch scratch(made.workspace_bytes());
   ASSERT_TRUE(execute(made, call.request, scratch.launch).ok());
   const auto right = [&] { return call.out[7] == 0.25f && call.out.back() == 0.25f; };

@@ -9,7 +9,7 @@
 #include "regard/interrupt.h"
 #include "tests/support/executors.h"
 
-// A call that its Interrupt ends, forward and backward, on one slot and on several.
+// A call that its Interrupt ends, forward and backward, on one worker and on several.
 
 namespace regard::test {
 namespace {
@@ -94,11 +94,11 @@ TEST_P(Interrupts, APollOnTheCallersThreadEndsTheCall) {
   }
 }
 
-TEST_P(Interrupts, RequestedByAnotherThreadEndsEverySlot) {
+TEST_P(Interrupts, RequestedByAnotherThreadEndsEveryWorker) {
   for (int delay = 0; delay < 20; ++delay) {
     PairCall call;
-    CountingExecutor slots;
-    launch.executor = &slots;
+    CountingExecutor workers;
+    launch.executor = &workers;
     launch.interrupt = nullptr;
     ASSERT_TRUE(call.forward(context, policy, launch).ok());
     Interrupt interrupt;

@@ -138,7 +138,7 @@ TEST(PolicySources, LimitsThatAreNoneAreRefusedWhereverTheyAreSet) {
   EXPECT_EQ(answer(wrong), "[call policy] max_error of policy (nan) must be at least 0");
   {
     Policy right;
-    right.max_error = 0.5;  // the least of both is this one
+    right.max_error = 0.5;  // the smallest of both is this one
     const ScopedPolicy outer(right);
     const ScopedPolicy inner(wrong);
     EXPECT_EQ(answer({}), "[scope 2] max_error of policy (nan) must be at least 0");

@@ -15,7 +15,7 @@ namespace {
 /// Runs launches on the host; what HostRunner notices is the call's Status.
 template <class Steps>
 Status on_host(Steps&& steps) {
-  HostRunner run(schedule().order, schedule().most_blocks, schedule().races);
+  HostRunner run(schedule().order, schedule().max_blocks, schedule().races);
   try {
     steps(run);
   } catch (const HostError& error) {

@@ -11,7 +11,7 @@ namespace regard::cuda_test {
 /// How the backends of host_context() run their kernels, and what ran since it was made.
 struct Schedule {
   Order order = Order::kForward;
-  std::int64_t most_blocks = 1 << 30;
+  std::int64_t max_blocks = 1 << 30;
   Counts counts{};
   Races races = Races::kOfThreads;
 };

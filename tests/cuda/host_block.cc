@@ -149,7 +149,7 @@ class Fibers {
 
   REGARD_UNWATCHED void begin_copy(int thread, int offset, const Chunk& chunk) {
     Fiber& fiber = fibers_[static_cast<std::size_t>(thread)];
-    if (fiber.copies == kMostCopies) throw HostError("a thread waits for too many copies");
+    if (fiber.copies == kMaxCopies) throw HostError("a thread waits for too many copies");
     fiber.copied_to[fiber.copies] = offset;
     fiber.copied[fiber.copies++] = chunk;
     constexpr Chunk kUnknown{{~std::uint64_t{0}, ~std::uint64_t{0}}};
@@ -165,7 +165,7 @@ class Fibers {
   }
 
  private:
-  static constexpr int kMostCopies = 32;
+  static constexpr int kMaxCopies = 32;
   enum class State : std::uint8_t { kReady, kAtBarrier, kAtShuffle, kDone };
   struct Fiber {
     Fibers* fibers = nullptr;
@@ -177,8 +177,8 @@ class Fibers {
     Sent sent[2];
     bool says = false;  // at a barrier
     int copies = 0;     // that it has not waited for
-    int copied_to[kMostCopies];
-    Chunk copied[kMostCopies];
+    int copied_to[kMaxCopies];
+    Chunk copied[kMaxCopies];
     HostBlock block{nullptr, 0, 0, 0};
   };
 
@@ -412,7 +412,7 @@ void HostBlock::check_shared(int offset, int bytes, std::size_t align) const {
 void HostRunner::run_grid(int threads, int shared_bytes, std::int64_t tasks,
                           const std::function<void(const HostBlock&)>& thread_main) {
   if (tasks <= 0) return;
-  const std::int64_t count = std::min(tasks, most_blocks_);
+  const std::int64_t count = std::min(tasks, max_blocks_);
   std::vector<std::int64_t> blocks(static_cast<std::size_t>(count));
   std::iota(blocks.begin(), blocks.end(), std::int64_t{0});
   if (order_ == Order::kReversed) std::reverse(blocks.begin(), blocks.end());

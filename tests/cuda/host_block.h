@@ -253,9 +253,9 @@ struct Counts {
 /// Runs grids, one block at a time.
 class HostRunner {
  public:
-  explicit HostRunner(Order order = Order::kForward, std::int64_t most_blocks = 1 << 30,
+  explicit HostRunner(Order order = Order::kForward, std::int64_t max_blocks = 1 << 30,
                       Races races = Races::kOfThreads)
-      : order_(order), most_blocks_(most_blocks), races_(races) {}
+      : order_(order), max_blocks_(max_blocks), races_(races) {}
 
   template <class Kernel>
   void launch(const typename Kernel::Args& args, std::int64_t tasks) {
@@ -267,7 +267,7 @@ class HostRunner {
     if constexpr (requires { Kernel::kMinSm; }) counts_.tensor_blocks += counts_.blocks - before;
   }
 
-  /// One fiber a thread; throws HostError. Grids of more than `most_blocks` go round.
+  /// One fiber a thread; throws HostError. Grids of more than `max_blocks` go round.
   void run_grid(int threads, int shared_bytes, std::int64_t tasks,
                 const std::function<void(const HostBlock&)>& thread_main);
 
@@ -275,7 +275,7 @@ class HostRunner {
 
  private:
   Order order_;
-  std::int64_t most_blocks_;
+  std::int64_t max_blocks_;
   Races races_;
   Counts counts_;
 };

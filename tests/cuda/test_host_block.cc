@@ -98,7 +98,7 @@ TEST(HostBlock, NoticesVectorsThatAreNotAligned) {
   EXPECT_NE(fault.find("a vector at byte 8"), std::string::npos) << fault;
 }
 
-TEST(HostBlock, NoticesReadsOfWhatNobodyWrote) {
+TEST(HostBlock, NoticesReadsOfUnwrittenMemory) {
   // Also of what only the block before wrote.
   const std::string fault = fault_of([](const HostBlock& block) {
     const auto shared = block.shared<float>(0, kThreads);
@@ -138,7 +138,7 @@ TEST(HostBlock, NoticesAMissingBarrierWhateverTheOrder) {
 
 // ---- what comes with compute capability 8.0
 
-TEST(HostBlock, TellsAllWhatOneSaid) {
+TEST(HostBlock, LogsOncePerDistinctDecision) {
   HostRunner run(Order::kShuffled);
   run.run_grid(kThreads, kBytes, 2, [&](const HostBlock& block) {
     EXPECT_FALSE(block.sync_or(false));

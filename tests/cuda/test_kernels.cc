@@ -10,8 +10,8 @@
 #include "tests/cuda/host_backends.h"
 #include "tests/support/fixed_cases.h"
 
-// The CUDA kernels' own source on the host, held against the oracle by the same cases and bar as
-// the CPU's kernels, between guard pages.
+// The CUDA kernels' own source on the host, held against the oracle by the same cases and tolerance
+// as the CPU's kernels, between guard pages.
 
 namespace regard {
 namespace {

@@ -112,8 +112,8 @@ TEST(CudaPlans, StateTheirWorkspace) {
   }
 }
 
-// Up to 32 rows and from 513 keys on: a part has d_v sums, a maximum and their sum for each row.
-TEST(CudaPlans, HavePartsOfKeysForFewRows) {
+// Up to 32 rows and from 513 keys on: a split has d_v sums, a maximum and their sum for each row.
+TEST(CudaPlans, SplitKeysForFewRows) {
   const Env env = device(90);
   const auto bytes = [&](const char* text) {
     const AttentionKey key = key_of(text);

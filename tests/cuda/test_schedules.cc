@@ -41,12 +41,12 @@ class Schedules : public testing::Test {
     run(backend, problem.request());
     if (problem.request().saved.kind != SavedContext::Kind::kNone) {
       problem.begin_backward();
-      go_back(backend, problem.request());
+      run_backward(backend, problem.request());
     }
     return problem.output_bytes();
   }
 
-  void go_back(const cuda_test::HostBackend& backend, const AttentionGradRequest& request) {
+  void run_backward(const cuda_test::HostBackend& backend, const AttentionGradRequest& request) {
     const Plan made = plan_of(backend, request);
     std::vector<unsigned char> memory;
     const Status status =
@@ -151,7 +151,7 @@ TEST_F(Schedules, AGroupIsItsKeysAndValuesRepeated) {
 }
 
 // An lse of more keys than a call has, with the out of them all: delta is not of the call's keys.
-TEST_F(Schedules, AMergedLseServesItsParts) {
+TEST_F(Schedules, BackwardOfSplitsTakesTheMergedLse) {
   const Problem problem = problem_of("b1 hq2 sq9 skv96 d16 bf16 lse grad");
   for (const cuda_test::HostBackend& backend : backends_) {
     AttentionGradRequest whole = problem.request();
@@ -160,7 +160,7 @@ TEST_F(Schedules, AMergedLseServesItsParts) {
     whole.saved = {};
     whole.saved.kind = SavedContext::Kind::kLse;
     whole.saved.stats = whole.lse;
-    go_back(backend, whole);
+    run_backward(backend, whole);
     for (const std::int64_t begin : {0, 48}) {
       AttentionGradRequest part = whole;
       for (TensorView* view : {&part.k, &part.v, &part.d_k, &part.d_v}) {
@@ -168,7 +168,7 @@ TEST_F(Schedules, AMergedLseServesItsParts) {
       }
       part.d_k = tensors_.copy(part.d_k);
       part.d_v = tensors_.copy(part.d_v);
-      go_back(backend, part);
+      run_backward(backend, part);
       EXPECT_LT(test::largest_difference(part.d_k, test::slice(whole.d_k, 2, begin, 48)), 0.03)
           << name_of(backend);
       EXPECT_EQ(test::unequal(part.d_v, test::slice(whole.d_v, 2, begin, 48)), "");
@@ -198,7 +198,7 @@ TEST_F(Schedules, PaddingChangesNoBits) {
 }
 
 // What few rows see comes in parts, by a rule of the sequence's own length.
-TEST_F(Schedules, PartsOfKeysDependOnNoOtherSequence) {
+TEST_F(Schedules, SplitsDependOnNoOtherSequence) {
   for (const char* dtype : {"f32", "bf16"}) {
     const Problem problem = problem_of(
         std::string("b2 hq4 hkv1 sq2 skv2100 d40 lens_kv=1200,2100 lse poison ") + dtype);
@@ -226,7 +226,7 @@ TEST_F(Schedules, PartsOfKeysDependOnNoOtherSequence) {
 }
 
 // A plan for many rows has no workspace for parts; few rows under it are not split.
-TEST_F(Schedules, FewRowsUnderALargerPlan) {
+TEST_F(Schedules, DecodeRowsUnderALargerPlan) {
   const Problem problem = problem_of("b1 hq2 sq1 skv1100 d16 f32 lse");
   const cuda_test::HostBackend& backend = backends_[1];
   AttentionRequest split = problem.request(), whole = problem.request();

@@ -1,4 +1,4 @@
-"""The arithmetic of bench/: cases, FLOPs, rounds, the reference, bars. Needs no other library."""
+"""The arithmetic of bench/: cases, FLOPs, rounds, the reference, targets. Needs no other library."""
 
 import array
 import math
@@ -15,7 +15,7 @@ from unittest import mock
 ROOT = pathlib.Path(os.environ["REGARD_DEV_SOURCE_DIR"])
 sys.path.insert(0, str(ROOT / "bench"))
 import regression  # noqa: E402
-from harness import bars, grids, limits, plot, ratios, reference, report, results  # noqa: E402
+from harness import targets, grids, limits, plot, ratios, reference, report, results  # noqa: E402
 from harness import timing  # noqa: E402
 from harness.cases import CaseError, parse_case  # noqa: E402
 
@@ -188,7 +188,7 @@ class Rounds(unittest.TestCase):
             with (mock.patch.object(timing.time, "perf_counter", lambda: now[0]),
                   mock.patch.object(timing.time, "sleep")):
                 self.assertAlmostEqual(timing.timed_turn(call, sets, 0, 0), seconds)
-            warm = 2 if seconds < timing.LEAST_RUN else 1
+            warm = 2 if seconds < timing.MIN_RUN else 1
             least = 3 if sets == 1 else 1
             self.assertAlmostEqual(len(calls) - warm, runs * least, delta=4 * least)
 
@@ -221,10 +221,10 @@ class Reference(unittest.TestCase):
 
 class Reports(unittest.TestCase):
     def verdict(self, rows, what):
-        (found,) = [v for v in bars.verdicts(rows) if what in v.what]
+        (found,) = [v for v in targets.verdicts(rows) if what in v.what]
         return found
 
-    def test_bars(self):
+    def test_targets(self):
         text = "b1 hq8 sq2048 d64 f32 causal"
         row = row_of(text, {"torch": 0.6, "regard": 0.82})
         share = self.verdict([row], "share of f32")
@@ -236,53 +236,53 @@ class Reports(unittest.TestCase):
         missed = self.verdict([row_of(text, {"torch": 0.7, "regard": 0.85})], "speed over torch")
         self.assertFalse(missed.met)
         self.assertIn("NOT MET", str(missed))
-        lines = report.bar_lines([row_of(text, {"torch": 0.7, "regard": 0.85})])
-        self.assertEqual(lines[-1], "1 of 2 bars met")
-        self.assertNotIn(text, bars.missing([row]))
+        lines = report.target_lines([row_of(text, {"torch": 0.7, "regard": 0.85})])
+        self.assertEqual(lines[-1], "1 of 2 targets met")
+        self.assertNotIn(text, targets.missing([row]))
 
-    def test_bars_of_the_backward(self):
+    def test_targets_of_the_backward(self):
         text = "b1 hq8 sq2048 d64 bf16 grad"
         row = row_of(text, {"torch": 0.4, "torch_math": 0.1, "regard": 0.7})
         for name, error in (("torch", 9e-3), ("torch_math", 2e-3), ("regard", 3e-3)):
             results.judge(parse_case(text), row["entries"][name], error)
-        share, speed, exact = bars.verdicts([row])
+        share, speed, exact = targets.verdicts([row])
         self.assertEqual([v.met for v in (share, speed, exact)], [False, True, False])
         self.assertAlmostEqual(exact.measured, 1.5)
-        self.assertEqual(len(bars.missing([row])), len(bars.BACKWARD) - 1)
+        self.assertEqual(len(targets.missing([row])), len(targets.BACKWARD) - 1)
 
-    def test_bars_of_decode(self):
+    def test_targets_of_decode(self):
         text = grids.texts(grids.DECODE_BHSD)[0]
         least = parse_case(text).kv_bytes / 20e9
         rows = [timed_row(text, {"onnxruntime": 3 * least, "regard": least / 0.8})]
-        share, speed = bars.verdicts(rows)
+        share, speed = targets.verdicts(rows)
         self.assertEqual((share.what, speed.what), ("share of read_gbps", "speed over onnxruntime"))
         self.assertAlmostEqual(share.measured, 0.8)
         self.assertAlmostEqual(speed.measured, 2.4)
         self.assertTrue(share.met)
-        self.assertEqual(len(bars.missing(rows)), len(bars.DECODE) - 1)
+        self.assertEqual(len(targets.missing(rows)), len(targets.DECODE) - 1)
         self.assertIn("regard 16.0 (0.80)", report.line(rows[0]))
 
-    def test_bars_of_speculative_queries(self):
+    def test_targets_of_speculative_queries(self):
         text = grids.texts(grids.SPECULATIVE)[0]
         for seconds, word in ((1.2, "met "), (1.4, "NOT MET")):
             row = timed_row(text, {"torch": 2.0, "regard@sq=1": 1.0, "regard": seconds})
-            (verdict,) = bars.verdicts([row])
+            (verdict,) = targets.verdicts([row])
             self.assertAlmostEqual(verdict.measured, seconds)
             self.assertTrue(str(verdict).startswith(word), verdict)
             self.assertEqual(list(row["ratios"]), ["regard"])  # the other one had less to do
             self.assertIn(f"{seconds:.2f}x the time of sq1", report.line(row))
 
-    def test_bars_of_times(self):
+    def test_targets_of_times(self):
         row = timed_row(grids.texts(grids.SMALL)[0], {"torch": 55e-6, "regard": 10e-6}, "us")
-        (small,) = bars.verdicts([row])
+        (small,) = targets.verdicts([row])
         self.assertTrue(str(small).startswith("met "))
         self.assertIn("regard 10.0 us", report.line(row))
         row = timed_row(grids.OVERHEAD, {"torch": 5e-6, "benchmark:BM_CachedCall": 2e-6,
                                          "regard": 2e-6}, "us")
-        self.assertEqual([v.met for v in bars.verdicts([row])], [False, True])
+        self.assertEqual([v.met for v in targets.verdicts([row])], [False, True])
         self.assertEqual(row["best_peer"], "torch")
 
-    def test_bars_of_f16_isa_threads_and_backends(self):
+    def test_targets_of_f16_isa_threads_and_backends(self):
         rows = [row_of("hq8 sq64 d64 f32", {"regard": 0.8}),
                 row_of("hq8 sq64 d64 f16", {"torch": 0.3, "openvino": 0.5, "regard": 0.6})]
         self.assertAlmostEqual(self.verdict(rows, "f16's rate").measured, 0.75)

@@ -70,7 +70,7 @@ def without_machine(text):
     text = re.sub(r"_(scalar|avx2|avx512_bf16|avx512)_(?=f32|f64|bf16|f16)|\((scalar|avx\w+)\)", "<isa>", text)
     text = re.sub(r"\btile_q \d+", "tile_q <n>", text)
     text = re.sub(r"\b\d+(\.\d+)? (B|KiB|MiB|bytes)\b", "<size>", text)
-    text = re.sub(r"\bslots \d+", "slots <n>", text)
+    text = re.sub(r"\bslots \d+", "workers <n>", text)
     text = re.sub(r"-?\d\.\d{5,}e[-+]\d+", lambda m: f"{float(m[0]):.2e}", text)
     text = re.sub(r"^cudnn( +)(yes|no ) ", r"cudnn\1<built> ", text, flags=re.M)
     return [re.sub(r" +", " ", line).strip() for line in text.strip().splitlines()]

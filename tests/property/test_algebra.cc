@@ -21,8 +21,8 @@ using test::unequal;
 
 class Algebra : public test::Property {
  protected:
-  void expect_within_bar(const AttentionRequest& request, const oracle::Truth& truth,
-                         const std::string& what) {
+  void expect_within_tolerance(const AttentionRequest& request, const oracle::Truth& truth,
+                               const std::string& what) {
     const conformance::Comparison comparison =
         conformance::compare(request, truth, test::claimed_probs(*context_, request, GetParam()));
     EXPECT_TRUE(comparison.ok) << what << ": " << comparison.text;
@@ -42,8 +42,8 @@ const char* const kSplits[] = {
     "b2 hq2 sq3 skv513 d8 f32 data=large lse seed=4",
 };
 
-// Keys in parts, merged: the whole, within the whole's bar.
-TEST_P(Algebra, PartsMergeToTheWhole) {
+// Keys in parts, merged: the whole, within the whole's tolerance.
+TEST_P(Algebra, SplitsMergeToTheWhole) {
   for (const char* text : kSplits) {
     const Problem problem = problem_of(text);
     const AttentionRequest& whole = problem.request();
@@ -59,12 +59,12 @@ TEST_P(Algebra, PartsMergeToTheWhole) {
       }
       const Status status = merge_states(parts, whole.out, whole.lse);
       ASSERT_TRUE(status.ok()) << status.to_string();
-      expect_within_bar(whole, truth, text);
+      expect_within_tolerance(whole, truth, text);
     }
   }
 }
 
-TEST_P(Algebra, TheOrderOfKeysIsNothing) {
+TEST_P(Algebra, KeyPermutationInvariance) {
   for (const char* text : {"b2 hq2 sq33 skv129 d32 f32 lse", "b2 hq2 sq33 skv129 d32 bf16 lse",
                            "b2 hq4 hkv2 sq65 skv65 d16 f16 mask bias lse poison",
                            "b1 hq2 sq5 skv257 d64 f32 data=outlier segments lse"}) {
@@ -87,7 +87,7 @@ TEST_P(Algebra, TheOrderOfKeysIsNothing) {
       ids.strides[1] = -ids.strides[1];
       turned.segment_ids_kv = tensors_.copy(ids, {0, 1});
     }
-    expect_within_bar(run_anew(turned), truth, text);
+    expect_within_tolerance(run_anew(turned), truth, text);
   }
 }
 
@@ -118,8 +118,8 @@ TEST_P(Algebra, GroupsAreRepeatedHeads) {
       *view = wide;
     }
     repeated = run_anew(repeated);
-    expect_within_bar(repeated, truth, text);
-    expect_within_bar(grouped, truth, text);
+    expect_within_tolerance(repeated, truth, text);
+    expect_within_tolerance(grouped, truth, text);
     // Of each other they differ by less than of the truth: by the order of f32's sums, or a unit in
     // the last place.
     const double u = oracle::unit_roundoff(grouped.out.dtype);
@@ -231,7 +231,7 @@ TEST_P(Algebra, HiddenKeysCouldBeAbsent) {
     }
     *view = test::slice(dense, 2, 0, static_cast<std::int64_t>(kept.size()));
   }
-  expect_within_bar(run_anew(packed), truth, "packed");
+  expect_within_tolerance(run_anew(packed), truth, "packed");
 }
 
 // Tiles that a mask hides are left out, and those that it leaves alone are not masked: padding on
@@ -268,7 +268,8 @@ TEST_P(Algebra, MasksLeaveOutWholeTiles) {
               }
             });
       }
-      expect_within_bar(run_anew(r), oracle::compute(r).value(), std::string(text) + " " + name);
+      expect_within_tolerance(run_anew(r), oracle::compute(r).value(),
+                              std::string(text) + " " + name);
     }
   }
 }
@@ -281,7 +282,7 @@ TEST_P(Algebra, AMaskOfRowsHidesRows) {
                                 [](const std::int64_t(&at)[4], unsigned char* element) {
                                   *element = at[2] % 3 == 0 ? 0 : 1;
                                 });
-  expect_within_bar(run_anew(r), oracle::compute(r).value(), "rows");
+  expect_within_tolerance(run_anew(r), oracle::compute(r).value(), "rows");
 }
 
 REGARD_INSTANTIATE_PROPERTIES(Algebra);

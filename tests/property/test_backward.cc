@@ -51,9 +51,9 @@ class Backward : public test::Property {
     ASSERT_EQ(problem->check_memory(), "");
   }
 
-  /// On so many slots.
-  static void run_pair(Problem* problem, int slots, Executor* executor = nullptr) {
-    const auto context = test::make_context(GetParam().isa, slots);
+  /// On so many workers.
+  static void run_pair(Problem* problem, int workers, Executor* executor = nullptr) {
+    const auto context = test::make_context(GetParam().isa, workers);
     const Plan made = test::plan_forced(*context, problem->request(), GetParam());
     const Isa isa = made.backward_kernel().isa;
     const bool pairs = multiplies_pairs(problem->request());
@@ -119,20 +119,20 @@ class Backward : public test::Property {
   }
 };
 
-// The slots take whole heads while there are enough, and parts of those under way.
-TEST_P(Backward, SlotsDecideNoBit) {
+// The workers take whole heads while there are enough, and work items of those under way.
+TEST_P(Backward, BitsDoNotDependOnWorkers) {
   for (const char* text : test::block_cases()) {
     Problem problem = problem_of(text);
     run_pair(&problem, 1);
     const std::vector<unsigned char> one = problem.output_bytes();
-    for (const int slots : {2, 3, 7, 16}) {
-      run_pair(&problem, slots);
-      EXPECT_TRUE(one == problem.output_bytes()) << text << " on " << slots << " slots";
+    for (const int workers : {2, 3, 7, 16}) {
+      run_pair(&problem, workers);
+      EXPECT_TRUE(one == problem.output_bytes()) << text << " on " << workers << " workers";
     }
   }
 }
 
-// Parts of a head wait for one another, whoever runs the slots.
+// Work items of a head wait for one another, whoever runs the workers.
 TEST_P(Backward, ExecutorsDecideNoBit) {
   for (const char* text :
        {"b1 hq1 sq2000 d8 f32 causal saved grad", "b3 hq1 sq1500 skv1900 d8 bf16 lens saved grad",
@@ -168,8 +168,8 @@ TEST_P(Backward, APlanForMoreGivesTheSameBits) {
   for (const char* dtype : {"f32", "bf16"}) {
     const std::string words = std::string(" d16 ") + dtype + " causal diag=br lens saved grad";
     const AttentionParams large = parse_case("b5 hq4 hkv2 sq500 skv900" + words).value().params;
-    for (const int slots : {2, 16}) {
-      const auto context = test::make_context(GetParam().isa, slots);
+    for (const int workers : {2, 16}) {
+      const auto context = test::make_context(GetParam().isa, workers);
       const Plan plan_for_more = plan(*context, large, policy).value();
       for (const char* text : {"b1 hq4 hkv2 sq1 skv1", "b5 hq4 hkv2 sq1 skv900",
                                "b1 hq4 hkv2 sq500 skv900", "b3 hq4 hkv2 sq65 skv63"}) {
@@ -177,7 +177,8 @@ TEST_P(Backward, APlanForMoreGivesTheSameBits) {
         run_pair(&problem, 2);
         const std::vector<unsigned char> own = problem.output_bytes();
         run_pair(plan_for_more, &problem);
-        EXPECT_TRUE(own == problem.output_bytes()) << text << words << " on " << slots << " slots";
+        EXPECT_TRUE(own == problem.output_bytes())
+            << text << words << " on " << workers << " workers";
       }
     }
   }
@@ -217,7 +218,7 @@ TEST_P(Backward, ANaNRowReachesOnlyItsKeys) {
 
 // An lse of more keys than a call has, with the out of them all, as merge_states gives them: so few
 // keys that a rounded out's delta would come from the probabilities, were they all.
-TEST_P(Backward, AMergedLseServesItsParts) {
+TEST_P(Backward, BackwardOfSplitsTakesTheMergedLse) {
   for (const char* dtype : {"f32", "bf16", "f16"}) {
     Problem problem = problem_of(std::string("b1 hq2 sq33 skv128 d16 lse grad ") + dtype);
     AttentionGradRequest whole = problem.request();
@@ -247,7 +248,7 @@ TEST_P(Backward, AMergedLseServesItsParts) {
   }
 }
 
-// FLASH keeps packed rows, keys and values, and sums of as many heads as there are slots: nine
+// FLASH keeps packed rows, keys and values, and sums of as many heads as there are workers: nine
 // times [seqlen][head_dim] in f32. EFFICIENT and MATH keep those of a tile.
 TEST_P(Backward, MemoryIsLinearInTheLengthAtMost) {
   std::vector<std::int64_t> bytes;

@@ -92,18 +92,18 @@ TEST_P(Dropout, TheBackwardDropsWhatTheMaskSays) {
     fill_identity(r.d_out);
     run(r);
     AttentionGradRequest whole = r;
-    const auto go_back = [&](const AttentionGradRequest& request) {
+    const auto run_backward = [&](const AttentionGradRequest& request) {
       const ScopedPolicy scope(policy);
       const Status status = attention_backward(*context_, request);
       ASSERT_TRUE(status.ok()) << status.to_string();
     };
-    go_back(r);
+    run_backward(r);
     const MaskMemory mask(r, c.params);
     ASSERT_TRUE(mask.status.ok()) << mask.status.to_string();
     test::Tensors memory;
     whole.options.dropout_p = 0.0;
     whole.d_v = memory.copy(r.d_v);
-    go_back(whole);
+    run_backward(whole);
     int kept = 0, dropped = 0;
     conformance::for_each_element(r.d_v, [&](const std::int64_t(&at)[4], unsigned char* element) {
       const std::int64_t b = at[0], h = at[1], j = at[2], i = at[3];

@@ -13,7 +13,7 @@ namespace {
 using conformance::Problem;
 using test::unequal;
 
-class FewRows : public test::Property {};
+class DecodeRows : public test::Property {};
 
 /// The attention of one query over the first keys, one key after another in double.
 struct Growing {
@@ -42,7 +42,7 @@ std::vector<double> row_of(const TensorView& view, std::int64_t h, std::int64_t 
 }
 
 // A cache that grows from 1 to 5,000 keys.
-TEST_P(FewRows, EveryLengthIsRight) {
+TEST_P(DecodeRows, EveryLengthIsRight) {
   const Problem problem = problem_of("b1 hq2 hkv1 sq1 skv5000 d9 dv7 f32 seed=1");
   AttentionRequest step = problem.request();
   const std::vector<std::vector<double>> queries = {row_of(step.q, 0, 0), row_of(step.q, 1, 0)};
@@ -65,14 +65,14 @@ TEST_P(FewRows, EveryLengthIsRight) {
   }
 }
 
-// Lengths and rows around the edges of parts, tiles and kernels.
-TEST_P(FewRows, EdgesAreWithinTheBar) {
-  const std::vector<std::string> few = {"hq1 hkv1 sq1", "hq5 hkv1 sq5"};
+// Lengths and rows around the edges of splits, tiles and kernels.
+TEST_P(DecodeRows, EdgesAreWithinTheTolerance) {
+  const std::vector<std::string> decode = {"hq1 hkv1 sq1", "hq5 hkv1 sq5"};
   const std::vector<std::string> all = {"hq1 hkv1 sq1",  "hq3 hkv1 sq1",  "hq11 hkv1 sq1",
                                         "hq4 hkv1 sq3",  "hq13 hkv1 sq1", "hq5 hkv1 sq5",
                                         "hq1 hkv1 sq63", "hq2 hkv1 sq32", "hq5 hkv1 sq13"};
   for (const int length : {15, 17, 95, 97, 511, 512, 513, 576, 577, 1025, 7680, 7681, 8193}) {
-    for (const std::string& rows : length > 600 ? few : all) {
+    for (const std::string& rows : length > 600 ? decode : all) {
       const std::string text =
           "b1 " + rows + " skv" + std::to_string(length) +
           " d17 dv12 bf16 causal diag=br lse sinks poison seed=" + std::to_string(length);
@@ -86,8 +86,8 @@ TEST_P(FewRows, EdgesAreWithinTheBar) {
   }
 }
 
-// What a row has not seen before a part has no maximum either: -inf is not taken from -inf.
-TEST_P(FewRows, PartsThatNobodySeesAddNothing) {
+// What a row has not seen before a split has no maximum either: -inf is not taken from -inf.
+TEST_P(DecodeRows, SplitsWithoutVisibleKeysAddNothing) {
   for (const char* text : {"b1 hq1 sq1 skv1700 d17 f32 window=30,0 diag=br lse poison",
                            "b1 hq3 hkv1 sq7 skv2100 d12 bf16 window=5,2 diag=br lse poison",
                            "b1 hq2 hkv1 sq3 skv1700 d40 f16 window=9,700 diag=20 lse poison",
@@ -101,39 +101,39 @@ TEST_P(FewRows, PartsThatNobodySeesAddNothing) {
   }
 }
 
-// Whether slots share the parts of a sequence, or one takes them all, decides no bit; nor does the
-// company that a sequence keeps.
-TEST_P(FewRows, SlotsAndCompanyDecideNoBit) {
+// Whether workers share the splits of a sequence, or one takes them all, decides no bit; nor does
+// the company that a sequence keeps.
+TEST_P(DecodeRows, BitsDoNotDependOnWorkersOrBatch) {
   for (const char* text : {"b8 hq4 hkv1 sq1 skv3000 d64 f32 lens causal diag=br lse poison",
                            "b8 hq8 hkv4 sq4 skv1300 d40 bf16 mask bias sinks lse",
                            "b8 hq2 hkv2 sq20 skv900 d32 f16 causal diag=br dropout=0.3 lse"}) {
     const Problem problem = problem_of(text);
     const AttentionRequest& whole = problem.request();
     run(whole);
-    for (const int slots : {1, 2, 7, 16}) {
-      const auto context = test::make_context(GetParam().isa, slots);
+    for (const int workers : {1, 2, 7, 16}) {
+      const auto context = test::make_context(GetParam().isa, workers);
       AttentionRequest other = whole;
       tensors_.renew_outputs(&other);
       test::run_forced(*context, other, GetParam());
-      EXPECT_EQ(unequal(whole.out, other.out), "") << text << " on " << slots << " slots";
-      EXPECT_EQ(unequal(whole.lse, other.lse), "") << text << " on " << slots << " slots";
+      EXPECT_EQ(unequal(whole.out, other.out), "") << text << " on " << workers << " workers";
+      EXPECT_EQ(unequal(whole.lse, other.lse), "") << text << " on " << workers << " workers";
       const AttentionRequest cut = test::single_sequence(whole, 0);  // its number is in the dropout
       AttentionRequest alone = cut;
       tensors_.renew_outputs(&alone);
       test::run_forced(*context, alone, GetParam());
-      EXPECT_EQ(unequal(cut.out, alone.out), "") << text << " alone on " << slots << " slots";
+      EXPECT_EQ(unequal(cut.out, alone.out), "") << text << " alone on " << workers << " workers";
     }
   }
 }
 
 /// MATH has one kernel for any number of rows.
-std::vector<test::Forced> backends_with_few_rows() {
+std::vector<test::Forced> backends_with_decode_rows() {
   std::vector<test::Forced> found = test::forced_backends();
   std::erase_if(found, [](const test::Forced& unit) { return unit.backend == test::kMathRef; });
   return found;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, FewRows, testing::ValuesIn(backends_with_few_rows()),
+INSTANTIATE_TEST_SUITE_P(All, DecodeRows, testing::ValuesIn(backends_with_decode_rows()),
                          [](const auto& param) { return test::name_of(param.param); });
 
 }  // namespace

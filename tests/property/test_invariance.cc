@@ -190,8 +190,8 @@ TEST_P(Invariance, APlanForMoreGivesTheSameBits) {
   }
 }
 
-// Few rows of many sequences take several heads a task, for which slots that were planned for many
-// rows may have no room.
+// Few rows of many sequences take several heads a task, for which workers that were planned for
+// many rows may have no room.
 TEST_P(Invariance, APlanForManyRowsHasRoomForFew) {
   const std::string sizes = " skv700 d32 f32 layout=bshd lse";
   for (const char* heads : {"hq8 hkv8", "hq16 hkv8", "hq8 hkv2"}) {

@@ -7,7 +7,7 @@
 #include "regard/context.h"
 #include "tests/support/tensors.h"
 
-// merge_states by itself: its arithmetic with numbers typed in, and the rules of empty parts.
+// merge_states by itself: its arithmetic with numbers typed in, and the rules of empty splits.
 
 namespace regard {
 namespace {
@@ -49,7 +49,7 @@ TEST_F(Merge, WeighsByExpOfLse) {
   EXPECT_NEAR(actual[2], 1.3862944, 2e-7);
 }
 
-TEST_F(Merge, EmptyPartsContributeNothingWhateverTheyHold) {
+TEST_F(Merge, EmptySplitsAddNothing) {
   EXPECT_EQ(row(merged({state(kNan, kInf, -kInf), state(5, 6, 1.5)})),
             (std::vector<float>{5, 6, 1.5}));
   EXPECT_EQ(row(merged({state(5, 6, 1.5), state(kNan, kInf, -kInf)})),
@@ -66,7 +66,7 @@ TEST_F(Merge, LargeLsesDoNotOverflow) {
   EXPECT_NEAR(even[2], 1e4 + 0.6931472, 1e-3);
 }
 
-TEST_F(Merge, NanOfAVisiblePartShows) {
+TEST_F(Merge, NanOfAVisibleSplitShows) {
   const std::vector<float> actual = row(merged({state(kNan, 2, 0), state(3, 4, 0)}));
   EXPECT_TRUE(std::isnan(actual[0]));
   EXPECT_NEAR(actual[1], 3.0, 1e-6);

@@ -17,31 +17,31 @@ std::int64_t thread_cpu_ns() {
 
 }  // namespace
 
-void CountingExecutor::run(int slots, Task task, void* state) {
-  std::vector<std::int64_t> spent(static_cast<std::size_t>(slots));
+void CountingExecutor::run(int workers, Task task, void* state) {
+  std::vector<std::int64_t> spent(static_cast<std::size_t>(workers));
   std::vector<std::thread> threads;
   std::atomic<int> ready{0};
-  for (int slot = 0; slot < slots; ++slot) {
-    threads.emplace_back([&, slot] {
+  for (int worker = 0; worker < workers; ++worker) {
+    threads.emplace_back([&, worker] {
       ready.fetch_add(1);
-      while (ready.load() < slots) std::this_thread::yield();
+      while (ready.load() < workers) std::this_thread::yield();
       const std::int64_t start = thread_cpu_ns();
-      task(state, slot);
-      spent[static_cast<std::size_t>(slot)] = thread_cpu_ns() - start;
+      task(state, worker);
+      spent[static_cast<std::size_t>(worker)] = thread_cpu_ns() - start;
     });
   }
   for (std::thread& thread : threads) thread.join();
   ++runs_;
-  most_slots_ = std::max(most_slots_, slots);
+  max_workers_ = std::max(max_workers_, workers);
   const std::int64_t busiest = *std::max_element(spent.begin(), spent.end());
-  slots_with_work_ = static_cast<int>(std::count_if(
+  workers_with_work_ = static_cast<int>(std::count_if(
       spent.begin(), spent.end(), [&](std::int64_t ns) { return ns * 20 >= busiest; }));
 }
 
-void TeamExecutor::run(int slots, Task task, void* state) {
+void TeamExecutor::run(int workers, Task task, void* state) {
   std::atomic<int> next{0};
   const auto work = [&] {
-    for (int slot = next++; slot < slots; slot = next++) task(state, slot);
+    for (int worker = next++; worker < workers; worker = next++) task(state, worker);
   };
   std::thread other(work), another(work);
   other.join();

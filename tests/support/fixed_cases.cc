@@ -4,7 +4,7 @@ namespace regard::test {
 namespace {
 
 const char* const kForwardCases[] = {
-    // Sizes round lanes, strips and tiles.
+    // Sizes round lanes, row blocks and tiles.
     "b1 hq1 sq1 skv1 d1",
     "b1 hq2 sq3 skv63 d3 lse",
     "b2 hq3 sq63 skv65 d63 lse",

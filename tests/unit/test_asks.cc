@@ -4,7 +4,7 @@
 
 #include "cpu/asks.h"
 
-// What strips ask memory for at a tile: its values, and the next tile's keys.
+// What row blocks ask memory for at a tile: its values, and the next tile's keys.
 
 namespace regard::cpu {
 namespace {
@@ -23,8 +23,8 @@ class AsksOfTile : public testing::Test {
   }
 
   /// At a tile of head 3 of sequence 1.
-  TileAsks asks(std::int64_t strips, semantics::Tile tile) const {
-    return TileAsks::at_tile(problem_, 1, {3, 0, 1, strips}, tile);
+  TileAsks asks(std::int64_t row_blocks, semantics::Tile tile) const {
+    return TileAsks::at_tile(problem_, 1, {3, 0, 1, row_blocks}, tile);
   }
 
   void expect_values(const AskedRows& rows, std::int64_t j, std::int64_t count) const {
@@ -56,28 +56,28 @@ class AsksOfTile : public testing::Test {
   const char* values_ = reinterpret_cast<const char*>(0x20000000);
 };
 
-TEST_F(AsksOfTile, ManyStripsAskForTheNextKeysAfterTheValues) {
+TEST_F(AsksOfTile, ManyRowBlocksPrefetchTheNextKeysAfterTheValues) {
   TileAsks at = asks(8, kFirst);
   expect_values(*TileAsks::with_keys(&at), 96, 96);
   at.values.rows = 0;
   expect_keys(*TileAsks::with_keys(&at), 192, 58);
-  EXPECT_FALSE(is_left(at.few_strips));
+  EXPECT_FALSE(is_left(at.few_row_blocks));
 }
 
-TEST_F(AsksOfTile, FewStripsAskForThemInProductsWithValues) {
+TEST_F(AsksOfTile, FewRowBlocksPrefetchThemInProductsWithValues) {
   TileAsks at = asks(2, kFirst);
   expect_values(*TileAsks::with_keys(&at), 96, 96);
-  expect_keys(at.few_strips, 192, 58);
+  expect_keys(at.few_row_blocks, 192, 58);
   at.values.rows = 0;
   EXPECT_FALSE(is_left(*TileAsks::with_keys(&at)));
 }
 
 TEST_F(AsksOfTile, NothingFollowsTheLastTile) {
-  for (const std::int64_t strips : {1, 8}) {
-    const TileAsks at = asks(strips, kLast);
+  for (const std::int64_t row_blocks : {1, 8}) {
+    const TileAsks at = asks(row_blocks, kLast);
     expect_values(at.values, 192, 58);
     EXPECT_FALSE(is_left(at.keys));
-    EXPECT_FALSE(is_left(at.few_strips));
+    EXPECT_FALSE(is_left(at.few_row_blocks));
   }
 }
 

@@ -33,7 +33,7 @@ TEST(BackwardMemory, IsBoundedOnManyWorkers) {
   const std::string sizes = " sq16384 d128 f32 lse grad";
   const std::int64_t one = plan_backward("b1 hq1" + sizes, 64).workspace_bytes;
   EXPECT_LT(one, kGiB / 4);
-  // Each slot's scratch, and a GiB of heads; without a bound they take 4.8 GB.
+  // Each worker's scratch, and a GiB of heads; without a bound they take 4.8 GB.
   EXPECT_LT(plan_backward("b1 hq64" + sizes, 64).workspace_bytes, one + kGiB);
   EXPECT_GT(plan_backward("b1 hq64" + sizes, 64).workspace_bytes, kGiB / 2);
   // One head may be larger.
@@ -57,8 +57,8 @@ std::vector<unsigned char> gradients_by(const KernelPlan& plan, Problem* problem
   return problem->output_bytes();
 }
 
-// Slots that have no memory help with the heads of others.
-TEST(BackwardMemory, FewerMemoriesThanSlotsGiveTheSameBits) {
+// Workers that have no memory help with the heads of others.
+TEST(BackwardMemory, FewerHeadWorkspacesThanWorkersGiveTheSameBits) {
   for (const std::string sizes :
        {" sq800 d16 f32 causal lse grad", " sq500 skv900 d8 bf16 lse grad"}) {
     constexpr int kWorkers = 4;
@@ -67,9 +67,9 @@ TEST(BackwardMemory, FewerMemoriesThanSlotsGiveTheSameBits) {
     test::SerialExecutor serial;
     test::BackwardsExecutor backwards;
     test::TeamExecutor team;
-    test::CountingExecutor counting;  // a thread a slot
+    test::CountingExecutor counting;  // a thread a worker
     const KernelPlan whole = plan_backward("b1 hq7" + sizes, kWorkers);
-    ASSERT_EQ(whole.slots, kWorkers);
+    ASSERT_EQ(whole.workers, kWorkers);
     const std::vector<unsigned char> expected = gradients_by(whole, &problem, &serial);
     const std::int64_t head_bytes = plan_backward("b1 hq3" + sizes, kWorkers).workspace_bytes -
                                     plan_backward("b1 hq2" + sizes, kWorkers).workspace_bytes;

@@ -61,10 +61,10 @@ void random_features(std::mt19937_64& rng, AttentionParams* p) {
   p->rotary_dim = p->head_dim_qk / 2;
 }
 
-std::vector<std::int64_t> random_lens(std::mt19937_64& rng, std::int64_t batch, std::int64_t most) {
+std::vector<std::int64_t> random_lens(std::mt19937_64& rng, std::int64_t batch, std::int64_t max) {
   std::vector<std::int64_t> lens;
   for (std::int64_t i = 0; i < batch; ++i) {
-    lens.push_back(static_cast<std::int64_t>(rng() % static_cast<std::uint64_t>(most + 1)));
+    lens.push_back(static_cast<std::int64_t>(rng() % static_cast<std::uint64_t>(max + 1)));
   }
   return lens;
 }

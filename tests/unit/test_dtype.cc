@@ -88,11 +88,11 @@ void check_rounding(const Format& format, Encode encode) {
 // Past the largest finite value, with the midpoint to the value that would follow it.
 template <class Encode>
 void check_overflow(const Format& format, unsigned largest, unsigned above, Encode encode) {
-  const double most = format.value(largest);
-  const double step = most - format.value(largest - 1);
-  const float tie = static_cast<float>(most + step / 2);
+  const double max = format.value(largest);
+  const double step = max - format.value(largest - 1);
+  const float tie = static_cast<float>(max + step / 2);
   const unsigned half = 1u << (format.bits() - 1);
-  EXPECT_EQ(encode(static_cast<float>(most)), largest);
+  EXPECT_EQ(encode(static_cast<float>(max)), largest);
   EXPECT_EQ(encode(std::nextafter(tie, 0.0f)), largest);
   // The code past `largest` would be even where `largest` is odd: only then does a tie go up.
   EXPECT_EQ(encode(tie), (largest & 1) != 0 ? above : largest);

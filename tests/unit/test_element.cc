@@ -50,8 +50,8 @@ TEST(Elements, CodesOf8BitsAreThoseOfThePublicCodecs) {
 
 // As the public codecs round, but for what lies beyond the largest number.
 TEST(Elements, OutputsOf8BitsSaturate) {
-  const auto held = [](float x, float most) {
-    return std::isnan(x) ? x : std::copysign(std::fmin(std::fabs(x), most), x);
+  const auto held = [](float x, float max) {
+    return std::isnan(x) ? x : std::copysign(std::fmin(std::fabs(x), max), x);
   };
   for (std::uint64_t bits = 0; bits < (std::uint64_t{1} << 32); bits += 4093) {
     const float x = f32_of(static_cast<std::uint32_t>(bits));

@@ -17,7 +17,7 @@
 #include "tests/support/tensors.h"
 
 // The floating-point environment of the thread that calls: no bit depends on it, whichever thread
-// computes a slot, and the caller has it back afterwards.
+// computes a worker, and the caller has it back afterwards.
 
 namespace regard {
 namespace {

@@ -81,7 +81,7 @@ TEST(MergeStates, RowsHaveTheSameBitsOnAnyExecutor) {
       EXPECT_EQ(test::unequal(lse, expected_lse), "");
     }
     EXPECT_EQ(counting.runs(), 1);
-    EXPECT_EQ(counting.most_slots(), std::max(default_context().env().concurrency, 1));
+    EXPECT_EQ(counting.max_workers(), std::max(default_context().env().concurrency, 1));
   }
 }
 

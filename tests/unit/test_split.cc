@@ -10,7 +10,7 @@
 namespace regard::cpu {
 namespace {
 
-TEST(Split, PartsAreWholeTilesThatCoverEveryKeyOnce) {
+TEST(Split, SplitsAreWholeTilesThatCoverEveryKeyOnce) {
   for (const std::int64_t tile_kv : {16, 32, 48, 64, 96, 128}) {
     for (std::int64_t length = 0; length <= 20000; ++length) {
       std::int64_t next = 0;
@@ -27,8 +27,8 @@ TEST(Split, PartsAreWholeTilesThatCoverEveryKeyOnce) {
   }
 }
 
-// Slots wait for the largest part: of 4096 keys in tiles of 96, seven parts of 576 left 64.
-TEST(Split, PartsDifferByATileAtMost) {
+// Workers wait for the largest split: of 4096 keys in tiles of 96, seven splits of 576 left 64.
+TEST(Split, SplitsDifferByATileAtMost) {
   for (const std::int64_t tile_kv : {16, 32, 48, 64, 96, 128}) {
     for (std::int64_t length = 1; length <= 20000; ++length) {
       const std::int64_t count = split_count(length), tiles = (length + tile_kv - 1) / tile_kv;
@@ -50,18 +50,18 @@ TEST(Split, CountsGrowWithTheLengthTo16) {
   EXPECT_EQ(split_count(std::int64_t{1} << 40), 16);
 }
 
-TEST(Split, RunsTakeEveryPartOnceAndStayAmongNeighbours) {
-  for (std::int64_t parts = 1; parts <= kMaxSplits; ++parts) {
+TEST(Split, RunsTakeEverySplitOnceAndStayAmongNeighbours) {
+  for (std::int64_t splits = 1; splits <= kMaxSplits; ++splits) {
     for (std::int64_t runs = 1; runs <= 5; ++runs) {
-      std::vector<int> taken(static_cast<std::size_t>(parts), 0);
-      for (std::int64_t step = 0; step < part_steps(parts, runs); ++step) {
-        const std::int64_t part = part_of_step(parts, runs, step);
-        if (part < parts) ++taken[static_cast<std::size_t>(part)];
+      std::vector<int> taken(static_cast<std::size_t>(splits), 0);
+      for (std::int64_t step = 0; step < split_steps(splits, runs); ++step) {
+        const std::int64_t split = split_of_step(splits, runs, step);
+        if (split < splits) ++taken[static_cast<std::size_t>(split)];
         if (step >= runs) {
-          EXPECT_EQ(part, part_of_step(parts, runs, step - runs) + 1);
+          EXPECT_EQ(split, split_of_step(splits, runs, step - runs) + 1);
         }
       }
-      EXPECT_EQ(taken, std::vector<int>(taken.size(), 1)) << parts << " in " << runs;
+      EXPECT_EQ(taken, std::vector<int>(taken.size(), 1)) << splits << " in " << runs;
     }
   }
 }

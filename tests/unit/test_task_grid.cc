@@ -6,7 +6,7 @@
 
 #include "cpu/run_tasks.h"
 
-// How rows are divided into tasks: each row is in one task, whatever the slots.
+// How rows are divided into tasks: each row is in one task, whatever the workers.
 
 namespace regard::cpu {
 namespace {
@@ -37,15 +37,15 @@ TEST(TaskGrid, EachRowIsInOneTask) {
     const AttentionParams params = params_of(seqlen_q);
     const Problem p = problem_of(params);
     const std::int64_t rows = rows_per_head(params);
-    for (const std::int64_t strips : {1, 2, 8}) {
-      for (const std::int32_t slots : {1, 2, 3, 100}) {
+    for (const std::int64_t row_blocks : {1, 2, 8}) {
+      for (const std::int32_t workers : {1, 2, 3, 100}) {
         const TaskGrid grid =
-            with_pieces(params, make_grid(params, strips * kWidth), kWidth, slots);
+            with_sub_blocks(params, make_grid(params, row_blocks * kWidth), kWidth, workers);
         std::vector<int> times(static_cast<std::size_t>(params.batch * 3 * rows));
         for (std::int64_t task = 0; task < count_tasks(params, grid); ++task) {
           const TaskRows t = task_rows(p, grid, task);
           ASSERT_LE(t.begin, t.end);
-          ASSERT_LE(t.end - t.begin, strips * kWidth);
+          ASSERT_LE(t.end - t.begin, row_blocks * kWidth);
           ASSERT_TRUE(t.begin % kWidth == 0 || t.begin == t.end);
           for (std::int64_t row = t.begin; row < t.end; ++row) {
             ++times[static_cast<std::size_t>((t.b * 3 + t.head_kv) * rows + row)];
@@ -57,9 +57,10 @@ TEST(TaskGrid, EachRowIsInOneTask) {
   }
 }
 
-TEST(TaskGrid, TheLastBlockOfEachSlotComesInStrips) {
-  const AttentionParams params = params_of(1920);  // ten blocks of 8 strips for each of six heads
-  const TaskGrid grid = with_pieces(params, make_grid(params, 8 * kWidth), kWidth, 3);
+TEST(TaskGrid, TheLastBlocksAreDividedIntoRowBlocks) {
+  const AttentionParams params =
+      params_of(1920);  // ten blocks of 8 row blocks for each of six heads
+  const TaskGrid grid = with_sub_blocks(params, make_grid(params, 8 * kWidth), kWidth, 3);
   EXPECT_EQ(count_tasks(params, grid), 60 - 3 + 3 * 8);
   const Problem p = problem_of(params);
   const auto size = [&](std::int64_t task) {
@@ -71,9 +72,9 @@ TEST(TaskGrid, TheLastBlockOfEachSlotComesInStrips) {
   EXPECT_EQ(size(80), kWidth);
 }
 
-TEST(TaskGrid, OneSlotNeedsNoPieces) {
+TEST(TaskGrid, OneWorkerNeedsNoSubBlocks) {
   const AttentionParams params = params_of(1920);
-  const TaskGrid grid = with_pieces(params, make_grid(params, 8 * kWidth), kWidth, 1);
+  const TaskGrid grid = with_sub_blocks(params, make_grid(params, 8 * kWidth), kWidth, 1);
   EXPECT_EQ(count_tasks(params, grid), 60);
 }
 

@@ -25,12 +25,12 @@ struct Seen {
   std::set<std::thread::id> threads;
   bool wait_for_other = false;
 
-  explicit Seen(int slots) : counts(static_cast<std::size_t>(slots)) {}
-  static void task(void* state, int slot) {
+  explicit Seen(int workers) : counts(static_cast<std::size_t>(workers)) {}
+  static void task(void* state, int worker) {
     Seen& seen = *static_cast<Seen*>(state);
     {
       const std::lock_guard lock(seen.mutex);
-      ++seen.counts[static_cast<std::size_t>(slot)];
+      ++seen.counts[static_cast<std::size_t>(worker)];
       seen.threads.insert(std::this_thread::get_id());
     }
     const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -49,12 +49,12 @@ void run(Executor& pool, Seen* seen) {
   pool.run(static_cast<int>(seen->counts.size()), &Seen::task, seen);
 }
 
-TEST(ThreadPool, EachSlotRunsOnce) {
+TEST(ThreadPool, EachWorkerRunsOnce) {
   for (const int concurrency : {1, 2, 3, 7}) {
     const auto pool = make_thread_pool(concurrency);
     for (int round = 0; round < 200; ++round) {
-      for (const int slots : {0, 1, 2, 7, 40}) {
-        Seen seen(slots);
+      for (const int workers : {0, 1, 2, 7, 40}) {
+        Seen seen(workers);
         run(*pool, &seen);
         seen.expect_each_once();
         EXPECT_LE(seen.threads.size(), static_cast<std::size_t>(concurrency));
@@ -71,7 +71,7 @@ TEST(ThreadPool, UsesOtherThreads) {
   EXPECT_EQ(seen.threads.size(), 2u);
 }
 
-TEST(ThreadPool, OneSlotStaysOnTheCaller) {
+TEST(ThreadPool, OneWorkerStaysOnTheCaller) {
   const auto pool = make_thread_pool(4);
   Seen seen(1);
   run(*pool, &seen);
@@ -101,9 +101,9 @@ TEST(ThreadPool, ARunBesideAnotherHasTheIdleThreads) {
   struct Outer {
     Executor* pool;
     std::atomic<bool> done{false};
-    static void task(void* state, int slot) {
+    static void task(void* state, int worker) {
       Outer& outer = *static_cast<Outer*>(state);
-      if (slot != 0) return;
+      if (worker != 0) return;
       std::thread other([&] {
         Seen seen(2);
         seen.wait_for_other = true;
@@ -198,7 +198,7 @@ std::ptrdiff_t threads_of_this_process() {
   return std::distance(begin(tasks), end(tasks));
 }
 
-TEST(ThreadPool, ThreadsStartWithTheFirstRunOfSeveralSlots) {
+TEST(ThreadPool, ThreadsStartWithTheFirstRunOfSeveralWorkers) {
   const std::ptrdiff_t before = threads_of_this_process();
   const auto pool = make_thread_pool(3);
   Seen one(1), two(2);
@@ -208,18 +208,18 @@ TEST(ThreadPool, ThreadsStartWithTheFirstRunOfSeveralSlots) {
   EXPECT_EQ(threads_of_this_process(), before + 2);
 }
 
-TEST(ThreadPool, AContextStartsThreadsWithTheFirstPlanOfSeveralSlots) {
+TEST(ThreadPool, AContextStartsThreadsWithTheFirstPlanOfSeveralWorkers) {
   const std::ptrdiff_t before = threads_of_this_process();
   Env env = read_env();
   env.concurrency = 3;
   Context context(env);
-  const auto slots_of = [&](const char* text) {
+  const auto workers_of = [&](const char* text) {
     const Expected<Plan> made = plan(context, parse_case(text)->params);
-    return made.ok() ? made->kernel().slots : 0;
+    return made.ok() ? made->kernel().workers : 0;
   };
-  EXPECT_EQ(slots_of("b1 hq1 sq1 d64 f32"), 1);
+  EXPECT_EQ(workers_of("b1 hq1 sq1 d64 f32"), 1);
   EXPECT_EQ(threads_of_this_process(), before);
-  EXPECT_EQ(slots_of("b2 hq8 sq512 d64 f32"), 3);
+  EXPECT_EQ(workers_of("b2 hq8 sq512 d64 f32"), 3);
   EXPECT_EQ(threads_of_this_process(), before + 2);
 }
 #endif

@@ -20,7 +20,7 @@ std::string planned(const Backend& backend, const std::string& text) {
   return backend.plan(AttentionKey::make(params, false).value(), env).value().kernel;
 }
 
-bool has_lanes_along_head_dim(const std::string& kernel) { return kernel.ends_with("_dot"); }
+bool has_lanes_along_head_dim(const std::string& kernel) { return kernel.ends_with("_decode"); }
 
 // The two kernels differ in the number of rows from which rows lie in lanes: 12 rows tell them
 // apart.

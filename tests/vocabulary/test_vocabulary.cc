@@ -226,7 +226,7 @@ TEST_P(VocabularyTest, ScoresAndTheirMaximum) {
         std::vector<float> max(static_cast<std::size_t>(width), -kInfinity);
         v().scores({x.a.data(), x.b.data(), x.c.data(), m, k, vectors}, max.data());
         for (std::int64_t w = 0; w < width; ++w) {
-          float most = -kInfinity;
+          float row_max = -kInfinity;
           for (std::int64_t i = 0; i < m; ++i) {
             float expected = w < vectors * v().lanes ? 0.0f : 2.0f;  // the others stay
             for (std::int64_t y = 0; y < k && w < vectors * v().lanes; ++y) {
@@ -234,10 +234,10 @@ TEST_P(VocabularyTest, ScoresAndTheirMaximum) {
                           x.b[static_cast<std::size_t>(y * width + w)];
             }
             ASSERT_EQ(x.c[static_cast<std::size_t>(i * width + w)], expected);
-            most = std::max(most, expected);
+            row_max = std::max(row_max, expected);
           }
           if (w < vectors * v().lanes) {
-            ASSERT_EQ(max[static_cast<std::size_t>(w)], most) << m << " " << k << " " << w;
+            ASSERT_EQ(max[static_cast<std::size_t>(w)], row_max) << m << " " << k << " " << w;
           }
         }
       }
@@ -250,13 +250,13 @@ TEST_P(VocabularyTest, ProductSelectsAndCarries) {
   for (const std::int64_t m : {1, 3, 4, 7, 13}) {
     for (const std::int64_t k : {0, 1, 5, 32}) {
       Matrices x(m, k, width);
-      std::vector<float> carry(static_cast<std::size_t>(width), 0.5f);
+      std::vector<float> rescale(static_cast<std::size_t>(width), 0.5f);
       const bool select = k > 1;
       if (select) {  // hidden from every lane by a -0
         x.a[1] = kNan;
         for (std::int64_t w = 0; w < width; ++w) x.b[static_cast<std::size_t>(width + w)] = -0.0f;
       }
-      v().add_product({x.a.data(), x.b.data(), x.c.data(), m, k, v().vectors}, carry.data(),
+      v().add_product({x.a.data(), x.b.data(), x.c.data(), m, k, v().vectors}, rescale.data(),
                       select);
       for (std::int64_t i = 0; i < m; ++i) {
         for (std::int64_t w = 0; w < width; ++w) {

@@ -34,7 +34,7 @@ struct Vocabulary {
   void (*transpose)(float* square);  // [lanes][lanes]
   void (*sum_rows)(const float* square, float* to);
   void (*scores)(const ProductCall& call, float* max);
-  void (*add_product)(const ProductCall& call, const float* carry, bool select);
+  void (*add_product)(const ProductCall& call, const float* rescale, bool select);
   // Pairs of bf16, or null: a pair is two uint16, b [k][W] pairs.
   void (*to_pairs)(const float* low, const float* high, std::uint16_t* to);
   void (*dot)(const std::uint16_t* a, const std::uint16_t* b, bool visible, float* sum);

@@ -70,15 +70,15 @@ void scores(const ProductCall& x, float* max) {
       });
 }
 template <class V>
-void add_product(const ProductCall& x, const float* carry, bool select) {
+void add_product(const ProductCall& x, const float* rescale, bool select) {
   cpu::with_vectors<V::kVectors>(
       x.vectors, [&](auto vectors) __attribute__((always_inline)) {
         constexpr int kVectors = decltype(vectors)::value;
         using Term = cpu::ScalarTerm<V>;
         if (select) {
-          cpu::add_product<V, Term, kVectors, true>({x.a, x.k, 1}, x.b, x.c, x.m, x.k, carry);
+          cpu::add_product<V, Term, kVectors, true>({x.a, x.k, 1}, x.b, x.c, x.m, x.k, rescale);
         } else {
-          cpu::add_product<V, Term, kVectors, false>({x.a, x.k, 1}, x.b, x.c, x.m, x.k, carry);
+          cpu::add_product<V, Term, kVectors, false>({x.a, x.k, 1}, x.b, x.c, x.m, x.k, rescale);
         }
       });
 }

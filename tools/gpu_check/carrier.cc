@@ -102,7 +102,7 @@ AttentionGradRequest moved(const AttentionGradRequest& request, const Twin& twin
 }
 
 struct Launcher {
-  const conformance::Carrier::Call& call;
+  const conformance::DeviceRunner::Call& call;
   AttentionGradRequest request;
   Launch launch;
 
@@ -118,7 +118,7 @@ struct Launcher {
 
 }  // namespace
 
-Status DeviceCarrier::run(const Call& call) {
+Status CudaDeviceRunner::run(const Call& call) {
   Twin twin(memory_, call.memory);
   if (Status status = twin.upload(); !status.ok()) return status;
   Launcher launcher{call, moved(call.request, twin), {}};

@@ -7,9 +7,9 @@ namespace regard::gpu_check {
 
 /// Carries every block of memory to the device and back, so that canaries, alignments and
 /// comparisons hold there too. Every second call of a case replays a captured graph.
-class DeviceCarrier final : public conformance::Carrier {
+class CudaDeviceRunner final : public conformance::DeviceRunner {
  public:
-  DeviceCarrier(DeviceMemory& memory, bool captures) : memory_(memory), captures_(captures) {}
+  CudaDeviceRunner(DeviceMemory& memory, bool captures) : memory_(memory), captures_(captures) {}
   Status run(const Call& call) override;
   void begin_case() { calls_ = 0; }
 

@@ -65,7 +65,7 @@ class Check {
   Check(const Options& options, DeviceMemory& memory)
       : options_(options),
         memory_(memory),
-        carrier_(memory, !options.dry_run),
+        device_runner_(memory, !options.dry_run),
         begin_(Clock::now()),
         bench_{context_, memory, options.dry_run ? Effort{0.2, 3} : Effort{}, options.dry_run} {
     report_.prefix = options.out;
@@ -141,10 +141,10 @@ class Check {
                 const std::string& name) {
     if (is_lost_) return;
     conformance::RunOptions run;
-    run.carrier = &carrier_;
+    run.device_runner = &device_runner_;
     run.check_fixes = false;  // decisions are checked where there is no device
     run.twice = info.determinism != Determinism::kNone;
-    carrier_.begin_case();
+    device_runner_.begin_case();
     announce(to_string(prepared->source), name);
     const conformance::Report seen = conformance::run_prepared(context, prepared, info.ref, run);
     Tally& tally = report_.tallies[name];
@@ -210,9 +210,9 @@ class Check {
     Case c = parse_case(words).value();
     c.params.device = memory_.device();
     if (options_.dry_run) {
-      constexpr std::int64_t kMost = 64;
-      c.params.seqlen_q = std::min(c.params.seqlen_q, kMost);
-      c.params.seqlen_kv = std::min(c.params.seqlen_kv, kMost);
+      constexpr std::int64_t kMax = 64;
+      c.params.seqlen_q = std::min(c.params.seqlen_q, kMax);
+      c.params.seqlen_kv = std::min(c.params.seqlen_kv, kMax);
     }
     canonicalize(c);
     return c;
@@ -270,7 +270,7 @@ class Check {
 
   const Options& options_;
   DeviceMemory& memory_;
-  DeviceCarrier carrier_;
+  CudaDeviceRunner device_runner_;
   const Clock::time_point begin_;
   Context context_;
   Context older_{older_env(context_)};  // plans what devices without bf16 tensor cores run

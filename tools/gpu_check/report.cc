@@ -72,8 +72,8 @@ std::string comparisons_json(const Report& r) {
                     text(", \"backward\": %s, \"error\": ", row.backward ? "true" : "false") +
                     quoted(c.error) +
                     text(", \"ms\": %.5f, \"direct_ms\": %.5f, \"spread\": %.3f, "
-                         "\"direct_spread\": %.3f, \"most_ratio\": %.2f}",
-                         c.regard.ms, c.direct.ms, c.regard.spread, c.direct.spread, kMostRatio));
+                         "\"direct_spread\": %.3f, \"max_ratio\": %.2f}",
+                         c.regard.ms, c.direct.ms, c.regard.spread, c.direct.spread, kMaxRatio));
   }
   return list("cudnn_direct", items);
 }
@@ -84,8 +84,8 @@ std::string overheads_json(const Report& r) {
     const Overhead& o = row.overhead;
     items.push_back("{\"case\": " + quoted(row.words) + ", \"backend\": " + quoted(row.backend) +
                     ", \"error\": " + quoted(o.error) +
-                    text(", \"attention_us\": %.2f, \"execute_us\": %.2f, \"most_us\": %.0f}",
-                         o.attention_us, o.execute_us, kMostOverheadUs));
+                    text(", \"attention_us\": %.2f, \"execute_us\": %.2f, \"max_us\": %.0f}",
+                         o.attention_us, o.execute_us, kMaxOverheadUs));
   }
   return list("overhead", items, true);
 }
@@ -141,7 +141,7 @@ std::string speeds_table(const Report& r) {
 }
 
 std::string comparisons_table(const Report& r) {
-  std::string out = text("\n## CUDNN beside cuDNN called directly (bar: %.2f)\n\n", kMostRatio);
+  std::string out = text("\n## CUDNN beside cuDNN called directly (target: %.2f)\n\n", kMaxRatio);
   if (r.dry_run) out += "A dry run: the second call is regard's own.\n\n";
   if (r.comparisons.empty()) return out + "Not measured: no CUDNN here, or no time left.\n";
   out += "| case | pass | regard, ms | cuDNN, ms | ratio | |\n|---|---|---|---|---|---|\n";
@@ -149,7 +149,7 @@ std::string comparisons_table(const Report& r) {
     const Comparison& c = row.comparison;
     out += "| `" + row.words + "` | " + (row.backward ? "backward | " : "forward | ");
     out += c.error.empty() ? text("%.4f | %.4f | %.3f | %s |\n", c.regard.ms, c.direct.ms,
-                                  c.ratio(), verdict(r, c.ratio() <= kMostRatio))
+                                  c.ratio(), verdict(r, c.ratio() <= kMaxRatio))
                            : c.error + " | | | |\n";
   }
   return out;
@@ -157,14 +157,14 @@ std::string comparisons_table(const Report& r) {
 
 std::string overheads_table(const Report& r) {
   std::string out = text(
-      "\n## The host's time for a call (bar: %.0f us)\n\n| case | backend | attention(), us | "
+      "\n## The host's time for a call (target: %.0f us)\n\n| case | backend | attention(), us | "
       "execute(), us | |\n|---|---|---|---|---|\n",
-      kMostOverheadUs);
+      kMaxOverheadUs);
   for (const OverheadRow& row : r.overheads) {
     const Overhead& o = row.overhead;
     out += "| `" + row.words + "` | " + row.backend + " | ";
     out += o.error.empty() ? text("%.2f | %.2f | %s |\n", o.attention_us, o.execute_us,
-                                  verdict(r, o.attention_us <= kMostOverheadUs))
+                                  verdict(r, o.attention_us <= kMaxOverheadUs))
                            : o.error + " | | |\n";
   }
   return out;
@@ -184,7 +184,8 @@ std::string markdown(const Report& r) {
   out += text("The device's bf16 product %.0f TFLOPS at %d MHz, its copies %.0f GB/s.\n",
               r.matmul_tflops, r.clock_mhz, r.copy_gbps);
   out +=
-      "\n| backend | passed | refused | failed | worst share of its bar |\n|---|---|---|---|---|\n";
+      "\n| backend | passed | refused | failed | worst error / tolerance "
+      "|\n|---|---|---|---|---|\n";
   for (const auto& [backend, t] : r.tallies) {
     out += text("| %s | %ld | %ld | %ld | %.2f |\n", backend.c_str(), t.passed, t.refused, t.failed,
                 t.worst_share);

@@ -13,7 +13,7 @@ namespace regard::gpu_check {
 /// One backend's count of cases.
 struct Tally {
   long passed = 0, refused = 0, failed = 0;
-  double worst_share = 0;  // of the bar, of any output or gradient
+  double worst_share = 0;  // of the tolerance, of any output or gradient
 };
 
 struct BenchRow {
@@ -31,8 +31,8 @@ struct OverheadRow {
 };
 
 // What the measurements are held to.
-inline constexpr double kMostRatio = 1.02;  // CUDNN through regard to cuDNN called directly
-inline constexpr double kMostOverheadUs = 8;
+inline constexpr double kMaxRatio = 1.02;  // CUDNN through regard to cuDNN called directly
+inline constexpr double kMaxOverheadUs = 8;
 
 /// Everything that a run has seen so far. Written again after every step, so that a run that is cut
 /// off leaves what it has.

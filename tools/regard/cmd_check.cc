@@ -23,7 +23,7 @@ namespace {
 
 using conformance::Outcome;
 
-constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
 
 struct CheckOptions {
   CommonOptions common;
@@ -60,10 +60,10 @@ Json report_json(const BackendRef& backend, const conformance::Report& report) {
   json["workspace_bytes"] = report.workspace_bytes;
   json["error"] = c.out_error;
   json["lse_error"] = c.lse_error;
-  json["share_of_bar"] = c.out_margin;
-  json["lse_share_of_bar"] = c.lse_margin;
+  json["error_over_tolerance"] = c.out_margin;
+  json["lse_error_over_tolerance"] = c.lse_margin;
   json["grad_error"] = report.gradients.error;
-  json["grad_share_of_bar"] = report.gradients.margin;
+  json["grad_error_over_tolerance"] = report.gradients.margin;
   json["rows"] = c.rows;
   json["dead_rows"] = c.dead_rows;
   json["padding_rows"] = c.padding_rows;
@@ -72,8 +72,9 @@ Json report_json(const BackendRef& backend, const conformance::Report& report) {
 }
 
 Table table_of(bool gradients) {
-  std::vector<std::string> header = {"backend", "result", "error", "of bar", "lse of bar"};
-  if (gradients) header.insert(header.end(), {"gradients", "of bar"});
+  std::vector<std::string> header = {"backend", "result", "error", "error / tolerance",
+                                     "lse / tolerance"};
+  if (gradients) header.insert(header.end(), {"gradients", "error / tolerance"});
   header.insert(header.end(), {"workspace", "kernel"});
   return Table(std::move(header));
 }
@@ -174,10 +175,10 @@ struct RandomFlags {
 
 Expected<RandomFlags> random_flags(const CheckOptions& options) {
   RandomFlags flags;
-  const auto take = [](const std::string& text, const char* name, std::int64_t least,
+  const auto take = [](const std::string& text, const char* name, std::int64_t min,
                        std::int64_t* out) -> Status {
     if (text.empty()) return {};
-    const Expected<std::int64_t> value = parse_whole(text, name, least, kMost);
+    const Expected<std::int64_t> value = parse_whole(text, name, min, kMax);
     if (!value) return value.status();
     *out = *value;
     return {};

@@ -72,7 +72,7 @@ void show_machine(Output& output, const Env& env) {
                            to_string(env.isa_available)));
   output.print(fmt::format("caches   L1d {}, L2 {}, L3 {}\n", bytes_text(env.l1d_bytes),
                            bytes_text(env.l2_bytes), bytes_text(env.l3_bytes)));
-  output.print(fmt::format("slots    {}\n", env.concurrency));
+  output.print(fmt::format("workers    {}\n", env.concurrency));
   if (env.sm_version != 0) {
     output.print(
         fmt::format("cuda     {}, compute capability {}.{}, driver for CUDA {}.{}, cuDNN {}\n",

@@ -24,10 +24,10 @@ struct ExplainOptions {
 void show_kernel(Output& output, const char* name, const KernelPlan& kernel) {
   output.document()[name] = {
       {"kernel", kernel.kernel},   {"isa", to_string(kernel.isa)},
-      {"slots", kernel.slots},     {"tile_q", kernel.tile_q},
+      {"workers", kernel.workers}, {"tile_q", kernel.tile_q},
       {"tile_kv", kernel.tile_kv}, {"workspace_bytes", kernel.workspace_bytes}};
-  output.print(fmt::format("{:<8} {} ({}), slots {}, tile_q {}, tile_kv {}, workspace {}\n", name,
-                           kernel.kernel, to_string(kernel.isa), kernel.slots, kernel.tile_q,
+  output.print(fmt::format("{:<8} {} ({}), workers {}, tile_q {}, tile_kv {}, workspace {}\n", name,
+                           kernel.kernel, to_string(kernel.isa), kernel.workers, kernel.tile_q,
                            kernel.tile_kv, bytes_text(kernel.workspace_bytes)));
 }
 

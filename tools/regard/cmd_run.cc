@@ -120,7 +120,7 @@ class RunVerb {
     Timing timing{repeat_, nullptr, nullptr};
     const int rounds = 1 + (options_.profile ? 1 : 0) + (options_.grad ? 1 : 0);
     Ticker ticker{{output_, "timed runs",
-                   static_cast<std::int64_t>(chosen_.size()) * timing.most_runs() * rounds}};
+                   static_cast<std::int64_t>(chosen_.size()) * timing.max_runs() * rounds}};
     timing.user = &ticker;
     timing.after_each = [](void* user) {
       auto* t = static_cast<Ticker*>(user);
@@ -145,14 +145,15 @@ class RunVerb {
       checked.profile = *std::move(profile);
     }
     if (options_.grad) {
-      if (const int code = back_one(checked, timing); code != kExitOk) return code;
+      if (const int code = run_backward_once(checked, timing); code != kExitOk) return code;
     }
     results_.push_back(std::move(checked));
     return kExitOk;
   }
 
-  int back_one(Checked& checked, const Timing& timing) {
-    Expected<GradRun> back = go_back(*context_, *input_, upstream_, checked.run, policy_, timing);
+  int run_backward_once(Checked& checked, const Timing& timing) {
+    Expected<GradRun> back =
+        run_backward(*context_, *input_, upstream_, checked.run, policy_, timing);
     if (!back) return output_.fail(back.status());
     checked.back = *std::move(back);
     return kExitOk;
@@ -198,7 +199,7 @@ class RunVerb {
     return show_results(output_, *input_, results_)
                ? kExitOk
                : output_.fail(kExitFailed, "check_failed",
-                              "a result is outside of its bar, or padding is not zero");
+                              "a result is outside of its tolerance, or padding is not zero");
   }
 
   int write() {

@@ -68,7 +68,7 @@ void add_common_flags(CLI::App& app, CommonOptions& o) {
                  "allow, warn or error when the first preferred backend cannot run");
   app.add_flag("--assume-finite", o.assume_finite,
                "No NaN or infinity lies behind a mask; admits backends that need this");
-  app.add_option("--threads", o.threads, "Slots that a plan may use");
+  app.add_option("--threads", o.threads, "Workers that a plan may use");
   app.add_option("--isa", o.isa, "Use this instruction set: scalar, avx2, avx512, avx512_bf16");
   app.add_flag("--json", o.json, "Print one JSON document on standard output");
 }
@@ -135,13 +135,13 @@ Expected<Env> env_of(const CommonOptions& o, const Case& c, bool must_run) {
 }
 
 Expected<std::int64_t> parse_whole(const std::string& text, const std::string& what,
-                                   std::int64_t least, std::int64_t most) {
+                                   std::int64_t min, std::int64_t max) {
   std::int64_t value = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = result.ec == std::errc() && result.ptr == text.data() + text.size();
-  if (whole && value >= least && value <= most) return value;
+  if (whole && value >= min && value <= max) return value;
   return invalid(
-      fmt::format("{} {}: expected a whole number from {} to {}", what, quote(text), least, most));
+      fmt::format("{} {}: expected a whole number from {} to {}", what, quote(text), min, max));
 }
 
 Expected<std::int64_t> parse_bytes(const std::string& text) {

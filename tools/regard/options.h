@@ -44,6 +44,6 @@ Expected<std::int64_t> parse_bytes(const std::string& text);
 
 /// A whole number in [least, most]; `what` names it in the error.
 Expected<std::int64_t> parse_whole(const std::string& text, const std::string& what,
-                                   std::int64_t least, std::int64_t most);
+                                   std::int64_t min, std::int64_t max);
 
 }  // namespace regard::cli

@@ -12,10 +12,10 @@ namespace regard::cli {
 
 Expected<OwnedBytes> OwnedBytes::make(std::int64_t bytes, const char* what) {
   constexpr std::size_t kAlign = 64;
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() - 64;
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max() - 64;
   OwnedBytes out;
   void* data = nullptr;
-  if (bytes <= kMost) {
+  if (bytes <= kMax) {
     const std::size_t rounded = (static_cast<std::size_t>(bytes) + kAlign - 1) / kAlign * kAlign;
     data = std::aligned_alloc(kAlign, std::max(rounded, kAlign));
   }

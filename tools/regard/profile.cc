@@ -11,10 +11,10 @@
 namespace regard::cli {
 namespace {
 
-/// Another executor with a clock round every slot.
+/// Another executor with a clock round every worker.
 class TimingExecutor final : public Executor {
  public:
-  struct Slot {
+  struct Worker {
     double seconds = 0.0;  // of all runs since reset()
     std::thread::id thread;
   };
@@ -22,19 +22,19 @@ class TimingExecutor final : public Executor {
   explicit TimingExecutor(Executor& inner) : inner_(inner) {}
 
   void reset() {
-    slots_.clear();
+    workers_.clear();
     begin_ = end_ = 0.0;
   }
 
-  void run(int slots, Task task, void* state) override {
-    if (slots_.empty()) begin_ = now_seconds();
-    slots_.resize(std::max(slots_.size(), static_cast<std::size_t>(std::max(slots, 0))));
+  void run(int workers, Task task, void* state) override {
+    if (workers_.empty()) begin_ = now_seconds();
+    workers_.resize(std::max(workers_.size(), static_cast<std::size_t>(std::max(workers, 0))));
     Run timed{this, task, state};
-    inner_.run(slots, &TimingExecutor::run_slot, &timed);
+    inner_.run(workers, &TimingExecutor::run_worker, &timed);
     end_ = now_seconds();
   }
 
-  const std::vector<Slot>& slots() const { return slots_; }
+  const std::vector<Worker>& workers() const { return workers_; }
   /// From the first run's start to the last one's end.
   double seconds() const { return end_ - begin_; }
 
@@ -45,38 +45,38 @@ class TimingExecutor final : public Executor {
     void* state;
   };
 
-  static void run_slot(void* opaque, int index) {
+  static void run_worker(void* opaque, int index) {
     const Run& run = *static_cast<Run*>(opaque);
-    Slot& slot = run.self->slots_[static_cast<std::size_t>(index)];
+    Worker& worker = run.self->workers_[static_cast<std::size_t>(index)];
     const double start = now_seconds();
     run.task(run.state, index);
-    slot.seconds += now_seconds() - start;
-    slot.thread = std::this_thread::get_id();
+    worker.seconds += now_seconds() - start;
+    worker.thread = std::this_thread::get_id();
   }
 
   Executor& inner_;
-  std::vector<Slot> slots_;
+  std::vector<Worker> workers_;
   double begin_ = 0.0, end_ = 0.0;
 };
 
 /// The figures of each call, before medians are taken of them.
 struct Samples {
   std::vector<double> call, describe, plan, prepare, execute, imbalance, busy;
-  std::vector<std::vector<double>> slots;  // [slot][call]
+  std::vector<std::vector<double>> workers;  // [worker][call]
   int threads = 1;
 
-  void add_slots(const TimingExecutor& executor) {
+  void add_workers(const TimingExecutor& executor) {
     std::set<std::thread::id> seen;
     double longest = 0.0, sum = 0.0;
-    slots.resize(std::max(slots.size(), executor.slots().size()));
-    for (std::size_t i = 0; i < executor.slots().size(); ++i) {
-      const TimingExecutor::Slot& slot = executor.slots()[i];
-      slots[i].push_back(slot.seconds);
-      seen.insert(slot.thread);
-      longest = std::max(longest, slot.seconds);
-      sum += slot.seconds;
+    workers.resize(std::max(workers.size(), executor.workers().size()));
+    for (std::size_t i = 0; i < executor.workers().size(); ++i) {
+      const TimingExecutor::Worker& worker = executor.workers()[i];
+      workers[i].push_back(worker.seconds);
+      seen.insert(worker.thread);
+      longest = std::max(longest, worker.seconds);
+      sum += worker.seconds;
     }
-    const auto count = static_cast<double>(executor.slots().size());
+    const auto count = static_cast<double>(executor.workers().size());
     threads = std::max(threads, static_cast<int>(seen.size()));
     if (sum <= 0.0 || executor.seconds() <= 0.0) return;  // shorter than the clock's step
     imbalance.push_back(longest * count / sum);
@@ -91,7 +91,7 @@ struct Samples {
     profile.plan = median(plan);
     if (!prepare.empty()) profile.prepare = std::max(0.0, median(prepare));
     profile.execute = median(execute);
-    for (const std::vector<double>& slot : slots) profile.slots.push_back(median(slot));
+    for (const std::vector<double>& worker : workers) profile.workers.push_back(median(worker));
     if (!imbalance.empty()) profile.imbalance = median(imbalance);
     if (!busy.empty()) profile.busy = median(busy);
     profile.threads = threads;
@@ -126,12 +126,12 @@ Status sample(Context& context, const AttentionRequest& request, const Policy& p
   samples->call.push_back(call);
   samples->describe.push_back(described - start);
   samples->plan.push_back(planned - described);
-  if (executor.slots().empty()) {
+  if (executor.workers().empty()) {
     samples->execute.push_back(std::max(0.0, call - before));
   } else {
     samples->execute.push_back(executor.seconds());
     samples->prepare.push_back(call - before - executor.seconds());
-    samples->add_slots(executor);
+    samples->add_workers(executor);
   }
   return {};
 }
@@ -148,7 +148,7 @@ Expected<Profile> profile_on_backend(Context& context, const RunInput& input, co
     return status;
   }
   const double begin = now_seconds();
-  for (std::int64_t i = 0; i < timing.most_runs(); ++i) {
+  for (std::int64_t i = 0; i < timing.max_runs(); ++i) {
     if (timing.is_enough(i, now_seconds() - begin)) break;
     if (Status status = sample(context, request, narrowed, executor, &samples); !status) {
       return status;

@@ -18,10 +18,10 @@ struct Profile {
   double describe = 0.0;
   double plan = 0.0;              // the look-up in the cache
   std::optional<double> prepare;  // what is left: workspace, checks; none without an executor's run
-  double execute = 0.0;           // from the first slot's start on; without a run, prepare too
-  std::vector<double> slots;      // what each slot of the executor took; empty without a run
-  double imbalance = 1.0;         // the longest slot over the mean slot
-  double busy = 1.0;              // share of slots * execute in which a slot computed
+  double execute = 0.0;           // from the first worker's start on; without a run, prepare too
+  std::vector<double> workers;    // what each worker of the executor took; empty without a run
+  double imbalance = 1.0;         // the longest worker over the mean worker
+  double busy = 1.0;              // share of workers * execute in which a worker computed
   int threads = 1;                // most that took part in a call
 };
 

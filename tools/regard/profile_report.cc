@@ -21,7 +21,7 @@ std::vector<Stage> stages_of(const Profile& profile) {
       {"plan", profile.plan, "looks the plan up in the cache"},
       {"prepare", profile.prepare, "leases the workspace, checks lengths"},
       {"execute", profile.execute,
-       profile.prepare ? "the slots" : "leases the workspace, computes on the caller's thread"}};
+       profile.prepare ? "the workers" : "leases the workspace, computes on the caller's thread"}};
 }
 
 /// `work` a second in units of 1e9; 0 for calls that the clock cannot measure.
@@ -31,15 +31,16 @@ double giga_per_second(double work, double seconds) {
 
 double share_of(double seconds, double whole) { return whole > 0.0 ? seconds / whole : 0.0; }
 
-void print_slots(Output& output, const Profile& profile) {
-  if (profile.slots.empty()) return;
+void print_workers(Output& output, const Profile& profile) {
+  if (profile.workers.empty()) return;
   std::string times;
-  for (const double seconds : profile.slots) {
+  for (const double seconds : profile.workers) {
     times += (times.empty() ? "" : ", ") + seconds_text(seconds);
   }
   output.print(fmt::format(
-      "slots     {} on {} {}: {}; the longest is {:.2f} of the mean, {:.0f} % of their time busy\n",
-      profile.slots.size(), profile.threads, profile.threads == 1 ? "thread" : "threads", times,
+      "workers     {} on {} {}: {}; the longest is {:.2f} of the mean, {:.0f} % of their time "
+      "busy\n",
+      profile.workers.size(), profile.threads, profile.threads == 1 ? "thread" : "threads", times,
       profile.imbalance, 100.0 * profile.busy));
 }
 
@@ -59,7 +60,7 @@ Json json_of(const Profile& profile, const RunInput& input) {
           {"gflops", giga_per_second(flop_count(input), profile.call)},
           {"kv_gigabytes_per_second", giga_per_second(kv_bytes(input), profile.call)},
           {"threads", profile.threads},
-          {"slot_seconds", profile.slots},
+          {"worker_seconds", profile.workers},
           {"imbalance", profile.imbalance},
           {"busy", profile.busy}};
 }
@@ -76,7 +77,7 @@ void print_profile(Output& output, const Profile& profile, const BackendRun& run
                stage.what});
   }
   output.print(table.text(output));
-  print_slots(output, profile);
+  print_workers(output, profile);
   output.print(fmt::format("rates     {:.2f} GFLOP/s, {:.2f} GB/s of K and V\n",
                            giga_per_second(flop_count(input), profile.call),
                            giga_per_second(kv_bytes(input), profile.call)));

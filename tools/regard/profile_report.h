@@ -9,7 +9,7 @@ namespace regard::cli {
 /// The profile as it stands in the document.
 Json json_of(const Profile& profile, const RunInput& input);
 
-/// Its table: the stages, the slots, the rates.
+/// Its table: the stages, the workers, the rates.
 void print_profile(Output& output, const Profile& profile, const BackendRun& run,
                    const RunInput& input);
 

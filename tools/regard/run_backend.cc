@@ -72,7 +72,7 @@ double visible_pairs(const RunInput& input) {
 
 double TimedRuns::median_seconds() const { return median(seconds); }
 
-std::int64_t Timing::most_runs() const { return repeat > 0 ? repeat : kUsualRuns; }
+std::int64_t Timing::max_runs() const { return repeat > 0 ? repeat : kUsualRuns; }
 
 bool Timing::is_enough(std::int64_t runs, double seconds) const {
   constexpr double kEnoughSeconds = 2.0;
@@ -83,7 +83,7 @@ Expected<TimedRuns> time_runs(const Timing& timing, const std::function<Status()
   TimedRuns runs;
   if (Status status = call(); !status) return status;
   const double begin = now_seconds();
-  for (std::int64_t i = 0; i < timing.most_runs(); ++i) {
+  for (std::int64_t i = 0; i < timing.max_runs(); ++i) {
     const double start = now_seconds();
     if (timing.is_enough(i, start - begin)) break;
     if (Status status = call(); !status) return status;

@@ -35,7 +35,7 @@ struct Timing {
   void (*after_each)(void*) = nullptr;  // called after every timed run
   void* user = nullptr;
 
-  std::int64_t most_runs() const;
+  std::int64_t max_runs() const;
   bool is_enough(std::int64_t runs, double seconds) const;
 };
 

@@ -87,9 +87,9 @@ AttentionGradRequest grad_request(const RunInput& input, const UpstreamGradients
   return request;
 }
 
-Expected<GradRun> go_back(Context& context, const RunInput& input,
-                          const UpstreamGradients& upstream, const BackendRun& run,
-                          const Policy& policy, const Timing& timing) {
+Expected<GradRun> run_backward(Context& context, const RunInput& input,
+                               const UpstreamGradients& upstream, const BackendRun& run,
+                               const Policy& policy, const Timing& timing) {
   const Expected<Plan> made = plan(context, input.c.params, narrowed_to(policy, run.backend));
   if (!made) return made.status();
   GradRun back;

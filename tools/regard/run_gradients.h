@@ -39,8 +39,8 @@ AttentionGradRequest grad_request(const RunInput& input, const UpstreamGradients
 
 /// The backward of `run`, with the plan of its forward: once to warm up, then timed, with a
 /// workspace of exactly the bytes that the plan states.
-Expected<GradRun> go_back(Context& context, const RunInput& input,
-                          const UpstreamGradients& upstream, const BackendRun& run,
-                          const Policy& policy, const Timing& timing);
+Expected<GradRun> run_backward(Context& context, const RunInput& input,
+                               const UpstreamGradients& upstream, const BackendRun& run,
+                               const Policy& policy, const Timing& timing);
 
 }  // namespace regard::cli

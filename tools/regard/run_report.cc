@@ -31,7 +31,7 @@ std::vector<std::string> cells_of(const Checked& checked, double flops) {
   return cells;
 }
 
-// How far gradient `name` is from the truth: error and share of the bar.
+// How far gradient `name` is from the truth: error and share of the tolerance.
 std::string grad_cell(const Checked& checked, const OwnedTensor& gradient,
                       const std::string& name) {
   if (gradient.shape.empty() || !checked.gradients) return "-";
@@ -43,8 +43,8 @@ std::string grad_cell(const Checked& checked, const OwnedTensor& gradient,
 
 void show_gradients(Output& output, const RunInput& input, const std::vector<Checked>& results) {
   if (!results.front().back) return;
-  Table table({"backward", "kernel", "d_q", "d_k", "d_v", "d_bias", "d_sinks", "within bar", "time",
-               "GFLOP/s", "workspace"});
+  Table table({"backward", "kernel", "d_q", "d_k", "d_v", "d_bias", "d_sinks", "within tolerance",
+               "time", "GFLOP/s", "workspace"});
   const double flops = backward_flop_count(input);
   for (const Checked& checked : results) {
     const GradRun& back = *checked.back;
@@ -72,7 +72,7 @@ Json json_of(const KernelPlan& kernel, const std::vector<double>& seconds, doubl
              double flops) {
   return {{"kernel", kernel.kernel},
           {"isa", to_string(kernel.isa)},
-          {"slots", kernel.slots},
+          {"workers", kernel.workers},
           {"workspace_bytes", kernel.workspace_bytes},
           {"seconds", median},
           {"runs", seconds.size()},
@@ -88,7 +88,7 @@ Json json_of_backward(const Checked& checked, const RunInput& input) {
   json["gradients"] = Json::array();
   for (const conformance::GradPart& part : checked.gradients->parts) {
     json["gradients"].push_back(
-        {{"name", part.name}, {"error", part.error}, {"share_of_bar", part.margin}});
+        {{"name", part.name}, {"error", part.error}, {"error_over_tolerance", part.margin}});
   }
   if (!checked.gradients->ok) json["first_outside"] = checked.gradients->text;
   return json;
@@ -107,7 +107,7 @@ Json json_of(const Checked& checked, const RunInput& input, double flops) {
   json["within_bar"] = c.ok;
   json["error"] = c.out_error;
   json["lse_error"] = c.lse_error;
-  json["share_of_bar"] = c.out_margin;
+  json["error_over_tolerance"] = c.out_margin;
   json["dead_rows"] = c.dead_rows;
   if (!c.ok) json["first_outside"] = c.text;
   return json;
@@ -144,8 +144,8 @@ void show_agreement(Output& output, const std::vector<Checked>& results) {
 
 bool show_results(Output& output, const RunInput& input, const std::vector<Checked>& results) {
   const double flops = flop_count(input);
-  Table table(
-      {"backend", "kernel", "error", "of bar", "within bar", "time", "GFLOP/s", "workspace"});
+  Table table({"backend", "kernel", "error", "error / tolerance", "within tolerance", "time",
+               "GFLOP/s", "workspace"});
   Json list = Json::array();
   bool ok = true;
   for (const Checked& checked : results) {

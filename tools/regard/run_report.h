@@ -29,7 +29,7 @@ struct Checked {
 
 /// Prints errors, times, padding, gradients, how far the backends agree and profiles, and puts them
 /// into the document.
-/// False when a result is outside of its bar or padding is not zero.
+/// False when a result is outside of its tolerance or padding is not zero.
 bool show_results(Output& output, const RunInput& input, const std::vector<Checked>& results);
 
 }  // namespace regard::cli

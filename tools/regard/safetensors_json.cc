@@ -130,8 +130,8 @@ Expected<std::int64_t> JsonReader::integer(const char* what) {
     return error("found " + quote(digits) + ", expected a number without leading zeros");
   }
   if (!fits) {
-    const std::string most = std::to_string(std::numeric_limits<std::int64_t>::max());
-    return error("found " + quote(digits) + ", expected at most " + most, StatusCode::kOverflow);
+    const std::string max = std::to_string(std::numeric_limits<std::int64_t>::max());
+    return error("found " + quote(digits) + ", expected at most " + max, StatusCode::kOverflow);
   }
   return value;
 }

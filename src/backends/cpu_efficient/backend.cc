@@ -15,7 +15,7 @@ namespace {
 std::int64_t tile_kv(std::int64_t head_dim_qk, std::int64_t head_dim_v) {
   const std::int64_t head_dim = std::max(head_dim_qk, head_dim_v);
   std::int64_t keys = 64;
-  while (keys > cpu::kDotTileKv &&
+  while (keys > cpu::kDecodeTileKv &&
          head_dim > 256 * 1024 / (keys * 2 * std::int64_t{sizeof(float)})) {
     keys /= 2;
   }

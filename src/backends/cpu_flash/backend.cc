@@ -8,7 +8,7 @@
 namespace regard::flash {
 namespace {
 
-/// Longest rows of q, k and v for which 8 strips and two tiles stay within an L2 of 1 MB or so.
+/// Longest rows of q, k and v for which 8 row blocks and two tiles stay within an L2 of 1 MB or so.
 constexpr std::int64_t kMaxHeadDim = 576;
 
 /// 96 keys: softmax and carrying the output are then a small part of two products. 128 where rows

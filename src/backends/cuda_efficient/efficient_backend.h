@@ -13,8 +13,8 @@
 
 namespace regard::cuda_efficient {
 
-/// The least compute capability * 10 whose kernels multiply on tensor cores: 80, or the least above
-/// that a build is for.
+/// The smallest compute capability * 10 whose kernels multiply on tensor cores: 80, or the smallest
+/// above that a build is for.
 #if defined(REGARD_TENSOR_SM)
 inline constexpr std::int32_t kTensorSm = REGARD_TENSOR_SM;
 #else
@@ -54,9 +54,9 @@ class EfficientBackend final : public Backend {
 
   const BackendInfo& info() const override { return info_; }
 
-  /// None but for parts of the keys.
+  /// None but for splits of the keys.
   std::int64_t workspace_bytes(const AttentionKey& key, const Env&) const override {
-    return parts_layout(key.params()).bytes;
+    return splits_layout(key.params()).bytes;
   }
 
   Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override {
@@ -78,10 +78,10 @@ class EfficientBackend final : public Backend {
     ForwardArgs args;
     problem::make_problem(params, buffers, &args.problem);
     // A plan that splits no keys has no workspace, however few rows a call under it has.
-    const PartsLayout layout = parts_layout(params);
-    if (plan.workspace_bytes > 0 && layout.most > 1) {
+    const SplitsLayout layout = splits_layout(params);
+    if (plan.workspace_bytes > 0 && layout.row_max > 1) {
       auto* const floats = static_cast<float*>(launch.workspace.data);
-      args.parts = {layout.most, floats, floats + layout.at_stats};
+      args.splits = {layout.row_max, floats, floats + layout.at_stats};
     }
     return launcher_.forward(args, plan.sm >= kTensorSm, launch.stream);
   }
@@ -118,22 +118,22 @@ class EfficientBackend final : public Backend {
   }
 
  private:
-  struct PartsLayout {
-    std::int64_t most = 1;      // parts of a sequence
+  struct SplitsLayout {
+    std::int64_t row_max = 1;   // splits of a sequence
     std::int64_t at_stats = 0;  // floats
     std::int64_t bytes = 0;
   };
 
-  static PartsLayout parts_layout(const AttentionParams& p) {
+  static SplitsLayout splits_layout(const AttentionParams& p) {
     const std::int64_t group_size = p.num_heads_kv == 0 ? 0 : p.num_heads_q / p.num_heads_kv;
     const std::int64_t rows = saturating_mul(p.seqlen_q, group_size);
-    const std::int64_t most = semantics::split_count(p.seqlen_kv);
-    if (rows == 0 || rows > kSplitRows || most == 1) return {};
+    const std::int64_t row_max = semantics::split_count(p.seqlen_kv);
+    if (rows == 0 || rows > kSplitRows || row_max == 1) return {};
     const std::int64_t heads = saturating_mul(p.batch, p.num_heads_kv);
-    const std::int64_t all = saturating_mul(saturating_mul(heads, most), rows);
+    const std::int64_t all = saturating_mul(saturating_mul(heads, row_max), rows);
     const std::int64_t at_stats = saturating_mul(all, p.head_dim_v);
     const std::int64_t floats = saturating_add(at_stats, saturating_mul(all, 2));
-    return {most, at_stats, round_up(saturating_mul(floats, sizeof(float)), 64)};
+    return {row_max, at_stats, round_up(saturating_mul(floats, sizeof(float)), 64)};
   }
 
   /// Tiles are the same on every architecture: they fit the 48 KB of shared memory that all have.

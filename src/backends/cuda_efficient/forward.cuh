@@ -39,19 +39,19 @@ REGARD_DEVICE_FN void start_softmax(const Block& block, Facts facts, bool has_si
 /// everything summed so far shrinks by, exactly 1 where the maximum stands.
 template <class Block>
 REGARD_DEVICE_FN void add_to_softmax(const Block& block, const Problem& p, Softmax* state,
-                                     float (&scores)[kOwn][kOwn], float (&carry)[kOwn]) {
-  const auto factor = static_cast<float>(p.factor);
+                                     float (&scores)[kOwn][kOwn], float (&rescale)[kOwn]) {
+  const auto factor = static_cast<float>(p.exp2_scale);
   REGARD_DEVICE_UNROLL
   for (int i = 0; i < kOwn; ++i) {
-    float most = cuda::minus_infinity<float>();  // NaN is passed over here and reaches the sum
+    float row_max = cuda::minus_infinity<float>();  // NaN is passed over here and reaches the sum
     REGARD_DEVICE_UNROLL
-    for (int c = 0; c < kOwn; ++c) most = scores[i][c] > most ? scores[i][c] : most;
-    most = cuda::max_of_row(block, most);
+    for (int c = 0; c < kOwn; ++c) row_max = scores[i][c] > row_max ? scores[i][c] : row_max;
+    row_max = cuda::max_of_row(block, row_max);
     const float before = state->max[i];
-    const bool rises = most > before;
-    if (rises) state->max[i] = most;
+    const bool rises = row_max > before;
+    if (rises) state->max[i] = row_max;
     const float max = cuda::subtrahend(state->max[i]);
-    carry[i] = rises ? cuda::exp2_of((before - max) * factor) : 1.0f;
+    rescale[i] = rises ? cuda::exp2_of((before - max) * factor) : 1.0f;
     float sum = 0.0f;
     REGARD_DEVICE_UNROLL
     for (int c = 0; c < kOwn; ++c) {
@@ -62,7 +62,7 @@ REGARD_DEVICE_FN void add_to_softmax(const Block& block, const Problem& p, Softm
       scores[i][c] = prob;
       sum += prob;
     }
-    state->sum[i] = state->sum[i] * carry[i] + sum;
+    state->sum[i] = state->sum[i] * rescale[i] + sum;
   }
 }
 
@@ -152,13 +152,13 @@ struct ForwardKernel {
       cuda::scale_by(descale, scores);
       const bool is_full = seen == semantics::TileClass::kFull;
       cuda::edit_scores(block, p, task.b, facts, tile.begin, is_full, scores);
-      float carry[kOwn];
-      add_to_softmax(block, p, &state, scores, carry);
+      float rescale[kOwn];
+      add_to_softmax(block, p, &state, scores, rescale);
       drop_tile(block, p, facts, tile.begin, scores);
       REGARD_DEVICE_UNROLL
       for (int i = 0; i < kOwn; ++i) {
         REGARD_DEVICE_UNROLL
-        for (int c = 0; c < kSums; ++c) out[i][c] *= carry[i];
+        for (int c = 0; c < kSums; ++c) out[i][c] *= rescale[i];
       }
       write_by_keys(block, scores, probs);
       const auto values = cuda::key_rows(p.v, task.b, task.head_kv, tile, p.head_dim_v);
@@ -166,17 +166,18 @@ struct ForwardKernel {
     }
     if constexpr (kSplit) {
       if (semantics::split_count(s.band.len_kv) > 1) {
-        return leave_part(block, args, task, state, out);
+        return write_split(block, args, task, state, out);
       }
     }
     finish(block, p, rows, task, facts, state, out);
   }
 
   template <class Block>
-  REGARD_DEVICE_FN void leave_part(const Block& block, const Args& args, const cuda::HeadTask& task,
-                                   const Softmax& state, const float (&out)[kOwn][kSums]) {
+  REGARD_DEVICE_FN void write_split(const Block& block, const Args& args,
+                                    const cuda::HeadTask& task, const Softmax& state,
+                                    const float (&out)[kOwn][kSums]) {
     const cuda::Place at = cuda::place_of(block);
-    const cuda::DenseRows to = rows_of_part(args, task);
+    const cuda::DenseRows to = rows_of_split(args, task);
     float one[kOwn];
     REGARD_DEVICE_UNROLL
     for (int i = 0; i < kOwn; ++i) {
@@ -198,10 +199,10 @@ struct ForwardKernel {
     REGARD_DEVICE_UNROLL
     for (int i = 0; i < kOwn; ++i) {
       const float sum = cuda::sum_of_row(block, state.sum[i]);
-      share[i] = cuda::share_of(p, sum) * descale;
+      share[i] = cuda::inverse_sum(p, sum) * descale;
       const cuda::RowFacts<float> row = facts[at.row + i];
       if (at.column != 0 || task.columns != 0 || !row.exists) continue;
-      const double max = static_cast<double>(state.max[i]) * p.unit;
+      const double max = static_cast<double>(state.max[i]) * p.score_unit;
       problem::write_row_stats(p, task.b, row.head, row.query, max, sum);
     }
     const cuda::QueryRows to = cuda::query_rows(p.out, rows, p.head_dim_v);

@@ -96,7 +96,7 @@ template <class Block, class Space>
 REGARD_DEVICE_FN void differentiate_softmax(const Block& block, const Problem& p,
                                             const Space& space, GradTile* t) {
   const cuda::Place at = cuda::place_of(block);
-  const auto factor = static_cast<float>(p.factor);
+  const auto factor = static_cast<float>(p.exp2_scale);
   const auto keep = problem::keep_scale<float>(p);
   REGARD_DEVICE_UNROLL
   for (int i = 0; i < kOwn; ++i) {

@@ -5,15 +5,16 @@
 #include "cuda/tasks.cuh"
 #include "semantics/splits.h"
 
-// EFFICIENT's forward of few rows: a block has them all and a part of the keys, and leaves its sums
-// for a launch that merges them. Parts are a rule of the sequence's length, merged in their order.
+// EFFICIENT's forward of few rows: a block has them all and a split of the keys, and leaves its
+// sums for a launch that merges them. Splits are a rule of the sequence's length, merged in their
+// order.
 
 namespace regard::cuda_efficient {
 
 using problem::Problem;
 using problem::Sequence;
 
-/// The keys that a block's rows may see, and among them, with kSplit, those of its part.
+/// The keys that a block's rows may see, and among them, with kSplit, those of its split.
 template <bool kSplit>
 REGARD_DEVICE_FN semantics::KeyRange keys_of_block(const cuda::Reach& reach, const Sequence& s,
                                                    const cuda::HeadTask& task) {
@@ -23,25 +24,26 @@ REGARD_DEVICE_FN semantics::KeyRange keys_of_block(const cuda::Reach& reach, con
   return semantics::common_keys(keys, semantics::split_keys(len_kv, cuda::kTile, task.block));
 }
 
-/// Where row 0 of part `part` stands in Parts::stats and, times head_dim_v, in sums.
-REGARD_KERNEL_FN std::int64_t place_of_part(const ForwardArgs& args, const cuda::HeadTask& task,
-                                            std::int64_t part) {
+/// Where row 0 of split `split` stands in Splits::stats and, times head_dim_v, in sums.
+REGARD_KERNEL_FN std::int64_t place_of_split(const ForwardArgs& args, const cuda::HeadTask& task,
+                                             std::int64_t split) {
   const Problem& p = args.problem;
   const std::int64_t head = task.b * p.num_heads_kv + task.head_kv;
-  return (head * args.parts.most + part) * p.seqlen_q * p.group_size;
+  return (head * args.splits.row_max + split) * p.seqlen_q * p.group_size;
 }
 
-/// The sums of a block's part, to be written.
-REGARD_DEVICE_FN cuda::DenseRows rows_of_part(const ForwardArgs& args, const cuda::HeadTask& task) {
+/// The sums of a block's split, to be written.
+REGARD_DEVICE_FN cuda::DenseRows rows_of_split(const ForwardArgs& args,
+                                               const cuda::HeadTask& task) {
   const Problem& p = args.problem;
-  float* const sums = args.parts.sums + place_of_part(args, task, task.block) * p.head_dim_v;
+  float* const sums = args.splits.sums + place_of_split(args, task, task.block) * p.head_dim_v;
   return {problem::Element::kF32, p.head_dim_v, reinterpret_cast<char*>(sums),
           p.head_dim_v * static_cast<std::int64_t>(sizeof(float)), p.seqlen_q * p.group_size};
 }
 
 REGARD_DEVICE_FN void leave_stats(const ForwardArgs& args, const cuda::HeadTask& task,
                                   std::int64_t row, float max, float sum) {
-  float* const stats = args.parts.stats + 2 * (place_of_part(args, task, task.block) + row);
+  float* const stats = args.splits.stats + 2 * (place_of_split(args, task, task.block) + row);
   stats[0] = max;
   stats[1] = sum;
 }
@@ -72,39 +74,39 @@ struct MergeKernel {
   REGARD_DEVICE_FN void merge(const Block& block, const Args& args, const cuda::HeadTask& task,
                               std::int64_t count) {
     const Problem& p = args.forward.problem;
-    const Parts& parts = args.forward.parts;
-    const auto place = [&](std::int64_t part) {
-      return place_of_part(args.forward, task, part) + task.block;
+    const Splits& splits = args.forward.splits;
+    const auto place = [&](std::int64_t split) {
+      return place_of_split(args.forward, task, split) + task.block;
     };
     float max = cuda::minus_infinity<float>();
-    for (std::int64_t part = 0; part < count; ++part) {
-      const float other = parts.stats[2 * place(part)];
+    for (std::int64_t split = 0; split < count; ++split) {
+      const float other = splits.stats[2 * place(split)];
       max = other > max ? other : max;
     }
-    /// What a part's sums shrink by, exactly 1 where it has the maximum.
-    const auto carry = [&](std::int64_t part) {
-      const float before = parts.stats[2 * place(part)];
+    /// What a split's sums shrink by, exactly 1 where it has the maximum.
+    const auto rescale = [&](std::int64_t split) {
+      const float before = splits.stats[2 * place(split)];
       if (before == cuda::minus_infinity<float>()) return 0.0f;
-      return cuda::exp2_of((before - max) * static_cast<float>(p.factor));
+      return cuda::exp2_of((before - max) * static_cast<float>(p.exp2_scale));
     };
     float sum = 0.0f;
-    for (std::int64_t part = 0; part < count; ++part) {
-      sum += parts.stats[2 * place(part) + 1] * carry(part);
+    for (std::int64_t split = 0; split < count; ++split) {
+      sum += splits.stats[2 * place(split) + 1] * rescale(split);
     }
     const auto descale = static_cast<float>(problem::descale_of(p.descale_v, task.b, task.head_kv));
-    const float share = cuda::share_of(p, sum) * (descale / args.weight);
+    const float share = cuda::inverse_sum(p, sum) * (descale / args.weight);
     const std::int64_t head = task.head_kv * p.group_size + task.block % p.group_size;
     const std::int64_t query = task.block / p.group_size;
     char* const to = problem::row_address(p.out, task.b, head, query);
     for (std::int64_t column = block.thread(); column < p.head_dim_v; column += kThreads) {
       float out = 0.0f;
-      for (std::int64_t part = 0; part < count; ++part) {
-        out += parts.sums[place(part) * p.head_dim_v + column] * carry(part);
+      for (std::int64_t split = 0; split < count; ++split) {
+        out += splits.sums[place(split) * p.head_dim_v + column] * rescale(split);
       }
       cuda::store_element(p.out.type, to, column, out * share);
     }
     if (block.thread() != 0) return;
-    problem::write_row_stats(p, task.b, head, query, static_cast<double>(max) * p.unit, sum);
+    problem::write_row_stats(p, task.b, head, query, static_cast<double>(max) * p.score_unit, sum);
   }
 };
 

@@ -39,7 +39,7 @@ void run_tensor_forward(Runner& run, const ForwardArgs& args) {
 }
 
 template <class Runner>
-void run_tensor_parts(Runner& run, const ForwardArgs& args) {
+void run_tensor_splits(Runner& run, const ForwardArgs& args) {
   const bool is_bf16 = args.problem.q.type == Element::kBf16;
   is_bf16 ? run_tensor_rows<Element::kBf16, true, true>(run, args)
           : run_tensor_rows<Element::kF16, true, true>(run, args);
@@ -61,7 +61,7 @@ void run_float_forward(Runner& run, const ForwardArgs& args) {
 }
 
 template <class Runner>
-void run_float_parts(Runner& run, const ForwardArgs& args) {
+void run_float_splits(Runner& run, const ForwardArgs& args) {
   run_float_rows<true>(run, args);
 }
 
@@ -74,11 +74,11 @@ void run_merge(Runner& run, const ForwardArgs& args, bool on_tensor_cores) {
 
 template <class Runner>
 void run_forward(Runner& run, const ForwardArgs& args, bool on_tensor_cores) {
-  if (args.parts.most == 1) {
+  if (args.splits.row_max == 1) {
     on_tensor_cores ? run_tensor_forward(run, args) : run_float_forward(run, args);
     return;
   }
-  on_tensor_cores ? run_tensor_parts(run, args) : run_float_parts(run, args);
+  on_tensor_cores ? run_tensor_splits(run, args) : run_float_splits(run, args);
   run_merge(run, args, on_tensor_cores);
 }
 

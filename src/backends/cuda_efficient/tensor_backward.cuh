@@ -99,7 +99,7 @@ REGARD_DEVICE_FN void differentiate(const GradProblem& g, std::int64_t b, bool i
   const Problem& p = g.problem;
   const bool edits = !needs_scale_alone(p, is_full);
   const auto scale = static_cast<float>(p.softmax_scale);
-  const auto factor = static_cast<float>(p.factor);
+  const auto factor = static_cast<float>(p.exp2_scale);
   const auto softcap = static_cast<float>(p.softcap);
   const auto keep = problem::keep_scale<float>(p);
   REGARD_DEVICE_UNROLL

@@ -61,7 +61,7 @@ REGARD_DEVICE_FN void start_softmax(const Block& block, Facts facts, bool has_si
 
 /// Whether a tile's scores are only scaled, and hidden by arithmetic alone.
 REGARD_KERNEL_FN bool needs_scale_alone(const Problem& p, bool is_full) {
-  return problem::scales_late(p) && (is_full || !problem::is_opaque(p));
+  return problem::scales_late(p) && (is_full || !problem::has_data_mask(p));
 }
 
 /// Whether that holds for all tiles, and nothing is dropped: kernels without edits have a third of
@@ -124,21 +124,21 @@ REGARD_DEVICE_FN void edit_scores(const Block& block, const Problem& p, std::int
 /// far shrinks by carry, exactly 1 where the maximum stands.
 template <class Block>
 REGARD_DEVICE_FN void add_to_softmax(const Block& block, float factor, LaneSoftmax* state,
-                                     WarpSums<kTile>* scores, float (&carry)[kLaneRows]) {
+                                     WarpSums<kTile>* scores, float (&rescale)[kLaneRows]) {
   REGARD_DEVICE_UNROLL
   for (int i = 0; i < kLaneRows; ++i) {
-    float most = cuda::minus_infinity<float>();  // NaN is passed over here and reaches the sum
+    float row_max = cuda::minus_infinity<float>();  // NaN is passed over here and reaches the sum
     REGARD_DEVICE_UNROLL
     for (int n = 0; n < 2 * (kTile / 8); ++n) {
       const float score = scores->at[n / 2][2 * i + n % 2];
-      most = score > most ? score : most;
+      row_max = score > row_max ? score : row_max;
     }
-    most = cuda::max_of_lanes(block, most);
+    row_max = cuda::max_of_lanes(block, row_max);
     const float before = state->max[i];
-    const bool rises = most > before;
-    if (rises) state->max[i] = most;
+    const bool rises = row_max > before;
+    if (rises) state->max[i] = row_max;
     const float max = cuda::subtrahend(state->max[i]);
-    carry[i] = rises ? cuda::exp2_of((before - max) * factor) : 1.0f;
+    rescale[i] = rises ? cuda::exp2_of((before - max) * factor) : 1.0f;
     float sum = 0.0f;
     REGARD_DEVICE_UNROLL
     for (int n = 0; n < 2 * (kTile / 8); ++n) {
@@ -147,7 +147,7 @@ REGARD_DEVICE_FN void add_to_softmax(const Block& block, float factor, LaneSoftm
       score = hidden ? cuda::hidden_value<float>() : cuda::exp2_flushed((score - max) * factor);
       sum += score;
     }
-    state->sum[i] = state->sum[i] * carry[i] + sum;
+    state->sum[i] = state->sum[i] * rescale[i] + sum;
   }
 }
 
@@ -172,7 +172,7 @@ REGARD_DEVICE_FN void drop_tile(const Block& block, const Problem& p, Facts fact
   }
 }
 
-/// Of a probability of 1 when it meets values: the least one of f16 is then 2^-39, not 2^-24.
+/// Of a probability of 1 when it meets values: the smallest one of f16 is then 2^-39, not 2^-24.
 template <Element kType>
 inline constexpr float kWeight = kType == Element::kF16 ? 32768.0f : 1.0f;
 
@@ -253,7 +253,7 @@ struct TensorForwardKernel {
     walk.values = problem::row_address(p.v, task.b, task.head_kv, 0);
     const double descale = problem::score_descale(p, task.b, task.head_kv);
     // The scale that is not in the softmax's factor.
-    const double rest = p.scales_first ? p.softmax_scale : p.softmax_scale < 0.0 ? -1.0 : 1.0;
+    const double rest = p.prescale_scores ? p.softmax_scale : p.softmax_scale < 0.0 ? -1.0 : 1.0;
     walk.descale = static_cast<float>(descale);
     walk.scale = static_cast<float>(descale * rest);
     return walk;
@@ -288,7 +288,7 @@ struct TensorForwardKernel {
     if (index < all.tiles.end) begin_keys(block, pass, index, 0);
     while (index < all.tiles.end) index = add_tile(block, pass, index, &queries, &state, &out);
     if constexpr (kSplit) {
-      if (semantics::split_count(s.band.len_kv) > 1) return leave_part(block, pass, state, out);
+      if (semantics::split_count(s.band.len_kv) > 1) return write_split(block, pass, state, out);
     }
     finish(block, p, pass, state, out);
   }
@@ -331,7 +331,7 @@ struct TensorForwardKernel {
 
     WarpSums<kTile> scores;
     add_scores(block, pass, index, queries, &scores);
-    float carry[kLaneRows];
+    float rescale[kLaneRows];
     if (has_rows(block, p)) {
       const bool edits = kEdits && !needs_scale_alone(p, is_full);
       scale_by(edits ? walk.descale : walk.scale, &scores);
@@ -340,7 +340,7 @@ struct TensorForwardKernel {
       } else if (!is_full) {
         hide_by_arithmetic(block, pass.facts, tile.begin, &scores);
       }
-      add_to_softmax(block, static_cast<float>(p.factor), state, &scores, carry);
+      add_to_softmax(block, static_cast<float>(p.exp2_scale), state, &scores, rescale);
       if constexpr (kEdits) drop_tile(block, p, pass.facts, tile.begin, &scores);
     }
     block.wait_copies();
@@ -351,20 +351,21 @@ struct TensorForwardKernel {
     if (next < walk.tiles.end) begin_keys(block, pass, next, 0);
     if (!has_rows(block, p)) return next;
     if (is_unsafe) {
-      carry_sums(carry, out);
+      rescale_sums(rescale, out);
       cuda::add_visible_terms<kType>(block, scores, pass.values, kWeight<kType>, out);
     } else {
       const cuda::WarpRows<kTile> probs = cuda::as_operand<kType>(scores, kWeight<kType>);
-      cuda::carry_tile_product<kType>(block, probs, pass.values, p.head_dim_v - column, carry, out);
+      cuda::rescale_add_tile_product<kType>(block, probs, pass.values, p.head_dim_v - column,
+                                            rescale, out);
     }
     return next;
   }
 
-  REGARD_DEVICE_FN void carry_sums(const float (&carry)[kLaneRows], WarpSums<kDims>* out) {
+  REGARD_DEVICE_FN void rescale_sums(const float (&rescale)[kLaneRows], WarpSums<kDims>* out) {
     REGARD_DEVICE_UNROLL
     for (int n = 0; n < kDims / 8; ++n) {
       REGARD_DEVICE_UNROLL
-      for (int x = 0; x < 4; ++x) out->at[n][x] *= carry[x / 2];
+      for (int x = 0; x < 4; ++x) out->at[n][x] *= rescale[x / 2];
     }
   }
 
@@ -392,12 +393,12 @@ struct TensorForwardKernel {
   }
 
   template <class Block, class ThisPass>
-  REGARD_DEVICE_FN void leave_part(const Block& block, const ThisPass& pass,
-                                   const LaneSoftmax& state, const WarpSums<kDims>& out) {
+  REGARD_DEVICE_FN void write_split(const Block& block, const ThisPass& pass,
+                                    const LaneSoftmax& state, const WarpSums<kDims>& out) {
     const ForwardArgs& args = pass.args.forward;
     const Walk walk = pass.walk[0];
     const cuda::HeadTask task = walk.task;
-    const cuda::DenseRows to = rows_of_part(args, task);
+    const cuda::DenseRows to = rows_of_split(args, task);
     float one[kLaneRows];
     REGARD_DEVICE_UNROLL
     for (int i = 0; i < kLaneRows; ++i) {
@@ -420,10 +421,10 @@ struct TensorForwardKernel {
     REGARD_DEVICE_UNROLL
     for (int i = 0; i < kLaneRows; ++i) {
       const float sum = cuda::sum_of_lanes(block, state.sum[i]);
-      share[i] = cuda::share_of(p, sum) * (descale / kWeight<kType>);
+      share[i] = cuda::inverse_sum(p, sum) * (descale / kWeight<kType>);
       const cuda::RowFacts<float> row = pass.facts[cuda::lane_row(block) + i * 8];
       if (cuda::lane_column(block) != 0 || task.columns != 0 || !row.exists) continue;
-      const double max = static_cast<double>(state.max[i]) * p.unit;
+      const double max = static_cast<double>(state.max[i]) * p.score_unit;
       problem::write_row_stats(p, task.b, row.head, row.query, max, sum);
     }
     const cuda::RowBlock rows = rows_of(p, task);

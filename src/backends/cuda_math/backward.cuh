@@ -60,7 +60,7 @@ struct GradScoresKernel {
                                      T (&d_probs)[kOwn][kOwn]) {
     const Problem& p = g.problem;
     const cuda::Place at = cuda::place_of(block);
-    const auto factor = static_cast<T>(p.factor);
+    const auto factor = static_cast<T>(p.exp2_scale);
     const auto keep = problem::keep_scale<T>(p);
     for (int i = 0; i < kOwn; ++i) {
       const cuda::RowFacts<T> row = facts[at.row + i];

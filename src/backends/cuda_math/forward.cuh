@@ -82,7 +82,7 @@ struct SoftmaxKernel {
       const std::int64_t head_kv = semantics::kv_head(row.first_head, p.group_size);
       T* const scores = matrix_row<T>(p, args.scores, row.b, head_kv, row.begin);
       const T sum = exponentiate(block, p, s, facts, lane, scores);
-      weigh(p, s, facts, lane, sum, scores);
+      exponentiate_scores(p, s, facts, lane, sum, scores);
     });
   }
 
@@ -91,16 +91,17 @@ struct SoftmaxKernel {
   template <class Block>
   REGARD_DEVICE_FN T exponentiate(const Block& block, const Problem& p, const Sequence& s,
                                   const cuda::RowFacts<T>& row, int lane, T* scores) {
-    const auto factor = static_cast<T>(p.factor);
-    T most = row.sink;
+    const auto factor = static_cast<T>(p.exp2_scale);
+    T row_max = row.sink;
     for (std::int64_t j = lane; j < p.seqlen_kv; j += cuda::kWarp) {
-      most = scores[j] > most ? scores[j] : most;  // NaN is passed over and reaches the sum
+      row_max =
+          scores[j] > row_max ? scores[j] : row_max;  // NaN is passed over and reaches the sum
     }
-    most = cuda::reduce_warp(block, most, [](T a, T b) { return b > a ? b : a; });
-    const T max = cuda::subtrahend(most);
+    row_max = cuda::reduce_warp(block, row_max, [](T a, T b) { return b > a ? b : a; });
+    const T max = cuda::subtrahend(row_max);
     T sum{};
     if (lane == 0 && row.sink != cuda::minus_infinity<T>()) {
-      sum = row.sink == most ? T(1) : cuda::exp2_of((row.sink - max) * factor);
+      sum = row.sink == row_max ? T(1) : cuda::exp2_of((row.sink - max) * factor);
     }
     for (std::int64_t j = lane; j < p.seqlen_kv; j += cuda::kWarp) {
       const T score = scores[j];
@@ -111,18 +112,19 @@ struct SoftmaxKernel {
     }
     sum = cuda::sum_warp(block, sum);
     if (lane == 0) {
-      const double natural = static_cast<double>(most) * p.unit;
+      const double natural = static_cast<double>(row_max) * p.score_unit;
       problem::write_row_stats(p, s.b, row.head, row.query, natural, sum);
     }
     return sum;
   }
 
   /// Divides by the sum, descales what will be values, and drops.
-  REGARD_DEVICE_FN void weigh(const Problem& p, const Sequence& s, const cuda::RowFacts<T>& row,
-                              int lane, T sum, T* probs) {
+  REGARD_DEVICE_FN void exponentiate_scores(const Problem& p, const Sequence& s,
+                                            const cuda::RowFacts<T>& row, int lane, T sum,
+                                            T* probs) {
     const std::int64_t head_kv = semantics::kv_head(row.head, p.group_size);
     const T descale = static_cast<T>(problem::descale_of(p.descale_v, s.b, head_kv));
-    const T share = cuda::share_of(p, sum) * descale;
+    const T share = cuda::inverse_sum(p, sum) * descale;
     for (std::int64_t j = lane; j < p.seqlen_kv; j += cuda::kWarp) {
       const T prob = probs[j];
       const bool hidden = cuda::is_hidden(prob);

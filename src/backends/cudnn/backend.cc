@@ -156,13 +156,13 @@ Refusal library_refusal(const AttentionParams& p, std::int32_t version, std::int
 /// d_q in f32, a number a row, and d_k and d_v for every query head; engines may double it.
 std::int64_t engine_bytes(const AttentionParams& p, Node node) noexcept {
   constexpr std::int64_t kFixed = std::int64_t{8} << 20;
-  constexpr std::int64_t kMostSplits = 32, kSplitRows = 64;
+  constexpr std::int64_t kMaxSplits = 32, kSplitRows = 64;
   const std::int64_t heads = saturating_mul(p.batch, p.num_heads_q);
   const std::int64_t rows = saturating_mul(heads, p.seqlen_q);
   if (is_forward(node)) {
     if (p.seqlen_q > kSplitRows) return kFixed;
     const std::int64_t part = saturating_mul(rows, 4 * (p.head_dim_v + 2));
-    return round_up(saturating_add(kFixed, saturating_mul(kMostSplits, part)), 64);
+    return round_up(saturating_add(kFixed, saturating_mul(kMaxSplits, part)), 64);
   }
   const std::int64_t padded = saturating_mul(heads, saturating_add(p.seqlen_q, 128));
   const std::int64_t q_side = saturating_mul(padded, 4 * (p.head_dim_qk + 64 + 2));

@@ -69,8 +69,8 @@ Dims list(const std::int64_t (&strides)[4]) { return {strides, strides + 4}; }
 
 // cuDNN's bounds are 32 bits wide; no sequence of its is as long as the most that is asked for.
 int bound(std::int64_t keys) {
-  constexpr std::int64_t kMost = 1 << 30;
-  return static_cast<int>(std::min(keys, kMost));
+  constexpr std::int64_t kMax = 1 << 30;
+  return static_cast<int>(std::min(keys, kMax));
 }
 
 // A problem's mask in cuDNN's words. Its left bound counts the diagonal itself: a

@@ -28,7 +28,7 @@ Status PlanState::prepare(const AttentionParams& params, const Strides& strides)
   if (!made) return made.status();
   if (find(strides) != nullptr) return {};
   const std::lock_guard lock(mutex_);
-  if (graphs_.size() == kMostGraphs) graphs_.erase(graphs_.begin());
+  if (graphs_.size() == kMaxGraphs) graphs_.erase(graphs_.begin());
   graphs_.emplace_back(strides, *std::move(made));
   return {};
 }

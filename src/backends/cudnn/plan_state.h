@@ -30,7 +30,7 @@ class PlanState {
   std::int64_t engine_bytes() const noexcept { return engine_bytes_; }
 
  private:
-  static constexpr std::size_t kMostGraphs = 64;  // one takes some hundred kB of the host's memory
+  static constexpr std::size_t kMaxGraphs = 64;  // one takes some hundred kB of the host's memory
 
   const Node node_;
   const std::int64_t engine_bytes_;

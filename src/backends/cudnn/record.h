@@ -28,7 +28,7 @@ inline constexpr int kTraitCount = 10;
 const char* trait_name(int bit) noexcept;
 Traits traits_of(const AttentionParams& params) noexcept;
 
-/// The least head dims that cuDNN's graphs are recorded for, and the most.
+/// The smallest head dims that cuDNN's graphs are recorded for, and the most.
 inline constexpr std::int64_t kMinHeadDim = 8;
 inline constexpr std::int64_t kMaxHeadDim = 256;
 inline constexpr std::int64_t kHeadDimStep = 8;

@@ -35,15 +35,15 @@ const cpu::BackwardKernel& backward_kernel_of(const AttentionParams& p, Isa isa)
   return p.dtype_q == Dtype::kF64 ? kernels.f64 : kernels.f32;
 }
 
-/// Fills the offsets of args; returns a slot's bytes.
-std::int64_t lay_out(const AttentionParams& p, const Kernel& kernel, std::int64_t strips,
+/// Fills the offsets of args; returns a worker's bytes.
+std::int64_t lay_out(const AttentionParams& p, const Kernel& kernel, std::int64_t row_blocks,
                      ForwardArgs* args) noexcept {
   const bool converts = p.dtype_kv != Dtype::kF32 && p.dtype_kv != Dtype::kF64;
-  const std::int64_t rows = strips * kernel.width;
-  args->strips = strips;
+  const std::int64_t rows = row_blocks * kernel.width;
+  args->row_blocks = row_blocks;
   args->tile_kv = kTileKv;
   ScratchLayout layout;
-  args->at_strips = layout.take(strips, kernel.strip_bytes);
+  args->at_row_blocks = layout.take(row_blocks, kernel.row_block_bytes);
   args->at_q = layout.take(saturating_mul(rows, p.head_dim_qk), kernel.scalar_bytes);
   args->at_out = layout.take(saturating_mul(rows, p.head_dim_v), kernel.scalar_bytes);
   args->at_block = layout.take(saturating_mul(rows, p.head_dim_v), kernel.scalar_bytes);
@@ -75,8 +75,8 @@ class MathBackend final : public Backend {
   std::int64_t workspace_bytes(const AttentionKey& key, const Env& env) const override {
     ForwardArgs args;
     const Kernel& kernel = kernel_of(key.params(), cpu::kernel_isa(env.isa));
-    const std::int64_t strips = kRows / kernel.width;
-    return saturating_mul(lay_out(key.params(), kernel, strips, &args), slots(key, env));
+    const std::int64_t row_blocks = kRows / kernel.width;
+    return saturating_mul(lay_out(key.params(), kernel, row_blocks, &args), workers(key, env));
   }
 
   Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override {
@@ -84,7 +84,7 @@ class MathBackend final : public Backend {
     plan.isa = cpu::kernel_isa(env.isa);
     plan.kernel =
         std::string("math_") + to_string(plan.isa) + "_" + to_string(key.params().dtype_q);
-    plan.slots = slots(key, env);
+    plan.workers = workers(key, env);
     plan.tile_q = kRows;
     plan.tile_kv = kTileKv;
     plan.workspace_bytes = workspace_bytes(key, env);
@@ -95,14 +95,14 @@ class MathBackend final : public Backend {
                  const Launch& launch) const override {
     const Kernel& kernel = kernel_of(params, plan.isa);
     ForwardArgs args;
-    const std::int64_t strips =
-        cpu::choose_strips(params, kernel.width, plan.tile_q / kernel.width, plan.slots);
-    const std::int64_t slot_bytes = lay_out(params, kernel, strips, &args);
+    const std::int64_t row_blocks =
+        cpu::choose_row_blocks(params, kernel.width, plan.tile_q / kernel.width, plan.workers);
+    const std::int64_t worker_bytes = lay_out(params, kernel, row_blocks, &args);
     problem::make_problem(params, buffers, &args.problem);
-    args.grid = cpu::make_grid(params, strips * kernel.width);
-    const std::int64_t tasks = cpu::count_tasks(params, strips * kernel.width);
-    const std::int32_t slots = cpu::useful_slots(params, plan.slots);
-    cpu::run_tasks({kernel.forward, &args, tasks, slot_bytes}, slots, launch);
+    args.grid = cpu::make_grid(params, row_blocks * kernel.width);
+    const std::int64_t tasks = cpu::count_tasks(params, row_blocks * kernel.width);
+    const std::int32_t workers = cpu::useful_workers(params, plan.workers);
+    cpu::run_tasks({kernel.forward, &args, tasks, worker_bytes}, workers, launch);
     return Status();
   }
 
@@ -123,10 +123,10 @@ class MathBackend final : public Backend {
   }
 
  private:
-  /// One strip a task is the finest that execute divides a key's rows.
-  static std::int32_t slots(const AttentionKey& key, const Env& env) noexcept {
+  /// One row block a task is the finest that execute divides a key's rows.
+  static std::int32_t workers(const AttentionKey& key, const Env& env) noexcept {
     const std::int64_t width = kernel_of(key.params(), cpu::kernel_isa(env.isa)).width;
-    return cpu::plan_slots(env, key.params(), cpu::count_tasks(key.params(), width));
+    return cpu::plan_workers(env, key.params(), cpu::count_tasks(key.params(), width));
   }
 
   BackendInfo info_ = make_info();

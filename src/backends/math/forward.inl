@@ -1,5 +1,5 @@
 // One task of MATH's forward, unfused: scores of complete rows, edits, softmax over the rows,
-// product with V; each step finishes for all strips of the task before the next. Included by
+// product with V; each step finishes for all row blocks of the task before the next. Included by
 // isa_<isa>.cc.
 
 #include <cstdint>
@@ -24,9 +24,9 @@ struct Task {
   const ForwardArgs& a;
   const Sequence& s;
   std::int64_t head_kv;
-  std::int64_t count;  // strips in use
+  std::int64_t count;  // row blocks in use
   cpu::TileSpan tiles;
-  Strip<V>* strips;
+  RowBlock<V>* row_blocks;
   T* q_t;
   T* out_t;
   T* block_t;  // the part of a block of keys in out_t
@@ -34,7 +34,7 @@ struct Task {
   T* tile;
   T* row;
 
-  /// scores^T of a strip at key j.
+  /// scores^T of a row block at key j.
   T* scores_at(std::int64_t x, std::int64_t j) const {
     return scores + (x * a.problem.seqlen_kv + j) * V::kWidth;
   }
@@ -51,29 +51,29 @@ struct Task {
     return {begin, last.begin + last.size - begin};
   }
   TileClass classify(std::int64_t x, Tile at) const {
-    return semantics::classify_tile(s.band, strips[x].i_begin, strips[x].i_end, at.begin,
-                                    at.begin + at.size, cpu::is_opaque(a.problem));
+    return semantics::classify_tile(s.band, row_blocks[x].i_begin, row_blocks[x].i_end, at.begin,
+                                    at.begin + at.size, cpu::has_data_mask(a.problem));
   }
 };
 
 template <class V>
-static void start_strips(const Task<V>& t, std::int64_t row_begin, std::int64_t row_end) {
+static void start_row_blocks(const Task<V>& t, std::int64_t row_begin, std::int64_t row_end) {
   const Problem& p = t.a.problem;
   for (std::int64_t x = 0; x < t.count; ++x) {
     const std::int64_t begin = row_begin + x * V::kWidth;
     const std::int64_t rows = begin + V::kWidth < row_end ? V::kWidth : row_end - begin;
-    cpu::set_rows<V>(p, t.s, t.head_kv, begin, rows, t.strips + x);
-    cpu::pack_queries<V>(p, t.strips[x], t.q_t + x * p.head_dim_qk * V::kWidth);
+    cpu::set_rows<V>(p, t.s, t.head_kv, begin, rows, t.row_blocks + x);
+    cpu::pack_queries<V>(p, t.row_blocks[x], t.q_t + x * p.head_dim_qk * V::kWidth);
   }
 }
 
-/// One strip's edited scores of one tile; what a row may not see is -inf.
+/// One row block's edited scores of one tile; what a row may not see is -inf.
 template <class V>
 static void compute_tile(const Task<V>& t, std::int64_t x, Tile tile,
                          ProductInput<typename V::Scalar> keys) {
   using T = typename V::Scalar;
   const Problem& p = t.a.problem;
-  const Strip<V>& strip = t.strips[x];
+  const RowBlock<V>& row_block = t.row_blocks[x];
   T* const scores = t.scores_at(x, tile.begin);
   const TileClass tile_class = t.classify(x, tile);
   if (tile_class == TileClass::kEmpty) {
@@ -82,18 +82,18 @@ static void compute_tile(const Task<V>& t, std::int64_t x, Tile tile,
     const T* const q_t = t.q_t + x * p.head_dim_qk * V::kWidth;
     alignas(64) T max[V::kWidth] = {};  // not of the edited scores
     cpu::with_vectors<V::kVectors>(
-        strip.vectors, [&](auto vectors) __attribute__((always_inline)) {
+        row_block.vectors, [&](auto vectors) __attribute__((always_inline)) {
           cpu::scores_of<V, cpu::ScalarTerm<V>, decltype(vectors)::value>(
               keys, q_t, scores, tile.size, p.head_dim_qk, max);
         });
     if (p.scores_stage == ScoresStage::kScaled) {
-      write_scores<V>(p, strip, tile, scores, p.softmax_scale);
+      write_scores<V>(p, row_block, tile, scores, p.softmax_scale);
     }
     const bool partial = tile_class == TileClass::kPartial;
-    cpu::edit_scores<V>(p, strip, tile, partial, scores, t.row);
+    cpu::edit_scores<V>(p, row_block, tile, partial, scores, t.row);
   }
-  if (p.scores_stage == ScoresStage::kScaled) hide_masked<V>(p, strip, tile, scores);
-  if (p.scores_stage == ScoresStage::kEdited) write_scores<V>(p, strip, tile, scores, 1.0);
+  if (p.scores_stage == ScoresStage::kScaled) hide_masked<V>(p, row_block, tile, scores);
+  if (p.scores_stage == ScoresStage::kEdited) write_scores<V>(p, row_block, tile, scores, 1.0);
 }
 
 template <class V>
@@ -111,37 +111,37 @@ static void compute_scores(const Task<V>& t) {
 template <class V>
 static void apply_softmax(const Task<V>& t, std::int64_t x) {
   const Problem& p = t.a.problem;
-  Strip<V>& strip = t.strips[x];
+  RowBlock<V>& row_block = t.row_blocks[x];
   alignas(64) typename V::Scalar max[V::kWidth];
-  alignas(64) typename V::Scalar carry[V::kWidth];
+  alignas(64) typename V::Scalar rescale[V::kWidth];
   for (int w = 0; w < V::kWidth; ++w) max[w] = masked_score<typename V::Scalar>();
   for (std::int64_t index = t.tiles.begin; index < t.tiles.end; ++index) {
     const Tile tile = t.tile_at(index);
-    cpu::fold_max<V>(strip.vectors, tile.size, t.scores_at(x, tile.begin), max);
+    cpu::accumulate_max<V>(row_block.vectors, tile.size, t.scores_at(x, tile.begin), max);
   }
-  cpu::raise_max<V>(p, strip.vectors, max, &strip.state, carry);  // from the sink
-  cpu::RowState<V> total = strip.state;
-  for (int w = 0; w < V::kWidth; ++w) strip.state.sum[w] = 0;
+  cpu::update_max<V>(p, row_block.vectors, max, &row_block.state, rescale);  // from the sink
+  cpu::RowState<V> total = row_block.state;
+  for (int w = 0; w < V::kWidth; ++w) row_block.state.sum[w] = 0;
   for (std::int64_t index = t.tiles.begin; index < t.tiles.end; ++index) {
     const Tile tile = t.tile_at(index);
-    cpu::exponentiate<V, true>(p, tile.size, t.scores_at(x, tile.begin), &strip);
+    cpu::exponentiate<V, true>(p, tile.size, t.scores_at(x, tile.begin), &row_block);
     if (t.ends_block(index)) {
-      cpu::close_block<V>(p, strip.vectors, &strip.state, &total, carry);
+      cpu::close_block<V>(p, row_block.vectors, &row_block.state, &total, rescale);
     }
   }
-  strip.state = total;
+  row_block.state = total;
   if (p.scores_stage == ScoresStage::kProbs) {
-    write_probs<V>(p, strip, t.reach(), t.scores_at(x, t.reach().begin));
+    write_probs<V>(p, row_block, t.reach(), t.scores_at(x, t.reach().begin));
   }
   if (p.dropout.threshold == 0) return;
   for (std::int64_t index = t.tiles.begin; index < t.tiles.end; ++index) {
     const Tile tile = t.tile_at(index);
-    cpu::drop_probs<V>(p, t.s, strip, tile, t.scores_at(x, tile.begin));
+    cpu::drop_probs<V>(p, t.s, row_block, tile, t.scores_at(x, tile.begin));
   }
 }
 
-/// What a tile's values add to the block of every strip. Not inline: beside the rest GCC 12 spills
-/// the product's sums on AVX2.
+/// What a tile's values add to the block of every row block. Not inline: beside the rest GCC 12
+/// spills the product's sums on AVX2.
 template <class V>
 __attribute__((noinline)) static void add_tile(const Task<V>& t, Tile tile,
                                                const typename V::Scalar* one) {
@@ -154,7 +154,7 @@ __attribute__((noinline)) static void add_tile(const Task<V>& t, Tile tile,
     if (tile_class == TileClass::kEmpty) continue;
     const bool select = tile_class == TileClass::kPartial && !finite;
     cpu::with_vectors<V::kVectors>(
-        t.strips[x].vectors, [&](auto vectors) __attribute__((always_inline)) {
+        t.row_blocks[x].vectors, [&](auto vectors) __attribute__((always_inline)) {
           using Term = cpu::ScalarTerm<V>;
           constexpr int kVectors = decltype(vectors)::value;
           const auto a = cpu::transposed(values);
@@ -183,7 +183,7 @@ static void multiply_values(const Task<V>& t) {
     add_tile(t, t.tile_at(index), one);
     if (!t.ends_block(index)) continue;
     for (std::int64_t x = 0; x < t.count; ++x) {
-      cpu::ColumnsOut<V>::close_block(p, t.strips[x], one, t.block_t + x * out_size,
+      cpu::ColumnsOut<V>::close_block(p, t.row_blocks[x], one, t.block_t + x * out_size,
                                       t.out_t + x * out_size);
     }
   }
@@ -206,23 +206,24 @@ static void forward(const void* opaque, std::int64_t task, char* scratch) {
             rows.head_kv,
             (end - rows.begin + V::kWidth - 1) / V::kWidth,
             {},
-            reinterpret_cast<Strip<V>*>(scratch + a.at_strips),
+            reinterpret_cast<RowBlock<V>*>(scratch + a.at_row_blocks),
             reinterpret_cast<T*>(scratch + a.at_q),
             reinterpret_cast<T*>(scratch + a.at_out),
             reinterpret_cast<T*>(scratch + a.at_block),
             reinterpret_cast<T*>(scratch + a.at_scores),
             reinterpret_cast<T*>(scratch + a.at_tile),
             reinterpret_cast<T*>(scratch + a.at_row)};
-  start_strips(t, rows.begin, end);
+  start_row_blocks(t, rows.begin, end);
   t.tiles = cpu::tiles_of(
-      semantics::visible_keys(s.band, t.strips[0].i_begin, t.strips[t.count - 1].i_end), a.tile_kv);
+      semantics::visible_keys(s.band, t.row_blocks[0].i_begin, t.row_blocks[t.count - 1].i_end),
+      a.tile_kv);
   compute_scores(t);
   for (std::int64_t x = 0; x < t.count; ++x) apply_softmax(t, x);
   multiply_values(t);
   for (std::int64_t x = 0; x < t.count; ++x) {
-    if (p.scores.present) hide_unreached<V>(p, t.strips[x], t.reach());
-    cpu::ColumnsOut<V>::write(p, t.strips[x], t.out_t + x * p.head_dim_v * V::kWidth);
-    cpu::write_stats(p, t.strips[x]);
+    if (p.scores.present) hide_unreached<V>(p, t.row_blocks[x], t.reach());
+    cpu::ColumnsOut<V>::write(p, t.row_blocks[x], t.out_t + x * p.head_dim_v * V::kWidth);
+    cpu::write_stats(p, t.row_blocks[x]);
   }
 }
 

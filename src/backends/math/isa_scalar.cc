@@ -7,7 +7,7 @@ using F32 = simd_scalar::Simd<float>;
 using F64 = simd_scalar::Simd<double>;
 }  // namespace
 
-const Kernel kScalarF32 = {forward<F32>, F32::kWidth, sizeof(Strip<F32>), sizeof(float)};
-const Kernel kScalarF64 = {forward<F64>, F64::kWidth, sizeof(Strip<F64>), sizeof(double)};
+const Kernel kScalarF32 = {forward<F32>, F32::kWidth, sizeof(RowBlock<F32>), sizeof(float)};
+const Kernel kScalarF64 = {forward<F64>, F64::kWidth, sizeof(RowBlock<F64>), sizeof(double)};
 
 }  // namespace regard::math

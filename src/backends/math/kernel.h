@@ -6,26 +6,26 @@
 
 namespace regard::math {
 
-/// Offsets into a slot's scratch, and the tiles.
+/// Offsets into a worker's scratch, and the tiles.
 struct ForwardArgs {
   cpu::Problem problem{};
   cpu::TaskGrid grid{};
-  std::int64_t strips = 1;    // per task
-  std::int64_t tile_kv = 64;  // a multiple of 8
-  std::int64_t at_strips = 0;
+  std::int64_t row_blocks = 1;  // per task
+  std::int64_t tile_kv = 64;    // a multiple of 8
+  std::int64_t at_row_blocks = 0;
   std::int64_t at_q = 0;       // [head_dim_qk][W]
-  std::int64_t at_out = 0;     // [strips][head_dim_v][W]
-  std::int64_t at_block = 0;   // [strips][head_dim_v][W], of a block of keys
-  std::int64_t at_scores = 0;  // [strips][seqlen_kv][W]: complete rows
+  std::int64_t at_out = 0;     // [row blocks][head_dim_v][W]
+  std::int64_t at_block = 0;   // [row blocks][head_dim_v][W], of a block of keys
+  std::int64_t at_scores = 0;  // [row blocks][seqlen_kv][W]: complete rows
   std::int64_t at_tile = 0;    // [tile_kv][max(head_dim_qk, head_dim_v)], 16-bit inputs
   std::int64_t at_row = 0;     // [tile_kv]
 };
 
 struct Kernel {
   void (*forward)(const void* args, std::int64_t task, char* scratch);
-  std::int64_t width;         // rows of a strip
-  std::int64_t strip_bytes;   // of a strip's state
-  std::int64_t scalar_bytes;  // of the arithmetic
+  std::int64_t width;            // rows of a row block
+  std::int64_t row_block_bytes;  // of a row block's state
+  std::int64_t scalar_bytes;     // of the arithmetic
 };
 
 extern const Kernel kScalarF32;  // f32, bf16, f16 inputs

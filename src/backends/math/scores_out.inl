@@ -9,8 +9,8 @@
 namespace regard::math {
 
 using cpu::Problem;
+using cpu::RowBlock;
 using cpu::ScoresStage;
-using cpu::Strip;
 using cpu::Tile;
 
 template <class T>
@@ -33,12 +33,12 @@ REGARD_KERNEL_FN T hidden_score(const Problem& p) {
 
 /// values[j][w] * scale of a tile to their places.
 template <class V>
-static void write_scores(const Problem& p, const Strip<V>& strip, Tile tile,
+static void write_scores(const Problem& p, const RowBlock<V>& row_block, Tile tile,
                          const typename V::Scalar* values, double scale) {
   using T = typename V::Scalar;
   const T by = static_cast<T>(scale);
-  for (int w = 0; w < strip.rows; ++w) {
-    T* row = scores_row<T>(p, strip.b, strip.head[w], strip.query[w]);
+  for (int w = 0; w < row_block.rows; ++w) {
+    T* row = scores_row<T>(p, row_block.b, row_block.head[w], row_block.query[w]);
     for (std::int64_t j = 0; j < tile.size; ++j) {
       row[(tile.begin + j) * p.scores.stride[3]] = values[j * V::kWidth + w] * by;
     }
@@ -47,11 +47,11 @@ static void write_scores(const Problem& p, const Strip<V>& strip, Tile tile,
 
 /// Hides the elements of scaled scores whose edited score is masked.
 template <class V>
-static void hide_masked(const Problem& p, const Strip<V>& strip, Tile tile,
+static void hide_masked(const Problem& p, const RowBlock<V>& row_block, Tile tile,
                         const typename V::Scalar* edited) {
   using T = typename V::Scalar;
-  for (int w = 0; w < strip.rows; ++w) {
-    T* row = scores_row<T>(p, strip.b, strip.head[w], strip.query[w]);
+  for (int w = 0; w < row_block.rows; ++w) {
+    T* row = scores_row<T>(p, row_block.b, row_block.head[w], row_block.query[w]);
     for (std::int64_t j = 0; j < tile.size; ++j) {
       if (edited[j * V::kWidth + w] == masked_score<T>()) {
         row[(tile.begin + j) * p.scores.stride[3]] = hidden_score<T>(p);
@@ -62,12 +62,12 @@ static void hide_masked(const Problem& p, const Strip<V>& strip, Tile tile,
 
 /// 2^((score - max) * factor) of a tile, divided by the row's sum; a row without a sum is all 0.
 template <class V>
-static void write_probs(const Problem& p, const Strip<V>& strip, Tile tile,
+static void write_probs(const Problem& p, const RowBlock<V>& row_block, Tile tile,
                         const typename V::Scalar* values) {
   using T = typename V::Scalar;
-  for (int w = 0; w < strip.rows; ++w) {
-    T* row = scores_row<T>(p, strip.b, strip.head[w], strip.query[w]);
-    const T sum = strip.state.sum[w];
+  for (int w = 0; w < row_block.rows; ++w) {
+    T* row = scores_row<T>(p, row_block.b, row_block.head[w], row_block.query[w]);
+    const T sum = row_block.state.sum[w];
     for (std::int64_t j = 0; j < tile.size; ++j) {
       const T value = values[j * V::kWidth + w];
       const bool masked = value == T(0) && __builtin_signbit(value);
@@ -82,12 +82,12 @@ static void hide_keys(const Problem& p, T* row, std::int64_t begin, std::int64_t
   for (std::int64_t j = begin; j < end; ++j) row[j * p.scores.stride[3]] = hidden_score<T>(p);
 }
 
-/// Keys before and behind the strip's reach.
+/// Keys before and behind the row block's reach.
 template <class V>
-static void hide_unreached(const Problem& p, const Strip<V>& strip, Tile reach) {
+static void hide_unreached(const Problem& p, const RowBlock<V>& row_block, Tile reach) {
   using T = typename V::Scalar;
-  for (int w = 0; w < strip.rows; ++w) {
-    T* row = scores_row<T>(p, strip.b, strip.head[w], strip.query[w]);
+  for (int w = 0; w < row_block.rows; ++w) {
+    T* row = scores_row<T>(p, row_block.b, row_block.head[w], row_block.query[w]);
     hide_keys(p, row, 0, reach.begin);
     hide_keys(p, row, reach.begin + reach.size, p.seqlen_kv);
   }

@@ -39,14 +39,14 @@ REGARD_KERNEL_FN BiasBlock bias_block(const BackwardArgs& a, std::int64_t task) 
 /// Adds a tile of d_scores^T [keys][W] to the block's sums [queries][heads][keys].
 template <class V>
 static void add_to_bias(const BackwardTask<V>& t, const BiasBlock& block, Tile tile, double* sums) {
-  const Strip<V>& strip = t.strip().rows;
+  const RowBlock<V>& row_block = t.row_block().rows;
   const bool* full = t.a.grad.bias_is_full;
   const auto* const d_scores = t.d_scores();
   const std::int64_t query = block.query_block * t.a.queries_per_task;
   const std::int64_t head = t.head_kv * t.problem().group_size;
-  for (int w = 0; w < strip.rows; ++w) {
-    const std::int64_t i = full[2] ? strip.query[w] - query : 0;
-    const std::int64_t h = full[1] ? strip.head[w] - head : 0;
+  for (int w = 0; w < row_block.rows; ++w) {
+    const std::int64_t i = full[2] ? row_block.query[w] - query : 0;
+    const std::int64_t h = full[1] ? row_block.head[w] - head : 0;
     double* const row = sums + (i * block.heads + h) * block.keys;
     for (std::int64_t j = 0; j < tile.size; ++j) {
       row[full[3] ? j : 0] += static_cast<double>(d_scores[j * V::kWidth + w]);
@@ -62,9 +62,9 @@ static void add_rows_to_bias(const BackwardTask<V>& t, const BiasBlock& block, s
   for (std::int64_t row = begin; row < end; row += V::kWidth) {
     set_grad_rows(t, row, row + V::kWidth < end ? V::kWidth : end - row);
     set_row_stats(t);
-    const Strip<V>& strip = t.strip().rows;
+    const RowBlock<V>& row_block = t.row_block().rows;
     TileSpan tiles =
-        tiles_of(semantics::visible_keys(t.s.band, strip.i_begin, strip.i_end), a.tile_kv);
+        tiles_of(semantics::visible_keys(t.s.band, row_block.i_begin, row_block.i_end), a.tile_kv);
     if (a.grad.bias_is_full[3]) {
       const bool visible = block.key_tile >= tiles.begin && block.key_tile < tiles.end;
       tiles = {block.key_tile, block.key_tile + (visible ? 1 : 0)};
@@ -108,7 +108,7 @@ static void backward_bias(const void* opaque, std::int64_t task, char* scratch) 
     const std::int64_t query_end = full[2] ? query + block.queries : p.seqlen_q;
     const std::int64_t end = query_end < s.len_q ? query_end : s.len_q;
     for (std::int64_t h = 0; h < heads; ++h) {
-      const BackwardTask<V> t = strip_task<V>(a, s, block.head_kv + h, scratch);
+      const BackwardTask<V> t = row_block_task<V>(a, s, block.head_kv + h, scratch);
       add_rows_to_bias(t, block, query * p.group_size, end * p.group_size, sums);
     }
   }
@@ -129,7 +129,7 @@ static double row_delta(const BackwardTask<V>& t, std::int64_t h, std::int64_t i
     delta = static_cast<double>(*element_at<T>(g.delta, row_index(g.delta, t.s.b, h, i)));
   } else {
     T* const out = t.shared(t.a.at_out);
-    T* const d_out = out + p.head_dim_v;  // there is room for a strip's rows
+    T* const d_out = out + p.head_dim_v;  // there is room for a row block's rows
     load_dense_row<V>(p.out.type, row_address(p.out, t.s.b, h, i), p.head_dim_v, out);
     load_dense_row<V>(g.d_out.type, row_address(g.d_out, t.s.b, h, i), p.head_dim_v, d_out);
     for (std::int64_t d = 0; d < p.head_dim_v; ++d) {
@@ -150,7 +150,7 @@ static void backward_sinks(const void* opaque, std::int64_t h, char* scratch) {
   double d_sink = 0.0;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const Sequence s = sequence_of(p, b);
-    const BackwardTask<V> t = strip_task<V>(a, s, h / p.group_size, scratch);
+    const BackwardTask<V> t = row_block_task<V>(a, s, h / p.group_size, scratch);
     for (std::int64_t i = 0; i < s.len_q; ++i) {
       const SavedRow<T> saved = saved_row<T>(a.grad, b, h, i);
       if (saved.sum == T(0) || sink == static_cast<T>(-__builtin_inf())) continue;

@@ -27,10 +27,10 @@ struct FloatProducts : Simd {
   };
   static constexpr int kPack = 1;  // elements of an operand
 
-  /// The strip's rows of `view` as [dim][W].
-  REGARD_KERNEL_FN void load_columns(const View& view, const Strip<FloatProducts>& strip,
+  /// The row block's rows of `view` as [dim][W].
+  REGARD_KERNEL_FN void load_columns(const View& view, const RowBlock<FloatProducts>& row_block,
                                      std::int64_t dim, T* columns) {
-    pack_columns<FloatProducts>(view, strip, dim, columns);
+    pack_columns<FloatProducts>(view, row_block, dim, columns);
   }
   /// Elements of kPack rows side by side.
   REGARD_KERNEL_FN void join_rows(Element type, const char* const (&rows)[kPack], std::int64_t size,
@@ -52,7 +52,7 @@ struct FloatProducts : Simd {
     return all_finite<Simd>(a, rows, dim);
   }
   /// What the products take of weights [size][W].
-  REGARD_KERNEL_FN const T* round_weights(const Strip<FloatProducts>&, std::int64_t, T* weights,
+  REGARD_KERNEL_FN const T* round_weights(const RowBlock<FloatProducts>&, std::int64_t, T* weights,
                                           T*) {
     return weights;
   }

@@ -1,4 +1,4 @@
-// d_k and d_v: what the keys of a tile get from strips of rows, with lanes along head_dim. Included
+// d_k and d_v: what the keys of a tile get from row blocks, with lanes along head_dim. Included
 // by the passes.
 
 #pragma once
@@ -33,21 +33,22 @@ REGARD_KERNEL_FN void for_chunks(std::int64_t dim, F f) {
   }
 }
 
-/// The strip's rows of `view` as operands in chunks of [W / kPack][columns], 0 past `dim`. False
-/// where an element is NaN or infinite.
+/// The row block's rows of `view` as operands in chunks of [W / kPack][columns], 0 past `dim`.
+/// False where an element is NaN or infinite.
 template <class V>
-static bool pack_rows(const View& view, const Strip<V>& strip, std::int64_t dim,
+static bool pack_rows(const View& view, const RowBlock<V>& row_block, std::int64_t dim,
                       typename V::Operand* packed) {
   for_chunks<V>(
       dim, [&](auto vectors, std::int64_t begin) __attribute__((always_inline)) {
         constexpr std::int64_t kColumns = decltype(vectors)::value * V::kLanes;
         const std::int64_t size = begin + kColumns < dim ? kColumns : dim - begin;
         auto* to = packed + begin * (V::kWidth / V::kPack);
-        for (int w = 0; w < strip.rows; w += V::kPack, to += kColumns) {
+        for (int w = 0; w < row_block.rows; w += V::kPack, to += kColumns) {
           const char* rows[V::kPack] = {};  // null past the last
-          for (int x = 0; x < V::kPack && w + x < strip.rows; ++x) {
-            rows[x] = row_address(view, strip.b, strip.head[w + x], strip.query[w + x]) +
-                      begin * element_bytes(view.type);
+          for (int x = 0; x < V::kPack && w + x < row_block.rows; ++x) {
+            rows[x] =
+                row_address(view, row_block.b, row_block.head[w + x], row_block.query[w + x]) +
+                begin * element_bytes(view.type);
           }
           V::join_rows(view.type, rows, size, to);
           for (std::int64_t x = size; x < kColumns; ++x) to[x] = {};
@@ -56,7 +57,7 @@ static bool pack_rows(const View& view, const Strip<V>& strip, std::int64_t dim,
   bool finite = true;
   for_chunks<V>(
       dim, [&](auto vectors, std::int64_t begin) __attribute__((always_inline)) {
-        const std::int64_t count = depth<V>(strip.rows) * decltype(vectors)::value * V::kLanes;
+        const std::int64_t count = depth<V>(row_block.rows) * decltype(vectors)::value * V::kLanes;
         const auto* const chunk = packed + begin * (V::kWidth / V::kPack);
         finite = finite && V::is_finite({chunk, count, 1}, 1, count);
       });
@@ -67,28 +68,29 @@ static bool pack_rows(const View& view, const Strip<V>& strip, std::int64_t dim,
 template <class V>
 static void pack_grad_rows(const BackwardTask<V>& t) {
   const GradProblem& g = t.a.grad;
-  GradStrip<V>& strip = t.strip();
-  strip.q_is_finite =
-      pack_rows<V>(g.problem.q, strip.rows, g.problem.head_dim_qk, t.packed(t.a.at_q_rows));
-  strip.d_out_is_finite =
-      pack_rows<V>(g.d_out, strip.rows, g.problem.head_dim_v, t.packed(t.a.at_d_out_rows));
+  GradRowBlock<V>& row_block = t.row_block();
+  row_block.q_is_finite =
+      pack_rows<V>(g.problem.q, row_block.rows, g.problem.head_dim_qk, t.packed(t.a.at_q_rows));
+  row_block.d_out_is_finite =
+      pack_rows<V>(g.d_out, row_block.rows, g.problem.head_dim_v, t.packed(t.a.at_d_out_rows));
 }
 
-/// Strips [begin, end) of a group that see some of a tile, or that are hidden from it.
+/// Row blocks [begin, end) of a group that see some of a tile, or that are hidden from it.
 template <class V>
-struct StripGroup {
+struct RowBlockGroup {
   BackwardTask<V> first;
   std::int64_t begin;
   std::int64_t end;
 
-  BackwardTask<V> strip(std::int64_t x) const {
-    return {first.a, first.s, first.head_kv, first.scratch, first.rows + x * first.a.strip_bytes,
-            x};
+  BackwardTask<V> row_block(std::int64_t x) const {
+    return {
+        first.a, first.s, first.head_kv, first.scratch, first.rows + x * first.a.row_block_bytes,
+        x};
   }
 };
 
-/// One of the sums over rows: where a strip has its weights [tile_kv][W] and packed rows, and the
-/// sums of all of `keys`.
+/// One of the sums over rows: where a row block has its weights [tile_kv][W] and packed rows, and
+/// the sums of all of `keys`.
 template <class T>
 struct KeySums {
   bool is_k;  // weights are d_scores, else probs
@@ -100,7 +102,7 @@ struct KeySums {
 
 /// sums of kRows keys, from key j of the tile on, in a chunk of columns.
 template <class V, int kRows, int kVectors, bool kSelect>
-REGARD_KERNEL_FN void add_key_rows(const StripGroup<V>& group,
+REGARD_KERNEL_FN void add_key_rows(const RowBlockGroup<V>& group,
                                    const KeySums<typename V::Scalar>& to, std::int64_t j,
                                    std::int64_t column) {
   using Term = typename V::template VisibleTerm<true>;
@@ -111,14 +113,14 @@ REGARD_KERNEL_FN void add_key_rows(const StripGroup<V>& group,
   ask_for_sums<V, kRows, kVectors>(out, kColumns);
   typename V::Vec sum[kRows][kVectors] = {};
   for (std::int64_t x = group.begin; x < group.end; ++x) {
-    const BackwardTask<V> t = group.strip(x);
-    const SeenKeys seen = t.strip().seen;
+    const BackwardTask<V> t = group.row_block(x);
+    const SeenKeys seen = t.row_block().seen;
     if (j >= seen.begin + seen.size || j + kRows <= seen.begin) continue;  // would add -0
     const auto* const weights =
         reinterpret_cast<const Operand*>(to.is_k ? t.d_scores() : t.probs());
     multiply<V, Term, kRows, kVectors, kSelect, kColumns>({weights + j * kDepth, kDepth, 1},
                                                           t.packed(to.at_rows) + column * kDepth,
-                                                          depth<V>(t.strip().rows.rows), sum);
+                                                          depth<V>(t.row_block().rows.rows), sum);
   }
   REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
     REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
@@ -130,7 +132,7 @@ REGARD_KERNEL_FN void add_key_rows(const StripGroup<V>& group,
 
 /// sums += weights * rows, for the first `size` keys of the tile.
 template <class V, bool kSelect>
-static void add_to_keys(const StripGroup<V>& group, const KeySums<typename V::Scalar>& to,
+static void add_to_keys(const RowBlockGroup<V>& group, const KeySums<typename V::Scalar>& to,
                         std::int64_t size, std::int64_t dim) {
   for_chunks<V>(
       dim, [&](auto vectors, std::int64_t begin) __attribute__((always_inline)) {
@@ -144,8 +146,9 @@ static void add_to_keys(const StripGroup<V>& group, const KeySums<typename V::Sc
 }
 
 template <class V>
-REGARD_KERNEL_FN void add_to_keys(const StripGroup<V>& group, const KeySums<typename V::Scalar>& to,
-                                  std::int64_t size, std::int64_t dim, bool finite) {
+REGARD_KERNEL_FN void add_to_keys(const RowBlockGroup<V>& group,
+                                  const KeySums<typename V::Scalar>& to, std::int64_t size,
+                                  std::int64_t dim, bool finite) {
   if (finite) {
     add_to_keys<V, false>(group, to, size, dim);
   } else {
@@ -156,18 +159,18 @@ REGARD_KERNEL_FN void add_to_keys(const StripGroup<V>& group, const KeySums<type
 /// Adds what the group's rows give to d_k and d_v of the first `size` keys of a tile; probabilities
 /// are dropped, and rounded, on the way, gradients of scores were.
 template <class V>
-static void add_group_to_keys(const StripGroup<V>& group, Tile tile, KeySums<typename V::Scalar> k,
-                              KeySums<typename V::Scalar> v) {
+static void add_group_to_keys(const RowBlockGroup<V>& group, Tile tile,
+                              KeySums<typename V::Scalar> k, KeySums<typename V::Scalar> v) {
   const BackwardArgs& a = group.first.a;
   const Problem& p = a.grad.problem;
   bool q_is_finite = true, d_out_is_finite = true;
   for (std::int64_t x = group.begin; x < group.end; ++x) {
-    const BackwardTask<V> t = group.strip(x);
-    q_is_finite = q_is_finite && t.strip().q_is_finite;
-    d_out_is_finite = d_out_is_finite && t.strip().d_out_is_finite;
-    if (!a.grad.d_v.present || t.strip().seen.size == 0) continue;
-    if (p.dropout.threshold != 0) drop_probs<V>(p, t.s, t.strip().rows, tile, t.probs());
-    V::round_weights(t.strip().rows, tile.size, t.probs(), nullptr);
+    const BackwardTask<V> t = group.row_block(x);
+    q_is_finite = q_is_finite && t.row_block().q_is_finite;
+    d_out_is_finite = d_out_is_finite && t.row_block().d_out_is_finite;
+    if (!a.grad.d_v.present || t.row_block().seen.size == 0) continue;
+    if (p.dropout.threshold != 0) drop_probs<V>(p, t.s, t.row_block().rows, tile, t.probs());
+    V::round_weights(t.row_block().rows, tile.size, t.probs(), nullptr);
   }
   if (a.grad.d_v.present) add_to_keys<V>(group, v, tile.size, p.head_dim_v, d_out_is_finite);
   if (a.grad.d_k.present) add_to_keys<V>(group, k, tile.size, p.head_dim_qk, q_is_finite);

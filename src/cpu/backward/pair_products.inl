@@ -32,12 +32,12 @@ struct PairProducts : Simd {
   };
   static constexpr int kPack = 2;
 
-  /// The strip's rows of `view` as [dim / 2][W], pairs along head_dim.
-  REGARD_KERNEL_FN void load_columns(const View& view, const Strip<PairProducts>& strip,
+  /// The row block's rows of `view` as [dim / 2][W], pairs along head_dim.
+  REGARD_KERNEL_FN void load_columns(const View& view, const RowBlock<PairProducts>& row_block,
                                      std::int64_t dim, Pair* columns) {
-    for (int v = 0; v < strip.vectors; ++v) {
+    for (int v = 0; v < row_block.vectors; ++v) {
       char* rows[Simd::kLanes];
-      const int count = lane_rows(view, strip, v * Simd::kLanes, rows);
+      const int count = lane_rows(view, row_block, v * Simd::kLanes, rows);
       load_pair_columns<Simd>(rows, count, dim, columns + v * Simd::kLanes);
     }
   }
@@ -75,18 +75,18 @@ struct PairProducts : Simd {
   /// Weights [size][W] become bf16 [size][W] in place, where neighbouring lanes are pairs of rows;
   /// an odd last row is paired with a hidden one, since the lane behind it may hold anything. The
   /// same as pairs of keys [size / 2][W] goes to `by_keys`, an odd last key with 0.
-  static const Pair* round_weights(const Strip<PairProducts>& strip, std::int64_t size, T* weights,
-                                   Pair* by_keys) {
+  static const Pair* round_weights(const RowBlock<PairProducts>& row_block, std::int64_t size,
+                                   T* weights, Pair* by_keys) {
     with_vectors<Simd::kVectors>(
-        strip.vectors, [&](auto vectors) __attribute__((always_inline)) {
+        row_block.vectors, [&](auto vectors) __attribute__((always_inline)) {
           constexpr int kVectors = decltype(vectors)::value;
           for (std::int64_t j = 0; j < size; j += 2) {
             round_keys<kVectors>(j, j + 1 < size, weights, by_keys);
           }
         });
     auto* const rounded = reinterpret_cast<std::uint16_t*>(weights);
-    for (std::int64_t j = 0; strip.rows % 2 != 0 && j < size; ++j) {
-      rounded[j * Simd::kWidth + strip.rows] = 0x8000;
+    for (std::int64_t j = 0; row_block.rows % 2 != 0 && j < size; ++j) {
+      rounded[j * Simd::kWidth + row_block.rows] = 0x8000;
     }
     return by_keys;
   }

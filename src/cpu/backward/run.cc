@@ -18,9 +18,9 @@ namespace {
 constexpr std::int64_t kOnePassTile = 128, kTwoPassTile = 64;
 static_assert(kBlockKeys % kOnePassTile == 0);
 
-/// Bytes that the memories of heads may take together, but for one that is larger by itself: slots
-/// without one help with the heads of others, which are long then. 64 slots, 16,384 tokens, d 128
-/// in f32 had 4.8 GB.
+/// Bytes that the head workspaces of heads may take together, but for one that is larger by itself:
+/// workers without one help with the heads of others, which are long then. 64 workers, 16,384
+/// tokens, d 128 in f32 had 4.8 GB.
 constexpr std::int64_t kHeadsBytes = std::int64_t{1} << 30;
 
 std::int64_t tile_keys(const BackwardKernel& kernel) noexcept {
@@ -48,18 +48,18 @@ std::int64_t columns(const BackwardKernel& kernel, std::int64_t head_dim) noexce
   return saturating_mul(ceil_div(head_dim, kernel.lanes), kernel.lanes);
 }
 
-/// The offsets within what is kept of a strip, and within what it makes of a tile.
-void lay_out_strip(const AttentionParams& p, const BackwardKernel& kernel,
-                   BackwardArgs* args) noexcept {
+/// The offsets within what is kept of a row block, and within what it makes of a tile.
+void lay_out_row_block(const AttentionParams& p, const BackwardKernel& kernel,
+                       BackwardArgs* args) noexcept {
   const std::int64_t width = kernel.width, bytes = kernel.scalar_bytes, pack = kernel.pack;
   ScratchLayout rows;
-  args->at_strip = rows.take(1, kernel.strip_bytes);
+  args->at_row_block = rows.take(1, kernel.row_block_bytes);
   args->at_q = rows.take(saturating_mul(width, ceil_div(p.head_dim_qk, pack)), bytes);
   args->at_d_out = rows.take(saturating_mul(width, ceil_div(p.head_dim_v, pack)), bytes);
   args->at_q_rows = rows.take(saturating_mul(width / pack, columns(kernel, p.head_dim_qk)), bytes);
   args->at_d_out_rows =
       rows.take(saturating_mul(width / pack, columns(kernel, p.head_dim_v)), bytes);
-  args->strip_bytes = rows.total();
+  args->row_block_bytes = rows.total();
   ScratchLayout scores;
   args->at_probs = scores.take(args->tile_kv * width, bytes);
   args->at_d_scores = scores.take(args->tile_kv * width, bytes);
@@ -95,17 +95,17 @@ void lay_out(const AttentionParams& p, const BackwardKernel& kernel, BackwardArg
   args->tile_kv = tile_keys(kernel);
   args->queries_per_task = std::max<std::int64_t>(width / group_size(p), 1);
   args->copies_tiles = one_pass;
-  args->strips = one_pass ? std::max<std::int64_t>(group_rows(p) / width, 1) : 1;
-  lay_out_strip(p, kernel, args);
+  args->row_blocks = one_pass ? std::max<std::int64_t>(group_rows(p) / width, 1) : 1;
+  lay_out_row_block(p, kernel, args);
   lay_out_tile(p, kernel, args);
   const std::int64_t pack = kernel.pack;
   const std::int64_t summed = one_pass ? 0 : args->tile_kv;
   const std::int64_t sums_q = one_pass ? 0 : saturating_mul(width, padded_head_dim(p.head_dim_qk));
   ScratchLayout layout;
-  layout.take(args->strips, args->score_bytes);
+  layout.take(args->row_blocks, args->score_bytes);
   const bool has_bias = p.features.has(Feature::kAttnBias);
   const bool has_sinks = p.features.has(Feature::kSinks);
-  args->at_rows = layout.take(one_pass && !has_bias && !has_sinks ? 0 : 1, args->strip_bytes);
+  args->at_rows = layout.take(one_pass && !has_bias && !has_sinks ? 0 : 1, args->row_block_bytes);
   args->at_tile = layout.take(1, args->tile_bytes);
   args->at_weights = layout.take(paired_keys(kernel) * width, bytes);
   args->at_row = layout.take(args->tile_kv, bytes);
@@ -119,15 +119,15 @@ void lay_out(const AttentionParams& p, const BackwardKernel& kernel, BackwardArg
   args->scratch_bytes = layout.total();
 }
 
-/// What one pass adds, after lay_out: the heads' memories, and the offsets within one.
-void lay_out_heads(const AttentionParams& p, const BackwardKernel& kernel, std::int32_t slots,
+/// What one pass adds, after lay_out: the heads' head workspaces, and the offsets within one.
+void lay_out_heads(const AttentionParams& p, const BackwardKernel& kernel, std::int32_t workers,
                    BackwardArgs* args) noexcept {
   const std::int64_t rows = saturating_mul(ceil_div(rows_per_head(p), kernel.width), kernel.width);
   const std::int64_t tiles = ceil_div(p.seqlen_kv, args->tile_kv);
   const std::int64_t keys = saturating_mul(tiles, args->tile_kv);
   const std::int64_t bytes = kernel.scalar_bytes;
   ScratchLayout layout;
-  args->at_strips = layout.take(rows / kernel.width, args->strip_bytes);
+  args->at_row_blocks = layout.take(rows / kernel.width, args->row_block_bytes);
   args->at_tiles = layout.take(tiles, args->tile_bytes);
   args->at_sum_q = layout.take(saturating_mul(rows, padded_head_dim(p.head_dim_qk)), bytes);
   args->at_sum_k = layout.take(saturating_mul(keys, columns(kernel, p.head_dim_qk)), bytes);
@@ -138,64 +138,66 @@ void lay_out_heads(const AttentionParams& p, const BackwardKernel& kernel, std::
   args->head_bytes = layout.total();
   args->all_heads = count_heads(p);
   const std::int64_t within = kHeadsBytes / std::max<std::int64_t>(args->head_bytes, 1);
-  args->memories =
-      std::min({args->all_heads, std::int64_t{slots}, std::max<std::int64_t>(within, 1)});
+  args->head_workspaces =
+      std::min({args->all_heads, std::int64_t{workers}, std::max<std::int64_t>(within, 1)});
 }
 
 std::int64_t key_tasks(const AttentionParams& p) noexcept {
   return saturating_mul(count_heads(p), ceil_div(p.seqlen_kv, kTwoPassTile));
 }
 
-std::int32_t slots_of(const AttentionKey& key, const Env& env,
-                      const BackwardKernel& kernel) noexcept {
+std::int32_t workers_of(const AttentionKey& key, const Env& env,
+                        const BackwardKernel& kernel) noexcept {
   const AttentionParams& p = key.params();
   if (!kernel.is_one_pass()) {
-    return plan_slots(env, p, std::max(count_tasks(p, kernel.width), key_tasks(p)));
+    return plan_workers(env, p, std::max(count_tasks(p, kernel.width), key_tasks(p)));
   }
   const std::int64_t blocks = count_blocks(rows_per_head(p), p.seqlen_kv, kernel.width);
-  return plan_slots(env, p, saturating_mul(count_heads(p), blocks));
+  return plan_workers(env, p, saturating_mul(count_heads(p), blocks));
 }
 
-/// What slots share of the heads of one pass.
+/// What workers share of the heads of one pass.
 struct Heads {
   const BackwardArgs* args;
   BackwardFn head;
-  std::atomic<std::int64_t> owners{0};  // slots that have a memory, and those that came too late
-  std::atomic<std::int64_t> next{0};    // head to take
+  std::atomic<std::int64_t> owners{
+      0};  // workers that have a head workspace, and those that came too late
+  std::atomic<std::int64_t> next{0};  // head to take
 };
 
 /// The passes of one call.
 class Passes {
  public:
-  Passes(const BackwardArgs& args, std::int32_t slots, const Launch& launch)
-      : args_(args), slots_(slots), launch_(launch) {}
+  Passes(const BackwardArgs& args, std::int32_t workers, const Launch& launch)
+      : args_(args), workers_(workers), launch_(launch) {}
 
   void run(BackwardFn pass, std::int64_t tasks) const {
-    run_tasks({pass, &args_, tasks, args_.scratch_bytes}, slots_, launch_);
+    run_tasks({pass, &args_, tasks, args_.scratch_bytes}, workers_, launch_);
   }
   /// Of tasks that wait for each other.
   void run(BackwardFn pass, std::int64_t tasks, const Heads& heads) const {
-    run_tasks({pass, &heads, tasks, args_.scratch_bytes, /*wait_for_each_other=*/true}, slots_,
+    run_tasks({pass, &heads, tasks, args_.scratch_bytes, /*wait_for_each_other=*/true}, workers_,
               launch_);
   }
 
  private:
   const BackwardArgs& args_;
-  std::int32_t slots_;
+  std::int32_t workers_;
   const Launch& launch_;
 };
 
-/// A slot: the first that come have a memory each and take whole heads; then, and the others from
-/// the start, they help with heads under way. Whoever helps ends when no head is left to take part
-/// in, and owners begun before take those, so slots may also run one after another.
+/// A worker: the first that come have a head workspace each and take whole heads; then, and the
+/// others from the start, they help with heads under way. Whoever helps ends when no head is left
+/// to take part in, and owners begun before take those, so workers may also run one after another.
 void run_heads(const void* opaque, std::int64_t, char* scratch) {
   Heads& heads = *const_cast<Heads*>(static_cast<const Heads*>(opaque));
   BackwardArgs args = *heads.args;
-  const std::int64_t memory = heads.owners.fetch_add(1, std::memory_order_relaxed);
-  // The kernel takes the memory by its slot's number.
-  if (memory < args.memories) args.scratch = scratch - memory * args.scratch_bytes;
-  while (memory < args.memories) {
-    const TaskRange range = take_tasks(&heads.next, args.all_heads, args.memories);
+  const std::int64_t head_workspace = heads.owners.fetch_add(1, std::memory_order_relaxed);
+  // The kernel takes the memory by its worker's number.
+  if (head_workspace < args.head_workspaces)
+    args.scratch = scratch - head_workspace * args.scratch_bytes;
+  while (head_workspace < args.head_workspaces) {
+    const TaskRange range = take_tasks(&heads.next, args.all_heads, args.head_workspaces);
     if (range.begin >= range.end) break;
     for (std::int64_t head = range.begin; head < range.end; ++head) {
       heads.head(&args, head, scratch);
@@ -204,19 +206,20 @@ void run_heads(const void* opaque, std::int64_t, char* scratch) {
   if (args.blocks > 1) heads.head(&args, args.all_heads, scratch);
 }
 
-/// d_q, d_k and d_v in one pass: each slot takes whole heads, then helps with those of others.
-void run_one_pass(const BackwardKernel& kernel, std::int32_t slots, const Passes& passes,
+/// d_q, d_k and d_v in one pass: each worker takes whole heads, then helps with those of others.
+void run_one_pass(const BackwardKernel& kernel, std::int32_t workers, const Passes& passes,
                   BackwardArgs* args) {
   if (args->blocks == 0) return;
-  for (std::int64_t i = 0; i < args->memories; ++i) {
+  for (std::int64_t i = 0; i < args->head_workspaces; ++i) {
     char* const progress = args->heads + i * args->head_bytes + args->at_progress;
-    new (progress) HeadProgress{0, head_parts(args->blocks), 0};
+    new (progress) HeadProgress{0, head_items(args->blocks), 0};
   }
   std::int64_t heads_left = args->all_heads;
   args->heads_left = &heads_left;
   Heads heads{args, kernel.head, {}, {}};
   const bool may_help = args->blocks > 1;
-  passes.run(run_heads, may_help ? slots : std::min<std::int64_t>(slots, args->memories), heads);
+  passes.run(run_heads, may_help ? workers : std::min<std::int64_t>(workers, args->head_workspaces),
+             heads);
 }
 
 }  // namespace
@@ -248,12 +251,12 @@ std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env,
                                       const BackwardKernel& kernel) noexcept {
   BackwardArgs args;
   const AttentionParams& params = key.params();
-  const std::int32_t slots = slots_of(key, env, kernel);
+  const std::int32_t workers = workers_of(key, env, kernel);
   lay_out(params, kernel, &args);
-  const std::int64_t scratch = saturating_mul(args.scratch_bytes, slots);
+  const std::int64_t scratch = saturating_mul(args.scratch_bytes, workers);
   if (!kernel.is_one_pass()) return scratch;
-  lay_out_heads(params, kernel, slots, &args);
-  return saturating_add(scratch, saturating_mul(args.memories, args.head_bytes));
+  lay_out_heads(params, kernel, workers, &args);
+  return saturating_add(scratch, saturating_mul(args.head_workspaces, args.head_bytes));
 }
 
 KernelPlan plan_backward(const AttentionKey& key, const Env& env, const BackwardKernel& kernel,
@@ -262,7 +265,7 @@ KernelPlan plan_backward(const AttentionKey& key, const Env& env, const Backward
   plan.isa = kernel.pack > 1 ? pairs_isa() : kernel_isa(env.isa);
   plan.kernel =
       backend + "_backward_" + to_string(plan.isa) + "_" + to_string(key.params().dtype_q);
-  plan.slots = slots_of(key, env, kernel);
+  plan.workers = workers_of(key, env, kernel);
   plan.tile_q = kernel.is_one_pass() ? group_rows(key.params()) : kernel.width;
   plan.tile_kv = tile_keys(kernel);
   plan.workspace_bytes = backward_workspace_bytes(key, env, kernel);
@@ -275,18 +278,19 @@ void run_backward(const BackwardKernel& kernel, const KernelPlan& plan,
   BackwardArgs args;
   lay_out(params, kernel, &args);
   make_grad_problem(params, buffers, gradients, &args.grad);
-  const std::int32_t slots = useful_slots(params, plan.slots);
-  const Passes passes(args, slots, launch);
+  const std::int32_t workers = useful_workers(params, plan.workers);
+  const Passes passes(args, workers, launch);
   const bool wants_keys = gradients.d_k.present() || gradients.d_v.present();
   if (kernel.is_one_pass()) {
-    lay_out_heads(params, kernel, slots, &args);
+    lay_out_heads(params, kernel, workers, &args);
     // A call smaller than the plan's has room for more heads than the plan has memory.
-    const std::int64_t left = plan.workspace_bytes - args.scratch_bytes * slots;
-    if (args.head_bytes > 0) args.memories = std::min(args.memories, left / args.head_bytes);
+    const std::int64_t left = plan.workspace_bytes - args.scratch_bytes * workers;
+    if (args.head_bytes > 0)
+      args.head_workspaces = std::min(args.head_workspaces, left / args.head_bytes);
     args.scratch = static_cast<const char*>(launch.workspace.data);
     args.interrupt = launch.interrupt;
-    args.heads = static_cast<char*>(launch.workspace.data) + args.scratch_bytes * slots;
-    if (gradients.d_q.present() || wants_keys) run_one_pass(kernel, slots, passes, &args);
+    args.heads = static_cast<char*>(launch.workspace.data) + args.scratch_bytes * workers;
+    if (gradients.d_q.present() || wants_keys) run_one_pass(kernel, workers, passes, &args);
   } else {
     if (gradients.d_q.present()) passes.run(kernel.d_queries, count_tasks(params, kernel.width));
     if (wants_keys) passes.run(kernel.d_keys, key_tasks(params));

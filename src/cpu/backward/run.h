@@ -18,9 +18,9 @@ const BackwardKernels& backward_kernels(Isa isa) noexcept;
 /// descales, with which the forward's queries are no bf16.
 const BackwardKernel& one_pass_kernel(const AttentionParams& params, Isa isa) noexcept;
 
-/// Bytes of all slots, and in one pass of as many heads' sums as are under way; saturating.
-/// Two passes: a function of head dims, group size, dtype and slots alone. One pass: linear in the
-/// lengths.
+/// Bytes of all workers, and in one pass of as many heads' sums as are under way; saturating.
+/// Two passes: a function of head dims, group size, dtype and workers alone. One pass: linear in
+/// the lengths.
 std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env,
                                       const BackwardKernel& kernel) noexcept;
 

@@ -1,4 +1,4 @@
-// What every pass of the backward computes of a strip of rows and a tile of keys: probabilities and
+// What every pass of the backward computes of a row block and a tile of keys: probabilities and
 // the gradients of scores, again from q, k and v. Included by the passes.
 
 #pragma once
@@ -26,17 +26,17 @@ REGARD_KERNEL_FN typename V::Mask is_hidden(typename V::Vec x) {
   return V::to_bits(x) == V::to_bits(V::set(static_cast<typename V::Scalar>(-0.0)));
 }
 
-/// The keys of a tile that a strip sees some of, counted from the tile's first.
+/// The keys of a tile that a row block sees some of, counted from the tile's first.
 struct SeenKeys {
   std::int64_t begin = 0;
   std::int64_t size = 0;
 };
 
-/// What is saved and known of a strip's rows.
+/// What is saved and known of a row block's rows.
 template <class V>
-struct GradStrip {
+struct GradRowBlock {
   using T = typename V::Scalar;
-  Strip<V> rows;
+  RowBlock<V> rows;
   T max[V::kWidth];          // of the row's scores, or its lse
   T inverse_sum[V::kWidth];  // 0: the row sees nothing
   T delta[V::kWidth];        // the sum of d_out * out, less d_lse
@@ -45,7 +45,7 @@ struct GradStrip {
   SeenKeys seen;             // of the tile at hand
 };
 
-/// A strip of one sequence's rows of one kv head, and where a slot computes on it.
+/// A row block of one sequence's rows of one kv head, and where a worker computes on it.
 template <class V>
 struct BackwardTask {
   using T = typename V::Scalar;
@@ -53,12 +53,14 @@ struct BackwardTask {
   const BackwardArgs& a;
   const Sequence& s;
   std::int64_t head_kv;
-  char* scratch;           // the slot's
-  char* rows;              // the strip's own, packed
-  std::int64_t index = 0;  // of the strip in its group
+  char* scratch;           // the worker's
+  char* rows;              // the row block's own, packed
+  std::int64_t index = 0;  // of the row block in its group
 
   const Problem& problem() const { return a.grad.problem; }
-  GradStrip<V>& strip() const { return *reinterpret_cast<GradStrip<V>*>(rows + a.at_strip); }
+  GradRowBlock<V>& row_block() const {
+    return *reinterpret_cast<GradRowBlock<V>*>(rows + a.at_row_block);
+  }
   Operand* packed(std::int64_t offset) const { return reinterpret_cast<Operand*>(rows + offset); }
   T* probs() const { return scores(a.at_probs); }
   T* d_scores() const { return scores(a.at_d_scores); }
@@ -74,10 +76,10 @@ struct BackwardTask {
   }
 };
 
-/// A task of two passes: its one strip lies in the scratch.
+/// A task of two passes: its one row block lies in the scratch.
 template <class V>
-static BackwardTask<V> strip_task(const BackwardArgs& a, const Sequence& s, std::int64_t head_kv,
-                                  char* scratch) {
+static BackwardTask<V> row_block_task(const BackwardArgs& a, const Sequence& s,
+                                      std::int64_t head_kv, char* scratch) {
   return {a, s, head_kv, scratch, scratch + a.at_rows};
 }
 
@@ -111,7 +113,7 @@ static GradTile<V> load_grad_tile(const BackwardTask<V>& t, Tile tile, char* mem
   return {tile, keys, values, V::transpose_rows(keys, tile.size, dim, at(a.at_keys_t))};
 }
 
-/// The same, until the slot loads another one.
+/// The same, until the worker loads another one.
 template <class V>
 static GradTile<V> load_grad_tile(const BackwardTask<V>& t, Tile tile) {
   return load_grad_tile(t, tile, t.scratch + t.a.at_tile);
@@ -122,20 +124,20 @@ template <class V>
 static void set_grad_rows(const BackwardTask<V>& t, std::int64_t row_begin, std::int64_t count) {
   const GradProblem& grad = t.a.grad;
   const Problem& p = grad.problem;
-  Strip<V>& strip = t.strip().rows;
-  set_rows<V>(p, t.s, t.head_kv, row_begin, count, &strip);
-  V::load_columns(p.q, strip, p.head_dim_qk, t.packed(t.a.at_q));
-  V::load_columns(grad.d_out, strip, p.head_dim_v, t.packed(t.a.at_d_out));
+  RowBlock<V>& row_block = t.row_block().rows;
+  set_rows<V>(p, t.s, t.head_kv, row_begin, count, &row_block);
+  V::load_columns(p.q, row_block, p.head_dim_qk, t.packed(t.a.at_q));
+  V::load_columns(grad.d_out, row_block, p.head_dim_v, t.packed(t.a.at_d_out));
 }
 
 /// Edited scores become probabilities, gradients of dropped probabilities those of edited scores:
 /// probs * (d_probs - delta).
 template <class V>
-static void differentiate_softmax(const Problem& p, const GradStrip<V>& g, std::int64_t size,
+static void differentiate_softmax(const Problem& p, const GradRowBlock<V>& g, std::int64_t size,
                                   typename V::Scalar* scores, typename V::Scalar* d_probs) {
   using T = typename V::Scalar;
   const auto scale = V::set(scales_late(p) ? static_cast<T>(p.softmax_scale) : T(1));
-  const auto factor = V::set(static_cast<T>(p.factor));
+  const auto factor = V::set(static_cast<T>(p.exp2_scale));
   const auto keep = V::set(keep_scale<T>(p));
   const auto hidden_value = V::set(T(-0.0));
   for (int v = 0; v < g.rows.vectors; ++v) {
@@ -173,11 +175,11 @@ static void differentiate_softmax(const Problem& p, const GradStrip<V>& g, std::
 
 /// products^T [size][W] of a tile's rows with columns [dim][W].
 template <class V>
-static void multiply_tile(const Strip<V>& strip, ProductInput<typename V::Operand> rows,
+static void multiply_tile(const RowBlock<V>& row_block, ProductInput<typename V::Operand> rows,
                           std::int64_t size, std::int64_t dim, const typename V::Operand* columns,
                           typename V::Scalar* products) {
   with_vectors<V::kVectors>(
-      strip.vectors, [&](auto vectors) __attribute__((always_inline)) {
+      row_block.vectors, [&](auto vectors) __attribute__((always_inline)) {
         scores_of<V, typename V::Term, decltype(vectors)::value, false, false>(
             rows, columns, products, size, depth<V>(dim), nullptr);
       });
@@ -192,11 +194,11 @@ REGARD_KERNEL_FN bool is_out_of_reach(const Sequence& s, std::int64_t i_begin, s
 
 /// Hides keys [begin, end) of a tile of probs or their gradients from every row.
 template <class V>
-static void hide_keys(const Strip<V>& strip, std::int64_t begin, std::int64_t end,
+static void hide_keys(const RowBlock<V>& row_block, std::int64_t begin, std::int64_t end,
                       typename V::Scalar* probs) {
   const auto hidden_value = V::set(static_cast<typename V::Scalar>(-0.0));
   for (std::int64_t j = begin; j < end; ++j) {
-    for (int v = 0; v < strip.vectors; ++v) {
+    for (int v = 0; v < row_block.vectors; ++v) {
       V::store(probs + j * V::kWidth + v * V::kLanes, hidden_value);
     }
   }
@@ -207,12 +209,12 @@ template <class V>
 static void differentiate_softcap(const BackwardTask<V>& t) {
   using T = typename V::Scalar;
   if (!(t.problem().softcap > 0.0)) return;
-  const SeenKeys seen = t.strip().seen;
+  const SeenKeys seen = t.row_block().seen;
   const auto softcap = V::set(static_cast<T>(t.problem().softcap));
   T* const d_scores = t.d_scores();
   const T* const capped = t.capped();
   for (std::int64_t j = seen.begin; j < seen.begin + seen.size; ++j) {
-    for (int v = 0; v < t.strip().rows.vectors; ++v) {
+    for (int v = 0; v < t.row_block().rows.vectors; ++v) {
       const std::int64_t at = j * V::kWidth + v * V::kLanes;
       const auto tanh = V::load(capped + at) / softcap;
       const auto slope = V::max(V::set(T(1)) - tanh * tanh, V::set(T(0)));
@@ -223,15 +225,15 @@ static void differentiate_softcap(const BackwardTask<V>& t) {
 }
 
 /// Probabilities before dropout and gradients of edited scores: all of the
-/// tile's keys that the strip does not see are hidden in both.
+/// tile's keys that the row block does not see are hidden in both.
 template <class V>
 static void recompute_tile(const BackwardTask<V>& t, const GradTile<V>& tile) {
   const BackwardArgs& a = t.a;
   const Problem& p = t.problem();
-  GradStrip<V>& g = t.strip();
+  GradRowBlock<V>& g = t.row_block();
   const VisibleKeys visible = visible_keys_of(p, t.s, g.rows, tile.tile);
-  const Tile part = visible.part;
-  const SeenKeys seen{part.begin - tile.tile.begin, part.size};
+  const Tile item = visible.range;
+  const SeenKeys seen{item.begin - tile.tile.begin, item.size};
   g.seen = seen;
   const std::int64_t at = seen.begin * V::kWidth;
   auto* const scores = t.probs() + at;
@@ -253,9 +255,9 @@ static void recompute_tile(const BackwardTask<V>& t, const GradTile<V>& tile) {
     __builtin_memcpy(t.capped() + at, scores,
                      static_cast<std::size_t>(seen.size * V::kWidth) * sizeof(*scores));
   }
-  bias_and_mask_scores<V>(p, g.rows, part, !visible.all, scores, t.shared(a.at_row));
+  bias_and_mask_scores<V>(p, g.rows, item, !visible.all, scores, t.shared(a.at_row));
   multiply_tile<V>(g.rows, values, seen.size, p.head_dim_v, t.packed(a.at_d_out), d_probs);
-  if (p.dropout.threshold != 0) drop_probs<V>(p, t.s, g.rows, part, d_probs);
+  if (p.dropout.threshold != 0) drop_probs<V>(p, t.s, g.rows, item, d_probs);
   differentiate_softmax<V>(p, g, seen.size, scores, d_probs);
 }
 
@@ -264,7 +266,7 @@ template <class V>
 static void compute_delta(const BackwardTask<V>& t) {
   using Term = typename V::Term;
   const Problem& p = t.problem();
-  GradStrip<V>& g = t.strip();
+  GradRowBlock<V>& g = t.row_block();
   auto* const out_t = t.operands(t.a.at_out);
   const auto* const d_out_t = t.packed(t.a.at_d_out);
   V::load_columns(p.out, g.rows, p.head_dim_v, out_t);
@@ -283,11 +285,11 @@ static void compute_delta(const BackwardTask<V>& t) {
 /// causal keys).
 inline constexpr std::int64_t kExactDeltaKeys = 64;
 
-/// Whether delta comes from the probabilities: the strip sees few keys, and out is rounded.
+/// Whether delta comes from the probabilities: the row block sees few keys, and out is rounded.
 template <class V>
 static bool needs_exact_delta(const BackwardTask<V>& t) {
   const Element out = t.problem().out.type;
-  const semantics::KeyRange keys = reach(t.strip().rows);
+  const semantics::KeyRange keys = reach(t.row_block().rows);
   return (out == Element::kBf16 || out == Element::kF16) && keys.hi - keys.lo <= kExactDeltaKeys;
 }
 
@@ -296,7 +298,7 @@ static bool needs_exact_delta(const BackwardTask<V>& t) {
 template <class V>
 static void compute_exact_delta(const BackwardTask<V>& t) {
   using T = typename V::Scalar;
-  GradStrip<V>& g = t.strip();
+  GradRowBlock<V>& g = t.row_block();
   alignas(64) T sums[V::kWidth] = {}, shares[V::kWidth] = {};
   for (int w = 0; w < V::kWidth; ++w) g.delta[w] = 0;
   const TileSpan tiles = tiles_of(reach(g.rows), t.a.tile_kv);
@@ -325,7 +327,7 @@ template <class V>
 static bool set_row_stats(const BackwardTask<V>& t) {
   using T = typename V::Scalar;
   const GradProblem& grad = t.a.grad;
-  GradStrip<V>& g = t.strip();
+  GradRowBlock<V>& g = t.row_block();
   for (int w = 0; w < lanes_of(g.rows); ++w) {
     const SavedRow<T> saved = saved_row<T>(grad, t.s.b, g.rows.head[w], g.rows.query[w]);
     g.max[w] = saved.max;
@@ -356,11 +358,11 @@ static void add_to_queries(const BackwardTask<V>& t, const GradTile<V>& tile,
                            typename V::Scalar* d_q) {
   const std::int64_t dim =
       t.a.copies_tiles ? padded_head_dim(t.problem().head_dim_qk) : t.problem().head_dim_qk;
-  const SeenKeys seen = t.strip().seen;
+  const SeenKeys seen = t.row_block().seen;
   alignas(64) typename V::Scalar one[V::kWidth];
   for (int w = 0; w < V::kWidth; ++w) one[w] = 1;
   with_vectors<V::kVectors>(
-      t.strip().rows.vectors, [&](auto vectors) __attribute__((always_inline)) {
+      t.row_block().rows.vectors, [&](auto vectors) __attribute__((always_inline)) {
         using Term = typename V::template VisibleTerm<false>;
         constexpr int kVectors = decltype(vectors)::value;
         const std::int64_t first = seen.begin / V::kPack;  // whole operands, see kKeyBlock
@@ -376,15 +378,15 @@ static void add_to_queries(const BackwardTask<V>& t, const GradTile<V>& tile,
       });
 }
 
-/// The strip's rows of d_q from their sums.
+/// The row block's rows of d_q from their sums.
 template <class V>
 static void write_d_queries(const BackwardTask<V>& t, const typename V::Scalar* d_q) {
   const GradProblem& g = t.a.grad;
-  const Strip<V>& strip = t.strip().rows;
+  const RowBlock<V>& row_block = t.row_block().rows;
   const auto scale = V::set(static_cast<typename V::Scalar>(g.problem.softmax_scale));
-  for (int v = 0; v < strip.vectors; ++v) {
+  for (int v = 0; v < row_block.vectors; ++v) {
     char* rows[V::kLanes];
-    const int count = lane_rows(g.d_q, strip, v * V::kLanes, rows);
+    const int count = lane_rows(g.d_q, row_block, v * V::kLanes, rows);
     store_columns<V>(g.d_q.type, rows, count, g.problem.head_dim_qk, d_q + v * V::kLanes, scale);
   }
 }

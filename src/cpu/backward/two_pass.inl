@@ -17,18 +17,18 @@ static void backward_queries(const void* opaque, std::int64_t task, char* scratc
   clear_padding(a.grad, rows, end);
   if (end == rows.begin) return;
 
-  const BackwardTask<V> t = strip_task<V>(a, s, rows.head_kv, scratch);
+  const BackwardTask<V> t = row_block_task<V>(a, s, rows.head_kv, scratch);
   set_grad_rows(t, rows.begin, end - rows.begin);
   set_row_stats(t);
   auto* const d_q = t.shared(a.at_d_q);
   for (std::int64_t x = 0; x < padded_head_dim(p.head_dim_qk) * V::kWidth; ++x) d_q[x] = 0;
-  const Strip<V>& strip = t.strip().rows;
+  const RowBlock<V>& row_block = t.row_block().rows;
   const TileSpan tiles =
-      tiles_of(semantics::visible_keys(s.band, strip.i_begin, strip.i_end), a.tile_kv);
+      tiles_of(semantics::visible_keys(s.band, row_block.i_begin, row_block.i_end), a.tile_kv);
   for (std::int64_t index = tiles.begin; index < tiles.end; ++index) {
     const GradTile<V> tile = load_grad_tile(t, tile_at(index, a.tile_kv, s.band.len_kv));
     recompute_tile(t, tile);
-    if (t.strip().seen.size == 0) continue;
+    if (t.row_block().seen.size == 0) continue;
     differentiate_softcap(t);
     const bool finite = V::is_finite(tile.keys, tile.tile.size, p.head_dim_qk);
     add_to_queries(t, tile, t.d_scores(), finite, d_q);
@@ -51,7 +51,7 @@ static void add_rows_to_tile(const BackwardTask<V>& t, Tile tile, KeySums<typena
     if (set_row_stats(t)) loaded = load_grad_tile(t, tile);
     pack_grad_rows(t);
     recompute_tile(t, loaded);
-    if (t.strip().seen.size == 0) continue;
+    if (t.row_block().seen.size == 0) continue;
     differentiate_softcap(t);
     add_group_to_keys<V>({t, 0, 1}, tile, k, v);
   }
@@ -64,7 +64,7 @@ static void backward_keys(const void* opaque, std::int64_t task, char* scratch) 
   const Problem& p = a.grad.problem;
   const std::int64_t tiles = tiles_in(p.seqlen_kv, a.tile_kv), bh = task / tiles;
   const Sequence s = sequence_of(p, bh / p.num_heads_kv);
-  const BackwardTask<V> t = strip_task<V>(a, s, bh % p.num_heads_kv, scratch);
+  const BackwardTask<V> t = row_block_task<V>(a, s, bh % p.num_heads_kv, scratch);
 
   const Tile all = tile_at(task % tiles, a.tile_kv, p.seqlen_kv);
   const std::int64_t end = semantics::clamp(s.band.len_kv, all.begin, all.begin + all.size);
@@ -85,7 +85,7 @@ constexpr BackwardKernel kTwoPass = {
     .d_sinks = backward_sinks<V>,
     .width = V::kWidth,
     .lanes = V::kLanes,
-    .strip_bytes = sizeof(GradStrip<V>),
+    .row_block_bytes = sizeof(GradRowBlock<V>),
     .scalar_bytes = sizeof(typename V::Scalar),
 };
 

@@ -8,7 +8,7 @@ from .cases import parse_case
 from .ratios import median_ratio
 from .results import is_right
 
-# case: (bar and goal for the share of the limit, bar for the speed against the best peer)
+# case: (target and goal for the share of the limit, target for the speed against the best peer)
 FORWARD = {
     "b1 hq12 sq512 d64 f32": (None, None, 1.0),
     "b1 hq8 sq2048 d64 f32": (0.86, 0.90, 1.0),
@@ -33,14 +33,14 @@ EFFICIENT_OF_FLASH = 0.5
 MATH_OVER_TORCH_MATH = 1.0
 SCORES_OF_WORKSPACE = 20  # the score matrix is at least so many workspaces
 
-# case: bar and goal for the share of the limit
+# case: target and goal for the share of the limit
 DECODE = {text: share for lines, share in ((grids.DECODE_BHSD, (0.76, 0.88)),
                                            (grids.DECODE_BSHD, (0.70, 0.84)),
                                            (grids.DECODE_SHAPES, (0.68, 0.82)))
           for text in grids.texts(lines)}
 # dtype: who is measured against in the cases of DECODE_BHSD, and how many times faster
 DECODE_OVER = {"f32": ("onnxruntime", 2.4), "bf16": ("torch", 25.0), "f16": ("ggml", 2.5)}
-# case: (bar and goal for the share of the limit, bar for the speed against PyTorch)
+# case: (target and goal for the share of the limit, target for the speed against PyTorch)
 BACKWARD = {
     "b1 hq8 sq2048 d64 f32 grad": (0.86, 0.92, 1.25),
     "b1 hq8 sq2048 d128 f32 grad": (0.86, 0.92, 1.25),
@@ -65,25 +65,25 @@ class Verdict:
     case: str
     what: str
     measured: float
-    bar: float
+    target: float
     goal: float | None = None
     at_most: bool = False  # of times: less is better
 
-    def reaches(self, bar):
-        return self.measured <= bar if self.at_most else self.measured >= bar
+    def reaches(self, target):
+        return self.measured <= target if self.at_most else self.measured >= target
 
     @property
     def met(self):
-        return self.reaches(self.bar)
+        return self.reaches(self.target)
 
     def __str__(self):
         word = "met" if self.met else "NOT MET"
         if self.goal is not None and self.reaches(self.goal):
             word = "goal met"
         goal = "" if self.goal is None else f", goal {self.goal:.2f}"
-        by = (self.measured / self.bar - 1) * 100
+        by = (self.measured / self.target - 1) * 100
         return (f"{word:8s} {self.case:36s} {self.what}: {self.measured:.3f}, "
-                f"bar {'<= ' if self.at_most else ''}{self.bar:.2f}{goal} ({by:+.1f} %)")
+                f"target {'<= ' if self.at_most else ''}{self.target:.2f}{goal} ({by:+.1f} %)")
 
 
 def ours(row, backend=None):
@@ -109,7 +109,7 @@ def speed_over(row, peer, entry):
 
 
 def verdicts(rows):
-    """Every bar that the rows say something about."""
+    """Every target that the rows say something about."""
     by_case = {row["case"]: row for row in rows}
     found = []
     for row in rows:
@@ -211,9 +211,9 @@ def thread_verdicts(row):
     if case.seqlen_q != (8192 if case.backward else 2048):
         return []
     scale = row["peak_speedup"] / 2
-    bars = TWO_THREADS_BACKWARD if case.backward else TWO_THREADS
+    targets = TWO_THREADS_BACKWARD if case.backward else TWO_THREADS
     return [Verdict(row["case"], f"2 threads over 1 (the peak: {row['peak_speedup']:.2f})",
-                    row["speedup"], *(bar * scale for bar in bars))]
+                    row["speedup"], *(target * scale for target in targets))]
 
 
 def backend_verdicts(row):
@@ -236,21 +236,21 @@ def decode_verdicts(row):
     share, goal = DECODE[row["case"]]
     found = [Verdict(row["case"], f"share of {entry['limit']}", entry["share"], share, goal)]
     if row["case"] in grids.texts(grids.DECODE_BHSD):
-        peer, bar = DECODE_OVER[parse_case(row["case"]).dtype]
-        found += [Verdict(row["case"], f"speed over {peer}", speed, bar)
+        peer, target = DECODE_OVER[parse_case(row["case"]).dtype]
+        found += [Verdict(row["case"], f"speed over {peer}", speed, target)
                   for speed in speed_over(row, peer, entry)]
     return found
 
 
 def speculative_verdicts(row):
-    bar = SPECULATIVE.get(parse_case(row["case"]).seqlen_q)
-    if row.get("over_one_query") is None or bar is None:
+    target = SPECULATIVE.get(parse_case(row["case"]).seqlen_q)
+    if row.get("over_one_query") is None or target is None:
         return []
     entry = ours(row)[1] or ours(row, "flash")[1]
     if entry is None:
         return []
     what = f"time over one query's, at {entry['share']:.2f} of {entry['limit']}"
-    return [Verdict(row["case"], what, row["over_one_query"], bar, at_most=True)]
+    return [Verdict(row["case"], what, row["over_one_query"], target, at_most=True)]
 
 
 def time_verdicts(row):

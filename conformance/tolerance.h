@@ -14,7 +14,7 @@ struct Sample {
   long double expected;
   double ideal;
   double actual;
-  double row_floor;  // the part of the bar that is this row's own
+  double row_floor;  // the part of the tolerance that is this row's own
 };
 
 /// What a group of samples says.
@@ -22,7 +22,7 @@ struct Judgement {
   bool ok = true;
   std::string text;
   double max_error = 0.0;
-  double margin = 0.0;  // the larger of error / bar for the maximum and the root mean square
+  double margin = 0.0;  // the larger of error / tolerance for the maximum and the root mean square
 };
 
 /// Errors beyond the row's own floor are held, by their maximum and their root mean square, to 1.5

@@ -1,4 +1,4 @@
-#include "conformance/bar.h"
+#include "conformance/tolerance.h"
 
 #include <algorithm>
 #include <cmath>
@@ -26,14 +26,14 @@ double ideal_error(const Sample& s) {
   return std::isfinite(error) ? static_cast<double>(error) : 0.0;
 }
 
-std::string sample_text(const Sample& s, const std::string& bar) {
+std::string sample_text(const Sample& s, const std::string& tolerance) {
   return "row " + std::to_string(s.row) + " column " + std::to_string(s.column) + ": expected " +
-         number_text(s.expected) + ", actual " + number_text(s.actual) + ", " + bar;
+         number_text(s.expected) + ", actual " + number_text(s.actual) + ", " + tolerance;
 }
 
 double square(double x) { return x * x; }
 
-double share(double error, double bar) { return error == 0.0 ? 0.0 : error / bar; }
+double share(double error, double tolerance) { return error == 0.0 ? 0.0 : error / tolerance; }
 
 // What rounding to nearest loses of 16 bits, in units of u rms(O): 0.58 at most on average, and up
 // to 1 where few outputs decide (docs/numerics.md).
@@ -107,26 +107,26 @@ Judgement judge(const std::vector<Sample>& samples, double floor, Dtype dtype) {
   }
   if (samples.empty()) return result;
   const auto count = static_cast<double>(samples.size());
-  const double bar_max = 1.5 * ideal_max + floor;
+  const double tolerance_max = 1.5 * ideal_max + floor;
   const double ideal_rms = 1.5 * std::sqrt(ideal_squares / count);
-  const double bar_rms =
+  const double tolerance_rms =
       narrow ? std::hypot(ideal_rms, rounding_of(samples, dtype), std::sqrt(floor_squares / count))
              : ideal_rms + floor;
   const double rms = std::sqrt(squares / count);
-  result.margin = std::max(share(excess_max, bar_max), share(rms, bar_rms));
-  if (excess_max <= bar_max && rms <= bar_rms) return result;
+  result.margin = std::max(share(excess_max, tolerance_max), share(rms, tolerance_rms));
+  if (excess_max <= tolerance_max && rms <= tolerance_rms) return result;
   result.ok = false;
-  const bool by_max = excess_max > bar_max;
+  const bool by_max = excess_max > tolerance_max;
   for (const Sample& s : samples) {
     const double excess = static_cast<double>(error_of(s.expected, s.actual)) - s.row_floor;
-    if (excess <= (by_max ? bar_max : rms)) continue;
-    result.text =
-        sample_text(s, by_max ? "bar " + number_text(bar_max + s.row_floor)
-                              : "RMS " + number_text(rms) + " over bar " + number_text(bar_rms));
+    if (excess <= (by_max ? tolerance_max : rms)) continue;
+    result.text = sample_text(
+        s, by_max ? "tolerance " + number_text(tolerance_max + s.row_floor)
+                  : "RMS " + number_text(rms) + " over tolerance " + number_text(tolerance_rms));
     break;
   }
   if (result.text.empty())
-    result.text = "RMS " + number_text(rms) + " over bar " + number_text(bar_rms);
+    result.text = "RMS " + number_text(rms) + " over tolerance " + number_text(tolerance_rms);
   return result;
 }
 
@@ -157,12 +157,12 @@ std::string MeanSignedError::check() const {
   if (stored_.size() < kValuesOfMean || count_effective(stored_, 0) < kDistinctOfMean) return "";
   const auto count = static_cast<double>(stored_.size());
   const double mean = sum_ / count;
-  const double bar =
+  const double tolerance =
       kMaxMeanError + 1.5 * std::fabs(ideal_sum_ / count) + std::sqrt(floor_squares_) / count;
-  if (std::fabs(mean) <= bar) return "";
+  if (std::fabs(mean) <= tolerance) return "";
   return "the mean signed error of " + std::to_string(stored_.size()) + " values is " +
-         number_text(mean) + " units in the last place, expected at most " + number_text(bar) +
-         " to either side: they are not rounded to nearest";
+         number_text(mean) + " units in the last place, expected at most " +
+         number_text(tolerance) + " to either side: they are not rounded to nearest";
 }
 
 }  // namespace regard::conformance
