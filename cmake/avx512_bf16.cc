@@ -1,5 +1,5 @@
-#include "cpu/bf16_pairs.h"
-#include "cpu/simd_avx512_bf16.h"
+#include "cpu/forward/bf16_pairs.h"
+#include "cpu/simd/simd_avx512_bf16.h"
 
 // Compiled when the build is configured: Clang 16 crashes over this product at -O2.
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the arrows between the rooms of the repository, over its #include lines.
+"""Holds the arrows between the components of the repository, over its #include lines.
 
 usage: check_arrows.py [ROOT]      prints "file:line: rule: what is included"; exit 1 if any
 """
@@ -17,7 +17,7 @@ KERNEL_MAY_INCLUDE = {"cstddef", "cstdint"}  # and the intrinsics
 C_HEADERS = {"stddef.h", "stdint.h"}  # what the C ABI's header needs
 C_ABI = {"include/regard/regard.h", "include/regard/export.h", "include/regard/version.h"}
 
-# Rooms that a room may include; a room is a top folder, or src/<folder>.
+# Components that a component may include; a component is a top folder, or src/<folder>.
 APART = {"python", "tools", "tests", "bench", "examples", "oracle", "conformance"}
 FORBIDDEN = {
     "src/base": {"src/semantics", "src/platform", "src/core", "src/problem", "src/cpu", "src/cuda",
@@ -39,8 +39,8 @@ FORBIDDEN = {
 DECIDING = {f"src/core/{name}.h" for name in ("select", "resolve_policy", "plan_cache")}
 
 
-def room_of(path):
-    """"src/core" for src/core/key.cc, "src" for src/regard.cc, "tools" for tools/regard/main.cc."""
+def component_of(path):
+    """"src/core" for src/core/select/key.cc, "src" for src/regard.cc, "tools" for tools/regard/main.cc."""
     parts = path.split("/")
     if parts[0] == "src" and len(parts) > 2:
         return "/".join(parts[:2])
@@ -95,18 +95,18 @@ class Tree:
         return None
 
 
-def room_findings(path, text, target):
-    """Rules about the rooms of an including and an included project file."""
-    source, room = room_of(path), room_of(target)
-    top = room.split("/")[0]
+def component_findings(path, text, target):
+    """Rules about the components of an including and an included project file."""
+    source, component = component_of(path), component_of(target)
+    top = component.split("/")[0]
     if source == "include" and top != "include":
         yield f"include -> {top}"
     elif path in C_ABI and target not in C_ABI:
         yield "the C ABI's header -> C++"
     elif source.startswith("src") and top in APART:
         yield f"src -> {top}"
-    elif room != source and ({room, top} & FORBIDDEN.get(source, set()) or room == "src/c_api"):
-        yield f"{source} -> {room}"
+    elif component != source and ({component, top} & FORBIDDEN.get(source, set()) or component == "src/c_api"):
+        yield f"{source} -> {component}"
     backend = backend_of(target)
     if backend and source.startswith("src") and path != "src/backends/backend_list.cc":
         # absent/<name>.cc stands in for <name>/backend.cc in a build without it.
@@ -147,7 +147,7 @@ def kernel_findings(tree, path):
             if target is None:
                 if text not in KERNEL_MAY_INCLUDE and not INTRINSICS.match(text):
                     yield origin, "kernel code includes only kernel headers", f"{text} (by {file})"
-            elif room_of(target) in ("src/core", "src/platform"):
+            elif component_of(target) in ("src/core", "src/platform"):
                 yield origin, "kernel code includes only kernel headers", f"{text} (by {file})"
             elif target not in seen:
                 seen.add(target)
@@ -160,7 +160,7 @@ def findings(root):
     for path, includes in tree.includes.items():
         for line, text, system, target in includes:
             if target is not None:
-                found = room_findings(path, text, target)
+                found = component_findings(path, text, target)
             elif not system and path.startswith(("include/", "src/")):
                 found = ["no such project file"]
             else:

@@ -1,9 +1,9 @@
 // Puts the list of backends, the machine's facts and the core together.
 
 #include "backends/backend_list.h"
-#include "core/context_impl.h"
-#include "core/tuning.h"
-#include "cpu/thread_pool.h"
+#include "core/plan/context_impl.h"
+#include "core/select/tuning.h"
+#include "cpu/threads/thread_pool.h"
 #include "regard/context.h"
 #include "regard/version.h"
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "cpu/slot_hook.h"
+#include "cpu/threads/worker_hook.h"
 #include "regard/request.h"
 
 namespace regard::bench {

@@ -2,13 +2,13 @@
 
 #include <cstdint>
 
-#include "cpu/cache_lines.h"
 #include "cpu/problem.h"
-#include "cpu/simd_vector.h"
+#include "cpu/simd/simd_vector.h"
+#include "cpu/threads/cache_lines.h"
 #include "semantics/tiles.h"
 
 // What memory is asked for while products run. Requests are spread finely: a core keeps few open
-// and stops at the next one until memory has answered (docs/decisions.md has the figures).
+// and stops at the next one until memory has answered (docs/dev/decisions.md has the figures).
 
 namespace regard::cpu {
 

@@ -2,16 +2,16 @@
 
 #include <cstdint>
 
-#include "cpu/cache_lines.h"
 #include "cpu/problem.h"
-#include "cpu/simd_vector.h"
+#include "cpu/simd/simd_vector.h"
+#include "cpu/threads/cache_lines.h"
 #include "semantics/tiles.h"
 
 // Asks memory for the next tile of K and V while one is computed, where lanes lie along head_dim
 // (asks.h is for row blocks). A core keeps few requests open (24 on a Zen 3) and stops at the next
 // one until memory has answered, so there are as many of them as lines are read, beside the loads.
 // Where lines follow one another the hardware asks by itself, far ahead; so heads that are
-// neighbours in memory ask for whole keys, each for some of them. docs/decisions.md has the
+// neighbours in memory ask for whole keys, each for some of them. docs/dev/decisions.md has the
 // figures.
 
 namespace regard::cpu {

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "cpu/problem.h"
-#include "cpu/simd_vector.h"
+#include "cpu/simd/simd_vector.h"
 
 // Dense rows of q, k, v and out, converted a vector at a time.
 

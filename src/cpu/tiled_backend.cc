@@ -10,8 +10,8 @@
 #include "base/scratch.h"
 #include "cpu/backward/run.h"
 #include "cpu/forward/kernels.h"
-#include "cpu/run_tasks.h"
 #include "cpu/split.h"
+#include "cpu/threads/run_tasks.h"
 #include "problem/make_problem.h"
 
 namespace regard::cpu {

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "cpu/backward/args.h"
-#include "cpu/tiled.h"
+#include "cpu/forward/tiled.h"
 #include "regard/backend.h"
 
 namespace regard::cpu {

@@ -30,7 +30,8 @@ Registers cpuid(unsigned leaf, unsigned subleaf = 0) {
 // Each level is gated by exactly the bits its kernels use. __builtin_cpu_supports also asks XGETBV
 // whether the system saves the registers.
 Isa detect_isa() {
-#if defined(REGARD_EMULATE_AVX512)  // the kernels are in portable notation (src/cpu/simd_avx512.h)
+#if defined(REGARD_EMULATE_AVX512)  // the kernels are in portable notation
+                                    // (src/cpu/simd/simd_avx512.h)
   return Isa::kAvx512Bf16;
 #endif
   __builtin_cpu_init();

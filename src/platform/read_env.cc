@@ -5,9 +5,9 @@
 #include <numeric>
 
 #include "base/message.h"
-#include "core/backend_names.h"
-#include "core/number_parse.h"
-#include "core/tuning.h"
+#include "core/select/tuning.h"
+#include "core/text/backend_names.h"
+#include "core/text/number_parse.h"
 #include "platform/cpu_info.h"
 #include "platform/cuda_info.h"
 #include "regard/env.h"

@@ -54,12 +54,12 @@ class Planted(unittest.TestCase):
     def test_budgets_are_the_kernels_own(self):
         """KERNELS repeats what the structs state."""
         stated = {}
-        for room in ("cuda", "backends/cuda_math", "backends/cuda_efficient"):
-            for file in (ROOT / "src" / room).glob("*.cuh"):
+        for component in ("cuda", "backends/cuda_math", "backends/cuda_efficient"):
+            for file in (ROOT / "src" / component).glob("*.cuh"):
                 name = None
                 for line in file.read_text().splitlines():
                     if line.startswith("struct ") and "Kernel" in line:
-                        name = room.split("/")[-1] + "::" + line.split()[1]
+                        name = component.split("/")[-1] + "::" + line.split()[1]
                     elif name and "static constexpr int kBlocks = " in line:
                         # "condition ? 1 : 2": the fewest
                         numbers = line.split("=")[1].split("?")[-1]

@@ -52,7 +52,7 @@ class Spills(unittest.TestCase):
         self.assertEqual(check_spills.product_loops(listing().replace("jne ", "call")), [])
 
     def test_this_build(self):
-        """The kernels of every room, as they are tested."""
+        """The kernels of every component, as they are tested."""
         objects = sorted(BUILD.glob("src/CMakeFiles/regard.dir/**/isa_avx*.cc.o"))
         self.assertTrue(objects, f"no kernels are built in {BUILD}")
         self.assertEqual(check_spills.main(objects), 0)

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/context_impl.h"
+#include "core/plan/context_impl.h"
 #include "regard/attention.h"
 
 namespace regard::test {

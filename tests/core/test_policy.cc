@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "core/backend_names.h"
+#include "core/text/backend_names.h"
 #include "mock_backend.h"
 
 namespace regard::test {

@@ -3,7 +3,7 @@
 #include <set>
 #include <string>
 
-#include "core/tuning.h"
+#include "core/select/tuning.h"
 #include "mock_backend.h"
 
 namespace regard::test {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/case_words.h"
+#include "core/text/case_words.h"
 #include "regard/case.h"
 
 namespace regard {

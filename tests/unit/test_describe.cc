@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/describe.h"
+#include "core/describe/describe.h"
 #include "tests/unit/described_request.h"
 
 namespace regard {

@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "core/overlap.h"
+#include "core/describe/overlap.h"
 #include "regard/tensor.h"
 
 namespace regard {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cpu/run_tasks.h"
+#include "cpu/threads/run_tasks.h"
 
 // How rows are divided into tasks: each row is in one task, whatever the workers.
 

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "cpu/thread_pool.h"
+#include "cpu/threads/thread_pool.h"
 #include "regard/attention.h"
 
 namespace regard {

@@ -1,4 +1,4 @@
-#include "cpu/simd_avx512.h"
+#include "cpu/simd/simd_avx512.h"
 #include "vocabulary.inl"
 
 namespace regard::test {

@@ -1,4 +1,4 @@
-#include "cpu/simd_avx512_bf16.h"
+#include "cpu/simd/simd_avx512_bf16.h"
 #include "pairs_vocabulary.inl"
 
 namespace regard::test {

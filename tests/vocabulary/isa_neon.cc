@@ -1,4 +1,4 @@
-#include "cpu/simd_neon.h"
+#include "cpu/simd/simd_neon.h"
 #include "vocabulary.inl"
 
 namespace regard::test {

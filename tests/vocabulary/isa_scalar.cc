@@ -1,4 +1,4 @@
-#include "cpu/simd_scalar.h"
+#include "cpu/simd/simd_scalar.h"
 #include "vocabulary.inl"
 
 namespace regard::test {

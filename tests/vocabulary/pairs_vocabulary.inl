@@ -1,4 +1,4 @@
-#include "cpu/bf16_tiles.inl"
+#include "cpu/forward/bf16_tiles.inl"
 #include "vocabulary.inl"
 
 // The vocabulary of a unit that multiplies pairs of bf16.

@@ -1,7 +1,7 @@
 // The functions of a Vocabulary over V. Included by isa_<isa>.cc.
 
-#include "cpu/product.h"
-#include "cpu/vector_math.h"
+#include "cpu/simd/product.h"
+#include "cpu/simd/vector_math.h"
 #include "vocabulary.h"
 
 namespace regard::test {

@@ -11,9 +11,9 @@
 
 #include "conformance/generator.h"
 #include "conformance/run.h"
-#include "tools/gpu_check/carrier.h"
 #include "tools/gpu_check/cases.h"
 #include "tools/gpu_check/device_rates.h"
+#include "tools/gpu_check/device_runner.h"
 #include "tools/gpu_check/measure.h"
 #include "tools/gpu_check/report.h"
 

@@ -6,10 +6,10 @@
 
 #include "backends/math/kernel.h"
 #include "backends/math/scores_out.inl"
-#include "cpu/columns_out.h"
-#include "cpu/edit_scores.h"
-#include "cpu/softmax.h"
-#include "cpu/strip.h"
+#include "cpu/forward/columns_out.h"
+#include "cpu/forward/edit_scores.h"
+#include "cpu/forward/row_block.h"
+#include "cpu/forward/softmax.h"
 
 namespace regard::math {
 

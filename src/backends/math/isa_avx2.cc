@@ -1,5 +1,5 @@
 #include "backends/math/forward.inl"
-#include "cpu/simd_avx2.h"
+#include "cpu/simd/simd_avx2.h"
 
 namespace regard::math {
 namespace {

@@ -1,5 +1,5 @@
 #include "backends/math/forward.inl"
-#include "cpu/simd_avx512.h"
+#include "cpu/simd/simd_avx512.h"
 
 namespace regard::math {
 namespace {

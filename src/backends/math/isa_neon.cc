@@ -1,5 +1,5 @@
 #include "backends/math/forward.inl"
-#include "cpu/simd_neon.h"
+#include "cpu/simd/simd_neon.h"
 
 namespace regard::math {
 namespace {

@@ -1,5 +1,5 @@
 #include "backends/math/forward.inl"
-#include "cpu/simd_scalar.h"
+#include "cpu/simd/simd_scalar.h"
 
 namespace regard::math {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "cpu/softmax.h"
-#include "cpu/strip.h"
+#include "cpu/forward/row_block.h"
+#include "cpu/forward/softmax.h"
 
 namespace regard::math {
 

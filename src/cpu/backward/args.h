@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "cpu/problem.h"
-#include "cpu/progress.h"
+#include "cpu/threads/progress.h"
 #include "problem/grad_problem.h"
 
 // Two ways to the gradients, both over tiles whose scores are computed again.

@@ -2,7 +2,7 @@
 #include "cpu/backward/kernels.h"
 #include "cpu/backward/one_pass.inl"
 #include "cpu/backward/two_pass.inl"
-#include "cpu/simd_avx2.h"
+#include "cpu/simd/simd_avx2.h"
 
 namespace regard::cpu {
 namespace {

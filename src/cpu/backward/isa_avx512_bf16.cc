@@ -1,7 +1,7 @@
 #include "cpu/backward/kernels.h"
 #include "cpu/backward/one_pass.inl"
 #include "cpu/backward/pair_products.inl"
-#include "cpu/simd_avx512_bf16.h"
+#include "cpu/simd/simd_avx512_bf16.h"
 
 namespace regard::cpu {
 namespace {

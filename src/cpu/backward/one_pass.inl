@@ -4,7 +4,7 @@
 
 #include "cpu/backward/bias.inl"
 #include "cpu/backward/keys.inl"
-#include "cpu/progress.h"
+#include "cpu/threads/progress.h"
 
 namespace regard::cpu {
 

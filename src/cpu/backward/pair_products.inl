@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "cpu/backward/tile.inl"
-#include "cpu/bf16_pairs.h"
+#include "cpu/forward/bf16_pairs.h"
 
 namespace regard::cpu {
 namespace {  // members with linkage would be shared between units

@@ -6,8 +6,8 @@
 
 #include "base/checked.h"
 #include "base/scratch.h"
-#include "cpu/kernel_isa.h"
-#include "cpu/run_tasks.h"
+#include "cpu/simd/kernel_isa.h"
+#include "cpu/threads/run_tasks.h"
 #include "problem/make_problem.h"
 
 namespace regard::cpu {

@@ -7,11 +7,11 @@
 #include <cstdint>
 
 #include "cpu/backward/args.h"
-#include "cpu/edit_scores.h"
-#include "cpu/product.h"
-#include "cpu/softmax.h"
-#include "cpu/strip.h"
-#include "cpu/visible_keys.h"
+#include "cpu/forward/edit_scores.h"
+#include "cpu/forward/row_block.h"
+#include "cpu/forward/softmax.h"
+#include "cpu/forward/visible_keys.h"
+#include "cpu/simd/product.h"
 
 // V is a vocabulary with the products of a backward: FloatProducts or PairProducts, whose operands
 // hold V::kPack neighbours along the contraction.

@@ -1,7 +1,7 @@
-#include "cpu/few_rows.inl"
-#include "cpu/float_tiles.inl"
+#include "cpu/decode/decode_rows.inl"
+#include "cpu/forward/float_tiles.inl"
 #include "cpu/forward/kernels.h"
-#include "cpu/simd_avx2.h"
+#include "cpu/simd/simd_avx2.h"
 
 namespace regard::cpu {
 

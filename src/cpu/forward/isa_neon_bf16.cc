@@ -1,7 +1,7 @@
-#include "cpu/bf16_tiles.inl"
-#include "cpu/few_rows.inl"
+#include "cpu/decode/decode_rows.inl"
+#include "cpu/forward/bf16_tiles.inl"
 #include "cpu/forward/kernels.h"
-#include "cpu/simd_neon_bf16.h"
+#include "cpu/simd/simd_neon_bf16.h"
 
 namespace regard::cpu {
 

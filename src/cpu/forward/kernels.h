@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cpu/tiled.h"
+#include "cpu/forward/tiled.h"
 
 namespace regard::cpu {
 

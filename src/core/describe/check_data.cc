@@ -1,0 +1,130 @@
+#include "core/describe/check_data.h"
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <memory>
+#include <new>
+
+#include "base/message.h"
+#include "core/describe/describe.h"
+#include "platform/device_memory.h"
+
+namespace regard {
+namespace {
+
+bool is_readable(const TensorView& view) noexcept {
+  return view.present() && view.device.type == DeviceType::kCpu;
+}
+
+template <class T>
+T read_at(const TensorView& view, std::int64_t index) noexcept {
+  T value{};
+  std::memcpy(&value, static_cast<const char*>(view.data) + index * std::int64_t{sizeof(T)},
+              sizeof(T));
+  return value;
+}
+
+Status check_length(const TensorView& lengths, std::int64_t limit, const char* name,
+                    const char* where) {
+  if (!is_readable(lengths)) return {};
+  for (std::int64_t b = 0; b < lengths.shape[0]; ++b) {
+    const auto length = read_at<std::int32_t>(lengths, b * lengths.strides[0]);
+    if (length >= 0 && length <= limit) continue;
+    return invalid(where, name, "[", b, "] (", length, "), expected 0 to ", limit);
+  }
+  return {};
+}
+
+/// [1] or [B,Hkv].
+Status check_descale(const TensorView& scale, const char* name, const char* where) {
+  if (!is_readable(scale)) return {};
+  const bool per_head = scale.rank == 2;
+  for (std::int64_t b = 0; b < scale.shape[0]; ++b) {
+    for (std::int64_t h = 0; h < (per_head ? scale.shape[1] : 1); ++h) {
+      const std::int64_t at = b * scale.strides[0] + (per_head ? h * scale.strides[1] : 0);
+      const auto value = read_at<float>(scale, at);
+      if (std::isfinite(value) && value >= 0.0f) continue;
+      return invalid(where, name, "[", b, per_head ? concat(",", h) : "", "] (",
+                     static_cast<double>(value), "), expected finite and at least 0");
+    }
+  }
+  return {};
+}
+
+struct Descale {
+  const char* name;
+  TensorView Buffers::*view;
+};
+constexpr Descale kDescales[] = {{"descale_q", &Buffers::descale_q},
+                                 {"descale_k", &Buffers::descale_k},
+                                 {"descale_v", &Buffers::descale_v}};
+
+}  // namespace
+
+Status check_lengths(const Buffers& buffers, const AttentionParams& params, const char* where) {
+  Status status = check_length(buffers.seqlens_q, params.seqlen_q, "seqlens_q", where);
+  if (!status.ok()) return status;
+  return check_length(buffers.seqlens_kv, params.seqlen_kv, "seqlens_kv", where);
+}
+
+Status check_data(const Buffers& buffers, const AttentionParams& params, const char* where) {
+  Status status = check_lengths(buffers, params, where);
+  if (!status.ok() || !params.features.has(Feature::kDescales)) return status;
+  for (const Descale& descale : kDescales) {
+    status = check_descale(buffers.*descale.view, descale.name, where);
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+namespace {
+
+constexpr const char* kWhere = "check_device_data";
+
+/// A view with its elements on the host, as far as the last of them.
+class HostCopy {
+ public:
+  Status take(TensorView* view, void* stream) {
+    if (!view->present()) return {};
+    std::int64_t last = 0;
+    for (int i = 0; i < view->rank; ++i) {
+      if (view->shape[i] == 0) return {};
+      last += (view->shape[i] - 1) * view->strides[i];
+    }
+    const auto bytes = static_cast<std::size_t>((last + 1) * size_of(view->dtype));
+    storage_.reset(new (std::nothrow) char[bytes]);
+    if (storage_ == nullptr) {
+      return failure(StatusCode::kWorkspace, kWhere, "cannot allocate ", bytes,
+                     " bytes on the host for a copy of ", to_string(*view));
+    }
+    const Status status = copy_to_host(kWhere, *view, storage_.get(), bytes, stream);
+    view->data = storage_.get();
+    view->device = Device{};
+    return status;
+  }
+
+ private:
+  std::unique_ptr<char[]> storage_;
+};
+
+}  // namespace
+
+Status check_device_data(const AttentionRequest& request, const Launch& launch) {
+  constexpr TensorView Buffers::*kRead[] = {&Buffers::seqlens_q, &Buffers::seqlens_kv,
+                                            &Buffers::descale_q, &Buffers::descale_k,
+                                            &Buffers::descale_v};
+  const Expected<AttentionParams> params = describe_buffers(request, request.options, kWhere);
+  if (!params) return params.status();
+  Buffers on_host = request;
+  HostCopy copies[std::size(kRead)];
+  for (std::size_t i = 0; i < std::size(kRead) && params->device.type != DeviceType::kCpu; ++i) {
+    if (Status status = copies[i].take(&(on_host.*kRead[i]), launch.stream); !status.ok()) {
+      return status;
+    }
+  }
+  return check_data(on_host, *params, kWhere);
+}
+
+}  // namespace regard

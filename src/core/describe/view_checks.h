@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "core/describe/overlap.h"
+#include "regard/status.h"
+#include "regard/tensor.h"
+
+// What can be wrong with one view of a request, whatever it is for.
+
+namespace regard {
+
+struct NamedView {
+  const char* name;
+  const TensorView& view;
+};
+
+/// Rank 1..kMaxRank, a known dtype, extents and strides >= 0, sizes and addresses within 64 bits,
+/// data present and aligned to its dtype, on `device`. On success *span holds the view's bytes.
+Status check_view(const char* where, const NamedView& tensor, const Device& device, ByteSpan* span);
+
+/// The shape, exactly. `letters` names the dimensions: "[B,H,Sq]".
+Status expect_shape(const char* where, const NamedView& tensor,
+                    std::initializer_list<std::int64_t> shape, const char* letters);
+
+/// Each extent 1 or the full one; sets bit i of *dims where dim i is full (and not 1).
+Status expect_broadcast(const char* where, const NamedView& tensor, const std::int64_t (&full)[4],
+                        std::uint8_t* dims);
+
+Status expect_rank(const char* where, const NamedView& tensor, int rank, const char* letters);
+
+Status expect_dtype(const char* where, const NamedView& tensor,
+                    std::initializer_list<Dtype> accepted);
+
+}  // namespace regard

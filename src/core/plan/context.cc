@@ -1,0 +1,133 @@
+#include "regard/context.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/plan/context_impl.h"
+#include "core/policy/scope_stack.h"
+
+namespace regard {
+
+Executor::~Executor() = default;
+ConformanceSuite::~ConformanceSuite() = default;
+
+ContextImpl::ContextImpl(Env env_in, std::size_t plan_cache_capacity, BuiltinBackends builtin,
+                         std::shared_ptr<ExecutorHolder> executor_in)
+    : env(std::make_shared<const Env>(std::move(env_in))),
+      environment(environment_policy(*env)),
+      executor(std::move(executor_in)),
+      cache(plan_cache_capacity),
+      log(env_value(*env, "REGARD_LOG")) {
+  auto settings = std::make_shared<Settings>();
+  settings->cpu = std::move(builtin.cpu);
+  settings->cuda = std::move(builtin.cuda);
+  settings->base = resolve_base({});
+  current = std::move(settings);
+}
+
+std::shared_ptr<const Env> ContextImpl::env_for(const Device& device, Env (*read)(Env)) {
+  if (device.type != DeviceType::kCuda) return env;
+  std::call_once(devices_once, [&] {
+    const auto complete =
+        env->sm_version == kSmUnread ? std::make_shared<const Env>(read(*env)) : env;
+    if (complete->cuda_devices.empty()) return device_envs.push_back(complete);
+    for (std::size_t i = 0; i <= complete->cuda_devices.size(); ++i) {
+      const auto index = static_cast<std::int32_t>(i);
+      device_envs.push_back(std::make_shared<const Env>(env_on_device(*complete, index)));
+    }
+  });
+  const auto index = static_cast<std::size_t>(std::max(device.index, 0));
+  return device_envs[std::min(index, device_envs.size() - 1)];
+}
+
+Env env_on_device(Env env, std::int32_t index) {
+  if (env.cuda_devices.empty()) return env;
+  const auto i = static_cast<std::size_t>(std::max(index, 0));
+  const CudaDevice found = i < env.cuda_devices.size() ? env.cuda_devices[i] : CudaDevice{};
+  env.sm_version = found.sm_version;
+  env.device_name = found.name;
+  return env;
+}
+
+std::shared_ptr<const Settings> order_for(std::shared_ptr<const Settings> settings,
+                                          DeviceType device, const Env& env) {
+  if (device != DeviceType::kCuda) return settings;
+  const std::vector<BackendEntry> builtin = builtin_candidates(env).cuda;
+  const auto same = [](const BackendEntry& a, const BackendEntry& b) { return a.ref == b.ref; };
+  if (std::equal(builtin.begin(), builtin.end(), settings->cuda.begin(), same)) return settings;
+  auto ordered = std::make_shared<Settings>(*settings);
+  std::ranges::copy(builtin, ordered->cuda.begin());  // custom backends come behind them
+  return ordered;
+}
+
+std::shared_ptr<const Settings> ContextImpl::settings() const {
+  const std::lock_guard lock(mutex);
+  return current;
+}
+
+// The scopes of the thread that changes a setting must not leak into everybody's base policy.
+std::shared_ptr<const ResolvedPolicy> ContextImpl::resolve_base(const Policy& policy) const {
+  const ScopedPolicy no_scopes{CapturedPolicy{}};
+  return resolve_policy({}, policy, environment);
+}
+
+std::shared_ptr<const ResolvedPolicy> policy_for(const ContextImpl& context,
+                                                 const Settings& settings, const Policy& call) {
+  // The usual call has no policy of its own and no scope: nothing to merge.
+  if (ScopeStack::top() == nullptr && call == Policy{}) return settings.base;
+  return resolve_policy(call, settings.policy, context.environment);
+}
+
+Context::~Context() = default;
+
+const Env& Context::env() const noexcept { return *impl_->env; }
+Policy Context::policy() const { return impl_->settings()->policy; }
+
+void Context::set_policy(Policy policy) {
+  impl_->update([&](Settings& settings) { settings.policy = std::move(policy); });
+}
+
+void Context::set_executor(Executor* executor) {
+  impl_->executor->injected.store(executor, std::memory_order_release);
+}
+
+Executor& Context::executor() { return impl_->executor->current(); }
+
+void Context::set_tuning(TuningTable table) {
+  impl_->update([&](Settings& settings) {
+    settings.tuning = std::move(table);
+    ++settings.generations.tuning;
+  });
+}
+
+void Context::set_log_sink(LogSink sink, void* user) { impl_->log.set_sink(sink, user); }
+
+std::vector<BackendInfo> Context::backends() const {
+  const auto settings = impl_->settings();
+  std::vector<BackendInfo> infos;
+  for (const auto* list : {&settings->cpu, &settings->cuda}) {
+    for (const BackendEntry& entry : *list) {
+      BackendInfo info = entry.backend->info();
+      // CUDNN stands in the order of CPU problems too, to refuse them.
+      if (list == &settings->cpu && info.device != DeviceType::kCpu) continue;
+      info.ref = entry.ref;
+      infos.push_back(std::move(info));
+    }
+  }
+  return infos;
+}
+
+PlanCacheCounters Context::plan_cache_counters() const {
+  PlanCacheCounters counters = impl_->cache.counters();
+  counters.refusals = impl_->learned.added();
+  return counters;
+}
+void Context::trim() {
+  impl_->workspaces.trim();
+  impl_->device_pools.trim();
+}
+std::int64_t Context::leased_workspace_bytes() const {
+  return impl_->workspaces.total_bytes() + impl_->device_pools.total_bytes();
+}
+
+}  // namespace regard

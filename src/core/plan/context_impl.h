@@ -1,0 +1,141 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/plan/plan_cache.h"
+#include "core/plan/workspace_pool.h"
+#include "core/select/select.h"
+#include "core/text/log.h"
+#include "platform/device_memory.h"
+#include "regard/context.h"
+
+namespace regard {
+
+/// What a Context's setters change, as one immutable snapshot: a call reads it once.
+struct Settings {
+  Policy policy;
+  std::shared_ptr<const ResolvedPolicy> base;  // resolved without call policy and scopes
+  std::vector<BackendEntry> cpu, cuda;         // candidates by the problem's device
+  TuningTable tuning;
+  Generations generations;
+
+  const std::vector<BackendEntry>& backends(DeviceType device) const {
+    return device == DeviceType::kCuda ? cuda : cpu;
+  }
+};
+
+/// The executor that a Context's plans run on; shared with them, as a plan may outlive its Context.
+struct ExecutorHolder {
+  std::unique_ptr<Executor> own;
+  bool (*start_own)(Executor& own) noexcept = nullptr;  // starts its threads, again after a fork
+  std::atomic<Executor*> injected{nullptr};
+
+  Executor& current() const noexcept {
+    Executor* executor = injected.load(std::memory_order_acquire);
+    return executor != nullptr ? *executor : *own;
+  }
+  /// A plan for more than one worker starts the own threads, so that its first execute does not.
+  void prepare(const KernelPlan& kernel) const noexcept {
+    const bool own_runs = injected.load(std::memory_order_acquire) == nullptr;
+    if (kernel.workers > 1 && own_runs && start_own != nullptr) start_own(*own);
+  }
+};
+
+/// The built-in candidates of each device, in built-in order for a machine. src/regard.cc names
+/// them.
+struct BuiltinBackends {
+  std::vector<BackendEntry> cpu, cuda;
+};
+BuiltinBackends builtin_candidates(const Env& env);
+
+struct ContextImpl {
+  ContextImpl(Env env_in, std::size_t plan_cache_capacity, BuiltinBackends builtin,
+              std::shared_ptr<ExecutorHolder> executor_in);
+
+  std::shared_ptr<const Settings> settings() const;
+  /// Replaces the settings by a copy that `change` edited.
+  template <class Change>
+  void update(Change&& change) {
+    const std::lock_guard lock(mutex);
+    auto next = std::make_shared<Settings>(*current);
+    change(*next);
+    next->base = resolve_base(next->policy);
+    current = std::move(next);
+  }
+
+  /// What problems on the device are decided from: on a CUDA device, that device's facts. The first
+  /// on CUDA reads the devices, where the Context's Env leaves them unread.
+  std::shared_ptr<const Env> env_for(const Device& device, Env (*read)(Env) = with_devices);
+
+  std::shared_ptr<const Env> env;  // as the Context was given it
+  Policy environment;              // what REGARD_BACKEND and REGARD_DENY say
+  std::shared_ptr<ExecutorHolder> executor;
+  PlanCache cache;
+  LearnedRefusals learned;
+  WorkspacePool workspaces;  // on the host
+  DevicePools device_pools;
+  Log log;
+
+ private:
+  std::shared_ptr<const ResolvedPolicy> resolve_base(const Policy& policy) const;
+
+  std::once_flag devices_once;
+  std::vector<std::shared_ptr<const Env>> device_envs;  // by index; the last: of no such device
+  mutable std::mutex mutex;
+  std::shared_ptr<const Settings> current;
+};
+
+/// `env` with the facts of a CUDA device, those of no device where it lists none of that index. An
+/// Env that lists no devices describes one, and stays as it is.
+Env env_on_device(Env env, std::int32_t index);
+
+/// The settings with the device's built-in candidates in the order for `env`; that of CPUs is one.
+std::shared_ptr<const Settings> order_for(std::shared_ptr<const Settings> settings,
+                                          DeviceType device, const Env& env);
+
+/// A plan and what it was decided from, so that it can explain itself.
+struct PlanImpl {
+  AttentionKey key;    // extents rounded
+  AttentionKey exact;  // of the call that was planned
+  AttentionParams asked;
+  std::shared_ptr<const ResolvedPolicy> policy;
+  std::shared_ptr<const Settings> settings;
+  std::shared_ptr<const Env> env;
+  std::shared_ptr<ExecutorHolder> executor;
+  std::vector<LearnedRefusal> learned;  // of its keys
+  BackendEntry entry;
+  KernelLevel level;
+  KernelPlan kernel;
+  KernelPlan backward;  // with needs_grad
+
+  SelectInputs inputs() const;
+  /// What the backend planned from: the most that a call may be.
+  const AttentionKey& planned() const noexcept {
+    return entry.backend->info().needs_exact_extents ? exact : key;
+  }
+  static Plan wrap(std::shared_ptr<const PlanImpl> impl) { return Plan(std::move(impl)); }
+  static const PlanImpl* of(const Plan& plan) { return plan.impl_.get(); }
+};
+
+/// The policy that holds for a call made now on this thread.
+std::shared_ptr<const ResolvedPolicy> policy_for(const ContextImpl& context,
+                                                 const Settings& settings, const Policy& call);
+
+/// Remembers that the plan's backend refused its problem, in execute or later than plan() at least,
+/// and drops the plans that would repeat it.
+void learn_refusal(ContextImpl& context, const PlanImpl& plan, const Status& refusal);
+
+/// plan() for params that describe or validate accepted already.
+Expected<Plan> plan_described(ContextImpl& context, const AttentionParams& params,
+                              const Policy& policy);
+
+/// execute() for buffers that were described already; `params` are the call's own.
+Status execute_described(const PlanImpl& plan, const AttentionParams& params,
+                         const Buffers& buffers, const Launch& launch);
+
+}  // namespace regard

@@ -1,0 +1,354 @@
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/message.h"
+#include "core/plan/context_impl.h"
+#include "core/text/thrown_by.h"
+#include "regard/context.h"
+
+namespace regard {
+namespace {
+
+// "flash: not_built; math: denied" for an error's one line; the Selection has the rest.
+std::string short_reasons(const Selection& selection) {
+  std::string out;
+  for (const Verdict& verdict : selection.candidates) {
+    out += (out.empty() ? "" : "; ") + to_string(verdict.backend) + ": ";
+    if (verdict.refusals.empty()) out += "can run";
+    for (std::size_t i = 0; i < verdict.refusals.size(); ++i) {
+      out += (i == 0 ? "" : ", ") + to_string(verdict.refusals[i]);
+    }
+  }
+  for (const std::string& warning : selection.warnings) out += "; " + warning;
+  return out;
+}
+
+// Whether causality alone hides keys, and none of them from every row: then no key is padding, and
+// what is not finite in one shows in the rows that see it, whatever the others hold.
+bool hides_no_padding(const AttentionParams& p) {
+  constexpr FeatureSet kHidesMore{Feature::kWindowLeft,     Feature::kWindowRight,
+                                  Feature::kDiagonalOffset, Feature::kDiagonalPerSequence,
+                                  Feature::kAttnMask,       Feature::kAttnBias,
+                                  Feature::kAlibi,          Feature::kSegmentIds,
+                                  Feature::kSeqlensQ,       Feature::kSeqlensKv,
+                                  Feature::kBlockMask,      Feature::kPacked,
+                                  Feature::kPaged};
+  if (!p.features.has(Feature::kCausal)) return false;
+  if (p.features.without(kHidesMore) != p.features) return false;
+  return p.features.has(Feature::kDiagonalBottomRight) || p.seqlen_q >= p.seqlen_kv;
+}
+
+bool assumes_finite(const AttentionParams& params, const ResolvedPolicy& policy) {
+  return policy.policy.assume_finite.value_or(hides_no_padding(params));
+}
+
+// The two keys of a problem: of its class of extents, and of its own.
+struct Keys {
+  AttentionKey rounded, exact;
+};
+
+Expected<Keys> keys_of(const AttentionParams& params, const ResolvedPolicy& policy) {
+  const bool assume_finite = assumes_finite(params, policy);
+  const auto rounded = AttentionKey::make(params, assume_finite);
+  if (!rounded) return rounded.status();
+  const auto exact = AttentionKey::make(params, assume_finite, KeyExtents::kExact);
+  if (!exact) return exact.status();
+  return Keys{*rounded, *exact};
+}
+
+SelectInputs inputs_of(const Keys& keys, const Env& env, const ResolvedPolicy& policy,
+                       const Settings& settings, std::span<const LearnedRefusal> learned) {
+  return {keys.rounded, keys.exact,      env,
+          policy,       settings.tuning, settings.backends(keys.rounded.params().device.type),
+          learned};
+}
+
+Status no_backend(ContextImpl& context, const SelectInputs& inputs, const AttentionParams& params) {
+  auto selection = std::make_shared<const Selection>(select(inputs, params));
+  if (context.log.wants_select()) context.log.write_selection(*selection);
+  std::string message = "[plan] no backend can run " + to_string(params) + " (" +
+                        selection->decided_by + "): " + short_reasons(*selection);
+  return Status(StatusCode::kNoBackend, std::move(message), std::move(selection));
+}
+
+// A backend's plan must state what its workspace_bytes said: selection was judged by the latter.
+Status check_kernel_plan(const BackendEntry& entry, const KernelPlan& kernel,
+                         std::int64_t stated_bytes) {
+  if (kernel.workspace_bytes == stated_bytes && stated_bytes >= 0 && stated_bytes % 64 == 0 &&
+      kernel.workers >= 1) {
+    return {};
+  }
+  return Status(StatusCode::kInternal, "[plan] " + to_string(entry.ref) + " plans " +
+                                           std::to_string(kernel.workspace_bytes) +
+                                           " workspace bytes on " + std::to_string(kernel.workers) +
+                                           " workers, but stated " + std::to_string(stated_bytes) +
+                                           " (expected equal, a multiple of 64)");
+}
+
+struct Pair {
+  KernelPlan forward;
+  KernelPlan backward;  // with needs_grad
+};
+
+// One direction's plan, checked. `plan` and `bytes` are the backend's functions for it.
+template <class Plan, class Bytes>
+Expected<KernelPlan> plan_kernel(const BackendEntry& entry, const char* function, Plan plan,
+                                 Bytes bytes) {
+  Expected<KernelPlan> kernel = Status(StatusCode::kInternal, "");
+  const auto thrown = thrown_by([&] {
+    kernel = plan();
+    if (!kernel) return;
+    Status status = check_kernel_plan(entry, *kernel, bytes());
+    if (!status.ok()) kernel = std::move(status);
+  });
+  if (!thrown) return kernel;
+  return failure(StatusCode::kInternal, "plan", to_string(entry.ref), " threw in ", function, ": ",
+                 *thrown);
+}
+
+Expected<Pair> plan_pair(const BackendEntry& entry, const AttentionKey& key, const Env& env) {
+  const Backend& backend = *entry.backend;
+  Pair pair;
+  Expected<KernelPlan> forward = plan_kernel(
+      entry, "plan", [&] { return backend.plan(key, env); },
+      [&] { return backend.workspace_bytes(key, env); });
+  if (!forward) return forward.status();
+  pair.forward = *std::move(forward);
+  if (!key.params().features.has(Feature::kNeedsGrad)) return pair;
+  Expected<KernelPlan> backward = plan_kernel(
+      entry, "plan_backward", [&] { return backend.plan_backward(key, env); },
+      [&] { return backend.backward_workspace_bytes(key, env); });
+  if (!backward) return backward.status();
+  pair.backward = *std::move(backward);
+  return pair;
+}
+
+bool is_refusal(StatusCode code) {
+  return code == StatusCode::kRefusedAtPlan || code == StatusCode::kUnavailable;
+}
+
+struct MadePlan {
+  Plan plan;
+  bool depends_on_exact = false;
+  bool may_be_cached = true;  // a backend that is unavailable now may be chosen next time
+};
+
+// Selects and plans until a backend's own planner agrees with its record.
+Expected<MadePlan> make_plan(ContextImpl& context, const Keys& keys,
+                             const std::shared_ptr<const ResolvedPolicy>& policy,
+                             std::shared_ptr<const Settings> settings,
+                             const AttentionParams& params) {
+  const std::shared_ptr<const Env> env = context.env_for(params.device);
+  settings = order_for(std::move(settings), params.device.type, *env);
+  std::vector<LearnedRefusal> learned = context.learned.find(keys.rounded, keys.exact);
+  MadePlan made;
+  while (true) {
+    const SelectInputs inputs = inputs_of(keys, *env, *policy, *settings, learned);
+    context.cache.count_selection();
+    const Decision decision = decide(inputs);
+    if (decision.entry == nullptr) return no_backend(context, inputs, params);
+    const AttentionKey& key = inputs.key_for(decision.entry->backend->info());
+    const EnvAtLevel machine(*env, decision.level);
+    Expected<Pair> pair = plan_pair(*decision.entry, key, machine.get());
+    if (!pair && is_refusal(pair.status().code())) {
+      const bool lasting = pair.status().code() == StatusCode::kRefusedAtPlan;
+      learned.push_back(
+          {decision.entry->ref, key, decision.level, pair.status().message(), lasting});
+      if (lasting) context.learned.add(learned.back());
+      made.may_be_cached = made.may_be_cached && lasting;
+      continue;
+    }
+    if (!pair) return pair.status();
+    made.depends_on_exact = decision.depends_on_exact;
+    made.plan = PlanImpl::wrap(std::make_shared<const PlanImpl>(
+        PlanImpl{keys.rounded, keys.exact, params, policy, settings, env, context.executor,
+                 std::move(learned), *decision.entry, decision.level, std::move(pair->forward),
+                 std::move(pair->backward)}));
+    return made;
+  }
+}
+
+// Whether a plan of these candidates may be one of exact extents.
+bool may_need_exact(const Settings& settings, DeviceType device) {
+  for (const BackendEntry& entry : settings.backends(device)) {
+    const BackendInfo& info = entry.backend->info();
+    if (info.needs_exact_extents && info.device == device) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void learn_refusal(ContextImpl& context, const PlanImpl& plan, const Status& refusal) {
+  context.learned.add(
+      {plan.entry.ref, plan.planned(), plan.level, refusal.message(), /*lasting=*/true});
+  context.cache.erase(plan.entry.ref, plan.planned());
+}
+
+SelectInputs PlanImpl::inputs() const {
+  return {key,    exact, *env, *policy, settings->tuning, settings->backends(asked.device.type),
+          learned};
+}
+
+Plan::Plan() = default;
+Plan::~Plan() = default;
+Plan::Plan(const Plan&) = default;
+Plan::Plan(Plan&&) noexcept = default;
+Plan& Plan::operator=(const Plan&) = default;
+Plan& Plan::operator=(Plan&&) noexcept = default;
+Plan::Plan(std::shared_ptr<const PlanImpl> impl) noexcept : impl_(std::move(impl)) {}
+
+const BackendRef& Plan::backend() const noexcept { return impl_->entry.ref; }
+const AttentionParams& Plan::params() const noexcept { return impl_->planned().params(); }
+const KernelPlan& Plan::kernel() const noexcept { return impl_->kernel; }
+std::int64_t Plan::workspace_bytes() const noexcept { return impl_->kernel.workspace_bytes; }
+const KernelPlan& Plan::backward_kernel() const noexcept { return impl_->backward; }
+std::int64_t Plan::backward_workspace_bytes() const noexcept {
+  return impl_->backward.workspace_bytes;
+}
+const Policy& Plan::policy() const noexcept { return impl_->policy->policy; }
+Selection Plan::selection() const { return select(impl_->inputs(), impl_->asked); }
+
+namespace {
+
+std::string kernel_text(const KernelPlan& k) {
+  return k.kernel + " isa=" + regard::to_string(k.isa) + " workers=" + std::to_string(k.workers) +
+         " tile_q=" + std::to_string(k.tile_q) + " tile_kv=" + std::to_string(k.tile_kv) +
+         " workspace_bytes=" + std::to_string(k.workspace_bytes);
+}
+
+}  // namespace
+
+std::string Plan::to_string() const {
+  std::string text = regard::to_string(backend()) + " " + kernel_text(impl_->kernel);
+  if (!impl_->backward.kernel.empty()) text += "; backward " + kernel_text(impl_->backward);
+  return text;
+}
+
+Expected<Plan> plan_described(ContextImpl& context, const AttentionParams& params,
+                              const Policy& policy) {
+  std::shared_ptr<const Settings> settings = context.settings();
+  PlanCacheKey cache_key;
+  cache_key.policy = policy_for(context, *settings, policy);
+  if (!cache_key.policy->status.ok()) return cache_key.policy->status;
+  cache_key.generations = settings->generations;
+  const bool assume_finite = assumes_finite(params, *cache_key.policy);
+  Keys keys;
+  Expected<AttentionKey> key = AttentionKey::make(params, assume_finite);
+  if (!key) return key.status();
+  cache_key.key = keys.rounded = *key;
+  Plan found = context.cache.find(cache_key);
+  if (found.empty()) {
+    key = AttentionKey::make(params, assume_finite, KeyExtents::kExact);
+    if (!key) return key.status();
+    keys.exact = *key;
+  }
+  if (found.empty() && may_need_exact(*settings, params.device.type)) {
+    cache_key.key = keys.exact;
+    found = context.cache.find(cache_key);
+  }
+  if (!found.empty()) {
+    context.executor->prepare(found.kernel());
+    context.executor->prepare(found.backward_kernel());
+    return found;
+  }
+
+  context.cache.count_miss();
+  context.log.write_warnings_once(context.env->warnings);
+  if (Status status = env_status(*context.env); !status.ok()) return status;
+  const Expected<MadePlan> made = make_plan(context, keys, cache_key.policy, settings, params);
+  if (!made) return made.status();
+  cache_key.key = made->depends_on_exact ? keys.exact : keys.rounded;
+  if (made->may_be_cached) context.cache.insert(cache_key, made->plan);
+  context.executor->prepare(made->plan.kernel());
+  context.executor->prepare(made->plan.backward_kernel());
+  if (context.log.wants_select()) context.log.write_selection(made->plan.selection());
+  return made->plan;
+}
+
+Expected<Plan> plan(Context& context, const AttentionParams& params, const Policy& policy) {
+  AttentionParams canonical = params;
+  canonicalize(canonical);
+  if (Status status = validate(canonical, "plan"); !status.ok()) return status;
+  return plan_described(context.impl(), canonical, policy);
+}
+
+namespace {
+
+// What explain answers for words that describe would refuse: no candidate is judged.
+Selection invalid_selection(const AttentionParams& params, const Status& status) {
+  Selection selection;
+  selection.params = params;
+  selection.key_params = params;
+  selection.decided_by = "invalid problem";
+  selection.warnings.push_back(status.message());
+  return selection;
+}
+
+// A value of the environment that cannot be used makes every plan fail, whatever could run.
+void refuse_all(const Status& status, Selection& selection) {
+  selection.warnings.push_back(status.message());
+  selection.decided_by = "environment";
+  selection.chosen = {};
+  for (Verdict& verdict : selection.candidates) verdict.chosen = false;
+}
+
+// select for a problem given in words; `settings` hold the candidates. `learned` may be null.
+Selection explain_with(const AttentionParams& params, const Env& env, const ResolvedPolicy& policy,
+                       const Settings& settings, LearnedRefusals* learned) {
+  AttentionParams canonical = params;
+  canonicalize(canonical);
+  if (Status status = validate(canonical, "explain"); !status.ok()) {
+    return invalid_selection(canonical, status);
+  }
+  if (!policy.status.ok()) return invalid_selection(canonical, policy.status);
+  const Expected<Keys> keys = keys_of(canonical, policy);
+  if (!keys) return invalid_selection(canonical, keys.status());
+  std::vector<LearnedRefusal> refusals;
+  if (learned != nullptr) refusals = learned->find(keys->rounded, keys->exact);
+  Selection selection = select(inputs_of(*keys, env, policy, settings, refusals), canonical);
+  if (Status status = env_status(env); !status.ok()) refuse_all(status, selection);
+  return selection;
+}
+
+}  // namespace
+
+namespace {
+
+Selection explain_on(ContextImpl& context, const AttentionParams& params, const Policy& policy,
+                     const Env& env, LearnedRefusals* learned) {
+  const auto settings = order_for(context.settings(), params.device.type, env);
+  return explain_with(params, env, *policy_for(context, *settings, policy), *settings, learned);
+}
+
+// The machine's facts for problems on the device.
+Env described_for(const Device& device, const Env& machine) {
+  if (device.type != DeviceType::kCuda) return machine;
+  return env_on_device(with_devices(machine), device.index);
+}
+
+}  // namespace
+
+Selection explain(Context& context, const AttentionParams& params, const Policy& policy) {
+  ContextImpl& impl = context.impl();
+  return explain_on(impl, params, policy, *impl.env_for(params.device), &impl.learned);
+}
+
+Selection explain(Context& context, const AttentionParams& params, const Policy& policy,
+                  const Env& machine) {
+  // Another machine's libraries have refused nothing yet.
+  return explain_on(context.impl(), params, policy, described_for(params.device, machine), nullptr);
+}
+
+Selection explain(const AttentionParams& params, const Policy& policy, const Env& machine) {
+  const Env env = described_for(params.device, machine);
+  BuiltinBackends builtin = builtin_candidates(env);
+  Settings settings;
+  settings.cpu = std::move(builtin.cpu);
+  settings.cuda = std::move(builtin.cuda);
+  return explain_with(params, env, *resolve_policy(policy, {}, environment_policy(env)), settings,
+                      nullptr);
+}
+
+}  // namespace regard

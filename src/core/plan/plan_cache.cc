@@ -1,0 +1,68 @@
+#include "core/plan/plan_cache.h"
+
+#include "base/hash.h"
+
+namespace regard {
+
+std::size_t PlanCache::Hash::operator()(const PlanCacheKey& key) const noexcept {
+  Hasher hasher;
+  hasher.add(key.key.hash());
+  hasher.add(key.policy->hash);
+  hasher.add(key.generations.registry);
+  hasher.add(key.generations.tuning);
+  return hasher.value();
+}
+
+Plan PlanCache::find(const PlanCacheKey& key) {
+  const std::lock_guard lock(mutex_);
+  const auto it = index_.find(key);
+  if (it == index_.end()) return {};
+  ++counters_.hits;
+  recent_.splice(recent_.begin(), recent_, it->second);
+  return it->second->second;
+}
+
+void PlanCache::insert(const PlanCacheKey& key, const Plan& plan) {
+  const std::lock_guard lock(mutex_);
+  if (capacity_ == 0 || index_.contains(key)) return;  // another thread planned it meanwhile
+  while (recent_.size() >= capacity_) {
+    index_.erase(recent_.back().first);
+    recent_.pop_back();
+    ++counters_.evictions;
+  }
+  recent_.emplace_front(key, plan);
+  index_.emplace(key, recent_.begin());
+}
+
+void PlanCache::erase(const BackendRef& backend, const AttentionKey& key) {
+  const std::lock_guard lock(mutex_);
+  for (auto it = recent_.begin(); it != recent_.end();) {
+    const auto& [cache_key, plan] = *it;
+    if (plan.backend() != backend || !(cache_key.key == key)) {
+      ++it;
+      continue;
+    }
+    index_.erase(cache_key);
+    it = recent_.erase(it);
+  }
+}
+
+void PlanCache::count_miss() {
+  const std::lock_guard lock(mutex_);
+  ++counters_.misses;
+}
+
+void PlanCache::count_selection() {
+  const std::lock_guard lock(mutex_);
+  ++counters_.selections;
+}
+
+PlanCacheCounters PlanCache::counters() const {
+  const std::lock_guard lock(mutex_);
+  PlanCacheCounters counters = counters_;
+  counters.size = recent_.size();
+  counters.capacity = capacity_;
+  return counters;
+}
+
+}  // namespace regard

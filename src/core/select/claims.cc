@@ -1,0 +1,299 @@
+#include "core/select/claims.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace regard {
+namespace {
+
+// Collects refusals, or only notes that there is one: the uncached path builds no text.
+class Judge {
+ public:
+  explicit Judge(std::vector<Refusal>* refusals) : refusals_(refusals) {}
+
+  /// Records a failed requirement; `make` builds its text. True: go on collecting.
+  template <class Make>
+  bool refuse(Make&& make) {
+    passed_ = false;
+    if (refusals_ == nullptr) return false;
+    refusals_->push_back(make());
+    if (in_backward_) refusals_->back().limit += " in a backward";
+    return true;
+  }
+  bool passed() const { return passed_; }
+
+  /// What is refused from here on the forward may well compute, so the texts say it.
+  void enter_backward() { in_backward_ = true; }
+
+ private:
+  std::vector<Refusal>* refusals_;
+  bool passed_ = true;
+  bool in_backward_ = false;
+};
+
+std::string dtype_text(Dtype q, Dtype kv, Dtype out) {
+  if (q == kv && out == default_dtype_out(q)) return to_string(q);
+  return std::string("q=") + to_string(q) + " kv=" + to_string(kv) + " out=" + to_string(out);
+}
+
+std::string sm_text(std::int32_t sm) {
+  return std::to_string(sm / 10) + "." + std::to_string(sm % 10);
+}
+
+bool holds(const DtypeClaim& claim, const KernelLevel& level) {
+  return level.isa.includes(claim.min_isa) && claim.min_sm <= level.sm;
+}
+
+// One claim of all types that are computed at `level`.
+std::vector<DtypeClaim> claims_at(const Claims& claims, const KernelLevel& level) {
+  std::vector<DtypeClaim> found;
+  for (const DtypeClaim& c : claims.dtypes) {
+    const auto same = [&](const DtypeClaim& other) {
+      return c.q == other.q && c.kv == other.kv && c.out == other.out;
+    };
+    if (holds(c, level) && std::none_of(found.begin(), found.end(), same)) found.push_back(c);
+  }
+  return found;
+}
+
+// The claim that a caller would move to: the same q type, else the nearest size.
+const DtypeClaim& nearest_dtypes(const std::vector<DtypeClaim>& claims, const AttentionParams& p) {
+  for (const DtypeClaim& c : claims) {
+    if (c.q == p.dtype_q) return c;
+  }
+  const auto distance = [&](const DtypeClaim& c) {
+    return std::abs(size_of(c.q) - size_of(p.dtype_q));
+  };
+  return *std::min_element(
+      claims.begin(), claims.end(),
+      [&](const DtypeClaim& a, const DtypeClaim& b) { return distance(a) < distance(b); });
+}
+
+Refusal dtype_refusal(const std::vector<DtypeClaim>& claims, const AttentionParams& p) {
+  Refusal refusal{RefusalCode::kDtype, "", dtype_text(p.dtype_q, p.dtype_kv, p.dtype_out), {}};
+  for (const DtypeClaim& c : claims) {
+    if (!refusal.limit.empty()) refusal.limit += ", ";
+    refusal.limit += dtype_text(c.q, c.kv, c.out);
+  }
+  if (claims.empty()) return refusal;
+  const DtypeClaim& c = nearest_dtypes(claims, p);
+  const std::string value =
+      c.q == c.kv && c.out == default_dtype_out(c.q)
+          ? std::string(to_string(c.q))
+          : std::string(to_string(c.q)) + "," + to_string(c.kv) + "," + to_string(c.out);
+  refusal.fix = {Fix::Op::kSet, "dtype", value};
+  return refusal;
+}
+
+bool check_features(const Claims& claims, FeatureSet wanted, Judge& judge) {
+  const FeatureSet missing = wanted.without(claims.features);
+  if (missing.empty()) return true;
+  for (int i = 0; i < kFeatureCount; ++i) {
+    const Feature feature = static_cast<Feature>(i);
+    if (!missing.has(feature)) continue;
+    const bool go_on = judge.refuse([&] {
+      return Refusal{RefusalCode::kFeature,
+                     "not supported",
+                     to_string(feature),
+                     {Fix::Op::kClear, to_string(feature), ""}};
+    });
+    if (!go_on) return false;
+  }
+  return true;
+}
+
+std::string range_text(const HeadDimClaim& claim) {
+  const std::string min = std::to_string(claim.min);
+  if (claim.max == std::numeric_limits<std::int64_t>::max()) return min + " or more";
+  return min + ".." + std::to_string(claim.max);
+}
+
+bool check_head_dim(const HeadDimClaim& claim, std::int64_t actual, RefusalCode code,
+                    Judge& judge) {
+  if (actual >= claim.min && actual <= claim.max && actual % claim.multiple_of == 0) return true;
+  return judge.refuse([&] {
+    Refusal refusal{code, range_text(claim), std::to_string(actual), {}};
+    if (claim.multiple_of != 1)
+      refusal.limit += ", multiple of " + std::to_string(claim.multiple_of);
+    const char* field = code == RefusalCode::kHeadDimQk ? "head_dim_qk" : "head_dim_v";
+    if (actual > claim.max) {
+      refusal.fix = {Fix::Op::kAtMost, field, std::to_string(claim.max)};
+    } else {
+      const std::int64_t up = (actual + claim.multiple_of - 1) / claim.multiple_of;
+      const std::int64_t value = std::max(claim.min, up * claim.multiple_of);
+      refusal.fix = {Fix::Op::kSet, field, std::to_string(std::min(value, claim.max))};
+    }
+    return refusal;
+  });
+}
+
+struct TensorPlace {
+  const char* layout_field;
+  const char* align_field;
+  Layout layout;
+  std::int32_t align_log2;
+};
+
+bool check_memory(const Claims& claims, const AttentionParams& p, Judge& judge) {
+  const TensorPlace places[] = {{"layout_q", "align_q_log2", p.layout_q, p.align_q_log2},
+                                {"layout_k", "align_k_log2", p.layout_k, p.align_k_log2},
+                                {"layout_v", "align_v_log2", p.layout_v, p.align_v_log2},
+                                {"layout_out", "align_out_log2", p.layout_out, p.align_out_log2}};
+  for (const TensorPlace& place : places) {
+    if (!claims.layouts[static_cast<std::size_t>(place.layout)]) {
+      const bool go_on = judge.refuse([&] {
+        Refusal refusal{RefusalCode::kLayout, "", to_string(place.layout), {}};
+        for (std::size_t i = 0; i < claims.layouts.size(); ++i) {
+          if (!claims.layouts[i]) continue;
+          const char* name = to_string(static_cast<Layout>(i));
+          if (refusal.limit.empty()) refusal.fix = {Fix::Op::kSet, place.layout_field, name};
+          refusal.limit += (refusal.limit.empty() ? "" : ", ") + std::string(name);
+        }
+        return refusal;
+      });
+      if (!go_on) return false;
+    }
+    if (place.align_log2 < claims.min_align_log2) {
+      const bool go_on = judge.refuse([&] {
+        return Refusal{RefusalCode::kAlignment,
+                       std::to_string(1 << claims.min_align_log2) + " bytes",
+                       std::to_string(1 << place.align_log2) + " bytes",
+                       {Fix::Op::kSet, place.align_field, std::to_string(claims.min_align_log2)}};
+      });
+      if (!go_on) return false;
+    }
+  }
+  return true;
+}
+
+bool check_direction(const Claims& claims, const AttentionParams& p, const KernelLevel& level,
+                     FeatureSet wanted, Judge& judge) {
+  if (find_dtypes(claims, p, level) == nullptr) {
+    if (!judge.refuse([&] { return dtype_refusal(claims_at(claims, level), p); })) return false;
+  }
+  return check_features(claims, wanted, judge) &&
+         check_head_dim(claims.head_dim_qk, p.head_dim_qk, RefusalCode::kHeadDimQk, judge) &&
+         check_head_dim(claims.head_dim_v, p.head_dim_v, RefusalCode::kHeadDimV, judge) &&
+         check_memory(claims, p, judge);
+}
+
+}  // namespace
+
+KernelLevel level_of(const Env& env) noexcept {
+  return {env.isa, std::max(env.sm_version, std::int32_t{0})};
+}
+
+const DtypeClaim* find_dtypes(const Claims& claims, const AttentionParams& p,
+                              const KernelLevel& level) noexcept {
+  const DtypeClaim* found = nullptr;
+  for (const DtypeClaim& c : claims.dtypes) {
+    const bool same = c.q == p.dtype_q && c.kv == p.dtype_kv && c.out == p.dtype_out;
+    if (same && holds(c, level)) found = &c;
+  }
+  return found;
+}
+
+FeatureSet backward_features(const AttentionParams& params) noexcept {
+  FeatureSet features = params.features.without({Feature::kNeedsGrad, Feature::kScoresOut});
+  if (features.has(Feature::kSavedStats)) features.set(Feature::kLse, false);
+  return features;
+}
+
+FeatureSet given_to_backward(const GradBuffers& gradients) noexcept {
+  FeatureSet given;
+  given.set(Feature::kSavedStats, gradients.saved.kind == SavedContext::Kind::kStats);
+  given.set(Feature::kLse, gradients.saved.kind == SavedContext::Kind::kLse);
+  given.set(Feature::kDLse, gradients.d_lse.present());
+  given.set(Feature::kDelta, gradients.delta.present());
+  return given;
+}
+
+Backend::~Backend() = default;
+
+Status Backend::prepare(const KernelPlan&, const AttentionParams&, const Buffers&) const {
+  return {};
+}
+
+Status Backend::prepare_backward(const KernelPlan&, const AttentionParams&, const Buffers&,
+                                 const GradBuffers&) const {
+  return {};
+}
+
+std::int64_t Backend::backward_workspace_bytes(const AttentionKey&, const Env&) const { return 0; }
+
+Expected<KernelPlan> Backend::plan_backward(const AttentionKey&, const Env&) const {
+  return Status(StatusCode::kInternal,
+                "[plan_backward] " + to_string(info().ref) + " offers gradients and plans none");
+}
+
+Status Backend::execute_backward(const KernelPlan&, const AttentionParams&, const Buffers&,
+                                 const GradBuffers&, const Launch&) const {
+  return Status(StatusCode::kInternal, "[execute_backward] " + to_string(info().ref) +
+                                           " offers gradients and computes none");
+}
+
+bool Backend::supports(const AttentionKey& key, const Env& env,
+                       std::vector<Refusal>* refusals) const {
+  return check_claims(info(), key, env, refusals);
+}
+
+bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& env,
+                  std::vector<Refusal>* refusals) {
+  const AttentionParams& p = key.params();
+  Judge judge(refusals);
+  if (info.device != p.device.type) {
+    judge.refuse([&] {
+      return Refusal{RefusalCode::kDevice,
+                     std::string("needs a ") + to_string(info.device) + " device",
+                     to_string(p.device.type),
+                     {}};
+    });
+    return false;  // nothing below would help
+  }
+  if (!info.built) {
+    judge.refuse([&] { return Refusal{RefusalCode::kNotBuilt, info.not_built_reason, "", {}}; });
+    return false;
+  }
+  if (p.device.type == DeviceType::kCpu && !env.isa.includes(info.min_isa)) {
+    const bool go_on = judge.refuse([&] {
+      return Refusal{RefusalCode::kIsa,
+                     std::string("at least ") + to_string(info.min_isa),
+                     to_string(env.isa),
+                     {}};
+    });
+    if (!go_on) return false;
+  }
+  if (p.device.type == DeviceType::kCuda && env.sm_version < info.min_sm) {
+    judge.refuse([&] {
+      return Refusal{RefusalCode::kDevice,
+                     "compute capability " + sm_text(info.min_sm) + " or newer",
+                     env.sm_version == 0 ? "no CUDA device" : sm_text(env.sm_version),
+                     {}};
+    });
+    return false;
+  }
+  const KernelLevel level = level_of(env);
+  constexpr FeatureSet kBackwardAlone{Feature::kNeedsGrad, Feature::kDLse, Feature::kDelta};
+  const FeatureSet wanted = p.features.without(kBackwardAlone);
+  if (!check_direction(info.forward, p, level, wanted, judge)) return false;
+  if (!p.features.has(Feature::kNeedsGrad)) return judge.passed();
+  if (!info.backward.offered) {
+    judge.refuse([&] {
+      return Refusal{RefusalCode::kDirection,
+                     "forward only",
+                     "needs_grad",
+                     {Fix::Op::kClear, "needs_grad", ""}};
+    });
+    return false;
+  }
+  judge.enter_backward();
+  check_direction(info.backward, p, level, backward_features(p), judge);
+  return judge.passed();
+}
+
+}  // namespace regard

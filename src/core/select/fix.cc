@@ -1,0 +1,280 @@
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <type_traits>
+
+#include "base/message.h"
+#include "core/text/backend_names.h"
+#include "core/text/case_words.h"
+#include "core/text/number_parse.h"
+#include "regard/selection.h"
+
+namespace regard {
+namespace {
+
+constexpr const char* kWhere = "apply_fix";
+constexpr std::string_view kPolicyPrefix = "policy.";
+
+// ---- one text reader per field type
+
+template <class T>
+requires(std::is_arithmetic_v<T>) bool read(std::string_view text, T* out) {
+  return parse_number(text, out);
+}
+bool read(std::string_view text, bool* out) {
+  *out = text == "true" || text == "1";
+  return *out || text == "false" || text == "0";
+}
+bool read(std::string_view text, Dtype* out) {
+  const std::optional<Dtype> dtype = parse_dtype_word(text);
+  if (dtype) *out = *dtype;
+  return dtype.has_value();
+}
+template <class E>
+requires(std::is_enum_v<E>) bool read(std::string_view text, E* out) {
+  for (int i = 0;; ++i) {  // names end where to_string knows no more
+    const std::string_view name = to_string(static_cast<E>(i));
+    if (name == "?") return false;
+    if (name != text) continue;
+    *out = static_cast<E>(i);
+    return true;
+  }
+}
+bool read(std::string_view text, Device* out) {
+  const std::size_t colon = text.find(':');
+  out->index = 0;
+  return read(text.substr(0, colon), &out->type) &&
+         (colon == std::string_view::npos || read(text.substr(colon + 1), &out->index));
+}
+bool read(std::string_view text, FeatureSet* out) {
+  *out = {};
+  if (text.empty()) return true;
+  return for_each_part(text, ',', [&](std::string_view part) {
+    const std::optional<Feature> feature = parse_feature(part);
+    if (feature) out->set(*feature);
+    return feature.has_value();
+  });
+}
+bool read(std::string_view text, std::vector<BackendRef>* out) {
+  Expected<std::vector<BackendRef>> refs = parse_backend_list(text);
+  if (refs) *out = *std::move(refs);
+  return refs.ok();
+}
+template <class T>
+bool read(std::string_view text, std::optional<T>* out) {
+  T value{};
+  if (!read(text, &value)) return false;
+  *out = std::move(value);
+  return true;
+}
+
+Status bad_value(const Fix& fix) {
+  return invalid(kWhere, "value ", quoted(fix.value), " cannot be read as one of ", fix.field);
+}
+Status unknown_field(const Fix& fix) {
+  return invalid(kWhere, "field ", quoted(fix.field),
+                 " must be a field of the params, a feature or policy.<field>");
+}
+
+// ---- the policy
+
+void clear(std::vector<BackendRef>& refs, const std::string& name) {
+  if (name.empty()) refs.clear();
+  std::erase_if(refs, [&](const BackendRef& ref) { return to_string(ref) == name; });
+}
+template <class T>
+void clear(std::optional<T>& field, const std::string&) {
+  field.reset();
+}
+
+Status apply_to_policy(const Fix& fix, Policy* policy) {
+  const std::string_view name = std::string_view(fix.field).substr(kPolicyPrefix.size());
+  Status status = unknown_field(fix);
+  for_each_policy_field(*policy, [&](const char* field_name, auto& field) {
+    if (name != field_name) return;
+    status = {};
+    if (fix.op == Fix::Op::kClear) {
+      clear(field, fix.value);
+    } else if (!read(fix.value, &field)) {
+      status = bad_value(fix);
+    }
+  });
+  return status;
+}
+
+// ---- features
+
+// Undoes a feature with all that belongs to it. Those that canonicalize derives from other fields
+// are undone there.
+void clear(Feature feature, AttentionParams& p) {
+  p.features.set(feature, false);
+  switch (feature) {
+    case Feature::kCausal:
+    case Feature::kWindowRight: p.window_right = kUnlimited; break;
+    case Feature::kWindowLeft: p.window_left = kUnlimited; break;
+    case Feature::kDiagonalBottomRight:
+    case Feature::kDiagonalOffset:
+    case Feature::kDiagonalPerSequence: p.diagonal = Diagonal::kTopLeft; break;
+    case Feature::kSoftcap: p.softcap = 0.0; break;
+    case Feature::kDropout: p.dropout_p = 0.0; break;
+    case Feature::kScoresOut: p.scores_kind = ScoresKind::kNone; break;
+    case Feature::kGqa: p.num_heads_kv = p.num_heads_q; break;
+    case Feature::kHeadDimsDiffer: p.head_dim_v = p.head_dim_qk; break;
+    case Feature::kSeqlenQGreaterKv:
+      p.seqlen_q = std::min(p.seqlen_q, p.seqlen_kv);
+      // A length of keys that is data may be 0.
+      p.features = p.features.without({Feature::kSeqlensKv, Feature::kPacked, Feature::kPaged});
+      break;
+    default: break;  // the bit is all, or canonicalize clears what it leaves
+  }
+}
+
+// ---- params
+
+// "bf16", or q, kv and out one by one: "bf16,i8,f32". A bias of q's own type stays of q's type.
+Status set_dtypes(const Fix& fix, AttentionParams& p) {
+  std::vector<Dtype> dtypes;
+  const bool readable = for_each_part(fix.value, ',', [&](std::string_view part) {
+    const std::optional<Dtype> dtype = parse_dtype_word(part);
+    if (dtype) dtypes.push_back(*dtype);
+    return dtype.has_value();
+  });
+  if (!readable || (dtypes.size() != 1 && dtypes.size() != 3)) return bad_value(fix);
+  p.dtype_q = dtypes[0];
+  p.dtype_kv = dtypes[dtypes.size() / 2];
+  p.dtype_out = dtypes.size() == 1 ? default_dtype_out(dtypes[0]) : dtypes[2];
+  return {};
+}
+
+void follow_dtype(Dtype before, AttentionParams& p) {
+  if (p.dtype_bias == before && before != Dtype::kF32 && before != Dtype::kF64) {
+    p.dtype_bias = is_float(p.dtype_q) && !is_f8(p.dtype_q) ? p.dtype_q : Dtype::kF32;
+  }
+}
+
+Status set_field(const Fix& fix, AttentionParams& p) {
+  Status status = unknown_field(fix);
+  for_each_field(p, [&](const char* name, auto& field) {
+    if (fix.field != name) return;
+    status = {};
+    using Field = std::remove_cvref_t<decltype(field)>;
+    Field value = field;
+    if (!read(fix.value, &value)) {
+      status = bad_value(fix);
+    } else if (fix.op == Fix::Op::kSet) {
+      field = value;
+    } else if constexpr (std::is_arithmetic_v<Field>) {
+      field = std::min(field, value);
+    } else {
+      status = invalid(kWhere, fix.field, " has no order; expected a set, not an at_most");
+    }
+  });
+  return status;
+}
+
+// Dense rows bound alignment from above: more of it means padded rows.
+void pad_rows_for(const Fix& fix, AttentionParams& p) {
+  struct Placed {
+    const char* field;
+    std::int32_t AttentionParams::*align_log2;
+    Layout AttentionParams::*layout;
+  };
+  constexpr Placed kPlaced[] = {
+      {"align_q_log2", &AttentionParams::align_q_log2, &AttentionParams::layout_q},
+      {"align_k_log2", &AttentionParams::align_k_log2, &AttentionParams::layout_k},
+      {"align_v_log2", &AttentionParams::align_v_log2, &AttentionParams::layout_v},
+      {"align_out_log2", &AttentionParams::align_out_log2, &AttentionParams::layout_out}};
+  for (const Placed& placed : kPlaced) {
+    if (fix.field != placed.field) continue;
+    const std::int32_t wanted = p.*placed.align_log2;
+    canonicalize(p);
+    if (p.*placed.align_log2 >= wanted) return;
+    p.*placed.layout = Layout::kStrided;
+    p.*placed.align_log2 = wanted;
+  }
+}
+
+// The feature that a fix is about. Some share their name with a field, which is what is set.
+std::optional<Feature> feature_of(const Fix& fix) {
+  bool is_field = false;
+  const AttentionParams any;
+  for_each_field(any,
+                 [&](const char* name, const auto&) { is_field = is_field || fix.field == name; });
+  if (is_field && fix.op != Fix::Op::kClear) return std::nullopt;
+  return parse_feature(fix.field);
+}
+
+Status apply_to_params(const Fix& fix, AttentionParams& p, Policy* policy) {
+  const std::optional<Feature> feature = feature_of(fix);
+  if (feature == Feature::kNonFiniteBehindMask) {
+    policy->assume_finite = fix.op == Fix::Op::kClear;
+    return {};
+  }
+  if (fix.op == Fix::Op::kClear) {
+    if (!feature) return unknown_field(fix);
+    clear(*feature, p);
+    return {};
+  }
+  if (feature) {
+    p.features.set(*feature);
+    return {};
+  }
+  const Dtype before = p.dtype_q;
+  Status status = fix.field == "dtype" ? set_dtypes(fix, p) : set_field(fix, p);
+  if (!status.ok()) return status;
+  follow_dtype(before, p);
+  pad_rows_for(fix, p);
+  return {};
+}
+
+}  // namespace
+
+const char* to_string(RefusalCode code) noexcept {
+  constexpr const char* kNames[] = {
+      "not_built",   "device",      "isa",         "denied",     "not_in_only", "direction",
+      "dtype",       "feature",     "head_dim_qk", "head_dim_v", "layout",      "alignment",
+      "determinism", "error_bound", "workspace",   "learned",    "custom"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(RefusalCode::kCount));
+  const auto i = static_cast<std::size_t>(code);
+  return i < std::size(kNames) ? kNames[i] : "?";
+}
+
+std::string to_string(const Fix& fix) {
+  switch (fix.op) {
+    case Fix::Op::kNone: return "";
+    case Fix::Op::kSet: return fix.field + "=" + fix.value;
+    case Fix::Op::kAtMost: return fix.field + "<=" + fix.value;
+    case Fix::Op::kClear: break;
+  }
+  return "without " + fix.field + (fix.value.empty() ? "" : "=" + fix.value);
+}
+
+std::string to_string(const Refusal& refusal) {
+  std::string out = to_string(refusal.code);
+  if (!refusal.actual.empty()) out += ": " + refusal.actual;
+  if (!refusal.limit.empty()) {
+    out += (refusal.actual.empty() ? ": " : ", limit ") + refusal.limit;
+  }
+  const std::string fix = to_string(refusal.fix);
+  return fix.empty() ? out : out + " (fix: " + fix + ")";
+}
+
+Status apply_fix(const Fix& fix, AttentionParams* params, Policy* policy) {
+  if (fix.op == Fix::Op::kNone) return invalid(kWhere, "fix (none) must be a change");
+  if (std::string_view(fix.field).starts_with(kPolicyPrefix)) return apply_to_policy(fix, policy);
+  // On a copy: a fix that cannot be read changes nothing.
+  AttentionParams changed = *params;
+  if (Status status = apply_to_params(fix, changed, policy); !status.ok()) return status;
+  canonicalize(changed);
+  const std::optional<Feature> feature = feature_of(fix);
+  const bool wanted = fix.op != Fix::Op::kClear;
+  if (feature && *feature != Feature::kNonFiniteBehindMask &&
+      changed.features.has(*feature) != wanted) {
+    return invalid(kWhere, "feature ", fix.field, wanted ? " (absent)" : " (present)",
+                   " follows from other fields, which must be set instead");
+  }
+  *params = changed;
+  return {};
+}
+
+}  // namespace regard

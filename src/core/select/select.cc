@@ -1,0 +1,339 @@
+#include "core/select/select.h"
+
+#include <algorithm>
+
+#include "base/checked.h"
+#include "base/text.h"
+#include "core/select/tuning.h"
+#include "core/text/backend_names.h"
+#include "core/text/thrown_by.h"
+
+namespace regard {
+namespace {
+
+// The order of the tuning table for this key, or null.
+const std::vector<BackendRef>* tuning_order(const SelectInputs& inputs) {
+  const AttentionParams& params = inputs.key.params();
+  if (inputs.tuning.empty()) return nullptr;
+  if (!tuning_mismatch(inputs.tuning, inputs.env, params.device.type).empty()) return nullptr;
+  return tuned_order(inputs.tuning, params);
+}
+
+// A backend and what gave it its place in the order.
+struct Candidate {
+  const BackendEntry* entry;
+  const Preference* preference = nullptr;  // null: no policy prefers it
+  bool tuned = false;                      // the tuning table names it
+};
+
+// Candidates from the first to try to the last: what policies prefer, then the tuning table's
+// order, then the built-in one.
+std::vector<Candidate> candidate_order(const SelectInputs& inputs) {
+  std::vector<Candidate> order;
+  order.reserve(inputs.backends.size());
+  const auto append = [&](const BackendRef& ref, const Preference* preference, bool tuned) {
+    for (const BackendEntry& entry : inputs.backends) {
+      const auto same = [&](const Candidate& taken) { return taken.entry == &entry; };
+      if (entry.ref == ref && std::ranges::none_of(order, same)) {
+        order.push_back({&entry, preference, tuned});
+      }
+    }
+  };
+  for (const Preference& preference : inputs.policy.preferred) {
+    append(preference.ref, &preference, false);
+  }
+  if (const auto* tuned = tuning_order(inputs)) {
+    for (const BackendRef& ref : *tuned) append(ref, nullptr, true);
+  }
+  for (const BackendEntry& entry : inputs.backends) append(entry.ref, nullptr, false);
+  return order;
+}
+
+// The claim of the less exact direction, or null.
+const DtypeClaim* loosest_claim(const BackendInfo& info, const AttentionParams& p,
+                                const KernelLevel& level) {
+  const DtypeClaim* loosest = find_dtypes(info.forward, p, level);
+  if (loosest == nullptr || !p.features.has(Feature::kNeedsGrad)) return loosest;
+  const DtypeClaim* backward = find_dtypes(info.backward, p, level);
+  return backward != nullptr && backward->error_bound > loosest->error_bound ? backward : loosest;
+}
+
+// The best level at which the claim does not hold; false where the backend has none.
+bool lower_isa(const DtypeClaim& claim, const BackendInfo& info, KernelLevel* level) {
+  if (claim.min_sm > info.min_sm) {
+    level->sm = claim.min_sm - 1;
+  } else if (!info.min_isa.includes(claim.min_isa)) {
+    level->isa = isa_without(level->isa, claim.min_isa);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// The machine's, or the best below it whose kernels are exact enough where the machine's are not.
+KernelLevel level_within(const BackendInfo& info, const SelectInputs& inputs) {
+  const KernelLevel machine = level_of(inputs.env);
+  const std::optional<double>& limit = inputs.policy.policy.max_error;
+  if (!limit) return machine;
+  KernelLevel level = machine;
+  const DtypeClaim* claim = nullptr;
+  do {
+    claim = loosest_claim(info, inputs.key.params(), level);
+    if (claim == nullptr) return machine;
+    if (claim->error_bound <= *limit) return level;
+  } while (lower_isa(*claim, info, &level));
+  return machine;
+}
+
+// One candidate under judgement. With a list of refusals every rule speaks; without one the first
+// failure ends it.
+class CandidateEvaluation {
+ public:
+  CandidateEvaluation(const BackendEntry& entry, const SelectInputs& inputs,
+                      std::vector<Refusal>* refusals)
+      : entry_(entry),
+        info_(entry.backend->info()),
+        inputs_(inputs),
+        key_(inputs.key_for(info_)),
+        env_(inputs.env, level_within(info_, inputs)),
+        refusals_(refusals) {}
+
+  void run() {
+    // Policy first: with text wanted or not, a denied backend is never asked to plan.
+    enabled_ = check_policy();
+    if (!enabled_ && refusals_ == nullptr) return;
+    usable_ = read_backend();
+    if (!usable_) return;
+    const DtypeClaim* claim = loosest_claim(info_, key_.params(), level());
+    if (claim != nullptr) error_bound_ = claim->error_bound;
+    if (max_bytes() == kInt64Max) {
+      usable_ = refuse(RefusalCode::kWorkspace, "64-bit sizes", "not representable", {});
+    }
+    if (!check_limits()) enabled_ = false;
+  }
+
+  bool admissible() const { return enabled_ && usable_; }
+  /// Claims read no extents; what a backend refuses beyond them may depend on the exact ones.
+  bool depends_on_exact() const { return depends_on_exact_; }
+  KernelLevel level() const { return level_of(env_.get()); }
+
+  Verdict verdict() const {
+    Verdict v;
+    v.backend = entry_.ref;
+    v.built = info_.built;
+    v.enabled = enabled_;
+    v.usable = usable_;
+    v.workspace_bytes = workspace_bytes_;
+    v.backward_workspace_bytes = backward_workspace_bytes_;
+    v.error_bound = error_bound_;
+    v.determinism = info_.determinism;
+    v.needs_exact_extents = info_.needs_exact_extents;
+    return v;
+  }
+
+ private:
+  bool refuse(RefusalCode code, const std::string& limit, const std::string& actual, Fix fix) {
+    if (refusals_ != nullptr) refusals_->push_back({code, limit, actual, std::move(fix)});
+    return false;
+  }
+
+  // What the backend states for the key. One that throws instead is not usable.
+  bool read_backend() {
+    const Env& env = env_.get();
+    const Backend& backend = *entry_.backend;
+    const char* function = "supports";
+    bool usable = false;
+    const auto thrown = thrown_by([&] {
+      usable = backend.supports(key_, env, refusals_);
+      depends_on_exact_ =
+          info_.needs_exact_extents && (usable || check_claims(info_, key_, env, nullptr));
+      usable = usable && check_learned();
+      if (!usable) return;
+      function = "workspace_bytes";
+      workspace_bytes_ = backend.workspace_bytes(key_, env);
+      if (!key_.params().features.has(Feature::kNeedsGrad)) return;
+      function = "backward_workspace_bytes";
+      backward_workspace_bytes_ = backend.backward_workspace_bytes(key_, env);
+    });
+    if (!thrown) return usable;
+    workspace_bytes_ = -1;
+    return refuse(RefusalCode::kCustom, std::string(function) + " without an exception", *thrown,
+                  {});
+  }
+
+  // What policy can exclude without a look at the problem.
+  bool check_policy() {
+    const Policy& policy = inputs_.policy.policy;
+    bool ok = true;
+    if (contains(policy.deny, entry_.ref)) {
+      const std::string name = to_string(entry_.ref);
+      ok = refuse(RefusalCode::kDenied, "deny " + join_backends(policy.deny), name,
+                  {Fix::Op::kClear, "policy.deny", name});
+    }
+    if (policy.only && !contains(*policy.only, entry_.ref)) {
+      ok = refuse(RefusalCode::kNotInOnly, "only " + join_backends(*policy.only),
+                  to_string(entry_.ref), {Fix::Op::kClear, "policy.only", ""});
+    }
+    if (policy.require && info_.built && info_.determinism < *policy.require) {
+      ok = refuse(RefusalCode::kDeterminism, std::string("require ") + to_string(*policy.require),
+                  to_string(info_.determinism), {Fix::Op::kClear, "policy.require", ""});
+    }
+    return ok;
+  }
+
+  bool check_learned() {
+    for (const LearnedRefusal& learned : inputs_.learned) {
+      if (learned.ref == entry_.ref && learned.level == level() && learned.key == key_) {
+        const char* limit = learned.lasting ? "refused by its library" : "unavailable now";
+        return refuse(RefusalCode::kLearned, limit, learned.text, {});
+      }
+    }
+    return true;
+  }
+
+  // The workspaces of a pair are never held at once.
+  std::int64_t max_bytes() const { return std::max(workspace_bytes_, backward_workspace_bytes_); }
+
+  bool check_limits() {
+    const Policy& policy = inputs_.policy.policy;
+    bool ok = true;
+    if (policy.max_error && !(error_bound_ <= *policy.max_error)) {
+      ok = refuse(RefusalCode::kErrorBound, "max_error " + number_text(*policy.max_error),
+                  number_text(error_bound_), {Fix::Op::kClear, "policy.max_error", ""});
+    }
+    if (usable_ && policy.max_workspace_bytes && max_bytes() > *policy.max_workspace_bytes) {
+      ok = refuse(RefusalCode::kWorkspace,
+                  "max_workspace_bytes " + std::to_string(*policy.max_workspace_bytes),
+                  std::to_string(max_bytes()) + " bytes",
+                  {Fix::Op::kClear, "policy.max_workspace_bytes", ""});
+    }
+    return ok;
+  }
+
+  const BackendEntry& entry_;
+  const BackendInfo& info_;
+  const SelectInputs& inputs_;
+  const AttentionKey& key_;
+  EnvAtLevel env_;
+  std::vector<Refusal>* refusals_;
+  bool enabled_ = false;
+  bool usable_ = false;
+  bool depends_on_exact_ = false;
+  std::int64_t workspace_bytes_ = -1;
+  std::int64_t backward_workspace_bytes_ = -1;
+  double error_bound_ = -1.0;
+};
+
+// Whether `chosen` is not the first backend that policies prefer.
+bool is_fallback(const ResolvedPolicy& policy, const BackendRef& chosen) {
+  return !policy.preferred.empty() && policy.preferred.front().ref != chosen;
+}
+
+bool forbids_fallback(const Policy& policy) {
+  return policy.on_fallback.value_or(OnFallback::kAllow) == OnFallback::kError;
+}
+
+// The source of the chosen candidate's place; where nothing can run (`chosen` is null), of the end
+// of the order.
+std::string decided_by(const SelectInputs& inputs, const Candidate* chosen) {
+  const ResolvedPolicy& policy = inputs.policy;
+  if (!policy.conflict.empty()) return "conflict";
+  if (chosen != nullptr && chosen->preference != nullptr) {
+    const PolicySource source = chosen->preference->source;
+    return std::string(to_string(source)) +
+           (source == policy.only_source ? " (only, prefer)" : " (prefer)");
+  }
+  if (policy.only_source) return std::string(to_string(*policy.only_source)) + " (only)";
+  if (chosen != nullptr && chosen->tuned) return "tuning table " + inputs.tuning.source;
+  return "built-in order";
+}
+
+void add_warnings(const SelectInputs& inputs, Selection& selection) {
+  selection.warnings = inputs.policy.warnings;
+  if (!inputs.policy.conflict.empty()) selection.warnings.push_back(inputs.policy.conflict);
+  if (!inputs.tuning.empty()) {
+    const std::string mismatch =
+        tuning_mismatch(inputs.tuning, inputs.env, inputs.key.params().device.type);
+    if (!mismatch.empty()) {
+      selection.warnings.push_back("tuning table " + inputs.tuning.source + " skipped: made for " +
+                                   mismatch);
+    }
+  }
+  const auto warn_unknown = [&](const std::vector<BackendRef>& refs, const char* what) {
+    for (const BackendRef& ref : refs) {
+      const auto same = [&](const BackendEntry& entry) { return entry.ref == ref; };
+      if (std::none_of(inputs.backends.begin(), inputs.backends.end(), same)) {
+        selection.warnings.push_back(std::string(what) + " names " + to_string(ref) +
+                                     ", which is not registered");
+      }
+    }
+  };
+  for (const LearnedRefusal& learned : inputs.learned) {
+    selection.warnings.push_back(
+        to_string(learned.ref) + " claims this problem, but " +
+        (learned.lasting ? "its library refused it: " : "its library is unavailable now: ") +
+        learned.text);
+  }
+  const Policy& policy = inputs.policy.policy;
+  if (policy.only) warn_unknown(*policy.only, "only");
+  if (policy.prefer && policy.prefer != policy.only) warn_unknown(*policy.prefer, "prefer");
+}
+
+void apply_fallback_rule(const ResolvedPolicy& policy, Selection& selection) {
+  if (!selection.ok() || !is_fallback(policy, selection.chosen)) return;
+  const OnFallback rule = policy.policy.on_fallback.value_or(OnFallback::kAllow);
+  if (rule == OnFallback::kAllow) return;
+  selection.warnings.push_back("fallback: " + to_string(policy.preferred.front().ref) +
+                               " is preferred, " + to_string(selection.chosen) + " can run");
+  if (rule != OnFallback::kError) return;
+  selection.decided_by = "on_fallback=error";
+  selection.chosen = {};
+  for (Verdict& verdict : selection.candidates) verdict.chosen = false;
+}
+
+}  // namespace
+
+Decision decide(const SelectInputs& inputs) {
+  if (!inputs.policy.conflict.empty()) return {};
+  bool depends_on_exact = false;
+  for (const Candidate& candidate : candidate_order(inputs)) {
+    const BackendEntry& entry = *candidate.entry;
+    CandidateEvaluation evaluation(entry, inputs, nullptr);
+    evaluation.run();
+    depends_on_exact = depends_on_exact || evaluation.depends_on_exact();
+    if (!evaluation.admissible()) continue;
+    if (forbids_fallback(inputs.policy.policy) && is_fallback(inputs.policy, entry.ref)) return {};
+    return {&entry, evaluation.level(), depends_on_exact};
+  }
+  return {};
+}
+
+Selection select(const SelectInputs& inputs, const AttentionParams& params) {
+  Selection selection;
+  selection.params = params;
+  selection.key_params = inputs.key.params();
+  selection.policy = inputs.policy.policy;
+  for (const EnvVariable& v : inputs.env.variables) {
+    if (v.set) selection.environment.push_back(v);
+  }
+  const bool conflict = !inputs.policy.conflict.empty();
+  const std::vector<Candidate> order = candidate_order(inputs);
+  const Candidate* chosen = nullptr;
+  for (const Candidate& candidate : order) {
+    std::vector<Refusal> refusals;
+    CandidateEvaluation evaluation(*candidate.entry, inputs, &refusals);
+    evaluation.run();
+    Verdict verdict = evaluation.verdict();
+    verdict.refusals = std::move(refusals);
+    verdict.chosen = evaluation.admissible() && chosen == nullptr && !conflict;
+    if (verdict.chosen) chosen = &candidate;
+    selection.candidates.push_back(std::move(verdict));
+  }
+  if (chosen != nullptr) selection.chosen = chosen->entry->ref;
+  selection.decided_by = decided_by(inputs, chosen);
+  add_warnings(inputs, selection);
+  apply_fallback_rule(inputs.policy, selection);
+  return selection;
+}
+
+}  // namespace regard

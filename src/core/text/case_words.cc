@@ -1,0 +1,521 @@
+#include "core/text/case_words.h"
+
+#include <iterator>
+
+#include "base/checked.h"
+#include "base/message.h"
+#include "core/text/broadcast_text.h"
+#include "core/text/number_parse.h"
+
+namespace regard {
+namespace {
+
+using Text = std::string_view;
+
+// Printing and parsing of one int64 field, of a flag of the features, of a double.
+template <auto kMember>
+bool print_extent(const Case& c, std::string* out) {
+  append(*out, c.params.*kMember);
+  return true;
+}
+template <auto kMember>
+bool parse_extent(Text value, Case* c) {
+  return parse_number(value, &(c->params.*kMember)) && c->params.*kMember >= 0;
+}
+// As parse_extent, and the default of a second field.
+template <auto kMember, auto kFollower>
+bool parse_extents(Text value, Case* c) {
+  if (!parse_extent<kMember>(value, c)) return false;
+  c->params.*kFollower = c->params.*kMember;
+  return true;
+}
+
+template <Feature kFeature>
+bool print_feature(const Case& c, std::string*) {
+  return c.params.features.has(kFeature);
+}
+template <Feature kFeature>
+bool parse_feature_flag(Text, Case* c) {
+  c->params.features.set(kFeature);
+  return true;
+}
+
+template <auto kMember>
+bool print_nonzero(const Case& c, std::string* out) {
+  append(*out, c.params.*kMember);
+  return c.params.*kMember != 0.0;
+}
+template <auto kMember>
+bool parse_double(Text value, Case* c) {
+  return parse_number(value, &(c->params.*kMember));
+}
+
+template <class E>
+bool parse_enum(Text value, E first, E last, E* out) {
+  for (int i = static_cast<int>(first); i <= static_cast<int>(last); ++i) {
+    if (value != to_string(static_cast<E>(i))) continue;
+    *out = static_cast<E>(i);
+    return true;
+  }
+  return false;
+}
+
+// ---- dtypes
+
+bool print_dtype(const Case& c, std::string* out) {
+  append(*out, to_string(c.params.dtype_q));
+  return true;
+}
+bool parse_dtypes(Text value, Case* c) {
+  const std::optional<Dtype> dtype = parse_dtype_word(value);
+  if (!dtype) return false;
+  c->params.dtype_q = c->params.dtype_kv = *dtype;
+  c->params.dtype_out = default_dtype_out(*dtype);
+  return true;
+}
+template <auto kMember, Dtype (*default_of)(const AttentionParams&)>
+bool print_other_dtype(const Case& c, std::string* out) {
+  append(*out, to_string(c.params.*kMember));
+  return c.params.*kMember != default_of(c.params);
+}
+template <auto kMember>
+bool parse_other_dtype(Text value, Case* c) {
+  const std::optional<Dtype> dtype = parse_dtype_word(value);
+  if (dtype) c->params.*kMember = *dtype;
+  return dtype.has_value();
+}
+Dtype dtype_of_q(const AttentionParams& p) { return p.dtype_q; }
+Dtype dtype_of_out(const AttentionParams& p) { return default_dtype_out(p.dtype_q); }
+Dtype f32_dtype(const AttentionParams&) { return Dtype::kF32; }
+
+// ---- sizes
+
+bool parse_head_dim(Text value, Case* c) {
+  if (!parse_extents<&AttentionParams::head_dim_qk, &AttentionParams::head_dim_v>(value, c)) {
+    return false;
+  }
+  c->params.softmax_scale = default_softmax_scale(c->params.head_dim_qk);
+  return true;
+}
+bool print_head_dim_v(const Case& c, std::string* out) {
+  append(*out, c.params.head_dim_v);
+  return c.params.head_dim_v != c.params.head_dim_qk;
+}
+bool parse_packed(Text, Case* c) {
+  AttentionParams& p = c->params;
+  p.features.set(Feature::kPacked);
+  p.total_q = saturating_mul(p.batch, p.seqlen_q);
+  p.total_kv = saturating_mul(p.batch, p.seqlen_kv);
+  return true;
+}
+template <auto kMember, Feature kFeature>
+bool print_extent_of(const Case& c, std::string* out) {
+  append(*out, c.params.*kMember);
+  return c.params.features.has(kFeature);
+}
+bool parse_rotary(Text value, Case* c) {
+  c->params.features.set(Feature::kRotary);
+  return parse_extent<&AttentionParams::rotary_dim>(value, c);
+}
+
+// ---- descales
+
+bool print_descales(const Case& c, std::string* out) {
+  append(*out, c.params.features.has(Feature::kDescalesPerHead) ? "head" : "all");
+  return c.params.features.has(Feature::kDescales);
+}
+bool parse_descales(Text value, Case* c) {
+  c->params.features.set(Feature::kDescales);
+  c->params.features.set(Feature::kDescalesPerHead, value == "head");
+  return value.empty() || value == "all" || value == "head";
+}
+
+// ---- the diagonal and windows
+
+bool print_causal(const Case& c, std::string*) { return c.params.window_right == 0; }
+bool parse_causal(Text, Case* c) {
+  c->params.window_right = 0;
+  return true;
+}
+void forget_causal(Case* c) {
+  if (c->params.window_right == 0) c->params.window_right = kUnlimited;
+}
+bool print_window(const Case& c, std::string* out) {
+  *out += concat(c.params.window_left, ",", c.params.window_right);
+  return c.params.window_left >= 0 || c.params.window_right > 0;
+}
+bool parse_window(Text value, Case* c) {
+  std::vector<std::int64_t> sides;
+  if (!parse_numbers(value, &sides) || sides.size() != 2) return false;
+  AttentionParams& p = c->params;
+  const bool causal = p.window_right == 0;
+  if (causal && sides[1] > 0) return false;
+  p.window_left = sides[0];
+  if (!causal || sides[1] < kUnlimited) p.window_right = sides[1];
+  return true;
+}
+bool print_diagonal(const Case& c, std::string* out) {
+  switch (c.params.diagonal) {
+    case Diagonal::kUnnamed: return false;
+    case Diagonal::kTopLeft: append(*out, "tl"); break;
+    case Diagonal::kBottomRight: append(*out, "br"); break;
+    case Diagonal::kOffset:
+      if (c.params.features.has(Feature::kDiagonalPerSequence)) {
+        append(*out, "seq");
+      } else {
+        append(*out, c.data.diagonal_offset);
+      }
+  }
+  return true;
+}
+bool parse_diagonal(Text value, Case* c) {
+  Diagonal& diagonal = c->params.diagonal;
+  if (value == "tl" || value == "top_left") {
+    diagonal = Diagonal::kTopLeft;
+  } else if (value == "br" || value == "bottom_right") {
+    diagonal = Diagonal::kBottomRight;
+  } else {
+    diagonal = Diagonal::kOffset;
+    c->params.features.set(Feature::kDiagonalPerSequence, value == "seq");
+    return value == "seq" || parse_number(value, &c->data.diagonal_offset);
+  }
+  return true;
+}
+bool print_scale(const Case& c, std::string* out) {
+  append(*out, c.params.softmax_scale);
+  return c.params.softmax_scale != default_softmax_scale(c.params.head_dim_qk);
+}
+
+// ---- mask and bias
+
+template <auto kMember, Feature kFeature>
+bool print_broadcast(const Case& c, std::string* out) {
+  append(*out, broadcast_text(c.params.*kMember));
+  return c.params.features.has(kFeature);
+}
+template <auto kMember, Feature kFeature>
+bool parse_broadcast(Text value, Case* c) {
+  c->params.features.set(kFeature);
+  unsigned bits = 0;
+  int i = 0;
+  if (value.empty()) value = "B,H,Sq,Skv";
+  const bool ok = for_each_part(value, ',', [&](Text part) {
+    if (i >= 4) return false;
+    if (part == kDimNames[i]) bits |= 1u << i;
+    return part == kDimNames[i++] || part == "1";
+  });
+  c->params.*kMember = static_cast<BroadcastDims>(bits);
+  return ok && i == 4;
+}
+
+// ---- lengths
+
+bool drawn(const Case& c, Feature feature, const std::vector<std::int64_t>& literal) {
+  return c.params.features.has(feature) && literal.empty();
+}
+bool print_lens(const Case& c, std::string* out) {
+  const bool q = drawn(c, Feature::kSeqlensQ, c.data.seqlens_q);
+  const bool kv = drawn(c, Feature::kSeqlensKv, c.data.seqlens_kv);
+  append(*out, q && kv ? "both" : q ? "q" : "kv");
+  return q || kv;
+}
+bool parse_lens(Text value, Case* c) {
+  const bool both = value.empty() || value == "both";
+  if (!both && value != "q" && value != "kv") return false;
+  if (both || value == "q") c->params.features.set(Feature::kSeqlensQ);
+  if (both || value == "kv") c->params.features.set(Feature::kSeqlensKv);
+  return true;
+}
+void forget_lens(Case* c) {
+  c->params.features = c->params.features.without({Feature::kSeqlensQ, Feature::kSeqlensKv});
+  c->data.seqlens_q.clear();
+  c->data.seqlens_kv.clear();
+}
+template <auto kMember, Feature kFeature>
+bool print_literal_lens(const Case& c, std::string* out) {
+  const std::vector<std::int64_t>& lens = c.data.*kMember;
+  for (std::size_t i = 0; i < lens.size(); ++i) *out += concat(i == 0 ? "" : ",", lens[i]);
+  return c.params.features.has(kFeature) && !lens.empty();
+}
+template <auto kMember, Feature kFeature>
+bool parse_literal_lens(Text value, Case* c) {
+  c->params.features.set(kFeature);
+  return parse_numbers(value, &(c->data.*kMember));
+}
+
+// ---- layouts and alignment
+
+constexpr Layout AttentionParams::*kLayouts[] = {
+    &AttentionParams::layout_q, &AttentionParams::layout_k, &AttentionParams::layout_v,
+    &AttentionParams::layout_out};
+constexpr std::int32_t AttentionParams::*kAligns[] = {
+    &AttentionParams::align_q_log2, &AttentionParams::align_k_log2, &AttentionParams::align_v_log2,
+    &AttentionParams::align_out_log2};
+
+// Whether one word for all four tensors, read back, gives these four.
+bool one_layout(const AttentionParams& p, Layout layout) {
+  AttentionParams read = p;
+  for (const auto member : kLayouts) read.*member = layout;
+  canonicalize(read);
+  for (const auto member : kLayouts) {
+    if (read.*member != p.*member) return false;
+  }
+  return true;
+}
+std::optional<Layout> common_layout(const AttentionParams& p) {
+  for (const Layout layout : {Layout::kBhsd, Layout::kBshd, Layout::kStrided}) {
+    if (one_layout(p, layout)) return layout;
+  }
+  return std::nullopt;
+}
+bool print_layout(const Case& c, std::string* out) {
+  const std::optional<Layout> layout = common_layout(c.params);
+  if (!layout || layout == Layout::kBhsd) return false;
+  append(*out, to_string(*layout));
+  return true;
+}
+bool parse_layout(Text value, Case* c) {
+  Layout layout{};
+  if (!parse_enum(value, Layout::kBhsd, Layout::kStrided, &layout)) return false;
+  for (const auto member : kLayouts) c->params.*member = layout;
+  return true;
+}
+void forget_layout(Case* c) {
+  for (const auto member : kLayouts) c->params.*member = Layout::kBhsd;
+}
+template <auto kMember>
+bool print_one_layout(const Case& c, std::string* out) {
+  append(*out, to_string(c.params.*kMember));
+  return c.params.*kMember != Layout::kBhsd && !common_layout(c.params);
+}
+template <auto kMember>
+bool parse_one_layout(Text value, Case* c) {
+  return parse_enum(value, Layout::kBhsd, Layout::kStrided, &(c->params.*kMember));
+}
+
+// In bytes, where it is not the best that the rest allows.
+template <auto kMember>
+bool print_align(const Case& c, std::string* out) {
+  AttentionParams best = c.params;
+  best.*kMember = kMaxAlignLog2;
+  canonicalize(best);
+  append(*out, 1 << c.params.*kMember);
+  return best.*kMember != c.params.*kMember;
+}
+bool parse_bytes_log2(Text value, std::int32_t* log2) {
+  int bytes = 0;
+  if (!parse_number(value, &bytes)) return false;
+  for (*log2 = 0; *log2 <= kMaxAlignLog2; ++*log2) {
+    if (bytes == 1 << *log2) return true;
+  }
+  return false;
+}
+template <auto kMember>
+bool parse_align(Text value, Case* c) {
+  return parse_bytes_log2(value, &(c->params.*kMember));
+}
+bool parse_all_aligns(Text value, Case* c) {
+  std::int32_t log2 = 0;
+  if (!parse_bytes_log2(value, &log2)) return false;
+  for (const auto member : kAligns) c->params.*member = log2;
+  return true;
+}
+void forget_aligns(Case* c) {
+  for (const auto member : kAligns) c->params.*member = kMaxAlignLog2;
+}
+
+// ---- outputs, data, machine
+
+bool print_scores(const Case& c, std::string* out) {
+  append(*out, to_string(c.params.scores_kind));
+  return c.params.scores_kind != ScoresKind::kNone;
+}
+bool parse_scores(Text value, Case* c) {
+  return parse_enum(value, ScoresKind::kScaled, ScoresKind::kProbs, &c->params.scores_kind);
+}
+bool print_seed(const Case& c, std::string* out) {
+  append(*out, c.data.seed);
+  return c.data.seed != 0;
+}
+bool parse_seed(Text value, Case* c) { return parse_number(value, &c->data.seed); }
+bool print_data(const Case& c, std::string* out) {
+  append(*out, to_string(c.data.kind));
+  return c.data.kind != DataKind::kNormal;
+}
+bool parse_data(Text value, Case* c) {
+  return parse_enum(value, DataKind::kNormal, DataKind::kDenormal, &c->data.kind);
+}
+bool print_poison(const Case& c, std::string*) { return c.data.poison; }
+bool parse_poison(Text, Case* c) {
+  c->data.poison = true;
+  return true;
+}
+bool print_device(const Case& c, std::string* out) {
+  const Device& device = c.params.device;
+  *out += c.env.sm_version != 0 ? concat("sm", c.env.sm_version) : to_string(device.type);
+  if (device.index != 0) *out += concat(":", device.index);
+  return device != Device{} || c.env.sm_version != 0;
+}
+bool parse_device(Text value, Case* c) {
+  Device& device = c->params.device;
+  const std::size_t colon = value.find(':');
+  if (colon != Text::npos &&
+      (!parse_number(value.substr(colon + 1), &device.index) || device.index < 0)) {
+    return false;
+  }
+  value = value.substr(0, colon);
+  device.type = value == "cpu" ? DeviceType::kCpu : DeviceType::kCuda;
+  if (value == "cpu" || value == "cuda") return true;
+  return value.starts_with("sm") && parse_number(value.substr(2), &c->env.sm_version) &&
+         c->env.sm_version > 0;
+}
+bool print_isa(const Case& c, std::string* out) {
+  if (c.env.isa) append(*out, to_string(*c.env.isa));
+  return c.env.isa.has_value();
+}
+bool parse_isa_word(Text value, Case* c) {
+  const Expected<Isa> isa = parse_isa(std::string(value));
+  if (isa) c->env.isa = *isa;
+  return isa.ok();
+}
+
+using P = AttentionParams;
+using F = Feature;
+using enum WordForm;
+
+constexpr CaseWord kWords[] = {
+    {"b", kSize, "N", "batch (1)", print_extent<&P::batch>, parse_extent<&P::batch>},
+    {"hq", kSize, "N", "query heads (1)", print_extent<&P::num_heads_q>,
+     parse_extents<&P::num_heads_q, &P::num_heads_kv>},
+    {"hkv", kSize, "N", "key and value heads (hq)", print_extent<&P::num_heads_kv>,
+     parse_extent<&P::num_heads_kv>},
+    {"sq", kSize, "N", "queries, required", print_extent<&P::seqlen_q>,
+     parse_extents<&P::seqlen_q, &P::seqlen_kv>},
+    {"skv", kSize, "N", "keys (sq)", print_extent<&P::seqlen_kv>, parse_extent<&P::seqlen_kv>},
+    {"d", kSize, "N", "head_dim of q and k, required", print_extent<&P::head_dim_qk>,
+     parse_head_dim},
+    {"dv", kSize, "N", "head_dim of v and out (d)", print_head_dim_v, parse_extent<&P::head_dim_v>},
+    {"dtype", kDtype, "f64|f32|bf16|f16|f8e4m3|f8e5m2|i8|...", "of q, k, v and out (f32)",
+     print_dtype, parse_dtypes},
+    {"kv", kValue, "DTYPE", "of k and v (q's)", print_other_dtype<&P::dtype_kv, dtype_of_q>,
+     parse_other_dtype<&P::dtype_kv>},
+    {"out", kValue, "DTYPE", "of out (q's; bf16 beside f8)",
+     print_other_dtype<&P::dtype_out, dtype_of_out>, parse_other_dtype<&P::dtype_out>},
+    {"packed", kFlag, "", "rows of all sequences in one, by cu_seqlens", print_feature<F::kPacked>,
+     parse_packed, nullptr},
+    {"total_q", kValue, "N", "packed rows of q (b * sq)", print_extent_of<&P::total_q, F::kPacked>,
+     parse_extent<&P::total_q>, "packed"},
+    {"total_kv", kValue, "N", "packed rows of k and v (b * skv)",
+     print_extent_of<&P::total_kv, F::kPacked>, parse_extent<&P::total_kv>, "packed"},
+    {"paged", kFlag, "", "k and v in pages, by a page table", print_feature<F::kPaged>,
+     parse_feature_flag<F::kPaged>},
+    {"page_size", kValue, "N", "rows of a page", print_extent_of<&P::page_size, F::kPaged>,
+     parse_extent<&P::page_size>, "paged"},
+    {"num_pages", kValue, "N", "pages in all", print_extent_of<&P::num_pages, F::kPaged>,
+     parse_extent<&P::num_pages>, "paged"},
+    {"append", kFlag, "", "new keys and values join the cache", print_feature<F::kAppendKv>,
+     parse_feature_flag<F::kAppendKv>},
+    {"rotary", kValue, "N", "rotary embedding of the first N of d",
+     print_extent_of<&P::rotary_dim, F::kRotary>, parse_rotary},
+    {"block_mask", kFlag, "", "a mask of blocks", print_feature<F::kBlockMask>,
+     parse_feature_flag<F::kBlockMask>},
+    {"cache_batch_idx", kFlag, "", "which cache entry a sequence uses",
+     print_feature<F::kCacheBatchIdx>, parse_feature_flag<F::kCacheBatchIdx>},
+    {"descales", kEither, "all|head", "what q, k and v are multiplied by, or some of them",
+     print_descales, parse_descales},
+    {"causal", kFlag, "", "no key after the diagonal", print_causal, parse_causal, nullptr,
+     forget_causal},
+    {"diag", kValue, "tl|br|N|seq", "the diagonal: top left, bottom right, offset N or one each",
+     print_diagonal, parse_diagonal},
+    {"window", kValue, "L,R", "keys from L before to R after the diagonal, -1: no bound",
+     print_window, parse_window},
+    {"softcap", kValue, "X", "X * tanh(score / X)", print_nonzero<&P::softcap>,
+     parse_double<&P::softcap>},
+    {"scale", kValue, "X", "softmax_scale (1/sqrt(d))", print_scale,
+     parse_double<&P::softmax_scale>},
+    {"alibi", kFlag, "", "-slope * distance from the diagonal", print_feature<F::kAlibi>,
+     parse_feature_flag<F::kAlibi>},
+    {"mask", kEither, "B,H,Sq,Skv", "a boolean mask, true = may attend; 1 where it broadcasts",
+     print_broadcast<&P::mask_dims, F::kAttnMask>, parse_broadcast<&P::mask_dims, F::kAttnMask>},
+    {"bias", kEither, "B,H,Sq,Skv", "an additive bias; 1 where it broadcasts",
+     print_broadcast<&P::bias_dims, F::kAttnBias>, parse_broadcast<&P::bias_dims, F::kAttnBias>},
+    {"bias_dtype", kValue, "DTYPE", "of the bias (f32)",
+     print_other_dtype<&P::dtype_bias, f32_dtype>, parse_other_dtype<&P::dtype_bias>, "bias"},
+    {"lens", kEither, "q|kv|both", "sequence lengths drawn from the seed", print_lens, parse_lens,
+     nullptr, forget_lens},
+    {"lens_q", kValue, "N,...", "the lengths of q, one a sequence",
+     print_literal_lens<&DataSpec::seqlens_q, F::kSeqlensQ>,
+     parse_literal_lens<&DataSpec::seqlens_q, F::kSeqlensQ>},
+    {"lens_kv", kValue, "N,...", "the lengths of k and v",
+     print_literal_lens<&DataSpec::seqlens_kv, F::kSeqlensKv>,
+     parse_literal_lens<&DataSpec::seqlens_kv, F::kSeqlensKv>},
+    {"segments", kFlag, "", "a query sees keys of its segment", print_feature<F::kSegmentIds>,
+     parse_feature_flag<F::kSegmentIds>},
+    {"sinks", kFlag, "", "a logit per head joins the denominator", print_feature<F::kSinks>,
+     parse_feature_flag<F::kSinks>},
+    {"dropout", kValue, "P", "probability of dropping", print_nonzero<&P::dropout_p>,
+     parse_double<&P::dropout_p>},
+    {"lse", kFlag, "", "log-sum-exp is an output", print_feature<F::kLse>,
+     parse_feature_flag<F::kLse>},
+    {"scores", kValue, "scaled|edited|probs", "scores are an output", print_scores, parse_scores},
+    {"saved", kFlag, "", "statistics for a backward are an output", print_feature<F::kSavedStats>,
+     parse_feature_flag<F::kSavedStats>},
+    {"grad", kFlag, "", "a backward follows", print_feature<F::kNeedsGrad>,
+     parse_feature_flag<F::kNeedsGrad>},
+    {"d_lse", kFlag, "", "the backward is given a gradient of lse", print_feature<F::kDLse>,
+     parse_feature_flag<F::kDLse>, "grad"},
+    {"delta", kFlag, "", "the backward is given the sums of d_out * out", print_feature<F::kDelta>,
+     parse_feature_flag<F::kDelta>, "grad"},
+    {"layout", kValue, "bhsd|bshd|strided", "of q, k, v and out (bhsd)", print_layout, parse_layout,
+     nullptr, forget_layout},
+    {"layout_q", kValue, "LAYOUT", "of q", print_one_layout<&P::layout_q>,
+     parse_one_layout<&P::layout_q>},
+    {"layout_k", kValue, "LAYOUT", "of k", print_one_layout<&P::layout_k>,
+     parse_one_layout<&P::layout_k>},
+    {"layout_v", kValue, "LAYOUT", "of v", print_one_layout<&P::layout_v>,
+     parse_one_layout<&P::layout_v>},
+    {"layout_out", kValue, "LAYOUT", "of out", print_one_layout<&P::layout_out>,
+     parse_one_layout<&P::layout_out>},
+    {"align", kValue, "1|2|4|8|16", "bytes that rows are aligned to (the most possible)",
+     [](const Case&, std::string*) { return false; }, parse_all_aligns, nullptr, forget_aligns},
+    {"align_q", kValue, "BYTES", "of q", print_align<&P::align_q_log2>,
+     parse_align<&P::align_q_log2>},
+    {"align_k", kValue, "BYTES", "of k", print_align<&P::align_k_log2>,
+     parse_align<&P::align_k_log2>},
+    {"align_v", kValue, "BYTES", "of v", print_align<&P::align_v_log2>,
+     parse_align<&P::align_v_log2>},
+    {"align_out", kValue, "BYTES", "of out", print_align<&P::align_out_log2>,
+     parse_align<&P::align_out_log2>},
+    {"seed", kValue, "N", "of data, lengths and dropout (0)", print_seed, parse_seed},
+    {"data", kValue, "normal|large|outlier|constant|finfo_min|denormal",
+     "what q, k and v hold (normal)", print_data, parse_data},
+    {"poison", kFlag, "", "NaN and inf in k and v behind masks", print_poison, parse_poison},
+    {"device", kValue, "cpu|cuda|smNN", "cpu:I, cuda:I; sm90 is compute capability 9.0",
+     print_device, parse_device},
+    {"isa", kValue, "scalar|avx2|avx512|avx512_bf16|neon|neon_bf16",
+     "the instruction set (this machine's)", print_isa, parse_isa_word},
+};
+
+struct DtypeAlias {
+  const char* name;
+  Dtype dtype;
+};
+constexpr DtypeAlias kDtypeAliases[] = {
+    {"float64", Dtype::kF64},   {"double", Dtype::kF64},  {"fp64", Dtype::kF64},
+    {"float32", Dtype::kF32},   {"float", Dtype::kF32},   {"fp32", Dtype::kF32},
+    {"bfloat16", Dtype::kBf16}, {"float16", Dtype::kF16}, {"half", Dtype::kF16},
+    {"fp16", Dtype::kF16},      {"int8", Dtype::kI8},     {"uint8", Dtype::kU8},
+    {"int32", Dtype::kI32},     {"int64", Dtype::kI64}};
+
+}  // namespace
+
+std::span<const CaseWord> case_words() noexcept { return kWords; }
+
+std::optional<Dtype> parse_dtype_word(std::string_view name) noexcept {
+  for (const DtypeAlias& alias : kDtypeAliases) {
+    if (name == alias.name) return alias.dtype;
+  }
+  return parse_dtype(name);
+}
+
+}  // namespace regard

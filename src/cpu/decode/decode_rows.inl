@@ -1,0 +1,189 @@
+// Few rows over many keys: the keys come in splits (split.h), each with a softmax of its own,
+// merged in their order. A split is one worker's task where whole sequences are too few for the
+// workers; the bits are the same. Included by a backend's isa_<isa>.cc, which takes its kernels
+// from here.
+
+#include <cstdint>
+
+#include "cpu/forward/tiled_forward.inl"
+
+namespace regard::cpu {
+
+/// What a split, or the sum of some, is: the states of the row blocks, and their outs.
+template <class Tiles>
+struct Split {
+  using V = typename Tiles::Vocabulary;
+  RowState<V>* states;
+  typename V::Scalar* outs;
+};
+
+template <class Tiles>
+static Split<Tiles> split_at(char* states, char* outs) {
+  using V = typename Tiles::Vocabulary;
+  return {reinterpret_cast<RowState<V>*>(states), reinterpret_cast<typename V::Scalar*>(outs)};
+}
+
+/// The place of a split among those of all workers.
+template <class Tiles>
+static Split<Tiles> shared_split(const RowBlockSet<Tiles>& set, std::int64_t index) {
+  const TiledArgs& a = set.a;
+  const std::int64_t task = set.s.b * head_groups(a) + set.head_kv / a.heads_per_task;
+  char* const states = a.splits + (task * a.splits_per_task + index) * a.split_bytes;
+  return split_at<Tiles>(states, states + set.count() * sizeof(*Split<Tiles>::states));
+}
+
+/// Computes a split from nothing: the sink comes with the merge.
+template <class Tiles>
+static void compute_split(const RowBlockSet<Tiles>& set, std::int64_t index,
+                          const Split<Tiles>& split) {
+  const auto keys = split_keys(set.s.band.len_kv, set.a.tile_kv, index);
+  for (std::int64_t x = 0; x < set.count(); ++x) clear_state(&set.row_blocks()[x].state);
+  sum_keys(set, keys, split.outs);
+  for (std::int64_t x = 0; x < set.count(); ++x) split.states[x] = set.row_blocks()[x].state;
+}
+
+/// total += split.
+template <class Tiles>
+static void merge_split(const RowBlockSet<Tiles>& set, const Split<Tiles>& split,
+                        const Split<Tiles>& total) {
+  using V = typename Tiles::Vocabulary;
+  const Problem& p = set.a.problem;
+  const std::int64_t size = Tiles::Out::size(p);
+  for (std::int64_t x = 0; x < set.count(); ++x) {
+    const RowBlock<V>& row_block = set.row_blocks()[x];
+    alignas(64) typename V::Scalar rescale[V::kWidth];
+    alignas(64) typename V::Scalar split_rescale[V::kWidth];
+    merge_state<V>(p, row_block.vectors, split.states[x], total.states + x, rescale, split_rescale);
+    Tiles::Out::merge(p, row_block, rescale, split_rescale, split.outs + x * size,
+                      total.outs + x * size);
+  }
+}
+
+/// Sums the splits in their order, from the sinks on, and writes; split_of(index) gives a split.
+template <class Tiles, class SplitOf>
+static void merge_splits(const RowBlockSet<Tiles>& set, SplitOf split_of) {
+  const auto total = split_at<Tiles>(set.scratch + set.a.at_states, set.scratch + set.a.at_out);
+  for (std::int64_t x = 0; x < set.count(); ++x) total.states[x] = set.row_blocks()[x].state;
+  clear_outs(set, total.outs);
+  const std::int64_t count = split_count(set.s.band.len_kv);
+  for (std::int64_t index = 0; index < count; ++index) merge_split(set, split_of(index), total);
+  for (std::int64_t x = 0; x < set.count(); ++x) set.row_blocks()[x].state = total.states[x];
+  write_outs(set, total.outs);
+}
+
+/// All rows, split after split.
+template <class Tiles>
+static void forward_splits(const RowBlockSet<Tiles>& set) {
+  if (split_count(set.s.band.len_kv) == 1) return forward_rows(set);
+  char* const states = set.scratch + set.a.at_states;
+  const auto split = split_at<Tiles>(states + set.count() * sizeof(*Split<Tiles>::states),
+                                     set.scratch + set.a.at_split);
+  merge_splits(set, [&](std::int64_t index) {
+    compute_split(set, index, split);
+    return split;
+  });
+}
+
+/// Calls f(row blocks) with all rows of the sequence, in the form that their number asks for.
+template <class Tiles, class F>
+static void with_decode_rows(const TiledArgs& a, const Sequence& s, HeadRows rows, char* scratch,
+                             F f) {
+  rows.begin = 0;
+  rows.end = s.len_q * a.problem.group_size;
+  if (rows.end == 0) return;
+  if (rows.end <= Tiles::kMaxDecodeRows) {
+    f(make_row_blocks<typename Tiles::Dot>(a, s, rows, scratch));
+  } else {
+    f(make_row_blocks<Tiles>(a, s, rows, scratch));
+  }
+}
+
+/// Task (b, group of heads) of few rows.
+struct DecodeTask {
+  Sequence s;
+  HeadRows rows;
+};
+
+REGARD_KERNEL_FN DecodeTask decode_task(const TiledArgs& a, std::int64_t task) {
+  const Problem& p = a.problem;
+  const std::int64_t first = task % head_groups(a) * a.heads_per_task;
+  const std::int64_t left = p.num_heads_kv - first;
+  return {sequence_of(p, task / head_groups(a)),
+          {first, left < a.heads_per_task ? left : a.heads_per_task, 0, 0}};
+}
+
+template <class V>
+static void write_decode_padding(const TiledArgs& a, const DecodeTask& task) {
+  const Problem& p = a.problem;
+  for (std::int64_t head = 0; head < task.rows.heads; ++head) {
+    const TaskRows rows{task.s.b, task.rows.head_kv + head, 0, p.seqlen_q * p.group_size};
+    write_padding<V>(p, rows, padding_begin(p, task.s, rows));
+  }
+}
+
+template <class Tiles>
+static void forward_decode(const void* opaque, std::int64_t index, char* scratch) {
+  const TiledArgs& a = *static_cast<const TiledArgs*>(opaque);
+  const DecodeTask task = decode_task(a, index);
+  write_decode_padding<typename Tiles::Vocabulary>(a, task);
+  with_decode_rows<Tiles>(a, task.s, task.rows, scratch,
+                          [](const auto& set) { forward_splits(set); });
+}
+
+/// A single split is left to the merge. Splits are the slower index: where heads of a key are
+/// neighbours in memory, workers then read close to each other.
+template <class Tiles>
+static void forward_decode_split(const void* opaque, std::int64_t index, char* scratch) {
+  const TiledArgs& a = *static_cast<const TiledArgs*>(opaque);
+  const std::int64_t tasks = a.problem.batch * head_groups(a);
+  const DecodeTask task = decode_task(a, index % tasks);
+  const std::int64_t count = split_count(task.s.band.len_kv);
+  const std::int64_t split = split_of_step(a.splits_per_task, a.split_runs, index / tasks);
+  if (count == 1 || split >= count) return;
+  with_decode_rows<Tiles>(a, task.s, task.rows, scratch, [&](const auto& set) {
+    compute_split(set, split, shared_split(set, split));
+  });
+}
+
+template <class Tiles>
+static void forward_decode_merge(const void* opaque, std::int64_t index, char* scratch) {
+  const TiledArgs& a = *static_cast<const TiledArgs*>(opaque);
+  const DecodeTask task = decode_task(a, index);
+  write_decode_padding<typename Tiles::Vocabulary>(a, task);
+  with_decode_rows<Tiles>(a, task.s, task.rows, scratch, [&](const auto& set) {
+    if (split_count(task.s.band.len_kv) == 1) return forward_rows(set);
+    merge_splits(set, [&](std::int64_t split) { return shared_split(set, split); });
+  });
+}
+
+/// Task of the grid: a block of rows. A sequence of few rows goes whole with its first block, so
+/// that it has the bits that it has alone.
+template <class Tiles>
+static void forward_block(const void* opaque, std::int64_t task, char* scratch) {
+  using V = typename Tiles::Vocabulary;
+  const TiledArgs& a = *static_cast<const TiledArgs*>(opaque);
+  const TaskRows rows = task_rows(a.problem, a.grid, task);
+  const Sequence s = sequence_of(a.problem, rows.b);
+  const std::int64_t end = padding_begin(a.problem, s, rows);
+  write_padding<V>(a.problem, rows, end);
+  if (end == rows.begin) return;
+  const HeadRows block{rows.head_kv, 1, rows.begin, end};
+  if (s.len_q * a.problem.group_size > kSplitRows) {
+    forward_rows(make_row_blocks<Tiles>(a, s, block, scratch));
+  } else if (rows.begin == 0) {
+    with_decode_rows<Tiles>(a, s, block, scratch, [](const auto& set) { forward_splits(set); });
+  }
+}
+
+/// The kernels of one instruction set.
+template <class Tiles>
+constexpr TiledKernel kTiledKernel = {forward_block<Tiles>,
+                                      forward_decode<Tiles>,
+                                      forward_decode_split<Tiles>,
+                                      forward_decode_merge<Tiles>,
+                                      Tiles::Vocabulary::kWidth,
+                                      Tiles::kMaxDecodeRows,
+                                      sizeof(RowBlock<typename Tiles::Vocabulary>),
+                                      sizeof(RowState<typename Tiles::Vocabulary>)};
+
+}  // namespace regard::cpu

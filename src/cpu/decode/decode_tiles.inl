@@ -1,0 +1,400 @@
+// Tiles of K and V for few rows: lanes lie along head_dim, so that K and V are read as they stand
+// in memory, once for all rows of a row block. Memory bounds it, so the loops ask for what the next
+// tile reads. Included by float_tiles.inl and bf16_tiles.inl.
+
+#include <cstdint>
+
+#include "cpu/forward/row_block.h"
+#include "cpu/forward/softmax.h"
+#include "cpu/forward/tiled.h"
+#include "cpu/read_ahead.h"
+#include "cpu/rows.h"
+#include "cpu/simd/product.h"
+#include "cpu/split.h"
+
+namespace regard::cpu {
+namespace {  // members with linkage would be shared between units
+
+/// The output of a row block whose lanes lie along head_dim: [rows][dot_row_size].
+template <class V>
+struct RowsOut {
+  using T = typename V::Scalar;
+
+  REGARD_KERNEL_FN std::int64_t row_size(const Problem& p) { return dot_row_size(p.head_dim_v); }
+  REGARD_KERNEL_FN std::int64_t size(const Problem& p) {
+    return max_decode_rows(V::kWidth) * row_size(p);
+  }
+
+  static void clear(const Problem& p, const RowBlock<V>& row_block, T* out) {
+    const std::int64_t end = row_block.rows * row_size(p);
+    for (std::int64_t x = 0; x < end; x += V::kLanes) V::store(out + x, V::set(0));
+  }
+
+  static void merge(const Problem& p, const RowBlock<V>& row_block, const T* rescale,
+                    const T* split_rescale, const T* visible, T* out) {
+    const std::int64_t step = row_size(p);
+    for (std::int64_t w = 0; w < row_block.rows; ++w) {
+      const auto keep = V::set(rescale[w]), add = V::set(split_rescale[w]);
+      for (std::int64_t x = w * step; x < (w + 1) * step; x += V::kLanes) {
+        V::store(out + x, V::fma(V::load(visible + x), add, V::load(out + x) * keep));
+      }
+    }
+  }
+
+  static void close_block(const Problem& p, const RowBlock<V>& row_block, const T* rescale,
+                          T* block, T* total) {
+    const std::int64_t step = row_size(p);
+    for (std::int64_t w = 0; w < row_block.rows; ++w) {
+      const auto keep = V::set(rescale[w]);
+      for (std::int64_t x = w * step; x < (w + 1) * step; x += V::kLanes) {
+        auto value = V::load(block + x);
+        V::store(total + x, add_keeping_rest<V>(V::load(total + x) * keep, &value));
+        V::store(block + x, value);
+      }
+    }
+  }
+
+  static void write(const Problem& p, const RowBlock<V>& row_block, T* out) {
+    const std::int64_t bytes = element_bytes(p.out.type);
+    for (int w = 0; w < row_block.rows; ++w) {
+      const auto share = V::set(inverse_sum(p, row_block, w));
+      T* const from = out + w * row_size(p);
+      char* const to = row_address(p.out, row_block.b, row_block.head[w], row_block.query[w]);
+      std::int64_t d = 0;
+      for (; d < row_size(p); d += V::kLanes) {
+        const auto value = V::load(from + d) * share;
+        if (d + V::kLanes <= p.head_dim_v) {
+          store_vector<V>(p.out.type, to + d * bytes, value);
+        } else {
+          V::store(from + d, value);
+          store_row(p.out.type, to + d * bytes, from + d, 1, p.head_dim_v - d);
+        }
+      }
+    }
+  }
+};
+
+/// An element type known to the compiler.
+template <Element kType>
+struct ElementConstant {
+  static constexpr Element value = kType;
+};
+
+/// Calls f(ElementConstant) for the one of kTypes that `type` is; the last where it is none of
+/// them.
+template <Element kFirst, Element... kOthers, class F>
+REGARD_KERNEL_FN void with_element(Element type, F f) {
+  if constexpr (sizeof...(kOthers) > 0) {
+    if (type != kFirst) return with_element<kOthers...>(type, f);
+  }
+  f(ElementConstant<kFirst>{});
+}
+
+/// Calls f(first, Count<size>) for blocks of 4 rows, and one of what is left.
+template <class F>
+REGARD_KERNEL_FN void for_row_groups(std::int64_t rows, F f) {
+  std::int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) f(r, Count<4>{});
+  switch (rows - r) {
+    case 3: return f(r, Count<3>{});
+    case 2: return f(r, Count<2>{});
+    case 1: return f(r, Count<1>{});
+    default: return;
+  }
+}
+
+/// How many they are.
+REGARD_KERNEL_FN std::int64_t row_groups(std::int64_t rows) { return (rows + 3) / 4; }
+
+/// kTypes: those of K and V that have loops of their own; tiles of other types are converted to
+/// f32 first.
+template <class V, Element... kTypes>
+class DecodeTiles {
+ public:
+  using Vocabulary = V;
+  using T = typename V::Scalar;
+  using Query = T;
+  using Out = RowsOut<V>;
+  using Probs = FloatProbs<V>;
+
+  REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs&) { return kDecodeTileKv; }
+  REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
+    return max_decode_rows(V::kWidth) * dot_row_size(p.head_dim_qk);
+  }
+
+  DecodeTiles(const TiledArgs& a, std::int64_t b, char* scratch)
+      : p_(a.problem),
+        b_(b),
+        keys_buffer_(reinterpret_cast<T*>(scratch + a.at_keys)),
+        values_buffer_(reinterpret_cast<T*>(scratch + a.at_values)) {}
+
+  void start(TaskHead task_head, Tile tile) {
+    tile_ = tile;
+    keys_ = rows_of(p_.k, task_head.head_kv, p_.head_dim_qk, keys_buffer_);
+    values_ = rows_of(p_.v, task_head.head_kv, p_.head_dim_v, values_buffer_);
+    next_ = read_ahead(p_, b_, task_head, tile);
+  }
+  const Tile& tile() const { return tile_; }
+
+  /// [rows][dot_row_size], 0 where there is nothing.
+  static void pack(const Problem& p, const RowBlock<V>& row_block, Query* q) {
+    const auto factor = V::set(row_block.query_factor);
+    const std::int64_t step = dot_row_size(p.head_dim_qk);
+    for (std::int64_t x = 0; x < row_block.rows * step; x += V::kLanes) V::store(q + x, V::set(0));
+    for (int w = 0; w < row_block.rows; ++w) {
+      const char* const row = row_address(p.q, row_block.b, row_block.head[w], row_block.query[w]);
+      T* const to = q + w * step;
+      load_dense_row<V>(p.q.type, row, p.head_dim_qk, to);
+      for (std::int64_t d = 0; d < p.head_dim_qk; d += V::kLanes) {
+        V::store(to + d, V::load(to + d) * factor);
+      }
+    }
+  }
+
+  /// scores^T of `visible` of the tile; `max` grows.
+  template <int kVectors>
+  REGARD_KERNEL_FN void scores(DecodeTiles* self, const RowBlock<V>& row_block, const Query* q,
+                               Tile visible, T* to, T* max) {
+    for (std::int64_t j = 0; j < visible.size; ++j) {  // lanes without a row are computed on 0
+      for (int v = 0; v < kVectors; ++v) V::store(to + j * V::kWidth + v * V::kLanes, V::set(0));
+    }
+    with_element<kTypes...>(
+        self->keys_.type, [&](auto type) __attribute__((always_inline)) {
+          self->template dot_keys<decltype(type)::value>(row_block.rows, q, visible, to);
+        });
+    accumulate_max<V>(kVectors, visible.size, to, max);
+  }
+
+  /// out = out * rescale + probs^T * V of `visible`. `partial`: some probabilities may be masked.
+  template <int kVectors>
+  REGARD_KERNEL_FN void accumulate(DecodeTiles* self, const RowBlock<V>& row_block, T* probs,
+                                   Tile visible, bool partial, const T* rescale, T* out) {
+    with_element<kTypes...>(
+        self->values_.type, [&](auto type) __attribute__((always_inline)) {
+          constexpr Element kType = decltype(type)::value;
+          if (partial) {
+            self->template add_values<kType, true>(row_block.rows, probs, visible, rescale, out);
+          } else {
+            self->template add_values<kType, false>(row_block.rows, probs, visible, rescale, out);
+          }
+        });
+  }
+
+ private:
+  /// The tile's rows of K or V.
+  struct Rows {
+    const char* first;
+    std::int64_t bytes;  // from one to the next
+    Element type;
+  };
+
+  /// Where they are if their type has a loop of its own, else converted to f32 in `buffer`.
+  Rows rows_of(const View& view, std::int64_t head, std::int64_t dim, T* buffer) const {
+    const char* const first = row_address(view, b_, head, tile_.begin);
+    if (((view.type == kTypes) || ...)) {
+      return {first, view.stride[2] * element_bytes(view.type), view.type};
+    }
+    copy_rows<V>(view, first, tile_.size, dim, dim, buffer);
+    return {reinterpret_cast<const char*>(buffer), dim * std::int64_t{sizeof(T)}, Element::kF32};
+  }
+
+  /// Lines that vectors of K or V are in memory.
+  template <Element kType>
+  REGARD_KERNEL_FN constexpr int lines_of_vectors(int count) {
+    return static_cast<int>(lines_of(count * V::kLanes * element_bytes(kType)));
+  }
+  /// What ask() takes for them: with AVX-512 one row of q alone asks in a loop.
+  template <int kRows, int kLines>
+  static constexpr int kUnrolledAsks = V::kLanes == 16 && kRows == 1 ? 0 : kLines;
+
+  /// Elements [d, d + kLanes) of a row of `dim`; what lies past its end is 0, and not read.
+  template <Element kType>
+  REGARD_KERNEL_FN typename V::Vec load_at(const char* row, std::int64_t d, std::int64_t dim) {
+    if (d + V::kLanes <= dim) return load_vector<V>(kType, row + d * element_bytes(kType));
+    alignas(64) T tail[V::kLanes] = {};
+    load_row(kType, row + d * element_bytes(kType), 1, dim - d, tail);
+    return V::load(tail);
+  }
+
+  /// Keys in blocks of kLanes: as many sums of products as fill a vector when added up.
+  template <Element kType>
+  void dot_keys(std::int64_t rows, const T* q, Tile visible, T* to) {
+    Asking asking{next_.keys, row_groups(rows)};
+    for (std::int64_t j = 0; j < visible.size; j += V::kLanes) {
+      const std::int64_t count = visible.size - j < V::kLanes ? visible.size - j : V::kLanes;
+      const char* const keys = keys_.first + (visible.begin - tile_.begin + j) * keys_.bytes;
+      for_row_groups(
+          rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
+            constexpr int kRows = decltype(size)::value;
+            constexpr int kKeys = V::kLanes / kRows;
+            const T* const query = q + r * dot_row_size(p_.head_dim_qk);
+            T* const scores = to + j * V::kWidth + r;
+            std::int64_t x = 0;
+            for (; x + kKeys <= count; x += kKeys) {
+              dot_block<kType, kRows, kKeys>(*this, query, keys + x * keys_.bytes,
+                                             scores + x * V::kWidth, &asking);
+            }
+            for (; x < count; ++x) {
+              dot_block<kType, kRows, 1>(*this, query, keys + x * keys_.bytes,
+                                         scores + x * V::kWidth, &asking);
+            }
+          });
+    }
+  }
+
+  /// kRows rows meet kKeys keys. A row's sum has the same order wherever it stands among them.
+  template <Element kType, int kRows, int kKeys>
+  REGARD_KERNEL_FN void dot_block(const DecodeTiles& self, const T* q, const char* keys, T* to,
+                                  Asking* asking) {
+    const std::int64_t dim = self.p_.head_dim_qk;
+    const std::int64_t step = dot_row_size(dim);
+    constexpr int kAskingKeys = kKeys < 8 ? kKeys : 4;
+    constexpr int kLines = kKeys > 1 ? lines_of_vectors<kType>(kAskingKeys) : 0;
+    const std::int64_t lines = Asking::part_of(*asking, kLines);
+    typename V::Vec sum[V::kLanes] = {};
+    const auto add = [&](std::int64_t d, const char* first, std::int64_t stride, auto load)
+        __attribute__((always_inline)) {
+      typename V::Vec query[kRows];
+      REGARD_UNROLL for (int r = 0; r < kRows; ++r) query[r] = V::load(q + r * step + d);
+      REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
+        if (kLines > 0 && i % kAskingKeys == 0) {
+          ask<kUnrolledAsks<kRows, kLines>>(&asking->next, lines);
+        }
+        const auto key = load(first + i * stride);
+        REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
+          sum[i * kRows + r] = V::fma(query[r], key, sum[i * kRows + r]);
+        }
+      }
+    };
+    std::int64_t d = 0;
+    REGARD_UNROLL_4 for (; d + V::kLanes <= dim; d += V::kLanes) {
+      add(
+          d, keys + d * element_bytes(kType), self.keys_.bytes,
+          [](const char* at) __attribute__((always_inline)) { return load_vector<V>(kType, at); });
+    }
+    if (d < dim) {  // by way of the stack, or GCC spills the sums of the loop above
+      alignas(64) T tail[kKeys][V::kLanes];
+      for (int i = 0; i < kKeys; ++i) {
+        V::store(tail[i], load_at<kType>(keys + i * self.keys_.bytes, d, dim));
+      }
+      add(
+          d, reinterpret_cast<const char*>(tail), sizeof(tail[0]),
+          [](const char* at)
+              __attribute__((always_inline)) { return V::load(reinterpret_cast<const T*>(at)); });
+    }
+    alignas(64) T total[V::kLanes];
+    V::store(total, V::sum_rows(sum));
+    for (int i = 0; i < kKeys; ++i) {
+      __builtin_memcpy(to + i * V::kWidth, total + i * kRows, kRows * sizeof(T));
+    }
+  }
+
+  /// The rows of the tile's V are in the L1 while the rows of the row block take their turns.
+  template <Element kType, bool kSelect>
+  void add_values(std::int64_t rows, const T* probs, Tile visible, const T* rescale, T* out) {
+    const std::int64_t step = Out::row_size(p_);
+    Asking asking{next_.values, row_groups(rows)};
+    const char* const values = values_.first + (visible.begin - tile_.begin) * values_.bytes;
+    for_row_groups(
+        rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
+          add_rows_of<kType, decltype(size)::value, kSelect>(
+              {values, values_.bytes, visible.size}, probs + r,
+              {out + r * step, step, p_.head_dim_v, rescale + r}, &asking);
+        });
+  }
+
+  /// Rows of V, and rows of out that grow by them.
+  struct Values {
+    const char* first;
+    std::int64_t row_bytes;
+    std::int64_t count;
+  };
+  struct Sums {
+    T* first;
+    std::int64_t step;
+    std::int64_t dim;
+    const T* rescale;
+  };
+
+  /// kRows rows of out, in blocks of 2/3 of the sums of a product, 3 rows as 4; these on AVX2 in
+  /// blocks of 3 vectors, where 2 took a tenth more instructions, but where masked ones are
+  /// selected, which needs registers. Not 3 and 1 where 2 and 2 do.
+  template <Element kType, int kRows, bool kSelect>
+  static void add_rows_of(const Values& values, const T* weights, const Sums& out, Asking* asking) {
+    constexpr int kUsual = V::kRows * V::kVectors * 2 / 3 / (kRows == 3 ? 4 : kRows);
+    constexpr int kVectors = kUsual == 2 && kRows >= 3 && !kSelect ? 3 : kUsual;
+    constexpr std::int64_t kUneven = kVectors == 3 ? 4 * V::kLanes : -1;
+    std::int64_t d = 0;
+    const auto add = [&](auto count) __attribute__((always_inline)) {
+      constexpr int kCount = decltype(count)::value;
+      add_block<kType, kRows, kCount, kSelect>(values, weights, out, d, asking);
+      d += kCount * V::kLanes;
+    };
+    while (d + kVectors * V::kLanes <= out.dim && out.dim - d != kUneven) add(Count<kVectors>{});
+    while (d + 2 * V::kLanes <= out.dim) add(Count<2>{});
+    while (d < out.dim) add(Count<1>{});
+  }
+
+  template <Element kType, int kRows, int kVectors, bool kSelect>
+  REGARD_KERNEL_FN void add_block(const Values& values, const T* weights, const Sums& out,
+                                  std::int64_t d, Asking* asking) {
+    T* const to = out.first + d;
+    typename V::Vec sum[kRows][kVectors] = {};  // the tile by itself: a short chain of additions
+    const char* row = values.first;
+    const auto value_at = [&](int v) __attribute__((always_inline)) {
+      return kVectors > 1 ? load_vector<V>(kType, row + (d + v * V::kLanes) * element_bytes(kType))
+                          : load_at<kType>(row, d, out.dim);
+    };
+    const auto add = [&](int r, int v, typename V::Vec value, typename V::Vec weight)
+        __attribute__((always_inline)) {
+      sum[r][v] = kSelect ? ScalarTerm<V>::add_visible(sum[r][v], value, weight)
+                          : ScalarTerm<V>::add(sum[r][v], value, weight);
+    };
+    constexpr int kLines = lines_of_vectors<kType>(kVectors);
+    const std::int64_t lines = Asking::part_of(*asking, kLines);
+    const auto add_key = [&]() __attribute__((always_inline)) {
+      ask<kUnrolledAsks<kRows, kLines>>(&asking->next, lines);
+      if constexpr (kRows < kVectors) {  // the fewer ones wait in registers
+        typename V::Vec weight[kRows];
+        REGARD_UNROLL for (int r = 0; r < kRows; ++r) weight[r] = V::set(weights[r]);
+        REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
+          const auto value = value_at(v);
+          REGARD_UNROLL for (int r = 0; r < kRows; ++r) add(r, v, value, weight[r]);
+        }
+      } else {
+        typename V::Vec value[kVectors];
+        REGARD_UNROLL for (int v = 0; v < kVectors; ++v) value[v] = value_at(v);
+        REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
+          const auto weight = V::set(weights[r]);
+          REGARD_UNROLL for (int v = 0; v < kVectors; ++v) add(r, v, value[v], weight);
+        }
+      }
+      row += values.row_bytes;
+      weights += V::kWidth;
+    };
+    if constexpr (kVectors > 1) {
+      REGARD_UNROLL_4 for (std::int64_t j = 0; j < values.count; ++j) add_key();
+    } else {  // may end within a vector, by way of the stack
+      for (std::int64_t j = 0; j < values.count; ++j) add_key();
+    }
+    REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
+      const auto keep = V::set(out.rescale[r]);
+      REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
+        T* const at = to + r * out.step + v * V::kLanes;
+        V::store(at, V::fma(V::load(at), keep, sum[r][v]));
+      }
+    }
+  }
+
+  const Problem& p_;
+  std::int64_t b_;
+  T* keys_buffer_;
+  T* values_buffer_;
+  Rows keys_{};
+  Rows values_{};
+  Tile tile_{};
+  ReadAhead next_{};
+};
+
+}  // namespace
+}  // namespace regard::cpu

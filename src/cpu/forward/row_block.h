@@ -1,0 +1,276 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/problem.h"
+#include "cpu/rows.h"
+#include "cpu/simd/product.h"
+#include "semantics/tiles.h"
+
+// A row block: V::kWidth rows of one (b, kv head) in vector lanes, and the reading and writing of
+// its tensors. Arrays that row blocks compute on are [n][W] with W = V::kWidth.
+
+namespace regard::cpu {
+
+using semantics::Tile;
+using semantics::tile_at;
+using semantics::tiles_of;
+using semantics::TileSpan;
+
+/// Where the online softmax of a row block's rows stands.
+template <class V>
+struct RowState {
+  typename V::Scalar max[V::kWidth];  // of the scores so far; -inf: none
+  typename V::Scalar sum[V::kWidth];  // of 2^((score - max) * factor)
+};
+
+/// Nothing seen yet.
+template <class V>
+REGARD_KERNEL_FN void clear_state(RowState<V>* state) {
+  for (int w = 0; w < V::kWidth; ++w) {
+    state->max[w] = static_cast<typename V::Scalar>(-__builtin_inf());
+    state->sum[w] = 0;
+  }
+}
+
+template <class V>
+struct RowBlock {
+  using T = typename V::Scalar;
+  static constexpr int kWidth = V::kWidth;
+
+  RowState<V> state;  // the sink included, a first key without a value
+  std::int64_t query[kWidth];
+  std::int64_t head[kWidth];
+  semantics::KeyRange keys[kWidth];  // visible by arithmetic
+  std::int64_t position[kWidth];     // on the diagonal
+  T slope[kWidth];
+  std::int32_t segment[kWidth];
+  T query_factor;  // of q where it is packed (query_factor)
+  T descale_v;
+  std::int64_t b;
+  std::int64_t rows;     // lanes in use; the others are computed on zeros and never written
+  int vectors;           // that hold those lanes
+  std::int64_t i_begin;  // queries [i_begin, i_end)
+  std::int64_t i_end;
+};
+
+/// Lanes that are computed: those of the vectors that hold rows.
+template <class V>
+REGARD_KERNEL_FN int lanes_of(const RowBlock<V>& row_block) {
+  return row_block.vectors * V::kLanes;
+}
+
+/// What queries are multiplied by where they are packed: both descales of the scores, and -1 where
+/// the scale is negative and left to the factor, which is positive: the greatest score is then the
+/// greatest exponent.
+REGARD_KERNEL_FN double query_factor(const Problem& p, std::int64_t b, std::int64_t head_kv) {
+  const double descale = score_descale(p, b, head_kv);
+  return p.prescale_scores || p.softmax_scale > 0.0 ? descale : -descale;
+}
+
+/// Rows [row_begin, row_begin + rows) of the sequence, all within its length.
+template <class V>
+static void set_rows(const Problem& p, const Sequence& s, std::int64_t head_kv,
+                     std::int64_t row_begin, std::int64_t rows, RowBlock<V>* row_block) {
+  using T = typename V::Scalar;
+  const T infinity = static_cast<T>(__builtin_inf());
+  row_block->b = s.b;
+  row_block->query_factor = static_cast<T>(query_factor(p, s.b, head_kv));
+  row_block->descale_v = static_cast<T>(descale_of(p.descale_v, s.b, head_kv));
+  row_block->rows = rows;
+  row_block->vectors = static_cast<int>((rows + V::kLanes - 1) / V::kLanes);
+  std::int64_t i = row_begin / p.group_size;
+  std::int64_t g = row_begin % p.group_size;
+  row_block->i_begin = i;
+  for (int w = 0; w < rows; ++w) {
+    const std::int64_t h = head_kv * p.group_size + g;
+    row_block->query[w] = i;
+    row_block->head[w] = h;
+    row_block->keys[w] = semantics::visible_keys(s.band, i);
+    row_block->position[w] = semantics::diagonal_position(i, s.band.shift);
+    row_block->slope[w] = T(0);
+    if (p.slopes.present) {
+      const std::int64_t at = s.b * p.slopes.stride[0] + h * p.slopes.stride[1];
+      row_block->slope[w] = static_cast<T>(*element_at<float>(p.slopes, at));
+    }
+    row_block->segment[w] = 0;
+    if (p.segments_q.present) {
+      const std::int64_t at = s.b * p.segments_q.stride[0] + i * p.segments_q.stride[1];
+      row_block->segment[w] = *element_at<std::int32_t>(p.segments_q, at);
+    }
+    // A sink of -inf stands for none.
+    const T sink = p.sinks.present
+                       ? static_cast<T>(*element_at<float>(p.sinks, h * p.sinks.stride[0]))
+                       : -infinity;
+    row_block->state.max[w] = sink;
+    row_block->state.sum[w] = sink == -infinity ? T(0) : T(1);
+    if (++g == p.group_size) {
+      g = 0;
+      ++i;
+    }
+  }
+  row_block->i_end = row_block->query[rows - 1] + 1;
+  // Lanes that are not in use repeat the last row.
+  for (std::int64_t w = rows, last = rows - 1; w < lanes_of(*row_block); ++w) {
+    row_block->query[w] = row_block->query[last];
+    row_block->head[w] = row_block->head[last];
+    row_block->keys[w] = row_block->keys[last];
+    row_block->position[w] = row_block->position[last];
+    row_block->slope[w] = row_block->slope[last];
+    row_block->segment[w] = row_block->segment[last];
+    row_block->state.max[w] = row_block->state.max[last];
+    row_block->state.sum[w] = row_block->state.sum[last];
+  }
+}
+
+/// The keys that any of the row block's rows may see by arithmetic.
+template <class V>
+REGARD_KERNEL_FN semantics::KeyRange reach(const RowBlock<V>& row_block) {
+  return {row_block.keys[0].lo, row_block.keys[row_block.rows - 1].hi};  // ends grow with the row
+}
+
+/// Addresses of the rows of `view` in lanes [first, first + V::kLanes); returns how many are in
+/// use.
+template <class V>
+REGARD_KERNEL_FN int lane_rows(const View& view, const RowBlock<V>& row_block, int first,
+                               char* (&rows)[V::kLanes]) {
+  int count = 0;
+  for (; count < V::kLanes && first + count < row_block.rows; ++count) {
+    const int w = first + count;
+    rows[count] = row_address(view, row_block.b, row_block.head[w], row_block.query[w]);
+  }
+  return count;
+}
+
+/// The row block's rows of `view` [rows][dim] as [dim][W]; unused lanes of the vectors in use are
+/// 0.
+template <class V>
+static void pack_columns(const View& view, const RowBlock<V>& row_block, std::int64_t dim,
+                         typename V::Scalar* columns) {
+  for (int v = 0; v < row_block.vectors; ++v) {
+    char* rows[V::kLanes];
+    const int count = lane_rows(view, row_block, v * V::kLanes, rows);
+    load_columns<V>(view.type, rows, count, dim, columns + v * V::kLanes);
+  }
+}
+
+/// q^T [head_dim_qk][W], times the row block's factor.
+template <class V>
+static void pack_queries(const Problem& p, const RowBlock<V>& row_block, typename V::Scalar* q_t) {
+  pack_columns(p.q, row_block, p.head_dim_qk, q_t);
+  if (row_block.query_factor == 1) return;
+  const auto factor = V::set(row_block.query_factor);
+  for (std::int64_t x = 0; x < p.head_dim_qk * V::kVectors; ++x) {
+    V::store(q_t + x * V::kLanes, V::load(q_t + x * V::kLanes) * factor);
+  }
+}
+
+/// Rows of f32 a multiple of 4 KB apart: a column of a tile lies in one set of the L1.
+REGARD_KERNEL_FN bool shares_sets(const View& view) {
+  constexpr std::int64_t kApart = 4096;
+  return view.stride[2] * static_cast<std::int64_t>(sizeof(float)) % kApart == 0;
+}
+
+/// `rows` rows of K or V, from address `from` on, in `buffer`: [rows][padded], zeros past `dim`.
+template <class V>
+static ProductInput<typename V::Scalar> copy_rows(const View& view, const char* from,
+                                                  std::int64_t rows, std::int64_t dim,
+                                                  std::int64_t padded, typename V::Scalar* buffer) {
+  const std::int64_t stride = view.stride[2] * element_bytes(view.type);
+  const auto copy_as = [&](Element type) __attribute__((always_inline)) {
+    for (std::int64_t j = 0; j < rows; ++j) {
+      auto* const row = buffer + j * padded;
+      load_dense_row<V>(type, from + j * stride, dim, row);
+      for (std::int64_t d = dim; d < padded; ++d) row[d] = 0;
+    }
+  };
+  switch (view.type) {  // one loop for each type, not one branch for each vector
+    case Element::kF32: copy_as(Element::kF32); break;
+    case Element::kBf16: copy_as(Element::kBf16); break;
+    case Element::kF16: copy_as(Element::kF16); break;
+    case Element::kF8E4M3: copy_as(Element::kF8E4M3); break;
+    case Element::kF8E5M2: copy_as(Element::kF8E5M2); break;
+    default: copy_as(view.type); break;
+  }
+  return {buffer, padded, 1};
+}
+
+/// A tile of K or V as [size][dim]: in place where its elements are those of the arithmetic,
+/// otherwise converted into `buffer`.
+template <class V>
+static ProductInput<typename V::Scalar> load_tile(const View& view, std::int64_t b,
+                                                  std::int64_t head, Tile tile, std::int64_t dim,
+                                                  typename V::Scalar* buffer) {
+  using T = typename V::Scalar;
+  const Element own = sizeof(T) == sizeof(double) ? Element::kF64 : Element::kF32;
+  const char* first = row_address(view, b, head, tile.begin);
+  if (view.type == own) return {reinterpret_cast<const T*>(first), view.stride[2], 1};
+  return copy_rows<V>(view, first, tile.size, dim, dim, buffer);
+}
+
+/// The same matrix with rows and columns exchanged.
+template <class T>
+REGARD_KERNEL_FN ProductInput<T> transposed(ProductInput<T> a) {
+  return {a.data, a.step, a.row_stride};
+}
+
+/// False where an element of the [rows][dim] tile is NaN or infinite.
+template <class V>
+static bool all_finite(ProductInput<typename V::Scalar> a, std::int64_t rows, std::int64_t dim) {
+  using T = typename V::Scalar;
+  typename V::Vec sum{};
+  T tail = 0;
+  for (std::int64_t j = 0; j < rows; ++j) {
+    const T* row = a.data + j * a.row_stride;
+    std::int64_t d = 0;
+    // x * 0 is 0 for finite x and NaN otherwise.
+    for (; d + V::kLanes <= dim; d += V::kLanes) sum += V::load(row + d) * V::set(T(0));
+    for (; d < dim; ++d) tail += row[d] * T(0);
+  }
+  for (int lane = 0; lane < V::kLanes; ++lane) tail += sum[lane];
+  return tail == T(0);
+}
+
+/// What a row's sum of weighted values is multiplied by: their descale over the sum of its weights,
+/// and over the share that dropout keeps. 0 for a row with neither key nor sink (otherwise the
+/// largest term alone is 1), whose sum of values is 0. NaN sums stay NaN.
+template <class V>
+REGARD_KERNEL_FN typename V::Scalar inverse_sum(const Problem& p, const RowBlock<V>& row_block,
+                                                int w) {
+  using T = typename V::Scalar;
+  const T keep = p.dropout.threshold != 0 ? static_cast<T>(p.dropout.threshold) / T(65536) : T(1);
+  const T sum = row_block.state.sum[w] * keep;
+  return sum == T(0) ? T(0) : row_block.descale_v / sum;
+}
+
+/// lse and saved_stats of the row block's rows.
+template <class V>
+static void write_stats(const Problem& p, const RowBlock<V>& row_block) {
+  if (!p.lse.present && !p.stats.present) return;
+  for (int w = 0; w < row_block.rows; ++w) {
+    const double max = static_cast<double>(row_block.state.max[w]) * p.score_unit;
+    write_row_stats(p, row_block.b, row_block.head[w], row_block.query[w], max,
+                    row_block.state.sum[w]);
+  }
+}
+
+/// Rows past their sequence's length: output 0, and they see nothing.
+template <class V>
+static void write_padding(const Problem& p, const TaskRows& t, std::int64_t begin) {
+  using T = typename V::Scalar;
+  const T zero = 0;
+  for (std::int64_t row = begin; row < t.end; ++row) {
+    const std::int64_t i = row / p.group_size;
+    const std::int64_t h = t.head_kv * p.group_size + row % p.group_size;
+    store_row(p.out.type, row_address(p.out, t.b, h, i), &zero, 0, p.head_dim_v);
+    write_row_stats(p, t.b, h, i, 0.0, zero);
+  }
+}
+
+/// The first of the task's rows that lies past the sequence's length.
+REGARD_KERNEL_FN std::int64_t padding_begin(const Problem& p, const Sequence& s,
+                                            const TaskRows& t) {
+  return semantics::clamp(s.len_q * p.group_size, t.begin, t.end);
+}
+
+}  // namespace regard::cpu

@@ -1,0 +1,236 @@
+// Row blocks of rows go through the tiles of K and V together, each with its online softmax. Tiles
+// is how tiles are read and multiplied (float_tiles.inl, bf16_tiles.inl, decode_tiles.inl).
+// Included by a backend's isa_<isa>.cc.
+
+#include <cstdint>
+
+#include "cpu/forward/edit_scores.h"
+#include "cpu/forward/row_block.h"
+#include "cpu/forward/softmax.h"
+#include "cpu/forward/tiled.h"
+#include "cpu/forward/visible_keys.h"
+#include "cpu/split.h"
+
+namespace regard::cpu {
+
+/// Rows [begin, end) of each of some kv heads.
+struct HeadRows {
+  std::int64_t head_kv;
+  std::int64_t heads;
+  std::int64_t begin;
+  std::int64_t end;
+};
+
+/// Rows of one sequence, those of each kv head in row blocks of their own, and where they are
+/// computed.
+template <class Tiles>
+struct RowBlockSet {
+  using V = typename Tiles::Vocabulary;
+  using T = typename V::Scalar;
+  const TiledArgs& a;
+  const Sequence& s;
+  std::int64_t head_kv;  // the first
+  std::int64_t heads;
+  std::int64_t per_head;  // row blocks
+  char* scratch;
+
+  std::int64_t count() const { return heads * per_head; }
+
+  RowBlock<V>* row_blocks() const {
+    return reinterpret_cast<RowBlock<V>*>(scratch + a.at_row_blocks);
+  }
+  typename Tiles::Query* query(std::int64_t x) const {
+    auto* const first = reinterpret_cast<typename Tiles::Query*>(scratch + a.at_q);
+    return first + x * Tiles::query_size(a.problem);
+  }
+  T* scores() const { return reinterpret_cast<T*>(scratch + a.at_scores); }
+  T* row() const { return reinterpret_cast<T*>(scratch + a.at_row); }
+};
+
+/// What is known of the rows, and their packed queries.
+template <class Tiles>
+static RowBlockSet<Tiles> make_row_blocks(const TiledArgs& a, const Sequence& s, HeadRows rows,
+                                          char* scratch) {
+  using V = typename Tiles::Vocabulary;
+  const std::int64_t vectors = (rows.end - rows.begin + V::kLanes - 1) / V::kLanes;
+  const std::int64_t per_head = (vectors + V::kVectors - 1) / V::kVectors;
+  const RowBlockSet<Tiles> set{a, s, rows.head_kv, rows.heads, per_head, scratch};
+  for (std::int64_t x = 0; x < set.count(); ++x) {
+    const auto row_at = [&](std::int64_t row_block) {
+      // Row blocks alike: one of one vector has 0.9 of the rate of two or three.
+      const std::int64_t row = rows.begin + share_begin(vectors, per_head, row_block) * V::kLanes;
+      return row < rows.end ? row : rows.end;
+    };
+    const std::int64_t begin = row_at(x % per_head), size = row_at(x % per_head + 1) - begin;
+    set_rows<V>(a.problem, s, rows.head_kv + x / per_head, begin, size, set.row_blocks() + x);
+    Tiles::pack(a.problem, set.row_blocks()[x], set.query(x));
+  }
+  return set;
+}
+
+/// The keys that any of the rows may see by arithmetic.
+template <class Tiles>
+static semantics::KeyRange reach(const RowBlockSet<Tiles>& set) {
+  const auto* const row_blocks = set.row_blocks();
+  return semantics::visible_keys(set.s.band, row_blocks[0].i_begin,
+                                 row_blocks[set.per_head - 1].i_end);
+}
+
+/// Scores of `visible` become probabilities in the form that Tiles multiplies.
+template <class Tiles, int kVectors, bool kMasked>
+static void exponentiate_scores(const RowBlockSet<Tiles>& set, Tile visible,
+                                typename RowBlockSet<Tiles>::T* scores,
+                                RowBlock<typename Tiles::Vocabulary>* row_block) {
+  using V = typename Tiles::Vocabulary;
+  using Probs = typename Tiles::Probs;
+  const Problem& p = set.a.problem;
+  if (p.dropout.threshold == 0) {
+    const std::int64_t stored = visible.size / kExp2Vectors * kExp2Vectors;
+    exponentiate<V, kMasked, Probs>(p, visible.size, scores, row_block);
+    Probs::template finish<kVectors>(scores, stored, visible.size);
+  } else {
+    exponentiate<V, kMasked>(p, visible.size, scores, row_block);
+    drop_probs<V>(p, set.s, *row_block, visible, scores);
+    Probs::template finish<kVectors>(scores, 0, visible.size);
+  }
+}
+
+/// Row block x meets the keys that it sees of a tile.
+template <class Tiles, int kVectors>
+static void process_tile(const RowBlockSet<Tiles>& set, std::int64_t x, VisibleKeys seen,
+                         Tiles* tiles, typename RowBlockSet<Tiles>::T* out) {
+  using V = typename Tiles::Vocabulary;
+  using T = typename V::Scalar;
+  const Problem& p = set.a.problem;
+  RowBlock<V>& row_block = set.row_blocks()[x];
+  const Tile visible = seen.range;
+  const bool partial = !seen.all;
+
+  alignas(64) T max[V::kWidth];
+  alignas(64) T rescale[V::kWidth];
+  const auto clear_max = [&]() __attribute__((always_inline)) {
+    for (int v = 0; v < kVectors; ++v) V::store(max + v * V::kLanes, minus_infinity<V>());
+  };
+  clear_max();
+  T* const scores = set.scores();
+  Tiles::template scores<kVectors>(tiles, row_block, set.query(x), visible, scores, max);
+  if (partial || p.prescale_scores) {
+    edit_scores<V>(p, row_block, visible, partial, scores, set.row());
+    clear_max();
+    accumulate_max<V>(kVectors, visible.size, scores, max);
+  }
+  update_max<V>(p, kVectors, max, &row_block.state, rescale);
+  if (partial) {
+    exponentiate_scores<Tiles, kVectors, true>(set, visible, scores, &row_block);
+  } else {
+    exponentiate_scores<Tiles, kVectors, false>(set, visible, scores, &row_block);
+  }
+  Tiles::template accumulate<kVectors>(tiles, row_block, scores, visible, partial, rescale, out);
+}
+
+/// Row block x meets one tile, if it sees any of it.
+template <class Tiles>
+static void process_visible(const RowBlockSet<Tiles>& set, std::int64_t x, Tiles* tiles,
+                            typename RowBlockSet<Tiles>::T* out) {
+  using V = typename Tiles::Vocabulary;
+  const RowBlock<V>& row_block = set.row_blocks()[x];
+  const VisibleKeys seen = visible_keys_of(set.a.problem, set.s, row_block, tiles->tile());
+  if (seen.range.size == 0) return;
+  with_vectors<V::kVectors>(
+      row_block.vectors, [&](auto vectors) __attribute__((always_inline)) {
+        process_tile<Tiles, decltype(vectors)::value>(set, x, seen, tiles, out);
+      });
+}
+
+/// The row blocks meet `keys`; outs are those of row block 0, 1, ..., Tiles::Out::size apart. All
+/// heads meet a tile's keys before the next ones: where heads of a key are neighbours, memory is
+/// read in order.
+template <class Tiles>
+static void process_keys(const RowBlockSet<Tiles>& set, semantics::KeyRange keys,
+                         typename RowBlockSet<Tiles>::T* outs) {
+  const TiledArgs& a = set.a;
+  const std::int64_t tile_kv = Tiles::tile_kv(a);
+  const TileSpan span = tiles_of(keys, tile_kv);
+  const std::int64_t size = Tiles::Out::size(a.problem);
+  Tiles tiles(a, set.s.b, set.scratch);
+  for (std::int64_t index = span.begin; index < span.end; ++index) {
+    const Tile tile = tile_at(index, tile_kv, set.s.band.len_kv);
+    for (std::int64_t x = 0; x < set.count(); ++x) {
+      const std::int64_t head = x / set.per_head;
+      const TaskHead task_head{set.head_kv + head, head, set.heads, set.per_head};
+      if (x % set.per_head == 0) tiles.start(task_head, tile);
+      process_visible(set, x, &tiles, outs + x * size);
+    }
+  }
+}
+
+/// Clears the outs of all row blocks.
+template <class Tiles>
+static void clear_outs(const RowBlockSet<Tiles>& set, typename RowBlockSet<Tiles>::T* outs) {
+  const std::int64_t size = Tiles::Out::size(set.a.problem);
+  for (std::int64_t x = 0; x < set.count(); ++x) {
+    Tiles::Out::clear(set.a.problem, set.row_blocks()[x], outs + x * size);
+  }
+}
+
+/// Calls f(block) for the blocks that `keys` is in.
+template <class F>
+REGARD_KERNEL_FN void for_key_blocks(semantics::KeyRange keys, F f) {
+  for (std::int64_t begin = keys.lo / kSumBlockKeys * kSumBlockKeys; begin < keys.hi;
+       begin += kSumBlockKeys) {
+    f(common_keys(keys, semantics::KeyRange{begin, begin + kSumBlockKeys}));
+  }
+}
+
+/// The row blocks' states, which start it, and outs become the sums over what the rows see of
+/// `keys`. More than a block of keys is summed block by block: whether that is so depends on `keys`
+/// alone, never on what the rows see of them, and a block without visible keys changes nothing.
+template <class Tiles>
+static void sum_keys(const RowBlockSet<Tiles>& set, semantics::KeyRange keys,
+                     typename RowBlockSet<Tiles>::T* outs) {
+  using V = typename Tiles::Vocabulary;
+  using T = typename V::Scalar;
+  const TiledArgs& a = set.a;
+  clear_outs(set, outs);
+  const semantics::KeyRange seen = common_keys(keys, reach(set));
+  if (keys.hi - keys.lo <= kSumBlockKeys) return process_keys(set, seen, outs);
+  auto* const totals = reinterpret_cast<RowState<V>*>(set.scratch + a.at_totals);
+  T* const block_outs = reinterpret_cast<T*>(set.scratch + a.at_block);
+  for (std::int64_t x = 0; x < set.count(); ++x) {
+    totals[x] = set.row_blocks()[x].state;
+    clear_state(&set.row_blocks()[x].state);
+  }
+  clear_outs(set, block_outs);
+  const std::int64_t size = Tiles::Out::size(a.problem);
+  for_key_blocks(seen, [&](semantics::KeyRange block) {
+    process_keys(set, block, block_outs);
+    for (std::int64_t x = 0; x < set.count(); ++x) {
+      RowBlock<V>& row_block = set.row_blocks()[x];
+      alignas(64) T rescale[V::kWidth];
+      close_block<V>(a.problem, row_block.vectors, &row_block.state, totals + x, rescale);
+      Tiles::Out::close_block(a.problem, row_block, rescale, block_outs + x * size,
+                              outs + x * size);
+    }
+  });
+  for (std::int64_t x = 0; x < set.count(); ++x) set.row_blocks()[x].state = totals[x];
+}
+
+/// Divides by the sums, writes out and lse; the outs are used up.
+template <class Tiles>
+static void write_outs(const RowBlockSet<Tiles>& set, typename RowBlockSet<Tiles>::T* outs) {
+  const std::int64_t size = Tiles::Out::size(set.a.problem);
+  for (std::int64_t x = 0; x < set.count(); ++x) {
+    Tiles::Out::write(set.a.problem, set.row_blocks()[x], outs + x * size);
+    write_stats(set.a.problem, set.row_blocks()[x]);
+  }
+}
+
+/// Rows that see all their keys in one go.
+template <class Tiles>
+static void forward_rows(const RowBlockSet<Tiles>& set) {
+  auto* const outs = reinterpret_cast<typename RowBlockSet<Tiles>::T*>(set.scratch + set.a.at_out);
+  sum_keys(set, {0, set.s.band.len_kv}, outs);
+  write_outs(set, outs);
+}
+
+}  // namespace regard::cpu

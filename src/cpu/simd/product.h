@@ -1,0 +1,203 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/asks.h"
+#include "cpu/simd/simd_vector.h"
+#include "semantics/kernel_fn.h"
+
+// The blocked product that every backend shares. Queries lie in vector lanes: with W = V::kWidth,
+// scores^T [keys][W] = K [keys][D] * Q^T [D][W], and out^T [D][W] = V^T [D][keys] * probs^T
+// [keys][W]. So K and V are read element by element, at any stride, and nothing is summed across
+// lanes: a row's bits never depend on its neighbours. Only the first kVectors vectors of each row
+// of W are computed, those that hold rows of the problem.
+
+namespace regard::cpu {
+
+/// a[i * row_stride + x * step] is element (i, x) of an [m][k] matrix.
+template <class T>
+struct ProductInput {
+  const T* data;
+  std::int64_t row_stride;
+  std::int64_t step;
+};
+
+/// One term of a product: b holds f32 (or f64) columns.
+template <class V>
+struct ScalarTerm {
+  using A = typename V::Scalar;
+  using B = typename V::Scalar;
+  using Column = typename V::Vec;
+  REGARD_KERNEL_FN Column load(const B* p) { return V::load(p); }
+  REGARD_KERNEL_FN Column broadcast(A a) { return V::set(a); }
+  REGARD_KERNEL_FN typename V::Vec add(typename V::Vec sum, Column a, Column b) {
+    return V::fma(a, b, sum);
+  }
+  /// The same, but nothing where b's sign bit is set, whatever a holds, NaN and inf included (a
+  /// masked probability is -0, see softmax.h); other terms keep their bits.
+  REGARD_KERNEL_FN typename V::Vec add_visible(typename V::Vec sum, Column a, Column b) {
+    return V::select(V::sign(b), sum, V::fma(a, b, sum));
+  }
+};
+
+/// Steps of a product for each line that it asks for: as many as it has of its own matrix in f32.
+inline constexpr int kAskSteps = 16;
+
+/// sum[i][v] += the products of kRows rows of a with b [k][kStride]; kAsks: asks for `asked`
+/// meanwhile.
+template <class V, class Term, int kRows, int kVectors, bool kSelect, int kStride = V::kWidth,
+          bool kAsks = false>
+REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename Term::B* b,
+                               std::int64_t k, typename V::Vec (&sum)[kRows][kVectors],
+                               AskedRows* asked = nullptr) {
+  // Addresses from one pointer take a register for each row; those of 16 rows GCC keeps in vectors.
+  constexpr int kPointers = kRows > 8 ? kRows / 4 : 1;
+  constexpr int kEach = kRows / kPointers;
+  const typename Term::A* at[kPointers];
+  REGARD_UNROLL for (int p = 0; p < kPointers; ++p) at[p] = a.data + p * kEach * a.row_stride;
+  const auto add_step = [&]() __attribute__((always_inline)) {
+    typename Term::Column column[kVectors];
+    REGARD_UNROLL for (int v = 0; v < kVectors; ++v) column[v] = Term::load(b + v * V::kLanes);
+    REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
+      const auto scalar = Term::broadcast(at[i / kEach][i % kEach * a.row_stride]);
+      REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
+        sum[i][v] = kSelect ? Term::add_visible(sum[i][v], scalar, column[v])
+                            : Term::add(sum[i][v], scalar, column[v]);
+      }
+    }
+    REGARD_UNROLL for (int p = 0; p < kPointers; ++p) at[p] += a.step;
+    b += kStride;
+  };
+  // Written out by hand GCC spills or reads columns again (docs/dev/decisions.md); f64 spills
+  // anyway.
+  if constexpr (sizeof(typename V::Scalar) == sizeof(float)) {
+    if constexpr (kAsks && kRows > 1) {
+      constexpr int kPieceSteps = kAskSteps * V::kRows / kRows;
+      for (; k >= kPieceSteps; k -= kPieceSteps) {
+        ask_rows<V::kRows>(asked);
+        // A short step is 1.03 to 1.2 times as fast unrolled, one of 24 multiply-adds 0.98.
+        if constexpr (kRows * kVectors < 24) {
+          REGARD_UNROLL_4 for (int x = 0; x < kPieceSteps; ++x) add_step();
+        } else {
+          REGARD_NO_UNROLL for (int x = 0; x < kPieceSteps; ++x) add_step();
+        }
+      }
+    }
+    REGARD_UNROLL_4 for (std::int64_t x = 0; x < k; ++x) add_step();
+  } else {
+    for (std::int64_t x = 0; x < k; ++x) add_step();
+  }
+}
+
+/// c = a * b for kRows rows; kMax: max[v] = the greatest of it and what it was. NaN is passed over.
+template <class V, class Term, int kRows, int kVectors, bool kAsks, bool kMax>
+REGARD_KERNEL_FN void score_rows(ProductInput<typename Term::A> a, const typename Term::B* b,
+                                 typename V::Scalar* c, std::int64_t k, AskedRows* asked,
+                                 typename V::Vec (&max)[kVectors]) {
+  typename V::Vec sum[kRows][kVectors] = {};
+  multiply<V, Term, kRows, kVectors, false, V::kWidth, kAsks>(a, b, k, sum, asked);
+  REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
+    REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
+      V::store(c + i * V::kWidth + v * V::kLanes, sum[i][v]);
+      if constexpr (kMax) max[v] = V::max(sum[i][v], max[v]);
+    }
+  }
+}
+
+template <int kCount>
+struct Count {
+  static constexpr int value = kCount;
+};
+
+/// Calls f(first, Count<kBlock>) for the blocks of [0, size), and f(i, Count<1>) for what is left.
+template <int kBlock, class F>
+REGARD_KERNEL_FN void for_blocks(std::int64_t size, F f) {
+  std::int64_t i = 0;
+  for (; i + kBlock <= size; i += kBlock) f(i, Count<kBlock>{});
+  for (; i < size; ++i) f(i, Count<1>{});
+}
+
+/// Rows of a block: one vector of columns takes twice as many, or its few sums would wait for each
+/// other. Rows are summed alone, so that their number changes no bits.
+template <class V, int kVectors>
+inline constexpr int kBlockRows = kVectors == 1 ? 2 * V::kRows : V::kRows;
+
+/// scores^T [m][W] = a [m][k] * b [k][W]; kMax: max [W] grows to the greatest of each column.
+/// kAsks: see multiply; `asked` is used up.
+template <class V, class Term, int kVectors, bool kAsks = false, bool kMax = true>
+static void scores_of(ProductInput<typename Term::A> a, const typename Term::B* b,
+                      typename V::Scalar* c, std::int64_t m, std::int64_t k,
+                      typename V::Scalar* max, AskedRows* asked = nullptr) {
+  AskedRows ahead{};  // in registers
+  if (kAsks) ahead = *asked;
+  typename V::Vec row_max[kVectors]{};
+  REGARD_UNROLL for (int v = 0; kMax && v < kVectors; ++v) row_max[v] =
+      V::load(max + v * V::kLanes);
+  for_blocks<kBlockRows<V, kVectors>>(
+      m, [&](std::int64_t i, auto rows) __attribute__((always_inline)) {
+        constexpr int kRows = decltype(rows)::value;
+        score_rows<V, Term, kRows, kVectors, kAsks, kMax>(a, b, c + i * V::kWidth, k, &ahead,
+                                                          row_max);
+        a.data += kRows * a.row_stride;
+      });
+  REGARD_UNROLL for (int v = 0; kMax && v < kVectors; ++v)
+      V::store(max + v * V::kLanes, row_max[v]);
+  if (kAsks) asked->rows = 0;  // what is left would slow another product down
+}
+
+/// Asks for sums [kRows][stride] that a product is about to be added to: by then they have come
+/// from an L2, or from behind it.
+template <class V, int kRows, int kVectors>
+REGARD_KERNEL_FN void ask_for_sums(const typename V::Scalar* sums, std::int64_t stride) {
+  constexpr int kLine = static_cast<int>(kLineBytes / sizeof(*sums));
+  REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
+    REGARD_UNROLL for (int x = 0; x < kVectors * V::kLanes; x += kLine) {
+      __builtin_prefetch(sums + i * stride + x, 1);
+    }
+  }
+}
+
+/// c = c * rescale + a * b for kRows rows.
+template <class V, class Term, int kRows, int kVectors, bool kSelect, bool kAsks>
+REGARD_KERNEL_FN void add_rows(ProductInput<typename Term::A> a, const typename Term::B* b,
+                               typename V::Scalar* c, std::int64_t k,
+                               const typename V::Scalar* rescale, AskedRows* asked) {
+  ask_for_sums<V, kRows, kVectors>(c, V::kWidth);
+  typename V::Vec sum[kRows][kVectors] = {};
+  multiply<V, Term, kRows, kVectors, kSelect, V::kWidth, kAsks>(a, b, k, sum, asked);
+  REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
+    REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
+      typename V::Scalar* const out = c + i * V::kWidth + v * V::kLanes;
+      V::store(out, V::fma(V::load(out), V::load(rescale + v * V::kLanes), sum[i][v]));
+    }
+  }
+}
+
+/// c [m][W] = c * rescale [W] + a [m][k] * b [k][W]; each tile is summed on its own first, which
+/// keeps chains short. kSelect: see Term::add_visible; kAsks: as in scores_of.
+template <class V, class Term, int kVectors, bool kSelect, bool kAsks = false>
+static void add_product(ProductInput<typename Term::A> a, const typename Term::B* b,
+                        typename V::Scalar* c, std::int64_t m, std::int64_t k,
+                        const typename V::Scalar* rescale, AskedRows* asked = nullptr) {
+  AskedRows ahead{};  // in registers
+  if (kAsks) ahead = *asked;
+  for_blocks<kBlockRows<V, kVectors>>(
+      m, [&](std::int64_t i, auto rows) __attribute__((always_inline)) {
+        constexpr int kRows = decltype(rows)::value;
+        add_rows<V, Term, kRows, kVectors, kSelect, kAsks>(a, b, c + i * V::kWidth, k, rescale,
+                                                           &ahead);
+        a.data += kRows * a.row_stride;
+      });
+  if (kAsks) asked->rows = 0;  // what is left would slow another product down
+}
+
+/// Calls f(Count<vectors>), for 1 <= vectors <= kMaxVectors.
+template <int kMaxVectors, class F>
+REGARD_KERNEL_FN void with_vectors(int vectors, F f) {
+  if constexpr (kMaxVectors > 1) {
+    if (vectors < kMaxVectors) return with_vectors<kMaxVectors - 1>(vectors, f);
+  }
+  f(Count<kMaxVectors>{});
+}
+
+}  // namespace regard::cpu

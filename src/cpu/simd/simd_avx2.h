@@ -1,0 +1,88 @@
+#pragma once
+
+#include <immintrin.h>
+
+#include "cpu/simd/simd_vector.h"
+
+// The vector vocabulary of AVX2 with FMA and F16C: 32-byte vectors.
+
+namespace regard::simd_avx2 {
+
+REGARD_KERNEL_FN __m256 fused(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
+REGARD_KERNEL_FN __m256d fused(__m256d a, __m256d b, __m256d c) { return _mm256_fmadd_pd(a, b, c); }
+
+/// See SimdVector::sum_rows; its own shuffles would cross halves, at twice the cost.
+REGARD_KERNEL_FN __m256 sums(__m256 (&a)[8]) {
+  const __m256 low = _mm256_hadd_ps(_mm256_hadd_ps(a[0], a[1]), _mm256_hadd_ps(a[2], a[3]));
+  const __m256 high = _mm256_hadd_ps(_mm256_hadd_ps(a[4], a[5]), _mm256_hadd_ps(a[6], a[7]));
+  return _mm256_permute2f128_ps(low, high, 0x20) + _mm256_permute2f128_ps(low, high, 0x31);
+}
+REGARD_KERNEL_FN __m256d sums(__m256d (&a)[4]) {
+  const __m256d low = _mm256_hadd_pd(a[0], a[1]), high = _mm256_hadd_pd(a[2], a[3]);
+  return _mm256_permute2f128_pd(low, high, 0x20) + _mm256_permute2f128_pd(low, high, 0x31);
+}
+
+/// See SimdVector::transpose; likewise.
+REGARD_KERNEL_FN void exchange(__m256 (&a)[8]) {
+  __m256 quads[8];  // of columns 0 to 3 and 4 to 7: quads[i] holds column i % 4 of rows 0 or 4 on
+  REGARD_UNROLL for (int i = 0; i < 2; ++i) {
+    __m256* const of = a + 4 * i;
+    const __m256 low = _mm256_unpacklo_ps(of[0], of[1]), high = _mm256_unpackhi_ps(of[0], of[1]);
+    const __m256 low2 = _mm256_unpacklo_ps(of[2], of[3]), high2 = _mm256_unpackhi_ps(of[2], of[3]);
+    quads[4 * i] = _mm256_shuffle_ps(low, low2, 0x44);
+    quads[4 * i + 1] = _mm256_shuffle_ps(low, low2, 0xee);
+    quads[4 * i + 2] = _mm256_shuffle_ps(high, high2, 0x44);
+    quads[4 * i + 3] = _mm256_shuffle_ps(high, high2, 0xee);
+  }
+  REGARD_UNROLL for (int i = 0; i < 4; ++i) {
+    a[i] = _mm256_permute2f128_ps(quads[i], quads[4 + i], 0x20);
+    a[4 + i] = _mm256_permute2f128_ps(quads[i], quads[4 + i], 0x31);
+  }
+}
+REGARD_KERNEL_FN void exchange(__m256d (&a)[4]) {
+  const __m256d even = _mm256_unpacklo_pd(a[0], a[1]), odd = _mm256_unpackhi_pd(a[0], a[1]);
+  const __m256d even2 = _mm256_unpacklo_pd(a[2], a[3]), odd2 = _mm256_unpackhi_pd(a[2], a[3]);
+  a[0] = _mm256_permute2f128_pd(even, even2, 0x20);
+  a[1] = _mm256_permute2f128_pd(odd, odd2, 0x20);
+  a[2] = _mm256_permute2f128_pd(even, even2, 0x31);
+  a[3] = _mm256_permute2f128_pd(odd, odd2, 0x31);
+}
+
+template <class T>
+struct Simd : cpu::SimdVector<T, 32> {
+  using Base = cpu::SimdVector<T, 32>;
+  using Vec = typename Base::Vec;
+  // 4 x 3 accumulators, 3 columns and a broadcast are the 16 registers.
+  static constexpr int kRows = 4;
+  static constexpr int kVectors = 3;
+  static constexpr int kWidth = kVectors * Base::kLanes;  // rows of a row block
+
+  /// a * b + c, rounded once.
+  REGARD_KERNEL_FN Vec fma(Vec a, Vec b, Vec c) { return fused(a, b, c); }
+
+  REGARD_KERNEL_FN Vec sum_rows(Vec (&rows)[Base::kLanes]) { return sums(rows); }
+  REGARD_KERNEL_FN void transpose(Vec (&rows)[Base::kLanes]) { exchange(rows); }
+
+  REGARD_KERNEL_FN void multiply_wide(typename Base::Unsigned x, std::uint32_t by,
+                                      typename Base::Unsigned* high, typename Base::Unsigned* low) {
+    const __m256i factor = _mm256_set1_epi32(static_cast<int>(by));
+    const __m256i even = _mm256_mul_epu32((__m256i)x, factor);
+    const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64((__m256i)x, 32), factor);
+    *low = (typename Base::Unsigned)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+    *high = (typename Base::Unsigned)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+  }
+
+  /// GCC 12 widens the portable notation in five instructions.
+  REGARD_KERNEL_FN Vec load_bf16(const std::uint16_t* p) {
+    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return (Vec)_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16);
+  }
+  REGARD_KERNEL_FN Vec load_f16(const std::uint16_t* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  REGARD_KERNEL_FN void store_f16(std::uint16_t* p, Vec v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+  }
+};
+
+}  // namespace regard::simd_avx2

@@ -1,0 +1,155 @@
+#pragma once
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#else
+#include "cpu/problem.h"
+#endif
+
+#include "cpu/simd/simd_vector.h"
+
+// The vector vocabulary of AVX-512 (F, BW, VL, DQ), and of its BF16 dot product: 64-byte vectors.
+// Where the compiler may not use these instructions (REGARD_EMULATE_AVX512, for tests on other
+// machines) the same functions stand in portable notation.
+
+namespace regard::simd_avx512 {
+
+template <class T>
+using VecOf = typename cpu::SimdVector<T, 64>::Vec;
+using IntVec = cpu::SimdVector<float, 64>::Int;
+using WordVec = cpu::SimdVector<float, 64>::Unsigned;
+
+#if defined(__AVX512F__)
+
+// GCC 12 warns of its own headers' undefined operand in the forms without a mask.
+constexpr __mmask16 kAll = 0xffff;
+
+REGARD_KERNEL_FN __m512 fused(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
+REGARD_KERNEL_FN __m512d fused(__m512d a, __m512d b, __m512d c) { return _mm512_fmadd_pd(a, b, c); }
+/// a * b + c, 0 where x < least.
+REGARD_KERNEL_FN __m512 fused_from(__m512 x, __m512 min, __m512 a, __m512 b, __m512 c) {
+  return _mm512_maskz_fmadd_ps(_mm512_cmp_ps_mask(x, min, _CMP_NLT_UQ), a, b, c);
+}
+/// Word words[x] % 16 of the table in each lane.
+REGARD_KERNEL_FN WordVec look_up(WordVec table, WordVec words) {
+  return (WordVec)_mm512_maskz_permutexvar_epi32(kAll, (__m512i)words, (__m512i)table);
+}
+REGARD_KERNEL_FN __m512 read_bf16(const std::uint16_t* p) {
+  const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return (__m512)_mm512_maskz_slli_epi32(kAll, _mm512_maskz_cvtepu16_epi32(kAll, half), 16);
+}
+/// See SimdVector::sum_rows.
+REGARD_KERNEL_FN __m512 sums(__m512 (&a)[16]) {
+  __m512 quads[4];
+  REGARD_UNROLL for (int i = 0; i < 4; ++i) {
+    __m512* const of = a + 4 * i;  // within each quarter: of[0] of[1] of[0] of[1], and the others
+    const __m512 low =
+        _mm512_maskz_unpacklo_ps(kAll, of[0], of[1]) + _mm512_maskz_unpackhi_ps(kAll, of[0], of[1]);
+    const __m512 high =
+        _mm512_maskz_unpacklo_ps(kAll, of[2], of[3]) + _mm512_maskz_unpackhi_ps(kAll, of[2], of[3]);
+    quads[i] = _mm512_maskz_shuffle_ps(kAll, low, high, 0x44) +
+               _mm512_maskz_shuffle_ps(kAll, low, high, 0xee);
+  }
+  const __m512 first = _mm512_maskz_shuffle_f32x4(kAll, quads[0], quads[1], 0x44) +
+                       _mm512_maskz_shuffle_f32x4(kAll, quads[0], quads[1], 0xee);
+  const __m512 last = _mm512_maskz_shuffle_f32x4(kAll, quads[2], quads[3], 0x44) +
+                      _mm512_maskz_shuffle_f32x4(kAll, quads[2], quads[3], 0xee);
+  return _mm512_maskz_shuffle_f32x4(kAll, first, last, 0x88) +
+         _mm512_maskz_shuffle_f32x4(kAll, first, last, 0xdd);
+}
+REGARD_KERNEL_FN __m512 read_f16(const std::uint16_t* p) {
+  return _mm512_maskz_cvtph_ps(kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+REGARD_KERNEL_FN void write_f16(std::uint16_t* p, __m512 v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_maskz_cvtps_ph(kAll, v, _MM_FROUND_TO_NEAREST_INT));
+}
+
+#else
+
+template <class Vec>
+REGARD_KERNEL_FN Vec fused(Vec a, Vec b, Vec c) {
+  for (unsigned x = 0; x < sizeof(Vec) / sizeof(a[0]); ++x) {
+    if constexpr (sizeof(a[0]) == sizeof(float)) {
+      c[x] = __builtin_fmaf(a[x], b[x], c[x]);
+    } else {
+      c[x] = __builtin_fma(a[x], b[x], c[x]);
+    }
+  }
+  return c;
+}
+REGARD_KERNEL_FN VecOf<float> fused_from(VecOf<float> x, VecOf<float> min, VecOf<float> a,
+                                         VecOf<float> b, VecOf<float> c) {
+  return cpu::SimdVector<float, 64>::clear(x < min, fused(a, b, c));
+}
+REGARD_KERNEL_FN WordVec look_up(WordVec table, WordVec words) {
+  for (int x = 0; x < 16; ++x) words[x] = table[words[x] & 15];
+  return words;
+}
+REGARD_KERNEL_FN VecOf<float> read_bf16(const std::uint16_t* p) {
+  return cpu::SimdVector<float, 64>::load_bf16(p);
+}
+REGARD_KERNEL_FN VecOf<float> sums(VecOf<float> (&a)[16]) {
+  return cpu::SimdVector<float, 64>::sum_rows(a);
+}
+REGARD_KERNEL_FN VecOf<float> read_f16(const std::uint16_t* p) {
+  VecOf<float> v;
+  for (int x = 0; x < 16; ++x) v[x] = cpu::from_f16(p[x]);
+  return v;
+}
+REGARD_KERNEL_FN void write_f16(std::uint16_t* p, VecOf<float> v) {
+  for (int x = 0; x < 16; ++x) p[x] = cpu::to_f16(v[x]);
+}
+
+#endif
+
+template <class T>
+struct Simd : cpu::SimdVector<T, 64> {
+  using Base = cpu::SimdVector<T, 64>;
+  using Vec = typename Base::Vec;
+  // 8 x 3 accumulators, 3 columns and a broadcast of 32 registers.
+  static constexpr int kRows = 8;
+  static constexpr int kVectors = 3;
+  static constexpr int kWidth = kVectors * Base::kLanes;  // rows of a row block
+
+  /// a * b + c, rounded once.
+  REGARD_KERNEL_FN Vec fma(Vec a, Vec b, Vec c) { return fused(a, b, c); }
+
+  REGARD_KERNEL_FN Vec sum_rows(Vec (&rows)[Base::kLanes]) { return sums(rows); }
+  REGARD_KERNEL_FN Vec load_bf16(const std::uint16_t* p) { return read_bf16(p); }
+  REGARD_KERNEL_FN Vec load_f16(const std::uint16_t* p) { return read_f16(p); }
+  REGARD_KERNEL_FN void store_f16(std::uint16_t* p, Vec v) { write_f16(p, v); }
+
+  /// See exp2_nonpositive. A register holds 2^(i / 16), which leaves a polynomial of degree 3 on
+  /// [-1/32, 1/32] (minimax, exactly 1 at 0: 1.6e-9). Degree 6 with VREDUCEPS and VSCALEFPS, which
+  /// take a pipe twice, takes 1.15 times as long on a Zen 5.
+  template <int kCount>
+  REGARD_KERNEL_FN void exp2(Vec (&x)[kCount], Vec factor) {
+    // Adding 1.5 * 2^19 rounds to a multiple of 1/16, whose bits then stand lowest.
+    constexpr float kMagic = 786432.0f;
+    // 2^(i / 16) less i in the bits where s << 19 has it, above them the exponent.
+    constexpr WordVec kPowers = {0x3f800000, 0x3f7daac3, 0x3f7b95c2, 0x3f79c3d3,
+                                 0x3f7837f0, 0x3f76f532, 0x3f75fed7, 0x3f75583f,
+                                 0x3f7504f3, 0x3f7508a4, 0x3f75672a, 0x3f76248c,
+                                 0x3f7744fd, 0x3f78ccdf, 0x3f7ac0c7, 0x3f7d257d};
+    const Vec magic = Base::set(kMagic);
+    Vec s[kCount], f[kCount], p[kCount], power[kCount];
+    REGARD_UNROLL for (int i = 0; i < kCount; ++i) s[i] = fma(x[i], factor, magic);
+    REGARD_UNROLL for (int i = 0; i < kCount; ++i) f[i] = fma(x[i], factor, magic - s[i]);
+    REGARD_UNROLL for (int i = 0; i < kCount; ++i) {
+      const WordVec words = Base::to_unsigned(s[i]);
+      power[i] = Base::from_unsigned(look_up(kPowers, words) + (words << 19));
+    }
+    REGARD_UNROLL for (int i = 0; i < kCount; ++i) {
+      p[i] = fma(Base::set(0x1.c6ac6ap-5f), f[i], Base::set(0x1.ebfff4p-3f));
+    }
+    REGARD_UNROLL for (int i = 0; i < kCount; ++i) p[i] =
+        fma(p[i], f[i], Base::set(0x1.62e430p-1f));
+    REGARD_UNROLL for (int i = 0; i < kCount; ++i) f[i] = f[i] * power[i];
+    REGARD_UNROLL for (int i = 0; i < kCount; ++i) {
+      x[i] = fused_from(s[i], Base::set(kMagic - 125.0f), p[i], f[i], power[i]);
+    }
+  }
+};
+
+}  // namespace regard::simd_avx512

@@ -1,0 +1,114 @@
+#include "cpu/threads/run_tasks.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "base/checked.h"
+#include "cpu/threads/progress.h"
+#include "cpu/threads/worker_hook.h"
+
+namespace regard::cpu {
+namespace {
+
+struct State {
+  const TaskLoop* loop;
+  char* scratch;
+  std::int64_t workers;
+  Interrupt* interrupt;  // null: nothing ends the loop before its time
+  std::atomic<std::int64_t> next{0};
+};
+
+void run_worker(void* opaque, int worker) {
+  State& state = *static_cast<State*>(opaque);
+  const TaskLoop& loop = *state.loop;
+  char* const scratch = state.scratch + worker * loop.scratch_bytes;
+  for (;;) {
+    const TaskRange range = take_tasks(&state.next, loop.tasks, state.workers);
+    if (range.begin >= range.end) return;
+    for (std::int64_t task = range.begin; task < range.end; ++task) {
+      if (is_interrupted(state.interrupt)) return;
+      loop.fn(loop.args, task, scratch);
+    }
+  }
+}
+
+/// Products of one worker: some 5 microseconds, what it takes to wake a thread.
+constexpr std::int64_t kMinProducts = 1 << 17;
+
+}  // namespace
+
+TaskRange take_tasks(std::atomic<std::int64_t>* next, std::int64_t tasks,
+                     std::int64_t workers) noexcept {
+  constexpr std::int64_t kMax = 16;
+  call_worker_hook(WorkerPoint::kTake);
+  std::int64_t begin = next->load(std::memory_order_relaxed);
+  std::int64_t count = 0;
+  do {
+    count = std::clamp<std::int64_t>((tasks - begin) / (4 * workers), 1, kMax);
+  } while (!next->compare_exchange_weak(begin, begin + count, std::memory_order_relaxed));
+  return {begin, std::min(begin + count, tasks)};
+}
+
+std::int64_t rows_per_head(const AttentionParams& params) noexcept {
+  const std::int64_t group = params.num_heads_kv > 0 ? params.num_heads_q / params.num_heads_kv : 0;
+  return saturating_mul(params.seqlen_q, group);
+}
+
+std::int32_t useful_workers(const AttentionParams& params, std::int32_t workers) noexcept {
+  const std::int64_t pairs = saturating_mul(saturating_mul(params.batch, params.num_heads_q),
+                                            saturating_mul(params.seqlen_q, params.seqlen_kv));
+  const std::int64_t dims = saturating_add(params.head_dim_qk, params.head_dim_v);
+  const std::int64_t worth = saturating_mul(pairs, dims) / kMinProducts;
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(worth, 1, workers));
+}
+
+void run_tasks(const TaskLoop& loop, std::int32_t workers, const Launch& launch) {
+  if (loop.tasks <= 0) return;
+  const auto used = static_cast<int>(std::min<std::int64_t>(workers, loop.tasks));
+  Interrupt* const interrupt = loop.wait_for_each_other ? nullptr : launch.interrupt;
+  State state{&loop, static_cast<char*>(launch.workspace.data), used, interrupt, {}};
+  if (used == 1) {
+    run_worker(&state, 0);
+  } else {
+    launch.executor->run(used, run_worker, &state);
+  }
+}
+
+std::int32_t plan_workers(const Env& env, const AttentionParams& params,
+                          std::int64_t tasks) noexcept {
+  const std::int32_t max = useful_workers(params, std::max(env.concurrency, 1));
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(tasks, 1, max));
+}
+
+std::int64_t count_tasks(const AttentionParams& params, std::int64_t rows_per_task) noexcept {
+  const std::int64_t blocks = ceil_div(rows_per_head(params), rows_per_task);
+  return saturating_mul(saturating_mul(params.batch, params.num_heads_kv), blocks);
+}
+
+std::int64_t choose_row_blocks(const AttentionParams& params, std::int64_t width,
+                               std::int64_t max_row_blocks, std::int32_t workers) noexcept {
+  std::int64_t row_blocks = max_row_blocks;
+  while (row_blocks > 1 && count_tasks(params, row_blocks * width) < 4 * std::int64_t{workers})
+    row_blocks /= 2;
+  return row_blocks;
+}
+
+TaskGrid make_grid(const AttentionParams& params, std::int64_t rows_per_task) noexcept {
+  return {rows_per_task, ceil_div(rows_per_head(params), rows_per_task), 0, 1};
+}
+
+TaskGrid with_sub_blocks(const AttentionParams& params, TaskGrid grid, std::int64_t width,
+                         std::int32_t workers) noexcept {
+  const std::int64_t row_blocks = grid.rows_per_task / width;
+  if (workers == 1 || row_blocks == 1) return grid;
+  grid.sub_blocks = row_blocks;
+  grid.whole = std::max<std::int64_t>(count_tasks(params, grid.rows_per_task) - workers, 0);
+  return grid;
+}
+
+std::int64_t count_tasks(const AttentionParams& params, const TaskGrid& grid) noexcept {
+  const std::int64_t blocks = count_tasks(params, grid.rows_per_task);
+  return saturating_add(grid.whole, saturating_mul(blocks - grid.whole, grid.sub_blocks));
+}
+
+}  // namespace regard::cpu
