@@ -36,7 +36,17 @@ FORBIDDEN = {
     "python": {"src", "tools", "tests", "bench", "examples"},
     "examples": {"src", "python", "tools", "tests", "bench"},
 }
-DECIDING = {f"src/core/{name}.h" for name in ("select", "resolve_policy", "plan_cache")}
+# A call goes down this list: a folder of the core includes those above its own alone.
+CORE = ("text", "describe", "policy", "select", "plan", "execute")
+# Folders of CPU kernels, and those that they may include.
+CPU = {
+    "simd": {"simd"},
+    "threads": {"threads"},
+    "forward": {"forward", "decode", "simd"},
+    "decode": {"decode", "forward", "simd"},
+    "backward": {"backward", "forward", "simd", "threads"},
+}
+DECIDING = {f"src/core/{name}.h" for name in ("select/select", "policy/resolve_policy", "plan/plan_cache")}
 
 
 def component_of(path):
@@ -95,6 +105,17 @@ class Tree:
         return None
 
 
+def folder_findings(path, target):
+    """Rules about the folders of src/core and src/cpu."""
+    (source, *_), (folder, *_) = ([*p.split("/")[2:-1], ""] for p in (path, target))
+    if path.startswith("src/core/") and target.startswith("src/core/"):
+        if CORE.index(folder) > CORE.index(source):
+            yield f"core/{source} -> core/{folder}"
+    elif path.startswith("src/cpu/") and target.startswith("src/cpu/") and source and folder:
+        if folder not in CPU[source]:
+            yield f"cpu/{source} -> cpu/{folder}"
+
+
 def component_findings(path, text, target):
     """Rules about the components of an including and an included project file."""
     source, component = component_of(path), component_of(target)
@@ -105,8 +126,10 @@ def component_findings(path, text, target):
         yield "the C ABI's header -> C++"
     elif source.startswith("src") and top in APART:
         yield f"src -> {top}"
-    elif component != source and ({component, top} & FORBIDDEN.get(source, set()) or component == "src/c_api"):
+    elif component != source and (
+            {component, top} & FORBIDDEN.get(source, set()) or component == "src/c_api"):
         yield f"{source} -> {component}"
+    yield from folder_findings(path, target)
     backend = backend_of(target)
     if backend and source.startswith("src") and path != "src/backends/backend_list.cc":
         # absent/<name>.cc stands in for <name>/backend.cc in a build without it.
