@@ -42,6 +42,8 @@ struct RowFacts {
   bool finite = true;      // no NaN or infinity in the row's query and its visible keys and values
   double smax = 0.0;       // |scale| sum|q_d k_d| + |bias| + |ALiBi|: its maximum over the visible
                            // keys within 104 of the row maximum
+  double chain = 0.0;      // what rounding the partial sums of q k does to the score, in units of
+                           // roundoff: its largest deviation over the same keys
   double row_max = 0.0;    // of the edited scores and the sink; 0 for rows without both
   double max_abs_v = 0.0;  // over visible finite keys
   double min_v = 0.0;      // over visible finite keys, 0 included where weights need not sum to 1

@@ -174,6 +174,19 @@ double score_magnitude(const Head<R>& head, const Rules& rules, const VisibleKey
          std::fabs(key.alibi);
 }
 
+/// The deviation of a score, in units of roundoff, where q k is summed element by element: each
+/// partial sum s is rounded once, which moves it by s / sqrt(3) on average.
+template <class R>
+double chain_deviation(const Head<R>& head, const Rules& rules, const VisibleKey& key,
+                       std::int64_t i) {
+  double sum = 0.0, squares = 0.0;
+  for (std::int64_t d = 0; d < head.head_dim_qk; ++d) {
+    sum += static_cast<double>(head.query(i)[d] * head.key(key.j)[d]);
+    squares += sum * sum;
+  }
+  return std::fabs(rules.softmax_scale()) * std::sqrt(squares / 3.0);
+}
+
 template <class R>
 RowFacts row_facts(const Head<R>& head, const Rules& rules, const RowResult<R>& row,
                    const std::vector<VisibleKey>& keys, std::int64_t h, std::int64_t i) {
@@ -192,6 +205,7 @@ RowFacts row_facts(const Head<R>& head, const Rules& rules, const RowResult<R>& 
     f.finite = f.finite && std::isfinite(smax);
     if (std::isfinite(smax) && static_cast<double>(row.edited[n]) >= row_max - 104.0) {
       f.smax = std::max(f.smax, smax);
+      f.chain = std::max(f.chain, chain_deviation(head, rules, keys[n], i));
     }
   }
   // A sink and dropout both take weight away from the keys; dropout also adds some.

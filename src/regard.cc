@@ -43,7 +43,12 @@ Context::Context(Env env, std::size_t plan_cache_capacity) {
   TuningTable tuning;
   // A file that cannot be used is an error of the Env, which every plan reports.
   if (!tuning_file.empty()) {
-    if (Expected<TuningTable> table = read_tuning_table(tuning_file)) tuning = std::move(*table);
+    Expected<TuningTable> table = read_tuning_table(tuning_file);
+    if (table) tuning = std::move(*table);
+    for (EnvVariable& v : env.variables) {
+      if (!table && v.error.empty() && v.name == "REGARD_TUNING")
+        v.error = table.status().message();
+    }
   }
   BuiltinBackends builtin = builtin_candidates(env);
   impl_ = std::make_unique<ContextImpl>(std::move(env), plan_cache_capacity, std::move(builtin),

@@ -96,7 +96,7 @@ REGARD_EXPORT Status env_status(const Env& env);
 /// The value of a variable that is read ("" when unset or unknown).
 REGARD_EXPORT const std::string& env_value(const Env& env, const char* name);
 
-REGARD_EXPORT std::uint64_t fingerprint(const Env& env) noexcept;
+REGARD_EXPORT std::uint64_t fingerprint(const Env& env);
 REGARD_EXPORT std::string to_string(const Env& env);
 REGARD_EXPORT std::string to_json(const Env& env);
 

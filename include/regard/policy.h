@@ -79,7 +79,7 @@ constexpr void for_each_policy_field(P& p, F&& f) {
 /// Every rule that needs no problem: limits of at least 0. `where` is what the message names.
 REGARD_EXPORT Status validate(const Policy& policy, const char* where);
 
-REGARD_EXPORT std::size_t hash_value(const Policy& policy) noexcept;
+REGARD_EXPORT std::size_t hash_value(const Policy& policy);
 REGARD_EXPORT std::string to_string(const Policy& policy);  // "only=flash,math max_error=0.001"
 REGARD_EXPORT std::string to_json(const Policy& policy);
 

@@ -40,9 +40,10 @@ typedef enum regard_status REGARD_INT32_ENUM {
   REGARD_STATUS_REFUSED_AT_PLAN = 5,     // a backend's library refused what its record allows
   REGARD_STATUS_NOT_FOUND = 6,           // an unknown name
   REGARD_STATUS_CONFORMANCE_FAILED = 7,  // a backend failed the suite it was registered with
-  REGARD_STATUS_INTERNAL = 8,            // a defect of regard's own, or no memory
+  REGARD_STATUS_INTERNAL = 8,            // a defect of regard's own
   REGARD_STATUS_INTERRUPTED = 9,         // the call was ended before its time
-  REGARD_STATUS_UNAVAILABLE = 10         // a backend's library lacks memory or a handle now
+  REGARD_STATUS_UNAVAILABLE = 10,        // a backend's library lacks memory or a handle now
+  REGARD_STATUS_OUT_OF_MEMORY = 11       // an allocation failed: outputs hold no result
 } regard_status;
 
 // DLPack's numbers.

@@ -23,19 +23,27 @@ enum class StatusCode {
   kConformanceFailed,  // a backend failed the suite it was registered with
   kInternal,           // a defect of regard's own
   kInterrupted,        // the launch's Interrupt ended the call: outputs hold no result
-  kUnavailable         // a backend's library lacks memory or a handle now; a later call may succeed
+  kUnavailable,        // a backend's library lacks memory or a handle now; a later call may succeed
+  kOutOfMemory         // an allocation failed: outputs hold no result
 };
 
 /// "invalid_argument", ...
 REGARD_EXPORT const char* to_string(StatusCode code) noexcept;
 
 /// The outcome of a call. Messages read "[function] what (value) and what was expected".
+///
+/// A function of regard that returns a Status or an Expected does not throw: an allocation that
+/// fails is kOutOfMemory. A function that returns anything else throws std::bad_alloc then. Neither
+/// has changed anything, and outputs hold no result.
 class [[nodiscard]] Status {
  public:
   Status() noexcept = default;  // ok
   REGARD_EXPORT Status(StatusCode code, std::string message);
   REGARD_EXPORT Status(StatusCode code, std::string message,
                        std::shared_ptr<const Selection> selection);
+  /// kOutOfMemory of a function, "[where] out of memory", or "out of memory" where there is not
+  /// even memory for that.
+  REGARD_EXPORT static Status out_of_memory(const char* where) noexcept;
 
   bool ok() const noexcept { return detail_ == nullptr; }
   explicit operator bool() const noexcept { return ok(); }

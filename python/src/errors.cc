@@ -18,7 +18,8 @@ PyObject* type_of(StatusCode code) {
     case StatusCode::kInvalidArgument:
     case StatusCode::kOverflow:
     case StatusCode::kNotFound: return PyExc_ValueError;
-    case StatusCode::kWorkspace: return PyExc_MemoryError;
+    case StatusCode::kWorkspace:
+    case StatusCode::kOutOfMemory: return PyExc_MemoryError;
     default: return PyExc_RuntimeError;
   }
 }

@@ -38,7 +38,7 @@ int32_t regard_version_number(void) { return REGARD_VERSION_NUMBER; }
 const char* regard_version(void) { return version(); }
 
 const char* regard_status_name(regard_status status) {
-  const bool known = status >= REGARD_STATUS_OK && status <= REGARD_STATUS_INTERRUPTED;
+  const bool known = status >= REGARD_STATUS_OK && status <= REGARD_STATUS_OUT_OF_MEMORY;
   return known ? to_string(static_cast<StatusCode>(status)) : "?";
 }
 

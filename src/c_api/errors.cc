@@ -36,7 +36,8 @@ static_assert(REGARD_STATUS_OK == static_cast<int>(StatusCode::kOk) &&
                   static_cast<int>(StatusCode::kConformanceFailed) &&
               REGARD_STATUS_INTERNAL == static_cast<int>(StatusCode::kInternal) &&
               REGARD_STATUS_INTERRUPTED == static_cast<int>(StatusCode::kInterrupted) &&
-              REGARD_STATUS_UNAVAILABLE == static_cast<int>(StatusCode::kUnavailable));
+              REGARD_STATUS_UNAVAILABLE == static_cast<int>(StatusCode::kUnavailable) &&
+              REGARD_STATUS_OUT_OF_MEMORY == static_cast<int>(StatusCode::kOutOfMemory));
 
 Status invalid(const char* where, const std::string& message) {
   return Status(StatusCode::kInvalidArgument, "[" + std::string(where) + "] " + message);
@@ -52,14 +53,14 @@ regard_status report_exception(const char* where) noexcept {
     try {
       throw;
     } catch (const std::bad_alloc&) {
-      return keep(StatusCode::kInternal, prefix + "out of memory");
+      return report(Status::out_of_memory(where));
     } catch (const std::exception& error) {
       return keep(StatusCode::kInternal, prefix + error.what());
     } catch (...) {
       return keep(StatusCode::kInternal, prefix + "something was thrown that is no std::exception");
     }
   } catch (...) {
-    return keep(StatusCode::kInternal, {});
+    return report(Status::out_of_memory(where));
   }
 }
 

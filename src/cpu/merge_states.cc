@@ -10,6 +10,7 @@
 #include "core/describe/overlap.h"
 #include "core/describe/view_checks.h"
 #include "core/plan/default_mode_executor.h"
+#include "core/text/thrown_by.h"
 #include "cpu/problem.h"
 #include "cpu/threads/run_tasks.h"
 #include "regard/context.h"
@@ -240,7 +241,7 @@ class Merge {
 }  // namespace
 
 Status merge_states(const std::vector<StateView>& states, const TensorView& out,
-                    const TensorView& lse, const Launch& launch) {
+                    const TensorView& lse, const Launch& launch) try {
   const Merge merge(states, out, lse);
   if (Status status = merge.check(); !status.ok()) return status;
   const DefaultFloatEnvironment environment;
@@ -258,6 +259,8 @@ Status merge_states(const std::vector<StateView>& states, const TensorView& out,
   complete.executor = &executor;
   cpu::run_tasks(loop, std::max(context.env().concurrency, 1), complete);
   return executor.status(kWhere);
+} catch (...) {
+  return status_of_exception(kWhere);
 }
 
 }  // namespace regard

@@ -7,10 +7,11 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
-#include <fstream>
 #include <limits>
 #include <thread>
 #include <vector>
+
+#include "platform/read_file.h"
 
 namespace regard {
 namespace {
@@ -25,10 +26,8 @@ bool take_number(std::string_view* text, std::int64_t* value) noexcept {
 
 /// The first line of a file, "" when there is none.
 std::string first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
+  const std::string text = read_system_file(path);
+  return text.substr(0, text.find('\n'));
 }
 
 std::int64_t read_number(const std::string& path) {
@@ -99,9 +98,11 @@ std::int32_t parse_cpu_max(std::string_view text) noexcept {
 
 std::int32_t cgroup_cpus(const std::string& root, const std::string& membership) {
   // A line a hierarchy, "ID:CONTROLLERS:PATH": "0::/a/b" is v2's, "4:cpu,cpuacct:/a/b" one of v1's.
-  std::ifstream file(membership);
+  const std::string lines = read_system_file(membership);
   std::int32_t cpus = 0;
-  for (std::string line; std::getline(file, line);) {
+  for (std::size_t begin = 0, end = 0; begin < lines.size(); begin = end + 1) {
+    end = std::min(lines.find('\n', begin), lines.size());
+    const std::string line = lines.substr(begin, end - begin);
     const std::size_t first = line.find(':');
     const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
     if (second == std::string::npos) continue;

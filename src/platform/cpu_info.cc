@@ -7,10 +7,12 @@
 #endif
 
 #include <cstring>
-#include <fstream>
 #include <string>
 
 #include "platform/cpu_count.h"
+#if defined(__aarch64__)
+#include "platform/read_file.h"
+#endif
 
 namespace regard {
 namespace {
@@ -105,10 +107,8 @@ Isa detect_isa() {
 
 /// The first line of a file below the first CPU's folder in sysfs; "" where there is none.
 std::string read_sysfs(const std::string& name) {
-  std::ifstream file("/sys/devices/system/cpu/cpu0/" + name);
-  std::string line;
-  std::getline(file, line);
-  return line;
+  const std::string text = read_system_file("/sys/devices/system/cpu/cpu0/" + name);
+  return text.substr(0, text.find('\n'));
 }
 
 std::string model_text() {

@@ -1,5 +1,7 @@
 #include <cuda_runtime_api.h>
 
+#include <exception>
+
 #include "base/message.h"
 #include "platform/device_memory.h"
 
@@ -34,8 +36,12 @@ DeviceGuard::DeviceGuard(const char* where, const Device& device) {
     if (current != device.index) previous_ = current;
     return;
   }
-  status_ = invalid(where, "device (cuda:", device.index,
-                    ") must be one that the driver has: ", text_of(error));
+  try {
+    status_ = invalid(where, "device (cuda:", device.index,
+                      ") must be one that the driver has: ", text_of(error));
+  } catch (const std::exception&) {  // give_back must not throw
+    status_ = Status::out_of_memory(where);
+  }
 }
 
 DeviceGuard::~DeviceGuard() {
@@ -66,6 +72,7 @@ int DevicePools::find_pool(std::int32_t device, void** handle) {
     if (pool.device == device) *handle = pool.handle;
   }
   if (*handle != nullptr) return cudaSuccess;
+  pools_.reserve(pools_.size() + 1);  // a pool that is made is kept
   cudaMemPoolProps properties = {};
   properties.allocType = cudaMemAllocationTypePinned;
   properties.location = {cudaMemLocationTypeDevice, device};

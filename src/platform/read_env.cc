@@ -8,6 +8,7 @@
 #include "core/select/tuning.h"
 #include "core/text/backend_names.h"
 #include "core/text/number_parse.h"
+#include "core/text/thrown_by.h"
 #include "platform/cpu_info.h"
 #include "platform/cuda_info.h"
 #include "regard/env.h"
@@ -25,7 +26,7 @@ std::string check_backends(const std::string& value) {
 
 std::string check_isa(const std::string& value) {
   const auto isa = parse_isa(value);
-  return isa ? "" : isa.status().message();
+  return isa ? "" : unless_out_of_memory(isa.status()).message();
 }
 
 // 0 when `text` is not a whole number in 1..kMaxThreads.
@@ -155,7 +156,8 @@ Env read_env() {
   env.warnings = warn_unknown_names();
 
   env.isa = cpu.isa;
-  if (const auto cap = parse_isa(env_value(env, "REGARD_MAX_ISA"))) {
+  const Expected<Isa> cap = parse_isa(env_value(env, "REGARD_MAX_ISA"));
+  if (unless_out_of_memory(cap.status()).ok()) {
     env.isa = env.isa & *cap;
   }
   const int threads = parse_threads(env_value(env, "REGARD_NUM_THREADS"));

@@ -13,6 +13,13 @@
 namespace regard {
 namespace {
 
+struct Descriptor {
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+  const int fd;
+};
+
 Expected<std::string> read_descriptor(int fd, const std::string& path, std::int64_t max_bytes,
                                       const char* where) {
   struct stat info {};
@@ -44,12 +51,24 @@ Expected<std::string> read_descriptor(int fd, const std::string& path, std::int6
 Expected<std::string> read_regular_file(const std::string& path, std::int64_t max_bytes,
                                         const char* where) {
   // O_NONBLOCK: to open a FIFO would wait for its writer.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) {
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  if (file.fd < 0) {
     return failure(StatusCode::kNotFound, where, "cannot read ", path, ": ", std::strerror(errno));
   }
-  Expected<std::string> text = read_descriptor(fd, path, max_bytes, where);
-  ::close(fd);
+  return read_descriptor(file.fd, path, max_bytes, where);
+}
+
+std::string read_system_file(const std::string& path) {
+  constexpr std::size_t kMaxBytes = 1 << 20;
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  std::string text;
+  char bytes[4096];
+  while (file.fd >= 0 && text.size() < kMaxBytes) {
+    const ssize_t got = ::read(file.fd, bytes, sizeof(bytes));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    text.append(bytes, static_cast<std::size_t>(got));
+  }
   return text;
 }
 

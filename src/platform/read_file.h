@@ -12,4 +12,8 @@ namespace regard {
 Expected<std::string> read_regular_file(const std::string& path, std::int64_t max_bytes,
                                         const char* where);
 
+/// The bytes of a small file that may state no size, as those of /proc and /sys; "" where there is
+/// none. Not a stream: that takes a shortage of memory for the end of the file.
+std::string read_system_file(const std::string& path);
+
 }  // namespace regard

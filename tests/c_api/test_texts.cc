@@ -21,12 +21,13 @@ TEST(CVersion, IsTheLibrarys) {
 }
 
 TEST(CStatus, HasTheCxxNames) {
-  for (int code = 0; code <= static_cast<int>(StatusCode::kInterrupted); ++code) {
+  for (int code = 0; code <= static_cast<int>(StatusCode::kOutOfMemory); ++code) {
     EXPECT_STREQ(regard_status_name(static_cast<regard_status>(code)),
                  to_string(static_cast<StatusCode>(code)));
   }
   EXPECT_STREQ(regard_status_name(static_cast<regard_status>(-1)), "?");
-  EXPECT_STREQ(regard_status_name(static_cast<regard_status>(10)), "?");
+  EXPECT_STREQ(regard_status_name(static_cast<regard_status>(REGARD_STATUS_OUT_OF_MEMORY + 1)),
+               "?");
 }
 
 // Every field of a request, through its two tables, for problems with every feature.

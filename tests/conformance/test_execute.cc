@@ -16,6 +16,7 @@
 #include "tests/support/allocations.h"
 #include "tests/support/backends.h"
 #include "tests/support/executors.h"
+#include "tests/support/expected_refusals.h"
 #include "tests/support/scratch.h"
 
 // What execute() may not do, and what its result may not depend on.
@@ -38,6 +39,13 @@ std::vector<unsigned char> bits(Context& context, Problem* problem, const Forced
   problem->reset_outputs();
   test::run_forced(context, problem->request(), forced, executor);
   return problem->output_bytes();
+}
+
+// What of the backend's refusals is not in the table of those that are expected.
+std::string unexpected_refusal(const Status& status, const Forced& forced) {
+  const auto selection = status.selection();
+  if (selection == nullptr) return status.to_string();
+  return test::ExpectedRefusals().check(*selection->find(forced.backend));
 }
 
 // Enough rows for seven workers, uneven under causal, with every edit.
@@ -120,7 +128,10 @@ TEST_P(Execute, AllocatesNothing) {
     Policy policy;
     policy.only = std::vector<BackendRef>{GetParam().backend};
     const Expected<Plan> made = plan(*two, params, policy);
-    if (!made) continue;  // refused: another test's matter
+    if (!made) {
+      EXPECT_EQ(unexpected_refusal(made.status(), GetParam()), "") << to_string(c);
+      continue;
+    }
     test::Scratch scratch(made->workspace_bytes());
     if (n == 0) wake(two->executor());
     for (Executor* executor : {&two->executor(), static_cast<Executor*>(&serial)}) {
@@ -147,7 +158,10 @@ TEST_P(Execute, GoingBackAllocatesNothing) {
     Problem problem = conformance::make_problem(c);
     const AttentionGradRequest& request = problem.request();
     const Expected<Plan> made = plan(*two, describe(request).value(), policy);
-    if (!made) continue;  // refused: another test's matter
+    if (!made) {
+      EXPECT_EQ(unexpected_refusal(made.status(), GetParam()), "") << to_string(c);
+      continue;
+    }
     const test::Scratch forward(made->workspace_bytes());
     ASSERT_TRUE(execute(*made, request, forward.launch).ok()) << to_string(c);
     problem.begin_backward();

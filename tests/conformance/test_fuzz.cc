@@ -8,6 +8,7 @@
 #include "conformance/generator.h"
 #include "conformance/random.h"
 #include "tests/support/backends.h"
+#include "tests/support/expected_refusals.h"
 #include "tests/support/oracle_backend.h"
 
 // "Supported <=> runs", fuzzed both ways: what a backend claims runs and is right, what it refuses
@@ -63,6 +64,7 @@ BackendInfo info_of(const Context& context, BackendId id) {
 // times, 20,000 hold each 20 times.
 TEST(Fuzz, CoversEveryPairOfFeaturesThatABackendClaims) {
   const std::unique_ptr<Context> context = test::make_context(Isa::kScalar);
+  test::ExpectedRefusals refusals;
   for (const BackendId id : {BackendId::kMath, BackendId::kEfficient, BackendId::kFlash}) {
     const BackendInfo info = info_of(*context, id);
     conformance::Coverage coverage;
@@ -70,7 +72,11 @@ TEST(Fuzz, CoversEveryPairOfFeaturesThatABackendClaims) {
       conformance::PreparedCase prepared;
       prepared.source = c;
       const Selection selection = explain(*context, c.params, conformance::policy_for(c, info.ref));
-      const bool usable = selection.find(info.ref)->usable;
+      const Verdict& verdict = *selection.find(info.ref);
+      const bool usable = verdict.usable;
+      if (!usable) {
+        EXPECT_EQ(refusals.check(verdict), "") << to_string(c);
+      }
       coverage.add_run(prepared, info.ref,
                        usable ? conformance::Outcome::kPassed : conformance::Outcome::kRefused);
     };
@@ -83,6 +89,7 @@ TEST(Fuzz, CoversEveryPairOfFeaturesThatABackendClaims) {
     }
     EXPECT_FALSE(coverage.missing_pairs(info, 20001).empty());
   }
+  EXPECT_EQ(refusals.check_all_met(), "");
 }
 
 // ---- mocks that the fuzz must catch, and one that it must not

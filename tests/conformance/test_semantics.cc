@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "tests/support/backends.h"
+#include "tests/support/expected_refusals.h"
 #include "tests/support/literals.h"
 
 // docs/semantics.md, one literal row a meaning, on every unit of every backend.
@@ -19,7 +20,13 @@ bool run(const Forced& forced, const Literal& literal, Dtype dtype, double toler
   const std::unique_ptr<Context> context = test::make_context(forced.isa);
   const Expected<AttentionParams> params = describe(problem.request);
   EXPECT_TRUE(params.ok()) << params.status().to_string();
-  if (!params.ok() || !explain(*context, *params).find(forced.backend)->usable) return false;
+  if (!params.ok()) return false;
+  const Selection selection = explain(*context, *params);
+  const Verdict& verdict = *selection.find(forced.backend);
+  if (!verdict.usable) {
+    EXPECT_EQ(test::ExpectedRefusals().check(verdict), "");
+    return false;
+  }
   test::run_forced(*context, problem.request, forced);
   EXPECT_EQ(test::difference(problem.request.out, literal.out, tolerance), "");
   if (!literal.lse.empty()) {

@@ -27,6 +27,11 @@ int AllUnits::run(const Case& c, const conformance::RunOptions& options, const C
         conformance::run_prepared(*unit.context, &*prepared, unit.forced.backend, options);
     EXPECT_TRUE(report.ok()) << name_of(unit.forced) << ": " << report.text;
     EXPECT_EQ(check_unit(report, unit.forced, c), "");
+    if (report.outcome == conformance::Outcome::kRefused) {
+      const Selection selection =
+          explain(*unit.context, prepared->params, conformance::policy_for(c, unit.forced.backend));
+      EXPECT_EQ(refusals_.check(*selection.find(unit.forced.backend)), "") << to_string(c);
+    }
     if (check) check(unit.forced, report);
     passed += report.outcome == conformance::Outcome::kPassed ? 1 : 0;
   }

@@ -45,7 +45,8 @@ int exit_code_of(StatusCode code) {
     case StatusCode::kConformanceFailed:
     case StatusCode::kInternal:
     case StatusCode::kInterrupted:
-    case StatusCode::kUnavailable: break;
+    case StatusCode::kUnavailable:
+    case StatusCode::kOutOfMemory: break;
   }
   return kExitFailed;
 }

@@ -9,6 +9,7 @@
 
 #include "base/message.h"
 #include "core/describe/describe.h"
+#include "core/text/thrown_by.h"
 #include "platform/device_memory.h"
 
 namespace regard {
@@ -111,7 +112,7 @@ class HostCopy {
 
 }  // namespace
 
-Status check_device_data(const AttentionRequest& request, const Launch& launch) {
+Status check_device_data(const AttentionRequest& request, const Launch& launch) try {
   constexpr TensorView Buffers::*kRead[] = {&Buffers::seqlens_q, &Buffers::seqlens_kv,
                                             &Buffers::descale_q, &Buffers::descale_k,
                                             &Buffers::descale_v};
@@ -125,6 +126,8 @@ Status check_device_data(const AttentionRequest& request, const Launch& launch) 
     }
   }
   return check_data(on_host, *params, kWhere);
+} catch (...) {
+  return status_of_exception(kWhere);
 }
 
 }  // namespace regard

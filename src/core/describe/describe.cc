@@ -7,6 +7,7 @@
 #include "base/message.h"
 #include "core/describe/overlap.h"
 #include "core/describe/view_checks.h"
+#include "core/text/thrown_by.h"
 
 namespace regard {
 namespace {
@@ -496,8 +497,10 @@ Expected<AttentionParams> describe_buffers(const Buffers& buffers, const Attenti
   return Describer(buffers, options, where).run();
 }
 
-Expected<AttentionParams> describe(const AttentionRequest& request) {
+Expected<AttentionParams> describe(const AttentionRequest& request) try {
   return describe_buffers(request, request.options, "describe");
+} catch (...) {
+  return status_of_exception("describe");
 }
 
 }  // namespace regard

@@ -4,6 +4,7 @@
 #include "core/describe/check_data.h"
 #include "core/describe/overlap.h"
 #include "core/describe/view_checks.h"
+#include "core/text/thrown_by.h"
 #include "regard/dropout.h"
 #include "semantics/philox.h"
 #include "semantics/row_bounds.h"
@@ -107,7 +108,8 @@ void write_row(const semantics::Dropout& dropout, semantics::DropoutRow row, std
 
 }  // namespace
 
-Status dropout_mask(const AttentionParams& params, const Buffers& buffers, const TensorView& kept) {
+Status dropout_mask(const AttentionParams& params, const Buffers& buffers,
+                    const TensorView& kept) try {
   if (Status s = check_arguments(params, buffers, kept); !s.ok()) return s;
   const semantics::Dropout dropout =
       semantics::make_dropout(params.dropout_p, buffers.rng_seed, buffers.rng_offset);
@@ -125,6 +127,8 @@ Status dropout_mask(const AttentionParams& params, const Buffers& buffers, const
     }
   }
   return {};
+} catch (...) {
+  return status_of_exception(kWhere);
 }
 
 }  // namespace regard

@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/message.h"
 #include "core/describe/extents.h"
+#include "core/text/thrown_by.h"
 #include "regard/params.h"
 
 namespace regard {
@@ -186,12 +187,14 @@ const char* first_overflowing_tensor(const AttentionParams& p) noexcept {
   return nullptr;
 }
 
-Status validate(const AttentionParams& params, const char* where) {
+Status validate(const AttentionParams& params, const char* where) try {
   if (Status status = check_types(params, where); !status.ok()) return status;
   if (Status status = check_enums(params, where); !status.ok()) return status;
   if (Status status = check_extents(params, where); !status.ok()) return status;
   if (Status status = check_numbers(params, where); !status.ok()) return status;
   return check_diagonal(params, where);
+} catch (...) {
+  return status_of_exception(where);
 }
 
 }  // namespace regard

@@ -226,20 +226,24 @@ Status prepare_described(const PlanImpl& plan, const AttentionParams& params,
 
 }  // namespace
 
-Status prepare(const Plan& plan, const Buffers& buffers) {
+Status prepare(const Plan& plan, const Buffers& buffers) try {
   const PlanImpl* impl = PlanImpl::of(plan);
   const Expected<AttentionParams> params = fit(impl, buffers, "prepare");
   return params ? prepare_described(*impl, *params, buffers) : params.status();
+} catch (...) {
+  return status_of_exception("prepare");
 }
 
-Status execute(const Plan& plan, const Buffers& buffers, const Launch& launch) {
+Status execute(const Plan& plan, const Buffers& buffers, const Launch& launch) try {
   const PlanImpl* impl = PlanImpl::of(plan);
   const Expected<AttentionParams> params = fit(impl, buffers, "execute");
   return params ? execute_described(*impl, *params, buffers, launch) : params.status();
+} catch (...) {
+  return status_of_exception("execute");
 }
 
 Status attention(Context& context, const AttentionRequest& request, const Policy& policy,
-                 const Launch& launch) {
+                 const Launch& launch) try {
   ContextImpl& impl = context.impl();
   const std::int64_t start = impl.log.wants_profile() ? now_ns() : 0;
   const Expected<AttentionParams> params = describe(request);
@@ -260,6 +264,8 @@ Status attention(Context& context, const AttentionRequest& request, const Policy
     if (impl.log.wants_profile()) impl.log.write_profile(*params, plan.entry.ref, now_ns() - start);
     return status;
   }
+} catch (...) {
+  return status_of_exception("attention");
 }
 
 namespace {
@@ -355,26 +361,31 @@ Status execute_backward_described(const PlanImpl& plan, const AttentionParams& p
 
 }  // namespace
 
-Status prepare_backward(const Plan& plan, const Buffers& buffers, const GradBuffers& gradients) {
+Status prepare_backward(const Plan& plan, const Buffers& buffers,
+                        const GradBuffers& gradients) try {
   const PlanImpl* impl = PlanImpl::of(plan);
   const Buffers inputs = backward_inputs(buffers);
   const Expected<AttentionParams> params =
       fit_backward(impl, inputs, gradients, "prepare_backward");
   return params ? prepare_backward_described(*impl, *params, inputs, gradients) : params.status();
+} catch (...) {
+  return status_of_exception("prepare_backward");
 }
 
 Status execute_backward(const Plan& plan, const Buffers& buffers, const GradBuffers& gradients,
-                        const Launch& launch) {
+                        const Launch& launch) try {
   const PlanImpl* impl = PlanImpl::of(plan);
   const Buffers inputs = backward_inputs(buffers);
   const Expected<AttentionParams> params =
       fit_backward(impl, inputs, gradients, "execute_backward");
   return params ? execute_backward_described(*impl, *params, inputs, gradients, launch)
                 : params.status();
+} catch (...) {
+  return status_of_exception("execute_backward");
 }
 
 Status attention_backward(Context& context, const AttentionGradRequest& request,
-                          const Launch& launch) {
+                          const Launch& launch) try {
   ContextImpl& impl = context.impl();
   AttentionOptions options = request.options;
   options.needs_grad = true;
@@ -410,6 +421,8 @@ Status attention_backward(Context& context, const AttentionGradRequest& request,
   }
   if (status.code() == StatusCode::kRefusedAtPlan) learn_refusal(impl, *plan, status);
   return status;
+} catch (...) {
+  return status_of_exception("attention_backward");
 }
 
 }  // namespace regard

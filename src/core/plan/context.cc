@@ -27,15 +27,20 @@ ContextImpl::ContextImpl(Env env_in, std::size_t plan_cache_capacity, BuiltinBac
 
 std::shared_ptr<const Env> ContextImpl::env_for(const Device& device, Env (*read)(Env)) {
   if (device.type != DeviceType::kCuda) return env;
-  std::call_once(devices_once, [&] {
+  // Not std::call_once: where its function throws, some runtimes (ThreadSanitizer's) never return.
+  const std::lock_guard lock(devices_mutex);
+  if (device_envs.empty()) {
     const auto complete =
         env->sm_version == kSmUnread ? std::make_shared<const Env>(read(*env)) : env;
-    if (complete->cuda_devices.empty()) return device_envs.push_back(complete);
-    for (std::size_t i = 0; i <= complete->cuda_devices.size(); ++i) {
+    std::vector<std::shared_ptr<const Env>> envs;  // a failure leaves device_envs empty
+    const std::size_t count = complete->cuda_devices.size();
+    if (count == 0) envs.push_back(complete);
+    for (std::size_t i = 0; count > 0 && i <= count; ++i) {
       const auto index = static_cast<std::int32_t>(i);
-      device_envs.push_back(std::make_shared<const Env>(env_on_device(*complete, index)));
+      envs.push_back(std::make_shared<const Env>(env_on_device(*complete, index)));
     }
-  });
+    device_envs = std::move(envs);
+  }
   const auto index = static_cast<std::size_t>(std::max(device.index, 0));
   return device_envs[std::min(index, device_envs.size() - 1)];
 }

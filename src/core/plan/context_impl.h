@@ -84,7 +84,7 @@ struct ContextImpl {
  private:
   std::shared_ptr<const ResolvedPolicy> resolve_base(const Policy& policy) const;
 
-  std::once_flag devices_once;
+  std::mutex devices_mutex;
   std::vector<std::shared_ptr<const Env>> device_envs;  // by index; the last: of no such device
   mutable std::mutex mutex;
   std::shared_ptr<const Settings> current;

@@ -2,6 +2,7 @@
 
 #include "base/hash.h"
 #include "base/json_writer.h"
+#include "core/text/thrown_by.h"
 
 namespace regard {
 namespace {
@@ -64,13 +65,15 @@ void write_json(JsonWriter& w, const T& value) {
 
 }  // namespace
 
-Status env_status(const Env& env) {
+Status env_status(const Env& env) try {
   for (const EnvVariable& v : env.variables) {
     if (v.error.empty()) continue;
     return Status(StatusCode::kInvalidArgument,
                   "[read_env] " + v.name + "=" + v.value + ": " + v.error);
   }
   return {};
+} catch (...) {
+  return status_of_exception("read_env");
 }
 
 const std::string& env_value(const Env& env, const char* name) {
@@ -81,7 +84,7 @@ const std::string& env_value(const Env& env, const char* name) {
   return kEmpty;
 }
 
-std::uint64_t fingerprint(const Env& env) noexcept {
+std::uint64_t fingerprint(const Env& env) {
   Hasher hasher;
   for_each_env_field(env,
                      [&](const char*, const auto& field) { hasher.add_bytes(field_text(field)); });

@@ -1,4 +1,5 @@
 #include "regard/isa.h"
+#include "core/text/thrown_by.h"
 
 #include <iterator>
 
@@ -31,7 +32,7 @@ const char* to_string(Isa isa) noexcept {
   return name;
 }
 
-Expected<Isa> parse_isa(const std::string& name) {
+Expected<Isa> parse_isa(const std::string& name) try {
   std::string known;
   for (std::size_t i = 0; i < std::size(kNamed); ++i) {
     if (name == kNames[i]) return kNamed[i];
@@ -39,6 +40,8 @@ Expected<Isa> parse_isa(const std::string& name) {
   }
   return Status(StatusCode::kNotFound,
                 "[parse_isa] unknown instruction set \"" + name + "\"; expected " + known);
+} catch (...) {
+  return status_of_exception("parse_isa");
 }
 
 Isa isa_without(Isa isa, Isa excluded) noexcept {

@@ -267,11 +267,13 @@ Expected<Plan> plan_described(ContextImpl& context, const AttentionParams& param
   return made->plan;
 }
 
-Expected<Plan> plan(Context& context, const AttentionParams& params, const Policy& policy) {
+Expected<Plan> plan(Context& context, const AttentionParams& params, const Policy& policy) try {
   AttentionParams canonical = params;
   canonicalize(canonical);
   if (Status status = validate(canonical, "plan"); !status.ok()) return status;
   return plan_described(context.impl(), canonical, policy);
+} catch (...) {
+  return status_of_exception("plan");
 }
 
 namespace {
@@ -281,6 +283,7 @@ Selection invalid_selection(const AttentionParams& params, const Status& status)
   Selection selection;
   selection.params = params;
   selection.key_params = params;
+  unless_out_of_memory(status);
   selection.decided_by = "invalid problem";
   selection.warnings.push_back(status.message());
   return selection;
@@ -288,6 +291,7 @@ Selection invalid_selection(const AttentionParams& params, const Status& status)
 
 // A value of the environment that cannot be used makes every plan fail, whatever could run.
 void refuse_all(const Status& status, Selection& selection) {
+  unless_out_of_memory(status);
   selection.warnings.push_back(status.message());
   selection.decided_by = "environment";
   selection.chosen = {};

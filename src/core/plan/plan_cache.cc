@@ -25,13 +25,16 @@ Plan PlanCache::find(const PlanCacheKey& key) {
 void PlanCache::insert(const PlanCacheKey& key, const Plan& plan) {
   const std::lock_guard lock(mutex_);
   if (capacity_ == 0 || index_.contains(key)) return;  // another thread planned it meanwhile
+  // First what allocates: a failure leaves the list and its index as they were.
+  std::list<Entry> added;
+  added.emplace_front(key, plan);
+  index_.emplace(key, added.begin());
   while (recent_.size() >= capacity_) {
     index_.erase(recent_.back().first);
     recent_.pop_back();
     ++counters_.evictions;
   }
-  recent_.emplace_front(key, plan);
-  index_.emplace(key, recent_.begin());
+  recent_.splice(recent_.begin(), added);
 }
 
 void PlanCache::erase(const BackendRef& backend, const AttentionKey& key) {

@@ -2,6 +2,7 @@
 #include <cctype>
 
 #include "core/plan/context_impl.h"
+#include "core/text/thrown_by.h"
 #include "regard/context.h"
 
 namespace regard {
@@ -33,7 +34,7 @@ Env scratch_env(const Env& env) {
 
 Expected<BackendRef> register_backend(Context& context, std::string name,
                                       std::shared_ptr<const Backend> backend,
-                                      const ConformanceSuite& suite) {
+                                      const ConformanceSuite& suite) try {
   if (!is_name(name)) {
     return Status(StatusCode::kInvalidArgument,
                   "[register_backend] name \"" + name + "\", expected 1 to 64 of a-z, 0-9 and _");
@@ -60,6 +61,8 @@ Expected<BackendRef> register_backend(Context& context, std::string name,
                   "[register_backend] " + to_string(entry.ref) + " is registered already");
   }
   return entry.ref;
+} catch (...) {
+  return status_of_exception("register_backend");
 }
 
 }  // namespace regard

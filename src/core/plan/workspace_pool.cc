@@ -19,6 +19,7 @@ Expected<Workspace> WorkspacePool::lease(std::size_t bytes) {
     total_bytes_ -= static_cast<std::int64_t>(block.bytes);
     --alive_;
   }
+  free_.reserve(alive_ + 1);  // so that give_back never allocates
   const std::size_t rounded = (bytes + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign;
   void* data = rounded >= bytes ? std::aligned_alloc(kWorkspaceAlign, rounded) : nullptr;
   if (data == nullptr) {
@@ -26,7 +27,6 @@ Expected<Workspace> WorkspacePool::lease(std::size_t bytes) {
                   "[attention] cannot allocate a workspace of " + std::to_string(bytes) + " bytes");
   }
   ++alive_;
-  free_.reserve(alive_);  // so that give_back never allocates
   total_bytes_ += static_cast<std::int64_t>(rounded);
   return Workspace{data, rounded};
 }

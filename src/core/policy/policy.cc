@@ -8,6 +8,7 @@
 #include "base/message.h"
 #include "base/text.h"
 #include "core/text/backend_names.h"
+#include "core/text/thrown_by.h"
 
 namespace regard {
 namespace {
@@ -82,7 +83,7 @@ std::string to_string(const BackendRef& ref) {
   return "?";
 }
 
-Expected<BackendRef> parse_backend(std::string_view name) {
+Expected<BackendRef> parse_backend(std::string_view name) try {
   constexpr std::string_view kCustomPrefix = "custom:";
   if (name.substr(0, kCustomPrefix.size()) == kCustomPrefix && name.size() > kCustomPrefix.size()) {
     return BackendRef{BackendId::kCustom, std::string(name.substr(kCustomPrefix.size()))};
@@ -97,6 +98,8 @@ Expected<BackendRef> parse_backend(std::string_view name) {
                 "[parse_backend] unknown backend \"" + std::string(name) +
                     "\"; expected math, flash, efficient, cudnn, custom:<name> or PyTorch's "
                     "spellings (FLASH_ATTENTION, MEMORY_EFFICIENT, ...)");
+} catch (...) {
+  return status_of_exception("parse_backend");
 }
 
 namespace {
@@ -110,13 +113,15 @@ const char* to_string(Determinism level) noexcept {
   return i < std::size(kDeterminismNames) ? kDeterminismNames[i] : "?";
 }
 
-Expected<Determinism> parse_determinism(std::string_view name) {
+Expected<Determinism> parse_determinism(std::string_view name) try {
   for (std::size_t i = 0; i < std::size(kDeterminismNames); ++i) {
     if (name == kDeterminismNames[i]) return static_cast<Determinism>(i);
   }
   return Status(StatusCode::kNotFound,
                 "[parse_determinism] unknown level \"" + std::string(name) +
                     "\"; expected none, run_to_run, thread_count_invariant or batch_invariant");
+} catch (...) {
+  return status_of_exception("parse_determinism");
 }
 
 const char* to_string(OnFallback value) noexcept {
@@ -124,7 +129,7 @@ const char* to_string(OnFallback value) noexcept {
   return i < std::size(kOnFallbackNames) ? kOnFallbackNames[i] : "?";
 }
 
-Status validate(const Policy& policy, const char* where) {
+Status validate(const Policy& policy, const char* where) try {
   const auto refused = [&](const char* name, auto value) {
     return invalid(where, name, " of policy (", value, ") must be at least 0");
   };
@@ -133,9 +138,11 @@ Status validate(const Policy& policy, const char* where) {
     return refused("max_workspace_bytes", *policy.max_workspace_bytes);
   }
   return {};
+} catch (...) {
+  return status_of_exception(where);
 }
 
-std::size_t hash_value(const Policy& policy) noexcept {
+std::size_t hash_value(const Policy& policy) {
   Hasher hasher;
   for_each_policy_field(
       policy, [&](const char*, const auto& field) { hasher.add_bytes(field_text(field)); });

@@ -7,6 +7,7 @@
 
 #include "core/policy/scope_stack.h"
 #include "core/text/backend_names.h"
+#include "core/text/thrown_by.h"
 
 namespace regard {
 namespace {
@@ -205,7 +206,7 @@ std::shared_ptr<const ResolvedPolicy> resolve_policy(const Policy& call, const P
   Resolver resolver(*resolved);
   for (const Source& source : sources) {
     if (resolved->status.ok()) {
-      resolved->status = validate(*source.policy, source.label().c_str());
+      resolved->status = unless_out_of_memory(validate(*source.policy, source.label().c_str()));
     }
     resolver.add(source);
   }

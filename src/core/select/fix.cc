@@ -7,6 +7,7 @@
 #include "core/text/backend_names.h"
 #include "core/text/case_words.h"
 #include "core/text/number_parse.h"
+#include "core/text/thrown_by.h"
 #include "regard/selection.h"
 
 namespace regard {
@@ -259,7 +260,7 @@ std::string to_string(const Refusal& refusal) {
   return fix.empty() ? out : out + " (fix: " + fix + ")";
 }
 
-Status apply_fix(const Fix& fix, AttentionParams* params, Policy* policy) {
+Status apply_fix(const Fix& fix, AttentionParams* params, Policy* policy) try {
   if (fix.op == Fix::Op::kNone) return invalid(kWhere, "fix (none) must be a change");
   if (std::string_view(fix.field).starts_with(kPolicyPrefix)) return apply_to_policy(fix, policy);
   // On a copy: a fix that cannot be read changes nothing.
@@ -275,6 +276,8 @@ Status apply_fix(const Fix& fix, AttentionParams* params, Policy* policy) {
   }
   *params = changed;
   return {};
+} catch (...) {
+  return status_of_exception(kWhere);
 }
 
 }  // namespace regard

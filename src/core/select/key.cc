@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/message.h"
 #include "core/describe/extents.h"
+#include "core/text/thrown_by.h"
 #include "regard/params.h"
 
 namespace regard {
@@ -72,7 +73,7 @@ Status round_extents(AttentionParams& p) {
 }  // namespace
 
 Expected<AttentionKey> AttentionKey::make(const AttentionParams& params, bool assume_finite,
-                                          KeyExtents extents) {
+                                          KeyExtents extents) try {
   AttentionKey key;
   key.params_ = params;
   key.extents_ = extents;
@@ -85,6 +86,8 @@ Expected<AttentionKey> AttentionKey::make(const AttentionParams& params, bool as
   }
   key.hash_ = hash_value(p);
   return key;
+} catch (...) {
+  return status_of_exception("plan");
 }
 
 }  // namespace regard

@@ -1,6 +1,7 @@
 #include "core/select/learned.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace regard {
 
@@ -9,9 +10,11 @@ void LearnedRefusals::add(const LearnedRefusal& refusal) {
   const auto same = [&](const LearnedRefusal& other) {
     return other.ref == refusal.ref && other.level == refusal.level && other.key == refusal.key;
   };
+  recent_.reserve(kCapacity);
+  LearnedRefusal added = refusal;
   std::erase_if(recent_, same);  // two threads may learn the same
   if (recent_.size() == kCapacity) recent_.erase(recent_.begin());
-  recent_.push_back(refusal);
+  recent_.push_back(std::move(added));
   ++added_;
 }
 

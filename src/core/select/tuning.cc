@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <optional>
-#include <sstream>
 
 #include "core/text/backend_names.h"
 #include "core/text/number_parse.h"
+#include "core/text/thrown_by.h"
 #include "platform/read_file.h"
 
 namespace regard {
@@ -124,13 +124,13 @@ Status read_line(const std::string& word, const std::string& rest, TuningTable* 
 
 }  // namespace
 
-Expected<TuningTable> parse_tuning_table(std::string_view text, std::string source) {
+Expected<TuningTable> parse_tuning_table(std::string_view text, std::string source) try {
   TuningTable table;
   table.source = std::move(source);
-  std::istringstream stream{std::string(text)};
-  std::string line;
   bool header_seen = false;
-  for (int number = 1; std::getline(stream, line); ++number) {
+  for (int number = 1; !text.empty(); ++number) {
+    const std::string line(text.substr(0, text.find('\n')));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
     if (line.empty() || line[0] == '#') continue;
     if (!header_seen) {
       if (line != "regard-tuning 1") {
@@ -146,13 +146,17 @@ Expected<TuningTable> parse_tuning_table(std::string_view text, std::string sour
   }
   if (!header_seen) return line_error(table.source, 1, "empty, expected \"regard-tuning 1\"");
   return table;
+} catch (...) {
+  return status_of_exception("parse_tuning_table");
 }
 
 Expected<TuningTable> read_tuning_table(const std::string& path) {
   constexpr std::int64_t kMaxBytes = 1 << 20;
   const Expected<std::string> text = read_regular_file(path, kMaxBytes, "read_tuning_table");
   if (!text) return text.status();
-  return parse_tuning_table(*text, path);
+  Expected<TuningTable> table = parse_tuning_table(*text, path);
+  unless_out_of_memory(table.status());
+  return table;
 }
 
 std::string tuning_mismatch(const TuningTable& table, const Env& env, DeviceType device) {

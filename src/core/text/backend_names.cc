@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/text/thrown_by.h"
+
 namespace regard {
 
 bool contains(const std::vector<BackendRef>& refs, const BackendRef& ref) noexcept {
@@ -22,7 +24,7 @@ Expected<std::vector<BackendRef>> parse_backend_list(std::string_view text) {
   while (true) {
     const std::size_t comma = text.find(',');
     Expected<BackendRef> ref = parse_backend(text.substr(0, comma));
-    if (!ref) return ref.status();
+    if (!ref) return unless_out_of_memory(ref.status());
     if (!contains(refs, *ref)) refs.push_back(*ref);
     if (comma == std::string_view::npos) return refs;
     text.remove_prefix(comma + 1);

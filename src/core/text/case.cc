@@ -5,6 +5,7 @@
 
 #include "base/message.h"
 #include "core/text/case_words.h"
+#include "core/text/thrown_by.h"
 
 namespace regard {
 namespace {
@@ -200,13 +201,15 @@ const char* to_string(DataKind kind) noexcept {
   return "?";
 }
 
-Expected<Case> parse_case(std::string_view text) {
+Expected<Case> parse_case(std::string_view text) try {
   const Expected<ParsedWords> parsed_words = parse_words(text);
   if (!parsed_words) return parsed_words.status();
   return build(*parsed_words);
+} catch (...) {
+  return status_of_exception(kWhere);
 }
 
-Expected<Case> parse_case(std::string_view text, const Case& base) {
+Expected<Case> parse_case(std::string_view text, const Case& base) try {
   Expected<ParsedWords> parsed_words = parse_words(text);
   if (!parsed_words) return parsed_words.status();
   const std::span<const CaseWord> words = case_words();
@@ -223,6 +226,8 @@ Expected<Case> parse_case(std::string_view text, const Case& base) {
     (*parsed_words)[i].own = false;
   }
   return build(*parsed_words);
+} catch (...) {
+  return status_of_exception(kWhere);
 }
 
 std::string to_string(const Case& c) {

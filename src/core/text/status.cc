@@ -15,6 +15,7 @@ const char* to_string(StatusCode code) noexcept {
     case StatusCode::kInternal: return "internal";
     case StatusCode::kInterrupted: return "interrupted";
     case StatusCode::kUnavailable: return "unavailable";
+    case StatusCode::kOutOfMemory: return "out_of_memory";
   }
   return "?";
 }
@@ -25,6 +26,18 @@ Status::Status(StatusCode code, std::string message, std::shared_ptr<const Selec
     : detail_(code == StatusCode::kOk ? nullptr
                                       : std::make_shared<const Detail>(Detail{
                                             code, std::move(message), std::move(selection)})) {}
+
+Status Status::out_of_memory(const char* where) noexcept {
+  try {
+    return Status(StatusCode::kOutOfMemory, "[" + std::string(where) + "] out of memory");
+  } catch (...) {
+    // Both need no allocation: the words fit into the string, and the pointer owns nothing.
+    static const Detail kWords{StatusCode::kOutOfMemory, "out of memory", nullptr};
+    Status status;
+    status.detail_ = std::shared_ptr<const Detail>(std::shared_ptr<const Detail>(), &kWords);
+    return status;
+  }
+}
 
 const std::string& Status::message() const noexcept {
   static const std::string kEmpty;
