@@ -205,15 +205,16 @@ class Generator {
 
   void draw_memory() {
     const bool all_bshd = rng_.chance(0.2);  // where q, k and v may be slices of one block
-    for (Layout* layout : {&p().layout_q, &p().layout_k, &p().layout_v, &p().layout_out}) {
+    for (const TensorLayout& tensor : kTensorLayouts) {
+      Layout& order = p().*tensor.order;
       const double draw = rng_.uniform();
-      *layout = draw < 0.4 ? Layout::kBhsd : draw < 0.75 ? Layout::kBshd : Layout::kStrided;
-      if (all_bshd) *layout = Layout::kBshd;
+      order = draw < 0.4 ? Layout::kBhsd : draw < 0.75 ? Layout::kBshd : Layout::kStrided;
+      if (all_bshd) order = Layout::kBshd;
     }
-    for (std::int32_t* align :
-         {&p().align_q_log2, &p().align_k_log2, &p().align_v_log2, &p().align_out_log2}) {
-      *align = rng_.chance(0.6) ? kMaxAlignLog2
-                                : static_cast<std::int32_t>(rng_.between(0, kMaxAlignLog2));
+    for (const TensorLayout& tensor : kTensorLayouts) {
+      p().*tensor.align_log2 = rng_.chance(0.6)
+                                   ? kMaxAlignLog2
+                                   : static_cast<std::int32_t>(rng_.between(0, kMaxAlignLog2));
     }
   }
 

@@ -22,25 +22,20 @@ Report failed(const Case& c, const BackendRef& backend, std::string text) {
 AttentionParams as_stated(const AttentionParams& described, const AttentionParams& stated) {
   AttentionParams p = described;
   p.device = stated.device;
-  p.align_q_log2 = std::min(p.align_q_log2, stated.align_q_log2);
-  p.align_k_log2 = std::min(p.align_k_log2, stated.align_k_log2);
-  p.align_v_log2 = std::min(p.align_v_log2, stated.align_v_log2);
-  p.align_out_log2 = std::min(p.align_out_log2, stated.align_out_log2);
+  for (const TensorLayout& tensor : kTensorLayouts) {
+    p.*tensor.align_log2 = std::min(p.*tensor.align_log2, stated.*tensor.align_log2);
+  }
   return p;
 }
 
 /// `described` with what memory decides (layout classes that extents make moot, alignments, the
 /// device) taken from `stated`.
-AttentionParams without_placement(AttentionParams described, const AttentionParams& stated) {
-  described.layout_q = stated.layout_q;
-  described.layout_k = stated.layout_k;
-  described.layout_v = stated.layout_v;
-  described.layout_out = stated.layout_out;
+AttentionParams with_memory_of(AttentionParams described, const AttentionParams& stated) {
+  for (const TensorLayout& tensor : kTensorLayouts) {
+    described.*tensor.order = stated.*tensor.order;
+    described.*tensor.align_log2 = stated.*tensor.align_log2;
+  }
   described.device = stated.device;  // tensors are made in host memory, to be carried
-  described.align_q_log2 = stated.align_q_log2;
-  described.align_k_log2 = stated.align_k_log2;
-  described.align_v_log2 = stated.align_v_log2;
-  described.align_out_log2 = stated.align_out_log2;
   return described;
 }
 
@@ -209,7 +204,7 @@ Expected<PreparedCase> prepare(const Case& c, Guard guard, oracle::Fault fault) 
   PreparedCase prepared{c, {}, make_problem(c, {guard, false}), {}, {}};
   Expected<AttentionParams> described = describe(prepared.problem.request());
   if (!described) return described.status();
-  const AttentionParams seen = without_placement(*described, c.params);
+  const AttentionParams seen = with_memory_of(*described, c.params);
   if (!(seen == c.params)) {
     return Status(StatusCode::kInternal, "[prepare] the case states " + to_json(c.params) +
                                              ", describe() sees " + to_json(*described));

@@ -127,7 +127,8 @@ def component_findings(path, text, target):
     elif source.startswith("src") and top in APART:
         yield f"src -> {top}"
     elif component != source and (
-            {component, top} & FORBIDDEN.get(source, set()) or component == "src/c_api"):
+            {component, top} & FORBIDDEN.get(source, set()) or
+            (component == "src/c_api" and source != "tests")):
         yield f"{source} -> {component}"
     yield from folder_findings(path, target)
     backend = backend_of(target)

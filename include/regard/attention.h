@@ -16,4 +16,5 @@
 #include "regard/selection.h"
 #include "regard/status.h"
 #include "regard/tensor.h"
+#include "regard/tensors.h"
 #include "regard/version.h"

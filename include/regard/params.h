@@ -128,6 +128,22 @@ constexpr void for_each_field(Params& p, F&& f) {
   f("scores_kind", p.scores_kind);
 }
 
+/// Where params hold how q, k, v or out lies in memory.
+struct TensorLayout {
+  const char* tensor;
+  Layout AttentionParams::*order;
+  std::int32_t AttentionParams::*align_log2;
+  const char* order_field;  // their names in for_each_field
+  const char* align_field;
+};
+inline constexpr TensorLayout kTensorLayouts[] = {
+    {"q", &AttentionParams::layout_q, &AttentionParams::align_q_log2, "layout_q", "align_q_log2"},
+    {"k", &AttentionParams::layout_k, &AttentionParams::align_k_log2, "layout_k", "align_k_log2"},
+    {"v", &AttentionParams::layout_v, &AttentionParams::align_v_log2, "layout_v", "align_v_log2"},
+    {"out", &AttentionParams::layout_out, &AttentionParams::align_out_log2, "layout_out",
+     "align_out_log2"},
+};
+
 REGARD_EXPORT std::size_t hash_value(const AttentionParams& params) noexcept;
 
 /// The case words of the problem ("b1 hq8 hkv8 sq128 skv128 d64 f32 causal diag=tl").

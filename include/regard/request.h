@@ -15,7 +15,8 @@ namespace regard {
 
 /// The tensors of a call and the scalars that change each step; nothing here decides anything.
 /// q [B,Hq,Sq,Dqk], k [B,Hkv,Skv,Dqk], v [B,Hkv,Skv,Dv], out [B,Hq,Sq,Dv], logically, whatever the
-/// strides; the last stride of q, k, v and out is 1.
+/// strides; the last stride of q, k, v and out is 1. Each field has a row in kTensors
+/// (regard/tensors.h).
 struct Buffers {
   TensorView q, k, v, out;
   TensorView lse;           // output, f32 (f64 for f64) [B,Hq,Sq], natural log

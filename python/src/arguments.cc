@@ -79,6 +79,12 @@ std::string accepted_keywords(const Signature& signature) {
 
 const char* name_of(Arg arg) noexcept { return kNames[arg]; }
 
+int arg_named(const char* name) noexcept {
+  int arg = 0;
+  while (arg < kArgCount && std::strcmp(kNames[arg], name) != 0) ++arg;
+  return arg;
+}
+
 bool intern_argument_names() noexcept {
   for (int i = 0; i < kArgCount; ++i) {
     interned[i] = PyUnicode_InternFromString(kNames[i]);

@@ -75,6 +75,8 @@ struct Arguments {
 };
 
 const char* name_of(Arg arg) noexcept;
+/// The argument of that name; kArgCount where there is none.
+int arg_named(const char* name) noexcept;
 
 /// Makes the interned names; once, before the first parse. False with a Python error set.
 bool intern_argument_names() noexcept;

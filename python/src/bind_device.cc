@@ -14,6 +14,7 @@
 #include "process_context.h"
 #include "python_selection.h"
 #include "regard/context.h"
+#include "regard/tensors.h"
 
 // Calls on tensors where they lie, a CUDA device for one. The package hands over every tensor,
 // results included, so nothing here allocates, converts or waits.
@@ -23,43 +24,15 @@ namespace {
 
 using nb::literals::operator""_a;
 
-struct Place {
-  const char* name;
-  TensorView* view;
-};
-
-std::vector<Place> places_of(AttentionGradRequest& r) {
-  return {{"q", &r.q},
-          {"k", &r.k},
-          {"v", &r.v},
-          {"out", &r.out},
-          {"lse", &r.lse},
-          {"attn_mask", &r.attn_mask},
-          {"attn_bias", &r.attn_bias},
-          {"alibi_slopes", &r.alibi_slopes},
-          {"sinks", &r.sinks},
-          {"seqlens_q", &r.seqlens_q},
-          {"seqlens_kv", &r.seqlens_kv},
-          {"descale_q", &r.descale_q},
-          {"descale_k", &r.descale_k},
-          {"descale_v", &r.descale_v},
-          {"stats", &r.saved.stats},
-          {"d_out", &r.d_out},
-          {"d_lse", &r.d_lse},
-          {"d_q", &r.d_q},
-          {"d_k", &r.d_k},
-          {"d_v", &r.d_v},
-          {"d_bias", &r.d_bias},
-          {"d_sinks", &r.d_sinks}};
-}
-
 void take_tensors(const nb::dict& tensors, AttentionGradRequest* request,
                   std::vector<nb::object>* owners) {
   std::size_t known = 0;
-  for (const Place& place : places_of(*request)) {
-    if (!tensors.contains(place.name)) continue;
-    const nb::object tensor = tensors[place.name];
-    *place.view = view_from_dlpack(tensor.ptr(), place.name, owners);
+  for (const TensorSpec& spec : kTensors) {
+    if (!tensors.contains(spec.name)) continue;
+    const nb::object tensor = tensors[spec.name];
+    TensorView* const view = spec.buffer != nullptr ? &(request->*spec.buffer)
+                                                    : spec.in(static_cast<GradBuffers*>(request));
+    *view = view_from_dlpack(tensor.ptr(), spec.name, owners);
     ++known;
   }
   if (known != tensors.size()) raise_type("tensors has a name that no tensor of a call has");

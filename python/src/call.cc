@@ -6,6 +6,7 @@
 
 #include "bind_policy.h"
 #include "openmp_team.h"
+#include "regard/tensors.h"
 
 namespace regard::python {
 namespace {
@@ -69,6 +70,60 @@ bool is_main_thread() {
 bool run_signal_handlers(void*) noexcept {
   const nb::gil_scoped_acquire locked;
   return PyErr_CheckSignals() != 0;
+}
+
+/// A small tensor of integers or f32 that is an argument of its own name.
+struct Vector {
+  enum class Kind { kIntegers, kNumbers, kNumberOrNumbers };
+  Arg arg;
+  Kind kind;
+  TensorView Buffers::*view;
+  std::string shape;  // in a message's words: "1 or 2, [heads] or [batch, heads]"
+};
+
+bool is_one_number(const ShapeRule::Alternative& shape) {
+  return shape.rank == 1 && shape.dims[0].extent == Extent::kCount && shape.dims[0].plus == 1;
+}
+
+std::string extent_words(const ShapeRule::Dim& dim) {
+  switch (dim.extent) {
+    case Extent::kB: return "batch";
+    case Extent::kHq: return "heads";
+    case Extent::kHkv: return "kv heads";
+    case Extent::kSq: return "queries";
+    case Extent::kSkv: return "keys";
+    default: return kExtentNames[static_cast<int>(dim.extent)];
+  }
+}
+
+std::string shape_words(const ShapeRule& rule) {
+  std::string ranks, shapes;
+  for (const ShapeRule::Alternative& shape : rule.alternatives()) {
+    const char* const separator = ranks.empty() ? "" : " or ";
+    const bool is_number = is_one_number(shape);
+    ranks += separator + std::to_string(is_number ? 0 : shape.rank);
+    std::string extents;
+    for (int i = 0; i < shape.rank && !is_number; ++i) {
+      extents += (i == 0 ? "" : ", ") + extent_words(shape.dims[i]);
+    }
+    shapes += separator + (is_number ? "a number" : "[" + extents + "]");
+  }
+  return ranks + ", " + shapes;
+}
+
+std::vector<Vector> vectors_of_a_call() {
+  std::vector<Vector> vectors;
+  for (const TensorSpec& spec : kTensors) {
+    const int arg = arg_named(spec.name);
+    const bool is_small = spec.dtype == DtypeRule::kI32 || spec.dtype == DtypeRule::kF32;
+    if (arg == kArgCount || spec.forward != TensorRole::kIn || !is_small) continue;
+    const Vector::Kind kind = spec.dtype == DtypeRule::kI32 ? Vector::Kind::kIntegers
+                              : is_one_number(spec.shape.alternatives()[0])
+                                  ? Vector::Kind::kNumberOrNumbers
+                                  : Vector::Kind::kNumbers;
+    vectors.push_back({static_cast<Arg>(arg), kind, spec.buffer, shape_words(spec.shape)});
+  }
+  return vectors;
 }
 
 }  // namespace
@@ -229,47 +284,26 @@ void Call::read_mask_and_bias(const Arguments& arguments) {
 }
 
 void Call::read_vectors(const Arguments& arguments) {
-  struct Integers {
-    Arg arg;
-    TensorView Buffers::*view;
-    const char* shape;
-  };
-  static constexpr Integers kIntegers[] = {
-      {kSeqlensQ, &Buffers::seqlens_q, "1, [batch]"},
-      {kSeqlensKv, &Buffers::seqlens_kv, "1, [batch]"},
-      {kSegmentIdsQ, &Buffers::segment_ids_q, "2, [batch, queries]"},
-      {kSegmentIdsKv, &Buffers::segment_ids_kv, "2, [batch, keys]"}};
+  static const std::vector<Vector> vectors = vectors_of_a_call();
   // The same lengths given twice are one array: a diagonal may then stay unnamed.
   PyObject* const lengths = arguments.given(kSeqlensQ);
   const bool same = lengths != nullptr && lengths == arguments.value[kSeqlensKv];
-  for (const Integers& each : kIntegers) {
+  for (const Vector& each : vectors) {
     PyObject* const given = arguments.given(each.arg);
     if (given == nullptr) continue;
-    if (each.arg == kSeqlensKv && same) {
-      request.seqlens_kv = request.seqlens_q;
-    } else {
-      request.*each.view = inputs_.integers(given, name_of(each.arg), each.shape, /*wide=*/false);
+    TensorView& view = request.*each.view;
+    const char* const name = name_of(each.arg);
+    switch (each.kind) {
+      case Vector::Kind::kIntegers:
+        view = each.arg == kSeqlensKv && same
+                   ? request.seqlens_q
+                   : inputs_.integers(given, name, each.shape.c_str(), /*wide=*/false);
+        break;
+      case Vector::Kind::kNumbers: view = inputs_.numbers(given, name, each.shape.c_str()); break;
+      case Vector::Kind::kNumberOrNumbers:
+        view = inputs_.number_or_numbers(given, name, each.shape.c_str());
+        break;
     }
-  }
-  if (PyObject* slopes = arguments.given(kAlibiSlopes)) {
-    request.alibi_slopes =
-        inputs_.numbers(slopes, "alibi_slopes", "1 or 2, [heads] or [batch, heads]");
-  }
-  if (PyObject* sinks = arguments.given(kSinks)) {
-    request.sinks = inputs_.numbers(sinks, "sinks", "1, [heads]");
-  }
-  struct Descale {
-    Arg arg;
-    TensorView Buffers::*view;
-  };
-  static constexpr Descale kDescales[] = {{kDescaleQ, &Buffers::descale_q},
-                                          {kDescaleK, &Buffers::descale_k},
-                                          {kDescaleV, &Buffers::descale_v}};
-  for (const Descale& each : kDescales) {
-    PyObject* const given = arguments.given(each.arg);
-    if (given == nullptr) continue;
-    request.*each.view = inputs_.number_or_numbers(given, name_of(each.arg),
-                                                   "0 or 2, a number or [batch, kv heads]");
   }
 }
 

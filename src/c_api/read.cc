@@ -81,67 +81,6 @@ Status set_data(const char* where, const char* name, const regard_tensor& given,
   return {};
 }
 
-// A tensor in a struct of the C ABI, and in the struct of the library.
-template <class Given, class Read>
-struct Field {
-  const char* name;
-  const regard_tensor* Given::*given;
-  TensorView Read::*view;
-};
-
-template <class Given, class Read, std::size_t kCount>
-Status read_tensors(const char* where, const Field<Given, Read> (&fields)[kCount],
-                    const Given& given, Read* read) {
-  for (const Field<Given, Read>& field : fields) {
-    const regard_tensor* const tensor = given.*field.given;
-    if (tensor == nullptr) continue;
-    if (Status s = read_tensor(where, field.name, tensor, &(read->*field.view)); !s.ok()) return s;
-  }
-  return {};
-}
-
-constexpr Field<regard_request, Buffers> kBuffers[] = {
-    {"q", &regard_request::q, &Buffers::q},
-    {"k", &regard_request::k, &Buffers::k},
-    {"v", &regard_request::v, &Buffers::v},
-    {"out", &regard_request::out, &Buffers::out},
-    {"lse", &regard_request::lse, &Buffers::lse},
-    {"saved_stats", &regard_request::saved_stats, &Buffers::saved_stats},
-    {"scores_out", &regard_request::scores_out, &Buffers::scores_out},
-    {"attn_mask", &regard_request::attn_mask, &Buffers::attn_mask},
-    {"attn_bias", &regard_request::attn_bias, &Buffers::attn_bias},
-    {"alibi_slopes", &regard_request::alibi_slopes, &Buffers::alibi_slopes},
-    {"sinks", &regard_request::sinks, &Buffers::sinks},
-    {"segment_ids_q", &regard_request::segment_ids_q, &Buffers::segment_ids_q},
-    {"segment_ids_kv", &regard_request::segment_ids_kv, &Buffers::segment_ids_kv},
-    {"seqlens_q", &regard_request::seqlens_q, &Buffers::seqlens_q},
-    {"seqlens_kv", &regard_request::seqlens_kv, &Buffers::seqlens_kv},
-    {"diagonal_offsets", &regard_request::diagonal_offsets, &Buffers::diagonal_offsets},
-    {"cu_seqlens_q", &regard_request::cu_seqlens_q, &Buffers::cu_seqlens_q},
-    {"cu_seqlens_kv", &regard_request::cu_seqlens_kv, &Buffers::cu_seqlens_kv},
-    {"page_table", &regard_request::page_table, &Buffers::page_table},
-    {"block_mask", &regard_request::block_mask, &Buffers::block_mask},
-    {"k_new", &regard_request::k_new, &Buffers::k_new},
-    {"v_new", &regard_request::v_new, &Buffers::v_new},
-    {"rotary_cos", &regard_request::rotary_cos, &Buffers::rotary_cos},
-    {"rotary_sin", &regard_request::rotary_sin, &Buffers::rotary_sin},
-    {"cache_batch_idx", &regard_request::cache_batch_idx, &Buffers::cache_batch_idx},
-    {"descale_q", &regard_request::descale_q, &Buffers::descale_q},
-    {"descale_k", &regard_request::descale_k, &Buffers::descale_k},
-    {"descale_v", &regard_request::descale_v, &Buffers::descale_v},
-};
-
-constexpr Field<regard_gradients, GradBuffers> kGradients[] = {
-    {"d_out", &regard_gradients::d_out, &GradBuffers::d_out},
-    {"delta", &regard_gradients::delta, &GradBuffers::delta},
-    {"d_lse", &regard_gradients::d_lse, &GradBuffers::d_lse},
-    {"d_q", &regard_gradients::d_q, &GradBuffers::d_q},
-    {"d_k", &regard_gradients::d_k, &GradBuffers::d_k},
-    {"d_v", &regard_gradients::d_v, &GradBuffers::d_v},
-    {"d_bias", &regard_gradients::d_bias, &GradBuffers::d_bias},
-    {"d_sinks", &regard_gradients::d_sinks, &GradBuffers::d_sinks},
-};
-
 Status read_options(const char* where, const regard_request& given, AttentionOptions* options) {
   if (Status s = check_choice(where, "is_causal", given.is_causal, 1); !s.ok()) return s;
   if (Status s = check_choice(where, "needs_grad", given.needs_grad, 1); !s.ok()) return s;
@@ -210,11 +149,32 @@ Status read_tensor(const char* where, const char* name, const regard_tensor* giv
   return set_data(where, name, *given, view);
 }
 
+Status read_tensors(const char* where, const regard_request& given, Buffers* buffers,
+                    TensorSpecs specs) {
+  for (const TensorSpec& spec : specs) {
+    if (spec.buffer == nullptr) break;  // the rows of a backward
+    const regard_tensor* const tensor = given.*spec.c_request;
+    if (tensor == nullptr) continue;
+    Status status = read_tensor(where, spec.name, tensor, &(buffers->*spec.buffer));
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+Status read_tensors(const char* where, const regard_gradients& given, GradBuffers* gradients,
+                    TensorSpecs specs) {
+  for (const TensorSpec& spec : specs) {
+    if (spec.buffer != nullptr || given.*spec.c_gradient == nullptr) continue;
+    TensorView* const view = spec.in(gradients);
+    if (Status s = read_tensor(where, spec.name, given.*spec.c_gradient, view); !s.ok()) return s;
+  }
+  return {};
+}
+
 Status read_request(const char* where, const regard_request* given, AttentionRequest* request) {
   Versioned<regard_request> r;
   if (Status s = r.read(where, "request", given); !s.ok()) return s;
-  Status status = read_tensors(where, kBuffers, *r, static_cast<Buffers*>(request));
-  if (!status.ok()) return status;
+  if (Status s = read_tensors(where, *r, request); !s.ok()) return s;
   request->diagonal_offset = r->diagonal_offset;
   request->rng_seed = r->rng_seed;
   request->rng_offset = r->rng_offset;
@@ -234,9 +194,8 @@ Status read_gradients(const char* where, const regard_gradients* given, GradBuff
     return s;
   }
   if (Status s = check_choice(where, "reserved", g->reserved, 0); !s.ok()) return s;
+  if (Status s = read_tensors(where, *g, gradients); !s.ok()) return s;
   SavedContext& saved = gradients->saved;
-  if (Status s = read_tensor(where, "saved", g->saved, &saved.stats); !s.ok()) return s;
-  if (Status s = read_tensors(where, kGradients, *g, gradients); !s.ok()) return s;
   saved.kind = static_cast<SavedContext::Kind>(g->saved_kind);
   saved.rng_seed = g->rng_seed;
   saved.rng_offset = g->rng_offset;

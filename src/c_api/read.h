@@ -6,6 +6,7 @@
 #include "regard/policy.h"
 #include "regard/regard.h"
 #include "regard/request.h"
+#include "regard/tensors.h"
 
 // The structs of the C ABI in the library's own types. Allocates to report an error only, but for a
 // policy's lists.
@@ -15,6 +16,12 @@ namespace regard::c_api {
 /// `name` is what a message calls the tensor; null gives an absent view.
 Status read_tensor(const char* where, const char* name, const regard_tensor* given,
                    TensorView* view);
+
+/// The tensors that `given` holds, by the rows of the table; `buffers` are fresh ones.
+Status read_tensors(const char* where, const regard_request& given, Buffers* buffers,
+                    TensorSpecs specs = kTensors);
+Status read_tensors(const char* where, const regard_gradients& given, GradBuffers* gradients,
+                    TensorSpecs specs = kTensors);
 
 /// `request` is a fresh one.
 Status read_request(const char* where, const regard_request* given, AttentionRequest* request);

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "regard/tensors.h"
+
 namespace regard::test {
 
 regard_dtype c_dtype(Dtype dtype) {
@@ -35,34 +37,9 @@ regard_tensor* CTensors::make(const TensorView& view) {
 
 CRequest::CRequest(const AttentionRequest& from) : options_(from.options) {
   regard_request& r = request;
-  r.q = tensors_.make(from.q);
-  r.k = tensors_.make(from.k);
-  r.v = tensors_.make(from.v);
-  r.out = tensors_.make(from.out);
-  r.lse = tensors_.make(from.lse);
-  r.saved_stats = tensors_.make(from.saved_stats);
-  r.scores_out = tensors_.make(from.scores_out);
-  r.attn_mask = tensors_.make(from.attn_mask);
-  r.attn_bias = tensors_.make(from.attn_bias);
-  r.alibi_slopes = tensors_.make(from.alibi_slopes);
-  r.sinks = tensors_.make(from.sinks);
-  r.segment_ids_q = tensors_.make(from.segment_ids_q);
-  r.segment_ids_kv = tensors_.make(from.segment_ids_kv);
-  r.seqlens_q = tensors_.make(from.seqlens_q);
-  r.seqlens_kv = tensors_.make(from.seqlens_kv);
-  r.diagonal_offsets = tensors_.make(from.diagonal_offsets);
-  r.cu_seqlens_q = tensors_.make(from.cu_seqlens_q);
-  r.cu_seqlens_kv = tensors_.make(from.cu_seqlens_kv);
-  r.page_table = tensors_.make(from.page_table);
-  r.block_mask = tensors_.make(from.block_mask);
-  r.k_new = tensors_.make(from.k_new);
-  r.v_new = tensors_.make(from.v_new);
-  r.rotary_cos = tensors_.make(from.rotary_cos);
-  r.rotary_sin = tensors_.make(from.rotary_sin);
-  r.cache_batch_idx = tensors_.make(from.cache_batch_idx);
-  r.descale_q = tensors_.make(from.descale_q);
-  r.descale_k = tensors_.make(from.descale_k);
-  r.descale_v = tensors_.make(from.descale_v);
+  for (const TensorSpec& spec : kTensors) {
+    if (spec.buffer != nullptr) r.*spec.c_request = tensors_.make(from.*spec.buffer);
+  }
   r.diagonal_offset = from.diagonal_offset;
   r.rng_seed = from.rng_seed;
   r.rng_offset = from.rng_offset;
@@ -82,15 +59,9 @@ CRequest::CRequest(const AttentionRequest& from) : options_(from.options) {
 
 CGradients::CGradients(const GradBuffers& from) {
   regard_gradients& g = gradients;
-  g.saved = tensors_.make(from.saved.stats);
-  g.d_out = tensors_.make(from.d_out);
-  g.delta = tensors_.make(from.delta);
-  g.d_lse = tensors_.make(from.d_lse);
-  g.d_q = tensors_.make(from.d_q);
-  g.d_k = tensors_.make(from.d_k);
-  g.d_v = tensors_.make(from.d_v);
-  g.d_bias = tensors_.make(from.d_bias);
-  g.d_sinks = tensors_.make(from.d_sinks);
+  for (const TensorSpec& spec : kTensors) {
+    if (spec.buffer == nullptr) g.*spec.c_gradient = tensors_.make(*spec.in(from));
+  }
   g.rng_seed = from.saved.rng_seed;
   g.rng_offset = from.saved.rng_offset;
   g.saved_kind = static_cast<regard_saved_kind>(from.saved.kind);

@@ -199,7 +199,7 @@ TEST(CBackward, WhatIsWrongIsNamed) {
             0u);
   EXPECT_EQ(refusal([](Trained& t) {
               t.back.tensors[3].data = t.back.d_k.data();
-            }).rfind("[execute_backward] d_v f32[2,4,8,16]", 0),
+            }).rfind("[execute_backward] d_k f32[2,4,8,16]", 0),
             0u);
   EXPECT_EQ(refusal([](Trained& t) {
               t.call.request.dropout_p = 0.5;

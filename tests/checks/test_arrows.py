@@ -40,6 +40,7 @@ CLEAN = {
     "src/backends/fast/device.cuh": "#include <cstdint>\n",
     "src/c_api/read.h": '#include "regard/regard.h"\n#include "regard/status.h"\n',
     "src/c_api/plan.cc": '#include "c_api/read.h"\n',
+    "tests/unit/test_read.cc": '#include "c_api/read.h"\n',
     "src/regard.cc": '#include "core/select/select.h"\n',
     "oracle/oracle.h": '#include "regard/status.h"\n',
     "conformance/suite.h": '#include "oracle/oracle.h"\n#include "regard/status.h"\n',

@@ -318,7 +318,7 @@ TEST(Backward, EveryWrongTensorIsNamedWithWhatWasExpected) {
       {[](GradCall& c) { c.request.d_v.data = c.out.data(); }, "must not overlap out"},
       {[](GradCall& c) { c.request.d_sinks.data = c.stats.data(); },
        "must not overlap saved.stats"},
-      {[](GradCall& c) { c.request.d_v.data = c.d_k.data(); }, "must not overlap d_k"},
+      {[](GradCall& c) { c.request.d_v.data = c.d_k.data(); }, "must not overlap d_v"},
       {[](GradCall& c) { c.request.d_q.strides[1] = 0; }, "must not overlap itself"},
       {[](GradCall& c) {
          c.request.options.dropout_p = 0.5;

@@ -9,7 +9,7 @@ import unittest
 ROOT = pathlib.Path(os.environ.get("REGARD_DEV_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
 STAND_IN = ROOT / "tests" / "cuda" / "stand_in"
 SOURCES = [STAND_IN / "device_guard.cc", ROOT / "src" / "platform" / "cuda_memory.cc",
-           ROOT / "src" / "core" / "status.cc"]
+           ROOT / "src" / "core" / "text" / "status.cc"]
 
 
 class DeviceGuard(unittest.TestCase):

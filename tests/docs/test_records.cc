@@ -170,6 +170,10 @@ class ClaimsTable {
   std::vector<BackendInfo> built_, absent_;
 };
 
+TEST(Documents, TheTensorsOfACallAreThoseOfTheTable) {
+  expect_block("semantics.md", "tensors", "\n" + tensor_table() + "\n");
+}
+
 TEST(Documents, BackendsTableIsTheRecords) {
   const Context context;
   expect_block("backends.md", "claims", ClaimsTable(context.backends(), DeviceType::kCpu).text());

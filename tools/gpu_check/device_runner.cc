@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "regard/tensors.h"
+
 namespace regard::gpu_check {
 namespace {
 
@@ -68,35 +70,8 @@ class Twin {
 
 AttentionGradRequest moved(const AttentionGradRequest& request, const Twin& twin) {
   AttentionGradRequest r = request;
-  for (TensorView* view : {&r.q,
-                           &r.k,
-                           &r.v,
-                           &r.out,
-                           &r.lse,
-                           &r.saved_stats,
-                           &r.scores_out,
-                           &r.attn_mask,
-                           &r.attn_bias,
-                           &r.alibi_slopes,
-                           &r.sinks,
-                           &r.segment_ids_q,
-                           &r.segment_ids_kv,
-                           &r.seqlens_q,
-                           &r.seqlens_kv,
-                           &r.diagonal_offsets,
-                           &r.descale_q,
-                           &r.descale_k,
-                           &r.descale_v,
-                           &r.saved.stats,
-                           &r.d_out,
-                           &r.delta,
-                           &r.d_lse,
-                           &r.d_q,
-                           &r.d_k,
-                           &r.d_v,
-                           &r.d_bias,
-                           &r.d_sinks}) {
-    twin.move(view);
+  for (const TensorSpec& spec : kTensors) {
+    twin.move(spec.buffer != nullptr ? &(r.*spec.buffer) : spec.in(&r));
   }
   return r;
 }

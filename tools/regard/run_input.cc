@@ -2,49 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
 #include <utility>
 
+#include "regard/tensors.h"
 #include "tools/regard/output.h"
 
 namespace regard::cli {
 namespace {
 
 using safetensors::quote;
-
-struct NamedInput {
-  const char* name;
-  TensorView Buffers::*view;
-};
-
-// Everything a request may hold; what no backend claims is refused with reasons, not ignored.
-constexpr NamedInput kInputs[] = {
-    {"q", &Buffers::q},
-    {"k", &Buffers::k},
-    {"v", &Buffers::v},
-    {"attn_mask", &Buffers::attn_mask},
-    {"attn_bias", &Buffers::attn_bias},
-    {"alibi_slopes", &Buffers::alibi_slopes},
-    {"sinks", &Buffers::sinks},
-    {"segment_ids_q", &Buffers::segment_ids_q},
-    {"segment_ids_kv", &Buffers::segment_ids_kv},
-    {"seqlens_q", &Buffers::seqlens_q},
-    {"seqlens_kv", &Buffers::seqlens_kv},
-    {"diagonal_offsets", &Buffers::diagonal_offsets},
-    {"cu_seqlens_q", &Buffers::cu_seqlens_q},
-    {"cu_seqlens_kv", &Buffers::cu_seqlens_kv},
-    {"page_table", &Buffers::page_table},
-    {"block_mask", &Buffers::block_mask},
-    {"k_new", &Buffers::k_new},
-    {"v_new", &Buffers::v_new},
-    {"rotary_cos", &Buffers::rotary_cos},
-    {"rotary_sin", &Buffers::rotary_sin},
-    {"cache_batch_idx", &Buffers::cache_batch_idx},
-    {"descale_q", &Buffers::descale_q},
-    {"descale_k", &Buffers::descale_k},
-    {"descale_v", &Buffers::descale_v},
-};
-constexpr std::size_t kMainInputs = 3;  // q, k and v: there in every file, of rank 4
 
 Status invalid(const std::string& message) {
   return Status(StatusCode::kInvalidArgument, "[run] " + message);
@@ -57,23 +23,25 @@ bool is_bshd(const std::string& words) {
   return at != std::string::npos && words.compare(at, 11, "layout=bshd") == 0;
 }
 
+/// Every input that a request may hold; what no backend claims is refused with reasons, not
+/// ignored.
 Status bind_tensors(RunInput& input) {
   const safetensors::Contents& contents = input.file.contents();
-  for (std::size_t i = 0; i < std::size(kInputs); ++i) {
-    const safetensors::TensorEntry* entry = contents.find(kInputs[i].name);
+  for (const TensorSpec& spec : kTensors) {
+    if (spec.forward != TensorRole::kIn) continue;
+    const safetensors::TensorEntry* entry = contents.find(spec.name);
     if (entry == nullptr) {
-      if (i >= kMainInputs) continue;
-      return invalid(
-          fmt::format("the file has no tensor '{}', expected q, k and v", kInputs[i].name));
+      if (!spec.required) continue;
+      return invalid(fmt::format("the file has no tensor '{}', expected q, k and v", spec.name));
     }
     Expected<TensorView> view = safetensors::view_of(*entry);
     if (!view) return view.status();
-    if (i < kMainInputs && view->rank != kMaxRank) {
-      return invalid(fmt::format("tensor '{}' is {}, expected rank 4: [B,{}]", kInputs[i].name,
+    const bool has_rows = spec.layout != nullptr;
+    if (has_rows && view->rank != kMaxRank) {
+      return invalid(fmt::format("tensor '{}' is {}, expected rank 4: [B,{}]", spec.name,
                                  to_string(*view), input.bshd ? "S,H,D" : "H,S,D"));
     }
-    input.request.*kInputs[i].view =
-        i < kMainInputs && input.bshd ? exchange_heads_and_rows(*view) : *view;
+    input.request.*spec.buffer = has_rows && input.bshd ? exchange_heads_and_rows(*view) : *view;
   }
   return {};
 }
@@ -134,10 +102,9 @@ Status check_words(const Case& words, const AttentionParams& tensors) {
   said.features.set(Feature::kLse);  // always written
   const std::string difference = feature_difference(said.features, tensors.features);
   if (!difference.empty()) return invalid(difference);
-  said.align_q_log2 = tensors.align_q_log2;  // of the mapping, nobody's wish
-  said.align_k_log2 = tensors.align_k_log2;
-  said.align_v_log2 = tensors.align_v_log2;
-  said.align_out_log2 = tensors.align_out_log2;
+  for (const TensorLayout& layout : kTensorLayouts) {  // of the mapping, nobody's wish
+    said.*layout.align_log2 = tensors.*layout.align_log2;
+  }
   const Json a = Json::parse(to_json(said));
   const Json b = Json::parse(to_json(tensors));
   for (const auto& [name, value] : a.items()) {

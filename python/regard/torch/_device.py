@@ -140,7 +140,7 @@ def backward_numbers(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor,
     if saved.backend == "cudnn" and not _is_aligned(d_out):  # as autograd may bring it
         d_out = d_out.clone(memory_format=torch.contiguous_format)
     all_tensors = {"q": _dense_rows(q), "k": _dense_rows(k), "v": _dense_rows(v), "out": out,
-                   "stats": saved.stats, "d_out": d_out, **made}
+                   "saved.stats": saved.stats, "d_out": d_out, **made}
     if d_lse is not None:
         all_tensors["d_lse"] = d_lse
     seed = saved.seed if options.dropout_p else None

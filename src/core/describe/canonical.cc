@@ -1,15 +1,15 @@
 #include <algorithm>
 #include <bit>
+#include <cstddef>
+#include <iterator>
 
 #include "regard/params.h"
 
 namespace regard {
 namespace {
 
-// Where q, k, v or out lies in memory, as far as params say.
-struct Placement {
-  Layout& layout;
-  std::int32_t& align_log2;
+// The type and the extents of q, k, v or out.
+struct TensorExtents {
   Dtype dtype;
   std::int64_t heads;
   std::int64_t rows;  // positions along S
@@ -18,33 +18,36 @@ struct Placement {
 
 // What no memory can contradict: one position is in any order, one head is dense or padded; dense
 // rows cannot be aligned better than their length, nor elements worse than their size.
-void canonicalize(const Placement& p) noexcept {
-  if (p.rows <= 1) {
-    p.layout = Layout::kBhsd;
-  } else if (p.heads <= 1 && p.layout == Layout::kStrided) {
-    p.layout = Layout::kBshd;
+void canonicalize(const TensorExtents& of, Layout& order, std::int32_t& align_log2) noexcept {
+  if (of.rows <= 1) {
+    order = Layout::kBhsd;
+  } else if (of.heads <= 1 && order == Layout::kStrided) {
+    order = Layout::kBshd;
   }
-  const std::uint64_t size = static_cast<std::uint64_t>(size_of(p.dtype));
+  const std::uint64_t size = static_cast<std::uint64_t>(size_of(of.dtype));
   if (size == 0) return;
   const bool dense_rows =
-      p.layout == Layout::kBhsd ? p.rows > 1 : p.layout == Layout::kBshd && p.heads > 1;
+      order == Layout::kBhsd ? of.rows > 1 : order == Layout::kBshd && of.heads > 1;
   std::int32_t max = kMaxAlignLog2;
-  if (dense_rows && p.head_dim > 0) {
-    const std::uint64_t row_bytes = static_cast<std::uint64_t>(p.head_dim) * size;
+  if (dense_rows && of.head_dim > 0) {
+    const std::uint64_t row_bytes = static_cast<std::uint64_t>(of.head_dim) * size;
     max = std::min(max, static_cast<std::int32_t>(std::countr_zero(row_bytes)));
   }
-  p.align_log2 = std::clamp(p.align_log2, static_cast<std::int32_t>(std::countr_zero(size)), max);
+  align_log2 = std::clamp(align_log2, static_cast<std::int32_t>(std::countr_zero(size)), max);
 }
 
-void canonicalize_placements(AttentionParams& p) noexcept {
+void canonicalize_layouts(AttentionParams& p) noexcept {
   const bool packed = p.features.has(Feature::kPacked);
   const bool paged = p.features.has(Feature::kPaged);
   const std::int64_t rows_q = packed ? p.total_q : p.seqlen_q;
   const std::int64_t rows_kv = paged ? p.page_size : packed ? p.total_kv : p.seqlen_kv;
-  canonicalize({p.layout_q, p.align_q_log2, p.dtype_q, p.num_heads_q, rows_q, p.head_dim_qk});
-  canonicalize({p.layout_k, p.align_k_log2, p.dtype_kv, p.num_heads_kv, rows_kv, p.head_dim_qk});
-  canonicalize({p.layout_v, p.align_v_log2, p.dtype_kv, p.num_heads_kv, rows_kv, p.head_dim_v});
-  canonicalize({p.layout_out, p.align_out_log2, p.dtype_out, p.num_heads_q, rows_q, p.head_dim_v});
+  const TensorExtents extents[] = {{p.dtype_q, p.num_heads_q, rows_q, p.head_dim_qk},
+                                   {p.dtype_kv, p.num_heads_kv, rows_kv, p.head_dim_qk},
+                                   {p.dtype_kv, p.num_heads_kv, rows_kv, p.head_dim_v},
+                                   {p.dtype_out, p.num_heads_q, rows_q, p.head_dim_v}};
+  for (std::size_t i = 0; i < std::size(kTensorLayouts); ++i) {
+    canonicalize(extents[i], p.*kTensorLayouts[i].order, p.*kTensorLayouts[i].align_log2);
+  }
 }
 
 // Fields that mean something only beside their feature.
@@ -113,7 +116,7 @@ void canonicalize(AttentionParams& p) noexcept {
   if (!f.has(Feature::kNeedsGrad)) f = f.without({Feature::kDLse, Feature::kDelta});
   canonicalize_diagonal(p);
   clear_unused(p);
-  canonicalize_placements(p);
+  canonicalize_layouts(p);
 }
 
 }  // namespace regard

@@ -3,12 +3,12 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <iterator>
 #include <memory>
 #include <new>
 
 #include "base/message.h"
 #include "core/describe/describe.h"
+#include "core/describe/tensor_rules.h"
 #include "core/text/thrown_by.h"
 #include "platform/device_memory.h"
 
@@ -38,8 +38,8 @@ Status check_length(const TensorView& lengths, std::int64_t limit, const char* n
   return {};
 }
 
-/// [1] or [B,Hkv].
-Status check_descale(const TensorView& scale, const char* name, const char* where) {
+/// [1] or of two dimensions.
+Status check_scale(const TensorView& scale, const char* name, const char* where) {
   if (!is_readable(scale)) return {};
   const bool per_head = scale.rank == 2;
   for (std::int64_t b = 0; b < scale.shape[0]; ++b) {
@@ -54,28 +54,29 @@ Status check_descale(const TensorView& scale, const char* name, const char* wher
   return {};
 }
 
-struct Descale {
-  const char* name;
-  TensorView Buffers::*view;
-};
-constexpr Descale kDescales[] = {{"descale_q", &Buffers::descale_q},
-                                 {"descale_k", &Buffers::descale_k},
-                                 {"descale_v", &Buffers::descale_v}};
+Status check_data_of(const TensorSpec& spec, const Buffers& buffers, const AttentionParams& params,
+                     const char* where) {
+  const TensorView& view = buffers.*spec.buffer;
+  if (spec.data == DataRule::kScale) return check_scale(view, spec.name, where);
+  return check_length(view, extents_of(params)[spec.data_limit], spec.name, where);
+}
 
 }  // namespace
 
 Status check_lengths(const Buffers& buffers, const AttentionParams& params, const char* where) {
-  Status status = check_length(buffers.seqlens_q, params.seqlen_q, "seqlens_q", where);
-  if (!status.ok()) return status;
-  return check_length(buffers.seqlens_kv, params.seqlen_kv, "seqlens_kv", where);
+  for (const TensorSpec& spec : kTensors) {
+    if (spec.data != DataRule::kLength) continue;
+    if (Status s = check_data_of(spec, buffers, params, where); !s.ok()) return s;
+  }
+  return {};
 }
 
-Status check_data(const Buffers& buffers, const AttentionParams& params, const char* where) {
-  Status status = check_lengths(buffers, params, where);
-  if (!status.ok() || !params.features.has(Feature::kDescales)) return status;
-  for (const Descale& descale : kDescales) {
-    status = check_descale(buffers.*descale.view, descale.name, where);
-    if (!status.ok()) return status;
+Status check_data(const Buffers& buffers, const AttentionParams& params, const char* where,
+                  TensorSpecs specs) {
+  for (const TensorSpec& spec : specs) {
+    if (spec.buffer == nullptr) break;  // the rows of a backward
+    if (spec.data == DataRule::kNone || !(buffers.*spec.buffer).present()) continue;
+    if (Status s = check_data_of(spec, buffers, params, where); !s.ok()) return s;
   }
   return {};
 }
@@ -113,15 +114,15 @@ class HostCopy {
 }  // namespace
 
 Status check_device_data(const AttentionRequest& request, const Launch& launch) try {
-  constexpr TensorView Buffers::*kRead[] = {&Buffers::seqlens_q, &Buffers::seqlens_kv,
-                                            &Buffers::descale_q, &Buffers::descale_k,
-                                            &Buffers::descale_v};
   const Expected<AttentionParams> params = describe_buffers(request, request.options, kWhere);
   if (!params) return params.status();
   Buffers on_host = request;
-  HostCopy copies[std::size(kRead)];
-  for (std::size_t i = 0; i < std::size(kRead) && params->device.type != DeviceType::kCpu; ++i) {
-    if (Status status = copies[i].take(&(on_host.*kRead[i]), launch.stream); !status.ok()) {
+  HostCopy copies[kMaxTensors];
+  std::size_t count = 0;
+  for (const TensorSpec& spec : kTensors) {
+    if (spec.data == DataRule::kNone || params->device.type == DeviceType::kCpu) continue;
+    if (Status status = copies[count++].take(&(on_host.*spec.buffer), launch.stream);
+        !status.ok()) {
       return status;
     }
   }

@@ -3,6 +3,7 @@
 #include "regard/params.h"
 #include "regard/request.h"
 #include "regard/status.h"
+#include "regard/tensors.h"
 
 namespace regard {
 
@@ -13,7 +14,9 @@ namespace regard {
 /// read.
 Status check_lengths(const Buffers& buffers, const AttentionParams& params, const char* where);
 
-/// Lengths, and that descales are finite and not negative.
-Status check_data(const Buffers& buffers, const AttentionParams& params, const char* where);
+/// What the rows of the tensors say of their data: lengths, and that scales are finite and not
+/// negative.
+Status check_data(const Buffers& buffers, const AttentionParams& params, const char* where,
+                  TensorSpecs specs = kTensors);
 
 }  // namespace regard

@@ -1,11 +1,12 @@
 #include "core/describe/describe.h"
 
 #include <bit>
-#include <iterator>
+#include <cstddef>
 
 #include "base/checked.h"
 #include "base/message.h"
 #include "core/describe/overlap.h"
+#include "core/describe/tensor_rules.h"
 #include "core/describe/view_checks.h"
 #include "core/text/thrown_by.h"
 
@@ -31,18 +32,16 @@ Layout layout_of(const TensorView& view) noexcept {
 // ones before.
 class Describer {
  public:
-  Describer(const Buffers& buffers, const AttentionOptions& options, const char* where)
-      : b_(buffers), o_(options), where_(where) {}
+  Describer(const Buffers& buffers, const AttentionOptions& options, const char* where,
+            TensorSpecs specs)
+      : b_(buffers), o_(options), where_(where), specs_(specs) {}
 
   Expected<AttentionParams> run() {
     using Step = Status (Describer::*)();
     static constexpr Step kSteps[] = {
-        &Describer::check_views,    &Describer::take_main,
-        &Describer::take_outputs,   &Describer::describe_score_modifiers,
-        &Describer::take_lengths,   &Describer::take_paging,
-        &Describer::take_descales,  &Describer::take_cache,
-        &Describer::take_options,   &Describer::take_diagonal,
-        &Describer::check_overlaps, &Describer::finish};
+        &Describer::check_views,   &Describer::take_main,     &Describer::take_packed,
+        &Describer::take_paging,   &Describer::take_others,   &Describer::take_options,
+        &Describer::take_diagonal, &Describer::check_written, &Describer::finish};
     for (const Step step : kSteps) {
       if (Status status = (this->*step)(); !status.ok()) return status;
     }
@@ -50,30 +49,26 @@ class Describer {
   }
 
  private:
-  void feature(Feature f, const TensorView& view) noexcept { p_.features.set(f, view.present()); }
-
   // Every tensor by itself, before any size is multiplied or address computed elsewhere.
   Status check_views() {
-    for (std::size_t i = 0; i < 4; ++i) {
-      const TensorView& view = b_.*kBufferTensors[i].view;
+    for (const TensorSpec& spec : specs_.first(kMainTensors)) {
+      const TensorView& view = b_.*spec.buffer;
       if (view.rank == 4) continue;
-      constexpr const char* kLetters[] = {"[B,Hq,Sq,Dqk]", "[B,Hkv,Skv,Dqk]", "[B,Hkv,Skv,Dv]",
-                                          "[B,Hq,Sq,Dv]"};
-      return expect_rank(where_, {kBufferTensors[i].name, view}, 4, kLetters[i]);
+      return expect_rank(where_, {spec.name, view}, 4, spec.shape.text());
     }
-    for (const BufferTensor& tensor : kBufferTensors) {
-      const TensorView& view = b_.*tensor.view;
+    for (const TensorSpec& spec : specs_) {
+      if (spec.buffer == nullptr) break;  // the rows of a backward
+      const TensorView& view = b_.*spec.buffer;
       if (!view.present()) continue;
-      Present& present = present_[count_++];
-      present.tensor = &tensor;
-      Status status = check_view(where_, {tensor.name, view}, b_.q.device, &present.span);
+      specs_present_[count_] = &spec;
+      UsedTensor& used = present_[count_++];
+      used.name = spec.name;
+      used.view = &view;
+      Status status = check_view(where_, {spec.name, view}, b_.q.device, &used.span);
       if (!status.ok()) return status;
     }
-    for (std::size_t i = 0; i < 4; ++i) {
-      const TensorView& view = b_.*kBufferTensors[i].view;
-      if (view.strides[3] == 1 || view.shape[3] <= 1) continue;
-      return invalid(where_, "last stride of ", kBufferTensors[i].name, " (", view.strides[3],
-                     ") must be 1");
+    for (const TensorSpec& spec : specs_.first(kMainTensors)) {
+      if (Status s = check_last_stride(where_, spec, b_.*spec.buffer); !s.ok()) return s;
     }
     return {};
   }
@@ -84,10 +79,9 @@ class Describer {
     return invalid(where_, what, " of ", a, " (", actual, ") must be ", b, "'s, ", expected);
   }
 
-  // q, k, v, out: extents, heads, types, places. B is cu_seqlens' with packed rows, and k and v are
-  // pages or a larger cache where a table says so.
+  // q, k, v, out: extents, heads, types, layouts. k and v are pages or a larger cache where a table
+  // says so.
   Status take_main() {
-    const bool packed = b_.cu_seqlens_q.present();
     const bool own_batch = b_.page_table.present() || b_.cache_batch_idx.present();
     p_.device = b_.q.device;
     p_.dtype_q = b_.q.dtype;
@@ -100,9 +94,11 @@ class Describer {
     p_.seqlen_kv = b_.k.shape[2];
     p_.head_dim_qk = b_.q.shape[3];
     p_.head_dim_v = b_.v.shape[3];
-    if (b_.v.dtype != b_.k.dtype) {
-      return invalid(where_, "dtype of v (", to_string(b_.v.dtype), ") must be k's, ",
-                     to_string(b_.k.dtype));
+    for (const TensorSpec& spec : specs_.first(kMainTensors)) {
+      const TensorView& view = b_.*spec.buffer;
+      if (Status s = rules_.check_dtype(spec, view); !s.ok()) return s;
+      p_.*spec.layout->order = layout_of(view);
+      p_.*spec.layout->align_log2 = align_log2_of(view);
     }
     struct Pair {
       const char* what;
@@ -126,21 +122,12 @@ class Describer {
       if (e.actual == e.expected) continue;
       return expect_equal(e.what, e.a, e.actual, e.b, e.expected);
     }
-    if (packed || b_.cu_seqlens_kv.present()) {
-      if (Status status = take_packed(); !status.ok()) return status;
-    }
-    p_.layout_q = layout_of(b_.q);
-    p_.layout_k = layout_of(b_.k);
-    p_.layout_v = layout_of(b_.v);
-    p_.layout_out = layout_of(b_.out);
-    p_.align_q_log2 = align_log2_of(b_.q);
-    p_.align_k_log2 = align_log2_of(b_.k);
-    p_.align_v_log2 = align_log2_of(b_.v);
-    p_.align_out_log2 = align_log2_of(b_.out);
     return {};
   }
 
+  // B is that of cu_seqlens.
   Status take_packed() {
+    if (!b_.cu_seqlens_q.present() && !b_.cu_seqlens_kv.present()) return {};
     if (!b_.cu_seqlens_q.present()) {
       return invalid(where_, "cu_seqlens_q (absent) must be given with cu_seqlens_kv");
     }
@@ -156,140 +143,25 @@ class Describer {
     if (Status s = expect_equal("batch", "packed q", p_.batch, "a packed tensor", 1); !s.ok()) {
       return s;
     }
-    p_.features.set(Feature::kPacked);
     p_.batch = starts.view.shape[0] - 1;
     p_.total_q = p_.seqlen_q;  // no sequence is longer than all together
     p_.total_kv = b_.page_table.present() ? 0 : p_.seqlen_kv;
-    for (const NamedView& view : {starts, NamedView{"cu_seqlens_kv", b_.cu_seqlens_kv}}) {
-      if (!view.view.present()) continue;
-      if (Status s = expect_dtype(where_, view, {Dtype::kI32}); !s.ok()) return s;
-      if (Status s = expect_shape(where_, view, {p_.batch + 1}, "[B+1]"); !s.ok()) return s;
-    }
     return {};
   }
 
-  Status take_outputs() {
-    const Dtype dtype = p_.dtype_q == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32;
-    const bool packed = p_.features.has(Feature::kPacked);
-    const std::int64_t outer = packed ? 1 : p_.batch;
-    feature(Feature::kLse, b_.lse);
-    feature(Feature::kSavedStats, b_.saved_stats);
-    if (b_.lse.present()) {
-      const NamedView lse{"lse", b_.lse};
-      if (Status s = expect_dtype(where_, lse, {dtype}); !s.ok()) return s;
-      Status s =
-          packed ? expect_shape(where_, lse, {p_.num_heads_q, p_.total_q}, "[Hq,total_q]")
-                 : expect_shape(where_, lse, {p_.batch, p_.num_heads_q, p_.seqlen_q}, "[B,Hq,Sq]");
-      if (!s.ok()) return s;
-    }
-    if (b_.saved_stats.present()) {
-      const NamedView stats{"saved_stats", b_.saved_stats};
-      if (Status s = expect_dtype(where_, stats, {dtype}); !s.ok()) return s;
-      Status s =
-          expect_shape(where_, stats, {outer, p_.num_heads_q, p_.seqlen_q, 2}, "[B,Hq,Sq,2]");
-      if (!s.ok()) return s;
-    }
-    if (b_.scores_out.present()) {
-      const NamedView scores{"scores_out", b_.scores_out};
-      if (Status s = expect_dtype(where_, scores, {dtype}); !s.ok()) return s;
-      Status s = expect_shape(where_, scores, {p_.batch, p_.num_heads_q, p_.seqlen_q, kv_extent()},
-                              "[B,Hq,Sq,Skv]");
-      if (!s.ok()) return s;
-    }
-    return {};
-  }
-
-  // Positions of keys that a sequence may have: pages count as the rows that they hold.
-  std::int64_t kv_extent() const noexcept {
-    if (!b_.page_table.present() || b_.page_table.rank != 2) return p_.seqlen_kv;
-    return saturating_mul(b_.page_table.shape[1], b_.k.shape[2]);
-  }
-
-  // Tensors that edit scores: mask, bias, ALiBi, sinks, segments.
-  Status describe_score_modifiers() {
-    const std::int64_t full[4] = {p_.batch, p_.num_heads_q, p_.seqlen_q, kv_extent()};
-    feature(Feature::kAttnMask, b_.attn_mask);
-    feature(Feature::kAttnBias, b_.attn_bias);
-    feature(Feature::kAlibi, b_.alibi_slopes);
-    feature(Feature::kSinks, b_.sinks);
-    if (b_.attn_mask.present()) {
-      const NamedView mask{"attn_mask", b_.attn_mask};
-      if (Status s = expect_dtype(where_, mask, {Dtype::kBool, Dtype::kU8}); !s.ok()) return s;
-      if (Status s = expect_broadcast(where_, mask, full, &p_.mask_dims); !s.ok()) return s;
-    }
-    if (b_.attn_bias.present()) {
-      const NamedView bias{"attn_bias", b_.attn_bias};
-      p_.dtype_bias = b_.attn_bias.dtype;
-      const Dtype narrow = is_f8(p_.dtype_q) ? Dtype::kF32 : p_.dtype_q;
-      Status s = expect_dtype(where_, bias, {Dtype::kF32, Dtype::kF64, narrow});
-      if (!s.ok()) return s;
-      if (s = expect_broadcast(where_, bias, full, &p_.bias_dims); !s.ok()) return s;
-    }
-    if (b_.alibi_slopes.present()) {
-      const NamedView slopes{"alibi_slopes", b_.alibi_slopes};
-      if (Status s = expect_dtype(where_, slopes, {Dtype::kF32}); !s.ok()) return s;
-      Status s = b_.alibi_slopes.rank == 2
-                     ? expect_shape(where_, slopes, {p_.batch, p_.num_heads_q}, "[Hq] or [B,Hq]")
-                     : expect_shape(where_, slopes, {p_.num_heads_q}, "[Hq] or [B,Hq]");
-      if (!s.ok()) return s;
-    }
-    if (b_.sinks.present()) {
-      const NamedView sinks{"sinks", b_.sinks};
-      if (Status s = expect_dtype(where_, sinks, {Dtype::kF32}); !s.ok()) return s;
-      if (Status s = expect_shape(where_, sinks, {p_.num_heads_q}, "[Hq]"); !s.ok()) return s;
-    }
-    return {};
-  }
-
-  Status expect_i32(const char* name, const TensorView& view,
-                    std::initializer_list<std::int64_t> shape, const char* letters) {
-    if (!view.present()) return {};
-    const NamedView tensor{name, view};
-    if (Status s = expect_dtype(where_, tensor, {Dtype::kI32}); !s.ok()) return s;
-    return expect_shape(where_, tensor, shape, letters);
-  }
-
-  Status both_or_neither(const char* a, const TensorView& view_a, const char* b,
-                         const TensorView& view_b) {
-    if (view_a.present() == view_b.present()) return {};
-    return invalid(where_, view_a.present() ? b : a, " (absent) must be given with ",
-                   view_a.present() ? a : b, ": both or neither");
-  }
-
-  Status take_lengths() {
-    feature(Feature::kSegmentIds, b_.segment_ids_q);
-    feature(Feature::kSeqlensQ, b_.seqlens_q);
-    feature(Feature::kSeqlensKv, b_.seqlens_kv);
-    Status s =
-        both_or_neither("segment_ids_q", b_.segment_ids_q, "segment_ids_kv", b_.segment_ids_kv);
-    if (!s.ok()) return s;
-    s = expect_i32("segment_ids_q", b_.segment_ids_q, {p_.batch, p_.seqlen_q}, "[B,Sq]");
-    if (!s.ok()) return s;
-    s = expect_i32("segment_ids_kv", b_.segment_ids_kv, {p_.batch, kv_extent()}, "[B,Skv]");
-    if (!s.ok()) return s;
-    s = expect_i32("seqlens_q", b_.seqlens_q, {p_.batch}, "[B]");
-    if (!s.ok()) return s;
-    return expect_i32("seqlens_kv", b_.seqlens_kv, {p_.batch}, "[B]");
-  }
-
+  // Skv is the number of rows that the pages of one sequence hold.
   Status take_paging() {
     if (!b_.page_table.present()) {
       if (o_.page_size == 0) return {};
       return invalid(where_, "page_size (", o_.page_size, ") must be 0 without a page_table");
     }
-    if (!b_.seqlens_kv.present()) {
-      return invalid(where_, "seqlens_kv (absent) must be given with page_table");
-    }
     const NamedView table{"page_table", b_.page_table};
     if (Status s = expect_rank(where_, table, 2, "[B,pages]"); !s.ok()) return s;
-    Status s = expect_i32(table.name, table.view, {p_.batch, table.view.shape[1]}, "[B,pages]");
-    if (!s.ok()) return s;
     const std::int64_t page_size = b_.k.shape[2];
     if (page_size < 1 || (o_.page_size != 0 && o_.page_size != page_size)) {
       return invalid(where_, "page_size (", o_.page_size, ") must be the rows of a page of k (",
                      page_size, "), at least 1");
     }
-    p_.features.set(Feature::kPaged);
     p_.num_pages = b_.k.shape[0];
     p_.page_size = page_size;
     if (!checked_mul(table.view.shape[1], page_size, &p_.seqlen_kv)) {
@@ -299,52 +171,24 @@ class Describer {
     return {};
   }
 
-  // What q, k and v are multiplied by: one number for all, or one a sequence and kv head.
-  Status take_descales() {
-    for (const NamedView& scale :
-         {NamedView{"descale_q", b_.descale_q}, NamedView{"descale_k", b_.descale_k},
-          NamedView{"descale_v", b_.descale_v}}) {
-      if (!scale.view.present()) continue;
-      if (Status s = expect_dtype(where_, scale, {Dtype::kF32}); !s.ok()) return s;
-      const bool per_head = scale.view.rank == 2;
-      Status s = per_head
-                     ? expect_shape(where_, scale, {p_.batch, p_.num_heads_kv}, "[B,Hkv] or [1]")
-                     : expect_shape(where_, scale, {1}, "or [B,Hkv]");
-      if (!s.ok()) return s;
-      p_.features.set(Feature::kDescales);
-      if (per_head) p_.features.set(Feature::kDescalesPerHead);
+  // Every tensor but q, k, v and out, by the rules of its row.
+  Status take_others() {
+    if (count_ == kMainTensors) return {};
+    extents_ = extents_of(p_);
+    for (int i = kMainTensors; i < count_; ++i) {
+      const TensorSpec& spec = *specs_present_[i];
+      const TensorView& view = *present_[i].view;
+      ShapeMatch match;
+      if (Status s = rules_.check(spec, view, &match); !s.ok()) return s;
+      p_.features = p_.features.with(spec.features);
+      if (match.is_second) p_.features = p_.features.with(spec.second_shape_features);
+      if (spec.dtype_in_params != nullptr) p_.*spec.dtype_in_params = view.dtype;
+      if (spec.full_dims != nullptr) p_.*spec.full_dims = match.full_dims;
+    }
+    if (p_.features.has(Feature::kRotary)) {
+      p_.rotary_dim = saturating_mul(extents_[Extent::kRotaryHalf], 2);
     }
     return {};
-  }
-
-  // Appending, rotary embeddings, cache indices, block masks.
-  Status take_cache() {
-    feature(Feature::kBlockMask, b_.block_mask);
-    feature(Feature::kAppendKv, b_.k_new);
-    feature(Feature::kRotary, b_.rotary_cos);
-    feature(Feature::kCacheBatchIdx, b_.cache_batch_idx);
-    Status s = both_or_neither("k_new", b_.k_new, "v_new", b_.v_new);
-    if (!s.ok()) return s;
-    s = both_or_neither("rotary_cos", b_.rotary_cos, "rotary_sin", b_.rotary_sin);
-    if (!s.ok()) return s;
-    if (b_.k_new.present()) {
-      const std::int64_t rows = b_.k_new.rank == 4 ? b_.k_new.shape[2] : 0;
-      s = expect_shape(where_, {"k_new", b_.k_new},
-                       {p_.batch, p_.num_heads_kv, rows, p_.head_dim_qk}, "[B,Hkv,Snew,Dqk]");
-      if (!s.ok()) return s;
-      s = expect_shape(where_, {"v_new", b_.v_new},
-                       {p_.batch, p_.num_heads_kv, rows, p_.head_dim_v}, "[B,Hkv,Snew,Dv]");
-      if (!s.ok()) return s;
-    }
-    if (b_.rotary_cos.present()) {
-      const NamedView cosines{"rotary_cos", b_.rotary_cos};
-      if (s = expect_rank(where_, cosines, 2, "[positions,rotary_dim/2]"); !s.ok()) return s;
-      s = expect_shape(where_, {"rotary_sin", b_.rotary_sin},
-                       {b_.rotary_cos.shape[0], b_.rotary_cos.shape[1]}, "rotary_cos's");
-      if (!s.ok()) return s;
-      p_.rotary_dim = saturating_mul(b_.rotary_cos.shape[1], 2);
-    }
-    return expect_i32("cache_batch_idx", b_.cache_batch_idx, {p_.batch}, "[B]");
   }
 
   Status take_options() {
@@ -379,12 +223,6 @@ class Describer {
     // Dropout counts rows from the diagonal where one is named, and needs none.
     const bool needed =
         p_.window_left >= 0 || p_.window_right >= 0 || p_.features.has(Feature::kAlibi);
-    if (b_.diagonal_offsets.present()) {
-      const NamedView offsets{"diagonal_offsets", b_.diagonal_offsets};
-      if (Status s = expect_dtype(where_, offsets, {Dtype::kI64}); !s.ok()) return s;
-      if (Status s = expect_shape(where_, offsets, {p_.batch}, "[B]"); !s.ok()) return s;
-      p_.features.set(Feature::kDiagonalPerSequence);
-    }
     if (!needed && p_.dropout_p == 0.0) return {};
     const bool offset = p_.diagonal == Diagonal::kOffset;
     if (b_.diagonal_offsets.present() && (!offset || b_.diagonal_offset != 0)) {
@@ -413,26 +251,11 @@ class Describer {
            (!starts || same_view(b_.cu_seqlens_q, b_.cu_seqlens_kv));
   }
 
-  // No element of an output shares bytes with an input, another output or itself.
-  Status check_overlaps() {
+  Status check_written() {
     for (int i = 0; i < count_; ++i) {
-      if (!present_[i].tensor->output) continue;
-      const TensorView& output = b_.*present_[i].tensor->view;
-      if (!proves_injective(output)) {
-        return invalid(where_, present_[i].tensor->name, " ", to_string(output),
-                       " must not overlap itself");
-      }
-      for (int j = 0; j < count_; ++j) {
-        // A pair of outputs is met twice; once is enough.
-        if (j == i || (present_[j].tensor->output && j < i)) continue;
-        if (!intersects(present_[i].span, present_[j].span)) continue;
-        const TensorView& other = b_.*present_[j].tensor->view;
-        if (proves_disjoint(output, other)) continue;
-        return invalid(where_, present_[i].tensor->name, " ", to_string(output),
-                       " must not overlap ", present_[j].tensor->name, " ", to_string(other));
-      }
+      present_[i].is_written = is_written(specs_present_[i]->forward_with(p_.features));
     }
-    return {};
+    return check_overlaps(where_, {present_, static_cast<std::size_t>(count_)});
   }
 
   Status finish() {
@@ -445,12 +268,13 @@ class Describer {
   const Buffers& b_;
   const AttentionOptions& o_;
   const char* where_;
+  const TensorSpecs specs_;
   AttentionParams p_;
-  struct Present {
-    const BufferTensor* tensor;
-    ByteSpan span;
-  };
-  Present present_[std::size(kBufferTensors)];  // the first count_
+  Extents extents_;
+  TensorRules rules_{where_, b_, specs_, b_.cu_seqlens_q.present(), &extents_};
+  // The tensors that are there: the first count_.
+  UsedTensor present_[kMaxTensors];
+  const TensorSpec* specs_present_[kMaxTensors];
   int count_ = 0;
 };
 
@@ -493,8 +317,8 @@ AttentionOptions options_of(const AttentionParams& params) noexcept {
 }
 
 Expected<AttentionParams> describe_buffers(const Buffers& buffers, const AttentionOptions& options,
-                                           const char* where) {
-  return Describer(buffers, options, where).run();
+                                           const char* where, TensorSpecs specs) {
+  return Describer(buffers, options, where, specs).run();
 }
 
 Expected<AttentionParams> describe(const AttentionRequest& request) try {

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/checked.h"
+#include "base/message.h"
 
 // Two elements share bytes iff a bounded linear equation has a solution: the difference of their
 // byte offsets, a sum of index * stride, lies within an element's size of the difference of the
@@ -170,6 +171,26 @@ bool proves_disjoint(const TensorView& a, const TensorView& b) noexcept {
   // Element x of a and y of b share a byte iff -size_a < address(x) - address(y) < size_b.
   const Wide apart = Wide{span_b.begin} - Wide{span_a.begin};
   return difference.excludes(apart - size_a + 1, apart + size_b - 1);
+}
+
+Status check_overlaps(const char* where, std::span<const UsedTensor> tensors) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const UsedTensor& written = tensors[i];
+    if (!written.is_written) continue;
+    if (!proves_injective(*written.view)) {
+      return invalid(where, written.name, " ", to_string(*written.view),
+                     " must not overlap itself");
+    }
+    for (std::size_t j = 0; j < tensors.size(); ++j) {
+      const UsedTensor& other = tensors[j];
+      // Two that are written are one pair.
+      if (j == i || (other.is_written && j < i) || !intersects(written.span, other.span)) continue;
+      if (proves_disjoint(*written.view, *other.view)) continue;
+      return invalid(where, written.name, " ", to_string(*written.view), " must not overlap ",
+                     other.name, " ", to_string(*other.view));
+    }
+  }
+  return {};
 }
 
 }  // namespace regard

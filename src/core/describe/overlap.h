@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
+#include "regard/status.h"
 #include "regard/tensor.h"
 
 // Which bytes views touch. Every function needs views that byte_span accepts.
@@ -29,5 +31,17 @@ bool proves_injective(const TensorView& view) noexcept;
 /// True when no element of `a` shares bytes with one of `b`, interleaved slots of one buffer
 /// included. Exact, except that a search that would take long answers false.
 bool proves_disjoint(const TensorView& a, const TensorView& b) noexcept;
+
+/// A tensor of a call and the bytes of its view.
+struct UsedTensor {
+  const char* name;
+  const TensorView* view;
+  ByteSpan span;
+  bool is_written;
+};
+
+/// No element of a tensor that is written shares bytes with another tensor, or with another element
+/// of its own.
+Status check_overlaps(const char* where, std::span<const UsedTensor> tensors);
 
 }  // namespace regard

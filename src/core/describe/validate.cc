@@ -61,19 +61,13 @@ Status check_enums(const AttentionParams& p, const char* where) {
   if (p.scores_kind > ScoresKind::kProbs) {
     return invalid(where, "scores_kind (", static_cast<int>(p.scores_kind), ") must be 0..3");
   }
-  struct Placed {
-    const char* name;
-    Layout layout;
-    std::int32_t align_log2;
-  };
-  for (const Placed& t :
-       {Placed{"q", p.layout_q, p.align_q_log2}, Placed{"k", p.layout_k, p.align_k_log2},
-        Placed{"v", p.layout_v, p.align_v_log2}, Placed{"out", p.layout_out, p.align_out_log2}}) {
-    if (t.layout > Layout::kStrided) {
-      return invalid(where, "layout_", t.name, " (", static_cast<int>(t.layout), ") must be 0..2");
+  for (const TensorLayout& layout : kTensorLayouts) {
+    if (p.*layout.order > Layout::kStrided) {
+      return invalid(where, layout.order_field, " (", static_cast<int>(p.*layout.order),
+                     ") must be 0..2");
     }
-    if (t.align_log2 < 0 || t.align_log2 > kMaxAlignLog2) {
-      return invalid(where, "align_", t.name, "_log2 (", t.align_log2, ") must be 0..",
+    if (p.*layout.align_log2 < 0 || p.*layout.align_log2 > kMaxAlignLog2) {
+      return invalid(where, layout.align_field, " (", p.*layout.align_log2, ") must be 0..",
                      kMaxAlignLog2);
     }
   }

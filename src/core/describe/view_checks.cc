@@ -105,36 +105,28 @@ Status expect_shape(const char* where, const NamedView& tensor,
     return expect_rank(where, tensor, static_cast<int>(shape.size()), letters);
   }
   if (std::equal(shape.begin(), shape.end(), view.shape)) return {};
-  return invalid(where, "shape of ", tensor.name, " (", shape_text(view), ") must be ",
-                 list_text(shape.begin(), shape.size()), ", ", letters);
+  return unexpected_shape(where, tensor, shape.begin(), view.rank, letters, false);
 }
 
-Status expect_broadcast(const char* where, const NamedView& tensor, const std::int64_t (&full)[4],
-                        std::uint8_t* dims) {
-  const TensorView& view = tensor.view;
-  constexpr const char* kLetters = "[1|B,1|Hq,1|Sq,1|Skv]";
-  if (view.rank != 4) return expect_rank(where, tensor, 4, kLetters);
-  unsigned bits = 0;
-  for (int i = 0; i < 4; ++i) {
-    if (view.shape[i] == 1) continue;
-    if (view.shape[i] != full[i]) {
-      return invalid(where, "shape of ", tensor.name, " (", shape_text(view),
-                     ") must broadcast to ", list_text(full, 4), ", ", kLetters);
-    }
-    bits |= 1u << i;
-  }
-  *dims = static_cast<std::uint8_t>(bits);
-  return {};
+Status unexpected_shape(const char* where, const NamedView& tensor, const std::int64_t* expected,
+                        int rank, const char* letters, bool broadcasts) {
+  return invalid(where, "shape of ", tensor.name, " (", shape_text(tensor.view),
+                 broadcasts ? ") must broadcast to " : ") must be ",
+                 list_text(expected, static_cast<std::size_t>(rank)), ", ", letters);
 }
 
 Status expect_dtype(const char* where, const NamedView& tensor,
                     std::initializer_list<Dtype> accepted) {
+  return expect_dtype(where, tensor, accepted.begin(), accepted.size());
+}
+
+Status expect_dtype(const char* where, const NamedView& tensor, const Dtype* accepted,
+                    std::size_t count) {
+  if (std::find(accepted, accepted + count, tensor.view.dtype) != accepted + count) return {};
   std::string names;
-  for (const Dtype dtype : accepted) {
-    if (tensor.view.dtype == dtype) return {};
+  for (std::size_t i = 0; i < count; ++i) {
+    names += (i == 0 ? "" : " or ") + std::string(to_string(accepted[i]));
   }
-  for (const Dtype dtype : accepted)
-    names += (names.empty() ? "" : " or ") + std::string(to_string(dtype));
   return invalid(where, "dtype of ", tensor.name, " (", to_string(tensor.view.dtype), ") must be ",
                  names);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -25,13 +26,15 @@ Status check_view(const char* where, const NamedView& tensor, const Device& devi
 Status expect_shape(const char* where, const NamedView& tensor,
                     std::initializer_list<std::int64_t> shape, const char* letters);
 
-/// Each extent 1 or the full one; sets bit i of *dims where dim i is full (and not 1).
-Status expect_broadcast(const char* where, const NamedView& tensor, const std::int64_t (&full)[4],
-                        std::uint8_t* dims);
+/// What expect_shape answers to another shape of the same rank. `broadcasts`: extents may be 1.
+Status unexpected_shape(const char* where, const NamedView& tensor, const std::int64_t* expected,
+                        int rank, const char* letters, bool broadcasts);
 
 Status expect_rank(const char* where, const NamedView& tensor, int rank, const char* letters);
 
 Status expect_dtype(const char* where, const NamedView& tensor,
                     std::initializer_list<Dtype> accepted);
+Status expect_dtype(const char* where, const NamedView& tensor, const Dtype* accepted,
+                    std::size_t count);
 
 }  // namespace regard

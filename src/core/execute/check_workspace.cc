@@ -3,8 +3,6 @@
 #include <cstdint>
 
 #include "base/message.h"
-#include "core/describe/describe.h"
-#include "core/describe/describe_gradients.h"
 #include "core/describe/overlap.h"
 #include "core/plan/workspace_pool.h"
 
@@ -15,7 +13,7 @@ namespace {
 Status check_apart(const Workspace& workspace, const char* name, const TensorView& view,
                    const char* where) {
   ByteSpan span;
-  if (!view.present() || !byte_span(view, &span)) return {};
+  if (!byte_span(view, &span)) return {};
   const auto begin = reinterpret_cast<std::uintptr_t>(workspace.data);
   if (!intersects(span, {begin, begin + workspace.bytes})) return {};
   TensorView block;
@@ -33,7 +31,7 @@ Status check_apart(const Workspace& workspace, const char* name, const TensorVie
 }  // namespace
 
 Status check_workspace(const Workspace& workspace, std::int64_t needed, const Buffers& buffers,
-                       const GradBuffers* gradients, const char* where) {
+                       const GradBuffers* gradients, const char* where, TensorSpecs specs) {
   if (needed == 0) return {};
   const auto address = reinterpret_cast<std::uintptr_t>(workspace.data);
   if (workspace.data == nullptr || workspace.bytes < static_cast<std::size_t>(needed)) {
@@ -48,14 +46,11 @@ Status check_workspace(const Workspace& workspace, std::int64_t needed, const Bu
     return failure(StatusCode::kWorkspace, where, "workspace of ", workspace.bytes,
                    " bytes ends beyond the address space");
   }
-  for (const BufferTensor& tensor : kBufferTensors) {
-    const Status status = check_apart(workspace, tensor.name, buffers.*tensor.view, where);
-    if (!status.ok()) return status;
-  }
-  if (gradients == nullptr) return {};
-  for (const GradTensor& tensor : kGradTensors) {
-    const Status status = check_apart(workspace, tensor.name, tensor.view(*gradients), where);
-    if (!status.ok()) return status;
+  for (const TensorSpec& spec : specs) {
+    if (spec.buffer == nullptr && gradients == nullptr) break;  // the rows of a backward
+    const TensorView& view = spec.buffer != nullptr ? buffers.*spec.buffer : *spec.in(*gradients);
+    if (!view.present()) continue;
+    if (Status s = check_apart(workspace, spec.name, view, where); !s.ok()) return s;
   }
   return {};
 }

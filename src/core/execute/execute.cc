@@ -35,28 +35,15 @@ constexpr Bound kExtents[] = {
     {"total_kv", &AttentionParams::total_kv},   {"num_pages", &AttentionParams::num_pages},
 };
 
-struct Place {
-  const char* name;
-  Layout AttentionParams::*layout;
-  std::int32_t AttentionParams::*align_log2;
-  TensorView Buffers::*view;
-};
-constexpr Place kPlaces[] = {
-    {"q", &AttentionParams::layout_q, &AttentionParams::align_q_log2, &Buffers::q},
-    {"k", &AttentionParams::layout_k, &AttentionParams::align_k_log2, &Buffers::k},
-    {"v", &AttentionParams::layout_v, &AttentionParams::align_v_log2, &Buffers::v},
-    {"out", &AttentionParams::layout_out, &AttentionParams::align_out_log2, &Buffers::out},
-};
-
 // Everything that may not differ: `actual` with the plan's extents, layouts, alignments, relations
 // and broadcasts must be the plan's params, so a field added later is compared too.
 Status check_equal_fields(const AttentionParams& planned, const AttentionParams& actual,
                           const char* where) {
   AttentionParams same = actual;
   for (const Bound& bound : kExtents) same.*bound.field = planned.*bound.field;
-  for (const Place& place : kPlaces) {
-    same.*place.layout = planned.*place.layout;
-    same.*place.align_log2 = planned.*place.align_log2;
+  for (const TensorLayout& layout : kTensorLayouts) {
+    same.*layout.order = planned.*layout.order;
+    same.*layout.align_log2 = planned.*layout.align_log2;
   }
   same.features = actual.features.without(kRelations)
                       .with(FeatureSet::from_bits(planned.features.bits() & kRelations.bits()));
@@ -83,16 +70,17 @@ Status check_fits(const PlanImpl& plan, const Claims& claims, const AttentionPar
     return does_not_fit(where, bound.name, std::to_string(extent),
                         (exact ? "" : "at most ") + std::to_string(max));
   }
-  for (const Place& place : kPlaces) {
-    const Layout layout = planned.*place.layout;
-    if (!layout_matches(buffers.*place.view, layout)) {
-      return does_not_fit(where, std::string("layout of ") + place.name,
-                          to_string(buffers.*place.view), to_string(layout));
+  for (const TensorSpec& spec : TensorSpecs(kTensors).first(kMainTensors)) {
+    const TensorLayout& layout = *spec.layout;
+    const Layout order = planned.*layout.order;
+    if (!layout_matches(buffers.*spec.buffer, order)) {
+      return does_not_fit(where, std::string("layout of ") + spec.name,
+                          to_string(buffers.*spec.buffer), to_string(order));
     }
-    if (actual.*place.align_log2 < planned.*place.align_log2) {
-      return does_not_fit(where, std::string("alignment of ") + place.name,
-                          std::to_string(1 << actual.*place.align_log2) + " bytes",
-                          "at least " + std::to_string(1 << planned.*place.align_log2));
+    if (actual.*layout.align_log2 < planned.*layout.align_log2) {
+      return does_not_fit(where, std::string("alignment of ") + spec.name,
+                          std::to_string(1 << actual.*layout.align_log2) + " bytes",
+                          "at least " + std::to_string(1 << planned.*layout.align_log2));
     }
   }
   // A dimension that the plan knows as broadcast must be one, or empty; the reverse is a smaller

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "regard/tensors.h"
+
 namespace regard {
 namespace {
 
@@ -132,38 +134,28 @@ bool check_head_dim(const HeadDimClaim& claim, std::int64_t actual, RefusalCode 
   });
 }
 
-struct TensorPlace {
-  const char* layout_field;
-  const char* align_field;
-  Layout layout;
-  std::int32_t align_log2;
-};
-
 bool check_memory(const Claims& claims, const AttentionParams& p, Judge& judge) {
-  const TensorPlace places[] = {{"layout_q", "align_q_log2", p.layout_q, p.align_q_log2},
-                                {"layout_k", "align_k_log2", p.layout_k, p.align_k_log2},
-                                {"layout_v", "align_v_log2", p.layout_v, p.align_v_log2},
-                                {"layout_out", "align_out_log2", p.layout_out, p.align_out_log2}};
-  for (const TensorPlace& place : places) {
-    if (!claims.layouts[static_cast<std::size_t>(place.layout)]) {
+  for (const TensorLayout& layout : kTensorLayouts) {
+    const Layout order = p.*layout.order;
+    if (!claims.layouts[static_cast<std::size_t>(order)]) {
       const bool go_on = judge.refuse([&] {
-        Refusal refusal{RefusalCode::kLayout, "", to_string(place.layout), {}};
+        Refusal refusal{RefusalCode::kLayout, "", to_string(order), {}};
         for (std::size_t i = 0; i < claims.layouts.size(); ++i) {
           if (!claims.layouts[i]) continue;
           const char* name = to_string(static_cast<Layout>(i));
-          if (refusal.limit.empty()) refusal.fix = {Fix::Op::kSet, place.layout_field, name};
+          if (refusal.limit.empty()) refusal.fix = {Fix::Op::kSet, layout.order_field, name};
           refusal.limit += (refusal.limit.empty() ? "" : ", ") + std::string(name);
         }
         return refusal;
       });
       if (!go_on) return false;
     }
-    if (place.align_log2 < claims.min_align_log2) {
+    if (p.*layout.align_log2 < claims.min_align_log2) {
       const bool go_on = judge.refuse([&] {
         return Refusal{RefusalCode::kAlignment,
                        std::to_string(1 << claims.min_align_log2) + " bytes",
-                       std::to_string(1 << place.align_log2) + " bytes",
-                       {Fix::Op::kSet, place.align_field, std::to_string(claims.min_align_log2)}};
+                       std::to_string(1 << p.*layout.align_log2) + " bytes",
+                       {Fix::Op::kSet, layout.align_field, std::to_string(claims.min_align_log2)}};
       });
       if (!go_on) return false;
     }
@@ -208,8 +200,10 @@ FeatureSet given_to_backward(const GradBuffers& gradients) noexcept {
   FeatureSet given;
   given.set(Feature::kSavedStats, gradients.saved.kind == SavedContext::Kind::kStats);
   given.set(Feature::kLse, gradients.saved.kind == SavedContext::Kind::kLse);
-  given.set(Feature::kDLse, gradients.d_lse.present());
-  given.set(Feature::kDelta, gradients.delta.present());
+  for (const TensorSpec& spec : kTensors) {
+    const TensorView* const view = spec.in(gradients);
+    if (view != nullptr && view->present()) given = given.with(spec.features);
+  }
   return given;
 }
 

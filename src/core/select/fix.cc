@@ -175,23 +175,13 @@ Status set_field(const Fix& fix, AttentionParams& p) {
 
 // Dense rows bound alignment from above: more of it means padded rows.
 void pad_rows_for(const Fix& fix, AttentionParams& p) {
-  struct Placed {
-    const char* field;
-    std::int32_t AttentionParams::*align_log2;
-    Layout AttentionParams::*layout;
-  };
-  constexpr Placed kPlaced[] = {
-      {"align_q_log2", &AttentionParams::align_q_log2, &AttentionParams::layout_q},
-      {"align_k_log2", &AttentionParams::align_k_log2, &AttentionParams::layout_k},
-      {"align_v_log2", &AttentionParams::align_v_log2, &AttentionParams::layout_v},
-      {"align_out_log2", &AttentionParams::align_out_log2, &AttentionParams::layout_out}};
-  for (const Placed& placed : kPlaced) {
-    if (fix.field != placed.field) continue;
-    const std::int32_t wanted = p.*placed.align_log2;
+  for (const TensorLayout& layout : kTensorLayouts) {
+    if (fix.field != layout.align_field) continue;
+    const std::int32_t wanted = p.*layout.align_log2;
     canonicalize(p);
-    if (p.*placed.align_log2 >= wanted) return;
-    p.*placed.layout = Layout::kStrided;
-    p.*placed.align_log2 = wanted;
+    if (p.*layout.align_log2 >= wanted) return;
+    p.*layout.order = Layout::kStrided;
+    p.*layout.align_log2 = wanted;
   }
 }
 

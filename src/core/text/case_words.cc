@@ -245,20 +245,13 @@ bool parse_literal_lens(Text value, Case* c) {
 
 // ---- layouts and alignment
 
-constexpr Layout AttentionParams::*kLayouts[] = {
-    &AttentionParams::layout_q, &AttentionParams::layout_k, &AttentionParams::layout_v,
-    &AttentionParams::layout_out};
-constexpr std::int32_t AttentionParams::*kAligns[] = {
-    &AttentionParams::align_q_log2, &AttentionParams::align_k_log2, &AttentionParams::align_v_log2,
-    &AttentionParams::align_out_log2};
-
 // Whether one word for all four tensors, read back, gives these four.
 bool one_layout(const AttentionParams& p, Layout layout) {
   AttentionParams read = p;
-  for (const auto member : kLayouts) read.*member = layout;
+  for (const TensorLayout& tensor : kTensorLayouts) read.*tensor.order = layout;
   canonicalize(read);
-  for (const auto member : kLayouts) {
-    if (read.*member != p.*member) return false;
+  for (const TensorLayout& tensor : kTensorLayouts) {
+    if (read.*tensor.order != p.*tensor.order) return false;
   }
   return true;
 }
@@ -277,11 +270,11 @@ bool print_layout(const Case& c, std::string* out) {
 bool parse_layout(Text value, Case* c) {
   Layout layout{};
   if (!parse_enum(value, Layout::kBhsd, Layout::kStrided, &layout)) return false;
-  for (const auto member : kLayouts) c->params.*member = layout;
+  for (const TensorLayout& tensor : kTensorLayouts) c->params.*tensor.order = layout;
   return true;
 }
 void forget_layout(Case* c) {
-  for (const auto member : kLayouts) c->params.*member = Layout::kBhsd;
+  for (const TensorLayout& tensor : kTensorLayouts) c->params.*tensor.order = Layout::kBhsd;
 }
 template <auto kMember>
 bool print_one_layout(const Case& c, std::string* out) {
@@ -317,11 +310,13 @@ bool parse_align(Text value, Case* c) {
 bool parse_all_aligns(Text value, Case* c) {
   std::int32_t log2 = 0;
   if (!parse_bytes_log2(value, &log2)) return false;
-  for (const auto member : kAligns) c->params.*member = log2;
+  for (const TensorLayout& tensor : kTensorLayouts) c->params.*tensor.align_log2 = log2;
   return true;
 }
 void forget_aligns(Case* c) {
-  for (const auto member : kAligns) c->params.*member = kMaxAlignLog2;
+  for (const TensorLayout& tensor : kTensorLayouts) {
+    c->params.*tensor.align_log2 = kMaxAlignLog2;
+  }
 }
 
 // ---- outputs, data, machine
