@@ -33,8 +33,7 @@ inline constexpr std::int64_t kDecodeTileKv = 16;
 inline constexpr std::int64_t kSplitRows = 64;
 
 /// Steps that the splits are taken in where they are `runs` runs of neighbours, one part of each
-/// run in turn: so many workers side by side go on where they were, which they have asked memory
-/// for.
+/// run in turn: so many workers side by side go on where they were, which they have prefetched.
 REGARD_KERNEL_FN constexpr std::int64_t split_steps(std::int64_t splits, std::int64_t runs) {
   return (splits + runs - 1) / runs * runs;
 }

@@ -132,6 +132,19 @@ class Arrows(unittest.TestCase):
     def test_clean_tree(self):
         self.assertEqual(rules_of(CLEAN), set())
 
+    def test_views_of_k_and_v(self):
+        rule = "K and V are read through a KvOperand"
+        reads = ("row_address(p.k, b, h, j);", "load(self.p_.v, j);", "t.problem().k.stride[2];",
+                 "descale_of(p.descale_k, b, h);")
+        for path in ("src/cpu/tiles.inl", "src/cpu/forward/rows.h", "src/backends/math/args.h"):
+            for read in reads:
+                with self.subTest(path=path, read=read):
+                    self.assertEqual(rules_of({**CLEAN, path: read + "\n"}), {(path, rule)})
+        for path in ("src/cpu/kv_operand.h", "src/cpu/forward/kv_operand.h", "src/cuda/rows.h"):
+            self.assertEqual(rules_of({**CLEAN, path: "\n".join(reads)}), set())
+        others = "g.d_k; strip.descale_v; k.stride; problem.key; params.dtype_kv;\n"
+        self.assertEqual(rules_of({**CLEAN, "src/cpu/tiles.inl": others}), set())
+
     def test_planted(self):
         for path, include, rule in PLANTED:
             with self.subTest(path=path, include=include):

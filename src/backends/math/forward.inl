@@ -10,6 +10,7 @@
 #include "cpu/forward/edit_scores.h"
 #include "cpu/forward/row_block.h"
 #include "cpu/forward/softmax.h"
+#include "cpu/kv_tiles.h"
 
 namespace regard::math {
 
@@ -101,7 +102,7 @@ static void compute_scores(const Task<V>& t) {
   const Problem& p = t.a.problem;
   for (std::int64_t index = t.tiles.begin; index < t.tiles.end; ++index) {
     const Tile tile = t.tile_at(index);
-    const auto keys = cpu::load_tile<V>(p.k, t.s.b, t.head_kv, tile, p.head_dim_qk, t.tile);
+    const auto keys = cpu::load_tile<V>(cpu::k_operand(p, t.s.b, t.head_kv), tile, t.tile);
     for (std::int64_t x = 0; x < t.count; ++x) compute_tile(t, x, tile, keys);
   }
 }
@@ -147,7 +148,7 @@ __attribute__((noinline)) static void add_tile(const Task<V>& t, Tile tile,
                                                const typename V::Scalar* one) {
   using T = typename V::Scalar;
   const Problem& p = t.a.problem;
-  const auto values = cpu::load_tile<V>(p.v, t.s.b, t.head_kv, tile, p.head_dim_v, t.tile);
+  const auto values = cpu::load_tile<V>(cpu::v_operand(p, t.s.b, t.head_kv), tile, t.tile);
   const bool finite = cpu::all_finite<V>(values, tile.size, p.head_dim_v);
   for (std::int64_t x = 0; x < t.count; ++x) {
     const TileClass tile_class = t.classify(x, tile);

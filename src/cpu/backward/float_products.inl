@@ -37,12 +37,10 @@ struct FloatProducts : Simd {
                                   T* to) {
     load_dense_row<Simd>(type, rows[0], size, to);
   }
-  /// `dim` elements of a tile's rows of K or V, as copies in `to` unless they serve in place.
-  REGARD_KERNEL_FN Input load_rows(const Task& t, const View& view, Tile tile, std::int64_t dim,
-                                   T* to) {
-    if (!t.a.copies_tiles) return load_tile<Simd>(view, t.s.b, t.head_kv, tile, dim, to);
-    const char* first = row_address(view, t.s.b, t.head_kv, tile.begin);
-    return copy_rows<Simd>(view, first, tile.size, dim, padded_head_dim(dim), to);
+  /// A tile's rows of K or V, as copies in `to` unless they serve in place.
+  REGARD_KERNEL_FN Input load_rows(const Task& t, const KvOperand& x, Tile tile, T* to) {
+    if (!t.a.copies_tiles) return load_tile<Simd>(x, tile, to);
+    return convert_tile<Simd>(x, tile, padded_head_dim(x.dim), to);
   }
   /// K^T of a tile's `size` keys.
   REGARD_KERNEL_FN Input transpose_rows(Input keys, std::int64_t, std::int64_t, T*) {

@@ -110,7 +110,7 @@ REGARD_KERNEL_FN void add_key_rows(const RowBlockGroup<V>& group,
   constexpr int kColumns = kVectors * V::kLanes;
   constexpr int kDepth = V::kWidth / V::kPack;
   auto* const out = to.sums + column * to.keys + (to.key + j) * kColumns;
-  ask_for_sums<V, kRows, kVectors>(out, kColumns);
+  prefetch_sums<V, kRows, kVectors>(out, kColumns);
   typename V::Vec sum[kRows][kVectors] = {};
   for (std::int64_t x = group.begin; x < group.end; ++x) {
     const BackwardTask<V> t = group.row_block(x);

@@ -47,27 +47,13 @@ struct PairProducts : Simd {
                     reinterpret_cast<const std::uint16_t*>(rows[1]), size, to);
   }
   /// [size][padded head_dim / 2] in `to`
-  static Input load_rows(const Task& t, const View& view, Tile tile, std::int64_t dim, Pair* to) {
-    constexpr std::int64_t kBytes = sizeof(std::uint16_t);
-    const std::int64_t padded = padded_head_dim(dim);
-    const char* from = row_address(view, t.s.b, t.head_kv, tile.begin);
-    char* row = reinterpret_cast<char*>(to);
-    for (std::int64_t j = 0; j < tile.size; ++j, row += padded * kBytes) {
-      __builtin_memcpy(row, from + j * view.stride[2] * kBytes,
-                       static_cast<std::size_t>(dim * kBytes));
-      __builtin_memset(row + dim * kBytes, 0, static_cast<std::size_t>((padded - dim) * kBytes));
-    }
-    return {to, padded / kPack, 1};
+  static Input load_rows(const Task&, const KvOperand& x, Tile tile, Pair* to) {
+    return copy_pairs(x, tile, padded_head_dim(x.dim) / kPack, to);
   }
   /// [size / 2][padded] in `pairs`: pairs of keys, an odd last one with 0.
   static Input transpose_rows(Input keys, std::int64_t size, std::int64_t padded, Pair* pairs) {
-    const auto* const rows = reinterpret_cast<const std::uint16_t*>(keys.data);
-    for (std::int64_t j = 0; j < size; j += kPack) {
-      const auto* const low = rows + j * padded;
-      pair_rows<Simd>(low, j + 1 < size ? low + padded : nullptr, padded,
-                      pairs + j / kPack * padded);
-    }
-    return {pairs, 1, padded};
+    const KvOperand copied = copied_operand(keys.data, Element::kBf16, padded, size);
+    return pair_keys<Simd>(copied, {0, size}, padded, pairs);
   }
   REGARD_KERNEL_FN bool is_finite(Input a, std::int64_t rows, std::int64_t size) {
     return all_finite_pairs<Simd>(a, rows, size);

@@ -11,6 +11,7 @@
 #include "cpu/forward/row_block.h"
 #include "cpu/forward/softmax.h"
 #include "cpu/forward/visible_keys.h"
+#include "cpu/kv_tiles.h"
 #include "cpu/simd/product.h"
 
 // V is a vocabulary with the products of a backward: FloatProducts or PairProducts, whose operands
@@ -107,8 +108,8 @@ static GradTile<V> load_grad_tile(const BackwardTask<V>& t, Tile tile, char* mem
   const auto at = [&](std::int64_t offset) __attribute__((always_inline)) {
     return reinterpret_cast<typename V::Operand*>(memory + offset);
   };
-  const auto keys = V::load_rows(t, p.k, tile, p.head_dim_qk, at(a.at_keys));
-  const auto values = V::load_rows(t, p.v, tile, p.head_dim_v, at(a.at_values));
+  const auto keys = V::load_rows(t, k_operand(p, t.s.b, t.head_kv), tile, at(a.at_keys));
+  const auto values = V::load_rows(t, v_operand(p, t.s.b, t.head_kv), tile, at(a.at_values));
   const std::int64_t dim = padded_head_dim(p.head_dim_qk);
   return {tile, keys, values, V::transpose_rows(keys, tile.size, dim, at(a.at_keys_t))};
 }

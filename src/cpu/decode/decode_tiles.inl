@@ -1,13 +1,14 @@
 // Tiles of K and V for few rows: lanes lie along head_dim, so that K and V are read as they stand
-// in memory, once for all rows of a row block. Memory bounds it, so the loops ask for what the next
-// tile reads. Included by float_tiles.inl and bf16_tiles.inl.
+// in memory, once for all rows of a row block. Memory bounds it, so the loops prefetch what the
+// next tile reads. Included by float_tiles.inl and bf16_tiles.inl.
 
 #include <cstdint>
 
 #include "cpu/forward/row_block.h"
 #include "cpu/forward/softmax.h"
 #include "cpu/forward/tiled.h"
-#include "cpu/read_ahead.h"
+#include "cpu/kv_tiles.h"
+#include "cpu/prefetch.h"
 #include "cpu/rows.h"
 #include "cpu/simd/product.h"
 #include "cpu/split.h"
@@ -130,9 +131,11 @@ class DecodeTiles {
 
   void start(TaskHead task_head, Tile tile) {
     tile_ = tile;
-    keys_ = rows_of(p_.k, task_head.head_kv, p_.head_dim_qk, keys_buffer_);
-    values_ = rows_of(p_.v, task_head.head_kv, p_.head_dim_v, values_buffer_);
-    next_ = read_ahead(p_, b_, task_head, tile);
+    const KvOperand k = k_operand(p_, b_, task_head.head_kv),
+                    v = v_operand(p_, b_, task_head.head_kv);
+    keys_ = rows_of_tile(k, tile, keys_buffer_);
+    values_ = rows_of_tile(v, tile, values_buffer_);
+    next_ = next_tile_prefetch(k, v, task_head, tile);
   }
   const Tile& tile() const { return tile_; }
 
@@ -181,21 +184,12 @@ class DecodeTiles {
   }
 
  private:
-  /// The tile's rows of K or V.
-  struct Rows {
-    const char* first;
-    std::int64_t bytes;  // from one to the next
-    Element type;
-  };
-
-  /// Where they are if their type has a loop of its own, else converted to f32 in `buffer`.
-  Rows rows_of(const View& view, std::int64_t head, std::int64_t dim, T* buffer) const {
-    const char* const first = row_address(view, b_, head, tile_.begin);
-    if (((view.type == kTypes) || ...)) {
-      return {first, view.stride[2] * element_bytes(view.type), view.type};
-    }
-    copy_rows<V>(view, first, tile_.size, dim, dim, buffer);
-    return {reinterpret_cast<const char*>(buffer), dim * std::int64_t{sizeof(T)}, Element::kF32};
+  /// A tile's rows where they are if their type has a loop of its own, else converted to f32 in
+  /// `buffer`.
+  static KvOperand rows_of_tile(const KvOperand& x, Tile tile, T* buffer) {
+    if (((x.type == kTypes) || ...)) return from_key(x, tile.begin);
+    convert_tile<V>(x, tile, x.dim, buffer);
+    return copied_operand(buffer, Element::kF32, x.dim, tile.size);
   }
 
   /// Lines that vectors of K or V are in memory.
@@ -203,9 +197,9 @@ class DecodeTiles {
   REGARD_KERNEL_FN constexpr int lines_of_vectors(int count) {
     return static_cast<int>(lines_of(count * V::kLanes * element_bytes(kType)));
   }
-  /// What ask() takes for them: with AVX-512 one row of q alone asks in a loop.
+  /// What prefetch_lines takes for them: with AVX-512 one row of q alone prefetches in a loop.
   template <int kRows, int kLines>
-  static constexpr int kUnrolledAsks = V::kLanes == 16 && kRows == 1 ? 0 : kLines;
+  static constexpr int kUnrolledLines = V::kLanes == 16 && kRows == 1 ? 0 : kLines;
 
   /// Elements [d, d + kLanes) of a row of `dim`; what lies past its end is 0, and not read.
   template <Element kType>
@@ -219,10 +213,10 @@ class DecodeTiles {
   /// Keys in blocks of kLanes: as many sums of products as fill a vector when added up.
   template <Element kType>
   void dot_keys(std::int64_t rows, const T* q, Tile visible, T* to) {
-    Asking asking{next_.keys, row_groups(rows)};
+    RepeatedPrefetch ahead{next_.keys, row_groups(rows)};
     for (std::int64_t j = 0; j < visible.size; j += V::kLanes) {
       const std::int64_t count = visible.size - j < V::kLanes ? visible.size - j : V::kLanes;
-      const char* const keys = keys_.first + (visible.begin - tile_.begin + j) * keys_.bytes;
+      const char* const keys = row_of(keys_, visible.begin - tile_.begin + j);
       for_row_groups(
           rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
             constexpr int kRows = decltype(size)::value;
@@ -231,12 +225,12 @@ class DecodeTiles {
             T* const scores = to + j * V::kWidth + r;
             std::int64_t x = 0;
             for (; x + kKeys <= count; x += kKeys) {
-              dot_block<kType, kRows, kKeys>(*this, query, keys + x * keys_.bytes,
-                                             scores + x * V::kWidth, &asking);
+              dot_block<kType, kRows, kKeys>(*this, query, keys + x * keys_.stride,
+                                             scores + x * V::kWidth, &ahead);
             }
             for (; x < count; ++x) {
-              dot_block<kType, kRows, 1>(*this, query, keys + x * keys_.bytes,
-                                         scores + x * V::kWidth, &asking);
+              dot_block<kType, kRows, 1>(*this, query, keys + x * keys_.stride,
+                                         scores + x * V::kWidth, &ahead);
             }
           });
     }
@@ -245,20 +239,20 @@ class DecodeTiles {
   /// kRows rows meet kKeys keys. A row's sum has the same order wherever it stands among them.
   template <Element kType, int kRows, int kKeys>
   REGARD_KERNEL_FN void dot_block(const DecodeTiles& self, const T* q, const char* keys, T* to,
-                                  Asking* asking) {
+                                  RepeatedPrefetch* ahead) {
     const std::int64_t dim = self.p_.head_dim_qk;
     const std::int64_t step = dot_row_size(dim);
-    constexpr int kAskingKeys = kKeys < 8 ? kKeys : 4;
-    constexpr int kLines = kKeys > 1 ? lines_of_vectors<kType>(kAskingKeys) : 0;
-    const std::int64_t lines = Asking::part_of(*asking, kLines);
+    constexpr int kPrefetchKeys = kKeys < 8 ? kKeys : 4;
+    constexpr int kLines = kKeys > 1 ? lines_of_vectors<kType>(kPrefetchKeys) : 0;
+    const std::int64_t lines = lines_each(*ahead, kLines);
     typename V::Vec sum[V::kLanes] = {};
     const auto add = [&](std::int64_t d, const char* first, std::int64_t stride, auto load)
         __attribute__((always_inline)) {
       typename V::Vec query[kRows];
       REGARD_UNROLL for (int r = 0; r < kRows; ++r) query[r] = V::load(q + r * step + d);
       REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
-        if (kLines > 0 && i % kAskingKeys == 0) {
-          ask<kUnrolledAsks<kRows, kLines>>(&asking->next, lines);
+        if (kLines > 0 && i % kPrefetchKeys == 0) {
+          prefetch_lines<kUnrolledLines<kRows, kLines>>(&ahead->cursor, lines);
         }
         const auto key = load(first + i * stride);
         REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -269,13 +263,13 @@ class DecodeTiles {
     std::int64_t d = 0;
     REGARD_UNROLL_4 for (; d + V::kLanes <= dim; d += V::kLanes) {
       add(
-          d, keys + d * element_bytes(kType), self.keys_.bytes,
+          d, keys + d * element_bytes(kType), self.keys_.stride,
           [](const char* at) __attribute__((always_inline)) { return load_vector<V>(kType, at); });
     }
     if (d < dim) {  // by way of the stack, or GCC spills the sums of the loop above
       alignas(64) T tail[kKeys][V::kLanes];
       for (int i = 0; i < kKeys; ++i) {
-        V::store(tail[i], load_at<kType>(keys + i * self.keys_.bytes, d, dim));
+        V::store(tail[i], load_at<kType>(keys + i * self.keys_.stride, d, dim));
       }
       add(
           d, reinterpret_cast<const char*>(tail), sizeof(tail[0]),
@@ -293,13 +287,13 @@ class DecodeTiles {
   template <Element kType, bool kSelect>
   void add_values(std::int64_t rows, const T* probs, Tile visible, const T* rescale, T* out) {
     const std::int64_t step = Out::row_size(p_);
-    Asking asking{next_.values, row_groups(rows)};
-    const char* const values = values_.first + (visible.begin - tile_.begin) * values_.bytes;
+    RepeatedPrefetch ahead{next_.values, row_groups(rows)};
+    const char* const values = row_of(values_, visible.begin - tile_.begin);
     for_row_groups(
         rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
           add_rows_of<kType, decltype(size)::value, kSelect>(
-              {values, values_.bytes, visible.size}, probs + r,
-              {out + r * step, step, p_.head_dim_v, rescale + r}, &asking);
+              {values, values_.stride, visible.size}, probs + r,
+              {out + r * step, step, p_.head_dim_v, rescale + r}, &ahead);
         });
   }
 
@@ -320,14 +314,15 @@ class DecodeTiles {
   /// blocks of 3 vectors, where 2 took a tenth more instructions, but where masked ones are
   /// selected, which needs registers. Not 3 and 1 where 2 and 2 do.
   template <Element kType, int kRows, bool kSelect>
-  static void add_rows_of(const Values& values, const T* weights, const Sums& out, Asking* asking) {
+  static void add_rows_of(const Values& values, const T* weights, const Sums& out,
+                          RepeatedPrefetch* ahead) {
     constexpr int kUsual = V::kRows * V::kVectors * 2 / 3 / (kRows == 3 ? 4 : kRows);
     constexpr int kVectors = kUsual == 2 && kRows >= 3 && !kSelect ? 3 : kUsual;
     constexpr std::int64_t kUneven = kVectors == 3 ? 4 * V::kLanes : -1;
     std::int64_t d = 0;
     const auto add = [&](auto count) __attribute__((always_inline)) {
       constexpr int kCount = decltype(count)::value;
-      add_block<kType, kRows, kCount, kSelect>(values, weights, out, d, asking);
+      add_block<kType, kRows, kCount, kSelect>(values, weights, out, d, ahead);
       d += kCount * V::kLanes;
     };
     while (d + kVectors * V::kLanes <= out.dim && out.dim - d != kUneven) add(Count<kVectors>{});
@@ -337,7 +332,7 @@ class DecodeTiles {
 
   template <Element kType, int kRows, int kVectors, bool kSelect>
   REGARD_KERNEL_FN void add_block(const Values& values, const T* weights, const Sums& out,
-                                  std::int64_t d, Asking* asking) {
+                                  std::int64_t d, RepeatedPrefetch* ahead) {
     T* const to = out.first + d;
     typename V::Vec sum[kRows][kVectors] = {};  // the tile by itself: a short chain of additions
     const char* row = values.first;
@@ -351,9 +346,9 @@ class DecodeTiles {
                           : ScalarTerm<V>::add(sum[r][v], value, weight);
     };
     constexpr int kLines = lines_of_vectors<kType>(kVectors);
-    const std::int64_t lines = Asking::part_of(*asking, kLines);
+    const std::int64_t lines = lines_each(*ahead, kLines);
     const auto add_key = [&]() __attribute__((always_inline)) {
-      ask<kUnrolledAsks<kRows, kLines>>(&asking->next, lines);
+      prefetch_lines<kUnrolledLines<kRows, kLines>>(&ahead->cursor, lines);
       if constexpr (kRows < kVectors) {  // the fewer ones wait in registers
         typename V::Vec weight[kRows];
         REGARD_UNROLL for (int r = 0; r < kRows; ++r) weight[r] = V::set(weights[r]);
@@ -390,10 +385,10 @@ class DecodeTiles {
   std::int64_t b_;
   T* keys_buffer_;
   T* values_buffer_;
-  Rows keys_{};
-  Rows values_{};
+  KvOperand keys_{};    // from the tile's first key on
+  KvOperand values_{};  // likewise
   Tile tile_{};
-  ReadAhead next_{};
+  NextTilePrefetch next_{};
 };
 
 }  // namespace

@@ -4,12 +4,13 @@
 
 #include <cstdint>
 
-#include "cpu/asks.h"
 #include "cpu/decode/decode_tiles.inl"
 #include "cpu/forward/bf16_pairs.h"
 #include "cpu/forward/columns_out.h"
 #include "cpu/forward/row_block.h"
 #include "cpu/forward/tiled.h"
+#include "cpu/kv_tiles.h"
+#include "cpu/prefetch.h"
 #include "cpu/simd/product.h"
 
 namespace regard::cpu {
@@ -41,10 +42,11 @@ class Bf16Tiles {
         values_buffer_(reinterpret_cast<Pair*>(scratch + a.at_values)) {}
 
   void start(TaskHead task_head, Tile tile) {
-    head_kv_ = task_head.head_kv;
+    k_ = k_operand(p_, b_, task_head.head_kv);
+    v_ = v_operand(p_, b_, task_head.head_kv);
     tile_ = tile;
     has_keys_ = has_values_ = finite_known_ = false;
-    asks_ = TileAsks::at_tile(p_, b_, task_head, tile);
+    prefetch_ = tile_prefetch(k_, v_, task_head.row_blocks, tile);
   }
   const Tile& tile() const { return tile_; }
 
@@ -67,10 +69,10 @@ class Bf16Tiles {
     self->need_keys();
     ProductInput<Pair> a = self->keys_;
     a.data += (visible.begin - self->tile_.begin) * a.row_stride;
-    AskedRows* const asked = TileAsks::with_keys(&self->asks_);
-    if (is_left(*asked)) {
+    PrefetchCursor* const ahead = cursor_with_keys(&self->prefetch_);
+    if (is_left(*ahead)) {
       scores_of<V, PairTerm<V>, kVectors, true>(a, q_t, to, visible.size, self->pairs_qk_, max,
-                                                asked);
+                                                ahead);
     } else {
       scores_of<V, PairTerm<V>, kVectors>(a, q_t, to, visible.size, self->pairs_qk_, max);
     }
@@ -87,48 +89,28 @@ class Bf16Tiles {
     const ProductInput<Pair> a = {
         self->values_buffer_ + (visible.begin - self->tile_.begin) / 2 * dim, 1, dim};
     const std::int64_t k = (visible.size + 1) / 2;
-    AskedRows* const asked = &self->asks_.few_row_blocks;
+    PrefetchCursor* const ahead = &self->prefetch_.few_row_blocks;
     if (partial && !self->is_finite()) {
       add_product<V, PairTerm<V>, kVectors, true>(a, pairs, out_t, dim, k, rescale);
-    } else if (is_left(*asked)) {
-      add_product<V, PairTerm<V>, kVectors, false, true>(a, pairs, out_t, dim, k, rescale, asked);
+    } else if (is_left(*ahead)) {
+      add_product<V, PairTerm<V>, kVectors, false, true>(a, pairs, out_t, dim, k, rescale, ahead);
     } else {
       add_product<V, PairTerm<V>, kVectors, false>(a, pairs, out_t, dim, k, rescale);
     }
   }
 
  private:
-  const std::uint16_t* row_of(const View& view, std::int64_t j) const {
-    return reinterpret_cast<const std::uint16_t*>(row_address(view, b_, head_kv_, tile_.begin + j));
-  }
-
   void need_keys() {
     if (has_keys_) return;
     has_keys_ = true;
-    const std::int64_t dim = p_.head_dim_qk, stride = p_.k.stride[2];
-    if (dim % 2 == 0 && stride % 2 == 0) {
-      keys_ = {reinterpret_cast<const Pair*>(row_of(p_.k, 0)), stride / 2, 1};
-      return;
-    }
-    for (std::int64_t j = 0; j < tile_.size; ++j) {
-      const std::uint16_t* row = row_of(p_.k, j);
-      for (std::int64_t x = 0; x < pairs_qk_; ++x) {
-        keys_buffer_[j * pairs_qk_ + x] = pair_of(row, 2 * x, dim);
-      }
-    }
-    keys_ = {keys_buffer_, pairs_qk_, 1};
+    keys_ = load_pairs(k_, tile_, keys_buffer_);
   }
 
   /// [keys / 2][padded head_dim_v]
   void need_values() {
     if (has_values_) return;
     has_values_ = true;
-    for (std::int64_t j = 0; j < tile_.size; j += 2) {
-      Pair* to = values_buffer_ + j / 2 * values_dim_;
-      pair_rows<V>(row_of(p_.v, j), j + 1 < tile_.size ? row_of(p_.v, j + 1) : nullptr,
-                   p_.head_dim_v, to);
-      for (std::int64_t d = p_.head_dim_v; d < values_dim_; ++d) to[d].bits = 0;
-    }
+    pair_keys<V>(v_, tile_, values_dim_, values_buffer_);
   }
 
   bool is_finite() {
@@ -141,13 +123,14 @@ class Bf16Tiles {
 
   const Problem& p_;
   std::int64_t b_;
-  std::int64_t head_kv_ = 0;
   std::int64_t pairs_qk_;
   std::int64_t values_dim_;
   Pair* keys_buffer_;
   Pair* values_buffer_;
   Tile tile_{};
-  TileAsks asks_{};
+  KvOperand k_{};
+  KvOperand v_{};
+  TilePrefetch prefetch_{};
   ProductInput<Pair> keys_{};
   bool has_keys_ = false;
   bool has_values_ = false;

@@ -3,12 +3,13 @@
 
 #include <cstdint>
 
-#include "cpu/asks.h"
 #include "cpu/decode/decode_tiles.inl"
 #include "cpu/forward/columns_out.h"
 #include "cpu/forward/row_block.h"
 #include "cpu/forward/softmax.h"
 #include "cpu/forward/tiled.h"
+#include "cpu/kv_tiles.h"
+#include "cpu/prefetch.h"
 #include "cpu/simd/product.h"
 #include "cpu/split.h"
 
@@ -43,10 +44,11 @@ class FloatTiles {
         values_buffer_(reinterpret_cast<T*>(scratch + a.at_values)) {}
 
   void start(TaskHead task_head, Tile tile) {
-    head_kv_ = task_head.head_kv;
+    k_ = k_operand(p_, b_, task_head.head_kv);
+    v_ = v_operand(p_, b_, task_head.head_kv);
     tile_ = tile;
     has_keys_ = has_values_ = finite_known_ = false;
-    asks_ = TileAsks::at_tile(p_, b_, task_head, tile);
+    prefetch_ = tile_prefetch(k_, v_, task_head.row_blocks, tile);
   }
   const Tile& tile() const { return tile_; }
 
@@ -61,10 +63,10 @@ class FloatTiles {
     self->need_keys();
     ProductInput<T> a = self->keys_;
     a.data += (visible.begin - self->tile_.begin) * a.row_stride;
-    AskedRows* const asked = TileAsks::with_keys(&self->asks_);
-    if (is_left(*asked)) {
+    PrefetchCursor* const ahead = cursor_with_keys(&self->prefetch_);
+    if (is_left(*ahead)) {
       scores_of<V, ScalarTerm<V>, kVectors, true>(a, q_t, to, visible.size, self->p_.head_dim_qk,
-                                                  max, asked);
+                                                  max, ahead);
     } else {
       scores_of<V, ScalarTerm<V>, kVectors>(a, q_t, to, visible.size, self->p_.head_dim_qk, max);
     }
@@ -79,44 +81,33 @@ class FloatTiles {
     ProductInput<T> a = transposed(self->values_);
     a.data += (visible.begin - self->tile_.begin) * a.step;
     const std::int64_t dim = self->values_dim_;
-    AskedRows* const asked = &self->asks_.few_row_blocks;
+    PrefetchCursor* const ahead = &self->prefetch_.few_row_blocks;
     if (partial && !self->is_finite()) {
       add_product<V, ScalarTerm<V>, kVectors, true>(a, probs, out_t, dim, visible.size, rescale);
-    } else if (is_left(*asked)) {
+    } else if (is_left(*ahead)) {
       add_product<V, ScalarTerm<V>, kVectors, false, true>(a, probs, out_t, dim, visible.size,
-                                                           rescale, asked);
+                                                           rescale, ahead);
     } else {
       add_product<V, ScalarTerm<V>, kVectors, false>(a, probs, out_t, dim, visible.size, rescale);
     }
   }
 
  private:
-  ProductInput<T> read(const View& view, std::int64_t dim, std::int64_t padded, T* buffer) {
-    const char* first = row_address(view, b_, head_kv_, tile_.begin);
-    return copy_rows<V>(view, first, tile_.size, dim, padded, buffer);
-  }
-
-  ProductInput<T> in_place(const View& view) const {
-    const char* first = row_address(view, b_, head_kv_, tile_.begin);
-    return {reinterpret_cast<const T*>(first), view.stride[2], 1};
-  }
-
   void need_keys() {
     if (has_keys_) return;
     has_keys_ = true;
-    const std::int64_t dim = p_.head_dim_qk;
-    const bool copied = p_.k.type != Element::kF32;
-    keys_ = copied ? read(p_.k, dim, dim, keys_buffer_) : in_place(p_.k);
+    keys_ = load_tile<V>(k_, tile_, keys_buffer_);
   }
 
   void need_values() {
     if (has_values_) return;
     has_values_ = true;
-    const std::int64_t dim = p_.head_dim_v;
-    const bool copied = p_.v.type != Element::kF32 ||
-                        (copies_values_ && (dim % V::kRows != 0 || shares_sets(p_.v)));
+    const std::int64_t dim = v_.dim;
+    const bool copied =
+        v_.type != Element::kF32 || (copies_values_ && (dim % V::kRows != 0 || shares_sets(v_)));
     values_dim_ = copied ? (dim + V::kRows - 1) / V::kRows * V::kRows : dim;
-    values_ = copied ? read(p_.v, dim, values_dim_, values_buffer_) : in_place(p_.v);
+    values_ = copied ? convert_tile<V>(v_, tile_, values_dim_, values_buffer_)
+                     : rows_in_place<T>(v_, tile_.begin);
   }
 
   bool is_finite() {
@@ -130,11 +121,12 @@ class FloatTiles {
   const Problem& p_;
   std::int64_t b_;
   bool copies_values_;
-  std::int64_t head_kv_ = 0;
   T* keys_buffer_;
   T* values_buffer_;
   Tile tile_{};
-  TileAsks asks_{};
+  KvOperand k_{};
+  KvOperand v_{};
+  TilePrefetch prefetch_{};
   ProductInput<T> keys_{};
   ProductInput<T> values_{};
   std::int64_t values_dim_ = 0;

@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
+#include "cpu/kv_operand.h"
 #include "cpu/problem.h"
 #include "cpu/rows.h"
-#include "cpu/simd/product.h"
 #include "semantics/tiles.h"
 
 // A row block: V::kWidth rows of one (b, kv head) in vector lanes, and the reading and writing of
@@ -64,7 +64,7 @@ REGARD_KERNEL_FN int lanes_of(const RowBlock<V>& row_block) {
 /// the scale is negative and left to the factor, which is positive: the greatest score is then the
 /// greatest exponent.
 REGARD_KERNEL_FN double query_factor(const Problem& p, std::int64_t b, std::int64_t head_kv) {
-  const double descale = score_descale(p, b, head_kv);
+  const double descale = descale_of(p.descale_q, b, head_kv) * k_operand(p, b, head_kv).descale;
   return p.prescale_scores || p.softmax_scale > 0.0 ? descale : -descale;
 }
 
@@ -76,7 +76,7 @@ static void set_rows(const Problem& p, const Sequence& s, std::int64_t head_kv,
   const T infinity = static_cast<T>(__builtin_inf());
   row_block->b = s.b;
   row_block->query_factor = static_cast<T>(query_factor(p, s.b, head_kv));
-  row_block->descale_v = static_cast<T>(descale_of(p.descale_v, s.b, head_kv));
+  row_block->descale_v = static_cast<T>(v_operand(p, s.b, head_kv).descale);
   row_block->rows = rows;
   row_block->vectors = static_cast<int>((rows + V::kLanes - 1) / V::kLanes);
   std::int64_t i = row_begin / p.group_size;
@@ -163,72 +163,6 @@ static void pack_queries(const Problem& p, const RowBlock<V>& row_block, typenam
   for (std::int64_t x = 0; x < p.head_dim_qk * V::kVectors; ++x) {
     V::store(q_t + x * V::kLanes, V::load(q_t + x * V::kLanes) * factor);
   }
-}
-
-/// Rows of f32 a multiple of 4 KB apart: a column of a tile lies in one set of the L1.
-REGARD_KERNEL_FN bool shares_sets(const View& view) {
-  constexpr std::int64_t kApart = 4096;
-  return view.stride[2] * static_cast<std::int64_t>(sizeof(float)) % kApart == 0;
-}
-
-/// `rows` rows of K or V, from address `from` on, in `buffer`: [rows][padded], zeros past `dim`.
-template <class V>
-static ProductInput<typename V::Scalar> copy_rows(const View& view, const char* from,
-                                                  std::int64_t rows, std::int64_t dim,
-                                                  std::int64_t padded, typename V::Scalar* buffer) {
-  const std::int64_t stride = view.stride[2] * element_bytes(view.type);
-  const auto copy_as = [&](Element type) __attribute__((always_inline)) {
-    for (std::int64_t j = 0; j < rows; ++j) {
-      auto* const row = buffer + j * padded;
-      load_dense_row<V>(type, from + j * stride, dim, row);
-      for (std::int64_t d = dim; d < padded; ++d) row[d] = 0;
-    }
-  };
-  switch (view.type) {  // one loop for each type, not one branch for each vector
-    case Element::kF32: copy_as(Element::kF32); break;
-    case Element::kBf16: copy_as(Element::kBf16); break;
-    case Element::kF16: copy_as(Element::kF16); break;
-    case Element::kF8E4M3: copy_as(Element::kF8E4M3); break;
-    case Element::kF8E5M2: copy_as(Element::kF8E5M2); break;
-    default: copy_as(view.type); break;
-  }
-  return {buffer, padded, 1};
-}
-
-/// A tile of K or V as [size][dim]: in place where its elements are those of the arithmetic,
-/// otherwise converted into `buffer`.
-template <class V>
-static ProductInput<typename V::Scalar> load_tile(const View& view, std::int64_t b,
-                                                  std::int64_t head, Tile tile, std::int64_t dim,
-                                                  typename V::Scalar* buffer) {
-  using T = typename V::Scalar;
-  const Element own = sizeof(T) == sizeof(double) ? Element::kF64 : Element::kF32;
-  const char* first = row_address(view, b, head, tile.begin);
-  if (view.type == own) return {reinterpret_cast<const T*>(first), view.stride[2], 1};
-  return copy_rows<V>(view, first, tile.size, dim, dim, buffer);
-}
-
-/// The same matrix with rows and columns exchanged.
-template <class T>
-REGARD_KERNEL_FN ProductInput<T> transposed(ProductInput<T> a) {
-  return {a.data, a.step, a.row_stride};
-}
-
-/// False where an element of the [rows][dim] tile is NaN or infinite.
-template <class V>
-static bool all_finite(ProductInput<typename V::Scalar> a, std::int64_t rows, std::int64_t dim) {
-  using T = typename V::Scalar;
-  typename V::Vec sum{};
-  T tail = 0;
-  for (std::int64_t j = 0; j < rows; ++j) {
-    const T* row = a.data + j * a.row_stride;
-    std::int64_t d = 0;
-    // x * 0 is 0 for finite x and NaN otherwise.
-    for (; d + V::kLanes <= dim; d += V::kLanes) sum += V::load(row + d) * V::set(T(0));
-    for (; d < dim; ++d) tail += row[d] * T(0);
-  }
-  for (int lane = 0; lane < V::kLanes; ++lane) tail += sum[lane];
-  return tail == T(0);
 }
 
 /// What a row's sum of weighted values is multiplied by: their descale over the sum of its weights,

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "cpu/asks.h"
+#include "cpu/prefetch.h"
 #include "cpu/simd/simd_vector.h"
 #include "semantics/kernel_fn.h"
 
@@ -40,16 +40,16 @@ struct ScalarTerm {
   }
 };
 
-/// Steps of a product for each line that it asks for: as many as it has of its own matrix in f32.
-inline constexpr int kAskSteps = 16;
+/// Steps of a product for each line that it prefetches: as many as it has of its own matrix in f32.
+inline constexpr int kPrefetchSteps = 16;
 
-/// sum[i][v] += the products of kRows rows of a with b [k][kStride]; kAsks: asks for `asked`
+/// sum[i][v] += the products of kRows rows of a with b [k][kStride]; kPrefetches: advances `ahead`
 /// meanwhile.
 template <class V, class Term, int kRows, int kVectors, bool kSelect, int kStride = V::kWidth,
-          bool kAsks = false>
+          bool kPrefetches = false>
 REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename Term::B* b,
                                std::int64_t k, typename V::Vec (&sum)[kRows][kVectors],
-                               AskedRows* asked = nullptr) {
+                               PrefetchCursor* ahead = nullptr) {
   // Addresses from one pointer take a register for each row; those of 16 rows GCC keeps in vectors.
   constexpr int kPointers = kRows > 8 ? kRows / 4 : 1;
   constexpr int kEach = kRows / kPointers;
@@ -71,10 +71,10 @@ REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename 
   // Written out by hand GCC spills or reads columns again (docs/dev/decisions.md); f64 spills
   // anyway.
   if constexpr (sizeof(typename V::Scalar) == sizeof(float)) {
-    if constexpr (kAsks && kRows > 1) {
-      constexpr int kPieceSteps = kAskSteps * V::kRows / kRows;
+    if constexpr (kPrefetches && kRows > 1) {
+      constexpr int kPieceSteps = kPrefetchSteps * V::kRows / kRows;
       for (; k >= kPieceSteps; k -= kPieceSteps) {
-        ask_rows<V::kRows>(asked);
+        prefetch_rows<V::kRows>(ahead);
         // A short step is 1.03 to 1.2 times as fast unrolled, one of 24 multiply-adds 0.98.
         if constexpr (kRows * kVectors < 24) {
           REGARD_UNROLL_4 for (int x = 0; x < kPieceSteps; ++x) add_step();
@@ -90,12 +90,12 @@ REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename 
 }
 
 /// c = a * b for kRows rows; kMax: max[v] = the greatest of it and what it was. NaN is passed over.
-template <class V, class Term, int kRows, int kVectors, bool kAsks, bool kMax>
+template <class V, class Term, int kRows, int kVectors, bool kPrefetches, bool kMax>
 REGARD_KERNEL_FN void score_rows(ProductInput<typename Term::A> a, const typename Term::B* b,
-                                 typename V::Scalar* c, std::int64_t k, AskedRows* asked,
+                                 typename V::Scalar* c, std::int64_t k, PrefetchCursor* ahead,
                                  typename V::Vec (&max)[kVectors]) {
   typename V::Vec sum[kRows][kVectors] = {};
-  multiply<V, Term, kRows, kVectors, false, V::kWidth, kAsks>(a, b, k, sum, asked);
+  multiply<V, Term, kRows, kVectors, false, V::kWidth, kPrefetches>(a, b, k, sum, ahead);
   REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
     REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
       V::store(c + i * V::kWidth + v * V::kLanes, sum[i][v]);
@@ -123,48 +123,36 @@ template <class V, int kVectors>
 inline constexpr int kBlockRows = kVectors == 1 ? 2 * V::kRows : V::kRows;
 
 /// scores^T [m][W] = a [m][k] * b [k][W]; kMax: max [W] grows to the greatest of each column.
-/// kAsks: see multiply; `asked` is used up.
-template <class V, class Term, int kVectors, bool kAsks = false, bool kMax = true>
+/// kPrefetches: see multiply; `ahead` is used up.
+template <class V, class Term, int kVectors, bool kPrefetches = false, bool kMax = true>
 static void scores_of(ProductInput<typename Term::A> a, const typename Term::B* b,
                       typename V::Scalar* c, std::int64_t m, std::int64_t k,
-                      typename V::Scalar* max, AskedRows* asked = nullptr) {
-  AskedRows ahead{};  // in registers
-  if (kAsks) ahead = *asked;
+                      typename V::Scalar* max, PrefetchCursor* ahead = nullptr) {
+  PrefetchCursor cursor{};  // in registers
+  if (kPrefetches) cursor = *ahead;
   typename V::Vec row_max[kVectors]{};
   REGARD_UNROLL for (int v = 0; kMax && v < kVectors; ++v) row_max[v] =
       V::load(max + v * V::kLanes);
   for_blocks<kBlockRows<V, kVectors>>(
       m, [&](std::int64_t i, auto rows) __attribute__((always_inline)) {
         constexpr int kRows = decltype(rows)::value;
-        score_rows<V, Term, kRows, kVectors, kAsks, kMax>(a, b, c + i * V::kWidth, k, &ahead,
-                                                          row_max);
+        score_rows<V, Term, kRows, kVectors, kPrefetches, kMax>(a, b, c + i * V::kWidth, k, &cursor,
+                                                                row_max);
         a.data += kRows * a.row_stride;
       });
   REGARD_UNROLL for (int v = 0; kMax && v < kVectors; ++v)
       V::store(max + v * V::kLanes, row_max[v]);
-  if (kAsks) asked->rows = 0;  // what is left would slow another product down
-}
-
-/// Asks for sums [kRows][stride] that a product is about to be added to: by then they have come
-/// from an L2, or from behind it.
-template <class V, int kRows, int kVectors>
-REGARD_KERNEL_FN void ask_for_sums(const typename V::Scalar* sums, std::int64_t stride) {
-  constexpr int kLine = static_cast<int>(kLineBytes / sizeof(*sums));
-  REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
-    REGARD_UNROLL for (int x = 0; x < kVectors * V::kLanes; x += kLine) {
-      __builtin_prefetch(sums + i * stride + x, 1);
-    }
-  }
+  if (kPrefetches) *ahead = {};  // what is left would slow another product down
 }
 
 /// c = c * rescale + a * b for kRows rows.
-template <class V, class Term, int kRows, int kVectors, bool kSelect, bool kAsks>
+template <class V, class Term, int kRows, int kVectors, bool kSelect, bool kPrefetches>
 REGARD_KERNEL_FN void add_rows(ProductInput<typename Term::A> a, const typename Term::B* b,
                                typename V::Scalar* c, std::int64_t k,
-                               const typename V::Scalar* rescale, AskedRows* asked) {
-  ask_for_sums<V, kRows, kVectors>(c, V::kWidth);
+                               const typename V::Scalar* rescale, PrefetchCursor* ahead) {
+  prefetch_sums<V, kRows, kVectors>(c, V::kWidth);
   typename V::Vec sum[kRows][kVectors] = {};
-  multiply<V, Term, kRows, kVectors, kSelect, V::kWidth, kAsks>(a, b, k, sum, asked);
+  multiply<V, Term, kRows, kVectors, kSelect, V::kWidth, kPrefetches>(a, b, k, sum, ahead);
   REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
     REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
       typename V::Scalar* const out = c + i * V::kWidth + v * V::kLanes;
@@ -174,21 +162,21 @@ REGARD_KERNEL_FN void add_rows(ProductInput<typename Term::A> a, const typename 
 }
 
 /// c [m][W] = c * rescale [W] + a [m][k] * b [k][W]; each tile is summed on its own first, which
-/// keeps chains short. kSelect: see Term::add_visible; kAsks: as in scores_of.
-template <class V, class Term, int kVectors, bool kSelect, bool kAsks = false>
+/// keeps chains short. kSelect: see Term::add_visible; kPrefetches: as in scores_of.
+template <class V, class Term, int kVectors, bool kSelect, bool kPrefetches = false>
 static void add_product(ProductInput<typename Term::A> a, const typename Term::B* b,
                         typename V::Scalar* c, std::int64_t m, std::int64_t k,
-                        const typename V::Scalar* rescale, AskedRows* asked = nullptr) {
-  AskedRows ahead{};  // in registers
-  if (kAsks) ahead = *asked;
+                        const typename V::Scalar* rescale, PrefetchCursor* ahead = nullptr) {
+  PrefetchCursor cursor{};  // in registers
+  if (kPrefetches) cursor = *ahead;
   for_blocks<kBlockRows<V, kVectors>>(
       m, [&](std::int64_t i, auto rows) __attribute__((always_inline)) {
         constexpr int kRows = decltype(rows)::value;
-        add_rows<V, Term, kRows, kVectors, kSelect, kAsks>(a, b, c + i * V::kWidth, k, rescale,
-                                                           &ahead);
+        add_rows<V, Term, kRows, kVectors, kSelect, kPrefetches>(a, b, c + i * V::kWidth, k,
+                                                                 rescale, &cursor);
         a.data += kRows * a.row_stride;
       });
-  if (kAsks) asked->rows = 0;  // what is left would slow another product down
+  if (kPrefetches) *ahead = {};  // what is left would slow another product down
 }
 
 /// Calls f(Count<vectors>), for 1 <= vectors <= kMaxVectors.
