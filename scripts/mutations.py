@@ -47,7 +47,7 @@ MUTATIONS = [
     Mutation("softcap after bias", "src/cpu/forward/edit_scores.h",
              "  if (p.bias.present) add_bias<V>(p, row_block, tile, scores, row);\n",
              "  if (p.bias.present) add_bias<V>(p, row_block, tile, scores, row);\n"
-             "  if (p.softcap > 0.0) cap_scores<V>(p, row_block, tile.size, scores);\n", (KERNELS,)),
+             "  if (p.caps_scores) cap_scores<V>(p, row_block, tile.size, scores);\n", (KERNELS,)),
     Mutation("sink ignored", "src/cpu/forward/row_block.h",
              "row_block->state.sum[w] = sink == -infinity ? T(0) : T(1);", "row_block->state.sum[w] = T(0);",
              (KERNELS,)),

@@ -9,17 +9,29 @@
 
 namespace regard::cuda {
 
+/// softmax_scale and softcap in the kernel's arithmetic.
+template <class T>
+REGARD_DEVICE_FN T softmax_scale_of(const Problem& p) {
+  if constexpr (sizeof(T) == sizeof(float)) return p.softmax_scale_f32;
+  return static_cast<T>(p.softmax_scale);
+}
+template <class T>
+REGARD_DEVICE_FN T softcap_of(const Problem& p) {
+  if constexpr (sizeof(T) == sizeof(float)) return p.softcap_f32;
+  return static_cast<T>(p.softcap);
+}
+
 /// The scale where it is not in the factor (there, a negative one turns the scores over, for the
 /// factor is positive), and softcap.
 template <class T>
 REGARD_DEVICE_FN T scale_and_cap(const Problem& p, T score) {
   if (p.prescale_scores) {
-    score *= static_cast<T>(p.softmax_scale);
-  } else if (p.softmax_scale < 0.0) {
+    score *= softmax_scale_of<T>(p);
+  } else if (p.negates_scores) {
     score = -score;
   }
-  if (!(p.softcap > 0.0)) return score;
-  return semantics::softcap_score(score, static_cast<T>(p.softcap), [](T x) { return tanh_of(x); });
+  if (!p.caps_scores) return score;
+  return semantics::softcap_score(score, softcap_of<T>(p), [](T x) { return tanh_of(x); });
 }
 
 /// False where a mask, a segment or arithmetic hides key j from the row. Reads nothing of keys that

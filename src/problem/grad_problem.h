@@ -58,7 +58,7 @@ REGARD_KERNEL_FN bool is_whole_row(const GradProblem& g, std::int64_t b, std::in
 /// Nothing is added to a scaled score but masks: scaling is then one operation with the subtraction
 /// of the maximum.
 REGARD_KERNEL_FN bool scales_late(const Problem& p) {
-  return !(p.softcap > 0.0) && !p.slopes.present && !p.bias.present;
+  return !p.caps_scores && !p.slopes.present && !p.bias.present;
 }
 
 }  // namespace regard::problem

@@ -111,6 +111,10 @@ void make_problem(const AttentionParams& params, const Buffers& buffers,
   p.prescale_scores = p.softcap > 0.0 || p.slopes.present || p.bias.present || p.sinks.present ||
                       p.scores.present || std::abs(p.softmax_scale) < kMinFactor;
   p.score_unit = p.prescale_scores ? 1.0 : std::abs(p.softmax_scale);
+  p.caps_scores = p.softcap > 0.0;
+  p.negates_scores = p.softmax_scale < 0.0 && !p.prescale_scores;
+  p.softmax_scale_f32 = static_cast<float>(p.softmax_scale);
+  p.softcap_f32 = static_cast<float>(p.softcap);
   p.exp2_scale = std::min(p.score_unit * std::numbers::log2e, max);
   p.dropout = semantics::make_dropout(params.dropout_p, buffers.rng_seed, buffers.rng_offset);
 }
@@ -121,6 +125,7 @@ void make_grad_problem(const AttentionParams& params, const Buffers& buffers,
   make_problem(params, buffers, &g.problem);
   // Gradients are of scores in natural units.
   g.problem.prescale_scores = true;
+  g.problem.negates_scores = false;
   g.problem.score_unit = 1.0;
   g.problem.exp2_scale = std::numbers::log2e;
   set_view(gradients.saved.stats, &g.saved);

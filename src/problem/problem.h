@@ -79,6 +79,11 @@ struct Problem {
   bool prescale_scores = false;  // scores are scaled before the softmax, not by it
   double exp2_scale = 1.0;       // of score differences in the base-2 exponent; > 0
   double score_unit = 1.0;       // a score of the softmax, in natural units; > 0
+  // What kernels need of these for each score: a double costs a device 32 to 64 times as much.
+  bool caps_scores = false;     // softcap > 0
+  bool negates_scores = false;  // softmax_scale < 0 and not prescale_scores
+  float softmax_scale_f32 = 1.0f;
+  float softcap_f32 = 0.0f;
   semantics::Dropout dropout{};
 };
 

@@ -135,7 +135,7 @@ struct QueriesKernel {
       if (seen == semantics::TileClass::kEmpty) continue;
       const bool is_full = seen == semantics::TileClass::kFull;
       const auto keep_capped = [&](int i, int c, float score) {
-        if (p.softcap > 0.0) d_scores[by_keys(at, i, c)] = score;
+        if (p.caps_scores) d_scores[by_keys(at, i, c)] = score;
       };
       GradTile t;
       compute_grad_tile(block, g, {s.b, task.head_kv, tile, is_full}, space, keep_capped, &t);
@@ -145,7 +145,7 @@ struct QueriesKernel {
       const auto keys = cuda::key_rows(p.k, task.b, task.head_kv, tile, p.head_dim_qk);
       cuda::add_tile_product(block, d_scores, keys, task.columns * kColumns, space.b, d_q);
     }
-    const auto scale = static_cast<float>(p.softmax_scale);
+    const float scale = p.softmax_scale_f32;
     const float scales[kOwn] = {scale, scale, scale, scale};
     const auto to = cuda::query_rows(g.d_q, rows, p.head_dim_qk);
     cuda::write_sums(block, to, 0, task.columns * kColumns, d_q, scales);
@@ -213,7 +213,7 @@ struct KeysKernel {
       const bool is_full = seen == semantics::TileClass::kFull;
       load_grad_rows(block, g, s, rows, args.delta, space);
       const auto keep_capped = [&](int i, int c, float score) {
-        if (p.softcap > 0.0) shared_tile[by_rows(at, i, c)] = score;
+        if (p.caps_scores) shared_tile[by_rows(at, i, c)] = score;
       };
       GradTile t;
       compute_grad_tile(block, g, {s.b, task.head_kv, tile, is_full}, space, keep_capped, &t);

@@ -161,8 +161,8 @@ REGARD_DEVICE_FN int by_rows(cuda::Place at, int i, int c) {
 /// c) is what keep_capped was given.
 template <class Capped>
 REGARD_DEVICE_FN void differentiate_softcap(const Problem& p, Capped capped, GradTile* t) {
-  if (!(p.softcap > 0.0)) return;
-  const auto softcap = static_cast<float>(p.softcap);
+  if (!p.caps_scores) return;
+  const float softcap = p.softcap_f32;
   REGARD_DEVICE_UNROLL
   for (int i = 0; i < kOwn; ++i) {
     REGARD_DEVICE_UNROLL

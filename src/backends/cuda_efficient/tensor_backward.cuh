@@ -98,9 +98,9 @@ REGARD_DEVICE_FN void differentiate(const GradProblem& g, std::int64_t b, bool i
                                     const WarpSums<kUnit>& d_probs, WarpSums<kUnit>* scores) {
   const Problem& p = g.problem;
   const bool edits = !needs_scale_alone(p, is_full);
-  const auto scale = static_cast<float>(p.softmax_scale);
+  const float scale = p.softmax_scale_f32;
   const auto factor = static_cast<float>(p.exp2_scale);
-  const auto softcap = static_cast<float>(p.softcap);
+  const float softcap = p.softcap_f32;
   const auto keep = problem::keep_scale<float>(p);
   REGARD_DEVICE_UNROLL
   for (int element = 0; element < kUnit / 2; ++element) {
@@ -114,7 +114,7 @@ REGARD_DEVICE_FN void differentiate(const GradProblem& g, std::int64_t b, bool i
       const cuda::RowFacts<float> row = rows.facts[r];
       score = cuda::edit_score(p, b, row, j, is_full, value, [&](float capped) {
         const float tanh = capped / softcap;
-        if (p.softcap > 0.0) slope = 1.0f - tanh * tanh;
+        if (p.caps_scores) slope = 1.0f - tanh * tanh;
       });
     } else if (!is_full) {
       const cuda::RowFacts<float> row = rows.facts[r];
@@ -233,7 +233,7 @@ struct TensorQueriesKernel {
       unit = following;
       stage = 1 - stage;
     }
-    const auto scale = static_cast<float>(p.softmax_scale);
+    const float scale = p.softmax_scale_f32;
     cuda::write_sums<kType>(block, cuda::query_rows(g.d_q, rows, p.head_dim_qk), 0, d_q,
                             {scale, scale});
   }

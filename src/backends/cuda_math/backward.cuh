@@ -173,7 +173,7 @@ struct SoftcapKernel {
           block, p, rows, tile.begin, [&](std::int64_t row, std::int64_t j, int i, int c) {
             T* const d_scores = matrix_row<T>(p, args.d_scores, task.b, task.head_kv, row);
             if (cuda::is_hidden(d_scores[j])) return;
-            const T tanh = cuda::scale_and_cap(p, scores[i][c]) / static_cast<T>(p.softcap);
+            const T tanh = cuda::scale_and_cap(p, scores[i][c]) / cuda::softcap_of<T>(p);
             const T slope = T(1) - tanh * tanh;
             d_scores[j] *= slope > T(0) ? slope : T(0);
           });

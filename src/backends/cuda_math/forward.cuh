@@ -56,7 +56,7 @@ struct ScoresKernel {
     T shown = edited;
     if (p.scores_stage == ScoresStage::kScaled) {
       const bool hidden = edited == cuda::minus_infinity<T>();
-      shown = hidden ? T(0) : raw * static_cast<T>(p.softmax_scale);
+      shown = hidden ? T(0) : raw * cuda::softmax_scale_of<T>(p);
     }
     const std::int64_t h = rows.first_head + row % rows.heads;
     const std::int64_t at = problem::row_index(p.scores, rows.b, h, row / rows.heads);

@@ -42,7 +42,7 @@ void run_backward(Runner& run, const BackwardArgs& args) {
     launch_product<T, true>(run, {p, args.probs, g.d_out, g.d_v, p.head_dim_v, 1.0});
   }
   if (!g.d_q.present && !g.d_k.present) return;
-  if (p.softcap > 0.0) launch_tiles<SoftcapKernel<T>>(run, args, p);
+  if (p.caps_scores) launch_tiles<SoftcapKernel<T>>(run, args, p);
   const double scale = p.softmax_scale;
   if (g.d_q.present) {
     launch_product<T, false>(run, {p, args.d_scores, p.k, g.d_q, p.head_dim_qk, scale});

@@ -63,7 +63,7 @@ void lay_out_row_block(const AttentionParams& p, const BackwardKernel& kernel,
   ScratchLayout scores;
   args->at_probs = scores.take(args->tile_kv * width, bytes);
   args->at_d_scores = scores.take(args->tile_kv * width, bytes);
-  args->at_capped = scores.take(p.softcap > 0.0 ? args->tile_kv * width : 0, bytes);
+  args->at_capped = scores.take(p.caps_scores ? args->tile_kv * width : 0, bytes);
   args->score_bytes = scores.total();
 }
 

@@ -252,7 +252,7 @@ static void recompute_tile(const BackwardTask<V>& t, const GradTile<V>& tile) {
   values.data += seen.begin * values.row_stride;
   multiply_tile<V>(g.rows, keys, seen.size, p.head_dim_qk, t.packed(a.at_q), scores);
   if (!scales_late(p)) scale_and_cap_scores<V>(p, g.rows, seen.size, scores);
-  if (p.softcap > 0.0) {
+  if (p.caps_scores) {
     __builtin_memcpy(t.capped() + at, scores,
                      static_cast<std::size_t>(seen.size * V::kWidth) * sizeof(*scores));
   }

@@ -52,7 +52,7 @@ class Bf16Tiles {
 
   /// q^T [pairs][W].
   static void pack(const Problem& p, const RowBlock<V>& row_block, Query* q_t) {
-    const bool negate = !p.prescale_scores && p.softmax_scale < 0.0;
+    const bool negate = p.negates_scores;
     for (int v = 0; v < row_block.vectors; ++v) {
       char* rows[V::kLanes];
       const int count = lane_rows(p.q, row_block, v * V::kLanes, rows);

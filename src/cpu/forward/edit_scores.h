@@ -223,7 +223,7 @@ template <class V>
 static void scale_and_cap_scores(const Problem& p, const RowBlock<V>& row_block, std::int64_t size,
                                  typename V::Scalar* scores) {
   if (p.prescale_scores) scale_scores<V>(p, row_block, size, scores);
-  if (p.softcap > 0.0) cap_scores<V>(p, row_block, size, scores);
+  if (p.caps_scores) cap_scores<V>(p, row_block, size, scores);
 }
 
 /// What is added after softcap, and masks. `partial`: not every row sees every key. `row` holds a
