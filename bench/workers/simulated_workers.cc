@@ -55,6 +55,7 @@ void SimulatedWorkers::run(int workers, Task task, void* state) {
   double longest = 0.0;
   for (const Worker& worker : workers_) longest = std::max(longest, worker.seconds);
   workers_.clear();
+  published_.clear();
   longest_ += longest;
   inside_ += thread_seconds() - start;
 }
@@ -77,8 +78,38 @@ void SimulatedWorkers::begin_worker() {
   worker.ended = true;
 }
 
-void SimulatedWorkers::at_point(cpu::WorkerPoint point) {
-  if (active != nullptr && !active->workers_.empty()) active->leave(point);
+void SimulatedWorkers::at_point(cpu::WorkerPoint point, const std::int64_t* count,
+                                std::int64_t value) {
+  if (active == nullptr || active->workers_.empty()) return;
+  switch (point) {
+    case cpu::WorkerPoint::kTake:
+    case cpu::WorkerPoint::kWait: return active->leave(point);
+    case cpu::WorkerPoint::kPublish: return active->publish(count, value);
+    case cpu::WorkerPoint::kReady: return active->go_on(count, value);
+  }
+}
+
+void SimulatedWorkers::publish(const std::int64_t* count, std::int64_t value) {
+  Worker& worker = workers_[static_cast<std::size_t>(current_)];
+  worker.seconds += thread_seconds() - resumed_;
+  std::vector<Published>& times = published_[count];
+  // Set to less than before: another head's. Added to by workers that are ahead: as late as those.
+  if (!times.empty() && value < times.back().value) times.clear();
+  const double min = times.empty() ? 0.0 : times.back().seconds;
+  if (times.empty() || value > times.back().value) {
+    times.push_back({value, std::max(worker.seconds, min)});
+  }
+  resumed_ = thread_seconds();
+}
+
+void SimulatedWorkers::go_on(const std::int64_t* count, std::int64_t value) {
+  Worker& worker = workers_[static_cast<std::size_t>(current_)];
+  worker.seconds += thread_seconds() - resumed_;
+  const auto by_value = [](const Published& p, std::int64_t v) { return p.value < v; };
+  const std::vector<Published>& times = published_[count];
+  const auto found = std::lower_bound(times.begin(), times.end(), value, by_value);
+  if (found != times.end()) worker.seconds = std::max(worker.seconds, found->seconds);
+  resumed_ = thread_seconds();
 }
 
 void SimulatedWorkers::leave(cpu::WorkerPoint point) {

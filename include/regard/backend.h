@@ -119,6 +119,11 @@ class REGARD_EXPORT Backend {
   /// info().backward.features state what it may be given: kSavedStats and kLse (the two kinds of
   /// saved statistics), kDLse, kDelta.
   virtual std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env) const;
+  /// The same under a policy's limit: at most max_bytes where the backward runs in so few, with the
+  /// same bits, else the fewest that it runs in. execute_backward's plan then states these. The
+  /// default knows no fewer than backward_workspace_bytes.
+  virtual std::int64_t backward_workspace_within(const AttentionKey& key, const Env& env,
+                                                 std::int64_t max_bytes) const;
   virtual Expected<KernelPlan> plan_backward(const AttentionKey& key, const Env& env) const;
   virtual Status prepare_backward(const KernelPlan& plan, const AttentionParams& params,
                                   const Buffers& buffers, const GradBuffers& gradients) const;

@@ -5,15 +5,13 @@
 #include "cpu/problem.h"
 #include "semantics/splits.h"
 
-// Which kernel serves a sequence, and how few rows over many keys are divided among workers:
+// Which kernel serves a sequence, and how rows over many keys are divided among workers:
 // functions of the sequence's own rows and length, so that a sequence has the same bits alone, in
 // any batch and on any number of threads.
 
 namespace regard::cpu {
 
 using semantics::common_keys;
-using semantics::kMaxSplits;
-using semantics::split_count;
 using semantics::split_keys;
 
 /// Up to so many rows (queries times the heads of a group) lanes may lie along head_dim where a
@@ -29,8 +27,38 @@ REGARD_KERNEL_FN constexpr std::int64_t max_decode_rows(std::int64_t width) {
 /// Tiles of a backend are whole multiples: splits of few rows end where tiles of either kind do.
 inline constexpr std::int64_t kDecodeTileKv = 16;
 
-/// Up to so many rows the keys are split.
+/// Up to so many rows count as few: their keys are split from 513 on.
 inline constexpr std::int64_t kSplitRows = 64;
+
+/// Splits at most.
+inline constexpr std::int64_t kMaxParts = 64;
+
+/// Splits that the keys of a sequence come in. Few rows: one for 512 keys up to 16, and beyond
+/// 16,384 keys one for 1,024. More rows are split beyond 8,192 keys: one for 2,048 while rows times
+/// splits are no more than 4,096, with which a head has as many row blocks as 64 workers take.
+REGARD_KERNEL_FN constexpr std::int64_t part_count(std::int64_t rows, std::int64_t len_kv) {
+  constexpr std::int64_t kKeys = 1024, kRowsTimesParts = 4096;
+  if (rows <= kSplitRows) {
+    const std::int64_t fewest = semantics::split_count(len_kv);
+    return semantics::clamp(len_kv / kKeys, fewest, kMaxParts);
+  }
+  if (len_kv <= semantics::kLongKeys) return 1;
+  return semantics::clamp(len_kv / (2 * kKeys), 1,
+                          semantics::clamp(kRowsTimesParts / rows, 1, kMaxParts));
+}
+
+/// Row blocks that splits of more than few rows of a head take together, at most, whatever its
+/// lengths within these: each part of a block of up to `row_blocks` row blocks of `width` rows.
+REGARD_KERNEL_FN constexpr std::int64_t most_part_strips(std::int64_t rows, std::int64_t len_kv,
+                                                         std::int64_t width) {
+  std::int64_t max = 0;
+  for (std::int64_t n = kSplitRows + 1; n <= rows && n <= 4096; n += width) {
+    const std::int64_t splits = part_count(n, len_kv), last = n + width - 1;
+    const std::int64_t row_blocks = (last < rows ? last : rows) / width + 1;
+    if (splits > 1 && splits * row_blocks > max) max = splits * row_blocks;
+  }
+  return max;
+}
 
 /// Steps that the splits are taken in where they are `runs` runs of neighbours, one part of each
 /// run in turn: so many workers side by side go on where they were, which they have prefetched.

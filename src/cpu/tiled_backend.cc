@@ -25,14 +25,27 @@ struct TiledBackend::Shape {
   std::int64_t row_blocks = 1;      // of a task
   std::int64_t heads_per_task = 1;  // of few rows
   std::int64_t tasks = 0;           // of few rows, not counting splits
-  std::int64_t splits = 1;          // of a task of few rows, at most
+  std::int64_t splits = 1;          // of a task, at most
+  std::int64_t block_rows = 0;      // of a task of more rows
+  // More rows may come in splits; a worker has room for one, and workers may share so many row
+  // blocks.
+  bool splits_blocks = false;
+  std::int64_t part_strips = 0;
 
+  /// Rows of a task of more than few rows.
+  void set_block(std::int64_t rows) noexcept {
+    block_rows = rows;
+    row_blocks = ceil_div(rows, kernel->width);
+  }
   /// Workers share the splits of a task where tasks are too few to balance.
   bool shares_splits(std::int32_t workers) const noexcept {
-    return is_decode && splits > 1 && workers > 1 && tasks < 4 * std::int64_t{workers};
+    return (is_decode ? splits > 1 : part_strips > 0) && workers > 1 &&
+           tasks < 4 * std::int64_t{workers};
   }
+  /// Of few rows; of more rows, whatever lengths and blocks there are within the extents.
   std::int64_t shared_bytes(const TiledArgs& args) const noexcept {
-    return saturating_mul(saturating_mul(tasks, splits), args.split_bytes);
+    if (is_decode) return saturating_mul(saturating_mul(tasks, splits), args.split_bytes);
+    return saturating_mul(part_strips, args.split_bytes);
   }
 };
 
@@ -92,6 +105,21 @@ std::int64_t choose_heads(const AttentionParams& params, std::int64_t splits,
   return std::max<std::int64_t>(heads, 1);
 }
 
+/// Rows of blocks whose splits are shared: even ones of as many row blocks, up to `most_strips`, as
+/// leave each worker three tasks.
+std::int64_t even_block_rows(const AttentionParams& params, const TiledKernel& kernel,
+                             std::int64_t most_strips, std::int64_t splits,
+                             std::int32_t workers) noexcept {
+  std::int64_t row_blocks = most_strips;
+  while (row_blocks > 1 &&
+         count_tasks(params, row_blocks * kernel.width) * splits < 3 * std::int64_t{workers}) {
+    row_blocks /= 2;
+  }
+  const std::int64_t rows = rows_per_head(params);
+  const std::int64_t blocks = ceil_div(rows, row_blocks * kernel.width);
+  return ceil_div(ceil_div(rows, blocks), kernel.lanes) * kernel.lanes;
+}
+
 }  // namespace
 
 TiledBackend::TiledBackend(BackendInfo info, const TiledTraits& traits)
@@ -106,8 +134,18 @@ TiledBackend::Shape TiledBackend::shape_of(const AttentionParams& params, Isa is
   shape.is_decode = rows <= kSplitRows;
   shape.is_decode_kernel = rows <= shape.kernel->max_decode_rows;
   shape.few_row_blocks = std::max<std::int64_t>(ceil_div(std::min(rows, kSplitRows), width), 1);
-  if (!shape.is_decode) return shape;
-  shape.splits = traits_.shares_splits ? split_count(params.seqlen_kv) : 1;
+  shape.splits = traits_.shares_splits ? part_count(rows, params.seqlen_kv) : 1;
+  if (!shape.is_decode) {
+    shape.splits_blocks = params.seqlen_kv > semantics::kLongKeys;
+    shape.tasks = count_tasks(params, width);
+    const std::int64_t heads = saturating_mul(params.batch, params.num_heads_kv);
+    // Even blocks have up to twice the row blocks.
+    if (traits_.shares_splits) {
+      shape.part_strips =
+          saturating_mul(heads, 2 * most_part_strips(rows, params.seqlen_kv, width));
+    }
+    return shape;
+  }
   if (shape.is_decode_kernel) shape.heads_per_task = choose_heads(params, shape.splits, workers);
   shape.row_blocks = shape.few_row_blocks * shape.heads_per_task;
   const std::int64_t groups = ceil_div(params.num_heads_kv, shape.heads_per_task);
@@ -135,11 +173,14 @@ std::int64_t TiledBackend::max_row_blocks(const AttentionParams& params,
   return row_blocks;
 }
 
-/// One row block, or one split of a head's keys, is the finest that execute divides a call into.
+/// One vector of rows, or one split of its keys, is the finest that execute divides a call into.
 std::int32_t TiledBackend::workers(const AttentionKey& key, const Env& env) const noexcept {
   const AttentionParams& params = key.params();
   const Shape shape = shape_of(params, env.isa, 1);
-  if (!shape.is_decode) return plan_workers(env, params, count_tasks(params, shape.kernel->width));
+  if (!shape.is_decode) {
+    const std::int64_t tasks = count_tasks(params, shape.kernel->lanes);
+    return plan_workers(env, params, saturating_mul(tasks, shape.splits));
+  }
   const std::int64_t heads = saturating_mul(params.batch, params.num_heads_kv);
   return plan_workers(env, params, saturating_mul(heads, shape.splits));
 }
@@ -157,10 +198,12 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
     return shape.is_decode_kernel ? dot : std::max(dot, lanes);
   };
   const std::int64_t row_blocks = std::max(shape.row_blocks, shape.few_row_blocks);
-  const std::int64_t decode = shape.is_decode ? shape.row_blocks : shape.few_row_blocks;
+  const std::int64_t split = shape.is_decode       ? shape.row_blocks
+                             : shape.splits_blocks ? row_blocks
+                                                   : shape.few_row_blocks;
   const std::int64_t q = row_block_rows(params.head_dim_qk),
                      out = row_block_rows(params.head_dim_v);
-  args->grid = make_grid(params, shape.row_blocks * k.width);
+  args->grid = make_grid(params, shape.is_decode ? shape.row_blocks * k.width : shape.block_rows);
   args->heads_per_task = shape.heads_per_task;
   args->splits_per_task = shape.splits;
   args->tile_kv = traits_.tile_kv(params.head_dim_qk, params.head_dim_v);
@@ -178,15 +221,17 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   args->at_out = layout.take(saturating_mul(row_blocks, out), kBytes);
   args->at_block = layout.take(saturating_mul(row_blocks, out), kBytes);
   args->at_totals = layout.take(row_blocks, k.state_bytes);
-  args->at_split = layout.take(saturating_mul(decode, out), kBytes);
-  args->at_states = layout.take(2 * decode, k.state_bytes);
+  args->at_split = layout.take(saturating_mul(split, out), kBytes);
+  args->at_states = layout.take(2 * split, k.state_bytes);
   args->at_scores = layout.take(args->tile_kv * k.width, kBytes);
   args->at_keys = layout.take(saturating_mul(keys, padded_head_dim(params.head_dim_qk)), kBytes);
   args->at_values = layout.take(saturating_mul(values, padded_head_dim(params.head_dim_v)), kBytes);
   args->at_row = layout.take(args->tile_kv, kBytes);
+  // Of few rows the row blocks of a task, else one.
+  const std::int64_t handed = shape.is_decode ? shape.row_blocks : 1;
   ScratchLayout split;
-  split.take(decode, k.state_bytes);
-  split.take(saturating_mul(decode, out), kBytes);
+  split.take(handed, k.state_bytes);
+  split.take(saturating_mul(handed, out), kBytes);
   args->split_bytes = split.total();
   return layout.total();
 }
@@ -196,7 +241,7 @@ std::int64_t TiledBackend::workspace_bytes(const AttentionKey& key, const Env& e
   const std::int32_t worker_count = workers(key, env);
   TiledArgs args;
   Shape shape = shape_of(params, env.isa, worker_count);
-  if (!shape.is_decode) shape.row_blocks = max_row_blocks(params, env);
+  if (!shape.is_decode) shape.set_block(max_row_blocks(params, env) * shape.kernel->width);
   const std::int64_t workers_bytes = saturating_mul(lay_out(params, shape, &args), worker_count);
   if (!shape.shares_splits(worker_count)) return workers_bytes;
   return saturating_add(workers_bytes, shape.shared_bytes(args));
@@ -221,8 +266,13 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
                              const Buffers& buffers, const Launch& launch) const {
   Shape shape = shape_of(params, plan.isa, plan.workers);
   const TiledKernel& k = *shape.kernel;
-  if (!shape.is_decode) {
-    shape.row_blocks = choose_row_blocks(params, k.width, plan.tile_q / k.width, plan.workers);
+  const std::int64_t most_strips = plan.tile_q / k.width;
+  const bool splits_blocks =
+      !shape.is_decode && shape.splits > 1 && shape.shares_splits(plan.workers);
+  if (splits_blocks) {
+    shape.set_block(even_block_rows(params, k, most_strips, shape.splits, plan.workers));
+  } else if (!shape.is_decode) {
+    shape.set_block(choose_block_rows(params, k.width, k.lanes, most_strips, plan.workers));
   }
   TiledArgs args;
   std::int64_t worker_bytes = lay_out(params, shape, &args);
@@ -237,7 +287,16 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
   make_problem(params, buffers, &args.problem);
   const std::int32_t workers = useful_workers(params, plan.workers);
   if (!shape.is_decode) {
-    args.grid = with_sub_blocks(params, args.grid, k.width, workers);
+    const std::int64_t blocks = count_tasks(params, args.grid.rows_per_task);
+    args.split_bytes *= shape.row_blocks;
+    if (splits_blocks &&
+        workers_bytes + blocks * shape.splits * args.split_bytes <= plan.workspace_bytes) {
+      args.splits = static_cast<char*>(launch.workspace.data) + workers_bytes;
+      args.grid.whole = blocks;
+      run_tasks({k.forward_part, &args, blocks * shape.splits, worker_bytes}, workers, launch);
+    } else {
+      args.grid = with_sub_blocks(params, args.grid, k.width, workers);
+    }
     const std::int64_t tasks = count_tasks(params, args.grid);
     run_tasks({k.forward, &args, tasks, worker_bytes}, workers, launch);
   } else if (shape.shares_splits(workers) &&
@@ -259,7 +318,12 @@ const BackwardKernel& TiledBackend::backward_kernel(const AttentionParams& param
 }
 
 std::int64_t TiledBackend::backward_workspace_bytes(const AttentionKey& key, const Env& env) const {
-  return cpu::backward_workspace_bytes(key, env, backward_kernel(key.params(), env.isa));
+  return backward_workspace_within(key, env, kInt64Max);
+}
+
+std::int64_t TiledBackend::backward_workspace_within(const AttentionKey& key, const Env& env,
+                                                     std::int64_t max_bytes) const {
+  return cpu::backward_workspace_bytes(key, env, backward_kernel(key.params(), env.isa), max_bytes);
 }
 
 Expected<KernelPlan> TiledBackend::plan_backward(const AttentionKey& key, const Env& env) const {

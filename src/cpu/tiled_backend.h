@@ -31,6 +31,8 @@ class TiledBackend final : public Backend {
   Status execute(const KernelPlan& plan, const AttentionParams& params, const Buffers& buffers,
                  const Launch& launch) const override;
   std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env) const override;
+  std::int64_t backward_workspace_within(const AttentionKey& key, const Env& env,
+                                         std::int64_t max_bytes) const override;
   Expected<KernelPlan> plan_backward(const AttentionKey& key, const Env& env) const override;
   Status execute_backward(const KernelPlan& plan, const AttentionParams& params,
                           const Buffers& buffers, const GradBuffers& gradients,

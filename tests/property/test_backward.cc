@@ -125,7 +125,7 @@ TEST_P(Backward, BitsDoNotDependOnWorkers) {
     Problem problem = problem_of(text);
     run_pair(&problem, 1);
     const std::vector<unsigned char> one = problem.output_bytes();
-    for (const int workers : {2, 3, 7, 16}) {
+    for (const int workers : {2, 3, 7, 16, 64}) {
       run_pair(&problem, workers);
       EXPECT_TRUE(one == problem.output_bytes()) << text << " on " << workers << " workers";
     }
@@ -159,6 +159,9 @@ TEST_P(Backward, ASequenceAloneHasTheSameBits) {
     run_pair(&batch, 2);
     expect_alone(batch.request());
   }
+  Problem long_ones = problem_of("b3 hq1 sq700 skv1500 d8 f32 saved grad");
+  run_pair(&long_ones, 7);
+  expect_alone(long_ones.request());
 }
 
 // A plan serves every smaller call in its workspaces, with the bits of the call's own plan.

@@ -5,7 +5,7 @@
 #include "oracle/number.h"
 #include "tests/property/property.h"
 
-// Few queries over many keys: kernels that split the keys, and the edges at which they change.
+// Rows over many keys: kernels that split the keys, and the edges at which they change.
 
 namespace regard {
 namespace {
@@ -104,13 +104,16 @@ TEST_P(DecodeRows, SplitsWithoutVisibleKeysAddNothing) {
 // Whether workers share the splits of a sequence, or one takes them all, decides no bit; nor does
 // the company that a sequence keeps.
 TEST_P(DecodeRows, BitsDoNotDependOnWorkersOrBatch) {
-  for (const char* text : {"b8 hq4 hkv1 sq1 skv3000 d64 f32 lens causal diag=br lse poison",
+  for (const char* text : {"b3 hq1 sq70 skv12500 d8 f32 lens causal diag=br lse poison",
+                           "b2 hq3 hkv1 sq50 skv18000 d16 bf16 window=9000,-1 diag=br sinks lse",
+                           "b2 hq1 sq2 skv20000 d8 f16 lens causal diag=br lse poison",
+                           "b8 hq4 hkv1 sq1 skv3000 d64 f32 lens causal diag=br lse poison",
                            "b8 hq8 hkv4 sq4 skv1300 d40 bf16 mask bias sinks lse",
                            "b8 hq2 hkv2 sq20 skv900 d32 f16 causal diag=br dropout=0.3 lse"}) {
     const Problem problem = problem_of(text);
     const AttentionRequest& whole = problem.request();
     run(whole);
-    for (const int workers : {1, 2, 7, 16}) {
+    for (const int workers : {1, 2, 7, 16, 64}) {
       const auto context = test::make_context(GetParam().isa, workers);
       AttentionRequest other = whole;
       tensors_.renew_outputs(&other);
@@ -122,6 +125,22 @@ TEST_P(DecodeRows, BitsDoNotDependOnWorkersOrBatch) {
       tensors_.renew_outputs(&alone);
       test::run_forced(*context, alone, GetParam());
       EXPECT_EQ(unequal(cut.out, alone.out), "") << text << " alone on " << workers << " workers";
+    }
+  }
+}
+
+// More rows than a few are split beyond 8,192 keys, in splits of 2,048 and as many as rows allow.
+TEST_P(DecodeRows, EdgesOfMoreRowsAreWithinTheBar) {
+  for (const char* rows : {"hq1 sq65", "hq2 hkv1 sq50", "hq1 sq1100"}) {
+    for (const int length : {8192, 8193, 10300}) {
+      const std::string text = std::string("b1 ") + rows + " skv" + std::to_string(length) +
+                               " d7 dv9 bf16 causal diag=br lse sinks poison";
+      const Problem problem = problem_of(text);
+      run(problem.request());
+      const conformance::Comparison comparison =
+          conformance::compare(problem.request(), oracle::compute(problem.request()).value(),
+                               test::claimed_probs(*context_, problem.request(), GetParam()));
+      EXPECT_TRUE(comparison.ok) << text << ": " << comparison.text;
     }
   }
 }

@@ -155,6 +155,10 @@ const char* const kBlockCases[] = {
     "b1 hq2 sq200 d16 bf16 window=15,15 saved grad",  // rows of few keys, over two tiles
     "b1 hq1 sq800 skv1 d8 f32 saved grad",
     "b1 hq1 sq1 skv800 d72 f32 saved grad",
+    // Several ranges of keys, of rows, and of both.
+    "b2 hq1 sq100 skv3000 d8 bf16 window=900,0 diag=br lens saved grad",
+    "b1 hq1 sq2000 skv300 d8 f32 causal diag=br saved grad",
+    "b2 hq1 sq2050 skv1900 d8 f32 causal diag=br lens saved grad",
     "b2 hq6 hkv1 sq130 skv769 d8 f32 mask segments softcap=5 sinks saved grad poison",
     "b1 hq2 sq390 skv400 d8 f32 bias alibi causal diag=br lse grad poison",
     // Masks that hide whole keys or whole rows, behind which NaN stands in either half of a pair.

@@ -8,6 +8,7 @@
 #include "backends/cpu_flash/backend.h"
 #include "conformance/problem.h"
 #include "regard/attention.h"
+#include "regard/context.h"
 #include "tests/support/backends.h"
 #include "tests/support/executors.h"
 #include "tests/support/scratch.h"
@@ -83,6 +84,43 @@ TEST(BackwardMemory, FewerHeadWorkspacesThanWorkersGiveTheSameBits) {
       }
     }
   }
+}
+
+/// What the Context plans under a limit.
+Expected<Plan> plan_within(Context& context, const std::string& text, std::int64_t limit) {
+  Policy policy;
+  policy.only = std::vector<BackendRef>{{BackendId::kFlash, ""}};
+  policy.max_workspace_bytes = limit;
+  return plan(context, parse_case(text)->params, policy);
+}
+
+// A limit leaves fewer heads under way; it refuses a backward only where one head is too large.
+TEST(BackwardMemory, APolicyLimitPlansFewerHeads) {
+  constexpr int kWorkers = 8;
+  const std::string sizes = " sq800 d16 f32 causal lse grad";
+  const auto context = test::make_context(read_env().isa_available, kWorkers);
+  Problem problem = conformance::make_problem(parse_case("b1 hq8" + sizes).value(),
+                                              {Guard::kCanaries, /*dense=*/true});
+  test::TeamExecutor team;
+  const KernelPlan whole = plan_backward("b1 hq8" + sizes, kWorkers);
+  const std::vector<unsigned char> expected = gradients_by(whole, &problem, &team);
+  const std::int64_t head_bytes =
+      whole.workspace_bytes - plan_backward("b1 hq7" + sizes, kWorkers).workspace_bytes;
+  ASSERT_GT(head_bytes, 0);
+  for (std::int64_t heads = 1; heads <= 8; ++heads) {
+    const std::int64_t bytes = whole.workspace_bytes - (8 - heads) * head_bytes;
+    for (const std::int64_t more : {std::int64_t{0}, head_bytes - 1}) {
+      const Plan limited = plan_within(*context, "b1 hq8" + sizes, bytes + more).value();
+      EXPECT_EQ(limited.backward_workspace_bytes(), bytes) << heads;
+      EXPECT_EQ(limited.backward_kernel().workers, whole.workers) << heads;
+      EXPECT_EQ(gradients_by(limited.backward_kernel(), &problem, &team), expected) << heads;
+    }
+  }
+  const std::int64_t min = whole.workspace_bytes - 7 * head_bytes;
+  const Expected<Plan> refused = plan_within(*context, "b1 hq8" + sizes, min - 1);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find(std::to_string(min)), std::string::npos)
+      << refused.status().message();
 }
 
 }  // namespace

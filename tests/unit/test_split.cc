@@ -4,11 +4,14 @@
 #include <vector>
 
 #include "cpu/split.h"
+#include "semantics/splits.h"
 
-// How the keys of few rows are divided: a rule of the length alone.
+// How keys are divided: a rule of the sequence's own rows and length.
 
 namespace regard::cpu {
 namespace {
+
+using semantics::split_count;
 
 TEST(Split, SplitsAreWholeTilesThatCoverEveryKeyOnce) {
   for (const std::int64_t tile_kv : {16, 32, 48, 64, 96, 128}) {
@@ -50,8 +53,59 @@ TEST(Split, CountsGrowWithTheLengthTo16) {
   EXPECT_EQ(split_count(std::int64_t{1} << 40), 16);
 }
 
+TEST(Split, FewRowsHaveAPartFor1024KeysBeyond16384) {
+  for (const std::int64_t length : {0, 1, 512, 513, 4000, 8192, 16384, 17407}) {
+    EXPECT_EQ(part_count(kSplitRows, length), split_count(length)) << length;
+  }
+  EXPECT_EQ(part_count(1, 17408), 17);
+  EXPECT_EQ(part_count(1, 32768), 32);
+  EXPECT_EQ(part_count(1, std::int64_t{1} << 40), 64);
+}
+
+TEST(Split, MoreRowsHaveAPartFor2048KeysBeyond8192) {
+  EXPECT_EQ(part_count(65, 8192), 1);
+  EXPECT_EQ(part_count(65, 8193), 4);
+  EXPECT_EQ(part_count(128, 32768), 16);
+  EXPECT_EQ(part_count(65, std::int64_t{1} << 20), 63);
+  EXPECT_EQ(part_count(512, std::int64_t{1} << 20), 8);
+  EXPECT_EQ(part_count(2048, 16384), 2);
+  EXPECT_EQ(part_count(2049, 1 << 20), 1);
+}
+
+TEST(Split, PartsOfAnyCountAreWholeTilesThatCoverEveryKeyOnce) {
+  for (const std::int64_t length : {8193, 9000, 16385, 33000, 70001}) {
+    for (const std::int64_t rows : {1, 65, 300, 4096}) {
+      std::int64_t next = 0;
+      const std::int64_t count = part_count(rows, length);
+      for (std::int64_t index = 0; index < count; ++index) {
+        const semantics::KeyRange keys = split_keys(length, 96, count, index);
+        ASSERT_EQ(keys.lo, next) << length;
+        ASSERT_EQ(keys.lo % 96, 0) << length;
+        next = keys.hi;
+      }
+      ASSERT_EQ(next, length) << rows;
+    }
+  }
+}
+
+// A plan's memory serves every smaller call.
+TEST(Split, ThereIsRoomForThePartsOfFewerRowsAndKeys) {
+  constexpr std::int64_t kWidth = 48;
+  for (const std::int64_t length : {8192, 8193, 20000, 200000}) {
+    for (std::int64_t rows = kSplitRows + 1; rows < 3000; ++rows) {
+      const std::int64_t splits = part_count(rows, length);
+      const std::int64_t row_blocks = splits > 1 ? splits * ((rows + kWidth - 1) / kWidth) : 0;
+      for (const std::int64_t more : {rows, rows + 1, rows + 100, std::int64_t{5000}}) {
+        ASSERT_LE(row_blocks, most_part_strips(more, length, kWidth)) << rows << " of " << more;
+        ASSERT_LE(row_blocks, most_part_strips(more, length + 5000, kWidth))
+            << rows << " of " << more;
+      }
+    }
+  }
+}
+
 TEST(Split, RunsTakeEverySplitOnceAndStayAmongNeighbours) {
-  for (std::int64_t splits = 1; splits <= kMaxSplits; ++splits) {
+  for (std::int64_t splits = 1; splits <= kMaxParts; ++splits) {
     for (std::int64_t runs = 1; runs <= 5; ++runs) {
       std::vector<int> taken(static_cast<std::size_t>(splits), 0);
       for (std::int64_t step = 0; step < split_steps(splits, runs); ++step) {

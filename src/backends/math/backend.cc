@@ -107,7 +107,8 @@ class MathBackend final : public Backend {
   }
 
   std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env) const override {
-    return cpu::backward_workspace_bytes(key, env, backward_kernel_of(key.params(), env.isa));
+    return cpu::backward_workspace_bytes(key, env, backward_kernel_of(key.params(), env.isa),
+                                         kInt64Max);
   }
 
   Expected<KernelPlan> plan_backward(const AttentionKey& key, const Env& env) const override {

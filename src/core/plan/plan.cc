@@ -1,3 +1,4 @@
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -107,7 +108,24 @@ Expected<KernelPlan> plan_kernel(const BackendEntry& entry, const char* function
                  *thrown);
 }
 
-Expected<Pair> plan_pair(const BackendEntry& entry, const AttentionKey& key, const Env& env) {
+// The backward's plan, of no more bytes than the limit where the backend can do with them.
+Expected<KernelPlan> plan_backward(const BackendEntry& entry, const AttentionKey& key,
+                                   const Env& env, const std::optional<std::int64_t>& limit) {
+  const Backend& backend = *entry.backend;
+  std::int64_t bytes = 0;
+  Expected<KernelPlan> kernel = plan_kernel(
+      entry, "plan_backward",
+      [&] {
+        bytes = limit ? backend.backward_workspace_within(key, env, *limit) : 0;
+        return backend.plan_backward(key, env);
+      },
+      [&] { return backend.backward_workspace_bytes(key, env); });
+  if (kernel && limit) kernel->workspace_bytes = bytes;
+  return kernel;
+}
+
+Expected<Pair> plan_pair(const BackendEntry& entry, const AttentionKey& key, const Env& env,
+                         const std::optional<std::int64_t>& limit) {
   const Backend& backend = *entry.backend;
   Pair pair;
   Expected<KernelPlan> forward = plan_kernel(
@@ -116,9 +134,7 @@ Expected<Pair> plan_pair(const BackendEntry& entry, const AttentionKey& key, con
   if (!forward) return forward.status();
   pair.forward = *std::move(forward);
   if (!key.params().features.has(Feature::kNeedsGrad)) return pair;
-  Expected<KernelPlan> backward = plan_kernel(
-      entry, "plan_backward", [&] { return backend.plan_backward(key, env); },
-      [&] { return backend.backward_workspace_bytes(key, env); });
+  Expected<KernelPlan> backward = plan_backward(entry, key, env, limit);
   if (!backward) return backward.status();
   pair.backward = *std::move(backward);
   return pair;
@@ -150,7 +166,8 @@ Expected<MadePlan> make_plan(ContextImpl& context, const Keys& keys,
     if (decision.entry == nullptr) return no_backend(context, inputs, params);
     const AttentionKey& key = inputs.key_for(decision.entry->backend->info());
     const EnvAtLevel machine(*env, decision.level);
-    Expected<Pair> pair = plan_pair(*decision.entry, key, machine.get());
+    Expected<Pair> pair =
+        plan_pair(*decision.entry, key, machine.get(), policy->policy.max_workspace_bytes);
     if (!pair && is_refusal(pair.status().code())) {
       const bool lasting = pair.status().code() == StatusCode::kRefusedAtPlan;
       learned.push_back(

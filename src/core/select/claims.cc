@@ -220,6 +220,11 @@ Status Backend::prepare_backward(const KernelPlan&, const AttentionParams&, cons
 
 std::int64_t Backend::backward_workspace_bytes(const AttentionKey&, const Env&) const { return 0; }
 
+std::int64_t Backend::backward_workspace_within(const AttentionKey& key, const Env& env,
+                                                std::int64_t) const {
+  return backward_workspace_bytes(key, env);
+}
+
 Expected<KernelPlan> Backend::plan_backward(const AttentionKey&, const Env&) const {
   return Status(StatusCode::kInternal,
                 "[plan_backward] " + to_string(info().ref) + " offers gradients and plans none");

@@ -152,8 +152,10 @@ class CandidateEvaluation {
       function = "workspace_bytes";
       workspace_bytes_ = backend.workspace_bytes(key_, env);
       if (!key_.params().features.has(Feature::kNeedsGrad)) return;
-      function = "backward_workspace_bytes";
-      backward_workspace_bytes_ = backend.backward_workspace_bytes(key_, env);
+      const std::optional<std::int64_t>& limit = inputs_.policy.policy.max_workspace_bytes;
+      function = limit ? "backward_workspace_within" : "backward_workspace_bytes";
+      backward_workspace_bytes_ = limit ? backend.backward_workspace_within(key_, env, *limit)
+                                        : backend.backward_workspace_bytes(key_, env);
     });
     if (!thrown) return usable;
     workspace_bytes_ = -1;

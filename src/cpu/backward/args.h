@@ -12,9 +12,12 @@
 // products where one pass needs five, but every sum has one owner and memory is that of a tile.
 //
 // One pass: five products; the packed rows, keys and sums of a whole (b, kv head) are in memory.
-// Its rows and its keys are cut into n blocks, and block r of rows meets block c of keys in phase
-// (r - c) mod n: after block c met r - 1 and after block c + 1 met r. So every sum has one order,
-// however many workers take part in a head, and these need wait for nothing else.
+// Its rows and keys are cut into blocks, and these divided into ranges: each pair of a row range
+// and a key range is a grid with sums of its own, so that grids are computed side by side. Within
+// a grid of n blocks a side, row block r takes key block c in phase (r - c) mod n: after the pairs
+// (r - 1, c) and (r, c + 1). So every sum has one order, however many workers take part. Blocks and
+// ranges are functions of the sequence's own rows and keys (HeadGrid). At the end the partial sums
+// of d_q over key ranges, and of d_k and d_v over row ranges, are added in the ranges' order.
 //
 // tile.inl, keys.inl, two_pass.inl, one_pass.inl and bias.inl are the algorithms, over the products
 // of float_products.inl or pair_products.inl.
@@ -41,15 +44,16 @@ struct BackwardArgs {
   std::int64_t at_d_out_rows = 0;  // [W / pack][columns], in chunks
   // What is copied of a tile of K and V. In one pass the whole head's lie in its memory.
   std::int64_t tile_bytes = 0;
-  std::int64_t at_packed = 0;  // within a tile's: what is known of it, one pass
-  std::int64_t at_keys = 0;    // [tile_kv][padded head_dim_qk / pack]
-  std::int64_t at_values = 0;  // [tile_kv][padded head_dim_v / pack]
-  std::int64_t at_keys_t = 0;  // pairs: [tile_kv / pack][padded head_dim_qk]
+  std::int64_t at_tile_state = 0;  // within a tile's: what is known of it, one pass
+  std::int64_t at_keys = 0;        // [tile_kv][padded head_dim_qk / pack]
+  std::int64_t at_values = 0;      // [tile_kv][padded head_dim_v / pack]
+  std::int64_t at_keys_t = 0;      // pairs: [tile_kv / pack][padded head_dim_qk]
   // What a row block makes of a tile, for each of a group in the scratch.
   std::int64_t score_bytes = 0;
   std::int64_t at_probs = 0;     // within those: scores^T, then probs^T [tile_kv][W]
   std::int64_t at_d_scores = 0;  // d_probs^T, then d_scores^T [tile_kv][W]
   std::int64_t at_capped = 0;    // scores^T after softcap [tile_kv][W]
+  std::int64_t at_seen = 0;      // SeenKeys
   // The rest of a worker's scratch.
   std::int64_t at_rows = 0;     // of one row block, two passes
   std::int64_t at_tile = 0;     // of one tile
@@ -64,14 +68,18 @@ struct BackwardArgs {
   // One pass: the memory of those heads that are under way, head_bytes apart.
   char* heads = nullptr;
   std::int64_t head_bytes = 0;
-  std::int64_t at_row_blocks = 0;      // [row blocks of the head] row_block_bytes
-  std::int64_t at_tiles = 0;           // [tiles of the head] tile_bytes
-  std::int64_t at_sum_q = 0;           // d_q^T [row blocks of the head][padded head_dim_qk][W]
-  std::int64_t at_sum_k = 0;           // [tiles * tile_kv][columns], in chunks
-  std::int64_t at_sum_v = 0;           // [tiles * tile_kv][columns], in chunks
+  std::int64_t at_row_blocks = 0;  // [row blocks of the head] row_block_bytes
+  std::int64_t at_tiles = 0;       // [tiles of the head] tile_bytes
+  // Of each key range d_q^T [row blocks][row blocks of a block][padded head_dim_qk][W]; of each row
+  // range, in chunks, d_k and d_v [key blocks * tile_kv][columns].
+  std::int64_t at_sum_q = 0;
+  std::int64_t at_sum_k = 0;
+  std::int64_t at_sum_v = 0;
   std::int64_t at_progress = 0;        // HeadProgress
-  std::int64_t at_met = 0;             // [blocks]: the blocks of rows that each of keys has met
-  std::int64_t blocks = 0;             // of rows or keys of a head, whichever are more
+  std::int64_t at_flags = 0;           // [2][blocks]: of row blocks and key blocks, if packed
+  std::int64_t at_done = 0;            // [row ranges][key blocks]: phases that are done
+  std::int64_t blocks = 0;             // of rows or keys of the tensors, whichever are more
+  std::int64_t blocks_per_part = 1;    // key blocks that a worker takes together; changes no bits
   std::int64_t all_heads = 0;          // of the call
   std::int64_t head_workspaces = 0;    // of heads
   std::int64_t* heads_left = nullptr;  // of which a work item is left to take
@@ -80,34 +88,84 @@ struct BackwardArgs {
   std::int64_t scratch_bytes = 0;
 };
 
-/// Rows and keys of a block in one pass: large enough that passing over rows and sums costs little,
-/// small enough that one head of 2048 rows serves several workers.
-inline constexpr std::int64_t kBlockQueries = 384;
-inline constexpr std::int64_t kBlockKeys = 384;
+/// Rows and keys of a block in one pass: a group of row blocks (group_rows) and a tile. The pair,
+/// 16 Mflop at head_dim 64, is the finest that workers share.
+inline constexpr std::int64_t kBlockQueries = 192;
+inline constexpr std::int64_t kBlockKeys = 128;
 
 /// Row blocks of `width` rows in a block of rows.
 REGARD_KERNEL_FN constexpr std::int64_t task_row_blocks(std::int64_t width) {
   return kBlockQueries / width;
 }
 
-/// Blocks of a head with so many rows and keys, whichever are more.
-REGARD_KERNEL_FN std::int64_t count_blocks(std::int64_t rows, std::int64_t keys,
-                                           std::int64_t width) {
-  const std::int64_t block = task_row_blocks(width) * width;
-  const std::int64_t of_rows = rows / block + (rows % block > 0 ? 1 : 0);  // rows may be saturated
-  const std::int64_t of_keys = keys / kBlockKeys + (keys % kBlockKeys > 0 ? 1 : 0);
-  return of_rows > of_keys ? of_rows : of_keys;
+/// How the pairs of a head's blocks are divided: a function of its own rows and keys.
+struct HeadGrid {
+  std::int64_t row_blocks;
+  std::int64_t key_blocks;
+  std::int64_t row_ranges;
+  std::int64_t key_ranges;
+
+  constexpr std::int64_t grids() const { return row_ranges * key_ranges; }
+};
+
+/// Ranges of the blocks across from `blocks`, which has a sum for each: as many as let 64 workers
+/// work at different blocks, but no more than one for six pairs, some 0.1 ms each: to clear and to
+/// add sums costs a percent of the time for each range or so.
+REGARD_KERNEL_FN constexpr std::int64_t count_ranges(std::int64_t blocks, std::int64_t across) {
+  constexpr std::int64_t kSlots = 64, kPairs = 6;
+  const bool is_long = blocks >= kSlots * kPairs || across >= kSlots * kPairs;
+  const std::int64_t workers =
+      is_long ? kSlots : semantics::clamp(blocks * across / kPairs, 1, kSlots);
+  return semantics::clamp((workers + blocks - 1) / blocks, 1, across);
 }
 
-/// Work items in which workers take a head: from the last block of keys to the first, each meets
-/// the blocks of rows from its own on; then, from the last to the second, those before. In that
-/// order K, V, d_k and d_v of a block stay in the cache, and no work item waits for a later one.
-REGARD_KERNEL_FN constexpr std::int64_t head_items(std::int64_t blocks) { return 2 * blocks - 1; }
+/// `rows` or `keys` of 0: no blocks, for nothing is seen.
+REGARD_KERNEL_FN constexpr HeadGrid head_grid(std::int64_t rows, std::int64_t keys,
+                                              std::int64_t width) {
+  if (rows == 0 || keys == 0) return {0, 0, 1, 1};
+  const std::int64_t block = task_row_blocks(width) * width;
+  const std::int64_t row_blocks = rows / block + (rows % block > 0 ? 1 : 0);  // may be saturated
+  const std::int64_t key_blocks = keys / kBlockKeys + (keys % kBlockKeys > 0 ? 1 : 0);
+  return {row_blocks, key_blocks, count_ranges(key_blocks, row_blocks),
+          count_ranges(row_blocks, key_blocks)};
+}
+
+/// Blocks that all ranges' sums over up to `across` blocks take together, where a head has `blocks`
+/// or fewer.
+REGARD_KERNEL_FN constexpr std::int64_t most_summed_blocks(std::int64_t blocks,
+                                                           std::int64_t across) {
+  std::int64_t max = blocks;
+  for (std::int64_t n = 1; n <= blocks && n <= 64; ++n) {
+    const std::int64_t summed = n * count_ranges(n, across);
+    if (summed > max) max = summed;
+  }
+  return max;
+}
+
+/// The work items in which workers take a head, in their order: the pairs' phases, then sums to add
+/// and write. A work item waits for earlier ones alone.
+struct HeadParts {
+  std::int64_t pairs;  // runs of key blocks, each in two halves
+  std::int64_t end;    // a row block and a key block each
+
+  constexpr std::int64_t total() const { return pairs + end; }
+};
+
+/// Runs of `per_part` neighbouring key blocks in the longest key range.
+REGARD_KERNEL_FN constexpr std::int64_t count_runs(const HeadGrid& grid, std::int64_t per_part) {
+  const std::int64_t longest = (grid.key_blocks + grid.key_ranges - 1) / grid.key_ranges;
+  return (longest + per_part - 1) / per_part;
+}
+
+REGARD_KERNEL_FN constexpr HeadParts head_items(const HeadGrid& grid, std::int64_t blocks,
+                                                std::int64_t per_part) {
+  return {2 * count_runs(grid, per_part) * grid.grids(), blocks};
+}
 
 /// How far the head is that has a head workspace.
 struct HeadProgress {
   std::int64_t head;
-  std::int64_t taken;  // work items; more than there are is all
+  std::int64_t left;   // work items to take; none: 0 or less
   std::int64_t ended;  // work items
 };
 

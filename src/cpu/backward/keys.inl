@@ -114,7 +114,7 @@ REGARD_KERNEL_FN void add_key_rows(const RowBlockGroup<V>& group,
   typename V::Vec sum[kRows][kVectors] = {};
   for (std::int64_t x = group.begin; x < group.end; ++x) {
     const BackwardTask<V> t = group.row_block(x);
-    const SeenKeys seen = t.row_block().seen;
+    const SeenKeys seen = t.seen();
     if (j >= seen.begin + seen.size || j + kRows <= seen.begin) continue;  // would add -0
     const auto* const weights =
         reinterpret_cast<const Operand*>(to.is_k ? t.d_scores() : t.probs());
@@ -168,7 +168,7 @@ static void add_group_to_keys(const RowBlockGroup<V>& group, Tile tile,
     const BackwardTask<V> t = group.row_block(x);
     q_is_finite = q_is_finite && t.row_block().q_is_finite;
     d_out_is_finite = d_out_is_finite && t.row_block().d_out_is_finite;
-    if (!a.grad.d_v.present || t.row_block().seen.size == 0) continue;
+    if (!a.grad.d_v.present || t.seen().size == 0) continue;
     if (p.dropout.threshold != 0) drop_probs<V>(p, t.s, t.row_block().rows, tile, t.probs());
     V::round_weights(t.row_block().rows, tile.size, t.probs(), nullptr);
   }
@@ -185,6 +185,22 @@ static void clear_key_sums(typename V::Scalar* sums, std::int64_t keys, std::int
         constexpr int kColumns = decltype(vectors)::value * V::kLanes;
         auto* const at = sums + column * keys + begin * kColumns;
         __builtin_memset(at, 0, static_cast<std::size_t>(size * kColumns) * sizeof(*at));
+      });
+}
+
+/// The first `size` keys of `to` += those of `from`.
+template <class V>
+static void add_key_sums(const KeySums<typename V::Scalar>& to,
+                         const KeySums<typename V::Scalar>& from, std::int64_t size,
+                         std::int64_t dim) {
+  for_chunks<V>(
+      dim, [&](auto vectors, std::int64_t column) __attribute__((always_inline)) {
+        constexpr int kColumns = decltype(vectors)::value * V::kLanes;
+        auto* const sums = to.sums + column * to.keys + to.key * kColumns;
+        const auto* const more = from.sums + column * from.keys + from.key * kColumns;
+        for (std::int64_t x = 0; x < size * kColumns; x += V::kLanes) {
+          V::store(sums + x, V::load(sums + x) + V::load(more + x));
+        }
       });
 }
 
@@ -217,7 +233,22 @@ static void write_key_rows(const BackwardTask<V>& t, const View& view, semantics
   }
 }
 
-/// The same of d_k and d_v, where they are wanted.
+/// Zeros for keys past their sequence's length.
+REGARD_KERNEL_FN void clear_key_gradients(const GradProblem& g, std::int64_t b,
+                                          std::int64_t head_kv, semantics::KeyRange keys) {
+  const float zero = 0;
+  for (std::int64_t j = keys.lo; j < keys.hi; ++j) {
+    const Problem& p = g.problem;
+    if (g.d_k.present) {
+      store_row(g.d_k.type, row_address(g.d_k, b, head_kv, j), &zero, 0, p.head_dim_qk);
+    }
+    if (g.d_v.present) {
+      store_row(g.d_v.type, row_address(g.d_v, b, head_kv, j), &zero, 0, p.head_dim_v);
+    }
+  }
+}
+
+/// Gradients of K and V from their sums, where they are wanted.
 template <class V>
 static void write_key_gradients(const BackwardTask<V>& t, semantics::KeyRange keys,
                                 const KeySums<typename V::Scalar>& k,

@@ -8,22 +8,27 @@
 
 namespace regard::cpu {
 
-/// A tile of K and V as begin_block copied it: every group of rows meets it again.
+/// A tile of K and V as pack_key_block copied it, for every group of rows.
 template <class V>
 struct PackedTile {
   GradTile<V> tile;
   bool keys_are_finite;
 };
 
+/// The flag of a block that is packed; while it is not, the flag counts the workers that came for
+/// it.
+inline constexpr std::int64_t kPacked = std::int64_t{1} << 32;
+
 /// One kv head of one sequence, and its memory.
 template <class V>
 struct GradHead {
   using T = typename V::Scalar;
-  static constexpr std::int64_t kTaskRowBlocks = task_row_blocks(V::kWidth);
+  static constexpr std::int64_t kBlockRows = task_row_blocks(V::kWidth) * V::kWidth;
 
   const BackwardArgs& a;
   Sequence s;
   std::int64_t head_kv;
+  HeadGrid grid;
   char* head_workspace;
   char* scratch;
 
@@ -39,23 +44,42 @@ struct GradHead {
     return head_workspace + a.at_tiles + index * a.tile_bytes;
   }
   PackedTile<V>& tile(std::int64_t index) const {
-    return *reinterpret_cast<PackedTile<V>*>(tile_memory(index) + a.at_packed);
+    return *reinterpret_cast<PackedTile<V>*>(tile_memory(index) + a.at_tile_state);
   }
   HeadProgress& progress() const {
     return *reinterpret_cast<HeadProgress*>(head_workspace + a.at_progress);
   }
-  std::int64_t* met() const { return reinterpret_cast<std::int64_t*>(head_workspace + a.at_met); }
-  T* sum_q(std::int64_t row) const {
+  /// Of a row block, and of a key block: kPacked, less while nobody has packed it.
+  std::int64_t* row_flag(std::int64_t block) const {
+    return reinterpret_cast<std::int64_t*>(head_workspace + a.at_flags) + block;
+  }
+  std::int64_t* key_flag(std::int64_t block) const { return row_flag(a.blocks + block); }
+  /// Of the key blocks within a row range.
+  std::int64_t* done(std::int64_t row_range) const {
+    return reinterpret_cast<std::int64_t*>(head_workspace + a.at_done) +
+           row_range * grid.key_blocks;
+  }
+  /// d_q^T of a row over a key range.
+  T* sum_q(std::int64_t row, std::int64_t key_range) const {
+    const std::int64_t first = key_range * grid.row_blocks * kBlockRows;
     return reinterpret_cast<T*>(head_workspace + a.at_sum_q) +
-           row * padded_head_dim(problem().head_dim_qk);
+           (first + row) * padded_head_dim(problem().head_dim_qk);
   }
-  std::int64_t key_rows() const { return tiles_in(problem().seqlen_kv, a.tile_kv) * a.tile_kv; }
-  KeySums<T> sums_k(std::int64_t key) const {
-    return {true, a.at_q_rows, reinterpret_cast<T*>(head_workspace + a.at_sum_k), key_rows(), key};
+  /// d_k from a key on, over a row range.
+  KeySums<T> sums_k(std::int64_t key, std::int64_t row_range) const {
+    return key_sums(true, key, row_range);
   }
-  KeySums<T> sums_v(std::int64_t key) const {
-    return {false, a.at_d_out_rows, reinterpret_cast<T*>(head_workspace + a.at_sum_v), key_rows(),
-            key};
+  KeySums<T> sums_v(std::int64_t key, std::int64_t row_range) const {
+    return key_sums(false, key, row_range);
+  }
+
+ private:
+  KeySums<T> key_sums(bool is_k, std::int64_t key, std::int64_t row_range) const {
+    const std::int64_t all = grid.key_blocks * kBlockKeys;
+    const std::int64_t dim = is_k ? problem().head_dim_qk : problem().head_dim_v;
+    T* const sums = reinterpret_cast<T*>(head_workspace + (is_k ? a.at_sum_k : a.at_sum_v));
+    return {is_k, is_k ? a.at_q_rows : a.at_d_out_rows, sums + row_range * all * columns_of<V>(dim),
+            all, key};
   }
 };
 
@@ -63,18 +87,20 @@ template <class V>
 static GradHead<V> grad_head(const BackwardArgs& a, std::int64_t index, char* head_workspace,
                              char* scratch) {
   const Problem& p = a.grad.problem;
-  return {a, sequence_of(p, index / p.num_heads_kv), index % p.num_heads_kv, head_workspace,
+  const Sequence s = sequence_of(p, index / p.num_heads_kv);
+  return {a,
+          s,
+          index % p.num_heads_kv,
+          head_grid(s.len_q * p.group_size, s.band.len_kv, V::kWidth),
+          head_workspace,
           scratch};
 }
 
-/// Calls f(first row, rows) for the row blocks of block `block` within the sequence.
-template <class V, class F>
-REGARD_KERNEL_FN void for_row_blocks(const GradHead<V>& head, std::int64_t block, F f) {
-  const std::int64_t rows = head.rows();
-  std::int64_t row = block * GradHead<V>::kTaskRowBlocks * V::kWidth;
-  for (std::int64_t x = 0; x < GradHead<V>::kTaskRowBlocks && row < rows; ++x, row += V::kWidth) {
-    f(row, row + V::kWidth < rows ? V::kWidth : rows - row);
-  }
+/// The rows of a block, of `rows` in all.
+template <class V>
+REGARD_KERNEL_FN semantics::KeyRange block_rows(std::int64_t block, std::int64_t rows) {
+  constexpr std::int64_t kRows = GradHead<V>::kBlockRows;
+  return {semantics::clamp(block * kRows, 0, rows), semantics::clamp((block + 1) * kRows, 0, rows)};
 }
 
 /// The keys of a block, of `keys` in all.
@@ -83,44 +109,91 @@ REGARD_KERNEL_FN semantics::KeyRange block_keys(std::int64_t block, std::int64_t
   return {semantics::clamp(block * kBlockKeys, 0, keys), semantics::clamp(end, 0, keys)};
 }
 
-/// Packs the tiles of a block of keys.
-template <class V>
-static void pack_tiles(const GradHead<V>& head, std::int64_t block) {
-  const BackwardArgs& a = head.a;
-  const TileSpan span = tiles_of(block_keys(block, head.keys()), a.tile_kv);
-  for (std::int64_t index = span.begin; index < span.end; ++index) {
-    const Tile tile = tile_at(index, a.tile_kv, head.keys());
-    const GradTile<V> packed = load_grad_tile(head.row_block(0), tile, head.tile_memory(index));
-    const std::int64_t dim = depth<V>(head.problem().head_dim_qk);
-    head.tile(index) = {packed, V::is_finite(packed.keys, tile.size, dim)};
+/// Calls f(first row, rows) for the row blocks of a block within the sequence.
+template <class V, class F>
+REGARD_KERNEL_FN void for_row_blocks(const GradHead<V>& head, std::int64_t block, F f) {
+  const semantics::KeyRange rows = block_rows<V>(block, head.rows());
+  for (std::int64_t row = rows.lo; row < rows.hi; row += V::kWidth) {
+    f(row, row + V::kWidth < rows.hi ? V::kWidth : rows.hi - row);
   }
 }
 
-/// Packs a block of rows and one of keys, and clears their sums.
+/// Packs a block of rows and clears its sums.
 template <class V>
-static void begin_block(const GradHead<V>& head, std::int64_t block) {
-  using T = typename V::Scalar;
-  const Problem& p = head.problem();
+static void pack_row_block(const GradHead<V>& head, std::int64_t block) {
+  const std::int64_t size = padded_head_dim(head.problem().head_dim_qk) * V::kWidth;
   for_row_blocks(
       head, block, [&](std::int64_t row, std::int64_t count) __attribute__((always_inline)) {
         const BackwardTask<V> t = head.row_block(row);
         set_grad_rows(t, row, count);
         set_row_stats(t);
         pack_grad_rows(t);
-        const std::int64_t size = padded_head_dim(p.head_dim_qk) * V::kWidth;
-        __builtin_memset(head.sum_q(row), 0, static_cast<std::size_t>(size) * sizeof(T));
+        for (std::int64_t range = 0; range < head.grid.key_ranges; ++range) {
+          auto* const sum = head.sum_q(row, range);
+          __builtin_memset(sum, 0, static_cast<std::size_t>(size) * sizeof(*sum));
+        }
       });
-  pack_tiles(head, block);
-  const semantics::KeyRange keys = block_keys(block, head.key_rows());
-  clear_key_sums<V>(head.sums_k(0).sums, head.key_rows(), keys.lo, keys.hi - keys.lo,
-                    p.head_dim_qk);
-  clear_key_sums<V>(head.sums_v(0).sums, head.key_rows(), keys.lo, keys.hi - keys.lo, p.head_dim_v);
 }
 
-/// Rows [begin, end), a group of row blocks at most, meet a tile of keys.
+/// Packs a block of keys, which is a tile, and clears its sums.
 template <class V>
-static void process_tile(const GradHead<V>& head, std::int64_t begin, std::int64_t end,
-                         const PackedTile<V>& packed) {
+static void pack_key_block(const GradHead<V>& head, std::int64_t block) {
+  const Problem& p = head.problem();
+  const Tile tile = tile_at(block, kBlockKeys, head.keys());
+  const GradTile<V> packed = load_grad_tile(head.row_block(0), tile, head.tile_memory(block));
+  head.tile(block) = {packed, V::is_finite(packed.keys, tile.size, depth<V>(p.head_dim_qk))};
+  const std::int64_t key = block * kBlockKeys;
+  for (std::int64_t range = 0; range < head.grid.row_ranges; ++range) {
+    const auto k = head.sums_k(key, range), v = head.sums_v(key, range);
+    clear_key_sums<V>(k.sums, k.keys, key, kBlockKeys, p.head_dim_qk);
+    clear_key_sums<V>(v.sums, v.keys, key, kBlockKeys, p.head_dim_v);
+  }
+}
+
+/// Returns once a block is packed: the first worker to come packs it.
+template <class F>
+REGARD_KERNEL_FN void need_block(std::int64_t* flag, F pack) {
+  if (read_count(flag) == 0 && add_to_count(flag, 1) == 0) {
+    pack();
+    set_count(flag, kPacked);
+  }
+  wait_for_count(flag, kPacked);
+}
+
+template <class V>
+static void need_blocks(const GradHead<V>& head, std::int64_t q_block, std::int64_t kv_block) {
+  need_block(head.row_flag(q_block), [&] { pack_row_block(head, q_block); });
+  need_block(head.key_flag(kv_block), [&] { pack_key_block(head, kv_block); });
+}
+
+/// A grid of one head: a row range and a key range.
+template <class V>
+struct RangePair {
+  const GradHead<V>& head;
+  std::int64_t row_range;
+  std::int64_t key_range;
+
+  /// Blocks [lo, hi) of the head.
+  semantics::KeyRange rows() const {
+    return share_of_blocks(head.grid.row_blocks, head.grid.row_ranges, row_range);
+  }
+  semantics::KeyRange keys() const {
+    return share_of_blocks(head.grid.key_blocks, head.grid.key_ranges, key_range);
+  }
+
+ private:
+  static semantics::KeyRange share_of_blocks(std::int64_t blocks, std::int64_t ranges,
+                                             std::int64_t index) {
+    return {share_begin(blocks, ranges, index), share_begin(blocks, ranges, index + 1)};
+  }
+};
+
+/// Adds what rows [begin, end), a group of row blocks at most, give to the gradients of a tile of
+/// keys, and what it gives to theirs.
+template <class V>
+static void add_pair(const RangePair<V>& ranges, std::int64_t begin, std::int64_t end,
+                     const PackedTile<V>& packed) {
+  const GradHead<V>& head = ranges.head;
   const BackwardArgs& a = head.a;
   const GradTile<V>& loaded = packed.tile;
   const Tile tile = loaded.tile;
@@ -128,109 +201,174 @@ static void process_tile(const GradHead<V>& head, std::int64_t begin, std::int64
   RowBlockGroup<V> group{head.row_block(begin), row_blocks, 0};
   for (std::int64_t x = 0; x < row_blocks; ++x) {
     const BackwardTask<V> t = group.row_block(x);
-    GradRowBlock<V>& row_block = t.row_block();
+    const GradRowBlock<V>& row_block = t.row_block();
     if (is_out_of_reach(head.s, row_block.rows.i_begin, row_block.rows.i_end, tile)) {
       continue;  // so are those before it, or those after it
     }
     recompute_tile(t, loaded);
-    if (row_block.seen.size == 0) continue;  // between others it adds -0
+    if (t.seen().size == 0) continue;  // between others it adds -0
     if (group.begin == row_blocks) group.begin = x;
     group.end = x + 1;
     differentiate_softcap(t);
     const auto* const d_scores =
         V::round_weights(row_block.rows, tile.size, t.d_scores(), t.operands(a.at_weights));
     if (!a.grad.d_q.present) continue;
-    add_to_queries(t, loaded, d_scores, packed.keys_are_finite, head.sum_q(begin + x * V::kWidth));
+    add_to_queries(t, loaded, d_scores, packed.keys_are_finite,
+                   head.sum_q(begin + x * V::kWidth, ranges.key_range));
   }
   if (group.end > 0) {
-    add_group_to_keys(group, tile, head.sums_k(tile.begin), head.sums_v(tile.begin));
+    add_group_to_keys(group, tile, head.sums_k(tile.begin, ranges.row_range),
+                      head.sums_v(tile.begin, ranges.row_range));
   }
 }
 
-/// Rows [begin, end), a group of row blocks at most, meet `keys`.
+/// The same of a whole block of rows.
 template <class V>
-static void process_keys(const GradHead<V>& head, std::int64_t begin, std::int64_t end,
-                         semantics::KeyRange keys) {
-  const BackwardArgs& a = head.a;
+static void add_blocks(const RangePair<V>& ranges, std::int64_t q_block, std::int64_t kv_block) {
+  const semantics::KeyRange rows = block_rows<V>(q_block, ranges.head.rows());
+  const std::int64_t step = ranges.head.a.row_blocks * V::kWidth;
+  for (std::int64_t row = rows.lo; row < rows.hi; row += step) {
+    add_pair(ranges, row, row + step < rows.hi ? row + step : rows.hi, ranges.head.tile(kv_block));
+  }
+}
+
+/// The key blocks that a block of rows sees some of.
+template <class V>
+static semantics::KeyRange seen_blocks(const GradHead<V>& head, std::int64_t q_block) {
+  const semantics::KeyRange rows = block_rows<V>(q_block, head.rows());
   const std::int64_t group_size = head.problem().group_size;
-  const semantics::KeyRange seen =
-      semantics::visible_keys(head.s.band, begin / group_size, (end - 1) / group_size + 1);
-  const TileSpan span = tiles_of(
-      {seen.lo > keys.lo ? seen.lo : keys.lo, seen.hi < keys.hi ? seen.hi : keys.hi}, a.tile_kv);
-  for (std::int64_t index = span.begin; index < span.end; ++index) {
-    process_tile(head, begin, end, head.tile(index));
+  const TileSpan tiles = tiles_of(
+      semantics::visible_keys(head.s.band, rows.lo / group_size, (rows.hi - 1) / group_size + 1),
+      kBlockKeys);
+  return {tiles.begin, tiles.end};
+}
+
+/// Neighbouring key blocks of a grid, counted from its first, and the half of the phases at hand:
+/// in the first, row blocks from a key block's own on; in the second, those before.
+struct KeyRun {
+  std::int64_t begin;
+  std::int64_t end;
+  bool is_first_half;
+};
+
+/// A work item: each of the run's key blocks takes the row blocks of its half in turn. Row block r
+/// takes key blocks from its own downwards, then from the last one downwards; those that it sees
+/// nothing of are left out.
+template <class V>
+static void run_pairs(const RangePair<V>& ranges, KeyRun run) {
+  const GradHead<V>& head = ranges.head;
+  const semantics::KeyRange rows = ranges.rows(), keys = ranges.keys();
+  const std::int64_t row_count = rows.hi - rows.lo, key_count = keys.hi - keys.lo;
+  const std::int64_t phases = row_count > key_count ? row_count : key_count;
+  std::int64_t* const done = head.done(ranges.row_range) + keys.lo;
+  const auto phase = [&](std::int64_t row, std::int64_t key) __attribute__((always_inline)) {
+    return (row - key + phases) % phases;
+  };
+  const auto end_row = [&](std::int64_t key) __attribute__((always_inline)) {
+    return run.is_first_half || row_count < key ? row_count : key;
+  };
+  if (!run.is_first_half) {
+    for (std::int64_t key = run.begin; key < run.end && key < row_count; ++key) {
+      wait_for_count(done + key, row_count - key);
+    }
+  }
+  const std::int64_t last = run.is_first_half ? row_count : end_row(run.end - 1);
+  for (std::int64_t row = run.is_first_half ? run.begin : 0; row < last; ++row) {
+    const semantics::KeyRange seen = common_keys(seen_blocks(head, rows.lo + row), keys);
+    const std::int64_t lo = seen.lo - keys.lo, hi = seen.hi - keys.lo;
+    for (std::int64_t key = run.end - 1; key >= run.begin; --key) {
+      if (key < lo || key >= hi || (row >= key) != run.is_first_half) continue;
+      const std::int64_t before = key + 1 < hi ? key + 1 : lo;  // of this row block, if any
+      if (phase(row, before) < phase(row, key)) {
+        wait_for_count(done + before, phase(row, before) + 1);
+      }
+      if (!is_interrupted(head.a.interrupt)) {
+        need_blocks(head, rows.lo + row, keys.lo + key);
+        add_blocks(ranges, rows.lo + row, keys.lo + key);
+      }
+      set_count(done + key, phase(row, key) + 1);
+    }
+  }
+  for (std::int64_t key = run.begin; key < run.end; ++key) {
+    const std::int64_t end = end_row(key);
+    if (end > (run.is_first_half ? key : 0)) set_count(done + key, phase(end - 1, key) + 1);
   }
 }
 
-/// Block `q_block` of rows meets block `kv_block` of keys.
+/// Part `index` of a head's pairs: grids take turns, so that workers find chains that wait for
+/// nothing.
 template <class V>
-static void process_block(const GradHead<V>& head, std::int64_t q_block, std::int64_t kv_block) {
-  const std::int64_t size = GradHead<V>::kTaskRowBlocks * V::kWidth, all = head.rows();
-  const std::int64_t end = (q_block + 1) * size < all ? (q_block + 1) * size : all;
-  const semantics::KeyRange keys = block_keys(kv_block, head.keys());
-  if (semantics::is_empty(keys)) return;
-  const std::int64_t step = head.a.row_blocks * V::kWidth;
-  for (std::int64_t row = q_block * size; row < end; row += step) {
-    process_keys(head, row, row + step < end ? row + step : end, keys);
+static void run_pairs_of_part(const GradHead<V>& head, std::int64_t index) {
+  const std::int64_t grids = head.grid.grids(), per_part = head.a.blocks_per_part;
+  const std::int64_t runs = count_runs(head.grid, per_part);
+  const std::int64_t grid = index % grids, task_head = index / grids % runs;
+  const RangePair<V> ranges{head, grid / head.grid.key_ranges, grid % head.grid.key_ranges};
+  const std::int64_t keys = ranges.keys().hi - ranges.keys().lo;
+  const std::int64_t begin = ((keys + per_part - 1) / per_part - 1 - task_head) * per_part;
+  if (begin < 0) return;
+  const std::int64_t end = begin + per_part < keys ? begin + per_part : keys;
+  run_pairs(ranges, {begin, end, index / grids < runs});
+}
+
+/// sums += more, n of them.
+template <class V>
+static void add_sums(typename V::Scalar* sums, const typename V::Scalar* more, std::int64_t n) {
+  for (std::int64_t x = 0; x < n; x += V::kLanes) {
+    V::store(sums + x, V::load(sums + x) + V::load(more + x));
   }
 }
 
-/// Writes the gradients of a block of rows.
+/// Adds up the sums of a block of rows and writes its gradients: 0 for rows past the length, and in
+/// a block that no pair needed.
 template <class V>
-static void end_rows(const GradHead<V>& head, std::int64_t block) {
+static void end_row_block(const GradHead<V>& head, std::int64_t block) {
   const BackwardArgs& a = head.a;
   const Problem& p = head.problem();
   if (!a.grad.d_q.present) return;
-  for_row_blocks(
-      head, block, [&](std::int64_t row, std::int64_t) __attribute__((always_inline)) {
-        write_d_queries(head.row_block(row), head.sum_q(row));
-      });
-  const std::int64_t size = GradHead<V>::kTaskRowBlocks * V::kWidth;
-  const std::int64_t all = p.seqlen_q * p.group_size;
-  const TaskRows rows{head.s.b, head.head_kv, semantics::clamp(block * size, 0, all),
-                      semantics::clamp((block + 1) * size, 0, all)};
-  clear_padding(a.grad, rows, padding_begin(p, head.s, rows));
-}
-
-/// Writes the gradients of a block of keys.
-template <class V>
-static void end_keys(const GradHead<V>& head, std::int64_t block) {
-  const semantics::KeyRange keys = block_keys(block, head.problem().seqlen_kv);
-  write_key_gradients(head.row_block(0), keys, head.sums_k(keys.lo), head.sums_v(keys.lo));
-}
-
-/// Block `block` of keys meets blocks [begin, end) of rows, of `blocks` in all, each after the next
-/// block of keys did.
-template <class V>
-static void process_rows(const GradHead<V>& head, std::int64_t block, std::int64_t begin,
-                         std::int64_t end, std::int64_t blocks) {
-  std::int64_t* const met = head.met();
-  for (std::int64_t row = begin; row < end; ++row) {
-    const std::int64_t phase = (row - block + blocks) % blocks;
-    wait_for_count(met + block, phase);
-    if (phase > 0) wait_for_count(met + (block + 1) % blocks, phase);
-    if (!is_interrupted(head.a.interrupt)) process_block(head, row, block);
-    set_count(met + block, phase + 1);
+  const std::int64_t size = padded_head_dim(p.head_dim_qk) * V::kWidth;
+  const bool has_sums = read_count(head.row_flag(block)) >= kPacked;
+  if (has_sums) {
+    for_row_blocks(
+        head, block, [&](std::int64_t row, std::int64_t) __attribute__((always_inline)) {
+          auto* const sum = head.sum_q(row, 0);
+          for (std::int64_t range = 1; range < head.grid.key_ranges; ++range) {
+            add_sums<V>(sum, head.sum_q(row, range), size);
+          }
+          write_d_queries(head.row_block(row), sum);
+        });
   }
+  const semantics::KeyRange all = block_rows<V>(block, p.seqlen_q * p.group_size);
+  const std::int64_t rows = has_sums ? head.rows() : 0;
+  clear_padding(a.grad, {head.s.b, head.head_kv, all.lo, all.hi},
+                semantics::clamp(rows, all.lo, all.hi));
 }
 
-/// One of head_items, of the sequence's blocks: what is behind its end meets nothing.
+/// The same of a block of keys.
 template <class V>
-static void run_item(const GradHead<V>& head, std::int64_t item) {
-  const std::int64_t all = head.a.blocks;
-  const bool is_first = item < all;
-  const std::int64_t block = (is_first ? all - 1 : head_items(all)) - item;
-  const std::int64_t blocks = count_blocks(head.rows(), head.keys(), V::kWidth);
-  const bool is_within = block < blocks;
-  // The blocks of an interrupted call are counted, for others wait for them, but not computed.
-  if (is_first && !is_interrupted(head.a.interrupt)) begin_block(head, block);
-  if (is_within && is_first) process_rows(head, block, block, blocks, blocks);
-  if (is_within && !is_first) process_rows(head, block, 0, block, blocks);
-  // The last that these keys met were the rows before theirs, which met all keys with that.
-  const bool is_last = is_within ? !is_first || block == 0 : is_first;
-  if (!is_last || is_interrupted(head.a.interrupt)) return;
-  end_keys(head, block);
-  end_rows(head, is_within ? (block + blocks - 1) % blocks : block);
+static void end_key_block(const GradHead<V>& head, std::int64_t block) {
+  const Problem& p = head.problem();
+  const semantics::KeyRange keys = block_keys(block, p.seqlen_kv);
+  if (read_count(head.key_flag(block)) < kPacked) {
+    clear_key_gradients(head.a.grad, head.s.b, head.head_kv, keys);
+    return;
+  }
+  const auto k = head.sums_k(keys.lo, 0), v = head.sums_v(keys.lo, 0);
+  for (std::int64_t range = 1; range < head.grid.row_ranges; ++range) {
+    add_key_sums<V>(k, head.sums_k(keys.lo, range), kBlockKeys, p.head_dim_qk);
+    add_key_sums<V>(v, head.sums_v(keys.lo, range), kBlockKeys, p.head_dim_v);
+  }
+  write_key_gradients(head.row_block(0), keys, k, v);
+}
+
+/// One of head_items. The blocks of an interrupted call are counted, for others wait for them, but
+/// not computed.
+template <class V>
+static void run_item(const GradHead<V>& head, const HeadParts& items, std::int64_t index) {
+  if (index < items.pairs) return run_pairs_of_part(head, index);
+  wait_for_count(&head.progress().ended, items.pairs);
+  if (is_interrupted(head.a.interrupt)) return;
+  end_row_block(head, index - items.pairs);
+  end_key_block(head, index - items.pairs);
 }
 
 /// Takes work items of the head in `head_workspace` while some are left. A work item waits for
@@ -238,12 +376,13 @@ static void run_item(const GradHead<V>& head, std::int64_t item) {
 template <class V>
 static void run_items(const BackwardArgs& a, char* head_workspace, char* scratch) {
   HeadProgress& progress = *reinterpret_cast<HeadProgress*>(head_workspace + a.at_progress);
-  const std::int64_t items = head_items(a.blocks);
-  while (read_count(&progress.taken) < items) {
-    const std::int64_t item = add_to_count(&progress.taken, 1);
-    if (item >= items) return;
-    if (item == items - 1) add_to_count(a.heads_left, -1);
-    run_item(grad_head<V>(a, progress.head, head_workspace, scratch), item);
+  while (read_count(&progress.left) > 0) {
+    const std::int64_t left = take_from_count(&progress.left);
+    if (left <= 0) return;
+    if (left == 1) add_to_count(a.heads_left, -1);
+    const GradHead<V> head = grad_head<V>(a, progress.head, head_workspace, scratch);
+    const HeadParts items = head_items(head.grid, a.blocks, a.blocks_per_part);
+    run_item(head, items, items.total() - left);
     add_to_count(&progress.ended, 1);
   }
 }
@@ -257,12 +396,16 @@ static void backward_head(const void* opaque, std::int64_t task, char* scratch) 
     const std::int64_t index = a.all_heads > a.head_workspaces ? worker : task;
     char* const head_workspace = a.heads + index * a.head_bytes;
     const GradHead<V> head = grad_head<V>(a, task, head_workspace, scratch);
-    for (std::int64_t x = 0; x < a.blocks; ++x) head.met()[x] = 0;
+    const std::int64_t items = head_items(head.grid, a.blocks, a.blocks_per_part).total();
+    for (std::int64_t x = 0; x < 2 * a.blocks; ++x) head.row_flag(0)[x] = 0;
+    for (std::int64_t x = 0; x < head.grid.row_ranges * head.grid.key_blocks; ++x) {
+      head.done(0)[x] = 0;
+    }
     head.progress().head = task;
     head.progress().ended = 0;
-    set_count(&head.progress().taken, 0);
+    set_count(&head.progress().left, items);
     run_items<V>(a, head_workspace, scratch);
-    wait_for_count(&head.progress().ended, head_items(a.blocks));
+    wait_for_count(&head.progress().ended, items);
     return;
   }
   while (read_count(a.heads_left) > 0) {

@@ -15,8 +15,7 @@ namespace {
 
 /// Keys of a tile, constants, so that no sum's order depends on anything. One pass gains up to 3 %
 /// by longer ones; in two passes their sums would take more of the L2.
-constexpr std::int64_t kOnePassTile = 128, kTwoPassTile = 64;
-static_assert(kBlockKeys % kOnePassTile == 0);
+constexpr std::int64_t kOnePassTile = kBlockKeys, kTwoPassTile = 64;
 
 /// Bytes that the head workspaces of heads may take together, but for one that is larger by itself:
 /// workers without one help with the heads of others, which are long then. 64 workers, 16,384
@@ -64,6 +63,7 @@ void lay_out_row_block(const AttentionParams& p, const BackwardKernel& kernel,
   args->at_probs = scores.take(args->tile_kv * width, bytes);
   args->at_d_scores = scores.take(args->tile_kv * width, bytes);
   args->at_capped = scores.take(p.caps_scores ? args->tile_kv * width : 0, bytes);
+  args->at_seen = scores.take(2, sizeof(std::int64_t));
   args->score_bytes = scores.total();
 }
 
@@ -80,7 +80,7 @@ void lay_out_tile(const AttentionParams& p, const BackwardKernel& kernel,
   const std::int64_t copied = args->copies_tiles || converts ? args->tile_kv / pack : 0;
   const std::int64_t paired = paired_keys(kernel);
   ScratchLayout tile;
-  args->at_packed = tile.take(1, kernel.packed_bytes);
+  args->at_tile_state = tile.take(1, kernel.packed_bytes);
   args->at_keys = tile.take(saturating_mul(copied, padded_head_dim(p.head_dim_qk)), bytes);
   args->at_values = tile.take(saturating_mul(copied, padded_head_dim(p.head_dim_v)), bytes);
   args->at_keys_t = tile.take(saturating_mul(paired, padded_head_dim(p.head_dim_qk)), bytes);
@@ -119,27 +119,62 @@ void lay_out(const AttentionParams& p, const BackwardKernel& kernel, BackwardArg
   args->scratch_bytes = layout.total();
 }
 
+HeadGrid head_grid(const AttentionParams& p, std::int64_t width) noexcept {
+  return cpu::head_grid(rows_per_head(p), p.seqlen_kv, width);
+}
+
+/// Workers that one head can occupy: the chains of its pairs.
+std::int64_t count_chains(const HeadGrid& grid) noexcept {
+  return std::max<std::int64_t>(std::min(saturating_mul(grid.row_blocks, grid.key_ranges),
+                                         saturating_mul(grid.key_blocks, grid.row_ranges)),
+                                1);
+}
+
+/// Key blocks of a work item: three share one read of the rows, 1.03 times as fast at head_dim 64
+/// and 128 with one thread, but fewer where workers would want for chains.
+std::int64_t choose_blocks_per_part(const AttentionParams& p, std::int64_t width,
+                                    std::int32_t workers) noexcept {
+  constexpr std::int64_t kMax = 3;
+  const HeadGrid grid = head_grid(p, width);
+  const std::int64_t heads = std::max<std::int64_t>(count_heads(p), 1);
+  if (workers == 1) return kMax;
+  std::int64_t blocks = kMax;
+  while (blocks > 1 &&
+         saturating_mul(heads, saturating_mul(count_runs(grid, blocks), grid.grids())) <
+             4 * std::int64_t{workers}) {
+    --blocks;
+  }
+  return blocks;
+}
+
 /// What one pass adds, after lay_out: the heads' head workspaces, and the offsets within one.
 void lay_out_heads(const AttentionParams& p, const BackwardKernel& kernel, std::int32_t workers,
                    BackwardArgs* args) noexcept {
-  const std::int64_t rows = saturating_mul(ceil_div(rows_per_head(p), kernel.width), kernel.width);
-  const std::int64_t tiles = ceil_div(p.seqlen_kv, args->tile_kv);
-  const std::int64_t keys = saturating_mul(tiles, args->tile_kv);
+  const std::int64_t block_rows = task_row_blocks(kernel.width) * kernel.width;
+  const std::int64_t row_blocks = ceil_div(rows_per_head(p), block_rows);
+  const std::int64_t key_blocks = ceil_div(p.seqlen_kv, kBlockKeys);
+  // Of lengths within these extents.
+  const std::int64_t rows = saturating_mul(most_summed_blocks(row_blocks, key_blocks), block_rows);
+  const std::int64_t summed = most_summed_blocks(key_blocks, row_blocks);
+  const std::int64_t keys = saturating_mul(summed, kBlockKeys);
   const std::int64_t bytes = kernel.scalar_bytes;
   ScratchLayout layout;
-  args->at_row_blocks = layout.take(rows / kernel.width, args->row_block_bytes);
-  args->at_tiles = layout.take(tiles, args->tile_bytes);
+  args->at_row_blocks =
+      layout.take(ceil_div(rows_per_head(p), kernel.width), args->row_block_bytes);
+  args->at_tiles = layout.take(key_blocks, args->tile_bytes);
   args->at_sum_q = layout.take(saturating_mul(rows, padded_head_dim(p.head_dim_qk)), bytes);
   args->at_sum_k = layout.take(saturating_mul(keys, columns(kernel, p.head_dim_qk)), bytes);
   args->at_sum_v = layout.take(saturating_mul(keys, columns(kernel, p.head_dim_v)), bytes);
-  args->blocks = count_blocks(rows_per_head(p), p.seqlen_kv, kernel.width);
+  args->blocks = std::max(row_blocks, key_blocks);
   args->at_progress = layout.take(1, sizeof(HeadProgress));
-  args->at_met = layout.take(args->blocks, sizeof(std::int64_t));
+  args->at_flags = layout.take(saturating_mul(2, args->blocks), sizeof(std::int64_t));
+  args->at_done = layout.take(summed, sizeof(std::int64_t));
   args->head_bytes = layout.total();
   args->all_heads = count_heads(p);
   const std::int64_t within = kHeadsBytes / std::max<std::int64_t>(args->head_bytes, 1);
   args->head_workspaces =
       std::min({args->all_heads, std::int64_t{workers}, std::max<std::int64_t>(within, 1)});
+  args->blocks_per_part = choose_blocks_per_part(p, kernel.width, workers);
 }
 
 std::int64_t key_tasks(const AttentionParams& p) noexcept {
@@ -152,8 +187,8 @@ std::int32_t workers_of(const AttentionKey& key, const Env& env,
   if (!kernel.is_one_pass()) {
     return plan_workers(env, p, std::max(count_tasks(p, kernel.width), key_tasks(p)));
   }
-  const std::int64_t blocks = count_blocks(rows_per_head(p), p.seqlen_kv, kernel.width);
-  return plan_workers(env, p, saturating_mul(count_heads(p), blocks));
+  const std::int64_t chains = count_chains(head_grid(p, kernel.width));
+  return plan_workers(env, p, saturating_mul(count_heads(p), chains));
 }
 
 /// What workers share of the heads of one pass.
@@ -212,7 +247,7 @@ void run_one_pass(const BackwardKernel& kernel, std::int32_t workers, const Pass
   if (args->blocks == 0) return;
   for (std::int64_t i = 0; i < args->head_workspaces; ++i) {
     char* const progress = args->heads + i * args->head_bytes + args->at_progress;
-    new (progress) HeadProgress{0, head_items(args->blocks), 0};
+    new (progress) HeadProgress{0, 0, 0};
   }
   std::int64_t heads_left = args->all_heads;
   args->heads_left = &heads_left;
@@ -248,7 +283,8 @@ const BackwardKernel& one_pass_kernel(const AttentionParams& p, Isa isa) noexcep
 }
 
 std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env,
-                                      const BackwardKernel& kernel) noexcept {
+                                      const BackwardKernel& kernel,
+                                      std::int64_t max_bytes) noexcept {
   BackwardArgs args;
   const AttentionParams& params = key.params();
   const std::int32_t workers = workers_of(key, env, kernel);
@@ -256,7 +292,11 @@ std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env,
   const std::int64_t scratch = saturating_mul(args.scratch_bytes, workers);
   if (!kernel.is_one_pass()) return scratch;
   lay_out_heads(params, kernel, workers, &args);
-  return saturating_add(scratch, saturating_mul(args.head_workspaces, args.head_bytes));
+  // max_bytes less the scratch may be below 0: then one head's memory is the fewest.
+  const std::int64_t within = (max_bytes - scratch) / std::max<std::int64_t>(args.head_bytes, 1);
+  const std::int64_t head_workspaces =
+      std::min(args.head_workspaces, std::max<std::int64_t>(within, 1));
+  return saturating_add(scratch, saturating_mul(head_workspaces, args.head_bytes));
 }
 
 KernelPlan plan_backward(const AttentionKey& key, const Env& env, const BackwardKernel& kernel,
@@ -268,7 +308,7 @@ KernelPlan plan_backward(const AttentionKey& key, const Env& env, const Backward
   plan.workers = workers_of(key, env, kernel);
   plan.tile_q = kernel.is_one_pass() ? group_rows(key.params()) : kernel.width;
   plan.tile_kv = tile_keys(kernel);
-  plan.workspace_bytes = backward_workspace_bytes(key, env, kernel);
+  plan.workspace_bytes = backward_workspace_bytes(key, env, kernel, kInt64Max);
   return plan;
 }
 

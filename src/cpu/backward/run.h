@@ -20,9 +20,10 @@ const BackwardKernel& one_pass_kernel(const AttentionParams& params, Isa isa) no
 
 /// Bytes of all workers, and in one pass of as many heads' sums as are under way; saturating.
 /// Two passes: a function of head dims, group size, dtype and workers alone. One pass: linear in
-/// the lengths.
+/// the lengths, and of as many heads as stay within max_bytes, of one at least.
 std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env,
-                                      const BackwardKernel& kernel) noexcept;
+                                      const BackwardKernel& kernel,
+                                      std::int64_t max_bytes) noexcept;
 
 /// `kernel` is one of the above for env.isa, `backend` begins its name.
 KernelPlan plan_backward(const AttentionKey& key, const Env& env, const BackwardKernel& kernel,

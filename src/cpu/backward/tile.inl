@@ -43,7 +43,6 @@ struct GradRowBlock {
   T delta[V::kWidth];        // the sum of d_out * out, less d_lse
   bool q_is_finite;          // of at_q_rows
   bool d_out_is_finite;      // of at_d_out_rows
-  SeenKeys seen;             // of the tile at hand
 };
 
 /// A row block of one sequence's rows of one kv head, and where a worker computes on it.
@@ -61,6 +60,11 @@ struct BackwardTask {
   const Problem& problem() const { return a.grad.problem; }
   GradRowBlock<V>& row_block() const {
     return *reinterpret_cast<GradRowBlock<V>*>(rows + a.at_row_block);
+  }
+  /// What the row block sees of the tile at hand: the worker's own, for others may be at other
+  /// tiles.
+  SeenKeys& seen() const {
+    return *reinterpret_cast<SeenKeys*>(scratch + index * a.score_bytes + a.at_seen);
   }
   Operand* packed(std::int64_t offset) const { return reinterpret_cast<Operand*>(rows + offset); }
   T* probs() const { return scores(a.at_probs); }
@@ -210,7 +214,7 @@ template <class V>
 static void differentiate_softcap(const BackwardTask<V>& t) {
   using T = typename V::Scalar;
   if (!(t.problem().softcap > 0.0)) return;
-  const SeenKeys seen = t.row_block().seen;
+  const SeenKeys seen = t.seen();
   const auto softcap = V::set(static_cast<T>(t.problem().softcap));
   T* const d_scores = t.d_scores();
   const T* const capped = t.capped();
@@ -235,7 +239,7 @@ static void recompute_tile(const BackwardTask<V>& t, const GradTile<V>& tile) {
   const VisibleKeys visible = visible_keys_of(p, t.s, g.rows, tile.tile);
   const Tile item = visible.range;
   const SeenKeys seen{item.begin - tile.tile.begin, item.size};
-  g.seen = seen;
+  t.seen() = seen;
   const std::int64_t at = seen.begin * V::kWidth;
   auto* const scores = t.probs() + at;
   auto* const d_probs = t.d_scores() + at;
@@ -359,7 +363,7 @@ static void add_to_queries(const BackwardTask<V>& t, const GradTile<V>& tile,
                            typename V::Scalar* d_q) {
   const std::int64_t dim =
       t.a.copies_tiles ? padded_head_dim(t.problem().head_dim_qk) : t.problem().head_dim_qk;
-  const SeenKeys seen = t.row_block().seen;
+  const SeenKeys seen = t.seen();
   alignas(64) typename V::Scalar one[V::kWidth];
   for (int w = 0; w < V::kWidth; ++w) one[w] = 1;
   with_vectors<V::kVectors>(

@@ -28,7 +28,7 @@ static void backward_queries(const void* opaque, std::int64_t task, char* scratc
   for (std::int64_t index = tiles.begin; index < tiles.end; ++index) {
     const GradTile<V> tile = load_grad_tile(t, tile_at(index, a.tile_kv, s.band.len_kv));
     recompute_tile(t, tile);
-    if (t.row_block().seen.size == 0) continue;
+    if (t.seen().size == 0) continue;
     differentiate_softcap(t);
     const bool finite = V::is_finite(tile.keys, tile.tile.size, p.head_dim_qk);
     add_to_queries(t, tile, t.d_scores(), finite, d_q);
@@ -51,7 +51,7 @@ static void add_rows_to_tile(const BackwardTask<V>& t, Tile tile, KeySums<typena
     if (set_row_stats(t)) loaded = load_grad_tile(t, tile);
     pack_grad_rows(t);
     recompute_tile(t, loaded);
-    if (t.row_block().seen.size == 0) continue;
+    if (t.seen().size == 0) continue;
     differentiate_softcap(t);
     add_group_to_keys<V>({t, 0, 1}, tile, k, v);
   }

@@ -1,7 +1,7 @@
-// Few rows over many keys: the keys come in splits (split.h), each with a softmax of its own,
-// merged in their order. A split is one worker's task where whole sequences are too few for the
-// workers; the bits are the same. Included by a backend's isa_<isa>.cc, which takes its kernels
-// from here.
+// Rows over many keys: the keys come in splits (split.h), each with a softmax of its own, merged in
+// their order. A split is one worker's task where whole sequences, or blocks of their rows, are too
+// few for the workers; the bits are the same. Included by a backend's isa_<isa>.cc, which takes its
+// kernels from here.
 
 #include <cstdint>
 
@@ -23,11 +23,16 @@ static Split<Tiles> split_at(char* states, char* outs) {
   return {reinterpret_cast<RowState<V>*>(states), reinterpret_cast<typename V::Scalar*>(outs)};
 }
 
-/// The place of a split among those of all workers.
+/// Splits of a sequence's keys.
+REGARD_KERNEL_FN std::int64_t count_parts(const TiledArgs& a, const Sequence& s) {
+  return part_count(s.len_q * a.problem.group_size, s.band.len_kv);
+}
+
+/// The place of a task's split among those of all workers.
 template <class Tiles>
-static Split<Tiles> shared_split(const RowBlockSet<Tiles>& set, std::int64_t index) {
+static Split<Tiles> shared_split(const RowBlockSet<Tiles>& set, std::int64_t task,
+                                 std::int64_t index) {
   const TiledArgs& a = set.a;
-  const std::int64_t task = set.s.b * head_groups(a) + set.head_kv / a.heads_per_task;
   char* const states = a.splits + (task * a.splits_per_task + index) * a.split_bytes;
   return split_at<Tiles>(states, states + set.count() * sizeof(*Split<Tiles>::states));
 }
@@ -36,7 +41,7 @@ static Split<Tiles> shared_split(const RowBlockSet<Tiles>& set, std::int64_t ind
 template <class Tiles>
 static void compute_split(const RowBlockSet<Tiles>& set, std::int64_t index,
                           const Split<Tiles>& split) {
-  const auto keys = split_keys(set.s.band.len_kv, set.a.tile_kv, index);
+  const auto keys = split_keys(set.s.band.len_kv, set.a.tile_kv, count_parts(set.a, set.s), index);
   for (std::int64_t x = 0; x < set.count(); ++x) clear_state(&set.row_blocks()[x].state);
   sum_keys(set, keys, split.outs);
   for (std::int64_t x = 0; x < set.count(); ++x) split.states[x] = set.row_blocks()[x].state;
@@ -65,7 +70,7 @@ static void merge_splits(const RowBlockSet<Tiles>& set, SplitOf split_of) {
   const auto total = split_at<Tiles>(set.scratch + set.a.at_states, set.scratch + set.a.at_out);
   for (std::int64_t x = 0; x < set.count(); ++x) total.states[x] = set.row_blocks()[x].state;
   clear_outs(set, total.outs);
-  const std::int64_t count = split_count(set.s.band.len_kv);
+  const std::int64_t count = count_parts(set.a, set.s);
   for (std::int64_t index = 0; index < count; ++index) merge_split(set, split_of(index), total);
   for (std::int64_t x = 0; x < set.count(); ++x) set.row_blocks()[x].state = total.states[x];
   write_outs(set, total.outs);
@@ -74,7 +79,7 @@ static void merge_splits(const RowBlockSet<Tiles>& set, SplitOf split_of) {
 /// All rows, split after split.
 template <class Tiles>
 static void forward_splits(const RowBlockSet<Tiles>& set) {
-  if (split_count(set.s.band.len_kv) == 1) return forward_rows(set);
+  if (count_parts(set.a, set.s) == 1) return forward_rows(set);
   char* const states = set.scratch + set.a.at_states;
   const auto split = split_at<Tiles>(states + set.count() * sizeof(*Split<Tiles>::states),
                                      set.scratch + set.a.at_split);
@@ -137,11 +142,11 @@ static void forward_decode_split(const void* opaque, std::int64_t index, char* s
   const TiledArgs& a = *static_cast<const TiledArgs*>(opaque);
   const std::int64_t tasks = a.problem.batch * head_groups(a);
   const DecodeTask task = decode_task(a, index % tasks);
-  const std::int64_t count = split_count(task.s.band.len_kv);
+  const std::int64_t count = count_parts(a, task.s);
   const std::int64_t split = split_of_step(a.splits_per_task, a.split_runs, index / tasks);
   if (count == 1 || split >= count) return;
   with_decode_rows<Tiles>(a, task.s, task.rows, scratch, [&](const auto& set) {
-    compute_split(set, split, shared_split(set, split));
+    compute_split(set, split, shared_split(set, index % tasks, split));
   });
 }
 
@@ -151,13 +156,35 @@ static void forward_decode_merge(const void* opaque, std::int64_t index, char* s
   const DecodeTask task = decode_task(a, index);
   write_decode_padding<typename Tiles::Vocabulary>(a, task);
   with_decode_rows<Tiles>(a, task.s, task.rows, scratch, [&](const auto& set) {
-    if (split_count(task.s.band.len_kv) == 1) return forward_rows(set);
-    merge_splits(set, [&](std::int64_t split) { return shared_split(set, split); });
+    if (count_parts(a, task.s) == 1) return forward_rows(set);
+    merge_splits(set, [&](std::int64_t split) { return shared_split(set, index, split); });
   });
 }
 
-/// Task of the grid: a block of rows. A sequence of few rows goes whole with its first block, so
-/// that it has the bits that it has alone.
+/// Whether workers share the splits of a sequence whose rows come in blocks. There is room for
+/// those of the call's own extents; a sequence of fewer rows may have more.
+REGARD_KERNEL_FN bool shares_block_parts(const TiledArgs& a, const Sequence& s) {
+  const std::int64_t count = count_parts(a, s);
+  return a.splits != nullptr && s.len_q * a.problem.group_size > kSplitRows && count > 1 &&
+         count <= a.splits_per_task;
+}
+
+/// A split of a task of the grid; tasks are the faster index.
+template <class Tiles>
+static void forward_block_part(const void* opaque, std::int64_t index, char* scratch) {
+  const TiledArgs& a = *static_cast<const TiledArgs*>(opaque);
+  const std::int64_t tasks = a.problem.batch * a.problem.num_heads_kv * a.grid.blocks;
+  const std::int64_t task = index % tasks, split = index / tasks;
+  const TaskRows rows = task_rows(a.problem, a.grid, task);
+  const Sequence s = sequence_of(a.problem, rows.b);
+  const std::int64_t end = padding_begin(a.problem, s, rows);
+  if (end == rows.begin || !shares_block_parts(a, s) || split >= count_parts(a, s)) return;
+  const auto set = make_row_blocks<Tiles>(a, s, {rows.head_kv, 1, rows.begin, end}, scratch);
+  compute_split(set, split, shared_split(set, task, split));
+}
+
+/// Task of the grid: a block of rows; where workers share its splits, what they left is merged. A
+/// sequence of few rows goes whole with its first block, so that it has the bits that it has alone.
 template <class Tiles>
 static void forward_block(const void* opaque, std::int64_t task, char* scratch) {
   using V = typename Tiles::Vocabulary;
@@ -169,7 +196,9 @@ static void forward_block(const void* opaque, std::int64_t task, char* scratch) 
   if (end == rows.begin) return;
   const HeadRows block{rows.head_kv, 1, rows.begin, end};
   if (s.len_q * a.problem.group_size > kSplitRows) {
-    forward_rows(make_row_blocks<Tiles>(a, s, block, scratch));
+    const auto set = make_row_blocks<Tiles>(a, s, block, scratch);
+    if (!shares_block_parts(a, s)) return forward_splits(set);
+    merge_splits(set, [&](std::int64_t split) { return shared_split(set, task, split); });
   } else if (rows.begin == 0) {
     with_decode_rows<Tiles>(a, s, block, scratch, [](const auto& set) { forward_splits(set); });
   }
@@ -178,10 +207,12 @@ static void forward_block(const void* opaque, std::int64_t task, char* scratch) 
 /// The kernels of one instruction set.
 template <class Tiles>
 constexpr TiledKernel kTiledKernel = {forward_block<Tiles>,
+                                      forward_block_part<Tiles>,
                                       forward_decode<Tiles>,
                                       forward_decode_split<Tiles>,
                                       forward_decode_merge<Tiles>,
                                       Tiles::Vocabulary::kWidth,
+                                      Tiles::Vocabulary::kLanes,
                                       Tiles::kMaxDecodeRows,
                                       sizeof(RowBlock<typename Tiles::Vocabulary>),
                                       sizeof(RowState<typename Tiles::Vocabulary>)};

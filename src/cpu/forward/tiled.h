@@ -21,13 +21,14 @@ struct TiledArgs {
   std::int64_t at_out = 0;     // [row blocks][padded head_dim_v][W]
   std::int64_t at_block = 0;   // the same again, of a block of keys,
   std::int64_t at_totals = 0;  // and the row blocks' states but for that block
-  std::int64_t at_split = 0;   // outs again, where few rows take the splits of their keys
+  std::int64_t at_split = 0;   // outs again, where rows take the splits of their keys
   std::int64_t at_states = 0;  // two of the row blocks' states, there too
   std::int64_t at_scores = 0;  // [tile_kv][W]
   std::int64_t at_keys = 0;    // [tile_kv][padded head_dim_qk], where keys are converted
   std::int64_t at_values = 0;  // [tile_kv][padded head_dim_v], where values are copied
   std::int64_t at_row = 0;     // [tile_kv]
-  // Where workers share the splits: what they hand over, [B][groups of heads][splits].
+  // Where workers share the splits: what they hand over, [B][groups of heads][splits] of few rows,
+  // of others [tasks of the grid][splits].
   char* splits = nullptr;
   std::int64_t split_bytes = 0;
   std::int64_t splits_per_task = 0;
@@ -50,10 +51,12 @@ using TiledFn = void (*)(const void* args, std::int64_t task, char* scratch);
 /// One instruction set's kernels for f32 arithmetic (f32, bf16, f16 inputs).
 struct TiledKernel {
   TiledFn forward;       // tasks of the grid; sequences of few rows go whole with their first
+  TiledFn forward_part;  // before: one task for each (split, task of the grid)
   TiledFn decode;        // few rows: one task for each (b, group of heads)
   TiledFn decode_split;  // few rows: one task for each (split, b, group of heads),
   TiledFn decode_merge;  // then one for each (b, group of heads)
   std::int64_t width;    // rows of a row block
+  std::int64_t lanes;    // of a vector, in whole ones of which blocks of rows come
   std::int64_t max_decode_rows;  // up to so many, lanes lie along head_dim
   std::int64_t row_block_bytes;  // of a row block's state
   std::int64_t state_bytes;      // of its rows' online softmax

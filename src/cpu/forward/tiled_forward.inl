@@ -197,8 +197,11 @@ static void sum_keys(const RowBlockSet<Tiles>& set, semantics::KeyRange keys,
   auto* const totals = reinterpret_cast<RowState<V>*>(set.scratch + a.at_totals);
   T* const block_outs = reinterpret_cast<T*>(set.scratch + a.at_block);
   for (std::int64_t x = 0; x < set.count(); ++x) {
-    totals[x] = set.row_blocks()[x].state;
-    clear_state(&set.row_blocks()[x].state);
+    RowState<V>& state = set.row_blocks()[x].state;
+    totals[x] = state;
+    clear_state(&state);
+    // A block's maximum is no less than the total's, which may be a sink's.
+    for (int w = 0; w < lanes_of(set.row_blocks()[x]); ++w) state.max[w] = totals[x].max[w];
   }
   clear_outs(set, block_outs);
   const std::int64_t size = Tiles::Out::size(a.problem);

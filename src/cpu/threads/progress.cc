@@ -17,15 +17,21 @@ constexpr int kYields = 100;
 }  // namespace
 
 void set_count(std::int64_t* count, std::int64_t value) noexcept {
+  call_worker_hook(WorkerPoint::kPublish, count, value);
   const std::atomic_ref shared(*count);
   shared.store(value, std::memory_order_release);
   shared.notify_all();
 }
 
-std::int64_t add_to_count(std::int64_t* count, std::int64_t difference) noexcept {
+std::int64_t take_from_count(std::int64_t* count) noexcept {
   call_worker_hook(WorkerPoint::kTake);
+  return add_to_count(count, -1);
+}
+
+std::int64_t add_to_count(std::int64_t* count, std::int64_t difference) noexcept {
   const std::atomic_ref shared(*count);
   const std::int64_t before = shared.fetch_add(difference, std::memory_order_acq_rel);
+  call_worker_hook(WorkerPoint::kPublish, count, before + difference);
   shared.notify_all();
   return before;
 }
@@ -36,7 +42,10 @@ std::int64_t read_count(const std::int64_t* count) noexcept {
 
 void wait_for_count(const std::int64_t* count, std::int64_t value) noexcept {
   for (int i = 0; i < kYields || worker_hook.load(std::memory_order_relaxed) != nullptr; ++i) {
-    if (read_count(count) >= value) return;
+    if (read_count(count) >= value) {
+      call_worker_hook(WorkerPoint::kReady, count, value);
+      return;
+    }
     let_others_run();
   }
   const std::atomic_ref shared(*const_cast<std::int64_t*>(count));

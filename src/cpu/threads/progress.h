@@ -18,6 +18,9 @@ void set_count(std::int64_t* count, std::int64_t value) noexcept;
 /// Adds to a count, which several workers may do at once; what it was before.
 std::int64_t add_to_count(std::int64_t* count, std::int64_t difference) noexcept;
 
+/// Takes one of `count` pieces of work; what it was before, none left: 0 or less.
+std::int64_t take_from_count(std::int64_t* count) noexcept;
+
 std::int64_t read_count(const std::int64_t* count) noexcept;
 
 /// Returns when a count is at least `value`.

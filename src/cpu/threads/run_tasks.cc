@@ -93,6 +93,30 @@ std::int64_t choose_row_blocks(const AttentionParams& params, std::int64_t width
   return row_blocks;
 }
 
+std::int64_t choose_block_rows(const AttentionParams& params, std::int64_t width,
+                               std::int64_t lanes, std::int64_t max_row_blocks,
+                               std::int32_t workers) noexcept {
+  const std::int64_t row_blocks = choose_row_blocks(params, width, max_row_blocks, workers);
+  if (row_blocks > 1 || workers == 1 || rows_per_head(params) <= lanes) return row_blocks * width;
+  constexpr FeatureSet kUneven{Feature::kCausal, Feature::kWindowLeft, Feature::kWindowRight};
+  const bool is_uneven = params.features.without(kUneven) != params.features;
+  std::int64_t best = width, min = kInt64Max;
+  for (std::int64_t vectors = max_row_blocks * width / lanes; vectors > 0; --vectors) {
+    // Tenths of a vector's time: reading a tile takes three, a row block of one vector is slower.
+    const std::int64_t time = 10 * vectors + (vectors == 1 ? 4 : 3);
+    const std::int64_t tasks = count_tasks(params, vectors * lanes);
+    if (tasks > 64 * std::int64_t{workers}) break;
+    // The longest rows take twice the mean, and start first.
+    const std::int64_t all = is_uneven ? std::max(2 * time, tasks * time / workers + time / 2)
+                                       : ceil_div(tasks, workers) * time;
+    if (all < min) {
+      min = all;
+      best = vectors * lanes;
+    }
+  }
+  return best;
+}
+
 TaskGrid make_grid(const AttentionParams& params, std::int64_t rows_per_task) noexcept {
   return {rows_per_task, ceil_div(rows_per_head(params), rows_per_task), 0, 1};
 }
@@ -100,9 +124,11 @@ TaskGrid make_grid(const AttentionParams& params, std::int64_t rows_per_task) no
 TaskGrid with_sub_blocks(const AttentionParams& params, TaskGrid grid, std::int64_t width,
                          std::int32_t workers) noexcept {
   const std::int64_t row_blocks = grid.rows_per_task / width;
-  if (workers == 1 || row_blocks == 1) return grid;
-  grid.sub_blocks = row_blocks;
-  grid.whole = std::max<std::int64_t>(count_tasks(params, grid.rows_per_task) - workers, 0);
+  if (workers == 1 || row_blocks <= 1 || grid.rows_per_task % width != 0) return grid;
+  const bool in_pairs = row_blocks >= 4 && row_blocks % 2 == 0;
+  const std::int64_t blocks = in_pairs ? workers + workers / 2 : workers;
+  grid.sub_blocks = in_pairs ? row_blocks / 2 : row_blocks;
+  grid.whole = std::max<std::int64_t>(count_tasks(params, grid.rows_per_task) - blocks, 0);
   return grid;
 }
 

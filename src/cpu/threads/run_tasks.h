@@ -55,12 +55,20 @@ std::int64_t count_tasks(const AttentionParams& params, std::int64_t rows_per_ta
 std::int64_t choose_row_blocks(const AttentionParams& params, std::int64_t width,
                                std::int64_t max_row_blocks, std::int32_t workers) noexcept;
 
+/// The rows of a block: those of choose_row_blocks; where these are single row blocks, as many
+/// whole vectors of `lanes` rows as make the shortest rounds of tasks: 4,096 rows are 86 row blocks
+/// of 48, two rounds of 64 workers, or 64 blocks of 64 rows, which are one. Changes no bits.
+std::int64_t choose_block_rows(const AttentionParams& params, std::int64_t width,
+                               std::int64_t lanes, std::int64_t max_row_blocks,
+                               std::int32_t workers) noexcept;
+
 /// Blocks of `rows_per_task` rows for each (b, kv head).
 TaskGrid make_grid(const AttentionParams& params, std::int64_t rows_per_task) noexcept;
 
 /// The same, but the last block of each worker comes in row blocks of `width` rows, so that workers
-/// end together: 1.04 times as fast at 512 tokens of 12 heads on two threads, 1.01 at 2,048.
-/// Changes no bits.
+/// end together: 1.04 times as fast at 512 tokens of 12 heads on two threads, 1.01 at 2,048. Of
+/// blocks of four row blocks and more, the last three of two workers come in pairs of row blocks: a
+/// worker that takes such a block towards the end is behind all others. Changes no bits.
 TaskGrid with_sub_blocks(const AttentionParams& params, TaskGrid grid, std::int64_t width,
                          std::int32_t workers) noexcept;
 
