@@ -112,7 +112,7 @@ class Comparer {
         const double actual = oracle::element(buffers_.out, b_, h_, i, d);
         const long double expected = held(truth_.out[at]);
         if (f.visible_keys == 0) {
-          // The truth is 0; said by it, so that an oracle that thinks otherwise is noticed.
+          // The truth is 0; the oracle states it, so that a wrong oracle is noticed.
           if (actual != expected) fail_element("out", i, d, expected, actual, "sees no key");
         } else if (by_structure) {
           judge_structure(f, i, d, expected, actual);

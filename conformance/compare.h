@@ -31,7 +31,7 @@ struct Comparison {
 };
 
 /// Holds the outputs of `buffers` (out, and lse, saved_stats, scores_out where present) against the
-/// truth of the same problem. `probs`: what the backend says that it rounds probabilities to.
+/// truth of the same problem. `probs`: the type that the backend states for its probabilities.
 Comparison compare(const Buffers& buffers, const oracle::Truth& truth, Dtype probs = Dtype::kF32);
 
 }  // namespace regard::conformance

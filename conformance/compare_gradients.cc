@@ -36,7 +36,7 @@ class GradComparer {
         queries_(std::max<std::int64_t>(truth.d_q.shape[2], 1)),
         u_(oracle::unit_roundoff(truth.dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32)) {}
 
-  /// `view` is absent where the caller did not ask for the gradient.
+  /// `view` is absent where the gradient was not requested.
   void compare(const char* name, const TensorView& view, const Gradient& gradient) {
     if (!view.present() || !result_.ok) return;
     max_error_ = max_expected_ = margin_ = 0.0;
@@ -121,7 +121,7 @@ class GradComparer {
     mean->add(samples);
     if (!judgement.ok) fail(name, b, h, judgement.text);
     margin_ = std::max(margin_, judgement.margin);
-    // Where a head's gradient is 0 but for cancelling, an error relative to it says nothing.
+    // Where a head's gradient is 0 but for cancelling, an error relative to it is meaningless.
     if (max_expected < kCancelled * max_size) return;
     max_error_ = std::max(max_error_, judgement.max_error);
     max_expected_ = std::max(max_expected_, max_expected);
@@ -168,7 +168,7 @@ GradComparison compare_gradients(const AttentionGradRequest& request, const Grad
   for (const auto& [name, view, gradient] : main) {
     comparer.compare(name, view, gradient);
   }
-  comparer.count_error();  // d_bias and d_sinks cancel more than a common number could say
+  comparer.count_error();  // d_bias and d_sinks cancel more than one common number could bound
   comparer.compare("d_bias", request.d_bias, truth.d_bias);
   comparer.compare_each("d_sinks", request.d_sinks, truth.d_sinks);
   return comparer.result();

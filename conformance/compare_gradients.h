@@ -32,10 +32,10 @@ struct GradComparison {
   std::string text;     // the first element outside of its tolerance, with what was expected
   double error = 0.0;   // the worst of d_q, d_k and d_v
   double margin = 0.0;  // the largest share of its tolerance that a head of a gradient used
-  std::vector<GradPart> parts;  // of each gradient that was asked for, up to the first outside
+  std::vector<GradPart> parts;  // of each gradient that was requested, up to the first outside
 };
 
-/// Holds the gradients that the request asks for against the truth of the same problem. `probs`:
+/// Holds the gradients that the request names against the truth of the same problem. `probs`:
 /// what the backend states that it rounds probabilities and the scores' gradients to.
 GradComparison compare_gradients(const AttentionGradRequest& request,
                                  const oracle::GradTruth& truth, Dtype probs = Dtype::kF32);

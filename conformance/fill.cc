@@ -209,7 +209,7 @@ class Filler {
     }
   }
 
-  /// The first sequence full, every fifth empty, or as the case says.
+  /// The first sequence full, every fifth empty, or as the case states.
   void fill_lengths(const TensorView& view, const std::vector<std::int64_t>& literal,
                     std::int64_t extent, Stream s) {
     if (!view.present()) return;

@@ -31,7 +31,7 @@ Block::Block(std::size_t bytes, int align_log2, Guard guard)
         static_cast<unsigned char*>(::operator new (mapped_bytes_, std::align_val_t{kMaxAlign}));
     usable_ = mapped_;
     usable_bytes_ = mapped_bytes_;
-    data_ = mapped_ + kCanaryBytes + (align < kMaxAlign ? align : 0);  // no better than asked
+    data_ = mapped_ + kCanaryBytes + (align < kMaxAlign ? align : 0);  // no better than requested
   } else {
     const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
     usable_bytes_ = std::max(round_up(bytes, page), page);

@@ -101,7 +101,7 @@ bool sees_something(const AttentionRequest& r, std::int64_t b, std::int64_t h, s
   return false;
 }
 
-/// d_out of rows that see nothing. Not beside a sink: only `out` and the statistics tell a backward
+/// d_out of rows that see nothing. Not beside a sink: only `out` and the statistics show a backward
 /// of such a row, and with a sink they are those of a row whose sink takes all.
 void poison_dead_rows(const AttentionRequest& r, const TensorView& d_out, Rng* rng) {
   for (std::int64_t b = 0; b < r.q.shape[0] && !r.sinks.present(); ++b) {
@@ -168,7 +168,8 @@ void poison(const Case& c, AttentionGradRequest* request) {
   const std::int64_t rows =
       heads_kv == 0 ? 0 : request->q.shape[1] / heads_kv * request->q.shape[2];
   const bool in_k = rng.chance(0.5);
-  // On the way back a key's NaN probabilities meet dropout's zeros and probabilities that flush.
+  // On the way back a key's NaN probabilities are multiplied by dropout's zeros and probabilities
+  // that flush.
   const bool k_too = !d_out.present() || weights_stay_positive(c);
   if (in_k && k_too) poison_one_seen(request->k, viewers, rows, &rng);
   if (!in_k && weights_stay_positive(c)) poison_one_seen(request->v, viewers, rows, &rng);

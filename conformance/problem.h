@@ -25,7 +25,7 @@ class Problem {
   const Case& source() const noexcept { return case_; }
   /// Of a case without `grad` the forward's fields alone are set. With it: d_out, the saved
   /// statistics (saved_stats or lse, whichever the case has), d_lse and delta where the case has
-  /// them, and from the seed the gradients that are asked for.
+  /// them, and from the seed the gradients that are requested.
   const AttentionGradRequest& request() const noexcept { return request_; }
 
   /// All memory that the tensors lie in, with its guards.

@@ -12,7 +12,7 @@
 #include "regard/case.h"
 #include "regard/context.h"
 
-// One case on one backend: what it claims must run and be right, what it refuses must say how it
+// One case on one backend: what it claims must run and be right, what it refuses must state how it
 // would not.
 
 namespace regard::conformance {

@@ -20,7 +20,7 @@ long double error_of(long double expected, double actual) {
   return std::fabs(static_cast<long double>(actual) - expected);
 }
 
-/// The ideal's error; its own overflow is nobody's allowance.
+/// The ideal's error; its own overflow allows nothing.
 double ideal_error(const Sample& s) {
   const long double error = error_of(s.expected, s.ideal);
   return std::isfinite(error) ? static_cast<double>(error) : 0.0;

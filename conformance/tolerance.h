@@ -17,7 +17,7 @@ struct Sample {
   double row_floor;  // the part of the tolerance that is this row's own
 };
 
-/// What a group of samples says.
+/// The result of a group of samples.
 struct Judgement {
   bool ok = true;
   std::string text;

@@ -159,7 +159,7 @@ class Gradients {
     add(to_bias, s, &truth_.d_bias.sizes[bias]);
   }
 
-  /// What delta's rounding does where the row's keys meet in one element: an error of delta is the
+  /// What delta's rounding does where the row's keys add to one element: an error of delta is the
   /// same for all of them and adds up before it is squared.
   template <class R>
   void add_delta_sizes(const BackwardRow<R>& row, const RowSizes& s) {

@@ -49,7 +49,7 @@ struct GradTruth {
 inline constexpr double kStructuralFrom = 0.1;
 
 /// The gradients of sum(out * d_out) + sum(lse * d_lse), whichever of them the request has fields
-/// for. Of the saved context only its kind is read: rows of huge scores are not the lse's to tell.
+/// for. Of the saved context only its kind is read: rows of huge scores cannot be judged by lse.
 Expected<GradTruth> compute_gradients(const AttentionGradRequest& request,
                                       Fault fault = Fault::kNone);
 

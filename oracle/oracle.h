@@ -52,7 +52,7 @@ struct RowFacts {
   double weight_sum_max = 1.0;  // 1, or the factor of kept probabilities under dropout
 };
 
-/// Dense row-major results. `ideal` is the best that the problem's own precision can be asked for:
+/// Dense row-major results. `ideal` is the best that the problem's own precision allows:
 /// inputs as given and descaled in f32, f32 products and sums, P (unnormalised) rounded to the
 /// dtype of q (f32 where that has 8 bits), the output not rounded (f64 problems: all in f64).
 struct Truth {

@@ -5,7 +5,7 @@
 #include "oracle/oracle.h"
 #include "regard/request.h"
 
-// Who may see whom, and what is added to a score: section by section what docs/semantics.md says.
+// Which key a query sees, and what is added to a score: docs/semantics.md, section by section.
 
 namespace regard::oracle {
 

@@ -28,7 +28,7 @@ struct DtypeClaim {
   // 16 or 8 bits: probabilities (in a backward also the scores' gradients) are rounded to it before
   // they are multiplied.
   Dtype probs = Dtype::kF32;
-  // From here on; of several claims of the same types the last that the machine meets holds.
+  // From here on; of several claims of the same types the last that the machine satisfies holds.
   Isa min_isa = Isa::kScalar;
   std::int32_t min_sm = 0;  // compute capability * 10
 };
@@ -98,8 +98,8 @@ class REGARD_EXPORT Backend {
   /// lacks memory or a handle now; the Context selects again for this call alone.
   virtual Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const = 0;
 
-  /// Builds what execute needs for these buffers and a key does not say, such as their strides. May
-  /// allocate; reads no element. attention() calls it before execute. Errors as of plan(). The
+  /// Builds what execute needs for these buffers and a key does not hold, such as their strides.
+  /// May allocate; reads no element. attention() calls it before execute. Errors as of plan(). The
   /// default does nothing.
   virtual Status prepare(const KernelPlan& plan, const AttentionParams& params,
                          const Buffers& buffers) const;
@@ -121,7 +121,7 @@ class REGARD_EXPORT Backend {
   virtual std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env) const;
   /// The same under a policy's limit: at most max_bytes where the backward runs in so few, with the
   /// same bits, else the fewest that it runs in. execute_backward's plan then states these. The
-  /// default knows no fewer than backward_workspace_bytes.
+  /// default is at least backward_workspace_bytes.
   virtual std::int64_t backward_workspace_within(const AttentionKey& key, const Env& env,
                                                  std::int64_t max_bytes) const;
   virtual Expected<KernelPlan> plan_backward(const AttentionKey& key, const Env& env) const;

@@ -50,7 +50,7 @@ constexpr bool is_f8(Dtype dtype) noexcept {
   return dtype == Dtype::kF8E4M3 || dtype == Dtype::kF8E5M2;
 }
 
-/// The type of out where nobody names one: q's, and bf16 beside 8-bit floats.
+/// The type of out where none is named: q's, and bf16 beside 8-bit floats.
 constexpr Dtype default_dtype_out(Dtype dtype_q) noexcept {
   return is_f8(dtype_q) ? Dtype::kBf16 : dtype_q;
 }

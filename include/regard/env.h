@@ -28,7 +28,7 @@ struct CudaDevice {
   friend bool operator==(const CudaDevice&, const CudaDevice&) = default;
 };
 
-/// The sm_version of an Env whose CUDA devices nobody has asked for yet; see with_devices().
+/// The sm_version of an Env whose CUDA devices have not been read yet; see with_devices().
 inline constexpr std::int32_t kSmUnread = -1;
 
 /// Facts about a machine, a build and the process's environment, read once. A value: tests and
@@ -81,8 +81,8 @@ constexpr void for_each_env_field(E& e, F&& f) {
 }
 
 /// Reads CPUID, caches, the CPUs that the process may use and the six REGARD_ variables. The
-/// CUDA devices stay unread: asking starts the driver, which takes a while, and leaves children
-/// that are forked afterwards without CUDA.
+/// CUDA devices stay unread: reading them starts the driver, which takes a while, and leaves
+/// children that are forked afterwards without CUDA.
 REGARD_EXPORT Env read_env();
 
 /// The Env with the facts of the visible CUDA devices, which the first such call of a process asks

@@ -9,7 +9,7 @@
 
 namespace regard {
 
-/// What a request asks for and a backend claims: a backend that does not claim each of a request's
+/// What a request needs and a backend claims: a backend that does not claim each of a request's
 /// features is refused, so none is ever dropped.
 enum class Feature : std::uint8_t {
   // from the options

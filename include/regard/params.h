@@ -86,7 +86,7 @@ struct AttentionParams {
   REGARD_EXPORT friend bool operator==(const AttentionParams& a, const AttentionParams& b) noexcept;
 };
 
-inline constexpr std::int32_t kMaxAlignLog2 = 4;  // 16 bytes: the most any consumer asks for
+inline constexpr std::int32_t kMaxAlignLog2 = 4;  // 16 bytes: the most any consumer needs
 
 /// Calls f("name", params.field) for every field, in declaration order.
 template <class Params, class F>

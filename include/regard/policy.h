@@ -50,7 +50,7 @@ REGARD_EXPORT Expected<Determinism> parse_determinism(std::string_view name);
 enum class OnFallback : std::uint8_t { kAllow = 0, kWarn, kError };
 REGARD_EXPORT const char* to_string(OnFallback value) noexcept;
 
-/// What a caller allows and wants. Unset fields leave the choice to the next source.
+/// What a caller allows and prefers. Unset fields leave the choice to the next source.
 struct Policy {
   std::optional<std::vector<BackendRef>> only;    // nothing else may run
   std::vector<BackendRef> deny;                   // these may not run

@@ -19,7 +19,7 @@
 #include "regard/export.h"
 #include "regard/version.h"
 
-// A C enum is as wide as an int; in C++ that must be said.
+// A C enum is as wide as an int; in C++ that must be stated.
 #if defined(__cplusplus)
 #define REGARD_INT32_ENUM : int32_t
 #define REGARD_ZEROED \
@@ -111,7 +111,7 @@ typedef enum regard_scores_kind REGARD_INT32_ENUM {
   REGARD_SCORES_PROBS = 3
 } regard_scores_kind;
 
-/// A problem with its tensors; docs/semantics.md says what every field means. q, k, v and out must
+/// A problem with its tensors; docs/semantics.md defines every field. q, k, v and out must
 /// be given, every other pointer may be null. What is pointed to is read during the call only.
 typedef struct regard_request {
   size_t struct_size;
@@ -164,7 +164,7 @@ typedef struct regard_request {
   int32_t delta;                   // 0 or 1, with needs_grad: the backward will be given delta
 } regard_request;
 
-/// What a caller allows and wants (docs/selection.md). A null field leaves the choice to the next
+/// What a caller allows and prefers (docs/selection.md). A null field leaves the choice to the next
 /// source: the context, then the environment. Lists are backends' names with commas between.
 typedef struct regard_policy {
   size_t struct_size;
@@ -222,8 +222,8 @@ REGARD_EXPORT const char* regard_version(void);  // "0.1.0"
 /// "ok", "invalid_argument", ...; "?" for what is no status.
 REGARD_EXPORT const char* regard_status_name(regard_status status);
 
-/// What the last failed call of this thread said: "[function] what (value) and what was expected".
-/// Empty before the first; valid until the thread's next failure.
+/// The message of the last failed call of this thread: "[function] what (value) and what was
+/// expected". Empty before the first; valid until the thread's next failure.
 REGARD_EXPORT const char* regard_last_error(void);
 
 /// Environment, policy, plan cache and threads: everything that outlives a call.
@@ -308,7 +308,8 @@ typedef enum regard_saved_kind REGARD_INT32_ENUM {
 
 /// What a backward call has besides the request of its forward, in which `out` is now an input and
 /// the other outputs are not used. saved, saved_kind and d_out must be given; a null output is a
-/// gradient that nobody asks for. Each has the type and the shape of the tensor that it belongs to.
+/// gradient that is not requested. Each has the type and the shape of the tensor that it belongs
+/// to.
 typedef struct regard_gradients {
   size_t struct_size;
   const regard_tensor* saved;    // what the forward wrote, saved_stats or lse

@@ -53,7 +53,7 @@ REGARD_EXPORT Status apply_fix(const Fix& fix, AttentionParams* params, Policy* 
 struct Refusal {
   RefusalCode code = RefusalCode::kCustom;
   std::string limit;   // what the backend can do
-  std::string actual;  // what was asked
+  std::string actual;  // what was requested
   Fix fix;
   friend bool operator==(const Refusal&, const Refusal&) = default;
 };
@@ -79,7 +79,7 @@ struct Verdict {
 
 /// A decision and everything that led to it.
 struct Selection {
-  AttentionParams params;           // as asked
+  AttentionParams params;           // as requested
   AttentionParams key_params;       // extents rounded: what was judged
   Policy policy;                    // as resolved
   BackendRef chosen;                // kError when nothing can run

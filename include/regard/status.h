@@ -80,7 +80,7 @@ class REGARD_EXPORT Error : public std::runtime_error {
 /// Turns a failed Status into an Error.
 REGARD_EXPORT void check(const Status& status);
 
-/// A T, or the Status that says why there is none.
+/// A T, or the Status that states why there is none.
 template <class T>
 class [[nodiscard]] Expected {
  public:

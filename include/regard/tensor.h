@@ -33,7 +33,7 @@ struct TensorView {
   std::int64_t strides[kMaxRank] = {};
 
   bool present() const noexcept { return rank != 0; }
-  /// Product of the extents (1 when absent is never asked); extents are not checked here.
+  /// Product of the extents (absent tensors have none); extents are not checked here.
   std::int64_t num_elements() const noexcept {
     std::int64_t n = 1;
     for (int i = 0; i < rank; ++i) n *= shape[i];

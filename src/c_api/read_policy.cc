@@ -9,7 +9,7 @@
 namespace regard::c_api {
 namespace {
 
-// A word that a parser of the library did not take; the message says which field holds it.
+// A word that a parser of the library did not take; the message names the field.
 Status bad_word(const char* where, const char* field, const Status& status) {
   return Status(status.code(),
                 "[" + std::string(where) + "] " + field + " of policy: " + status.message());

@@ -10,12 +10,12 @@
 
 namespace regard::c_api {
 
-/// Refuses a struct_size that no version states, and an unknown tail that says something. `known`
+/// Refuses a struct_size that no version states, and an unknown tail that is not zero. `known`
 /// and `align` are this version's.
 Status check_struct_size(const char* where, const char* name, const void* given, std::size_t size,
                          std::size_t known, std::size_t align);
 
-/// A caller's struct as this version knows it: what an older one lacks is zero.
+/// A caller's struct as this version reads it: what an older one lacks is zero.
 template <class T>
 class Versioned {
  public:

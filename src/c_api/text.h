@@ -14,7 +14,7 @@ struct TextOut {
   std::size_t* needed;  // may be null
 };
 
-/// Refuses memory that no text could go to; asked before anything is computed.
+/// Refuses memory that no text fits in; checked before anything is computed.
 Status check_text_out(const char* where, const TextOut& out);
 
 /// Writes text and its final zero by regard.h's rules for texts.

@@ -198,9 +198,9 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
     return shape.is_decode_kernel ? dot : std::max(dot, lanes);
   };
   const std::int64_t row_blocks = std::max(shape.row_blocks, shape.few_row_blocks);
-  const std::int64_t split = shape.is_decode       ? shape.row_blocks
-                             : shape.splits_blocks ? row_blocks
-                                                   : shape.few_row_blocks;
+  const std::int64_t divided = shape.is_decode       ? shape.row_blocks
+                               : shape.splits_blocks ? row_blocks
+                                                     : shape.few_row_blocks;
   const std::int64_t q = row_block_rows(params.head_dim_qk),
                      out = row_block_rows(params.head_dim_v);
   args->grid = make_grid(params, shape.is_decode ? shape.row_blocks * k.width : shape.block_rows);
@@ -221,8 +221,8 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   args->at_out = layout.take(saturating_mul(row_blocks, out), kBytes);
   args->at_block = layout.take(saturating_mul(row_blocks, out), kBytes);
   args->at_totals = layout.take(row_blocks, k.state_bytes);
-  args->at_split = layout.take(saturating_mul(split, out), kBytes);
-  args->at_states = layout.take(2 * split, k.state_bytes);
+  args->at_split = layout.take(saturating_mul(divided, out), kBytes);
+  args->at_states = layout.take(2 * divided, k.state_bytes);
   args->at_scores = layout.take(args->tile_kv * k.width, kBytes);
   args->at_keys = layout.take(saturating_mul(keys, padded_head_dim(params.head_dim_qk)), kBytes);
   args->at_values = layout.take(saturating_mul(values, padded_head_dim(params.head_dim_v)), kBytes);

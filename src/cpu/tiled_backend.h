@@ -8,7 +8,7 @@
 
 namespace regard::cpu {
 
-/// What tells one tiled backend from another; the kernels are the same.
+/// How tiled backends differ; the kernels are the same.
 struct TiledTraits {
   const char* name;             // in the names of its kernels
   std::int64_t max_row_blocks;  // of a task: what one read of K and V serves

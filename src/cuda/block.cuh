@@ -4,7 +4,7 @@
 
 #include "problem/element.h"
 
-// What a kernel knows of the block of threads it runs in. Kernels are templates over a Block, which
+// A kernel's view of the block of threads it runs in. Kernels are templates over a Block, which
 // offers
 //
 //   int thread() const                      of the block's
@@ -16,12 +16,12 @@
 //
 // and to kernels that need compute capability 8.0 (kMinSm), on parts of 16-bit numbers,
 //
-//   bool sync_or(bool) const                a barrier; whether any thread said true
+//   bool sync_or(bool) const                a barrier; whether any thread passed true
 //   void copy_async(part, at, from) const   16 bytes of global memory, zeros where `from` is null;
 //   void wait_copies() const                and those of this thread are there; others need a
 //                                           barrier behind it
 //   void load_matrices(part, at, to) const  a warp's four 8 x 8 matrices, whose rows begin at the
-//   void load_transposed(part, at, to) const  `at` of lanes 8 m + row; tensor.cuh says which
+//   void load_transposed(part, at, to) const  `at` of lanes 8 m + row; see tensor.cuh
 //                                           elements a lane gets
 //   void multiply_add<type>(a, b, c) const  c += a b, 16 x 16 by 16 x 8, of bf16 or f16 in f32
 //

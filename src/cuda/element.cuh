@@ -17,7 +17,7 @@ REGARD_DEVICE_FN T minus_infinity() {
   return static_cast<T>(-__builtin_inf());
 }
 
-/// A probability or gradient that its row may not see is -0: it adds nothing, and its bits tell
+/// A probability or gradient that its row may not see is -0: it adds nothing, and its bits mark it
 /// products to leave out what stands behind it, even a NaN.
 template <class T>
 REGARD_DEVICE_FN T hidden_value() {

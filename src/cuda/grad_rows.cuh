@@ -5,7 +5,7 @@
 #include "cuda/reduce.cuh"
 #include "cuda/tasks.cuh"
 
-// What a backward knows of rows besides their facts, and gradients that are one sum for each head.
+// What a backward holds of rows besides their facts, and gradients that are one sum for each head.
 
 namespace regard::cuda {
 

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kBlocks)
     __shared__ alignas(16) unsigned char shared[Kernel::kSharedBytes];
     Kernel::run(DeviceBlock(shared), args);
   } else {
-    __trap();  // results that nobody wrote must not pass for some
+    __trap();  // unwritten results must not pass for some
   }
 }
 

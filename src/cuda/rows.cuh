@@ -30,7 +30,7 @@ struct RowBlock {
   REGARD_KERNEL_FN std::int64_t end(const RowBlock& r) {
     return query(r, r.begin + r.count - 1) + 1;
   }
-  /// A division takes longer than all else that is asked of a block of one head.
+  /// A division takes longer than all else in a block of one head.
   REGARD_KERNEL_FN std::int64_t query(const RowBlock& r, std::int64_t row) {
     return r.heads == 1 ? row : row / r.heads;
   }
@@ -65,7 +65,7 @@ REGARD_KERNEL_FN RowBlock head_rows(const Problem& p, std::int64_t b, std::int64
 struct Reach {
   semantics::KeyRange first, last;  // of the first and the last live row; both ends grow with rows
   bool is_live = false;             // some row lies within its sequence's length
-  bool has_data_mask = false;       // some see less than arithmetic says
+  bool has_data_mask = false;       // some see less than arithmetic allows
 
   /// The keys that any of the rows may see.
   REGARD_KERNEL_FN semantics::KeyRange keys(const Reach& r) {

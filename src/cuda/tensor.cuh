@@ -112,7 +112,7 @@ REGARD_DEVICE_FN void copy_elements(const char* row, std::int64_t column, std::i
 }
 
 /// Calls f(row, column) for each of the thread's chunks of a tile of kRows rows: the same ones
-/// whoever asks, so that a thread may read what it copied without a barrier.
+/// the waiting thread, which may then read what it copied without a barrier.
 template <int kRows, int kColumns, class Block, class F>
 REGARD_DEVICE_FN void for_own_chunks(const Block& block, F f) {
   constexpr int kChunks = kColumns / kChunk, kStep = kThreads / kChunks;

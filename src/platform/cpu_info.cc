@@ -29,7 +29,7 @@ Registers cpuid(unsigned leaf, unsigned subleaf = 0) {
   return r;
 }
 
-// Each level is gated by exactly the bits its kernels use. __builtin_cpu_supports also asks XGETBV
+// Each level is gated by exactly the bits its kernels use. __builtin_cpu_supports also reads XGETBV
 // whether the system saves the registers.
 Isa detect_isa() {
 #if defined(REGARD_EMULATE_AVX512)  // the kernels are in portable notation

@@ -10,8 +10,8 @@ struct CudnnLibrary {
   std::int32_t version = 0;  // 91900 for 9.19.0
 };
 
-/// The cuDNN that the process has loaded already (PyTorch's, say), else the one that the loader
-/// finds: two versions in one process share symbols and state, and crash.
+/// The cuDNN that the process has loaded already (PyTorch's, for example), else the one that the
+/// loader finds: two versions in one process share symbols and state, and crash.
 const CudnnLibrary& cudnn_library();
 
 }  // namespace regard

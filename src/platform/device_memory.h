@@ -10,7 +10,7 @@
 #include "regard/tensor.h"
 
 // What the core itself does on a CUDA device. In a build without CUDA nothing here can be done, and
-// each function says so.
+// each function states so.
 
 namespace regard {
 

@@ -128,7 +128,7 @@ struct Sequence {
   semantics::Band band{};
 };
 
-/// Lengths are held to the extents: on a device nobody has read them before.
+/// Lengths are held to the extents: on a device they have not been checked.
 REGARD_KERNEL_FN Sequence sequence_of(const Problem& p, std::int64_t b) {
   Sequence s{};
   s.b = b;

@@ -61,8 +61,8 @@ TEST(HeadGrid, ThereIsRoomForTheSumsOfShorterSequences) {
 
 TEST(HeadGrid, PartsAreTwiceTheRunsOfKeyBlocksAndTheEnds) {
   const HeadGrid grid = grid_of(4096, 4096);  // 22 and 32 blocks, six grids
-  EXPECT_EQ(head_parts(grid, 32, 1).total(), 2 * 11 * 6 + 32);
-  EXPECT_EQ(head_parts(grid, 32, 3).total(), 2 * 4 * 6 + 32);
+  EXPECT_EQ(head_items(grid, 32, 1).total(), 2 * 11 * 6 + 32);
+  EXPECT_EQ(head_items(grid, 32, 3).total(), 2 * 4 * 6 + 32);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ class BenchCase {
  public:
   BenchCase(DeviceMemory& memory, const AttentionParams& params, Plan plan);
 
-  /// "", or why there is nothing to run: no memory, or what the first call said.
+  /// "", or why there is nothing to run: no memory, or the message of the first call.
   const std::string& error() const { return error_; }
   const AttentionGradRequest& request() const { return request_; }
 

@@ -15,7 +15,7 @@ namespace regard::gpu_check {
 using DirectCall = std::function<std::string()>;
 
 /// A call of the case's node of attention over the request's tensors, built by cuDNN's frontend
-/// with its own heuristics and whatever workspace it asks for. Null, and why, where there is none.
+/// with its own heuristics and whatever workspace it needs. Null, and why, where there is none.
 DirectCall make_direct_cudnn(const AttentionParams& params, const AttentionGradRequest& request,
                              bool backward, DeviceMemory& memory, std::string* error);
 

@@ -44,7 +44,7 @@ double bytes(const AttentionParams& p) {
   return p.features.has(Feature::kNeedsGrad) ? 2.0 * all : all;
 }
 
-/// What the calls said, or what the device says once they are done.
+/// The message of the calls, or of the device once they are done.
 std::string error_after(const Bench& bench, const BenchCase& prepared) {
   const std::string waited = bench.memory.wait();
   return prepared.error().empty() ? waited : prepared.error();

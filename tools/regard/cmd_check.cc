@@ -131,7 +131,7 @@ int run_backends(Output& output, Context& context, conformance::PreparedCase& pr
                      fmt::format("{} of {} backends failed", failures.size(), backends.size()));
 }
 
-/// A backward reads what its forward saved: where a case says `grad` alone, none would be checked.
+/// A backward reads what its forward saved: where a case has `grad` alone, none would be checked.
 void save_for_backward(AttentionParams& params) {
   const bool saves =
       params.features.has(Feature::kSavedStats) || params.features.has(Feature::kLse);

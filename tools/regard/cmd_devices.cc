@@ -15,7 +15,7 @@
 namespace regard::cli {
 namespace {
 
-/// As a case says it: one word means out of the type that goes with q.
+/// As in a case: one word means out of the type that goes with q.
 std::string dtype_text(const DtypeClaim& claim) {
   if (claim.q == claim.kv && claim.out == default_dtype_out(claim.q)) return to_string(claim.q);
   return fmt::format("{}/{}/{}", to_string(claim.q), to_string(claim.kv), to_string(claim.out));

@@ -2,7 +2,8 @@
 
 namespace regard::cli {
 
-/// What the program says to its caller (docs/cli.md). An interrupted run exits with 128 + signal.
+/// What the program returns to its caller (docs/cli.md). An interrupted run exits with 128 +
+/// signal.
 enum ExitCode : int {
   kExitOk = 0,
   kExitFailed = 1,    // a check failed, or the system refused (disk full)

@@ -17,7 +17,7 @@ std::atomic<int> g_signal{0};
 std::atomic<bool> g_progress_drawn{false};
 std::atomic<const InterruptDocuments*> g_documents{nullptr};
 
-// Nobody is left to hear of a failure.
+// A failure cannot be reported any more.
 void write_text(int fd, std::string_view text) { (void)!::write(fd, text.data(), text.size()); }
 
 extern "C" void on_signal(int signal) {

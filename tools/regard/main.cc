@@ -32,7 +32,7 @@ bool wants_json(int argc, char** argv) {
   return false;
 }
 
-/// A first word that is no verb, and what is one; CLI11 would only say that a verb is missing.
+/// A first word that is no verb, and what is one; CLI11 reports only that a verb is missing.
 std::string unknown_verb(const CLI::App& app, int argc, char** argv) {
   if (argc < 2 || argv[1][0] == '-' || !app.get_subcommands().empty()) return "";
   std::string verbs;
@@ -54,7 +54,7 @@ std::string empty_flag(const CLI::App& verb) {
   return "";
 }
 
-/// A line that could not be parsed: the complaint, and a document where --json asks for one.
+/// A line that could not be parsed: the complaint, and a document with --json.
 int report_usage(const std::string& complaint, bool json) {
   Output output("", json);
   const std::string message = complaint + "; `regard --help` shows what is possible";

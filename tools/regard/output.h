@@ -38,7 +38,7 @@ class Output {
   /// A line on stderr.
   void warn(std::string_view message);
   /// Reports a failure and gives the exit code it stands for: 2 for words that are wrong, 3 where
-  /// no backend can run, 1 otherwise. Where a Selection says why, it is shown.
+  /// no backend can run, 1 otherwise. A Selection with the reasons is shown.
   int fail(const Status& status);
   /// Reports a failure of the given code.
   int fail(int exit_code, std::string_view kind, std::string_view message);
@@ -58,7 +58,7 @@ class Output {
   InterruptDocuments interrupt_documents_;
 };
 
-/// Text on stderr. A failure to write it is nobody's to hear of: exit codes stay as documented.
+/// Text on stderr. A failure to write it is not reported: exit codes stay as documented.
 void complain(std::string_view text);
 
 /// `exit_code` where standard output took all that was printed; otherwise a complaint, and 1 in

@@ -26,7 +26,7 @@ struct Profile {
 };
 
 /// Calls attention() with `policy` narrowed to `run.backend`, after one call that is not timed, as
-/// often as `timing` says; out and lse of `run` are written again.
+/// often as `timing` states; out and lse of `run` are written again.
 Expected<Profile> profile_on_backend(Context& context, const RunInput& input, const BackendRun& run,
                                      const Policy& policy, const Timing& timing);
 

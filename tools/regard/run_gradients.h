@@ -32,7 +32,7 @@ struct GradRun : TimedRuns {
   GradOutputs outputs;
 };
 
-/// The request of a backward from what a forward wrote; `outputs` may be empty, which asks for no
+/// The request of a backward from what a forward wrote; `outputs` may be empty, which requests no
 /// gradient.
 AttentionGradRequest grad_request(const RunInput& input, const UpstreamGradients& upstream,
                                   const RunOutputs& forward, const GradOutputs& outputs);

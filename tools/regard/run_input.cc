@@ -17,7 +17,7 @@ Status invalid(const std::string& message) {
 }
 
 /// True when the last word `layout=...` of `words` is layout=bshd: files have no strides, so the
-/// word says in which order q, k and v are stored.
+/// word states in which order q, k and v are stored.
 bool is_bshd(const std::string& words) {
   const std::size_t at = words.rfind("layout=");
   return at != std::string::npos && words.compare(at, 11, "layout=bshd") == 0;
@@ -62,8 +62,8 @@ AttentionOptions options_of(const AttentionParams& params) {
   return options;
 }
 
-/// What the tensors alone say. A diagonal that they need (ALiBi measures from it) is left for the
-/// options to name.
+/// What follows from the tensors alone. A diagonal that they need (ALiBi measures from it) is left
+/// for the options to name.
 Expected<AttentionParams> params_of_tensors(const RunInput& input) {
   Expected<RunOutputs> outputs = input.make_outputs();
   if (!outputs) return outputs.status();
@@ -83,7 +83,7 @@ Expected<Case> apply_words(const Case& base, const std::string& words, const cha
                 fmt::format("{} (from {})", changed.status().message(), source));
 }
 
-/// What `words` says and `tensors` do not, by name; empty where they agree.
+/// What `words` states and `tensors` do not, by name; empty where they agree.
 std::string feature_difference(FeatureSet words, FeatureSet tensors) {
   for (int i = 0; i < kFeatureCount; ++i) {
     const auto feature = static_cast<Feature>(i);
@@ -95,14 +95,14 @@ std::string feature_difference(FeatureSet words, FeatureSet tensors) {
   return {};
 }
 
-/// Sizes, dtypes, layouts and which tensors there are come from the file: words that say otherwise
+/// Sizes, dtypes, layouts and which tensors there are come from the file: words that differ
 /// would be dropped silently, so they are errors.
 Status check_words(const Case& words, const AttentionParams& tensors) {
   AttentionParams said = words.params;
   said.features.set(Feature::kLse);  // always written
   const std::string difference = feature_difference(said.features, tensors.features);
   if (!difference.empty()) return invalid(difference);
-  for (const TensorLayout& layout : kTensorLayouts) {  // of the mapping, nobody's wish
+  for (const TensorLayout& layout : kTensorLayouts) {  // of the mapping, not a choice
     said.*layout.align_log2 = tensors.*layout.align_log2;
   }
   const Json a = Json::parse(to_json(said));

@@ -16,7 +16,7 @@ struct RunOutputs {
   OwnedTensor out;     // as q lies in the file: [B,H,S,D], or [B,S,H,D] with layout=bshd
   OwnedTensor lse;     // [B,H,S]
   OwnedTensor saved;   // [B,H,Sq,2] with --grad; otherwise without a shape
-  OwnedTensor scores;  // [B,H,Sq,Skv] where the options ask for scores; otherwise without a shape
+  OwnedTensor scores;  // [B,H,Sq,Skv] where the options request scores; otherwise without a shape
 };
 
 /// A file's problem: its tensors as a request (without outputs) and as a case.
@@ -35,7 +35,7 @@ struct RunInput {
 
 /// Maps `path`, takes tensors by their names in Buffers and options from the file's metadata
 /// `regard.options`, changed word by word by `words`. Sizes and dtypes come from the tensors; an
-/// option that says otherwise is an error. `grad` makes it a problem to go back from.
+/// option that differs is an error. `grad` makes it a problem to go back from.
 Expected<RunInput> load_input(const std::string& path, const std::string& words, bool grad);
 
 }  // namespace regard::cli

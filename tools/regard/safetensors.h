@@ -91,7 +91,7 @@ Expected<EncodedHeader> encode_header(std::span<const TensorToWrite> tensors,
 enum class WriteResult {
   kWritten,
   kRefused,  // a path or a tensor that cannot be written: nothing was tried
-  kFailed,   // the system said no (disk full, file size limit)
+  kFailed,   // the system refused (disk full, file size limit)
   kInterrupted
 };
 
@@ -106,7 +106,7 @@ WriteOutcome check_target(const std::string& path);
 
 /// Writes a temporary file in the same directory, syncs it and renames it over `path`; on any
 /// failure the temporary file is removed and `path` is as it was. `interrupted` (may be null) is
-/// asked between pieces of at most 1 MiB and once before the rename.
+/// called between pieces of at most 1 MiB and once before the rename.
 WriteOutcome write_file(const std::string& path, std::span<const TensorToWrite> tensors,
                         const Metadata& metadata, bool (*interrupted)() = nullptr);
 

@@ -16,7 +16,7 @@ class JsonReader {
   /// `offset` is the position of `text` in the file, for messages.
   JsonReader(std::string_view text, std::int64_t offset) noexcept : text_(text), offset_(offset) {}
 
-  /// Consumes `c` after white space, or says that `what` was expected.
+  /// Consumes `c` after white space, or reports that `what` was expected.
   Status expect(char c, const char* what);
   /// Consumes `c` after white space when it is next.
   bool accept(char c) noexcept;

@@ -8,7 +8,7 @@ namespace regard::absent {
 
 inline constexpr const char* kNoCuda = "built without CUDA";
 
-/// A backend of the list that this build lacks: it refuses and says why.
+/// A backend of the list that this build lacks: it refuses and states why.
 class AbsentBackend final : public Backend {
  public:
   AbsentBackend(BackendId id, DeviceType device, std::string summary, std::string reason);

@@ -9,7 +9,7 @@
 // rows (queries of all heads that read one kv head, or keys), 16 to a warp, which stay in registers
 // with their gradient, and passes over units of 32 of the others; while one is computed the next
 // comes. Eight products where one pass would need five, but no atomics, as in backward.cuh.
-// Probabilities and gradients of scores are rounded to bf16 before they meet rows.
+// Probabilities and gradients of scores are rounded to bf16 before they are multiplied with rows.
 
 namespace regard::cuda_efficient {
 
@@ -91,7 +91,7 @@ REGARD_DEVICE_FN void write_grad_rows(const Block& block, const TensorGradArgs& 
 
 /// Scores of a warp's elements, and gradients of dropped probabilities, become what rows are
 /// multiplied by: gradients of scaled scores, or, without kOfScores, dropped probabilities.
-/// row_of(i, n, x) and key_of(i, n, x) say where an element stands.
+/// row_of(i, n, x) and key_of(i, n, x) give where an element stands.
 template <bool kOfScores, class Rows, class RowOf, class KeyOf>
 REGARD_DEVICE_FN void differentiate(const GradProblem& g, std::int64_t b, bool is_full,
                                     const Rows& rows, RowOf row_of, KeyOf key_of,
@@ -211,7 +211,7 @@ struct TensorQueriesKernel {
       const auto values = Space::part(block, kAtStages, stage, 1);
       block.wait_copies();
       bool is_unsafe = cuda::has_non_finite<kType, kUnit, kDims>(block, keys);
-      is_unsafe = block.sync_or(is_unsafe);  // the unit is there, and nobody reads the last one
+      is_unsafe = block.sync_or(is_unsafe);  // the unit is there, and no thread reads the last one
       const std::int64_t following = next(unit + 1);
       if (following < units.end) begin_unit(block, args, task, s, following, 1 - stage);
 
@@ -321,7 +321,7 @@ struct TensorKeysKernel {
       const auto operand = kOfValues ? d_outs : queries;
       block.wait_copies();
       bool is_unsafe = cuda::has_non_finite<kType, kUnit, kDims>(block, operand);
-      is_unsafe = block.sync_or(is_unsafe);  // the unit is there, and nobody reads the last one
+      is_unsafe = block.sync_or(is_unsafe);  // the unit is there, and no thread reads the last one
       if (following < units) begin_unit(block, args, (slot + 1) % kSlots, 1 - stage);
       const std::int64_t last = next(following + 1);
       write_rows(last, (slot + 2) % kSlots);

@@ -8,8 +8,8 @@
 // EFFICIENT's forward of bf16 and f16 on tensor cores: a block has 128 rows of all heads that read
 // one kv head, 16 to a warp, whose queries, scores and outputs stay in registers. While a tile's
 // scores are computed its values come, and during the product with them the next tile's keys.
-// Probabilities are rounded to the inputs' type before they meet values. Where those are not all
-// finite, a tile is multiplied without tensor cores.
+// Probabilities are rounded to the inputs' type before they are multiplied with values. Where those
+// are not all finite, a tile is multiplied without tensor cores.
 
 namespace regard::cuda_efficient {
 
@@ -172,7 +172,8 @@ REGARD_DEVICE_FN void drop_tile(const Block& block, const Problem& p, Facts fact
   }
 }
 
-/// Of a probability of 1 when it meets values: the smallest one of f16 is then 2^-39, not 2^-24.
+/// The weight of a probability of 1 in the product with values: the smallest one of f16 is then
+/// 2^-39, not 2^-24.
 template <Element kType>
 inline constexpr float kWeight = kType == Element::kF16 ? 32768.0f : 1.0f;
 
@@ -325,7 +326,7 @@ struct TensorForwardKernel {
     const bool is_full = cuda::classify(walk.reach, tile) == semantics::TileClass::kFull;
     const std::int64_t column = walk.task.columns * kDims;
     block.wait_copies();
-    block.sync();  // the keys are there, and nobody reads the last tile's values
+    block.sync();  // the keys are there, and no thread reads the last tile's values
     const auto value_rows = cuda::rows_from(p.v, walk.values, tile, p.head_dim_v);
     cuda::begin_tile<kTile, kDims>(block, value_rows, column, pass.args.v_in_chunks, pass.values);
 
@@ -346,7 +347,7 @@ struct TensorForwardKernel {
     block.wait_copies();
     // 0 times what stands there may not be 0.
     bool is_unsafe = cuda::has_non_finite<kType, kTile, kDims>(block, pass.values);
-    is_unsafe = block.sync_or(is_unsafe);  // the values are there, and nobody reads the keys
+    is_unsafe = block.sync_or(is_unsafe);  // the values are there, and no thread reads the keys
     const std::int64_t next = ThisPass::seen(pass, index + 1);
     if (next < walk.tiles.end) begin_keys(block, pass, next, 0);
     if (!has_rows(block, p)) return next;
@@ -377,7 +378,7 @@ struct TensorForwardKernel {
     cuda::clear(scores);
     for (std::int64_t dim = 0; dim < p.head_dim_qk; dim += kDims) {
       if (dim > 0) {
-        block.sync();  // nobody reads the last step's keys
+        block.sync();  // no thread reads the last step's keys
         begin_keys(block, pass, index, dim);
       }
       if (p.head_dim_qk > kDims) {

@@ -64,7 +64,7 @@ REGARD_KERNEL_FN cuda::HeadGrid tile_grid(const Problem& p) {
   return {cuda::count_row_blocks(p), cuda::count_key_tiles(p)};
 }
 
-/// Where a block that computes scores keeps what it knows of its rows, and stages products.
+/// Where a block that computes scores keeps the facts of its rows, and stages products.
 template <class T>
 struct TileLayout {
   using Space = cuda::Staging<T, kOwn>;

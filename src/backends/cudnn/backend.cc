@@ -79,12 +79,12 @@ const Denied* find_denied(std::int32_t version, Traits traits) noexcept {
 }
 
 /// Rows behind the last key and its window see nothing. The node for f16 refuses them in its own
-/// words, that for 8 bits says nothing of them.
+/// words, that for 8 bits covers none of them.
 bool may_have_dead_rows(const AttentionParams& p) noexcept {
   return is_f8(p.dtype_q) && p.window_left >= 0 && p.seqlen_q > p.seqlen_kv;
 }
 
-/// What of 8-bit inputs and descales the claims cannot say; no text where all is well.
+/// What of 8-bit inputs and descales the claims cannot express; no text where all is well.
 Refusal f8_refusal(const AttentionParams& p) {
   if (!is_f8(p.dtype_q)) {
     if (!p.features.has(Feature::kDescales)) return {};

@@ -15,7 +15,7 @@
 #include "base/message.h"
 #include "platform/cudnn_library.h"
 
-// The only file that speaks with cuDNN. Its frontend throws and allocates; neither leaves this
+// The only file that calls cuDNN. Its frontend throws and allocates; neither leaves this
 // file.
 
 namespace cudnn_frontend {
@@ -67,7 +67,7 @@ fe::DataType_t type_of(Dtype dtype) {
 
 Dims list(const std::int64_t (&strides)[4]) { return {strides, strides + 4}; }
 
-// cuDNN's bounds are 32 bits wide; no sequence of its is as long as the most that is asked for.
+// cuDNN's bounds are 32 bits wide; no sequence of its is as long as the largest that is requested.
 int bound(std::int64_t keys) {
   constexpr std::int64_t kMax = 1 << 30;
   return static_cast<int>(std::min(keys, kMax));

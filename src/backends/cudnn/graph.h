@@ -35,7 +35,7 @@ struct Strides {
 /// Those of dense tensors in the params' layouts.
 Strides dense_strides(const AttentionParams& params) noexcept;
 
-/// What cuDNN's frontend says against the graph on such a device; "" when it validates. Needs the
+/// The refusal of cuDNN's frontend for the graph on such a device; "" when it validates. Needs the
 /// library, no device.
 std::string validate_graph(const AttentionParams& params, Node node, const Strides& strides,
                            std::int32_t sm_version);

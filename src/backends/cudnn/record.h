@@ -56,7 +56,7 @@ struct Record {
   std::span<const HeadDimRefusal> head_dims;
 };
 
-/// Versions that give wrong results or fail at run time whatever validation says.
+/// Versions that give wrong results or fail at run time although they validate.
 struct Denied {
   std::int32_t first, last;  // versions
   Traits traits;             // a problem with one of these; 0: every problem
@@ -70,7 +70,7 @@ std::span<const Denied> denied() noexcept;
 /// older ones.
 const Record* find_record(std::int32_t version) noexcept;
 
-/// The recorded architecture that a device belongs to; 0 for one that no record knows.
+/// The recorded architecture that a device belongs to; 0 for one without a record.
 std::int32_t recorded_sm(std::int32_t sm_version) noexcept;
 
 /// Why a node of the problem does not run on the device; null when it does.

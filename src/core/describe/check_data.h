@@ -14,7 +14,7 @@ namespace regard {
 /// read.
 Status check_lengths(const Buffers& buffers, const AttentionParams& params, const char* where);
 
-/// What the rows of the tensors say of their data: lengths, and that scales are finite and not
+/// The rules of the tensors' rows about their data: lengths, and that scales are finite and not
 /// negative.
 Status check_data(const Buffers& buffers, const AttentionParams& params, const char* where,
                   TensorSpecs specs = kTensors);

@@ -7,7 +7,7 @@
 
 namespace regard {
 
-/// describe for a caller of any name: all that can be said about the buffers without reading them.
+/// describe for a caller of any name: all that can be checked of the buffers without reading them.
 /// Messages name `where`. Allocates only to report an error. `specs` begin as kTensors does.
 Expected<AttentionParams> describe_buffers(const Buffers& buffers, const AttentionOptions& options,
                                            const char* where, TensorSpecs specs = kTensors);

@@ -46,7 +46,7 @@ class GradChecker {
     return {};
   }
 
-  // The kind says which of its two shapes saved.stats has.
+  // The kind states which of its two shapes saved.stats has.
   Status check_saved() {
     const SavedContext& saved = g_.saved;
     if (saved.kind != SavedContext::Kind::kStats && saved.kind != SavedContext::Kind::kLse) {
@@ -69,7 +69,7 @@ class GradChecker {
     return {};
   }
 
-  // A mask drawn from another seed than the forward's would be a wrong gradient that nobody sees.
+  // A mask drawn from another seed than the forward's would give a wrong gradient without an error.
   Status check_dropout() {
     if (!p_.features.has(Feature::kDropout)) return {};
     if (b_.rng_seed != g_.saved.rng_seed) {

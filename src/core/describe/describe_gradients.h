@@ -7,7 +7,7 @@
 
 namespace regard {
 
-/// Everything that can be said about a backward's own tensors without reading them. `params` are
+/// Everything that can be checked of a backward's own tensors without reading them. `params` are
 /// describe_buffers(buffers, ...)'s. Messages name `where`. Allocates only to report an error.
 Status check_gradients(const Buffers& buffers, const GradBuffers& gradients,
                        const AttentionParams& params, const char* where,

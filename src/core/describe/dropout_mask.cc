@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kWhere = "dropout_mask";
 
-// Tensors of a problem that say where its sequences end and its diagonal lies.
+// Tensors of a problem that hold where its sequences end and its diagonal lies.
 struct PerSequence {
   const char* name;
   TensorView Buffers::*view;
@@ -27,7 +27,7 @@ constexpr PerSequence kPerSequence[] = {
     {"diagonal_offsets", &Buffers::diagonal_offsets, Feature::kDiagonalPerSequence, Dtype::kI64},
 };
 
-// Whoever passes a tensor that params do not know has forgotten to describe it, and the reverse.
+// A tensor that params do not have was not described, and the reverse.
 Status check_per_sequence(const PerSequence& t, const AttentionParams& p, const TensorView& view,
                           const TensorView& kept) {
   // describe() takes no notice of offsets from which nothing is measured.

@@ -8,7 +8,7 @@
 
 // Two elements share bytes iff a bounded linear equation has a solution: the difference of their
 // byte offsets, a sum of index * stride, lies within an element's size of the difference of the
-// data pointers. NumPy asks the same question of its arrays (solve_may_share_memory).
+// data pointers. NumPy solves the same problem for its arrays (solve_may_share_memory).
 
 namespace regard {
 namespace {

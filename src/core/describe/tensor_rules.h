@@ -35,8 +35,8 @@ class TensorRules {
               Extents* extents) noexcept
       : where_(where), buffers_(buffers), specs_(specs), is_packed_(packed), extents_(*extents) {}
 
-  /// What the row says of the view's company, dtype, shape and last stride. Needs a view that
-  /// check_view accepts, or an absent one of a tensor that is required.
+  /// The row's rules of the tensors beside the view, of dtype, shape and last stride. Needs a view
+  /// that check_view accepts, or an absent one of a tensor that is required.
   Status check(const TensorSpec& spec, const TensorView& view, ShapeMatch* match);
   Status check_dtype(const TensorSpec& spec, const TensorView& view);
   /// The rank alone, of a tensor that has one shape.

@@ -83,7 +83,7 @@ Status check_fits(const PlanImpl& plan, const Claims& claims, const AttentionPar
                           "at least " + std::to_string(1 << planned.*layout.align_log2));
     }
   }
-  // A dimension that the plan knows as broadcast must be one, or empty; the reverse is a smaller
+  // A dimension that the plan holds as broadcast must be one, or empty; the reverse is a smaller
   // extent.
   const unsigned empty = empty_dims(actual);
   if ((actual.mask_dims & ~planned.mask_dims & ~empty) != 0 ||
@@ -380,7 +380,7 @@ Status attention_backward(Context& context, const AttentionGradRequest& request,
   options.d_lse = options.d_lse || request.d_lse.present();
   options.delta = options.delta || request.delta.present();
   Plan made = request.saved.plan;
-  // What the forward wrote besides out has its say where a backend is chosen, and nowhere else.
+  // What the forward wrote besides out is read where a backend is chosen, and nowhere else.
   const Buffers inputs = made.empty() ? Buffers(request) : backward_inputs(request);
   if (!inputs.scores_out.present()) options.scores_kind = ScoresKind::kNone;
   Expected<AttentionParams> params = describe_buffers(inputs, options, "attention_backward");

@@ -73,7 +73,7 @@ struct ContextImpl {
   std::shared_ptr<const Env> env_for(const Device& device, Env (*read)(Env) = with_devices);
 
   std::shared_ptr<const Env> env;  // as the Context was given it
-  Policy environment;              // what REGARD_BACKEND and REGARD_DENY say
+  Policy environment;              // the values of REGARD_BACKEND and REGARD_DENY
   std::shared_ptr<ExecutorHolder> executor;
   PlanCache cache;
   LearnedRefusals learned;

@@ -10,7 +10,7 @@ namespace regard {
 /// and workers that the inner executor did not run are noticed.
 class DefaultModeExecutor final : public Executor {
  public:
-  /// `name` says in an error whose executor it is.
+  /// `name` names the executor's owner in errors.
   DefaultModeExecutor(Executor& inner, const char* name) noexcept : inner_(inner), name_(name) {}
 
   void run(int workers, Task task, void* state) override;

@@ -73,7 +73,7 @@ Status no_backend(ContextImpl& context, const SelectInputs& inputs, const Attent
   return Status(StatusCode::kNoBackend, std::move(message), std::move(selection));
 }
 
-// A backend's plan must state what its workspace_bytes said: selection was judged by the latter.
+// A backend's plan must state what its workspace_bytes returned: selection used the latter.
 Status check_kernel_plan(const BackendEntry& entry, const KernelPlan& kernel,
                          std::int64_t stated_bytes) {
   if (kernel.workspace_bytes == stated_bytes && stated_bytes >= 0 && stated_bytes % 64 == 0 &&

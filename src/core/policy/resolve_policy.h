@@ -32,10 +32,10 @@ struct ResolvedPolicy {
   std::vector<Preference> preferred;
   std::vector<std::string> warnings;  // sources overruled by higher ones
   std::string conflict;  // sources that leave nothing, both named; nothing can be chosen then
-  Status status;         // not ok: a source is no valid policy, and nothing may be asked
+  Status status;         // not ok: a source is no valid policy, and nothing may be selected
 };
 
-/// What REGARD_BACKEND and REGARD_DENY say (an only whose order is prefer; a deny).
+/// The values of REGARD_BACKEND and REGARD_DENY (an only whose order is prefer; a deny).
 Policy environment_policy(const Env& env);
 
 /// Merges call > this thread's scopes > context > environment. Reads the scope stack, once.

@@ -4,7 +4,7 @@
 
 namespace regard {
 namespace {
-// The library's only state outside a Context: what this thread's ScopedPolicy objects say.
+// The library's only state outside a Context: the policies of this thread's ScopedPolicy objects.
 thread_local std::shared_ptr<const ScopeStack::Node> t_top;
 }  // namespace
 

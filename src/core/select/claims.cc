@@ -29,7 +29,7 @@ class Judge {
   }
   bool passed() const { return passed_; }
 
-  /// What is refused from here on the forward may well compute, so the texts say it.
+  /// What is refused from here on the forward may well compute, so the texts name the direction.
   void enter_backward() { in_backward_ = true; }
 
  private:

@@ -4,7 +4,7 @@
 
 namespace regard {
 
-/// What kernels may need of a machine: its own, or less where a policy asks for exacter ones.
+/// What kernels may need of a machine: its own, or less where a policy requires exacter ones.
 struct KernelLevel {
   Isa isa = Isa::kScalar;
   std::int32_t sm = 0;
@@ -14,7 +14,7 @@ struct KernelLevel {
 /// A CPU's problem reads no device's facts: an unread sm_version counts as none.
 KernelLevel level_of(const Env& env) noexcept;
 
-/// What `claims` say of the types of `params` at `level`, or null.
+/// The claim among `claims` for the types of `params` at `level`, or null.
 const DtypeClaim* find_dtypes(const Claims& claims, const AttentionParams& params,
                               const KernelLevel& level) noexcept;
 

@@ -33,7 +33,7 @@ bool read(std::string_view text, Dtype* out) {
 }
 template <class E>
 requires(std::is_enum_v<E>) bool read(std::string_view text, E* out) {
-  for (int i = 0;; ++i) {  // names end where to_string knows no more
+  for (int i = 0;; ++i) {  // names end where to_string has no more
     const std::string_view name = to_string(static_cast<E>(i));
     if (name == "?") return false;
     if (name != text) continue;

@@ -24,7 +24,7 @@ struct LearnedRefusal {
 /// The refusals of one Context, the most recently used. Safe to use from many threads.
 class LearnedRefusals {
  public:
-  /// A problem costs some hundred bytes; a library that refuses more of them than this is asked
+  /// A problem costs some hundred bytes; a library that refuses more of them than this is called
   /// again.
   static constexpr std::size_t kCapacity = 256;
 

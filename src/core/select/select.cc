@@ -85,8 +85,8 @@ KernelLevel level_within(const BackendInfo& info, const SelectInputs& inputs) {
   return machine;
 }
 
-// One candidate under judgement. With a list of refusals every rule speaks; without one the first
-// failure ends it.
+// One candidate under judgement. With a list of refusals every rule is evaluated; without one the
+// first failure ends it.
 class CandidateEvaluation {
  public:
   CandidateEvaluation(const BackendEntry& entry, const SelectInputs& inputs,
@@ -99,7 +99,7 @@ class CandidateEvaluation {
         refusals_(refusals) {}
 
   void run() {
-    // Policy first: with text wanted or not, a denied backend is never asked to plan.
+    // Policy first: with text wanted or not, a denied backend never plans.
     enabled_ = check_policy();
     if (!enabled_ && refusals_ == nullptr) return;
     usable_ = read_backend();

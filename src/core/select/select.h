@@ -59,7 +59,7 @@ class EnvAtLevel {
 /// The chosen backend, without reasons.
 struct Decision {
   const BackendEntry* entry = nullptr;  // null: nothing can run
-  KernelLevel level{};  // the machine's, or a lesser one that policy.max_error asks for
+  KernelLevel level{};  // the machine's, or a lesser one that policy.max_error requires
   // A backend was judged by exact extents: others of their class may be decided otherwise.
   bool depends_on_exact = false;
 };
@@ -67,7 +67,7 @@ struct Decision {
 /// Decides; builds no text.
 Decision decide(const SelectInputs& inputs);
 
-/// The same decision with every reason of every backend. `params` are those asked (unrounded).
+/// The same decision with every reason of every backend. `params` are those requested (unrounded).
 Selection select(const SelectInputs& inputs, const AttentionParams& params);
 
 }  // namespace regard

@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kWhere = "parse_case";
 
-// What a text, or a base's text, says about one word of the table.
+// The value in a text, or a base's text, of one word of the table.
 struct ParsedWord {
   bool present = false;
   bool own = false;      // by the text, not by its base
@@ -74,7 +74,7 @@ Status bad_value(const CaseWord& word, std::string_view token) {
   return invalid(kWhere, "cannot read ", quoted(token), "; expected ", usage(word), ", ", word.doc);
 }
 
-// The word of the table that a token is, with *value as what it says. Null: none.
+// The word of the table that a token is, with its value in *value. Null: none.
 const CaseWord* find_word(std::string_view token, std::string_view* value) {
   const std::size_t equals = token.find('=');
   const std::string_view name = token.substr(0, equals);

@@ -29,7 +29,7 @@ struct CaseWord {
   /// applied in the table's order, so one may set the default of a later one.
   bool (*parse)(std::string_view value, Case* c);
   const char* needs = nullptr;  // the word without which this one means nothing
-  /// Removes from a base what this word says in concert with others, before it is said anew.
+  /// Removes from a base the fields that this word sets with others, before they are set again.
   void (*forget)(Case* c) = nullptr;
 };
 

@@ -10,7 +10,7 @@
 namespace regard {
 
 /// Runs `call`; the text of the exception that it threw, or nothing. std::bad_alloc passes: a
-/// shortage of memory says nothing of a backend, and no decision may rest on it.
+/// shortage of memory is no property of a backend, and no decision may rest on it.
 template <class Call>
 std::optional<std::string> thrown_by(Call&& call) {
   try {

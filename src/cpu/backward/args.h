@@ -84,7 +84,7 @@ struct BackwardArgs {
   std::int64_t head_workspaces = 0;    // of heads
   std::int64_t* heads_left = nullptr;  // of which a work item is left to take
   Interrupt* interrupt = nullptr;      // blocks that it ends are counted, not computed
-  const char* scratch = nullptr;       // of worker 0, to tell whose a task's is
+  const char* scratch = nullptr;       // of worker 0, to find whose a task's is
   std::int64_t scratch_bytes = 0;
 };
 
@@ -144,7 +144,7 @@ REGARD_KERNEL_FN constexpr std::int64_t most_summed_blocks(std::int64_t blocks,
 
 /// The work items in which workers take a head, in their order: the pairs' phases, then sums to add
 /// and write. A work item waits for earlier ones alone.
-struct HeadParts {
+struct HeadItems {
   std::int64_t pairs;  // runs of key blocks, each in two halves
   std::int64_t end;    // a row block and a key block each
 
@@ -157,7 +157,7 @@ REGARD_KERNEL_FN constexpr std::int64_t count_runs(const HeadGrid& grid, std::in
   return (longest + per_part - 1) / per_part;
 }
 
-REGARD_KERNEL_FN constexpr HeadParts head_items(const HeadGrid& grid, std::int64_t blocks,
+REGARD_KERNEL_FN constexpr HeadItems head_items(const HeadGrid& grid, std::int64_t blocks,
                                                 std::int64_t per_part) {
   return {2 * count_runs(grid, per_part) * grid.grids(), blocks};
 }

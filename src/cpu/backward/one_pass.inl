@@ -49,7 +49,7 @@ struct GradHead {
   HeadProgress& progress() const {
     return *reinterpret_cast<HeadProgress*>(head_workspace + a.at_progress);
   }
-  /// Of a row block, and of a key block: kPacked, less while nobody has packed it.
+  /// Of a row block, and of a key block: kPacked, less until it is packed.
   std::int64_t* row_flag(std::int64_t block) const {
     return reinterpret_cast<std::int64_t*>(head_workspace + a.at_flags) + block;
   }
@@ -363,7 +363,7 @@ static void end_key_block(const GradHead<V>& head, std::int64_t block) {
 /// One of head_items. The blocks of an interrupted call are counted, for others wait for them, but
 /// not computed.
 template <class V>
-static void run_item(const GradHead<V>& head, const HeadParts& items, std::int64_t index) {
+static void run_item(const GradHead<V>& head, const HeadItems& items, std::int64_t index) {
   if (index < items.pairs) return run_pairs_of_part(head, index);
   wait_for_count(&head.progress().ended, items.pairs);
   if (is_interrupted(head.a.interrupt)) return;
@@ -381,7 +381,7 @@ static void run_items(const BackwardArgs& a, char* head_workspace, char* scratch
     if (left <= 0) return;
     if (left == 1) add_to_count(a.heads_left, -1);
     const GradHead<V> head = grad_head<V>(a, progress.head, head_workspace, scratch);
-    const HeadParts items = head_items(head.grid, a.blocks, a.blocks_per_part);
+    const HeadItems items = head_items(head.grid, a.blocks, a.blocks_per_part);
     run_item(head, items, items.total() - left);
     add_to_count(&progress.ended, 1);
   }

@@ -62,7 +62,7 @@ void lay_out_row_block(const AttentionParams& p, const BackwardKernel& kernel,
   ScratchLayout scores;
   args->at_probs = scores.take(args->tile_kv * width, bytes);
   args->at_d_scores = scores.take(args->tile_kv * width, bytes);
-  args->at_capped = scores.take(p.caps_scores ? args->tile_kv * width : 0, bytes);
+  args->at_capped = scores.take(p.softcap > 0.0 ? args->tile_kv * width : 0, bytes);
   args->at_seen = scores.take(2, sizeof(std::int64_t));
   args->score_bytes = scores.total();
 }
@@ -222,7 +222,7 @@ class Passes {
 };
 
 /// A worker: the first that come have a head workspace each and take whole heads; then, and the
-/// others from the start, they help with heads under way. Whoever helps ends when no head is left
+/// others from the start, they help with heads under way. A helper ends when no head is left
 /// to take part in, and owners begun before take those, so workers may also run one after another.
 void run_heads(const void* opaque, std::int64_t, char* scratch) {
   Heads& heads = *const_cast<Heads*>(static_cast<const Heads*>(opaque));

@@ -18,7 +18,7 @@
 // hold V::kPack neighbours along the contraction.
 //
 // What a row may not see has the probability -0 and the gradient -0: they add nothing, and their
-// bits tell the selecting products what to leave out.
+// bits mark what the selecting products leave out.
 
 namespace regard::cpu {
 

@@ -89,7 +89,7 @@ static void forward_splits(const RowBlockSet<Tiles>& set) {
   });
 }
 
-/// Calls f(row blocks) with all rows of the sequence, in the form that their number asks for.
+/// Calls f(row blocks) with all rows of the sequence, in the form for their number.
 template <class Tiles, class F>
 static void with_decode_rows(const TiledArgs& a, const Sequence& s, HeadRows rows, char* scratch,
                              F f) {

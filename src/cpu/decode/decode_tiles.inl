@@ -236,7 +236,8 @@ class DecodeTiles {
     }
   }
 
-  /// kRows rows meet kKeys keys. A row's sum has the same order wherever it stands among them.
+  /// Products of kRows rows and kKeys keys. A row's sum has the same order wherever it stands among
+  /// them.
   template <Element kType, int kRows, int kKeys>
   REGARD_KERNEL_FN void dot_block(const DecodeTiles& self, const T* q, const char* keys, T* to,
                                   RepeatedPrefetch* ahead) {

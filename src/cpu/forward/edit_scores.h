@@ -68,7 +68,7 @@ static void add_alibi(const RowBlock<V>& row_block, Tile tile, typename V::Scala
   }
 }
 
-/// A mask or bias as a row block meets it: the address of each lane's row of keys, from `tile` on.
+/// A mask or bias as a row block reads it: the address of each lane's row of keys, from `tile` on.
 template <class V>
 struct EditRows {
   const char* row[V::kWidth];

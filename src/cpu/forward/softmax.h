@@ -117,8 +117,9 @@ struct FloatProbs {
 };
 
 /// scores become 2^((score - state.max) * factor), in blocks of kExp2Vectors keys in the form of
-/// Probs, the rest as floats. kMasked: masked ones (-inf) become -0: the sign bit tells the
-/// selecting product what was masked, and -0 adds nothing. state.sum grows by the tile's own sum.
+/// Probs, the rest as floats. kMasked: masked ones (-inf) become -0: the sign bit marks them for
+/// the selecting product what was masked, and -0 adds nothing. state.sum grows by the tile's own
+/// sum.
 template <class V, bool kMasked, class Probs = FloatProbs<V>>
 static void exponentiate(const Problem& p, std::int64_t size, typename V::Scalar* scores,
                          RowBlock<V>* row_block) {

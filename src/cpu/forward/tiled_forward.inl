@@ -95,7 +95,7 @@ static void exponentiate_scores(const RowBlockSet<Tiles>& set, Tile visible,
   }
 }
 
-/// Row block x meets the keys that it sees of a tile.
+/// Processes the keys of a tile that row block x sees.
 template <class Tiles, int kVectors>
 static void process_tile(const RowBlockSet<Tiles>& set, std::int64_t x, VisibleKeys seen,
                          Tiles* tiles, typename RowBlockSet<Tiles>::T* out) {
@@ -128,7 +128,7 @@ static void process_tile(const RowBlockSet<Tiles>& set, std::int64_t x, VisibleK
   Tiles::template accumulate<kVectors>(tiles, row_block, scores, visible, partial, rescale, out);
 }
 
-/// Row block x meets one tile, if it sees any of it.
+/// Processes one tile for row block x, if it sees any of it.
 template <class Tiles>
 static void process_visible(const RowBlockSet<Tiles>& set, std::int64_t x, Tiles* tiles,
                             typename RowBlockSet<Tiles>::T* out) {
@@ -142,9 +142,9 @@ static void process_visible(const RowBlockSet<Tiles>& set, std::int64_t x, Tiles
       });
 }
 
-/// The row blocks meet `keys`; outs are those of row block 0, 1, ..., Tiles::Out::size apart. All
-/// heads meet a tile's keys before the next ones: where heads of a key are neighbours, memory is
-/// read in order.
+/// Processes `keys` for all row blocks; outs are those of row block 0, 1, ..., Tiles::Out::size
+/// apart. All heads process a tile's keys before the next ones: where heads of a key are
+/// neighbours, memory is read in order.
 template <class Tiles>
 static void process_keys(const RowBlockSet<Tiles>& set, semantics::KeyRange keys,
                          typename RowBlockSet<Tiles>::T* outs) {

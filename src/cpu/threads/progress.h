@@ -12,7 +12,7 @@ class Interrupt;
 
 namespace regard::cpu {
 
-/// Sets a count; whoever sees it sees all that was written before.
+/// Sets a count; a thread that reads it sees all that was written before.
 void set_count(std::int64_t* count, std::int64_t value) noexcept;
 
 /// Adds to a count, which several workers may do at once; what it was before.

@@ -31,7 +31,7 @@ struct TaskRange {
 TaskRange take_tasks(std::atomic<std::int64_t>* next, std::int64_t tasks,
                      std::int64_t workers) noexcept;
 
-/// Runs every task once on at most `workers` workers of the launch; whoever is free takes the next
+/// Runs every task once on at most `workers` workers of the launch; a free worker takes the next
 /// few.
 void run_tasks(const TaskLoop& loop, std::int32_t workers, const Launch& launch);
 

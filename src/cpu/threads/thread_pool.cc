@@ -29,7 +29,7 @@ void run_inline(int workers, Task task, void* state) noexcept {
 }
 
 // Yields before sleeping, some 30 microseconds on an idle core: kernels follow one another that
-// closely, and a yield leaves the core to whoever else wants it, where a pause would not.
+// closely, and a yield leaves the core to other threads, where a pause would not.
 constexpr int kYields = 100;
 
 class Threads;
@@ -91,7 +91,7 @@ class Threads {
     run.state.store(state, std::memory_order_relaxed);
     run.unfinished.store(workers, std::memory_order_relaxed);
     const std::uint64_t epoch = (run.ticket.load(std::memory_order_relaxed) >> 32) + 1;
-    // First the bit: whoever takes the last worker clears it.
+    // First the bit: the thread that takes the last worker clears it.
     open_.fetch_or(bit_of(place), std::memory_order_relaxed);
     run.ticket.store(epoch << 32 | static_cast<std::uint32_t>(workers), std::memory_order_release);
     wake(workers - 1);
@@ -119,7 +119,7 @@ class Threads {
   void wake(int wanted) {
     int asleep = 0;
     {
-      // Whoever decides to sleep does so under the mutex, after a last look at open_.
+      // A thread goes to sleep under the mutex, after a last look at open_.
       const std::lock_guard lock(mutex_);
       asleep = asleep_;
     }
