@@ -77,7 +77,7 @@ CUDA_MUTATIONS = [
     Mutation("cuda tensor: keys copied while they are read", TENSOR_FORWARD,
              "    is_unsafe = block.sync_or(is_unsafe);", "", (CUDA,)),
     Mutation("cuda tensor: steps of head dims without a barrier", TENSOR_FORWARD,
-             "        block.sync();  // nobody reads the last step's keys\n", "", (CUDA,)),
+             "        block.sync();  // no thread reads the last step's keys\n", "", (CUDA,)),
     Mutation("cuda tensor: both rows shrink by the first one's", "src/cuda/tensor.cuh",
              "rescale[x % 4 / 2]", "rescale[0]", (CUDA,)),
     Mutation("cuda tensor: queries unchecked behind a mask", TENSOR_BACKWARD,

@@ -301,10 +301,10 @@ template <class V>
 static void run_pairs_of_part(const GradHead<V>& head, std::int64_t index) {
   const std::int64_t grids = head.grid.grids(), per_part = head.a.blocks_per_part;
   const std::int64_t runs = count_runs(head.grid, per_part);
-  const std::int64_t grid = index % grids, task_head = index / grids % runs;
+  const std::int64_t grid = index % grids, round = index / grids % runs;
   const RangePair<V> ranges{head, grid / head.grid.key_ranges, grid % head.grid.key_ranges};
   const std::int64_t keys = ranges.keys().hi - ranges.keys().lo;
-  const std::int64_t begin = ((keys + per_part - 1) / per_part - 1 - task_head) * per_part;
+  const std::int64_t begin = ((keys + per_part - 1) / per_part - 1 - round) * per_part;
   if (begin < 0) return;
   const std::int64_t end = begin + per_part < keys ? begin + per_part : keys;
   run_pairs(ranges, {begin, end, index / grids < runs});
