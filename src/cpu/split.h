@@ -31,42 +31,42 @@ inline constexpr std::int64_t kDecodeTileKv = 16;
 inline constexpr std::int64_t kSplitRows = 64;
 
 /// Splits at most.
-inline constexpr std::int64_t kMaxParts = 64;
+inline constexpr std::int64_t kMaxSplits = 64;
 
 /// Splits that the keys of a sequence come in. Few rows: one for 512 keys up to 16, and beyond
 /// 16,384 keys one for 1,024. More rows are split beyond 8,192 keys: one for 2,048 while rows times
 /// splits are no more than 4,096, with which a head has as many row blocks as 64 workers take.
-REGARD_KERNEL_FN constexpr std::int64_t part_count(std::int64_t rows, std::int64_t len_kv) {
-  constexpr std::int64_t kKeys = 1024, kRowsTimesParts = 4096;
+REGARD_KERNEL_FN constexpr std::int64_t num_splits(std::int64_t rows, std::int64_t len_kv) {
+  constexpr std::int64_t kKeys = 1024, kRowsTimesSplits = 4096;
   if (rows <= kSplitRows) {
     const std::int64_t fewest = semantics::split_count(len_kv);
-    return semantics::clamp(len_kv / kKeys, fewest, kMaxParts);
+    return semantics::clamp(len_kv / kKeys, fewest, kMaxSplits);
   }
   if (len_kv <= semantics::kLongKeys) return 1;
   return semantics::clamp(len_kv / (2 * kKeys), 1,
-                          semantics::clamp(kRowsTimesParts / rows, 1, kMaxParts));
+                          semantics::clamp(kRowsTimesSplits / rows, 1, kMaxSplits));
 }
 
 /// Row blocks that splits of more than few rows of a head take together, at most, whatever its
-/// lengths within these: each part of a block of up to `row_blocks` row blocks of `width` rows.
-REGARD_KERNEL_FN constexpr std::int64_t most_part_strips(std::int64_t rows, std::int64_t len_kv,
-                                                         std::int64_t width) {
+/// lengths within these: each split of a block of up to `row_blocks` row blocks of `width` rows.
+REGARD_KERNEL_FN constexpr std::int64_t max_split_row_blocks(std::int64_t rows, std::int64_t len_kv,
+                                                             std::int64_t width) {
   std::int64_t max = 0;
   for (std::int64_t n = kSplitRows + 1; n <= rows && n <= 4096; n += width) {
-    const std::int64_t splits = part_count(n, len_kv), last = n + width - 1;
+    const std::int64_t splits = num_splits(n, len_kv), last = n + width - 1;
     const std::int64_t row_blocks = (last < rows ? last : rows) / width + 1;
     if (splits > 1 && splits * row_blocks > max) max = splits * row_blocks;
   }
   return max;
 }
 
-/// Steps that the splits are taken in where they are `runs` runs of neighbours, one part of each
+/// Steps that the splits are taken in where they are `runs` runs of neighbours, one split of each
 /// run in turn: so many workers side by side go on where they were, which they have prefetched.
 REGARD_KERNEL_FN constexpr std::int64_t split_steps(std::int64_t splits, std::int64_t runs) {
   return (splits + runs - 1) / runs * runs;
 }
 
-/// The part of a step; past the last one where runs are uneven.
+/// The split of a step; past the last one where runs are uneven.
 REGARD_KERNEL_FN constexpr std::int64_t split_of_step(std::int64_t splits, std::int64_t runs,
                                                       std::int64_t step) {
   return step % runs * (split_steps(splits, runs) / runs) + step / runs;

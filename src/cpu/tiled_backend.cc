@@ -30,7 +30,7 @@ struct TiledBackend::Shape {
   // More rows may come in splits; a worker has room for one, and workers may share so many row
   // blocks.
   bool splits_blocks = false;
-  std::int64_t part_strips = 0;
+  std::int64_t split_row_blocks = 0;
 
   /// Rows of a task of more than few rows.
   void set_block(std::int64_t rows) noexcept {
@@ -39,13 +39,13 @@ struct TiledBackend::Shape {
   }
   /// Workers share the splits of a task where tasks are too few to balance.
   bool shares_splits(std::int32_t workers) const noexcept {
-    return (is_decode ? splits > 1 : part_strips > 0) && workers > 1 &&
+    return (is_decode ? splits > 1 : split_row_blocks > 0) && workers > 1 &&
            tasks < 4 * std::int64_t{workers};
   }
   /// Of few rows; of more rows, whatever lengths and blocks there are within the extents.
   std::int64_t shared_bytes(const TiledArgs& args) const noexcept {
     if (is_decode) return saturating_mul(saturating_mul(tasks, splits), args.split_bytes);
-    return saturating_mul(part_strips, args.split_bytes);
+    return saturating_mul(split_row_blocks, args.split_bytes);
   }
 };
 
@@ -105,12 +105,12 @@ std::int64_t choose_heads(const AttentionParams& params, std::int64_t splits,
   return std::max<std::int64_t>(heads, 1);
 }
 
-/// Rows of blocks whose splits are shared: even ones of as many row blocks, up to `most_strips`, as
-/// leave each worker three tasks.
+/// Rows of blocks whose splits are shared: even ones of as many row blocks, up to `max_row_blocks`,
+/// as leave each worker three tasks.
 std::int64_t even_block_rows(const AttentionParams& params, const TiledKernel& kernel,
-                             std::int64_t most_strips, std::int64_t splits,
+                             std::int64_t max_row_blocks, std::int64_t splits,
                              std::int32_t workers) noexcept {
-  std::int64_t row_blocks = most_strips;
+  std::int64_t row_blocks = max_row_blocks;
   while (row_blocks > 1 &&
          count_tasks(params, row_blocks * kernel.width) * splits < 3 * std::int64_t{workers}) {
     row_blocks /= 2;
@@ -134,15 +134,15 @@ TiledBackend::Shape TiledBackend::shape_of(const AttentionParams& params, Isa is
   shape.is_decode = rows <= kSplitRows;
   shape.is_decode_kernel = rows <= shape.kernel->max_decode_rows;
   shape.few_row_blocks = std::max<std::int64_t>(ceil_div(std::min(rows, kSplitRows), width), 1);
-  shape.splits = traits_.shares_splits ? part_count(rows, params.seqlen_kv) : 1;
+  shape.splits = traits_.shares_splits ? num_splits(rows, params.seqlen_kv) : 1;
   if (!shape.is_decode) {
     shape.splits_blocks = params.seqlen_kv > semantics::kLongKeys;
     shape.tasks = count_tasks(params, width);
     const std::int64_t heads = saturating_mul(params.batch, params.num_heads_kv);
     // Even blocks have up to twice the row blocks.
     if (traits_.shares_splits) {
-      shape.part_strips =
-          saturating_mul(heads, 2 * most_part_strips(rows, params.seqlen_kv, width));
+      shape.split_row_blocks =
+          saturating_mul(heads, 2 * max_split_row_blocks(rows, params.seqlen_kv, width));
     }
     return shape;
   }
@@ -266,13 +266,13 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
                              const Buffers& buffers, const Launch& launch) const {
   Shape shape = shape_of(params, plan.isa, plan.workers);
   const TiledKernel& k = *shape.kernel;
-  const std::int64_t most_strips = plan.tile_q / k.width;
+  const std::int64_t max_row_blocks = plan.tile_q / k.width;
   const bool splits_blocks =
       !shape.is_decode && shape.splits > 1 && shape.shares_splits(plan.workers);
   if (splits_blocks) {
-    shape.set_block(even_block_rows(params, k, most_strips, shape.splits, plan.workers));
+    shape.set_block(even_block_rows(params, k, max_row_blocks, shape.splits, plan.workers));
   } else if (!shape.is_decode) {
-    shape.set_block(choose_block_rows(params, k.width, k.lanes, most_strips, plan.workers));
+    shape.set_block(choose_block_rows(params, k.width, k.lanes, max_row_blocks, plan.workers));
   }
   TiledArgs args;
   std::int64_t worker_bytes = lay_out(params, shape, &args);
@@ -293,7 +293,7 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
         workers_bytes + blocks * shape.splits * args.split_bytes <= plan.workspace_bytes) {
       args.splits = static_cast<char*>(launch.workspace.data) + workers_bytes;
       args.grid.whole = blocks;
-      run_tasks({k.forward_part, &args, blocks * shape.splits, worker_bytes}, workers, launch);
+      run_tasks({k.forward_split, &args, blocks * shape.splits, worker_bytes}, workers, launch);
     } else {
       args.grid = with_sub_blocks(params, args.grid, k.width, workers);
     }

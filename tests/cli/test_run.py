@@ -58,7 +58,7 @@ class RealInput(CliTest):
         self.assertEqual(names[0], found["selection"]["chosen"])
         self.assertRegex(found["case"], r"\bb6 hq12 .*\blens\b.*\blse\b")
         for result in found["results"]:
-            self.assertTrue(result["ok"] and result["within_bar"])
+            self.assertTrue(result["ok"] and result["within_tolerance"])
             self.assertLess(result["error"], 1e-5)
             self.assertLessEqual(result["error_over_tolerance"], 1)
             self.assertEqual(result["padding_rows"], 12 * (6 * 47 - (47 + 29 + 23 + 14 + 11 + 5)))
@@ -93,7 +93,7 @@ class RealInput(CliTest):
         self.assertRegex(found["case"], r"causal diag=br softcap=20 .*lens=both")
         again = self.document("run", MINILM, "--backend", "math", "--threads", "1", "--no-check")
         self.assertEqual([r["backend"] for r in again["results"]], ["math"])
-        self.assertIsNone(again["results"][0]["within_bar"])
+        self.assertIsNone(again["results"][0]["within_tolerance"])
         self.assertNotIn("error", again["results"][0])
 
 

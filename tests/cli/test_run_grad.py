@@ -45,7 +45,7 @@ class Gradients(CliTest):
         self.assertIn("math", [r["backend"] for r in found["results"]])
         for result in found["results"]:
             back = result["backward"]
-            self.assertTrue(result["ok"] and back["within_bar"])
+            self.assertTrue(result["ok"] and back["within_tolerance"])
             self.assertEqual([g["name"] for g in back["gradients"]], ["d_q", "d_k", "d_v"])
             for gradient in back["gradients"]:
                 self.assertTrue(0 < gradient["error"] < 1e-5)
@@ -140,7 +140,7 @@ class Gradients(CliTest):
         for dtype, code in (("F64", "d"), ("F16", "e")):
             data = struct.pack("<24" + code, *(i / 8 - 1 for i in range(24)))
             found = self.run_file({name: (dtype, [1, 2, 3, 4], data) for name in "qkv"})
-            self.assertTrue(found["results"][0]["backward"]["within_bar"], dtype)
+            self.assertTrue(found["results"][0]["backward"]["within_tolerance"], dtype)
 
     def test_what_is_wrong_is_named(self):
         def refused(tensors, *names, args=()):

@@ -130,7 +130,7 @@ TEST_P(DecodeRows, BitsDoNotDependOnWorkersOrBatch) {
 }
 
 // More rows than a few are split beyond 8,192 keys, in splits of 2,048 and as many as rows allow.
-TEST_P(DecodeRows, EdgesOfMoreRowsAreWithinTheBar) {
+TEST_P(DecodeRows, EdgesOfMoreRowsAreWithinTheTolerance) {
   for (const char* rows : {"hq1 sq65", "hq2 hkv1 sq50", "hq1 sq1100"}) {
     for (const int length : {8192, 8193, 10300}) {
       const std::string text = std::string("b1 ") + rows + " skv" + std::to_string(length) +

@@ -33,7 +33,7 @@ TEST(HeadGrid, IsAFunctionOfRowsAndKeys) {
 }
 
 // A pair takes some 0.15 ms: so many chains let a head's workers be as many as its milliseconds.
-TEST(HeadGrid, HasChainsForManySlots) {
+TEST(HeadGrid, HasChainsForManyWorkers) {
   for (const std::int64_t rows : {100, 1024, 2000, 4096, 10000, 100000}) {
     for (const std::int64_t keys : {100, 1024, 2000, 4096, 10000, 100000}) {
       const HeadGrid grid = grid_of(rows, keys);
@@ -50,16 +50,16 @@ TEST(HeadGrid, ThereIsRoomForTheSumsOfShorterSequences) {
     for (std::int64_t keys = 1; keys <= 90; ++keys) {
       const HeadGrid grid = grid_of(rows * 192, keys * 128);
       for (const std::int64_t more : {0, 1, 40, 500}) {
-        ASSERT_LE(grid.row_blocks * grid.key_ranges, most_summed_blocks(rows + more, keys + more));
-        ASSERT_LE(grid.key_blocks * grid.row_ranges, most_summed_blocks(keys + more, rows + more));
+        ASSERT_LE(grid.row_blocks * grid.key_ranges, max_summed_blocks(rows + more, keys + more));
+        ASSERT_LE(grid.key_blocks * grid.row_ranges, max_summed_blocks(keys + more, rows + more));
       }
     }
   }
   constexpr std::int64_t kHuge = INT64_MAX;
-  EXPECT_GE(most_summed_blocks(kHuge / 128, kHuge / 128), kHuge / 128);
+  EXPECT_GE(max_summed_blocks(kHuge / 128, kHuge / 128), kHuge / 128);
 }
 
-TEST(HeadGrid, PartsAreTwiceTheRunsOfKeyBlocksAndTheEnds) {
+TEST(HeadGrid, ItemsAreTwiceTheRunsOfKeyBlocksAndTheEnds) {
   const HeadGrid grid = grid_of(4096, 4096);  // 22 and 32 blocks, six grids
   EXPECT_EQ(head_items(grid, 32, 1).total(), 2 * 11 * 6 + 32);
   EXPECT_EQ(head_items(grid, 32, 3).total(), 2 * 4 * 6 + 32);

@@ -42,7 +42,7 @@ void expect_keys(const PrefetchCursor& cursor, std::int64_t j, std::int64_t coun
   EXPECT_EQ(cursor.rows, count);
 }
 
-TEST(TilePrefetch, ManyStripsPrefetchTheNextKeysAfterTheValues) {
+TEST(TilePrefetch, ManyRowBlocksPrefetchTheNextKeysAfterTheValues) {
   TilePrefetch at = prefetch_at(8, kFirst);
   expect_values(*cursor_with_keys(&at), 96, 96);
   at.values = {};
@@ -50,7 +50,7 @@ TEST(TilePrefetch, ManyStripsPrefetchTheNextKeysAfterTheValues) {
   EXPECT_FALSE(is_left(at.few_row_blocks));
 }
 
-TEST(TilePrefetch, FewStripsPrefetchThemInProductsWithValues) {
+TEST(TilePrefetch, FewRowBlocksPrefetchThemInProductsWithValues) {
   TilePrefetch at = prefetch_at(2, kFirst);
   expect_values(*cursor_with_keys(&at), 96, 96);
   expect_keys(at.few_row_blocks, 192, 58);

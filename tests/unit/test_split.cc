@@ -55,28 +55,28 @@ TEST(Split, CountsGrowWithTheLengthTo16) {
 
 TEST(Split, FewRowsHaveAPartFor1024KeysBeyond16384) {
   for (const std::int64_t length : {0, 1, 512, 513, 4000, 8192, 16384, 17407}) {
-    EXPECT_EQ(part_count(kSplitRows, length), split_count(length)) << length;
+    EXPECT_EQ(num_splits(kSplitRows, length), split_count(length)) << length;
   }
-  EXPECT_EQ(part_count(1, 17408), 17);
-  EXPECT_EQ(part_count(1, 32768), 32);
-  EXPECT_EQ(part_count(1, std::int64_t{1} << 40), 64);
+  EXPECT_EQ(num_splits(1, 17408), 17);
+  EXPECT_EQ(num_splits(1, 32768), 32);
+  EXPECT_EQ(num_splits(1, std::int64_t{1} << 40), 64);
 }
 
 TEST(Split, MoreRowsHaveAPartFor2048KeysBeyond8192) {
-  EXPECT_EQ(part_count(65, 8192), 1);
-  EXPECT_EQ(part_count(65, 8193), 4);
-  EXPECT_EQ(part_count(128, 32768), 16);
-  EXPECT_EQ(part_count(65, std::int64_t{1} << 20), 63);
-  EXPECT_EQ(part_count(512, std::int64_t{1} << 20), 8);
-  EXPECT_EQ(part_count(2048, 16384), 2);
-  EXPECT_EQ(part_count(2049, 1 << 20), 1);
+  EXPECT_EQ(num_splits(65, 8192), 1);
+  EXPECT_EQ(num_splits(65, 8193), 4);
+  EXPECT_EQ(num_splits(128, 32768), 16);
+  EXPECT_EQ(num_splits(65, std::int64_t{1} << 20), 63);
+  EXPECT_EQ(num_splits(512, std::int64_t{1} << 20), 8);
+  EXPECT_EQ(num_splits(2048, 16384), 2);
+  EXPECT_EQ(num_splits(2049, 1 << 20), 1);
 }
 
-TEST(Split, PartsOfAnyCountAreWholeTilesThatCoverEveryKeyOnce) {
+TEST(Split, SplitsOfAnyCountAreWholeTilesThatCoverEveryKeyOnce) {
   for (const std::int64_t length : {8193, 9000, 16385, 33000, 70001}) {
     for (const std::int64_t rows : {1, 65, 300, 4096}) {
       std::int64_t next = 0;
-      const std::int64_t count = part_count(rows, length);
+      const std::int64_t count = num_splits(rows, length);
       for (std::int64_t index = 0; index < count; ++index) {
         const semantics::KeyRange keys = split_keys(length, 96, count, index);
         ASSERT_EQ(keys.lo, next) << length;
@@ -89,15 +89,15 @@ TEST(Split, PartsOfAnyCountAreWholeTilesThatCoverEveryKeyOnce) {
 }
 
 // A plan's memory serves every smaller call.
-TEST(Split, ThereIsRoomForThePartsOfFewerRowsAndKeys) {
+TEST(Split, TheWorkspaceFitsSplitsOfFewerRowsAndKeys) {
   constexpr std::int64_t kWidth = 48;
   for (const std::int64_t length : {8192, 8193, 20000, 200000}) {
     for (std::int64_t rows = kSplitRows + 1; rows < 3000; ++rows) {
-      const std::int64_t splits = part_count(rows, length);
+      const std::int64_t splits = num_splits(rows, length);
       const std::int64_t row_blocks = splits > 1 ? splits * ((rows + kWidth - 1) / kWidth) : 0;
       for (const std::int64_t more : {rows, rows + 1, rows + 100, std::int64_t{5000}}) {
-        ASSERT_LE(row_blocks, most_part_strips(more, length, kWidth)) << rows << " of " << more;
-        ASSERT_LE(row_blocks, most_part_strips(more, length + 5000, kWidth))
+        ASSERT_LE(row_blocks, max_split_row_blocks(more, length, kWidth)) << rows << " of " << more;
+        ASSERT_LE(row_blocks, max_split_row_blocks(more, length + 5000, kWidth))
             << rows << " of " << more;
       }
     }
@@ -105,7 +105,7 @@ TEST(Split, ThereIsRoomForThePartsOfFewerRowsAndKeys) {
 }
 
 TEST(Split, RunsTakeEverySplitOnceAndStayAmongNeighbours) {
-  for (std::int64_t splits = 1; splits <= kMaxParts; ++splits) {
+  for (std::int64_t splits = 1; splits <= kMaxSplits; ++splits) {
     for (std::int64_t runs = 1; runs <= 5; ++runs) {
       std::vector<int> taken(static_cast<std::size_t>(splits), 0);
       for (std::int64_t step = 0; step < split_steps(splits, runs); ++step) {

@@ -57,7 +57,7 @@ TEST(TaskGrid, EachRowIsInOneTask) {
   }
 }
 
-TEST(TaskGrid, TheLastBlocksComeInPairsOfStrips) {
+TEST(TaskGrid, TheLastBlocksComeInPairsOfRowBlocks) {
   const AttentionParams params =
       params_of(1920);  // ten blocks of 8 row blocks for each of six heads
   const TaskGrid grid = with_sub_blocks(params, make_grid(params, 8 * kWidth), kWidth, 3);
@@ -72,25 +72,25 @@ TEST(TaskGrid, TheLastBlocksComeInPairsOfStrips) {
   EXPECT_EQ(size(71), 2 * kWidth);
 }
 
-TEST(TaskGrid, TheLastSmallBlockOfEachSlotComesInStrips) {
+TEST(TaskGrid, TheLastSmallBlockOfEachWorkerIsDivided) {
   const AttentionParams params = params_of(1920);
   const TaskGrid grid = with_sub_blocks(params, make_grid(params, 2 * kWidth), kWidth, 3);
   EXPECT_EQ(count_tasks(params, grid), 240 - 3 + 3 * 2);
 }
 
-TEST(TaskGrid, BlocksOfVectorsFillTheRoundsOfManySlots) {
-  constexpr std::int64_t kLanes = 16, kMaxStrips = 8;
+TEST(TaskGrid, BlocksOfVectorsFillTheRoundsOfManyWorkers) {
+  constexpr std::int64_t kLanes = 16, kMaxRowBlocks = 8;
   AttentionParams params = params_of(4096);
   params.batch = params.num_heads_q = params.num_heads_kv = 1;
   const auto rows = [&](std::int32_t workers) {
-    return choose_block_rows(params, kWidth, kLanes, kMaxStrips, workers);
+    return choose_block_rows(params, kWidth, kLanes, kMaxRowBlocks, workers);
   };
   EXPECT_EQ(rows(1), 8 * kWidth);
   EXPECT_EQ(rows(2), 8 * kWidth);
   EXPECT_EQ(rows(64), 64);  // 64 tasks
   for (std::int32_t workers = 1; workers <= 256; ++workers) {
     EXPECT_EQ(rows(workers) % kLanes, 0) << workers;
-    EXPECT_LE(rows(workers), kMaxStrips * kWidth) << workers;
+    EXPECT_LE(rows(workers), kMaxRowBlocks * kWidth) << workers;
     const std::int64_t tasks = count_tasks(params, rows(workers));
     const double rounds =
         static_cast<double>((tasks + workers - 1) / workers * rows(workers) * workers);

@@ -77,14 +77,14 @@ Json json_of(const KernelPlan& kernel, const std::vector<double>& seconds, doubl
           {"seconds", median},
           {"runs", seconds.size()},
           {"gflops", median > 0.0 ? Json(flops / median * 1e-9) : Json(nullptr)},
-          {"within_bar", nullptr}};
+          {"within_tolerance", nullptr}};
 }
 
 Json json_of_backward(const Checked& checked, const RunInput& input) {
   const GradRun& back = *checked.back;
   Json json = json_of(back.kernel, back.seconds, back.median_seconds(), backward_flop_count(input));
   if (!checked.gradients) return json;
-  json["within_bar"] = checked.gradients->ok;
+  json["within_tolerance"] = checked.gradients->ok;
   json["gradients"] = Json::array();
   for (const conformance::GradPart& part : checked.gradients->parts) {
     json["gradients"].push_back(
@@ -104,7 +104,7 @@ Json json_of(const Checked& checked, const RunInput& input, double flops) {
   if (checked.profile) json["profile"] = json_of(*checked.profile, input);
   if (!checked.comparison) return json;
   const conformance::Comparison& c = *checked.comparison;
-  json["within_bar"] = c.ok;
+  json["within_tolerance"] = c.ok;
   json["error"] = c.out_error;
   json["lse_error"] = c.lse_error;
   json["error_over_tolerance"] = c.out_margin;

@@ -79,7 +79,7 @@ struct BackwardArgs {
   std::int64_t at_flags = 0;           // [2][blocks]: of row blocks and key blocks, if packed
   std::int64_t at_done = 0;            // [row ranges][key blocks]: phases that are done
   std::int64_t blocks = 0;             // of rows or keys of the tensors, whichever are more
-  std::int64_t blocks_per_part = 1;    // key blocks that a worker takes together; changes no bits
+  std::int64_t blocks_per_item = 1;    // key blocks that a worker takes together; changes no bits
   std::int64_t all_heads = 0;          // of the call
   std::int64_t head_workspaces = 0;    // of heads
   std::int64_t* heads_left = nullptr;  // of which a work item is left to take
@@ -112,10 +112,10 @@ struct HeadGrid {
 /// work at different blocks, but no more than one for six pairs, some 0.1 ms each: to clear and to
 /// add sums costs a percent of the time for each range or so.
 REGARD_KERNEL_FN constexpr std::int64_t count_ranges(std::int64_t blocks, std::int64_t across) {
-  constexpr std::int64_t kSlots = 64, kPairs = 6;
-  const bool is_long = blocks >= kSlots * kPairs || across >= kSlots * kPairs;
+  constexpr std::int64_t kWorkers = 64, kPairs = 6;
+  const bool is_long = blocks >= kWorkers * kPairs || across >= kWorkers * kPairs;
   const std::int64_t workers =
-      is_long ? kSlots : semantics::clamp(blocks * across / kPairs, 1, kSlots);
+      is_long ? kWorkers : semantics::clamp(blocks * across / kPairs, 1, kWorkers);
   return semantics::clamp((workers + blocks - 1) / blocks, 1, across);
 }
 
@@ -132,8 +132,8 @@ REGARD_KERNEL_FN constexpr HeadGrid head_grid(std::int64_t rows, std::int64_t ke
 
 /// Blocks that all ranges' sums over up to `across` blocks take together, where a head has `blocks`
 /// or fewer.
-REGARD_KERNEL_FN constexpr std::int64_t most_summed_blocks(std::int64_t blocks,
-                                                           std::int64_t across) {
+REGARD_KERNEL_FN constexpr std::int64_t max_summed_blocks(std::int64_t blocks,
+                                                          std::int64_t across) {
   std::int64_t max = blocks;
   for (std::int64_t n = 1; n <= blocks && n <= 64; ++n) {
     const std::int64_t summed = n * count_ranges(n, across);
@@ -151,15 +151,15 @@ struct HeadItems {
   constexpr std::int64_t total() const { return pairs + end; }
 };
 
-/// Runs of `per_part` neighbouring key blocks in the longest key range.
-REGARD_KERNEL_FN constexpr std::int64_t count_runs(const HeadGrid& grid, std::int64_t per_part) {
+/// Runs of `per_item` neighbouring key blocks in the longest key range.
+REGARD_KERNEL_FN constexpr std::int64_t count_runs(const HeadGrid& grid, std::int64_t per_item) {
   const std::int64_t longest = (grid.key_blocks + grid.key_ranges - 1) / grid.key_ranges;
-  return (longest + per_part - 1) / per_part;
+  return (longest + per_item - 1) / per_item;
 }
 
 REGARD_KERNEL_FN constexpr HeadItems head_items(const HeadGrid& grid, std::int64_t blocks,
-                                                std::int64_t per_part) {
-  return {2 * count_runs(grid, per_part) * grid.grids(), blocks};
+                                                std::int64_t per_item) {
+  return {2 * count_runs(grid, per_item) * grid.grids(), blocks};
 }
 
 /// How far the head is that has a head workspace.

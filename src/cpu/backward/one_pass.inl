@@ -298,15 +298,15 @@ static void run_pairs(const RangePair<V>& ranges, KeyRun run) {
 /// Part `index` of a head's pairs: grids take turns, so that workers find chains that wait for
 /// nothing.
 template <class V>
-static void run_pairs_of_part(const GradHead<V>& head, std::int64_t index) {
-  const std::int64_t grids = head.grid.grids(), per_part = head.a.blocks_per_part;
-  const std::int64_t runs = count_runs(head.grid, per_part);
+static void run_pairs_of_item(const GradHead<V>& head, std::int64_t index) {
+  const std::int64_t grids = head.grid.grids(), per_item = head.a.blocks_per_item;
+  const std::int64_t runs = count_runs(head.grid, per_item);
   const std::int64_t grid = index % grids, round = index / grids % runs;
   const RangePair<V> ranges{head, grid / head.grid.key_ranges, grid % head.grid.key_ranges};
   const std::int64_t keys = ranges.keys().hi - ranges.keys().lo;
-  const std::int64_t begin = ((keys + per_part - 1) / per_part - 1 - round) * per_part;
+  const std::int64_t begin = ((keys + per_item - 1) / per_item - 1 - round) * per_item;
   if (begin < 0) return;
-  const std::int64_t end = begin + per_part < keys ? begin + per_part : keys;
+  const std::int64_t end = begin + per_item < keys ? begin + per_item : keys;
   run_pairs(ranges, {begin, end, index / grids < runs});
 }
 
@@ -364,7 +364,7 @@ static void end_key_block(const GradHead<V>& head, std::int64_t block) {
 /// not computed.
 template <class V>
 static void run_item(const GradHead<V>& head, const HeadItems& items, std::int64_t index) {
-  if (index < items.pairs) return run_pairs_of_part(head, index);
+  if (index < items.pairs) return run_pairs_of_item(head, index);
   wait_for_count(&head.progress().ended, items.pairs);
   if (is_interrupted(head.a.interrupt)) return;
   end_row_block(head, index - items.pairs);
@@ -381,7 +381,7 @@ static void run_items(const BackwardArgs& a, char* head_workspace, char* scratch
     if (left <= 0) return;
     if (left == 1) add_to_count(a.heads_left, -1);
     const GradHead<V> head = grad_head<V>(a, progress.head, head_workspace, scratch);
-    const HeadItems items = head_items(head.grid, a.blocks, a.blocks_per_part);
+    const HeadItems items = head_items(head.grid, a.blocks, a.blocks_per_item);
     run_item(head, items, items.total() - left);
     add_to_count(&progress.ended, 1);
   }
@@ -396,7 +396,7 @@ static void backward_head(const void* opaque, std::int64_t task, char* scratch) 
     const std::int64_t index = a.all_heads > a.head_workspaces ? worker : task;
     char* const head_workspace = a.heads + index * a.head_bytes;
     const GradHead<V> head = grad_head<V>(a, task, head_workspace, scratch);
-    const std::int64_t items = head_items(head.grid, a.blocks, a.blocks_per_part).total();
+    const std::int64_t items = head_items(head.grid, a.blocks, a.blocks_per_item).total();
     for (std::int64_t x = 0; x < 2 * a.blocks; ++x) head.row_flag(0)[x] = 0;
     for (std::int64_t x = 0; x < head.grid.row_ranges * head.grid.key_blocks; ++x) {
       head.done(0)[x] = 0;

@@ -132,7 +132,7 @@ std::int64_t count_chains(const HeadGrid& grid) noexcept {
 
 /// Key blocks of a work item: three share one read of the rows, 1.03 times as fast at head_dim 64
 /// and 128 with one thread, but fewer where workers would want for chains.
-std::int64_t choose_blocks_per_part(const AttentionParams& p, std::int64_t width,
+std::int64_t choose_blocks_per_item(const AttentionParams& p, std::int64_t width,
                                     std::int32_t workers) noexcept {
   constexpr std::int64_t kMax = 3;
   const HeadGrid grid = head_grid(p, width);
@@ -154,8 +154,8 @@ void lay_out_heads(const AttentionParams& p, const BackwardKernel& kernel, std::
   const std::int64_t row_blocks = ceil_div(rows_per_head(p), block_rows);
   const std::int64_t key_blocks = ceil_div(p.seqlen_kv, kBlockKeys);
   // Of lengths within these extents.
-  const std::int64_t rows = saturating_mul(most_summed_blocks(row_blocks, key_blocks), block_rows);
-  const std::int64_t summed = most_summed_blocks(key_blocks, row_blocks);
+  const std::int64_t rows = saturating_mul(max_summed_blocks(row_blocks, key_blocks), block_rows);
+  const std::int64_t summed = max_summed_blocks(key_blocks, row_blocks);
   const std::int64_t keys = saturating_mul(summed, kBlockKeys);
   const std::int64_t bytes = kernel.scalar_bytes;
   ScratchLayout layout;
@@ -174,7 +174,7 @@ void lay_out_heads(const AttentionParams& p, const BackwardKernel& kernel, std::
   const std::int64_t within = kHeadsBytes / std::max<std::int64_t>(args->head_bytes, 1);
   args->head_workspaces =
       std::min({args->all_heads, std::int64_t{workers}, std::max<std::int64_t>(within, 1)});
-  args->blocks_per_part = choose_blocks_per_part(p, kernel.width, workers);
+  args->blocks_per_item = choose_blocks_per_item(p, kernel.width, workers);
 }
 
 std::int64_t key_tasks(const AttentionParams& p) noexcept {

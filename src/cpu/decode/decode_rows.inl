@@ -24,8 +24,8 @@ static Split<Tiles> split_at(char* states, char* outs) {
 }
 
 /// Splits of a sequence's keys.
-REGARD_KERNEL_FN std::int64_t count_parts(const TiledArgs& a, const Sequence& s) {
-  return part_count(s.len_q * a.problem.group_size, s.band.len_kv);
+REGARD_KERNEL_FN std::int64_t count_splits(const TiledArgs& a, const Sequence& s) {
+  return num_splits(s.len_q * a.problem.group_size, s.band.len_kv);
 }
 
 /// The place of a task's split among those of all workers.
@@ -41,7 +41,7 @@ static Split<Tiles> shared_split(const RowBlockSet<Tiles>& set, std::int64_t tas
 template <class Tiles>
 static void compute_split(const RowBlockSet<Tiles>& set, std::int64_t index,
                           const Split<Tiles>& split) {
-  const auto keys = split_keys(set.s.band.len_kv, set.a.tile_kv, count_parts(set.a, set.s), index);
+  const auto keys = split_keys(set.s.band.len_kv, set.a.tile_kv, count_splits(set.a, set.s), index);
   for (std::int64_t x = 0; x < set.count(); ++x) clear_state(&set.row_blocks()[x].state);
   sum_keys(set, keys, split.outs);
   for (std::int64_t x = 0; x < set.count(); ++x) split.states[x] = set.row_blocks()[x].state;
@@ -70,7 +70,7 @@ static void merge_splits(const RowBlockSet<Tiles>& set, SplitOf split_of) {
   const auto total = split_at<Tiles>(set.scratch + set.a.at_states, set.scratch + set.a.at_out);
   for (std::int64_t x = 0; x < set.count(); ++x) total.states[x] = set.row_blocks()[x].state;
   clear_outs(set, total.outs);
-  const std::int64_t count = count_parts(set.a, set.s);
+  const std::int64_t count = count_splits(set.a, set.s);
   for (std::int64_t index = 0; index < count; ++index) merge_split(set, split_of(index), total);
   for (std::int64_t x = 0; x < set.count(); ++x) set.row_blocks()[x].state = total.states[x];
   write_outs(set, total.outs);
@@ -79,7 +79,7 @@ static void merge_splits(const RowBlockSet<Tiles>& set, SplitOf split_of) {
 /// All rows, split after split.
 template <class Tiles>
 static void forward_splits(const RowBlockSet<Tiles>& set) {
-  if (count_parts(set.a, set.s) == 1) return forward_rows(set);
+  if (count_splits(set.a, set.s) == 1) return forward_rows(set);
   char* const states = set.scratch + set.a.at_states;
   const auto split = split_at<Tiles>(states + set.count() * sizeof(*Split<Tiles>::states),
                                      set.scratch + set.a.at_split);
@@ -142,7 +142,7 @@ static void forward_decode_split(const void* opaque, std::int64_t index, char* s
   const TiledArgs& a = *static_cast<const TiledArgs*>(opaque);
   const std::int64_t tasks = a.problem.batch * head_groups(a);
   const DecodeTask task = decode_task(a, index % tasks);
-  const std::int64_t count = count_parts(a, task.s);
+  const std::int64_t count = count_splits(a, task.s);
   const std::int64_t split = split_of_step(a.splits_per_task, a.split_runs, index / tasks);
   if (count == 1 || split >= count) return;
   with_decode_rows<Tiles>(a, task.s, task.rows, scratch, [&](const auto& set) {
@@ -156,29 +156,29 @@ static void forward_decode_merge(const void* opaque, std::int64_t index, char* s
   const DecodeTask task = decode_task(a, index);
   write_decode_padding<typename Tiles::Vocabulary>(a, task);
   with_decode_rows<Tiles>(a, task.s, task.rows, scratch, [&](const auto& set) {
-    if (count_parts(a, task.s) == 1) return forward_rows(set);
+    if (count_splits(a, task.s) == 1) return forward_rows(set);
     merge_splits(set, [&](std::int64_t split) { return shared_split(set, index, split); });
   });
 }
 
 /// Whether workers share the splits of a sequence whose rows come in blocks. There is room for
 /// those of the call's own extents; a sequence of fewer rows may have more.
-REGARD_KERNEL_FN bool shares_block_parts(const TiledArgs& a, const Sequence& s) {
-  const std::int64_t count = count_parts(a, s);
+REGARD_KERNEL_FN bool shares_block_splits(const TiledArgs& a, const Sequence& s) {
+  const std::int64_t count = count_splits(a, s);
   return a.splits != nullptr && s.len_q * a.problem.group_size > kSplitRows && count > 1 &&
          count <= a.splits_per_task;
 }
 
 /// A split of a task of the grid; tasks are the faster index.
 template <class Tiles>
-static void forward_block_part(const void* opaque, std::int64_t index, char* scratch) {
+static void forward_block_split(const void* opaque, std::int64_t index, char* scratch) {
   const TiledArgs& a = *static_cast<const TiledArgs*>(opaque);
   const std::int64_t tasks = a.problem.batch * a.problem.num_heads_kv * a.grid.blocks;
   const std::int64_t task = index % tasks, split = index / tasks;
   const TaskRows rows = task_rows(a.problem, a.grid, task);
   const Sequence s = sequence_of(a.problem, rows.b);
   const std::int64_t end = padding_begin(a.problem, s, rows);
-  if (end == rows.begin || !shares_block_parts(a, s) || split >= count_parts(a, s)) return;
+  if (end == rows.begin || !shares_block_splits(a, s) || split >= count_splits(a, s)) return;
   const auto set = make_row_blocks<Tiles>(a, s, {rows.head_kv, 1, rows.begin, end}, scratch);
   compute_split(set, split, shared_split(set, task, split));
 }
@@ -197,7 +197,7 @@ static void forward_block(const void* opaque, std::int64_t task, char* scratch) 
   const HeadRows block{rows.head_kv, 1, rows.begin, end};
   if (s.len_q * a.problem.group_size > kSplitRows) {
     const auto set = make_row_blocks<Tiles>(a, s, block, scratch);
-    if (!shares_block_parts(a, s)) return forward_splits(set);
+    if (!shares_block_splits(a, s)) return forward_splits(set);
     merge_splits(set, [&](std::int64_t split) { return shared_split(set, task, split); });
   } else if (rows.begin == 0) {
     with_decode_rows<Tiles>(a, s, block, scratch, [](const auto& set) { forward_splits(set); });
@@ -207,7 +207,7 @@ static void forward_block(const void* opaque, std::int64_t task, char* scratch) 
 /// The kernels of one instruction set.
 template <class Tiles>
 constexpr TiledKernel kTiledKernel = {forward_block<Tiles>,
-                                      forward_block_part<Tiles>,
+                                      forward_block_split<Tiles>,
                                       forward_decode<Tiles>,
                                       forward_decode_split<Tiles>,
                                       forward_decode_merge<Tiles>,

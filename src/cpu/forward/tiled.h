@@ -50,13 +50,13 @@ using TiledFn = void (*)(const void* args, std::int64_t task, char* scratch);
 
 /// One instruction set's kernels for f32 arithmetic (f32, bf16, f16 inputs).
 struct TiledKernel {
-  TiledFn forward;       // tasks of the grid; sequences of few rows go whole with their first
-  TiledFn forward_part;  // before: one task for each (split, task of the grid)
-  TiledFn decode;        // few rows: one task for each (b, group of heads)
-  TiledFn decode_split;  // few rows: one task for each (split, b, group of heads),
-  TiledFn decode_merge;  // then one for each (b, group of heads)
-  std::int64_t width;    // rows of a row block
-  std::int64_t lanes;    // of a vector, in whole ones of which blocks of rows come
+  TiledFn forward;        // tasks of the grid; sequences of few rows go whole with their first
+  TiledFn forward_split;  // before: one task for each (split, task of the grid)
+  TiledFn decode;         // few rows: one task for each (b, group of heads)
+  TiledFn decode_split;   // few rows: one task for each (split, b, group of heads),
+  TiledFn decode_merge;   // then one for each (b, group of heads)
+  std::int64_t width;     // rows of a row block
+  std::int64_t lanes;     // of a vector, in whole ones of which blocks of rows come
   std::int64_t max_decode_rows;  // up to so many, lanes lie along head_dim
   std::int64_t row_block_bytes;  // of a row block's state
   std::int64_t state_bytes;      // of its rows' online softmax
