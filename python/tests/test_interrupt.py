@@ -9,6 +9,7 @@ import pytest
 PROGRAM = """
 import os, signal, sys, threading, time
 os.environ["REGARD_NUM_THREADS"] = "1"
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent may have ignored it
 import numpy as np
 import regard
 
