@@ -104,9 +104,12 @@ struct HeadGrid {
   std::int64_t key_blocks;
   std::int64_t row_ranges;
   std::int64_t key_ranges;
-
-  constexpr std::int64_t grids() const { return row_ranges * key_ranges; }
 };
+
+/// Pairs of a row range and a key range.
+REGARD_KERNEL_FN constexpr std::int64_t count_grids(const HeadGrid& grid) {
+  return grid.row_ranges * grid.key_ranges;
+}
 
 /// Ranges of the blocks across from `blocks`, which has a sum for each: as many as let 64 workers
 /// work at different blocks, but no more than one for six pairs, some 0.1 ms each: to clear and to
@@ -147,9 +150,11 @@ REGARD_KERNEL_FN constexpr std::int64_t max_summed_blocks(std::int64_t blocks,
 struct HeadItems {
   std::int64_t pairs;  // runs of key blocks, each in two halves
   std::int64_t end;    // a row block and a key block each
-
-  constexpr std::int64_t total() const { return pairs + end; }
 };
+
+REGARD_KERNEL_FN constexpr std::int64_t count_items(const HeadItems& items) {
+  return items.pairs + items.end;
+}
 
 /// Runs of `per_item` neighbouring key blocks in the longest key range.
 REGARD_KERNEL_FN constexpr std::int64_t count_runs(const HeadGrid& grid, std::int64_t per_item) {
@@ -159,7 +164,7 @@ REGARD_KERNEL_FN constexpr std::int64_t count_runs(const HeadGrid& grid, std::in
 
 REGARD_KERNEL_FN constexpr HeadItems head_items(const HeadGrid& grid, std::int64_t blocks,
                                                 std::int64_t per_item) {
-  return {2 * count_runs(grid, per_item) * grid.grids(), blocks};
+  return {2 * count_runs(grid, per_item) * count_grids(grid), blocks};
 }
 
 /// How far the head is that has a head workspace.

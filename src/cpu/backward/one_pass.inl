@@ -299,7 +299,7 @@ static void run_pairs(const RangePair<V>& ranges, KeyRun run) {
 /// nothing.
 template <class V>
 static void run_pairs_of_item(const GradHead<V>& head, std::int64_t index) {
-  const std::int64_t grids = head.grid.grids(), per_item = head.a.blocks_per_item;
+  const std::int64_t grids = count_grids(head.grid), per_item = head.a.blocks_per_item;
   const std::int64_t runs = count_runs(head.grid, per_item);
   const std::int64_t grid = index % grids, round = index / grids % runs;
   const RangePair<V> ranges{head, grid / head.grid.key_ranges, grid % head.grid.key_ranges};
@@ -382,7 +382,7 @@ static void run_items(const BackwardArgs& a, char* head_workspace, char* scratch
     if (left == 1) add_to_count(a.heads_left, -1);
     const GradHead<V> head = grad_head<V>(a, progress.head, head_workspace, scratch);
     const HeadItems items = head_items(head.grid, a.blocks, a.blocks_per_item);
-    run_item(head, items, items.total() - left);
+    run_item(head, items, count_items(items) - left);
     add_to_count(&progress.ended, 1);
   }
 }
@@ -396,7 +396,7 @@ static void backward_head(const void* opaque, std::int64_t task, char* scratch) 
     const std::int64_t index = a.all_heads > a.head_workspaces ? worker : task;
     char* const head_workspace = a.heads + index * a.head_bytes;
     const GradHead<V> head = grad_head<V>(a, task, head_workspace, scratch);
-    const std::int64_t items = head_items(head.grid, a.blocks, a.blocks_per_item).total();
+    const std::int64_t items = count_items(head_items(head.grid, a.blocks, a.blocks_per_item));
     for (std::int64_t x = 0; x < 2 * a.blocks; ++x) head.row_flag(0)[x] = 0;
     for (std::int64_t x = 0; x < head.grid.row_ranges * head.grid.key_blocks; ++x) {
       head.done(0)[x] = 0;

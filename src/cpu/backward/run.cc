@@ -140,7 +140,7 @@ std::int64_t choose_blocks_per_item(const AttentionParams& p, std::int64_t width
   if (workers == 1) return kMax;
   std::int64_t blocks = kMax;
   while (blocks > 1 &&
-         saturating_mul(heads, saturating_mul(count_runs(grid, blocks), grid.grids())) <
+         saturating_mul(heads, saturating_mul(count_runs(grid, blocks), count_grids(grid))) <
              4 * std::int64_t{workers}) {
     --blocks;
   }
