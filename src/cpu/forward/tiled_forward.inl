@@ -1,4 +1,4 @@
-// Row blocks of rows go through the tiles of K and V together, each with its online softmax. Tiles
+// Row blocks go through the tiles of K and V together, each with its online softmax. Tiles
 // is how tiles are read and multiplied (float_tiles.inl, bf16_tiles.inl, decode_tiles.inl).
 // Included by a backend's isa_<isa>.cc.
 
@@ -9,6 +9,7 @@
 #include "cpu/forward/softmax.h"
 #include "cpu/forward/tiled.h"
 #include "cpu/forward/visible_keys.h"
+#include "cpu/simd/product.h"
 #include "cpu/split.h"
 
 namespace regard::cpu {
