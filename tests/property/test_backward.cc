@@ -1,15 +1,21 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <initializer_list>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "conformance/memory.h"
+#include "cpu/threads/worker_hook.h"
 #include "oracle/number.h"
 #include "property.h"
 #include "tests/support/allocations.h"
@@ -147,6 +153,52 @@ TEST_P(Backward, ExecutorsDecideNoBit) {
     for (Executor* executor :
          std::initializer_list<Executor*>{&counting, &backwards, &serial, &team}) {
       run_pair(&problem, 4, executor);
+      EXPECT_TRUE(one == problem.output_bytes()) << text;
+    }
+  }
+}
+
+/// While it lives, workers set one count of 16 10 ms late; the program ends where they wait for
+/// 30 seconds and none sets a count.
+class LateCounts {
+ public:
+  LateCounts() {
+    last_set = now();
+    cpu::worker_hook.store(at_point);
+  }
+  ~LateCounts() { cpu::worker_hook.store(nullptr); }
+
+ private:
+  static std::int64_t now() {
+    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::milliseconds(1);
+  }
+  static void at_point(cpu::WorkerPoint point, const std::int64_t*, std::int64_t) {
+    if (point == cpu::WorkerPoint::kPublish) {
+      last_set = now();
+      static std::atomic<std::uint32_t> counts{0};
+      const std::uint32_t random = ++counts * 2654435769U;
+      if (random >> 28 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    } else if (point == cpu::WorkerPoint::kWait) {
+      if (now() - last_set > 30'000) {
+        std::fputs("workers wait for a count that nobody sets\n", stderr);
+        std::abort();
+      }
+      std::this_thread::yield();
+    }
+  }
+
+  static inline std::atomic<std::int64_t> last_set{0};
+};
+
+TEST_P(Backward, EndsHoweverLateCountsAreSet) {
+  for (const char* text :
+       {"b1 hq1 sq1150 skv768 d8 f32 saved grad", "b1 hq1 sq700 skv1500 d8 bf16 saved grad"}) {
+    Problem problem = problem_of(text);
+    run_pair(&problem, 1);
+    const std::vector<unsigned char> one = problem.output_bytes();
+    const LateCounts late;
+    for (int i = 0; i < 20; ++i) {
+      run_pair(&problem, 7);
       EXPECT_TRUE(one == problem.output_bytes()) << text;
     }
   }

@@ -291,7 +291,11 @@ static void run_pairs(const RangePair<V>& ranges, KeyRun run) {
   }
   for (std::int64_t key = run.begin; key < run.end; ++key) {
     const std::int64_t end = end_row(key);
-    if (end > (run.is_first_half ? key : 0)) set_count(done + key, phase(end - 1, key) + 1);
+    if (end <= (run.is_first_half ? key : 0)) continue;
+    // Where the last row block sees the key block, its pair has set this; the other half may have
+    // begun then, and its phases are later.
+    const std::int64_t phases_done = phase(end - 1, key) + 1;
+    if (read_count(done + key) < phases_done) set_count(done + key, phases_done);
   }
 }
 
