@@ -124,7 +124,7 @@ class Run {
     return wrong;
   }
 
-  /// Whether the case has something to go back from: `grad` alone is the forward of a pair.
+  /// Whether the case has a backward: `grad` alone is the forward of a pair.
   bool has_backward() const {
     return prepared_.problem.request().saved.kind != SavedContext::Kind::kNone;
   }

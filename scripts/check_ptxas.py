@@ -6,7 +6,7 @@ usage: check_ptxas.py LOG...      what `nvcc -Xptxas -v` said, the build keeps i
 A kernel that the table below does not know is an error, as is one that it knows and no log has, or not
 for every architecture that another kernel is compiled for. Registers are what kBlocks blocks of kThreads
 threads leave room for in the 65536 of a multiprocessor; shared memory is what every architecture has
-without being asked; no stack frame may grow. Prints a line for each kernel; exit code 1 when one is over.
+without opting in; no stack frame may grow. Prints a line for each kernel; exit code 1 when one is over.
 """
 
 import re

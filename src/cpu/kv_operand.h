@@ -21,26 +21,25 @@ struct KvOperand {
   Element type;
 };
 
+/// The rows of `view`, K or V, with elements that `descale` holds a factor of.
+REGARD_KERNEL_FN KvOperand kv_operand(const View& view, const View& descale, std::int64_t keys,
+                                      std::int64_t dim, std::int64_t b, std::int64_t head_kv) {
+  const std::int64_t bytes = element_bytes(view.type);
+  return {row_address(view, b, head_kv, 0),
+          view.stride[2] * bytes,
+          view.stride[1] * bytes,
+          dim,
+          keys,
+          descale_of(descale, b, head_kv),
+          view.type};
+}
+
 REGARD_KERNEL_FN KvOperand k_operand(const Problem& p, std::int64_t b, std::int64_t head_kv) {
-  const std::int64_t bytes = element_bytes(p.k.type);
-  return {row_address(p.k, b, head_kv, 0),
-          p.k.stride[2] * bytes,
-          p.k.stride[1] * bytes,
-          p.head_dim_qk,
-          p.seqlen_kv,
-          descale_of(p.descale_k, b, head_kv),
-          p.k.type};
+  return kv_operand(p.k, p.descale_k, p.seqlen_kv, p.head_dim_qk, b, head_kv);
 }
 
 REGARD_KERNEL_FN KvOperand v_operand(const Problem& p, std::int64_t b, std::int64_t head_kv) {
-  const std::int64_t bytes = element_bytes(p.v.type);
-  return {row_address(p.v, b, head_kv, 0),
-          p.v.stride[2] * bytes,
-          p.v.stride[1] * bytes,
-          p.head_dim_v,
-          p.seqlen_kv,
-          descale_of(p.descale_v, b, head_kv),
-          p.v.type};
+  return kv_operand(p.v, p.descale_v, p.seqlen_kv, p.head_dim_v, b, head_kv);
 }
 
 /// A copy of `keys` rows without gaps, [keys][dim].

@@ -16,7 +16,7 @@ namespace {
 // Enough work that no backend keeps it to the calling thread.
 constexpr std::int64_t kManyRows = 256;
 
-// Counts what it is asked and runs workers in descending order.
+// Counts its calls and runs workers in descending order.
 struct CountingCallback {
   static void run(void* user, int32_t workers, regard_task task, void* state) {
     auto* self = static_cast<CountingCallback*>(user);

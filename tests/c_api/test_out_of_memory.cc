@@ -10,6 +10,7 @@
 
 #include "small_call.h"
 #include "tests/support/allocations.h"
+#include "tests/support/fail_each.h"
 
 namespace regard::test {
 namespace {
@@ -48,22 +49,9 @@ std::string try_one(const Attempt& attempt, std::uint64_t n, AllocationFailure::
 
 // Returns how many allocations of the call could fail.
 int fail_each_allocation(const char* name, const Attempt& attempt) {
-  constexpr std::uint64_t kMax = 5000;
-  int failed = 0;
-  for (const auto extent : {AllocationFailure::kOne, AllocationFailure::kAllFromThere}) {
-    bool last = false;
-    for (std::uint64_t n = 1; !last && n <= kMax; ++n) {
-      const std::string wrong = try_one(attempt, n, extent, &last);
-      if (!wrong.empty()) {
-        ADD_FAILURE() << name << ", allocation " << n
-                      << (extent == AllocationFailure::kOne ? " alone: " : " and all from there: ")
-                      << wrong;
-        return failed;
-      }
-      failed += last ? 0 : 1;
-    }
-  }
-  return failed;
+  return fail_each(name, [&](std::uint64_t n, AllocationFailure::Extent extent, bool* last) {
+    return try_one(attempt, n, extent, last);
+  });
 }
 
 void run_serially(void*, int32_t workers, regard_task task, void* state) {

@@ -15,6 +15,7 @@
 #include "grad_call.h"
 #include "mock_backend.h"
 #include "tests/support/allocations.h"
+#include "tests/support/fail_each.h"
 #include "tests/support/scratch.h"
 #include "tests/support/temp_folder.h"
 
@@ -64,23 +65,9 @@ std::string try_one(const Attempt& attempt, std::uint64_t n, AllocationFailure::
 
 // Returns how many allocations of the call could fail.
 int fail_each_allocation(const char* name, const Attempt& attempt) {
-  constexpr std::uint64_t kMax = 5000;
-  int failed = 0;
-  for (const auto extent : {AllocationFailure::kOne, AllocationFailure::kAllFromThere}) {
-    bool last = false;
-    for (std::uint64_t n = 1; !last && n <= kMax; ++n) {
-      const std::string wrong = try_one(attempt, n, extent, &last);
-      if (!wrong.empty()) {
-        ADD_FAILURE() << name << ", allocation " << n
-                      << (extent == AllocationFailure::kOne ? " alone: " : " and all from there: ")
-                      << wrong;
-        return failed;
-      }
-      failed += last ? 0 : 1;
-    }
-    EXPECT_TRUE(last) << name << " has more than " << kMax << " allocations";
-  }
-  return failed;
+  return fail_each(name, [&](std::uint64_t n, AllocationFailure::Extent extent, bool* last) {
+    return try_one(attempt, n, extent, last);
+  });
 }
 
 // A function that throws std::bad_alloc, as a call with a Status.

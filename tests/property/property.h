@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "conformance/compare.h"
 #include "conformance/problem.h"
 #include "tests/support/backends.h"
 #include "tests/support/tensors.h"
@@ -29,6 +30,13 @@ class Property : public testing::TestWithParam<Forced> {
     tensors_.renew_outputs(&request);
     run(request);
     return request;
+  }
+  /// Holds what the unit wrote against the truth of the same request.
+  void expect_within_tolerance(const AttentionRequest& request, const oracle::Truth& truth,
+                               const std::string& what) {
+    const conformance::Comparison comparison =
+        conformance::compare(request, truth, claimed_probs(*context_, request, GetParam()));
+    EXPECT_TRUE(comparison.ok) << what << ": " << comparison.text;
   }
 
   std::unique_ptr<Context> context_;

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "conformance/compare.h"
 #include "oracle/number.h"
 #include "tests/property/property.h"
 
@@ -19,15 +18,7 @@ using conformance::Problem;
 using test::largest_difference;
 using test::unequal;
 
-class Algebra : public test::Property {
- protected:
-  void expect_within_tolerance(const AttentionRequest& request, const oracle::Truth& truth,
-                               const std::string& what) {
-    const conformance::Comparison comparison =
-        conformance::compare(request, truth, test::claimed_probs(*context_, request, GetParam()));
-    EXPECT_TRUE(comparison.ok) << what << ": " << comparison.text;
-  }
-};
+class Algebra : public test::Property {};
 
 void scale_values(const TensorView& view, double factor) {
   conformance::for_each_element(view, [&](const auto&, unsigned char* element) {

@@ -35,7 +35,7 @@ inline void count_free(const volatile void* block) {
   }
 }
 
-// What AllocationFailure asks for on this thread. No constructor: malloc reads it.
+// Which allocations of this thread fail. No constructor: malloc reads it.
 struct Failing {
   std::uint64_t left;  // allocations until the one that fails; 0: none shall fail
   bool goes_on;
@@ -43,7 +43,7 @@ struct Failing {
 };
 thread_local Failing failing;
 
-// Whether the allocation that is asked for now shall fail.
+// Whether the allocation at hand fails.
 bool must_fail() {
   if (failing.left == 0) return false;
   if (failing.left > 1) {

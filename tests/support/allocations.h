@@ -6,7 +6,7 @@ namespace regard::test {
 
 /// Counts every allocation of the process and its bytes, on any thread, by malloc and its kin and
 /// by operator new, while it lives. A program that uses it has its malloc replaced by one that
-/// counts; under the sanitizers theirs is asked to report.
+/// counts; under the sanitizers theirs reports.
 class AllocationCounter {
  public:
   AllocationCounter();

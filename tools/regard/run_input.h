@@ -35,7 +35,7 @@ struct RunInput {
 
 /// Maps `path`, takes tensors by their names in Buffers and options from the file's metadata
 /// `regard.options`, changed word by word by `words`. Sizes and dtypes come from the tensors; an
-/// option that differs is an error. `grad` makes it a problem to go back from.
+/// option that differs is an error. `grad` makes it a problem with a backward.
 Expected<RunInput> load_input(const std::string& path, const std::string& words, bool grad);
 
 }  // namespace regard::cli
