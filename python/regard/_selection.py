@@ -20,7 +20,7 @@ class Refusal:
 
     def __str__(self) -> str:
         fix = f" (fix: {self.fix})" if self.fix else ""
-        # A refusal with nothing asked, as not_built, is its limit alone.
+        # A refusal that names no feature, as not_built, is its limit alone.
         limit = f"limit {self.limit}" if self.limit and self.actual else self.limit
         words = ", ".join(word for word in (self.actual, limit) if word)
         return f"{self.backend}: {self.code}: {words}{fix}"

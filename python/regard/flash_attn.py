@@ -87,7 +87,7 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
     if dropout_p:
         options = options._replace(dropout_p=dropout_p, rng=seed_of(q))
     if not return_attn_probs and alibi_slopes is None and not dropout_p and (
-            _call.asked_of(q, k, v) is _call.NUMBERS):
+            _call.kind_of(q, k, v) is _call.NUMBERS):
         return _call.numbers_of_rows(q, k, v, options)
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     out, lse = _call.attend(q, k, v, options, return_lse=return_attn_probs)

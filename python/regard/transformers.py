@@ -149,7 +149,7 @@ def _add_causal(options: Options, is_causal: bool, sliding_window: int | None, r
 
 
 def _collects_weights() -> bool:
-    """Whether a model around the layer was asked for output_attentions: some layers (GPT-2's, OPT's)
+    """Whether a model around the layer has output_attentions set: some layers (GPT-2's, OPT's)
     do not pass the word on, and a hook of Transformers takes what they return.
     """
     if _active_collector is None:

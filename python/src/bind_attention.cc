@@ -24,7 +24,7 @@ constexpr const char* kAttentionDoc =
     "attention(q, k, v, " REGARD_SIGNATURE
     "softmax(softmax_scale * q @ k.T + ...) @ v of arrays on a CPU.\n\n"
     "q is [batch, heads, positions, head_dim], or [batch, positions, heads, head_dim] with\n"
-    "layout='BSHD'. Returns out, or a tuple of out, lse, scores and saved, those asked for.\n"
+    "layout='BSHD'. Returns out, or a tuple of out, lse, scores and saved, those requested.\n"
     "docs/semantics.md says what every option means, docs/python.md what arrays are taken.";
 
 constexpr const char* kExplainDoc =
@@ -35,7 +35,7 @@ constexpr const char* kExplainDoc =
 constexpr Signature kAttention{"attention", {kQ, kK, kV}, args_between(kQ, kOut)};
 constexpr Signature kExplain{"explain", {kQ, kK, kV}, args_between(kQ, kOut)};
 
-/// What the backward of the call needs; null where the caller did not ask for it. The plan is the
+/// What the backward of the call needs; null where the caller did not request it. The plan is the
 /// one that the call itself takes from the cache.
 nb::object saved_of(const Call& call, Context& context) {
   if (!call.returns_saved()) return {};

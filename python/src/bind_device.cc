@@ -66,9 +66,9 @@ void take_options(const nb::dict& given, AttentionGradRequest* request) {
   }
 }
 
-/// What a call asks for; `owners` keep the memory of its tensors.
-struct Asked {
-  Asked(const nb::dict& tensors, const nb::dict& options, nb::handle given, bool needs_grad) {
+/// A call as regard takes it; `owners` keep the memory of its tensors.
+struct CallRequest {
+  CallRequest(const nb::dict& tensors, const nb::dict& options, nb::handle given, bool needs_grad) {
     take_tensors(tensors, &request, &owners);
     take_options(options, &request);
     request.options.needs_grad = needs_grad;
@@ -87,29 +87,29 @@ struct Asked {
 
 nb::object explain_in_place(const nb::dict& tensors, const nb::dict& options, nb::handle policy,
                             bool needs_grad) {
-  const Asked asked(tensors, options, policy, needs_grad);
+  const CallRequest call(tensors, options, policy, needs_grad);
   const AmbientScopes scopes;
-  return python_selection(explain(process_context(), asked.params(), asked.policy), {}, nb::none());
+  return python_selection(explain(process_context(), call.params(), call.policy), {}, nb::none());
 }
 
 /// The name of the backend that ran. `backend`: of the forward, for its backward; else None.
 std::string run_in_place(const nb::dict& tensors, const nb::dict& options, std::uint64_t stream,
                          nb::handle policy, nb::handle backend, bool needs_grad) {
   const bool backward = !backend.is_none();
-  Asked asked(tensors, options, policy, needs_grad || backward);
-  AttentionGradRequest& request = asked.request;
+  CallRequest call(tensors, options, policy, needs_grad || backward);
+  AttentionGradRequest& request = call.request;
   std::optional<AmbientScopes> scopes;
   if (backward) {
     request.options.d_lse = request.d_lse.present();
     // The forward's backend, outside of every scope, and whatever its policy waived for it:
     // autograd comes back on another thread, which has neither.
-    asked.policy.only = {read_backend(backend.ptr(), "backend")};
-    asked.policy.assume_finite = true;
+    call.policy.only = {read_backend(backend.ptr(), "backend")};
+    call.policy.assume_finite = true;
   } else {
     scopes.emplace();
   }
   Context& context = process_context();
-  const Expected<Plan> made = plan(context, asked.params(), asked.policy);
+  const Expected<Plan> made = plan(context, call.params(), call.policy);
   if (!made) raise_status(made.status());
   Launch launch;
   launch.stream = reinterpret_cast<void*>(static_cast<std::uintptr_t>(stream));
@@ -119,7 +119,7 @@ std::string run_in_place(const nb::dict& tensors, const nb::dict& options, std::
   {
     const nb::gil_scoped_release unlocked;
     status = backward ? attention_backward(context, request, launch)
-                      : attention(context, request, asked.policy, launch);
+                      : attention(context, request, call.policy, launch);
   }
   if (!status.ok()) raise_status(status);
   return to_string(made->backend());

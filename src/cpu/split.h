@@ -24,7 +24,7 @@ REGARD_KERNEL_FN constexpr std::int64_t max_decode_rows(std::int64_t width) {
 
 /// Keys of a tile there: rows of K and V of a tile, and K's next, are at most 3 x 16 in a set of
 /// the L2 where they are 2 or 4 KB apart. 32 and 96 keys gave 0.94 and 0.80 of the rate in bf16.
-/// Tiles of a backend are whole multiples: splits of few rows end where tiles of either kind do.
+/// Tiles of a backend are whole multiples: splits of decode rows end where tiles of either kind do.
 inline constexpr std::int64_t kDecodeTileKv = 16;
 
 /// Up to so many rows count as few: their keys are split from 513 on.
@@ -47,7 +47,7 @@ REGARD_KERNEL_FN constexpr std::int64_t num_splits(std::int64_t rows, std::int64
                           semantics::clamp(kRowsTimesSplits / rows, 1, kMaxSplits));
 }
 
-/// Row blocks that splits of more than few rows of a head take together, at most, whatever its
+/// Row blocks that splits of a head with more than decode rows take together, at most, whatever its
 /// lengths within these: each split of a block of up to `row_blocks` row blocks of `width` rows.
 REGARD_KERNEL_FN constexpr std::int64_t max_split_row_blocks(std::int64_t rows, std::int64_t len_kv,
                                                              std::int64_t width) {

@@ -19,12 +19,12 @@ namespace regard::cpu {
 /// How a call is cut into tasks.
 struct TiledBackend::Shape {
   const TiledKernel* kernel = nullptr;
-  bool is_decode = false;           // every sequence has few rows
+  bool is_decode = false;           // every sequence has decode rows alone
   bool is_decode_kernel = false;    // so few that lanes lie along head_dim
   std::int64_t few_row_blocks = 1;  // of one head's rows, as many of them as count as few
   std::int64_t row_blocks = 1;      // of a task
-  std::int64_t heads_per_task = 1;  // of few rows
-  std::int64_t tasks = 0;           // of few rows, not counting splits
+  std::int64_t heads_per_task = 1;  // of decode rows
+  std::int64_t tasks = 0;           // of decode rows, not counting splits
   std::int64_t splits = 1;          // of a task, at most
   std::int64_t block_rows = 0;      // of a task of more rows
   // More rows may come in splits; a worker has room for one, and workers may share so many row
@@ -32,7 +32,7 @@ struct TiledBackend::Shape {
   bool splits_blocks = false;
   std::int64_t split_row_blocks = 0;
 
-  /// Rows of a task of more than few rows.
+  /// Rows of a task that is not of decode rows.
   void set_block(std::int64_t rows) noexcept {
     block_rows = rows;
     row_blocks = ceil_div(rows, kernel->width);
@@ -42,7 +42,7 @@ struct TiledBackend::Shape {
     return (is_decode ? splits > 1 : split_row_blocks > 0) && workers > 1 &&
            tasks < 4 * std::int64_t{workers};
   }
-  /// Of few rows; of more rows, whatever lengths and blocks there are within the extents.
+  /// Of decode rows; of more rows, whatever lengths and blocks there are within the extents.
   std::int64_t shared_bytes(const TiledArgs& args) const noexcept {
     if (is_decode) return saturating_mul(saturating_mul(tasks, splits), args.split_bytes);
     return saturating_mul(split_row_blocks, args.split_bytes);
@@ -89,9 +89,9 @@ const TiledKernel& kernel_of(const AttentionParams& params, Isa isa) noexcept {
   return is_bf16 ? *unit_of(isa).bf16 : *unit_of(isa).f32;
 }
 
-/// Heads of K and V that one task of few rows reads together: those that are neighbours in memory,
-/// as far as tasks and splits still balance; a smaller call takes no more. Changes no bits. A key
-/// at a time (8 heads, d 128, 4096 keys) is 1.3 times as fast in f32 as a head at a time.
+/// Heads of K and V that one task of decode rows reads together: those that are neighbours in
+/// memory, as far as tasks and splits still balance; a smaller call takes no more. Changes no bits.
+/// A key at a time (8 heads, d 128, 4096 keys) is 1.3 times as fast in f32 as a head at a time.
 std::int64_t choose_heads(const AttentionParams& params, std::int64_t splits,
                           std::int32_t workers) noexcept {
   constexpr std::int64_t kMaxHeads = 8;
@@ -227,7 +227,7 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   args->at_keys = layout.take(saturating_mul(keys, padded_head_dim(params.head_dim_qk)), kBytes);
   args->at_values = layout.take(saturating_mul(values, padded_head_dim(params.head_dim_v)), kBytes);
   args->at_row = layout.take(args->tile_kv, kBytes);
-  // Of few rows the row blocks of a task, else one.
+  // Of decode rows the row blocks of a task, else one.
   const std::int64_t handed = shape.is_decode ? shape.row_blocks : 1;
   ScratchLayout split;
   split.take(handed, k.state_bytes);
@@ -277,7 +277,7 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
   TiledArgs args;
   std::int64_t worker_bytes = lay_out(params, shape, &args);
   if (shape.heads_per_task > 1 && worker_bytes * plan.workers > plan.workspace_bytes) {
-    // A plan for many rows has room for few rows of one head.
+    // A plan for many rows has room for the decode rows of one head.
     shape.heads_per_task = 1;
     shape.row_blocks = shape.few_row_blocks;
     shape.tasks = params.batch * params.num_heads_kv;

@@ -14,7 +14,7 @@ struct TiledTraits {
   std::int64_t max_row_blocks;  // of a task: what one read of K and V serves
   bool copies;                  // f32 values too, where that pays (TiledArgs)
   bool one_pass;                // backward
-  bool shares_splits;           // of few rows over many keys among workers, in more workspace
+  bool shares_splits;           // of decode rows over many keys among workers, in more workspace
   /// Keys of a tile, a multiple of kDecodeTileKv: a function of head dims alone, so that no sum's
   /// order depends on anything else.
   std::int64_t (*tile_kv)(std::int64_t head_dim_qk, std::int64_t head_dim_v);

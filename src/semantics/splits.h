@@ -21,7 +21,7 @@ REGARD_KERNEL_FN constexpr std::int64_t share_begin(std::int64_t size, std::int6
   return size / shares * index + (index < larger ? index : larger);
 }
 
-/// Splits that the keys of a sequence of few rows come in.
+/// Splits that the keys of a sequence of decode rows come in.
 REGARD_KERNEL_FN constexpr std::int64_t split_count(std::int64_t len_kv) {
   return clamp((len_kv + kKeysPerSplit - 1) / kKeysPerSplit, 1, kMaxSplits);
 }

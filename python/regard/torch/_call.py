@@ -28,7 +28,7 @@ from ._scopes import (
 _DIFFERENTIATES = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
 _PLAIN_TYPES = (Tensor, Parameter)
 _CAST_TYPES = (torch.float32, torch.float16, torch.bfloat16)  # autocast leaves float64 alone
-NUMBERS, GRADIENTS, MORE = "numbers", "gradients", "more"  # what is asked of a call
+NUMBERS, GRADIENTS, MORE = "numbers", "gradients", "more"  # kinds of calls
 TYPES = frozenset((*_CAST_TYPES, torch.float64))
 _tracing_state = torch._C._get_tracing_state
 _dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -50,7 +50,7 @@ def turned(layout: str, *tensors: Tensor) -> tuple[Any, ...]:
 
 
 def _is_traced() -> bool:
-    """Whether anything but numbers and gradients is asked of a call: a graph, a transform."""
+    """Whether a call has to give anything but numbers and gradients: a graph, a transform."""
     if torch.compiler.is_compiling() or _tracing_state() is not None:
         return True
     return bool(_dispatch_modes() or _transforms())
@@ -74,7 +74,7 @@ def _cast(x: Any) -> Any:
 def autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
     """The tensors as torch.autocast casts them for PyTorch's own operator.
 
-    Before any check, so that tensors of several types may meet; the operator's own kernel for
+    Before any check, so that a call may have tensors of several types; the operator's own kernel for
     autocast would come after them.
     """
     return tuple([_cast(x) for x in tensors]) if _autocasts() else tensors
@@ -88,24 +88,24 @@ def are_plain(*tensors: Any) -> bool:
     return True
 
 
-def asked_of(*tensors: Any) -> str:
-    """What is asked of a call on them: NUMBERS, GRADIENTS (recorded by autograd), or MORE: a graph,
+def kind_of(*tensors: Any) -> str:
+    """The kind of a call on them: NUMBERS, GRADIENTS (recorded by autograd), or MORE: a graph,
     a transform, a cast, an export, or tensors that are not plain ones of the CPU."""
     if _is_traced() or is_exporting() or _autocasts() or _needs_formula():
         return MORE
-    asked = NUMBERS
+    kind = NUMBERS
     for tensor in tensors:
         if type(tensor) not in _PLAIN_TYPES or not tensor.is_cpu or tensor.is_nested:
             return MORE
         if tensor.is_neg():
             return MORE
         if tensor.requires_grad:
-            asked = GRADIENTS
-    return NUMBERS if asked is NUMBERS or not torch.is_grad_enabled() else GRADIENTS
+            kind = GRADIENTS
+    return NUMBERS if kind is NUMBERS or not torch.is_grad_enabled() else GRADIENTS
 
 
 def recorded(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
-    """out of a call of which gradients alone are asked."""
+    """out of a call that gives gradients alone."""
     out: Tensor = _record(q, k, v, *options[:6], options[6:], current_backends(), False)[0]
     return out
 
@@ -153,7 +153,7 @@ def _by_operator(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: st
 
 def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool = False,
            backends: str = "") -> tuple[Tensor, Tensor | None]:
-    """out [B,Hq,Sq,Dv] and lse of [B,H,S,D] tensors; lse may be None where it was not asked for.
+    """out [B,Hq,Sq,Dv] and lse of [B,H,S,D] tensors; lse may be None where it was not requested.
 
     `backends` overrules what an sdpa_kernel scope says.
     """
@@ -163,14 +163,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool =
     require_type("q", q)
     backends = backends or current_backends()
     tensors = [q, k, v, *[tensor for tensor in options[:6] if tensor is not None]]
-    asked = asked_of(*tensors)
-    if asked is MORE:
+    kind = kind_of(*tensors)
+    if kind is MORE:
         if is_exporting() or _needs_formula():
             return _by_formula(q, k, v, options, backends)
-        asked = GRADIENTS if _needs_grad(tensors) else NUMBERS
+        kind = GRADIENTS if _needs_grad(tensors) else NUMBERS
         if _is_traced() or q.is_meta or not are_plain(*tensors) or _are_negated(tensors):
-            return _by_operator(q, k, v, options, backends, asked is GRADIENTS)
-    if asked is GRADIENTS:
+            return _by_operator(q, k, v, options, backends, kind is GRADIENTS)
+    if kind is GRADIENTS:
         return _record(q, k, v, *options[:6], options[6:], backends, return_lse)
     return _run(q, k, v, options, backends, return_lse=return_lse)[:2]
 
@@ -197,7 +197,7 @@ _BOTH = {"return_lse", "return_saved"}  # a gradient of lse may follow
 
 def _run(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str,
          **wanted: bool) -> tuple[Tensor, Tensor | None, _core.Saved | _device.Saved | None]:
-    """out; lse and saved, where return_lse and return_saved ask for them."""
+    """out; lse and saved, where return_lse and return_saved are set."""
     wanted = {word: True for word, value in wanted.items() if value}
     if _device.takes(q):
         out, lse, saved = _device.numbers(q, k, v, options, backends, "return_saved" in wanted,

@@ -1,4 +1,4 @@
-"""What a call asks for, as one value."""
+"""The options of a call, as one value."""
 
 from __future__ import annotations
 

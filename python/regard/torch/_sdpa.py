@@ -13,7 +13,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from .. import _core
 from .._selection import Selection
 from . import _device
-from ._call import GRADIENTS, MORE, TYPES, are_plain, asked_of, attend, numbers, recorded
+from ._call import GRADIENTS, MORE, TYPES, are_plain, attend, kind_of, numbers, recorded
 from ._inputs import Arguments, Problem, checked, is_usual, problem, with_dims
 from ._options import Options, mask_options, native_keywords
 from ._scopes import SdpaError, backend_name, current_backends, current_policy, drop_in_errors
@@ -125,15 +125,15 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
     mask is True where a query may attend. A row that may attend to nothing is 0, with zero
     gradients.
     """
-    asked = asked_of(query, key, value) if attn_mask is None else asked_of(query, key, value,
-                                                                           attn_mask)
-    if (asked is not MORE and dropout_p == 0.0
+    kind = (kind_of(query, key, value) if attn_mask is None
+            else kind_of(query, key, value, attn_mask))
+    if (kind is not MORE and dropout_p == 0.0
             and (is_causal is False or is_causal is True and attn_mask is None)
             and (enable_gqa is False or enable_gqa is True)
             and (scale is None or type(scale) is float)
             and _is_simple(query, key, value, enable_gqa)
             and (attn_mask is None or _is_simple_mask(attn_mask, query))):
-        simple = _simple_recorded if asked is GRADIENTS else _simple
+        simple = _simple_recorded if kind is GRADIENTS else _simple
         try:
             return simple(query, key, value, attn_mask, is_causal, scale)
         except (RuntimeError, TypeError, ValueError):  # a sparse tensor: looked for only now

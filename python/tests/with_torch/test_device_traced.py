@@ -35,7 +35,7 @@ def device_way(monkeypatch):
     monkeypatch.setattr(_device, "_call", lambda *args: calls.append(1) or run(*args))
     monkeypatch.setattr(_device, "takes", lambda q: True)
     for module in (_call, _sdpa):
-        monkeypatch.setattr(module, "asked_of", lambda *tensors: _call.MORE)
+        monkeypatch.setattr(module, "kind_of", lambda *tensors: _call.MORE)
     torch._dynamo.reset()
     with torch._inductor.config.patch(force_disable_caches=True):
         yield

@@ -5,7 +5,7 @@
 #include "cuda/tasks.cuh"
 #include "semantics/splits.h"
 
-// EFFICIENT's forward of few rows: a block has them all and a split of the keys, and leaves its
+// EFFICIENT's forward of decode rows: a block has them all and a split of the keys, and leaves its
 // sums for a launch that merges them. Splits are a rule of the sequence's length, merged in their
 // order.
 

@@ -103,7 +103,7 @@ static void with_decode_rows(const TiledArgs& a, const Sequence& s, HeadRows row
   }
 }
 
-/// Task (b, group of heads) of few rows.
+/// Task (b, group of heads) of decode rows.
 struct DecodeTask {
   Sequence s;
   HeadRows rows;
@@ -184,7 +184,8 @@ static void forward_block_split(const void* opaque, std::int64_t index, char* sc
 }
 
 /// Task of the grid: a block of rows; where workers share its splits, what they left is merged. A
-/// sequence of few rows goes whole with its first block, so that it has the bits that it has alone.
+/// sequence of decode rows goes whole with its first block, so that it has the bits that it has
+/// alone.
 template <class Tiles>
 static void forward_block(const void* opaque, std::int64_t task, char* scratch) {
   using V = typename Tiles::Vocabulary;

@@ -1,6 +1,6 @@
-// Tiles of K and V for few rows: lanes lie along head_dim, so that K and V are read as they stand
-// in memory, once for all rows of a row block. Memory bounds it, so the loops prefetch what the
-// next tile reads. Included by float_tiles.inl and bf16_tiles.inl.
+// Tiles of K and V for decode rows: lanes lie along head_dim, so that K and V are read as they
+// stand in memory, once for all rows of a row block. Memory bounds it, so the loops prefetch what
+// the next tile reads. Included by float_tiles.inl and bf16_tiles.inl.
 
 #include <cstdint>
 

@@ -12,7 +12,7 @@ namespace regard::cpu {
 struct TiledArgs {
   Problem problem{};
   TaskGrid grid{};                  // of rows in lanes
-  std::int64_t heads_per_task = 1;  // of K and V, that few rows take together
+  std::int64_t heads_per_task = 1;  // of K and V, that decode rows take together
   std::int64_t tile_kv = 0;         // a multiple of kDecodeTileKv
   bool copies_values = false;       // of f32 too, where FloatTiles gains by it
   // Offsets into the scratch; nothing in it grows with a length. W is the kernel's width.
@@ -35,7 +35,7 @@ struct TiledArgs {
   std::int64_t split_runs = 1;  // see split_of_step
 };
 
-/// Groups of heads that few rows are computed by.
+/// Groups of heads that decode rows are computed by.
 REGARD_KERNEL_FN std::int64_t head_groups(const TiledArgs& a) {
   return (a.problem.num_heads_kv + a.heads_per_task - 1) / a.heads_per_task;
 }
@@ -50,10 +50,10 @@ using TiledFn = void (*)(const void* args, std::int64_t task, char* scratch);
 
 /// One instruction set's kernels for f32 arithmetic (f32, bf16, f16 inputs).
 struct TiledKernel {
-  TiledFn forward;        // tasks of the grid; sequences of few rows go whole with their first
+  TiledFn forward;        // tasks of the grid; sequences of decode rows go whole with their first
   TiledFn forward_split;  // before: one task for each (split, task of the grid)
-  TiledFn decode;         // few rows: one task for each (b, group of heads)
-  TiledFn decode_split;   // few rows: one task for each (split, b, group of heads),
+  TiledFn decode;         // decode rows: one task for each (b, group of heads)
+  TiledFn decode_split;   // decode rows: one task for each (split, b, group of heads),
   TiledFn decode_merge;   // then one for each (b, group of heads)
   std::int64_t width;     // rows of a row block
   std::int64_t lanes;     // of a vector, in whole ones of which blocks of rows come
