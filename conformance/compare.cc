@@ -138,7 +138,8 @@ class Comparer {
   }
 
   /// Besides the scores' rounding: one standard deviation or so of rounding each probability and of
-  /// summing in another order than the ideal's, whose error is one draw (docs/dev/decisions.md).
+  /// summing in another order than the ideal's, whose error is one draw
+  /// (docs/dev/decisions/numerics.md).
   double out_floor(const RowFacts& f) const {
     const auto keys = static_cast<double>(f.visible_keys);
     const bool wide = truth_.dtype_probs == Dtype::kF64;
@@ -172,7 +173,7 @@ class Comparer {
   }
 
   // smax as for out: where scores cancel, one (b, h) of a single row holds the ideal's luck against
-  // every other order of the same sum (docs/dev/decisions.md has the figures).
+  // every other order of the same sum (docs/dev/decisions/numerics.md has the figures).
   double lse_floor(std::int64_t i) const {
     const double lse = static_cast<double>(truth_.lse[row_index(i)]);
     const double magnitude = std::isfinite(lse) ? std::fabs(lse) : 0.0;

@@ -9,7 +9,7 @@
 
 // Prefetches of K and V for the loops that multiply the tile before. Each loop prefetches a few
 // lines at a time: a core keeps few requests open (24 on a Zen 3) and stops at the next one until
-// memory has answered. docs/dev/decisions.md has the figures.
+// memory has answered. docs/dev/decisions/cpu.md has the figures.
 
 namespace regard::cpu {
 

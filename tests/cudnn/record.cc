@@ -273,7 +273,7 @@ int run(bool writes) {
   }
   const All all = ask_all();
   const std::string header = "src/backends/cudnn/record_" + std::to_string(version) + ".h";
-  const std::string page = "docs/cudnn_support.md";
+  const std::string page = "docs/dev/cudnn_support.md";
   if (writes) {
     std::ofstream(header) << header_text(all, version);
     std::ofstream(page) << page_text(all, version);

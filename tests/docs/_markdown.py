@@ -28,7 +28,7 @@ class Block:
 
 def documents():
     """Every Markdown file that a reader is sent to."""
-    return [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")),
+    return [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("**/*.md")),
             *sorted((ROOT / "examples").glob("**/*.md"))]
 
 

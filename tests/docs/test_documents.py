@@ -105,6 +105,16 @@ class Links(unittest.TestCase):
         readme = (ROOT / "README.md").read_text()
         for path in (ROOT / "docs").glob("*.md"):
             self.assertIn(f"docs/{path.name}", readme)
+        self.assertIn("docs/dev/README.md", readme)
+        maintainers = ROOT / "docs" / "dev"
+        contents = (maintainers / "README.md").read_text()
+        for path in maintainers.glob("**/*.md"):
+            if path.name != "README.md":
+                self.assertIn(f"({path.relative_to(maintainers)})", contents)
+
+    def test_pages_for_users_link_to_no_decisions(self):
+        for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+            self.assertNotRegex(path.read_text(), r"dev/(decisions|tuning)", path.name)
 
     def test_nothing_is_left_open(self):
         for path in documents():

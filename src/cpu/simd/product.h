@@ -68,7 +68,7 @@ REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename 
     REGARD_UNROLL for (int p = 0; p < kPointers; ++p) at[p] += a.step;
     b += kStride;
   };
-  // Written out by hand GCC spills or reads columns again (docs/dev/decisions.md); f64 spills
+  // Written out by hand GCC spills or reads columns again (docs/dev/decisions/cpu.md); f64 spills
   // anyway.
   if constexpr (sizeof(typename V::Scalar) == sizeof(float)) {
     if constexpr (kPrefetches && kRows > 1) {
