@@ -1,31 +1,27 @@
-"""The code of docs/python.md runs, top to bottom."""
+"""The code of the documents that need no PyTorch runs, and docs/python.md names every keyword."""
 
-import os
-import pathlib
-import re
+import inspect
 
 import pytest
 
-# The package may be installed far from the repository; these tests lie in it.
-DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs" / "python.md"
+import regard
+from documents import BLOCK, ROOT, WITH_TORCH, WITHOUT_TORCH, run_blocks
 
 
-def test_every_block_of_the_document_runs():
-    text = DOCUMENT.read_text()
-    blocks = list(re.finditer(r"^```python\n(.*?)^```$", text, flags=re.M | re.S))
-    assert len(blocks) >= 5
-    names = {}
-    for block in blocks:
-        line = text[: block.start(1)].count("\n")
-        exec(compile("\n" * line + block[1], os.fspath(DOCUMENT), "exec"), names)
+@pytest.mark.parametrize("document", WITHOUT_TORCH)
+def test_the_code_of_the_document_runs(document):
+    assert run_blocks(document) >= 1
+
+
+def test_every_document_with_code_is_run():
+    with_code = {str(path.relative_to(ROOT))
+                 for path in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))
+                 if BLOCK.search(path.read_text())}
+    assert with_code == {*WITHOUT_TORCH, *WITH_TORCH}
 
 
 def test_the_document_names_every_keyword():
-    import inspect
-
-    import regard
-
-    text = DOCUMENT.read_text()
+    text = (ROOT / "docs/python.md").read_text()
     for name, parameter in inspect.signature(regard.attention).parameters.items():
         if parameter.kind is parameter.KEYWORD_ONLY and f"`{name}" not in text:
             pytest.fail(f"docs/python.md says nothing of {name}")

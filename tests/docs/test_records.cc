@@ -215,8 +215,8 @@ TEST(Documents, SelectionNamesEveryRefusalCode) {
   }
 }
 
-TEST(Documents, SelectionNamesEveryFeature) {
-  const std::string document = read_document("selection.md");
+TEST(Documents, CasesNameEveryFeature) {
+  const std::string document = read_document("cases.md");
   for (int i = 0; i < kFeatureCount; ++i) {
     const std::string feature = to_string(static_cast<Feature>(i));
     EXPECT_TRUE(names(document, feature)) << feature;
@@ -260,10 +260,10 @@ TEST(Documents, SemanticsNamesEveryLiteralProblem) {
       << "the table names a problem twice, or one that does not exist";
 }
 
-TEST(Documents, SelectionHasTheCaseSyntax) {
+TEST(Documents, CasesHaveTheCaseSyntax) {
   std::string block = "```text\n";
   block.append(case_syntax_help()).append("```\n");
-  expect_block("selection.md", "case words", block);
+  expect_block("cases.md", "case words", block);
 }
 
 }  // namespace
