@@ -2,15 +2,17 @@
 """Measures PyTorch, ONNX Runtime, OpenVINO, ggml and regard on the same tensors, in alternation.
 
     ./dev bench-peers --grid forward --targets          # makes the environment, then runs this
-    ./dev bench-peers --grid decode --targets           # also: speculative, small, overhead
+    ./dev bench-peers --grid headline --results bench/results/zen4.json --plot docs/plots/headline
     compare.py --grid shapes --only torch,regard --json shapes.json
     compare.py "b1 hq32 hkv8 sq1024 d128 bf16 causal" --backend flash,efficient
-    compare.py --from forward.json --from threads.json --targets --markdown table.md --plot table.svg
+    compare.py --from forward.json --from threads.json --targets --markdown table.md
+    compare.py --from bench/results/zen4.json --plot docs/plots/headline    # drawn again
 
 Every round gives each a turn: the machine's own peak, then each library. A turn is a pause, so that
 the previous one's threads stop spinning, a run to warm up, and the best of at least three. A figure
 is the median over at least seven rounds of a ratio within the round. Every output is held against a
 double precision reference on a few rows, before and after; a wrong one prints WRONG, not its rate.
+--json keeps every round, --results the medians that documents show.
 docs/performance.md has the whole method.
 """
 
@@ -20,9 +22,10 @@ import json
 import os
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 
-from harness import grids, limits, plot, report, results
+from harness import grids, limits, plot, published, report, results, tables
 from harness.cases import CaseError, parse_case
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,10 +49,12 @@ def arguments():
     add("--peak", type=Path, default=ROOT / "build/release/bench/regard_peak",
         help="the program that measures the machine's limits; regard_bench is taken beside it")
     add("--from", dest="sources", action="append", default=[], type=Path,
-        help="show what an earlier --json wrote; measures nothing")
-    add("--json", type=Path, help="write every figure there")
+        help="show what an earlier --json or --results wrote; measures nothing")
+    add("--json", type=Path, help="write every round of every case there")
+    add("--results", type=Path, help="put the medians into this machine's file (bench/results)")
+    add("--setup", help="what to say of the machine there (N threads)")
     add("--markdown", type=Path, help="write the table there")
-    add("--plot", type=Path, help="draw the shares of the limit there, as SVG")
+    add("--plot", type=Path, help="draw PLOT-light.svg and PLOT-dark.svg: the shares of the limit")
     add("--targets", action="store_true", help="print how far each target is met")
     return parser.parse_args()
 
@@ -135,8 +140,8 @@ def measure(case, entrants, options, cpu):
     return results.summarise(case, entries, cpu, unit)
 
 
-def measured_rows(options):
-    """Measures and prints each case as it is done."""
+def measured(options):
+    """Measures and prints each case as it is done. What --json writes."""
     cases, entrants = chosen(options)
     if not options.peak.is_file():
         sys.exit(f"compare.py: {options.peak} is missing: build it with ./dev build, or name "
@@ -150,40 +155,57 @@ def measured_rows(options):
     print(f"cpu {machine['cpu_model']}, {machine['isa_available']}, threads {options.threads}, "
           f"layout {options.layout}; GFLOP/s, for decode GB/s of K and V (share of the machine's "
           "limit)", flush=True)
-    rows = []
+    run = {"schema_version": 1, "cpu": machine["cpu_model"], "threads": options.threads,
+           "grid": "cases" if options.case else options.grid or "forward",
+           "date": time.strftime("%Y-%m-%d"),
+           "versions": versions(entrant.library for entrant in entrants), "rows": []}
     for case in cases:
         row = measure(case, entrants, options, machine["cpu_model"])
-        rows.append(row)
+        run["rows"].append(row)
         explained = report.reasons(row) if options.case or options.grid == "overhead" else []
         print("\n".join([report.line(row), *explained]), flush=True)
-        write(rows, options)  # a long run that is interrupted leaves what it has
-    return rows
+        if options.json:  # a long run that is interrupted leaves what it has
+            options.json.write_text(json.dumps(run, indent=1) + "\n")
+    return run
 
 
-def write(rows, options):
-    if options.json:
-        options.json.write_text(json.dumps({"schema_version": 1, "rows": rows}, indent=1) + "\n")
+def versions(libraries):
+    """{other library that takes part: its version}."""
+    packages = {"torch": "torch", "onnxruntime": "onnxruntime", "openvino": "openvino",
+                "ggml": "libggml-python"}
+    return {name: metadata.version(packages[name]) for name in libraries if name in packages}
 
 
-def settings_of(rows):
-    fewest = min((row["rounds"] for row in rows), default=0)
-    return f"at least {fewest} alternating rounds"
+def show(files, options):
+    """Writes the tables and the plots of machines' files."""
+    if options.markdown:
+        grids_shown = dict.fromkeys(grid for file in files for grid in file["grids"])
+        text = "\n".join(tables.markdown(files, grid) for grid in grids_shown)
+        options.markdown.write_text(text)
+    if options.plot:
+        options.plot.parent.mkdir(parents=True, exist_ok=True)
+        for theme, drawing in plot.headline(files[-1]).items():
+            options.plot.with_name(f"{options.plot.name}-{theme}.svg").write_text(drawing)
 
 
 def main():
     options = arguments()
     try:
-        if options.sources:
-            rows = [row for p in options.sources for row in json.loads(p.read_text())["rows"]]
-        else:
-            rows = measured_rows(options)
+        sources = [json.loads(path.read_text()) for path in options.sources] or [measured(options)]
+        files = [file for file in sources if "grids" in file]  # what --results wrote
+        runs = [file for file in sources if "rows" in file]  # what --json wrote
+        if runs:
+            file = published.read(options.results)
+            for run in runs:
+                file = published.merge(file, run, options.setup)
+            if options.results:
+                options.results.parent.mkdir(parents=True, exist_ok=True)
+                options.results.write_text(published.text_of(file))
+            files.append(file)
+        show(files, options)
     except (CaseError, ValueError, OSError) as error:
         sys.exit(f"compare.py: {error}")
-    write(rows, options)
-    if options.markdown:
-        options.markdown.write_text(report.markdown(rows, settings_of(rows)))
-    if options.plot:
-        options.plot.write_text(plot.draw(rows, "Attention on this CPU"))
+    rows = [row for run in runs for row in run["rows"]]
     if options.sources and not options.targets:
         print("\n".join(report.line(row) for row in rows))
     if options.targets:

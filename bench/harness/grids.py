@@ -10,6 +10,18 @@ from .cases import parse_case
 
 PEERS = ("torch", "onnxruntime", "openvino", "regard")
 
+# The plot in the README: what people run, and what it is called there.
+TITLES = {
+    "b1 hq12 sq512 d64 f32": "Encoder, 512 tokens, f32",
+    "b1 hq12 sq512 d64 bf16": "Encoder, 512 tokens, bf16",
+    "b1 hq12 sq512 d64 f16": "Encoder, 512 tokens, f16",
+    "b8 hq12 sq128 d32 f32": "8 sentences of 128 tokens, f32",
+    "b1 hq8 sq2048 d64 f32 causal": "Prompt of 2,048 tokens, f32",
+    "b1 hq8 sq2048 d128 bf16 causal": "Prompt of 2,048 tokens, bf16",
+    "b1 hq32 hkv8 sq1 skv4096 d128 f32 layout=bhsd": "One token, 4,096 keys, f32",
+    "b1 hq32 hkv8 sq1 skv4096 d128 bf16 layout=bhsd": "One token, 4,096 keys, bf16",
+}
+
 FORWARD = """
 b1 hq12 sq512 d64 f32
 b1 hq8 sq2048 d64 f32
@@ -151,6 +163,7 @@ class Grid:
 EXACT = "regard@max_error=4e-3"  # as exact in bf16 as f32 arithmetic is
 
 GRIDS = {
+    "headline": Grid("\n".join(TITLES)),
     "forward": Grid(FORWARD),
     "shapes": Grid(SHAPES),
     "threads": Grid(THREADS, ("regard@threads=1", "regard@threads=2")),

@@ -1,13 +1,17 @@
-"""Rows as text: for a terminal, for a document, and against the targets."""
+"""Rows as text for a terminal, and against the targets."""
 
 from . import targets, results
 from .cases import parse_case
 
 
+def unit_of(row):
+    """The grid's unit, else GB/s of K and V for decode, GFLOP/s for all others."""
+    return row.get("unit") or ("GB/s" if parse_case(row["case"]).decode else "GFLOP/s")
+
+
 def rate(row, entry):
-    """(value, unit) of a cell: the grid's unit, else GB/s of K and V for decode, GFLOP/s."""
-    case = results.case_of(parse_case(row["case"]), entry)
-    unit = row.get("unit") or ("GB/s" if case.decode else "GFLOP/s")
+    """(value, unit) of a cell."""
+    case, unit = results.case_of(parse_case(row["case"]), entry), unit_of(row)
     if unit == "us":
         return entry["milliseconds"] * 1e3, unit
     work = case.kv_bytes if unit == "GB/s" else case.flops
@@ -47,27 +51,6 @@ def reasons(row):
     """A line for each who did not take part."""
     return [f"{'':4s}{name}: {entry['reason']}" for name, entry in row["entries"].items()
             if entry["verdict"] == "refused"]
-
-
-def markdown(rows, settings):
-    """Tables for a document, one for each set of columns, after a line that says what is in it."""
-    lines = [f"GFLOP/s (share of the machine's limit); medians of {settings}. The limit is the "
-             "multiply-add rate of the same round. Decode: GB/s of K and V, against read bandwidth "
-             "or that rate, whichever takes longer. Small problems: microseconds."]
-    columns = None
-    for row in rows:
-        if list(row["entries"]) != columns:
-            columns = list(row["entries"])
-            head = ["case", *columns, "2 threads over 1" if row["speedup"] else "regard over best"]
-            head.append("CPU")
-            lines += ["", _table_line(head), "|" + "---|" * len(head)]
-        cells = [cell(row, entry) for entry in row["entries"].values()]
-        lines.append(_table_line([row["case"], *cells, comparison(row), row["cpu"]]))
-    return "\n".join(lines) + "\n"
-
-
-def _table_line(cells):
-    return "| " + " | ".join(cells) + " |"
 
 
 def target_lines(rows):

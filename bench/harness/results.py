@@ -51,6 +51,7 @@ def summarise(case, entries, cpu, unit=None):
     rounds = max((len(e["seconds"]) for e in entries.values()), default=0)
     row = {"case": case.text, "cpu": cpu, "rounds": rounds, "unit": unit, "entries": entries}
     row["best_peer"], row["ratios"] = against_peers(entries)
+    row["over"] = against_each(entries)
     row["speedup"], row["peak_speedup"] = against_first(case, entries)
     row["over_one_query"] = against_one_query(entries)
     return row
@@ -60,17 +61,32 @@ def is_right(entry):
     return entry["verdict"] == "ok" and bool(entry["seconds"])
 
 
+def peers_of(entries):
+    """Names of other libraries with a right result."""
+    return [n for n, e in entries.items() if e["library"] not in OURS and is_right(e)]
+
+
+def ours_of(entries):
+    """{regard's entries that compute the case itself}."""
+    return {n: e for n, e in entries.items()
+            if e["library"] in OURS and e.get("seqlen_q") is None and is_right(e)}
+
+
 def against_peers(entries):
     """(name of the fastest other library, {regard's entry: how many times faster it is})."""
-    peers = [n for n, e in entries.items() if e["library"] not in OURS and is_right(e)]
+    peers = peers_of(entries)
     fused = [n for n in peers if entries[n]["library"] != "torch_math"] or peers
     if not fused:
         return None, {}
     best = min(fused, key=lambda n: median(entries[n]["seconds"]))
-    ours = {n: e for n, e in entries.items()
-            if e["library"] in OURS and e.get("seqlen_q") is None and is_right(e)}
     return best, {n: ratios.median_ratio(entries[best]["seconds"], e["seconds"])
-                  for n, e in ours.items()}
+                  for n, e in ours_of(entries).items()}
+
+
+def against_each(entries):
+    """{regard's entry: {other library: how many times faster regard's is}}."""
+    return {n: {peer: ratios.median_ratio(entries[peer]["seconds"], e["seconds"])
+                for peer in peers_of(entries)} for n, e in ours_of(entries).items()}
 
 
 def against_first(case, entries):

@@ -1,9 +1,11 @@
 """The arithmetic of bench/: cases, FLOPs, rounds, the reference, targets. Needs no other library."""
 
 import array
+import json
 import math
 import os
 import pathlib
+import re
 import struct
 import subprocess
 import sys
@@ -15,8 +17,8 @@ from unittest import mock
 ROOT = pathlib.Path(os.environ["REGARD_DEV_SOURCE_DIR"])
 sys.path.insert(0, str(ROOT / "bench"))
 import regression  # noqa: E402
-from harness import targets, grids, limits, plot, ratios, reference, report, results  # noqa: E402
-from harness import timing  # noqa: E402
+from harness import targets, grids, limits, plot, published, ratios, reference  # noqa: E402
+from harness import report, results, tables, timing  # noqa: E402
 from harness.cases import CaseError, parse_case  # noqa: E402
 
 
@@ -297,14 +299,100 @@ class Reports(unittest.TestCase):
         self.assertAlmostEqual(self.verdict([both], "efficient's rate").measured, 0.375)
         self.assertAlmostEqual(self.verdict([both], "math's speed").measured, 1.5)
 
-    def test_markdown_and_drawing(self):
-        rows = [row_of("hq2 sq64 d16", {"torch": 0.4, "regard": 0.8}),
-                row_of("hq2 sq64 d16", {"regard@threads=1": 0.4, "regard@threads=2": 0.8})]
-        text = report.markdown(rows, "3 rounds")
-        self.assertIn("| hq2 sq64 d16 | 20.0 (0.40) | 40.0 (0.80) | 2.00x (torch) | a CPU |", text)
-        self.assertEqual(text.count("| case |"), 2)  # the columns changed
-        document = xml.dom.minidom.parseString(plot.draw(rows, "a < b & c"))
-        self.assertEqual(len(document.getElementsByTagName("rect")), 1 + 4 + 4)
+
+
+def run_of(*rows, grid="forward", cpu="AMD EPYC (family 25 model 17)"):
+    """What compare.py --json writes."""
+    return {"schema_version": 1, "cpu": cpu, "threads": 2, "grid": grid, "date": "2026-01-31",
+            "versions": {"torch": "9.8"}, "rows": list(rows)}
+
+
+class Published(unittest.TestCase):
+    """Medians in bench/results, and what is made of them."""
+
+    def test_a_run_replaces_its_grid_and_leaves_the_others(self):
+        row = row_of("hq2 sq64 d16", {"torch": 0.4, "openvino": 0.1, "regard": 0.8})
+        results.judge(parse_case(row["case"]), row["entries"]["openvino"], 0.3)
+        row = results.summarise(parse_case(row["case"]), row["entries"], "a CPU")
+        file = published.merge({"grids": {}}, run_of(row, grid="small"))
+        file = published.merge(file, run_of(row))
+        self.assertEqual((file["machine"], file["setup"]), ("Zen 4", "2 threads"))
+        self.assertEqual(list(file["grids"]), ["small", "forward"])
+        (found,) = file["grids"]["forward"]["rows"]
+        self.assertEqual(found["entries"]["regard"],
+                         {"rate": 40.0, "share": 0.8, "limit": "f32_gflops"})
+        self.assertEqual(found["entries"]["openvino"], {"verdict": "WRONG"})
+        self.assertEqual(found["over"], {"regard": {"torch": 2.0}})
+        self.assertEqual(json.loads(published.text_of(file)), file)
+        again = published.merge(file, run_of(), "a quiet machine")
+        self.assertEqual(again["grids"]["forward"]["rows"], [])
+        self.assertEqual(again["setup"], "a quiet machine")
+
+    def test_a_run_of_another_machine_is_refused(self):
+        file = published.merge({"grids": {}}, run_of())
+        with self.assertRaisesRegex(ValueError, "family 26 model 2"):
+            published.merge(file, run_of(cpu="AMD EPYC (family 26 model 2)"))
+
+    def test_a_table_has_a_row_for_each_case_and_machine(self):
+        files = []
+        for share, cpu in ((0.8, "AMD EPYC (family 26 model 2)"), (0.6, "another CPU")):
+            row = row_of("hq2 sq64 d16", {"torch": 0.4, "regard": share})
+            small = timed_row("sq16 d16", {"torch": 30e-6, "regard": 10e-6}, "us")
+            file = published.merge({"grids": {}}, run_of(row, cpu=cpu))
+            files.append(published.merge(file, run_of(small, cpu=cpu, grid="small")))
+        self.assertEqual(tables.markdown(files, "forward"), """\
+| case | machine | regard, GFLOP/s | over PyTorch |
+|---|---|---|---|
+| `hq2 sq64 d16` | Zen 5 | 40.0 (0.80) | 2.00 |
+|  | another CPU | 30.0 (0.60) | 1.50 |
+""")
+        self.assertIn("| `sq16 d16` | Zen 5 | 10.0 | 3.00 |", tables.markdown(files, "small"))
+
+    def test_the_ratio_is_of_the_plain_entrant(self):
+        row = row_of("hq2 sq64 d16 grad", {"torch": 0.4, "torch_math": 0.1, "regard": 0.8,
+                                           grids.EXACT: 0.6})
+        text = tables.markdown([published.merge({"grids": {}}, run_of(row))], "forward")
+        self.assertIn("40.0 (0.80) | 30.0 (0.60) | 2.00 | 8.00 |", text)
+
+    def test_a_drawing_has_a_bar_for_each_rate(self):
+        case = next(iter(grids.TITLES))
+        row = row_of(case, {"torch": 0.4, "onnxruntime": 0.5, "regard": 0.8})
+        results.judge(parse_case(case), row["entries"]["onnxruntime"], 0.3)
+        file = published.merge({"grids": {}}, run_of(row))
+        for drawing in plot.headline(file).values():
+            document = xml.dom.minidom.parseString(drawing)
+            bars = document.getElementsByTagName("rect")
+            self.assertEqual(len(bars), 4 + 2)  # the legend, and who has a right result
+            widths = [float(bar.getAttribute("width")) for bar in bars[4:]]
+            self.assertAlmostEqual(widths[1], 2 * widths[0])
+            words = [node.firstChild.data for node in document.getElementsByTagName("text")]
+            for expected in (grids.TITLES[case], "wrong result", "not measured"):
+                self.assertIn(expected, words)
+            self.assertTrue(any("PyTorch 9.8" in w for w in words))
+
+    def test_the_documents_show_what_was_measured(self):
+        """Tables of docs/performance.md, and the plot of the README, are made from bench/results.
+        With UPDATE_DOCS set the tables are written into the document instead."""
+        paths = sorted((ROOT / "bench/results").glob("*.json"), reverse=True)
+        files = [published.read(path) for path in paths]
+        for path, file in zip(paths, files):
+            self.assertEqual(path.read_text(), published.text_of(file), path.name)
+        drawings = [{theme: (ROOT / f"docs/plots/headline-{theme}.svg").read_text()
+                     for theme in plot.THEMES}]
+        self.assertTrue(any(plot.headline(file) in drawings for file in files),
+                        "draw it again: compare.py --from bench/results/NAME.json --plot docs/plots/headline")
+        page = ROOT / "docs/performance.md"
+        text = page.read_text()
+        blocks = re.findall(r"<!-- bench: (\w+) -->\n(.*?)<!-- /bench -->", text, flags=re.S)
+        self.assertGreaterEqual(len(blocks), 6)
+        for grid, block in blocks:
+            expected = "\n" + tables.markdown(files, grid) + "\n"
+            if "UPDATE_DOCS" in os.environ:
+                text = text.replace(f"<!-- bench: {grid} -->\n{block}", f"<!-- bench: {grid} -->\n{expected}")
+                page.write_text(text)
+                continue
+            with self.subTest(grid):
+                self.assertEqual(block, expected)
 
 
 class Regression(unittest.TestCase):
