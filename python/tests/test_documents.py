@@ -10,7 +10,7 @@ from documents import BLOCK, ROOT, WITH_TORCH, WITHOUT_TORCH, run_blocks
 
 @pytest.mark.parametrize("document", WITHOUT_TORCH)
 def test_the_code_of_the_document_runs(document):
-    assert run_blocks(document) >= 1
+    run_blocks(document)
 
 
 def test_every_document_with_code_is_run():

@@ -74,7 +74,7 @@ std::string layouts_text(const Claims& claims) {
   return text;
 }
 
-// The Markdown table of a device's records: one column for each backend that is built.
+// A device's records as Markdown: one column for each backend that is built.
 class ClaimsTable {
  public:
   ClaimsTable(const std::vector<BackendInfo>& infos, DeviceType device) {
@@ -88,34 +88,74 @@ class ClaimsTable {
     }
   }
 
+  /// The rows in which the backends differ as a table, the others folded into a list.
   std::string text() const {
-    std::string out = row("", [](const BackendInfo& i) { return code(to_string(i.ref)); });
-    out += row("---", [](const BackendInfo&) { return std::string("---"); });
-    out += row("device", [](const BackendInfo& i) { return std::string(to_string(i.device)); });
+    std::string table = line("", names()), same;
+    table += "|" + std::string("---|");
+    for (std::size_t i = 0; i < built_.size(); ++i) table += "---|";
+    table += "\n";
+    for (const Section& section : sections()) {
+      std::string folded;
+      for (const Row& row : section.rows) {
+        if (!all_equal(row.cells)) {
+          table += line(section.prefix + row.title, row.cells);
+        } else {
+          folded += (folded.empty() ? "" : section.separator) + row.title;
+          if (row.cells.front() != "yes") folded += " " + row.cells.front();
+        }
+      }
+      if (!folded.empty()) same += "* " + section.name + folded + "\n";
+    }
+    if (!same.empty()) table += "\nThe same for all of them:\n\n" + same;
+    return table + absent();
+  }
+
+ private:
+  struct Row {
+    std::string title;
+    std::vector<std::string> cells;  // one for each backend that is built
+  };
+  struct Section {
+    std::string prefix, name, separator;  // before a row of the table; before and in the list
+    std::vector<Row> rows;
+  };
+
+  std::vector<Section> sections() const {
+    Section bounds{"error bound, ", "error bounds: ", "; ", {}};
     for (const std::string& types : all_types()) {
-      out += row(types + ": error bound", [&](const BackendInfo& i) { return bound(i, types); });
+      bounds.rows.push_back(row(types, [&](const BackendInfo& i) { return bound(i, types); }));
     }
-    out += row("`head_dim_qk`",
-               [](const BackendInfo& i) { return head_dim_text(i.forward.head_dim_qk); });
-    out += row("`head_dim_v`",
-               [](const BackendInfo& i) { return head_dim_text(i.forward.head_dim_v); });
-    out += row("layouts", [](const BackendInfo& i) { return layouts_text(i.forward); });
-    out += row("alignment in bytes",
-               [](const BackendInfo& i) { return std::to_string(1 << i.forward.min_align_log2); });
-    out += row("determinism",
-               [](const BackendInfo& i) { return std::string(to_string(i.determinism)); });
-    out += row("gradients", [](const BackendInfo& i) { return yes(i.backward.offered); });
+    const Section limits{
+        "",
+        "",
+        "; ",
+        {row("`head_dim_qk`", [](const auto& i) { return head_dim_text(i.forward.head_dim_qk); }),
+         row("`head_dim_v`", [](const auto& i) { return head_dim_text(i.forward.head_dim_v); }),
+         row("layouts", [](const auto& i) { return layouts_text(i.forward); }),
+         row("alignment in bytes",
+             [](const auto& i) { return std::to_string(1 << i.forward.min_align_log2); }),
+         row("determinism", [](const auto& i) { return std::string(to_string(i.determinism)); }),
+         row("gradients", [](const auto& i) { return yes(i.backward.offered); })}};
+    Section given{"a backward given ", "a backward given ", ", ", {}};
     for (const Feature f : {Feature::kSavedStats, Feature::kLse, Feature::kDLse, Feature::kDelta}) {
-      out += row("a backward given " + code(to_string(f)),
-                 [&](const BackendInfo& i) { return yes(i.backward.features.has(f)); });
+      given.rows.push_back(row(code(to_string(f)), [&](const BackendInfo& i) {
+        return yes(i.backward.features.has(f));
+      }));
     }
+    Section features{"", "features: ", ", ", {}};
     for (int f = 0; f < kFeatureCount; ++f) {
       const Feature feature = static_cast<Feature>(f);
       const auto claims = [&](const BackendInfo& i) { return i.forward.features.has(feature); };
       if (std::none_of(built_.begin(), built_.end(), claims)) continue;
-      out += row(code(to_string(feature)), [&](const BackendInfo& i) { return yes(claims(i)); });
+      features.rows.push_back(
+          row(code(to_string(feature)), [&](const BackendInfo& i) { return yes(claims(i)); }));
     }
-    if (!absent_.empty()) out += "\nNot built in this version:\n\n";
+    return {bounds, limits, given, features};
+  }
+
+  std::string absent() const {
+    if (absent_.empty()) return "";
+    std::string out = "\nNot built in this version:\n\n";
     for (const BackendInfo& info : absent_) {
       out += "* ";
       out += code(to_string(info.ref)) + " on " + to_string(info.device) + ": ";
@@ -124,18 +164,28 @@ class ClaimsTable {
     return out;
   }
 
- private:
+  std::vector<std::string> names() const {
+    return row("", [](const BackendInfo& i) { return code(to_string(i.ref)); }).cells;
+  }
+
   static std::string code(const std::string& text) { return std::string("`").append(text) + "`"; }
   static std::string yes(bool value) { return value ? "yes" : "-"; }
 
+  static bool all_equal(const std::vector<std::string>& cells) {
+    return std::equal(cells.begin() + 1, cells.end(), cells.begin());
+  }
+
+  static std::string line(const std::string& title, const std::vector<std::string>& cells) {
+    std::string text = "| " + title + " |";
+    for (const std::string& cell : cells) text += " " + cell + " |";
+    return text + "\n";
+  }
+
   template <class Cell>
-  std::string row(const std::string& title, Cell cell) const {
-    std::string line = title == "---" ? "|---|" : "| " + title + " |";
-    for (const BackendInfo& info : built_) {
-      const std::string text = cell(info);
-      line += text == "---" ? "---|" : " " + text + " |";
-    }
-    return line + "\n";
+  Row row(const std::string& title, Cell cell) const {
+    Row found{title, {}};
+    for (const BackendInfo& info : built_) found.cells.push_back(cell(info));
+    return found;
   }
 
   std::vector<std::string> all_types() const {

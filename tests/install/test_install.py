@@ -3,6 +3,7 @@
 
 usage: test_install.py WHAT --source REPOSITORY --build BUILD --shared-build BUILD
        WHAT: build_shared | find_package | find_package_shared | pkg_config | add_subdirectory | defaults
+             | readme
 
 An installed tree is moved before it is used, and none of its files may name a path of the build.
 """
@@ -10,6 +11,7 @@ An installed tree is moved before it is used, and none of its files may name a p
 import argparse
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -77,6 +79,23 @@ def expect_defaults(source, folder):
             sys.exit(f"without an option, CMakeCache.txt lacks {line}")
 
 
+def paste_readme(source, folder):
+    """Does what the README says under "C++ with CMake", with its text as it stands."""
+    text = (source / "README.md").read_text()
+    section = text[text.index("### C++ with CMake"):]
+    blocks = {language: re.search(rf"^```{language}\n(.*?)^```$", section, flags=re.M | re.S)[1]
+              for language in ("cpp", "cmake", "sh")}
+    (folder / "app.cc").write_text(blocks["cpp"])
+    (folder / "CMakeLists.txt").write_text(blocks["cmake"])
+    (folder / "regard").symlink_to(source)
+    launcher = shutil.which("ccache")
+    # A build type without flags of its own, in place of Release: the flags of cmake_build().
+    env = {**os.environ, "CMAKE_BUILD_TYPE": "Plain", "CXXFLAGS": "-O0 -DNDEBUG"}
+    if launcher:
+        env["CMAKE_CXX_COMPILER_LAUNCHER"] = launcher
+    run("sh", "-ec", blocks["sh"], cwd=folder, env=env)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("what")
@@ -100,6 +119,9 @@ def main():
             return
         if given.what == "defaults":
             expect_defaults(given.source, folder)
+            return
+        if given.what == "readme":
+            paste_readme(given.source, folder)
             return
         shared = given.what == "find_package_shared"
         prefix = install_and_move(given.shared_build if shared else given.build, folder,
