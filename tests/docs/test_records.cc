@@ -88,15 +88,15 @@ class ClaimsTable {
     }
   }
 
-  /// The rows in which the backends differ as a table, the others folded into a list.
+  /// The rows in which the backends differ as a table, with one line for rows that are alike; the
+  /// others folded into a list.
   std::string text() const {
-    std::string table = line("", names()), same;
-    table += "|" + std::string("---|");
+    std::string table = line("", names()) + "|---|", same;
     for (std::size_t i = 0; i < built_.size(); ++i) table += "---|";
     table += "\n";
     for (const Section& section : sections()) {
       std::string folded;
-      for (const Row& row : section.rows) {
+      for (const Row& row : merged(section)) {
         if (!all_equal(row.cells)) {
           table += line(section.prefix + row.title, row.cells);
         } else {
@@ -119,6 +119,22 @@ class ClaimsTable {
     std::string prefix, name, separator;  // before a row of the table; before and in the list
     std::vector<Row> rows;
   };
+
+  /// The rows of a section, those with the same cells as one.
+  static std::vector<Row> merged(const Section& section) {
+    std::vector<Row> rows;
+    for (const Row& row : section.rows) {
+      const auto alike = std::find_if(rows.begin(), rows.end(), [&](const Row& other) {
+        return other.cells == row.cells && !all_equal(row.cells);
+      });
+      if (alike == rows.end()) {
+        rows.push_back(row);
+      } else {
+        alike->title += section.separator + row.title;
+      }
+    }
+    return rows;
+  }
 
   std::vector<Section> sections() const {
     Section bounds{"error bound, ", "error bounds: ", "; ", {}};
