@@ -31,12 +31,12 @@ struct CudaDevice {
 /// The sm_version of an Env whose CUDA devices have not been read yet; see with_devices().
 inline constexpr std::int32_t kSmUnread = -1;
 
-/// Facts about a machine, a build and the process's environment, read once. A value: tests and
-/// `explain` pass described machines.
+/// Facts about a machine, a build and the process's environment, read once. It is a plain value, so
+/// tests and `explain` can describe another machine.
 struct Env {
   DeviceType device = DeviceType::kCpu;
   std::int32_t sm_version = 0;  // CUDA compute capability * 10, 0 without a device, or kSmUnread
-  Isa isa = Isa::kScalar;       // the one to use: what the CPU has, capped by REGARD_MAX_ISA
+  Isa isa = Isa::kScalar;       // to be used: the CPU's, limited by REGARD_MAX_ISA
   Isa isa_available = Isa::kScalar;
   std::string cpu_model;  // "AMD EPYC (family 25 model 17)"
   std::int64_t l1d_bytes = 32768;
@@ -57,7 +57,8 @@ struct Env {
   friend bool operator==(const Env&, const Env&) = default;
 };
 
-/// Calls f("name", env.field) for every field: ==, fingerprint and JSON cannot drift apart.
+/// Calls f("name", env.field) for every field, so that ==, fingerprint and JSON cover the same
+/// ones.
 template <class E, class F>
 constexpr void for_each_env_field(E& e, F&& f) {
   f("device", e.device);
@@ -80,14 +81,14 @@ constexpr void for_each_env_field(E& e, F&& f) {
   f("warnings", e.warnings);
 }
 
-/// Reads CPUID, caches, the CPUs that the process may use and the six REGARD_ variables. The
-/// CUDA devices stay unread: reading them starts the driver, which takes a while, and leaves
-/// children that are forked afterwards without CUDA.
+/// Reads CPUID, caches, the CPUs that the process may use and the six REGARD_ variables. CUDA
+/// devices stay unread: reading them starts the driver, which takes some 100 ms, and children that
+/// are forked afterwards cannot use CUDA.
 REGARD_EXPORT Env read_env();
 
-/// The Env with the facts of the visible CUDA devices, which the first such call of a process asks
-/// the driver for; one that states its sm_version is returned as it is. A Context, `explain` and
-/// apply_overrides() do this for a problem on a CUDA device.
+/// The Env with the facts of the visible CUDA devices, which the first call in a process reads from
+/// the driver. An Env that has an sm_version is returned unchanged. A Context, `explain` and
+/// apply_overrides() call this for a problem on a CUDA device.
 REGARD_EXPORT Env with_devices(Env env);
 
 /// The first unusable environment variable as a Status; ok when all are usable.

@@ -9,8 +9,8 @@
 
 namespace regard {
 
-/// What a request needs and a backend claims: a backend that does not claim each of a request's
-/// features is refused, so none is ever dropped.
+/// What a request needs and a backend claims. A backend that does not claim every feature of a
+/// request is refused for it, so no feature is ever dropped.
 enum class Feature : std::uint8_t {
   // from the options
   kCausal = 0,   // window_right == 0
@@ -45,11 +45,11 @@ enum class Feature : std::uint8_t {
   // what the backward will be given, with kNeedsGrad
   kDLse,
   kDelta,
-  // relations, computed before extents are rounded; set unless proven false
+  // relations, computed before extents are rounded; set unless certainly false
   kGqa,               // num_heads_q != num_heads_kv
   kHeadDimsDiffer,    // head_dim_qk != head_dim_v
   kSeqlenQGreaterKv,  // seqlen_q > seqlen_kv, or lengths are data and may be so
-  // added by select where keys may be hidden, unless the policy assumes finite inputs
+  // added by select where keys may be hidden, unless the policy has assume_finite
   kNonFiniteBehindMask,
   kCount
 };

@@ -8,23 +8,23 @@
 
 namespace regard {
 
-/// Ends a long call on CPU backends before its time. They check it between tasks and leave the rest
-/// out; the call then returns kInterrupted and its outputs hold no result. One object serves one
+/// Ends a long call on CPU backends early. They check it between tasks and leave out the remaining
+/// ones; the call then returns kInterrupted and its outputs hold no result. Use one object for one
 /// call.
 class REGARD_EXPORT Interrupt {
  public:
-  /// True ends the call. Runs at most four times a second, on the thread that made the object,
-  /// while that thread computes, so it may do what is slow.
+  /// Returning true ends the call. Called at most four times a second, on the thread that made the
+  /// object, while that thread computes; so it may be slow.
   using Poll = bool (*)(void* state) noexcept;
 
-  /// A null `poll` leaves request().
+  /// Without `poll` only request() ends the call.
   explicit Interrupt(Poll poll = nullptr, void* state = nullptr) noexcept;
 
-  /// Ends the call; from any thread, and from a signal handler.
+  /// Ends the call. May be called from any thread and from a signal handler.
   void request() noexcept { requested_.store(true, std::memory_order_relaxed); }
   bool requested() const noexcept { return requested_.load(std::memory_order_relaxed); }
 
-  /// For backends, between tasks: requested(), after a poll where one is due.
+  /// For backends, between tasks: polls if it is time to, and returns requested().
   bool check() noexcept;
 
  private:

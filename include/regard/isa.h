@@ -13,7 +13,7 @@ namespace regard {
 enum class Architecture : std::uint8_t { kPortable, kX86_64, kAarch64 };
 REGARD_EXPORT const char* to_string(Architecture architecture) noexcept;  // "x86_64", ...
 
-/// What compilers and processors have or lack as a whole, as far as kernels use it.
+/// Groups of instructions that kernels use, each present or absent as a whole.
 enum class CpuExtension : std::uint8_t {
   kAvx2,        // AVX2, FMA and F16C
   kAvx512,      // AVX-512 F, BW, DQ and VL
@@ -25,8 +25,8 @@ constexpr Architecture architecture_of(CpuExtension extension) noexcept {
   return extension < CpuExtension::kNeon ? Architecture::kX86_64 : Architecture::kAarch64;
 }
 
-/// The instructions that a machine has or that a unit of kernels needs: an architecture and a set
-/// of its extensions. Ordered by inclusion alone: neither of two sets may include the other.
+/// The instructions that a machine has or that a kernel needs: an architecture and a set of its
+/// extensions. Sets are only partly ordered: neither of two may include the other.
 class Isa {
  public:
   constexpr Isa() noexcept = default;  // portable code: every machine includes it
@@ -42,9 +42,9 @@ class Isa {
   constexpr bool has(CpuExtension extension) const noexcept {
     return (bits_ >> static_cast<int>(extension) & 1u) != 0;
   }
-  /// A machine of this set runs a unit that needs `other`.
+  /// Whether a machine with this set runs kernels that need `other`.
   constexpr bool includes(const Isa& other) const noexcept { return (other.bits_ & ~bits_) == 0; }
-  /// What both have.
+  /// The extensions of both.
   friend constexpr Isa operator&(Isa a, const Isa& b) noexcept {
     a.bits_ &= b.bits_;
     if (a.bits_ == 0) a.architecture_ = Architecture::kPortable;
@@ -74,8 +74,8 @@ REGARD_EXPORT std::span<const Isa> named_isas() noexcept;
 REGARD_EXPORT const char* to_string(Isa isa) noexcept;
 REGARD_EXPORT Expected<Isa> parse_isa(const std::string& name);
 
-/// The last named set that `isa` includes and that does not itself include `excluded`; kScalar
-/// where there is none.
+/// The last named set that `isa` includes and that does not include `excluded`; kScalar if there is
+/// none.
 REGARD_EXPORT Isa isa_without(Isa isa, Isa excluded) noexcept;
 
 }  // namespace regard

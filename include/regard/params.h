@@ -11,7 +11,7 @@
 
 namespace regard {
 
-/// Where the diagonal lies: query i's position on it is i + shift (see docs/semantics.md).
+/// Where the diagonal lies: query i stands at key i + shift (see docs/semantics.md).
 enum class Diagonal : std::uint8_t {
   kUnnamed = 0,  // valid where nothing measures from it, or where all choices agree
   kTopLeft,      // shift 0
@@ -38,9 +38,9 @@ REGARD_EXPORT const char* to_string(ScoresKind) noexcept;
 
 inline constexpr std::int64_t kUnlimited = -1;  // of a window's side
 
-/// A problem without its tensors: complete, canonical, pointer-free. Two equal params are the same
-/// decision everywhere. Extents (batch, seqlen_*, total_*, num_pages) are upper bounds.
-/// Every field stands in for_each_field below, which ==, hash, text and JSON are made of.
+/// A problem without its tensors: complete, canonical, without pointers. Equal params lead to the
+/// same decision on the same machine. Extents (batch, seqlen_*, total_*, num_pages) are upper
+/// bounds. for_each_field below lists every field; ==, hash, text and JSON are made from it.
 struct AttentionParams {
   Device device{};
   Dtype dtype_q = Dtype::kF32;
@@ -86,7 +86,7 @@ struct AttentionParams {
   REGARD_EXPORT friend bool operator==(const AttentionParams& a, const AttentionParams& b) noexcept;
 };
 
-inline constexpr std::int32_t kMaxAlignLog2 = 4;  // 16 bytes: the most any consumer needs
+inline constexpr std::int32_t kMaxAlignLog2 = 4;  // 16 bytes: no kernel or library needs more
 
 /// Calls f("name", params.field) for every field, in declaration order.
 template <class Params, class F>
@@ -128,7 +128,7 @@ constexpr void for_each_field(Params& p, F&& f) {
   f("scores_kind", p.scores_kind);
 }
 
-/// Where params hold how q, k, v or out lies in memory.
+/// The fields of params that say how q, k, v or out lies in memory.
 struct TensorLayout {
   const char* tensor;
   Layout AttentionParams::*order;
@@ -154,23 +154,24 @@ REGARD_EXPORT std::string to_json(const AttentionParams& params);
 /// absent. Idempotent. describe, parse_case and apply_fix all end here.
 REGARD_EXPORT void canonicalize(AttentionParams& params) noexcept;
 
-/// Every rule that needs no tensors: extents >= 0, heads divisible, products within 64 bits, finite
-/// scale, windows >= -1, dropout_p in [0, 1) with a 16-bit threshold in 1..65535, the diagonal
-/// named where it must be. `where` is the function that the message names.
+/// Checks every rule that needs no tensors: extents >= 0, heads divisible, products within 64 bits,
+/// finite scale, windows >= -1, dropout_p in [0, 1) with a 16-bit threshold in 1..65535, the
+/// diagonal named where it must be. `where` is the function that the message names.
 REGARD_EXPORT Status validate(const AttentionParams& params, const char* where);
 
-/// Natural default of softmax_scale: 1 / sqrt(head_dim_qk) (1 for head_dim 0).
+/// The default of softmax_scale: 1 / sqrt(head_dim_qk), and 1 for head_dim 0.
 REGARD_EXPORT double default_softmax_scale(std::int64_t head_dim_qk) noexcept;
 
 enum class KeyExtents : std::uint8_t { kRounded = 0, kExact };
 
-/// What selection and plans depend on: params with extents rounded up to classes, or kept exact for
-/// backends with needs_exact_extents.
+/// What selection and plans depend on: params with their extents rounded up to classes, or exact
+/// for backends with needs_exact_extents.
 class AttentionKey {
  public:
   AttentionKey() = default;
-  /// Rounded extents: exact to 64, then eight steps an octave. kOverflow when a class passes 2^62.
-  /// Without assume_finite, what may hide keys has Feature::kNonFiniteBehindMask.
+  /// Extents are exact to 64, then rounded up in eight steps for each doubling. kOverflow when a
+  /// class exceeds 2^62. Without assume_finite, a problem that may hide keys gets
+  /// Feature::kNonFiniteBehindMask.
   REGARD_EXPORT static Expected<AttentionKey> make(const AttentionParams& params,
                                                    bool assume_finite,
                                                    KeyExtents extents = KeyExtents::kRounded);
@@ -187,7 +188,8 @@ class AttentionKey {
   std::size_t hash_ = 0;
 };
 
-/// The class of an extent: n to 64, then the next multiple of an eighth of the octave below n.
+/// The class of an extent n: n itself to 64, then n rounded up to an eighth of the power of two
+/// below it.
 REGARD_EXPORT std::int64_t extent_class(std::int64_t n) noexcept;
 
 }  // namespace regard

@@ -15,12 +15,12 @@ struct PlanImpl;
 struct Policy;
 struct Selection;
 
-/// What will run and how: immutable, cheap to copy, shareable between threads. It accepts any
-/// extents up to its own; of a backend that needs exact extents, its own alone. One made with
-/// `needs_grad` holds the pair: the forward and its backward, of the same backend.
+/// What will run and how: immutable, cheap to copy, shareable between threads. It accepts calls
+/// whose extents are at most its own (exactly its own for a backend that needs exact extents). A
+/// plan made with `needs_grad` holds a forward and its backward, both of the same backend.
 class REGARD_EXPORT Plan {
  public:
-  Plan();  // empty; every accessor needs a plan that plan() returned
+  Plan();  // empty; only plan() makes one that can be used
   ~Plan();
   Plan(const Plan&);
   Plan(Plan&&) noexcept;
@@ -29,15 +29,15 @@ class REGARD_EXPORT Plan {
 
   bool empty() const noexcept { return impl_ == nullptr; }
   const BackendRef& backend() const noexcept;
-  /// Extents are the most that it accepts: rounded up, or exact where the backend needs that.
+  /// Its extents are the largest that the plan accepts.
   const AttentionParams& params() const noexcept;
   const KernelPlan& kernel() const noexcept;
   std::int64_t workspace_bytes() const noexcept;
-  /// Of execute_backward; without `needs_grad` there is none: no name, 0 bytes.
+  /// For execute_backward; empty and 0 without `needs_grad`.
   const KernelPlan& backward_kernel() const noexcept;
   std::int64_t backward_workspace_bytes() const noexcept;
-  const Policy& policy() const noexcept;  // all of what it was made under, merged
-  /// The decision with every reason, made again from the plan's own inputs (it is pure).
+  const Policy& policy() const noexcept;  // merged from all sources
+  /// The decision with every reason, computed again from the plan's own inputs.
   Selection selection() const;
   std::string to_string() const;
 

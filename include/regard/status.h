@@ -14,14 +14,14 @@ struct Selection;
 
 enum class StatusCode {
   kOk = 0,
-  kInvalidArgument,    // the caller's words are wrong: the message names value and expectation
+  kInvalidArgument,    // an argument is wrong: the message names value and expectation
   kOverflow,           // a size or stride product does not fit 64 bits
   kNoBackend,          // nothing can run it: Status::selection() carries every reason
-  kWorkspace,          // the workspace given is too small, misaligned or could not be had
+  kWorkspace,          // the workspace is too small, misaligned or cannot be allocated
   kRefusedAtPlan,      // a backend's library refused what its record allows
   kNotFound,           // an unknown name
   kConformanceFailed,  // a backend failed the suite it was registered with
-  kInternal,           // a defect of regard's own
+  kInternal,           // a bug in regard
   kInterrupted,        // the launch's Interrupt ended the call: outputs hold no result
   kUnavailable,        // a backend's library lacks memory or a handle now; a later call may succeed
   kOutOfMemory         // an allocation failed: outputs hold no result
@@ -85,7 +85,7 @@ template <class T>
 class [[nodiscard]] Expected {
  public:
   Expected(T value) : value_(std::move(value)) {}  // NOLINT: implicit by design
-  /// An ok Status, which states no failure, becomes kInternal.
+  /// An ok Status is no reason for a missing value and becomes kInternal.
   Expected(Status status)  // NOLINT
       : status_(status.ok() ? Status(StatusCode::kInternal,
                                      "[Expected] made from an ok Status, expected a failure")
@@ -102,7 +102,7 @@ class [[nodiscard]] Expected {
   T* operator->() noexcept { return &*value_; }
   const T* operator->() const noexcept { return &*value_; }
 
-  /// The value, or an Error is thrown.
+  /// The value; throws an Error when !ok().
   T& value() & {
     check(status_);
     return *value_;

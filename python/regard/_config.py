@@ -1,4 +1,4 @@
-"""What this build is and where it runs."""
+"""The build and the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What regard raises beside Python's own errors."""
+"""The exceptions of regard that are not Python's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class NoBackendError(RuntimeError):
-    """No backend can run the call; `selection` holds every reason of every backend."""
+    """No backend can run the call; `selection` has every reason of every backend."""
 
     def __init__(self, message: str, selection: Selection) -> None:
         super().__init__(message, selection)

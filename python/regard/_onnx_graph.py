@@ -1,4 +1,4 @@
-"""The nodes that regard.onnx writes, and the problem that they are for."""
+"""Builds the graphs of regard.onnx node by node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DIMS = ("batch", "num_heads_q", "seqlen_q", "seqlen_kv")
 
 
 class Inputs(NamedTuple):
-    """How a graph is fed, which the problem does not say."""
+    """Properties of a graph's inputs that the problem does not contain."""
 
     offset: int = 0  # of the diagonal, a constant of the graph
     is_bshd: bool = False  # q, k, v and out are [batch, positions, heads, head_dim]
@@ -30,7 +30,7 @@ class Inputs(NamedTuple):
 
 
 class Problem:
-    """AttentionParams of a graph: what decides, without extents."""
+    """The AttentionParams of a graph, without extents."""
 
     def __init__(self, params: dict[str, Any], inputs: Inputs) -> None:
         self._params = params
@@ -69,7 +69,7 @@ class Problem:
 
 
 class Graph:
-    """A graph that grows node by node; every method returns a value's name."""
+    """A graph under construction; every method that adds nodes returns the name of a value."""
 
     def __init__(self, problem: Problem, opset: int) -> None:
         self.problem, self.opset, self.masks = problem, opset, 0
@@ -123,7 +123,7 @@ class Graph:
         return self._constant(numpy.array(values, numpy.int64))
 
     def wide(self, name: str) -> str:
-        """q, k or v in the type that is computed in, which is f32 for 16 bits; a bias too."""
+        """q, k, v or a bias in the type of the computation: f32 for 16 bits."""
         if name == "attn_bias":
             return self.cast(name)
         return self._cast(self._tensors[name], self.problem.type)
@@ -145,7 +145,7 @@ class Graph:
         return self.add("Cast", name, to=self.problem.wide_type)
 
     def write_out(self, value: str) -> None:
-        """The output of the graph, from [B,Hq,Sq,Dv] in the type that is computed in."""
+        """Makes [B,Hq,Sq,Dv] in the type of the computation the output of the graph."""
         problem = self.problem
         value = self._turned(value)
         if problem.type == problem.wide_type:
@@ -162,7 +162,7 @@ class Graph:
                         self.integers([0]))
 
     def grouped(self, q: str, depth: int) -> str:
-        """[B,Hq,S,D] as [B,Hkv,G*S,D]: K and V are not copied for a group's heads."""
+        """[B,Hq,S,D] as [B,Hkv,G*S,D], so that K and V need not be repeated for a group's heads."""
         if self.problem.num_heads_q == self.problem.num_heads_kv:
             return q
         return self.add("Reshape", q, self.integers([0, self.problem.num_heads_kv, -1, depth]))

@@ -1,7 +1,7 @@
 """The functions of the flash_attn package, on tensors of the CPU or a CUDA device.
 
-Tensors are [batch, positions, heads, head_dim]; causal and windows count from the bottom right
-corner: the last query stands at the last key.
+Tensors are [batch, positions, heads, head_dim]. Causal masks and windows count from the bottom
+right corner, where the last query stands at the last key.
 """
 
 from __future__ import annotations
@@ -70,11 +70,14 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
                     return_attn_probs: bool = False) -> Any:
     """flash_attn.flash_attn_func: out, or (out, softmax_lse, S_dmask) with return_attn_probs.
 
-    Any head dimension; float32, and float64 on MATH, besides float16 and bfloat16. Results are
-    always deterministic, so `deterministic` changes nothing. With alibi_slopes softmax_lse holds
-    the biases as they are documented, -slope * |i + seqlen_k - seqlen_q - j|; flash_attn's own is
-    shifted by a constant for each row. softmax_lse of a row without keys is inf, as flash_attn 2
-    has it.
+    q [batch, seqlen_q, heads, head_dim], k and v [batch, seqlen_k, heads_k, head_dim] of one type:
+    float16, bfloat16, float32, or float64 on MATH; any head_dim. softmax_lse is [batch, heads,
+    seqlen_q].
+
+    Results are always deterministic, so `deterministic` changes nothing. With alibi_slopes
+    softmax_lse contains the biases as flash_attn documents them, -slope * |i + seqlen_k - seqlen_q
+    - j|; flash_attn's own is shifted by a constant for each row. The softmax_lse of a row without
+    keys is inf, as in flash_attn 2.
     """
     q, k, v = _call.autocast(q, k, v)
     _check(q, k, v)

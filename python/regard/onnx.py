@@ -3,9 +3,9 @@
     model = regard.onnx.export_attention("b1 hq8 hkv2 sq128 skv128 d64 f32 causal mask lens=kv")
     onnx.save(model, "attention.onnx")
 
-The default is made of plain operators of opset 17; fused=True is the Attention operator of opset
+The default is a graph of plain operators of opset 17; fused=True is one Attention operator of opset
 23. Batch and sequence lengths are symbolic, heads and head dimensions fixed. Inputs have the names
-of regard.attention's arguments, outputs are out and, where the case has `lse`, lse.
+of regard.attention's arguments; outputs are out and, where the case has `lse`, lse.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["export_attention"]
 
 
 def _scores(graph: Graph, problem: Problem) -> str:
-    """[B,Hq,Sq,Skv]: scaled, capped and biased, nothing masked yet."""
+    """Scores [B,Hq,Sq,Skv] after scale, softcap and bias, before the mask."""
     q, k = graph.wide("q"), graph.wide("k")
     transposed = graph.add("Transpose", k, perm=[0, 1, 3, 2])
     product = graph.add("MatMul", graph.grouped(q, problem.head_dim_qk), transposed)
@@ -38,7 +38,7 @@ def _scores(graph: Graph, problem: Problem) -> str:
 
 
 def _softmax(graph: Graph, problem: Problem, scores: str) -> tuple[str, str]:
-    """The probabilities, 0 in a row that sees nothing, and the scores with a sink's beside them."""
+    """The probabilities (0 in a row that sees nothing), and the scores with the sink's appended."""
     keys = graph.extent("k", 2)
     if problem.has("sinks"):
         scores = graph.add("Concat", scores, graph.sink_scores(), axis=3)
@@ -98,7 +98,7 @@ def _fused(problem: Problem) -> Any:
     if bias is not None:
         mask = bias if mask is None else graph.add("Where", mask, bias, graph.number(float("-inf")))
     inputs = [graph.wide(name) for name in ("q", "k", "v")]
-    if mask is not None:  # every extent in full, as the operator wants it
+    if mask is not None:  # the operator needs every extent in full
         mask = graph.broadcast_scores(mask)
         inputs.append(mask)
     out = graph.add("Attention", *inputs, scale=problem.softmax_scale, softcap=problem.softcap,
@@ -111,11 +111,11 @@ def _fused(problem: Problem) -> Any:
 
 def export_attention(case: Any, k: Any = None, v: Any = None, *, fused: bool = False,
                      **options: Any) -> Any:
-    """An onnx.ModelProto of a case in words, or of a call: q, k and v with regard.attention's
-    options, layout="BSHD" among them.
+    """An onnx.ModelProto of a case ("hq8 sq128 d64 causal diag=tl"), or of a call: q, k and v with
+    regard.attention's options, layout="BSHD" among them.
 
-    Nothing of the arrays but their types, heads and head dimensions is in the graph. Dropout,
-    packed and paged tensors have no graph: ValueError.
+    Of the arrays only types, heads and head dimensions are used. A ValueError says what a graph
+    cannot have: dropout, packed and paged tensors.
     """
     if not isinstance(fused, bool):
         raise TypeError(f"fused ({fused!r}) must be True or False")
@@ -129,7 +129,7 @@ def export_attention(case: Any, k: Any = None, v: Any = None, *, fused: bool = F
 
 
 def _inputs_of(features: list[str], options: dict[str, Any]) -> Inputs:
-    """What a call's options say of the graph's inputs beside the problem that they describe."""
+    """What a call's options say about the graph's inputs and the problem does not contain."""
     slopes = options.get("alibi_slopes")
     return Inputs(
         offset=int(options["diagonal"]) if "diagonal_offset" in features else 0,

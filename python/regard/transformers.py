@@ -4,16 +4,16 @@
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="regard")
     model.set_attn_implementation("regard_math")  # one backend alone
 
-registers the attention function and its mask function: a name without the latter would be given no
-mask at all. A model's configuration then holds another name in two cases:
+register() registers an attention function and a mask function for each name; without the latter
+Transformers would pass no mask at all. The model's configuration has another name in two cases:
 
-* FLASH alone is "regard_FLASH" there: Transformers takes every name with a small "flash" in it for
-  the flash-attn package, looks for its kernels, and gives some models another implementation.
-* Models that were written for eager's masks alone hold "regard_added_masks" and the like. They are
-  given these: floats to be added to the scores, and none where every key may be attended.
+* FLASH alone is "regard_FLASH" there, because Transformers takes every name with a lower-case
+  "flash" in it for the flash-attn package and gives some models another implementation.
+* Models that support eager's masks alone have "regard_added_masks" and the like. Their masks are
+  floats that are added to the scores, and None where every key may be attended.
 
-A model whose attention does not come through Transformers' interface is refused, as sdpa refuses
-it: Transformers would give it masks in a form that its code does not read.
+A model that does not take its attention from Transformers' interface is refused, as sdpa refuses
+it: Transformers would pass it masks in a form that its code does not read.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ from .torch._formula import dropout_factors, formula
 from .torch._options import Options, seed_of
 from .torch._scopes import SdpaError
 
-_active_collector: Any = None  # before Transformers 5 every layer passes output_attentions on
+_active_collector: Any = None  # none before Transformers 5, where layers pass output_attentions
 with contextlib.suppress(ImportError):
     from transformers.utils.output_capturing import _active_collector
 
 __all__ = ["IMPLEMENTATIONS", "register"]
 
-# The implementations' names, and the backend that each one forces.
+# The names of attn_implementation, and the backend that each one forces.
 IMPLEMENTATIONS = {"regard": "", "regard_math": "math", "regard_efficient": "efficient",
                    "regard_flash": "flash", "regard_MATH": "math", "regard_EFFICIENT": "efficient",
                    "regard_FLASH": "flash"}
 _ADDED_MASKS = "_added_masks"
 
-# Keywords that models hand through their layers and that say nothing of one attention: what they
-# mean for it is in the mask, the cache or the layer already.
+# Keywords that models pass through their layers and that do not concern a single attention: the
+# mask, the cache or the layer already contains what they mean.
 _ELSEWHERE = frozenset({
     "cache_position", "decoder_input_ids", "deterministic", "encoder_attention_mask",
     "encoder_hidden_states", "ignore_index", "input_ids", "labels", "logits_to_keep",
     "max_new_tokens", "num_items_in_batch", "output_hidden_states", "output_router_logits",
     "past_key_value", "past_key_values", "position_embeddings", "position_ids", "return_dict",
     "return_loss", "shift_labels", "token_type_ids", "use_cache"})
-# Sequences packed in one row: flash-attention's and state space models' own words.
+# Keywords of flash-attention and of state space models that mark several sequences in one row.
 _PACKED = frozenset({"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"})
 
 
 def _sequence_ids(words: dict[str, Any], rows: int, keys: int) -> list[tuple[Tensor, Tensor]]:
-    """The sequence of each query and of each key, [batch, rows] and [batch, keys], by each of the
-    words that name sequences; empty where none does.
+    """The sequence of each query and of each key, [batch, rows] and [batch, keys], for each keyword
+    that marks sequences; empty where there is none.
     """
     found = []
     ids = words.get("seq_idx")
@@ -75,8 +75,9 @@ def _sequence_ids(words: dict[str, Any], rows: int, keys: int) -> list[tuple[Ten
 
 def _check_packed(words: dict[str, Any], mask: Tensor | None, batch: int, rows: int,
                   keys: int) -> None:
-    """Refuses packed sequences unless the mask keeps them apart. Transformers makes such a mask of
-    position_ids alone: not where an attention_mask or a cache is given, and not of these words.
+    """Refuses packed sequences unless the mask keeps them apart. Transformers makes such a mask
+    from position_ids only, without an attention_mask and a cache; it makes none from these
+    keywords.
     """
     message = (f"{', '.join(sorted(words))} (of packed sequences) is not supported without a mask "
                "that keeps the sequences apart; expected position_ids that begin anew at each "
@@ -96,7 +97,7 @@ def _check_packed(words: dict[str, Any], mask: Tensor | None, batch: int, rows: 
 
 
 def _check_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
-    """Refuses what is not known; returns the words of packed sequences."""
+    """Refuses unknown keywords; returns those that mark packed sequences."""
     packed = {}
     for name, value in keywords.items():
         if value is None or value is False or name in _ELSEWHERE:
@@ -112,7 +113,7 @@ def _check_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_mask(options: Options, mask: Tensor | None, position_bias: Tensor | None) -> Options:
-    """The mask of a model, True = may attend or added to the scores, beside T5's bias."""
+    """Adds a model's mask (bool, True = may attend; float: added to the scores) and T5's bias."""
     for name, tensor in (("attention_mask", mask), ("position_bias", position_bias)):
         if tensor is not None and tensor.dim() != 4:
             raise SdpaError(f"{name} (of shape {tuple(tensor.shape)}) must be [batch, heads, "
@@ -128,7 +129,7 @@ def _add_mask(options: Options, mask: Tensor | None, position_bias: Tensor | Non
 
 
 def _choose_keys(mask: Tensor, indices: Tensor) -> Tensor:
-    """The mask of a row that attends the keys [batch, queries, n] alone (DeepSeek-V3.2's choice)."""
+    """The mask restricted to the keys [batch, queries, n] that a row selects (DeepSeek-V3.2)."""
     chosen = torch.zeros((), dtype=torch.bool, device=mask.device).expand(
         indices.shape[0], 1, indices.shape[1], mask.shape[-1])
     chosen = chosen.scatter(-1, indices.long()[:, None], True)
@@ -139,7 +140,7 @@ def _choose_keys(mask: Tensor, indices: Tensor) -> Tensor:
 
 def _add_causal(options: Options, is_causal: bool, sliding_window: int | None, rows: int,
                 keys: int) -> Options:
-    """What a model without a mask means: a mask holds all of it where there is one."""
+    """Causality and window of a model without a mask; a mask already contains both."""
     if is_causal:  # a prefill, into an empty static cache where there are more keys than rows
         options = options._replace(is_causal=True)
     if sliding_window is not None and keys > sliding_window:
@@ -149,8 +150,8 @@ def _add_causal(options: Options, is_causal: bool, sliding_window: int | None, r
 
 
 def _collects_weights() -> bool:
-    """Whether a model around the layer has output_attentions set: some layers (GPT-2's, OPT's)
-    do not pass the word on, and a hook of Transformers takes what they return.
+    """Whether the model has output_attentions set. Some layers (GPT-2's, OPT's) do not pass the
+    keyword on; a hook of Transformers collects what they return.
     """
     if _active_collector is None:
         return False
@@ -161,7 +162,7 @@ def _collects_weights() -> bool:
 
 
 def _with_weights(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor]:
-    """output_attentions: MATH as a formula, whose probabilities have gradients, too."""
+    """Output and probabilities of MATH's formula, both differentiable: output_attentions."""
     factors = dropout_factors(q, k, options)
     result = formula(q, k, v, options, factors)
     probs = result.probs if factors is None else result.probs * factors
@@ -170,7 +171,7 @@ def _with_weights(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Te
 
 def _attention(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor,
                attention_mask: Tensor | None, **keywords: Any) -> tuple[Tensor, Tensor | None]:
-    """Transformers' attention function: [B,H,S,D] tensors in, [B,S,H,D] and perhaps weights out."""
+    """Transformers' attention function: takes [B,H,S,D], returns [B,S,H,D] and weights or None."""
     take = keywords.pop
     dropout, scaling = take("dropout", 0.0), take("scaling", None)
     is_causal, window = take("is_causal", None), take("sliding_window", None)
@@ -207,14 +208,14 @@ def _attention(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor
 def _attention_by_added_masks(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor,
                               value: Tensor, attention_mask: Tensor | None,
                               **keywords: Any) -> tuple[Tensor, Tensor | None]:
-    """Where masks are eager's: nothing is hidden but by one."""
+    """The same for models with eager's masks, where only a mask hides keys."""
     keywords.update(is_causal=False, sliding_window=None)
     return _attention(backend, module, query, key, value, attention_mask, **keywords)
 
 
 def _sdpa_mask(*args: Any, config: Any = None, **keywords: Any) -> Tensor | None:
-    """sdpa's masks: bool, True = may attend; none where is_causal says it all. Gemma-4's layers that
-    share keys compute the last queries alone, of which it says nothing.
+    """sdpa's masks: bool, True = may attend; None where is_causal suffices. It does not suffice for
+    Gemma-4's layers that share keys and compute only the last queries.
     """
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
@@ -224,7 +225,7 @@ def _sdpa_mask(*args: Any, config: Any = None, **keywords: Any) -> Tensor | None
 
 
 def _reads_added_masks_alone(model: type) -> bool:
-    """Whether a class claims no implementation whose masks are bool or left out."""
+    """Whether a class supports no implementation whose masks are bool or None."""
     def claims(*names: str) -> bool:
         return any(getattr(model, f"_supports_{name}", False) for name in names)
 
@@ -252,8 +253,8 @@ def _check_interface(model: type, name: str, is_init: bool) -> None:
 
 
 def _translate_names() -> None:
-    """Where Transformers checks a name for a model, or for a part of one, the model is held to the
-    interface and given the name that its configuration holds.
+    """Wraps Transformers' check of a name for a model, or for a part of one: refuses a model without
+    the interface, and passes on the name for its configuration.
     """
     from transformers import PreTrainedModel
 
@@ -279,7 +280,8 @@ def _translating(check: Any) -> Any:
 
 
 def register() -> None:
-    """Registers each of IMPLEMENTATIONS with Transformers; again changes nothing."""
+    """Makes the names of IMPLEMENTATIONS available as attn_implementation. Calling it again changes
+    nothing."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 

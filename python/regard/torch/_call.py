@@ -1,4 +1,4 @@
-"""From tensors and options to a result, by the shortest way that keeps what torch records."""
+"""Runs a call by the shortest path that still records what torch needs."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ _any_autocast = torch._C._is_any_autocast_enabled
 
 
 def _layout_of(q: Tensor) -> str:
-    """The order in memory, in which results then lie, too: BSHD where heads lie in positions."""
+    """The memory order of q, and so of the results: BSHD where heads lie inside positions."""
     if q.is_contiguous() or q.shape[1] <= 1 or q.shape[2] <= 1 or q.stride(1) >= q.stride(2):
         return "BHSD"
     return "BSHD"
 
 
 def turned(layout: str, *tensors: Tensor) -> tuple[Any, ...]:
-    """The tensors in the caller's memory order: what the native functions call `layout`."""
+    """The tensors with their dimensions in the order that native functions expect for `layout`."""
     return tensors if layout == "BHSD" else tuple(t.transpose(1, 2) for t in tensors)
 
 
 def _is_traced() -> bool:
-    """Whether a call has to give anything but numbers and gradients: a graph, a transform."""
+    """Whether a graph is traced or a transform is active, so that numbers do not suffice."""
     if torch.compiler.is_compiling() or _tracing_state() is not None:
         return True
     return bool(_dispatch_modes() or _transforms())
@@ -74,14 +74,13 @@ def _cast(x: Any) -> Any:
 def autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
     """The tensors as torch.autocast casts them for PyTorch's own operator.
 
-    Before any check, so that a call may have tensors of several types; the operator's own kernel for
-    autocast would come after them.
+    Runs before any check, so that a call may have tensors of several types.
     """
     return tuple([_cast(x) for x in tensors]) if _autocasts() else tensors
 
 
 def are_plain(*tensors: Any) -> bool:
-    """Whether they are PyTorch's tensors, and no subclass of them."""
+    """Whether all are PyTorch's own tensors, not a subclass."""
     for tensor in tensors:
         if type(tensor) not in _PLAIN_TYPES:
             return False
@@ -89,8 +88,8 @@ def are_plain(*tensors: Any) -> bool:
 
 
 def kind_of(*tensors: Any) -> str:
-    """The kind of a call on them: NUMBERS, GRADIENTS (recorded by autograd), or MORE: a graph,
-    a transform, a cast, an export, or tensors that are not plain ones of the CPU."""
+    """The kind of a call with these tensors: NUMBERS, GRADIENTS (recorded by autograd), or MORE (a
+    graph, a transform, a cast, an export, or tensors that are not plain CPU tensors)."""
     if _is_traced() or is_exporting() or _autocasts() or _needs_formula():
         return MORE
     kind = NUMBERS
@@ -105,13 +104,13 @@ def kind_of(*tensors: Any) -> str:
 
 
 def recorded(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
-    """out of a call that gives gradients alone."""
+    """out of a call that autograd records."""
     out: Tensor = _record(q, k, v, *options[:6], options[6:], current_backends(), False)[0]
     return out
 
 
 def _records(tensor: Tensor) -> bool:
-    """Whether a gradient of it is recorded, also by what a transform has wrapped."""
+    """Whether a gradient of it is recorded, also of a tensor inside a transform's wrapper."""
     if tensor.requires_grad:
         return True
     if torch.compiler.is_compiling() or not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
@@ -124,8 +123,8 @@ def _needs_grad(tensors: list[Tensor]) -> bool:
 
 
 def _needs_formula() -> bool:
-    """Whether tangents travel along, or torch.func differentiates: an operator of torch.library has
-    neither a forward derivative nor a place in torch.func.grad."""
+    """Whether forward mode or torch.func differentiates. Operators of torch.library support
+    neither."""
     if torch.autograd.forward_ad._current_level >= 0:
         return True
     if torch.compiler.is_dynamo_compiling():

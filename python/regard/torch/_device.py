@@ -1,5 +1,5 @@
-"""Tensors of a CUDA device: results are torch's own memory, and the work is launched on torch's
-current stream. Nothing here waits, but for a seed that lies on the device. Not run on a device."""
+"""Calls on tensors of a CUDA device. Results are torch's memory, and the work is launched on
+torch's current stream. Only a seed that lies on the device is waited for. Not run on a device."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Saved(NamedTuple):
     seed: int
     backend: str
     offset: int = 0
-    max_error: float | None = None  # chooses no kernel there
+    max_error: float | None = None  # chooses no kernel on a device
 
 
 def is_built() -> bool:
-    """Whether there is such a way at all."""
+    """Whether this build has CUDA."""
     return _core.built_with_cuda()
 
 
@@ -36,7 +36,7 @@ setattr(is_built, "_dynamo_marked_constant", True)  # torch.compile cannot trace
 
 
 def takes(q: Tensor) -> bool:
-    """Whether calls on q go this way."""
+    """Whether calls on q run on a CUDA device."""
     return q.is_cuda and is_built()
 
 
@@ -46,7 +46,7 @@ def wide(q: Tensor) -> torch.dtype:
 
 
 def like_rows(tensor: Tensor, shape: tuple[int, ...], layout: str) -> Tensor:
-    """A new [B,H,S,D], positions outside of heads in memory where the layout is BSHD."""
+    """A new [B,H,S,D] tensor in the memory order of the layout."""
     if layout == "BHSD":
         return tensor.new_empty(shape)
     batch, heads, rows, depth = shape
@@ -58,7 +58,7 @@ def _dense_rows(tensor: Tensor) -> Tensor:
 
 
 def _is_aligned(tensor: Tensor) -> bool:
-    """Whether rows lie at multiples of 16 bytes, each at one of its own."""
+    """Whether every row begins at a multiple of 16 bytes, and no two are the same memory."""
     size = tensor.element_size()
     return tensor.data_ptr() % 16 == 0 and all(
         stride > 0 and stride * size % 16 == 0
@@ -119,7 +119,8 @@ def numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str, ne
 
 def explain(q: Tensor, k: Tensor, v: Tensor, options: Options, policy: _core.Policy | None,
             needs_grad: bool) -> Selection:
-    """The Selection of `numbers`, whose results it makes room for: part of the question."""
+    """The Selection of `numbers`. It allocates the results, whose memory order is part of the
+    problem."""
     prepared = _prepared(_forward_tensors(q, k, v, "BHSD"), options, None)
     return _core.explain_in_place(*prepared, policy, needs_grad)
 
@@ -137,7 +138,7 @@ def backward_numbers(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor,
     if options.sinks is not None:
         made["d_sinks"] = torch.empty_like(options.sinks, dtype=torch.float32)
     d_out = _dense_rows(d_out)
-    if saved.backend == "cudnn" and not _is_aligned(d_out):  # as autograd may bring it
+    if saved.backend == "cudnn" and not _is_aligned(d_out):  # autograd may pass such a tensor
         d_out = d_out.clone(memory_format=torch.contiguous_format)
     all_tensors = {"q": _dense_rows(q), "k": _dense_rows(k), "v": _dense_rows(v), "out": out,
                    "saved.stats": saved.stats, "d_out": d_out, **made}

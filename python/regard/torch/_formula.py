@@ -1,6 +1,6 @@
 """MATH as a formula of differentiable ATen operators.
 
-The graph of regard.torch.exportable(), the second derivative of the operators, and what
+It is the graph of regard.torch.exportable(), the second derivative of the operators, and what
 forward-mode differentiation runs. It computes in f32 (f64 for f64), as MATH does.
 """
 
@@ -23,7 +23,7 @@ class Result(NamedTuple):
 
 
 def _shift(options: Options, sq: int, skv: int) -> Tensor | int:
-    """How far the diagonal lies from the top left corner; [B,1,1,1] where lengths move it."""
+    """The shift of the diagonal from the top left corner; [B,1,1,1] where lengths are given."""
     if options.diagonal == "top_left":
         return 0
     if options.seqlens_q is None and options.seqlens_kv is None:
@@ -34,7 +34,7 @@ def _shift(options: Options, sq: int, skv: int) -> Tensor | int:
 
 
 def _distances(options: Options, scores: Tensor) -> Tensor:
-    """Key's position less row's position on the diagonal, [.,.,Sq,Skv]."""
+    """The key's position minus the row's position on the diagonal, [.,.,Sq,Skv]."""
     sq, skv = scores.shape[-2], scores.shape[-1]
     rows = torch.arange(sq, device=scores.device).view(1, 1, -1, 1)
     keys = torch.arange(skv, device=scores.device).view(1, 1, 1, -1)

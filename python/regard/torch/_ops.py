@@ -1,10 +1,10 @@
 """torch.ops.regard: attention and its backward as operators of torch.library.
 
-Tensors are [B,H,S,D] whatever their memory order; `layout` is the order in which the results lie.
-What a backward needs is two tensors more, `stats` and `state` (the backend that ran, seed and
-offset), so that a graph can hold it and an ambient policy does not reach the backward. On a CUDA
-device it takes lse for `stats`, which is then empty, for an operator's results share no memory;
-`state` is the CPU's, so that no backward waits for the device.
+Tensors are [B,H,S,D], whatever their memory order; `layout` is the memory order of the results.
+Two more results are what a backward needs: `stats`, and `state` (the backend that ran, seed and
+offset). A graph can hold them, and a policy scope cannot change the backend of the backward. On a
+CUDA device `stats` is empty and the backward takes lse, since an operator's results may not share
+memory; `state` is a CPU tensor, so that no backward waits for the device.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _new_state(q: Tensor, save: bool) -> Tensor:
 
 def _numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, layout: Any, backends: str,
              save: bool) -> tuple[Any, ...]:
-    """out, lse and, with `save`, what the backward needs, of tensors of the CPU."""
+    """out, lse and, with `save`, what the backward needs; CPU tensors."""
     with drop_in_errors:
         out, *others = _core.attention(*turned(layout, q, k, v), layout=layout, return_lse=True,
                                        return_saved=save, policy=call_policy(backends),
@@ -85,8 +85,8 @@ def _stand_in(tensor: Tensor) -> Any:
 def _require_valid(q: Tensor, k: Tensor, v: Tensor, options: Options) -> None:
     """Raises what the call would raise, from shapes and options alone.
 
-    Where an extent is symbolic nothing is looked at, for a question about it would become a guard
-    of the graph; the operator itself raises when it runs.
+    Symbolic extents are not checked: a question about one would become a guard of the graph. The
+    operator itself raises when it runs.
     """
     require_type("q", q)
     if q.is_cuda and not _device.is_built():

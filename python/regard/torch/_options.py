@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-DROPOUT_STEPS = 65536  # probabilities of dropout are counted in
+DROPOUT_STEPS = 65536  # probabilities of dropout are multiples of 1 / DROPOUT_STEPS
 
 
 class Options(NamedTuple):
@@ -41,12 +41,12 @@ def kept_steps(dropout_p: float) -> int:
 
 
 def seed_of(q: Tensor) -> Tensor:
-    """From torch's generator of the CPU: a device's own the host would have to wait for."""
+    """A seed from torch's CPU generator. The host would have to wait for a device's own one."""
     return torch.randint(0, 2**63 - 1, (1,), device="meta" if q.is_meta else "cpu")
 
 
 def native_keywords(options: Options) -> dict[str, Any]:
-    """The options as keywords of regard.attention, those that say something."""
+    """The options that are set, as keywords of regard.attention."""
     (mask, bias, sinks, slopes, seqlens_q, seqlens_kv, rng, scale, softcap, dropout_p, is_causal,
      diagonal, left, right) = options
     keywords: dict[str, Any] = {}
@@ -74,7 +74,7 @@ def native_keywords(options: Options) -> dict[str, Any]:
     if softcap:
         keywords["softcap"] = softcap
     if dropout_p:
-        # Its rows are counted from the diagonal that is named, so it is always named.
+        # Dropout numbers its rows from the named diagonal, so the diagonal is always named.
         keywords["diagonal"] = diagonal
         keywords["dropout_p"] = dropout_p
         if rng is not None:

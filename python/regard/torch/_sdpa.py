@@ -20,7 +20,7 @@ from ._scopes import SdpaError, backend_name, current_backends, current_policy, 
 
 
 def _is_simple(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> bool:
-    """Whether tensors of 2 to 4 dimensions are a call without copies and without an error."""
+    """Whether tensors of 2 to 4 dimensions need neither a copy nor an error."""
     if not query.dtype == key.dtype == value.dtype or query.dtype not in TYPES:
         return False
     q, k, v = query.shape, key.shape, value.shape
@@ -34,7 +34,7 @@ def _is_simple(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> b
 
 
 def _lifted(x: Tensor) -> Tensor:
-    """[B,H,S,D] of plain tensors of fewer dimensions, in one step."""
+    """A tensor of 2 or 3 dimensions as [B,H,S,D]."""
     return x.unsqueeze(0) if x.dim() == 3 else x.view((1, 1, *x.shape))
 
 
@@ -48,11 +48,12 @@ def _is_simple_mask(mask: Tensor, query: Tensor) -> bool:
 
 def _simple(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool,
             scale: float | None) -> Tensor:
-    """Numbers alone, by the shortest way: a small attention takes less time than its arguments."""
+    """A call without gradients. Short, because a small attention takes less time than the checks of
+    its arguments."""
     keywords: dict[str, Any] = {} if scale is None else {"softmax_scale": scale}
     if is_causal:
         keywords.update(is_causal=True, diagonal="top_left")
-    elif attn_mask is not None:  # of fewer dimensions, too: the library adds them in front
+    elif attn_mask is not None:  # the library adds missing dimensions in front
         keywords["attn_mask" if attn_mask.dtype == torch.bool else "attn_bias"] = attn_mask
     dims = query.dim()
     if dims == 4:
@@ -73,8 +74,8 @@ def _simple_recorded(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tenso
 
 
 def _without_causal_bias(given: Arguments) -> Arguments:
-    """torch.nn.attention.bias's causal_upper_left and causal_lower_right say what they are by their
-    class; their memory was never written."""
+    """Replaces causal_upper_left and causal_lower_right of torch.nn.attention.bias by is_causal:
+    their class says what they mean, and their memory was never written."""
     from torch.nn.attention.bias import CausalBias, CausalVariant
 
     bias = given.attn_mask
@@ -92,7 +93,7 @@ def _without_causal_bias(given: Arguments) -> Arguments:
 
 
 def general(given: Arguments, function: Callable[..., Any] | None = None) -> Tensor:
-    """Every call, whatever is recorded of it; `function`: as which it was called."""
+    """Any call, recorded or not. `function` is the one that the caller named, for subclasses."""
     if not are_plain(*given[:3]) or not (given.attn_mask is None or are_plain(given.attn_mask)):
         if given.attn_mask is not None:
             given = _without_causal_bias(given)
@@ -107,7 +108,7 @@ def general(given: Arguments, function: Callable[..., Any] | None = None) -> Ten
 
 def _overridden(tensors: tuple[Tensor, ...], given: Arguments,
                 function: Callable[..., Any]) -> Tensor:
-    """By PyTorch's protocol: what a subclass of Tensor means is known to it alone."""
+    """Calls the __torch_function__ of a subclass of Tensor."""
     query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, _ = given
     out: Tensor = handle_torch_function(
         function, tensors, query, key, value, attn_mask=attn_mask, dropout_p=dropout_p,
@@ -119,11 +120,15 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
                                  attn_mask: Tensor | None = None, dropout_p: float = 0.0,
                                  is_causal: bool = False, *, scale: float | None = None,
                                  enable_gqa: bool = False) -> Tensor:
-    """torch.nn.functional.scaled_dot_product_attention, on tensors of the CPU or a CUDA device.
+    """torch.nn.functional.scaled_dot_product_attention, computed by regard.
 
-    The same arguments and the same meaning: is_causal counts from the top left corner, a boolean
-    mask is True where a query may attend. A row that may attend to nothing is 0, with zero
-    gradients.
+    Arguments, shapes and meaning are PyTorch's: query [..., Hq, L, E], key [..., H, S, E] and value
+    [..., H, S, Ev] give [..., Hq, L, Ev]; is_causal counts from the top left corner, a boolean mask
+    is True where a query may attend. Tensors lie on the CPU or, in a build with CUDA, on a device.
+    A row that may attend to nothing is 0, with zero gradients. Errors are RuntimeErrors, as
+    PyTorch's; where no backend can run the call, it is regard.NoBackendError with the reasons.
+
+        out = regard.torch.scaled_dot_product_attention(q, k, v, is_causal=True)
     """
     kind = (kind_of(query, key, value) if attn_mask is None
             else kind_of(query, key, value, attn_mask))
@@ -136,7 +141,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
         simple = _simple_recorded if kind is GRADIENTS else _simple
         try:
             return simple(query, key, value, attn_mask, is_causal, scale)
-        except (RuntimeError, TypeError, ValueError):  # a sparse tensor: looked for only now
+        except (RuntimeError, TypeError, ValueError):  # a sparse tensor, for instance
             problem(checked(Arguments(query, key, value, attn_mask, dropout_p, is_causal, scale,
                                       enable_gqa)), draws=False)
             raise
@@ -156,7 +161,8 @@ def _selection(made: Problem, needs_grad: bool) -> Selection:
 def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
             dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
             enable_gqa: bool = False) -> Selection:
-    """The regard.Selection of scaled_dot_product_attention with these arguments."""
+    """The regard.Selection of scaled_dot_product_attention with these arguments: which backend runs
+    it, and why the others do not. Computes nothing."""
     given = Arguments(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if attn_mask is not None and not are_plain(attn_mask):
         given = _without_causal_bias(given)
