@@ -176,15 +176,17 @@ def versions(libraries):
     return {name: metadata.version(packages[name]) for name in libraries if name in packages}
 
 
-def show(files, options):
-    """Writes the tables and the plots of machines' files."""
+def show(files, grid, options):
+    """Writes the tables of machines' files, and the plot of a grid of the last one."""
     if options.markdown:
         grids_shown = dict.fromkeys(grid for file in files for grid in file["grids"])
         text = "\n".join(tables.markdown(files, grid) for grid in grids_shown)
         options.markdown.write_text(text)
     if options.plot:
         options.plot.parent.mkdir(parents=True, exist_ok=True)
-        for theme, drawing in plot.headline(files[-1]).items():
+        file = files[-1]
+        drawings = plot.headline(file) if grid == "headline" else plot.whole_grid(file, grid)
+        for theme, drawing in drawings.items():
             options.plot.with_name(f"{options.plot.name}-{theme}.svg").write_text(drawing)
 
 
@@ -202,11 +204,11 @@ def main():
                 options.results.parent.mkdir(parents=True, exist_ok=True)
                 options.results.write_text(published.text_of(file))
             files.append(file)
-        show(files, options)
+        show(files, options.grid or (runs[-1]["grid"] if runs else "headline"), options)
     except (CaseError, ValueError, OSError) as error:
         sys.exit(f"compare.py: {error}")
     rows = [row for run in runs for row in run["rows"]]
-    if options.sources and not options.targets:
+    if rows and options.sources and not options.targets:
         print("\n".join(report.line(row) for row in rows))
     if options.targets:
         print("\n".join(report.target_lines(rows)))

@@ -102,8 +102,18 @@ def headline(file):
     """{theme: SVG} of the README's cases on one machine."""
     found = published.find(file, list(grids.TITLES))
     missing = {"verdict": "missing"}
-    rows = [row | {"entries": {name: row["entries"].get(name, missing) for name in grids.PEERS}}
-            for row, _ in found]
-    footer = published.footer(file, found, grids.PEERS)
-    title = f"Attention on one CPU ({file['machine']})"
+    return _in_themes(file, [
+        (row | {"entries": {name: row["entries"].get(name, missing) for name in grids.PEERS}}, run)
+        for row, run in found])
+
+
+def whole_grid(file, grid):
+    """{theme: SVG} of every case of a grid that was measured on the machine."""
+    run = file["grids"][grid]
+    return _in_themes(file, [(row, run) for row in run["rows"]])
+
+
+def _in_themes(file, found):
+    rows, title = [row for row, _ in found], f"Attention on one CPU ({file['machine']})"
+    footer = published.footer(file, found)
     return {theme: draw(rows, title, footer, theme) for theme in THEMES}

@@ -84,8 +84,9 @@ def find(file, cases):
     return [found[case] for case in cases if case in found]
 
 
-def footer(file, found, shown):
-    """What stands under a plot: the machine, the versions of the libraries `shown`, the date."""
+def footer(file, found):
+    """What stands under a plot: the machine, the versions of the libraries shown, the date."""
+    shown = {name for row, _ in found for name in row["entries"]}
     versions = {name: version for _, run in found for name, version in run["versions"].items()
                 if name in shown}
     others = ", ".join(f"{NAMES.get(name, name)} {version}" for name, version in versions.items())

@@ -370,6 +370,13 @@ class Published(unittest.TestCase):
                 self.assertIn(expected, words)
             self.assertTrue(any("PyTorch 9.8" in w for w in words))
 
+    def test_a_whole_grid_can_be_drawn(self):
+        row = row_of("hq2 sq64 d16", {"torch": 0.4, "regard:flash": 0.8, "regard:math": 0.4})
+        file = published.merge({"grids": {}}, run_of(row, grid="cases"))
+        for drawing in plot.whole_grid(file, "cases").values():
+            document = xml.dom.minidom.parseString(drawing)
+            self.assertEqual(len(document.getElementsByTagName("rect")), 3 + 3)
+
     def test_the_documents_show_what_was_measured(self):
         """Tables of docs/performance.md, and the plot of the README, are made from bench/results.
         With UPDATE_DOCS set the tables are written into the document instead."""
