@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <string>
 
-#include "bench/peak/rates.h"
 #include "conformance/problem.h"
 #include "regard/attention.h"
 
@@ -32,23 +31,15 @@ constexpr const char* kBackwardShapes[] = {
 constexpr const char* kDtypes[] = {"f32", "bf16", "f16"};
 constexpr BackendId kBackends[] = {BackendId::kFlash, BackendId::kEfficient, BackendId::kMath};
 
-/// For each pair of query and key 2 * (Dqk + Dv), backward 2 * (3 * Dqk + 2 * Dv); half of a causal
-/// square.
-double flops_of(const AttentionParams& p, bool is_backward) {
-  const double pairs = static_cast<double>(p.batch * p.num_heads_q * p.seqlen_q * p.seqlen_kv);
-  const std::int64_t dims =
-      is_backward ? 3 * p.head_dim_qk + 2 * p.head_dim_v : p.head_dim_qk + p.head_dim_v;
-  const double all = 2.0 * static_cast<double>(dims) * pairs;
-  return p.features.has(Feature::kCausal) ? all / 2 : all;
+double operations_of(const Case& source, conformance::Problem& problem, bool is_backward) {
+  const Work work = is_backward ? backward_work(source.params, problem.request(), problem.request())
+                                : forward_work(source.params, problem.request());
+  return work.operations;
 }
 
 /// GFLOP/s that arithmetic of this type could reach on `isa`.
 double peak_of(const AttentionParams& p, const Env& env) {
-  const int threads = env.concurrency;
-  const double bf16 = p.dtype_q == Dtype::kBf16
-                          ? peak::bf16_gflops(env.isa, env.isa_available, threads, 0.02)
-                          : 0.0;
-  return bf16 > 0.0 ? bf16 : peak::f32_gflops(env.isa, env.isa_available, threads, 0.02);
+  return peak_gflops(measure_machine_rates(env.isa, env.concurrency, /*bandwidth=*/false), p);
 }
 
 /// One call; for a backward the problem's forward has run.
@@ -80,7 +71,7 @@ void measure(benchmark::State& state, const Case& source, BackendId backend, con
     benchmark::DoNotOptimize(run(context, problem, policy, is_backward));
   }
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-  const double gflops = flops_of(source.params, is_backward) *
+  const double gflops = operations_of(source, problem, is_backward) *
                         static_cast<double>(state.iterations()) / taken.count() / 1e9;
   const double peak = (before + peak_of(source.params, env)) / 2;
   state.counters["GFLOP/s"] = gflops;

@@ -45,6 +45,7 @@ CPU = {
     "forward": {"forward", "decode", "simd"},
     "decode": {"decode", "forward", "simd"},
     "backward": {"backward", "forward", "simd", "threads"},
+    "rates": {"rates", "simd", "threads"},
 }
 # Problem::k, v and their descales, which only kv_operand.h reads: no other file computes an address
 # in K or V.

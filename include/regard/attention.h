@@ -1,6 +1,7 @@
 #pragma once
 
-// Everything: describe, explain, plan, execute, attention, and the mask of dropout.
+// Everything: describe, explain, plan, execute, attention, the mask of dropout, and what a call and
+// this machine can do.
 #include "regard/backend.h"
 #include "regard/case.h"
 #include "regard/context.h"
@@ -9,6 +10,7 @@
 #include "regard/env.h"
 #include "regard/features.h"
 #include "regard/interrupt.h"
+#include "regard/machine_rates.h"
 #include "regard/params.h"
 #include "regard/plan.h"
 #include "regard/policy.h"
@@ -18,3 +20,4 @@
 #include "regard/tensor.h"
 #include "regard/tensors.h"
 #include "regard/version.h"
+#include "regard/work.h"

@@ -1,0 +1,26 @@
+#pragma once
+
+#include "regard/export.h"
+#include "regard/params.h"
+#include "regard/request.h"
+
+namespace regard {
+
+/// What a call has to compute and to move, whatever the backend.
+struct Work {
+  /// A multiply-add counts as two. Forward: 2 (Dqk + Dv) for every query head and every pair of a
+  /// query and a key that lengths, windows and the diagonal leave; backward: 2 (3 Dqk + 2 Dv).
+  /// Masks and segments are not counted off.
+  double operations = 0.0;
+  /// Every input and output once: of k and v the keys that some query of their sequence sees, of
+  /// other tensors all elements.
+  double bytes = 0.0;
+};
+
+/// `params` are those of `buffers`: describe()'s. Lengths and offsets are read from CPU tensors
+/// alone; where they are absent or lie on a device, every sequence counts as of full length.
+REGARD_EXPORT Work forward_work(const AttentionParams& params, const Buffers& buffers) noexcept;
+REGARD_EXPORT Work backward_work(const AttentionParams& params, const Buffers& buffers,
+                                 const GradBuffers& gradients) noexcept;
+
+}  // namespace regard
