@@ -20,6 +20,7 @@ from ._core import (
     counters,
     devices,
     explain,
+    machine_rates,
     merge_states,
     trim,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "devices",
     "explain",
     "install",
+    "machine_rates",
     "merge_states",
     "policy",
     "show_config",

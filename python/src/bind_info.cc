@@ -1,9 +1,14 @@
 #include "bind_info.h"
 
+#include <nanobind/stl/optional.h>
+
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "inputs.h"
 #include "process_context.h"
+#include "regard/machine_rates.h"
 
 namespace regard::python {
 namespace {
@@ -66,6 +71,23 @@ nb::dict counters() {
   return fields;
 }
 
+nb::dict rates_of_machine(std::optional<std::int32_t> threads) {
+  const Env& env = process_context().env();
+  MachineRates rates;
+  {
+    const nb::gil_scoped_release unlocked;
+    rates = machine_rates(env.isa, threads.value_or(env.concurrency));
+  }
+  nb::dict fields;
+  fields["isa"] = to_string(rates.isa);
+  fields["threads"] = rates.threads;
+  fields["f32_gflops"] = rates.f32_gflops;
+  fields["f64_gflops"] = rates.f64_gflops;
+  fields["bf16_gflops"] = rates.bf16_gflops;
+  fields["read_gbps"] = rates.read_gbps;
+  return fields;
+}
+
 }  // namespace
 
 void bind_info(nb::module_& module) {
@@ -73,6 +95,13 @@ void bind_info(nb::module_& module) {
              "Every backend of this build: what it is, what it computes and how exactly.");
   module.def("counters", &counters,
              "What this process has copied, planned and holds as workspace.");
+  module.def(
+      "machine_rates", &rates_of_machine, nb::arg("threads").none() = nb::none(),
+      "machine_rates(threads=None)\n--\n\n"
+      "What this machine computes and reads at most, on that many threads (those of a call).\n\n"
+      "f32_gflops, f64_gflops and bf16_gflops are 1e9 operations a second, a multiply-add\n"
+      "counting as two; read_gbps is 1e9 bytes a second from memory; 0 is \"not measured\". The\n"
+      "first call measures, in about a quarter of a second; the process remembers the result.");
   module.def(
       "environment_json",
       [] { return nb::str(to_json(with_devices(process_context().env())).c_str()); },
