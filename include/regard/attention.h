@@ -3,6 +3,7 @@
 // Everything: describe, explain, plan, execute, attention, the mask of dropout, and what a call and
 // this machine can do.
 #include "regard/backend.h"
+#include "regard/benchmark.h"
 #include "regard/case.h"
 #include "regard/context.h"
 #include "regard/dropout.h"
