@@ -150,7 +150,7 @@ def measured(options):
     machine = limits.measure(options.peak, options.threads)
     entrants = without_missing_isa(entrants, machine["isa_available"])
     if os.getloadavg()[0] > 0.5:  # two threads that spin for each other collapse beside a third
-        print(f"beware: the load average is {os.getloadavg()[0]:.1f}, so other work runs here; "
+        print(f"warning: the load average is {os.getloadavg()[0]:.1f}, so other work runs here; "
               "libraries whose threads spin suffer most")
     print(f"cpu {machine['cpu_model']}, {machine['isa_available']}, threads {options.threads}, "
           f"layout {options.layout}; GFLOP/s, for decode GB/s of K and V (share of the machine's "
