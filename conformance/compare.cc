@@ -181,11 +181,17 @@ class Comparer {
     return 4.0 * u_ * std::max({1.0, f.smax, std::fabs(f.row_max), magnitude});
   }
 
+  /// [B,Hq,Sq], or packed [Hq,total_q].
+  double lse_of(std::int64_t i) const {
+    return buffers_.lse.rank == 2 ? oracle::element(buffers_.lse, h_, i)
+                                  : oracle::element(buffers_.lse, b_, h_, i);
+  }
+
   void compare_lse() {
     std::vector<Sample> samples;
     for (std::int64_t i = 0; i < truth_.seqlen_q; ++i) {
-      samples.push_back({i, 0, truth_.lse[row_index(i)], truth_.lse_ideal[row_index(i)],
-                         oracle::element(buffers_.lse, b_, h_, i), lse_floor(i)});
+      samples.push_back({i, 0, truth_.lse[row_index(i)], truth_.lse_ideal[row_index(i)], lse_of(i),
+                         lse_floor(i)});
     }
     const Judgement judgement = judge(samples, 0.0);
     if (!judgement.ok) fail("lse", judgement.text);

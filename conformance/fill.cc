@@ -7,6 +7,7 @@
 #include "conformance/problem.h"
 #include "conformance/rng.h"
 #include "oracle/number.h"
+#include "oracle/rules.h"
 
 namespace regard::conformance {
 namespace {
@@ -30,7 +31,9 @@ enum Stream : std::uint64_t {
   kDLse,
   kDescaleQ,
   kDescaleK,
-  kDescaleV
+  kDescaleV,
+  kStartsQ,
+  kStartsKv
 };
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -47,8 +50,15 @@ class Filler {
     fill_alibi();
     fill_sinks();
     fill_segments();
-    fill_lengths(r_.seqlens_q, case_.data.seqlens_q, case_.params.seqlen_q, kLensQ);
-    fill_lengths(r_.seqlens_kv, case_.data.seqlens_kv, case_.params.seqlen_kv, kLensKv);
+    const AttentionParams& p = case_.params;
+    fill_starts(r_.cu_seqlens_q, case_.data.rows_q, p.seqlen_q, p.total_q, kStartsQ);
+    fill_starts(r_.cu_seqlens_kv, case_.data.rows_kv, p.seqlen_kv, p.total_kv, kStartsKv);
+    fill_lengths(r_.seqlens_q, case_.data.seqlens_q, p.seqlen_q, kLensQ);
+    fill_lengths(r_.seqlens_kv, case_.data.seqlens_kv, p.seqlen_kv, kLensKv);
+    if (r_.cu_seqlens_q.present()) {
+      hold_lengths(r_.seqlens_q, r_.cu_seqlens_q);
+      hold_lengths(r_.seqlens_kv, r_.cu_seqlens_kv);
+    }
     fill_offsets();
     fill_descale(r_.descale_q, kDescaleQ);
     fill_descale(r_.descale_k, kDescaleK);
@@ -200,9 +210,10 @@ class Filler {
       const auto base = static_cast<std::uint64_t>(view == &r_.segment_ids_q ? 0 : 1) << 40;
       double id = 0;
       fill_rows(*view, [&](const auto& at, std::uint64_t n) {
-        if (at[1] == 0) id = -1;
+        const std::int64_t b = view->rank == 1 ? 0 : at[0], row = at[view->rank == 1 ? 0 : 1];
+        if (row == 0) id = -1;
         const double draw = rng.uniform_at(base + n);
-        if (rng.uniform_at(~static_cast<std::uint64_t>(at[0])) < 0.2) return std::floor(draw * 3);
+        if (rng.uniform_at(~static_cast<std::uint64_t>(b)) < 0.2) return std::floor(draw * 3);
         if (draw < 0.1) id += 1;
         return id;
       });
@@ -220,6 +231,43 @@ class Filler {
       if (n % 5 == 4 || extent == 0) return 0.0;
       return 1.0 + std::floor(rng.uniform_at(static_cast<std::uint64_t>(at[0])) *
                               static_cast<double>(extent));
+    });
+  }
+
+  /// Packed sequences: the first as long as it may be, every fifth empty, the others of any length
+  /// that there is room for, or as the case states. Some rows may be left at the end.
+  void fill_starts(const TensorView& view, const std::vector<std::int64_t>& literal,
+                   std::int64_t longest, std::int64_t total, Stream s) {
+    if (!view.present()) return;
+    const Rng rng = stream(s);
+    std::int64_t next = 0;
+    for_each_element(view, [&](const auto& at, unsigned char* element) {
+      write_index(next, element, view.dtype);
+      const auto b = static_cast<std::uint64_t>(at[0]);
+      const auto room = static_cast<double>(std::min(longest, total - next));
+      if (b < literal.size()) {
+        next += literal[b];
+      } else if (b == 0) {
+        next += std::min(longest, total);
+      } else if (b % 5 != 4) {
+        next += static_cast<std::int64_t>(std::floor(rng.uniform_at(b) * (room + 1.0)));
+      }
+    });
+  }
+
+  static void write_index(std::int64_t value, unsigned char* to, Dtype dtype) {
+    const auto narrow = static_cast<std::int32_t>(value);
+    const auto* const from = dtype == Dtype::kI64 ? reinterpret_cast<const unsigned char*>(&value)
+                                                  : reinterpret_cast<const unsigned char*>(&narrow);
+    std::copy_n(from, size_of(dtype), to);
+  }
+
+  /// No length beyond its packed sequence.
+  static void hold_lengths(const TensorView& lengths, const TensorView& starts) {
+    if (!lengths.present()) return;
+    for_each_element(lengths, [&](const auto& at, unsigned char* element) {
+      const double rows = oracle::element(starts, at[0] + 1) - oracle::element(starts, at[0]);
+      oracle::encode(std::min(oracle::element(lengths, at[0]), rows), element, lengths.dtype);
     });
   }
 
@@ -241,7 +289,7 @@ class Filler {
     // Positions saturate: no offset may wrap. Not with ALiBi, whose rows would be all but constant.
     const bool extremes = !r_.alibi_slopes.present();
     for_each_element(r_.diagonal_offsets, [&](const auto&, unsigned char* element) {
-      std::int64_t offset = rng.between(-r_.q.shape[2] - 1, r_.k.shape[2] + 1);
+      std::int64_t offset = rng.between(-case_.params.seqlen_q - 1, case_.params.seqlen_kv + 1);
       const double draw = rng.uniform();
       if (extremes && draw < 0.04) offset = std::numeric_limits<std::int64_t>::max();
       if (extremes && draw > 0.96) offset = std::numeric_limits<std::int64_t>::min();

@@ -11,7 +11,9 @@
 namespace regard::conformance {
 namespace {
 
-constexpr std::uint64_t kF8 = 0xf8f8f8f800000000;  // a stream that leaves the other draws alone
+// Streams that leave the other draws alone.
+constexpr std::uint64_t kF8 = 0xf8f8f8f800000000;
+constexpr std::uint64_t kPacked = 0x7061636b00000000;
 
 constexpr std::int64_t kOddLengths[] = {1, 3, 63, 65, 127, 257};
 constexpr std::int64_t kHeadDims[] = {1, 3, 8, 16, 32, 63, 64, 65, 127, 128, 257};
@@ -20,7 +22,10 @@ constexpr std::int64_t kGradHeadDims[] = {1, 3, 8, 16, 33, 64, 65, 128, 192, 256
 class Generator {
  public:
   Generator(std::uint64_t seed, std::uint64_t index, bool gradients = false)
-      : gradients_(gradients), rng_(gradients ? ~seed : seed, ~index), f8_rng_(seed, index ^ kF8) {}
+      : gradients_(gradients),
+        rng_(gradients ? ~seed : seed, ~index),
+        f8_rng_(seed, index ^ kF8),
+        packed_rng_(seed, index ^ kPacked) {}
 
   Case run() {
     c_.data.seed = rng_.bits() >> 40;  // short in a repro line
@@ -30,6 +35,7 @@ class Generator {
     draw_edits();
     draw_diagonal();
     draw_tensors();
+    draw_packed();
     if (gradients_) draw_gradients();
     draw_memory();
     canonicalize(c_.params);
@@ -193,6 +199,26 @@ class Generator {
     if (is_f8(p().dtype_bias)) p().dtype_bias = Dtype::kF32;
   }
 
+  /// Scores are no output of packed sequences.
+  void draw_packed() {
+    if (!packed_rng_.chance(0.2) || p().scores_kind != ScoresKind::kNone) return;
+    const bool measured = p().window_left >= 0 || p().window_right >= 0 || has(Feature::kAlibi);
+    if (measured && p().diagonal == Diagonal::kUnnamed) p().diagonal = Diagonal::kBottomRight;
+    p().features.set(Feature::kPacked);
+    p().total_q = draw_total(p().seqlen_q);
+    p().total_kv = packed_rng_.chance(0.3) && p().seqlen_q == p().seqlen_kv
+                       ? p().total_q
+                       : draw_total(p().seqlen_kv);
+  }
+
+  /// Rows for all sequences together: sometimes all of the longest, with room at the end.
+  std::int64_t draw_total(std::int64_t longest) {
+    const std::int64_t all = p().batch * longest;
+    const std::int64_t room = packed_rng_.chance(0.3) ? packed_rng_.between(0, 9) : 0;
+    return (packed_rng_.chance(0.5) ? all : packed_rng_.between(std::min(all, longest), all)) +
+           room;
+  }
+
   void draw_gradients() {
     p().features.set(Feature::kNeedsGrad);
     p().features.set(Feature::kSavedStats, rng_.chance(0.75));
@@ -242,7 +268,7 @@ class Generator {
   }
 
   bool gradients_;
-  Rng rng_, f8_rng_;
+  Rng rng_, f8_rng_, packed_rng_;
   Case c_;
 };
 

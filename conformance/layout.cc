@@ -82,8 +82,9 @@ TensorView shaped(Dtype dtype, std::int64_t b, std::int64_t h, std::int64_t s, s
 bool can_pack(const AttentionParams& p) {
   const bool bshd =
       p.layout_q == Layout::kBshd && p.layout_k == Layout::kBshd && p.layout_v == Layout::kBshd;
-  return bshd && p.dtype_q == p.dtype_kv && p.seqlen_q == p.seqlen_kv && p.seqlen_q > 1 &&
-         p.num_heads_kv > 0 && p.batch > 0;
+  const MemoryExtents of = memory_extents(p);
+  return bshd && p.dtype_q == p.dtype_kv && of.rows_q == of.rows_kv && of.rows_q > 1 &&
+         p.num_heads_kv > 0 && of.batch > 0;
 }
 
 /// q, k and v as slices of one [B,S,Hq*Dqk + Hkv*Dqk + Hkv*Dv] block.
@@ -93,21 +94,27 @@ void pack_qkv(const AttentionParams& p, Arrangement* a) {
   a->offset_v = a->offset_k + p.num_heads_kv * p.head_dim_qk;
   const std::int64_t width = a->offset_v + p.num_heads_kv * p.head_dim_v;
   for (TensorView* view : {&a->q, &a->k, &a->v}) {
-    const std::int64_t strides[] = {p.seqlen_q * width, view->shape[3], width, 1};
+    const std::int64_t strides[] = {memory_extents(p).rows_q * width, view->shape[3], width, 1};
     std::copy(strides, strides + 4, view->strides);
   }
 }
 
 }  // namespace
 
+MemoryExtents memory_extents(const AttentionParams& p) {
+  if (p.features.has(Feature::kPacked)) return {1, p.total_q, p.total_kv};
+  return {p.batch, p.seqlen_q, p.seqlen_kv};
+}
+
 Arrangement arrange(const Case& c, bool dense) {
   const AttentionParams& p = c.params;
+  const MemoryExtents of = memory_extents(p);
   Rng rng(c.data.seed, kLayoutStream);
   Arrangement a;
-  a.q = shaped(p.dtype_q, p.batch, p.num_heads_q, p.seqlen_q, p.head_dim_qk);
-  a.k = shaped(p.dtype_kv, p.batch, p.num_heads_kv, p.seqlen_kv, p.head_dim_qk);
-  a.v = shaped(p.dtype_kv, p.batch, p.num_heads_kv, p.seqlen_kv, p.head_dim_v);
-  a.out = shaped(p.dtype_out, p.batch, p.num_heads_q, p.seqlen_q, p.head_dim_v);
+  a.q = shaped(p.dtype_q, of.batch, p.num_heads_q, of.rows_q, p.head_dim_qk);
+  a.k = shaped(p.dtype_kv, of.batch, p.num_heads_kv, of.rows_kv, p.head_dim_qk);
+  a.v = shaped(p.dtype_kv, of.batch, p.num_heads_kv, of.rows_kv, p.head_dim_v);
+  a.out = shaped(p.dtype_out, of.batch, p.num_heads_q, of.rows_q, p.head_dim_v);
   RowStrides(&a.q, p.align_q_log2, dense, &rng).choose(p.layout_q, false);
   RowStrides(&a.k, p.align_k_log2, dense, &rng).choose(p.layout_k, true);
   RowStrides(&a.v, p.align_v_log2, dense, &rng).choose(p.layout_v, true);

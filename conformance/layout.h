@@ -11,6 +11,12 @@
 
 namespace regard::conformance {
 
+/// Of q, k, v and out: packed sequences are one entry of the batch.
+struct MemoryExtents {
+  std::int64_t batch, rows_q, rows_kv;
+};
+MemoryExtents memory_extents(const AttentionParams& params);
+
 /// Views without memory: `data` holds nothing yet. Strides of q, k, v and out realise the case's
 /// layout classes with padding, expanded (stride 0) heads and batches, and packed QKV drawn from
 /// its seed.

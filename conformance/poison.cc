@@ -6,6 +6,7 @@
 #include "conformance/fill.h"
 #include "conformance/rng.h"
 #include "oracle/number.h"
+#include "oracle/padded.h"
 #include "oracle/rules.h"
 
 namespace regard::conformance {
@@ -14,33 +15,40 @@ namespace {
 constexpr std::uint64_t kPoisonStream = 0x706f69736f6e;
 constexpr std::uint64_t kPoisonDOutStream = 0x706f69646f75;
 
-/// How many (query head, query) pairs see each row of K and V: [B,Hkv,Skv].
+/// How many (query head, query) pairs see each row of K and V in memory: [B,Hkv,Skv], or packed
+/// [1,Hkv,total_kv].
 class Viewers {
  public:
-  explicit Viewers(const AttentionRequest& r)
+  Viewers(const AttentionRequest& r, const oracle::Padded& padded)
       : heads_(r.k.shape[1]),
-        keys_(r.k.shape[2]),
-        counts_(static_cast<std::size_t>(r.k.shape[0] * heads_ * keys_)) {
-    const oracle::Rules rules(r, oracle::Fault::kNone);
-    for (std::int64_t b = 0; b < r.q.shape[0]; ++b) {
-      for (std::int64_t h = 0; h < r.q.shape[1]; ++h) {
-        for (std::int64_t i = 0; i < rules.len_q(b); ++i) count_row(rules, b, h, i);
+        rows_(r.k.shape[2]),
+        counts_(static_cast<std::size_t>(r.k.shape[0] * heads_ * rows_)) {
+    const oracle::Rules rules(padded.request(), oracle::Fault::kNone);
+    for (std::int64_t b = 0; b < r.k.shape[0]; ++b) {
+      for (std::int64_t row = 0; row < rows_; ++row) {
+        const oracle::PackedRow key = padded.key_of(b, row);
+        for (std::int64_t h = 0; h < r.q.shape[1] && key.b >= 0; ++h) {
+          at(b, rules.kv_head(h), row) += count(rules, key, h);
+        }
       }
     }
   }
 
-  std::int64_t& at(std::int64_t b, std::int64_t h, std::int64_t j) {
-    return counts_[static_cast<std::size_t>((b * heads_ + h) * keys_ + j)];
+  std::int64_t& at(std::int64_t b, std::int64_t h, std::int64_t row) {
+    return counts_[static_cast<std::size_t>((b * heads_ + h) * rows_ + row)];
   }
 
  private:
-  void count_row(const oracle::Rules& rules, std::int64_t b, std::int64_t h, std::int64_t i) {
-    for (std::int64_t j = 0; j < keys_; ++j) {
-      if (rules.visible({b, h, i, j})) ++at(b, rules.kv_head(h), j);
+  static std::int64_t count(const oracle::Rules& rules, const oracle::PackedRow& key,
+                            std::int64_t h) {
+    std::int64_t viewers = 0;
+    for (std::int64_t i = 0; i < rules.len_q(key.b); ++i) {
+      if (rules.visible({key.b, h, i, key.position})) ++viewers;
     }
+    return viewers;
   }
 
-  std::int64_t heads_, keys_;
+  std::int64_t heads_, rows_;
   std::vector<std::int64_t> counts_;
 };
 
@@ -81,33 +89,37 @@ void poison_unseen(const TensorView& view, Viewers& viewers, Rng* rng) {
   }
 }
 
-/// The rows of q, or of d_out, past their sequence's length.
-void poison_padding_queries(const AttentionRequest& r, const TensorView& view, Rng* rng) {
-  const oracle::Rules rules(r, oracle::Fault::kNone);
-  for (std::int64_t b = 0; b < r.q.shape[0]; ++b) {
-    for (std::int64_t h = 0; h < r.q.shape[1]; ++h) {
-      for (std::int64_t i = rules.len_q(b); i < r.q.shape[2]; ++i) {
-        poison_row(view, row_of(view, b, h, i), rng);
+/// The rows of q, or of d_out, past their sequence's length, or behind all packed sequences.
+void poison_padding_queries(const oracle::Padded& padded, const TensorView& view, Rng* rng) {
+  const oracle::Rules rules(padded.request(), oracle::Fault::kNone);
+  for (std::int64_t b = 0; b < view.shape[0]; ++b) {
+    for (std::int64_t h = 0; h < view.shape[1]; ++h) {
+      for (std::int64_t row = 0; row < view.shape[2]; ++row) {
+        const oracle::PackedRow query = padded.query_of(b, row);
+        if (query.b >= 0 && query.position < rules.len_q(query.b)) continue;
+        poison_row(view, row_of(view, b, h, row), rng);
       }
     }
   }
 }
 
-bool sees_something(const AttentionRequest& r, std::int64_t b, std::int64_t h, std::int64_t i) {
-  const oracle::Rules rules(r, oracle::Fault::kNone);
-  for (std::int64_t j = 0; j < r.k.shape[2]; ++j) {
-    if (rules.visible({b, h, i, j})) return true;
+bool sees_something(const oracle::Padded& padded, std::int64_t h, const oracle::PackedRow& query) {
+  const oracle::Rules rules(padded.request(), oracle::Fault::kNone);
+  for (std::int64_t j = 0; query.b >= 0 && j < rules.len_kv(query.b); ++j) {
+    if (rules.visible({query.b, h, query.position, j})) return true;
   }
   return false;
 }
 
 /// d_out of rows that see nothing. Not beside a sink: only `out` and the statistics show a backward
 /// of such a row, and with a sink they are those of a row whose sink takes all.
-void poison_dead_rows(const AttentionRequest& r, const TensorView& d_out, Rng* rng) {
-  for (std::int64_t b = 0; b < r.q.shape[0] && !r.sinks.present(); ++b) {
-    for (std::int64_t h = 0; h < r.q.shape[1]; ++h) {
-      for (std::int64_t i = 0; i < r.q.shape[2]; ++i) {
-        if (!sees_something(r, b, h, i)) poison_row(d_out, row_of(d_out, b, h, i), rng);
+void poison_dead_rows(const oracle::Padded& padded, const TensorView& d_out, Rng* rng) {
+  const bool has_sinks = padded.request().sinks.present();
+  for (std::int64_t b = 0; b < d_out.shape[0] && !has_sinks; ++b) {
+    for (std::int64_t h = 0; h < d_out.shape[1]; ++h) {
+      for (std::int64_t i = 0; i < d_out.shape[2]; ++i) {
+        if (sees_something(padded, h, padded.query_of(b, i))) continue;
+        poison_row(d_out, row_of(d_out, b, h, i), rng);
       }
     }
   }
@@ -151,16 +163,18 @@ bool weights_stay_positive(const Case& c) {
 }  // namespace
 
 void poison(const Case& c, AttentionGradRequest* request) {
+  const Expected<oracle::Padded> padded = oracle::Padded::make(*request);
+  if (!padded) return;  // the oracle will say so
   Rng rng(c.data.seed, kPoisonStream);
-  Viewers viewers(*request);
+  Viewers viewers(*request, *padded);
   poison_unseen(request->k, viewers, &rng);
   poison_unseen(request->v, viewers, &rng);
-  poison_padding_queries(*request, request->q, &rng);
+  poison_padding_queries(*padded, request->q, &rng);
   const TensorView& d_out = request->d_out;
   if (d_out.present()) {
     Rng rng_d_out(c.data.seed, kPoisonDOutStream);
-    poison_padding_queries(*request, d_out, &rng_d_out);
-    poison_dead_rows(*request, d_out, &rng_d_out);
+    poison_padding_queries(*padded, d_out, &rng_d_out);
+    poison_dead_rows(*padded, d_out, &rng_d_out);
     if (weights_stay_positive(c) && rng_d_out.chance(0.3)) poison_one_row(d_out, &rng_d_out);
   }
   if (!is_float(request->k.dtype) || !rng.chance(0.5)) return;

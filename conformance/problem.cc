@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::uint64_t kSideStream = 0x73696465;
 constexpr std::uint64_t kGradStream = 0x67726164;
+constexpr std::uint64_t kStartsStream = 0x737461727473;
 
 TensorView shaped(Dtype dtype, std::initializer_list<std::int64_t> shape) {
   TensorView view;
@@ -96,7 +97,7 @@ class ProblemBuilder {
     const AttentionParams& p = problem_.case_.params;
     const Arrangement a = arrange(problem_.case_, options_.dense);
     if (a.packed_qkv) {
-      const std::int64_t elements = p.batch * a.q.strides[0];
+      const std::int64_t elements = memory_extents(p).batch * a.q.strides[0];
       const std::int32_t align_log2 = std::max({p.align_q_log2, p.align_k_log2, p.align_v_log2});
       const std::size_t block = add_block(elements, p.dtype_q, align_log2);
       r->q = place("q", a.q, block);
@@ -146,15 +147,35 @@ class ProblemBuilder {
         slopes_per_batch ? shaped(Dtype::kF32, {p.batch, p.num_heads_q})
                          : shaped(Dtype::kF32, {p.num_heads_q}));
     add(Feature::kSinks, "sinks", &r->sinks, shaped(Dtype::kF32, {p.num_heads_q}));
-    add(Feature::kSegmentIds, "segment_ids_q", &r->segment_ids_q,
-        shaped(Dtype::kI32, {p.batch, p.seqlen_q}));
+    const bool packed = has(Feature::kPacked);
+    const auto positions = [&](std::int64_t seqlen, std::int64_t total) {
+      return packed ? shaped(Dtype::kI32, {total}) : shaped(Dtype::kI32, {p.batch, seqlen});
+    };
+    add(Feature::kSegmentIds, "segment_ids_q", &r->segment_ids_q, positions(p.seqlen_q, p.total_q));
     add(Feature::kSegmentIds, "segment_ids_kv", &r->segment_ids_kv,
-        shaped(Dtype::kI32, {p.batch, p.seqlen_kv}));
+        positions(p.seqlen_kv, p.total_kv));
+    if (packed) add_starts(r);
     add(Feature::kSeqlensQ, "seqlens_q", &r->seqlens_q, shaped(Dtype::kI32, {p.batch}));
     add(Feature::kSeqlensKv, "seqlens_kv", &r->seqlens_kv, shaped(Dtype::kI32, {p.batch}));
     add(Feature::kDiagonalPerSequence, "diagonal_offsets", &r->diagonal_offsets,
         shaped(Dtype::kI64, {p.batch}));
     if (has(Feature::kDescales)) add_descales(r);
+  }
+
+  /// i32 or i64, and often the longest lengths as the case states them.
+  void add_starts(AttentionRequest* r) {
+    const AttentionParams& p = problem_.case_.params;
+    Rng rng(problem_.case_.data.seed, kStartsStream);
+    const auto add = [&](const char* name) {
+      const Dtype dtype = rng.chance(0.5) ? Dtype::kI64 : Dtype::kI32;
+      TensorView view = shaped(dtype, {p.batch + 1});
+      view.strides[0] = 1;
+      return place_alone(name, view, __builtin_ctz(static_cast<unsigned>(size_of(dtype))));
+    };
+    r->cu_seqlens_q = add("cu_seqlens_q");
+    r->cu_seqlens_kv = add("cu_seqlens_kv");
+    r->max_seqlen_q = p.seqlen_q;
+    r->max_seqlen_kv = p.seqlen_kv;
   }
 
   /// Some of the three; where a case has them by head, one of them is, and the others may be.
@@ -179,15 +200,23 @@ class ProblemBuilder {
   void add_outputs(AttentionRequest* r) {
     const AttentionParams& p = problem_.case_.params;
     const Dtype wide = p.dtype_q == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32;
+    const MemoryExtents of = memory_extents(p);
     const auto add = [&](Feature feature, const char* name, TensorView* field,
                          const TensorView& view) {
       if (has(feature)) *field = add_loose(name, view, Strides::kSpread, true);
     };
-    add(Feature::kLse, "lse", &r->lse, shaped(wide, {p.batch, p.num_heads_q, p.seqlen_q}));
+    add(Feature::kLse, "lse", &r->lse, per_row(wide));
     add(Feature::kSavedStats, "saved_stats", &r->saved_stats,
-        shaped(wide, {p.batch, p.num_heads_q, p.seqlen_q, 2}));
+        shaped(wide, {of.batch, p.num_heads_q, of.rows_q, 2}));
     add(Feature::kScoresOut, "scores_out", &r->scores_out,
         shaped(wide, {p.batch, p.num_heads_q, p.seqlen_q, p.seqlen_kv}));
+  }
+
+  /// A number for each row: [B,Hq,Sq], or packed [Hq,total_q].
+  TensorView per_row(Dtype dtype) const {
+    const AttentionParams& p = problem_.case_.params;
+    return has(Feature::kPacked) ? shaped(dtype, {p.num_heads_q, p.total_q})
+                                 : shaped(dtype, {p.batch, p.num_heads_q, p.seqlen_q});
   }
 
   /// What a backward reads and writes. Each gradient may be left out; a dense problem has them all.
@@ -197,10 +226,9 @@ class ProblemBuilder {
     rng_ = Rng(problem_.case_.data.seed, kGradStream);
     of_backward_ = true;
     const Dtype wide = p.dtype_q == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32;
-    const TensorView per_row = shaped(wide, {p.batch, p.num_heads_q, p.seqlen_q});
     r->d_out = place_alone("d_out", a.d_out, p.align_out_log2);
-    if (has(Feature::kDLse)) r->d_lse = add_loose("d_lse", per_row, Strides::kSpread);
-    if (has(Feature::kDelta)) r->delta = add_loose("delta", per_row, Strides::kSpread);
+    if (has(Feature::kDLse)) r->d_lse = add_loose("d_lse", per_row(wide), Strides::kSpread);
+    if (has(Feature::kDelta)) r->delta = add_loose("delta", per_row(wide), Strides::kSpread);
     const auto wanted = [&] { return rng_.chance(0.9) || options_.dense; };
     if (wanted()) r->d_q = place_alone("d_q", a.d_q, p.align_q_log2, true);
     if (wanted()) r->d_k = place_alone("d_k", a.d_k, p.align_k_log2, true);
@@ -248,12 +276,14 @@ void Problem::begin_backward() {
 }
 
 void Problem::write_delta() {
+  const bool packed = request_.delta.rank == 2;  // [Hq,total_q]
   for_each_element(request_.delta, [&](const std::int64_t(&at)[kMaxRank], unsigned char* element) {
     double delta = 0.0;
+    const std::int64_t b = packed ? 0 : at[0], h = at[packed ? 0 : 1], i = at[packed ? 1 : 2];
     for (std::int64_t d = 0; d < request_.out.shape[3]; ++d) {
-      const double out = oracle::element(request_.out, at[0], at[1], at[2], d);
+      const double out = oracle::element(request_.out, b, h, i, d);
       // Rows of zeros: d_out may be poison there.
-      if (out != 0.0) delta += out * oracle::element(request_.d_out, at[0], at[1], at[2], d);
+      if (out != 0.0) delta += out * oracle::element(request_.d_out, b, h, i, d);
     }
     oracle::encode(delta, element, request_.delta.dtype);
   });

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "oracle/padded.h"
 #include "oracle/row.h"
 #include "oracle/row_gradient.h"
 #include "oracle/row_sizes.h"
@@ -206,11 +207,14 @@ Status check_gradient_shapes(const AttentionGradRequest& r) {
 
 }  // namespace
 
-Expected<GradTruth> compute_gradients(const AttentionGradRequest& request, Fault fault) {
+Expected<GradTruth> compute_gradients(const AttentionGradRequest& given, Fault fault) {
+  const Expected<Padded> padded = Padded::make(given);
+  if (!padded) return padded.status();
+  const AttentionGradRequest& request = padded->request();
   if (Status status = check_gradient_shapes(request); !status.ok()) return status;
   Gradients gradients(request, fault);
-  if (request.q.dtype == Dtype::kF64) return gradients.run<long double, double>();
-  return gradients.run<double, float>();
+  if (request.q.dtype == Dtype::kF64) return padded->pack(gradients.run<long double, double>());
+  return padded->pack(gradients.run<double, float>());
 }
 
 }  // namespace regard::oracle

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "oracle/padded.h"
 #include "oracle/row.h"
 #include "oracle/rules.h"
 
@@ -161,11 +162,16 @@ Status check_shapes(const AttentionRequest& request) {
   return check_lengths(request.seqlens_kv, q[0], k[2], "seqlens_kv");
 }
 
-Expected<Truth> compute(const AttentionRequest& request, Fault fault) {
-  if (Status status = check_shapes(request); !status.ok()) return status;
-  Computation computation(request, fault);
-  if (request.q.dtype == Dtype::kF64) return computation.run<long double, double>();
-  return computation.run<double, float>();
+Expected<Truth> compute(const AttentionRequest& given, Fault fault) {
+  AttentionGradRequest request;
+  static_cast<AttentionRequest&>(request) = given;
+  const Expected<Padded> padded = Padded::make(request);
+  if (!padded) return padded.status();
+  if (Status status = check_shapes(padded->request()); !status.ok()) return status;
+  Computation computation(padded->request(), fault);
+  const bool f64 = given.q.dtype == Dtype::kF64;
+  return padded->pack(f64 ? computation.run<long double, double>()
+                          : computation.run<double, float>());
 }
 
 }  // namespace regard::oracle

@@ -30,6 +30,8 @@ struct DataSpec {
   std::int64_t diagonal_offset = 0;      // diag=N
   std::vector<std::int64_t> seqlens_q;   // literal lens_q=...; empty: drawn from the seed
   std::vector<std::int64_t> seqlens_kv;  // literal lens_kv=...
+  std::vector<std::int64_t> rows_q;      // literal rows_q=..., of packed sequences; empty: drawn
+  std::vector<std::int64_t> rows_kv;     // literal rows_kv=...
   friend bool operator==(const DataSpec&, const DataSpec&) = default;
 };
 

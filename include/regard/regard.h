@@ -131,10 +131,12 @@ typedef struct regard_request {
   const regard_tensor* seqlens_q;       // i32 [B]
   const regard_tensor* seqlens_kv;      // i32 [B]
   const regard_tensor* diagonal_offsets;  // i64 [B]
+  // Packed sequences: where each begins in q and out [1,Hq,total_q,.], k and v [1,Hkv,total_kv,.];
+  // lse is then [Hq,total_q], saved_stats [1,Hq,total_q,2], segment_ids [total_q], [total_kv].
+  const regard_tensor* cu_seqlens_q;   // i32 or i64 [B+1]
+  const regard_tensor* cu_seqlens_kv;  // i32 or i64 [B+1]
   // Refused by backends that do not claim them: by all of this version.
-  const regard_tensor* cu_seqlens_q;   // i32 [B+1]
-  const regard_tensor* cu_seqlens_kv;  // i32 [B+1]
-  const regard_tensor* page_table;     // i32 [B,pages]
+  const regard_tensor* page_table;  // i32 [B,pages]
   const regard_tensor* block_mask;
   const regard_tensor* k_new;
   const regard_tensor* v_new;
@@ -149,6 +151,10 @@ typedef struct regard_request {
   int64_t diagonal_offset;  // for REGARD_DIAGONAL_OFFSET without diagonal_offsets
   uint64_t rng_seed;        // of dropout
   uint64_t rng_offset;
+  // Of packed sequences: no length is more. 0: total_q and total_kv; regard_attention() and
+  // regard_attention_backward() read cu_seqlens instead where these are in the host's memory.
+  int64_t max_seqlen_q;
+  int64_t max_seqlen_kv;
   // Options: what decides. regard_execute() takes those of its plan instead.
   const double* softmax_scale;  // null: 1/sqrt(Dqk)
   const int64_t* window_left;   // null or -1: unlimited

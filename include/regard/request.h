@@ -17,6 +17,8 @@ namespace regard {
 /// q [B,Hq,Sq,Dqk], k [B,Hkv,Skv,Dqk], v [B,Hkv,Skv,Dv], out [B,Hq,Sq,Dv], logically, whatever the
 /// strides; the last stride of q, k, v and out is 1. Each field has a row in kTensors
 /// (regard/tensors.h).
+/// Packed sequences lie one behind another: q [1,Hq,total_q,Dqk], k [1,Hkv,total_kv,Dqk], and
+/// cu_seqlens_q and cu_seqlens_kv say where each begins. Sq and Skv are then the longest lengths.
 struct Buffers {
   TensorView q, k, v, out;
   TensorView lse;           // output, f32 (f64 for f64) [B,Hq,Sq], natural log
@@ -32,13 +34,20 @@ struct Buffers {
   TensorView diagonal_offsets;               // i64 [B], for Diagonal::kOffset per sequence
   // What q, k and v are multiplied by, f32 [1] or [B,Hkv]; absent: 1
   TensorView descale_q, descale_k, descale_v;
+  // Packed sequences: i32 or i64 [B+1], from 0 on, ascending; sequence b has the rows from element
+  // b on, up to element b + 1. Rows past the last element are zeros in out and in gradients.
+  TensorView cu_seqlens_q, cu_seqlens_kv;
   // Fields of later features; refused by backends that do not claim them.
-  TensorView cu_seqlens_q, cu_seqlens_kv;  // i32 [B+1]
-  TensorView page_table;                   // i32 [B, pages]
+  TensorView page_table;  // i32 [B, pages]
   TensorView block_mask;
   TensorView k_new, v_new;
   TensorView rotary_cos, rotary_sin;
   TensorView cache_batch_idx;
+
+  // Of packed sequences: no length is more. 0: total_q and total_kv; attention() and
+  // attention_backward() read cu_seqlens instead where these are in the host's memory.
+  std::int64_t max_seqlen_q = 0;
+  std::int64_t max_seqlen_kv = 0;
 
   std::int64_t diagonal_offset = 0;  // for Diagonal::kOffset without diagonal_offsets
   std::uint64_t rng_seed = 0;        // of dropout

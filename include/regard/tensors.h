@@ -132,7 +132,8 @@ enum class DtypeRule : std::uint8_t {
   kBias,        // f32, f64 or q's, not of 8 bits
   kF32,
   kI32,
-  kI64
+  kI64,
+  kIndex  // i32 or i64
 };
 
 REGARD_EXPORT const char* to_string(DtypeRule rule) noexcept;  // "f32 (f64 for f64)"
@@ -140,7 +141,8 @@ REGARD_EXPORT const char* to_string(DtypeRule rule) noexcept;  // "f32 (f64 for 
 /// What execute checks in the data of a tensor on a CPU, and check_device_data on a device.
 enum class DataRule : std::uint8_t {
   kNone = 0,
-  kLength,  // each from 0 to `data_limit`
+  kLength,  // each from 0 to `data_limit`, and to the rows of its packed sequence
+  kStarts,  // ascending from 0 to `data_limit`, no two further apart than the longest length
   kScale    // finite and at least 0
 };
 
@@ -229,11 +231,11 @@ inline constexpr TensorSpec kTensors[] = {
     {REGARD_IN_CALL(sinks), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
      .shape = "[Hq]", .dtype = DtypeRule::kF32, .features = {Feature::kSinks}},
     {REGARD_IN_CALL(segment_ids_q), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
-     .shape = "[B,Sq]", .dtype = DtypeRule::kI32, .beside = &Buffers::segment_ids_kv,
-     .features = {Feature::kSegmentIds}},
+     .shape = "[B,Sq]", .packed_shape = "[total_q]", .dtype = DtypeRule::kI32,
+     .beside = &Buffers::segment_ids_kv, .features = {Feature::kSegmentIds}},
     {REGARD_IN_CALL(segment_ids_kv), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
-     .shape = "[B,Skv]", .dtype = DtypeRule::kI32, .beside = &Buffers::segment_ids_q,
-     .features = {Feature::kSegmentIds}},
+     .shape = "[B,Skv]", .packed_shape = "[total_kv]", .dtype = DtypeRule::kI32,
+     .beside = &Buffers::segment_ids_q, .features = {Feature::kSegmentIds}},
     {REGARD_IN_CALL(seqlens_q), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
      .data = DataRule::kLength, .data_limit = Extent::kSq, .shape = "[B]", .dtype = DtypeRule::kI32,
      .features = {Feature::kSeqlensQ}},
@@ -252,9 +254,11 @@ inline constexpr TensorSpec kTensors[] = {
      .data = DataRule::kScale, .shape = "[1] or [B,Hkv]", .dtype = DtypeRule::kF32,
      .features = {Feature::kDescales}, .second_shape_features = {Feature::kDescalesPerHead}},
     {REGARD_IN_CALL(cu_seqlens_q), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
-     .shape = "[B+1]", .dtype = DtypeRule::kI32, .features = {Feature::kPacked}},
+     .last_stride_is_1 = true, .data = DataRule::kStarts, .data_limit = Extent::kTotalQ,
+     .shape = "[B+1]", .dtype = DtypeRule::kIndex, .features = {Feature::kPacked}},
     {REGARD_IN_CALL(cu_seqlens_kv), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
-     .shape = "[B+1]", .dtype = DtypeRule::kI32, .beside = &Buffers::cu_seqlens_q,
+     .last_stride_is_1 = true, .data = DataRule::kStarts, .data_limit = Extent::kTotalKv,
+     .shape = "[B+1]", .dtype = DtypeRule::kIndex, .beside = &Buffers::cu_seqlens_q,
      .features = {Feature::kPacked}},
     {REGARD_IN_CALL(page_table), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
      .shape = "[B,pages]", .dtype = DtypeRule::kI32, .beside = &Buffers::seqlens_kv,

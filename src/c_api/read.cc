@@ -176,6 +176,8 @@ Status read_request(const char* where, const regard_request* given, AttentionReq
   if (Status s = r.read(where, "request", given); !s.ok()) return s;
   if (Status s = read_tensors(where, *r, request); !s.ok()) return s;
   request->diagonal_offset = r->diagonal_offset;
+  request->max_seqlen_q = r->max_seqlen_q;
+  request->max_seqlen_kv = r->max_seqlen_kv;
   request->rng_seed = r->rng_seed;
   request->rng_offset = r->rng_offset;
   return read_options(where, *r, &request->options);

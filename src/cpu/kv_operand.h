@@ -16,7 +16,7 @@ struct KvOperand {
   std::int64_t stride;       // bytes from one key's row to the next
   std::int64_t head_stride;  // bytes from this kv head's rows to those of the next
   std::int64_t dim;          // elements in a row
-  std::int64_t keys;         // rows in the tensor
+  std::int64_t keys;         // rows that the sequence has in memory
   double descale;            // factor of every element: K's belongs to q, V's to the output
   Element type;
 };
@@ -35,11 +35,13 @@ REGARD_KERNEL_FN KvOperand kv_operand(const View& view, const View& descale, std
 }
 
 REGARD_KERNEL_FN KvOperand k_operand(const Problem& p, std::int64_t b, std::int64_t head_kv) {
-  return kv_operand(p.k, p.descale_k, p.seqlen_kv, p.head_dim_qk, b, head_kv);
+  const std::int64_t keys = sequence_rows(p.k, p.seqlen_kv, b);
+  return kv_operand(p.k, p.descale_k, keys, p.head_dim_qk, b, head_kv);
 }
 
 REGARD_KERNEL_FN KvOperand v_operand(const Problem& p, std::int64_t b, std::int64_t head_kv) {
-  return kv_operand(p.v, p.descale_v, p.seqlen_kv, p.head_dim_v, b, head_kv);
+  const std::int64_t keys = sequence_rows(p.v, p.seqlen_kv, b);
+  return kv_operand(p.v, p.descale_v, keys, p.head_dim_v, b, head_kv);
 }
 
 /// A copy of `keys` rows without gaps, [keys][dim].

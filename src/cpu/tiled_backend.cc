@@ -10,7 +10,9 @@
 #include "base/scratch.h"
 #include "cpu/backward/run.h"
 #include "cpu/forward/kernels.h"
+#include "cpu/packed_rows.h"
 #include "cpu/split.h"
+#include "cpu/threads/packed_blocks.h"
 #include "cpu/threads/run_tasks.h"
 #include "problem/make_problem.h"
 
@@ -138,7 +140,12 @@ TiledBackend::Shape TiledBackend::shape_of(const AttentionParams& params, Isa is
   if (!shape.is_decode) {
     shape.splits_blocks = params.seqlen_kv > semantics::kLongKeys;
     shape.tasks = count_tasks(params, width);
-    const std::int64_t heads = saturating_mul(params.batch, params.num_heads_kv);
+    // Of packed sequences only so many have keys enough for splits.
+    const std::int64_t sequences =
+        params.features.has(Feature::kPacked)
+            ? std::min(params.batch, params.total_kv / semantics::kLongKeys)
+            : params.batch;
+    const std::int64_t heads = saturating_mul(sequences, params.num_heads_kv);
     // Even blocks have up to twice the row blocks.
     if (traits_.shares_splits) {
       shape.split_row_blocks =
@@ -243,8 +250,9 @@ std::int64_t TiledBackend::workspace_bytes(const AttentionKey& key, const Env& e
   Shape shape = shape_of(params, env.isa, worker_count);
   if (!shape.is_decode) shape.set_block(max_row_blocks(params, env) * shape.kernel->width);
   const std::int64_t workers_bytes = saturating_mul(lay_out(params, shape, &args), worker_count);
-  if (!shape.shares_splits(worker_count)) return workers_bytes;
-  return saturating_add(workers_bytes, shape.shared_bytes(args));
+  const std::int64_t bytes = saturating_add(workers_bytes, packed_blocks_bytes(params));
+  if (!shape.shares_splits(worker_count)) return bytes;
+  return saturating_add(bytes, shape.shared_bytes(args));
 }
 
 Expected<KernelPlan> TiledBackend::plan(const AttentionKey& key, const Env& env) const {
@@ -276,7 +284,9 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
   }
   TiledArgs args;
   std::int64_t worker_bytes = lay_out(params, shape, &args);
-  if (shape.heads_per_task > 1 && worker_bytes * plan.workers > plan.workspace_bytes) {
+  const std::int64_t room = plan.workspace_bytes - packed_blocks_bytes(params);
+  const Launch rest = behind_packed_blocks(params, launch);
+  if (shape.heads_per_task > 1 && worker_bytes * plan.workers > room) {
     // A plan for many rows has room for the decode rows of one head.
     shape.heads_per_task = 1;
     shape.row_blocks = shape.few_row_blocks;
@@ -287,28 +297,28 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
   make_problem(params, buffers, &args.problem);
   const std::int32_t workers = useful_workers(params, plan.workers);
   if (!shape.is_decode) {
-    const std::int64_t blocks = count_tasks(params, args.grid.rows_per_task);
+    count_packed_blocks(args.problem, args.problem.q, args.problem.group_size, launch, &args.grid);
+    const std::int64_t blocks = params.num_heads_kv * args.grid.all_blocks;
     args.split_bytes *= shape.row_blocks;
-    if (splits_blocks &&
-        workers_bytes + blocks * shape.splits * args.split_bytes <= plan.workspace_bytes) {
-      args.splits = static_cast<char*>(launch.workspace.data) + workers_bytes;
+    if (splits_blocks && workers_bytes + blocks * shape.splits * args.split_bytes <= room) {
+      args.splits = static_cast<char*>(rest.workspace.data) + workers_bytes;
       args.grid.whole = blocks;
-      run_tasks({k.forward_split, &args, blocks * shape.splits, worker_bytes}, workers, launch);
+      run_tasks({k.forward_split, &args, blocks * shape.splits, worker_bytes}, workers, rest);
     } else {
       args.grid = with_sub_blocks(params, args.grid, k.width, workers);
     }
     const std::int64_t tasks = count_tasks(params, args.grid);
-    run_tasks({k.forward, &args, tasks, worker_bytes}, workers, launch);
-  } else if (shape.shares_splits(workers) &&
-             workers_bytes + shape.shared_bytes(args) <= plan.workspace_bytes) {
-    args.splits = static_cast<char*>(launch.workspace.data) + workers_bytes;
+    run_tasks({k.forward, &args, tasks, worker_bytes}, workers, rest);
+  } else if (shape.shares_splits(workers) && workers_bytes + shape.shared_bytes(args) <= room) {
+    args.splits = static_cast<char*>(rest.workspace.data) + workers_bytes;
     args.split_runs = workers / std::gcd(shape.tasks, std::int64_t{workers});
     const std::int64_t steps = split_steps(shape.splits, args.split_runs);
-    run_tasks({k.decode_split, &args, shape.tasks * steps, worker_bytes}, workers, launch);
-    run_tasks({k.decode_merge, &args, shape.tasks, worker_bytes}, workers, launch);
+    run_tasks({k.decode_split, &args, shape.tasks * steps, worker_bytes}, workers, rest);
+    run_tasks({k.decode_merge, &args, shape.tasks, worker_bytes}, workers, rest);
   } else {
-    run_tasks({k.decode, &args, shape.tasks, worker_bytes}, workers, launch);
+    run_tasks({k.decode, &args, shape.tasks, worker_bytes}, workers, rest);
   }
+  clear_outputs_past_end(args.problem);
   return Status();
 }
 

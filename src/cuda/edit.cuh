@@ -45,7 +45,7 @@ REGARD_DEVICE_FN bool is_visible(const Problem& p, std::int64_t b, const RowFact
     if (at[j * p.mask.stride[3]] == 0) return false;
   }
   if (p.segments_q.present) {
-    const std::int64_t at = b * p.segments_kv.stride[0] + j * p.segments_kv.stride[1];
+    const std::int64_t at = problem::row_index(p.segments_kv, b, 0, j);
     if (*problem::element_at<std::int32_t>(p.segments_kv, at) != row.segment) return false;
   }
   return true;

@@ -150,7 +150,7 @@ REGARD_DEVICE_FN RowFacts<T> row_facts(const Problem& p, const Sequence& s, cons
     facts.slope = static_cast<T>(*problem::element_at<float>(p.slopes, at));
   }
   if (p.segments_q.present) {
-    const std::int64_t at = s.b * p.segments_q.stride[0] + facts.query * p.segments_q.stride[1];
+    const std::int64_t at = problem::row_index(p.segments_q, s.b, 0, facts.query);
     facts.segment = *problem::element_at<std::int32_t>(p.segments_q, at);
   }
   if (p.sinks.present) {

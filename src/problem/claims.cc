@@ -52,6 +52,12 @@ Claims forward_claims() {
   return claims;
 }
 
+Claims cpu_forward_claims() {
+  Claims claims = forward_claims();
+  claims.features.set(Feature::kPacked);
+  return claims;
+}
+
 void add_bf16_pairs(Claims* claims, Dtype out, double error_bound) {
   for (const Isa& isa : {Isa::kAvx512Bf16, Isa::kNeonBf16}) {
     DtypeClaim pairs{Dtype::kBf16, Dtype::kBf16, out, error_bound, Dtype::kBf16};

@@ -11,6 +11,9 @@ std::vector<DtypeClaim> f8_claims();
 /// any head dim, any layout. scores_out and f64 are MATH's to add.
 Claims forward_claims();
 
+/// The same on CPUs, where sequences may be packed.
+Claims cpu_forward_claims();
+
 /// From Isa::kAvx512Bf16 on products of bf16 are of pairs, for which probabilities are rounded to
 /// bf16: the claim of one output type, and those of a forward.
 void add_bf16_pairs(Claims* claims, Dtype out, double error_bound);

@@ -38,6 +38,35 @@ void set_descale(const TensorView& tensor, View* view) noexcept {
   if (tensor.rank == 1) view->stride[0] = 0;
 }
 
+/// Rows that lie in sequences one after another: [1,H,total,...], or without its first dimension.
+void set_rows(const TensorView& tensor, const RowStarts& starts, View* view) noexcept {
+  set_view(tensor, view);
+  if (starts.data == nullptr || !view->present) return;
+  view->starts = starts;
+}
+
+/// A number, or some, for each row: [B,Hq,Sq], [B,Hq,Sq,2], or packed [Hq,total_q] and
+/// [1,Hq,total_q,2].
+void set_row_numbers(const TensorView& tensor, const RowStarts& starts, View* view) noexcept {
+  set_rows(tensor, starts, view);
+  if (tensor.rank != 2) return;
+  view->stride[2] = view->stride[1];
+  view->stride[1] = view->stride[0];
+  view->stride[0] = 0;
+}
+
+/// segment_ids are [B,S], or packed [total].
+void set_positions(const TensorView& tensor, const RowStarts& starts, View* view) noexcept {
+  set_rows(tensor, starts, view);
+  view->stride[2] = view->stride[tensor.rank == 1 ? 0 : 1];
+  view->stride[1] = 0;
+  if (tensor.rank == 1) view->stride[0] = 0;
+}
+
+RowStarts starts_of(const TensorView& cu_seqlens) noexcept {
+  return {static_cast<const char*>(cu_seqlens.data), cu_seqlens.dtype == Dtype::kI64};
+}
+
 /// alibi_slopes are [Hq] or [B,Hq].
 void set_slopes(const TensorView& tensor, View* view) noexcept {
   set_view(tensor, view);
@@ -71,22 +100,26 @@ void make_problem(const AttentionParams& params, const Buffers& buffers,
   p.group_size = params.num_heads_kv > 0 ? params.num_heads_q / params.num_heads_kv : 1;
   p.seqlen_q = params.seqlen_q;
   p.seqlen_kv = params.seqlen_kv;
+  p.total_q = params.total_q;
+  p.total_kv = params.total_kv;
   p.head_dim_qk = params.head_dim_qk;
   p.head_dim_v = params.head_dim_v;
 
-  set_view(buffers.q, &p.q);
-  set_view(buffers.k, &p.k);
-  set_view(buffers.v, &p.v);
-  set_view(buffers.out, &p.out);
-  set_view(buffers.lse, &p.lse);
-  set_view(buffers.saved_stats, &p.stats);
+  const RowStarts queries = starts_of(buffers.cu_seqlens_q),
+                  keys = starts_of(buffers.cu_seqlens_kv);
+  set_rows(buffers.q, queries, &p.q);
+  set_rows(buffers.k, keys, &p.k);
+  set_rows(buffers.v, keys, &p.v);
+  set_rows(buffers.out, queries, &p.out);
+  set_row_numbers(buffers.lse, queries, &p.lse);
+  set_row_numbers(buffers.saved_stats, queries, &p.stats);
   set_view(buffers.scores_out, &p.scores);
   set_view(buffers.attn_mask, &p.mask);
   set_view(buffers.attn_bias, &p.bias);
   set_slopes(buffers.alibi_slopes, &p.slopes);
   set_view(buffers.sinks, &p.sinks);
-  set_view(buffers.segment_ids_q, &p.segments_q);
-  set_view(buffers.segment_ids_kv, &p.segments_kv);
+  set_positions(buffers.segment_ids_q, queries, &p.segments_q);
+  set_positions(buffers.segment_ids_kv, keys, &p.segments_kv);
   set_view(buffers.seqlens_q, &p.lens_q);
   set_view(buffers.seqlens_kv, &p.lens_kv);
   set_view(buffers.diagonal_offsets, &p.offsets);
@@ -128,14 +161,16 @@ void make_grad_problem(const AttentionParams& params, const Buffers& buffers,
   g.problem.negates_scores = false;
   g.problem.score_unit = 1.0;
   g.problem.exp2_scale = std::numbers::log2e;
-  set_view(gradients.saved.stats, &g.saved);
+  const RowStarts queries = starts_of(buffers.cu_seqlens_q),
+                  keys = starts_of(buffers.cu_seqlens_kv);
+  set_row_numbers(gradients.saved.stats, queries, &g.saved);
   g.saved_is_lse = gradients.saved.kind == SavedContext::Kind::kLse;
-  set_view(gradients.d_out, &g.d_out);
-  set_view(gradients.delta, &g.delta);
-  set_view(gradients.d_lse, &g.d_lse);
-  set_view(gradients.d_q, &g.d_q);
-  set_view(gradients.d_k, &g.d_k);
-  set_view(gradients.d_v, &g.d_v);
+  set_rows(gradients.d_out, queries, &g.d_out);
+  set_row_numbers(gradients.delta, queries, &g.delta);
+  set_row_numbers(gradients.d_lse, queries, &g.d_lse);
+  set_rows(gradients.d_q, queries, &g.d_q);
+  set_rows(gradients.d_k, keys, &g.d_k);
+  set_rows(gradients.d_v, keys, &g.d_v);
   set_view(gradients.d_bias, &g.d_bias);
   set_view(gradients.d_sinks, &g.d_sinks);
   for (int i = 0; i < 4; ++i) g.bias_is_full[i] = (params.bias_dims >> i & 1) != 0;

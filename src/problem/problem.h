@@ -9,13 +9,34 @@
 
 namespace regard::problem {
 
+/// cu_seqlens of packed sequences: the first row of each, and past the last one their end.
+struct RowStarts {
+  const char* data = nullptr;  // i32 or i64; null: sequences are not packed
+  bool is_i64 = false;
+};
+
+/// The first row of sequence b.
+REGARD_KERNEL_FN std::int64_t row_start(const RowStarts& starts, std::int64_t b) {
+  return starts.is_i64 ? reinterpret_cast<const std::int64_t*>(starts.data)[b]
+                       : reinterpret_cast<const std::int32_t*>(starts.data)[b];
+}
+
 /// A tensor as kernels see it; strides in elements, 0 where it is broadcast.
 struct View {
   char* data = nullptr;
   std::int64_t stride[4] = {};
+  RowStarts starts{};  // of packed rows, which are dimension 2
   Element type = Element::kF32;
   bool present = false;
 };
+
+/// Where row i of sequence b stands, in elements, for head 0. No CUDA backend claims packed rows.
+REGARD_KERNEL_FN std::int64_t sequence_row(const View& view, std::int64_t b, std::int64_t i) {
+#if !defined(__CUDACC__)
+  if (view.starts.data != nullptr) return (row_start(view.starts, b) + i) * view.stride[2];
+#endif
+  return b * view.stride[0] + i * view.stride[2];
+}
 
 /// The address of element `index` of a view whose elements are T.
 template <class T>
@@ -26,14 +47,14 @@ REGARD_KERNEL_FN T* element_at(const View& view, std::int64_t index) {
 /// Address of row (b, h, i) of a tensor whose rows lie in its last dimension.
 REGARD_KERNEL_FN char* row_address(const View& view, std::int64_t b, std::int64_t h,
                                    std::int64_t i) {
-  const std::int64_t at = b * view.stride[0] + h * view.stride[1] + i * view.stride[2];
+  const std::int64_t at = sequence_row(view, b, i) + h * view.stride[1];
   return view.data + at * element_bytes(view.type);
 }
 
-/// Where row (b, h, i) stands in a tensor [B,Hq,Sq] or [B,Hq,Sq,2].
+/// Where row (b, h, i) stands in a tensor [B,Hq,Sq], [B,Hq,Sq,2] or, h being 0, [B,S].
 REGARD_KERNEL_FN std::int64_t row_index(const View& view, std::int64_t b, std::int64_t h,
                                         std::int64_t i) {
-  return b * view.stride[0] + h * view.stride[1] + i * view.stride[2];
+  return sequence_row(view, b, i) + h * view.stride[1];
 }
 
 /// Descale of (b, kv head); 1 without one.
@@ -46,7 +67,8 @@ enum class DiagonalKind : std::uint8_t { kTopLeft = 0, kBottomRight, kOffset };
 enum class ScoresStage : std::uint8_t { kNone = 0, kScaled, kEdited, kProbs };
 
 /// A forward call as plain data: everything that kernels read, ready to index. make_problem.h makes
-/// it. Logical shapes: q, out [B,Hq,Sq,.], k, v [B,Hkv,Skv,.].
+/// it. Logical shapes: q, out [B,Hq,Sq,.], k, v [B,Hkv,Skv,.]. Packed sequences are logically the
+/// same, as long as the longest of them; where their rows lie is known to the views.
 struct Problem {
   std::int64_t batch = 0;
   std::int64_t num_heads_q = 0;
@@ -54,6 +76,8 @@ struct Problem {
   std::int64_t group_size = 1;
   std::int64_t seqlen_q = 0;
   std::int64_t seqlen_kv = 0;
+  std::int64_t total_q = 0;   // rows of packed tensors; 0 where sequences are not packed
+  std::int64_t total_kv = 0;  //
   std::int64_t head_dim_qk = 0;
   std::int64_t head_dim_v = 0;
 
@@ -64,7 +88,7 @@ struct Problem {
   View mask, bias;                       // [B,Hq,Sq,Skv], broadcast by strides
   View slopes;                           // [B,Hq]
   View sinks;                            // [Hq]
-  View segments_q, segments_kv;          // [B,Sq], [B,Skv]
+  View segments_q, segments_kv;          // [B,Sq], [B,Skv], positions at stride[2]
   View lens_q, lens_kv;                  // [B]
   View offsets;                          // [B]
   View descale_q, descale_k, descale_v;  // [B,Hkv], broadcast by strides
@@ -124,25 +148,35 @@ REGARD_KERNEL_FN void write_row_stats(const Problem& p, std::int64_t b, std::int
 /// One entry of the batch: its lengths and what its rows see.
 struct Sequence {
   std::int64_t b = 0;
+  std::int64_t rows_q = 0;   // that it has in memory: rows past its length are padding
+  std::int64_t rows_kv = 0;  //
   std::int64_t len_q = 0;
   semantics::Band band{};
 };
+
+/// Rows of sequence b in a tensor of `seqlen` or packed rows.
+REGARD_KERNEL_FN std::int64_t sequence_rows(const View& view, std::int64_t seqlen, std::int64_t b) {
+#if !defined(__CUDACC__)
+  if (view.starts.data != nullptr) return row_start(view.starts, b + 1) - row_start(view.starts, b);
+#endif
+  return seqlen;
+}
 
 /// Lengths are held to the extents: on a device they have not been checked.
 REGARD_KERNEL_FN Sequence sequence_of(const Problem& p, std::int64_t b) {
   Sequence s{};
   s.b = b;
-  s.len_q = p.seqlen_q;
-  s.band.len_kv = p.seqlen_kv;
+  s.rows_q = s.len_q = sequence_rows(p.q, p.seqlen_q, b);
+  s.rows_kv = s.band.len_kv = sequence_rows(p.k, p.seqlen_kv, b);
   s.band.window_left = p.window_left;
   s.band.window_right = p.window_right;
   if (p.lens_q.present) {
     const std::int64_t len = *element_at<std::int32_t>(p.lens_q, b * p.lens_q.stride[0]);
-    s.len_q = semantics::clamp(len, 0, p.seqlen_q);
+    s.len_q = semantics::clamp(len, 0, s.rows_q);
   }
   if (p.lens_kv.present) {
     const std::int64_t len = *element_at<std::int32_t>(p.lens_kv, b * p.lens_kv.stride[0]);
-    s.band.len_kv = semantics::clamp(len, 0, p.seqlen_kv);
+    s.band.len_kv = semantics::clamp(len, 0, s.rows_kv);
   }
   if (p.diagonal == DiagonalKind::kBottomRight) {
     s.band.shift = semantics::bottom_right_shift(s.len_q, s.band.len_kv);

@@ -28,7 +28,7 @@ BackendInfo make_info() {
   info.summary =
       "tiled online softmax that reads its inputs in place; extra memory is independent of length";
   info.determinism = Determinism::kBatchInvariant;
-  info.forward = problem::forward_claims();
+  info.forward = problem::cpu_forward_claims();
   info.backward = problem::backward_claims(info.forward);
   problem::add_bf16_pairs(&info.forward);
   return info;

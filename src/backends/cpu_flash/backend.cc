@@ -23,7 +23,7 @@ BackendInfo make_info() {
   info.ref.id = BackendId::kFlash;
   info.summary = "tiled online softmax on copied tiles of K and V, the fastest";
   info.determinism = Determinism::kBatchInvariant;
-  info.forward = problem::forward_claims();
+  info.forward = problem::cpu_forward_claims();
   info.forward.head_dim_qk = {1, kMaxHeadDim, 1};
   info.forward.head_dim_v = {1, kMaxHeadDim, 1};
   info.backward = problem::backward_claims(info.forward);

@@ -6,7 +6,9 @@
 #include "base/checked.h"
 #include "base/scratch.h"
 #include "cpu/backward/run.h"
+#include "cpu/packed_rows.h"
 #include "cpu/simd/kernel_isa.h"
+#include "cpu/threads/packed_blocks.h"
 #include "cpu/threads/run_tasks.h"
 #include "problem/claims.h"
 #include "problem/make_problem.h"
@@ -60,7 +62,7 @@ BackendInfo make_info() {
   info.ref.id = BackendId::kMath;
   info.summary = "unfused and deterministic: scores, softmax, product; every feature, any head_dim";
   info.determinism = Determinism::kBatchInvariant;
-  info.forward = problem::forward_claims();
+  info.forward = problem::cpu_forward_claims();
   info.forward.features.set(Feature::kScoresOut);
   info.forward.dtypes.push_back({Dtype::kF64, Dtype::kF64, Dtype::kF64, 3e-15});
   info.backward = problem::backward_claims(info.forward);
@@ -76,7 +78,9 @@ class MathBackend final : public Backend {
     ForwardArgs args;
     const Kernel& kernel = kernel_of(key.params(), cpu::kernel_isa(env.isa));
     const std::int64_t row_blocks = kRows / kernel.width;
-    return saturating_mul(lay_out(key.params(), kernel, row_blocks, &args), workers(key, env));
+    return saturating_add(
+        cpu::packed_blocks_bytes(key.params()),
+        saturating_mul(lay_out(key.params(), kernel, row_blocks, &args), workers(key, env)));
   }
 
   Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override {
@@ -99,10 +103,14 @@ class MathBackend final : public Backend {
         cpu::choose_row_blocks(params, kernel.width, plan.tile_q / kernel.width, plan.workers);
     const std::int64_t worker_bytes = lay_out(params, kernel, row_blocks, &args);
     problem::make_problem(params, buffers, &args.problem);
+    const problem::Problem& p = args.problem;
     args.grid = cpu::make_grid(params, row_blocks * kernel.width);
-    const std::int64_t tasks = cpu::count_tasks(params, row_blocks * kernel.width);
+    cpu::count_packed_blocks(p, p.q, p.group_size, launch, &args.grid);
+    const std::int64_t tasks = cpu::count_tasks(params, args.grid);
     const std::int32_t workers = cpu::useful_workers(params, plan.workers);
-    cpu::run_tasks({kernel.forward, &args, tasks, worker_bytes}, workers, launch);
+    cpu::run_tasks({kernel.forward, &args, tasks, worker_bytes}, workers,
+                   cpu::behind_packed_blocks(params, launch));
+    cpu::clear_outputs_past_end(p);
     return Status();
   }
 

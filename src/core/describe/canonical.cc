@@ -98,6 +98,10 @@ Proof seqlen_q_greater_kv(const AttentionParams& p) noexcept {
 
 void canonicalize(AttentionParams& p) noexcept {
   FeatureSet& f = p.features;
+  if (f.has(Feature::kPacked)) {  // no sequence is longer than all together
+    p.seqlen_q = std::min(p.seqlen_q, p.total_q);
+    if (!f.has(Feature::kPaged)) p.seqlen_kv = std::min(p.seqlen_kv, p.total_kv);
+  }
   // -0 is 0: it must not be another key.
   p.softmax_scale += 0.0;
   p.softcap += 0.0;

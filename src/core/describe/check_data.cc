@@ -1,5 +1,6 @@
 #include "core/describe/check_data.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -27,13 +28,42 @@ T read_at(const TensorView& view, std::int64_t index) noexcept {
   return value;
 }
 
-Status check_length(const TensorView& lengths, std::int64_t limit, const char* name,
-                    const char* where) {
+std::int64_t read_index(const TensorView& view, std::int64_t index) noexcept {
+  return view.dtype == Dtype::kI64 ? read_at<std::int64_t>(view, index)
+                                   : read_at<std::int32_t>(view, index);
+}
+
+/// `starts`: of the packed sequences that the lengths are of; checked before.
+Status check_length(const TensorView& lengths, const TensorView& starts, std::int64_t limit,
+                    const char* name, const char* where) {
   if (!is_readable(lengths)) return {};
+  const bool packed = is_readable(starts);
   for (std::int64_t b = 0; b < lengths.shape[0]; ++b) {
     const auto length = read_at<std::int32_t>(lengths, b * lengths.strides[0]);
-    if (length >= 0 && length <= limit) continue;
-    return invalid(where, name, "[", b, "] (", length, "), expected 0 to ", limit);
+    const std::int64_t max = packed ? read_index(starts, b + 1) - read_index(starts, b) : limit;
+    if (length >= 0 && length <= max) continue;
+    return invalid(where, name, "[", b, "] (", length, "), expected 0 to ", max);
+  }
+  return {};
+}
+
+Status check_starts(const TensorView& starts, std::int64_t total, std::int64_t longest,
+                    const char* name, const char* where) {
+  if (!is_readable(starts)) return {};
+  std::int64_t before = 0;
+  for (std::int64_t b = 0; b < starts.shape[0]; ++b) {
+    const std::int64_t start = read_index(starts, b);
+    const bool fits = b == 0 ? start == 0 : start >= before && start <= total;
+    if (!fits) {
+      return b == 0 ? invalid(where, name, "[0] (", start, "), expected 0")
+                    : invalid(where, name, "[", b, "] (", start, "), expected ", before, " to ",
+                              total, ": starts ascend and end within the tensor");
+    }
+    if (start - before > longest) {
+      return invalid(where, "max_seqlen of ", name, " (", longest,
+                     "), expected at least the length of sequence ", b - 1, ", ", start - before);
+    }
+    before = start;
   }
   return {};
 }
@@ -57,28 +87,62 @@ Status check_scale(const TensorView& scale, const char* name, const char* where)
 Status check_data_of(const TensorSpec& spec, const Buffers& buffers, const AttentionParams& params,
                      const char* where) {
   const TensorView& view = buffers.*spec.buffer;
-  if (spec.data == DataRule::kScale) return check_scale(view, spec.name, where);
-  return check_length(view, extents_of(params)[spec.data_limit], spec.name, where);
+  Extents extents = extents_of(params);
+  const std::int64_t limit = extents[spec.data_limit];
+  switch (spec.data) {
+    case DataRule::kNone: return {};
+    case DataRule::kScale: return check_scale(view, spec.name, where);
+    case DataRule::kLength: {
+      const bool of_q = spec.data_limit == Extent::kSq;
+      return check_length(view, of_q ? buffers.cu_seqlens_q : buffers.cu_seqlens_kv, limit,
+                          spec.name, where);
+    }
+    case DataRule::kStarts: {
+      const Extent longest = spec.data_limit == Extent::kTotalQ ? Extent::kSq : Extent::kSkv;
+      return check_starts(view, limit, extents[longest], spec.name, where);
+    }
+  }
+  return {};
 }
+
+/// Starts first: lengths are held to what they say.
+constexpr DataRule kOrder[] = {DataRule::kStarts, DataRule::kLength, DataRule::kScale};
 
 }  // namespace
 
 Status check_lengths(const Buffers& buffers, const AttentionParams& params, const char* where) {
-  for (const TensorSpec& spec : kTensors) {
-    if (spec.data != DataRule::kLength) continue;
-    if (Status s = check_data_of(spec, buffers, params, where); !s.ok()) return s;
+  for (const DataRule rule : {DataRule::kStarts, DataRule::kLength}) {
+    for (const TensorSpec& spec : kTensors) {
+      if (spec.data != rule) continue;
+      if (Status s = check_data_of(spec, buffers, params, where); !s.ok()) return s;
+    }
   }
   return {};
 }
 
 Status check_data(const Buffers& buffers, const AttentionParams& params, const char* where,
                   TensorSpecs specs) {
-  for (const TensorSpec& spec : specs) {
-    if (spec.buffer == nullptr) break;  // the rows of a backward
-    if (spec.data == DataRule::kNone || !(buffers.*spec.buffer).present()) continue;
-    if (Status s = check_data_of(spec, buffers, params, where); !s.ok()) return s;
+  for (const DataRule rule : kOrder) {
+    for (const TensorSpec& spec : specs) {
+      if (spec.buffer == nullptr) break;  // the rows of a backward
+      if (spec.data != rule || !(buffers.*spec.buffer).present()) continue;
+      if (Status s = check_data_of(spec, buffers, params, where); !s.ok()) return s;
+    }
   }
   return {};
+}
+
+std::int64_t longest_sequence(const TensorView& starts) noexcept {
+  const bool is_index = starts.dtype == Dtype::kI32 || starts.dtype == Dtype::kI64;
+  const bool fits = is_readable(starts) && starts.data != nullptr && starts.rank == 1 && is_index &&
+                    (starts.shape[0] <= 1 || starts.strides[0] == 1);
+  std::int64_t longest = 0;
+  for (std::int64_t b = 0; fits && b + 1 < starts.shape[0]; ++b) {
+    std::int64_t length = 0;
+    if (__builtin_sub_overflow(read_index(starts, b + 1), read_index(starts, b), &length)) return 0;
+    longest = std::max(longest, length);
+  }
+  return longest;
 }
 
 namespace {

@@ -10,13 +10,17 @@ namespace regard {
 // What of a call's tensors is checked by value. On another device than the CPU it is not read here
 // (check_device_data).
 
-/// Each of seqlens_q and seqlens_kv must lie in [0, the extent], or rows past the tensors would be
-/// read.
+/// Each of seqlens_q and seqlens_kv must lie in [0, the extent], and cu_seqlens within the packed
+/// tensors, or rows past the tensors would be read.
 Status check_lengths(const Buffers& buffers, const AttentionParams& params, const char* where);
 
 /// The rules of the tensors' rows about their data: lengths, and that scales are finite and not
 /// negative.
 Status check_data(const Buffers& buffers, const AttentionParams& params, const char* where,
                   TensorSpecs specs = kTensors);
+
+/// The longest packed sequence of cu_seqlens in the host's memory, which nothing has checked yet; 0
+/// where it cannot be read.
+std::int64_t longest_sequence(const TensorView& starts) noexcept;
 
 }  // namespace regard

@@ -1,5 +1,6 @@
 #include "core/describe/describe.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 
@@ -73,6 +74,11 @@ class Describer {
     return {};
   }
 
+  struct MaxSeqlen {
+    const char* name;
+    std::int64_t value;
+  };
+
   Status expect_equal(const char* what, const char* a, std::int64_t actual, const char* b,
                       std::int64_t expected) {
     if (actual == expected) return {};
@@ -127,7 +133,7 @@ class Describer {
 
   // B is that of cu_seqlens.
   Status take_packed() {
-    if (!b_.cu_seqlens_q.present() && !b_.cu_seqlens_kv.present()) return {};
+    if (!b_.cu_seqlens_q.present() && !b_.cu_seqlens_kv.present()) return check_no_max_seqlens();
     if (!b_.cu_seqlens_q.present()) {
       return invalid(where_, "cu_seqlens_q (absent) must be given with cu_seqlens_kv");
     }
@@ -143,9 +149,38 @@ class Describer {
     if (Status s = expect_equal("batch", "packed q", p_.batch, "a packed tensor", 1); !s.ok()) {
       return s;
     }
+    if (b_.scores_out.present()) {
+      return invalid(where_,
+                     "scores_out (given) is not there for packed sequences; leave it out, "
+                     "or pad them");
+    }
     p_.batch = starts.view.shape[0] - 1;
-    p_.total_q = p_.seqlen_q;  // no sequence is longer than all together
+    p_.total_q = p_.seqlen_q;
     p_.total_kv = b_.page_table.present() ? 0 : p_.seqlen_kv;
+    return take_max_seqlens();
+  }
+
+  Status check_no_max_seqlens() {
+    for (const auto& [name, value] : {MaxSeqlen{"max_seqlen_q", b_.max_seqlen_q},
+                                      MaxSeqlen{"max_seqlen_kv", b_.max_seqlen_kv}}) {
+      if (value == 0) continue;
+      return invalid(where_, name, " (", value, ") must be 0 without cu_seqlens_q");
+    }
+    return {};
+  }
+
+  // Without them no sequence is longer than all together.
+  Status take_max_seqlens() {
+    const bool paged = b_.page_table.present();
+    if (paged && b_.max_seqlen_kv != 0) {
+      return invalid(where_, "max_seqlen_kv (", b_.max_seqlen_kv, ") must be 0 with a page_table");
+    }
+    for (const auto& [name, value] : {MaxSeqlen{"max_seqlen_q", b_.max_seqlen_q},
+                                      MaxSeqlen{"max_seqlen_kv", b_.max_seqlen_kv}}) {
+      if (value < 0) return invalid(where_, name, " (", value, ") must be >= 0 (0: not stated)");
+    }
+    if (b_.max_seqlen_q > 0) p_.seqlen_q = std::min(b_.max_seqlen_q, p_.total_q);
+    if (b_.max_seqlen_kv > 0) p_.seqlen_kv = std::min(b_.max_seqlen_kv, p_.total_kv);
     return {};
   }
 

@@ -29,6 +29,7 @@ DtypeList accepted(DtypeRule rule, Dtype dtype_q) noexcept {
     case DtypeRule::kF32: return {{Dtype::kF32}, 1};
     case DtypeRule::kI32: return {{Dtype::kI32}, 1};
     case DtypeRule::kI64: return {{Dtype::kI64}, 1};
+    case DtypeRule::kIndex: return {{Dtype::kI32, Dtype::kI64}, 2};
   }
   return {};
 }
@@ -71,8 +72,9 @@ Extents extents_of(const AttentionParams& params) noexcept {
 }
 
 Status check_last_stride(const char* where, const TensorSpec& spec, const TensorView& view) {
-  if (!spec.last_stride_is_1 || view.strides[3] == 1 || view.shape[3] <= 1) return {};
-  return invalid(where, "last stride of ", spec.name, " (", view.strides[3], ") must be 1");
+  const int last = view.rank - 1;
+  if (!spec.last_stride_is_1 || view.strides[last] == 1 || view.shape[last] <= 1) return {};
+  return invalid(where, "last stride of ", spec.name, " (", view.strides[last], ") must be 1");
 }
 
 Status TensorRules::check(const TensorSpec& spec, const TensorView& view, ShapeMatch* match) {

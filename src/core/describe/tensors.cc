@@ -21,6 +21,8 @@ constexpr std::size_t rows_of_buffers() {
 }
 constexpr std::size_t kRowsOfGradients = std::size(kTensors) - rows_of_buffers();
 static_assert(sizeof(Buffers) == rows_of_buffers() * sizeof(TensorView) +
+                                     sizeof(Buffers::max_seqlen_q) +
+                                     sizeof(Buffers::max_seqlen_kv) +
                                      sizeof(Buffers::diagonal_offset) + sizeof(Buffers::rng_seed) +
                                      sizeof(Buffers::rng_offset));
 static_assert(sizeof(GradBuffers) ==
@@ -93,6 +95,7 @@ const char* to_string(DtypeRule rule) noexcept {
     case DtypeRule::kF32: return "f32";
     case DtypeRule::kI32: return "i32";
     case DtypeRule::kI64: return "i64";
+    case DtypeRule::kIndex: return "i32 or i64";
   }
   return "?";
 }

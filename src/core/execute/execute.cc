@@ -1,5 +1,6 @@
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/float_environment.h"
@@ -230,8 +231,24 @@ Status execute(const Plan& plan, const Buffers& buffers, const Launch& launch) t
   return status_of_exception("execute");
 }
 
-Status attention(Context& context, const AttentionRequest& request, const Policy& policy,
+namespace {
+
+// A packed call with its longest lengths, where the caller left them to cu_seqlens.
+template <class Request>
+const Request& with_max_seqlens(const Request& request, std::optional<Request>* stated) {
+  if (!request.cu_seqlens_q.present()) return request;
+  Request& made = stated->emplace(request);
+  if (made.max_seqlen_q == 0) made.max_seqlen_q = longest_sequence(made.cu_seqlens_q);
+  if (made.max_seqlen_kv == 0) made.max_seqlen_kv = longest_sequence(made.cu_seqlens_kv);
+  return made;
+}
+
+}  // namespace
+
+Status attention(Context& context, const AttentionRequest& given, const Policy& policy,
                  const Launch& launch) try {
+  std::optional<AttentionRequest> stated;
+  const AttentionRequest& request = with_max_seqlens(given, &stated);
   ContextImpl& impl = context.impl();
   const std::int64_t start = impl.log.wants_profile() ? now_ns() : 0;
   const Expected<AttentionParams> params = describe(request);
@@ -372,8 +389,10 @@ Status execute_backward(const Plan& plan, const Buffers& buffers, const GradBuff
   return status_of_exception("execute_backward");
 }
 
-Status attention_backward(Context& context, const AttentionGradRequest& request,
+Status attention_backward(Context& context, const AttentionGradRequest& given,
                           const Launch& launch) try {
+  std::optional<AttentionGradRequest> stated;
+  const AttentionGradRequest& request = with_max_seqlens(given, &stated);
   ContextImpl& impl = context.impl();
   AttentionOptions options = request.options;
   options.needs_grad = true;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/checked.h"
 #include "base/message.h"
 #include "core/text/case_words.h"
 #include "core/text/thrown_by.h"
@@ -148,6 +149,16 @@ Status check_literal_lens(const char* name, const std::vector<std::int64_t>& len
   return {};
 }
 
+Status check_literal_rows(const char* name, const std::vector<std::int64_t>& rows,
+                          std::int64_t batch, std::int64_t max, std::int64_t total) {
+  if (Status status = check_literal_lens(name, rows, batch, max); !status.ok()) return status;
+  std::int64_t sum = 0;
+  for (const std::int64_t n : rows) sum = saturating_add(sum, n);
+  if (sum <= total) return {};
+  return invalid(kWhere, "the sum of ", name, " (", sum, ") must be at most the packed rows, ",
+                 total);
+}
+
 // Applies the words in the table's order.
 Expected<Case> build(const ParsedWords& parsed_words) {
   Case c;
@@ -183,6 +194,10 @@ Expected<Case> build(const ParsedWords& parsed_words) {
   Status status = check_literal_lens("lens_q", c.data.seqlens_q, p.batch, p.seqlen_q);
   if (!status.ok()) return status;
   status = check_literal_lens("lens_kv", c.data.seqlens_kv, p.batch, p.seqlen_kv);
+  if (!status.ok()) return status;
+  status = check_literal_rows("rows_q", c.data.rows_q, p.batch, p.seqlen_q, p.total_q);
+  if (!status.ok()) return status;
+  status = check_literal_rows("rows_kv", c.data.rows_kv, p.batch, p.seqlen_kv, p.total_kv);
   if (!status.ok()) return status;
   return c;
 }
@@ -255,6 +270,10 @@ void canonicalize(Case& c) noexcept {
   if (!f.has(Feature::kDiagonalOffset)) c.data.diagonal_offset = 0;
   if (!f.has(Feature::kSeqlensQ)) c.data.seqlens_q.clear();
   if (!f.has(Feature::kSeqlensKv)) c.data.seqlens_kv.clear();
+  if (!f.has(Feature::kPacked)) {
+    c.data.rows_q.clear();
+    c.data.rows_kv.clear();
+  }
   if (c.params.device.type != DeviceType::kCuda) c.env.sm_version = 0;
 }
 

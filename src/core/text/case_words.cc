@@ -243,6 +243,11 @@ bool parse_literal_lens(Text value, Case* c) {
   return parse_numbers(value, &(c->data.*kMember));
 }
 
+template <auto kMember>
+bool parse_rows(Text value, Case* c) {
+  return parse_numbers(value, &(c->data.*kMember));
+}
+
 // ---- layouts and alignment
 
 // Whether one word for all four tensors, read back, gives these four.
@@ -402,6 +407,10 @@ constexpr CaseWord kWords[] = {
      parse_extent<&P::total_q>, "packed"},
     {"total_kv", kValue, "N", "packed rows of k and v (b * skv)",
      print_extent_of<&P::total_kv, F::kPacked>, parse_extent<&P::total_kv>, "packed"},
+    {"rows_q", kValue, "N,...", "rows of each packed sequence of q (drawn from the seed)",
+     print_literal_lens<&DataSpec::rows_q, F::kPacked>, parse_rows<&DataSpec::rows_q>, "packed"},
+    {"rows_kv", kValue, "N,...", "rows of each packed sequence of k and v",
+     print_literal_lens<&DataSpec::rows_kv, F::kPacked>, parse_rows<&DataSpec::rows_kv>, "packed"},
     {"paged", kFlag, "", "k and v in pages, by a page table", print_feature<F::kPaged>,
      parse_feature_flag<F::kPaged>},
     {"page_size", kValue, "N", "rows of a page", print_extent_of<&P::page_size, F::kPaged>,

@@ -27,6 +27,7 @@ namespace regard::cpu {
 struct BackwardArgs {
   GradProblem grad{};
   TaskGrid grid{};                    // row blocks, for d_q in a pass of its own
+  TaskGrid key_grid{};                // tiles of keys, for d_k and d_v in one
   std::int64_t tile_kv = 64;          // a multiple of 8: dropout draws by 8 keys
   std::int64_t queries_per_task = 1;  // for d_bias: whole queries, with all heads of a group
   bool copies_tiles = false;          // of K and V, whatever serves in place

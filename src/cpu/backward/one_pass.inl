@@ -34,6 +34,12 @@ struct GradHead {
 
   const Problem& problem() const { return a.grad.problem; }
   std::int64_t rows() const { return s.len_q * problem().group_size; }
+  /// Blocks of rows or of keys that it has in memory, whichever are more.
+  std::int64_t blocks() const {
+    const std::int64_t row_blocks = (s.rows_q * problem().group_size + kBlockRows - 1) / kBlockRows;
+    const std::int64_t key_blocks = (s.rows_kv + kBlockKeys - 1) / kBlockKeys;
+    return row_blocks > key_blocks ? row_blocks : key_blocks;
+  }
   std::int64_t keys() const { return s.band.len_kv; }
   /// The row block whose first row is `row`, first of a group.
   BackwardTask<V> row_block(std::int64_t row) const {
@@ -341,7 +347,7 @@ static void end_row_block(const GradHead<V>& head, std::int64_t block) {
           write_d_queries(head.row_block(row), sum);
         });
   }
-  const semantics::KeyRange all = block_rows<V>(block, p.seqlen_q * p.group_size);
+  const semantics::KeyRange all = block_rows<V>(block, head.s.rows_q * p.group_size);
   const std::int64_t rows = has_sums ? head.rows() : 0;
   clear_padding(a.grad, {head.s.b, head.head_kv, all.lo, all.hi},
                 semantics::clamp(rows, all.lo, all.hi));
@@ -351,7 +357,7 @@ static void end_row_block(const GradHead<V>& head, std::int64_t block) {
 template <class V>
 static void end_key_block(const GradHead<V>& head, std::int64_t block) {
   const Problem& p = head.problem();
-  const semantics::KeyRange keys = block_keys(block, p.seqlen_kv);
+  const semantics::KeyRange keys = block_keys(block, head.s.rows_kv);
   if (read_count(head.key_flag(block)) < kPacked) {
     clear_key_gradients(head.a.grad, head.s.b, head.head_kv, keys);
     return;
@@ -385,7 +391,7 @@ static void run_items(const BackwardArgs& a, char* head_workspace, char* scratch
     if (left <= 0) return;
     if (left == 1) add_to_count(a.heads_left, -1);
     const GradHead<V> head = grad_head<V>(a, progress.head, head_workspace, scratch);
-    const HeadItems items = head_items(head.grid, a.blocks, a.blocks_per_item);
+    const HeadItems items = head_items(head.grid, head.blocks(), a.blocks_per_item);
     run_item(head, items, count_items(items) - left);
     add_to_count(&progress.ended, 1);
   }
@@ -400,8 +406,9 @@ static void backward_head(const void* opaque, std::int64_t task, char* scratch) 
     const std::int64_t index = a.all_heads > a.head_workspaces ? worker : task;
     char* const head_workspace = a.heads + index * a.head_bytes;
     const GradHead<V> head = grad_head<V>(a, task, head_workspace, scratch);
-    const std::int64_t items = count_items(head_items(head.grid, a.blocks, a.blocks_per_item));
-    for (std::int64_t x = 0; x < 2 * a.blocks; ++x) head.row_flag(0)[x] = 0;
+    const std::int64_t blocks = head.blocks();
+    const std::int64_t items = count_items(head_items(head.grid, blocks, a.blocks_per_item));
+    for (std::int64_t x = 0; x < blocks; ++x) *head.row_flag(x) = *head.key_flag(x) = 0;
     for (std::int64_t x = 0; x < head.grid.row_ranges * head.grid.key_blocks; ++x) {
       head.done(0)[x] = 0;
     }

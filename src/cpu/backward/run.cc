@@ -6,7 +6,9 @@
 
 #include "base/checked.h"
 #include "base/scratch.h"
+#include "cpu/packed_rows.h"
 #include "cpu/simd/kernel_isa.h"
+#include "cpu/threads/packed_blocks.h"
 #include "cpu/threads/run_tasks.h"
 #include "problem/make_problem.h"
 
@@ -177,15 +179,13 @@ void lay_out_heads(const AttentionParams& p, const BackwardKernel& kernel, std::
   args->blocks_per_item = choose_blocks_per_item(p, kernel.width, workers);
 }
 
-std::int64_t key_tasks(const AttentionParams& p) noexcept {
-  return saturating_mul(count_heads(p), ceil_div(p.seqlen_kv, kTwoPassTile));
-}
-
 std::int32_t workers_of(const AttentionKey& key, const Env& env,
                         const BackwardKernel& kernel) noexcept {
   const AttentionParams& p = key.params();
   if (!kernel.is_one_pass()) {
-    return plan_workers(env, p, std::max(count_tasks(p, kernel.width), key_tasks(p)));
+    return plan_workers(
+        env, p,
+        std::max(count_tasks(p, kernel.width), count_tasks(p, make_key_grid(p, kTwoPassTile))));
   }
   const std::int64_t chains = count_chains(head_grid(p, kernel.width));
   return plan_workers(env, p, saturating_mul(count_heads(p), chains));
@@ -289,7 +289,8 @@ std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env,
   const AttentionParams& params = key.params();
   const std::int32_t workers = workers_of(key, env, kernel);
   lay_out(params, kernel, &args);
-  const std::int64_t scratch = saturating_mul(args.scratch_bytes, workers);
+  const std::int64_t scratch =
+      saturating_add(packed_blocks_bytes(params), saturating_mul(args.scratch_bytes, workers));
   if (!kernel.is_one_pass()) return scratch;
   lay_out_heads(params, kernel, workers, &args);
   // max_bytes less the scratch may be below 0: then one head's memory is the fewest.
@@ -319,27 +320,38 @@ void run_backward(const BackwardKernel& kernel, const KernelPlan& plan,
   lay_out(params, kernel, &args);
   make_grad_problem(params, buffers, gradients, &args.grad);
   const std::int32_t workers = useful_workers(params, plan.workers);
-  const Passes passes(args, workers, launch);
+  const Launch rest = behind_packed_blocks(params, launch);
+  const Passes passes(args, workers, rest);
   const bool wants_keys = gradients.d_k.present() || gradients.d_v.present();
   if (kernel.is_one_pass()) {
     lay_out_heads(params, kernel, workers, &args);
     // A call smaller than the plan's has room for more heads than the plan has memory.
-    const std::int64_t left = plan.workspace_bytes - args.scratch_bytes * workers;
+    const std::int64_t left =
+        plan.workspace_bytes - packed_blocks_bytes(params) - args.scratch_bytes * workers;
     if (args.head_bytes > 0)
       args.head_workspaces = std::min(args.head_workspaces, left / args.head_bytes);
-    args.scratch = static_cast<const char*>(launch.workspace.data);
+    args.scratch = static_cast<const char*>(rest.workspace.data);
     args.interrupt = launch.interrupt;
-    args.heads = static_cast<char*>(launch.workspace.data) + args.scratch_bytes * workers;
+    args.heads = static_cast<char*>(rest.workspace.data) + args.scratch_bytes * workers;
     if (gradients.d_q.present() || wants_keys) run_one_pass(kernel, workers, passes, &args);
   } else {
-    if (gradients.d_q.present()) passes.run(kernel.d_queries, count_tasks(params, kernel.width));
-    if (wants_keys) passes.run(kernel.d_keys, key_tasks(params));
+    const Problem& p = args.grad.problem;
+    if (gradients.d_q.present()) {
+      count_packed_blocks(p, p.q, p.group_size, launch, &args.grid);
+      passes.run(kernel.d_queries, count_tasks(params, args.grid));
+    }
+    if (wants_keys) {
+      args.key_grid = make_key_grid(params, kTwoPassTile);
+      count_packed_blocks(p, p.k, 1, launch, &args.key_grid);
+      passes.run(kernel.d_keys, count_tasks(params, args.key_grid));
+    }
   }
   if (gradients.d_bias.present()) {
     const BiasGrid grid = bias_grid(args);
     passes.run(kernel.d_bias, grid.batches * grid.heads_kv * grid.query_blocks * grid.key_tiles);
   }
   if (gradients.d_sinks.present()) passes.run(kernel.d_sinks, params.num_heads_q);
+  clear_gradients_past_end(args.grad);
 }
 
 }  // namespace regard::cpu

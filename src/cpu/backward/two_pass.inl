@@ -62,11 +62,11 @@ static void backward_keys(const void* opaque, std::int64_t task, char* scratch) 
   using T = typename V::Scalar;
   const BackwardArgs& a = *static_cast<const BackwardArgs*>(opaque);
   const Problem& p = a.grad.problem;
-  const std::int64_t tiles = tiles_in(p.seqlen_kv, a.tile_kv), bh = task / tiles;
-  const Sequence s = sequence_of(p, bh / p.num_heads_kv);
-  const BackwardTask<V> t = row_block_task<V>(a, s, bh % p.num_heads_kv, scratch);
+  const BlockPlace at = block_place(p, a.key_grid, task);
+  const Sequence s = sequence_of(p, at.b);
+  const BackwardTask<V> t = row_block_task<V>(a, s, at.head_kv, scratch);
 
-  const Tile all = tile_at(task % tiles, a.tile_kv, p.seqlen_kv);
+  const Tile all = tile_at(at.index, a.tile_kv, s.rows_kv);
   const std::int64_t end = semantics::clamp(s.band.len_kv, all.begin, all.begin + all.size);
   const Tile tile{all.begin, end - all.begin};
   const KeySums<T> k{true, a.at_q_rows, t.shared(a.at_d_k), a.tile_kv, 0};

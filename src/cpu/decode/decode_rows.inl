@@ -121,7 +121,7 @@ template <class V>
 static void write_decode_padding(const TiledArgs& a, const DecodeTask& task) {
   const Problem& p = a.problem;
   for (std::int64_t head = 0; head < task.rows.heads; ++head) {
-    const TaskRows rows{task.s.b, task.rows.head_kv + head, 0, p.seqlen_q * p.group_size};
+    const TaskRows rows{task.s.b, task.rows.head_kv + head, 0, task.s.rows_q * p.group_size};
     write_padding<V>(p, rows, padding_begin(p, task.s, rows));
   }
 }
@@ -173,7 +173,7 @@ REGARD_KERNEL_FN bool shares_block_splits(const TiledArgs& a, const Sequence& s)
 template <class Tiles>
 static void forward_block_split(const void* opaque, std::int64_t index, char* scratch) {
   const TiledArgs& a = *static_cast<const TiledArgs*>(opaque);
-  const std::int64_t tasks = a.problem.batch * a.problem.num_heads_kv * a.grid.blocks;
+  const std::int64_t tasks = a.problem.num_heads_kv * a.grid.all_blocks;
   const std::int64_t task = index % tasks, split = index / tasks;
   const TaskRows rows = task_rows(a.problem, a.grid, task);
   const Sequence s = sequence_of(a.problem, rows.b);

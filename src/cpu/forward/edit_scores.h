@@ -186,8 +186,7 @@ static void apply_segments(const Problem& p, const RowBlock<V>& row_block, Tile 
                            typename V::Scalar* scores) {
   using T = typename V::Scalar;
   for (std::int64_t j = 0; j < tile.size; ++j) {
-    const std::int64_t at =
-        row_block.b * p.segments_kv.stride[0] + (tile.begin + j) * p.segments_kv.stride[1];
+    const std::int64_t at = row_index(p.segments_kv, row_block.b, 0, tile.begin + j);
     const std::int32_t segment = *element_at<std::int32_t>(p.segments_kv, at);
     for (int w = 0; w < lanes_of(row_block); ++w) {
       T& score = scores[j * V::kWidth + w];

@@ -95,7 +95,7 @@ static void set_rows(const Problem& p, const Sequence& s, std::int64_t head_kv,
     }
     row_block->segment[w] = 0;
     if (p.segments_q.present) {
-      const std::int64_t at = s.b * p.segments_q.stride[0] + i * p.segments_q.stride[1];
+      const std::int64_t at = row_index(p.segments_q, s.b, 0, i);
       row_block->segment[w] = *element_at<std::int32_t>(p.segments_q, at);
     }
     // A sink of -inf stands for none.

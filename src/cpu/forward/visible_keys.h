@@ -112,8 +112,7 @@ static VisibleKeys within_segments(const View& segments, const RowBlock<V>& row_
     const std::int64_t left = seen.range.size - j;
     bool any = false, every = low == high;
     for (std::int64_t x = 0; x < (left < kKeyBlock ? left : kKeyBlock); ++x) {
-      const std::int64_t at =
-          row_block.b * segments.stride[0] + (seen.range.begin + j + x) * segments.stride[1];
+      const std::int64_t at = row_index(segments, row_block.b, 0, seen.range.begin + j + x);
       const std::int32_t segment = *element_at<std::int32_t>(segments, at);
       const bool inside = low <= segment && segment <= high;
       any = any || inside;

@@ -32,6 +32,25 @@ void run_worker(void* opaque, int worker) {
   }
 }
 
+std::int64_t group_size(const AttentionParams& params) noexcept {
+  return params.num_heads_kv > 0 ? params.num_heads_q / params.num_heads_kv : 0;
+}
+
+/// `blocks` in the longest sequence; packed ones have `total` rows together, and each has one block
+/// at most that is not full.
+TaskGrid grid_of_blocks(const AttentionParams& params, std::int64_t blocks,
+                        std::int64_t rows_per_task, std::int64_t total) noexcept {
+  TaskGrid grid;
+  grid.rows_per_task = rows_per_task;
+  grid.blocks = blocks;
+  grid.all_blocks = saturating_mul(params.batch, blocks);
+  if (params.features.has(Feature::kPacked)) {
+    const std::int64_t max = saturating_add(total / rows_per_task, params.batch);
+    grid.all_blocks = std::min(grid.all_blocks, max);
+  }
+  return grid;
+}
+
 /// Products of one worker: some 5 microseconds, what it takes to wake a thread.
 constexpr std::int64_t kMinProducts = 1 << 17;
 
@@ -50,13 +69,15 @@ TaskRange take_tasks(std::atomic<std::int64_t>* next, std::int64_t tasks,
 }
 
 std::int64_t rows_per_head(const AttentionParams& params) noexcept {
-  const std::int64_t group = params.num_heads_kv > 0 ? params.num_heads_q / params.num_heads_kv : 0;
-  return saturating_mul(params.seqlen_q, group);
+  return saturating_mul(params.seqlen_q, group_size(params));
 }
 
 std::int32_t useful_workers(const AttentionParams& params, std::int32_t workers) noexcept {
-  const std::int64_t pairs = saturating_mul(saturating_mul(params.batch, params.num_heads_q),
-                                            saturating_mul(params.seqlen_q, params.seqlen_kv));
+  const bool packed = params.features.has(Feature::kPacked);
+  const std::int64_t queries =
+      packed ? params.total_q : saturating_mul(params.batch, params.seqlen_q);
+  const std::int64_t pairs =
+      saturating_mul(saturating_mul(queries, params.num_heads_q), params.seqlen_kv);
   const std::int64_t dims = saturating_add(params.head_dim_qk, params.head_dim_v);
   const std::int64_t worth = saturating_mul(pairs, dims) / kMinProducts;
   return static_cast<std::int32_t>(std::clamp<std::int64_t>(worth, 1, workers));
@@ -81,8 +102,7 @@ std::int32_t plan_workers(const Env& env, const AttentionParams& params,
 }
 
 std::int64_t count_tasks(const AttentionParams& params, std::int64_t rows_per_task) noexcept {
-  const std::int64_t blocks = ceil_div(rows_per_head(params), rows_per_task);
-  return saturating_mul(saturating_mul(params.batch, params.num_heads_kv), blocks);
+  return saturating_mul(params.num_heads_kv, make_grid(params, rows_per_task).all_blocks);
 }
 
 std::int64_t choose_row_blocks(const AttentionParams& params, std::int64_t width,
@@ -118,7 +138,14 @@ std::int64_t choose_block_rows(const AttentionParams& params, std::int64_t width
 }
 
 TaskGrid make_grid(const AttentionParams& params, std::int64_t rows_per_task) noexcept {
-  return {rows_per_task, ceil_div(rows_per_head(params), rows_per_task), 0, 1};
+  const std::int64_t blocks = ceil_div(rows_per_head(params), rows_per_task);
+  return grid_of_blocks(params, blocks, rows_per_task,
+                        saturating_mul(params.total_q, group_size(params)));
+}
+
+TaskGrid make_key_grid(const AttentionParams& params, std::int64_t keys_per_task) noexcept {
+  const std::int64_t blocks = ceil_div(params.seqlen_kv, keys_per_task);
+  return grid_of_blocks(params, blocks, keys_per_task, params.total_kv);
 }
 
 TaskGrid with_sub_blocks(const AttentionParams& params, TaskGrid grid, std::int64_t width,
@@ -128,12 +155,13 @@ TaskGrid with_sub_blocks(const AttentionParams& params, TaskGrid grid, std::int6
   const bool in_pairs = row_blocks >= 4 && row_blocks % 2 == 0;
   const std::int64_t blocks = in_pairs ? workers + workers / 2 : workers;
   grid.sub_blocks = in_pairs ? row_blocks / 2 : row_blocks;
-  grid.whole = std::max<std::int64_t>(count_tasks(params, grid.rows_per_task) - blocks, 0);
+  const std::int64_t all = saturating_mul(params.num_heads_kv, grid.all_blocks);
+  grid.whole = std::max<std::int64_t>(all - blocks, 0);
   return grid;
 }
 
 std::int64_t count_tasks(const AttentionParams& params, const TaskGrid& grid) noexcept {
-  const std::int64_t blocks = count_tasks(params, grid.rows_per_task);
+  const std::int64_t blocks = saturating_mul(params.num_heads_kv, grid.all_blocks);
   return saturating_add(grid.whole, saturating_mul(blocks - grid.whole, grid.sub_blocks));
 }
 

@@ -1,0 +1,246 @@
+#include "oracle/padded.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "oracle/rules.h"
+
+namespace regard::oracle {
+namespace {
+
+constexpr std::int64_t kMaxPaddedElements = std::int64_t{1} << 40;
+
+Status refused(const std::string& text) {
+  return Status(StatusCode::kInvalidArgument, "[oracle] " + text);
+}
+
+std::int64_t integer(const TensorView& view, std::int64_t index) {
+  const std::int64_t at = index * view.strides[0] * size_of(view.dtype);
+  const char* const from = static_cast<const char*>(view.data) + at;
+  if (view.dtype == Dtype::kI64) {
+    std::int64_t value = 0;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+  }
+  std::int32_t value = 0;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+std::size_t offset_of(const TensorView& view, const std::int64_t (&index)[kMaxRank]) {
+  std::int64_t at = 0;
+  for (int dim = 0; dim < view.rank; ++dim) at += index[dim] * view.strides[dim];
+  return static_cast<std::size_t>(at * size_of(view.dtype));
+}
+
+/// Calls f(index) for every index of the shape.
+template <class F>
+void for_each_index(const TensorView& view, F f) {
+  std::int64_t extent[kMaxRank] = {1, 1, 1, 1};
+  std::copy(view.shape, view.shape + view.rank, extent);
+  std::int64_t at[kMaxRank];
+  for (at[0] = 0; at[0] < extent[0]; ++at[0]) {
+    for (at[1] = 0; at[1] < extent[1]; ++at[1]) {
+      for (at[2] = 0; at[2] < extent[2]; ++at[2]) {
+        for (at[3] = 0; at[3] < extent[3]; ++at[3]) f(at);
+      }
+    }
+  }
+}
+
+/// Rows [1,H,longest,D] of each sequence in the places of [1,H,total,D]; `behind` in rows of none.
+template <class T>
+std::vector<T> pack_rows(const std::vector<T>& padded, const Starts& starts, std::int64_t total,
+                         std::int64_t heads, std::int64_t longest, std::int64_t size,
+                         const T& behind) {
+  std::vector<T> packed(static_cast<std::size_t>(heads * total * size), behind);
+  for (std::int64_t row = 0; row < total; ++row) {
+    const PackedRow at = starts.find(row);
+    for (std::int64_t h = 0; h < heads && at.b >= 0; ++h) {
+      const std::int64_t from = ((at.b * heads + h) * longest + at.position) * size;
+      std::copy_n(padded.begin() + from, size, packed.begin() + (h * total + row) * size);
+    }
+  }
+  return packed;
+}
+
+Gradient pack_gradient(const Gradient& padded, const Starts& starts, std::int64_t total) {
+  if (padded.exact.empty() && total == 0) return padded;
+  const std::int64_t heads = padded.shape[1], longest = padded.shape[2], size = padded.shape[3];
+  Gradient packed;
+  const std::int64_t shape[] = {1, heads, total, size};
+  std::copy(shape, shape + kMaxRank, packed.shape);
+  packed.exact = pack_rows(padded.exact, starts, total, heads, longest, size, 0.0L);
+  packed.ideal = pack_rows(padded.ideal, starts, total, heads, longest, size, 0.0);
+  packed.sizes = pack_rows(padded.sizes, starts, total, heads, longest, size, Conditioning{});
+  return packed;
+}
+
+}  // namespace
+
+Expected<Starts> Starts::read(const TensorView& cu_seqlens, std::int64_t total, const char* name) {
+  const bool is_index = cu_seqlens.dtype == Dtype::kI32 || cu_seqlens.dtype == Dtype::kI64;
+  if (cu_seqlens.rank != 1 || cu_seqlens.shape[0] < 1 || !is_index) {
+    return refused(std::string(name) + " (" + to_string(cu_seqlens) + ") must be i32 or i64 [B+1]");
+  }
+  Starts made;
+  std::int64_t before = 0;
+  for (std::int64_t b = 0; b < cu_seqlens.shape[0]; ++b) {
+    const std::int64_t start = integer(cu_seqlens, b);
+    if (start < before || start > total || (b == 0 && start != 0)) {
+      return refused(std::string(name) + "[" + std::to_string(b) + "] (" + std::to_string(start) +
+                     "): starts ascend from 0 to at most " + std::to_string(total));
+    }
+    made.starts_.push_back(before = start);
+  }
+  return made;
+}
+
+std::int64_t Starts::longest() const {
+  std::int64_t longest = 0;
+  for (std::int64_t b = 0; b < count(); ++b) longest = std::max(longest, length(b));
+  return longest;
+}
+
+PackedRow Starts::find(std::int64_t row) const {
+  // Empty sequences begin where the next one does.
+  const auto after = std::upper_bound(starts_.begin(), starts_.end(), row);
+  if (after == starts_.end()) return {};
+  const std::int64_t b = after - starts_.begin() - 1;
+  return {b, row - begin(b)};
+}
+
+PackedRow Padded::query_of(std::int64_t b, std::int64_t row) const {
+  return is_packed_ ? q_.find(row) : PackedRow{b, row};
+}
+
+PackedRow Padded::key_of(std::int64_t b, std::int64_t row) const {
+  return is_packed_ ? kv_.find(row) : PackedRow{b, row};
+}
+
+Expected<Padded> Padded::make(const AttentionGradRequest& request) {
+  Padded made;
+  made.padded_ = request;
+  if (!request.cu_seqlens_q.present()) return made;
+  if (Status status = made.pad_all(request); !status.ok()) return status;
+  return made;
+}
+
+Status Padded::pad_all(const AttentionGradRequest& packed) {
+  for (const TensorView* view : {&packed.q, &packed.k, &packed.v}) {
+    if (view->rank != 4 || view->shape[0] != 1 || !is_known(view->dtype)) {
+      return refused("packed q, k and v need the shape [1,H,total,D], one is " + to_string(*view));
+    }
+  }
+  is_packed_ = true;
+  total_q_ = packed.q.shape[2];
+  total_kv_ = packed.k.shape[2];
+  Expected<Starts> q = Starts::read(packed.cu_seqlens_q, total_q_, "cu_seqlens_q");
+  if (!q) return q.status();
+  Expected<Starts> kv = Starts::read(packed.cu_seqlens_kv, total_kv_, "cu_seqlens_kv");
+  if (!kv) return kv.status();
+  q_ = std::move(*q);
+  kv_ = std::move(*kv);
+  if (q_.count() != kv_.count() || packed.v.shape[2] != total_kv_) {
+    return refused("cu_seqlens_q, cu_seqlens_kv, k and v must have as many sequences and rows");
+  }
+  const std::int64_t longest = std::max(q_.longest(), kv_.longest());
+  const std::int64_t widest = std::max(packed.q.shape[3], packed.v.shape[3]);
+  const double elements = static_cast<double>(q_.count()) * static_cast<double>(longest) *
+                          static_cast<double>(packed.q.shape[1]) * static_cast<double>(widest);
+  if (elements > static_cast<double>(kMaxPaddedElements)) {
+    return refused("packed sequences are too many, too long or too uneven to be padded");
+  }
+  AttentionGradRequest& p = padded_;
+  p.q = pad_rows(packed.q, q_, 2);
+  p.k = pad_rows(packed.k, kv_, 2);
+  p.v = pad_rows(packed.v, kv_, 2);
+  p.segment_ids_q = pad_rows(packed.segment_ids_q, q_, 0);
+  p.segment_ids_kv = pad_rows(packed.segment_ids_kv, kv_, 0);
+  p.d_out = pad_rows(packed.d_out, q_, 2);
+  p.d_lse = pad_rows(packed.d_lse, q_, 1);
+  p.seqlens_q = pad_lengths(packed.seqlens_q, q_);
+  p.seqlens_kv = pad_lengths(packed.seqlens_kv, kv_);
+  p.cu_seqlens_q = p.cu_seqlens_kv = TensorView{};
+  return {};
+}
+
+/// Dimension `row_dim` of packed rows becomes [B, ..., longest, ...]; a leading 1 becomes B.
+TensorView Padded::pad_rows(const TensorView& rows, const Starts& starts, int row_dim) {
+  if (!rows.present()) return {};
+  const bool leads = rows.rank == kMaxRank;  // [1,H,total,D]
+  TensorView padded;
+  padded.dtype = rows.dtype;
+  padded.rank = leads ? kMaxRank : rows.rank + 1;
+  padded.shape[0] = starts.count();
+  for (int dim = 1; dim < padded.rank; ++dim) padded.shape[dim] = rows.shape[leads ? dim : dim - 1];
+  const int padded_dim = leads ? row_dim : row_dim + 1;
+  padded.shape[padded_dim] = starts.longest();
+  std::int64_t stride = 1;
+  for (int dim = padded.rank - 1; dim >= 0; --dim) {
+    padded.strides[dim] = stride;
+    stride *= padded.shape[dim];
+  }
+  const auto bytes = static_cast<std::size_t>(size_of(rows.dtype));
+  memory_.emplace_back(static_cast<std::size_t>(stride) * bytes + 1);
+  padded.data = memory_.back().data();
+  for_each_index(padded, [&](const std::int64_t(&at)[kMaxRank]) {
+    if (at[padded_dim] >= starts.length(at[0])) return;
+    std::int64_t from[kMaxRank] = {};
+    for (int dim = 1; dim < padded.rank; ++dim) from[leads ? dim : dim - 1] = at[dim];
+    from[row_dim] += starts.begin(at[0]);
+    std::memcpy(static_cast<char*>(padded.data) + offset_of(padded, at),
+                static_cast<const char*>(rows.data) + offset_of(rows, from), bytes);
+  });
+  return padded;
+}
+
+/// i32 [B]: the lengths given, or those of the sequences.
+TensorView Padded::pad_lengths(const TensorView& given, const Starts& starts) {
+  if (given.present()) return given;
+  TensorView lengths;
+  lengths.dtype = Dtype::kI32;
+  lengths.rank = 1;
+  lengths.shape[0] = starts.count();
+  lengths.strides[0] = 1;
+  memory_.emplace_back(static_cast<std::size_t>(starts.count()) * sizeof(std::int32_t) + 1);
+  lengths.data = memory_.back().data();
+  for (std::int64_t b = 0; b < starts.count(); ++b) {
+    static_cast<std::int32_t*>(lengths.data)[b] = static_cast<std::int32_t>(starts.length(b));
+  }
+  return lengths;
+}
+
+Truth Padded::pack(Truth padded) const {
+  if (!is_packed_) return padded;
+  Truth packed = std::move(padded);
+  const std::int64_t longest = packed.seqlen_q, heads = packed.num_heads;
+  const auto pack = [&](auto* values, std::int64_t size, auto behind) {
+    *values = pack_rows(*values, q_, total_q_, heads, longest, size, behind);
+  };
+  RowFacts padding;
+  padding.padding = true;
+  pack(&packed.out, packed.head_dim_v, 0.0L);
+  pack(&packed.out_ideal, packed.head_dim_v, 0.0);
+  pack(&packed.lse, 1, -HUGE_VALL);
+  pack(&packed.lse_ideal, 1, -HUGE_VAL);
+  pack(&packed.rows, 1, padding);
+  packed.batch = 1;
+  packed.seqlen_q = total_q_;
+  packed.seqlen_kv = total_kv_;
+  return packed;
+}
+
+GradTruth Padded::pack(GradTruth padded) const {
+  if (!is_packed_) return padded;
+  padded.d_q = pack_gradient(padded.d_q, q_, total_q_);
+  padded.d_k = pack_gradient(padded.d_k, kv_, total_kv_);
+  padded.d_v = pack_gradient(padded.d_v, kv_, total_kv_);
+  return padded;
+}
+
+}  // namespace regard::oracle

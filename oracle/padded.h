@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "oracle/gradients.h"
+#include "oracle/oracle.h"
+#include "regard/request.h"
+#include "regard/status.h"
+
+// Packed sequences as the padded call that means the same: docs/semantics.md defines them by it.
+
+namespace regard::oracle {
+
+/// Which sequence a packed row belongs to; b is -1 behind the last one.
+struct PackedRow {
+  std::int64_t b = -1;
+  std::int64_t position = 0;
+};
+
+/// cu_seqlens as numbers, checked.
+class Starts {
+ public:
+  static Expected<Starts> read(const TensorView& cu_seqlens, std::int64_t total, const char* name);
+  std::int64_t count() const { return static_cast<std::int64_t>(starts_.size()) - 1; }
+  std::int64_t begin(std::int64_t b) const { return starts_[static_cast<std::size_t>(b)]; }
+  std::int64_t length(std::int64_t b) const { return begin(b + 1) - begin(b); }
+  std::int64_t longest() const;
+  PackedRow find(std::int64_t row) const;
+
+ private:
+  std::vector<std::int64_t> starts_;
+};
+
+/// A request over packed sequences with its tensors padded, and lengths for what cu_seqlens say.
+/// Other requests stay as they are.
+class Padded {
+ public:
+  static Expected<Padded> make(const AttentionGradRequest& request);
+  Padded(Padded&&) = default;
+
+  const AttentionGradRequest& request() const { return padded_; }
+  bool is_packed() const { return is_packed_; }
+  /// The logical place of a row in memory: the same where nothing is packed.
+  PackedRow query_of(std::int64_t b, std::int64_t row) const;
+  PackedRow key_of(std::int64_t b, std::int64_t row) const;
+
+  /// Results of the padded request in the places of the packed one.
+  Truth pack(Truth padded) const;
+  GradTruth pack(GradTruth padded) const;
+
+ private:
+  Padded() = default;
+  Status pad_all(const AttentionGradRequest& packed);
+  TensorView pad_rows(const TensorView& rows, const Starts& starts, int row_dim);
+  TensorView pad_lengths(const TensorView& given, const Starts& starts);
+
+  AttentionGradRequest padded_;
+  bool is_packed_ = false;
+  std::int64_t total_q_ = 0, total_kv_ = 0;
+  Starts q_, kv_;
+  std::vector<std::vector<char>> memory_;
+};
+
+}  // namespace regard::oracle
