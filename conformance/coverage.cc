@@ -26,7 +26,8 @@ bool exclude_each_other(Feature a, Feature b) {
   return is(Feature::kCausal, Feature::kWindowRight) ||
          is(Feature::kDiagonalBottomRight, Feature::kDiagonalOffset) ||
          is(Feature::kDiagonalBottomRight, Feature::kDiagonalPerSequence) ||
-         is(Feature::kDiagonalOffset, Feature::kDiagonalPerSequence);
+         is(Feature::kDiagonalOffset, Feature::kDiagonalPerSequence) ||
+         is(Feature::kPacked, Feature::kScoresOut);
 }
 
 /// Whether a case of the backend may have both: what a backward is given needs its claims.

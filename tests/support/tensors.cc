@@ -92,7 +92,10 @@ TensorView Tensors::copy(const TensorView& from, std::initializer_list<int> orde
 void Tensors::renew_outputs(AttentionRequest* request) {
   const std::int64_t *q = request->q.shape, *v = request->v.shape;
   request->out = make(request->out.dtype, {q[0], q[1], q[2], v[3]});
-  if (request->lse.present()) request->lse = make(request->lse.dtype, {q[0], q[1], q[2]});
+  if (!request->lse.present()) return;
+  const bool packed = request->lse.rank == 2;  // [Hq,total_q]
+  request->lse = packed ? make(request->lse.dtype, {q[1], q[2]})
+                        : make(request->lse.dtype, {q[0], q[1], q[2]});
 }
 
 }  // namespace regard::test

@@ -111,6 +111,12 @@ Case random_case(std::mt19937_64& rng) {
   if (one_in(rng, 2)) c.data.seqlens_q = random_lens(rng, p.batch, p.seqlen_q);
   if (one_in(rng, 2)) c.data.seqlens_kv = random_lens(rng, p.batch, p.seqlen_kv);
   canonicalize(c);
+  // The rows of packed sequences bound their lengths.
+  for (std::int64_t& length : c.data.seqlens_q) length = std::min(length, p.seqlen_q);
+  for (std::int64_t& length : c.data.seqlens_kv) length = std::min(length, p.seqlen_kv);
+  if (!p.features.has(Feature::kPacked) || p.batch == 0) return c;
+  if (one_in(rng, 2)) c.data.rows_q = random_lens(rng, p.batch, p.seqlen_q / p.batch);
+  if (one_in(rng, 2)) c.data.rows_kv = random_lens(rng, p.batch, p.seqlen_kv / p.batch);
   return c;
 }
 
@@ -214,6 +220,12 @@ TEST(CaseText, DefaultsFollowOtherWords) {
   const Case e = parsed("b3 sq16 d32 packed total_kv=17");
   EXPECT_EQ(e.params.total_q, 48);
   EXPECT_EQ(e.params.total_kv, 17);
+  const Case f = parsed("b3 sq16 d32 packed rows_q=16,0,3");
+  EXPECT_EQ(f.data.rows_q, (std::vector<std::int64_t>{16, 0, 3}));
+  EXPECT_EQ(to_string(f),
+            "b3 hq1 hkv1 sq16 skv16 d32 f32 packed total_q=48 total_kv=48 rows_q=16,0,3");
+  // No packed sequence is longer than all together.
+  EXPECT_EQ(parsed("b3 sq16 d32 packed total_q=5").params.seqlen_q, 5);
 }
 
 TEST(CaseText, WordsMeanWhatTheySay) {
@@ -330,6 +342,11 @@ const BadText kBadTexts[] = {
     {"sq8 d8 f8e5m2 bias bias_dtype=f8e5m2", "dtype of attn_bias (f8e5m2) must be f32 or f64"},
     {"sq8 d8 bias bias_dtype=bf16", "dtype of attn_bias (bf16) must be f32, f64 or q's f32"},
     {"sq8 d8 total_q=4", "total_q means nothing alone; expected packed as well"},
+    {"sq8 d8 rows_q=4", "rows_q means nothing alone; expected packed as well"},
+    {"b2 sq8 d8 packed rows_q=4", "rows_q (1 values) must have one a sequence, 2"},
+    {"b2 sq8 d8 packed rows_kv=4,9", "a value of rows_kv (9) must be 0..8"},
+    {"b2 sq8 d8 packed total_q=9 rows_q=4,6",
+     "the sum of rows_q (10) must be at most the packed rows, 9"},
     {"sq8 d8 diag=middle", "cannot read 'diag=middle'; expected diag=tl|br|N|seq"},
     {"sq8 skv9 d8 causal", "diagonal (unnamed) must be named"},
     {"sq8 d8 causal lens", "diagonal (unnamed) must be named"},

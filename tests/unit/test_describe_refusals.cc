@@ -34,6 +34,17 @@ TEST_P(DescribeRefuses, WithValueAndExpectation) {
 }
 
 using R = AttentionRequest;
+
+/// Packed, without what has other shapes then.
+R* pack(R* r) {
+  r->q.shape[0] = r->k.shape[0] = r->v.shape[0] = r->out.shape[0] = 1;
+  r->cu_seqlens_q = tensor(15, Dtype::kI32, {3});
+  r->cu_seqlens_kv = tensor(16, Dtype::kI64, {3});
+  r->options.scores_kind = ScoresKind::kNone;
+  r->scores_out = r->lse = r->saved_stats = r->segment_ids_q = r->segment_ids_kv = {};
+  return r;
+}
+
 const Bad kBad[] = {
     // rank and presence
     {"q_absent", [](R& r) { r.q = {}; }, "q (absent) must have rank 4, [B,Hq,Sq,Dqk]"},
@@ -303,6 +314,23 @@ const Bad kBad[] = {
      "batch of packed q (2) must be a packed tensor's, 1"},
     {"cu_empty", [](R& r) { r.cu_seqlens_q = r.cu_seqlens_kv = tensor(15, Dtype::kI32, {0}); },
      "shape of cu_seqlens_q ([0]) must be [B+1]"},
+    {"cu_dtype", [](R& r) { pack(&r)->cu_seqlens_q.dtype = Dtype::kU8; },
+     "dtype of cu_seqlens_q (u8) must be i32 or i64"},
+    {"cu_stride", [](R& r) { pack(&r)->cu_seqlens_kv.strides[0] = 2; },
+     "last stride of cu_seqlens_kv (2) must be 1"},
+    {"cu_lengths", [](R& r) { pack(&r)->cu_seqlens_kv = tensor(16, Dtype::kI32, {4}); },
+     "shape of cu_seqlens_kv ([4]) must be [3], [B+1]"},
+    {"cu_scores", [](R& r) { pack(&r)->scores_out = full_request().scores_out; },
+     "scores_out (given) is not there for packed sequences"},
+    {"max_seqlen_alone", [](R& r) { r.max_seqlen_kv = 3; },
+     "max_seqlen_kv (3) must be 0 without cu_seqlens_q"},
+    {"max_seqlen_negative", [](R& r) { pack(&r)->max_seqlen_q = -1; },
+     "max_seqlen_q (-1) must be >= 0"},
+    {"packed_lse", [](R& r) { pack(&r)->lse = full_request().lse; },
+     "rank of lse (3) must be 2, [Hq,total_q]"},
+    {"packed_segments",
+     [](R& r) { pack(&r)->segment_ids_q = r.segment_ids_kv = full_request().segment_ids_q; },
+     "rank of segment_ids_q (2) must be 1, [total_q]"},
     {"pages_without_lens",
      [](R& r) {
        r.seqlens_kv = {};

@@ -183,6 +183,7 @@ TEST(Canonicalize, ARelationOfLengthsIsSetUnlessItIsProvenFalse) {
     p.seqlen_q = relation.seqlen_q;
     p.seqlen_kv = relation.seqlen_kv;
     p.features = relation.lengths;
+    p.total_q = p.total_kv = 64;
     canonicalize(p);
     EXPECT_EQ(p.features.has(Feature::kSeqlenQGreaterKv), relation.is_set) << to_json(p);
     canonicalize(p);

@@ -412,6 +412,10 @@ static void backward_head(const void* opaque, std::int64_t task, char* scratch) 
     for (std::int64_t x = 0; x < head.grid.row_ranges * head.grid.key_blocks; ++x) {
       head.done(0)[x] = 0;
     }
+    if (items == 0) {  // a packed sequence without rows and keys
+      add_to_count(a.heads_left, -1);
+      return;
+    }
     head.progress().head = task;
     head.progress().ended = 0;
     set_count(&head.progress().left, items);
