@@ -21,7 +21,12 @@ LiteralProblem::LiteralProblem(const Literal& literal, Dtype dtype) {
     return add({{}, std::move(shape)}, type);
   };
   r.out = output({q[0], q[1], q[2], v[3]}, dtype);
-  if (!literal.lse.empty()) r.lse = output({q[0], q[1], q[2]}, wide);
+  r.cu_seqlens_q = add(literal.starts_q, Dtype::kI32);
+  r.cu_seqlens_kv = add(literal.starts_kv, Dtype::kI64);
+  const bool packed = r.cu_seqlens_q.present();
+  if (!literal.lse.empty()) {
+    r.lse = packed ? output({q[1], q[2]}, wide) : output({q[0], q[1], q[2]}, wide);
+  }
   r.options = literal.options;
   if (r.options.scores_kind != ScoresKind::kNone) {
     r.scores_out = output({q[0], q[1], q[2], r.k.shape[2]}, wide);

@@ -224,6 +224,21 @@ void add_lengths(std::vector<Literal>* all) {
   none.lens_kv = tensor({0}, {1});
   all->push_back(with(none, {0}, {-kInf}));
 
+  // Keys (1, 10), 100 and 1000; the last query is behind the last sequence.
+  Literal packed = uniform("packed", 1, 4, kTens);
+  packed.starts_q = tensor({0, 1, 1, 3}, {4});
+  packed.starts_kv = tensor({0, 2, 3, 4}, {4});
+  all->push_back(with(packed, {5.5, 1000, 1000, 0}, {kLn2, 0, 0, -kInf}));
+  packed.name = "packed_without_keys";
+  packed.starts_q = tensor({0, 2, 4}, {3});
+  packed.starts_kv = tensor({0, 0, 2}, {3});
+  all->push_back(with(packed, {0, 0, 5.5, 5.5}, {-kInf, -kInf, kLn2, kLn2}));
+  packed.name = "packed_causal_bottom_right";  // of each sequence: queries (2, 2), keys (1, 3)
+  packed.starts_kv = tensor({0, 1, 4}, {3});
+  packed.options.is_causal = true;
+  packed.options.diagonal = Diagonal::kBottomRight;
+  all->push_back(with(packed, {0, 1, 55, 370}, {-kInf, 0, kLn2, kLn3}));
+
   Literal segments = uniform("segments", 1, 3, kTens);
   segments.segments_q = tensor({1, 2, 3}, {1, 3});
   segments.segments_kv = tensor({1, 1, 2, 2}, {1, 4});
