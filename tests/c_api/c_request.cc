@@ -41,6 +41,8 @@ CRequest::CRequest(const AttentionRequest& from) : options_(from.options) {
     if (spec.buffer != nullptr) r.*spec.c_request = tensors_.make(from.*spec.buffer);
   }
   r.diagonal_offset = from.diagonal_offset;
+  r.max_seqlen_q = from.max_seqlen_q;
+  r.max_seqlen_kv = from.max_seqlen_kv;
   r.rng_seed = from.rng_seed;
   r.rng_offset = from.rng_offset;
   if (options_.softmax_scale) r.softmax_scale = &*options_.softmax_scale;

@@ -116,6 +116,7 @@ Case random_case(std::mt19937_64& rng) {
   for (std::int64_t& length : c.data.seqlens_kv) length = std::min(length, p.seqlen_kv);
   if (!p.features.has(Feature::kPacked) || p.batch == 0) return c;
   if (one_in(rng, 2)) c.data.rows_q = random_lens(rng, p.batch, p.seqlen_q / p.batch);
+  if (p.features.has(Feature::kPaged)) return c;
   if (one_in(rng, 2)) c.data.rows_kv = random_lens(rng, p.batch, p.seqlen_kv / p.batch);
   return c;
 }

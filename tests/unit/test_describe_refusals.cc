@@ -329,7 +329,10 @@ const Bad kBad[] = {
     {"packed_lse", [](R& r) { pack(&r)->lse = full_request().lse; },
      "rank of lse (3) must be 2, [Hq,total_q]"},
     {"packed_segments",
-     [](R& r) { pack(&r)->segment_ids_q = r.segment_ids_kv = full_request().segment_ids_q; },
+     [](R& r) {
+       pack(&r);
+       r.segment_ids_q = r.segment_ids_kv = full_request().segment_ids_q;
+     },
      "rank of segment_ids_q (2) must be 1, [total_q]"},
     {"pages_without_lens",
      [](R& r) {
