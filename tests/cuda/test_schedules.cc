@@ -250,8 +250,8 @@ TEST(Lengths, AreHeldToTheExtents) {
   p.seqlen_q = 10;
   p.seqlen_kv = 20;
   std::int32_t lens_q[] = {-3, 11, 4}, lens_kv[] = {1000000, -1, 20};
-  p.lens_q = {reinterpret_cast<char*>(lens_q), {1}, problem::Element::kF32, true};
-  p.lens_kv = {reinterpret_cast<char*>(lens_kv), {1}, problem::Element::kF32, true};
+  p.lens_q = {reinterpret_cast<char*>(lens_q), {1}, {}, problem::Element::kF32, true};
+  p.lens_kv = {reinterpret_cast<char*>(lens_kv), {1}, {}, problem::Element::kF32, true};
   const std::int64_t expected[][2] = {{0, 20}, {10, 0}, {4, 20}};
   for (std::int64_t b = 0; b < 3; ++b) {
     EXPECT_EQ(problem::sequence_of(p, b).len_q, expected[b][0]);
