@@ -213,6 +213,7 @@ class Generator {
 
   /// Rows for all sequences together: sometimes all of the longest, with room at the end.
   std::int64_t draw_total(std::int64_t longest) {
+    if (longest == 0) return 0;
     const std::int64_t all = p().batch * longest;
     const std::int64_t room = packed_rng_.chance(0.3) ? packed_rng_.between(0, 9) : 0;
     return (packed_rng_.chance(0.5) ? all : packed_rng_.between(std::min(all, longest), all)) +

@@ -34,13 +34,16 @@ REGARD_KERNEL_FN KvOperand kv_operand(const View& view, const View& descale, std
           view.type};
 }
 
+/// Where the keys of packed sequences begin.
+REGARD_KERNEL_FN RowStarts key_starts(const Problem& p) { return p.k.starts; }
+
 REGARD_KERNEL_FN KvOperand k_operand(const Problem& p, std::int64_t b, std::int64_t head_kv) {
-  const std::int64_t keys = sequence_rows(p.k, p.seqlen_kv, b);
+  const std::int64_t keys = sequence_rows(p.k.starts, p.seqlen_kv, b);
   return kv_operand(p.k, p.descale_k, keys, p.head_dim_qk, b, head_kv);
 }
 
 REGARD_KERNEL_FN KvOperand v_operand(const Problem& p, std::int64_t b, std::int64_t head_kv) {
-  const std::int64_t keys = sequence_rows(p.v, p.seqlen_kv, b);
+  const std::int64_t keys = sequence_rows(p.v.starts, p.seqlen_kv, b);
   return kv_operand(p.v, p.descale_v, keys, p.head_dim_v, b, head_kv);
 }
 

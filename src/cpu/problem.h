@@ -89,7 +89,7 @@ REGARD_KERNEL_FN TaskRows task_rows(const Problem& p, const TaskGrid& grid, std:
   const std::int64_t index =
       task < grid.whole ? task : grid.whole + (task - grid.whole) / sub_blocks;
   const BlockPlace at = block_place(p, grid, index);
-  const std::int64_t rows = sequence_rows(p.q, p.seqlen_q, at.b) * p.group_size;
+  const std::int64_t rows = sequence_rows(p.q.starts, p.seqlen_q, at.b) * p.group_size;
   const std::int64_t size = grid.rows_per_task / sub_blocks;
   const std::int64_t begin =
       (at.count - 1 - at.index) * grid.rows_per_task + (sub_blocks - 1 - sub_block) * size;

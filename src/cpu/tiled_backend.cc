@@ -297,7 +297,8 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
   make_problem(params, buffers, &args.problem);
   const std::int32_t workers = useful_workers(params, plan.workers);
   if (!shape.is_decode) {
-    count_packed_blocks(args.problem, args.problem.q, args.problem.group_size, launch, &args.grid);
+    count_packed_blocks(args.problem, args.problem.q.starts, args.problem.group_size, launch,
+                        &args.grid);
     const std::int64_t blocks = params.num_heads_kv * args.grid.all_blocks;
     args.split_bytes *= shape.row_blocks;
     if (splits_blocks && workers_bytes + blocks * shape.splits * args.split_bytes <= room) {

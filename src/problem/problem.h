@@ -155,9 +155,10 @@ struct Sequence {
 };
 
 /// Rows of sequence b in a tensor of `seqlen` or packed rows.
-REGARD_KERNEL_FN std::int64_t sequence_rows(const View& view, std::int64_t seqlen, std::int64_t b) {
+REGARD_KERNEL_FN std::int64_t sequence_rows(const RowStarts& starts, std::int64_t seqlen,
+                                            std::int64_t b) {
 #if !defined(__CUDACC__)
-  if (view.starts.data != nullptr) return row_start(view.starts, b + 1) - row_start(view.starts, b);
+  if (starts.data != nullptr) return row_start(starts, b + 1) - row_start(starts, b);
 #endif
   return seqlen;
 }
@@ -166,8 +167,8 @@ REGARD_KERNEL_FN std::int64_t sequence_rows(const View& view, std::int64_t seqle
 REGARD_KERNEL_FN Sequence sequence_of(const Problem& p, std::int64_t b) {
   Sequence s{};
   s.b = b;
-  s.rows_q = s.len_q = sequence_rows(p.q, p.seqlen_q, b);
-  s.rows_kv = s.band.len_kv = sequence_rows(p.k, p.seqlen_kv, b);
+  s.rows_q = s.len_q = sequence_rows(p.q.starts, p.seqlen_q, b);
+  s.rows_kv = s.band.len_kv = sequence_rows(p.k.starts, p.seqlen_kv, b);
   s.band.window_left = p.window_left;
   s.band.window_right = p.window_right;
   if (p.lens_q.present) {

@@ -110,6 +110,8 @@ Case random_case(std::mt19937_64& rng) {
   c.data.diagonal_offset = static_cast<std::int64_t>(rng()) >> (rng() % 63);
   if (one_in(rng, 2)) c.data.seqlens_q = random_lens(rng, p.batch, p.seqlen_q);
   if (one_in(rng, 2)) c.data.seqlens_kv = random_lens(rng, p.batch, p.seqlen_kv);
+  if (p.seqlen_q == 0) p.total_q = 0;
+  if (p.seqlen_kv == 0) p.total_kv = 0;
   canonicalize(c);
   // The rows of packed sequences bound their lengths.
   for (std::int64_t& length : c.data.seqlens_q) length = std::min(length, p.seqlen_q);
@@ -344,6 +346,7 @@ const BadText kBadTexts[] = {
     {"sq8 d8 bias bias_dtype=bf16", "dtype of attn_bias (bf16) must be f32, f64 or q's f32"},
     {"sq8 d8 total_q=4", "total_q means nothing alone; expected packed as well"},
     {"sq8 d8 rows_q=4", "rows_q means nothing alone; expected packed as well"},
+    {"sq8 skv0 d8 packed total_kv=3", "skv (0) must be at least 1 where there are packed rows (3)"},
     {"b2 sq8 d8 packed rows_q=4", "rows_q (1 values) must have one a sequence, 2"},
     {"b2 sq8 d8 packed rows_kv=4,9", "a value of rows_kv (9) must be 0..8"},
     {"b2 sq8 d8 packed total_q=9 rows_q=4,6",

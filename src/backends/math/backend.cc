@@ -105,7 +105,7 @@ class MathBackend final : public Backend {
     problem::make_problem(params, buffers, &args.problem);
     const problem::Problem& p = args.problem;
     args.grid = cpu::make_grid(params, row_blocks * kernel.width);
-    cpu::count_packed_blocks(p, p.q, p.group_size, launch, &args.grid);
+    cpu::count_packed_blocks(p, p.q.starts, p.group_size, launch, &args.grid);
     const std::int64_t tasks = cpu::count_tasks(params, args.grid);
     const std::int32_t workers = cpu::useful_workers(params, plan.workers);
     cpu::run_tasks({kernel.forward, &args, tasks, worker_bytes}, workers,

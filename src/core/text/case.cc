@@ -149,6 +149,12 @@ Status check_literal_lens(const char* name, const std::vector<std::int64_t>& len
   return {};
 }
 
+// A call states no longest length of 0 (Buffers::max_seqlen_q): that is "not stated".
+Status check_longest(const char* word, std::int64_t longest, std::int64_t total) {
+  if (longest > 0 || total == 0) return {};
+  return invalid(kWhere, word, " (0) must be at least 1 where there are packed rows (", total, ")");
+}
+
 Status check_literal_rows(const char* name, const std::vector<std::int64_t>& rows,
                           std::int64_t batch, std::int64_t max, std::int64_t total) {
   if (Status status = check_literal_lens(name, rows, batch, max); !status.ok()) return status;
@@ -195,6 +201,11 @@ Expected<Case> build(const ParsedWords& parsed_words) {
   if (!status.ok()) return status;
   status = check_literal_lens("lens_kv", c.data.seqlens_kv, p.batch, p.seqlen_kv);
   if (!status.ok()) return status;
+  if (p.features.has(Feature::kPacked)) {
+    status = check_longest("sq", p.seqlen_q, p.total_q);
+    if (status.ok()) status = check_longest("skv", p.seqlen_kv, p.total_kv);
+    if (!status.ok()) return status;
+  }
   status = check_literal_rows("rows_q", c.data.rows_q, p.batch, p.seqlen_q, p.total_q);
   if (!status.ok()) return status;
   status = check_literal_rows("rows_kv", c.data.rows_kv, p.batch, p.seqlen_kv, p.total_kv);

@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/scratch.h"
+#include "cpu/kv_operand.h"
 #include "cpu/packed_rows.h"
 #include "cpu/simd/kernel_isa.h"
 #include "cpu/threads/packed_blocks.h"
@@ -337,12 +338,12 @@ void run_backward(const BackwardKernel& kernel, const KernelPlan& plan,
   } else {
     const Problem& p = args.grad.problem;
     if (gradients.d_q.present()) {
-      count_packed_blocks(p, p.q, p.group_size, launch, &args.grid);
+      count_packed_blocks(p, p.q.starts, p.group_size, launch, &args.grid);
       passes.run(kernel.d_queries, count_tasks(params, args.grid));
     }
     if (wants_keys) {
       args.key_grid = make_key_grid(params, kTwoPassTile);
-      count_packed_blocks(p, p.k, 1, launch, &args.key_grid);
+      count_packed_blocks(p, key_starts(p), 1, launch, &args.key_grid);
       passes.run(kernel.d_keys, count_tasks(params, args.key_grid));
     }
   }

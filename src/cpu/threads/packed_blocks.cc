@@ -20,13 +20,14 @@ Launch behind_packed_blocks(const AttentionParams& params, const Launch& launch)
   return rest;
 }
 
-void count_packed_blocks(const Problem& problem, const View& view, std::int64_t rows_per_position,
-                         const Launch& launch, TaskGrid* grid) noexcept {
-  if (view.starts.data == nullptr) return;
+void count_packed_blocks(const Problem& problem, const RowStarts& starts,
+                         std::int64_t rows_per_position, const Launch& launch,
+                         TaskGrid* grid) noexcept {
+  if (starts.data == nullptr) return;
   auto* const order = static_cast<std::int64_t*>(launch.workspace.data);
   std::int64_t* const ends = order + problem.batch;
   for (std::int64_t b = 0; b < problem.batch; ++b) order[b] = b;
-  const auto rows = [&](std::int64_t b) { return sequence_rows(view, 0, b); };
+  const auto rows = [&](std::int64_t b) { return sequence_rows(starts, 0, b); };
   std::sort(order, ends, [&](std::int64_t a, std::int64_t b) {
     return rows(a) != rows(b) ? rows(a) > rows(b) : a < b;
   });
