@@ -10,6 +10,7 @@ named; none of them, and no library that they are for, is imported before.
 import importlib
 from typing import Any
 
+from ._benchmark import Benchmark, BenchmarkRow, benchmark
 from ._config import show_config
 from ._core import (
     Policy,
@@ -30,6 +31,8 @@ from ._policy import policy
 from ._selection import Refusal, Selection
 
 __all__ = [
+    "Benchmark",
+    "BenchmarkRow",
     "Gradients",
     "NoBackendError",
     "Policy",
@@ -39,6 +42,7 @@ __all__ = [
     "__version__",
     "attention",
     "attention_backward",
+    "benchmark",
     "counters",
     "devices",
     "explain",

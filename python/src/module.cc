@@ -5,6 +5,7 @@
 
 #include "bind_attention.h"
 #include "bind_backward.h"
+#include "bind_benchmark.h"
 #include "bind_device.h"
 #include "bind_info.h"
 #include "bind_merge.h"
@@ -33,6 +34,7 @@ NB_MODULE(_core, module) {
   regard::python::bind_saved(module);
   regard::python::bind_attention(module);
   regard::python::bind_backward(module);
+  regard::python::bind_benchmark(module);
   regard::python::bind_device(module);
   regard::python::bind_info(module);
   regard::python::bind_merge(module);

@@ -8,6 +8,7 @@ import ast
 import inspect
 import pathlib
 
+import numpy
 import pytest
 
 import regard
@@ -19,6 +20,7 @@ FUNCTIONS = {node.name: node for node in STUB.body if isinstance(node, ast.Funct
 CLASSES = {node.name: node for node in STUB.body
            if isinstance(node, ast.ClassDef) and node.name not in TYPES_ALONE}
 EXAMPLES = {"Policy": _core.Policy(), "Saved": regard.Saved(stats=[[[[0.0, 1.0]]]]),
+            "Measurement": _core.plan_benchmark(*[numpy.zeros((1, 1, 1, 1), "f4")] * 3),
             "Scopes": _core.with_scope(None, _core.Policy(), False)}
 
 

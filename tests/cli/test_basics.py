@@ -14,6 +14,7 @@ VERBS = {
     "devices": [],
     "explain": [SMALL],
     "run": [MINILM],
+    "bench": [SMALL, "--rounds", "1"],
     "check": [SMALL],
     "env": [],
 }
@@ -33,12 +34,24 @@ class Usage(CliTest):
             self.assertIn("--json", self.cli(verb, "--help").stdout)
         self.assertIn("softcap=X", self.cli("explain", "--help").stdout)
 
+    def test_help_has_a_line_for_each_option(self):
+        for verb in [*VERBS, "completion", "man"]:
+            text = self.cli(verb, "--help").stdout
+            rows = text.partition("Options:\n")[2].partition("\n\n")[0].splitlines()
+            for row in rows:
+                self.assertRegex(row, r"^  -[-\w, ]+( [A-Z]+)? {1,}\S.*$", verb)
+                self.assertLessEqual(len(row), 100, row)
+        text = self.cli("bench", "--help").stdout
+        self.assertRegex(text, r"\n  --seconds X +.* \(default: 1\)\n")
+        self.assertRegex(text, r"\n  --backend LIST +.* \(default: all\)\n")
+        self.assertRegex(self.cli("run", "--help").stdout, r"\n  -o, --output FILE +Write")
+
     def test_bad_lines(self):
         self.refused(names=["subcommand"])
-        self.refused("sing", names=["'sing'", "devices, explain, run, check, env"])
+        self.refused("sing", names=["'sing'", "devices, explain, run, bench, check, env, completion, man"])
         self.refused("explian", SMALL, names=["'explian'"])
         self.refused("--colour")
-        self.refused("explain", names=["case"])
+        self.refused("explain", names=["problem"])
         self.refused("explain", SMALL, "--bogus", names=["--bogus"])
         self.refused("devices", "--backend", "math")
         self.refused("run", names=["file"])
@@ -180,12 +193,13 @@ def on_terminal(args, env, stderr_too=False):
 class Colour(CliTest):
     def test_only_on_a_terminal_and_without_no_color(self):
         args = ["explain", SMALL]
-        code, text = on_terminal(args, environment())
+        code, text = on_terminal(args, environment(TERM="xterm"))
         self.assertEqual(code, OK)
         self.assertIn("\x1b[32mCHOSEN", text)
         for env in (environment(NO_COLOR="1"), environment(NO_COLOR="0")):
             self.assertNotIn("\x1b", on_terminal(args, env)[1])
-        self.assertIn("\x1b", on_terminal(args, environment(NO_COLOR=""))[1])
+        self.assertNotIn("\x1b", on_terminal(args, environment(TERM="dumb"))[1])
+        self.assertIn("\x1b", on_terminal(args, environment(NO_COLOR="", TERM="xterm"))[1])
         self.assertNotIn("\x1b", on_terminal([*args, "--json"], environment())[1])
         self.assertNotIn("\x1b", self.cli(*args).stdout)
 
@@ -197,6 +211,18 @@ class Colour(CliTest):
         self.assertTrue(text.endswith("\r\x1b[K"), "the bar is taken away")
         self.assertEqual(on_terminal([*args, "--json"], environment(), stderr_too=True)[1], "")
         self.assertEqual(self.cli(*args).stderr, "")
+
+    def test_quiet(self):
+        args = ["check", "--random", "30", "--quiet"]
+        self.assertEqual(on_terminal(args, environment(), stderr_too=True)[1], "")
+        noisy = {"REGARD_LOG": "select,profile", "REGARD_BAKEND": "x"}  # an unknown name: a warning
+        for verb, words in VERBS.items():
+            with self.subTest(verb=verb):
+                done = self.cli(verb, *words, "--quiet", env=noisy)
+                self.assertEqual(done.stderr, "")
+                self.assertTrue(done.stdout)
+        self.assertIn("REGARD_BAKEND", self.cli("explain", SMALL, env=noisy).stderr)
+        self.refused("explain", "colour", "--quiet", names=["colour"])  # errors are told
 
 
 class Devices(CliTest):

@@ -1,4 +1,5 @@
-"""`regard run` on files whose tensors do not fit each other, or are empty and huge."""
+"""`regard run`, `explain` and `bench` on files whose tensors do not fit each other, or are empty and
+huge."""
 
 import os
 import random
@@ -33,6 +34,8 @@ class Gradients(Hostile):
         path = self.put_file(tensors)
         for flags in (["--grad"], ["--grad", "--all-backends"], ["--grad", "--backend", "math"]):
             self.refused("run", path, *flags, *args, names=names)
+        self.refused("explain", path, "--grad", *args, names=names)
+        self.refused("bench", path, "--grad", "--rounds", "1", *args, names=names)
 
     def test_lengths_beyond_the_tensors(self):
         one = qkv(1, 1, 1, 1, 1, 1)
@@ -116,6 +119,11 @@ def random_file(rng):
     return {name: random_tensor(rng, *of) for name, of in shapes.items()}
 
 
+def complaint(done):
+    """What is wrong, without the function that found it."""
+    return done.stderr.partition("] ")[2]
+
+
 class RandomFiles(Hostile):
     def test_an_answer_or_a_complaint(self):
         rng = random.Random(20)
@@ -123,13 +131,17 @@ class RandomFiles(Hostile):
         for _ in range(FILES):
             path = self.put_file(random_file(rng))
             options = rng.choice(["", "causal diag=br", "diag=tl", "diag=offset", "layout=bshd"])
-            args = ["run", path, "--repeat", "1", "--option", options or "seed=1"]
+            args = [path, "--option", options or "seed=1"]
             if rng.random() < 0.7:
                 args.append("--grad")
             with self.subTest(tensors=path.read_bytes()[8:600], options=options):
-                done = self.cli(*args, code=(OK, USAGE, NO_BACKEND))
+                done = self.cli("run", *args, "--repeat", "1", code=(OK, USAGE, NO_BACKEND))
                 self.assertEqual(done.stderr == "", done.returncode == OK, done.stderr)
                 codes.append(done.returncode)
+                # explain finds what run would find.
+                explained = self.cli("explain", *args, code=done.returncode)
+                if done.returncode == USAGE:
+                    self.assertEqual(complaint(explained), complaint(done))
         for code in (OK, USAGE):
             self.assertIn(code, codes, "the files are all alike")
 
@@ -156,6 +168,9 @@ class EmptyAndHuge(Hostile):
             for flags in ([], ["--grad"], ["--no-check"], ["--profile"]):
                 with self.subTest(shape=shape, flags=flags):
                     self.at_once("run", path, "--repeat", "1", *flags)
+            for flags in ([], ["--grad"]):
+                self.at_once("explain", path, *flags)
+                self.at_once("bench", path, "--rounds", "1", *flags)
 
     def test_check(self):
         for words in (f"b{HUGE} sq0 skv0", f"hq{HUGE} sq0 skv0", f"hq0 hkv0 sq{HUGE} skv8"):

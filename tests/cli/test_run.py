@@ -266,14 +266,17 @@ class Tensors(CliTest):
 
 class BadInput(CliTest):
     def refused_file(self, data, *names, args=()):
+        """run, explain and bench refuse the file alike."""
         path = self.put("in.safetensors", data)
         done = self.refused("run", path, *args, names=names)
-        return done
+        self.assertEqual(self.refused("explain", path, *args, names=names).stderr, done.stderr)
+        self.refused("bench", path, *args, names=names)
 
     def test_files(self):
-        self.refused("run", self.dir / "missing", names=["missing", "No such file"])
-        self.refused("run", self.dir, names=["not a regular file"])
-        self.refused("run", "/dev/null", names=["not a regular file"])
+        for verb in ("run", "explain", "bench"):
+            self.refused(verb, self.dir / "missing", names=["missing", "No such file"])
+            self.refused(verb, self.dir, names=["not a regular file"])
+            self.refused(verb, "/dev/null", names=["not a regular file"])
         good = tensor_file(qkv())
         for size in (0, 5, 8, 60, len(good) - 1):
             with self.subTest(size=size):

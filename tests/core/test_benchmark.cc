@@ -141,6 +141,19 @@ TEST(Benchmark, ABackendThatFailsIsNamedAndTheOthersAreMeasured) {
   EXPECT_FALSE(find(*result, "flash", false)->seconds.empty());
 }
 
+TEST(Benchmark, AWorkspaceThatCannotBeHadLeavesOneRowOut) {
+  Context context;
+  const auto mock = std::make_shared<MockBackend>(generous_info("huge"));
+  mock->workspace = std::int64_t{1} << 61;
+  add_backend(context, "huge", mock);
+  SmallCall call(false);
+  const Expected<Benchmark> result = benchmark(context, call.request, {}, rounds_of(1));
+  ASSERT_TRUE(result.ok());
+  EXPECT_NE(find(*result, "custom:huge", false)->reason.find("could not be allocated"),
+            std::string::npos);
+  EXPECT_FALSE(find(*result, "flash", false)->seconds.empty());
+}
+
 TEST(Benchmark, RefusesWhatItCannotTime) {
   Context context;
   SmallCall call(false);

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -15,8 +14,10 @@
 #include "regard/context.h"
 #include "tools/regard/commands.h"
 #include "tools/regard/exit_codes.h"
+#include "tools/regard/option_table.h"
 #include "tools/regard/options.h"
 #include "tools/regard/output.h"
+#include "tools/regard/problem_words.h"
 
 namespace regard::cli {
 namespace {
@@ -131,17 +132,8 @@ int run_backends(Output& output, Context& context, conformance::PreparedCase& pr
                      fmt::format("{} of {} backends failed", failures.size(), backends.size()));
 }
 
-/// A backward reads what its forward saved: where a case has `grad` alone, none would be checked.
-void save_for_backward(AttentionParams& params) {
-  const bool saves =
-      params.features.has(Feature::kSavedStats) || params.features.has(Feature::kLse);
-  if (params.features.has(Feature::kNeedsGrad) && !saves) {
-    params.features.set(Feature::kSavedStats);
-  }
-}
-
 int check_case(Output& output, const CheckOptions& options) {
-  Expected<Case> c = parse_case(fmt::format("{}", fmt::join(options.words, " ")));
+  Expected<Case> c = parse_case(joined(options.words));
   if (!c) return output.fail(c.status());
   save_for_backward(c->params);
   Expected<Policy> policy = policy_of(options.common);
@@ -151,6 +143,7 @@ int check_case(Output& output, const CheckOptions& options) {
   if (!env) return output.fail(env.status());
 
   Context context(*std::move(env));
+  output.apply_to(context);
   output.document()["case"] = to_string(*c);
   output.print(fmt::format("case  {}\n\n", to_string(*c)));
   const Selection selection = explain(context, c->params, *policy);
@@ -269,6 +262,7 @@ int check_random(Output& output, const CheckOptions& options) {
   if (!env) return output.fail(env.status());
 
   Context context(*std::move(env));
+  output.apply_to(context);
   conformance::RandomOptions random;
   random.backends = backends_to_check(context, *policy);
   if (random.backends.empty()) {
@@ -304,14 +298,14 @@ Command add_check(CLI::App& app) {
   CLI::App* verb =
       app.add_subcommand("check", "Hold every usable backend against the oracle on cases");
   const auto options = std::make_shared<CheckOptions>();
-  verb->add_option("case", options->words, "The words of a case");
-  verb->add_option("--random", options->random, "Check this many random cases instead");
-  verb->add_option("--seed", options->seed, "Of the random cases (1)");
-  verb->add_option("--min-pairs", options->min_pairs,
-                   "Fail where a pair of features that a backend claims came in fewer cases");
+  describe_option(verb->add_option("case", options->words), {"WORD", "The words of a case"});
+  add_value(*verb, "--random", options->random, {"N", "Check this many random cases instead"});
+  add_value(*verb, "--seed", options->seed, {"N", "Of the random cases", "1"});
+  add_value(*verb, "--min-pairs", options->min_pairs,
+            {"N", "Fail where a claimed pair of features came in fewer cases", "0"});
   add_common_flags(*verb, options->common);
   return {verb, [options] {
-            Output output("check", options->common.json);
+            Output output("check", options->common.output);
             return output.finish(check(output, *options));
           }};
 }

@@ -10,6 +10,7 @@
 #include "regard/env.h"
 #include "tools/regard/commands.h"
 #include "tools/regard/exit_codes.h"
+#include "tools/regard/options.h"
 #include "tools/regard/output.h"
 
 namespace regard::cli {
@@ -84,8 +85,8 @@ void show_machine(Output& output, const Env& env) {
                            env.built_with_cuda ? "built" : "not built"));
 }
 
-int run_devices(bool json) {
-  Output output("devices", json);
+int run_devices(const OutputOptions& options) {
+  Output output("devices", options);
   Env env = with_devices(read_env());
   if (const Status status = env_status(env); !status) return output.finish(output.fail(status));
   show_machine(output, env);
@@ -109,9 +110,9 @@ int run_devices(bool json) {
 
 Command add_devices(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("devices", "This machine and the backends of this build");
-  const auto json = std::make_shared<bool>(false);
-  verb->add_flag("--json", *json, "Print one JSON document on standard output");
-  return {verb, [json] { return run_devices(*json); }};
+  const auto options = std::make_shared<OutputOptions>();
+  add_output_flags(*verb, *options);
+  return {verb, [options] { return run_devices(*options); }};
 }
 
 }  // namespace regard::cli

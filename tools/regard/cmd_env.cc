@@ -3,13 +3,14 @@
 #include "regard/env.h"
 #include "tools/regard/commands.h"
 #include "tools/regard/exit_codes.h"
+#include "tools/regard/options.h"
 #include "tools/regard/output.h"
 
 namespace regard::cli {
 namespace {
 
-int run_env(bool json) {
-  Output output("env", json);
+int run_env(const OutputOptions& options) {
+  Output output("env", options);
   const Env env = read_env();
   Table table({"variable", "value", "meaning"});
   Json variables = Json::array();
@@ -38,9 +39,9 @@ int run_env(bool json) {
 
 Command add_env(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("env", "The environment variables that regard reads");
-  const auto json = std::make_shared<bool>(false);
-  verb->add_flag("--json", *json, "Print one JSON document on standard output");
-  return {verb, [json] { return run_env(*json); }};
+  const auto options = std::make_shared<OutputOptions>();
+  add_output_flags(*verb, *options);
+  return {verb, [options] { return run_env(*options); }};
 }
 
 }  // namespace regard::cli

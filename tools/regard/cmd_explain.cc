@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <memory>
 #include <string>
@@ -9,8 +8,11 @@
 #include "regard/context.h"
 #include "tools/regard/commands.h"
 #include "tools/regard/exit_codes.h"
+#include "tools/regard/option_table.h"
 #include "tools/regard/options.h"
 #include "tools/regard/output.h"
+#include "tools/regard/problem_tensors.h"
+#include "tools/regard/problem_words.h"
 
 namespace regard::cli {
 namespace {
@@ -18,6 +20,7 @@ namespace {
 struct ExplainOptions {
   CommonOptions common;
   std::vector<std::string> words;
+  FileOptions file;
 };
 
 /// A kernel's rules, under `name` in both forms of the output.
@@ -40,21 +43,31 @@ void show_plan(Output& output, const Plan& plan) {
   }
 }
 
-int explain_case(Output& output, const ExplainOptions& options) {
-  const Expected<Case> c = parse_case(fmt::format("{}", fmt::join(options.words, " ")));
-  if (!c) return output.fail(c.status());
+int explain_problem(Output& output, const ExplainOptions& options) {
+  const Expected<ProblemWords> words = one_problem(options.words, "explain");
+  if (!words) return output.fail(words.status());
   const Expected<Policy> policy = policy_of(options.common);
   if (!policy) return output.fail(policy.status());
+  const Expected<Case> c = case_of(*words, options.file);
+  if (!c) return output.fail(c.status());
   Expected<Env> env = env_of(options.common, *c, /*must_run=*/false);
   if (!env) return output.fail(env.status());
 
   Context context(*std::move(env));
+  output.apply_to(context);
   const Selection selection = explain(context, c->params, *policy);
+  if (words->is_file) output.document()["file"] = printable(words->text);
   output.document().update(Json::parse(to_json(selection)));
   output.print(highlight(output, to_string(selection)));
   if (!selection.ok()) return kExitNoBackend;
   const Expected<Plan> made = plan(context, c->params, *policy);
   if (!made) return output.fail(made.status());
+  if (words->is_file) {
+    const auto tensors = ProblemTensors::make(*words, *c, options.file);
+    if (!tensors) return output.fail(tensors.status());
+    const Status status = check_tensors(*made, (*tensors)->request());
+    if (!status) return output.fail(status);
+  }
   show_plan(output, *made);
   return kExitOk;
 }
@@ -63,14 +76,16 @@ int explain_case(Output& output, const ExplainOptions& options) {
 
 Command add_explain(CLI::App& app) {
   CLI::App* verb = app.add_subcommand(
-      "explain", "Which backend would run a case, and why every other one would not");
+      "explain", "Which backend would run a problem, and why every other one would not");
   const auto options = std::make_shared<ExplainOptions>();
-  verb->add_option("case", options->words, "The words of a case")->required();
+  describe_option(verb->add_option("problem", options->words)->required(),
+                  {kProblemValue, "The words of a case, or a file as run takes it"});
+  add_file_flags(*verb, options->file);
   add_common_flags(*verb, options->common);
   verb->footer("The words of a case, in any order:\n" + case_syntax_help());
   return {verb, [options] {
-            Output output("explain", options->common.json);
-            return output.finish(explain_case(output, *options));
+            Output output("explain", options->common.output);
+            return output.finish(explain_problem(output, *options));
           }};
 }
 

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <memory>
 #include <optional>
@@ -15,8 +14,10 @@
 #include "tools/regard/commands.h"
 #include "tools/regard/exit_codes.h"
 #include "tools/regard/interrupt.h"
+#include "tools/regard/option_table.h"
 #include "tools/regard/options.h"
 #include "tools/regard/output.h"
+#include "tools/regard/problem_words.h"
 #include "tools/regard/run_gradients.h"
 #include "tools/regard/run_input.h"
 #include "tools/regard/run_report.h"
@@ -79,8 +80,7 @@ class RunVerb {
   int load() {
     // Before the file: a bad variable is reported whatever the file holds.
     if (const Status status = env_status(read_env()); !status) return output_.fail(status);
-    Expected<RunInput> input =
-        load_input(options_.file, fmt::format("{}", fmt::join(options_.words, " ")), options_.grad);
+    Expected<RunInput> input = load_input(options_.file, joined(options_.words), options_.grad);
     if (!input) return output_.fail(input.status());
     input_.emplace(*std::move(input));
     if (options_.grad) {
@@ -92,6 +92,7 @@ class RunVerb {
     Expected<Env> env = env_of(options_.common, input_->c, /*must_run=*/true);
     if (!env) return output_.fail(env.status());
     context_ = std::make_unique<Context>(*std::move(env));
+    output_.apply_to(*context_);
     output_.document()["file"] = printable(options_.file);
     output_.document()["case"] = to_string(input_->c);
     return kExitOk;
@@ -264,26 +265,25 @@ Command add_run(CLI::App& app) {
   CLI::App* verb = app.add_subcommand(
       "run", "Attention on the tensors of a file: result, error against the oracle, time");
   const auto options = std::make_shared<RunFileOptions>();
-  verb->add_option("file", options->file,
-                   "A safetensors file with q, k, v and, optionally, masks, lengths, ...")
-      ->required();
-  verb->add_flag("--all-backends", options->all_backends, "Every usable backend, not the best one");
-  verb->add_option("-o,--output", options->output,
-                   "Write out, lse and gradients to this safetensors file");
-  verb->add_option("--option", options->words,
-                   "Words of a case, over those of the file's regard.options: 'causal diag=br'")
-      ->allow_extra_args(false);
-  verb->add_option("--repeat", options->repeat,
-                   "Timed runs of each backend (default: up to 7 in about 2 s)");
-  verb->add_flag("--profile", options->profile,
-                 "Calls as often again, through the whole chain, and shows where their time goes");
-  verb->add_flag(
-      "--grad", options->grad,
-      "Goes back too: gradients, their error and time, from the file's d_out or a made one");
-  verb->add_flag("--no-check", options->no_check, "Leave out the comparison with the oracle");
+  describe_option(verb->add_option("file", options->file)->required(),
+                  {"FILE", "A safetensors file with q, k, v and, optionally, masks, lengths, ..."});
+  describe_option(verb->add_flag("--all-backends", options->all_backends),
+                  {"", "Every usable backend, not the chosen one alone"});
+  add_value(*verb, "-o,--output", options->output,
+            {"FILE", "Write out, lse and gradients to this safetensors file"});
+  add_value(*verb, "--option", options->words,
+            {"WORDS", "Words of a case, over the file's regard.options: 'causal diag=br'"});
+  add_value(*verb, "--repeat", options->repeat,
+            {"N", "Timed runs of each backend", "up to 7 in some 2 s"});
+  describe_option(verb->add_flag("--profile", options->profile),
+                  {"", "Calls as often again, and shows where their time goes"});
+  describe_option(verb->add_flag("--grad", options->grad),
+                  {"", "The backward too: gradients, their errors and times"});
+  describe_option(verb->add_flag("--no-check", options->no_check),
+                  {"", "Leave out the comparison with the oracle"});
   add_common_flags(*verb, options->common);
   return {verb, [options] {
-            Output output("run", options->common.json);
+            Output output("run", options->common.output);
             return output.finish(RunVerb(output, *options).run());
           }};
 }

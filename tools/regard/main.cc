@@ -12,6 +12,7 @@
 #include "tools/regard/commands.h"
 #include "tools/regard/exit_codes.h"
 #include "tools/regard/interrupt.h"
+#include "tools/regard/option_table.h"
 #include "tools/regard/output.h"
 #include "tools/regard/safetensors.h"
 
@@ -56,7 +57,7 @@ std::string empty_flag(const CLI::App& verb) {
 
 /// A line that could not be parsed: the complaint, and a document with --json.
 int report_usage(const std::string& complaint, bool json) {
-  Output output("", json);
+  Output output("", {.json = json});
   const std::string message = complaint + "; `regard --help` shows what is possible";
   return output.finish(output.fail(kExitUsage, "usage", message));
 }
@@ -65,10 +66,13 @@ int run(int argc, char** argv) {
   CLI::App app("Scaled dot-product attention: which backend runs, why, how exact and how fast.",
                "regard");
   app.footer(kFooter);
-  app.set_version_flag("--version", std::string("regard ") + version());
+  app.set_version_flag("--version", std::string("regard ") + version(), "Print the version");
+  app.set_help_flag("-h,--help", "Print this help");
+  use_short_help(app);
   app.require_subcommand(1);
-  const std::vector<Command> commands = {add_devices(app), add_explain(app), add_run(app),
-                                         add_check(app), add_env(app)};
+  const std::vector<Command> commands = {add_devices(app),    add_explain(app), add_run(app),
+                                         add_bench(app),      add_check(app),   add_env(app),
+                                         add_completion(app), add_man(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version
@@ -97,14 +101,15 @@ void occupy_standard_streams() {
 }
 
 int report_failure(bool json, const char* kind, const char* message) {
-  Output output("", json);
+  Output output("", {.json = json});
   return output.finish(output.fail(kExitFailed, kind, message));
 }
 
 int run_guarded(int argc, char** argv) {
   const bool json = wants_json(argc, argv);
   try {
-    const Output until_the_verb_has_its_own("", json);  // a signal's document comes from here
+    const Output until_the_verb_has_its_own("",
+                                            {.json = json});  // a signal's document comes from here
     install_signal_handlers();
     return run(argc, argv);
   } catch (const std::bad_alloc&) {

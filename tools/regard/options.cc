@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tools/regard/option_table.h"
 #include "tools/regard/safetensors.h"
 
 namespace regard::cli {
@@ -53,24 +54,43 @@ Expected<OnFallback> parse_on_fallback(const std::string& text) {
 
 }  // namespace
 
+void add_output_flags(CLI::App& app, OutputOptions& o) {
+  describe_option(app.add_flag("--json", o.json),
+                  {"", "One JSON document on standard output, and no text"});
+  describe_option(app.add_flag("--quiet", o.quiet),
+                  {"", "Results and errors alone: no progress, no notes on standard error"});
+}
+
 void add_common_flags(CLI::App& app, CommonOptions& o) {
-  // One value a flag, or `--backend math CASE` would take the case for a backend.
-  app.add_option("--backend", o.backends, "Only these backends, in this order of preference (a,b)")
-      ->allow_extra_args(false);
-  app.add_option("--deny", o.deny, "Never these backends")->allow_extra_args(false);
-  app.add_option("--prefer", o.prefer, "These first, the others after them")
-      ->allow_extra_args(false);
-  app.add_option("--max-error", o.max_error, "Refuse backends with a larger declared error");
-  app.add_option("--max-workspace", o.max_workspace, "Refuse more scratch bytes (K, M, G: 1024^n)");
-  app.add_option("--require", o.require,
-                 "run_to_run, thread_count_invariant or batch_invariant results");
-  app.add_option("--on-fallback", o.on_fallback,
-                 "allow, warn or error when the first preferred backend cannot run");
-  app.add_flag("--assume-finite", o.assume_finite,
-               "No NaN or infinity lies behind a mask; admits backends that need this");
-  app.add_option("--threads", o.threads, "Workers that a plan may use");
-  app.add_option("--isa", o.isa, "Use this instruction set: scalar, avx2, avx512, avx512_bf16");
-  app.add_flag("--json", o.json, "Print one JSON document on standard output");
+  const std::vector<std::string> backends = {"flash", "efficient", "math", "cudnn"};
+  add_value(app, "--backend", o.backends,
+            {"LIST", "Only these, in this order of preference: a,b", "all", backends, true});
+  add_value(app, "--deny", o.deny, {"LIST", "Never these backends", "none", backends, true});
+  add_value(app, "--prefer", o.prefer,
+            {"LIST", "These first, the others after them", "built-in order", backends, true});
+  add_value(app, "--max-error", o.max_error,
+            {"X", "Refuse backends with a larger declared error", "no limit"});
+  add_value(app, "--max-workspace", o.max_workspace,
+            {"BYTES", "Refuse more scratch memory; K, M, G: 1024^n", "no limit"});
+  add_value(app, "--require", o.require,
+            {"LEVEL",
+             "run_to_run, thread_count_invariant, batch_invariant",
+             "none",
+             {"none", "run_to_run", "thread_count_invariant", "batch_invariant"}});
+  add_value(app, "--on-fallback", o.on_fallback,
+            {"RULE",
+             "Where the first preferred cannot run: allow, warn, error",
+             "allow",
+             {"allow", "warn", "error"}});
+  describe_option(app.add_flag("--assume-finite", o.assume_finite),
+                  {"", "No NaN or infinity lies behind a mask: admits more backends"});
+  add_value(app, "--threads", o.threads,
+            {"N", "Workers that a plan may use", "REGARD_NUM_THREADS or all CPUs"});
+  std::vector<std::string> isas;
+  for (const Isa isa : named_isas()) isas.push_back(to_string(isa));
+  add_value(app, "--isa", o.isa,
+            {"NAME", "Instruction set to use: scalar, avx2, ...", "the best here", isas});
+  add_output_flags(app, o.output);
 }
 
 Expected<Policy> policy_of(const CommonOptions& o) {
@@ -142,6 +162,16 @@ Expected<std::int64_t> parse_whole(const std::string& text, const std::string& w
   if (whole && value >= min && value <= max) return value;
   return invalid(
       fmt::format("{} {}: expected a whole number from {} to {}", what, quote(text), min, max));
+}
+
+Expected<double> parse_seconds(const std::string& text, const char* flag) {
+  constexpr double kDay = 86400.0;
+  double value = 0.0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = result.ec == std::errc() && result.ptr == text.data() + text.size();
+  if (whole && value > 0.0 && value <= kDay) return value;
+  return invalid(
+      fmt::format("{} {}: expected a number of seconds above 0, at most 86400", flag, quote(text)));
 }
 
 Expected<std::int64_t> parse_bytes(const std::string& text) {

@@ -11,10 +11,14 @@
 #include "regard/context.h"
 #include "regard/policy.h"
 #include "regard/status.h"
+#include "tools/regard/output.h"
 
 namespace regard::cli {
 
-/// The flags that explain, run and check share, as they were typed.
+/// --json and --quiet, which every verb has that prints results.
+void add_output_flags(CLI::App& app, OutputOptions& options);
+
+/// The flags that explain, run, bench and check share, as they were typed.
 struct CommonOptions {
   std::vector<std::string> backends;  // each may be a list with commas
   std::vector<std::string> deny;
@@ -26,7 +30,7 @@ struct CommonOptions {
   bool assume_finite = false;
   std::string threads;
   std::string isa;
-  bool json = false;
+  OutputOptions output;
 };
 
 void add_common_flags(CLI::App& app, CommonOptions& options);
@@ -41,6 +45,9 @@ Expected<Env> env_of(const CommonOptions& options, const Case& c, bool must_run)
 
 /// "128", "64K", "2M", "1G" (powers of 1024) as bytes.
 Expected<std::int64_t> parse_bytes(const std::string& text);
+
+/// A number of seconds above 0, at most a day.
+Expected<double> parse_seconds(const std::string& text, const char* flag);
 
 /// A whole number in [least, most]; `what` names it in the error.
 Expected<std::int64_t> parse_whole(const std::string& text, const std::string& what,

@@ -19,6 +19,8 @@ namespace {
 bool stdout_wants_colour() {
   const char* no_color = std::getenv("NO_COLOR");
   if (no_color != nullptr && *no_color != '\0') return false;
+  const char* terminal = std::getenv("TERM");
+  if (terminal != nullptr && std::string_view(terminal) == "dumb") return false;
   return ::isatty(STDOUT_FILENO) == 1;
 }
 
@@ -58,20 +60,30 @@ std::int64_t now_ns() {
 
 }  // namespace
 
-Output::Output(std::string verb, bool json)
-    : verb_(std::move(verb)), json_(json), colour_(!json && stdout_wants_colour()) {
-  if (!json) return;
-  const Json error = {{"error", {{"code", "interrupted"}, {"message", "interrupted"}}}};
+Output::Output(std::string verb, const OutputOptions& options)
+    : verb_(std::move(verb)), options_(options), colour_(!options.json && stdout_wants_colour()) {
+  keep_for_interrupts();
+}
+
+void Output::keep_for_interrupts() {
+  if (!json()) return;
+  set_interrupt_documents(nullptr);
+  Json content = document_;
+  content["error"] = {{"code", "interrupted"}, {"message", "interrupted"}};
   for (std::size_t i = 0; i < kInterruptedExitCodes.size(); ++i) {
-    interrupt_documents_[i] = document_text(error, kInterruptedExitCodes[i]);
+    interrupt_documents_[i] = document_text(content, kInterruptedExitCodes[i]);
   }
   set_interrupt_documents(&interrupt_documents_);
+}
+
+void Output::apply_to(Context& context) const {
+  if (quiet()) context.set_log_sink([](void*, std::string_view) {}, nullptr);
 }
 
 Output::~Output() { set_interrupt_documents(nullptr); }
 
 void Output::print(std::string_view text) {
-  if (json_) return;
+  if (json()) return;
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);  // long work may follow
 }
@@ -105,7 +117,7 @@ int Output::fail_interrupted() {
 }
 
 int Output::finish(int exit_code) {
-  if (json_) {
+  if (json()) {
     const std::string text = document_text(document_, exit_code);
     set_interrupt_documents(nullptr);  // one document is enough
     std::fwrite(text.data(), 1, text.size(), stdout);
@@ -160,7 +172,7 @@ std::string Table::text(const Output& output) const {
 Progress::Progress(const Output& output, std::string label, std::int64_t total)
     : label_(std::move(label)),
       total_(std::max<std::int64_t>(total, 1)),
-      enabled_(!output.json() && ::isatty(STDERR_FILENO) == 1) {}
+      enabled_(!output.json() && !output.quiet() && ::isatty(STDERR_FILENO) == 1) {}
 
 Progress::~Progress() { clear(); }
 

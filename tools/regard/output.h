@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "regard/context.h"
 #include "regard/status.h"
 #include "tools/regard/interrupt.h"
 
@@ -17,22 +18,29 @@ inline constexpr int kSchemaVersion = 1;
 
 enum class Colour { kPlain, kGood, kBad, kWarning, kStrong };
 
+/// What the user wants of the output.
+struct OutputOptions {
+  bool json = false;
+  bool quiet = false;  // results and errors alone
+};
+
 /// Where results go. For people: text on stdout as it comes. With --json: one document on stdout
 /// when the verb is done, nothing else. Complaints go to stderr in both.
 class Output {
  public:
-  Output(std::string verb, bool json);
+  Output(std::string verb, const OutputOptions& options);
   ~Output();
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;
 
-  bool json() const noexcept { return json_; }
+  bool json() const noexcept { return options_.json; }
+  bool quiet() const noexcept { return options_.quiet; }
   /// The document; finish() adds schema_version, verb and exit_code.
   Json& document() noexcept { return document_; }
 
   /// Text for people; nothing with --json.
   void print(std::string_view text);
-  /// `text` in colour where stdout is a terminal and NO_COLOR is unset.
+  /// `text` in colour where stdout is a terminal that has colours and NO_COLOR is unset.
   std::string paint(std::string_view text, Colour colour) const;
 
   /// A line on stderr.
@@ -45,6 +53,12 @@ class Output {
   /// The exit code of a verb that a signal interrupted while it wrote its file.
   int fail_interrupted();
 
+  /// From now on a signal's document has what the document has so far. Signals must be deferred.
+  void keep_for_interrupts();
+
+  /// With --quiet the context logs nothing.
+  void apply_to(Context& context) const;
+
   /// Writes the document and gives the exit code, which is 1 when stdout could not be written.
   int finish(int exit_code);
 
@@ -52,7 +66,7 @@ class Output {
   std::string document_text(const Json& content, int exit_code) const;
 
   std::string verb_;
-  bool json_;
+  OutputOptions options_;
   bool colour_;
   Json document_ = Json::object();
   InterruptDocuments interrupt_documents_;
@@ -81,7 +95,8 @@ class Table {
   std::vector<Row> rows_;
 };
 
-/// A bar on stderr, there only when stderr is a terminal and the output is for people. It redraws
+/// A bar on stderr, there only when stderr is a terminal and the output is for people without
+/// --quiet. It redraws
 /// at most ten times a second and disappears with the object.
 class Progress {
  public:

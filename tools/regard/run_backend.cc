@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "oracle/number.h"
+#include "regard/work.h"
 #include "tools/regard/timing.h"
 
 namespace regard::cli {
@@ -22,50 +23,9 @@ std::int64_t length_of(const TensorView& lengths, std::int64_t b, std::int64_t e
   return static_cast<const std::int32_t*>(lengths.data)[b * lengths.strides[0]];
 }
 
-std::int64_t diagonal_shift(const RunInput& input, std::int64_t b, std::int64_t len_q,
-                            std::int64_t len_kv) {
-  switch (input.c.params.diagonal) {
-    case Diagonal::kBottomRight: return len_kv - len_q;
-    case Diagonal::kOffset: {
-      const TensorView& offsets = input.request.diagonal_offsets;
-      if (!offsets.present()) return input.request.diagonal_offset;
-      return static_cast<const std::int64_t*>(offsets.data)[b * offsets.strides[0]];
-    }
-    case Diagonal::kUnnamed:
-    case Diagonal::kTopLeft: break;
-  }
-  return 0;
-}
-
 /// No query of any head: the other extents may be huge.
 bool is_empty(const AttentionParams& p) {
   return p.batch == 0 || p.num_heads_q == 0 || p.seqlen_q == 0;
-}
-
-/// Keys that lengths and windows leave to a query whose diagonal lies at key `center`. In doubles:
-/// an offset may be any int64.
-double keys_seen(const AttentionParams& params, double center, double len_kv) {
-  const double first =
-      params.window_left < 0 ? 0.0 : center - static_cast<double>(params.window_left);
-  const double last =
-      params.window_right < 0 ? len_kv - 1.0 : center + static_cast<double>(params.window_right);
-  return std::max(0.0, std::min(last, len_kv - 1.0) - std::max(first, 0.0) + 1.0);
-}
-
-/// Pairs of a query and a key, of all query heads.
-double visible_pairs(const RunInput& input) {
-  const AttentionParams& p = input.c.params;
-  if (is_empty(p)) return 0.0;
-  double pairs = 0.0;
-  for (std::int64_t b = 0; b < p.batch; ++b) {
-    const std::int64_t len_q = length_of(input.request.seqlens_q, b, p.seqlen_q);
-    const std::int64_t len_kv = length_of(input.request.seqlens_kv, b, p.seqlen_kv);
-    const auto shift = static_cast<double>(diagonal_shift(input, b, len_q, len_kv));
-    for (std::int64_t i = 0; i < len_q; ++i) {
-      pairs += keys_seen(p, static_cast<double>(i) + shift, static_cast<double>(len_kv));
-    }
-  }
-  return static_cast<double>(p.num_heads_q) * pairs;
 }
 
 }  // namespace
@@ -180,13 +140,11 @@ double kv_bytes(const RunInput& input) {
 }
 
 double flop_count(const RunInput& input) {
-  const AttentionParams& p = input.c.params;
-  return static_cast<double>(2 * (p.head_dim_qk + p.head_dim_v)) * visible_pairs(input);
+  return forward_work(input.c.params, input.request).operations;
 }
 
 double backward_flop_count(const RunInput& input) {
-  const AttentionParams& p = input.c.params;
-  return static_cast<double>(2 * (3 * p.head_dim_qk + 2 * p.head_dim_v)) * visible_pairs(input);
+  return backward_work(input.c.params, input.request, {}).operations;
 }
 
 }  // namespace regard::cli

@@ -64,11 +64,8 @@ double largest_difference(const RunOutputs& a, const RunOutputs& b);
 /// Bytes of the keys and values that lengths leave.
 double kv_bytes(const RunInput& input);
 
-/// 2 (Dqk + Dv) operations for every query head and every pair of a query and a key that lengths,
-/// windows and the diagonal leave. Masks and segments are not counted off.
+/// Operations of a forward and of a backward, as forward_work() and backward_work() count them.
 double flop_count(const RunInput& input);
-
-/// The same of a backward: 2 (3 Dqk + 2 Dv) for each.
 double backward_flop_count(const RunInput& input);
 
 }  // namespace regard::cli

@@ -87,14 +87,8 @@ AttentionGradRequest grad_request(const RunInput& input, const UpstreamGradients
   return request;
 }
 
-Expected<GradRun> run_backward(Context& context, const RunInput& input,
-                               const UpstreamGradients& upstream, const BackendRun& run,
-                               const Policy& policy, const Timing& timing) {
-  const Expected<Plan> made = plan(context, input.c.params, narrowed_to(policy, run.backend));
-  if (!made) return made.status();
-  GradRun back;
-  back.kernel = made->backward_kernel();
-  back.workspace_bytes = made->backward_workspace_bytes();
+Expected<GradOutputs> make_grad_outputs(const RunInput& input) {
+  GradOutputs outputs;
   const struct {
     OwnedTensor GradOutputs::*gradient;
     const TensorView& of;
@@ -108,8 +102,22 @@ Expected<GradRun> run_backward(Context& context, const RunInput& input,
   for (const auto& [gradient, of, bshd, name] : wanted) {
     Expected<OwnedTensor> tensor = make_like(of, bshd, name);
     if (!tensor) return tensor.status();
-    back.outputs.*gradient = *std::move(tensor);
+    outputs.*gradient = *std::move(tensor);
   }
+  return outputs;
+}
+
+Expected<GradRun> run_backward(Context& context, const RunInput& input,
+                               const UpstreamGradients& upstream, const BackendRun& run,
+                               const Policy& policy, const Timing& timing) {
+  const Expected<Plan> made = plan(context, input.c.params, narrowed_to(policy, run.backend));
+  if (!made) return made.status();
+  GradRun back;
+  back.kernel = made->backward_kernel();
+  back.workspace_bytes = made->backward_workspace_bytes();
+  Expected<GradOutputs> outputs = make_grad_outputs(input);
+  if (!outputs) return outputs.status();
+  back.outputs = *std::move(outputs);
   Expected<OwnedBytes> workspace = OwnedBytes::make(back.workspace_bytes, "the workspace");
   if (!workspace) return workspace.status();
   Launch launch;

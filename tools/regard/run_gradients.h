@@ -32,6 +32,9 @@ struct GradRun : TimedRuns {
   GradOutputs outputs;
 };
 
+/// Memory for every gradient of the problem.
+Expected<GradOutputs> make_grad_outputs(const RunInput& input);
+
 /// The request of a backward from what a forward wrote; `outputs` may be empty, which requests no
 /// gradient.
 AttentionGradRequest grad_request(const RunInput& input, const UpstreamGradients& upstream,

@@ -95,6 +95,22 @@ struct FreeMemory {
 };
 using Memory = std::unique_ptr<void, FreeMemory>;
 
+/// As much as the largest of the rows needs; one whose workspace cannot be had is not measured.
+Memory workspace_of_rows(std::vector<BenchmarkRow>* rows) {
+  for (;;) {
+    BenchmarkRow* largest = nullptr;
+    for (BenchmarkRow& row : *rows) {
+      if (!row.reason.empty()) continue;
+      if (largest == nullptr || row.workspace_bytes > largest->workspace_bytes) largest = &row;
+    }
+    if (largest == nullptr || largest->workspace_bytes == 0) return nullptr;
+    Memory memory(std::aligned_alloc(64, static_cast<std::size_t>(largest->workspace_bytes)));
+    if (memory != nullptr) return memory;
+    largest->reason =
+        concat("a workspace of ", largest->workspace_bytes, " bytes could not be allocated");
+  }
+}
+
 /// What every call of a benchmark shares.
 struct Shared {
   const AttentionGradRequest& request;
@@ -164,18 +180,9 @@ Expected<Benchmark> benchmark(Context& context, const AttentionGradRequest& requ
   Expected<Planned> planned = plan_rows(context, request, policy);
   if (!planned) return planned.status();
   prepare_rows(request, &*planned);
-  std::int64_t bytes = 0;
-  for (const BenchmarkRow& row : planned->result.rows) {
-    if (row.reason.empty()) bytes = std::max(bytes, row.workspace_bytes);
-  }
   Shared shared{request, options, {}};
   shared.launch.executor = &context.executor();
-  const Memory memory(bytes > 0 ? std::aligned_alloc(64, static_cast<std::size_t>(bytes))
-                                : nullptr);
-  if (bytes > 0 && memory == nullptr) {
-    return failure(StatusCode::kOutOfMemory, "benchmark", "a workspace of ", bytes,
-                   " bytes could not be allocated");
-  }
+  const Memory memory = workspace_of_rows(&planned->result.rows);
   shared.launch.workspace.data = memory.get();
   std::vector<std::function<Status()>> calls;
   for (std::size_t i = 0; i < planned->plans.size(); ++i) {
