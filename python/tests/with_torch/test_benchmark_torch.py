@@ -70,7 +70,7 @@ def test_layouts_and_kinds_of_arrays():
 
 
 @pytest.mark.parametrize("options, word", [
-    ({"window": (4, 4)}, "window"),
+    ({"window": (4, 4), "diagonal": "top_left"}, "window"),
     ({"softcap": 30.0}, "softcap"),
     ({"dropout_p": 0.5, "seed": 1}, "dropout_p"),
     ({"seqlens_kv": [40]}, "seqlens_kv"),
