@@ -13,6 +13,7 @@ from typing import Any
 from ._benchmark import Benchmark, BenchmarkRow, benchmark
 from ._config import show_config
 from ._core import (
+    Lengths,
     Policy,
     Saved,
     __version__,
@@ -27,6 +28,7 @@ from ._core import (
 )
 from ._errors import NoBackendError
 from ._gradients import Gradients
+from ._lengths import pad, unpad
 from ._policy import policy
 from ._selection import Refusal, Selection
 
@@ -34,6 +36,7 @@ __all__ = [
     "Benchmark",
     "BenchmarkRow",
     "Gradients",
+    "Lengths",
     "NoBackendError",
     "Policy",
     "Refusal",
@@ -49,9 +52,11 @@ __all__ = [
     "install",
     "machine_rates",
     "merge_states",
+    "pad",
     "policy",
     "show_config",
     "trim",
+    "unpad",
 ]
 
 _SUBMODULES = ("flash_attn", "onnx", "torch", "transformers")
