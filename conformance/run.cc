@@ -80,7 +80,7 @@ class Run {
     }
     report_.outcome = Outcome::kRefused;
     for (const Refusal& refusal : verdict.refusals) {
-      report_.text += (report_.text.empty() ? "" : "; ") + to_string(refusal);
+      report_.text += (report_.text.empty() ? "" : ". ") + to_string(refusal);
     }
     return report_;
   }

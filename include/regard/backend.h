@@ -58,7 +58,7 @@ struct BackendInfo {
   Isa min_isa = Isa::kScalar;
   std::int32_t min_sm = 0;  // of CUDA backends: the smallest compute capability * 10
   bool built = true;
-  std::string not_built_reason;
+  std::string not_built_reason;  // what to do: "configure with -DREGARD_CUDA=ON"
   Determinism determinism = Determinism::kNone;
   // Its keys keep extents exact, and a plan runs calls of its own extents alone.
   bool needs_exact_extents = false;
@@ -77,6 +77,9 @@ struct KernelPlan {
   std::int64_t workspace_bytes = 0;   // exact, a multiple of 64
   std::shared_ptr<const void> state;  // the backend's own
 };
+
+/// "efficient_avx2_f32 (avx2), workers 2, tile_q 96, tile_kv 64, workspace 207.1 KiB"
+REGARD_EXPORT std::string to_string(const KernelPlan& kernel);
 
 /// A backend states claims, plans from a key and executes; it reads no environment, no policy and,
 /// before execute, no tensor.

@@ -44,26 +44,44 @@ struct Fix {
   friend bool operator==(const Fix&, const Fix&) = default;
 };
 
-/// "dtype_q=bf16", "without attn_bias", "head_dim_qk<=256", "" for none.
+/// "set dtype to bf16", "remove attn_bias", "reduce head_dim_qk to 256", "" for none.
 REGARD_EXPORT std::string to_string(const Fix& fix);
 
 /// Applies the change; the params are canonical again afterwards.
 REGARD_EXPORT Status apply_fix(const Fix& fix, AttentionParams* params, Policy* policy);
 
+/// One failed requirement of one backend, as data that to_string makes a sentence of.
 struct Refusal {
   RefusalCode code = RefusalCode::kCustom;
-  std::string limit;   // what the backend can do
-  std::string actual;  // what was requested
+  // What the backend supports ("1 to 256"), or the policy allows ("307200"). Of kFeature: where it
+  // is supported ("only with f8e4m3"), "" for nowhere. Of kCustom and kLearned: a sentence without
+  // its subject ("needs two sequences").
+  std::string limit;
+  std::string actual;  // what was requested, or what the backend needs or is
   Fix fix;
+  bool in_backward = false;  // the backward refuses; the forward may well run
   friend bool operator==(const Refusal&, const Refusal&) = default;
 };
 
-/// "head_dim_qk: 512, limit 1..256 (fix: head_dim_qk<=256)"
-REGARD_EXPORT std::string to_string(const Refusal& refusal);
+/// A sentence whose subject is the backend: "supports head_dim_qk 1 to 256, got 512; reduce it to
+/// 256, or use math". `alternative`: a backend that runs the case as it stands; kError: none.
+REGARD_EXPORT std::string to_string(const Refusal& refusal, const BackendRef& alternative = {});
+
+/// What four facts of a candidate come to.
+enum class VerdictStatus : std::uint8_t {
+  kChosen = 0,  // runs
+  kUsable,      // could run; another was preferred
+  kExcluded,    // could run; the policy excludes it
+  kCannotRun,   // does not support the problem on this machine
+  kNotBuilt     // is not part of this build
+};
+/// "chosen", "usable", "excluded by policy", "cannot run", "not built"
+REGARD_EXPORT const char* to_string(VerdictStatus status) noexcept;
 
 /// One candidate's four facts, cost and quality, and every reason against it.
 struct Verdict {
   BackendRef backend;
+  DeviceType device = DeviceType::kCpu;  // that the backend serves
   bool built = false;
   bool enabled = false;  // by policy
   bool usable = false;   // built, and no refusal of its own (policy aside)
@@ -74,6 +92,8 @@ struct Verdict {
   Determinism determinism = Determinism::kNone;
   bool needs_exact_extents = false;
   std::vector<Refusal> refusals;  // policy's included
+
+  REGARD_EXPORT VerdictStatus status() const noexcept;
   friend bool operator==(const Verdict&, const Verdict&) = default;
 };
 
@@ -90,13 +110,17 @@ struct Selection {
 
   bool ok() const noexcept { return chosen.id != BackendId::kError; }
   REGARD_EXPORT const Verdict* find(const BackendRef& ref) const noexcept;
+  /// A backend that runs the case as it stands: the chosen one, else the first that the policy
+  /// alone excludes; kError: none.
+  REGARD_EXPORT BackendRef alternative() const;
   friend bool operator==(const Selection&, const Selection&) = default;
 };
 
-/// The table for people; ASCII, at most 100 columns where reasons allow.
-REGARD_EXPORT std::string to_string(const Selection& selection);
+/// The table for people: a status for each backend, and its reasons as sentences. ASCII, at most
+/// 100 columns where reasons allow. `verbose` adds the four facts, and the backends of CUDA devices
+/// where the case is on a CPU and the policy names none of them.
+REGARD_EXPORT std::string to_string(const Selection& selection, bool verbose = false);
 /// One JSON object: case, chosen, decided_by, candidates[...], environment, warnings, ...
 REGARD_EXPORT std::string to_json(const Selection& selection);
-REGARD_EXPORT std::string to_json(const Verdict& verdict);
 
 }  // namespace regard

@@ -10,46 +10,27 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Refusal:
-    """One failed requirement of one backend; `fix` is the change that removes it, "" for none."""
+    """One failed requirement of one backend. str() is the sentence: "flash does not support
+    scores_out; remove it, or use math"."""
 
     backend: str
     code: str
+    message: str  # the sentence without its subject, the backend
     actual: str
     limit: str
-    fix: str
+    fix: str  # the change that removes it: "remove scores_out"; "" for none
+    in_backward: bool = False  # the backward refuses; the forward may well run
 
     def __str__(self) -> str:
-        fix = f" (fix: {self.fix})" if self.fix else ""
-        # A refusal that names no feature, as not_built, is its limit alone.
-        limit = f"limit {self.limit}" if self.limit and self.actual else self.limit
-        words = ", ".join(word for word in (self.actual, limit) if word)
-        return f"{self.backend}: {self.code}: {words}{fix}"
-
-
-def _fix_text(fix: dict[str, str] | None) -> str:
-    """In the words of the table: "without attn_bias", "head_dim_qk<=256", "dtype_q=bf16"."""
-    if fix is None:
-        return ""
-    if fix["op"] == "clear":
-        return f"without {fix['field']}"
-    return f"{fix['field']}{'<=' if fix['op'] == 'at_most' else '='}{fix['value']}"
-
-
-def _size_text(count: int) -> str:
-    size, unit = float(count), "bytes"
-    for larger in ("KiB", "MiB", "GiB"):
-        if size < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{count} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+        return f"{self.backend} {self.message}"
 
 
 class Selection:
-    """Which backend runs, and why every other one does not. str() is the table."""
+    """Which backend runs, and why every other one does not. str() and repr() are the table."""
 
-    def __init__(self, table: str, document: str, notes: list[str],
+    def __init__(self, table: str, verbose_table: str, document: str, notes: list[str],
                  plan: dict[str, Any] | None) -> None:
-        self._table = table
+        self._tables = table.rstrip("\n"), verbose_table.rstrip("\n")
         self._document = document
         self.notes = tuple(notes)
         self.plan = plan
@@ -77,6 +58,11 @@ class Selection:
         return str(self._data["decided_by"])
 
     @property
+    def advice(self) -> str:
+        """What to change so that something runs; "" where a backend is chosen."""
+        return str(self._data["advice"])
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         return tuple(self._data["warnings"])
 
@@ -89,34 +75,58 @@ class Selection:
     def refusals(self) -> tuple[Refusal, ...]:
         """Every reason of every backend."""
         return tuple(
-            Refusal(candidate["backend"], refusal["code"], refusal["actual"], refusal["limit"],
-                    _fix_text(refusal.get("fix")))
+            Refusal(candidate["backend"], refusal["code"], refusal["message"], refusal["actual"],
+                    refusal["limit"], (refusal["fix"] or {}).get("text", ""),
+                    refusal["in_backward"])
             for candidate in self.candidates for refusal in candidate["refusals"])
 
-    def __str__(self) -> str:
-        lines = [self._table.rstrip("\n")]
-        if self.plan is not None:
-            plan = self.plan
-            lines += ["", f"plan     {plan['kernel']} ({plan['isa']}), workers {plan['workers']}, "
-                          f"tile_q {plan['tile_q']}, tile_kv {plan['tile_kv']}, "
-                          f"workspace {_size_text(plan['workspace_bytes'])}"]
-        lines += [f"note     {note}" for note in self.notes]
-        return "\n".join(lines)
+    def table(self, verbose: bool = False) -> str:
+        """As `regard explain` prints it. `verbose` adds the four facts of each backend, and the
+        backends of CUDA devices where the case is on a CPU."""
+        return "\n".join([self._tables[verbose], *(f"note     {note}" for note in self.notes)])
 
-    def __repr__(self) -> str:
-        return f"<regard.Selection: {self.chosen}, by {self.decided_by}>"
+    def __str__(self) -> str:
+        return self.table()
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        def cells(tag: str, texts: list[str]) -> str:
-            return "<tr>" + "".join(f"<{tag}>{html.escape(t)}</{tag}>" for t in texts) + "</tr>"
+        """Everything that to_dict() has of the decision: a notebook leaves nothing out."""
+        data = self.to_dict()
+        by = f"{self.chosen if self.ok else 'none'}, by {self.decided_by}"
+        above = [("case", data["case"]), ("policy", _pairs(data["policy"])),
+                 ("env", _pairs(data["environment"])), ("chosen", by), ("change", self.advice)]
+        below = [("plan", _pairs(self.plan)), *(("note", note) for note in self.notes),
+                 *(("warning", warning) for warning in self.warnings)]
+        sentences: dict[str, list[str]] = {}
+        for refusal in self.refusals:
+            sentences.setdefault(refusal.backend, []).append(refusal.message)
+        head = "".join(f"<th>{name.replace('_', ' ')}</th>" for name in (*_COLUMNS, "reasons"))
+        rows = [_row([_cell(c[name]) for name in _COLUMNS], sentences.get(c["backend"], []))
+                for c in self.candidates]
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        return _paragraphs(above) + table + _paragraphs(below)
 
-        rows = [cells("th", ["backend", "built", "enabled", "usable", "chosen", "reasons"])]
-        for candidate in self.candidates:
-            facts = ["yes" if candidate[fact] else "no"
-                     for fact in ("built", "enabled", "usable", "chosen")]
-            reasons = "; ".join(str(r).split(": ", 1)[1] for r in self.refusals
-                                if r.backend == candidate["backend"])
-            rows.append(cells("td", [candidate["backend"], *facts, reasons]))
-        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
-        title = html.escape(f"{self.chosen}, by {self.decided_by}")
-        return f"<p><b>{title}</b></p><table>{''.join(rows)}</table>{notes}"
+
+_COLUMNS = ("backend", "status", "built", "enabled", "usable", "chosen", "workspace_bytes",
+            "backward_workspace_bytes", "error_bound", "determinism")
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else str(value)
+
+
+def _row(cells: list[str], sentences: list[str]) -> str:
+    reasons = "<br>".join(map(html.escape, sentences))
+    return f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in cells)}<td>{reasons}</td></tr>"
+
+
+def _pairs(values: dict[str, Any] | None) -> str:
+    return ", ".join(f"{name}={value}" for name, value in (values or {}).items()
+                     if value not in (None, []))
+
+
+def _paragraphs(lines: list[tuple[str, str]]) -> str:
+    return "".join(f"<p><b>{name}</b> {html.escape(text)}</p>" for name, text in lines if text)

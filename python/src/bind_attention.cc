@@ -72,26 +72,22 @@ nb::object run_attention(const CallArgs& args) {
   return call.result(saved);
 }
 
-/// The rules of the plan, as `regard explain --json` gives them; None where nothing can run.
-nb::object plan_of(Context& context, const AttentionParams& params, const Policy& policy) {
+/// The Selection of this machine, with the plan where there is one.
+nb::object explain_here(const AttentionParams& params, const Policy& policy,
+                        const std::vector<std::string>& notes) {
+  Context& context = process_context();
+  const Selection selection = explain(context, params, policy);
+  if (!selection.ok()) return python_selection(selection, notes);
   const Expected<Plan> made = plan(context, params, policy);
-  if (!made) return nb::none();
-  nb::dict fields = plan_fields(made->kernel());
-  if (params.features.has(Feature::kNeedsGrad)) {
-    fields["backward"] = plan_fields(made->backward_kernel());
-  }
-  return fields;
+  return python_selection(selection, notes, made ? &*made : nullptr);
 }
 
 nb::object explain_call(const Arguments& arguments) {
   const Call call(arguments, Call::Purpose::kExplain);
   const AmbientScopes scopes;
-  Context& context = process_context();
   const Expected<AttentionParams> params = describe(call.request);
   if (!params) raise_status(in_callers_words(call, params.status()));
-  const Selection selection = explain(context, *params, call.policy);
-  return python_selection(selection, call.notes(),
-                          selection.ok() ? plan_of(context, *params, call.policy) : nb::none());
+  return explain_here(*params, call.policy, call.notes());
 }
 
 nb::object explain_case(const Arguments& arguments) {
@@ -106,14 +102,11 @@ nb::object explain_case(const Arguments& arguments) {
   const Expected<Case> problem = parse_case(read_text(arguments.value[kQ], "case", "text"));
   if (!problem) raise_status(problem.status());
   const AmbientScopes scopes;
+  if (problem->env == EnvOverrides{}) return explain_here(problem->params, policy, {});
+  // Another machine: no plan of this one.
   Context& context = process_context();
-  if (!(problem->env == EnvOverrides{})) {  // another machine: no plan of this one
-    const Env env = apply_overrides(context.env(), *problem);
-    return python_selection(explain(context, problem->params, policy, env), {}, nb::none());
-  }
-  const Selection selection = explain(context, problem->params, policy);
-  return python_selection(selection, {},
-                          selection.ok() ? plan_of(context, problem->params, policy) : nb::none());
+  const Env env = apply_overrides(context.env(), *problem);
+  return python_selection(explain(context, problem->params, policy, env));
 }
 
 PyObject* attention_vectorcall(PyObject*, PyObject* const* values, Py_ssize_t positional,

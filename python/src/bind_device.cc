@@ -97,7 +97,7 @@ nb::object explain_in_place(const nb::dict& tensors, const nb::dict& options, nb
                             bool needs_grad) {
   const CallRequest call(tensors, options, policy, needs_grad);
   const AmbientScopes scopes;
-  return python_selection(explain(process_context(), call.params(), call.policy), {}, nb::none());
+  return python_selection(explain(process_context(), call.params(), call.policy));
 }
 
 /// The name of the backend that ran, and the max_error of the policy that chose it, which chooses

@@ -35,7 +35,7 @@ void raise_not_implemented(const std::string& message) {
 void raise_status(const Status& status) {
   if (const auto selection = status.selection(); selection != nullptr) {
     const nb::object type = nb::module_::import_("regard._errors").attr("NoBackendError");
-    const nb::object error = type(status.message(), python_selection(*selection, {}, nb::none()));
+    const nb::object error = type(status.message(), python_selection(*selection));
     PyErr_SetObject(type.ptr(), error.ptr());
     throw nb::python_error();
   }

@@ -165,8 +165,8 @@ def test_no_backend_carries_every_reason():
     reasons = {(r.backend, r.code) for r in selection.refusals}
     assert ("efficient", "feature") in reasons and ("math", "not_in_only") in reasons
     fixes = {r.fix for r in selection.refusals if r.code == "feature"}
-    assert fixes == {"without scores_out"}
-    assert "efficient: feature: scores_out" in str(caught.value)
+    assert fixes == {"remove scores_out"}
+    assert "efficient does not support scores_out; remove it, or use math" in str(caught.value)
     copy = pickle.loads(pickle.dumps(caught.value))
     assert str(copy) == str(caught.value) and str(copy.selection) == str(selection)
 

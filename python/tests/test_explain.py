@@ -1,5 +1,6 @@
 """explain, Selection, and what the package says about itself."""
 
+import html
 import json
 import pickle
 import re
@@ -35,11 +36,51 @@ def test_selection_is_data():
     assert all(isinstance(r, regard.Refusal) for r in selection.refusals)
     assert {"backend", "built", "usable", "refusals"} <= set(selection.candidates[0])
     text = str(selection)
-    assert text.startswith("case     b1 hq8 ") and "CHOSEN" in text and "plan     math" in text
-    assert repr(selection) == "<regard.Selection: math, by call policy (only)>"
-    page = selection._repr_html_()
-    assert "<table>" in page and "not_in_only" in page
+    assert text.startswith("case     b1 hq8 ") and "\nmath       chosen  " in text
+    assert "\n\nplan     math" in text
+    assert repr(selection) == text == selection.table()
     assert pickle.loads(pickle.dumps(selection)).to_dict() == data
+
+
+def test_refusals_are_sentences():
+    selection = regard.explain("b1 hq8 sq128 d64 f32 scores=probs", backend="flash")
+    assert not selection.ok and selection.advice == "remove scores_out to run flash, or allow math"
+    (refusal,) = [r for r in selection.refusals if r.backend == "flash"]
+    assert str(refusal) == "flash does not support scores_out; remove it, or use math"
+    assert refusal.code == "feature" and refusal.fix == "remove scores_out"
+    assert refusal.actual == "scores_out" and not refusal.in_backward
+    status = {c["backend"]: c["status"] for c in selection.candidates}
+    assert status["flash"] == "cannot run" and status["math"] == "excluded by policy"
+    assert f"  - {refusal.message}\n" in str(selection)
+
+
+def test_the_table_folds_the_backends_of_devices():
+    selection = regard.explain("b1 hq8 sq128 d64 f32")
+    assert "cudnn needs a CUDA device; verbose shows it" in str(selection)
+    verbose = selection.table(verbose=True)
+    assert "\ncudnn " in verbose and "built  enabled  usable  chosen" in verbose
+    assert "verbose" not in str(regard.explain("b1 hq8 sq128 d64 f32", backend="cudnn"))
+
+
+def test_the_notebook_leaves_nothing_out():
+    q, k, v = make()
+    turned = [x[..., ::-1] for x in (q, k, v)]  # copied: a note
+    selection = regard.explain(*turned, policy=regard.Policy(deny="math", max_error=1e-3),
+                               return_saved=True)
+    page = html.unescape(selection._repr_html_())
+    data = selection.to_dict()
+    assert selection.notes and data["plan"]["backward"]["kernel"] in page
+    for text in (data["case"], data["plan"]["kernel"], selection.decided_by, *selection.notes,
+                 "max_error=0.001", *(r.message for r in selection.refusals)):
+        assert text in page
+    for candidate in data["candidates"]:
+        for name in ("backend", "status", "workspace_bytes", "backward_workspace_bytes",
+                     "error_bound", "determinism"):
+            assert candidate[name] is None or f"<td>{candidate[name]}</td>" in page
+    warned = regard.explain("b1 hq8 sq128 d64 f32", policy=regard.Policy(prefer=["custom:none"]))
+    assert warned.warnings and all(w in html.unescape(warned._repr_html_()) for w in warned.warnings)
+    refused = regard.explain("b1 hq8 sq128 d640 f32", backend="flash")
+    assert refused.advice in html.unescape(refused._repr_html_())
 
 
 def test_another_machine_in_words():

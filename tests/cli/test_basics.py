@@ -195,13 +195,17 @@ class Colour(CliTest):
         args = ["explain", SMALL]
         code, text = on_terminal(args, environment(TERM="xterm"))
         self.assertEqual(code, OK)
-        self.assertIn("\x1b[32mCHOSEN", text)
+        self.assertIn("\x1b[32mchosen\x1b[0m", text)
         for env in (environment(NO_COLOR="1"), environment(NO_COLOR="0")):
             self.assertNotIn("\x1b", on_terminal(args, env)[1])
         self.assertNotIn("\x1b", on_terminal(args, environment(TERM="dumb"))[1])
         self.assertIn("\x1b", on_terminal(args, environment(NO_COLOR="", TERM="xterm"))[1])
         self.assertNotIn("\x1b", on_terminal([*args, "--json"], environment())[1])
         self.assertNotIn("\x1b", self.cli(*args).stdout)
+        refused = on_terminal([*args, "--backend", "flash", "--max-workspace", "0"], environment())
+        self.assertIn("\x1b[33mexcluded by policy\x1b[0m", refused[1])
+        refused = on_terminal(["explain", "sq8 d640 f32", "--backend", "flash"], environment())
+        self.assertIn("\x1b[31mcannot run\x1b[0m", refused[1])
 
     def test_progress_only_on_a_terminal_and_without_json(self):
         args = ["check", "--random", "30"]
@@ -257,6 +261,8 @@ class Explain(CliTest):
             self.assertLessEqual(
                 {
                     "backend",
+                    "device",
+                    "status",
                     "built",
                     "enabled",
                     "usable",
@@ -270,7 +276,7 @@ class Explain(CliTest):
             )
             for refusal in candidate["refusals"]:
                 refusals += 1
-                self.assertEqual(set(refusal), {"code", "limit", "actual", "fix"})
+                self.assertEqual(set(refusal), {"code", "message", "limit", "actual", "in_backward", "fix"})
         self.assertGreater(refusals, 0)
         self.assertEqual(
             found["plan"]["workspace_bytes"],
@@ -351,8 +357,32 @@ class Explain(CliTest):
 
     def test_a_limit_without_an_end(self):
         found = self.cli("explain", "sq8 d0 dv8", code=NO_BACKEND).stdout
-        self.assertIn("head_dim_qk: 0, limit 1 or more (fix: head_dim_qk=1)", found)
-        self.assertIn("head_dim_qk: 0, limit 1..576", found)
+        self.assertIn("  - supports head_dim_qk 1 or more, got 0; set it to 1\n", found)
+        self.assertIn("  - supports head_dim_qk 1 to 576, got 0; set it to 1\n", found)
+
+    def test_status_and_sentences(self):
+        args = ["explain", "b1 hq8 sq128 d64 f32 scores=probs", "--backend", "flash"]
+        text = self.cli(*args, code=NO_BACKEND).stdout
+        self.assertIn("\nchange   remove scores_out to run flash, or allow math\n", text)
+        self.assertRegex(text, r"\nflash +cannot run +- +- +batch_invariant\n"
+                               r"  - does not support scores_out; remove it, or use math\n")
+        self.assertRegex(text, r"\nmath +excluded by policy ")
+        found = self.document(*args, code=NO_BACKEND)
+        for candidate in found["candidates"]:
+            for refusal in candidate["refusals"]:
+                if candidate["device"] == "cpu":
+                    self.assertIn("  - " + refusal["message"] + "\n", text)
+
+    def test_verbose_shows_every_backend_and_fact(self):
+        text = self.cli("explain", SMALL).stdout
+        self.assertIn("cudnn needs a CUDA device; verbose shows it\n", text)
+        self.assertNotRegex(text, r"\nbackend .* enabled ")
+        verbose = self.cli("explain", SMALL, "--verbose").stdout
+        self.assertRegex(verbose, r"\nbackend +status +built +enabled +usable +chosen ")
+        self.assertRegex(verbose, r"\ncudnn +(not built|cannot run) ")
+        self.assertNotIn("verbose", verbose)
+        self.assertEqual(self.document("explain", SMALL),
+                         self.document("explain", SMALL, "--verbose"))
 
     def test_another_machine(self):
         found = self.document("explain", SMALL + " device=sm60", code=NO_BACKEND)

@@ -75,7 +75,7 @@ class RealInput(CliTest):
     def test_the_text_for_people(self):
         text = self.cli("run", MINILM, "--all-backends", "--repeat", "1").stdout
         for word in (
-            "CHOSEN",
+            "chosen",
             "within tolerance",
             "GFLOP/s",
             "workspace",

@@ -69,8 +69,8 @@ TEST(EightBitGradients, AreRefusedWithAFix) {
     const Selection selection = explain(context, c.params);
     const Verdict* verdict = selection.find({id, ""});
     ASSERT_EQ(verdict->refusals.size(), 2u) << to_string(selection);
-    EXPECT_EQ(to_string(verdict->refusals[0].fix), "dtype=bf16");
-    EXPECT_EQ(to_string(verdict->refusals[1].fix), "without descales");
+    EXPECT_EQ(to_string(verdict->refusals[0].fix), "set dtype to bf16");
+    EXPECT_EQ(to_string(verdict->refusals[1].fix), "remove descales");
   }
 }
 

@@ -63,7 +63,7 @@ TEST(BackendExceptions, OfWhatSelectionReadsAreRefusals) {
     EXPECT_TRUE(verdict.enabled && !verdict.usable && !verdict.chosen);
     EXPECT_EQ(verdict.workspace_bytes, -1);
     const Refusal expected{
-        RefusalCode::kCustom, std::string(function) + " without an exception", "out of luck", {}};
+        RefusalCode::kCustom, std::string("throws in ") + function, "out of luck", {}};
     EXPECT_EQ(verdict.refusals, std::vector{expected});
 
     EXPECT_EQ(plan(context, kGrad, prefer({custom("thrower"), kMath})).value().backend(), kMath);

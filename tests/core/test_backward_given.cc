@@ -44,11 +44,11 @@ TEST(BackwardGiven, AForwardStatesIt) {
   };
   EXPECT_EQ(refused("sq8 d8 f32 grad lse"), "");
   EXPECT_EQ(refused("sq8 d8 f32 grad lse d_lse"),
-            "feature: d_lse, limit not supported in a backward (fix: without d_lse)");
+            "does not support d_lse in a backward; remove it");
   EXPECT_EQ(refused("sq8 d8 f32 grad lse delta"),
-            "feature: delta, limit not supported in a backward (fix: without delta)");
+            "does not support delta in a backward; remove it");
   EXPECT_EQ(refused("sq8 d8 f32 grad saved"),
-            "feature: saved_stats, limit not supported in a backward (fix: without saved_stats)");
+            "does not support saved_stats in a backward; remove it");
   EXPECT_EQ(refused("sq8 d8 f32 saved"), "");
 }
 

@@ -79,11 +79,12 @@ TEST(Cuda, AnOlderDeviceOrNoneIsRefused) {
   for (const std::int32_t sm : {75, 80, 120}) EXPECT_TRUE(OnDevice(sm).verdict(words).usable) << sm;
   const Verdict older = OnDevice(70).verdict(words);
   ASSERT_EQ(older.refusals.size(), 1u);
-  EXPECT_EQ(to_string(older.refusals[0]), "device: 7.0, limit compute capability 7.5 or newer");
+  EXPECT_EQ(to_string(older.refusals[0]),
+            "needs a CUDA device of compute capability 7.5 or newer, got 7.0");
   const Verdict none = OnDevice(0).verdict(words);
   ASSERT_EQ(none.refusals.size(), 1u);
   EXPECT_EQ(to_string(none.refusals[0]),
-            "device: no CUDA device, limit compute capability 7.5 or newer");
+            "needs a CUDA device of compute capability 7.5 or newer, got none");
   // A device's rule is none of a problem on the CPU.
   BackendInfo cpu = generous_info("mock");
   cpu.min_sm = 75;
@@ -174,10 +175,10 @@ TEST(Cuda, AProblemIsDecidedForTheDeviceOfItsIndex) {
     EXPECT_TRUE(explained(first).ok());
     EXPECT_EQ(explained(first).candidates[0].backend, kFlash);  // the order of sm 12.0
     EXPECT_EQ(last_refusal(explained(second)),
-              "device: 8.0, limit compute capability 9.0 or newer");
+              "needs a CUDA device of compute capability 9.0 or newer, got 8.0");
     EXPECT_EQ(explained(second).candidates[0].backend, kCudnn);
     EXPECT_EQ(last_refusal(explained(absent)),
-              "device: no CUDA device, limit compute capability 9.0 or newer");
+              "needs a CUDA device of compute capability 9.0 or newer, got none");
   }
   EXPECT_TRUE(plan(on.context, first, policy).ok());
   EXPECT_EQ(plan(on.context, second, policy).status().code(), StatusCode::kNoBackend);

@@ -107,22 +107,22 @@ TEST(Cudnn, TakesF8E4M3WhereTheNodeDoes) {
   constexpr EightBits kCases[] = {
       {90, "hq4 hkv2 sq128 d64 f8e4m3 out=f8e4m3 descales causal diag=tl lse", ""},
       {90, "sq128 d256 dv48 f8e4m3 out=f8e4m3", ""},
-      {90, "sq128 d64 f8e4m3", "dtype_out=f8e4m3"},
-      {90, "sq128 d64 f8e4m3 out=f16", "dtype_out=f8e4m3"},
-      {90, "sq128 d64 f8e4m3 out=f8e4m3 causal diag=br", "dtype=bf16"},
-      {90, "sq128 d64 f8e4m3 causal diag=br", "dtype=bf16"},
-      {90, "sq128 d64 f8e4m3 out=f8e4m3 descales=head", "without descales_per_head"},
-      {90, "sq128 d64 f8e4m3 out=f32", "dtype_out=f8e4m3"},
-      {90, "sq128 d64 f8e5m2 out=f8e5m2", "dtype=f8e4m3"},
-      {90, "sq128 d72 f8e4m3 out=f8e4m3 layout=bshd align=16", "head_dim_qk=80"},
-      {90, "sq128 d64 f8e4m3 out=f8e4m3 grad lse", "dtype=bf16"},
-      {90, "sq128 d64 bf16 descales", "without descales"},
-      {90, "sq300 skv100 d64 f8e4m3 out=f8e4m3 window=9,0 diag=tl", "without seqlen_q_greater_kv"},
+      {90, "sq128 d64 f8e4m3", "set dtype_out to f8e4m3"},
+      {90, "sq128 d64 f8e4m3 out=f16", "set dtype_out to f8e4m3"},
+      {90, "sq128 d64 f8e4m3 out=f8e4m3 causal diag=br", "set dtype to bf16"},
+      {90, "sq128 d64 f8e4m3 causal diag=br", "set dtype to bf16"},
+      {90, "sq128 d64 f8e4m3 out=f8e4m3 descales=head", "remove descales_per_head"},
+      {90, "sq128 d64 f8e4m3 out=f32", "set dtype_out to f8e4m3"},
+      {90, "sq128 d64 f8e5m2 out=f8e5m2", "set dtype to f8e4m3"},
+      {90, "sq128 d72 f8e4m3 out=f8e4m3 layout=bshd align=16", "set head_dim_qk to 80"},
+      {90, "sq128 d64 f8e4m3 out=f8e4m3 grad lse", "set dtype to bf16"},
+      {90, "sq128 d64 bf16 descales", "remove descales"},
+      {90, "sq300 skv100 d64 f8e4m3 out=f8e4m3 window=9,0 diag=tl", "reduce seqlen_q to seqlen_kv"},
       {90, "sq100 skv300 d64 f8e4m3 out=f8e4m3 window=9,0 diag=tl", ""},
       {100, "sq128 d64 f8e4m3 descales causal diag=br", ""},
       {100, "sq128 d192 dv128 f8e4m3 out=f16", ""},
-      {100, "sq128 d256 f8e4m3", "dtype=bf16"},
-      {80, "sq128 d64 f8e4m3 out=f8e4m3", "dtype=bf16"},
+      {100, "sq128 d256 f8e4m3", "set dtype to bf16"},
+      {80, "sq128 d64 f8e4m3 out=f8e4m3", "set dtype to bf16"},
   };
   for (const EightBits& c : kCases) {
     const Verdict verdict = judge(c.words, machine(c.sm));
@@ -220,7 +220,7 @@ TEST(Cudnn, RefusesWhatItsBackwardIsNotGiven) {
     }
   }
   EXPECT_EQ(refusal("sq128 d64 bf16 lse grad d_lse", machine(90)),
-            "feature: d_lse, limit not supported in a backward (fix: without d_lse)");
+            "does not support d_lse in a backward; remove it");
 }
 
 int builds = 0;

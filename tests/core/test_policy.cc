@@ -356,12 +356,16 @@ TEST(OnFallback, AllowWarnError) {
   Selection selection = chosen_by(context, policy);
   EXPECT_EQ(selection.chosen, kMath);
   ASSERT_EQ(selection.warnings.size(), 1u);
-  EXPECT_EQ(selection.warnings[0], "fallback: cudnn is preferred, math can run");
+  EXPECT_EQ(selection.warnings[0],
+            "fallback from cudnn, which is preferred and cannot run, to math");
 
   policy.on_fallback = OnFallback::kError;
   selection = chosen_by(context, policy);
   EXPECT_FALSE(selection.ok());
   EXPECT_EQ(selection.decided_by, "on_fallback=error");
+  EXPECT_EQ(selection.warnings[0],
+            "fallback from cudnn, which is preferred and cannot run, to math is an error; set "
+            "on_fallback to allow or warn");
   const auto made = plan(context, kPlain, policy);
   ASSERT_FALSE(made);
   EXPECT_EQ(made.status().code(), StatusCode::kNoBackend);

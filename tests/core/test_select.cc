@@ -418,7 +418,7 @@ TEST(Tuning, ATableOfAnotherMachineIsReportedAndSkipped) {
     EXPECT_EQ(selection.chosen, kFlash);
     EXPECT_EQ(selection.decided_by, "built-in order");
     ASSERT_EQ(selection.warnings.size(), 1u);
-    EXPECT_NE(selection.warnings[0].find("tuning table other skipped: made for"),
+    EXPECT_NE(selection.warnings[0].find("tuning table other is skipped: it was made for"),
               std::string::npos);
   }
 }
@@ -450,9 +450,9 @@ TEST(Tuning, ATableOfACpuLeavesDevicesAlone) {
   const Selection selection = explain(context, on_device);
   EXPECT_EQ(order_of(selection), builtin);
   EXPECT_EQ(selection.decided_by, "built-in order");
-  EXPECT_EQ(
-      selection.warnings,
-      std::vector<std::string>{"tuning table of a cpu skipped: made for device cpu, here cuda"});
+  EXPECT_EQ(selection.warnings,
+            std::vector<std::string>{
+                "tuning table of a cpu is skipped: it was made for device cpu, not cuda"});
 }
 
 TEST(Tuning, ATableOfADeviceOrdersThatDeviceAlone) {
@@ -468,14 +468,15 @@ TEST(Tuning, ATableOfADeviceOrdersThatDeviceAlone) {
   Selection skipped = explain_with(ours, case_params("sq8 d8 bf16"));
   EXPECT_EQ(skipped.chosen, kFlash);
   EXPECT_EQ(skipped.warnings,
-            std::vector<std::string>{"tuning table table skipped: made for device cuda, here cpu"});
+            std::vector<std::string>{
+                "tuning table table is skipped: it was made for device cuda, not cpu"});
   skipped = explain_with(gpu_table_text("80", "described GPU"), on_device);
-  EXPECT_EQ(skipped.warnings,
-            std::vector<std::string>{"tuning table table skipped: made for sm 80, here 90"});
+  EXPECT_EQ(skipped.warnings, std::vector<std::string>{
+                                  "tuning table table is skipped: it was made for sm 80, not 90"});
   skipped = explain_with(gpu_table_text("90", "another"), on_device);
   EXPECT_EQ(skipped.warnings,
             std::vector<std::string>{
-                "tuning table table skipped: made for gpu another, here described GPU"});
+                "tuning table table is skipped: it was made for gpu another, not described GPU"});
   EXPECT_NE(order_of(skipped).front(), kMath);
 }
 

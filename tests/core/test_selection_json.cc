@@ -14,23 +14,47 @@ TEST(SelectionJson, HasEveryKeyAndParses) {
   const Selection selection = explain(context, case_params("sq8 d8 f64 sinks"), deny({kMath}));
   const json doc = json::parse(to_json(selection));
   for (const char* key : {"case", "params", "key", "policy", "chosen", "decided_by", "candidates",
-                          "environment", "warnings"}) {
+                          "advice", "environment", "warnings"}) {
     EXPECT_TRUE(doc.contains(key)) << key;
   }
   EXPECT_EQ(doc["chosen"], "error");
   ASSERT_EQ(doc["candidates"].size(), selection.candidates.size());
   for (const json& candidate : doc["candidates"]) {
-    for (const char* key : {"backend", "built", "enabled", "usable", "chosen", "workspace_bytes",
-                            "backward_workspace_bytes", "error_bound", "determinism", "refusals"}) {
+    for (const char* key :
+         {"backend", "device", "status", "built", "enabled", "usable", "chosen", "workspace_bytes",
+          "backward_workspace_bytes", "error_bound", "determinism", "refusals"}) {
       EXPECT_TRUE(candidate.contains(key)) << key;
     }
     for (const json& refusal : candidate["refusals"]) {
-      for (const char* key : {"code", "limit", "actual", "fix"}) {
+      for (const char* key : {"code", "message", "limit", "actual", "in_backward", "fix"}) {
         EXPECT_TRUE(refusal.contains(key)) << key;
       }
     }
   }
   EXPECT_EQ(doc["params"]["dtype_q"], "f64");
+}
+
+TEST(SelectionJson, HasTheStatusAndTheSentencesOfTheTable) {
+  Context context(described_env());
+  const Selection selection = explain(context, case_params("sq8 d8 f64 scores=probs"));
+  const json doc = json::parse(to_json(selection));
+  const std::string table = to_string(selection, /*verbose=*/true);
+  const json flash = doc["candidates"][0], math = doc["candidates"][2],
+             cudnn = doc["candidates"][3];
+  EXPECT_EQ(flash["status"], "cannot run");
+  EXPECT_EQ(flash["refusals"][1]["message"], "does not support scores_out; remove it, or use math");
+  EXPECT_EQ(flash["refusals"][1]["fix"]["text"], "remove scores_out");
+  EXPECT_EQ(math["status"], "chosen");
+  EXPECT_EQ(math["determinism"], "batch_invariant");
+  EXPECT_EQ(cudnn["device"], "cuda");
+  EXPECT_EQ(cudnn["determinism"].is_null(), !cudnn["built"]);
+  for (const json& candidate : doc["candidates"]) {
+    EXPECT_NE(table.find(candidate["status"].get<std::string>()), std::string::npos);
+    for (const json& refusal : candidate["refusals"]) {
+      EXPECT_NE(table.find("  - " + refusal["message"].get<std::string>() + "\n"),
+                std::string::npos);
+    }
+  }
 }
 
 TEST(SelectionJson, EscapesWhatABackendSays) {
@@ -59,19 +83,6 @@ TEST(SelectionJson, BytesThatAreNotUtf8AreReplaced) {
             one + " caf\xc3\xa9 " + one + one + " " + one + one + " " + one + one + one +
                 " \xf0\x9f\x98\x80" + one);
   EXPECT_EQ(json::parse(to_json(env))["cpu_model"], one);
-}
-
-TEST(SelectionText, NamesEveryBackendAndReason) {
-  Context context(described_env());
-  const Selection selection = explain(context, case_params("sq8 d8 f64"));
-  const std::string text = to_string(selection);
-  for (const Verdict& verdict : selection.candidates) {
-    EXPECT_NE(text.find(to_string(verdict.backend)), std::string::npos);
-    for (const Refusal& refusal : verdict.refusals) {
-      EXPECT_NE(text.find(to_string(refusal)), std::string::npos) << to_string(refusal);
-    }
-  }
-  EXPECT_NE(text.find("CHOSEN"), std::string::npos);
 }
 
 }  // namespace

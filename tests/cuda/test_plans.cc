@@ -57,7 +57,7 @@ TEST(CudaPlans, ServeEveryDeviceFromSm75On) {
       EXPECT_NE(refusals_of(*backend, text, sm).find("compute capability 7.5 or newer"),
                 std::string::npos);
     }
-    EXPECT_NE(refusals_of(*backend, text, 0).find("no CUDA device"), std::string::npos);
+    EXPECT_NE(refusals_of(*backend, text, 0).find("got none"), std::string::npos);
     EXPECT_EQ(backend->info().device, DeviceType::kCuda);
   }
 }
@@ -71,7 +71,7 @@ TEST(CudaPlans, RefuseTheCpu) {
 
 TEST(CudaPlans, OnlyMathTakesF64AndScoresOut) {
   EXPECT_EQ(refusals_of(math(), "b1 hq1 sq9 skv9 d8 f64", 90), "");
-  EXPECT_NE(refusals_of(efficient(), "b1 hq1 sq9 skv9 d8 f64", 90).find("dtype"),
+  EXPECT_NE(refusals_of(efficient(), "b1 hq1 sq9 skv9 d8 f64", 90).find("f64"),
             std::string::npos);
   EXPECT_EQ(refusals_of(math(), "b1 hq1 sq9 skv9 d8 f32 scores=probs", 90), "");
   EXPECT_NE(refusals_of(efficient(), "b1 hq1 sq9 skv9 d8 f32 scores=probs", 90).find("scores_out"),

@@ -11,9 +11,10 @@ namespace regard::test {
 /// direction, lack this. Any other refusal of a case is a failure.
 struct ExpectedRefusal {
   BackendId backend;
-  const char* what;       // what the refusal's text begins with
-  const char* direction;  // part of the text that says which direction
-  bool is_drawn;          // random cases meet it
+  RefusalCode code;
+  const char* actual;  // what the refusal's `actual` begins with
+  bool in_backward;    // false: either direction
+  bool is_drawn;       // random cases meet it
   const char* reason;
 };
 

@@ -198,20 +198,105 @@ TEST(ApplyFix, RefusesWhatItCannotRead) {
   }
 }
 
-TEST(FixText, SaysTheChange) {
-  EXPECT_EQ(to_string(Fix{}), "");
-  EXPECT_EQ(to_string(Fix{Op::kSet, "dtype_q", "bf16"}), "dtype_q=bf16");
-  EXPECT_EQ(to_string(Fix{Op::kClear, "attn_bias", ""}), "without attn_bias");
-  EXPECT_EQ(to_string(Fix{Op::kAtMost, "head_dim_qk", "256"}), "head_dim_qk<=256");
-  EXPECT_EQ(to_string(Fix{Op::kClear, "policy.deny", "math"}), "without policy.deny=math");
+TEST(FixText, IsAnInstruction) {
+  struct Row {
+    Fix fix;
+    const char* text;
+  };
+  const Row rows[] = {
+      {{}, ""},
+      {{Op::kSet, "dtype_q", "bf16"}, "set dtype_q to bf16"},
+      {{Op::kSet, "dtype", "bf16,i8,f32"}, "set dtype to q=bf16 kv=i8 out=f32"},
+      {{Op::kSet, "lse", ""}, "add lse"},
+      {{Op::kSet, "align_k_log2", "4"}, "align k to 16 bytes"},
+      {{Op::kSet, "align_out_log2", "a"}, "align out to 2^a bytes"},
+      {{Op::kClear, "attn_bias", ""}, "remove attn_bias"},
+      {{Op::kClear, "gqa", ""}, "give k and v as many heads as q"},
+      {{Op::kClear, "seqlen_q_greater_kv", ""}, "reduce seqlen_q to seqlen_kv"},
+      {{Op::kClear, "non_finite_behind_mask", ""}, "set assume_finite to true"},
+      {{Op::kAtMost, "head_dim_qk", "256"}, "reduce head_dim_qk to 256"},
+      {{Op::kClear, "policy.deny", "math"}, "remove math from deny"},
+      {{Op::kSet, "policy.only", "math,flash"}, "set only to math,flash"},
+      {{Op::kSet, "policy.max_error", "4.0e-03"}, "raise max_error to 4.0e-03"},
+      {{Op::kSet, "policy.max_workspace_bytes", "64"}, "raise max_workspace_bytes to 64"},
+      {{Op::kSet, "policy.require", "run_to_run"}, "lower require to run_to_run"},
+  };
+  for (const Row& row : rows) EXPECT_EQ(to_string(row.fix), row.text);
 }
 
-TEST(RefusalText, HasCodeActualLimitAndFix) {
-  EXPECT_EQ(to_string(Refusal{
-                RefusalCode::kHeadDimQk, "1..256", "512", {Op::kAtMost, "head_dim_qk", "256"}}),
-            "head_dim_qk: 512, limit 1..256 (fix: head_dim_qk<=256)");
-  EXPECT_EQ(to_string(Refusal{RefusalCode::kNotBuilt, "needs a CUDA build", "", {}}),
-            "not_built: needs a CUDA build");
+struct SentenceRow {
+  Refusal refusal;
+  const char* sentence;
+};
+
+TEST(RefusalText, IsASentenceWithTheFix) {
+  using Code = RefusalCode;
+  const SentenceRow rows[] = {
+      {{Code::kNotBuilt, "configure with -DREGARD_CUDA=ON", "", {}},
+       "is not part of this build: configure with -DREGARD_CUDA=ON"},
+      {{Code::kNotBuilt, "", "", {}}, "is not part of this build"},
+      {{Code::kDevice, "a CUDA device", "a case on the CPU", {}},
+       "needs a CUDA device, got a case on the CPU"},
+      {{Code::kIsa, "avx2", "scalar", {}}, "needs at least avx2, got scalar"},
+      {{Code::kDenied, "math,flash", "flash", {Op::kClear, "policy.deny", "flash"}},
+       "is listed in deny (math,flash); remove it"},
+      {{Code::kNotInOnly, "flash", "math", {Op::kSet, "policy.only", "flash,math"}},
+       "is not listed in only (flash); add it"},
+      {{Code::kNotInOnly, "", "math", {Op::kSet, "policy.only", "math"}},
+       "is not listed in only, which is empty; add it"},
+      {{Code::kDirection, "forward only", "needs_grad", {Op::kClear, "needs_grad", ""}},
+       "computes no gradients; remove needs_grad"},
+      {{Code::kDtype, "f32, bf16", "f64", {Op::kSet, "dtype", "f32"}},
+       "does not support f64; set dtype to f32"},
+      {{Code::kFeature, "", "scores_out", {Op::kClear, "scores_out", ""}},
+       "does not support scores_out; remove it"},
+      {{Code::kFeature, "", "gqa", {Op::kClear, "gqa", ""}, true},
+       "does not support gqa in a backward; give k and v as many heads as q"},
+      {{Code::kFeature, "only with f8e4m3", "descales", {Op::kClear, "descales", ""}},
+       "supports descales only with f8e4m3; remove it"},
+      {{Code::kHeadDimQk, "1 to 256", "512", {Op::kAtMost, "head_dim_qk", "256"}, true},
+       "supports head_dim_qk 1 to 256 in a backward, got 512; reduce it to 256"},
+      {{Code::kHeadDimV, "8 to 256 in multiples of 8", "13", {Op::kSet, "head_dim_v", "16"}},
+       "supports head_dim_v 8 to 256 in multiples of 8, got 13; set it to 16"},
+      {{Code::kLayout, "bhsd or bshd", "strided", {Op::kSet, "layout_k", "bhsd"}},
+       "supports layout_k bhsd or bshd, got strided; set it to bhsd"},
+      {{Code::kAlignment, "16 bytes", "4 bytes", {Op::kSet, "align_v_log2", "4"}},
+       "needs v aligned to 16 bytes, got 4 bytes; align it to 16 bytes"},
+      {{Code::kDeterminism, "batch_invariant", "none", {Op::kSet, "policy.require", "none"}},
+       "has determinism none, require is batch_invariant; lower it to none"},
+      {{Code::kErrorBound, "1.0e-03", "4.0e-03", {Op::kSet, "policy.max_error", "4.0e-03"}},
+       "has a stated error of 4.0e-03, max_error allows 1.0e-03; raise it to 4.0e-03"},
+      {{Code::kWorkspace, "307200", "448512", {Op::kSet, "policy.max_workspace_bytes", "448512"}},
+       "needs 448512 bytes of workspace, max_workspace_bytes allows 307200; raise it to 448512"},
+      {{Code::kWorkspace, "9223372036854775807 bytes", "more", {}},
+       "needs more than 9223372036854775807 bytes of workspace"},
+      {{Code::kLearned, "was refused by its library", "no engine", {}},
+       "was refused by its library: no engine"},
+      {{Code::kCustom, "needs two sequences", "the case has 3", {Op::kSet, "batch", "2"}},
+       "needs two sequences: the case has 3; set batch to 2"},
+      {{Code::kCustom, "needs two sequences", "", {}}, "needs two sequences"},
+  };
+  std::set<RefusalCode> seen;
+  for (const SentenceRow& row : rows) {
+    EXPECT_EQ(to_string(row.refusal), row.sentence);
+    seen.insert(row.refusal.code);
+  }
+  EXPECT_EQ(seen.size(), static_cast<std::size_t>(RefusalCode::kCount));
+}
+
+TEST(RefusalText, NamesABackendThatRunsTheCaseAsItStands) {
+  const BackendRef math{BackendId::kMath, ""};
+  const Refusal feature{RefusalCode::kFeature, "", "scores_out", {Op::kClear, "scores_out", ""}};
+  EXPECT_EQ(to_string(feature, math), "does not support scores_out; remove it, or use math");
+  EXPECT_EQ(to_string(Refusal{RefusalCode::kIsa, "avx2", "scalar", {}}, math),
+            "needs at least avx2, got scalar; use math");
+  // The policy is the obstacle, which other backends do not remove.
+  const Refusal workspace{
+      RefusalCode::kWorkspace, "1", "64", {Op::kSet, "policy.max_workspace_bytes", "64"}};
+  EXPECT_EQ(to_string(workspace, math), to_string(workspace));
+}
+
+TEST(RefusalText, CodesHaveNames) {
   std::set<std::string> names;
   for (int i = 0; i < static_cast<int>(RefusalCode::kCount); ++i) {
     names.insert(to_string(static_cast<RefusalCode>(i)));

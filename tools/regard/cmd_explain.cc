@@ -21,6 +21,7 @@ struct ExplainOptions {
   CommonOptions common;
   std::vector<std::string> words;
   FileOptions file;
+  bool verbose = false;
 };
 
 /// A kernel's rules, under `name` in both forms of the output.
@@ -29,9 +30,7 @@ void show_kernel(Output& output, const char* name, const KernelPlan& kernel) {
       {"kernel", kernel.kernel},   {"isa", to_string(kernel.isa)},
       {"workers", kernel.workers}, {"tile_q", kernel.tile_q},
       {"tile_kv", kernel.tile_kv}, {"workspace_bytes", kernel.workspace_bytes}};
-  output.print(fmt::format("{:<8} {} ({}), workers {}, tile_q {}, tile_kv {}, workspace {}\n", name,
-                           kernel.kernel, to_string(kernel.isa), kernel.workers, kernel.tile_q,
-                           kernel.tile_kv, bytes_text(kernel.workspace_bytes)));
+  output.print(fmt::format("{:<8} {}\n", name, to_string(kernel)));
 }
 
 /// The rules of the plan that the chosen backend makes, beside the reasons for choosing it.
@@ -58,7 +57,7 @@ int explain_problem(Output& output, const ExplainOptions& options) {
   const Selection selection = explain(context, c->params, *policy);
   if (words->is_file) output.document()["file"] = printable(words->text);
   output.document().update(Json::parse(to_json(selection)));
-  output.print(highlight(output, to_string(selection)));
+  output.print(highlight(output, to_string(selection, options.verbose)));
   if (!selection.ok()) return kExitNoBackend;
   const Expected<Plan> made = plan(context, c->params, *policy);
   if (!made) return output.fail(made.status());
@@ -82,6 +81,8 @@ Command add_explain(CLI::App& app) {
                   {kProblemValue, "The words of a case, or a file as run takes it"});
   add_file_flags(*verb, options->file);
   add_common_flags(*verb, options->common);
+  verb->add_flag("--verbose", options->verbose,
+                 "Show the four facts of each backend, and those of devices that are not here");
   verb->footer("The words of a case, in any order:\n" + case_syntax_help());
   return {verb, [options] {
             Output output("explain", options->common.output);

@@ -53,6 +53,30 @@ int exit_code_of(StatusCode code) {
   return kExitFailed;
 }
 
+Colour colour_of(VerdictStatus status) {
+  switch (status) {
+    case VerdictStatus::kChosen: return Colour::kGood;
+    case VerdictStatus::kExcluded: return Colour::kWarning;
+    case VerdictStatus::kCannotRun:
+    case VerdictStatus::kNotBuilt: return Colour::kBad;
+    case VerdictStatus::kUsable: break;
+  }
+  return Colour::kPlain;
+}
+
+// Paints the second cell of a Selection's row.
+void paint_status(const Output& output, std::string* row) {
+  const std::size_t at = row->find_first_not_of(' ', std::min(row->find("  "), row->size()));
+  if (at == std::string::npos) return;
+  for (int i = 0; i <= static_cast<int>(VerdictStatus::kNotBuilt); ++i) {
+    const auto status = static_cast<VerdictStatus>(i);
+    const std::string_view name = to_string(status);
+    if (row->compare(at, name.size(), name) != 0) continue;
+    row->replace(at, name.size(), output.paint(name, colour_of(status)));
+    return;
+  }
+}
+
 std::int64_t now_ns() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
@@ -229,6 +253,7 @@ std::string seconds_text(double seconds) {
 
 std::string highlight(const Output& output, const std::string& selection_text) {
   std::string out;
+  bool in_table = false;
   std::string_view rest = selection_text;
   while (!rest.empty()) {
     const std::size_t end = std::min(rest.find('\n'), rest.size() - 1) + 1;
@@ -237,12 +262,13 @@ std::string highlight(const Output& output, const std::string& selection_text) {
     const bool ends = line.back() == '\n';
     if (ends) line.pop_back();
     line = printable(line);
-    if (const std::size_t at = line.find("CHOSEN"); at != std::string::npos) {
-      line.replace(at, 6, output.paint("CHOSEN", Colour::kGood));
-    } else if (line.starts_with("warning:")) {
+    if (line.starts_with("warning:")) {
       line = output.paint(line, Colour::kWarning);
     } else if (line.starts_with("backend ")) {
       line = output.paint(line, Colour::kStrong);
+      in_table = true;
+    } else if (in_table && !line.starts_with(' ')) {
+      paint_status(output, &line);
     }
     out += line + (ends ? "\n" : "");
   }

@@ -32,7 +32,7 @@ def _enabled(name: str) -> Enabled:
     selection = _core.explain("b1 hq1 sq8 d64 f32", policy=current_policy())
     (candidate,) = [c for c in selection.candidates if c["backend"] == name]
     built = [r for r in selection.refusals if r.backend == name and r.code != "not_in_only"]
-    reasons = "; ".join(str(r).split(": ", 1)[1] for r in built)
+    reasons = ". ".join(r.message for r in built)
     enabled = bool(candidate["enabled"])
     return Enabled(enabled, bool(candidate["usable"]), reasons)
 

@@ -128,7 +128,7 @@ def require_math(backends: str, what: str) -> None:
                          f"sdpa_kernel({_named(backends)}) excludes it")
     if _is_math_excluded(backends):
         selection = _core.explain(_PLAIN_CALL, policy=call_policy(backends))
-        reasons = "; ".join(str(r) for r in selection.refusals if r.backend == "math")
+        reasons = ". ".join(str(r) for r in selection.refusals if r.backend == "math")
         raise NoBackendError(f"{what} allows only 'math', which cannot run: {reasons}", selection)
 
 

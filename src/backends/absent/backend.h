@@ -6,9 +6,9 @@
 
 namespace regard::absent {
 
-inline constexpr const char* kNoCuda = "built without CUDA";
+inline constexpr const char* kNoCuda = "configure with -DREGARD_CUDA=ON";
 
-/// A backend of the list that this build lacks: it refuses and states why.
+/// A backend of the list that this build lacks: it refuses and states what to do.
 class AbsentBackend final : public Backend {
  public:
   AbsentBackend(BackendId id, DeviceType device, std::string summary, std::string reason);

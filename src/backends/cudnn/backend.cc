@@ -89,11 +89,11 @@ Refusal f8_refusal(const AttentionParams& p) {
   if (!is_f8(p.dtype_q)) {
     if (!p.features.has(Feature::kDescales)) return {};
     const char* const name = to_string(Feature::kDescales);
-    return {RefusalCode::kFeature, "with f8e4m3 alone", name, {Fix::Op::kClear, name, ""}};
+    return {RefusalCode::kFeature, "only with f8e4m3", name, {Fix::Op::kClear, name, ""}};
   }
   if (may_have_dead_rows(p)) {
     const char* const name = to_string(Feature::kSeqlenQGreaterKv);
-    return {RefusalCode::kFeature, "without window_left", name, {Fix::Op::kClear, name, ""}};
+    return {RefusalCode::kFeature, "only without window_left", name, {Fix::Op::kClear, name, ""}};
   }
   struct Dim {
     RefusalCode code;
@@ -105,7 +105,7 @@ Refusal f8_refusal(const AttentionParams& p) {
     const std::int64_t up = std::min(round_up(dim.value, kHeadDimStepF8), kMaxHeadDim);
     if (dim.value == up) continue;
     return {dim.code,
-            concat(kHeadDimStepF8, "..", kMaxHeadDim, ", multiple of ", kHeadDimStepF8),
+            concat(kHeadDimStepF8, " to ", kMaxHeadDim, " in multiples of ", kHeadDimStepF8),
             std::to_string(dim.value),
             {Fix::Op::kSet, dim.field, std::to_string(up)}};
   }
@@ -124,32 +124,36 @@ Fix f8_fix(const Record& record, AttentionParams p, std::int32_t sm_version) {
 
 /// Why the library of that version does not run the problem; no text where it does.
 Refusal library_refusal(const AttentionParams& p, std::int32_t version, std::int32_t sm_version) {
-  if (version == 0) return {RefusalCode::kCustom, "needs libcudnn.so.9", "not found", {}};
-  const std::string actual = version_text(version);
+  if (version == 0) return {RefusalCode::kCustom, "needs libcudnn.so.9", "none was found", {}};
+  const std::string cudnn = "cuDNN " + version_text(version);
   if (const Denied* d = find_denied(version, traits_of(p))) {
-    return {RefusalCode::kCustom, d->reason, actual, {}};
+    return {RefusalCode::kCustom, "needs another version than " + cudnn, d->reason, {}};
   }
   const Record* record = find_record(version);
   if (record == nullptr) {
-    return {RefusalCode::kCustom,
-            version_text(records().front().version) + " or newer",
-            version_text(version),
-            {}};
+    const std::string oldest = version_text(records().front().version);
+    return {RefusalCode::kCustom, "needs cuDNN " + oldest + " or newer", "found " + cudnn, {}};
   }
   if (recorded_sm(sm_version) == 0) {
     return {RefusalCode::kDevice,
-            "compute capability 8.0 to 10.x",
+            "a CUDA device of compute capability 8.0 to 10.x",
             concat(sm_version / 10, ".", sm_version % 10),
             {}};
   }
-  if (is_empty(p)) return {RefusalCode::kCustom, "no empty tensors", "an extent of 0", {}};
+  if (is_empty(p)) {
+    return {RefusalCode::kCustom, "does not support empty tensors", "an extent is 0", {}};
+  }
   if (Refusal refusal = f8_refusal(p); !refusal.limit.empty()) return refusal;
   const char* words = find_refusal(*record, p, forward_node(p), sm_version);
-  if (words == nullptr && p.features.has(Feature::kNeedsGrad)) {
+  const bool in_backward = words == nullptr;
+  if (in_backward && p.features.has(Feature::kNeedsGrad)) {
     words = find_refusal(*record, p, Node::kSdpaBackward, sm_version);
   }
   if (words == nullptr) return {};
-  return {RefusalCode::kCustom, words, actual, f8_fix(*record, p, sm_version)};
+  std::string text = words;
+  if (text.ends_with('.')) text.pop_back();
+  return {RefusalCode::kCustom, "is refused by " + cudnn, text, f8_fix(*record, p, sm_version),
+          in_backward};
 }
 
 /// The most that an engine may take. What the frontend itself takes in a backward is the first sum:

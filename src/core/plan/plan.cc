@@ -5,25 +5,12 @@
 
 #include "base/message.h"
 #include "core/plan/context_impl.h"
+#include "core/select/selection_text.h"
 #include "core/text/thrown_by.h"
 #include "regard/context.h"
 
 namespace regard {
 namespace {
-
-// "flash: not_built; math: denied" for an error's one line; the Selection has the rest.
-std::string short_reasons(const Selection& selection) {
-  std::string out;
-  for (const Verdict& verdict : selection.candidates) {
-    out += (out.empty() ? "" : "; ") + to_string(verdict.backend) + ": ";
-    if (verdict.refusals.empty()) out += "can run";
-    for (std::size_t i = 0; i < verdict.refusals.size(); ++i) {
-      out += (i == 0 ? "" : ", ") + to_string(verdict.refusals[i]);
-    }
-  }
-  for (const std::string& warning : selection.warnings) out += "; " + warning;
-  return out;
-}
 
 // Whether causality alone hides keys, and none of them from every row: then no key is padding, and
 // what is not finite in one shows in the rows that see it, whatever the others hold.
@@ -68,8 +55,7 @@ SelectInputs inputs_of(const Keys& keys, const Env& env, const ResolvedPolicy& p
 Status no_backend(ContextImpl& context, const SelectInputs& inputs, const AttentionParams& params) {
   auto selection = std::make_shared<const Selection>(select(inputs, params));
   if (context.log.wants_select()) context.log.write_selection(*selection);
-  std::string message = "[plan] no backend can run " + to_string(params) + " (" +
-                        selection->decided_by + "): " + short_reasons(*selection);
+  std::string message = "[plan] " + no_backend_message(*selection);
   return Status(StatusCode::kNoBackend, std::move(message), std::move(selection));
 }
 
@@ -227,19 +213,14 @@ std::int64_t Plan::backward_workspace_bytes() const noexcept {
 const Policy& Plan::policy() const noexcept { return impl_->policy->policy; }
 Selection Plan::selection() const { return select(impl_->inputs(), impl_->asked); }
 
-namespace {
-
-std::string kernel_text(const KernelPlan& k) {
-  return k.kernel + " isa=" + regard::to_string(k.isa) + " workers=" + std::to_string(k.workers) +
-         " tile_q=" + std::to_string(k.tile_q) + " tile_kv=" + std::to_string(k.tile_kv) +
-         " workspace_bytes=" + std::to_string(k.workspace_bytes);
+std::string to_string(const KernelPlan& k) {
+  return concat(k.kernel, " (", to_string(k.isa), "), workers ", k.workers, ", tile_q ", k.tile_q,
+                ", tile_kv ", k.tile_kv, ", workspace ", bytes_text(k.workspace_bytes));
 }
 
-}  // namespace
-
 std::string Plan::to_string() const {
-  std::string text = regard::to_string(backend()) + " " + kernel_text(impl_->kernel);
-  if (!impl_->backward.kernel.empty()) text += "; backward " + kernel_text(impl_->backward);
+  std::string text = regard::to_string(backend()) + ": " + regard::to_string(impl_->kernel);
+  if (!impl_->backward.kernel.empty()) text += "; backward " + regard::to_string(impl_->backward);
   return text;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/message.h"
 #include "regard/tensors.h"
 
 namespace regard {
@@ -24,12 +25,12 @@ class Judge {
     passed_ = false;
     if (refusals_ == nullptr) return false;
     refusals_->push_back(make());
-    if (in_backward_) refusals_->back().limit += " in a backward";
+    refusals_->back().in_backward = in_backward_;
     return true;
   }
   bool passed() const { return passed_; }
 
-  /// What is refused from here on the forward may well compute, so the texts name the direction.
+  /// What is refused from here on the forward may well compute.
   void enter_backward() { in_backward_ = true; }
 
  private:
@@ -99,10 +100,8 @@ bool check_features(const Claims& claims, FeatureSet wanted, Judge& judge) {
     const Feature feature = static_cast<Feature>(i);
     if (!missing.has(feature)) continue;
     const bool go_on = judge.refuse([&] {
-      return Refusal{RefusalCode::kFeature,
-                     "not supported",
-                     to_string(feature),
-                     {Fix::Op::kClear, to_string(feature), ""}};
+      return Refusal{
+          RefusalCode::kFeature, "", to_string(feature), {Fix::Op::kClear, to_string(feature), ""}};
     });
     if (!go_on) return false;
   }
@@ -112,7 +111,7 @@ bool check_features(const Claims& claims, FeatureSet wanted, Judge& judge) {
 std::string range_text(const HeadDimClaim& claim) {
   const std::string min = std::to_string(claim.min);
   if (claim.max == std::numeric_limits<std::int64_t>::max()) return min + " or more";
-  return min + ".." + std::to_string(claim.max);
+  return min + " to " + std::to_string(claim.max);
 }
 
 bool check_head_dim(const HeadDimClaim& claim, std::int64_t actual, RefusalCode code,
@@ -121,7 +120,7 @@ bool check_head_dim(const HeadDimClaim& claim, std::int64_t actual, RefusalCode 
   return judge.refuse([&] {
     Refusal refusal{code, range_text(claim), std::to_string(actual), {}};
     if (claim.multiple_of != 1)
-      refusal.limit += ", multiple of " + std::to_string(claim.multiple_of);
+      refusal.limit += " in multiples of " + std::to_string(claim.multiple_of);
     const char* field = code == RefusalCode::kHeadDimQk ? "head_dim_qk" : "head_dim_v";
     if (actual > claim.max) {
       refusal.fix = {Fix::Op::kAtMost, field, std::to_string(claim.max)};
@@ -144,7 +143,7 @@ bool check_memory(const Claims& claims, const AttentionParams& p, Judge& judge) 
           if (!claims.layouts[i]) continue;
           const char* name = to_string(static_cast<Layout>(i));
           if (refusal.limit.empty()) refusal.fix = {Fix::Op::kSet, layout.order_field, name};
-          refusal.limit += (refusal.limit.empty() ? "" : ", ") + std::string(name);
+          refusal.limit += (refusal.limit.empty() ? "" : " or ") + std::string(name);
         }
         return refusal;
       });
@@ -245,33 +244,30 @@ bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& e
                   std::vector<Refusal>* refusals) {
   const AttentionParams& p = key.params();
   Judge judge(refusals);
-  if (info.device != p.device.type) {
-    judge.refuse([&] {
-      return Refusal{RefusalCode::kDevice,
-                     std::string("needs a ") + to_string(info.device) + " device",
-                     to_string(p.device.type),
-                     {}};
-    });
-    return false;  // nothing below would help
-  }
   if (!info.built) {
     judge.refuse([&] { return Refusal{RefusalCode::kNotBuilt, info.not_built_reason, "", {}}; });
-    return false;
   }
+  if (info.device != p.device.type) {
+    judge.refuse([&] {
+      return Refusal{
+          RefusalCode::kDevice,
+          info.device == DeviceType::kCuda ? "a CUDA device" : "a CPU",
+          concat("a case on ", p.device.type == DeviceType::kCuda ? "a CUDA device" : "the CPU"),
+          {}};
+    });
+  }
+  if (!judge.passed()) return false;  // nothing below would help
   if (p.device.type == DeviceType::kCpu && !env.isa.includes(info.min_isa)) {
     const bool go_on = judge.refuse([&] {
-      return Refusal{RefusalCode::kIsa,
-                     std::string("at least ") + to_string(info.min_isa),
-                     to_string(env.isa),
-                     {}};
+      return Refusal{RefusalCode::kIsa, to_string(info.min_isa), to_string(env.isa), {}};
     });
     if (!go_on) return false;
   }
   if (p.device.type == DeviceType::kCuda && env.sm_version < info.min_sm) {
     judge.refuse([&] {
       return Refusal{RefusalCode::kDevice,
-                     "compute capability " + sm_text(info.min_sm) + " or newer",
-                     env.sm_version == 0 ? "no CUDA device" : sm_text(env.sm_version),
+                     "a CUDA device of compute capability " + sm_text(info.min_sm) + " or newer",
+                     env.sm_version == 0 ? "none" : sm_text(env.sm_version),
                      {}};
     });
     return false;

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
 #include <type_traits>
 
 #include "base/message.h"
@@ -219,36 +218,6 @@ Status apply_to_params(const Fix& fix, AttentionParams& p, Policy* policy) {
 }
 
 }  // namespace
-
-const char* to_string(RefusalCode code) noexcept {
-  constexpr const char* kNames[] = {
-      "not_built",   "device",      "isa",         "denied",     "not_in_only", "direction",
-      "dtype",       "feature",     "head_dim_qk", "head_dim_v", "layout",      "alignment",
-      "determinism", "error_bound", "workspace",   "learned",    "custom"};
-  static_assert(std::size(kNames) == static_cast<std::size_t>(RefusalCode::kCount));
-  const auto i = static_cast<std::size_t>(code);
-  return i < std::size(kNames) ? kNames[i] : "?";
-}
-
-std::string to_string(const Fix& fix) {
-  switch (fix.op) {
-    case Fix::Op::kNone: return "";
-    case Fix::Op::kSet: return fix.field + "=" + fix.value;
-    case Fix::Op::kAtMost: return fix.field + "<=" + fix.value;
-    case Fix::Op::kClear: break;
-  }
-  return "without " + fix.field + (fix.value.empty() ? "" : "=" + fix.value);
-}
-
-std::string to_string(const Refusal& refusal) {
-  std::string out = to_string(refusal.code);
-  if (!refusal.actual.empty()) out += ": " + refusal.actual;
-  if (!refusal.limit.empty()) {
-    out += (refusal.actual.empty() ? ": " : ", limit ") + refusal.limit;
-  }
-  const std::string fix = to_string(refusal.fix);
-  return fix.empty() ? out : out + " (fix: " + fix + ")";
-}
 
 Status apply_fix(const Fix& fix, AttentionParams* params, Policy* policy) try {
   if (fix.op == Fix::Op::kNone) return invalid(kWhere, "fix (none) must be a change");

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/checked.h"
-#include "base/text.h"
+#include "base/message.h"
 #include "core/select/tuning.h"
 #include "core/text/backend_names.h"
 #include "core/text/thrown_by.h"
@@ -107,7 +107,9 @@ class CandidateEvaluation {
     const DtypeClaim* claim = loosest_claim(info_, key_.params(), level());
     if (claim != nullptr) error_bound_ = claim->error_bound;
     if (max_bytes() == kInt64Max) {
-      usable_ = refuse(RefusalCode::kWorkspace, "64-bit sizes", "not representable", {});
+      usable_ = refuse([&] {
+        return Refusal{RefusalCode::kWorkspace, concat(kInt64Max, " bytes"), "more", {}};
+      });
     }
     if (!check_limits()) enabled_ = false;
   }
@@ -120,6 +122,7 @@ class CandidateEvaluation {
   Verdict verdict() const {
     Verdict v;
     v.backend = entry_.ref;
+    v.device = info_.device;
     v.built = info_.built;
     v.enabled = enabled_;
     v.usable = usable_;
@@ -132,8 +135,10 @@ class CandidateEvaluation {
   }
 
  private:
-  bool refuse(RefusalCode code, const std::string& limit, const std::string& actual, Fix fix) {
-    if (refusals_ != nullptr) refusals_->push_back({code, limit, actual, std::move(fix)});
+  // `make` builds the Refusal, where one is wanted.
+  template <class Make>
+  bool refuse(Make&& make) {
+    if (refusals_ != nullptr) refusals_->push_back(make());
     return false;
   }
 
@@ -159,8 +164,9 @@ class CandidateEvaluation {
     });
     if (!thrown) return usable;
     workspace_bytes_ = -1;
-    return refuse(RefusalCode::kCustom, std::string(function) + " without an exception", *thrown,
-                  {});
+    return refuse([&] {
+      return Refusal{RefusalCode::kCustom, concat("throws in ", function), *thrown, {}};
+    });
   }
 
   // What policy can exclude without a look at the problem.
@@ -168,17 +174,31 @@ class CandidateEvaluation {
     const Policy& policy = inputs_.policy.policy;
     bool ok = true;
     if (contains(policy.deny, entry_.ref)) {
-      const std::string name = to_string(entry_.ref);
-      ok = refuse(RefusalCode::kDenied, "deny " + join_backends(policy.deny), name,
-                  {Fix::Op::kClear, "policy.deny", name});
+      ok = refuse([&] {
+        const std::string name = to_string(entry_.ref);
+        return Refusal{RefusalCode::kDenied,
+                       join_backends(policy.deny),
+                       name,
+                       {Fix::Op::kClear, "policy.deny", name}};
+      });
     }
     if (policy.only && !contains(*policy.only, entry_.ref)) {
-      ok = refuse(RefusalCode::kNotInOnly, "only " + join_backends(*policy.only),
-                  to_string(entry_.ref), {Fix::Op::kClear, "policy.only", ""});
+      ok = refuse([&] {
+        const std::string name = to_string(entry_.ref);
+        const std::string allowed = join_backends(*policy.only);
+        const std::string both = allowed.empty() ? name : allowed + "," + name;
+        return Refusal{
+            RefusalCode::kNotInOnly, allowed, name, {Fix::Op::kSet, "policy.only", both}};
+      });
     }
     if (policy.require && info_.built && info_.determinism < *policy.require) {
-      ok = refuse(RefusalCode::kDeterminism, std::string("require ") + to_string(*policy.require),
-                  to_string(info_.determinism), {Fix::Op::kClear, "policy.require", ""});
+      ok = refuse([&] {
+        const char* level = to_string(info_.determinism);
+        return Refusal{RefusalCode::kDeterminism,
+                       to_string(*policy.require),
+                       level,
+                       {Fix::Op::kSet, "policy.require", level}};
+      });
     }
     return ok;
   }
@@ -186,8 +206,12 @@ class CandidateEvaluation {
   bool check_learned() {
     for (const LearnedRefusal& learned : inputs_.learned) {
       if (learned.ref == entry_.ref && learned.level == level() && learned.key == key_) {
-        const char* limit = learned.lasting ? "refused by its library" : "unavailable now";
-        return refuse(RefusalCode::kLearned, limit, learned.text, {});
+        return refuse([&] {
+          return Refusal{RefusalCode::kLearned,
+                         learned.lasting ? "was refused by its library" : "is unavailable now",
+                         learned.text,
+                         {}};
+        });
       }
     }
     return true;
@@ -200,14 +224,22 @@ class CandidateEvaluation {
     const Policy& policy = inputs_.policy.policy;
     bool ok = true;
     if (policy.max_error && !(error_bound_ <= *policy.max_error)) {
-      ok = refuse(RefusalCode::kErrorBound, "max_error " + number_text(*policy.max_error),
-                  number_text(error_bound_), {Fix::Op::kClear, "policy.max_error", ""});
+      ok = refuse([&] {
+        const std::string bound = error_text(error_bound_);
+        return Refusal{RefusalCode::kErrorBound,
+                       error_text(*policy.max_error),
+                       bound,
+                       {Fix::Op::kSet, "policy.max_error", bound}};
+      });
     }
     if (usable_ && policy.max_workspace_bytes && max_bytes() > *policy.max_workspace_bytes) {
-      ok = refuse(RefusalCode::kWorkspace,
-                  "max_workspace_bytes " + std::to_string(*policy.max_workspace_bytes),
-                  std::to_string(max_bytes()) + " bytes",
-                  {Fix::Op::kClear, "policy.max_workspace_bytes", ""});
+      ok = refuse([&] {
+        const std::string bytes = std::to_string(max_bytes());
+        return Refusal{RefusalCode::kWorkspace,
+                       std::to_string(*policy.max_workspace_bytes),
+                       bytes,
+                       {Fix::Op::kSet, "policy.max_workspace_bytes", bytes}};
+      });
     }
     return ok;
   }
@@ -257,8 +289,8 @@ void add_warnings(const SelectInputs& inputs, Selection& selection) {
     const std::string mismatch =
         tuning_mismatch(inputs.tuning, inputs.env, inputs.key.params().device.type);
     if (!mismatch.empty()) {
-      selection.warnings.push_back("tuning table " + inputs.tuning.source + " skipped: made for " +
-                                   mismatch);
+      selection.warnings.push_back("tuning table " + inputs.tuning.source +
+                                   " is skipped: it was made for " + mismatch);
     }
   }
   const auto warn_unknown = [&](const std::vector<BackendRef>& refs, const char* what) {
@@ -272,7 +304,7 @@ void add_warnings(const SelectInputs& inputs, Selection& selection) {
   };
   for (const LearnedRefusal& learned : inputs.learned) {
     selection.warnings.push_back(
-        to_string(learned.ref) + " claims this problem, but " +
+        to_string(learned.ref) + " supports this problem, but " +
         (learned.lasting ? "its library refused it: " : "its library is unavailable now: ") +
         learned.text);
   }
@@ -285,8 +317,10 @@ void apply_fallback_rule(const ResolvedPolicy& policy, Selection& selection) {
   if (!selection.ok() || !is_fallback(policy, selection.chosen)) return;
   const OnFallback rule = policy.policy.on_fallback.value_or(OnFallback::kAllow);
   if (rule == OnFallback::kAllow) return;
-  selection.warnings.push_back("fallback: " + to_string(policy.preferred.front().ref) +
-                               " is preferred, " + to_string(selection.chosen) + " can run");
+  std::string warning = "fallback from " + to_string(policy.preferred.front().ref) +
+                        ", which is preferred and cannot run, to " + to_string(selection.chosen);
+  if (rule == OnFallback::kError) warning += " is an error; set on_fallback to allow or warn";
+  selection.warnings.push_back(std::move(warning));
   if (rule != OnFallback::kError) return;
   selection.decided_by = "on_fallback=error";
   selection.chosen = {};

@@ -1,44 +1,21 @@
 #include "regard/selection.h"
 
-#include <cstdio>
+#include <cstddef>
+#include <iterator>
 
 #include "base/json_writer.h"
+#include "core/select/selection_text.h"
 
 namespace regard {
 namespace {
 
-std::string yes_no(bool value) { return value ? "yes" : "no"; }
-
-std::string bytes_text(std::int64_t bytes) {
-  if (bytes < 0) return "-";
-  char text[32];
-  const double kib = static_cast<double>(bytes) / 1024.0;
-  if (bytes < 10240) {
-    std::snprintf(text, sizeof(text), "%lld B", static_cast<long long>(bytes));
-  } else if (kib < 10240.0) {
-    std::snprintf(text, sizeof(text), "%.0f KiB", kib);
-  } else {
-    std::snprintf(text, sizeof(text), "%.1f MiB", kib / 1024.0);
-  }
-  return text;
-}
-
-std::string error_text(double bound) {
-  if (bound < 0.0) return "-";
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1e", bound);
-  return text;
-}
-
-std::string pad(const std::string& text, std::size_t width) {
-  return text + std::string(text.size() < width ? width - text.size() : 1, ' ');
-}
-
-void write_json(JsonWriter& w, const Refusal& refusal) {
+void write_json(JsonWriter& w, const Refusal& refusal, const BackendRef& alternative) {
   constexpr const char* kOps[] = {"none", "set", "clear", "at_most"};
   w.begin_object();
   w.key("code").value(to_string(refusal.code));
+  w.key("message").value(to_string(refusal, alternative));
   w.key("limit").value(refusal.limit).key("actual").value(refusal.actual);
+  w.key("in_backward").value(refusal.in_backward);
   if (refusal.fix.op == Fix::Op::kNone) {
     w.key("fix").null();
   } else {
@@ -60,9 +37,10 @@ void write_bytes(JsonWriter& w, const char* key, std::int64_t bytes) {
   }
 }
 
-void write_json(JsonWriter& w, const Verdict& v) {
+void write_json(JsonWriter& w, const Verdict& v, const BackendRef& alternative) {
   w.begin_object();
-  w.key("backend").value(to_string(v.backend));
+  w.key("backend").value(to_string(v.backend)).key("device").value(to_string(v.device));
+  w.key("status").value(to_string(v.status()));
   w.key("built").value(v.built).key("enabled").value(v.enabled);
   w.key("usable").value(v.usable).key("chosen").value(v.chosen);
   write_bytes(w, "workspace_bytes", v.workspace_bytes);
@@ -73,24 +51,33 @@ void write_json(JsonWriter& w, const Verdict& v) {
   } else {
     w.value(v.error_bound);
   }
-  w.key("determinism").value(to_string(v.determinism));
+  w.key("determinism");
+  if (v.built) {
+    w.value(to_string(v.determinism));
+  } else {
+    w.null();
+  }
   w.key("needs_exact_extents").value(v.needs_exact_extents);
   w.key("refusals").begin_array();
-  for (const Refusal& refusal : v.refusals) write_json(w, refusal);
+  for (const Refusal& refusal : v.refusals) write_json(w, refusal, alternative);
   w.end_array().end_object();
 }
 
-std::string candidate_line(const Verdict& v, bool needs_grad) {
-  std::string line = pad(to_string(v.backend), 16) + pad(yes_no(v.built), 7) +
-                     pad(yes_no(v.enabled), 9) + pad(yes_no(v.usable), 8) +
-                     pad(v.chosen ? "CHOSEN" : "no", 8) + pad(bytes_text(v.workspace_bytes), 11);
-  if (needs_grad) line += pad(bytes_text(v.backward_workspace_bytes), 10);
-  line += pad(error_text(v.error_bound), 9) + to_string(v.determinism);
-  for (const Refusal& refusal : v.refusals) line += "\n  - " + to_string(refusal);
-  return line + "\n";
+}  // namespace
+
+const char* to_string(VerdictStatus status) noexcept {
+  constexpr const char* kNames[] = {"chosen", "usable", "excluded by policy", "cannot run",
+                                    "not built"};
+  const auto i = static_cast<std::size_t>(status);
+  return i < std::size(kNames) ? kNames[i] : "?";
 }
 
-}  // namespace
+VerdictStatus Verdict::status() const noexcept {
+  if (chosen) return VerdictStatus::kChosen;
+  if (!built) return VerdictStatus::kNotBuilt;
+  if (!usable) return VerdictStatus::kCannotRun;
+  return enabled ? VerdictStatus::kUsable : VerdictStatus::kExcluded;
+}
 
 const Verdict* Selection::find(const BackendRef& ref) const noexcept {
   for (const Verdict& verdict : candidates) {
@@ -99,29 +86,12 @@ const Verdict* Selection::find(const BackendRef& ref) const noexcept {
   return nullptr;
 }
 
-std::string to_string(const Selection& selection) {
-  std::string out = "case     " + to_string(selection.params) + "\n";
-  AttentionParams rounded = selection.key_params;
-  rounded.features.set(Feature::kNonFiniteBehindMask, false);
-  if (rounded != selection.params) out += "judged   " + to_string(rounded) + "\n";
-  const std::string policy = to_string(selection.policy);
-  if (!policy.empty()) out += "policy   " + policy + "\n";
-  for (const EnvVariable& v : selection.environment)
-    out += "env      " + v.name + "=" + v.value + "\n";
-  out += "chosen   " + to_string(selection.chosen) + ", by " + selection.decided_by + "\n\n";
-  const bool needs_grad = selection.params.features.has(Feature::kNeedsGrad);
-  out += "backend         built  enabled  usable  chosen  workspace  ";
-  out += needs_grad ? "backward  " : "";
-  out += "error    determinism\n";
-  for (const Verdict& verdict : selection.candidates) out += candidate_line(verdict, needs_grad);
-  for (const std::string& warning : selection.warnings) out += "warning: " + warning + "\n";
-  return out;
-}
-
-std::string to_json(const Verdict& verdict) {
-  JsonWriter w;
-  write_json(w, verdict);
-  return w.str();
+BackendRef Selection::alternative() const {
+  if (ok()) return chosen;
+  for (const Verdict& verdict : candidates) {
+    if (verdict.usable) return verdict.backend;
+  }
+  return {};
 }
 
 std::string to_json(const Selection& selection) {
@@ -133,8 +103,10 @@ std::string to_json(const Selection& selection) {
   w.key("policy").raw(to_json(selection.policy));
   w.key("chosen").value(to_string(selection.chosen));
   w.key("decided_by").value(selection.decided_by);
+  w.key("advice").value(advice(selection));
   w.key("candidates").begin_array();
-  for (const Verdict& verdict : selection.candidates) write_json(w, verdict);
+  const BackendRef alternative = selection.alternative();
+  for (const Verdict& verdict : selection.candidates) write_json(w, verdict, alternative);
   w.end_array();
   w.key("environment").begin_object();
   for (const EnvVariable& v : selection.environment) w.key(v.name).value(v.value);

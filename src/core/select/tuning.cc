@@ -161,7 +161,7 @@ Expected<TuningTable> read_tuning_table(const std::string& path) {
 
 std::string tuning_mismatch(const TuningTable& table, const Env& env, DeviceType device) {
   const auto differs = [](const char* what, const std::string& theirs, const std::string& ours) {
-    return std::string(what) + " " + theirs + ", here " + ours;
+    return std::string(what) + " " + theirs + ", not " + ours;
   };
   const auto number = [](auto n) { return std::to_string(n); };
   if (table.version != env.version) return differs("version", table.version, env.version);

@@ -1,0 +1,188 @@
+#include "core/select/selection_text.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "base/message.h"
+#include "core/text/backend_names.h"
+
+namespace regard {
+namespace {
+
+using Row = std::vector<std::string>;
+
+bool is_named(const Policy& policy, const BackendRef& ref) {
+  return contains(policy.deny, ref) || (policy.only && contains(*policy.only, ref)) ||
+         (policy.prefer && contains(*policy.prefer, ref));
+}
+
+// Backends of devices are one line at the end where the case is on a CPU and nobody asks for them.
+bool is_folded(const Selection& selection, const Verdict& verdict) {
+  return selection.params.device.type == DeviceType::kCpu && verdict.device == DeviceType::kCuda &&
+         !is_named(selection.policy, verdict.backend);
+}
+
+// "flash, efficient or math"
+std::string join(const std::vector<std::string>& texts, const char* last) {
+  std::string out;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    if (i > 0) out += i + 1 == texts.size() ? concat(" ", last, " ") : ", ";
+    out += texts[i];
+  }
+  return out;
+}
+
+bool is_excluded_by_name(const Verdict& verdict) {
+  const auto by_name = [](const Refusal& refusal) {
+    return refusal.code == RefusalCode::kDenied || refusal.code == RefusalCode::kNotInOnly;
+  };
+  return !verdict.refusals.empty() && std::ranges::all_of(verdict.refusals, by_name);
+}
+
+// The changes that make a backend run; none where something cannot be changed.
+std::vector<std::string> fixes_of(const Verdict& verdict) {
+  std::vector<std::string> fixes;
+  for (const Refusal& refusal : verdict.refusals) {
+    if (refusal.fix.op == Fix::Op::kNone) return {};
+    fixes.push_back(to_string(refusal.fix));
+  }
+  return fixes;
+}
+
+// ", by REGARD_BACKEND (only)". Where nothing can run, the built-in order is not what decided it.
+std::string decision(const Selection& selection) {
+  const bool by_default = !selection.ok() && selection.decided_by == "built-in order";
+  return by_default ? "" : ", by " + selection.decided_by;
+}
+
+std::string header(const Selection& selection) {
+  std::string out = "case     " + to_string(selection.params) + "\n";
+  AttentionParams rounded = selection.key_params;
+  rounded.features.set(Feature::kNonFiniteBehindMask, false);
+  if (rounded != selection.params) out += "rounded  " + to_string(rounded) + "\n";
+  const std::string policy = to_string(selection.policy);
+  if (!policy.empty()) out += "policy   " + policy + "\n";
+  for (const EnvVariable& v : selection.environment) {
+    out += "env      " + v.name + "=" + v.value + "\n";
+  }
+  const std::string chosen = selection.ok() ? to_string(selection.chosen) : "none";
+  out += "chosen   " + chosen + decision(selection) + "\n";
+  const std::string change = advice(selection);
+  return change.empty() ? out : out + "change   " + change + "\n";
+}
+
+std::string yes_no(bool value) { return value ? "yes" : "no"; }
+
+Row titles(bool needs_grad, bool verbose) {
+  Row row = {"backend", "status"};
+  if (verbose) row.insert(row.end(), {"built", "enabled", "usable", "chosen"});
+  row.push_back("workspace");
+  if (needs_grad) row.push_back("backward");
+  row.insert(row.end(), {"error", "determinism"});
+  return row;
+}
+
+Row cells(const Verdict& v, bool needs_grad, bool verbose) {
+  Row row = {to_string(v.backend), to_string(v.status())};
+  if (verbose) {
+    for (const bool fact : {v.built, v.enabled, v.usable, v.chosen}) row.push_back(yes_no(fact));
+  }
+  row.push_back(v.workspace_bytes < 0 ? "-" : bytes_text(v.workspace_bytes));
+  if (needs_grad) {
+    row.push_back(v.backward_workspace_bytes < 0 ? "-" : bytes_text(v.backward_workspace_bytes));
+  }
+  row.push_back(v.error_bound < 0.0 ? "-" : error_text(v.error_bound));
+  row.push_back(v.built ? to_string(v.determinism) : "-");
+  return row;
+}
+
+// Columns as wide as their widest cell, two spaces between them.
+std::string line(const Row& row, const std::vector<std::size_t>& widths) {
+  std::string out;
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    out += row[i];
+    if (i + 1 < row.size()) out.append(widths[i] - row[i].size() + 2, ' ');
+  }
+  return out + "\n";
+}
+
+// One line for the backends that the table leaves out.
+std::string footer(const std::vector<std::string>& folded) {
+  if (folded.empty()) return "";
+  const bool one = folded.size() == 1;
+  return join(folded, "and") + (one ? " needs" : " need") + " a CUDA device; verbose shows " +
+         (one ? "it" : "them") + "\n";
+}
+
+}  // namespace
+
+std::string advice(const Selection& selection) {
+  if (selection.ok()) return "";
+  std::string change;
+  std::vector<std::string> excluded;
+  for (const Verdict& verdict : selection.candidates) {
+    if (verdict.usable && verdict.refusals.empty()) return "";  // a warning says what is wrong
+    if (is_excluded_by_name(verdict)) {
+      excluded.push_back(to_string(verdict.backend));
+    } else if (const auto fixes = fixes_of(verdict); change.empty() && !fixes.empty()) {
+      change = join(fixes, "and") + " to run " + to_string(verdict.backend);
+    }
+  }
+  if (excluded.empty()) return change;
+  return change + (change.empty() ? "allow " : ", or allow ") + join(excluded, "or");
+}
+
+std::string no_backend_message(const Selection& selection) {
+  std::string out = "no backend can run " + to_string(selection.params) + decision(selection);
+  const char* separator = ": ";
+  const auto add = [&](const std::string& sentence) {
+    out += separator + sentence;
+    separator = ". ";
+  };
+  for (const Verdict& verdict : selection.candidates) {
+    const std::string name = to_string(verdict.backend);
+    if (is_folded(selection, verdict)) continue;
+    if (verdict.refusals.empty()) add(name + " can run");
+    for (const Refusal& refusal : verdict.refusals) {
+      add(name + " " + to_string(refusal, selection.alternative()));
+    }
+  }
+  for (const std::string& warning : selection.warnings) add(warning);
+  return out;
+}
+
+std::string to_string(const Selection& selection, bool verbose) {
+  const bool needs_grad = selection.params.features.has(Feature::kNeedsGrad);
+  const BackendRef alternative = selection.alternative();
+  struct Entry {
+    Row row;
+    std::string reasons;
+  };
+  std::vector<Entry> entries = {{titles(needs_grad, verbose), ""}};
+  std::vector<std::string> folded;
+  for (const Verdict& verdict : selection.candidates) {
+    if (!verbose && is_folded(selection, verdict)) {
+      folded.push_back(to_string(verdict.backend));
+      continue;
+    }
+    Entry& entry = entries.emplace_back(cells(verdict, needs_grad, verbose), "");
+    for (const Refusal& refusal : verdict.refusals) {
+      entry.reasons += "  - " + to_string(refusal, alternative) + "\n";
+    }
+  }
+  std::vector<std::size_t> widths(entries.front().row.size());
+  for (const Entry& entry : entries) {
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      widths[i] = std::max(widths[i], entry.row[i].size());
+    }
+  }
+  std::string out = header(selection) + "\n";
+  for (const Entry& entry : entries) out += line(entry.row, widths) + entry.reasons;
+  out += footer(folded);
+  for (const std::string& warning : selection.warnings) out += "warning: " + warning + "\n";
+  return out;
+}
+
+}  // namespace regard
