@@ -228,7 +228,7 @@ int main() {
   expect(verdict != nullptr && !verdict->usable && verdict->refusals.size() == 1,
          "softcap is not claimed");
   for (const regard::Refusal& refusal : verdict->refusals) {
-    std::printf("      %s\n", to_string(refusal).c_str());
+    std::printf("      custom:mine %s\n", to_string(refusal).c_str());
   }
   return failures == 0 ? 0 : 1;
 }

@@ -14,7 +14,7 @@ print(regard.explain("b1 hq32 hkv8 sq1 skv8192 d128 bf16 causal diag=br"))
 q = np.zeros((2, 8, 128, 64), np.float32)
 selection = regard.explain(q, q, q, return_scores="probs")
 for refusal in selection.refusals:
-    print(f"{refusal.backend:10} {refusal.code:12} {refusal.actual:12} fix: {refusal.fix or '-'}")
+    print(refusal)
 assert selection.chosen == "math"
 
 # A policy is a value, for one call or for a stretch of code.
