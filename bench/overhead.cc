@@ -17,10 +17,10 @@ namespace {
 // One problem of 1 x 1 x 1 x 1 x 64: the smallest that still computes something.
 struct TinyCall {
   explicit TinyCall(Context& context_in) : context(context_in) {
-    request.q = make_view(q.data(), Dtype::kF32, {1, 1, 1, 64});
-    request.k = make_view(k.data(), Dtype::kF32, {1, 1, 1, 64});
-    request.v = make_view(v.data(), Dtype::kF32, {1, 1, 1, 64});
-    request.out = make_view(out.data(), Dtype::kF32, {1, 1, 1, 64});
+    request.q = make_view(q.data(), {1, 1, 1, 64});
+    request.k = make_view(k.data(), {1, 1, 1, 64});
+    request.v = make_view(v.data(), {1, 1, 1, 64});
+    request.out = make_view(out.data(), {1, 1, 1, 64});
   }
   Context& context;
   std::vector<float> q = std::vector<float>(64, 0.5f);

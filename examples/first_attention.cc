@@ -28,10 +28,11 @@ std::vector<float> numbered_rows() {
   return data;
 }
 
-// A view names memory that is yours: element type, shape, strides. Nothing is copied.
-regard::TensorView view(const std::vector<float>& data) {
-  return regard::make_view(data.data(), regard::Dtype::kF32,
-                           {kBatch, kHeads, kPositions, kHeadDim});
+// A view names memory that is yours: element type, shape, strides. Nothing is copied, and a view of
+// const memory is refused as an output.
+template <class Floats>
+regard::TensorView view(Floats& data) {
+  return regard::make_view(data.data(), {kBatch, kHeads, kPositions, kHeadDim});
 }
 
 }  // namespace
@@ -45,7 +46,7 @@ int main() {
   request.k = view(k);
   request.v = view(v);
   request.out = view(out);
-  request.lse = regard::make_view(lse.data(), regard::Dtype::kF32, {kBatch, kHeads, kPositions});
+  request.lse = regard::make_view(lse.data(), {kBatch, kHeads, kPositions});
   request.options.is_causal = true;
 
   // The problem without its tensors: a value that prints, compares and can be planned.

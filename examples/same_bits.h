@@ -47,8 +47,7 @@ class Problem {
       seed = seed * 1664525u + 1013904223u;
       x = static_cast<float>(seed >> 8) * 0x1p-23f - 1.0f;
     }
-    return regard::make_view(data.data(), regard::Dtype::kF32,
-                             {shape[0], shape[1], shape[2], shape[3]});
+    return regard::make_view(data.data(), shape);
   }
 
   std::vector<float> q_, k_, v_, out_;

@@ -73,9 +73,9 @@ class Attention {
   Attention(regard::Context& context, const Sizes& sizes) : context_(&context), sizes_(sizes) {}
 
   /// [batch,heads,context,head_dim] of rows that are `stride` floats apart.
-  regard::TensorView rows_view(const float* data, std::int64_t stride) const {
-    return regard::make_view(data, regard::Dtype::kF32,
-                             {sizes_.batch, sizes_.heads, sizes_.context, sizes_.head_dim},
+  template <class Float>  // const where the rows are only read
+  regard::TensorView rows_view(Float* data, std::int64_t stride) const {
+    return regard::make_view(data, {sizes_.batch, sizes_.heads, sizes_.context, sizes_.head_dim},
                              {sizes_.context * stride, sizes_.head_dim, stride, 1});
   }
 
@@ -85,8 +85,8 @@ class Attention {
     request.k = rows_view(t.qkv + sizes_.width(), 3 * sizes_.width());
     request.v = rows_view(t.qkv + 2 * sizes_.width(), 3 * sizes_.width());
     request.out = rows_view(t.out, sizes_.width());
-    request.saved_stats = regard::make_view(t.saved, regard::Dtype::kF32,
-                                            {sizes_.batch, sizes_.heads, sizes_.context, 2});
+    request.saved_stats =
+        regard::make_view(t.saved, {sizes_.batch, sizes_.heads, sizes_.context, 2});
     request.options.is_causal = true;
     request.options.needs_grad = true;
     request.options.dropout_p = kDropout;

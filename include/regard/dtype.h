@@ -1,6 +1,7 @@
 #pragma once
 
 #include <bit>
+#include <concepts>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -61,6 +62,27 @@ constexpr std::optional<Dtype> parse_dtype(std::string_view name) noexcept {
   }
   return std::nullopt;
 }
+
+/// The Dtype whose elements a C++ type holds; none where there is no such Dtype. Specialise it for
+/// a type of your own:
+///   template <>
+///   inline constexpr std::optional<regard::Dtype> regard::dtype_of<Half> = regard::Dtype::kF16;
+template <class T>
+inline constexpr std::optional<Dtype> dtype_of = std::nullopt;
+template <>
+inline constexpr std::optional<Dtype> dtype_of<double> = Dtype::kF64;
+template <>
+inline constexpr std::optional<Dtype> dtype_of<float> = Dtype::kF32;
+template <>
+inline constexpr std::optional<Dtype> dtype_of<std::int8_t> = Dtype::kI8;
+template <>
+inline constexpr std::optional<Dtype> dtype_of<std::uint8_t> = Dtype::kU8;
+template <>
+inline constexpr std::optional<Dtype> dtype_of<bool> = Dtype::kBool;
+template <>
+inline constexpr std::optional<Dtype> dtype_of<std::int32_t> = Dtype::kI32;
+template <std::signed_integral T>  // long and long long
+requires(sizeof(T) == 8) inline constexpr std::optional<Dtype> dtype_of<T> = Dtype::kI64;
 
 /// bf16 bits of x, rounded to nearest even; NaN stays NaN (quiet).
 constexpr std::uint16_t bf16_from_f32(float x) noexcept {

@@ -86,15 +86,22 @@ typedef struct regard_tensor {
 } regard_tensor;
 
 /// A dense, row-major tensor in the memory of this machine. `shape` is kept, not copied.
-static inline regard_tensor regard_make_tensor(const void* data, regard_dtype dtype, int32_t ndim,
+static inline regard_tensor regard_make_tensor(void* data, regard_dtype dtype, int32_t ndim,
                                                const int64_t* shape) {
   regard_tensor tensor = REGARD_ZEROED;
-  tensor.data = (void*)data;
+  tensor.data = data;
   tensor.device.device_type = REGARD_DEVICE_CPU;
   tensor.ndim = ndim;
   tensor.dtype = dtype;
   tensor.shape = shape;
   return tensor;
+}
+
+/// The same of const memory, for inputs alone: DLPack's layout has no flag for it, so that one
+/// given as an output is written.
+static inline regard_tensor regard_make_input(const void* data, regard_dtype dtype, int32_t ndim,
+                                              const int64_t* shape) {
+  return regard_make_tensor((void*)data, dtype, ndim, shape);
 }
 
 typedef enum regard_diagonal REGARD_INT32_ENUM {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
+#include <type_traits>
 
 #include "regard/dtype.h"
 #include "regard/export.h"
@@ -27,6 +28,7 @@ inline constexpr int kMaxRank = 4;
 struct TensorView {
   void* data = nullptr;
   Dtype dtype = Dtype::kF32;
+  bool read_only = false;  // refused as an output: the memory is const, or its owner forbids writes
   Device device{};
   std::int32_t rank = 0;
   std::int64_t shape[kMaxRank] = {};
@@ -41,14 +43,44 @@ struct TensorView {
   }
 };
 
-/// A dense row-major view over `data`; at most kMaxRank extents.
-REGARD_EXPORT TensorView make_view(const void* data, Dtype dtype,
-                                   std::initializer_list<std::int64_t> shape) noexcept;
-
-/// A view with strides of the caller's (elements); both lists have the same length.
+/// A view over `data`; strides count elements, and none make it dense and row-major. The lists
+/// have the same length, at most kMaxRank. For memory without a C++ type of its own, such as the
+/// bits of bf16 in std::uint16_t.
+REGARD_EXPORT TensorView make_view(void* data, Dtype dtype,
+                                   std::initializer_list<std::int64_t> shape,
+                                   std::initializer_list<std::int64_t> strides = {}) noexcept;
 REGARD_EXPORT TensorView make_view(const void* data, Dtype dtype,
                                    std::initializer_list<std::int64_t> shape,
-                                   std::initializer_list<std::int64_t> strides) noexcept;
+                                   std::initializer_list<std::int64_t> strides = {}) noexcept;
+
+/// A C++ type that holds the elements of a Dtype, const or not.
+template <class T>
+concept Element = dtype_of<std::remove_const_t<T>>
+.has_value() && sizeof(T) == static_cast<std::size_t>(size_of(*dtype_of<std::remove_const_t<T>>));
+
+namespace detail {
+/// Null strides make it dense and row-major.
+REGARD_EXPORT TensorView view_of(const void* data, bool read_only, Dtype dtype, std::size_t rank,
+                                 const std::int64_t* shape, const std::int64_t* strides) noexcept;
+}  // namespace detail
+
+/// A dense, row-major view of typed memory: make_view(q.data(), {1, 8, 128, 64}). The compiler
+/// checks type and rank, and const memory gives a read-only view.
+template <Element T, std::size_t kRank>
+requires(kRank <= kMaxRank) TensorView make_view(T* data, const std::int64_t (&shape)[kRank])
+noexcept {
+  constexpr Dtype kDtype = *dtype_of<std::remove_const_t<T>>;
+  return detail::view_of(data, std::is_const_v<T>, kDtype, kRank, shape, nullptr);
+}
+
+/// The same with strides, in elements, which may be 0 on inputs.
+template <Element T, std::size_t kRank>
+requires(kRank <= kMaxRank) TensorView
+    make_view(T* data, const std::int64_t (&shape)[kRank], const std::int64_t (&strides)[kRank])
+noexcept {
+  constexpr Dtype kDtype = *dtype_of<std::remove_const_t<T>>;
+  return detail::view_of(data, std::is_const_v<T>, kDtype, kRank, shape, strides);
+}
 
 /// "f32[2,8,128,64] strides (65536,8192,64,1)"
 REGARD_EXPORT std::string to_string(const TensorView& view);

@@ -422,9 +422,6 @@ void Call::take_out(PyObject* object, const std::vector<npy_intp>& shape) {
       !PyArray_CompareLists(PyArray_DIMS(out.array), shape.data(), rank)) {
     raise_value("shape of out (" + describe_array(out) + ") must be " + tuple_text(shape));
   }
-  if (!PyArray_ISWRITEABLE(out.array)) {
-    raise_value("out (" + describe_array(out) + ") is read-only; expected a writable array");
-  }
   if (PyArray_ISBYTESWAPPED(out.array) || !PyArray_ISALIGNED(out.array)) {
     raise_value("out (" + describe_array(out) +
                 ") must be aligned and of this machine's byte order: results are written in place");

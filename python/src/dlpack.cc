@@ -338,13 +338,15 @@ namespace {
 
 constexpr int kCuda = 2;
 
-TensorView view_over(PyObject* object, const nb::dlpack::dltensor& tensor, const char* name) {
+TensorView view_over(PyObject* object, const Borrowed& borrowed, const char* name) {
+  const nb::dlpack::dltensor& tensor = *borrowed.tensor;
   const int device = tensor.device.device_type;
   if (device != kCuda) check_device(device, std::to_string(tensor.device.device_id), name);
   const Layout layout = read_layout(object, tensor, kMaxRank, name);
   TensorView view;
   view.dtype = layout.dtype;
   view.data = layout.data;
+  view.read_only = !borrowed.writable;
   if (device == kCuda) view.device = {DeviceType::kCuda, tensor.device.device_id};
   view.rank = layout.rank;
   for (int i = 0; i < view.rank; ++i) {
@@ -364,11 +366,11 @@ TensorView view_from_dlpack(PyObject* object, const char* name, std::vector<nb::
       raise_unreadable(error, object, name);
     }
     check_negative_bit(object, name);
-    return view_over(object, tensor, name);  // the caller's own reference keeps it
+    return view_over(object, {&tensor, true}, name);  // the caller's own reference keeps it
   }
   // A stream of -1: whoever calls orders the work, on the stream that they pass.
   owners->push_back(nb::handle(object).attr("__dlpack__")(nb::arg("stream") = -1));
-  return view_over(object, *tensor_in(owners->back(), name).tensor, name);
+  return view_over(object, tensor_in(owners->back(), name), name);
 }
 
 nb::object exchanged(PyObject* like, const nb::object& array, nb::dlpack::dtype dtype) {

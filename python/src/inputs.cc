@@ -18,6 +18,7 @@ const char* fill_view(const Array& array, int rank, bool dense_last, TensorView*
   PyArrayObject* const a = array.array;
   view->data = PyArray_DATA(a);
   view->dtype = array.dtype;
+  view->read_only = !PyArray_ISWRITEABLE(a);
   view->rank = rank;
   const npy_intp size = size_of(array.dtype);
   const int missing = rank - PyArray_NDIM(a);

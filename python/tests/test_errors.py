@@ -82,7 +82,7 @@ CASES = [
     (dict(return_scores=True), TypeError, ["return_scores (True)", "'probs'"]),
     (dict(return_saved=1), TypeError, ["return_saved (1)", "True or False"]),
     (dict(d_out=Q), TypeError, ["unexpected keyword 'd_out'", "return_saved, out"]),
-    (dict(out=READ_ONLY), ValueError, ["out (float32 (2, 4, 9, 16)) is read-only"]),
+    (dict(out=READ_ONLY), ValueError, ["out (f32[2,4,9,16] strides", "is read-only"]),
     (dict(out=np.empty((2, 4, 9, 17), np.float32)), ValueError,
      ["shape of out (float32 (2, 4, 9, 17))", "(2, 4, 9, 16)"]),
     (dict(out=np.empty(Q.shape)), TypeError, ["dtype of out (float64", "q's"]),

@@ -54,7 +54,7 @@ class Merge {
         return status;
       }
     }
-    return check_overlaps();
+    return check_outputs();
   }
 
   /// Rows of one task: some 5 microseconds, what it takes to wake a thread, and more.
@@ -116,7 +116,7 @@ class Merge {
 
   /// An output is one of its inputs, element for element, or apart from all of them: a row is read
   /// before it is written, element after element.
-  Status check_overlaps() const {
+  Status check_outputs() const {
     if (out_.device.type != DeviceType::kCpu) {
       return invalid(kWhere, "device of out (", to_string(out_.device.type), ") must be cpu");
     }
@@ -124,6 +124,7 @@ class Merge {
       if (!output->present()) continue;
       const bool is_out = output == &out_;
       const char* name = is_out ? "out" : "lse";
+      if (Status s = check_writable(kWhere, {name, *output}); !s.ok()) return s;
       if (!proves_injective(*output)) return overlap(name, *output, "itself,", *output);
       for (std::size_t n = 0; n < states_.size(); ++n) {
         const TensorView& same = is_out ? states_[n].out : states_[n].lse;

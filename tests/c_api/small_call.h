@@ -75,10 +75,10 @@ struct SmallCall {
   AttentionRequest cxx(std::vector<float>& output) const {
     AttentionRequest same;
     output.resize(out.size());
-    same.q = make_view(q.data(), Dtype::kF32, {2, 4, shape[2], 16});
-    same.k = make_view(k.data(), Dtype::kF32, {2, 4, shape[2], 16});
-    same.v = make_view(v.data(), Dtype::kF32, {2, 4, shape[2], 16});
-    same.out = make_view(output.data(), Dtype::kF32, {2, 4, shape[2], 16});
+    same.q = make_view(q.data(), {2, 4, shape[2], 16});
+    same.k = make_view(k.data(), {2, 4, shape[2], 16});
+    same.v = make_view(v.data(), {2, 4, shape[2], 16});
+    same.out = make_view(output.data(), {2, 4, shape[2], 16});
     same.options.is_causal = true;
     return same;
   }

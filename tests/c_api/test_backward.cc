@@ -23,7 +23,7 @@ struct SmallGradients {
   explicit SmallGradients(SmallCall& call)
       : d_out(call.out.size()), d_q(call.out.size(), 7.0f), d_k(d_q), d_v(d_q) {
     for (std::size_t i = 0; i < d_out.size(); ++i) d_out[i] = static_cast<float>(i % 3) - 1.0f;
-    const float* const data[4] = {d_out.data(), d_q.data(), d_k.data(), d_v.data()};
+    float* const data[4] = {d_out.data(), d_q.data(), d_k.data(), d_v.data()};
     for (int i = 0; i < 4; ++i) tensors[i] = regard_make_tensor(data[i], kF32, 4, call.shape);
     gradients.saved = &call.saved_tensor;
     gradients.saved_kind = REGARD_SAVED_STATS;

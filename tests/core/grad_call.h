@@ -22,8 +22,8 @@ struct GradCall {
         d_sinks(static_cast<std::size_t>(heads), 7.0f),
         bias(d_bias.size(), 0.0f),
         sinks(d_sinks.size(), 0.0f) {
-    const auto rows = [&](const std::vector<float>& memory) {
-      return make_view(memory.data(), Dtype::kF32, {1, heads, seqlen, head_dim});
+    const auto rows = [&](std::vector<float>& memory) {
+      return make_view(memory.data(), {1, heads, seqlen, head_dim});
     };
     request.q = request.k = request.v = rows(data);
     request.out = rows(out);
@@ -36,15 +36,15 @@ struct GradCall {
       stats[i + 1] = static_cast<float>(seqlen);
     }
     request.saved.kind = SavedContext::Kind::kStats;
-    request.saved.stats = make_view(stats.data(), Dtype::kF32, {1, heads, seqlen, 2});
+    request.saved.stats = make_view(stats.data(), {1, heads, seqlen, 2});
   }
   /// With a bias for each key and sinks, and gradients of them.
   void add_edits() {
     const auto keys = static_cast<std::int64_t>(bias.size());
-    request.attn_bias = make_view(bias.data(), Dtype::kF32, {1, 1, 1, keys});
-    request.d_bias = make_view(d_bias.data(), Dtype::kF32, {1, 1, 1, keys});
-    request.sinks = make_view(sinks.data(), Dtype::kF32, {request.q.shape[1]});
-    request.d_sinks = make_view(d_sinks.data(), Dtype::kF32, {request.q.shape[1]});
+    request.attn_bias = make_view(bias.data(), {1, 1, 1, keys});
+    request.d_bias = make_view(d_bias.data(), {1, 1, 1, keys});
+    request.sinks = make_view(sinks.data(), {request.q.shape[1]});
+    request.d_sinks = make_view(d_sinks.data(), {request.q.shape[1]});
   }
   bool untouched() const {
     for (const auto* memory : {&d_q, &d_k, &d_v, &d_bias, &d_sinks}) {

@@ -213,7 +213,7 @@ TEST(Backward, TheForwardsOtherOutputsAreNotItsOwn) {
   }
   // Nor is what the forward was asked for, or where its outputs lie.
   call.request.options.scores_kind = ScoresKind::kProbs;
-  call.request.lse = make_view(call.data.data(), Dtype::kF32, {1, 2, 4});
+  call.request.lse = make_view(call.data.data(), {1, 2, 4});
   const Status status = attention_backward(context, call.request);
   EXPECT_TRUE(status.ok()) << status.to_string();
 }
@@ -296,7 +296,7 @@ TEST(Backward, EveryWrongTensorIsNamedWithWhatWasExpected) {
       {[](GradCall& c) { c.request.delta = c.request.d_out; },
        "rank of delta (4) must be 3, [B,Hq,Sq]"},
       {[](GradCall& c) {
-         c.request.d_lse = make_view(c.ones.data(), Dtype::kF32, {1, 2, 5});
+         c.request.d_lse = make_view(c.ones.data(), {1, 2, 5});
        },
        "shape of d_lse ([1,2,5]) must be [1,2,4], [B,Hq,Sq]"},
       {[&](GradCall& c) { c.request.d_q = reshaped(c.request.d_q, 1, 1); },

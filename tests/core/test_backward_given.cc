@@ -72,7 +72,7 @@ TEST(BackwardGiven, WhatTheBackwardDoesNotTakeIsRefusedByName) {
   forward.options.needs_grad = true;
   const Plan pair = plan_for(on.context, forward, on.policy);
   const std::vector<float> rows(8);
-  call.request.d_lse = make_view(rows.data(), Dtype::kF32, {1, 2, 4});
+  call.request.d_lse = make_view(rows.data(), {1, 2, 4});
   const Status status = execute_backward(pair, call.request, call.request);
   EXPECT_EQ(status.message(),
             "[execute_backward] d_lse (given) is not supported by the backward of custom:mock: "

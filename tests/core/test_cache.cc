@@ -35,9 +35,9 @@ TEST(PlanCache, PerCallScalarsNeverMiss) {
   add_backend(context, "mock", mock);
   std::vector<float> data(4 * 8);
   AttentionRequest request;
-  request.q = request.k = request.v = make_view(data.data(), Dtype::kF32, {1, 1, 4, 8});
+  request.q = request.k = request.v = make_view(data.data(), {1, 1, 4, 8});
   std::vector<float> out(4 * 8);
-  request.out = make_view(out.data(), Dtype::kF32, {1, 1, 4, 8});
+  request.out = make_view(out.data(), {1, 1, 4, 8});
   request.options.dropout_p = 0.5;
   for (std::uint64_t step = 0; step < 1000; ++step) {
     request.rng_seed = step;

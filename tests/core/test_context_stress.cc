@@ -85,13 +85,13 @@ struct Call {
     request.out = view(out);
     request.options.is_causal = is_causal;
   }
-  TensorView view(const std::vector<float>& data) const {
-    return make_view(data.data(), Dtype::kF32, {shape[0], shape[1], shape[2], shape[3]});
+  TensorView view(std::vector<float>& data) const {
+    return make_view(data.data(), {shape[0], shape[1], shape[2], shape[3]});
   }
   /// With saved_stats, which the backward needs.
   AttentionRequest forward_of_pair() {
     AttentionRequest pair = request;
-    pair.saved_stats = make_view(stats.data(), Dtype::kF32, {shape[0], shape[1], shape[2], 2});
+    pair.saved_stats = make_view(stats.data(), {shape[0], shape[1], shape[2], 2});
     pair.options.needs_grad = true;
     return pair;
   }

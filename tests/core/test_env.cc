@@ -230,8 +230,8 @@ TEST(Log, OneLinePerDistinctDecisionAndOnePerCall) {
 
   std::vector<float> data(64), out(64);
   AttentionRequest request;
-  request.q = request.k = request.v = make_view(data.data(), Dtype::kF32, {1, 1, 8, 8});
-  request.out = make_view(out.data(), Dtype::kF32, {1, 1, 8, 8});
+  request.q = request.k = request.v = make_view(data.data(), {1, 1, 8, 8});
+  request.out = make_view(out.data(), {1, 1, 8, 8});
   log.lines.clear();
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(attention(context, request).ok());
   int profiles = 0;

@@ -24,9 +24,8 @@ struct SmallCall {
       : data(static_cast<std::size_t>(heads * seqlen * head_dim), 0.25f),
         out(data.size(), 7.0f),
         lse(static_cast<std::size_t>(heads * seqlen), 7.0f) {
-    request.q = request.k = request.v =
-        make_view(data.data(), Dtype::kF32, {1, heads, seqlen, head_dim});
-    request.out = make_view(out.data(), Dtype::kF32, {1, heads, seqlen, head_dim});
+    request.q = request.k = request.v = make_view(data.data(), {1, heads, seqlen, head_dim});
+    request.out = make_view(out.data(), {1, heads, seqlen, head_dim});
   }
   bool untouched() const {
     for (const float x : out) {
@@ -86,7 +85,7 @@ TEST(Execute, RefusesWhatThePlanWasNotMadeFor) {
   expect_refused(SmallCall(4, 16));    // head_dim
   expect_refused(SmallCall(4, 8, 3));  // heads
   SmallCall with_lse;
-  with_lse.request.lse = make_view(with_lse.lse.data(), Dtype::kF32, {1, 2, 4});
+  with_lse.request.lse = make_view(with_lse.lse.data(), {1, 2, 4});
   expect_refused(with_lse);  // an output more
   SmallCall transposed;      // another layout
   for (TensorView* view : {&transposed.request.q, &transposed.request.k, &transposed.request.v}) {
@@ -179,7 +178,7 @@ TEST(Execute, AWorkspaceMustBeLargeEnoughAndAligned) {
 TEST(Execute, AWorkspaceMustNotOverlapATensor) {
   Context context(described_env());
   SmallCall call;
-  call.request.lse = make_view(call.lse.data(), Dtype::kF32, {1, 2, 4});
+  call.request.lse = make_view(call.lse.data(), {1, 2, 4});
   const Plan made = plan_for(context, call.request);
   Scratch scratch(made.workspace_bytes() + 4096);
   auto* const inside = static_cast<float*>(scratch.launch.workspace.data) + 512;
@@ -209,7 +208,7 @@ TEST(Execute, AWorkspaceMustNotOverlapATensor) {
 TEST(Execute, ABackwardsWorkspaceMustNotOverlapATensor) {
   Context context(described_env());
   SmallCall call;
-  call.request.lse = make_view(call.lse.data(), Dtype::kF32, {1, 2, 4});
+  call.request.lse = make_view(call.lse.data(), {1, 2, 4});
   call.request.options.needs_grad = true;
   const Plan made = plan_for(context, call.request);
   Scratch forward(made.workspace_bytes()), scratch(made.backward_workspace_bytes() + 4096);
@@ -219,7 +218,7 @@ TEST(Execute, ABackwardsWorkspaceMustNotOverlapATensor) {
   gradients.d_out = call.request.q;
   gradients.saved.stats = call.request.lse;
   gradients.saved.kind = SavedContext::Kind::kLse;
-  gradients.d_q = make_view(d_q.data(), Dtype::kF32, {1, 2, 4, 8});
+  gradients.d_q = make_view(d_q.data(), {1, 2, 4, 8});
   ASSERT_TRUE(execute_backward(made, call.request, gradients, scratch.launch).ok());
   auto* const inside = static_cast<float*>(scratch.launch.workspace.data) + 512;
   for (TensorView* view : {&gradients.d_q, &gradients.d_out, &gradients.saved.stats}) {

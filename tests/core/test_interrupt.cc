@@ -25,7 +25,7 @@ struct PairCall {
     for (std::size_t i = 0; i < kElements; ++i) data[i] = static_cast<float>(i % 13) * 0.1f;
     request.q = request.k = request.v = view(data);
     request.out = view(out);
-    request.saved_stats = make_view(stats.data(), Dtype::kF32, {1, kHeads, kSeqlen, 2});
+    request.saved_stats = make_view(stats.data(), {1, kHeads, kSeqlen, 2});
     request.options.needs_grad = true;
     request.d_out = view(data);
     for (auto* gradient : {&d_q, &d_k, &d_v}) gradient->assign(kElements, kUnwritten);
@@ -33,8 +33,8 @@ struct PairCall {
     request.d_k = view(d_k);
     request.d_v = view(d_v);
   }
-  static TensorView view(const std::vector<float>& values) {
-    return make_view(values.data(), Dtype::kF32, {1, kHeads, kSeqlen, kHeadDim});
+  static TensorView view(std::vector<float>& values) {
+    return make_view(values.data(), {1, kHeads, kSeqlen, kHeadDim});
   }
   Status forward(Context& context, const Policy& policy, const Launch& launch) {
     const Status status = attention(context, request, policy, launch);

@@ -27,8 +27,8 @@ struct WithMock {
 // A request of 4 rows in one head; MATH can compute it.
 struct SmallCall {
   SmallCall() {
-    request.q = request.k = request.v = make_view(data.data(), Dtype::kF32, {1, 1, 4, 8});
-    request.out = make_view(out.data(), Dtype::kF32, {1, 1, 4, 8});
+    request.q = request.k = request.v = make_view(data.data(), {1, 1, 4, 8});
+    request.out = make_view(out.data(), {1, 1, 4, 8});
   }
   std::vector<float> data = std::vector<float>(32, 0.5f), out = std::vector<float>(32, 7.0f);
   AttentionRequest request;

@@ -45,10 +45,10 @@ int main() {
     regard::Context context;
     std::vector<float> q(2 * 4 * 8 * 16, 0.5f), k(q), v(q), out(q.size());
     regard::AttentionRequest request;
-    request.q = regard::make_view(q.data(), regard::Dtype::kF32, {2, 4, 8, 16});
-    request.k = regard::make_view(k.data(), regard::Dtype::kF32, {2, 4, 8, 16});
-    request.v = regard::make_view(v.data(), regard::Dtype::kF32, {2, 4, 8, 16});
-    request.out = regard::make_view(out.data(), regard::Dtype::kF32, {2, 4, 8, 16});
+    request.q = regard::make_view(q.data(), {2, 4, 8, 16});
+    request.k = regard::make_view(k.data(), {2, 4, 8, 16});
+    request.v = regard::make_view(v.data(), {2, 4, 8, 16});
+    request.out = regard::make_view(out.data(), {2, 4, 8, 16});
     request.options.is_causal = true;
     snippet(context, regard::describe(request).value(), request);
   }

@@ -13,10 +13,10 @@ int main() {
   std::vector<float> out(kSeqlen * kHeadDim);
 
   regard::AttentionRequest request;
-  request.q = regard::make_view(q.data(), regard::Dtype::kF32, {1, 1, kSeqlen, kHeadDim});
-  request.k = regard::make_view(k.data(), regard::Dtype::kF32, {1, 1, kSeqlen, kHeadDim});
-  request.v = regard::make_view(v.data(), regard::Dtype::kF32, {1, 1, kSeqlen, kHeadDim});
-  request.out = regard::make_view(out.data(), regard::Dtype::kF32, {1, 1, kSeqlen, kHeadDim});
+  request.q = regard::make_view(q.data(), {1, 1, kSeqlen, kHeadDim});
+  request.k = regard::make_view(k.data(), {1, 1, kSeqlen, kHeadDim});
+  request.v = regard::make_view(v.data(), {1, 1, kSeqlen, kHeadDim});
+  request.out = regard::make_view(out.data(), {1, 1, kSeqlen, kHeadDim});
   request.options.is_causal = true;
 
   regard::Context context;

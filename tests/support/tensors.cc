@@ -62,7 +62,7 @@ unsigned char* Tensors::memory(std::int64_t elements, Dtype dtype) {
 }
 
 TensorView Tensors::make(Dtype dtype, std::initializer_list<std::int64_t> shape) {
-  TensorView view = make_view(nullptr, dtype, shape);
+  TensorView view = make_view(static_cast<void*>(nullptr), dtype, shape);
   view.data = memory(view.num_elements(), dtype);
   return view;
 }

@@ -294,9 +294,9 @@ Expected<TensorView> view_of(const TensorEntry& entry) {
                    shape_text(entry.shape) + ", expected 1 to " + std::to_string(kMaxRank));
   }
   TensorView view;
-  // Inputs are only read; the one view type of the library has no const twin.
   view.data = const_cast<std::byte*>(entry.data);
   view.dtype = entry.dtype;
+  view.read_only = true;
   view.rank = static_cast<std::int32_t>(rank);
   std::int64_t stride = 1;
   for (std::size_t i = rank; i-- > 0;) {

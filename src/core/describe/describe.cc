@@ -288,7 +288,10 @@ class Describer {
 
   Status check_written() {
     for (int i = 0; i < count_; ++i) {
-      present_[i].is_written = is_written(specs_present_[i]->forward_with(p_.features));
+      UsedTensor& used = present_[i];
+      used.is_written = is_written(specs_present_[i]->forward_with(p_.features));
+      if (!used.is_written) continue;
+      if (Status s = check_writable(where_, {used.name, *used.view}); !s.ok()) return s;
     }
     return check_overlaps(where_, {present_, static_cast<std::size_t>(count_)});
   }

@@ -37,6 +37,9 @@ class GradChecker {
       if (!view.present()) continue;
       UsedTensor& used = present_[count_++];
       used = {spec.name, &view, {}, is_written(spec.backward)};
+      if (used.is_written) {
+        if (Status s = check_writable(where_, {spec.name, view}); !s.ok()) return s;
+      }
       if (!is_own) {
         byte_span(view, &used.span);
       } else if (Status s = check_view(where_, {spec.name, view}, p_.device, &used.span); !s.ok()) {

@@ -60,6 +60,7 @@ Status check_arguments(const AttentionParams& p, const Buffers& buffers, const T
                                "[B,Hq,Sq,Skv]");
   if (!status.ok()) return status;
   if (Status s = check_view(kWhere, named, Device{}, &span); !s.ok()) return s;
+  if (Status s = check_writable(kWhere, named); !s.ok()) return s;
   if (!proves_injective(kept)) {
     return invalid(kWhere, "kept ", to_string(kept), " must not overlap itself");
   }

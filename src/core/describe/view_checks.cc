@@ -89,6 +89,12 @@ Status check_view(const char* where, const NamedView& tensor, const Device& devi
   return {};
 }
 
+Status check_writable(const char* where, const NamedView& tensor) {
+  if (!tensor.view.read_only) return {};
+  return invalid(where, tensor.name, " (", to_string(tensor.view),
+                 ") is read-only; the call writes it and expects writable memory");
+}
+
 Status expect_rank(const char* where, const NamedView& tensor, int rank, const char* letters) {
   if (tensor.view.rank == rank) return {};
   if (!tensor.view.present()) {

@@ -22,6 +22,9 @@ struct NamedView {
 /// data present and aligned to its dtype, on `device`. On success *span holds the view's bytes.
 Status check_view(const char* where, const NamedView& tensor, const Device& device, ByteSpan* span);
 
+/// A tensor that is written may not be a view of read-only memory.
+Status check_writable(const char* where, const NamedView& tensor);
+
 /// The shape, exactly. `letters` names the dimensions: "[B,H,Sq]".
 Status expect_shape(const char* where, const NamedView& tensor,
                     std::initializer_list<std::int64_t> shape, const char* letters);
