@@ -54,7 +54,7 @@ void measure(benchmark::State& state, const Case& source, BackendId backend, con
   conformance::Problem problem = conformance::make_problem(source);
   const bool is_backward = source.params.features.has(Feature::kNeedsGrad);
   Policy policy;
-  policy.only.emplace({BackendRef{backend, ""}});
+  policy.only = {{backend}};
   const ScopedPolicy scope(policy, ScopedPolicy::Mode::kReplace);
   Status first = attention(context, problem.request(), policy);
   if (first.ok() && is_backward) {
@@ -82,12 +82,11 @@ void measure(benchmark::State& state, const Case& source, BackendId backend, con
 void register_one(const std::string& words, BackendId backend, const Env& env) {
   const Expected<Case> source = parse_case(words + " layout=bshd");
   Policy policy;
-  policy.only.emplace({BackendRef{backend, ""}});
+  policy.only = {{backend}};
   if (!source.ok() || !explain(source->params, policy, env).ok()) return;
   const bool is_backward = source->params.features.has(Feature::kNeedsGrad);
   const std::string name = std::string(is_backward ? "backward/" : "forward/") +
-                           to_string(BackendRef{backend, ""}) + "/" + to_string(env.isa) + "/" +
-                           words;
+                           to_string(BackendRef(backend)) + "/" + to_string(env.isa) + "/" + words;
   benchmark::RegisterBenchmark(
       name.c_str(), [=](benchmark::State& state) { measure(state, source.value(), backend, env); })
       ->UseRealTime()

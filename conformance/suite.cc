@@ -131,7 +131,7 @@ struct Candidate {
 Status run_one(const Candidate& candidate, const Case& c) {
   Expected<PreparedCase> prepared = prepare(c);
   if (!prepared) return prepared.status();
-  const BackendRef math{BackendId::kMath, ""};
+  const BackendRef math{BackendId::kMath};
   RunOptions options;
   options.check_fixes = false;
   prepared->params.device = {};

@@ -214,7 +214,7 @@ int main() {
   expect(ambient.ok() && ambient.chosen != *mine, "without a policy the built-in order decides");
 
   regard::Policy policy;
-  policy.prefer = std::vector<regard::BackendRef>{*mine};
+  policy.prefer = {{*mine}};
   const regard::Selection chosen = regard::explain(context, problem->params, policy);
   expect(chosen.chosen == *mine, "a policy that prefers custom:mine selects it");
   std::printf("\n%s\n", to_string(chosen).c_str());

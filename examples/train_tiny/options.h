@@ -54,7 +54,7 @@ inline bool read_options(int count, char** words, Options* options) {
         std::fprintf(stderr, "train_tiny: %s\n", backend.status().to_string().c_str());
         return false;
       }
-      options->policy.only = std::vector<regard::BackendRef>{*backend};
+      options->policy.only = {{*backend}};
     } else if (name == "--threads") {
       if (!read_count("--threads", value, 1024, &options->threads)) return false;
     } else if (name == "--steps") {

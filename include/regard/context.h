@@ -91,9 +91,8 @@ class REGARD_EXPORT Context {
   void trim();
   std::int64_t leased_workspace_bytes() const;
 
-  ContextImpl& impl() noexcept { return *impl_; }  // for the library itself
-
  private:
+  friend struct ContextImpl;
   std::unique_ptr<ContextImpl> impl_;
 };
 
@@ -114,7 +113,7 @@ REGARD_EXPORT Selection explain(Context& context, const AttentionParams& params,
                                 const Policy& policy, const Env& machine);
 /// Built-in backends on a described machine.
 REGARD_EXPORT Selection explain(const AttentionParams& params, const Policy& policy,
-                                const Env& env);
+                                const Env& machine);
 
 REGARD_EXPORT Expected<Plan> plan(Context& context, const AttentionParams& params,
                                   const Policy& policy = {});

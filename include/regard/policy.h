@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "regard/export.h"
@@ -23,10 +24,15 @@ enum class BackendId : std::int8_t {
 };
 
 /// A backend by id, a custom one also by the name it was registered with (which may happen later:
-/// REGARD_BACKEND can name one before it exists).
+/// REGARD_BACKEND can name one before it exists). A built-in one is its id: policy.only =
+/// {{BackendId::kFlash}}, plan.backend() == BackendId::kFlash.
 struct BackendRef {
   BackendId id = BackendId::kError;
   std::string custom_name;  // "mine" of "custom:mine"; empty for built-in backends
+
+  BackendRef() = default;
+  BackendRef(BackendId backend, std::string name = {})  // NOLINT: implicit by design
+      : id(backend), custom_name(std::move(name)) {}
   friend bool operator==(const BackendRef&, const BackendRef&) = default;
 };
 

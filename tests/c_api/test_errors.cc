@@ -164,9 +164,9 @@ TEST(CErrors, EveryFieldOfAPolicyArrives) {
   const std::string json = text_of(
       [&](auto... out) { return regard_explain_case(context.get(), "sq4 d8", &policy, out...); });
   Policy expected;
-  expected.only = {{BackendId::kFlash, ""}, {BackendId::kMath, ""}, {BackendId::kCustom, "mine"}};
-  expected.deny = {{BackendId::kCudnn, ""}};
-  expected.prefer = {{BackendId::kMath, ""}};
+  expected.only = {{BackendId::kFlash}, {BackendId::kMath}, {BackendId::kCustom, "mine"}};
+  expected.deny = {{BackendId::kCudnn}};
+  expected.prefer = {{BackendId::kMath}};
   expected.require = Determinism::kBatchInvariant;
   expected.on_fallback = OnFallback::kWarn;
   expected.max_error = 0.5;

@@ -52,7 +52,7 @@ TEST(CExplain, WritesTheCxxJson) {
   regard_policy c_policy = regard_policy_default();
   c_policy.deny = "flash";
   Policy policy;
-  policy.deny = {{BackendId::kFlash, ""}};
+  policy.deny = {{BackendId::kFlash}};
   EXPECT_EQ(text_of([&](auto... text) {
               return regard_explain(context.get(), &call.request, nullptr, text...);
             }),

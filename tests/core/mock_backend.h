@@ -108,7 +108,7 @@ inline Env described_env() {
 /// Adds a backend to a Context without a conformance suite, as its last candidate.
 inline void add_backend(Context& context, const std::string& name,
                         std::shared_ptr<const Backend> backend) {
-  context.impl().update([&](Settings& settings) {
+  ContextImpl::of(context).update([&](Settings& settings) {
     settings.cpu.push_back({{BackendId::kCustom, name}, std::move(backend)});
     ++settings.generations.registry;
   });
@@ -134,10 +134,10 @@ inline Policy deny(std::vector<BackendRef> refs) {
   return policy;
 }
 
-inline const BackendRef kMath{BackendId::kMath, {}};
-inline const BackendRef kFlash{BackendId::kFlash, {}};
-inline const BackendRef kEfficient{BackendId::kEfficient, {}};
-inline const BackendRef kCudnn{BackendId::kCudnn, {}};
+inline const BackendRef kMath{BackendId::kMath};
+inline const BackendRef kFlash{BackendId::kFlash};
+inline const BackendRef kEfficient{BackendId::kEfficient};
+inline const BackendRef kCudnn{BackendId::kCudnn};
 inline BackendRef custom(const std::string& name) { return {BackendId::kCustom, name}; }
 
 }  // namespace regard::test

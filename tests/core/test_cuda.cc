@@ -31,7 +31,7 @@ BackendInfo cuda_info() {
 struct OnDevice {
   explicit OnDevice(std::int32_t sm_version, BackendInfo info = cuda_info())
       : context(machine(sm_version)), mock(std::make_shared<MockBackend>(std::move(info))) {
-    context.impl().update([&](Settings& settings) {
+    ContextImpl::of(context).update([&](Settings& settings) {
       settings.cuda.push_back({custom("mock"), mock});
       settings.cpu.push_back({custom("mock"), mock});
     });
@@ -110,7 +110,7 @@ Env read_sm120(Env env) {
 // Each plan keeps the Env that it was decided from.
 TEST(Cuda, TheFirstProblemOnADeviceReadsTheDevices) {
   OnDevice on(kSmUnread);
-  ContextImpl& impl = on.context.impl();
+  ContextImpl& impl = ContextImpl::of(on.context);
   reads = 0;
   const Expected<Plan> made = plan(on.context, case_params("sq8 d64 f32"));
   ASSERT_TRUE(made);
@@ -139,7 +139,7 @@ TEST(Cuda, TheFirstProblemOnADeviceReadsTheDevices) {
 TEST(Cuda, ADescribedMachineIsNotAsked) {
   OnDevice on(90);
   reads = 0;
-  ContextImpl& impl = on.context.impl();
+  ContextImpl& impl = ContextImpl::of(on.context);
   EXPECT_EQ(impl.env_for({DeviceType::kCuda, 0}, read_sm120), impl.env);
   EXPECT_EQ(reads, 0);
 }
@@ -159,7 +159,7 @@ TEST(Cuda, AProblemIsDecidedForTheDeviceOfItsIndex) {
   BackendInfo info = cuda_info();
   info.min_sm = 90;
   OnDevice on(kSmUnread, info);
-  ContextImpl& impl = on.context.impl();
+  ContextImpl& impl = ContextImpl::of(on.context);
   EXPECT_EQ(impl.env_for({DeviceType::kCuda, 0}, read_two_devices)->sm_version, 120);
   EXPECT_EQ(impl.env_for({DeviceType::kCuda, 1})->device_name, "older");
   EXPECT_EQ(impl.env_for({DeviceType::kCuda, 2})->sm_version, 0);

@@ -95,8 +95,8 @@ void expect_no_leak(const std::function<void()>& body) {
 // Two heads of 4 equal rows: each row of out is 0.25 then; before, it is 7.
 struct SmallCall {
   SmallCall() {
-    request.q = request.k = request.v = make_view(data.data(), Dtype::kF32, {1, 2, 4, 8});
-    request.out = make_view(out.data(), Dtype::kF32, {1, 2, 4, 8});
+    request.q = request.k = request.v = make_view(data.data(), {1, 2, 4, 8});
+    request.out = make_view(out.data(), {1, 2, 4, 8});
   }
   void reset() { out.assign(64, 7.0f); }
   bool is(float value) const {
@@ -215,7 +215,7 @@ TEST(OutOfMemory, ExecuteAllocatesNothingAndReportsWhatItRefuses) {
   attempt.is_untouched = [&] { return call.is(7.0f); };
   attempt.is_right = [&] { return call.is(0.25f); };
   EXPECT_EQ(fail_each_allocation("execute", attempt), 0);
-  call.request.lse = make_view(call.data.data(), Dtype::kF32, {1, 2, 4});
+  call.request.lse = make_view(call.data.data(), {1, 2, 4});
   attempt.expected = StatusCode::kInvalidArgument;
   attempt.is_right = attempt.is_untouched;
   EXPECT_GT(fail_each_allocation("execute that refuses", attempt), 0);
@@ -224,8 +224,8 @@ TEST(OutOfMemory, ExecuteAllocatesNothingAndReportsWhatItRefuses) {
 TEST(OutOfMemory, ThreadsThatCannotBeStartedAreDoneWithout) {
   std::vector<float> data(8 * 128 * 64, 0.25f), out(data.size());
   AttentionRequest request;
-  request.q = request.k = request.v = make_view(data.data(), Dtype::kF32, {1, 8, 128, 64});
-  request.out = make_view(out.data(), Dtype::kF32, {1, 8, 128, 64});
+  request.q = request.k = request.v = make_view(data.data(), {1, 8, 128, 64});
+  request.out = make_view(out.data(), {1, 8, 128, 64});
   const Policy policy = only({kFlash});
   std::unique_ptr<Context> context;
   Attempt attempt;
@@ -289,10 +289,10 @@ TEST(OutOfMemory, ExplainThrowsOrIsRight) {
           selection = explain(*context, params, only({kMath, kFlash}));
         });
       };
-      const std::string device = reference.impl().env_for(params.device)->device_name;
+      const std::string device = ContextImpl::of(reference).env_for(params.device)->device_name;
       attempt.is_right = [&] {
         return to_json(selection) == right &&
-               context->impl().env_for(params.device)->device_name == device;
+               ContextImpl::of(*context).env_for(params.device)->device_name == device;
       };
       EXPECT_GT(fail_each_allocation(words, attempt), 5);
     });
@@ -396,21 +396,19 @@ TEST(OutOfMemory, ATuningTableIsWholeOrMissed) {
 TEST(OutOfMemory, MergedStatesAndMasks) {
   std::vector<float> data(64, 0.5f), lse(8, 0.0f), out(64), merged_lse(8);
   StateView state;
-  state.out = make_view(data.data(), Dtype::kF32, {1, 2, 4, 8});
-  state.lse = make_view(lse.data(), Dtype::kF32, {1, 2, 4});
+  state.out = make_view(data.data(), {1, 2, 4, 8});
+  state.lse = make_view(lse.data(), {1, 2, 4});
   const std::vector<StateView> states = {state, state};
   Attempt attempt;
   attempt.prepare = [&] { out.assign(64, 7.0f); };
   attempt.call = [&] {
-    return merge_states(states, make_view(out.data(), Dtype::kF32, {1, 2, 4, 8}),
-                        make_view(merged_lse.data(), Dtype::kF32, {1, 2, 4}));
+    return merge_states(states, make_view(out.data(), {1, 2, 4, 8}),
+                        make_view(merged_lse.data(), {1, 2, 4}));
   };
   attempt.is_untouched = [&] { return out == std::vector<float>(64, 7.0f); };
   attempt.is_right = [&] { return out == data; };
   fail_each_allocation("merge_states", attempt);
-  attempt.call = [&] {
-    return merge_states(states, make_view(out.data(), Dtype::kF32, {1, 2, 3, 8}), {});
-  };
+  attempt.call = [&] { return merge_states(states, make_view(out.data(), {1, 2, 3, 8}), {}); };
   attempt.expected = StatusCode::kInvalidArgument;
   attempt.is_right = attempt.is_untouched;
   EXPECT_GT(fail_each_allocation("merge_states that refuses", attempt), 0);

@@ -47,7 +47,7 @@ TEST_P(PlantedFaults, AreNoticedInEveryDtype) {
   for (const char* dtype : {"f32", "f64", "bf16", "f16", "f8e4m3", "f8e5m2"}) {
     const Case c = parse_case(std::string(GetParam().text) + " " + dtype).value();
     if (is_f8(c.params.dtype_q) && c.params.features.has(Feature::kNeedsGrad)) continue;
-    const BackendRef math{BackendId::kMath, ""};
+    const BackendRef math{BackendId::kMath};
     const conformance::Report right = conformance::run_case(context, c, math);
     EXPECT_EQ(right.outcome, Outcome::kPassed) << right.text;
     Expected<conformance::PreparedCase> wrong =

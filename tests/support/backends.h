@@ -9,8 +9,8 @@
 
 namespace regard::test {
 
-inline const BackendRef kMathRef{BackendId::kMath, ""};
-inline const BackendRef kEfficientRef{BackendId::kEfficient, ""};
+inline const BackendRef kMathRef{BackendId::kMath};
+inline const BackendRef kEfficientRef{BackendId::kEfficient};
 
 /// A backend forced to one of its units.
 struct Forced {

@@ -89,7 +89,7 @@ TEST(BackwardMemory, FewerHeadWorkspacesThanWorkersGiveTheSameBits) {
 /// What the Context plans under a limit.
 Expected<Plan> plan_within(Context& context, const std::string& text, std::int64_t limit) {
   Policy policy;
-  policy.only = std::vector<BackendRef>{{BackendId::kFlash, ""}};
+  policy.only = std::vector<BackendRef>{{BackendId::kFlash}};
   policy.max_workspace_bytes = limit;
   return plan(context, parse_case(text)->params, policy);
 }

@@ -141,8 +141,8 @@ TEST(ApplyFix, MoreAlignmentPadsDenseRows) {
 TEST(ApplyFix, ChangesThePolicy) {
   AttentionParams p;
   Policy policy;
-  policy.only = std::vector<BackendRef>{{BackendId::kFlash, ""}};
-  policy.deny = {{BackendId::kMath, ""}, {BackendId::kCustom, "mine"}};
+  policy.only = std::vector<BackendRef>{{BackendId::kFlash}};
+  policy.deny = {{BackendId::kMath}, {BackendId::kCustom, "mine"}};
   policy.require = Determinism::kBatchInvariant;
   policy.max_error = 1e-9;
   policy.max_workspace_bytes = 5;

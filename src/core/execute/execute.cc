@@ -250,7 +250,7 @@ Status attention(Context& context, const AttentionRequest& given, const Policy& 
                  const Launch& launch) try {
   std::optional<AttentionRequest> stated;
   const AttentionRequest& request = with_max_seqlens(given, &stated);
-  ContextImpl& impl = context.impl();
+  ContextImpl& impl = ContextImpl::of(context);
   const std::int64_t start = impl.log.wants_profile() ? now_ns() : 0;
   const Expected<AttentionParams> params = describe(request);
   if (!params) return params.status();
@@ -394,7 +394,7 @@ Status attention_backward(Context& context, const AttentionGradRequest& given,
                           const Launch& launch) try {
   std::optional<AttentionGradRequest> stated;
   const AttentionGradRequest& request = with_max_seqlens(given, &stated);
-  ContextImpl& impl = context.impl();
+  ContextImpl& impl = ContextImpl::of(context);
   AttentionOptions options = request.options;
   options.needs_grad = true;
   options.d_lse = options.d_lse || request.d_lse.present();

@@ -56,6 +56,7 @@ BuiltinBackends builtin_candidates(const Env& env);
 struct ContextImpl {
   ContextImpl(Env env_in, std::size_t plan_cache_capacity, BuiltinBackends builtin,
               std::shared_ptr<ExecutorHolder> executor_in);
+  static ContextImpl& of(Context& context) noexcept { return *context.impl_; }
 
   std::shared_ptr<const Settings> settings() const;
   /// Replaces the settings by a copy that `change` edited.

@@ -269,7 +269,7 @@ Expected<Plan> plan(Context& context, const AttentionParams& params, const Polic
   AttentionParams canonical = params;
   canonicalize(canonical);
   if (Status status = validate(canonical, "plan"); !status.ok()) return status;
-  return plan_described(context.impl(), canonical, policy);
+  return plan_described(ContextImpl::of(context), canonical, policy);
 } catch (...) {
   return status_of_exception("plan");
 }
@@ -333,14 +333,15 @@ Env described_for(const Device& device, const Env& machine) {
 }  // namespace
 
 Selection explain(Context& context, const AttentionParams& params, const Policy& policy) {
-  ContextImpl& impl = context.impl();
+  ContextImpl& impl = ContextImpl::of(context);
   return explain_on(impl, params, policy, *impl.env_for(params.device), &impl.learned);
 }
 
 Selection explain(Context& context, const AttentionParams& params, const Policy& policy,
                   const Env& machine) {
   // Another machine's libraries have refused nothing yet.
-  return explain_on(context.impl(), params, policy, described_for(params.device, machine), nullptr);
+  return explain_on(ContextImpl::of(context), params, policy, described_for(params.device, machine),
+                    nullptr);
 }
 
 Selection explain(const AttentionParams& params, const Policy& policy, const Env& machine) {

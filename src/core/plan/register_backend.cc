@@ -44,13 +44,13 @@ Expected<BackendRef> register_backend(Context& context, std::string name,
   }
   const BackendEntry entry{{BackendId::kCustom, name}, std::move(backend)};
   Context scratch(scratch_env(context.env()));
-  scratch.impl().update([&](Settings& settings) { append_custom(settings, entry); });
+  ContextImpl::of(scratch).update([&](Settings& settings) { append_custom(settings, entry); });
   if (Status status = suite.run(scratch, entry.ref); !status.ok()) {
     return Status(StatusCode::kConformanceFailed,
                   "[register_backend] " + to_string(entry.ref) + " failed: " + status.message());
   }
   bool taken = false;
-  context.impl().update([&](Settings& settings) {
+  ContextImpl::of(context).update([&](Settings& settings) {
     for (const auto* list : {&settings.cpu, &settings.cuda}) {
       for (const BackendEntry& other : *list) taken = taken || other.ref == entry.ref;
     }

@@ -86,13 +86,13 @@ std::string to_string(const BackendRef& ref) {
 Expected<BackendRef> parse_backend(std::string_view name) try {
   constexpr std::string_view kCustomPrefix = "custom:";
   if (name.substr(0, kCustomPrefix.size()) == kCustomPrefix && name.size() > kCustomPrefix.size()) {
-    return BackendRef{BackendId::kCustom, std::string(name.substr(kCustomPrefix.size()))};
+    return BackendRef(BackendId::kCustom, std::string(name.substr(kCustomPrefix.size())));
   }
   std::string text = lower(name);
   constexpr std::string_view kTorchPrefix = "sdpbackend.";
   if (text.starts_with(kTorchPrefix)) text = text.substr(kTorchPrefix.size());
   for (const BackendName& entry : kBackendNames) {
-    if (text == entry.name && entry.id != BackendId::kError) return BackendRef{entry.id, {}};
+    if (text == entry.name && entry.id != BackendId::kError) return BackendRef(entry.id);
   }
   return Status(StatusCode::kNotFound,
                 "[parse_backend] unknown backend \"" + std::string(name) +
