@@ -138,7 +138,7 @@ int main(void) {
 
   /* The same in one call, which brings the workspace. */
   fill(d_q, kSizeQ, 5);
-  if (regard_attention_backward(context, &request, &gradients, NULL) != REGARD_STATUS_OK) {
+  if (regard_attention_backward(context, &request, &gradients, NULL, NULL) != REGARD_STATUS_OK) {
     return fail("attention_backward");
   }
   if (check("d_q in one call", q, d_q, kSizeQ) != 0) return 1;

@@ -137,9 +137,12 @@ REGARD_EXPORT Status execute_backward(const Plan& plan, const Buffers& buffers,
 REGARD_EXPORT Status attention(Context& context, const AttentionRequest& request,
                                const Policy& policy = {}, const Launch& launch = {});
 
-/// The gradients of an attention() call with needs_grad, by the plan in request.saved, or planned
-/// here where that is empty.
+/// The gradients of an attention() call with needs_grad. Without a plan in request.saved this
+/// selects and plans as plan() does, among backends whose backward takes what was saved. With one,
+/// its backend runs: scopes, Context and environment have no further say, and of `policy` what
+/// restricts holds (only, deny, require, max_error, max_workspace_bytes), for the backward alone.
+/// kNoBackend, with every reason, where that leaves nothing.
 REGARD_EXPORT Status attention_backward(Context& context, const AttentionGradRequest& request,
-                                        const Launch& launch = {});
+                                        const Policy& policy = {}, const Launch& launch = {});
 
 }  // namespace regard

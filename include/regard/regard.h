@@ -360,11 +360,13 @@ REGARD_EXPORT regard_status regard_execute_backward(const regard_plan* plan,
                                                     const regard_gradients* gradients,
                                                     const regard_launch* launch);
 
-/// The backward of a regard_attention() with needs_grad, by the plan in `gradients` or, without
-/// one, planned here. `launch` may be null.
+/// The backward of a regard_attention() with needs_grad: on the backend of the plan in `gradients`,
+/// under what `policy` restricts (only, deny, require, max_error, max_workspace_bytes), or, without
+/// a plan, on one that is selected as regard_plan_create() does. `policy` and `launch` may be null.
 REGARD_EXPORT regard_status regard_attention_backward(regard_context* context,
                                                       const regard_request* request,
                                                       const regard_gradients* gradients,
+                                                      const regard_policy* policy,
                                                       const regard_launch* launch);
 
 /// A partial result over some keys. Never grows.

@@ -82,7 +82,7 @@ struct SavedContext {
   enum class Kind : std::uint8_t { kNone = 0, kStats, kLse } kind = Kind::kNone;
   std::uint64_t rng_seed = 0;  // of dropout; the Buffers of the call must have the same
   std::uint64_t rng_offset = 0;
-  Plan plan;  // empty: attention_backward plans for itself, under the policy of that moment
+  Plan plan;  // its backend computes the backward; empty: attention_backward selects one
 };
 
 /// What a backward call has besides the tensors of its forward. Shapes and types are those of the

@@ -1,9 +1,7 @@
 #include "bind_backward.h"
 
-#include <algorithm>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "bind_policy.h"
 #include "call.h"
@@ -24,9 +22,10 @@ constexpr const char* kBackwardDoc =
     "backend=None, policy=None)\n--\n\n"
     "The gradients of attention(q, k, v, ..., return_saved=True), with the options of that call:\n"
     "d_q, d_k, d_v, d_bias (None without attn_bias) and d_sinks (None without sinks).\n"
-    "`saved` decides the backend, whatever policy is in force, and a `backend` or `policy` that\n"
-    "does not allow it is an error; without a plan or a backend in it (an lse alone) the policy\n"
-    "decides.";
+    "The backend of the forward, which `saved` holds, computes them, whatever policy is in force;\n"
+    "`backend` and `policy` restrict (only, deny, require, max_error, max_workspace_bytes), and\n"
+    "NoBackendError has every reason where they leave nothing. Without a plan or a backend in\n"
+    "`saved` (an lse alone) the policies in force select one.";
 
 constexpr Signature kBackward{
     "attention_backward",
@@ -68,24 +67,6 @@ void take_seed(Call& call, const Arguments& arguments, const Saved& saved) {
   call.request.rng_offset = saved.rng_offset;
 }
 
-/// What the call names must be what the forward ran on: `saved` decides.
-void check_backend(const Call& call, const Arguments& arguments, const Saved& saved) {
-  if (!saved.backend) return;
-  const std::string ran = "'" + to_string(*saved.backend) + "'";
-  PyObject* const backend = arguments.given(kBackend);
-  if (backend != nullptr && read_backend(backend, "backend") != *saved.backend) {
-    raise_value("backend (" + repr(backend) + ") must be the one that the forward ran on, " + ran);
-  }
-  const auto names = [&](const std::vector<BackendRef>& list) {
-    return std::find(list.begin(), list.end(), *saved.backend) != list.end();
-  };
-  PyObject* const policy = arguments.given(kPolicy);
-  if (policy == nullptr) return;
-  if ((call.policy.only && !names(*call.policy.only)) || names(call.policy.deny)) {
-    raise_value("policy (" + repr(policy) + ") must allow what the forward ran on, " + ran);
-  }
-}
-
 Gradients make_gradients(Call& call, const Arguments& arguments, const Saved& saved) {
   const AttentionRequest& request = call.request;
   Gradients made;
@@ -111,18 +92,12 @@ Gradients make_gradients(Call& call, const Arguments& arguments, const Saved& sa
   return made;
 }
 
-/// The forward's plan, or one of the same backend; where nothing says which, of the policy's.
+/// The forward's plan, or one of the same backend; empty where nothing says which that was.
 Plan plan_of(const Call& call, const Saved& saved) {
-  if (!saved.plan.empty()) return saved.plan;
-  std::optional<AmbientScopes> scopes;
+  if (!saved.plan.empty() || !saved.backend) return saved.plan;
   Policy policy;
-  if (saved.backend) {
-    policy.only = {*saved.backend};
-    policy.max_error = saved.max_error;
-  } else {
-    scopes.emplace();
-    policy = call.policy;
-  }
+  policy.only = {{*saved.backend}};
+  policy.max_error = saved.max_error;
   const Expected<AttentionParams> params = describe(call.request);
   if (!params) raise_status(in_callers_words(call, params.status()));
   const Expected<Plan> made = plan(process_context(), *params, policy);
@@ -161,7 +136,6 @@ nb::object run_backward(const CallArgs& args) {
   }
   const Saved& saved = read_saved(arguments.value[kSaved]);
   Call call(arguments, Call::Purpose::kBackward);
-  check_backend(call, arguments, saved);
   take_seed(call, arguments, saved);
   Gradients made = make_gradients(call, arguments, saved);
   made.buffers.saved.plan = plan_of(call, saved);
@@ -169,11 +143,13 @@ nb::object run_backward(const CallArgs& args) {
   static_cast<AttentionRequest&>(request) = call.request;
   static_cast<GradBuffers&>(request) = made.buffers;
   Context& context = process_context();
+  std::optional<AmbientScopes> scopes;
+  if (request.saved.plan.empty()) scopes.emplace();
   Status status;
   const Launch launch = call.launch();
   {
     const nb::gil_scoped_release unlocked;
-    status = attention_backward(context, request, launch);
+    status = attention_backward(context, request, call.policy, launch);
   }
   check(call, status);
   return python_gradients(call, arguments, made);

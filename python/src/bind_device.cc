@@ -134,7 +134,7 @@ std::pair<std::string, std::optional<double>> run_in_place(const nb::dict& tenso
   Status status;
   {
     const nb::gil_scoped_release unlocked;
-    status = backward ? attention_backward(context, request, launch)
+    status = backward ? attention_backward(context, request, {}, launch)
                       : attention(context, request, call.policy, launch);
   }
   if (PyErr_Occurred() != nullptr) throw nb::python_error();  // of a signal's handler

@@ -48,11 +48,13 @@ regard_status regard_execute_backward(const regard_plan* plan, const regard_requ
 
 regard_status regard_attention_backward(regard_context* context, const regard_request* request,
                                         const regard_gradients* gradients,
-                                        const regard_launch* launch) {
+                                        const regard_policy* policy, const regard_launch* launch) {
   return guarded(__func__, [&](const char* where) -> Status {
     if (Status s = require(where, "context", context); !s.ok()) return s;
     BackwardCall read;
     if (Status s = read_backward(where, request, gradients, launch, &read); !s.ok()) return s;
-    return attention_backward(context->get(), read.request, read.call.launch);
+    Policy restricting;
+    if (Status s = read_policy(where, policy, &restricting); !s.ok()) return s;
+    return attention_backward(context->get(), read.request, restricting, read.call.launch);
   });
 }

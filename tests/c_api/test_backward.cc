@@ -65,7 +65,7 @@ regard_status both_directions(regard_context* context, conformance::Problem& pro
   if (status != REGARD_STATUS_OK) return status;
   problem.begin_backward();
   CGradients gradients(problem.request());
-  return regard_attention_backward(context, request.get(), gradients.get(), nullptr);
+  return regard_attention_backward(context, request.get(), gradients.get(), nullptr, nullptr);
 }
 
 Status both_directions(Context& context, conformance::Problem& problem) {
@@ -110,9 +110,9 @@ TEST(CBackward, OnAPlanAllocatesNothingAndUsesTheStatedWorkspace) {
   const ContextHandle context = make_c_context();
   Trained whole(context.get()), planned(context.get());
   ASSERT_EQ(whole.status, REGARD_STATUS_OK) << regard_last_error();
-  ASSERT_EQ(
-      regard_attention_backward(context.get(), &whole.call.request, &whole.back.gradients, nullptr),
-      REGARD_STATUS_OK)
+  ASSERT_EQ(regard_attention_backward(context.get(), &whole.call.request, &whole.back.gradients,
+                                      nullptr, nullptr),
+            REGARD_STATUS_OK)
       << regard_last_error();
   EXPECT_FALSE(whole.back.untouched());
 
@@ -147,13 +147,35 @@ TEST(CBackward, APairsPlanHoldsWhateverThePolicyIsNow) {
   ASSERT_EQ(regard_context_set_policy(context.get(), &none), REGARD_STATUS_OK);
   const auto run = [&] {
     return regard_attention_backward(context.get(), &trained.call.request, &trained.back.gradients,
-                                     nullptr);
+                                     nullptr, nullptr);
   };
   EXPECT_EQ(run(), REGARD_STATUS_NO_BACKEND);
   EXPECT_TRUE(trained.back.untouched());
   trained.back.gradients.plan = plan.get();
   EXPECT_EQ(run(), REGARD_STATUS_OK) << regard_last_error();
   EXPECT_FALSE(trained.back.untouched());
+}
+
+TEST(CBackward, APolicyRestrictsWhatComputesIt) {
+  const ContextHandle context = make_c_context();
+  Trained trained(context.get());
+  const regard_policy math = only_policy("math"), flash = only_policy("flash");
+  const PlanHandle plan = make_c_plan(context.get(), &trained.call.request, &math);
+  ASSERT_NE(plan, nullptr) << regard_last_error();
+  const auto run = [&](const regard_policy& policy) {
+    return regard_attention_backward(context.get(), &trained.call.request, &trained.back.gradients,
+                                     &policy, nullptr);
+  };
+  trained.back.gradients.plan = plan.get();
+  EXPECT_EQ(run(flash), REGARD_STATUS_NO_BACKEND);
+  EXPECT_NE(std::string(regard_last_error()).find("the forward ran on math"), std::string::npos)
+      << regard_last_error();
+  EXPECT_EQ(run(only_policy("quick")), REGARD_STATUS_NOT_FOUND);
+  EXPECT_TRUE(trained.back.untouched());
+  EXPECT_EQ(run(math), REGARD_STATUS_OK) << regard_last_error();
+  EXPECT_FALSE(trained.back.untouched());
+  trained.back.gradients.plan = nullptr;
+  EXPECT_EQ(run(flash), REGARD_STATUS_OK) << regard_last_error();
 }
 
 TEST(CBackward, APlanWithoutGradientsIsRefused) {
@@ -180,7 +202,7 @@ std::string refusal(Change change) {
   Trained trained(context.get());
   change(trained);
   const regard_status status = regard_attention_backward(context.get(), &trained.call.request,
-                                                         &trained.back.gradients, nullptr);
+                                                         &trained.back.gradients, nullptr, nullptr);
   EXPECT_NE(status, REGARD_STATUS_OK);
   EXPECT_TRUE(trained.back.untouched());
   return regard_last_error();
@@ -214,7 +236,7 @@ TEST(CStructSize, OfGradients) {
   // What lies past the end of an older struct is not read.
   trained.back.gradients.struct_size = offsetof(regard_gradients, saved_kind);
   EXPECT_NE(regard_attention_backward(context.get(), &trained.call.request, &trained.back.gradients,
-                                      nullptr),
+                                      nullptr, nullptr),
             REGARD_STATUS_OK);
   EXPECT_NE(std::string(regard_last_error()).find("saved.kind (0)"), std::string::npos)
       << regard_last_error();
@@ -229,11 +251,13 @@ TEST(CStructSize, OfGradients) {
     const void* later[2] = {nullptr, nullptr};
   } larger{trained.back.gradients};
   larger.known.struct_size = sizeof(larger);
-  EXPECT_EQ(regard_attention_backward(context.get(), &trained.call.request, &larger.known, nullptr),
+  EXPECT_EQ(regard_attention_backward(context.get(), &trained.call.request, &larger.known, nullptr,
+                                      nullptr),
             REGARD_STATUS_OK)
       << regard_last_error();
   larger.later[0] = &larger;
-  EXPECT_EQ(regard_attention_backward(context.get(), &trained.call.request, &larger.known, nullptr),
+  EXPECT_EQ(regard_attention_backward(context.get(), &trained.call.request, &larger.known, nullptr,
+                                      nullptr),
             REGARD_STATUS_INVALID_ARGUMENT);
   EXPECT_NE(std::string(regard_last_error()).find("asks for what regard"), std::string::npos)
       << regard_last_error();

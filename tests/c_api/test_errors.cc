@@ -65,9 +65,11 @@ TEST(CErrors, EveryNullIsNamed) {
          "[regard_execute_backward] request");
   expect(regard_execute_backward(made.get(), r, nullptr, nullptr),
          "[regard_execute_backward] gradients");
-  expect(regard_attention_backward(nullptr, r, &g, nullptr), "[regard_attention_backward] context");
-  expect(regard_attention_backward(c, nullptr, &g, nullptr), "[regard_attention_backward] request");
-  expect(regard_attention_backward(c, r, nullptr, nullptr),
+  expect(regard_attention_backward(nullptr, r, &g, nullptr, nullptr),
+         "[regard_attention_backward] context");
+  expect(regard_attention_backward(c, nullptr, &g, nullptr, nullptr),
+         "[regard_attention_backward] request");
+  expect(regard_attention_backward(c, r, nullptr, nullptr, nullptr),
          "[regard_attention_backward] gradients");
   expect(regard_merge_states(nullptr, 1, &call.tensors[3], nullptr),
          "[regard_merge_states] states");

@@ -245,7 +245,7 @@ TEST(Backward, AWorkspaceMustBeLargeEnoughAndAligned) {
     return execute_backward(pair, call.request, call.request, launch).code();
   };
   EXPECT_EQ(code(), StatusCode::kWorkspace);
-  EXPECT_EQ(attention_backward(context, call.request, launch).code(), StatusCode::kWorkspace);
+  EXPECT_EQ(attention_backward(context, call.request, {}, launch).code(), StatusCode::kWorkspace);
   launch = scratch.launch;
   launch.workspace.data = static_cast<char*>(launch.workspace.data) - 32;
   EXPECT_EQ(code(), StatusCode::kWorkspace);

@@ -75,7 +75,7 @@ TEST_P(Interrupts, RequestedBeforeTheCallLeavesOutputsAlone) {
   EXPECT_EQ(status.code(), StatusCode::kInterrupted);
   EXPECT_EQ(status.message(), "[execute] interrupted before its end; outputs hold no result");
   for (const float x : call.out) ASSERT_EQ(x, kUnwritten);
-  EXPECT_EQ(attention_backward(context, call.request, launch).code(), StatusCode::kInterrupted);
+  EXPECT_EQ(attention_backward(context, call.request, {}, launch).code(), StatusCode::kInterrupted);
 }
 
 TEST_P(Interrupts, APollOnTheCallersThreadEndsTheCall) {
@@ -86,7 +86,7 @@ TEST_P(Interrupts, APollOnTheCallersThreadEndsTheCall) {
     polls.ends_at = 1;
     Interrupt interrupt(poll, &polls);
     launch.interrupt = &interrupt;
-    const Status status = backward ? attention_backward(context, call.request, launch)
+    const Status status = backward ? attention_backward(context, call.request, {}, launch)
                                    : attention(context, call.request, policy, launch);
     EXPECT_EQ(status.code(), StatusCode::kInterrupted);
     EXPECT_EQ(polls.count, 1);
@@ -107,7 +107,7 @@ TEST_P(Interrupts, RequestedByAnotherThreadEndsEveryWorker) {
       std::this_thread::sleep_for(std::chrono::microseconds(100 * delay));
       interrupt.request();
     });
-    const Status status = attention_backward(context, call.request, launch);
+    const Status status = attention_backward(context, call.request, {}, launch);
     other.join();
     EXPECT_TRUE(status.ok() || status.code() == StatusCode::kInterrupted);
   }
@@ -116,12 +116,12 @@ TEST_P(Interrupts, RequestedByAnotherThreadEndsEveryWorker) {
 TEST_P(Interrupts, OneThatNeverEndsTheCallChangesNoBits) {
   PairCall alone, watched;
   ASSERT_TRUE(alone.forward(context, policy, launch).ok());
-  ASSERT_TRUE(attention_backward(context, alone.request, launch).ok());
+  ASSERT_TRUE(attention_backward(context, alone.request, {}, launch).ok());
   Polls polls;
   Interrupt interrupt(poll, &polls);
   launch.interrupt = &interrupt;
   ASSERT_TRUE(watched.forward(context, policy, launch).ok());
-  ASSERT_TRUE(attention_backward(context, watched.request, launch).ok());
+  ASSERT_TRUE(attention_backward(context, watched.request, {}, launch).ok());
   EXPECT_GE(polls.count, 1);
   EXPECT_EQ(alone.out, watched.out);
   EXPECT_EQ(alone.d_q, watched.d_q);

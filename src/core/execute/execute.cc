@@ -390,7 +390,28 @@ Status execute_backward(const Plan& plan, const Buffers& buffers, const GradBuff
   return status_of_exception("execute_backward");
 }
 
-Status attention_backward(Context& context, const AttentionGradRequest& given,
+namespace {
+
+/// The plan of a backward whose forward may have been planned; `params` are described.
+Expected<Plan> backward_plan(ContextImpl& impl, AttentionParams params,
+                             const AttentionGradRequest& request, const Policy& policy) {
+  const Plan& forward = request.saved.plan;
+  if (!forward.empty()) {
+    const PlanImpl* plan = PlanImpl::of(forward);
+    if (Status status = check_pair(plan, "attention_backward"); !status.ok()) return status;
+    if (policy == Policy{}) return forward;
+  }
+  if (request.saved.kind == SavedContext::Kind::kLse) {
+    params.features.set(Feature::kSavedStats, false);
+  }
+  params.features = params.features.with(given_to_backward(request));
+  return forward.empty() ? plan_described(impl, params, policy)
+                         : plan_backward_of(impl, params, *PlanImpl::of(forward), policy);
+}
+
+}  // namespace
+
+Status attention_backward(Context& context, const AttentionGradRequest& given, const Policy& policy,
                           const Launch& launch) try {
   std::optional<AttentionGradRequest> stated;
   const AttentionGradRequest& request = with_max_seqlens(given, &stated);
@@ -399,23 +420,14 @@ Status attention_backward(Context& context, const AttentionGradRequest& given,
   options.needs_grad = true;
   options.d_lse = options.d_lse || request.d_lse.present();
   options.delta = options.delta || request.delta.present();
-  Plan made = request.saved.plan;
   // What the forward wrote besides out is read where a backend is chosen, and nowhere else.
-  const Buffers inputs = made.empty() ? Buffers(request) : backward_inputs(request);
+  const Buffers inputs = request.saved.plan.empty() ? Buffers(request) : backward_inputs(request);
   if (!inputs.scores_out.present()) options.scores_kind = ScoresKind::kNone;
-  Expected<AttentionParams> params = describe_buffers(inputs, options, "attention_backward");
+  const Expected<AttentionParams> params = describe_buffers(inputs, options, "attention_backward");
   if (!params) return params.status();
-  if (made.empty()) {
-    if (request.saved.kind == SavedContext::Kind::kLse) {
-      params->features.set(Feature::kSavedStats, false);
-    }
-    params->features = params->features.with(given_to_backward(request));
-    Expected<Plan> planned = plan_described(impl, *params, {});
-    if (!planned) return planned.status();
-    made = *planned;
-  }
-  const PlanImpl* plan = PlanImpl::of(made);
-  if (Status status = check_pair(plan, "attention_backward"); !status.ok()) return status;
+  const Expected<Plan> made = backward_plan(impl, *params, request, policy);
+  if (!made) return made.status();
+  const PlanImpl* plan = PlanImpl::of(*made);
   Lease lease(impl, params->device, launch);
   if (Status status = lease.take(plan->backward.workspace_bytes); !status.ok()) return status;
   // The forward's other outputs were described where the plan was made here; none of them is read.

@@ -135,6 +135,10 @@ void learn_refusal(ContextImpl& context, const PlanImpl& plan, const Status& ref
 Expected<Plan> plan_described(ContextImpl& context, const AttentionParams& params,
                               const Policy& policy);
 
+/// The plan of a backward alone, on the backend of its forward, under what the policy restricts.
+Expected<Plan> plan_backward_of(ContextImpl& context, const AttentionParams& params,
+                                const PlanImpl& forward, const Policy& policy);
+
 /// execute() for buffers that were described already; `params` are the call's own.
 Status execute_described(const PlanImpl& plan, const AttentionParams& params,
                          const Buffers& buffers, const Launch& launch);

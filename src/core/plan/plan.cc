@@ -224,11 +224,13 @@ std::string Plan::to_string() const {
   return text;
 }
 
-Expected<Plan> plan_described(ContextImpl& context, const AttentionParams& params,
-                              const Policy& policy) {
-  std::shared_ptr<const Settings> settings = context.settings();
+namespace {
+
+Expected<Plan> plan_under(ContextImpl& context, const AttentionParams& params,
+                          std::shared_ptr<const Settings> settings,
+                          std::shared_ptr<const ResolvedPolicy> policy) {
   PlanCacheKey cache_key;
-  cache_key.policy = policy_for(context, *settings, policy);
+  cache_key.policy = std::move(policy);
   if (!cache_key.policy->status.ok()) return cache_key.policy->status;
   cache_key.generations = settings->generations;
   const bool assume_finite = assumes_finite(params, *cache_key.policy);
@@ -263,6 +265,21 @@ Expected<Plan> plan_described(ContextImpl& context, const AttentionParams& param
   context.executor->prepare(made->plan.backward_kernel());
   if (context.log.wants_select()) context.log.write_selection(made->plan.selection());
   return made->plan;
+}
+
+}  // namespace
+
+Expected<Plan> plan_described(ContextImpl& context, const AttentionParams& params,
+                              const Policy& policy) {
+  std::shared_ptr<const Settings> settings = context.settings();
+  std::shared_ptr<const ResolvedPolicy> resolved = policy_for(context, *settings, policy);
+  return plan_under(context, params, std::move(settings), std::move(resolved));
+}
+
+Expected<Plan> plan_backward_of(ContextImpl& context, const AttentionParams& params,
+                                const PlanImpl& forward, const Policy& policy) {
+  return plan_under(context, params, context.settings(),
+                    restrict_to_forward(*forward.policy, forward.entry.ref, policy));
 }
 
 Expected<Plan> plan(Context& context, const AttentionParams& params, const Policy& policy) try {

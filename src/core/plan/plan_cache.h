@@ -34,7 +34,8 @@ struct PlanCacheKey {
   static bool same_policy(const ResolvedPolicy& a, const ResolvedPolicy& b) noexcept {
     return &a == &b ||
            (a.hash == b.hash && a.policy == b.policy && a.only_source == b.only_source &&
-            a.preferred == b.preferred && a.warnings == b.warnings && a.conflict == b.conflict);
+            a.is_of_backward == b.is_of_backward && a.preferred == b.preferred &&
+            a.warnings == b.warnings && a.conflict == b.conflict);
   }
 };
 

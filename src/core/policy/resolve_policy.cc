@@ -195,7 +195,8 @@ Policy environment_policy(const Env& env) {
 }
 
 const char* to_string(PolicySource source) noexcept {
-  constexpr const char* kNames[] = {"call policy", "scope", "context policy", "REGARD_BACKEND"};
+  constexpr const char* kNames[] = {"forward", "call policy", "scope", "context policy",
+                                    "REGARD_BACKEND"};
   return kNames[static_cast<std::size_t>(source)];
 }
 
@@ -216,6 +217,31 @@ std::shared_ptr<const ResolvedPolicy> resolve_policy(const Policy& call, const P
   }
   find_conflict(*resolved, sources);
   resolved->hash = hash_value(resolved->policy);
+  return resolved;
+}
+
+std::shared_ptr<const ResolvedPolicy> restrict_to_forward(const ResolvedPolicy& forward,
+                                                          const BackendRef& backend,
+                                                          const Policy& call) {
+  auto resolved = std::make_shared<ResolvedPolicy>();
+  resolved->status = unless_out_of_memory(validate(call, to_string(PolicySource::kCall)));
+  resolved->is_of_backward = true;
+  Policy& policy = resolved->policy;
+  policy.assume_finite = forward.policy.assume_finite;
+  merge_restrictions(policy, call);
+  merge_restrictions(policy, forward.policy);
+  policy.only = {{backend}};
+  resolved->only_source = PolicySource::kForward;
+  const std::string ran = "the forward ran on " + to_string(backend);
+  if (call.only && !contains(*call.only, backend)) {
+    policy.only->clear();
+    resolved->conflict =
+        ran + ", and only of call policy (" + join_backends(*call.only) + ") leaves it out";
+  } else if (contains(policy.deny, backend)) {
+    resolved->conflict =
+        ran + ", and deny of call policy (" + join_backends(call.deny) + ") leaves it out";
+  }
+  resolved->hash = hash_value(policy);
   return resolved;
 }
 

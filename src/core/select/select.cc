@@ -49,9 +49,11 @@ std::vector<Candidate> candidate_order(const SelectInputs& inputs) {
   return order;
 }
 
-// The claim of the less exact direction, or null.
-const DtypeClaim* loosest_claim(const BackendInfo& info, const AttentionParams& p,
+// The claim of the less exact direction, or null; the backward's, where the forward has run.
+const DtypeClaim* loosest_claim(const BackendInfo& info, const SelectInputs& inputs,
                                 const KernelLevel& level) {
+  const AttentionParams& p = inputs.key.params();
+  if (inputs.policy.is_of_backward) return find_dtypes(info.backward, p, level);
   const DtypeClaim* loosest = find_dtypes(info.forward, p, level);
   if (loosest == nullptr || !p.features.has(Feature::kNeedsGrad)) return loosest;
   const DtypeClaim* backward = find_dtypes(info.backward, p, level);
@@ -78,7 +80,7 @@ KernelLevel level_within(const BackendInfo& info, const SelectInputs& inputs) {
   KernelLevel level = machine;
   const DtypeClaim* claim = nullptr;
   do {
-    claim = loosest_claim(info, inputs.key.params(), level);
+    claim = loosest_claim(info, inputs, level);
     if (claim == nullptr) return machine;
     if (claim->error_bound <= *limit) return level;
   } while (lower_isa(*claim, info, &level));
@@ -104,7 +106,7 @@ class CandidateEvaluation {
     if (!enabled_ && refusals_ == nullptr) return;
     usable_ = read_backend();
     if (!usable_) return;
-    const DtypeClaim* claim = loosest_claim(info_, key_.params(), level());
+    const DtypeClaim* claim = loosest_claim(info_, inputs_, level());
     if (claim != nullptr) error_bound_ = claim->error_bound;
     if (max_bytes() == kInt64Max) {
       usable_ = refuse([&] {
@@ -218,7 +220,10 @@ class CandidateEvaluation {
   }
 
   // The workspaces of a pair are never held at once.
-  std::int64_t max_bytes() const { return std::max(workspace_bytes_, backward_workspace_bytes_); }
+  std::int64_t max_bytes() const {
+    if (inputs_.policy.is_of_backward) return backward_workspace_bytes_;
+    return std::max(workspace_bytes_, backward_workspace_bytes_);
+  }
 
   bool check_limits() {
     const Policy& policy = inputs_.policy.policy;
