@@ -18,7 +18,7 @@ for refusal in selection.refusals:
 assert selection.chosen == "math"
 
 # A policy is a value, for one call or for a stretch of code.
-with regard.policy(max_workspace_bytes=1 << 20, prefer=["efficient"]):
+with regard.use_policy(max_workspace_bytes=1 << 20, prefer=["efficient"]):
     print("within a MiB of workspace:", regard.explain(q, q, q).chosen)
 
 # A backend that is forced and can not run is an error with its reasons, never another backend.

@@ -29,7 +29,7 @@ from ._core import (
 from ._errors import NoBackendError
 from ._gradients import Gradients
 from ._lengths import pad, unpad
-from ._policy import policy
+from ._policy import use_policy
 from ._selection import Refusal, Selection
 
 __all__ = [
@@ -53,10 +53,10 @@ __all__ = [
     "machine_rates",
     "merge_states",
     "pad",
-    "policy",
     "show_config",
     "trim",
     "unpad",
+    "use_policy",
 ]
 
 _SUBMODULES = ("flash_attn", "onnx", "torch", "transformers")

@@ -9,8 +9,8 @@ from typing import Any
 from . import _core
 
 
-class policy:  # noqa: N801 - used as a function, as contextlib.suppress is
-    """Applies a policy to every call inside the with statement: policy(only=["math"]).
+class use_policy:  # noqa: N801 - used as a function, as contextlib.suppress is
+    """Applies a policy to every call inside the with statement: use_policy(only=["math"]).
 
     The scope belongs to the context of contextvars: another thread or asyncio task that runs
     meanwhile is not touched. Scopes nest: `only` narrows, the rest overrules; replace=True hides
@@ -20,9 +20,9 @@ class policy:  # noqa: N801 - used as a function, as contextlib.suppress is
     def __init__(self, value: _core.Policy | None = None, /, *, replace: bool = False,
                  **fields: Any) -> None:
         if value is not None and fields:
-            raise TypeError("policy() takes a regard.Policy or fields, and both were given")
+            raise TypeError("use_policy() takes a regard.Policy or fields, and both were given")
         if value is not None and not isinstance(value, _core.Policy):
-            raise TypeError(f"policy() takes a regard.Policy or fields, not {value!r}")
+            raise TypeError(f"use_policy() takes a regard.Policy or fields, not {value!r}")
         self.value = _core.Policy(**fields) if value is None else value
         self._replace = replace
         self._token: Token[_core.Scopes] | None = None
@@ -30,7 +30,7 @@ class policy:  # noqa: N801 - used as a function, as contextlib.suppress is
     def __enter__(self) -> _core.Policy:
         if self._token is not None:
             raise RuntimeError(
-                "this policy scope is open already; make another with regard.policy()")
+                "this policy scope is open already; make another with regard.use_policy()")
         outer = _core.scopes.get(None)
         self._token = _core.scopes.set(_core.with_scope(outer, self.value, self._replace))
         return self.value
@@ -42,4 +42,4 @@ class policy:  # noqa: N801 - used as a function, as contextlib.suppress is
         _core.scopes.reset(token)
 
     def __repr__(self) -> str:
-        return f"regard.policy({self.value!r}{', replace=True' if self._replace else ''})"
+        return f"regard.use_policy({self.value!r}{', replace=True' if self._replace else ''})"

@@ -196,7 +196,7 @@ void bind_policy(nb::module_& module) {
         throw nb::python_error();
       });
 
-  nb::class_<Scopes>(module, "Scopes", "The policies that regard.policy has open.");
+  nb::class_<Scopes>(module, "Scopes", "The policies that regard.use_policy has open.");
   module.def("with_scope", &with_scope, "outer"_a.none(), "policy"_a, "replace"_a,
              "The scopes of `outer` with one more inside.");
 }

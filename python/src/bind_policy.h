@@ -10,7 +10,7 @@
 
 namespace regard::python {
 
-/// regard.Policy and the scopes that regard.policy opens.
+/// regard.Policy and the scopes that regard.use_policy opens.
 void bind_policy(nanobind::module_& module);
 
 /// The value of a regard.Policy, or null for any other object.

@@ -173,13 +173,13 @@ def test_saved_says_what_it_holds():
 
 def test_the_ambient_policy_is_the_forwards_alone():
     q, k, v = make()
-    with regard.policy(only=["math"]):
+    with regard.use_policy(only=["math"]):
         out, saved = regard.attention(q, k, v, return_saved=True)
     d_out = gradient_like(out)
     expected = regard.attention_backward(d_out, q, k, v, out, saved)
     copied = pickle.loads(pickle.dumps(saved))
     assert copied.plan is None and copied.backend == "math" and copy.copy(saved).kind == "stats"
-    with regard.policy(deny=["math"]):
+    with regard.use_policy(deny=["math"]):
         for each in (saved, copied):
             grads = regard.attention_backward(d_out, q, k, v, out, each)
             assert all(np.array_equal(a, b) for a, b in zip(grads[:3], expected[:3]))
@@ -218,7 +218,7 @@ def test_backward_from_a_merged_lse():
     delta = (d_out * out).sum(-1)
     again = regard.attention_backward(d_out, q, k[:, :, :15], v[:, :, :15], out, saved, delta=delta)
     np.testing.assert_allclose(again.d_q, grads[0].d_q, atol=1e-5)
-    with regard.policy(deny=["math", "flash", "efficient"]), pytest.raises(regard.NoBackendError):
+    with regard.use_policy(deny=["math", "flash", "efficient"]), pytest.raises(regard.NoBackendError):
         regard.attention_backward(d_out, q, k[:, :, :15], v[:, :, :15], out, saved)
 
 
@@ -283,7 +283,7 @@ def test_saved_refuses(keywords, error, word):
 
 def test_the_policys_limit_holds_for_the_backward():
     q, k, v = make()
-    with regard.policy(max_error=0.5):
+    with regard.use_policy(max_error=0.5):
         out, saved = regard.attention(q, k, v, return_saved=True)
     assert saved.max_error == 0.5 and SAVED.max_error is None
     copied = pickle.loads(pickle.dumps(saved))

@@ -49,7 +49,7 @@ def test_wrong_fields(fields, error, words):
     with pytest.raises(error, match=words):
         regard.Policy(**fields)
     with pytest.raises(error, match=words):
-        regard.policy(**fields)
+        regard.use_policy(**fields)
 
 
 def test_for_a_call():
@@ -61,18 +61,18 @@ def test_for_a_call():
 
 def test_scopes_nest_and_end():
     before = chosen()
-    with regard.policy(only=["math", "efficient"]) as value:
+    with regard.use_policy(only=["math", "efficient"]) as value:
         assert value == regard.Policy(only=["math", "efficient"])
-        with regard.policy(prefer=["math"]):
+        with regard.use_policy(prefer=["math"]):
             assert chosen() == "math"
-            with regard.policy(only=["efficient"]):
+            with regard.use_policy(only=["efficient"]):
                 assert chosen() == "efficient"
                 assert chosen(backend="efficient") == "efficient"
-                with regard.policy(only=["math"], replace=True):
+                with regard.use_policy(only=["math"], replace=True):
                     assert chosen() == "math"
                 assert chosen() == "efficient"
             assert regard.explain(CASE).decided_by == "scope (only, prefer)"
-            with pytest.raises(KeyError), regard.policy(deny=["math"]):
+            with pytest.raises(KeyError), regard.use_policy(deny=["math"]):
                 assert chosen() == "efficient"
                 raise KeyError
             assert chosen() == "math"
@@ -80,21 +80,21 @@ def test_scopes_nest_and_end():
 
 
 def test_disjoint_scopes_name_both():
-    with regard.policy(only=["math"]), regard.policy(only=["efficient"]):
+    with regard.use_policy(only=["math"]), regard.use_policy(only=["efficient"]):
         assert chosen() == "error"
 
 
 def test_a_value_makes_a_scope():
-    with regard.policy(regard.Policy(only=["math"])):
+    with regard.use_policy(regard.Policy(only=["math"])):
         assert chosen() == "math"
     with pytest.raises(TypeError, match="both"):
-        regard.policy(regard.Policy(), only=["math"])
+        regard.use_policy(regard.Policy(), only=["math"])
     with pytest.raises(TypeError, match="regard.Policy"):
-        regard.policy("math")
+        regard.use_policy("math")
 
 
 def test_a_scope_is_open_once():
-    scope = regard.policy(only=["math"])
+    scope = regard.use_policy(only=["math"])
     for _ in range(2):
         with scope:
             with pytest.raises(RuntimeError, match="open already"):
@@ -108,7 +108,7 @@ def test_another_thread_has_its_own():
     entered, go_on = threading.Event(), threading.Event()
 
     def inside():
-        with regard.policy(only=["math"]):
+        with regard.use_policy(only=["math"]):
             entered.set()
             go_on.wait(30)
             seen["inside"] = chosen()
@@ -116,7 +116,7 @@ def test_another_thread_has_its_own():
     thread = threading.Thread(target=inside)
     thread.start()
     entered.wait(30)
-    with regard.policy(only=["efficient"]):
+    with regard.use_policy(only=["efficient"]):
         seen["here"] = chosen()
         go_on.set()
         thread.join()
@@ -126,7 +126,7 @@ def test_another_thread_has_its_own():
 
 def test_asyncio_tasks_do_not_see_each_other():
     async def task(name):
-        with regard.policy(only=[name]):
+        with regard.use_policy(only=[name]):
             for _ in range(20):
                 await asyncio.sleep(0)
                 assert chosen() == name
@@ -135,7 +135,7 @@ def test_asyncio_tasks_do_not_see_each_other():
 
     async def main():
         outside = chosen()
-        with regard.policy(prefer=["math"]):
+        with regard.use_policy(prefer=["math"]):
             inherited = asyncio.ensure_future(asyncio.to_thread(chosen))
             results = await asyncio.gather(*(task(n) for n in ["math", "efficient"] * 3))
             assert results == ["math"] * 6, "a task inherits the scopes of who made it"

@@ -77,14 +77,14 @@ def test_the_gil_is_released():
 
 
 def _child(pipe, q, k, v):
-    with regard.policy(only=["efficient"]):
+    with regard.use_policy(only=["efficient"]):
         pipe.send((regard.attention(q, k, v), regard.explain(q, k, v).chosen))
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_child_process_computes_the_same(method):
     q, k, v = make(b=1, hq=4, hkv=4, sq=96, skv=96, d=32)
-    with regard.policy(only=["efficient"]):
+    with regard.use_policy(only=["efficient"]):
         expected = regard.attention(q, k, v)
     context = multiprocessing.get_context(method)
     for _ in range(2):
@@ -136,7 +136,7 @@ def _all_kinds_of_calls(q, k, v, turned):
     regard.attention(q, k, v, return_lse=True, return_scores="probs")
     regard.attention(q, turned, v, seqlens_kv=[5, 3], sinks=[0.0] * 4, window=(2, 2),
                      diagonal="top_left", policy=regard.Policy(prefer=["math"]))
-    with regard.policy(only=["math"]):
+    with regard.use_policy(only=["math"]):
         regard.attention(q, k, v, attn_mask=np.ones(13, bool), backend="math")
     try:
         regard.attention(q, k, v, backend="cudnn")

@@ -1,7 +1,7 @@
 """What sdpa_kernel and exportable have open on this thread.
 
 Thread-local attributes, not context variables: torch.compile traces the former, guards included. A
-scope holds for its thread; regard.policy is the one that follows asyncio tasks.
+scope holds for its thread; regard.use_policy is the one that follows asyncio tasks.
 """
 
 from __future__ import annotations

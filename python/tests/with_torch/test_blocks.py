@@ -83,6 +83,6 @@ def losses(block_type, attend, steps=8):
 def test_a_block_trains_as_on_pytorchs_sdpa(block_type, backend):
     expected = losses(block_type, F.scaled_dot_product_attention)
     assert expected[-1] < 0.8 * expected[0]
-    with regard.policy(only=[backend]):
+    with regard.use_policy(only=[backend]):
         found = losses(block_type, rt.scaled_dot_product_attention)
     assert found == pytest.approx(expected, rel=2e-5)

@@ -183,7 +183,7 @@ def test_compile_follows_scopes():
     expected = compiled(q, k, v)
     with regard.torch.sdpa_kernel(SDPBackend.CUDNN_ATTENTION), pytest.raises(regard.NoBackendError):
         compiled(q, k, v)
-    with regard.policy(only=["cudnn"]), pytest.raises(regard.NoBackendError):
+    with regard.use_policy(only=["cudnn"]), pytest.raises(regard.NoBackendError):
         compiled(q, k, v)
     assert torch.equal(compiled(q, k, v), expected)
 
@@ -196,7 +196,7 @@ def test_a_graph_keeps_the_limit_of_its_policy():
     compiled = torch.compile(lambda q, k, v: sdpa(q, k, v), fullgraph=True, backend="aot_eager")
 
     def gradients(f, **limit):
-        with regard.policy(**limit):
+        with regard.use_policy(**limit):
             out = f(q, k, v)
         return torch.autograd.grad(out, (q, k, v), d_out)
 
@@ -297,16 +297,16 @@ def test_another_choice_than_math_is_an_error_in_exportable():
     with exportable(), pytest.raises(ValueError, match=r"exportable\(\).*efficient.*excludes"):
         with kernel("efficient"):
             pass
-    with regard.policy(only=["flash"]), pytest.raises(regard.NoBackendError, match="exportable"):
+    with regard.use_policy(only=["flash"]), pytest.raises(regard.NoBackendError, match="exportable"):
         exportable().__enter__()
-    with regard.policy(deny=["math"]), pytest.raises(regard.NoBackendError, match="exportable"):
+    with regard.use_policy(deny=["math"]), pytest.raises(regard.NoBackendError, match="exportable"):
         exportable().__enter__()
     with kernel(["flash", "math"]), exportable():
         assert regard.torch.explain(q, k, v).chosen == "math"
         with pytest.raises(ValueError, match="dropout_p"):
             sdpa(q, k, v, dropout_p=0.5)
     assert regard.torch.explain(q, k, v).ok and torch.ops.regard.attention
-    with regard.policy(prefer=["math"]):
+    with regard.use_policy(prefer=["math"]):
         same(sdpa(q, k, v), F.scaled_dot_product_attention(q, k, v))
 
 

@@ -52,7 +52,7 @@ def test_a_policy_follows_asyncio_tasks():
         return rt.explain(q, k, v).chosen
 
     async def task(name):
-        with regard.policy(only=[name]):
+        with regard.use_policy(only=[name]):
             seen = []
             for _ in range(5):
                 await asyncio.sleep(0)

@@ -28,10 +28,10 @@ def test_a_policy_without_math_is_an_error_for_its_formula(policy):
     torch._dynamo.reset()
     q, k, v = make()
     f = lambda q: sdpa(q, k, v).sum()  # noqa: E731
-    with exportable(), regard.policy(**policy):
+    with exportable(), regard.use_policy(**policy):
         with pytest.raises(regard.NoBackendError, match=r"exportable\(\).*math"):
             sdpa(q, k, v)
-    with regard.policy(**policy):
+    with regard.use_policy(**policy):
         for call in (lambda: grad(f)(q), lambda: jvp(f, (q,), (q,))):
             with pytest.raises(regard.NoBackendError, match="torch.func"):
                 call()
@@ -44,7 +44,7 @@ def test_a_policy_without_math_is_an_error_for_its_formula(policy):
             torch.compile(inside, fullgraph=True, backend="eager")(q, k, v)
     with kernel("cudnn"), pytest.raises(ValueError, match="torch.func.*cudnn"):
         grad(f)(q)
-    with exportable(), regard.policy(prefer=["flash"]):
+    with exportable(), regard.use_policy(prefer=["flash"]):
         same(sdpa(q, k, v), F.scaled_dot_product_attention(q, k, v))
     same(torch.compile(inside, fullgraph=True, backend="eager")(q, k, v), sdpa(q, k, v))
 

@@ -206,7 +206,7 @@ def test_sdpa_kernel_scopes():
     with kernel(SDPBackend.CUDNN_ATTENTION), pytest.raises(regard.NoBackendError) as caught:
         sdpa(q, k, v)
     assert {r.backend for r in caught.value.selection.refusals} >= {"cudnn", "math"}
-    with regard.policy(deny=["flash"]), kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+    with regard.use_policy(deny=["flash"]), kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
         assert chosen() == "math", "what an outer policy denies stays denied"
     for spelling in ("MATH", "SDPBackend.MATH", "Math"):
         with kernel(spelling):
@@ -223,7 +223,7 @@ def test_the_chosen_backend_is_what_runs():
     q, k, v = make(grad=True)
     with regard.torch.sdpa_kernel("math"):
         out = sdpa(q, k, v)
-    with regard.policy(deny=["math"]):  # decided by the forward
+    with regard.use_policy(deny=["math"]):  # decided by the forward
         grads = torch.autograd.grad(out.sum(), (q, k, v))
     theirs = torch.autograd.grad(F.scaled_dot_product_attention(q, k, v).sum(), (q, k, v))
     for a, b in zip(grads, theirs):
