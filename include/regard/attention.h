@@ -20,5 +20,6 @@
 #include "regard/status.h"
 #include "regard/tensor.h"
 #include "regard/tensors.h"
+#include "regard/trace.h"
 #include "regard/version.h"
 #include "regard/work.h"

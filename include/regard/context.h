@@ -14,6 +14,7 @@
 #include "regard/request.h"
 #include "regard/selection.h"
 #include "regard/status.h"
+#include "regard/trace.h"
 
 namespace regard {
 
@@ -39,9 +40,17 @@ class REGARD_EXPORT ConformanceSuite {
   virtual Status run(Context& context, const BackendRef& ref) const = 0;
 };
 
+/// What a line of the log states. Warnings are always written; the others from their level on.
+enum class LogLevel : std::uint8_t {
+  kWarning = 0,
+  kSelect,  // a line for each distinct decision
+  kTrace    // and one for each call
+};
+REGARD_EXPORT const char* to_string(LogLevel level) noexcept;  // "warning", "select", "trace"
+
 /// Receives one line without a newline. May be called from any thread, one at a time, and must not
 /// call into regard: it runs under the log's lock.
-using LogSink = void (*)(void* user, std::string_view line);
+using LogSink = void (*)(void* user, LogLevel level, std::string_view line);
 
 /// The order of candidates measured on one machine (docs/selection.md has the file's format). It
 /// orders problems on CPUs where it names a CPU, and problems on CUDA devices where it names one.
@@ -82,8 +91,14 @@ class REGARD_EXPORT Context {
   void set_executor(Executor* executor);
   Executor& executor();
   void set_tuning(TuningTable table);
-  /// Null restores stderr. What is logged is REGARD_LOG's.
+  /// Null restores stderr.
   void set_log_sink(LogSink sink, void* user);
+  /// What is logged; REGARD_LOG's until it is called.
+  void set_log_level(LogLevel level);
+  /// Calls the function after each call that this Context or one of its plans runs; null ends that,
+  /// and is what a Context begins with: nothing is then measured. Returns once no thread is in the
+  /// former function, so that what `user` points at may then be freed.
+  void set_trace(TraceFunction function, void* user);
 
   std::vector<BackendInfo> backends() const;
   PlanCacheCounters plan_cache_counters() const;

@@ -122,7 +122,8 @@ struct Workspace {
   std::size_t bytes = 0;
 };
 
-class Interrupt;  // regard/interrupt.h
+class Interrupt;     // regard/interrupt.h
+struct PlannedCall;  // regard/trace.h
 
 /// How to launch: all of it may be left out. A null executor is the default Context's pool; a null
 /// workspace is leased from the Context by attention(), and an error in execute() where the plan
@@ -133,6 +134,8 @@ struct Launch {
   void* stream = nullptr;  // a cudaStream_t of the tensors' device; null: its default stream
   Workspace workspace{};
   Interrupt* interrupt = nullptr;  // ends a call on a CPU before its time
+  // Receives what the call is and its plan, before it runs. A failed call may leave it as it was.
+  PlannedCall* planned = nullptr;
 };
 
 /// Lengths that lie on a device are data that execute never reads there: kernels take each as at

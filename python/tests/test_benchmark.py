@@ -71,7 +71,7 @@ def test_policies_narrow():
     result = measured(policy=policy)
     assert result.to_dict()["chosen"] == "efficient"
     assert row_of(result, "math").seconds is None and row_of(result, "flash").seconds > 0
-    with regard.policy(deny=["flash"]):
+    with regard.use_policy(deny=["flash"]):
         assert row_of(measured(), "flash").seconds is None
 
 

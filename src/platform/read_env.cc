@@ -47,13 +47,7 @@ std::string check_tuning(const std::string& value) {
 }
 
 std::string check_log(const std::string& value) {
-  std::string wrong;
-  for_each_part(value, ',', [&](std::string_view word) {
-    if (word == "select" || word == "profile") return true;
-    wrong = "unknown word \"" + std::string(word) + "\"; expected select, profile or both";
-    return false;
-  });
-  return wrong;
+  return value == "select" || value == "trace" ? "" : "expected select or trace";
 }
 
 struct VariableSpec {
@@ -70,7 +64,7 @@ constexpr VariableSpec kVariables[] = {
     {"REGARD_NUM_THREADS", "workers that a plan may use (default: the CPUs allowed)",
      check_threads},
     {"REGARD_TUNING", "a file with an order of backends measured on this machine", check_tuning},
-    {"REGARD_LOG", "select: a JSON line per decision; profile: per call", check_log},
+    {"REGARD_LOG", "select: a JSON line per decision; trace: per call, too", check_log},
 };
 
 std::vector<EnvVariable> read_variables() {

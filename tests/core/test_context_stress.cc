@@ -212,7 +212,7 @@ class Stress {
   static void RecordProperty(const char* name, const std::string& value) {
     ::testing::Test::RecordProperty(name, value);
   }
-  static void count_line(void* user, std::string_view) {
+  static void count_line(void* user, LogLevel, std::string_view) {
     ++*static_cast<std::atomic<std::uint64_t>*>(user);
   }
 
@@ -341,7 +341,7 @@ class Stress {
 
   static Env logging_env() {
     Env env = described_env();
-    env.variables.push_back({"REGARD_LOG", "select,profile", true, "", ""});
+    env.variables.push_back({"REGARD_LOG", "trace", true, "", ""});
     return env;
   }
 

@@ -82,7 +82,7 @@ TEST(Env, EachVariableIsRead) {
     Context context;
     std::vector<std::string> lines;
     context.set_log_sink(
-        [](void* user, std::string_view line) {
+        [](void* user, LogLevel, std::string_view line) {
           static_cast<std::vector<std::string>*>(user)->emplace_back(line);
         },
         &lines);
@@ -117,7 +117,7 @@ TEST(Env, UnknownNamesWarnOnceWithTheNearestName) {
     Context context(env);
     std::vector<std::string> lines;
     context.set_log_sink(
-        [](void* user, std::string_view line) {
+        [](void* user, LogLevel, std::string_view line) {
           static_cast<std::vector<std::string>*>(user)->emplace_back(line);
         },
         &lines);
@@ -208,15 +208,29 @@ TEST(Env, EveryFieldShowsInFingerprintJsonAndText) {
 
 struct LogLines {
   std::vector<std::string> lines;
-  static void sink(void* user, std::string_view line) {
+  std::vector<LogLevel> levels;
+  static void sink(void* user, LogLevel level, std::string_view line) {
     static_cast<LogLines*>(user)->lines.emplace_back(line);
+    static_cast<LogLines*>(user)->levels.push_back(level);
   }
 };
 
-TEST(Log, OneLinePerDistinctDecisionAndOnePerCall) {
+Env logging_env(const char* level) {
   Env env = described_env();
-  env.variables.push_back({"REGARD_LOG", "select,profile", true, "", ""});
-  Context context(env);
+  env.variables.push_back({"REGARD_LOG", level, true, "", ""});
+  return env;
+}
+
+Status small_attention(Context& context) {
+  std::vector<float> data(64), out(64);
+  AttentionRequest request;
+  request.q = request.k = request.v = make_view(data.data(), Dtype::kF32, {1, 1, 8, 8});
+  request.out = make_view(out.data(), Dtype::kF32, {1, 1, 8, 8});
+  return attention(context, request);
+}
+
+TEST(Log, OneLinePerDistinctDecision) {
+  Context context(logging_env("select"));
   LogLines log;
   context.set_log_sink(LogLines::sink, &log);
   ASSERT_TRUE(plan(context, kPlain));
@@ -227,26 +241,39 @@ TEST(Log, OneLinePerDistinctDecisionAndOnePerCall) {
   EXPECT_EQ(log.lines[0].rfind("{\"event\":\"select\"", 0), 0u);
   EXPECT_EQ(log.lines[0].find('\n'), std::string::npos);
   EXPECT_NE(log.lines[1].find("\"chosen\":\"error\""), std::string::npos);
-
-  std::vector<float> data(64), out(64);
-  AttentionRequest request;
-  request.q = request.k = request.v = make_view(data.data(), {1, 1, 8, 8});
-  request.out = make_view(out.data(), {1, 1, 8, 8});
-  log.lines.clear();
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(attention(context, request).ok());
-  int profiles = 0;
-  for (const std::string& line : log.lines) {
-    profiles += line.rfind("{\"event\":\"profile\"", 0) == 0 ? 1 : 0;
-  }
-  EXPECT_EQ(profiles, 3);
+  EXPECT_EQ(log.levels, (std::vector<LogLevel>{LogLevel::kSelect, LogLevel::kSelect}));
 }
 
-TEST(Log, IsSilentUnlessAsked) {
+TEST(Log, TraceAddsALineForEachCall) {
+  Context context(logging_env("trace"));
+  LogLines log;
+  context.set_log_sink(LogLines::sink, &log);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(small_attention(context).ok());
+  ASSERT_EQ(log.lines.size(), 4u);
+  EXPECT_EQ(log.levels[0], LogLevel::kSelect);
+  for (std::size_t i = 1; i < 4; ++i) {
+    EXPECT_EQ(log.levels[i], LogLevel::kTrace);
+    EXPECT_EQ(log.lines[i].rfind("{\"event\":\"trace\",\"call\":{\"direction\":\"forward\"", 0), 0u)
+        << log.lines[i];
+  }
+}
+
+TEST(Log, TheLevelCanBeChangedLater) {
   Context context(described_env());
   LogLines log;
   context.set_log_sink(LogLines::sink, &log);
-  ASSERT_TRUE(plan(context, kPlain));
-  EXPECT_TRUE(log.lines.empty());
+  ASSERT_TRUE(small_attention(context).ok());
+  EXPECT_TRUE(log.lines.empty());  // silent unless it is switched on
+  context.set_log_level(LogLevel::kTrace);
+  ASSERT_TRUE(small_attention(context).ok());
+  EXPECT_EQ(log.levels, (std::vector<LogLevel>{LogLevel::kTrace}));  // the plan was cached
+  context.set_log_level(LogLevel::kSelect);
+  ASSERT_TRUE(small_attention(context).ok());
+  ASSERT_TRUE(plan(context, case_params("sq8 d16 f32")));
+  EXPECT_EQ(log.levels, (std::vector<LogLevel>{LogLevel::kTrace, LogLevel::kSelect}));
+  context.set_log_level(LogLevel::kWarning);
+  ASSERT_TRUE(plan(context, case_params("sq8 d24 f32")));
+  EXPECT_EQ(log.lines.size(), 2u);
 }
 
 }  // namespace

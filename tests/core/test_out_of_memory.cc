@@ -417,11 +417,11 @@ TEST(OutOfMemory, MergedStatesAndMasks) {
   EXPECT_GT(fail_each_allocation("dropout_mask", attempt), 0);
 }
 
-void count_line(void* user, std::string_view) { ++*static_cast<int*>(user); }
+void count_line(void* user, LogLevel, std::string_view) { ++*static_cast<int*>(user); }
 
 TEST(OutOfMemory, TheLog) {
   Env env = described_env();
-  env.variables.push_back({"REGARD_LOG", "select,profile", true, "", ""});
+  env.variables.push_back({"REGARD_LOG", "trace", true, "", ""});
   env.warnings = {"a warning of the environment, of some length"};
   const Policy policy = only({kMath});
   int lines = 0;

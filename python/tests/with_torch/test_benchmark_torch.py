@@ -110,7 +110,7 @@ def test_pytorchs_own_where_regards_is_installed():
 
     with regard.torch.install():
         (row,) = _benchmark_torch.torch_rows(Q, K, V, {})
-        with regard.policy(only=["cudnn"]):  # regard's would raise
+        with regard.use_policy(only=["cudnn"]):  # regard's would raise
             torch.testing.assert_close(row.call(), regard_free(Q, K, V))
 
 

@@ -177,6 +177,36 @@ std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
 }
 
+/// A public function of a call: run(planned) with every exception as a Status, reported where the
+/// Context of the call (null: it has none) is traced. What is not null in run's argument receives
+/// the call and its plan.
+template <class Run>
+Status traced(Tracer* tracer, Direction direction, const char* where, PlannedCall* planned,
+              Run run) {
+  const auto run_safely = [&](PlannedCall* receiver) -> Status {
+    try {
+      return run(receiver);
+    } catch (...) {
+      return status_of_exception(where);
+    }
+  };
+  if (tracer == nullptr || !tracer->is_active()) return run_safely(planned);
+  CallTrace call;
+  call.direction = direction;
+  const std::int64_t start = now_ns();
+  call.status = run_safely(&call);
+  call.ns = now_ns() - start;
+  if (planned != nullptr) *planned = call;
+  tracer->report(call);
+  return call.status;
+}
+
+void note(PlannedCall* planned, const AttentionParams& params, const Plan& plan) {
+  if (planned == nullptr) return;
+  planned->params = params;
+  planned->plan = plan;
+}
+
 }  // namespace
 
 Status execute_described(const PlanImpl& plan, const AttentionParams& params,
@@ -224,12 +254,16 @@ Status prepare(const Plan& plan, const Buffers& buffers) try {
   return status_of_exception("prepare");
 }
 
-Status execute(const Plan& plan, const Buffers& buffers, const Launch& launch) try {
+Status execute(const Plan& plan, const Buffers& buffers, const Launch& launch) {
   const PlanImpl* impl = PlanImpl::of(plan);
-  const Expected<AttentionParams> params = fit(impl, buffers, "execute");
-  return params ? execute_described(*impl, *params, buffers, launch) : params.status();
-} catch (...) {
-  return status_of_exception("execute");
+  Tracer* const tracer = impl != nullptr ? impl->tracer.get() : nullptr;
+  const auto run = [&](PlannedCall* planned) -> Status {
+    const Expected<AttentionParams> params = fit(impl, buffers, "execute");
+    if (!params) return params.status();
+    note(planned, *params, plan);
+    return execute_described(*impl, *params, buffers, launch);
+  };
+  return traced(tracer, Direction::kForward, "execute", launch.planned, run);
 }
 
 namespace {
@@ -244,34 +278,37 @@ const Request& with_max_seqlens(const Request& request, std::optional<Request>* 
   return made;
 }
 
-}  // namespace
-
-Status attention(Context& context, const AttentionRequest& given, const Policy& policy,
-                 const Launch& launch) try {
+Status plan_and_execute(ContextImpl& context, const AttentionRequest& given, const Policy& policy,
+                        const Launch& launch, PlannedCall* planned) {
   std::optional<AttentionRequest> stated;
   const AttentionRequest& request = with_max_seqlens(given, &stated);
-  ContextImpl& impl = ContextImpl::of(context);
-  const std::int64_t start = impl.log.wants_profile() ? now_ns() : 0;
   const Expected<AttentionParams> params = describe(request);
   if (!params) return params.status();
   while (true) {
-    const Expected<Plan> made = plan_described(impl, *params, policy);
+    note(planned, *params, {});
+    const Expected<Plan> made = plan_described(context, *params, policy);
     if (!made) return made.status();
+    note(planned, *params, *made);
     const PlanImpl& plan = *PlanImpl::of(*made);
-    Lease lease(impl, params->device, launch);
+    Lease lease(context, params->device, launch);
     Status status = lease.take(plan.kernel.workspace_bytes);
     if (!status.ok()) return status;
     status = prepare_described(plan, *params, request);
     if (status.ok()) status = execute_described(plan, *params, request, lease.launch());
-    if (status.code() == StatusCode::kRefusedAtPlan) {
-      learn_refusal(impl, plan, status);
-      continue;  // each turn leaves a candidate less
-    }
-    if (impl.log.wants_profile()) impl.log.write_profile(*params, plan.entry.ref, now_ns() - start);
-    return status;
+    if (status.code() != StatusCode::kRefusedAtPlan) return status;
+    learn_refusal(context, plan, status);  // each turn leaves a candidate less
   }
-} catch (...) {
-  return status_of_exception("attention");
+}
+
+}  // namespace
+
+Status attention(Context& context, const AttentionRequest& request, const Policy& policy,
+                 const Launch& launch) {
+  ContextImpl& impl = ContextImpl::of(context);
+  const auto run = [&](PlannedCall* planned) {
+    return plan_and_execute(impl, request, policy, launch, planned);
+  };
+  return traced(impl.tracer.get(), Direction::kForward, "attention", launch.planned, run);
 }
 
 namespace {
@@ -379,22 +416,26 @@ Status prepare_backward(const Plan& plan, const Buffers& buffers,
 }
 
 Status execute_backward(const Plan& plan, const Buffers& buffers, const GradBuffers& gradients,
-                        const Launch& launch) try {
+                        const Launch& launch) {
+  constexpr const char* kWhere = "execute_backward";
   const PlanImpl* impl = PlanImpl::of(plan);
-  const Buffers inputs = backward_inputs(buffers);
-  const Expected<AttentionParams> params =
-      fit_backward(impl, inputs, gradients, "execute_backward");
-  return params ? execute_backward_described(*impl, *params, inputs, gradients, launch)
-                : params.status();
-} catch (...) {
-  return status_of_exception("execute_backward");
+  Tracer* const tracer = impl != nullptr ? impl->tracer.get() : nullptr;
+  const auto run = [&](PlannedCall* planned) -> Status {
+    const Buffers inputs = backward_inputs(buffers);
+    const Expected<AttentionParams> params = fit_backward(impl, inputs, gradients, kWhere);
+    if (!params) return params.status();
+    note(planned, *params, plan);
+    return execute_backward_described(*impl, *params, inputs, gradients, launch);
+  };
+  return traced(tracer, Direction::kBackward, kWhere, launch.planned, run);
 }
 
 namespace {
 
 /// The plan of a backward whose forward may have been planned; `params` are described.
 Expected<Plan> backward_plan(ContextImpl& impl, AttentionParams params,
-                             const AttentionGradRequest& request, const Policy& policy) {
+                             const AttentionGradRequest& request, const Policy& policy,
+                             PlannedCall* planned) {
   const Plan& forward = request.saved.plan;
   if (!forward.empty()) {
     const PlanImpl* plan = PlanImpl::of(forward);
@@ -405,17 +446,16 @@ Expected<Plan> backward_plan(ContextImpl& impl, AttentionParams params,
     params.features.set(Feature::kSavedStats, false);
   }
   params.features = params.features.with(given_to_backward(request));
+  note(planned, params, {});
   return forward.empty() ? plan_described(impl, params, policy)
                          : plan_backward_of(impl, params, *PlanImpl::of(forward), policy);
 }
 
-}  // namespace
-
-Status attention_backward(Context& context, const AttentionGradRequest& given, const Policy& policy,
-                          const Launch& launch) try {
+Status plan_and_execute_backward(ContextImpl& context, const AttentionGradRequest& given,
+                                 const Policy& policy, const Launch& launch,
+                                 PlannedCall* planned) {
   std::optional<AttentionGradRequest> stated;
   const AttentionGradRequest& request = with_max_seqlens(given, &stated);
-  ContextImpl& impl = ContextImpl::of(context);
   AttentionOptions options = request.options;
   options.needs_grad = true;
   options.d_lse = options.d_lse || request.d_lse.present();
@@ -425,24 +465,35 @@ Status attention_backward(Context& context, const AttentionGradRequest& given, c
   if (!inputs.scores_out.present()) options.scores_kind = ScoresKind::kNone;
   const Expected<AttentionParams> params = describe_buffers(inputs, options, "attention_backward");
   if (!params) return params.status();
-  const Expected<Plan> made = backward_plan(impl, *params, request, policy);
+  const Expected<Plan> made = backward_plan(context, *params, request, policy, planned);
   if (!made) return made.status();
+  note(planned, *params, *made);
   const PlanImpl* plan = PlanImpl::of(*made);
-  Lease lease(impl, params->device, launch);
+  Lease lease(context, params->device, launch);
   if (Status status = lease.take(plan->backward.workspace_bytes); !status.ok()) return status;
   // The forward's other outputs were described where the plan was made here; none of them is read.
   const Buffers read = backward_inputs(inputs);
   const Expected<AttentionParams> fitting =
       fit_backward(*plan, *params, read, request, "execute_backward");
   if (!fitting) return fitting.status();
+  note(planned, *fitting, *made);
   Status status = prepare_backward_described(*plan, *fitting, read, request);
   if (status.ok()) {
     status = execute_backward_described(*plan, *fitting, read, request, lease.launch());
   }
-  if (status.code() == StatusCode::kRefusedAtPlan) learn_refusal(impl, *plan, status);
+  if (status.code() == StatusCode::kRefusedAtPlan) learn_refusal(context, *plan, status);
   return status;
-} catch (...) {
-  return status_of_exception("attention_backward");
+}
+
+}  // namespace
+
+Status attention_backward(Context& context, const AttentionGradRequest& request,
+                          const Policy& policy, const Launch& launch) {
+  ContextImpl& impl = ContextImpl::of(context);
+  const auto run = [&](PlannedCall* planned) {
+    return plan_and_execute_backward(impl, request, policy, launch, planned);
+  };
+  return traced(impl.tracer.get(), Direction::kBackward, "attention_backward", launch.planned, run);
 }
 
 }  // namespace regard

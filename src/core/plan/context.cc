@@ -17,7 +17,7 @@ ContextImpl::ContextImpl(Env env_in, std::size_t plan_cache_capacity, BuiltinBac
       environment(environment_policy(*env)),
       executor(std::move(executor_in)),
       cache(plan_cache_capacity),
-      log(env_value(*env, "REGARD_LOG")) {
+      tracer(std::make_shared<Tracer>(env_value(*env, "REGARD_LOG"))) {
   auto settings = std::make_shared<Settings>();
   settings->cpu = std::move(builtin.cpu);
   settings->cuda = std::move(builtin.cuda);
@@ -105,7 +105,13 @@ void Context::set_tuning(TuningTable table) {
   });
 }
 
-void Context::set_log_sink(LogSink sink, void* user) { impl_->log.set_sink(sink, user); }
+void Context::set_log_sink(LogSink sink, void* user) { impl_->tracer->log().set_sink(sink, user); }
+
+void Context::set_log_level(LogLevel level) { impl_->tracer->set_log_level(level); }
+
+void Context::set_trace(TraceFunction function, void* user) {
+  impl_->tracer->set_function(function, user);
+}
 
 std::vector<BackendInfo> Context::backends() const {
   const auto settings = impl_->settings();

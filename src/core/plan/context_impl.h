@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "core/plan/plan_cache.h"
+#include "core/plan/tracer.h"
 #include "core/plan/workspace_pool.h"
 #include "core/select/select.h"
-#include "core/text/log.h"
 #include "platform/device_memory.h"
 #include "regard/context.h"
 
@@ -56,6 +56,7 @@ BuiltinBackends builtin_candidates(const Env& env);
 struct ContextImpl {
   ContextImpl(Env env_in, std::size_t plan_cache_capacity, BuiltinBackends builtin,
               std::shared_ptr<ExecutorHolder> executor_in);
+  ~ContextImpl() { tracer->close(); }
   static ContextImpl& of(Context& context) noexcept { return *context.impl_; }
 
   std::shared_ptr<const Settings> settings() const;
@@ -80,7 +81,7 @@ struct ContextImpl {
   LearnedRefusals learned;
   WorkspacePool workspaces;  // on the host
   DevicePools device_pools;
-  Log log;
+  std::shared_ptr<Tracer> tracer;
 
  private:
   std::shared_ptr<const ResolvedPolicy> resolve_base(const Policy& policy) const;
@@ -108,13 +109,15 @@ struct PlanImpl {
   std::shared_ptr<const Settings> settings;
   std::shared_ptr<const Env> env;
   std::shared_ptr<ExecutorHolder> executor;
+  std::shared_ptr<Tracer> tracer;
   std::vector<LearnedRefusal> learned;  // of its keys
   BackendEntry entry;
   KernelLevel level;
   KernelPlan kernel;
   KernelPlan backward;  // with needs_grad
 
-  SelectInputs inputs() const;
+  /// What a problem of the plan's class was decided from; `exact` is that problem's key.
+  SelectInputs inputs(const AttentionKey& exact) const;
   /// What the backend planned from: the most that a call may be.
   const AttentionKey& planned() const noexcept {
     return entry.backend->info().needs_exact_extents ? exact : key;

@@ -54,7 +54,8 @@ SelectInputs inputs_of(const Keys& keys, const Env& env, const ResolvedPolicy& p
 
 Status no_backend(ContextImpl& context, const SelectInputs& inputs, const AttentionParams& params) {
   auto selection = std::make_shared<const Selection>(select(inputs, params));
-  if (context.log.wants_select()) context.log.write_selection(*selection);
+  Log& log = context.tracer->log();
+  if (log.wants(LogLevel::kSelect)) log.write_selection(*selection);
   std::string message = "[plan] " + no_backend_message(*selection);
   return Status(StatusCode::kNoBackend, std::move(message), std::move(selection));
 }
@@ -166,8 +167,8 @@ Expected<MadePlan> make_plan(ContextImpl& context, const Keys& keys,
     made.depends_on_exact = decision.depends_on_exact;
     made.plan = PlanImpl::wrap(std::make_shared<const PlanImpl>(
         PlanImpl{keys.rounded, keys.exact, params, policy, settings, env, context.executor,
-                 std::move(learned), *decision.entry, decision.level, std::move(pair->forward),
-                 std::move(pair->backward)}));
+                 context.tracer, std::move(learned), *decision.entry, decision.level,
+                 std::move(pair->forward), std::move(pair->backward)}));
     return made;
   }
 }
@@ -189,8 +190,8 @@ void learn_refusal(ContextImpl& context, const PlanImpl& plan, const Status& ref
   context.cache.erase(plan.entry.ref, plan.planned());
 }
 
-SelectInputs PlanImpl::inputs() const {
-  return {key,    exact, *env, *policy, settings->tuning, settings->backends(asked.device.type),
+SelectInputs PlanImpl::inputs(const AttentionKey& exact_key) const {
+  return {key,    exact_key, *env, *policy, settings->tuning, settings->backends(asked.device.type),
           learned};
 }
 
@@ -211,7 +212,14 @@ std::int64_t Plan::backward_workspace_bytes() const noexcept {
   return impl_->backward.workspace_bytes;
 }
 const Policy& Plan::policy() const noexcept { return impl_->policy->policy; }
-Selection Plan::selection() const { return select(impl_->inputs(), impl_->asked); }
+Selection Plan::selection() const { return select(impl_->inputs(impl_->exact), impl_->asked); }
+
+Selection PlannedCall::selection() const {
+  const PlanImpl& impl = *PlanImpl::of(plan);
+  const bool assume_finite = assumes_finite(*params, *impl.policy);
+  const auto exact = AttentionKey::make(*params, assume_finite, KeyExtents::kExact);
+  return select(impl.inputs(*exact), *params);
+}
 
 std::string to_string(const KernelPlan& k) {
   return concat(k.kernel, " (", to_string(k.isa), "), workers ", k.workers, ", tile_q ", k.tile_q,
@@ -255,7 +263,8 @@ Expected<Plan> plan_under(ContextImpl& context, const AttentionParams& params,
   }
 
   context.cache.count_miss();
-  context.log.write_warnings_once(context.env->warnings);
+  Log& log = context.tracer->log();
+  log.write_warnings_once(context.env->warnings);
   if (Status status = env_status(*context.env); !status.ok()) return status;
   const Expected<MadePlan> made = make_plan(context, keys, cache_key.policy, settings, params);
   if (!made) return made.status();
@@ -263,7 +272,7 @@ Expected<Plan> plan_under(ContextImpl& context, const AttentionParams& params,
   if (made->may_be_cached) context.cache.insert(cache_key, made->plan);
   context.executor->prepare(made->plan.kernel());
   context.executor->prepare(made->plan.backward_kernel());
-  if (context.log.wants_select()) context.log.write_selection(made->plan.selection());
+  if (log.wants(LogLevel::kSelect)) log.write_selection(made->plan.selection());
   return made->plan;
 }
 

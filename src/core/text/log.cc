@@ -1,21 +1,38 @@
 #include "core/text/log.h"
 
 #include <cstdio>
-#include <new>
 
 #include "base/json_writer.h"
 
 namespace regard {
 namespace {
 
-void write_to_stderr(void*, std::string_view line) {
+void write_to_stderr(void*, LogLevel, std::string_view line) {
   std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
 }
 
 // Decisions remembered so as to write each once; past this many the memory starts afresh.
 constexpr std::size_t kMaxRemembered = 4096;
 
+LogLevel level_of(std::string_view word) {
+  for (const LogLevel level : {LogLevel::kSelect, LogLevel::kTrace}) {
+    if (word == to_string(level)) return level;
+  }
+  return LogLevel::kWarning;  // unset, or a word that every plan reports
+}
+
 }  // namespace
+
+const char* to_string(LogLevel level) noexcept {
+  switch (level) {
+    case LogLevel::kWarning: return "warning";
+    case LogLevel::kSelect: return "select";
+    case LogLevel::kTrace: return "trace";
+  }
+  return "?";
+}
+
+Log::Log(std::string_view level) : level_(level_of(level)) {}
 
 void Log::set_sink(LogSink sink, void* user) {
   const std::lock_guard lock(mutex_);
@@ -23,9 +40,15 @@ void Log::set_sink(LogSink sink, void* user) {
   user_ = user;
 }
 
-void Log::write(std::string_view line) {
+void Log::write(LogLevel level, std::string_view line) {
   const std::lock_guard lock(mutex_);
-  (sink_ != nullptr ? sink_ : write_to_stderr)(user_, line);
+  (sink_ != nullptr ? sink_ : write_to_stderr)(user_, level, line);
+}
+
+void Log::write_warning(std::string_view message) {
+  JsonWriter w;
+  w.begin_object().key("event").value("warning").key("message").value(message).end_object();
+  write(LogLevel::kWarning, w.str());
 }
 
 void Log::write_selection(const Selection& selection) {
@@ -37,28 +60,12 @@ void Log::write_selection(const Selection& selection) {
     if (written_.size() >= kMaxRemembered) written_.clear();
     if (!written_.insert(w.str()).second) return;
   }
-  write(w.str());
+  write(LogLevel::kSelect, w.str());
 }
 
 void Log::write_warnings_once(const std::vector<std::string>& warnings) {
   if (warnings.empty() || warned_.exchange(true)) return;
-  for (const std::string& warning : warnings) {
-    JsonWriter w;
-    w.begin_object().key("event").value("warning").key("message").value(warning).end_object();
-    write(w.str());
-  }
-}
-
-void Log::write_profile(const AttentionParams& params, const BackendRef& backend,
-                        std::int64_t ns) try {
-  JsonWriter w;
-  w.begin_object().key("event").value("profile");
-  w.key("case").value(to_string(params));
-  w.key("backend").value(to_string(backend));
-  w.key("ns").value(ns).end_object();
-  write(w.str());
-} catch (const std::bad_alloc&) {
-  // The call has succeeded: its line is lost, not its result.
+  for (const std::string& warning : warnings) write_warning(warning);
 }
 
 }  // namespace regard

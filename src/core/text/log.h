@@ -1,7 +1,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -12,28 +11,27 @@
 
 namespace regard {
 
-/// The log sink: REGARD_LOG=select writes a JSON line per distinct decision, profile one per call.
+/// The lines of a Context's log, each one JSON object.
 class Log {
  public:
-  explicit Log(const std::string& words)
-      : select_(words.find("select") != std::string::npos),
-        profile_(words.find("profile") != std::string::npos) {}
+  /// `level` is REGARD_LOG's value.
+  explicit Log(std::string_view level);
 
-  bool wants_select() const noexcept { return select_; }
-  bool wants_profile() const noexcept { return profile_; }
+  bool wants(LogLevel level) const noexcept {
+    return level <= level_.load(std::memory_order_relaxed);
+  }
+  void set_level(LogLevel level) noexcept { level_.store(level, std::memory_order_relaxed); }
   void set_sink(LogSink sink, void* user);
 
+  void write(LogLevel level, std::string_view line);
+  void write_warning(std::string_view message);
   /// Writes the decision unless the same one was written before.
   void write_selection(const Selection& selection);
-  void write_profile(const AttentionParams& params, const BackendRef& backend, std::int64_t ns);
   /// A line for each; nothing from the second call on.
   void write_warnings_once(const std::vector<std::string>& warnings);
 
  private:
-  void write(std::string_view line);
-
-  const bool select_;
-  const bool profile_;
+  std::atomic<LogLevel> level_;
   std::atomic<bool> warned_{false};
   std::mutex mutex_;
   LogSink sink_ = nullptr;

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "regard/export.h"
+#include "regard/params.h"
+#include "regard/plan.h"
+#include "regard/status.h"
+
+// What ran, and why: of one call by Launch::planned, of every call of a Context by
+// Context::set_trace.
+
+namespace regard {
+
+enum class Direction : std::uint8_t { kForward = 0, kBackward };
+
+REGARD_EXPORT const char* to_string(Direction direction) noexcept;  // "forward", "backward"
+
+/// What a call was, and the plan that it ran with.
+struct PlannedCall {
+  std::optional<AttentionParams> params;  // of the call itself; unset: its tensors were refused
+  Plan plan;                              // empty: the call failed before it had one
+
+  /// Why this plan: the decision with every reason, made again from the plan's own inputs, for
+  /// `params`. Needs a plan and params.
+  REGARD_EXPORT Selection selection() const;
+};
+
+/// One call of attention, attention_backward, execute or execute_backward, once it has ended.
+struct CallTrace : PlannedCall {
+  Direction direction = Direction::kForward;
+  /// All of the call: checks, the plan where it is not cached, and the computation. On a CUDA
+  /// device the call ends once its work is launched.
+  std::int64_t ns = 0;
+  /// A failed call states why; where no backend could run, with the Selection.
+  Status status;
+
+  /// Kernel, instruction set, workers and workspace of the call's direction; null without a plan.
+  REGARD_EXPORT const KernelPlan* kernel() const noexcept;
+};
+
+/// {"case": "b1 hq8 ...", "direction": "forward", "backend": "flash", "kernel": ..., "ns": ...}
+REGARD_EXPORT std::string to_json(const CallTrace& call);
+
+/// Receives each call on the thread that made it, so several threads at once. `call` is valid until
+/// the function returns; a copy may be kept. It must not call into regard. What it throws is
+/// dropped, and the log has a warning.
+using TraceFunction = void (*)(void* user, const CallTrace& call);
+
+}  // namespace regard

@@ -1,0 +1,80 @@
+#include "core/plan/tracer.h"
+
+#include <mutex>
+#include <new>
+#include <string>
+
+#include "base/json_writer.h"
+#include "core/text/thrown_by.h"
+
+namespace regard {
+
+const char* to_string(Direction direction) noexcept {
+  return direction == Direction::kForward ? "forward" : "backward";
+}
+
+const KernelPlan* CallTrace::kernel() const noexcept {
+  if (plan.empty()) return nullptr;
+  return direction == Direction::kForward ? &plan.kernel() : &plan.backward_kernel();
+}
+
+std::string to_json(const CallTrace& call) {
+  JsonWriter w;
+  w.begin_object().key("direction").value(to_string(call.direction));
+  if (call.params) w.key("case").value(to_string(*call.params));
+  if (const KernelPlan* kernel = call.kernel()) {
+    w.key("backend").value(to_string(call.plan.backend()));
+    w.key("kernel").value(kernel->kernel);
+    w.key("isa").value(to_string(kernel->isa));
+    w.key("workers").value(kernel->workers);
+    w.key("workspace_bytes").value(kernel->workspace_bytes);
+  }
+  w.key("ns").value(call.ns);
+  w.key("status").value(to_string(call.status.code()));
+  if (!call.status.ok()) w.key("message").value(call.status.message());
+  w.end_object();
+  return w.str();
+}
+
+Tracer::Tracer(std::string_view log_level) : log_(log_level) { update_active(); }
+
+void Tracer::update_active() {
+  const bool reports = function_ != nullptr || log_.wants(LogLevel::kTrace);
+  active_.store(reports && !closed_, std::memory_order_relaxed);
+}
+
+void Tracer::set_function(TraceFunction function, void* user) {
+  const std::unique_lock lock(mutex_);
+  function_ = function;
+  user_ = user;
+  update_active();
+}
+
+void Tracer::set_log_level(LogLevel level) {
+  const std::unique_lock lock(mutex_);
+  log_.set_level(level);
+  update_active();
+}
+
+void Tracer::close() {
+  const std::unique_lock lock(mutex_);
+  closed_ = true;
+  update_active();
+}
+
+void Tracer::report(const CallTrace& call) noexcept try {
+  const std::shared_lock lock(mutex_);
+  if (closed_) return;
+  if (function_ != nullptr) {
+    const auto thrown = thrown_by([&] { function_(user_, call); });
+    if (thrown) log_.write_warning("the trace function threw: " + *thrown);
+  }
+  if (!log_.wants(LogLevel::kTrace)) return;
+  JsonWriter w;
+  w.begin_object().key("event").value("trace").key("call").raw(to_json(call)).end_object();
+  log_.write(LogLevel::kTrace, w.str());
+} catch (...) {
+  // Out of memory, or a sink that throws: the line is lost, not the call's result.
+}
+
+}  // namespace regard
