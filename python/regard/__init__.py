@@ -16,12 +16,14 @@ from ._core import (
     Lengths,
     Policy,
     Saved,
+    TracedCall,
     __version__,
     attention,
     attention_backward,
     counters,
     devices,
     explain,
+    last_selection,
     machine_rates,
     merge_states,
     trim,
@@ -31,6 +33,7 @@ from ._gradients import Gradients
 from ._lengths import pad, unpad
 from ._policy import use_policy
 from ._selection import Refusal, Selection
+from ._trace import trace
 
 __all__ = [
     "Benchmark",
@@ -42,6 +45,7 @@ __all__ = [
     "Refusal",
     "Saved",
     "Selection",
+    "TracedCall",
     "__version__",
     "attention",
     "attention_backward",
@@ -50,10 +54,12 @@ __all__ = [
     "devices",
     "explain",
     "install",
+    "last_selection",
     "machine_rates",
     "merge_states",
     "pad",
     "show_config",
+    "trace",
     "trim",
     "unpad",
     "use_policy",

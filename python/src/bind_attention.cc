@@ -4,6 +4,8 @@
 
 #include "bind_policy.h"
 #include "call.h"
+#include "call_scope.h"
+#include "gil.h"
 #include "process_context.h"
 #include "python_selection.h"
 #include "regard/case.h"
@@ -45,37 +47,38 @@ constexpr const char* kExplainDoc =
 constexpr Signature kAttention{"attention", {kQ, kK, kV}, args_between(kQ, kOut)};
 constexpr Signature kExplain{"explain", {kQ, kK, kV}, args_between(kQ, kOut)};
 
-/// What the backward of the call needs; null where the caller did not request it. The plan is the
-/// one that the call itself takes from the cache.
-nb::object saved_of(const Call& call, Context& context) {
+/// What the backward of the call needs; null where the caller did not request it.
+nb::object saved_of(const Call& call, const Plan& plan, const std::string& layer) {
   if (!call.returns_saved()) return {};
-  const Expected<AttentionParams> params = describe(call.request);
-  if (!params) raise_status(in_callers_words(call, params.status()));
-  const Expected<Plan> made = plan(context, *params, call.policy);
-  if (!made) raise_status(made.status());
   return nb::cast(Saved{call.stats(), SavedContext::Kind::kStats, call.request.rng_seed,
-                        call.request.rng_offset, *made, made->backend(), made->policy().max_error});
+                        call.request.rng_offset, plan, plan.backend(), plan.policy().max_error,
+                        layer});
 }
 
 nb::object run_attention(const CallArgs& args) {
   Call call(parse_arguments(kAttention, args), Call::Purpose::kCompute);
   const AmbientScopes scopes;
   Context& context = process_context();
-  const nb::object saved = saved_of(call, context);
+  const CallScope scope(context);
   Status status;
-  const Launch launch = call.launch();
+  PlannedCall planned;
+  Launch launch = call.launch();
+  launch.planned = &planned;
   {
-    const nb::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     status = attention(context, call.request, call.policy, launch);
   }
+  const Plan ran = planned.plan;
+  remember_call(std::move(planned), status, call.notes());
   check(call, status);
-  return call.result(saved);
+  return call.result(saved_of(call, ran, scope.layer()));
 }
 
 /// The Selection of this machine, with the plan where there is one.
 nb::object explain_here(const AttentionParams& params, const Policy& policy,
                         const std::vector<std::string>& notes) {
   Context& context = process_context();
+  const CallScope scope(context);
   const Selection selection = explain(context, params, policy);
   if (!selection.ok()) return python_selection(selection, notes);
   const Expected<Plan> made = plan(context, params, policy);

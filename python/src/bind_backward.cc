@@ -5,6 +5,8 @@
 
 #include "bind_policy.h"
 #include "call.h"
+#include "call_scope.h"
+#include "gil.h"
 #include "process_context.h"
 #include "regard/backend.h"
 #include "saved.h"
@@ -138,19 +140,23 @@ nb::object run_backward(const CallArgs& args) {
   Call call(arguments, Call::Purpose::kBackward);
   take_seed(call, arguments, saved);
   Gradients made = make_gradients(call, arguments, saved);
+  Context& context = process_context();
+  const CallScope scope(context, &saved.layer);
   made.buffers.saved.plan = plan_of(call, saved);
   AttentionGradRequest request;
   static_cast<AttentionRequest&>(request) = call.request;
   static_cast<GradBuffers&>(request) = made.buffers;
-  Context& context = process_context();
   std::optional<AmbientScopes> scopes;
   if (request.saved.plan.empty()) scopes.emplace();
   Status status;
-  const Launch launch = call.launch();
+  PlannedCall planned;
+  Launch launch = call.launch();
+  launch.planned = &planned;
   {
-    const nb::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     status = attention_backward(context, request, call.policy, launch);
   }
+  remember_call(std::move(planned), status, call.notes());
   check(call, status);
   return python_gradients(call, arguments, made);
 }

@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "bind_policy.h"
+#include "call_scope.h"
 #include "dlpack.h"
 #include "errors.h"
+#include "gil.h"
 #include "openmp_team.h"
 #include "process_context.h"
 #include "python_selection.h"
@@ -120,9 +122,15 @@ std::pair<std::string, std::optional<double>> run_in_place(const nb::dict& tenso
     scopes.emplace();
   }
   Context& context = process_context();
+  const CallScope scope(context);
   const Expected<Plan> made = plan(context, call.params(), call.policy);
-  if (!made) raise_status(made.status());
+  if (!made) {
+    remember_call({call.params(), {}}, made.status(), {});
+    raise_status(made.status());
+  }
   Launch launch;
+  PlannedCall planned;
+  launch.planned = &planned;
   launch.stream = reinterpret_cast<void*>(static_cast<std::uintptr_t>(stream));
   std::optional<Interrupt> interrupt;
   if (request.q.device.type == DeviceType::kCpu) {
@@ -133,13 +141,17 @@ std::pair<std::string, std::optional<double>> run_in_place(const nb::dict& tenso
   if (request.saved.stats.present()) request.saved.kind = SavedContext::Kind::kLse;
   Status status;
   {
-    const nb::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     status = backward ? attention_backward(context, request, {}, launch)
                       : attention(context, request, call.policy, launch);
   }
+  const Plan& ran = planned.plan.empty() ? *made : planned.plan;
+  const std::pair<std::string, std::optional<double>> chosen{to_string(ran.backend()),
+                                                             ran.policy().max_error};
+  remember_call(std::move(planned), status, {});
   if (PyErr_Occurred() != nullptr) throw nb::python_error();  // of a signal's handler
   if (!status.ok()) raise_status(status);
-  return {to_string(made->backend()), made->policy().max_error};
+  return chosen;
 }
 
 }  // namespace

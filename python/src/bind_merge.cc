@@ -5,6 +5,7 @@
 
 #include "arguments.h"
 #include "call.h"
+#include "gil.h"
 #include "inputs.h"
 #include "regard/request.h"
 
@@ -63,7 +64,7 @@ nb::object merge(const nb::object& given, const nb::object& layout) {
   const TensorView lse_view = inputs.output(array_of(lse, lse_dtype));
   Status status;
   {
-    const nb::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     status = merge_states(views, out_view, lse_view);
   }
   if (!status.ok()) raise_status(status);

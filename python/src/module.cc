@@ -11,6 +11,7 @@
 #include "bind_lengths.h"
 #include "bind_merge.h"
 #include "bind_policy.h"
+#include "bind_trace.h"
 #include "regard/version.h"
 #include "saved.h"
 
@@ -40,4 +41,5 @@ NB_MODULE(_core, module) {
   regard::python::bind_info(module);
   regard::python::bind_lengths(module);
   regard::python::bind_merge(module);
+  regard::python::bind_trace(module);
 }

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <memory>
 
+#include "python_log.h"
+
 namespace regard::python {
 namespace {
 
@@ -22,6 +24,7 @@ Context& process_context() {
   if (Context* const made = context.load(std::memory_order_acquire)) return *made;
   forget_after_fork();
   auto fresh = std::make_unique<Context>();
+  connect_log(*fresh);
   Context* expected = nullptr;
   if (context.compare_exchange_strong(expected, fresh.get(), std::memory_order_acq_rel)) {
     return *fresh.release();

@@ -5,7 +5,8 @@
 namespace regard::python {
 
 /// The process's Context: made at the first use, never destroyed. A forked child makes its own, for
-/// another thread of its parent may have held a lock of the first at the moment of the fork.
+/// another thread of its parent may have held a lock of the first at the moment of the fork. Needs
+/// the GIL.
 Context& process_context();
 
 }  // namespace regard::python

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "inputs.h"
 #include "regard/policy.h"
@@ -21,6 +22,7 @@ struct Saved {
   Plan plan;
   std::optional<BackendRef> backend;
   std::optional<double> max_error;  // of the forward's policy: on a CPU it chooses the kernels, too
+  std::string layer;                // of the forward, where it was traced
 };
 
 /// The rules of a plan, as `regard explain --json` gives them.

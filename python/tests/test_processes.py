@@ -175,3 +175,18 @@ def test_references_are_balanced():
     for _ in range(200):
         _all_kinds_of_calls(q, k, v, turned)
     assert [sys.getrefcount(x) for x in objects] == before
+
+
+def test_daemon_threads_in_calls_do_not_abort_the_end_of_the_process():
+    code = """
+import threading, numpy as np, regard
+q = np.ones((1, 1, 8, 8), np.float32)
+def spin():
+    while True:
+        regard.attention(q, q, q)
+for _ in range(2):
+    threading.Thread(target=spin, daemon=True).start()
+regard.attention(q, q, q)
+"""
+    for _ in range(5):
+        subprocess.run([sys.executable, "-c", code], timeout=60, check=True)

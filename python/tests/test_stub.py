@@ -19,10 +19,13 @@ TYPES_ALONE = {"SupportsDLPack", "Array", "Numbers", "Integers", "Layout", "Scor
 FUNCTIONS = {node.name: node for node in STUB.body if isinstance(node, ast.FunctionDef)}
 CLASSES = {node.name: node for node in STUB.body
            if isinstance(node, ast.ClassDef) and node.name not in TYPES_ALONE}
+with regard.trace() as traced:
+    regard.attention(*[numpy.zeros((1, 1, 1, 1), numpy.float32)] * 3)
 EXAMPLES = {"Lengths": regard.Lengths(seqlens=[1], seqlen=1), "Policy": _core.Policy(),
             "Saved": regard.Saved(stats=[[[[0.0, 1.0]]]]),
             "Measurement": _core.plan_benchmark(*[numpy.zeros((1, 1, 1, 1), "f4")] * 3),
-            "Scopes": _core.with_scope(None, _core.Policy(), False)}
+            "Scopes": _core.with_scope(None, _core.Policy(), False),
+            "TracedCall": traced.records[0], "Recording": _core.Recording()}
 
 
 def parameters(node):

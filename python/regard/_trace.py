@@ -1,0 +1,189 @@
+"""What ran: every call of regard in a block of code, with its layer, backend, time and cost."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from . import _core
+
+_lock = threading.Lock()
+_open: list["trace"] = []
+_names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # of modules, while a trace is open
+
+
+def _name_modules(root: Any) -> None:
+    for name, module in root.named_modules():
+        _names.setdefault(module, name or type(module).__name__)
+
+
+def current_layer() -> str:
+    """The torch module whose forward is on this thread's stack, innermost, by its name in the
+    outermost one; "" without any. Read from the stack: hooks would slow every module of a model,
+    and have torch.compile compile it again.
+    """
+    modules = sys.modules.get("torch.nn.modules.module")
+    if modules is None:
+        return ""
+    code = modules.Module._call_impl.__code__
+    inner = outer = None
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code is code:
+            outer = frame.f_locals["self"]
+            if inner is None:
+                inner = outer
+                if inner in _names:
+                    return _names[inner]
+        frame = frame.f_back  # type: ignore[assignment]
+    if inner is None:
+        return ""
+    outer = getattr(outer, "_orig_mod", outer)  # what torch.compile has wrapped
+    _name_modules(outer)
+    return _names.setdefault(inner, type(inner).__name__)
+
+
+class _Group(NamedTuple):
+    """What calls of one row of the summary have in common."""
+
+    layer: str
+    case: str
+    direction: str
+    backend: str
+    kernel: str
+
+
+def _group_of(call: _core.TracedCall) -> _Group:
+    return _Group(call.layer or "", call.case or "?", call.direction, call.backend or "none",
+                  call.kernel or "")
+
+
+def _time_text(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.2f} {unit}"
+    return f"{seconds * 1e6:.1f} us"
+
+
+def _table(rows: list[list[str]], right: set[int]) -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [text.rjust(width) if i in right else text.ljust(width)
+                 for i, (text, width) in enumerate(zip(row, widths))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+class trace:  # noqa: N801 - used as a function
+    """Records every call of regard in the block, of all threads of the process.
+
+        with regard.trace() as t:
+            model(tokens)
+        print(t.summary())
+
+    Calls inside models, of torch's operators and of autograd's threads are recorded, too. A call's
+    layer is the torch module that made it, by its name in the outermost module that was called, or
+    in `model` where that is given. Traces nest: each records what is called while it is open. A
+    forked child begins without one.
+    """
+
+    def __init__(self, model: Any = None) -> None:
+        self._model = model
+        self._recording = _core.Recording()
+
+    def __enter__(self) -> trace:
+        with _lock:
+            if self in _open:
+                raise RuntimeError("this trace is open already; make another with regard.trace()")
+            if not _open:
+                _names.clear()
+            if self._model is not None:
+                _name_modules(self._model)
+            _open.append(self)
+        self._recording.open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self._recording.close()
+        with _lock:
+            _open.remove(self)
+
+    @property
+    def records(self) -> list[_core.TracedCall]:
+        """The calls so far, in the order in which they ended."""
+        return self._recording.calls()
+
+    def __iter__(self) -> Iterator[_core.TracedCall]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def _groups(self) -> dict[_Group, list[_core.TracedCall]]:
+        groups: dict[_Group, list[_core.TracedCall]] = {}
+        for call in self.records:
+            groups.setdefault(_group_of(call), []).append(call)
+        return groups
+
+    def summary(self) -> str:
+        """A table of the calls, one row for each layer, case and direction, in the order of their
+        first calls."""
+        groups = self._groups()
+        if not groups:
+            return "no call of regard was made while the trace was open"
+        total = sum(call.seconds for calls in groups.values() for call in calls)
+        rows = [["layer", "direction", "backend", "kernel", "calls", "time", "share", "case"]]
+        for group, calls in groups.items():
+            seconds = sum(call.seconds for call in calls)
+            rows.append([group.layer or "-", group.direction, group.backend, group.kernel or "-",
+                         str(len(calls)), _time_text(seconds), f"{100 * seconds / total:.1f} %",
+                         group.case])
+        count = sum(map(len, groups.values()))
+        return (_table(rows, {4, 5, 6}) +
+                f"\n{count} {'call' if count == 1 else 'calls'} in {_time_text(total)}")
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Every call, as JSON."""
+        return json.dumps({"regard": _core.__version__, "calls": [_fields(call) for call in self]},
+                          indent=indent)
+
+    def plot(self, axes: Any = None) -> Any:
+        """A bar for each layer, as long as the time of its calls, of one colour for each backend
+        and direction; returns matplotlib's Axes, those that were given."""
+        try:
+            from matplotlib import pyplot
+        except ImportError as error:
+            raise ImportError("regard.trace().plot() draws with matplotlib, which is not "
+                              "installed: pip install matplotlib") from error
+        axes = pyplot.subplots()[1] if axes is None else axes
+        layers = list(dict.fromkeys(group.layer for group in self._groups()))
+        ends = dict.fromkeys(layers, 0.0)
+        bars: dict[str, dict[str, float]] = {}
+        for group, calls in self._groups().items():
+            bar = bars.setdefault(f"{group.backend} {group.direction}", {})
+            bar[group.layer] = bar.get(group.layer, 0.0) + sum(1e3 * c.seconds for c in calls)
+        for label, lengths in bars.items():
+            axes.barh([layer or "-" for layer in lengths], list(lengths.values()),
+                      left=[ends[layer] for layer in lengths], label=label)
+            for layer, length in lengths.items():
+                ends[layer] += length
+        axes.invert_yaxis()
+        axes.set_xlabel("milliseconds")
+        axes.legend()
+        return axes
+
+    def __repr__(self) -> str:
+        return f"<regard.trace: {len(self)} calls>"
+
+
+def _fields(call: _core.TracedCall) -> dict[str, Any]:
+    return {name: getattr(call, name) for name in
+            ("layer", "case", "direction", "backend", "kernel", "isa", "seconds",
+             "workspace_bytes", "thread", "error")}

@@ -1,0 +1,105 @@
+#include "bind_trace.h"
+
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <string>
+
+#include "call_scope.h"
+#include "process_context.h"
+#include "python_selection.h"
+#include "regard/backend.h"
+#include "regard/case.h"
+#include "trace_recorder.h"
+
+namespace regard::python {
+namespace {
+
+namespace nb = nanobind;
+
+using RecordedRef = const RecordedCall&;
+
+nb::object text_or_none(const std::string& text) {
+  return text.empty() ? nb::none() : nb::object(nb::str(text.c_str()));
+}
+
+nb::object case_of(RecordedRef self) {
+  return text_or_none(self.call.params ? to_string(*self.call.params) : "");
+}
+
+nb::object backend_of(RecordedRef self) {
+  return text_or_none(self.call.plan.empty() ? "" : to_string(self.call.plan.backend()));
+}
+
+nb::object selection_of(RecordedRef self) {
+  if (const auto refused = self.call.status.selection(); refused != nullptr) {
+    return python_selection(*refused, {}, nb::none());
+  }
+  if (self.call.plan.empty()) return nb::none();
+  return python_selection(self.call.selection(), {}, plan_dict(self.call.plan));
+}
+
+/// A field of the plan of the call's direction; None without a plan.
+template <class Field>
+nb::object of_kernel(RecordedRef self, Field field) {
+  const KernelPlan* const kernel = self.call.kernel();
+  return kernel != nullptr ? nb::cast(field(*kernel)) : nb::none();
+}
+
+void bind_call(nb::module_& module) {
+  nb::class_<RecordedCall>(module, "TracedCall", "One call that a regard.trace has recorded.")
+      .def_prop_ro("case", &case_of, "The problem, as regard.explain takes it.")
+      .def_prop_ro(
+          "direction", [](RecordedRef self) { return to_string(self.call.direction); },
+          "'forward' or 'backward'.")
+      .def_prop_ro("backend", &backend_of, "The backend that ran; None where none was found.")
+      .def_prop_ro(
+          "kernel",
+          [](RecordedRef self) {
+            return of_kernel(self, [](const KernelPlan& k) { return k.kernel; });
+          },
+          "The kernel's name.")
+      .def_prop_ro(
+          "isa",
+          [](RecordedRef self) {
+            return of_kernel(self, [](const KernelPlan& k) { return to_string(k.isa); });
+          },
+          "The instruction set of the kernel.")
+      .def_prop_ro(
+          "workspace_bytes",
+          [](RecordedRef self) {
+            return of_kernel(self, [](const KernelPlan& k) { return k.workspace_bytes; });
+          },
+          "Scratch memory of the call.")
+      .def_prop_ro(
+          "seconds", [](RecordedRef self) { return static_cast<double>(self.call.ns) * 1e-9; },
+          "How long the call took inside the library.")
+      .def_prop_ro(
+          "layer", [](RecordedRef self) { return text_or_none(self.layer); },
+          "The module that made the call, by its name in the model; None where it is unknown.")
+      .def_prop_ro(
+          "thread", [](RecordedRef self) { return self.thread; },
+          "threading.get_ident() of the thread that made the call.")
+      .def_prop_ro(
+          "error", [](RecordedRef self) { return text_or_none(self.call.status.message()); },
+          "Why the call failed; None where it did not.")
+      .def_prop_ro("selection", &selection_of, "The regard.Selection of the call.");
+}
+
+}  // namespace
+
+void bind_trace(nb::module_& module) {
+  bind_call(module);
+  nb::class_<Recording>(module, "Recording", "The calls of a regard.trace.")
+      .def(nb::init<>())
+      .def("open", &Recording::open, "From here on every call of the process is recorded.")
+      .def("close", &Recording::close)
+      .def("calls", &Recording::calls, "The calls so far, in the order in which they ended.");
+  module.def("last_selection", &last_selection,
+             "The Selection of this thread's last call of attention or attention_backward, on any "
+             "kind of array;\nNone before the first one.");
+}
+
+}  // namespace regard::python
