@@ -5,9 +5,11 @@
 #include <string>
 
 #include "regard/export.h"
+#include "regard/machine_rates.h"
 #include "regard/params.h"
 #include "regard/plan.h"
 #include "regard/status.h"
+#include "regard/work.h"
 
 // What ran, and why: of one call by Launch::planned, of every call of a Context by
 // Context::set_trace.
@@ -34,12 +36,21 @@ struct CallTrace : PlannedCall {
   /// All of the call: checks, the plan where it is not cached, and the computation. On a CUDA
   /// device the call ends once its work is launched.
   std::int64_t ns = 0;
+  Work work;  // of the call's own lengths and windows; 0 of a call that failed
   /// A failed call states why; where no backend could run, with the Selection.
   Status status;
 
   /// Kernel, instruction set, workers and workspace of the call's direction; null without a plan.
   REGARD_EXPORT const KernelPlan* kernel() const noexcept;
 };
+
+/// What a call reached of the machine's rates. 0: the call failed, its tensors lie on another
+/// device than the rates are of, or the rate was not measured.
+struct Shares {
+  double of_peak = 0.0;       // operations a second over peak_gflops()
+  double of_bandwidth = 0.0;  // bytes a second over read_gbps; what caches deliver may be above 1
+};
+REGARD_EXPORT Shares shares_of(const CallTrace& call, const MachineRates& rates) noexcept;
 
 /// {"case": "b1 hq8 ...", "direction": "forward", "backend": "flash", "kernel": ..., "ns": ...}
 REGARD_EXPORT std::string to_json(const CallTrace& call);

@@ -70,6 +70,15 @@ def _time_text(seconds: float) -> str:
     return f"{seconds * 1e6:.1f} us"
 
 
+def _share_text(calls: list[_core.TracedCall], share: str) -> str:
+    """The share of a rate of all calls together; "-" where that of one is unknown."""
+    shares = [getattr(call, share) for call in calls]
+    if None in shares:
+        return "-"
+    seconds = sum(call.seconds for call in calls)
+    return f"{100 * sum(s * c.seconds for s, c in zip(shares, calls)) / seconds:.1f} %"
+
+
 def _table(rows: list[list[str]], right: set[int]) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
@@ -134,25 +143,28 @@ class trace:  # noqa: N801 - used as a function
 
     def summary(self) -> str:
         """A table of the calls, one row for each layer, case and direction, in the order of their
-        first calls."""
+        first calls. The first table measures the machine, which takes about a quarter of a second.
+        """
         groups = self._groups()
         if not groups:
             return "no call of regard was made while the trace was open"
         total = sum(call.seconds for calls in groups.values() for call in calls)
-        rows = [["layer", "direction", "backend", "kernel", "calls", "time", "share", "case"]]
+        rows = [["layer", "direction", "backend", "kernel", "calls", "time", "of time",
+                 "of peak", "of bandwidth", "case"]]
         for group, calls in groups.items():
             seconds = sum(call.seconds for call in calls)
             rows.append([group.layer or "-", group.direction, group.backend, group.kernel or "-",
                          str(len(calls)), _time_text(seconds), f"{100 * seconds / total:.1f} %",
-                         group.case])
+                         _share_text(calls, "share_of_peak"),
+                         _share_text(calls, "share_of_bandwidth"), group.case])
         count = sum(map(len, groups.values()))
-        return (_table(rows, {4, 5, 6}) +
+        return (_table(rows, {4, 5, 6, 7, 8}) +
                 f"\n{count} {'call' if count == 1 else 'calls'} in {_time_text(total)}")
 
     def to_json(self, indent: int | None = None) -> str:
-        """Every call, as JSON."""
-        return json.dumps({"regard": _core.__version__, "calls": [_fields(call) for call in self]},
-                          indent=indent)
+        """Every call, and the machine's rates, as JSON."""
+        return json.dumps({"regard": _core.__version__, "machine": _core.machine_rates(),
+                           "calls": [_fields(call) for call in self]}, indent=indent)
 
     def plot(self, axes: Any = None) -> Any:
         """A bar for each layer, as long as the time of its calls, of one colour for each backend
@@ -186,4 +198,5 @@ class trace:  # noqa: N801 - used as a function
 def _fields(call: _core.TracedCall) -> dict[str, Any]:
     return {name: getattr(call, name) for name in
             ("layer", "case", "direction", "backend", "kernel", "isa", "seconds",
-             "workspace_bytes", "thread", "error")}
+             "operations", "bytes", "share_of_peak", "share_of_bandwidth", "workspace_bytes",
+             "thread", "error")}

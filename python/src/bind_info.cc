@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "gil.h"
 #include "inputs.h"
 #include "process_context.h"
 #include "regard/machine_rates.h"
@@ -71,13 +72,8 @@ nb::dict counters() {
   return fields;
 }
 
-nb::dict rates_of_machine(std::optional<std::int32_t> threads) {
-  const Env& env = process_context().env();
-  MachineRates rates;
-  {
-    const nb::gil_scoped_release unlocked;
-    rates = machine_rates(env.isa, threads.value_or(env.concurrency));
-  }
+nb::dict rates_dict(std::optional<std::int32_t> threads) {
+  const MachineRates rates = rates_of_machine(threads);
   nb::dict fields;
   fields["isa"] = to_string(rates.isa);
   fields["threads"] = rates.threads;
@@ -90,13 +86,19 @@ nb::dict rates_of_machine(std::optional<std::int32_t> threads) {
 
 }  // namespace
 
+MachineRates rates_of_machine(std::optional<std::int32_t> threads) {
+  const Env& env = process_context().env();
+  const GilRelease unlocked;
+  return machine_rates(env.isa, threads.value_or(env.concurrency));
+}
+
 void bind_info(nb::module_& module) {
   module.def("devices", &devices,
              "Every backend of this build: what it is, what it computes and how exactly.");
   module.def("counters", &counters,
              "What this process has copied, planned and holds as workspace.");
   module.def(
-      "machine_rates", &rates_of_machine, nb::arg("threads").none() = nb::none(),
+      "machine_rates", &rates_dict, nb::arg("threads").none() = nb::none(),
       "machine_rates(threads=None)\n--\n\n"
       "What this machine computes and reads at most, on that many threads (those of a call).\n\n"
       "f32_gflops, f64_gflops and bf16_gflops are 1e9 operations a second, a multiply-add\n"

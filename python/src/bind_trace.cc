@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "bind_info.h"
 #include "call_scope.h"
 #include "process_context.h"
 #include "python_selection.h"
@@ -39,6 +40,11 @@ nb::object selection_of(RecordedRef self) {
   }
   if (self.call.plan.empty()) return nb::none();
   return python_selection(self.call.selection(), {}, plan_dict(self.call.plan));
+}
+
+/// A number of work, which failed calls have none of.
+nb::object number_or_none(double number) {
+  return number > 0.0 ? nb::object(nb::float_(number)) : nb::none();
 }
 
 /// A field of the plan of the call's direction; None without a plan.
@@ -76,6 +82,27 @@ void bind_call(nb::module_& module) {
       .def_prop_ro(
           "seconds", [](RecordedRef self) { return static_cast<double>(self.call.ns) * 1e-9; },
           "How long the call took inside the library.")
+      .def_prop_ro(
+          "operations", [](RecordedRef self) { return number_or_none(self.call.work.operations); },
+          "Floating-point operations, a multiply-add counting as two: 2 (head_dim_qk +\n"
+          "head_dim_v) forward and 2 (3 head_dim_qk + 2 head_dim_v) backward for each query head\n"
+          "and pair of a query and a key that lengths, windows and the diagonal leave.")
+      .def_prop_ro(
+          "bytes", [](RecordedRef self) { return number_or_none(self.call.work.bytes); },
+          "Bytes of inputs and outputs, each once; of k and v, of keys that a query sees.")
+      .def_prop_ro(
+          "share_of_peak",
+          [](RecordedRef self) {
+            return number_or_none(shares_of(self.call, rates_of_machine()).of_peak);
+          },
+          "Operations a second over this machine's peak, which the first use measures\n"
+          "(regard.machine_rates); None where either is unknown.")
+      .def_prop_ro(
+          "share_of_bandwidth",
+          [](RecordedRef self) {
+            return number_or_none(shares_of(self.call, rates_of_machine()).of_bandwidth);
+          },
+          "Bytes a second over the bandwidth of reads; caches may deliver more than 1.")
       .def_prop_ro(
           "layer", [](RecordedRef self) { return text_or_none(self.layer); },
           "The module that made the call, by its name in the model; None where it is unknown.")

@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -144,13 +145,17 @@ def test_summary_groups_calls():
             regard.attention(q, k, v, backend="math")
         regard.attention(q, k[:, :, :5], v[:, :, :5], backend="math")
     head, *rows, total = t.summary().splitlines()
-    assert head.split() == ["layer", "direction", "backend", "kernel", "calls", "time", "share",
-                            "case"]
+    assert re.split("  +", head) == ["layer", "direction", "backend", "kernel", "calls", "time",
+                                     "of time", "of peak", "of bandwidth", "case"]
     assert len(rows) == 2 and total.startswith("4 calls in ")
     assert rows[0].split()[1:5] == ["forward", "math", t.records[0].kernel, "3"]
     assert rows[0].endswith(t.records[0].case) and rows[1].endswith(t.records[3].case)
-    shares = [float(row.split(" %")[0].split()[-1]) for row in rows]
-    assert abs(sum(shares) - 100) < 0.3 and shares[0] > 0
+    shares = [[float(cell.split()[-1]) for cell in row.split(" %")[:3]] for row in rows]
+    assert abs(shares[0][0] + shares[1][0] - 100) < 0.3
+    calls = t.records[:3]
+    assert shares[0][1] == pytest.approx(
+        100 * sum(c.share_of_peak * c.seconds for c in calls) / sum(c.seconds for c in calls),
+        abs=0.06)
 
 
 def test_json_has_every_call():
@@ -162,6 +167,30 @@ def test_json_has_every_call():
     (call,) = document["calls"]
     assert call["case"] == t.records[0].case and call["seconds"] == t.records[0].seconds
     assert call["backend"] == "math" and call["layer"] is None and call["error"] is None
+    assert document["machine"] == regard.machine_rates()
+
+
+def test_work_and_shares_of_the_machine():
+    q, k, v = make(b=1, hq=4, hkv=2, sq=64, skv=64, d=32)
+    with regard.trace() as t:
+        out, saved = regard.attention(q, k, v, return_saved=True)
+        regard.attention_backward(out, q, k, v, out, saved)
+        regard.attention(q, k, v, is_causal=True)
+        regard.attention(q, k, v, seqlens_kv=[16])
+        regard.attention(q, k[:, :, :0], v[:, :, :0])
+    forward, backward, causal, short, empty = t
+    pairs = 4 * 64 * 64
+    assert forward.operations == 4 * 32 * pairs and backward.operations == 10 * 32 * pairs
+    assert causal.operations == 4 * 32 * 4 * 64 * 65 / 2
+    assert short.operations == forward.operations / 4
+    assert forward.bytes == 4 * (2 * q.size + k.size + v.size + 2 * 4 * 64)  # with saved_stats
+    assert short.bytes == 4 * (2 * q.size + (k.size + v.size) / 4 + 1)
+    assert empty.operations is None and empty.share_of_peak is None
+    rates = regard.machine_rates()
+    assert forward.share_of_peak == pytest.approx(
+        forward.operations / forward.seconds / (1e9 * rates["f32_gflops"]))
+    assert forward.share_of_bandwidth == pytest.approx(
+        forward.bytes / forward.seconds / (1e9 * rates["read_gbps"]))
 
 
 def test_plot_says_that_it_needs_matplotlib(monkeypatch):

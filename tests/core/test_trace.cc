@@ -63,6 +63,8 @@ TEST(Trace, HasEveryCallWithItsPlanAndTime) {
     EXPECT_EQ(call.kernel(), is_backward ? &call.plan.backward_kernel() : &call.plan.kernel());
     EXPECT_FALSE(call.kernel()->kernel.empty());
     EXPECT_TRUE(call.selection().ok());
+    EXPECT_EQ(call.work.operations, is_backward ? 2 * 4 * 4 * 10 * 8 : 8 * 8 * 4 * 8);
+    EXPECT_GT(call.work.bytes, 0);
   }
   EXPECT_EQ(calls.list[0].plan.backend(), kMath);
   EXPECT_EQ(calls.list[0].selection().decided_by, "call policy (only)");
@@ -104,6 +106,7 @@ TEST(Trace, AFailedCallHasItsStatus) {
   for (std::size_t i = 1; i < 3; ++i) {
     EXPECT_EQ(calls.list[i].status.code(), StatusCode::kInvalidArgument);
     EXPECT_FALSE(calls.list[i].params);
+    EXPECT_EQ(calls.list[i].work.operations, 0);
   }
 }
 
@@ -188,6 +191,25 @@ TEST(Trace, LaunchReceivesTheCallAndItsPlanWithoutATrace) {
   EXPECT_EQ(planned.params, calls.list[0].params);
 }
 
+TEST(Trace, SharesAreRatesOverTheMachines) {
+  CallTrace call;
+  call.params = case_params("sq8 d8 bf16");
+  call.ns = 1000;
+  call.work = {5e4, 2e3};
+  MachineRates rates;
+  rates.f32_gflops = 100;
+  rates.bf16_gflops = 200;
+  rates.read_gbps = 10;
+  EXPECT_DOUBLE_EQ(shares_of(call, rates).of_peak, 0.25);
+  EXPECT_DOUBLE_EQ(shares_of(call, rates).of_bandwidth, 0.2);
+  call.params = case_params("sq8 d8 f32");
+  EXPECT_DOUBLE_EQ(shares_of(call, rates).of_peak, 0.5);
+  EXPECT_EQ(shares_of(call, {}).of_peak, 0.0);
+  call.params->device.type = DeviceType::kCuda;
+  EXPECT_EQ(shares_of(call, rates).of_peak, 0.0);
+  EXPECT_EQ(shares_of(CallTrace{}, rates).of_bandwidth, 0.0);
+}
+
 TEST(Trace, JsonHasTheCallAndItsKernel) {
   Context context(described_env());
   Calls calls;
@@ -197,7 +219,8 @@ TEST(Trace, JsonHasTheCallAndItsKernel) {
   const std::string json = to_json(calls.list[0]);
   for (const char* part : {"\"direction\":\"forward\"", "\"case\":\"b1 hq1 hkv1 sq8 skv8 d8 f32",
                            "\"backend\":\"math\"", "\"kernel\":\"math_", "\"isa\":", "\"workers\":",
-                           "\"workspace_bytes\":", "\"ns\":", "\"status\":\"ok\""}) {
+                           "\"workspace_bytes\":", "\"ns\":", "\"operations\":2048",
+                           "\"bytes\":", "\"status\":\"ok\""}) {
     EXPECT_NE(json.find(part), std::string::npos) << part << " in " << json;
   }
   EXPECT_FALSE(attention(context, call.request, only({kCudnn})).ok());

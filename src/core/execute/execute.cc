@@ -15,6 +15,7 @@
 #include "regard/context.h"
 #include "regard/interrupt.h"
 #include "regard/lengths.h"
+#include "regard/work.h"
 
 namespace regard {
 namespace {
@@ -177,27 +178,41 @@ std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
 }
 
-/// A public function of a call: run(planned) with every exception as a Status, reported where the
-/// Context of the call (null: it has none) is traced. What is not null in run's argument receives
-/// the call and its plan.
+/// A call of a public function.
+struct PublicCall {
+  const char* where;
+  Tracer* tracer;  // null: the call has no Context
+  const Launch& launch;
+  const Buffers& buffers;
+  const GradBuffers* gradients = nullptr;  // of a backward
+
+  Work work(const AttentionParams& params) const {
+    return gradients == nullptr ? forward_work(params, buffers)
+                                : backward_work(params, buffers, *gradients);
+  }
+};
+
+/// run(planned) with every exception as a Status, reported where the Context is traced. `planned`
+/// receives the call and its plan where it is not null.
 template <class Run>
-Status traced(Tracer* tracer, Direction direction, const char* where, PlannedCall* planned,
-              Run run) {
+Status traced(const PublicCall& made, Run run) {
   const auto run_safely = [&](PlannedCall* receiver) -> Status {
     try {
       return run(receiver);
     } catch (...) {
-      return status_of_exception(where);
+      return status_of_exception(made.where);
     }
   };
-  if (tracer == nullptr || !tracer->is_active()) return run_safely(planned);
+  PlannedCall* const planned = made.launch.planned;
+  if (made.tracer == nullptr || !made.tracer->is_active()) return run_safely(planned);
   CallTrace call;
-  call.direction = direction;
+  call.direction = made.gradients == nullptr ? Direction::kForward : Direction::kBackward;
   const std::int64_t start = now_ns();
   call.status = run_safely(&call);
   call.ns = now_ns() - start;
+  if (call.status.ok()) call.work = made.work(*call.params);
   if (planned != nullptr) *planned = call;
-  tracer->report(call);
+  made.tracer->report(call);
   return call.status;
 }
 
@@ -263,7 +278,7 @@ Status execute(const Plan& plan, const Buffers& buffers, const Launch& launch) {
     note(planned, *params, plan);
     return execute_described(*impl, *params, buffers, launch);
   };
-  return traced(tracer, Direction::kForward, "execute", launch.planned, run);
+  return traced({"execute", tracer, launch, buffers}, run);
 }
 
 namespace {
@@ -308,7 +323,7 @@ Status attention(Context& context, const AttentionRequest& request, const Policy
   const auto run = [&](PlannedCall* planned) {
     return plan_and_execute(impl, request, policy, launch, planned);
   };
-  return traced(impl.tracer.get(), Direction::kForward, "attention", launch.planned, run);
+  return traced({"attention", impl.tracer.get(), launch, request}, run);
 }
 
 namespace {
@@ -427,7 +442,7 @@ Status execute_backward(const Plan& plan, const Buffers& buffers, const GradBuff
     note(planned, *params, plan);
     return execute_backward_described(*impl, *params, inputs, gradients, launch);
   };
-  return traced(tracer, Direction::kBackward, kWhere, launch.planned, run);
+  return traced({kWhere, tracer, launch, buffers, &gradients}, run);
 }
 
 namespace {
@@ -493,7 +508,7 @@ Status attention_backward(Context& context, const AttentionGradRequest& request,
   const auto run = [&](PlannedCall* planned) {
     return plan_and_execute_backward(impl, request, policy, launch, planned);
   };
-  return traced(impl.tracer.get(), Direction::kBackward, "attention_backward", launch.planned, run);
+  return traced({"attention_backward", impl.tracer.get(), launch, request, &request}, run);
 }
 
 }  // namespace regard

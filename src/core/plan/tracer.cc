@@ -18,6 +18,16 @@ const KernelPlan* CallTrace::kernel() const noexcept {
   return direction == Direction::kForward ? &plan.kernel() : &plan.backward_kernel();
 }
 
+Shares shares_of(const CallTrace& call, const MachineRates& rates) noexcept {
+  const bool is_on_cpu = call.params && call.params->device.type == DeviceType::kCpu;
+  if (!is_on_cpu || call.ns <= 0) return {};
+  const auto share = [&](double amount, double per_ns) {
+    return per_ns > 0.0 ? amount / static_cast<double>(call.ns) / per_ns : 0.0;
+  };
+  return {share(call.work.operations, peak_gflops(rates, *call.params)),
+          share(call.work.bytes, rates.read_gbps)};
+}
+
 std::string to_json(const CallTrace& call) {
   JsonWriter w;
   w.begin_object().key("direction").value(to_string(call.direction));
@@ -30,6 +40,8 @@ std::string to_json(const CallTrace& call) {
     w.key("workspace_bytes").value(kernel->workspace_bytes);
   }
   w.key("ns").value(call.ns);
+  w.key("operations").value(call.work.operations);
+  w.key("bytes").value(call.work.bytes);
   w.key("status").value(to_string(call.status.code()));
   if (!call.status.ok()) w.key("message").value(call.status.message());
   w.end_object();
