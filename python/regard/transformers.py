@@ -27,8 +27,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._explain_model import LayerSelection, ModelSelection, explain
 from .torch import _call
-from .torch._formula import dropout_factors, formula
+from .torch._formula import dropout_factors, traced_formula
 from .torch._options import Options, seed_of
 from .torch._scopes import SdpaError
 
@@ -36,7 +37,7 @@ _active_collector: Any = None  # none before Transformers 5, where layers pass o
 with contextlib.suppress(ImportError):
     from transformers.utils.output_capturing import _active_collector
 
-__all__ = ["IMPLEMENTATIONS", "register"]
+__all__ = ["IMPLEMENTATIONS", "LayerSelection", "ModelSelection", "explain", "register"]
 
 # The names of attn_implementation, and the backend that each one forces.
 IMPLEMENTATIONS = {"regard": "", "regard_math": "math", "regard_efficient": "efficient",
@@ -164,7 +165,7 @@ def _collects_weights() -> bool:
 def _with_weights(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor]:
     """Output and probabilities of MATH's formula, both differentiable: output_attentions."""
     factors = dropout_factors(q, k, options)
-    result = formula(q, k, v, options, factors)
+    result = traced_formula(q, k, v, options, factors)
     probs = result.probs if factors is None else result.probs * factors
     return result.out, probs.to(q.dtype)
 

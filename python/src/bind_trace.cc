@@ -4,11 +4,14 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "bind_info.h"
 #include "call_scope.h"
+#include "errors.h"
 #include "process_context.h"
 #include "python_selection.h"
 #include "regard/backend.h"
@@ -31,6 +34,7 @@ nb::object case_of(RecordedRef self) {
 }
 
 nb::object backend_of(RecordedRef self) {
+  if (self.by_formula) return nb::str("math");
   return text_or_none(self.call.plan.empty() ? "" : to_string(self.call.plan.backend()));
 }
 
@@ -64,9 +68,10 @@ void bind_call(nb::module_& module) {
       .def_prop_ro(
           "kernel",
           [](RecordedRef self) {
+            if (self.by_formula) return nb::object(nb::str("aten_formula"));
             return of_kernel(self, [](const KernelPlan& k) { return k.kernel; });
           },
-          "The kernel's name.")
+          "The kernel's name; 'aten_formula' where PyTorch's own operators computed the call.")
       .def_prop_ro(
           "isa",
           [](RecordedRef self) {
@@ -115,6 +120,18 @@ void bind_call(nb::module_& module) {
       .def_prop_ro("selection", &selection_of, "The regard.Selection of the call.");
 }
 
+/// A call of MATH that PyTorch's operators have computed.
+void record_formula(const std::string& words, double seconds) {
+  const Expected<Case> problem = parse_case(words);
+  if (!problem) raise_status(problem.status());
+  RecordedCall made;
+  made.by_formula = true;
+  made.call.params = problem->params;
+  made.call.ns = static_cast<std::int64_t>(seconds * 1e9);
+  const CallScope scope(process_context());
+  record_call(std::move(made));
+}
+
 }  // namespace
 
 void bind_trace(nb::module_& module) {
@@ -124,6 +141,9 @@ void bind_trace(nb::module_& module) {
       .def("open", &Recording::open, "From here on every call of the process is recorded.")
       .def("close", &Recording::close)
       .def("calls", &Recording::calls, "The calls so far, in the order in which they ended.");
+  module.def("is_recording", &is_recording, "Whether a regard.trace is open.");
+  module.def("record_formula", &record_formula, nb::arg("case"), nb::arg("seconds"),
+             "Records a call that PyTorch's operators have computed; for regard.torch.");
   module.def("last_selection", &last_selection,
              "The Selection of this thread's last call of attention or attention_backward, on any "
              "kind of array;\nNone before the first one.");

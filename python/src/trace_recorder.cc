@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <utility>
 
 #include "process_context.h"
 
@@ -33,7 +34,8 @@ class Recorder {
       if (std::find(open_.begin(), open_.end(), recording) != open_.end()) return;
       open_.push_back(recording);
     }
-    if (open_count.fetch_add(1, std::memory_order_relaxed) == 0) context.set_trace(record, this);
+    if (open_count.fetch_add(1, std::memory_order_relaxed) == 0)
+      context.set_trace(receive, nullptr);
   }
 
   void close(Recording* recording) {
@@ -45,24 +47,26 @@ class Recorder {
       if (found == open_.end()) return;
       open_.erase(found);
     }
-    // Waits for threads that are in record(), which must not find mutex_ taken meanwhile.
+    // Waits for threads that are in receive(), which must not find mutex_ taken meanwhile.
     if (open_count.fetch_sub(1, std::memory_order_relaxed) == 1)
       context.set_trace(nullptr, nullptr);
   }
 
   std::mutex& mutex() noexcept { return mutex_; }
 
+  void add(RecordedCall call) {
+    const auto added = std::make_shared<const RecordedCall>(std::move(call));
+    const std::lock_guard lock(mutex_);
+    for (Recording* const recording : open_) recording->calls_.push_back(added);
+  }
+
  private:
   Recorder() { pthread_atfork(lock_all, unlock_all, forget_all); }
 
-  static void record(void* user, const CallTrace& call) {
-    auto& self = *static_cast<Recorder*>(user);
-    auto made = std::make_shared<RecordedCall>();
-    made->call = call;
-    if (layer_of_thread != nullptr) made->layer = *layer_of_thread;
-    made->thread = PyThread_get_thread_ident();
-    const std::lock_guard lock(self.mutex_);
-    for (Recording* const recording : self.open_) recording->calls_.push_back(made);
+  static void receive(void*, const CallTrace& call) {
+    RecordedCall made;
+    made.call = call;
+    record_call(std::move(made));
   }
 
   // A fork waits for a change that is under way. Its child has a Context of its own, which is not
@@ -92,6 +96,12 @@ void Recording::close() { Recorder::of_process().close(this); }
 std::vector<std::shared_ptr<const RecordedCall>> Recording::calls() const {
   const std::lock_guard lock(Recorder::of_process().mutex());
   return calls_;
+}
+
+void record_call(RecordedCall call) {
+  if (layer_of_thread != nullptr) call.layer = *layer_of_thread;
+  call.thread = PyThread_get_thread_ident();
+  Recorder::of_process().add(std::move(call));
 }
 
 bool is_recording() noexcept { return open_count.load(std::memory_order_relaxed) != 0; }

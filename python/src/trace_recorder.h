@@ -14,6 +14,7 @@ struct RecordedCall {
   CallTrace call;
   std::string layer;  // "": unknown
   std::uint64_t thread = 0;
+  bool by_formula = false;  // PyTorch's operators computed it: it has no plan
 };
 
 /// The calls of one regard.trace. Safe to use from many threads.
@@ -36,6 +37,9 @@ class Recording {
 
 /// Whether any Recording is open: one relaxed load.
 bool is_recording() noexcept;
+
+/// Hands a call of this thread to every open Recording.
+void record_call(RecordedCall call);
 
 /// Names the layer of the calls that this thread makes in its scope.
 class LayerScope {

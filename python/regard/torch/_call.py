@@ -13,7 +13,7 @@ from torch.nn import Parameter
 
 from .. import _core
 from . import _device
-from ._formula import formula
+from ._formula import traced_formula
 from ._options import TENSORS, Options, native_keywords
 from ._scopes import (
     NAMES,
@@ -139,7 +139,7 @@ def _by_formula(q: Tensor, k: Tensor, v: Tensor, options: Options,
     if options.dropout_p:
         raise SdpaError(f"dropout_p ({options.dropout_p}) must be 0 in exportable(), in "
                         "torch.func and in forward mode: their operators draw no such mask")
-    result = formula(q, k, v, options)
+    result = traced_formula(q, k, v, options)
     return result.out, result.lse
 
 

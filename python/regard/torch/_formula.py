@@ -7,6 +7,7 @@ forward-mode differentiation runs. It computes in f32 (f64 for f64), as MATH doe
 from __future__ import annotations
 
 import math
+import time
 from typing import NamedTuple
 
 import torch
@@ -14,7 +15,14 @@ from torch import Tensor
 
 from .. import _core
 from . import _device
-from ._options import DROPOUT_STEPS, Options, is_packed, kept_steps
+from ._options import (
+    DROPOUT_STEPS,
+    Options,
+    explain_shapes,
+    is_packed,
+    kept_steps,
+    native_keywords,
+)
 
 
 class Result(NamedTuple):
@@ -218,3 +226,26 @@ def dropout_factors(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
                                seed=int(options.rng[0]) & 0xFFFFFFFFFFFFFFFF, backend="math")
     kept = (mean * keys > 0.5).to(q.device, dtype)
     return kept * (DROPOUT_STEPS / kept_steps(options.dropout_p))
+
+
+def _case_of(q: Tensor, k: Tensor, v: Tensor, options: Options) -> str:
+    """The problem in words; of tensors without memory of their own (torch.func's), as float32."""
+    values = [x.detach() if isinstance(x, Tensor) else x for x in options._replace(rng=None)]
+    try:
+        selection = _core.explain(q.detach(), k.detach(), v.detach(),
+                                  **native_keywords(Options(*values)))
+    except (BufferError, RuntimeError, TypeError, ValueError):
+        selection = explain_shapes(q, k, v, options)
+    return str(selection.to_dict()["case"])
+
+
+def traced_formula(q: Tensor, k: Tensor, v: Tensor, options: Options,
+                   factors: Tensor | None = None) -> Result:
+    """formula() in place of a call of a backend, which an open regard.trace records."""
+    if torch.compiler.is_compiling() or not _core.is_recording():
+        return formula(q, k, v, options, factors)
+    start = time.perf_counter()
+    result = formula(q, k, v, options, factors)
+    seconds = time.perf_counter() - start
+    _core.record_formula(_case_of(q, k, v, options), seconds)
+    return result

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor
 
@@ -20,7 +19,7 @@ from .. import _core
 from . import _device
 from ._call import backward_numbers, require_type, saved_of, state_of, turned
 from ._formula import dropout_factors, formula
-from ._options import TENSORS, Options, is_packed, native_keywords
+from ._options import TENSORS, Options, explain_shapes, is_packed, native_keywords
 from ._scopes import SdpaError, call_policy, drop_in_errors
 
 _OPTIONS = ("Tensor? attn_mask, Tensor? attn_bias, Tensor? sinks, Tensor? alibi_slopes, "
@@ -77,14 +76,6 @@ def kept(results: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
     return out, lse if stats.dim() == 1 else stats, state
 
 
-def _stand_in(tensor: Tensor) -> Any:
-    """An array of the tensor's shape without its memory, of a type that NumPy has."""
-    kinds: dict[torch.dtype, Any] = {torch.bool: numpy.bool_, torch.float64: numpy.float64,
-                                     torch.int32: numpy.int32, torch.int64: numpy.int64}
-    return numpy.broadcast_to(numpy.zeros((), kinds.get(tensor.dtype, numpy.float32)),
-                              tuple(tensor.shape))
-
-
 def _require_valid(q: Tensor, k: Tensor, v: Tensor, options: Options) -> None:
     """Raises what the call would raise, from shapes and options alone.
 
@@ -99,11 +90,8 @@ def _require_valid(q: Tensor, k: Tensor, v: Tensor, options: Options) -> None:
             raise SdpaError(f"dtype of {name} ({tensor.dtype}) must be q's, {q.dtype}")
     tensors = [x for x in (q, k, v, *options[:TENSORS]) if x is not None]
     if not is_packed(options) and all(type(extent) is int for x in tensors for extent in x.shape):
-        given = {name: _stand_in(x) for name, x in zip(Options._fields, options[:TENSORS])
-                 if x is not None}
-        keywords = native_keywords(options._replace(rng=None, **given))
         with drop_in_errors:
-            _core.explain(_stand_in(q), _stand_in(k), _stand_in(v), **keywords)
+            explain_shapes(q, k, v, options)
 
 
 def _attention_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:

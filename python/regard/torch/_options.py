@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy
 import torch
 from torch import Tensor
+
+from .. import _core
+from .._selection import Selection
 
 DROPOUT_STEPS = 65536  # probabilities of dropout are multiples of 1 / DROPOUT_STEPS
 
@@ -94,3 +98,20 @@ def native_keywords(options: Options) -> dict[str, Any]:
         if rng is not None:
             keywords["seed"] = int(rng[0]) & 0xFFFFFFFFFFFFFFFF
     return keywords
+
+
+def _stand_in(tensor: Tensor) -> Any:
+    """An array of the tensor's shape without its memory, of a type that NumPy has."""
+    kinds: dict[torch.dtype, Any] = {torch.bool: numpy.bool_, torch.float64: numpy.float64,
+                                     torch.int32: numpy.int32, torch.int64: numpy.int64}
+    return numpy.broadcast_to(numpy.zeros((), kinds.get(tensor.dtype, numpy.float32)),
+                              tuple(tensor.shape))
+
+
+def explain_shapes(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Selection:
+    """The Selection of a call on such shapes, whatever the tensors are; 16-bit types count as
+    float32."""
+    given = {name: _stand_in(x) for name, x in zip(Options._fields, options[:TENSORS])
+             if x is not None}
+    keywords = native_keywords(options._replace(rng=None, **given))
+    return _core.explain(_stand_in(q), _stand_in(k), _stand_in(v), **keywords)
