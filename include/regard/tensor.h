@@ -55,7 +55,7 @@ REGARD_EXPORT TensorView make_view(const void* data, Dtype dtype,
 
 /// A C++ type that holds the elements of a Dtype, const or not.
 template <class T>
-concept Element = dtype_of<std::remove_const_t<T>>
+concept ElementType = dtype_of<std::remove_const_t<T>>
 .has_value() && sizeof(T) == static_cast<std::size_t>(size_of(*dtype_of<std::remove_const_t<T>>));
 
 namespace detail {
@@ -66,7 +66,7 @@ REGARD_EXPORT TensorView view_of(const void* data, bool read_only, Dtype dtype, 
 
 /// A dense, row-major view of typed memory: make_view(q.data(), {1, 8, 128, 64}). The compiler
 /// checks type and rank, and const memory gives a read-only view.
-template <Element T, std::size_t kRank>
+template <ElementType T, std::size_t kRank>
 requires(kRank <= kMaxRank) TensorView make_view(T* data, const std::int64_t (&shape)[kRank])
 noexcept {
   constexpr Dtype kDtype = *dtype_of<std::remove_const_t<T>>;
@@ -74,7 +74,7 @@ noexcept {
 }
 
 /// The same with strides, in elements, which may be 0 on inputs.
-template <Element T, std::size_t kRank>
+template <ElementType T, std::size_t kRank>
 requires(kRank <= kMaxRank) TensorView
     make_view(T* data, const std::int64_t (&shape)[kRank], const std::int64_t (&strides)[kRank])
 noexcept {
