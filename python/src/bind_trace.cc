@@ -40,10 +40,10 @@ nb::object backend_of(RecordedRef self) {
 
 nb::object selection_of(RecordedRef self) {
   if (const auto refused = self.call.status.selection(); refused != nullptr) {
-    return python_selection(*refused, {}, nb::none());
+    return python_selection(*refused);
   }
   if (self.call.plan.empty()) return nb::none();
-  return python_selection(self.call.selection(), {}, plan_dict(self.call.plan));
+  return python_selection(self.call.selection(), {}, &self.call.plan);
 }
 
 /// A number of work, which failed calls have none of.

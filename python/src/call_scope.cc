@@ -50,17 +50,9 @@ void remember_call(PlannedCall planned, const Status& status, std::vector<std::s
 }
 
 nb::object last_selection() {
-  if (last.refused != nullptr) return python_selection(*last.refused, last.notes, nb::none());
+  if (last.refused != nullptr) return python_selection(*last.refused, last.notes);
   if (last.planned.plan.empty()) return nb::none();
-  return python_selection(last.planned.selection(), last.notes, plan_dict(last.planned.plan));
-}
-
-nb::dict plan_dict(const Plan& plan) {
-  nb::dict fields = plan_fields(plan.kernel());
-  if (!plan.backward_kernel().kernel.empty()) {
-    fields["backward"] = plan_fields(plan.backward_kernel());
-  }
-  return fields;
+  return python_selection(last.planned.selection(), last.notes, &last.planned.plan);
 }
 
 }  // namespace regard::python

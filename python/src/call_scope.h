@@ -37,7 +37,4 @@ void remember_call(PlannedCall planned, const Status& status, std::vector<std::s
 /// The Selection of the last call of this thread; None before any.
 nanobind::object last_selection();
 
-/// The rules of a plan of its directions, as `regard explain --json` gives them.
-nanobind::dict plan_dict(const Plan& plan);
-
 }  // namespace regard::python

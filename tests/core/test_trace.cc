@@ -185,7 +185,7 @@ TEST(Trace, LaunchReceivesTheCallAndItsPlanWithoutATrace) {
   context.set_trace(Calls::add, &calls);  // beside one, too
   planned = {};
   GradCall backward;
-  ASSERT_TRUE(attention_backward(context, backward.request, launch).ok());
+  ASSERT_TRUE(attention_backward(context, backward.request, {}, launch).ok());
   ASSERT_EQ(calls.list.size(), 1u);
   EXPECT_EQ(planned.plan.backend(), calls.list[0].plan.backend());
   EXPECT_EQ(planned.params, calls.list[0].params);

@@ -29,6 +29,16 @@ Starts starts_of(const TensorView& cu_seqlens, std::int64_t total) {
   return Starts::read(cu_seqlens, total, "cu_seqlens").value();
 }
 
+/// The same memory with another shape.
+template <std::size_t kRank>
+TensorView reshaped(TensorView view, const std::int64_t (&shape)[kRank],
+                    const std::int64_t (&strides)[kRank]) {
+  view.rank = static_cast<std::int32_t>(kRank);
+  std::copy_n(shape, kRank, view.shape);
+  std::copy_n(strides, kRank, view.strides);
+  return view;
+}
+
 /// Rows [begin, begin + length) of sequence b alone, as an unpacked call.
 AttentionGradRequest sequence_alone(const AttentionGradRequest& packed, std::int64_t b) {
   const Starts q = starts_of(packed.cu_seqlens_q, packed.q.shape[2]);
@@ -45,17 +55,15 @@ AttentionGradRequest sequence_alone(const AttentionGradRequest& packed, std::int
   for (TensorView* view : {&r.lse, &r.d_lse, &r.delta}) {
     if (!view->present()) continue;
     cut(view, q, b, 1);
-    *view = {view->data,
-             view->dtype,
-             view->device,
-             3,
-             {1, view->shape[0], view->shape[1]},
-             {0, view->strides[0], view->strides[1]}};
+    const std::int64_t strides[] = {0, view->strides[0], view->strides[1]};
+    const std::int64_t shape[] = {1, view->shape[0], view->shape[1]};
+    *view = reshaped(*view, shape, strides);
   }
   for (TensorView* view : {&r.segment_ids_q, &r.segment_ids_kv}) {
     if (!view->present()) continue;
     cut(view, view == &r.segment_ids_q ? q : kv, b, 0);
-    *view = {view->data, view->dtype, view->device, 2, {1, view->shape[0]}, {0, view->strides[0]}};
+    const std::int64_t strides[] = {0, view->strides[0]}, shape[] = {1, view->shape[0]};
+    *view = reshaped(*view, shape, strides);
   }
   for (TensorView* view : {&r.attn_mask, &r.attn_bias}) {
     *view = slice(slice(slice(*view, 0, b, 1), 2, 0, q.length(b)), 3, 0, kv.length(b));

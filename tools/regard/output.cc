@@ -101,7 +101,7 @@ void Output::keep_for_interrupts() {
 }
 
 void Output::apply_to(Context& context) const {
-  if (quiet()) context.set_log_sink([](void*, std::string_view) {}, nullptr);
+  if (quiet()) context.set_log_sink([](void*, LogLevel, std::string_view) {}, nullptr);
 }
 
 Output::~Output() { set_interrupt_documents(nullptr); }
