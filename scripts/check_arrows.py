@@ -37,7 +37,7 @@ FORBIDDEN = {
     "examples": {"src", "python", "tools", "tests", "bench"},
 }
 # A call goes down this list: a folder of the core includes those above its own alone.
-CORE = ("text", "describe", "policy", "select", "plan", "execute", "measure")
+CORE = ("text", "describe", "lengths", "policy", "select", "plan", "execute", "measure")
 # Folders of CPU kernels, and those that they may include.
 CPU = {
     "simd": {"simd"},

@@ -371,6 +371,42 @@ typedef struct regard_state {
 REGARD_EXPORT regard_status regard_merge_states(const regard_state* states, size_t count,
                                                 const regard_tensor* out, const regard_tensor* lse);
 
+/// Which positions of a padded tensor [batch,seqlen,...] hold rows, and where the sequences begin
+/// once these rows are packed, [total,...]. Immutable; made once for a batch, for every layer.
+typedef struct regard_lengths regard_lengths;
+
+/// *lengths is null after a failure. mask: bool, u8, i32 or i64 [batch,seqlen], nonzero where a
+/// position holds a row. seqlens: i32 or i64 [batch], the first so many of `seqlen` positions.
+/// position_ids: i32 or i64 [batch,seqlen]; a sequence begins at each 0.
+REGARD_EXPORT regard_status regard_lengths_from_mask(const regard_tensor* mask,
+                                                     regard_lengths** lengths);
+REGARD_EXPORT regard_status regard_lengths_from_seqlens(const regard_tensor* seqlens,
+                                                        int64_t seqlen, regard_lengths** lengths);
+REGARD_EXPORT regard_status regard_lengths_from_position_ids(const regard_tensor* position_ids,
+                                                             regard_lengths** lengths);
+REGARD_EXPORT void regard_lengths_destroy(regard_lengths* lengths);  // null: nothing to destroy
+
+/// What lengths hold; the arrays live as long as they do. Never grows.
+typedef struct regard_lengths_view {
+  int64_t batch;              // of the padded tensor
+  int64_t seqlen;             // of the padded tensor
+  int64_t num_sequences;      // batch, but for position_ids
+  int64_t total;              // rows
+  int64_t max_seqlen;         // rows of the longest sequence
+  const int64_t* indices;     // [total]: where each row lies, b * seqlen + s
+  const int32_t* cu_seqlens;  // [num_sequences + 1]: the row with which each begins, then total
+} regard_lengths_view;
+
+REGARD_EXPORT regard_status regard_lengths_read(const regard_lengths* lengths,
+                                                regard_lengths_view* view);
+
+/// Copies the rows of `padded` [batch,seqlen,...] (of 2 to 4 dimensions) to `packed` [total,...].
+REGARD_EXPORT regard_status regard_unpad(const regard_lengths* lengths, const regard_tensor* padded,
+                                         const regard_tensor* packed);
+/// Copies the rows back; every other position of `padded` becomes zeros.
+REGARD_EXPORT regard_status regard_pad(const regard_lengths* lengths, const regard_tensor* packed,
+                                       const regard_tensor* padded);
+
 #if defined(__cplusplus)
 }  // extern "C"
 #endif

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "regard/context.h"
+#include "regard/lengths.h"
 #include "regard/regard.h"
 
 // What the opaque handles hold.
@@ -53,4 +54,8 @@ struct regard_plan {
   regard::Plan plan;
   std::string backend;
   std::shared_ptr<regard::c_api::SharedContext> shared;  // its executors
+};
+
+struct regard_lengths {
+  regard::Lengths lengths;
 };

@@ -132,19 +132,6 @@ Status check_data(const Buffers& buffers, const AttentionParams& params, const c
   return {};
 }
 
-std::int64_t longest_sequence(const TensorView& starts) noexcept {
-  const bool is_index = starts.dtype == Dtype::kI32 || starts.dtype == Dtype::kI64;
-  const bool fits = is_readable(starts) && starts.data != nullptr && starts.rank == 1 && is_index &&
-                    (starts.shape[0] <= 1 || starts.strides[0] == 1);
-  std::int64_t longest = 0;
-  for (std::int64_t b = 0; fits && b + 1 < starts.shape[0]; ++b) {
-    std::int64_t length = 0;
-    if (__builtin_sub_overflow(read_index(starts, b + 1), read_index(starts, b), &length)) return 0;
-    longest = std::max(longest, length);
-  }
-  return longest;
-}
-
 namespace {
 
 constexpr const char* kWhere = "check_device_data";

@@ -19,8 +19,4 @@ Status check_lengths(const Buffers& buffers, const AttentionParams& params, cons
 Status check_data(const Buffers& buffers, const AttentionParams& params, const char* where,
                   TensorSpecs specs = kTensors);
 
-/// The longest packed sequence of cu_seqlens in the host's memory, which nothing has checked yet; 0
-/// where it cannot be read.
-std::int64_t longest_sequence(const TensorView& starts) noexcept;
-
 }  // namespace regard

@@ -14,6 +14,7 @@
 #include "core/text/thrown_by.h"
 #include "regard/context.h"
 #include "regard/interrupt.h"
+#include "regard/lengths.h"
 
 namespace regard {
 namespace {
