@@ -12,6 +12,7 @@ from typing import Any
 
 from ._config import show_config
 from ._core import (
+    Lengths,
     Policy,
     Saved,
     __version__,
@@ -26,11 +27,13 @@ from ._core import (
 )
 from ._errors import NoBackendError
 from ._gradients import Gradients
+from ._lengths import pad, unpad
 from ._policy import policy
 from ._selection import Refusal, Selection
 
 __all__ = [
     "Gradients",
+    "Lengths",
     "NoBackendError",
     "Policy",
     "Refusal",
@@ -45,9 +48,11 @@ __all__ = [
     "install",
     "machine_rates",
     "merge_states",
+    "pad",
     "policy",
     "show_config",
     "trim",
+    "unpad",
 ]
 
 _SUBMODULES = ("flash_attn", "onnx", "torch", "transformers")

@@ -83,6 +83,34 @@ class Saved:
     @property
     def plan(self) -> dict[str, Any] | None: ...
 
+class Lengths:
+    def __init__(
+        self,
+        *,
+        mask: Array | None = None,
+        seqlens: Integers | None = None,
+        position_ids: Integers | None = None,
+        seqlen: int | None = None,
+    ) -> None: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def seqlen(self) -> int: ...
+    @property
+    def num_sequences(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+    @property
+    def max_seqlen(self) -> int: ...
+    @property
+    def indices(self) -> numpy.ndarray[Any, Any]: ...
+    @property
+    def cu_seqlens(self) -> numpy.ndarray[Any, Any]: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+def unpad(x: Array, lengths: Lengths) -> Any: ...
+def pad(packed: Array, lengths: Lengths) -> Any: ...
 def with_scope(outer: Scopes | None, policy: Policy, replace: bool) -> Scopes: ...
 def attention(
     q: Array,
@@ -102,6 +130,12 @@ def attention(
     seqlens_kv: Integers | None = None,
     segment_ids_q: Integers | None = None,
     segment_ids_kv: Integers | None = None,
+    cu_seqlens_q: Integers | None = None,
+    cu_seqlens_kv: Integers | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_kv: int | None = None,
+    lengths: Lengths | None = None,
+    lengths_kv: Lengths | None = None,
     descale_q: float | Numbers | None = None,
     descale_k: float | Numbers | None = None,
     descale_v: float | Numbers | None = None,
@@ -138,6 +172,12 @@ def attention_backward(
     seqlens_kv: Integers | None = None,
     segment_ids_q: Integers | None = None,
     segment_ids_kv: Integers | None = None,
+    cu_seqlens_q: Integers | None = None,
+    cu_seqlens_kv: Integers | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_kv: int | None = None,
+    lengths: Lengths | None = None,
+    lengths_kv: Lengths | None = None,
     dropout_p: float = 0.0,
     seed: int | None = None,
     layout: Layout = "BHSD",
@@ -162,6 +202,12 @@ def explain(
     seqlens_kv: Integers | None = None,
     segment_ids_q: Integers | None = None,
     segment_ids_kv: Integers | None = None,
+    cu_seqlens_q: Integers | None = None,
+    cu_seqlens_kv: Integers | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_kv: int | None = None,
+    lengths: Lengths | None = None,
+    lengths_kv: Lengths | None = None,
     descale_q: float | Numbers | None = None,
     descale_k: float | Numbers | None = None,
     descale_v: float | Numbers | None = None,

@@ -107,7 +107,15 @@ nb::object torch_of(PyObject* object) {
 
 nb::dlpack::dtype dlpack_dtype(Dtype dtype) {
   const Registered* const type = find_registered(dtype);
-  const auto code = type != nullptr ? type->code : nb::dlpack::dtype_code::Float;
+  auto code = type != nullptr ? type->code : nb::dlpack::dtype_code::Float;
+  switch (dtype) {
+    case Dtype::kBool: code = nb::dlpack::dtype_code::Bool; break;
+    case Dtype::kU8: code = nb::dlpack::dtype_code::UInt; break;
+    case Dtype::kI8:
+    case Dtype::kI32:
+    case Dtype::kI64: code = nb::dlpack::dtype_code::Int; break;
+    default: break;
+  }
   return {static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(8 * size_of(dtype)), 1};
 }
 

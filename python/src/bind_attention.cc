@@ -15,7 +15,9 @@ namespace {
 #define REGARD_SIGNATURE                                                                 \
   "*, attn_mask=None, attn_bias=None, is_causal=False, diagonal=None, window=(-1, -1), " \
   "softmax_scale=None, softcap=0.0, alibi_slopes=None, sinks=None, seqlens_q=None, "     \
-  "seqlens_kv=None, segment_ids_q=None, segment_ids_kv=None, descale_q=None, "           \
+  "seqlens_kv=None, segment_ids_q=None, segment_ids_kv=None, cu_seqlens_q=None, "        \
+  "cu_seqlens_kv=None, max_seqlen_q=None, max_seqlen_kv=None, lengths=None, "            \
+  "lengths_kv=None, descale_q=None, "                                                    \
   "descale_k=None, descale_v=None, dropout_p=0.0, seed=None, "                           \
   "layout='BHSD', backend=None, policy=None, return_lse=False, return_scores=None, "     \
   "return_saved=False, out=None)\n--\n\n"
@@ -24,7 +26,15 @@ constexpr const char* kAttentionDoc =
     "attention(q, k, v, " REGARD_SIGNATURE
     "softmax(softmax_scale * q @ k.T + ...) @ v of arrays on a CPU.\n\n"
     "q is [batch, heads, positions, head_dim], or [batch, positions, heads, head_dim] with\n"
-    "layout='BSHD'. Returns out, or a tuple of out, lse, scores and saved, those requested.\n"
+    "layout='BSHD'. Returns out, or a tuple of out, lse, scores and saved, those requested.\n\n"
+    "Packed sequences lie one behind another: q [total_q, heads, head_dim], k and v\n"
+    "[total_kv, kv heads, head_dim], and cu_seqlens_q and cu_seqlens_kv, int32 or int64\n"
+    "[sequences + 1], say where each begins. out is [total_q, heads, head_dim], lse [heads,\n"
+    "total_q]. max_seqlen_q and max_seqlen_kv, the longest lengths, are read from them where\n"
+    "they are not given:\n\n"
+    "    starts = [0, 5, 12]  # a sequence of 5 rows, then one of 7\n"
+    "    out = regard.attention(q, k, v, cu_seqlens_q=starts, cu_seqlens_kv=starts)\n\n"
+    "lengths, a regard.Lengths, stands for all four, and lengths_kv for those of k and v.\n"
     "docs/semantics.md says what every option means, docs/python.md what arrays are taken.";
 
 constexpr const char* kExplainDoc =

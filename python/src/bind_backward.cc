@@ -18,7 +18,9 @@ constexpr const char* kBackwardDoc =
     "attention_backward(d_out, q, k, v, out, saved, *, d_lse=None, delta=None, attn_mask=None, "
     "attn_bias=None, is_causal=False, diagonal=None, window=(-1, -1), softmax_scale=None, "
     "softcap=0.0, alibi_slopes=None, sinks=None, seqlens_q=None, seqlens_kv=None, "
-    "segment_ids_q=None, segment_ids_kv=None, dropout_p=0.0, seed=None, layout='BHSD', "
+    "segment_ids_q=None, segment_ids_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, "
+    "max_seqlen_q=None, max_seqlen_kv=None, lengths=None, lengths_kv=None, dropout_p=0.0, "
+    "seed=None, layout='BHSD', "
     "backend=None, policy=None)\n--\n\n"
     "The gradients of attention(q, k, v, ..., return_saved=True), with the options of that call:\n"
     "d_q, d_k, d_v, d_bias (None without attn_bias) and d_sinks (None without sinks).\n"
@@ -26,10 +28,10 @@ constexpr const char* kBackwardDoc =
     "does not allow it is an error; without a plan or a backend in it (an lse alone) the policy\n"
     "decides.";
 
-constexpr Signature kBackward{"attention_backward",
-                              {kDOut, kQ, kK, kV, kOut, kSaved},
-                              args_between(kQ, kSegmentIdsKv) | args_between(kDropoutP, kPolicy) |
-                                  args_between(kOut, kDelta)};
+constexpr Signature kBackward{
+    "attention_backward",
+    {kDOut, kQ, kK, kV, kOut, kSaved},
+    args_between(kQ, kLengthsKv) | args_between(kDropoutP, kPolicy) | args_between(kOut, kDelta)};
 
 /// The gradients of one call: what the core writes, and what the caller gets.
 struct Gradients {
@@ -95,9 +97,9 @@ Gradients make_gradients(Call& call, const Arguments& arguments, const Saved& sa
   buffers.saved.rng_offset = saved.rng_offset;
   if (PyObject* given = arguments.given(kDLse)) buffers.d_lse = read_rows(call, given, "d_lse");
   if (PyObject* given = arguments.given(kDelta)) buffers.delta = read_rows(call, given, "delta");
-  buffers.d_q = call.make_rows_like(request.q, &made.d_q);
-  buffers.d_k = call.make_rows_like(request.k, &made.d_k);
-  buffers.d_v = call.make_rows_like(request.v, &made.d_v);
+  buffers.d_q = call.make_rows(request.q.shape, request.q.dtype, &made.d_q);
+  buffers.d_k = call.make_rows(request.k.shape, request.k.dtype, &made.d_k);
+  buffers.d_v = call.make_rows(request.v.shape, request.v.dtype, &made.d_v);
   if (const TensorView& bias = request.attn_bias; bias.present()) {
     const npy_intp shape[4] = {bias.shape[0], bias.shape[1], bias.shape[2], bias.shape[3]};
     buffers.d_bias = call.make_output(4, shape, bias.dtype, &made.d_bias);

@@ -31,18 +31,18 @@ StateView read_state(Inputs& inputs, nb::handle pair, const std::string& name) {
   // Any strides will do here, so the copy that negative ones need is the only one.
   nb::object dense = converted(array, PyArray_TYPE(array.array));
   array.array = reinterpret_cast<PyArrayObject*>(dense.ptr());
-  state.lse = inputs.output(array, false);
+  state.lse = inputs.output(array);
   inputs.keep(std::move(dense));
   return state;
 }
 
 nb::object merge(const nb::object& given, const nb::object& layout) {
-  const bool bshd = read_layout(layout.ptr());
+  const RowOrder order = read_layout(layout.ptr());
   if (!nb::isinstance<nb::sequence>(given)) {
     raise_type("states (" + repr(given.ptr()) + ") must be a list of pairs (out, lse)");
   }
   const auto states = nb::borrow<nb::sequence>(given);
-  Inputs inputs(bshd, /*explain_only=*/false);
+  Inputs inputs(order, /*explain_only=*/false);
   std::vector<StateView> views;
   std::size_t n = 0;
   for (nb::handle pair : states) {
@@ -54,13 +54,13 @@ nb::object merge(const nb::object& given, const nb::object& layout) {
   npy_intp shape[4] = {first.shape[0], first.shape[1], first.shape[2], first.shape[3]};
   const Dtype lse_dtype = first.dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32;
   const nb::object lse = new_array(3, shape, typenum_of(lse_dtype));
-  if (bshd) std::swap(shape[1], shape[2]);
+  if (order == RowOrder::kBshd) std::swap(shape[1], shape[2]);
   const nb::object out = new_array(4, shape, typenum_beside(like.ptr(), first.dtype));
   const auto array_of = [](const nb::object& object, Dtype dtype) {
     return Array{reinterpret_cast<PyArrayObject*>(object.ptr()), dtype, {}};
   };
-  const TensorView out_view = inputs.output(array_of(out, first.dtype), true);
-  const TensorView lse_view = inputs.output(array_of(lse, lse_dtype), false);
+  const TensorView out_view = inputs.output_rows(array_of(out, first.dtype));
+  const TensorView lse_view = inputs.output(array_of(lse, lse_dtype));
   Status status;
   {
     const nb::gil_scoped_release unlocked;

@@ -4,8 +4,10 @@
 #include <cstring>
 #include <random>
 
+#include "bind_lengths.h"
 #include "bind_policy.h"
 #include "openmp_team.h"
+#include "regard/lengths.h"
 #include "regard/tensors.h"
 
 namespace regard::python {
@@ -27,19 +29,9 @@ std::uint64_t fresh_seed() {
   return (std::uint64_t{device()} << 32) | device();
 }
 
-// A C-ordered view of the caller's layout as [B,H,S,D].
-TensorView in_layout(TensorView view, bool bshd) {
-  view.strides[3] = 1;
-  if (bshd) {
-    std::swap(view.shape[1], view.shape[2]);
-    std::swap(view.strides[1], view.strides[2]);
-  }
-  return view;
-}
-
-std::string tuple_text(const npy_intp (&shape)[4]) {
-  std::string text = "(";
-  for (int i = 0; i < 4; ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+std::string tuple_text(const std::vector<npy_intp>& shape) {
+  std::string text;
+  for (const npy_intp extent : shape) text += (text.empty() ? "(" : ", ") + std::to_string(extent);
   return text + ")";
 }
 
@@ -56,7 +48,9 @@ bool is_long(const AttentionRequest& request) {
   constexpr double kProducts = 1 << 28;
   const TensorView& q = request.q;
   const auto extent = [](std::int64_t n) { return static_cast<double>(n); };
-  const double pairs = extent(q.num_elements()) * extent(request.k.shape[2]);
+  const bool packed = request.cu_seqlens_kv.present();
+  const std::int64_t keys = packed ? request.max_seqlen_kv : request.k.shape[2];
+  const double pairs = extent(q.num_elements()) * extent(keys);
   return pairs * (1.0 + extent(request.v.shape[3]) / std::max(extent(q.shape[3]), 1.0)) > kProducts;
 }
 
@@ -128,11 +122,11 @@ std::vector<Vector> vectors_of_a_call() {
 
 }  // namespace
 
-bool read_layout(PyObject* object) {
-  if (object == nullptr) return false;
+RowOrder read_layout(PyObject* object) {
+  if (object == nullptr) return RowOrder::kBhsd;
   const char* word = read_text(object, "layout", "'BHSD' or 'BSHD'");
-  if (std::strcmp(word, "BHSD") == 0) return false;
-  if (std::strcmp(word, "BSHD") == 0) return true;
+  if (std::strcmp(word, "BHSD") == 0) return RowOrder::kBhsd;
+  if (std::strcmp(word, "BSHD") == 0) return RowOrder::kBshd;
   raise_value("layout (" + repr(object) + ") must be 'BHSD' or 'BSHD'");
 }
 
@@ -168,16 +162,31 @@ Status in_callers_words(const Call& call, const Status& status) {
     const std::size_t at = message.find("attn_bias");
     if (at != std::string::npos) message.replace(at, std::strlen("attn_bias"), "attn_mask");
   }
-  if (call.is_bshd() && speaks_of_extents(message)) {
-    message += " (shapes and strides in the order BHSD; the layout is BSHD)";
+  if (call.order() != RowOrder::kBhsd && speaks_of_extents(message)) {
+    message += call.order() == RowOrder::kBshd
+                   ? " (shapes and strides in the order BHSD; the layout is BSHD)"
+                   : " (packed tensors are [1, heads, total, head_dim] here)";
   }
   return Status(status.code(), std::move(message));
 }
 
+namespace {
+
+/// Packed sequences are [total, heads, head_dim], whatever the layout of padded ones.
+RowOrder order_of(const Arguments& arguments) {
+  const RowOrder order = read_layout(arguments.value[kLayout]);
+  for (const Arg arg : {kCuSeqlensQ, kCuSeqlensKv, kLengths, kLengthsKv}) {
+    if (arguments.given(arg) != nullptr) return RowOrder::kPacked;
+  }
+  return order;
+}
+
+}  // namespace
+
 Call::Call(const Arguments& arguments, Purpose purpose)
     : q_(arguments.value[kQ]),
-      bshd_(read_layout(arguments.value[kLayout])),
-      inputs_(bshd_, purpose == Purpose::kExplain) {
+      order_(order_of(arguments)),
+      inputs_(order_, purpose == Purpose::kExplain) {
   for (const Arg arg : {kQ, kK, kV}) {
     if (arguments.value[arg] == nullptr) {
       raise_type(std::string(name_of(arg)) + " is missing; q, k and v are required");
@@ -189,6 +198,7 @@ Call::Call(const Arguments& arguments, Purpose purpose)
   read_options(arguments);
   read_mask_and_bias(arguments);
   read_vectors(arguments);
+  read_packed(arguments);
   read_dropout(arguments);
   policy = read_policy(arguments);
   if (purpose == Purpose::kBackward) {
@@ -307,6 +317,56 @@ void Call::read_vectors(const Arguments& arguments) {
   }
 }
 
+void Call::read_packed(const Arguments& arguments) {
+  PyObject* const lengths = arguments.given(kLengths);
+  PyObject* const lengths_kv = arguments.given(kLengthsKv);
+  if (lengths == nullptr && lengths_kv == nullptr) {
+    read_starts(arguments, kCuSeqlensQ, kMaxSeqlenQ, &request.cu_seqlens_q, &request.max_seqlen_q);
+    read_starts(arguments, kCuSeqlensKv, kMaxSeqlenKv, &request.cu_seqlens_kv,
+                &request.max_seqlen_kv);
+    return;
+  }
+  for (const Arg arg : {kCuSeqlensQ, kCuSeqlensKv, kMaxSeqlenQ, kMaxSeqlenKv}) {
+    if (arguments.given(arg) == nullptr) continue;
+    raise_value(std::string(name_of(arg)) + " (" + repr(arguments.value[arg]) +
+                ") was given beside lengths, which state it; expected one");
+  }
+  if (lengths == nullptr) raise_value("lengths is missing: lengths_kv is given beside it");
+  const Lengths& q = read_lengths(lengths, "lengths");
+  const Lengths& kv = lengths_kv == nullptr ? q : read_lengths(lengths_kv, "lengths_kv");
+  request.cu_seqlens_q = q.cu_seqlens_view();
+  request.max_seqlen_q = q.max_seqlen();
+  request.cu_seqlens_kv = kv.cu_seqlens_view();
+  request.max_seqlen_kv = kv.max_seqlen();
+}
+
+void Call::read_starts(const Arguments& arguments, Arg starts, Arg longest, TensorView* cu_seqlens,
+                       std::int64_t* max_seqlen) {
+  const char* const name = name_of(starts);
+  const char* const max_name = name_of(longest);
+  PyObject* const given_max = arguments.given(longest);
+  if (given_max != nullptr) *max_seqlen = read_int64(given_max, max_name);
+  if (order_ != RowOrder::kPacked) {
+    if (given_max == nullptr) return;
+    raise_value(std::string(max_name) + " (" + repr(given_max) + ") needs " + name +
+                "; the lengths of padded sequences are seqlens_q and seqlens_kv");
+  }
+  if (arguments.given(starts) == nullptr) {
+    raise_value(std::string(name) +
+                " is missing: packed sequences need cu_seqlens_q and cu_seqlens_kv");
+  }
+  // The same starts given twice are one array: a diagonal may then stay unnamed.
+  const bool same =
+      starts == kCuSeqlensKv && arguments.value[kCuSeqlensQ] == arguments.value[starts];
+  *cu_seqlens = same ? request.cu_seqlens_q : inputs_.starts(arguments.value[starts], name);
+  if (given_max != nullptr && *max_seqlen != 0) return;
+  *max_seqlen = longest_sequence(*cu_seqlens);
+  if (given_max != nullptr && *max_seqlen != 0) {  // the core reads 0 as not given
+    raise_value(std::string(max_name) + " (0) must be at least the longest length, " +
+                std::to_string(*max_seqlen));
+  }
+}
+
 void Call::read_dropout(const Arguments& arguments) {
   if (PyObject* p = arguments.value[kDropoutP]) {
     request.options.dropout_p = read_double(p, "dropout_p");
@@ -320,13 +380,22 @@ void Call::read_dropout(const Arguments& arguments) {
 
 TensorView Call::make_output(int rank, const npy_intp* shape, Dtype dtype, nb::object* made) {
   *made = new_array(rank, shape, typenum_beside(q_, dtype));
-  return inputs_.output({reinterpret_cast<PyArrayObject*>(made->ptr()), dtype, {}}, false);
+  return inputs_.output({reinterpret_cast<PyArrayObject*>(made->ptr()), dtype, {}});
 }
 
-TensorView Call::make_rows_like(const TensorView& view, nb::object* made) {
-  npy_intp shape[4] = {view.shape[0], view.shape[1], view.shape[2], view.shape[3]};
-  if (bshd_) std::swap(shape[1], shape[2]);
-  return in_layout(make_output(4, shape, view.dtype, made), bshd_);
+std::vector<npy_intp> Call::shape_of_rows(const std::int64_t (&shape)[4]) const {
+  switch (order_) {
+    case RowOrder::kBhsd: break;
+    case RowOrder::kBshd: return {shape[0], shape[2], shape[1], shape[3]};
+    case RowOrder::kPacked: return {shape[2], shape[1], shape[3]};
+  }
+  return {shape[0], shape[1], shape[2], shape[3]};
+}
+
+TensorView Call::make_rows(const std::int64_t (&shape)[4], Dtype dtype, nb::object* made) {
+  const std::vector<npy_intp> own = shape_of_rows(shape);
+  *made = new_array(static_cast<int>(own.size()), own.data(), typenum_beside(q_, dtype));
+  return inputs_.output_rows({reinterpret_cast<PyArrayObject*>(made->ptr()), dtype, {}});
 }
 
 nb::object Call::as_callers_kind(const nb::object& array, Dtype dtype) const {
@@ -335,20 +404,25 @@ nb::object Call::as_callers_kind(const nb::object& array, Dtype dtype) const {
 
 void Call::make_outputs(const Arguments& arguments) {
   const TensorView& q = request.q;
-  npy_intp shape[4] = {q.shape[0], q.shape[1], q.shape[2], request.v.shape[3]};
-  if (bshd_) std::swap(shape[1], shape[2]);
+  const std::int64_t shape[4] = {q.shape[0], q.shape[1], q.shape[2], request.v.shape[3]};
   if (PyObject* given = arguments.given(kOut)) {
-    take_out(given, shape);
+    take_out(given, shape_of_rows(shape));
   } else {
-    request.out = in_layout(make_output(4, shape, default_dtype_out(q.dtype), &out_), bshd_);
+    request.out = make_rows(shape, default_dtype_out(q.dtype), &out_);
   }
   const npy_intp rows[4] = {q.shape[0], q.shape[1], q.shape[2], request.k.shape[2]};
   const Dtype dtype = statistics_dtype(q.dtype);
+  const bool packed = order_ == RowOrder::kPacked;
   if (PyObject* lse = arguments.value[kReturnLse]; lse && read_bool(lse, "return_lse")) {
-    request.lse = make_output(3, rows, dtype, &lse_);
+    request.lse =
+        packed ? make_output(2, rows + 1, dtype, &lse_) : make_output(3, rows, dtype, &lse_);
   }
   if (PyObject* scores = arguments.given(kReturnScores)) {
     request.options.scores_kind = read_scores_kind(scores);
+    if (packed) {
+      raise_value("return_scores (" + repr(scores) +
+                  ") is not there for packed sequences; leave it out, or pad them");
+    }
     request.scores_out = make_output(4, rows, dtype, &scores_);
   }
   if (PyObject* saved = arguments.value[kReturnSaved]; saved && read_bool(saved, "return_saved")) {
@@ -359,7 +433,7 @@ void Call::make_outputs(const Arguments& arguments) {
   }
 }
 
-void Call::take_out(PyObject* object, const npy_intp (&shape)[4]) {
+void Call::take_out(PyObject* object, const std::vector<npy_intp>& shape) {
   Array out = array_from(object, "out");
   const bool wider = size_of(request.q.dtype) == 2 && out.dtype == Dtype::kF32;
   const bool decoded = is_f8(request.q.dtype) && is_float(out.dtype) && !is_f8(out.dtype) &&
@@ -369,7 +443,9 @@ void Call::take_out(PyObject* object, const npy_intp (&shape)[4]) {
                ") must be q's, or float32 where q's is float16 or bfloat16, or one of these where "
                "q's is of 8 bits");
   }
-  if (PyArray_NDIM(out.array) != 4 || !PyArray_CompareLists(PyArray_DIMS(out.array), shape, 4)) {
+  const int rank = static_cast<int>(shape.size());
+  if (PyArray_NDIM(out.array) != rank ||
+      !PyArray_CompareLists(PyArray_DIMS(out.array), shape.data(), rank)) {
     raise_value("shape of out (" + describe_array(out) + ") must be " + tuple_text(shape));
   }
   if (!PyArray_ISWRITEABLE(out.array)) {
@@ -380,15 +456,15 @@ void Call::take_out(PyObject* object, const npy_intp (&shape)[4]) {
                 ") must be aligned and of this machine's byte order: results are written in place");
   }
   const npy_intp size = size_of(out.dtype);
-  for (int i = 0; i < 4 && PyArray_SIZE(out.array) != 0; ++i) {
+  for (int i = 0; i < rank && PyArray_SIZE(out.array) != 0; ++i) {
     const npy_intp stride = PyArray_STRIDE(out.array, i);
-    const bool dense = i != 3 || stride == size;
+    const bool dense = i != rank - 1 || stride == size;
     if (shape[i] <= 1 || (stride >= 0 && stride % size == 0 && dense)) continue;
     raise_value("stride " + std::to_string(i) + " of out (" + std::to_string(stride) +
                 " bytes) must be positive, and the last dimension dense: results are written in "
                 "place");
   }
-  request.out = inputs_.output(out, true);
+  request.out = inputs_.output_rows(out);
   out_ = nb::borrow(object);
   out_is_callers_ = true;
   if (out.owner.is_valid()) inputs_.keep(std::move(out.owner));

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "arguments.h"
 #include "inputs.h"
@@ -27,7 +28,7 @@ class Call {
 
   Inputs& inputs() noexcept { return inputs_; }
   const std::vector<std::string>& notes() const noexcept { return inputs_.notes(); }
-  bool is_bshd() const noexcept { return bshd_; }
+  RowOrder order() const noexcept { return order_; }
   bool bias_is_mask() const noexcept { return bias_is_mask_; }
   bool returns_saved() const noexcept { return stats_.is_valid(); }
   /// saved_stats as the caller's kind.
@@ -38,8 +39,8 @@ class Call {
 
   /// A new array of that shape and type for a result, and the view of it.
   TensorView make_output(int rank, const npy_intp* shape, Dtype dtype, nb::object* made);
-  /// The same for a tensor like `view` ([B,H,S,D]), in the caller's layout.
-  TensorView make_rows_like(const TensorView& view, nb::object* made);
+  /// The same for rows in the caller's order: `shape` and the view are [B,H,S,D].
+  TensorView make_rows(const std::int64_t (&shape)[4], Dtype dtype, nb::object* made);
   /// Where workers run: PyTorch's tensors on its own threads. Python's signal handlers run during a
   /// long call on the main thread; one that raises ends it.
   Launch launch();
@@ -53,12 +54,16 @@ class Call {
   void read_window(PyObject* window);
   void read_mask_and_bias(const Arguments& arguments);
   void read_vectors(const Arguments& arguments);
+  void read_packed(const Arguments& arguments);
+  void read_starts(const Arguments& arguments, Arg starts, Arg longest, TensorView* cu_seqlens,
+                   std::int64_t* max_seqlen);
   void read_dropout(const Arguments& arguments);
   void make_outputs(const Arguments& arguments);
-  void take_out(PyObject* object, const npy_intp (&shape)[4]);
+  std::vector<npy_intp> shape_of_rows(const std::int64_t (&shape)[4]) const;
+  void take_out(PyObject* object, const std::vector<npy_intp>& shape);
 
   PyObject* q_;
-  bool bshd_;
+  RowOrder order_;
   Inputs inputs_;
   nb::object out_, lse_, scores_, stats_;
   bool out_is_callers_ = false;
@@ -66,8 +71,8 @@ class Call {
   std::optional<Interrupt> interrupt_;
 };
 
-/// The layout word: true for BSHD.
-bool read_layout(PyObject* object);
+/// What the layout's word means; null is BHSD.
+RowOrder read_layout(PyObject* object);
 
 /// Raises what a failed Status stands for, by the caller's names; or, of an interrupted call, what
 /// the signal handler raised.

@@ -58,6 +58,15 @@ const char* fill_view(const Array& array, int rank, bool dense_last, TensorView*
               ", from " + describe_array(array) + ") must be " + expected);
 }
 
+std::string row_order_words(RowOrder order) {
+  switch (order) {
+    case RowOrder::kBhsd: return "4, [batch, heads, positions, head_dim] (layout BHSD)";
+    case RowOrder::kBshd: return "4, [batch, positions, heads, head_dim] (layout BSHD)";
+    case RowOrder::kPacked: break;
+  }
+  return "3, [total, heads, head_dim] of packed sequences";
+}
+
 const char* dtype_word(Dtype dtype) {
   switch (dtype) {
     case Dtype::kF64: return "float64";
@@ -128,7 +137,7 @@ Array Inputs::copied(const Array& array, int typenum, const std::string& why) {
 }
 
 void Inputs::put_in_order(TensorView& view) const noexcept {
-  if (!bshd_) return;
+  if (order_ == RowOrder::kBhsd) return;
   std::swap(view.shape[1], view.shape[2]);
   std::swap(view.strides[1], view.strides[2]);
 }
@@ -139,10 +148,11 @@ TensorView Inputs::tensor(PyObject* object, const char* name) {
     raise_type("dtype of " + std::string(name) + " (" + describe_array(array) +
                ") must be float64, float32, float16, bfloat16, float8_e4m3fn or float8_e5m2");
   }
-  if (PyArray_NDIM(array.array) != 4) {
-    raise_rank(array, name,
-               bshd_ ? "4, [batch, positions, heads, head_dim] (layout BSHD)"
-                     : "4, [batch, heads, positions, head_dim] (layout BHSD)");
+  if (PyArray_NDIM(array.array) != (order_ == RowOrder::kPacked ? 3 : 4)) {
+    const bool may_be_packed = order_ != RowOrder::kPacked && PyArray_NDIM(array.array) == 3;
+    const std::string hint =
+        may_be_packed ? "; packed sequences need lengths, or cu_seqlens_q and cu_seqlens_kv" : "";
+    raise_rank(array, name, (row_order_words(order_) + hint).c_str());
   }
   TensorView view;
   if (const char* why = fill_view(array, 4, true, &view); why != nullptr) {
@@ -224,6 +234,25 @@ TensorView Inputs::integers(PyObject* object, const char* name, const char* shap
   return view;
 }
 
+TensorView Inputs::starts(PyObject* object, const char* name) {
+  constexpr const char* kTypes = "int32 or int64";
+  Array array = small_array(object, name, kTypes);
+  if (array.dtype != Dtype::kI32 && array.dtype != Dtype::kI64) {
+    raise_type("dtype of " + std::string(name) + " (" + describe_array(array) + ") must be " +
+               kTypes);
+  }
+  if (PyArray_NDIM(array.array) != 1) raise_rank(array, name, "1, [sequences + 1]");
+  TensorView view;
+  if (const char* why = fill_view(array, 1, true, &view); why != nullptr) {
+    const bool explain_only = std::exchange(explain_only_, false);  // small: its values are read
+    array = copied(array, PyArray_TYPE(array.array), std::string(name) + " is copied: " + why);
+    explain_only_ = explain_only;
+    fill_view(array, 1, true, &view);
+  }
+  if (array.owner.is_valid()) keep(std::move(array.owner));
+  return view;
+}
+
 TensorView Inputs::numbers(PyObject* object, const char* name, const char* shape) {
   return numbers_of(small_array(object, name, kNumberTypes), name, shape);
 }
@@ -262,10 +291,16 @@ TensorView Inputs::numbers_of(Array array, const char* name, const char* shape) 
   return view;
 }
 
-TensorView Inputs::output(const Array& array, bool by_layout) const {
+TensorView Inputs::output(const Array& array) const {
   TensorView view;
-  fill_view(array, PyArray_NDIM(array.array), by_layout, &view);
-  if (by_layout) put_in_order(view);
+  fill_view(array, PyArray_NDIM(array.array), false, &view);
+  return view;
+}
+
+TensorView Inputs::output_rows(const Array& array) const {
+  TensorView view;
+  fill_view(array, 4, true, &view);
+  put_in_order(view);
   return view;
 }
 

@@ -16,14 +16,21 @@ struct CopyCounters {
 };
 CopyCounters copy_counters() noexcept;
 
+/// How the dimensions of q, k, v and out lie in the caller's arrays.
+enum class RowOrder : std::uint8_t {
+  kBhsd,   // [batch, heads, positions, head_dim]
+  kBshd,   // [batch, positions, heads, head_dim]
+  kPacked  // [total, heads, head_dim]
+};
+
 /// Makes views of a call's arrays: without a copy where the core takes their strides, of a copy
 /// where it does not. Copies are counted, and noted in words.
 class Inputs {
  public:
   /// `explain_only`: a copy gets its memory but not its elements.
-  Inputs(bool bshd, bool explain_only) : bshd_(bshd), explain_only_(explain_only) {}
+  Inputs(RowOrder order, bool explain_only) : order_(order), explain_only_(explain_only) {}
 
-  /// q, k or v: rank 4 in the caller's layout, a view as [B,H,S,D].
+  /// q, k or v in the caller's order, a view as [B,H,S,D]; of packed sequences B is 1.
   TensorView tensor(PyObject* object, const char* name);
   /// A boolean mask or a float bias that broadcasts to [B,Hq,Sq,Skv] from at most 4 dimensions.
   TensorView scores(const Array& array, const char* name, Dtype dtype_q);
@@ -31,12 +38,16 @@ class Inputs {
   TensorView any_view(const Array& array, const char* name);
   /// Integers as int32, or int64 for `wide`; `shape` is what a message says of it: "[batch]".
   TensorView integers(PyObject* object, const char* name, const char* shape, bool wide);
+  /// cu_seqlens, dense: int32 or int64 as they are; a list becomes int64.
+  TensorView starts(PyObject* object, const char* name);
   /// Numbers as f32.
   TensorView numbers(PyObject* object, const char* name, const char* shape);
   /// The same; one alone is [1].
   TensorView number_or_numbers(PyObject* object, const char* name, const char* shape);
-  /// out, lse and scores: the view, in the caller's layout where `by_layout`.
-  TensorView output(const Array& array, bool by_layout) const;
+  /// A result with the number of dimensions that it has.
+  TensorView output(const Array& array) const;
+  /// out and gradients, in the caller's order: a view as [B,H,S,D].
+  TensorView output_rows(const Array& array) const;
 
   /// Keeps a reference for as long as the call lasts.
   void keep(nb::object owner) { owners_.push_back(std::move(owner)); }
@@ -47,7 +58,7 @@ class Inputs {
   Array copied(const Array& array, int typenum, const std::string& why);
   void put_in_order(TensorView& view) const noexcept;
 
-  bool bshd_;
+  RowOrder order_;
   bool explain_only_;
   std::vector<nb::object> owners_;
   std::vector<std::string> notes_;

@@ -7,6 +7,7 @@
 #include "bind_backward.h"
 #include "bind_device.h"
 #include "bind_info.h"
+#include "bind_lengths.h"
 #include "bind_merge.h"
 #include "bind_policy.h"
 #include "regard/version.h"
@@ -35,5 +36,6 @@ NB_MODULE(_core, module) {
   regard::python::bind_backward(module);
   regard::python::bind_device(module);
   regard::python::bind_info(module);
+  regard::python::bind_lengths(module);
   regard::python::bind_merge(module);
 }

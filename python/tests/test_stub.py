@@ -18,7 +18,8 @@ TYPES_ALONE = {"SupportsDLPack", "Array", "Numbers", "Integers", "Layout", "Scor
 FUNCTIONS = {node.name: node for node in STUB.body if isinstance(node, ast.FunctionDef)}
 CLASSES = {node.name: node for node in STUB.body
            if isinstance(node, ast.ClassDef) and node.name not in TYPES_ALONE}
-EXAMPLES = {"Policy": _core.Policy(), "Saved": regard.Saved(stats=[[[[0.0, 1.0]]]]),
+EXAMPLES = {"Lengths": regard.Lengths(seqlens=[1], seqlen=1), "Policy": _core.Policy(),
+            "Saved": regard.Saved(stats=[[[[0.0, 1.0]]]]),
             "Scopes": _core.with_scope(None, _core.Policy(), False)}
 
 
