@@ -1,5 +1,6 @@
 """regard.flash_attn beside flash_attn's own reference, written from its documentation."""
 
+import inspect
 import math
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from test_sdpa import make, same
 
 import regard
+from regard import flash_attn
 from regard.flash_attn import flash_attn_func
 
 
@@ -97,3 +99,71 @@ def test_errors(keywords, error, word):
     with pytest.raises(TypeError, match=r"v \(list\)"):
         flash_attn_func(q, k, [1])
     assert regard.flash_attn.flash_attn_func is flash_attn_func
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_packed_forms_are_views_of_one_tensor(causal):
+    torch.manual_seed(0)
+    qkv = torch.randn(2, 7, 3, 4, 16, requires_grad=True)
+    q, k, v = (x.detach().clone().requires_grad_() for x in qkv.unbind(2))
+    out = flash_attn.flash_attn_qkvpacked_func(qkv, causal=causal)
+    expected = flash_attn_func(q, k, v, causal=causal)
+    assert torch.equal(out, expected)
+    kv = torch.stack([k, v], 2)
+    assert torch.equal(flash_attn.flash_attn_kvpacked_func(q, kv, causal=causal), expected)
+    d_out = torch.randn_like(out)
+    grads = torch.autograd.grad(expected, (q, k, v), d_out)
+    assert torch.equal(torch.autograd.grad(out, qkv, d_out)[0], torch.stack(grads, 2))
+
+
+def test_packed_shapes_are_checked():
+    with pytest.raises(ValueError, match=r"qkv \(of shape .*3, heads, head_dim"):
+        flash_attn.flash_attn_qkvpacked_func(torch.zeros(2, 7, 2, 4, 16))
+    with pytest.raises(ValueError, match=r"kv \(of shape"):
+        flash_attn.flash_attn_kvpacked_func(torch.zeros(2, 7, 4, 16), torch.zeros(2, 7, 4, 16))
+
+
+SIGNATURES = {  # flash-attn 2.8.3's, flash_attn/flash_attn_interface.py
+    "flash_attn_qkvpacked_func": "qkv",
+    "flash_attn_kvpacked_func": "q kv",
+    "flash_attn_func": "q k v",
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures_are_flash_attns(name):
+    options = dict(dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1),
+                   softcap=0.0, alibi_slopes=None, deterministic=False, return_attn_probs=False)
+    empty = inspect.Parameter.empty
+    expected = [(x, empty) for x in SIGNATURES[name].split()] + list(options.items())
+    parameters = inspect.signature(getattr(flash_attn, name)).parameters.values()
+    assert [(p.name, p.default) for p in parameters] == expected
+
+
+def test_bert_padding():
+    from regard.flash_attn.bert_padding import index_first_axis, pad_input, unpad_input
+
+    torch.manual_seed(0)
+    x = torch.randn(3, 5, 4, 2, requires_grad=True)
+    mask = torch.tensor([[1, 1, 0, 0, 0], [0, 1, 0, 1, 1], [0, 0, 0, 0, 0]])
+    unused = torch.tensor([[0, 0, 0, 0, 1], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]])
+    for given in (mask, mask.bool()):
+        rows, indices, cu_seqlens, longest, used = unpad_input(x, given)
+        assert torch.equal(rows, x[mask.bool()]) and indices.tolist() == [0, 1, 6, 8, 9]
+        assert cu_seqlens.tolist() == [0, 2, 5, 5] and cu_seqlens.dtype == torch.int32
+        assert longest == 3 and isinstance(longest, int)
+        assert used.tolist() == [2, 3, 0] and used.dtype == torch.int32
+    rows, indices, cu_seqlens, longest, used = unpad_input(x, mask, unused)
+    assert indices.tolist() == [0, 1, 4, 5, 6, 8, 9] and cu_seqlens.tolist() == [0, 3, 7, 7]
+    assert longest == 4 and used.tolist() == [2, 3, 0]
+    padded = pad_input(rows, indices, 3, 5)
+    assert torch.equal(padded, x * (mask + unused)[..., None, None])
+    grad, = torch.autograd.grad(padded.sum(), x)
+    assert torch.equal(grad, (mask + unused)[..., None, None].expand(x.shape).float())
+    assert torch.equal(index_first_axis(x.flatten(0, 1), indices), rows)
+    lengths = regard.Lengths(mask=mask)
+    assert lengths.indices.tolist() == unpad_input(x, mask)[1].tolist()
+    with pytest.raises(ValueError, match=r"attention_mask \(of shape"):
+        unpad_input(x, mask[:2])
+    with pytest.raises(TypeError, match=r"attention_mask \(list\)"):
+        unpad_input(x, mask.tolist())

@@ -12,21 +12,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .torch import _call
-from .torch._formula import dropout_factors, formula
-from .torch._inputs import check_tensor
-from .torch._options import Options, seed_of
-from .torch._scopes import SdpaError
+from ..torch import _call
+from ..torch._formula import dropout_factors, formula
+from ..torch._inputs import check_tensor
+from ..torch._options import Options, seed_of
+from ..torch._scopes import SdpaError
 
-__all__ = ["flash_attn_func"]
+__all__ = [
+    "flash_attn_func",
+    "flash_attn_kvpacked_func",
+    "flash_attn_qkvpacked_func",
+]
+
+_PADDED = "[batch, positions, heads, head_dim]"
 
 
-def _check(q: Any, k: Any, v: Any) -> None:
+def _check(q: Any, k: Any, v: Any, shape: str) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         check_tensor(name, tensor)
-        if tensor.dim() != 4:
-            raise SdpaError(f"{name} (of shape {tuple(tensor.shape)}) must be [batch, positions, "
-                            "heads, head_dim]")
+        if tensor.dim() != shape.count(",") + 1:
+            raise SdpaError(f"{name} (of shape {tuple(tensor.shape)}) must be {shape}")
         if tensor.dtype != q.dtype:
             raise SdpaError(f"dtype of {name} ({tensor.dtype}) must be q's, {q.dtype}")
     _call.require_type("q", q)
@@ -50,6 +55,15 @@ def _check_options(dropout_p: Any, softcap: Any, window_size: Any, alibi_slopes:
     if alibi_slopes is not None and not isinstance(alibi_slopes, Tensor):
         raise TypeError(f"alibi_slopes ({type(alibi_slopes).__name__}) must be a torch.Tensor of "
                         "[heads] or [batch, heads], or None")
+
+
+def _options(q: Tensor, dropout_p: float, softmax_scale: float | None, causal: bool,
+             window_size: tuple[int, int], softcap: float, alibi_slopes: Tensor | None) -> Options:
+    left, right = window_size
+    options = Options(softmax_scale=softmax_scale, softcap=softcap, is_causal=causal,
+                      diagonal="bottom_right", window_left=max(left, -1),
+                      window_right=-1 if causal else max(right, -1), alibi_slopes=alibi_slopes)
+    return options._replace(dropout_p=dropout_p, rng=seed_of(q)) if dropout_p else options
 
 
 def _probs(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor | None:
@@ -80,21 +94,47 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
     keys is inf, as in flash_attn 2.
     """
     q, k, v = _call.autocast(q, k, v)
-    _check(q, k, v)
+    _check(q, k, v, _PADDED)
     _check_options(dropout_p, softcap, window_size, alibi_slopes, causal, deterministic,
                    return_attn_probs)
-    left, right = window_size
-    options = Options(softmax_scale=softmax_scale, softcap=softcap, is_causal=causal,
-                      diagonal="bottom_right", window_left=max(left, -1),
-                      window_right=-1 if causal else max(right, -1), alibi_slopes=alibi_slopes)
-    if dropout_p:
-        options = options._replace(dropout_p=dropout_p, rng=seed_of(q))
+    options = _options(q, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes)
     if not return_attn_probs and alibi_slopes is None and not dropout_p and (
             _call.kind_of(q, k, v) is _call.NUMBERS):
         return _call.numbers_of_rows(q, k, v, options)
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     out, lse = _call.attend(q, k, v, options, return_lse=return_attn_probs)
     out = out.transpose(1, 2)
-    if lse is None or not return_attn_probs:
+    if not return_attn_probs or lse is None:
         return out
     return out, torch.where(lse == -math.inf, math.inf, lse), _probs(q, k, v, options)
+
+
+def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0,
+                              softmax_scale: float | None = None, causal: bool = False,
+                              window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+                              alibi_slopes: Tensor | None = None, deterministic: bool = False,
+                              return_attn_probs: bool = False) -> Any:
+    """flash_attn_func of q, k and v in one tensor: qkv [batch, seqlen, 3, heads, head_dim]."""
+    q, k, v = _parts("qkv", qkv, 3, "[batch, positions, 3, heads, head_dim]")
+    return flash_attn_func(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap,
+                           alibi_slopes, deterministic, return_attn_probs)
+
+
+def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0,
+                             softmax_scale: float | None = None, causal: bool = False,
+                             window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+                             alibi_slopes: Tensor | None = None, deterministic: bool = False,
+                             return_attn_probs: bool = False) -> Any:
+    """flash_attn_func of k and v in one tensor: kv [batch, seqlen_k, 2, heads_k, head_dim]."""
+    k, v = _parts("kv", kv, 2, "[batch, positions, 2, heads, head_dim]")
+    return flash_attn_func(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap,
+                           alibi_slopes, deterministic, return_attn_probs)
+
+
+def _parts(name: str, packed: Any, count: int, shape: str) -> tuple[Tensor, ...]:
+    """The tensors that lie in one, as views of it."""
+    check_tensor(name, packed)
+    at = packed.dim() - 3
+    if packed.dim() != shape.count(",") + 1 or packed.shape[at] != count:
+        raise SdpaError(f"{name} (of shape {tuple(packed.shape)}) must be {shape}")
+    return packed.unbind(at)
