@@ -53,6 +53,12 @@ REGARD_EXPORT TensorView make_view(const void* data, Dtype dtype,
                                    std::initializer_list<std::int64_t> shape,
                                    std::initializer_list<std::int64_t> strides = {}) noexcept;
 
+/// Of a tensor without elements.
+inline TensorView make_view(std::nullptr_t, Dtype dtype,
+                            std::initializer_list<std::int64_t> shape) noexcept {
+  return make_view(static_cast<void*>(nullptr), dtype, shape);
+}
+
 /// A C++ type that holds the elements of a Dtype, const or not.
 template <class T>
 concept ElementType = dtype_of<std::remove_const_t<T>>

@@ -57,7 +57,7 @@ def pad(packed: Any, lengths: Lengths) -> Any:
 
 
 def _seqlen_of(x: Any) -> int:
-    shape = getattr(x, "shape", ())
+    shape: tuple[int, ...] = tuple(getattr(x, "shape", ()))
     if len(shape) < 2:
-        raise ValueError(f"shape of x ({tuple(shape)}) must be [batch, seqlen, ...]")
+        raise ValueError(f"shape of x ({shape}) must be [batch, seqlen, ...]")
     return int(shape[1])

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"
-PLAIN = ["quickstart.py", "which_backend.py"]
+PLAIN = ["packed_sentences.py", "quickstart.py", "which_backend.py"]
 
 
 def run_example(name):

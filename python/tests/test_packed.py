@@ -214,6 +214,18 @@ def test_bad_input_before_any_output_is_written(name):
     assert (out == 7).all()
 
 
+def test_the_same_starts_on_both_sides_need_no_diagonal():
+    q, _, _ = make(hq=2)
+    for same in (STARTS_Q, STARTS_Q.tolist()):
+        out = regard.attention(q, q, q, cu_seqlens_q=same, cu_seqlens_kv=same, is_causal=True)
+        named = regard.attention(q, q, q, cu_seqlens_q=same, cu_seqlens_kv=same, is_causal=True,
+                                 diagonal="bottom_right")
+        assert np.array_equal(out, named)
+    with pytest.raises(ValueError, match="diagonal"):
+        regard.attention(q, q, q, cu_seqlens_q=STARTS_Q, cu_seqlens_kv=STARTS_Q.copy(),
+                         is_causal=True)
+
+
 def test_max_seqlen_needs_packed_sequences():
     q = np.zeros((1, 2, 3, 4), np.float32)
     with pytest.raises(ValueError, match=r"max_seqlen_q \(3\) needs cu_seqlens_q"):

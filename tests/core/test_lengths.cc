@@ -150,8 +150,8 @@ TEST(Lengths, InC) {
   const float x[] = {1, 2, 3, 4, 5, 6};
   float packed[3] = {}, padded[6] = {9, 9, 9, 9, 9, 9};
   const regard_dtype f32 = {REGARD_DTYPE_FLOAT, 32, 1};
-  const regard_tensor mask_tensor = regard_make_tensor(mask, {REGARD_DTYPE_BOOL, 8, 1}, 2, shape);
-  const regard_tensor x_tensor = regard_make_tensor(x, f32, 2, shape);
+  const regard_tensor mask_tensor = regard_make_input(mask, {REGARD_DTYPE_BOOL, 8, 1}, 2, shape);
+  const regard_tensor x_tensor = regard_make_input(x, f32, 2, shape);
   const regard_tensor packed_tensor = regard_make_tensor(packed, f32, 1, rows);
   const regard_tensor padded_tensor = regard_make_tensor(padded, f32, 2, shape);
   regard_lengths* lengths = nullptr;

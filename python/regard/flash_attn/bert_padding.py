@@ -23,6 +23,13 @@ def _check_tensor(name: str, tensor: Any, dims: int) -> None:
                         "dimensions")
 
 
+def _check_mask(name: str, mask: Any, hidden_states: Tensor) -> None:
+    _check_tensor(name, mask, 2)
+    if mask.shape != hidden_states.shape[:2]:
+        raise SdpaError(f"{name} (of shape {tuple(mask.shape)}) must be [batch, seqlen] of "
+                        f"hidden_states, {tuple(hidden_states.shape[:2])}")
+
+
 def index_first_axis(input: Tensor, indices: Tensor) -> Tensor:
     """The rows of input [rows, ...] that indices, int64 [n], name: [n, ...]."""
     _check_tensor("input", input, 1)
@@ -40,13 +47,9 @@ def unpad_input(hidden_states: Tensor, attention_mask: Tensor,
     attention_mask has, int32 [batch].
     """
     _check_tensor("hidden_states", hidden_states, 2)
-    for name, mask in (("attention_mask", attention_mask), ("unused_mask", unused_mask)):
-        if mask is None and name == "unused_mask":
-            continue
-        _check_tensor(name, mask, 2)
-        if mask.shape != hidden_states.shape[:2]:
-            raise SdpaError(f"{name} (of shape {tuple(mask.shape)}) must be [batch, seqlen] of "
-                            f"hidden_states, {tuple(hidden_states.shape[:2])}")
+    _check_mask("attention_mask", attention_mask, hidden_states)
+    if unused_mask is not None:
+        _check_mask("unused_mask", unused_mask, hidden_states)
     masks = attention_mask if unused_mask is None else attention_mask + unused_mask
     lengths = masks.sum(dim=-1, dtype=torch.int32)
     used = attention_mask.sum(dim=-1, dtype=torch.int32)
