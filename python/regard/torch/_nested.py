@@ -24,8 +24,13 @@ def is_jagged(tensor: Tensor) -> bool:
     return tensor.is_nested and tensor.layout == torch.jagged
 
 
+def _three(given: Arguments) -> tuple[Any, Any, Any]:
+    """query, key and value, whose class PyTorch does not publish."""
+    return given.query, given.key, given.value
+
+
 def _check(given: Arguments) -> None:
-    tensors = given[:3]
+    tensors = _three(given)
     for name, tensor in zip(("query", "key", "value"), tensors):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} ({type(tensor).__name__}) must be a torch.Tensor")
@@ -37,28 +42,28 @@ def _check(given: Arguments) -> None:
         if tensor.dim() not in (3, 4):
             raise SdpaError(f"{name} (of {tensor.dim()} dimensions) must have 3 or 4, [batch, "
                             "heads, positions, head_dim] or [batch, positions, head_dim]")
-        if tensor.dim() != given.query.dim() or tensor._ragged_idx != given.query._ragged_idx:
+        if tensor.dim() != given.query.dim() or tensor._ragged_idx != tensors[0]._ragged_idx:
             raise SdpaError(f"{name} (of {tensor.dim()} dimensions, ragged in dimension "
                             f"{tensor._ragged_idx}) must be ragged where query is, in dimension "
-                            f"{given.query._ragged_idx} of {given.query.dim()}")
+                            f"{tensors[0]._ragged_idx} of {tensors[0].dim()}")
     if given.attn_mask is not None:
         raise SdpaError("attn_mask must be None with nested tensors; is_causal=True is counted "
                         "within each sequence")
 
 
-def _rows(x: Tensor) -> Tensor:
+def _rows(x: Any) -> Any:
     """[total, heads, head_dim] of [batch, heads, positions, head_dim], or without heads."""
     return x.transpose(1, 2).values() if x.dim() == 4 else x.values().unsqueeze(1)
 
 
-def _like(query: Tensor, values: Tensor) -> Tensor:
+def _like(query: Any, values: Tensor) -> Any:
     """A nested tensor of these values, its sequences those of query."""
     return torch.nested.nested_tensor_from_jagged(
         values, query.offsets(), query.lengths(), min_seqlen=query._maybe_min_seqlen,
         max_seqlen=query._maybe_max_seqlen)
 
 
-def _check_same_sequences(key: Tensor, value: Tensor) -> None:
+def _check_same_sequences(key: Any, value: Any) -> None:
     starts = key.offsets(), value.offsets()
     if starts[0] is starts[1] or torch.compiler.is_compiling():
         return
@@ -67,7 +72,7 @@ def _check_same_sequences(key: Tensor, value: Tensor) -> None:
 
 
 def _options(given: Arguments, q: Tensor) -> Options:
-    query, key = given.query, given.key
+    query, key, _ = _three(given)
     options = Options(softmax_scale=given.scale, is_causal=given.is_causal, diagonal="top_left",
                       seqlens_q=query.lengths(), seqlens_kv=key.lengths(),
                       cu_seqlens_q=query.offsets(), cu_seqlens_kv=key.offsets(),
@@ -78,12 +83,13 @@ def _options(given: Arguments, q: Tensor) -> Options:
     return options
 
 
-def nested_attention(given: Arguments, dense: Callable[[Arguments], Tensor]) -> Tensor:
+def nested_attention(given: Arguments, dense: Callable[[Arguments], Tensor]) -> Any:
     """scaled_dot_product_attention of nested tensors. `dense` is that of others: for tensors whose
     batch is ragged, [batch, ragged, positions, head_dim], each of which is a batch of its own."""
-    query, key, value = autocast(*given[:3])
-    given = checked_numbers(given._replace(query=query, key=key, value=value))
+    cast = autocast(*given[:3])
+    given = checked_numbers(given._replace(query=cast[0], key=cast[1], value=cast[2]))
     _check(given)
+    query, key, value = _three(given)
     _check_same_sequences(key, value)
     if query.dim() == 4 and query._ragged_idx == 1:
         return _like(query, dense(given._replace(query=query.values(), key=key.values(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy
 import torch
@@ -38,7 +38,7 @@ class Options(NamedTuple):
     max_seqlen_kv: int = 0
 
 
-TENSORS = Options._fields.index("rng")  # the first fields: tensors that lie where q does
+TENSORS: Final = 8  # the fields before rng: tensors that lie where q does
 
 
 def is_packed(options: Options) -> bool:

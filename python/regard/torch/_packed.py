@@ -13,7 +13,7 @@ from ._options import Options
 from ._scopes import SdpaError
 
 try:
-    from torch.nn.attention.varlen import AuxRequest
+    from torch.nn.attention.varlen import AuxRequest as AuxRequest
 except ImportError:  # PyTorch before 2.10
     from typing import NamedTuple
 
