@@ -164,7 +164,7 @@ def _attention(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor
             raise SdpaError(f"output_attentions (True) needs MATH; expected attn_implementation "
                             f"'regard' or 'regard_math', not 'regard_{backend.upper()}'")
         out, probs = _with_weights(query, key, value, options)
-    elif as_packed:
+    elif as_packed and sequences is not None:
         out = _packed_rows.attend(query, key, value, sequences, options, backend).transpose(1, 2)
     else:
         out, _ = _call.attend(query, key, value, options, backends=backend)

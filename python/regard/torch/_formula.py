@@ -206,7 +206,8 @@ def dropout_factors(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
     """
     if not options.dropout_p:
         return None
-    if options.rng is None:
+    rng = options.rng
+    if rng is None:
         raise ValueError(f"dropout_p ({options.dropout_p}) needs rng, the seed of its mask")
     if is_packed(options):
         of_q, of_kv, options = _padding(q, k, options)
@@ -223,7 +224,7 @@ def dropout_factors(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
                                torch.zeros(batch, heads_kv, keys, 1, dtype=dtype, device="cpu"),
                                units,
                                diagonal=shifts.long().cpu().numpy(), dropout_p=options.dropout_p,
-                               seed=int(options.rng[0]) & 0xFFFFFFFFFFFFFFFF, backend="math")
+                               seed=int(rng[0]) & 0xFFFFFFFFFFFFFFFF, backend="math")
     kept = (mean * keys > 0.5).to(q.device, dtype)
     return kept * (DROPOUT_STEPS / kept_steps(options.dropout_p))
 

@@ -42,6 +42,7 @@ def _check(given: Arguments) -> None:
         if tensor.dim() not in (3, 4):
             raise SdpaError(f"{name} (of {tensor.dim()} dimensions) must have 3 or 4, [batch, "
                             "heads, positions, head_dim] or [batch, positions, head_dim]")
+    for name, tensor in zip(("query", "key", "value"), tensors):
         if tensor.dim() != given.query.dim() or tensor._ragged_idx != tensors[0]._ragged_idx:
             raise SdpaError(f"{name} (of {tensor.dim()} dimensions, ragged in dimension "
                             f"{tensor._ragged_idx}) must be ragged where query is, in dimension "
