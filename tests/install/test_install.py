@@ -68,6 +68,14 @@ def install_and_move(build, folder, forbidden, no_debug_info):
     return prefix
 
 
+def expect_texts_of_the_tool(prefix):
+    """The manual page and the completions lie where shells and man look for them."""
+    for file in ("man/man1/regard.1", "bash-completion/completions/regard",
+                 "zsh/site-functions/_regard", "fish/vendor_completions.d/regard.fish"):
+        if "regard" not in (prefix / "share" / file).read_text():
+            sys.exit(f"share/{file} does not name regard")
+
+
 def expect_defaults(source, folder):
     """Configures the repository as a newcomer does, without an option."""
     run("cmake", "-G", "Ninja", "-S", source, "-B", folder)
@@ -127,6 +135,8 @@ def main():
         prefix = install_and_move(given.shared_build if shared else given.build, folder,
                                   [given.source, given.build, given.shared_build],
                                   no_debug_info=shared)
+        if (prefix / "bin/regard").exists():
+            expect_texts_of_the_tool(prefix)
         if given.what == "pkg_config":
             (pc,) = prefix.rglob("regard.pc")
             run(HERE / "pkg_config/build.sh", folder / "consumer",
