@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 from collections.abc import Iterator
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -23,29 +23,29 @@ def _name_modules(root: Any) -> None:
 
 
 def current_layer() -> str:
-    """The torch module whose forward is on this thread's stack, innermost, by its name in the
-    outermost one; "" without any. Read from the stack: hooks would slow every module of a model,
-    and have torch.compile compile it again.
+    """The innermost torch module whose forward is on this thread's stack and that is a part of the
+    outermost one, by its name there; "" without any. Read from the stack: hooks would slow every
+    module of a model, and have torch.compile compile it again.
     """
-    modules = sys.modules.get("torch.nn.modules.module")
-    if modules is None:
+    torch_modules = sys.modules.get("torch.nn.modules.module")
+    if torch_modules is None:
         return ""
-    code = modules.Module._call_impl.__code__
-    inner = outer = None
-    frame = sys._getframe()
+    code = torch_modules.Module._call_impl.__code__
+    root = None
+    modules = []
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code is code:
-            outer = frame.f_locals["self"]
-            if inner is None:
-                inner = outer
-                if inner in _names:
-                    return _names[inner]
-        frame = frame.f_back  # type: ignore[assignment]
-    if inner is None:
+            root = frame.f_locals["self"]
+            root = getattr(root, "_orig_mod", root)  # what torch.compile has wrapped
+            if root in _names:
+                return _names[root]
+            modules.append(root)
+        frame = frame.f_back
+    if root is None:
         return ""
-    outer = getattr(outer, "_orig_mod", outer)  # what torch.compile has wrapped
-    _name_modules(outer)
-    return _names.setdefault(inner, type(inner).__name__)
+    _name_modules(root)
+    return next(_names[module] for module in modules if module in _names)
 
 
 class _Group(NamedTuple):

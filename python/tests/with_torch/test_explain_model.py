@@ -53,7 +53,7 @@ def test_a_step_with_a_cache():
 def test_layers_that_differ_are_groups_of_their_own():
     found = regard.transformers.explain(model_on("regard", "Gemma2"), prompt_length=16)
     assert [group.layers for group in found.layers] == [(layer,) for layer in LAYERS]
-    assert "window" in found.layers[0].case and "window" not in found.layers[1].case
+    assert "mask" in found.layers[0].case and "mask" not in found.layers[1].case
 
 
 def test_a_forced_backend_is_named_with_the_change_that_frees_it():
@@ -71,9 +71,8 @@ def test_a_type_that_is_converted_is_named():
 
 
 def test_output_attentions_is_named():
-    model = model_on("regard")
-    model.config.output_attentions = True
-    (group,) = regard.transformers.explain(model).layers
+    inputs = {"input_ids": torch.arange(12)[None], "output_attentions": True}
+    (group,) = regard.transformers.explain(model_on("regard"), inputs=inputs).layers
     assert group.backend == "math" and group.kernel == "aten_formula"
     assert any("output_attentions" in line and "flash" in line for line in group.advice)
 

@@ -110,7 +110,7 @@ def test_a_module_that_is_no_part_of_the_outermost_one():
 
     with regard.install(), regard.trace() as t:
         Outer()(torch.randn(1, 4, 32))
-    assert t.records[0].layer == "Attention"
+    assert t.records[0].layer == "Outer"
 
 
 @pytest.mark.parametrize("name", ["Llama", "Gemma2", "GptOss"])
