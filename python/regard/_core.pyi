@@ -237,7 +237,7 @@ def run_in_place(
     policy: Policy | None,
     backend: str | None,
     needs_grad: bool,
-) -> str: ...
+) -> tuple[str, float | None]: ...
 def explain_in_place(
     tensors: dict[str, Any],
     options: dict[str, Any],

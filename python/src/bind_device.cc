@@ -1,5 +1,7 @@
 #include "bind_device.h"
 
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
 #include <cstdint>
@@ -11,13 +13,15 @@
 #include "bind_policy.h"
 #include "dlpack.h"
 #include "errors.h"
+#include "openmp_team.h"
 #include "process_context.h"
 #include "python_selection.h"
 #include "regard/context.h"
 #include "regard/tensors.h"
+#include "signals.h"
 
-// Calls on tensors where they lie, a CUDA device for one. The package hands over every tensor,
-// results included, so nothing here allocates, converts or waits.
+// Calls on tensors where they lie: those of a CUDA device, and packed sequences. The package hands
+// over every tensor, results included, so nothing here allocates, converts or waits.
 
 namespace regard::python {
 namespace {
@@ -56,6 +60,10 @@ void take_options(const nb::dict& given, AttentionGradRequest* request) {
       options.softcap = nb::cast<double>(value);
     } else if (name == "dropout_p") {
       options.dropout_p = nb::cast<double>(value);
+    } else if (name == "max_seqlen_q") {
+      request->max_seqlen_q = nb::cast<std::int64_t>(value);
+    } else if (name == "max_seqlen_kv") {
+      request->max_seqlen_kv = nb::cast<std::int64_t>(value);
     } else if (name == "d_lse") {
       options.d_lse = nb::cast<bool>(value);
     } else if (name == "seed") {
@@ -92,9 +100,12 @@ nb::object explain_in_place(const nb::dict& tensors, const nb::dict& options, nb
   return python_selection(explain(process_context(), call.params(), call.policy), {}, nb::none());
 }
 
-/// The name of the backend that ran. `backend`: of the forward, for its backward; else None.
-std::string run_in_place(const nb::dict& tensors, const nb::dict& options, std::uint64_t stream,
-                         nb::handle policy, nb::handle backend, bool needs_grad) {
+/// The name of the backend that ran, and the max_error of the policy that chose it, which chooses
+/// the kernels of a CPU, too. For a backward, `backend` and `policy` are those of the forward.
+std::pair<std::string, std::optional<double>> run_in_place(const nb::dict& tensors,
+                                                           const nb::dict& options,
+                                                           std::uint64_t stream, nb::handle policy,
+                                                           nb::handle backend, bool needs_grad) {
   const bool backward = !backend.is_none();
   CallRequest call(tensors, options, policy, needs_grad || backward);
   AttentionGradRequest& request = call.request;
@@ -113,6 +124,11 @@ std::string run_in_place(const nb::dict& tensors, const nb::dict& options, std::
   if (!made) raise_status(made.status());
   Launch launch;
   launch.stream = reinterpret_cast<void*>(static_cast<std::uintptr_t>(stream));
+  std::optional<Interrupt> interrupt;
+  if (request.q.device.type == DeviceType::kCpu) {
+    launch.executor = openmp_team();
+    launch.interrupt = interrupt_by_signals(request, &interrupt);
+  }
   request.saved.plan = *made;
   if (request.saved.stats.present()) request.saved.kind = SavedContext::Kind::kLse;
   Status status;
@@ -121,8 +137,9 @@ std::string run_in_place(const nb::dict& tensors, const nb::dict& options, std::
     status = backward ? attention_backward(context, request, launch)
                       : attention(context, request, call.policy, launch);
   }
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();  // of a signal's handler
   if (!status.ok()) raise_status(status);
-  return to_string(made->backend());
+  return {to_string(made->backend()), made->policy().max_error};
 }
 
 }  // namespace

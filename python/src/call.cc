@@ -9,6 +9,7 @@
 #include "openmp_team.h"
 #include "regard/lengths.h"
 #include "regard/tensors.h"
+#include "signals.h"
 
 namespace regard::python {
 namespace {
@@ -40,30 +41,6 @@ bool speaks_of_extents(const std::string& message) {
     if (message.find(word) != std::string::npos) return true;
   }
   return false;
-}
-
-/// Whether a call lasts some milliseconds at least; what a shorter one spends on signals would
-/// show.
-bool is_long(const AttentionRequest& request) {
-  constexpr double kProducts = 1 << 28;
-  const TensorView& q = request.q;
-  const auto extent = [](std::int64_t n) { return static_cast<double>(n); };
-  const bool packed = request.cu_seqlens_kv.present();
-  const std::int64_t keys = packed ? request.max_seqlen_kv : request.k.shape[2];
-  const double pairs = extent(q.num_elements()) * extent(keys);
-  return pairs * (1.0 + extent(request.v.shape[3]) / std::max(extent(q.shape[3]), 1.0)) > kProducts;
-}
-
-/// Python runs signal handlers on its main thread alone.
-bool is_main_thread() {
-  const nb::object main = nb::module_::import_("threading").attr("main_thread")();
-  return nb::cast<unsigned long>(main.attr("ident")) == PyThread_get_thread_ident();
-}
-
-/// True where a handler raised; its error stays set.
-bool run_signal_handlers(void*) noexcept {
-  const nb::gil_scoped_acquire locked;
-  return PyErr_CheckSignals() != 0;
 }
 
 /// A small tensor of integers or f32 that is an argument of its own name.
@@ -473,9 +450,7 @@ void Call::take_out(PyObject* object, const std::vector<npy_intp>& shape) {
 Launch Call::launch() {
   Launch launch;
   if (!PyArray_Check(q_)) launch.executor = openmp_team();
-  if (is_long(request) && is_main_thread()) {
-    launch.interrupt = &interrupt_.emplace(run_signal_handlers);
-  }
+  launch.interrupt = interrupt_by_signals(request, &interrupt_);
   return launch;
 }
 

@@ -2,6 +2,8 @@
 
     out = regard.torch.scaled_dot_product_attention(query, key, value, is_causal=True)
 
+    out = regard.torch.varlen_attn(query, key, value, cu_seq, cu_seq, longest, longest)  # packed
+
     with regard.torch.sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
         ...
     with regard.torch.exportable():
@@ -20,12 +22,14 @@ from ._enabled import (
     mem_efficient_sdp_enabled,
 )
 from ._install import install
+from ._packed import AuxRequest, varlen_attn
 from ._scopes import exportable, sdpa_kernel
 from ._sdpa import can_use, explain, scaled_dot_product_attention
 
 _ops.register()
 
 __all__ = [
+    "AuxRequest",
     "Enabled",
     "can_use",
     "cudnn_sdp_enabled",
@@ -37,4 +41,5 @@ __all__ = [
     "mem_efficient_sdp_enabled",
     "scaled_dot_product_attention",
     "sdpa_kernel",
+    "varlen_attn",
 ]

@@ -14,7 +14,7 @@ from torch.nn import Parameter
 from .. import _core
 from . import _device
 from ._formula import formula
-from ._options import Options, native_keywords
+from ._options import TENSORS, Options, native_keywords
 from ._scopes import (
     NAMES,
     SdpaError,
@@ -105,7 +105,7 @@ def kind_of(*tensors: Any) -> str:
 
 def recorded(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
     """out of a call that autograd records."""
-    out: Tensor = _record(q, k, v, *options[:6], options[6:], current_backends(), False)[0]
+    out: Tensor = _record(q, k, v, *options[:TENSORS], options[TENSORS:], current_backends(), False)[0]
     return out
 
 
@@ -152,7 +152,8 @@ def _by_operator(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: st
 
 def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool = False,
            backends: str = "") -> tuple[Tensor, Tensor | None]:
-    """out [B,Hq,Sq,Dv] and lse of [B,H,S,D] tensors; lse may be None where it was not requested.
+    """out [B,Hq,Sq,Dv] and lse of [B,H,S,D] tensors, [1,H,total,D] where options pack sequences; lse
+    may be None where it was not requested.
 
     `backends` overrules what an sdpa_kernel scope says.
     """
@@ -161,7 +162,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool =
         options = options._replace(attn_bias=bias)
     require_type("q", q)
     backends = backends or current_backends()
-    tensors = [q, k, v, *[tensor for tensor in options[:6] if tensor is not None]]
+    tensors = [q, k, v, *[tensor for tensor in options[:TENSORS] if tensor is not None]]
     kind = kind_of(*tensors)
     if kind is MORE:
         if is_exporting() or _needs_formula():
@@ -170,7 +171,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool =
         if _is_traced() or q.is_meta or not are_plain(*tensors) or _are_negated(tensors):
             return _by_operator(q, k, v, options, backends, kind is GRADIENTS)
     if kind is GRADIENTS:
-        return _record(q, k, v, *options[:6], options[6:], backends, return_lse)
+        return _record(q, k, v, *options[:TENSORS], options[TENSORS:], backends, return_lse)
     return _run(q, k, v, options, backends, return_lse=return_lse)[:2]
 
 
@@ -198,7 +199,7 @@ def _run(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str,
          **wanted: bool) -> tuple[Tensor, Tensor | None, _core.Saved | _device.Saved | None]:
     """out; lse and saved, where return_lse and return_saved are set."""
     wanted = {word: True for word, value in wanted.items() if value}
-    if _device.takes(q):
+    if _device.runs_in_place(q, options):
         out, lse, saved = _device.numbers(q, k, v, options, backends, "return_saved" in wanted,
                                           _layout_of(q), d_lse=wanted.keys() == _BOTH)
         return out, lse if "return_lse" in wanted else None, saved
@@ -263,7 +264,7 @@ class Recorded(torch.autograd.Function):
                 not are_plain(d_out) or d_out.is_neg())
         run = recorded_backward if more else backward_numbers
         grads = run((d_out, d_lse), (q, k, v, out), ctx.saved, options, _layout_of(q))
-        return (*grads[:3], None, grads[3], grads[4], *[None] * 6)
+        return (*grads[:3], None, grads[3], grads[4], *[None] * TENSORS)
 
 
 # Less Function.apply's own look at torch.func's transforms, a fifth of the time: none is there.

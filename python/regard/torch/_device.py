@@ -1,5 +1,8 @@
-"""Calls on tensors of a CUDA device. Results are torch's memory, and the work is launched on
-torch's current stream. Only a seed that lies on the device is waited for. Not run on a device."""
+"""Calls on tensors where they lie: those of a CUDA device, and packed sequences of any device.
+
+Results are torch's memory, and the work is launched on torch's current stream. A seed that lies on
+the device is waited for, and so are cu_seqlens there without max_seqlen. Not run on a device.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,13 @@ from torch import Tensor
 
 from .. import _core
 from .._selection import Selection
-from ._options import Options, native_keywords, seed_of
+from ._options import Options, is_packed, native_keywords, seed_of
 from ._scopes import call_policy, drop_in_errors
 
 _FLOATS = ("sinks", "alibi_slopes")
 _LENGTHS = ("seqlens_q", "seqlens_kv")
+_STARTS = ("cu_seqlens_q", "cu_seqlens_kv")
+_ROWS = ("lse", "saved.stats", "d_lse")  # [Hq,total] in the library where sequences are packed
 
 
 class Saved(NamedTuple):
@@ -24,7 +29,7 @@ class Saved(NamedTuple):
     seed: int
     backend: str
     offset: int = 0
-    max_error: float | None = None  # chooses no kernel on a device
+    max_error: float | None = None  # of the forward's policy
 
 
 def is_built() -> bool:
@@ -38,6 +43,16 @@ setattr(is_built, "_dynamo_marked_constant", True)  # torch.compile cannot trace
 def takes(q: Tensor) -> bool:
     """Whether calls on q run on a CUDA device."""
     return q.is_cuda and is_built()
+
+
+def runs_in_place(q: Tensor, options: Options) -> bool:
+    """Whether a call takes this module's way."""
+    return takes(q) or is_packed(options)
+
+
+def longest(starts: Tensor) -> int:
+    """The longest of packed sequences; whether starts ascend is checked where they are used."""
+    return max(0, int(starts.diff().max())) if len(starts) > 1 else 0
 
 
 def wide(q: Tensor) -> torch.dtype:
@@ -80,16 +95,23 @@ def _prepared(tensors: dict[str, Tensor], options: Options,
             tensor = tensor.float()
         elif name in _LENGTHS:
             tensor = tensor.to(torch.int32)
+        elif name in _STARTS:
+            most = name.replace("cu_seqlens", "max_seqlen")
+            values[most] = values[most] or longest(tensor)
+            tensor = tensor.contiguous()
         else:
             tensor = _broadcast(tensor)
         tensors[name] = tensor
+    if is_packed(options):
+        tensors.update({name: tensors[name][0] for name in _ROWS if name in tensors})
     if seed is not None:
         values["seed"] = seed
     return {name: tensor.detach() for name, tensor in tensors.items()}, values
 
 
 def _call(tensors: dict[str, Tensor], values: dict[str, Any], policy: Any, backend: str | None,
-          needs_grad: bool) -> str:
+          needs_grad: bool) -> tuple[str, float | None]:
+    """The backend that ran, and the max_error of the policy that chose it."""
     q = tensors["q"]
     stream = torch.cuda.current_stream(q.device).cuda_stream if q.is_cuda else 0
     with drop_in_errors:
@@ -109,12 +131,15 @@ def numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str, ne
     if options.dropout_p:
         rng = seed_of(q) if options.rng is None else options.rng
         seed = int(rng[0]) & 0xFFFFFFFFFFFFFFFF
-    tensors, values = _prepared(_forward_tensors(q, k, v, layout), options, seed)
+    tensors = _forward_tensors(q, k, v, layout)
+    out, lse = tensors["out"], tensors["lse"]
+    tensors, values = _prepared(tensors, options, seed)
     if d_lse:
         values["d_lse"] = True
-    backend = _call(tensors, values, call_policy(backends), None, needs_grad)
+    backend, limit = _call(tensors, values, call_policy(backends), None, needs_grad)
     # Another tensor of the same memory: lse, a result, would keep its own graph alive from there.
-    return tensors["out"], tensors["lse"], Saved(tensors["lse"].detach(), seed or 0, backend)
+    saved = Saved(lse.detach(), seed or 0, backend, max_error=limit)
+    return out, lse, saved
 
 
 def explain(q: Tensor, k: Tensor, v: Tensor, options: Options, policy: _core.Policy | None,
@@ -145,7 +170,8 @@ def backward_numbers(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor,
     if d_lse is not None:
         all_tensors["d_lse"] = d_lse
     seed = saved.seed if options.dropout_p else None
-    _call(*_prepared(all_tensors, options, seed), None, saved.backend, True)
+    policy = None if saved.max_error is None else _core.Policy(max_error=saved.max_error)
+    _call(*_prepared(all_tensors, options, seed), policy, saved.backend, True)
     grads: list[Tensor | None] = [made["d_q"], made["d_k"], made["d_v"], None, None]
     if options.attn_bias is not None:
         grads[3] = made["d_bias"].reshape(options.attn_bias.shape)

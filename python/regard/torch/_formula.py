@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from .. import _core
-from ._options import DROPOUT_STEPS, Options, kept_steps
+from . import _device
+from ._options import DROPOUT_STEPS, Options, is_packed, kept_steps
 
 
 class Result(NamedTuple):
@@ -112,8 +113,11 @@ def formula(q: Tensor, k: Tensor, v: Tensor, options: Options,
             factors: Tensor | None = None) -> Result:
     """out, lse and the probabilities before dropout, each a differentiable function of the inputs.
 
-    factors [B,Hq,Sq,Skv]: what dropout multiplies each probability by.
+    factors [B,Hq,Sq,Skv]: what dropout multiplies each probability by. Sq and Skv of packed
+    sequences are the longest lengths, here and in the probabilities.
     """
+    if is_packed(options):
+        return _packed_formula(q, k, v, options, factors)
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     rows, depth, keys = q.shape[2], q.shape[3], k.shape[2]
     scale = options.softmax_scale
@@ -138,6 +142,54 @@ def formula(q: Tensor, k: Tensor, v: Tensor, options: Options,
     return Result(_to(_product(kept, _to(v, wide)), q.dtype), lse, probs)
 
 
+class _Places(NamedTuple):
+    """Where the rows of one side's packed sequences are in the padded form."""
+
+    rows: Tensor   # [B, longest]: the packed row of each padded one, `total` where it is padding
+    total: int
+
+    def padded(self, x: Tensor) -> Tensor:
+        """[B,H,S,D] of [1,H,total,D]; padding is 0."""
+        behind = torch.nn.functional.pad(x[0], (0, 0, 0, 1))
+        return behind[:, self.rows].transpose(0, 1)
+
+    def packed(self, x: Tensor, value: float) -> Tensor:
+        """The reverse; rows of no sequence hold `value`."""
+        heads, depth = x.shape[1], x.shape[3]
+        flat = x.transpose(0, 1).reshape(heads, -1, depth)
+        rows = flat.new_full((heads, self.total + 1, depth), value)
+        return rows.index_copy(1, self.rows.flatten(), flat)[None, :, :self.total]
+
+
+def _places(starts: Tensor, total: int, most: int) -> _Places:
+    starts = starts.long()
+    rows = starts[:-1, None] + torch.arange(most, device=starts.device)
+    return _Places(torch.where(rows < starts[1:, None], rows, total), total)
+
+
+def _padding(q: Tensor, k: Tensor, options: Options) -> tuple[_Places, _Places, Options]:
+    """The places of queries and of keys, and the options of the padded call."""
+    starts_q, starts_kv = options.cu_seqlens_q, options.cu_seqlens_kv
+    assert starts_q is not None and starts_kv is not None
+    # A longest length of 0 leaves no row whose gradient could be taken: one of padding is there.
+    most_q = options.max_seqlen_q or max(1, _device.longest(starts_q))
+    most_kv = options.max_seqlen_kv or max(1, _device.longest(starts_kv))
+    lengths = [starts.diff() if given is None else torch.minimum(starts.diff(), given)
+               for starts, given in ((starts_q, options.seqlens_q),
+                                     (starts_kv, options.seqlens_kv))]
+    options = options._replace(seqlens_q=lengths[0], seqlens_kv=lengths[1], cu_seqlens_q=None,
+                               cu_seqlens_kv=None)
+    return (_places(starts_q, q.shape[2], most_q), _places(starts_kv, k.shape[2], most_kv), options)
+
+
+def _packed_formula(q: Tensor, k: Tensor, v: Tensor, options: Options,
+                    factors: Tensor | None) -> Result:
+    """The formula of the padded call, whose rows are then packed again."""
+    of_q, of_kv, options = _padding(q, k, options)
+    out, lse, probs = formula(of_q.padded(q), of_kv.padded(k), of_kv.padded(v), options, factors)
+    return Result(of_q.packed(out, 0.0), of_q.packed(lse[..., None], -math.inf)[..., 0], probs)
+
+
 def dropout_factors(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
     """What the operators' dropout multiplies each probability by; None without dropout.
 
@@ -146,8 +198,12 @@ def dropout_factors(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
     """
     if not options.dropout_p:
         return None
-    if options.rng is None:
+    rng = options.rng
+    if rng is None:
         raise ValueError(f"dropout_p ({options.dropout_p}) needs rng, the seed of its mask")
+    if is_packed(options):
+        of_q, of_kv, options = _padding(q, k, options)
+        q, k = of_q.padded(q), of_kv.padded(k)
     batch, heads, rows, _ = q.shape
     heads_kv, keys = k.shape[1], k.shape[2]
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -160,6 +216,6 @@ def dropout_factors(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
                                torch.zeros(batch, heads_kv, keys, 1, dtype=dtype, device="cpu"),
                                units,
                                diagonal=shifts.long().cpu().numpy(), dropout_p=options.dropout_p,
-                               seed=int(options.rng[0]) & 0xFFFFFFFFFFFFFFFF, backend="math")
+                               seed=int(rng[0]) & 0xFFFFFFFFFFFFFFFF, backend="math")
     kept = (mean * keys > 0.5).to(q.device, dtype)
     return kept * (DROPOUT_STEPS / kept_steps(options.dropout_p))

@@ -46,9 +46,8 @@ class Problem(NamedTuple):
         return out if self.q is given.query else out.reshape(*self.lead, *out.shape[-2:])
 
 
-def checked(given: Arguments) -> Arguments:
-    """The arguments as torch.autocast has them, with numbers as floats; raises where PyTorch
-    does."""
+def checked_numbers(given: Arguments) -> Arguments:
+    """The arguments with numbers as floats; raises for one that is none."""
     for name, flag in (("is_causal", given.is_causal), ("enable_gqa", given.enable_gqa)):
         if not isinstance(flag, (bool, torch.SymBool)):
             raise TypeError(f"{name} ({flag!r}) must be True or False")
@@ -58,6 +57,13 @@ def checked(given: Arguments) -> Arguments:
     scale = None if given.scale is None else _number("scale", given.scale)
     if type(scale) is float and not math.isfinite(scale):
         raise SdpaError(f"scale ({scale}) must be finite")
+    return given._replace(dropout_p=dropout_p, scale=scale)
+
+
+def checked(given: Arguments) -> Arguments:
+    """The arguments as torch.autocast has them, with numbers as floats; raises where PyTorch
+    does."""
+    given = checked_numbers(given)
     query, key, value, attn_mask = autocast(*given[:4])
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         check_tensor(name, tensor)
@@ -71,8 +77,7 @@ def checked(given: Arguments) -> Arguments:
     require_type("query", query)
     if attn_mask is not None:
         _check_mask(attn_mask, query, given.is_causal)
-    return given._replace(query=query, key=key, value=value, attn_mask=attn_mask,
-                          dropout_p=dropout_p, scale=scale)
+    return given._replace(query=query, key=key, value=value, attn_mask=attn_mask)
 
 
 def _number(name: str, value: Any) -> Any:
@@ -91,8 +96,8 @@ def check_tensor(name: str, tensor: Any) -> None:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} ({type(tensor).__name__}) must be a torch.Tensor")
     if tensor.is_nested:
-        raise TypeError(f"{name} (a nested tensor) must be dense: nested tensors are not "
-                        "supported; pad them, and hide the padding by an attn_mask")
+        raise TypeError(f"{name} (a nested tensor) must be dense; scaled_dot_product_attention "
+                        "takes nested tensors")
     if tensor.layout != torch.strided:
         raise TypeError(f"layout of {name} ({tensor.layout}) must be torch.strided")
 

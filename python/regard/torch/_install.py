@@ -13,6 +13,7 @@ from torch.nn import functional
 from . import _device
 from ._call import are_plain
 from ._inputs import Arguments
+from ._nested import is_jagged
 from ._sdpa import general, scaled_dot_product_attention
 
 _lock = threading.Lock()
@@ -21,7 +22,7 @@ _routes: list["_Route"] = []  # the last one: the same again keeps what torch.co
 
 
 def _is_here(query: Any) -> bool:
-    if not isinstance(query, torch.Tensor) or query.is_nested:
+    if not isinstance(query, torch.Tensor) or query.is_nested and not is_jagged(query):
         return False
     return query.device.type == "cpu" or _device.takes(query)
 

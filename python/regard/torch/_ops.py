@@ -3,8 +3,9 @@
 Tensors are [B,H,S,D], whatever their memory order; `layout` is the memory order of the results.
 Two more results are what a backward needs: `stats`, and `state` (the backend that ran, seed and
 offset). A graph can hold them, and a policy scope cannot change the backend of the backward. On a
-CUDA device `stats` is empty and the backward takes lse, since an operator's results may not share
-memory; `state` is a CPU tensor, so that no backward waits for the device.
+CUDA device, and where sequences are packed, `stats` is empty and the backward takes lse, since an
+operator's results may not share memory; `state` is a CPU tensor, so that no backward waits for the
+device. Packed sequences are [1,H,total,D], and their lse [1,Hq,total].
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ from .. import _core
 from . import _device
 from ._call import backward_numbers, require_type, saved_of, state_of, turned
 from ._formula import dropout_factors, formula
-from ._options import Options, native_keywords
+from ._options import TENSORS, Options, is_packed, native_keywords
 from ._scopes import SdpaError, call_policy, drop_in_errors
 
 _OPTIONS = ("Tensor? attn_mask, Tensor? attn_bias, Tensor? sinks, Tensor? alibi_slopes, "
-            "Tensor? seqlens_q, Tensor? seqlens_kv, Tensor? rng, float? softmax_scale, "
-            "float softcap, float dropout_p, bool is_causal, str diagonal, int window_left, "
-            "int window_right")
+            "Tensor? seqlens_q, Tensor? seqlens_kv, Tensor? cu_seqlens_q, Tensor? cu_seqlens_kv, "
+            "Tensor? rng, float? softmax_scale, float softcap, float dropout_p, bool is_causal, "
+            "str diagonal, int window_left, int window_right, SymInt max_seqlen_q, "
+            "SymInt max_seqlen_kv")
 _COUNT = len(Options._fields)
+_KEPT = TENSORS + 1  # options that are tensors, rng among them
 _FORWARD = (f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}, str layout, str backends, bool save) -> "
             "(Tensor, Tensor, Tensor, Tensor)")
 _BACKWARD = (f"(Tensor d_out, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor "
@@ -34,8 +37,8 @@ _BACKWARD = (f"(Tensor d_out, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tenso
              "(Tensor, Tensor, Tensor, Tensor, Tensor)")
 
 
-def _stats_shape(q: Tensor, save: bool) -> tuple[int, ...]:
-    return (*q.shape[:3], 2) if save and not _device.takes(q) else (0,)
+def _stats_shape(q: Tensor, options: Options, save: bool) -> tuple[int, ...]:
+    return (*q.shape[:3], 2) if save and not _device.runs_in_place(q, options) else (0,)
 
 
 def _new_state(q: Tensor, save: bool) -> Tensor:
@@ -58,20 +61,20 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...
     layout, backends, save = rest[_COUNT:]
     require_type("q", q)
     with torch.no_grad():
-        if _device.takes(q):
+        if _device.runs_in_place(q, options):
             results = _device.numbers(q, k, v, options, backends, save, layout)
         else:
             results = _numbers(q, k, v, options, layout, backends, save)
     out, lse, *saved = results
-    shape = _stats_shape(q, save)
+    shape = _stats_shape(q, options, save)
     stats = saved[0].stats if len(shape) > 1 else q.new_empty(shape, dtype=_device.wide(q))
     return out, lse, stats, state_of(saved[0]) if save else _new_state(q, save)
 
 
-def kept(q: Tensor, results: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
+def kept(results: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
     """out, stats and state of a call, as its backward takes them."""
     out, lse, stats, state = results
-    return out, lse if _device.takes(q) else stats, state
+    return out, lse if stats.dim() == 1 else stats, state
 
 
 def _stand_in(tensor: Tensor) -> Any:
@@ -94,9 +97,9 @@ def _require_valid(q: Tensor, k: Tensor, v: Tensor, options: Options) -> None:
     for name, tensor in (("k", k), ("v", v)):
         if tensor.dtype != q.dtype:
             raise SdpaError(f"dtype of {name} ({tensor.dtype}) must be q's, {q.dtype}")
-    tensors = [x for x in (q, k, v, *options[:6]) if x is not None]
-    if all(type(extent) is int for x in tensors for extent in x.shape):
-        given = {name: _stand_in(x) for name, x in zip(Options._fields, options[:6])
+    tensors = [x for x in (q, k, v, *options[:TENSORS]) if x is not None]
+    if not is_packed(options) and all(type(extent) is int for x in tensors for extent in x.shape):
+        given = {name: _stand_in(x) for name, x in zip(Options._fields, options[:TENSORS])
                  if x is not None}
         keywords = native_keywords(options._replace(rng=None, **given))
         with drop_in_errors:
@@ -105,20 +108,22 @@ def _require_valid(q: Tensor, k: Tensor, v: Tensor, options: Options) -> None:
 
 def _attention_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     layout, _, save = rest[_COUNT:]
-    _require_valid(q, k, v, Options(*rest[:_COUNT]))
+    options = Options(*rest[:_COUNT])
+    _require_valid(q, k, v, options)
     batch, heads, rows, _ = q.shape
     out = _device.like_rows(q, (batch, heads, rows, v.shape[3]), layout)
     lse = q.new_empty((batch, heads, rows), dtype=_device.wide(q))
-    stats = q.new_empty(_stats_shape(q, save), dtype=_device.wide(q))
+    stats = q.new_empty(_stats_shape(q, options, save), dtype=_device.wide(q))
     return out, lse, stats, _new_state(q, save)
 
 
 def _backward(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
               stats: Tensor, state: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    options = Options(*rest[:_COUNT])
     with torch.no_grad():
-        saved = saved_of(_device.Saved if _device.takes(q) else _core.Saved, stats, state)
-        grads = backward_numbers((d_out, d_lse), (q, k, v, out), saved, Options(*rest[:_COUNT]),
-                                 rest[_COUNT])
+        in_place = _device.runs_in_place(q, options)
+        saved = saved_of(_device.Saved if in_place else _core.Saved, stats, state)
+        grads = backward_numbers((d_out, d_lse), (q, k, v, out), saved, options, rest[_COUNT])
     return tuple(q.new_empty(0) if grad is None else grad for grad in grads)
 
 
@@ -132,8 +137,8 @@ def _backward_fake(d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v:
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(*inputs[:3], *kept(inputs[0], output), *inputs[3:10])
-    ctx.options = inputs[10:3 + _COUNT]
+    ctx.save_for_backward(*inputs[:3], *kept(output), *inputs[3:3 + _KEPT])
+    ctx.options = inputs[3 + _KEPT:3 + _COUNT]
     ctx.layout, ctx.backends, ctx.saved = inputs[3 + _COUNT:]
     ctx.count = len(inputs)
     ctx.set_materialize_grads(False)
@@ -143,7 +148,7 @@ def _first_derivative(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *unu
     q, k, v, out, stats, state, *tensors = ctx.saved_tensors
     if not ctx.saved:  # recorded where no input had a gradient: vmap, an exported program
         with torch.no_grad():
-            out, stats, state = kept(q, torch.ops.regard.attention(
+            out, stats, state = kept(torch.ops.regard.attention(
                 q, k, v, *tensors, *ctx.options, ctx.layout, ctx.backends, True))
     if d_out is None:
         d_out = torch.zeros_like(out)
@@ -160,8 +165,8 @@ def _first_derivative(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *unu
 
 def _setup_second(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     d_out, d_lse, q, k, v, _, _, state = inputs[:8]
-    ctx.save_for_backward(d_out, d_lse, q, k, v, state, *inputs[8:15])
-    ctx.options, ctx.count = inputs[15:8 + _COUNT], len(inputs)
+    ctx.save_for_backward(d_out, d_lse, q, k, v, state, *inputs[8:8 + _KEPT])
+    ctx.options, ctx.count = inputs[8 + _KEPT:8 + _COUNT], len(inputs)
     ctx.set_materialize_grads(False)
 
 
@@ -225,8 +230,9 @@ def _vmap_forward(info: Any, in_dims: tuple[int | None, ...], q: Tensor, k: Tens
     """One call over N*B sequences where only tensors with a batch dimension are mapped over."""
     options = Options(*rest[:_COUNT])
     n, dims = info.batch_size, dict(enumerate(in_dims))
-    per_head = any(dims[3 + i] is not None for i in (2, 3, 6))
-    if per_head or options.dropout_p or n == 0:
+    per_head = any(dims[3 + Options._fields.index(name)] is not None
+                   for name in ("sinks", "alibi_slopes", "rng"))
+    if per_head or is_packed(options) or options.dropout_p or n == 0:
         return _vmap(torch.ops.regard.attention)(info, in_dims, q, k, v, *rest)
 
     def folded(x: Tensor | None, dim: int | None, batch: int) -> Tensor | None:
@@ -238,7 +244,7 @@ def _vmap_forward(info: Any, in_dims: tuple[int | None, ...], q: Tensor, k: Tens
     batch = q.shape[0] if dims[0] is None else q.movedim(dims[0], 0).shape[1]
     tensors = [folded(x, dims[i], batch) for i, x in enumerate((q, k, v))]
     changed: dict[str, Any] = {name: folded(getattr(options, name), dims[3 + i], batch)
-               for i, name in enumerate(Options._fields[:7])
+               for i, name in enumerate(Options._fields[:TENSORS])
                if name in ("attn_mask", "attn_bias", "seqlens_q", "seqlens_kv")}
     results = torch.ops.regard.attention(*tensors, *options._replace(**changed), *rest[_COUNT:])
     out, lse, stats, state = results

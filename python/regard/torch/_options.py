@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ class Options(NamedTuple):
     alibi_slopes: Tensor | None = None   # [Hq] or [B,Hq]
     seqlens_q: Tensor | None = None      # int32 [B]
     seqlens_kv: Tensor | None = None     # int32 [B]
+    cu_seqlens_q: Tensor | None = None   # int32 or int64 [B+1]: q is packed, [1,Hq,total,D]
+    cu_seqlens_kv: Tensor | None = None  # the same of k and v
     rng: Tensor | None = None            # int64 [1]: the seed of dropout
     softmax_scale: float | None = None
     softcap: float = 0.0
@@ -28,6 +30,15 @@ class Options(NamedTuple):
     diagonal: str = "top_left"
     window_left: int = -1
     window_right: int = -1
+    max_seqlen_q: int = 0   # of packed sequences, no length is more; 0: read from cu_seqlens
+    max_seqlen_kv: int = 0
+
+
+TENSORS: Final = 8  # the fields before rng: tensors that lie where q does
+
+
+def is_packed(options: Options) -> bool:
+    return options.cu_seqlens_q is not None
 
 
 def mask_options(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
@@ -47,8 +58,8 @@ def seed_of(q: Tensor) -> Tensor:
 
 def native_keywords(options: Options) -> dict[str, Any]:
     """The options that are set, as keywords of regard.attention."""
-    (mask, bias, sinks, slopes, seqlens_q, seqlens_kv, rng, scale, softcap, dropout_p, is_causal,
-     diagonal, left, right) = options
+    (mask, bias, sinks, slopes, seqlens_q, seqlens_kv, cu_q, cu_kv, rng, scale, softcap, dropout_p,
+     is_causal, diagonal, left, right, max_q, max_kv) = options
     keywords: dict[str, Any] = {}
     if is_causal:
         keywords["is_causal"] = True
@@ -68,6 +79,9 @@ def native_keywords(options: Options) -> dict[str, Any]:
         keywords["seqlens_q"] = seqlens_q
     if seqlens_kv is not None:
         keywords["seqlens_kv"] = seqlens_kv
+    if cu_q is not None:
+        keywords.update(cu_seqlens_q=cu_q, cu_seqlens_kv=cu_kv, max_seqlen_q=max_q,
+                        max_seqlen_kv=max_kv)
     if left >= 0 or right >= 0:
         keywords["window"] = (left, right)
         keywords["diagonal"] = diagonal

@@ -15,6 +15,7 @@ from .._selection import Selection
 from . import _device
 from ._call import GRADIENTS, MORE, TYPES, are_plain, attend, kind_of, numbers, recorded
 from ._inputs import Arguments, Problem, checked, is_usual, problem, with_dims
+from ._nested import has_nested, nested_attention
 from ._options import Options, mask_options, native_keywords
 from ._scopes import SdpaError, backend_name, current_backends, current_policy, drop_in_errors
 
@@ -94,6 +95,8 @@ def _without_causal_bias(given: Arguments) -> Arguments:
 
 def general(given: Arguments, function: Callable[..., Any] | None = None) -> Tensor:
     """Any call, recorded or not. `function` is the one that the caller named, for subclasses."""
+    if has_nested(*given[:3]):
+        return nested_attention(given, general)
     if not are_plain(*given[:3]) or not (given.attn_mask is None or are_plain(given.attn_mask)):
         if given.attn_mask is not None:
             given = _without_causal_bias(given)
@@ -124,7 +127,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
 
     Arguments, shapes and meaning are PyTorch's: query [..., Hq, L, E], key [..., H, S, E] and value
     [..., H, S, Ev] give [..., Hq, L, Ev]; is_causal counts from the top left corner, a boolean mask
-    is True where a query may attend. Tensors lie on the CPU or, in a build with CUDA, on a device.
+    is True where a query may attend. Nested tensors of the jagged layout are taken without a mask,
+    and is_causal is counted within each sequence. Tensors lie on the CPU or, in a build with CUDA, on a device.
     A row that may attend to nothing is 0, with zero gradients. Errors are RuntimeErrors, as
     PyTorch's; where no backend can run the call, it is regard.NoBackendError with the reasons.
 

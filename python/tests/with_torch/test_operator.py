@@ -102,7 +102,7 @@ def test_opcheck(layout, dtype):
     frozen = [x.detach() for x in (q, k, v)]
     results = opcheck(torch.ops.regard.attention, (*frozen, *Options(), layout, "math", False))
     assert set(results.values()) == {"SUCCESS"}
-    out, stats, state = kept(q, torch.ops.regard.attention(*frozen, *Options(), layout, "", True))
+    out, stats, state = kept(torch.ops.regard.attention(*frozen, *Options(), layout, "", True))
     results = opcheck(torch.ops.regard.attention_backward,
                       (out, None, *frozen, out, stats, state, *Options(), layout))
     assert set(results.values()) == {"SUCCESS"}
