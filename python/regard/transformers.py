@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import _packed_rows
 from .torch import _call
 from .torch._formula import dropout_factors, formula
 from .torch._options import Options, seed_of
@@ -52,49 +53,6 @@ _ELSEWHERE = frozenset({
     "max_new_tokens", "num_items_in_batch", "output_hidden_states", "output_router_logits",
     "past_key_value", "past_key_values", "position_embeddings", "position_ids", "return_dict",
     "return_loss", "shift_labels", "token_type_ids", "use_cache"})
-# Keywords of flash-attention and of state space models that mark several sequences in one row.
-_PACKED = frozenset({"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"})
-
-
-def _sequence_ids(words: dict[str, Any], rows: int, keys: int) -> list[tuple[Tensor, Tensor]]:
-    """The sequence of each query and of each key, [batch, rows] and [batch, keys], for each keyword
-    that marks sequences; empty where there is none.
-    """
-    found = []
-    ids = words.get("seq_idx")
-    if isinstance(ids, Tensor) and ids.shape[-1] == rows == keys:
-        found.append((ids, ids))
-    starts = [words[name] for name in ("cu_seq_lens_q", "cu_seq_lens_k")
-              if isinstance(words.get(name), Tensor)]
-    if len(starts) == 2:
-        counted = [torch.searchsorted(each, torch.arange(n, device=each.device), right=True)[None]
-                   for each, n in zip(starts, (rows, keys))]
-        found.append((counted[0], counted[1]))
-    return found
-
-
-def _check_packed(words: dict[str, Any], mask: Tensor | None, batch: int, rows: int,
-                  keys: int) -> None:
-    """Refuses packed sequences unless the mask keeps them apart. Transformers makes such a mask
-    from position_ids only, without an attention_mask and a cache; it makes none from these
-    keywords.
-    """
-    message = (f"{', '.join(sorted(words))} (of packed sequences) is not supported without a mask "
-               "that keeps the sequences apart; expected position_ids that begin anew at each "
-               "sequence, no attention_mask and use_cache=False")
-    sequences = _sequence_ids(words, rows, keys)
-    is_flattened = "seq_idx" not in words and batch > 1  # cu_seq_lens count through all rows
-    if mask is None or not sequences or is_flattened:
-        raise SdpaError(message)
-    visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
-    for of_queries, of_keys in sequences:
-        crosses = of_queries[:, None, :, None] != of_keys[:, None, None, :]
-        is_apart = ~(visible & crosses.to(mask.device)).any()
-        if torch.compiler.is_compiling():
-            torch._assert_async(is_apart, message)
-        elif not is_apart:
-            raise SdpaError(message)
-
 
 def _check_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
     """Refuses unknown keywords; returns those that mark packed sequences."""
@@ -102,7 +60,7 @@ def _check_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
     for name, value in keywords.items():
         if value is None or value is False or name in _ELSEWHERE:
             continue
-        if name in _PACKED:
+        if name in _packed_rows.KEYWORDS:
             packed[name] = value
             continue
         text = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
@@ -183,23 +141,32 @@ def _attention(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor
     if query.shape[0] == 1 < key.shape[0]:  # learned queries, the same for every sequence
         query = query.expand(key.shape[0], -1, -1, -1)
     rows, keys = query.shape[2], key.shape[2]
-    if packed:
-        _check_packed(packed, attention_mask, query.shape[0], rows, keys)
+    is_causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
+    is_causal = bool(rows > 1 and is_causal)
+    weights = bool(weights or _collects_weights())
+    shape = _packed_rows.Shape(query.shape[0], rows, keys, is_causal, window)
+    sequences = _packed_rows.sequences_of(packed, keywords.get("position_ids"), shape)
+    as_packed = False
+    if sequences is not None:
+        as_packed, attention_mask = _packed_rows.attention_of(
+            sequences, attention_mask, shape, weights or position_bias is not None)
     options = Options(sinks=sinks, softmax_scale=scaling, softcap=softcap or 0.0)
     options = _add_mask(options, attention_mask, position_bias)
     if attention_mask is None:
-        is_causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
-        options = _add_causal(options, bool(rows > 1 and is_causal), window, rows, keys)
+        options = _add_causal(options, is_causal, window, rows, keys)
     drop_all = dropout == 1.0
     if dropout and not drop_all:
         options = options._replace(dropout_p=float(dropout), rng=seed_of(query))
-    if weights or _collects_weights():
+    probs = None
+    if weights:
         if backend not in ("", "math"):
             raise SdpaError(f"output_attentions (True) needs MATH; expected attn_implementation "
                             f"'regard' or 'regard_math', not 'regard_{backend.upper()}'")
         out, probs = _with_weights(query, key, value, options)
+    elif as_packed and sequences is not None:
+        out = _packed_rows.attend(query, key, value, sequences, options, backend).transpose(1, 2)
     else:
-        (out, _), probs = _call.attend(query, key, value, options, backends=backend), None
+        out, _ = _call.attend(query, key, value, options, backends=backend)
     if drop_all:
         out, probs = out * 0.0, None if probs is None else probs * 0.0
     return out.transpose(1, 2).contiguous(), probs

@@ -157,7 +157,7 @@ def test_keywords_of_every_model():
     names = {*TransformersKwargs.__annotations__, *loss} - taken - {"logits", "vocab_size"}
     assert names >= {"shift_labels", "position_ids"}
     packed = regard.transformers._check_keywords(dict.fromkeys(names, 1))
-    assert packed.keys() == regard.transformers._PACKED & names
+    assert packed.keys() == regard._packed_rows.KEYWORDS & names
 
     ids, _ = tokens()
     model = make("LlamaForCausalLM", "regard", num_key_value_heads=2, **SMALL)
@@ -165,73 +165,5 @@ def test_keywords_of_every_model():
     model.set_attn_implementation("eager")
     torch.testing.assert_close(loss, model(ids, labels=ids, shift_labels=ids).loss)
     model.set_attn_implementation("regard")
-    with pytest.raises(ValueError, match="seq_idx .*without a mask"):
-        model(ids, seq_idx=torch.zeros_like(ids))
-
-
-def packed_rows(window):
-    """Mistral, two sequences of 7 and 5 tokens in one row, and the logits of each by itself."""
-    model = make("MistralForCausalLM", "eager", num_key_value_heads=2, sliding_window=window, **SMALL)
-    torch.manual_seed(1)
-    ids = torch.randint(4, 90, (1, 12))
-    with torch.no_grad():
-        expected = torch.cat([model(ids[:, :7]).logits, model(ids[:, 7:]).logits], 1)
-    starts = torch.tensor([0, 7, 12], dtype=torch.int32)
-    words = dict(cu_seq_lens_q=starts, cu_seq_lens_k=starts, max_length_q=7, max_length_k=7)
-    positions = torch.cat([torch.arange(7), torch.arange(5)])[None]
-    return model, ids, words, positions, expected
-
-
-@pytest.mark.parametrize("implementation", ["regard", "regard_flash", "regard_math"])
-@pytest.mark.parametrize("window", [4, 8, None])
-def test_packed_rows_that_no_mask_keeps_apart_are_refused(window, implementation):
-    """A sliding window's mask says nothing of sequences, and sdpa takes it for one that does."""
-    model, ids, words, positions, _ = packed_rows(window)
-    model.set_attn_implementation(implementation)
-    index = (torch.arange(12)[None] >= 7).int()
-    for given in (dict(words), dict(words, use_cache=False),
-                  dict(words, attention_mask=torch.ones_like(ids)),
-                  dict(words, position_ids=positions),  # with the default cache
-                  dict(words, position_ids=positions, attention_mask=torch.ones_like(ids)),
-                  dict(cu_seq_lens_q=words["cu_seq_lens_q"], position_ids=positions, use_cache=False),
-                  dict(seq_idx=index), dict(seq_idx=index, position_ids=positions),
-                  dict(words, cu_seq_lens_q=torch.tensor([0, 6, 12]), position_ids=positions,
-                       use_cache=False)):
-        with pytest.raises(ValueError, match="(cu_seq_lens_q|seq_idx).* packed.*position_ids"):
-            model(ids, **given)
-    with pytest.raises(ValueError, match="cu_seq_lens_q.* packed"):  # counted through both rows
-        model(ids.expand(2, -1), **words, use_cache=False,
-              position_ids=positions.expand(2, -1))
-
-
-@pytest.mark.parametrize("window", [4, 8, None])
-def test_packed_rows_with_positions(window):
-    model, ids, words, positions, expected = packed_rows(window)
-    index = (torch.arange(12)[None] >= 7).int()
-    for implementation in ("regard", "regard_flash"):
-        model.set_attn_implementation(implementation)
-        for given in ({}, words, dict(seq_idx=index), dict(words, seq_idx=index)):
-            with torch.no_grad():
-                found = model(ids, position_ids=positions, use_cache=False, **given).logits
-            assert difference(found, expected) < 1e-5
-
-
-def test_packed_rows_in_compiled_layers():
-    """Where a layer is compiled, the mask is judged when it runs."""
-    layer = torch.nn.Module()
-    layer.is_causal = True
-    q, k, v = torch.randn(3, 1, 2, 6, 8)
-    starts = torch.tensor([0, 4, 6])
-    causal = torch.ones(1, 1, 6, 6, dtype=torch.bool).tril()
-    apart = causal.clone()
-    apart[..., 4:, :4] = False
-
-    @torch.compile(fullgraph=True, backend="aot_eager")
-    def attend(mask):
-        return regard.transformers._attention("", layer, q, k, v, mask, cu_seq_lens_q=starts,
-                                              cu_seq_lens_k=starts)[0]
-
-    expected = regard.transformers._attention("", layer, q, k, v, apart)[0]
-    torch.testing.assert_close(attend(apart), expected)
-    with pytest.raises(RuntimeError, match="cu_seq_lens_k, cu_seq_lens_q .*packed"):
-        attend(causal)
+    with pytest.raises(ValueError, match="seq_idx .*do not fit"):
+        model(ids, seq_idx=torch.zeros_like(ids)[:, 1:])

@@ -1,0 +1,296 @@
+"""Several sequences in the rows of a model's batch, as Transformers marks them.
+
+cu_seq_lens_q and cu_seq_lens_k count through all rows of the batch, seq_idx numbers the sequence of
+each token, and position_ids of a causal model begin anew at each sequence. Where no mask says more
+than that, the sequences are one packed call; else the mask is restricted to them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .torch._options import Options
+from .torch._packed import attend_packed
+from .torch._scopes import SdpaError
+
+# Keywords of flash-attention and of state space models that mark several sequences in one row.
+KEYWORDS = frozenset({"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"})
+_STARTS = ("cu_seq_lens_q", "cu_seq_lens_k")
+
+
+class Shape(NamedTuple):
+    """What an attention computes: [batch, rows] queries on [batch, keys]."""
+
+    batch: int
+    rows: int
+    keys: int
+    is_causal: bool
+    window: int | None
+
+
+class Sequences(NamedTuple):
+    """The sequences of queries and of keys."""
+
+    ids_q: Tensor           # [batch, rows]: the number of each query's sequence
+    ids_kv: Tensor
+    starts_q: Tensor | None   # cu_seqlens; None where a graph is traced and only ids are given
+    starts_kv: Tensor | None
+    longest_q: int          # 0: read from cu_seqlens
+    longest_kv: int
+    named: str              # what marked them; "" where it was position_ids
+
+
+class Attention(NamedTuple):
+    """How to compute sequences: as a packed call, or by a mask."""
+
+    packed: bool
+    mask: Tensor | None
+
+
+class _Last:
+    """The result for the same tensors as the last call's: each layer of a model passes them."""
+
+    def __init__(self) -> None:
+        self._key: tuple[Any, ...] = ()
+        self._result: Any = None
+
+    @staticmethod
+    def _key_of(tensors: tuple[Any, ...], values: Any) -> tuple[Any, ...]:
+        return (*(x if x is None else (weakref.ref(x), x._version) for x in tensors), values)
+
+    def get(self, tensors: tuple[Any, ...], values: Any, make: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return make()
+        key, result = self._key, self._result
+        # Two dead references are unequal, and live ones equal by tensor: compare by identity.
+        if len(key) == len(tensors) + 1 and key[-1] == values and all(
+                x is None and k is None or x is not None and k is not None and k[0]() is x and
+                k[1] == x._version for k, x in zip(key, tensors)):
+            return result
+        result = make()
+        self._key, self._result = self._key_of(tensors, values), result
+        return result
+
+
+_last_sequences, _last_attention = _Last(), _Last()
+
+
+def _refuse(words: dict[str, Any], why: str) -> SdpaError:
+    return SdpaError(f"{', '.join(sorted(words))} (of packed sequences) {why}")
+
+
+def _ids_of_starts(starts: Tensor, batch: int, rows: int) -> Tensor:
+    places = torch.arange(batch * rows, device=starts.device, dtype=starts.dtype)
+    return torch.searchsorted(starts, places, right=True).view(batch, rows)
+
+
+def _starts_of_begins(begins: Tensor) -> Tensor:
+    """cu_seqlens of [batch, rows] that are True where a sequence begins."""
+    end = begins.new_full((1,), begins.numel(), dtype=torch.int64)
+    return torch.cat([begins.flatten().nonzero().flatten(), end]).to(torch.int32)
+
+
+def _begins_of_positions(positions: Tensor, shape: Shape) -> Tensor | None:
+    """Where positions begin anew: they return to their least, and count by one elsewhere. Others,
+    such as those of padding, mark no sequences."""
+    if positions.dim() != 2 or positions.shape[1] != shape.rows or (
+            positions.shape[0] not in (1, shape.batch)):
+        return None
+    begins = positions == positions.amin(-1, keepdim=True)
+    counts = positions.diff(dim=-1) == 1
+    again = begins[:, 1:]
+    packed = again.any() & (again | counts).all()
+    if torch.compiler.is_compiling():
+        torch._assert_async(~packed, "position_ids of packed sequences in a compiled layer: "
+                            "expected cu_seq_lens_q and cu_seq_lens_k beside them")
+        return None
+    if not packed:
+        return None
+    first = torch.ones_like(begins[:, :1])
+    return torch.cat([first, again], 1).expand(shape.batch, -1)
+
+
+def _given_starts(words: dict[str, Any], shape: Shape) -> list[Tensor]:
+    starts = [words[name] for name in _STARTS if isinstance(words.get(name), Tensor)]
+    if len(starts) != 2:
+        raise _refuse(words, "must be both cu_seq_lens_q and cu_seq_lens_k, tensors")
+    for name, each, rows in zip(_STARTS, starts, (shape.rows, shape.keys)):
+        if each.dim() != 1 or each.dtype not in (torch.int32, torch.int64):
+            raise SdpaError(f"{name} (of shape {tuple(each.shape)}, {each.dtype}) must be int32 or "
+                            "int64 [sequences + 1]")
+        if torch.compiler.is_compiling():
+            torch._assert_async(each[-1] == shape.batch * rows, f"{name} must end at the number of "
+                                "packed rows, batch * positions")
+        elif int(each[-1]) != shape.batch * rows:
+            raise _refuse(words, f"do not fit: {name} ends at {int(each[-1])}, expected "
+                          f"{shape.batch * rows}, the rows of {shape.batch} x {rows} tokens")
+    return starts
+
+
+def _of_starts(words: dict[str, Any], starts: list[Tensor], shape: Shape, named: str) -> Sequences:
+    batch, rows, keys = shape[:3]
+    longest = [words.get(name) or 0 for name in ("max_length_q", "max_length_k")]
+    longest = [x if torch.compiler.is_compiling() and not isinstance(x, Tensor) else int(x)
+               for x in longest]
+    return Sequences(_ids_of_starts(starts[0], batch, rows), _ids_of_starts(starts[1], batch, keys),
+                     starts[0], starts[1], longest[0], longest[1], named)
+
+
+def _check_agree(words: dict[str, Any], found: Tensor | None, starts: Tensor, other: str) -> None:
+    if found is not None and not torch.equal(found.long(), starts.long()):
+        raise _refuse(words, f"contradict {other}: sequences begin at {starts[:-1].tolist()} and at "
+                      f"{found[:-1].tolist()}")
+
+
+def _of_seq_idx(words: dict[str, Any], shape: Shape) -> Tensor:
+    ids = words["seq_idx"]
+    if not isinstance(ids, Tensor) or ids.dim() != 2 or shape.rows != shape.keys or (
+            tuple(ids.shape) not in ((shape.batch, shape.rows), (1, shape.rows))):
+        raise _refuse(words, "do not fit: seq_idx must be a tensor [batch, positions], the number of "
+                      f"each token's sequence, for [{shape.batch}, {shape.rows}] queries and "
+                      f"{shape.keys} keys")
+    return ids.expand(shape.batch, -1)
+
+
+def _make_sequences(words: dict[str, Any], positions: Tensor | None,
+                    shape: Shape) -> Sequences | None:
+    begins = None
+    if isinstance(positions, Tensor) and shape.is_causal and shape.rows > 1 and not (
+            words and torch.compiler.is_compiling()):
+        begins = _begins_of_positions(positions, shape)
+    restarts = None if begins is None else _starts_of_begins(begins)
+    ids, of_ids = None, None
+    if words.get("seq_idx") is not None:
+        ids = _of_seq_idx(words, shape)
+        if torch.compiler.is_compiling() and len(words) == 1:
+            return Sequences(ids, ids, None, None, 0, 0, "seq_idx")
+        if not torch.compiler.is_compiling():
+            changes = torch.cat([torch.ones_like(ids[:, :1], dtype=torch.bool),
+                                 ids.diff(dim=-1) != 0], 1)
+            of_ids = _starts_of_begins(changes)
+    if words.keys() - {"seq_idx"}:
+        starts = _given_starts(words, shape)
+        _check_agree(words, of_ids, starts[0], "seq_idx")
+    elif of_ids is not None:
+        starts = [of_ids, of_ids]
+    elif restarts is not None:
+        if shape.keys < shape.rows:
+            raise SdpaError("position_ids of packed sequences beside a cache of fewer keys are not "
+                            "supported; expected use_cache=False")
+        shape = shape._replace(keys=shape.rows)  # those of a static cache behind them are empty
+        starts = [restarts, restarts]
+    else:
+        return None
+    if words:
+        _check_agree(words, restarts, starts[0], "position_ids")
+    return _of_starts(words, starts, shape, ", ".join(sorted(words)))
+
+
+def sequences_of(words: dict[str, Any], positions: Any, shape: Shape) -> Sequences | None:
+    """The sequences that the keywords or the position_ids of a layer mark; None where it is one."""
+    if not words and (shape.rows <= 1 or not shape.is_causal or not isinstance(positions, Tensor)):
+        return None
+    tensors = (positions if isinstance(positions, Tensor) else None,
+               *(words.get(name) for name in ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx")))
+    values = (shape, words.get("max_length_q"), words.get("max_length_k"))
+    if any(x is not None and not isinstance(x, Tensor) for x in tensors):
+        return _make_sequences(words, positions, shape)
+    made: Sequences | None = _last_sequences.get(tensors, values, lambda: _make_sequences(
+        words, positions, shape))
+    return made
+
+
+def _within(sequences: Sequences, shape: Shape, device: torch.device) -> tuple[Tensor, Tensor]:
+    """[batch, 1, rows, keys]: pairs of one sequence, and those that its rules let a query see."""
+    same = sequences.ids_q[:, None, :, None] == sequences.ids_kv[:, None, None, :]
+    same = same.to(device)
+    distances = (torch.arange(shape.rows, device=device)[:, None] -
+                 torch.arange(same.shape[-1], device=device))
+    expected = same
+    if shape.is_causal:
+        expected = expected & (distances >= 0)
+    if shape.window is not None:
+        expected = expected & (distances < shape.window)
+    return same, expected
+
+
+def _pad_keys(sequences: Sequences, mask: Tensor, shape: Shape) -> Sequences:
+    """The same on a static cache, whose places behind the rows hold no keys yet."""
+    behind = mask.shape[-1] - sequences.ids_kv.shape[1]
+    if behind <= 0:
+        return sequences
+    if not torch.compiler.is_compiling() and bool(_visible(mask)[..., -behind:].any()):
+        raise SdpaError("position_ids of packed sequences beside a cache that holds earlier keys are "
+                        "not supported; expected an empty cache, or use_cache=False")
+    return sequences._replace(ids_kv=torch.nn.functional.pad(sequences.ids_kv, (0, behind),
+                                                             value=-1))
+
+
+def _visible(mask: Tensor) -> Tensor:
+    return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
+
+
+def _restricted(mask: Tensor, same: Tensor) -> Tensor:
+    return mask & same if mask.dtype == torch.bool else mask.masked_fill(~same, float("-inf"))
+
+
+def _make_attention(sequences: Sequences, mask: Tensor, shape: Shape) -> Attention:
+    sequences = _pad_keys(sequences, mask, shape)
+    same, expected = _within(sequences, shape, mask.device)
+    visible = _visible(mask)
+    if shape.rows == shape.keys and sequences.named:
+        message = (f"attention_mask (of shape {tuple(mask.shape)}) contradicts {sequences.named} (of "
+                   "packed sequences): it hides keys of a query's own sequence; expected no mask, or "
+                   "position_ids that begin anew at each sequence")
+        required = expected if shape.is_causal else torch.eye(
+            shape.rows, dtype=torch.bool, device=mask.device)
+        agrees = ~(required & ~visible).any()
+        if torch.compiler.is_compiling():
+            torch._assert_async(agrees, message)
+        elif not agrees:
+            raise SdpaError(message)
+    if torch.compiler.is_compiling() or shape.rows != shape.keys:
+        return Attention(False, _restricted(mask, same))
+    adds = mask.dtype != torch.bool and bool((visible & same & (mask != 0)).any())
+    if not adds and torch.equal(visible & same, expected.expand(torch.broadcast_shapes(
+            visible.shape, expected.shape))):
+        return Attention(True, None)
+    return Attention(False, _restricted(mask, same))
+
+
+def attention_of(sequences: Sequences, mask: Tensor | None, shape: Shape,
+                 needs_mask: bool) -> Attention:
+    """How to compute these sequences. Raises where the mask contradicts keywords; `needs_mask`:
+    where no packed call can compute what the layer wants."""
+    if mask is None:
+        if not needs_mask and sequences.starts_q is not None:
+            return Attention(True, None)
+        if shape.rows != shape.keys:
+            raise SdpaError(f"{sequences.named or 'position_ids'} (of packed sequences) with "
+                            f"{shape.rows} queries on {shape.keys} keys need a mask here")
+        return Attention(False, _within(sequences, shape, sequences.ids_q.device)[1])
+    made: Attention = _last_attention.get(
+        (mask, sequences.ids_q), shape, lambda: _make_attention(sequences, mask, shape))
+    if made.packed and (needs_mask or sequences.starts_q is None):
+        return Attention(False, _restricted(mask, _within(sequences, shape, mask.device)[0]))
+    return made
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, sequences: Sequences, options: Options,
+           backends: str) -> Tensor:
+    """out [B,S,H,D] of [B,H,S,D] tensors whose rows are one packed row after another."""
+    def rows(x: Tensor) -> Tensor:
+        return x.transpose(1, 2).flatten(0, 1)
+
+    keys = sequences.ids_kv.shape[1]  # less than k has, where it is a static cache
+    options = options._replace(
+        diagonal="bottom_right",  # as flash-attention's where lengths differ
+        cu_seqlens_q=sequences.starts_q, cu_seqlens_kv=sequences.starts_kv,
+        max_seqlen_q=sequences.longest_q, max_seqlen_kv=sequences.longest_kv)
+    out, _ = attend_packed(rows(q), rows(k[:, :, :keys]), rows(v[:, :, :keys]), options,
+                           backends=backends)
+    return out.unflatten(0, (q.shape[0], q.shape[2])).contiguous()
