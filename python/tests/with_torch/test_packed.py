@@ -210,7 +210,7 @@ def test_varlen_attn_refuses_by_name():
             (dict(max_q=5), "length of sequence 4, 6"),
             (dict(cu_seq_q=CU_Q + 1), r"cu_seqlens_q\[0\] \(1\)"),
             (dict(cu_seq_k=CU_KV.flip(0)), r"cu_seqlens_kv\[0\] \(14\)"),
-            (dict(cu_seq_q=CU_Q * 2, max_q=12), r"cu_seqlens_q\[5\] \(30\)"),
+            (dict(cu_seq_q=CU_Q * 2, max_q=12), r"cu_seqlens_q\[4\] \(18\)"),
             (dict(seqused_k=torch.tensor([4, 3, 5, 0, 3])), r"seqlens_kv\[1\] \(3\)")]:
         with pytest.raises((ValueError, TypeError), match=word):
             varlen_attn(**{**given, **changed})
