@@ -332,7 +332,10 @@ void Call::read_starts(const Arguments& arguments, Arg starts, Arg longest, Tens
     raise_value(std::string(name) +
                 " is missing: packed sequences need cu_seqlens_q and cu_seqlens_kv");
   }
-  *cu_seqlens = inputs_.starts(arguments.value[starts], name);
+  // The same starts given twice are one array: a diagonal may then stay unnamed.
+  const bool same =
+      starts == kCuSeqlensKv && arguments.value[kCuSeqlensQ] == arguments.value[starts];
+  *cu_seqlens = same ? request.cu_seqlens_q : inputs_.starts(arguments.value[starts], name);
   if (given_max != nullptr && *max_seqlen != 0) return;
   *max_seqlen = longest_sequence(*cu_seqlens);
   if (given_max != nullptr && *max_seqlen != 0) {  // the core reads 0 as not given

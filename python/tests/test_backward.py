@@ -289,7 +289,7 @@ def test_the_policys_limit_holds_for_the_backward():
     copied = pickle.loads(pickle.dumps(saved))
     assert copied.max_error == 0.5
     tight = regard.Saved(stats=saved.stats, backend=saved.backend, max_error=1e-9)
-    with pytest.raises(regard.NoBackendError, match="error_bound"):
+    with pytest.raises(regard.NoBackendError, match="max_error allows 1.0e-09"):
         regard.attention_backward(gradient_like(out), q, k, v, out, tight)
 
 
