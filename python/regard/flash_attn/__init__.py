@@ -1,7 +1,8 @@
 """The functions of the flash_attn package, on tensors of the CPU or a CUDA device.
 
-Tensors are [batch, positions, heads, head_dim]. Causal masks and windows count from the bottom
-right corner, where the last query stands at the last key.
+Tensors are [batch, positions, heads, head_dim], and [total, heads, head_dim] in the varlen forms,
+whose sequences lie one behind another. Causal masks and windows count from the bottom right corner
+of each sequence, where its last query stands at its last key.
 """
 
 from __future__ import annotations
@@ -22,9 +23,13 @@ __all__ = [
     "flash_attn_func",
     "flash_attn_kvpacked_func",
     "flash_attn_qkvpacked_func",
+    "flash_attn_varlen_func",
+    "flash_attn_varlen_kvpacked_func",
+    "flash_attn_varlen_qkvpacked_func",
 ]
 
 _PADDED = "[batch, positions, heads, head_dim]"
+_PACKED = "[total, heads, head_dim]"
 
 
 def _check(q: Any, k: Any, v: Any, shape: str) -> None:
@@ -64,6 +69,11 @@ def _options(q: Tensor, dropout_p: float, softmax_scale: float | None, causal: b
                       diagonal="bottom_right", window_left=max(left, -1),
                       window_right=-1 if causal else max(right, -1), alibi_slopes=alibi_slopes)
     return options._replace(dropout_p=dropout_p, rng=seed_of(q)) if dropout_p else options
+
+
+def _results(out: Tensor, lse: Tensor | None, probs: Tensor | None) -> Any:
+    """out alone without lse; a row without keys has an lse of inf, as in flash_attn 2."""
+    return out if lse is None else (out, torch.where(lse == -math.inf, math.inf, lse), probs)
 
 
 def _probs(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor | None:
@@ -106,7 +116,7 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
     out = out.transpose(1, 2)
     if not return_attn_probs or lse is None:
         return out
-    return out, torch.where(lse == -math.inf, math.inf, lse), _probs(q, k, v, options)
+    return _results(out, lse, _probs(q, k, v, options))
 
 
 def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0,
@@ -131,6 +141,74 @@ def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0,
                            alibi_slopes, deterministic, return_attn_probs)
 
 
+def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor,
+                           cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+                           dropout_p: float = 0.0, softmax_scale: float | None = None,
+                           causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+                           softcap: float = 0.0, alibi_slopes: Tensor | None = None,
+                           deterministic: bool = False, return_attn_probs: bool = False,
+                           block_table: Tensor | None = None) -> Any:
+    """flash_attn.flash_attn_varlen_func: sequences that lie one behind another.
+
+    q [total_q, heads, head_dim], k and v [total_k, heads_k, head_dim]. cu_seqlens_q and
+    cu_seqlens_k, int32 (or int64) [batch + 1], say with which row each sequence begins, from 0 on;
+    max_seqlen_q and max_seqlen_k are the longest lengths, or more. Rows past the last sequence are
+    0. Returns out [total_q, heads, head_dim], or (out, softmax_lse, S_dmask) with
+    return_attn_probs: softmax_lse is [heads, total_q], S_dmask of the padded call.
+
+    A block_table, the pages of a cache, is refused. The rest is flash_attn_func's.
+    """
+    if block_table is not None:
+        raise SdpaError(f"block_table ({type(block_table).__name__}) must be None: paged keys and "
+                        "values are not supported here")
+    q, k, v = _call.autocast(q, k, v)
+    _check(q, k, v, _PACKED)
+    _check_options(dropout_p, softcap, window_size, alibi_slopes, causal, deterministic,
+                   return_attn_probs)
+    longest = [_longest(name, value) for name, value in (("max_seqlen_q", max_seqlen_q),
+                                                         ("max_seqlen_k", max_seqlen_k))]
+    for name, starts in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
+        _check_starts(name, starts, q)
+    options = _options(q, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes)
+    options = options._replace(cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_k,
+                               max_seqlen_q=longest[0], max_seqlen_kv=longest[1])
+    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    out, lse = _call.attend(q, k, v, options, return_lse=return_attn_probs)
+    out = out[0].transpose(0, 1)
+    if not return_attn_probs or lse is None:
+        return out
+    return _results(out, lse[0], _probs(q, k, v, options))
+
+
+def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int,
+                                     dropout_p: float = 0.0, softmax_scale: float | None = None,
+                                     causal: bool = False,
+                                     window_size: tuple[int, int] = (-1, -1),
+                                     softcap: float = 0.0, alibi_slopes: Tensor | None = None,
+                                     deterministic: bool = False,
+                                     return_attn_probs: bool = False) -> Any:
+    """flash_attn_varlen_func of q, k and v in one tensor: qkv [total, 3, heads, head_dim]."""
+    q, k, v = _parts("qkv", qkv, 3, "[total, 3, heads, head_dim]")
+    return flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen,
+                                  dropout_p, softmax_scale, causal, window_size, softcap,
+                                  alibi_slopes, deterministic, return_attn_probs)
+
+
+def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor,
+                                    cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+                                    dropout_p: float = 0.0, softmax_scale: float | None = None,
+                                    causal: bool = False,
+                                    window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+                                    alibi_slopes: Tensor | None = None,
+                                    deterministic: bool = False,
+                                    return_attn_probs: bool = False) -> Any:
+    """flash_attn_varlen_func of k and v in one tensor: kv [total_k, 2, heads_k, head_dim]."""
+    k, v = _parts("kv", kv, 2, "[total, 2, heads, head_dim]")
+    return flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+                                  dropout_p, softmax_scale, causal, window_size, softcap,
+                                  alibi_slopes, deterministic, return_attn_probs)
+
+
 def _parts(name: str, packed: Any, count: int, shape: str) -> tuple[Tensor, ...]:
     """The tensors that lie in one, as views of it."""
     check_tensor(name, packed)
@@ -138,3 +216,23 @@ def _parts(name: str, packed: Any, count: int, shape: str) -> tuple[Tensor, ...]
     if packed.dim() != shape.count(",") + 1 or packed.shape[at] != count:
         raise SdpaError(f"{name} (of shape {tuple(packed.shape)}) must be {shape}")
     return packed.unbind(at)
+
+
+def _longest(name: str, value: Any) -> Any:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} ({value!r}) must be an integer, the longest length or more")
+    if not isinstance(value, (torch.SymInt, Tensor)) and value < 0:
+        raise SdpaError(f"{name} ({value}) must be at least 0")
+    return value if isinstance(value, torch.SymInt) else int(value)
+
+
+def _check_starts(name: str, starts: Any, q: Tensor) -> None:
+    if not isinstance(starts, Tensor):
+        raise TypeError(f"{name} ({type(starts).__name__}) must be a torch.Tensor, int32 "
+                        "[batch + 1]")
+    if starts.dtype not in (torch.int32, torch.int64):
+        raise SdpaError(f"dtype of {name} ({starts.dtype}) must be torch.int32 or torch.int64")
+    if starts.dim() != 1:
+        raise SdpaError(f"{name} (of shape {tuple(starts.shape)}) must be [batch + 1]")
+    if starts.device != q.device:
+        raise SdpaError(f"device of {name} ({starts.device}) must be q's, {q.device}")

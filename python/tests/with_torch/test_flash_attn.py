@@ -101,6 +101,49 @@ def test_errors(keywords, error, word):
     assert regard.flash_attn.flash_attn_func is flash_attn_func
 
 
+STARTS_Q, STARTS_K = [0, 5, 5, 14, 15], [0, 7, 11, 20, 20]
+
+
+def varlen(dtype=torch.float32, grad=True, past=0):
+    torch.manual_seed(0)
+    shapes = [(15 + past, 4, 16), (20 + past, 2, 16), (20 + past, 2, 16)]
+    return [torch.randn(shape).to(dtype).requires_grad_(grad) for shape in shapes]
+
+
+def starts(values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def call_varlen(q, k, v, **options):
+    return flash_attn.flash_attn_varlen_func(q, k, v, starts(STARTS_Q), starts(STARTS_K), 9, 9,
+                                             **options)
+
+
+VARLEN = {name: case for name, case in CASES.items() if name != "alibi_per_batch"}
+
+
+@pytest.mark.parametrize("name", VARLEN)
+def test_varlen_against_the_reference(name):
+    q, k, v = varlen()
+    out, lse, probs = call_varlen(q, k, v, return_attn_probs=True, **VARLEN[name])
+    assert probs is None and out.shape == q.shape and lse.shape == (4, 15)
+    expected = []
+    for n in range(4):
+        rows, keys = (slice(at[n], at[n + 1]) for at in (STARTS_Q, STARTS_K))
+        if rows.start == rows.stop:
+            continue
+        one, one_lse = reference(q[None, rows], k[None, keys], v[None, keys], **VARLEN[name])
+        same(lse[:, rows], one_lse[0].float(), scale=2)
+        expected.append(one[0])
+    expected = torch.cat(expected)
+    same(out, expected.float())
+    same(call_varlen(q, k, v, **VARLEN[name]), expected.float())
+    d_out = torch.randn_like(out)
+    for a, b in zip(torch.autograd.grad(out, (q, k, v), d_out),
+                    torch.autograd.grad(expected, (q, k, v), d_out.double())):
+        same(a, b, scale=3)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_packed_forms_are_views_of_one_tensor(causal):
     torch.manual_seed(0)
@@ -116,6 +159,64 @@ def test_packed_forms_are_views_of_one_tensor(causal):
     assert torch.equal(torch.autograd.grad(out, qkv, d_out)[0], torch.stack(grads, 2))
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_varlen_packed_forms_are_views_of_one_tensor(causal):
+    torch.manual_seed(0)
+    qkv = torch.randn(15, 3, 4, 16, requires_grad=True)
+    q, k, v = qkv.unbind(1)
+    at = starts(STARTS_Q)
+    out = flash_attn.flash_attn_varlen_qkvpacked_func(qkv, at, 9, causal=causal)
+    expected = flash_attn.flash_attn_varlen_func(q, k, v, at, at, 9, 9, causal=causal)
+    assert torch.equal(out, expected)
+    kv = qkv[:, 1:]
+    assert torch.equal(flash_attn.flash_attn_varlen_kvpacked_func(q, kv, at, at, 9, 9,
+                                                                  causal=causal), expected)
+    d_out = torch.randn_like(out)
+    assert torch.equal(*(torch.autograd.grad(x, qkv, d_out)[0] for x in (out, expected)))
+
+
+def test_varlen_dropout_and_s_dmask():
+    q, k, v = varlen(grad=False)
+    torch.manual_seed(1)
+    out, _, probs = call_varlen(q, k, v, dropout_p=0.5, return_attn_probs=True)
+    assert probs.shape == (4, 4, 9, 9)
+    kept = torch.where(probs > 0, 2 * probs, 0.0)
+    for n in (0, 2):
+        rows, keys = (slice(at[n], at[n + 1]) for at in (STARTS_Q, STARTS_K))
+        values = v[keys].repeat_interleave(2, 1)
+        mine = kept[n, :, :rows.stop - rows.start, :keys.stop - keys.start]
+        same(torch.einsum("hts,shd->thd", mine, values), out[rows])
+
+
+def test_varlen_rows_past_the_last_sequence():
+    q, k, v = varlen(past=3)
+    out = call_varlen(q, k, v)
+    assert not out[15:].any()
+    d_out = torch.ones_like(out)
+    d_out[15:] = math.nan
+    for grad, total in zip(torch.autograd.grad(out, (q, k, v), d_out), (15, 20, 20)):
+        assert torch.isfinite(grad).all() and not grad[total:].any()
+
+
+@pytest.mark.parametrize("change, error, word", [
+    (dict(block_table=torch.zeros(4, 1)), ValueError, "block_table"),
+    (dict(cu_seqlens_q=[0, 15]), TypeError, r"cu_seqlens_q \(list\)"),
+    (dict(cu_seqlens_k=torch.tensor(STARTS_K).float()), ValueError, "dtype of cu_seqlens_k"),
+    (dict(cu_seqlens_q=starts([STARTS_Q])), ValueError, r"cu_seqlens_q \(of shape"),
+    (dict(cu_seqlens_q=starts([0, 5, 4, 14, 15])), ValueError, r"cu_seqlens_q\[2\]"),
+    (dict(max_seqlen_q=8), ValueError, "max_seqlen"),
+    (dict(max_seqlen_k=None), TypeError, r"max_seqlen_k \(None\)"),
+    (dict(q=torch.zeros(1, 15, 4, 16)), ValueError, r"q \(of shape .*\[total, heads, head_dim\]"),
+    (dict(causal=1), TypeError, r"causal \(1\)"),
+])
+def test_varlen_errors(change, error, word):
+    q, k, v = varlen(grad=False)
+    call = dict(q=q, k=k, v=v, cu_seqlens_q=starts(STARTS_Q), cu_seqlens_k=starts(STARTS_K),
+                max_seqlen_q=9, max_seqlen_k=9)
+    with pytest.raises(error, match=word):
+        flash_attn.flash_attn_varlen_func(**{**call, **change})
+
+
 def test_packed_shapes_are_checked():
     with pytest.raises(ValueError, match=r"qkv \(of shape .*3, heads, head_dim"):
         flash_attn.flash_attn_qkvpacked_func(torch.zeros(2, 7, 2, 4, 16))
@@ -127,6 +228,10 @@ SIGNATURES = {  # flash-attn 2.8.3's, flash_attn/flash_attn_interface.py
     "flash_attn_qkvpacked_func": "qkv",
     "flash_attn_kvpacked_func": "q kv",
     "flash_attn_func": "q k v",
+    "flash_attn_varlen_qkvpacked_func": "qkv cu_seqlens max_seqlen",
+    "flash_attn_varlen_kvpacked_func":
+        "q kv cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k",
+    "flash_attn_varlen_func": "q k v cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k",
 }
 
 
@@ -134,6 +239,8 @@ SIGNATURES = {  # flash-attn 2.8.3's, flash_attn/flash_attn_interface.py
 def test_signatures_are_flash_attns(name):
     options = dict(dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1),
                    softcap=0.0, alibi_slopes=None, deterministic=False, return_attn_probs=False)
+    if name == "flash_attn_varlen_func":
+        options["block_table"] = None
     empty = inspect.Parameter.empty
     expected = [(x, empty) for x in SIGNATURES[name].split()] + list(options.items())
     parameters = inspect.signature(getattr(flash_attn, name)).parameters.values()
