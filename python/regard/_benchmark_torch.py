@@ -12,7 +12,8 @@ _NAME = "torch"
 # Options with no word in PyTorch's function, and what they are when they do nothing.
 _OWN = {"window": (-1, -1), "softcap": 0.0, "alibi_slopes": None, "sinks": None, "seqlens_q": None,
         "seqlens_kv": None, "segment_ids_q": None, "segment_ids_kv": None, "descale_q": None,
-        "descale_k": None, "descale_v": None, "dropout_p": 0.0, "return_lse": False,
+        "cu_seqlens_q": None, "cu_seqlens_kv": None, "max_seqlen_q": None, "max_seqlen_kv": None,
+        "lengths": None, "lengths_kv": None, "descale_k": None, "descale_v": None, "dropout_p": 0.0, "return_lse": False,
         "return_scores": None}
 
 
@@ -75,12 +76,18 @@ def _calls(q: Any, k: Any, v: Any, options: dict[str, Any]) -> list[Callable[[],
 
 def _backward_call(attend: Callable[..., Any], inputs: list[Any],
                    keywords: dict[str, Any]) -> Callable[[], Any]:
-    """The gradients by autograd, of a forward that ran once."""
+    """The gradients by autograd, of a forward that ran once; of a bias, too, as regard's."""
     import torch
 
     with torch.enable_grad():
         leaves = [x.detach().requires_grad_(True) for x in inputs]
-        out = attend(*leaves, **keywords)
+        mask = keywords["attn_mask"]
+        if mask is not None and mask.is_floating_point():
+            mask = mask.detach().requires_grad_(True)
+            out = attend(*leaves, **{**keywords, "attn_mask": mask})
+            leaves.append(mask)
+        else:
+            out = attend(*leaves, **keywords)
     d_out = out.detach()
     return lambda: torch.autograd.grad(out, leaves, d_out, retain_graph=True)
 
@@ -97,11 +104,10 @@ def _is_causal(options: dict[str, Any], queries: int, keys: int) -> bool:
     if not options.get("is_causal"):
         return False
     diagonal = options.get("diagonal")
-    if queries == keys and diagonal in (None, "top_left", "bottom_right"):
+    name = diagonal if isinstance(diagonal, str) else "" if diagonal is None else "an offset"
+    if name == "top_left" or (queries == keys and name in ("", "bottom_right")):
         return True
-    if isinstance(diagonal, str) and diagonal == "top_left":
-        return True
-    if isinstance(diagonal, str) and diagonal == "bottom_right" and queries == 1:
+    if name == "bottom_right" and queries == 1:
         return False  # the one query sees every key
     raise NotComparable("its is_causal has its diagonal at the top left")
 

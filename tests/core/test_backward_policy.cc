@@ -62,7 +62,8 @@ TEST(BackwardPolicy, WithoutAPlanItSelects) {
 TEST(BackwardPolicy, WithoutAPlanNothingLeftIsAnErrorWithAllReasons) {
   Trained trained;
   EXPECT_EQ(trained.refusals(only({kCudnn}), kMath), "not_in_only");
-  EXPECT_EQ(trained.refusals(only({kCudnn}), kCudnn), "device");
+  // A build without CUDA says so, too.
+  EXPECT_NE(trained.refusals(only({kCudnn}), kCudnn).find("device"), std::string::npos);
   EXPECT_EQ(trained.mock->backward_executions, 0);
 }
 

@@ -37,8 +37,8 @@ struct SmallCall {
     request.d_k = view(d_k);
     request.d_v = view(d_v);
   }
-  static TensorView view(const std::vector<float>& values) {
-    return make_view(values.data(), Dtype::kF32, {1, kHeads, kSeqlen, kHeadDim});
+  static TensorView view(std::vector<float>& values) {
+    return make_view(values.data(), {1, kHeads, kSeqlen, kHeadDim});
   }
   std::vector<float> data, out, stats, d_q, d_k, d_v;
   AttentionGradRequest request;

@@ -72,6 +72,22 @@ TEST(Work, LengthsOfSequences) {
   EXPECT_EQ(work.operations, kB * kSq * kSkv * kPair);
 }
 
+TEST(Work, PackedSequences) {
+  AttentionRequest request;
+  request.q = tensor(0, Dtype::kF32, {1, kHq, 7, kD});
+  request.k = tensor(1, Dtype::kF32, {1, kHkv, 9, kD});
+  request.v = tensor(2, Dtype::kF32, {1, kHkv, 9, kDv});
+  request.out = tensor(3, Dtype::kF32, {1, kHq, 7, kDv});
+  std::int32_t starts_q[] = {0, 2, 7}, starts_kv[] = {0, 3, 9};
+  request.cu_seqlens_q = make_view(starts_q, Dtype::kI32, {3});
+  request.cu_seqlens_kv = make_view(starts_kv, Dtype::kI32, {3});
+  request.max_seqlen_q = 5;
+  request.max_seqlen_kv = 6;
+  const Work work = forward_of(request);
+  EXPECT_EQ(work.operations, (2 * 3 + 5 * 6) * kPair);
+  EXPECT_EQ(work.bytes, 7 * kHq * (kD + kDv) * 4 + 9 * kOneKey + 2 * 3 * 4);
+}
+
 TEST(Work, OtherTensorsCountOnce) {
   AttentionRequest request = good_request();
   const double plain = forward_of(request).bytes;

@@ -78,12 +78,21 @@ def test_layouts_and_kinds_of_arrays():
     ({"sinks": [0.0] * 4}, "sinks"),
     ({"is_causal": True, "diagonal": "bottom_right"}, "top left"),
     ({"is_causal": True, "diagonal": 3}, "top left"),
+    ({"is_causal": True, "diagonal": np.array([3])}, "top left"),
     ({"attn_mask": MASK, "attn_bias": torch.zeros(32, 48)}, "one mask"),
     ({"attn_mask": MASK, "is_causal": True, "diagonal": "top_left"}, "no mask beside"),
 ])
 def test_not_comparable(options, word):
     row = torch_row(**options)
     assert row.seconds is None and row.reason.startswith("not comparable: ") and word in row.reason
+
+
+def test_packed_sequences():
+    packed = torch.randn(12, 4, 16)
+    row = torch_row(packed, packed, packed, cu_seqlens_q=[0, 5, 12], cu_seqlens_kv=[0, 5, 12],
+                    is_causal=True)
+    assert row.operations == 2 * (16 + 16) * 4 * (15 + 28)
+    assert "cu_seqlens_q" in row.reason
 
 
 def test_arrays_that_cannot_be_shared():
@@ -95,13 +104,15 @@ def test_arrays_that_cannot_be_shared():
         regard.benchmark(*small)
 
 
-def test_gradients():
-    row = torch_row(direction="backward", return_saved=True)
+@pytest.mark.parametrize("options", [{}, {"attn_bias": torch.randn(32, 48)}], ids=["plain", "bias"])
+def test_gradients(options):
+    row = torch_row(direction="backward", return_saved=True, **options)
     assert row.seconds > 0 and row.operations > 0
-    _, backward = _benchmark_torch.torch_rows(Q, K, V, {"return_saved": True})
-    out, saved = regard.attention(Q, K, V, return_saved=True)
-    ours = regard.attention_backward(out, Q, K, V, out, saved)
-    for a, b in zip(backward.call(), ours[:3], strict=True):
+    _, backward = _benchmark_torch.torch_rows(Q, K, V, {"return_saved": True, **options})
+    out, saved = regard.attention(Q, K, V, return_saved=True, **options)
+    ours = [x for x in regard.attention_backward(out, Q, K, V, out, saved, **options)
+            if x is not None]
+    for a, b in zip(backward.call(), ours, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
 
 

@@ -36,6 +36,7 @@ Visible visible_of(const AttentionParams& params, const Buffers& buffers) {
   problem::make_problem(params, buffers, &p);
   if (params.device.type != DeviceType::kCpu) {
     p.lens_q.present = p.lens_kv.present = p.offsets.present = false;
+    p.q.starts = p.k.starts = {};
   }
   for (std::int64_t b = 0; b < params.batch; ++b) {
     const problem::Sequence sequence = problem::sequence_of(p, b);
