@@ -7,6 +7,7 @@
 
 #include "arguments.h"
 #include "array.h"
+#include "gil.h"
 #include "inputs.h"
 
 namespace regard::python {
@@ -113,7 +114,7 @@ nb::object copied_rows(PyObject* x, const char* name, const std::vector<npy_intp
       inputs.output({reinterpret_cast<PyArrayObject*>(made.ptr()), rows.dtype, {}});
   Status status;
   {
-    const nb::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     status = copy(lengths, from, to);
   }
   if (!status.ok()) raise_status(status);
