@@ -1,7 +1,6 @@
 #pragma once
 
 #include <bit>
-#include <concepts>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -81,8 +80,11 @@ template <>
 inline constexpr std::optional<Dtype> dtype_of<bool> = Dtype::kBool;
 template <>
 inline constexpr std::optional<Dtype> dtype_of<std::int32_t> = Dtype::kI32;
-template <std::signed_integral T>  // long and long long
-requires(sizeof(T) == 8) inline constexpr std::optional<Dtype> dtype_of<T> = Dtype::kI64;
+template <>
+inline constexpr std::optional<Dtype> dtype_of<long> = sizeof(long) == 8 ? Dtype::kI64
+                                                                         : Dtype::kI32;
+template <>
+inline constexpr std::optional<Dtype> dtype_of<long long> = Dtype::kI64;
 
 /// bf16 bits of x, rounded to nearest even; NaN stays NaN (quiet).
 constexpr std::uint16_t bf16_from_f32(float x) noexcept {

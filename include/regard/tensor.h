@@ -61,31 +61,35 @@ inline TensorView make_view(std::nullptr_t, Dtype dtype,
 
 /// A C++ type that holds the elements of a Dtype, const or not.
 template <class T>
-concept ElementType = dtype_of<std::remove_const_t<T>>
-.has_value() && sizeof(T) == static_cast<std::size_t>(size_of(*dtype_of<std::remove_const_t<T>>));
+concept ElementType = (dtype_of<std::remove_const_t<T>>.has_value());
 
 namespace detail {
 /// Null strides make it dense and row-major.
 REGARD_EXPORT TensorView view_of(const void* data, bool read_only, Dtype dtype, std::size_t rank,
                                  const std::int64_t* shape, const std::int64_t* strides) noexcept;
+
+template <ElementType T, std::size_t kRank>
+TensorView view_of(T* data, const std::int64_t (&shape)[kRank],
+                   const std::int64_t* strides) noexcept {
+  constexpr Dtype kDtype = *dtype_of<std::remove_const_t<T>>;
+  static_assert(sizeof(T) == size_of(kDtype), "dtype_of names a Dtype of another size");
+  static_assert(kRank <= kMaxRank, "a view has at most 4 dimensions");
+  return view_of(data, std::is_const_v<T>, kDtype, kRank, shape, strides);
+}
 }  // namespace detail
 
 /// A dense, row-major view of typed memory: make_view(q.data(), {1, 8, 128, 64}). The compiler
 /// checks type and rank, and const memory gives a read-only view.
 template <ElementType T, std::size_t kRank>
-requires(kRank <= kMaxRank) TensorView make_view(T* data, const std::int64_t (&shape)[kRank])
-noexcept {
-  constexpr Dtype kDtype = *dtype_of<std::remove_const_t<T>>;
-  return detail::view_of(data, std::is_const_v<T>, kDtype, kRank, shape, nullptr);
+TensorView make_view(T* data, const std::int64_t (&shape)[kRank]) noexcept {
+  return detail::view_of(data, shape, nullptr);
 }
 
 /// The same with strides, in elements, which may be 0 on inputs.
 template <ElementType T, std::size_t kRank>
-requires(kRank <= kMaxRank) TensorView
-    make_view(T* data, const std::int64_t (&shape)[kRank], const std::int64_t (&strides)[kRank])
-noexcept {
-  constexpr Dtype kDtype = *dtype_of<std::remove_const_t<T>>;
-  return detail::view_of(data, std::is_const_v<T>, kDtype, kRank, shape, strides);
+TensorView make_view(T* data, const std::int64_t (&shape)[kRank],
+                     const std::int64_t (&strides)[kRank]) noexcept {
+  return detail::view_of(data, shape, strides);
 }
 
 /// "f32[2,8,128,64] strides (65536,8192,64,1)"

@@ -53,7 +53,6 @@ __all__ = [
     "counters",
     "devices",
     "explain",
-    "install",
     "last_selection",
     "machine_rates",
     "merge_states",
@@ -66,13 +65,6 @@ __all__ = [
 ]
 
 _SUBMODULES = ("flash_attn", "onnx", "torch", "transformers")
-
-
-def install() -> Any:
-    """A context in which torch.nn.functional.scaled_dot_product_attention runs on regard."""
-    from .torch import install
-
-    return install()
 
 
 def __getattr__(name: str) -> Any:

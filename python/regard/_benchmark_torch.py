@@ -13,7 +13,8 @@ _NAME = "torch"
 _OWN = {"window": (-1, -1), "softcap": 0.0, "alibi_slopes": None, "sinks": None, "seqlens_q": None,
         "seqlens_kv": None, "segment_ids_q": None, "segment_ids_kv": None, "descale_q": None,
         "cu_seqlens_q": None, "cu_seqlens_kv": None, "max_seqlen_q": None, "max_seqlen_kv": None,
-        "lengths": None, "lengths_kv": None, "descale_k": None, "descale_v": None, "dropout_p": 0.0, "return_lse": False,
+        "lengths": None, "lengths_kv": None, "descale_k": None, "descale_v": None,
+        "dropout_p": 0.0, "return_lse": False,
         "return_scores": None}
 
 
@@ -126,6 +127,7 @@ def _mask(options: dict[str, Any], is_causal: bool) -> Any:
 def _tensor(array: Any, name: str) -> Any:
     """A tensor over the same memory."""
     import torch
+    from torch.utils.dlpack import from_dlpack
 
     if isinstance(array, torch.Tensor):
         if array.device.type != "cpu":
@@ -133,7 +135,7 @@ def _tensor(array: Any, name: str) -> Any:
         return array
     try:
         if type(array).__module__.partition(".")[0] != "numpy":
-            return torch.from_dlpack(array)
+            return from_dlpack(array)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of arrays that may not be written: none is
             if array.dtype.name == "bfloat16":  # ml_dtypes'

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 
 from .torch._options import Options
 from .torch._packed import attend_packed
@@ -108,7 +109,7 @@ def _begins_of_positions(positions: Tensor, shape: Shape) -> Tensor | None:
         torch._assert_async(~packed, "position_ids of packed sequences in a compiled layer: "
                             "expected cu_seq_lens_q and cu_seq_lens_k beside them")
         return None
-    if not packed:
+    if isinstance(packed, FakeTensor) or not packed:  # a fake tensor has no values to read
         return None
     first = torch.ones_like(begins[:, :1])
     return torch.cat([first, again], 1).expand(shape.batch, -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import threading
@@ -170,7 +171,7 @@ class trace:  # noqa: N801 - used as a function
         """A bar for each layer, as long as the time of its calls, of one colour for each backend
         and direction; returns matplotlib's Axes, those that were given."""
         try:
-            from matplotlib import pyplot
+            pyplot: Any = importlib.import_module("matplotlib.pyplot")
         except ImportError as error:
             raise ImportError("regard.trace().plot() draws with matplotlib, which is not "
                               "installed: pip install matplotlib") from error

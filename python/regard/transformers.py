@@ -22,6 +22,7 @@ import contextlib
 import functools
 import inspect
 import sys
+import threading
 from typing import Any
 
 import torch
@@ -38,7 +39,8 @@ _active_collector: Any = None  # none before Transformers 5, where layers pass o
 with contextlib.suppress(ImportError):
     from transformers.utils.output_capturing import _active_collector
 
-__all__ = ["IMPLEMENTATIONS", "LayerSelection", "ModelSelection", "explain", "register"]
+__all__ = ["IMPLEMENTATIONS", "LayerSelection", "ModelSelection", "explain", "register",
+           "unregister"]
 
 # The names of attn_implementation, and the backend that each one forces.
 IMPLEMENTATIONS = {"regard": "", "regard_math": "math", "regard_efficient": "efficient",
@@ -220,43 +222,81 @@ def _check_interface(model: type, name: str, is_init: bool) -> None:
                         f"other parts, model.set_attn_implementation({name!r}) once it is made")
 
 
-def _translate_names() -> None:
-    """Wraps Transformers' check of a name for a model, or for a part of one: refuses a model without
-    the interface, and passes on the name for its configuration.
-    """
-    from transformers import PreTrainedModel
-
-    for name in ("_check_and_adjust_attn_implementation", "get_correct_attn_implementation"):
-        check = getattr(PreTrainedModel, name)
-        if not hasattr(check, "translates_regard"):
-            setattr(PreTrainedModel, name, _translating(check))
-
-
 def _translating(check: Any) -> Any:
     @functools.wraps(check)
     def translated(model: Any, attn_implementation: Any, is_init_check: bool = False, *args: Any,
                    **keywords: Any) -> str:
         name = attn_implementation
-        if isinstance(name, str) and name in IMPLEMENTATIONS:
+        if _registered and isinstance(name, str) and name in IMPLEMENTATIONS:
             _check_interface(type(model), name, is_init_check)
             name = "regard_FLASH" if name == "regard_flash" else name
             name += _ADDED_MASKS if _reads_added_masks_alone(type(model)) else ""
         return check(model, name, is_init_check, *args, **keywords)
 
-    setattr(translated, "translates_regard", True)
     return translated
 
 
-def register() -> None:
-    """Makes the names of IMPLEMENTATIONS available as attn_implementation. Calling it again changes
-    nothing."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+class _Registration:
+    """What register() has put into Transformers, and what was there."""
 
-    for name, backend in IMPLEMENTATIONS.items():
-        AttentionInterface.register(name, functools.partial(_attention, backend))
-        AttentionMaskInterface.register(name, _sdpa_mask)
-        name += _ADDED_MASKS
-        AttentionInterface.register(name, functools.partial(_attention_by_added_masks, backend))
-        AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS["eager"])
-    _translate_names()
+    def __init__(self) -> None:
+        from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+        self._model = PreTrainedModel
+        self._entries: list[tuple[dict[str, Any], str, Any, Any]] = []  # table, name, before, ours
+        eager_mask = ALL_MASK_ATTENTION_FUNCTIONS["eager"]
+        for name, backend in IMPLEMENTATIONS.items():
+            self._put(AttentionInterface, name, functools.partial(_attention, backend))
+            self._put(AttentionMaskInterface, name, _sdpa_mask)
+            name += _ADDED_MASKS
+            self._put(AttentionInterface, name,
+                      functools.partial(_attention_by_added_masks, backend))
+            self._put(AttentionMaskInterface, name, eager_mask)
+        self._checks = {name: vars(PreTrainedModel)[name] for name in _NAME_CHECKS}
+        self._translated = {name: _translating(check) for name, check in self._checks.items()}
+        for name, check in self._translated.items():
+            setattr(PreTrainedModel, name, check)
+
+    def _put(self, interface: Any, name: str, function: Any) -> None:
+        table = interface._global_mapping
+        self._entries.append((table, name, table.get(name), function))
+        interface.register(name, function)
+
+    def undo(self) -> None:
+        """Leaves what somebody else has put in the same place since; a check that calls ours from
+        inside of another then changes nothing."""
+        for table, name, before, ours in self._entries:
+            if table.get(name) is not ours:
+                continue
+            if before is None:
+                del table[name]
+            else:
+                table[name] = before
+        for name, check in self._checks.items():
+            if vars(self._model)[name] is self._translated[name]:
+                setattr(self._model, name, check)
+
+
+# Where Transformers checks a name for a model, or for a part of one: the model must use the
+# interface, and gets the name that its configuration holds.
+_NAME_CHECKS = ("_check_and_adjust_attn_implementation", "get_correct_attn_implementation")
+_registered: list[_Registration] = []  # at most one
+_lock = threading.Lock()
+
+
+def register() -> None:
+    """Registers each of IMPLEMENTATIONS with Transformers; again changes nothing."""
+    with _lock:
+        if not _registered:
+            _registered.append(_Registration())
+
+
+def unregister() -> None:
+    """Puts back what was in Transformers before register(): its tables of attention functions and
+    masks, and its checks of their names. Set a model that uses one of IMPLEMENTATIONS to another:
+    model.set_attn_implementation("sdpa"). Nothing happens where nothing is registered.
+    """
+    with _lock:
+        if _registered:
+            _registered.pop().undo()

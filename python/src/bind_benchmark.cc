@@ -116,8 +116,8 @@ Arguments arguments_of(const nb::args& positional, const nb::kwargs& keywords) {
     values.push_back(value.ptr());
   }
   const nb::tuple all_names(names);
-  return parse_arguments(kPlanBenchmark, {values.data(), static_cast<Py_ssize_t>(positional.size()),
-                                          all_names.ptr()});
+  return parse_arguments(
+      kPlanBenchmark, {values.data(), static_cast<Py_ssize_t>(positional.size()), all_names.ptr()});
 }
 
 Measurement plan_call(const nb::args& positional, const nb::kwargs& keywords) {

@@ -72,7 +72,8 @@ TEST(CAttention, APolicyChoosesTheBackend) {
   policy.deny = "math";
   EXPECT_EQ(regard_attention(context.get(), &call.request, &policy, nullptr),
             REGARD_STATUS_NO_BACKEND);
-  EXPECT_NE(std::string(regard_last_error()).find("math is listed in deny (math); remove it"), std::string::npos)
+  EXPECT_NE(std::string(regard_last_error()).find("math is listed in deny (math); remove it"),
+            std::string::npos)
       << regard_last_error();
   EXPECT_TRUE(call.untouched());
 }

@@ -71,8 +71,7 @@ TEST(CudaPlans, RefuseTheCpu) {
 
 TEST(CudaPlans, OnlyMathTakesF64AndScoresOut) {
   EXPECT_EQ(refusals_of(math(), "b1 hq1 sq9 skv9 d8 f64", 90), "");
-  EXPECT_NE(refusals_of(efficient(), "b1 hq1 sq9 skv9 d8 f64", 90).find("f64"),
-            std::string::npos);
+  EXPECT_NE(refusals_of(efficient(), "b1 hq1 sq9 skv9 d8 f64", 90).find("f64"), std::string::npos);
   EXPECT_EQ(refusals_of(math(), "b1 hq1 sq9 skv9 d8 f32 scores=probs", 90), "");
   EXPECT_NE(refusals_of(efficient(), "b1 hq1 sq9 skv9 d8 f32 scores=probs", 90).find("scores_out"),
             std::string::npos);

@@ -82,7 +82,7 @@ Command add_explain(CLI::App& app) {
   add_file_flags(*verb, options->file);
   add_common_flags(*verb, options->common);
   verb->add_flag("--verbose", options->verbose,
-                 "Show the four facts of each backend, and those of devices that are not here");
+                 "Show four facts of each backend, and backends of absent devices");
   verb->footer("The words of a case, in any order:\n" + case_syntax_help());
   return {verb, [options] {
             Output output("explain", options->common.output);

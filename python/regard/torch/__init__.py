@@ -21,7 +21,7 @@ from ._enabled import (
     math_sdp_enabled,
     mem_efficient_sdp_enabled,
 )
-from ._install import install
+from ._install import install, uninstall
 from ._packed import AuxRequest, varlen_attn
 from ._scopes import exportable, sdpa_kernel
 from ._sdpa import can_use, explain, scaled_dot_product_attention
@@ -41,5 +41,6 @@ __all__ = [
     "mem_efficient_sdp_enabled",
     "scaled_dot_product_attention",
     "sdpa_kernel",
+    "uninstall",
     "varlen_attn",
 ]

@@ -231,10 +231,11 @@ def dropout_factors(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
 
 def _case_of(q: Tensor, k: Tensor, v: Tensor, options: Options) -> str:
     """The problem in words; of tensors without memory of their own (torch.func's), as float32."""
-    values = [x.detach() if isinstance(x, Tensor) else x for x in options._replace(rng=None)]
+    options = options._replace(rng=None)
+    detached = {name: x.detach() for name, x in options._asdict().items() if isinstance(x, Tensor)}
     try:
         selection = _core.explain(q.detach(), k.detach(), v.detach(),
-                                  **native_keywords(Options(*values)))
+                                  **native_keywords(options._replace(**detached)))
     except (BufferError, RuntimeError, TypeError, ValueError):
         selection = explain_shapes(q, k, v, options)
     return str(selection.to_dict()["case"])

@@ -48,28 +48,56 @@ class _Route:
         self.function: Any = routed
 
 
+def _add(handle: "install") -> None:
+    if not _open:
+        there = functional.scaled_dot_product_attention
+        if not _routes or there not in (_routes[0].original, _routes[0].function):
+            _routes[:] = [_Route(there)]
+        functional.scaled_dot_product_attention = _routes[0].function
+    _open.append(handle)
+
+
+def _restore_after_last() -> None:
+    if not _open and _routes and functional.scaled_dot_product_attention is _routes[0].function:
+        functional.scaled_dot_product_attention = _routes[0].original
+
+
 class install:  # noqa: N801 - used as a function
-    """A context in which torch.nn.functional.scaled_dot_product_attention is regard's: of CPU
-    tensors, and of CUDA tensors where regard is built with CUDA.
+    """Makes torch.nn.functional.scaled_dot_product_attention regard's: of CPU tensors, and of CUDA
+    tensors where regard is built with CUDA.
+
+        regard.torch.install()         # until regard.torch.uninstall()
+        with regard.torch.install():   # in this block
+            model(x)
 
     The function is the module's attribute, so every thread sees it; code that took the function
-    itself before (from ... import) does not, and what was taken inside is PyTorch's again
-    afterwards. Scopes nest; the last to close puts back what was there, unless somebody else has
-    put another function there meanwhile.
+    itself before (from ... import) does not, and what was taken while it was installed is PyTorch's
+    again afterwards. Blocks nest, also in a permanent installation. The last to end puts back what
+    was there, unless somebody else has put another function there meanwhile.
     """
+
+    def __init__(self) -> None:
+        self._blocks = 0  # with statements that are open
+        with _lock:
+            _add(self)
 
     def __enter__(self) -> None:
         with _lock:
-            if not _open:
-                there = functional.scaled_dot_product_attention
-                if not _routes or there not in (_routes[0].original, _routes[0].function):
-                    _routes[:] = [_Route(there)]
-                functional.scaled_dot_product_attention = _routes[0].function
-            _open.append(self)
+            if self._blocks or self not in _open:
+                _add(self)
+            self._blocks += 1
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         with _lock:
+            self._blocks -= 1
             _open.remove(self)
-            if not _open and functional.scaled_dot_product_attention is _routes[0].function:
-                functional.scaled_dot_product_attention = _routes[0].original
+            _restore_after_last()
+
+
+def uninstall() -> None:
+    """Ends every install() that is no with statement; blocks that are open stay until their end.
+    Nothing happens where nothing is installed."""
+    with _lock:
+        _open[:] = [handle for handle in _open if handle._blocks]
+        _restore_after_last()

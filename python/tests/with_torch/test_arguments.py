@@ -32,7 +32,7 @@ def test_causal_bias_is_what_its_class_says(kind, lengths):
     mine = sdpa(q, k, v, bias)
     same(mine[:, :, seen], theirs[:, :, seen])
     assert not mine[:, :, ~seen].any()
-    with regard.install():
+    with regard.torch.install():
         assert torch.equal(F.scaled_dot_product_attention(q, k, v, bias), mine)
     (first,) = torch.autograd.grad(mine[:, :, seen].sum(), q)
     (second,) = torch.autograd.grad(theirs[:, :, seen].sum(), q)
@@ -80,7 +80,7 @@ def test_subclasses_are_asked():
     q, k, v = make()
     doubled = q.as_subclass(Doubled)
     same(sdpa(doubled, k, v), sdpa(2 * q, k, v))
-    with regard.install():
+    with regard.torch.install():
         same(F.scaled_dot_product_attention(doubled, k, v), sdpa(2 * q, k, v))
     with pytest.raises(TypeError):
         sdpa(q, k, v, torch.zeros(9, 13).as_subclass(Refusing))
@@ -131,7 +131,7 @@ def test_autocast_casts_before_anything_is_checked(dtype):
         for mask in (None, bias, bias.to(dtype)):
             mine, theirs = (f(q, k, low, mask) for f in (sdpa, F.scaled_dot_product_attention))
             same(mine, theirs)
-        with regard.install():
+        with regard.torch.install():
             same(F.scaled_dot_product_attention(q, k, low), sdpa(q, k, low))
         x, y, z = (t.transpose(1, 2) for t in (q, k, low))
         same(flash_attn_func(x, y, z).transpose(1, 2), sdpa(q, k, low))

@@ -186,7 +186,7 @@ def test_graphs(fake_cuda):
 
     graph = make_fx(f)(q, k, v).graph
     assert [str(n.target) for n in graph.nodes].count("regard.attention.default") == 1
-    with regard.install():  # as PyTorch's own function
+    with regard.torch.install():  # as PyTorch's own function
         compiled = torch.compile(lambda q: torch.nn.functional.scaled_dot_product_attention(
             q, q, q), fullgraph=True, backend="eager")
         assert compiled(q).device == q.device

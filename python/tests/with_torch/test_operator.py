@@ -320,7 +320,7 @@ def test_a_module_trains():
     x = torch.randn(8, 12, 8)
     target = x.cumsum(1)  # what came before matters
     losses = []
-    with regard.install():
+    with regard.torch.install():
         for _ in range(30):
             hidden = blocks(x)
             causal = torch.nn.Transformer.generate_square_subsequent_mask(12)

@@ -150,7 +150,7 @@ def test_enabled_compares_as_a_bool():
 def test_what_was_taken_inside_install_is_pytorchs_outside():
     q, k, v = make()
     original = F.scaled_dot_product_attention
-    with regard.install():
+    with regard.torch.install():
         taken = F.scaled_dot_product_attention
     assert taken(q.to("meta"), k.to("meta"), v.to("meta")).is_meta
     with kernel(SDPBackend.CUDNN_ATTENTION):  # regard would refuse
@@ -161,12 +161,12 @@ def test_install_keeps_what_others_put_there():
     q, k, v = make()
     original = F.scaled_dot_product_attention
     try:
-        with regard.install():
+        with regard.torch.install():
             ours = F.scaled_dot_product_attention
             patch = lambda *a, **b: ours(*a, **b)  # noqa: E731
             F.scaled_dot_product_attention = patch
         assert F.scaled_dot_product_attention is patch
-        with regard.install():  # around the patch, which calls what it found
+        with regard.torch.install():  # around the patch, which calls what it found
             assert F.scaled_dot_product_attention(q.to("meta"), k.to("meta"), v.to("meta")).is_meta
             same(F.scaled_dot_product_attention(q, k, v), original(q, k, v))
         assert F.scaled_dot_product_attention is patch
@@ -175,14 +175,78 @@ def test_install_keeps_what_others_put_there():
         F.scaled_dot_product_attention = original
 
 
+def test_install_as_a_statement_is_permanent():
+    q, k, v = make()
+    original = F.scaled_dot_product_attention
+    try:
+        regard.torch.install()
+        assert F.scaled_dot_product_attention is not original
+        with regard.torch.install():
+            pass
+        with kernel("math"):
+            regard.torch.install()  # again
+        assert F.scaled_dot_product_attention is not original
+        with kernel(SDPBackend.CUDNN_ATTENTION), pytest.raises(regard.NoBackendError):
+            F.scaled_dot_product_attention(q, k, v)  # regard's own
+        regard.torch.uninstall()
+        assert F.scaled_dot_product_attention is original
+        regard.torch.uninstall()  # nothing is installed
+        assert F.scaled_dot_product_attention is original
+    finally:
+        regard.torch.uninstall()
+
+
+def test_uninstall_leaves_blocks_open():
+    original = F.scaled_dot_product_attention
+    regard.torch.install()
+    with regard.torch.install():
+        regard.torch.install()
+        regard.torch.uninstall()
+        assert F.scaled_dot_product_attention is not original
+    assert F.scaled_dot_product_attention is original
+
+
+def test_an_installation_ends_as_a_block():
+    original = F.scaled_dot_product_attention
+    handle = regard.torch.install()
+    assert F.scaled_dot_product_attention is not original
+    for _ in range(2):  # the second time it installs again
+        with handle:
+            with handle:
+                assert F.scaled_dot_product_attention is not original
+            assert F.scaled_dot_product_attention is not original
+        assert F.scaled_dot_product_attention is original
+    with pytest.raises(KeyError), regard.torch.install():
+        raise KeyError
+    assert F.scaled_dot_product_attention is original
+
+
+def test_a_permanent_installation_is_every_threads():
+    original, seen = F.scaled_dot_product_attention, []
+    thread = threading.Thread(target=regard.torch.install)
+    thread.start()
+    thread.join()
+    assert F.scaled_dot_product_attention is not original
+    thread = threading.Thread(target=lambda: seen.append(F.scaled_dot_product_attention))
+    thread.start()
+    thread.join()
+    assert seen == [F.scaled_dot_product_attention]
+    thread = threading.Thread(target=regard.torch.uninstall)
+    thread.start()
+    thread.join()
+    assert F.scaled_dot_product_attention is original
+
+
 def test_many_threads_install():
     original, errors = F.scaled_dot_product_attention, []
 
     def work():
         try:
-            for _ in range(2000):
-                with regard.install():
+            for _ in range(1000):
+                with regard.torch.install():
                     pass
+                regard.torch.install()
+                regard.torch.uninstall()
         except BaseException as error:
             errors.append(error)
 

@@ -233,7 +233,7 @@ def test_the_chosen_backend_is_what_runs():
 def test_enabled_is_not_usable():
     q, k, v = make()
     cudnn = regard.torch.cudnn_sdp_enabled()
-    assert cudnn and cudnn.enabled and not cudnn.usable and "cuda" in cudnn.reason
+    assert cudnn and cudnn.enabled and not cudnn.usable and "CUDA" in cudnn.reason
     for enabled in (regard.torch.flash_sdp_enabled, regard.torch.math_sdp_enabled,
                     regard.torch.mem_efficient_sdp_enabled):
         assert enabled() and enabled().usable and enabled().reason == ""
@@ -258,7 +258,7 @@ def test_install_routes_and_restores():
     q, k, v = make()
     original = F.scaled_dot_product_attention
     plans = lambda: sum(regard.counters()[x] for x in ("plan_hits", "plan_misses"))  # noqa: E731
-    with regard.install():
+    with regard.torch.install():
         before = plans()
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.5)
         assert plans() > before
@@ -269,7 +269,7 @@ def test_install_routes_and_restores():
         assert meta.device.type == "meta"
     assert F.scaled_dot_product_attention is original
     same(out, original(q, k, v, is_causal=True, scale=0.5))
-    with pytest.raises(KeyError), regard.install():
+    with pytest.raises(KeyError), regard.torch.install():
         raise KeyError
     assert F.scaled_dot_product_attention is original
 

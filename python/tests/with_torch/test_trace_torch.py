@@ -49,7 +49,7 @@ def test_last_selection_of_every_way_in():
     with regard.torch.sdpa_kernel("math"):
         regard.torch.scaled_dot_product_attention(q, k, v)
     assert regard.last_selection().chosen == "math"
-    with regard.install(), regard.torch.sdpa_kernel("efficient"):
+    with regard.torch.install(), regard.torch.sdpa_kernel("efficient"):
         functional.scaled_dot_product_attention(q, k, v)
     assert regard.last_selection().chosen == "efficient"
     torch.ops.regard.attention(q, k, v, *regard.torch._options.Options(), "BHSD", "math", False)
@@ -59,7 +59,7 @@ def test_last_selection_of_every_way_in():
 def test_gradients_are_recorded_with_the_layer_of_their_forward():
     net = Net()
     x = torch.randn(2, 6, 32)
-    with regard.install(), regard.trace() as t:
+    with regard.torch.install(), regard.trace() as t:
         net(x).sum().backward()
     assert [(call.direction, call.layer) for call in t] == [
         ("forward", "blocks.0"), ("forward", "blocks.1"), ("backward", "blocks.1"),
@@ -85,7 +85,7 @@ def test_autograds_own_threads_are_recorded():
 def test_names_are_those_of_the_given_model():
     net = Net()
     x = torch.randn(2, 6, 32)
-    with regard.install():
+    with regard.torch.install():
         with regard.trace() as t:
             net.blocks[1](x)
         with regard.trace(net) as named:
@@ -108,7 +108,7 @@ def test_a_module_that_is_no_part_of_the_outermost_one():
         def forward(self, x):
             return inner(x)
 
-    with regard.install(), regard.trace() as t:
+    with regard.torch.install(), regard.trace() as t:
         Outer()(torch.randn(1, 4, 32))
     assert t.records[0].layer == "Outer"
 
@@ -180,7 +180,7 @@ def test_compiled_models_are_recorded_without_a_new_compilation():
     torch._dynamo.reset()
     net = Net()
     x = torch.randn(2, 6, 32)
-    with regard.install():
+    with regard.torch.install():
         expected = net(x)
         compiled = torch.compile(net, backend="aot_eager")
         compiled(x)
@@ -200,5 +200,5 @@ def test_the_stack_is_not_searched_without_a_trace(monkeypatch):
         raise AssertionError("no trace is open")
 
     monkeypatch.setattr("regard._trace.current_layer", fails)
-    with regard.install():
+    with regard.torch.install():
         Net()(torch.randn(1, 4, 32))

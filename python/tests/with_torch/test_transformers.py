@@ -345,6 +345,94 @@ def test_queries_of_one_batch_and_dropping_all():
     assert out.shape == (3, 5, 4, 16) and not out.any()
 
 
+CHECKS = ("_check_and_adjust_attn_implementation", "get_correct_attn_implementation")
+
+
+def what_transformers_holds():
+    tables = (transformers.AttentionInterface, transformers.AttentionMaskInterface)
+    return ([dict(table._global_mapping) for table in tables],
+            [list(table._global_mapping) for table in tables],
+            [vars(transformers.PreTrainedModel)[name] for name in CHECKS])
+
+
+@pytest.fixture
+def unregistered():
+    regard.transformers.unregister()
+    yield
+    regard.transformers.unregister()
+    regard.transformers.register()
+
+
+def test_unregister_restores_what_was_there(unregistered):
+    before = what_transformers_holds()
+    assert not any(name.startswith("regard") for name in before[1][0] + before[1][1])
+    assert not any(hasattr(check, "__wrapped__") for check in before[2])
+    regard.transformers.unregister()  # nothing is registered
+    assert what_transformers_holds() == before
+    for _ in range(2):
+        regard.transformers.register()
+        assert what_transformers_holds() != before
+        regard.transformers.unregister()
+        assert what_transformers_holds() == before
+
+
+def test_unregister_restores_a_name_that_was_taken(unregistered):
+    def mine(*args, **keywords):
+        raise AssertionError
+
+    tables = (transformers.AttentionInterface, transformers.AttentionMaskInterface)
+    try:
+        for table in tables:
+            table.register("regard_math", mine)
+        before = what_transformers_holds()
+        regard.transformers.register()
+        assert transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS["regard_math"] is not mine
+        regard.transformers.unregister()
+        assert what_transformers_holds() == before
+    finally:
+        for table in tables:
+            del table._global_mapping["regard_math"]
+
+
+def test_unregister_keeps_what_others_put_there_since(unregistered):
+    regard.transformers.register()
+    checks = [vars(transformers.PreTrainedModel)[name] for name in CHECKS]
+
+    def mine(*args, **keywords):
+        raise AssertionError
+
+    def around(model, *args, **keywords):
+        return checks[0](model, *args, **keywords)
+
+    transformers.AttentionInterface.register("regard", mine)
+    setattr(transformers.PreTrainedModel, CHECKS[0], around)
+    try:
+        regard.transformers.unregister()
+        assert transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS["regard"] is mine
+        assert vars(transformers.PreTrainedModel)[CHECKS[0]] is around
+        assert not hasattr(vars(transformers.PreTrainedModel)[CHECKS[1]], "__wrapped__")
+        with pytest.raises(ValueError, match="regard_flash"):  # not translated any more
+            decoder("Llama").set_attn_implementation("regard_flash")
+    finally:
+        del transformers.AttentionInterface._global_mapping["regard"]
+        setattr(transformers.PreTrainedModel, CHECKS[0], checks[0].__wrapped__)
+
+
+def test_a_model_after_unregister_and_register(unregistered):
+    model, (ids, mask) = decoder("Llama"), prompts()
+    with pytest.raises(ValueError, match="regard"):
+        model.set_attn_implementation("regard")
+    run = lambda: model(ids, attention_mask=mask).logits[mask.bool()]  # noqa: E731
+    expected = on(model, "sdpa", run)
+    for _ in range(2):
+        regard.transformers.register()
+        torch.testing.assert_close(on(model, "regard", run), expected, rtol=0, atol=2e-5)
+        regard.transformers.unregister()
+        with pytest.raises(KeyError, match="regard"):
+            model(ids, attention_mask=mask)
+        torch.testing.assert_close(on(model, "sdpa", run), expected, rtol=0, atol=2e-5)
+
+
 def test_register_again_changes_nothing():
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 

@@ -467,8 +467,7 @@ Expected<Plan> backward_plan(ContextImpl& impl, AttentionParams params,
 }
 
 Status plan_and_execute_backward(ContextImpl& context, const AttentionGradRequest& given,
-                                 const Policy& policy, const Launch& launch,
-                                 PlannedCall* planned) {
+                                 const Policy& policy, const Launch& launch, PlannedCall* planned) {
   std::optional<AttentionGradRequest> stated;
   const AttentionGradRequest& request = with_max_seqlens(given, &stated);
   AttentionOptions options = request.options;
