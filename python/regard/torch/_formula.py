@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -232,7 +232,8 @@ def dropout_factors(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
 def _case_of(q: Tensor, k: Tensor, v: Tensor, options: Options) -> str:
     """The problem in words; of tensors without memory of their own (torch.func's), as float32."""
     options = options._replace(rng=None)
-    detached = {name: x.detach() for name, x in options._asdict().items() if isinstance(x, Tensor)}
+    detached: dict[str, Any] = {name: x.detach() for name, x in options._asdict().items()
+                                if isinstance(x, Tensor)}
     try:
         selection = _core.explain(q.detach(), k.detach(), v.detach(),
                                   **native_keywords(options._replace(**detached)))

@@ -90,7 +90,7 @@ def test_not_comparable(options, word):
 def test_packed_sequences():
     packed = torch.randn(12, 4, 16)
     row = torch_row(packed, packed, packed, cu_seqlens_q=[0, 5, 12], cu_seqlens_kv=[0, 5, 12],
-                    is_causal=True)
+                    is_causal=True, diagonal="top_left")
     assert row.operations == 2 * (16 + 16) * 4 * (15 + 28)
     assert "cu_seqlens_q" in row.reason
 

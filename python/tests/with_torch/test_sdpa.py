@@ -241,7 +241,7 @@ def test_enabled_is_not_usable():
         flash = regard.torch.flash_sdp_enabled()
         assert not flash and flash.usable
         assert regard.torch.can_use("flash", q, k, v), "whatever the policy"
-    with pytest.warns(UserWarning, match="cudnn: device"):
+    with pytest.warns(UserWarning, match="cudnn needs a CUDA device"):
         assert not regard.torch.can_use(SDPBackend.CUDNN_ATTENTION, q, k, v, debug=True)
     q = make(dtype=torch.float64)[0]
     assert not regard.torch.can_use("flash", q, q, q) and regard.torch.can_use("math", q, q, q)
