@@ -219,7 +219,7 @@ class Colour(CliTest):
     def test_quiet(self):
         args = ["check", "--random", "30", "--quiet"]
         self.assertEqual(on_terminal(args, environment(), stderr_too=True)[1], "")
-        noisy = {"REGARD_LOG": "select,profile", "REGARD_BAKEND": "x"}  # an unknown name: a warning
+        noisy = {"REGARD_LOG": "trace", "REGARD_BAKEND": "x"}  # an unknown name: a warning
         for verb, words in VERBS.items():
             with self.subTest(verb=verb):
                 done = self.cli(verb, *words, "--quiet", env=noisy)

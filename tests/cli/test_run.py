@@ -1,6 +1,7 @@
 """`regard run`: tensors and options out of files, results on every backend."""
 
 import math
+import re
 import struct
 import unittest
 
@@ -269,7 +270,9 @@ class BadInput(CliTest):
         """run, explain and bench refuse the file alike."""
         path = self.put("in.safetensors", data)
         done = self.refused("run", path, *args, names=names)
-        self.assertEqual(self.refused("explain", path, *args, names=names).stderr, done.stderr)
+        explained = self.refused("explain", path, *args, names=names)
+        function = re.compile(r"\[\w+\] ")  # explain runs no execute()
+        self.assertEqual(function.sub("", explained.stderr), function.sub("", done.stderr))
         self.refused("bench", path, *args, names=names)
 
     def test_files(self):

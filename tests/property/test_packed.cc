@@ -113,8 +113,8 @@ class Packed : public test::Property {
 
 const char* const kPacked[] = {
     "b6 hq2 sq65 skv127 d32 f32 packed total_q=200 total_kv=420 lse seed=1",
-    "b6 hq4 hkv2 sq65 d16 f32 packed rows_q=65,0,1,64,33,2 rows_kv=65,3,0,64,20,65 causal diag=br "
-    "lse poison seed=2",
+    ("b6 hq4 hkv2 sq65 d16 f32 packed rows_q=65,0,1,64,33,2 rows_kv=65,3,0,64,20,65 causal diag=br "
+     "lse poison seed=2"),
     "b7 hq2 sq127 skv63 d33 bf16 packed causal diag=tl window=20,0 alibi lse seed=3",
     "b5 hq2 sq33 skv300 d64 f16 packed mask bias segments softcap=5 sinks lse poison seed=4",
     "b5 hq6 hkv3 sq17 skv129 d8 dv24 f32 packed causal diag=seq mask=B,1,Sq,Skv lse seed=5",
