@@ -155,8 +155,8 @@ struct Sequence {
 };
 
 /// Rows of sequence b in a tensor of `seqlen` or packed rows.
-REGARD_KERNEL_FN std::int64_t sequence_rows(const RowStarts& starts, std::int64_t seqlen,
-                                            std::int64_t b) {
+REGARD_KERNEL_FN std::int64_t sequence_rows([[maybe_unused]] const RowStarts& starts,
+                                            std::int64_t seqlen, [[maybe_unused]] std::int64_t b) {
 #if !defined(__CUDACC__)
   if (starts.data != nullptr) return row_start(starts, b + 1) - row_start(starts, b);
 #endif
