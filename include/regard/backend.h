@@ -25,10 +25,11 @@ struct DtypeClaim {
   Dtype kv = Dtype::kF32;
   Dtype out = Dtype::kF32;
   double error_bound = 0.0;  // measured normwise error for |score| <= 16
-  // 16 or 8 bits: probabilities (in a backward also the scores' gradients) are rounded to it before
-  // they are multiplied.
+  // The type to which probabilities (in a backward also the gradients of scores) are rounded before
+  // they are multiplied, if it has 16 or 8 bits.
   Dtype probs = Dtype::kF32;
-  // From here on; of several claims of the same types the last that the machine satisfies holds.
+  // The claim holds from this instruction set or compute capability on. Of several claims of the
+  // same types the last one that the machine satisfies holds.
   Isa min_isa = Isa::kScalar;
   std::int32_t min_sm = 0;  // compute capability * 10
 };
@@ -39,8 +40,8 @@ struct HeadDimClaim {
   std::int64_t multiple_of = 1;
 };
 
-/// The capability record of one direction: the selector, the launcher, the docs table and the tests
-/// read this and nothing else.
+/// What a backend supports in one direction. The selector, the documents and the tests read this
+/// record and nothing else.
 struct Claims {
   bool offered = false;  // the direction exists at all
   std::vector<DtypeClaim> dtypes;
@@ -60,13 +61,13 @@ struct BackendInfo {
   bool built = true;
   std::string not_built_reason;  // what to do: "configure with -DREGARD_CUDA=ON"
   Determinism determinism = Determinism::kNone;
-  // Its keys keep extents exact, and a plan runs calls of its own extents alone.
+  // Its keys have exact extents, and a plan accepts only calls with its own extents.
   bool needs_exact_extents = false;
   Claims forward;
   Claims backward;
 };
 
-/// What a backend decided for a key: rules, never a list of tasks. Immutable.
+/// How a backend runs a key: rules, never a list of tasks. Immutable.
 struct KernelPlan {
   std::string kernel;  // a name for people: "efficient_portable_f32"
   Isa isa = Isa::kScalar;
@@ -81,8 +82,8 @@ struct KernelPlan {
 /// "efficient_avx2_f32 (avx2), workers 2, tile_q 96, tile_kv 64, workspace 207.1 KiB"
 REGARD_EXPORT std::string to_string(const KernelPlan& kernel);
 
-/// A backend states claims, plans from a key and executes; it reads no environment, no policy and,
-/// before execute, no tensor.
+/// A backend states what it supports, makes plans from keys and executes them. It reads no
+/// environment, no policy and, before execute, no tensor.
 class REGARD_EXPORT Backend {
  public:
   virtual ~Backend();
@@ -96,35 +97,36 @@ class REGARD_EXPORT Backend {
   /// Bytes that plan() will state, known before any plan; saturates at INT64_MAX.
   virtual std::int64_t workspace_bytes(const AttentionKey& key, const Env& env) const = 0;
 
-  /// Builds all that execute needs. StatusCode::kRefusedAtPlan: a vendor library refused what the
-  /// record allows; the Context remembers it and selects again, visibly. kUnavailable: the library
-  /// lacks memory or a handle now; the Context selects again for this call alone.
+  /// Builds everything that execute needs. Returns kRefusedAtPlan where a vendor library refuses
+  /// what the record allows; the Context remembers it, selects again and says so. Returns
+  /// kUnavailable where the library lacks memory or a handle now; the Context selects again for
+  /// this call alone.
   virtual Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const = 0;
 
-  /// Builds what execute needs for these buffers and a key does not hold, such as their strides.
-  /// May allocate; reads no element. attention() calls it before execute. Errors as of plan(). The
-  /// default does nothing.
+  /// Builds what execute needs for these buffers and a key does not contain, such as their strides.
+  /// May allocate; reads no element. attention() calls it before execute. Errors are those of
+  /// plan(). The default does nothing.
   virtual Status prepare(const KernelPlan& plan, const AttentionParams& params,
                          const Buffers& buffers) const;
 
-  /// `params` are the call's own (exact extents, within the plan's); buffers are checked; the
-  /// launch has an executor and a workspace of at least workspace_bytes, 64-byte aligned. Must not
-  /// allocate. On CUDA, params.device is current and the call only launches work on launch.stream:
-  /// it neither waits nor reads a tensor from the host (lengths are unchecked: kernels clamp them).
-  /// kRefusedAtPlan, before anything is written: as in plan(), and attention() runs another
-  /// backend.
+  /// `params` are the call's own: exact extents, at most the plan's. Buffers are checked; the
+  /// launch has an executor and a workspace of at least workspace_bytes, aligned to 64 bytes. Must
+  /// not allocate. On CUDA, params.device is current and the call only launches work on
+  /// launch.stream: it neither waits nor reads a tensor on the host (lengths are unchecked: kernels
+  /// clamp them). May return kRefusedAtPlan before anything is written: as in plan(), and
+  /// attention() runs another backend.
   virtual Status execute(const KernelPlan& plan, const AttentionParams& params,
                          const Buffers& buffers, const Launch& launch) const = 0;
 
   /// The same for the backward, called only where info().backward is offered and the key has
-  /// Feature::kNeedsGrad. The defaults refuse (that of prepare_backward does nothing): a backend
-  /// that offers it overrides the other three.
+  /// Feature::kNeedsGrad. The defaults refuse (prepare_backward's does nothing), so a backend that
+  /// offers a backward overrides the other three.
   /// info().backward.features state what it may be given: kSavedStats and kLse (the two kinds of
   /// saved statistics), kDLse, kDelta.
   virtual std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env) const;
-  /// The same under a policy's limit: at most max_bytes where the backward runs in so few, with the
-  /// same bits, else the fewest that it runs in. execute_backward's plan then states these. The
-  /// default is at least backward_workspace_bytes.
+  /// The workspace of the backward under a policy's limit: at most max_bytes if it can run in that,
+  /// with the same bits, else the least that it can run in. execute_backward's plan then states
+  /// this number. The default is backward_workspace_bytes.
   virtual std::int64_t backward_workspace_within(const AttentionKey& key, const Env& env,
                                                  std::int64_t max_bytes) const;
   virtual Expected<KernelPlan> plan_backward(const AttentionKey& key, const Env& env) const;
@@ -136,7 +138,7 @@ class REGARD_EXPORT Backend {
                                   const Launch& launch) const;
 };
 
-/// The record applied to a key: true when nothing is refused.
+/// Compares a key with a record; true when nothing is refused.
 REGARD_EXPORT bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& env,
                                 std::vector<Refusal>* refusals);
 

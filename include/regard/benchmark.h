@@ -13,9 +13,9 @@
 
 namespace regard {
 
-/// One backend, or something that it is compared with, in one direction.
+/// One backend (or another implementation that it is compared with) in one direction.
 struct BenchmarkRow {
-  std::string name;  // "flash"; of what is no backend of regard, its own
+  std::string name;  // "flash", "torch", ...
   bool backward = false;
   std::string reason;                 // why it was not measured; empty where it was
   std::string kernel;                 // of the plan; "" where it is unknown
@@ -24,8 +24,8 @@ struct BenchmarkRow {
   Work work;
   std::vector<double> seconds;  // of one call, for each timed run
 
-  /// The value that a share of the runs does not exceed: 0 the fastest, 0.5 the median, 1 the
-  /// slowest; between two runs in proportion. 0 without runs.
+  /// A quantile of the runs' seconds: 0 the fastest, 0.5 the median, 1 the slowest, interpolated
+  /// between two runs. 0 without runs.
   REGARD_EXPORT double quantile(double share) const;
 };
 
@@ -37,15 +37,15 @@ struct Benchmark {
   MachineRates machine;    // on the threads of a call
   MachineRates one_thread;
   std::vector<BenchmarkRow> rows;  // forward, then backward, each in the order of preference
-  std::int32_t rounds = 0;         // in each, every row had its turn
-  bool interrupted = false;        // and the rounds are those before
+  std::int32_t rounds = 0;         // in each of them every row had one turn
+  bool interrupted = false;        // ended early; `rounds` were completed
   std::vector<std::string> notes;
 };
 
 struct BenchmarkOptions {
-  double seconds = 1.0;            // rounds go on until then, and until there are three
-  std::int32_t rounds = 0;         // so many instead; 0: by `seconds`
-  Interrupt::Poll poll = nullptr;  // ends measuring, also within a call, with what there is
+  double seconds = 1.0;            // measure for at least this long and at least three rounds
+  std::int32_t rounds = 0;         // this many rounds instead; 0: by `seconds`
+  Interrupt::Poll poll = nullptr;  // returning true ends measuring early, also within a call
   void* poll_state = nullptr;
 };
 
@@ -59,14 +59,14 @@ REGARD_EXPORT Expected<Benchmark> benchmark(Context& context, const AttentionGra
 
 // The two steps of benchmark(), for calls of another kind, such as those of another library.
 
-/// The machine's rates and a row for each backend and direction, with reasons and without times.
+/// The machine's rates and a row for each backend and direction, without times yet.
 REGARD_EXPORT Expected<Benchmark> plan_benchmark(Context& context,
                                                  const AttentionGradRequest& request,
                                                  const Policy& policy = {});
 
-/// Gives each row whose reason is empty its runs: `calls` has one for each row, and is empty for
-/// those that have a reason. A call that fails leaves its message as the reason; kInterrupted ends
-/// measuring. Before each turn the threads of the one before, which may spin, are waited for.
+/// Measures each row whose reason is empty. `calls` has one function for each row, empty for rows
+/// with a reason. A call that fails makes its message the row's reason; kInterrupted ends
+/// measuring. A pause before each turn lets the threads of the previous one stop spinning.
 REGARD_EXPORT void measure(Benchmark* result, std::span<const std::function<Status()>> calls,
                            const BenchmarkOptions& options = {});
 

@@ -49,18 +49,19 @@ struct Case {
   friend bool operator==(const Case&, const Case&) = default;
 };
 
-/// Words in any order; case_syntax_help() lists them. `sq` and `d` must be there. Errors name the
-/// word and what was expected.
+/// Parses a case. Words come in any order; case_syntax_help() lists them; `sq` and `d` are
+/// required. Errors name the word and what was expected.
 REGARD_EXPORT Expected<Case> parse_case(std::string_view text);
 
-/// Parses `text` as changes to `base`, word by word (flags over a file's options): a word replaces
-/// the base's own of that name, "word=none" removes it.
+/// Parses `text` as changes to `base` (flags over a file's options, for instance): a word replaces
+/// the base's word of that name, "word=none" removes it.
 REGARD_EXPORT Expected<Case> parse_case(std::string_view text, const Case& base);
 
-/// One canonical order; parse_case(to_string(c)) == c for canonical cases.
+/// The words in canonical order; parse_case(to_string(c)) == c for canonical cases.
 REGARD_EXPORT std::string to_string(const Case& c);
 
-/// Canonical params, and no override or data that they do not use. parse_case ends here.
+/// Makes the params canonical and clears overrides and data that they do not use. parse_case ends
+/// with this.
 REGARD_EXPORT void canonicalize(Case& c) noexcept;
 
 /// Every word with its values and meaning, one a line, in canonical order.

@@ -31,12 +31,13 @@ struct PlanCacheCounters {
   std::uint64_t capacity = 0;
 };
 
-/// Held against a custom backend before it may be selected; conformance::small_suite() brings one.
+/// Cases that a custom backend must pass before it may be selected: conformance::small_suite(), or
+/// your own.
 class REGARD_EXPORT ConformanceSuite {
  public:
   virtual ~ConformanceSuite();
-  /// `context` holds the candidate under `ref` besides the built-in backends. The Status of a
-  /// failure is the failing case's text.
+  /// `context` has the candidate as `ref`, and the built-in backends. The Status of a failure names
+  /// the failing case.
   virtual Status run(Context& context, const BackendRef& ref) const = 0;
 };
 
@@ -48,12 +49,13 @@ enum class LogLevel : std::uint8_t {
 };
 REGARD_EXPORT const char* to_string(LogLevel level) noexcept;  // "warning", "select", "trace"
 
-/// Receives one line without a newline. May be called from any thread, one at a time, and must not
-/// call into regard: it runs under the log's lock.
+/// Receives one line without a newline. Called from any thread, one at a time. It must not call
+/// into regard, because it runs under the log's lock.
 using LogSink = void (*)(void* user, LogLevel level, std::string_view line);
 
-/// The order of candidates measured on one machine (docs/selection.md has the file's format). It
-/// orders problems on CPUs where it names a CPU, and problems on CUDA devices where it names one.
+/// An order of backends that was measured on one machine (docs/selection.md has the file's format).
+/// It applies to problems on CPUs if it names a CPU, and to problems on CUDA devices if it names
+/// one.
 struct TuningTable {
   std::string source;  // a file's name, or "" when empty
   std::string version;
@@ -83,11 +85,11 @@ class REGARD_EXPORT Context {
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
-  /// As it was read or given; with_devices() adds the CUDA devices that it leaves unread.
+  /// The Env that was read or given. Its CUDA devices may be unread: with_devices() adds them.
   const Env& env() const noexcept;
   Policy policy() const;
   void set_policy(Policy policy);
-  /// Null restores the own pool. The executor must outlive its use.
+  /// Null restores the Context's own pool. The executor must outlive its use.
   void set_executor(Executor* executor);
   Executor& executor();
   void set_tuning(TuningTable table);
@@ -95,9 +97,9 @@ class REGARD_EXPORT Context {
   void set_log_sink(LogSink sink, void* user);
   /// What is logged; REGARD_LOG's until it is called.
   void set_log_level(LogLevel level);
-  /// Calls the function after each call that this Context or one of its plans runs; null ends that,
-  /// and is what a Context begins with: nothing is then measured. Returns once no thread is in the
-  /// former function, so that what `user` points at may then be freed.
+  /// Calls the function after each call that this Context or one of its plans runs. Null, with
+  /// which a Context begins, ends that, and nothing is measured. Returns once no thread is in the
+  /// former function, so that what its `user` points at may be freed.
   void set_trace(TraceFunction function, void* user);
 
   std::vector<BackendInfo> backends() const;
@@ -114,16 +116,16 @@ class REGARD_EXPORT Context {
 /// Made at the first use, never destroyed.
 REGARD_EXPORT Context& default_context();
 
-/// Runs the suite on the backend, then makes it selectable as "custom:<name>". A backend that fails
-/// is refused with the failing case's text and nothing changes.
+/// Runs the suite on the backend, then makes it selectable as "custom:<name>". If it fails, the
+/// Status names the failing case and nothing changes.
 REGARD_EXPORT Expected<BackendRef> register_backend(Context& context, std::string name,
                                                     std::shared_ptr<const Backend> backend,
                                                     const ConformanceSuite& suite);
 
-/// What this program would get, with every reason of every backend.
+/// Which backend a call would run on, with every reason of every backend.
 REGARD_EXPORT Selection explain(Context& context, const AttentionParams& params,
                                 const Policy& policy = {});
-/// The same Context, with its policy, tuning table and custom backends, on a described machine.
+/// The same on a described machine, with the policy, tuning table and custom backends of `context`.
 REGARD_EXPORT Selection explain(Context& context, const AttentionParams& params,
                                 const Policy& policy, const Env& machine);
 /// Built-in backends on a described machine.
@@ -133,8 +135,8 @@ REGARD_EXPORT Selection explain(const AttentionParams& params, const Policy& pol
 REGARD_EXPORT Expected<Plan> plan(Context& context, const AttentionParams& params,
                                   const Policy& policy = {});
 
-/// Builds what execute() needs for buffers with such strides and plan() could not know: with CUDNN,
-/// a graph for strides that are not dense. May allocate. attention() does it by itself.
+/// Builds what execute() needs for the strides of these buffers: with CUDNN, a graph for strides
+/// that are not dense. May allocate. attention() calls it by itself.
 REGARD_EXPORT Status prepare(const Plan& plan, const Buffers& buffers);
 REGARD_EXPORT Status prepare_backward(const Plan& plan, const Buffers& buffers,
                                       const GradBuffers& gradients);
@@ -143,8 +145,8 @@ REGARD_EXPORT Status prepare_backward(const Plan& plan, const Buffers& buffers,
 /// environment.
 REGARD_EXPORT Status execute(const Plan& plan, const Buffers& buffers, const Launch& launch = {});
 
-/// The same for the backward of a plan that was made with needs_grad; in `buffers`, `out` is what
-/// the forward wrote, and its other outputs are neither read nor written. Reads no policy.
+/// The same for the backward of a plan that was made with needs_grad. In `buffers`, `out` is an
+/// input, and the forward's other outputs are not used. Reads no policy.
 REGARD_EXPORT Status execute_backward(const Plan& plan, const Buffers& buffers,
                                       const GradBuffers& gradients, const Launch& launch = {});
 
@@ -152,10 +154,10 @@ REGARD_EXPORT Status execute_backward(const Plan& plan, const Buffers& buffers,
 REGARD_EXPORT Status attention(Context& context, const AttentionRequest& request,
                                const Policy& policy = {}, const Launch& launch = {});
 
-/// The gradients of an attention() call with needs_grad. Without a plan in request.saved this
-/// selects and plans as plan() does, among backends whose backward takes what was saved. With one,
-/// its backend runs: scopes, Context and environment have no further say, and of `policy` what
-/// restricts holds (only, deny, require, max_error, max_workspace_bytes), for the backward alone.
+/// The gradients of an attention() call with needs_grad. Without a plan in request.saved it selects
+/// and plans as plan() does, among backends whose backward takes what was saved. With a plan, the
+/// plan's backend runs, whatever scopes, Context and environment say; `policy` may only restrict it
+/// further (only, deny, require, max_error, max_workspace_bytes), for the backward alone.
 /// kNoBackend, with every reason, where that leaves nothing.
 REGARD_EXPORT Status attention_backward(Context& context, const AttentionGradRequest& request,
                                         const Policy& policy = {}, const Launch& launch = {});

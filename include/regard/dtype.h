@@ -45,12 +45,12 @@ constexpr int size_of(Dtype dtype) noexcept { return dtype_info(dtype).size_byte
 constexpr bool is_known(Dtype dtype) noexcept { return dtype_info(dtype).size_bytes != 0; }
 constexpr bool is_float(Dtype dtype) noexcept { return dtype_info(dtype).mantissa_bits != 0; }
 
-/// 8-bit floats, which are storage: of q, k and v, where a descale goes with them, and of out.
+/// 8-bit floats. They are storage: of q, k and v, which a descale may go with, and of out.
 constexpr bool is_f8(Dtype dtype) noexcept {
   return dtype == Dtype::kF8E4M3 || dtype == Dtype::kF8E5M2;
 }
 
-/// The type of out where none is named: q's, and bf16 beside 8-bit floats.
+/// The type of out where none is named: q's, and bf16 where q has 8-bit floats.
 constexpr Dtype default_dtype_out(Dtype dtype_q) noexcept {
   return is_f8(dtype_q) ? Dtype::kBf16 : dtype_q;
 }
@@ -62,8 +62,7 @@ constexpr std::optional<Dtype> parse_dtype(std::string_view name) noexcept {
   return std::nullopt;
 }
 
-/// The Dtype whose elements a C++ type holds; none where there is no such Dtype. Specialise it for
-/// a type of your own:
+/// The Dtype of a C++ type; empty where there is none. Specialise it for a type of your own:
 ///   template <>
 ///   inline constexpr std::optional<regard::Dtype> regard::dtype_of<Half> = regard::Dtype::kF16;
 template <class T>
@@ -110,8 +109,8 @@ struct SmallFloat {
   static constexpr std::uint32_t kNan = kFiniteOnly ? kMagMask : (kInf | (1u << (kMan - 1)));
   static constexpr std::uint32_t kMaxFinite = kFiniteOnly ? kMagMask - 1u : kInf - 1u;
 
-  /// Rounded to nearest even. Past the largest finite value: infinity, or NaN when there is none
-  /// (the OCP FP8 rule without saturation).
+  /// Rounded to nearest even. Beyond the largest finite value: infinity, or NaN if the type has no
+  /// infinity (the OCP FP8 rule without saturation).
   static constexpr std::uint32_t encode(float x) noexcept {
     const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
     const std::uint32_t sign = (bits >> 31) << (kExp + kMan);

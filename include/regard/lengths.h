@@ -12,14 +12,14 @@
 namespace regard {
 
 /// Which positions of a padded tensor [batch, seqlen, ...] hold rows, and where the sequences begin
-/// once these rows are packed, one behind another: [total, ...]. Immutable; copies share the
-/// numbers. Made once for a batch and handed to every layer:
+/// once these rows are packed one after the other: [total, ...]. Immutable; copies share the
+/// numbers. Make it once for a batch and pass it to every layer:
 ///
 ///   const Expected<Lengths> lengths = Lengths::from_mask(mask);
 ///   request.cu_seqlens_q = request.cu_seqlens_kv = lengths->cu_seqlens_view();
 ///   request.max_seqlen_q = request.max_seqlen_kv = lengths->max_seqlen();
 ///
-/// What it is made from is host memory of any strides. A batch holds at most 2^31 - 1 rows.
+/// It is made from host memory of any strides. A batch has at most 2^31 - 1 rows.
 class REGARD_EXPORT Lengths {
  public:
   /// No sequences of an empty tensor.
@@ -36,7 +36,7 @@ class REGARD_EXPORT Lengths {
 
   std::int64_t batch() const noexcept;          // of the padded tensor
   std::int64_t seqlen() const noexcept;         // of the padded tensor
-  std::int64_t num_sequences() const noexcept;  // `batch`, but for position ids
+  std::int64_t num_sequences() const noexcept;  // `batch`; with position ids there may be more
   std::int64_t total() const noexcept;          // rows
   std::int64_t max_seqlen() const noexcept;     // rows of the longest sequence
   /// [total]: where each row lies in the padded tensor, b * seqlen + s; ascending.
@@ -68,8 +68,8 @@ REGARD_EXPORT Status unpad(const Lengths& lengths, const TensorView& padded,
 REGARD_EXPORT Status pad(const Lengths& lengths, const TensorView& packed,
                          const TensorView& padded);
 
-/// The longest of the sequences that cu_seqlens (i32 or i64 [B+1]) delimit, which need not be
-/// valid; 0 where they do not lie in host memory.
+/// The longest of the sequences that cu_seqlens (i32 or i64 [B+1], not checked) delimit; 0 where
+/// cu_seqlens do not lie in host memory.
 REGARD_EXPORT std::int64_t longest_sequence(const TensorView& cu_seqlens) noexcept;
 
 }  // namespace regard

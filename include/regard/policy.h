@@ -23,9 +23,8 @@ enum class BackendId : std::int8_t {
   kCustom = 4
 };
 
-/// A backend by id, a custom one also by the name it was registered with (which may happen later:
-/// REGARD_BACKEND can name one before it exists). A built-in one is its id: policy.only =
-/// {{BackendId::kFlash}}, plan.backend() == BackendId::kFlash.
+/// A backend: its id, and for a custom one its name, which may be registered later. A built-in one
+/// converts from its id: policy.only = {{BackendId::kFlash}}, plan.backend() == BackendId::kFlash.
 struct BackendRef {
   BackendId id = BackendId::kError;
   std::string custom_name;  // "mine" of "custom:mine"; empty for built-in backends
@@ -82,18 +81,19 @@ constexpr void for_each_policy_field(P& p, F&& f) {
   f("assume_finite", p.assume_finite);
 }
 
-/// Every rule that needs no problem: limits of at least 0. `where` is what the message names.
+/// Checks the rules that need no problem: limits of at least 0. `where` is the function that the
+/// message names.
 REGARD_EXPORT Status validate(const Policy& policy, const char* where);
 
 REGARD_EXPORT std::size_t hash_value(const Policy& policy);
 REGARD_EXPORT std::string to_string(const Policy& policy);  // "only=flash,math max_error=0.001"
 REGARD_EXPORT std::string to_json(const Policy& policy);
 
-/// The scopes that are open on a thread, to be handed to another.
+/// The scopes that are open on a thread, to be passed to another one.
 class CapturedPolicy;
 
-/// Applies a policy to every call of this thread while it lives. Scopes must be destroyed in
-/// reverse order of their making, on the thread that made them.
+/// Applies a policy to every call of this thread while the object exists. Scopes must be destroyed
+/// in reverse order, on the thread that made them.
 class REGARD_EXPORT ScopedPolicy {
  public:
   enum Mode : std::uint8_t {
@@ -125,7 +125,7 @@ class REGARD_EXPORT CapturedPolicy {
   std::shared_ptr<const ScopedPolicy::Node> node_;
 };
 
-/// The scopes open on this thread now. Worker threads do not inherit them by themselves.
+/// The scopes that are open on this thread now. Other threads do not inherit them by themselves.
 REGARD_EXPORT CapturedPolicy capture_policy();
 
 }  // namespace regard

@@ -3,13 +3,14 @@
 // The C ABI: C99, and valid C++. docs/c_api.md is its guide.
 //
 // Structs    A struct with struct_size grows at its end in later versions. Zero it and set
-//            struct_size to its sizeof: zero and null mean the default everywhere else.
-// Errors     No function throws, prints or exits. One that fails returns its code and sets
-//            regard_last_error() of this thread. A null argument is refused where nothing else is
-//            said.
-// Texts      Where a function has (buffer, capacity, needed), it writes a text with its final zero
-//            and stores its bytes, the zero included, to needed, which may be null. A null buffer
-//            with capacity 0 asks for needed alone; a buffer that is too small is refused.
+//            struct_size to its sizeof; zero and null mean the default in every other field.
+// Errors     No function throws, prints or exits. A function that fails returns a code and sets
+//            regard_last_error() of this thread. A null argument is an error unless stated
+//            otherwise.
+// Texts      A function with (buffer, capacity, needed) writes a text with its final zero and
+//            stores its number of bytes, the zero included, to needed, which may be null. With a
+//            null buffer and capacity 0 it stores needed alone; a buffer that is too small is an
+//            error.
 // Threads    Every function may be called from any thread, several at once on one handle; a handle
 //            is destroyed when no call uses it.
 
@@ -33,15 +34,15 @@ extern "C" {
 
 typedef enum regard_status REGARD_INT32_ENUM {
   REGARD_STATUS_OK = 0,
-  REGARD_STATUS_INVALID_ARGUMENT = 1,    // the caller's words are wrong
+  REGARD_STATUS_INVALID_ARGUMENT = 1,    // an argument is wrong
   REGARD_STATUS_OVERFLOW = 2,            // a size or stride product does not fit 64 bits
   REGARD_STATUS_NO_BACKEND = 3,          // nothing can run it; regard_explain() has the reasons
-  REGARD_STATUS_WORKSPACE = 4,           // the workspace is too small, misaligned or not to be had
+  REGARD_STATUS_WORKSPACE = 4,           // the workspace is too small, misaligned or not available
   REGARD_STATUS_REFUSED_AT_PLAN = 5,     // a backend's library refused what its record allows
   REGARD_STATUS_NOT_FOUND = 6,           // an unknown name
   REGARD_STATUS_CONFORMANCE_FAILED = 7,  // a backend failed the suite it was registered with
-  REGARD_STATUS_INTERNAL = 8,            // a defect of regard's own
-  REGARD_STATUS_INTERRUPTED = 9,         // the call was ended before its time
+  REGARD_STATUS_INTERNAL = 8,            // a bug in regard
+  REGARD_STATUS_INTERRUPTED = 9,         // the call was ended early
   REGARD_STATUS_UNAVAILABLE = 10,        // a backend's library lacks memory or a handle now
   REGARD_STATUS_OUT_OF_MEMORY = 11       // an allocation failed: outputs hold no result
 } regard_status;
@@ -74,7 +75,7 @@ typedef struct regard_dtype {
   uint16_t lanes;
 } regard_dtype;
 
-/// Memory that somebody else owns, laid out as DLPack's DLTensor: a pointer to one may be cast.
+/// A tensor in memory that the caller owns, laid out as DLPack's DLTensor: cast a pointer to one.
 typedef struct regard_tensor {
   void* data;  // inputs are only read
   regard_device device;
@@ -138,11 +139,11 @@ typedef struct regard_request {
   const regard_tensor* seqlens_q;       // i32 [B]
   const regard_tensor* seqlens_kv;      // i32 [B]
   const regard_tensor* diagonal_offsets;  // i64 [B]
-  // Packed sequences: where each begins in q and out [1,Hq,total_q,.], k and v [1,Hkv,total_kv,.];
-  // lse is then [Hq,total_q], saved_stats [1,Hq,total_q,2], segment_ids [total_q], [total_kv].
+  // Packed sequences: where each begins in q and out [1,Hq,total_q,.], k and v [1,Hkv,total_kv,.].
+  // lse is then [Hq,total_q], saved_stats [1,Hq,total_q,2], segment_ids [total_q] and [total_kv].
   const regard_tensor* cu_seqlens_q;   // i32 or i64 [B+1]
   const regard_tensor* cu_seqlens_kv;  // i32 or i64 [B+1]
-  // Refused by backends that do not claim them: by all of this version.
+  // No backend of this version supports these: such a request is refused.
   const regard_tensor* page_table;  // i32 [B,pages]
   const regard_tensor* block_mask;
   const regard_tensor* k_new;
@@ -150,7 +151,7 @@ typedef struct regard_request {
   const regard_tensor* rotary_cos;
   const regard_tensor* rotary_sin;
   const regard_tensor* cache_batch_idx;
-  // What q, k and v are multiplied by: f32 [1] or [B,Hkv]; null: 1. Claimed by most backends.
+  // What q, k and v are multiplied by: f32 [1] or [B,Hkv]; null: 1.
   const regard_tensor* descale_q;
   const regard_tensor* descale_k;
   const regard_tensor* descale_v;
@@ -158,11 +159,11 @@ typedef struct regard_request {
   int64_t diagonal_offset;  // for REGARD_DIAGONAL_OFFSET without diagonal_offsets
   uint64_t rng_seed;        // of dropout
   uint64_t rng_offset;
-  // Of packed sequences: no length is more. 0: total_q and total_kv; regard_attention() and
-  // regard_attention_backward() read cu_seqlens instead where these are in the host's memory.
+  // The longest lengths of packed sequences, or more. 0: total_q and total_kv, except that
+  // regard_attention() and regard_attention_backward() read them from cu_seqlens in host memory.
   int64_t max_seqlen_q;
   int64_t max_seqlen_kv;
-  // Options: what decides. regard_execute() takes those of its plan instead.
+  // Options, from which the backend is selected. regard_execute() takes those of its plan instead.
   const double* softmax_scale;  // null: 1/sqrt(Dqk)
   const int64_t* window_left;   // null or -1: unlimited
   const int64_t* window_right;  // null or -1: unlimited
@@ -172,13 +173,13 @@ typedef struct regard_request {
   regard_diagonal diagonal;
   regard_scores_kind scores_kind;  // what scores_out receives
   int32_t is_causal;               // 0 or 1
-  int32_t needs_grad;              // 0 or 1: a plan then holds the pair, forward and backward
+  int32_t needs_grad;              // 0 or 1: the plan then holds a forward and its backward
   int32_t d_lse;                   // 0 or 1, with needs_grad: the backward will be given d_lse
   int32_t delta;                   // 0 or 1, with needs_grad: the backward will be given delta
 } regard_request;
 
 /// What a caller allows and prefers (docs/selection.md). A null field leaves the choice to the next
-/// source: the context, then the environment. Lists are backends' names with commas between.
+/// source: the context, then the environment. Lists are backends' names, separated by commas.
 typedef struct regard_policy {
   size_t struct_size;
   const char* only;                    // nothing else may run: "flash,efficient"
@@ -191,12 +192,12 @@ typedef struct regard_policy {
   const int32_t* assume_finite;        // 1: no NaN or infinity lies behind a mask; 0
 } regard_policy;
 
-/// Does one worker's work of a call.
+/// Runs one worker of a call.
 typedef void (*regard_task)(void* state, int32_t worker);
 
-/// Threads of the caller's. run() calls task(state, worker) once for each worker in [0, workers),
-/// on any threads, in any order, and returns when all have returned. A task may wait for another
-/// that has begun, so tasks that overlap need threads of their own. Never grows.
+/// The caller's threads. run() calls task(state, worker) once for each worker in [0, workers), on
+/// any threads, in any order, and returns when all have returned. A task may wait for another one
+/// that has begun, so tasks that run at the same time need a thread each. This struct never grows.
 typedef struct regard_executor {
   void (*run)(void* user, int32_t workers, regard_task task, void* state);
   void* user;
@@ -232,7 +233,7 @@ static inline regard_launch regard_launch_default(void) {
 REGARD_EXPORT int32_t regard_version_number(void);
 REGARD_EXPORT const char* regard_version(void);  // "0.1.0"
 
-/// "ok", "invalid_argument", ...; "?" for what is no status.
+/// "ok", "invalid_argument", ...; "?" for an unknown status.
 REGARD_EXPORT const char* regard_status_name(regard_status status);
 
 /// The message of the last failed call of this thread: "[function] what (value) and what was
@@ -243,27 +244,27 @@ REGARD_EXPORT const char* regard_last_error(void);
 typedef struct regard_context regard_context;
 
 REGARD_EXPORT regard_status regard_context_create(regard_context** context);
-/// Null is nothing to destroy, and the default context stays.
+/// Does nothing for null and for the default context.
 REGARD_EXPORT void regard_context_destroy(regard_context* context);
-/// The process's own, shared with C++ callers; made at the first use. Null when that fails.
+/// The context of the process, shared with C++ callers; made at the first use. Null if that fails.
 REGARD_EXPORT regard_context* regard_default_context(void);
 
-/// For calls that start later; null restores the default. An executor's `user` is used until the
-/// context and every plan of it are destroyed.
+/// Applies to calls that start later; null restores the default. An executor's `user` is used until
+/// the context and all its plans are destroyed.
 REGARD_EXPORT regard_status regard_context_set_policy(regard_context* context,
                                                       const regard_policy* policy);
 REGARD_EXPORT regard_status regard_context_set_executor(regard_context* context,
                                                         const regard_executor* executor);
 
-/// Checks a request and writes its problem without tensors: as the words of a case
+/// Checks a request and writes its problem, without tensors: as a case
 /// ("b1 hq8 hkv8 sq128 skv128 d64 f32 causal diag=tl"), or as JSON.
 REGARD_EXPORT regard_status regard_describe(const regard_request* request, char* buffer,
                                             size_t capacity, size_t* needed);
 REGARD_EXPORT regard_status regard_describe_json(const regard_request* request, char* buffer,
                                                  size_t capacity, size_t* needed);
 
-/// What would run, and every reason against every other backend, as one JSON object: for a request,
-/// or for the words of a case ("b1 hq8 sq128 d64"), which needs no tensors. `policy` may be null.
+/// Which backend would run, with every reason against every other one, as a JSON object: for a
+/// request, or for a case ("b1 hq8 sq128 d64"), which needs no tensors. `policy` may be null.
 REGARD_EXPORT regard_status regard_explain(regard_context* context, const regard_request* request,
                                            const regard_policy* policy, char* buffer,
                                            size_t capacity, size_t* needed);
@@ -271,24 +272,25 @@ REGARD_EXPORT regard_status regard_explain_case(regard_context* context, const c
                                                 const regard_policy* policy, char* buffer,
                                                 size_t capacity, size_t* needed);
 
-/// What will run and how: immutable, for any extents up to its own, and may outlive its context.
+/// What will run and how. Immutable; accepts calls whose extents are at most its own; may outlive
+/// its context.
 typedef struct regard_plan regard_plan;
 
-/// `policy` may be null. *plan is null after a failure. The words of a case may not name another
-/// machine (isa=, device=smNN).
+/// `policy` may be null. *plan is null after a failure. A case may not describe another machine
+/// (isa=, device=smNN).
 REGARD_EXPORT regard_status regard_plan_create(regard_context* context,
                                                const regard_request* request,
                                                const regard_policy* policy, regard_plan** plan);
 REGARD_EXPORT regard_status regard_plan_create_case(regard_context* context, const char* words,
                                                     const regard_policy* policy,
                                                     regard_plan** plan);
-REGARD_EXPORT void regard_plan_destroy(regard_plan* plan);  // null is nothing to destroy
+REGARD_EXPORT void regard_plan_destroy(regard_plan* plan);  // does nothing for null
 
-/// "flash", "custom:mine", ...; as long as the plan lives. Null for a null plan.
+/// "flash", "custom:mine", ...; valid until the plan is destroyed. Null for a null plan.
 REGARD_EXPORT const char* regard_plan_backend(const regard_plan* plan);
-/// What regard_execute() needs at least, 64-byte aligned.
+/// The bytes that regard_execute() needs, aligned to 64.
 REGARD_EXPORT regard_status regard_plan_workspace_bytes(const regard_plan* plan, size_t* bytes);
-/// The same of regard_execute_backward(); 0 for a plan that was made without needs_grad.
+/// The same for regard_execute_backward(); 0 for a plan that was made without needs_grad.
 REGARD_EXPORT regard_status regard_plan_backward_workspace_bytes(const regard_plan* plan,
                                                                  size_t* bytes);
 /// One line for people.
@@ -298,9 +300,8 @@ REGARD_EXPORT regard_status regard_plan_text(const regard_plan* plan, char* buff
 REGARD_EXPORT regard_status regard_plan_explain(const regard_plan* plan, char* buffer,
                                                 size_t capacity, size_t* needed);
 
-/// Builds what regard_execute() needs for tensors with such strides and the plan could not know:
-/// with cudnn, a graph for strides that are not dense. May allocate. regard_attention() does it by
-/// itself.
+/// Builds what regard_execute() needs for the strides of these tensors: with cudnn, a graph for
+/// strides that are not dense. May allocate. regard_attention() calls it by itself.
 REGARD_EXPORT regard_status regard_prepare(const regard_plan* plan, const regard_request* request);
 
 /// Checks the request's tensors against the plan, then computes; allocates nothing. `launch` may be
@@ -319,15 +320,14 @@ typedef enum regard_saved_kind REGARD_INT32_ENUM {
   REGARD_SAVED_LSE = 2     // lse, less exact where scores are large (docs/numerics.md)
 } regard_saved_kind;
 
-/// What a backward call has besides the request of its forward, in which `out` is now an input and
-/// the other outputs are not used. saved, saved_kind and d_out must be given; a null output is a
-/// gradient that is not requested. Each has the type and the shape of the tensor that it belongs
-/// to.
+/// What a backward takes besides the request of its forward, in which `out` is now an input and the
+/// other outputs are not used. saved, saved_kind and d_out must be given; a null output is a
+/// gradient that is not requested. A gradient has the type and shape of its tensor.
 typedef struct regard_gradients {
   size_t struct_size;
   const regard_tensor* saved;    // what the forward wrote, saved_stats or lse
   const regard_tensor* d_out;    // [B,Hq,Sq,Dv]
-  const regard_tensor* delta;    // [B,Hq,Sq], the sums of d_out * out; null: taken from out
+  const regard_tensor* delta;    // [B,Hq,Sq], the sums of d_out * out; null: computed from out
   const regard_tensor* d_lse;    // [B,Hq,Sq]; null: 0
   const regard_tensor* d_q;      // output
   const regard_tensor* d_k;      // output, summed over the query heads of a group
@@ -347,7 +347,7 @@ static inline regard_gradients regard_gradients_default(void) {
   return gradients;
 }
 
-/// What regard_prepare() is to regard_execute().
+/// The same as regard_prepare(), for regard_execute_backward().
 REGARD_EXPORT regard_status regard_prepare_backward(const regard_plan* plan,
                                                     const regard_request* request,
                                                     const regard_gradients* gradients);

@@ -13,11 +13,11 @@
 
 namespace regard {
 
-/// The tensors of a call and the scalars that change each step; nothing here decides anything.
-/// q [B,Hq,Sq,Dqk], k [B,Hkv,Skv,Dqk], v [B,Hkv,Skv,Dv], out [B,Hq,Sq,Dv], logically, whatever the
-/// strides; the last stride of q, k, v and out is 1. Each field has a row in kTensors
+/// The tensors of a call and the scalars that change each step; selection reads none of their
+/// contents. Shapes are q [B,Hq,Sq,Dqk], k [B,Hkv,Skv,Dqk], v [B,Hkv,Skv,Dv], out [B,Hq,Sq,Dv],
+/// whatever the strides; the last stride of q, k, v and out is 1. Each field has a row in kTensors
 /// (regard/tensors.h).
-/// Packed sequences lie one behind another: q [1,Hq,total_q,Dqk], k [1,Hkv,total_kv,Dqk], and
+/// Packed sequences lie one after the other: q [1,Hq,total_q,Dqk], k [1,Hkv,total_kv,Dqk], and
 /// cu_seqlens_q and cu_seqlens_kv say where each begins. Sq and Skv are then the longest lengths.
 struct Buffers {
   TensorView q, k, v, out;
@@ -34,18 +34,18 @@ struct Buffers {
   TensorView diagonal_offsets;               // i64 [B], for Diagonal::kOffset per sequence
   // What q, k and v are multiplied by, f32 [1] or [B,Hkv]; absent: 1
   TensorView descale_q, descale_k, descale_v;
-  // Packed sequences: i32 or i64 [B+1], from 0 on, ascending; sequence b has the rows from element
-  // b on, up to element b + 1. Rows past the last element are zeros in out and in gradients.
+  // Packed sequences: i32 or i64 [B+1], ascending from 0; sequence b has the rows from element b up
+  // to, not including, element b + 1. Rows past the last element are zeros in out and in gradients.
   TensorView cu_seqlens_q, cu_seqlens_kv;
-  // Fields of later features; refused by backends that do not claim them.
+  // No backend of this version supports these: such a request is refused.
   TensorView page_table;  // i32 [B, pages]
   TensorView block_mask;
   TensorView k_new, v_new;
   TensorView rotary_cos, rotary_sin;
   TensorView cache_batch_idx;
 
-  // Of packed sequences: no length is more. 0: total_q and total_kv; attention() and
-  // attention_backward() read cu_seqlens instead where these are in the host's memory.
+  // The longest lengths of packed sequences, or more. 0: total_q and total_kv, except that
+  // attention() and attention_backward() read the lengths from cu_seqlens in host memory.
   std::int64_t max_seqlen_q = 0;
   std::int64_t max_seqlen_kv = 0;
 
@@ -54,7 +54,8 @@ struct Buffers {
   std::uint64_t rng_offset = 0;
 };
 
-/// What decides. NaN in softmax_scale is an error; unset means 1/sqrt(head_dim_qk).
+/// The options of a call, from which the backend is selected. An unset softmax_scale means
+/// 1/sqrt(head_dim_qk); NaN is an error.
 struct AttentionOptions {
   bool is_causal = false;  // the same as window_right = 0
   std::int64_t window_left = kUnlimited;
@@ -65,8 +66,8 @@ struct AttentionOptions {
   double dropout_p = 0.0;
   ScoresKind scores_kind = ScoresKind::kNone;  // what scores_out receives
   bool needs_grad = false;
-  // With needs_grad: the backward will be given d_lse, or delta. Not every backward takes them, so
-  // the forward runs only where its backward does.
+  // With needs_grad: the backward will be given d_lse, or delta. Not every backward takes them; the
+  // forward runs on a backend whose backward does.
   bool d_lse = false;
   bool delta = false;
   std::int64_t page_size = 0;
@@ -76,7 +77,7 @@ struct AttentionRequest : Buffers {
   AttentionOptions options;
 };
 
-/// What a backward call needs of its forward.
+/// What a backward needs from its forward.
 struct SavedContext {
   TensorView stats;  // saved_stats or lse
   enum class Kind : std::uint8_t { kNone = 0, kStats, kLse } kind = Kind::kNone;
@@ -85,8 +86,8 @@ struct SavedContext {
   Plan plan;  // its backend computes the backward; empty: attention_backward selects one
 };
 
-/// What a backward call has besides the tensors of its forward. Shapes and types are those of the
-/// tensors that the gradients belong to; lse-like ones are f32 (f64 for f64) [B,Hq,Sq].
+/// What a backward takes besides the tensors of its forward. A gradient has the shape and type of
+/// its tensor; delta and d_lse are f32 (f64 for f64) [B,Hq,Sq].
 struct GradBuffers {
   SavedContext saved;
   TensorView d_out;    // last stride 1
@@ -101,14 +102,14 @@ struct GradBuffers {
 
 struct AttentionGradRequest : AttentionRequest, GradBuffers {};
 
-/// Checks the caller's words and makes them canonical. Allocates only to report an error.
+/// Checks a request and returns its problem in canonical form. Allocates only to report an error.
 REGARD_EXPORT Expected<AttentionParams> describe(const AttentionRequest& request);
 
-/// Runs f(state, worker) for worker in [0, workers), each once, in any order, maybe serially, and
-/// returns when all have ended; execute() fails when one was not run. A worker may wait for another
-/// that has begun, so workers that overlap need threads of their own. A worker sets the default
-/// floating-point environment (rounding to nearest, denormals kept, exceptions masked) and restores
-/// the thread's.
+/// Runs task(state, worker) for worker in [0, workers), each once, in any order, perhaps serially,
+/// and returns when all have ended; execute() fails if one was not run. A worker may wait for
+/// another one that has begun, so workers that run at the same time need a thread each. A worker
+/// sets the default floating-point environment (rounding to nearest, denormals kept, exceptions
+/// masked) and restores the thread's.
 class REGARD_EXPORT Executor {
  public:
   using Task = void (*)(void* state, int worker);
@@ -125,22 +126,21 @@ struct Workspace {
 class Interrupt;     // regard/interrupt.h
 struct PlannedCall;  // regard/trace.h
 
-/// How to launch: all of it may be left out. A null executor is the default Context's pool; a null
-/// workspace is leased from the Context by attention(), and an error in execute() where the plan
-/// needs one. On a CUDA device the lease is ordered on the stream: it ends where the call's own
-/// work does, and another stream may have the memory only then.
+/// How to launch; everything may be left out. Without an executor the Context's pool is used (in
+/// execute() that of the plan's Context). Without a workspace attention() leases one from the
+/// Context, and execute() fails if the plan needs one. On a CUDA device the lease ends once the
+/// stream reaches the end of the call's work.
 struct Launch {
   Executor* executor = nullptr;
   void* stream = nullptr;  // a cudaStream_t of the tensors' device; null: its default stream
   Workspace workspace{};
-  Interrupt* interrupt = nullptr;  // ends a call on a CPU before its time
-  // Receives what the call is and its plan, before it runs. A failed call may leave it as it was.
+  Interrupt* interrupt = nullptr;  // ends a call on a CPU early
+  // Receives the call's params and plan before it runs. A call that fails may not write it.
   PlannedCall* planned = nullptr;
 };
 
-/// Lengths that lie on a device are data that execute never reads there: kernels take each as at
-/// most the extent and at least 0. This copies them, waiting for the stream, and refuses what
-/// execute refuses on a CPU.
+/// Checks lengths that lie on a device, which execute never reads: kernels clamp them to 0 and the
+/// extent. Copies them, waits for the stream, and refuses what execute refuses on a CPU.
 REGARD_EXPORT Status check_device_data(const AttentionRequest& request, const Launch& launch = {});
 
 /// One partial attention result over some keys: out [B,H,S,D] and its lse [B,H,S].
@@ -149,10 +149,10 @@ struct StateView {
   TensorView lse;
 };
 
-/// Merges partial results over disjoint sets of keys into out and lse (lse may be absent); f32
-/// math, in the order given, so that the bits do not depend on threads. Empty partials (lse = -inf)
-/// contribute nothing, whatever their out holds. out and lse may be one of the inputs. From some
-/// 65,536 elements on the rows are divided among workers of the launch's executor.
+/// Merges partial results over disjoint sets of keys into out and lse (lse may be absent), in f32
+/// and in the order given, so that the bits do not depend on threads. A partial result with lse =
+/// -inf contributes nothing, whatever its out holds. out and lse may be one of the inputs. From
+/// some 65,536 elements on the rows are divided among workers of the launch's executor.
 REGARD_EXPORT Status merge_states(const std::vector<StateView>& states, const TensorView& out,
                                   const TensorView& lse = {}, const Launch& launch = {});
 

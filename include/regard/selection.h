@@ -18,7 +18,7 @@ enum class RefusalCode : std::uint8_t {
   kIsa,           // terminal: the machine lacks instructions
   kDenied,        // policy.deny
   kNotInOnly,     // policy.only
-  kDirection,     // needs_grad, and the backend has no backward for this problem
+  kDirection,     // needs_grad is set and the backend has no backward for this problem
   kDtype,
   kFeature,
   kHeadDimQk,
@@ -34,8 +34,8 @@ enum class RefusalCode : std::uint8_t {
 };
 REGARD_EXPORT const char* to_string(RefusalCode code) noexcept;  // "not_built", ...
 
-/// The one change that removes a refusal; applies to params, or to the policy where `field` starts
-/// with "policy.".
+/// The one change that removes a refusal: of the params, or of the policy where `field` begins with
+/// "policy.".
 struct Fix {
   enum class Op : std::uint8_t { kNone = 0, kSet, kClear, kAtMost };
   Op op = Op::kNone;
@@ -53,9 +53,9 @@ REGARD_EXPORT Status apply_fix(const Fix& fix, AttentionParams* params, Policy* 
 /// One failed requirement of one backend, as data that to_string makes a sentence of.
 struct Refusal {
   RefusalCode code = RefusalCode::kCustom;
-  // What the backend supports ("1 to 256"), or the policy allows ("307200"). Of kFeature: where it
-  // is supported ("only with f8e4m3"), "" for nowhere. Of kCustom and kLearned: a sentence without
-  // its subject ("needs two sequences").
+  // What the backend supports ("1 to 256") or the policy allows ("307200"). For kFeature: where the
+  // feature is supported ("only with f8e4m3"), "" for nowhere. For kCustom and kLearned: a sentence
+  // without its subject ("needs two sequences").
   std::string limit;
   std::string actual;  // what was requested, or what the backend needs or is
   Fix fix;
@@ -67,7 +67,7 @@ struct Refusal {
 /// 256, or use math". `alternative`: a backend that runs the case as it stands; kError: none.
 REGARD_EXPORT std::string to_string(const Refusal& refusal, const BackendRef& alternative = {});
 
-/// What four facts of a candidate come to.
+/// The four facts of a candidate as one status.
 enum class VerdictStatus : std::uint8_t {
   kChosen = 0,  // runs
   kUsable,      // could run; another was preferred

@@ -23,7 +23,7 @@ REGARD_EXPORT const char* to_string(DeviceType type) noexcept;  // "cpu", "cuda"
 
 inline constexpr int kMaxRank = 4;
 
-/// A tensor that somebody else owns. Strides count elements and may be 0 on inputs.
+/// A tensor in memory that the caller owns. Strides count elements and may be 0 on inputs.
 /// rank 0 means "absent"; a present tensor with a zero extent may have null data.
 struct TensorView {
   void* data = nullptr;
@@ -43,9 +43,9 @@ struct TensorView {
   }
 };
 
-/// A view over `data`; strides count elements, and none make it dense and row-major. The lists
-/// have the same length, at most kMaxRank. For memory without a C++ type of its own, such as the
-/// bits of bf16 in std::uint16_t.
+/// A view of memory whose C++ type does not say the element type, such as the bits of bf16 in
+/// std::uint16_t. Strides count elements; without them it is dense and row-major. Both lists have
+/// the same length, at most kMaxRank.
 REGARD_EXPORT TensorView make_view(void* data, Dtype dtype,
                                    std::initializer_list<std::int64_t> shape,
                                    std::initializer_list<std::int64_t> strides = {}) noexcept;

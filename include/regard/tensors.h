@@ -12,8 +12,8 @@
 #include "regard/regard.h"
 #include "regard/request.h"
 
-// The tensors of a call as one table: what checks, reads, lists and documents tensors iterates it.
-// A new tensor is a field of Buffers (and of regard_request, its twin in C) and a row of kTensors.
+// The tensors of a call as one table. Code that checks, reads, lists or documents tensors iterates
+// it. A new tensor is a field of Buffers (and of regard_request in C) and a row of kTensors.
 
 namespace regard {
 
@@ -26,9 +26,9 @@ constexpr bool is_written(TensorRole role) noexcept {
   return role == TensorRole::kOut || role == TensorRole::kInOut;
 }
 
-/// The extents that shapes name. q, k, v and out define the first seven, and cu_seqlens_q and
-/// page_table B and Skv in their place; an extent that none of these defines is that of the first
-/// tensor in the table that names it.
+/// The extents that shapes name. q, k, v and out define the first seven; cu_seqlens_q defines B and
+/// page_table Skv in their place. Any other extent is that of the first tensor in the table that
+/// names it.
 enum class Extent : std::uint8_t {
   kB = 0,
   kHq,
@@ -67,7 +67,7 @@ class ShapeRule {
   };
 
   constexpr ShapeRule() noexcept = default;  // any shape
-  /// Evaluated by the compiler, for which a text that is no shape is an error.
+  /// Evaluated at compile time; a text that is no shape does not compile.
   constexpr ShapeRule(const char* text) : text_(text) {
     std::string_view rest = text;
     while (count_ < 2) {
@@ -146,10 +146,10 @@ enum class DataRule : std::uint8_t {
   kScale    // finite and at least 0
 };
 
-/// A tensor of a call. Everything but its meaning is here; docs/semantics.md has that.
+/// A tensor of a call: everything but its meaning, which docs/semantics.md states.
 struct TensorSpec {
   const char* name = nullptr;
-  // Where the structs of a call hold it: one of the first three, and C's.
+  // The field that holds it: one of the first three, and that of the C ABI.
   TensorView Buffers::*buffer = nullptr;
   TensorView GradBuffers::*gradient = nullptr;
   TensorView SavedContext::*saved = nullptr;
@@ -196,8 +196,7 @@ struct TensorSpec {
 #define REGARD_IN_BACKWARD(field) \
   .name = #field, .gradient = &GradBuffers::field, .c_gradient = &regard_gradients::field
 
-/// Every tensor of a call: q, k, v and out, the others of a forward, then those that a backward has
-/// besides.
+/// Every tensor of a call: q, k, v and out, the others of a forward, then those of a backward.
 inline constexpr TensorSpec kTensors[] = {
     {REGARD_IN_CALL(q), .forward = TensorRole::kIn, .backward = TensorRole::kIn, .required = true,
      .last_stride_is_1 = true, .shape = "[B,Hq,Sq,Dqk]", .packed_shape = "[1,Hq,total_q,Dqk]",

@@ -23,41 +23,41 @@ REGARD_EXPORT const char* to_string(Direction direction) noexcept;  // "forward"
 /// What a call was, and the plan that it ran with.
 struct PlannedCall {
   std::optional<AttentionParams> params;  // of the call itself; unset: its tensors were refused
-  Plan plan;                              // empty: the call failed before it had one
+  Plan plan;                              // empty: the call failed before it was planned
 
-  /// Why this plan: the decision with every reason, made again from the plan's own inputs, for
-  /// `params`. Needs a plan and params.
+  /// The decision with every reason, computed again from the plan's own inputs for `params`. Needs
+  /// a plan and params.
   REGARD_EXPORT Selection selection() const;
 };
 
 /// One call of attention, attention_backward, execute or execute_backward, once it has ended.
 struct CallTrace : PlannedCall {
   Direction direction = Direction::kForward;
-  /// All of the call: checks, the plan where it is not cached, and the computation. On a CUDA
-  /// device the call ends once its work is launched.
+  /// The whole call: checks, the plan if it is not cached, and the computation. On a CUDA device
+  /// the call ends once its work is launched.
   std::int64_t ns = 0;
   Work work;  // of the call's own lengths and windows; 0 of a call that failed
-  /// A failed call states why; where no backend could run, with the Selection.
+  /// Why a call failed; with the Selection where no backend could run.
   Status status;
 
   /// Kernel, instruction set, workers and workspace of the call's direction; null without a plan.
   REGARD_EXPORT const KernelPlan* kernel() const noexcept;
 };
 
-/// What a call reached of the machine's rates. 0: the call failed, its tensors lie on another
-/// device than the rates are of, or the rate was not measured.
+/// The rates of a call as shares of the machine's. 0: the call failed, its tensors lie on another
+/// device, or the machine's rate was not measured.
 struct Shares {
   double of_peak = 0.0;       // operations a second over peak_gflops()
-  double of_bandwidth = 0.0;  // bytes a second over read_gbps; what caches deliver may be above 1
+  double of_bandwidth = 0.0;  // bytes a second over read_gbps; above 1 where caches deliver them
 };
 REGARD_EXPORT Shares shares_of(const CallTrace& call, const MachineRates& rates) noexcept;
 
 /// {"case": "b1 hq8 ...", "direction": "forward", "backend": "flash", "kernel": ..., "ns": ...}
 REGARD_EXPORT std::string to_json(const CallTrace& call);
 
-/// Receives each call on the thread that made it, so several threads at once. `call` is valid until
-/// the function returns; a copy may be kept. It must not call into regard. What it throws is
-/// dropped, and the log has a warning.
+/// Receives each call on the thread that made it, perhaps on several threads at once. `call` is
+/// valid until the function returns; a copy may be kept. It must not call into regard. Exceptions
+/// are dropped, with a warning in the log.
 using TraceFunction = void (*)(void* user, const CallTrace& call);
 
 }  // namespace regard

@@ -6,14 +6,14 @@
 
 namespace regard {
 
-/// What a call has to compute and to move, whatever the backend.
+/// The operations and bytes that a call needs, whatever the backend.
 struct Work {
   /// A multiply-add counts as two. Forward: 2 (Dqk + Dv) for every query head and every pair of a
   /// query and a key that lengths, windows and the diagonal leave; backward: 2 (3 Dqk + 2 Dv).
-  /// Masks and segments are not counted off.
+  /// Pairs that masks and segments hide are counted.
   double operations = 0.0;
-  /// Every input and output once: of k and v the keys that some query of their sequence sees, of
-  /// other tensors all elements.
+  /// Every input and output counts once: of k and v those keys that some query sees, of other
+  /// tensors all elements.
   double bytes = 0.0;
 };
 
