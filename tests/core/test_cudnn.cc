@@ -150,9 +150,9 @@ TEST(Cudnn, PlansF8WithRoomForWhatItReports) {
 
 TEST(Cudnn, KnowsArchitecturesAndVersions) {
   EXPECT_EQ(refusal("sq128 d64 bf16", machine(75)),
-            "device: 7.5, limit compute capability 8.0 or newer");
+            "needs a CUDA device of compute capability 8.0 or newer, got 7.5");
   EXPECT_EQ(refusal("sq128 d64 bf16", machine(120)),
-            "device: 12.0, limit compute capability 8.0 to 10.x");
+            "needs a CUDA device of compute capability 8.0 to 10.x, got 12.0");
   const auto with = [](std::int32_t version, const char* words) {
     return refusal(words, machine(90, version));
   };
