@@ -7,7 +7,7 @@
 
 namespace regard::python {
 
-// Before Python 3.14 a thread that asks for the GIL while the interpreter ends is ended by
+// Before Python 3.14 a thread that requests the GIL while the interpreter ends is ended by
 // unwinding its stack. Unwinding passes functions that may not be left so, and destructors that
 // need the GIL: the process aborts. Here such a thread waits until the process has ended, as of
 // Python 3.14.

@@ -226,7 +226,7 @@ class Colour(CliTest):
                 self.assertEqual(done.stderr, "")
                 self.assertTrue(done.stdout)
         self.assertIn("REGARD_BAKEND", self.cli("explain", SMALL, env=noisy).stderr)
-        self.refused("explain", "colour", "--quiet", names=["colour"])  # errors are told
+        self.refused("explain", "colour", "--quiet", names=["colour"])  # errors are printed
 
 
 class Devices(CliTest):

@@ -70,10 +70,7 @@ def checked(given: Arguments) -> Arguments:
         if tensor.dim() < 2:
             raise SdpaError(f"{name} (of shape {tuple(tensor.shape)}) must have at least 2 "
                             "dimensions, [..., positions, head_dim]")
-        if tensor.dtype != query.dtype:
-            raise SdpaError(f"dtype of {name} ({tensor.dtype}) must be query's, {query.dtype}")
-        if tensor.device != query.device:
-            raise SdpaError(f"device of {name} ({tensor.device}) must be query's, {query.device}")
+        check_alike(name, tensor, "query", query)
     require_type("query", query)
     if attn_mask is not None:
         _check_mask(attn_mask, query, given.is_causal)
@@ -90,6 +87,15 @@ def _number(name: str, value: Any) -> Any:
         return float(value)
     except OverflowError as error:  # an int; its digits may be too many to print
         raise SdpaError(f"{name} (an int) must be a number that float64 holds") from error
+
+
+def check_alike(name: str, tensor: Tensor, first_name: str, first: Tensor) -> None:
+    """Raises unless the tensor has the dtype and the device of the first."""
+    if tensor.dtype != first.dtype:
+        raise SdpaError(f"dtype of {name} ({tensor.dtype}) must be {first_name}'s, {first.dtype}")
+    if tensor.device != first.device:
+        raise SdpaError(f"device of {name} ({tensor.device}) must be {first_name}'s, "
+                        f"{first.device}")
 
 
 def check_tensor(name: str, tensor: Any) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import _call
-from ._inputs import check_tensor
+from ._inputs import check_alike, check_tensor
 from ._options import Options
 from ._scopes import SdpaError
 
@@ -60,10 +60,7 @@ def check_packed(tensors: tuple[Any, Any, Any], starts: tuple[Any, Any],
         if tensor.dim() != 3:
             raise SdpaError(f"{name} (of shape {tuple(tensor.shape)}) must be [total, heads, "
                             "head_dim], the rows of all sequences one behind another")
-        if tensor.dtype != q.dtype:
-            raise SdpaError(f"dtype of {name} ({tensor.dtype}) must be {names[0]}'s, {q.dtype}")
-        if tensor.device != q.device:
-            raise SdpaError(f"device of {name} ({tensor.device}) must be {names[0]}'s, {q.device}")
+        check_alike(name, tensor, names[0], q)
     _call.require_type(names[0], q)
     if k.shape[:2] != v.shape[:2]:
         raise SdpaError(f"{names[2]} (of shape {tuple(v.shape)}) must have the rows and heads of "

@@ -1,6 +1,5 @@
 #include "core/describe/check_data.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -10,6 +9,7 @@
 #include "base/message.h"
 #include "core/describe/describe.h"
 #include "core/describe/tensor_rules.h"
+#include "core/describe/view_checks.h"
 #include "core/text/thrown_by.h"
 #include "platform/device_memory.h"
 
@@ -20,17 +20,11 @@ bool is_readable(const TensorView& view) noexcept {
   return view.present() && view.device.type == DeviceType::kCpu;
 }
 
-template <class T>
-T read_at(const TensorView& view, std::int64_t index) noexcept {
-  T value{};
-  std::memcpy(&value, static_cast<const char*>(view.data) + index * std::int64_t{sizeof(T)},
-              sizeof(T));
+float read_float(const TensorView& view, std::int64_t offset) noexcept {
+  float value = 0.0f;
+  std::memcpy(&value, static_cast<const char*>(view.data) + offset * std::int64_t{sizeof value},
+              sizeof value);
   return value;
-}
-
-std::int64_t read_index(const TensorView& view, std::int64_t index) noexcept {
-  return view.dtype == Dtype::kI64 ? read_at<std::int64_t>(view, index)
-                                   : read_at<std::int32_t>(view, index);
 }
 
 /// `starts`: of the packed sequences that the lengths are of; checked before.
@@ -39,8 +33,8 @@ Status check_length(const TensorView& lengths, const TensorView& starts, std::in
   if (!is_readable(lengths)) return {};
   const bool packed = is_readable(starts);
   for (std::int64_t b = 0; b < lengths.shape[0]; ++b) {
-    const auto length = read_at<std::int32_t>(lengths, b * lengths.strides[0]);
-    const std::int64_t max = packed ? read_index(starts, b + 1) - read_index(starts, b) : limit;
+    const std::int64_t length = read_integer(lengths, b * lengths.strides[0]);
+    const std::int64_t max = packed ? read_integer(starts, b + 1) - read_integer(starts, b) : limit;
     if (length >= 0 && length <= max) continue;
     return invalid(where, name, "[", b, "] (", length, "), expected 0 to ", max);
   }
@@ -52,7 +46,7 @@ Status check_starts(const TensorView& starts, std::int64_t total, std::int64_t l
   if (!is_readable(starts)) return {};
   std::int64_t before = 0;
   for (std::int64_t b = 0; b < starts.shape[0]; ++b) {
-    const std::int64_t start = read_index(starts, b);
+    const std::int64_t start = read_integer(starts, b);
     const bool fits = b == 0 ? start == 0 : start >= before && start <= total;
     if (!fits) {
       return b == 0 ? invalid(where, name, "[0] (", start, "), expected 0")
@@ -75,7 +69,7 @@ Status check_scale(const TensorView& scale, const char* name, const char* where)
   for (std::int64_t b = 0; b < scale.shape[0]; ++b) {
     for (std::int64_t h = 0; h < (per_head ? scale.shape[1] : 1); ++h) {
       const std::int64_t at = b * scale.strides[0] + (per_head ? h * scale.strides[1] : 0);
-      const auto value = read_at<float>(scale, at);
+      const auto value = read_float(scale, at);
       if (std::isfinite(value) && value >= 0.0f) continue;
       return invalid(where, name, "[", b, per_head ? concat(",", h) : "", "] (",
                      static_cast<double>(value), "), expected finite and at least 0");
@@ -88,48 +82,56 @@ Status check_data_of(const TensorSpec& spec, const Buffers& buffers, const Atten
                      const char* where) {
   const TensorView& view = buffers.*spec.buffer;
   Extents extents = extents_of(params);
-  const std::int64_t limit = extents[spec.data_limit];
   switch (spec.data) {
     case DataRule::kNone: return {};
     case DataRule::kScale: return check_scale(view, spec.name, where);
     case DataRule::kLength: {
       const bool of_q = spec.data_limit == Extent::kSq;
-      return check_length(view, of_q ? buffers.cu_seqlens_q : buffers.cu_seqlens_kv, limit,
-                          spec.name, where);
+      return check_length(view, of_q ? buffers.cu_seqlens_q : buffers.cu_seqlens_kv,
+                          extents[spec.data_limit], spec.name, where);
     }
     case DataRule::kStarts: {
       const Extent longest = spec.data_limit == Extent::kTotalQ ? Extent::kSq : Extent::kSkv;
-      return check_starts(view, limit, extents[longest], spec.name, where);
+      return check_starts(view, extents[spec.data_limit], extents[longest], spec.name, where);
     }
   }
   return {};
 }
 
-/// Starts first: lengths are held to what they say.
-constexpr DataRule kOrder[] = {DataRule::kStarts, DataRule::kLength, DataRule::kScale};
+/// The tensors that are there and whose rule `applies`.
+template <class Applies>
+Status check_rows(const Buffers& buffers, const AttentionParams& params, const char* where,
+                  TensorSpecs specs, Applies applies) {
+  for (const TensorSpec& spec : specs) {
+    if (spec.buffer == nullptr) break;  // the rows of a backward
+    if (!applies(spec.data) || !(buffers.*spec.buffer).present()) continue;
+    if (Status s = check_data_of(spec, buffers, params, where); !s.ok()) return s;
+  }
+  return {};
+}
+
+/// First: lengths are held to what cu_seqlens say.
+Status check_all_starts(const Buffers& buffers, const AttentionParams& params, const char* where,
+                        TensorSpecs specs) {
+  if (!buffers.cu_seqlens_q.present()) return {};
+  return check_rows(buffers, params, where, specs,
+                    [](DataRule rule) { return rule == DataRule::kStarts; });
+}
 
 }  // namespace
 
 Status check_lengths(const Buffers& buffers, const AttentionParams& params, const char* where) {
-  for (const DataRule rule : {DataRule::kStarts, DataRule::kLength}) {
-    for (const TensorSpec& spec : kTensors) {
-      if (spec.data != rule) continue;
-      if (Status s = check_data_of(spec, buffers, params, where); !s.ok()) return s;
-    }
-  }
-  return {};
+  if (Status s = check_all_starts(buffers, params, where, kTensors); !s.ok()) return s;
+  return check_rows(buffers, params, where, kTensors,
+                    [](DataRule rule) { return rule == DataRule::kLength; });
 }
 
 Status check_data(const Buffers& buffers, const AttentionParams& params, const char* where,
                   TensorSpecs specs) {
-  for (const DataRule rule : kOrder) {
-    for (const TensorSpec& spec : specs) {
-      if (spec.buffer == nullptr) break;  // the rows of a backward
-      if (spec.data != rule || !(buffers.*spec.buffer).present()) continue;
-      if (Status s = check_data_of(spec, buffers, params, where); !s.ok()) return s;
-    }
-  }
-  return {};
+  if (Status s = check_all_starts(buffers, params, where, specs); !s.ok()) return s;
+  return check_rows(buffers, params, where, specs, [](DataRule rule) {
+    return rule == DataRule::kLength || rule == DataRule::kScale;
+  });
 }
 
 namespace {

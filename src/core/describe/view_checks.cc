@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 
 #include "base/message.h"
 
@@ -135,6 +136,17 @@ Status expect_dtype(const char* where, const NamedView& tensor, const Dtype* acc
   }
   return invalid(where, "dtype of ", tensor.name, " (", to_string(tensor.view.dtype), ") must be ",
                  names);
+}
+
+std::int64_t read_integer(const TensorView& view, std::int64_t offset) noexcept {
+  const auto read = [&]<class T>(T value) {
+    std::memcpy(&value, static_cast<const char*>(view.data) + offset * std::int64_t{sizeof(T)},
+                sizeof(T));
+    return std::int64_t{value};
+  };
+  if (view.dtype == Dtype::kI64) return read(std::int64_t{});
+  if (view.dtype == Dtype::kI32) return read(std::int32_t{});
+  return read(std::uint8_t{});
 }
 
 }  // namespace regard

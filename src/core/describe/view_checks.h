@@ -40,4 +40,8 @@ Status expect_dtype(const char* where, const NamedView& tensor,
 Status expect_dtype(const char* where, const NamedView& tensor, const Dtype* accepted,
                     std::size_t count);
 
+/// The integer at `offset` elements, in memory of the host that was checked: i64, i32, or of one
+/// byte.
+std::int64_t read_integer(const TensorView& view, std::int64_t offset) noexcept;
+
 }  // namespace regard

@@ -1,7 +1,6 @@
 #include "regard/lengths.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -12,18 +11,6 @@
 
 namespace regard {
 namespace {
-
-/// The integer at `offset` elements; every type but i32 and i64 is of one byte.
-std::int64_t read_integer(const TensorView& view, std::int64_t offset) noexcept {
-  const auto read = [&]<class T>(T value) {
-    std::memcpy(&value, static_cast<const char*>(view.data) + offset * std::int64_t{sizeof(T)},
-                sizeof(T));
-    return std::int64_t{value};
-  };
-  if (view.dtype == Dtype::kI64) return read(std::int64_t{});
-  if (view.dtype == Dtype::kI32) return read(std::int32_t{});
-  return read(std::uint8_t{});
-}
 
 Status check_source(const char* where, const NamedView& source, int rank, const char* letters,
                     std::initializer_list<Dtype> dtypes) {

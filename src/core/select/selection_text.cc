@@ -18,7 +18,8 @@ bool is_named(const Policy& policy, const BackendRef& ref) {
          (policy.prefer && contains(*policy.prefer, ref));
 }
 
-// Backends of devices are one line at the end where the case is on a CPU and nobody asks for them.
+// Backends of devices are one line at the end where the case is on a CPU and neither the policy nor
+// --verbose names them.
 bool is_folded(const Selection& selection, const Verdict& verdict) {
   return selection.params.device.type == DeviceType::kCpu && verdict.device == DeviceType::kCuda &&
          !is_named(selection.policy, verdict.backend);
