@@ -27,7 +27,9 @@ bool exclude_each_other(Feature a, Feature b) {
          is(Feature::kDiagonalBottomRight, Feature::kDiagonalOffset) ||
          is(Feature::kDiagonalBottomRight, Feature::kDiagonalPerSequence) ||
          is(Feature::kDiagonalOffset, Feature::kDiagonalPerSequence) ||
-         is(Feature::kPacked, Feature::kScoresOut);
+         is(Feature::kPacked, Feature::kScoresOut) ||
+         is(Feature::kPacked, Feature::kCacheBatchIdx) ||
+         is(Feature::kPaged, Feature::kCacheBatchIdx);
 }
 
 /// Whether a case of the backend may have both: what a backward is given needs its claims.

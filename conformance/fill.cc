@@ -33,7 +33,9 @@ enum Stream : std::uint64_t {
   kDescaleK,
   kDescaleV,
   kStartsQ,
-  kStartsKv
+  kStartsKv,
+  kPages,
+  kEntries
 };
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -57,8 +59,10 @@ class Filler {
     fill_lengths(r_.seqlens_kv, case_.data.seqlens_kv, p.seqlen_kv, kLensKv);
     if (r_.cu_seqlens_q.present()) {
       hold_lengths(r_.seqlens_q, r_.cu_seqlens_q);
-      hold_lengths(r_.seqlens_kv, r_.cu_seqlens_kv);
+      if (r_.cu_seqlens_kv.present()) hold_lengths(r_.seqlens_kv, r_.cu_seqlens_kv);
     }
+    fill_pages();
+    fill_entries();
     fill_offsets();
     fill_descale(r_.descale_q, kDescaleQ);
     fill_descale(r_.descale_k, kDescaleK);
@@ -122,6 +126,12 @@ class Filler {
   void fill_main() {
     const Rng q = stream(kQ), k = stream(kK), v = stream(kV);
     const bool constant = kind() == DataKind::kConstant;
+    // The first element of a row's head and entry of the batch; pages of a head are alike.
+    const auto start_of = [&](const TensorView& view, const auto& at, std::uint64_t n) {
+      n -= static_cast<std::uint64_t>(at[2] * view.shape[3]);
+      if (!r_.page_table.present()) return n;
+      return n - static_cast<std::uint64_t>(at[0] * view.shape[1] * view.shape[2] * view.shape[3]);
+    };
     fill_rows(r_.q, [&](const auto& at, std::uint64_t n) {
       // Constant rows: one number along a row of Q.
       if (constant) n -= static_cast<std::uint64_t>(at[3]);
@@ -131,7 +141,7 @@ class Filler {
     fill_rows(r_.k, [&](const auto& at, std::uint64_t n) {
       if (is_denormal(k, n)) return denormal_at(k, n, r_.k);
       // ... the same K row for every key in even heads: all scores of a row are equal ...
-      if (constant && at[1] % 2 == 0) n -= static_cast<std::uint64_t>(at[2] * r_.k.shape[3]);
+      if (constant && at[1] % 2 == 0) n = start_of(r_.k, at, n);
       const bool outlier = kind() == DataKind::kOutlier && at[3] % 16 == 3;
       return k.normal_at(n) * (outlier ? 8.0 : 1.0);
     });
@@ -143,7 +153,7 @@ class Filler {
         return denormal_at(v, n, r_.v);
       }
       // ... and the same V row in odd heads: the output is that row.
-      if (constant && at[1] % 2 == 1) n -= static_cast<std::uint64_t>(at[2] * r_.v.shape[3]);
+      if (constant && at[1] % 2 == 1) n = start_of(r_.v, at, n);
       return v.normal_at(n);
     });
   }
@@ -268,6 +278,45 @@ class Filler {
     for_each_element(lengths, [&](const auto& at, unsigned char* element) {
       const double rows = oracle::element(starts, at[0] + 1) - oracle::element(starts, at[0]);
       oracle::encode(std::min(oracle::element(lengths, at[0]), rows), element, lengths.dtype);
+    });
+  }
+
+  /// Pages in any order for the keys of each sequence, one used twice where there are too few, and
+  /// some that other sequences have; -1 or any page behind its length.
+  void fill_pages() {
+    const TensorView& table = r_.page_table;
+    if (!table.present()) return;
+    Rng rng = stream(kPages);
+    const std::int64_t pages = case_.params.num_pages;
+    std::vector<std::int32_t> unused(static_cast<std::size_t>(pages));
+    for (std::size_t n = 0; n < unused.size(); ++n) unused[n] = static_cast<std::int32_t>(n);
+    for_each_element(table, [&](const auto& at, unsigned char* element) {
+      const double length = oracle::element(r_.seqlens_kv, at[0]);
+      const bool has_keys = static_cast<double>(at[1] * case_.params.page_size) < length;
+      std::int64_t id = -1;
+      if (has_keys && !unused.empty() && !rng.chance(0.1)) {
+        const auto n = static_cast<std::size_t>(rng.between(0, std::ssize(unused) - 1));
+        std::swap(unused[n], unused.back());
+        id = unused.back();
+        unused.pop_back();
+      } else if (pages > 0 && (has_keys || rng.chance(0.3))) {
+        id = rng.between(0, pages - 1);
+      }
+      write_index(id, element, table.dtype);
+    });
+  }
+
+  /// Any entries, each of one sequence in most cases.
+  void fill_entries() {
+    const TensorView& entries = r_.cache_batch_idx;
+    if (!entries.present()) return;
+    Rng rng = stream(kEntries);
+    const std::int64_t count = r_.k.shape[0];
+    const bool shared = rng.chance(0.2);
+    const std::int64_t first = rng.between(0, std::max<std::int64_t>(count - 1, 0));
+    for_each_element(entries, [&](const auto& at, unsigned char* element) {
+      const std::int64_t other = count - 1 - (first + at[0]) % count;
+      write_index(shared ? rng.between(0, count - 1) : other, element, entries.dtype);
     });
   }
 

@@ -14,6 +14,7 @@ namespace {
 // Streams that leave the other draws alone.
 constexpr std::uint64_t kF8 = 0xf8f8f8f800000000;
 constexpr std::uint64_t kPacked = 0x7061636b00000000;
+constexpr std::uint64_t kCache = 0x6361636865000000;
 
 constexpr std::int64_t kOddLengths[] = {1, 3, 63, 65, 127, 257};
 constexpr std::int64_t kHeadDims[] = {1, 3, 8, 16, 32, 63, 64, 65, 127, 128, 257};
@@ -25,7 +26,8 @@ class Generator {
       : gradients_(gradients),
         rng_(gradients ? ~seed : seed, ~index),
         f8_rng_(seed, index ^ kF8),
-        packed_rng_(seed, index ^ kPacked) {}
+        packed_rng_(seed, index ^ kPacked),
+        cache_rng_(seed, index ^ kCache) {}
 
   Case run() {
     c_.data.seed = rng_.bits() >> 40;  // short in a repro line
@@ -36,6 +38,7 @@ class Generator {
     draw_diagonal();
     draw_tensors();
     draw_packed();
+    if (!gradients_) draw_cache();
     if (gradients_) draw_gradients();
     draw_memory();
     canonicalize(c_.params);
@@ -220,6 +223,23 @@ class Generator {
            room;
   }
 
+  /// Keys in pages, or in entries of a cache. No backward has either.
+  void draw_cache() {
+    const double draw = cache_rng_.uniform();
+    if (draw < 0.06 && !has(Feature::kPacked)) p().features.set(Feature::kCacheBatchIdx);
+    if (draw < 0.85) return;
+    constexpr std::int64_t kSizes[] = {1, 2, 3, 8, 16, 16, 24, 32, 64, 100};
+    p().features = p().features.with({Feature::kPaged, Feature::kSeqlensKv});
+    p().page_size = cache_rng_.pick(kSizes);
+    const std::int64_t pages = (p().seqlen_kv + p().page_size - 1) / p().page_size;
+    p().seqlen_kv = pages * p().page_size;
+    p().num_pages = cache_rng_.chance(0.6) ? p().batch * pages + 2
+                                           : cache_rng_.between(1, p().batch * pages + 1);
+    p().total_kv = 0;
+    const bool measured = p().window_left >= 0 || p().window_right >= 0 || has(Feature::kAlibi);
+    if (measured && p().diagonal == Diagonal::kUnnamed) p().diagonal = Diagonal::kBottomRight;
+  }
+
   void draw_gradients() {
     p().features.set(Feature::kNeedsGrad);
     p().features.set(Feature::kSavedStats, rng_.chance(0.75));
@@ -269,7 +289,7 @@ class Generator {
   }
 
   bool gradients_;
-  Rng rng_, f8_rng_, packed_rng_;
+  Rng rng_, f8_rng_, packed_rng_, cache_rng_;
   Case c_;
 };
 

@@ -84,7 +84,7 @@ bool can_pack(const AttentionParams& p) {
       p.layout_q == Layout::kBshd && p.layout_k == Layout::kBshd && p.layout_v == Layout::kBshd;
   const MemoryExtents of = memory_extents(p);
   return bshd && p.dtype_q == p.dtype_kv && of.rows_q == of.rows_kv && of.rows_q > 1 &&
-         p.num_heads_kv > 0 && of.batch > 0;
+         p.num_heads_kv > 0 && of.batch > 0 && of.batch == of.batch_kv;
 }
 
 /// q, k and v as slices of one [B,S,Hq*Dqk + Hkv*Dqk + Hkv*Dv] block.
@@ -102,8 +102,16 @@ void pack_qkv(const AttentionParams& p, Arrangement* a) {
 }  // namespace
 
 MemoryExtents memory_extents(const AttentionParams& p) {
-  if (p.features.has(Feature::kPacked)) return {1, p.total_q, p.total_kv};
-  return {p.batch, p.seqlen_q, p.seqlen_kv};
+  const bool packed = p.features.has(Feature::kPacked);
+  MemoryExtents of{packed ? 1 : p.batch, packed ? p.total_q : p.seqlen_q, packed ? 1 : p.batch,
+                   packed ? p.total_kv : p.seqlen_kv};
+  if (p.features.has(Feature::kPaged)) {
+    of.batch_kv = p.num_pages;
+    of.rows_kv = p.page_size;
+  }
+  // A cache has entries that no sequence of the call has.
+  if (p.features.has(Feature::kCacheBatchIdx)) of.batch_kv += 2;
+  return of;
 }
 
 Arrangement arrange(const Case& c, bool dense) {
@@ -112,8 +120,8 @@ Arrangement arrange(const Case& c, bool dense) {
   Rng rng(c.data.seed, kLayoutStream);
   Arrangement a;
   a.q = shaped(p.dtype_q, of.batch, p.num_heads_q, of.rows_q, p.head_dim_qk);
-  a.k = shaped(p.dtype_kv, of.batch, p.num_heads_kv, of.rows_kv, p.head_dim_qk);
-  a.v = shaped(p.dtype_kv, of.batch, p.num_heads_kv, of.rows_kv, p.head_dim_v);
+  a.k = shaped(p.dtype_kv, of.batch_kv, p.num_heads_kv, of.rows_kv, p.head_dim_qk);
+  a.v = shaped(p.dtype_kv, of.batch_kv, p.num_heads_kv, of.rows_kv, p.head_dim_v);
   a.out = shaped(p.dtype_out, of.batch, p.num_heads_q, of.rows_q, p.head_dim_v);
   RowStrides(&a.q, p.align_q_log2, dense, &rng).choose(p.layout_q, false);
   RowStrides(&a.k, p.align_k_log2, dense, &rng).choose(p.layout_k, true);

@@ -11,9 +11,11 @@
 
 namespace regard::conformance {
 
-/// Of q, k, v and out: packed sequences are one entry of the batch.
+/// Of q and out, and of k and v: packed sequences are one entry of the batch, pages and entries of
+/// a cache one each.
 struct MemoryExtents {
-  std::int64_t batch, rows_q, rows_kv;
+  std::int64_t batch, rows_q;
+  std::int64_t batch_kv, rows_kv;
 };
 MemoryExtents memory_extents(const AttentionParams& params);
 

@@ -15,8 +15,8 @@ namespace {
 constexpr std::uint64_t kPoisonStream = 0x706f69736f6e;
 constexpr std::uint64_t kPoisonDOutStream = 0x706f69646f75;
 
-/// How many (query head, query) pairs see each row of K and V in memory: [B,Hkv,Skv], or packed
-/// [1,Hkv,total_kv].
+/// How many (query head, query) pairs see each row of K and V in memory: [B,Hkv,Skv], packed
+/// [1,Hkv,total_kv], or in pages [pages,Hkv,page_size].
 class Viewers {
  public:
   Viewers(const AttentionRequest& r, const oracle::Padded& padded)
@@ -24,11 +24,11 @@ class Viewers {
         rows_(r.k.shape[2]),
         counts_(static_cast<std::size_t>(r.k.shape[0] * heads_ * rows_)) {
     const oracle::Rules rules(padded.request(), oracle::Fault::kNone);
-    for (std::int64_t b = 0; b < r.k.shape[0]; ++b) {
-      for (std::int64_t row = 0; row < rows_; ++row) {
-        const oracle::PackedRow key = padded.key_of(b, row);
-        for (std::int64_t h = 0; h < r.q.shape[1] && key.b >= 0; ++h) {
-          at(b, rules.kv_head(h), row) += count(rules, key, h);
+    for (std::int64_t b = 0; b < padded.request().q.shape[0]; ++b) {
+      for (std::int64_t j = 0; j < rules.len_kv(b); ++j) {
+        const oracle::KeyPlace place = padded.place_of_key(b, j);
+        for (std::int64_t h = 0; h < r.q.shape[1] && place.entry >= 0; ++h) {
+          at(place.entry, rules.kv_head(h), place.row) += count(rules, {b, j}, h);
         }
       }
     }

@@ -148,13 +148,21 @@ class ProblemBuilder {
                          : shaped(Dtype::kF32, {p.num_heads_q}));
     add(Feature::kSinks, "sinks", &r->sinks, shaped(Dtype::kF32, {p.num_heads_q}));
     const bool packed = has(Feature::kPacked);
-    const auto positions = [&](std::int64_t seqlen, std::int64_t total) {
-      return packed ? shaped(Dtype::kI32, {total}) : shaped(Dtype::kI32, {p.batch, seqlen});
+    const auto positions = [&](bool in_one, std::int64_t seqlen, std::int64_t total) {
+      return in_one ? shaped(Dtype::kI32, {total}) : shaped(Dtype::kI32, {p.batch, seqlen});
     };
-    add(Feature::kSegmentIds, "segment_ids_q", &r->segment_ids_q, positions(p.seqlen_q, p.total_q));
+    add(Feature::kSegmentIds, "segment_ids_q", &r->segment_ids_q,
+        positions(packed, p.seqlen_q, p.total_q));
     add(Feature::kSegmentIds, "segment_ids_kv", &r->segment_ids_kv,
-        positions(p.seqlen_kv, p.total_kv));
+        positions(packed && !has(Feature::kPaged), p.seqlen_kv, p.total_kv));
     if (packed) add_starts(r);
+    if (has(Feature::kPaged)) {
+      r->page_table =
+          add_loose("page_table", shaped(Dtype::kI32, {p.batch, p.seqlen_kv / p.page_size}),
+                    Strides::kSpread);
+    }
+    add(Feature::kCacheBatchIdx, "cache_batch_idx", &r->cache_batch_idx,
+        shaped(Dtype::kI32, {p.batch}));
     add(Feature::kSeqlensQ, "seqlens_q", &r->seqlens_q, shaped(Dtype::kI32, {p.batch}));
     add(Feature::kSeqlensKv, "seqlens_kv", &r->seqlens_kv, shaped(Dtype::kI32, {p.batch}));
     add(Feature::kDiagonalPerSequence, "diagonal_offsets", &r->diagonal_offsets,
@@ -173,8 +181,9 @@ class ProblemBuilder {
       return place_alone(name, view, __builtin_ctz(static_cast<unsigned>(size_of(dtype))));
     };
     r->cu_seqlens_q = add("cu_seqlens_q");
-    r->cu_seqlens_kv = add("cu_seqlens_kv");
     r->max_seqlen_q = p.seqlen_q;
+    if (has(Feature::kPaged)) return;  // the table says where keys lie
+    r->cu_seqlens_kv = add("cu_seqlens_kv");
     r->max_seqlen_kv = p.seqlen_kv;
   }
 

@@ -118,35 +118,42 @@ PackedRow Padded::query_of(std::int64_t b, std::int64_t row) const {
   return is_packed_ ? q_.find(row) : PackedRow{b, row};
 }
 
-PackedRow Padded::key_of(std::int64_t b, std::int64_t row) const {
-  return is_packed_ ? kv_.find(row) : PackedRow{b, row};
+KeyPlace Padded::place_of_key(std::int64_t b, std::int64_t j) const {
+  if (page_table_.present()) {
+    const std::int64_t at[kMaxRank] = {b, j / page_size_};
+    std::int32_t id = 0;
+    std::memcpy(&id, static_cast<const char*>(page_table_.data) + offset_of(page_table_, at),
+                sizeof id);
+    return {id, j % page_size_};
+  }
+  if (entries_.present()) return {integer(entries_, b), j};
+  if (is_packed_) return {0, kv_.begin(b) + j};
+  return {b, j};
 }
 
 Expected<Padded> Padded::make(const AttentionGradRequest& request) {
   Padded made;
   made.padded_ = request;
-  if (!request.cu_seqlens_q.present()) return made;
-  if (Status status = made.pad_all(request); !status.ok()) return status;
+  if (request.cu_seqlens_q.present()) {
+    if (Status status = made.pad_all(request); !status.ok()) return status;
+  }
+  if (request.page_table.present() || request.cache_batch_idx.present()) {
+    if (Status status = made.pad_cache(request); !status.ok()) return status;
+  }
   return made;
 }
 
 Status Padded::pad_all(const AttentionGradRequest& packed) {
-  for (const TensorView* view : {&packed.q, &packed.k, &packed.v}) {
-    if (view->rank != 4 || view->shape[0] != 1 || !is_known(view->dtype)) {
-      return refused("packed q, k and v need the shape [1,H,total,D], one is " + to_string(*view));
-    }
+  if (packed.q.rank != 4 || packed.q.shape[0] != 1 || !is_known(packed.q.dtype)) {
+    return refused("packed q needs the shape [1,H,total,D], it is " + to_string(packed.q));
   }
   is_packed_ = true;
   total_q_ = packed.q.shape[2];
-  total_kv_ = packed.k.shape[2];
   Expected<Starts> q = Starts::read(packed.cu_seqlens_q, total_q_, "cu_seqlens_q");
   if (!q) return q.status();
-  Expected<Starts> kv = Starts::read(packed.cu_seqlens_kv, total_kv_, "cu_seqlens_kv");
-  if (!kv) return kv.status();
   q_ = std::move(*q);
-  kv_ = std::move(*kv);
-  if (q_.count() != kv_.count() || packed.v.shape[2] != total_kv_) {
-    return refused("cu_seqlens_q, cu_seqlens_kv, k and v must have as many sequences and rows");
+  if (!packed.page_table.present()) {
+    if (Status status = pad_packed_keys(packed); !status.ok()) return status;
   }
   const std::int64_t longest = std::max(q_.longest(), kv_.longest());
   const std::int64_t widest = std::max(packed.q.shape[3], packed.v.shape[3]);
@@ -157,16 +164,93 @@ Status Padded::pad_all(const AttentionGradRequest& packed) {
   }
   AttentionGradRequest& p = padded_;
   p.q = pad_rows(packed.q, q_, 2);
-  p.k = pad_rows(packed.k, kv_, 2);
-  p.v = pad_rows(packed.v, kv_, 2);
   p.segment_ids_q = pad_rows(packed.segment_ids_q, q_, 0);
-  p.segment_ids_kv = pad_rows(packed.segment_ids_kv, kv_, 0);
   p.d_out = pad_rows(packed.d_out, q_, 2);
   p.d_lse = pad_rows(packed.d_lse, q_, 1);
   p.seqlens_q = pad_lengths(packed.seqlens_q, q_);
-  p.seqlens_kv = pad_lengths(packed.seqlens_kv, kv_);
+  if (!packed.page_table.present()) {
+    p.k = pad_rows(packed.k, kv_, 2);
+    p.v = pad_rows(packed.v, kv_, 2);
+    p.segment_ids_kv = pad_rows(packed.segment_ids_kv, kv_, 0);
+    p.seqlens_kv = pad_lengths(packed.seqlens_kv, kv_);
+  }
   p.cu_seqlens_q = p.cu_seqlens_kv = TensorView{};
   return {};
+}
+
+Status Padded::pad_packed_keys(const AttentionGradRequest& packed) {
+  for (const TensorView* view : {&packed.k, &packed.v}) {
+    if (view->rank != 4 || view->shape[0] != 1 || !is_known(view->dtype)) {
+      return refused("packed k and v need the shape [1,H,total,D], one is " + to_string(*view));
+    }
+  }
+  total_kv_ = packed.k.shape[2];
+  Expected<Starts> kv = Starts::read(packed.cu_seqlens_kv, total_kv_, "cu_seqlens_kv");
+  if (!kv) return kv.status();
+  kv_ = std::move(*kv);
+  if (q_.count() != kv_.count() || packed.v.shape[2] != total_kv_) {
+    return refused("cu_seqlens_q, cu_seqlens_kv, k and v must have as many sequences and rows");
+  }
+  return {};
+}
+
+/// K and V [B,H,Skv,D], 0 where a key lies in no page; the seqlens_kv given say how many are keys.
+Status Padded::pad_cache(const AttentionGradRequest& cached) {
+  const TensorView& table = cached.page_table;
+  if (table.present() && cached.cache_batch_idx.present()) {
+    return refused("page_table and cache_batch_idx exclude each other");
+  }
+  const TensorView& index = table.present() ? table : cached.cache_batch_idx;
+  const bool is_index = index.dtype == Dtype::kI32 && index.rank == (table.present() ? 2 : 1);
+  if (!is_index || index.shape[0] != padded_.q.shape[0] || cached.k.rank != 4 ||
+      cached.v.rank != 4 || (table.present() && cached.k.shape[2] < 1)) {
+    return refused("page_table must be i32 [B,pages], cache_batch_idx i32 [B], k and v of rank 4");
+  }
+  page_table_ = table;
+  entries_ = cached.cache_batch_idx;
+  page_size_ = cached.k.shape[2];
+  const std::int64_t seqlen = page_size_ * (table.present() ? table.shape[1] : 1);
+  for (std::int64_t b = 0; b < index.shape[0]; ++b) {
+    for (std::int64_t j = 0; j < seqlen; j += page_size_) {
+      const std::int64_t entry = place_of_key(b, j).entry;
+      if (entry >= (table.present() ? -1 : 0) && entry < cached.k.shape[0]) continue;
+      return refused("an entry of page_table or cache_batch_idx (" + std::to_string(entry) +
+                     ") must be one of k, " + std::to_string(cached.k.shape[0]));
+    }
+  }
+  padded_.k = pad_cached_rows(cached.k, index.shape[0], seqlen);
+  padded_.v = pad_cached_rows(cached.v, index.shape[0], seqlen);
+  padded_.page_table = padded_.cache_batch_idx = TensorView{};
+  return {};
+}
+
+TensorView Padded::pad_cached_rows(const TensorView& rows, std::int64_t batch,
+                                   std::int64_t seqlen) {
+  TensorView padded = rows;
+  padded.shape[0] = batch;
+  padded.shape[2] = seqlen;
+  padded = add_dense(padded);
+  const auto bytes = static_cast<std::size_t>(size_of(rows.dtype));
+  for_each_index(padded, [&](const std::int64_t(&at)[kMaxRank]) {
+    const KeyPlace place = place_of_key(at[0], at[2]);
+    if (place.entry < 0) return;
+    const std::int64_t from[kMaxRank] = {place.entry, at[1], place.row, at[3]};
+    std::memcpy(static_cast<char*>(padded.data) + offset_of(padded, at),
+                static_cast<const char*>(rows.data) + offset_of(rows, from), bytes);
+  });
+  return padded;
+}
+
+/// The same shape in memory of its own, dense and of zeros.
+TensorView Padded::add_dense(TensorView view) {
+  std::int64_t stride = 1;
+  for (int dim = view.rank - 1; dim >= 0; --dim) {
+    view.strides[dim] = stride;
+    stride *= view.shape[dim];
+  }
+  memory_.emplace_back(static_cast<std::size_t>(stride * size_of(view.dtype)) + 1);
+  view.data = memory_.back().data();
+  return view;
 }
 
 /// Dimension `row_dim` of packed rows becomes [B, ..., longest, ...]; a leading 1 becomes B.
@@ -180,14 +264,8 @@ TensorView Padded::pad_rows(const TensorView& rows, const Starts& starts, int ro
   for (int dim = 1; dim < padded.rank; ++dim) padded.shape[dim] = rows.shape[leads ? dim : dim - 1];
   const int padded_dim = leads ? row_dim : row_dim + 1;
   padded.shape[padded_dim] = starts.longest();
-  std::int64_t stride = 1;
-  for (int dim = padded.rank - 1; dim >= 0; --dim) {
-    padded.strides[dim] = stride;
-    stride *= padded.shape[dim];
-  }
   const auto bytes = static_cast<std::size_t>(size_of(rows.dtype));
-  memory_.emplace_back(static_cast<std::size_t>(stride) * bytes + 1);
-  padded.data = memory_.back().data();
+  padded = add_dense(padded);
   for_each_index(padded, [&](const std::int64_t(&at)[kMaxRank]) {
     if (at[padded_dim] >= starts.length(at[0])) return;
     std::int64_t from[kMaxRank] = {};
@@ -231,7 +309,7 @@ Truth Padded::pack(Truth padded) const {
   pack(&packed.rows, 1, padding);
   packed.batch = 1;
   packed.seqlen_q = total_q_;
-  packed.seqlen_kv = total_kv_;
+  if (!page_table_.present()) packed.seqlen_kv = total_kv_;
   return packed;
 }
 

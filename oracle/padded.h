@@ -8,7 +8,8 @@
 #include "regard/request.h"
 #include "regard/status.h"
 
-// Packed sequences as the padded call that means the same: docs/semantics.md defines them by it.
+// Packed sequences, and keys in pages or in entries of a cache, as the padded call that means the
+// same: docs/semantics.md defines them by it.
 
 namespace regard::oracle {
 
@@ -32,8 +33,15 @@ class Starts {
   std::vector<std::int64_t> starts_;
 };
 
-/// A request over packed sequences with its tensors padded, and lengths for what cu_seqlens say.
-/// Other requests stay as they are.
+/// Where a key lies in K and V: an entry of their first dimension (of the batch, or a page), and a
+/// row of the third. Entry -1: in no page.
+struct KeyPlace {
+  std::int64_t entry = -1;
+  std::int64_t row = 0;
+};
+
+/// A request over packed sequences with its tensors padded, and lengths for what cu_seqlens say;
+/// the keys of a cache in the order of the batch. Other requests stay as they are.
 class Padded {
  public:
   static Expected<Padded> make(const AttentionGradRequest& request);
@@ -43,7 +51,8 @@ class Padded {
   bool is_packed() const { return is_packed_; }
   /// The logical place of a row in memory: the same where nothing is packed.
   PackedRow query_of(std::int64_t b, std::int64_t row) const;
-  PackedRow key_of(std::int64_t b, std::int64_t row) const;
+  /// Where key j of sequence b lies in memory.
+  KeyPlace place_of_key(std::int64_t b, std::int64_t j) const;
 
   /// Results of the padded request in the places of the packed one.
   Truth pack(Truth padded) const;
@@ -52,10 +61,16 @@ class Padded {
  private:
   Padded() = default;
   Status pad_all(const AttentionGradRequest& packed);
+  Status pad_packed_keys(const AttentionGradRequest& packed);
+  Status pad_cache(const AttentionGradRequest& cached);
+  TensorView pad_cached_rows(const TensorView& rows, std::int64_t batch, std::int64_t seqlen);
+  TensorView add_dense(TensorView view);
   TensorView pad_rows(const TensorView& rows, const Starts& starts, int row_dim);
   TensorView pad_lengths(const TensorView& given, const Starts& starts);
 
   AttentionGradRequest padded_;
+  TensorView page_table_, entries_;
+  std::int64_t page_size_ = 0;
   bool is_packed_ = false;
   std::int64_t total_q_ = 0, total_kv_ = 0;
   Starts q_, kv_;

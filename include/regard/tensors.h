@@ -143,7 +143,9 @@ enum class DataRule : std::uint8_t {
   kNone = 0,
   kLength,  // each from 0 to `data_limit`, and to the rows of its packed sequence
   kStarts,  // ascending from 0 to `data_limit`, no two further apart than the longest length
-  kScale    // finite and at least 0
+  kScale,   // finite and at least 0
+  kPage,    // a page of k and v; -1 where no row sees a key of it
+  kEntry    // of the batch of k and v
 };
 
 /// A tensor of a call: everything but its meaning, which docs/semantics.md states.
@@ -260,8 +262,8 @@ inline constexpr TensorSpec kTensors[] = {
      .shape = "[B+1]", .dtype = DtypeRule::kIndex, .beside = &Buffers::cu_seqlens_q,
      .features = {Feature::kPacked}},
     {REGARD_IN_CALL(page_table), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
-     .shape = "[B,pages]", .dtype = DtypeRule::kI32, .beside = &Buffers::seqlens_kv,
-     .features = {Feature::kPaged}},
+     .data = DataRule::kPage, .shape = "[B,pages]", .dtype = DtypeRule::kI32,
+     .beside = &Buffers::seqlens_kv, .features = {Feature::kPaged}},
     {REGARD_IN_CALL(block_mask), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
      .features = {Feature::kBlockMask}},
     {REGARD_IN_CALL(k_new), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
@@ -275,7 +277,8 @@ inline constexpr TensorSpec kTensors[] = {
      .shape = "[positions,rotary_dim/2]", .beside = &Buffers::rotary_cos,
      .features = {Feature::kRotary}},
     {REGARD_IN_CALL(cache_batch_idx), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
-     .shape = "[B]", .dtype = DtypeRule::kI32, .features = {Feature::kCacheBatchIdx}},
+     .data = DataRule::kEntry, .shape = "[B]", .dtype = DtypeRule::kI32,
+     .features = {Feature::kCacheBatchIdx}},
     {REGARD_IN_BACKWARD(d_out), .backward = TensorRole::kIn, .required = true,
      .last_stride_is_1 = true, .dtype = DtypeRule::kLike, .like = &Buffers::out},
     {.name = "saved.stats",  // of rank 3 it is an lse, of rank 4 saved_stats: SavedContext::kind

@@ -4,47 +4,63 @@
 
 #include "cpu/problem.h"
 
-// Where the keys of K and V lie. The address of key j is computed here and nowhere else in the CPU
-// kernels: a cache in pages, packed sequences and scales of 8-bit elements need to change this file
-// and kv_tiles.h alone.
+// Where the keys of K and V lie: in the batch, in an entry of a cache, in packed rows or in pages.
+// The address of key j is computed here and nowhere else in the CPU kernels.
 
 namespace regard::cpu {
 
+/// Pages of a sequence: key j lies in row j % size of page ids[j / size].
+struct KvPages {
+  const std::int32_t* ids = nullptr;  // null: keys follow one another
+  std::int64_t id_step = 0;           // from one id to the next
+  std::int64_t size = 0;              // keys of a page
+  std::int64_t stride = 0;            // bytes from one page to the next
+};
+
 /// The rows of K, or of V, of one (b, kv head); row j belongs to key j.
 struct KvOperand {
-  const char* first;         // row of key 0
+  const char* first;         // row of key 0, or of page 0
   std::int64_t stride;       // bytes from one key's row to the next
   std::int64_t head_stride;  // bytes from this kv head's rows to those of the next
   std::int64_t dim;          // elements in a row
   std::int64_t keys;         // rows that the sequence has in memory
   double descale;            // factor of every element: K's belongs to q, V's to the output
   Element type;
+  KvPages pages{};
 };
 
 /// The rows of `view`, K or V, with elements that `descale` holds a factor of.
-REGARD_KERNEL_FN KvOperand kv_operand(const View& view, const View& descale, std::int64_t keys,
+REGARD_KERNEL_FN KvOperand kv_operand(const Problem& p, const View& view, const View& descale,
                                       std::int64_t dim, std::int64_t b, std::int64_t head_kv) {
   const std::int64_t bytes = element_bytes(view.type);
-  return {row_address(view, b, head_kv, 0),
+  std::int64_t entry = b;  // of the view's first dimension
+  KvPages pages{};
+  if (p.pages.ids != nullptr) {
+    entry = 0;
+    pages = {p.pages.ids + b * p.pages.stride[0], p.pages.stride[1], p.pages.page_size,
+             view.stride[0] * bytes};
+  } else if (p.cache_entries.present) {
+    entry = *element_at<std::int32_t>(p.cache_entries, b * p.cache_entries.stride[0]);
+  }
+  return {row_address(view, entry, head_kv, 0),
           view.stride[2] * bytes,
           view.stride[1] * bytes,
           dim,
-          keys,
+          sequence_rows(view.starts, p.seqlen_kv, b),
           descale_of(descale, b, head_kv),
-          view.type};
+          view.type,
+          pages};
 }
 
 /// Where the keys of packed sequences begin.
 REGARD_KERNEL_FN RowStarts key_starts(const Problem& p) { return p.k.starts; }
 
 REGARD_KERNEL_FN KvOperand k_operand(const Problem& p, std::int64_t b, std::int64_t head_kv) {
-  const std::int64_t keys = sequence_rows(p.k.starts, p.seqlen_kv, b);
-  return kv_operand(p.k, p.descale_k, keys, p.head_dim_qk, b, head_kv);
+  return kv_operand(p, p.k, p.descale_k, p.head_dim_qk, b, head_kv);
 }
 
 REGARD_KERNEL_FN KvOperand v_operand(const Problem& p, std::int64_t b, std::int64_t head_kv) {
-  const std::int64_t keys = sequence_rows(p.v.starts, p.seqlen_kv, b);
-  return kv_operand(p.v, p.descale_v, keys, p.head_dim_v, b, head_kv);
+  return kv_operand(p, p.v, p.descale_v, p.head_dim_v, b, head_kv);
 }
 
 /// A copy of `keys` rows without gaps, [keys][dim].
@@ -54,16 +70,51 @@ REGARD_KERNEL_FN KvOperand copied_operand(const void* rows, Element type, std::i
   return {static_cast<const char*>(rows), stride, 0, dim, keys, 1.0, type};
 }
 
-/// The address of row j.
-REGARD_KERNEL_FN const char* row_of(const KvOperand& x, std::int64_t j) {
-  return x.first + j * x.stride;
+/// The row of key j in its page. Where there is no page, keys that nobody sees may be loaded beside
+/// those of a tile: they are read from page 0. Not inline, nor is run_in_pages: beside more code
+/// GCC 12 spills the sums of products.
+[[maybe_unused]] static __attribute__((noinline)) const char* row_in_page(const char* first,
+                                                                          std::int64_t stride,
+                                                                          KvPages pages,
+                                                                          std::int64_t j) {
+  const std::int64_t index = j / pages.size;
+  const std::int64_t id = pages.ids[index * pages.id_step];
+  return first + (id > 0 ? id : 0) * pages.stride + (j - index * pages.size) * stride;
 }
 
-/// The same rows from key j on: row 0 is key j's.
+[[maybe_unused]] static __attribute__((noinline)) std::int64_t run_in_pages(
+    const char* first, std::int64_t stride, KvPages pages, semantics::KeyRange keys) {
+  const char* const begin = row_in_page(first, stride, pages, keys.lo);
+  std::int64_t next = keys.lo;
+  do {
+    next += pages.size - next % pages.size;
+  } while (next < keys.hi &&
+           row_in_page(first, stride, pages, next) == begin + (next - keys.lo) * stride);
+  return (next < keys.hi ? next : keys.hi) - keys.lo;
+}
+
+/// The address of row j.
+REGARD_KERNEL_FN const char* row_of(const KvOperand& x, std::int64_t j) {
+  if (x.pages.ids == nullptr) return x.first + j * x.stride;
+  return row_in_page(x.first, x.stride, x.pages, j);
+}
+
+/// How many of the keys [begin, end) follow one another in memory, from `begin` on.
+REGARD_KERNEL_FN std::int64_t run_of(const KvOperand& x, std::int64_t begin, std::int64_t end) {
+  if (x.pages.ids == nullptr) return end - begin;
+  return run_in_pages(x.first, x.stride, x.pages, {begin, end});
+}
+
+REGARD_KERNEL_FN bool is_one_run(const KvOperand& x, std::int64_t begin, std::int64_t end) {
+  return run_of(x, begin, end) == end - begin;
+}
+
+/// The same rows from key j on, up to the end of its run: row 0 is key j's.
 REGARD_KERNEL_FN KvOperand from_key(const KvOperand& x, std::int64_t j) {
   KvOperand rest = x;
   rest.first = row_of(x, j);
   rest.keys = x.keys - j;
+  rest.pages.ids = nullptr;
   return rest;
 }
 

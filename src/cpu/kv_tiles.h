@@ -18,6 +18,10 @@ template <class V>
 inline constexpr Element kOwnElement = sizeof(typename V::Scalar) == sizeof(double) ? Element::kF64
                                                                                     : Element::kF32;
 
+REGARD_KERNEL_FN bool is_one_run(const KvOperand& x, semantics::Tile tile) {
+  return is_one_run(x, tile.begin, tile.begin + tile.size);
+}
+
 /// Rows of x from key j on, [keys][dim], where they lie; T is x.type, or pairs of it.
 template <class T>
 REGARD_KERNEL_FN ProductInput<T> rows_in_place(const KvOperand& x, std::int64_t j) {
@@ -44,9 +48,15 @@ static ProductInput<typename V::Scalar> convert_tile(const KvOperand& operand, s
                                                      typename V::Scalar* buffer) {
   const KvOperand x = operand;  // or it is read again after every store, for that may change it
   const auto convert_from = [&](Element type) __attribute__((always_inline)) {
-    for (std::int64_t j = 0; j < tile.size; ++j) {
+    std::int64_t run = 0;  // keys left that follow one another
+    const char* from = nullptr;
+    for (std::int64_t j = 0; j < tile.size; ++j, --run, from += x.stride) {
+      if (run == 0) {
+        run = run_of(x, tile.begin + j, tile.begin + tile.size);
+        from = row_of(x, tile.begin + j);
+      }
       auto* const row = buffer + j * padded;
-      load_dense_row<V>(type, row_of(x, tile.begin + j), x.dim, row);
+      load_dense_row<V>(type, from, x.dim, row);
       for (std::int64_t d = x.dim; d < padded; ++d) row[d] = 0;
     }
   };
@@ -61,12 +71,14 @@ static ProductInput<typename V::Scalar> convert_tile(const KvOperand& operand, s
   return {buffer, padded, 1};
 }
 
-/// A tile as [size][dim] of the type of the arithmetic: in place where x has that type, otherwise
-/// converted in `buffer`.
+/// A tile as [size][dim] of the type of the arithmetic: in place where x has that type and the keys
+/// follow one another, otherwise in `buffer`.
 template <class V>
 static ProductInput<typename V::Scalar> load_tile(const KvOperand& x, semantics::Tile tile,
                                                   typename V::Scalar* buffer) {
-  if (x.type == kOwnElement<V>) return rows_in_place<typename V::Scalar>(x, tile.begin);
+  if (x.type == kOwnElement<V> && is_one_run(x, tile)) {
+    return rows_in_place<typename V::Scalar>(x, tile.begin);
+  }
   return convert_tile<V>(x, tile, x.dim, buffer);
 }
 
@@ -83,13 +95,14 @@ REGARD_KERNEL_FN ProductInput<Pair> copy_pairs(const KvOperand& x, semantics::Ti
   return {pairs, row_pairs, 1};
 }
 
-/// The same [size][(dim + 1) / 2], in place where whole pairs lie there.
+/// The same [size][(dim + 1) / 2], in place where whole pairs lie there and keys follow one
+/// another.
 REGARD_KERNEL_FN ProductInput<Pair> load_pairs(const KvOperand& x, semantics::Tile tile,
                                                Pair* pairs) {
   const std::int64_t row_pairs = (x.dim + 1) / 2;
   const bool has_whole_pairs =
       x.dim % 2 == 0 && x.stride % static_cast<std::int64_t>(sizeof(Pair)) == 0;
-  if (has_whole_pairs) return rows_in_place<Pair>(x, tile.begin);
+  if (has_whole_pairs && is_one_run(x, tile)) return rows_in_place<Pair>(x, tile.begin);
   return copy_pairs(x, tile, row_pairs, pairs);
 }
 

@@ -90,12 +90,21 @@ REGARD_KERNEL_FN semantics::KeyRange keys_after(const KvOperand& x, semantics::T
   return {end, semantics::clamp(end + tile.size, 0, x.keys)};
 }
 
-/// Rows of some keys, for prefetch_rows.
+/// Rows of some keys, for prefetch_rows; nothing where they do not follow one another.
 REGARD_KERNEL_FN PrefetchCursor rows_cursor(const KvOperand& x, semantics::KeyRange keys) {
-  if (keys.lo >= keys.hi) return {};
+  if (keys.lo >= keys.hi || !is_one_run(x, keys.lo, keys.hi)) return {};
   const char* const first = row_of(x, keys.lo);
   const std::int64_t row_bytes = x.dim * element_bytes(x.type);
   return {first, first + row_bytes, row_bytes, x.stride, keys.hi - keys.lo};
+}
+
+/// Prefetches the row of one key, for loops that copy keys of pages one by one.
+REGARD_KERNEL_FN void prefetch_key(const KvOperand& x, std::int64_t j) {
+  const char* const row = row_of(x, j);
+  const std::int64_t row_bytes = x.dim * element_bytes(x.type);
+  for (std::int64_t at = 0; at < row_bytes; at += kLineBytes) {
+    __builtin_prefetch(row + at, 0, kIntoL2);
+  }
 }
 
 /// What the row blocks of a head prefetch at a tile of K and V, by prefetch_rows: the tile's values
@@ -133,7 +142,7 @@ REGARD_KERNEL_FN PrefetchCursor lines_cursor(const KvOperand& x, TaskHead task_h
   const std::int64_t size = keys.hi - keys.lo;
   const std::int64_t begin = keys.lo + size * index / count;
   const std::int64_t end = keys.lo + size * (index + 1) / count;
-  if (begin == end) return {};
+  if (begin == end || !is_one_run(x, begin, end)) return {};
   const char* const first = row_of(x, begin) - index * x.head_stride;
   const std::int64_t row_bytes = (count - 1) * x.head_stride + head_bytes;
   const std::int64_t gap = x.stride - row_bytes;

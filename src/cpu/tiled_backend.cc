@@ -140,9 +140,9 @@ TiledBackend::Shape TiledBackend::shape_of(const AttentionParams& params, Isa is
   if (!shape.is_decode) {
     shape.splits_blocks = params.seqlen_kv > semantics::kLongKeys;
     shape.tasks = count_tasks(params, width);
-    // Of packed sequences only so many have keys enough for splits.
+    // Of packed sequences only so many have keys enough for splits. Pages may be shared.
     const std::int64_t sequences =
-        params.features.has(Feature::kPacked)
+        params.features.has(Feature::kPacked) && !params.features.has(Feature::kPaged)
             ? std::min(params.batch, params.total_kv / semantics::kLongKeys)
             : params.batch;
     const std::int64_t heads = saturating_mul(sequences, params.num_heads_kv);
@@ -215,9 +215,10 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   args->splits_per_task = shape.splits;
   args->tile_kv = traits_.tile_kv(params.head_dim_qk, params.head_dim_v);
   args->copies_values = traits_.copies;
-  // Few rows read f32, bf16 and f16 where they are.
+  // Few rows read f32, bf16 and f16 where they are, unless a tile lies in several pages.
   const bool converts =
-      shape.is_decode_kernel ? size_of(params.dtype_kv) == 1 : params.dtype_kv != Dtype::kF32;
+      params.features.has(Feature::kPaged) ||
+      (shape.is_decode_kernel ? size_of(params.dtype_kv) == 1 : params.dtype_kv != Dtype::kF32);
   const bool copies_values = converts || (!shape.is_decode_kernel && traits_.copies);
   const std::int64_t copied = shape.is_decode_kernel ? kDecodeTileKv : args->tile_kv;
   const std::int64_t keys = converts ? copied : 0;

@@ -54,7 +54,8 @@ Claims forward_claims() {
 
 Claims cpu_forward_claims() {
   Claims claims = forward_claims();
-  claims.features.set(Feature::kPacked);
+  claims.features =
+      claims.features.with({Feature::kPacked, Feature::kPaged, Feature::kCacheBatchIdx});
   return claims;
 }
 
@@ -73,7 +74,9 @@ void add_bf16_pairs(Claims* forward) {
 
 Claims backward_claims(const Claims& forward) {
   Claims claims = forward;
-  claims.features = claims.features.without({Feature::kDescales, Feature::kDescalesPerHead})
+  claims.features = claims.features
+                        .without({Feature::kDescales, Feature::kDescalesPerHead, Feature::kPaged,
+                                  Feature::kCacheBatchIdx})
                         .with({Feature::kDLse, Feature::kDelta});
   claims.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 3e-6},
                    {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 4e-3},

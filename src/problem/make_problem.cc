@@ -67,6 +67,13 @@ RowStarts starts_of(const TensorView& cu_seqlens) noexcept {
   return {static_cast<const char*>(cu_seqlens.data), cu_seqlens.dtype == Dtype::kI64};
 }
 
+void set_pages(const TensorView& table, std::int64_t page_size, PageTable* pages) noexcept {
+  if (!table.present()) return;
+  pages->ids = static_cast<const std::int32_t*>(table.data);
+  for (int i = 0; i < 2; ++i) pages->stride[i] = table.strides[i];
+  pages->page_size = page_size;
+}
+
 /// alibi_slopes are [Hq] or [B,Hq].
 void set_slopes(const TensorView& tensor, View* view) noexcept {
   set_view(tensor, view);
@@ -123,6 +130,8 @@ void make_problem(const AttentionParams& params, const Buffers& buffers,
   set_view(buffers.seqlens_q, &p.lens_q);
   set_view(buffers.seqlens_kv, &p.lens_kv);
   set_view(buffers.diagonal_offsets, &p.offsets);
+  set_view(buffers.cache_batch_idx, &p.cache_entries);
+  set_pages(buffers.page_table, params.page_size, &p.pages);
 
   set_descale(buffers.descale_q, &p.descale_q);
   set_descale(buffers.descale_k, &p.descale_k);

@@ -21,6 +21,13 @@ REGARD_KERNEL_FN std::int64_t row_start(const RowStarts& starts, std::int64_t b)
                        : reinterpret_cast<const std::int32_t*>(starts.data)[b];
 }
 
+/// Which pages of k and v the rows of each sequence lie in: i32 [B,pages].
+struct PageTable {
+  const std::int32_t* ids = nullptr;  // null: rows do not lie in pages
+  std::int64_t stride[2] = {};        // elements
+  std::int64_t page_size = 0;         // rows
+};
+
 /// A tensor as kernels see it; strides in elements, 0 where it is broadcast.
 struct View {
   char* data = nullptr;
@@ -68,7 +75,8 @@ enum class ScoresStage : std::uint8_t { kNone = 0, kScaled, kEdited, kProbs };
 
 /// A forward call as plain data: everything that kernels read, ready to index. make_problem.h makes
 /// it. Logical shapes: q, out [B,Hq,Sq,.], k, v [B,Hkv,Skv,.]. Packed sequences are logically the
-/// same, as long as the longest of them; where their rows lie is known to the views.
+/// same, as long as the longest of them; where their rows lie is known to the views. So are keys in
+/// pages.
 struct Problem {
   std::int64_t batch = 0;
   std::int64_t num_heads_q = 0;
@@ -82,6 +90,8 @@ struct Problem {
   std::int64_t head_dim_v = 0;
 
   View q, k, v, out;
+  PageTable pages;                       // k and v are [pages,Hkv,page_size,.]
+  View cache_entries;                    // [B]: where a sequence lies in the batch of k and v
   View lse;                              // [B,Hq,Sq]
   View stats;                            // [B,Hq,Sq,2]: row maximum and row sum
   View scores;                           // [B,Hq,Sq,Skv]

@@ -31,6 +31,8 @@ LiteralProblem::LiteralProblem(const Literal& literal, Dtype dtype) {
   if (r.options.scores_kind != ScoresKind::kNone) {
     r.scores_out = output({q[0], q[1], q[2], r.k.shape[2]}, wide);
   }
+  r.page_table = add(literal.pages, Dtype::kI32);
+  r.cache_batch_idx = add(literal.entries, Dtype::kI32);
   r.attn_mask = add(literal.mask, Dtype::kBool);
   r.attn_bias = add(literal.bias, Dtype::kF32);
   r.alibi_slopes = add(literal.alibi, Dtype::kF32);

@@ -239,6 +239,25 @@ void add_lengths(std::vector<Literal>* all) {
   packed.options.diagonal = Diagonal::kBottomRight;
   all->push_back(with(packed, {0, 1, 55, 370}, {-kInf, 0, kLn2, kLn3}));
 
+  // Sequences of 3 keys and 1, in pages of 2: (100, 1000), 1 and 100.
+  Literal pages = uniform("pages", 1, 1, kTens);
+  pages.q = tensor({0, 0}, {2, 1, 1, 1});
+  for (Values* view : {&pages.k, &pages.v}) view->shape = {2, 1, 2, 1};
+  pages.pages = tensor({1, 0, 1, -1}, {2, 2});
+  pages.lens_kv = tensor({3, 1}, {2});
+  all->push_back(with(pages, {367, 100}, {kLn3, 0}));
+  pages.name = "page_that_nobody_sees";  // the last query sees key 2 alone
+  pages.v.numbers = {1, kNan, kNan, kNan};
+  pages.pages = tensor({-1, 0, -1, -1}, {2, 2});
+  pages.lens_kv = tensor({3, 0}, {2});
+  pages.options.window_left = 0;
+  pages.options.diagonal = Diagonal::kBottomRight;
+  all->push_back(with(pages, {1, 0}, {0, -kInf}));
+  Literal entries = uniform("cache_entries", 1, 1, kTens);
+  for (Values* view : {&entries.k, &entries.v}) view->shape = {2, 1, 2, 1};
+  entries.entries = tensor({1}, {1});
+  all->push_back(with(entries, {550}, {kLn2}));
+
   Literal segments = uniform("segments", 1, 3, kTens);
   segments.segments_q = tensor({1, 2, 3}, {1, 3});
   segments.segments_kv = tensor({1, 1, 2, 2}, {1, 4});

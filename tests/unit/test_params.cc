@@ -443,7 +443,6 @@ TEST(Key, RoundsExtentsOnly) {
   p.head_dim_qk = p.head_dim_v = 101;
   p.features = {Feature::kPacked, Feature::kPaged};
   p.total_q = 4099;
-  p.total_kv = 70;
   p.num_pages = 66;
   p.page_size = 77;
   canonicalize(p);
@@ -453,7 +452,6 @@ TEST(Key, RoundsExtentsOnly) {
   expected.batch = 72;
   expected.seqlen_q = expected.seqlen_kv = 1024;
   expected.total_q = 4608;
-  expected.total_kv = 72;
   expected.num_pages = 72;
   EXPECT_EQ(key.params(), expected) << to_json(key.params());
   EXPECT_EQ(key.hash(), hash_value(expected));

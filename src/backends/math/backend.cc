@@ -40,7 +40,8 @@ const cpu::BackwardKernel& backward_kernel_of(const AttentionParams& p, Isa isa)
 /// Fills the offsets of args; returns a worker's bytes.
 std::int64_t lay_out(const AttentionParams& p, const Kernel& kernel, std::int64_t row_blocks,
                      ForwardArgs* args) noexcept {
-  const bool converts = p.dtype_kv != Dtype::kF32 && p.dtype_kv != Dtype::kF64;
+  const bool converts = p.features.has(Feature::kPaged) ||  // tiles may lie in several pages
+                        (p.dtype_kv != Dtype::kF32 && p.dtype_kv != Dtype::kF64);
   const std::int64_t rows = row_blocks * kernel.width;
   args->row_blocks = row_blocks;
   args->tile_kv = kTileKv;

@@ -17,7 +17,7 @@ struct ForwardArgs {
   std::int64_t at_out = 0;     // [row blocks][head_dim_v][W]
   std::int64_t at_block = 0;   // [row blocks][head_dim_v][W], of a block of keys
   std::int64_t at_scores = 0;  // [row blocks][seqlen_kv][W]: complete rows
-  std::int64_t at_tile = 0;    // [tile_kv][max(head_dim_qk, head_dim_v)], 16-bit inputs
+  std::int64_t at_tile = 0;    // [tile_kv][max(head_dim_qk, head_dim_v)], where keys are copied
   std::int64_t at_row = 0;     // [tile_kv]
 };
 

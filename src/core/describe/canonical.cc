@@ -62,6 +62,7 @@ void clear_unused(AttentionParams& p) noexcept {
   p.bias_dims = f.has(Feature::kAttnBias) ? p.bias_dims & wide : BroadcastDims{0};
   if (!f.has(Feature::kAttnBias)) p.dtype_bias = Dtype::kF32;
   if (!f.has(Feature::kPacked)) p.total_q = p.total_kv = 0;
+  if (f.has(Feature::kPaged)) p.total_kv = 0;  // the page table says where keys lie
   if (!f.has(Feature::kPaged)) p.num_pages = p.page_size = 0;
   if (!f.has(Feature::kRotary)) p.rotary_dim = 0;
   if (!f.has(Feature::kDescales)) p.features.set(Feature::kDescalesPerHead, false);
@@ -102,6 +103,7 @@ void canonicalize(AttentionParams& p) noexcept {
     p.seqlen_q = std::min(p.seqlen_q, p.total_q);
     if (!f.has(Feature::kPaged)) p.seqlen_kv = std::min(p.seqlen_kv, p.total_kv);
   }
+  if (f.has(Feature::kPaged)) f.set(Feature::kSeqlensKv);  // a page table needs them
   // -0 is 0: it must not be another key.
   p.softmax_scale += 0.0;
   p.softcap += 0.0;

@@ -12,6 +12,7 @@
 #include "core/describe/view_checks.h"
 #include "core/text/thrown_by.h"
 #include "platform/device_memory.h"
+#include "problem/make_problem.h"
 
 namespace regard {
 namespace {
@@ -78,6 +79,40 @@ Status check_scale(const TensorView& scale, const char* name, const char* where)
   return {};
 }
 
+/// Ids of pages that exist, for all keys that a row sees. Lengths are checked before.
+Status check_pages(const TensorView& table, const Buffers& buffers, const AttentionParams& params,
+                   const char* where) {
+  if (!is_readable(table)) return {};
+  problem::Problem p;
+  problem::make_problem(params, buffers, &p);
+  for (std::int64_t b = 0; b < table.shape[0]; ++b) {
+    const problem::Sequence s = problem::sequence_of(p, b);
+    const semantics::KeyRange keys = semantics::visible_keys(s.band, 0, s.len_q);
+    const bool sees_keys = !is_empty(keys);
+    for (std::int64_t page = 0; page < table.shape[1]; ++page) {
+      const std::int64_t id = read_integer(table, b * table.strides[0] + page * table.strides[1]);
+      const bool is_seen = sees_keys && page >= keys.lo / params.page_size &&
+                           page <= (keys.hi - 1) / params.page_size;
+      if (id >= (is_seen ? 0 : -1) && id < params.num_pages) continue;
+      return invalid(where, "page_table[", b, ",", page, "] (", id, "), expected ",
+                     is_seen ? "0" : "-1", " to ", params.num_pages - 1,
+                     is_seen ? ": rows see keys of this page" : "");
+    }
+  }
+  return {};
+}
+
+Status check_entries(const TensorView& entries, std::int64_t count, const char* where) {
+  if (!is_readable(entries)) return {};
+  for (std::int64_t b = 0; b < entries.shape[0]; ++b) {
+    const std::int64_t entry = read_integer(entries, b * entries.strides[0]);
+    if (entry >= 0 && entry < count) continue;
+    return invalid(where, "cache_batch_idx[", b, "] (", entry, "), expected 0 to ", count - 1,
+                   ", an entry of the batch of k");
+  }
+  return {};
+}
+
 Status check_data_of(const TensorSpec& spec, const Buffers& buffers, const AttentionParams& params,
                      const char* where) {
   const TensorView& view = buffers.*spec.buffer;
@@ -85,6 +120,8 @@ Status check_data_of(const TensorSpec& spec, const Buffers& buffers, const Atten
   switch (spec.data) {
     case DataRule::kNone: return {};
     case DataRule::kScale: return check_scale(view, spec.name, where);
+    case DataRule::kPage: return check_pages(view, buffers, params, where);
+    case DataRule::kEntry: return check_entries(view, buffers.k.shape[0], where);
     case DataRule::kLength: {
       const bool of_q = spec.data_limit == Extent::kSq;
       return check_length(view, of_q ? buffers.cu_seqlens_q : buffers.cu_seqlens_kv,
@@ -129,8 +166,9 @@ Status check_lengths(const Buffers& buffers, const AttentionParams& params, cons
 Status check_data(const Buffers& buffers, const AttentionParams& params, const char* where,
                   TensorSpecs specs) {
   if (Status s = check_all_starts(buffers, params, where, specs); !s.ok()) return s;
+  // Pages come after lengths in the table.
   return check_rows(buffers, params, where, specs, [](DataRule rule) {
-    return rule == DataRule::kLength || rule == DataRule::kScale;
+    return rule != DataRule::kNone && rule != DataRule::kStarts;
   });
 }
 

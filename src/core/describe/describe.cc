@@ -141,6 +141,9 @@ class Describer {
       return invalid(where_,
                      "cu_seqlens_kv (absent) must be given with cu_seqlens_q, or page_table");
     }
+    if (b_.cu_seqlens_kv.present() && b_.page_table.present()) {
+      return invalid(where_, "cu_seqlens_kv (given) must be left out with a page_table");
+    }
     const NamedView starts{"cu_seqlens_q", b_.cu_seqlens_q};
     if (Status s = expect_rank(where_, starts, 1, "[B+1]"); !s.ok()) return s;
     if (starts.view.shape[0] < 1) {
@@ -186,6 +189,11 @@ class Describer {
 
   // Skv is the number of rows that the pages of one sequence hold.
   Status take_paging() {
+    if (b_.cache_batch_idx.present() && (b_.page_table.present() || b_.cu_seqlens_q.present())) {
+      return invalid(where_, "cache_batch_idx (given) must be left out with ",
+                     b_.page_table.present() ? "a page_table" : "cu_seqlens_q",
+                     ": it names an entry of the batch of k for each entry of q's");
+    }
     if (!b_.page_table.present()) {
       if (o_.page_size == 0) return {};
       return invalid(where_, "page_size (", o_.page_size, ") must be 0 without a page_table");

@@ -118,8 +118,24 @@ Status TensorRules::check_like(const TensorSpec& spec, const TensorView& view) {
                  tensor_at(spec.like, specs_).name, " ", to_string(like));
 }
 
+namespace {
+
+bool names(const ShapeRule& rule, Extent extent) noexcept {
+  for (const ShapeRule::Alternative& shape : rule.alternatives()) {
+    for (std::int32_t i = 0; i < shape.rank; ++i) {
+      if (shape.dims[i].extent == extent) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
 const ShapeRule& TensorRules::rule_of(const TensorSpec& spec) const noexcept {
-  return is_packed_ && !spec.packed_shape.any() ? spec.packed_shape : spec.shape;
+  if (!is_packed_ || spec.packed_shape.any()) return spec.shape;
+  // Queries may be packed over keys in pages, which are not.
+  const bool of_pages = buffers_.page_table.present() && names(spec.packed_shape, Extent::kTotalKv);
+  return of_pages ? spec.shape : spec.packed_shape;
 }
 
 Status TensorRules::check_rank(const TensorSpec& spec, const NamedView& tensor) {

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "base/checked.h"
 #include "base/message.h"
 #include "core/text/backend_names.h"
 #include "core/text/case_words.h"
@@ -124,6 +125,12 @@ void clear(Feature feature, AttentionParams& p) {
       p.seqlen_q = std::min(p.seqlen_q, p.seqlen_kv);
       // A length of keys that is data may be 0.
       p.features = p.features.without({Feature::kSeqlensKv, Feature::kPacked, Feature::kPaged});
+      break;
+    case Feature::kSeqlensKv: p.features.set(Feature::kPaged, false); [[fallthrough]];
+    case Feature::kPaged:  // packed queries have packed keys then
+      if (p.features.has(Feature::kPacked) && p.total_kv == 0) {
+        p.total_kv = saturating_mul(p.batch, p.seqlen_kv);
+      }
       break;
     default: break;  // the bit is all, or canonicalize clears what it leaves
   }

@@ -108,10 +108,32 @@ bool parse_packed(Text, Case* c) {
   p.total_kv = saturating_mul(p.batch, p.seqlen_kv);
   return true;
 }
+/// As many pages as keep those of all sequences apart, until the case says otherwise.
+void set_page_size(AttentionParams& p, std::int64_t page_size) {
+  p.page_size = page_size;
+  if (page_size > 0) p.num_pages = saturating_mul(p.batch, ceil_div(p.seqlen_kv, page_size));
+}
+bool parse_paged(Text, Case* c) {
+  constexpr std::int64_t kUsualPage = 16;
+  c->params.features = c->params.features.with({Feature::kPaged, Feature::kSeqlensKv});
+  set_page_size(c->params, kUsualPage);
+  if (c->params.features.has(Feature::kPacked)) c->params.total_kv = 0;
+  return true;
+}
+bool parse_page_size(Text value, Case* c) {
+  if (!parse_extent<&AttentionParams::page_size>(value, c)) return false;
+  set_page_size(c->params, c->params.page_size);
+  return true;
+}
 template <auto kMember, Feature kFeature>
 bool print_extent_of(const Case& c, std::string* out) {
   append(*out, c.params.*kMember);
   return c.params.features.has(kFeature);
+}
+/// Keys in pages are not packed.
+bool print_total_kv(const Case& c, std::string* out) {
+  append(*out, c.params.total_kv);
+  return c.params.features.has(Feature::kPacked) && !c.params.features.has(Feature::kPaged);
 }
 bool parse_rotary(Text value, Case* c) {
   c->params.features.set(Feature::kRotary);
@@ -405,18 +427,18 @@ constexpr CaseWord kWords[] = {
      parse_packed, nullptr},
     {"total_q", kValue, "N", "packed rows of q (b * sq)", print_extent_of<&P::total_q, F::kPacked>,
      parse_extent<&P::total_q>, "packed"},
-    {"total_kv", kValue, "N", "packed rows of k and v (b * skv)",
-     print_extent_of<&P::total_kv, F::kPacked>, parse_extent<&P::total_kv>, "packed"},
+    {"total_kv", kValue, "N", "packed rows of k and v (b * skv)", print_total_kv,
+     parse_extent<&P::total_kv>, "packed"},
     {"rows_q", kValue, "N,...", "rows of each packed sequence of q (drawn from the seed)",
      print_literal_lens<&DataSpec::rows_q, F::kPacked>, parse_rows<&DataSpec::rows_q>, "packed"},
     {"rows_kv", kValue, "N,...", "rows of each packed sequence of k and v",
      print_literal_lens<&DataSpec::rows_kv, F::kPacked>, parse_rows<&DataSpec::rows_kv>, "packed"},
     {"paged", kFlag, "", "k and v in pages, by a page table", print_feature<F::kPaged>,
-     parse_feature_flag<F::kPaged>},
-    {"page_size", kValue, "N", "rows of a page", print_extent_of<&P::page_size, F::kPaged>,
-     parse_extent<&P::page_size>, "paged"},
-    {"num_pages", kValue, "N", "pages in all", print_extent_of<&P::num_pages, F::kPaged>,
-     parse_extent<&P::num_pages>, "paged"},
+     parse_paged},
+    {"page_size", kValue, "N", "rows of a page (16)", print_extent_of<&P::page_size, F::kPaged>,
+     parse_page_size, "paged"},
+    {"num_pages", kValue, "N", "pages in all (enough for b * skv)",
+     print_extent_of<&P::num_pages, F::kPaged>, parse_extent<&P::num_pages>, "paged"},
     {"append", kFlag, "", "new keys and values join the cache", print_feature<F::kAppendKv>,
      parse_feature_flag<F::kAppendKv>},
     {"rotary", kValue, "N", "rotary embedding of the first N of d",

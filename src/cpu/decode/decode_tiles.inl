@@ -184,12 +184,28 @@ class DecodeTiles {
   }
 
  private:
-  /// A tile's rows where they are if their type has a loop of its own, else converted to f32 in
-  /// `buffer`.
+  /// A tile's rows where they are if they follow one another and their type has a loop of its own,
+  /// else in `buffer`: as they are, or converted to f32.
   static KvOperand rows_of_tile(const KvOperand& x, Tile tile, T* buffer) {
-    if (((x.type == kTypes) || ...)) return from_key(x, tile.begin);
-    convert_tile<V>(x, tile, x.dim, buffer);
-    return copied_operand(buffer, Element::kF32, x.dim, tile.size);
+    if (((x.type != kTypes) && ...)) {
+      convert_tile<V>(x, tile, x.dim, buffer);
+      return copied_operand(buffer, Element::kF32, x.dim, tile.size);
+    }
+    if (is_one_run(x, tile)) return from_key(x, tile.begin);
+    copy_keys(x, tile, buffer);
+    return copied_operand(buffer, x.type, x.dim, tile.size);
+  }
+
+  /// Keys of pages smaller than a tile. The next tile's are prefetched beside them: no cursor goes
+  /// from page to page.
+  static void copy_keys(const KvOperand& x, Tile tile, T* buffer) {
+    const std::int64_t row_bytes = x.dim * element_bytes(x.type);
+    const semantics::KeyRange next = keys_after(x, tile);
+    char* to = reinterpret_cast<char*>(buffer);
+    for (std::int64_t j = tile.begin; j < tile.begin + tile.size; ++j, to += row_bytes) {
+      if (j + tile.size < next.hi) prefetch_key(x, j + tile.size);
+      __builtin_memcpy(to, row_of(x, j), static_cast<std::size_t>(row_bytes));
+    }
   }
 
   /// Lines that vectors of K or V are in memory.

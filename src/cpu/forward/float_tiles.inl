@@ -16,10 +16,10 @@
 namespace regard::cpu {
 namespace {  // members with linkage would be shared between units
 
-/// What must be converted is copied. TiledArgs::copies_values: values are copied too where they lie
-/// a multiple of 4 KB apart, or all keys of a tile would share one set of the L1, and where
-/// head_dim is not a multiple of the product's block, for a padded block costs less than its last
-/// rows one by one.
+/// What must be converted, or lies in several pages, is copied. TiledArgs::copies_values: values
+/// are copied too where they lie a multiple of 4 KB apart, or all keys of a tile would share one
+/// set of the L1, and where head_dim is not a multiple of the product's block, for a padded block
+/// costs less than its last rows one by one.
 template <class V>
 class FloatTiles {
  public:
@@ -93,18 +93,20 @@ class FloatTiles {
   }
 
  private:
-  void need_keys() {
+  // Not inline: with them a tile's function is so large that GCC 12 leaves the products out of it,
+  // and spills their sums.
+  __attribute__((noinline)) void need_keys() {
     if (has_keys_) return;
     has_keys_ = true;
     keys_ = load_tile<V>(k_, tile_, keys_buffer_);
   }
 
-  void need_values() {
+  __attribute__((noinline)) void need_values() {
     if (has_values_) return;
     has_values_ = true;
     const std::int64_t dim = v_.dim;
-    const bool copied =
-        v_.type != Element::kF32 || (copies_values_ && (dim % V::kRows != 0 || shares_sets(v_)));
+    const bool copied = v_.type != Element::kF32 || !is_one_run(v_, tile_) ||
+                        (copies_values_ && (dim % V::kRows != 0 || shares_sets(v_)));
     values_dim_ = copied ? (dim + V::kRows - 1) / V::kRows * V::kRows : dim;
     values_ = copied ? convert_tile<V>(v_, tile_, values_dim_, values_buffer_)
                      : rows_in_place<T>(v_, tile_.begin);
