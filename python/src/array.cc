@@ -81,8 +81,9 @@ void refuse_masked(PyObject* object, const char* name) {
   if (PyArray_CheckExact(object)) return;
   const nb::object masked = nb::module_::import_("numpy.ma").attr("MaskedArray");
   if (PyObject_IsInstance(object, masked.ptr()) == 1) {
-    raise_type(std::string(name) + " is a masked array, whose mask means nothing here; pass " +
-               name + ".filled(...) and an attn_mask");
+    raise_type(std::string(name) +
+               " (a masked array) must be a plain array, or its mask is lost; pass " + name +
+               ".filled(...) and an attn_mask");
   }
 }
 

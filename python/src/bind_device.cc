@@ -71,7 +71,7 @@ void take_options(const nb::dict& given, AttentionGradRequest* request) {
     } else if (name == "seed") {
       request->rng_seed = request->saved.rng_seed = nb::cast<std::uint64_t>(value);
     } else {
-      raise_type("option " + name + " is none of a call on a device");
+      raise_type("option " + name + " is not an option of a call on a device");
     }
   }
 }

@@ -111,7 +111,7 @@ def test_keyword(keywords, error, words):
     ((Q.astype(int), K, V), TypeError, ["dtype of q (int64", "float32"]),
     ((Q.astype(complex), K, V), TypeError, ["dtype of q (complex128)", "float32"]),
     ((Q.astype(object), K, V), TypeError, ["dtype of q (object)", "float32"]),
-    ((MASKED, K, V), TypeError, ["q is a masked array", "attn_mask"]),
+    ((MASKED, K, V), TypeError, ["q (a masked array)", "attn_mask"]),
     ((Q, K[:, :, :5], V), ValueError, ["v", "5"]),
     ((Q[:, :3], K, V), ValueError, ["num_heads", "3"]),
 ])

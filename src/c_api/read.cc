@@ -45,7 +45,7 @@ std::optional<Dtype> dtype_of(const regard_dtype& dtype) noexcept {
   return invalid(where, "dtype of " + std::string(name) + " (code " + std::to_string(dtype.code) +
                             ", " + std::to_string(dtype.bits) + " bits, " +
                             std::to_string(dtype.lanes) +
-                            " lanes) must be one that regard has, with 1 lane: float 64, 32, 16, "
+                            " lanes) must have 1 lane and be one of: float 64, 32, 16, "
                             "bfloat 16, float8 e4m3fn or e5m2, int 8, 32, 64, uint 8 or bool 8");
 }
 

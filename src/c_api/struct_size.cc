@@ -25,7 +25,7 @@ Status check_struct_size(const char* where, const char* name, const void* given,
     if (bytes[i] == 0) continue;
     return invalid(where, size_text(name, size) + " must be at most " + std::to_string(known) +
                               " with a byte that is not 0 at " + std::to_string(i) +
-                              ": it asks for what regard " + version() + " does not know");
+                              ", of a field that regard " + version() + " does not have");
   }
   return {};
 }

@@ -60,7 +60,7 @@ class DeviceRunner {
 
   Status status(const char* backend) const {
     if (error_ == cudaSuccess) return Status();
-    return Status(StatusCode::kInternal, "[execute] " + std::string(backend) + ": CUDA says " +
+    return Status(StatusCode::kInternal, "[execute] " + std::string(backend) + ": CUDA error " +
                                              cudaGetErrorName(error_) + ": " +
                                              cudaGetErrorString(error_));
   }

@@ -217,7 +217,7 @@ TEST(CBackward, WhatIsWrongIsNamed) {
             "[regard_attention_backward] ndim of d_q (7) must be 1..4");
   EXPECT_EQ(refusal([](Trained& t) {
               t.back.gradients.saved_kind = REGARD_SAVED_NONE;
-            }).rfind("[execute_backward] saved.kind (0) must say what", 0),
+            }).rfind("[execute_backward] saved.kind (0) must be 1", 0),
             0u);
   EXPECT_EQ(refusal([](Trained& t) {
               t.back.tensors[3].data = t.back.d_k.data();
@@ -259,7 +259,7 @@ TEST(CStructSize, OfGradients) {
   EXPECT_EQ(regard_attention_backward(context.get(), &trained.call.request, &larger.known, nullptr,
                                       nullptr),
             REGARD_STATUS_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(regard_last_error()).find("asks for what regard"), std::string::npos)
+  EXPECT_NE(std::string(regard_last_error()).find("of a field that regard"), std::string::npos)
       << regard_last_error();
 }
 

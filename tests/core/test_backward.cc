@@ -278,7 +278,7 @@ TEST(Backward, EveryWrongTensorIsNamedWithWhatWasExpected) {
   };
   const std::vector<Wrong> table = {
       {[](GradCall& c) { c.request.saved.kind = SavedContext::Kind::kNone; },
-       "saved.kind (0) must say what saved.stats holds"},
+       "saved.kind (0) must be 1 (saved.stats are saved_stats) or 2 (they are lse)"},
       {[](GradCall& c) { c.request.saved.stats = {}; }, "saved.stats"},
       {[](GradCall& c) { c.request.saved.kind = SavedContext::Kind::kLse; },
        "rank of saved.stats (4) must be 3, [B,Hq,Sq]"},

@@ -76,7 +76,7 @@ TEST(BackwardGiven, WhatTheBackwardDoesNotTakeIsRefusedByName) {
   const Status status = execute_backward(pair, call.request, call.request);
   EXPECT_EQ(status.message(),
             "[execute_backward] d_lse (given) is not supported by the backward of custom:mock: "
-            "plan the forward with options.d_lse, and a backend that takes it is chosen");
+            "plan the forward with options.d_lse, which chooses a backend that supports it");
   EXPECT_EQ(on.mock->backward_executions, 0);
 }
 

@@ -301,7 +301,7 @@ const Bad kBad[] = {
      },
      "dtype of diagonal_offsets (i32) must be i64"},
     {"scores_unsaid", [](R& r) { r.options.scores_kind = ScoresKind::kNone; },
-     "scores_kind (none) must say what scores_out receives"},
+     "scores_kind (none) must be scaled, edited or probs where scores_out is given"},
     {"scores_absent", [](R& r) { r.scores_out = {}; },
      "scores_out (absent) must be given with scores_kind edited"},
     {"page_size", [](R& r) { r.options.page_size = 16; }, "page_size (16) must be 0 without"},

@@ -239,10 +239,10 @@ TEST(DropoutMask, RefusesWhatDoesNotFit) {
   wrong.strides[1] = 0;
   EXPECT_NE(refusal(params, buffers, wrong).find("must not overlap itself"), std::string::npos);
   EXPECT_EQ(refusal(lens, buffers, good),
-            "[dropout_mask] seqlens_q (absent) must be present as params say");
+            "[dropout_mask] seqlens_q (absent) must be present, as the params state");
   buffers.seqlens_q = buffers.seqlens_kv = make_view(lengths, Dtype::kI32, {2});
   EXPECT_EQ(refusal(params, buffers, good),
-            "[dropout_mask] seqlens_q (present) must be absent as params say");
+            "[dropout_mask] seqlens_q (present) must be absent, as the params state");
   EXPECT_EQ(refusal(lens, buffers, good), "[dropout_mask] seqlens_q[1] (6), expected 0 to 5");
   buffers.seqlens_q.data = memory.data();
   EXPECT_NE(refusal(lens, buffers, good).find("must not overlap seqlens_q"), std::string::npos);

@@ -123,9 +123,9 @@ Command add_bench(CLI::App& app) {
   describe_option(verb->add_option("problem", flags->words)->required(),
                   {kProblemValue, "Words of a case, cases in quotes, or files as run takes them"});
   add_value(*verb, "--seconds", flags->seconds,
-            {"X", "Measure each problem for so long, and three rounds", "1"});
+            {"X", "Seconds to measure each problem; at least three rounds", "1"});
   add_value(*verb, "--rounds", flags->rounds,
-            {"N", "So many rounds instead, in each of which every backend has its turn"});
+            {"N", "Rounds to measure instead; each backend runs in every round"});
   add_file_flags(*verb, flags->file);
   add_common_flags(*verb, flags->common);
   return {verb, [flags] {

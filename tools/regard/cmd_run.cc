@@ -276,7 +276,7 @@ Command add_run(CLI::App& app) {
   add_value(*verb, "--repeat", options->repeat,
             {"N", "Timed runs of each backend", "up to 7 in some 2 s"});
   describe_option(verb->add_flag("--profile", options->profile),
-                  {"", "Calls as often again, and shows where their time goes"});
+                  {"", "Repeat the calls under a profiler and show where time goes"});
   describe_option(verb->add_flag("--grad", options->grad),
                   {"", "The backward too: gradients, their errors and times"});
   describe_option(verb->add_flag("--no-check", options->no_check),

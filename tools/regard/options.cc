@@ -58,7 +58,7 @@ void add_output_flags(CLI::App& app, OutputOptions& o) {
   describe_option(app.add_flag("--json", o.json),
                   {"", "One JSON document on standard output, and no text"});
   describe_option(app.add_flag("--quiet", o.quiet),
-                  {"", "Results and errors alone: no progress, no notes on standard error"});
+                  {"", "Print results and errors only, no progress and no notes"});
 }
 
 void add_common_flags(CLI::App& app, CommonOptions& o) {
@@ -70,8 +70,9 @@ void add_common_flags(CLI::App& app, CommonOptions& o) {
             {"LIST", "These first, the others after them", "built-in order", backends, true});
   add_value(app, "--max-error", o.max_error,
             {"X", "Refuse backends with a larger declared error", "no limit"});
-  add_value(app, "--max-workspace", o.max_workspace,
-            {"BYTES", "Refuse more scratch memory; K, M, G: 1024^n", "no limit"});
+  add_value(
+      app, "--max-workspace", o.max_workspace,
+      {"BYTES", "Refuse backends that need more memory; K, M, G: 1024^n", "no limit"});
   add_value(app, "--require", o.require,
             {"LEVEL",
              "run_to_run, thread_count_invariant, batch_invariant",

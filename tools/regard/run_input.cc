@@ -194,7 +194,7 @@ Expected<RunInput> load_input(const std::string& path, const std::string& words,
   if (!whole) return whole.status();
   if (Status status = check_words(input.c, *whole); !status) return status;
   if (grad && !whole->features.has(Feature::kNeedsGrad)) {
-    return invalid("an option takes grad back, which --grad asks for");
+    return invalid("--option grad=0 and --grad contradict each other; remove one");
   }
   input.c.params = *whole;
   return input;

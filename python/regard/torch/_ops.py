@@ -84,7 +84,7 @@ def _require_valid(q: Tensor, k: Tensor, v: Tensor, options: Options) -> None:
     """
     require_type("q", q)
     if q.is_cuda and not _device.is_built():
-        raise SdpaError(f"device of q ({q.device}) must be cpu: regard is built without CUDA")
+        raise SdpaError(f"device of q ({q.device}) must be cpu: this build of regard has no CUDA support")
     for name, tensor in (("k", k), ("v", v)):
         if tensor.dtype != q.dtype:
             raise SdpaError(f"dtype of {name} ({tensor.dtype}) must be q's, {q.dtype}")

@@ -238,7 +238,7 @@ const PlanState& state_of(const KernelPlan& plan) {
 }
 
 Status not_prepared(const char* where, const char* prepare) {
-  return invalid(where, "strides of the tensors (not dense) must have a graph with cudnn: call ",
+  return invalid(where, "strides of the tensors (not dense) need a cuDNN graph of their own: call ",
                  prepare, " first");
 }
 

@@ -244,7 +244,9 @@ class Describer {
     }
     if (b_.scores_out.present() != (o_.scores_kind != ScoresKind::kNone)) {
       return b_.scores_out.present()
-                 ? invalid(where_, "scores_kind (none) must say what scores_out receives")
+                 ? invalid(where_,
+                           "scores_kind (none) must be scaled, edited or probs where scores_out is "
+                           "given")
                  : invalid(where_, "scores_out (absent) must be given with scores_kind ",
                            to_string(o_.scores_kind));
     }

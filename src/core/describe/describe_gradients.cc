@@ -54,7 +54,7 @@ class GradChecker {
     const SavedContext& saved = g_.saved;
     if (saved.kind != SavedContext::Kind::kStats && saved.kind != SavedContext::Kind::kLse) {
       return invalid(where_, "saved.kind (", static_cast<int>(saved.kind),
-                     ") must say what saved.stats holds: 1 (saved_stats) or 2 (lse)");
+                     ") must be 1 (saved.stats are saved_stats) or 2 (they are lse)");
     }
     const bool is_lse = saved.kind == SavedContext::Kind::kLse;
     return rules_.check_rank(tensor_at(is_lse ? &Buffers::lse : &Buffers::saved_stats),

@@ -34,7 +34,7 @@ Status check_per_sequence(const PerSequence& t, const AttentionParams& p, const 
   if (t.feature == Feature::kDiagonalPerSequence && p.diagonal == Diagonal::kUnnamed) return {};
   if (p.features.has(t.feature) != view.present()) {
     return invalid(kWhere, t.name, view.present() ? " (present)" : " (absent)", " must be ",
-                   view.present() ? "absent" : "present", " as params say");
+                   view.present() ? "absent" : "present", ", as the params state");
   }
   if (!view.present()) return {};
   const NamedView named{t.name, view};

@@ -356,7 +356,7 @@ Status check_given(const PlanImpl& plan, const GradBuffers& gradients, const cha
     if (!given.has(name.feature) || info.backward.features.has(name.feature)) continue;
     return invalid(where, name.given, " is not supported by the backward of ",
                    to_string(plan.entry.ref), ": plan the forward with ", name.statement,
-                   ", and a backend that takes it is chosen");
+                   ", which chooses a backend that supports it");
   }
   return {};
 }

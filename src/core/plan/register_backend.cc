@@ -40,7 +40,7 @@ Expected<BackendRef> register_backend(Context& context, std::string name,
                   "[register_backend] name \"" + name + "\", expected 1 to 64 of a-z, 0-9 and _");
   }
   if (backend == nullptr) {
-    return Status(StatusCode::kInvalidArgument, "[register_backend] backend is null");
+    return Status(StatusCode::kInvalidArgument, "[register_backend] backend (null) must be given");
   }
   const BackendEntry entry{{BackendId::kCustom, name}, std::move(backend)};
   Context scratch(scratch_env(context.env()));

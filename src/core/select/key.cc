@@ -60,7 +60,7 @@ Status round_extents(AttentionParams& p) {
     n = extent_class(exact);
     if (n > kMaxClass) {
       return failure(StatusCode::kOverflow, kWhere, extent.name, " (", exact,
-                     ") must have a class of at most 2^62");
+                     ") must be at most 2^62 after it is rounded up");
     }
   }
   if (const char* tensor = first_overflowing_tensor(p)) {

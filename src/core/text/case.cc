@@ -140,7 +140,8 @@ Status check_literal_lens(const char* name, const std::vector<std::int64_t>& len
                           std::int64_t batch, std::int64_t max) {
   if (lens.empty()) return {};
   if (static_cast<std::int64_t>(lens.size()) != batch) {
-    return invalid(kWhere, name, " (", lens.size(), " values) must have one a sequence, ", batch);
+    return invalid(kWhere, name, " (", lens.size(),
+                   " values) must have one value for each sequence, ", batch);
   }
   for (const std::int64_t len : lens) {
     if (len >= 0 && len <= max) continue;
@@ -185,8 +186,8 @@ Expected<Case> build(const ParsedWords& parsed_words) {
     if (!parsed.present || parsed.removed) continue;
     if (word.needs != nullptr && !is_present(word.needs)) {
       if (!parsed.own) continue;
-      return invalid(kWhere, "word ", word.name, " means nothing alone; expected ", word.needs,
-                     " as well");
+      return invalid(kWhere, "word ", word.name, " has no effect without ", word.needs, "; add ",
+                     word.needs, ", or remove ", word.name);
     }
     if (!word.parse(parsed.value, &c)) {
       return bad_value(word,

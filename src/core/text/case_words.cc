@@ -439,7 +439,7 @@ constexpr CaseWord kWords[] = {
      parse_page_size, "paged"},
     {"num_pages", kValue, "N", "pages in all (enough for b * skv)",
      print_extent_of<&P::num_pages, F::kPaged>, parse_extent<&P::num_pages>, "paged"},
-    {"append", kFlag, "", "new keys and values join the cache", print_feature<F::kAppendKv>,
+    {"append", kFlag, "", "k_new and v_new are appended to the cache", print_feature<F::kAppendKv>,
      parse_feature_flag<F::kAppendKv>},
     {"rotary", kValue, "N", "rotary embedding of the first N of d",
      print_extent_of<&P::rotary_dim, F::kRotary>, parse_rotary},
