@@ -35,7 +35,9 @@ enum Stream : std::uint64_t {
   kStartsQ,
   kStartsKv,
   kPages,
-  kEntries
+  kEntries,
+  kNewK,
+  kNewV
 };
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -56,7 +58,10 @@ class Filler {
     fill_starts(r_.cu_seqlens_q, case_.data.rows_q, p.seqlen_q, p.total_q, kStartsQ);
     fill_starts(r_.cu_seqlens_kv, case_.data.rows_kv, p.seqlen_kv, p.total_kv, kStartsKv);
     fill_lengths(r_.seqlens_q, case_.data.seqlens_q, p.seqlen_q, kLensQ);
-    fill_lengths(r_.seqlens_kv, case_.data.seqlens_kv, p.seqlen_kv, kLensKv);
+    const std::int64_t appended = r_.k_new.present() ? r_.k_new.shape[2] : 0;
+    fill_lengths(r_.seqlens_kv, case_.data.seqlens_kv, p.seqlen_kv - appended, kLensKv);
+    fill_new_rows(r_.k_new, kNewK);
+    fill_new_rows(r_.v_new, kNewV);
     if (r_.cu_seqlens_q.present()) {
       hold_lengths(r_.seqlens_q, r_.cu_seqlens_q);
       if (r_.cu_seqlens_kv.present()) hold_lengths(r_.seqlens_kv, r_.cu_seqlens_kv);
@@ -281,8 +286,14 @@ class Filler {
     });
   }
 
+  void fill_new_rows(const TensorView& rows, Stream s) {
+    if (!rows.present()) return;
+    const Rng rng = stream(s);
+    fill_rows(rows, [&](const auto&, std::uint64_t n) { return rng.normal_at(n); });
+  }
+
   /// Pages in any order for the keys of each sequence, one used twice where there are too few, and
-  /// some that other sequences have; -1 or any page behind its length.
+  /// some that other sequences have, unless rows are appended; -1 or any page behind its length.
   void fill_pages() {
     const TensorView& table = r_.page_table;
     if (!table.present()) return;
@@ -291,10 +302,11 @@ class Filler {
     std::vector<std::int32_t> unused(static_cast<std::size_t>(pages));
     for (std::size_t n = 0; n < unused.size(); ++n) unused[n] = static_cast<std::int32_t>(n);
     for_each_element(table, [&](const auto& at, unsigned char* element) {
-      const double length = oracle::element(r_.seqlens_kv, at[0]);
-      const bool has_keys = static_cast<double>(at[1] * case_.params.page_size) < length;
+      const std::int64_t appended = r_.k_new.present() ? r_.k_new.shape[2] : 0;
+      const auto length = static_cast<std::int64_t>(oracle::element(r_.seqlens_kv, at[0]));
+      const bool has_keys = at[1] * case_.params.page_size < length + appended;
       std::int64_t id = -1;
-      if (has_keys && !unused.empty() && !rng.chance(0.1)) {
+      if (has_keys && !unused.empty() && (appended > 0 || !rng.chance(0.1))) {
         const auto n = static_cast<std::size_t>(rng.between(0, std::ssize(unused) - 1));
         std::swap(unused[n], unused.back());
         id = unused.back();
@@ -312,7 +324,7 @@ class Filler {
     if (!entries.present()) return;
     Rng rng = stream(kEntries);
     const std::int64_t count = r_.k.shape[0];
-    const bool shared = rng.chance(0.2);
+    const bool shared = rng.chance(0.2) && !r_.k_new.present();
     const std::int64_t first = rng.between(0, std::max<std::int64_t>(count - 1, 0));
     for_each_element(entries, [&](const auto& at, unsigned char* element) {
       const std::int64_t other = count - 1 - (first + at[0]) % count;

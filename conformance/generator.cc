@@ -205,8 +205,7 @@ class Generator {
   /// Scores are no output of packed sequences.
   void draw_packed() {
     if (!packed_rng_.chance(0.2) || p().scores_kind != ScoresKind::kNone) return;
-    const bool measured = p().window_left >= 0 || p().window_right >= 0 || has(Feature::kAlibi);
-    if (measured && p().diagonal == Diagonal::kUnnamed) p().diagonal = Diagonal::kBottomRight;
+    name_diagonal();
     p().features.set(Feature::kPacked);
     p().total_q = draw_total(p().seqlen_q);
     p().total_kv = packed_rng_.chance(0.3) && p().seqlen_q == p().seqlen_kv
@@ -225,6 +224,18 @@ class Generator {
 
   /// Keys in pages, or in entries of a cache. No backward has either.
   void draw_cache() {
+    draw_pages();
+    const bool appends = cache_rng_.chance(0.1);
+    if (!appends || p().seqlen_kv == 0 || (has(Feature::kPacked) && !has(Feature::kPaged))) return;
+    p().features = p().features.with({Feature::kAppendKv, Feature::kSeqlensKv});
+    c_.data.new_rows = cache_rng_.between(1, std::min<std::int64_t>(p().seqlen_kv, 5));
+    if (has(Feature::kPaged)) {  // nobody else has a page that is written
+      p().num_pages = p().batch * (p().seqlen_kv / p().page_size) + 2;
+    }
+    name_diagonal();
+  }
+
+  void draw_pages() {
     const double draw = cache_rng_.uniform();
     if (draw < 0.06 && !has(Feature::kPacked)) p().features.set(Feature::kCacheBatchIdx);
     if (draw < 0.85) return;
@@ -236,6 +247,11 @@ class Generator {
     p().num_pages = cache_rng_.chance(0.6) ? p().batch * pages + 2
                                            : cache_rng_.between(1, p().batch * pages + 1);
     p().total_kv = 0;
+    name_diagonal();
+  }
+
+  /// Where lengths are data.
+  void name_diagonal() {
     const bool measured = p().window_left >= 0 || p().window_right >= 0 || has(Feature::kAlibi);
     if (measured && p().diagonal == Diagonal::kUnnamed) p().diagonal = Diagonal::kBottomRight;
   }
@@ -276,7 +292,8 @@ class Generator {
     c_.data.poison = rng_.chance(0.35) && is_float(p().dtype_kv);
     if (has(Feature::kSeqlensQ) && rng_.chance(0.4)) draw_lengths(p().seqlen_q, &c_.data.seqlens_q);
     if (has(Feature::kSeqlensKv) && rng_.chance(0.4)) {
-      draw_lengths(p().seqlen_kv, &c_.data.seqlens_kv);
+      draw_lengths(p().seqlen_kv - (has(Feature::kAppendKv) ? c_.data.new_rows : 0),
+                   &c_.data.seqlens_kv);
     }
   }
 

@@ -84,7 +84,8 @@ bool can_pack(const AttentionParams& p) {
       p.layout_q == Layout::kBshd && p.layout_k == Layout::kBshd && p.layout_v == Layout::kBshd;
   const MemoryExtents of = memory_extents(p);
   return bshd && p.dtype_q == p.dtype_kv && of.rows_q == of.rows_kv && of.rows_q > 1 &&
-         p.num_heads_kv > 0 && of.batch > 0 && of.batch == of.batch_kv;
+         p.num_heads_kv > 0 && of.batch > 0 && of.batch == of.batch_kv &&
+         !p.features.has(Feature::kAppendKv);
 }
 
 /// q, k and v as slices of one [B,S,Hq*Dqk + Hkv*Dqk + Hkv*Dv] block.
@@ -124,8 +125,9 @@ Arrangement arrange(const Case& c, bool dense) {
   a.v = shaped(p.dtype_kv, of.batch_kv, p.num_heads_kv, of.rows_kv, p.head_dim_v);
   a.out = shaped(p.dtype_out, of.batch, p.num_heads_q, of.rows_q, p.head_dim_v);
   RowStrides(&a.q, p.align_q_log2, dense, &rng).choose(p.layout_q, false);
-  RowStrides(&a.k, p.align_k_log2, dense, &rng).choose(p.layout_k, true);
-  RowStrides(&a.v, p.align_v_log2, dense, &rng).choose(p.layout_v, true);
+  const bool appends = p.features.has(Feature::kAppendKv);  // then k and v are written, too
+  RowStrides(&a.k, p.align_k_log2, dense, &rng).choose(p.layout_k, !appends);
+  RowStrides(&a.v, p.align_v_log2, dense, &rng).choose(p.layout_v, !appends);
   RowStrides(&a.out, p.align_out_log2, dense, &rng).choose(p.layout_out, false);
   if (rng.chance(0.5) && !dense && can_pack(p)) pack_qkv(p, &a);
   return a;

@@ -25,7 +25,9 @@ class Viewers {
         counts_(static_cast<std::size_t>(r.k.shape[0] * heads_ * rows_)) {
     const oracle::Rules rules(padded.request(), oracle::Fault::kNone);
     for (std::int64_t b = 0; b < padded.request().q.shape[0]; ++b) {
-      for (std::int64_t j = 0; j < rules.len_kv(b); ++j) {
+      // New rows are written over those of the cache.
+      const std::int64_t appended = r.k_new.present() ? r.k_new.shape[2] : 0;
+      for (std::int64_t j = 0; j < rules.len_kv(b) - appended; ++j) {
         const oracle::KeyPlace place = padded.place_of_key(b, j);
         for (std::int64_t h = 0; h < r.q.shape[1] && place.entry >= 0; ++h) {
           at(place.entry, rules.kv_head(h), place.row) += count(rules, {b, j}, h);

@@ -8,6 +8,7 @@
 #include "conformance/layout.h"
 #include "conformance/rng.h"
 #include "oracle/number.h"
+#include "oracle/padded.h"
 #include "oracle/rules.h"
 
 namespace regard::conformance {
@@ -161,6 +162,7 @@ class ProblemBuilder {
           add_loose("page_table", shaped(Dtype::kI32, {p.batch, p.seqlen_kv / p.page_size}),
                     Strides::kSpread);
     }
+    if (has(Feature::kAppendKv)) add_new_rows(r);
     add(Feature::kCacheBatchIdx, "cache_batch_idx", &r->cache_batch_idx,
         shaped(Dtype::kI32, {p.batch}));
     add(Feature::kSeqlensQ, "seqlens_q", &r->seqlens_q, shaped(Dtype::kI32, {p.batch}));
@@ -168,6 +170,23 @@ class ProblemBuilder {
     add(Feature::kDiagonalPerSequence, "diagonal_offsets", &r->diagonal_offsets,
         shaped(Dtype::kI64, {p.batch}));
     if (has(Feature::kDescales)) add_descales(r);
+  }
+
+  void add_new_rows(AttentionRequest* r) {
+    const AttentionParams& p = problem_.case_.params;
+    const std::int64_t rows = problem_.case_.data.new_rows;
+    const auto add = [&](const char* name, std::int64_t head_dim) {
+      TensorView view = shaped(p.dtype_kv, {p.batch, p.num_heads_kv, rows, head_dim});
+      std::int64_t stride = 1;
+      for (int dim = 3; dim >= 0; --dim) {
+        view.strides[dim] = stride;
+        stride *= std::max<std::int64_t>(view.shape[dim], 1);
+        if (dim == 3 && !options_.dense) stride += 3;  // rows that are not dense
+      }
+      return place_alone(name, view, __builtin_ctz(static_cast<unsigned>(size_of(p.dtype_kv))));
+    };
+    r->k_new = add("k_new", p.head_dim_qk);
+    r->v_new = add("v_new", p.head_dim_v);
   }
 
   /// i32 or i64, and often the longest lengths as the case states them.
@@ -304,11 +323,28 @@ std::vector<MemoryRange> Problem::memory() const {
   return ranges;
 }
 
+void Problem::append_rows(const Tensor& cache, std::vector<unsigned char>* bytes) const {
+  const bool is_k = cache.view.data == request_.k.data;
+  if (!request_.k_new.present() || (!is_k && cache.view.data != request_.v.data)) return;
+  const TensorView& rows = is_k ? request_.k_new : request_.v_new;
+  const oracle::Padded padded = oracle::Padded::make(request_).value();
+  for_each_element(rows, [&](const std::int64_t(&at)[kMaxRank], unsigned char* element) {
+    const auto length = static_cast<std::int64_t>(oracle::element(request_.seqlens_kv, at[0]));
+    const oracle::KeyPlace place = padded.place_of_key(at[0], length + at[2]);
+    const std::int64_t* const strides = cache.view.strides;
+    const std::int64_t to =
+        place.entry * strides[0] + at[1] * strides[1] + place.row * strides[2] + at[3] * strides[3];
+    std::memcpy(bytes->data() + to * size_of(rows.dtype), element,
+                static_cast<std::size_t>(size_of(rows.dtype)));
+  });
+}
+
 std::string Problem::check_memory() const {
   for (const Tensor& tensor : tensors_) {
     const Block& block = blocks_[tensor.block];
     if (!block.intact()) return std::string("bytes outside of ") + tensor.name + " were written";
     std::vector<unsigned char> expected = before_[tensor.block];
+    append_rows(tensor, &expected);
     if (is_output(tensor)) {  // the elements may be anything
       for_each_element(tensor.view, [&](const std::int64_t(&)[kMaxRank], unsigned char* element) {
         std::memcpy(expected.data() + (element - block.data()), element,

@@ -55,6 +55,8 @@ class Problem {
     return tensor.is_output && (tensor.of_backward || !backward_begun_);
   }
   void write_delta();
+  /// What a call that appends leaves in k or v.
+  void append_rows(const Tensor& cache, std::vector<unsigned char>* bytes) const;
 
   Case case_;
   AttentionGradRequest request_;

@@ -137,8 +137,12 @@ Expected<Padded> Padded::make(const AttentionGradRequest& request) {
   if (request.cu_seqlens_q.present()) {
     if (Status status = made.pad_all(request); !status.ok()) return status;
   }
-  if (request.page_table.present() || request.cache_batch_idx.present()) {
+  if (request.page_table.present() || request.cache_batch_idx.present() ||
+      request.k_new.present()) {
     if (Status status = made.pad_cache(request); !status.ok()) return status;
+  }
+  if (request.k_new.present()) {
+    if (Status status = made.append(request); !status.ok()) return status;
   }
   return made;
 }
@@ -197,20 +201,13 @@ Status Padded::pad_packed_keys(const AttentionGradRequest& packed) {
 /// K and V [B,H,Skv,D], 0 where a key lies in no page; the seqlens_kv given say how many are keys.
 Status Padded::pad_cache(const AttentionGradRequest& cached) {
   const TensorView& table = cached.page_table;
-  if (table.present() && cached.cache_batch_idx.present()) {
-    return refused("page_table and cache_batch_idx exclude each other");
-  }
-  const TensorView& index = table.present() ? table : cached.cache_batch_idx;
-  const bool is_index = index.dtype == Dtype::kI32 && index.rank == (table.present() ? 2 : 1);
-  if (!is_index || index.shape[0] != padded_.q.shape[0] || cached.k.rank != 4 ||
-      cached.v.rank != 4 || (table.present() && cached.k.shape[2] < 1)) {
-    return refused("page_table must be i32 [B,pages], cache_batch_idx i32 [B], k and v of rank 4");
-  }
+  if (Status status = check_cache(cached); !status.ok()) return status;
   page_table_ = table;
   entries_ = cached.cache_batch_idx;
   page_size_ = cached.k.shape[2];
+  const std::int64_t batch = padded_.q.shape[0];
   const std::int64_t seqlen = page_size_ * (table.present() ? table.shape[1] : 1);
-  for (std::int64_t b = 0; b < index.shape[0]; ++b) {
+  for (std::int64_t b = 0; b < batch; ++b) {
     for (std::int64_t j = 0; j < seqlen; j += page_size_) {
       const std::int64_t entry = place_of_key(b, j).entry;
       if (entry >= (table.present() ? -1 : 0) && entry < cached.k.shape[0]) continue;
@@ -218,9 +215,56 @@ Status Padded::pad_cache(const AttentionGradRequest& cached) {
                      ") must be one of k, " + std::to_string(cached.k.shape[0]));
     }
   }
-  padded_.k = pad_cached_rows(cached.k, index.shape[0], seqlen);
-  padded_.v = pad_cached_rows(cached.v, index.shape[0], seqlen);
+  padded_.k = pad_cached_rows(cached.k, batch, seqlen);
+  padded_.v = pad_cached_rows(cached.v, batch, seqlen);
   padded_.page_table = padded_.cache_batch_idx = TensorView{};
+  return {};
+}
+
+Status Padded::check_cache(const AttentionGradRequest& cached) const {
+  const TensorView& table = cached.page_table;
+  if (table.present() && cached.cache_batch_idx.present()) {
+    return refused("page_table and cache_batch_idx exclude each other");
+  }
+  if (cached.k.rank != 4 || cached.v.rank != 4 || (table.present() && cached.k.shape[2] < 1)) {
+    return refused("k and v of a cache must have rank 4, and pages at least one row");
+  }
+  const TensorView& index = table.present() ? table : cached.cache_batch_idx;
+  const int rank = table.present() ? 2 : 1;
+  if (!index.present()) return {};
+  if (index.dtype == Dtype::kI32 && index.rank == rank && index.shape[0] == padded_.q.shape[0]) {
+    return {};
+  }
+  return refused("page_table must be i32 [B,pages], cache_batch_idx i32 [B]");
+}
+
+/// Rows of k_new and v_new follow those that seqlens_kv say, which grow.
+Status Padded::append(const AttentionGradRequest& cached) {
+  const TensorView &k_new = cached.k_new, &v_new = cached.v_new;
+  const bool fits = k_new.rank == 4 && v_new.rank == 4 && k_new.shape[2] == v_new.shape[2] &&
+                    k_new.shape[0] == padded_.q.shape[0] && cached.seqlens_kv.present();
+  if (!fits) return refused("k_new and v_new must be [B,Hkv,Snew,D] beside seqlens_kv");
+  TensorView lengths = add_dense(cached.seqlens_kv);
+  for (std::int64_t b = 0; b < k_new.shape[0]; ++b) {
+    const std::int64_t before = integer(cached.seqlens_kv, b), after = before + k_new.shape[2];
+    if (before < 0 || after > padded_.k.shape[2]) {
+      return refused("new rows must fit the cache of " + std::to_string(padded_.k.shape[2]));
+    }
+    static_cast<std::int32_t*>(lengths.data)[b] = static_cast<std::int32_t>(after);
+    for (const auto& [from, to] : {std::pair{k_new, padded_.k}, std::pair{v_new, padded_.v}}) {
+      const auto bytes = static_cast<std::size_t>(size_of(from.dtype));
+      TensorView of_one = from;
+      of_one.shape[0] = 1;
+      for_each_index(of_one, [&](const std::int64_t(&at)[kMaxRank]) {
+        const std::int64_t source[kMaxRank] = {b, at[1], at[2], at[3]};
+        const std::int64_t place[kMaxRank] = {b, at[1], before + at[2], at[3]};
+        std::memcpy(static_cast<char*>(to.data) + offset_of(to, place),
+                    static_cast<const char*>(from.data) + offset_of(from, source), bytes);
+      });
+    }
+  }
+  padded_.seqlens_kv = lengths;
+  padded_.k_new = padded_.v_new = TensorView{};
   return {};
 }
 

@@ -41,7 +41,7 @@ struct KeyPlace {
 };
 
 /// A request over packed sequences with its tensors padded, and lengths for what cu_seqlens say;
-/// the keys of a cache in the order of the batch. Other requests stay as they are.
+/// the keys of a cache in the order of the batch, with those that the call appends. Other requests stay as they are.
 class Padded {
  public:
   static Expected<Padded> make(const AttentionGradRequest& request);
@@ -63,6 +63,8 @@ class Padded {
   Status pad_all(const AttentionGradRequest& packed);
   Status pad_packed_keys(const AttentionGradRequest& packed);
   Status pad_cache(const AttentionGradRequest& cached);
+  Status check_cache(const AttentionGradRequest& cached) const;
+  Status append(const AttentionGradRequest& cached);
   TensorView pad_cached_rows(const TensorView& rows, std::int64_t batch, std::int64_t seqlen);
   TensorView add_dense(TensorView view);
   TensorView pad_rows(const TensorView& rows, const Starts& starts, int row_dim);

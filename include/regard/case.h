@@ -32,6 +32,7 @@ struct DataSpec {
   std::vector<std::int64_t> seqlens_kv;  // literal lens_kv=...
   std::vector<std::int64_t> rows_q;      // literal rows_q=..., of packed sequences; empty: drawn
   std::vector<std::int64_t> rows_kv;     // literal rows_kv=...
+  std::int64_t new_rows = 1;             // append=N: rows of k_new and v_new, with append
   friend bool operator==(const DataSpec&, const DataSpec&) = default;
 };
 

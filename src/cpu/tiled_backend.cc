@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "base/scratch.h"
+#include "cpu/append.h"
 #include "cpu/backward/run.h"
 #include "cpu/forward/kernels.h"
 #include "cpu/packed_rows.h"
@@ -297,6 +298,7 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
   const std::int64_t workers_bytes = worker_bytes * plan.workers;
   make_problem(params, buffers, &args.problem);
   const std::int32_t workers = useful_workers(params, plan.workers);
+  append_keys(args.problem, workers, rest);
   if (!shape.is_decode) {
     count_packed_blocks(args.problem, args.problem.q.starts, args.problem.group_size, launch,
                         &args.grid);

@@ -54,8 +54,8 @@ Claims forward_claims() {
 
 Claims cpu_forward_claims() {
   Claims claims = forward_claims();
-  claims.features =
-      claims.features.with({Feature::kPacked, Feature::kPaged, Feature::kCacheBatchIdx});
+  claims.features = claims.features.with(
+      {Feature::kPacked, Feature::kPaged, Feature::kCacheBatchIdx, Feature::kAppendKv});
   return claims;
 }
 
@@ -76,7 +76,7 @@ Claims backward_claims(const Claims& forward) {
   Claims claims = forward;
   claims.features = claims.features
                         .without({Feature::kDescales, Feature::kDescalesPerHead, Feature::kPaged,
-                                  Feature::kCacheBatchIdx})
+                                  Feature::kCacheBatchIdx, Feature::kAppendKv})
                         .with({Feature::kDLse, Feature::kDelta});
   claims.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 3e-6},
                    {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 4e-3},

@@ -131,6 +131,9 @@ void make_problem(const AttentionParams& params, const Buffers& buffers,
   set_view(buffers.seqlens_kv, &p.lens_kv);
   set_view(buffers.diagonal_offsets, &p.offsets);
   set_view(buffers.cache_batch_idx, &p.cache_entries);
+  set_view(buffers.k_new, &p.k_new);
+  set_view(buffers.v_new, &p.v_new);
+  if (p.k_new.present) p.seqlen_new = buffers.k_new.shape[2];
   set_pages(buffers.page_table, params.page_size, &p.pages);
 
   set_descale(buffers.descale_q, &p.descale_q);

@@ -91,6 +91,8 @@ struct Problem {
 
   View q, k, v, out;
   PageTable pages;                       // k and v are [pages,Hkv,page_size,.]
+  View k_new, v_new;                     // [B,Hkv,Snew,.]: rows that follow those of a sequence
+  std::int64_t seqlen_new = 0;           // Snew
   View cache_entries;                    // [B]: where a sequence lies in the batch of k and v
   View lse;                              // [B,Hq,Sq]
   View stats;                            // [B,Hq,Sq,2]: row maximum and row sum
@@ -187,7 +189,7 @@ REGARD_KERNEL_FN Sequence sequence_of(const Problem& p, std::int64_t b) {
   }
   if (p.lens_kv.present) {
     const std::int64_t len = *element_at<std::int32_t>(p.lens_kv, b * p.lens_kv.stride[0]);
-    s.band.len_kv = semantics::clamp(len, 0, s.rows_kv);
+    s.band.len_kv = semantics::clamp(len + p.seqlen_new, 0, s.rows_kv);
   }
   if (p.diagonal == DiagonalKind::kBottomRight) {
     s.band.shift = semantics::bottom_right_shift(s.len_q, s.band.len_kv);

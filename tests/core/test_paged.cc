@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "conformance/problem.h"
 #include "regard/attention.h"
 #include "tests/support/backends.h"
+#include "tests/support/tensors.h"
 
 // What page_table and cache_batch_idx may hold is checked before anything is written.
 
@@ -49,6 +51,57 @@ TEST(PagedData, IsCheckedBeforeAnythingIsWritten) {
   expect_refused(cache, 0, -1, "cache_batch_idx[0] (-1), expected 0 to 3");
 }
 
+TEST(Append, IsCheckedBeforeAnythingIsWritten) {
+  struct Bad {
+    const char* text;
+    std::vector<std::int32_t> ids, lengths;
+    const char* fragment;
+  };
+  const Bad bad[] = {
+      {"b2 hq2 sq2 skv24 d8 f32 paged page_size=8 append=2",
+       {0, 1, 2, 3, 1, 4},
+       {10, 9},
+       "sequences 0 and 1 append to page 1, expected one of their own each"},
+      {"b2 hq2 sq2 skv24 d8 f32 paged page_size=8 append=2",
+       {0, 0, 1, 3, 4, 5},
+       {7, 0},
+       "sequences 0 and 0 append to page 0"},
+      {"b2 hq2 sq2 skv24 d8 f32 paged page_size=8 append=2",
+       {0, -1, 1, 3, 4, 5},
+       {7, 0},
+       "page_table[0,1] (-1), expected 0 to 5: new rows are written to this page"},
+      {"b2 hq2 sq2 skv24 d8 f32 paged page_size=8 append=2",
+       {0, 1, 2, 3, 4, 5},
+       {23, 0},
+       "seqlens_kv[0] (23), expected 0 to 22"},
+      {"b2 hq2 sq2 skv24 d8 f32 cache_batch_idx append=2",
+       {3, 3},
+       {0, 5},
+       "sequences 0 and 1 append to entry 3"},
+  };
+  for (const Bad& b : bad) {
+    for (const BackendRef& backend :
+         {test::kMathRef, test::kEfficientRef, BackendRef{BackendId::kFlash, ""}}) {
+      Context context;
+      Problem problem = conformance::make_problem(parse_case(b.text).value(), {.dense = true});
+      problem.reset_outputs();
+      const AttentionRequest& r = problem.request();
+      const std::vector<unsigned char> out = problem.output_bytes();
+      const auto bytes = static_cast<std::size_t>(r.k.num_elements()) * sizeof(float);
+      const std::vector<char> k(static_cast<char*>(r.k.data), static_cast<char*>(r.k.data) + bytes);
+      const TensorView& ids = r.page_table.present() ? r.page_table : r.cache_batch_idx;
+      std::copy(b.ids.begin(), b.ids.end(), static_cast<std::int32_t*>(ids.data));
+      std::copy(b.lengths.begin(), b.lengths.end(), static_cast<std::int32_t*>(r.seqlens_kv.data));
+      Policy policy;
+      policy.only = std::vector<BackendRef>{backend};
+      const Status status = attention(context, r, policy);
+      EXPECT_NE(status.message().find(b.fragment), std::string::npos) << status.message();
+      EXPECT_EQ(problem.output_bytes(), out) << to_string(backend);
+      EXPECT_TRUE(std::equal(k.begin(), k.end(), static_cast<char*>(r.k.data))) << b.text;
+    }
+  }
+}
+
 std::string refusal(const AttentionRequest& request) {
   Context context;
   return attention(context, request).message();
@@ -82,6 +135,35 @@ TEST(PagedRequest, IsRefusedByName) {
   r.q = make_view(good.q.data, Dtype::kF32, {1, 2, 2, 8});
   r.out = make_view(good.out.data, Dtype::kF32, {1, 2, 2, 8});
   expect(r, "cu_seqlens_kv (given) must be left out with a page_table");
+}
+
+TEST(Append, IsRefusedByName) {
+  Problem problem = conformance::make_problem(
+      parse_case("b2 hq2 sq2 skv24 d8 f32 append=2").value(), {.dense = true});
+  const AttentionRequest good = problem.request();
+  const auto expect = [&](const AttentionRequest& r, const char* fragment) {
+    EXPECT_NE(refusal(r).find(fragment), std::string::npos) << refusal(r);
+  };
+  AttentionRequest r = good;
+  r.seqlens_kv = TensorView{};
+  expect(r, "seqlens_kv (absent) must be given with k_new");
+  r = good;
+  r.v_new = TensorView{};
+  expect(r, "v_new (absent) must be given with k_new");
+  r = good;
+  r.k = make_view(static_cast<const float*>(good.k.data), {2, 2, 24, 8});
+  expect(r, "k");
+  r = good;
+  r.k_new.dtype = Dtype::kBf16;
+  expect(r, "dtype of k_new (bf16) must be k's, f32");
+  r = good;
+  r.k_new = test::slice(good.k, 2, 0, 2);
+  expect(r, "must not overlap");
+  r = good;
+  r.k_new.shape[2] = 1;
+  expect(r, "v_new");
+  EXPECT_NE(parse_case("sq1 skv4 d8 append=5").status().message().find("append (5) must be 1..skv"),
+            std::string::npos);
 }
 
 TEST(PagedCase, IsAsWide) {

@@ -92,6 +92,37 @@ TEST_P(Paged, PagesThatNobodySeesNeedNotBeThere) {
   }
 }
 
+// Appended in the call, or written by hand before it.
+TEST_P(Paged, AppendedRowsAreRowsOfTheCache) {
+  for (const char* text :
+       {"b3 hq4 hkv2 sq1 skv640 d64 bf16 paged page_size=16 append causal diag=br lens_kv=639,77,0",
+        "b2 hq2 sq5 skv200 d40 f32 append=5 causal diag=br lens_kv=195,3",
+        "b2 hq2 sq70 skv320 d24 dv16 f16 paged page_size=5 append=70 causal diag=br lens_kv=0,250",
+        "b2 hq4 hkv2 sq3 skv96 d64 f8e4m3 cache_batch_idx append=3 lens=kv"}) {
+    const std::string with_lse = std::string(text) + " lse seed=1";
+    const Problem problem = problem_of(with_lse);
+    const AttentionGradRequest& r = problem.request();
+    const oracle::Padded twin = oracle::Padded::make(r).value();
+    AttentionRequest whole = r;
+    whole.k = twin.request().k;
+    whole.v = twin.request().v;
+    whole.seqlens_kv = twin.request().seqlens_kv;
+    whole.page_table = whole.cache_batch_idx = whole.k_new = whole.v_new = TensorView{};
+    whole.options.page_size = 0;
+    run(r);
+    whole = run_anew(whole);
+    EXPECT_EQ(unequal(r.out, whole.out), "") << text;
+    EXPECT_EQ(unequal(r.lse, whole.lse), "") << text;
+    EXPECT_EQ(problem.check_memory(), "") << text;
+    // The rows are in the cache: a call that appends nothing finds them.
+    AttentionRequest next = r;
+    next.k_new = next.v_new = TensorView{};
+    next.seqlens_kv = whole.seqlens_kv;
+    next = run_anew(next);
+    EXPECT_EQ(unequal(next.out, whole.out), "") << text;
+  }
+}
+
 TEST_P(Paged, QueriesMayBePacked) {
   const std::string keys =
       "b4 hq4 hkv2 sq40 skv640 d32 bf16 paged page_size=16 causal diag=br "

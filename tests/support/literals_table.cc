@@ -258,6 +258,15 @@ void add_lengths(std::vector<Literal>* all) {
   entries.entries = tensor({1}, {1});
   all->push_back(with(entries, {550}, {kLn2}));
 
+  // A row behind the first of the cache; the query stands at it.
+  Literal append = uniform("append", 1, 1, {1, kNan, kNan});
+  append.k_new = tensor({0}, {1, 1, 1, 1});
+  append.v_new = tensor({10}, {1, 1, 1, 1});
+  append.lens_kv = tensor({1}, {1});
+  append.options.is_causal = true;
+  append.options.diagonal = Diagonal::kBottomRight;
+  all->push_back(with(append, {5.5}, {kLn2}));
+
   Literal segments = uniform("segments", 1, 3, kTens);
   segments.segments_q = tensor({1, 2, 3}, {1, 3});
   segments.segments_kv = tensor({1, 1, 2, 2}, {1, 4});

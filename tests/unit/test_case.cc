@@ -50,6 +50,7 @@ void random_features(std::mt19937_64& rng, AttentionParams* p) {
         Feature::kDLse,          Feature::kDelta,      Feature::kDiagonalPerSequence}) {
     p->features.set(f, one_in(rng, 4));
   }
+  if (p->seqlen_kv == 0) p->features.set(Feature::kAppendKv, false);
   p->mask_dims = static_cast<BroadcastDims>(rng() % 16);
   p->bias_dims = static_cast<BroadcastDims>(rng() % 16);
   p->dtype_bias = pick(rng, {Dtype::kF32, Dtype::kF64, p->dtype_q});
@@ -109,7 +110,8 @@ Case random_case(std::mt19937_64& rng) {
   c.data.poison = one_in(rng, 3);
   c.data.diagonal_offset = static_cast<std::int64_t>(rng()) >> (rng() % 63);
   if (one_in(rng, 2)) c.data.seqlens_q = random_lens(rng, p.batch, p.seqlen_q);
-  if (one_in(rng, 2)) c.data.seqlens_kv = random_lens(rng, p.batch, p.seqlen_kv);
+  const std::int64_t new_rows = p.features.has(Feature::kAppendKv) ? c.data.new_rows : 0;
+  if (one_in(rng, 2)) c.data.seqlens_kv = random_lens(rng, p.batch, p.seqlen_kv - new_rows);
   if (p.seqlen_q == 0) p.total_q = 0;
   if (p.seqlen_kv == 0) p.total_kv = 0;
   canonicalize(c);
@@ -346,7 +348,8 @@ const BadText kBadTexts[] = {
     {"sq8 d8 mask=B,H,Sq,Skv,1", "cannot read 'mask=B,H,Sq,Skv,1'"},
     {"sq8 d8 mask=H,B,Sq,Skv", "cannot read 'mask=H,B,Sq,Skv'"},
     {"sq8 d8 bias=2,1,1,1", "cannot read 'bias=2,1,1,1'"},
-    {"sq8 d8 bias_dtype=f64", "bias_dtype has no effect without bias; add bias, or remove bias_dtype"},
+    {"sq8 d8 bias_dtype=f64",
+     "bias_dtype has no effect without bias; add bias, or remove bias_dtype"},
     {"sq8 d8 descales=row", "cannot read 'descales=row'; expected descales[=all|head]"},
     {"sq8 d8 f8e5m2 bias bias_dtype=f8e5m2", "dtype of attn_bias (f8e5m2) must be f32 or f64"},
     {"sq8 d8 bias bias_dtype=bf16", "dtype of attn_bias (bf16) must be f32, f64 or q's f32"},

@@ -188,6 +188,7 @@ TEST(Describe, LaterFeaturesSetTheirBits) {
   r.k = tensor(1, Dtype::kF32, {5, kHkv, kSkv, kD});  // a cache of five, used by two
   r.v = tensor(2, Dtype::kF32, {5, kHkv, kSkv, kDv});
   r.cache_batch_idx = tensor(13, Dtype::kI32, {kB});
+  r.seqlens_kv = tensor(10, Dtype::kI32, {kB});
   r.k_new = tensor(4, Dtype::kF32, {kB, kHkv, 1, kD});
   r.v_new = tensor(5, Dtype::kF32, {kB, kHkv, 1, kDv});
   r.rotary_cos = tensor(6, Dtype::kF32, {64, 4});

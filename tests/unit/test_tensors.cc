@@ -184,6 +184,7 @@ TEST(Tensors, ARoleMayDependOnTheRequest) {
   LaterBuffers b = later_buffers();
   b.scale.data = b.q.data;  // inputs may overlap
   EXPECT_TRUE(describe_later(b).ok());
+  b.seqlens_kv = tensor(17, Dtype::kI32, {kB});
   b.k_new = tensor(15, Dtype::kF32, {kB, kHkv, 1, kD});
   b.v_new = tensor(16, Dtype::kF32, {kB, kHkv, 1, kDv});
   EXPECT_NE(describe_later(b).status().message().find("scale f32[2,1]"), std::string::npos)
@@ -194,6 +195,7 @@ TEST(Tensors, ARoleMayDependOnTheRequest) {
   r.v.shape[3] = 8;
   r.out = tensor(3, Dtype::kF32, {kB, kHq, kSq, 8});
   EXPECT_TRUE(describe(r).ok());
+  r.seqlens_kv = tensor(17, Dtype::kI32, {kB});
   r.k_new = tensor(15, Dtype::kF32, {kB, kHkv, 1, kD});
   r.v_new = tensor(16, Dtype::kF32, {kB, kHkv, 1, 8});
   EXPECT_NE(describe(r).status().message().find("k f32[2,4,10,16]"), std::string::npos)

@@ -5,6 +5,7 @@
 #include "backends/math/kernel.h"
 #include "base/checked.h"
 #include "base/scratch.h"
+#include "cpu/append.h"
 #include "cpu/backward/run.h"
 #include "cpu/packed_rows.h"
 #include "cpu/simd/kernel_isa.h"
@@ -109,6 +110,7 @@ class MathBackend final : public Backend {
     cpu::count_packed_blocks(p, p.q.starts, p.group_size, launch, &args.grid);
     const std::int64_t tasks = cpu::count_tasks(params, args.grid);
     const std::int32_t workers = cpu::useful_workers(params, plan.workers);
+    cpu::append_keys(p, workers, launch);
     cpu::run_tasks({kernel.forward, &args, tasks, worker_bytes}, workers,
                    cpu::behind_packed_blocks(params, launch));
     cpu::clear_outputs_past_end(p);

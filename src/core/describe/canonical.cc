@@ -103,7 +103,8 @@ void canonicalize(AttentionParams& p) noexcept {
     p.seqlen_q = std::min(p.seqlen_q, p.total_q);
     if (!f.has(Feature::kPaged)) p.seqlen_kv = std::min(p.seqlen_kv, p.total_kv);
   }
-  if (f.has(Feature::kPaged)) f.set(Feature::kSeqlensKv);  // a page table needs them
+  // A page table needs them, and so do rows that follow those of a cache.
+  if (f.has(Feature::kPaged) || f.has(Feature::kAppendKv)) f.set(Feature::kSeqlensKv);
   // -0 is 0: it must not be another key.
   p.softmax_scale += 0.0;
   p.softcap += 0.0;

@@ -79,6 +79,17 @@ Status check_scale(const TensorView& scale, const char* name, const char* where)
   return {};
 }
 
+bool is_within(const semantics::KeyRange& range, std::int64_t n) {
+  return n >= range.lo && n < range.hi;
+}
+
+/// The pages of a sequence that new rows are written to: the last Snew of its rows.
+semantics::KeyRange written_pages(const problem::Problem& p, const problem::Sequence& s) {
+  const std::int64_t size = p.pages.page_size, end = s.band.len_kv;
+  if (p.seqlen_new == 0) return {};
+  return {(end - p.seqlen_new) / size, (end - 1) / size + 1};
+}
+
 /// Ids of pages that exist, for all keys that a row sees. Lengths are checked before.
 Status check_pages(const TensorView& table, const Buffers& buffers, const AttentionParams& params,
                    const char* where) {
@@ -93,10 +104,47 @@ Status check_pages(const TensorView& table, const Buffers& buffers, const Attent
       const std::int64_t id = read_integer(table, b * table.strides[0] + page * table.strides[1]);
       const bool is_seen = sees_keys && page >= keys.lo / params.page_size &&
                            page <= (keys.hi - 1) / params.page_size;
-      if (id >= (is_seen ? 0 : -1) && id < params.num_pages) continue;
+      const bool is_written = is_within(written_pages(p, s), page);
+      if (id >= (is_seen || is_written ? 0 : -1) && id < params.num_pages) continue;
       return invalid(where, "page_table[", b, ",", page, "] (", id, "), expected ",
-                     is_seen ? "0" : "-1", " to ", params.num_pages - 1,
-                     is_seen ? ": rows see keys of this page" : "");
+                     is_seen || is_written ? "0" : "-1", " to ", params.num_pages - 1,
+                     is_written ? ": new rows are written to this page"
+                     : is_seen  ? ": rows see keys of this page"
+                                : "");
+    }
+  }
+  return {};
+}
+
+/// No two sequences append to one page, or to one entry of a cache. Ids are checked before. The
+/// comparison of all pairs takes no memory, and is a thousandth of a call that writes so many
+/// pages.
+Status check_appends(const Buffers& buffers, const AttentionParams& params, const char* where) {
+  if (!is_readable(buffers.k_new) || buffers.k_new.shape[2] == 0) return {};
+  const bool paged = buffers.page_table.present();
+  const TensorView& ids = paged ? buffers.page_table : buffers.cache_batch_idx;
+  if (!is_readable(ids)) return {};
+  problem::Problem p;
+  problem::make_problem(params, buffers, &p);
+  const auto pages_of = [&](std::int64_t b) {
+    return paged ? written_pages(p, problem::sequence_of(p, b)) : semantics::KeyRange{0, 1};
+  };
+  const auto id_at = [&](std::int64_t b, std::int64_t page) {
+    return read_integer(ids, b * ids.strides[0] + (paged ? page * ids.strides[1] : 0));
+  };
+  for (std::int64_t b = 0; b < ids.shape[0]; ++b) {
+    const semantics::KeyRange pages = pages_of(b);
+    for (std::int64_t page = pages.lo; page < pages.hi; ++page) {
+      const std::int64_t id = id_at(b, page);
+      for (std::int64_t a = 0; a <= b; ++a) {
+        const semantics::KeyRange others = pages_of(a);
+        const std::int64_t end = a < b ? others.hi : page;
+        for (std::int64_t other = others.lo; other < end; ++other) {
+          if (id_at(a, other) != id) continue;
+          return invalid(where, "sequences ", a, " and ", b, " append to ",
+                         paged ? "page " : "entry ", id, ", expected one of their own each");
+        }
+      }
     }
   }
   return {};
@@ -124,8 +172,10 @@ Status check_data_of(const TensorSpec& spec, const Buffers& buffers, const Atten
     case DataRule::kEntry: return check_entries(view, buffers.k.shape[0], where);
     case DataRule::kLength: {
       const bool of_q = spec.data_limit == Extent::kSq;
+      // New rows follow those of a sequence within its cache.
+      const std::int64_t appended = of_q || !buffers.k_new.present() ? 0 : buffers.k_new.shape[2];
       return check_length(view, of_q ? buffers.cu_seqlens_q : buffers.cu_seqlens_kv,
-                          extents[spec.data_limit], spec.name, where);
+                          extents[spec.data_limit] - appended, spec.name, where);
     }
     case DataRule::kStarts: {
       const Extent longest = spec.data_limit == Extent::kTotalQ ? Extent::kSq : Extent::kSkv;
@@ -167,9 +217,10 @@ Status check_data(const Buffers& buffers, const AttentionParams& params, const c
                   TensorSpecs specs) {
   if (Status s = check_all_starts(buffers, params, where, specs); !s.ok()) return s;
   // Pages come after lengths in the table.
-  return check_rows(buffers, params, where, specs, [](DataRule rule) {
+  Status status = check_rows(buffers, params, where, specs, [](DataRule rule) {
     return rule != DataRule::kNone && rule != DataRule::kStarts;
   });
+  return status.ok() ? check_appends(buffers, params, where) : status;
 }
 
 namespace {

@@ -194,6 +194,12 @@ class Describer {
                      b_.page_table.present() ? "a page_table" : "cu_seqlens_q",
                      ": it names an entry of the batch of k for each entry of q's");
     }
+    if (b_.k_new.present() && (!b_.seqlens_kv.present() || b_.cu_seqlens_kv.present())) {
+      return b_.cu_seqlens_kv.present()
+                 ? invalid(where_, "k_new (given) must be left out with cu_seqlens_kv")
+                 : invalid(where_, "seqlens_kv (absent) must be given with k_new, which follows ",
+                           "the rows that a sequence has");
+    }
     if (!b_.page_table.present()) {
       if (o_.page_size == 0) return {};
       return invalid(where_, "page_size (", o_.page_size, ") must be 0 without a page_table");

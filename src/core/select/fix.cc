@@ -124,9 +124,12 @@ void clear(Feature feature, AttentionParams& p) {
     case Feature::kSeqlenQGreaterKv:
       p.seqlen_q = std::min(p.seqlen_q, p.seqlen_kv);
       // A length of keys that is data may be 0.
-      p.features = p.features.without({Feature::kSeqlensKv, Feature::kPacked, Feature::kPaged});
+      p.features = p.features.without(
+          {Feature::kSeqlensKv, Feature::kPacked, Feature::kPaged, Feature::kAppendKv});
       break;
-    case Feature::kSeqlensKv: p.features.set(Feature::kPaged, false); [[fallthrough]];
+    case Feature::kSeqlensKv:
+      p.features = p.features.without({Feature::kPaged, Feature::kAppendKv});
+      [[fallthrough]];
     case Feature::kPaged:  // packed queries have packed keys then
       if (p.features.has(Feature::kPacked) && p.total_kv == 0) {
         p.total_kv = saturating_mul(p.batch, p.seqlen_kv);

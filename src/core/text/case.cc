@@ -200,7 +200,11 @@ Expected<Case> build(const ParsedWords& parsed_words) {
   const AttentionParams& p = c.params;
   Status status = check_literal_lens("lens_q", c.data.seqlens_q, p.batch, p.seqlen_q);
   if (!status.ok()) return status;
-  status = check_literal_lens("lens_kv", c.data.seqlens_kv, p.batch, p.seqlen_kv);
+  const std::int64_t new_rows = p.features.has(Feature::kAppendKv) ? c.data.new_rows : 0;
+  if (p.features.has(Feature::kAppendKv) && (new_rows < 1 || new_rows > p.seqlen_kv)) {
+    return invalid(kWhere, "append (", new_rows, ") must be 1..skv, ", p.seqlen_kv);
+  }
+  status = check_literal_lens("lens_kv", c.data.seqlens_kv, p.batch, p.seqlen_kv - new_rows);
   if (!status.ok()) return status;
   if (p.features.has(Feature::kPacked)) {
     status = check_longest("sq", p.seqlen_q, p.total_q);
@@ -282,6 +286,7 @@ void canonicalize(Case& c) noexcept {
   if (!f.has(Feature::kDiagonalOffset)) c.data.diagonal_offset = 0;
   if (!f.has(Feature::kSeqlensQ)) c.data.seqlens_q.clear();
   if (!f.has(Feature::kSeqlensKv)) c.data.seqlens_kv.clear();
+  if (!f.has(Feature::kAppendKv)) c.data.new_rows = 1;
   if (!f.has(Feature::kPacked)) {
     c.data.rows_q.clear();
     c.data.rows_kv.clear();

@@ -135,6 +135,14 @@ bool print_total_kv(const Case& c, std::string* out) {
   append(*out, c.params.total_kv);
   return c.params.features.has(Feature::kPacked) && !c.params.features.has(Feature::kPaged);
 }
+bool print_append(const Case& c, std::string* out) {
+  append(*out, c.data.new_rows);
+  return c.params.features.has(Feature::kAppendKv);
+}
+bool parse_append(Text value, Case* c) {
+  c->params.features = c->params.features.with({Feature::kAppendKv, Feature::kSeqlensKv});
+  return value.empty() || parse_number(value, &c->data.new_rows);
+}
 bool parse_rotary(Text value, Case* c) {
   c->params.features.set(Feature::kRotary);
   return parse_extent<&AttentionParams::rotary_dim>(value, c);
@@ -439,8 +447,8 @@ constexpr CaseWord kWords[] = {
      parse_page_size, "paged"},
     {"num_pages", kValue, "N", "pages in all (enough for b * skv)",
      print_extent_of<&P::num_pages, F::kPaged>, parse_extent<&P::num_pages>, "paged"},
-    {"append", kFlag, "", "k_new and v_new are appended to the cache", print_feature<F::kAppendKv>,
-     parse_feature_flag<F::kAppendKv>},
+    {"append", kEither, "N", "N rows (1) of k_new and v_new are appended to the cache",
+     print_append, parse_append},
     {"rotary", kValue, "N", "rotary embedding of the first N of d",
      print_extent_of<&P::rotary_dim, F::kRotary>, parse_rotary},
     {"block_mask", kFlag, "", "a mask of blocks", print_feature<F::kBlockMask>,
