@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "arguments.h"
 #include "gil.h"
 #include "inputs.h"
 #include "process_context.h"
@@ -84,10 +85,24 @@ nb::dict rates_dict(std::optional<std::int32_t> threads) {
   return fields;
 }
 
+void set_num_threads(const nb::object& given) {
+  const std::int64_t count = read_int64(given.ptr(), "n");
+  if (count < 1 || count > kMaxConcurrency) {
+    raise_value("n (" + repr(given.ptr()) + ") must be 1 to " + std::to_string(kMaxConcurrency));
+  }
+  Context& context = process_context();
+  Status status;
+  {
+    const GilRelease unlocked;  // others may hold a lock for a while
+    status = set_process_concurrency(context, static_cast<std::int32_t>(count));
+  }
+  if (!status.ok()) raise_status(status);
+}
+
 }  // namespace
 
 MachineRates rates_of_machine(std::optional<std::int32_t> threads) {
-  const Env& env = process_context().env();
+  const Env env = process_context().env();
   const GilRelease unlocked;
   return machine_rates(env.isa, threads.value_or(env.concurrency));
 }
@@ -108,6 +123,19 @@ void bind_info(nb::module_& module) {
       "environment_json",
       [] { return nb::str(to_json(with_devices(process_context().env())).c_str()); },
       "The machine, its CUDA devices and the environment variables, as JSON.");
+  module.def(
+      "set_num_threads", &set_num_threads, nb::arg("n").none(),
+      "set_num_threads(n)\n--\n\n"
+      "Later calls use at most n threads, the calling thread among them.\n\n"
+      "n is an integer from 1 to 1024. Until the first call of this function it is\n"
+      "REGARD_NUM_THREADS, or the number of CPUs that the process may use. It holds for\n"
+      "every thread of the process and for children that it forks later; calls that run\n"
+      "meanwhile finish as they began. Results have the same bits with any number. Calls on\n"
+      "PyTorch's tensors use PyTorch's threads, at most torch.get_num_threads().\n\n"
+      "Raises ValueError for a number out of range, TypeError for another type.");
+  module.def(
+      "get_num_threads", [] { return process_context().concurrency(); },
+      "get_num_threads()\n--\n\nThe most threads that a call uses.");
   module.def(
       "trim", [] { process_context().trim(); }, "Frees workspace that no call is using.");
 }
