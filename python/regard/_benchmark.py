@@ -101,7 +101,7 @@ def _forward_rows(planned: _core.Measurement) -> int:
 def _call(name: str, backward: bool, q: Any, k: Any, v: Any,
           options: dict[str, Any]) -> Callable[[], Any]:
     """A call of attention, or of attention_backward, on one backend alone."""
-    options = {key: value for key, value in options.items() if key not in ("backend", "policy")} | {
+    options = {key: value for key, value in options.items() if key not in ("backends", "policy")} | {
         "policy": _narrowed(options.get("policy"), name)}
     if not backward:
         return lambda: _core.attention(q, k, v, **options)

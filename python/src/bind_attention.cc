@@ -21,7 +21,7 @@ namespace {
   "cu_seqlens_kv=None, max_seqlen_q=None, max_seqlen_kv=None, lengths=None, "            \
   "lengths_kv=None, descale_q=None, "                                                    \
   "descale_k=None, descale_v=None, dropout_p=0.0, seed=None, "                           \
-  "layout='BHSD', backend=None, policy=None, return_lse=False, return_scores=None, "     \
+  "layout='BHSD', backends=None, policy=None, return_lse=False, return_scores=None, "    \
   "return_saved=False, out=None)\n--\n\n"
 
 constexpr const char* kAttentionDoc =
@@ -96,10 +96,11 @@ nb::object explain_call(const Arguments& arguments) {
 nb::object explain_case(const Arguments& arguments) {
   for (int i = 0; i < kArgCount; ++i) {
     const auto arg = static_cast<Arg>(i);
-    if (arg == kQ || arg == kPolicy || arg == kBackend || arguments.given(arg) == nullptr) continue;
+    if (arg == kQ || arg == kPolicy || arg == kBackends || arguments.given(arg) == nullptr)
+      continue;
     raise_type(std::string(name_of(arg)) +
                " was given beside a case in words, which says it itself; accepted are policy and "
-               "backend");
+               "backends");
   }
   const Policy policy = read_policy(arguments);
   const Expected<Case> problem = parse_case(read_text(arguments.value[kQ], "case", "text"));

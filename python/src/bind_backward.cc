@@ -21,11 +21,11 @@ constexpr const char* kBackwardDoc =
     "segment_ids_q=None, segment_ids_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, "
     "max_seqlen_q=None, max_seqlen_kv=None, lengths=None, lengths_kv=None, dropout_p=0.0, "
     "seed=None, layout='BHSD', "
-    "backend=None, policy=None)\n--\n\n"
+    "backends=None, policy=None)\n--\n\n"
     "The gradients of attention(q, k, v, ..., return_saved=True), with the options of that call:\n"
     "d_q, d_k, d_v, d_bias (None without attn_bias) and d_sinks (None without sinks).\n"
     "The backend of the forward, which `saved` holds, computes them, whatever policy is in force;\n"
-    "`backend` and `policy` restrict (only, deny, require, max_error, max_workspace_bytes), and\n"
+    "`backends` and `policy` restrict (only, deny, require, max_error, max_workspace_bytes), and\n"
     "NoBackendError has every reason where they leave nothing. Without a plan or a backend in\n"
     "`saved` (an lse alone) the policies in force select one.";
 

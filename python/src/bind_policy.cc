@@ -22,19 +22,6 @@ struct Scopes {
 constexpr const char* kFields =
     "only, deny, prefer, require, max_error, max_workspace_bytes, on_fallback, assume_finite";
 
-std::vector<BackendRef> read_backends(nb::handle object, const char* name) {
-  std::vector<BackendRef> refs;
-  if (PyUnicode_Check(object.ptr())) return {read_backend(object.ptr(), name)};
-  if (!PyList_Check(object.ptr()) && !PyTuple_Check(object.ptr())) {
-    raise_type(std::string(name) + " (" + repr(object.ptr()) +
-               ") must be a list of backends' names, as ['math', 'efficient']");
-  }
-  for (nb::handle item : nb::borrow<nb::sequence>(object)) {
-    refs.push_back(read_backend(item.ptr(), name));
-  }
-  return refs;
-}
-
 Determinism read_require(PyObject* object) {
   constexpr const char* kAccepted =
       "'none', 'run_to_run', 'thread_count_invariant' or 'batch_invariant'";
@@ -152,6 +139,19 @@ BackendRef read_backend(PyObject* object, const char* name) {
   const auto ref = parse_backend(read_text(object, name, kAccepted));
   if (!ref) raise_value(std::string(name) + " (" + repr(object) + ") must be " + kAccepted);
   return *ref;
+}
+
+std::vector<BackendRef> read_backends(nb::handle object, const char* name) {
+  if (PyUnicode_Check(object.ptr())) return {read_backend(object.ptr(), name)};
+  if (!PyList_Check(object.ptr()) && !PyTuple_Check(object.ptr())) {
+    raise_type(std::string(name) + " (" + repr(object.ptr()) +
+               ") must be a backend's name or a list of names, as ['math', 'efficient']");
+  }
+  std::vector<BackendRef> refs;
+  for (nb::handle item : nb::borrow<nb::sequence>(object)) {
+    refs.push_back(read_backend(item.ptr(), name));
+  }
+  return refs;
 }
 
 AmbientScopes::AmbientScopes() {
