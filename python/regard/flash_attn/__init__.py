@@ -17,7 +17,7 @@ from ..torch import _call
 from ..torch._formula import dropout_factors, formula
 from ..torch._inputs import check_tensor
 from ..torch._options import Options, seed_of
-from ..torch._scopes import SdpaError
+from ..torch._scopes import ArgumentError
 
 __all__ = [
     "flash_attn_func",
@@ -36,9 +36,9 @@ def _check(q: Any, k: Any, v: Any, shape: str) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         check_tensor(name, tensor)
         if tensor.dim() != shape.count(",") + 1:
-            raise SdpaError(f"{name} (of shape {tuple(tensor.shape)}) must be {shape}")
+            raise ArgumentError(f"{name} (of shape {tuple(tensor.shape)}) must be {shape}")
         if tensor.dtype != q.dtype:
-            raise SdpaError(f"dtype of {name} ({tensor.dtype}) must be q's, {q.dtype}")
+            raise ArgumentError(f"dtype of {name} ({tensor.dtype}) must be q's, {q.dtype}")
     _call.require_type("q", q)
 
 
@@ -52,7 +52,7 @@ def _check_options(dropout_p: Any, softcap: Any, window_size: Any, alibi_slopes:
         if not isinstance(number, (float, int, torch.SymFloat)):
             raise TypeError(f"{name} ({number!r}) must be a number")
     if not 0.0 <= dropout_p < 1.0:
-        raise SdpaError(f"dropout_p ({dropout_p}) must be at least 0 and below 1")
+        raise ArgumentError(f"dropout_p ({dropout_p}) must be at least 0 and below 1")
     if (not isinstance(window_size, (tuple, list)) or len(window_size) != 2
             or not isinstance(window_size[0], int) or not isinstance(window_size[1], int)):
         raise TypeError(f"window_size ({window_size!r}) must be a pair of integers (left, right), "
@@ -159,8 +159,8 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     A block_table, the pages of a cache, is refused. The rest is flash_attn_func's.
     """
     if block_table is not None:
-        raise SdpaError(f"block_table ({type(block_table).__name__}) must be None: paged keys and "
-                        "values are not supported here")
+        raise ArgumentError(f"block_table ({type(block_table).__name__}) must be None: paged keys and "
+                            "values are not supported here")
     q, k, v = _call.autocast(q, k, v)
     _check(q, k, v, _PACKED)
     _check_options(dropout_p, softcap, window_size, alibi_slopes, causal, deterministic,
@@ -214,7 +214,7 @@ def _parts(name: str, packed: Any, count: int, shape: str) -> tuple[Tensor, ...]
     check_tensor(name, packed)
     at = packed.dim() - 3
     if packed.dim() != shape.count(",") + 1 or packed.shape[at] != count:
-        raise SdpaError(f"{name} (of shape {tuple(packed.shape)}) must be {shape}")
+        raise ArgumentError(f"{name} (of shape {tuple(packed.shape)}) must be {shape}")
     return packed.unbind(at)
 
 
@@ -222,7 +222,7 @@ def _longest(name: str, value: Any) -> Any:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} ({value!r}) must be an integer, the longest length or more")
     if not isinstance(value, (torch.SymInt, Tensor)) and value < 0:
-        raise SdpaError(f"{name} ({value}) must be at least 0")
+        raise ArgumentError(f"{name} ({value}) must be at least 0")
     return value if isinstance(value, torch.SymInt) else int(value)
 
 
@@ -231,8 +231,8 @@ def _check_starts(name: str, starts: Any, q: Tensor) -> None:
         raise TypeError(f"{name} ({type(starts).__name__}) must be a torch.Tensor, int32 "
                         "[batch + 1]")
     if starts.dtype not in (torch.int32, torch.int64):
-        raise SdpaError(f"dtype of {name} ({starts.dtype}) must be torch.int32 or torch.int64")
+        raise ArgumentError(f"dtype of {name} ({starts.dtype}) must be torch.int32 or torch.int64")
     if starts.dim() != 1:
-        raise SdpaError(f"{name} (of shape {tuple(starts.shape)}) must be [batch + 1]")
+        raise ArgumentError(f"{name} (of shape {tuple(starts.shape)}) must be [batch + 1]")
     if starts.device != q.device:
-        raise SdpaError(f"device of {name} ({starts.device}) must be q's, {q.device}")
+        raise ArgumentError(f"device of {name} ({starts.device}) must be q's, {q.device}")

@@ -42,8 +42,20 @@ _state = _State()
 _policies: dict[str, _core.Policy] = {}
 
 
-class SdpaError(ValueError, RuntimeError):
-    """A wrong argument of a drop-in: PyTorch raises RuntimeError there, regard ValueError."""
+class ArgumentError(ValueError, RuntimeError):
+    """An argument of a drop-in that cannot be used; the message names it, its value and what is expected.
+
+    regard.torch, regard.flash_attn and regard.transformers raise it. It is a ValueError, as
+    regard.attention raises, and a RuntimeError, as PyTorch raises: code that catches either works.
+
+        try:
+            regard.torch.scaled_dot_product_attention(query, key, value, dropout_p=2.0)
+        except regard.torch.ArgumentError as error:
+            print(error)
+    """
+
+
+ArgumentError.__module__ = "regard.torch"  # its public name, in tracebacks and pickles
 
 
 class _DropInErrors:
@@ -53,8 +65,8 @@ class _DropInErrors:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ValueError) and not isinstance(error, SdpaError):
-            raise SdpaError(*error.args) from None
+        if isinstance(error, ValueError) and not isinstance(error, ArgumentError):
+            raise ArgumentError(*error.args) from None
 
 
 drop_in_errors = _DropInErrors()

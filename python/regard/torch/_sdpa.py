@@ -17,7 +17,7 @@ from ._call import GRADIENTS, MORE, TYPES, are_plain, attend, kind_of, numbers, 
 from ._inputs import Arguments, Problem, checked, is_usual, problem, with_dims
 from ._nested import has_nested, nested_attention
 from ._options import Options, mask_options, native_keywords
-from ._scopes import SdpaError, backend_name, current_backends, current_policy, drop_in_errors
+from ._scopes import ArgumentError, backend_name, current_backends, current_policy, drop_in_errors
 
 
 def _is_simple(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> bool:
@@ -83,8 +83,8 @@ def _without_causal_bias(given: Arguments) -> Arguments:
     if not isinstance(bias, CausalBias):
         return given
     if given.is_causal:
-        raise SdpaError("CausalBias should not be used with causal=True: is_causal (True) must be "
-                        "False beside a causal attn_mask")
+        raise ArgumentError("CausalBias should not be used with causal=True: is_causal (True) must be "
+                            "False beside a causal attn_mask")
     rows, keys = bias.seq_len_q, bias.seq_len_kv
     if rows == keys or bias.variant == CausalVariant.UPPER_LEFT:  # PyTorch's own conditions
         return given._replace(attn_mask=None, is_causal=True)
