@@ -47,9 +47,10 @@ constexpr const char* kExplainDoc =
 constexpr Signature kAttention{"attention", {kQ, kK, kV}, args_between(kQ, kOut)};
 constexpr Signature kExplain{"explain", {kQ, kK, kV}, args_between(kQ, kOut)};
 
-/// What the backward of the call needs; null where the caller did not request it.
+/// What the backward of the call needs; null where the caller did not request it, or the call
+/// failed.
 nb::object saved_of(const Call& call, const Plan& plan, const std::string& layer) {
-  if (!call.returns_saved()) return {};
+  if (!call.returns_saved() || plan.empty()) return {};
   return nb::cast(Saved{call.stats(), SavedContext::Kind::kStats, call.request.rng_seed,
                         call.request.rng_offset, plan, plan.backend(), plan.policy().max_error,
                         layer});
@@ -68,10 +69,11 @@ nb::object run_attention(const CallArgs& args) {
     const GilRelease unlocked;
     status = attention(context, call.request, call.policy, launch);
   }
-  const Plan ran = planned.plan;
+  // Before the plan is moved away: a copy of it counts references with locked instructions.
+  const nb::object saved = saved_of(call, planned.plan, scope.layer());
   remember_call(std::move(planned), status, call.notes());
   check(call, status);
-  return call.result(saved_of(call, ran, scope.layer()));
+  return call.result(saved);
 }
 
 /// The Selection of this machine, with the plan where there is one.
