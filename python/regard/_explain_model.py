@@ -206,7 +206,21 @@ def explain(model: Any, batch_size: int = 1, prompt_length: int = 128, cache_len
     cache_length tokens in its cache: masks, layouts and types are those of a real call. `inputs`
     are what a model that takes no tokens is called with, in place of these.
 
-        print(regard.transformers.explain(model, prompt_length=1, cache_length=1000))
+        >>> import regard.transformers, transformers
+        >>> regard.transformers.register()
+        >>> config = transformers.LlamaConfig(hidden_size=32, intermediate_size=64, vocab_size=99,
+        ...                                   num_hidden_layers=2, num_attention_heads=2)
+        >>> model = transformers.LlamaForCausalLM._from_config(config, attn_implementation="regard")
+        >>> found = regard.transformers.explain(model, prompt_length=1, cache_length=16)
+        >>> [(group.backend, len(group.layers)) for group in found.layers]
+        [('flash', 2)]
+
+    Returns a ModelSelection: print it for the table, or read `layers`.
+
+    Raises regard.torch.ArgumentError for a model that has another attention and for lengths out of
+    range, TypeError for what is no model.
+
+    More: `python -m regard docs transformers`.
     """
     names, notes = _check_model(model)
     if inputs is None:

@@ -286,7 +286,21 @@ _lock = threading.Lock()
 
 
 def register() -> None:
-    """Registers each of IMPLEMENTATIONS with Transformers; again changes nothing."""
+    """Registers each of IMPLEMENTATIONS with Transformers; again changes nothing.
+
+        >>> import regard.transformers, transformers
+        >>> regard.transformers.register()
+        >>> config = transformers.LlamaConfig(hidden_size=32, intermediate_size=64, vocab_size=99,
+        ...                                   num_hidden_layers=1, num_attention_heads=2)
+        >>> model = transformers.LlamaForCausalLM._from_config(config, attn_implementation="regard")
+        >>> model.config._attn_implementation
+        'regard'
+
+    Raises ImportError without Transformers. A model that does not take its attention from
+    Transformers' interface raises regard.torch.ArgumentError when it is made.
+
+    More: `python -m regard docs transformers`.
+    """
     with _lock:
         if not _registered:
             _registered.append(_Registration())
@@ -296,6 +310,12 @@ def unregister() -> None:
     """Puts back what was in Transformers before register(): its tables of attention functions and
     masks, and its checks of their names. Set a model that uses one of IMPLEMENTATIONS to another:
     model.set_attn_implementation("sdpa"). Nothing happens where nothing is registered.
+
+        >>> import regard.transformers
+        >>> regard.transformers.register()
+        >>> regard.transformers.unregister()
+
+    More: `python -m regard docs transformers`.
     """
     with _lock:
         if _registered:

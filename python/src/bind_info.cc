@@ -132,7 +132,12 @@ void bind_info(nb::module_& module) {
       "every thread of the process and for children that it forks later; calls that run\n"
       "meanwhile finish as they began. Results have the same bits with any number. Calls on\n"
       "PyTorch's tensors use PyTorch's threads, at most torch.get_num_threads().\n\n"
-      "Raises ValueError for a number out of range, TypeError for another type.");
+      "    >>> import regard\n"
+      "    >>> regard.set_num_threads(2)\n"
+      "    >>> regard.get_num_threads()\n"
+      "    2\n\n"
+      "Raises ValueError for a number out of range, TypeError for another type.\n\n"
+      "More: `python -m regard docs python`.");
   module.def(
       "get_num_threads", [] { return process_context().concurrency(); },
       "get_num_threads()\n--\n\nThe most threads that a call uses.");

@@ -167,9 +167,27 @@ void bind_policy(nb::module_& module) {
   if (scopes_variable == nullptr) throw nb::python_error();
   module.attr("scopes") = nb::borrow(scopes_variable);
 
-  nb::class_<Policy>(module, "Policy",
-                     "What a caller allows and wants; a field that is not set leaves the choice to "
-                     "the next source.")
+  nb::class_<Policy>(
+      module, "Policy",
+      R"(What a caller allows and wants; a field that is not set leaves the choice to the next source.
+
+only, deny, prefer: a backend's name or a list of names ('flash', 'efficient', 'math', 'cudnn' or
+'custom:<name>'). require: 'none', 'run_to_run', 'thread_count_invariant' or 'batch_invariant'.
+max_error: the largest error bound of a backend that may run. max_workspace_bytes: the most scratch
+memory. on_fallback: 'allow', 'warn' or 'error', where the first preferred backend cannot run.
+assume_finite: True where no NaN or infinity lies behind a mask. A Policy is a value: it compares,
+hashes and pickles.
+
+    >>> import regard
+    >>> policy = regard.Policy(prefer=['math'], max_workspace_bytes=1 << 20)
+    >>> regard.explain('b1 hq8 sq128 d64 f32', policy=policy).chosen
+    'math'
+    >>> policy
+    regard.Policy(prefer=['math'], max_workspace_bytes=1048576)
+
+Raises TypeError or ValueError for a field, with its name, its value and what is accepted.
+
+How policies of a call, a scope and the environment join: `python -m regard docs selection`.)")
       .def("__init__",
            [](Policy* self, const nb::args& unnamed, const nb::kwargs& fields) {
              if (unnamed.size() != 0) {

@@ -8,7 +8,7 @@ of each sequence, where its last query stands at its last key.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal, TypeAlias, overload
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ __all__ = [
     "flash_attn_varlen_qkvpacked_func",
 ]
 
+WithLse: TypeAlias = "tuple[Tensor, Tensor, Tensor | None]"  # out, softmax_lse, S_dmask
 _PADDED = "[batch, positions, heads, head_dim]"
 _PACKED = "[total, heads, head_dim]"
 
@@ -87,6 +88,24 @@ def _probs(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor | None:
     return torch.where(factors == 0, -probs, probs).to(q.dtype)
 
 
+@overload
+def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
+                    softmax_scale: float | None = None, causal: bool = False,
+                    window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+                    alibi_slopes: Tensor | None = None, deterministic: bool = False,
+                    return_attn_probs: Literal[False] = False) -> Tensor: ...
+@overload
+def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
+                    softmax_scale: float | None = None, causal: bool = False,
+                    window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+                    alibi_slopes: Tensor | None = None, deterministic: bool = False, *,
+                    return_attn_probs: Literal[True]) -> WithLse: ...
+@overload
+def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
+                    softmax_scale: float | None = None, causal: bool = False,
+                    window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+                    alibi_slopes: Tensor | None = None, deterministic: bool = False,
+                    return_attn_probs: bool = False) -> Tensor | WithLse: ...
 def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
                     softmax_scale: float | None = None, causal: bool = False,
                     window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
@@ -119,6 +138,24 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
     return _results(out, lse, _probs(q, k, v, options))
 
 
+@overload
+def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0,
+                              softmax_scale: float | None = None, causal: bool = False,
+                              window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+                              alibi_slopes: Tensor | None = None, deterministic: bool = False,
+                              return_attn_probs: Literal[False] = False) -> Tensor: ...
+@overload
+def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0,
+                              softmax_scale: float | None = None, causal: bool = False,
+                              window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+                              alibi_slopes: Tensor | None = None, deterministic: bool = False, *,
+                              return_attn_probs: Literal[True]) -> WithLse: ...
+@overload
+def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0,
+                              softmax_scale: float | None = None, causal: bool = False,
+                              window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+                              alibi_slopes: Tensor | None = None, deterministic: bool = False,
+                              return_attn_probs: bool = False) -> Tensor | WithLse: ...
 def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0,
                               softmax_scale: float | None = None, causal: bool = False,
                               window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
@@ -130,6 +167,24 @@ def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0,
                            alibi_slopes, deterministic, return_attn_probs)
 
 
+@overload
+def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0,
+                             softmax_scale: float | None = None, causal: bool = False,
+                             window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+                             alibi_slopes: Tensor | None = None, deterministic: bool = False,
+                             return_attn_probs: Literal[False] = False) -> Tensor: ...
+@overload
+def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0,
+                             softmax_scale: float | None = None, causal: bool = False,
+                             window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+                             alibi_slopes: Tensor | None = None, deterministic: bool = False, *,
+                             return_attn_probs: Literal[True]) -> WithLse: ...
+@overload
+def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0,
+                             softmax_scale: float | None = None, causal: bool = False,
+                             window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+                             alibi_slopes: Tensor | None = None, deterministic: bool = False,
+                             return_attn_probs: bool = False) -> Tensor | WithLse: ...
 def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0,
                              softmax_scale: float | None = None, causal: bool = False,
                              window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
@@ -141,6 +196,30 @@ def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0,
                            alibi_slopes, deterministic, return_attn_probs)
 
 
+@overload
+def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor,
+                           cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+                           dropout_p: float = 0.0, softmax_scale: float | None = None,
+                           causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+                           softcap: float = 0.0, alibi_slopes: Tensor | None = None,
+                           deterministic: bool = False, return_attn_probs: Literal[False] = False,
+                           block_table: Tensor | None = None) -> Tensor: ...
+@overload
+def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor,
+                           cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+                           dropout_p: float = 0.0, softmax_scale: float | None = None,
+                           causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+                           softcap: float = 0.0, alibi_slopes: Tensor | None = None,
+                           deterministic: bool = False, *, return_attn_probs: Literal[True],
+                           block_table: Tensor | None = None) -> WithLse: ...
+@overload
+def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor,
+                           cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+                           dropout_p: float = 0.0, softmax_scale: float | None = None,
+                           causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+                           softcap: float = 0.0, alibi_slopes: Tensor | None = None,
+                           deterministic: bool = False, return_attn_probs: bool = False,
+                           block_table: Tensor | None = None) -> Tensor | WithLse: ...
 def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor,
                            cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
                            dropout_p: float = 0.0, softmax_scale: float | None = None,
@@ -180,6 +259,27 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     return _results(out, lse[0], _probs(q, k, v, options))
 
 
+@overload
+def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int,
+                                     dropout_p: float = 0.0, softmax_scale: float | None = None,
+                                     causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+                                     softcap: float = 0.0, alibi_slopes: Tensor | None = None,
+                                     deterministic: bool = False,
+                                     return_attn_probs: Literal[False] = False) -> Tensor: ...
+@overload
+def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int,
+                                     dropout_p: float = 0.0, softmax_scale: float | None = None,
+                                     causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+                                     softcap: float = 0.0, alibi_slopes: Tensor | None = None,
+                                     deterministic: bool = False, *,
+                                     return_attn_probs: Literal[True]) -> WithLse: ...
+@overload
+def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int,
+                                     dropout_p: float = 0.0, softmax_scale: float | None = None,
+                                     causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+                                     softcap: float = 0.0, alibi_slopes: Tensor | None = None,
+                                     deterministic: bool = False,
+                                     return_attn_probs: bool = False) -> Tensor | WithLse: ...
 def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int,
                                      dropout_p: float = 0.0, softmax_scale: float | None = None,
                                      causal: bool = False,
@@ -194,6 +294,30 @@ def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen
                                   alibi_slopes, deterministic, return_attn_probs)
 
 
+@overload
+def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor,
+                                    cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+                                    dropout_p: float = 0.0, softmax_scale: float | None = None,
+                                    causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+                                    softcap: float = 0.0, alibi_slopes: Tensor | None = None,
+                                    deterministic: bool = False,
+                                    return_attn_probs: Literal[False] = False) -> Tensor: ...
+@overload
+def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor,
+                                    cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+                                    dropout_p: float = 0.0, softmax_scale: float | None = None,
+                                    causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+                                    softcap: float = 0.0, alibi_slopes: Tensor | None = None,
+                                    deterministic: bool = False, *,
+                                    return_attn_probs: Literal[True]) -> WithLse: ...
+@overload
+def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor,
+                                    cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+                                    dropout_p: float = 0.0, softmax_scale: float | None = None,
+                                    causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+                                    softcap: float = 0.0, alibi_slopes: Tensor | None = None,
+                                    deterministic: bool = False,
+                                    return_attn_probs: bool = False) -> Tensor | WithLse: ...
 def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor,
                                     cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
                                     dropout_p: float = 0.0, softmax_scale: float | None = None,

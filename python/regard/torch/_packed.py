@@ -134,7 +134,16 @@ def varlen_attn(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor,
     shortens the keys. Returns out [total_q, Hq, D], and with return_aux=AuxRequest(lse=True)
     also lse [Hq, total_q]. Any dtype and head_dim that regard has, with gradients.
 
-        out = varlen_attn(q, k, v, cu_seq, cu_seq, longest, longest, window_size=(-1, 0))
+        >>> import torch, regard.torch
+        >>> rows = torch.ones(12, 2, 64)
+        >>> starts = torch.tensor([0, 5, 12])  # a sequence of 5 rows, then one of 7
+        >>> regard.torch.varlen_attn(rows, rows, rows, starts, starts, 7, 7, window_size=(-1, 0)).shape
+        torch.Size([12, 2, 64])
+
+    Raises regard.torch.ArgumentError or TypeError for an argument, and regard.NoBackendError, with
+    every reason, where no backend can run the call.
+
+    More: `python -m regard docs pytorch`.
     """
     _check_varlen(scale, window_size, enable_gqa, seqused_k, block_table, num_splits)
     query, key, value = _call.autocast(query, key, value)

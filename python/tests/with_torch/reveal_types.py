@@ -5,6 +5,7 @@ import torch
 
 import regard
 import regard.torch
+from regard.flash_attn import flash_attn_func, flash_attn_varlen_func
 
 x = numpy.zeros((1, 1, 2, 4), numpy.float32)
 t = torch.zeros(1, 1, 2, 4)
@@ -24,3 +25,7 @@ reveal_type(regard.merge_states([(t, t), (t, t)]))  # tuple[Tensor, Tensor]
 reveal_type(regard.explain(x, x, x))  # Selection
 reveal_type(regard.torch.varlen_attn(t, t, t, t, t, 1, 1))  # Tensor
 reveal_type(regard.torch.varlen_attn(t, t, t, t, t, 1, 1, return_aux=regard.torch.AuxRequest(lse=True)))  # Tensor | tuple[Tensor, Tensor]
+reveal_type(flash_attn_func(t, t, t, 0.0, None, True))  # Tensor
+reveal_type(flash_attn_func(t, t, t, return_attn_probs=True))  # tuple[Tensor, Tensor, Tensor | None]
+reveal_type(flash_attn_varlen_func(t, t, t, t, t, 1, 1))  # Tensor
+reveal_type(flash_attn_varlen_func(t, t, t, t, t, 1, 1, return_attn_probs=True))  # tuple[Tensor, Tensor, Tensor | None]
