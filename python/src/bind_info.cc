@@ -74,6 +74,9 @@ nb::dict counters() {
 }
 
 nb::dict rates_dict(std::optional<std::int32_t> threads) {
+  if (threads.value_or(1) < 1) {
+    raise_value("threads (" + std::to_string(*threads) + ") must be at least 1, or None");
+  }
   const MachineRates rates = rates_of_machine(threads);
   nb::dict fields;
   fields["isa"] = to_string(rates.isa);
@@ -109,16 +112,36 @@ MachineRates rates_of_machine(std::optional<std::int32_t> threads) {
 
 void bind_info(nb::module_& module) {
   module.def("devices", &devices,
-             "Every backend of this build: what it is, what it computes and how exactly.");
+             R"(Every backend of this build: what it is, what it computes and how exactly.
+
+Returns a list of dicts, as `regard devices --json` prints them. `built` is False, and
+`not_built_reason` says why, for a backend that this build leaves out.
+
+    >>> import regard
+    >>> [b['backend'] for b in regard.devices() if b['built'] and b['device'] == 'cpu']
+    ['flash', 'efficient', 'math']
+
+More: `python -m regard docs backends`.)");
   module.def("counters", &counters,
-             "What this process has copied, planned and holds as workspace.");
+             R"(What this process has copied, planned and holds as workspace: a dict of integers.
+
+    >>> import regard
+    >>> sorted(regard.counters())[:2]
+    ['copied_bytes', 'copies']
+
+More: `python -m regard docs python`.)");
   module.def(
       "machine_rates", &rates_dict, nb::arg("threads").none() = nb::none(),
       "machine_rates(threads=None)\n--\n\n"
       "What this machine computes and reads at most, on that many threads (those of a call).\n\n"
       "f32_gflops, f64_gflops and bf16_gflops are 1e9 operations a second, a multiply-add\n"
       "counting as two; read_gbps is 1e9 bytes a second from memory; 0 is \"not measured\". The\n"
-      "first call measures, in about a quarter of a second; the process remembers the result.");
+      "first call measures, in about a quarter of a second; the process remembers the result.\n\n"
+      "    >>> import regard\n"
+      "    >>> regard.machine_rates()['f32_gflops'] > 0\n"
+      "    True\n\n"
+      "Raises TypeError where threads is no integer, ValueError where it is below 1.\n\n"
+      "More: `python -m regard docs performance`.");
   module.def(
       "environment_json",
       [] { return nb::str(to_json(with_devices(process_context().env())).c_str()); },
@@ -140,9 +163,18 @@ void bind_info(nb::module_& module) {
       "More: `python -m regard docs python`.");
   module.def(
       "get_num_threads", [] { return process_context().concurrency(); },
-      "get_num_threads()\n--\n\nThe most threads that a call uses.");
+      "get_num_threads()\n--\n\nThe most threads that a call uses; set_num_threads changes it.\n\n"
+      "    >>> import regard\n"
+      "    >>> regard.get_num_threads() >= 1\n"
+      "    True\n\n"
+      "More: `python -m regard docs python`.");
   module.def(
-      "trim", [] { process_context().trim(); }, "Frees workspace that no call is using.");
+      "trim", [] { process_context().trim(); }, R"(Frees workspace that no call is using.
+
+    >>> import regard
+    >>> regard.trim()
+
+More: `python -m regard docs python`.)");
 }
 
 }  // namespace regard::python
