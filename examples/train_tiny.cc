@@ -142,7 +142,7 @@ int main(int count, char** words) {
   regard::Env env = regard::read_env();
   if (options.threads > 0) env.concurrency = static_cast<std::int32_t>(options.threads);
   regard::Context context(env);
-  const train::Threads threads{context.executor(), context.env().concurrency};
+  const train::Threads threads{context.executor(), context.concurrency()};
 
   train::Sizes sizes;
   sizes.vocabulary = text.vocabulary();

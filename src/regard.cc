@@ -39,6 +39,7 @@ Context::Context(Env env, std::size_t plan_cache_capacity) {
   auto executor = std::make_shared<ExecutorHolder>();
   executor->own = make_thread_pool(env.concurrency);
   executor->start_own = start_threads;
+  executor->resize_own = resize_pool;
   const std::string& tuning_file = env_value(env, "REGARD_TUNING");
   TuningTable tuning;
   // A file that cannot be used is an error of the Env, which every plan reports.

@@ -23,7 +23,7 @@ with regard.use_policy(max_workspace_bytes=1 << 20, prefer=["efficient"]):
 
 # A backend that is forced and can not run is an error with its reasons, never another backend.
 try:
-    regard.attention(q, q, q, return_scores="probs", backend="flash")
+    regard.attention(q, q, q, return_scores="probs", backends="flash")
 except regard.NoBackendError as error:
     print(str(error).splitlines()[0])
     assert not error.selection.ok

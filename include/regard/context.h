@@ -85,8 +85,15 @@ class REGARD_EXPORT Context {
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
-  /// The Env that was read or given. Its CUDA devices may be unread: with_devices() adds them.
-  const Env& env() const noexcept;
+  /// The Env that was read or given, with concurrency() as it is now. Its CUDA devices may be
+  /// unread: with_devices() adds them.
+  Env env() const;
+  /// Workers that a plan may use: the Env's until set, 1 to kMaxConcurrency. Plans made later use
+  /// the new number; a Plan that you hold keeps its own. It may be set while calls run: they finish
+  /// as they began, surplus threads of the Context's own pool end, and new ones start with the next
+  /// call. Results have the same bits with any number.
+  std::int32_t concurrency() const;
+  Status set_concurrency(std::int32_t concurrency);
   Policy policy() const;
   void set_policy(Policy policy);
   /// Null restores the Context's own pool. The executor must outlive its use.

@@ -31,6 +31,8 @@ struct CudaDevice {
 /// The sm_version of an Env whose CUDA devices have not been read yet; see with_devices().
 inline constexpr std::int32_t kSmUnread = -1;
 
+inline constexpr std::int32_t kMaxConcurrency = 1024;
+
 /// Facts about a machine, a build and the process's environment, read once. It is a plain value, so
 /// tests and `explain` can describe another machine.
 struct Env {
@@ -42,7 +44,7 @@ struct Env {
   std::int64_t l1d_bytes = 32768;
   std::int64_t l2_bytes = 1048576;
   std::int64_t l3_bytes = 33554432;
-  std::int32_t concurrency = 1;  // workers that a plan may use
+  std::int32_t concurrency = 1;  // workers that a plan may use, at most kMaxConcurrency
   std::string version;           // regard's own
   std::string compiler;
   bool built_with_cuda = false;

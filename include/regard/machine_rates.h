@@ -25,7 +25,7 @@ struct MachineRates {
 /// set and a number of threads measures for about a quarter of a second (a second on a busy
 /// machine); later calls return the same numbers. All rates are 0 where this CPU lacks `isa`.
 ///
-///     const Env& env = default_context().env();
+///     const Env env = default_context().env();
 ///     const double peak = machine_rates(env.isa, env.concurrency).f32_gflops;
 REGARD_EXPORT MachineRates machine_rates(Isa isa, std::int32_t threads);
 

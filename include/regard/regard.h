@@ -256,6 +256,14 @@ REGARD_EXPORT regard_status regard_context_set_policy(regard_context* context,
 REGARD_EXPORT regard_status regard_context_set_executor(regard_context* context,
                                                         const regard_executor* executor);
 
+/// Workers that calls may use, 1 to 1024: REGARD_NUM_THREADS, or the CPUs allowed, until set. It
+/// may be set while calls run: they finish as they began. Results have the same bits with any
+/// number.
+REGARD_EXPORT regard_status regard_context_set_concurrency(regard_context* context,
+                                                           int32_t concurrency);
+REGARD_EXPORT regard_status regard_context_concurrency(regard_context* context,
+                                                       int32_t* concurrency);
+
 /// Checks a request and writes its problem, without tensors: as a case
 /// ("b1 hq8 hkv8 sq128 skv128 d64 f32 causal diag=tl"), or as JSON.
 REGARD_EXPORT regard_status regard_describe(const regard_request* request, char* buffer,

@@ -72,12 +72,21 @@ def benchmark(q: Any, k: Any, v: Any, *, seconds: float = 1.0, rounds: int | Non
     """Measures attention(q, k, v, **options) on every backend that can run it, and PyTorch's
     scaled_dot_product_attention where PyTorch is installed and the call means the same there.
 
-    Each is called as a program calls it, in turns, for `seconds` and at least three rounds, or for
-    `rounds`. Before a turn the threads of the one before, which may spin, are waited for. With
-    return_saved=True the backward is measured, too. A backend that cannot run, and PyTorch where it
-    is not comparable, have a row with the reason.
+    q, k, v and options are those of regard.attention. Each is called as a program calls it, in
+    turns, for `seconds` and at least three rounds, or for `rounds`. Before a turn the threads of
+    the one before, which may spin, are waited for. With return_saved=True the backward is measured,
+    too. A backend that cannot run, and PyTorch where it is not comparable, have a row with the
+    reason. Returns a regard.Benchmark: print it for the table, or read `rows`, in seconds.
 
-        print(regard.benchmark(q, k, v, is_causal=True))
+        >>> import numpy as np, regard
+        >>> q = k = v = np.ones((1, 2, 64, 64), np.float32)
+        >>> result = regard.benchmark(q, k, v, is_causal=True, seconds=0.01)
+        >>> [row.name for row in result.rows if row.seconds is not None and row.name != "torch"]
+        ['flash', 'efficient', 'math']
+
+    Raises ValueError for `seconds` and `rounds` out of range, and what regard.attention raises.
+
+    More: `python -m regard docs python`.
     """
     if not seconds > 0:
         raise ValueError(f"seconds ({seconds!r}) must be above 0")
@@ -101,7 +110,7 @@ def _forward_rows(planned: _core.Measurement) -> int:
 def _call(name: str, backward: bool, q: Any, k: Any, v: Any,
           options: dict[str, Any]) -> Callable[[], Any]:
     """A call of attention, or of attention_backward, on one backend alone."""
-    options = {key: value for key, value in options.items() if key not in ("backend", "policy")} | {
+    options = {key: value for key, value in options.items() if key not in ("backends", "policy")} | {
         "policy": _narrowed(options.get("policy"), name)}
     if not backward:
         return lambda: _core.attention(q, k, v, **options)

@@ -12,7 +12,16 @@ from . import _core
 
 
 def show_config(mode: str = "stdout") -> dict[str, Any] | None:
-    """Prints the version, machine, backends and counters; mode="dicts" returns them."""
+    """Prints the version, machine, backends and counters as JSON; mode="dicts" returns them.
+
+        >>> import regard
+        >>> sorted(regard.show_config("dicts"))[:3]
+        ['backends', 'counters', 'extension']
+
+    Raises ValueError for another mode.
+
+    More: `python -m regard docs python`.
+    """
     if mode not in ("stdout", "dicts"):
         raise ValueError(f"mode ({mode!r}) must be 'stdout' or 'dicts'")
     machine = json.loads(_core.environment_json())

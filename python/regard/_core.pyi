@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar, overload
 
 import numpy
+from typing_extensions import Unpack
 
 from ._gradients import Gradients
 from ._selection import Selection
@@ -13,7 +14,10 @@ class SupportsDLPack(Protocol):
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
     def __dlpack_device__(self) -> tuple[Any, Any]: ...
 
-Array: TypeAlias = numpy.ndarray[Any, Any] | SupportsDLPack
+NumpyArray: TypeAlias = numpy.ndarray[Any, Any]
+Array: TypeAlias = NumpyArray | SupportsDLPack
+# The results of a call are of q's kind: a torch.Tensor where q is one.
+ArrayT = TypeVar("ArrayT", bound=SupportsDLPack)
 Numbers: TypeAlias = Array | Sequence[float] | Sequence[Sequence[float]]
 Integers: TypeAlias = Array | Sequence[int] | Sequence[Sequence[int]]
 Layout: TypeAlias = Literal["BHSD", "BSHD"]
@@ -164,6 +168,215 @@ class Recording:
     def calls(self) -> list[TracedCall]: ...
 
 def with_scope(outer: Scopes | None, policy: Policy, replace: bool) -> Scopes: ...
+class AttentionOptions(TypedDict, total=False):
+    """The keywords of attention that do not change how many results it returns."""
+
+    attn_mask: Array | None
+    attn_bias: Array | None
+    is_causal: bool
+    diagonal: Literal["top_left", "bottom_right"] | int | Integers | None
+    window: Sequence[int]
+    softmax_scale: float | None
+    softcap: float
+    alibi_slopes: Numbers | None
+    sinks: Numbers | None
+    seqlens_q: Integers | None
+    seqlens_kv: Integers | None
+    segment_ids_q: Integers | None
+    segment_ids_kv: Integers | None
+    cu_seqlens_q: Integers | None
+    cu_seqlens_kv: Integers | None
+    max_seqlen_q: int | None
+    max_seqlen_kv: int | None
+    lengths: Lengths | None
+    lengths_kv: Lengths | None
+    descale_q: float | Numbers | None
+    descale_k: float | Numbers | None
+    descale_v: float | Numbers | None
+    dropout_p: float
+    seed: int | None
+    layout: Layout
+    backends: str | Sequence[str] | None
+    policy: Policy | None
+    out: Array | None
+
+@overload
+def attention(
+    q: NumpyArray,
+    k: Array,
+    v: Array,
+    *,
+    return_lse: Literal[False] = False,
+    return_scores: None = None,
+    return_saved: Literal[False] = False,
+    **options: Unpack[AttentionOptions],
+) -> NumpyArray: ...
+@overload
+def attention(
+    q: NumpyArray,
+    k: Array,
+    v: Array,
+    *,
+    return_lse: Literal[False] = False,
+    return_scores: None = None,
+    return_saved: Literal[True],
+    **options: Unpack[AttentionOptions],
+) -> tuple[NumpyArray, Saved]: ...
+@overload
+def attention(
+    q: NumpyArray,
+    k: Array,
+    v: Array,
+    *,
+    return_lse: Literal[False] = False,
+    return_scores: Scores,
+    return_saved: Literal[False] = False,
+    **options: Unpack[AttentionOptions],
+) -> tuple[NumpyArray, NumpyArray]: ...
+@overload
+def attention(
+    q: NumpyArray,
+    k: Array,
+    v: Array,
+    *,
+    return_lse: Literal[False] = False,
+    return_scores: Scores,
+    return_saved: Literal[True],
+    **options: Unpack[AttentionOptions],
+) -> tuple[NumpyArray, NumpyArray, Saved]: ...
+@overload
+def attention(
+    q: NumpyArray,
+    k: Array,
+    v: Array,
+    *,
+    return_lse: Literal[True],
+    return_scores: None = None,
+    return_saved: Literal[False] = False,
+    **options: Unpack[AttentionOptions],
+) -> tuple[NumpyArray, NumpyArray]: ...
+@overload
+def attention(
+    q: NumpyArray,
+    k: Array,
+    v: Array,
+    *,
+    return_lse: Literal[True],
+    return_scores: None = None,
+    return_saved: Literal[True],
+    **options: Unpack[AttentionOptions],
+) -> tuple[NumpyArray, NumpyArray, Saved]: ...
+@overload
+def attention(
+    q: NumpyArray,
+    k: Array,
+    v: Array,
+    *,
+    return_lse: Literal[True],
+    return_scores: Scores,
+    return_saved: Literal[False] = False,
+    **options: Unpack[AttentionOptions],
+) -> tuple[NumpyArray, NumpyArray, NumpyArray]: ...
+@overload
+def attention(
+    q: NumpyArray,
+    k: Array,
+    v: Array,
+    *,
+    return_lse: Literal[True],
+    return_scores: Scores,
+    return_saved: Literal[True],
+    **options: Unpack[AttentionOptions],
+) -> tuple[NumpyArray, NumpyArray, NumpyArray, Saved]: ...
+@overload
+def attention(
+    q: ArrayT,
+    k: Array,
+    v: Array,
+    *,
+    return_lse: Literal[False] = False,
+    return_scores: None = None,
+    return_saved: Literal[False] = False,
+    **options: Unpack[AttentionOptions],
+) -> ArrayT: ...
+@overload
+def attention(
+    q: ArrayT,
+    k: Array,
+    v: Array,
+    *,
+    return_lse: Literal[False] = False,
+    return_scores: None = None,
+    return_saved: Literal[True],
+    **options: Unpack[AttentionOptions],
+) -> tuple[ArrayT, Saved]: ...
+@overload
+def attention(
+    q: ArrayT,
+    k: Array,
+    v: Array,
+    *,
+    return_lse: Literal[False] = False,
+    return_scores: Scores,
+    return_saved: Literal[False] = False,
+    **options: Unpack[AttentionOptions],
+) -> tuple[ArrayT, ArrayT]: ...
+@overload
+def attention(
+    q: ArrayT,
+    k: Array,
+    v: Array,
+    *,
+    return_lse: Literal[False] = False,
+    return_scores: Scores,
+    return_saved: Literal[True],
+    **options: Unpack[AttentionOptions],
+) -> tuple[ArrayT, ArrayT, Saved]: ...
+@overload
+def attention(
+    q: ArrayT,
+    k: Array,
+    v: Array,
+    *,
+    return_lse: Literal[True],
+    return_scores: None = None,
+    return_saved: Literal[False] = False,
+    **options: Unpack[AttentionOptions],
+) -> tuple[ArrayT, ArrayT]: ...
+@overload
+def attention(
+    q: ArrayT,
+    k: Array,
+    v: Array,
+    *,
+    return_lse: Literal[True],
+    return_scores: None = None,
+    return_saved: Literal[True],
+    **options: Unpack[AttentionOptions],
+) -> tuple[ArrayT, ArrayT, Saved]: ...
+@overload
+def attention(
+    q: ArrayT,
+    k: Array,
+    v: Array,
+    *,
+    return_lse: Literal[True],
+    return_scores: Scores,
+    return_saved: Literal[False] = False,
+    **options: Unpack[AttentionOptions],
+) -> tuple[ArrayT, ArrayT, ArrayT]: ...
+@overload
+def attention(
+    q: ArrayT,
+    k: Array,
+    v: Array,
+    *,
+    return_lse: Literal[True],
+    return_scores: Scores,
+    return_saved: Literal[True],
+    **options: Unpack[AttentionOptions],
+) -> tuple[ArrayT, ArrayT, ArrayT, Saved]: ...
+@overload
 def attention(
     q: Array,
     k: Array,
@@ -194,7 +407,7 @@ def attention(
     dropout_p: float = 0.0,
     seed: int | None = None,
     layout: Layout = "BHSD",
-    backend: str | None = None,
+    backends: str | Sequence[str] | None = None,
     policy: Policy | None = None,
     return_lse: bool = False,
     return_scores: Scores | None = None,
@@ -233,7 +446,7 @@ def attention_backward(
     dropout_p: float = 0.0,
     seed: int | None = None,
     layout: Layout = "BHSD",
-    backend: str | None = None,
+    backends: str | Sequence[str] | None = None,
     policy: Policy | None = None,
 ) -> Gradients: ...
 def explain(
@@ -266,16 +479,21 @@ def explain(
     dropout_p: float = 0.0,
     seed: int | None = None,
     layout: Layout = "BHSD",
-    backend: str | None = None,
+    backends: str | Sequence[str] | None = None,
     policy: Policy | None = None,
     return_lse: bool = False,
     return_scores: Scores | None = None,
     return_saved: bool = False,
     out: Array | None = None,
 ) -> Selection: ...
+@overload
 def merge_states(
-    states: Sequence[tuple[Array, Array]], *, layout: Layout = "BHSD"
-) -> tuple[Any, Any]: ...
+    states: Sequence[tuple[NumpyArray, NumpyArray]], *, layout: Layout = "BHSD"
+) -> tuple[NumpyArray, NumpyArray]: ...
+@overload
+def merge_states(
+    states: Sequence[tuple[ArrayT, ArrayT]], *, layout: Layout = "BHSD"
+) -> tuple[ArrayT, ArrayT]: ...
 def is_recording() -> bool: ...
 def record_formula(case: str, seconds: float) -> None: ...
 def last_selection() -> Selection | None: ...
@@ -283,6 +501,8 @@ def devices() -> list[dict[str, Any]]: ...
 def counters() -> dict[str, int]: ...
 def machine_rates(threads: int | None = None) -> dict[str, Any]: ...
 def environment_json() -> str: ...
+def set_num_threads(n: int) -> None: ...
+def get_num_threads() -> int: ...
 def trim() -> None: ...
 def built_with_cuda() -> bool: ...
 def run_in_place(

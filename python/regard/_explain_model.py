@@ -12,7 +12,7 @@ import torch
 from . import _core
 from ._selection import Selection
 from ._trace import trace
-from .torch._scopes import SdpaError
+from .torch._scopes import ArgumentError
 
 FORMULA = "aten_formula"  # the kernel of calls that PyTorch's own operators compute
 
@@ -101,28 +101,28 @@ def _check_model(model: Any) -> tuple[list[str], list[str]]:
     others = {name: x for name, x in implementations.items() if not x.startswith("regard")}
     if len(others) == len(implementations):
         name, implementation = next(iter(others.items()))
-        raise SdpaError(f"attention of {name} is {implementation!r}, not regard's; call "
-                        "regard.transformers.register() and model.set_attn_implementation('regard')")
+        raise ArgumentError(f"attention of {name} is {implementation!r}, not regard's; call "
+                            "regard.transformers.register() and model.set_attn_implementation('regard')")
     names = sorted({x for x in implementations.values() if x.startswith("regard")})
     return names, [f"{name} has {x!r} attention" for name, x in others.items()]
 
 
 def _check_length(name: str, value: Any, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise SdpaError(f"{name} ({value!r}) must be an integer of at least {least}")
+        raise ArgumentError(f"{name} ({value!r}) must be an integer of at least {least}")
     return value
 
 
 def _token_inputs(model: Any, batch: int, length: int) -> dict[str, Any]:
     """Random tokens; the seed is not that of the program."""
     if model.main_input_name != "input_ids":
-        raise SdpaError(f"{type(model).__name__} takes {model.main_input_name}, which explain() does "
-                        f"not make; give them: inputs={{{model.main_input_name!r}: ...}}")
+        raise ArgumentError(f"{type(model).__name__} takes {model.main_input_name}, which explain() does "
+                            f"not make; give them: inputs={{{model.main_input_name!r}: ...}}")
     config = model.config.get_text_config()
     known = getattr(config, "max_position_embeddings", None) or length
     if length > known:
-        raise SdpaError(f"prompt_length + cache_length ({length}) must be at most the model's "
-                        f"max_position_embeddings, {known}")
+        raise ArgumentError(f"prompt_length + cache_length ({length}) must be at most the model's "
+                            f"max_position_embeddings, {known}")
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, config.vocab_size, (batch, length), generator=generator)
     inputs = {"input_ids": ids.to(model.device)}
@@ -139,8 +139,8 @@ def _run(model: Any, inputs: dict[str, Any], cache_length: int) -> trace:
         filled = model(**{**inputs, step: ids[:, :cache_length]}, use_cache=True)
         cache = getattr(filled, "past_key_values", None)
         if cache is None:
-            raise SdpaError(f"cache_length ({cache_length}) must be 0: {type(model).__name__} "
-                            "returns no past_key_values")
+            raise ArgumentError(f"cache_length ({cache_length}) must be 0: {type(model).__name__} "
+                                "returns no past_key_values")
         inputs = {**inputs, step: ids[:, cache_length:], "past_key_values": cache}
     with trace(model) as recorded:
         model(**inputs)
@@ -206,7 +206,21 @@ def explain(model: Any, batch_size: int = 1, prompt_length: int = 128, cache_len
     cache_length tokens in its cache: masks, layouts and types are those of a real call. `inputs`
     are what a model that takes no tokens is called with, in place of these.
 
-        print(regard.transformers.explain(model, prompt_length=1, cache_length=1000))
+        >>> import regard.transformers, transformers
+        >>> regard.transformers.register()
+        >>> config = transformers.LlamaConfig(hidden_size=32, intermediate_size=64, vocab_size=99,
+        ...                                   num_hidden_layers=2, num_attention_heads=2)
+        >>> model = transformers.LlamaForCausalLM._from_config(config, attn_implementation="regard")
+        >>> found = regard.transformers.explain(model, prompt_length=1, cache_length=16)
+        >>> [(group.backend, len(group.layers)) for group in found.layers]
+        [('flash', 2)]
+
+    Returns a ModelSelection: print it for the table, or read `layers`.
+
+    Raises regard.torch.ArgumentError for a model that has another attention and for lengths out of
+    range, TypeError for what is no model.
+
+    More: `python -m regard docs transformers`.
     """
     names, notes = _check_model(model)
     if inputs is None:
@@ -227,7 +241,7 @@ def explain(model: Any, batch_size: int = 1, prompt_length: int = 128, cache_len
         model.train(was_training)
     calls = [call for call in recorded if call.error is None]
     if not calls:
-        raise SdpaError(f"no layer of {type(model).__name__} called regard in a forward pass")
+        raise ArgumentError(f"no layer of {type(model).__name__} called regard in a forward pass")
     dtype = str(model.dtype).removeprefix("torch.")
     title = f"{type(model).__name__} in {dtype}: {shape}"
     return ModelSelection(title, _group(calls, model.device.type, names), notes)

@@ -28,8 +28,16 @@ def unpad(x: Any, *, mask: Any = None, seqlens: Any = None, position_ids: Any = 
     x is a NumPy array, an object with __dlpack__ on a CPU, or a torch tensor, which keeps its
     gradient and device.
 
-        packed, lengths = regard.unpad(x, mask=[[True, True, False], [True, True, True]])
-        x = regard.pad(packed, lengths)  # zeros where the mask is False
+        >>> import numpy as np, regard
+        >>> x = np.ones((2, 3, 4, 8), np.float32)
+        >>> packed, lengths = regard.unpad(x, mask=[[True, True, False], [True, True, True]])
+        >>> packed.shape
+        (5, 4, 8)
+
+    Raises TypeError where not exactly one of the four is given, TypeError or ValueError for an
+    argument, with its name, its value and what is accepted.
+
+    More: `python -m regard docs python`.
     """
     ways = {"mask": mask, "seqlens": seqlens, "position_ids": position_ids, "lengths": lengths}
     given = [name for name, value in ways.items() if value is not None]
@@ -48,7 +56,19 @@ def unpad(x: Any, *, mask: Any = None, seqlens: Any = None, position_ids: Any = 
 
 
 def pad(packed: Any, lengths: Lengths) -> Any:
-    """packed [total, ...] as [batch, seqlen, ...]; positions without a row are exactly 0."""
+    """packed [total, ...] as [batch, seqlen, ...]; positions without a row are exactly 0.
+
+    lengths is what unpad returned, or a regard.Lengths. The result is of packed's kind and type.
+
+        >>> import numpy as np, regard
+        >>> lengths = regard.Lengths(seqlens=[2, 3], seqlen=3)
+        >>> regard.pad(np.ones((5, 4, 8), np.float32), lengths).shape
+        (2, 3, 4, 8)
+
+    Raises TypeError or ValueError where packed has not the rows of the lengths.
+
+    More: `python -m regard docs python`.
+    """
     if _is_torch(packed):
         from .torch._lengths import pad as pad_tensor
 

@@ -16,7 +16,7 @@ from torch._subclasses import FakeTensor
 
 from .torch._options import Options
 from .torch._packed import attend_packed
-from .torch._scopes import SdpaError
+from .torch._scopes import ArgumentError
 
 # Keywords of flash-attention and of state space models that mark several sequences in one row.
 KEYWORDS = frozenset({"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"})
@@ -80,8 +80,8 @@ class _Last:
 _last_sequences, _last_attention = _Last(), _Last()
 
 
-def _refuse(words: dict[str, Any], why: str) -> SdpaError:
-    return SdpaError(f"{', '.join(sorted(words))} (of packed sequences) {why}")
+def _refuse(words: dict[str, Any], why: str) -> ArgumentError:
+    return ArgumentError(f"{', '.join(sorted(words))} (of packed sequences) {why}")
 
 
 def _ids_of_starts(starts: Tensor, batch: int, rows: int) -> Tensor:
@@ -121,8 +121,8 @@ def _given_starts(words: dict[str, Any], shape: Shape) -> list[Tensor]:
         raise _refuse(words, "must be both cu_seq_lens_q and cu_seq_lens_k, tensors")
     for name, each, rows in zip(_STARTS, starts, (shape.rows, shape.keys)):
         if each.dim() != 1 or each.dtype not in (torch.int32, torch.int64):
-            raise SdpaError(f"{name} (of shape {tuple(each.shape)}, {each.dtype}) must be int32 or "
-                            "int64 [sequences + 1]")
+            raise ArgumentError(f"{name} (of shape {tuple(each.shape)}, {each.dtype}) must be int32 or "
+                                "int64 [sequences + 1]")
         if torch.compiler.is_compiling():
             torch._assert_async(each[-1] == shape.batch * rows, f"{name} must end at the number of "
                                 "packed rows, batch * positions")
@@ -180,8 +180,8 @@ def _make_sequences(words: dict[str, Any], positions: Tensor | None,
         starts = [of_ids, of_ids]
     elif restarts is not None:
         if shape.keys < shape.rows:
-            raise SdpaError("position_ids of packed sequences beside a cache of fewer keys are not "
-                            "supported; expected use_cache=False")
+            raise ArgumentError("position_ids of packed sequences beside a cache of fewer keys are not "
+                                "supported; expected use_cache=False")
         shape = shape._replace(keys=shape.rows)  # those of a static cache behind them are empty
         starts = [restarts, restarts]
     else:
@@ -225,8 +225,8 @@ def _pad_keys(sequences: Sequences, mask: Tensor, shape: Shape) -> Sequences:
     if behind <= 0:
         return sequences
     if not torch.compiler.is_compiling() and bool(_visible(mask)[..., -behind:].any()):
-        raise SdpaError("position_ids of packed sequences beside a cache that holds earlier keys are "
-                        "not supported; expected an empty cache, or use_cache=False")
+        raise ArgumentError("position_ids of packed sequences beside a cache that holds earlier keys are "
+                            "not supported; expected an empty cache, or use_cache=False")
     return sequences._replace(ids_kv=torch.nn.functional.pad(sequences.ids_kv, (0, behind),
                                                              value=-1))
 
@@ -253,7 +253,7 @@ def _make_attention(sequences: Sequences, mask: Tensor, shape: Shape) -> Attenti
         if torch.compiler.is_compiling():
             torch._assert_async(agrees, message)
         elif not agrees:
-            raise SdpaError(message)
+            raise ArgumentError(message)
     if torch.compiler.is_compiling() or shape.rows != shape.keys:
         return Attention(False, _restricted(mask, same))
     adds = mask.dtype != torch.bool and bool((visible & same & (mask != 0)).any())
@@ -271,8 +271,8 @@ def attention_of(sequences: Sequences, mask: Tensor | None, shape: Shape,
         if not needs_mask and sequences.starts_q is not None:
             return Attention(True, None)
         if shape.rows != shape.keys:
-            raise SdpaError(f"{sequences.named or 'position_ids'} (of packed sequences) with "
-                            f"{shape.rows} queries on {shape.keys} keys need a mask here")
+            raise ArgumentError(f"{sequences.named or 'position_ids'} (of packed sequences) with "
+                                f"{shape.rows} queries on {shape.keys} keys need a mask here")
         return Attention(False, _within(sequences, shape, sequences.ids_q.device)[1])
     made: Attention = _last_attention.get(
         (mask, sequences.ids_q), shape, lambda: _make_attention(sequences, mask, shape))

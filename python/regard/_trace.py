@@ -93,14 +93,23 @@ def _table(rows: list[list[str]], right: set[int]) -> str:
 class trace:  # noqa: N801 - used as a function
     """Records every call of regard in the block, of all threads of the process.
 
-        with regard.trace() as t:
-            model(tokens)
-        print(t.summary())
+        >>> import numpy as np, regard
+        >>> q = k = v = np.ones((1, 2, 64, 64), np.float32)
+        >>> with regard.trace() as t:
+        ...     out = regard.attention(q, k, v)
+        >>> [(call.backend, call.direction) for call in t.records]
+        [('flash', 'forward')]
+
+    `summary()` is a table by layer and case, `to_json()` has every call, `plot()` draws bars.
 
     Calls inside models, of torch's operators and of autograd's threads are recorded, too. A call's
     layer is the torch module that made it, by its name in the outermost module that was called, or
     in `model` where that is given. Traces nest: each records what is called while it is open. A
     forked child begins without one.
+
+    Raises RuntimeError where the same trace is entered twice.
+
+    More: `python -m regard docs python`.
     """
 
     def __init__(self, model: Any = None) -> None:

@@ -33,7 +33,7 @@ from ._explain_model import LayerSelection, ModelSelection, explain
 from .torch import _call
 from .torch._formula import dropout_factors, traced_formula
 from .torch._options import Options, seed_of
-from .torch._scopes import SdpaError
+from .torch._scopes import ArgumentError
 
 _active_collector: Any = None  # none before Transformers 5, where layers pass output_attentions
 with contextlib.suppress(ImportError):
@@ -67,9 +67,9 @@ def _check_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
             packed[name] = value
             continue
         text = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
-        raise SdpaError(f"{name} ({text}) is not supported by attn_implementation='regard'; "
-                        "accepted are dropout, scaling, is_causal, sliding_window, softcap, s_aux, "
-                        "position_bias, indices and output_attentions")
+        raise ArgumentError(f"{name} ({text}) is not supported by attn_implementation='regard'; "
+                            "accepted are dropout, scaling, is_causal, sliding_window, softcap, s_aux, "
+                            "position_bias, indices and output_attentions")
     return packed
 
 
@@ -77,15 +77,15 @@ def _add_mask(options: Options, mask: Tensor | None, position_bias: Tensor | Non
     """Adds a model's mask (bool, True = may attend; float: added to the scores) and T5's bias."""
     for name, tensor in (("attention_mask", mask), ("position_bias", position_bias)):
         if tensor is not None and tensor.dim() != 4:
-            raise SdpaError(f"{name} (of shape {tuple(tensor.shape)}) must be [batch, heads, "
-                            "queries, keys]")
+            raise ArgumentError(f"{name} (of shape {tuple(tensor.shape)}) must be [batch, heads, "
+                                "queries, keys]")
     if mask is None:
         return options._replace(attn_bias=position_bias)
     if mask.dtype == torch.bool:
         return options._replace(attn_mask=mask, attn_bias=position_bias)
     if not mask.is_floating_point():
-        raise SdpaError(f"dtype of attention_mask ({mask.dtype}) must be torch.bool (True = may "
-                        "attend) or a float type, which is added to the scores")
+        raise ArgumentError(f"dtype of attention_mask ({mask.dtype}) must be torch.bool (True = may "
+                            "attend) or a float type, which is added to the scores")
     return options._replace(attn_bias=mask if position_bias is None else mask + position_bias)
 
 
@@ -163,8 +163,8 @@ def _attention(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor
     probs = None
     if weights:
         if backend not in ("", "math"):
-            raise SdpaError(f"output_attentions (True) needs MATH; expected attn_implementation "
-                            f"'regard' or 'regard_math', not 'regard_{backend.upper()}'")
+            raise ArgumentError(f"output_attentions (True) needs MATH; expected attn_implementation "
+                                f"'regard' or 'regard_math', not 'regard_{backend.upper()}'")
         out, probs = _with_weights(query, key, value, options)
     elif as_packed and sequences is not None:
         out = _packed_rows.attend(query, key, value, sequences, options, backend).transpose(1, 2)
@@ -212,14 +212,14 @@ def _check_interface(model: type, name: str, is_init: bool) -> None:
         with contextlib.suppress(OSError, TypeError):
             can_set = "ALL_ATTENTION_FUNCTIONS" in inspect.getsource(module)
     if not can_set:
-        raise SdpaError(f"attn_implementation={name!r}: {model.__name__} does not take its attention "
-                        "from Transformers' AttentionInterface; expected 'eager' for it (where it is "
-                        "a part of a model, a dict of names by part)")
+        raise ArgumentError(f"attn_implementation={name!r}: {model.__name__} does not take its attention "
+                            "from Transformers' AttentionInterface; expected 'eager' for it (where it is "
+                            "a part of a model, a dict of names by part)")
     tables = (value for value in vars(module).values() if isinstance(value, dict))
     if is_init and any(isinstance(table.get("eager"), type) for table in tables):
-        raise SdpaError(f"attn_implementation={name!r}: {model.__name__} looks its layers up by this "
-                        "name in a table of its own; expected 'eager' here, and where the model has "
-                        f"other parts, model.set_attn_implementation({name!r}) once it is made")
+        raise ArgumentError(f"attn_implementation={name!r}: {model.__name__} looks its layers up by this "
+                            "name in a table of its own; expected 'eager' here, and where the model has "
+                            f"other parts, model.set_attn_implementation({name!r}) once it is made")
 
 
 def _translating(check: Any) -> Any:
@@ -286,7 +286,21 @@ _lock = threading.Lock()
 
 
 def register() -> None:
-    """Registers each of IMPLEMENTATIONS with Transformers; again changes nothing."""
+    """Registers each of IMPLEMENTATIONS with Transformers; again changes nothing.
+
+        >>> import regard.transformers, transformers
+        >>> regard.transformers.register()
+        >>> config = transformers.LlamaConfig(hidden_size=32, intermediate_size=64, vocab_size=99,
+        ...                                   num_hidden_layers=1, num_attention_heads=2)
+        >>> model = transformers.LlamaForCausalLM._from_config(config, attn_implementation="regard")
+        >>> model.config._attn_implementation
+        'regard'
+
+    Raises ImportError without Transformers. A model that does not take its attention from
+    Transformers' interface raises regard.torch.ArgumentError when it is made.
+
+    More: `python -m regard docs transformers`.
+    """
     with _lock:
         if not _registered:
             _registered.append(_Registration())
@@ -296,6 +310,12 @@ def unregister() -> None:
     """Puts back what was in Transformers before register(): its tables of attention functions and
     masks, and its checks of their names. Set a model that uses one of IMPLEMENTATIONS to another:
     model.set_attn_implementation("sdpa"). Nothing happens where nothing is registered.
+
+        >>> import regard.transformers
+        >>> regard.transformers.register()
+        >>> regard.transformers.unregister()
+
+    More: `python -m regard docs transformers`.
     """
     with _lock:
         if _registered:

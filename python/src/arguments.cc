@@ -37,7 +37,7 @@ constexpr const char* kNames[kArgCount] = {"q",
                                            "dropout_p",
                                            "seed",
                                            "layout",
-                                           "backend",
+                                           "backends",
                                            "policy",
                                            "return_lse",
                                            "return_scores",
@@ -114,6 +114,12 @@ Arguments parse_arguments(const Signature& signature, const CallArgs& call) {
   for (Py_ssize_t i = 0; i < count; ++i) {
     PyObject* const name = PyTuple_GET_ITEM(call.keywords, i);
     const int at = find(name, next);
+    if (PyUnicode_CompareWithASCIIString(name, "backend") == 0) {
+      raise_type(std::string(signature.function) +
+                 "() got an unexpected keyword 'backend'; write " +
+                 "backends=" + repr(call.values[call.positional + i]) +
+                 ", which takes one name or a list in order of preference");
+    }
     if (!accepts(signature, at)) {
       raise_type(std::string(signature.function) + "() got an unexpected keyword " + repr(name) +
                  "; accepted are " + accepted_keywords(signature));

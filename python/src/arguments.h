@@ -41,7 +41,7 @@ enum Arg : int {
   kDropoutP,
   kSeed,
   kLayout,
-  kBackend,
+  kBackends,
   kPolicy,
   kReturnLse,
   kReturnScores,

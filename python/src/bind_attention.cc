@@ -21,35 +21,75 @@ namespace {
   "cu_seqlens_kv=None, max_seqlen_q=None, max_seqlen_kv=None, lengths=None, "            \
   "lengths_kv=None, descale_q=None, "                                                    \
   "descale_k=None, descale_v=None, dropout_p=0.0, seed=None, "                           \
-  "layout='BHSD', backend=None, policy=None, return_lse=False, return_scores=None, "     \
+  "layout='BHSD', backends=None, policy=None, return_lse=False, return_scores=None, "    \
   "return_saved=False, out=None)\n--\n\n"
 
 constexpr const char* kAttentionDoc =
     "attention(q, k, v, " REGARD_SIGNATURE
-    "softmax(softmax_scale * q @ k.T + ...) @ v of arrays on a CPU.\n\n"
-    "q is [batch, heads, positions, head_dim], or [batch, positions, heads, head_dim] with\n"
-    "layout='BSHD'. Returns out, or a tuple of out, lse, scores and saved, those requested.\n\n"
-    "Packed sequences lie one behind another: q [total_q, heads, head_dim], k and v\n"
-    "[total_kv, kv heads, head_dim], and cu_seqlens_q and cu_seqlens_kv, int32 or int64\n"
-    "[sequences + 1], say where each begins. out is [total_q, heads, head_dim], lse [heads,\n"
-    "total_q]. max_seqlen_q and max_seqlen_kv, the longest lengths, are read from them where\n"
-    "they are not given:\n\n"
-    "    starts = [0, 5, 12]  # a sequence of 5 rows, then one of 7\n"
-    "    out = regard.attention(q, k, v, cu_seqlens_q=starts, cu_seqlens_kv=starts)\n\n"
-    "lengths, a regard.Lengths, stands for all four, and lengths_kv for those of k and v.\n"
-    "docs/semantics.md says what every option means, docs/python.md what arrays are taken.";
+    R"(softmax(softmax_scale * q @ k.T + attn_bias) @ v of arrays on a CPU.
+
+q is [batch, heads, queries, head_dim], k [batch, kv heads, keys, head_dim] and v [batch, kv heads,
+keys, head_dim of v]; with layout='BSHD' positions stand before heads. kv heads divide heads. They
+are NumPy arrays or objects with __dlpack__, of float64, float32, float16, bfloat16 or 8-bit floats.
+
+Returns out [batch, heads, queries, head_dim of v], of q's kind and type (bfloat16 for 8 bits), or
+a tuple of out and what is requested, in this order: return_lse=True lse [batch, heads, queries],
+return_scores scores [batch, heads, queries, keys], both float32 (float64 beside float64), and
+return_saved=True a regard.Saved for attention_backward.
+
+    >>> import numpy as np, regard
+    >>> q = np.ones((1, 8, 5, 64), np.float32)
+    >>> k = v = np.ones((1, 2, 9, 64), np.float32)
+    >>> out, lse = regard.attention(q, k, v, is_causal=True, diagonal='bottom_right', return_lse=True)
+    >>> out.shape, lse.shape
+    ((1, 8, 5, 64), (1, 8, 5))
+    >>> regard.attention(q, k, v, backends=['flash', 'math']).shape  # nothing else may run
+    (1, 8, 5, 64)
+
+Packed sequences lie one behind another: q [total_q, heads, head_dim], k and v [total_kv, kv heads,
+head_dim]. cu_seqlens_q and cu_seqlens_kv, int32 or int64 [sequences + 1], say where each begins;
+max_seqlen_q and max_seqlen_kv, the longest lengths, are read from them where they are not given.
+lengths, a regard.Lengths, stands for all four, and lengths_kv for those of k and v. out is [total_q,
+heads, head_dim of v], lse [heads, total_q].
+
+    >>> rows = np.ones((12, 2, 64), np.float32)
+    >>> starts = [0, 5, 12]  # a sequence of 5 rows, then one of 7
+    >>> regard.attention(rows, rows, rows, cu_seqlens_q=starts, cu_seqlens_kv=starts).shape
+    (12, 2, 64)
+
+Raises TypeError or ValueError for an argument, with its name, its value and what is accepted, and
+regard.NoBackendError, with every reason, where no backend can run the call.
+
+Every keyword: `python -m regard docs python`. What it computes: `python -m regard docs semantics`.)";
 
 constexpr const char* kExplainDoc =
     "explain(q, k=None, v=None, " REGARD_SIGNATURE
-    "The Selection for a call of attention with these arguments, or for a case in words:\n"
-    "explain('b1 hq8 sq128 d64 f32 causal'). Nothing is computed.";
+    R"(Which backend runs a call of attention with these arguments, and why. Computes nothing.
+
+Takes the arguments of attention, or a case in words in place of the tensors, beside which only
+backends and policy are accepted. Returns a regard.Selection: print it for the table, or read
+`chosen`, `refusals` and `to_dict()`.
+
+    >>> import regard
+    >>> regard.explain('b1 hq8 sq128 d64 f32 causal').chosen
+    'flash'
+    >>> for refusal in regard.explain('b1 hq8 sq128 d64 f32 scores=probs', backends='flash').refusals:
+    ...     if refusal.backend == 'flash':
+    ...         print(refusal)
+    flash does not support scores_out; remove it, or use math
+
+Raises TypeError or ValueError where attention would; a call that no backend can run is no error
+here: `ok` is then False.
+
+How the choice is made: `python -m regard docs selection`. Cases: `python -m regard docs cases`.)";
 
 constexpr Signature kAttention{"attention", {kQ, kK, kV}, args_between(kQ, kOut)};
 constexpr Signature kExplain{"explain", {kQ, kK, kV}, args_between(kQ, kOut)};
 
-/// What the backward of the call needs; null where the caller did not request it.
+/// What the backward of the call needs; null where the caller did not request it, or the call
+/// failed.
 nb::object saved_of(const Call& call, const Plan& plan, const std::string& layer) {
-  if (!call.returns_saved()) return {};
+  if (!call.returns_saved() || plan.empty()) return {};
   return nb::cast(Saved{call.stats(), SavedContext::Kind::kStats, call.request.rng_seed,
                         call.request.rng_offset, plan, plan.backend(), plan.policy().max_error,
                         layer});
@@ -68,10 +108,11 @@ nb::object run_attention(const CallArgs& args) {
     const GilRelease unlocked;
     status = attention(context, call.request, call.policy, launch);
   }
-  const Plan ran = planned.plan;
+  // Before the plan is moved away: a copy of it counts references with locked instructions.
+  const nb::object saved = saved_of(call, planned.plan, scope.layer());
   remember_call(std::move(planned), status, call.notes());
   check(call, status);
-  return call.result(saved_of(call, ran, scope.layer()));
+  return call.result(saved);
 }
 
 /// The Selection of this machine, with the plan where there is one.
@@ -96,10 +137,11 @@ nb::object explain_call(const Arguments& arguments) {
 nb::object explain_case(const Arguments& arguments) {
   for (int i = 0; i < kArgCount; ++i) {
     const auto arg = static_cast<Arg>(i);
-    if (arg == kQ || arg == kPolicy || arg == kBackend || arguments.given(arg) == nullptr) continue;
+    if (arg == kQ || arg == kPolicy || arg == kBackends || arguments.given(arg) == nullptr)
+      continue;
     raise_type(std::string(name_of(arg)) +
                " was given beside a case in words, which says it itself; accepted are policy and "
-               "backend");
+               "backends");
   }
   const Policy policy = read_policy(arguments);
   const Expected<Case> problem = parse_case(read_text(arguments.value[kQ], "case", "text"));

@@ -21,13 +21,29 @@ constexpr const char* kBackwardDoc =
     "segment_ids_q=None, segment_ids_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, "
     "max_seqlen_q=None, max_seqlen_kv=None, lengths=None, lengths_kv=None, dropout_p=0.0, "
     "seed=None, layout='BHSD', "
-    "backend=None, policy=None)\n--\n\n"
-    "The gradients of attention(q, k, v, ..., return_saved=True), with the options of that call:\n"
-    "d_q, d_k, d_v, d_bias (None without attn_bias) and d_sinks (None without sinks).\n"
-    "The backend of the forward, which `saved` holds, computes them, whatever policy is in force;\n"
-    "`backend` and `policy` restrict (only, deny, require, max_error, max_workspace_bytes), and\n"
-    "NoBackendError has every reason where they leave nothing. Without a plan or a backend in\n"
-    "`saved` (an lse alone) the policies in force select one.";
+    "backends=None, policy=None)\n--\n\n"
+    R"(The gradients of attention(q, k, v, ..., return_saved=True), with the options of that call.
+
+d_out and out have the shape of out, saved is what the forward returned. d_lse, the gradient of lse,
+and delta, the sums of d_out * out over head_dim, are [batch, heads, queries]. Returns
+regard.Gradients: d_q, d_k, d_v, d_bias (None without attn_bias) and d_sinks (None without sinks),
+each with the shape, layout and kind of the array that it belongs to.
+
+    >>> import numpy as np, regard
+    >>> q = k = v = np.ones((1, 2, 5, 64), np.float32)
+    >>> out, saved = regard.attention(q, k, v, is_causal=True, return_saved=True)
+    >>> gradients = regard.attention_backward(np.ones_like(out), q, k, v, out, saved, is_causal=True)
+    >>> gradients.d_q.shape, gradients.d_bias
+    ((1, 2, 5, 64), None)
+
+The backend of the forward, which `saved` holds, computes them, whatever policy is in force.
+`backends` and `policy` restrict it (only, deny, require, max_error, max_workspace_bytes). Without a
+plan or a backend in `saved` (an lse alone) the policies in force select one.
+
+Raises TypeError or ValueError for an argument, with its name, its value and what is accepted, and
+regard.NoBackendError, with every reason, where nothing is left.
+
+More: `python -m regard docs python`.)";
 
 constexpr Signature kBackward{
     "attention_backward",

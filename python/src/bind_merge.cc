@@ -76,7 +76,24 @@ nb::object merge(const nb::object& given, const nb::object& layout) {
 
 void bind_merge(nb::module_& module) {
   module.def("merge_states", &merge, "states"_a.none(), nb::kw_only(), "layout"_a.none() = "BHSD",
-             "Merges (out, lse) pairs over disjoint sets of keys into one such pair.");
+             R"(Merges results over disjoint sets of keys into the result over all of them.
+
+states is a list of pairs (out, lse) as attention(..., return_lse=True) returns them: out [batch,
+heads, queries, head_dim] (layout='BSHD': positions before heads), lse [batch, heads, queries].
+Returns such a pair, of the kind and type of the first.
+
+    >>> import numpy as np, regard
+    >>> rng = np.random.default_rng(0)
+    >>> q, k, v = (rng.standard_normal((1, 2, 8, 16), np.float32) for _ in range(3))
+    >>> halves = [regard.attention(q, k[:, :, part], v[:, :, part], return_lse=True)
+    ...           for part in (slice(0, 5), slice(5, 8))]
+    >>> out, lse = regard.merge_states(halves)
+    >>> bool(np.allclose(out, regard.attention(q, k, v), atol=1e-6))
+    True
+
+Raises TypeError or ValueError for a state of another shape or type, with its index.
+
+More: `python -m regard docs semantics`.)");
 }
 
 }  // namespace regard::python

@@ -22,19 +22,6 @@ struct Scopes {
 constexpr const char* kFields =
     "only, deny, prefer, require, max_error, max_workspace_bytes, on_fallback, assume_finite";
 
-std::vector<BackendRef> read_backends(nb::handle object, const char* name) {
-  std::vector<BackendRef> refs;
-  if (PyUnicode_Check(object.ptr())) return {read_backend(object.ptr(), name)};
-  if (!PyList_Check(object.ptr()) && !PyTuple_Check(object.ptr())) {
-    raise_type(std::string(name) + " (" + repr(object.ptr()) +
-               ") must be a list of backends' names, as ['math', 'efficient']");
-  }
-  for (nb::handle item : nb::borrow<nb::sequence>(object)) {
-    refs.push_back(read_backend(item.ptr(), name));
-  }
-  return refs;
-}
-
 Determinism read_require(PyObject* object) {
   constexpr const char* kAccepted =
       "'none', 'run_to_run', 'thread_count_invariant' or 'batch_invariant'";
@@ -154,6 +141,19 @@ BackendRef read_backend(PyObject* object, const char* name) {
   return *ref;
 }
 
+std::vector<BackendRef> read_backends(nb::handle object, const char* name) {
+  if (PyUnicode_Check(object.ptr())) return {read_backend(object.ptr(), name)};
+  if (!PyList_Check(object.ptr()) && !PyTuple_Check(object.ptr())) {
+    raise_type(std::string(name) + " (" + repr(object.ptr()) +
+               ") must be a backend's name or a list of names, as ['math', 'efficient']");
+  }
+  std::vector<BackendRef> refs;
+  for (nb::handle item : nb::borrow<nb::sequence>(object)) {
+    refs.push_back(read_backend(item.ptr(), name));
+  }
+  return refs;
+}
+
 AmbientScopes::AmbientScopes() {
   PyObject* value = nullptr;
   if (PyContextVar_Get(scopes_variable, nullptr, &value) != 0) throw nb::python_error();
@@ -167,9 +167,27 @@ void bind_policy(nb::module_& module) {
   if (scopes_variable == nullptr) throw nb::python_error();
   module.attr("scopes") = nb::borrow(scopes_variable);
 
-  nb::class_<Policy>(module, "Policy",
-                     "What a caller allows and wants; a field that is not set leaves the choice to "
-                     "the next source.")
+  nb::class_<Policy>(
+      module, "Policy",
+      R"(What a caller allows and wants; a field that is not set leaves the choice to the next source.
+
+only, deny, prefer: a backend's name or a list of names ('flash', 'efficient', 'math', 'cudnn' or
+'custom:<name>'). require: 'none', 'run_to_run', 'thread_count_invariant' or 'batch_invariant'.
+max_error: the largest error bound of a backend that may run. max_workspace_bytes: the most scratch
+memory. on_fallback: 'allow', 'warn' or 'error', where the first preferred backend cannot run.
+assume_finite: True where no NaN or infinity lies behind a mask. A Policy is a value: it compares,
+hashes and pickles.
+
+    >>> import regard
+    >>> policy = regard.Policy(prefer=['math'], max_workspace_bytes=1 << 20)
+    >>> regard.explain('b1 hq8 sq128 d64 f32', policy=policy).chosen
+    'math'
+    >>> policy
+    regard.Policy(prefer=['math'], max_workspace_bytes=1048576)
+
+Raises TypeError or ValueError for a field, with its name, its value and what is accepted.
+
+How policies of a call, a scope and the environment join: `python -m regard docs selection`.)")
       .def("__init__",
            [](Policy* self, const nb::args& unnamed, const nb::kwargs& fields) {
              if (unnamed.size() != 0) {

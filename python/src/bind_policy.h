@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 
 #include <optional>
+#include <vector>
 
 #include "regard/policy.h"
 
@@ -18,6 +19,9 @@ const Policy* policy_in(PyObject* object) noexcept;
 
 /// A backend's name; raises naming the argument.
 BackendRef read_backend(PyObject* object, const char* name);
+
+/// One name, or a list or tuple of them; raises naming the argument.
+std::vector<BackendRef> read_backends(nanobind::handle object, const char* name);
 
 /// The scopes of the caller's contextvars context, opened on this thread for as long as it lives. A
 /// call never awaits, so the C++ stack of scopes, which is the thread's, holds nobody else's.

@@ -145,8 +145,16 @@ void bind_trace(nb::module_& module) {
   module.def("record_formula", &record_formula, nb::arg("case"), nb::arg("seconds"),
              "Records a call that PyTorch's operators have computed; for regard.torch.");
   module.def("last_selection", &last_selection,
-             "The Selection of this thread's last call of attention or attention_backward, on any "
-             "kind of array;\nNone before the first one.");
+             R"(The Selection of this thread's last call of attention or attention_backward, on any
+kind of array; None before the first one.
+
+    >>> import numpy as np, regard
+    >>> q = k = v = np.ones((1, 2, 5, 64), np.float32)
+    >>> out = regard.attention(q, k, v, backends='math')
+    >>> regard.last_selection().chosen
+    'math'
+
+More: `python -m regard docs python`.)");
 }
 
 }  // namespace regard::python

@@ -116,11 +116,17 @@ Policy read_policy(const Arguments& arguments) {
     }
     policy = *value;
   }
-  if (PyObject* const given = arguments.given(kBackend); given != nullptr) {
-    if (policy.only.has_value()) {
-      raise_value("backend (" + repr(given) + ") and policy.only were both given; expected one");
+  if (PyObject* const given = arguments.given(kBackends); given != nullptr) {
+    const std::vector<BackendRef> backends = read_backends(given, "backends");
+    if (backends.empty()) raise_value("backends ([]) must name at least one backend");
+    // One name has no order: a policy's preferences may stay.
+    const bool is_ordered = backends.size() > 1;
+    if (policy.only.has_value() || (is_ordered && policy.prefer.has_value())) {
+      raise_value("backends (" + repr(given) + ") and policy." +
+                  (policy.only.has_value() ? "only" : "prefer") + " were both given; expected one");
     }
-    policy.only = {read_backend(given, "backend")};
+    policy.only = backends;
+    if (is_ordered) policy.prefer = backends;
   }
   return policy;
 }

@@ -81,7 +81,7 @@ void check(const Call& call, const Status& status);
 /// By the caller's names, and with a word where its shapes are not in the caller's order.
 Status in_callers_words(const Call& call, const Status& status);
 
-/// `policy=` and `backend=` as one policy.
+/// `policy=` and `backends=` as one policy.
 Policy read_policy(const Arguments& arguments);
 
 }  // namespace regard::python

@@ -9,4 +9,8 @@ namespace regard::python {
 /// the GIL.
 Context& process_context();
 
+/// The concurrency of `context`, the process's, and of those that forked children make. Does not
+/// need the GIL.
+Status set_process_concurrency(Context& context, std::int32_t concurrency);
+
 }  // namespace regard::python

@@ -80,7 +80,7 @@ const std::string& value_of(const Env& env, std::string_view name) {
 
 const Logger* make_logger(const Context& context) {
   auto made = std::make_unique<Logger>();
-  const std::string& word = value_of(context.env(), "REGARD_LOG");
+  const std::string word = value_of(context.env(), "REGARD_LOG");
   made->object = run_function("regard._log", "start", "s", word.c_str());
   if (nb::hasattr(made->object, "_cache")) made->cache = made->object.attr("_cache");
   if (made->cache.is_valid() && !PyDict_CheckExact(made->cache.ptr())) made->cache.reset();

@@ -62,7 +62,7 @@ FEATURES = {
 
 def check(q, k, v, dtype="float32", **options):
     """The call's out and lse against the reference, relative to the largest value of v."""
-    extra = {key: options.pop(key) for key in ("backend",) if key in options}
+    extra = {key: options.pop(key) for key in ("backends",) if key in options}
     out, lse = regard.attention(q, k, v, return_lse=True, **extra, **options)
     expected, expected_lse, _ = reference(q, k, v, **options)
     assert out.dtype == q.dtype and out.shape == expected.shape
@@ -83,9 +83,9 @@ def check(q, k, v, dtype="float32", **options):
 def test_feature(name, backend):
     options = FEATURES[name]
     q, k, v = make()
-    selection = regard.explain(q, k, v, backend=backend, return_lse=True, **options)
+    selection = regard.explain(q, k, v, backends=backend, return_lse=True, **options)
     assert selection.ok, "; ".join(map(str, selection.refusals))  # none is expected here
-    check(q, k, v, backend=backend, **options)
+    check(q, k, v, backends=backend, **options)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])

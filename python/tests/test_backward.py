@@ -45,9 +45,9 @@ def run(q, k, v, extra=None, d_lse=False, **options):
 def test_feature(name, backend):
     options = FEATURES[name]
     q, k, v = make()
-    selection = regard.explain(q, k, v, backend=backend, return_saved=True, **options)
+    selection = regard.explain(q, k, v, backends=backend, return_saved=True, **options)
     assert selection.ok, "; ".join(map(str, selection.refusals))  # none is expected here
-    grads, expected = run(q, k, v, extra=dict(backend=backend), **options)
+    grads, expected = run(q, k, v, extra=dict(backends=backend), **options)
     compare(grads, expected)
     assert all(g.dtype == np.float32 for g in grads[:3])
 
@@ -159,7 +159,7 @@ def test_values_behind_a_mask_never_reach_a_gradient():
 def test_saved_says_what_it_holds():
     q, k, v = make()
     out, lse, scores, saved = regard.attention(q, k, v, return_lse=True, return_scores="probs",
-                                               return_saved=True, backend="math", dropout_p=0.5,
+                                               return_saved=True, backends="math", dropout_p=0.5,
                                                seed=11)
     assert saved.kind == "stats" and saved.backend == "math" and saved.seed == 11
     assert saved.stats.shape == (*lse.shape, 2)
@@ -187,12 +187,12 @@ def test_the_ambient_policy_is_the_forwards_alone():
 
 def test_a_policy_restricts_what_computes_it():
     q, k, v = make()
-    out, saved = regard.attention(q, k, v, return_saved=True, backend="flash")
+    out, saved = regard.attention(q, k, v, return_saved=True, backends="flash")
     d_out = gradient_like(out)
     expected = regard.attention_backward(d_out, q, k, v, out, saved)
     for each in (saved, pickle.loads(pickle.dumps(saved))):
         with pytest.raises(regard.NoBackendError) as caught:
-            regard.attention_backward(d_out, q, k, v, out, each, backend="math")
+            regard.attention_backward(d_out, q, k, v, out, each, backends="math")
         refused = {refusal.backend for refusal in caught.value.selection.refusals}
         assert refused >= {"flash", "math", "efficient"}
         allowed = regard.Policy(only=["math", "flash"], require="batch_invariant", prefer=["math"])
@@ -230,7 +230,7 @@ def test_dropout_of_the_forward_is_drawn_again():
     compare(grads, gradients(d_out, q, k, v, dropout_p=0.4, seed=saved.seed))
 
 
-OUT, SAVED = regard.attention(*make(), return_saved=True, backend="math")
+OUT, SAVED = regard.attention(*make(), return_saved=True, backends="math")
 GIVEN = dict(zip(("q", "k", "v"), make()), d_out=gradient_like(OUT), out=OUT, saved=SAVED)
 
 
@@ -238,7 +238,7 @@ GIVEN = dict(zip(("q", "k", "v"), make()), d_out=gradient_like(OUT), out=OUT, sa
     (dict(saved=None), TypeError, ["saved (None)", "return_saved=True"]),
     (dict(saved=OUT), TypeError, ["saved (array(", "regard.Saved"]),
     (dict(seed=SAVED.seed + 1), ValueError, ["seed (1)", "saved.seed, 0"]),
-    (dict(backend="efficient"), regard.NoBackendError, ["the forward ran on math", "efficient"]),
+    (dict(backends="efficient"), regard.NoBackendError, ["the forward ran on math", "efficient"]),
     (dict(policy=regard.Policy(only=["flash", "efficient"])), regard.NoBackendError,
      ["the forward ran on math", "flash,efficient"]),
     (dict(policy=regard.Policy(deny="math")), regard.NoBackendError,

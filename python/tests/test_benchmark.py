@@ -64,7 +64,7 @@ def test_backward_where_saved_is_returned():
 
 
 def test_policies_narrow():
-    result = measured(backend="math")
+    result = measured(backends="math")
     assert [r.name for r in result.rows if r.seconds and r.name != "torch"] == ["math"]
     assert row_of(result, "flash").reason
     policy = regard.Policy(deny=["math"], prefer=["efficient"])
@@ -84,7 +84,7 @@ def test_options_reach_the_calls():
         regard.benchmark(Q)
     out = np.zeros_like(Q)
     measured(out=out)
-    np.testing.assert_array_equal(out, regard.attention(Q, K, V, backend="math"))
+    np.testing.assert_array_equal(out, regard.attention(Q, K, V, backends="math"))
 
 
 @pytest.mark.parametrize("wrong", [{"seconds": 0}, {"seconds": -1.0}, {"seconds": float("nan")},

@@ -31,7 +31,7 @@ def test_forward(form, backend):
     for descales in [{}, dict(descale_v=0.5), dict(descale_q=2, descale_k=[0.25]),
                      dict(descale_q=per_head, descale_k=np.float32(0.5), descale_v=1 / per_head)]:
         place = np.empty(q.shape, np.float32)
-        out, lse = regard.attention(q, k, v, return_lse=True, out=place, backend=backend,
+        out, lse = regard.attention(q, k, v, return_lse=True, out=place, backends=backend,
                                     is_causal=True, diagonal="bottom_right", **descales)
         want, want_lse, _ = expected(q, k, v, is_causal=True, diagonal="bottom_right",
                                      **descales)

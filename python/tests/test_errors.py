@@ -32,12 +32,18 @@ CASES = [
     (dict(layout="BHSD\0"), ValueError, [r"layout ('BHSD\x00')", "'BHSD' or 'BSHD'", "NUL"]),
     (dict(layout="\ud800"), ValueError, [r"layout ('\ud800')", "'BHSD' or 'BSHD'", "surrogates"]),
     (dict(layout=4), TypeError, ["layout (4)", "'BHSD' or 'BSHD'"]),
-    (dict(backend="fast"), ValueError, ["backend ('fast')", "'math'", "'flash'"]),
-    (dict(backend="math\0custom"), ValueError, [r"backend ('math\x00custom')", "NUL"]),
-    (dict(backend=["math"]), TypeError, ["backend (['math'])", "'math'"]),
+    (dict(backends="fast"), ValueError, ["backends ('fast')", "'math'", "'flash'"]),
+    (dict(backends="math\0custom"), ValueError, [r"backends ('math\x00custom')", "NUL"]),
+    (dict(backends=["math", "fast"]), ValueError, ["backends ('fast')", "'math'", "'flash'"]),
+    (dict(backends=["math", 3]), TypeError, ["backends (3)", "'math'"]),
+    (dict(backends=[]), ValueError, ["backends ([])", "at least one"]),
+    (dict(backends=3), TypeError, ["backends (3)", "a list of names, as ['math', 'efficient']"]),
+    (dict(backend="math"), TypeError, ["'backend'", "write backends='math'", "a list"]),
+    (dict(policy=regard.Policy(prefer="math"), backends=["flash", "math"]), ValueError,
+     ["backends (['flash', 'math'])", "policy.prefer"]),
     (dict(policy={"only": ["math"]}), TypeError, ["policy ({'only': ['math']})", "regard.Policy"]),
-    (dict(policy=regard.Policy(only="math"), backend="math"), ValueError,
-     ["backend ('math')", "policy.only"]),
+    (dict(policy=regard.Policy(only="math"), backends="math"), ValueError,
+     ["backends ('math')", "policy.only"]),
     (dict(window=3), TypeError, ["window (3)", "pair"]),
     (dict(window=(1, 2, 3)), ValueError, ["window ((1, 2, 3))", "pair"]),
     (dict(window=(1.0, 2)), TypeError, ["window[0] (1.0)", "integer"]),
@@ -159,7 +165,7 @@ def test_an_error_speaks_of_the_layout():
 
 def test_no_backend_carries_every_reason():
     with pytest.raises(regard.NoBackendError) as caught:
-        regard.attention(Q, K, V, return_scores="probs", backend="efficient")
+        regard.attention(Q, K, V, return_scores="probs", backends="efficient")
     selection = caught.value.selection
     assert selection.chosen == "error" and not selection.ok and selection.plan is None
     reasons = {(r.backend, r.code) for r in selection.refusals}

@@ -27,7 +27,7 @@ def test_of_arrays_is_of_their_case():
 
 
 def test_selection_is_data():
-    selection = regard.explain("b1 hq8 sq128 d64 f32", backend="math")
+    selection = regard.explain("b1 hq8 sq128 d64 f32", backends="math")
     assert selection.chosen == "math" and selection.ok
     assert selection.decided_by == "call policy (only)"
     data = selection.to_dict()
@@ -43,7 +43,7 @@ def test_selection_is_data():
 
 
 def test_refusals_are_sentences():
-    selection = regard.explain("b1 hq8 sq128 d64 f32 scores=probs", backend="flash")
+    selection = regard.explain("b1 hq8 sq128 d64 f32 scores=probs", backends="flash")
     assert not selection.ok and selection.advice == "remove scores_out to run flash, or allow math"
     (refusal,) = [r for r in selection.refusals if r.backend == "flash"]
     assert str(refusal) == "flash does not support scores_out; remove it, or use math"
@@ -59,7 +59,7 @@ def test_the_table_folds_the_backends_of_devices():
     assert "cudnn needs a CUDA device; verbose shows it" in str(selection)
     verbose = selection.table(verbose=True)
     assert "\ncudnn " in verbose and "built  enabled  usable  chosen" in verbose
-    assert "verbose" not in str(regard.explain("b1 hq8 sq128 d64 f32", backend="cudnn"))
+    assert "verbose" not in str(regard.explain("b1 hq8 sq128 d64 f32", backends="cudnn"))
 
 
 def test_the_notebook_leaves_nothing_out():
@@ -79,7 +79,7 @@ def test_the_notebook_leaves_nothing_out():
             assert candidate[name] is None or f"<td>{candidate[name]}</td>" in page
     warned = regard.explain("b1 hq8 sq128 d64 f32", policy=regard.Policy(prefer=["custom:none"]))
     assert warned.warnings and all(w in html.unescape(warned._repr_html_()) for w in warned.warnings)
-    refused = regard.explain("b1 hq8 sq128 d640 f32", backend="flash")
+    refused = regard.explain("b1 hq8 sq128 d640 f32", backends="flash")
     assert refused.advice in html.unescape(refused._repr_html_())
 
 
@@ -128,7 +128,7 @@ def test_signature_and_stub_agree():
     stub = pathlib.Path(regard.__file__).with_name("_core.pyi").read_text()
     for name in ("attention", "attention_backward", "explain"):
         parameters = inspect.signature(getattr(regard, name)).parameters
-        body = re.search(rf"^def {name}\((.*?)^\) ->", stub, flags=re.M | re.S)[1]
+        body = re.findall(rf"^def {name}\((.*?)^\) ->", stub, flags=re.M | re.S)[-1]
         stubbed = re.findall(r"^    (\w+): .*?(?: = (.*))?,$", body, flags=re.M)
         assert [n for n, _ in stubbed] == list(parameters)
         for parameter, default in stubbed:

@@ -1,9 +1,11 @@
-"""`pip install .` in a clean environment: a compiler is all that it needs."""
+"""`pip install .` in a clean environment: a compiler is all that it needs. Where CLI11, fmt and
+nlohmann_json are installed, as `./dev` does, the wheel has the command `regard`, too."""
 
 import hashlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import tomllib
 from packaging.requirements import Requirement
 
 import regard
+from documents import code_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 VENV = ROOT / "build" / "clean-venv"
@@ -37,7 +40,7 @@ def packaging_digest():
     """Of what can break an installation alone: the build's files, and which sources there are. What
     a C++ source says is compiled for the other tests already."""
     digest = hashlib.sha256(sys.version.encode())
-    for top in ("include", "src", "oracle", "conformance", "cmake", "python"):
+    for top in ("include", "src", "oracle", "conformance", "cmake", "python", "docs", "tools"):
         for path in sorted((ROOT / top).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts and "tests" not in path.parts:
                 digest.update(os.fsencode(path.relative_to(ROOT)))
@@ -103,3 +106,34 @@ def test_pip_install_from_the_root_in_a_clean_environment(tmp_path):
     required = [r for r in facts["requires"] if "extra" not in r]
     assert len(required) == 1 and required[0].startswith("numpy")
     run(python, "-m", "pip", "check")
+
+
+def test_pip_installs_the_command(tmp_path):
+    """With NumPy alone beside it: the empty environment has no other package."""
+    install()
+    packages = json.loads(run(str(VENV / "bin" / "python"), "-m", "pip", "--disable-pip-version-check",
+                              "list", "--format=json"))
+    assert {p["name"] for p in packages} - {"pip", "setuptools"} == {"numpy", "regard"}
+    command = str(VENV / "bin" / "regard")
+    assert run(command, "--version").split()[-1] == regard.__version__
+    assert "flash" in run(command, "devices", cwd=tmp_path)
+    table = run(command, "bench", "b1 hq2 sq64 d64", "--seconds", "0.05", cwd=tmp_path)
+    assert "flash" in table and "math" in table
+    run(command, "check", "b1 hq2 sq64 d64", cwd=tmp_path)
+    needed = re.findall(r"^\s*(\S+?)\.so", run("ldd", command), flags=re.M)
+    assert {pathlib.Path(name).name for name in needed} <= {
+        "linux-vdso", "libstdc++", "libm", "libgcc_s", "libc", "libpthread", "ld-linux-x86-64",
+        "ld-linux-aarch64"}
+
+
+def test_pip_installs_the_documents(tmp_path):
+    install()
+    python = str(VENV / "bin" / "python")
+    listed = run(python, "-I", "-m", "regard", "docs", cwd=tmp_path).split("\n")
+    assert {line.split()[0] for line in listed if line} == {
+        path.stem for path in ROOT.glob("docs/*.md")}
+    assert run(python, "-I", "-m", "regard", "docs", "quickstart", cwd=tmp_path) == (
+        ROOT / "docs" / "quickstart.md").read_text()
+    code = code_of("docs/quickstart.md")
+    assert "regard.attention" in code
+    assert "chosen" in run(python, "-I", "-c", code, cwd=tmp_path)

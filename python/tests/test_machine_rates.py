@@ -22,3 +22,8 @@ def test_threads_are_a_calls():
     assert regard.machine_rates()["threads"] == regard.show_config("dicts")["machine"]["concurrency"]
     with pytest.raises(TypeError):
         regard.machine_rates("many")
+
+
+def test_a_number_below_one_is_an_error():
+    with pytest.raises(ValueError, match=r"threads \(0\) must be at least 1"):
+        regard.machine_rates(0)

@@ -53,13 +53,13 @@ FEATURES = {
 @pytest.mark.parametrize("name", FEATURES)
 def test_each_sequence_has_the_bits_that_it_has_alone(name, backend):
     q, k, v = make()
-    out, lse = regard.attention(q, k, v, backend=backend, return_lse=True, **PACKED,
+    out, lse = regard.attention(q, k, v, backends=backend, return_lse=True, **PACKED,
                                 **FEATURES[name])
     assert out.shape == (q.shape[0], 4, 24) and lse.shape == (4, q.shape[0])
     for n in range(len(LENS_Q)):
         rows = slice(STARTS_Q[n], STARTS_Q[n + 1])
         one = [alone(q, STARTS_Q, n), alone(k, STARTS_KV, n), alone(v, STARTS_KV, n)]
-        expected, expected_lse = regard.attention(*one, backend=backend, return_lse=True,
+        expected, expected_lse = regard.attention(*one, backends=backend, return_lse=True,
                                                   **FEATURES[name])
         assert np.array_equal(out[rows].transpose(1, 0, 2), expected[0])
         assert np.array_equal(lse[:, rows], expected_lse[0])
@@ -72,7 +72,7 @@ def test_each_sequence_has_the_bits_that_it_has_alone(name, backend):
 def test_gradients(name, backend):
     q, k, v = make()
     options = {**PACKED, **FEATURES[name]}
-    out, lse, saved = regard.attention(q, k, v, backend=backend, return_lse=True,
+    out, lse, saved = regard.attention(q, k, v, backends=backend, return_lse=True,
                                        return_saved=True, **options)
     rng = np.random.default_rng(1)
     d_out, d_lse = (rng.standard_normal(x.shape).astype(np.float32) for x in (out, lse))
@@ -99,7 +99,7 @@ def test_dropout_masks_and_biases_are_those_of_the_padded_call(backend):
         for target, x, at in zip(padded, (q, k, v), (STARTS_Q, STARTS_KV, STARTS_KV), strict=True):
             target[n, :at[n + 1] - at[n]] = x[at[n]:at[n + 1]]
     rng = np.random.default_rng(2)
-    options = dict(backend=backend, dropout_p=0.25, seed=5,
+    options = dict(backends=backend, dropout_p=0.25, seed=5,
                    attn_mask=rng.random((5, 1, rows, keys)) < 0.8,
                    attn_bias=rng.standard_normal((1, 4, rows, keys)).astype(np.float32))
     out = regard.attention(q, k, v, **PACKED, **options)

@@ -35,7 +35,7 @@ def test_a_policy_is_a_value():
     (dict(onyl=None), TypeError, "unexpected keyword 'onyl'"),
     (dict(n=None), TypeError, "unexpected keyword 'n'"),
     (dict(only="maths"), ValueError, "only .'maths'. must be a backend's name"),
-    (dict(deny={"math"}), TypeError, "deny .{'math'}. must be a list"),
+    (dict(deny={"math"}), TypeError, "deny .{'math'}. must be a backend.s name or a list"),
     (dict(require="always"), ValueError, "require .'always'. must be 'none'"),
     (dict(on_fallback="cry"), ValueError, "on_fallback .'cry'. must be 'allow'"),
     (dict(max_error="small"), TypeError, "max_error .'small'. must be a number"),
@@ -54,9 +54,22 @@ def test_wrong_fields(fields, error, words):
 
 def test_for_a_call():
     assert chosen(policy=regard.Policy(only=["math"])) == "math"
-    assert chosen(backend="math", policy=regard.Policy(max_error=1.0)) == "math"
-    assert chosen(backend="EFFICIENT_ATTENTION") == "efficient"
-    assert chosen(policy=regard.Policy(deny=["math"]), backend="math") == "error"
+    assert chosen(backends="math", policy=regard.Policy(max_error=1.0)) == "math"
+    assert chosen(backends="EFFICIENT_ATTENTION") == "efficient"
+    assert chosen(policy=regard.Policy(deny=["math"]), backends="math") == "error"
+
+
+def test_backends_of_a_call_in_order():
+    for names in (["math", "efficient"], ("efficient", "math"), ["efficient"]):
+        assert chosen(backends=names) == names[0]
+        selection = regard.explain(CASE, backends=names)
+        policy = regard.Policy(only=names, prefer=names if len(names) > 1 else None)
+        assert str(selection) == str(regard.explain(CASE, policy=policy))
+    with regard.use_policy(prefer=["math"]):
+        assert chosen(backends=["efficient", "math"]) == "efficient"
+    # one name keeps a policy's order for what else it may be: it excludes the others
+    assert chosen(policy=regard.Policy(prefer=["math"]), backends="efficient") == "efficient"
+    assert chosen(backends=["cudnn", "math"]) == "math"  # the first that can run
 
 
 def test_scopes_nest_and_end():
@@ -67,7 +80,7 @@ def test_scopes_nest_and_end():
             assert chosen() == "math"
             with regard.use_policy(only=["efficient"]):
                 assert chosen() == "efficient"
-                assert chosen(backend="efficient") == "efficient"
+                assert chosen(backends="efficient") == "efficient"
                 with regard.use_policy(only=["math"], replace=True):
                     assert chosen() == "math"
                 assert chosen() == "efficient"

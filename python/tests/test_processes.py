@@ -137,9 +137,9 @@ def _all_kinds_of_calls(q, k, v, turned):
     regard.attention(q, turned, v, seqlens_kv=[5, 3], sinks=[0.0] * 4, window=(2, 2),
                      diagonal="top_left", policy=regard.Policy(prefer=["math"]))
     with regard.use_policy(only=["math"]):
-        regard.attention(q, k, v, attn_mask=np.ones(13, bool), backend="math")
+        regard.attention(q, k, v, attn_mask=np.ones(13, bool), backends="math")
     try:
-        regard.attention(q, k, v, backend="cudnn")
+        regard.attention(q, k, v, backends="cudnn")
     except regard.NoBackendError:
         pass
     try:

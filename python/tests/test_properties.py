@@ -92,9 +92,9 @@ def test_any_gradient(data):
     options = data.draw(options_for(rng, (*q.shape[:3], k.shape[2])))
     q, k, v = (strided(data.draw, x) for x in (q, k, v))
     backend = data.draw(st.sampled_from(["math", "flash", "efficient"]))
-    if not regard.explain(q, k, v, return_saved=True, backend=backend, **options).ok:
+    if not regard.explain(q, k, v, return_saved=True, backends=backend, **options).ok:
         backend = None
-    out, saved = regard.attention(q, k, v, return_saved=True, backend=backend, **options)
+    out, saved = regard.attention(q, k, v, return_saved=True, backends=backend, **options)
     d_out = rng.standard_normal(out.shape).astype(np.float32)
     grads = regard.attention_backward(d_out, q, k, v, out, saved, **options)
     for mine, right in zip(grads, gradients(d_out, q, k, v, **options), strict=True):
@@ -108,7 +108,7 @@ def test_any_gradient(data):
 @given(st.dictionaries(
     st.sampled_from(["attn_mask", "is_causal", "diagonal", "window", "softmax_scale", "softcap",
                      "alibi_slopes", "sinks", "seqlens_q", "segment_ids_q", "dropout_p", "seed",
-                     "layout", "backend", "policy", "return_lse", "return_scores", "out",
+                     "layout", "backends", "policy", "return_lse", "return_scores", "out",
                      "colour"]),
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5),
               st.lists(st.integers(-5, 5), max_size=3), st.tuples(st.integers(), st.integers()),

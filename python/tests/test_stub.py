@@ -15,7 +15,9 @@ import regard
 from regard import _core
 
 STUB = ast.parse(pathlib.Path(regard.__file__).with_name("_core.pyi").read_text())
-TYPES_ALONE = {"SupportsDLPack", "Array", "Numbers", "Integers", "Layout", "Scores"}
+TYPES_ALONE = {"SupportsDLPack", "NumpyArray", "Array", "Numbers", "Integers", "Layout", "Scores",
+               "AttentionOptions"}
+# Of overloads the last, which takes every call.
 FUNCTIONS = {node.name: node for node in STUB.body if isinstance(node, ast.FunctionDef)}
 CLASSES = {node.name: node for node in STUB.body
            if isinstance(node, ast.ClassDef) and node.name not in TYPES_ALONE}
@@ -56,6 +58,23 @@ def test_names():
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_parameters(name):
     assert parameters(FUNCTIONS[name]) == real_parameters(getattr(_core, name))
+
+
+def test_overloads_of_attention_take_its_parameters():
+    """Each names the return_* keywords itself, and the others by AttentionOptions."""
+    options = next(node for node in STUB.body
+                   if isinstance(node, ast.ClassDef) and node.name == "AttentionOptions")
+    types = {node.target.id: ast.unparse(node.annotation) for node in options.body
+             if isinstance(node, ast.AnnAssign)}
+    *overloads, last = [node for node in STUB.body
+                        if isinstance(node, ast.FunctionDef) and node.name == "attention"]
+    assert len(overloads) == 16
+    every = {argument.arg: ast.unparse(argument.annotation) for argument in last.args.kwonlyargs}
+    for overload in overloads:
+        own = {argument.arg for argument in overload.args.kwonlyargs}
+        assert own == {"return_lse", "return_scores", "return_saved"}
+        assert ast.unparse(overload.args.kwarg.annotation) == "Unpack[AttentionOptions]"
+        assert types == {name: every[name] for name in every if name not in own}
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -25,11 +25,11 @@ def run_in_thread(function):
 
 def test_last_selection_is_this_threads_last_call():
     q, k, v = make(b=1, hq=4, hkv=2, sq=9, skv=100, d=16)
-    regard.attention(q, k, v, backend="math")
+    regard.attention(q, k, v, backends="math")
     selection = regard.last_selection()
     assert selection.chosen == "math" and selection.decided_by == "call policy (only)"
     assert selection.plan["kernel"].startswith("math_")
-    assert str(selection) == str(regard.explain(q, k, v, backend="math"))
+    assert str(selection) == str(regard.explain(q, k, v, backends="math"))
     assert run_in_thread(regard.last_selection) is None
     assert run_in_thread(lambda: (regard.attention(q, k, v),
                                   regard.last_selection().chosen)[1]) != "math"
@@ -59,7 +59,7 @@ def test_last_selection_of_a_call_that_nothing_can_run():
         regard.attention(q, k[:, :, :, :4], v)
     assert regard.last_selection().ok  # the wrong call never came to a selection
     with pytest.raises(regard.NoBackendError) as caught:
-        regard.attention(q, k, v, backend="efficient", return_scores="probs")
+        regard.attention(q, k, v, backends="efficient", return_scores="probs")
     selection = regard.last_selection()
     assert selection.chosen == "error"
     assert selection.refusals == caught.value.selection.refusals
@@ -67,7 +67,7 @@ def test_last_selection_of_a_call_that_nothing_can_run():
 
 def test_last_selection_of_a_backward():
     q, k, v = make(b=1, hq=2, hkv=2, sq=8, skv=8, d=8)
-    out, saved = regard.attention(q, k, v, return_saved=True, backend="efficient")
+    out, saved = regard.attention(q, k, v, return_saved=True, backends="efficient")
     regard.attention(q, k, v)
     regard.attention_backward(out, q, k, v, out, saved)
     selection = regard.last_selection()
@@ -78,11 +78,11 @@ def test_every_call_is_recorded_of_any_thread():
     q, k, v = make(b=1, hq=2, hkv=2, sq=8, skv=8, d=8)
     regard.attention(q, k, v)
     with regard.trace() as t:
-        out, saved = regard.attention(q, k, v, return_saved=True, backend="math")
+        out, saved = regard.attention(q, k, v, return_saved=True, backends="math")
         regard.attention_backward(out, q, k, v, out, saved)
-        run_in_thread(lambda: regard.attention(q, k, v, backend="efficient"))
+        run_in_thread(lambda: regard.attention(q, k, v, backends="efficient"))
         with pytest.raises(regard.NoBackendError):
-            regard.attention(q, k, v, backend="cudnn")
+            regard.attention(q, k, v, backends="cudnn")
     regard.attention(q, k, v)
     assert len(t) == len(t.records) == 4
     forward, backward, threaded, failed = t
@@ -142,8 +142,8 @@ def test_summary_groups_calls():
     assert t.summary() == "no call of regard was made while the trace was open"
     with t:
         for _ in range(3):
-            regard.attention(q, k, v, backend="math")
-        regard.attention(q, k[:, :, :5], v[:, :, :5], backend="math")
+            regard.attention(q, k, v, backends="math")
+        regard.attention(q, k[:, :, :5], v[:, :, :5], backends="math")
     head, *rows, total = t.summary().splitlines()
     assert re.split("  +", head) == ["layer", "direction", "backend", "kernel", "calls", "time",
                                      "of time", "of peak", "of bandwidth", "case"]
@@ -161,7 +161,7 @@ def test_summary_groups_calls():
 def test_json_has_every_call():
     q, k, v = make(b=1, hq=2, hkv=2, sq=8, skv=8, d=8)
     with regard.trace() as t:
-        regard.attention(q, k, v, backend="math")
+        regard.attention(q, k, v, backends="math")
     document = json.loads(t.to_json())
     assert document["regard"] == regard.__version__
     (call,) = document["calls"]
@@ -204,7 +204,7 @@ def test_plot_has_a_bar_for_each_layer():
     matplotlib.use("Agg")
     q, k, v = make(b=1, hq=2, hkv=2, sq=8, skv=8, d=8)
     with regard.trace() as t:
-        out, saved = regard.attention(q, k, v, return_saved=True, backend="math")
+        out, saved = regard.attention(q, k, v, return_saved=True, backends="math")
         regard.attention_backward(out, q, k, v, out, saved)
     axes = t.plot()
     assert sum(bar.get_width() for bar in axes.patches) == pytest.approx(

@@ -92,3 +92,19 @@ regard_status regard_context_set_executor(regard_context* context,
     return {};
   });
 }
+
+regard_status regard_context_set_concurrency(regard_context* context, int32_t concurrency) {
+  return guarded(__func__, [&](const char* where) -> Status {
+    if (Status s = require(where, "context", context); !s.ok()) return s;
+    return context->get().set_concurrency(concurrency);
+  });
+}
+
+regard_status regard_context_concurrency(regard_context* context, int32_t* concurrency) {
+  return guarded(__func__, [&](const char* where) -> Status {
+    if (Status s = require(where, "context", context); !s.ok()) return s;
+    if (Status s = require(where, "concurrency", concurrency); !s.ok()) return s;
+    *concurrency = context->get().concurrency();
+    return {};
+  });
+}

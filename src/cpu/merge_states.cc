@@ -258,7 +258,7 @@ Status merge_states(const std::vector<StateView>& states, const TensorView& out,
                                is_own ? "the default Context's executor" : "the launch's executor");
   Launch complete = launch;
   complete.executor = &executor;
-  cpu::run_tasks(loop, std::max(context.env().concurrency, 1), complete);
+  cpu::run_tasks(loop, std::max(context.concurrency(), 1), complete);
   return executor.status(kWhere);
 } catch (...) {
   return status_of_exception(kWhere);

@@ -17,8 +17,6 @@
 namespace regard {
 namespace {
 
-constexpr int kMaxThreads = 1024;
-
 std::string check_backends(const std::string& value) {
   const auto refs = parse_backend_list(value);
   return refs ? "" : refs.status().message();
@@ -29,16 +27,16 @@ std::string check_isa(const std::string& value) {
   return isa ? "" : unless_out_of_memory(isa.status()).message();
 }
 
-// 0 when `text` is not a whole number in 1..kMaxThreads.
+// 0 when `text` is not a whole number in 1..kMaxConcurrency.
 int parse_threads(const std::string& text) {
   int n = 0;
-  return parse_number(text, &n) && n >= 1 && n <= kMaxThreads ? n : 0;
+  return parse_number(text, &n) && n >= 1 && n <= kMaxConcurrency ? n : 0;
 }
 
 std::string check_threads(const std::string& value) {
   return parse_threads(value) > 0
              ? ""
-             : "expected a whole number from 1 to " + std::to_string(kMaxThreads);
+             : "expected a whole number from 1 to " + std::to_string(kMaxConcurrency);
 }
 
 std::string check_tuning(const std::string& value) {

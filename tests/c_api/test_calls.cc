@@ -217,6 +217,34 @@ TEST(CExecutor, MayBeReplacedWhileCallsRun) {
   caller.join();
 }
 
+// Counts the workers of its last run, and runs them.
+void count_workers(void* user, int32_t workers, regard_task task, void* state) {
+  *static_cast<int32_t*>(user) = workers;
+  for (int32_t worker = 0; worker < workers; ++worker) task(state, worker);
+}
+
+TEST(CContext, CallsUseTheConcurrencyThatIsSet) {
+  const ContextHandle context = make_c_context();
+  SmallCall call(kManyRows);
+  int32_t ran = 0;
+  regard_launch launch = regard_launch_default();
+  launch.executor = {count_workers, &ran};
+  for (const int32_t workers : {3, 2, 5}) {
+    ASSERT_EQ(regard_context_set_concurrency(context.get(), workers), REGARD_STATUS_OK);
+    int32_t now = 0;
+    ASSERT_EQ(regard_context_concurrency(context.get(), &now), REGARD_STATUS_OK);
+    EXPECT_EQ(now, workers);
+    ASSERT_EQ(regard_attention(context.get(), &call.request, nullptr, &launch), REGARD_STATUS_OK);
+    EXPECT_EQ(ran, workers);
+  }
+  for (const int32_t workers : {0, -1, 1025}) {
+    EXPECT_EQ(regard_context_set_concurrency(context.get(), workers),
+              REGARD_STATUS_INVALID_ARGUMENT);
+    EXPECT_EQ(regard_last_error(),
+              "[set_concurrency] concurrency (" + std::to_string(workers) + ") must be 1..1024");
+  }
+}
+
 TEST(CPlan, OutlivesItsContextAndItsExecutor) {
   SmallCall call(kManyRows);
   CountingCallback callback;

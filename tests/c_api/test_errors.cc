@@ -32,6 +32,10 @@ TEST(CErrors, EveryNullIsNamed) {
   expect(regard_context_create(nullptr), "[regard_context_create] context");
   expect(regard_context_set_policy(nullptr, nullptr), "[regard_context_set_policy] context");
   expect(regard_context_set_executor(nullptr, nullptr), "[regard_context_set_executor] context");
+  int32_t workers = 0;
+  expect(regard_context_set_concurrency(nullptr, 1), "[regard_context_set_concurrency] context");
+  expect(regard_context_concurrency(nullptr, &workers), "[regard_context_concurrency] context");
+  expect(regard_context_concurrency(c, nullptr), "[regard_context_concurrency] concurrency");
   expect(regard_describe(nullptr, text, 16, nullptr), "[regard_describe] request");
   expect(regard_describe_json(nullptr, text, 16, nullptr), "[regard_describe_json] request");
   expect(regard_explain(nullptr, r, nullptr, text, 16, nullptr), "[regard_explain] context");

@@ -50,7 +50,8 @@ void random_features(std::mt19937_64& rng, AttentionParams* p) {
         Feature::kDLse,          Feature::kDelta,      Feature::kDiagonalPerSequence}) {
     p->features.set(f, one_in(rng, 4));
   }
-  if (p->seqlen_kv == 0) p->features.set(Feature::kAppendKv, false);
+  const bool packs_keys = p->features.has(Feature::kPacked) && !p->features.has(Feature::kPaged);
+  if (p->seqlen_kv == 0 || packs_keys) p->features.set(Feature::kAppendKv, false);
   p->mask_dims = static_cast<BroadcastDims>(rng() % 16);
   p->bias_dims = static_cast<BroadcastDims>(rng() % 16);
   p->dtype_bias = pick(rng, {Dtype::kF32, Dtype::kF64, p->dtype_q});

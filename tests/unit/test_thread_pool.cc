@@ -138,6 +138,75 @@ TEST(ThreadPool, ConcurrentRuns) {
   }
 }
 
+TEST(ThreadPool, ResizingWhileRunsGo) {
+  const auto pool = make_thread_pool(3);
+  std::atomic<bool> done{false};
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 3; ++caller) {
+    callers.emplace_back([&] {
+      for (int round = 0; round < 400; ++round) {
+        Seen seen(6);
+        run(*pool, &seen);
+        seen.expect_each_once();
+      }
+    });
+  }
+  std::thread resizer([&] {
+    for (int n = 0; !done; n = (n * 5 + 3) % 7) resize_pool(*pool, 1 + n);
+  });
+  for (std::thread& caller : callers) caller.join();
+  done = true;
+  resizer.join();
+  resize_pool(*pool, 2);
+  Seen seen(2);
+  seen.wait_for_other = true;
+  run(*pool, &seen);
+  EXPECT_EQ(seen.threads.size(), 2u);
+}
+
+// A resize that waited for workers could not return here: the worker waits for the resize.
+TEST(ThreadPool, ResizingDoesNotWaitForWorkers) {
+  struct Waiting {
+    std::atomic<int> inside{0};
+    std::atomic<bool> resized{false};
+    static void task(void* state, int) {
+      Waiting& waiting = *static_cast<Waiting*>(state);
+      ++waiting.inside;
+      const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+      while (!waiting.resized && std::chrono::steady_clock::now() < limit) {
+        std::this_thread::yield();
+      }
+      EXPECT_TRUE(waiting.resized);
+    }
+  };
+  const auto pool = make_thread_pool(3);
+  Waiting waiting;
+  std::thread resizer([&] {
+    while (waiting.inside < 2) std::this_thread::yield();
+    resize_pool(*pool, 1);
+    resize_pool(*pool, 3);
+    waiting.resized = true;
+  });
+  pool->run(3, &Waiting::task, &waiting);
+  resizer.join();
+}
+
+TEST(ThreadPool, AWorkerMayResize) {
+  struct Resizing {
+    Executor* pool;
+    std::atomic<int> runs{0};
+    static void task(void* state, int worker) {
+      Resizing& resizing = *static_cast<Resizing*>(state);
+      resize_pool(*resizing.pool, 1 + worker % 4);
+      ++resizing.runs;
+    }
+  };
+  const auto pool = make_thread_pool(4);
+  Resizing resizing{pool.get(), {}};
+  pool->run(40, &Resizing::task, &resizing);
+  EXPECT_EQ(resizing.runs, 40);
+}
+
 TEST(ThreadPool, SleepingThreadsWakeUp) {
   const auto pool = make_thread_pool(2);
   for (int round = 0; round < 3; ++round) {
@@ -208,6 +277,25 @@ TEST(ThreadPool, ThreadsStartWithTheFirstRunOfSeveralWorkers) {
   EXPECT_EQ(threads_of_this_process(), before + 2);
 }
 
+TEST(ThreadPool, ResizingStartsAndEndsThreads) {
+  const std::ptrdiff_t before = threads_of_this_process();
+  const auto pool = make_thread_pool(1);
+  for (const int concurrency : {3, 5, 5, 2, 1, 4, 1}) {
+    resize_pool(*pool, concurrency);
+    Seen seen(8);
+    seen.wait_for_other = concurrency > 1;
+    run(*pool, &seen);
+    seen.expect_each_once();
+    EXPECT_LE(seen.threads.size(), static_cast<std::size_t>(concurrency));
+    const std::ptrdiff_t expected = before + concurrency - 1;
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (threads_of_this_process() > expected && std::chrono::steady_clock::now() < limit) {
+      std::this_thread::yield();  // a surplus thread is about to end
+    }
+    EXPECT_EQ(threads_of_this_process(), expected);
+  }
+}
+
 TEST(ThreadPool, AContextStartsThreadsWithTheFirstPlanOfSeveralWorkers) {
   const std::ptrdiff_t before = threads_of_this_process();
   Env env = read_env();
@@ -232,6 +320,9 @@ int in_child(const std::unique_ptr<Executor>& pool) {
   for (const int count : before.counts) {
     if (count != 1) return 2;
   }
+  resize_pool(*pool, 1);
+  if (start_threads(*pool)) return 5;
+  resize_pool(*pool, 2);
   if (!start_threads(*pool)) return 3;
   Seen after(2);
   after.wait_for_other = true;

@@ -8,7 +8,7 @@ of each sequence, where its last query stands at its last key.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal, TypeAlias, overload
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from ..torch import _call
 from ..torch._formula import dropout_factors, formula
 from ..torch._inputs import check_tensor
 from ..torch._options import Options, seed_of
-from ..torch._scopes import SdpaError
+from ..torch._scopes import ArgumentError
 
 __all__ = [
     "flash_attn_func",
@@ -28,6 +28,7 @@ __all__ = [
     "flash_attn_varlen_qkvpacked_func",
 ]
 
+WithLse: TypeAlias = "tuple[Tensor, Tensor, Tensor | None]"  # out, softmax_lse, S_dmask
 _PADDED = "[batch, positions, heads, head_dim]"
 _PACKED = "[total, heads, head_dim]"
 
@@ -36,9 +37,9 @@ def _check(q: Any, k: Any, v: Any, shape: str) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         check_tensor(name, tensor)
         if tensor.dim() != shape.count(",") + 1:
-            raise SdpaError(f"{name} (of shape {tuple(tensor.shape)}) must be {shape}")
+            raise ArgumentError(f"{name} (of shape {tuple(tensor.shape)}) must be {shape}")
         if tensor.dtype != q.dtype:
-            raise SdpaError(f"dtype of {name} ({tensor.dtype}) must be q's, {q.dtype}")
+            raise ArgumentError(f"dtype of {name} ({tensor.dtype}) must be q's, {q.dtype}")
     _call.require_type("q", q)
 
 
@@ -52,7 +53,7 @@ def _check_options(dropout_p: Any, softcap: Any, window_size: Any, alibi_slopes:
         if not isinstance(number, (float, int, torch.SymFloat)):
             raise TypeError(f"{name} ({number!r}) must be a number")
     if not 0.0 <= dropout_p < 1.0:
-        raise SdpaError(f"dropout_p ({dropout_p}) must be at least 0 and below 1")
+        raise ArgumentError(f"dropout_p ({dropout_p}) must be at least 0 and below 1")
     if (not isinstance(window_size, (tuple, list)) or len(window_size) != 2
             or not isinstance(window_size[0], int) or not isinstance(window_size[1], int)):
         raise TypeError(f"window_size ({window_size!r}) must be a pair of integers (left, right), "
@@ -87,6 +88,24 @@ def _probs(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor | None:
     return torch.where(factors == 0, -probs, probs).to(q.dtype)
 
 
+@overload
+def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
+                    softmax_scale: float | None = None, causal: bool = False,
+                    window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+                    alibi_slopes: Tensor | None = None, deterministic: bool = False,
+                    return_attn_probs: Literal[False] = False) -> Tensor: ...
+@overload
+def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
+                    softmax_scale: float | None = None, causal: bool = False,
+                    window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+                    alibi_slopes: Tensor | None = None, deterministic: bool = False, *,
+                    return_attn_probs: Literal[True]) -> WithLse: ...
+@overload
+def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
+                    softmax_scale: float | None = None, causal: bool = False,
+                    window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+                    alibi_slopes: Tensor | None = None, deterministic: bool = False,
+                    return_attn_probs: bool = False) -> Tensor | WithLse: ...
 def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
                     softmax_scale: float | None = None, causal: bool = False,
                     window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
@@ -119,6 +138,24 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
     return _results(out, lse, _probs(q, k, v, options))
 
 
+@overload
+def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0,
+                              softmax_scale: float | None = None, causal: bool = False,
+                              window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+                              alibi_slopes: Tensor | None = None, deterministic: bool = False,
+                              return_attn_probs: Literal[False] = False) -> Tensor: ...
+@overload
+def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0,
+                              softmax_scale: float | None = None, causal: bool = False,
+                              window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+                              alibi_slopes: Tensor | None = None, deterministic: bool = False, *,
+                              return_attn_probs: Literal[True]) -> WithLse: ...
+@overload
+def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0,
+                              softmax_scale: float | None = None, causal: bool = False,
+                              window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+                              alibi_slopes: Tensor | None = None, deterministic: bool = False,
+                              return_attn_probs: bool = False) -> Tensor | WithLse: ...
 def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0,
                               softmax_scale: float | None = None, causal: bool = False,
                               window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
@@ -130,6 +167,24 @@ def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0,
                            alibi_slopes, deterministic, return_attn_probs)
 
 
+@overload
+def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0,
+                             softmax_scale: float | None = None, causal: bool = False,
+                             window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+                             alibi_slopes: Tensor | None = None, deterministic: bool = False,
+                             return_attn_probs: Literal[False] = False) -> Tensor: ...
+@overload
+def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0,
+                             softmax_scale: float | None = None, causal: bool = False,
+                             window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+                             alibi_slopes: Tensor | None = None, deterministic: bool = False, *,
+                             return_attn_probs: Literal[True]) -> WithLse: ...
+@overload
+def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0,
+                             softmax_scale: float | None = None, causal: bool = False,
+                             window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+                             alibi_slopes: Tensor | None = None, deterministic: bool = False,
+                             return_attn_probs: bool = False) -> Tensor | WithLse: ...
 def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0,
                              softmax_scale: float | None = None, causal: bool = False,
                              window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
@@ -141,6 +196,30 @@ def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0,
                            alibi_slopes, deterministic, return_attn_probs)
 
 
+@overload
+def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor,
+                           cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+                           dropout_p: float = 0.0, softmax_scale: float | None = None,
+                           causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+                           softcap: float = 0.0, alibi_slopes: Tensor | None = None,
+                           deterministic: bool = False, return_attn_probs: Literal[False] = False,
+                           block_table: Tensor | None = None) -> Tensor: ...
+@overload
+def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor,
+                           cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+                           dropout_p: float = 0.0, softmax_scale: float | None = None,
+                           causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+                           softcap: float = 0.0, alibi_slopes: Tensor | None = None,
+                           deterministic: bool = False, *, return_attn_probs: Literal[True],
+                           block_table: Tensor | None = None) -> WithLse: ...
+@overload
+def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor,
+                           cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+                           dropout_p: float = 0.0, softmax_scale: float | None = None,
+                           causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+                           softcap: float = 0.0, alibi_slopes: Tensor | None = None,
+                           deterministic: bool = False, return_attn_probs: bool = False,
+                           block_table: Tensor | None = None) -> Tensor | WithLse: ...
 def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor,
                            cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
                            dropout_p: float = 0.0, softmax_scale: float | None = None,
@@ -159,8 +238,8 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     A block_table, the pages of a cache, is refused. The rest is flash_attn_func's.
     """
     if block_table is not None:
-        raise SdpaError(f"block_table ({type(block_table).__name__}) must be None: paged keys and "
-                        "values are not supported here")
+        raise ArgumentError(f"block_table ({type(block_table).__name__}) must be None: paged keys and "
+                            "values are not supported here")
     q, k, v = _call.autocast(q, k, v)
     _check(q, k, v, _PACKED)
     _check_options(dropout_p, softcap, window_size, alibi_slopes, causal, deterministic,
@@ -180,6 +259,27 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     return _results(out, lse[0], _probs(q, k, v, options))
 
 
+@overload
+def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int,
+                                     dropout_p: float = 0.0, softmax_scale: float | None = None,
+                                     causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+                                     softcap: float = 0.0, alibi_slopes: Tensor | None = None,
+                                     deterministic: bool = False,
+                                     return_attn_probs: Literal[False] = False) -> Tensor: ...
+@overload
+def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int,
+                                     dropout_p: float = 0.0, softmax_scale: float | None = None,
+                                     causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+                                     softcap: float = 0.0, alibi_slopes: Tensor | None = None,
+                                     deterministic: bool = False, *,
+                                     return_attn_probs: Literal[True]) -> WithLse: ...
+@overload
+def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int,
+                                     dropout_p: float = 0.0, softmax_scale: float | None = None,
+                                     causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+                                     softcap: float = 0.0, alibi_slopes: Tensor | None = None,
+                                     deterministic: bool = False,
+                                     return_attn_probs: bool = False) -> Tensor | WithLse: ...
 def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int,
                                      dropout_p: float = 0.0, softmax_scale: float | None = None,
                                      causal: bool = False,
@@ -194,6 +294,30 @@ def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen
                                   alibi_slopes, deterministic, return_attn_probs)
 
 
+@overload
+def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor,
+                                    cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+                                    dropout_p: float = 0.0, softmax_scale: float | None = None,
+                                    causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+                                    softcap: float = 0.0, alibi_slopes: Tensor | None = None,
+                                    deterministic: bool = False,
+                                    return_attn_probs: Literal[False] = False) -> Tensor: ...
+@overload
+def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor,
+                                    cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+                                    dropout_p: float = 0.0, softmax_scale: float | None = None,
+                                    causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+                                    softcap: float = 0.0, alibi_slopes: Tensor | None = None,
+                                    deterministic: bool = False, *,
+                                    return_attn_probs: Literal[True]) -> WithLse: ...
+@overload
+def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor,
+                                    cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+                                    dropout_p: float = 0.0, softmax_scale: float | None = None,
+                                    causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+                                    softcap: float = 0.0, alibi_slopes: Tensor | None = None,
+                                    deterministic: bool = False,
+                                    return_attn_probs: bool = False) -> Tensor | WithLse: ...
 def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor,
                                     cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
                                     dropout_p: float = 0.0, softmax_scale: float | None = None,
@@ -214,7 +338,7 @@ def _parts(name: str, packed: Any, count: int, shape: str) -> tuple[Tensor, ...]
     check_tensor(name, packed)
     at = packed.dim() - 3
     if packed.dim() != shape.count(",") + 1 or packed.shape[at] != count:
-        raise SdpaError(f"{name} (of shape {tuple(packed.shape)}) must be {shape}")
+        raise ArgumentError(f"{name} (of shape {tuple(packed.shape)}) must be {shape}")
     return packed.unbind(at)
 
 
@@ -222,7 +346,7 @@ def _longest(name: str, value: Any) -> Any:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} ({value!r}) must be an integer, the longest length or more")
     if not isinstance(value, (torch.SymInt, Tensor)) and value < 0:
-        raise SdpaError(f"{name} ({value}) must be at least 0")
+        raise ArgumentError(f"{name} ({value}) must be at least 0")
     return value if isinstance(value, torch.SymInt) else int(value)
 
 
@@ -231,8 +355,8 @@ def _check_starts(name: str, starts: Any, q: Tensor) -> None:
         raise TypeError(f"{name} ({type(starts).__name__}) must be a torch.Tensor, int32 "
                         "[batch + 1]")
     if starts.dtype not in (torch.int32, torch.int64):
-        raise SdpaError(f"dtype of {name} ({starts.dtype}) must be torch.int32 or torch.int64")
+        raise ArgumentError(f"dtype of {name} ({starts.dtype}) must be torch.int32 or torch.int64")
     if starts.dim() != 1:
-        raise SdpaError(f"{name} (of shape {tuple(starts.shape)}) must be [batch + 1]")
+        raise ArgumentError(f"{name} (of shape {tuple(starts.shape)}) must be [batch + 1]")
     if starts.device != q.device:
-        raise SdpaError(f"device of {name} ({starts.device}) must be q's, {q.device}")
+        raise ArgumentError(f"device of {name} ({starts.device}) must be q's, {q.device}")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..torch._scopes import SdpaError
+from ..torch._scopes import ArgumentError
 
 __all__ = ["index_first_axis", "pad_input", "unpad_input"]
 
@@ -19,15 +19,15 @@ def _check_tensor(name: str, tensor: Any, dims: int) -> None:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} ({type(tensor).__name__}) must be a torch.Tensor")
     if tensor.dim() < dims:
-        raise SdpaError(f"{name} (of shape {tuple(tensor.shape)}) must have at least {dims} "
-                        "dimensions")
+        raise ArgumentError(f"{name} (of shape {tuple(tensor.shape)}) must have at least {dims} "
+                            "dimensions")
 
 
 def _check_mask(name: str, mask: Any, hidden_states: Tensor) -> None:
     _check_tensor(name, mask, 2)
     if mask.shape != hidden_states.shape[:2]:
-        raise SdpaError(f"{name} (of shape {tuple(mask.shape)}) must be [batch, seqlen] of "
-                        f"hidden_states, {tuple(hidden_states.shape[:2])}")
+        raise ArgumentError(f"{name} (of shape {tuple(mask.shape)}) must be [batch, seqlen] of "
+                            f"hidden_states, {tuple(hidden_states.shape[:2])}")
 
 
 def index_first_axis(input: Tensor, indices: Tensor) -> Tensor:

@@ -23,12 +23,13 @@ from ._enabled import (
 )
 from ._install import install, uninstall
 from ._packed import AuxRequest, varlen_attn
-from ._scopes import exportable, sdpa_kernel
+from ._scopes import ArgumentError, exportable, sdpa_kernel
 from ._sdpa import can_use, explain, scaled_dot_product_attention
 
 _ops.register()
 
 __all__ = [
+    "ArgumentError",
     "AuxRequest",
     "Enabled",
     "can_use",

@@ -17,7 +17,7 @@ from ._formula import traced_formula
 from ._options import TENSORS, Options, native_keywords
 from ._scopes import (
     NAMES,
-    SdpaError,
+    ArgumentError,
     call_policy,
     current_backends,
     drop_in_errors,
@@ -137,8 +137,8 @@ def _by_formula(q: Tensor, k: Tensor, v: Tensor, options: Options,
                 backends: str) -> tuple[Tensor, Tensor]:
     require_math(backends, "exportable()" if is_exporting() else "torch.func and forward mode")
     if options.dropout_p:
-        raise SdpaError(f"dropout_p ({options.dropout_p}) must be 0 in exportable(), in "
-                        "torch.func and in forward mode: their operators draw no such mask")
+        raise ArgumentError(f"dropout_p ({options.dropout_p}) must be 0 in exportable(), in "
+                            "torch.func and in forward mode: their operators draw no such mask")
     result = traced_formula(q, k, v, options)
     return result.out, result.lse
 
@@ -180,8 +180,8 @@ def require_type(name: str, tensor: Tensor) -> None:
     if tensor.dtype not in TYPES:
         hint = ("; tensors of 8-bit floats are what regard.attention takes"
                 if tensor.dtype.is_floating_point else "")
-        raise SdpaError(f"dtype of {name} ({tensor.dtype}) must be torch.float64, torch.float32, "
-                        f"torch.float16 or torch.bfloat16{hint}")
+        raise ArgumentError(f"dtype of {name} ({tensor.dtype}) must be torch.float64, torch.float32, "
+                            f"torch.float16 or torch.bfloat16{hint}")
 
 
 def _are_negated(tensors: Sequence[Tensor]) -> bool:

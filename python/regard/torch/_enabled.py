@@ -9,7 +9,14 @@ from ._scopes import current_policy
 
 
 class Enabled(NamedTuple):
-    """True where policies allow the backend; `usable` says whether it runs a plain call here."""
+    """True where policies allow the backend; `usable` says whether it runs a plain call here.
+
+        >>> import regard.torch
+        >>> bool(regard.torch.Enabled(enabled=True, usable=False, reason="needs a CUDA device"))
+        True
+
+    More: `python -m regard docs pytorch`.
+    """
 
     enabled: bool
     usable: bool
@@ -38,20 +45,60 @@ def _enabled(name: str) -> Enabled:
 
 
 def flash_sdp_enabled() -> Enabled:
-    """torch.backends.cuda.flash_sdp_enabled, for regard's FLASH."""
+    """torch.backends.cuda.flash_sdp_enabled, for regard's FLASH.
+
+    True where policies and sdpa_kernel allow it; an Enabled, whose `usable` says whether it runs a
+    plain call here and whose `reason` says why not.
+
+        >>> import regard.torch
+        >>> regard.torch.flash_sdp_enabled() == True
+        True
+
+    More: `python -m regard docs pytorch`.
+    """
     return _enabled("flash")
 
 
 def mem_efficient_sdp_enabled() -> Enabled:
-    """torch.backends.cuda.mem_efficient_sdp_enabled, for regard's EFFICIENT."""
+    """torch.backends.cuda.mem_efficient_sdp_enabled, for regard's EFFICIENT.
+
+    True where policies and sdpa_kernel allow it; an Enabled, whose `usable` says whether it runs a
+    plain call here and whose `reason` says why not.
+
+        >>> import regard.torch
+        >>> regard.torch.mem_efficient_sdp_enabled() == True
+        True
+
+    More: `python -m regard docs pytorch`.
+    """
     return _enabled("efficient")
 
 
 def math_sdp_enabled() -> Enabled:
-    """torch.backends.cuda.math_sdp_enabled, for regard's MATH."""
+    """torch.backends.cuda.math_sdp_enabled, for regard's MATH.
+
+    True where policies and sdpa_kernel allow it; an Enabled, whose `usable` says whether it runs a
+    plain call here and whose `reason` says why not.
+
+        >>> import regard.torch
+        >>> regard.torch.math_sdp_enabled() == True
+        True
+
+    More: `python -m regard docs pytorch`.
+    """
     return _enabled("math")
 
 
 def cudnn_sdp_enabled() -> Enabled:
-    """torch.backends.cuda.cudnn_sdp_enabled, for regard's CUDNN."""
+    """torch.backends.cuda.cudnn_sdp_enabled, for regard's CUDNN.
+
+    True where policies and sdpa_kernel allow it; an Enabled, whose `usable` says whether it runs a
+    plain call here and whose `reason` says why not.
+
+        >>> import regard.torch
+        >>> regard.torch.cudnn_sdp_enabled() == True
+        True
+
+    More: `python -m regard docs pytorch`.
+    """
     return _enabled("cudnn")

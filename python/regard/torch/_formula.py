@@ -224,7 +224,7 @@ def dropout_factors(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
                                torch.zeros(batch, heads_kv, keys, 1, dtype=dtype, device="cpu"),
                                units,
                                diagonal=shifts.long().cpu().numpy(), dropout_p=options.dropout_p,
-                               seed=int(rng[0]) & 0xFFFFFFFFFFFFFFFF, backend="math")
+                               seed=int(rng[0]) & 0xFFFFFFFFFFFFFFFF, backends="math")
     kept = (mean * keys > 0.5).to(q.device, dtype)
     return kept * (DROPOUT_STEPS / kept_steps(options.dropout_p))
 

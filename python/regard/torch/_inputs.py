@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ._call import autocast, require_type
 from ._options import DROPOUT_STEPS, Options, kept_steps, mask_options, seed_of
-from ._scopes import SdpaError
+from ._scopes import ArgumentError
 
 
 class Arguments(NamedTuple):
@@ -53,10 +53,10 @@ def checked_numbers(given: Arguments) -> Arguments:
             raise TypeError(f"{name} ({flag!r}) must be True or False")
     dropout_p = _number("dropout_p", given.dropout_p)
     if not 0.0 <= dropout_p <= 1.0:
-        raise SdpaError(f"dropout_p ({dropout_p}) must be from 0 to 1")
+        raise ArgumentError(f"dropout_p ({dropout_p}) must be from 0 to 1")
     scale = None if given.scale is None else _number("scale", given.scale)
     if type(scale) is float and not math.isfinite(scale):
-        raise SdpaError(f"scale ({scale}) must be finite")
+        raise ArgumentError(f"scale ({scale}) must be finite")
     return given._replace(dropout_p=dropout_p, scale=scale)
 
 
@@ -68,8 +68,8 @@ def checked(given: Arguments) -> Arguments:
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         check_tensor(name, tensor)
         if tensor.dim() < 2:
-            raise SdpaError(f"{name} (of shape {tuple(tensor.shape)}) must have at least 2 "
-                            "dimensions, [..., positions, head_dim]")
+            raise ArgumentError(f"{name} (of shape {tuple(tensor.shape)}) must have at least 2 "
+                                "dimensions, [..., positions, head_dim]")
         check_alike(name, tensor, "query", query)
     require_type("query", query)
     if attn_mask is not None:
@@ -86,16 +86,16 @@ def _number(name: str, value: Any) -> Any:
     try:
         return float(value)
     except OverflowError as error:  # an int; its digits may be too many to print
-        raise SdpaError(f"{name} (an int) must be a number that float64 holds") from error
+        raise ArgumentError(f"{name} (an int) must be a number that float64 holds") from error
 
 
 def check_alike(name: str, tensor: Tensor, first_name: str, first: Tensor) -> None:
     """Raises unless the tensor has the dtype and the device of the first."""
     if tensor.dtype != first.dtype:
-        raise SdpaError(f"dtype of {name} ({tensor.dtype}) must be {first_name}'s, {first.dtype}")
+        raise ArgumentError(f"dtype of {name} ({tensor.dtype}) must be {first_name}'s, {first.dtype}")
     if tensor.device != first.device:
-        raise SdpaError(f"device of {name} ({tensor.device}) must be {first_name}'s, "
-                        f"{first.device}")
+        raise ArgumentError(f"device of {name} ({tensor.device}) must be {first_name}'s, "
+                            f"{first.device}")
 
 
 def check_tensor(name: str, tensor: Any) -> None:
@@ -113,14 +113,14 @@ def _check_mask(mask: Any, query: Tensor, is_causal: bool) -> None:
         raise TypeError(f"attn_mask ({type(mask).__name__}) must be a torch.Tensor or None")
     check_tensor("attn_mask", mask)
     if is_causal:
-        raise SdpaError("Explicit attn_mask should not be set when is_causal=True: is_causal "
-                        "(True) must be False beside an attn_mask")
+        raise ArgumentError("Explicit attn_mask should not be set when is_causal=True: is_causal "
+                            "(True) must be False beside an attn_mask")
     if mask.dtype not in (torch.bool, torch.float32, query.dtype):
-        raise SdpaError(f"dtype of attn_mask ({mask.dtype}) must be torch.bool (True = may "
-                        f"attend), or torch.float32 or query's, {query.dtype}, which is added to "
-                        "the scores")
+        raise ArgumentError(f"dtype of attn_mask ({mask.dtype}) must be torch.bool (True = may "
+                            f"attend), or torch.float32 or query's, {query.dtype}, which is added to "
+                            "the scores")
     if mask.device != query.device:
-        raise SdpaError(f"device of attn_mask ({mask.device}) must be query's, {query.device}")
+        raise ArgumentError(f"device of attn_mask ({mask.device}) must be query's, {query.device}")
 
 
 def is_usual(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...],
@@ -160,8 +160,8 @@ def problem(given: Arguments, draws: bool = True) -> Problem:
 
 def _check_dims(mask: Tensor | None, most: int) -> None:
     if mask is not None and mask.dim() > most:
-        raise SdpaError(f"attn_mask (of shape {tuple(mask.shape)}) must have at most {most} "
-                        "dimensions, those of the scores")
+        raise ArgumentError(f"attn_mask (of shape {tuple(mask.shape)}) must have at most {most} "
+                            "dimensions, those of the scores")
 
 
 def _check_extents(given: Tensor, mask: Tensor, scores: tuple[int, ...]) -> None:
@@ -170,16 +170,16 @@ def _check_extents(given: Tensor, mask: Tensor, scores: tuple[int, ...]) -> None
     if any(type(extent) is not int for extent in (*mask.shape, *scores)):
         return
     if any(extent not in (1, full) for extent, full in zip(mask.shape, scores)):
-        raise SdpaError(f"attn_mask (of shape {tuple(given.shape)}) must broadcast to the scores, "
-                        f"[batch, heads, queries, keys] = {list(scores)}")
+        raise ArgumentError(f"attn_mask (of shape {tuple(given.shape)}) must broadcast to the scores, "
+                            f"[batch, heads, queries, keys] = {list(scores)}")
 
 
 def _broadcast(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
                enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor, Tensor | None, torch.Size]:
     dims = [x.dim() for x in (query, key, value)]
     if enable_gqa and min(dims) < 3:
-        raise SdpaError(f"query, key and value (of {dims} dimensions) must have heads, "
-                        "[..., heads, positions, head_dim], with enable_gqa=True")
+        raise ArgumentError(f"query, key and value (of {dims} dimensions) must have heads, "
+                            "[..., heads, positions, head_dim], with enable_gqa=True")
     if query.shape[-1] == 0 and key.shape[-1] == 0:  # scores of 0: a column of zeros has them too
         query, key = _one_column(query), _one_column(key)
     if value.shape[-1] == 0:
@@ -212,9 +212,9 @@ def _batch_shape(query: Tensor, key: Tensor, value: Tensor, with_heads: bool) ->
     try:
         return torch.broadcast_shapes(*shapes)  # takes as long as a small attention
     except RuntimeError:
-        raise SdpaError(f"shapes of query {tuple(query.shape)}, key {tuple(key.shape)} and value "
-                        f"{tuple(value.shape)} must broadcast in front of "
-                        f"{'heads' if with_heads else 'positions'}") from None
+        raise ArgumentError(f"shapes of query {tuple(query.shape)}, key {tuple(key.shape)} and value "
+                            f"{tuple(value.shape)} must broadcast in front of "
+                            f"{'heads' if with_heads else 'positions'}") from None
 
 
 def _four_dims(x: Tensor, batch: torch.Size, heads: int | None) -> Tensor:
@@ -239,8 +239,8 @@ def _heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple
     if enable_gqa:
         return hq, hk
     if hk != hv and 1 not in (hk, hv) or kv != hq and 1 not in (kv, hq):
-        raise SdpaError(f"number of heads in key ({hk}) and value ({hv}) must be query's ({hq}), "
-                        "or 1; enable_gqa=True lets them divide it")
+        raise ArgumentError(f"number of heads in key ({hk}) and value ({hv}) must be query's ({hq}), "
+                            "or 1; enable_gqa=True lets them divide it")
     return max(hq, kv) if 0 not in (hq, kv) else 0, kv
 
 
@@ -248,8 +248,8 @@ def _same_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tens
     """Key and value of as many heads, each head repeated for those that it stands for."""
     hq, hk, hv = (x.shape[-3] for x in (query, key, value))
     if hk == 0 or hv == 0 or hq % hk or hq % hv:
-        raise SdpaError(f"number of heads in key ({hk}) and value ({hv}) must each divide that of "
-                        f"query ({hq}) with enable_gqa=True")
+        raise ArgumentError(f"number of heads in key ({hk}) and value ({hv}) must each divide that of "
+                            f"query ({hq}) with enable_gqa=True")
     if hk == hv:
         return key, value
     heads = math.lcm(hk, hv)
@@ -272,5 +272,5 @@ def _expanded(mask: Tensor, batch: torch.Size) -> Tensor:
     try:
         return mask.expand(*batch, *mask.shape[-3:])
     except RuntimeError:
-        raise SdpaError(f"attn_mask (of shape {tuple(mask.shape)}, heads included) must broadcast "
-                        f"to the batch dimensions, {tuple(batch)}") from None
+        raise ArgumentError(f"attn_mask (of shape {tuple(mask.shape)}, heads included) must broadcast "
+                            f"to the batch dimensions, {tuple(batch)}") from None

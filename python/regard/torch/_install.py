@@ -66,14 +66,23 @@ class install:  # noqa: N801 - used as a function
     """Makes torch.nn.functional.scaled_dot_product_attention regard's: of CPU tensors, and of CUDA
     tensors where regard is built with CUDA.
 
-        regard.torch.install()         # until regard.torch.uninstall()
-        with regard.torch.install():   # in this block
-            model(x)
+        >>> import torch, regard.torch
+        >>> q = k = v = torch.ones(1, 2, 5, 64)
+        >>> with regard.torch.install(), regard.trace() as t:  # in this block
+        ...     out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        >>> len(t.records)
+        1
+        >>> handle = regard.torch.install()  # until regard.torch.uninstall()
+        >>> regard.torch.uninstall()
 
     The function is the module's attribute, so every thread sees it; code that took the function
     itself before (from ... import) does not, and what was taken while it was installed is PyTorch's
     again afterwards. Blocks nest, also in a permanent installation. The last to end puts back what
     was there, unless somebody else has put another function there meanwhile.
+
+    Calls raise what regard.torch.scaled_dot_product_attention raises.
+
+    More: `python -m regard docs pytorch`.
     """
 
     def __init__(self) -> None:
@@ -97,7 +106,13 @@ class install:  # noqa: N801 - used as a function
 
 def uninstall() -> None:
     """Ends every install() that is no with statement; blocks that are open stay until their end.
-    Nothing happens where nothing is installed."""
+    Nothing happens where nothing is installed.
+
+        >>> import regard.torch
+        >>> regard.torch.uninstall()
+
+    More: `python -m regard docs pytorch`.
+    """
     with _lock:
         _open[:] = [handle for handle in _open if handle._blocks]
         _restore_after_last()

@@ -12,7 +12,7 @@ from ._call import autocast
 from ._inputs import Arguments, checked_numbers
 from ._options import DROPOUT_STEPS, Options, kept_steps, seed_of
 from ._packed import attend_packed, check_packed
-from ._scopes import SdpaError
+from ._scopes import ArgumentError
 
 
 def has_nested(*tensors: Any) -> bool:
@@ -35,21 +35,21 @@ def _check(given: Arguments) -> None:
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} ({type(tensor).__name__}) must be a torch.Tensor")
         if not tensor.is_nested:
-            raise SdpaError(f"{name} (of shape {tuple(tensor.shape)}) must be a nested tensor where "
-                            "another of query, key and value is one")
+            raise ArgumentError(f"{name} (of shape {tuple(tensor.shape)}) must be a nested tensor where "
+                                "another of query, key and value is one")
         if not is_jagged(tensor):
-            raise SdpaError(f"layout of {name} (nested, {tensor.layout}) must be torch.jagged")
+            raise ArgumentError(f"layout of {name} (nested, {tensor.layout}) must be torch.jagged")
         if tensor.dim() not in (3, 4):
-            raise SdpaError(f"{name} (of {tensor.dim()} dimensions) must have 3 or 4, [batch, "
-                            "heads, positions, head_dim] or [batch, positions, head_dim]")
+            raise ArgumentError(f"{name} (of {tensor.dim()} dimensions) must have 3 or 4, [batch, "
+                                "heads, positions, head_dim] or [batch, positions, head_dim]")
     for name, tensor in zip(("query", "key", "value"), tensors):
         if tensor.dim() != given.query.dim() or tensor._ragged_idx != tensors[0]._ragged_idx:
-            raise SdpaError(f"{name} (of {tensor.dim()} dimensions, ragged in dimension "
-                            f"{tensor._ragged_idx}) must be ragged where query is, in dimension "
-                            f"{tensors[0]._ragged_idx} of {tensors[0].dim()}")
+            raise ArgumentError(f"{name} (of {tensor.dim()} dimensions, ragged in dimension "
+                                f"{tensor._ragged_idx}) must be ragged where query is, in dimension "
+                                f"{tensors[0]._ragged_idx} of {tensors[0].dim()}")
     if given.attn_mask is not None:
-        raise SdpaError("attn_mask must be None with nested tensors; is_causal=True is counted "
-                        "within each sequence")
+        raise ArgumentError("attn_mask must be None with nested tensors; is_causal=True is counted "
+                            "within each sequence")
 
 
 def _rows(x: Any) -> Any:
@@ -69,7 +69,7 @@ def _check_same_sequences(key: Any, value: Any) -> None:
     if starts[0] is starts[1] or torch.compiler.is_compiling():
         return
     if not torch.equal(*starts):
-        raise SdpaError("value must have key's sequences, of the same lengths")
+        raise ArgumentError("value must have key's sequences, of the same lengths")
 
 
 def _options(given: Arguments, q: Tensor) -> Options:
@@ -96,14 +96,14 @@ def nested_attention(given: Arguments, dense: Callable[[Arguments], Tensor]) -> 
         return _like(query, dense(given._replace(query=query.values(), key=key.values(),
                                                  value=value.values())))
     if query._ragged_idx != query.dim() - 2:
-        raise SdpaError(f"query (ragged in dimension {query._ragged_idx}) must be ragged in its "
-                        "positions, [batch, heads, positions, head_dim]")
+        raise ArgumentError(f"query (ragged in dimension {query._ragged_idx}) must be ragged in its "
+                            "positions, [batch, heads, positions, head_dim]")
     q, k, v = _rows(query), _rows(key), _rows(value)
     check_packed((q, k, v), (query.offsets(), key.offsets()),
                  ("query", "key", "value", "offsets of query", "offsets of key"))
     if q.shape[1] != k.shape[1] and not given.enable_gqa:
-        raise SdpaError(f"number of heads in key ({k.shape[1]}) must be query's ({q.shape[1]}); "
-                        "enable_gqa=True lets it divide them")
+        raise ArgumentError(f"number of heads in key ({k.shape[1]}) must be query's ({q.shape[1]}); "
+                            "enable_gqa=True lets it divide them")
     out, _ = attend_packed(q, k, v, _options(given, q))
     if kept_steps(given.dropout_p) == 0:
         out = out * 0.0

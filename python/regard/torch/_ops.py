@@ -20,7 +20,7 @@ from . import _device
 from ._call import backward_numbers, require_type, saved_of, state_of, turned
 from ._formula import dropout_factors, formula
 from ._options import TENSORS, Options, explain_shapes, is_packed, native_keywords
-from ._scopes import SdpaError, call_policy, drop_in_errors
+from ._scopes import ArgumentError, call_policy, drop_in_errors
 
 _OPTIONS = ("Tensor? attn_mask, Tensor? attn_bias, Tensor? sinks, Tensor? alibi_slopes, "
             "Tensor? seqlens_q, Tensor? seqlens_kv, Tensor? cu_seqlens_q, Tensor? cu_seqlens_kv, "
@@ -84,10 +84,11 @@ def _require_valid(q: Tensor, k: Tensor, v: Tensor, options: Options) -> None:
     """
     require_type("q", q)
     if q.is_cuda and not _device.is_built():
-        raise SdpaError(f"device of q ({q.device}) must be cpu: this build of regard has no CUDA support")
+        raise ArgumentError(f"device of q ({q.device}) must be cpu: this build of regard has no "
+                            "CUDA support")
     for name, tensor in (("k", k), ("v", v)):
         if tensor.dtype != q.dtype:
-            raise SdpaError(f"dtype of {name} ({tensor.dtype}) must be q's, {q.dtype}")
+            raise ArgumentError(f"dtype of {name} ({tensor.dtype}) must be q's, {q.dtype}")
     tensors = [x for x in (q, k, v, *options[:TENSORS]) if x is not None]
     if not is_packed(options) and all(type(extent) is int for x in tensors for extent in x.shape):
         with drop_in_errors:

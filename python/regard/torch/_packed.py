@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from . import _call
 from ._inputs import check_alike, check_tensor
 from ._options import Options
-from ._scopes import SdpaError
+from ._scopes import ArgumentError
 
 try:
     from torch.nn.attention.varlen import AuxRequest as AuxRequest
@@ -43,11 +43,11 @@ def _check_starts(name: str, starts: Any, device: torch.device) -> None:
     if not isinstance(starts, Tensor):
         raise TypeError(f"{name} ({type(starts).__name__}) must be a torch.Tensor of int32 or int64")
     if starts.dtype not in _INDEX_TYPES:
-        raise SdpaError(f"dtype of {name} ({starts.dtype}) must be torch.int32 or torch.int64")
+        raise ArgumentError(f"dtype of {name} ({starts.dtype}) must be torch.int32 or torch.int64")
     if starts.dim() != 1 or starts.shape[0] == 0:
-        raise SdpaError(f"{name} (of shape {tuple(starts.shape)}) must be [sequences + 1]")
+        raise ArgumentError(f"{name} (of shape {tuple(starts.shape)}) must be [sequences + 1]")
     if starts.device != device:
-        raise SdpaError(f"device of {name} ({starts.device}) must be that of the tensors, {device}")
+        raise ArgumentError(f"device of {name} ({starts.device}) must be that of the tensors, {device}")
 
 
 def check_packed(tensors: tuple[Any, Any, Any], starts: tuple[Any, Any],
@@ -58,41 +58,41 @@ def check_packed(tensors: tuple[Any, Any, Any], starts: tuple[Any, Any],
     for name, tensor in zip(names, tensors):
         check_tensor(name, tensor)
         if tensor.dim() != 3:
-            raise SdpaError(f"{name} (of shape {tuple(tensor.shape)}) must be [total, heads, "
-                            "head_dim], the rows of all sequences one behind another")
+            raise ArgumentError(f"{name} (of shape {tuple(tensor.shape)}) must be [total, heads, "
+                                "head_dim], the rows of all sequences one behind another")
         check_alike(name, tensor, names[0], q)
     _call.require_type(names[0], q)
     if k.shape[:2] != v.shape[:2]:
-        raise SdpaError(f"{names[2]} (of shape {tuple(v.shape)}) must have the rows and heads of "
-                        f"{names[1]}, {tuple(k.shape[:2])}")
+        raise ArgumentError(f"{names[2]} (of shape {tuple(v.shape)}) must have the rows and heads of "
+                            f"{names[1]}, {tuple(k.shape[:2])}")
     heads, heads_kv = q.shape[1], k.shape[1]
     if heads_kv == 0 or heads % heads_kv:
-        raise SdpaError(f"number of heads in {names[1]} ({heads_kv}) must divide that of {names[0]} "
-                        f"({heads})")
+        raise ArgumentError(f"number of heads in {names[1]} ({heads_kv}) must divide that of {names[0]} "
+                            f"({heads})")
     if k.shape[2] != q.shape[2]:
-        raise SdpaError(f"head_dim of {names[1]} ({k.shape[2]}) must be {names[0]}'s, {q.shape[2]}")
+        raise ArgumentError(f"head_dim of {names[1]} ({k.shape[2]}) must be {names[0]}'s, {q.shape[2]}")
     for name, each in zip(names[3:], starts):
         _check_starts(name, each, q.device)
     if starts[0].shape != starts[1].shape:
-        raise SdpaError(f"{names[4]} (of shape {tuple(starts[1].shape)}) must be of as many "
-                        f"sequences as {names[3]}, {tuple(starts[0].shape)}")
+        raise ArgumentError(f"{names[4]} (of shape {tuple(starts[1].shape)}) must be of as many "
+                            f"sequences as {names[3]}, {tuple(starts[0].shape)}")
 
 
 def _check_longest(name: str, value: Any) -> None:
     if not isinstance(value, (int, torch.SymInt)) or isinstance(value, bool):
         raise TypeError(f"{name} ({value!r}) must be an integer, the longest length")
     if type(value) is int and value < 0:
-        raise SdpaError(f"{name} ({value}) must be at least 0")
+        raise ArgumentError(f"{name} ({value}) must be at least 0")
 
 
 def _check_varlen(scale: Any, window_size: Any, enable_gqa: Any, seqused_k: Any, block_table: Any,
                   num_splits: Any) -> None:
     if block_table is not None:
-        raise SdpaError("block_table is not supported: keys and values must be packed rows, not "
-                        "pages; expected None")
+        raise ArgumentError("block_table is not supported: keys and values must be packed rows, not "
+                            "pages; expected None")
     if num_splits not in (None, 1):
-        raise SdpaError(f"num_splits ({num_splits!r}) is not supported: expected None or 1, which "
-                        "are the same here, for no result depends on other sequences")
+        raise ArgumentError(f"num_splits ({num_splits!r}) is not supported: expected None or 1, which "
+                            "are the same here, for no result depends on other sequences")
     if scale is not None and not isinstance(scale, (int, float, torch.SymFloat)):
         raise TypeError(f"scale ({scale!r}) must be a number or None")
     if not isinstance(enable_gqa, bool):
@@ -106,6 +106,19 @@ def _check_varlen(scale: Any, window_size: Any, enable_gqa: Any, seqused_k: Any,
                         "[sequences], or None")
 
 
+@overload
+def varlen_attn(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor,
+                cu_seq_k: Tensor | None, max_q: int, max_k: int, *, return_aux: None = None,
+                scale: float | None = None, window_size: tuple[int, int] = (-1, -1),
+                enable_gqa: bool = False, seqused_k: Tensor | None = None,
+                block_table: Tensor | None = None, num_splits: int | None = None) -> Tensor: ...
+@overload
+def varlen_attn(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor,
+                cu_seq_k: Tensor | None, max_q: int, max_k: int, *,
+                return_aux: AuxRequest | None, scale: float | None = None,
+                window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
+                seqused_k: Tensor | None = None, block_table: Tensor | None = None,
+                num_splits: int | None = None) -> Tensor | tuple[Tensor, Tensor]: ...
 def varlen_attn(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor,
                 cu_seq_k: Tensor | None, max_q: int, max_k: int, *,
                 return_aux: AuxRequest | None = None, scale: float | None = None,
@@ -121,7 +134,16 @@ def varlen_attn(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor,
     shortens the keys. Returns out [total_q, Hq, D], and with return_aux=AuxRequest(lse=True)
     also lse [Hq, total_q]. Any dtype and head_dim that regard has, with gradients.
 
-        out = varlen_attn(q, k, v, cu_seq, cu_seq, longest, longest, window_size=(-1, 0))
+        >>> import torch, regard.torch
+        >>> rows = torch.ones(12, 2, 64)
+        >>> starts = torch.tensor([0, 5, 12])  # a sequence of 5 rows, then one of 7
+        >>> regard.torch.varlen_attn(rows, rows, rows, starts, starts, 7, 7, window_size=(-1, 0)).shape
+        torch.Size([12, 2, 64])
+
+    Raises regard.torch.ArgumentError or TypeError for an argument, and regard.NoBackendError, with
+    every reason, where no backend can run the call.
+
+    More: `python -m regard docs pytorch`.
     """
     _check_varlen(scale, window_size, enable_gqa, seqused_k, block_table, num_splits)
     query, key, value = _call.autocast(query, key, value)
@@ -130,8 +152,8 @@ def varlen_attn(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor,
     _check_longest("max_q", max_q)
     _check_longest("max_k", max_k)
     if query.shape[1] != key.shape[1] and not enable_gqa:
-        raise SdpaError(f"number of heads in key ({key.shape[1]}) must be query's "
-                        f"({query.shape[1]}); enable_gqa=True lets it divide them")
+        raise ArgumentError(f"number of heads in key ({key.shape[1]}) must be query's "
+                            f"({query.shape[1]}); enable_gqa=True lets it divide them")
     left, right = window_size
     options = Options(softmax_scale=scale, is_causal=right == 0 and left < 0,
                       diagonal="bottom_right", window_left=max(left, -1),

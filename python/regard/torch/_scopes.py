@@ -42,8 +42,25 @@ _state = _State()
 _policies: dict[str, _core.Policy] = {}
 
 
-class SdpaError(ValueError, RuntimeError):
-    """A wrong argument of a drop-in: PyTorch raises RuntimeError there, regard ValueError."""
+class ArgumentError(ValueError, RuntimeError):
+    """An argument of a drop-in that cannot be used; the message names it, its value and what is expected.
+
+    regard.torch, regard.flash_attn and regard.transformers raise it. It is a ValueError, as
+    regard.attention raises, and a RuntimeError, as PyTorch raises: code that catches either works.
+
+        >>> import torch, regard.torch
+        >>> q = torch.ones(1, 2, 5, 64)
+        >>> try:
+        ...     regard.torch.scaled_dot_product_attention(q, q, q, dropout_p=2.0)
+        ... except regard.torch.ArgumentError as error:
+        ...     print(error)
+        dropout_p (2.0) must be from 0 to 1
+
+    More: `python -m regard docs pytorch`.
+    """
+
+
+ArgumentError.__module__ = "regard.torch"  # its public name, in tracebacks and pickles
 
 
 class _DropInErrors:
@@ -53,8 +70,8 @@ class _DropInErrors:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ValueError) and not isinstance(error, SdpaError):
-            raise SdpaError(*error.args) from None
+        if isinstance(error, ValueError) and not isinstance(error, ArgumentError):
+            raise ArgumentError(*error.args) from None
 
 
 drop_in_errors = _DropInErrors()
@@ -157,6 +174,16 @@ class sdpa_kernel:  # noqa: N801 - PyTorch's name
     A context or a decorator. An inner scope replaces an outer one. With set_priority their order is
     the order of preference. OVERRIDEABLE, which other devices register with PyTorch, is no backend
     here.
+
+        >>> import torch, regard.torch
+        >>> q = k = v = torch.ones(1, 2, 5, 64)
+        >>> with regard.torch.sdpa_kernel(["math", "efficient"], set_priority=True):
+        ...     regard.torch.explain(q, k, v).chosen
+        'math'
+
+    Raises TypeError or ValueError for another backend and for an empty list.
+
+    More: `python -m regard docs pytorch`.
     """
 
     def __init__(self, backends: SDPBackend | str | Sequence[SDPBackend | str],
@@ -196,6 +223,20 @@ class exportable:  # noqa: N801 - used as a function
 
     MATH is the one backend that has such a graph, so it is an error where a policy, the environment
     or an sdpa_kernel scope, outside or inside, excludes it.
+
+        >>> import torch, regard.torch
+        >>> class Model(torch.nn.Module):
+        ...     def forward(self, q):
+        ...         return regard.torch.scaled_dot_product_attention(q, q, q)
+        >>> with regard.torch.exportable():
+        ...     program = torch.export.export(Model(), (torch.ones(1, 2, 5, 64),))
+        >>> "regard" in str(program.graph)
+        False
+
+    Raises ValueError where an sdpa_kernel scope excludes MATH, regard.NoBackendError where a policy
+    or the environment does.
+
+    More: `python -m regard docs pytorch`.
     """
 
     def __call__(self, function: _Function) -> _Function:

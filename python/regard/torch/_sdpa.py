@@ -17,7 +17,7 @@ from ._call import GRADIENTS, MORE, TYPES, are_plain, attend, kind_of, numbers, 
 from ._inputs import Arguments, Problem, checked, is_usual, problem, with_dims
 from ._nested import has_nested, nested_attention
 from ._options import Options, mask_options, native_keywords
-from ._scopes import SdpaError, backend_name, current_backends, current_policy, drop_in_errors
+from ._scopes import ArgumentError, backend_name, current_backends, current_policy, drop_in_errors
 
 
 def _is_simple(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> bool:
@@ -83,8 +83,8 @@ def _without_causal_bias(given: Arguments) -> Arguments:
     if not isinstance(bias, CausalBias):
         return given
     if given.is_causal:
-        raise SdpaError("CausalBias should not be used with causal=True: is_causal (True) must be "
-                        "False beside a causal attn_mask")
+        raise ArgumentError("CausalBias should not be used with causal=True: is_causal (True) must be "
+                            "False beside a causal attn_mask")
     rows, keys = bias.seq_len_q, bias.seq_len_kv
     if rows == keys or bias.variant == CausalVariant.UPPER_LEFT:  # PyTorch's own conditions
         return given._replace(attn_mask=None, is_causal=True)
@@ -128,11 +128,21 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
     Arguments, shapes and meaning are PyTorch's: query [..., Hq, L, E], key [..., H, S, E] and value
     [..., H, S, Ev] give [..., Hq, L, Ev]; is_causal counts from the top left corner, a boolean mask
     is True where a query may attend. Nested tensors of the jagged layout are taken without a mask,
-    and is_causal is counted within each sequence. Tensors lie on the CPU or, in a build with CUDA, on a device.
-    A row that may attend to nothing is 0, with zero gradients. Errors are RuntimeErrors, as
-    PyTorch's; where no backend can run the call, it is regard.NoBackendError with the reasons.
+    and is_causal is counted within each sequence. Types are float64, float32, bfloat16 and float16.
+    Tensors lie on the CPU or, in a build with CUDA, on a device. A row that may attend to nothing
+    is 0, with zero gradients.
 
-        out = regard.torch.scaled_dot_product_attention(q, k, v, is_causal=True)
+        >>> import torch, regard.torch
+        >>> q = k = v = torch.ones(1, 2, 5, 64, requires_grad=True)
+        >>> out = regard.torch.scaled_dot_product_attention(q, k, v, is_causal=True)
+        >>> out.shape
+        torch.Size([1, 2, 5, 64])
+        >>> out.sum().backward()
+
+    Raises regard.torch.ArgumentError or TypeError for an argument, and regard.NoBackendError, with
+    every reason, where no backend can run the call.
+
+    More: `python -m regard docs pytorch`.
     """
     kind = (kind_of(query, key, value) if attn_mask is None
             else kind_of(query, key, value, attn_mask))
@@ -166,7 +176,17 @@ def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
             dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
             enable_gqa: bool = False) -> Selection:
     """The regard.Selection of scaled_dot_product_attention with these arguments: which backend runs
-    it, and why the others do not. Computes nothing."""
+    it, and why the others do not. Computes nothing.
+
+        >>> import torch, regard.torch
+        >>> q = k = v = torch.ones(1, 2, 5, 64)
+        >>> regard.torch.explain(q, k, v, is_causal=True).chosen
+        'flash'
+
+    Raises what scaled_dot_product_attention raises for its arguments.
+
+    More: `python -m regard docs pytorch`.
+    """
     given = Arguments(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if attn_mask is not None and not are_plain(attn_mask):
         given = _without_causal_bias(given)
@@ -185,7 +205,19 @@ def can_use(backend: Any, query: Tensor, key: Tensor, value: Tensor,
             attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
             scale: float | None = None, enable_gqa: bool = False, debug: bool = False) -> bool:
     """Whether that backend can run the call here, whatever the policy; debug=True warns of each
-    reason why it can not."""
+    reason why it can not.
+
+    backend is a torch.nn.attention.SDPBackend or a name; the rest is scaled_dot_product_attention's.
+
+        >>> import torch, regard.torch
+        >>> q = k = v = torch.ones(1, 2, 5, 64)
+        >>> regard.torch.can_use("flash", q, k, v, is_causal=True)
+        True
+
+    Raises TypeError or ValueError for another backend, and what scaled_dot_product_attention raises.
+
+    More: `python -m regard docs pytorch`.
+    """
     name = backend_name(backend, "backend")
     selection = explain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale,
                         enable_gqa=enable_gqa)

@@ -1,6 +1,7 @@
 """What PyTorch's function takes and refuses, regard.torch takes and refuses."""
 
 import math
+import pickle
 import warnings
 
 import pytest
@@ -258,3 +259,19 @@ def test_flash_attn_of_rows_without_keys_and_wrong_types():
                            (dict(alibi_slopes=[0.5] * 4), r"alibi_slopes \(list\)")]:
         with pytest.raises(TypeError, match=word):
             flash_attn_func(q, k, v, **keywords)
+
+
+@pytest.mark.parametrize("base", [regard.torch.ArgumentError, ValueError, RuntimeError])
+@pytest.mark.parametrize("call", [
+    lambda q: sdpa(q, q, q, dropout_p=2.0),  # found in Python
+    lambda q: sdpa(q, q, q[:, :, :2]),  # found by the library
+    lambda q: flash_attn_func(q, q, q, dropout_p=2.0),
+    lambda q: regard.torch.varlen_attn(q, q, q, None, None, 1, 1),
+])
+def test_a_wrong_argument_is_an_argument_error(base, call):
+    q = torch.ones(1, 2, 3, 4)
+    with pytest.raises(base) as caught:
+        call(q)
+    assert type(caught.value) is regard.torch.ArgumentError
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert type(copy) is regard.torch.ArgumentError and str(copy) == str(caught.value)

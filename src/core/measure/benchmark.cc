@@ -83,7 +83,7 @@ Expected<Planned> plan_rows(Context& context, const AttentionGradRequest& reques
   if (params->features.has(Feature::kNeedsGrad)) {
     add_rows(context, policy, selection, true, backward_work(*params, request, request), &planned);
   }
-  const Env& env = context.env();
+  const Env env = context.env();
   planned.result.machine = machine_rates(env.isa, env.concurrency);
   planned.result.one_thread = machine_rates(env.isa, 1);
   return planned;

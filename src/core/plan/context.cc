@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/message.h"
 #include "core/plan/context_impl.h"
 #include "core/policy/scope_stack.h"
+#include "core/text/thrown_by.h"
 
 namespace regard {
 
@@ -14,6 +16,7 @@ ConformanceSuite::~ConformanceSuite() = default;
 ContextImpl::ContextImpl(Env env_in, std::size_t plan_cache_capacity, BuiltinBackends builtin,
                          std::shared_ptr<ExecutorHolder> executor_in)
     : env(std::make_shared<const Env>(std::move(env_in))),
+      concurrency(env->concurrency),
       environment(environment_policy(*env)),
       executor(std::move(executor_in)),
       cache(plan_cache_capacity),
@@ -22,6 +25,7 @@ ContextImpl::ContextImpl(Env env_in, std::size_t plan_cache_capacity, BuiltinBac
   settings->cpu = std::move(builtin.cpu);
   settings->cuda = std::move(builtin.cuda);
   settings->base = resolve_base({});
+  settings->generations.concurrency = env->concurrency;
   current = std::move(settings);
 }
 
@@ -43,6 +47,25 @@ std::shared_ptr<const Env> ContextImpl::env_for(const Device& device, Env (*read
   }
   const auto index = static_cast<std::size_t>(std::max(device.index, 0));
   return device_envs[std::min(index, device_envs.size() - 1)];
+}
+
+Status ContextImpl::set_concurrency(std::int32_t workers) {
+  if (workers < 1 || workers > kMaxConcurrency) {
+    return invalid("set_concurrency", "concurrency (", workers, ") must be 1..", kMaxConcurrency);
+  }
+  const std::lock_guard lock(resize_mutex);
+  if (executor->resize_own != nullptr) executor->resize_own(*executor->own, workers);
+  update([&](Settings& settings) { settings.generations.concurrency = workers; });
+  concurrency.store(workers);
+  return {};
+}
+
+std::shared_ptr<const Env> with_concurrency(std::shared_ptr<const Env> env,
+                                            std::int32_t concurrency) {
+  if (env->concurrency == concurrency) return env;
+  auto changed = std::make_shared<Env>(*env);
+  changed->concurrency = concurrency;
+  return changed;
 }
 
 Env env_on_device(Env env, std::int32_t index) {
@@ -85,7 +108,16 @@ std::shared_ptr<const ResolvedPolicy> policy_for(const ContextImpl& context,
 
 Context::~Context() = default;
 
-const Env& Context::env() const noexcept { return *impl_->env; }
+Env Context::env() const { return *with_concurrency(impl_->env, concurrency()); }
+
+std::int32_t Context::concurrency() const { return impl_->concurrency.load(); }
+
+Status Context::set_concurrency(std::int32_t concurrency) try {
+  return impl_->set_concurrency(concurrency);
+} catch (...) {
+  return status_of_exception("set_concurrency");
+}
+
 Policy Context::policy() const { return impl_->settings()->policy; }
 
 void Context::set_policy(Policy policy) {

@@ -33,6 +33,7 @@ struct Settings {
 struct ExecutorHolder {
   std::unique_ptr<Executor> own;
   bool (*start_own)(Executor& own) noexcept = nullptr;  // starts its threads, again after a fork
+  void (*resize_own)(Executor& own, int concurrency) = nullptr;
   std::atomic<Executor*> injected{nullptr};
 
   Executor& current() const noexcept {
@@ -60,6 +61,7 @@ struct ContextImpl {
   static ContextImpl& of(Context& context) noexcept { return *context.impl_; }
 
   std::shared_ptr<const Settings> settings() const;
+  Status set_concurrency(std::int32_t workers);
   /// Replaces the settings by a copy that `change` edited.
   template <class Change>
   void update(Change&& change) {
@@ -74,8 +76,9 @@ struct ContextImpl {
   /// on CUDA reads the devices, where the Context's Env leaves them unread.
   std::shared_ptr<const Env> env_for(const Device& device, Env (*read)(Env) = with_devices);
 
-  std::shared_ptr<const Env> env;  // as the Context was given it
-  Policy environment;              // the values of REGARD_BACKEND and REGARD_DENY
+  std::shared_ptr<const Env> env;         // as the Context was given it
+  std::atomic<std::int32_t> concurrency;  // the settings', to be read without a lock
+  Policy environment;                     // the values of REGARD_BACKEND and REGARD_DENY
   std::shared_ptr<ExecutorHolder> executor;
   PlanCache cache;
   LearnedRefusals learned;
@@ -86,6 +89,7 @@ struct ContextImpl {
  private:
   std::shared_ptr<const ResolvedPolicy> resolve_base(const Policy& policy) const;
 
+  std::mutex resize_mutex;  // the pool and the settings change together
   std::mutex devices_mutex;
   std::vector<std::shared_ptr<const Env>> device_envs;  // by index; the last: of no such device
   mutable std::mutex mutex;
@@ -95,6 +99,10 @@ struct ContextImpl {
 /// `env` with the facts of a CUDA device, those of no device where it lists none of that index. An
 /// Env that lists no devices describes one, and stays as it is.
 Env env_on_device(Env env, std::int32_t index);
+
+/// `env` with that concurrency; a copy only where it has another one.
+std::shared_ptr<const Env> with_concurrency(std::shared_ptr<const Env> env,
+                                            std::int32_t concurrency);
 
 /// The settings with the device's built-in candidates in the order for `env`; that of CPUs is one.
 std::shared_ptr<const Settings> order_for(std::shared_ptr<const Settings> settings,

@@ -142,7 +142,8 @@ Expected<MadePlan> make_plan(ContextImpl& context, const Keys& keys,
                              const std::shared_ptr<const ResolvedPolicy>& policy,
                              std::shared_ptr<const Settings> settings,
                              const AttentionParams& params) {
-  const std::shared_ptr<const Env> env = context.env_for(params.device);
+  const std::shared_ptr<const Env> env =
+      with_concurrency(context.env_for(params.device), settings->generations.concurrency);
   settings = order_for(std::move(settings), params.device.type, *env);
   std::vector<LearnedRefusal> learned = context.learned.find(keys.rounded, keys.exact);
   MadePlan made;
@@ -360,7 +361,8 @@ Env described_for(const Device& device, const Env& machine) {
 
 Selection explain(Context& context, const AttentionParams& params, const Policy& policy) {
   ContextImpl& impl = ContextImpl::of(context);
-  return explain_on(impl, params, policy, *impl.env_for(params.device), &impl.learned);
+  const auto env = with_concurrency(impl.env_for(params.device), context.concurrency());
+  return explain_on(impl, params, policy, *env, &impl.learned);
 }
 
 Selection explain(Context& context, const AttentionParams& params, const Policy& policy,

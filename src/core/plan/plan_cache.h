@@ -12,10 +12,11 @@
 
 namespace regard {
 
-/// What besides key and policy may change a decision of one Context; each change is one miss. What
-/// is learned is no part of it: a refusal concerns one key, whose plans leave the cache.
+/// What besides key and policy may change a decision or a plan of one Context; each change is one
+/// miss. What is learned is no part of it: a refusal concerns one key, whose plans leave the cache.
 struct Generations {
   std::uint64_t registry = 0, tuning = 0;
+  std::int32_t concurrency = 0;
   friend bool operator==(const Generations&, const Generations&) = default;
 };
 

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -51,33 +52,43 @@ struct alignas(64) Run {
 /// parent's as they are and makes new ones.
 class Threads {
  public:
-  explicit Threads(int count) : born_(fork_count.load(std::memory_order_relaxed)), count_(count) {}
+  explicit Threads(int count) : born_(fork_count.load(std::memory_order_relaxed)), wanted_(count) {}
 
   ~Threads() {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
+    const std::lock_guard lock(start_mutex_);
+    set_wanted(0);
+    for (std::thread& thread : threads_) {
+      if (thread.joinable()) thread.join();
     }
-    work_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
   }
 
   bool of_this_process() const noexcept {
     return born_ == fork_count.load(std::memory_order_relaxed);
   }
 
-  /// Starts every thread that can be had. True when at least one runs.
+  /// Starts every thread that the system gives. True when at least one runs.
   bool start() noexcept {
-    if (started_.load(std::memory_order_acquire)) return !threads_.empty();
+    if (started_.load(std::memory_order_acquire)) return running_.load() > 0;
     const std::lock_guard lock(start_mutex_);
-    if (started_.load(std::memory_order_relaxed)) return !threads_.empty();
+    if (started_.load(std::memory_order_relaxed)) return running_.load() > 0;
+    const int wanted = wanted_.load();
+    int running = 0;
     try {
-      threads_.reserve(static_cast<std::size_t>(count_));
-      while (static_cast<int>(threads_.size()) < count_) threads_.emplace_back([this] { serve(); });
-    } catch (const std::exception&) {  // what the system gives is what there is
+      for (; running < wanted; ++running) start_thread(running);
+    } catch (const std::exception&) {
     }
+    running_.store(running);
     started_.store(true, std::memory_order_release);
-    return !threads_.empty();
+    return running > 0;
+  }
+
+  /// More threads start with the next run. Threads that are too many end after their current
+  /// worker; nothing waits for that, so a worker or a signal handler within one may resize, too.
+  /// The count is read under the lock: of several callers, the last to write it decides.
+  void resize(const std::atomic<int>& count) {
+    const std::lock_guard lock(start_mutex_);
+    set_wanted(count.load());
+    started_.store(false, std::memory_order_release);
   }
 
   /// Runs the workers on the caller's thread and on those that are idle; false, having run none,
@@ -108,6 +119,32 @@ class Threads {
   static constexpr std::uint64_t bit_of(int place) noexcept { return std::uint64_t{1} << place; }
 
   bool has_work() const noexcept { return open_.load(std::memory_order_acquire) != 0; }
+  bool is_wanted(int index) const noexcept {
+    return index < wanted_.load(std::memory_order_relaxed);
+  }
+
+  void set_wanted(int count) {
+    {
+      const std::lock_guard lock(mutex_);
+      wanted_.store(count, std::memory_order_relaxed);
+    }
+    work_.notify_all();
+  }
+
+  /// Starts the thread of an index, unless it runs. The caller holds start_mutex_.
+  void start_thread(int index) {
+    const auto i = static_cast<std::size_t>(index);
+    if (i >= threads_.size()) threads_.resize(i + 1);
+    {
+      const std::lock_guard lock(mutex_);
+      if (serving_.size() <= i) serving_.resize(i + 1);
+      if (serving_[i]) return;  // if it was to end, it is wanted again
+    }
+    if (threads_[i].joinable()) threads_[i].join();  // it ended
+    threads_[i] = std::thread([this, index] { serve(index); });
+    const std::lock_guard lock(mutex_);
+    serving_[i] = true;
+  }
 
   int acquire_place() noexcept {
     for (int place = 0; place < kMaxRuns; ++place) {
@@ -178,73 +215,82 @@ class Threads {
     return place;
   }
 
-  void serve() noexcept {
+  /// One thread, until it is not wanted any more.
+  void serve(int index) noexcept {
     int place = 0;  // of the run served last: the next one's turn comes first
     for (;;) {
-      while (has_work()) place = take_from_any(place);
+      while (is_wanted(index) && has_work()) place = take_from_any(place);
       for (int i = 0; i < kYields && !has_work(); ++i) std::this_thread::yield();
-      if (has_work()) continue;
+      if (is_wanted(index) && has_work()) continue;
       std::unique_lock lock(mutex_);
       ++asleep_;
-      work_.wait(lock, [this] { return stop_ || has_work(); });
+      work_.wait(lock, [this, index] { return !is_wanted(index) || has_work(); });
       --asleep_;
-      if (stop_) return;
+      if (is_wanted(index)) continue;
+      serving_[static_cast<std::size_t>(index)] = false;
+      return;
     }
   }
 
   const unsigned born_;
-  const int count_;
+  std::atomic<int> wanted_;  // changed under mutex_
   std::mutex start_mutex_;
-  std::vector<std::thread> threads_;  // constant once started
-  std::atomic<bool> started_{false};
+  std::vector<std::thread> threads_;  // guarded by start_mutex_
+  std::atomic<int> running_{0};
+  std::atomic<bool> started_{false};    // as many as are wanted, or as the system gave
   std::atomic<std::uint64_t> open_{0};  // the places whose runs have workers left
   Run runs_[kMaxRuns];
   std::mutex mutex_;
   std::condition_variable work_;
-  int asleep_ = 0;     // guarded by mutex_
-  bool stop_ = false;  // guarded by mutex_
+  int asleep_ = 0;             // guarded by mutex_
+  std::vector<bool> serving_;  // by index: false once the thread has left; guarded by mutex_
 };
 
 class ThreadPool final : public Executor {
  public:
-  explicit ThreadPool(int concurrency) : concurrency_(concurrency) {
+  explicit ThreadPool(int concurrency) : helpers_(std::max(concurrency, 1) - 1) {
     count_forks();
-    if (concurrency_ > 1) threads_.store(new Threads(concurrency_ - 1));
+    threads_.store(new Threads(helpers_));
   }
 
   ~ThreadPool() override {
-    Threads* threads = threads_.load();
+    Threads* const threads = threads_.load();
     // A parent's threads do not exist here: they can be neither joined nor destroyed.
-    if (threads != nullptr && threads->of_this_process()) delete threads;
+    if (threads->of_this_process()) delete threads;
   }
 
   void run(int workers, Task task, void* state) override {
     Threads* const threads = threads_.load(std::memory_order_acquire);
-    const bool shares = workers > 1 && threads != nullptr && threads->of_this_process();
+    const bool shares = workers > 1 && threads->of_this_process();
     if (!shares || !threads->run(workers, task, state)) run_inline(workers, task, state);
   }
 
   bool start() noexcept {
     Threads* threads = threads_.load(std::memory_order_acquire);
-    if (threads != nullptr && !threads->of_this_process()) threads = replace(threads);
+    if (!threads->of_this_process()) threads = replace(threads);
     return threads != nullptr && threads->start();
+  }
+
+  void resize(int concurrency) {
+    helpers_.store(std::max(concurrency, 1) - 1);
+    Threads* const threads = threads_.load();
+    if (threads->of_this_process()) threads->resize(helpers_);
   }
 
  private:
   /// New threads in place of a parent's, which stay allocated: their mutex may be locked for ever.
   Threads* replace(Threads* old) noexcept {
     try {
-      auto fresh = std::make_unique<Threads>(concurrency_ - 1);
-      if (threads_.compare_exchange_strong(old, fresh.get(), std::memory_order_acq_rel)) {
-        return fresh.release();
-      }
-      return old;  // another thread was first
+      auto fresh = std::make_unique<Threads>(helpers_);
+      if (!threads_.compare_exchange_strong(old, fresh.get())) return old;  // another was first
+      fresh->resize(helpers_);  // which may have changed since it was read
+      return fresh.release();
     } catch (const std::exception&) {
       return nullptr;
     }
   }
 
-  const int concurrency_;
+  std::atomic<int> helpers_;  // threads besides the caller's
   std::atomic<Threads*> threads_{nullptr};
 };
 
@@ -252,6 +298,10 @@ class ThreadPool final : public Executor {
 
 std::unique_ptr<Executor> make_thread_pool(int concurrency) {
   return std::make_unique<ThreadPool>(concurrency);
+}
+
+void resize_pool(Executor& pool, int concurrency) {
+  if (auto* const own = dynamic_cast<ThreadPool*>(&pool)) own->resize(concurrency);
 }
 
 bool start_threads(Executor& pool) noexcept {

@@ -13,6 +13,10 @@ namespace regard {
 /// another on the caller's thread. Tasks must not throw: one that does ends the program.
 std::unique_ptr<Executor> make_thread_pool(int concurrency);
 
+/// Changes the pool's concurrency, also while it runs workers or from within one. Threads are added
+/// with the next run; surplus threads end after their current worker, without a wait for it here.
+void resize_pool(Executor& pool, int concurrency);
+
 /// Starts a pool's threads now, again in a forked child, so that the next run starts none; false
 /// when there are none to start: for another executor, or where the system gives none. Never
 /// throws.
