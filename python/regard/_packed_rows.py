@@ -22,6 +22,31 @@ from .torch._scopes import SdpaError
 KEYWORDS = frozenset({"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"})
 _STARTS = ("cu_seq_lens_q", "cu_seq_lens_k")
 
+# Keywords that models pass through their layers and that do not concern a single attention: the
+# mask, the cache or the layer already contains what they mean.
+_ELSEWHERE = frozenset({
+    "cache_position", "decoder_input_ids", "deterministic", "encoder_attention_mask",
+    "encoder_hidden_states", "ignore_index", "input_ids", "labels", "logits_to_keep",
+    "max_new_tokens", "num_items_in_batch", "output_hidden_states", "output_router_logits",
+    "past_key_value", "past_key_values", "position_embeddings", "position_ids", "return_dict",
+    "return_loss", "shift_labels", "token_type_ids", "use_cache"})
+
+
+def check_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
+    """Refuses unknown keywords; returns those that mark packed sequences."""
+    packed = {}
+    for name, value in keywords.items():
+        if value is None or value is False or name in _ELSEWHERE:
+            continue
+        if name in KEYWORDS:
+            packed[name] = value
+            continue
+        text = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        raise SdpaError(f"{name} ({text}) is not supported by attn_implementation='regard'; "
+                        "accepted are dropout, scaling, is_causal, sliding_window, softcap, s_aux, "
+                        "position_bias, indices and output_attentions")
+    return packed
+
 
 class Shape(NamedTuple):
     """What an attention computes: [batch, rows] queries on [batch, keys]."""
@@ -52,32 +77,43 @@ class Attention(NamedTuple):
     mask: Tensor | None
 
 
-class _Last:
-    """The result for the same tensors as the last call's: each layer of a model passes them."""
+_Key = tuple[tuple[tuple[Any, int] | None, ...], Any]  # of each tensor its reference and version
+
+
+class _Recent:
+    """The results for the tensors of the last two calls: each layer of a model passes the same, or
+    those of its kind, with a window or without."""
 
     def __init__(self) -> None:
-        self._key: tuple[Any, ...] = ()
-        self._result: Any = None
+        self._entries: tuple[tuple[_Key, Any], ...] = ()  # replaced as a whole: threads may call
+
+    def _forget(self, _: object) -> None:
+        self._entries = ()
 
     @staticmethod
-    def _key_of(tensors: tuple[Any, ...], values: Any) -> tuple[Any, ...]:
-        return (*(x if x is None else (weakref.ref(x), x._version) for x in tensors), values)
+    def _is_of(key: _Key, tensors: tuple[Any, ...], values: Any) -> bool:
+        # Two dead references are unequal, and live ones equal by tensor: compare by identity.
+        return len(key[0]) == len(tensors) and key[1] == values and all(
+            x is None if k is None else k[0]() is x and k[1] == x._version
+            for x, k in zip(tensors, key[0]))
 
     def get(self, tensors: tuple[Any, ...], values: Any, make: Any) -> Any:
-        if torch.compiler.is_compiling():
+        # Inference tensors do not count how often they were written.
+        if torch.compiler.is_compiling() or any(
+                x is not None and x.is_inference() for x in tensors):
             return make()
-        key, result = self._key, self._result
-        # Two dead references are unequal, and live ones equal by tensor: compare by identity.
-        if len(key) == len(tensors) + 1 and key[-1] == values and all(
-                x is None and k is None or x is not None and k is not None and k[0]() is x and
-                k[1] == x._version for k, x in zip(key, tensors)):
-            return result
-        result = make()
-        self._key, self._result = self._key_of(tensors, values), result
-        return result
+        entries = self._entries
+        for key, result in entries:
+            if self._is_of(key, tensors, values):
+                return result
+        made = make()
+        references = tuple(None if x is None else (weakref.ref(x, self._forget), x._version)
+                           for x in tensors)
+        self._entries = (((references, values), made), *entries[:1])
+        return made
 
 
-_last_sequences, _last_attention = _Last(), _Last()
+_recent_sequences, _recent_attention = _Recent(), _Recent()
 
 
 def _refuse(words: dict[str, Any], why: str) -> SdpaError:
@@ -200,7 +236,7 @@ def sequences_of(words: dict[str, Any], positions: Any, shape: Shape) -> Sequenc
     values = (shape, words.get("max_length_q"), words.get("max_length_k"))
     if any(x is not None and not isinstance(x, Tensor) for x in tensors):
         return _make_sequences(words, positions, shape)
-    made: Sequences | None = _last_sequences.get(tensors, values, lambda: _make_sequences(
+    made: Sequences | None = _recent_sequences.get(tensors, values, lambda: _make_sequences(
         words, positions, shape))
     return made
 
@@ -274,7 +310,7 @@ def attention_of(sequences: Sequences, mask: Tensor | None, shape: Shape,
             raise SdpaError(f"{sequences.named or 'position_ids'} (of packed sequences) with "
                             f"{shape.rows} queries on {shape.keys} keys need a mask here")
         return Attention(False, _within(sequences, shape, sequences.ids_q.device)[1])
-    made: Attention = _last_attention.get(
+    made: Attention = _recent_attention.get(
         (mask, sequences.ids_q), shape, lambda: _make_attention(sequences, mask, shape))
     if made.packed and (needs_mask or sequences.starts_q is None):
         return Attention(False, _restricted(mask, _within(sequences, shape, mask.device)[0]))
