@@ -8,6 +8,7 @@ than that, the sequences are one packed call; else the mask is restricted to the
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -56,6 +57,7 @@ class Shape(NamedTuple):
     keys: int
     is_causal: bool
     window: int | None
+    chunk: int | None = None  # positions of a sequence that see one another
 
 
 class Sequences(NamedTuple):
@@ -149,6 +151,33 @@ def _begins_of_positions(positions: Tensor, shape: Shape) -> Tensor | None:
         return None
     first = torch.ones_like(begins[:, :1])
     return torch.cat([first, again], 1).expand(shape.batch, -1)
+
+
+def sequences_for_masks(preprocess: Callable[..., Any], config: Any, inputs_embeds: Tensor,
+                        attention_mask: Any, past_key_values: Any, position_ids: Any, *args: Any,
+                        **keywords: Any) -> Any:
+    """Transformers' _preprocess_mask_arguments, `preprocess`, for Llama-4, whose layers are not given
+    position_ids: the third result, the sequence of each token, also beside a mask or a cache."""
+    result = preprocess(config, inputs_embeds, attention_mask, past_key_values, position_ids, *args,
+                        **keywords)
+    early, padding, found, rows, keys, *offsets = result
+    if early or found is not None or not isinstance(position_ids, Tensor) or rows <= 1 or (
+            torch.compiler.is_compiling()):
+        return result
+    shape = Shape(inputs_embeds.shape[0], rows, keys, True, None)
+    begins = _begins_of_positions(position_ids, shape)
+    if begins is None:
+        return result
+    if padding is not None and padding.shape[-1] == rows and not padding.all():
+        if not (begins[:, 1:] & padding[:, 1:] & padding[:, :-1]).any():
+            return result  # the positions of padding
+        raise SdpaError("position_ids of packed sequences beside an attention_mask with padding are "
+                        "not supported in layers with chunks; expected no mask")
+    if keys != rows:
+        raise SdpaError("position_ids of packed sequences beside a cache of earlier keys or of a "
+                        "fixed length are not supported in layers with chunks; expected an empty "
+                        "DynamicCache, or use_cache=False")
+    return early, padding, begins.cumsum(-1), rows, keys, *offsets
 
 
 def _given_starts(words: dict[str, Any], shape: Shape) -> list[Tensor]:
@@ -251,8 +280,38 @@ def _within(sequences: Sequences, shape: Shape, device: torch.device) -> tuple[T
     if shape.is_causal:
         expected = expected & (distances >= 0)
     if shape.window is not None:
-        expected = expected & (distances < shape.window)
+        expected = expected & ((distances if shape.is_causal else distances.abs()) < shape.window)
+    if shape.chunk is not None:
+        chunks = (_places(sequences.ids_q) // shape.chunk, _places(sequences.ids_kv) // shape.chunk)
+        expected = expected & (chunks[0][:, None, :, None] == chunks[1][:, None, None, :])
     return same, expected
+
+
+def _places(ids: Tensor) -> Tensor:
+    """The position of each token in its sequence, which lies in one row."""
+    index = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    begins = torch.nn.functional.pad(ids[:, 1:] != ids[:, :-1], (1, 0), value=True)
+    return index - torch.where(begins, index, 0).cummax(1).values
+
+
+def _by_chunks(sequences: Sequences, mask: Tensor, shape: Shape) -> Attention:
+    """Chunks are those of each sequence, and a mask's are often those of the whole row."""
+    same, expected = _within(sequences, shape, mask.device)
+    one = sequences._replace(ids_q=torch.zeros_like(sequences.ids_q),
+                             ids_kv=torch.zeros_like(sequences.ids_kv))
+    of_row = _within(one, shape, mask.device)[1]
+    visible = _visible(mask)
+    agrees = ((visible & same) == expected).all() | (visible == of_row).all()
+    if mask.dtype != torch.bool:
+        agrees = agrees & ((mask == 0) | ~visible).all()
+    message = (f"attention_mask (of shape {tuple(mask.shape)}) contradicts "
+               f"{sequences.named or 'position_ids'} (of packed sequences) in a layer with chunks of "
+               f"{shape.chunk}: expected no mask beside them, or one of chunks and nothing else")
+    if torch.compiler.is_compiling():
+        torch._assert_async(agrees, message)
+    elif not agrees:
+        raise SdpaError(message)
+    return Attention(False, expected)
 
 
 def _pad_keys(sequences: Sequences, mask: Tensor, shape: Shape) -> Sequences:
@@ -277,6 +336,8 @@ def _restricted(mask: Tensor, same: Tensor) -> Tensor:
 
 def _make_attention(sequences: Sequences, mask: Tensor, shape: Shape) -> Attention:
     sequences = _pad_keys(sequences, mask, shape)
+    if shape.chunk is not None:
+        return _by_chunks(sequences, mask, shape)
     same, expected = _within(sequences, shape, mask.device)
     visible = _visible(mask)
     if shape.rows == shape.keys and sequences.named:

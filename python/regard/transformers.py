@@ -85,9 +85,20 @@ def _add_causal(options: Options, is_causal: bool, sliding_window: int | None, r
     if is_causal:  # a prefill, into an empty static cache where there are more keys than rows
         options = options._replace(is_causal=True)
     if sliding_window is not None and keys > sliding_window:
-        options = options._replace(window_left=sliding_window - 1,
+        reach = sliding_window - 1  # to both sides in encoders
+        options = options._replace(window_left=reach, window_right=-1 if is_causal else reach,
                                    diagonal="top_left" if is_causal else "bottom_right")
     return options
+
+
+def _chunk_of(module: torch.nn.Module) -> int | None:
+    """How many positions a chunk of Llama-4's chunked layers has; None in other layers."""
+    config, at = getattr(module, "config", None), getattr(module, "layer_idx", None)
+    size = getattr(config, "attention_chunk_size", None)
+    kinds = getattr(config, "layer_types", None)
+    if not size or not kinds or at is None or kinds[at] != "chunked_attention":
+        return None
+    return int(size)
 
 
 def _collects_weights() -> bool:
@@ -127,7 +138,7 @@ def _attention(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor
     is_causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
     is_causal = bool(rows > 1 and is_causal)
     weights = bool(weights or _collects_weights())
-    shape = _packed_rows.Shape(query.shape[0], rows, keys, is_causal, window)
+    shape = _packed_rows.Shape(query.shape[0], rows, keys, is_causal, window, _chunk_of(module))
     sequences = _packed_rows.sequences_of(packed, keywords.get("position_ids"), shape)
     as_packed = False
     if sequences is not None:
@@ -224,17 +235,32 @@ def _translating(check: Any, plain_check: Any) -> Any:
     return translated
 
 
+def _preprocessing(preprocess: Any) -> Any:
+    @functools.wraps(preprocess)
+    def preprocessed(config: Any, *args: Any, **keywords: Any) -> Any:
+        if (getattr(config, "attention_chunk_size", None) and
+                config._attn_implementation in IMPLEMENTATIONS):
+            return _packed_rows.sequences_for_masks(preprocess, config, *args, **keywords)
+        return preprocess(config, *args, **keywords)
+
+    return preprocessed
+
+
 class _Registration(Patches):
     """What register() has put into Transformers, and what was there."""
 
     def __init__(self) -> None:
-        from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+        from transformers import (
+            AttentionInterface,
+            AttentionMaskInterface,
+            PreTrainedModel,
+            masking_utils,
+        )
 
         super().__init__()
         functions = AttentionInterface._global_mapping
         masks = AttentionMaskInterface._global_mapping
-        eager_mask = ALL_MASK_ATTENTION_FUNCTIONS["eager"]
+        eager_mask = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS["eager"]
         for name, backend in IMPLEMENTATIONS.items():
             self.put(functions, name, functools.partial(_attention, backend))
             self.put(masks, name, _sdpa_mask)
@@ -244,12 +270,17 @@ class _Registration(Patches):
         checks = {name: vars(PreTrainedModel)[name] for name in _NAME_CHECKS}
         for name, check in checks.items():
             self.set(PreTrainedModel, name, _translating(check, checks[_PLAIN_CHECK]))
+        preprocess = getattr(masking_utils, "_preprocess_mask_arguments", None)
+        if preprocess is not None and tuple(
+                inspect.signature(preprocess).parameters)[:5] == _MASK_ARGUMENTS:
+            self.set(masking_utils, "_preprocess_mask_arguments", _preprocessing(preprocess))
 
 
 # Where Transformers checks a name for a model, or for a part of one: the model must use the
 # interface, and gets the name that its configuration holds.
 _PLAIN_CHECK = "get_correct_attn_implementation"
 _NAME_CHECKS = ("_check_and_adjust_attn_implementation", _PLAIN_CHECK)
+_MASK_ARGUMENTS = ("config", "inputs_embeds", "attention_mask", "past_key_values", "position_ids")
 _installed: dict[str, Patches] = {}  # in the order in which they were made
 _lock = threading.Lock()
 
