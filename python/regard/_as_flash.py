@@ -133,6 +133,9 @@ def _attend_padded(name: str, module: torch.nn.Module, query: Tensor, key: Tenso
                                                    "position_ids")}
     scale, dropout = take("scaling", None), take("dropout", 0.0)
     packed = _packed_rows.check_keywords(keywords)
+    if attention_mask is not None and attention_mask.shape[0] != query.shape[0]:
+        raise SdpaError(f"attention_mask (of shape {tuple(attention_mask.shape)}) must be [batch, "
+                        f"positions] for a batch of {query.shape[0]}")
     if packed:
         raise SdpaError(f"attention_mask beside {', '.join(sorted(packed))} (of packed sequences) "
                         "contradicts them; expected one of both")

@@ -185,7 +185,7 @@ def _given_starts(words: dict[str, Any], shape: Shape) -> list[Tensor]:
     if len(starts) != 2:
         raise _refuse(words, "must be both cu_seq_lens_q and cu_seq_lens_k, tensors")
     for name, each, rows in zip(_STARTS, starts, (shape.rows, shape.keys)):
-        if each.dim() != 1 or each.dtype not in (torch.int32, torch.int64):
+        if each.dim() != 1 or each.shape[0] == 0 or each.dtype not in (torch.int32, torch.int64):
             raise SdpaError(f"{name} (of shape {tuple(each.shape)}, {each.dtype}) must be int32 or "
                             "int64 [sequences + 1]")
         if torch.compiler.is_compiling():
@@ -197,17 +197,29 @@ def _given_starts(words: dict[str, Any], shape: Shape) -> list[Tensor]:
     return starts
 
 
+def _longest(name: str, value: Any) -> Any:
+    if value is None:
+        return 0
+    if isinstance(value, Tensor) and value.numel() == 1 and not value.is_floating_point():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
+        given = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        raise SdpaError(f"{name} ({given}) must be an integer, the longest length or more")
+    return value
+
+
 def _of_starts(words: dict[str, Any], starts: list[Tensor], shape: Shape, named: str) -> Sequences:
     batch, rows, keys = shape[:3]
-    longest = [words.get(name) or 0 for name in ("max_length_q", "max_length_k")]
-    longest = [x if torch.compiler.is_compiling() and not isinstance(x, Tensor) else int(x)
-               for x in longest]
+    longest = [_longest(name, words.get(name)) for name in ("max_length_q", "max_length_k")]
     return Sequences(_ids_of_starts(starts[0], batch, rows), _ids_of_starts(starts[1], batch, keys),
                      starts[0], starts[1], longest[0], longest[1], named)
 
 
 def _check_agree(words: dict[str, Any], found: Tensor | None, starts: Tensor, other: str) -> None:
-    if found is not None and not torch.equal(found.long(), starts.long()):
+    if found is None:
+        return
+    starts = starts[torch.cat([starts[1:] != starts[:-1], torch.ones_like(starts[:1]).bool()])]
+    if not torch.equal(found.long(), starts.long()):  # those that are not empty
         raise _refuse(words, f"contradict {other}: sequences begin at {starts[:-1].tolist()} and at "
                       f"{found[:-1].tolist()}")
 
@@ -256,13 +268,21 @@ def _make_sequences(words: dict[str, Any], positions: Tensor | None,
     return _of_starts(words, starts, shape, ", ".join(sorted(words)))
 
 
-def sequences_of(words: dict[str, Any], positions: Any, shape: Shape) -> Sequences | None:
-    """The sequences that the keywords or the position_ids of a layer mark; None where it is one."""
+def sequences_of(words: dict[str, Any], positions: Any, shape: Shape,
+                 device: torch.device) -> Sequences | None:
+    """The sequences that the keywords or the position_ids of a layer mark; None where it is one.
+    `device`: of its queries."""
+    for name in (*_STARTS, "seq_idx"):
+        given = words.get(name)
+        if isinstance(given, Tensor) and given.device != device:
+            raise SdpaError(f"device of {name} ({given.device}) must be the queries', {device}")
     if not words and (shape.rows <= 1 or not shape.is_causal or not isinstance(positions, Tensor)):
         return None
+    longest = [words.get(name) for name in ("max_length_q", "max_length_k")]
     tensors = (positions if isinstance(positions, Tensor) else None,
-               *(words.get(name) for name in ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx")))
-    values = (shape, words.get("max_length_q"), words.get("max_length_k"))
+               *(words.get(name) for name in (*_STARTS, "seq_idx")),
+               *(x if isinstance(x, Tensor) else None for x in longest))
+    values = (shape, *(None if isinstance(x, Tensor) else x for x in longest))
     if any(x is not None and not isinstance(x, Tensor) for x in tensors):
         return _make_sequences(words, positions, shape)
     made: Sequences | None = _recent_sequences.get(tensors, values, lambda: _make_sequences(
@@ -360,10 +380,20 @@ def _make_attention(sequences: Sequences, mask: Tensor, shape: Shape) -> Attenti
     return Attention(False, _restricted(mask, same))
 
 
+def _check_mask(mask: Tensor, shape: Shape) -> None:
+    if mask.dim() == 4 and mask.shape[0] in (1, shape.batch) and (
+            mask.shape[2] in (1, shape.rows) and mask.shape[3] in (1, shape.keys)):
+        return
+    raise SdpaError(f"attention_mask (of shape {tuple(mask.shape)}) must be [batch, heads, queries, "
+                    f"keys] for [{shape.batch}, {shape.rows}] queries on {shape.keys} keys")
+
+
 def attention_of(sequences: Sequences, mask: Tensor | None, shape: Shape,
                  needs_mask: bool) -> Attention:
     """How to compute these sequences. Raises where the mask contradicts keywords; `needs_mask`:
     where no packed call can compute what the layer wants."""
+    if mask is not None:
+        _check_mask(mask, shape)
     if mask is None:
         if not needs_mask and sequences.starts_q is not None:
             return Attention(True, None)

@@ -139,7 +139,8 @@ def _attention(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor
     is_causal = bool(rows > 1 and is_causal)
     weights = bool(weights or _collects_weights())
     shape = _packed_rows.Shape(query.shape[0], rows, keys, is_causal, window, _chunk_of(module))
-    sequences = _packed_rows.sequences_of(packed, keywords.get("position_ids"), shape)
+    sequences = _packed_rows.sequences_of(packed, keywords.get("position_ids"), shape,
+                                           query.device)
     as_packed = False
     if sequences is not None:
         as_packed, attention_mask = _packed_rows.attention_of(

@@ -243,6 +243,8 @@ def test_what_is_not_supported_is_refused_by_name():
         attend(layer(), q, k, v, None, **{**given(), "is_causal": False})
     with pytest.raises(ValueError, match="attention_mask .* generate_batch"):
         attend(layer(), q, k, v, torch.ones(1, 1, 6, 6, dtype=torch.bool), **given())
+    with pytest.raises(ValueError, match="attention_mask .* for a batch of 1"):
+        attend(layer(), q, k, v, torch.ones(2, 6, dtype=torch.bool))
     with pytest.raises(ValueError, match="attention_mask beside cu_seq_lens_k, cu_seq_lens_q"):
         attend(layer(), q, k, v, torch.ones(1, 6, dtype=torch.bool), cu_seq_lens_q=starts,
                cu_seq_lens_k=starts)

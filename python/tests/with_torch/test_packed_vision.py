@@ -100,6 +100,17 @@ def test_towers_by_name_of_a_backend_and_when_made():
     assert [record.backend for record in trace.records] == ["math", "math"]
 
 
+@pytest.mark.parametrize("name, forces", [("regard", False), ("regard_math", True)])
+def test_what_explain_says_of_a_tower(name, forces):
+    model = make("Qwen2.5-VL", name)
+    found = regard.transformers.explain(model, inputs=dict(
+        hidden_states=pixels(model.config), grid_thw=GRID))
+    assert [group.layers for group in found.layers] == [("blocks.0.attn",),
+                                                           ("blocks.1.attn",)]
+    assert ("attn_implementation 'regard_math' forces math" in str(found)) == forces
+    assert "as_flash" not in str(found)
+
+
 def whole_model():
     torch.manual_seed(0)
     _, _, options = TOWERS["Qwen2.5-VL"]
