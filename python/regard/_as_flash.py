@@ -11,7 +11,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -94,72 +94,84 @@ def _refuse_what_flash_ignores(weights: bool, keywords: dict[str, Any]) -> None:
                         "positions]; expected None")
 
 
-def _attend_paged(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor,
+class Alias(NamedTuple):
+    """What an alias computes with."""
+
+    name: str
+    backend: str                  # that it forces; "" for none
+    attend: Callable[..., Any]    # the attention function of the name without the alias
+    collects: Callable[[], bool]  # whether Transformers collects weights
+
+
+_Tensors = tuple[Tensor, Tensor, Tensor]  # query, key and value, [B,H,S,D]
+
+
+def _attend_paged(backend: str, module: torch.nn.Module, tensors: _Tensors,
                   keywords: dict[str, Any]) -> Tensor:
     """A step of generate_batch: the new rows of each request on all of its keys in the cache."""
-    cache = keywords.pop("cache")
+    query, key, value = tensors
+    take = keywords.pop
+    cache, dropout, is_causal = take("cache"), take("dropout", 0.0), take("is_causal", True)
     if keywords.get("block_table") is not None:
         raise SdpaError("block_table is not supported: keys and values must be read from the cache "
                         "by index; expected max_blocks_per_request=0 in ContinuousBatchingConfig")
-    if keywords.pop("is_causal", True) is False:
+    if is_causal is False:
         raise SdpaError("is_causal (False) is not supported in generate_batch; expected True")
-    key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx,
-                              kwargs=keywords)
-    take = keywords.pop
-    window, dropout = take("sliding_window", None), take("dropout", 0.0)
-    options = Options(
-        sinks=take("s_aux", None), softmax_scale=take("scaling", None),
-        softcap=take("softcap", None) or 0.0, is_causal=True, diagonal="bottom_right",
-        window_left=-1 if window is None else window - 1,
-        cu_seqlens_q=take("cu_seq_lens_q"), cu_seqlens_kv=take("cu_seq_lens_k"),
-        max_seqlen_q=int(take("max_length_q", 0)), max_seqlen_kv=int(take("max_length_k", 0)))
     if dropout:
         raise SdpaError(f"dropout ({dropout}) must be 0 in generate_batch; expected model.eval()")
+    window, sinks = take("sliding_window", None), take("s_aux", None)
+    scale, softcap = take("scaling", None), take("softcap", None)
     _packed_rows.check_keywords({name: given for name, given in keywords.items()
                                  if name not in _OF_THE_CACHE})
+    key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx,
+                              kwargs=keywords)  # which states the cu_seq_lens_k of this layer
+    options = Options(
+        sinks=sinks, softmax_scale=scale, softcap=softcap or 0.0, is_causal=True,
+        diagonal="bottom_right", window_left=-1 if window is None else window - 1,
+        cu_seqlens_q=keywords["cu_seq_lens_q"], cu_seqlens_kv=keywords["cu_seq_lens_k"],
+        max_seqlen_q=int(keywords["max_length_q"]), max_seqlen_kv=int(keywords["max_length_k"]))
     out, _ = _call.attend(query, key, value, options, backends=backend)
     return out
 
 
-def _attend_padded(name: str, module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor,
-                   attention_mask: Tensor | None, keywords: dict[str, Any]) -> Tensor:
+def _attend_padded(name: str, module: torch.nn.Module, tensors: _Tensors,
+                   keywords: dict[str, Any]) -> Tensor:
     """By Transformers' own function for flash-attention, which unpads rows by a mask [batch,
     positions] or finds sequences by position_ids, and calls ours."""
     from transformers.modeling_flash_attention_utils import _flash_attention_forward
 
+    query, key, value = tensors
     take = keywords.pop
-    is_causal = take("is_causal", None)
+    mask, is_causal = take("attention_mask"), take("is_causal", None)
     options = {name: take(name, None) for name in ("sliding_window", "softcap", "s_aux",
                                                    "position_ids")}
     scale, dropout = take("scaling", None), take("dropout", 0.0)
     packed = _packed_rows.check_keywords(keywords)
-    if attention_mask is not None and attention_mask.shape[0] != query.shape[0]:
-        raise SdpaError(f"attention_mask (of shape {tuple(attention_mask.shape)}) must be [batch, "
-                        f"positions] for a batch of {query.shape[0]}")
+    if mask is not None and mask.shape[0] != query.shape[0]:
+        raise SdpaError(f"attention_mask (of shape {tuple(mask.shape)}) must be [batch, positions] "
+                        f"for a batch of {query.shape[0]}")
     if packed:
         raise SdpaError(f"attention_mask beside {', '.join(sorted(packed))} (of packed sequences) "
                         "contradicts them; expected one of both")
     result: Tensor = _flash_attention_forward(
-        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), attention_mask,
-        query.shape[2], dropout=dropout, softmax_scale=scale, attn_implementation=name,
+        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), mask, query.shape[2],
+        dropout=dropout, softmax_scale=scale, attn_implementation=name,
         is_causal=is_causal if is_causal is not None else getattr(module, "is_causal", True),
         **options)
     return result.transpose(1, 2)
 
 
-def attention(name: str, backend: str, attend: Callable[..., Any], collects: Callable[[], bool],
-              module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor,
+def attention(alias: Alias, module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor,
               attention_mask: Tensor | None, **keywords: Any) -> tuple[Tensor, Tensor | None]:
-    """Transformers' attention function of the alias `name`: takes [B,H,S,D], returns [B,S,H,D] and
-    weights or None. `attend` is the function of the name without the alias, `collects` says whether
-    Transformers collects weights."""
-    paged = keywords.get("cache") is not None
-    if paged:
+    """Transformers' attention function of an alias: takes [B,H,S,D], returns [B,S,H,D] and weights
+    or None."""
+    tensors = (query, key, value)
+    if keywords.get("cache") is not None:
         if attention_mask is not None:
             raise SdpaError(f"attention_mask (of shape {tuple(attention_mask.shape)}) is not "
                             "supported in generate_batch; expected None: causal, with windows")
-        _refuse_what_flash_ignores(collects(), keywords)
-        out = _attend_paged(backend, module, query, key, value, keywords)
+        _refuse_what_flash_ignores(alias.collects(), keywords)
+        out = _attend_paged(alias.backend, module, tensors, keywords)
         return out.transpose(1, 2).contiguous(), None
     is_causal = keywords.get("is_causal")
     is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
@@ -167,11 +179,12 @@ def attention(name: str, backend: str, attend: Callable[..., Any], collects: Cal
                     keywords.get("cu_seq_lens_q") is None and
                     isinstance(keywords.get("position_ids"), Tensor))
     if by_positions or attention_mask is not None and attention_mask.dim() == 2:
-        _refuse_what_flash_ignores(collects(), keywords)
-        out = _attend_padded(name, module, query, key, value, attention_mask, keywords)
+        _refuse_what_flash_ignores(alias.collects(), keywords)
+        keywords["attention_mask"] = attention_mask
+        out = _attend_padded(alias.name, module, tensors, keywords)
         return out.transpose(1, 2).contiguous(), None
-    result: tuple[Tensor, Tensor | None] = attend(module, query, key, value, attention_mask,
-                                                  **keywords)
+    result: tuple[Tensor, Tensor | None] = alias.attend(module, query, key, value, attention_mask,
+                                                        **keywords)
     return result
 
 
@@ -257,8 +270,8 @@ class Aliases(Patches):
         super().__init__()
         for name, backend in names.items():
             name = alias_of(name)
-            self.put(AttentionInterface._global_mapping, name, functools.partial(
-                attention, name, backend, functools.partial(attend, backend), collects))
+            alias = Alias(name, backend, functools.partial(attend, backend), collects)
+            self.put(AttentionInterface._global_mapping, name, functools.partial(attention, alias))
             self.put(AttentionMaskInterface._global_mapping, name,
                      functools.partial(mask, make_mask))
         backends = {alias_of(name): backend for name, backend in names.items()}

@@ -186,9 +186,12 @@ def test_models_without_packed_sequences_are_refused(monkeypatch):
 class Cache:
     """As a PagedAttentionCache whose keys are those of the call."""
 
+    written = False
+
     def update(self, key_states, value_states, layer_idx, kwargs):
         kwargs["cu_seq_lens_k"] = kwargs["cu_seq_lens_k"]["full_attention"]
         kwargs["max_length_k"] = kwargs["max_length_k"]["full_attention"]
+        self.written = True
         return key_states, value_states
 
 
@@ -237,8 +240,10 @@ def test_what_is_not_supported_is_refused_by_name():
                        (dict(position_bias=torch.zeros(1, 2, 6, 6)), "position_bias"),
                        (dict(dropout=0.5), "dropout"),
                        (dict(head_mask=torch.ones(2)), "head_mask")]:
+        words = given(**more)
         with pytest.raises(ValueError, match=word):
-            attend(layer(), q, k, v, None, **given(**more))
+            attend(layer(), q, k, v, None, **words)
+        assert not words["cache"].written
     with pytest.raises(ValueError, match="is_causal"):
         attend(layer(), q, k, v, None, **{**given(), "is_causal": False})
     with pytest.raises(ValueError, match="attention_mask .* generate_batch"):
