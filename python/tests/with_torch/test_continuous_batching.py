@@ -129,6 +129,18 @@ def test_a_manager_puts_the_names_back():
     assert model.config._attn_implementation == "regard"
 
 
+def test_a_manager_that_is_kept():
+    model = make()
+    expected = generate(model, 2)
+    config = ContinuousBatchingConfig(**CACHE)
+    for _ in range(2):
+        results = model.generate_batch(inputs=prompts()[:2], generation_config=GENERATION,
+                                       continuous_batching_config=config, persistent_manager=True)
+        assert [each.generated_tokens for each in results.values()] == expected
+        assert model.config._attn_implementation == "regard"
+    model.destroy_cached_continuous_batching_manager()
+
+
 def test_names_of_other_implementations_pass_through():
     for name in ("eager", "sdpa"):
         model = make(implementation=name)

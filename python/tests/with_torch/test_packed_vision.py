@@ -1,5 +1,6 @@
 """Vision towers that compute all images of a batch in one call a layer."""
 
+import importlib
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 import regard
+import regard._as_flash
 import regard.transformers
 
 transformers = pytest.importorskip("transformers")
@@ -109,6 +111,20 @@ def test_what_explain_says_of_a_tower(name, forces):
                                                            ("blocks.1.attn",)]
     assert ("attn_implementation 'regard_math' forces math" in str(found)) == forces
     assert "as_flash" not in str(found)
+
+
+@pytest.mark.parametrize("module, name, splits", [
+    ("glm4v", "Glm4vVisionModel", True),
+    ("paddleocr_vl", "PaddleOCRVisionModel", True),
+    ("qwen3_5", "Qwen3_5VisionModel", True),
+    ("qwen2_5_omni", "Qwen2_5OmniVisionEncoder", True),
+    ("qwen2_5_omni", "Qwen2_5OmniAudioEncoder", True),
+    ("qwen2_5_vl", "Qwen2_5_VLTextModel", False),
+    ("pixtral", "PixtralVisionModel", False),
+    ("siglip", "SiglipVisionModel", False)])
+def test_which_towers_are_found(module, name, splits):
+    found = importlib.import_module(f"transformers.models.{module}.modeling_{module}")
+    assert regard._as_flash.splits_unless_flash(getattr(found, name)) == splits
 
 
 def whole_model():
