@@ -133,24 +133,43 @@ def _starts_of_begins(begins: Tensor) -> Tensor:
     return torch.cat([begins.flatten().nonzero().flatten(), end]).to(torch.int32)
 
 
-def _begins_of_positions(positions: Tensor, shape: Shape) -> Tensor | None:
-    """Where positions begin anew: they return to their least, and count by one elsewhere. Others,
-    such as those of padding, mark no sequences."""
+def _restarts(positions: Tensor, shape: Shape) -> tuple[Tensor, Tensor] | None:
+    """Where positions begin anew, [batch or 1, rows], and whether they do at all: they return to their
+    least, and count by one elsewhere. None for others."""
     if positions.dim() != 2 or positions.shape[1] != shape.rows or (
             positions.shape[0] not in (1, shape.batch)):
         return None
     begins = positions == positions.amin(-1, keepdim=True)
-    counts = positions.diff(dim=-1) == 1
     again = begins[:, 1:]
-    packed = again.any() & (again | counts).all()
+    packed = again.any() & (again | (positions.diff(dim=-1) == 1)).all()
+    return torch.cat([torch.ones_like(begins[:, :1]), again], 1), packed
+
+
+def _begins_of_positions(positions: Tensor, shape: Shape) -> Tensor | None:
+    """Where the sequences of position_ids begin; None where these mark none, as those of padding may
+    not."""
+    found = _restarts(positions, shape)
+    if found is None:
+        return None
+    begins, packed = found
     if torch.compiler.is_compiling():
-        torch._assert_async(~packed, "position_ids of packed sequences in a compiled layer: "
-                            "expected cu_seq_lens_q and cu_seq_lens_k beside them")
+        torch._assert_async(~packed, "position_ids of packed sequences in a compiled layer without a "
+                            "mask: expected cu_seq_lens_q and cu_seq_lens_k beside them")
         return None
     if isinstance(packed, FakeTensor) or not packed:  # a fake tensor has no values to read
         return None
-    first = torch.ones_like(begins[:, :1])
-    return torch.cat([first, again], 1).expand(shape.batch, -1)
+    return begins.expand(shape.batch, -1)
+
+
+def _traced_sequences(positions: Tensor, shape: Shape) -> Sequences | None:
+    """Those of position_ids beside a mask, in a graph: a single one where positions mark none."""
+    found = _restarts(positions, shape)
+    if found is None:
+        return None
+    begins, packed = found
+    ids = torch.where(packed, begins.cumsum(-1), 0).expand(shape.batch, -1)
+    behind = torch.where(packed, -1, 0).expand(shape.batch, shape.keys - shape.rows)
+    return Sequences(ids, torch.cat([ids, behind], 1), None, None, 0, 0, "")
 
 
 def sequences_for_masks(preprocess: Callable[..., Any], config: Any, inputs_embeds: Tensor,
@@ -268,16 +287,19 @@ def _make_sequences(words: dict[str, Any], positions: Tensor | None,
     return _of_starts(words, starts, shape, ", ".join(sorted(words)))
 
 
-def sequences_of(words: dict[str, Any], positions: Any, shape: Shape,
-                 device: torch.device) -> Sequences | None:
+def sequences_of(words: dict[str, Any], positions: Any, shape: Shape, device: torch.device,
+                 has_mask: bool) -> Sequences | None:
     """The sequences that the keywords or the position_ids of a layer mark; None where it is one.
-    `device`: of its queries."""
+    `device`: of its queries; `has_mask`: whether the layer has a mask."""
     for name in (*_STARTS, "seq_idx"):
         given = words.get(name)
         if isinstance(given, Tensor) and given.device != device:
             raise SdpaError(f"device of {name} ({given.device}) must be the queries', {device}")
     if not words and (shape.rows <= 1 or not shape.is_causal or not isinstance(positions, Tensor)):
         return None
+    if not words and has_mask and torch.compiler.is_compiling() and (
+            shape.keys >= shape.rows and shape.chunk is None):
+        return _traced_sequences(positions, shape)
     longest = [words.get(name) for name in ("max_length_q", "max_length_k")]
     tensors = (positions if isinstance(positions, Tensor) else None,
                *(words.get(name) for name in (*_STARTS, "seq_idx")),

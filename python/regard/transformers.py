@@ -140,7 +140,7 @@ def _attention(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor
     weights = bool(weights or _collects_weights())
     shape = _packed_rows.Shape(query.shape[0], rows, keys, is_causal, window, _chunk_of(module))
     sequences = _packed_rows.sequences_of(packed, keywords.get("position_ids"), shape,
-                                           query.device)
+                                           query.device, attention_mask is not None)
     as_packed = False
     if sequences is not None:
         as_packed, attention_mask = _packed_rows.attention_of(

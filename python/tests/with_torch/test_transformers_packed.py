@@ -243,6 +243,35 @@ def test_packed_rows_in_compiled_layers():
     with pytest.raises(RuntimeError, match="position_ids of packed sequences"):
         attend(None, {}, position_ids=torch.tensor([[0, 1, 2, 3, 0, 1]]))
     attend(None, {}, position_ids=torch.arange(6)[None])
+    restarting = torch.tensor([[0, 1, 2, 3, 0, 1]])
+    for mask in (causal, apart, torch.zeros(1, 1, 6, 6).masked_fill(~causal, float("-inf"))):
+        torch.testing.assert_close(attend(mask, {}, position_ids=restarting), expected)
+    padded = causal.clone()
+    padded[..., :2] = False
+    plain = regard.transformers._attention("", layer, q, k, v, padded)[0]
+    for positions in ([0, 0, 0, 1, 2, 3], [1, 1, 0, 1, 2, 3]):  # of two places of padding
+        found = attend(padded, {}, position_ids=torch.tensor([positions]))
+        torch.testing.assert_close(found[:, 2:], plain[:, 2:])
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_position_ids_in_compiled_layers_on_a_fixed_cache(restarts):
+    """Its places behind the rows are empty where sequences begin anew, and may hold keys elsewhere.
+    """
+    layer = layer_of()
+    q, k, v = torch.randn(1, 2, 6, 8), *torch.randn(2, 1, 2, 9, 8)
+    compiled = torch.compile(regard.transformers._attention, fullgraph=True, backend="aot_eager")
+    if restarts:
+        positions = torch.tensor([[0, 1, 2, 3, 0, 1]])
+        mask = torch.ones(1, 1, 6, 9, dtype=torch.bool).tril()
+        apart = mask.clone()
+        apart[..., 4:, :4] = False
+    else:  # after three keys
+        positions = torch.arange(3, 9)[None]
+        apart = mask = torch.ones(1, 1, 6, 9, dtype=torch.bool).tril(3)
+    expected = regard.transformers._attention("", layer, q, k, v, apart)[0]
+    found = compiled("", layer, q, k, v, mask, position_ids=positions)[0]
+    torch.testing.assert_close(found, expected)
 
 
 def test_sequences_are_found_once_for_all_layers(monkeypatch):
