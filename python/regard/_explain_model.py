@@ -176,7 +176,8 @@ def _backend_advice(call: _core.TracedCall, selection: Selection, names: list[st
         ahead.append(candidate["backend"])
     refusals = [refusal for refusal in selection.refusals if refusal.backend in ahead]
     advice = [str(refusal) for refusal in refusals]
-    forced = [name for name in names if name.removesuffix("_added_masks") != "regard"]
+    names = [name.removesuffix("_added_masks").removesuffix("_as_flash") for name in names]
+    forced = [name for name in names if name != "regard"]
     if forced and any(refusal.code == "not_in_only" for refusal in refusals):
         advice.append(f"attn_implementation {forced[0]!r} forces {call.backend}; 'regard' leaves the "
                       "choice to the selector")

@@ -5,12 +5,14 @@
     model.set_attn_implementation("regard_math")  # one backend alone
 
 register() registers an attention function and a mask function for each name; without the latter
-Transformers would pass no mask at all. The model's configuration has another name in two cases:
+Transformers would pass no mask at all. The model's configuration has another name in three cases:
 
 * FLASH alone is "regard_FLASH" there, because Transformers takes every name with a lower-case
   "flash" in it for the flash-attn package and gives some models another implementation.
 * Models that support eager's masks alone have "regard_added_masks" and the like. Their masks are
   floats that are added to the scores, and None where every key may be attended.
+* While generate_batch runs, and in vision towers, it is "regard_as_flash" and the like, once
+  enable_continuous_batching() or enable_packed_vision() was called.
 
 A model that does not take its attention from Transformers' interface is refused, as sdpa refuses
 it: Transformers would pass it masks in a form that its code does not read.
@@ -23,13 +25,15 @@ import functools
 import inspect
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import _packed_rows
+from . import _as_flash, _packed_rows
 from ._explain_model import LayerSelection, ModelSelection, explain
+from ._patches import Patches
 from .torch import _call
 from .torch._formula import dropout_factors, traced_formula
 from .torch._options import Options, seed_of
@@ -39,38 +43,14 @@ _active_collector: Any = None  # none before Transformers 5, where layers pass o
 with contextlib.suppress(ImportError):
     from transformers.utils.output_capturing import _active_collector
 
-__all__ = ["IMPLEMENTATIONS", "LayerSelection", "ModelSelection", "explain", "register",
-           "unregister"]
+__all__ = ["IMPLEMENTATIONS", "LayerSelection", "ModelSelection", "enable_continuous_batching",
+           "enable_packed_vision", "explain", "register", "unregister"]
 
 # The names of attn_implementation, and the backend that each one forces.
 IMPLEMENTATIONS = {"regard": "", "regard_math": "math", "regard_efficient": "efficient",
                    "regard_flash": "flash", "regard_MATH": "math", "regard_EFFICIENT": "efficient",
                    "regard_FLASH": "flash"}
 _ADDED_MASKS = "_added_masks"
-
-# Keywords that models pass through their layers and that do not concern a single attention: the
-# mask, the cache or the layer already contains what they mean.
-_ELSEWHERE = frozenset({
-    "cache_position", "decoder_input_ids", "deterministic", "encoder_attention_mask",
-    "encoder_hidden_states", "ignore_index", "input_ids", "labels", "logits_to_keep",
-    "max_new_tokens", "num_items_in_batch", "output_hidden_states", "output_router_logits",
-    "past_key_value", "past_key_values", "position_embeddings", "position_ids", "return_dict",
-    "return_loss", "shift_labels", "token_type_ids", "use_cache"})
-
-def _check_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
-    """Refuses unknown keywords; returns those that mark packed sequences."""
-    packed = {}
-    for name, value in keywords.items():
-        if value is None or value is False or name in _ELSEWHERE:
-            continue
-        if name in _packed_rows.KEYWORDS:
-            packed[name] = value
-            continue
-        text = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
-        raise ArgumentError(f"{name} ({text}) is not supported by attn_implementation='regard'; "
-                            "accepted are dropout, scaling, is_causal, sliding_window, softcap, s_aux, "
-                            "position_bias, indices and output_attentions")
-    return packed
 
 
 def _add_mask(options: Options, mask: Tensor | None, position_bias: Tensor | None) -> Options:
@@ -105,9 +85,20 @@ def _add_causal(options: Options, is_causal: bool, sliding_window: int | None, r
     if is_causal:  # a prefill, into an empty static cache where there are more keys than rows
         options = options._replace(is_causal=True)
     if sliding_window is not None and keys > sliding_window:
-        options = options._replace(window_left=sliding_window - 1,
+        reach = sliding_window - 1  # to both sides in encoders
+        options = options._replace(window_left=reach, window_right=-1 if is_causal else reach,
                                    diagonal="top_left" if is_causal else "bottom_right")
     return options
+
+
+def _chunk_of(module: torch.nn.Module) -> int | None:
+    """How many positions a chunk of Llama-4's chunked layers has; None in other layers."""
+    config, at = getattr(module, "config", None), getattr(module, "layer_idx", None)
+    size = getattr(config, "attention_chunk_size", None)
+    kinds = getattr(config, "layer_types", None)
+    if not size or not kinds or at is None or kinds[at] != "chunked_attention":
+        return None
+    return int(size)
 
 
 def _collects_weights() -> bool:
@@ -140,15 +131,16 @@ def _attention(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor
     position_bias, weights = take("position_bias", None), take("output_attentions", False)
     if attention_mask is not None and isinstance(keywords.get("indices"), Tensor):
         attention_mask = _choose_keys(attention_mask, take("indices"))
-    packed = _check_keywords(keywords)
+    packed = _packed_rows.check_keywords(keywords)
     if query.shape[0] == 1 < key.shape[0]:  # learned queries, the same for every sequence
         query = query.expand(key.shape[0], -1, -1, -1)
     rows, keys = query.shape[2], key.shape[2]
     is_causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
     is_causal = bool(rows > 1 and is_causal)
     weights = bool(weights or _collects_weights())
-    shape = _packed_rows.Shape(query.shape[0], rows, keys, is_causal, window)
-    sequences = _packed_rows.sequences_of(packed, keywords.get("position_ids"), shape)
+    shape = _packed_rows.Shape(query.shape[0], rows, keys, is_causal, window, _chunk_of(module))
+    sequences = _packed_rows.sequences_of(packed, keywords.get("position_ids"), shape,
+                                           query.device, attention_mask is not None)
     as_packed = False
     if sequences is not None:
         as_packed, attention_mask = _packed_rows.attention_of(
@@ -222,67 +214,87 @@ def _check_interface(model: type, name: str, is_init: bool) -> None:
                             f"other parts, model.set_attn_implementation({name!r}) once it is made")
 
 
-def _translating(check: Any) -> Any:
+def _translating(check: Any, plain_check: Any) -> Any:
+    """A check of PreTrainedModel for regard's names; `plain_check` is the one that looks for no
+    kernels."""
     @functools.wraps(check)
     def translated(model: Any, attn_implementation: Any, is_init_check: bool = False, *args: Any,
                    **keywords: Any) -> str:
         name = attn_implementation
-        if _registered and isinstance(name, str) and name in IMPLEMENTATIONS:
+        if _installed and isinstance(name, str) and name in IMPLEMENTATIONS:
             _check_interface(type(model), name, is_init_check)
             name = "regard_FLASH" if name == "regard_flash" else name
-            name += _ADDED_MASKS if _reads_added_masks_alone(type(model)) else ""
+            if "packed_vision" in _installed and _as_flash.splits_unless_flash(type(model)):
+                name = _as_flash.alias_of(name)
+            elif _reads_added_masks_alone(type(model)):
+                name += _ADDED_MASKS
+        if _as_flash.is_alias(name) and "aliases" in _installed:
+            _as_flash.check_alias(type(model), name)
+            return plain_check(model, name, is_init_check)
         return check(model, name, is_init_check, *args, **keywords)
 
     return translated
 
 
-class _Registration:
+def _preprocessing(preprocess: Any) -> Any:
+    @functools.wraps(preprocess)
+    def preprocessed(config: Any, *args: Any, **keywords: Any) -> Any:
+        if (getattr(config, "attention_chunk_size", None) and
+                config._attn_implementation in IMPLEMENTATIONS):
+            return _packed_rows.sequences_for_masks(preprocess, config, *args, **keywords)
+        return preprocess(config, *args, **keywords)
+
+    return preprocessed
+
+
+class _Registration(Patches):
     """What register() has put into Transformers, and what was there."""
 
     def __init__(self) -> None:
-        from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+        from transformers import (
+            AttentionInterface,
+            AttentionMaskInterface,
+            PreTrainedModel,
+            masking_utils,
+        )
 
-        self._model = PreTrainedModel
-        self._entries: list[tuple[dict[str, Any], str, Any, Any]] = []  # table, name, before, ours
-        eager_mask = ALL_MASK_ATTENTION_FUNCTIONS["eager"]
+        super().__init__()
+        functions = AttentionInterface._global_mapping
+        masks = AttentionMaskInterface._global_mapping
+        eager_mask = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS["eager"]
         for name, backend in IMPLEMENTATIONS.items():
-            self._put(AttentionInterface, name, functools.partial(_attention, backend))
-            self._put(AttentionMaskInterface, name, _sdpa_mask)
+            self.put(functions, name, functools.partial(_attention, backend))
+            self.put(masks, name, _sdpa_mask)
             name += _ADDED_MASKS
-            self._put(AttentionInterface, name,
-                      functools.partial(_attention_by_added_masks, backend))
-            self._put(AttentionMaskInterface, name, eager_mask)
-        self._checks = {name: vars(PreTrainedModel)[name] for name in _NAME_CHECKS}
-        self._translated = {name: _translating(check) for name, check in self._checks.items()}
-        for name, check in self._translated.items():
-            setattr(PreTrainedModel, name, check)
-
-    def _put(self, interface: Any, name: str, function: Any) -> None:
-        table = interface._global_mapping
-        self._entries.append((table, name, table.get(name), function))
-        interface.register(name, function)
-
-    def undo(self) -> None:
-        """Leaves what somebody else has put in the same place since; a check that calls ours from
-        inside of another then changes nothing."""
-        for table, name, before, ours in self._entries:
-            if table.get(name) is not ours:
-                continue
-            if before is None:
-                del table[name]
-            else:
-                table[name] = before
-        for name, check in self._checks.items():
-            if vars(self._model)[name] is self._translated[name]:
-                setattr(self._model, name, check)
+            self.put(functions, name, functools.partial(_attention_by_added_masks, backend))
+            self.put(masks, name, eager_mask)
+        checks = {name: vars(PreTrainedModel)[name] for name in _NAME_CHECKS}
+        for name, check in checks.items():
+            self.set(PreTrainedModel, name, _translating(check, checks[_PLAIN_CHECK]))
+        preprocess = getattr(masking_utils, "_preprocess_mask_arguments", None)
+        if preprocess is not None and tuple(
+                inspect.signature(preprocess).parameters)[:5] == _MASK_ARGUMENTS:
+            self.set(masking_utils, "_preprocess_mask_arguments", _preprocessing(preprocess))
 
 
 # Where Transformers checks a name for a model, or for a part of one: the model must use the
 # interface, and gets the name that its configuration holds.
-_NAME_CHECKS = ("_check_and_adjust_attn_implementation", "get_correct_attn_implementation")
-_registered: list[_Registration] = []  # at most one
+_PLAIN_CHECK = "get_correct_attn_implementation"
+_NAME_CHECKS = ("_check_and_adjust_attn_implementation", _PLAIN_CHECK)
+_MASK_ARGUMENTS = ("config", "inputs_embeds", "attention_mask", "past_key_values", "position_ids")
+_installed: dict[str, Patches] = {}  # in the order in which they were made
 _lock = threading.Lock()
+
+
+def _install(name: str, make: Callable[[], Patches]) -> None:
+    if name not in _installed:
+        _installed[name] = make()
+
+
+def _install_aliases() -> None:
+    _install("names", _Registration)
+    _install("aliases", lambda: _as_flash.Aliases(IMPLEMENTATIONS, _attention, _collects_weights,
+                                                  _sdpa_mask))
 
 
 def register() -> None:
@@ -302,13 +314,57 @@ def register() -> None:
     More: `python -m regard docs transformers`.
     """
     with _lock:
-        if not _registered:
-            _registered.append(_Registration())
+        _install("names", _Registration)
+
+
+def enable_continuous_batching() -> None:
+    """Lets generate_batch, and everything else that Transformers calls continuous batching, take a
+    model with one of IMPLEMENTATIONS; also does what register() does. Again changes nothing.
+
+        >>> import regard.transformers, transformers
+        >>> regard.transformers.enable_continuous_batching()
+        >>> config = transformers.LlamaConfig(hidden_size=32, intermediate_size=64, vocab_size=99,
+        ...                                   num_hidden_layers=1, num_attention_heads=2)
+        >>> model = transformers.LlamaForCausalLM._from_config(config, attn_implementation="regard")
+        >>> model.config._attn_implementation  # model.generate_batch(inputs=[[5, 6, 7], [8, 9]])
+        'regard'
+
+    While a manager runs, the model's configuration holds an alias of the name, because Transformers
+    batches without a mask only for names with "flash" in them; when it stops, the configuration has
+    its names again. Raises RuntimeError where the functions of this version of Transformers are
+    others. unregister() undoes it.
+
+    More: `python -m regard docs transformers`.
+    """
+    with _lock:
+        _as_flash.check_version("enable_continuous_batching")
+        _as_flash.check_continuous_batching("enable_continuous_batching")
+        _install_aliases()
+        _install("continuous_batching", lambda: _as_flash.ContinuousBatching(IMPLEMENTATIONS))
+
+
+def enable_packed_vision() -> None:
+    """Lets vision towers that compute their images one by one (those of the Qwen2.5-VL family)
+    compute them in one call a layer; also does what register() does. Again changes nothing.
+
+        >>> import regard.transformers
+        >>> regard.transformers.enable_packed_vision()
+        >>> # then model.set_attn_implementation("regard"), or the name when the model is made
+
+    Call it before the name is set: the configuration of such a tower then holds an alias of the name,
+    because they pass all images at once only to names with "flash" in them. Raises RuntimeError where
+    the functions of this version of Transformers are others. unregister() undoes it.
+    """
+    with _lock:
+        _as_flash.check_version("enable_packed_vision")
+        _install_aliases()
+        _install("packed_vision", Patches)
 
 
 def unregister() -> None:
-    """Puts back what was in Transformers before register(): its tables of attention functions and
-    masks, and its checks of their names. Set a model that uses one of IMPLEMENTATIONS to another:
+    """Puts back what was in Transformers before register(), enable_continuous_batching() and
+    enable_packed_vision(): its tables of attention functions and masks, its checks of their names, and
+    the functions that were replaced. Set a model that uses one of IMPLEMENTATIONS to another:
     model.set_attn_implementation("sdpa"). Nothing happens where nothing is registered.
 
         >>> import regard.transformers
@@ -318,5 +374,5 @@ def unregister() -> None:
     More: `python -m regard docs transformers`.
     """
     with _lock:
-        if _registered:
-            _registered.pop().undo()
+        while _installed:
+            _installed.popitem()[1].undo()

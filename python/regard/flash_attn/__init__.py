@@ -65,6 +65,8 @@ def _check_options(dropout_p: Any, softcap: Any, window_size: Any, alibi_slopes:
 
 def _options(q: Tensor, dropout_p: float, softmax_scale: float | None, causal: bool,
              window_size: tuple[int, int], softcap: float, alibi_slopes: Tensor | None) -> Options:
+    if softmax_scale is not None and not isinstance(softmax_scale, (float, int, torch.SymFloat)):
+        raise TypeError(f"softmax_scale ({softmax_scale!r}) must be a number or None")
     left, right = window_size
     options = Options(softmax_scale=softmax_scale, softcap=softcap, is_causal=causal,
                       diagonal="bottom_right", window_left=max(left, -1),

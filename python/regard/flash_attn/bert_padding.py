@@ -44,7 +44,8 @@ def unpad_input(hidden_states: Tensor, attention_mask: Tensor,
 
     Returns the rows [total, ...]; indices, int64 [total], their positions in the flat batch;
     cu_seqlens, int32 [batch + 1]; the longest length; and how many rows of each sequence
-    attention_mask has, int32 [batch].
+    attention_mask has, int32 [batch]. Raises ArgumentError where the masks hold other numbers than 0 and 1,
+    or a position in both.
     """
     _check_tensor("hidden_states", hidden_states, 2)
     _check_mask("attention_mask", attention_mask, hidden_states)
@@ -56,6 +57,10 @@ def unpad_input(hidden_states: Tensor, attention_mask: Tensor,
     indices = masks.flatten().nonzero().flatten()
     longest = int(lengths.max()) if len(lengths) else 0
     starts = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    if int(starts[-1]) != len(indices):
+        raise ArgumentError(f"attention_mask and unused_mask (with a sum of {int(starts[-1])} at "
+                            f"{len(indices)} positions) must be 1 where a position is used, at one of both "
+                            "alone, and 0 elsewhere")
     return index_first_axis(hidden_states.flatten(0, 1), indices), indices, starts, longest, used
 
 

@@ -224,6 +224,17 @@ def test_packed_shapes_are_checked():
         flash_attn.flash_attn_kvpacked_func(torch.zeros(2, 7, 4, 16), torch.zeros(2, 7, 4, 16))
 
 
+@pytest.mark.parametrize("scale", ["0.5", [0.5], torch.tensor([0.5, 1.0])])
+def test_a_scale_that_is_no_number(scale):
+    q = torch.randn(1, 4, 2, 8)
+    starts = torch.tensor([0, 4], dtype=torch.int32)
+    with pytest.raises(TypeError, match=r"softmax_scale \(.* must be a number or None"):
+        flash_attn.flash_attn_func(q, q, q, softmax_scale=scale)
+    with pytest.raises(TypeError, match=r"softmax_scale \(.* must be a number or None"):
+        flash_attn.flash_attn_varlen_func(q[0], q[0], q[0], starts, starts, 4, 4,
+                                          softmax_scale=scale)
+
+
 SIGNATURES = {  # flash-attn 2.8.3's, flash_attn/flash_attn_interface.py
     "flash_attn_qkvpacked_func": "qkv",
     "flash_attn_kvpacked_func": "q kv",
@@ -270,6 +281,11 @@ def test_bert_padding():
     assert torch.equal(index_first_axis(x.flatten(0, 1), indices), rows)
     lengths = regard.Lengths(mask=mask)
     assert lengths.indices.tolist() == unpad_input(x, mask)[1].tolist()
+    for wrong in (mask * 2, mask * 0.5):  # numbers of sequences, or weights
+        with pytest.raises(ValueError, match="must be 1 where a position is used"):
+            unpad_input(x, wrong)
+    with pytest.raises(ValueError, match="at one of both alone"):
+        unpad_input(x, mask, mask)
     with pytest.raises(ValueError, match=r"attention_mask \(of shape"):
         unpad_input(x, mask[:2])
     with pytest.raises(TypeError, match=r"attention_mask \(list\)"):

@@ -9,6 +9,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import pytest
 import torch
 
+import regard._packed_rows
 import regard.transformers
 
 transformers = pytest.importorskip("transformers")
@@ -156,7 +157,7 @@ def test_keywords_of_every_model():
             if p.kind is p.POSITIONAL_OR_KEYWORD]
     names = {*TransformersKwargs.__annotations__, *loss} - taken - {"logits", "vocab_size"}
     assert names >= {"shift_labels", "position_ids"}
-    packed = regard.transformers._check_keywords(dict.fromkeys(names, 1))
+    packed = regard._packed_rows.check_keywords(dict.fromkeys(names, 1))
     assert packed.keys() == regard._packed_rows.KEYWORDS & names
 
     ids, _ = tokens()

@@ -116,11 +116,37 @@ def test_contradictions_are_refused():
             (dict(WORDS, max_length_q=6), "max_seqlen of cu_seqlens_q"),
             (dict(cu_seq_lens_q=torch.tensor([0, 14, 12]), cu_seq_lens_k=STARTS), "cu_seqlens_q"),
             (dict(cu_seq_lens_q=STARTS[:2], cu_seq_lens_k=STARTS[:2]), "ends at 7, expected 12"),
+            (dict(cu_seq_lens_q=STARTS[:0], cu_seq_lens_k=STARTS), r"cu_seq_lens_q \(of shape \(0,\)"),
+            (dict(cu_seq_lens_q=STARTS.to("meta"), cu_seq_lens_k=STARTS),
+             "device of cu_seq_lens_q .meta. must be the queries', cpu"),
+            (dict(WORDS, max_length_q="7"), "max_length_q .'7'. must be an integer"),
+            (dict(WORDS, max_length_k=STARTS), r"max_length_k \(of shape \(3,\)\) must be an"),
             (dict(seq_idx=INDEX[:, :5]), "seq_idx must be")]:
         with pytest.raises(ValueError, match=word):
             model(ids, **given)
     with pytest.raises(ValueError, match="ends at 12, expected 24"):  # counted through all rows
         model(ids.expand(2, -1), **WORDS)
+
+
+def test_empty_sequences():
+    model, ids = make(), tokens()
+    starts = torch.tensor([0, 0, 7, 7, 12, 12])
+    words = dict(cu_seq_lens_q=starts, cu_seq_lens_k=starts)
+    expected = one_by_one(model, ids)
+    model.set_attn_implementation("regard")
+    for more in ({}, dict(position_ids=POSITIONS), dict(seq_idx=INDEX), dict(attention_mask=ONES)):
+        with torch.no_grad():
+            torch.testing.assert_close(model(ids, **words, **more).logits, expected, rtol=1e-4,
+                                       atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 6, 6), (3, 1, 6, 6), (1, 1, 6, 5), (1, 1, 5, 6)])
+def test_masks_of_other_shapes_beside_packed_rows(shape):
+    q, k, v = torch.randn(3, 1, 2, 6, 8)
+    starts = torch.tensor([0, 4, 6])
+    with pytest.raises(ValueError, match=r"attention_mask .* must be \[batch, heads, queries, keys\]"):
+        regard.transformers._attention("", layer_of(), q, k, v, torch.ones(shape).bool(),
+                                       cu_seq_lens_q=starts, cu_seq_lens_k=starts)
 
 
 def test_what_marks_no_sequences_stays_a_row():
@@ -217,6 +243,35 @@ def test_packed_rows_in_compiled_layers():
     with pytest.raises(RuntimeError, match="position_ids of packed sequences"):
         attend(None, {}, position_ids=torch.tensor([[0, 1, 2, 3, 0, 1]]))
     attend(None, {}, position_ids=torch.arange(6)[None])
+    restarting = torch.tensor([[0, 1, 2, 3, 0, 1]])
+    for mask in (causal, apart, torch.zeros(1, 1, 6, 6).masked_fill(~causal, float("-inf"))):
+        torch.testing.assert_close(attend(mask, {}, position_ids=restarting), expected)
+    padded = causal.clone()
+    padded[..., :2] = False
+    plain = regard.transformers._attention("", layer, q, k, v, padded)[0]
+    for positions in ([0, 0, 0, 1, 2, 3], [1, 1, 0, 1, 2, 3]):  # of two places of padding
+        found = attend(padded, {}, position_ids=torch.tensor([positions]))
+        torch.testing.assert_close(found[:, 2:], plain[:, 2:])
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_position_ids_in_compiled_layers_on_a_fixed_cache(restarts):
+    """Its places behind the rows are empty where sequences begin anew, and may hold keys elsewhere.
+    """
+    layer = layer_of()
+    q, k, v = torch.randn(1, 2, 6, 8), *torch.randn(2, 1, 2, 9, 8)
+    compiled = torch.compile(regard.transformers._attention, fullgraph=True, backend="aot_eager")
+    if restarts:
+        positions = torch.tensor([[0, 1, 2, 3, 0, 1]])
+        mask = torch.ones(1, 1, 6, 9, dtype=torch.bool).tril()
+        apart = mask.clone()
+        apart[..., 4:, :4] = False
+    else:  # after three keys
+        positions = torch.arange(3, 9)[None]
+        apart = mask = torch.ones(1, 1, 6, 9, dtype=torch.bool).tril(3)
+    expected = regard.transformers._attention("", layer, q, k, v, apart)[0]
+    found = compiled("", layer, q, k, v, mask, position_ids=positions)[0]
+    torch.testing.assert_close(found, expected)
 
 
 def test_sequences_are_found_once_for_all_layers(monkeypatch):
