@@ -379,6 +379,15 @@ nb::object Call::as_callers_kind(const nb::object& array, Dtype dtype) const {
   return array.is_valid() ? as_kind_of(q_, array, dtype) : array;
 }
 
+namespace {
+
+/// As the core reads a longest length: 0 is not stated, and none exceeds the total.
+npy_intp longest_of(std::int64_t stated, npy_intp total) {
+  return stated <= 0 ? total : std::min<npy_intp>(static_cast<npy_intp>(stated), total);
+}
+
+}  // namespace
+
 void Call::make_outputs(const Arguments& arguments) {
   const TensorView& q = request.q;
   const std::int64_t shape[4] = {q.shape[0], q.shape[1], q.shape[2], request.v.shape[3]};
@@ -396,11 +405,14 @@ void Call::make_outputs(const Arguments& arguments) {
   }
   if (PyObject* scores = arguments.given(kReturnScores)) {
     request.options.scores_kind = read_scores_kind(scores);
-    if (packed) {
-      raise_value("return_scores (" + repr(scores) +
-                  ") is not there for packed sequences; leave it out, or pad them");
+    if (packed) {  // no backend computes them: the selection says so
+      const npy_intp longest[4] = {std::max<npy_intp>(request.cu_seqlens_q.shape[0] - 1, 0),
+                                   rows[1], longest_of(request.max_seqlen_q, rows[2]),
+                                   longest_of(request.max_seqlen_kv, rows[3])};
+      request.scores_out = make_output(4, longest, dtype, &scores_);
+    } else {
+      request.scores_out = make_output(4, rows, dtype, &scores_);
     }
-    request.scores_out = make_output(4, rows, dtype, &scores_);
   }
   if (PyObject* saved = arguments.value[kReturnSaved]; saved && read_bool(saved, "return_saved")) {
     const npy_intp pairs[4] = {rows[0], rows[1], rows[2], 2};

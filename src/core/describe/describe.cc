@@ -149,11 +149,6 @@ class Describer {
     if (Status s = expect_equal("batch", "packed q", p_.batch, "a packed tensor", 1); !s.ok()) {
       return s;
     }
-    if (b_.scores_out.present()) {
-      return invalid(where_,
-                     "scores_out (given) is not there for packed sequences; leave it out, "
-                     "or pad them");
-    }
     p_.batch = starts.view.shape[0] - 1;
     p_.total_q = p_.seqlen_q;
     p_.total_kv = b_.page_table.present() ? 0 : p_.seqlen_kv;
