@@ -19,7 +19,7 @@ namespace {
   "softmax_scale=None, softcap=0.0, alibi_slopes=None, sinks=None, seqlens_q=None, "     \
   "seqlens_kv=None, segment_ids_q=None, segment_ids_kv=None, cu_seqlens_q=None, "        \
   "cu_seqlens_kv=None, max_seqlen_q=None, max_seqlen_kv=None, lengths=None, "            \
-  "lengths_kv=None, descale_q=None, "                                                    \
+  "lengths_kv=None, padding=None, descale_q=None, "                                      \
   "descale_k=None, descale_v=None, dropout_p=0.0, seed=None, "                           \
   "layout='BHSD', backend=None, policy=None, return_lse=False, return_scores=None, "     \
   "return_saved=False, out=None)\n--\n\n"
@@ -36,7 +36,12 @@ constexpr const char* kAttentionDoc =
     "they are not given:\n\n"
     "    starts = [0, 5, 12]  # a sequence of 5 rows, then one of 7\n"
     "    out = regard.attention(q, k, v, cu_seqlens_q=starts, cu_seqlens_kv=starts)\n\n"
-    "lengths, a regard.Lengths, stands for all four, and lengths_kv for those of k and v.\n"
+    "lengths, a regard.Lengths, stands for all four, and lengths_kv for those of k and v.\n\n"
+    "With tensors of rank 4, lengths say which positions of padded q, k and v hold rows; every\n"
+    "other position of out is 0. padding='auto' computes them with lengths, with a mask or "
+    "packed,\n"
+    "whichever explain() predicts to be the fastest; 'padded' and 'packed' force one. ValueError\n"
+    "where that one cannot compute the call.\n\n"
     "docs/semantics.md says what every option means, docs/python.md what arrays are taken.";
 
 constexpr const char* kExplainDoc =
@@ -66,7 +71,9 @@ nb::object run_attention(const CallArgs& args) {
   launch.planned = &planned;
   {
     const GilRelease unlocked;
-    status = attention(context, call.request, call.policy, launch);
+    status = call.padded
+                 ? attention_padded(context, call.request, *call.padded, call.policy, launch)
+                 : attention(context, call.request, call.policy, launch);
   }
   const Plan ran = planned.plan;
   remember_call(std::move(planned), status, call.notes());
@@ -85,9 +92,21 @@ nb::object explain_here(const AttentionParams& params, const Policy& policy,
   return python_selection(selection, notes, made ? &*made : nullptr);
 }
 
+nb::object explain_padded_call(const Call& call) {
+  Context& context = process_context();
+  const CallScope scope(context);
+  const Expected<Selection> selection =
+      explain_padded(context, call.request, *call.padded, call.policy);
+  if (!selection) raise_status(in_callers_words(call, selection.status()));
+  if (!selection->ok()) return python_selection(*selection, call.notes());
+  const Expected<Plan> made = plan(context, selection->params, call.policy);
+  return python_selection(*selection, call.notes(), made ? &*made : nullptr);
+}
+
 nb::object explain_call(const Arguments& arguments) {
   const Call call(arguments, Call::Purpose::kExplain);
   const AmbientScopes scopes;
+  if (call.padded) return explain_padded_call(call);
   const Expected<AttentionParams> params = describe(call.request);
   if (!params) raise_status(in_callers_words(call, params.status()));
   return explain_here(*params, call.policy, call.notes());

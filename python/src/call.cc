@@ -149,9 +149,22 @@ Status in_callers_words(const Call& call, const Status& status) {
 
 namespace {
 
+int rank_of(PyObject* q) {
+  if (PyArray_Check(q)) return PyArray_NDIM(reinterpret_cast<PyArrayObject*>(q));
+  const nb::object rank = nb::getattr(nb::handle(q), "ndim", nb::none());
+  return PyLong_Check(rank.ptr()) ? static_cast<int>(PyLong_AsLong(rank.ptr())) : 0;
+}
+
+/// Whether lengths say which positions of padded tensors hold rows.
+bool has_padded_lengths(const Arguments& arguments, Call::Purpose purpose) {
+  if (purpose == Call::Purpose::kBackward || arguments.given(kLengths) == nullptr) return false;
+  return arguments.value[kQ] != nullptr && rank_of(arguments.value[kQ]) == 4;
+}
+
 /// Packed sequences are [total, heads, head_dim], whatever the layout of padded ones.
-RowOrder order_of(const Arguments& arguments) {
+RowOrder order_of(const Arguments& arguments, Call::Purpose purpose) {
   const RowOrder order = read_layout(arguments.value[kLayout]);
+  if (has_padded_lengths(arguments, purpose)) return order;
   for (const Arg arg : {kCuSeqlensQ, kCuSeqlensKv, kLengths, kLengthsKv}) {
     if (arguments.given(arg) != nullptr) return RowOrder::kPacked;
   }
@@ -162,7 +175,7 @@ RowOrder order_of(const Arguments& arguments) {
 
 Call::Call(const Arguments& arguments, Purpose purpose)
     : q_(arguments.value[kQ]),
-      order_(order_of(arguments)),
+      order_(order_of(arguments, purpose)),
       inputs_(order_, purpose == Purpose::kExplain) {
   for (const Arg arg : {kQ, kK, kV}) {
     if (arguments.value[arg] == nullptr) {
@@ -176,6 +189,8 @@ Call::Call(const Arguments& arguments, Purpose purpose)
   read_mask_and_bias(arguments);
   read_vectors(arguments);
   read_packed(arguments);
+  if (!padded) read_padding(arguments);
+  if (purpose == Purpose::kExplain) state_tokens();
   read_dropout(arguments);
   policy = read_policy(arguments);
   if (purpose == Purpose::kBackward) {
@@ -294,6 +309,33 @@ void Call::read_vectors(const Arguments& arguments) {
   }
 }
 
+void Call::read_padding(const Arguments& arguments) {
+  PyObject* const given = arguments.given(kPadding);
+  if (given == nullptr) return;
+  constexpr const char* kAccepted = "'auto', 'padded' or 'packed'";
+  const Expected<PaddingPolicy> word = parse_padding_policy(read_text(given, "padding", kAccepted));
+  if (!word) raise_value("padding (" + repr(given) + ") must be " + kAccepted);
+  if (!padded) {
+    raise_value("padding (" + repr(given) + ") needs lengths and padded tensors, of rank 4");
+  }
+  padded->policy = *word;
+}
+
+void Call::state_tokens() {
+  const auto sum_of = [](const TensorView& seqlens) {
+    std::int64_t sum = 0;
+    if (!seqlens.present() || seqlens.rank != 1) return sum;
+    for (std::int64_t b = 0; b < seqlens.shape[0]; ++b) {
+      const std::int32_t length =
+          static_cast<const std::int32_t*>(seqlens.data)[b * seqlens.strides[0]];
+      sum += std::max(length, 0);
+    }
+    return sum;
+  };
+  request.options.tokens_q = sum_of(request.seqlens_q);
+  request.options.tokens_kv = sum_of(request.seqlens_kv);
+}
+
 void Call::read_packed(const Arguments& arguments) {
   PyObject* const lengths = arguments.given(kLengths);
   PyObject* const lengths_kv = arguments.given(kLengthsKv);
@@ -311,6 +353,11 @@ void Call::read_packed(const Arguments& arguments) {
   if (lengths == nullptr) raise_value("lengths is missing: lengths_kv is given beside it");
   const Lengths& q = read_lengths(lengths, "lengths");
   const Lengths& kv = lengths_kv == nullptr ? q : read_lengths(lengths_kv, "lengths_kv");
+  if (order_ != RowOrder::kPacked) {
+    padded = PaddedSequences{q, kv};
+    read_padding(arguments);
+    return;
+  }
   request.cu_seqlens_q = q.cu_seqlens_view();
   request.max_seqlen_q = q.max_seqlen();
   request.cu_seqlens_kv = kv.cu_seqlens_view();

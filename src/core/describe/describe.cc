@@ -243,6 +243,8 @@ class Describer {
     p_.dropout_p = o_.dropout_p;
     p_.scores_kind = o_.scores_kind;
     p_.diagonal = o_.diagonal;
+    p_.tokens_q = o_.tokens_q;
+    p_.tokens_kv = o_.tokens_kv;
     p_.features.set(Feature::kNeedsGrad, o_.needs_grad);
     p_.features.set(Feature::kDLse, o_.d_lse);
     p_.features.set(Feature::kDelta, o_.delta);
@@ -346,6 +348,8 @@ AttentionOptions options_of(const AttentionParams& params) noexcept {
   options.d_lse = params.features.has(Feature::kDLse);
   options.delta = params.features.has(Feature::kDelta);
   options.page_size = params.page_size;
+  options.tokens_q = params.tokens_q;
+  options.tokens_kv = params.tokens_kv;
   return options;
 }
 

@@ -194,6 +194,13 @@ Expected<Case> build(const ParsedWords& parsed_words) {
     }
   }
   if (c.params.window_right == 0) c.params.features.set(Feature::kCausal);
+  const FeatureSet f = c.params.features;
+  if ((is_present("tokens_q") && !f.has(Feature::kSeqlensQ)) ||
+      (is_present("tokens_kv") && !f.has(Feature::kSeqlensKv))) {
+    return invalid(kWhere,
+                   "words tokens_q and tokens_kv mean nothing without lengths; expected "
+                   "lens, lens_q or lens_kv as well");
+  }
   if (Status status = validate(c.params, kWhere); !status.ok()) return status;
   canonicalize(c);
   const AttentionParams& p = c.params;
