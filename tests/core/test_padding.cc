@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -147,6 +148,57 @@ TEST(AttentionPadded, EveryPathHasTheSameResult) {
   const std::vector<unsigned char> packed = run(PaddingPolicy::kPacked);
   EXPECT_EQ(run(PaddingPolicy::kPadded), packed);  // rows come first: lengths
   EXPECT_EQ(run(PaddingPolicy::kAuto), packed);
+}
+
+/// out and lse of a call as numbers.
+std::vector<float> results_of(PaddedCase& c, PaddingPolicy policy) {
+  Context context;
+  c.problem.reset_outputs();
+  const PaddedSequences sequences{c.lengths, c.lengths, policy};
+  EXPECT_EQ(attention_padded(context, c.problem.request(), sequences).to_string(), "ok");
+  EXPECT_EQ(c.problem.check_memory(), "");
+  const std::vector<unsigned char> bytes = c.problem.output_bytes();
+  std::vector<float> numbers(bytes.size() / sizeof(float));
+  std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  return numbers;
+}
+
+TEST(AttentionPadded, AMaskGivesWhatPackedRowsGive) {
+  for (const char* words : {"f32 lse", "f32 lse causal diag=tl", "f32 lse causal diag=br",
+                            "f32 lse window=1,0 diag=tl", "f32 lse alibi diag=br"}) {
+    PaddedCase c = padded_case({0, 0, 1, 1, 0, 1, 1, 1, 0, 0, 0, 0}, 3, words);  // on the left
+    const std::vector<float> packed = results_of(c, PaddingPolicy::kPacked);
+    const std::vector<float> masked = results_of(c, PaddingPolicy::kPadded);
+    ASSERT_EQ(packed.size(), masked.size());
+    for (std::size_t i = 0; i < packed.size(); ++i) {
+      if (packed[i] == masked[i]) continue;  // infinities of padding
+      EXPECT_NEAR(packed[i], masked[i], 1e-5) << words << " at " << i;
+    }
+  }
+}
+
+TEST(AttentionPadded, PoliciesHoldTheirPaths) {
+  const auto path = [](PaddedCase& c, PaddingPolicy policy) {
+    return choose_path(c.problem.request(), {c.lengths, c.lengths, policy}, rates(240, 24));
+  };
+  PaddedCase first = padded_case({1, 1, 0, 0, 1, 0, 0, 0}, 2, "f32");
+  EXPECT_EQ(path(first, PaddingPolicy::kPadded).value(), PaddingPath::kLengths);
+  EXPECT_EQ(path(first, PaddingPolicy::kPacked).value(), PaddingPath::kPacked);
+  PaddedCase holes = padded_case({1, 0, 1, 0, 1, 0, 0, 1}, 2, "f32");
+  EXPECT_EQ(path(holes, PaddingPolicy::kPadded).value(), PaddingPath::kMask);
+  PaddedCase causal = padded_case({1, 0, 1, 0, 1, 0, 0, 1}, 2, "f32 causal diag=tl");
+  EXPECT_NE(path(causal, PaddingPolicy::kPadded).status().message().find("counts padding in dist"),
+            std::string::npos);
+  EXPECT_EQ(path(causal, PaddingPolicy::kAuto).value(), PaddingPath::kPacked);
+  // Where packed is predicted to be faster, too.
+  Problem problem = conformance::make_problem(parse_case("b4 hq8 sq128 d64 f32").value());
+  const std::int32_t seqlens[] = {1, 2, 3, 4};
+  const Lengths few = Lengths::from_seqlens(make_view(seqlens, {4}), 128).value();
+  const auto of_few = [&](PaddingPolicy policy) {
+    return choose_path(problem.request(), {few, few, policy}, rates(240, 24)).value();
+  };
+  EXPECT_EQ(of_few(PaddingPolicy::kAuto), PaddingPath::kPacked);
+  EXPECT_EQ(of_few(PaddingPolicy::kPadded), PaddingPath::kLengths);
 }
 
 TEST(AttentionPadded, RefusalsWriteNothing) {

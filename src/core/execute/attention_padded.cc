@@ -148,7 +148,9 @@ Expected<Choice> choose(const AttentionRequest& request, const PaddedSequences& 
   const Expected<AttentionParams> params = describe(request);
   if (!params) return params.status();
   if (Status s = check_request(request, sequences); !s.ok()) return s;
-  const Reasons reasons = reasons_of(request, *params, sequences);
+  Reasons reasons = reasons_of(request, *params, sequences);
+  // Lengths skip what a mask computes, and have the bits of packed rows.
+  if (reasons[PaddingPath::kLengths].empty()) reasons[PaddingPath::kMask] = "lengths say the same";
   Choice choice{*params, predict_paths(with_tokens(*params, sequences), rates)};
   std::erase_if(choice.paths,
                 [&](const PathPrediction& path) { return !reasons[path.path].empty(); });
