@@ -123,6 +123,7 @@ def test_explain_states_every_path():
     paths = selection.to_dict()["paths"]
     assert [path["path"] for path in paths] == ["lengths", "mask", "packed"]
     assert paths[0]["operations"] == 4 * 8 * 4 * 250 * 250 * 64 and paths[0]["fastest"]
+    assert selection.paths == paths and "path=packed" in selection._repr_html_()
     json.dumps(selection.to_dict())
     assert regard.explain(q, k, v).to_dict()["paths"] == []
 
