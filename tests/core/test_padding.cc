@@ -106,6 +106,23 @@ TEST(Tokens, AreRoundedInTheKeyAndNeverDecide) {
   EXPECT_EQ(execute(*made, problem.request(), launch).to_string(), "ok");
 }
 
+TEST(Tokens, OfAForwardAreNotItsBackwards) {
+  Context context;
+  Problem problem =
+      conformance::make_problem(parse_case("b2 hq1 sq8 d8 f32 lens saved grad").value());
+  AttentionGradRequest r = problem.request();
+  r.options.tokens_q = 9;
+  PlannedCall planned;
+  Launch launch;
+  launch.planned = &planned;
+  ASSERT_EQ(attention(context, r, {}, launch).to_string(), "ok");
+  EXPECT_EQ(planned.plan.params().tokens_q, 9);
+  r.saved.plan = planned.plan;
+  r.options.tokens_q = 0;
+  problem.begin_backward();
+  EXPECT_EQ(attention_backward(context, r).to_string(), "ok");
+}
+
 TEST(ExplainPaths, AreInTextAndJson) {
   Context context(described_env());
   const Selection with = explain(context, params_of("b4 sq100 d8 f32 lens tokens_q=120"));
@@ -219,6 +236,10 @@ TEST(AttentionPadded, RefusalsWriteNothing) {
   EXPECT_NE(refusal(c, {Lengths(), c.lengths}, c.problem.request()).find("lengths of q"),
             std::string::npos);
   EXPECT_NE(refusal(c, {c.lengths, Lengths()}, c.problem.request()).find("lengths of k"),
+            std::string::npos);
+  const std::uint8_t longer[] = {1, 1, 1, 1, 1, 1};
+  const Lengths other = Lengths::from_mask(make_view(longer, {2, 3})).value();
+  EXPECT_NE(refusal(c, {other, c.lengths}, c.problem.request()).find("of 2 x 2 positions"),
             std::string::npos);
   PaddedCase grad = padded_case({1, 1, 1, 1}, 2, "f32 saved grad");
   EXPECT_NE(refusal(grad, {grad.lengths, grad.lengths}, grad.problem.request()).find("saved_stats"),
