@@ -24,8 +24,6 @@ import time
 from pathlib import Path
 from statistics import median
 
-import numpy as np
-
 from harness.ratios import quartiles, ratios
 from harness.timing import timed_turn
 
@@ -57,6 +55,8 @@ def arguments():
 
 def mask_of(share, seqlen, batch, side):
     """[batch, seqlen]: lengths that spread evenly round their mean, of which one is seqlen."""
+    import numpy as np
+
     mean = (1.0 - share) * seqlen
     spread = min(mean - 1.0, seqlen - mean)
     at = (np.arange(batch) + 0.5) / batch * 2.0 - 1.0
@@ -70,6 +70,7 @@ class Cell:
     """The calls of one cell, by name: each way, and auto."""
 
     def __init__(self, options, side, share, seqlen, batch):
+        import numpy as np
         import regard
 
         self.words = {"side": side, "share": share, "seqlen": seqlen, "batch": batch}

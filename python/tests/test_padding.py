@@ -158,6 +158,17 @@ def test_bad_input_is_refused_by_name(words, error, message):
             regard.explain(q, k, v, lengths=regard.Lengths(mask=mask), **words)
 
 
+def test_what_takes_no_padded_lengths_refuses_them():
+    mask = np.array([[0, 1, 1], [1, 1, 1]], bool)
+    q, k, v = tensors(mask)
+    lengths = regard.Lengths(mask=mask)
+    with pytest.raises(ValueError, match="lengths of padded arrays .*benchmark"):
+        regard.benchmark(q, k, v, lengths=lengths)
+    out, saved = regard.attention(q, k, v, return_saved=True)
+    with pytest.raises(ValueError, match="rank of q"):
+        regard.attention_backward(out, q, k, v, out, saved, lengths=lengths)
+
+
 def test_lengths_of_other_tensors_are_refused():
     mask = np.ones((2, 3), bool)
     q, k, v = tensors(mask)

@@ -88,6 +88,9 @@ TEST(Tokens, AreRoundedInTheKeyAndNeverDecide) {
   EXPECT_EQ(to_string(p), "b8 hq2 hkv2 sq100 skv100 d8 f32 lens=both tokens_q=301 tokens_kv=301");
   EXPECT_NE(parse_case("sq8 d8 tokens_q=3").status().message().find("mean nothing without lengths"),
             std::string::npos);
+  const Case base = parse_case("sq8 d8 lens tokens_q=3 tokens_kv=4").value();
+  EXPECT_EQ(parse_case("lens=none", base).value().params.tokens_q, 0);
+  EXPECT_EQ(parse_case("lens=kv", base).value().params.tokens_kv, 4);
   AttentionParams negative = p;
   negative.tokens_kv = -1;
   EXPECT_NE(validate(negative, "f").message().find("tokens_kv (-1) must be >= 0"),
