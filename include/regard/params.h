@@ -55,8 +55,8 @@ struct AttentionParams {
   std::int64_t seqlen_kv = 1;
   std::int64_t head_dim_qk = 1;
   std::int64_t head_dim_v = 1;
-  std::int64_t total_q = 0;    // packed: rows of q; 0 otherwise
-  std::int64_t total_kv = 0;   // packed: rows of k and v; 0 otherwise
+  std::int64_t total_q = 0;   // packed: rows of q; 0 otherwise
+  std::int64_t total_kv = 0;  // packed: rows of k and v; 0 otherwise
   // Padded with lengths: the sum of the lengths, as the caller states it for predictions
   // (regard/padding.h); 0: not stated
   std::int64_t tokens_q = 0;
