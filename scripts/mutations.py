@@ -3,6 +3,7 @@ and the tests that ought to notice (a GoogleTest program and a filter, tried in 
 
 from mutation import Mutation
 from mutations_cuda import CUDA_MUTATIONS
+from mutations_packed import PACKED_MUTATIONS
 
 BOUNDS = ("unit", "RowBounds.*:Tiles.*:ScoreEdits.*:Philox.*")
 KERNELS = ("conformance", "All/Cases.*:All/Execute.*")
@@ -480,19 +481,6 @@ MUTATIONS = [
     Mutation("lengths one past the end pass", "src/core/describe/check_data.cc",
              "if (length >= 0 && length <= max) continue;",
              "if (length >= 0 && length <= max + 1) continue;", (CORE,)),
-    Mutation("packed sequences may descend", "src/core/describe/check_data.cc",
-             "start >= before && start <= total", "start <= total", (CORE,)),
-    Mutation("a packed sequence may be longer than stated", "src/core/describe/check_data.cc",
-             "if (start - before > longest) {", "if (false) {", (CORE,)),
-    Mutation("rows behind the last packed sequence keep what they held", "src/cpu/packed_rows.cc",
-             "row < total; ++row", "row < 0; ++row", (("property", "*Packed*"),)),
-    Mutation("packed blocks are counted in the order given", "src/cpu/threads/packed_blocks.cc",
-             "blocks += ceil_div(rows(order[n]) *", "blocks += ceil_div(rows(n) *",
-             (("property", "*Packed*"),)),
-    Mutation("lengths beyond the padded tensor pass", "src/core/lengths/lengths.cc",
-             "length > seqlen) {", "length > seqlen + 1) {", (CORE,)),
-    Mutation("pad keeps what padding held", "src/core/lengths/copy_rows.cc",
-             "copier.clear_padded(position);", "static_cast<void>(position);", (CORE,)),
     Mutation("small workspace accepted", "src/core/execute/check_workspace.cc",
              "workspace.bytes < static_cast<std::size_t>(needed)",
              "workspace.bytes + 64 < static_cast<std::size_t>(needed)", (CORE,)),
@@ -582,4 +570,4 @@ MUTATIONS = [
     Mutation("offsets past the end accepted", "tools/regard/safetensors.cc",
              "if (entry.begin > entry.end || entry.end > total) {",
              "if (entry.begin > entry.end) {", (READER,)),
-] + CUDA_MUTATIONS
+] + PACKED_MUTATIONS + CUDA_MUTATIONS

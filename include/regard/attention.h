@@ -12,6 +12,7 @@
 #include "regard/features.h"
 #include "regard/interrupt.h"
 #include "regard/machine_rates.h"
+#include "regard/padding.h"
 #include "regard/params.h"
 #include "regard/plan.h"
 #include "regard/policy.h"

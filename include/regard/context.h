@@ -9,6 +9,7 @@
 #include "regard/backend.h"
 #include "regard/env.h"
 #include "regard/export.h"
+#include "regard/padding.h"
 #include "regard/plan.h"
 #include "regard/policy.h"
 #include "regard/request.h"
@@ -160,6 +161,24 @@ REGARD_EXPORT Status execute_backward(const Plan& plan, const Buffers& buffers,
 /// describe, plan and execute in one.
 REGARD_EXPORT Status attention(Context& context, const AttentionRequest& request,
                                const Policy& policy = {}, const Launch& launch = {});
+
+/// attention() of padded sequences by the path that sequences.policy names (regard/padding.h):
+/// q, k, v and out are [B,H,S,D] whose positions hold rows where the Lengths say so. Every other
+/// position of out is exactly 0 and of lse -inf. Results do not depend on the path: lengths and
+/// packed give the same bits, a mask gives them within the tolerance. Diagonals, windows and ALiBi
+/// measure within a sequence, without its padding. Reads the Lengths, and copies where the path is
+/// packed; sequences.q and .kv must have the batch and seqlen of q and k. Refused by name: tensors
+/// on a device, needs_grad and saved_stats (unpad() the tensors for gradients), tensors of lengths
+/// beside the Lengths, and what the path cannot express.
+REGARD_EXPORT Status attention_padded(Context& context, const AttentionRequest& request,
+                                      const PaddedSequences& sequences, const Policy& policy = {},
+                                      const Launch& launch = {});
+
+/// Which backend attention_padded() would run on, for the path that it would take; `paths` of the
+/// Selection hold those that can compute the call. Fails as attention_padded() does.
+REGARD_EXPORT Expected<Selection> explain_padded(Context& context, const AttentionRequest& request,
+                                                 const PaddedSequences& sequences,
+                                                 const Policy& policy = {});
 
 /// The gradients of an attention() call with needs_grad. Without a plan in request.saved it selects
 /// and plans as plan() does, among backends whose backward takes what was saved. With a plan, the

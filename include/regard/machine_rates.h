@@ -29,6 +29,10 @@ struct MachineRates {
 ///     const double peak = machine_rates(env.isa, env.concurrency).f32_gflops;
 REGARD_EXPORT MachineRates machine_rates(Isa isa, std::int32_t threads);
 
+/// Typical rates of such a machine, without a measurement: the same for every machine with these
+/// instructions and threads.
+REGARD_EXPORT MachineRates default_rates(Isa isa, std::int32_t threads) noexcept;
+
 /// Measures now. Arithmetic: the best of rounds of 0.4 ms in which all threads compute on
 /// registers, by the processor time that they had. Bandwidth: the upper quartile of reads of some 2
 /// MiB a thread; they need 256 MiB, and up to 2 GiB where there are large caches and many threads.

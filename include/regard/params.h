@@ -55,8 +55,12 @@ struct AttentionParams {
   std::int64_t seqlen_kv = 1;
   std::int64_t head_dim_qk = 1;
   std::int64_t head_dim_v = 1;
-  std::int64_t total_q = 0;    // packed: rows of q; 0 otherwise
-  std::int64_t total_kv = 0;   // packed: rows of k and v; 0 otherwise
+  std::int64_t total_q = 0;   // packed: rows of q; 0 otherwise
+  std::int64_t total_kv = 0;  // packed: rows of k and v; 0 otherwise
+  // Padded with lengths: the sum of the lengths, as the caller states it for predictions
+  // (regard/padding.h); 0: not stated
+  std::int64_t tokens_q = 0;
+  std::int64_t tokens_kv = 0;
   std::int64_t num_pages = 0;  // paged; 0 otherwise
   std::int64_t page_size = 0;
   std::int64_t rotary_dim = 0;
@@ -105,6 +109,8 @@ constexpr void for_each_field(Params& p, F&& f) {
   f("head_dim_v", p.head_dim_v);
   f("total_q", p.total_q);
   f("total_kv", p.total_kv);
+  f("tokens_q", p.tokens_q);
+  f("tokens_kv", p.tokens_kv);
   f("num_pages", p.num_pages);
   f("page_size", p.page_size);
   f("rotary_dim", p.rotary_dim);

@@ -71,6 +71,10 @@ struct AttentionOptions {
   bool d_lse = false;
   bool delta = false;
   std::int64_t page_size = 0;
+  // The sums of seqlens_q and seqlens_kv, for predictions (AttentionParams::tokens_q); 0: not
+  // stated. They never change a result.
+  std::int64_t tokens_q = 0;
+  std::int64_t tokens_kv = 0;
 };
 
 struct AttentionRequest : Buffers {

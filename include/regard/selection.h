@@ -7,6 +7,7 @@
 
 #include "regard/env.h"
 #include "regard/export.h"
+#include "regard/padding.h"
 #include "regard/params.h"
 #include "regard/policy.h"
 
@@ -107,6 +108,9 @@ struct Selection {
   std::vector<Verdict> candidates;  // in the order of preference
   std::vector<EnvVariable> environment;  // those that are set
   std::vector<std::string> warnings;
+  // Padded with lengths, with a mask, or packed, by default_rates(); empty where params have no
+  // lengths.
+  std::vector<PathPrediction> paths;
 
   bool ok() const noexcept { return chosen.id != BackendId::kError; }
   REGARD_EXPORT const Verdict* find(const BackendRef& ref) const noexcept;

@@ -72,6 +72,12 @@ class Selection:
         return list(self._data["candidates"])
 
     @property
+    def paths(self) -> list[dict[str, Any]]:
+        """Padded with "lengths", with a "mask", or "packed": path, operations, bytes, predicted seconds,
+        and which is the fastest. Empty for a call without lengths."""
+        return list(self._data["paths"])
+
+    @property
     def refusals(self) -> tuple[Refusal, ...]:
         """Every reason of every backend."""
         return tuple(
@@ -96,7 +102,7 @@ class Selection:
         by = f"{self.chosen if self.ok else 'none'}, by {self.decided_by}"
         above = [("case", data["case"]), ("policy", _pairs(data["policy"])),
                  ("env", _pairs(data["environment"])), ("chosen", by), ("change", self.advice)]
-        below = [("plan", _pairs(self.plan)), *(("note", note) for note in self.notes),
+        below = [*(("path", _pairs(path)) for path in self.paths), ("plan", _pairs(self.plan)), *(("note", note) for note in self.notes),
                  *(("warning", warning) for warning in self.warnings)]
         sentences: dict[str, list[str]] = {}
         for refusal in self.refusals:

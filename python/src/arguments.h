@@ -35,6 +35,7 @@ enum Arg : int {
   kMaxSeqlenKv,
   kLengths,
   kLengthsKv,
+  kPadding,
   kDescaleQ,
   kDescaleK,
   kDescaleV,

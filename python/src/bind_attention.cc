@@ -19,7 +19,7 @@ namespace {
   "softmax_scale=None, softcap=0.0, alibi_slopes=None, sinks=None, seqlens_q=None, "     \
   "seqlens_kv=None, segment_ids_q=None, segment_ids_kv=None, cu_seqlens_q=None, "        \
   "cu_seqlens_kv=None, max_seqlen_q=None, max_seqlen_kv=None, lengths=None, "            \
-  "lengths_kv=None, descale_q=None, "                                                    \
+  "lengths_kv=None, padding=None, descale_q=None, "                                      \
   "descale_k=None, descale_v=None, dropout_p=0.0, seed=None, "                           \
   "layout='BHSD', backends=None, policy=None, return_lse=False, return_scores=None, "    \
   "return_saved=False, out=None)\n--\n\n"
@@ -51,6 +51,11 @@ head_dim]. cu_seqlens_q and cu_seqlens_kv, int32 or int64 [sequences + 1], say w
 max_seqlen_q and max_seqlen_kv, the longest lengths, are read from them where they are not given.
 lengths, a regard.Lengths, stands for all four, and lengths_kv for those of k and v. out is [total_q,
 heads, head_dim of v], lse [heads, total_q].
+
+With tensors of rank 4, lengths say which positions of padded q, k and v hold rows; every other
+position of out is 0. padding='auto' computes them with lengths, with a mask or packed, whichever
+explain() predicts to be the fastest; 'padded' and 'packed' force one. ValueError where that one
+cannot compute the call.
 
     >>> rows = np.ones((12, 2, 64), np.float32)
     >>> starts = [0, 5, 12]  # a sequence of 5 rows, then one of 7
@@ -106,7 +111,9 @@ nb::object run_attention(const CallArgs& args) {
   launch.planned = &planned;
   {
     const GilRelease unlocked;
-    status = attention(context, call.request, call.policy, launch);
+    status = call.padded
+                 ? attention_padded(context, call.request, *call.padded, call.policy, launch)
+                 : attention(context, call.request, call.policy, launch);
   }
   // Before the plan is moved away: a copy of it counts references with locked instructions.
   const nb::object saved = saved_of(call, planned.plan, scope.layer());
@@ -126,9 +133,21 @@ nb::object explain_here(const AttentionParams& params, const Policy& policy,
   return python_selection(selection, notes, made ? &*made : nullptr);
 }
 
+nb::object explain_padded_call(const Call& call) {
+  Context& context = process_context();
+  const CallScope scope(context);
+  const Expected<Selection> selection =
+      explain_padded(context, call.request, *call.padded, call.policy);
+  if (!selection) raise_status(in_callers_words(call, selection.status()));
+  if (!selection->ok()) return python_selection(*selection, call.notes());
+  const Expected<Plan> made = plan(context, selection->params, call.policy);
+  return python_selection(*selection, call.notes(), made ? &*made : nullptr);
+}
+
 nb::object explain_call(const Arguments& arguments) {
   const Call call(arguments, Call::Purpose::kExplain);
   const AmbientScopes scopes;
+  if (call.padded) return explain_padded_call(call);
   const Expected<AttentionParams> params = describe(call.request);
   if (!params) raise_status(in_callers_words(call, params.status()));
   return explain_here(*params, call.policy, call.notes());

@@ -122,6 +122,11 @@ Arguments arguments_of(const nb::args& positional, const nb::kwargs& keywords) {
 
 Measurement plan_call(const nb::args& positional, const nb::kwargs& keywords) {
   const Call call(arguments_of(positional, keywords), Call::Purpose::kCompute);
+  if (call.padded) {
+    raise_value(
+        "lengths of padded arrays are not supported by benchmark; expected seqlens_q and "
+        "seqlens_kv, attn_mask, or packed arrays of unpad()");
+  }
   const AmbientScopes scopes;
   Context& context = process_context();
   const AttentionGradRequest request = with_gradients(call.request);

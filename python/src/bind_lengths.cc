@@ -1,5 +1,6 @@
 #include "bind_lengths.h"
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <utility>
@@ -69,6 +70,35 @@ nb::object array_in(nb::handle owner, const void* data, std::size_t count, int t
   PyArray_CLEARFLAGS(numbers, NPY_ARRAY_WRITEABLE);
   if (PyArray_SetBaseObject(numbers, owner.inc_ref().ptr()) != 0) throw nb::python_error();
   return array;
+}
+
+/// (name, array): the argument that makes an equal Lengths. Where a row of the tensor has several
+/// sequences, every position holds a row, so position_ids say it; else a mask does.
+nb::tuple state_of(const Lengths& lengths) {
+  const npy_intp shape[2] = {static_cast<npy_intp>(lengths.batch()),
+                             static_cast<npy_intp>(lengths.seqlen())};
+  const bool has_mask = lengths.num_sequences() == lengths.batch();
+  nb::object array = new_array(2, shape, has_mask ? NPY_BOOL : NPY_INT64);
+  void* const data = PyArray_DATA(reinterpret_cast<PyArrayObject*>(array.ptr()));
+  if (has_mask) {
+    auto* const mask = static_cast<npy_bool*>(data);
+    std::fill_n(mask, shape[0] * shape[1], npy_bool{0});
+    for (const std::int64_t index : lengths.indices()) mask[index] = 1;
+  } else {
+    auto* position = static_cast<std::int64_t*>(data);
+    const auto starts = lengths.cu_seqlens();
+    for (std::size_t b = 0; b + 1 < starts.size(); ++b) {
+      for (std::int32_t i = starts[b]; i < starts[b + 1]; ++i) *position++ = i - starts[b];
+    }
+  }
+  return nb::make_tuple(has_mask ? "mask" : "position_ids", array);
+}
+
+void restore_lengths(Lengths* self, const nb::tuple& state) {
+  if (state.size() != 2) raise_value("state of a Lengths must be a name and an array");
+  const bool has_mask = nb::cast<std::string>(state[0]) == "mask";
+  const nb::object array = state[1], none = nb::none();
+  make_lengths(self, has_mask ? array : none, none, has_mask ? none : array, none);
 }
 
 /// x as the core takes it: what lies behind more than four dimensions is one.
@@ -183,6 +213,8 @@ void bind_lengths(nb::module_& module) {
              return hash(self.batch()) ^ hash(self.seqlen() << 20) ^ hash(self.total() << 40) ^
                     hash(self.max_seqlen() << 10);
            })
+      .def("__getstate__", &state_of)
+      .def("__setstate__", &restore_lengths)
       .def("__repr__",
            [](const Lengths& self) { return "<regard.Lengths: " + to_string(self).substr(1); });
   module.def("unpad", &unpad_array, "x"_a, "lengths"_a,

@@ -155,9 +155,22 @@ Status in_callers_words(const Call& call, const Status& status) {
 
 namespace {
 
+int rank_of(PyObject* q) {
+  if (PyArray_Check(q)) return PyArray_NDIM(reinterpret_cast<PyArrayObject*>(q));
+  const nb::object rank = nb::getattr(nb::handle(q), "ndim", nb::none());
+  return PyLong_Check(rank.ptr()) ? static_cast<int>(PyLong_AsLong(rank.ptr())) : 0;
+}
+
+/// Whether lengths say which positions of padded tensors hold rows.
+bool has_padded_lengths(const Arguments& arguments, Call::Purpose purpose) {
+  if (purpose == Call::Purpose::kBackward || arguments.given(kLengths) == nullptr) return false;
+  return arguments.value[kQ] != nullptr && rank_of(arguments.value[kQ]) == 4;
+}
+
 /// Packed sequences are [total, heads, head_dim], whatever the layout of padded ones.
-RowOrder order_of(const Arguments& arguments) {
+RowOrder order_of(const Arguments& arguments, Call::Purpose purpose) {
   const RowOrder order = read_layout(arguments.value[kLayout]);
+  if (has_padded_lengths(arguments, purpose)) return order;
   for (const Arg arg : {kCuSeqlensQ, kCuSeqlensKv, kLengths, kLengthsKv}) {
     if (arguments.given(arg) != nullptr) return RowOrder::kPacked;
   }
@@ -168,7 +181,7 @@ RowOrder order_of(const Arguments& arguments) {
 
 Call::Call(const Arguments& arguments, Purpose purpose)
     : q_(arguments.value[kQ]),
-      order_(order_of(arguments)),
+      order_(order_of(arguments, purpose)),
       inputs_(order_, purpose == Purpose::kExplain) {
   for (const Arg arg : {kQ, kK, kV}) {
     if (arguments.value[arg] == nullptr) {
@@ -182,6 +195,8 @@ Call::Call(const Arguments& arguments, Purpose purpose)
   read_mask_and_bias(arguments);
   read_vectors(arguments);
   read_packed(arguments);
+  if (!padded) read_padding(arguments);
+  if (purpose == Purpose::kExplain) state_tokens();
   read_dropout(arguments);
   policy = read_policy(arguments);
   if (purpose == Purpose::kBackward) {
@@ -300,6 +315,33 @@ void Call::read_vectors(const Arguments& arguments) {
   }
 }
 
+void Call::read_padding(const Arguments& arguments) {
+  PyObject* const given = arguments.given(kPadding);
+  if (given == nullptr) return;
+  constexpr const char* kAccepted = "'auto', 'padded' or 'packed'";
+  const Expected<PaddingPolicy> word = parse_padding_policy(read_text(given, "padding", kAccepted));
+  if (!word) raise_value("padding (" + repr(given) + ") must be " + kAccepted);
+  if (!padded) {
+    raise_value("padding (" + repr(given) + ") needs lengths and padded tensors, of rank 4");
+  }
+  padded->policy = *word;
+}
+
+void Call::state_tokens() {
+  const auto sum_of = [](const TensorView& seqlens) {
+    std::int64_t sum = 0;
+    if (!seqlens.present() || seqlens.rank != 1) return sum;
+    for (std::int64_t b = 0; b < seqlens.shape[0]; ++b) {
+      const std::int32_t length =
+          static_cast<const std::int32_t*>(seqlens.data)[b * seqlens.strides[0]];
+      sum += std::max(length, 0);
+    }
+    return sum;
+  };
+  request.options.tokens_q = sum_of(request.seqlens_q);
+  request.options.tokens_kv = sum_of(request.seqlens_kv);
+}
+
 void Call::read_packed(const Arguments& arguments) {
   PyObject* const lengths = arguments.given(kLengths);
   PyObject* const lengths_kv = arguments.given(kLengthsKv);
@@ -317,6 +359,11 @@ void Call::read_packed(const Arguments& arguments) {
   if (lengths == nullptr) raise_value("lengths is missing: lengths_kv is given beside it");
   const Lengths& q = read_lengths(lengths, "lengths");
   const Lengths& kv = lengths_kv == nullptr ? q : read_lengths(lengths_kv, "lengths_kv");
+  if (order_ != RowOrder::kPacked) {
+    padded = PaddedSequences{q, kv};
+    read_padding(arguments);
+    return;
+  }
   request.cu_seqlens_q = q.cu_seqlens_view();
   request.max_seqlen_q = q.max_seqlen();
   request.cu_seqlens_kv = kv.cu_seqlens_view();
@@ -385,6 +432,15 @@ nb::object Call::as_callers_kind(const nb::object& array, Dtype dtype) const {
   return array.is_valid() ? as_kind_of(q_, array, dtype) : array;
 }
 
+namespace {
+
+/// As the core reads a longest length: 0 is not stated, and none exceeds the total.
+npy_intp longest_of(std::int64_t stated, npy_intp total) {
+  return stated <= 0 ? total : std::min<npy_intp>(static_cast<npy_intp>(stated), total);
+}
+
+}  // namespace
+
 void Call::make_outputs(const Arguments& arguments) {
   const TensorView& q = request.q;
   const std::int64_t shape[4] = {q.shape[0], q.shape[1], q.shape[2], request.v.shape[3]};
@@ -402,11 +458,14 @@ void Call::make_outputs(const Arguments& arguments) {
   }
   if (PyObject* scores = arguments.given(kReturnScores)) {
     request.options.scores_kind = read_scores_kind(scores);
-    if (packed) {
-      raise_value("return_scores (" + repr(scores) +
-                  ") is not there for packed sequences; leave it out, or pad them");
+    if (packed) {  // no backend computes them: the selection says so
+      const npy_intp longest[4] = {std::max<npy_intp>(request.cu_seqlens_q.shape[0] - 1, 0),
+                                   rows[1], longest_of(request.max_seqlen_q, rows[2]),
+                                   longest_of(request.max_seqlen_kv, rows[3])};
+      request.scores_out = make_output(4, longest, dtype, &scores_);
+    } else {
+      request.scores_out = make_output(4, rows, dtype, &scores_);
     }
-    request.scores_out = make_output(4, rows, dtype, &scores_);
   }
   if (PyObject* saved = arguments.value[kReturnSaved]; saved && read_bool(saved, "return_saved")) {
     const npy_intp pairs[4] = {rows[0], rows[1], rows[2], 2};

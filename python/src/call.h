@@ -7,6 +7,7 @@
 #include "arguments.h"
 #include "inputs.h"
 #include "regard/interrupt.h"
+#include "regard/padding.h"
 #include "regard/policy.h"
 #include "regard/request.h"
 
@@ -25,6 +26,8 @@ class Call {
 
   AttentionRequest request;
   Policy policy;
+  /// Lengths of padded tensors: the call is one of attention_padded().
+  std::optional<PaddedSequences> padded;
 
   Inputs& inputs() noexcept { return inputs_; }
   const std::vector<std::string>& notes() const noexcept { return inputs_.notes(); }
@@ -55,6 +58,8 @@ class Call {
   void read_mask_and_bias(const Arguments& arguments);
   void read_vectors(const Arguments& arguments);
   void read_packed(const Arguments& arguments);
+  void read_padding(const Arguments& arguments);
+  void state_tokens();
   void read_starts(const Arguments& arguments, Arg starts, Arg longest, TensorView* cu_seqlens,
                    std::int64_t* max_seqlen);
   void read_dropout(const Arguments& arguments);

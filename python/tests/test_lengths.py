@@ -1,5 +1,8 @@
 """regard.Lengths, unpad and pad."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -146,3 +149,25 @@ def test_bad_input(name):
     call, error, message = BAD[name]
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("made", [
+    *({"mask": mask} for mask in MASKS.values()),
+    {"seqlens": [2, 0, 5], "seqlen": 5},
+    {"position_ids": [[0, 1, 0], [0, 0, 1]]},
+    {"position_ids": [[0, 1, 2], [0, 1, 2]]},
+    {"mask": np.zeros((2, 0), bool)},
+    {"position_ids": np.zeros((2, 0), int)},
+])
+def test_lengths_are_pickled_and_copied(made):
+    lengths = regard.Lengths(**made)
+    for copied in (pickle.loads(pickle.dumps(lengths)), copy.deepcopy(lengths), copy.copy(lengths)):
+        assert copied == lengths and repr(copied) == repr(lengths)
+        assert np.array_equal(copied.indices, lengths.indices)
+        assert copied.cu_seqlens.tolist() == lengths.cu_seqlens.tolist()
+
+
+def test_a_state_that_is_no_lengths_is_refused():
+    made = regard.Lengths.__new__(regard.Lengths)
+    with pytest.raises(ValueError, match="position_ids"):
+        made.__setstate__(("position_ids", np.array([[1, 2]])))

@@ -16,6 +16,7 @@ from unittest import mock
 
 ROOT = pathlib.Path(os.environ["REGARD_DEV_SOURCE_DIR"])
 sys.path.insert(0, str(ROOT / "bench"))
+import padding  # noqa: E402
 import regression  # noqa: E402
 from harness import targets, grids, limits, plot, published, ratios, reference  # noqa: E402
 from harness import report, results, tables, timing  # noqa: E402
@@ -425,6 +426,30 @@ class Regression(unittest.TestCase):
                         bits = array.array("H", data[8 + size:8 + size + 64])
                         first = struct.unpack("<f", struct.pack("<I", bits[0] << 16))[0]
                         self.assertLess(abs(first), 6)
+
+
+class Padding(unittest.TestCase):
+    """padding.py: winners, ties, and what passes."""
+
+    @staticmethod
+    def run_of(padded, packed, auto):
+        drift = (1.0, 1.5, 2.0, 1.2)
+        return {"padded": [padded * d for d in drift], "packed": [packed * d for d in drift],
+                "auto": [auto * d for d in drift]}
+
+    def test_a_winner_wins_in_both_runs_by_more_than_the_spread(self):
+        self.assertEqual(padding.winner(self.run_of(2, 1, 1)), "packed")
+        self.assertEqual(padding.winner(self.run_of(1, 2, 1)), "padded")
+        noisy = {"padded": [1, 2, 1, 2], "packed": [2, 1, 2, 1]}
+        self.assertEqual(padding.winner(noisy), "tie")
+        agreed, _, passes = padding.judge([self.run_of(2, 1, 2), self.run_of(1, 2, 2)])
+        self.assertEqual((agreed, passes), ("tie", True))
+
+    def test_auto_passes_within_five_percent_of_the_better(self):
+        for auto, expected in ((1.0, True), (1.04, True), (1.06, False), (2.0, False)):
+            agreed, ratio, passes = padding.judge([self.run_of(2, 1, auto)] * 2)
+            self.assertEqual((agreed, passes), ("packed", expected))
+            self.assertAlmostEqual(ratio, auto)
 
 
 if __name__ == "__main__":

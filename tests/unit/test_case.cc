@@ -96,6 +96,8 @@ Case random_case(std::mt19937_64& rng) {
     *align = one_in(rng, 2) ? kMaxAlignLog2 : static_cast<std::int32_t>(rng() % 5);
   }
   random_features(rng, &p);
+  if (one_in(rng, 2)) p.tokens_q = static_cast<std::int64_t>(rng() % 1000);
+  if (one_in(rng, 2)) p.tokens_kv = static_cast<std::int64_t>(rng() % 1000);
   p.diagonal = static_cast<Diagonal>(rng() % 4);
   p.window_left = one_in(rng, 2) ? kUnlimited : static_cast<std::int64_t>(rng() % 100);
   p.window_right = one_in(rng, 2) ? kUnlimited : static_cast<std::int64_t>(rng() % 3);

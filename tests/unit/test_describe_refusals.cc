@@ -320,8 +320,6 @@ const Bad kBad[] = {
      "last stride of cu_seqlens_kv (2) must be 1"},
     {"cu_lengths", [](R& r) { pack(&r)->cu_seqlens_kv = tensor(16, Dtype::kI32, {4}); },
      "shape of cu_seqlens_kv ([4]) must be [3], [B+1]"},
-    {"cu_scores", [](R& r) { pack(&r)->scores_out = full_request().scores_out; },
-     "scores_out (given) is not there for packed sequences"},
     {"max_seqlen_alone", [](R& r) { r.max_seqlen_kv = 3; },
      "max_seqlen_kv (3) must be 0 without cu_seqlens_q"},
     {"max_seqlen_negative", [](R& r) { pack(&r)->max_seqlen_q = -1; },

@@ -34,16 +34,18 @@ void expect_all_visited(Visit visit, const Members&... members) {
 TEST(FieldList, HasEveryMemberOfAttentionParams) {
   const AttentionParams p;
   const auto& [device, dtype_q, dtype_kv, dtype_out, dtype_bias, batch, num_heads_q, num_heads_kv,
-               seqlen_q, seqlen_kv, head_dim_qk, head_dim_v, total_q, total_kv, num_pages,
-               page_size, rotary_dim, layout_q, layout_k, layout_v, layout_out, align_q_log2,
-               align_k_log2, align_v_log2, align_out_log2, features, mask_dims, bias_dims, diagonal,
-               window_left, window_right, softmax_scale, softcap, dropout_p, scores_kind] = p;
+               seqlen_q, seqlen_kv, head_dim_qk, head_dim_v, total_q, total_kv, tokens_q, tokens_kv,
+               num_pages, page_size, rotary_dim, layout_q, layout_k, layout_v, layout_out,
+               align_q_log2, align_k_log2, align_v_log2, align_out_log2, features, mask_dims,
+               bias_dims, diagonal, window_left, window_right, softmax_scale, softcap, dropout_p,
+               scores_kind] = p;
   expect_all_visited([&](auto f) { for_each_field(p, f); }, device, dtype_q, dtype_kv, dtype_out,
                      dtype_bias, batch, num_heads_q, num_heads_kv, seqlen_q, seqlen_kv, head_dim_qk,
-                     head_dim_v, total_q, total_kv, num_pages, page_size, rotary_dim, layout_q,
-                     layout_k, layout_v, layout_out, align_q_log2, align_k_log2, align_v_log2,
-                     align_out_log2, features, mask_dims, bias_dims, diagonal, window_left,
-                     window_right, softmax_scale, softcap, dropout_p, scores_kind);
+                     head_dim_v, total_q, total_kv, tokens_q, tokens_kv, num_pages, page_size,
+                     rotary_dim, layout_q, layout_k, layout_v, layout_out, align_q_log2,
+                     align_k_log2, align_v_log2, align_out_log2, features, mask_dims, bias_dims,
+                     diagonal, window_left, window_right, softmax_scale, softcap, dropout_p,
+                     scores_kind);
 }
 
 TEST(FieldList, HasEveryMemberOfEnv) {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -42,13 +43,23 @@ void show_plan(Output& output, const Plan& plan) {
   }
 }
 
+/// The sums of lengths that the words list, for predictions.
+void state_tokens(Case& c) {
+  const auto state = [](std::int64_t& tokens, const std::vector<std::int64_t>& lengths) {
+    if (tokens == 0) tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  };
+  state(c.params.tokens_q, c.data.seqlens_q);
+  state(c.params.tokens_kv, c.data.seqlens_kv);
+}
+
 int explain_problem(Output& output, const ExplainOptions& options) {
   const Expected<ProblemWords> words = one_problem(options.words, "explain");
   if (!words) return output.fail(words.status());
   const Expected<Policy> policy = policy_of(options.common);
   if (!policy) return output.fail(policy.status());
-  const Expected<Case> c = case_of(*words, options.file);
+  Expected<Case> c = case_of(*words, options.file);
   if (!c) return output.fail(c.status());
+  state_tokens(*c);
   Expected<Env> env = env_of(options.common, *c, /*must_run=*/false);
   if (!env) return output.fail(env.status());
 

@@ -76,6 +76,20 @@ class MathBackend final : public Backend {
  public:
   const BackendInfo& info() const override { return info_; }
 
+  bool supports(const AttentionKey& key, const Env& env,
+                std::vector<Refusal>* refusals) const override {
+    const bool claimed = check_claims(info_, key, env, refusals);
+    const FeatureSet features = key.params().features;
+    if (!features.has(Feature::kScoresOut) || !features.has(Feature::kPacked)) return claimed;
+    if (refusals != nullptr) {
+      refusals->push_back({RefusalCode::kFeature,
+                           "only without packed",
+                           "scores_out",
+                           {Fix::Op::kClear, "scores_out", ""}});
+    }
+    return false;
+  }
+
   std::int64_t workspace_bytes(const AttentionKey& key, const Env& env) const override {
     ForwardArgs args;
     const Kernel& kernel = kernel_of(key.params(), cpu::kernel_isa(env.isa));

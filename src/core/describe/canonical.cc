@@ -63,6 +63,8 @@ void clear_unused(AttentionParams& p) noexcept {
   if (!f.has(Feature::kAttnBias)) p.dtype_bias = Dtype::kF32;
   if (!f.has(Feature::kPacked)) p.total_q = p.total_kv = 0;
   if (f.has(Feature::kPaged)) p.total_kv = 0;  // the page table says where keys lie
+  if (!f.has(Feature::kSeqlensQ)) p.tokens_q = 0;
+  if (!f.has(Feature::kSeqlensKv)) p.tokens_kv = 0;
   if (!f.has(Feature::kPaged)) p.num_pages = p.page_size = 0;
   if (!f.has(Feature::kRotary)) p.rotary_dim = 0;
   if (!f.has(Feature::kDescales)) p.features.set(Feature::kDescalesPerHead, false);

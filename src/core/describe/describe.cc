@@ -152,11 +152,6 @@ class Describer {
     if (Status s = expect_equal("batch", "packed q", p_.batch, "a packed tensor", 1); !s.ok()) {
       return s;
     }
-    if (b_.scores_out.present()) {
-      return invalid(where_,
-                     "scores_out (given) is not there for packed sequences; leave it out, "
-                     "or pad them");
-    }
     p_.batch = starts.view.shape[0] - 1;
     p_.total_q = p_.seqlen_q;
     p_.total_kv = b_.page_table.present() ? 0 : p_.seqlen_kv;
@@ -264,6 +259,8 @@ class Describer {
     p_.dropout_p = o_.dropout_p;
     p_.scores_kind = o_.scores_kind;
     p_.diagonal = o_.diagonal;
+    p_.tokens_q = o_.tokens_q;
+    p_.tokens_kv = o_.tokens_kv;
     p_.features.set(Feature::kNeedsGrad, o_.needs_grad);
     p_.features.set(Feature::kDLse, o_.d_lse);
     p_.features.set(Feature::kDelta, o_.delta);
@@ -367,6 +364,8 @@ AttentionOptions options_of(const AttentionParams& params) noexcept {
   options.d_lse = params.features.has(Feature::kDLse);
   options.delta = params.features.has(Feature::kDelta);
   options.page_size = params.page_size;
+  options.tokens_q = params.tokens_q;
+  options.tokens_kv = params.tokens_kv;
   return options;
 }
 

@@ -83,7 +83,8 @@ Status check_extents(const AttentionParams& p, const char* where) {
                           Extent{"num_heads_kv", p.num_heads_kv}, Extent{"seqlen_q", p.seqlen_q},
                           Extent{"seqlen_kv", p.seqlen_kv}, Extent{"head_dim_qk", p.head_dim_qk},
                           Extent{"head_dim_v", p.head_dim_v}, Extent{"total_q", p.total_q},
-                          Extent{"total_kv", p.total_kv}, Extent{"num_pages", p.num_pages},
+                          Extent{"total_kv", p.total_kv}, Extent{"tokens_q", p.tokens_q},
+                          Extent{"tokens_kv", p.tokens_kv}, Extent{"num_pages", p.num_pages},
                           Extent{"page_size", p.page_size}, Extent{"rotary_dim", p.rotary_dim}}) {
     if (e.value < 0) return invalid(where, e.name, " (", e.value, ") must be >= 0");
   }

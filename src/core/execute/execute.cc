@@ -50,6 +50,8 @@ Status check_equal_fields(const AttentionParams& planned, const AttentionParams&
   }
   same.features = actual.features.without(kRelations)
                       .with(FeatureSet::from_bits(planned.features.bits() & kRelations.bits()));
+  same.tokens_q = planned.tokens_q;  // for predictions alone
+  same.tokens_kv = planned.tokens_kv;
   same.mask_dims = planned.mask_dims;
   same.bias_dims = planned.bias_dims;
   if (same == planned) return {};

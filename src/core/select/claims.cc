@@ -133,16 +133,39 @@ bool check_head_dim(const HeadDimClaim& claim, std::int64_t actual, RefusalCode 
   });
 }
 
+bool claims_order(const Claims& claims, Layout order) {
+  return claims.layouts[static_cast<std::size_t>(order)];
+}
+
+// Rows of one head that are adjacent are in both orders.
+bool claims_layout(const Claims& claims, const AttentionParams& p, const TensorLayout& layout) {
+  const bool is_of_q =
+      layout.order == &AttentionParams::layout_q || layout.order == &AttentionParams::layout_out;
+  const std::int64_t heads = is_of_q ? p.num_heads_q : p.num_heads_kv;
+  const Layout order = p.*layout.order;
+  return claims_order(claims, order) ||
+         (order == Layout::kBhsd && heads <= 1 && claims_order(claims, Layout::kBshd));
+}
+
+// None where params cannot hold that order: of one position they always hold bhsd.
+Fix layout_fix(const AttentionParams& p, const TensorLayout& layout, Layout order) {
+  AttentionParams fixed = p;
+  fixed.*layout.order = order;
+  canonicalize(fixed);
+  if (fixed.*layout.order == p.*layout.order) return {};
+  return {Fix::Op::kSet, layout.order_field, to_string(order)};
+}
+
 bool check_memory(const Claims& claims, const AttentionParams& p, Judge& judge) {
   for (const TensorLayout& layout : kTensorLayouts) {
     const Layout order = p.*layout.order;
-    if (!claims.layouts[static_cast<std::size_t>(order)]) {
+    if (!claims_layout(claims, p, layout)) {
       const bool go_on = judge.refuse([&] {
         Refusal refusal{RefusalCode::kLayout, "", to_string(order), {}};
         for (std::size_t i = 0; i < claims.layouts.size(); ++i) {
           if (!claims.layouts[i]) continue;
           const char* name = to_string(static_cast<Layout>(i));
-          if (refusal.limit.empty()) refusal.fix = {Fix::Op::kSet, layout.order_field, name};
+          if (refusal.limit.empty()) refusal.fix = layout_fix(p, layout, static_cast<Layout>(i));
           refusal.limit += (refusal.limit.empty() ? "" : " or ") + std::string(name);
         }
         return refusal;

@@ -53,7 +53,8 @@ Status round_extents(AttentionParams& p) {
   static constexpr Rounded kRounded[] = {
       {"batch", &AttentionParams::batch},         {"seqlen_q", &AttentionParams::seqlen_q},
       {"seqlen_kv", &AttentionParams::seqlen_kv}, {"total_q", &AttentionParams::total_q},
-      {"total_kv", &AttentionParams::total_kv},   {"num_pages", &AttentionParams::num_pages}};
+      {"total_kv", &AttentionParams::total_kv},   {"num_pages", &AttentionParams::num_pages},
+      {"tokens_q", &AttentionParams::tokens_q},   {"tokens_kv", &AttentionParams::tokens_kv}};
   for (const Rounded& extent : kRounded) {
     std::int64_t& n = p.*extent.member;
     const std::int64_t exact = n;

@@ -7,6 +7,8 @@
 #include "core/select/tuning.h"
 #include "core/text/backend_names.h"
 #include "core/text/thrown_by.h"
+#include "regard/machine_rates.h"
+#include "regard/padding.h"
 
 namespace regard {
 namespace {
@@ -357,6 +359,7 @@ Selection select(const SelectInputs& inputs, const AttentionParams& params) {
   for (const EnvVariable& v : inputs.env.variables) {
     if (v.set) selection.environment.push_back(v);
   }
+  selection.paths = predict_paths(params, default_rates(inputs.env.isa, inputs.env.concurrency));
   const bool conflict = !inputs.policy.conflict.empty();
   const std::vector<Candidate> order = candidate_order(inputs);
   const Candidate* chosen = nullptr;

@@ -108,6 +108,17 @@ std::string to_json(const Selection& selection) {
   const BackendRef alternative = selection.alternative();
   for (const Verdict& verdict : selection.candidates) write_json(w, verdict, alternative);
   w.end_array();
+  w.key("paths").begin_array();
+  for (const PathPrediction& path : selection.paths) {
+    w.begin_object();
+    w.key("path").value(to_string(path.path));
+    w.key("operations").value(path.operations);
+    w.key("bytes").value(path.bytes);
+    w.key("seconds").value(path.seconds);
+    w.key("fastest").value(path.path == fastest_path(selection.paths));
+    w.end_object();
+  }
+  w.end_array();
   w.key("environment").begin_object();
   for (const EnvVariable& v : selection.environment) w.key(v.name).value(v.value);
   w.end_object();

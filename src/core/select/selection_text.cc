@@ -1,6 +1,7 @@
 #include "core/select/selection_text.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -117,6 +118,39 @@ std::string footer(const std::vector<std::string>& folded) {
          (one ? "it" : "them") + "\n";
 }
 
+// Three digits.
+std::string figure(double x) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof(text), x, std::chars_format::general, 3).ptr;
+  return std::string(text, end);
+}
+
+// "1.23 ms"
+std::string seconds_text(double seconds) {
+  if (seconds >= 1.0) return figure(seconds) + " s";
+  return seconds >= 1e-3 ? figure(seconds * 1e3) + " ms" : figure(seconds * 1e6) + " us";
+}
+
+// A line for each way to compute sequences of several lengths.
+std::string paths_text(const std::vector<PathPrediction>& paths) {
+  if (paths.empty()) return "";
+  std::vector<Row> rows = {{"path", "operations", "bytes", "predicted", ""}};
+  for (const PathPrediction& path : paths) {
+    rows.push_back({to_string(path.path), figure(path.operations), figure(path.bytes),
+                    seconds_text(path.seconds), path.path == fastest_path(paths) ? "fastest" : ""});
+  }
+  std::vector<std::size_t> widths(rows.front().size());
+  for (const Row& row : rows) {
+    for (std::size_t i = 0; i < widths.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string out = "\n";
+  for (const Row& row : rows) {
+    const std::string text = line(row, widths);
+    out += text.substr(0, text.find_last_not_of(" \n") + 1) + "\n";
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string advice(const Selection& selection) {
@@ -181,7 +215,7 @@ std::string to_string(const Selection& selection, bool verbose) {
   }
   std::string out = header(selection) + "\n";
   for (const Entry& entry : entries) out += line(entry.row, widths) + entry.reasons;
-  out += footer(folded);
+  out += footer(folded) + paths_text(selection.paths);
   for (const std::string& warning : selection.warnings) out += "warning: " + warning + "\n";
   return out;
 }

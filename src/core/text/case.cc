@@ -176,6 +176,13 @@ Expected<Case> build(const ParsedWords& parsed_words) {
     }
     return false;
   };
+  // Said by the text, not by a base that it changes.
+  const auto is_own = [&](std::string_view name) {
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      if (name == words[i].name && parsed_words[i].own) return is_present(name);
+    }
+    return false;
+  };
   for (const char* required : {"sq", "d"}) {
     if (is_present(required)) continue;
     return invalid(kWhere, "missing word; expected ", required, "N");
@@ -195,6 +202,13 @@ Expected<Case> build(const ParsedWords& parsed_words) {
     }
   }
   if (c.params.window_right == 0) c.params.features.set(Feature::kCausal);
+  const FeatureSet f = c.params.features;
+  if ((is_own("tokens_q") && !f.has(Feature::kSeqlensQ)) ||
+      (is_own("tokens_kv") && !f.has(Feature::kSeqlensKv))) {
+    return invalid(kWhere,
+                   "words tokens_q and tokens_kv mean nothing without lengths; expected "
+                   "lens, lens_q or lens_kv as well");
+  }
   if (Status status = validate(c.params, kWhere); !status.ok()) return status;
   canonicalize(c);
   const AttentionParams& p = c.params;

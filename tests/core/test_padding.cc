@@ -1,0 +1,258 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "conformance/problem.h"
+#include "mock_backend.h"
+#include "regard/attention.h"
+
+// Lengths, a mask or packed: predictions and the choice.
+
+namespace regard::test {
+namespace {
+
+using conformance::Problem;
+
+AttentionParams params_of(const std::string& words) { return parse_case(words).value().params; }
+
+MachineRates rates(double gflops, double gbps) {
+  MachineRates made;
+  made.isa = Isa::kAvx2;
+  made.f32_gflops = made.f64_gflops = made.bf16_gflops = gflops;
+  made.read_gbps = gbps;
+  return made;
+}
+
+TEST(PredictPaths, CountWhatEachPathComputes) {
+  const auto paths = predict_paths(params_of("b4 hq2 sq100 d8 f32 lens tokens_q=120 tokens_kv=200"),
+                                   rates(10, 10));
+  ASSERT_EQ(paths.size(), 3u);
+  const double per_pair = 2.0 * 2 * (8 + 8);
+  EXPECT_EQ(paths[0].operations, 4 * 30 * 50 * per_pair);
+  EXPECT_EQ(paths[1].operations, 4 * 100 * 100 * per_pair);
+  EXPECT_EQ(paths[2].operations, paths[0].operations);
+  EXPECT_LT(paths[0].bytes, paths[2].bytes);  // of padded tensors: copies
+  EXPECT_LT(paths[2].seconds, paths[1].seconds);
+  // Copies cost more than a little padding, and less than clearing much of it.
+  const auto fastest = [](const std::string& tokens) {
+    return fastest_path(predict_paths(
+        params_of("b4 hq8 sq128 d64 f32 lens tokens_q=" + tokens + " tokens_kv=" + tokens),
+        rates(240, 24)));
+  };
+  EXPECT_EQ(fastest("500"), PaddingPath::kLengths);
+  EXPECT_EQ(fastest("128"), PaddingPath::kPacked);
+}
+
+TEST(PredictPaths, OfPackedTensorsPackedIsTheFastest) {
+  const auto paths =
+      predict_paths(params_of("b4 hq2 sq100 d8 f32 packed total_q=120 total_kv=120"), {});
+  EXPECT_EQ(fastest_path(paths), PaddingPath::kPacked);
+  EXPECT_EQ(paths[2].bytes, 120 * 4 * 2 * 8 * 4.0);
+}
+
+TEST(PredictPaths, CausalHalvesOperationsAndWindowsBoundThem) {
+  const auto operations = [](const std::string& words) {
+    return predict_paths(params_of("b2 hq1 sq64 d8 f32 lens " + words), {})[0].operations;
+  };
+  EXPECT_NEAR(operations("causal diag=tl") / operations(""), 0.5, 0.02);
+  EXPECT_NEAR(operations("window=7,0 diag=tl") / operations(""), 7.5 / 64, 0.01);
+}
+
+TEST(PredictPaths, NothingWithoutLengthsAndHugeExtentsAreFinite) {
+  EXPECT_TRUE(predict_paths(params_of("b4 sq100 d8 f32"), {}).empty());
+  EXPECT_EQ(fastest_path({}), PaddingPath::kLengths);
+  for (const char* words : {"b0 sq0 d0 f32 lens", "b1 sq1073741824 d64 f32 causal diag=tl lens",
+                            "b3 sq0 d8 packed total_q=0 total_kv=0"}) {
+    for (const PathPrediction& path : predict_paths(params_of(words), {})) {
+      EXPECT_GE(path.seconds, 0.0) << words;
+      EXPECT_LT(path.seconds, 1e18) << words;
+    }
+  }
+}
+
+TEST(DefaultRates, GrowWithInstructionsAndThreads) {
+  const MachineRates one = default_rates(Isa::kAvx2, 1);
+  EXPECT_GT(one.f32_gflops, default_rates(Isa::kScalar, 1).f32_gflops);
+  EXPECT_GT(default_rates(Isa::kAvx512Bf16, 1).bf16_gflops, one.bf16_gflops);
+  EXPECT_EQ(default_rates(Isa::kAvx2, 4).f32_gflops, 4 * one.f32_gflops);
+  EXPECT_GE(default_rates(Isa::kAvx2, 64).read_gbps, one.read_gbps);
+}
+
+TEST(Tokens, AreRoundedInTheKeyAndNeverDecide) {
+  const AttentionParams p = params_of("b8 hq2 sq100 d8 f32 lens tokens_q=301 tokens_kv=301");
+  EXPECT_EQ(AttentionKey::make(p, false)->params().tokens_q, extent_class(301));
+  EXPECT_EQ(params_of("b8 sq100 d8 f32 lens=q tokens_q=301").tokens_kv, 0);
+  EXPECT_EQ(to_string(p), "b8 hq2 hkv2 sq100 skv100 d8 f32 lens=both tokens_q=301 tokens_kv=301");
+  EXPECT_NE(parse_case("sq8 d8 tokens_q=3").status().message().find("mean nothing without lengths"),
+            std::string::npos);
+  const Case base = parse_case("sq8 d8 lens tokens_q=3 tokens_kv=4").value();
+  EXPECT_EQ(parse_case("lens=none", base).value().params.tokens_q, 0);
+  EXPECT_EQ(parse_case("lens=kv", base).value().params.tokens_kv, 4);
+  AttentionParams negative = p;
+  negative.tokens_kv = -1;
+  EXPECT_NE(validate(negative, "f").message().find("tokens_kv (-1) must be >= 0"),
+            std::string::npos);
+  // A plan of other tokens accepts the call.
+  Context context;
+  const Expected<Plan> made = plan(context, p);
+  ASSERT_TRUE(made);
+  Problem problem = conformance::make_problem(parse_case("b8 hq2 sq100 d8 f32 lens").value());
+  Workspace workspace;
+  std::vector<std::byte> memory(static_cast<std::size_t>(made->workspace_bytes()) + 64);
+  const auto at = (reinterpret_cast<std::uintptr_t>(memory.data()) + 63) / 64 * 64;
+  workspace = {reinterpret_cast<void*>(at), memory.size() - 64};
+  Launch launch;
+  launch.workspace = workspace;
+  EXPECT_EQ(execute(*made, problem.request(), launch).to_string(), "ok");
+}
+
+TEST(Tokens, OfAForwardAreNotItsBackwards) {
+  Context context;
+  Problem problem =
+      conformance::make_problem(parse_case("b2 hq1 sq8 d8 f32 lens saved grad").value());
+  AttentionGradRequest r = problem.request();
+  r.options.tokens_q = 9;
+  PlannedCall planned;
+  Launch launch;
+  launch.planned = &planned;
+  ASSERT_EQ(attention(context, r, {}, launch).to_string(), "ok");
+  EXPECT_EQ(planned.plan.params().tokens_q, 9);
+  r.saved.plan = planned.plan;
+  r.options.tokens_q = 0;
+  problem.begin_backward();
+  EXPECT_EQ(attention_backward(context, r).to_string(), "ok");
+}
+
+TEST(ExplainPaths, AreInTextAndJson) {
+  Context context(described_env());
+  const Selection with = explain(context, params_of("b4 sq100 d8 f32 lens tokens_q=120"));
+  ASSERT_EQ(with.paths.size(), 3u);
+  EXPECT_NE(to_string(with).find("\npath "), std::string::npos);
+  EXPECT_NE(to_string(with).find("fastest"), std::string::npos);
+  EXPECT_NE(to_json(with).find("\"path\":\"packed\""), std::string::npos) << to_json(with);
+  const Selection without = explain(context, params_of("b4 sq100 d8 f32"));
+  EXPECT_EQ(to_string(without).find("path "), std::string::npos);
+  EXPECT_NE(to_json(without).find("\"paths\":[]"), std::string::npos) << to_json(without);
+}
+
+struct PaddedCase {
+  Problem problem;
+  Lengths lengths;
+};
+
+PaddedCase padded_case(std::initializer_list<std::uint8_t> mask, std::int64_t batch,
+                       const std::string& words) {
+  const auto seqlen = static_cast<std::int64_t>(mask.size()) / batch;
+  Problem problem = conformance::make_problem(
+      parse_case("b" + std::to_string(batch) + " hq2 sq" + std::to_string(seqlen) + " d8 " + words)
+          .value());
+  problem.reset_outputs();
+  return {std::move(problem),
+          Lengths::from_mask(make_view(mask.begin(), Dtype::kU8, {batch, seqlen})).value()};
+}
+
+TEST(AttentionPadded, EveryPathHasTheSameResult) {
+  Context context;
+  PaddedCase c = padded_case({1, 1, 0, 1, 1, 1, 0, 0, 0}, 3, "f32 lse");
+  const auto run = [&](PaddingPolicy policy) {
+    c.problem.reset_outputs();
+    const Status status =
+        attention_padded(context, c.problem.request(), {c.lengths, c.lengths, policy});
+    EXPECT_EQ(status.to_string(), "ok");
+    EXPECT_EQ(c.problem.check_memory(), "");
+    return c.problem.output_bytes();
+  };
+  const std::vector<unsigned char> packed = run(PaddingPolicy::kPacked);
+  EXPECT_EQ(run(PaddingPolicy::kPadded), packed);  // rows come first: lengths
+  EXPECT_EQ(run(PaddingPolicy::kAuto), packed);
+}
+
+/// out and lse of a call as numbers.
+std::vector<float> results_of(PaddedCase& c, PaddingPolicy policy) {
+  Context context;
+  c.problem.reset_outputs();
+  const PaddedSequences sequences{c.lengths, c.lengths, policy};
+  EXPECT_EQ(attention_padded(context, c.problem.request(), sequences).to_string(), "ok");
+  EXPECT_EQ(c.problem.check_memory(), "");
+  const std::vector<unsigned char> bytes = c.problem.output_bytes();
+  std::vector<float> numbers(bytes.size() / sizeof(float));
+  std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  return numbers;
+}
+
+TEST(AttentionPadded, AMaskGivesWhatPackedRowsGive) {
+  for (const char* words : {"f32 lse", "f32 lse causal diag=tl", "f32 lse causal diag=br",
+                            "f32 lse window=1,0 diag=tl", "f32 lse alibi diag=br"}) {
+    PaddedCase c = padded_case({0, 0, 1, 1, 0, 1, 1, 1, 0, 0, 0, 0}, 3, words);  // on the left
+    const std::vector<float> packed = results_of(c, PaddingPolicy::kPacked);
+    const std::vector<float> masked = results_of(c, PaddingPolicy::kPadded);
+    ASSERT_EQ(packed.size(), masked.size());
+    for (std::size_t i = 0; i < packed.size(); ++i) {
+      if (packed[i] == masked[i]) continue;  // infinities of padding
+      EXPECT_NEAR(packed[i], masked[i], 1e-5) << words << " at " << i;
+    }
+  }
+}
+
+TEST(AttentionPadded, PoliciesHoldTheirPaths) {
+  const auto path = [](PaddedCase& c, PaddingPolicy policy) {
+    return choose_path(c.problem.request(), {c.lengths, c.lengths, policy}, rates(240, 24));
+  };
+  PaddedCase first = padded_case({1, 1, 0, 0, 1, 0, 0, 0}, 2, "f32");
+  EXPECT_EQ(path(first, PaddingPolicy::kPadded).value(), PaddingPath::kLengths);
+  EXPECT_EQ(path(first, PaddingPolicy::kPacked).value(), PaddingPath::kPacked);
+  PaddedCase holes = padded_case({1, 0, 1, 0, 1, 0, 0, 1}, 2, "f32");
+  EXPECT_EQ(path(holes, PaddingPolicy::kPadded).value(), PaddingPath::kMask);
+  PaddedCase causal = padded_case({1, 0, 1, 0, 1, 0, 0, 1}, 2, "f32 causal diag=tl");
+  EXPECT_NE(path(causal, PaddingPolicy::kPadded).status().message().find("counts padding in dist"),
+            std::string::npos);
+  EXPECT_EQ(path(causal, PaddingPolicy::kAuto).value(), PaddingPath::kPacked);
+  // Where packed is predicted to be faster, too.
+  Problem problem = conformance::make_problem(parse_case("b4 hq8 sq128 d64 f32").value());
+  const std::int32_t seqlens[] = {1, 2, 3, 4};
+  const Lengths few = Lengths::from_seqlens(make_view(seqlens, {4}), 128).value();
+  const auto of_few = [&](PaddingPolicy policy) {
+    return choose_path(problem.request(), {few, few, policy}, rates(240, 24)).value();
+  };
+  EXPECT_EQ(of_few(PaddingPolicy::kAuto), PaddingPath::kPacked);
+  EXPECT_EQ(of_few(PaddingPolicy::kPadded), PaddingPath::kLengths);
+}
+
+TEST(AttentionPadded, RefusalsWriteNothing) {
+  Context context;
+  const auto refusal = [&](PaddedCase& c, PaddedSequences sequences,
+                           const AttentionRequest& request) {
+    const std::vector<unsigned char> before = c.problem.output_bytes();
+    const Status status = attention_padded(context, request, sequences);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(c.problem.output_bytes(), before) << status.message();
+    EXPECT_EQ(choose_path(request, sequences, {}).status().message(), status.message());
+    return status.message();
+  };
+  PaddedCase c = padded_case({0, 1, 1, 1}, 2, "f32 dropout=0.5");
+  EXPECT_NE(refusal(c, {c.lengths, c.lengths, PaddingPolicy::kPadded}, c.problem.request())
+                .find("dropout"),
+            std::string::npos);
+  EXPECT_NE(refusal(c, {Lengths(), c.lengths}, c.problem.request()).find("lengths of q"),
+            std::string::npos);
+  EXPECT_NE(refusal(c, {c.lengths, Lengths()}, c.problem.request()).find("lengths of k"),
+            std::string::npos);
+  const std::uint8_t longer[] = {1, 1, 1, 1, 1, 1};
+  const Lengths other = Lengths::from_mask(make_view(longer, {2, 3})).value();
+  EXPECT_NE(refusal(c, {other, c.lengths}, c.problem.request()).find("of 2 x 2 positions"),
+            std::string::npos);
+  PaddedCase grad = padded_case({1, 1, 1, 1}, 2, "f32 saved grad");
+  EXPECT_NE(refusal(grad, {grad.lengths, grad.lengths}, grad.problem.request()).find("saved_stats"),
+            std::string::npos);
+  PaddedCase biased = padded_case({0, 1, 1, 1}, 2, "f32 bias=1,1,Sq,Skv");
+  EXPECT_NE(refusal(biased, {biased.lengths, biased.lengths, PaddingPolicy::kPacked},
+                    biased.problem.request())
+                .find("attn_bias of 1 position"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace regard::test
