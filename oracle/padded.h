@@ -41,7 +41,8 @@ struct KeyPlace {
 };
 
 /// A request over packed sequences with its tensors padded, and lengths for what cu_seqlens say;
-/// the keys of a cache in the order of the batch, with those that the call appends. Other requests stay as they are.
+/// the keys of a cache in the order of the batch, with those that the call appends. Other requests
+/// stay as they are.
 class Padded {
  public:
   static Expected<Padded> make(const AttentionGradRequest& request);

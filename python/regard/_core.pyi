@@ -190,6 +190,7 @@ class AttentionOptions(TypedDict, total=False):
     max_seqlen_kv: int | None
     lengths: Lengths | None
     lengths_kv: Lengths | None
+    padding: Literal["auto", "padded", "packed"] | None
     descale_q: float | Numbers | None
     descale_k: float | Numbers | None
     descale_v: float | Numbers | None

@@ -70,9 +70,8 @@ void add_common_flags(CLI::App& app, CommonOptions& o) {
             {"LIST", "These first, the others after them", "built-in order", backends, true});
   add_value(app, "--max-error", o.max_error,
             {"X", "Refuse backends with a larger declared error", "no limit"});
-  add_value(
-      app, "--max-workspace", o.max_workspace,
-      {"BYTES", "Refuse backends that need more memory; K, M, G: 1024^n", "no limit"});
+  add_value(app, "--max-workspace", o.max_workspace,
+            {"BYTES", "Refuse backends that need more memory; K, M, G: 1024^n", "no limit"});
   add_value(app, "--require", o.require,
             {"LEVEL",
              "run_to_run, thread_count_invariant, batch_invariant",

@@ -133,6 +133,7 @@ void clear(Feature feature, AttentionParams& p) {
     case Feature::kPaged:  // packed queries have packed keys then
       if (p.features.has(Feature::kPacked) && p.total_kv == 0) {
         p.total_kv = saturating_mul(p.batch, p.seqlen_kv);
+        p.features.set(Feature::kAppendKv, false);
       }
       break;
     default: break;  // the bit is all, or canonicalize clears what it leaves
