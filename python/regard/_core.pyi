@@ -191,6 +191,10 @@ class AttentionOptions(TypedDict, total=False):
     lengths: Lengths | None
     lengths_kv: Lengths | None
     padding: Literal["auto", "padded", "packed"] | None
+    page_table: Integers | None
+    cache_batch_idx: Integers | None
+    k_new: Array | None
+    v_new: Array | None
     descale_q: float | Numbers | None
     descale_k: float | Numbers | None
     descale_v: float | Numbers | None
@@ -403,6 +407,10 @@ def attention(
     lengths: Lengths | None = None,
     lengths_kv: Lengths | None = None,
     padding: Literal["auto", "padded", "packed"] | None = None,
+    page_table: Integers | None = None,
+    cache_batch_idx: Integers | None = None,
+    k_new: Array | None = None,
+    v_new: Array | None = None,
     descale_q: float | Numbers | None = None,
     descale_k: float | Numbers | None = None,
     descale_v: float | Numbers | None = None,
@@ -476,6 +484,10 @@ def explain(
     lengths: Lengths | None = None,
     lengths_kv: Lengths | None = None,
     padding: Literal["auto", "padded", "packed"] | None = None,
+    page_table: Integers | None = None,
+    cache_batch_idx: Integers | None = None,
+    k_new: Array | None = None,
+    v_new: Array | None = None,
     descale_q: float | Numbers | None = None,
     descale_k: float | Numbers | None = None,
     descale_v: float | Numbers | None = None,

@@ -19,7 +19,8 @@ namespace {
   "softmax_scale=None, softcap=0.0, alibi_slopes=None, sinks=None, seqlens_q=None, "     \
   "seqlens_kv=None, segment_ids_q=None, segment_ids_kv=None, cu_seqlens_q=None, "        \
   "cu_seqlens_kv=None, max_seqlen_q=None, max_seqlen_kv=None, lengths=None, "            \
-  "lengths_kv=None, padding=None, descale_q=None, "                                      \
+  "lengths_kv=None, padding=None, page_table=None, cache_batch_idx=None, "               \
+  "k_new=None, v_new=None, descale_q=None, "                                             \
   "descale_k=None, descale_v=None, dropout_p=0.0, seed=None, "                           \
   "layout='BHSD', backends=None, policy=None, return_lse=False, return_scores=None, "    \
   "return_saved=False, out=None)\n--\n\n"
@@ -61,6 +62,19 @@ cannot compute the call.
     >>> starts = [0, 5, 12]  # a sequence of 5 rows, then one of 7
     >>> regard.attention(rows, rows, rows, cu_seqlens_q=starts, cu_seqlens_kv=starts).shape
     (12, 2, 64)
+
+With a page_table, int32 [batch, pages], k and v are pages, [pages in all, kv heads, page size,
+head_dim] (layout='BSHD': [pages in all, page size, kv heads, head_dim]), and seqlens_kv say how many
+keys each sequence has; -1 stands for no page. Queries may be packed, by cu_seqlens_q alone. With
+cache_batch_idx, int32 [batch], a sequence has the keys of that entry of k and v. k_new and v_new
+[batch, kv heads, new, head_dim] are written behind the seqlens_kv rows of each sequence, into the
+arrays k and v, and then seen.
+
+    >>> pages = np.zeros((3, 2, 16, 64), np.float32)
+    >>> new = np.ones((1, 2, 1, 64), np.float32)
+    >>> regard.attention(np.ones((1, 8, 1, 64), np.float32), pages, pages.copy(), k_new=new, v_new=new,
+    ...                  page_table=[[2, 0]], seqlens_kv=[20]).shape  # row 4 of page 0 is written
+    (1, 8, 1, 64)
 
 Raises TypeError or ValueError for an argument, with its name, its value and what is accepted, and
 regard.NoBackendError, with every reason, where no backend can run the call.

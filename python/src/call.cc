@@ -189,8 +189,7 @@ Call::Call(const Arguments& arguments, Purpose purpose)
     }
   }
   request.q = inputs_.tensor(arguments.value[kQ], "q");
-  request.k = inputs_.tensor(arguments.value[kK], "k");
-  request.v = inputs_.tensor(arguments.value[kV], "v");
+  read_keys(arguments);
   read_options(arguments);
   read_mask_and_bias(arguments);
   read_vectors(arguments);
@@ -205,6 +204,26 @@ Call::Call(const Arguments& arguments, Purpose purpose)
   } else {
     make_outputs(arguments);
   }
+}
+
+/// k and v, and the rows that are appended to them. In pages they are in the order of the layout,
+/// whether q is packed or not.
+void Call::read_keys(const Arguments& arguments) {
+  const bool paged = arguments.given(kPageTable) != nullptr;
+  const RowOrder order = paged ? read_layout(arguments.value[kLayout]) : order_;
+  const auto read = [&](Arg arg, TensorView* view) {
+    PyObject* const given = arguments.given(arg);
+    if (given != nullptr) *view = inputs_.tensor(given, name_of(arg), order);
+  };
+  const std::size_t copies = inputs_.notes().size();
+  read(kK, &request.k);
+  read(kV, &request.v);
+  if (arguments.given(kKNew) != nullptr && inputs_.notes().size() != copies) {
+    raise_value("k and v must be taken where they are, since k_new is appended to them; " +
+                inputs_.notes().back());
+  }
+  read(kKNew, &request.k_new);
+  read(kVNew, &request.v_new);
 }
 
 void Call::read_options(const Arguments& arguments) {
@@ -347,6 +366,9 @@ void Call::read_packed(const Arguments& arguments) {
   PyObject* const lengths_kv = arguments.given(kLengthsKv);
   if (lengths == nullptr && lengths_kv == nullptr) {
     read_starts(arguments, kCuSeqlensQ, kMaxSeqlenQ, &request.cu_seqlens_q, &request.max_seqlen_q);
+    // Keys in pages are not packed.
+    const bool states_keys = arguments.given(kCuSeqlensKv) || arguments.given(kMaxSeqlenKv);
+    if (request.page_table.present() && !states_keys) return;
     read_starts(arguments, kCuSeqlensKv, kMaxSeqlenKv, &request.cu_seqlens_kv,
                 &request.max_seqlen_kv);
     return;
@@ -449,7 +471,9 @@ void Call::make_outputs(const Arguments& arguments) {
   } else {
     request.out = make_rows(shape, default_dtype_out(q.dtype), &out_);
   }
-  const npy_intp rows[4] = {q.shape[0], q.shape[1], q.shape[2], request.k.shape[2]};
+  const TensorView& table = request.page_table;  // the keys of a sequence are those of its pages
+  const npy_intp pages = table.present() && table.rank == 2 ? table.shape[1] : 1;
+  const npy_intp rows[4] = {q.shape[0], q.shape[1], q.shape[2], request.k.shape[2] * pages};
   const Dtype dtype = statistics_dtype(q.dtype);
   const bool packed = order_ == RowOrder::kPacked;
   if (PyObject* lse = arguments.value[kReturnLse]; lse && read_bool(lse, "return_lse")) {

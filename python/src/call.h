@@ -52,6 +52,7 @@ class Call {
   nb::object as_callers_kind(const nb::object& array, Dtype dtype) const;
 
  private:
+  void read_keys(const Arguments& arguments);
   void read_options(const Arguments& arguments);
   void read_diagonal(PyObject* diagonal);
   void read_window(PyObject* window);

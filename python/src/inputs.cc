@@ -115,6 +115,12 @@ void check_float32_range(const Array& array, const char* name) {
   }
 }
 
+void put_in_order(TensorView& view, RowOrder order) noexcept {
+  if (order == RowOrder::kBhsd) return;
+  std::swap(view.shape[1], view.shape[2]);
+  std::swap(view.strides[1], view.strides[2]);
+}
+
 }  // namespace
 
 CopyCounters copy_counters() noexcept {
@@ -137,23 +143,17 @@ Array Inputs::copied(const Array& array, int typenum, const std::string& why) {
   return result;
 }
 
-void Inputs::put_in_order(TensorView& view) const noexcept {
-  if (order_ == RowOrder::kBhsd) return;
-  std::swap(view.shape[1], view.shape[2]);
-  std::swap(view.strides[1], view.strides[2]);
-}
-
-TensorView Inputs::tensor(PyObject* object, const char* name) {
+TensorView Inputs::tensor(PyObject* object, const char* name, RowOrder order) {
   Array array = array_from(object, name);
   if (!is_float(array.dtype)) {
     raise_type("dtype of " + std::string(name) + " (" + describe_array(array) +
                ") must be float64, float32, float16, bfloat16, float8_e4m3fn or float8_e5m2");
   }
-  if (PyArray_NDIM(array.array) != (order_ == RowOrder::kPacked ? 3 : 4)) {
-    const bool may_be_packed = order_ != RowOrder::kPacked && PyArray_NDIM(array.array) == 3;
+  if (PyArray_NDIM(array.array) != (order == RowOrder::kPacked ? 3 : 4)) {
+    const bool may_be_packed = order != RowOrder::kPacked && PyArray_NDIM(array.array) == 3;
     const std::string hint =
         may_be_packed ? "; packed sequences need lengths, or cu_seqlens_q and cu_seqlens_kv" : "";
-    raise_rank(array, name, (row_order_words(order_) + hint).c_str());
+    raise_rank(array, name, (row_order_words(order) + hint).c_str());
   }
   TensorView view;
   if (const char* why = fill_view(array, 4, true, &view); why != nullptr) {
@@ -162,7 +162,7 @@ TensorView Inputs::tensor(PyObject* object, const char* name) {
     keep(std::move(copy.owner));
   }
   if (array.owner.is_valid()) keep(std::move(array.owner));
-  put_in_order(view);
+  put_in_order(view, order);
   return view;
 }
 
@@ -301,7 +301,7 @@ TensorView Inputs::output(const Array& array) const {
 TensorView Inputs::output_rows(const Array& array) const {
   TensorView view;
   fill_view(array, 4, true, &view);
-  put_in_order(view);
+  put_in_order(view, order_);
   return view;
 }
 

@@ -31,7 +31,8 @@ class Inputs {
   Inputs(RowOrder order, bool explain_only) : order_(order), explain_only_(explain_only) {}
 
   /// q, k or v in the caller's order, a view as [B,H,S,D]; of packed sequences B is 1.
-  TensorView tensor(PyObject* object, const char* name);
+  TensorView tensor(PyObject* object, const char* name) { return tensor(object, name, order_); }
+  TensorView tensor(PyObject* object, const char* name, RowOrder order);
   /// A boolean mask or a float bias that broadcasts to [B,Hq,Sq,Skv] from at most 4 dimensions.
   TensorView scores(const Array& array, const char* name, Dtype dtype_q);
   /// A tensor of any strides and its own number of dimensions, statistics of rows for one.
@@ -56,7 +57,6 @@ class Inputs {
  private:
   TensorView numbers_of(Array array, const char* name, const char* shape);
   Array copied(const Array& array, int typenum, const std::string& why);
-  void put_in_order(TensorView& view) const noexcept;
 
   RowOrder order_;
   bool explain_only_;
