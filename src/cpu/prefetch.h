@@ -90,6 +90,14 @@ REGARD_KERNEL_FN semantics::KeyRange keys_after(const KvOperand& x, semantics::T
   return {end, semantics::clamp(end + tile.size, 0, x.keys)};
 }
 
+/// The keys that decode rows prefetch at a tile: the next one's; in pages, which no hardware
+/// prefetcher goes through, those of a later one.
+REGARD_KERNEL_FN semantics::KeyRange keys_ahead(const KvOperand& x, semantics::Tile tile) {
+  constexpr std::int64_t kTilesBetween = 3;
+  if (x.pages.ids != nullptr) tile.begin += kTilesBetween * tile.size;
+  return tile.begin < x.keys ? keys_after(x, tile) : semantics::KeyRange{};
+}
+
 /// Rows of some keys, for prefetch_rows; nothing where they do not follow one another.
 REGARD_KERNEL_FN PrefetchCursor rows_cursor(const KvOperand& x, semantics::KeyRange keys) {
   if (keys.lo >= keys.hi || !is_one_run(x, keys.lo, keys.hi)) return {};
@@ -158,7 +166,7 @@ struct NextTilePrefetch {
 
 REGARD_KERNEL_FN NextTilePrefetch next_tile_prefetch(const KvOperand& k, const KvOperand& v,
                                                      TaskHead task_head, semantics::Tile tile) {
-  const semantics::KeyRange keys = keys_after(k, tile);
+  const semantics::KeyRange keys = keys_ahead(k, tile);
   if (keys.lo >= keys.hi) return {};
   return {lines_cursor(k, task_head, keys), lines_cursor(v, task_head, keys)};
 }

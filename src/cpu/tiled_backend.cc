@@ -98,8 +98,9 @@ const TiledKernel& kernel_of(const AttentionParams& params, Isa isa) noexcept {
 std::int64_t choose_heads(const AttentionParams& params, std::int64_t splits,
                           std::int32_t workers) noexcept {
   constexpr std::int64_t kMaxHeads = 8;
-  std::int64_t heads =
-      params.layout_k == Layout::kBhsd ? 1 : std::min(params.num_heads_kv, kMaxHeads);
+  // All heads of a page are neighbours, in either order.
+  const bool apart = params.layout_k == Layout::kBhsd && !params.features.has(Feature::kPaged);
+  std::int64_t heads = apart ? 1 : std::min(params.num_heads_kv, kMaxHeads);
   const auto tasks = [&] {
     return saturating_mul(params.batch,
                           saturating_mul(ceil_div(params.num_heads_kv, heads), splits));

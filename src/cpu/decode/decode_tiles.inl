@@ -196,15 +196,15 @@ class DecodeTiles {
     return copied_operand(buffer, x.type, x.dim, tile.size);
   }
 
-  /// Keys of pages smaller than a tile. The next tile's are prefetched beside them: no cursor goes
-  /// from page to page.
+  /// Keys of pages smaller than a tile. Those of a later tile are prefetched beside them: no cursor
+  /// goes from page to page.
   static void copy_keys(const KvOperand& x, Tile tile, T* buffer) {
     const std::int64_t row_bytes = x.dim * element_bytes(x.type);
-    const semantics::KeyRange next = keys_after(x, tile);
+    const semantics::KeyRange ahead = keys_ahead(x, tile);
     char* to = reinterpret_cast<char*>(buffer);
-    for (std::int64_t j = tile.begin; j < tile.begin + tile.size; ++j, to += row_bytes) {
-      if (j + tile.size < next.hi) prefetch_key(x, j + tile.size);
-      __builtin_memcpy(to, row_of(x, j), static_cast<std::size_t>(row_bytes));
+    for (std::int64_t j = 0; j < tile.size; ++j, to += row_bytes) {
+      if (ahead.lo + j < ahead.hi) prefetch_key(x, ahead.lo + j);
+      __builtin_memcpy(to, row_of(x, tile.begin + j), static_cast<std::size_t>(row_bytes));
     }
   }
 
