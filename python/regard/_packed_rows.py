@@ -346,13 +346,13 @@ def _by_chunks(sequences: Sequences, mask: Tensor, shape: Shape) -> Attention:
     agrees = ((visible & same) == expected).all() | (visible == of_row).all()
     if mask.dtype != torch.bool:
         agrees = agrees & ((mask == 0) | ~visible).all()
-    message = (f"attention_mask (of shape {tuple(mask.shape)}) contradicts "
-               f"{sequences.named or 'position_ids'} (of packed sequences) in a layer with chunks of "
-               f"{shape.chunk}: expected no mask beside them, or one of chunks and nothing else")
-    if torch.compiler.is_compiling():
-        torch._assert_async(agrees, message)
+    message = (f"contradicts {sequences.named or 'position_ids'} (of packed sequences) in a layer with "
+               f"chunks of {shape.chunk}: expected no mask beside them, or one of chunks and nothing "
+               "else")
+    if torch.compiler.is_compiling():  # a compiled message has no extents, which may be symbols
+        torch._assert_async(agrees, "attention_mask " + message)
     elif not agrees:
-        raise ArgumentError(message)
+        raise ArgumentError(f"attention_mask (of shape {tuple(mask.shape)}) {message}")
     return Attention(False, expected)
 
 
