@@ -11,6 +11,7 @@ import importlib
 from typing import Any
 
 from ._benchmark import Benchmark, BenchmarkRow, benchmark
+from ._cache import CacheFullError, KVCache, PagedKVCache
 from ._config import show_config
 from ._core import (
     Lengths,
@@ -40,9 +41,12 @@ from ._trace import trace
 __all__ = [
     "Benchmark",
     "BenchmarkRow",
+    "CacheFullError",
     "Gradients",
+    "KVCache",
     "Lengths",
     "NoBackendError",
+    "PagedKVCache",
     "Policy",
     "Refusal",
     "Saved",

@@ -1,0 +1,392 @@
+"""KV caches that keep sequences: which rows are whose, and where the next ones go. The arithmetic is
+regard.attention's, by page_table or cache_batch_idx."""
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._core import attention
+
+_NAMES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16",
+          "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
+_NUMPY = ("f64", "f32", "f16")
+
+
+class CacheFullError(RuntimeError):
+    """Raised before anything is written where rows do not fit a cache."""
+
+
+def _numpy_type(dtype: str) -> np.dtype[Any]:
+    if dtype not in _NAMES:
+        raise ValueError(f"dtype ({dtype!r}) must be one of {', '.join(_NAMES)}")
+    if dtype in _NUMPY:
+        return np.dtype(_NAMES[dtype])
+    return np.dtype(getattr(importlib.import_module("ml_dtypes"), _NAMES[dtype]))
+
+
+def _positive(**numbers: int) -> None:
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise ValueError(f"{name} ({number!r}) must be an integer of at least 1")
+
+
+class _Cache:
+    """What both caches share: sequences by number, rows in and attention out."""
+
+    def __init__(self, k: NDArray[Any], v: NDArray[Any]) -> None:
+        self.k, self.v = k, v
+        self._lengths: dict[int, int] = {}
+        self._next = 0
+
+    def _new(self, length: int) -> int:
+        sequence, self._next = self._next, self._next + 1
+        self._lengths[sequence] = length
+        return sequence
+
+    def _check(self, sequence: int) -> None:
+        if sequence not in self._lengths:
+            raise KeyError(f"sequence ({sequence!r}) is none of this cache, or was freed")
+
+    def length(self, sequence: int) -> int:
+        """The rows that a sequence has."""
+        self._check(sequence)
+        return self._lengths[sequence]
+
+    def _check_rows(self, rows: dict[str, Any], rank: int) -> list[NDArray[Any]]:
+        """k and v as the cache's type, [..., kv heads, new, head_dim]."""
+        heads, size = self.k.shape[1], self.k.shape[3]
+        made = []
+        for name, given in rows.items():
+            array = np.asarray(given)
+            if array.ndim != rank or array.shape[-3] != heads or array.shape[-1] != size:
+                raise ValueError(f"shape of {name} ({array.shape}) must end in [{heads} kv heads, new, "
+                                 f"{size}] and have rank {rank}")
+            made.append(array.astype(self.k.dtype, copy=False))
+        if made[0].shape != made[1].shape:
+            first, second = rows
+            raise ValueError(f"shape of {second} ({made[1].shape}) must be {first}'s, {made[0].shape}")
+        return made
+
+    def _place(self, sequence: int) -> Any:
+        raise NotImplementedError
+
+    def _reserve(self, sequence: int, rows: int) -> None:
+        """Room for rows behind those of a sequence, of its own; CacheFullError where there is none."""
+        raise NotImplementedError
+
+    def _keywords(self, sequences: Sequence[int]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _read(self, rows: NDArray[Any], sequence: int, begin: int, end: int) -> NDArray[Any]:
+        raise NotImplementedError
+
+    def _write(self, rows: NDArray[Any], sequence: int, begin: int, values: NDArray[Any]) -> None:
+        raise NotImplementedError
+
+    def append(self, sequence: int, k: Any, v: Any) -> None:
+        """Adds rows to a sequence.
+
+        k and v are [kv heads, new, head_dim], of any float type; they are rounded to the cache's.
+        Raises CacheFullError, before anything is written, where they do not fit.
+        """
+        self._check(sequence)
+        k, v = self._check_rows({"k": k, "v": v}, 3)
+        self._reserve(sequence, k.shape[1])
+        begin = self._lengths[sequence]
+        self._write(self.k, sequence, begin, k)
+        self._write(self.v, sequence, begin, v)
+        self._lengths[sequence] = begin + k.shape[1]
+
+    def rows(self, sequence: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Copies of the keys and values of a sequence, [kv heads, length, head_dim] each."""
+        self._check(sequence)
+        end = self._lengths[sequence]
+        return self._read(self.k, sequence, 0, end), self._read(self.v, sequence, 0, end)
+
+    def evict(self, sequence: int, rows: int) -> None:
+        """Drops the oldest rows of a sequence: what follows them moves to the front, and positions
+        count from there. Raises ValueError where the sequence has fewer."""
+        self._check(sequence)
+        length = self._lengths[sequence]
+        if isinstance(rows, bool) or not isinstance(rows, int) or not 0 <= rows <= length:
+            raise ValueError(f"rows ({rows!r}) must be 0 to {length}, the rows of the sequence")
+        if rows:
+            self._drop(sequence, rows)
+
+    def _drop(self, sequence: int, rows: int) -> None:
+        kept = [self._read(each, sequence, rows, self._lengths[sequence]) for each in (self.k, self.v)]
+        for each, values in zip((self.k, self.v), kept):
+            self._write(each, sequence, 0, values)
+        self._lengths[sequence] -= rows
+
+    def attend(self, q: Any, sequences: Sequence[int], *, k_new: Any = None, v_new: Any = None,
+               **options: Any) -> Any:
+        """Attention of q [batch, heads, queries, head_dim] on the rows of one sequence for each entry.
+
+        k_new and v_new [batch, kv heads, new, head_dim] are appended first, in the same call; no
+        sequence may then be named twice. The options are those of regard.attention; a diagonal that is
+        not named is 'bottom_right': the last query is at the last row. Returns what regard.attention
+        does. A call that raises leaves the cache as it was.
+        """
+        sequences = list(sequences)
+        for sequence in sequences:
+            self._check(sequence)
+        if len(sequences) != np.shape(q)[0]:
+            raise ValueError(f"sequences ({len(sequences)} of them) must be one for each entry of q's "
+                             f"batch, {np.shape(q)[0]}")
+        options.setdefault("diagonal", "bottom_right")
+        lengths = np.array([self._lengths[s] for s in sequences], np.int32)
+        if (k_new is None) != (v_new is None):
+            raise ValueError("k_new and v_new must both be given, or neither")
+        if k_new is None:
+            return attention(q, self.k, self.v, seqlens_kv=lengths, **self._keywords(sequences),
+                             **options)
+        if len(set(sequences)) != len(sequences):
+            raise ValueError(f"sequences ({sequences!r}) must be different where rows are appended")
+        k, v = self._check_rows({"k_new": k_new, "v_new": v_new}, 4)
+        before = [self._place(s) for s in sequences]
+        try:
+            for sequence in sequences:
+                self._reserve(sequence, k.shape[2])
+            made = attention(q, self.k, self.v, seqlens_kv=lengths, k_new=k, v_new=v,
+                             **self._keywords(sequences), **options)
+        except BaseException:
+            for sequence, place in zip(sequences, before):
+                self._restore(sequence, place)
+            raise
+        for sequence in sequences:
+            self._lengths[sequence] += k.shape[2]
+        return made
+
+    def _restore(self, sequence: int, place: Any) -> None:
+        """Gives back what was reserved behind a place of before."""
+
+
+class PagedKVCache(_Cache):
+    """Keys and values of many sequences in pages of one pool, in NumPy memory.
+
+        >>> import numpy as np, regard
+        >>> cache = regard.PagedKVCache(num_pages=64, page_size=16, num_kv_heads=2, head_dim=64,
+        ...                             dtype="f32")
+        >>> s = cache.allocate()
+        >>> rows = np.ones((2, 20, 64), np.float32)
+        >>> cache.append(s, rows, rows)
+        >>> t = cache.fork(s)  # shares the pages until one of both appends
+        >>> cache.attend(np.ones((2, 8, 1, 64), np.float32), [s, t], is_causal=True).shape
+        (2, 8, 1, 64)
+
+    k and v are the pages, [num_pages, kv heads, page_size, head_dim]. dtype is f64, f32, f16, bf16,
+    f8e4m3 or f8e5m2 (the last three need the package ml_dtypes). k_dtype and v_dtype must be dtype, and
+    scales and hadamard their defaults: there are no quantised caches yet. Not for use by several
+    threads at once.
+
+    More: `python -m regard docs python`.
+    """
+
+    def __init__(self, *, num_pages: int, page_size: int, num_kv_heads: int, head_dim: int,
+                 dtype: str = "bf16", k_dtype: str | None = None, v_dtype: str | None = None,
+                 scales: str = "token", hadamard: bool = False) -> None:
+        _positive(num_pages=num_pages, page_size=page_size, num_kv_heads=num_kv_heads,
+                  head_dim=head_dim)
+        for name, given in (("k_dtype", k_dtype), ("v_dtype", v_dtype)):
+            if given not in (None, dtype):
+                raise ValueError(f"{name} ({given!r}) must be dtype, {dtype!r}: keys and values of two "
+                                 "types are not supported")
+        if scales != "token" or hadamard:
+            raise ValueError(f"scales ({scales!r}) and hadamard ({hadamard!r}) must be 'token' and "
+                             "False: quantised caches are not supported")
+        shape = (num_pages, num_kv_heads, page_size, head_dim)
+        super().__init__(np.zeros(shape, _numpy_type(dtype)), np.zeros(shape, _numpy_type(dtype)))
+        self._pages: dict[int, list[int]] = {}
+        self._users = [0] * num_pages
+        self._free = list(range(num_pages - 1, -1, -1))
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that no sequence has."""
+        return len(self._free)
+
+    def allocate(self) -> int:
+        """A new sequence without rows; it takes pages when rows come."""
+        sequence = self._new(0)
+        self._pages[sequence] = []
+        return sequence
+
+    def fork(self, sequence: int) -> int:
+        """A sequence with the same rows, in the same pages. The page that either appends to next is
+        copied then."""
+        self._check(sequence)
+        twin = self._new(self._lengths[sequence])
+        self._pages[twin] = list(self._pages[sequence])
+        for page in self._pages[twin]:
+            self._users[page] += 1
+        return twin
+
+    def free(self, sequence: int) -> None:
+        """Ends a sequence; pages that nobody else has are free again."""
+        self._check(sequence)
+        self._release(self._pages.pop(sequence))
+        del self._lengths[sequence]
+
+    def pages(self, sequence: int) -> list[int]:
+        """The pages of a sequence, in the order of its rows."""
+        self._check(sequence)
+        return list(self._pages[sequence])
+
+    def _release(self, pages: list[int]) -> None:
+        for page in pages:
+            self._users[page] -= 1
+            if self._users[page] == 0:
+                self._free.append(page)
+
+    def _take(self) -> int:
+        page = self._free.pop()
+        self._users[page] = 1
+        return page
+
+    def _place(self, sequence: int) -> list[int]:
+        return list(self._pages[sequence])
+
+    def _restore(self, sequence: int, place: list[int]) -> None:
+        taken = self._pages[sequence][len(place):]
+        # A page that was copied holds the same rows: the sequence keeps it.
+        del self._pages[sequence][len(place):]
+        self._release(taken)
+
+    def _reserve(self, sequence: int, rows: int) -> None:
+        size, length, own = self.k.shape[2], self._lengths[sequence], self._pages[sequence]
+        pages = -(-(length + rows) // size)
+        first = length // size  # the page of the next row
+        shared = [n for n in range(first, len(own)) if self._users[own[n]] > 1] if rows else []
+        needed = max(pages - len(own), 0) + len(shared)
+        if needed > len(self._free):
+            raise CacheFullError(f"{rows} more rows need {needed} pages, and {len(self._free)} of "
+                                 f"{len(self._users)} are free")
+        for n in shared:
+            copy = self._take()
+            self.k[copy], self.v[copy] = self.k[own[n]], self.v[own[n]]
+            self._release([own[n]])
+            own[n] = copy
+        while len(own) < pages:
+            own.append(self._take())
+
+    def _drop(self, sequence: int, rows: int) -> None:
+        size, own = self.k.shape[2], self._pages[sequence]
+        whole, rest = divmod(rows, size)
+        left = self._lengths[sequence] - rows
+        if rest == 0 or left == 0:
+            whole = len(own) if left == 0 else whole
+            self._release(own[:whole])
+            del own[:whole]
+            self._lengths[sequence] = left
+            return
+        # Rows move down within pages: into others where somebody else has these, too.
+        pages = -(-left // size)
+        room = len(self._free) + sum(self._users[page] == 1 for page in own)
+        if pages > room:
+            raise CacheFullError(f"rows that move within shared pages need {pages} pages, and {room} "
+                                 f"of {len(self._users)} are free")
+        values = [self._read(each, sequence, rows, rows + left) for each in (self.k, self.v)]
+        self._release(own)
+        self._pages[sequence] = [self._take() for _ in range(pages)]
+        for each, moved in zip((self.k, self.v), values):
+            self._write(each, sequence, 0, moved)
+        self._lengths[sequence] = left
+
+    def _keywords(self, sequences: Sequence[int]) -> dict[str, Any]:
+        widest = max((len(self._pages[s]) for s in sequences), default=0)
+        table = np.full((len(sequences), widest), -1, np.int32)
+        for row, sequence in zip(table, sequences):
+            own = self._pages[sequence]
+            row[:len(own)] = own
+        return {"page_table": table}
+
+    def _read(self, rows: NDArray[Any], sequence: int, begin: int, end: int) -> NDArray[Any]:
+        every = np.arange(begin, end)
+        size = self.k.shape[2]
+        pages = np.array(self._pages[sequence], np.int64)[every // size]
+        return np.ascontiguousarray(rows[pages, :, every % size].transpose(1, 0, 2))
+
+    def _write(self, rows: NDArray[Any], sequence: int, begin: int, values: NDArray[Any]) -> None:
+        every = np.arange(begin, begin + values.shape[1])
+        size = self.k.shape[2]
+        pages = np.array(self._pages[sequence], np.int64)[every // size]
+        rows[pages, :, every % size] = values.transpose(1, 0, 2)
+
+
+class KVCache(_Cache):
+    """Keys and values of up to batch_size sequences, each in `capacity` rows of its own, in NumPy
+    memory.
+
+        >>> import numpy as np, regard
+        >>> cache = regard.KVCache(batch_size=4, capacity=128, num_kv_heads=2, head_dim=64, dtype="f32")
+        >>> s = cache.allocate()
+        >>> new = np.ones((1, 2, 1, 64), np.float32)
+        >>> cache.attend(np.ones((1, 8, 1, 64), np.float32), [s], k_new=new, v_new=new).shape
+        (1, 8, 1, 64)
+        >>> cache.length(s)
+        1
+
+    k and v are [batch_size, kv heads, capacity, head_dim]; types as of PagedKVCache. Not for use by
+    several threads at once.
+
+    More: `python -m regard docs python`.
+    """
+
+    def __init__(self, *, batch_size: int, capacity: int, num_kv_heads: int, head_dim: int,
+                 dtype: str = "bf16") -> None:
+        _positive(batch_size=batch_size, capacity=capacity, num_kv_heads=num_kv_heads,
+                  head_dim=head_dim)
+        shape = (batch_size, num_kv_heads, capacity, head_dim)
+        super().__init__(np.zeros(shape, _numpy_type(dtype)), np.zeros(shape, _numpy_type(dtype)))
+        self._entries: dict[int, int] = {}
+        self._free = list(range(batch_size - 1, -1, -1))
+
+    def _entry(self) -> int:
+        if not self._free:
+            raise CacheFullError(f"all {self.k.shape[0]} entries of the cache are taken; free one")
+        return self._free.pop()
+
+    def allocate(self) -> int:
+        """A new sequence without rows. Raises CacheFullError where all entries are taken."""
+        entry = self._entry()
+        sequence = self._new(0)
+        self._entries[sequence] = entry
+        return sequence
+
+    def fork(self, sequence: int) -> int:
+        """A sequence with copies of the same rows."""
+        self._check(sequence)
+        entry, length = self._entry(), self._lengths[sequence]
+        twin = self._new(length)
+        self._entries[twin] = entry
+        for each in (self.k, self.v):
+            each[entry, :, :length] = each[self._entries[sequence], :, :length]
+        return twin
+
+    def free(self, sequence: int) -> None:
+        """Ends a sequence; its entry is free again."""
+        self._check(sequence)
+        self._free.append(self._entries.pop(sequence))
+        del self._lengths[sequence]
+
+    def _place(self, sequence: int) -> int:
+        return self._entries[sequence]
+
+    def _reserve(self, sequence: int, rows: int) -> None:
+        length, capacity = self._lengths[sequence], self.k.shape[2]
+        if length + rows > capacity:
+            raise CacheFullError(f"{rows} more rows than the {length} of the sequence do not fit the "
+                                 f"capacity, {capacity}")
+
+    def _keywords(self, sequences: Sequence[int]) -> dict[str, Any]:
+        return {"cache_batch_idx": np.array([self._entries[s] for s in sequences], np.int32)}
+
+    def _read(self, rows: NDArray[Any], sequence: int, begin: int, end: int) -> NDArray[Any]:
+        return rows[self._entries[sequence], :, begin:end].copy()
+
+    def _write(self, rows: NDArray[Any], sequence: int, begin: int, values: NDArray[Any]) -> None:
+        rows[self._entries[sequence], :, begin:begin + values.shape[1]] = values

@@ -1,0 +1,184 @@
+"""KVCache and PagedKVCache against a model that keeps every row."""
+
+import numpy as np
+import pytest
+from hypothesis import settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import regard
+
+HEADS, SIZE = 2, 8
+
+
+def rows_of(seed, count):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((2, HEADS, count, SIZE)).astype(np.float32)
+
+
+class Machine(RuleBasedStateMachine):
+    """Any sequence of calls leaves the rows that the model has; one that raises changes nothing."""
+
+    def make(self):
+        raise NotImplementedError
+
+    @initialize()
+    def start(self):
+        self.cache = self.make()
+        self.model = {}  # of each sequence its rows, [2, heads, length, head_dim]
+        self.seed = 0
+
+    def next_rows(self, count):
+        self.seed += 1
+        return rows_of(self.seed, count)
+
+    def pick(self, data):
+        return data.draw(st.sampled_from(sorted(self.model)))
+
+    def attempt(self, call):
+        """The result, or None where the cache is full."""
+        try:
+            return call()
+        except regard.CacheFullError:
+            return None
+
+    @rule()
+    def allocate(self):
+        sequence = self.attempt(self.cache.allocate)
+        if sequence is not None:
+            assert sequence not in self.model
+            self.model[sequence] = np.zeros((2, HEADS, 0, SIZE), np.float32)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data(), count=st.integers(0, 9))
+    def append(self, data, count):
+        sequence, rows = self.pick(data), self.next_rows(count)
+        if self.attempt(lambda: self.cache.append(sequence, *rows) or True):
+            self.model[sequence] = np.concatenate([self.model[sequence], rows], axis=2)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def fork(self, data):
+        sequence = self.pick(data)
+        twin = self.attempt(lambda: self.cache.fork(sequence))
+        if twin is not None:
+            self.model[twin] = self.model[sequence]
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def evict(self, data):
+        sequence = self.pick(data)
+        count = data.draw(st.integers(0, self.model[sequence].shape[2]))
+        if self.attempt(lambda: self.cache.evict(sequence, count) or True):
+            self.model[sequence] = self.model[sequence][:, :, count:]
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def free(self, data):
+        sequence = self.pick(data)
+        self.cache.free(sequence)
+        del self.model[sequence]
+        with pytest.raises(KeyError, match="is none of this cache"):
+            self.cache.length(sequence)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data(), new=st.integers(0, 3), causal=st.booleans())
+    def attend(self, data, new, causal):
+        sequences = data.draw(st.lists(st.sampled_from(sorted(self.model)), min_size=1, max_size=3,
+                                       unique=True))
+        q = rows_of(self.seed, 2)[0].repeat(2, 0)[None].repeat(len(sequences), 0)
+        added = [self.next_rows(new) for _ in sequences]
+        appended = {} if new == 0 else dict(k_new=np.stack([x[0] for x in added]),
+                                            v_new=np.stack([x[1] for x in added]))
+        out = self.attempt(lambda: self.cache.attend(q, sequences, is_causal=causal, **appended))
+        if out is None:
+            return
+        for n, sequence in enumerate(sequences):
+            self.model[sequence] = np.concatenate([self.model[sequence], added[n]], axis=2)
+            k, v = self.model[sequence][:, None]
+            one = regard.attention(q[n:n + 1], k, v, is_causal=causal, diagonal="bottom_right")
+            np.testing.assert_array_equal(out[n:n + 1], one)
+
+    @invariant()
+    def has_the_rows(self):
+        for sequence, rows in getattr(self, "model", {}).items():
+            assert self.cache.length(sequence) == rows.shape[2]
+            np.testing.assert_array_equal(np.stack(self.cache.rows(sequence)), rows)
+
+
+class Paged(Machine):
+    def make(self):
+        return regard.PagedKVCache(num_pages=9, page_size=4, num_kv_heads=HEADS, head_dim=SIZE,
+                                   dtype="f32")
+
+    @invariant()
+    def every_page_is_counted(self):
+        if not hasattr(self, "cache"):
+            return
+        used = [page for sequence in self.model for page in self.cache.pages(sequence)]
+        assert self.cache.free_pages == 9 - len(set(used))
+        for sequence, rows in self.model.items():
+            assert len(self.cache.pages(sequence)) == -(-rows.shape[2] // 4)
+
+
+class Contiguous(Machine):
+    def make(self):
+        return regard.KVCache(batch_size=4, capacity=13, num_kv_heads=HEADS, head_dim=SIZE, dtype="f32")
+
+
+TestPaged = Paged.TestCase
+TestContiguous = Contiguous.TestCase
+TestPaged.settings = TestContiguous.settings = settings(max_examples=60, stateful_step_count=40,
+                                                        deadline=None)
+
+
+def paged(**changes):
+    return regard.PagedKVCache(**dict(dict(num_pages=2, page_size=4, num_kv_heads=HEADS, head_dim=SIZE,
+                                           dtype="f32"), **changes))
+
+
+@pytest.mark.parametrize("changes, match", [
+    (dict(num_pages=0), r"num_pages \(0\)"),
+    (dict(page_size=True), r"page_size \(True\)"),
+    (dict(dtype="int8"), r"dtype \('int8'\) must be one of f64, f32"),
+    (dict(k_dtype="bf16"), "k_dtype .* two types"),
+    (dict(hadamard=True), "quantised caches are not supported"),
+    (dict(scales="page"), "quantised caches are not supported"),
+])
+def test_what_is_not_there_is_refused_by_name(changes, match):
+    with pytest.raises(ValueError, match=match):
+        paged(**changes)
+
+
+def test_bad_calls_change_nothing():
+    cache = paged()
+    s, t = cache.allocate(), cache.allocate()
+    rows = rows_of(1, 3)
+    cache.append(s, *rows)
+    q = rows_of(2, 1)[0][None]
+    for call, error, match in [
+        (lambda: cache.append(s, rows[0][0], rows[1]), ValueError, "shape of k"),
+        (lambda: cache.append(s, rows[0], rows[1][:, :1]), ValueError, "shape of v"),
+        (lambda: cache.append(s, *rows_of(3, 6)), regard.CacheFullError, "need 2 pages, and 1 of 2"),
+        (lambda: cache.append(9, *rows), KeyError, "none of this cache"),
+        (lambda: cache.evict(s, 4), ValueError, "must be 0 to 3"),
+        (lambda: cache.attend(q, [s, t]), ValueError, "one for each entry"),
+        (lambda: cache.attend(q, [s], k_new=q), ValueError, "both be given"),
+        (lambda: cache.attend(q.repeat(2, 0), [s, s], k_new=q.repeat(2, 0), v_new=q.repeat(2, 0)),
+         ValueError, "must be different"),
+        # Room was reserved, then the call itself is refused.
+        (lambda: cache.attend(q, [t], k_new=q, v_new=q, softcap=-1.0), ValueError, "softcap"),
+    ]:
+        with pytest.raises(error, match=match):
+            call()
+        assert (cache.length(s), cache.length(t), cache.free_pages) == (3, 0, 1)
+        np.testing.assert_array_equal(np.stack(cache.rows(s)), rows)
+
+
+def test_bfloat16_is_rounded_on_the_way_in():
+    pytest.importorskip("ml_dtypes")
+    cache = regard.KVCache(batch_size=1, capacity=4, num_kv_heads=HEADS, head_dim=SIZE)
+    s = cache.allocate()
+    rows = rows_of(5, 4)
+    cache.append(s, *rows)
+    np.testing.assert_array_equal(cache.rows(s)[0], rows[0].astype(cache.k.dtype))
+    assert cache.attend(rows[0][None].astype(cache.k.dtype), [s]).dtype == cache.k.dtype
