@@ -18,6 +18,7 @@ from ..torch._formula import dropout_factors, formula
 from ..torch._inputs import check_tensor
 from ..torch._options import Options, seed_of
 from ..torch._scopes import ArgumentError
+from ._kvcache import flash_attn_with_kvcache
 
 __all__ = [
     "flash_attn_func",
@@ -26,6 +27,7 @@ __all__ = [
     "flash_attn_varlen_func",
     "flash_attn_varlen_kvpacked_func",
     "flash_attn_varlen_qkvpacked_func",
+    "flash_attn_with_kvcache",
 ]
 
 WithLse: TypeAlias = "tuple[Tensor, Tensor, Tensor | None]"  # out, softmax_lse, S_dmask
