@@ -26,6 +26,9 @@ constexpr ExpectedRefusal kTable[] = {
     {kAll, kDtype, "f8", true, true, "8 bits have no gradients"},
     {kAll, kDtype, "q=f8", true, true, "8 bits have no gradients"},
     {kAll, kFeature, "descales", true, true, "8 bits have no gradients"},
+    {kAll, kFeature, "paged", true, true, "caches have no gradients"},
+    {kAll, kFeature, "cache_batch_idx", true, true, "caches have no gradients"},
+    {kAll, kFeature, "append_kv", true, true, "caches have no gradients"},
 };
 
 }  // namespace
