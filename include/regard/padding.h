@@ -45,7 +45,7 @@ struct PathPrediction {
 /// The forward of a problem by each path, of tensors that lie as `params` say: packed, or padded.
 /// The sequences are as long as the mean of total_q and total_kv (packed) or tokens_q and tokens_kv
 /// (padded; 0 is the full length), so that nothing but params is read. Rates of 0 count as
-/// default_rates(). Empty where there is neither Feature::kPacked nor a length.
+/// default_rates(). Empty without Feature::kPacked or a length, and for the keys of a cache.
 REGARD_EXPORT std::vector<PathPrediction> predict_paths(const AttentionParams& params,
                                                         const MachineRates& rates);
 

@@ -63,6 +63,7 @@ TEST(PredictPaths, CausalHalvesOperationsAndWindowsBoundThem) {
 
 TEST(PredictPaths, NothingWithoutLengthsAndHugeExtentsAreFinite) {
   EXPECT_TRUE(predict_paths(params_of("b4 sq100 d8 f32"), {}).empty());
+  EXPECT_TRUE(predict_paths(params_of("b4 sq1 skv64 d8 f32 paged"), {}).empty());
   EXPECT_EQ(fastest_path({}), PaddingPath::kLengths);
   for (const char* words : {"b0 sq0 d0 f32 lens", "b1 sq1073741824 d64 f32 causal diag=tl lens",
                             "b3 sq0 d8 packed total_q=0 total_kv=0"}) {
