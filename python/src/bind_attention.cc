@@ -130,7 +130,8 @@ nb::object run_attention(const CallArgs& args) {
                  : attention(context, call.request, call.policy, launch);
   }
   // Before the plan is moved away: a copy of it counts references with locked instructions.
-  const nb::object saved = saved_of(call, planned.plan, scope.layer());
+  // A call that failed may have left a KeyboardInterrupt, which making an object could clear.
+  const nb::object saved = status.ok() ? saved_of(call, planned.plan, scope.layer()) : nb::object();
   remember_call(std::move(planned), status, call.notes());
   check(call, status);
   return call.result(saved);
