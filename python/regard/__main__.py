@@ -17,9 +17,9 @@ def main(words: list[str] | None = None) -> int:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     docs = verbs.add_parser("docs", help="list the documents, or print one")
     docs.add_argument("page", nargs="?", metavar="PAGE", help="a page's name, as python")
-    asked = parser.parse_args(words)
+    arguments = parser.parse_args(words)
     try:
-        text = _docs.listing() if asked.page is None else _docs.page(asked.page)
+        text = _docs.listing() if arguments.page is None else _docs.page(arguments.page)
     except LookupError as error:
         print(f"python -m regard docs: {error.args[0]}", file=sys.stderr)
         return 2

@@ -105,10 +105,9 @@ How the choice is made: `python -m regard docs selection`. Cases: `python -m reg
 constexpr Signature kAttention{"attention", {kQ, kK, kV}, args_between(kQ, kOut)};
 constexpr Signature kExplain{"explain", {kQ, kK, kV}, args_between(kQ, kOut)};
 
-/// What the backward of the call needs; null where the caller did not request it, or the call
-/// failed.
+/// What the backward of the call needs; null where the caller did not request it.
 nb::object saved_of(const Call& call, const Plan& plan, const std::string& layer) {
-  if (!call.returns_saved() || plan.empty()) return {};
+  if (!call.returns_saved()) return {};
   return nb::cast(Saved{call.stats(), SavedContext::Kind::kStats, call.request.rng_seed,
                         call.request.rng_offset, plan, plan.backend(), plan.policy().max_error,
                         layer});
