@@ -220,7 +220,7 @@ MUTATIONS = [
              "row_of(cache, length + s)", "row_of(cache, length + s + 1)",
              (("property", "*Paged.Append*"),)),
     Mutation("two sequences may append to one page", "src/core/describe/check_data.cc",
-             "if (id_at(a, other) != id) continue;", "continue;",
+             "if (id_at(a, i) == id_at(b, index)) return true;", "",
              (("core", "Append*"),)),
     Mutation("new rows may end past the cache", "src/core/describe/check_data.cc",
              "extents[spec.data_limit] - appended", "extents[spec.data_limit]",

@@ -83,28 +83,64 @@ bool is_within(const semantics::KeyRange& range, std::int64_t n) {
   return n >= range.lo && n < range.hi;
 }
 
-/// The pages of a sequence that new rows are written to: the last Snew of its rows.
-semantics::KeyRange written_pages(const problem::Problem& p, const problem::Sequence& s) {
-  const std::int64_t size = p.pages.page_size, end = s.band.len_kv;
-  if (p.seqlen_new == 0) return {};
-  return {(end - p.seqlen_new) / size, (end - 1) / size + 1};
+/// The pages, by index in a sequence's row of the table, that some of its rows lie in.
+semantics::KeyRange pages_of(const semantics::KeyRange& rows, std::int64_t page_size) {
+  if (is_empty(rows)) return {};
+  return {rows.lo / page_size, (rows.hi - 1) / page_size + 1};
 }
 
-/// Ids of pages that exist, for all keys that a row sees. Lengths are checked before.
+/// The pages that new rows are written to: the last rows of a sequence.
+semantics::KeyRange written_pages(const problem::Problem& p, std::int64_t b) {
+  const std::int64_t end = problem::sequence_of(p, b).band.len_kv;
+  return pages_of({end - p.seqlen_new, end}, p.pages.page_size);
+}
+
+/// No two sequences, and no sequence twice, append to one page or entry: `written(b)` are the
+/// indices of those that b appends to, id_at(b, index) which they are, checked before. The
+/// comparison of all pairs takes no memory, and is a thousandth of a call that writes so many
+/// pages.
+template <class Written, class IdAt>
+Status check_writers(std::int64_t batch, Written written, IdAt id_at, const char* what,
+                     const char* where) {
+  const auto is_written_before = [&](std::int64_t a, std::int64_t b, std::int64_t index) {
+    const semantics::KeyRange range = written(a);
+    for (std::int64_t i = range.lo; i < (a == b ? index : range.hi); ++i) {
+      if (id_at(a, i) == id_at(b, index)) return true;
+    }
+    return false;
+  };
+  for (std::int64_t b = 0; b < batch; ++b) {
+    const semantics::KeyRange range = written(b);
+    for (std::int64_t index = range.lo; index < range.hi; ++index) {
+      std::int64_t a = 0;
+      while (a <= b && !is_written_before(a, b, index)) ++a;
+      if (a > b) continue;
+      return invalid(where, "sequences ", a, " and ", b, " append to ", what, " ", id_at(b, index),
+                     ", expected one of their own each");
+    }
+  }
+  return {};
+}
+
+/// Ids of pages that exist, for all keys that a row sees and all rows that are written, which no
+/// other sequence writes. Lengths are checked before.
 Status check_pages(const TensorView& table, const Buffers& buffers, const AttentionParams& params,
                    const char* where) {
   if (!is_readable(table)) return {};
   problem::Problem p;
   problem::make_problem(params, buffers, &p);
+  const auto id_at = [&](std::int64_t b, std::int64_t page) {
+    return read_integer(table, b * table.strides[0] + page * table.strides[1]);
+  };
+  const auto written = [&](std::int64_t b) { return written_pages(p, b); };
   for (std::int64_t b = 0; b < table.shape[0]; ++b) {
     const problem::Sequence s = problem::sequence_of(p, b);
-    const semantics::KeyRange keys = semantics::visible_keys(s.band, 0, s.len_q);
-    const bool sees_keys = !is_empty(keys);
+    const auto seen_keys = semantics::visible_keys(s.band, 0, s.len_q);
+    const semantics::KeyRange seen_pages = pages_of(seen_keys, params.page_size),
+                              new_pages = written(b);
     for (std::int64_t page = 0; page < table.shape[1]; ++page) {
-      const std::int64_t id = read_integer(table, b * table.strides[0] + page * table.strides[1]);
-      const bool is_seen = sees_keys && page >= keys.lo / params.page_size &&
-                           page <= (keys.hi - 1) / params.page_size;
-      const bool is_written = is_within(written_pages(p, s), page);
+      const std::int64_t id = id_at(b, page);
+      const bool is_seen = is_within(seen_pages, page), is_written = is_within(new_pages, page);
       if (id >= (is_seen || is_written ? 0 : -1) && id < params.num_pages) continue;
       return invalid(where, "page_table[", b, ",", page, "] (", id, "), expected ",
                      is_seen || is_written ? "0" : "-1", " to ", params.num_pages - 1,
@@ -113,52 +149,25 @@ Status check_pages(const TensorView& table, const Buffers& buffers, const Attent
                                 : "");
     }
   }
-  return {};
+  return check_writers(table.shape[0], written, id_at, "page", where);
 }
 
-/// No two sequences append to one page, or to one entry of a cache. Ids are checked before. The
-/// comparison of all pairs takes no memory, and is a thousandth of a call that writes so many
-/// pages.
-Status check_appends(const Buffers& buffers, const AttentionParams& params, const char* where) {
-  if (!is_readable(buffers.k_new) || buffers.k_new.shape[2] == 0) return {};
-  const bool paged = buffers.page_table.present();
-  const TensorView& ids = paged ? buffers.page_table : buffers.cache_batch_idx;
-  if (!is_readable(ids)) return {};
-  problem::Problem p;
-  problem::make_problem(params, buffers, &p);
-  const auto pages_of = [&](std::int64_t b) {
-    return paged ? written_pages(p, problem::sequence_of(p, b)) : semantics::KeyRange{0, 1};
-  };
-  const auto id_at = [&](std::int64_t b, std::int64_t page) {
-    return read_integer(ids, b * ids.strides[0] + (paged ? page * ids.strides[1] : 0));
-  };
-  for (std::int64_t b = 0; b < ids.shape[0]; ++b) {
-    const semantics::KeyRange pages = pages_of(b);
-    for (std::int64_t page = pages.lo; page < pages.hi; ++page) {
-      const std::int64_t id = id_at(b, page);
-      for (std::int64_t a = 0; a <= b; ++a) {
-        const semantics::KeyRange others = pages_of(a);
-        const std::int64_t end = a < b ? others.hi : page;
-        for (std::int64_t other = others.lo; other < end; ++other) {
-          if (id_at(a, other) != id) continue;
-          return invalid(where, "sequences ", a, " and ", b, " append to ",
-                         paged ? "page " : "entry ", id, ", expected one of their own each");
-        }
-      }
-    }
-  }
-  return {};
-}
-
-Status check_entries(const TensorView& entries, std::int64_t count, const char* where) {
+/// Entries that exist, and each of one sequence alone where rows are appended.
+Status check_entries(const TensorView& entries, const Buffers& buffers, const char* where) {
   if (!is_readable(entries)) return {};
+  const std::int64_t count = buffers.k.shape[0];
+  const auto id_at = [&](std::int64_t b, std::int64_t) {
+    return read_integer(entries, b * entries.strides[0]);
+  };
   for (std::int64_t b = 0; b < entries.shape[0]; ++b) {
-    const std::int64_t entry = read_integer(entries, b * entries.strides[0]);
+    const std::int64_t entry = id_at(b, 0);
     if (entry >= 0 && entry < count) continue;
     return invalid(where, "cache_batch_idx[", b, "] (", entry, "), expected 0 to ", count - 1,
                    ", an entry of the batch of k");
   }
-  return {};
+  const bool appends = buffers.k_new.present() && buffers.k_new.shape[2] > 0;
+  const auto written = [&](std::int64_t) { return semantics::KeyRange{0, appends ? 1 : 0}; };
+  return check_writers(entries.shape[0], written, id_at, "entry", where);
 }
 
 Status check_data_of(const TensorSpec& spec, const Buffers& buffers, const AttentionParams& params,
@@ -169,7 +178,7 @@ Status check_data_of(const TensorSpec& spec, const Buffers& buffers, const Atten
     case DataRule::kNone: return {};
     case DataRule::kScale: return check_scale(view, spec.name, where);
     case DataRule::kPage: return check_pages(view, buffers, params, where);
-    case DataRule::kEntry: return check_entries(view, buffers.k.shape[0], where);
+    case DataRule::kEntry: return check_entries(view, buffers, where);
     case DataRule::kLength: {
       const bool of_q = spec.data_limit == Extent::kSq;
       // New rows follow those of a sequence within its cache.
@@ -217,10 +226,9 @@ Status check_data(const Buffers& buffers, const AttentionParams& params, const c
                   TensorSpecs specs) {
   if (Status s = check_all_starts(buffers, params, where, specs); !s.ok()) return s;
   // Pages come after lengths in the table.
-  Status status = check_rows(buffers, params, where, specs, [](DataRule rule) {
+  return check_rows(buffers, params, where, specs, [](DataRule rule) {
     return rule != DataRule::kNone && rule != DataRule::kStarts;
   });
-  return status.ok() ? check_appends(buffers, params, where) : status;
 }
 
 namespace {
