@@ -7,7 +7,6 @@ of each sequence, where its last query stands at its last key.
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal, TypeAlias, overload
 
 import torch
@@ -16,8 +15,9 @@ from torch import Tensor
 from ..torch import _call
 from ..torch._formula import dropout_factors, formula
 from ..torch._inputs import check_tensor
-from ..torch._options import Options, seed_of
+from ..torch._options import Options
 from ..torch._scopes import ArgumentError
+from ._arguments import check_options, flash_lse, options_of
 from ._kvcache import flash_attn_with_kvcache
 
 __all__ = [
@@ -45,40 +45,9 @@ def _check(q: Any, k: Any, v: Any, shape: str) -> None:
     _call.require_type("q", q)
 
 
-def _check_options(dropout_p: Any, softcap: Any, window_size: Any, alibi_slopes: Any,
-                   causal: Any, deterministic: Any, return_attn_probs: Any) -> None:
-    for name, flag in (("causal", causal), ("deterministic", deterministic),
-                       ("return_attn_probs", return_attn_probs)):
-        if not isinstance(flag, bool):
-            raise TypeError(f"{name} ({flag!r}) must be True or False")
-    for name, number in (("dropout_p", dropout_p), ("softcap", softcap)):
-        if not isinstance(number, (float, int, torch.SymFloat)):
-            raise TypeError(f"{name} ({number!r}) must be a number")
-    if not 0.0 <= dropout_p < 1.0:
-        raise ArgumentError(f"dropout_p ({dropout_p}) must be at least 0 and below 1")
-    if (not isinstance(window_size, (tuple, list)) or len(window_size) != 2
-            or not isinstance(window_size[0], int) or not isinstance(window_size[1], int)):
-        raise TypeError(f"window_size ({window_size!r}) must be a pair of integers (left, right), "
-                        "-1 where it is unlimited")
-    if alibi_slopes is not None and not isinstance(alibi_slopes, Tensor):
-        raise TypeError(f"alibi_slopes ({type(alibi_slopes).__name__}) must be a torch.Tensor of "
-                        "[heads] or [batch, heads], or None")
-
-
-def _options(q: Tensor, dropout_p: float, softmax_scale: float | None, causal: bool,
-             window_size: tuple[int, int], softcap: float, alibi_slopes: Tensor | None) -> Options:
-    if softmax_scale is not None and not isinstance(softmax_scale, (float, int, torch.SymFloat)):
-        raise TypeError(f"softmax_scale ({softmax_scale!r}) must be a number or None")
-    left, right = window_size
-    options = Options(softmax_scale=softmax_scale, softcap=softcap, is_causal=causal,
-                      diagonal="bottom_right", window_left=max(left, -1),
-                      window_right=-1 if causal else max(right, -1), alibi_slopes=alibi_slopes)
-    return options._replace(dropout_p=dropout_p, rng=seed_of(q)) if dropout_p else options
-
-
 def _results(out: Tensor, lse: Tensor | None, probs: Tensor | None) -> Any:
-    """out alone without lse; a row without keys has an lse of inf, as in flash_attn 2."""
-    return out if lse is None else (out, torch.where(lse == -math.inf, math.inf, lse), probs)
+    """out alone without lse."""
+    return out if lse is None else (out, flash_lse(lse), probs)
 
 
 def _probs(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor | None:
@@ -128,9 +97,9 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
     """
     q, k, v = _call.autocast(q, k, v)
     _check(q, k, v, _PADDED)
-    _check_options(dropout_p, softcap, window_size, alibi_slopes, causal, deterministic,
-                   return_attn_probs)
-    options = _options(q, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes)
+    check_options(window_size, alibi_slopes, softcap, dropout_p, causal=causal,
+                  deterministic=deterministic, return_attn_probs=return_attn_probs)
+    options = options_of(q, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
     if not return_attn_probs and alibi_slopes is None and not dropout_p and (
             _call.kind_of(q, k, v) is _call.NUMBERS):
         return _call.numbers_of_rows(q, k, v, options)
@@ -246,13 +215,13 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
                             "values are not supported here")
     q, k, v = _call.autocast(q, k, v)
     _check(q, k, v, _PACKED)
-    _check_options(dropout_p, softcap, window_size, alibi_slopes, causal, deterministic,
-                   return_attn_probs)
+    check_options(window_size, alibi_slopes, softcap, dropout_p, causal=causal,
+                  deterministic=deterministic, return_attn_probs=return_attn_probs)
     longest = [_longest(name, value) for name, value in (("max_seqlen_q", max_seqlen_q),
                                                          ("max_seqlen_k", max_seqlen_k))]
     for name, starts in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         _check_starts(name, starts, q)
-    options = _options(q, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes)
+    options = options_of(q, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
     options = options._replace(cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_k,
                                max_seqlen_q=longest[0], max_seqlen_kv=longest[1])
     q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .. import _core
-from ..torch._call import require_type
+from ..torch._call import numbers_of_rows, require_type
 from ..torch._inputs import check_alike, check_tensor
 from ..torch._scopes import ArgumentError
-
-_NOT_THERE = {"rotary_cos": None, "rotary_sin": None, "cache_leftpad": None}
-
-
-def _refuse_missing(given: dict[str, Any]) -> None:
-    for name, default in _NOT_THERE.items():
-        if given[name] is not default:
-            raise ArgumentError(f"{name} (given) must be {default}: it is not supported")
+from ._arguments import check_options, flash_lse, options_of
 
 
 def _check_cache(q: Any, tensors: dict[str, Any]) -> None:
@@ -85,38 +76,31 @@ def flash_attn_with_kvcache(
 
     More: `python -m regard docs pytorch`.
     """
-    _refuse_missing({"rotary_cos": rotary_cos, "rotary_sin": rotary_sin,
-                     "cache_leftpad": cache_leftpad})
+    for name, given in (("rotary_cos", rotary_cos), ("rotary_sin", rotary_sin),
+                        ("cache_leftpad", cache_leftpad)):
+        if given is not None:
+            raise ArgumentError(f"{name} (given) must be None: it is not supported")
     new = {name: x for name, x in (("k", k), ("v", v)) if x is not None}
     _check_cache(q, {"k_cache": k_cache, "v_cache": v_cache, **new})
     if len(new) == 1:
         raise ArgumentError("k and v must both be given, or neither")
     if new and cache_seqlens is None:
         raise ArgumentError("cache_seqlens (None) must be given with k and v, which follow these rows")
-    blocks = None if block_table is None else _integers("block_table", block_table, 2)
-    rows = k_cache.shape[1] * (1 if blocks is None else blocks.shape[1])
-    keywords: dict[str, Any] = {name: x for name, x in {
-        "page_table": blocks,
-        "cache_batch_idx":
-            None if cache_batch_idx is None else _integers("cache_batch_idx", cache_batch_idx, 1),
-        "k_new": None if k is None else k.detach(),
-        "v_new": None if v is None else v.detach(),
-        "alibi_slopes": None if alibi_slopes is None else alibi_slopes.detach(),
-    }.items() if x is not None}
-    if block_table is None and cache_batch_idx is None:  # a cache may have room for more sequences
+    check_options(window_size, alibi_slopes, softcap, causal=causal,
+                  return_softmax_lse=return_softmax_lse)
+    options = options_of(q, softmax_scale, causal, window_size, softcap,
+                         None if alibi_slopes is None else alibi_slopes.detach())
+    cache: dict[str, Any] = {name: x.detach() for name, x in (("k_new", k), ("v_new", v))
+                             if x is not None}
+    pages = 1
+    if block_table is not None:
+        cache["page_table"] = _integers("block_table", block_table, 2)
+        pages = block_table.shape[1]
+    if cache_batch_idx is not None:
+        cache["cache_batch_idx"] = _integers("cache_batch_idx", cache_batch_idx, 1)
+    elif block_table is None:  # a cache may have room for more sequences
         k_cache, v_cache = k_cache[:q.shape[0]], v_cache[:q.shape[0]]
-    left, right = window_size
-    try:
-        made = _core.attention(
-            q.detach(), k_cache.detach(), v_cache.detach(), layout="BSHD", diagonal="bottom_right",
-            seqlens_kv=_seqlens(cache_seqlens, q.shape[0], rows), softmax_scale=softmax_scale,
-            softcap=softcap, is_causal=causal, window=(max(left, -1), -1 if causal else max(right, -1)),
-            return_lse=return_softmax_lse, **keywords)
-    except ValueError as error:
-        if isinstance(error, ArgumentError):
-            raise
-        raise ArgumentError(str(error)) from error
-    if not return_softmax_lse:
-        return made
-    out, lse = made
-    return out, torch.where(lse == -math.inf, math.inf, lse)
+    made = numbers_of_rows(
+        q.detach(), k_cache.detach(), v_cache.detach(), options, return_lse=return_softmax_lse,
+        seqlens_kv=_seqlens(cache_seqlens, q.shape[0], k_cache.shape[1] * pages), **cache)
+    return (made[0], flash_lse(made[1])) if return_softmax_lse else made

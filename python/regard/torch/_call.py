@@ -227,15 +227,15 @@ def numbers(q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any], backends:
     return result[0].transpose(1, 2), *result[1:]
 
 
-def numbers_of_rows(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
-    """out of [B,S,H,D] tensors; eight transpositions cost as much as a small attention."""
+def numbers_of_rows(q: Tensor, k: Tensor, v: Tensor, options: Options, **further: Any) -> Any:
+    """What regard.attention returns of [B,S,H,D] tensors; eight transpositions cost as much as a small
+    attention. `further`: its keywords that no option is."""
     keywords = native_keywords(options)
     backends = current_backends()
     if backends:
         keywords["policy"] = call_policy(backends)
     with drop_in_errors:
-        out: Tensor = _core.attention(q, k, v, layout="BSHD", **keywords)
-    return out
+        return _core.attention(q, k, v, layout="BSHD", **keywords, **further)
 
 
 class Recorded(torch.autograd.Function):

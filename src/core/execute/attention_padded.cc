@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/checked.h"
 #include "base/message.h"
 #include "core/plan/context_impl.h"
 #include "core/text/thrown_by.h"
@@ -64,7 +65,8 @@ Status check_request(const AttentionRequest& request, const PaddedSequences& seq
       {"seqlens_q", request.seqlens_q.present(), "the Lengths alone, which state it"},
       {"seqlens_kv", request.seqlens_kv.present(), "the Lengths alone, which state it"},
       {"cu_seqlens_q", request.cu_seqlens_q.present(), "padded tensors; attention() takes packed"},
-      {"page_table", request.page_table.present(), "no pages; attention() takes them"},
+      {"page_table", request.page_table.present(), "no cache; attention() takes one"},
+      {"cache_batch_idx", request.cache_batch_idx.present(), "no cache; attention() takes one"},
       {"segment_ids_q", request.segment_ids_q.present(), "Lengths of position_ids"},
       {"scores_out", request.scores_out.present(), "attention() with seqlens or a mask"},
       {"saved_stats", request.saved_stats.present(), "unpad() and attention() for gradients"},
@@ -304,7 +306,7 @@ class PackedCopies {
   static std::int64_t bytes_of(const TensorView& padded, std::int64_t total) {
     if (!padded.present()) return 0;
     const std::int64_t row = padded.shape[1] * (padded.rank == 4 ? padded.shape[3] : 1);
-    return (total * row * size_of(padded.dtype) + 63) / 64 * 64;
+    return round_up(total * row * size_of(padded.dtype), 64);
   }
   /// [total, H, D].
   TensorView rows(const TensorView& padded, std::int64_t total) {
@@ -381,6 +383,11 @@ Status run_packed(const PaddedCall& call) {
   return status;
 }
 
+/// Without Context::env(), which copies.
+MachineRates rates_of(Context& context) {
+  return default_rates(ContextImpl::of(context).env->isa, context.concurrency());
+}
+
 }  // namespace
 
 Expected<PaddingPath> choose_path(const AttentionRequest& request, const PaddedSequences& sequences,
@@ -394,9 +401,7 @@ Expected<PaddingPath> choose_path(const AttentionRequest& request, const PaddedS
 
 Expected<Selection> explain_padded(Context& context, const AttentionRequest& request,
                                    const PaddedSequences& sequences, const Policy& policy) try {
-  const Env& env = context.env();
-  const Expected<Choice> choice =
-      choose(request, sequences, default_rates(env.isa, env.concurrency));
+  const Expected<Choice> choice = choose(request, sequences, rates_of(context));
   if (!choice) return choice.status();
   Selection selection = explain(context, params_of(*choice, sequences), policy);
   selection.paths = choice->paths;
@@ -408,9 +413,7 @@ Expected<Selection> explain_padded(Context& context, const AttentionRequest& req
 Status attention_padded(Context& context, const AttentionRequest& request,
                         const PaddedSequences& sequences, const Policy& policy,
                         const Launch& launch) try {
-  const Env& env = context.env();
-  const Expected<PaddingPath> path =
-      choose_path(request, sequences, default_rates(env.isa, env.concurrency));
+  const Expected<PaddingPath> path = choose_path(request, sequences, rates_of(context));
   if (!path) return path.status();
   const PaddedCall call{context, request, sequences, policy, launch};
   switch (*path) {

@@ -103,7 +103,7 @@ PathWork work_of(const AttentionParams& p, const Side& q, const Side& kv, Paddin
   return work;
 }
 
-// Fitted to bench/padding.py (Zen 5, two threads, f32, 120 cells), where the path that these choose
+// Fitted to bench/padding.py (Zen 4, two threads, f32, 120 cells), where the path that these choose
 // is within 5 % of the better one in 118.
 constexpr double kPeakShare = 0.58;  // of the peak, that short and middle sequences reach
 // Of the rate from memory: where all tensors fit a cache, where they are far larger (rows and
