@@ -471,9 +471,7 @@ void Call::make_outputs(const Arguments& arguments) {
   } else {
     request.out = make_rows(shape, default_dtype_out(q.dtype), &out_);
   }
-  const TensorView& table = request.page_table;  // the keys of a sequence are those of its pages
-  const npy_intp pages = table.present() && table.rank == 2 ? table.shape[1] : 1;
-  const npy_intp rows[4] = {q.shape[0], q.shape[1], q.shape[2], request.k.shape[2] * pages};
+  const npy_intp rows[4] = {q.shape[0], q.shape[1], q.shape[2], rows_of_keys(request)};
   const Dtype dtype = statistics_dtype(q.dtype);
   const bool packed = order_ == RowOrder::kPacked;
   if (PyObject* lse = arguments.value[kReturnLse]; lse && read_bool(lse, "return_lse")) {

@@ -123,6 +123,14 @@ void put_in_order(TensorView& view, RowOrder order) noexcept {
 
 }  // namespace
 
+std::int64_t rows_of_keys(const AttentionRequest& request) noexcept {
+  const TensorView& table = request.page_table;
+  const std::int64_t pages = table.present() && table.rank == 2 ? table.shape[1] : 1;
+  std::int64_t rows = 0;  // too many are describe's to refuse
+  const bool fits = !__builtin_mul_overflow(request.k.shape[2], pages, &rows);
+  return fits ? rows : std::numeric_limits<std::int64_t>::max();
+}
+
 CopyCounters copy_counters() noexcept {
   return {copies.load(std::memory_order_relaxed), copied_bytes.load(std::memory_order_relaxed)};
 }

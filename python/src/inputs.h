@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "array.h"
-#include "regard/tensor.h"
+#include "regard/request.h"
 
 namespace regard::python {
 
@@ -22,6 +22,9 @@ enum class RowOrder : std::uint8_t {
   kBshd,   // [batch, positions, heads, head_dim]
   kPacked  // [total, heads, head_dim]
 };
+
+/// The rows of k that a sequence has at most: of all its pages, or all packed ones.
+std::int64_t rows_of_keys(const AttentionRequest& request) noexcept;
 
 /// Makes views of a call's arrays: without a copy where the core takes their strides, of a copy
 /// where it does not. Copies are counted, and noted in words.

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "inputs.h"
+
 namespace regard::python {
 namespace {
 
@@ -17,7 +19,7 @@ bool is_long(const AttentionRequest& request) {
   const TensorView& q = request.q;
   const auto extent = [](std::int64_t n) { return static_cast<double>(n); };
   const bool packed = request.cu_seqlens_kv.present();
-  const std::int64_t keys = packed ? request.max_seqlen_kv : request.k.shape[2];
+  const std::int64_t keys = packed ? request.max_seqlen_kv : rows_of_keys(request);
   const double pairs = extent(q.num_elements()) * extent(keys);
   return pairs * (1.0 + extent(request.v.shape[3]) / std::max(extent(q.shape[3]), 1.0)) > kProducts;
 }

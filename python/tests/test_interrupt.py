@@ -23,6 +23,11 @@ policy = regard.Policy(only=sys.argv[2])
 def forward():
     return regard.attention(q, k, v, policy=policy)
 
+def paged():
+    pages = [x.reshape(16384, 32, 1, 64) for x in (k, v)]  # one row each
+    table = np.arange(16384, dtype=np.int32)[None]
+    return regard.attention(q, *pages, page_table=table, seqlens_kv=[16384], policy=policy)
+
 def backward():
     saved = regard.Saved(lse=np.zeros(q.shape[:3], np.float32), backend=sys.argv[2])
     return regard.attention_backward(v, q, k, v, zeros, saved)
@@ -35,7 +40,7 @@ def send(sent):
 sent = []
 threading.Thread(target=send, args=(sent,)).start()
 try:
-    {"forward": forward, "backward": backward}[sys.argv[1]]()
+    {"forward": forward, "paged": paged, "backward": backward}[sys.argv[1]]()
 except KeyboardInterrupt:
     late = time.monotonic() - sent[0]
     print(f"{late:.2f} s after the signal", file=sys.stderr)
@@ -57,7 +62,7 @@ print("done")
 
 
 @pytest.mark.parametrize("backend", ["math", "flash"])
-@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("direction", ["forward", "paged", "backward"])
 def test_ctrl_c_ends_a_long_call(direction, backend):
     ran = subprocess.run([sys.executable, "-c", PROGRAM, direction, backend], capture_output=True,
                          text=True, timeout=120)

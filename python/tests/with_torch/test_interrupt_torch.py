@@ -8,6 +8,7 @@ import pytest
 # Each call takes 10 s and more on one thread.
 PROGRAM = """
 import os, signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent may have ignored it
 import torch
 import regard.torch
 
