@@ -13,6 +13,10 @@ from ._core import attention
 _NAMES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16",
           "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
 _NUMPY = ("f64", "f32", "f16")
+# Keywords of attention that say where the keys lie.
+_OF_THE_CACHE = frozenset({"layout", "seqlens_kv", "page_table", "cache_batch_idx", "cu_seqlens_q",
+                           "cu_seqlens_kv", "max_seqlen_q", "max_seqlen_kv", "lengths", "lengths_kv",
+                           "padding"})
 
 
 class CacheFullError(RuntimeError):
@@ -24,7 +28,11 @@ def _numpy_type(dtype: str) -> np.dtype[Any]:
         raise ValueError(f"dtype ({dtype!r}) must be one of {', '.join(_NAMES)}")
     if dtype in _NUMPY:
         return np.dtype(_NAMES[dtype])
-    return np.dtype(getattr(importlib.import_module("ml_dtypes"), _NAMES[dtype]))
+    try:
+        return np.dtype(getattr(importlib.import_module("ml_dtypes"), _NAMES[dtype]))
+    except ImportError as error:
+        raise ImportError(f"dtype {dtype!r} needs the package ml_dtypes; {', '.join(_NUMPY)} need NumPy "
+                          "alone") from error
 
 
 def _positive(**numbers: int) -> None:
@@ -71,7 +79,7 @@ class _Cache:
         return made
 
     def _place(self, sequence: int) -> Any:
-        raise NotImplementedError
+        """What _restore takes."""
 
     def _reserve(self, sequence: int, rows: int) -> None:
         """Room for rows behind those of a sequence, of its own; CacheFullError where there is none."""
@@ -129,7 +137,8 @@ class _Cache:
         k_new and v_new [batch, kv heads, new, head_dim] are appended first, in the same call; no
         sequence may then be named twice. The options are those of regard.attention; a diagonal that is
         not named is 'bottom_right': the last query is at the last row. Returns what regard.attention
-        does. A call that raises leaves the cache as it was.
+        does. A call that raises leaves the cache as it was. Keywords that say where keys lie (layout,
+        seqlens_kv and the like) are the cache's.
         """
         sequences = list(sequences)
         for sequence in sequences:
@@ -137,6 +146,8 @@ class _Cache:
         if len(sequences) != np.shape(q)[0]:
             raise ValueError(f"sequences ({len(sequences)} of them) must be one for each entry of q's "
                              f"batch, {np.shape(q)[0]}")
+        for name in _OF_THE_CACHE.intersection(options):
+            raise TypeError(f"{name} ({options[name]!r}) is what the cache states; leave it out")
         options.setdefault("diagonal", "bottom_right")
         lengths = np.array([self._lengths[s] for s in sequences], np.int32)
         if (k_new is None) != (v_new is None):
@@ -251,10 +262,10 @@ class PagedKVCache(_Cache):
         return list(self._pages[sequence])
 
     def _restore(self, sequence: int, place: list[int]) -> None:
-        taken = self._pages[sequence][len(place):]
-        # A page that was copied holds the same rows: the sequence keeps it.
-        del self._pages[sequence][len(place):]
-        self._release(taken)
+        for page in place:
+            self._users[page] += 1
+        self._release(self._pages[sequence])
+        self._pages[sequence] = place
 
     def _reserve(self, sequence: int, rows: int) -> None:
         size, length, own = self.k.shape[2], self._lengths[sequence], self._pages[sequence]
@@ -304,17 +315,18 @@ class PagedKVCache(_Cache):
             row[:len(own)] = own
         return {"page_table": table}
 
-    def _read(self, rows: NDArray[Any], sequence: int, begin: int, end: int) -> NDArray[Any]:
-        every = np.arange(begin, end)
-        size = self.k.shape[2]
+    def _places(self, sequence: int, begin: int, end: int) -> tuple[Any, slice, Any]:
+        """The index of rows [begin, end) in k and v."""
+        every, size = np.arange(begin, end), self.k.shape[2]
         pages = np.array(self._pages[sequence], np.int64)[every // size]
-        return np.ascontiguousarray(rows[pages, :, every % size].transpose(1, 0, 2))
+        return pages, slice(None), every % size
+
+    def _read(self, rows: NDArray[Any], sequence: int, begin: int, end: int) -> NDArray[Any]:
+        return np.ascontiguousarray(rows[self._places(sequence, begin, end)].transpose(1, 0, 2))
 
     def _write(self, rows: NDArray[Any], sequence: int, begin: int, values: NDArray[Any]) -> None:
-        every = np.arange(begin, begin + values.shape[1])
-        size = self.k.shape[2]
-        pages = np.array(self._pages[sequence], np.int64)[every // size]
-        rows[pages, :, every % size] = values.transpose(1, 0, 2)
+        places = self._places(sequence, begin, begin + values.shape[1])
+        rows[places] = values.transpose(1, 0, 2)
 
 
 class KVCache(_Cache):
@@ -372,9 +384,6 @@ class KVCache(_Cache):
         self._check(sequence)
         self._free.append(self._entries.pop(sequence))
         del self._lengths[sequence]
-
-    def _place(self, sequence: int) -> int:
-        return self._entries[sequence]
 
     def _reserve(self, sequence: int, rows: int) -> None:
         length, capacity = self._lengths[sequence], self.k.shape[2]
