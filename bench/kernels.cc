@@ -17,10 +17,21 @@ namespace regard {
 namespace {
 
 constexpr const char* kShapes[] = {
-    "b1 hq12 sq512 d64 ",       "b1 hq8 sq2048 d64 ",         "b1 hq8 sq2048 d64 causal ",
-    "b1 hq8 sq2048 d128 ",      "b1 hq8 sq2048 d128 causal ", "b1 hq4 sq2048 d256 ",
-    "b8 hq12 sq128 d32 ",       "b1 hq8 sq1021 d80 causal ",  "b1 hq32 hkv8 sq512 d128 causal ",
+    "b1 hq12 sq512 d64 ",
+    "b1 hq8 sq2048 d64 ",
+    "b1 hq8 sq2048 d64 causal ",
+    "b1 hq8 sq2048 d128 ",
+    "b1 hq8 sq2048 d128 causal ",
+    "b1 hq4 sq2048 d256 ",
+    "b8 hq12 sq128 d32 ",
+    "b1 hq8 sq1021 d80 causal ",
+    "b1 hq32 hkv8 sq512 d128 causal ",
     "b1 hq8 sq4096 skv77 d40 ",
+    // What a feature costs over the causal call of the same shape.
+    "b1 hq8 sq2048 d64 causal window=127,0 ",
+    "b1 hq8 sq2048 d64 causal sinks ",
+    "b1 hq8 sq2048 d64 causal softcap=30 ",
+    "b1 hq8 sq2048 d64 bias ",
 };
 constexpr const char* kBackwardShapes[] = {
     "b1 hq12 sq512 d64 ",  "b1 hq8 sq2048 d64 ",         "b1 hq8 sq2048 d64 causal ",

@@ -8,6 +8,8 @@
 #include <new>
 #include <utility>
 
+#include "regard/params.h"
+
 namespace regard::conformance {
 namespace {
 
@@ -23,7 +25,7 @@ std::size_t round_up(std::size_t n, std::size_t unit) { return (n + unit - 1) / 
 }  // namespace
 
 Block::Block(std::size_t bytes, int align_log2, Guard guard)
-    : bytes_(bytes), pages_(guard != Guard::kCanaries) {
+    : bytes_(bytes), pages_(guard == Guard::kLowerPage || guard == Guard::kUpperPage) {
   const std::size_t align = std::size_t{1} << align_log2;
   if (!pages_) {
     mapped_bytes_ = bytes + 2 * kCanaryBytes + kMaxAlign;
@@ -31,7 +33,8 @@ Block::Block(std::size_t bytes, int align_log2, Guard guard)
         static_cast<unsigned char*>(::operator new (mapped_bytes_, std::align_val_t{kMaxAlign}));
     usable_ = mapped_;
     usable_bytes_ = mapped_bytes_;
-    data_ = mapped_ + kCanaryBytes + (align < kMaxAlign ? align : 0);  // no better than requested
+    const bool best = align == kMaxAlign || (guard == Guard::kNone && align_log2 == kMaxAlignLog2);
+    data_ = mapped_ + kCanaryBytes + (best ? 0 : align);  // no better than requested
   } else {
     const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
     usable_bytes_ = std::max(round_up(bytes, page), page);

@@ -47,7 +47,7 @@ double simulate(const Env& env, const Case& source, int workers) {
   Context context(described);
   SimulatedWorkers executor;
   context.set_executor(&executor);
-  conformance::Problem problem = conformance::make_problem(source);
+  conformance::Problem problem = conformance::make_problem(source, {conformance::Guard::kNone});
   const bool is_backward = source.params.features.has(Feature::kNeedsGrad);
   check(attention(context, problem.request()));
   if (is_backward) problem.begin_backward();

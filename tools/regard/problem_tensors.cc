@@ -12,9 +12,8 @@ Expected<std::unique_ptr<ProblemTensors>> ProblemTensors::make(const ProblemWord
     if (Status status = tensors->load(problem, options); !status) return status;
     return tensors;
   }
-  conformance::ProblemOptions dense;
-  dense.dense = true;
-  tensors->made_.emplace(conformance::make_problem(c, dense));
+  const conformance::ProblemOptions as_frameworks{conformance::Guard::kNone, /*dense=*/true};
+  tensors->made_.emplace(conformance::make_problem(c, as_frameworks));
   tensors->request_ = tensors->made_->request();
   return tensors;
 }
