@@ -24,11 +24,13 @@ inline constexpr int kIntoL2 = 2;
 
 /// What is left to prefetch of rows `stride` bytes apart.
 struct PrefetchCursor {
-  const char* at;          // the next line
-  const char* end;         // of the row that `at` is in
-  std::int64_t row_bytes;  // of every later row
-  std::int64_t stride;     // bytes from one row to the next
-  std::int64_t rows;       // left, the current one included
+  const char* at;                        // the next line
+  const char* end;                       // of the row that `at` is in
+  std::int64_t row_bytes;                // of every later row
+  std::int64_t stride;                   // bytes from one row to the next
+  std::int64_t rows;                     // left, the current one included
+  const PrefetchCursor* then = nullptr;  // what prefetch_rows goes on with
+  bool in_pairs = false;                 // prefetch_rows takes two lines of a row at a time
 };
 
 REGARD_KERNEL_FN bool is_left(const PrefetchCursor& cursor) { return cursor.at < cursor.end; }
@@ -42,15 +44,22 @@ REGARD_KERNEL_FN void skip_rows(PrefetchCursor* cursor, std::int64_t count) {
   cursor->at = cursor->end - cursor->row_bytes;
 }
 
-/// Prefetches the next line of each of kRows rows; after their last lines come the next kRows rows.
+/// Prefetches the next line, or two, of each of kRows rows; after their last lines come the next
+/// kRows rows.
 template <int kRows>
 REGARD_KERNEL_FN void prefetch_rows(PrefetchCursor* cursor) {
   if (!is_left(*cursor)) return;
-  REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
-    __builtin_prefetch(cursor->at + i * cursor->stride, 0, kIntoL2);
-  }
-  cursor->at += kLineBytes;
-  if (!is_left(*cursor)) skip_rows(cursor, kRows);
+  const auto prefetch_line = [&]() __attribute__((always_inline)) {
+    REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
+      __builtin_prefetch(cursor->at + i * cursor->stride, 0, kIntoL2);
+    }
+    cursor->at += kLineBytes;
+  };
+  prefetch_line();
+  if (cursor->in_pairs) prefetch_line();
+  if (is_left(*cursor)) return;
+  skip_rows(cursor, kRows);
+  if (!is_left(*cursor) && cursor->then != nullptr) *cursor = *cursor->then;
 }
 
 /// Prefetches the next `lines` lines of a row: kUsual of them, unrolled, and the next call
@@ -115,27 +124,65 @@ REGARD_KERNEL_FN void prefetch_key(const KvOperand& x, std::int64_t j) {
   }
 }
 
-/// What the row blocks of a head prefetch at a tile of K and V, by prefetch_rows: the tile's values
-/// and the next tile's keys.
-struct TilePrefetch {
-  PrefetchCursor values;          // in products with keys
-  PrefetchCursor keys;            // in those after them,
-  PrefetchCursor few_row_blocks;  // or, where memory bounds them, in products with values
+/// A task's rows of `view`, queries or outputs of `dim` elements, for prefetch_rows; nothing where
+/// the heads of a group do not follow one another.
+REGARD_KERNEL_FN PrefetchCursor task_cursor(const Problem& p, const View& view, std::int64_t dim,
+                                            TaskRows rows) {
+  const std::int64_t bytes = element_bytes(view.type), head_bytes = dim * bytes;
+  if (rows.begin >= rows.end || (p.group_size > 1 && view.stride[1] * bytes != head_bytes))
+    return {};
+  const std::int64_t begin = rows.begin / p.group_size;
+  const std::int64_t end = (rows.end + p.group_size - 1) / p.group_size;
+  const char* const first = row_address(view, rows.b, rows.head_kv * p.group_size, begin);
+  const std::int64_t row_bytes = p.group_size * head_bytes;
+  return {first, first + row_bytes, row_bytes, view.stride[2] * bytes, end - begin};
+}
+
+/// What a task prefetches at the end of its keys.
+struct TaskPrefetch {
+  PrefetchCursor keys;     // of the next task's first tile
+  PrefetchCursor queries;  // of the next task
+  PrefetchCursor outs;     // that the task is about to write
 };
 
-REGARD_KERNEL_FN TilePrefetch tile_prefetch(const KvOperand& k, const KvOperand& v,
-                                            std::int64_t row_blocks, semantics::Tile tile) {
-  constexpr std::int64_t kFew = 2;
-  const PrefetchCursor values = rows_cursor(v, {tile.begin, tile.begin + tile.size});
-  const PrefetchCursor keys = rows_cursor(k, keys_after(k, tile));
-  if (row_blocks <= kFew) return {values, {}, keys};
-  return {values, keys, {}};
+REGARD_KERNEL_FN TaskPrefetch task_prefetch(const Problem& p, const TaskOrder& order,
+                                            std::int64_t tile_kv) {
+  TaskPrefetch made{};
+  made.outs = task_cursor(p, p.out, p.head_dim_v, order.now);
+  if (order.next.begin >= order.next.end) return made;
+  const KvOperand k = k_operand(p, order.next.b, order.next.head_kv);
+  made.keys = rows_cursor(k, {0, tile_kv < k.keys ? tile_kv : k.keys});
+  made.queries = task_cursor(p, p.q, p.head_dim_qk, order.next);
+  return made;
 }
 
-/// For the next product with keys.
-REGARD_KERNEL_FN PrefetchCursor* cursor_with_keys(TilePrefetch* prefetch) {
-  return is_left(prefetch->values) ? &prefetch->values : &prefetch->keys;
-}
+/// What the row blocks of a head prefetch at a tile of K and V, by prefetch_rows.
+struct TilePrefetch {
+  PrefetchCursor left;     // the tile's values, then
+  PrefetchCursor keys;     // the next tile's; or those that the next task begins with,
+  PrefetchCursor queries;  // its queries,
+  PrefetchCursor outs;     // and this task's outputs
+  bool with_values;        // in products with values, too
+
+  REGARD_KERNEL_FN void start(const KvOperand& k, const KvOperand& v, std::int64_t row_blocks,
+                              semantics::Tile tile, const TaskPrefetch& task, TilePrefetch* self) {
+    constexpr std::int64_t kFew = 2;
+    const semantics::KeyRange after = keys_after(k, tile);
+    const bool is_last = after.lo >= after.hi;
+    const auto followed = [&](PrefetchCursor cursor, const PrefetchCursor& then)
+        __attribute__((always_inline)) {
+      if (!is_left(cursor)) return then;
+      cursor.then = is_left(then) ? &then : nullptr;
+      cursor.in_pairs = is_last && row_blocks == 1;  // or the few products leave some out
+      return cursor;
+    };
+    self->with_values = row_blocks <= kFew;
+    self->outs = is_last ? followed(task.outs, {}) : PrefetchCursor{};
+    self->queries = is_last ? followed(task.queries, self->outs) : PrefetchCursor{};
+    self->keys = followed(is_last ? task.keys : rows_cursor(k, after), self->queries);
+    self->left = followed(rows_cursor(v, {tile.begin, tile.begin + tile.size}), self->keys);
+  }
+};
 
 /// A head's share of `keys`, for prefetch_lines. Where a key's heads are neighbours in memory every
 /// head of a task prefetches whole keys, a part of them each: the hardware goes on by itself, far

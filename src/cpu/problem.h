@@ -72,6 +72,12 @@ struct TaskRows {
   std::int64_t end = 0;
 };
 
+/// A task's rows, and those that its worker mostly computes next; none after the last task.
+struct TaskOrder {
+  TaskRows now;
+  TaskRows next;
+};
+
 /// A kv head, the index-th of `count` that a task takes through each tile in turn, each with
 /// `row_blocks` row blocks.
 struct TaskHead {

@@ -66,23 +66,33 @@ REGARD_KERNEL_FN void load_dense_row(Element type, const char* row, std::int64_t
   load_row(type, row + x * bytes, 1, n - x, to + x);
 }
 
+/// Calls f(x) for blocks of V::kLanes elements that cover [0, n), the last one over the one before
+/// it where n is no multiple; returns the elements that are covered, none where n is less.
+template <class V, class F>
+REGARD_KERNEL_FN std::int64_t for_lanes(std::int64_t n, F f) {
+  if (n < V::kLanes) return 0;
+  for (std::int64_t x = 0; x + V::kLanes <= n; x += V::kLanes) f(x);
+  if (n % V::kLanes != 0) f(n - V::kLanes);
+  return n;
+}
+
 /// columns[x * V::kWidth + lane] = element x of rows[lane], for x in [0, n) and V::kLanes lanes; 0
 /// from lane `count` on.
 template <class V>
 static void load_columns(Element type, const char* const* rows, int count, std::int64_t n,
                          typename V::Scalar* columns) {
   const std::int64_t bytes = element_bytes(type);
-  std::int64_t x = 0;
-  for (; x + V::kLanes <= n; x += V::kLanes) {
-    typename V::Vec block[V::kLanes];
-    REGARD_UNROLL for (int lane = 0; lane < V::kLanes; ++lane) {
-      block[lane] = lane < count ? load_vector<V>(type, rows[lane] + x * bytes) : V::set(0);
-    }
-    V::transpose(block);
-    REGARD_UNROLL for (int y = 0; y < V::kLanes; ++y) {
-      V::store(columns + (x + y) * V::kWidth, block[y]);
-    }
-  }
+  const std::int64_t x = for_lanes<V>(
+      n, [&](std::int64_t at) __attribute__((always_inline)) {
+        typename V::Vec block[V::kLanes];
+        REGARD_UNROLL for (int lane = 0; lane < V::kLanes; ++lane) {
+          block[lane] = lane < count ? load_vector<V>(type, rows[lane] + at * bytes) : V::set(0);
+        }
+        V::transpose(block);
+        REGARD_UNROLL for (int y = 0; y < V::kLanes; ++y) {
+          V::store(columns + (at + y) * V::kWidth, block[y]);
+        }
+      });
   for (int lane = 0; x < n && lane < V::kLanes; ++lane) {
     typename V::Scalar tail[V::kLanes] = {};
     if (lane < count) load_row(type, rows[lane] + x * bytes, 1, n - x, tail);
@@ -98,16 +108,17 @@ static void store_columns(Element type, char* const* rows, int count, std::int64
   const std::int64_t bytes = element_bytes(type);
   std::int64_t x = 0;
   const auto store_blocks = [&](Element to) __attribute__((always_inline)) {
-    for (; x + V::kLanes <= n; x += V::kLanes) {
-      typename V::Vec block[V::kLanes];
-      REGARD_UNROLL for (int y = 0; y < V::kLanes; ++y) {
-        block[y] = V::load(columns + (x + y) * V::kWidth) * by;
-      }
-      V::transpose(block);
-      REGARD_UNROLL for (int lane = 0; lane < V::kLanes; ++lane) {
-        if (lane < count) store_vector<V>(to, rows[lane] + x * bytes, block[lane]);
-      }
-    }
+    x = for_lanes<V>(
+        n, [&](std::int64_t at) __attribute__((always_inline)) {
+          typename V::Vec block[V::kLanes];
+          REGARD_UNROLL for (int y = 0; y < V::kLanes; ++y) {
+            block[y] = V::load(columns + (at + y) * V::kWidth) * by;
+          }
+          V::transpose(block);
+          REGARD_UNROLL for (int lane = 0; lane < V::kLanes; ++lane) {
+            if (lane < count) store_vector<V>(to, rows[lane] + at * bytes, block[lane]);
+          }
+        });
   };
   if (type == Element::kF32) {  // a branch for each vector took as long as its arithmetic
     store_blocks(Element::kF32);

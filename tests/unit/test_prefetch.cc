@@ -8,8 +8,8 @@
 
 #include "cpu/prefetch.h"
 
-// Which addresses are prefetched: by row blocks a tile's values and the next tile's keys, by few
-// rows the next tile, each line once.
+// Which addresses are prefetched: by row blocks a tile's values and the next tile's keys, at the
+// last tile what the next task reads, by few rows the next tile, each line once.
 
 namespace regard::cpu {
 namespace {
@@ -21,50 +21,103 @@ constexpr semantics::Tile kLast{192, 58};
 const char* const kKeyRows = address(0x10000000);  // only computed with
 const char* const kValueRows = address(0x20000000);
 
-/// 250 keys of 64 f32 4000 bytes apart, and of 40 bf16 600 bytes apart.
-TilePrefetch prefetch_at(std::int64_t row_blocks, semantics::Tile tile) {
+const char* const kNextKeyRows = address(0x30000000);
+const char* const kQueryRows = address(0x40000000);
+const char* const kOutRows = address(0x50000000);
+
+/// 250 keys of 64 f32 4000 bytes apart, and of 40 bf16 600 bytes apart; behind them a task of 5
+/// keys and 3 queries.
+void start_at(std::int64_t row_blocks, semantics::Tile tile, TilePrefetch* prefetch) {
   const KvOperand k{kKeyRows, 4000, 280, 64, 250, 1.0, Element::kF32};
   const KvOperand v{kValueRows, 600, 140, 40, 250, 1.0, Element::kBf16};
-  return tile_prefetch(k, v, row_blocks, tile);
+  TaskPrefetch task{};
+  task.keys = {kNextKeyRows, kNextKeyRows + 256, 256, 256, 5};
+  task.queries = {kQueryRows, kQueryRows + 256, 256, 256, 3};
+  task.outs = {kOutRows, kOutRows + 256, 256, 256, 4};
+  TilePrefetch::start(k, v, row_blocks, tile, task, prefetch);
 }
 
-void expect_values(const PrefetchCursor& cursor, std::int64_t j, std::int64_t count) {
-  EXPECT_EQ(cursor.at, kValueRows + j * 600);
-  EXPECT_EQ(cursor.end, cursor.at + 80);
-  EXPECT_EQ(cursor.stride, 600);
-  EXPECT_EQ(cursor.rows, count);
-}
+struct Rows {
+  const char* first;
+  std::int64_t row_bytes;
+  std::int64_t stride;
+  std::int64_t rows;
+};
 
-void expect_keys(const PrefetchCursor& cursor, std::int64_t j, std::int64_t count) {
-  EXPECT_EQ(cursor.at, kKeyRows + j * 4000);
-  EXPECT_EQ(cursor.end, cursor.at + 256);
-  EXPECT_EQ(cursor.stride, 4000);
-  EXPECT_EQ(cursor.rows, count);
-}
-
-TEST(TilePrefetch, ManyRowBlocksPrefetchTheNextKeysAfterTheValues) {
-  TilePrefetch at = prefetch_at(8, kFirst);
-  expect_values(*cursor_with_keys(&at), 96, 96);
-  at.values = {};
-  expect_keys(*cursor_with_keys(&at), 192, 58);
-  EXPECT_FALSE(is_left(at.few_row_blocks));
-}
-
-TEST(TilePrefetch, FewRowBlocksPrefetchThemInProductsWithValues) {
-  TilePrefetch at = prefetch_at(2, kFirst);
-  expect_values(*cursor_with_keys(&at), 96, 96);
-  expect_keys(at.few_row_blocks, 192, 58);
-  at.values = {};
-  EXPECT_FALSE(is_left(*cursor_with_keys(&at)));
-}
-
-TEST(TilePrefetch, NothingFollowsTheLastTile) {
-  for (const std::int64_t row_blocks : {1, 8}) {
-    const TilePrefetch at = prefetch_at(row_blocks, kLast);
-    expect_values(at.values, 192, 58);
-    EXPECT_FALSE(is_left(at.keys));
-    EXPECT_FALSE(is_left(at.few_row_blocks));
+/// That exactly these rows are prefetched, in this order, each line once.
+void expect_rows(PrefetchCursor cursor, const std::vector<Rows>& expected) {
+  for (const Rows& rows : expected) {
+    for (std::int64_t row = 0; row < rows.rows; ++row) {
+      const std::int64_t lines = lines_of(rows.row_bytes), each = cursor.in_pairs ? 2 : 1;
+      for (std::int64_t line = 0; line < lines; line += each) {
+        ASSERT_TRUE(is_left(cursor));
+        ASSERT_EQ(cursor.at, rows.first + row * rows.stride + line * kLineBytes);
+        prefetch_rows<1>(&cursor);
+      }
+    }
   }
+  EXPECT_FALSE(is_left(cursor));
+}
+
+constexpr std::int64_t kValueBytes = 80, kKeyBytes = 256;
+
+TEST(TilePrefetch, TheTilesValuesThenTheNextKeys) {
+  for (const std::int64_t row_blocks : {1, 2, 3, 8}) {
+    TilePrefetch at;
+    start_at(row_blocks, kFirst, &at);
+    expect_rows(at.left, {{kValueRows + 96 * 600, kValueBytes, 600, 96},
+                          {kKeyRows + 192 * 4000, kKeyBytes, 4000, 58}});
+    EXPECT_EQ(at.with_values, row_blocks <= 2);
+    EXPECT_FALSE(at.left.in_pairs);
+  }
+}
+
+TEST(TilePrefetch, AtTheLastTileWhatTheNextTaskReadsAndThisOneWrites) {
+  for (const std::int64_t row_blocks : {1, 2, 8}) {
+    TilePrefetch at;
+    start_at(row_blocks, kLast, &at);
+    expect_rows(at.left, {{kValueRows + 192 * 600, kValueBytes, 600, 58},
+                          {kNextKeyRows, kKeyBytes, 256, 5},
+                          {kQueryRows, kKeyBytes, 256, 3},
+                          {kOutRows, kKeyBytes, 256, 4}});
+    EXPECT_EQ(at.left.in_pairs, row_blocks == 1);
+  }
+}
+
+TEST(TaskPrefetch, IsOfTheNextTaskAndOfTheOwnOutputs) {
+  Problem p;
+  p.batch = 2;
+  p.num_heads_q = 6;
+  p.num_heads_kv = 3;
+  p.group_size = 2;
+  p.seqlen_q = 7;
+  p.seqlen_kv = 5;
+  p.head_dim_qk = 64;
+  p.head_dim_v = 32;
+  const auto place = [](View* view, const char* data, std::int64_t heads, std::int64_t rows,
+                        std::int64_t dim) {
+    view->data = const_cast<char*>(data);
+    view->type = Element::kF32;
+    view->present = true;
+    view->stride[0] = rows * heads * dim;  // [B, S, H, D]
+    view->stride[1] = dim;
+    view->stride[2] = heads * dim;
+    view->stride[3] = 1;
+  };
+  place(&p.q, kQueryRows, 6, 7, 64);
+  place(&p.k, kKeyRows, 3, 5, 64);
+  place(&p.out, kOutRows, 6, 7, 32);
+  TaskPrefetch task = task_prefetch(p, {{0, 2, 4, 14}, {1, 1, 2, 10}}, 96);
+  expect_rows(task.keys, {{kKeyRows + (5 * 3 + 1) * 64 * 4, 256, 3 * 256, 5}});
+  expect_rows(task.queries, {{kQueryRows + (8 * 6 + 2) * 64 * 4, 512, 6 * 256, 4}});
+  expect_rows(task.outs, {{kOutRows + (2 * 6 + 4) * 32 * 4, 256, 6 * 128, 5}});
+  task = task_prefetch(p, {{0, 2, 4, 14}, {}}, 3);
+  EXPECT_FALSE(is_left(task.keys) || is_left(task.queries));
+  EXPECT_TRUE(is_left(task.outs));
+  EXPECT_EQ(task_prefetch(p, {{}, {1, 1, 0, 2}}, 3).keys.rows, 3);
+  // A group's heads that are apart are not prefetched.
+  p.q.stride[1] = 128;
+  EXPECT_FALSE(is_left(task_prefetch(p, {{}, {1, 1, 0, 2}}, 3).queries));
 }
 
 TEST(PrefetchCursor, EachLineOfABlockOfRowsThenTheNextBlock) {

@@ -109,12 +109,22 @@ struct DecodeTask {
   HeadRows rows;
 };
 
+/// The rows of the first head of the task after this one, which the same worker mostly computes
+/// next.
+REGARD_KERNEL_FN TaskRows task_after(const TiledArgs& a, std::int64_t task) {
+  const Problem& p = a.problem;
+  const std::int64_t next = task + 1;
+  if (next >= p.batch * head_groups(a)) return {};
+  const std::int64_t b = next / head_groups(a);
+  return {b, next % head_groups(a) * a.heads_per_task, 0, sequence_of(p, b).len_q * p.group_size};
+}
+
 REGARD_KERNEL_FN DecodeTask decode_task(const TiledArgs& a, std::int64_t task) {
   const Problem& p = a.problem;
   const std::int64_t first = task % head_groups(a) * a.heads_per_task;
   const std::int64_t left = p.num_heads_kv - first;
-  return {sequence_of(p, task / head_groups(a)),
-          {first, left < a.heads_per_task ? left : a.heads_per_task, 0, 0}};
+  const std::int64_t heads = left < a.heads_per_task ? left : a.heads_per_task;
+  return {sequence_of(p, task / head_groups(a)), {first, heads, 0, 0, task_after(a, task)}};
 }
 
 template <class V>
@@ -183,6 +193,14 @@ static void forward_block_split(const void* opaque, std::int64_t index, char* sc
   compute_split(set, split, shared_split(set, task, split));
 }
 
+/// The rows of the task after this one, which the same worker mostly computes next.
+REGARD_KERNEL_FN TaskRows task_rows_after(const TiledArgs& a, std::int64_t task) {
+  const TaskGrid& grid = a.grid;
+  const std::int64_t blocks = a.problem.num_heads_kv * grid.all_blocks;
+  if (task + 1 >= grid.whole + (blocks - grid.whole) * grid.sub_blocks) return {};
+  return task_rows(a.problem, grid, task + 1);
+}
+
 /// Task of the grid: a block of rows; where workers share its splits, what they left is merged. A
 /// sequence of decode rows goes whole with its first block, so that it has the bits that it has
 /// alone.
@@ -195,7 +213,7 @@ static void forward_block(const void* opaque, std::int64_t task, char* scratch) 
   const std::int64_t end = padding_begin(a.problem, s, rows);
   write_padding<V>(a.problem, rows, end);
   if (end == rows.begin) return;
-  const HeadRows block{rows.head_kv, 1, rows.begin, end};
+  const HeadRows block{rows.head_kv, 1, rows.begin, end, task_rows_after(a, task)};
   if (s.len_q * a.problem.group_size > kSplitRows) {
     const auto set = make_row_blocks<Tiles>(a, s, block, scratch);
     if (!shares_block_splits(a, s)) return forward_splits(set);

@@ -123,9 +123,9 @@ class DecodeTiles {
     return max_decode_rows(V::kWidth) * dot_row_size(p.head_dim_qk);
   }
 
-  DecodeTiles(const TiledArgs& a, std::int64_t b, char* scratch)
+  DecodeTiles(const TiledArgs& a, const TaskOrder& order, char* scratch)
       : p_(a.problem),
-        b_(b),
+        b_(order.now.b),
         keys_buffer_(reinterpret_cast<T*>(scratch + a.at_keys)),
         values_buffer_(reinterpret_cast<T*>(scratch + a.at_values)) {}
 

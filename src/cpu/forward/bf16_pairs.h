@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "cpu/forward/softmax.h"
+#include "cpu/rows.h"
 #include "cpu/simd/product.h"
 
 // Products of bf16 two by two, for vocabularies with dot and rounded. Along a row a pair is two
@@ -56,18 +57,19 @@ REGARD_KERNEL_FN Pair pair_of(const std::uint16_t* row, std::int64_t d, std::int
 /// on.
 template <class V>
 static void load_pair_columns(const char* const* rows, int count, std::int64_t dim, Pair* columns) {
-  std::int64_t x = 0;
-  for (; x + V::kLanes <= dim / 2; x += V::kLanes) {
-    typename V::Vec block[V::kLanes];  // bits that are only moved
-    REGARD_UNROLL for (int lane = 0; lane < V::kLanes; ++lane) {
-      block[lane] = V::set(0);
-      if (lane < count) __builtin_memcpy(&block[lane], rows[lane] + x * 4, sizeof(block[lane]));
-    }
-    V::transpose(block);
-    REGARD_UNROLL for (int y = 0; y < V::kLanes; ++y) {
-      __builtin_memcpy(columns + (x + y) * V::kWidth, &block[y], sizeof(block[y]));
-    }
-  }
+  std::int64_t x = for_lanes<V>(
+      dim / 2, [&](std::int64_t at) __attribute__((always_inline)) {
+        typename V::Vec block[V::kLanes];  // bits that are only moved
+        REGARD_UNROLL for (int lane = 0; lane < V::kLanes; ++lane) {
+          block[lane] = V::set(0);
+          if (lane < count)
+            __builtin_memcpy(&block[lane], rows[lane] + at * 4, sizeof(block[lane]));
+        }
+        V::transpose(block);
+        REGARD_UNROLL for (int y = 0; y < V::kLanes; ++y) {
+          __builtin_memcpy(columns + (at + y) * V::kWidth, &block[y], sizeof(block[y]));
+        }
+      });
   for (; x < (dim + 1) / 2; ++x) {
     for (int lane = 0; lane < V::kLanes; ++lane) {
       const auto* row = reinterpret_cast<const std::uint16_t*>(rows[lane < count ? lane : 0]);

@@ -33,9 +33,10 @@ class Bf16Tiles {
     return padded_head_dim(p.head_dim_qk) * V::kWidth;
   }
 
-  Bf16Tiles(const TiledArgs& a, std::int64_t b, char* scratch)
+  Bf16Tiles(const TiledArgs& a, const TaskOrder& order, char* scratch)
       : p_(a.problem),
-        b_(b),
+        b_(order.now.b),
+        task_(task_prefetch(p_, order, tile_kv(a))),
         pairs_qk_((p_.head_dim_qk + 1) / 2),
         values_dim_((p_.head_dim_v + V::kRows - 1) / V::kRows * V::kRows),
         keys_buffer_(reinterpret_cast<Pair*>(scratch + a.at_keys)),
@@ -46,7 +47,7 @@ class Bf16Tiles {
     v_ = v_operand(p_, b_, task_head.head_kv);
     tile_ = tile;
     has_keys_ = has_values_ = finite_known_ = false;
-    prefetch_ = tile_prefetch(k_, v_, task_head.row_blocks, tile);
+    TilePrefetch::start(k_, v_, task_head.row_blocks, tile, task_, &prefetch_);
   }
   const Tile& tile() const { return tile_; }
 
@@ -69,7 +70,7 @@ class Bf16Tiles {
     self->need_keys();
     ProductInput<Pair> a = self->keys_;
     a.data += (visible.begin - self->tile_.begin) * a.row_stride;
-    PrefetchCursor* const ahead = cursor_with_keys(&self->prefetch_);
+    PrefetchCursor* const ahead = &self->prefetch_.left;
     if (is_left(*ahead)) {
       scores_of<V, PairTerm<V>, kVectors, true>(a, q_t, to, visible.size, self->pairs_qk_, max,
                                                 ahead);
@@ -89,10 +90,10 @@ class Bf16Tiles {
     const ProductInput<Pair> a = {
         self->values_buffer_ + (visible.begin - self->tile_.begin) / 2 * dim, 1, dim};
     const std::int64_t k = (visible.size + 1) / 2;
-    PrefetchCursor* const ahead = &self->prefetch_.few_row_blocks;
+    PrefetchCursor* const ahead = &self->prefetch_.left;
     if (partial && !self->is_finite()) {
       add_product<V, PairTerm<V>, kVectors, true>(a, pairs, out_t, dim, k, rescale);
-    } else if (is_left(*ahead)) {
+    } else if (self->prefetch_.with_values && is_left(*ahead)) {
       add_product<V, PairTerm<V>, kVectors, false, true>(a, pairs, out_t, dim, k, rescale, ahead);
     } else {
       add_product<V, PairTerm<V>, kVectors, false>(a, pairs, out_t, dim, k, rescale);
@@ -123,6 +124,7 @@ class Bf16Tiles {
 
   const Problem& p_;
   std::int64_t b_;
+  TaskPrefetch task_;
   std::int64_t pairs_qk_;
   std::int64_t values_dim_;
   Pair* keys_buffer_;

@@ -4,6 +4,7 @@
 
 #include "cpu/forward/row_block.h"
 #include "cpu/forward/softmax.h"
+#include "cpu/prefetch.h"
 #include "cpu/simd/vector_math.h"
 
 // Edits of a row block's scores^T [keys][W], in the order of semantics/score_edits.h. Masks and
@@ -25,15 +26,21 @@ static void scale_scores(const Problem& p, const RowBlock<V>& row_block, std::in
   }
 }
 
+/// The scale where it is not in the factor (with softcap it never is), and softcap.
 template <class V>
-static void cap_scores(const Problem& p, const RowBlock<V>& row_block, std::int64_t size,
-                       typename V::Scalar* scores) {
+static void scale_and_cap_scores(const Problem& p, const RowBlock<V>& row_block, std::int64_t size,
+                                 typename V::Scalar* scores) {
+  if (!p.caps_scores) {
+    if (p.prescale_scores) scale_scores<V>(p, row_block, size, scores);
+    return;
+  }
+  const auto scale = V::set(static_cast<typename V::Scalar>(p.softmax_scale));
   const auto softcap = V::set(static_cast<typename V::Scalar>(p.softcap));
   for (std::int64_t j = 0; j < size; ++j) {
     for (int v = 0; v < row_block.vectors; ++v) {
       typename V::Scalar* at = scores + j * V::kWidth + v * V::kLanes;
       V::store(at, semantics::softcap_score(
-                       V::load(at), softcap,
+                       V::load(at) * scale, softcap,
                        [](auto t) __attribute__((always_inline)) { return tanh_vector<V>(t); }));
     }
   }
@@ -132,8 +139,11 @@ static void add_bias(const Problem& p, const RowBlock<V>& row_block, Tile tile,
     const std::int64_t bytes = element_bytes(type);
     edit_by_rows<V>(
         rows, row_block, tile.size, scores,
-        [&](const char* from, std::int64_t j)
-            __attribute__((always_inline)) { return load_vector<V>(type, from + j * bytes); },
+        [&](const char* from, std::int64_t j) __attribute__((always_inline)) {
+          // Of the next tile: each row is a stream of its own, more than hardware follows.
+          __builtin_prefetch(from + (j + tile.size) * bytes, 0, kIntoL2);
+          return load_vector<V>(type, from + j * bytes);
+        },
         [&](const char* from, std::int64_t j) __attribute__((always_inline)) {
           T one = 0;  // what GCC 12 sees of load_row under ThreadSanitizer may not write it
           load_row(type, from + j * bytes, 1, 1, &one);
@@ -199,6 +209,9 @@ static void apply_segments(const Problem& p, const RowBlock<V>& row_block, Tile 
 template <class V>
 static void apply_band(const RowBlock<V>& row_block, Tile tile, typename V::Scalar* scores) {
   using T = typename V::Scalar;
+  // Both ends grow with the row.
+  const auto& last = row_block.keys[row_block.rows - 1];
+  if (last.lo <= tile.begin && row_block.keys[0].hi >= tile.begin + tile.size) return;
   alignas(64) T lo[V::kWidth];
   alignas(64) T hi[V::kWidth];
   for (int w = 0; w < lanes_of(row_block);
@@ -215,14 +228,6 @@ static void apply_band(const RowBlock<V>& row_block, Tile tile, typename V::Scal
       V::store(score, V::select(visible, V::load(score), minus_infinity<V>()));
     }
   }
-}
-
-/// The scale where it is not in the factor, and softcap.
-template <class V>
-static void scale_and_cap_scores(const Problem& p, const RowBlock<V>& row_block, std::int64_t size,
-                                 typename V::Scalar* scores) {
-  if (p.prescale_scores) scale_scores<V>(p, row_block, size, scores);
-  if (p.caps_scores) cap_scores<V>(p, row_block, size, scores);
 }
 
 /// What is added after softcap, and masks. `partial`: not every row sees every key. `row` holds a

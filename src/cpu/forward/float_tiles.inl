@@ -36,9 +36,10 @@ class FloatTiles {
     return padded_head_dim(p.head_dim_qk) * V::kWidth;
   }
 
-  FloatTiles(const TiledArgs& a, std::int64_t b, char* scratch)
+  FloatTiles(const TiledArgs& a, const TaskOrder& order, char* scratch)
       : p_(a.problem),
-        b_(b),
+        b_(order.now.b),
+        task_(task_prefetch(p_, order, tile_kv(a))),
         copies_values_(a.copies_values),
         keys_buffer_(reinterpret_cast<T*>(scratch + a.at_keys)),
         values_buffer_(reinterpret_cast<T*>(scratch + a.at_values)) {}
@@ -48,7 +49,7 @@ class FloatTiles {
     v_ = v_operand(p_, b_, task_head.head_kv);
     tile_ = tile;
     has_keys_ = has_values_ = finite_known_ = false;
-    prefetch_ = tile_prefetch(k_, v_, task_head.row_blocks, tile);
+    TilePrefetch::start(k_, v_, task_head.row_blocks, tile, task_, &prefetch_);
   }
   const Tile& tile() const { return tile_; }
 
@@ -63,7 +64,7 @@ class FloatTiles {
     self->need_keys();
     ProductInput<T> a = self->keys_;
     a.data += (visible.begin - self->tile_.begin) * a.row_stride;
-    PrefetchCursor* const ahead = cursor_with_keys(&self->prefetch_);
+    PrefetchCursor* const ahead = &self->prefetch_.left;
     if (is_left(*ahead)) {
       scores_of<V, ScalarTerm<V>, kVectors, true>(a, q_t, to, visible.size, self->p_.head_dim_qk,
                                                   max, ahead);
@@ -81,10 +82,10 @@ class FloatTiles {
     ProductInput<T> a = transposed(self->values_);
     a.data += (visible.begin - self->tile_.begin) * a.step;
     const std::int64_t dim = self->values_dim_;
-    PrefetchCursor* const ahead = &self->prefetch_.few_row_blocks;
+    PrefetchCursor* const ahead = &self->prefetch_.left;
     if (partial && !self->is_finite()) {
       add_product<V, ScalarTerm<V>, kVectors, true>(a, probs, out_t, dim, visible.size, rescale);
-    } else if (is_left(*ahead)) {
+    } else if (self->prefetch_.with_values && is_left(*ahead)) {
       add_product<V, ScalarTerm<V>, kVectors, false, true>(a, probs, out_t, dim, visible.size,
                                                            rescale, ahead);
     } else {
@@ -122,6 +123,7 @@ class FloatTiles {
 
   const Problem& p_;
   std::int64_t b_;
+  TaskPrefetch task_;
   bool copies_values_;
   T* keys_buffer_;
   T* values_buffer_;

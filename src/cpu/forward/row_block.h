@@ -148,7 +148,7 @@ template <class V>
 static void pack_columns(const View& view, const RowBlock<V>& row_block, std::int64_t dim,
                          typename V::Scalar* columns) {
   for (int v = 0; v < row_block.vectors; ++v) {
-    char* rows[V::kLanes];
+    char* rows[V::kLanes]{};
     const int count = lane_rows(view, row_block, v * V::kLanes, rows);
     load_columns<V>(view.type, rows, count, dim, columns + v * V::kLanes);
   }

@@ -14,12 +14,13 @@
 
 namespace regard::cpu {
 
-/// Rows [begin, end) of each of some kv heads.
+/// Rows [begin, end) of each of some kv heads, and what the worker computes after them.
 struct HeadRows {
   std::int64_t head_kv;
   std::int64_t heads;
   std::int64_t begin;
   std::int64_t end;
+  TaskRows next{};
 };
 
 /// Rows of one sequence, those of each kv head in row blocks of their own, and where they are
@@ -33,6 +34,7 @@ struct RowBlockSet {
   std::int64_t head_kv;  // the first
   std::int64_t heads;
   std::int64_t per_head;  // row blocks
+  TaskOrder order;        // of the first head
   char* scratch;
 
   std::int64_t count() const { return heads * per_head; }
@@ -55,7 +57,8 @@ static RowBlockSet<Tiles> make_row_blocks(const TiledArgs& a, const Sequence& s,
   using V = typename Tiles::Vocabulary;
   const std::int64_t vectors = (rows.end - rows.begin + V::kLanes - 1) / V::kLanes;
   const std::int64_t per_head = (vectors + V::kVectors - 1) / V::kVectors;
-  const RowBlockSet<Tiles> set{a, s, rows.head_kv, rows.heads, per_head, scratch};
+  const TaskOrder order{{s.b, rows.head_kv, rows.begin, rows.end}, rows.next};
+  const RowBlockSet<Tiles> set{a, s, rows.head_kv, rows.heads, per_head, order, scratch};
   for (std::int64_t x = 0; x < set.count(); ++x) {
     const auto row_at = [&](std::int64_t row_block) {
       // Row blocks alike: one of one vector has 0.9 of the rate of two or three.
@@ -153,7 +156,7 @@ static void process_keys(const RowBlockSet<Tiles>& set, semantics::KeyRange keys
   const std::int64_t tile_kv = Tiles::tile_kv(a);
   const TileSpan span = tiles_of(keys, tile_kv);
   const std::int64_t size = Tiles::Out::size(a.problem);
-  Tiles tiles(a, set.s.b, set.scratch);
+  Tiles tiles(a, set.order, set.scratch);
   for (std::int64_t index = span.begin; index < span.end; ++index) {
     const Tile tile = tile_at(index, tile_kv, set.s.band.len_kv);
     for (std::int64_t x = 0; x < set.count(); ++x) {

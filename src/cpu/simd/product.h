@@ -109,11 +109,15 @@ struct Count {
   static constexpr int value = kCount;
 };
 
-/// Calls f(first, Count<kBlock>) for the blocks of [0, size), and f(i, Count<1>) for what is left.
-template <int kBlock, class F>
+/// Calls f(first, Count<kBlock>) for the blocks of [0, size), then f(first, Count<kRest>) while so
+/// many are left, and f(i, Count<1>).
+template <int kBlock, int kRest = 1, class F>
 REGARD_KERNEL_FN void for_blocks(std::int64_t size, F f) {
   std::int64_t i = 0;
   for (; i + kBlock <= size; i += kBlock) f(i, Count<kBlock>{});
+  if constexpr (kRest > 1) {
+    for (; i + kRest <= size; i += kRest) f(i, Count<kRest>{});
+  }
   for (; i < size; ++i) f(i, Count<1>{});
 }
 
@@ -133,7 +137,9 @@ static void scores_of(ProductInput<typename Term::A> a, const typename Term::B* 
   typename V::Vec row_max[kVectors]{};
   REGARD_UNROLL for (int v = 0; kMax && v < kVectors; ++v) row_max[v] =
       V::load(max + v * V::kLanes);
-  for_blocks<kBlockRows<V, kVectors>>(
+  // 4 rows of as many vectors as there can be take as long as 4 times one.
+  constexpr int kRest = kVectors < V::kVectors ? 4 : 1;
+  for_blocks<kBlockRows<V, kVectors>, kRest>(
       m, [&](std::int64_t i, auto rows) __attribute__((always_inline)) {
         constexpr int kRows = decltype(rows)::value;
         score_rows<V, Term, kRows, kVectors, kPrefetches, kMax>(a, b, c + i * V::kWidth, k, &cursor,
@@ -142,7 +148,7 @@ static void scores_of(ProductInput<typename Term::A> a, const typename Term::B* 
       });
   REGARD_UNROLL for (int v = 0; kMax && v < kVectors; ++v)
       V::store(max + v * V::kLanes, row_max[v]);
-  if (kPrefetches) *ahead = {};  // what is left would slow another product down
+  if (kPrefetches) *ahead = cursor;
 }
 
 /// c = c * rescale + a * b for kRows rows.
@@ -176,7 +182,7 @@ static void add_product(ProductInput<typename Term::A> a, const typename Term::B
                                                                  rescale, &cursor);
         a.data += kRows * a.row_stride;
       });
-  if (kPrefetches) *ahead = {};  // what is left would slow another product down
+  if (kPrefetches) *ahead = cursor;
 }
 
 /// Calls f(Count<vectors>), for 1 <= vectors <= kMaxVectors.

@@ -21,17 +21,17 @@ REGARD_KERNEL_FN ReducedExp<V> reduce_exp(typename V::Vec x) {
   using Vec = typename V::Vec;
   // Adding 1.5 * 2^23 rounds to an integer that then stands in the low bits.
   const Vec magic = V::set(12582912.0f);
-  const Vec shifted = x * V::set(1.44269504f) + magic;
+  const Vec shifted = V::fma(x, V::set(1.44269504f), magic);
   const Vec n = shifted - magic;
   // ln2 = 0.693359375 - 2.12194440e-4; n times the first part is exact (9 bits).
-  const Vec r = (x - n * V::set(0.693359375f)) + n * V::set(2.12194440e-4f);
+  const Vec r = V::fma(n, V::set(2.12194440e-4f), V::fma(n, V::set(-0.693359375f), x));
   Vec p = V::set(1.9875691500e-4f);  // Cephes expf
-  p = p * r + V::set(1.3981999507e-3f);
-  p = p * r + V::set(8.3334519073e-3f);
-  p = p * r + V::set(4.1665795894e-2f);
-  p = p * r + V::set(1.6666665459e-1f);
-  p = p * r + V::set(5.0000001201e-1f);
-  return {V::to_unsigned(shifted) - V::to_unsigned(magic), p * (r * r) + r};
+  p = V::fma(p, r, V::set(1.3981999507e-3f));
+  p = V::fma(p, r, V::set(8.3334519073e-3f));
+  p = V::fma(p, r, V::set(4.1665795894e-2f));
+  p = V::fma(p, r, V::set(1.6666665459e-1f));
+  p = V::fma(p, r, V::set(5.0000001201e-1f));
+  return {V::to_unsigned(shifted) - V::to_unsigned(magic), V::fma(p, r * r, r)};
 }
 
 /// 2^n for n in [-126, 127].
@@ -104,7 +104,7 @@ REGARD_KERNEL_FN typename V::Vec tanh_vector(typename V::Vec x) {
     t = V::select(t > V::set(18.1f), V::set(18.1f), t);
     const ReducedExp<V> r = reduce_exp<V>(t);
     const auto power = power_of_two<V>(r.n);
-    const auto e = power * r.expm1 + (power - V::set(1.0f));
+    const auto e = V::fma(power, r.expm1, power - V::set(1.0f));
     const auto y = e / (e + V::set(2.0f));
     return V::select(negative, -y, y);
   } else {
