@@ -67,7 +67,8 @@ class Generator {
     if (rng_.chance(0.02)) p().dtype_kv = dtype == Dtype::kF64 ? Dtype::kF32 : Dtype::kI8;
   }
 
-  /// 8-bit floats, and descales, which any type may have. No backward has either.
+  /// 8-bit floats, keys of another type than queries, and descales, which any type may have. No
+  /// backward has these.
   void draw_descaled() {
     const bool f8 = f8_rng_.chance(0.2);
     if (f8) {
@@ -75,6 +76,10 @@ class Generator {
       const bool narrow_out = f8_rng_.chance(0.2);
       p().dtype_q = p().dtype_kv = f8_rng_.chance(0.6) ? Dtype::kF8E4M3 : Dtype::kF8E5M2;
       p().dtype_out = narrow_out ? p().dtype_q : f8_rng_.pick(kOut);
+    } else if (p().dtype_q == p().dtype_kv && p().dtype_q != Dtype::kF64 && f8_rng_.chance(0.15)) {
+      // As caches are kept.
+      constexpr Dtype kKeys[] = {Dtype::kBf16, Dtype::kF16, Dtype::kF8E4M3, Dtype::kF8E5M2};
+      p().dtype_kv = f8_rng_.pick(kKeys);
     }
     p().features.set(Feature::kDescales, f8_rng_.chance(f8 ? 0.7 : 0.2));
     p().features.set(Feature::kDescalesPerHead, has(Feature::kDescales) && f8_rng_.chance(0.6));

@@ -26,7 +26,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -43,8 +43,21 @@ _active_collector: Any = None  # none before Transformers 5, where layers pass o
 with contextlib.suppress(ImportError):
     from transformers.utils.output_capturing import _active_collector
 
-__all__ = ["IMPLEMENTATIONS", "LayerSelection", "ModelSelection", "enable_continuous_batching",
+__all__ = ["IMPLEMENTATIONS", "Cache", "LayerSelection", "ModelSelection", "enable_continuous_batching",
            "enable_packed_vision", "explain", "register", "unregister"]
+
+if TYPE_CHECKING:
+    from ._transformers_cache import Cache
+
+
+def __getattr__(name: str) -> Any:
+    """Cache, a subclass of Transformers' own, which `import regard.transformers` does not need."""
+    if name != "Cache":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from ._transformers_cache import Cache
+
+    return Cache
+
 
 # The names of attn_implementation, and the backend that each one forces.
 IMPLEMENTATIONS = {"regard": "", "regard_math": "math", "regard_efficient": "efficient",

@@ -54,6 +54,15 @@ Claims forward_claims() {
 
 Claims cpu_forward_claims() {
   Claims claims = forward_claims();
+  // Their error is that of q's own type: keys are exact, arithmetic is in f32.
+  const std::vector<DtypeClaim> own = claims.dtypes;
+  for (const DtypeClaim& claim : own) {
+    if (claim.q != claim.kv || size_of(claim.q) == 1) continue;
+    for (const Dtype kv : {Dtype::kBf16, Dtype::kF16, Dtype::kF8E4M3, Dtype::kF8E5M2}) {
+      if (kv == claim.q || size_of(kv) > size_of(claim.q)) continue;
+      claims.dtypes.push_back({claim.q, kv, claim.out, claim.error_bound});
+    }
+  }
   claims.features = claims.features.with(
       {Feature::kPacked, Feature::kPaged, Feature::kCacheBatchIdx, Feature::kAppendKv});
   return claims;

@@ -39,11 +39,11 @@ TEST(PredictPaths, CountWhatEachPathComputes) {
   // Copies cost more than a little padding, and less than clearing much of it.
   const auto fastest = [](const std::string& tokens) {
     return fastest_path(predict_paths(
-        params_of("b4 hq8 sq128 d64 f32 lens tokens_q=" + tokens + " tokens_kv=" + tokens),
+        params_of("b32 hq8 sq64 d64 f32 lens tokens_q=" + tokens + " tokens_kv=" + tokens),
         rates(240, 24)));
   };
-  EXPECT_EQ(fastest("500"), PaddingPath::kLengths);
-  EXPECT_EQ(fastest("128"), PaddingPath::kPacked);
+  EXPECT_EQ(fastest("2000"), PaddingPath::kLengths);
+  EXPECT_EQ(fastest("205"), PaddingPath::kPacked);
 }
 
 TEST(PredictPaths, OfPackedTensorsPackedIsTheFastest) {

@@ -104,23 +104,25 @@ PathWork work_of(const AttentionParams& p, const Side& q, const Side& kv, Paddin
 }
 
 // Fitted to bench/padding.py (Zen 4, two threads, f32, 120 cells), where the path that these choose
-// is within 5 % of the better one in 118.
-constexpr double kPeakShare = 0.58;  // of the peak, that short and middle sequences reach
-// Of the rate from memory: where all tensors fit a cache, where they are far larger (rows and
-// copies are written, and read first), and where positions without a row are cleared.
-constexpr double kCachedRate = 5.0;
-constexpr double kMemoryRate = 0.25;
-constexpr double kClearRate = 0.2;
-constexpr double kCachedBytes = 8e6;
-constexpr double kCallSeconds = 2e-6;
+// is within 5 % of the better one in 113.
+constexpr double kPeakShare = 0.85;  // of the peak, where arithmetic takes longer than memory
+// Of the rate from memory: what a kernel reads and writes, which it prefetches; copies, where all
+// tensors fit a cache and where they are far larger; positions without a row that are cleared.
+constexpr double kReadRate = 0.85;
+constexpr double kCachedCopyRate = 0.85;
+constexpr double kCopyRate = 0.38;
+constexpr double kClearRate = 0.25;
+constexpr double kCachedBytes = 2e7;
+constexpr double kCallSeconds = 3e-6;
 
 /// The predictor: the time of a path's work at these rates.
 double predict(const PathWork& work, double gflops, double gbps) {
   const double cached = std::min(1.0, kCachedBytes / std::max(work.footprint, 1.0));
-  const double rate = gbps * 1e9 * std::max(kMemoryRate, kCachedRate * cached);
-  const double clear_rate = std::min(rate, gbps * 1e9 * kClearRate);
-  return kCallSeconds + work.operations / (kPeakShare * gflops * 1e9) +
-         (work.bytes + work.copied) / rate + work.cleared / clear_rate;
+  const double copy_rate = std::max(kCopyRate, kCachedCopyRate * cached);
+  const double computing = work.operations / (kPeakShare * gflops * 1e9);
+  const double reading = work.bytes / (kReadRate * gbps * 1e9);
+  return kCallSeconds + std::max(computing, reading) +
+         (work.copied / copy_rate + work.cleared / kClearRate) / (gbps * 1e9);
 }
 
 }  // namespace
