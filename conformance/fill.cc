@@ -37,7 +37,9 @@ enum Stream : std::uint64_t {
   kPages,
   kEntries,
   kNewK,
-  kNewV
+  kNewV,
+  kAngles,
+  kPositions
 };
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -66,6 +68,7 @@ class Filler {
       hold_lengths(r_.seqlens_q, r_.cu_seqlens_q);
       if (r_.cu_seqlens_kv.present()) hold_lengths(r_.seqlens_kv, r_.cu_seqlens_kv);
     }
+    fill_angles();
     fill_pages();
     fill_entries();
     fill_offsets();
@@ -290,6 +293,24 @@ class Filler {
     if (!rows.present()) return;
     const Rng rng = stream(s);
     fill_rows(rows, [&](const auto&, std::uint64_t n) { return rng.normal_at(n); });
+  }
+
+  /// The usual angles of each position, and any positions.
+  void fill_angles() {
+    for (const TensorView* table : {&r_.rotary_cos, &r_.rotary_sin}) {
+      if (!table->present()) continue;
+      fill_rows(*table, [&](const auto& at, std::uint64_t) {
+        const double pairs = static_cast<double>(table->shape[1]);
+        const double angle =
+            static_cast<double>(at[0]) * std::pow(1e4, -static_cast<double>(at[1]) / pairs);
+        return table == &r_.rotary_cos ? std::cos(angle) : std::sin(angle);
+      });
+    }
+    if (!r_.positions.present()) return;
+    const Rng rng = stream(kPositions);
+    const auto rows = static_cast<double>(r_.rotary_cos.shape[0]);
+    fill_rows(r_.positions,
+              [&](const auto&, std::uint64_t n) { return std::floor(rng.uniform_at(n) * rows); });
   }
 
   /// Pages in any order for the keys of each sequence, one used twice where there are too few, and

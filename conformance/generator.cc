@@ -15,6 +15,7 @@ namespace {
 constexpr std::uint64_t kF8 = 0xf8f8f8f800000000;
 constexpr std::uint64_t kPacked = 0x7061636b00000000;
 constexpr std::uint64_t kCache = 0x6361636865000000;
+constexpr std::uint64_t kRotaryStream = 0x726f746172790000;
 
 constexpr std::int64_t kOddLengths[] = {1, 3, 63, 65, 127, 257};
 constexpr std::int64_t kHeadDims[] = {1, 3, 8, 16, 32, 63, 64, 65, 127, 128, 257};
@@ -27,7 +28,8 @@ class Generator {
         rng_(gradients ? ~seed : seed, ~index),
         f8_rng_(seed, index ^ kF8),
         packed_rng_(seed, index ^ kPacked),
-        cache_rng_(seed, index ^ kCache) {}
+        cache_rng_(seed, index ^ kCache),
+        rotary_rng_(seed, index ^ kRotaryStream) {}
 
   Case run() {
     c_.data.seed = rng_.bits() >> 40;  // short in a repro line
@@ -39,6 +41,7 @@ class Generator {
     draw_tensors();
     draw_packed();
     if (!gradients_) draw_cache();
+    if (!gradients_) draw_rotary();
     if (gradients_) draw_gradients();
     draw_memory();
     canonicalize(c_.params);
@@ -240,6 +243,18 @@ class Generator {
     name_diagonal();
   }
 
+  /// With new rows, or with positions.
+  void draw_rotary() {
+    const bool appends = has(Feature::kAppendKv);
+    if (!rotary_rng_.chance(appends ? 0.5 : 0.1) || p().head_dim_qk < 2) return;
+    p().features.set(Feature::kRotary);
+    p().rotary_dim = rotary_rng_.chance(0.5) ? p().head_dim_qk / 2 * 2
+                                             : 2 * rotary_rng_.between(1, p().head_dim_qk / 2);
+    p().features.set(Feature::kRotaryInterleaved, rotary_rng_.chance(0.5));
+    const bool may = !appends || (!has(Feature::kPacked) && c_.data.new_rows == p().seqlen_q);
+    p().features.set(Feature::kPositions, !appends || (may && rotary_rng_.chance(0.5)));
+  }
+
   void draw_pages() {
     const double draw = cache_rng_.uniform();
     if (draw < 0.06 && !has(Feature::kPacked)) p().features.set(Feature::kCacheBatchIdx);
@@ -311,7 +326,7 @@ class Generator {
   }
 
   bool gradients_;
-  Rng rng_, f8_rng_, packed_rng_, cache_rng_;
+  Rng rng_, f8_rng_, packed_rng_, cache_rng_, rotary_rng_;
   Case c_;
 };
 

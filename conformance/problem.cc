@@ -17,6 +17,7 @@ namespace {
 constexpr std::uint64_t kSideStream = 0x73696465;
 constexpr std::uint64_t kGradStream = 0x67726164;
 constexpr std::uint64_t kStartsStream = 0x737461727473;
+constexpr std::uint64_t kAnglesStream = 0x616e676c6573;
 
 TensorView shaped(Dtype dtype, std::initializer_list<std::int64_t> shape) {
   TensorView view;
@@ -43,6 +44,7 @@ AttentionOptions options_of(const Case& c, Rng* rng) {
   options.needs_grad = p.features.has(Feature::kNeedsGrad);
   options.d_lse = p.features.has(Feature::kDLse);
   options.delta = p.features.has(Feature::kDelta);
+  options.rotary_interleaved = p.features.has(Feature::kRotaryInterleaved);
   return options;
 }
 
@@ -163,6 +165,8 @@ class ProblemBuilder {
                     Strides::kSpread);
     }
     if (has(Feature::kAppendKv)) add_new_rows(r);
+    if (has(Feature::kRotary)) add_angles(r);
+    add(Feature::kPositions, "positions", &r->positions, positions(packed, p.seqlen_q, p.total_q));
     add(Feature::kCacheBatchIdx, "cache_batch_idx", &r->cache_batch_idx,
         shaped(Dtype::kI32, {p.batch}));
     add(Feature::kSeqlensQ, "seqlens_q", &r->seqlens_q, shaped(Dtype::kI32, {p.batch}));
@@ -187,6 +191,17 @@ class ProblemBuilder {
     };
     r->k_new = add("k_new", p.head_dim_qk);
     r->v_new = add("v_new", p.head_dim_v);
+  }
+
+  /// Rows for every position that lengths, or positions, state; f32 or q's type.
+  void add_angles(AttentionRequest* r) {
+    const AttentionParams& p = problem_.case_.params;
+    Rng rng(problem_.case_.data.seed, kAnglesStream);
+    const bool is_f32 = is_f8(p.dtype_q) || !is_float(p.dtype_q) || rng.chance(0.6);
+    const std::int64_t rows = p.seqlen_kv + p.seqlen_q + 1;
+    const TensorView view = shaped(is_f32 ? Dtype::kF32 : p.dtype_q, {rows, p.rotary_dim / 2});
+    r->rotary_cos = add_loose("rotary_cos", view, Strides::kSpread);
+    r->rotary_sin = add_loose("rotary_sin", view, Strides::kSpread);
   }
 
   /// i32 or i64, and often the longest lengths as the case states them.
@@ -328,13 +343,17 @@ void Problem::append_rows(const Tensor& cache, std::vector<unsigned char>* bytes
   if (!request_.k_new.present() || (!is_k && cache.view.data != request_.v.data)) return;
   const TensorView& rows = is_k ? request_.k_new : request_.v_new;
   const oracle::Padded padded = oracle::Padded::make(request_).value();
-  for_each_element(rows, [&](const std::int64_t(&at)[kMaxRank], unsigned char* element) {
+  const TensorView& written = is_k ? padded.request().k : padded.request().v;  // rotated, too
+  for_each_element(rows, [&](const std::int64_t(&at)[kMaxRank], unsigned char*) {
     const auto length = static_cast<std::int64_t>(oracle::element(request_.seqlens_kv, at[0]));
     const oracle::KeyPlace place = padded.place_of_key(at[0], length + at[2]);
     const std::int64_t* const strides = cache.view.strides;
     const std::int64_t to =
         place.entry * strides[0] + at[1] * strides[1] + place.row * strides[2] + at[3] * strides[3];
-    std::memcpy(bytes->data() + to * size_of(rows.dtype), element,
+    const std::int64_t from = at[0] * written.strides[0] + at[1] * written.strides[1] +
+                              (length + at[2]) * written.strides[2] + at[3] * written.strides[3];
+    std::memcpy(bytes->data() + to * size_of(rows.dtype),
+                static_cast<const char*>(written.data) + from * size_of(rows.dtype),
                 static_cast<std::size_t>(size_of(rows.dtype)));
   });
 }

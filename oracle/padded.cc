@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "oracle/number.h"
 #include "oracle/rules.h"
 
 namespace regard::oracle {
@@ -141,8 +142,11 @@ Expected<Padded> Padded::make(const AttentionGradRequest& request) {
       request.k_new.present()) {
     if (Status status = made.pad_cache(request); !status.ok()) return status;
   }
+  if (request.rotary_cos.present()) {
+    if (Status status = made.rotate(request); !status.ok()) return status;
+  }
   if (request.k_new.present()) {
-    if (Status status = made.append(request); !status.ok()) return status;
+    if (Status status = made.append(made.padded_); !status.ok()) return status;
   }
   return made;
 }
@@ -169,6 +173,7 @@ Status Padded::pad_all(const AttentionGradRequest& packed) {
   AttentionGradRequest& p = padded_;
   p.q = pad_rows(packed.q, q_, 2);
   p.segment_ids_q = pad_rows(packed.segment_ids_q, q_, 0);
+  p.positions = pad_rows(packed.positions, q_, 0);
   p.d_out = pad_rows(packed.d_out, q_, 2);
   p.d_lse = pad_rows(packed.d_lse, q_, 1);
   p.seqlens_q = pad_lengths(packed.seqlens_q, q_);
@@ -238,6 +243,70 @@ Status Padded::check_cache(const AttentionGradRequest& cached) const {
   return refused("page_table must be i32 [B,pages], cache_batch_idx i32 [B]");
 }
 
+/// RoFormer's rotation of one row. Each product, each sum and the result are rounded as
+/// docs/semantics.md states: to f32 (f64 for f64), then to the row's type.
+void Padded::rotate_row(const TensorView& cos, const TensorView& sin, std::int64_t position,
+                        const TensorView& from, const TensorView& to,
+                        const std::int64_t (&row)[3]) const {
+  const Dtype of_sums = from.dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32;
+  const bool is_f8 = from.dtype == Dtype::kF8E4M3 || from.dtype == Dtype::kF8E5M2;
+  const std::int64_t half = cos.shape[1];
+  const auto rounded = [&](double value) { return round_to(value, of_sums); };
+  const auto put = [&](std::int64_t d, double value) {
+    const std::int64_t place[kMaxRank] = {row[0], row[1], row[2], d};
+    const double max = -lowest(to.dtype);  // 8 bits saturate
+    const double held = is_f8 && !std::isnan(value) ? std::clamp(value, -max, max) : value;
+    encode(held, static_cast<char*>(to.data) + offset_of(to, place), to.dtype);
+  };
+  for (std::int64_t x = 0; x < half; ++x) {
+    const std::int64_t first = padded_.options.rotary_interleaved ? 2 * x : x;
+    const std::int64_t second = padded_.options.rotary_interleaved ? first + 1 : half + x;
+    const double c = element(cos, position, x), s = element(sin, position, x);
+    const double u = element(from, row[0], row[1], row[2], first),
+                 w = element(from, row[0], row[1], row[2], second);
+    put(first, rounded(rounded(u * c) - rounded(w * s)));
+    put(second, rounded(rounded(w * c) + rounded(u * s)));
+  }
+}
+
+/// Queries and new keys at the positions given, or behind the rows that a sequence has; without a
+/// causal mask and a window all queries stand at the first of them.
+Status Padded::rotate(const AttentionGradRequest& cached) {
+  AttentionGradRequest& r = padded_;
+  const TensorView &cos = cached.rotary_cos, &sin = cached.rotary_sin;
+  const AttentionOptions& options = cached.options;
+  const bool ascends = options.is_causal || options.window_left >= 0 || options.window_right >= 0;
+  const bool stated = r.positions.present() || (r.k_new.present() && r.seqlens_kv.present());
+  if (!sin.present() || cos.rank != 2 || sin.rank != 2 || 2 * cos.shape[1] > r.q.shape[3] ||
+      !stated) {
+    return refused("rotary_cos and rotary_sin must be [positions,x] beside k_new or positions");
+  }
+  for (TensorView* const rows : {&r.q, &r.k_new}) {
+    if (!rows->present()) continue;
+    const TensorView before = *rows;
+    *rows = add_copy(before);
+    for (std::int64_t b = 0; b < before.shape[0]; ++b) {
+      const bool has_length = rows == &r.q && r.seqlens_q.present();
+      const std::int64_t count = has_length ? integer(r.seqlens_q, b) : before.shape[2];
+      for (std::int64_t i = 0; i < std::min(count, before.shape[2]); ++i) {
+        const bool is_next = rows == &r.k_new || ascends;
+        const std::int64_t position = r.positions.present()
+                                          ? static_cast<std::int64_t>(element(r.positions, b, i))
+                                          : integer(r.seqlens_kv, b) + (is_next ? i : 0);
+        if (position < 0 || position >= cos.shape[0]) {
+          return refused("position " + std::to_string(position) + " is past rotary_cos");
+        }
+        for (std::int64_t h = 0; h < before.shape[1]; ++h) {
+          rotate_row(cos, sin, position, before, *rows, {b, h, i});
+        }
+      }
+    }
+  }
+  r.rotary_cos = r.rotary_sin = r.positions = TensorView{};
+  r.options.rotary_interleaved = false;
+  return {};
+}
+
 /// Rows of k_new and v_new follow those that seqlens_kv say, which grow.
 Status Padded::append(const AttentionGradRequest& cached) {
   const TensorView &k_new = cached.k_new, &v_new = cached.v_new;
@@ -283,6 +352,16 @@ TensorView Padded::pad_cached_rows(const TensorView& rows, std::int64_t batch,
                 static_cast<const char*>(rows.data) + offset_of(rows, from), bytes);
   });
   return padded;
+}
+
+TensorView Padded::add_copy(const TensorView& view) {
+  const TensorView copy = add_dense(view);
+  const auto bytes = static_cast<std::size_t>(size_of(view.dtype));
+  for_each_index(copy, [&](const std::int64_t(&at)[kMaxRank]) {
+    std::memcpy(static_cast<char*>(copy.data) + offset_of(copy, at),
+                static_cast<const char*>(view.data) + offset_of(view, at), bytes);
+  });
+  return copy;
 }
 
 /// The same shape in memory of its own, dense and of zeros.

@@ -66,8 +66,12 @@ class Padded {
   Status pad_cache(const AttentionGradRequest& cached);
   Status check_cache(const AttentionGradRequest& cached) const;
   Status append(const AttentionGradRequest& cached);
+  Status rotate(const AttentionGradRequest& cached);
+  void rotate_row(const TensorView& cos, const TensorView& sin, std::int64_t position,
+                  const TensorView& from, const TensorView& to, const std::int64_t (&row)[3]) const;
   TensorView pad_cached_rows(const TensorView& rows, std::int64_t batch, std::int64_t seqlen);
   TensorView add_dense(TensorView view);
+  TensorView add_copy(const TensorView& view);
   TensorView pad_rows(const TensorView& rows, const Starts& starts, int row_dim);
   TensorView pad_lengths(const TensorView& given, const Starts& starts);
 

@@ -30,10 +30,12 @@ enum class Feature : std::uint8_t {
   kSeqlensQ,
   kSeqlensKv,
   kBlockMask,
-  kPacked,    // cu_seqlens_q/kv
-  kPaged,     // page_table
-  kAppendKv,  // k_new, v_new
-  kRotary,
+  kPacked,             // cu_seqlens_q/kv
+  kPaged,              // page_table
+  kAppendKv,           // k_new, v_new
+  kRotary,             // rotary_cos, rotary_sin
+  kRotaryInterleaved,  // an option; its pairs are neighbours
+  kPositions,
   kCacheBatchIdx,
   kDescales,         // descale_q, descale_k, descale_v: any of them
   kDescalesPerHead,  // one of them is [B,Hkv]

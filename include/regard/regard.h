@@ -143,14 +143,15 @@ typedef struct regard_request {
   // lse is then [Hq,total_q], saved_stats [1,Hq,total_q,2], segment_ids [total_q] and [total_kv].
   const regard_tensor* cu_seqlens_q;   // i32 or i64 [B+1]
   const regard_tensor* cu_seqlens_kv;  // i32 or i64 [B+1]
-  // No backend of this version supports these: such a request is refused.
-  const regard_tensor* page_table;  // i32 [B,pages]
-  const regard_tensor* block_mask;
-  const regard_tensor* k_new;
-  const regard_tensor* v_new;
+  const regard_tensor* page_table;     // i32 [B,pages]
+  const regard_tensor* block_mask;     // no backend of this version supports it
+  const regard_tensor* k_new;          // [B,Hkv,Snew,Dqk], appended to k
+  const regard_tensor* v_new;          // [B,Hkv,Snew,Dv], appended to v
+  // Rotary embedding of q and k_new: f32 or q's dtype, [positions,rotary_dim/2].
   const regard_tensor* rotary_cos;
   const regard_tensor* rotary_sin;
-  const regard_tensor* cache_batch_idx;
+  const regard_tensor* positions;        // i32 [B,Sq]
+  const regard_tensor* cache_batch_idx;  // i32 [B]
   // What q, k and v are multiplied by: f32 [1] or [B,Hkv]; null: 1.
   const regard_tensor* descale_q;
   const regard_tensor* descale_k;
@@ -176,6 +177,8 @@ typedef struct regard_request {
   int32_t needs_grad;              // 0 or 1: the plan then holds a forward and its backward
   int32_t d_lse;                   // 0 or 1, with needs_grad: the backward will be given d_lse
   int32_t delta;                   // 0 or 1, with needs_grad: the backward will be given delta
+  int32_t rotary_interleaved;      // 0: pairs are half of rotary_dim apart; 1: they are neighbours
+  int32_t reserved;                // 0
 } regard_request;
 
 /// What a caller allows and prefers (docs/selection.md). A null field leaves the choice to the next

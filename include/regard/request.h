@@ -37,12 +37,13 @@ struct Buffers {
   // Packed sequences: i32 or i64 [B+1], ascending from 0; sequence b has the rows from element b up
   // to, not including, element b + 1. Rows past the last element are zeros in out and in gradients.
   TensorView cu_seqlens_q, cu_seqlens_kv;
-  // No backend of this version supports these: such a request is refused.
-  TensorView page_table;  // i32 [B, pages]
-  TensorView block_mask;
-  TensorView k_new, v_new;
+  TensorView page_table;    // i32 [B, pages]
+  TensorView block_mask;    // no backend of this version supports it
+  TensorView k_new, v_new;  // [B,Hkv,Snew,.]: appended behind seqlens_kv before anything is read
+  // Rotary embedding of q and k_new: f32 or q's dtype, [positions, rotary_dim / 2]
   TensorView rotary_cos, rotary_sin;
-  TensorView cache_batch_idx;
+  TensorView positions;        // i32 [B,Sq]: of each query, and of each new key
+  TensorView cache_batch_idx;  // i32 [B]
 
   // The longest lengths of packed sequences, or more. 0: total_q and total_kv, except that
   // attention() and attention_backward() read the lengths from cu_seqlens in host memory.
@@ -71,6 +72,8 @@ struct AttentionOptions {
   bool d_lse = false;
   bool delta = false;
   std::int64_t page_size = 0;
+  // Rotary embedding turns elements 2x and 2x + 1 together; else x and x + rotary_dim / 2.
+  bool rotary_interleaved = false;
   // The sums of seqlens_q and seqlens_kv, for predictions (AttentionParams::tokens_q); 0: not
   // stated. They never change a result.
   std::int64_t tokens_q = 0;

@@ -133,7 +133,8 @@ enum class DtypeRule : std::uint8_t {
   kF32,
   kI32,
   kI64,
-  kIndex  // i32 or i64
+  kIndex,  // i32 or i64
+  kAngle   // f32, or q's, not of 8 bits
 };
 
 REGARD_EXPORT const char* to_string(DtypeRule rule) noexcept;  // "f32 (f64 for f64)"
@@ -145,7 +146,9 @@ enum class DataRule : std::uint8_t {
   kStarts,  // ascending from 0 to `data_limit`, no two further apart than the longest length
   kScale,   // finite and at least 0
   kPage,    // a page of k and v; -1 where no row sees a key of it
-  kEntry    // of the batch of k and v
+  kEntry,   // of the batch of k and v
+  kAngles,  // rows for every position of a call
+  kAngle    // a row of the tables of angles
 };
 
 /// A tensor of a call: everything but its meaning, which docs/semantics.md states.
@@ -273,11 +276,14 @@ inline constexpr TensorSpec kTensors[] = {
      .last_stride_is_1 = true, .shape = "[B,Hkv,Snew,Dv]", .dtype = DtypeRule::kLike,
      .like = &Buffers::k, .beside = &Buffers::k_new, .features = {Feature::kAppendKv}},
     {REGARD_IN_CALL(rotary_cos), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
-     .shape = "[positions,rotary_dim/2]", .beside = &Buffers::rotary_sin,
-     .features = {Feature::kRotary}},
+     .data = DataRule::kAngles, .shape = "[positions,rotary_dim/2]", .dtype = DtypeRule::kAngle,
+     .beside = &Buffers::rotary_sin, .features = {Feature::kRotary}},
     {REGARD_IN_CALL(rotary_sin), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
-     .shape = "[positions,rotary_dim/2]", .beside = &Buffers::rotary_cos,
-     .features = {Feature::kRotary}},
+     .shape = "[positions,rotary_dim/2]", .dtype = DtypeRule::kLike, .like = &Buffers::rotary_cos,
+     .beside = &Buffers::rotary_cos, .features = {Feature::kRotary}},
+    {REGARD_IN_CALL(positions), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
+     .data = DataRule::kAngle, .shape = "[B,Sq]", .packed_shape = "[total_q]",
+     .dtype = DtypeRule::kI32, .beside = &Buffers::rotary_cos, .features = {Feature::kPositions}},
     {REGARD_IN_CALL(cache_batch_idx), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
      .data = DataRule::kEntry, .shape = "[B]", .dtype = DtypeRule::kI32,
      .features = {Feature::kCacheBatchIdx}},

@@ -195,6 +195,10 @@ class AttentionOptions(TypedDict, total=False):
     cache_batch_idx: Integers | None
     k_new: Array | None
     v_new: Array | None
+    rotary_cos: Array | None
+    rotary_sin: Array | None
+    rotary_interleaved: bool
+    positions: Integers | None
     descale_q: float | Numbers | None
     descale_k: float | Numbers | None
     descale_v: float | Numbers | None
@@ -411,6 +415,10 @@ def attention(
     cache_batch_idx: Integers | None = None,
     k_new: Array | None = None,
     v_new: Array | None = None,
+    rotary_cos: Array | None = None,
+    rotary_sin: Array | None = None,
+    rotary_interleaved: bool = False,
+    positions: Integers | None = None,
     descale_q: float | Numbers | None = None,
     descale_k: float | Numbers | None = None,
     descale_v: float | Numbers | None = None,
@@ -488,6 +496,10 @@ def explain(
     cache_batch_idx: Integers | None = None,
     k_new: Array | None = None,
     v_new: Array | None = None,
+    rotary_cos: Array | None = None,
+    rotary_sin: Array | None = None,
+    rotary_interleaved: bool = False,
+    positions: Integers | None = None,
     descale_q: float | Numbers | None = None,
     descale_k: float | Numbers | None = None,
     descale_v: float | Numbers | None = None,

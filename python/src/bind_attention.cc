@@ -20,7 +20,8 @@ namespace {
   "seqlens_kv=None, segment_ids_q=None, segment_ids_kv=None, cu_seqlens_q=None, "        \
   "cu_seqlens_kv=None, max_seqlen_q=None, max_seqlen_kv=None, lengths=None, "            \
   "lengths_kv=None, padding=None, page_table=None, cache_batch_idx=None, "               \
-  "k_new=None, v_new=None, descale_q=None, "                                             \
+  "k_new=None, v_new=None, rotary_cos=None, rotary_sin=None, rotary_interleaved=False, " \
+  "positions=None, descale_q=None, "                                                     \
   "descale_k=None, descale_v=None, dropout_p=0.0, seed=None, "                           \
   "layout='BHSD', backends=None, policy=None, return_lse=False, return_scores=None, "    \
   "return_saved=False, out=None)\n--\n\n"
@@ -69,6 +70,11 @@ keys each sequence has; -1 stands for no page. Queries may be packed, by cu_seql
 cache_batch_idx, int32 [batch], a sequence has the keys of that entry of k and v. k_new and v_new
 [batch, kv heads, new, head_dim] are written behind the seqlens_kv rows of each sequence, into the
 arrays k and v, and then seen.
+
+rotary_cos and rotary_sin [positions, rotary_dim / 2], float32 or q's type, rotate q and k_new by the
+position of each row: the rows before it, or positions, int32 [batch, queries]. rotary_dim is even, and
+at most head_dim. Elements x and x + rotary_dim / 2 are a pair, as in Hugging Face's models; with
+rotary_interleaved=True elements 2x and 2x + 1 are.
 
     >>> pages = np.zeros((3, 2, 16, 64), np.float32)
     >>> new = np.ones((1, 2, 1, 64), np.float32)

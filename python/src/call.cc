@@ -224,6 +224,15 @@ void Call::read_keys(const Arguments& arguments) {
   }
   read(kKNew, &request.k_new);
   read(kVNew, &request.v_new);
+  const auto read_angles = [&](Arg arg, TensorView* view) {
+    PyObject* const given = arguments.given(arg);
+    if (given != nullptr) *view = inputs_.any_view(array_from(given, name_of(arg)), name_of(arg));
+  };
+  read_angles(kRotaryCos, &request.rotary_cos);
+  read_angles(kRotarySin, &request.rotary_sin);
+  if (PyObject* const given = arguments.value[kRotaryInterleaved]) {
+    request.options.rotary_interleaved = read_bool(given, "rotary_interleaved");
+  }
 }
 
 void Call::read_options(const Arguments& arguments) {

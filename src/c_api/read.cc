@@ -86,6 +86,10 @@ Status read_options(const char* where, const regard_request& given, AttentionOpt
   if (Status s = check_choice(where, "needs_grad", given.needs_grad, 1); !s.ok()) return s;
   if (Status s = check_choice(where, "d_lse", given.d_lse, 1); !s.ok()) return s;
   if (Status s = check_choice(where, "delta", given.delta, 1); !s.ok()) return s;
+  if (Status s = check_choice(where, "rotary_interleaved", given.rotary_interleaved, 1); !s.ok()) {
+    return s;
+  }
+  if (Status s = check_choice(where, "reserved", given.reserved, 0); !s.ok()) return s;
   if (Status s = check_choice(where, "diagonal", given.diagonal, REGARD_DIAGONAL_OFFSET); !s.ok()) {
     return s;
   }
@@ -97,6 +101,7 @@ Status read_options(const char* where, const regard_request& given, AttentionOpt
   options->needs_grad = given.needs_grad != 0;
   options->d_lse = given.d_lse != 0;
   options->delta = given.delta != 0;
+  options->rotary_interleaved = given.rotary_interleaved != 0;
   options->diagonal = static_cast<Diagonal>(given.diagonal);
   options->scores_kind = static_cast<ScoresKind>(given.scores_kind);
   if (given.window_left != nullptr) options->window_left = *given.window_left;

@@ -1,41 +1,190 @@
 #include "cpu/append.h"
 
+#include <algorithm>
 #include <cstring>
 
+#include "base/checked.h"
 #include "cpu/kv_operand.h"
 #include "cpu/threads/run_tasks.h"
+#include "problem/rotary.h"
 
 namespace regard::cpu {
 namespace {
 
-/// Rows [b, head, :, :] of `rows` follow the first `length` keys of `cache`.
-void append_rows(const View& rows, const KvOperand& cache, std::int64_t b, std::int64_t head,
-                 std::int64_t count, std::int64_t length) {
-  const auto bytes = static_cast<std::size_t>(cache.dim * element_bytes(cache.type));
-  for (std::int64_t s = 0; s < count; ++s) {
-    char* const to = const_cast<char*>(row_of(cache, length + s));  // K and V are in-out here
-    std::memcpy(to, row_address(rows, b, head, s), bytes);
+constexpr std::int64_t kBlockRows = 64;  // rows of one sequence, all heads, that a task takes
+constexpr std::int64_t kPairs = 64;      // that are rotated at a time
+
+/// A row before and after.
+struct RowCopy {
+  const char* from;
+  char* to;
+};
+
+/// Rotates the rows of all heads at one position; rows(head) is a RowCopy of `dim` elements. Each
+/// product and each sum is rounded by itself, in T.
+template <class T, Element kType, class Rows>
+void rotate_heads(const Problem& p, std::int64_t position, std::int64_t heads, std::int64_t dim,
+                  Rows rows) {
+  constexpr std::int64_t kBytes = element_bytes(kType);
+  const std::int64_t half = p.rotary_half;
+  const std::int64_t step = p.rotary_interleaved ? 2 : 1;
+  const std::int64_t apart = p.rotary_interleaved ? 1 : half;  // the elements of a pair
+  T cos[kPairs], sin[kPairs], a[kPairs], b[kPairs], turned[2 * kPairs];
+  for (std::int64_t x = 0; x < half; x += kPairs) {
+    const std::int64_t n = std::min(half - x, kPairs);
+    const auto load = [&](const View& table, T* to) {
+      const std::int64_t at = position * table.stride[0] + x * table.stride[1];
+      load_row(table.type, table.data + at * element_bytes(table.type), table.stride[1], n, to);
+    };
+    load(p.rotary_cos, cos);
+    load(p.rotary_sin, sin);
+    for (std::int64_t h = 0; h < heads; ++h) {
+      const RowCopy row = rows(h);
+      const char* const from = row.from + x * step * kBytes;
+      char* const to = row.to + x * step * kBytes;
+      load_row(kType, from, step, n, a);
+      load_row(kType, from + apart * kBytes, step, n, b);
+      T* const second = p.rotary_interleaved ? turned + 1 : turned + kPairs;
+      for (std::int64_t y = 0; y < n; ++y) {
+        turned[y * step] = a[y] * cos[y] - b[y] * sin[y];
+        second[y * step] = b[y] * cos[y] + a[y] * sin[y];
+      }
+      if (p.rotary_interleaved) {
+        store_row(kType, to, turned, 1, 2 * n);
+      } else {
+        store_row(kType, to, turned, 1, n);
+        store_row(kType, to + half * kBytes, second, 1, n);
+      }
+    }
+  }
+  for (std::int64_t h = 0; h < heads && 2 * half < dim; ++h) {
+    const RowCopy row = rows(h);
+    std::memcpy(row.to + 2 * half * kBytes, row.from + 2 * half * kBytes,
+                static_cast<std::size_t>((dim - 2 * half) * kBytes));
   }
 }
 
-/// Task (b, kv head).
-void append_head(const void* args, std::int64_t task, char*) {
-  const Problem& p = *static_cast<const Problem*>(args);
-  const std::int64_t b = task / p.num_heads_kv, head = task % p.num_heads_kv;
-  const std::int64_t length = sequence_of(p, b).band.len_kv - p.seqlen_new;
-  append_rows(p.k_new, k_operand(p, b, head), b, head, p.seqlen_new, length);
-  append_rows(p.v_new, v_operand(p, b, head), b, head, p.seqlen_new, length);
+template <class Rows>
+void rotate(const Problem& p, Element type, std::int64_t position, std::int64_t heads,
+            std::int64_t dim, Rows rows) {
+  switch (type) {
+    case Element::kF64: return rotate_heads<double, Element::kF64>(p, position, heads, dim, rows);
+    case Element::kF32: return rotate_heads<float, Element::kF32>(p, position, heads, dim, rows);
+    case Element::kBf16: return rotate_heads<float, Element::kBf16>(p, position, heads, dim, rows);
+    case Element::kF16: return rotate_heads<float, Element::kF16>(p, position, heads, dim, rows);
+    case Element::kF8E4M3:
+      return rotate_heads<float, Element::kF8E4M3>(p, position, heads, dim, rows);
+    case Element::kF8E5M2:
+      return rotate_heads<float, Element::kF8E5M2>(p, position, heads, dim, rows);
+    default: return;  // no queries or keys have another type
+  }
+}
+
+struct AppendArgs {
+  const Problem* problem;
+  View rotated;               // q's copy
+  std::int64_t blocks_q = 0;  // of the longest sequence
+  std::int64_t blocks_new = 0;
+};
+
+/// Row i of the new keys and values of sequence b, all heads.
+void append_row(const Problem& p, const Sequence& s, std::int64_t i) {
+  const std::int64_t key = s.band.len_kv - p.seqlen_new + i;
+  const auto copy_of = [&](const View& rows, const KvOperand& cache, std::int64_t head) {
+    // K and V are in-out here.
+    return RowCopy{row_address(rows, s.b, head, i), const_cast<char*>(row_of(cache, key))};
+  };
+  for (std::int64_t head = 0; head < p.num_heads_kv; ++head) {
+    const RowCopy v = copy_of(p.v_new, v_operand(p, s.b, head), head);
+    std::memcpy(v.to, v.from, static_cast<std::size_t>(p.head_dim_v * element_bytes(p.v.type)));
+    if (p.rotary_cos.present) continue;
+    const RowCopy k = copy_of(p.k_new, k_operand(p, s.b, head), head);
+    std::memcpy(k.to, k.from, static_cast<std::size_t>(p.head_dim_qk * element_bytes(p.k.type)));
+  }
+  if (!p.rotary_cos.present) return;
+  rotate(p, p.k.type, key_position(p, s, i), p.num_heads_kv, p.head_dim_qk,
+         [&](std::int64_t head) { return copy_of(p.k_new, k_operand(p, s.b, head), head); });
+}
+
+/// Query i of sequence b, all heads. Rows past its length may be read, and change nothing.
+void rotate_query(const Problem& p, const View& rotated, const Sequence& s, std::int64_t i) {
+  const auto copy_of = [&](std::int64_t head) {
+    return RowCopy{row_address(p.q, s.b, head, i), row_address(rotated, s.b, head, i)};
+  };
+  if (i < s.len_q) {
+    rotate(p, p.q.type, query_position(p, s, i), p.num_heads_q, p.head_dim_qk, copy_of);
+    return;
+  }
+  const auto bytes = static_cast<std::size_t>(p.head_dim_qk * element_bytes(p.q.type));
+  for (std::int64_t head = 0; head < p.num_heads_q; ++head) {
+    std::memcpy(copy_of(head).to, copy_of(head).from, bytes);
+  }
+}
+
+/// Task (b, block of its new rows, then of its queries).
+void append_block(const void* args, std::int64_t task, char*) {
+  const AppendArgs& a = *static_cast<const AppendArgs*>(args);
+  const Problem& p = *a.problem;
+  const std::int64_t blocks = a.blocks_new + a.blocks_q;
+  const Sequence s = sequence_of(p, task / blocks);
+  const bool is_new = task % blocks < a.blocks_new;
+  const std::int64_t first = (task % blocks - (is_new ? 0 : a.blocks_new)) * kBlockRows;
+  const std::int64_t end = std::min(first + kBlockRows, is_new ? p.seqlen_new : s.rows_q);
+  for (std::int64_t i = first; i < end; ++i) {
+    if (is_new) {
+      append_row(p, s, i);
+    } else {
+      rotate_query(p, a.rotated, s, i);
+    }
+  }
+}
+
+/// A dense copy of q at `data`; of packed rows, too.
+View rotated_view(const Problem& p, void* data) noexcept {
+  View view = p.q;
+  const std::int64_t rows = p.q.starts.data != nullptr ? p.total_q : p.seqlen_q;
+  view.data = static_cast<char*>(data);
+  view.stride[3] = 1;
+  view.stride[1] = p.head_dim_qk;
+  view.stride[2] = p.num_heads_q * view.stride[1];
+  view.stride[0] = rows * view.stride[2];
+  return view;
 }
 
 }  // namespace
 
-void append_keys(const Problem& problem, std::int32_t workers, const Launch& launch) {
-  if (problem.seqlen_new == 0) return;
-  const std::int64_t tasks = problem.batch * problem.num_heads_kv;
-  const std::int64_t elements =
-      tasks * problem.seqlen_new * (problem.head_dim_qk + problem.head_dim_v);
-  constexpr std::int64_t kWorthWorkers = 1 << 19;  // fewer are copied before workers are up
-  run_tasks({append_head, &problem, tasks, 0}, elements < kWorthWorkers ? 1 : workers, launch);
+std::int64_t rotated_queries_bytes(const AttentionParams& params) noexcept {
+  if (!params.features.has(Feature::kRotary)) return 0;
+  const bool packed = params.features.has(Feature::kPacked);
+  const std::int64_t rows = packed ? params.total_q : saturating_mul(params.batch, params.seqlen_q);
+  const std::int64_t row = saturating_mul(params.num_heads_q, params.head_dim_qk);
+  const std::int64_t bytes = saturating_mul(saturating_mul(rows, row), size_of(params.dtype_q));
+  return round_up(bytes, 64);
+}
+
+Launch behind_rotated_queries(const AttentionParams& params, const Launch& launch) noexcept {
+  Launch rest = launch;
+  const std::int64_t bytes = rotated_queries_bytes(params);
+  if (bytes == 0) return rest;
+  rest.workspace.data = static_cast<char*>(launch.workspace.data) + bytes;
+  rest.workspace.bytes -= static_cast<std::size_t>(bytes);
+  return rest;
+}
+
+void append_and_rotate(Problem* problem, std::int32_t workers, const Launch& launch) {
+  const Problem& p = *problem;
+  const bool rotates = p.rotary_cos.present;
+  if (p.seqlen_new == 0 && !rotates) return;
+  AppendArgs args{problem, rotated_view(p, launch.workspace.data)};
+  args.blocks_new = ceil_div(p.seqlen_new, kBlockRows);
+  args.blocks_q = rotates ? ceil_div(p.seqlen_q, kBlockRows) : 0;
+  const std::int64_t of_new = p.num_heads_kv * (p.head_dim_qk + p.head_dim_v);
+  const std::int64_t of_q = rotates ? p.num_heads_q * p.head_dim_qk : 0;
+  const std::int64_t elements = p.batch * (p.seqlen_new * of_new + p.seqlen_q * of_q);
+  constexpr std::int64_t kWorthWorkers = 1 << 19;  // fewer are written before workers are up
+  const std::int64_t tasks = p.batch * (args.blocks_new + args.blocks_q);
+  run_tasks({append_block, &args, tasks, 0}, elements < kWorthWorkers ? 1 : workers, launch);
+  if (rotates) problem->q = args.rotated;
 }
 
 }  // namespace regard::cpu

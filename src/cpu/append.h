@@ -4,11 +4,22 @@
 
 #include "problem/problem.h"
 #include "regard/backend.h"
+#include "regard/params.h"
+
+// What a call does before its kernels run: new rows are written to a cache, and rotary embedding
+// turns them and the queries.
 
 namespace regard::cpu {
 
+/// Bytes at the start of a workspace for rotated queries; 0 without rotary embedding.
+std::int64_t rotated_queries_bytes(const AttentionParams& params) noexcept;
+
+/// The launch with what is left of its workspace behind them.
+Launch behind_rotated_queries(const AttentionParams& params, const Launch& launch) noexcept;
+
 /// Writes the rows of k_new and v_new behind those that each sequence has in K and V, before any of
-/// them is read. Nothing is done where a call appends nothing.
-void append_keys(const problem::Problem& problem, std::int32_t workers, const Launch& launch);
+/// them is read; with rotary embedding k_new is rotated as it is written, and the problem's q
+/// becomes a rotated copy at the start of the launch's workspace. Does nothing without either.
+void append_and_rotate(problem::Problem* problem, std::int32_t workers, const Launch& launch);
 
 }  // namespace regard::cpu

@@ -253,7 +253,9 @@ std::int64_t TiledBackend::workspace_bytes(const AttentionKey& key, const Env& e
   Shape shape = shape_of(params, env.isa, worker_count);
   if (!shape.is_decode) shape.set_block(max_row_blocks(params, env) * shape.kernel->width);
   const std::int64_t workers_bytes = saturating_mul(lay_out(params, shape, &args), worker_count);
-  const std::int64_t bytes = saturating_add(workers_bytes, packed_blocks_bytes(params));
+  const std::int64_t fixed =
+      saturating_add(rotated_queries_bytes(params), packed_blocks_bytes(params));
+  const std::int64_t bytes = saturating_add(workers_bytes, fixed);
   if (!shape.shares_splits(worker_count)) return bytes;
   return saturating_add(bytes, shape.shared_bytes(args));
 }
@@ -287,8 +289,10 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
   }
   TiledArgs args;
   std::int64_t worker_bytes = lay_out(params, shape, &args);
-  const std::int64_t room = plan.workspace_bytes - packed_blocks_bytes(params);
-  const Launch rest = behind_packed_blocks(params, launch);
+  const std::int64_t room =
+      plan.workspace_bytes - packed_blocks_bytes(params) - rotated_queries_bytes(params);
+  const Launch behind_queries = behind_rotated_queries(params, launch);
+  const Launch rest = behind_packed_blocks(params, behind_queries);
   if (shape.heads_per_task > 1 && worker_bytes * plan.workers > room) {
     // A plan for many rows has room for the decode rows of one head.
     shape.heads_per_task = 1;
@@ -299,10 +303,10 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
   const std::int64_t workers_bytes = worker_bytes * plan.workers;
   make_problem(params, buffers, &args.problem);
   const std::int32_t workers = useful_workers(params, plan.workers);
-  append_keys(args.problem, workers, rest);
+  append_and_rotate(&args.problem, workers, launch);
   if (!shape.is_decode) {
-    count_packed_blocks(args.problem, args.problem.q.starts, args.problem.group_size, launch,
-                        &args.grid);
+    count_packed_blocks(args.problem, args.problem.q.starts, args.problem.group_size,
+                        behind_queries, &args.grid);
     const std::int64_t blocks = params.num_heads_kv * args.grid.all_blocks;
     args.split_bytes *= shape.row_blocks;
     if (splits_blocks && workers_bytes + blocks * shape.splits * args.split_bytes <= room) {

@@ -64,7 +64,8 @@ Claims cpu_forward_claims() {
     }
   }
   claims.features = claims.features.with(
-      {Feature::kPacked, Feature::kPaged, Feature::kCacheBatchIdx, Feature::kAppendKv});
+      {Feature::kPacked, Feature::kPaged, Feature::kCacheBatchIdx, Feature::kAppendKv,
+       Feature::kRotary, Feature::kRotaryInterleaved, Feature::kPositions});
   return claims;
 }
 
@@ -85,7 +86,8 @@ Claims backward_claims(const Claims& forward) {
   Claims claims = forward;
   claims.features = claims.features
                         .without({Feature::kDescales, Feature::kDescalesPerHead, Feature::kPaged,
-                                  Feature::kCacheBatchIdx, Feature::kAppendKv})
+                                  Feature::kCacheBatchIdx, Feature::kAppendKv, Feature::kRotary,
+                                  Feature::kRotaryInterleaved, Feature::kPositions})
                         .with({Feature::kDLse, Feature::kDelta});
   claims.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 3e-6},
                    {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 4e-3},

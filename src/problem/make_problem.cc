@@ -134,6 +134,11 @@ void make_problem(const AttentionParams& params, const Buffers& buffers,
   set_view(buffers.k_new, &p.k_new);
   set_view(buffers.v_new, &p.v_new);
   if (p.k_new.present) p.seqlen_new = buffers.k_new.shape[2];
+  set_view(buffers.rotary_cos, &p.rotary_cos);
+  set_view(buffers.rotary_sin, &p.rotary_sin);
+  if (buffers.positions.present()) set_positions(buffers.positions, queries, &p.positions);
+  p.rotary_half = params.rotary_dim / 2;
+  p.rotary_interleaved = params.features.has(Feature::kRotaryInterleaved);
   set_pages(buffers.page_table, params.page_size, &p.pages);
 
   set_descale(buffers.descale_q, &p.descale_q);

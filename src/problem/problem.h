@@ -93,6 +93,10 @@ struct Problem {
   PageTable pages;                       // k and v are [pages,Hkv,page_size,.]
   View k_new, v_new;                     // [B,Hkv,Snew,.]: rows that follow those of a sequence
   std::int64_t seqlen_new = 0;           // Snew
+  View rotary_cos, rotary_sin;           // [positions,rotary_half]
+  View positions;                        // [B,Sq], at stride[2]
+  std::int64_t rotary_half = 0;          // pairs of a row that are rotated
+  bool rotary_interleaved = false;       // pairs are neighbours
   View cache_entries;                    // [B]: where a sequence lies in the batch of k and v
   View lse;                              // [B,Hq,Sq]
   View stats;                            // [B,Hq,Sq,2]: row maximum and row sum

@@ -28,6 +28,8 @@ constexpr ExpectedRefusal kTable[] = {
     {kAll, kFeature, "descales", true, true, "8 bits have no gradients"},
     {kAll, kFeature, "paged", true, true, "caches have no gradients"},
     {kAll, kFeature, "cache_batch_idx", true, true, "caches have no gradients"},
+    {kAll, kFeature, "rotary", true, true, "caches have no gradients"},
+    {kAll, kFeature, "positions", true, true, "caches have no gradients"},
     {kAll, kFeature, "append_kv", true, true, "caches have no gradients"},
 };
 

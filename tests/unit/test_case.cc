@@ -40,18 +40,34 @@ double random_double(std::mt19937_64& rng) {
 }
 
 void random_features(std::mt19937_64& rng, AttentionParams* p) {
-  for (const Feature f :
-       {Feature::kAttnMask,      Feature::kAttnBias,   Feature::kAlibi,
-        Feature::kSinks,         Feature::kSegmentIds, Feature::kSeqlensQ,
-        Feature::kSeqlensKv,     Feature::kBlockMask,  Feature::kPacked,
-        Feature::kPaged,         Feature::kAppendKv,   Feature::kRotary,
-        Feature::kCacheBatchIdx, Feature::kDescales,   Feature::kDescalesPerHead,
-        Feature::kLse,           Feature::kSavedStats, Feature::kNeedsGrad,
-        Feature::kDLse,          Feature::kDelta,      Feature::kDiagonalPerSequence}) {
+  for (const Feature f : {Feature::kAttnMask,
+                          Feature::kAttnBias,
+                          Feature::kAlibi,
+                          Feature::kSinks,
+                          Feature::kSegmentIds,
+                          Feature::kSeqlensQ,
+                          Feature::kSeqlensKv,
+                          Feature::kBlockMask,
+                          Feature::kPacked,
+                          Feature::kPaged,
+                          Feature::kAppendKv,
+                          Feature::kRotary,
+                          Feature::kCacheBatchIdx,
+                          Feature::kDescales,
+                          Feature::kDescalesPerHead,
+                          Feature::kLse,
+                          Feature::kSavedStats,
+                          Feature::kNeedsGrad,
+                          Feature::kDLse,
+                          Feature::kDelta,
+                          Feature::kDiagonalPerSequence,
+                          Feature::kPositions,
+                          Feature::kRotaryInterleaved}) {
     p->features.set(f, one_in(rng, 4));
   }
   const bool packs_keys = p->features.has(Feature::kPacked) && !p->features.has(Feature::kPaged);
   if (p->seqlen_kv == 0 || packs_keys) p->features.set(Feature::kAppendKv, false);
+  if (p->features.has(Feature::kAppendKv)) p->features.set(Feature::kPositions, false);
   p->mask_dims = static_cast<BroadcastDims>(rng() % 16);
   p->bias_dims = static_cast<BroadcastDims>(rng() % 16);
   p->dtype_bias = pick(rng, {Dtype::kF32, Dtype::kF64, p->dtype_q});
@@ -60,7 +76,7 @@ void random_features(std::mt19937_64& rng, AttentionParams* p) {
   p->total_kv = random_extent(rng);
   p->num_pages = random_extent(rng);
   p->page_size = random_extent(rng);
-  p->rotary_dim = p->head_dim_qk / 2;
+  p->rotary_dim = p->head_dim_qk / 4 * 2;
 }
 
 std::vector<std::int64_t> random_lens(std::mt19937_64& rng, std::int64_t batch, std::int64_t max) {

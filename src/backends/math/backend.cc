@@ -95,7 +95,8 @@ class MathBackend final : public Backend {
     const Kernel& kernel = kernel_of(key.params(), cpu::kernel_isa(env.isa));
     const std::int64_t row_blocks = kRows / kernel.width;
     return saturating_add(
-        cpu::packed_blocks_bytes(key.params()),
+        saturating_add(cpu::rotated_queries_bytes(key.params()),
+                       cpu::packed_blocks_bytes(key.params())),
         saturating_mul(lay_out(key.params(), kernel, row_blocks, &args), workers(key, env)));
   }
 
@@ -121,12 +122,13 @@ class MathBackend final : public Backend {
     problem::make_problem(params, buffers, &args.problem);
     const problem::Problem& p = args.problem;
     args.grid = cpu::make_grid(params, row_blocks * kernel.width);
-    cpu::count_packed_blocks(p, p.q.starts, p.group_size, launch, &args.grid);
+    const Launch behind_queries = cpu::behind_rotated_queries(params, launch);
+    cpu::count_packed_blocks(p, p.q.starts, p.group_size, behind_queries, &args.grid);
     const std::int64_t tasks = cpu::count_tasks(params, args.grid);
     const std::int32_t workers = cpu::useful_workers(params, plan.workers);
-    cpu::append_keys(p, workers, launch);
+    cpu::append_and_rotate(&args.problem, workers, launch);
     cpu::run_tasks({kernel.forward, &args, tasks, worker_bytes}, workers,
-                   cpu::behind_packed_blocks(params, launch));
+                   cpu::behind_packed_blocks(params, behind_queries));
     cpu::clear_outputs_past_end(p);
     return Status();
   }

@@ -66,7 +66,10 @@ void clear_unused(AttentionParams& p) noexcept {
   if (!f.has(Feature::kSeqlensQ)) p.tokens_q = 0;
   if (!f.has(Feature::kSeqlensKv)) p.tokens_kv = 0;
   if (!f.has(Feature::kPaged)) p.num_pages = p.page_size = 0;
-  if (!f.has(Feature::kRotary)) p.rotary_dim = 0;
+  if (!f.has(Feature::kRotary)) {
+    p.rotary_dim = 0;
+    p.features = p.features.without({Feature::kRotaryInterleaved, Feature::kPositions});
+  }
   if (!f.has(Feature::kDescales)) p.features.set(Feature::kDescalesPerHead, false);
 }
 
@@ -107,6 +110,8 @@ void canonicalize(AttentionParams& p) noexcept {
   }
   // A page table needs them, and so do rows that follow those of a cache.
   if (f.has(Feature::kPaged) || f.has(Feature::kAppendKv)) f.set(Feature::kSeqlensKv);
+  // Without new rows nothing else says where queries stand.
+  if (f.has(Feature::kRotary) && !f.has(Feature::kAppendKv)) f.set(Feature::kPositions);
   // -0 is 0: it must not be another key.
   p.softmax_scale += 0.0;
   p.softcap += 0.0;

@@ -1,5 +1,6 @@
 #include "core/describe/check_data.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include "core/text/thrown_by.h"
 #include "platform/device_memory.h"
 #include "problem/make_problem.h"
+#include "problem/rotary.h"
 
 namespace regard {
 namespace {
@@ -170,6 +172,42 @@ Status check_entries(const TensorView& entries, const Buffers& buffers, const ch
   return check_writers(entries.shape[0], written, id_at, "entry", where);
 }
 
+/// Positions that the tables of angles have rows for.
+Status check_positions(const TensorView& positions, std::int64_t rows, const char* where) {
+  if (!is_readable(positions)) return {};
+  const std::int64_t columns = positions.rank == 2 ? positions.shape[1] : 1;
+  for (std::int64_t b = 0; b < positions.shape[0]; ++b) {
+    for (std::int64_t i = 0; i < columns; ++i) {
+      const std::int64_t at =
+          b * positions.strides[0] + (columns > 1 ? i * positions.strides[1] : 0);
+      const std::int64_t position = read_integer(positions, at);
+      if (position >= 0 && position < rows) continue;
+      return invalid(where, "positions[", b, positions.rank == 2 ? concat(",", i) : "", "] (",
+                     position, "), expected 0 to ", rows - 1, ", the rows of rotary_cos");
+    }
+  }
+  return {};
+}
+
+/// Rows for all positions that lengths state. Lengths are checked before.
+Status check_angles(const Buffers& buffers, const AttentionParams& params, const char* where) {
+  if (buffers.positions.present() || !is_readable(buffers.seqlens_kv)) return {};
+  problem::Problem p;
+  problem::make_problem(params, buffers, &p);
+  const std::int64_t rows = buffers.rotary_cos.shape[0];
+  for (std::int64_t b = 0; b < params.batch; ++b) {
+    const problem::Sequence s = problem::sequence_of(p, b);
+    std::int64_t needed = 0;
+    if (p.seqlen_new > 0) needed = problem::key_position(p, s, p.seqlen_new - 1) + 1;
+    if (s.len_q > 0) needed = std::max(needed, problem::query_position(p, s, s.len_q - 1) + 1);
+    if (needed <= rows) continue;
+    return invalid(where, "positions of rotary_cos (", rows, "), expected at least ", needed,
+                   ": sequence ", b, " has ", s.band.len_kv - p.seqlen_new,
+                   " rows before this call");
+  }
+  return {};
+}
+
 Status check_data_of(const TensorSpec& spec, const Buffers& buffers, const AttentionParams& params,
                      const char* where) {
   const TensorView& view = buffers.*spec.buffer;
@@ -178,6 +216,8 @@ Status check_data_of(const TensorSpec& spec, const Buffers& buffers, const Atten
     case DataRule::kNone: return {};
     case DataRule::kScale: return check_scale(view, spec.name, where);
     case DataRule::kPage: return check_pages(view, buffers, params, where);
+    case DataRule::kAngles: return check_angles(buffers, params, where);
+    case DataRule::kAngle: return check_positions(view, buffers.rotary_cos.shape[0], where);
     case DataRule::kEntry: return check_entries(view, buffers, where);
     case DataRule::kLength: {
       const bool of_q = spec.data_limit == Extent::kSq;

@@ -264,6 +264,24 @@ class Describer {
     p_.features.set(Feature::kNeedsGrad, o_.needs_grad);
     p_.features.set(Feature::kDLse, o_.d_lse);
     p_.features.set(Feature::kDelta, o_.delta);
+    return take_rotary();
+  }
+
+  // Without new rows nothing says where queries stand.
+  Status take_rotary() {
+    const bool rotates = p_.features.has(Feature::kRotary);
+    if (o_.rotary_interleaved && !rotates) {
+      return invalid(where_, "rotary_interleaved (true) must be false without rotary_cos");
+    }
+    if (rotates && !b_.k_new.present() && !b_.positions.present()) {
+      return invalid(where_, "positions (absent) must be given with rotary_cos without k_new, ",
+                     "whose rows say where queries stand");
+    }
+    if (b_.positions.present() && b_.k_new.present() && b_.k_new.shape[2] != p_.seqlen_q) {
+      return invalid(where_, "seqlen of k_new (", b_.k_new.shape[2], ") must be q's, ", p_.seqlen_q,
+                     ", with positions: both have one for each row");
+    }
+    p_.features.set(Feature::kRotaryInterleaved, o_.rotary_interleaved);
     return {};
   }
 
@@ -364,6 +382,7 @@ AttentionOptions options_of(const AttentionParams& params) noexcept {
   options.d_lse = params.features.has(Feature::kDLse);
   options.delta = params.features.has(Feature::kDelta);
   options.page_size = params.page_size;
+  options.rotary_interleaved = params.features.has(Feature::kRotaryInterleaved);
   options.tokens_q = params.tokens_q;
   options.tokens_kv = params.tokens_kv;
   return options;

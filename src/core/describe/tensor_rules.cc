@@ -29,6 +29,10 @@ DtypeList accepted(DtypeRule rule, Dtype dtype_q) noexcept {
     case DtypeRule::kF32: return {{Dtype::kF32}, 1};
     case DtypeRule::kI32: return {{Dtype::kI32}, 1};
     case DtypeRule::kI64: return {{Dtype::kI64}, 1};
+    case DtypeRule::kAngle: {
+      const bool is_second = is_float(dtype_q) && dtype_q != Dtype::kF32 && !is_f8(dtype_q);
+      return {{Dtype::kF32, dtype_q}, is_second ? std::size_t{2} : std::size_t{1}};
+    }
     case DtypeRule::kIndex: return {{Dtype::kI32, Dtype::kI64}, 2};
   }
   return {};

@@ -94,6 +94,7 @@ const char* to_string(DtypeRule rule) noexcept {
     case DtypeRule::kF32: return "f32";
     case DtypeRule::kI32: return "i32";
     case DtypeRule::kI64: return "i64";
+    case DtypeRule::kAngle: return "f32 or q's, not of 8 bits";
     case DtypeRule::kIndex: return "i32 or i64";
   }
   return "?";

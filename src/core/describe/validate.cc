@@ -96,6 +96,14 @@ Status check_extents(const AttentionParams& p, const char* where) {
     return invalid(where, "rotary_dim (", p.rotary_dim, ") must be at most head_dim_qk (",
                    p.head_dim_qk, ")");
   }
+  if (p.rotary_dim % 2 != 0) {
+    return invalid(where, "rotary_dim (", p.rotary_dim, ") must be even: pairs are rotated");
+  }
+  if (p.features.has(Feature::kPositions) && p.features.has(Feature::kAppendKv) &&
+      p.features.has(Feature::kPacked)) {
+    return invalid(where, "positions (present) must be left out with packed queries beside k_new, ",
+                   "whose rows are not packed");
+  }
   if (p.features.has(Feature::kAppendKv) && p.features.has(Feature::kPacked) &&
       !p.features.has(Feature::kPaged)) {
     return invalid(where,

@@ -67,6 +67,7 @@ Status check_request(const AttentionRequest& request, const PaddedSequences& seq
       {"cu_seqlens_q", request.cu_seqlens_q.present(), "padded tensors; attention() takes packed"},
       {"page_table", request.page_table.present(), "no cache; attention() takes one"},
       {"cache_batch_idx", request.cache_batch_idx.present(), "no cache; attention() takes one"},
+      {"rotary_cos", request.rotary_cos.present(), "attention(), which takes a cache"},
       {"segment_ids_q", request.segment_ids_q.present(), "Lengths of position_ids"},
       {"scores_out", request.scores_out.present(), "attention() with seqlens or a mask"},
       {"saved_stats", request.saved_stats.present(), "unpad() and attention() for gradients"},

@@ -218,6 +218,9 @@ Expected<Case> build(const ParsedWords& parsed_words) {
   if (p.features.has(Feature::kAppendKv) && (new_rows < 1 || new_rows > p.seqlen_kv)) {
     return invalid(kWhere, "append (", new_rows, ") must be 1..skv, ", p.seqlen_kv);
   }
+  if (p.features.has(Feature::kPositions) && new_rows > 0 && new_rows != p.seqlen_q) {
+    return invalid(kWhere, "append (", new_rows, ") must be sq, ", p.seqlen_q, ", with positions");
+  }
   status = check_literal_lens("lens_kv", c.data.seqlens_kv, p.batch, p.seqlen_kv - new_rows);
   if (!status.ok()) return status;
   if (p.features.has(Feature::kPacked)) {

@@ -26,6 +26,8 @@ constexpr const char* kNames[] = {
     "paged",
     "append_kv",
     "rotary",
+    "rotary_interleaved",
+    "positions",
     "cache_batch_idx",
     "descales",
     "descales_per_head",
