@@ -57,6 +57,7 @@ CRequest::CRequest(const AttentionRequest& from) : options_(from.options) {
   r.needs_grad = options_.needs_grad ? 1 : 0;
   r.d_lse = options_.d_lse ? 1 : 0;
   r.delta = options_.delta ? 1 : 0;
+  r.rotary_interleaved = options_.rotary_interleaved ? 1 : 0;
 }
 
 CGradients::CGradients(const GradBuffers& from) {

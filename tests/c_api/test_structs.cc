@@ -42,7 +42,7 @@ static_assert(sizeof(DLTensor) == sizeof(regard_tensor) &&
 
 // No padding: the tail of a struct is fields, and an uninitialised byte cannot look like one.
 static_assert(sizeof(regard_request) ==
-              28 * sizeof(void*) + sizeof(size_t) + 3 * sizeof(void*) + 8 * 8 + 6 * 4);
+              29 * sizeof(void*) + sizeof(size_t) + 3 * sizeof(void*) + 8 * 8 + 8 * 4);
 static_assert(sizeof(regard_gradients) == sizeof(size_t) + 10 * sizeof(void*) + 2 * 8 + 2 * 4);
 static_assert(sizeof(regard_policy) == sizeof(size_t) + 8 * sizeof(void*));
 static_assert(sizeof(regard_launch) == 2 * sizeof(size_t) + 4 * sizeof(void*));
@@ -170,6 +170,7 @@ TEST(CRequest, EveryTensorGoesWhereItsNameSays) {
                                "v_new",
                                "rotary_cos",
                                "rotary_sin",
+                               "positions",
                                "cache_batch_idx",
                                "descale_q",
                                "descale_k",

@@ -178,5 +178,79 @@ TEST(PagedCase, IsAsWide) {
             std::string::npos);
 }
 
+/// What the tables of angles and positions may hold is checked before anything is written.
+TEST(Rotary, DataIsCheckedBeforeAnythingIsWritten) {
+  struct Bad {
+    const char* text;
+    std::int64_t rows;      // of the tables
+    std::int32_t position;  // of the last query, where positions are given
+    const char* fragment;
+  };
+  const Bad bad[] = {
+      {"b2 hq2 sq2 skv24 d8 f32 append=2 lens_kv=7,20 rotary=8", 21, 0,
+       "positions of rotary_cos (21), expected at least 22: sequence 1 has 20 rows before"},
+      {"b2 hq2 sq4 skv24 d8 f32 append=2 lens_kv=7,20 rotary=8 causal diag=br", 23, 0,
+       "positions of rotary_cos (23), expected at least 24: sequence 1"},
+      {"b2 hq2 sq2 skv24 d8 f32 rotary=4 positions", 9, 9,
+       "positions[1,1] (9), expected 0 to 8, the rows of rotary_cos"},
+      {"b2 hq2 sq2 skv24 d8 f32 append=2 rotary=4 positions", 9, -1,
+       "positions[1,1] (-1), expected 0 to 8"},
+  };
+  for (const Bad& b : bad) {
+    Context context;
+    Problem problem = conformance::make_problem(parse_case(b.text).value(), {.dense = true});
+    problem.reset_outputs();
+    AttentionRequest r = problem.request();
+    const std::vector<unsigned char> out = problem.output_bytes();
+    const auto bytes = static_cast<std::size_t>(r.k.num_elements()) * sizeof(float);
+    const std::vector<char> k(static_cast<char*>(r.k.data), static_cast<char*>(r.k.data) + bytes);
+    r.rotary_cos.shape[0] = r.rotary_sin.shape[0] = b.rows;
+    if (r.positions.present()) {
+      auto* const positions = static_cast<std::int32_t*>(r.positions.data);
+      std::fill(positions, positions + 4, 0);
+      positions[3] = b.position;
+    }
+    const Status status = attention(context, r);
+    EXPECT_NE(status.message().find(b.fragment), std::string::npos) << status.message();
+    EXPECT_EQ(problem.output_bytes(), out) << b.text;
+    EXPECT_TRUE(std::equal(k.begin(), k.end(), static_cast<char*>(r.k.data))) << b.text;
+  }
+}
+
+TEST(Rotary, EnoughRowsAreAccepted) {
+  Context context;
+  Problem problem = conformance::make_problem(
+      parse_case("b2 hq2 sq2 skv24 d8 f32 append=2 lens_kv=7,20 rotary=8").value(),
+      {.dense = true});
+  AttentionRequest r = problem.request();
+  r.rotary_cos.shape[0] = r.rotary_sin.shape[0] = 22;
+  EXPECT_TRUE(attention(context, r).ok());
+}
+
+TEST(Rotary, NeedsPositionsWithoutNewRows) {
+  Problem problem = conformance::make_problem(
+      parse_case("b2 hq2 sq2 skv24 d8 f32 append=1 lens_kv=7,20 rotary=8").value(),
+      {.dense = true});
+  const auto refused = [](const AttentionRequest& r, const std::string& fragment) {
+    const std::string message = describe(r).status().message();
+    EXPECT_NE(message.find(fragment), std::string::npos) << message;
+  };
+  AttentionRequest r = problem.request();
+  r.k_new = r.v_new = TensorView{};
+  refused(r, "positions (absent) must be given with rotary_cos without k_new");
+  r = problem.request();
+  std::int32_t numbers[4] = {};
+  r.positions = make_view(numbers, Dtype::kI32, {2, 2});
+  refused(r, "seqlen of k_new (1) must be q's, 2, with positions");
+  r.rotary_cos = r.rotary_sin = TensorView{};
+  refused(r, "rotary_cos (absent) must be given with positions");
+  r.positions = TensorView{};
+  r.options.rotary_interleaved = true;
+  refused(r, "rotary_interleaved (true) must be false without rotary_cos");
+  r = problem.request();
+  r.rotary_cos.dtype = Dtype::kF16;
+  refused(r, "dtype of rotary_cos (f16) must be f32");
+}
+
 }  // namespace
 }  // namespace regard

@@ -352,6 +352,7 @@ const Bad kBad[] = {
     {"rotary_wide",
      [](R& r) {
        r.rotary_sin = r.rotary_cos = tensor(15, Dtype::kF32, {4, 9});
+       r.positions = tensor(16, Dtype::kI32, {kB, kSq});
      },
      "rotary_dim (18) must be at most head_dim_qk (16)"},
     {"cache_idx", [](R& r) { r.cache_batch_idx = tensor(15, Dtype::kI64, {kB}); },

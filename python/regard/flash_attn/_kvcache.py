@@ -42,6 +42,19 @@ def _seqlens(cache_seqlens: Any, batch: int, rows: int) -> Any:
     return _integers("cache_seqlens", cache_seqlens, 1)
 
 
+def _rotary(q: Tensor, cos: Any, sin: Any, interleaved: bool, has_new: bool) -> dict[str, Any]:
+    for name, table in (("rotary_cos", cos), ("rotary_sin", sin)):
+        if table is None:
+            raise ArgumentError(f"{name} (None) must be given: rotary_cos and rotary_sin, or neither")
+        check_tensor(name, table)
+        if table.dim() != 2 or table.dtype not in (torch.float32, q.dtype):
+            raise ArgumentError(f"{name} ({table.dtype}, of shape {tuple(table.shape)}) must be "
+                                "[positions, rotary_dim / 2] in q's type or float32")
+    if not has_new:
+        raise ArgumentError("k (None) must be given with rotary_cos, which rotates new rows")
+    return {"rotary_cos": cos.detach(), "rotary_sin": sin.detach(), "rotary_interleaved": interleaved}
+
+
 def flash_attn_with_kvcache(
         q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None = None, v: Tensor | None = None,
         rotary_cos: Tensor | None = None, rotary_sin: Tensor | None = None,
@@ -62,8 +75,9 @@ def flash_attn_with_kvcache(
     seen; they need cache_seqlens. softmax_lse is [batch, heads, seqlen_q] in float32.
 
     Causal masks and windows count from the last row. num_splits changes nothing: keys are split by
-    the length of each sequence. Raises ArgumentError for rotary_cos, rotary_sin and cache_leftpad,
-    which are not supported, and wherever a row does not fit, before anything is written. There is no
+    the length of each sequence. rotary_cos and rotary_sin [positions, rotary_dim / 2] rotate k, and q, by
+    the rows before each; rotary_interleaved=False pairs elements that lie rotary_dim / 2 apart.
+    Raises ArgumentError for cache_leftpad, which is not supported, and wherever a row does not fit, before anything is written. There is no
     backward: the result requires no gradients.
 
         >>> import torch
@@ -76,10 +90,8 @@ def flash_attn_with_kvcache(
 
     More: `python -m regard docs pytorch`.
     """
-    for name, given in (("rotary_cos", rotary_cos), ("rotary_sin", rotary_sin),
-                        ("cache_leftpad", cache_leftpad)):
-        if given is not None:
-            raise ArgumentError(f"{name} (given) must be None: it is not supported")
+    if cache_leftpad is not None:
+        raise ArgumentError("cache_leftpad (given) must be None: it is not supported")
     new = {name: x for name, x in (("k", k), ("v", v)) if x is not None}
     _check_cache(q, {"k_cache": k_cache, "v_cache": v_cache, **new})
     if len(new) == 1:
@@ -92,6 +104,8 @@ def flash_attn_with_kvcache(
                          None if alibi_slopes is None else alibi_slopes.detach())
     cache: dict[str, Any] = {name: x.detach() for name, x in (("k_new", k), ("v_new", v))
                              if x is not None}
+    if rotary_cos is not None or rotary_sin is not None:
+        cache.update(_rotary(q, rotary_cos, rotary_sin, rotary_interleaved, has_new=bool(new)))
     pages = 1
     if block_table is not None:
         cache["page_table"] = _integers("block_table", block_table, 2)

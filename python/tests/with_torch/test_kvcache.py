@@ -99,7 +99,10 @@ NEW = torch.ones(2, 1, 2, 8)
 
 
 @pytest.mark.parametrize("changes, match", [
-    (dict(rotary_cos=torch.ones(16, 4)), "rotary_cos .* not supported"),
+    (dict(rotary_cos=torch.ones(16, 4)), "rotary_sin .None. must be given"),
+    (dict(rotary_cos=torch.ones(16, 4), rotary_sin=torch.ones(16, 4)), "k .None. must be given"),
+    (dict(k=NEW, v=NEW, cache_seqlens=3, rotary_cos=torch.ones(2, 4), rotary_sin=torch.ones(2, 4)),
+     "positions of rotary_cos .2."),
     (dict(cache_leftpad=torch.zeros(2)), "cache_leftpad .* not supported"),
     (dict(k=NEW, v=NEW), "cache_seqlens"),
     (dict(k=NEW, cache_seqlens=3), "k and v must both"),
@@ -117,3 +120,40 @@ def test_bad_input_is_refused_and_nothing_is_written(changes, match):
     with pytest.raises(ArgumentError, match=match):
         call(k_cache=k_cache, v_cache=v_cache, **changes)
     assert not k_cache.any() and not v_cache.any()
+
+
+def rotated(x, cos, sin, first, advances, interleaved):
+    """Rows [batch, seqlen, heads, head_dim] at first + i, in float64."""
+    half = cos.shape[1]
+    at = torch.tensor(first)[:, None] + torch.arange(x.shape[1]) * int(advances)
+    c, s = cos.double()[at][:, :, None], sin.double()[at][:, :, None]
+    out = x.double().clone()
+    pairs = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else (
+        slice(0, half), slice(half, 2 * half))
+    a, b = (x.double()[..., pair] for pair in pairs)
+    out[..., pairs[0]], out[..., pairs[1]] = a * c - b * s, b * c + a * s
+    return out.to(x.dtype)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("rotary_fraction", [0.5, 1.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rotary(dtype, rotary_fraction, interleaved, causal):
+    torch.manual_seed(2)
+    q, k = torch.randn(2, 3, 4, SIZE, dtype=dtype), torch.randn(2, 3, 2, SIZE, dtype=dtype)
+    cache = torch.randn(2, 16, 2, SIZE, dtype=dtype)
+    angles = torch.rand(16, int(rotary_fraction * SIZE) // 2) * 6
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    lengths = [9, 2]
+    turned_q = rotated(q, cos, sin, lengths, causal, interleaved)
+    turned_k = rotated(k, cos, sin, lengths, True, interleaved)
+    options = dict(cache_seqlens=torch.tensor(lengths, dtype=torch.int32), causal=causal)
+    caches = [cache.clone() for _ in range(4)]
+    out = flash_attn_with_kvcache(q, caches[0], caches[1], k, k, rotary_cos=cos, rotary_sin=sin,
+                                  rotary_interleaved=interleaved, **options)
+    expected = flash_attn_with_kvcache(turned_q, caches[2], caches[3], turned_k, k, **options)
+    near = dict(rtol=1e-5, atol=1e-5) if dtype == torch.float32 else dict(rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(caches[0], caches[2], **near)
+    torch.testing.assert_close(out, expected, **near)
+    assert torch.equal(caches[1], caches[3])
