@@ -90,20 +90,21 @@ struct AppendArgs {
 /// Row i of the new keys and values of sequence b, all heads.
 void append_row(const Problem& p, const Sequence& s, std::int64_t i) {
   const std::int64_t key = s.band.len_kv - p.seqlen_new + i;
-  const auto copy_of = [&](const View& rows, const KvOperand& cache, std::int64_t head) {
+  const auto place = [&](const View& rows, const KvOperand& cache, std::int64_t head) {
     // K and V are in-out here.
     return RowCopy{row_address(rows, s.b, head, i), const_cast<char*>(row_of(cache, key))};
   };
+  const auto copy = [&](const View& rows, const KvOperand& cache, std::int64_t head) {
+    const RowCopy row = place(rows, cache, head);
+    std::memcpy(row.to, row.from, static_cast<std::size_t>(cache.dim * element_bytes(cache.type)));
+  };
   for (std::int64_t head = 0; head < p.num_heads_kv; ++head) {
-    const RowCopy v = copy_of(p.v_new, v_operand(p, s.b, head), head);
-    std::memcpy(v.to, v.from, static_cast<std::size_t>(p.head_dim_v * element_bytes(p.v.type)));
-    if (p.rotary_cos.present) continue;
-    const RowCopy k = copy_of(p.k_new, k_operand(p, s.b, head), head);
-    std::memcpy(k.to, k.from, static_cast<std::size_t>(p.head_dim_qk * element_bytes(p.k.type)));
+    copy(p.v_new, v_operand(p, s.b, head), head);
+    if (!p.rotary_cos.present) copy(p.k_new, k_operand(p, s.b, head), head);
   }
   if (!p.rotary_cos.present) return;
-  rotate(p, p.k.type, key_position(p, s, i), p.num_heads_kv, p.head_dim_qk,
-         [&](std::int64_t head) { return copy_of(p.k_new, k_operand(p, s.b, head), head); });
+  rotate(p, p.k_new.type, key_position(p, s, i), p.num_heads_kv, p.head_dim_qk,
+         [&](std::int64_t head) { return place(p.k_new, k_operand(p, s.b, head), head); });
 }
 
 /// Query i of sequence b, all heads. Rows past its length may be read, and change nothing.
