@@ -1,5 +1,8 @@
 """KVCache and PagedKVCache against a model that keeps every row."""
 
+import importlib
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import settings, strategies as st
@@ -34,16 +37,35 @@ class Machine(RuleBasedStateMachine):
     def pick(self, data):
         return data.draw(st.sampled_from(sorted(self.model)))
 
-    def attempt(self, call):
-        """The result, or None where the cache is full."""
-        try:
+    def state(self):
+        """What a call that raises leaves as it was, beside the rows."""
+        return {sequence: self.cache.length(sequence) for sequence in self.model}
+
+    def has_no_entry(self):
+        """Whether there is no place for one more sequence."""
+        raise NotImplementedError
+
+    def lacks_room(self, sequences, new):
+        """Whether `new` more rows of each of these sequences do not fit."""
+        raise NotImplementedError
+
+    def cannot_move(self, sequence, count):
+        """Whether the rows behind the first `count` cannot move to the front."""
+        raise NotImplementedError
+
+    def attempt(self, is_full, call):
+        """The result; None where the cache is full, which the call must then report, and only then."""
+        before = self.state()
+        if not is_full:
             return call()
-        except regard.CacheFullError:
-            return None
+        with pytest.raises(regard.CacheFullError):
+            call()
+        assert self.state() == before
+        return None
 
     @rule()
     def allocate(self):
-        sequence = self.attempt(self.cache.allocate)
+        sequence = self.attempt(self.has_no_entry(), self.cache.allocate)
         if sequence is not None:
             assert sequence not in self.model
             self.model[sequence] = np.zeros((2, HEADS, 0, SIZE), np.float32)
@@ -52,14 +74,15 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data(), count=st.integers(0, 9))
     def append(self, data, count):
         sequence, rows = self.pick(data), self.next_rows(count)
-        if self.attempt(lambda: self.cache.append(sequence, *rows) or True):
+        if self.attempt(self.lacks_room([sequence], count),
+                        lambda: self.cache.append(sequence, *rows) or True):
             self.model[sequence] = np.concatenate([self.model[sequence], rows], axis=2)
 
     @precondition(lambda self: self.model)
     @rule(data=st.data())
     def fork(self, data):
         sequence = self.pick(data)
-        twin = self.attempt(lambda: self.cache.fork(sequence))
+        twin = self.attempt(self.has_no_entry(), lambda: self.cache.fork(sequence))
         if twin is not None:
             self.model[twin] = self.model[sequence]
 
@@ -68,7 +91,8 @@ class Machine(RuleBasedStateMachine):
     def evict(self, data):
         sequence = self.pick(data)
         count = data.draw(st.integers(0, self.model[sequence].shape[2]))
-        if self.attempt(lambda: self.cache.evict(sequence, count) or True):
+        if self.attempt(self.cannot_move(sequence, count),
+                        lambda: self.cache.evict(sequence, count) or True):
             self.model[sequence] = self.model[sequence][:, :, count:]
 
     @precondition(lambda self: self.model)
@@ -89,7 +113,8 @@ class Machine(RuleBasedStateMachine):
         added = [self.next_rows(new) for _ in sequences]
         appended = {} if new == 0 else dict(k_new=np.stack([x[0] for x in added]),
                                             v_new=np.stack([x[1] for x in added]))
-        out = self.attempt(lambda: self.cache.attend(q, sequences, is_causal=causal, **appended))
+        out = self.attempt(self.lacks_room(sequences, new),
+                           lambda: self.cache.attend(q, sequences, is_causal=causal, **appended))
         if out is None:
             return
         for n, sequence in enumerate(sequences):
@@ -100,29 +125,75 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def has_the_rows(self):
-        for sequence, rows in getattr(self, "model", {}).items():
+        for sequence, rows in self.model.items():
             assert self.cache.length(sequence) == rows.shape[2]
             np.testing.assert_array_equal(np.stack(self.cache.rows(sequence)), rows)
 
 
+PAGES, PAGE_SIZE = 9, 4
+
+
 class Paged(Machine):
     def make(self):
-        return regard.PagedKVCache(num_pages=9, page_size=4, num_kv_heads=HEADS, head_dim=SIZE,
-                                   dtype="f32")
+        return regard.PagedKVCache(num_pages=PAGES, page_size=PAGE_SIZE, num_kv_heads=HEADS,
+                                   head_dim=SIZE, dtype="f32")
+
+    def users(self):
+        """How many sequences have each page."""
+        return Counter(page for sequence in self.model for page in self.cache.pages(sequence))
+
+    def state(self):
+        return (super().state(), self.cache.free_pages,
+                {sequence: self.cache.pages(sequence) for sequence in self.model})
+
+    def has_no_entry(self):
+        return False
+
+    def lacks_room(self, sequences, new):
+        if new == 0:
+            return False
+        users, needed, writers = self.users(), 0, Counter()
+        for sequence in sequences:
+            length = self.cache.length(sequence)
+            needed += pages_of(length + new) - pages_of(length)
+            if length % PAGE_SIZE:
+                writers[self.cache.pages(sequence)[-1]] += 1
+        # Of the users of a page, the last one that writes need not copy it.
+        copies = sum(min(count, users[page] - 1) for page, count in writers.items())
+        return needed + copies > self.cache.free_pages
+
+    def cannot_move(self, sequence, count):
+        kept, users = self.cache.length(sequence) - count, self.users()
+        own = sum(users[page] == 1 for page in self.cache.pages(sequence))
+        return count % PAGE_SIZE > 0 and pages_of(kept) > self.cache.free_pages + own
 
     @invariant()
     def every_page_is_counted(self):
-        if not hasattr(self, "cache"):
-            return
-        used = [page for sequence in self.model for page in self.cache.pages(sequence)]
-        assert self.cache.free_pages == 9 - len(set(used))
+        assert self.cache.free_pages == PAGES - len(self.users())
         for sequence, rows in self.model.items():
-            assert len(self.cache.pages(sequence)) == -(-rows.shape[2] // 4)
+            assert len(self.cache.pages(sequence)) == pages_of(rows.shape[2])
+
+
+def pages_of(rows):
+    return -(-rows // PAGE_SIZE)
+
+
+ENTRIES, CAPACITY = 4, 13
 
 
 class Contiguous(Machine):
     def make(self):
-        return regard.KVCache(batch_size=4, capacity=13, num_kv_heads=HEADS, head_dim=SIZE, dtype="f32")
+        return regard.KVCache(batch_size=ENTRIES, capacity=CAPACITY, num_kv_heads=HEADS, head_dim=SIZE,
+                              dtype="f32")
+
+    def has_no_entry(self):
+        return len(self.model) == ENTRIES
+
+    def lacks_room(self, sequences, new):
+        return any(self.cache.length(sequence) + new > CAPACITY for sequence in sequences)
+
+    def cannot_move(self, sequence, count):
+        return False
 
 
 TestPaged = Paged.TestCase
@@ -172,6 +243,44 @@ def test_bad_calls_change_nothing():
             call()
         assert (cache.length(s), cache.length(t), cache.free_pages) == (3, 0, 1)
         np.testing.assert_array_equal(np.stack(cache.rows(s)), rows)
+
+
+@pytest.mark.parametrize("keyword, value", [
+    ("layout", "BSHD"), ("seqlens_kv", [1]), ("page_table", [[0]]), ("cache_batch_idx", [0]),
+    ("cu_seqlens_q", [0, 1]), ("cu_seqlens_kv", [0, 1]), ("max_seqlen_q", 1), ("max_seqlen_kv", 1),
+    ("lengths", None), ("lengths_kv", None), ("padding", "auto"),
+])
+def test_keywords_that_the_cache_states_are_refused_by_name(keyword, value):
+    cache = paged()
+    s = cache.allocate()
+    cache.append(s, *rows_of(1, 1))
+    with pytest.raises(TypeError, match=rf"^{keyword} \(.*\) is what the cache states"):
+        cache.attend(rows_of(2, 1)[0][None], [s], **{keyword: value})
+
+
+def test_a_call_that_fails_after_a_fork_gives_back_the_copied_page():
+    cache = paged(num_pages=3)
+    s = cache.allocate()
+    rows = rows_of(1, 3)
+    cache.append(s, *rows)
+    t = cache.fork(s)
+    before = cache.pages(s), cache.pages(t), cache.free_pages
+    q = rows_of(2, 1)[0][None]
+    with pytest.raises(ValueError, match="softcap"):
+        cache.attend(q, [t], k_new=q, v_new=q, softcap=-1.0)
+    assert (cache.pages(s), cache.pages(t), cache.free_pages) == before
+    cache.append(s, *rows_of(3, 1))
+    np.testing.assert_array_equal(np.stack(cache.rows(t)), rows)
+
+
+def test_bfloat16_needs_ml_dtypes(monkeypatch):
+    def without(name):
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
+    monkeypatch.setattr(importlib, "import_module", without)
+    with pytest.raises(ImportError, match="dtype 'bf16' needs the package ml_dtypes"):
+        paged(dtype="bf16")
+    paged(dtype="f16")
 
 
 def test_bfloat16_is_rounded_on_the_way_in():

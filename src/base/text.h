@@ -25,6 +25,22 @@ inline std::string error_text(double x) {
   return back == x ? std::string(text, end) : number_text(x);
 }
 
+/// Three digits or more: "4.27", "42.7", "427".
+inline std::string figure_text(double x) {
+  char text[400];  // the largest number has 309 digits
+  const int decimals = x < 9.995 ? 2 : x < 99.95 ? 1 : 0;
+  const auto result =
+      std::to_chars(text, text + sizeof(text), x, std::chars_format::fixed, decimals);
+  return std::string(text, result.ptr);
+}
+
+/// "4.27 us", "42.7 ms", "427 s"
+inline std::string seconds_text(double seconds) {
+  if (seconds < 999.5e-6) return figure_text(seconds * 1e6) + " us";
+  if (seconds < 0.9995) return figure_text(seconds * 1e3) + " ms";
+  return figure_text(seconds) + " s";
+}
+
 /// "512 B", "207.1 KiB", "5.8 MiB"
 inline std::string bytes_text(std::int64_t bytes) {
   if (bytes < 1024) return std::to_string(bytes) + " B";

@@ -294,5 +294,22 @@ TEST(Cuda, CheckDeviceDataThrowsNothing) {
       << status.to_string();
 }
 
+// The check of a page table reads the diagonal of each sequence.
+TEST(Cuda, CheckDeviceDataCopiesDiagonalOffsets) {
+  AttentionRequest request = device_request();
+  std::int64_t offsets[2] = {};
+  for (TensorView* view : {&request.q, &request.k, &request.v, &request.out}) view->shape[0] = 2;
+  request.seqlens_q = request.seqlens_kv = {};
+  request.options.is_causal = true;
+  request.options.diagonal = Diagonal::kOffset;
+  request.diagonal_offsets = make_view(offsets, Dtype::kI64, {2});
+  request.diagonal_offsets.device = request.q.device;
+  request.diagonal_offsets.strides[0] = std::int64_t{1} << 59;  // more than memory has
+  const Status status = check_device_data(request);
+  EXPECT_EQ(status.code(), StatusCode::kWorkspace) << status.to_string();
+  EXPECT_NE(status.message().find("4611686018427387912 bytes"), std::string::npos)
+      << status.to_string();
+}
+
 }  // namespace
 }  // namespace regard::test

@@ -64,10 +64,17 @@ TEST(PredictPaths, CausalHalvesOperationsAndWindowsBoundThem) {
 TEST(PredictPaths, NothingWithoutLengthsAndHugeExtentsAreFinite) {
   EXPECT_TRUE(predict_paths(params_of("b4 sq100 d8 f32"), {}).empty());
   EXPECT_TRUE(predict_paths(params_of("b4 sq1 skv64 d8 f32 paged"), {}).empty());
+  // The rates are a CPU's.
+  for (const char* words : {"b4 sq100 d8 f32 lens", "b4 sq100 d8 f32 packed"}) {
+    EXPECT_FALSE(predict_paths(params_of(words), {}).empty()) << words;
+    EXPECT_TRUE(predict_paths(params_of(words + std::string(" device=cuda")), {}).empty()) << words;
+  }
   EXPECT_EQ(fastest_path({}), PaddingPath::kLengths);
   for (const char* words : {"b0 sq0 d0 f32 lens", "b1 sq1073741824 d64 f32 causal diag=tl lens",
                             "b3 sq0 d8 packed total_q=0 total_kv=0"}) {
-    for (const PathPrediction& path : predict_paths(params_of(words), {})) {
+    const auto paths = predict_paths(params_of(words), {});
+    EXPECT_EQ(paths.size(), 3u) << words;
+    for (const PathPrediction& path : paths) {
       EXPECT_GE(path.seconds, 0.0) << words;
       EXPECT_LT(path.seconds, 1e18) << words;
     }
@@ -220,6 +227,52 @@ TEST(AttentionPadded, PoliciesHoldTheirPaths) {
   };
   EXPECT_EQ(of_few(PaddingPolicy::kAuto), PaddingPath::kPacked);
   EXPECT_EQ(of_few(PaddingPolicy::kPadded), PaddingPath::kLengths);
+}
+
+// Two sequences in one entry of a batch: packed, they are a batch of their own.
+TEST(AttentionPadded, TensorsOfEntriesAreNotOfTheirSequences) {
+  const std::int32_t ids[] = {0, 1, 0, 1, 0, 1, 2, 3};
+  const Lengths lengths = Lengths::from_position_ids(make_view(ids, Dtype::kI32, {2, 4})).value();
+  ASSERT_EQ(lengths.num_sequences(), 3);
+  const auto path_of = [&](const std::string& words, PaddingPolicy policy) {
+    const Problem problem =
+        conformance::make_problem(parse_case("b2 hq2 sq4 d8 f32 " + words).value());
+    return choose_path(problem.request(), {lengths, lengths, policy}, rates(240, 24));
+  };
+  for (const char* words : {"", "mask=1,1,1,1", "bias=1,H,1,1", "descales", "causal diag=tl"}) {
+    const auto path = path_of(words, PaddingPolicy::kAuto);
+    ASSERT_TRUE(path) << words << ": " << path.status().message();
+    EXPECT_EQ(*path, PaddingPath::kPacked) << words;
+  }
+  for (const char* words :
+       {"mask=B,1,1,1", "bias=B,1,1,1", "descales=head", "causal diag=seq", "alibi diag=tl"}) {
+    for (const PaddingPolicy policy : {PaddingPolicy::kAuto, PaddingPolicy::kPacked}) {
+      const auto path = path_of(words, policy);
+      ASSERT_FALSE(path) << words;
+      EXPECT_NE(path.status().message().find("no tensor of each entry of the batch"),
+                std::string::npos)
+          << words << ": " << path.status().message();
+    }
+  }
+  // Slopes of heads alone, which no case has.
+  const Problem problem =
+      conformance::make_problem(parse_case("b2 hq2 sq4 d8 f32 alibi diag=tl").value());
+  AttentionRequest request = problem.request();
+  const float slopes[] = {1, 2};
+  request.alibi_slopes = make_view(slopes, Dtype::kF32, {2});
+  EXPECT_TRUE(choose_path(request, {lengths, lengths}, rates(240, 24)));
+}
+
+TEST(AttentionPadded, PackedSidesHaveOneSequenceEach) {
+  const std::int32_t ids[] = {0, 1, 0, 1, 0, 1, 2, 3}, seqlens[] = {4, 4};
+  const Lengths three = Lengths::from_position_ids(make_view(ids, Dtype::kI32, {2, 4})).value();
+  const Lengths two = Lengths::from_seqlens(make_view(seqlens, {2}), 4).value();
+  const Problem problem = conformance::make_problem(parse_case("b2 hq2 sq4 d8 f32").value());
+  const auto path = choose_path(problem.request(), {three, two}, rates(240, 24));
+  ASSERT_FALSE(path);
+  EXPECT_NE(path.status().message().find("packed q and k need the same number of sequences"),
+            std::string::npos)
+      << path.status().message();
 }
 
 TEST(AttentionPadded, RefusalsWriteNothing) {

@@ -57,7 +57,9 @@ TEST(OneLayout, IsClaimedWhereBothCoincide) {
   EXPECT_FALSE(refusals("b2 hq4 sq8 d8 f32").empty());
   EXPECT_EQ(refusals("b2 hq4 hkv1 sq8 d8 f32 layout_q=bshd layout_out=bshd").size(), 0u);
   // A fix that canonical params would undo is none.
-  for (const Refusal& refusal : refusals("b2 hq4 sq1 skv8 d8 f32 layout_k=bshd layout_v=bshd")) {
+  const auto undone = refusals("b2 hq4 sq1 skv8 d8 f32 layout_k=bshd layout_v=bshd");
+  EXPECT_FALSE(undone.empty());
+  for (const Refusal& refusal : undone) {
     EXPECT_EQ(refusal.code, RefusalCode::kLayout);
     EXPECT_EQ(refusal.fix.op, Fix::Op::kNone);
   }

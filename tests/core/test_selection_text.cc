@@ -198,5 +198,17 @@ TEST(SelectionText, NamesEveryBackendAndReason) {
   }
 }
 
+TEST(SelectionText, PredictedTimesHaveThreeDigits) {
+  Selection selection;
+  selection.params = selection.key_params = case_params("b2 sq8 d64 f32 lens");
+  selection.paths = {{PaddingPath::kLengths, 1e6, 2e6, 9.997e-4},
+                     {PaddingPath::kMask, 1e6, 2e6, 0.9997},
+                     {PaddingPath::kPacked, 1e6, 2e6, 2.5e-6}};
+  const std::string text = to_string(selection);
+  for (const char* time : {" 1.00 ms", " 1.00 s", " 2.50 us"}) {
+    EXPECT_NE(text.find(time), std::string::npos) << time << "\n" << text;
+  }
+}
+
 }  // namespace
 }  // namespace regard::test

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/checked.h"
@@ -89,6 +90,18 @@ bool spans_positions(const TensorView& view) noexcept {
   return view.present() && (view.shape[2] != 1 || view.shape[3] != 1);
 }
 
+/// Whether a tensor has a part for each entry of the batch.
+bool is_by_entry(const AttentionRequest& request) noexcept {
+  for (const TensorView* view : {&request.attn_mask, &request.attn_bias}) {
+    if (view->present() && view->shape[0] != 1) return true;
+  }
+  for (const TensorView* view :
+       {&request.alibi_slopes, &request.descale_q, &request.descale_k, &request.descale_v}) {
+    if (view->present() && view->rank == 2) return true;
+  }
+  return request.diagonal_offsets.present();
+}
+
 /// A reason for each path that cannot compute the call; "" where it can.
 struct Reasons {
   std::string of[kPaddingPathCount];
@@ -118,7 +131,14 @@ Reasons reasons_of(const AttentionRequest& request, const AttentionParams& param
                            params.diagonal != Diagonal::kOffset)) {
     of_mask = "a mask counts padding in distances from the diagonal";
   }
-  if (!is_first && (spans_positions(request.attn_mask) || spans_positions(request.attn_bias))) {
+  if (sequences.q.num_sequences() != sequences.kv.num_sequences()) {
+    reasons[PaddingPath::kPacked] = "packed q and k need the same number of sequences";
+  } else if (!one_each && is_by_entry(request)) {
+    reasons[PaddingPath::kPacked] =
+        "packed rows need one sequence for each entry of the batch, or no tensor of each entry of "
+        "the batch";
+  } else if (!is_first &&
+             (spans_positions(request.attn_mask) || spans_positions(request.attn_bias))) {
     reasons[PaddingPath::kPacked] =
         "packed rows need attn_mask and attn_bias of 1 position, or rows that come first";
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/json_writer.h"
+#include "base/text.h"
 #include "regard/benchmark.h"
 
 // A Benchmark for people and for programs.
@@ -12,26 +13,13 @@
 namespace regard {
 namespace {
 
-/// Three digits or more: "4.27", "42.7", "427".
-std::string figure(double x) {
-  char text[32];
-  std::snprintf(text, sizeof(text), x < 9.995 ? "%.2f" : x < 99.95 ? "%.1f" : "%.0f", x);
-  return text;
-}
-
-std::string seconds_text(double seconds) {
-  if (seconds < 999.5e-6) return figure(seconds * 1e6) + " us";
-  if (seconds < 0.9995) return figure(seconds * 1e3) + " ms";
-  return figure(seconds) + " s";
-}
-
 std::string share_text(double rate, double limit) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.0f %%", 100.0 * rate / limit);
   return limit > 0.0 ? text : "-";
 }
 
-std::string bytes_text(std::int64_t bytes) {
+std::string size_text(std::int64_t bytes) {
   if (bytes < 0) return "-";
   if (bytes < 1024) return std::to_string(bytes) + " B";
   double size = static_cast<double>(bytes) / 1024.0;
@@ -41,7 +29,7 @@ std::string bytes_text(std::int64_t bytes) {
     size /= 1024.0;
     unit = larger;
   }
-  return figure(size) + unit;
+  return figure_text(size) + unit;
 }
 
 /// Columns as wide as their longest cell; the last one as it is.
@@ -86,11 +74,11 @@ std::vector<std::string> cells_of(const Benchmark& result, const BenchmarkRow& r
   return {row.name,
           seconds_text(median),
           seconds_text(row.quantile(0.25)) + " .. " + seconds_text(row.quantile(0.75)),
-          figure(gflops),
+          figure_text(gflops),
           share_text(gflops, peak_gflops(result.machine, result.params)),
-          figure(gbps),
+          figure_text(gbps),
           share_text(gbps, result.machine.read_gbps),
-          bytes_text(row.workspace_bytes),
+          size_text(row.workspace_bytes),
           row.kernel.empty() ? "-" : row.kernel};
 }
 
@@ -114,7 +102,7 @@ std::string machine_text(const Benchmark& result) {
   const char* const type = p.dtype_q == Dtype::kF64 ? "f64" : pairs ? "bf16" : "f32";
   const bool several = result.machine.threads > 1;
   const auto rate = [&](double all, double one, const char* unit) {
-    return figure(all) + unit + (several ? " (" + figure(one) + " on one)" : "");
+    return figure_text(all) + unit + (several ? " (" + figure_text(one) + " on one)" : "");
   };
   return std::string(to_string(result.machine.isa)) + ", " +
          std::to_string(result.machine.threads) + (several ? " threads: " : " thread: ") +

@@ -152,10 +152,10 @@ std::vector<PathPrediction> predict_paths(const AttentionParams& params,
   const bool is_packed = params.features.has(Feature::kPacked);
   const bool has_lengths =
       params.features.has(Feature::kSeqlensQ) || params.features.has(Feature::kSeqlensKv);
-  const FeatureSet without_cache =
-      params.features.without({Feature::kPaged, Feature::kCacheBatchIdx, Feature::kAppendKv,
-                               Feature::kRotary});
+  const FeatureSet without_cache = params.features.without(
+      {Feature::kPaged, Feature::kCacheBatchIdx, Feature::kAppendKv, Feature::kRotary});
   if (without_cache != params.features || (!is_packed && !has_lengths)) return {};
+  if (params.device.type != DeviceType::kCpu) return {};  // the rates are a CPU's
   const Side q = side_of(params, params.seqlen_q, is_packed ? params.total_q : params.tokens_q);
   const Side kv = side_of(params, params.seqlen_kv, is_packed ? params.total_kv : params.tokens_kv);
   const MachineRates typical = default_rates(rates.isa, rates.threads);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/message.h"
+#include "base/text.h"
 #include "core/text/backend_names.h"
 
 namespace regard {
@@ -123,12 +124,6 @@ std::string figure(double x) {
   char text[32];
   const auto end = std::to_chars(text, text + sizeof(text), x, std::chars_format::general, 3).ptr;
   return std::string(text, end);
-}
-
-// "1.23 ms"
-std::string seconds_text(double seconds) {
-  if (seconds >= 1.0) return figure(seconds) + " s";
-  return seconds >= 1e-3 ? figure(seconds * 1e3) + " ms" : figure(seconds * 1e6) + " us";
 }
 
 // A line for each way to compute sequences of several lengths.
