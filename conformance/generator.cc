@@ -251,8 +251,10 @@ class Generator {
     p().rotary_dim = rotary_rng_.chance(0.5) ? p().head_dim_qk / 2 * 2
                                              : 2 * rotary_rng_.between(1, p().head_dim_qk / 2);
     p().features.set(Feature::kRotaryInterleaved, rotary_rng_.chance(0.5));
+    const bool fits = p().seqlen_q > 0 && p().seqlen_q <= p().seqlen_kv;
+    if (appends && fits && rotary_rng_.chance(0.7)) c_.data.new_rows = p().seqlen_q;
     const bool may = !appends || (!has(Feature::kPacked) && c_.data.new_rows == p().seqlen_q);
-    p().features.set(Feature::kPositions, !appends || (may && rotary_rng_.chance(0.5)));
+    p().features.set(Feature::kPositions, !appends || (may && rotary_rng_.chance(0.8)));
   }
 
   void draw_pages() {

@@ -192,7 +192,8 @@ class PagedKVCache(_Cache):
     k and v are the pages, [num_pages, kv heads, page_size, head_dim]. dtype is f64, f32, f16, bf16,
     f8e4m3 or f8e5m2 (the last three need the package ml_dtypes). k_dtype and v_dtype must be dtype, and
     scales and hadamard their defaults: there are no quantised caches yet. Not for use by several
-    threads at once.
+    threads at once. Raises ValueError for a size or dtype, CacheFullError where pages are too few,
+    KeyError for a sequence that is not there; the cache is then as it was.
 
     More: `python -m regard docs python`.
     """
@@ -343,7 +344,8 @@ class KVCache(_Cache):
         1
 
     k and v are [batch_size, kv heads, capacity, head_dim]; types as of PagedKVCache. Not for use by
-    several threads at once.
+    several threads at once. Raises what PagedKVCache raises, CacheFullError where entries or rows are
+    too few.
 
     More: `python -m regard docs python`.
     """

@@ -27,7 +27,7 @@ def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.clamp(-most, most)
 
 
-class _Layer(cache_utils.CacheLayerMixin):  # type: ignore[misc]
+class _Layer(cache_utils.CacheLayerMixin):
     """Keys and values [batch, kv heads, capacity, head_dim], of which the first rows are in use.
 
     Sliding layers keep every row, which their masks hide: an update then moves nothing.
@@ -75,8 +75,7 @@ class _Layer(cache_utils.CacheLayerMixin):  # type: ignore[misc]
             self._grow(2 * end)
         for rows, states in zip(self._rows, (key_states, value_states)):
             rows[:, :, begin:end] = _rounded(states, self._dtype)
-        self._show(end)
-        return self.keys, self.values
+        return self._show(end)
 
     def _grow(self, capacity: int) -> None:
         for at, rows in enumerate(self._rows):
@@ -84,9 +83,10 @@ class _Layer(cache_utils.CacheLayerMixin):  # type: ignore[misc]
             grown[:, :, :self._length] = rows[:, :, :self._length]
             self._rows[at] = grown
 
-    def _show(self, length: int) -> None:
+    def _show(self, length: int) -> tuple[Tensor, Tensor]:
         self._length = length
-        self.keys, self.values = (rows[:, :, :length] for rows in self._rows)
+        self.keys, self.values = keys, values = [rows[:, :, :length] for rows in self._rows]
+        return keys, values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Keys after an update with so many rows, and the position of the first."""
@@ -141,7 +141,7 @@ class _Layer(cache_utils.CacheLayerMixin):  # type: ignore[misc]
         self._choose(indices)
 
 
-class Cache(cache_utils.Cache):  # type: ignore[misc]
+class Cache(cache_utils.Cache):
     """Keys and values for `past_key_values` of a model with attn_implementation="regard".
 
         >>> import regard.transformers, transformers, torch

@@ -367,6 +367,8 @@ def enable_packed_vision() -> None:
     Call it before the name is set: the configuration of such a tower then holds an alias of the name,
     because they pass all images at once only to names with "flash" in them. Raises RuntimeError where
     the functions of this version of Transformers are others. unregister() undoes it.
+
+    More: `python -m regard docs transformers`.
     """
     with _lock:
         _as_flash.check_version("enable_packed_vision")

@@ -163,7 +163,11 @@ void bind_device(nb::module_& module) {
   module.def("explain_in_place", &explain_in_place, "tensors"_a, "options"_a, "policy"_a.none(),
              "needs_grad"_a, "The Selection of run_in_place with these arguments.");
   module.def(
-      "built_with_cuda", [] { return process_context().env().built_with_cuda; },
+      "built_with_cuda",
+      [] {
+        static const bool built = process_context().env().built_with_cuda;  // a copy of all of it
+        return built;
+      },
       "Whether this build has CUDA's backends.");
 }
 

@@ -6,7 +6,7 @@ import regard
 from docstrings import run_examples
 
 FUNCTIONS = [name for name in regard.__all__ if name.islower() and not name.startswith("_")]
-NAMES = ["Policy", *FUNCTIONS]
+NAMES = ["KVCache", "PagedKVCache", "Policy", *FUNCTIONS]
 CANNOT_FAIL = {"counters", "devices", "get_num_threads", "last_selection", "trim"}
 WITH_SHAPES = ["attention", "attention_backward", "merge_states", "pad", "unpad"]
 

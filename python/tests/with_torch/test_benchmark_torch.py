@@ -76,6 +76,7 @@ def test_layouts_and_kinds_of_arrays():
     ({"seqlens_kv": [40]}, "seqlens_kv"),
     ({"return_lse": True}, "return_lse"),
     ({"sinks": [0.0] * 4}, "sinks"),
+    ({"cache_batch_idx": [0]}, "cache_batch_idx"),
     ({"is_causal": True, "diagonal": "bottom_right"}, "top left"),
     ({"is_causal": True, "diagonal": 3}, "top left"),
     ({"is_causal": True, "diagonal": np.array([3])}, "top left"),

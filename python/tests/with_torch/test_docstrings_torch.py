@@ -10,7 +10,8 @@ import regard.torch
 from docstrings import run_examples
 
 OF_TORCH = [name for name in regard.torch.__all__ if name != "AuxRequest"]  # PyTorch's own
-OF_TRANSFORMERS = ["explain", "register", "unregister"]
+OF_TRANSFORMERS = ["Cache", "enable_continuous_batching", "enable_packed_vision", "explain", "register",
+                   "unregister"]
 
 
 @pytest.mark.parametrize("name", OF_TORCH)

@@ -121,6 +121,9 @@ void clear(Feature feature, AttentionParams& p) {
     case Feature::kScoresOut: p.scores_kind = ScoresKind::kNone; break;
     case Feature::kGqa: p.num_heads_kv = p.num_heads_q; break;
     case Feature::kHeadDimsDiffer: p.head_dim_v = p.head_dim_qk; break;
+    case Feature::kPositions:  // nothing else says where queries stand without new rows
+      if (!p.features.has(Feature::kAppendKv)) p.features.set(Feature::kRotary, false);
+      break;
     case Feature::kSeqlenQGreaterKv:
       p.seqlen_q = std::min(p.seqlen_q, p.seqlen_kv);
       // A length of keys that is data may be 0.
@@ -180,6 +183,7 @@ Status set_field(const Fix& fix, AttentionParams& p) {
       status = invalid(kWhere, fix.field, " has no order; expected a set, not an at_most");
     }
   });
+  p.rotary_dim = std::min(p.rotary_dim, p.head_dim_qk / 2 * 2);
   return status;
 }
 
