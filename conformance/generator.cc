@@ -79,13 +79,17 @@ class Generator {
       const bool narrow_out = f8_rng_.chance(0.2);
       p().dtype_q = p().dtype_kv = f8_rng_.chance(0.6) ? Dtype::kF8E4M3 : Dtype::kF8E5M2;
       p().dtype_out = narrow_out ? p().dtype_q : f8_rng_.pick(kOut);
-    } else if (p().dtype_q == p().dtype_kv && p().dtype_q != Dtype::kF64 && f8_rng_.chance(0.15)) {
-      // As caches are kept.
+    } else if (has_usual_dtypes() && f8_rng_.chance(0.15)) {  // as caches are kept
       constexpr Dtype kKeys[] = {Dtype::kBf16, Dtype::kF16, Dtype::kF8E4M3, Dtype::kF8E5M2};
       p().dtype_kv = f8_rng_.pick(kKeys);
     }
     p().features.set(Feature::kDescales, f8_rng_.chance(f8 ? 0.7 : 0.2));
     p().features.set(Feature::kDescalesPerHead, has(Feature::kDescales) && f8_rng_.chance(0.6));
+  }
+
+  bool has_usual_dtypes() {
+    const bool narrows = p().dtype_q == Dtype::kF32 && p().dtype_out != Dtype::kF32;
+    return p().dtype_q == p().dtype_kv && p().dtype_q != Dtype::kF64 && !narrows;
   }
 
   std::int64_t draw_length() {
