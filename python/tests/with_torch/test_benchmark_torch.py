@@ -74,6 +74,7 @@ def test_layouts_and_kinds_of_arrays():
     ({"softcap": 30.0}, "softcap"),
     ({"dropout_p": 0.5, "seed": 1}, "dropout_p"),
     ({"seqlens_kv": [40]}, "seqlens_kv"),
+    ({"cache_batch_idx": [0]}, "cache_batch_idx"),
     ({"return_lse": True}, "return_lse"),
     ({"sinks": [0.0] * 4}, "sinks"),
     ({"cache_batch_idx": [0]}, "cache_batch_idx"),
@@ -86,6 +87,12 @@ def test_layouts_and_kinds_of_arrays():
 def test_not_comparable(options, word):
     row = torch_row(**options)
     assert row.seconds is None and row.reason.startswith("not comparable: ") and word in row.reason
+
+
+@pytest.mark.parametrize("name", ["page_table", "cache_batch_idx", "k_new", "v_new"])
+def test_a_cache_is_not_comparable(name):
+    (row,) = _benchmark_torch.torch_rows(Q, K, V, {name: torch.zeros(1, 2, 1, 16)})
+    assert row.reason == f"not comparable: scaled_dot_product_attention has no {name}"
 
 
 def test_packed_sequences():
