@@ -110,7 +110,7 @@ Gradients make_gradients(Call& call, const Arguments& arguments, const Saved& sa
   return made;
 }
 
-/// The forward's plan, or one of the same backend; empty where nothing says which that was.
+/// The forward's plan, or one of the same backend; empty where that one is not known.
 Plan plan_of(const Call& call, const Saved& saved) {
   if (!saved.plan.empty() || !saved.backend) return saved.plan;
   Policy policy;

@@ -115,7 +115,7 @@ void bind_info(nb::module_& module) {
              R"(Every backend of this build: what it is, what it computes and how exactly.
 
 Returns a list of dicts, as `regard devices --json` prints them. `built` is False, and
-`not_built_reason` says why, for a backend that this build leaves out.
+`not_built_reason` states why, for a backend that this build leaves out.
 
     >>> import regard
     >>> [b['backend'] for b in regard.devices() if b['built'] and b['device'] == 'cpu']

@@ -136,7 +136,7 @@ void check(const Call& call, const Status& status) {
   if (!status.ok()) raise_status(in_callers_words(call, status));
 }
 
-// Messages of the core speak of [B,H,S,D], which a caller of another layout must be told, and of an
+// Messages of the core name [B,H,S,D], which a caller of another layout must be told, and an
 // attn_bias, which may have come as attn_mask.
 Status in_callers_words(const Call& call, const Status& status) {
   if (status.code() != StatusCode::kInvalidArgument) return status;
@@ -194,7 +194,7 @@ Call::Call(const Arguments& arguments, Purpose purpose)
   read_mask_and_bias(arguments);
   read_vectors(arguments);
   read_packed(arguments);
-  if (!padded) read_padding(arguments);
+  read_padding(arguments);
   if (purpose == Purpose::kExplain) state_tokens();
   read_dropout(arguments);
   policy = read_policy(arguments);
@@ -211,17 +211,17 @@ Call::Call(const Arguments& arguments, Purpose purpose)
 void Call::read_keys(const Arguments& arguments) {
   const bool paged = arguments.given(kPageTable) != nullptr;
   const RowOrder order = paged ? read_layout(arguments.value[kLayout]) : order_;
-  const auto read = [&](Arg arg, TensorView* view) {
-    PyObject* const given = arguments.given(arg);
-    if (given != nullptr) *view = inputs_.tensor(given, name_of(arg), order);
-  };
   const std::size_t copies = inputs_.notes().size();
-  read(kK, &request.k);
-  read(kV, &request.v);
+  request.k = inputs_.tensor(arguments.value[kK], "k", order);
+  request.v = inputs_.tensor(arguments.value[kV], "v", order);
   if (arguments.given(kKNew) != nullptr && inputs_.notes().size() != copies) {
     raise_value("k and v must be taken where they are, since k_new is appended to them; " +
                 inputs_.notes().back());
   }
+  const auto read = [&](Arg arg, TensorView* view) {
+    PyObject* const given = arguments.given(arg);
+    if (given != nullptr) *view = inputs_.tensor(given, name_of(arg), order);
+  };
   read(kKNew, &request.k_new);
   read(kVNew, &request.v_new);
   const auto read_angles = [&](Arg arg, TensorView* view) {
@@ -392,7 +392,6 @@ void Call::read_packed(const Arguments& arguments) {
   const Lengths& kv = lengths_kv == nullptr ? q : read_lengths(lengths_kv, "lengths_kv");
   if (order_ != RowOrder::kPacked) {
     padded = PaddedSequences{q, kv};
-    read_padding(arguments);
     return;
   }
   request.cu_seqlens_q = q.cu_seqlens_view();

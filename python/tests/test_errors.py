@@ -112,6 +112,8 @@ def test_keyword(keywords, error, words):
     ((Q, K), TypeError, ["v is missing"]),
     ((Q, K, V, None), TypeError, ["by position", "4 were given"]),
     ((None, K, V), TypeError, ["q (NoneType)", "NumPy array", "__dlpack__"]),
+    ((Q, None, V), TypeError, ["k (NoneType)", "NumPy array"]),
+    ((Q, K, None), TypeError, ["v (NoneType)", "NumPy array"]),
     ((Q, K.tolist(), V), TypeError, ["k (list)", "NumPy array"]),
     ((Q, K[0], V), ValueError, ["rank of k (3, from float32 (2, 13, 16))", "must be 4"]),
     ((Q.astype(int), K, V), TypeError, ["dtype of q (int64", "float32"]),
