@@ -123,13 +123,13 @@ Arguments parse_arguments(const Signature& signature, const CallArgs& call) {
   for (Py_ssize_t i = 0; i < count; ++i) {
     PyObject* const name = PyTuple_GET_ITEM(call.keywords, i);
     const int at = find(name, next);
-    if (PyUnicode_CompareWithASCIIString(name, "backend") == 0) {
-      raise_type(std::string(signature.function) +
-                 "() got an unexpected keyword 'backend'; write " +
-                 "backends=" + repr(call.values[call.positional + i]) +
-                 ", which takes one name or a list in order of preference");
-    }
     if (!accepts(signature, at)) {
+      if (PyUnicode_CompareWithASCIIString(name, "backend") == 0) {
+        raise_type(std::string(signature.function) +
+                   "() got an unexpected keyword 'backend'; write " +
+                   "backends=" + repr(call.values[call.positional + i]) +
+                   ", which takes one name or a list in order of preference");
+      }
       raise_type(std::string(signature.function) + "() got an unexpected keyword " + repr(name) +
                  "; accepted are " + accepted_keywords(signature));
     }

@@ -142,15 +142,20 @@ nb::object run_attention(const CallArgs& args) {
   return call.result(saved);
 }
 
-/// The Selection of this machine, with the plan where there is one.
+/// The Selection, with the plan where there is one.
+nb::object with_plan(Context& context, const Selection& selection, const Policy& policy,
+                     const std::vector<std::string>& notes) {
+  if (!selection.ok()) return python_selection(selection, notes);
+  const Expected<Plan> made = plan(context, selection.params, policy);
+  return python_selection(selection, notes, made ? &*made : nullptr);
+}
+
+/// The Selection of this machine.
 nb::object explain_here(const AttentionParams& params, const Policy& policy,
                         const std::vector<std::string>& notes) {
   Context& context = process_context();
   const CallScope scope(context);
-  const Selection selection = explain(context, params, policy);
-  if (!selection.ok()) return python_selection(selection, notes);
-  const Expected<Plan> made = plan(context, params, policy);
-  return python_selection(selection, notes, made ? &*made : nullptr);
+  return with_plan(context, explain(context, params, policy), policy, notes);
 }
 
 nb::object explain_padded_call(const Call& call) {
@@ -159,9 +164,7 @@ nb::object explain_padded_call(const Call& call) {
   const Expected<Selection> selection =
       explain_padded(context, call.request, *call.padded, call.policy);
   if (!selection) raise_status(in_callers_words(call, selection.status()));
-  if (!selection->ok()) return python_selection(*selection, call.notes());
-  const Expected<Plan> made = plan(context, selection->params, call.policy);
-  return python_selection(*selection, call.notes(), made ? &*made : nullptr);
+  return with_plan(context, *selection, call.policy, call.notes());
 }
 
 nb::object explain_call(const Arguments& arguments) {
