@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..torch import _call
 from ..torch._formula import dropout_factors, formula
-from ..torch._inputs import check_tensor
+from ..torch._inputs import check_alike, check_tensor
 from ..torch._options import Options
 from ..torch._scopes import ArgumentError
 from ._arguments import check_options, flash_lse, options_of
@@ -40,8 +40,7 @@ def _check(q: Any, k: Any, v: Any, shape: str) -> None:
         check_tensor(name, tensor)
         if tensor.dim() != shape.count(",") + 1:
             raise ArgumentError(f"{name} (of shape {tuple(tensor.shape)}) must be {shape}")
-        if tensor.dtype != q.dtype:
-            raise ArgumentError(f"dtype of {name} ({tensor.dtype}) must be q's, {q.dtype}")
+        check_alike(name, tensor, "q", q)
     _call.require_type("q", q)
 
 

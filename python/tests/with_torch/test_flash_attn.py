@@ -10,6 +10,7 @@ from test_sdpa import make, same
 import regard
 from regard import flash_attn
 from regard.flash_attn import flash_attn_func
+from regard.torch import ArgumentError
 
 
 def reference(q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
@@ -173,6 +174,14 @@ def test_varlen_packed_forms_are_views_of_one_tensor(causal):
                                                                   causal=causal), expected)
     d_out = torch.randn_like(out)
     assert torch.equal(*(torch.autograd.grad(x, qkv, d_out)[0] for x in (out, expected)))
+
+
+@pytest.mark.parametrize("name", ["k", "v"])
+def test_a_tensor_of_another_device_is_refused_by_name(name):
+    tensors = {each: torch.ones(1, 4, 2, 16) for each in "qkv"}
+    tensors[name] = tensors[name].to("meta")
+    with pytest.raises(ArgumentError, match=rf"device of {name} \(meta\) must be q's, cpu"):
+        flash_attn_func(**tensors)
 
 
 def test_varlen_dropout_and_s_dmask():
