@@ -89,7 +89,8 @@ def test_not_comparable(options, word):
     assert row.seconds is None and row.reason.startswith("not comparable: ") and word in row.reason
 
 
-@pytest.mark.parametrize("name", ["page_table", "cache_batch_idx", "k_new", "v_new"])
+@pytest.mark.parametrize("name", ["page_table", "cache_batch_idx", "k_new", "v_new", "rotary_cos",
+                                  "rotary_sin"])
 def test_a_cache_is_not_comparable(name):
     (row,) = _benchmark_torch.torch_rows(Q, K, V, {name: torch.zeros(1, 2, 1, 16)})
     assert row.reason == f"not comparable: scaled_dot_product_attention has no {name}"
