@@ -18,11 +18,13 @@ from torch import Tensor
 
 from . import _packed_rows
 from ._patches import Patches
+from .flash_attn._arguments import options_of
 from .torch import _call
-from .torch._options import Options, seed_of
+from .torch._options import Options
 from .torch._scopes import ArgumentError
 
 SUFFIX = "_as_flash"
+ADDED_MASKS = "_added_masks"  # the suffix of names whose masks are added to the scores
 _MIN_VERSION, _NEXT_MAJOR = (5, 23), 6
 # What generate_batch passes to each layer for the cache and for the logits.
 _OF_THE_CACHE = frozenset({"read_index", "write_index", "block_table", "logits_indices",
@@ -134,7 +136,7 @@ def _attend_paged(backend: str, module: torch.nn.Module, tensors: _Tensors,
     return out
 
 
-def _attend_padded(name: str, module: torch.nn.Module, tensors: _Tensors,
+def _attend_padded(name: str, is_causal: bool, tensors: _Tensors,
                    keywords: dict[str, Any]) -> Tensor:
     """By Transformers' own function for flash-attention, which unpads rows by a mask [batch,
     positions] or finds sequences by position_ids, and calls ours."""
@@ -142,7 +144,7 @@ def _attend_padded(name: str, module: torch.nn.Module, tensors: _Tensors,
 
     query, key, value = tensors
     take = keywords.pop
-    mask, is_causal = take("attention_mask"), take("is_causal", None)
+    mask = take("attention_mask")
     options = {name: take(name, None) for name in ("sliding_window", "softcap", "s_aux",
                                                    "position_ids")}
     scale, dropout = take("scaling", None), take("dropout", 0.0)
@@ -156,8 +158,7 @@ def _attend_padded(name: str, module: torch.nn.Module, tensors: _Tensors,
     result: Tensor = _flash_attention_forward(
         query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), mask, query.shape[2],
         dropout=dropout, softmax_scale=scale, attn_implementation=name,
-        is_causal=is_causal if is_causal is not None else getattr(module, "is_causal", True),
-        **options)
+        is_causal=is_causal, **options)
     return result.transpose(1, 2)
 
 
@@ -180,8 +181,9 @@ def attention(alias: Alias, module: torch.nn.Module, query: Tensor, key: Tensor,
                     isinstance(keywords.get("position_ids"), Tensor))
     if by_positions or attention_mask is not None and attention_mask.dim() == 2:
         _refuse_what_flash_ignores(alias.collects(), keywords)
-        keywords["attention_mask"] = attention_mask
-        out = _attend_padded(alias.name, module, tensors, keywords)
+        keywords = {**keywords, "attention_mask": attention_mask}
+        keywords.pop("is_causal", None)
+        out = _attend_padded(alias.name, is_causal, tensors, keywords)
         return out.transpose(1, 2).contiguous(), None
     result: tuple[Tensor, Tensor | None] = alias.attend(module, query, key, value, attention_mask,
                                                         **keywords)
@@ -224,11 +226,8 @@ def _dense(backend: str, q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0
            window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
            s_aux: Tensor | None = None, **packed: Any) -> Tensor:
     """flash_attn_func with sinks: q, k and v [batch, positions, heads, head_dim]; returns out."""
-    options = Options(sinks=s_aux, softmax_scale=softmax_scale, softcap=softcap, is_causal=causal,
-                      diagonal="bottom_right", window_left=max(window_size[0], -1),
-                      window_right=-1 if causal else max(window_size[1], -1), **packed)
-    if dropout_p:
-        options = options._replace(dropout_p=float(dropout_p), rng=seed_of(q))
+    options = options_of(q, softmax_scale, causal, window_size, softcap, None, float(dropout_p))
+    options = options._replace(sinks=s_aux, **packed)
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     out, _ = _call.attend(q, k, v, options, backends=backend)
     return out.transpose(1, 2)
@@ -260,7 +259,7 @@ def _importing(lazy_imports: Callable[..., Any], backends: dict[str, str]) -> Ca
 
 
 class Aliases(Patches):
-    """The aliases of `names`, which say what backend each one forces, in Transformers."""
+    """The aliases of `names`, each with the backend that it forces, in Transformers."""
 
     def __init__(self, names: dict[str, str], attend: Callable[..., Any],
                  collects: Callable[[], bool], make_mask: Callable[..., Tensor | None]) -> None:

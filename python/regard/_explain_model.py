@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _core
+from ._as_flash import ADDED_MASKS, SUFFIX
 from ._selection import Selection
 from ._trace import trace
 from .torch._scopes import ArgumentError
@@ -176,7 +177,7 @@ def _backend_advice(call: _core.TracedCall, selection: Selection, names: list[st
         ahead.append(candidate["backend"])
     refusals = [refusal for refusal in selection.refusals if refusal.backend in ahead]
     advice = [str(refusal) for refusal in refusals]
-    names = [name.removesuffix("_added_masks").removesuffix("_as_flash") for name in names]
+    names = [name.removesuffix(SUFFIX).removesuffix(ADDED_MASKS) for name in names]
     forced = [name for name in names if name != "regard"]
     if forced and any(refusal.code == "not_in_only" for refusal in refusals):
         advice.append(f"attn_implementation {forced[0]!r} forces {call.backend}; 'regard' leaves the "

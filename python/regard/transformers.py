@@ -63,7 +63,6 @@ def __getattr__(name: str) -> Any:
 IMPLEMENTATIONS = {"regard": "", "regard_math": "math", "regard_efficient": "efficient",
                    "regard_flash": "flash", "regard_MATH": "math", "regard_EFFICIENT": "efficient",
                    "regard_FLASH": "flash"}
-_ADDED_MASKS = "_added_masks"
 
 
 def _add_mask(options: Options, mask: Tensor | None, position_bias: Tensor | None) -> Options:
@@ -240,7 +239,7 @@ def _translating(check: Any, plain_check: Any) -> Any:
             if "packed_vision" in _installed and _as_flash.splits_unless_flash(type(model)):
                 name = _as_flash.alias_of(name)
             elif _reads_added_masks_alone(type(model)):
-                name += _ADDED_MASKS
+                name += _as_flash.ADDED_MASKS
         if _as_flash.is_alias(name) and "aliases" in _installed:
             _as_flash.check_alias(type(model), name)
             return plain_check(model, name, is_init_check)
@@ -278,7 +277,7 @@ class _Registration(Patches):
         for name, backend in IMPLEMENTATIONS.items():
             self.put(functions, name, functools.partial(_attention, backend))
             self.put(masks, name, _sdpa_mask)
-            name += _ADDED_MASKS
+            name += _as_flash.ADDED_MASKS
             self.put(functions, name, functools.partial(_attention_by_added_masks, backend))
             self.put(masks, name, eager_mask)
         checks = {name: vars(PreTrainedModel)[name] for name in _NAME_CHECKS}

@@ -31,14 +31,12 @@ def reference(q, k, v, causal, window, slopes=None):
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 3e-2),
                                               (torch.float16, 3e-3)])
-@pytest.mark.parametrize("page_size", [None, 1, 16, 256])
+@pytest.mark.parametrize("page_size, with_idx", [(None, False), (None, True), (1, False), (16, False),
+                                                 (256, False)])
 @pytest.mark.parametrize("new", [0, 1, 5])
 @pytest.mark.parametrize("causal, window", [(False, (-1, -1)), (True, (-1, -1)), (True, (7, 0)),
                                             (False, (9, 3))])
-@pytest.mark.parametrize("with_idx", [False, True])
-def test_grid(dtype, tolerance, page_size, new, causal, window, with_idx):
-    if page_size is not None and with_idx:
-        return
+def test_grid(dtype, tolerance, page_size, with_idx, new, causal, window):
     torch.manual_seed(3)
     rows, seqlen_q = 256, max(new, 1)
     lengths = torch.tensor([0 if new else 1, 100, rows - new], dtype=torch.int32)
