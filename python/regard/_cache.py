@@ -195,6 +195,9 @@ class PagedKVCache(_Cache):
     threads at once. Raises ValueError for a size or dtype, CacheFullError where pages are too few,
     KeyError for a sequence that is not there; the cache is then as it was.
 
+    Raises ValueError for an argument, with its name and its value, and ImportError where dtype needs
+    ml_dtypes and it is not installed.
+
     More: `python -m regard docs python`.
     """
 
@@ -346,6 +349,9 @@ class KVCache(_Cache):
     k and v are [batch_size, kv heads, capacity, head_dim]; types as of PagedKVCache. Not for use by
     several threads at once. Raises what PagedKVCache raises, CacheFullError where entries or rows are
     too few.
+
+    Raises ValueError for an argument, with its name and its value, and ImportError where dtype needs
+    ml_dtypes and it is not installed.
 
     More: `python -m regard docs python`.
     """

@@ -5,7 +5,7 @@ import re
 
 
 def run_examples(name, thing):
-    """Runs the example of a public name, which each has, and which says where more is."""
+    """Runs the example of a public name, which each has, and which names a page of the documents."""
     text = thing.__doc__ or ""
     test = doctest.DocTestParser().get_doctest(text, {}, name, None, 0)
     assert test.examples, f"the docstring of {name} has no example"

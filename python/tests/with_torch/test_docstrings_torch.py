@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import regard.flash_attn
 import regard.torch
 from docstrings import run_examples
 
@@ -17,6 +18,10 @@ OF_TRANSFORMERS = ["Cache", "enable_continuous_batching", "enable_packed_vision"
 @pytest.mark.parametrize("name", OF_TORCH)
 def test_the_example_of_torch_runs(name):
     run_examples(name, getattr(regard.torch, name))
+
+
+def test_the_example_of_flash_attn_with_kvcache_runs():
+    run_examples("flash_attn_with_kvcache", regard.flash_attn.flash_attn_with_kvcache)
 
 
 @pytest.mark.parametrize("name", OF_TRANSFORMERS)
