@@ -15,7 +15,7 @@ from ._benchmark_torch import torch_rows
 @dataclass(frozen=True)
 class BenchmarkRow:
     """One backend in one direction. Times are seconds of a call; None where it was not measured,
-    for which `reason` says why."""
+    for which `reason` states why."""
 
     name: str
     direction: str

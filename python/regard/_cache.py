@@ -192,11 +192,9 @@ class PagedKVCache(_Cache):
     k and v are the pages, [num_pages, kv heads, page_size, head_dim]. dtype is f64, f32, f16, bf16,
     f8e4m3 or f8e5m2 (the last three need the package ml_dtypes). k_dtype and v_dtype must be dtype, and
     scales and hadamard their defaults: there are no quantised caches yet. Not for use by several
-    threads at once. Raises ValueError for a size or dtype, CacheFullError where pages are too few,
-    KeyError for a sequence that is not there; the cache is then as it was.
-
-    Raises ValueError for an argument, with its name and its value, and ImportError where dtype needs
-    ml_dtypes and it is not installed.
+    threads at once. Raises ValueError for a size or dtype, ImportError where ml_dtypes is missing,
+    CacheFullError where pages are too few, KeyError for a sequence that is not there; the cache is then
+    as it was.
 
     More: `python -m regard docs python`.
     """
@@ -349,9 +347,6 @@ class KVCache(_Cache):
     k and v are [batch_size, kv heads, capacity, head_dim]; types as of PagedKVCache. Not for use by
     several threads at once. Raises what PagedKVCache raises, CacheFullError where entries or rows are
     too few.
-
-    Raises ValueError for an argument, with its name and its value, and ImportError where dtype needs
-    ml_dtypes and it is not installed.
 
     More: `python -m regard docs python`.
     """

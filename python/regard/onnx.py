@@ -114,7 +114,7 @@ def export_attention(case: Any, k: Any = None, v: Any = None, *, fused: bool = F
     """An onnx.ModelProto of a case ("hq8 sq128 d64 causal diag=tl"), or of a call: q, k and v with
     regard.attention's options, layout="BSHD" among them.
 
-    Of the arrays only types, heads and head dimensions are used. A ValueError says what a graph
+    Of the arrays only types, heads and head dimensions are used. A ValueError states what a graph
     cannot have: dropout, packed and paged tensors.
     """
     if not isinstance(fused, bool):

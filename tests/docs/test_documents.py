@@ -123,6 +123,16 @@ class Links(unittest.TestCase):
             self.assertNotRegex(path.read_text(), r"\bTODO\b|\bFIXME\b|^@[A-Z_]+@$")
 
 
+class CApi(unittest.TestCase):
+    def test_the_table_has_every_function(self):
+        header = (ROOT / "include/regard/regard.h").read_text()
+        functions = set(re.findall(r"\b(regard_\w+)\(", header))
+        self.assertGreater(len(functions), 30)
+        rows = re.findall(r"^\|.*", (ROOT / "docs/c_api.md").read_text(), flags=re.M)
+        named = set(re.findall(r"`(regard_\w+)(?:\(\))?`", "\n".join(rows)))
+        self.assertEqual(functions - named, set())
+
+
 class Code(unittest.TestCase):
     def compile_and_run(self, source, name):
         build_type = cache_variable("CMAKE_BUILD_TYPE").upper()

@@ -48,7 +48,7 @@ def flash_sdp_enabled() -> Enabled:
     """torch.backends.cuda.flash_sdp_enabled, for regard's FLASH.
 
     True where policies and sdpa_kernel allow it; an Enabled, whose `usable` says whether it runs a
-    plain call here and whose `reason` says why not.
+    plain call here and whose `reason` states why not.
 
         >>> import regard.torch
         >>> regard.torch.flash_sdp_enabled() == True
@@ -63,7 +63,7 @@ def mem_efficient_sdp_enabled() -> Enabled:
     """torch.backends.cuda.mem_efficient_sdp_enabled, for regard's EFFICIENT.
 
     True where policies and sdpa_kernel allow it; an Enabled, whose `usable` says whether it runs a
-    plain call here and whose `reason` says why not.
+    plain call here and whose `reason` states why not.
 
         >>> import regard.torch
         >>> regard.torch.mem_efficient_sdp_enabled() == True
@@ -78,7 +78,7 @@ def math_sdp_enabled() -> Enabled:
     """torch.backends.cuda.math_sdp_enabled, for regard's MATH.
 
     True where policies and sdpa_kernel allow it; an Enabled, whose `usable` says whether it runs a
-    plain call here and whose `reason` says why not.
+    plain call here and whose `reason` states why not.
 
         >>> import regard.torch
         >>> regard.torch.math_sdp_enabled() == True
@@ -93,7 +93,7 @@ def cudnn_sdp_enabled() -> Enabled:
     """torch.backends.cuda.cudnn_sdp_enabled, for regard's CUDNN.
 
     True where policies and sdpa_kernel allow it; an Enabled, whose `usable` says whether it runs a
-    plain call here and whose `reason` says why not.
+    plain call here and whose `reason` states why not.
 
         >>> import regard.torch
         >>> regard.torch.cudnn_sdp_enabled() == True

@@ -165,7 +165,7 @@ def _check_dims(mask: Tensor | None, most: int) -> None:
 
 
 def _check_extents(given: Tensor, mask: Tensor, scores: tuple[int, ...]) -> None:
-    """Here, for the library would speak of its own argument. Symbolic extents are left to it: a
+    """Here, for the library's message would name its own argument. Symbolic extents are left to it: a
     question about one would become a guard of the graph."""
     if any(type(extent) is not int for extent in (*mask.shape, *scores)):
         return

@@ -76,7 +76,7 @@ def _simple_recorded(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tenso
 
 def _without_causal_bias(given: Arguments) -> Arguments:
     """Replaces causal_upper_left and causal_lower_right of torch.nn.attention.bias by is_causal:
-    their class says what they mean, and their memory was never written."""
+    their class defines what they mean, and their memory was never written."""
     from torch.nn.attention.bias import CausalBias, CausalVariant
 
     bias = given.attn_mask
