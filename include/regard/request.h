@@ -13,6 +13,8 @@
 
 namespace regard {
 
+class Context;
+
 /// The tensors of a call and the scalars that change each step; selection reads none of their
 /// contents. Shapes are q [B,Hq,Sq,Dqk], k [B,Hkv,Skv,Dqk], v [B,Hkv,Skv,Dv], out [B,Hq,Sq,Dv],
 /// whatever the strides; the last stride of q, k, v and out is 1. Each field has a row in kTensors
@@ -159,7 +161,12 @@ struct StateView {
 /// Merges partial results over disjoint sets of keys into out and lse (lse may be absent), in f32
 /// and in the order given, so that the bits do not depend on threads. A partial result with lse =
 /// -inf contributes nothing, whatever its out holds. out and lse may be one of the inputs. From
-/// some 65,536 elements on the rows are divided among workers of the launch's executor.
+/// some 65,536 elements on the rows are divided among workers of the launch's executor, or the
+/// context's.
+/// Without a context, it is the default one, whose concurrency and executor apply.
+REGARD_EXPORT Status merge_states(Context& context, const std::vector<StateView>& states,
+                                  const TensorView& out, const TensorView& lse = {},
+                                  const Launch& launch = {});
 REGARD_EXPORT Status merge_states(const std::vector<StateView>& states, const TensorView& out,
                                   const TensorView& lse = {}, const Launch& launch = {});
 

@@ -7,6 +7,7 @@
 #include "call.h"
 #include "gil.h"
 #include "inputs.h"
+#include "process_context.h"
 #include "regard/request.h"
 
 namespace regard::python {
@@ -62,10 +63,11 @@ nb::object merge(const nb::object& given, const nb::object& layout) {
   };
   const TensorView out_view = inputs.output_rows(array_of(out, first.dtype));
   const TensorView lse_view = inputs.output(array_of(lse, lse_dtype));
+  Context& context = process_context();
   Status status;
   {
     const GilRelease unlocked;
-    status = merge_states(views, out_view, lse_view);
+    status = merge_states(context, views, out_view, lse_view);
   }
   if (!status.ok()) raise_status(status);
   return nb::make_tuple(as_kind_of(like.ptr(), out, first.dtype),

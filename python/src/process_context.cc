@@ -39,7 +39,7 @@ Context& process_context() {
 Status set_process_concurrency(Context& context, std::int32_t concurrency) {
   if (Status status = context.set_concurrency(concurrency); !status.ok()) return status;
   chosen_concurrency.store(concurrency);
-  return default_context().set_concurrency(concurrency);  // merge_states counts its workers there
+  return {};
 }
 
 }  // namespace regard::python

@@ -239,10 +239,9 @@ class Merge {
   const TensorView& lse_;
 };
 
-}  // namespace
-
-Status merge_states(const std::vector<StateView>& states, const TensorView& out,
-                    const TensorView& lse, const Launch& launch) try {
+/// Null stands for the default Context, which a small merge does not make.
+Status merge_in(Context* given, const std::vector<StateView>& states, const TensorView& out,
+                const TensorView& lse, const Launch& launch) try {
   const Merge merge(states, out, lse);
   if (Status status = merge.check(); !status.ok()) return status;
   const DefaultFloatEnvironment environment;
@@ -252,16 +251,28 @@ Status merge_states(const std::vector<StateView>& states, const TensorView& out,
     cpu::run_tasks(loop, 1, launch);
     return {};
   }
-  Context& context = default_context();
+  Context& context = given != nullptr ? *given : default_context();
   const bool is_own = launch.executor == nullptr;
   DefaultModeExecutor executor(is_own ? context.executor() : *launch.executor,
-                               is_own ? "the default Context's executor" : "the launch's executor");
+                               is_own ? "the Context's executor" : "the launch's executor");
   Launch complete = launch;
   complete.executor = &executor;
   cpu::run_tasks(loop, std::max(context.concurrency(), 1), complete);
   return executor.status(kWhere);
 } catch (...) {
   return status_of_exception(kWhere);
+}
+
+}  // namespace
+
+Status merge_states(Context& context, const std::vector<StateView>& states, const TensorView& out,
+                    const TensorView& lse, const Launch& launch) {
+  return merge_in(&context, states, out, lse, launch);
+}
+
+Status merge_states(const std::vector<StateView>& states, const TensorView& out,
+                    const TensorView& lse, const Launch& launch) {
+  return merge_in(nullptr, states, out, lse, launch);
 }
 
 }  // namespace regard

@@ -85,6 +85,21 @@ TEST(MergeStates, RowsHaveTheSameBitsOnAnyExecutor) {
   }
 }
 
+TEST(MergeStates, AContextGivesTheWorkersAndTheExecutor) {
+  constexpr std::int64_t kRows = 1000, kDim = 200;
+  test::Tensors tensors;
+  const std::vector<StateView> states(2, {tensors.make(Dtype::kF32, {1, 1, kRows, kDim}),
+                                          tensors.make(Dtype::kF32, {1, 1, kRows})});
+  const TensorView out = tensors.make(Dtype::kF32, {1, 1, kRows, kDim});
+  test::CountingExecutor counting;
+  Context context;
+  context.set_executor(&counting);
+  check(context.set_concurrency(3));
+  check(merge_states(context, states, out));
+  EXPECT_EQ(counting.runs(), 1);
+  EXPECT_EQ(counting.max_workers(), 3);
+}
+
 TEST(MergeStates, LargeAndDistantLse) {
   float values[2][2] = {{1, 2}, {3, 4}}, lses[2] = {900, -1000}, out[2] = {}, lse = 0;
   std::vector<StateView> states;
