@@ -10,12 +10,7 @@ NAMES = ["KVCache", "PagedKVCache", "Policy", *FUNCTIONS]
 CANNOT_FAIL = {"counters", "devices", "get_num_threads", "last_selection", "trim"}
 WITH_SHAPES = ["attention", "attention_backward", "merge_states", "pad", "unpad"]
 
-
-@pytest.fixture(autouse=True)
-def restored():
-    before = regard.get_num_threads()
-    yield
-    regard.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("restored_threads")
 
 
 @pytest.mark.parametrize("name", NAMES)

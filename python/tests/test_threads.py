@@ -11,12 +11,7 @@ from test_attention import make
 
 import regard
 
-
-@pytest.fixture(autouse=True)
-def restored():
-    before = regard.get_num_threads()
-    yield
-    regard.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("restored_threads")
 
 
 def workers_of(q, k, v):
@@ -72,6 +67,24 @@ def test_a_thread_sets_it_while_others_compute():
         for thread in threads:
             thread.join(60)
     assert not wrong and not any(thread.is_alive() for thread in threads)
+
+
+MERGES = """
+import os
+import numpy as np, regard
+regard.set_num_threads(3)
+q = np.ones((1, 8, 512, 64), np.float32)
+state = regard.attention(q, q, q, return_lse=True)
+before = len(os.listdir("/proc/self/task"))
+regard.merge_states([state, state])
+print(before, len(os.listdir("/proc/self/task")))
+"""
+
+
+def test_merge_states_starts_no_threads_beside_those_of_other_calls():
+    ran = subprocess.run([sys.executable, "-c", MERGES], capture_output=True, text=True, timeout=60)
+    before, after = map(int, ran.stdout.split())
+    assert before == after
 
 
 def test_a_forked_child_has_the_number():

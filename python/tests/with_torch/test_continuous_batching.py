@@ -7,6 +7,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
 import torch
+from packed_models import layer_of
 
 import regard
 import regard._as_flash
@@ -207,12 +208,6 @@ class Cache:
         return key_states, value_states
 
 
-def layer():
-    module = torch.nn.Module()
-    module.is_causal, module.layer_idx = True, 0
-    return module
-
-
 @pytest.mark.parametrize("window", [None, 3])
 def test_rows_past_the_last_request(window):
     """A compiled step has more rows than tokens, and requests without rows at the end."""
@@ -222,14 +217,14 @@ def test_rows_past_the_last_request(window):
         x.fill_(torch.nan)
     starts_q = torch.tensor([0, 1, 6, 6, 6], dtype=torch.int32)
     starts_k = torch.tensor([0, 5, 10, 10, 10], dtype=torch.int32)
-    found = attend(layer(), q, k, v, None, cu_seq_lens_q=starts_q, max_length_q=9, is_causal=True,
+    found = attend(layer_of(), q, k, v, None, cu_seq_lens_q=starts_q, max_length_q=9, is_causal=True,
                    cu_seq_lens_k={"full_attention": starts_k}, sliding_window=window,
                    max_length_k={"full_attention": 14}, cache=Cache(),
                    logits_indices=torch.zeros(4, dtype=torch.int32))[0]
     distances = torch.arange(5)[:, None] - torch.arange(5)
     mask = (distances >= 0) & (distances < (window or 9))
     own = transformers.AttentionInterface._global_mapping["regard"]
-    parts = [own(layer(), q[:, :, a:b], k[:, :, c:d], v[:, :, c:d], mask[None, None, a - b:])[0]
+    parts = [own(layer_of(), q[:, :, a:b], k[:, :, c:d], v[:, :, c:d], mask[None, None, a - b:])[0]
              for a, b, c, d in ((0, 1, 0, 5), (1, 6, 5, 10))]
     torch.testing.assert_close(found[:, :6], torch.cat(parts, 1))
     assert not found[:, 6:].any()
@@ -244,9 +239,9 @@ def test_what_is_not_supported_is_refused_by_name():
         return dict(cu_seq_lens_q=starts, cu_seq_lens_k={"full_attention": starts}, cache=Cache(),
                     max_length_q=4, max_length_k={"full_attention": 4}, is_causal=True, **more)
 
-    expected = torch.cat([attend(layer(), *(x[:, :, part] for x in (q, k, v)), None)[0]
+    expected = torch.cat([attend(layer_of(), *(x[:, :, part] for x in (q, k, v)), None)[0]
                           for part in (slice(0, 4), slice(4, 6))], 1)
-    torch.testing.assert_close(attend(layer(), q, k, v, None, **given())[0], expected)
+    torch.testing.assert_close(attend(layer_of(), q, k, v, None, **given())[0], expected)
     for more, word in [(dict(block_table=torch.zeros(2, 3)), "block_table"),
                        (dict(output_attentions=True), "output_attentions"),
                        (dict(position_bias=torch.zeros(1, 2, 6, 6)), "position_bias"),
@@ -254,16 +249,16 @@ def test_what_is_not_supported_is_refused_by_name():
                        (dict(head_mask=torch.ones(2)), "head_mask")]:
         words = given(**more)
         with pytest.raises(ValueError, match=word):
-            attend(layer(), q, k, v, None, **words)
+            attend(layer_of(), q, k, v, None, **words)
         assert not words["cache"].written
     with pytest.raises(ValueError, match="is_causal"):
-        attend(layer(), q, k, v, None, **{**given(), "is_causal": False})
+        attend(layer_of(), q, k, v, None, **{**given(), "is_causal": False})
     with pytest.raises(ValueError, match="attention_mask .* generate_batch"):
-        attend(layer(), q, k, v, torch.ones(1, 1, 6, 6, dtype=torch.bool), **given())
+        attend(layer_of(), q, k, v, torch.ones(1, 1, 6, 6, dtype=torch.bool), **given())
     with pytest.raises(ValueError, match="attention_mask .* for a batch of 1"):
-        attend(layer(), q, k, v, torch.ones(2, 6, dtype=torch.bool))
+        attend(layer_of(), q, k, v, torch.ones(2, 6, dtype=torch.bool))
     with pytest.raises(ValueError, match="attention_mask beside cu_seq_lens_k, cu_seq_lens_q"):
-        attend(layer(), q, k, v, torch.ones(1, 6, dtype=torch.bool), cu_seq_lens_q=starts,
+        attend(layer_of(), q, k, v, torch.ones(1, 6, dtype=torch.bool), cu_seq_lens_q=starts,
                cu_seq_lens_k=starts)
 
 
@@ -275,7 +270,7 @@ def test_transformers_own_function_for_flash_attention(words, is_causal):
     dimensions."""
     own = transformers.AttentionInterface._global_mapping["regard"]
     attend = transformers.AttentionInterface._global_mapping["regard_as_flash"]
-    module = layer()
+    module = layer_of()
     module.is_causal = is_causal
     q, k, v = torch.randn(3, 3, 2, 6, 8)
     padding = torch.ones(3, 6, dtype=torch.bool)

@@ -6,20 +6,25 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
 import torch
+from packed_models import (
+    FORMS,
+    INDEX,
+    LENGTHS,
+    ONES,
+    POSITIONS,
+    SMALL,
+    STARTS,
+    WORDS,
+    layer_of,
+    one_by_one,
+    tokens,
+)
 
 import regard._packed_rows
 import regard.transformers
 
 transformers = pytest.importorskip("transformers")
 regard.transformers.register()
-
-SMALL = dict(vocab_size=99, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
-             num_key_value_heads=2, intermediate_size=64, initializer_range=0.2)
-LENGTHS = (7, 5)
-STARTS = torch.tensor([0, 7, 12], dtype=torch.int32)
-WORDS = dict(cu_seq_lens_q=STARTS, cu_seq_lens_k=STARTS, max_length_q=7, max_length_k=7)
-POSITIONS = torch.cat([torch.arange(n) for n in LENGTHS])[None]
-INDEX = (torch.arange(12)[None] >= 7).int()
 
 
 def make(name="Mistral", implementation="regard", **options):
@@ -28,34 +33,6 @@ def make(name="Mistral", implementation="regard", **options):
     model = getattr(transformers, f"{name}ForCausalLM")(config)
     model.set_attn_implementation(implementation)
     return model.eval()
-
-
-def tokens():
-    torch.manual_seed(1)
-    return torch.randint(4, 90, (1, 12))
-
-
-@torch.no_grad()
-def one_by_one(model, ids):
-    model.set_attn_implementation("eager")
-    return torch.cat([model(each).logits for each in ids.split(LENGTHS, 1)], 1)
-
-
-ONES = torch.ones(1, 12, dtype=torch.long)
-FORMS = {
-    "no mask without cache": dict(position_ids=POSITIONS, use_cache=False),
-    "no mask with the default cache": dict(position_ids=POSITIONS),
-    "a mask of ones": dict(position_ids=POSITIONS, attention_mask=ONES),
-    "a mask of ones without cache": dict(position_ids=POSITIONS, attention_mask=ONES,
-                                         use_cache=False),
-    "both": dict(WORDS, position_ids=POSITIONS, attention_mask=ONES),
-    "both without cache": dict(WORDS, position_ids=POSITIONS, use_cache=False),
-    "cu_seq_lens alone": WORDS,
-    "cu_seq_lens and a mask of ones": dict(WORDS, attention_mask=ONES),
-    "seq_idx": dict(seq_idx=INDEX),
-    "seq_idx and positions": dict(seq_idx=INDEX, position_ids=POSITIONS),
-    "all": dict(WORDS, seq_idx=INDEX, position_ids=POSITIONS, use_cache=False),
-}
 
 
 @pytest.mark.parametrize("window", [4, 8, None])
@@ -210,12 +187,6 @@ def test_weights_of_packed_rows():
         torch.testing.assert_close(layer[0], torch.stack(
             [torch.block_diag(*(part[0, h] for part in parts)) for h in range(4)]),
             rtol=1e-4, atol=1e-5)
-
-
-def layer_of(is_causal=True):
-    layer = torch.nn.Module()
-    layer.is_causal = is_causal
-    return layer
 
 
 def test_packed_rows_in_compiled_layers():

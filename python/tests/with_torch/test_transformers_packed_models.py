@@ -8,6 +8,17 @@ import threading
 
 import pytest
 import torch
+from packed_models import (
+    FORMS,
+    LENGTHS,
+    ONES,
+    POSITIONS,
+    SMALL,
+    WORDS,
+    layer_of,
+    one_by_one,
+    tokens,
+)
 
 import regard
 import regard._packed_rows
@@ -16,25 +27,7 @@ import regard.transformers
 transformers = pytest.importorskip("transformers")
 regard.transformers.register()
 
-SMALL = dict(vocab_size=99, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
-             num_key_value_heads=2, intermediate_size=64, initializer_range=0.2, pad_token_id=0,
-             bos_token_id=1, eos_token_id=2)
-LENGTHS = (7, 5)
-STARTS = torch.tensor([0, 7, 12], dtype=torch.int32)
-WORDS = dict(cu_seq_lens_q=STARTS, cu_seq_lens_k=STARTS, max_length_q=7, max_length_k=7)
-POSITIONS = torch.cat([torch.arange(n) for n in LENGTHS])[None]
-ONES = torch.ones(1, 12, dtype=torch.long)
-FORMS = {
-    "no mask without cache": dict(position_ids=POSITIONS, use_cache=False),
-    "no mask with the default cache": dict(position_ids=POSITIONS),
-    "a mask of ones": dict(position_ids=POSITIONS, attention_mask=ONES),
-    "both": dict(WORDS, position_ids=POSITIONS, attention_mask=ONES),
-    "both without cache": dict(WORDS, position_ids=POSITIONS, use_cache=False),
-    "cu_seq_lens alone": WORDS,
-    "cu_seq_lens and a mask of ones": dict(WORDS, attention_mask=ONES),
-    "lengths in tensors": dict(WORDS, max_length_q=torch.tensor(7), max_length_k=torch.tensor(7)),
-    "seq_idx": dict(seq_idx=(torch.arange(12)[None] >= 7).int()),
-}
+SPECIAL = dict(SMALL, pad_token_id=0, bos_token_id=1, eos_token_id=2)
 HEADS_OF_16 = dict(head_dim=16, query_pre_attn_scalar=16)
 LLAMA_4 = dict(head_dim=16, attention_chunk_size=4, num_local_experts=2, intermediate_size_mlp=64,
                layer_types=["chunked_attention", "full_attention"], no_rope_layers=[1, 0])
@@ -52,23 +45,17 @@ MODELS = {  # class, configuration, options
 def make(name):
     model, config, options = MODELS[name]
     torch.manual_seed(0)
-    model = getattr(transformers, model)(getattr(transformers, config)(**{**SMALL, **options}))
+    model = getattr(transformers, model)(getattr(transformers, config)(**{**SPECIAL, **options}))
     for parameter in model.parameters():
         parameter.data += 0.05 * torch.randn_like(parameter)  # sinks and norms, too
     return model.eval()
 
 
-def tokens():
-    torch.manual_seed(1)
-    return torch.randint(4, 90, (1, 12))
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_packed_rows(name):
     model, ids = make(name), tokens()
+    expected = one_by_one(model, ids)
     with torch.no_grad():
-        model.set_attn_implementation("eager")
-        expected = torch.cat([model(each).logits for each in ids.split(LENGTHS, 1)], 1)
         model.set_attn_implementation("regard")
         for form, given in FORMS.items():
             found = model(ids, **given).logits
@@ -138,9 +125,8 @@ def test_llama_4_beside_padding_and_a_cache_of_a_fixed_length():
 
 
 def chunked_layer():
-    layer = torch.nn.Module()
-    layer.is_causal, layer.layer_idx = True, 0
-    layer.config = transformers.Llama4TextConfig(**{**SMALL, **LLAMA_4})
+    layer = layer_of()
+    layer.config = transformers.Llama4TextConfig(**{**SPECIAL, **LLAMA_4})
     return layer
 
 
