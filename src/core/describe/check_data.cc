@@ -311,8 +311,7 @@ Status check_device_data(const AttentionRequest& request, const Launch& launch) 
   std::size_t count = 0;
   for (const TensorSpec& spec : kTensors) {
     // Which pages a sequence's rows see depends on its diagonal.
-    const bool is_read =
-        spec.data != DataRule::kNone || spec.buffer == &Buffers::diagonal_offsets;
+    const bool is_read = spec.data != DataRule::kNone || spec.buffer == &Buffers::diagonal_offsets;
     if (!is_read || params->device.type == DeviceType::kCpu) continue;
     if (Status status = copies[count++].take(&(on_host.*spec.buffer), launch.stream);
         !status.ok()) {
