@@ -10,12 +10,7 @@ import regard.transformers
 from regard.torch import ArgumentError
 
 
-@pytest.fixture(autouse=True)
-def registered():
-    regard.transformers.register()
-    yield
-    regard.transformers.unregister()
-
+regard.transformers.register()  # other tests count on it, too
 
 SIZES = dict(vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
              num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=2048)
