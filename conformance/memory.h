@@ -7,7 +7,7 @@ namespace regard::conformance {
 
 /// What lies round a block of memory.
 enum class Guard : std::uint8_t {
-  kNone,       // 64 bytes' alignment where a case asks for none below 16: what frameworks give
+  kNone,       // and the alignment of frameworks, 64 bytes, where a case has none below 16
   kCanaries,   // 256 bytes of a pattern on either side, checked afterwards
   kLowerPage,  // an unreadable page ends where the block begins
   kUpperPage   // an unreadable page begins where the block ends (less the alignment's slack)

@@ -47,10 +47,9 @@ void fill_rows(std::int64_t sequence, std::int64_t position, std::int64_t heads,
   }
 }
 
-/// The same with other numbers for q, k and v.
+/// Each has numbers of its own.
 enum Tensor : std::int64_t { kQ, kK, kV };
 
-/// Rows [B,heads,S,D] of S tokens of each sequence, the first at its length.
 struct Sequence {
   std::int64_t id = 0;
   std::int64_t length = 0;  // rows in the cache
@@ -58,6 +57,7 @@ struct Sequence {
   std::vector<std::int32_t> pages;
 };
 
+/// Rows [B,heads,tokens,D]: the next tokens of each sequence, from its length on.
 Rows rows_of(Tensor tensor, std::int64_t heads, const std::vector<Sequence*>& batch,
              std::int64_t tokens) {
   Rows rows(batch.size() * static_cast<std::size_t>(heads * tokens * kHeadDim));

@@ -146,7 +146,7 @@ Expected<Padded> Padded::make(const AttentionGradRequest& request) {
     if (Status status = made.rotate(request); !status.ok()) return status;
   }
   if (request.k_new.present()) {
-    if (Status status = made.append(made.padded_); !status.ok()) return status;
+    if (Status status = made.append(); !status.ok()) return status;
   }
   return made;
 }
@@ -308,14 +308,14 @@ Status Padded::rotate(const AttentionGradRequest& cached) {
 }
 
 /// Rows of k_new and v_new follow those that seqlens_kv say, which grow.
-Status Padded::append(const AttentionGradRequest& cached) {
-  const TensorView &k_new = cached.k_new, &v_new = cached.v_new;
+Status Padded::append() {
+  const TensorView k_new = padded_.k_new, v_new = padded_.v_new;
   const bool fits = k_new.rank == 4 && v_new.rank == 4 && k_new.shape[2] == v_new.shape[2] &&
-                    k_new.shape[0] == padded_.q.shape[0] && cached.seqlens_kv.present();
+                    k_new.shape[0] == padded_.q.shape[0] && padded_.seqlens_kv.present();
   if (!fits) return refused("k_new and v_new must be [B,Hkv,Snew,D] beside seqlens_kv");
-  TensorView lengths = add_dense(cached.seqlens_kv);
+  TensorView lengths = add_dense(padded_.seqlens_kv);
   for (std::int64_t b = 0; b < k_new.shape[0]; ++b) {
-    const std::int64_t before = integer(cached.seqlens_kv, b), after = before + k_new.shape[2];
+    const std::int64_t before = integer(padded_.seqlens_kv, b), after = before + k_new.shape[2];
     if (before < 0 || after > padded_.k.shape[2]) {
       return refused("new rows must fit the cache of " + std::to_string(padded_.k.shape[2]));
     }

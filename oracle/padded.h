@@ -65,7 +65,7 @@ class Padded {
   Status pad_packed_keys(const AttentionGradRequest& packed);
   Status pad_cache(const AttentionGradRequest& cached);
   Status check_cache(const AttentionGradRequest& cached) const;
-  Status append(const AttentionGradRequest& cached);
+  Status append();
   Status rotate(const AttentionGradRequest& cached);
   void rotate_row(const TensorView& cos, const TensorView& sin, std::int64_t position,
                   const TensorView& from, const TensorView& to, const std::int64_t (&row)[3]) const;

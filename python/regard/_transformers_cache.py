@@ -38,7 +38,7 @@ class _Layer(cache_utils.CacheLayerMixin):
 
     def __init__(self, dtype: torch.dtype, max_batch_size: int, max_cache_len: int | None) -> None:
         super().__init__()
-        self._dtype, self._max_batch_size, self._limit = dtype, max_batch_size, max_cache_len
+        self.dtype, self._max_batch_size, self._limit = dtype, max_batch_size, max_cache_len
         self._rows: list[Tensor] = []
         self._length = 0
 
@@ -46,12 +46,12 @@ class _Layer(cache_utils.CacheLayerMixin):
         """Allocates for the batch of the first rows."""
         capacity = self._limit or max(_FIRST_ROWS, 2 * key_states.shape[2])
         self._rows = [self._empty(x, x.shape[0], capacity) for x in (key_states, value_states)]
-        self.dtype, self.device = self._dtype, key_states.device
+        self.device = key_states.device
         self.is_initialized = True
 
     def _empty(self, like: Tensor, batch: int, capacity: int) -> Tensor:
         shape = (batch, like.shape[1], capacity, like.shape[3])
-        return torch.empty(shape, dtype=self._dtype, device=like.device)
+        return torch.empty(shape, dtype=self.dtype, device=like.device)
 
     def _check(self, key_states: Tensor) -> None:
         batch, length = key_states.shape[0], self._length + key_states.shape[2]
@@ -74,7 +74,7 @@ class _Layer(cache_utils.CacheLayerMixin):
         if end > self._rows[0].shape[2]:
             self._grow(2 * end)
         for rows, states in zip(self._rows, (key_states, value_states)):
-            rows[:, :, begin:end] = _rounded(states, self._dtype)
+            rows[:, :, begin:end] = _rounded(states, self.dtype)
         return self._show(end)
 
     def _grow(self, capacity: int) -> None:

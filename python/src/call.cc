@@ -136,8 +136,8 @@ void check(const Call& call, const Status& status) {
   if (!status.ok()) raise_status(in_callers_words(call, status));
 }
 
-// Messages of the core name [B,H,S,D], which a caller of another layout must be told, and an
-// attn_bias, which may have come as attn_mask.
+// Messages of the core name [B,H,S,D], also where the caller's layout is another, and an attn_bias,
+// which may have come as attn_mask.
 Status in_callers_words(const Call& call, const Status& status) {
   if (status.code() != StatusCode::kInvalidArgument) return status;
   std::string message = status.message();

@@ -164,12 +164,7 @@ std::int64_t rotated_queries_bytes(const AttentionParams& params) noexcept {
 }
 
 Launch behind_rotated_queries(const AttentionParams& params, const Launch& launch) noexcept {
-  Launch rest = launch;
-  const std::int64_t bytes = rotated_queries_bytes(params);
-  if (bytes == 0) return rest;
-  rest.workspace.data = static_cast<char*>(launch.workspace.data) + bytes;
-  rest.workspace.bytes -= static_cast<std::size_t>(bytes);
-  return rest;
+  return behind(launch, rotated_queries_bytes(params));
 }
 
 void append_and_rotate(Problem* problem, std::int32_t workers, const Launch& launch) {

@@ -53,7 +53,7 @@ TEST_P(Rotary, IsTheCallOfRotatedRows) {
   }
 }
 
-// A prompt in one call, or one row at a time: the same cache, and the same last row.
+// A prompt in one call, or one row at a time: the same cache.
 TEST_P(Rotary, RowsAtOnceAreRowsOneByOne) {
   const Problem all = problem_of(
       "b2 hq4 hkv2 sq6 skv40 d32 bf16 append=6 causal diag=br lens_kv=30,0 rotary=16 seed=3");

@@ -88,7 +88,7 @@ def test_rows_of_another_type_than_the_model(dtype, most):
     error = (found - expected).abs().max() / expected.abs().max()
     assert 0 < error < most, float(error)
     assert cache.layers[0].keys.dtype == regard.transformers.Cache(
-        model.config, dtype=dtype).layers[0]._dtype
+        model.config, dtype=dtype).layers[0].dtype
 
 
 def test_a_cache_grows_and_keeps_its_rows():

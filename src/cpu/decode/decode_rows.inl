@@ -123,8 +123,8 @@ REGARD_KERNEL_FN DecodeTask decode_task(const TiledArgs& a, std::int64_t task) {
   const Problem& p = a.problem;
   const std::int64_t first = task % head_groups(a) * a.heads_per_task;
   const std::int64_t left = p.num_heads_kv - first;
-  const std::int64_t heads = left < a.heads_per_task ? left : a.heads_per_task;
-  return {sequence_of(p, task / head_groups(a)), {first, heads, 0, 0, task_after(a, task)}};
+  return {sequence_of(p, task / head_groups(a)),
+          {first, left < a.heads_per_task ? left : a.heads_per_task, 0, 0}};
 }
 
 template <class V>
@@ -139,7 +139,8 @@ static void write_decode_padding(const TiledArgs& a, const DecodeTask& task) {
 template <class Tiles>
 static void forward_decode(const void* opaque, std::int64_t index, char* scratch) {
   const TiledArgs& a = *static_cast<const TiledArgs*>(opaque);
-  const DecodeTask task = decode_task(a, index);
+  DecodeTask task = decode_task(a, index);
+  task.rows.next = task_after(a, index);
   write_decode_padding<typename Tiles::Vocabulary>(a, task);
   with_decode_rows<Tiles>(a, task.s, task.rows, scratch,
                           [](const auto& set) { forward_splits(set); });

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/checked.h"
+#include "cpu/threads/run_tasks.h"
 
 namespace regard::cpu {
 
@@ -12,12 +13,7 @@ std::int64_t packed_blocks_bytes(const AttentionParams& params) noexcept {
 }
 
 Launch behind_packed_blocks(const AttentionParams& params, const Launch& launch) noexcept {
-  Launch rest = launch;
-  const std::int64_t bytes = packed_blocks_bytes(params);
-  if (bytes == 0) return rest;
-  rest.workspace.data = static_cast<char*>(launch.workspace.data) + bytes;
-  rest.workspace.bytes -= static_cast<std::size_t>(bytes);
-  return rest;
+  return behind(launch, packed_blocks_bytes(params));
 }
 
 void count_packed_blocks(const Problem& problem, const RowStarts& starts,

@@ -83,6 +83,14 @@ std::int32_t useful_workers(const AttentionParams& params, std::int32_t workers)
   return static_cast<std::int32_t>(std::clamp<std::int64_t>(worth, 1, workers));
 }
 
+Launch behind(const Launch& launch, std::int64_t bytes) noexcept {
+  Launch rest = launch;
+  if (bytes == 0) return rest;  // there may be no workspace
+  rest.workspace.data = static_cast<char*>(launch.workspace.data) + bytes;
+  rest.workspace.bytes -= static_cast<std::size_t>(bytes);
+  return rest;
+}
+
 void run_tasks(const TaskLoop& loop, std::int32_t workers, const Launch& launch) {
   if (loop.tasks <= 0) return;
   const auto used = static_cast<int>(std::min<std::int64_t>(workers, loop.tasks));

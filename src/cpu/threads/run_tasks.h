@@ -35,6 +35,9 @@ TaskRange take_tasks(std::atomic<std::int64_t>* next, std::int64_t tasks,
 /// few.
 void run_tasks(const TaskLoop& loop, std::int32_t workers, const Launch& launch);
 
+/// The launch with what is left of its workspace behind the first `bytes`.
+Launch behind(const Launch& launch, std::int64_t bytes) noexcept;
+
 /// Workers that a call is worth waking, at most `workers`: a small one is over before they are up.
 std::int32_t useful_workers(const AttentionParams& params, std::int32_t workers) noexcept;
 
