@@ -143,7 +143,6 @@ def test_auto_takes_the_predicted_path():
     (dict(padding="fastest"), ValueError, r"padding \('fastest'\) must be 'auto', 'padded' or"),
     (dict(padding=3), TypeError, "padding"),
     (dict(seqlens_q=[1, 1]), ValueError, r"seqlens_q \(given\) is not supported"),
-    (dict(return_saved=True), ValueError, "saved_stats .*unpad"),
     (dict(return_scores="probs"), ValueError, "scores_out"),
     (dict(cu_seqlens_q=[0, 1]), ValueError, "cu_seqlens_q .*beside lengths"),
     (dict(attn_mask=np.ones((2, 1, 3, 3), bool), padding="padded"), ValueError, "attn_mask"),
