@@ -90,7 +90,7 @@ PACKED_MUTATIONS = [
     Mutation("rows that come later are computed with lengths", PADDED_PATHS,
              "shape.first && indices[begin] == b * lengths.seqlen();", "shape.first;", (PADDING,)),
     Mutation("a mask may count padding in distances", PADDED_PATHS,
-             "} else if (measures && !(", "} else if (measures && false && !(", (PADDING,)),
+             "} else if (measures_distances(params) && !(", "} else if (false && !(", (PADDING,)),
     Mutation("a mask may count padding in dropout", PADDED_PATHS,
              "} else if (params.features.has(Feature::kDropout)) {", "} else if (false) {",
              (PADDING,)),

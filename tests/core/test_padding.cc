@@ -206,6 +206,27 @@ TEST(AttentionPadded, AMaskGivesWhatPackedRowsGive) {
   }
 }
 
+TEST(AttentionPadded, ExplainIsOfTheProblemThatIsPlanned) {
+  Context context;
+  for (const char* words :
+       {"f32", "f32 causal", "f32 window=1,0 lse", "f32 alibi", "f32 causal saved grad"}) {
+    PaddedCase c = padded_case({1, 1, 0, 1, 0, 0}, 2, words);
+    for (const PaddingPolicy policy : {PaddingPolicy::kPadded, PaddingPolicy::kPacked}) {
+      const PaddedSequences sequences{c.lengths, c.lengths, policy};
+      PlannedCall planned;
+      Launch launch;
+      launch.planned = &planned;
+      const AttentionRequest& request = c.problem.request();
+      ASSERT_EQ(attention_padded(context, request, sequences, {}, launch).to_string(), "ok");
+      const Expected<Selection> selection = explain_padded(context, request, sequences);
+      ASSERT_TRUE(selection) << selection.status().message();
+      ASSERT_TRUE(selection->ok()) << to_string(*selection);
+      EXPECT_EQ(selection->params.diagonal, planned.params->diagonal) << words;
+      EXPECT_EQ(selection->params.features.bits(), planned.params->features.bits()) << words;
+    }
+  }
+}
+
 TEST(AttentionPadded, PoliciesHoldTheirPaths) {
   const auto path = [](PaddedCase& c, PaddingPolicy policy) {
     return choose_path(c.problem.request(), {c.lengths, c.lengths, policy}, rates(240, 24));

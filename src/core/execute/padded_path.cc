@@ -60,6 +60,11 @@ bool is_by_entry(const AttentionRequest& request) noexcept {
   return request.diagonal_offsets.present();
 }
 
+bool measures_distances(const AttentionParams& params) noexcept {
+  return params.window_left >= 0 || params.window_right >= 0 ||
+         params.features.has(Feature::kAlibi);
+}
+
 /// A reason for each path that cannot compute the call; "" where it can.
 struct Reasons {
   std::string of[kPaddingPathCount];
@@ -78,8 +83,6 @@ Reasons reasons_of(const PaddedProblem& problem) {
   if (!is_first) {
     reasons[PaddingPath::kLengths] = "lengths need the rows of each sequence to come first";
   }
-  const bool measures =
-      params.window_left >= 0 || params.window_right >= 0 || params.features.has(Feature::kAlibi);
   std::string& of_mask = reasons[PaddingPath::kMask];
   if (!one_each) {
     of_mask = "a mask needs one sequence for each entry of the batch";
@@ -87,8 +90,8 @@ Reasons reasons_of(const PaddedProblem& problem) {
     of_mask = "a mask of keys leaves no place for attn_mask";
   } else if (params.features.has(Feature::kDropout)) {
     of_mask = "a mask counts padding in the random numbers of dropout";
-  } else if (measures && !(sequences.q == sequences.kv && q.is_contiguous &&
-                           params.diagonal != Diagonal::kOffset)) {
+  } else if (measures_distances(params) && !(sequences.q == sequences.kv && q.is_contiguous &&
+                                             params.diagonal != Diagonal::kOffset)) {
     of_mask = "a mask counts padding in distances from the diagonal";
   }
   if (sequences.q.num_sequences() != sequences.kv.num_sequences()) {
@@ -200,6 +203,11 @@ Expected<PaddingPath> planned_path(const PaddedProblem& problem, const Attention
 AttentionParams params_of_path(const PaddedProblem& problem, PaddingPath path) {
   const PaddedSequences& sequences = problem.sequences;
   AttentionParams params = problem.params;
+  // As describe() names it, where both sides have the same lengths: params do not show that.
+  if (path != PaddingPath::kMask && sequences.q == sequences.kv &&
+      params.diagonal == Diagonal::kUnnamed && measures_distances(params)) {
+    params.diagonal = Diagonal::kTopLeft;
+  }
   switch (path) {
     case PaddingPath::kLengths: return with_tokens(params, sequences);
     case PaddingPath::kMask:
