@@ -336,6 +336,49 @@ TEST(AttentionPaddedBackward, ThePlansPathHolds) {
   }
 }
 
+TEST(AttentionPaddedBackward, EveryPathTakesTheStatisticsOfAnyOther) {
+  Context context;
+  for (const std::string words : {"f32 saved", "f32 lse"}) {
+    for (const Mask* mask : {&kRight, &kLeft}) {
+      Problem problem = problem_of(words);
+      const Lengths lengths = lengths_of(*mask);
+      for (const PaddingPolicy forward : {PaddingPolicy::kPadded, PaddingPolicy::kPacked}) {
+        const PaddingPolicy backward =
+            forward == PaddingPolicy::kPacked ? PaddingPolicy::kPadded : PaddingPolicy::kPacked;
+        problem.reset_outputs();
+        const AttentionGradRequest& request = problem.request();
+        ASSERT_TRUE(attention_padded(context, request, {lengths, lengths, forward}).ok());
+        problem.begin_backward();
+        const Status status =
+            attention_padded_backward(context, request, {lengths, lengths, backward});
+        ASSERT_EQ(status.to_string(), "ok");
+        expect_singles(context, request, *mask, {}, 2e-5);
+      }
+    }
+  }
+}
+
+TEST(AttentionPaddedBackward, AWorkspaceOverAPaddedTensorIsRefused) {
+  Context context;
+  const Problem problem = problem_of("f32 saved");
+  const Lengths lengths = lengths_of(kLeft);
+  conformance::Block block(std::size_t{1} << 20, 6, conformance::Guard::kCanaries);
+  Launch launch;
+  launch.workspace = {block.data(), block.size()};
+  for (const PaddingPolicy padding : {PaddingPolicy::kPadded, PaddingPolicy::kPacked}) {
+    const PaddedSequences sequences{lengths, lengths, padding};
+    AttentionGradRequest forward = problem.request(), backward = problem.request();
+    forward.out.data = backward.d_k.data = block.data();
+    for (const Status& status :
+         {attention_padded(context, forward, sequences, {}, launch),
+          attention_padded_backward(context, backward, sequences, {}, launch)}) {
+      EXPECT_EQ(status.code(), StatusCode::kWorkspace);
+      EXPECT_NE(status.message().find("must not overlap"), std::string::npos) << status.message();
+    }
+  }
+  for (std::size_t i = 0; i < block.size(); ++i) ASSERT_EQ(block.data()[i], 0xff) << i;
+}
+
 TEST(AttentionPaddedBackward, CrossLengthsAndPositionIds) {
   Context context;
   Problem problem = problem_of("f32 saved");

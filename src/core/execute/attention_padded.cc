@@ -64,6 +64,7 @@ Status run_with_mask(const PaddedCall& call) {
 
 Status run_packed(const PaddedCall& call) {
   using Role = PackedCopies::Role;
+  if (Status s = check_padded_workspace(kWhere, call.launch, call.request); !s.ok()) return s;
   const Lengths &q = call.sequences.q, &kv = call.sequences.kv;
   AttentionRequest request = call.request;
   PackedCopies copies(ContextImpl::of(call.context));

@@ -155,6 +155,8 @@ Status attention_padded_backward(Context& context, const AttentionGradRequest& r
   const PaddedGradCall call{context, request, sequences, policy, launch};
   const Expected<PaddingPath> path = checked_path(call);
   if (!path) return path.status();
+  const Status apart = check_padded_workspace(kWhere, launch, backward_inputs(request), &request);
+  if (!apart.ok()) return apart;
   switch (*path) {
     case PaddingPath::kLengths: return run_with_lengths(call);
     case PaddingPath::kMask: return run_with_mask(call);

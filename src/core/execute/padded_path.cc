@@ -6,6 +6,7 @@
 
 #include "base/message.h"
 #include "core/describe/view_checks.h"
+#include "core/execute/check_workspace.h"
 #include "core/plan/context_impl.h"
 
 namespace regard {
@@ -167,6 +168,13 @@ Status check_padded(const PaddedProblem& problem) {
   }
   if (Status s = check_side(where, {"q", request.q}, problem.sequences.q); !s.ok()) return s;
   return check_side(where, {"k", request.k}, problem.sequences.kv);
+}
+
+Status check_padded_workspace(const char* where, const Launch& launch, const Buffers& buffers,
+                              const GradBuffers* gradients) {
+  if (launch.workspace.data == nullptr) return {};
+  constexpr std::int64_t kAnyBytes = 1;  // the call checks how many it needs
+  return check_workspace(launch.workspace, kAnyBytes, buffers, gradients, where);
 }
 
 Expected<PathChoice> choose_padded_path(const PaddedProblem& problem, const MachineRates& rates) {

@@ -34,6 +34,10 @@ MachineRates padded_rates(Context& context);
 /// Refuses what the Lengths state already, what no path computes, and lengths of other tensors.
 Status check_padded(const PaddedProblem& problem);
 
+/// Refuses a workspace over the padded tensors, which the call of copies would not notice.
+Status check_padded_workspace(const char* where, const Launch& launch, const Buffers& buffers,
+                              const GradBuffers* gradients = nullptr);
+
 /// By the sequences' policy. The problem was checked.
 Expected<PathChoice> choose_padded_path(const PaddedProblem& problem, const MachineRates& rates);
 
