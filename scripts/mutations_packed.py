@@ -112,8 +112,8 @@ PACKED_MUTATIONS = [
              "  if (!request.saved.plan.empty()) return planned_path(problem, "
              "request.saved.plan.params());\n", "", (PADDING,)),
     Mutation("a workspace may lie over a padded tensor", PADDED_PATHS,
-             "if (launch.workspace.data == nullptr) return {};\n  constexpr", "if (true) return {};\n  constexpr",
-             (PADDING,)),
+             "if (launch.workspace.data == nullptr) return {};\n  constexpr",
+             "if (true) return {};\n  constexpr", (PADDING,)),
     Mutation("kPadded may pack", PADDED_PATHS,
              "return policy == PaddingPolicy::kAuto || is_packed ==",
              "return true || is_packed ==", (PADDING,)),
