@@ -7,6 +7,8 @@ PADDING = ("core", "*Padd*:*Path*:*Token*:*Lengths*")
 PACKED = ("property", "*Packed*")
 GRADIENTS = ("property", "*Packed.RowsBehind*")
 PADDED_CALLS = "src/core/execute/attention_padded.cc"
+PADDED_BACKWARD = "src/core/execute/attention_padded_backward.cc"
+PADDED_PATHS = "src/core/execute/padded_path.cc"
 PREDICTION = "src/core/measure/predict_paths.cc"
 
 PACKED_MUTATIONS = [
@@ -85,22 +87,37 @@ PACKED_MUTATIONS = [
              "band.window_right = p.window_right;", "band.window_right = -1;", (PADDING,)),
     Mutation("the slowest way is the fastest", PREDICTION,
              "path.seconds < fastest->seconds", "path.seconds > fastest->seconds", (PADDING,)),
-    Mutation("rows that come later are computed with lengths", PADDED_CALLS,
+    Mutation("rows that come later are computed with lengths", PADDED_PATHS,
              "shape.first && indices[begin] == b * lengths.seqlen();", "shape.first;", (PADDING,)),
-    Mutation("a mask may count padding in distances", PADDED_CALLS,
-             "} else if (measures && !(", "} else if (measures && false && !(", (PADDING,)),
-    Mutation("a mask may count padding in dropout", PADDED_CALLS,
+    Mutation("a mask may count padding in distances", PADDED_PATHS,
+             "} else if (measures_distances(params) && !(", "} else if (false && !(", (PADDING,)),
+    Mutation("a mask may count padding in dropout", PADDED_PATHS,
              "} else if (params.features.has(Feature::kDropout)) {", "} else if (false) {",
              (PADDING,)),
     Mutation("queries of padding keep their rows", PADDED_CALLS,
              "  clear_rows(call.sequences.q, request.out);\n",
              "  clear_rows(Lengths(), request.out);\n", (PADDING,)),
     Mutation("lse of padding is 0 where packed", PADDED_CALLS,
-             "  if (status.ok()) clear_lse(q, padded.lse);\n", "", (PADDING,)),
-    Mutation("kPadded may pack", PADDED_CALLS,
+             "  if (status.ok()) clear_all_statistics(call);\n", "", (PADDING,)),
+    Mutation("saved_stats of padding are what a mask gives", PADDED_CALLS,
+             "  clear_statistics(call.sequences.q, call.request.saved_stats);\n", "", (PADDING,)),
+    Mutation("queries of padding have gradients with a mask", PADDED_BACKWARD,
+             "    clear_statistics(lengths, view_);\n", "    (void)lengths;\n", (PADDING,)),
+    Mutation("d_bias keeps what it held beyond the longest sequence", PADDED_BACKWARD,
+             "clear_beyond(call.request.d_bias,", "clear_beyond(TensorView{},", (PADDING,)),
+    Mutation("gradients of padded sequences may overlap", PADDED_BACKWARD,
+             "  if (Status s = check_gradients(inputs, request, *params, kWhere); !s.ok()) return s;\n",
+             "", (PADDING,)),
+    Mutation("a backward takes another path than its plan", PADDED_BACKWARD,
+             "  if (!request.saved.plan.empty()) return planned_path(problem, "
+             "request.saved.plan.params());\n", "", (PADDING,)),
+    Mutation("a workspace may lie over a padded tensor", PADDED_PATHS,
+             "if (launch.workspace.data == nullptr) return {};\n  constexpr",
+             "if (true) return {};\n  constexpr", (PADDING,)),
+    Mutation("kPadded may pack", PADDED_PATHS,
              "return policy == PaddingPolicy::kAuto || is_packed ==",
              "return true || is_packed ==", (PADDING,)),
-    Mutation("lengths of other tensors pass", PADDED_CALLS,
+    Mutation("lengths of other tensors pass", PADDED_PATHS,
              "if (tensor.shape[0] == lengths.batch() && tensor.shape[2] == lengths.seqlen()) return",
              "if (tensor.shape[0] == lengths.batch()) return", (PADDING,)),
 ]

@@ -166,10 +166,10 @@ REGARD_EXPORT Status attention(Context& context, const AttentionRequest& request
 /// q, k, v and out are [B,H,S,D] whose positions hold rows where the Lengths say so. Every other
 /// position of out is exactly 0 and of lse -inf. Results do not depend on the path: lengths and
 /// packed give the same bits, a mask gives them within the tolerance. Diagonals, windows and ALiBi
-/// measure within a sequence, without its padding. Reads the Lengths, and copies where the path is
-/// packed; sequences.q and .kv must have the batch and seqlen of q and k. Refused by name: tensors
-/// on a device, needs_grad and saved_stats (unpad() the tensors for gradients), tensors of lengths
-/// beside the Lengths, and what the path cannot express.
+/// measure within a sequence, without its padding. saved_stats has (-inf, 0) at every other
+/// position. Reads the Lengths, and copies where the path is packed; sequences.q and .kv must have
+/// the batch and seqlen of q and k. Refused by name: tensors on a device, tensors of lengths beside
+/// the Lengths, and what the path cannot express.
 REGARD_EXPORT Status attention_padded(Context& context, const AttentionRequest& request,
                                       const PaddedSequences& sequences, const Policy& policy = {},
                                       const Launch& launch = {});
@@ -187,5 +187,17 @@ REGARD_EXPORT Expected<Selection> explain_padded(Context& context, const Attenti
 /// kNoBackend, with every reason, where that leaves nothing.
 REGARD_EXPORT Status attention_backward(Context& context, const AttentionGradRequest& request,
                                         const Policy& policy = {}, const Launch& launch = {});
+
+/// The gradients of an attention_padded() call with needs_grad, as attention_backward() computes
+/// them, of padded tensors. Nothing that a position without a row holds reaches them; d_q, d_k and
+/// d_v are 0 there. With a plan in request.saved (the forward's Launch::planned receives it) the
+/// path is that of the forward, whatever sequences.policy says; without one it is chosen as
+/// attention_padded() does. Every path takes the statistics that any path saved. Refuses what
+/// attention_padded() refuses, before it writes anything.
+REGARD_EXPORT Status attention_padded_backward(Context& context,
+                                               const AttentionGradRequest& request,
+                                               const PaddedSequences& sequences,
+                                               const Policy& policy = {},
+                                               const Launch& launch = {});
 
 }  // namespace regard

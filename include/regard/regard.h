@@ -427,6 +427,45 @@ REGARD_EXPORT regard_status regard_unpad(const regard_lengths* lengths, const re
 REGARD_EXPORT regard_status regard_pad(const regard_lengths* lengths, const regard_tensor* packed,
                                        const regard_tensor* padded);
 
+/// How to compute padded tensors.
+typedef enum regard_padding REGARD_INT32_ENUM {
+  REGARD_PADDING_AUTO = 0,    // the way that is predicted to be the fastest
+  REGARD_PADDING_PADDED = 1,  // with lengths where rows come first, else with a mask
+  REGARD_PADDING_PACKED = 2
+} regard_padding;
+
+/// Which positions of padded q, k, v and out hold rows, and how to compute them.
+typedef struct regard_padded_sequences {
+  size_t struct_size;
+  const regard_lengths* q;
+  const regard_lengths* kv;  // null: those of q
+  regard_padding padding;
+  int32_t reserved;  // 0
+} regard_padded_sequences;
+
+static inline regard_padded_sequences regard_padded_sequences_default(void) {
+  regard_padded_sequences sequences = REGARD_ZEROED;
+  sequences.struct_size = sizeof(sequences);
+  return sequences;
+}
+
+/// regard_attention() of padded sequences, as attention_padded() of regard/context.h: the lengths
+/// have the batch and seqlen of q and of k, and every other position of out becomes exactly 0 and
+/// of lse -inf. `policy` and `launch` may be null.
+REGARD_EXPORT regard_status regard_attention_padded(regard_context* context,
+                                                    const regard_request* request,
+                                                    const regard_padded_sequences* sequences,
+                                                    const regard_policy* policy,
+                                                    const regard_launch* launch);
+
+/// The backward of a regard_attention_padded() with needs_grad, as regard_attention_backward() of
+/// padded tensors: every position without a row is not read, and is 0 in d_q, d_k and d_v. The way
+/// is that of the plan in `gradients`, else what `sequences` state.
+REGARD_EXPORT regard_status regard_attention_padded_backward(
+    regard_context* context, const regard_request* request, const regard_gradients* gradients,
+    const regard_padded_sequences* sequences, const regard_policy* policy,
+    const regard_launch* launch);
+
 #if defined(__cplusplus)
 }  // extern "C"
 #endif

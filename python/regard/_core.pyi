@@ -461,6 +461,7 @@ def attention_backward(
     max_seqlen_kv: int | None = None,
     lengths: Lengths | None = None,
     lengths_kv: Lengths | None = None,
+    padding: Literal["auto", "padded", "packed"] | None = None,
     dropout_p: float = 0.0,
     seed: int | None = None,
     layout: Layout = "BHSD",

@@ -19,9 +19,8 @@ constexpr const char* kBackwardDoc =
     "attn_bias=None, is_causal=False, diagonal=None, window=(-1, -1), softmax_scale=None, "
     "softcap=0.0, alibi_slopes=None, sinks=None, seqlens_q=None, seqlens_kv=None, "
     "segment_ids_q=None, segment_ids_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, "
-    "max_seqlen_q=None, max_seqlen_kv=None, lengths=None, lengths_kv=None, dropout_p=0.0, "
-    "seed=None, layout='BHSD', "
-    "backends=None, policy=None)\n--\n\n"
+    "max_seqlen_q=None, max_seqlen_kv=None, lengths=None, lengths_kv=None, padding=None, "
+    "dropout_p=0.0, seed=None, layout='BHSD', backends=None, policy=None)\n--\n\n"
     R"(The gradients of attention(q, k, v, ..., return_saved=True), with the options of that call.
 
 d_out and out have the shape of out, saved is what the forward returned. d_lse, the gradient of lse,
@@ -36,6 +35,10 @@ each with the shape, layout and kind of the array that it belongs to.
     >>> gradients.d_q.shape, gradients.d_bias
     ((1, 2, 5, 64), None)
 
+lengths of padded arrays, of rank 4, are those of the forward; d_q, d_k and d_v are 0 at positions
+without a row. They are computed the way that the forward was; `padding` holds where `saved` has no
+plan.
+
 The backend of the forward, which `saved` holds, computes them, whatever policy is in force.
 `backends` and `policy` restrict it (only, deny, require, max_error, max_workspace_bytes). Without a
 plan or a backend in `saved` (an lse alone) the policies in force select one.
@@ -48,7 +51,7 @@ More: `python -m regard docs python`.)";
 constexpr Signature kBackward{
     "attention_backward",
     {kDOut, kQ, kK, kV, kOut, kSaved},
-    args_between(kQ, kLengthsKv) | args_between(kDropoutP, kPolicy) | args_between(kOut, kDelta)};
+    args_between(kQ, kPadding) | args_between(kDropoutP, kPolicy) | args_between(kOut, kDelta)};
 
 /// The gradients of one call: what the core writes, and what the caller gets.
 struct Gradients {
@@ -110,13 +113,21 @@ Gradients make_gradients(Call& call, const Arguments& arguments, const Saved& sa
   return made;
 }
 
+/// The problem of the forward: of padded arrays, of the way that it is predicted to take.
+Expected<AttentionParams> params_of(const Call& call, const Policy& policy) {
+  if (!call.padded) return describe(call.request);
+  const Expected<Selection> selection =
+      explain_padded(process_context(), call.request, *call.padded, policy);
+  return selection ? Expected<AttentionParams>(selection->params) : selection.status();
+}
+
 /// The forward's plan, or one of the same backend; empty where that one is not known.
 Plan plan_of(const Call& call, const Saved& saved) {
   if (!saved.plan.empty() || !saved.backend) return saved.plan;
   Policy policy;
   policy.only = {{*saved.backend}};
   policy.max_error = saved.max_error;
-  const Expected<AttentionParams> params = describe(call.request);
+  const Expected<AttentionParams> params = params_of(call, policy);
   if (!params) raise_status(in_callers_words(call, params.status()));
   const Expected<Plan> made = plan(process_context(), *params, policy);
   if (!made) raise_status(made.status());
@@ -170,7 +181,9 @@ nb::object run_backward(const CallArgs& args) {
   launch.planned = &planned;
   {
     const GilRelease unlocked;
-    status = attention_backward(context, request, call.policy, launch);
+    status = call.padded
+                 ? attention_padded_backward(context, request, *call.padded, call.policy, launch)
+                 : attention_backward(context, request, call.policy, launch);
   }
   remember_call(std::move(planned), status, call.notes());
   check(call, status);

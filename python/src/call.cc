@@ -162,15 +162,15 @@ int rank_of(PyObject* q) {
 }
 
 /// Whether lengths say which positions of padded tensors hold rows.
-bool has_padded_lengths(const Arguments& arguments, Call::Purpose purpose) {
-  if (purpose == Call::Purpose::kBackward || arguments.given(kLengths) == nullptr) return false;
+bool has_padded_lengths(const Arguments& arguments) {
+  if (arguments.given(kLengths) == nullptr) return false;
   return arguments.value[kQ] != nullptr && rank_of(arguments.value[kQ]) == 4;
 }
 
 /// Packed sequences are [total, heads, head_dim], whatever the layout of padded ones.
-RowOrder order_of(const Arguments& arguments, Call::Purpose purpose) {
+RowOrder order_of(const Arguments& arguments) {
   const RowOrder order = read_layout(arguments.value[kLayout]);
-  if (has_padded_lengths(arguments, purpose)) return order;
+  if (has_padded_lengths(arguments)) return order;
   for (const Arg arg : {kCuSeqlensQ, kCuSeqlensKv, kLengths, kLengthsKv}) {
     if (arguments.given(arg) != nullptr) return RowOrder::kPacked;
   }
@@ -181,7 +181,7 @@ RowOrder order_of(const Arguments& arguments, Call::Purpose purpose) {
 
 Call::Call(const Arguments& arguments, Purpose purpose)
     : q_(arguments.value[kQ]),
-      order_(order_of(arguments, purpose)),
+      order_(order_of(arguments)),
       inputs_(order_, purpose == Purpose::kExplain) {
   for (const Arg arg : {kQ, kK, kV}) {
     if (arguments.value[arg] == nullptr) {

@@ -1,6 +1,7 @@
 """attention(lengths=) of padded tensors: with lengths, with a mask, or packed."""
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -67,6 +68,82 @@ def test_equals_a_loop_of_single_sequences(name, words, padding):
         assert np.array_equal(out, expected) and np.array_equal(lse, expected_lse)
     assert np.abs(out - expected).max() < 1e-5
     assert np.allclose(lse, expected_lse, atol=1e-5)
+
+
+def single_gradients(d_out, q, k, v, mask, **words):
+    """The gradients of a loop of single sequences, 0 at padding."""
+    made = [np.zeros_like(x) for x in (q, k, v)]
+    for b, rows in enumerate(mask):
+        if not rows.any():
+            continue
+        one = [x[b:b + 1, :, rows] for x in (q, k, v)]
+        out, saved = regard.attention(*one, return_saved=True, **words)
+        gradients = regard.attention_backward(d_out[b:b + 1, :, rows], *one, out, saved, **words)
+        for whole, gradient in zip(made, gradients):
+            whole[b][:, rows] = gradient[0]
+    return made
+
+
+@pytest.mark.parametrize("padding", [None, "padded", "packed"])
+@pytest.mark.parametrize("words", ["plain", "causal", "window", "softcap"])
+@pytest.mark.parametrize("name", MASKS)
+def test_gradients_equal_those_of_single_sequences(name, words, padding):
+    if name == "holes" and words in ("causal", "window") and padding == "padded":
+        return  # no way to compute it
+    mask = np.array(MASKS[name], bool)
+    q, k, v = tensors(mask)
+    call = dict(CALLS[words], lengths=regard.Lengths(mask=mask), padding=padding)
+    out, lse, saved = regard.attention(q, k, v, return_lse=True, return_saved=True, **call)
+    d_out = np.random.default_rng(7).standard_normal(out.shape).astype(np.float32)
+    expected = single_gradients(d_out, q, k, v, mask, **CALLS[words])
+    hidden = np.broadcast_to(~mask[:, None, :, None], out.shape)
+    d_out[hidden] = out[hidden] = np.nan  # nothing of padding reaches a gradient
+    exact = name in ("right", "full") or padding == "packed"  # lengths and packed: the same bits
+    without_plan = pickle.loads(pickle.dumps(saved))
+    for kept in (saved, without_plan, regard.Saved(lse=lse)):
+        gradients = regard.attention_backward(d_out, q, k, v, out, kept, **call)
+        for gradient, right in zip(gradients, expected):
+            assert gradient.shape == right.shape
+            assert not gradient[np.broadcast_to(~mask[:, None, :, None], right.shape)].any()
+            if exact and kept.kind == "stats":
+                assert np.array_equal(gradient, right)
+            assert np.abs(gradient - right).max() < 1e-5
+
+
+@pytest.mark.parametrize("padding", ["padded", "packed"])
+def test_gradients_of_bias_and_sinks_in_another_layout(padding):
+    mask = np.array(MASKS["right"], bool)
+    mask[1, 4] = False  # no sequence has all positions
+    q, k, v = tensors(mask)
+    bias = np.random.default_rng(1).standard_normal((4, 1, 5, 5)).astype(np.float32)
+    sinks = np.array([0.1, 0.2, 0.3, 0.4], np.float32)
+    seqlens = mask.sum(1).astype(np.int32)
+    words = dict(attn_bias=bias, sinks=sinks)
+    by_seqlens = dict(words, seqlens_q=seqlens, seqlens_kv=seqlens)
+    out, saved = regard.attention(q, k, v, return_saved=True, **by_seqlens)
+    d_out = np.random.default_rng(7).standard_normal(out.shape).astype(np.float32)
+    expected = regard.attention_backward(d_out, q, k, v, out, saved, **by_seqlens)
+    rows = [x.transpose(0, 2, 1, 3) for x in (q, k, v)]
+    call = dict(words, layout="BSHD", lengths=regard.Lengths(mask=mask), padding=padding)
+    made, saved = regard.attention(*rows, return_saved=True, **call)
+    gradients = regard.attention_backward(d_out.transpose(0, 2, 1, 3), *rows, made, saved, **call)
+    for gradient, right in zip(gradients[:3], expected):
+        assert np.array_equal(gradient.transpose(0, 2, 1, 3), right)
+    assert np.abs(gradients.d_bias - expected.d_bias).max() < 1e-5
+    assert np.abs(gradients.d_sinks - expected.d_sinks).max() < 1e-5
+
+
+def test_gradients_refuse_lengths_of_another_forward():
+    mask = np.array([[0, 1, 1], [1, 1, 1]], bool)
+    q, k, v = tensors(mask)
+    lengths = regard.Lengths(mask=mask)
+    out, saved = regard.attention(np.nan_to_num(q), np.nan_to_num(k), np.nan_to_num(v),
+                                  return_saved=True)
+    with pytest.raises(ValueError, match="saved.plan .* must be the plan of this call's forward"):
+        regard.attention_backward(out, q, k, v, out, saved, lengths=lengths)
+    with pytest.raises(ValueError, match="lengths of q .* must be of 2 x 3 positions"):
+        regard.attention_backward(out, q, k, v, out, saved,
+                                  lengths=regard.Lengths(mask=np.ones((3, 2), bool)))
 
 
 @pytest.mark.parametrize("padding", ["padded", "packed"])
@@ -143,7 +220,6 @@ def test_auto_takes_the_predicted_path():
     (dict(padding="fastest"), ValueError, r"padding \('fastest'\) must be 'auto', 'padded' or"),
     (dict(padding=3), TypeError, "padding"),
     (dict(seqlens_q=[1, 1]), ValueError, r"seqlens_q \(given\) is not supported"),
-    (dict(return_saved=True), ValueError, "saved_stats .*unpad"),
     (dict(return_scores="probs"), ValueError, "scores_out"),
     (dict(cu_seqlens_q=[0, 1]), ValueError, "cu_seqlens_q .*beside lengths"),
     (dict(attn_mask=np.ones((2, 1, 3, 3), bool), padding="padded"), ValueError, "attn_mask"),
@@ -164,9 +240,6 @@ def test_what_takes_no_padded_lengths_refuses_them():
     lengths = regard.Lengths(mask=mask)
     with pytest.raises(ValueError, match="lengths of padded arrays .*benchmark"):
         regard.benchmark(q, k, v, lengths=lengths)
-    out, saved = regard.attention(q, k, v, return_saved=True)
-    with pytest.raises(ValueError, match="rank of q"):
-        regard.attention_backward(out, q, k, v, out, saved, lengths=lengths)
 
 
 def test_lengths_of_other_tensors_are_refused():

@@ -49,6 +49,10 @@ std::optional<Dtype> dtype_of(const regard_dtype& dtype) noexcept {
                             "bfloat 16, float8 e4m3fn or e5m2, int 8, 32, 64, uint 8 or bool 8");
 }
 
+static_assert(REGARD_PADDING_AUTO == static_cast<int>(PaddingPolicy::kAuto) &&
+              REGARD_PADDING_PADDED == static_cast<int>(PaddingPolicy::kPadded) &&
+              REGARD_PADDING_PACKED == static_cast<int>(PaddingPolicy::kPacked));
+
 // A value of the caller's that has a meaning from 0 to `last` only.
 Status check_choice(const char* where, const char* name, std::int32_t value, std::int32_t last) {
   if (value >= 0 && value <= last) return {};
@@ -192,6 +196,20 @@ Status read_words(const char* where, const regard_request* request, const regard
                   CallWords* words) {
   if (Status s = read_request(where, request, &words->request); !s.ok()) return s;
   return read_policy(where, policy, &words->policy);
+}
+
+Status read_sequences(const char* where, const regard_padded_sequences* given,
+                      PaddedSequences* sequences) {
+  Versioned<regard_padded_sequences> s;
+  if (Status status = s.read(where, "sequences", given); !status.ok()) return status;
+  if (Status status = require(where, "q of sequences", s->q); !status.ok()) return status;
+  Status status = check_choice(where, "padding", s->padding, REGARD_PADDING_PACKED);
+  if (status.ok()) status = check_choice(where, "reserved", s->reserved, 0);
+  if (!status.ok()) return status;
+  sequences->q = s->q->lengths;
+  sequences->kv = s->kv == nullptr ? sequences->q : s->kv->lengths;
+  sequences->policy = static_cast<PaddingPolicy>(s->padding);
+  return {};
 }
 
 Status read_gradients(const char* where, const regard_gradients* given, GradBuffers* gradients) {

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "c_api/handles.h"
+#include "regard/padding.h"
 #include "regard/policy.h"
 #include "regard/regard.h"
 #include "regard/request.h"
@@ -38,6 +39,10 @@ struct CallWords {
 /// Both at once. `words` is a fresh one.
 Status read_words(const char* where, const regard_request* request, const regard_policy* policy,
                   CallWords* words);
+
+/// `sequences` are fresh ones.
+Status read_sequences(const char* where, const regard_padded_sequences* given,
+                      PaddedSequences* sequences);
 
 /// `gradients` is a fresh one; its plan is a copy of the handle's, or empty.
 Status read_gradients(const char* where, const regard_gradients* given, GradBuffers* gradients);

@@ -100,6 +100,30 @@ TEST(OutOfMemory, Attention) {
   EXPECT_GT(fail_each_allocation("attention that refuses", attempt), 0);
 }
 
+TEST(OutOfMemory, AttentionOfPaddedSequences) {
+  const ContextHandle context = make_c_context();
+  SmallCall call(5);
+  const std::uint8_t rows[] = {0, 1, 1, 0, 0, 1, 1, 1, 1, 1};
+  const std::int64_t shape[] = {2, 5};
+  const regard_tensor mask = regard_make_input(rows, {REGARD_DTYPE_BOOL, 8, 1}, 2, shape);
+  regard_padded_sequences sequences = regard_padded_sequences_default();
+  regard_lengths* lengths = nullptr;
+  ASSERT_EQ(regard_lengths_from_mask(&mask, &lengths), REGARD_STATUS_OK);
+  sequences.q = lengths;
+  Attempt attempt;
+  attempt.prepare = [&] { call.out.assign(call.out.size(), 7.0f); };
+  attempt.call = [&] {
+    return regard_attention_padded(context.get(), &call.request, &sequences, nullptr, nullptr);
+  };
+  attempt.is_untouched = [&] { return call.untouched(); };
+  for (const regard_padding padding : {REGARD_PADDING_PADDED, REGARD_PADDING_PACKED}) {
+    sequences.padding = padding;
+    EXPECT_GT(fail_each_allocation("attention_padded", attempt), 2);
+    EXPECT_FALSE(call.untouched());
+  }
+  regard_lengths_destroy(lengths);
+}
+
 TEST(OutOfMemory, Plans) {
   const ContextHandle context = make_c_context();
   SmallCall call;
