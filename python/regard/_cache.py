@@ -1,18 +1,15 @@
 """KV caches that keep sequences: which rows are whose, and where the next ones go. The arithmetic is
 regard.attention's, by page_table or cache_batch_idx."""
 
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ._cache_memory import memory_of
 from ._core import attention
 
-_NAMES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16",
-          "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
-_NUMPY = ("f64", "f32", "f16")
 # Keywords of attention that say where the keys lie.
 _OF_THE_CACHE = frozenset({"layout", "seqlens_kv", "page_table", "cache_batch_idx", "cu_seqlens_q",
                            "cu_seqlens_kv", "max_seqlen_q", "max_seqlen_kv", "lengths", "lengths_kv",
@@ -21,18 +18,6 @@ _OF_THE_CACHE = frozenset({"layout", "seqlens_kv", "page_table", "cache_batch_id
 
 class CacheFullError(RuntimeError):
     """Raised before anything is written where rows do not fit a cache."""
-
-
-def _numpy_type(dtype: str) -> np.dtype[Any]:
-    if dtype not in _NAMES:
-        raise ValueError(f"dtype ({dtype!r}) must be one of {', '.join(_NAMES)}")
-    if dtype in _NUMPY:
-        return np.dtype(_NAMES[dtype])
-    try:
-        return np.dtype(getattr(importlib.import_module("ml_dtypes"), _NAMES[dtype]))
-    except ImportError as error:
-        raise ImportError(f"dtype {dtype!r} needs the package ml_dtypes; {', '.join(_NUMPY)} need NumPy "
-                          "alone") from error
 
 
 def _positive(**numbers: int) -> None:
@@ -44,10 +29,17 @@ def _positive(**numbers: int) -> None:
 class _Cache:
     """What both caches share: sequences by number, rows in and attention out."""
 
-    def __init__(self, k: NDArray[Any], v: NDArray[Any]) -> None:
-        self.k, self.v = k, v
+    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+        self._memory = memory_of(dtype)
+        self.k, self.v = (self._memory.zeros(shape) for _ in range(2))
         self._lengths: dict[int, int] = {}
         self._next = 0
+
+    @property
+    def _bits(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """k and v as NumPy arrays over their memory, in which rows are moved. Made anew each time: a
+        copied or pickled cache has other memory."""
+        return self._memory.bits(self.k), self._memory.bits(self.v)
 
     def _new(self, length: int) -> int:
         sequence, self._next = self._next, self._next + 1
@@ -63,20 +55,18 @@ class _Cache:
         self._check(sequence)
         return self._lengths[sequence]
 
-    def _check_rows(self, rows: dict[str, Any], rank: int) -> list[NDArray[Any]]:
-        """k and v as the cache's type, [..., kv heads, new, head_dim]."""
+    def _check_rows(self, rows: dict[str, Any], rank: int) -> list[Any]:
+        """k and v as the cache's kind and type, [..., kv heads, new, head_dim]."""
         heads, size = self.k.shape[1], self.k.shape[3]
-        made = []
-        for name, given in rows.items():
-            array = np.asarray(given)
-            if array.ndim != rank or array.shape[-3] != heads or array.shape[-1] != size:
-                raise ValueError(f"shape of {name} ({array.shape}) must end in [{heads} kv heads, new, "
+        shapes = [tuple(np.shape(given)) for given in rows.values()]
+        for name, shape in zip(rows, shapes):
+            if len(shape) != rank or shape[-3] != heads or shape[-1] != size:
+                raise ValueError(f"shape of {name} ({shape}) must end in [{heads} kv heads, new, "
                                  f"{size}] and have rank {rank}")
-            made.append(array.astype(self.k.dtype, copy=False))
-        if made[0].shape != made[1].shape:
+        if shapes[0] != shapes[1]:
             first, second = rows
-            raise ValueError(f"shape of {second} ({made[1].shape}) must be {first}'s, {made[0].shape}")
-        return made
+            raise ValueError(f"shape of {second} ({shapes[1]}) must be {first}'s, {shapes[0]}")
+        return [self._memory.rounded(name, given) for name, given in rows.items()]
 
     def _place(self, sequence: int) -> Any:
         """What _restore takes."""
@@ -97,22 +87,26 @@ class _Cache:
     def append(self, sequence: int, k: Any, v: Any) -> None:
         """Adds rows to a sequence.
 
-        k and v are [kv heads, new, head_dim], of any float type; they are rounded to the cache's.
-        Raises CacheFullError, before anything is written, where they do not fit.
+        k and v are [kv heads, new, head_dim], NumPy arrays or PyTorch's CPU tensors of any float type;
+        they are rounded to the cache's. Raises, before anything is written, CacheFullError where they
+        do not fit, ValueError for a shape or a tensor of another device, and TypeError for a tensor
+        that requires a gradient, except within torch.no_grad().
         """
         self._check(sequence)
         k, v = self._check_rows({"k": k, "v": v}, 3)
         self._reserve(sequence, k.shape[1])
         begin = self._lengths[sequence]
-        self._write(self.k, sequence, begin, k)
-        self._write(self.v, sequence, begin, v)
+        for bits, rows in zip(self._bits, (k, v)):
+            self._write(bits, sequence, begin, self._memory.bits(rows))
         self._lengths[sequence] = begin + k.shape[1]
 
-    def rows(self, sequence: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Copies of the keys and values of a sequence, [kv heads, length, head_dim] each."""
+    def rows(self, sequence: int) -> tuple[Any, Any]:
+        """Copies of the keys and values of a sequence, [kv heads, length, head_dim] each, of the
+        cache's kind and type."""
         self._check(sequence)
         end = self._lengths[sequence]
-        return self._read(self.k, sequence, 0, end), self._read(self.v, sequence, 0, end)
+        k, v = (self._memory.of_bits(self._read(bits, sequence, 0, end)) for bits in self._bits)
+        return k, v
 
     def evict(self, sequence: int, rows: int) -> None:
         """Drops the oldest rows of a sequence: what follows them moves to the front, and positions
@@ -125,8 +119,8 @@ class _Cache:
             self._drop(sequence, rows)
 
     def _drop(self, sequence: int, rows: int) -> None:
-        kept = [self._read(each, sequence, rows, self._lengths[sequence]) for each in (self.k, self.v)]
-        for each, values in zip((self.k, self.v), kept):
+        kept = [self._read(each, sequence, rows, self._lengths[sequence]) for each in self._bits]
+        for each, values in zip(self._bits, kept):
             self._write(each, sequence, 0, values)
         self._lengths[sequence] -= rows
 
@@ -135,7 +129,8 @@ class _Cache:
         """Attention of q [batch, heads, queries, head_dim] on the rows of one sequence for each entry.
 
         k_new and v_new [batch, kv heads, new, head_dim] are appended first, in the same call; no
-        sequence may then be named twice. The options are those of regard.attention; a diagonal that is
+        sequence may then be named twice. Each may be a NumPy array or a CPU tensor of PyTorch's; what
+        is returned is of q's kind. The options are those of regard.attention; a diagonal that is
         not named is 'bottom_right': the last query is at the last row. Returns what regard.attention
         does. A call that raises leaves the cache as it was. Keywords that say where keys lie (layout,
         seqlens_kv and the like) are the cache's.
@@ -177,7 +172,7 @@ class _Cache:
 
 
 class PagedKVCache(_Cache):
-    """Keys and values of many sequences in pages of one pool, in NumPy memory.
+    """Keys and values of many sequences in pages of one pool, NumPy arrays or PyTorch's tensors.
 
         >>> import numpy as np, regard
         >>> cache = regard.PagedKVCache(num_pages=64, page_size=16, num_kv_heads=2, head_dim=64,
@@ -189,18 +184,20 @@ class PagedKVCache(_Cache):
         >>> cache.attend(np.ones((2, 8, 1, 64), np.float32), [s, t], is_causal=True).shape
         (2, 8, 1, 64)
 
-    k and v are the pages, [num_pages, kv heads, page_size, head_dim]. dtype is f64, f32, f16, bf16,
-    f8e4m3 or f8e5m2 (the last three need the package ml_dtypes). k_dtype and v_dtype must be dtype, and
-    scales and hadamard their defaults: there are no quantised caches yet. Not for use by several
-    threads at once. Raises ValueError for a size or dtype, ImportError where ml_dtypes is missing,
-    CacheFullError where pages are too few, KeyError for a sequence that is not there; the cache is then
-    as it was.
+    k and v are the pages, [num_pages, kv heads, page_size, head_dim]. dtype is "f64", "f32", "f16",
+    "bf16", "f8e4m3" or "f8e5m2" for NumPy arrays (the last three need the package ml_dtypes), or a
+    torch.dtype of these for PyTorch's tensors: torch.bfloat16. Rows and queries may be of either kind
+    whatever the cache holds. k_dtype and v_dtype must be dtype, and scales and hadamard their
+    defaults: there are no quantised caches yet. Not for use by several threads at once.
+
+    Raises ValueError for a size or dtype, ImportError where ml_dtypes is missing, CacheFullError where
+    pages are too few, KeyError for a sequence that is not there; the cache is then as it was.
 
     More: `python -m regard docs python`.
     """
 
     def __init__(self, *, num_pages: int, page_size: int, num_kv_heads: int, head_dim: int,
-                 dtype: str = "bf16", k_dtype: str | None = None, v_dtype: str | None = None,
+                 dtype: Any = "bf16", k_dtype: Any = None, v_dtype: Any = None,
                  scales: str = "token", hadamard: bool = False) -> None:
         _positive(num_pages=num_pages, page_size=page_size, num_kv_heads=num_kv_heads,
                   head_dim=head_dim)
@@ -212,7 +209,7 @@ class PagedKVCache(_Cache):
             raise ValueError(f"scales ({scales!r}) and hadamard ({hadamard!r}) must be 'token' and "
                              "False: quantised caches are not supported")
         shape = (num_pages, num_kv_heads, page_size, head_dim)
-        super().__init__(np.zeros(shape, _numpy_type(dtype)), np.zeros(shape, _numpy_type(dtype)))
+        super().__init__(shape, dtype)
         self._pages: dict[int, list[int]] = {}
         self._users = [0] * num_pages
         self._free = list(range(num_pages - 1, -1, -1))
@@ -280,7 +277,8 @@ class PagedKVCache(_Cache):
                                  f"{len(self._users)} are free")
         for n in shared:
             copy = self._take()
-            self.k[copy], self.v[copy] = self.k[own[n]], self.v[own[n]]
+            for each in self._bits:
+                each[copy] = each[own[n]]
             self._release([own[n]])
             own[n] = copy
         while len(own) < pages:
@@ -302,10 +300,10 @@ class PagedKVCache(_Cache):
         if pages > room:
             raise CacheFullError(f"rows that move within shared pages need {pages} pages, and {room} "
                                  f"of {len(self._users)} are free")
-        values = [self._read(each, sequence, rows, rows + left) for each in (self.k, self.v)]
+        values = [self._read(each, sequence, rows, rows + left) for each in self._bits]
         self._release(own)
         self._pages[sequence] = [self._take() for _ in range(pages)]
-        for each, moved in zip((self.k, self.v), values):
+        for each, moved in zip(self._bits, values):
             self._write(each, sequence, 0, moved)
         self._lengths[sequence] = left
 
@@ -332,8 +330,8 @@ class PagedKVCache(_Cache):
 
 
 class KVCache(_Cache):
-    """Keys and values of up to batch_size sequences, each in `capacity` rows of its own, in NumPy
-    memory.
+    """Keys and values of up to batch_size sequences, each in `capacity` rows of its own, NumPy arrays
+    or PyTorch's tensors.
 
         >>> import numpy as np, regard
         >>> cache = regard.KVCache(batch_size=4, capacity=128, num_kv_heads=2, head_dim=64, dtype="f32")
@@ -352,11 +350,10 @@ class KVCache(_Cache):
     """
 
     def __init__(self, *, batch_size: int, capacity: int, num_kv_heads: int, head_dim: int,
-                 dtype: str = "bf16") -> None:
+                 dtype: Any = "bf16") -> None:
         _positive(batch_size=batch_size, capacity=capacity, num_kv_heads=num_kv_heads,
                   head_dim=head_dim)
-        shape = (batch_size, num_kv_heads, capacity, head_dim)
-        super().__init__(np.zeros(shape, _numpy_type(dtype)), np.zeros(shape, _numpy_type(dtype)))
+        super().__init__((batch_size, num_kv_heads, capacity, head_dim), dtype)
         self._entries: dict[int, int] = {}
         self._free = list(range(batch_size - 1, -1, -1))
 
@@ -378,7 +375,7 @@ class KVCache(_Cache):
         entry, length = self._entry(), self._lengths[sequence]
         twin = self._new(length)
         self._entries[twin] = entry
-        for each in (self.k, self.v):
+        for each in self._bits:
             each[entry, :, :length] = each[self._entries[sequence], :, :length]
         return twin
 

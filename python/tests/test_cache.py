@@ -24,6 +24,18 @@ class Machine(RuleBasedStateMachine):
     def make(self):
         raise NotImplementedError
 
+    def given(self, data, rows):
+        """The rows as the cache is given them: with_torch has tensors."""
+        return rows
+
+    def numbers(self, rows):
+        """float32 in NumPy of what the cache returns."""
+        return rows
+
+    def expected(self, q, k, v, **options):
+        """The attention that attend must return, of NumPy arrays of float32."""
+        return regard.attention(q, k, v, **options)
+
     @initialize()
     def start(self):
         self.cache = self.make()
@@ -74,8 +86,9 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data(), count=st.integers(0, 9))
     def append(self, data, count):
         sequence, rows = self.pick(data), self.next_rows(count)
+        k, v = (self.given(data, x) for x in rows)
         if self.attempt(self.lacks_room([sequence], count),
-                        lambda: self.cache.append(sequence, *rows) or True):
+                        lambda: self.cache.append(sequence, k, v) or True):
             self.model[sequence] = np.concatenate([self.model[sequence], rows], axis=2)
 
     @precondition(lambda self: self.model)
@@ -109,25 +122,30 @@ class Machine(RuleBasedStateMachine):
     def attend(self, data, new, causal):
         sequences = data.draw(st.lists(st.sampled_from(sorted(self.model)), min_size=1, max_size=3,
                                        unique=True))
-        q = rows_of(self.seed, 2)[0].repeat(2, 0)[None].repeat(len(sequences), 0)
+        q = self.next_rows(2)[0].repeat(2, 0)[None].repeat(len(sequences), 0)
         added = [self.next_rows(new) for _ in sequences]
-        appended = {} if new == 0 else dict(k_new=np.stack([x[0] for x in added]),
-                                            v_new=np.stack([x[1] for x in added]))
+        appended = {} if new == 0 else dict(
+            k_new=self.given(data, np.stack([x[0] for x in added])),
+            v_new=self.given(data, np.stack([x[1] for x in added])))
+        queries = self.given(data, q)
         out = self.attempt(self.lacks_room(sequences, new),
-                           lambda: self.cache.attend(q, sequences, is_causal=causal, **appended))
+                           lambda: self.cache.attend(queries, sequences, is_causal=causal, **appended))
         if out is None:
             return
+        assert type(out) is type(queries) and out.dtype == queries.dtype
+        out = self.numbers(out)
         for n, sequence in enumerate(sequences):
             self.model[sequence] = np.concatenate([self.model[sequence], added[n]], axis=2)
             k, v = self.model[sequence][:, None]
-            one = regard.attention(q[n:n + 1], k, v, is_causal=causal, diagonal="bottom_right")
+            one = self.expected(q[n:n + 1], k, v, is_causal=causal, diagonal="bottom_right")
             np.testing.assert_array_equal(out[n:n + 1], one)
 
     @invariant()
     def has_the_rows(self):
         for sequence, rows in self.model.items():
             assert self.cache.length(sequence) == rows.shape[2]
-            np.testing.assert_array_equal(np.stack(self.cache.rows(sequence)), rows)
+            k, v = (self.numbers(x) for x in self.cache.rows(sequence))
+            np.testing.assert_array_equal(np.stack([k, v]), rows)
 
 
 PAGES, PAGE_SIZE = 9, 4

@@ -7,52 +7,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..torch._call import numbers_of_rows, require_type
-from ..torch._inputs import check_alike, check_tensor
+from ..torch._inputs import check_alike
+from ..torch._kvcache import CacheOptions, attend, check_integers, check_rotary, check_rows
 from ..torch._scopes import ArgumentError
 from ._arguments import check_options, flash_lse, options_of
 
 
-def _check_cache(q: Any, tensors: dict[str, Any]) -> None:
-    check_tensor("q", q)
-    require_type("q", q)
-    if q.device.type != "cpu":
-        raise ArgumentError(f"device of q ({q.device}) must be cpu: no CUDA backend reads a cache")
-    for name, tensor in tensors.items():
-        check_tensor(name, tensor)
-        check_alike(name, tensor, "q", q)
-    for name, tensor in {"q": q, **tensors}.items():
-        if tensor.dim() != 4:
-            raise ArgumentError(f"{name} (of shape {tuple(tensor.shape)}) must have 4 dimensions")
-
-
-def _integers(name: str, tensor: Any, dims: int) -> Any:
-    check_tensor(name, tensor)
-    if tensor.dtype not in (torch.int32, torch.int64) or tensor.dim() != dims:
-        raise ArgumentError(f"{name} ({tensor.dtype}, of shape {tuple(tensor.shape)}) must be int32 of "
-                            f"{dims} dimension{'s' if dims > 1 else ''}")
-    return tensor.detach().cpu().numpy()
-
-
-def _seqlens(cache_seqlens: Any, batch: int, rows: int) -> Any:
-    if cache_seqlens is None:
-        return [rows] * batch
-    if isinstance(cache_seqlens, int) and not isinstance(cache_seqlens, bool):
-        return [cache_seqlens] * batch
-    return _integers("cache_seqlens", cache_seqlens, 1)
-
-
-def _rotary(q: Tensor, cos: Any, sin: Any, interleaved: bool, has_new: bool) -> dict[str, Any]:
-    for name, table in (("rotary_cos", cos), ("rotary_sin", sin)):
-        if table is None:
-            raise ArgumentError(f"{name} (None) must be given: rotary_cos and rotary_sin, or neither")
-        check_tensor(name, table)
-        if table.dim() != 2 or table.dtype not in (torch.float32, q.dtype):
-            raise ArgumentError(f"{name} ({table.dtype}, of shape {tuple(table.shape)}) must be "
-                                "[positions, rotary_dim / 2] in q's type or float32")
-    if not has_new:
-        raise ArgumentError("k (None) must be given with rotary_cos, which rotates new rows")
-    return {"rotary_cos": cos.detach(), "rotary_sin": sin.detach(), "rotary_interleaved": interleaved}
+def _seqlens(cache_seqlens: Any, q: Tensor, rows: int) -> Tensor:
+    """int32 [batch]"""
+    if isinstance(cache_seqlens, Tensor):
+        check_integers("cache_seqlens", cache_seqlens, 1, q)
+        return cache_seqlens
+    given = rows if cache_seqlens is None else cache_seqlens
+    if not isinstance(given, (int, torch.SymInt)) or isinstance(given, bool):
+        raise TypeError(f"cache_seqlens ({given!r}) must be an integer, a torch.Tensor or None")
+    length: Any = given  # a SymInt in a graph
+    return torch.full((q.shape[0],), length, dtype=torch.int32)
 
 
 def flash_attn_with_kvcache(
@@ -77,8 +47,11 @@ def flash_attn_with_kvcache(
     Causal masks and windows count from the last row. num_splits changes nothing: keys are split by
     the length of each sequence. rotary_cos and rotary_sin [positions, rotary_dim / 2] rotate k, and q, by
     the rows before each; rotary_interleaved=False pairs elements that lie rotary_dim / 2 apart.
-    Raises ArgumentError for cache_leftpad, which is not supported, and wherever a row does not fit, before anything is written. There is no
-    backward: the result requires no gradients.
+    torch.compile and torch.export record one operator, regard::kvcache_append_attention, or
+    regard::kvcache_attention without k and v. There is no backward: the result requires no gradients.
+
+    Raises ArgumentError for cache_leftpad, which is not supported, and wherever a row does not fit,
+    before anything is written.
 
         >>> import torch
         >>> from regard.flash_attn import flash_attn_with_kvcache
@@ -93,28 +66,32 @@ def flash_attn_with_kvcache(
     if cache_leftpad is not None:
         raise ArgumentError("cache_leftpad (given) must be None: it is not supported")
     new = {name: x for name, x in (("k", k), ("v", v)) if x is not None}
-    _check_cache(q, {"k_cache": k_cache, "v_cache": v_cache, **new})
+    rows = {"k_cache": k_cache, "v_cache": v_cache, **new}
+    check_rows(q, rows)
+    for name, tensor in rows.items():
+        check_alike(name, tensor, "q", q)
     if len(new) == 1:
         raise ArgumentError("k and v must both be given, or neither")
     if new and cache_seqlens is None:
         raise ArgumentError("cache_seqlens (None) must be given with k and v, which follow these rows")
     check_options(window_size, alibi_slopes, softcap, causal=causal,
                   return_softmax_lse=return_softmax_lse)
-    options = options_of(q, softmax_scale, causal, window_size, softcap,
-                         None if alibi_slopes is None else alibi_slopes.detach())
-    cache: dict[str, Any] = {name: x.detach() for name, x in (("k_new", k), ("v_new", v))
-                             if x is not None}
-    if rotary_cos is not None or rotary_sin is not None:
-        cache.update(_rotary(q, rotary_cos, rotary_sin, rotary_interleaved, has_new=bool(new)))
+    options = options_of(q, softmax_scale, causal, window_size, softcap, alibi_slopes)
+    check_rotary(q, rotary_cos, rotary_sin)
+    if rotary_cos is not None and not new:
+        raise ArgumentError("k (None) must be given with rotary_cos, which rotates new rows")
     pages = 1
     if block_table is not None:
-        cache["page_table"] = _integers("block_table", block_table, 2)
+        check_integers("block_table", block_table, 2, q)
         pages = block_table.shape[1]
     if cache_batch_idx is not None:
-        cache["cache_batch_idx"] = _integers("cache_batch_idx", cache_batch_idx, 1)
+        check_integers("cache_batch_idx", cache_batch_idx, 1, q)
     elif block_table is None:  # a cache may have room for more sequences
         k_cache, v_cache = k_cache[:q.shape[0]], v_cache[:q.shape[0]]
-    made = numbers_of_rows(
-        q.detach(), k_cache.detach(), v_cache.detach(), options, return_lse=return_softmax_lse,
-        seqlens_kv=_seqlens(cache_seqlens, q.shape[0], k_cache.shape[1] * pages), **cache)
+    cache = CacheOptions(block_table, cache_batch_idx, None, rotary_cos, rotary_sin,
+                         rotary_interleaved and rotary_cos is not None)
+    lengths = _seqlens(cache_seqlens, q, k_cache.shape[1] * pages)
+    with torch.no_grad():
+        made = attend(q, k_cache, v_cache, {f"{name}_new": x for name, x in new.items()}, cache,
+                      options._replace(seqlens_kv=lengths), "BSHD", return_softmax_lse)
     return (made[0], flash_lse(made[1])) if return_softmax_lse else made

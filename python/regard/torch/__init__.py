@@ -9,11 +9,13 @@
     with regard.torch.exportable():
         program = torch.export.export(model, example)  # plain ATen operators
 
+    out = regard.torch.attention_with_kvcache(q, k, v, seqlens_kv=lengths, k_new=k_new, v_new=v_new)
+
 torch.ops.regard.attention is a torch.library operator: autograd, autocast, vmap, torch.compile and
-torch.export work with it.
+torch.export work with it. So are kvcache_attention and kvcache_append_attention there, without autograd.
 """
 
-from . import _ops
+from . import _kvcache, _ops
 from ._enabled import (
     Enabled,
     cudnn_sdp_enabled,
@@ -22,16 +24,19 @@ from ._enabled import (
     mem_efficient_sdp_enabled,
 )
 from ._install import install, uninstall
+from ._kvcache import attention_with_kvcache
 from ._packed import AuxRequest, varlen_attn
 from ._scopes import ArgumentError, exportable, sdpa_kernel
 from ._sdpa import can_use, explain, scaled_dot_product_attention
 
 _ops.register()
+_kvcache.register()
 
 __all__ = [
     "ArgumentError",
     "AuxRequest",
     "Enabled",
+    "attention_with_kvcache",
     "can_use",
     "cudnn_sdp_enabled",
     "explain",

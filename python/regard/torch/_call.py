@@ -49,7 +49,7 @@ def turned(layout: str, *tensors: Tensor) -> tuple[Any, ...]:
     return tensors if layout == "BHSD" else tuple(t.transpose(1, 2) for t in tensors)
 
 
-def _is_traced() -> bool:
+def is_traced() -> bool:
     """Whether a graph is traced or a transform is active, so that numbers do not suffice."""
     if torch.compiler.is_compiling() or _tracing_state() is not None:
         return True
@@ -90,7 +90,7 @@ def are_plain(*tensors: Any) -> bool:
 def kind_of(*tensors: Any) -> str:
     """The kind of a call with these tensors: NUMBERS, GRADIENTS (recorded by autograd), or MORE (a
     graph, a transform, a cast, an export, or tensors that are not plain CPU tensors)."""
-    if _is_traced() or is_exporting() or _autocasts() or _needs_formula():
+    if is_traced() or is_exporting() or _autocasts() or _needs_formula():
         return MORE
     kind = NUMBERS
     for tensor in tensors:
@@ -168,7 +168,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool =
         if is_exporting() or _needs_formula():
             return _by_formula(q, k, v, options, backends)
         kind = GRADIENTS if _needs_grad(tensors) else NUMBERS
-        if _is_traced() or q.is_meta or not are_plain(*tensors) or _are_negated(tensors):
+        if is_traced() or q.is_meta or not are_plain(*tensors) or are_negated(tensors):
             return _by_operator(q, k, v, options, backends, kind is GRADIENTS)
     if kind is GRADIENTS:
         return _record(q, k, v, *options[:TENSORS], options[TENSORS:], backends, return_lse)
@@ -184,7 +184,7 @@ def require_type(name: str, tensor: Tensor) -> None:
                             f"torch.float16 or torch.bfloat16{hint}")
 
 
-def _are_negated(tensors: Sequence[Tensor]) -> bool:
+def are_negated(tensors: Sequence[Tensor]) -> bool:
     """Whether the memory of any holds the numbers of another sign."""
     for tensor in tensors:
         if tensor.is_neg():
@@ -260,7 +260,7 @@ class Recorded(torch.autograd.Function):
             d_out = torch.zeros_like(out)
         # A gradient of the gradient may follow, or d_out be many (is_grads_batched): the operator
         # records the one and has a rule for the other.
-        more = (torch.is_grad_enabled() or _is_traced() or _is_batched(d_out) or
+        more = (torch.is_grad_enabled() or is_traced() or _is_batched(d_out) or
                 not are_plain(d_out) or d_out.is_neg())
         run = recorded_backward if more else backward_numbers
         grads = run((d_out, d_lse), (q, k, v, out), ctx.saved, options, _layout_of(q))

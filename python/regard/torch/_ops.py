@@ -19,20 +19,15 @@ from .. import _core
 from . import _device
 from ._call import backward_numbers, require_type, saved_of, state_of, turned
 from ._formula import dropout_factors, formula
-from ._options import TENSORS, Options, explain_shapes, is_packed, native_keywords
+from ._options import OPTIONS_SCHEMA, TENSORS, Options, explain_shapes, is_packed, native_keywords
 from ._scopes import ArgumentError, call_policy, drop_in_errors
 
-_OPTIONS = ("Tensor? attn_mask, Tensor? attn_bias, Tensor? sinks, Tensor? alibi_slopes, "
-            "Tensor? seqlens_q, Tensor? seqlens_kv, Tensor? cu_seqlens_q, Tensor? cu_seqlens_kv, "
-            "Tensor? rng, float? softmax_scale, float softcap, float dropout_p, bool is_causal, "
-            "str diagonal, int window_left, int window_right, SymInt max_seqlen_q, "
-            "SymInt max_seqlen_kv")
 _COUNT = len(Options._fields)
 _KEPT = TENSORS + 1  # options that are tensors, rng among them
-_FORWARD = (f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}, str layout, str backends, bool save) -> "
+_FORWARD = (f"(Tensor q, Tensor k, Tensor v, {OPTIONS_SCHEMA}, str layout, str backends, bool save) -> "
             "(Tensor, Tensor, Tensor, Tensor)")
 _BACKWARD = (f"(Tensor d_out, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor "
-             f"stats, Tensor state, {_OPTIONS}, str layout) -> "
+             f"stats, Tensor state, {OPTIONS_SCHEMA}, str layout) -> "
              "(Tensor, Tensor, Tensor, Tensor, Tensor)")
 
 

@@ -38,6 +38,12 @@ class Options(NamedTuple):
     max_seqlen_kv: int = 0
 
 
+# The same fields in the schema of an operator.
+OPTIONS_SCHEMA = ("Tensor? attn_mask, Tensor? attn_bias, Tensor? sinks, Tensor? alibi_slopes, "
+                  "Tensor? seqlens_q, Tensor? seqlens_kv, Tensor? cu_seqlens_q, Tensor? cu_seqlens_kv, "
+                  "Tensor? rng, float? softmax_scale, float softcap, float dropout_p, bool is_causal, "
+                  "str diagonal, int window_left, int window_right, SymInt max_seqlen_q, "
+                  "SymInt max_seqlen_kv")
 TENSORS: Final = 8  # the fields before rng: tensors that lie where q does
 
 
@@ -100,18 +106,19 @@ def native_keywords(options: Options) -> dict[str, Any]:
     return keywords
 
 
-def _stand_in(tensor: Tensor) -> Any:
-    """An array of the tensor's shape without its memory, of a type that NumPy has."""
+def stand_in(tensor: Tensor, is_written: bool = False) -> Any:
+    """An array of the tensor's shape, of a type that NumPy has, for explain: without memory of its own,
+    or with memory that nothing touches where the call writes to the tensor."""
     kinds: dict[torch.dtype, Any] = {torch.bool: numpy.bool_, torch.float64: numpy.float64,
                                      torch.int32: numpy.int32, torch.int64: numpy.int64}
-    return numpy.broadcast_to(numpy.zeros((), kinds.get(tensor.dtype, numpy.float32)),
-                              tuple(tensor.shape))
+    kind, shape = kinds.get(tensor.dtype, numpy.float32), tuple(tensor.shape)
+    return numpy.empty(shape, kind) if is_written else numpy.broadcast_to(numpy.zeros((), kind), shape)
 
 
 def explain_shapes(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Selection:
     """The Selection of a call on such shapes, whatever the tensors are; 16-bit types count as
     float32."""
-    given = {name: _stand_in(x) for name, x in zip(Options._fields, options[:TENSORS])
+    given = {name: stand_in(x) for name, x in zip(Options._fields, options[:TENSORS])
              if x is not None}
     keywords = native_keywords(options._replace(rng=None, **given))
-    return _core.explain(_stand_in(q), _stand_in(k), _stand_in(v), **keywords)
+    return _core.explain(stand_in(q), stand_in(k), stand_in(v), **keywords)

@@ -1,0 +1,109 @@
+"""The memory of a cache: NumPy arrays, or PyTorch's tensors. Rows may be given as either.
+
+Rows move within a cache as bits, NumPy arrays over the same memory: NumPy has no 16-bit type of
+PyTorch's bfloat16 without ml_dtypes.
+"""
+
+import importlib
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_NAMES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16",
+          "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
+_NUMPY = ("f64", "f32", "f16")
+_BITS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
+
+
+def _torch() -> Any:
+    """The module where something has imported it, or None."""
+    return sys.modules.get("torch")
+
+
+def _is_tensor(x: Any) -> bool:
+    torch = _torch()
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def _detached(name: str, tensor: Any) -> Any:
+    if tensor.device.type != "cpu":
+        raise ValueError(f"{name} is on {tensor.device}; expected memory of a CPU")
+    if tensor.requires_grad and _torch().is_grad_enabled():
+        raise TypeError(f"{name} requires a gradient, which a cache does not record; pass "
+                        f"{name}.detach(), or call within torch.no_grad()")
+    return tensor.detach()
+
+
+class NumpyMemory:
+    """NumPy arrays of a type that is named as in a case: f64, f32, f16, bf16, f8e4m3 or f8e5m2."""
+
+    def __init__(self, dtype: Any) -> None:
+        if dtype not in _NAMES:
+            raise ValueError(f"dtype ({dtype!r}) must be one of {', '.join(_NAMES)}, or PyTorch's dtype "
+                             "of one")
+        try:
+            owner: Any = np if dtype in _NUMPY else importlib.import_module("ml_dtypes")
+        except ImportError as error:
+            raise ImportError(f"dtype {dtype!r} needs the package ml_dtypes; {', '.join(_NUMPY)} need "
+                              "NumPy alone") from error
+        self.dtype = np.dtype(getattr(owner, _NAMES[dtype]))
+
+    def zeros(self, shape: tuple[int, ...]) -> NDArray[Any]:
+        return np.zeros(shape, self.dtype)
+
+    def rounded(self, name: str, given: Any) -> NDArray[Any]:
+        """Rows of any kind and float type as this memory's."""
+        if _is_tensor(given):
+            tensor = _detached(name, given)
+            in_numpy = str(tensor.dtype).removeprefix("torch.") in ("float64", "float32", "float16")
+            given = tensor.numpy() if in_numpy else tensor.float().numpy()
+        return np.asarray(given).astype(self.dtype, copy=False)
+
+    def bits(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """A NumPy array over the memory of the rows."""
+        return rows
+
+    def of_bits(self, bits: NDArray[Any]) -> NDArray[Any]:
+        """Rows whose memory that is."""
+        return bits
+
+
+class TorchMemory:
+    """CPU tensors of a dtype of PyTorch's."""
+
+    def __init__(self, dtype: Any) -> None:
+        accepted = [f"torch.{name}" for name in _NAMES.values()]
+        if str(dtype) not in accepted:
+            raise ValueError(f"dtype ({dtype!r}) must be one of {', '.join(accepted)}")
+        self.dtype, self._bits = dtype, getattr(_torch(), _BITS[dtype.itemsize])
+
+    def zeros(self, shape: tuple[int, ...]) -> Any:
+        return _torch().zeros(shape, dtype=self.dtype, device="cpu")
+
+    def rounded(self, name: str, given: Any) -> Any:
+        """Rows of any kind and float type as this memory's."""
+        if _is_tensor(given):
+            return _detached(name, given).to(self.dtype)
+        array = np.asarray(given)
+        if array.dtype.isbuiltin == 2:  # of ml_dtypes, which PyTorch does not read
+            array = array.astype(np.float32)
+        array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+        return _torch().tensor(array, device="cpu").to(self.dtype)
+
+    def bits(self, rows: Any) -> NDArray[Any]:
+        """A NumPy array over the memory of the rows."""
+        made: NDArray[Any] = rows.view(self._bits).numpy()
+        return made
+
+    def of_bits(self, bits: NDArray[Any]) -> Any:
+        """Rows whose memory that is."""
+        return _torch().from_numpy(bits).view(self.dtype)
+
+
+def memory_of(dtype: Any) -> NumpyMemory | TorchMemory:
+    """PyTorch's for a torch.dtype, NumPy's for a name; raises for any other."""
+    torch = _torch()
+    is_torch = torch is not None and isinstance(dtype, torch.dtype)
+    return TorchMemory(dtype) if is_torch else NumpyMemory(dtype)

@@ -1,0 +1,281 @@
+"""Attention over a cache of keys: two operators of torch.library, and the function that calls them.
+
+regard::kvcache_append_attention writes k_new and v_new into k and v, which its schema declares, so that
+a graph keeps the order of its calls on one cache. regard::kvcache_attention only reads. Both return out
+and lse, which is empty where it was not requested; tensors are in the order of `layout`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import _core
+from ._call import are_negated, are_plain, is_traced, require_type
+from ._inputs import check_tensor, with_dims
+from ._options import OPTIONS_SCHEMA, TENSORS, Options, mask_options, native_keywords, stand_in
+from ._scopes import ArgumentError, call_policy, current_backends, drop_in_errors, is_exporting
+
+
+class CacheOptions(NamedTuple):
+    """Which rows of a cache each sequence has, and the rotation of q and k_new, in the order of the
+    operators' schema."""
+
+    page_table: Tensor | None = None       # int32 [B,pages]
+    cache_batch_idx: Tensor | None = None  # int32 [B]
+    positions: Tensor | None = None        # int32 [B,Sq]
+    rotary_cos: Tensor | None = None       # [positions,rotary_dim/2]
+    rotary_sin: Tensor | None = None
+    rotary_interleaved: bool = False
+
+
+_REST = ("Tensor? page_table, Tensor? cache_batch_idx, Tensor? positions, Tensor? rotary_cos, "
+         f"Tensor? rotary_sin, bool rotary_interleaved, {OPTIONS_SCHEMA}, str layout, str backends, "
+         "bool return_lse) -> (Tensor, Tensor)")
+_READ = f"(Tensor q, Tensor k, Tensor v, {_REST}"
+_APPEND = f"(Tensor q, Tensor(a!) k, Tensor(b!) v, Tensor k_new, Tensor v_new, {_REST}"
+_NAMES = CacheOptions._fields
+_COUNT = len(_NAMES)
+
+
+def _split(rest: tuple[Any, ...]) -> tuple[CacheOptions, Options, str, str, bool]:
+    layout, backends, return_lse = rest[-3:]
+    return CacheOptions(*rest[:_COUNT]), Options(*rest[_COUNT:-3]), layout, backends, return_lse
+
+
+def _keywords(new: dict[str, Tensor], cache: CacheOptions, options: Options) -> dict[str, Any]:
+    """The keywords of regard.attention."""
+    keywords = native_keywords(options)
+    keywords.update(new)
+    for name, x in zip(_NAMES, cache):
+        if x is not None:
+            keywords[name] = x
+    if options.cu_seqlens_q is not None:  # the longest length is read from it
+        del keywords["max_seqlen_q"], keywords["max_seqlen_kv"]
+    return keywords
+
+
+def _numbers(q: Tensor, k: Tensor, v: Tensor, new: dict[str, Tensor], cache: CacheOptions,
+             options: Options, layout: str, backends: str, return_lse: bool) -> Any:
+    """What regard.attention returns."""
+    keywords = _keywords(new, cache, options)
+    keywords.update(layout=layout, policy=call_policy(backends), return_lse=return_lse)
+    with drop_in_errors:
+        return _core.attention(q, k, v, **keywords)
+
+
+def _lse_dtype(q: Tensor) -> torch.dtype:
+    return torch.float64 if q.dtype == torch.float64 else torch.float32
+
+
+def _run(q: Tensor, k: Tensor, v: Tensor, new: dict[str, Tensor],
+         rest: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+    require_type("q", q)
+    return_lse = rest[-1]
+    with torch.no_grad():
+        results = _numbers(q, k, v, new, *_split(rest))
+    return results if return_lse else (results, q.new_empty(0, dtype=_lse_dtype(q)))
+
+
+def _read(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return _run(q, k, v, {}, rest)
+
+
+def _append(q: Tensor, k: Tensor, v: Tensor, k_new: Tensor, v_new: Tensor,
+            *rest: Any) -> tuple[Tensor, Tensor]:
+    return _run(q, k, v, {"k_new": k_new, "v_new": v_new}, rest)
+
+
+def _check_shapes(q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any]) -> None:
+    """Raises what the call would raise, from shapes and options alone. Not checked: packed queries, and
+    symbolic extents, since a question about one would become a guard of the graph."""
+    given = [q, k, v, *(x for x in keywords.values() if isinstance(x, Tensor))]
+    if "cu_seqlens_q" in keywords or any(type(extent) is not int for x in given for extent in x.shape):
+        return
+    is_written = "k_new" in keywords
+    with drop_in_errors:
+        _core.explain(stand_in(q), stand_in(k, is_written), stand_in(v, is_written),
+                      **{name: stand_in(x) if isinstance(x, Tensor) else x
+                         for name, x in keywords.items()})
+
+
+def _fake(q: Tensor, k: Tensor, v: Tensor, new: dict[str, Tensor],
+          rest: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+    require_type("q", q)
+    cache, options, layout, _, return_lse = _split(rest)
+    _check_shapes(q, k, v, {"layout": layout, **_keywords(new, cache, options._replace(rng=None))})
+    *batch, first, second, _ = q.shape
+    is_heads_first = layout == "BHSD" and q.dim() == 4  # packed queries are [total, heads, head_dim]
+    heads, rows = (first, second) if is_heads_first else (second, first)
+    return (q.new_empty((*q.shape[:-1], v.shape[-1])),
+            q.new_empty((*batch, heads, rows) if return_lse else (0,), dtype=_lse_dtype(q)))
+
+
+def _read_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return _fake(q, k, v, {}, rest)
+
+
+def _append_fake(q: Tensor, k: Tensor, v: Tensor, k_new: Tensor, v_new: Tensor,
+                 *rest: Any) -> tuple[Tensor, Tensor]:
+    return _fake(q, k, v, {"k_new": k_new, "v_new": v_new}, rest)
+
+
+def register() -> None:
+    """Adds both operators to torch.ops.regard; once, when regard.torch is imported."""
+    for name, schema, mutated, run, fake in (
+            ("kvcache_attention", _READ, (), _read, _read_fake),
+            ("kvcache_append_attention", _APPEND, ("k", "v"), _append, _append_fake)):
+        made: Any = torch.library.custom_op(f"regard::{name}", run, schema=schema,
+                                            mutates_args=mutated, device_types=("cpu",))
+        made.register_fake(fake)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, new: dict[str, Tensor], cache: CacheOptions,
+           options: Options, layout: str, return_lse: bool) -> Any:
+    """out, or (out, lse); `new`: k_new and v_new, or nothing. By the operators where a graph is
+    traced, else without them, which costs less."""
+    if is_exporting():
+        raise ArgumentError("exportable() (open) must be closed: calls on a cache have no graph of "
+                            "plain operators")
+    backends = current_backends()
+    tensors = [x for x in (q, k, v, *new.values(), *cache[:-1], *options[:TENSORS]) if x is not None]
+    if is_traced() or not are_plain(*tensors) or are_negated(tensors):
+        op = torch.ops.regard.kvcache_append_attention if new else torch.ops.regard.kvcache_attention
+        out, lse = op(q, k, v, *new.values(), *cache, *options, layout, backends, return_lse)
+        return (out, lse) if return_lse else out
+    made = _numbers(q, k, v, new, cache, options, layout, backends, return_lse)
+    if new:
+        torch.autograd.graph.increment_version((k, v))
+    return made
+
+
+def _check_device(name: str, tensor: Tensor, q: Tensor) -> None:
+    if tensor.device != q.device:
+        raise ArgumentError(f"device of {name} ({tensor.device}) must be q's, {q.device}")
+
+
+def check_integers(name: str, tensor: Any, dims: int, q: Tensor) -> None:
+    """Raises unless it is a tensor of integers with so many dimensions, on q's device."""
+    check_tensor(name, tensor)
+    if tensor.dtype not in (torch.int32, torch.int64) or tensor.dim() != dims:
+        raise ArgumentError(f"{name} ({tensor.dtype}, of shape {tuple(tensor.shape)}) must be int32 of "
+                            f"{dims} dimension{'s' if dims > 1 else ''}")
+    _check_device(name, tensor, q)
+
+
+def check_rotary(q: Tensor, cos: Any, sin: Any) -> None:
+    """Raises unless both are None, or both are tables for q."""
+    if cos is None and sin is None:
+        return
+    for name, table in (("rotary_cos", cos), ("rotary_sin", sin)):
+        if table is None:
+            raise ArgumentError(f"{name} (None) must be given: rotary_cos and rotary_sin, or neither")
+        check_tensor(name, table)
+        if table.dim() != 2 or table.dtype not in (torch.float32, q.dtype):
+            raise ArgumentError(f"{name} ({table.dtype}, of shape {tuple(table.shape)}) must be "
+                                "[positions, rotary_dim / 2] in q's type or float32")
+        _check_device(name, table, q)
+
+
+def check_rows(q: Any, others: dict[str, Any], dims_q: int = 4) -> None:
+    """Raises unless all are tensors on the CPU, q of a type that PyTorch's function has, the others of 4
+    dimensions."""
+    check_tensor("q", q)
+    require_type("q", q)
+    if q.device.type != "cpu":
+        raise ArgumentError(f"device of q ({q.device}) must be cpu: no CUDA backend reads a cache")
+    for name, tensor in {"q": q, **others}.items():
+        check_tensor(name, tensor)
+        _check_device(name, tensor, q)
+        dims = dims_q if name == "q" else 4
+        if tensor.dim() != dims:
+            raise ArgumentError(f"{name} (of shape {tuple(tensor.shape)}) must have {dims} dimensions")
+
+
+def _check_new(k: Tensor, v: Tensor, k_new: Any, v_new: Any, seqlens_kv: Any) -> dict[str, Tensor]:
+    """k_new and v_new by their names, or nothing."""
+    if k_new is None and v_new is None:
+        return {}
+    if k_new is None or v_new is None:
+        raise ArgumentError("k_new and v_new must both be given, or neither")
+    if seqlens_kv is None:
+        raise ArgumentError("seqlens_kv (None) must be given with k_new and v_new, which follow these "
+                            "rows")
+    new = {"k_new": k_new, "v_new": v_new}
+    for (name, rows), cache in zip(new.items(), (k, v)):
+        check_tensor(name, rows)
+        if rows.dtype != cache.dtype:
+            raise ArgumentError(f"dtype of {name} ({rows.dtype}) must be the cache's, {cache.dtype}")
+    return new
+
+
+def _check_gradients(tensors: dict[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if torch.is_grad_enabled() and tensor.requires_grad:
+            raise ArgumentError(f"{name} (requires a gradient) must be detached, or the call within "
+                                "torch.no_grad(): there is no backward over a cache")
+
+
+def attention_with_kvcache(
+        q: Tensor, k: Tensor, v: Tensor, *, seqlens_kv: Tensor | None = None,
+        k_new: Tensor | None = None, v_new: Tensor | None = None, page_table: Tensor | None = None,
+        cache_batch_idx: Tensor | None = None, cu_seqlens_q: Tensor | None = None,
+        rotary_cos: Tensor | None = None, rotary_sin: Tensor | None = None,
+        rotary_interleaved: bool = False, positions: Tensor | None = None,
+        attn_mask: Tensor | None = None, is_causal: bool = False, diagonal: str = "bottom_right",
+        window: tuple[int, int] = (-1, -1), softmax_scale: float | None = None, softcap: float = 0.0,
+        alibi_slopes: Tensor | None = None, sinks: Tensor | None = None, layout: str = "BHSD",
+        return_lse: bool = False) -> Any:
+    """Attention over a cache, which new rows are appended to first: regard.attention of these keywords,
+    for torch.compile and torch.export, too. Returns out, or (out, lse) with return_lse.
+
+    q is [batch, heads, queries, head_dim]; k and v are [batch, kv heads, capacity, head_dim]; with
+    cache_batch_idx, int32 [batch], of any number of entries; with page_table, int32 [batch, pages],
+    pages [pages in all, kv heads, page size, head_dim]. seqlens_kv, int32 [batch], are the rows that
+    each sequence has. k_new and v_new [batch, kv heads, new, head_dim], of the cache's type, are written
+    behind them, into the tensors k and v, and then seen. layout="BSHD" swaps heads and rows of all
+    these and of out. With cu_seqlens_q, int32 [batch + 1], q and out are packed rows [total, heads,
+    head_dim] over pages. out has q's type: float64, float32, float16 or bfloat16; k and v may be of a
+    type that is no wider. lse is [batch, heads, queries], float32 (float64 of float64).
+
+    rotary_cos and rotary_sin [positions, rotary_dim / 2] rotate q and k_new, at `positions`, int32
+    [batch, queries], or behind the rows before them. attn_mask is boolean (True = may attend) or added
+    to the scores. The diagonal is "bottom_right" (the last query is at the last row) or "top_left".
+
+        >>> import torch, regard.torch
+        >>> k, v = torch.zeros(2, 2, 2, 64, 32)  # room for 64 rows of 2 sequences
+        >>> new = torch.ones(2, 2, 1, 32)
+        >>> lengths = torch.tensor([5, 9], dtype=torch.int32)
+        >>> regard.torch.attention_with_kvcache(torch.ones(2, 8, 1, 32), k, v, seqlens_kv=lengths,
+        ...                                     k_new=new, v_new=new, is_causal=True).shape
+        torch.Size([2, 8, 1, 32])
+
+    Raises regard.torch.ArgumentError or TypeError for an argument, before anything is written: among
+    others for a tensor that requires a gradient outside of torch.no_grad(), for there is no backward, and
+    inside exportable(). Raises regard.NoBackendError where no backend can run the call.
+
+    More: `python -m regard docs pytorch`.
+    """
+    new = {name: x for name, x in (("k_new", k_new), ("v_new", v_new)) if x is not None}
+    check_rows(q, {"k": k, "v": v, **new}, 4 if cu_seqlens_q is None else 3)
+    new = _check_new(k, v, k_new, v_new, seqlens_kv)
+    _check_gradients({"q": q, "k": k, "v": v, **new})
+    check_rotary(q, rotary_cos, rotary_sin)
+    integers = {"seqlens_kv": seqlens_kv, "page_table": page_table, "cache_batch_idx": cache_batch_idx,
+                "cu_seqlens_q": cu_seqlens_q, "positions": positions}
+    for name, tensor in integers.items():
+        if tensor is not None:
+            packed = name == "positions" and cu_seqlens_q is None
+            check_integers(name, tensor, 2 if name == "page_table" or packed else 1, q)
+    if diagonal not in ("bottom_right", "top_left"):
+        raise ArgumentError(f"diagonal ({diagonal!r}) must be 'bottom_right' or 'top_left'")
+    mask, bias = mask_options(None if attn_mask is None else with_dims(attn_mask, 4))
+    left, right = window
+    options = Options(mask, bias, sinks, alibi_slopes, seqlens_kv=seqlens_kv, cu_seqlens_q=cu_seqlens_q,
+                      softmax_scale=softmax_scale, softcap=softcap, is_causal=is_causal,
+                      diagonal=diagonal, window_left=left, window_right=right)
+    cache = CacheOptions(page_table, cache_batch_idx, positions, rotary_cos, rotary_sin,
+                         rotary_interleaved)
+    return attend(q, k, v, new, cache, options, layout, return_lse)
