@@ -84,7 +84,8 @@ void Coverage::add_case(const PreparedCase& prepared) {
   add_trait("empty seqlen_kv", p.seqlen_kv == 0);
   add_trait(std::string("data ") + to_string(c.data.kind));
   add_trait(std::string("dtype ") + to_string(p.dtype_q));
-  if (p.dtype_q != p.dtype_kv) add_trait(std::string("keys of dtype ") + to_string(p.dtype_kv));
+  if (p.dtype_q != p.dtype_k) add_trait(std::string("keys of dtype ") + to_string(p.dtype_k));
+  if (p.dtype_k != p.dtype_v) add_trait(std::string("values of dtype ") + to_string(p.dtype_v));
   for (const std::int64_t size : {1, 3, 63, 65, 127, 257}) {
     add_trait("length " + std::to_string(size), p.seqlen_q == size || p.seqlen_kv == size);
   }

@@ -32,6 +32,9 @@ enum Stream : std::uint64_t {
   kDescaleQ,
   kDescaleK,
   kDescaleV,
+  kScalesK,
+  kScalesV,
+  kChannelScales,
   kStartsQ,
   kStartsKv,
   kPages,
@@ -43,6 +46,7 @@ enum Stream : std::uint64_t {
 };
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kCodesOfOne = 40.0;   // of i8
 constexpr double kLargeScore = 300.0;  // deviation of scores for data=large: some reach 1e3
 
 class Filler {
@@ -72,6 +76,10 @@ class Filler {
     fill_pages();
     fill_entries();
     fill_offsets();
+    fill_scales(r_.scales_k, kScalesK, r_.k.dtype);
+    fill_scales(r_.scales_v, kScalesV, r_.v.dtype);
+    fill_scales(r_.channel_scales_k, kChannelScales,
+                r_.scales_k.present() ? Dtype::kF8E4M3 : r_.k.dtype);
     fill_descale(r_.descale_q, kDescaleQ);
     fill_descale(r_.descale_k, kDescaleK);
     fill_descale(r_.descale_v, kDescaleV);
@@ -122,6 +130,16 @@ class Filler {
     return is_f8(view.dtype) ? std::clamp(value, -max, max) : value;
   }
 
+  /// What brings codes to numbers about 1.
+  void fill_scales(const TensorView& scales, Stream s, Dtype codes) {
+    if (!scales.present()) return;
+    const Rng rng = stream(s);
+    const double unit = codes == Dtype::kI8 ? 1.0 / kCodesOfOne : 1.0;
+    fill_rows(scales, [&](const auto&, std::uint64_t n) {
+      return unit * (0.25 + 1.75 * rng.uniform_at(n));
+    });
+  }
+
   /// A few are 0: what a quantiser may store of a tensor of zeros.
   void fill_descale(const TensorView& scale, Stream s) {
     if (!scale.present()) return;
@@ -129,6 +147,11 @@ class Filler {
     fill_rows(scale, [&](const auto&, std::uint64_t n) {
       return rng.uniform_at(~n) < 0.05 ? 0.0 : 0.25 + 1.75 * rng.uniform_at(n);
     });
+  }
+
+  /// Integers are codes of numbers about 1.
+  static double code_of(double number, Dtype dtype) {
+    return dtype == Dtype::kI8 ? number * kCodesOfOne : number;
   }
 
   void fill_main() {
@@ -140,10 +163,12 @@ class Filler {
       if (!r_.page_table.present()) return n;
       return n - static_cast<std::uint64_t>(at[0] * view.shape[1] * view.shape[2] * view.shape[3]);
     };
+    // d_k is a sum of q's elements, and the dot product of bf16 on AVX-512 takes denormals as 0.
+    const bool flushes_q = r_.options.needs_grad && r_.q.dtype == Dtype::kBf16;
     fill_rows(r_.q, [&](const auto& at, std::uint64_t n) {
       // Constant rows: one number along a row of Q.
       if (constant) n -= static_cast<std::uint64_t>(at[3]);
-      if (is_denormal(q, n)) return denormal_at(q, n, r_.q);
+      if (!flushes_q && is_denormal(q, n)) return denormal_at(q, n, r_.q);
       return hold(q.normal_at(n) * query_gain(at[1]), r_.q);
     });
     fill_rows(r_.k, [&](const auto& at, std::uint64_t n) {
@@ -151,7 +176,7 @@ class Filler {
       // ... the same K row for every key in even heads: all scores of a row are equal ...
       if (constant && at[1] % 2 == 0) n = start_of(r_.k, at, n);
       const bool outlier = kind() == DataKind::kOutlier && at[3] % 16 == 3;
-      return k.normal_at(n) * (outlier ? 8.0 : 1.0);
+      return code_of(k.normal_at(n) * (outlier ? 8.0 : 1.0), r_.k.dtype);
     });
     fill_rows(r_.v, [&](const auto& at, std::uint64_t n) {
       // All of V in odd heads: the output is denormal there. Not in bf16, whose dot product on
@@ -162,7 +187,7 @@ class Filler {
       }
       // ... and the same V row in odd heads: the output is that row.
       if (constant && at[1] % 2 == 1) n = start_of(r_.v, at, n);
-      return v.normal_at(n);
+      return code_of(v.normal_at(n), r_.v.dtype);
     });
   }
 

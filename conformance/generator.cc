@@ -15,6 +15,7 @@ namespace {
 constexpr std::uint64_t kF8 = 0xf8f8f8f800000000;
 constexpr std::uint64_t kPacked = 0x7061636b00000000;
 constexpr std::uint64_t kCache = 0x6361636865000000;
+constexpr std::uint64_t kScalesStream = 0x7363616c6573;
 constexpr std::uint64_t kRotaryStream = 0x726f746172790000;
 
 constexpr std::int64_t kOddLengths[] = {1, 3, 63, 65, 127, 257};
@@ -29,12 +30,14 @@ class Generator {
         f8_rng_(seed, index ^ kF8),
         packed_rng_(seed, index ^ kPacked),
         cache_rng_(seed, index ^ kCache),
+        scales_rng_(seed, index ^ kScalesStream),
         rotary_rng_(seed, index ^ kRotaryStream) {}
 
   Case run() {
     c_.data.seed = rng_.bits() >> 40;  // short in a repro line
     draw_dtypes();
     if (!gradients_) draw_descaled();
+    if (!gradients_) draw_scales();
     draw_extents();
     draw_edits();
     draw_diagonal();
@@ -62,12 +65,13 @@ class Generator {
                         : draw < 0.6  ? Dtype::kBf16
                         : draw < 0.87 ? Dtype::kF16
                                       : Dtype::kF64;
-    p().dtype_q = p().dtype_kv = p().dtype_out = dtype;
+    p().dtype_q = p().dtype_k = p().dtype_v = p().dtype_out = dtype;
     const bool narrow = dtype == Dtype::kBf16 || dtype == Dtype::kF16;
     if (narrow && rng_.chance(0.15)) p().dtype_out = Dtype::kF32;
     // Mixtures that few backends claim: their refusals must be right too.
     if (rng_.chance(0.01)) p().dtype_out = dtype == Dtype::kF32 ? Dtype::kBf16 : Dtype::kF32;
-    if (rng_.chance(0.02)) p().dtype_kv = dtype == Dtype::kF64 ? Dtype::kF32 : Dtype::kI8;
+    if (rng_.chance(0.02))
+      p().dtype_k = p().dtype_v = dtype == Dtype::kF64 ? Dtype::kF32 : Dtype::kI32;
   }
 
   /// 8-bit floats, keys of another type than queries, and descales, which any type may have. No
@@ -77,19 +81,35 @@ class Generator {
     if (f8) {
       constexpr Dtype kOut[] = {Dtype::kBf16, Dtype::kBf16, Dtype::kF16, Dtype::kF32};
       const bool narrow_out = f8_rng_.chance(0.2);
-      p().dtype_q = p().dtype_kv = f8_rng_.chance(0.6) ? Dtype::kF8E4M3 : Dtype::kF8E5M2;
+      p().dtype_q = p().dtype_k = p().dtype_v =
+          f8_rng_.chance(0.6) ? Dtype::kF8E4M3 : Dtype::kF8E5M2;
       p().dtype_out = narrow_out ? p().dtype_q : f8_rng_.pick(kOut);
     } else if (has_usual_dtypes() && f8_rng_.chance(0.15)) {  // as caches are kept
       constexpr Dtype kKeys[] = {Dtype::kBf16, Dtype::kF16, Dtype::kF8E4M3, Dtype::kF8E5M2};
-      p().dtype_kv = f8_rng_.pick(kKeys);
+      p().dtype_k = p().dtype_v = f8_rng_.pick(kKeys);
     }
     p().features.set(Feature::kDescales, f8_rng_.chance(f8 ? 0.7 : 0.2));
     p().features.set(Feature::kDescalesPerHead, has(Feature::kDescales) && f8_rng_.chance(0.6));
   }
 
+  /// Keys and values of 8 bits with scales, of one type or of two.
+  void draw_scales() {
+    const bool is_f8_q = is_f8(p().dtype_q);
+    if (!scales_rng_.chance(0.25) || (!is_f8_q && !has_usual_dtypes())) return;
+    constexpr Dtype kTypes[] = {Dtype::kI8, Dtype::kI8, Dtype::kF8E4M3, Dtype::kF8E5M2};
+    if (!is_f8_q) {
+      p().dtype_k = scales_rng_.pick(kTypes);
+      p().dtype_v = scales_rng_.chance(0.4) ? p().dtype_k : scales_rng_.pick(kTypes);
+      if (scales_rng_.chance(0.1)) p().dtype_v = p().dtype_q;
+    }
+    p().features.set(Feature::kScales, scales_rng_.chance(0.8));
+    p().features.set(Feature::kScalesPerToken, has(Feature::kScales) && scales_rng_.chance(0.7));
+    p().features.set(Feature::kChannelScales, scales_rng_.chance(0.3));
+  }
+
   bool has_usual_dtypes() {
     const bool narrows = p().dtype_q == Dtype::kF32 && p().dtype_out != Dtype::kF32;
-    return p().dtype_q == p().dtype_kv && p().dtype_q != Dtype::kF64 && !narrows;
+    return p().dtype_q == p().dtype_k && p().dtype_q != Dtype::kF64 && !narrows;
   }
 
   std::int64_t draw_length() {
@@ -315,7 +335,7 @@ class Generator {
                    : draw < 0.55 ? DataKind::kFinfoMin
                    : draw < 0.6  ? DataKind::kDenormal
                                  : DataKind::kNormal;
-    c_.data.poison = rng_.chance(0.35) && is_float(p().dtype_kv);
+    c_.data.poison = rng_.chance(0.35) && is_float(p().dtype_k) && is_float(p().dtype_v);
     if (has(Feature::kSeqlensQ) && rng_.chance(0.4)) draw_lengths(p().seqlen_q, &c_.data.seqlens_q);
     if (has(Feature::kSeqlensKv) && rng_.chance(0.4)) {
       draw_lengths(p().seqlen_kv - (has(Feature::kAppendKv) ? c_.data.new_rows : 0),
@@ -332,7 +352,7 @@ class Generator {
   }
 
   bool gradients_;
-  Rng rng_, f8_rng_, packed_rng_, cache_rng_, rotary_rng_;
+  Rng rng_, f8_rng_, packed_rng_, cache_rng_, scales_rng_, rotary_rng_;
   Case c_;
 };
 

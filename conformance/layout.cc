@@ -83,8 +83,8 @@ bool can_pack(const AttentionParams& p) {
   const bool bshd =
       p.layout_q == Layout::kBshd && p.layout_k == Layout::kBshd && p.layout_v == Layout::kBshd;
   const MemoryExtents of = memory_extents(p);
-  return bshd && p.dtype_q == p.dtype_kv && of.rows_q == of.rows_kv && of.rows_q > 1 &&
-         p.num_heads_kv > 0 && of.batch > 0 && of.batch == of.batch_kv &&
+  return bshd && p.dtype_q == p.dtype_k && p.dtype_q == p.dtype_v && of.rows_q == of.rows_kv &&
+         of.rows_q > 1 && p.num_heads_kv > 0 && of.batch > 0 && of.batch == of.batch_kv &&
          !p.features.has(Feature::kAppendKv);
 }
 
@@ -121,8 +121,8 @@ Arrangement arrange(const Case& c, bool dense) {
   Rng rng(c.data.seed, kLayoutStream);
   Arrangement a;
   a.q = shaped(p.dtype_q, of.batch, p.num_heads_q, of.rows_q, p.head_dim_qk);
-  a.k = shaped(p.dtype_kv, of.batch_kv, p.num_heads_kv, of.rows_kv, p.head_dim_qk);
-  a.v = shaped(p.dtype_kv, of.batch_kv, p.num_heads_kv, of.rows_kv, p.head_dim_v);
+  a.k = shaped(p.dtype_k, of.batch_kv, p.num_heads_kv, of.rows_kv, p.head_dim_qk);
+  a.v = shaped(p.dtype_v, of.batch_kv, p.num_heads_kv, of.rows_kv, p.head_dim_v);
   a.out = shaped(p.dtype_out, of.batch, p.num_heads_q, of.rows_q, p.head_dim_v);
   RowStrides(&a.q, p.align_q_log2, dense, &rng).choose(p.layout_q, false);
   const bool appends = p.features.has(Feature::kAppendKv);  // then k and v are written, too

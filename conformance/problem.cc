@@ -164,6 +164,7 @@ class ProblemBuilder {
           add_loose("page_table", shaped(Dtype::kI32, {p.batch, p.seqlen_kv / p.page_size}),
                     Strides::kSpread);
     }
+    add_scales(r);
     if (has(Feature::kAppendKv)) add_new_rows(r);
     if (has(Feature::kRotary)) add_angles(r);
     add(Feature::kPositions, "positions", &r->positions, positions(packed, p.seqlen_q, p.total_q));
@@ -176,21 +177,39 @@ class ProblemBuilder {
     if (has(Feature::kDescales)) add_descales(r);
   }
 
+  /// Of k and v where they have 8 bits; k of i8 may have those of its columns alone.
+  void add_scales(AttentionRequest* r) {
+    const AttentionParams& p = problem_.case_.params;
+    const MemoryExtents of = memory_extents(p);
+    const std::int64_t rows = has(Feature::kScalesPerToken) ? of.rows_kv : 1;
+    const auto add = [&](const char* name, TensorView* field, Dtype dtype) {
+      if (!has(Feature::kScales) || !is_quantised(dtype)) return;
+      const TensorView view = shaped(Dtype::kF32, {of.batch_kv, p.num_heads_kv, rows});
+      *field = add_loose(name, view, Strides::kSpread);
+    };
+    add("scales_k", &r->scales_k, p.dtype_k);
+    add("scales_v", &r->scales_v, p.dtype_v);
+    if (!has(Feature::kChannelScales)) return;
+    const TensorView view = shaped(Dtype::kF32, {p.num_heads_kv, p.head_dim_qk});
+    r->channel_scales_k = add_loose("channel_scales_k", view, Strides::kSpread);
+  }
+
   void add_new_rows(AttentionRequest* r) {
     const AttentionParams& p = problem_.case_.params;
     const std::int64_t rows = problem_.case_.data.new_rows;
-    const auto add = [&](const char* name, std::int64_t head_dim) {
-      TensorView view = shaped(p.dtype_kv, {p.batch, p.num_heads_kv, rows, head_dim});
+    const auto add = [&](const char* name, Dtype dtype, std::int64_t head_dim) {
+      TensorView view = shaped(dtype, {p.batch, p.num_heads_kv, rows, head_dim});
       std::int64_t stride = 1;
       for (int dim = 3; dim >= 0; --dim) {
         view.strides[dim] = stride;
         stride *= std::max<std::int64_t>(view.shape[dim], 1);
         if (dim == 3 && !options_.dense) stride += 3;  // rows that are not dense
       }
-      return place_alone(name, view, __builtin_ctz(static_cast<unsigned>(size_of(p.dtype_kv))));
+      return place_alone(name, view, __builtin_ctz(static_cast<unsigned>(size_of(dtype))));
     };
-    r->k_new = add("k_new", p.head_dim_qk);
-    r->v_new = add("v_new", p.head_dim_v);
+    const bool quantises_k = r->scales_k.present() || r->channel_scales_k.present();
+    r->k_new = add("k_new", quantises_k ? p.dtype_q : p.dtype_k, p.head_dim_qk);
+    r->v_new = add("v_new", r->scales_v.present() ? p.dtype_q : p.dtype_v, p.head_dim_v);
   }
 
   /// Rows for every position that lengths, or positions, state; f32 or q's type.
@@ -339,23 +358,34 @@ std::vector<MemoryRange> Problem::memory() const {
 }
 
 void Problem::append_rows(const Tensor& cache, std::vector<unsigned char>* bytes) const {
-  const bool is_k = cache.view.data == request_.k.data;
-  if (!request_.k_new.present() || (!is_k && cache.view.data != request_.v.data)) return;
-  const TensorView& rows = is_k ? request_.k_new : request_.v_new;
-  const oracle::Padded padded = oracle::Padded::make(request_).value();
-  const TensorView& written = is_k ? padded.request().k : padded.request().v;  // rotated, too
-  for_each_element(rows, [&](const std::int64_t(&at)[kMaxRank], unsigned char*) {
-    const auto length = static_cast<std::int64_t>(oracle::element(request_.seqlens_kv, at[0]));
-    const oracle::KeyPlace place = padded.place_of_key(at[0], length + at[2]);
-    const std::int64_t* const strides = cache.view.strides;
-    const std::int64_t to =
-        place.entry * strides[0] + at[1] * strides[1] + place.row * strides[2] + at[3] * strides[3];
-    const std::int64_t from = at[0] * written.strides[0] + at[1] * written.strides[1] +
-                              (length + at[2]) * written.strides[2] + at[3] * written.strides[3];
-    std::memcpy(bytes->data() + to * size_of(rows.dtype),
-                static_cast<const char*>(written.data) + from * size_of(rows.dtype),
-                static_cast<std::size_t>(size_of(rows.dtype)));
-  });
+  const AttentionGradRequest& r = request_;
+  if (!r.k_new.present()) return;
+  const oracle::Padded padded = oracle::Padded::make(r).value();
+  const AttentionRequest& after = padded.request();  // rotated and quantised, too
+  struct Written {
+    const TensorView& cache;
+    const TensorView& rows;
+  };
+  const Written all[] = {
+      {r.k, after.k}, {r.v, after.v}, {r.scales_k, after.scales_k}, {r.scales_v, after.scales_v}};
+  for (const auto& [view, written] : all) {
+    if (!view.present() || cache.view.data != view.data) continue;
+    const bool has_columns = view.rank == kMaxRank;
+    if (!has_columns && view.shape[2] != r.k.shape[2]) continue;  // scales that are given
+    const std::int64_t size = size_of(view.dtype);
+    TensorView places = r.k_new;  // [B,Hkv,Snew,.]
+    places.shape[3] = has_columns ? view.shape[3] : 1;
+    for_each_element(places, [&](const std::int64_t(&at)[kMaxRank], unsigned char*) {
+      const auto key = static_cast<std::int64_t>(oracle::element(r.seqlens_kv, at[0])) + at[2];
+      const oracle::KeyPlace place = padded.place_of_key(at[0], key);
+      const std::int64_t to = place.entry * view.strides[0] + at[1] * view.strides[1] +
+                              place.row * view.strides[2] + (has_columns ? at[3] : 0);
+      const std::int64_t from = at[0] * written.strides[0] + at[1] * written.strides[1] +
+                                key * written.strides[2] + (has_columns ? at[3] : 0);
+      std::memcpy(bytes->data() + to * size, static_cast<const char*>(written.data) + from * size,
+                  static_cast<std::size_t>(size));
+    });
+  }
 }
 
 std::string Problem::check_memory() const {

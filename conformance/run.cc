@@ -180,7 +180,8 @@ Dtype claimed_probs(const Context& context, const BackendRef& backend,
   for (const BackendInfo& info : context.backends()) {
     if (info.ref != backend || info.device != params.device.type) continue;
     for (const DtypeClaim& claim : (info.*direction).dtypes) {
-      if (claim.q != params.dtype_q || claim.kv != params.dtype_kv) continue;
+      if (claim.q != params.dtype_q || claim.kv != params.dtype_k) continue;
+      if (params.dtype_v != params.dtype_k && claim.min_isa != Isa::kScalar) continue;
       if (claim.out != params.dtype_out) continue;
       // Of several claims of the same types the last that the kernel's level has holds.
       if (kernel.isa.includes(claim.min_isa) && claim.min_sm <= kernel.sm) probs = claim.probs;

@@ -24,6 +24,7 @@ enum class Fault : std::uint8_t {
   kLseBase2,          // lse in base 2
   kDropoutNotScaled,  // kept probabilities are not divided by their probability
   kDescaleIgnored,    // v without its descale
+  kScalesIgnored,     // k and v without the scales of their rows
   // of the gradients alone
   kDeltaDropped,          // dS = P dP
   kKeyGradNotScaled,      // d_k without softmax_scale

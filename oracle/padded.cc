@@ -181,10 +181,23 @@ Status Padded::pad_all(const AttentionGradRequest& packed) {
     p.k = pad_rows(packed.k, kv_, 2);
     p.v = pad_rows(packed.v, kv_, 2);
     p.segment_ids_kv = pad_rows(packed.segment_ids_kv, kv_, 0);
+    p.scales_k = pad_packed_scales(packed.scales_k);
+    p.scales_v = pad_packed_scales(packed.scales_v);
     p.seqlens_kv = pad_lengths(packed.seqlens_kv, kv_);
   }
   p.cu_seqlens_q = p.cu_seqlens_kv = TensorView{};
   return {};
+}
+
+/// [1,Hkv,total] becomes [B,Hkv,longest]; one for all rows stays.
+TensorView Padded::pad_packed_scales(TensorView scales) {
+  if (!scales.present() || scales.shape[2] != total_kv_) return scales;
+  scales.rank = kMaxRank;
+  scales.shape[3] = 1;
+  scales.strides[3] = 1;
+  TensorView padded = pad_rows(scales, kv_, 2);
+  padded.rank = 3;
+  return padded;
 }
 
 Status Padded::pad_packed_keys(const AttentionGradRequest& packed) {
@@ -222,6 +235,13 @@ Status Padded::pad_cache(const AttentionGradRequest& cached) {
   }
   padded_.k = pad_cached_rows(cached.k, batch, seqlen);
   padded_.v = pad_cached_rows(cached.v, batch, seqlen);
+  const auto has_scale_a_row = [&](const TensorView& scales) {
+    return scales.present() && scales.shape[2] == cached.k.shape[2];
+  };
+  scale_a_row_k_ = has_scale_a_row(cached.scales_k);
+  scale_a_row_v_ = has_scale_a_row(cached.scales_v);
+  padded_.scales_k = pad_scales(cached.scales_k, batch, seqlen);
+  padded_.scales_v = pad_scales(cached.scales_v, batch, seqlen);
   padded_.page_table = padded_.cache_batch_idx = TensorView{};
   return {};
 }
@@ -320,21 +340,74 @@ Status Padded::append() {
       return refused("new rows must fit the cache of " + std::to_string(padded_.k.shape[2]));
     }
     static_cast<std::int32_t*>(lengths.data)[b] = static_cast<std::int32_t>(after);
-    for (const auto& [from, to] : {std::pair{k_new, padded_.k}, std::pair{v_new, padded_.v}}) {
-      const auto bytes = static_cast<std::size_t>(size_of(from.dtype));
-      TensorView of_one = from;
-      of_one.shape[0] = 1;
-      for_each_index(of_one, [&](const std::int64_t(&at)[kMaxRank]) {
-        const std::int64_t source[kMaxRank] = {b, at[1], at[2], at[3]};
-        const std::int64_t place[kMaxRank] = {b, at[1], before + at[2], at[3]};
-        std::memcpy(static_cast<char*>(to.data) + offset_of(to, place),
-                    static_cast<const char*>(from.data) + offset_of(from, source), bytes);
-      });
+    for (std::int64_t h = 0; h < k_new.shape[1]; ++h) {
+      for (std::int64_t i = 0; i < k_new.shape[2]; ++i) {
+        append_row(k_new, true, b, h, i, before + i);
+        append_row(v_new, false, b, h, i, before + i);
+      }
     }
   }
   padded_.seqlens_kv = lengths;
   padded_.k_new = padded_.v_new = TensorView{};
   return {};
+}
+
+/// A row as it is, or quantised: divided by the scales of columns, then by the row's, which is its
+/// greatest magnitude over the type's, or the entry's own. Each quotient is rounded to f32.
+void Padded::append_row(const TensorView& rows, bool of_k, std::int64_t b, std::int64_t h,
+                        std::int64_t i, std::int64_t key) {
+  const TensorView& cache = of_k ? padded_.k : padded_.v;
+  const TensorView& scales = of_k ? padded_.scales_k : padded_.scales_v;
+  const bool by_channel = of_k && padded_.channel_scales_k.present();
+  const auto code_at = [&](std::int64_t d) {
+    const std::int64_t place[kMaxRank] = {b, h, key, d};
+    return static_cast<char*>(cache.data) + offset_of(cache, place);
+  };
+  std::vector<double> numbers;
+  for (std::int64_t d = 0; d < rows.shape[3]; ++d) {
+    const double number = element(rows, b, h, i, d);
+    const double column = by_channel ? element(padded_.channel_scales_k, h, d) : 1.0;
+    numbers.push_back(by_channel ? round_to(number / column, Dtype::kF32) : number);
+  }
+  if (!scales.present() && !by_channel) {
+    for (std::int64_t d = 0; d < rows.shape[3]; ++d) {
+      const std::int64_t source[kMaxRank] = {b, h, i, d};
+      std::memcpy(code_at(d), static_cast<const char*>(rows.data) + offset_of(rows, source),
+                  static_cast<std::size_t>(size_of(rows.dtype)));
+    }
+    return;
+  }
+  const double greatest = cache.dtype == Dtype::kI8       ? 127.0
+                          : cache.dtype == Dtype::kF8E4M3 ? 448.0
+                                                          : 57344.0;
+  double scale = scales.present() ? element(scales, b, h, key) : 1.0;
+  if (scales.present() && (of_k ? scale_a_row_k_ : scale_a_row_v_)) {
+    double max = 0.0;
+    for (const double number : numbers) max = std::max(max, std::fabs(number));
+    scale = std::max(round_to(max / greatest, Dtype::kF32), 0x1p-126);
+    const std::int64_t place[kMaxRank] = {b, h, key};
+    encode(scale, static_cast<char*>(scales.data) + offset_of(scales, place), Dtype::kF32);
+  }
+  for (std::int64_t d = 0; d < rows.shape[3]; ++d) {
+    const double quotient = round_to(numbers[static_cast<std::size_t>(d)] / scale, Dtype::kF32);
+    encode(std::clamp(quotient, -greatest, greatest), code_at(d), cache.dtype);
+  }
+}
+
+/// [B,Hkv,Skv] of the keys' places; an entry without a scale of each row has one for all.
+TensorView Padded::pad_scales(const TensorView& scales, std::int64_t batch, std::int64_t seqlen) {
+  if (!scales.present()) return {};
+  TensorView padded = scales;
+  padded.shape[0] = batch;
+  padded.shape[2] = seqlen;
+  padded = add_dense(padded);
+  for_each_index(padded, [&](const std::int64_t(&at)[kMaxRank]) {
+    const KeyPlace place = place_of_key(at[0], at[2]);
+    if (place.entry < 0) return;
+    const double scale = element(scales, place.entry, at[1], place.row);
+    encode(scale, static_cast<char*>(padded.data) + offset_of(padded, at), Dtype::kF32);
+  });
+  return padded;
 }
 
 TensorView Padded::pad_cached_rows(const TensorView& rows, std::int64_t batch,

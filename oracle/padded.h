@@ -66,6 +66,10 @@ class Padded {
   Status pad_cache(const AttentionGradRequest& cached);
   Status check_cache(const AttentionGradRequest& cached) const;
   Status append();
+  void append_row(const TensorView& rows, bool of_k, std::int64_t b, std::int64_t h, std::int64_t i,
+                  std::int64_t key);
+  TensorView pad_packed_scales(TensorView scales);
+  TensorView pad_scales(const TensorView& scales, std::int64_t batch, std::int64_t seqlen);
   Status rotate(const AttentionGradRequest& cached);
   void rotate_row(const TensorView& cos, const TensorView& sin, std::int64_t position,
                   const TensorView& from, const TensorView& to, const std::int64_t (&row)[3]) const;
@@ -77,6 +81,7 @@ class Padded {
 
   AttentionGradRequest padded_;
   TensorView page_table_, entries_;
+  bool scale_a_row_k_ = false, scale_a_row_v_ = false;  // in a cache: new rows bring theirs
   std::int64_t page_size_ = 0;
   bool is_packed_ = false;
   std::int64_t total_q_ = 0, total_kv_ = 0;

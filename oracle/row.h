@@ -23,14 +23,14 @@ inline Dtype ideal_dtype_probs(Dtype dtype_q) {
   return size_of(dtype_q) == 1 ? Dtype::kF32 : dtype_q;
 }
 
-/// One head of a [B,H,S,D] tensor times its descale, dense, in the arithmetic of the loops.
-template <class R>
-std::vector<R> head_of(const TensorView& view, std::int64_t b, std::int64_t h, double descale) {
+/// One head of a [B,H,S,D] tensor times factor(s, d), dense, in the arithmetic of the loops.
+template <class R, class Factor>
+std::vector<R> head_of(const TensorView& view, std::int64_t b, std::int64_t h, Factor factor) {
   std::vector<R> rows;
   rows.reserve(static_cast<std::size_t>(view.shape[2] * view.shape[3]));
   for (std::int64_t s = 0; s < view.shape[2]; ++s) {
     for (std::int64_t d = 0; d < view.shape[3]; ++d) {
-      rows.push_back(static_cast<R>(element(view, b, h, s, d)) * static_cast<R>(descale));
+      rows.push_back(static_cast<R>(element(view, b, h, s, d)) * static_cast<R>(factor(s, d)));
     }
   }
   return rows;
@@ -128,11 +128,20 @@ template <class R>
 Head<R> load_head(const Rules& rules, std::int64_t b, std::int64_t h, Dtype p_dtype) {
   const AttentionRequest& r = rules.request();
   const std::int64_t kv = rules.kv_head(h);
+  const double descale_q = rules.descale(r.descale_q, b, kv);
+  const double descale_k = rules.descale(r.descale_k, b, kv);
   const double descale_v =
       rules.fault() == Fault::kDescaleIgnored ? 1.0 : rules.descale(r.descale_v, b, kv);
-  return {head_of<R>(r.q, b, h, rules.descale(r.descale_q, b, kv)),
-          head_of<R>(r.k, b, kv, rules.descale(r.descale_k, b, kv)),
-          head_of<R>(r.v, b, kv, descale_v),
+  return {head_of<R>(r.q, b, h, [&](std::int64_t, std::int64_t) { return descale_q; }),
+          head_of<R>(r.k, b, kv,
+                     [&](std::int64_t j, std::int64_t d) {
+                       return descale_k * rules.row_scale(r.scales_k, b, kv, j) *
+                              rules.channel_scale(kv, d);
+                     }),
+          head_of<R>(r.v, b, kv,
+                     [&](std::int64_t j, std::int64_t) {
+                       return descale_v * rules.row_scale(r.scales_v, b, kv, j);
+                     }),
           r.q.shape[3],
           r.v.shape[3],
           p_dtype};

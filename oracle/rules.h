@@ -36,6 +36,15 @@ class Rules {
   double descale(const TensorView& scale, std::int64_t b, std::int64_t kv) const {
     return scale.present() ? element(scale, b, kv) : 1.0;
   }
+  /// What a row of K or V, and a column of K, is multiplied by; 1 without scales.
+  double row_scale(const TensorView& scales, std::int64_t b, std::int64_t kv,
+                   std::int64_t j) const {
+    if (!scales.present() || fault_ == Fault::kScalesIgnored) return 1.0;
+    return element(scales, b, kv, j);
+  }
+  double channel_scale(std::int64_t kv, std::int64_t d) const {
+    return request_.channel_scales_k.present() ? element(request_.channel_scales_k, kv, d) : 1.0;
+  }
   double bias(const Place& at) const;   // 0 without one
   double alibi(const Place& at) const;  // -slope * distance from the diagonal
   bool has_sink() const { return request_.sinks.present() && fault_ != Fault::kSinkIgnored; }

@@ -4,6 +4,7 @@ and the tests that ought to notice (a GoogleTest program and a filter, tried in 
 from mutation import Mutation
 from mutations_cuda import CUDA_MUTATIONS
 from mutations_packed import PACKED_MUTATIONS
+from mutations_scales import SCALE_MUTATIONS
 
 BOUNDS = ("unit", "RowBounds.*:Tiles.*:ScoreEdits.*:Philox.*")
 KERNELS = ("conformance", "All/Cases.*:All/Execute.*")
@@ -245,7 +246,7 @@ MUTATIONS = [
              "semantics::clamp(len, 0, s.rows_kv)",
              (("property", "*Paged.Append*"),)),
     Mutation("keys of V for keys of K", "src/cpu/kv_operand.h",
-             "return kv_operand(p, p.k, p.descale_k,", "return kv_operand(p, p.v, p.descale_k,",
+             "return kv_operand(p, p.k, {p.descale_k, p.scales_k},", "return kv_operand(p, p.v, {p.descale_k, p.scales_k},",
              (("unit", "KvOperand*"),)),
     Mutation("converted tiles keep what was behind their rows", "src/cpu/kv_tiles.h",
              "for (std::int64_t d = x.dim; d < padded; ++d) row[d] = 0;", "",
@@ -587,4 +588,4 @@ MUTATIONS = [
     Mutation("offsets past the end accepted", "tools/regard/safetensors.cc",
              "if (entry.begin > entry.end || entry.end > total) {",
              "if (entry.begin > entry.end) {", (READER,)),
-] + PACKED_MUTATIONS + CUDA_MUTATIONS
+] + PACKED_MUTATIONS + SCALE_MUTATIONS + CUDA_MUTATIONS

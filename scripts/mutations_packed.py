@@ -52,7 +52,7 @@ PACKED_MUTATIONS = [
     Mutation("d_v behind the last packed sequence keeps what it held", "src/cpu/packed_rows.cc",
              "  set_past_end(p, g.d_v, p.total_kv, p.num_heads_kv, p.head_dim_v, 0.0f);\n", "",
              (GRADIENTS,)),
-    Mutation("packed workspace lies on the workers'", "src/cpu/threads/packed_blocks.cc",
+    Mutation("packed workspace lies on the workers'", "src/cpu/threads/run_tasks.cc",
              "static_cast<char*>(launch.workspace.data) + bytes;",
              "static_cast<char*>(launch.workspace.data);", (PACKED,)),
     Mutation("the longest sequence may be the last but one", "src/core/lengths/lengths.cc",

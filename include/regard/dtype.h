@@ -50,6 +50,9 @@ constexpr bool is_f8(Dtype dtype) noexcept {
   return dtype == Dtype::kF8E4M3 || dtype == Dtype::kF8E5M2;
 }
 
+/// Of 8 bits: keys and values of these types may have scales.
+constexpr bool is_quantised(Dtype dtype) noexcept { return is_f8(dtype) || dtype == Dtype::kI8; }
+
 /// The type of out where none is named: q's, and bf16 where q has 8-bit floats.
 constexpr Dtype default_dtype_out(Dtype dtype_q) noexcept {
   return is_f8(dtype_q) ? Dtype::kBf16 : dtype_q;

@@ -39,6 +39,9 @@ enum class Feature : std::uint8_t {
   kCacheBatchIdx,
   kDescales,         // descale_q, descale_k, descale_v: any of them
   kDescalesPerHead,  // one of them is [B,Hkv]
+  kScales,           // scales_k, scales_v: either
+  kScalesPerToken,   // one of them has a scale for each row
+  kChannelScales,    // channel_scales_k
   // outputs and direction
   kLse,
   kScoresOut,
@@ -50,6 +53,7 @@ enum class Feature : std::uint8_t {
   // relations, computed before extents are rounded; set unless certainly false
   kGqa,               // num_heads_q != num_heads_kv
   kHeadDimsDiffer,    // head_dim_qk != head_dim_v
+  kKvDtypesDiffer,    // dtype_k != dtype_v
   kSeqlenQGreaterKv,  // seqlen_q > seqlen_kv, or lengths are data and may be so
   // added by select where keys may be hidden, unless the policy has assume_finite
   kNonFiniteBehindMask,

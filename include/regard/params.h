@@ -44,7 +44,8 @@ inline constexpr std::int64_t kUnlimited = -1;  // of a window's side
 struct AttentionParams {
   Device device{};
   Dtype dtype_q = Dtype::kF32;
-  Dtype dtype_kv = Dtype::kF32;
+  Dtype dtype_k = Dtype::kF32;
+  Dtype dtype_v = Dtype::kF32;
   Dtype dtype_out = Dtype::kF32;
   Dtype dtype_bias = Dtype::kF32;  // of attn_bias; kF32 when absent
 
@@ -97,7 +98,8 @@ template <class Params, class F>
 constexpr void for_each_field(Params& p, F&& f) {
   f("device", p.device);
   f("dtype_q", p.dtype_q);
-  f("dtype_kv", p.dtype_kv);
+  f("dtype_k", p.dtype_k);
+  f("dtype_v", p.dtype_v);
   f("dtype_out", p.dtype_out);
   f("dtype_bias", p.dtype_bias);
   f("batch", p.batch);

@@ -144,9 +144,14 @@ typedef struct regard_request {
   const regard_tensor* cu_seqlens_q;   // i32 or i64 [B+1]
   const regard_tensor* cu_seqlens_kv;  // i32 or i64 [B+1]
   const regard_tensor* page_table;     // i32 [B,pages]
-  const regard_tensor* block_mask;     // no backend of this version supports it
-  const regard_tensor* k_new;          // [B,Hkv,Snew,Dqk], appended to k
-  const regard_tensor* v_new;          // [B,Hkv,Snew,Dv], appended to v
+  // Of k and v of 8 bits: what rows are multiplied by, f32 [entries,Hkv,rows] or [entries,Hkv,1],
+  // and columns of k, f32 [Hkv,Dqk].
+  const regard_tensor* scales_k;
+  const regard_tensor* scales_v;
+  const regard_tensor* channel_scales_k;
+  const regard_tensor* block_mask;  // no backend of this version supports it
+  const regard_tensor* k_new;  // [B,Hkv,Snew,Dqk], appended to k; q's dtype where it has scales
+  const regard_tensor* v_new;  // [B,Hkv,Snew,Dv], appended to v; likewise
   // Rotary embedding of q and k_new: f32 or q's dtype, [positions,rotary_dim/2].
   const regard_tensor* rotary_cos;
   const regard_tensor* rotary_sin;

@@ -39,9 +39,15 @@ struct Buffers {
   // Packed sequences: i32 or i64 [B+1], ascending from 0; sequence b has the rows from element b up
   // to, not including, element b + 1. Rows past the last element are zeros in out and in gradients.
   TensorView cu_seqlens_q, cu_seqlens_kv;
-  TensorView page_table;    // i32 [B, pages]
-  TensorView block_mask;    // no backend of this version supports it
-  TensorView k_new, v_new;  // [B,Hkv,Snew,.]: appended behind seqlens_kv before anything is read
+  TensorView page_table;  // i32 [B, pages]
+  // Of k and v of 8 bits: what each row is multiplied by, f32 [entries,Hkv,rows], one for each row
+  // of k, or [entries,Hkv,1]; and each column of k, f32 [Hkv,Dqk]. i8 needs them
+  TensorView scales_k, scales_v;
+  TensorView channel_scales_k;
+  TensorView block_mask;  // no backend of this version supports it
+  // [B,Hkv,Snew,.]: appended behind seqlens_kv before anything is read; of k's and v's types, or of
+  // q's where they have scales
+  TensorView k_new, v_new;
   // Rotary embedding of q and k_new: f32 or q's dtype, [positions, rotary_dim / 2]
   TensorView rotary_cos, rotary_sin;
   TensorView positions;        // i32 [B,Sq]: of each query, and of each new key

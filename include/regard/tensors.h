@@ -43,12 +43,14 @@ enum class Extent : std::uint8_t {
   kSnew,        // rows that are appended
   kPositions,   // of the table of rotary angles
   kRotaryHalf,  // rotary_dim / 2
+  kEntries,     // of k and v: the batch, pages, or entries of a cache
+  kRows,        // of an entry of k
   kCount
 };
 inline constexpr int kExtentCount = static_cast<int>(Extent::kCount);
 inline constexpr const char* kExtentNames[kExtentCount] = {
-    "B",       "Hq",       "Hkv",   "Sq",   "Skv",       "Dqk",         "Dv",
-    "total_q", "total_kv", "pages", "Snew", "positions", "rotary_dim/2"};
+    "B",        "Hq",    "Hkv",  "Sq",        "Skv",          "Dqk",     "Dv",  "total_q",
+    "total_kv", "pages", "Snew", "positions", "rotary_dim/2", "entries", "rows"};
 
 /// A shape in letters: "[B,Hq,Sq]"; with a number, "[B+1]" or "[B,Hq,Sq,2]"; extents that may also
 /// be 1, "[1|B,1|Hq]"; one of two shapes, which differ in rank, "[1] or [B,Hkv]".
@@ -134,7 +136,8 @@ enum class DtypeRule : std::uint8_t {
   kI32,
   kI64,
   kIndex,  // i32 or i64
-  kAngle   // f32, or q's, not of 8 bits
+  kAngle,  // f32, or q's, not of 8 bits
+  kNewRow  // of the tensor that it is like; q's where that has scales
 };
 
 REGARD_EXPORT const char* to_string(DtypeRule rule) noexcept;  // "f32 (f64 for f64)"
@@ -142,13 +145,16 @@ REGARD_EXPORT const char* to_string(DtypeRule rule) noexcept;  // "f32 (f64 for 
 /// What execute checks in the data of a tensor on a CPU, and check_device_data on a device.
 enum class DataRule : std::uint8_t {
   kNone = 0,
-  kLength,  // each from 0 to `data_limit`, and to the rows of its packed sequence
-  kStarts,  // ascending from 0 to `data_limit`, no two further apart than the longest length
-  kScale,   // finite and at least 0
-  kPage,    // a page of k and v; -1 where no row sees a key of it
-  kEntry,   // of the batch of k and v
-  kAngles,  // rows for every position of a call
-  kAngle    // a row of the tables of angles
+  kLength,        // each from 0 to `data_limit`, and to the rows of its packed sequence
+  kStarts,        // ascending from 0 to `data_limit`, no two further apart than the longest length
+  kScale,         // finite and at least 0
+  kRowScale,      // finite and more than 0, of rows that a sequence has
+  kChannelScale,  // finite and more than 0
+  kNewRow,        // finite, where rows are quantised
+  kPage,          // a page of k and v; -1 where no row sees a key of it
+  kEntry,         // of the batch of k and v
+  kAngles,        // rows for every position of a call
+  kAngle          // a row of the tables of angles
 };
 
 /// A tensor of a call: everything but its meaning, which docs/semantics.md states.
@@ -212,8 +218,8 @@ inline constexpr TensorSpec kTensors[] = {
      .layout = &kTensorLayouts[1]},
     {REGARD_IN_CALL(v), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
      .written_with = {Feature::kAppendKv}, .required = true, .last_stride_is_1 = true,
-     .shape = "[B,Hkv,Skv,Dv]", .packed_shape = "[1,Hkv,total_kv,Dv]", .dtype = DtypeRule::kLike,
-     .like = &Buffers::k, .layout = &kTensorLayouts[2]},
+     .shape = "[B,Hkv,Skv,Dv]", .packed_shape = "[1,Hkv,total_kv,Dv]",
+     .layout = &kTensorLayouts[2]},
     {REGARD_IN_CALL(out), .forward = TensorRole::kOut, .backward = TensorRole::kIn,
      .required = true, .last_stride_is_1 = true, .shape = "[B,Hq,Sq,Dv]",
      .packed_shape = "[1,Hq,total_q,Dv]", .layout = &kTensorLayouts[3]},
@@ -267,14 +273,25 @@ inline constexpr TensorSpec kTensors[] = {
     {REGARD_IN_CALL(page_table), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
      .data = DataRule::kPage, .shape = "[B,pages]", .dtype = DtypeRule::kI32,
      .beside = &Buffers::seqlens_kv, .features = {Feature::kPaged}},
+    {REGARD_IN_CALL(scales_k), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
+     .written_with = {Feature::kAppendKv}, .data = DataRule::kRowScale,
+     .shape = "[entries,Hkv,1|rows]", .dtype = DtypeRule::kF32, .features = {Feature::kScales}},
+    {REGARD_IN_CALL(scales_v), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
+     .written_with = {Feature::kAppendKv}, .data = DataRule::kRowScale,
+     .shape = "[entries,Hkv,1|rows]", .dtype = DtypeRule::kF32, .features = {Feature::kScales}},
+    {REGARD_IN_CALL(channel_scales_k), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
+     .data = DataRule::kChannelScale, .shape = "[Hkv,Dqk]", .dtype = DtypeRule::kF32,
+     .features = {Feature::kChannelScales}},
     {REGARD_IN_CALL(block_mask), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
      .features = {Feature::kBlockMask}},
     {REGARD_IN_CALL(k_new), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
-     .last_stride_is_1 = true, .shape = "[B,Hkv,Snew,Dqk]", .dtype = DtypeRule::kLike,
-     .like = &Buffers::k, .beside = &Buffers::v_new, .features = {Feature::kAppendKv}},
+     .last_stride_is_1 = true, .data = DataRule::kNewRow, .shape = "[B,Hkv,Snew,Dqk]",
+     .dtype = DtypeRule::kNewRow, .like = &Buffers::k, .beside = &Buffers::v_new,
+     .features = {Feature::kAppendKv}},
     {REGARD_IN_CALL(v_new), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
-     .last_stride_is_1 = true, .shape = "[B,Hkv,Snew,Dv]", .dtype = DtypeRule::kLike,
-     .like = &Buffers::k, .beside = &Buffers::k_new, .features = {Feature::kAppendKv}},
+     .last_stride_is_1 = true, .data = DataRule::kNewRow, .shape = "[B,Hkv,Snew,Dv]",
+     .dtype = DtypeRule::kNewRow, .like = &Buffers::v, .beside = &Buffers::k_new,
+     .features = {Feature::kAppendKv}},
     {REGARD_IN_CALL(rotary_cos), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
      .data = DataRule::kAngles, .shape = "[positions,rotary_dim/2]", .dtype = DtypeRule::kAngle,
      .beside = &Buffers::rotary_sin, .features = {Feature::kRotary}},

@@ -195,6 +195,9 @@ class AttentionOptions(TypedDict, total=False):
     cache_batch_idx: Integers | None
     k_new: Array | None
     v_new: Array | None
+    scales_k: Array | None
+    scales_v: Array | None
+    channel_scales_k: Array | None
     rotary_cos: Array | None
     rotary_sin: Array | None
     rotary_interleaved: bool
@@ -415,6 +418,9 @@ def attention(
     cache_batch_idx: Integers | None = None,
     k_new: Array | None = None,
     v_new: Array | None = None,
+    scales_k: Array | None = None,
+    scales_v: Array | None = None,
+    channel_scales_k: Array | None = None,
     rotary_cos: Array | None = None,
     rotary_sin: Array | None = None,
     rotary_interleaved: bool = False,
@@ -497,6 +503,9 @@ def explain(
     cache_batch_idx: Integers | None = None,
     k_new: Array | None = None,
     v_new: Array | None = None,
+    scales_k: Array | None = None,
+    scales_v: Array | None = None,
+    channel_scales_k: Array | None = None,
     rotary_cos: Array | None = None,
     rotary_sin: Array | None = None,
     rotary_interleaved: bool = False,

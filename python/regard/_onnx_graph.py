@@ -39,8 +39,8 @@ class Problem:
             raise ValueError(f"{feature} has no ONNX graph; accepted are "
                              f"{', '.join(sorted(_ACCEPTED))}")
         dtype = params["dtype_q"]
-        if dtype not in _TYPES or params["dtype_kv"] != dtype or params["dtype_out"] != dtype:
-            raise ValueError(f"dtypes q={dtype} kv={params['dtype_kv']} out={params['dtype_out']} "
+        if dtype not in _TYPES or params["dtype_k"] != dtype or params["dtype_out"] != dtype:
+            raise ValueError(f"dtypes q={dtype} kv={params['dtype_k']} out={params['dtype_out']} "
                              f"must be one of {', '.join(_TYPES)}, the same for all")
         self.type = _TYPES[dtype]
         self.wide_type = TensorProto.DOUBLE if dtype == "f64" else TensorProto.FLOAT

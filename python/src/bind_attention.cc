@@ -20,7 +20,8 @@ namespace {
   "seqlens_kv=None, segment_ids_q=None, segment_ids_kv=None, cu_seqlens_q=None, "        \
   "cu_seqlens_kv=None, max_seqlen_q=None, max_seqlen_kv=None, lengths=None, "            \
   "lengths_kv=None, padding=None, page_table=None, cache_batch_idx=None, "               \
-  "k_new=None, v_new=None, rotary_cos=None, rotary_sin=None, rotary_interleaved=False, " \
+  "k_new=None, v_new=None, scales_k=None, scales_v=None, channel_scales_k=None, "        \
+  "rotary_cos=None, rotary_sin=None, rotary_interleaved=False, "                         \
   "positions=None, descale_q=None, "                                                     \
   "descale_k=None, descale_v=None, dropout_p=0.0, seed=None, "                           \
   "layout='BHSD', backends=None, policy=None, return_lse=False, return_scores=None, "    \
@@ -70,6 +71,19 @@ keys each sequence has; -1 stands for no page. Queries may be packed, by cu_seql
 cache_batch_idx, int32 [batch], a sequence has the keys of that entry of k and v. k_new and v_new
 [batch, kv heads, new, head_dim] are written behind the seqlens_kv rows of each sequence, into the
 arrays k and v, and then seen.
+
+k and v may be int8 or 8-bit floats with scales, float32 arrays: scales_k and scales_v [entries of k, kv
+heads, rows of k] or [.., 1], in either layout, and channel_scales_k [kv heads, head_dim] for the columns of k.
+int8 needs them. k_new and v_new are then of q's type and quantised as they are written, with a new scale
+for each row where scales are one for each row.
+
+    >>> codes, scales = np.zeros((1, 2, 64, 64), np.int8), np.ones((1, 2, 64), np.float32)
+    >>> new = np.full((1, 2, 1, 64), 2, np.float32)
+    >>> regard.attention(np.ones((1, 8, 1, 64), np.float32), codes, codes.copy(), scales_k=scales,
+    ...                  scales_v=scales.copy(), k_new=new, v_new=new, seqlens_kv=[3]).shape
+    (1, 8, 1, 64)
+    >>> int(codes[0, 0, 3, 0]), float(scales[0, 0, 3] * 127)  # row 3 was written
+    (127, 2.0)
 
 rotary_cos and rotary_sin [positions, rotary_dim / 2], float32 or q's type, rotate q and k_new by the
 position of each row: the rows before it, or positions, int32 [batch, queries]. rotary_dim is even, and

@@ -87,7 +87,9 @@ std::vector<Vector> vectors_of_a_call() {
   for (const TensorSpec& spec : kTensors) {
     const int arg = arg_named(spec.name);
     const bool is_small = spec.dtype == DtypeRule::kI32 || spec.dtype == DtypeRule::kF32;
-    if (arg == kArgCount || spec.forward != TensorRole::kIn || !is_small) continue;
+    // What a call may write is taken where it is, by read_keys.
+    const bool may_be_written = !spec.written_with.empty() || spec.forward != TensorRole::kIn;
+    if (arg == kArgCount || may_be_written || !is_small) continue;
     const Vector::Kind kind = spec.dtype == DtypeRule::kI32 ? Vector::Kind::kIntegers
                               : is_one_number(spec.shape.alternatives()[0])
                                   ? Vector::Kind::kNumberOrNumbers
@@ -224,12 +226,20 @@ void Call::read_keys(const Arguments& arguments) {
   };
   read(kKNew, &request.k_new);
   read(kVNew, &request.v_new);
-  const auto read_angles = [&](Arg arg, TensorView* view) {
+  const auto read_as_given = [&](Arg arg, TensorView* view) {
     PyObject* const given = arguments.given(arg);
     if (given != nullptr) *view = inputs_.any_view(array_from(given, name_of(arg)), name_of(arg));
   };
-  read_angles(kRotaryCos, &request.rotary_cos);
-  read_angles(kRotarySin, &request.rotary_sin);
+  for (const Arg arg : {kScalesK, kScalesV}) {
+    PyObject* const given = arguments.given(arg);
+    if (given == nullptr || !(PyList_Check(given) || PyTuple_Check(given))) continue;
+    raise_type(std::string(name_of(arg)) +
+               " must be a float32 array, not a list: k_new may write it");
+  }
+  read_as_given(kScalesK, &request.scales_k);
+  read_as_given(kScalesV, &request.scales_v);
+  read_as_given(kRotaryCos, &request.rotary_cos);
+  read_as_given(kRotarySin, &request.rotary_sin);
   if (PyObject* const given = arguments.value[kRotaryInterleaved]) {
     request.options.rotary_interleaved = read_bool(given, "rotary_interleaved");
   }

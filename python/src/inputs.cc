@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -153,9 +154,11 @@ Array Inputs::copied(const Array& array, int typenum, const std::string& why) {
 
 TensorView Inputs::tensor(PyObject* object, const char* name, RowOrder order) {
   Array array = array_from(object, name);
-  if (!is_float(array.dtype)) {
+  const bool may_be_codes = std::strcmp(name, "k") == 0 || std::strcmp(name, "v") == 0;
+  if (!is_float(array.dtype) && !(may_be_codes && array.dtype == Dtype::kI8)) {
     raise_type("dtype of " + std::string(name) + " (" + describe_array(array) +
-               ") must be float64, float32, float16, bfloat16, float8_e4m3fn or float8_e5m2");
+               ") must be float64, float32, float16, bfloat16, float8_e4m3fn or float8_e5m2" +
+               (may_be_codes ? ", or int8 with scales" : ""));
   }
   if (PyArray_NDIM(array.array) != (order == RowOrder::kPacked ? 3 : 4)) {
     const bool may_be_packed = order != RowOrder::kPacked && PyArray_NDIM(array.array) == 3;

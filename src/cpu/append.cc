@@ -1,6 +1,7 @@
 #include "cpu/append.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/checked.h"
@@ -13,6 +14,9 @@ namespace {
 
 constexpr std::int64_t kBlockRows = 64;  // rows of one sequence, all heads, that a task takes
 constexpr std::int64_t kPairs = 64;      // that are rotated at a time
+
+// Quantised rows: a scale is the row's greatest magnitude over the type's, and a normal number.
+constexpr float kMinScale = 0x1p-126f;
 
 /// A row before and after.
 struct RowCopy {
@@ -76,8 +80,39 @@ void rotate(const Problem& p, Element type, std::int64_t position, std::int64_t 
       return rotate_heads<float, Element::kF8E4M3>(p, position, heads, dim, rows);
     case Element::kF8E5M2:
       return rotate_heads<float, Element::kF8E5M2>(p, position, heads, dim, rows);
-    default: return;  // no queries or keys have another type
+    default: return;  // no queries have another type
   }
+}
+
+float greatest(Element type) {
+  switch (type) {
+    case Element::kI8: return 127.0f;
+    case Element::kF8E4M3: return 448.0f;
+    default: return 57344.0f;  // f8e5m2
+  }
+}
+
+/// Where a row of K or V goes that is quantised.
+struct QuantisedRow {
+  char* to;
+  Element type;
+  float* scale;       // null: all elements are divided by 1
+  bool brings_scale;  // else it is given
+};
+
+/// `row` [dim] is used up. Each quotient is rounded to f32, then to the nearest code; what lies
+/// beyond the greatest becomes that.
+void quantise(const QuantisedRow& quantised, float* row, std::int64_t dim) {
+  if (quantised.brings_scale) {
+    float max = 0.0f;
+    for (std::int64_t d = 0; d < dim; ++d) max = std::max(max, std::abs(row[d]));
+    *quantised.scale = std::max(max / greatest(quantised.type), kMinScale);
+  }
+  if (quantised.scale != nullptr) {
+    const float scale = *quantised.scale;
+    for (std::int64_t d = 0; d < dim; ++d) row[d] /= scale;
+  }
+  store_row(quantised.type, quantised.to, row, 1, dim);
 }
 
 struct AppendArgs {
@@ -87,24 +122,77 @@ struct AppendArgs {
   std::int64_t blocks_new = 0;
 };
 
-/// Row i of the new keys and values of sequence b, all heads.
-void append_row(const Problem& p, const Sequence& s, std::int64_t i) {
-  const std::int64_t key = s.band.len_kv - p.seqlen_new + i;
-  const auto place = [&](const View& rows, const KvOperand& cache, std::int64_t head) {
-    // K and V are in-out here.
-    return RowCopy{row_address(rows, s.b, head, i), const_cast<char*>(row_of(cache, key))};
-  };
-  const auto copy = [&](const View& rows, const KvOperand& cache, std::int64_t head) {
-    const RowCopy row = place(rows, cache, head);
-    std::memcpy(row.to, row.from, static_cast<std::size_t>(cache.dim * element_bytes(cache.type)));
-  };
-  for (std::int64_t head = 0; head < p.num_heads_kv; ++head) {
-    copy(p.v_new, v_operand(p, s.b, head), head);
-    if (!p.rotary_cos.present) copy(p.k_new, k_operand(p, s.b, head), head);
+/// A new row, the i-th of its sequence, which becomes key `key`.
+struct NewRow {
+  const Sequence& s;
+  std::int64_t i;
+  std::int64_t key;
+
+  /// K and V are in-out here.
+  RowCopy of(const View& rows, const KvOperand& cache, std::int64_t head) const {
+    return {row_address(rows, s.b, head, i), const_cast<char*>(row_of(cache, key))};
   }
-  if (!p.rotary_cos.present) return;
-  rotate(p, p.k_new.type, key_position(p, s, i), p.num_heads_kv, p.head_dim_qk,
-         [&](std::int64_t head) { return place(p.k_new, k_operand(p, s.b, head), head); });
+  float* scale_in(const KvOperand& cache) const {
+    return cache.scales.first != nullptr ? const_cast<float*>(scale_at(cache, key)) : nullptr;
+  }
+};
+
+bool quantises_k(const Problem& p) { return p.scales_k.present || p.channel_scales_k.present; }
+
+/// `scratch`: two rows of f32.
+void append_quantised_k(const Problem& p, const NewRow& row, char* scratch) {
+  float* const numbers = reinterpret_cast<float*>(scratch);
+  char* const rotated = scratch + p.head_dim_qk * std::int64_t{sizeof(float)};
+  for (std::int64_t head = 0; head < p.num_heads_kv; ++head) {
+    const KvOperand cache = k_operand(p, row.s.b, head);
+    const RowCopy copy = row.of(p.k_new, cache, head);
+    const char* from = copy.from;
+    if (p.rotary_cos.present) {
+      rotate(p, p.k_new.type, key_position(p, row.s, row.i), 1, p.head_dim_qk, [&](std::int64_t) {
+        return RowCopy{copy.from, rotated};
+      });
+      from = rotated;
+    }
+    load_row(p.k_new.type, from, 1, p.head_dim_qk, numbers);
+    for (std::int64_t d = 0; d < p.head_dim_qk && p.channel_scales_k.present; ++d) {
+      numbers[d] /= channel_scale(p, head, d);
+    }
+    quantise({copy.to, cache.type, row.scale_in(cache), p.scales_k_of_rows}, numbers,
+             p.head_dim_qk);
+  }
+}
+
+void append_v(const Problem& p, const NewRow& row, char* scratch) {
+  float* const numbers = reinterpret_cast<float*>(scratch);
+  for (std::int64_t head = 0; head < p.num_heads_kv; ++head) {
+    const KvOperand cache = v_operand(p, row.s.b, head);
+    const RowCopy copy = row.of(p.v_new, cache, head);
+    if (p.scales_v.present) {
+      load_row(p.v_new.type, copy.from, 1, p.head_dim_v, numbers);
+      quantise({copy.to, cache.type, row.scale_in(cache), p.scales_v_of_rows}, numbers,
+               p.head_dim_v);
+    } else {
+      std::memcpy(copy.to, copy.from,
+                  static_cast<std::size_t>(cache.dim * element_bytes(cache.type)));
+    }
+  }
+}
+
+/// Row i of the new keys and values of sequence b, all heads.
+void append_row(const Problem& p, const Sequence& s, std::int64_t i, char* scratch) {
+  const NewRow row{s, i, s.band.len_kv - p.seqlen_new + i};
+  append_v(p, row, scratch);
+  if (quantises_k(p)) return append_quantised_k(p, row, scratch);
+  const auto place = [&](std::int64_t head) {
+    return row.of(p.k_new, k_operand(p, s.b, head), head);
+  };
+  if (p.rotary_cos.present) {
+    return rotate(p, p.k_new.type, key_position(p, s, i), p.num_heads_kv, p.head_dim_qk, place);
+  }
+  const auto bytes = static_cast<std::size_t>(p.head_dim_qk * element_bytes(p.k_new.type));
+  for (std::int64_t head = 0; head < p.num_heads_kv; ++head) {
+    std::memcpy(place(head).to, place(head).from, bytes);
+  }
 }
 
 /// Query i of sequence b, all heads. Rows past its length may be read, and change nothing.
@@ -123,7 +211,7 @@ void rotate_query(const Problem& p, const View& rotated, const Sequence& s, std:
 }
 
 /// Task (b, block of its new rows, then of its queries).
-void append_block(const void* args, std::int64_t task, char*) {
+void append_block(const void* args, std::int64_t task, char* scratch) {
   const AppendArgs& a = *static_cast<const AppendArgs*>(args);
   const Problem& p = *a.problem;
   const std::int64_t blocks = a.blocks_new + a.blocks_q;
@@ -133,7 +221,7 @@ void append_block(const void* args, std::int64_t task, char*) {
   const std::int64_t end = std::min(first + kBlockRows, is_new ? p.seqlen_new : s.rows_q);
   for (std::int64_t i = first; i < end; ++i) {
     if (is_new) {
-      append_row(p, s, i);
+      append_row(p, s, i, scratch);
     } else {
       rotate_query(p, a.rotated, s, i);
     }
@@ -167,11 +255,11 @@ Launch behind_rotated_queries(const AttentionParams& params, const Launch& launc
   return behind(launch, rotated_queries_bytes(params));
 }
 
-void append_and_rotate(Problem* problem, std::int32_t workers, const Launch& launch) {
+void append_and_rotate(Problem* problem, void* rotated_queries, const AppendWorkers& workers) {
   const Problem& p = *problem;
   const bool rotates = p.rotary_cos.present;
   if (p.seqlen_new == 0 && !rotates) return;
-  AppendArgs args{problem, rotated_view(p, launch.workspace.data)};
+  AppendArgs args{problem, rotated_view(p, rotated_queries)};
   args.blocks_new = ceil_div(p.seqlen_new, kBlockRows);
   args.blocks_q = rotates ? ceil_div(p.seqlen_q, kBlockRows) : 0;
   const std::int64_t of_new = p.num_heads_kv * (p.head_dim_qk + p.head_dim_v);
@@ -179,7 +267,8 @@ void append_and_rotate(Problem* problem, std::int32_t workers, const Launch& lau
   const std::int64_t elements = p.batch * (p.seqlen_new * of_new + p.seqlen_q * of_q);
   constexpr std::int64_t kWorthWorkers = 1 << 19;  // fewer are written before workers are up
   const std::int64_t tasks = p.batch * (args.blocks_new + args.blocks_q);
-  run_tasks({append_block, &args, tasks, 0}, elements < kWorthWorkers ? 1 : workers, launch);
+  run_tasks({append_block, &args, tasks, workers.scratch_bytes},
+            elements < kWorthWorkers ? 1 : workers.count, workers.launch);
   if (rotates) problem->q = args.rotated;
 }
 

@@ -6,8 +6,8 @@
 #include "regard/backend.h"
 #include "regard/params.h"
 
-// What a call does before its kernels run: new rows are written to a cache, and rotary embedding
-// turns them and the queries.
+// What a call does before its kernels run: new rows are written to a cache, quantised where it has
+// scales, and rotary embedding turns them and the queries.
 
 namespace regard::cpu {
 
@@ -17,9 +17,17 @@ std::int64_t rotated_queries_bytes(const AttentionParams& params) noexcept;
 /// The launch with what is left of its workspace behind them.
 Launch behind_rotated_queries(const AttentionParams& params, const Launch& launch) noexcept;
 
+/// The workers of a call, each with at least a row of K and one of V as f32 in its scratch.
+struct AppendWorkers {
+  std::int32_t count;
+  std::int64_t scratch_bytes;
+  const Launch& launch;
+};
+
 /// Writes the rows of k_new and v_new behind those that each sequence has in K and V, before any of
 /// them is read; with rotary embedding k_new is rotated as it is written, and the problem's q
-/// becomes a rotated copy at the start of the launch's workspace. Does nothing without either.
-void append_and_rotate(problem::Problem* problem, std::int32_t workers, const Launch& launch);
+/// becomes a rotated copy at `rotated_queries`. Does nothing without either.
+void append_and_rotate(problem::Problem* problem, void* rotated_queries,
+                       const AppendWorkers& workers);
 
 }  // namespace regard::cpu

@@ -17,6 +17,13 @@ struct KvPages {
   std::int64_t stride = 0;            // bytes from one page to the next
 };
 
+/// What rows are multiplied by, f32.
+struct KvScales {
+  const char* first = nullptr;  // key 0's, or page 0's first; null: nothing
+  std::int64_t stride = 0;  // bytes from one key's to the next; 0: all keys of an entry have one
+  std::int64_t page_stride = 0;  // bytes from one page to the next
+};
+
 /// The rows of K, or of V, of one (b, kv head); row j belongs to key j.
 struct KvOperand {
   const char* first;         // row of key 0, or of page 0
@@ -27,10 +34,17 @@ struct KvOperand {
   double descale;            // factor of every element: K's belongs to q, V's to the output
   Element type;
   KvPages pages{};
+  KvScales scales{};
 };
 
-/// The rows of `view`, K or V, with elements that `descale` holds a factor of.
-REGARD_KERNEL_FN KvOperand kv_operand(const Problem& p, const View& view, const View& descale,
+/// What K's, or V's, elements are multiplied by: all, and row by row.
+struct KvFactors {
+  const View& descale;
+  const View& scales;
+};
+
+/// The rows of `view`, K or V.
+REGARD_KERNEL_FN KvOperand kv_operand(const Problem& p, const View& view, const KvFactors& factors,
                                       std::int64_t dim, std::int64_t b, std::int64_t head_kv) {
   const std::int64_t bytes = element_bytes(view.type);
   std::int64_t entry = b;  // of the view's first dimension
@@ -42,25 +56,39 @@ REGARD_KERNEL_FN KvOperand kv_operand(const Problem& p, const View& view, const 
   } else if (p.cache_entries.present) {
     entry = *element_at<std::int32_t>(p.cache_entries, b * p.cache_entries.stride[0]);
   }
+  KvScales scales{};
+  if (factors.scales.present) {
+    constexpr std::int64_t kBytes = sizeof(float);
+    scales = {row_address(factors.scales, entry, head_kv, 0), factors.scales.stride[2] * kBytes,
+              factors.scales.stride[0] * kBytes};
+  }
   return {row_address(view, entry, head_kv, 0),
           view.stride[2] * bytes,
           view.stride[1] * bytes,
           dim,
           sequence_rows(view.starts, p.seqlen_kv, b),
-          descale_of(descale, b, head_kv),
+          descale_of(factors.descale, b, head_kv),
           view.type,
-          pages};
+          pages,
+          scales};
 }
 
 /// Where the keys of packed sequences begin.
 REGARD_KERNEL_FN RowStarts key_starts(const Problem& p) { return p.k.starts; }
 
 REGARD_KERNEL_FN KvOperand k_operand(const Problem& p, std::int64_t b, std::int64_t head_kv) {
-  return kv_operand(p, p.k, p.descale_k, p.head_dim_qk, b, head_kv);
+  return kv_operand(p, p.k, {p.descale_k, p.scales_k}, p.head_dim_qk, b, head_kv);
 }
 
 REGARD_KERNEL_FN KvOperand v_operand(const Problem& p, std::int64_t b, std::int64_t head_kv) {
-  return kv_operand(p, p.v, p.descale_v, p.head_dim_v, b, head_kv);
+  return kv_operand(p, p.v, {p.descale_v, p.scales_v}, p.head_dim_v, b, head_kv);
+}
+
+/// What column d of K is multiplied by, 1 without scales of columns: kernels multiply q's element.
+REGARD_KERNEL_FN float channel_scale(const Problem& p, std::int64_t head_kv, std::int64_t d) {
+  const View& scales = p.channel_scales_k;
+  if (!scales.present) return 1.0f;
+  return *element_at<float>(scales, head_kv * scales.stride[0] + d * scales.stride[1]);
 }
 
 /// A copy of `keys` rows without gaps, [keys][dim].
@@ -99,6 +127,17 @@ REGARD_KERNEL_FN const char* row_of(const KvOperand& x, std::int64_t j) {
   return row_in_page(x.first, x.stride, x.pages, j);
 }
 
+/// Where the scale of row j lies; x has scales.
+REGARD_KERNEL_FN const float* scale_at(const KvOperand& x, std::int64_t j) {
+  const char* at = x.scales.first + j * x.scales.stride;
+  if (x.pages.ids != nullptr) {
+    KvPages pages = x.pages;
+    pages.stride = x.scales.page_stride;
+    at = row_in_page(x.scales.first, x.scales.stride, pages, j);
+  }
+  return reinterpret_cast<const float*>(at);
+}
+
 /// How many of the keys [begin, end) follow one another in memory, from `begin` on.
 REGARD_KERNEL_FN std::int64_t run_of(const KvOperand& x, std::int64_t begin, std::int64_t end) {
   if (x.pages.ids == nullptr) return end - begin;
@@ -113,6 +152,9 @@ REGARD_KERNEL_FN bool is_one_run(const KvOperand& x, std::int64_t begin, std::in
 REGARD_KERNEL_FN KvOperand from_key(const KvOperand& x, std::int64_t j) {
   KvOperand rest = x;
   rest.first = row_of(x, j);
+  if (x.scales.first != nullptr) {
+    rest.scales.first = reinterpret_cast<const char*>(scale_at(x, j));
+  }
   rest.keys = x.keys - j;
   rest.pages.ids = nullptr;
   return rest;

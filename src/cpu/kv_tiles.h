@@ -41,11 +41,19 @@ REGARD_KERNEL_FN bool shares_sets(const KvOperand& x) {
   return x.stride % kApart == 0;
 }
 
+template <class V>
+static void multiply_row(typename V::Scalar* row, std::int64_t n, typename V::Scalar by) {
+  std::int64_t x = 0;
+  for (; x + V::kLanes <= n; x += V::kLanes) V::store(row + x, V::load(row + x) * V::set(by));
+  for (; x < n; ++x) row[x] *= by;
+}
+
 /// A tile converted to the type of the arithmetic in `buffer`: [size][padded], zeros past dim.
 template <class V>
 static ProductInput<typename V::Scalar> convert_tile(const KvOperand& operand, semantics::Tile tile,
                                                      std::int64_t padded,
                                                      typename V::Scalar* buffer) {
+  using T = typename V::Scalar;
   const KvOperand x = operand;  // or it is read again after every store, for that may change it
   const auto convert_from = [&](Element type) __attribute__((always_inline)) {
     std::int64_t run = 0;  // keys left that follow one another
@@ -57,6 +65,9 @@ static ProductInput<typename V::Scalar> convert_tile(const KvOperand& operand, s
       }
       auto* const row = buffer + j * padded;
       load_dense_row<V>(type, from, x.dim, row);
+      if (x.scales.first != nullptr) {
+        multiply_row<V>(row, x.dim, static_cast<T>(*scale_at(x, tile.begin + j)));
+      }
       for (std::int64_t d = x.dim; d < padded; ++d) row[d] = 0;
     }
   };
@@ -66,6 +77,7 @@ static ProductInput<typename V::Scalar> convert_tile(const KvOperand& operand, s
     case Element::kF16: convert_from(Element::kF16); break;
     case Element::kF8E4M3: convert_from(Element::kF8E4M3); break;
     case Element::kF8E5M2: convert_from(Element::kF8E5M2); break;
+    case Element::kI8: convert_from(Element::kI8); break;
     default: convert_from(x.type); break;
   }
   return {buffer, padded, 1};

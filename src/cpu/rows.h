@@ -19,6 +19,7 @@ REGARD_KERNEL_FN typename V::Vec load_vector(Element type, const char* p) {
       case Element::kF16: return V::load_f16(reinterpret_cast<const std::uint16_t*>(p));
       case Element::kF8E4M3: return V::load_f8e4m3(reinterpret_cast<const std::uint8_t*>(p));
       case Element::kF8E5M2: return V::load_f8e5m2(reinterpret_cast<const std::uint8_t*>(p));
+      case Element::kI8: return V::load_bytes(p);
       default: break;
     }
   }
@@ -34,7 +35,8 @@ REGARD_KERNEL_FN void store_vector(Element type, char* p, typename V::Vec v) {
       case Element::kBf16: return V::store_bf16(reinterpret_cast<std::uint16_t*>(p), v);
       case Element::kF16: return V::store_f16(reinterpret_cast<std::uint16_t*>(p), v);
       case Element::kF8E4M3:
-      case Element::kF8E5M2: {
+      case Element::kF8E5M2:
+      case Element::kI8: {
         T lanes[V::kLanes];
         V::store(lanes, v);
         return store_row(type, p, lanes, 1, V::kLanes);
@@ -49,7 +51,7 @@ REGARD_KERNEL_FN void store_vector(Element type, char* p, typename V::Vec v) {
 template <class V>
 REGARD_KERNEL_FN bool is_vector_type(Element type) {
   if (sizeof(typename V::Scalar) == sizeof(double)) return type == Element::kF64;
-  return type >= Element::kF32 && type <= Element::kF8E5M2;
+  return type >= Element::kF32 && type <= Element::kI8;
 }
 
 /// to[x] = element x of the dense row at `row`, for x in [0, n).

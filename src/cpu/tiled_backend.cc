@@ -87,8 +87,8 @@ const Unit& unit_of(Isa isa) noexcept {
 
 const TiledKernel& kernel_of(const AttentionParams& params, Isa isa) noexcept {
   // Queries that are descaled as they are packed are not bf16.
-  const bool is_bf16 = params.dtype_q == Dtype::kBf16 && params.dtype_kv == Dtype::kBf16 &&
-                       !params.features.has(Feature::kDescales);
+  const bool is_bf16 = params.dtype_q == Dtype::kBf16 && params.dtype_k == Dtype::kBf16 &&
+                       params.dtype_v == Dtype::kBf16 && !params.features.has(Feature::kDescales);
   return is_bf16 ? *unit_of(isa).bf16 : *unit_of(isa).f32;
 }
 
@@ -172,7 +172,7 @@ std::int64_t TiledBackend::max_row_blocks(const AttentionParams& params,
     return saturating_mul(head_dims, sizeof(float));
   };
   const std::int64_t both = saturating_add(params.head_dim_qk, params.head_dim_v);
-  const std::int64_t copied = params.dtype_kv == Dtype::kF32 ? params.head_dim_v : both;
+  const std::int64_t copied = params.dtype_k == Dtype::kF32 ? params.head_dim_v : both;
   const std::int64_t tile_kv = traits_.tile_kv(params.head_dim_qk, params.head_dim_v);
   const std::int64_t tiles = saturating_mul(tile_kv, row_bytes(copied));
   const std::int64_t row_block = saturating_mul(kernel_of(params, env.isa).width, row_bytes(both));
@@ -217,10 +217,12 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   args->splits_per_task = shape.splits;
   args->tile_kv = traits_.tile_kv(params.head_dim_qk, params.head_dim_v);
   args->copies_values = traits_.copies;
-  // Few rows read f32, bf16 and f16 where they are, unless a tile lies in several pages.
-  const bool converts =
-      params.features.has(Feature::kPaged) ||
-      (shape.is_decode_kernel ? size_of(params.dtype_kv) == 1 : params.dtype_kv != Dtype::kF32);
+  // Few rows read all types but f8e5m2 where they are, unless a tile lies in several pages.
+  const auto is_converted = [&](Dtype dtype) {
+    return shape.is_decode_kernel ? dtype == Dtype::kF8E5M2 : dtype != Dtype::kF32;
+  };
+  const bool converts = params.features.has(Feature::kPaged) || is_converted(params.dtype_k) ||
+                        is_converted(params.dtype_v);
   const bool copies_values = converts || (!shape.is_decode_kernel && traits_.copies);
   const std::int64_t copied = shape.is_decode_kernel ? kDecodeTileKv : args->tile_kv;
   const std::int64_t keys = converts ? copied : 0;
@@ -303,7 +305,7 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
   const std::int64_t workers_bytes = worker_bytes * plan.workers;
   make_problem(params, buffers, &args.problem);
   const std::int32_t workers = useful_workers(params, plan.workers);
-  append_and_rotate(&args.problem, workers, launch);
+  append_and_rotate(&args.problem, launch.workspace.data, {workers, worker_bytes, rest});
   if (!shape.is_decode) {
     count_packed_blocks(args.problem, args.problem.q.starts, args.problem.group_size,
                         behind_queries, &args.grid);

@@ -58,14 +58,15 @@ Claims cpu_forward_claims() {
   const std::vector<DtypeClaim> own = claims.dtypes;
   for (const DtypeClaim& claim : own) {
     if (claim.q != claim.kv || size_of(claim.q) == 1) continue;
-    for (const Dtype kv : {Dtype::kBf16, Dtype::kF16, Dtype::kF8E4M3, Dtype::kF8E5M2}) {
+    for (const Dtype kv : {Dtype::kBf16, Dtype::kF16, Dtype::kF8E4M3, Dtype::kF8E5M2, Dtype::kI8}) {
       if (kv == claim.q || size_of(kv) > size_of(claim.q)) continue;
       claims.dtypes.push_back({claim.q, kv, claim.out, claim.error_bound});
     }
   }
   claims.features = claims.features.with(
       {Feature::kPacked, Feature::kPaged, Feature::kCacheBatchIdx, Feature::kAppendKv,
-       Feature::kRotary, Feature::kRotaryInterleaved, Feature::kPositions});
+       Feature::kRotary, Feature::kRotaryInterleaved, Feature::kPositions, Feature::kScales,
+       Feature::kScalesPerToken, Feature::kChannelScales, Feature::kKvDtypesDiffer});
   return claims;
 }
 
@@ -84,11 +85,13 @@ void add_bf16_pairs(Claims* forward) {
 
 Claims backward_claims(const Claims& forward) {
   Claims claims = forward;
-  claims.features = claims.features
-                        .without({Feature::kDescales, Feature::kDescalesPerHead, Feature::kPaged,
-                                  Feature::kCacheBatchIdx, Feature::kAppendKv, Feature::kRotary,
-                                  Feature::kRotaryInterleaved, Feature::kPositions})
-                        .with({Feature::kDLse, Feature::kDelta});
+  claims.features =
+      claims.features
+          .without({Feature::kDescales, Feature::kDescalesPerHead, Feature::kPaged,
+                    Feature::kCacheBatchIdx, Feature::kAppendKv, Feature::kRotary,
+                    Feature::kRotaryInterleaved, Feature::kPositions, Feature::kScales,
+                    Feature::kScalesPerToken, Feature::kChannelScales, Feature::kKvDtypesDiffer})
+          .with({Feature::kDLse, Feature::kDelta});
   claims.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 3e-6},
                    {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 4e-3},
                    {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 4e-3},

@@ -17,8 +17,9 @@ enum class Element : std::uint8_t {
   kF16,
   kF8E4M3,
   kF8E5M2,
-  kU8 = 7,
-  kBool = 8
+  kI8,
+  kU8,
+  kBool
 };
 
 REGARD_KERNEL_FN std::uint32_t bits_of(float x) { return __builtin_bit_cast(std::uint32_t, x); }
@@ -63,6 +64,8 @@ REGARD_KERNEL_FN float from_f8e5m2(std::uint8_t x) {
   return from_f16(static_cast<std::uint16_t>(x << 8));
 }
 
+REGARD_KERNEL_FN float from_i8(std::int8_t x) { return static_cast<float>(x); }
+
 REGARD_KERNEL_FN std::uint16_t to_bf16(float x) {
   const std::uint32_t bits = bits_of(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
@@ -93,6 +96,14 @@ REGARD_KERNEL_FN std::uint8_t to_f8(float x) {
 }
 REGARD_KERNEL_FN std::uint8_t to_f8e4m3(float x) { return to_f8<3, 7, 0x7e, 0x7f>(x); }
 REGARD_KERNEL_FN std::uint8_t to_f8e5m2(float x) { return to_f8<2, 15, 0x7b, 0x7e>(x); }
+
+/// Rounded to nearest even and held to -127 to 127; NaN becomes 0.
+REGARD_KERNEL_FN std::int8_t to_i8(float x) {
+  constexpr float kMax = 127.0f;
+  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: its unit is 1
+  const float held = x > kMax ? kMax : (x < -kMax ? -kMax : (x == x ? x : 0.0f));
+  return static_cast<std::int8_t>((held + kRounder) - kRounder);
+}
 
 REGARD_KERNEL_FN std::uint16_t to_f16(float x) {
   const std::uint32_t bits = bits_of(x);
@@ -152,6 +163,7 @@ using StoredBf16 = StoredNarrow<std::uint16_t, from_bf16>;
 using StoredF16 = StoredNarrow<std::uint16_t, from_f16>;
 using StoredF8E4M3 = StoredNarrow<std::uint8_t, from_f8e4m3>;
 using StoredF8E5M2 = StoredNarrow<std::uint8_t, from_f8e5m2>;
+using StoredI8 = StoredNarrow<std::int8_t, from_i8>;
 
 /// to[x] = row[x * stride] for x in [0, n), as T; `row` is the address of the first element.
 template <class T>
@@ -169,6 +181,7 @@ REGARD_KERNEL_FN void load_row(Element type, const void* row, std::int64_t strid
     case Element::kF16: load(StoredF16()); break;
     case Element::kF8E4M3: load(StoredF8E4M3()); break;
     case Element::kF8E5M2: load(StoredF8E5M2()); break;
+    case Element::kI8: load(StoredI8()); break;
     default: break;  // masks are not read as numbers
   }
 }
@@ -193,6 +206,9 @@ REGARD_KERNEL_FN void store_row(Element type, void* row, const T* from, std::int
         break;
       case Element::kF8E5M2:
         static_cast<std::uint8_t*>(row)[x] = to_f8e5m2(static_cast<float>(value));
+        break;
+      case Element::kI8:
+        static_cast<std::int8_t*>(row)[x] = to_i8(static_cast<float>(value));
         break;
       default: break;
     }

@@ -14,6 +14,7 @@ static_assert(static_cast<int>(Element::kBf16) == static_cast<int>(Dtype::kBf16)
 static_assert(static_cast<int>(Element::kF16) == static_cast<int>(Dtype::kF16));
 static_assert(static_cast<int>(Element::kF8E4M3) == static_cast<int>(Dtype::kF8E4M3));
 static_assert(static_cast<int>(Element::kF8E5M2) == static_cast<int>(Dtype::kF8E5M2));
+static_assert(static_cast<int>(Element::kI8) == static_cast<int>(Dtype::kI8));
 static_assert(static_cast<int>(Element::kU8) == static_cast<int>(Dtype::kU8));
 static_assert(static_cast<int>(Element::kBool) == static_cast<int>(Dtype::kBool));
 static_assert(static_cast<int>(ScoresStage::kScaled) == static_cast<int>(ScoresKind::kScaled));
@@ -61,6 +62,11 @@ void set_positions(const TensorView& tensor, const RowStarts& starts, View* view
   view->stride[2] = view->stride[tensor.rank == 1 ? 0 : 1];
   view->stride[1] = 0;
   if (tensor.rank == 1) view->stride[0] = 0;
+}
+
+/// New rows bring scales of their own then.
+bool has_scale_a_row(const TensorView& scales, const TensorView& rows) noexcept {
+  return scales.present() && scales.shape[2] == rows.shape[2];
 }
 
 RowStarts starts_of(const TensorView& cu_seqlens) noexcept {
@@ -131,6 +137,11 @@ void make_problem(const AttentionParams& params, const Buffers& buffers,
   set_view(buffers.seqlens_kv, &p.lens_kv);
   set_view(buffers.diagonal_offsets, &p.offsets);
   set_view(buffers.cache_batch_idx, &p.cache_entries);
+  set_rows(buffers.scales_k, keys, &p.scales_k);
+  set_rows(buffers.scales_v, keys, &p.scales_v);
+  set_view(buffers.channel_scales_k, &p.channel_scales_k);
+  p.scales_k_of_rows = has_scale_a_row(buffers.scales_k, buffers.k);
+  p.scales_v_of_rows = has_scale_a_row(buffers.scales_v, buffers.v);
   set_view(buffers.k_new, &p.k_new);
   set_view(buffers.v_new, &p.v_new);
   if (p.k_new.present) p.seqlen_new = buffers.k_new.shape[2];

@@ -108,6 +108,10 @@ struct Problem {
   View lens_q, lens_kv;                  // [B]
   View offsets;                          // [B]
   View descale_q, descale_k, descale_v;  // [B,Hkv], broadcast by strides
+  View scales_k, scales_v;               // [entries,Hkv,rows], broadcast by strides
+  bool scales_k_of_rows = false;         // one for each row, which comes with a new row
+  bool scales_v_of_rows = false;         //
+  View channel_scales_k;                 // [Hkv,Dqk]
 
   DiagonalKind diagonal = DiagonalKind::kTopLeft;
   ScoresStage scores_stage = ScoresStage::kNone;

@@ -142,7 +142,7 @@ class Arrows(unittest.TestCase):
                     self.assertEqual(rules_of({**CLEAN, path: read + "\n"}), {(path, rule)})
         for path in ("src/cpu/kv_operand.h", "src/cpu/forward/kv_operand.h", "src/cuda/rows.h"):
             self.assertEqual(rules_of({**CLEAN, path: "\n".join(reads)}), set())
-        others = "g.d_k; strip.descale_v; k.stride; problem.key; params.dtype_kv;\n"
+        others = "g.d_k; strip.descale_v; k.stride; problem.key; params.dtype_k;\n"
         self.assertEqual(rules_of({**CLEAN, "src/cpu/tiles.inl": others}), set())
 
     def test_planted(self):

@@ -260,7 +260,7 @@ class Tensors(CliTest):
         found = self.run_file(qkv(), "--backend", "cudnn", code=NO_BACKEND)
         self.assertEqual(found["selection"]["chosen"], "error")
         self.assertEqual(found["error"]["code"], "no_backend")
-        quantised = {name: ("I8", [1, 1, 2, 4], bytes(8)) for name in "qkv"}
+        quantised = {name: ("I32", [1, 1, 2, 4], bytes(32)) for name in "qkv"}
         self.run_file(quantised, code=NO_BACKEND)
         self.run_file(qkv(), "--backend", "cudnn", options="grad", code=NO_BACKEND)
 
@@ -330,7 +330,7 @@ class BadInput(CliTest):
             "scale=nan": ["nan"],
             "hq4": ["num_heads_q", "4", "2"],
             "bf16": ["dtype", "bf16"],
-            "kv=int8": ["i8"],
+            "kv=int32": ["i32"],
             "alibi diag=tl": ["alibi"],
             "lens": ["seqlens"],
             "lens_kv=1,2": ["seqlens_kv"],

@@ -54,7 +54,7 @@ TEST_P(RightModels, PassRandomCases) {
   double margin = 0.0;
   for (std::uint64_t n = 0; n < 400; ++n) {
     const Case c = padded(conformance::random_grad_case(4, n));
-    if (c.params.dtype_kv != c.params.dtype_q) continue;
+    if (c.params.dtype_k != c.params.dtype_q) continue;
     Problem problem = make_problem(c);
     GradModelOptions options;
     options.rounds_probs = GetParam();

@@ -125,7 +125,7 @@ TEST(BackwardGiven, ASelectedPairRunsItsBackward) {
     for (const Feature f : kGiven) record.set(f, rng.chance(0.7));
     WithBackward on(record);
     const bool mixed =
-        c.params.dtype_q != c.params.dtype_kv || c.params.dtype_q != c.params.dtype_out;
+        c.params.dtype_q != c.params.dtype_k || c.params.dtype_q != c.params.dtype_out;
     if (mixed) continue;  // no type of the mock's
     const bool selected = runs(on.context, problem, custom("mock"));
     EXPECT_EQ(selected, given.without(record).empty()) << to_string(c);

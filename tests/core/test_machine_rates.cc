@@ -99,11 +99,11 @@ TEST(MachineRates, ThePeakOfAProblem) {
   rates.bf16_gflops = 4.0;
   AttentionParams params;
   EXPECT_EQ(peak_gflops(rates, params), 2.0);
-  params.dtype_q = params.dtype_kv = Dtype::kBf16;
+  params.dtype_q = params.dtype_k = params.dtype_v = Dtype::kBf16;
   EXPECT_EQ(peak_gflops(rates, params), 4.0);
-  params.dtype_kv = Dtype::kF8E4M3;
+  params.dtype_k = Dtype::kF8E4M3;
   EXPECT_EQ(peak_gflops(rates, params), 2.0);
-  params.dtype_q = params.dtype_kv = Dtype::kF64;
+  params.dtype_q = params.dtype_k = params.dtype_v = Dtype::kF64;
   EXPECT_EQ(peak_gflops(rates, params), 1.0);
 }
 

@@ -155,7 +155,7 @@ INSTANTIATE_TEST_SUITE_P(Rounding, CudaOwnCases,
 class CudaTensorGradients : public testing::TestWithParam<const char*> {};
 TEST_P(CudaTensorGradients, Pass) {
   Case c = parse_case(GetParam()).value();
-  c.params.dtype_q = c.params.dtype_kv = c.params.dtype_out = Dtype::kBf16;
+  c.params.dtype_q = c.params.dtype_k = c.params.dtype_v = c.params.dtype_out = Dtype::kBf16;
   EXPECT_EQ(run_all(c).back().report.outcome, Outcome::kPassed) << to_string(c);
 }
 INSTANTIATE_TEST_SUITE_P(All, CudaTensorGradients,

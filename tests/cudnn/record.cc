@@ -42,7 +42,7 @@ AttentionParams plain(Node node, std::int64_t head_dim_qk, std::int64_t head_dim
   AttentionParams p;
   p.device.type = DeviceType::kCuda;
   p.dtype_q = node == Node::kSdpaF8 ? Dtype::kF8E4M3 : Dtype::kBf16;
-  p.dtype_kv = p.dtype_out = p.dtype_q;
+  p.dtype_k = p.dtype_v = p.dtype_out = p.dtype_q;
   p.batch = 2;
   p.num_heads_q = p.num_heads_kv = 4;
   p.seqlen_q = 128;

@@ -28,6 +28,7 @@ const Planted kPlanted[] = {
     {"lse_base_2", Fault::kLseBase2, "b1 hq2 sq17 skv33 d16 lse"},
     {"dropout_not_scaled", Fault::kDropoutNotScaled, "b1 hq2 sq17 skv33 d16 dropout=0.25"},
     {"descale_ignored", Fault::kDescaleIgnored, "b2 hq4 hkv2 sq17 skv33 d16 descales=head"},
+    {"scales_ignored", Fault::kScalesIgnored, "b2 hq4 hkv2 sq17 skv33 d16 scales=token"},
     {"delta_dropped", Fault::kDeltaDropped, "b2 hq2 sq17 skv33 d16 saved grad"},
     {"key_grad_not_scaled", Fault::kKeyGradNotScaled, "b1 hq2 sq17 skv33 d16 saved grad"},
     {"group_not_summed", Fault::kGroupNotSummed, "b1 hq4 hkv2 sq17 skv33 d16 saved grad"},
@@ -47,6 +48,8 @@ TEST_P(PlantedFaults, AreNoticedInEveryDtype) {
   for (const char* dtype : {"f32", "f64", "bf16", "f16", "f8e4m3", "f8e5m2"}) {
     const Case c = parse_case(std::string(GetParam().text) + " " + dtype).value();
     if (is_f8(c.params.dtype_q) && c.params.features.has(Feature::kNeedsGrad)) continue;
+    const bool has_scales = c.params.features.has(Feature::kScales);  // types of 8 bits alone
+    if (GetParam().fault == Fault::kScalesIgnored && !has_scales) continue;
     const BackendRef math{BackendId::kMath};
     const conformance::Report right = conformance::run_case(context, c, math);
     EXPECT_EQ(right.outcome, Outcome::kPassed) << right.text;

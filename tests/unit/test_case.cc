@@ -94,7 +94,8 @@ Case random_case(std::mt19937_64& rng) {
   p.device.type = pick(rng, {DeviceType::kCpu, DeviceType::kCuda});
   p.device.index = one_in(rng, 3) ? static_cast<std::int32_t>(rng() % 9) : 0;
   p.dtype_q = dtype();
-  p.dtype_kv = one_in(rng, 3) ? dtype() : p.dtype_q;
+  p.dtype_k = one_in(rng, 3) ? dtype() : p.dtype_q;
+  p.dtype_v = one_in(rng, 4) ? dtype() : p.dtype_k;
   p.dtype_out = one_in(rng, 3) ? dtype() : p.dtype_q;
   p.batch = one_in(rng, 9) ? 0 : static_cast<std::int64_t>(1 + rng() % 6);
   p.num_heads_kv = random_extent(rng);
@@ -112,6 +113,7 @@ Case random_case(std::mt19937_64& rng) {
     *align = one_in(rng, 2) ? kMaxAlignLog2 : static_cast<std::int32_t>(rng() % 5);
   }
   random_features(rng, &p);
+  p.features.set(Feature::kChannelScales, is_quantised(p.dtype_k) && one_in(rng, 2));
   if (one_in(rng, 2)) p.tokens_q = static_cast<std::int64_t>(rng() % 1000);
   if (one_in(rng, 2)) p.tokens_kv = static_cast<std::int64_t>(rng() % 1000);
   p.diagonal = static_cast<Diagonal>(rng() % 4);
@@ -241,7 +243,7 @@ TEST(CaseText, DefaultsFollowOtherWords) {
   EXPECT_EQ(c.params.dtype_out, Dtype::kF32);
   const Case d = parsed("sq16 d32 bfloat16 kv=int8");
   EXPECT_EQ(d.params.dtype_q, Dtype::kBf16);
-  EXPECT_EQ(d.params.dtype_kv, Dtype::kI8);
+  EXPECT_EQ(d.params.dtype_k, Dtype::kI8);
   EXPECT_EQ(d.params.dtype_out, Dtype::kBf16);
   EXPECT_EQ(parsed("sq16 d32 f8e4m3").params.dtype_out, Dtype::kBf16);
   EXPECT_EQ(parsed("sq16 d32 f8e4m3 out=f8e4m3").params.dtype_out, Dtype::kF8E4M3);

@@ -204,11 +204,6 @@ const Bad kBad[] = {
     // dtypes
     {"dtype", [](R& r) { r.q.dtype = static_cast<Dtype>(42); },
      "dtype of q (42) must be a known dtype, 0..10"},
-    {"dtype_v",
-     [](R& r) {
-       r.v = tensor(2, Dtype::kBf16, {kB, kHkv, kSkv, kDv});
-     },
-     "dtype of v (bf16) must be k's, f32"},
     {"dtype_lse", [](R& r) { r.lse.dtype = Dtype::kF64; }, "dtype of lse (f64) must be f32"},
     {"dtype_lse_f64",
      [](R& r) {

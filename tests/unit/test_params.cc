@@ -33,16 +33,16 @@ void expect_all_visited(Visit visit, const Members&... members) {
 
 TEST(FieldList, HasEveryMemberOfAttentionParams) {
   const AttentionParams p;
-  const auto& [device, dtype_q, dtype_kv, dtype_out, dtype_bias, batch, num_heads_q, num_heads_kv,
-               seqlen_q, seqlen_kv, head_dim_qk, head_dim_v, total_q, total_kv, tokens_q, tokens_kv,
-               num_pages, page_size, rotary_dim, layout_q, layout_k, layout_v, layout_out,
-               align_q_log2, align_k_log2, align_v_log2, align_out_log2, features, mask_dims,
-               bias_dims, diagonal, window_left, window_right, softmax_scale, softcap, dropout_p,
-               scores_kind] = p;
-  expect_all_visited([&](auto f) { for_each_field(p, f); }, device, dtype_q, dtype_kv, dtype_out,
-                     dtype_bias, batch, num_heads_q, num_heads_kv, seqlen_q, seqlen_kv, head_dim_qk,
-                     head_dim_v, total_q, total_kv, tokens_q, tokens_kv, num_pages, page_size,
-                     rotary_dim, layout_q, layout_k, layout_v, layout_out, align_q_log2,
+  const auto& [device, dtype_q, dtype_k, dtype_v, dtype_out, dtype_bias, batch, num_heads_q,
+               num_heads_kv, seqlen_q, seqlen_kv, head_dim_qk, head_dim_v, total_q, total_kv,
+               tokens_q, tokens_kv, num_pages, page_size, rotary_dim, layout_q, layout_k, layout_v,
+               layout_out, align_q_log2, align_k_log2, align_v_log2, align_out_log2, features,
+               mask_dims, bias_dims, diagonal, window_left, window_right, softmax_scale, softcap,
+               dropout_p, scores_kind] = p;
+  expect_all_visited([&](auto f) { for_each_field(p, f); }, device, dtype_q, dtype_k, dtype_v,
+                     dtype_out, dtype_bias, batch, num_heads_q, num_heads_kv, seqlen_q, seqlen_kv,
+                     head_dim_qk, head_dim_v, total_q, total_kv, tokens_q, tokens_kv, num_pages,
+                     page_size, rotary_dim, layout_q, layout_k, layout_v, layout_out, align_q_log2,
                      align_k_log2, align_v_log2, align_out_log2, features, mask_dims, bias_dims,
                      diagonal, window_left, window_right, softmax_scale, softcap, dropout_p,
                      scores_kind);
@@ -291,7 +291,7 @@ constexpr std::int64_t kHuge = std::int64_t{1} << 40;
 const Invalid kInvalid[] = {
     {"dtype_q", [](AttentionParams& p) { p.dtype_q = static_cast<Dtype>(77); },
      "dtype_q (77) must be a known dtype"},
-    {"dtype_kv", [](AttentionParams& p) { p.dtype_kv = static_cast<Dtype>(11); }, "dtype_kv (11)"},
+    {"dtype_k", [](AttentionParams& p) { p.dtype_k = static_cast<Dtype>(11); }, "dtype_k (11)"},
     {"dtype_out", [](AttentionParams& p) { p.dtype_out = static_cast<Dtype>(255); },
      "dtype_out (255)"},
     {"dtype_bias", [](AttentionParams& p) { p.dtype_bias = Dtype::kBf16; },
@@ -497,7 +497,7 @@ TEST(Key, RefusesClassesThatOverflow) {
   EXPECT_NE(key.status().message().find("seqlen_kv (4611686018427387905)"), std::string::npos);
   p.seqlen_kv = (std::int64_t{1} << 60) + 1;  // the class fits, bytes of k at the class do not
   p.head_dim_qk = p.head_dim_v = 1;
-  p.dtype_kv = Dtype::kF16;
+  p.dtype_k = p.dtype_v = Dtype::kF16;
   const Expected<AttentionKey> larger = AttentionKey::make(p, true);
   EXPECT_TRUE(larger.ok()) << larger.status().message();
   p.seqlen_kv = (std::int64_t{1} << 62) - 1;

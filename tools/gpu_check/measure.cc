@@ -39,7 +39,8 @@ double bytes(const AttentionParams& p) {
            static_cast<double>(size_of(dtype));
   };
   const double all = size(p.num_heads_q, p.seqlen_q, p.head_dim_qk, p.dtype_q) +
-                     size(p.num_heads_kv, p.seqlen_kv, p.head_dim_qk + p.head_dim_v, p.dtype_kv) +
+                     size(p.num_heads_kv, p.seqlen_kv, p.head_dim_qk, p.dtype_k) +
+                     size(p.num_heads_kv, p.seqlen_kv, p.head_dim_v, p.dtype_v) +
                      size(p.num_heads_q, p.seqlen_q, p.head_dim_v, p.dtype_out);
   return p.features.has(Feature::kNeedsGrad) ? 2.0 * all : all;
 }

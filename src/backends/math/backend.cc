@@ -42,7 +42,8 @@ const cpu::BackwardKernel& backward_kernel_of(const AttentionParams& p, Isa isa)
 std::int64_t lay_out(const AttentionParams& p, const Kernel& kernel, std::int64_t row_blocks,
                      ForwardArgs* args) noexcept {
   const bool converts = p.features.has(Feature::kPaged) ||  // tiles may lie in several pages
-                        (p.dtype_kv != Dtype::kF32 && p.dtype_kv != Dtype::kF64);
+                        p.dtype_k != p.dtype_v ||
+                        (p.dtype_k != Dtype::kF32 && p.dtype_k != Dtype::kF64);
   const std::int64_t rows = row_blocks * kernel.width;
   args->row_blocks = row_blocks;
   args->tile_kv = kTileKv;
@@ -126,9 +127,9 @@ class MathBackend final : public Backend {
     cpu::count_packed_blocks(p, p.q.starts, p.group_size, behind_queries, &args.grid);
     const std::int64_t tasks = cpu::count_tasks(params, args.grid);
     const std::int32_t workers = cpu::useful_workers(params, plan.workers);
-    cpu::append_and_rotate(&args.problem, workers, launch);
-    cpu::run_tasks({kernel.forward, &args, tasks, worker_bytes}, workers,
-                   cpu::behind_packed_blocks(params, behind_queries));
+    const Launch rest = cpu::behind_packed_blocks(params, behind_queries);
+    cpu::append_and_rotate(&args.problem, launch.workspace.data, {workers, worker_bytes, rest});
+    cpu::run_tasks({kernel.forward, &args, tasks, worker_bytes}, workers, rest);
     cpu::clear_outputs_past_end(p);
     return Status();
   }

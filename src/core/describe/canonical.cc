@@ -42,8 +42,8 @@ void canonicalize_layouts(AttentionParams& p) noexcept {
   const std::int64_t rows_q = packed ? p.total_q : p.seqlen_q;
   const std::int64_t rows_kv = paged ? p.page_size : packed ? p.total_kv : p.seqlen_kv;
   const TensorExtents extents[] = {{p.dtype_q, p.num_heads_q, rows_q, p.head_dim_qk},
-                                   {p.dtype_kv, p.num_heads_kv, rows_kv, p.head_dim_qk},
-                                   {p.dtype_kv, p.num_heads_kv, rows_kv, p.head_dim_v},
+                                   {p.dtype_k, p.num_heads_kv, rows_kv, p.head_dim_qk},
+                                   {p.dtype_v, p.num_heads_kv, rows_kv, p.head_dim_v},
                                    {p.dtype_out, p.num_heads_q, rows_q, p.head_dim_v}};
   for (std::size_t i = 0; i < std::size(kTensorLayouts); ++i) {
     canonicalize(extents[i], p.*kTensorLayouts[i].order, p.*kTensorLayouts[i].align_log2);
@@ -71,6 +71,19 @@ void clear_unused(AttentionParams& p) noexcept {
     p.features = p.features.without({Feature::kRotaryInterleaved, Feature::kPositions});
   }
   if (!f.has(Feature::kDescales)) p.features.set(Feature::kDescalesPerHead, false);
+}
+
+// k and v of 8 bits may have scales, and integers need them. One row has a scale of its own anyhow.
+void canonicalize_scales(AttentionParams& p) noexcept {
+  FeatureSet& f = p.features;
+  if (!is_quantised(p.dtype_k)) f.set(Feature::kChannelScales, false);
+  if (!is_quantised(p.dtype_k) && !is_quantised(p.dtype_v)) f.set(Feature::kScales, false);
+  const bool by_channel = f.has(Feature::kChannelScales);
+  if (p.dtype_v == Dtype::kI8 || (p.dtype_k == Dtype::kI8 && !by_channel)) f.set(Feature::kScales);
+  const std::int64_t rows = f.has(Feature::kPaged)    ? p.page_size
+                            : f.has(Feature::kPacked) ? p.total_kv
+                                                      : p.seqlen_kv;
+  if (!f.has(Feature::kScales) || rows == 1) f.set(Feature::kScalesPerToken, false);
 }
 
 void canonicalize_diagonal(AttentionParams& p) noexcept {
@@ -112,6 +125,7 @@ void canonicalize(AttentionParams& p) noexcept {
   if (f.has(Feature::kPaged) || f.has(Feature::kAppendKv)) f.set(Feature::kSeqlensKv);
   // Without new rows nothing else says where queries stand.
   if (f.has(Feature::kRotary) && !f.has(Feature::kAppendKv)) f.set(Feature::kPositions);
+  canonicalize_scales(p);
   // -0 is 0: it must not be another key.
   p.softmax_scale += 0.0;
   p.softcap += 0.0;
@@ -124,6 +138,7 @@ void canonicalize(AttentionParams& p) noexcept {
   f.set(Feature::kScoresOut, p.scores_kind != ScoresKind::kNone);
   f.set(Feature::kGqa, p.num_heads_q != p.num_heads_kv);
   f.set(Feature::kHeadDimsDiffer, p.head_dim_qk != p.head_dim_v);
+  f.set(Feature::kKvDtypesDiffer, p.dtype_k != p.dtype_v);
   // A backend that does not claim a relation must not run where the relation may hold.
   f.set(Feature::kSeqlenQGreaterKv, seqlen_q_greater_kv(p) != Proof::kFalse);
   f.set(Feature::kNonFiniteBehindMask, false);  // the key's, by policy

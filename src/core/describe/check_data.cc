@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <new>
+#include <string_view>
 
 #include "base/message.h"
 #include "core/describe/describe.h"
@@ -208,6 +210,127 @@ Status check_angles(const Buffers& buffers, const AttentionParams& params, const
   return {};
 }
 
+/// Scales of rows [0, count), `step` bytes apart: the first that is not finite and positive, or
+/// `count`. The codes of such numbers are 1 to the greatest finite one's.
+std::int64_t first_bad_scale(const char* first, std::int64_t step, std::int64_t count) noexcept {
+  constexpr std::uint32_t kCodes = 0x7f7fffffu;
+  constexpr std::int64_t kBlock = 64;
+  const auto is_bad = [&](std::int64_t j) {
+    std::uint32_t code = 0;
+    std::memcpy(&code, first + j * step, sizeof code);
+    return code - 1u >= kCodes;
+  };
+  for (std::int64_t j = 0; j < count; j += kBlock) {
+    const std::int64_t end = std::min(j + kBlock, count);
+    bool bad = false;
+    for (std::int64_t x = j; x < end; ++x) bad |= is_bad(x);
+    for (std::int64_t x = j; bad; ++x) {
+      if (is_bad(x)) return x;
+    }
+  }
+  return count;
+}
+
+Status refuse_scale(const char* where, const char* name, std::string_view index, float value) {
+  return invalid(where, name, "[", index, "] (", static_cast<double>(value),
+                 "), expected finite and more than 0");
+}
+
+/// Where a key lies in k.
+struct KeyPlace {
+  std::int64_t entry;
+  std::int64_t row;
+  std::int64_t left;  // keys from this one on that follow one another
+};
+
+KeyPlace place_of_key(const problem::Problem& p, std::int64_t b, std::int64_t j,
+                      std::int64_t keys) noexcept {
+  if (p.pages.ids != nullptr) {
+    const std::int64_t page = j / p.pages.page_size, row = j % p.pages.page_size;
+    const std::int64_t id = p.pages.ids[b * p.pages.stride[0] + page * p.pages.stride[1]];
+    return {id, row, std::min(p.pages.page_size - row, keys - j)};
+  }
+  if (p.k.starts.data != nullptr) return {0, problem::row_start(p.k.starts, b) + j, keys - j};
+  std::int64_t entry = b;
+  if (p.cache_entries.present) {
+    entry = *problem::element_at<std::int32_t>(p.cache_entries, b * p.cache_entries.stride[0]);
+  }
+  return {entry, j, keys - j};
+}
+
+/// Those of keys that a sequence has before new rows bring theirs. Lengths, pages and entries are
+/// checked before; what no row sees may lie in no page.
+Status check_row_scales(const TensorView& scales, const Buffers& buffers,
+                        const AttentionParams& params, const char* name, const char* where) {
+  if (!is_readable(scales)) return {};
+  problem::Problem p;
+  problem::make_problem(params, buffers, &p);
+  const bool of_k = scales.data == buffers.scales_k.data;
+  const problem::View& view = of_k ? p.scales_k : p.scales_v;
+  const bool of_rows = of_k ? p.scales_k_of_rows : p.scales_v_of_rows;
+  for (std::int64_t b = 0; b < params.batch; ++b) {
+    const std::int64_t all = problem::sequence_of(p, b).band.len_kv;
+    const std::int64_t keys = of_rows ? all - p.seqlen_new : all;
+    for (std::int64_t j = 0; j < keys;) {
+      const KeyPlace place = place_of_key(p, b, j, keys);
+      const std::int64_t count = of_rows ? place.left : 1;
+      for (std::int64_t h = 0; h < params.num_heads_kv && place.entry >= 0; ++h) {
+        const std::int64_t at = place.entry * view.stride[0] + h * view.stride[1];
+        const std::int64_t step = view.stride[2] * std::int64_t{sizeof(float)};
+        const auto* const first = problem::element_at<char>(view, 0) +
+                                  at * std::int64_t{sizeof(float)} + place.row * step;
+        const std::int64_t bad = first_bad_scale(first, step, count);
+        if (bad == count) continue;
+        const std::int64_t row = of_rows ? place.row + bad : 0;
+        float value = 0.0f;
+        std::memcpy(&value, first + bad * step, sizeof value);
+        return refuse_scale(where, name, concat(place.entry, ",", h, ",", row), value);
+      }
+      j += place.left;
+    }
+  }
+  return {};
+}
+
+Status check_channel_scales(const TensorView& scales, const char* name, const char* where) {
+  if (!is_readable(scales)) return {};
+  for (std::int64_t h = 0; h < scales.shape[0]; ++h) {
+    for (std::int64_t d = 0; d < scales.shape[1]; ++d) {
+      const float value = read_float(scales, h * scales.strides[0] + d * scales.strides[1]);
+      if (std::isfinite(value) && value > 0.0f) continue;
+      return refuse_scale(where, name, concat(h, ",", d), value);
+    }
+  }
+  return {};
+}
+
+/// Rows that are quantised: no scale suits an infinity, and integers have no NaN.
+Status check_new_rows(const TensorView& rows, const char* name, const char* where) {
+  if (!is_readable(rows)) return {};
+  float numbers[64];
+  const std::int64_t size = size_of(rows.dtype);
+  const auto* const data = static_cast<const char*>(rows.data);
+  for (std::int64_t row = 0; row < rows.shape[0] * rows.shape[1] * rows.shape[2]; ++row) {
+    const std::int64_t i = row % rows.shape[2], h = row / rows.shape[2] % rows.shape[1],
+                       b = row / rows.shape[2] / rows.shape[1];
+    const std::int64_t at = b * rows.strides[0] + h * rows.strides[1] + i * rows.strides[2];
+    for (std::int64_t d = 0; d < rows.shape[3]; d += std::ssize(numbers)) {
+      const std::int64_t count = std::min<std::int64_t>(rows.shape[3] - d, std::ssize(numbers));
+      problem::load_row(static_cast<problem::Element>(rows.dtype), data + (at + d) * size, 1, count,
+                        numbers);
+      float zero = 0.0f;  // NaN where a number is not finite
+      for (std::int64_t x = 0; x < count; ++x) zero += numbers[x] * 0.0f;
+      if (zero == 0.0f) continue;
+      std::int64_t x = 0;
+      while (std::isfinite(numbers[x])) ++x;
+      return invalid(where, name, "[", b, ",", h, ",", i, ",", d + x, "] (",
+                     static_cast<double>(numbers[x]),
+                     "), expected finite: the row is quantised as it is appended");
+    }
+  }
+  return {};
+}
+
 Status check_data_of(const TensorSpec& spec, const Buffers& buffers, const AttentionParams& params,
                      const char* where) {
   const TensorView& view = buffers.*spec.buffer;
@@ -215,6 +338,11 @@ Status check_data_of(const TensorSpec& spec, const Buffers& buffers, const Atten
   switch (spec.data) {
     case DataRule::kNone: return {};
     case DataRule::kScale: return check_scale(view, spec.name, where);
+    case DataRule::kRowScale: return check_row_scales(view, buffers, params, spec.name, where);
+    case DataRule::kChannelScale: return check_channel_scales(view, spec.name, where);
+    case DataRule::kNewRow:
+      if (!has_scales(buffers, spec.like)) return {};
+      return check_new_rows(view, spec.name, where);
     case DataRule::kPage: return check_pages(view, buffers, params, where);
     case DataRule::kAngles: return check_angles(buffers, params, where);
     case DataRule::kAngle: return check_positions(view, buffers.rotary_cos.shape[0], where);

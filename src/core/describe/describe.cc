@@ -39,10 +39,11 @@ class Describer {
 
   Expected<AttentionParams> run() {
     using Step = Status (Describer::*)();
-    static constexpr Step kSteps[] = {
-        &Describer::check_views,   &Describer::take_main,     &Describer::take_packed,
-        &Describer::take_paging,   &Describer::take_others,   &Describer::take_options,
-        &Describer::take_diagonal, &Describer::check_written, &Describer::finish};
+    static constexpr Step kSteps[] = {&Describer::check_views,   &Describer::take_main,
+                                      &Describer::take_packed,   &Describer::take_paging,
+                                      &Describer::take_others,   &Describer::check_scales,
+                                      &Describer::take_options,  &Describer::take_diagonal,
+                                      &Describer::check_written, &Describer::finish};
     for (const Step step : kSteps) {
       if (Status status = (this->*step)(); !status.ok()) return status;
     }
@@ -91,7 +92,8 @@ class Describer {
     const bool own_batch = b_.page_table.present() || b_.cache_batch_idx.present();
     p_.device = b_.q.device;
     p_.dtype_q = b_.q.dtype;
-    p_.dtype_kv = b_.k.dtype;
+    p_.dtype_k = b_.k.dtype;
+    p_.dtype_v = b_.v.dtype;
     p_.dtype_out = b_.out.dtype;
     p_.batch = b_.q.shape[0];
     p_.num_heads_q = b_.q.shape[1];
@@ -219,6 +221,8 @@ class Describer {
   Status take_others() {
     if (count_ == kMainTensors) return {};
     extents_ = extents_of(p_);
+    extents_[Extent::kEntries] = b_.k.shape[0];
+    extents_[Extent::kRows] = b_.k.shape[2];
     for (int i = kMainTensors; i < count_; ++i) {
       const TensorSpec& spec = *specs_present_[i];
       const TensorView& view = *present_[i].view;
@@ -231,6 +235,34 @@ class Describer {
     }
     if (p_.features.has(Feature::kRotary)) {
       p_.rotary_dim = saturating_mul(extents_[Extent::kRotaryHalf], 2);
+    }
+    return {};
+  }
+
+  // Of k and v of 8 bits alone; integers mean nothing without them.
+  Status check_scales() {
+    struct Scaled {
+      const char* name;
+      const TensorView& rows;
+      const char* scales_name;
+      const TensorView& scales;
+      bool needed;
+    };
+    const bool by_channel = b_.channel_scales_k.present();
+    const Scaled all[] = {
+        {"k", b_.k, "scales_k", b_.scales_k, b_.k.dtype == Dtype::kI8 && !by_channel},
+        {"v", b_.v, "scales_v", b_.scales_v, b_.v.dtype == Dtype::kI8},
+        {"k", b_.k, "channel_scales_k", b_.channel_scales_k, false}};
+    for (const Scaled& s : all) {
+      if (s.scales.present() && !is_quantised(s.rows.dtype)) {
+        return invalid(where_, s.scales_name, " (given) must be left out where ", s.name, " is ",
+                       to_string(s.rows.dtype), ", not i8, f8e4m3 or f8e5m2");
+      }
+      if (s.needed && !s.scales.present()) {
+        return invalid(where_, s.scales_name, " (absent) must be given with ", s.name, " of i8");
+      }
+      const bool per_row = s.scales.rank == 3 && s.scales.shape[2] == s.rows.shape[2];
+      if (per_row) p_.features.set(Feature::kScalesPerToken);
     }
     return {};
   }

@@ -19,7 +19,8 @@ struct DtypeList {
 DtypeList accepted(DtypeRule rule, Dtype dtype_q) noexcept {
   switch (rule) {
     case DtypeRule::kAny:
-    case DtypeRule::kLike: return {};
+    case DtypeRule::kLike:
+    case DtypeRule::kNewRow: return {};
     case DtypeRule::kStatistics: return {{dtype_q == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32}, 1};
     case DtypeRule::kMask: return {{Dtype::kBool, Dtype::kU8}, 2};
     case DtypeRule::kBias: {
@@ -75,6 +76,11 @@ Extents extents_of(const AttentionParams& params) noexcept {
   return extents;
 }
 
+bool has_scales(const Buffers& buffers, TensorView Buffers::*cache) noexcept {
+  if (cache == &Buffers::v) return buffers.scales_v.present();
+  return buffers.scales_k.present() || buffers.channel_scales_k.present();
+}
+
 Status check_last_stride(const char* where, const TensorSpec& spec, const TensorView& view) {
   const int last = view.rank - 1;
   if (!spec.last_stride_is_1 || view.strides[last] == 1 || view.shape[last] <= 1) return {};
@@ -102,7 +108,13 @@ Status TensorRules::check_beside(const TensorSpec& spec) {
 }
 
 Status TensorRules::check_dtype(const TensorSpec& spec, const TensorView& view) {
-  if (spec.dtype == DtypeRule::kLike) {
+  if (spec.dtype == DtypeRule::kNewRow && has_scales(buffers_, spec.like)) {
+    if (view.dtype == buffers_.q.dtype) return {};
+    return invalid(where_, "dtype of ", spec.name, " (", to_string(view.dtype), ") must be q's, ",
+                   to_string(buffers_.q.dtype), ", for ", tensor_at(spec.like, specs_).name,
+                   " has scales");
+  }
+  if (spec.dtype == DtypeRule::kLike || spec.dtype == DtypeRule::kNewRow) {
     const TensorView& like = buffers_.*spec.like;
     if (!view.present() || view.dtype == like.dtype) return {};
     return invalid(where_, "dtype of ", spec.name, " (", to_string(view.dtype), ") must be ",

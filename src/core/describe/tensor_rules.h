@@ -61,6 +61,9 @@ class TensorRules {
 };
 
 /// An error where the row demands a last stride of 1 and the view, of rank 4, has another.
+/// Whether k, or v, has scales: rows of q's type are then quantised as they are appended.
+bool has_scales(const Buffers& buffers, TensorView Buffers::*cache) noexcept;
+
 Status check_last_stride(const char* where, const TensorSpec& spec, const TensorView& view);
 
 }  // namespace regard

@@ -95,6 +95,7 @@ const char* to_string(DtypeRule rule) noexcept {
     case DtypeRule::kI32: return "i32";
     case DtypeRule::kI64: return "i64";
     case DtypeRule::kAngle: return "f32 or q's, not of 8 bits";
+    case DtypeRule::kNewRow: return "the same, or q's";
     case DtypeRule::kIndex: return "i32 or i64";
   }
   return "?";
@@ -105,9 +106,11 @@ std::string tensor_table(TensorSpecs specs) {
       "| tensor | forward | backward | shape | type | features |\n"
       "|---|---|---|---|---|---|\n";
   for (const TensorSpec& spec : specs) {
-    const std::string dtype = spec.dtype == DtypeRule::kLike
-                                  ? concat(tensor_at(spec.like).name, "'s")
-                                  : to_string(spec.dtype);
+    std::string dtype = to_string(spec.dtype);
+    if (spec.dtype == DtypeRule::kLike) dtype = concat(tensor_at(spec.like).name, "'s");
+    if (spec.dtype == DtypeRule::kNewRow) {
+      dtype = concat(tensor_at(spec.like).name, "'s; q's where that has scales");
+    }
     append(table,
            concat("| `", spec.name, "` | ", forward_cell(spec), " | ", to_string(spec.backward),
                   " | ", shape_cell(spec), " | ", dtype, " | ", features_cell(spec), " |\n"));

@@ -28,8 +28,9 @@ Status check_types(const AttentionParams& p, const char* where) {
     const char* name;
     Dtype dtype;
   };
-  for (const Typed& t : {Typed{"dtype_q", p.dtype_q}, Typed{"dtype_kv", p.dtype_kv},
-                         Typed{"dtype_out", p.dtype_out}, Typed{"dtype_bias", p.dtype_bias}}) {
+  for (const Typed& t :
+       {Typed{"dtype_q", p.dtype_q}, Typed{"dtype_k", p.dtype_k}, Typed{"dtype_v", p.dtype_v},
+        Typed{"dtype_out", p.dtype_out}, Typed{"dtype_bias", p.dtype_bias}}) {
     if (is_known(t.dtype)) continue;
     return invalid(where, t.name, " (", static_cast<int>(t.dtype), ") must be a known dtype, 0..",
                    kDtypeCount - 1);
@@ -179,10 +180,10 @@ const char* first_overflowing_tensor(const AttentionParams& p) noexcept {
   const std::int64_t rows_q = packed ? p.total_q : p.seqlen_q;
   const std::int64_t rows_kv = paged ? p.page_size : packed ? p.total_kv : p.seqlen_kv;
   if (!bytes_fit(size_of(p.dtype_q), {outer_q, p.num_heads_q, rows_q, p.head_dim_qk})) return "q";
-  if (!bytes_fit(size_of(p.dtype_kv), {outer_kv, p.num_heads_kv, rows_kv, p.head_dim_qk})) {
+  if (!bytes_fit(size_of(p.dtype_k), {outer_kv, p.num_heads_kv, rows_kv, p.head_dim_qk})) {
     return "k";
   }
-  if (!bytes_fit(size_of(p.dtype_kv), {outer_kv, p.num_heads_kv, rows_kv, p.head_dim_v})) {
+  if (!bytes_fit(size_of(p.dtype_v), {outer_kv, p.num_heads_kv, rows_kv, p.head_dim_v})) {
     return "v";
   }
   if (!bytes_fit(size_of(p.dtype_out), {outer_q, p.num_heads_q, rows_q, p.head_dim_v})) {

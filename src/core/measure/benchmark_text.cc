@@ -98,7 +98,8 @@ std::string table_of(const Benchmark& result, bool backward) {
 /// "236 GFLOP/s in f32 on 2 threads (118 on one), memory 31.0 GB/s (24.9 on one)"
 std::string machine_text(const Benchmark& result) {
   const AttentionParams& p = result.params;
-  const bool pairs = p.dtype_q == Dtype::kBf16 && p.dtype_kv == Dtype::kBf16;
+  const bool pairs =
+      p.dtype_q == Dtype::kBf16 && p.dtype_k == Dtype::kBf16 && p.dtype_v == Dtype::kBf16;
   const char* const type = p.dtype_q == Dtype::kF64 ? "f64" : pairs ? "bf16" : "f32";
   const bool several = result.machine.threads > 1;
   const auto rate = [&](double all, double one, const char* unit) {

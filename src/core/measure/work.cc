@@ -59,9 +59,9 @@ double bytes_of(const TensorView& view) {
 
 /// Of k and v, and of their gradients: of one head, all heads of the row's first tensor alike.
 double bytes_of_keys(const AttentionParams& params, const Visible& visible) {
-  const double width = static_cast<double>(params.head_dim_qk + params.head_dim_v);
-  return visible.keys * static_cast<double>(params.num_heads_kv) * width *
-         static_cast<double>(size_of(params.dtype_kv));
+  const std::int64_t row =
+      params.head_dim_qk * size_of(params.dtype_k) + params.head_dim_v * size_of(params.dtype_v);
+  return visible.keys * static_cast<double>(params.num_heads_kv) * static_cast<double>(row);
 }
 
 bool is_key_tensor(const TensorSpec& spec) {

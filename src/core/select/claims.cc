@@ -44,6 +44,12 @@ std::string dtype_text(Dtype q, Dtype kv, Dtype out) {
   return std::string("q=") + to_string(q) + " kv=" + to_string(kv) + " out=" + to_string(out);
 }
 
+std::string dtype_text(const AttentionParams& p) {
+  if (p.dtype_k == p.dtype_v) return dtype_text(p.dtype_q, p.dtype_k, p.dtype_out);
+  return concat("q=", to_string(p.dtype_q), " k=", to_string(p.dtype_k),
+                " v=", to_string(p.dtype_v), " out=", to_string(p.dtype_out));
+}
+
 std::string sm_text(std::int32_t sm) {
   return std::to_string(sm / 10) + "." + std::to_string(sm % 10);
 }
@@ -78,7 +84,7 @@ const DtypeClaim& nearest_dtypes(const std::vector<DtypeClaim>& claims, const At
 }
 
 Refusal dtype_refusal(const std::vector<DtypeClaim>& claims, const AttentionParams& p) {
-  Refusal refusal{RefusalCode::kDtype, "", dtype_text(p.dtype_q, p.dtype_kv, p.dtype_out), {}};
+  Refusal refusal{RefusalCode::kDtype, "", dtype_text(p), {}};
   for (const DtypeClaim& c : claims) {
     if (!refusal.limit.empty()) refusal.limit += ", ";
     refusal.limit += dtype_text(c.q, c.kv, c.out);
@@ -204,12 +210,21 @@ KernelLevel level_of(const Env& env) noexcept {
 
 const DtypeClaim* find_dtypes(const Claims& claims, const AttentionParams& p,
                               const KernelLevel& level) noexcept {
-  const DtypeClaim* found = nullptr;
-  for (const DtypeClaim& c : claims.dtypes) {
-    const bool same = c.q == p.dtype_q && c.kv == p.dtype_kv && c.out == p.dtype_out;
-    if (same && holds(c, level)) found = &c;
-  }
-  return found;
+  const auto find = [&](Dtype kv, const KernelLevel& at) {
+    const DtypeClaim* found = nullptr;
+    for (const DtypeClaim& c : claims.dtypes) {
+      const bool same = c.q == p.dtype_q && c.kv == kv && c.out == p.dtype_out;
+      if (same && holds(c, at)) found = &c;
+    }
+    return found;
+  };
+  if (p.dtype_k == p.dtype_v) return find(p.dtype_k, level);
+  // Kernels that keys and values of one type alone have do not compute two.
+  const KernelLevel plain{Isa::kScalar, level.sm};
+  const DtypeClaim* const of_k = find(p.dtype_k, plain);
+  const DtypeClaim* const of_v = find(p.dtype_v, plain);
+  if (of_k == nullptr || of_v == nullptr) return nullptr;
+  return of_k->error_bound < of_v->error_bound ? of_v : of_k;
 }
 
 FeatureSet backward_features(const AttentionParams& params) noexcept {

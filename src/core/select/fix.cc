@@ -121,6 +121,12 @@ void clear(Feature feature, AttentionParams& p) {
     case Feature::kScoresOut: p.scores_kind = ScoresKind::kNone; break;
     case Feature::kGqa: p.num_heads_kv = p.num_heads_q; break;
     case Feature::kHeadDimsDiffer: p.head_dim_v = p.head_dim_qk; break;
+    case Feature::kKvDtypesDiffer: p.dtype_v = p.dtype_k; break;
+    case Feature::kScales:
+    case Feature::kChannelScales:  // integers mean nothing without them
+      if (p.dtype_k == Dtype::kI8) p.dtype_k = p.dtype_q;
+      if (p.dtype_v == Dtype::kI8 && feature == Feature::kScales) p.dtype_v = p.dtype_q;
+      break;
     case Feature::kPositions:  // nothing else says where queries stand without new rows
       if (!p.features.has(Feature::kAppendKv)) p.features.set(Feature::kRotary, false);
       break;
@@ -155,7 +161,7 @@ Status set_dtypes(const Fix& fix, AttentionParams& p) {
   });
   if (!readable || (dtypes.size() != 1 && dtypes.size() != 3)) return bad_value(fix);
   p.dtype_q = dtypes[0];
-  p.dtype_kv = dtypes[dtypes.size() / 2];
+  p.dtype_k = p.dtype_v = dtypes[dtypes.size() / 2];
   p.dtype_out = dtypes.size() == 1 ? default_dtype_out(dtypes[0]) : dtypes[2];
   return {};
 }

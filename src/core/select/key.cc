@@ -32,6 +32,10 @@ constexpr FeatureSet kHidesNothing{Feature::kDiagonalBottomRight,
                                    Feature::kDelta,
                                    Feature::kGqa,
                                    Feature::kHeadDimsDiffer,
+                                   Feature::kKvDtypesDiffer,
+                                   Feature::kScales,
+                                   Feature::kScalesPerToken,
+                                   Feature::kChannelScales,
                                    Feature::kSeqlenQGreaterKv};
 
 }  // namespace

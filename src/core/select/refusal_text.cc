@@ -55,6 +55,9 @@ const char* undo_text(std::string_view feature) {
   constexpr Undo kUndo[] = {
       {Feature::kGqa, "give k and v as many heads as q"},
       {Feature::kHeadDimsDiffer, "make head_dim_v equal to head_dim_qk"},
+      {Feature::kKvDtypesDiffer, "give v the dtype of k"},
+      {Feature::kScales, "keep k and v without scales, in a float type"},
+      {Feature::kChannelScales, "keep k without scales, in a float type"},
       {Feature::kSeqlenQGreaterKv, "reduce seqlen_q to seqlen_kv"},
       {Feature::kNonFiniteBehindMask, "set assume_finite to true"},
   };

@@ -69,7 +69,7 @@ bool print_dtype(const Case& c, std::string* out) {
 bool parse_dtypes(Text value, Case* c) {
   const std::optional<Dtype> dtype = parse_dtype_word(value);
   if (!dtype) return false;
-  c->params.dtype_q = c->params.dtype_kv = *dtype;
+  c->params.dtype_q = c->params.dtype_k = c->params.dtype_v = *dtype;
   c->params.dtype_out = default_dtype_out(*dtype);
   return true;
 }
@@ -84,7 +84,14 @@ bool parse_other_dtype(Text value, Case* c) {
   if (dtype) c->params.*kMember = *dtype;
   return dtype.has_value();
 }
+/// Of k, and of v until the case says otherwise.
+bool parse_kv_dtype(Text value, Case* c) {
+  const bool read = parse_other_dtype<&AttentionParams::dtype_k>(value, c);
+  c->params.dtype_v = c->params.dtype_k;
+  return read;
+}
 Dtype dtype_of_q(const AttentionParams& p) { return p.dtype_q; }
+Dtype dtype_of_k(const AttentionParams& p) { return p.dtype_k; }
 Dtype dtype_of_out(const AttentionParams& p) { return default_dtype_out(p.dtype_q); }
 Dtype f32_dtype(const AttentionParams&) { return Dtype::kF32; }
 
@@ -158,6 +165,16 @@ bool parse_descales(Text value, Case* c) {
   c->params.features.set(Feature::kDescales);
   c->params.features.set(Feature::kDescalesPerHead, value == "head");
   return value.empty() || value == "all" || value == "head";
+}
+
+bool print_scales(const Case& c, std::string* out) {
+  append(*out, c.params.features.has(Feature::kScalesPerToken) ? "token" : "all");
+  return c.params.features.has(Feature::kScales);
+}
+bool parse_scales(Text value, Case* c) {
+  c->params.features.set(Feature::kScales);
+  c->params.features.set(Feature::kScalesPerToken, value != "all");
+  return value.empty() || value == "token" || value == "all";
 }
 
 // ---- the diagonal and windows
@@ -427,8 +444,10 @@ constexpr CaseWord kWords[] = {
     {"dv", kSize, "N", "head_dim of v and out (d)", print_head_dim_v, parse_extent<&P::head_dim_v>},
     {"dtype", kDtype, "f64|f32|bf16|f16|f8e4m3|f8e5m2|i8|...", "of q, k, v and out (f32)",
      print_dtype, parse_dtypes},
-    {"kv", kValue, "DTYPE", "of k and v (q's)", print_other_dtype<&P::dtype_kv, dtype_of_q>,
-     parse_other_dtype<&P::dtype_kv>},
+    {"kv", kValue, "DTYPE", "of k and v (q's)", print_other_dtype<&P::dtype_k, dtype_of_q>,
+     parse_kv_dtype},
+    {"v", kValue, "DTYPE", "of v (k's)", print_other_dtype<&P::dtype_v, dtype_of_k>,
+     parse_other_dtype<&P::dtype_v>},
     {"out", kValue, "DTYPE", "of out (q's; bf16 beside f8)",
      print_other_dtype<&P::dtype_out, dtype_of_out>, parse_other_dtype<&P::dtype_out>},
     {"packed", kFlag, "", "rows of all sequences in one, by cu_seqlens", print_feature<F::kPacked>,
@@ -461,6 +480,10 @@ constexpr CaseWord kWords[] = {
      print_feature<F::kCacheBatchIdx>, parse_feature_flag<F::kCacheBatchIdx>},
     {"descales", kEither, "all|head", "what q, k and v are multiplied by, or some of them",
      print_descales, parse_descales},
+    {"scales", kEither, "token|all",
+     "of k and v of 8 bits: one for each row, or for all of an entry", print_scales, parse_scales},
+    {"channel_scales", kFlag, "", "of k of 8 bits: one for each column",
+     print_feature<F::kChannelScales>, parse_feature_flag<F::kChannelScales>},
     {"causal", kFlag, "", "no key after the diagonal", print_causal, parse_causal, nullptr,
      forget_causal},
     {"diag", kValue, "tl|br|N|seq", "the diagonal: top left, bottom right, offset N or one each",

@@ -31,6 +31,9 @@ constexpr const char* kNames[] = {
     "cache_batch_idx",
     "descales",
     "descales_per_head",
+    "scales",
+    "scales_per_token",
+    "channel_scales",
     "lse",
     "scores_out",
     "saved_stats",
@@ -39,6 +42,7 @@ constexpr const char* kNames[] = {
     "delta",
     "gqa",
     "head_dims_differ",
+    "kv_dtypes_differ",
     "seqlen_q_greater_kv",
     "non_finite_behind_mask",
 };

@@ -78,7 +78,7 @@ std::int64_t paired_keys(const BackwardKernel& kernel) noexcept {
 /// The offsets within what is copied of a tile.
 void lay_out_tile(const AttentionParams& p, const BackwardKernel& kernel,
                   BackwardArgs* args) noexcept {
-  const bool converts = p.dtype_kv != Dtype::kF32 && p.dtype_kv != Dtype::kF64;
+  const bool converts = p.dtype_k != Dtype::kF32 && p.dtype_k != Dtype::kF64;
   const std::int64_t pack = kernel.pack, bytes = kernel.scalar_bytes;
   const std::int64_t copied = args->copies_tiles || converts ? args->tile_kv / pack : 0;
   const std::int64_t paired = paired_keys(kernel);
@@ -273,7 +273,7 @@ const BackwardKernels& backward_kernels(Isa isa) noexcept {
 
 const BackwardKernel& one_pass_kernel(const AttentionParams& p, Isa isa) noexcept {
   const bool is_bf16 =
-      p.dtype_q == Dtype::kBf16 && p.dtype_kv == Dtype::kBf16 && p.dtype_out == Dtype::kBf16;
+      p.dtype_q == Dtype::kBf16 && p.dtype_k == Dtype::kBf16 && p.dtype_out == Dtype::kBf16;
 #if defined(__x86_64__) && !defined(REGARD_NO_AVX512_BF16)
   if (is_bf16 && isa.includes(Isa::kAvx512Bf16)) return kAvx512Bf16Backward;
 #elif defined(__aarch64__)

@@ -133,8 +133,8 @@ class DecodeTiles {
     tile_ = tile;
     const KvOperand k = k_operand(p_, b_, task_head.head_kv),
                     v = v_operand(p_, b_, task_head.head_kv);
-    keys_ = rows_of_tile(k, tile, keys_buffer_);
-    values_ = rows_of_tile(v, tile, values_buffer_);
+    keys_ = rows_of_tile(k, tile, keys_buffer_, key_scales_);
+    values_ = rows_of_tile(v, tile, values_buffer_, value_scales_);
     next_ = next_tile_prefetch(k, v, task_head, tile);
   }
   const Tile& tile() const { return tile_; }
@@ -151,6 +151,11 @@ class DecodeTiles {
       for (std::int64_t d = 0; d < p.head_dim_qk; d += V::kLanes) {
         V::store(to + d, V::load(to + d) * factor);
       }
+      if (!p.channel_scales_k.present) continue;
+      const std::int64_t head_kv = row_block.head[w] / p.group_size;
+      for (std::int64_t d = 0; d < p.head_dim_qk; ++d) {
+        to[d] *= static_cast<T>(channel_scale(p, head_kv, d));
+      }
     }
   }
 
@@ -165,6 +170,10 @@ class DecodeTiles {
         self->keys_.type, [&](auto type) __attribute__((always_inline)) {
           self->template dot_keys<decltype(type)::value>(row_block.rows, q, visible, to);
         });
+    if (self->keys_.scales.first != nullptr) {
+      multiply_keys<kVectors>(self->key_scales_ + (visible.begin - self->tile_.begin), visible.size,
+                              to);
+    }
     accumulate_max<V>(kVectors, visible.size, to, max);
   }
 
@@ -172,6 +181,10 @@ class DecodeTiles {
   template <int kVectors>
   REGARD_KERNEL_FN void accumulate(DecodeTiles* self, const RowBlock<V>& row_block, T* probs,
                                    Tile visible, bool partial, const T* rescale, T* out) {
+    if (self->values_.scales.first != nullptr) {
+      multiply_keys<kVectors>(self->value_scales_ + (visible.begin - self->tile_.begin),
+                              visible.size, probs);
+    }
     with_element<kTypes...>(
         self->values_.type, [&](auto type) __attribute__((always_inline)) {
           constexpr Element kType = decltype(type)::value;
@@ -186,14 +199,33 @@ class DecodeTiles {
  private:
   /// A tile's rows where they are if they follow one another and their type has a loop of its own,
   /// else in `buffer`: as they are, or converted to f32.
-  static KvOperand rows_of_tile(const KvOperand& x, Tile tile, T* buffer) {
+  static KvOperand rows_of_tile(const KvOperand& x, Tile tile, T* buffer, T* scales) {
     if (((x.type != kTypes) && ...)) {
       convert_tile<V>(x, tile, x.dim, buffer);
       return copied_operand(buffer, Element::kF32, x.dim, tile.size);
     }
+    if (x.scales.first != nullptr) {
+      for (std::int64_t j = 0; j < tile.size; ++j) {
+        scales[j] = static_cast<T>(*scale_at(x, tile.begin + j));
+      }
+    }
     if (is_one_run(x, tile)) return from_key(x, tile.begin);
     copy_keys(x, tile, buffer);
-    return copied_operand(buffer, x.type, x.dim, tile.size);
+    KvOperand copy = copied_operand(buffer, x.type, x.dim, tile.size);
+    copy.scales = x.scales;
+    return copy;
+  }
+
+  /// Scores, or probabilities, of each key times its scale: the sign of -0 stays.
+  template <int kVectors>
+  REGARD_KERNEL_FN void multiply_keys(const T* scales, std::int64_t size, T* numbers) {
+    for (std::int64_t j = 0; j < size; ++j) {
+      const auto scale = V::set(scales[j]);
+      REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
+        T* const at = numbers + j * V::kWidth + v * V::kLanes;
+        V::store(at, V::load(at) * scale);
+      }
+    }
   }
 
   /// Keys of pages smaller than a tile. Those of a later tile are prefetched beside them: no cursor
@@ -402,6 +434,8 @@ class DecodeTiles {
   std::int64_t b_;
   T* keys_buffer_;
   T* values_buffer_;
+  alignas(64) T key_scales_[kDecodeTileKv];  // where rows that are not converted have scales
+  alignas(64) T value_scales_[kDecodeTileKv];
   KvOperand keys_{};    // from the tile's first key on
   KvOperand values_{};  // likewise
   Tile tile_{};

@@ -154,14 +154,20 @@ static void pack_columns(const View& view, const RowBlock<V>& row_block, std::in
   }
 }
 
-/// q^T [head_dim_qk][W], times the row block's factor.
+/// q^T [head_dim_qk][W], times the row block's factor and the scales of K's columns.
 template <class V>
 static void pack_queries(const Problem& p, const RowBlock<V>& row_block, typename V::Scalar* q_t) {
+  using T = typename V::Scalar;
   pack_columns(p.q, row_block, p.head_dim_qk, q_t);
-  if (row_block.query_factor == 1) return;
-  const auto factor = V::set(row_block.query_factor);
-  for (std::int64_t x = 0; x < p.head_dim_qk * V::kVectors; ++x) {
-    V::store(q_t + x * V::kLanes, V::load(q_t + x * V::kLanes) * factor);
+  if (row_block.query_factor == 1 && !p.channel_scales_k.present) return;
+  const std::int64_t head_kv = row_block.head[0] / p.group_size;
+  for (std::int64_t d = 0; d < p.head_dim_qk; ++d) {
+    const auto factor =
+        V::set(row_block.query_factor * static_cast<T>(channel_scale(p, head_kv, d)));
+    for (int v = 0; v < V::kVectors; ++v) {
+      T* const at = q_t + d * V::kWidth + v * V::kLanes;
+      V::store(at, V::load(at) * factor);
+    }
   }
 }
 

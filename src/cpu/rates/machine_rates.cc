@@ -295,7 +295,8 @@ MachineRates machine_rates(Isa isa, std::int32_t threads) {
 
 double peak_gflops(const MachineRates& rates, const AttentionParams& params) noexcept {
   if (params.dtype_q == Dtype::kF64) return rates.f64_gflops;
-  const bool pairs = params.dtype_q == Dtype::kBf16 && params.dtype_kv == Dtype::kBf16;
+  const bool pairs = params.dtype_q == Dtype::kBf16 && params.dtype_k == Dtype::kBf16 &&
+                     params.dtype_v == Dtype::kBf16;
   return pairs ? rates.bf16_gflops : rates.f32_gflops;
 }
 

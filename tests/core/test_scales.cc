@@ -1,0 +1,133 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "conformance/problem.h"
+#include "regard/attention.h"
+#include "tests/support/tensors.h"
+
+// Scales of k and v: what is refused, before anything is written.
+
+namespace regard {
+namespace {
+
+using conformance::Problem;
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+Problem dense(const char* text) {
+  return conformance::make_problem(parse_case(text).value(), {.dense = true});
+}
+
+std::vector<char> bytes_of(const TensorView& view) {
+  const auto* const data = static_cast<const char*>(view.data);
+  return {data, data + view.num_elements() * size_of(view.dtype)};
+}
+
+TEST(ScalesData, IsCheckedBeforeAnythingIsWritten) {
+  struct Bad {
+    const char* text;
+    TensorView Buffers::*tensor;
+    std::int64_t place;
+    float value;
+    const char* fragment;
+  };
+  constexpr const char* kRows = "b2 hq2 sq2 skv24 d8 f32 kv=i8 scales=token lens_kv=20,3 append=2";
+  constexpr const char* kPages =
+      "b1 hq1 sq2 skv24 d8 f32 kv=i8 scales=all paged page_size=8 lens_kv=20 append=2";
+  const Bad bad[] = {
+      {kRows, &Buffers::scales_k, 19, 0.0f, "scales_k[0,0,19] (0), expected finite and more than"},
+      {kRows, &Buffers::scales_k, 24 + 2, -1.0f, "scales_k[0,1,2] (-1)"},
+      {kRows, &Buffers::scales_v, 48 + 24, kNaN, "scales_v[1,1,0] (nan)"},
+      {kRows, &Buffers::scales_v, 0, kInfinity, "scales_v[0,0,0] (inf)"},
+      {kRows, &Buffers::k_new, 17, kNaN, "k_new[0,1,0,1] (nan), expected finite: the row is quant"},
+      {kRows, &Buffers::v_new, 40, kInfinity, "v_new[1,0,1,0] (inf), expected finite"},
+      {kPages, &Buffers::scales_k, 0, kNaN, "scales_k["},
+      {"b1 hq1 sq1 skv8 d8 f32 kv=i8 scales=all channel_scales append lens_kv=3",
+       &Buffers::channel_scales_k, 5, 0.0f, "channel_scales_k[0,5] (0)"},
+  };
+  for (const Bad& b : bad) {
+    Context context;
+    Problem problem = dense(b.text);
+    problem.reset_outputs();
+    const AttentionRequest& r = problem.request();
+    static_cast<float*>((r.*b.tensor).data)[b.place] = b.value;
+    const std::vector<unsigned char> out = problem.output_bytes();
+    const std::vector<char> k = bytes_of(r.k), v = bytes_of(r.v), scales = bytes_of(r.scales_v);
+    const Status status = attention(context, r);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find(b.fragment), std::string::npos) << status.message();
+    EXPECT_EQ(problem.output_bytes(), out) << b.fragment;
+    EXPECT_EQ(bytes_of(r.k), k) << b.fragment;
+    EXPECT_EQ(bytes_of(r.v), v) << b.fragment;
+    EXPECT_EQ(bytes_of(r.scales_v), scales) << b.fragment;
+  }
+}
+
+// Rows behind a sequence's length, and those that the call writes, may have anything.
+TEST(ScalesData, OfRowsThatAreNotThereMayBeAnything) {
+  Context context;
+  Problem problem = dense("b2 hq2 sq2 skv24 d8 f32 kv=i8 scales=token lens_kv=20,3 append=2");
+  const AttentionRequest& r = problem.request();
+  for (const TensorView* scales : {&r.scales_k, &r.scales_v}) {
+    auto* const numbers = static_cast<float*>(scales->data);
+    for (std::int64_t n = 0; n < scales->num_elements(); ++n) {
+      if (n % 24 >= (n < 48 ? 20 : 3)) numbers[n] = kNaN;
+    }
+  }
+  EXPECT_TRUE(attention(context, r).ok());
+  const auto* const out = static_cast<const float*>(r.out.data);
+  EXPECT_TRUE(std::all_of(out, out + r.out.num_elements(), [](float x) { return x == x; }));
+}
+
+TEST(ScalesRequest, IsRefusedByName) {
+  const auto refused = [](const AttentionRequest& r, const std::string& fragment) {
+    const std::string message = describe(r).status().message();
+    EXPECT_NE(message.find(fragment), std::string::npos) << message;
+  };
+  Problem problem = dense("b2 hq2 sq2 skv24 d8 f32 kv=i8 scales=token append=2");
+  const AttentionRequest good = problem.request();
+  AttentionRequest r = good;
+  r.scales_k = r.k_new = r.v_new = TensorView{};
+  refused(r, "scales_k (absent) must be given with k of i8");
+  r = good;
+  r.scales_v = r.k_new = r.v_new = TensorView{};
+  refused(r, "scales_v (absent) must be given with v of i8");
+  r = good;
+  r.scales_k.shape[2] = 23;
+  refused(r, "shape of scales_k ([2,2,23]) must broadcast to [2,2,24], [entries,Hkv,1|rows]");
+  r = good;
+  r.scales_k.dtype = Dtype::kI32;
+  refused(r, "dtype of scales_k (i32) must be f32");
+  r = good;
+  r.k_new.dtype = Dtype::kI8;
+  refused(r, "dtype of k_new (i8) must be q's, f32, for k has scales");
+  r = good;
+  r.scales_v.read_only = true;
+  refused(r, "scales_v");
+  r = good;
+  r.scales_v = r.scales_k;
+  refused(r, "must not overlap");
+  Problem floats = dense("b1 hq1 sq2 skv24 d8 bf16");
+  r = floats.request();
+  r.scales_k = make_view(static_cast<float*>(good.scales_k.data), {1, 1, 24});
+  refused(r, "scales_k (given) must be left out where k is bf16, not i8, f8e4m3 or f8e5m2");
+}
+
+TEST(ScalesCase, IsAsWide) {
+  const Case c = parse_case("sq1 skv64 d8 bf16 kv=i8 v=f8e4m3").value();
+  EXPECT_EQ(c.params.dtype_k, Dtype::kI8);
+  EXPECT_EQ(c.params.dtype_v, Dtype::kF8E4M3);
+  EXPECT_TRUE(c.params.features.has(Feature::kScales));
+  EXPECT_FALSE(parse_case("sq1 skv8 d8 bf16 scales").value().params.features.has(Feature::kScales));
+  EXPECT_EQ(to_string(parse_case("sq1 skv64 d8 bf16 kv=i8 scales").value()),
+            "b1 hq1 hkv1 sq1 skv64 d8 bf16 kv=i8 scales=token");
+}
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,159 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "oracle/number.h"
+#include "oracle/padded.h"
+#include "oracle/rules.h"
+#include "property.h"
+
+// Keys and values of 8 bits with scales: the numbers that their codes stand for, in a batch, in
+// pages and as rows are appended.
+
+namespace regard {
+namespace {
+
+using conformance::Problem;
+using test::unequal;
+
+class Scales : public test::Property {
+ protected:
+  /// Scales become powers of two, with which a product is exact wherever it is computed.
+  static void round_to_powers(const TensorView& scales) {
+    if (!scales.present()) return;
+    conformance::for_each_element(scales, [](const auto& at, unsigned char* element) {
+      const float power = (at[0] + at[1] + at[2]) % 3 == 0 ? 0.03125f : 0.0625f;
+      std::memcpy(element, &power, sizeof power);
+    });
+  }
+
+  /// The rows as f32 [B,Hkv,Skv,D], times their scales.
+  TensorView numbers_of(const TensorView& rows, const TensorView& scales) {
+    std::vector<float>& memory = memory_.emplace_back(
+        static_cast<std::size_t>(rows.shape[0] * rows.shape[1] * rows.shape[2] * rows.shape[3]));
+    const TensorView view = make_view(memory.data(), Dtype::kF32,
+                                      {rows.shape[0], rows.shape[1], rows.shape[2], rows.shape[3]});
+    std::size_t n = 0;
+    for (std::int64_t b = 0; b < rows.shape[0]; ++b) {
+      for (std::int64_t h = 0; h < rows.shape[1]; ++h) {
+        for (std::int64_t j = 0; j < rows.shape[2]; ++j) {
+          const double scale = scales.present() ? oracle::element(scales, b, h, j) : 1.0;
+          for (std::int64_t d = 0; d < rows.shape[3]; ++d) {
+            memory[n++] = static_cast<float>(oracle::element(rows, b, h, j, d) * scale);
+          }
+        }
+      }
+    }
+    return view;
+  }
+
+ private:
+  std::vector<std::vector<float>> memory_;
+};
+
+constexpr const char* kCases[] = {
+    "b2 hq4 hkv2 sq1 skv640 d64 f32 kv=i8 scales=token lens=kv lse seed=1",
+    "b2 hq4 hkv2 sq5 skv200 d40 f32 kv=i8 v=f8e4m3 scales=all causal diag=br lse seed=2",
+    "b2 hq2 sq70 skv320 d24 dv16 f32 kv=f8e5m2 scales=token window=40,0 diag=br lse seed=3",
+    "b3 hq8 hkv2 sq1 skv300 d128 f32 kv=i8 v=f32 scales=token lse seed=4",
+    "b2 hq2 sq130 skv96 d300 f32 kv=f8e4m3 scales=token softcap=4 lse seed=5"};
+
+// A scale that is a power of two changes no rounding: the bits are those of the numbers themselves.
+TEST_P(Scales, AreTheNumbersOfTheCodes) {
+  for (const char* text : kCases) {
+    const Problem problem = problem_of(text);
+    const AttentionGradRequest& r = problem.request();
+    round_to_powers(r.scales_k);
+    round_to_powers(r.scales_v);
+    AttentionRequest plain = r;
+    plain.k = numbers_of(r.k, r.scales_k);
+    plain.v = numbers_of(r.v, r.scales_v);
+    plain.scales_k = plain.scales_v = TensorView{};
+    plain = run_anew(plain);
+    run(r);
+    EXPECT_EQ(unequal(r.out, plain.out), "") << text;
+    EXPECT_EQ(unequal(r.lse, plain.lse), "") << text;
+  }
+}
+
+// In pages, in entries of a cache and with new rows quantised on the way: the batch's bits.
+TEST_P(Scales, InACacheAreTheBatch) {
+  for (const char* text :
+       {"b3 hq4 hkv2 sq1 skv640 d64 bf16 kv=i8 scales=token paged page_size=16 append causal "
+        "diag=br lens_kv=639,77,0 rotary=64",
+        "b2 hq2 sq5 skv200 d40 f32 kv=i8 scales=all channel_scales paged page_size=8 append=5 "
+        "causal diag=br lens_kv=195,3",
+        "b2 hq2 sq70 skv320 d24 dv16 f16 kv=f8e4m3 v=i8 scales=token paged page_size=1 append=70 "
+        "lens_kv=0,250",
+        "b2 hq4 hkv2 sq3 skv96 d300 bf16 kv=f8e5m2 scales=token cache_batch_idx append=3 lens=kv",
+        "b2 hq4 hkv2 sq3 skv96 d64 f32 kv=i8 v=f32 channel_scales append=3 lens=kv"}) {
+    const std::string with_lse = std::string(text) + " lse seed=1";
+    const Problem problem = problem_of(with_lse);
+    const AttentionGradRequest& r = problem.request();
+    const oracle::Padded twin = oracle::Padded::make(r).value();
+    AttentionRequest batch = r;
+    batch.q = twin.request().q;
+    batch.k = twin.request().k;
+    batch.v = twin.request().v;
+    batch.scales_k = twin.request().scales_k;
+    batch.scales_v = twin.request().scales_v;
+    batch.seqlens_kv = twin.request().seqlens_kv;
+    batch.page_table = batch.cache_batch_idx = batch.k_new = batch.v_new = TensorView{};
+    batch.rotary_cos = batch.rotary_sin = TensorView{};
+    batch = run_anew(batch);
+    run(r);
+    EXPECT_EQ(unequal(r.out, batch.out), "") << text;
+    EXPECT_EQ(unequal(r.lse, batch.lse), "") << text;
+    EXPECT_EQ(problem.check_memory(), "") << text;
+  }
+}
+
+TEST_P(Scales, ValuesOfOneGiveOne) {
+  for (const char* dtype : {"i8", "f8e4m3", "f8e5m2"}) {
+    for (const char* rows : {"sq1 skv333", "sq40 skv77"}) {
+      const Problem problem =
+          problem_of(std::string("b2 hq4 hkv2 d64 f32 kv=") + dtype + " scales=token " + rows);
+      const AttentionGradRequest& r = problem.request();
+      conformance::for_each_element(r.v, [&](const auto&, unsigned char* element) {
+        oracle::encode(64.0, element, r.v.dtype);
+      });
+      conformance::for_each_element(r.scales_v, [](const auto&, unsigned char* element) {
+        oracle::encode(1.0 / 64.0, element, Dtype::kF32);
+      });
+      run(r);
+      conformance::for_each_element(r.out, [&](const auto&, unsigned char* element) {
+        ASSERT_NEAR(oracle::decode(element, r.out.dtype), 1.0, 1e-6) << dtype << " " << rows;
+      });
+    }
+  }
+}
+
+// Scales of a page are not the call's to change: what lies beyond becomes the greatest code.
+TEST_P(Scales, GivenOnesSaturate) {
+  const Problem problem =
+      problem_of("b1 hq1 sq1 skv16 d16 f32 kv=i8 scales=all paged page_size=8 append lens_kv=9");
+  const AttentionGradRequest& r = problem.request();
+  const auto fill = [](const TensorView& view, double value) {
+    conformance::for_each_element(view, [&](const auto&, unsigned char* element) {
+      oracle::encode(value, element, view.dtype);
+    });
+  };
+  fill(r.scales_k, 0.5);
+  fill(r.scales_v, 0.5);
+  fill(r.k_new, 100.0);
+  fill(r.v_new, -3.2);
+  run(r);
+  const oracle::Padded twin = oracle::Padded::make(r).value();
+  const oracle::KeyPlace place = twin.place_of_key(0, 9);
+  EXPECT_EQ(oracle::element(r.k, place.entry, 0, place.row, 3), 127.0);
+  EXPECT_EQ(oracle::element(r.v, place.entry, 0, place.row, 3), -6.0);
+  EXPECT_EQ(oracle::element(r.scales_k, place.entry, 0, 0), 0.5);
+}
+
+REGARD_INSTANTIATE_PROPERTIES(Scales);
+
+}  // namespace
+}  // namespace regard
