@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ._cache_memory import memory_of
+from ._cache_memory import memory_of, numbers_of, rounded_like
+from ._cache_scales import SCALES, Quantiser, is_quantised
 from ._core import attention
 
 # Keywords of attention that say where the keys lie.
@@ -26,20 +27,67 @@ def _positive(**numbers: int) -> None:
             raise ValueError(f"{name} ({number!r}) must be an integer of at least 1")
 
 
+def _dtypes(dtype: Any, k_dtype: Any, v_dtype: Any) -> tuple[Any, Any]:
+    return (dtype if k_dtype is None else k_dtype), (dtype if v_dtype is None else v_dtype)
+
+
 class _Cache:
     """What both caches share: sequences by number, rows in and attention out."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
-        self._memory = memory_of(dtype)
-        self.k, self.v = (self._memory.zeros(shape) for _ in range(2))
+    def __init__(self, shape: tuple[int, ...], dtypes: tuple[Any, Any], scales: str | None) -> None:
+        if scales not in (*SCALES, None):
+            raise ValueError(f"scales ({scales!r}) must be {', '.join(map(repr, SCALES))} or None")
+        self._memories = [memory_of(dtype) for dtype in dtypes]
+        self.k, self.v = (memory.zeros(shape) for memory in self._memories)
+        self._quantisers: list[Quantiser | None] = []
+        for name, rows in (("k", self.k), ("v", self.v)):
+            if scales is None and str(rows.dtype).endswith("int8"):
+                raise ValueError(f"scales (None) must be one of {', '.join(map(repr, SCALES))} where {name} "
+                                 "is int8")
+            has_scales = scales is not None and is_quantised(rows.dtype)
+            self._quantisers.append(Quantiser(name, rows.dtype, str(scales), shape) if has_scales else None)
         self._lengths: dict[int, int] = {}
         self._next = 0
 
     @property
-    def _bits(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """k and v as NumPy arrays over their memory, in which rows are moved. Made anew each time: a
-        copied or pickled cache has other memory."""
-        return self._memory.bits(self.k), self._memory.bits(self.v)
+    def scales_k(self) -> NDArray[np.float32] | None:
+        """What rows of k are multiplied by, [entries, kv heads, rows] or [pages, kv heads, 1]; None where
+        they have no scales."""
+        return self._scales("scales_k")
+
+    @property
+    def scales_v(self) -> NDArray[np.float32] | None:
+        """What rows of v are multiplied by."""
+        return self._scales("scales_v")
+
+    @property
+    def channel_scales_k(self) -> NDArray[np.float32] | None:
+        """What columns of k are multiplied by, [kv heads, head_dim]; None where they have no scales."""
+        return self._scales("channel_scales_k")
+
+    def _scales(self, name: str) -> NDArray[np.float32] | None:
+        return self._scale_keywords().get(name)
+
+    def _scale_keywords(self) -> dict[str, NDArray[np.float32]]:
+        made: dict[str, NDArray[np.float32]] = {}
+        for quantiser in self._quantisers:
+            if quantiser is not None:
+                made.update(quantiser.keywords())
+        return made
+
+    @property
+    def _bits(self) -> list[NDArray[Any]]:
+        """What rows are, as NumPy arrays over their memory [entries, kv heads, rows, .]: k, v and the
+        scales of rows. Made anew each time: a copied or pickled cache has other memory."""
+        bits = [memory.bits(rows) for memory, rows in zip(self._memories, (self.k, self.v))]
+        return bits + [q.scales for q in self._quantisers
+                       if q is not None and q.of_rows and q.scales is not None]
+
+    @property
+    def _entry_scales(self) -> list[NDArray[np.float32]]:
+        """One for all rows of an entry, [entries, kv heads, 1, 1]."""
+        return [q.scales for q in self._quantisers
+                if q is not None and not q.of_rows and q.scales is not None]
 
     def _new(self, length: int) -> int:
         sequence, self._next = self._next, self._next + 1
@@ -55,8 +103,8 @@ class _Cache:
         self._check(sequence)
         return self._lengths[sequence]
 
-    def _check_rows(self, rows: dict[str, Any], rank: int) -> list[Any]:
-        """k and v as the cache's kind and type, [..., kv heads, new, head_dim]."""
+    def _check_rows(self, rows: dict[str, Any], rank: int) -> None:
+        """k and v [..., kv heads, new, head_dim]."""
         heads, size = self.k.shape[1], self.k.shape[3]
         shapes = [tuple(np.shape(given)) for given in rows.values()]
         for name, shape in zip(rows, shapes):
@@ -66,7 +114,6 @@ class _Cache:
         if shapes[0] != shapes[1]:
             first, second = rows
             raise ValueError(f"shape of {second} ({shapes[1]}) must be {first}'s, {shapes[0]}")
-        return [self._memory.rounded(name, given) for name, given in rows.items()]
 
     def _place(self, sequence: int) -> Any:
         """What _restore takes."""
@@ -88,25 +135,65 @@ class _Cache:
         """Adds rows to a sequence.
 
         k and v are [kv heads, new, head_dim], NumPy arrays or PyTorch's CPU tensors of any float type;
-        they are rounded to the cache's. Raises, before anything is written, CacheFullError where they
-        do not fit, ValueError for a shape or a tensor of another device, and TypeError for a tensor
+        they are rounded to the cache's, or quantised as regard.attention quantises them. Raises, before
+        anything is written, CacheFullError where they do not fit, ValueError for a shape, a tensor of
+        another device or, where rows are quantised, what is not finite, and TypeError for a tensor
         that requires a gradient, except within torch.no_grad().
         """
         self._check(sequence)
-        k, v = self._check_rows({"k": k, "v": v}, 3)
-        self._reserve(sequence, k.shape[1])
-        begin = self._lengths[sequence]
-        for bits, rows in zip(self._bits, (k, v)):
-            self._write(bits, sequence, begin, self._memory.bits(rows))
-        self._lengths[sequence] = begin + k.shape[1]
+        given = {"k": k, "v": v}
+        self._check_rows(given, 3)
+        new, begin = np.shape(k)[1], self._lengths[sequence]
+        rows = [memory.rounded(name, x) if quantiser is None else numbers_of(name, x)
+                for memory, quantiser, (name, x) in zip(self._memories, self._quantisers, given.items())]
+        before = self._place(sequence)
+        self._reserve(sequence, new)
+        try:
+            written = self._as_bits(rows, sequence, begin)
+        except ValueError:
+            self._restore(sequence, before)
+            raise
+        for bits, values in zip(self._bits, written):
+            self._write(bits, sequence, begin, values)
+        self._lengths[sequence] = begin + new
+
+    def _as_bits(self, rows: list[Any], sequence: int, begin: int) -> list[NDArray[Any]]:
+        """What _bits receives of rows [kv heads, new, head_dim] of k and v from `begin` on."""
+        made, scales = [], []
+        for memory, quantiser, x in zip(self._memories, self._quantisers, rows):
+            if quantiser is not None:
+                end = begin + x.shape[1]
+                x, own = quantiser.codes(x, self._given_scales(quantiser, sequence, begin, end))
+                x = memory.rounded(quantiser.name, x)
+                if own is not None:
+                    scales.append(own)
+            made.append(memory.bits(x))
+        return made + scales
+
+    def _given_scales(self, quantiser: Quantiser, sequence: int, begin: int,
+                      end: int) -> NDArray[np.float32] | None:
+        """Those that rows of a sequence share with their entry, [kv heads, rows, 1]."""
+        if quantiser.of_rows or quantiser.scales is None:
+            return None
+        size = self.k.shape[2]
+        every = np.broadcast_to(quantiser.scales, (*quantiser.scales.shape[:2], size, 1))
+        return self._read(every, sequence, begin, end)
 
     def rows(self, sequence: int) -> tuple[Any, Any]:
         """Copies of the keys and values of a sequence, [kv heads, length, head_dim] each, of the
-        cache's kind and type."""
+        cache's kind and type; with scales, the numbers of float32 that they stand for, in NumPy."""
         self._check(sequence)
         end = self._lengths[sequence]
-        k, v = (self._memory.of_bits(self._read(bits, sequence, 0, end)) for bits in self._bits)
-        return k, v
+        made = []
+        for memory, quantiser, bits in zip(self._memories, self._quantisers, self._bits):
+            rows = memory.of_bits(self._read(bits, sequence, 0, end))
+            if quantiser is not None:
+                scales = self._given_scales(quantiser, sequence, 0, end)
+                if quantiser.of_rows and quantiser.scales is not None:
+                    scales = self._read(quantiser.scales, sequence, 0, end)
+                rows = quantiser.numbers(numbers_of(quantiser.name, rows), scales)
+            made.append(rows)
+        return made[0], made[1]
 
     def evict(self, sequence: int, rows: int) -> None:
         """Drops the oldest rows of a sequence: what follows them moves to the front, and positions
@@ -149,16 +236,20 @@ class _Cache:
             raise ValueError("k_new and v_new must both be given, or neither")
         if k_new is None:
             return attention(q, self.k, self.v, seqlens_kv=lengths, **self._keywords(sequences),
-                             **options)
+                             **self._scale_keywords(), **options)
         if len(set(sequences)) != len(sequences):
             raise ValueError(f"sequences ({sequences!r}) must be different where rows are appended")
-        k, v = self._check_rows({"k_new": k_new, "v_new": v_new}, 4)
+        given = {"k_new": k_new, "v_new": v_new}
+        self._check_rows(given, 4)
+        # Rows that the call quantises have q's type.
+        k, v = (memory.rounded(name, x) if quantiser is None else rounded_like(q, name, x)
+                for memory, quantiser, (name, x) in zip(self._memories, self._quantisers, given.items()))
         before = [self._place(s) for s in sequences]
         try:
             for sequence in sequences:
                 self._reserve(sequence, k.shape[2])
             made = attention(q, self.k, self.v, seqlens_kv=lengths, k_new=k, v_new=v,
-                             **self._keywords(sequences), **options)
+                             **self._keywords(sequences), **self._scale_keywords(), **options)
         except BaseException:
             for sequence, place in zip(sequences, before):
                 self._restore(sequence, place)
@@ -187,8 +278,14 @@ class PagedKVCache(_Cache):
     k and v are the pages, [num_pages, kv heads, page_size, head_dim]. dtype is "f64", "f32", "f16",
     "bf16", "f8e4m3" or "f8e5m2" for NumPy arrays (the last three need the package ml_dtypes), or a
     torch.dtype of these for PyTorch's tensors: torch.bfloat16. Rows and queries may be of either kind
-    whatever the cache holds. k_dtype and v_dtype must be dtype, and scales and hadamard their
-    defaults: there are no quantised caches yet. Not for use by several threads at once.
+    whatever the cache holds. k_dtype and v_dtype stand for dtype where k and v differ.
+
+    Rows of "i8" (torch.int8), "f8e4m3" and "f8e5m2" are quantised as they are appended, with scales of
+    float32: one for each row ("token"), or those that the caller writes into scales_k and scales_v
+    [num_pages, kv heads, 1] ("page") or channel_scales_k [kv heads, head_dim] ("channel", where v has
+    scales of rows) before the first row, which then saturate. scales=None stores 8-bit floats as they
+    are rounded. hadamard must be False: rotated caches are not supported. Not for use by several
+    threads at once.
 
     Raises ValueError for a size or dtype, ImportError where ml_dtypes is missing, CacheFullError where
     pages are too few, KeyError for a sequence that is not there; the cache is then as it was.
@@ -198,18 +295,13 @@ class PagedKVCache(_Cache):
 
     def __init__(self, *, num_pages: int, page_size: int, num_kv_heads: int, head_dim: int,
                  dtype: Any = "bf16", k_dtype: Any = None, v_dtype: Any = None,
-                 scales: str = "token", hadamard: bool = False) -> None:
+                 scales: str | None = "token", hadamard: bool = False) -> None:
         _positive(num_pages=num_pages, page_size=page_size, num_kv_heads=num_kv_heads,
                   head_dim=head_dim)
-        for name, given in (("k_dtype", k_dtype), ("v_dtype", v_dtype)):
-            if given not in (None, dtype):
-                raise ValueError(f"{name} ({given!r}) must be dtype, {dtype!r}: keys and values of two "
-                                 "types are not supported")
-        if scales != "token" or hadamard:
-            raise ValueError(f"scales ({scales!r}) and hadamard ({hadamard!r}) must be 'token' and "
-                             "False: quantised caches are not supported")
+        if hadamard:
+            raise ValueError(f"hadamard ({hadamard!r}) must be False: rotated caches are not supported")
         shape = (num_pages, num_kv_heads, page_size, head_dim)
-        super().__init__(shape, dtype)
+        super().__init__(shape, _dtypes(dtype, k_dtype, v_dtype), scales)
         self._pages: dict[int, list[int]] = {}
         self._users = [0] * num_pages
         self._free = list(range(num_pages - 1, -1, -1))
@@ -277,7 +369,7 @@ class PagedKVCache(_Cache):
                                  f"{len(self._users)} are free")
         for n in shared:
             copy = self._take()
-            for each in self._bits:
+            for each in self._bits + self._entry_scales:
                 each[copy] = each[own[n]]
             self._release([own[n]])
             own[n] = copy
@@ -294,6 +386,9 @@ class PagedKVCache(_Cache):
             del own[:whole]
             self._lengths[sequence] = left
             return
+        if self._entry_scales:
+            raise ValueError(f"rows ({rows}) must be whole pages of {size} where pages have scales: rows are "
+                             "not quantised anew")
         # Rows move down within pages: into others where somebody else has these, too.
         pages = -(-left // size)
         room = len(self._free) + sum(self._users[page] == 1 for page in own)
@@ -342,18 +437,20 @@ class KVCache(_Cache):
         >>> cache.length(s)
         1
 
-    k and v are [batch_size, kv heads, capacity, head_dim]; types as of PagedKVCache. Not for use by
-    several threads at once. Raises what PagedKVCache raises, CacheFullError where entries or rows are
-    too few.
+    k and v are [batch_size, kv heads, capacity, head_dim]; types and scales as of PagedKVCache, "page"
+    being one for each of the batch_size entries. Not for use by several threads at once. Raises what
+    PagedKVCache raises, CacheFullError where entries or rows are too few.
 
     More: `python -m regard docs python`.
     """
 
     def __init__(self, *, batch_size: int, capacity: int, num_kv_heads: int, head_dim: int,
-                 dtype: Any = "bf16") -> None:
+                 dtype: Any = "bf16", k_dtype: Any = None, v_dtype: Any = None,
+                 scales: str | None = "token") -> None:
         _positive(batch_size=batch_size, capacity=capacity, num_kv_heads=num_kv_heads,
                   head_dim=head_dim)
-        super().__init__((batch_size, num_kv_heads, capacity, head_dim), dtype)
+        super().__init__((batch_size, num_kv_heads, capacity, head_dim),
+                         _dtypes(dtype, k_dtype, v_dtype), scales)
         self._entries: dict[int, int] = {}
         self._free = list(range(batch_size - 1, -1, -1))
 
@@ -377,6 +474,8 @@ class KVCache(_Cache):
         self._entries[twin] = entry
         for each in self._bits:
             each[entry, :, :length] = each[self._entries[sequence], :, :length]
+        for scales in self._entry_scales:
+            scales[entry] = scales[self._entries[sequence]]
         return twin
 
     def free(self, sequence: int) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _NAMES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16",
-          "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
-_NUMPY = ("f64", "f32", "f16")
+          "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "i8": "int8"}
+_NUMPY = ("f64", "f32", "f16", "i8")
 _BITS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
 
 
@@ -37,7 +37,7 @@ def _detached(name: str, tensor: Any) -> Any:
 
 
 class NumpyMemory:
-    """NumPy arrays of a type that is named as in a case: f64, f32, f16, bf16, f8e4m3 or f8e5m2."""
+    """NumPy arrays of a type that is named as in a case: f64, f32, f16, bf16, f8e4m3, f8e5m2 or i8."""
 
     def __init__(self, dtype: Any) -> None:
         if dtype not in _NAMES:
@@ -100,6 +100,18 @@ class TorchMemory:
     def of_bits(self, bits: NDArray[Any]) -> Any:
         """Rows whose memory that is."""
         return _torch().from_numpy(bits).view(self.dtype)
+
+
+def numbers_of(name: str, given: Any) -> NDArray[Any]:
+    """Rows of any kind and float type as float32 of NumPy's."""
+    return NumpyMemory("f32").rounded(name, given)
+
+
+def rounded_like(q: Any, name: str, given: Any) -> Any:
+    """Rows of any kind and float type as the kind and type of q."""
+    if _is_tensor(q):
+        return TorchMemory(q.dtype).rounded(name, given)
+    return numbers_of(name, given).astype(np.asarray(q).dtype, copy=False)
 
 
 def memory_of(dtype: Any) -> NumpyMemory | TorchMemory:

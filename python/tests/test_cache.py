@@ -229,9 +229,10 @@ def paged(**changes):
     (dict(num_pages=0), r"num_pages \(0\)"),
     (dict(page_size=True), r"page_size \(True\)"),
     (dict(dtype="int8"), r"dtype \('int8'\) must be one of f64, f32"),
-    (dict(k_dtype="bf16"), "k_dtype .* two types"),
-    (dict(hadamard=True), "quantised caches are not supported"),
-    (dict(scales="page"), "quantised caches are not supported"),
+    (dict(k_dtype="int4"), r"dtype \('int4'\) must be one of f64, f32"),
+    (dict(hadamard=True), r"hadamard \(True\) must be False"),
+    (dict(scales="row"), r"scales \('row'\) must be 'token', 'page', 'channel' or None"),
+    (dict(dtype="i8", scales=None), r"scales \(None\) must be one of .* where k is int8"),
 ])
 def test_what_is_not_there_is_refused_by_name(changes, match):
     with pytest.raises(ValueError, match=match):

@@ -101,7 +101,7 @@ def test_rows_are_rounded_once_to_the_cache(held, given):
     expected = rows.to(held).double()
     for dtype in (held, names[held]):
         for x in (rows, as_array, as_array[:, :, ::-1][:, :, ::-1]):
-            cache = paged(dtype=dtype)
+            cache = paged(dtype=dtype, scales=None)
             s = cache.allocate()
             cache.append(s, x[0], x[1])
             for mine, other in zip(cache.rows(s), expected):
@@ -115,7 +115,7 @@ def test_queries_of_a_wider_type(held, kind):
     pytest.importorskip("ml_dtypes")
     rows = torch.from_numpy(rows_of(2, 7))
     q = torch.from_numpy(rows_of(3, 1))[0].repeat(2, 1, 1)[None]
-    cache = paged(dtype=held)
+    cache = paged(dtype=held, scales=None)
     s = cache.allocate()
     cache.append(s, *rows[:, :, :6])
     given = q if kind == "tensor" else q.numpy()
