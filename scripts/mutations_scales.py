@@ -18,6 +18,8 @@ SCALE_MUTATIONS = [
              "if (quantised.brings_scale) {", "if (quantised.scale != nullptr) {", (SCALES,)),
     Mutation("a scale of 0 passes", "src/core/describe/check_data.cc",
              "return code - 1u >= kCodes;", "return code > kCodes;", (DATA,)),
+    Mutation("scales of entries that are not there are read", "src/core/describe/check_data.cc",
+             "entry < entries ? entry : -1", "entry", (DATA,)),
     Mutation("rows that are quantised may be NaN", "src/core/describe/check_data.cc",
              "if (!has_scales(buffers, spec.like)) return {};", "return {};", (DATA,)),
 ]

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "conformance/problem.h"
@@ -67,6 +68,33 @@ TEST(ScalesData, IsCheckedBeforeAnythingIsWritten) {
     EXPECT_EQ(bytes_of(r.v), v) << b.fragment;
     EXPECT_EQ(bytes_of(r.scales_v), scales) << b.fragment;
   }
+}
+
+TEST(ScalesData, OfAnEntryThatIsNotThereIsNotRead) {
+  Context context;
+  Problem problem = dense("b2 hq2 sq2 skv24 d8 f32 kv=i8 scales=token cache_batch_idx");
+  const AttentionRequest& r = problem.request();
+  for (const std::int32_t entry : {2'000'000'000, -1, 4}) {
+    static_cast<std::int32_t*>(r.cache_batch_idx.data)[1] = entry;
+    const std::string message = attention(context, r).message();
+    EXPECT_NE(message.find("cache_batch_idx[1] ("), std::string::npos) << message;
+  }
+}
+
+// More than a block of scales: every place is looked at.
+TEST(ScalesData, AreCheckedAtEveryPlace) {
+  Context context;
+  Problem problem = dense("b1 hq1 sq1 skv200 d8 f32 kv=i8 scales=token");
+  const AttentionRequest& r = problem.request();
+  auto* const scales = static_cast<float*>(r.scales_v.data);
+  for (const std::int64_t place : {0, 1, 63, 64, 127, 128, 191, 192, 199}) {
+    const float before = std::exchange(scales[place], 0.0f);
+    const std::string message = attention(context, r).message();
+    EXPECT_NE(message.find("scales_v[0,0," + std::to_string(place) + "] (0)"), std::string::npos)
+        << message;
+    scales[place] = before;
+  }
+  EXPECT_TRUE(attention(context, r).ok());
 }
 
 // Rows behind a sequence's length, and those that the call writes, may have anything.

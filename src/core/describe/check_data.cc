@@ -214,19 +214,19 @@ Status check_angles(const Buffers& buffers, const AttentionParams& params, const
 /// `count`. The codes of such numbers are 1 to the greatest finite one's.
 std::int64_t first_bad_scale(const char* first, std::int64_t step, std::int64_t count) noexcept {
   constexpr std::uint32_t kCodes = 0x7f7fffffu;
-  constexpr std::int64_t kBlock = 64;
-  const auto is_bad = [&](std::int64_t j) {
-    std::uint32_t code = 0;
-    std::memcpy(&code, first + j * step, sizeof code);
-    return code - 1u >= kCodes;
-  };
-  for (std::int64_t j = 0; j < count; j += kBlock) {
-    const std::int64_t end = std::min(j + kBlock, count);
-    bool bad = false;
-    for (std::int64_t x = j; x < end; ++x) bad |= is_bad(x);
-    for (std::int64_t x = j; bad; ++x) {
-      if (is_bad(x)) return x;
-    }
+  const auto is_bad = [](std::uint32_t code) { return code - 1u >= kCodes; };
+  std::int64_t j = 0;
+  // Dense ones in blocks of a length that compilers make vectors of: a decode may have a million.
+  std::uint32_t codes[64];
+  for (; step == sizeof(float) && j + std::ssize(codes) <= count; j += std::ssize(codes)) {
+    std::memcpy(codes, first + j * step, sizeof codes);
+    std::uint32_t bad = 0;
+    for (const std::uint32_t code : codes) bad |= is_bad(code) ? 1u : 0u;
+    if (bad != 0) break;
+  }
+  for (; j < count; ++j) {
+    std::memcpy(codes, first + j * step, sizeof codes[0]);
+    if (is_bad(codes[0])) return j;
   }
   return count;
 }
@@ -238,13 +238,14 @@ Status refuse_scale(const char* where, const char* name, std::string_view index,
 
 /// Where a key lies in k.
 struct KeyPlace {
-  std::int64_t entry;
+  std::int64_t entry;  // -1: nowhere
   std::int64_t row;
   std::int64_t left;  // keys from this one on that follow one another
 };
 
-KeyPlace place_of_key(const problem::Problem& p, std::int64_t b, std::int64_t j,
-                      std::int64_t keys) noexcept {
+/// `entries`: of k. Entries of a cache are checked after the scales.
+KeyPlace place_of_key(const problem::Problem& p, std::int64_t entries, std::int64_t b,
+                      std::int64_t j, std::int64_t keys) noexcept {
   if (p.pages.ids != nullptr) {
     const std::int64_t page = j / p.pages.page_size, row = j % p.pages.page_size;
     const std::int64_t id = p.pages.ids[b * p.pages.stride[0] + page * p.pages.stride[1]];
@@ -255,11 +256,11 @@ KeyPlace place_of_key(const problem::Problem& p, std::int64_t b, std::int64_t j,
   if (p.cache_entries.present) {
     entry = *problem::element_at<std::int32_t>(p.cache_entries, b * p.cache_entries.stride[0]);
   }
-  return {entry, j, keys - j};
+  return {entry < entries ? entry : -1, j, keys - j};
 }
 
-/// Those of keys that a sequence has before new rows bring theirs. Lengths, pages and entries are
-/// checked before; what no row sees may lie in no page.
+/// Those of keys that a sequence has before new rows bring theirs. Lengths and pages are checked
+/// before; what no row sees may lie in no page.
 Status check_row_scales(const TensorView& scales, const Buffers& buffers,
                         const AttentionParams& params, const char* name, const char* where) {
   if (!is_readable(scales)) return {};
@@ -272,7 +273,7 @@ Status check_row_scales(const TensorView& scales, const Buffers& buffers,
     const std::int64_t all = problem::sequence_of(p, b).band.len_kv;
     const std::int64_t keys = of_rows ? all - p.seqlen_new : all;
     for (std::int64_t j = 0; j < keys;) {
-      const KeyPlace place = place_of_key(p, b, j, keys);
+      const KeyPlace place = place_of_key(p, scales.shape[0], b, j, keys);
       const std::int64_t count = of_rows ? place.left : 1;
       for (std::int64_t h = 0; h < params.num_heads_kv && place.entry >= 0; ++h) {
         const std::int64_t at = place.entry * view.stride[0] + h * view.stride[1];
