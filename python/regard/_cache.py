@@ -68,8 +68,9 @@ class _Cache:
     def _scales(self, name: str) -> NDArray[np.float32] | None:
         return self._scale_keywords().get(name)
 
-    def _scale_keywords(self) -> dict[str, NDArray[np.float32]]:
-        made: dict[str, NDArray[np.float32]] = {}
+    def _scale_keywords(self) -> dict[str, Any]:
+        """The scales, by their names in attention."""
+        made: dict[str, Any] = {}
         for quantiser in self._quantisers:
             if quantiser is not None:
                 made.update(quantiser.keywords())
