@@ -207,3 +207,23 @@ def test_methods_break_a_compiled_graph_and_stay_right():
     assert torch.equal(cache.k, expected.k) and torch.equal(cache.v, expected.v)
     with pytest.raises(torch._dynamo.exc.Unsupported):
         torch.compile(lambda q: cache.attend(q, [0]), fullgraph=True, backend="eager")(q)
+
+
+@pytest.mark.parametrize("held", [torch.int8, torch.float8_e4m3fn, torch.float8_e5m2])
+def test_tensors_are_quantised_as_arrays_are(held):
+    """The same codes and scales from append and from attend, in a cache of either kind."""
+    pytest.importorskip("ml_dtypes")
+    names = {torch.int8: "i8", torch.float8_e4m3fn: "f8e4m3", torch.float8_e5m2: "f8e5m2"}
+    rows = torch.from_numpy(rows_of(6, 7))
+    q = torch.from_numpy(rows_of(7, 1))[0].repeat(2, 1, 1)[None]
+    caches = [paged(dtype=held), paged(dtype=names[held])]
+    outs = []
+    for cache, given in zip(caches, (lambda x: x, lambda x: x.numpy())):
+        s = cache.allocate()
+        cache.append(s, *map(given, rows[:, :, :6]))
+        outs.append(torch.as_tensor(cache.attend(given(q), [s], k_new=given(rows[:1, :, 6:]),
+                                                 v_new=given(rows[1:, :, 6:]))))
+    assert caches[0].k.dtype == held and torch.equal(*outs)
+    for of_tensors, of_arrays in zip(caches[0].rows(0), caches[1].rows(0)):
+        np.testing.assert_array_equal(of_tensors, of_arrays)
+    np.testing.assert_array_equal(caches[0].scales_v, caches[1].scales_v)
