@@ -120,7 +120,7 @@ def test_from_arrays_and_their_options():
     ("sq4 d8 dropout=0.5", False, "dropout has no ONNX graph"),
     ("sq4 d8 packed", False, "packed has no ONNX graph"),
     ("sq4 d8 scores=probs", False, "scores_out has no ONNX graph"),
-    ("sq4 d8 kv=i8", False, "kv=i8"), ("sq4 d8 sinks", True, "no sinks; expected fused=False"),
+    ("sq4 d8 kv=bf16", False, "kv=bf16"), ("sq4 d8 sinks", True, "no sinks; expected fused=False"),
     ("sq4 d8 lse", True, "no lse"), ("sq4 d8 softcap=2 bias", True, "softcap"),
     ("sq4 d8 colour", False, "colour"),
 ])
