@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._cache_memory import memory_of, numbers_of, rounded_like
-from ._cache_scales import SCALES, Quantiser, is_quantised
+from ._cache_scales import SCALES, RowScales, is_quantised
 from ._core import attention
 
 # Keywords of attention that say where the keys lie.
@@ -39,13 +39,13 @@ class _Cache:
             raise ValueError(f"scales ({scales!r}) must be {', '.join(map(repr, SCALES))} or None")
         self._memories = [memory_of(dtype) for dtype in dtypes]
         self.k, self.v = (memory.zeros(shape) for memory in self._memories)
-        self._quantisers: list[Quantiser | None] = []
+        self._row_scales: list[RowScales | None] = []
         for name, rows in (("k", self.k), ("v", self.v)):
             if scales is None and str(rows.dtype).endswith("int8"):
                 raise ValueError(f"scales (None) must be one of {', '.join(map(repr, SCALES))} where {name} "
                                  "is int8")
             has_scales = scales is not None and is_quantised(rows.dtype)
-            self._quantisers.append(Quantiser(name, rows.dtype, str(scales), shape) if has_scales else None)
+            self._row_scales.append(RowScales(name, str(scales), shape) if has_scales else None)
         self._lengths: dict[int, int] = {}
         self._next = 0
 
@@ -71,9 +71,9 @@ class _Cache:
     def _scale_keywords(self) -> dict[str, Any]:
         """The scales, by their names in attention."""
         made: dict[str, Any] = {}
-        for quantiser in self._quantisers:
-            if quantiser is not None:
-                made.update(quantiser.keywords())
+        for scaled in self._row_scales:
+            if scaled is not None:
+                made.update(scaled.keywords())
         return made
 
     @property
@@ -81,13 +81,13 @@ class _Cache:
         """What rows are, as NumPy arrays over their memory [entries, kv heads, rows, .]: k, v and the
         scales of rows. Made anew each time: a copied or pickled cache has other memory."""
         bits = [memory.bits(rows) for memory, rows in zip(self._memories, (self.k, self.v))]
-        return bits + [q.scales for q in self._quantisers
+        return bits + [q.scales for q in self._row_scales
                        if q is not None and q.of_rows and q.scales is not None]
 
     @property
     def _entry_scales(self) -> list[NDArray[np.float32]]:
         """One for all rows of an entry, [entries, kv heads, 1, 1]."""
-        return [q.scales for q in self._quantisers
+        return [q.scales for q in self._row_scales
                 if q is not None and not q.of_rows and q.scales is not None]
 
     def _new(self, length: int) -> int:
@@ -144,41 +144,32 @@ class _Cache:
         self._check(sequence)
         given = {"k": k, "v": v}
         self._check_rows(given, 3)
-        new, begin = np.shape(k)[1], self._lengths[sequence]
-        rows = [memory.rounded(name, x) if quantiser is None else numbers_of(name, x)
-                for memory, quantiser, (name, x) in zip(self._memories, self._quantisers, given.items())]
-        before = self._place(sequence)
+        k, v = (memory.rounded(name, x) if scaled is None else numbers_of(name, x)
+                for memory, scaled, (name, x) in zip(self._memories, self._row_scales, given.items()))
+        new, begin = k.shape[1], self._lengths[sequence]
+        if new and any(self._row_scales):  # the call quantises what it appends, also without queries
+            nobody = np.zeros((1, self.k.shape[1], 0, self.k.shape[3]), np.float32)
+            self.attend(nobody, [sequence], k_new=k[None], v_new=v[None])
+            return
         self._reserve(sequence, new)
-        try:
-            written = self._as_bits(rows, sequence, begin)
-        except ValueError:
-            self._restore(sequence, before)
-            raise
-        for bits, values in zip(self._bits, written):
-            self._write(bits, sequence, begin, values)
+        for memory, bits, rows in zip(self._memories, self._bits, (k, v)):
+            self._write(bits, sequence, begin, memory.bits(rows))
         self._lengths[sequence] = begin + new
 
-    def _as_bits(self, rows: list[Any], sequence: int, begin: int) -> list[NDArray[Any]]:
-        """What _bits receives of rows [kv heads, new, head_dim] of k and v from `begin` on."""
-        made, scales = [], []
-        for memory, quantiser, x in zip(self._memories, self._quantisers, rows):
-            if quantiser is not None:
-                end = begin + x.shape[1]
-                x, own = quantiser.codes(x, self._given_scales(quantiser, sequence, begin, end))
-                x = memory.rounded(quantiser.name, x)
-                if own is not None:
-                    scales.append(own)
-            made.append(memory.bits(x))
-        return made + scales
-
-    def _given_scales(self, quantiser: Quantiser, sequence: int, begin: int,
-                      end: int) -> NDArray[np.float32] | None:
-        """Those that rows of a sequence share with their entry, [kv heads, rows, 1]."""
-        if quantiser.of_rows or quantiser.scales is None:
+    def _scales_of(self, scaled: RowScales, sequence: int, begin: int,
+                   end: int) -> NDArray[np.float32] | None:
+        """Those of rows of a sequence, [kv heads, rows, 1]; None where columns alone have scales."""
+        if scaled.scales is None:
             return None
-        size = self.k.shape[2]
-        every = np.broadcast_to(quantiser.scales, (*quantiser.scales.shape[:2], size, 1))
-        return self._read(every, sequence, begin, end)
+        shape = (*scaled.scales.shape[:2], self.k.shape[2], 1)
+        return self._read(np.broadcast_to(scaled.scales, shape), sequence, begin, end)
+
+    def _check_given_scales(self, sequence: int, new: int) -> None:
+        """ValueError where the caller has not set what the next rows of a sequence are divided by."""
+        begin = self._lengths[sequence]
+        for scaled in self._row_scales:
+            if scaled is not None and not scaled.of_rows:
+                scaled.check(self._scales_of(scaled, sequence, begin, begin + new))
 
     def rows(self, sequence: int) -> tuple[Any, Any]:
         """Copies of the keys and values of a sequence, [kv heads, length, head_dim] each, of the
@@ -186,13 +177,11 @@ class _Cache:
         self._check(sequence)
         end = self._lengths[sequence]
         made = []
-        for memory, quantiser, bits in zip(self._memories, self._quantisers, self._bits):
+        for memory, scaled, bits in zip(self._memories, self._row_scales, self._bits):
             rows = memory.of_bits(self._read(bits, sequence, 0, end))
-            if quantiser is not None:
-                scales = self._given_scales(quantiser, sequence, 0, end)
-                if quantiser.of_rows and quantiser.scales is not None:
-                    scales = self._read(quantiser.scales, sequence, 0, end)
-                rows = quantiser.numbers(numbers_of(quantiser.name, rows), scales)
+            if scaled is not None:
+                rows = scaled.numbers(numbers_of(scaled.name, rows),
+                                      self._scales_of(scaled, sequence, 0, end))
             made.append(rows)
         return made[0], made[1]
 
@@ -243,12 +232,13 @@ class _Cache:
         given = {"k_new": k_new, "v_new": v_new}
         self._check_rows(given, 4)
         # Rows that the call quantises have q's type.
-        k, v = (memory.rounded(name, x) if quantiser is None else rounded_like(q, name, x)
-                for memory, quantiser, (name, x) in zip(self._memories, self._quantisers, given.items()))
+        k, v = (memory.rounded(name, x) if scaled is None else rounded_like(q, name, x)
+                for memory, scaled, (name, x) in zip(self._memories, self._row_scales, given.items()))
         before = [self._place(s) for s in sequences]
         try:
             for sequence in sequences:
                 self._reserve(sequence, k.shape[2])
+                self._check_given_scales(sequence, k.shape[2])
             made = attention(q, self.k, self.v, seqlens_kv=lengths, k_new=k, v_new=v,
                              **self._keywords(sequences), **self._scale_keywords(), **options)
         except BaseException:
