@@ -23,6 +23,7 @@ using WordVec = cpu::SimdVector<float, 64>::Unsigned;
 
 // GCC 12 warns of its own headers' undefined operand in the forms without a mask.
 constexpr __mmask16 kAll = 0xffff;
+constexpr __mmask8 kAllOfDoubles = 0xff;
 
 REGARD_KERNEL_FN __m512 fused(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
 REGARD_KERNEL_FN __m512d fused(__m512d a, __m512d b, __m512d c) { return _mm512_fmadd_pd(a, b, c); }
@@ -68,8 +69,13 @@ REGARD_KERNEL_FN void write_f16(std::uint16_t* p, __m512 v) {
 REGARD_KERNEL_FN __m128i sixteen_bytes(const void* p) {
   return _mm_loadu_si128(static_cast<const __m128i*>(p));
 }
-REGARD_KERNEL_FN __m512 read_bytes(const char* p) {
+/// As many bytes as a vector of T has lanes.
+REGARD_KERNEL_FN __m512 read_bytes(const char* p, float) {
   return _mm512_maskz_cvtepi32_ps(kAll, _mm512_maskz_cvtepi8_epi32(kAll, sixteen_bytes(p)));
+}
+REGARD_KERNEL_FN __m512d read_bytes(const char* p, double) {
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  return _mm512_maskz_cvtepi32_pd(kAllOfDoubles, _mm256_cvtepi8_epi32(bytes));
 }
 /// By way of f16, whose exponents are 8 more: a code's sign goes to bit 15, the rest below bit 14.
 REGARD_KERNEL_FN __m512 read_f8e4m3(const std::uint8_t* p) {
@@ -87,8 +93,9 @@ REGARD_KERNEL_FN __m512 read_f8e5m2(const std::uint8_t* p) {
 
 #else
 
-REGARD_KERNEL_FN VecOf<float> read_bytes(const char* p) {
-  return cpu::SimdVector<float, 64>::load_bytes(p);
+template <class T>
+REGARD_KERNEL_FN VecOf<T> read_bytes(const char* p, T) {
+  return cpu::SimdVector<T, 64>::load_bytes(p);
 }
 REGARD_KERNEL_FN VecOf<float> read_f8e4m3(const std::uint8_t* p) {
   return cpu::SimdVector<float, 64>::load_f8e4m3(p);
@@ -148,13 +155,7 @@ struct Simd : cpu::SimdVector<T, 64> {
   REGARD_KERNEL_FN Vec load_bf16(const std::uint16_t* p) { return read_bf16(p); }
   REGARD_KERNEL_FN Vec load_f16(const std::uint16_t* p) { return read_f16(p); }
   /// In portable notation GCC 12 converts byte by byte: 4 times as slow as memory.
-  REGARD_KERNEL_FN Vec load_bytes(const char* p) {
-    if constexpr (sizeof(T) == sizeof(double)) {
-      return Base::load_bytes(p);
-    } else {
-      return read_bytes(p);
-    }
-  }
+  REGARD_KERNEL_FN Vec load_bytes(const char* p) { return read_bytes(p, T()); }
   REGARD_KERNEL_FN Vec load_f8e4m3(const std::uint8_t* p) { return read_f8e4m3(p); }
   REGARD_KERNEL_FN Vec load_f8e5m2(const std::uint8_t* p) { return read_f8e5m2(p); }
   REGARD_KERNEL_FN void store_f16(std::uint16_t* p, Vec v) { write_f16(p, v); }
