@@ -42,4 +42,19 @@ AttentionRequest some_queries(AttentionRequest r, std::int64_t begin, std::int64
   return r;
 }
 
+AttentionRequest without_cache(AttentionRequest request, const oracle::Padded& twin) {
+  const AttentionRequest& batch = twin.request();
+  request.q = batch.q;
+  request.k = batch.k;
+  request.v = batch.v;
+  request.scales_k = batch.scales_k;
+  request.scales_v = batch.scales_v;
+  request.seqlens_kv = batch.seqlens_kv;
+  request.page_table = request.cache_batch_idx = request.k_new = request.v_new = TensorView{};
+  request.rotary_cos = request.rotary_sin = request.positions = TensorView{};
+  request.options.rotary_interleaved = false;
+  request.options.page_size = 0;
+  return request;
+}
+
 }  // namespace regard::test

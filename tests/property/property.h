@@ -7,6 +7,7 @@
 
 #include "conformance/compare.h"
 #include "conformance/problem.h"
+#include "oracle/padded.h"
 #include "tests/support/backends.h"
 #include "tests/support/tensors.h"
 
@@ -51,6 +52,10 @@ AttentionRequest some_keys(AttentionRequest request, std::int64_t begin, std::in
 
 /// Queries [begin, end) of a request alone. A diagonal must be an offset.
 AttentionRequest some_queries(AttentionRequest request, std::int64_t begin, std::int64_t end);
+
+/// The request of a cache as one of a batch: the oracle gathered, rotated, quantised and appended
+/// the rows, whose memory `twin` owns.
+AttentionRequest without_cache(AttentionRequest request, const oracle::Padded& twin);
 
 }  // namespace regard::test
 

@@ -19,18 +19,9 @@ using test::unequal;
 
 class Paged : public test::Property {
  protected:
-  /// The same call over a batch of keys.
-  AttentionRequest run_as_batch(const oracle::Padded& twin, const AttentionGradRequest& cached) {
-    AttentionRequest batch = cached;
-    batch.k = twin.request().k;
-    batch.v = twin.request().v;
-    batch.page_table = batch.cache_batch_idx = TensorView{};
-    batch.options.page_size = 0;
-    return run_anew(batch);
-  }
   void expect_batch(const AttentionGradRequest& cached, const std::string& what) {
     const oracle::Padded twin = oracle::Padded::make(cached).value();
-    const AttentionRequest batch = run_as_batch(twin, cached);
+    const AttentionRequest batch = run_anew(test::without_cache(cached, twin));
     EXPECT_EQ(unequal(cached.out, batch.out), "") << what;
     EXPECT_EQ(unequal(cached.lse, batch.lse), "") << what;
   }
@@ -79,7 +70,7 @@ TEST_P(Paged, PagesThatNobodySeesNeedNotBeThere) {
     const AttentionGradRequest& r = problem.request();
     run(r);
     const oracle::Padded twin = oracle::Padded::make(r).value();
-    const AttentionRequest batch = run_as_batch(twin, r);
+    const AttentionRequest batch = run_anew(test::without_cache(r, twin));
     auto* const ids = static_cast<std::int32_t*>(r.page_table.data);
     const std::int64_t first_seen = 403 - r.q.shape[2] - 50;
     for (std::int64_t page = 0; page < r.page_table.shape[1]; ++page) {
@@ -103,14 +94,8 @@ TEST_P(Paged, AppendedRowsAreRowsOfTheCache) {
     const Problem problem = problem_of(with_lse);
     const AttentionGradRequest& r = problem.request();
     const oracle::Padded twin = oracle::Padded::make(r).value();
-    AttentionRequest whole = r;
-    whole.k = twin.request().k;
-    whole.v = twin.request().v;
-    whole.seqlens_kv = twin.request().seqlens_kv;
-    whole.page_table = whole.cache_batch_idx = whole.k_new = whole.v_new = TensorView{};
-    whole.options.page_size = 0;
     run(r);
-    whole = run_anew(whole);
+    const AttentionRequest whole = run_anew(test::without_cache(r, twin));
     EXPECT_EQ(unequal(r.out, whole.out), "") << text;
     EXPECT_EQ(unequal(r.lse, whole.lse), "") << text;
     EXPECT_EQ(problem.check_memory(), "") << text;

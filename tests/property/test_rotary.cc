@@ -14,23 +14,7 @@ namespace {
 using conformance::Problem;
 using test::unequal;
 
-class Rotary : public test::Property {
- protected:
-  /// The same call over a batch of keys, all of them and the queries rotated by the oracle.
-  AttentionRequest run_rotated(const AttentionGradRequest& given) {
-    const oracle::Padded twin = oracle::Padded::make(given).value();
-    AttentionRequest rotated = given;
-    rotated.q = twin.request().q;
-    rotated.k = twin.request().k;
-    rotated.v = twin.request().v;
-    rotated.seqlens_kv = twin.request().seqlens_kv;
-    rotated.page_table = rotated.cache_batch_idx = rotated.k_new = rotated.v_new = TensorView{};
-    rotated.rotary_cos = rotated.rotary_sin = rotated.positions = TensorView{};
-    rotated.options.rotary_interleaved = false;
-    rotated.options.page_size = 0;
-    return run_anew(rotated);
-  }
-};
+class Rotary : public test::Property {};
 
 TEST_P(Rotary, IsTheCallOfRotatedRows) {
   for (const char* text :
@@ -45,7 +29,8 @@ TEST_P(Rotary, IsTheCallOfRotatedRows) {
     const std::string with_lse = std::string(text) + " lse seed=1";
     const Problem problem = problem_of(with_lse);
     const AttentionGradRequest& r = problem.request();
-    const AttentionRequest rotated = run_rotated(r);
+    const oracle::Padded twin = oracle::Padded::make(r).value();
+    const AttentionRequest rotated = run_anew(test::without_cache(r, twin));
     run(r);
     EXPECT_EQ(unequal(r.out, rotated.out), "") << text;
     EXPECT_EQ(unequal(r.lse, rotated.lse), "") << text;

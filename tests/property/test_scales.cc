@@ -94,16 +94,7 @@ TEST_P(Scales, InACacheAreTheBatch) {
     const Problem problem = problem_of(with_lse);
     const AttentionGradRequest& r = problem.request();
     const oracle::Padded twin = oracle::Padded::make(r).value();
-    AttentionRequest batch = r;
-    batch.q = twin.request().q;
-    batch.k = twin.request().k;
-    batch.v = twin.request().v;
-    batch.scales_k = twin.request().scales_k;
-    batch.scales_v = twin.request().scales_v;
-    batch.seqlens_kv = twin.request().seqlens_kv;
-    batch.page_table = batch.cache_batch_idx = batch.k_new = batch.v_new = TensorView{};
-    batch.rotary_cos = batch.rotary_sin = TensorView{};
-    batch = run_anew(batch);
+    const AttentionRequest batch = run_anew(test::without_cache(r, twin));
     run(r);
     EXPECT_EQ(unequal(r.out, batch.out), "") << text;
     EXPECT_EQ(unequal(r.lse, batch.lse), "") << text;
