@@ -7,6 +7,7 @@
 #include <iterator>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string_view>
 
 #include "base/message.h"
@@ -83,6 +84,25 @@ Status check_scale(const TensorView& scale, const char* name, const char* where)
   return {};
 }
 
+/// The call whose data is checked.
+class CheckedCall {
+ public:
+  CheckedCall(const Buffers& of_buffers, const AttentionParams& of_params, const char* function)
+      : buffers(of_buffers), params(of_params), where(function) {}
+  /// Made when the first rule needs it: most calls have none that does.
+  const problem::Problem& problem() {
+    if (!problem_) problem::make_problem(params, buffers, &problem_.emplace());
+    return *problem_;
+  }
+
+  const Buffers& buffers;
+  const AttentionParams& params;
+  const char* const where;
+
+ private:
+  std::optional<problem::Problem> problem_;
+};
+
 bool is_within(const semantics::KeyRange& range, std::int64_t n) {
   return n >= range.lo && n < range.hi;
 }
@@ -128,11 +148,11 @@ Status check_writers(std::int64_t batch, Written written, IdAt id_at, const char
 
 /// Ids of pages that exist, for all keys that a row sees and all rows that are written, which no
 /// other sequence writes. Lengths are checked before.
-Status check_pages(const TensorView& table, const Buffers& buffers, const AttentionParams& params,
-                   const char* where) {
+Status check_pages(const TensorView& table, CheckedCall* call) {
   if (!is_readable(table)) return {};
-  problem::Problem p;
-  problem::make_problem(params, buffers, &p);
+  const problem::Problem& p = call->problem();
+  const AttentionParams& params = call->params;
+  const char* const where = call->where;
   const auto id_at = [&](std::int64_t b, std::int64_t page) {
     return read_integer(table, b * table.strides[0] + page * table.strides[1]);
   };
@@ -192,18 +212,18 @@ Status check_positions(const TensorView& positions, std::int64_t rows, const cha
 }
 
 /// Rows for all positions that lengths state. Lengths are checked before.
-Status check_angles(const Buffers& buffers, const AttentionParams& params, const char* where) {
+Status check_angles(CheckedCall* call) {
+  const Buffers& buffers = call->buffers;
   if (buffers.positions.present() || !is_readable(buffers.seqlens_kv)) return {};
-  problem::Problem p;
-  problem::make_problem(params, buffers, &p);
+  const problem::Problem& p = call->problem();
   const std::int64_t rows = buffers.rotary_cos.shape[0];
-  for (std::int64_t b = 0; b < params.batch; ++b) {
+  for (std::int64_t b = 0; b < p.batch; ++b) {
     const problem::Sequence s = problem::sequence_of(p, b);
     std::int64_t needed = 0;
     if (p.seqlen_new > 0) needed = problem::key_position(p, s, p.seqlen_new - 1) + 1;
     if (s.len_q > 0) needed = std::max(needed, problem::query_position(p, s, s.len_q - 1) + 1);
     if (needed <= rows) continue;
-    return invalid(where, "positions of rotary_cos (", rows, "), expected at least ", needed,
+    return invalid(call->where, "positions of rotary_cos (", rows, "), expected at least ", needed,
                    ": sequence ", b, " has ", s.band.len_kv - p.seqlen_new,
                    " rows before this call");
   }
@@ -261,21 +281,19 @@ KeyPlace place_of_key(const problem::Problem& p, std::int64_t entries, std::int6
 
 /// Those of keys that a sequence has before new rows bring theirs. Lengths and pages are checked
 /// before; what no row sees may lie in no page.
-Status check_row_scales(const TensorView& scales, const Buffers& buffers,
-                        const AttentionParams& params, const char* name, const char* where) {
+Status check_row_scales(const TensorView& scales, CheckedCall* call, const char* name) {
   if (!is_readable(scales)) return {};
-  problem::Problem p;
-  problem::make_problem(params, buffers, &p);
-  const bool of_k = scales.data == buffers.scales_k.data;
+  const problem::Problem& p = call->problem();
+  const bool of_k = scales.data == call->buffers.scales_k.data;
   const problem::View& view = of_k ? p.scales_k : p.scales_v;
   const bool of_rows = of_k ? p.scales_k_of_rows : p.scales_v_of_rows;
-  for (std::int64_t b = 0; b < params.batch; ++b) {
+  for (std::int64_t b = 0; b < p.batch; ++b) {
     const std::int64_t all = problem::sequence_of(p, b).band.len_kv;
     const std::int64_t keys = of_rows ? all - p.seqlen_new : all;
     for (std::int64_t j = 0; j < keys;) {
       const KeyPlace place = place_of_key(p, scales.shape[0], b, j, keys);
       const std::int64_t count = of_rows ? place.left : 1;
-      for (std::int64_t h = 0; h < params.num_heads_kv && place.entry >= 0; ++h) {
+      for (std::int64_t h = 0; h < p.num_heads_kv && place.entry >= 0; ++h) {
         const std::int64_t at = place.entry * view.stride[0] + h * view.stride[1];
         const std::int64_t step = view.stride[2] * std::int64_t{sizeof(float)};
         const auto* const first = problem::element_at<char>(view, 0) +
@@ -285,7 +303,7 @@ Status check_row_scales(const TensorView& scales, const Buffers& buffers,
         const std::int64_t row = of_rows ? place.row + bad : 0;
         float value = 0.0f;
         std::memcpy(&value, first + bad * step, sizeof value);
-        return refuse_scale(where, name, concat(place.entry, ",", h, ",", row), value);
+        return refuse_scale(call->where, name, concat(place.entry, ",", h, ",", row), value);
       }
       j += place.left;
     }
@@ -332,20 +350,21 @@ Status check_new_rows(const TensorView& rows, const char* name, const char* wher
   return {};
 }
 
-Status check_data_of(const TensorSpec& spec, const Buffers& buffers, const AttentionParams& params,
-                     const char* where) {
+Status check_data_of(const TensorSpec& spec, CheckedCall* call) {
+  const Buffers& buffers = call->buffers;
+  const char* const where = call->where;
   const TensorView& view = buffers.*spec.buffer;
-  Extents extents = extents_of(params);
+  Extents extents = extents_of(call->params);
   switch (spec.data) {
     case DataRule::kNone: return {};
     case DataRule::kScale: return check_scale(view, spec.name, where);
-    case DataRule::kRowScale: return check_row_scales(view, buffers, params, spec.name, where);
+    case DataRule::kRowScale: return check_row_scales(view, call, spec.name);
     case DataRule::kChannelScale: return check_channel_scales(view, spec.name, where);
     case DataRule::kNewRow:
       if (!has_scales(buffers, spec.like)) return {};
       return check_new_rows(view, spec.name, where);
-    case DataRule::kPage: return check_pages(view, buffers, params, where);
-    case DataRule::kAngles: return check_angles(buffers, params, where);
+    case DataRule::kPage: return check_pages(view, call);
+    case DataRule::kAngles: return check_angles(call);
     case DataRule::kAngle: return check_positions(view, buffers.rotary_cos.shape[0], where);
     case DataRule::kEntry: return check_entries(view, buffers, where);
     case DataRule::kLength: {
@@ -367,10 +386,11 @@ Status check_data_of(const TensorSpec& spec, const Buffers& buffers, const Atten
 template <class Applies>
 Status check_rows(const Buffers& buffers, const AttentionParams& params, const char* where,
                   TensorSpecs specs, Applies applies) {
+  CheckedCall call(buffers, params, where);
   for (const TensorSpec& spec : specs) {
     if (spec.buffer == nullptr) break;  // the rows of a backward
     if (!applies(spec.data) || !(buffers.*spec.buffer).present()) continue;
-    if (Status s = check_data_of(spec, buffers, params, where); !s.ok()) return s;
+    if (Status s = check_data_of(spec, &call); !s.ok()) return s;
   }
   return {};
 }
