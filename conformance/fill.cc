@@ -163,16 +163,17 @@ class Filler {
       if (!r_.page_table.present()) return n;
       return n - static_cast<std::uint64_t>(at[0] * view.shape[1] * view.shape[2] * view.shape[3]);
     };
-    // d_k is a sum of q's elements, and the dot product of bf16 on AVX-512 takes denormals as 0.
-    const bool flushes_q = r_.options.needs_grad && r_.q.dtype == Dtype::kBf16;
+    // d_k and d_q are sums of q's and k's elements, and the dot product of bf16 on AVX-512 takes
+    // denormals as 0.
+    const bool normal_qk = r_.options.needs_grad && r_.q.dtype == Dtype::kBf16;
     fill_rows(r_.q, [&](const auto& at, std::uint64_t n) {
       // Constant rows: one number along a row of Q.
       if (constant) n -= static_cast<std::uint64_t>(at[3]);
-      if (!flushes_q && is_denormal(q, n)) return denormal_at(q, n, r_.q);
+      if (!normal_qk && is_denormal(q, n)) return denormal_at(q, n, r_.q);
       return hold(q.normal_at(n) * query_gain(at[1]), r_.q);
     });
     fill_rows(r_.k, [&](const auto& at, std::uint64_t n) {
-      if (is_denormal(k, n)) return denormal_at(k, n, r_.k);
+      if (!normal_qk && is_denormal(k, n)) return denormal_at(k, n, r_.k);
       // ... the same K row for every key in even heads: all scores of a row are equal ...
       if (constant && at[1] % 2 == 0) n = start_of(r_.k, at, n);
       const bool outlier = kind() == DataKind::kOutlier && at[3] % 16 == 3;
