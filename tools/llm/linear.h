@@ -4,11 +4,11 @@
 #include <memory>
 
 #include "regard/dtype.h"
-#include "regard/status.h"
 
 namespace llm {
 
-/// oneDNN on this machine's CPU. Its products run on the OpenMP threads of the thread that calls.
+/// oneDNN on this machine's CPU, and the memory of weights. Products run on the OpenMP threads of
+/// the thread that calls.
 class MatrixEngine {
  public:
   MatrixEngine();
@@ -23,11 +23,11 @@ class MatrixEngine {
   std::unique_ptr<Impl> impl_;
 };
 
-/// A matrix of weights [outputs, inputs], f32 or bf16, in the layout that oneDNN prefers. One
-/// layout serves any number of rows, one row at the rate of memory included.
+/// A matrix of weights [outputs, inputs], f32 or bf16, row-major in an engine's memory. oneDNN
+/// multiplies many rows by it, multiply_few_rows() few.
 class Linear {
  public:
-  /// `weights` is f32 [outputs, inputs], row-major; it is copied.
+  /// `weights` is f32 [outputs, inputs]; it is copied. The engine must outlive the matrix.
   Linear(const MatrixEngine& engine, regard::Dtype dtype, std::int64_t outputs, std::int64_t inputs,
          const float* weights);
   Linear(Linear&&) noexcept;
@@ -37,7 +37,6 @@ class Linear {
   /// y is f32, both dense. Not for several threads at once.
   void run(const void* x, std::int64_t rows, float* y) const;
 
-  std::int64_t outputs() const noexcept;
   std::int64_t bytes() const noexcept;  // that the weights take
 
  private:

@@ -92,7 +92,7 @@ Expected<Session> open_session(const Options& options) {
 }
 
 std::string model_directory() {
-  if (const char* given = std::getenv("REGARD_LLM_MODELS")) return given;
+  if (const char* given = std::getenv("REGARDLLM_MODELDIR")) return given;
   const char* home = std::getenv("HOME");
   return std::string(home != nullptr ? home : ".") + "/.cache/regard-llm";
 }

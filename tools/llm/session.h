@@ -26,7 +26,7 @@ struct Session {
 
 regard::Expected<Session> open_session(const Options& options);
 
-/// The directory of models: REGARD_LLM_MODELS, or ~/.cache/regard-llm.
+/// The directory of models: REGARDLLM_MODELDIR, or ~/.cache/regard-llm.
 std::string model_directory();
 /// Names of the GGUF files there, sorted.
 std::vector<std::string> list_models();
