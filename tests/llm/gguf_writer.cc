@@ -9,7 +9,7 @@
 #include "tools/llm/byte_level.h"
 #include "tools/llm/utf8.h"
 
-namespace llm::testing {
+namespace llm::test {
 namespace {
 
 void put_q8_0(Bytes& out, std::span<const float> block) {
@@ -148,4 +148,4 @@ void add_tokenizer(GgufWriter& writer, const std::vector<std::string>& merges,
   writer.set("tokenizer.ggml.eos_token_id", end);
 }
 
-}  // namespace llm::testing
+}  // namespace llm::test

@@ -13,7 +13,7 @@
 
 // Writes GGUF files for tests, by the format's description alone.
 
-namespace llm::testing {
+namespace llm::test {
 
 /// Bytes of a file, put one after the other: what hostile files are made of, too.
 class Bytes {
@@ -129,4 +129,4 @@ std::vector<std::byte> encoded(GgmlType type, std::span<const float> values);
 void add_tokenizer(GgufWriter& writer, const std::vector<std::string>& merges,
                    const std::vector<std::string>& specials);
 
-}  // namespace llm::testing
+}  // namespace llm::test

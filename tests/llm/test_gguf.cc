@@ -12,7 +12,7 @@ namespace llm {
 namespace {
 
 using regard::Expected;
-using testing::GgufWriter;
+using test::GgufWriter;
 
 constexpr auto kMaxInt = std::numeric_limits<std::int64_t>::max();
 

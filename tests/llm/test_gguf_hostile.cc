@@ -14,8 +14,8 @@ namespace llm {
 namespace {
 
 using regard::Expected;
-using testing::Bytes;
-using testing::GgufWriter;
+using test::Bytes;
+using test::GgufWriter;
 
 constexpr std::uint32_t kMagic = 0x46554747;
 constexpr std::uint64_t kHuge = std::numeric_limits<std::uint64_t>::max();
