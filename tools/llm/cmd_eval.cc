@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <memory>
 #include <sstream>
 
 #include "tools/llm/commands.h"
@@ -29,6 +30,38 @@ Expected<std::string> read_text(const std::string& path) {
 
 bool poll_interrupt(void*) noexcept { return InterruptFlag::raised(); }
 
+/// The same model in f32 with a cache of f32 behind one another: what formats are compared with.
+struct Reference {
+  Expected<Session> session;
+  Expected<KvCache> cache;
+
+  explicit Reference(Options options)
+      : session(open_session(in_f32(&options))), cache(regard::Status()) {
+    if (session) cache = session->make_cache(1);
+  }
+  static const Options& in_f32(Options* options) {
+    options->dtype = options->kv_cache = "f32";
+    options->page_size = 0;
+    return *options;
+  }
+};
+
+Json result_json(const Perplexity& made, bool compared, double seconds, const Model& model) {
+  Json document = {{"perplexity", made.value()}, {"mean_loss", made.mean_loss},
+                   {"tokens", made.tokens},      {"windows", made.windows},
+                   {"seconds", seconds},         {"phases", phases_json(model)}};
+  if (compared) document["mean_divergence"] = made.mean_divergence;
+  return document;
+}
+
+std::string result_text(const Perplexity& made, bool compared, double seconds) {
+  std::string text =
+      fmt::format("perplexity {:.6f} of {} tokens in {} windows, {:.1f} tokens/s\n", made.value(),
+                  made.tokens, made.windows, static_cast<double>(made.tokens) / seconds);
+  if (compared) text += fmt::format("divergence from f32 {:.3e}\n", made.mean_divergence);
+  return text;
+}
+
 }  // namespace
 
 int run_eval(const Options& options) {
@@ -48,28 +81,28 @@ int run_eval(const Options& options) {
   if (Status s = prepare_generation(session->model, *cache, options.generate); !s.ok()) {
     return fail(s);
   }
+  std::unique_ptr<Reference> reference;
+  ScoredModel compared;
+  if (options.compare) {
+    reference = std::make_unique<Reference>(options);
+    if (!reference->session) return fail(reference->session.status());
+    if (!reference->cache) return fail(reference->cache.status());
+    compared = {&reference->session->model, &*reference->cache};
+    if (Status s = prepare_generation(*compared.model, *compared.cache, options.generate);
+        !s.ok()) {
+      return fail(s);
+    }
+  }
   const InterruptFlag interrupts;
   regard::Interrupt interrupt(poll_interrupt);
   const auto start = std::chrono::steady_clock::now();
-  const auto made = measure_perplexity(session->model, *cache, *tokens, options.window,
-                                       options.limit, &interrupt);
+  const auto made = measure_perplexity({&session->model, &*cache}, compared, *tokens,
+                                       {options.window, options.limit}, &interrupt);
   if (!made) return fail(made.status());
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (options.json) {
-    print(Json{{"perplexity", made->value()},
-               {"mean_loss", made->mean_loss},
-               {"tokens", made->tokens},
-               {"windows", made->windows},
-               {"seconds", seconds},
-               {"phases", phases_json(session->model)}}
-              .dump() +
-          "\n");
-  } else {
-    print(fmt::format("perplexity {:.6f} of {} tokens in {} windows, {:.1f} tokens/s\n",
-                      made->value(), made->tokens, made->windows,
-                      static_cast<double>(made->tokens) / seconds));
-  }
+  print(options.json ? result_json(*made, options.compare, seconds, session->model).dump() + "\n"
+                     : result_text(*made, options.compare, seconds));
   print_details(*session, options);
   return finish(kOk);
 }

@@ -1,4 +1,7 @@
+#include <unistd.h>
+
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 
@@ -6,6 +9,16 @@
 #include "tools/llm/terminal.h"
 
 namespace {
+
+/// Between parallel loops libgomp's threads spin for some milliseconds, on a busy machine while the
+/// thread that they wait for has no CPU: there, 1,000 turns give 20 times the tokens a second; on a
+/// quiet one it costs at most 3 %. libgomp reads the variable before main, so the program starts
+/// again with it.
+void limit_spinning(char** argv) {
+  if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  ::setenv("GOMP_SPINCOUNT", "1000", 1);
+  ::execv("/proc/self/exe", argv);
+}
 
 int run(int argc, char** argv) {
   if (argc > 1 && std::strcmp(argv[1], "export") == 0) {
@@ -50,6 +63,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  limit_spinning(argv);
   std::signal(SIGPIPE, SIG_IGN);  // a reader that is gone is an error that is reported
   try {
     return run(argc, argv);

@@ -81,6 +81,8 @@ void add_eval(CLI::App& app, Options* o) {
   app.add_option("--window", o->window, "tokens that are scored together")
       ->check(CLI::Range(std::int64_t{2}, kMaxTokens))
       ->capture_default_str();
+  app.add_flag("--compare", o->compare,
+               "the divergence of the distributions from those of f32 weights and cache, too");
 }
 
 void add_bench(CLI::App& app, Options* o) { add_model_options(app, o); }

@@ -29,6 +29,7 @@ struct Options {
   std::string file;        // of eval
   std::int64_t limit = 0;  // windows; 0: all
   std::int64_t window = 2048;
+  bool compare = false;
 
   std::string system;  // of chat; "": the model's own
   std::string name;    // of where

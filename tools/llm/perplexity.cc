@@ -8,61 +8,107 @@
 namespace llm {
 namespace {
 
+using regard::Expected;
+using regard::Status;
+
 // Logits of so many tokens at once: 128 rows of 49,152 are 25 MB.
 constexpr std::int64_t kLogitRows = 128;
 
-/// -log of the softmax of `logits` at `token`.
-double loss_of(std::span<const float> logits, std::int32_t token) {
-  const double max = *std::max_element(logits.begin(), logits.end());
+/// log of the sum of exp(x).
+double log_sum(std::span<const float> logits) {
+  const float max = *std::max_element(logits.begin(), logits.end());
   double sum = 0.0;
-  for (const float x : logits) sum += std::exp(static_cast<double>(x) - max);
-  return std::log(sum) + max - logits[static_cast<std::size_t>(token)];
+  for (const float x : logits) sum += std::exp(x - max);
+  return std::log(sum) + max;
 }
 
-/// Losses of the tokens that follow rows of the last forward(); `next` has one for each row.
-double sum_losses(Model& model, std::span<const std::int32_t> next) {
-  const auto vocab = static_cast<std::size_t>(model.config().vocab);
-  const auto rows = static_cast<std::int64_t>(next.size());
+/// The divergence of the softmax of `logits` from that of `expected`.
+double divergence(std::span<const float> expected, std::span<const float> logits) {
+  const double shift = log_sum(logits) - log_sum(expected);
+  const double norm = log_sum(expected);
   double sum = 0.0;
-  for (std::int64_t first = 0; first < rows; first += kLogitRows) {
-    const std::int64_t count = std::min(kLogitRows, rows - first);
-    const std::span<const float> logits = model.logits(first, count);
-#pragma omp parallel for reduction(+ : sum)
-    for (std::int64_t r = 0; r < count; ++r) {
-      sum += loss_of(logits.subspan(static_cast<std::size_t>(r) * vocab, vocab),
-                     next[static_cast<std::size_t>(first + r)]);
-    }
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    const double difference = static_cast<double>(expected[i]) - logits[i] + shift;
+    sum += std::exp(expected[i] - static_cast<float>(norm)) * difference;
   }
   return sum;
 }
+
+class Scorer {
+ public:
+  Scorer(const ScoredModel& scored, const ScoredModel& reference, regard::Interrupt* interrupt)
+      : scored_(scored), reference_(reference), interrupt_(interrupt) {}
+
+  Status score(std::span<const std::int32_t> window, Perplexity* sums) {
+    const std::int32_t sequence = scored_.cache->add();
+    const std::int32_t expected = reference_.model != nullptr ? reference_.cache->add() : 0;
+    for (std::size_t at = 0; at < window.size(); at += kPrefillRows) {
+      const auto piece =
+          window.subspan(at, std::min(static_cast<std::size_t>(kPrefillRows), window.size() - at));
+      const auto next = window.subspan(at + 1, std::min(piece.size(), window.size() - at - 1));
+      Status status = prefill(*scored_.model, *scored_.cache, sequence, piece, interrupt_);
+      if (status.ok() && reference_.model != nullptr) {
+        status = prefill(*reference_.model, *reference_.cache, expected, piece, interrupt_);
+      }
+      if (!status.ok()) return status;
+      add(next, sums);
+      sums->tokens += static_cast<std::int64_t>(next.size());
+    }
+    scored_.cache->remove(sequence);
+    if (reference_.model != nullptr) reference_.cache->remove(expected);
+    ++sums->windows;
+    return Status();
+  }
+
+ private:
+  /// The rows of the last pieces; `next` has the token behind each.
+  void add(std::span<const std::int32_t> next, Perplexity* sums) {
+    const auto vocab = static_cast<std::size_t>(scored_.model->config().vocab);
+    const auto rows = static_cast<std::int64_t>(next.size());
+    double loss = 0.0, divergences = 0.0;
+    for (std::int64_t first = 0; first < rows; first += kLogitRows) {
+      const std::int64_t count = std::min(kLogitRows, rows - first);
+      const std::span<const float> logits = scored_.model->logits(first, count);
+      std::span<const float> expected;
+      if (reference_.model != nullptr) expected = reference_.model->logits(first, count);
+#pragma omp parallel for reduction(+ : loss, divergences)
+      for (std::int64_t r = 0; r < count; ++r) {
+        const auto row = logits.subspan(static_cast<std::size_t>(r) * vocab, vocab);
+        const std::int32_t token = next[static_cast<std::size_t>(first + r)];
+        loss += log_sum(row) - row[static_cast<std::size_t>(token)];
+        if (!expected.empty()) {
+          divergences +=
+              divergence(expected.subspan(static_cast<std::size_t>(r) * vocab, vocab), row);
+        }
+      }
+    }
+    sums->mean_loss += loss;
+    sums->mean_divergence += divergences;
+  }
+
+  ScoredModel scored_, reference_;
+  regard::Interrupt* interrupt_;
+};
 
 }  // namespace
 
 double Perplexity::value() const { return std::exp(mean_loss); }
 
-regard::Expected<Perplexity> measure_perplexity(Model& model, KvCache& cache,
-                                                std::span<const std::int32_t> tokens,
-                                                std::int64_t window, std::int64_t limit,
-                                                regard::Interrupt* interrupt) {
+Expected<Perplexity> measure_perplexity(const ScoredModel& scored, const ScoredModel& reference,
+                                        std::span<const std::int32_t> tokens,
+                                        const Windows& windows, regard::Interrupt* interrupt) {
+  Scorer scorer(scored, reference, interrupt);
   Perplexity made;
-  double sum = 0.0;
-  while (tokens.size() > 1 && (limit == 0 || made.windows < limit)) {
-    const auto all = tokens.first(std::min(tokens.size(), static_cast<std::size_t>(window)));
-    tokens = tokens.subspan(all.size());
-    const std::int32_t sequence = cache.add();
-    for (std::size_t at = 0; at < all.size(); at += kPrefillRows) {
-      const auto piece = all.subspan(at, std::min<std::size_t>(kPrefillRows, all.size() - at));
-      const auto next = all.subspan(at + 1, std::min(piece.size(), all.size() - at - 1));
-      if (auto status = prefill(model, cache, sequence, piece, interrupt); !status.ok()) {
-        return status;
-      }
-      sum += sum_losses(model, next);
-      made.tokens += static_cast<std::int64_t>(next.size());
-    }
-    cache.remove(sequence);
-    ++made.windows;
+  while (tokens.size() > 1 && (windows.limit == 0 || made.windows < windows.limit)) {
+    const auto window =
+        tokens.first(std::min(tokens.size(), static_cast<std::size_t>(windows.tokens)));
+    tokens = tokens.subspan(window.size());
+    if (Status status = scorer.score(window, &made); !status.ok()) return status;
   }
-  made.mean_loss = made.tokens > 0 ? sum / static_cast<double>(made.tokens) : 0.0;
+  if (made.tokens > 0) {
+    made.mean_loss /= static_cast<double>(made.tokens);
+    made.mean_divergence /= static_cast<double>(made.tokens);
+  }
   return made;
 }
 
