@@ -1,0 +1,177 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+
+#include "regard/machine_rates.h"
+#include "tools/llm/commands.h"
+#include "tools/llm/report.h"
+#include "tools/llm/session.h"
+#include "tools/llm/terminal.h"
+
+namespace llm {
+namespace {
+
+using regard::Expected;
+using regard::Status;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kPromptLengths[] = {128, 512, 2048};
+constexpr std::int64_t kContexts[] = {128, 1024, 4096, 8000};
+constexpr int kDecodeSteps = 32;
+constexpr int kRounds = 3;  // the best counts: other programs take time, never give it
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Operations of a prompt: two for each weight and token, and those of causal attention.
+double prompt_operations(const Model& model, std::int64_t tokens, std::int64_t weight_size) {
+  const ModelConfig& c = model.config();
+  const double logits = static_cast<double>(c.vocab * c.width);  // of one token
+  const double layers =
+      static_cast<double>(model.weight_bytes()) / static_cast<double>(weight_size) - logits;
+  const auto n = static_cast<double>(tokens);
+  return 2.0 * (layers * n + logits) + 2.0 * n * n * static_cast<double>(c.layers * c.q_width());
+}
+
+class Benchmark {
+ public:
+  Benchmark(Session& session, KvCache& cache, const regard::MachineRates& rates)
+      : session_(session), cache_(cache), rates_(rates) {
+    std::mt19937 random(1);
+    for (std::int64_t i = 0; i < session.capacity; ++i) {
+      tokens_.push_back(static_cast<std::int32_t>(random() % session.model.config().vocab));
+    }
+  }
+
+  Status prefill_rates(Json* rows) {
+    const bool bf16 = session_.weights == regard::Dtype::kBf16;
+    for (const std::int64_t length : kPromptLengths) {
+      if (length > session_.capacity) continue;
+      double best = 0.0;
+      for (int round = 0; round < kRounds; ++round) {
+        const std::int32_t sequence = cache_.add();
+        const auto start = Clock::now();
+        if (Status s = fill(sequence, length); !s.ok()) return s;
+        session_.model.logits((length - 1) % kPrefillRows, 1);
+        best = std::max(best, 1.0 / seconds_since(start));
+        cache_.remove(sequence);
+      }
+      const double gflops =
+          best * prompt_operations(session_.model, length, regard::size_of(session_.weights)) *
+          1e-9;
+      rows->push_back(
+          {{"phase", "prefill"},
+           {"context", length},
+           {"tokens_per_s", best * static_cast<double>(length)},
+           {"share_of_peak", gflops / (bf16 ? rates_.bf16_gflops : rates_.f32_gflops)}});
+    }
+    return Status();
+  }
+
+  Status decode_rates(Json* rows) {
+    const std::int32_t sequence = cache_.add();
+    for (const std::int64_t context : kContexts) {
+      if (context + kDecodeSteps > session_.capacity) continue;
+      if (Status s = fill(sequence, context); !s.ok()) return s;
+      double best = 1e30, attention = 1e30;
+      for (int round = 0; round < kRounds; ++round) {
+        cache_.truncate(sequence, context);
+        const double before = session_.model.profile().seconds(Operation::kAttention);
+        const auto start = Clock::now();
+        for (int step = 0; step < kDecodeSteps; ++step) {
+          const std::int32_t token = tokens_[static_cast<std::size_t>(step)];
+          Status s = session_.model.forward("decode", {&token, 1}, {&sequence, 1}, cache_);
+          if (!s.ok()) return s;
+          session_.model.logits(0, 1);
+        }
+        best = std::min(best, seconds_since(start) / kDecodeSteps);
+        attention =
+            std::min(attention, (session_.model.profile().seconds(Operation::kAttention) - before) /
+                                    kDecodeSteps);
+      }
+      const double bytes =
+          static_cast<double>(session_.model.weight_bytes() + cache_.row_bytes() * context);
+      rows->push_back({{"phase", "decode"},
+                       {"context", context},
+                       {"tokens_per_s", 1.0 / best},
+                       {"attention_ms", 1e3 * attention},
+                       {"share_of_bandwidth", bytes / best * 1e-9 / rates_.read_gbps}});
+    }
+    cache_.remove(sequence);
+    return Status();
+  }
+
+ private:
+  /// Extends a sequence to `length` tokens.
+  Status fill(std::int32_t sequence, std::int64_t length) {
+    const std::int64_t begin = cache_.length(sequence);
+    const auto all = std::span<const std::int32_t>(tokens_);
+    if (length <= begin) {
+      cache_.truncate(sequence, length);
+      return Status();
+    }
+    return prefill(
+        session_.model, cache_, sequence,
+        all.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(length - begin)),
+        nullptr);
+  }
+
+  Session& session_;
+  KvCache& cache_;
+  const regard::MachineRates& rates_;
+  std::vector<std::int32_t> tokens_;
+};
+
+void print_table(const Json& rows) {
+  print(fmt::format("{:<8} {:>8} {:>12} {:>13}  {}\n", "phase", "context", "tokens/s",
+                    "attention ms", "share of the machine"));
+  for (const Json& row : rows) {
+    const bool decodes = row["phase"] == "decode";
+    print(fmt::format("{:<8} {:>8} {:>12.1f} {:>13}  {:.2f} of {}\n",
+                      row["phase"].get<std::string>(), row["context"].get<std::int64_t>(),
+                      row["tokens_per_s"].get<double>(),
+                      decodes ? fmt::format("{:.3f}", row["attention_ms"].get<double>()) : "",
+                      row[decodes ? "share_of_bandwidth" : "share_of_peak"].get<double>(),
+                      decodes ? "read bandwidth" : "peak arithmetic"));
+  }
+}
+
+}  // namespace
+
+int run_bench(const Options& options) {
+  Expected<Session> session = open_session(options);
+  if (!session) return fail(session.status());
+  Expected<KvCache> cache = session->make_cache(1);
+  if (!cache) return fail(cache.status());
+  if (Status s = prepare_generation(session->model, *cache, options.generate); !s.ok()) {
+    return fail(s);
+  }
+  const regard::Env env = regard::read_env();
+  const regard::MachineRates rates = regard::machine_rates(env.isa, session->threads);
+  Benchmark benchmark(*session, *cache, rates);
+  Json rows = Json::array();
+  if (Status s = benchmark.prefill_rates(&rows); !s.ok()) return fail(s);
+  if (Status s = benchmark.decode_rates(&rows); !s.ok()) return fail(s);
+  if (options.json) {
+    print(Json{{"weight_bytes", session->model.weight_bytes()},
+               {"cache_bytes_per_token", cache->row_bytes()},
+               {"read_gbps", rates.read_gbps},
+               {"phases", phases_json(session->model)},
+               {"rows", rows}}
+              .dump() +
+          "\n");
+  } else {
+    print(fmt::format("{}, {} threads: weights {:.1f} MB {}, {} bytes of cache a token\n",
+                      env.cpu_model, session->threads,
+                      static_cast<double>(session->model.weight_bytes()) * 1e-6,
+                      to_string(session->weights), cache->row_bytes()));
+    print_table(rows);
+  }
+  print_details(*session, options);
+  return finish(kOk);
+}
+
+}  // namespace llm

@@ -1,0 +1,113 @@
+#include <cstdio>
+#include <fstream>
+#include <memory>
+
+#include "tools/llm/commands.h"
+#include "tools/llm/report.h"
+#include "tools/llm/session.h"
+#include "tools/llm/terminal.h"
+
+namespace llm {
+namespace {
+
+using regard::Expected;
+using regard::Status;
+using regard::StatusCode;
+
+Status write_floats(const std::string& path, const std::vector<float>& values) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file.write(reinterpret_cast<const char*>(values.data()),
+             static_cast<std::streamsize>(values.size() * sizeof(float)));
+  file.close();
+  if (!file) {
+    std::remove(path.c_str());
+    return Status(StatusCode::kUnavailable, "cannot write " + path);
+  }
+  return Status();
+}
+
+bool poll_interrupt(void*) noexcept { return InterruptFlag::raised(); }
+
+/// The prompt's tokens, behind the start of text where the model wants one.
+Expected<std::vector<std::int32_t>> prompt_tokens(const Tokenizer& tokenizer,
+                                                  const std::string& prompt) {
+  Expected<std::vector<std::int32_t>> tokens = tokenizer.encode(prompt, true);
+  if (tokens && tokenizer.adds_start()) tokens->insert(tokens->begin(), tokenizer.start_of_text());
+  return tokens;
+}
+
+Json samples_json(const Tokenizer& tokenizer, const Generation& made) {
+  Json samples = Json::array();
+  for (const auto& tokens : made.samples) {
+    Utf8Stream text;
+    std::string whole = text.add(tokenizer.decode(tokens));
+    samples.push_back({{"tokens", tokens}, {"text", whole + text.finish()}});
+  }
+  return samples;
+}
+
+/// One sample appears as it is made; several appear one after the other at the end.
+bool print_samples(const Tokenizer& tokenizer, const Generation& made) {
+  for (std::size_t s = 0; s < made.samples.size(); ++s) {
+    Utf8Stream text;
+    std::string whole = text.add(tokenizer.decode(made.samples[s]));
+    if (!print("sample " + std::to_string(s + 1) + ":" + whole + text.finish() + "\n\n")) {
+      return false;
+    }
+  }
+  return true;
+}
+
+int report(Session& session, const Options& options, const std::vector<std::int32_t>& prompt,
+           const Generation& made) {
+  if (options.json) {
+    const Json document = {
+        {"prompt_tokens", prompt},           {"samples", samples_json(session.tokenizer, made)},
+        {"rates", rates_json(made)},         {"phases", phases_json(session.model)},
+        {"context_full", made.context_full}, {"interrupted", made.interrupted}};
+    print(document.dump() + "\n");
+  } else {
+    if (options.generate.samples > 1) print_samples(session.tokenizer, made);
+    complain(rates_text(made));
+  }
+  print_details(session, options);
+  if (made.interrupted) complain("regard-llm: interrupted\n");
+  return finish(made.interrupted ? kInterruptedExit : kOk);
+}
+
+}  // namespace
+
+int run_generate(const Options& given) {
+  Expected<Session> session = open_session(given);
+  if (!session) return fail(session.status());
+  Options options = given;
+  options.generate.end_of_text = session->tokenizer.end_of_text();
+  const auto prompt = prompt_tokens(session->tokenizer, options.prompt);
+  if (!prompt) return fail(prompt.status());
+  Expected<KvCache> cache = session->make_cache(options.generate.samples);
+  if (!cache) return fail(cache.status());
+  if (Status s = prepare_generation(session->model, *cache, options.generate); !s.ok()) {
+    return fail(s);
+  }
+  const InterruptFlag interrupts;
+  regard::Interrupt interrupt(poll_interrupt);
+  const bool streams = !options.json && options.generate.samples == 1;
+  if (streams) print(options.prompt);
+  Utf8Stream text;
+  const auto made = generate(
+      session->model, *cache, cache->add(), *prompt, options.generate,
+      [&](std::int64_t, std::int32_t token) {
+        return !streams || print(text.add(session->tokenizer.bytes_of(token)));
+      },
+      &interrupt);
+  if (!made) return fail(made.status());
+  if (streams) print(text.finish() + "\n");
+  if (!options.write_logits.empty()) {
+    if (Status s = write_floats(options.write_logits, made->prompt_logits); !s.ok()) {
+      return fail(s);
+    }
+  }
+  return report(*session, options, *prompt, *made);
+}
+
+}  // namespace llm

@@ -1,0 +1,60 @@
+#include <csignal>
+#include <cstring>
+#include <exception>
+
+#include "tools/llm/commands.h"
+#include "tools/llm/terminal.h"
+
+namespace {
+
+int run(int argc, char** argv) {
+  if (argc > 1 && std::strcmp(argv[1], "export") == 0) {
+    return llm::run_export(argc - 2, argv + 2);
+  }
+  CLI::App app("Language models of the llama architecture (GGUF files) on regard's attention",
+               "regard-llm");
+  app.require_subcommand(1);
+  llm::Options options;
+  int code = 0;
+  CLI::App* const generate = app.add_subcommand("generate", "continues a text");
+  llm::add_generate(*generate, &options);
+  generate->callback([&] { code = llm::run_generate(options); });
+  CLI::App* const chat = app.add_subcommand("chat", "answers, message by message");
+  llm::add_chat(*chat, &options);
+  chat->callback([&] {
+    options.has_prompt = chat->count("--prompt") > 0;
+    code = llm::run_chat(options);
+  });
+  CLI::App* const eval = app.add_subcommand("eval", "the perplexity of a text file");
+  llm::add_eval(*eval, &options);
+  eval->callback([&] { code = llm::run_eval(options); });
+  CLI::App* const bench =
+      app.add_subcommand("bench", "rates of prefill and decode, beside the machine's");
+  llm::add_bench(*bench, &options);
+  bench->callback([&] { code = llm::run_bench(options); });
+  app.add_subcommand("list", "the models in the model directory")->callback([&] {
+    code = llm::run_list();
+  });
+  CLI::App* const where = app.add_subcommand("where", "the path of a model");
+  llm::add_where(*where, &options);
+  where->callback([&] { code = llm::run_where(options); });
+  app.add_subcommand("export", "exports a model: python3 -m regard.llm export");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? llm::kOk : llm::kUsage;
+  }
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that is gone is an error that is reported
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    llm::complain(std::string("regard-llm: ") + error.what() + "\n");
+    return llm::kFailed;
+  }
+}

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tools/llm/attention.h"
+#include "tools/llm/profile.h"
+#include "tools/llm/weights.h"
+
+namespace llm {
+
+struct ModelOptions {
+  regard::Dtype weights = regard::Dtype::kF32;  // or kBf16, where MatrixEngine::has_bf16()
+  regard::Policy policy;                        // of attention
+  std::int32_t threads = 1;
+};
+
+/// A model of the llama architecture. Tokens go through forward(), which appends their keys and
+/// values to a cache; then logits() has the logits of any of these tokens.
+class Model {
+ public:
+  /// The file's bytes must outlive the model.
+  static regard::Expected<Model> load(const GgufContents& file, const ModelOptions& options);
+
+  regard::Expected<KvCache> make_cache(const CacheOptions& options) const;
+
+  /// Makes what a phase needs for steps of at most `batch` sequences and `rows` tokens of each.
+  regard::Status prepare(const std::string& phase, std::int64_t batch, std::int64_t rows,
+                         KvCache& cache);
+  /// Tokens [batch, rows] of as many sequences, which the cache has room for; the phase was
+  /// prepared. If it fails (an Interrupt), the cache's lengths are as before.
+  regard::Status forward(const std::string& phase, std::span<const std::int32_t> tokens,
+                         std::span<const std::int32_t> sequences, KvCache& cache,
+                         regard::Interrupt* interrupt = nullptr);
+  /// Logits [rows, vocab] of rows of the last forward(); valid until the next call.
+  std::span<const float> logits(std::int64_t first_row, std::int64_t rows);
+
+  const ModelConfig& config() const noexcept { return config_; }
+  std::int64_t weight_bytes() const noexcept { return weights_.bytes(); }
+  const Attention& attention() const noexcept { return *attention_; }
+  Profile& profile() noexcept { return profile_; }
+
+ private:
+  /// Activations of a step: [rows, .] each.
+  struct Buffers {
+    std::vector<float> residual, qkv, product, gate_up, logits;
+    std::vector<std::byte> normed, attention_rows, attention_out, attended, activated;
+  };
+
+  Model() = default;
+  void reserve(std::int64_t rows, regard::Dtype cache);
+  void embed(std::span<const std::int32_t> tokens);
+  StepRows step_rows(std::int64_t batch, std::int64_t rows, regard::Dtype cache);
+  regard::Status attend(const std::string& phase, std::int64_t layer, const StepRows& rows,
+                        KvCache& cache, regard::Interrupt* interrupt);
+  void feed_forward(const LayerWeights& layer, std::int64_t rows);
+
+  ModelConfig config_;
+  regard::Dtype dtype_ = regard::Dtype::kF32;
+  std::unique_ptr<MatrixEngine> engine_;
+  Weights weights_;
+  std::unique_ptr<Attention> attention_;
+  Buffers buffers_;
+  Profile profile_;
+};
+
+}  // namespace llm

@@ -1,0 +1,62 @@
+#include "tools/llm/report.h"
+
+#include <fmt/format.h>
+
+#include "tools/llm/terminal.h"
+
+namespace llm {
+namespace {
+
+double rate(std::int64_t tokens, double seconds) {
+  return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0;
+}
+
+double total_seconds(const Generation& g) { return g.prefill_seconds + g.decode_seconds; }
+
+}  // namespace
+
+std::string rates_text(const Generation& g) {
+  std::string text = fmt::format(
+      "\n{} prompt tokens, {} new ones in {:.3f} s\n"
+      "time to first token:    {:.4f} s, {:.1f} prompt tokens/s\n"
+      "total throughput:       {:.2f} tokens/s\n"
+      "next-token throughput:  {:.2f} tokens/s\n"
+      "peak memory:            {:.2f} GB\n",
+      g.prompt_tokens, g.new_tokens, total_seconds(g), g.prefill_seconds,
+      rate(g.prompt_tokens, g.prefill_seconds), rate(g.new_tokens, total_seconds(g)),
+      rate(g.decode_tokens, g.decode_seconds), static_cast<double>(peak_memory_bytes()) * 1e-9);
+  if (g.drafted > 0) {
+    text +=
+        fmt::format("drafts:                 {} of {} tokens accepted\n", g.accepted, g.drafted);
+  }
+  if (g.context_full) text += "stopped: the context is full\n";
+  return text;
+}
+
+Json rates_json(const Generation& g) {
+  return {{"prompt_tokens", g.prompt_tokens},
+          {"new_tokens", g.new_tokens},
+          {"first_token_s", g.prefill_seconds},
+          {"decode_s", g.decode_seconds},
+          {"prompt_tokens_per_s", rate(g.prompt_tokens, g.prefill_seconds)},
+          {"total_tokens_per_s", rate(g.new_tokens, total_seconds(g))},
+          {"next_tokens_per_s", rate(g.decode_tokens, g.decode_seconds)},
+          {"drafted", g.drafted},
+          {"accepted", g.accepted},
+          {"peak_memory_bytes", peak_memory_bytes()}};
+}
+
+Json phases_json(const Model& model) {
+  Json phases = Json::object();
+  for (const auto& [name, plan] : model.attention().plans()) {
+    phases[name] = {{"backend", to_string(plan.backend())}, {"kernel", plan.kernel().kernel}};
+  }
+  return phases;
+}
+
+void print_details(Session& session, const Options& options) {
+  if (options.explain) complain("\n" + session.model.attention().explain());
+  if (options.profile) complain("\n" + session.model.profile().to_string());
+}
+
+}  // namespace llm

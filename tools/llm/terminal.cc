@@ -1,0 +1,93 @@
+#include "tools/llm/terminal.h"
+
+#include <editline/readline.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+
+#include "regard/selection.h"
+
+namespace llm {
+namespace {
+
+std::atomic<bool> g_interrupted{false};  // written in a signal handler: lock-free
+int g_write_error = 0;
+
+extern "C" void on_interrupt(int) {
+  if (g_interrupted.exchange(true)) ::_exit(kInterruptedExit);
+}
+
+}  // namespace
+
+bool print(std::string_view text) {
+  if (g_write_error != 0) return false;
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    g_write_error = errno;
+    return false;
+  }
+  return true;
+}
+
+void complain(std::string_view text) { (void)!std::fwrite(text.data(), 1, text.size(), stderr); }
+
+int fail(const regard::Status& status) {
+  std::string text = "regard-llm: " + status.message() + "\n";
+  if (status.selection() != nullptr) text += to_string(*status.selection());
+  complain(text);
+  switch (status.code()) {
+    case regard::StatusCode::kInvalidArgument:
+    case regard::StatusCode::kNotFound: return kUsage;
+    case regard::StatusCode::kNoBackend: return kNoBackend;
+    case regard::StatusCode::kInterrupted: return kInterruptedExit;
+    default: return kFailed;
+  }
+}
+
+int finish(int code) {
+  if (g_write_error == 0) return code;
+  complain(std::string("regard-llm: cannot write the output: ") + std::strerror(g_write_error) +
+           "\n");
+  return kFailed;
+}
+
+InterruptFlag::InterruptFlag() {
+  struct sigaction action {};
+  action.sa_handler = on_interrupt;  // without SA_RESTART: a line that is read ends
+  sigemptyset(&action.sa_mask);
+  ::sigaction(SIGINT, &action, nullptr);
+  lower();
+}
+InterruptFlag::~InterruptFlag() { std::signal(SIGINT, SIG_DFL); }
+bool InterruptFlag::raised() noexcept { return g_interrupted.load(); }
+void InterruptFlag::lower() noexcept { g_interrupted = false; }
+
+bool LineReader::read(const char* prompt, std::string* line) {
+  line->clear();
+  if (::isatty(STDIN_FILENO) == 0) return static_cast<bool>(std::getline(std::cin, *line));
+  char* const given = ::readline(prompt);
+  if (given == nullptr) {
+    const bool interrupted = InterruptFlag::raised();
+    if (interrupted) InterruptFlag::lower();
+    print("\n");
+    return interrupted;
+  }
+  *line = given;
+  if (!line->empty()) ::add_history(given);
+  std::free(given);
+  return true;
+}
+
+std::size_t peak_memory_bytes() {
+  struct rusage usage {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
+}
+
+}  // namespace llm
