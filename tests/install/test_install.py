@@ -19,7 +19,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 JOBS = os.environ.get("REGARD_DEV_JOBS", str(min(2, os.cpu_count() or 1)))
-NO_TOOLS = [f"-DREGARD_BUILD_{part}=OFF" for part in ("TESTS", "BENCH", "CLI", "EXAMPLES")]
+NO_TOOLS = [f"-DREGARD_BUILD_{part}=OFF" for part in ("TESTS", "BENCH", "CLI", "LLM", "EXAMPLES")]
 
 
 def run(*words, **more):

@@ -131,6 +131,9 @@ TEST(GgufHostile, Keys) {
             "key 1 of 2 has a string of 18446744073709551615 bytes, expected at most 65535");
   EXPECT_EQ(refusal(header(0, 1).put(std::uint64_t{9}).put(1.0f).put('x').bytes()),
             "key 1 of 1 has a string of 9 bytes, expected at most 5, the rest of the file");
+  // One byte too long.
+  EXPECT_EQ(refusal(header(0, 1).put(std::uint64_t{6}).put(1.0f).put('x').bytes()),
+            "key 1 of 1 has a string of 6 bytes, expected at most 5, the rest of the file");
   EXPECT_EQ(refusal(GgufWriter().set("a", 1).set("a", 2).bytes()), "the key 'a' comes twice");
 }
 
@@ -160,6 +163,8 @@ TEST(GgufHostile, Arrays) {
   EXPECT_EQ(refusal_of_value(array(4).put(std::uint64_t{1} << 62).put(7u)),
             "key 'x\\x1b' states 4611686018427387904 elements, expected at most 1 in the 4 bytes "
             "that follow");
+  EXPECT_EQ(refusal_of_value(array(4).put(std::uint64_t{2}).put(7u)),
+            "key 'x\\x1b' states 2 elements, expected at most 1 in the 4 bytes that follow");
   EXPECT_EQ(refusal_of_value(array(8).put(std::uint64_t{2}).text("ab").put(kHuge)),
             "element 1 of key 'x\\x1b' has a string of 18446744073709551615 bytes, expected at "
             "most 0, the rest of the file");

@@ -191,15 +191,18 @@ std::vector<std::int32_t> draft_by_lookup(std::span<const std::int32_t> tokens,
   return {};
 }
 
+Status require_room(std::span<const std::int32_t> prompt, std::int64_t room) {
+  if (static_cast<std::int64_t>(prompt.size()) <= room) return Status();
+  return Status(StatusCode::kInvalidArgument,
+                "[generate] the prompt has " + std::to_string(prompt.size()) +
+                    " tokens, and the context has room for " + std::to_string(room) +
+                    "; raise --max-seq-length");
+}
+
 Status prefill(Model& model, KvCache& cache, std::int32_t sequence,
                std::span<const std::int32_t> tokens, regard::Interrupt* interrupt) {
   const std::int64_t before = cache.length(sequence);
-  if (static_cast<std::int64_t>(tokens.size()) > cache.capacity() - before) {
-    return Status(StatusCode::kInvalidArgument,
-                  "[generate] the prompt has " + std::to_string(tokens.size()) +
-                      " tokens, and the context has room for " +
-                      std::to_string(cache.capacity() - before) + "; raise --max-seq-length");
-  }
+  if (Status s = require_room(tokens, cache.capacity() - before); !s.ok()) return s;
   for (std::size_t at = 0; at < tokens.size(); at += kPrefillRows) {
     const auto piece = tokens.subspan(at, std::min<std::size_t>(kPrefillRows, tokens.size() - at));
     Status status = model.forward("prefill", piece, {&sequence, 1}, cache, interrupt);

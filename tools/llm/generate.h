@@ -51,6 +51,9 @@ regard::Expected<Generation> generate(Model& model, KvCache& cache, std::int32_t
                                       const GenerateOptions& options, const OnToken& on_token,
                                       regard::Interrupt* interrupt);
 
+/// Refuses a prompt that is longer than what is left of the context.
+regard::Status require_room(std::span<const std::int32_t> prompt, std::int64_t room);
+
 /// Appends tokens to a sequence in pieces of kPrefillRows. Then Model::logits has the last piece.
 regard::Status prefill(Model& model, KvCache& cache, std::int32_t sequence,
                        std::span<const std::int32_t> tokens, regard::Interrupt* interrupt);

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 
+from .._errors import NoBackendError
 from ._options import BACKENDS, SUFFIXES
 
 
@@ -43,7 +44,8 @@ def _message(error: BaseException) -> str:
 
 
 def main(words: list[str] | None = None) -> int:
-    """0: written. 1: it could not be written or exported. 2: the options or the file are refused."""
+    """0: written. 1: it could not be written or exported. 2: the options or the file are refused.
+    3: the backend cannot run the model."""
     arguments = _parser().parse_args(words)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the model is a file on this machine
     os.environ.setdefault("TQDM_DISABLE", "1")
@@ -61,7 +63,7 @@ def main(words: list[str] | None = None) -> int:
         return 2
     except (OSError, RuntimeError) as error:
         print(f"python -m regard.llm export: {_message(error)}", file=sys.stderr)
-        return 1
+        return 3 if isinstance(error, NoBackendError) else 1
     size = "S" if done.dynamic_shapes else str(done.max_seq_length)
     lengths = f", S from 1 to {done.max_seq_length}" if done.dynamic_shapes else ""
     print(f"{done.output}: input_ids [1, {size}] to logits [1, {size}, vocabulary]{lengths}; attention "

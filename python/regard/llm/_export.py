@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import io
 import logging
 import os
 import tempfile
@@ -138,7 +139,9 @@ def _trace(model: Any, backend: str, length: int, dynamic: bool) -> Any:
 def _save_torch(program: Any, path: Path) -> None:
     import torch
 
-    torch.export.save(program, path)
+    buffer = io.BytesIO()  # writing to a path, PyTorch ends the process where the disk is full
+    torch.export.save(program, buffer)
+    path.write_bytes(buffer.getbuffer())
 
 
 def _save_onnx(program: Any, path: Path, dynamic: bool) -> None:
@@ -155,7 +158,7 @@ def _save_onnx(program: Any, path: Path, dynamic: bool) -> None:
 def _write_whole(output: Path, write: Callable[[Path], None]) -> None:
     """Writes a file in a folder beside `output`, which takes its place once it is on the disk."""
     with tempfile.TemporaryDirectory(prefix=f".{output.stem}.", dir=output.parent) as folder:
-        part = Path(folder) / output.name  # archives of PyTorch contain their own name
+        part = Path(folder) / output.name
         write(part)
         with part.open("rb") as file:
             os.fsync(file.fileno())

@@ -336,10 +336,13 @@ def test_missing_packages_are_named(checkpoint, tmp_path, monkeypatch):
 
 
 def test_a_policy_that_excludes_the_backend_is_an_error(checkpoint, tmp_path):
-    with regard.use_policy(deny=["math"]), pytest.raises(ValueError, match="math"):
+    with regard.use_policy(deny=["math"]), pytest.raises(regard.NoBackendError, match="math"):
         regard.llm.export(checkpoint, tmp_path / "model.pt2")
-    with regard.use_policy(deny=["flash"]), pytest.raises((ValueError, RuntimeError), match="flash"):
+    with regard.use_policy(deny=["flash"]), pytest.raises(regard.NoBackendError, match="flash"):
         regard.llm.export(checkpoint, tmp_path / "model.pt2", attention_backend="flash_attention")
+    ran = command("export", "--checkpoint", checkpoint, "--output", tmp_path / "model.pt2",
+                  env=os.environ | {"REGARD_DENY": "math"})
+    assert ran.returncode == 3 and "math is listed in" in ran.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -88,7 +88,7 @@ def _add(writer, key, value):
         writer.add_string(key, value)
 
 
-def write(path, shape=None, *, seed=0, architecture="llama", replaced=None, tensors=None):
+def write(path, shape=None, *, seed=0, architecture="llama", replaced=None, tensors=None, eos=2):
     """Writes a file. `replaced`: {key: value}, where None leaves a key out; `tensors`: {name: array}
     in the same way."""
     shape = shape or Shape()
@@ -103,7 +103,7 @@ def write(path, shape=None, *, seed=0, architecture="llama", replaced=None, tens
     writer.add_token_types([control] * len(SPECIAL) + [normal] * (shape.vocabulary - len(SPECIAL)))
     writer.add_token_merges(MERGES)
     writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
+    writer.add_eos_token_id(eos)
     writer.add_unk_token_id(0)
     writer.add_pad_token_id(2)
     writer.add_add_bos_token(False)
