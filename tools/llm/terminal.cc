@@ -1,11 +1,13 @@
 #include "tools/llm/terminal.h"
 
 #include <editline/readline.h>
+#include <langinfo.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <clocale>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -67,6 +69,14 @@ InterruptFlag::InterruptFlag() {
 InterruptFlag::~InterruptFlag() { std::signal(SIGINT, SIG_DFL); }
 bool InterruptFlag::raised() noexcept { return g_interrupted.load(); }
 void InterruptFlag::lower() noexcept { g_interrupted = false; }
+
+LineReader::LineReader() {
+  // Without a locale of UTF-8 libedit drops what is not ASCII.
+  const bool set = std::setlocale(LC_CTYPE, "") != nullptr;
+  if (!set || std::strcmp(::nl_langinfo(CODESET), "UTF-8") != 0) {
+    std::setlocale(LC_CTYPE, "C.UTF-8");
+  }
+}
 
 bool LineReader::read(const char* prompt, std::string* line) {
   line->clear();

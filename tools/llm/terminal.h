@@ -34,6 +34,7 @@ class InterruptFlag {
 /// Lines from a terminal, with editing and history, or from a pipe.
 class LineReader {
  public:
+  LineReader();
   /// False at the end of the input. A line that ctrl-C ended is empty.
   bool read(const char* prompt, std::string* line);
 };
