@@ -40,9 +40,11 @@ bool print(std::string_view text) {
 void complain(std::string_view text) { (void)!std::fwrite(text.data(), 1, text.size(), stderr); }
 
 int fail(const regard::Status& status) {
-  std::string text = "regard-llm: " + status.message() + "\n";
-  if (status.selection() != nullptr) text += to_string(*status.selection());
-  complain(text);
+  if (const auto selection = status.selection()) {
+    complain("regard-llm: no backend can run attention\n\n" + to_string(*selection));
+  } else {
+    complain("regard-llm: " + status.message() + "\n");
+  }
   switch (status.code()) {
     case regard::StatusCode::kInvalidArgument:
     case regard::StatusCode::kNotFound: return kUsage;
