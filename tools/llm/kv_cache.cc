@@ -1,5 +1,7 @@
 #include "tools/llm/kv_cache.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <new>
@@ -22,12 +24,15 @@ bool multiply(std::int64_t factor, std::int64_t* product) {
   return !__builtin_mul_overflow(*product, factor, product);
 }
 
-/// Memory that takes no room until it is written.
+/// Memory that takes no room until it is written, on huge pages where the system grants them: rows
+/// are read at the rate of memory.
 std::unique_ptr<std::byte[], FreeMemory> allocate(std::int64_t bytes) {
-  constexpr std::size_t kAlign = 64;
-  const std::size_t size = (static_cast<std::size_t>(bytes) + kAlign - 1) / kAlign * kAlign;
-  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kAlign, size));
+  constexpr std::size_t kHugePage = std::size_t{2} << 20;
+  const std::size_t align = static_cast<std::size_t>(bytes) < kHugePage ? 64 : kHugePage;
+  const std::size_t size = (static_cast<std::size_t>(bytes) + align - 1) / align * align;
+  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(align, size));
   if (memory == nullptr) throw std::bad_alloc();
+  if (align == kHugePage) ::madvise(memory, size, MADV_HUGEPAGE);
   return std::unique_ptr<std::byte[], FreeMemory>(memory);
 }
 
