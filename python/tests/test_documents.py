@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 import regard
-from documents import BLOCK, ROOT, WITH_TORCH, WITHOUT_TORCH, run_blocks
+from documents import BLOCK, ROOT, WITH_EXPORT, WITH_TORCH, WITHOUT_TORCH, run_blocks
 
 
 @pytest.mark.parametrize("document", WITHOUT_TORCH)
@@ -17,7 +17,7 @@ def test_every_document_with_code_is_run():
     with_code = {str(path.relative_to(ROOT))
                  for path in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))
                  if BLOCK.search(path.read_text())}
-    assert with_code == {*WITHOUT_TORCH, *WITH_TORCH}
+    assert with_code == {*WITHOUT_TORCH, *WITH_TORCH, *WITH_EXPORT}
 
 
 def test_the_document_names_every_keyword():

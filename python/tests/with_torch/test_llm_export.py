@@ -17,7 +17,7 @@ transformers = pytest.importorskip("transformers")
 
 import tiny_gguf  # noqa: E402
 from docstrings import run_examples  # noqa: E402
-from documents import code_of  # noqa: E402
+from documents import WITH_EXPORT, code_of  # noqa: E402
 
 PROMPT, TOKENS = [1, 50, 77, 140, 9], 24
 LENGTHS = (1, 2, 3, 8, 65, 256)
@@ -350,9 +350,10 @@ def test_the_example_of_the_docstring_runs():
     run_examples("export", regard.llm.export)
 
 
-def test_the_code_of_the_document_runs(checkpoint, model, tmp_path):
+@pytest.mark.parametrize("document", WITH_EXPORT)
+def test_the_code_of_the_document_runs(document, checkpoint, model, tmp_path):
     regard.llm.export(checkpoint, tmp_path / "model.pt2")
-    code = code_of("docs/llm.md") + "\nprint(ids)\n"
+    code = code_of(document) + "\nprint(ids)\n"
     ran = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True, timeout=300,
                          cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
