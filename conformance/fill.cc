@@ -42,7 +42,9 @@ enum Stream : std::uint64_t {
   kNewK,
   kNewV,
   kAngles,
-  kPositions
+  kPositions,
+  kLeftpad,
+  kTree
 };
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -56,6 +58,7 @@ class Filler {
   void run() {
     fill_main();
     if (r_.attn_mask.present()) fill_mask();
+    if (r_.tree_mask.present()) fill_tree();
     if (r_.attn_bias.present()) fill_bias();
     fill_alibi();
     fill_sinks();
@@ -72,6 +75,7 @@ class Filler {
       hold_lengths(r_.seqlens_q, r_.cu_seqlens_q);
       if (r_.cu_seqlens_kv.present()) hold_lengths(r_.seqlens_kv, r_.cu_seqlens_kv);
     }
+    fill_leftpad();
     fill_angles();
     fill_pages();
     fill_entries();
@@ -214,6 +218,15 @@ class Filler {
     });
   }
 
+  /// Any keys, whether they make a tree or not.
+  void fill_tree() {
+    const Rng rng = stream(kTree);
+    const double any_true = r_.tree_mask.dtype == Dtype::kU8 ? 255.0 : 1.0;
+    fill_rows(r_.tree_mask, [&](const auto&, std::uint64_t n) {
+      return rng.uniform_at(n) < 0.5 ? 0.0 : any_true;
+    });
+  }
+
   void fill_bias() {
     const TensorView& bias = r_.attn_bias;
     const Rng rows = stream(kBiasRows), elements = stream(kBias);
@@ -315,6 +328,17 @@ class Filler {
     });
   }
 
+  /// None, all rows, or some that a sequence has.
+  void fill_leftpad() {
+    if (!r_.cache_leftpad.present()) return;
+    const Rng rng = stream(kLeftpad);
+    fill_rows(r_.cache_leftpad, [&](const auto& at, std::uint64_t n) -> double {
+      const double draw = rng.uniform_at(n), length = oracle::element(r_.seqlens_kv, at[0]);
+      if (draw < 0.1) return 0.0;
+      return draw < 0.2 ? length : std::floor(rng.uniform_at(~n) * (length + 1.0));
+    });
+  }
+
   void fill_new_rows(const TensorView& rows, Stream s) {
     if (!rows.present()) return;
     const Rng rng = stream(s);
@@ -340,7 +364,8 @@ class Filler {
   }
 
   /// Pages in any order for the keys of each sequence, one used twice where there are too few, and
-  /// some that other sequences have, unless rows are appended; -1 or any page behind its length.
+  /// some that other sequences have, unless rows are appended; -1 or any page behind its length, or
+  /// before its first key.
   void fill_pages() {
     const TensorView& table = r_.page_table;
     if (!table.present()) return;
@@ -351,7 +376,10 @@ class Filler {
     for_each_element(table, [&](const auto& at, unsigned char* element) {
       const std::int64_t appended = r_.k_new.present() ? r_.k_new.shape[2] : 0;
       const auto length = static_cast<std::int64_t>(oracle::element(r_.seqlens_kv, at[0]));
-      const bool has_keys = at[1] * case_.params.page_size < length + appended;
+      const auto leftpad = static_cast<std::int64_t>(
+          r_.cache_leftpad.present() ? oracle::element(r_.cache_leftpad, at[0]) : 0.0);
+      const bool has_keys = at[1] * case_.params.page_size < length + appended &&
+                            (at[1] + 1) * case_.params.page_size > leftpad;
       std::int64_t id = -1;
       if (has_keys && !unused.empty() && (appended > 0 || !rng.chance(0.1))) {
         const auto n = static_cast<std::size_t>(rng.between(0, std::ssize(unused) - 1));

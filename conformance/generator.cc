@@ -17,6 +17,8 @@ constexpr std::uint64_t kPacked = 0x7061636b00000000;
 constexpr std::uint64_t kCache = 0x6361636865000000;
 constexpr std::uint64_t kScalesStream = 0x7363616c6573;
 constexpr std::uint64_t kRotaryStream = 0x726f746172790000;
+constexpr std::uint64_t kLeftpadStream = 0x6c65667470616400;
+constexpr std::uint64_t kTreeStream = 0x7472656500000000;
 
 constexpr std::int64_t kOddLengths[] = {1, 3, 63, 65, 127, 257};
 constexpr std::int64_t kHeadDims[] = {1, 3, 8, 16, 32, 63, 64, 65, 127, 128, 257};
@@ -31,7 +33,9 @@ class Generator {
         packed_rng_(seed, index ^ kPacked),
         cache_rng_(seed, index ^ kCache),
         scales_rng_(seed, index ^ kScalesStream),
-        rotary_rng_(seed, index ^ kRotaryStream) {}
+        rotary_rng_(seed, index ^ kRotaryStream),
+        leftpad_rng_(seed, index ^ kLeftpadStream),
+        tree_rng_(seed, index ^ kTreeStream) {}
 
   Case run() {
     c_.data.seed = rng_.bits() >> 40;  // short in a repro line
@@ -45,6 +49,8 @@ class Generator {
     draw_packed();
     if (!gradients_) draw_cache();
     if (!gradients_) draw_rotary();
+    if (!gradients_) draw_leftpad();
+    if (!gradients_) draw_tree();
     if (gradients_) draw_gradients();
     draw_memory();
     canonicalize(c_.params);
@@ -281,6 +287,25 @@ class Generator {
     p().features.set(Feature::kPositions, !appends || (may && rotary_rng_.chance(0.8)));
   }
 
+  /// More often where there is a cache.
+  void draw_leftpad() {
+    const bool packs_keys = has(Feature::kPacked) && !has(Feature::kPaged);
+    const bool cached =
+        has(Feature::kPaged) || has(Feature::kCacheBatchIdx) || has(Feature::kAppendKv);
+    if (!leftpad_rng_.chance(cached ? 0.3 : 0.08) || packs_keys) return;
+    p().features = p().features.with({Feature::kCacheLeftpad, Feature::kSeqlensKv});
+    name_diagonal();
+  }
+
+  /// Mostly of few keys; as many as there are new rows.
+  void draw_tree() {
+    const bool cached =
+        has(Feature::kPaged) || has(Feature::kCacheBatchIdx) || has(Feature::kAppendKv);
+    if (!tree_rng_.chance(cached ? 0.3 : 0.08)) return;
+    p().features.set(Feature::kTreeMask);
+    c_.data.tree_keys = tree_rng_.between(1, tree_rng_.chance(0.7) ? 16 : 200);
+  }
+
   void draw_pages() {
     const double draw = cache_rng_.uniform();
     if (draw < 0.06 && !has(Feature::kPacked)) p().features.set(Feature::kCacheBatchIdx);
@@ -352,7 +377,7 @@ class Generator {
   }
 
   bool gradients_;
-  Rng rng_, f8_rng_, packed_rng_, cache_rng_, scales_rng_, rotary_rng_;
+  Rng rng_, f8_rng_, packed_rng_, cache_rng_, scales_rng_, rotary_rng_, leftpad_rng_, tree_rng_;
   Case c_;
 };
 

@@ -18,6 +18,7 @@ constexpr std::uint64_t kSideStream = 0x73696465;
 constexpr std::uint64_t kGradStream = 0x67726164;
 constexpr std::uint64_t kStartsStream = 0x737461727473;
 constexpr std::uint64_t kAnglesStream = 0x616e676c6573;
+constexpr std::uint64_t kTreeStream = 0x74726565;
 
 TensorView shaped(Dtype dtype, std::initializer_list<std::int64_t> shape) {
   TensorView view;
@@ -166,12 +167,14 @@ class ProblemBuilder {
     }
     add_scales(r);
     if (has(Feature::kAppendKv)) add_new_rows(r);
+    if (has(Feature::kTreeMask)) add_tree(r);
     if (has(Feature::kRotary)) add_angles(r);
     add(Feature::kPositions, "positions", &r->positions, positions(packed, p.seqlen_q, p.total_q));
     add(Feature::kCacheBatchIdx, "cache_batch_idx", &r->cache_batch_idx,
         shaped(Dtype::kI32, {p.batch}));
     add(Feature::kSeqlensQ, "seqlens_q", &r->seqlens_q, shaped(Dtype::kI32, {p.batch}));
     add(Feature::kSeqlensKv, "seqlens_kv", &r->seqlens_kv, shaped(Dtype::kI32, {p.batch}));
+    add(Feature::kCacheLeftpad, "cache_leftpad", &r->cache_leftpad, shaped(Dtype::kI32, {p.batch}));
     add(Feature::kDiagonalPerSequence, "diagonal_offsets", &r->diagonal_offsets,
         shaped(Dtype::kI64, {p.batch}));
     if (has(Feature::kDescales)) add_descales(r);
@@ -210,6 +213,16 @@ class ProblemBuilder {
     const bool quantises_k = r->scales_k.present() || r->channel_scales_k.present();
     r->k_new = add("k_new", quantises_k ? p.dtype_q : p.dtype_k, p.head_dim_qk);
     r->v_new = add("v_new", r->scales_v.present() ? p.dtype_q : p.dtype_v, p.head_dim_v);
+  }
+
+  /// One for all sequences, or one each.
+  void add_tree(AttentionRequest* r) {
+    const AttentionParams& p = problem_.case_.params;
+    Rng rng(problem_.case_.data.seed, kTreeStream);
+    const Dtype dtype = rng.chance(0.3) ? Dtype::kU8 : Dtype::kBool;
+    const TensorView view =
+        shaped(dtype, {rng.chance(0.5) ? p.batch : 1, p.seqlen_q, problem_.case_.data.tree_keys});
+    r->tree_mask = add_loose("tree_mask", view, Strides::kExpanded);
   }
 
   /// Rows for every position that lengths, or positions, state; f32 or q's type.
@@ -376,7 +389,10 @@ void Problem::append_rows(const Tensor& cache, std::vector<unsigned char>* bytes
     TensorView places = r.k_new;  // [B,Hkv,Snew,.]
     places.shape[3] = has_columns ? view.shape[3] : 1;
     for_each_element(places, [&](const std::int64_t(&at)[kMaxRank], unsigned char*) {
-      const auto key = static_cast<std::int64_t>(oracle::element(r.seqlens_kv, at[0])) + at[2];
+      const double leftpad =
+          r.cache_leftpad.present() ? oracle::element(r.cache_leftpad, at[0]) : 0.0;
+      const double keys = oracle::element(r.seqlens_kv, at[0]) - leftpad;
+      const auto key = static_cast<std::int64_t>(keys) + at[2];
       const oracle::KeyPlace place = padded.place_of_key(at[0], key);
       const std::int64_t to = place.entry * view.strides[0] + at[1] * view.strides[1] +
                               place.row * view.strides[2] + (has_columns ? at[3] : 0);

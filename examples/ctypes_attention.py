@@ -13,9 +13,9 @@ import sys
 FLOAT, CPU = 2, 1  # DLPack's numbers, as in regard.h
 
 TENSORS = """q k v out lse saved_stats scores_out attn_mask attn_bias alibi_slopes sinks
-    segment_ids_q segment_ids_kv seqlens_q seqlens_kv diagonal_offsets cu_seqlens_q cu_seqlens_kv
-    page_table scales_k scales_v channel_scales_k block_mask k_new v_new rotary_cos rotary_sin positions
-    cache_batch_idx descale_q descale_k descale_v""".split()
+    segment_ids_q segment_ids_kv seqlens_q seqlens_kv cache_leftpad diagonal_offsets cu_seqlens_q
+    cu_seqlens_kv page_table scales_k scales_v channel_scales_k block_mask k_new v_new tree_mask
+    rotary_cos rotary_sin positions cache_batch_idx descale_q descale_k descale_v""".split()
 
 
 class Dtype(ctypes.Structure):

@@ -25,6 +25,7 @@ enum class Fault : std::uint8_t {
   kDropoutNotScaled,  // kept probabilities are not divided by their probability
   kDescaleIgnored,    // v without its descale
   kScalesIgnored,     // k and v without the scales of their rows
+  kTreeIgnored,       // tree_mask hides nothing
   // of the gradients alone
   kDeltaDropped,          // dS = P dP
   kKeyGradNotScaled,      // d_k without softmax_scale

@@ -120,6 +120,10 @@ PackedRow Padded::query_of(std::int64_t b, std::int64_t row) const {
 }
 
 KeyPlace Padded::place_of_key(std::int64_t b, std::int64_t j) const {
+  if (leftpad_.present()) {
+    j += integer(leftpad_, b);
+    if (j >= rows_) return {};
+  }
   if (page_table_.present()) {
     const std::int64_t at[kMaxRank] = {b, j / page_size_};
     std::int32_t id = 0;
@@ -139,11 +143,14 @@ Expected<Padded> Padded::make(const AttentionGradRequest& request) {
     if (Status status = made.pad_all(request); !status.ok()) return status;
   }
   if (request.page_table.present() || request.cache_batch_idx.present() ||
-      request.k_new.present()) {
+      request.k_new.present() || request.cache_leftpad.present()) {
     if (Status status = made.pad_cache(request); !status.ok()) return status;
   }
   if (request.rotary_cos.present()) {
     if (Status status = made.rotate(request); !status.ok()) return status;
+  }
+  if (request.cache_leftpad.present()) {
+    if (Status status = made.skip_leftpad(); !status.ok()) return status;
   }
   if (request.k_new.present()) {
     if (Status status = made.append(); !status.ok()) return status;
@@ -225,6 +232,7 @@ Status Padded::pad_cache(const AttentionGradRequest& cached) {
   page_size_ = cached.k.shape[2];
   const std::int64_t batch = padded_.q.shape[0];
   const std::int64_t seqlen = page_size_ * (table.present() ? table.shape[1] : 1);
+  rows_ = seqlen;
   for (std::int64_t b = 0; b < batch; ++b) {
     for (std::int64_t j = 0; j < seqlen; j += page_size_) {
       const std::int64_t entry = place_of_key(b, j).entry;
@@ -233,6 +241,7 @@ Status Padded::pad_cache(const AttentionGradRequest& cached) {
                      ") must be one of k, " + std::to_string(cached.k.shape[0]));
     }
   }
+  leftpad_ = cached.cache_leftpad;
   padded_.k = pad_cached_rows(cached.k, batch, seqlen);
   padded_.v = pad_cached_rows(cached.v, batch, seqlen);
   const auto has_scale_a_row = [&](const TensorView& scales) {
@@ -324,6 +333,26 @@ Status Padded::rotate(const AttentionGradRequest& cached) {
   }
   r.rotary_cos = r.rotary_sin = r.positions = TensorView{};
   r.options.rotary_interleaved = false;
+  return {};
+}
+
+/// Keys are those behind the rows that cache_leftpad states, which seqlens_kv count.
+Status Padded::skip_leftpad() {
+  if (leftpad_.dtype != Dtype::kI32 || leftpad_.rank != 1 ||
+      leftpad_.shape[0] != padded_.q.shape[0] || !padded_.seqlens_kv.present()) {
+    return refused("cache_leftpad must be i32 [B] beside seqlens_kv");
+  }
+  const TensorView lengths = add_dense(padded_.seqlens_kv);
+  for (std::int64_t b = 0; b < leftpad_.shape[0]; ++b) {
+    const std::int64_t length = integer(padded_.seqlens_kv, b), leftpad = integer(leftpad_, b);
+    if (leftpad < 0 || leftpad > length) {
+      return refused("cache_leftpad (" + std::to_string(leftpad) + ") must be 0 to " +
+                     std::to_string(length));
+    }
+    static_cast<std::int32_t*>(lengths.data)[b] = static_cast<std::int32_t>(length - leftpad);
+  }
+  padded_.seqlens_kv = lengths;
+  padded_.cache_leftpad = TensorView{};
   return {};
 }
 

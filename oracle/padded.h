@@ -52,7 +52,7 @@ class Padded {
   bool is_packed() const { return is_packed_; }
   /// The logical place of a row in memory: the same where nothing is packed.
   PackedRow query_of(std::int64_t b, std::int64_t row) const;
-  /// Where key j of sequence b lies in memory.
+  /// Where key j of sequence b lies in memory; keys follow cache_leftpad's rows.
   KeyPlace place_of_key(std::int64_t b, std::int64_t j) const;
 
   /// Results of the padded request in the places of the packed one.
@@ -66,6 +66,7 @@ class Padded {
   Status pad_cache(const AttentionGradRequest& cached);
   Status check_cache(const AttentionGradRequest& cached) const;
   Status append();
+  Status skip_leftpad();
   void append_row(const TensorView& rows, bool of_k, std::int64_t b, std::int64_t h, std::int64_t i,
                   std::int64_t key);
   TensorView pad_packed_scales(TensorView scales);
@@ -80,7 +81,8 @@ class Padded {
   TensorView pad_lengths(const TensorView& given, const Starts& starts);
 
   AttentionGradRequest padded_;
-  TensorView page_table_, entries_;
+  TensorView page_table_, entries_, leftpad_;
+  std::int64_t rows_ = 0;                               // that a sequence may have in a cache
   bool scale_a_row_k_ = false, scale_a_row_v_ = false;  // in a cache: new rows bring theirs
   std::int64_t page_size_ = 0;
   bool is_packed_ = false;

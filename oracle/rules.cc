@@ -62,12 +62,20 @@ bool Rules::in_window(const Place& at) const {
   return fault_ == Fault::kWindowExclusive ? -distance < left : -distance <= left;
 }
 
+bool Rules::hidden_by_tree(const Place& at) const {
+  const TensorView& tree = request_.tree_mask;
+  if (!tree.present() || fault_ == Fault::kTreeIgnored) return false;
+  const std::int64_t column = at.j - (len_kv(at.b) - tree.shape[2]);
+  return column >= 0 && element(tree, at.b, at.i, column) == 0.0;
+}
+
 bool Rules::visible(const Place& at) const {
   if (at.i >= len_q(at.b) || at.j >= len_kv(at.b)) return false;
   if (!in_window(at)) return false;
   if (request_.attn_mask.present() && element(request_.attn_mask, at.b, at.h, at.i, at.j) == 0.0) {
     return false;
   }
+  if (hidden_by_tree(at)) return false;
   if (request_.segment_ids_q.present() &&
       element(request_.segment_ids_q, at.b, at.i) != element(request_.segment_ids_kv, at.b, at.j)) {
     return false;

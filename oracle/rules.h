@@ -59,6 +59,7 @@ class Rules {
  private:
   Int128 window_right() const;
   bool in_window(const Place& at) const;
+  bool hidden_by_tree(const Place& at) const;
 
   const AttentionRequest& request_;
   Fault fault_;

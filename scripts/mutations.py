@@ -2,6 +2,7 @@
 and the tests that ought to notice (a GoogleTest program and a filter, tried in order)."""
 
 from mutation import Mutation
+from mutations_caches import CACHE_MUTATIONS
 from mutations_cuda import CUDA_MUTATIONS
 from mutations_llm import LLM_MUTATIONS
 from mutations_packed import PACKED_MUTATIONS
@@ -209,7 +210,7 @@ MUTATIONS = [
              "const std::int64_t index = (j + pages.size - 1) / pages.size;",
              (("property", "*Paged*"),)),
     Mutation("keys of two pages are read as one run", "src/cpu/kv_operand.h",
-             "next += pages.size - next % pages.size;", "next = keys.hi;",
+             "next += pages.size - (next + pages.skipped) % pages.size;", "next = keys.hi;",
              (("property", "*Paged*"),)),
     Mutation("a page that is not there is read", "src/cpu/kv_operand.h",
              "(id > 0 ? id : 0) * pages.stride", "id * pages.stride",
@@ -589,4 +590,4 @@ MUTATIONS = [
     Mutation("offsets past the end accepted", "tools/regard/safetensors.cc",
              "if (entry.begin > entry.end || entry.end > total) {",
              "if (entry.begin > entry.end) {", (READER,)),
-] + PACKED_MUTATIONS + SCALE_MUTATIONS + LLM_MUTATIONS + CUDA_MUTATIONS
+] + PACKED_MUTATIONS + CACHE_MUTATIONS + SCALE_MUTATIONS + LLM_MUTATIONS + CUDA_MUTATIONS

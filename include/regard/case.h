@@ -33,6 +33,7 @@ struct DataSpec {
   std::vector<std::int64_t> rows_q;      // literal rows_q=..., of packed sequences; empty: drawn
   std::vector<std::int64_t> rows_kv;     // literal rows_kv=...
   std::int64_t new_rows = 1;             // append=N: rows of k_new and v_new, with append
+  std::int64_t tree_keys = 0;            // tree=N: keys that tree_mask speaks of
   friend bool operator==(const DataSpec&, const DataSpec&) = default;
 };
 

@@ -37,6 +37,8 @@ enum class Feature : std::uint8_t {
   kRotaryInterleaved,  // an option; its pairs are neighbours
   kPositions,
   kCacheBatchIdx,
+  kCacheLeftpad,
+  kTreeMask,
   kDescales,         // descale_q, descale_k, descale_v: any of them
   kDescalesPerHead,  // one of them is [B,Hkv]
   kScales,           // scales_k, scales_v: either

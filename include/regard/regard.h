@@ -138,6 +138,7 @@ typedef struct regard_request {
   const regard_tensor* segment_ids_kv;  // i32 [B,Skv]
   const regard_tensor* seqlens_q;       // i32 [B]
   const regard_tensor* seqlens_kv;      // i32 [B]
+  const regard_tensor* cache_leftpad;   // i32 [B]: first rows of k and v that are no keys
   const regard_tensor* diagonal_offsets;  // i64 [B]
   // Packed sequences: where each begins in q and out [1,Hq,total_q,.], k and v [1,Hkv,total_kv,.].
   // lse is then [Hq,total_q], saved_stats [1,Hq,total_q,2], segment_ids [total_q] and [total_kv].
@@ -150,8 +151,9 @@ typedef struct regard_request {
   const regard_tensor* scales_v;
   const regard_tensor* channel_scales_k;
   const regard_tensor* block_mask;  // no backend of this version supports it
-  const regard_tensor* k_new;  // [B,Hkv,Snew,Dqk], appended to k; q's dtype where it has scales
-  const regard_tensor* v_new;  // [B,Hkv,Snew,Dv], appended to v; likewise
+  const regard_tensor* k_new;      // [B,Hkv,Snew,Dqk], appended to k; q's dtype where it has scales
+  const regard_tensor* v_new;      // [B,Hkv,Snew,Dv], appended to v; likewise
+  const regard_tensor* tree_mask;  // bool or u8 [1|B,Sq,Snew], of the last Snew keys
   // Rotary embedding of q and k_new: f32 or q's dtype, [positions,rotary_dim/2].
   const regard_tensor* rotary_cos;
   const regard_tensor* rotary_sin;

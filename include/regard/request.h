@@ -33,7 +33,9 @@ struct Buffers {
   TensorView sinks;         // f32 [Hq]: a logit that joins the denominator
   TensorView segment_ids_q, segment_ids_kv;  // i32 [B,Sq], [B,Skv]
   TensorView seqlens_q, seqlens_kv;          // i32 [B]
-  TensorView diagonal_offsets;               // i64 [B], for Diagonal::kOffset per sequence
+  // i32 [B]: the first rows of each sequence in k and v that are no keys; seqlens_kv count them
+  TensorView cache_leftpad;
+  TensorView diagonal_offsets;  // i64 [B], for Diagonal::kOffset per sequence
   // What q, k and v are multiplied by, f32 [1] or [B,Hkv]; absent: 1
   TensorView descale_q, descale_k, descale_v;
   // Packed sequences: i32 or i64 [B+1], ascending from 0; sequence b has the rows from element b up
@@ -48,6 +50,8 @@ struct Buffers {
   // [B,Hkv,Snew,.]: appended behind seqlens_kv before anything is read; of k's and v's types, or of
   // q's where they have scales
   TensorView k_new, v_new;
+  // bool or u8 [1|B,Sq,Snew]: which of the last Snew keys of its sequence each query may attend to
+  TensorView tree_mask;
   // Rotary embedding of q and k_new: f32 or q's dtype, [positions, rotary_dim / 2]
   TensorView rotary_cos, rotary_sin;
   TensorView positions;        // i32 [B,Sq]: of each query, and of each new key

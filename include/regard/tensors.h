@@ -146,6 +146,7 @@ REGARD_EXPORT const char* to_string(DtypeRule rule) noexcept;  // "f32 (f64 for 
 enum class DataRule : std::uint8_t {
   kNone = 0,
   kLength,        // each from 0 to `data_limit`, and to the rows of its packed sequence
+  kLeftpad,       // from 0 to the sequence's length
   kStarts,        // ascending from 0 to `data_limit`, no two further apart than the longest length
   kScale,         // finite and at least 0
   kRowScale,      // finite and more than 0, of rows that a sequence has
@@ -252,6 +253,9 @@ inline constexpr TensorSpec kTensors[] = {
     {REGARD_IN_CALL(seqlens_kv), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
      .data = DataRule::kLength, .data_limit = Extent::kSkv, .shape = "[B]",
      .dtype = DtypeRule::kI32, .features = {Feature::kSeqlensKv}},
+    {REGARD_IN_CALL(cache_leftpad), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
+     .data = DataRule::kLeftpad, .shape = "[B]", .dtype = DtypeRule::kI32,
+     .beside = &Buffers::seqlens_kv, .features = {Feature::kCacheLeftpad}},
     {REGARD_IN_CALL(diagonal_offsets), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
      .shape = "[B]", .dtype = DtypeRule::kI64, .features = {Feature::kDiagonalPerSequence}},
     {REGARD_IN_CALL(descale_q), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
@@ -292,6 +296,8 @@ inline constexpr TensorSpec kTensors[] = {
      .last_stride_is_1 = true, .data = DataRule::kNewRow, .shape = "[B,Hkv,Snew,Dv]",
      .dtype = DtypeRule::kNewRow, .like = &Buffers::v, .beside = &Buffers::k_new,
      .features = {Feature::kAppendKv}},
+    {REGARD_IN_CALL(tree_mask), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
+     .shape = "[1|B,Sq,Snew]", .dtype = DtypeRule::kMask, .features = {Feature::kTreeMask}},
     {REGARD_IN_CALL(rotary_cos), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
      .data = DataRule::kAngles, .shape = "[positions,rotary_dim/2]", .dtype = DtypeRule::kAngle,
      .beside = &Buffers::rotary_sin, .features = {Feature::kRotary}},

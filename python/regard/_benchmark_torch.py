@@ -14,8 +14,9 @@ _OWN = {"window": (-1, -1), "softcap": 0.0, "alibi_slopes": None, "sinks": None,
         "seqlens_kv": None, "segment_ids_q": None, "segment_ids_kv": None, "descale_q": None,
         "cu_seqlens_q": None, "cu_seqlens_kv": None, "max_seqlen_q": None, "max_seqlen_kv": None,
         "lengths": None, "lengths_kv": None, "padding": None, "page_table": None,
-        "cache_batch_idx": None, "k_new": None, "v_new": None, "scales_k": None,
-        "scales_v": None, "channel_scales_k": None, "rotary_cos": None, "rotary_sin": None,
+        "cache_batch_idx": None, "cache_leftpad": None,
+        "k_new": None, "v_new": None, "tree_mask": None, "scales_k": None, "scales_v": None,
+        "channel_scales_k": None, "rotary_cos": None, "rotary_sin": None,
         "rotary_interleaved": False, "positions": None, "descale_k": None, "descale_v": None,
         "dropout_p": 0.0, "return_lse": False, "return_scores": None}
 

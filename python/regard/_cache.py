@@ -12,9 +12,9 @@ from ._cache_scales import SCALES, RowScales, is_quantised
 from ._core import attention
 
 # Keywords of attention that say where the keys lie.
-_OF_THE_CACHE = frozenset({"layout", "seqlens_kv", "page_table", "cache_batch_idx", "cu_seqlens_q",
-                           "cu_seqlens_kv", "max_seqlen_q", "max_seqlen_kv", "lengths", "lengths_kv",
-                           "padding"})
+_OF_THE_CACHE = frozenset({"layout", "seqlens_kv", "page_table", "cache_batch_idx",
+                           "cache_leftpad", "cu_seqlens_q", "cu_seqlens_kv", "max_seqlen_q",
+                           "max_seqlen_kv", "lengths", "lengths_kv", "padding"})
 
 
 class CacheFullError(RuntimeError):

@@ -193,8 +193,10 @@ class AttentionOptions(TypedDict, total=False):
     padding: Literal["auto", "padded", "packed"] | None
     page_table: Integers | None
     cache_batch_idx: Integers | None
+    cache_leftpad: Integers | None
     k_new: Array | None
     v_new: Array | None
+    tree_mask: Array | None
     scales_k: Array | None
     scales_v: Array | None
     channel_scales_k: Array | None
@@ -416,8 +418,10 @@ def attention(
     padding: Literal["auto", "padded", "packed"] | None = None,
     page_table: Integers | None = None,
     cache_batch_idx: Integers | None = None,
+    cache_leftpad: Integers | None = None,
     k_new: Array | None = None,
     v_new: Array | None = None,
+    tree_mask: Array | None = None,
     scales_k: Array | None = None,
     scales_v: Array | None = None,
     channel_scales_k: Array | None = None,
@@ -501,8 +505,10 @@ def explain(
     padding: Literal["auto", "padded", "packed"] | None = None,
     page_table: Integers | None = None,
     cache_batch_idx: Integers | None = None,
+    cache_leftpad: Integers | None = None,
     k_new: Array | None = None,
     v_new: Array | None = None,
+    tree_mask: Array | None = None,
     scales_k: Array | None = None,
     scales_v: Array | None = None,
     channel_scales_k: Array | None = None,

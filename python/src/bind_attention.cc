@@ -20,7 +20,8 @@ namespace {
   "seqlens_kv=None, segment_ids_q=None, segment_ids_kv=None, cu_seqlens_q=None, "        \
   "cu_seqlens_kv=None, max_seqlen_q=None, max_seqlen_kv=None, lengths=None, "            \
   "lengths_kv=None, padding=None, page_table=None, cache_batch_idx=None, "               \
-  "k_new=None, v_new=None, scales_k=None, scales_v=None, channel_scales_k=None, "        \
+  "cache_leftpad=None, k_new=None, v_new=None, tree_mask=None, scales_k=None, "          \
+  "scales_v=None, channel_scales_k=None, "                                               \
   "rotary_cos=None, rotary_sin=None, rotary_interleaved=False, "                         \
   "positions=None, descale_q=None, "                                                     \
   "descale_k=None, descale_v=None, dropout_p=0.0, seed=None, "                           \
@@ -68,9 +69,11 @@ cannot compute the call.
 With a page_table, int32 [batch, pages], k and v are pages, [pages in all, kv heads, page size,
 head_dim] (layout='BSHD': [pages in all, page size, kv heads, head_dim]), and seqlens_kv say how many
 keys each sequence has; -1 stands for no page. Queries may be packed, by cu_seqlens_q alone. With
-cache_batch_idx, int32 [batch], a sequence has the keys of that entry of k and v. k_new and v_new
+cache_batch_idx, int32 [batch], a sequence has the keys of that entry of k and v. The first
+cache_leftpad rows of each sequence, int32 [batch], are no keys; seqlens_kv count them. k_new and v_new
 [batch, kv heads, new, head_dim] are written behind the seqlens_kv rows of each sequence, into the
-arrays k and v, and then seen.
+arrays k and v, and then seen. tree_mask, bool or uint8 [1 or batch, queries, new], says which of the
+last keys of its sequence each query may attend to, as the drafts of speculative decoding do.
 
 k and v may be int8 or 8-bit floats with scales, float32 arrays: scales_k and scales_v [entries of k, kv
 heads, rows of k] or [.., 1], in either layout, and channel_scales_k [kv heads, head_dim] for the columns of k.

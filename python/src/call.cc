@@ -194,6 +194,7 @@ Call::Call(const Arguments& arguments, Purpose purpose)
   read_keys(arguments);
   read_options(arguments);
   read_mask_and_bias(arguments);
+  read_tree(arguments);
   read_vectors(arguments);
   read_packed(arguments);
   read_padding(arguments);
@@ -327,6 +328,12 @@ void Call::read_mask_and_bias(const Arguments& arguments) {
     }
     request.attn_bias = inputs_.scores(bias, "attn_bias", request.q.dtype);
   }
+}
+
+void Call::read_tree(const Arguments& arguments) {
+  PyObject* const given = arguments.given(kTreeMask);
+  if (given != nullptr)
+    request.tree_mask = inputs_.any_view(array_from(given, "tree_mask"), "tree_mask");
 }
 
 void Call::read_vectors(const Arguments& arguments) {

@@ -57,6 +57,7 @@ class Call {
   void read_diagonal(PyObject* diagonal);
   void read_window(PyObject* window);
   void read_mask_and_bias(const Arguments& arguments);
+  void read_tree(const Arguments& arguments);
   void read_vectors(const Arguments& arguments);
   void read_packed(const Arguments& arguments);
   void read_padding(const Arguments& arguments);

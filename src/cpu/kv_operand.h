@@ -4,17 +4,19 @@
 
 #include "cpu/problem.h"
 
-// Where the keys of K and V lie: in the batch, in an entry of a cache, in packed rows or in pages.
+// Where the keys of K and V lie: in the batch, in an entry of a cache, in packed rows or in pages,
+// the first of them behind rows that are no keys.
 // The address of key j is computed here and nowhere else in the CPU kernels.
 
 namespace regard::cpu {
 
-/// Pages of a sequence: key j lies in row j % size of page ids[j / size].
+/// Pages of a sequence: key j lies in row r % size of page ids[r / size], r = j + skipped.
 struct KvPages {
   const std::int32_t* ids = nullptr;  // null: keys follow one another
   std::int64_t id_step = 0;           // from one id to the next
   std::int64_t size = 0;              // keys of a page
   std::int64_t stride = 0;            // bytes from one page to the next
+  std::int64_t skipped = 0;           // rows before key 0
 };
 
 /// What rows are multiplied by, f32.
@@ -48,25 +50,27 @@ REGARD_KERNEL_FN KvOperand kv_operand(const Problem& p, const View& view, const 
                                       std::int64_t dim, std::int64_t b, std::int64_t head_kv) {
   const std::int64_t bytes = element_bytes(view.type);
   std::int64_t entry = b;  // of the view's first dimension
+  const std::int64_t leftpad = leftpad_of(p, b);
+  const std::int64_t first = p.pages.ids != nullptr ? 0 : leftpad;
   KvPages pages{};
   if (p.pages.ids != nullptr) {
     entry = 0;
     pages = {p.pages.ids + b * p.pages.stride[0], p.pages.stride[1], p.pages.page_size,
-             view.stride[0] * bytes};
+             view.stride[0] * bytes, leftpad};
   } else if (p.cache_entries.present) {
     entry = *element_at<std::int32_t>(p.cache_entries, b * p.cache_entries.stride[0]);
   }
   KvScales scales{};
   if (factors.scales.present) {
     constexpr std::int64_t kBytes = sizeof(float);
-    scales = {row_address(factors.scales, entry, head_kv, 0), factors.scales.stride[2] * kBytes,
+    scales = {row_address(factors.scales, entry, head_kv, first), factors.scales.stride[2] * kBytes,
               factors.scales.stride[0] * kBytes};
   }
-  return {row_address(view, entry, head_kv, 0),
+  return {row_address(view, entry, head_kv, first),
           view.stride[2] * bytes,
           view.stride[1] * bytes,
           dim,
-          sequence_rows(view.starts, p.seqlen_kv, b),
+          sequence_rows(view.starts, p.seqlen_kv, b) - leftpad,
           descale_of(factors.descale, b, head_kv),
           view.type,
           pages,
@@ -105,6 +109,7 @@ REGARD_KERNEL_FN KvOperand copied_operand(const void* rows, Element type, std::i
                                                                           std::int64_t stride,
                                                                           KvPages pages,
                                                                           std::int64_t j) {
+  j += pages.skipped;
   const std::int64_t index = j / pages.size;
   const std::int64_t id = pages.ids[index * pages.id_step];
   return first + (id > 0 ? id : 0) * pages.stride + (j - index * pages.size) * stride;
@@ -115,7 +120,7 @@ REGARD_KERNEL_FN KvOperand copied_operand(const void* rows, Element type, std::i
   const char* const begin = row_in_page(first, stride, pages, keys.lo);
   std::int64_t next = keys.lo;
   do {
-    next += pages.size - next % pages.size;
+    next += pages.size - (next + pages.skipped) % pages.size;
   } while (next < keys.hi &&
            row_in_page(first, stride, pages, next) == begin + (next - keys.lo) * stride);
   return (next < keys.hi ? next : keys.hi) - keys.lo;

@@ -64,9 +64,10 @@ Claims cpu_forward_claims() {
     }
   }
   claims.features = claims.features.with(
-      {Feature::kPacked, Feature::kPaged, Feature::kCacheBatchIdx, Feature::kAppendKv,
-       Feature::kRotary, Feature::kRotaryInterleaved, Feature::kPositions, Feature::kScales,
-       Feature::kScalesPerToken, Feature::kChannelScales, Feature::kKvDtypesDiffer});
+      {Feature::kPacked, Feature::kPaged, Feature::kCacheBatchIdx, Feature::kCacheLeftpad,
+       Feature::kTreeMask, Feature::kAppendKv, Feature::kRotary, Feature::kRotaryInterleaved,
+       Feature::kPositions, Feature::kScales, Feature::kScalesPerToken, Feature::kChannelScales,
+       Feature::kKvDtypesDiffer});
   return claims;
 }
 
@@ -88,9 +89,10 @@ Claims backward_claims(const Claims& forward) {
   claims.features =
       claims.features
           .without({Feature::kDescales, Feature::kDescalesPerHead, Feature::kPaged,
-                    Feature::kCacheBatchIdx, Feature::kAppendKv, Feature::kRotary,
-                    Feature::kRotaryInterleaved, Feature::kPositions, Feature::kScales,
-                    Feature::kScalesPerToken, Feature::kChannelScales, Feature::kKvDtypesDiffer})
+                    Feature::kCacheBatchIdx, Feature::kCacheLeftpad, Feature::kTreeMask,
+                    Feature::kAppendKv, Feature::kRotary, Feature::kRotaryInterleaved,
+                    Feature::kPositions, Feature::kScales, Feature::kScalesPerToken,
+                    Feature::kChannelScales, Feature::kKvDtypesDiffer})
           .with({Feature::kDLse, Feature::kDelta});
   claims.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 3e-6},
                    {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 4e-3},

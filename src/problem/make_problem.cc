@@ -129,12 +129,15 @@ void make_problem(const AttentionParams& params, const Buffers& buffers,
   set_view(buffers.scores_out, &p.scores);
   set_view(buffers.attn_mask, &p.mask);
   set_view(buffers.attn_bias, &p.bias);
+  set_view(buffers.tree_mask, &p.tree);
+  if (p.tree.present) p.tree_keys = buffers.tree_mask.shape[2];
   set_slopes(buffers.alibi_slopes, &p.slopes);
   set_view(buffers.sinks, &p.sinks);
   set_positions(buffers.segment_ids_q, queries, &p.segments_q);
   set_positions(buffers.segment_ids_kv, keys, &p.segments_kv);
   set_view(buffers.seqlens_q, &p.lens_q);
   set_view(buffers.seqlens_kv, &p.lens_kv);
+  set_view(buffers.cache_leftpad, &p.leftpads);
   set_view(buffers.diagonal_offsets, &p.offsets);
   set_view(buffers.cache_batch_idx, &p.cache_entries);
   set_rows(buffers.scales_k, keys, &p.scales_k);

@@ -102,10 +102,13 @@ struct Problem {
   View stats;                            // [B,Hq,Sq,2]: row maximum and row sum
   View scores;                           // [B,Hq,Sq,Skv]
   View mask, bias;                       // [B,Hq,Sq,Skv], broadcast by strides
+  View tree;                             // [B,Sq,tree_keys], of the last keys of each sequence
+  std::int64_t tree_keys = 0;            //
   View slopes;                           // [B,Hq]
   View sinks;                            // [Hq]
   View segments_q, segments_kv;          // [B,Sq], [B,Skv], positions at stride[2]
   View lens_q, lens_kv;                  // [B]
+  View leftpads;                         // [B]: rows of k and v before key 0
   View offsets;                          // [B]
   View descale_q, descale_k, descale_v;  // [B,Hkv], broadcast by strides
   View scales_k, scales_v;               // [entries,Hkv,rows], broadcast by strides
@@ -165,9 +168,16 @@ REGARD_KERNEL_FN void write_row_stats(const Problem& p, std::int64_t b, std::int
   }
 }
 
+/// The rows of sequence b in k and v before its key 0.
+REGARD_KERNEL_FN std::int64_t leftpad_of(const Problem& p, std::int64_t b) {
+  if (!p.leftpads.present) return 0;
+  return *element_at<std::int32_t>(p.leftpads, b * p.leftpads.stride[0]);
+}
+
 /// One entry of the batch: its lengths and what its rows see.
 struct Sequence {
   std::int64_t b = 0;
+  std::int64_t leftpad = 0;
   std::int64_t rows_q = 0;   // that it has in memory: rows past its length are padding
   std::int64_t rows_kv = 0;  //
   std::int64_t len_q = 0;
@@ -198,6 +208,11 @@ REGARD_KERNEL_FN Sequence sequence_of(const Problem& p, std::int64_t b) {
   if (p.lens_kv.present) {
     const std::int64_t len = *element_at<std::int32_t>(p.lens_kv, b * p.lens_kv.stride[0]);
     s.band.len_kv = semantics::clamp(len + p.seqlen_new, 0, s.rows_kv);
+  }
+  if (p.leftpads.present) {
+    s.leftpad = leftpad_of(p, b);
+    s.rows_kv = semantics::clamp(s.rows_kv - s.leftpad, 0, s.rows_kv);
+    s.band.len_kv = semantics::clamp(s.band.len_kv - s.leftpad, 0, s.rows_kv);
   }
   if (p.diagonal == DiagonalKind::kBottomRight) {
     s.band.shift = semantics::bottom_right_shift(s.len_q, s.band.len_kv);

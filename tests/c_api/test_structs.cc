@@ -42,7 +42,7 @@ static_assert(sizeof(DLTensor) == sizeof(regard_tensor) &&
 
 // No padding: the tail of a struct is fields, and an uninitialised byte cannot look like one.
 static_assert(sizeof(regard_request) ==
-              32 * sizeof(void*) + sizeof(size_t) + 3 * sizeof(void*) + 8 * 8 + 8 * 4);
+              34 * sizeof(void*) + sizeof(size_t) + 3 * sizeof(void*) + 8 * 8 + 8 * 4);
 static_assert(sizeof(regard_gradients) == sizeof(size_t) + 10 * sizeof(void*) + 2 * 8 + 2 * 4);
 static_assert(sizeof(regard_policy) == sizeof(size_t) + 8 * sizeof(void*));
 static_assert(sizeof(regard_launch) == 2 * sizeof(size_t) + 4 * sizeof(void*));
@@ -161,6 +161,7 @@ TEST(CRequest, EveryTensorGoesWhereItsNameSays) {
                                "segment_ids_kv",
                                "seqlens_q",
                                "seqlens_kv",
+                               "cache_leftpad",
                                "diagonal_offsets",
                                "cu_seqlens_q",
                                "cu_seqlens_kv",
@@ -171,6 +172,7 @@ TEST(CRequest, EveryTensorGoesWhereItsNameSays) {
                                "block_mask",
                                "k_new",
                                "v_new",
+                               "tree_mask",
                                "rotary_cos",
                                "rotary_sin",
                                "positions",

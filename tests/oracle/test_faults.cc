@@ -29,6 +29,7 @@ const Planted kPlanted[] = {
     {"dropout_not_scaled", Fault::kDropoutNotScaled, "b1 hq2 sq17 skv33 d16 dropout=0.25"},
     {"descale_ignored", Fault::kDescaleIgnored, "b2 hq4 hkv2 sq17 skv33 d16 descales=head"},
     {"scales_ignored", Fault::kScalesIgnored, "b2 hq4 hkv2 sq17 skv33 d16 scales=token"},
+    {"tree_ignored", Fault::kTreeIgnored, "b2 hq4 hkv2 sq17 skv33 d16 tree=20"},
     {"delta_dropped", Fault::kDeltaDropped, "b2 hq2 sq17 skv33 d16 saved grad"},
     {"key_grad_not_scaled", Fault::kKeyGradNotScaled, "b1 hq2 sq17 skv33 d16 saved grad"},
     {"group_not_summed", Fault::kGroupNotSummed, "b1 hq4 hkv2 sq17 skv33 d16 saved grad"},

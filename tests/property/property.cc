@@ -50,6 +50,7 @@ AttentionRequest without_cache(AttentionRequest request, const oracle::Padded& t
   request.scales_k = batch.scales_k;
   request.scales_v = batch.scales_v;
   request.seqlens_kv = batch.seqlens_kv;
+  request.cache_leftpad = TensorView{};
   request.page_table = request.cache_batch_idx = request.k_new = request.v_new = TensorView{};
   request.rotary_cos = request.rotary_sin = request.positions = TensorView{};
   request.options.rotary_interleaved = false;

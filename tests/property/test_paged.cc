@@ -108,6 +108,32 @@ TEST_P(Paged, AppendedRowsAreRowsOfTheCache) {
   }
 }
 
+// Rows before the first key change nothing, wherever that lies in its page or tile.
+TEST_P(Paged, KeysBehindRowsThatAreNoneAreTheBatch) {
+  for (const char* text :
+       {"b3 hq4 hkv2 sq1 skv1600 d64 bf16 paged page_size=16 causal diag=br lens_kv=1600,77,33",
+        "b2 hq4 hkv2 sq6 skv800 d33 f16 window=100,0 diag=br alibi lens_kv=799,120 poison",
+        "b2 hq2 sq130 skv400 d40 bf16 paged page_size=5 mask bias segments sinks lens_kv=400,90",
+        "b2 hq2 sq70 skv320 d24 dv16 f32 paged page_size=80 append=70 causal diag=br "
+        "lens_kv=250,95",
+        "b2 hq4 hkv2 sq3 skv96 d64 f32 kv=i8 scales=token cache_batch_idx append=3 lens_kv=93,40",
+        "b2 hq2 sq2 skv640 d16 f32 kv=f8e4m3 scales=all paged dropout=0.25 causal diag=br "
+        "lens_kv=640,77"}) {
+    for (const int seed : {1, 2, 3, 4}) {
+      const std::string what =
+          std::string(text) + " cache_leftpad lse seed=" + std::to_string(seed);
+      const Problem problem = problem_of(what);
+      const AttentionGradRequest& r = problem.request();
+      const oracle::Padded twin = oracle::Padded::make(r).value();
+      run(r);
+      const AttentionRequest batch = run_anew(test::without_cache(r, twin));
+      EXPECT_EQ(unequal(r.out, batch.out), "") << what;
+      EXPECT_EQ(unequal(r.lse, batch.lse), "") << what;
+      EXPECT_EQ(problem.check_memory(), "") << what;
+    }
+  }
+}
+
 TEST_P(Paged, QueriesMayBePacked) {
   const std::string keys =
       "b4 hq4 hkv2 sq40 skv640 d32 bf16 paged page_size=16 causal diag=br "

@@ -44,6 +44,8 @@ constexpr ExpectedRefusal kTable[] = {
     {kAll, kDtype, "q=f16 k=", true, true, "gradients have the type of q"},
     {kAll, kFeature, "paged", true, true, "caches have no gradients"},
     {kAll, kFeature, "cache_batch_idx", true, true, "caches have no gradients"},
+    {kAll, kFeature, "cache_leftpad", true, true, "caches have no gradients"},
+    {kAll, kFeature, "tree_mask", true, true, "caches have no gradients"},
     {kAll, kFeature, "rotary", true, true, "caches have no gradients"},
     {kAll, kFeature, "positions", true, true, "caches have no gradients"},
     {kAll, kFeature, "append_kv", true, true, "caches have no gradients"},

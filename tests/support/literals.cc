@@ -35,6 +35,8 @@ LiteralProblem::LiteralProblem(const Literal& literal, Dtype dtype) {
   r.cache_batch_idx = add(literal.entries, Dtype::kI32);
   r.k_new = add(literal.k_new, dtype);
   r.v_new = add(literal.v_new, dtype);
+  r.cache_leftpad = add(literal.leftpad, Dtype::kI32);
+  r.tree_mask = add(literal.tree, Dtype::kBool);
   r.attn_mask = add(literal.mask, Dtype::kBool);
   r.attn_bias = add(literal.bias, Dtype::kF32);
   r.alibi_slopes = add(literal.alibi, Dtype::kF32);

@@ -27,6 +27,7 @@ struct Literal {
   Values starts_q, starts_kv;  // of packed sequences
   Values pages, entries;       // page_table and cache_batch_idx
   Values k_new, v_new;
+  Values leftpad, tree;  // cache_leftpad and tree_mask
   std::int64_t diagonal_offset = 0;
   std::uint64_t seed = 0, rng_offset = 0;
   // What must come out.

@@ -267,6 +267,17 @@ void add_lengths(std::vector<Literal>* all) {
   append.options.diagonal = Diagonal::kBottomRight;
   all->push_back(with(append, {5.5}, {kLn2}));
 
+  // Keys 2 and 3 of rows 0 to 3.
+  Literal leftpad = uniform("cache_leftpad", 1, 1, {kNan, kNan, 100, 1000});
+  leftpad.leftpad = tensor({2}, {1});
+  leftpad.lens_kv = tensor({4}, {1});
+  all->push_back(with(leftpad, {550}, {kLn2}));
+
+  // All see keys 0 and 1; the first query key 2, the second key 3.
+  Literal tree = uniform("tree_mask", 1, 2, kTens);
+  tree.tree = tensor({1, 0, 0, 1}, {1, 2, 2});
+  all->push_back(with(tree, {37, 337}, {kLn3, kLn3}));
+
   Literal segments = uniform("segments", 1, 3, kTens);
   segments.segments_q = tensor({1, 2, 3}, {1, 3});
   segments.segments_kv = tensor({1, 1, 2, 2}, {1, 4});

@@ -53,6 +53,8 @@ void random_features(std::mt19937_64& rng, AttentionParams* p) {
                           Feature::kAppendKv,
                           Feature::kRotary,
                           Feature::kCacheBatchIdx,
+                          Feature::kCacheLeftpad,
+                          Feature::kTreeMask,
                           Feature::kDescales,
                           Feature::kDescalesPerHead,
                           Feature::kLse,
@@ -67,6 +69,7 @@ void random_features(std::mt19937_64& rng, AttentionParams* p) {
   }
   const bool packs_keys = p->features.has(Feature::kPacked) && !p->features.has(Feature::kPaged);
   if (p->seqlen_kv == 0 || packs_keys) p->features.set(Feature::kAppendKv, false);
+  if (packs_keys) p->features.set(Feature::kCacheLeftpad, false);
   if (p->features.has(Feature::kAppendKv)) p->features.set(Feature::kPositions, false);
   p->mask_dims = static_cast<BroadcastDims>(rng() % 16);
   p->bias_dims = static_cast<BroadcastDims>(rng() % 16);

@@ -16,7 +16,8 @@ AttentionParams params_of(const char* text) { return parse_case(text).value().pa
 
 constexpr const char* kEverything =
     "b2 hq8 hkv4 sq16 skv12 d64 dv32 bf16 packed paged page_size=4 num_pages=9 append rotary=8 "
-    "block_mask cache_batch_idx descales=head kv=i8 v=f8e4m3 scales=token channel_scales causal "
+    "tree block_mask cache_batch_idx cache_leftpad descales=head kv=i8 v=f8e4m3 scales=token "
+    "channel_scales causal "
     "diag=br window=3,0 softcap=3 alibi "
     "mask=B,H,Sq,Skv bias=B,1,Sq,Skv bias_dtype=bf16 lens segments sinks dropout=0.5 lse "
     "scores=probs saved grad d_lse delta";

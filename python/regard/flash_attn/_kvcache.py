@@ -42,7 +42,9 @@ def flash_attn_with_kvcache(
     heads_k, head_dim]; page_size may be any number. All are of one type: float32, float16 or bfloat16.
     cache_seqlens, an int or int32 [batch], are the rows that each sequence has (all, without them).
     k and v [batch, seqlen_new, heads_k, head_dim] are written behind these rows, in place, and then
-    seen; they need cache_seqlens. softmax_lse is [batch, heads, seqlen_q] in float32.
+    seen; they need cache_seqlens. The first cache_leftpad rows of each sequence, int32 [batch], are no
+    keys; cache_seqlens count them, and so do rotary positions. softmax_lse is [batch, heads, seqlen_q]
+    in float32.
 
     Causal masks and windows count from the last row. num_splits changes nothing: keys are split by
     the length of each sequence. rotary_cos and rotary_sin [positions, rotary_dim / 2] rotate k, and q, by
@@ -50,8 +52,7 @@ def flash_attn_with_kvcache(
     torch.compile and torch.export record one operator, regard::kvcache_append_attention, or
     regard::kvcache_attention without k and v. There is no backward: the result requires no gradients.
 
-    Raises ArgumentError for cache_leftpad, which is not supported, and wherever a row does not fit,
-    before anything is written.
+    Raises ArgumentError wherever a row does not fit, before anything is written.
 
         >>> import torch
         >>> from regard.flash_attn import flash_attn_with_kvcache
@@ -63,8 +64,6 @@ def flash_attn_with_kvcache(
 
     More: `python -m regard docs pytorch`.
     """
-    if cache_leftpad is not None:
-        raise ArgumentError("cache_leftpad (given) must be None: it is not supported")
     new = {name: x for name, x in (("k", k), ("v", v)) if x is not None}
     rows = {"k_cache": k_cache, "v_cache": v_cache, **new}
     check_rows(q, rows)
@@ -84,11 +83,13 @@ def flash_attn_with_kvcache(
     if block_table is not None:
         check_integers("block_table", block_table, 2, q)
         pages = block_table.shape[1]
+    if cache_leftpad is not None:
+        check_integers("cache_leftpad", cache_leftpad, 1, q)
     if cache_batch_idx is not None:
         check_integers("cache_batch_idx", cache_batch_idx, 1, q)
     elif block_table is None:  # a cache may have room for more sequences
         k_cache, v_cache = k_cache[:q.shape[0]], v_cache[:q.shape[0]]
-    cache = CacheOptions(block_table, cache_batch_idx, None, rotary_cos, rotary_sin,
+    cache = CacheOptions(block_table, cache_batch_idx, cache_leftpad, None, None, rotary_cos, rotary_sin,
                          rotary_interleaved and rotary_cos is not None)
     lengths = _seqlens(cache_seqlens, q, k_cache.shape[1] * pages)
     with torch.no_grad():

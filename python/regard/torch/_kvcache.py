@@ -25,15 +25,17 @@ class CacheOptions(NamedTuple):
 
     page_table: Tensor | None = None       # int32 [B,pages]
     cache_batch_idx: Tensor | None = None  # int32 [B]
+    cache_leftpad: Tensor | None = None    # int32 [B]
+    tree_mask: Tensor | None = None        # bool [1|B,Sq,new]
     positions: Tensor | None = None        # int32 [B,Sq]
     rotary_cos: Tensor | None = None       # [positions,rotary_dim/2]
     rotary_sin: Tensor | None = None
     rotary_interleaved: bool = False
 
 
-_REST = ("Tensor? page_table, Tensor? cache_batch_idx, Tensor? positions, Tensor? rotary_cos, "
-         f"Tensor? rotary_sin, bool rotary_interleaved, {OPTIONS_SCHEMA}, str layout, str backends, "
-         "bool return_lse) -> (Tensor, Tensor)")
+_REST = ("Tensor? page_table, Tensor? cache_batch_idx, Tensor? cache_leftpad, Tensor? tree_mask, "
+         "Tensor? positions, Tensor? rotary_cos, Tensor? rotary_sin, bool rotary_interleaved, "
+         f"{OPTIONS_SCHEMA}, str layout, str backends, bool return_lse) -> (Tensor, Tensor)")
 _READ = f"(Tensor q, Tensor k, Tensor v, {_REST}"
 _APPEND = f"(Tensor q, Tensor(a!) k, Tensor(b!) v, Tensor k_new, Tensor v_new, {_REST}"
 _NAMES = CacheOptions._fields
@@ -221,10 +223,11 @@ def _check_gradients(tensors: dict[str, Tensor]) -> None:
 def attention_with_kvcache(
         q: Tensor, k: Tensor, v: Tensor, *, seqlens_kv: Tensor | None = None,
         k_new: Tensor | None = None, v_new: Tensor | None = None, page_table: Tensor | None = None,
-        cache_batch_idx: Tensor | None = None, cu_seqlens_q: Tensor | None = None,
-        rotary_cos: Tensor | None = None, rotary_sin: Tensor | None = None,
-        rotary_interleaved: bool = False, positions: Tensor | None = None,
-        attn_mask: Tensor | None = None, is_causal: bool = False, diagonal: str = "bottom_right",
+        cache_batch_idx: Tensor | None = None, cache_leftpad: Tensor | None = None,
+        cu_seqlens_q: Tensor | None = None, rotary_cos: Tensor | None = None,
+        rotary_sin: Tensor | None = None, rotary_interleaved: bool = False,
+        positions: Tensor | None = None, attn_mask: Tensor | None = None,
+        tree_mask: Tensor | None = None, is_causal: bool = False, diagonal: str = "bottom_right",
         window: tuple[int, int] = (-1, -1), softmax_scale: float | None = None, softcap: float = 0.0,
         alibi_slopes: Tensor | None = None, sinks: Tensor | None = None, layout: str = "BHSD",
         return_lse: bool = False) -> Any:
@@ -234,15 +237,17 @@ def attention_with_kvcache(
     q is [batch, heads, queries, head_dim]; k and v are [batch, kv heads, capacity, head_dim]; with
     cache_batch_idx, int32 [batch], of any number of entries; with page_table, int32 [batch, pages],
     pages [pages in all, kv heads, page size, head_dim]. seqlens_kv, int32 [batch], are the rows that
-    each sequence has. k_new and v_new [batch, kv heads, new, head_dim], of the cache's type, are written
-    behind them, into the tensors k and v, and then seen. layout="BSHD" swaps heads and rows of all
-    these and of out. With cu_seqlens_q, int32 [batch + 1], q and out are packed rows [total, heads,
-    head_dim] over pages. out has q's type: float64, float32, float16 or bfloat16; k and v may be of a
+    each sequence has; the first cache_leftpad of them, int32 [batch], are no keys. k_new and v_new
+    [batch, kv heads, new, head_dim], of the cache's type, are written behind them, into the tensors k and
+    v, and then seen. layout="BSHD" swaps heads and rows of all these and of out. With cu_seqlens_q,
+    int32 [batch + 1], q and out are packed rows [total, heads, head_dim] over pages. out has q's type: float64, float32, float16 or bfloat16; k and v may be of a
     type that is no wider. lse is [batch, heads, queries], float32 (float64 of float64).
 
     rotary_cos and rotary_sin [positions, rotary_dim / 2] rotate q and k_new, at `positions`, int32
     [batch, queries], or behind the rows before them. attn_mask is boolean (True = may attend) or added
-    to the scores. The diagonal is "bottom_right" (the last query is at the last row) or "top_left".
+    to the scores. tree_mask, boolean [1 or batch, queries, new], says which of the last keys of its
+    sequence each query may attend to, as the drafts of speculative decoding do. The diagonal is
+    "bottom_right" (the last query is at the last row) or "top_left".
 
         >>> import torch, regard.torch
         >>> k, v = torch.zeros(2, 2, 2, 64, 32)  # room for 64 rows of 2 sequences
@@ -264,11 +269,17 @@ def attention_with_kvcache(
     _check_gradients({"q": q, "k": k, "v": v, **new})
     check_rotary(q, rotary_cos, rotary_sin)
     integers = {"seqlens_kv": seqlens_kv, "page_table": page_table, "cache_batch_idx": cache_batch_idx,
-                "cu_seqlens_q": cu_seqlens_q, "positions": positions}
+                "cache_leftpad": cache_leftpad, "cu_seqlens_q": cu_seqlens_q, "positions": positions}
     for name, tensor in integers.items():
         if tensor is not None:
             packed = name == "positions" and cu_seqlens_q is None
             check_integers(name, tensor, 2 if name == "page_table" or packed else 1, q)
+    if tree_mask is not None:
+        check_tensor("tree_mask", tree_mask)
+        if tree_mask.dtype != torch.bool or tree_mask.dim() != 3:
+            raise ArgumentError(f"tree_mask ({tree_mask.dtype}, of shape {tuple(tree_mask.shape)}) must "
+                                "be torch.bool of 3 dimensions")
+        _check_device("tree_mask", tree_mask, q)
     if diagonal not in ("bottom_right", "top_left"):
         raise ArgumentError(f"diagonal ({diagonal!r}) must be 'bottom_right' or 'top_left'")
     mask, bias = mask_options(None if attn_mask is None else with_dims(attn_mask, 4))
@@ -276,6 +287,6 @@ def attention_with_kvcache(
     options = Options(mask, bias, sinks, alibi_slopes, seqlens_kv=seqlens_kv, cu_seqlens_q=cu_seqlens_q,
                       softmax_scale=softmax_scale, softcap=softcap, is_causal=is_causal,
                       diagonal=diagonal, window_left=left, window_right=right)
-    cache = CacheOptions(page_table, cache_batch_idx, positions, rotary_cos, rotary_sin,
-                         rotary_interleaved)
+    cache = CacheOptions(page_table, cache_batch_idx, cache_leftpad, tree_mask, positions, rotary_cos,
+                         rotary_sin, rotary_interleaved)
     return attend(q, k, v, new, cache, options, layout, return_lse)

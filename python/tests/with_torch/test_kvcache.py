@@ -34,9 +34,10 @@ def reference(q, k, v, causal, window, slopes=None):
 @pytest.mark.parametrize("page_size, with_idx", [(None, False), (None, True), (1, False), (16, False),
                                                  (256, False)])
 @pytest.mark.parametrize("new", [0, 1, 5])
+@pytest.mark.parametrize("leftpad", [None, (0, 60, 77)])
 @pytest.mark.parametrize("causal, window", [(False, (-1, -1)), (True, (-1, -1)), (True, (7, 0)),
                                             (False, (9, 3))])
-def test_grid(dtype, tolerance, page_size, with_idx, new, causal, window):
+def test_grid(dtype, tolerance, page_size, with_idx, new, leftpad, causal, window):
     torch.manual_seed(3)
     rows, seqlen_q = 256, max(new, 1)
     lengths = torch.tensor([0 if new else 1, 100, rows - new], dtype=torch.int32)
@@ -54,11 +55,12 @@ def test_grid(dtype, tolerance, page_size, with_idx, new, causal, window):
             kept = cache[table[b].long()].reshape(-1, HEADS_K, SIZE)
         else:
             kept = cache[b if index is None else int(index[b])]
-        return torch.cat([kept[:lengths[b]], added[b]])
+        return torch.cat([kept[0 if leftpad is None else leftpad[b]:lengths[b]], added[b]])
 
     sequences = [(whole(k_cache, b, k), whole(v_cache, b, v)) for b in range(BATCH)]
     out, lse = flash_attn_with_kvcache(
         q, k_cache, v_cache, *((k, v) if new else ()), cache_seqlens=lengths, cache_batch_idx=index,
+        cache_leftpad=None if leftpad is None else torch.tensor(leftpad, dtype=torch.int32),
         block_table=None if page_size is None else table, causal=causal, window_size=window,
         return_softmax_lse=True)
     assert out.dtype == dtype and lse.dtype == torch.float32
@@ -101,7 +103,9 @@ NEW = torch.ones(2, 1, 2, 8)
     (dict(rotary_cos=torch.ones(16, 4), rotary_sin=torch.ones(16, 4)), "k .None. must be given"),
     (dict(k=NEW, v=NEW, cache_seqlens=3, rotary_cos=torch.ones(2, 4), rotary_sin=torch.ones(2, 4)),
      "positions of rotary_cos .2."),
-    (dict(cache_leftpad=torch.zeros(2)), "cache_leftpad .* not supported"),
+    (dict(cache_leftpad=torch.zeros(2)), "cache_leftpad .* int32"),
+    (dict(cache_seqlens=5, cache_leftpad=torch.tensor([2, 6], dtype=torch.int32)),
+     "cache_leftpad.1. .6., expected 0 to 5"),
     (dict(k=NEW, v=NEW), "cache_seqlens"),
     (dict(k=NEW, cache_seqlens=3), "k and v must both"),
     (dict(k=NEW, v=NEW, cache_seqlens=16), "seqlens_kv"),

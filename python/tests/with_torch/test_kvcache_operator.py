@@ -43,6 +43,8 @@ OPTIONS = {
     "sinks": dict(cache_batch_idx=ints(1, 2), sinks=torch.ones(HEADS), alibi_slopes=torch.ones(HEADS)),
     "rotary": dict(cache_batch_idx=ints(2, 0), rotary_cos=ANGLES.cos(), rotary_sin=ANGLES.sin(),
                    rotary_interleaved=True, positions=torch.tensor([[5], [0]], dtype=torch.int32)),
+    "leftpad": dict(cache_batch_idx=ints(2, 0), cache_leftpad=ints(1, 0), is_causal=True),
+    "tree": dict(cache_batch_idx=ints(2, 0), tree_mask=torch.zeros(1, 1, 1, dtype=torch.bool)),
     "mask": dict(cache_batch_idx=ints(2, 0), attn_mask=torch.arange(ROWS) % 3 > 0),
     "pages": dict(page_table=ints(2, -1, 0, 1).reshape(2, 2), diagonal="top_left", is_causal=True),
 }

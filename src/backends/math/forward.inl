@@ -52,8 +52,10 @@ struct Task {
     return {begin, last.begin + last.size - begin};
   }
   TileClass classify(std::int64_t x, Tile at) const {
+    const std::int64_t end = at.begin + at.size;
+    const bool has_tree = a.problem.tree.present && end > row_blocks[x].tree_begin;
     return semantics::classify_tile(s.band, row_blocks[x].i_begin, row_blocks[x].i_end, at.begin,
-                                    at.begin + at.size, cpu::has_data_mask(a.problem));
+                                    end, has_tree || cpu::has_data_mask(a.problem));
   }
 };
 

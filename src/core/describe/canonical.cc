@@ -121,8 +121,10 @@ void canonicalize(AttentionParams& p) noexcept {
     p.seqlen_q = std::min(p.seqlen_q, p.total_q);
     if (!f.has(Feature::kPaged)) p.seqlen_kv = std::min(p.seqlen_kv, p.total_kv);
   }
-  // A page table needs them, and so do rows that follow those of a cache.
-  if (f.has(Feature::kPaged) || f.has(Feature::kAppendKv)) f.set(Feature::kSeqlensKv);
+  // A page table needs them, and so do rows that follow those of a cache, or precede its keys.
+  if (f.has(Feature::kPaged) || f.has(Feature::kAppendKv) || f.has(Feature::kCacheLeftpad)) {
+    f.set(Feature::kSeqlensKv);
+  }
   // Without new rows nothing else says where queries stand.
   if (f.has(Feature::kRotary) && !f.has(Feature::kAppendKv)) f.set(Feature::kPositions);
   canonicalize_scales(p);

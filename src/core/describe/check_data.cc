@@ -47,6 +47,19 @@ Status check_length(const TensorView& lengths, const TensorView& starts, std::in
   return {};
 }
 
+/// Lengths are checked before.
+Status check_leftpad(const TensorView& leftpad, const Buffers& buffers, const char* where) {
+  if (!is_readable(leftpad) || !is_readable(buffers.seqlens_kv)) return {};
+  for (std::int64_t b = 0; b < leftpad.shape[0]; ++b) {
+    const std::int64_t rows = read_integer(leftpad, b * leftpad.strides[0]);
+    const std::int64_t max = read_integer(buffers.seqlens_kv, b * buffers.seqlens_kv.strides[0]);
+    if (rows >= 0 && rows <= max) continue;
+    return invalid(where, "cache_leftpad[", b, "] (", rows, "), expected 0 to ", max,
+                   ", seqlens_kv of the sequence");
+  }
+  return {};
+}
+
 Status check_starts(const TensorView& starts, std::int64_t total, std::int64_t longest,
                     const char* name, const char* where) {
   if (!is_readable(starts)) return {};
@@ -107,16 +120,17 @@ bool is_within(const semantics::KeyRange& range, std::int64_t n) {
   return n >= range.lo && n < range.hi;
 }
 
-/// The pages, by index in a sequence's row of the table, that some of its rows lie in.
-semantics::KeyRange pages_of(const semantics::KeyRange& rows, std::int64_t page_size) {
-  if (is_empty(rows)) return {};
-  return {rows.lo / page_size, (rows.hi - 1) / page_size + 1};
+/// The pages, by index in a sequence's row of the table, that some of its keys lie in.
+semantics::KeyRange pages_of(const problem::Sequence& s, const semantics::KeyRange& keys,
+                             std::int64_t page_size) {
+  if (is_empty(keys)) return {};
+  return {(s.leftpad + keys.lo) / page_size, (s.leftpad + keys.hi - 1) / page_size + 1};
 }
 
 /// The pages that new rows are written to: the last rows of a sequence.
 semantics::KeyRange written_pages(const problem::Problem& p, std::int64_t b) {
-  const std::int64_t end = problem::sequence_of(p, b).band.len_kv;
-  return pages_of({end - p.seqlen_new, end}, p.pages.page_size);
+  const problem::Sequence s = problem::sequence_of(p, b);
+  return pages_of(s, {s.band.len_kv - p.seqlen_new, s.band.len_kv}, p.pages.page_size);
 }
 
 /// No two sequences, and no sequence twice, append to one page or entry: `written(b)` are the
@@ -160,7 +174,7 @@ Status check_pages(const TensorView& table, CheckedCall* call) {
   for (std::int64_t b = 0; b < table.shape[0]; ++b) {
     const problem::Sequence s = problem::sequence_of(p, b);
     const auto seen_keys = semantics::visible_keys(s.band, 0, s.len_q);
-    const semantics::KeyRange seen_pages = pages_of(seen_keys, params.page_size),
+    const semantics::KeyRange seen_pages = pages_of(s, seen_keys, params.page_size),
                               new_pages = written(b);
     for (std::int64_t page = 0; page < table.shape[1]; ++page) {
       const std::int64_t id = id_at(b, page);
@@ -224,7 +238,7 @@ Status check_angles(CheckedCall* call) {
     if (s.len_q > 0) needed = std::max(needed, problem::query_position(p, s, s.len_q - 1) + 1);
     if (needed <= rows) continue;
     return invalid(call->where, "positions of rotary_cos (", rows, "), expected at least ", needed,
-                   ": sequence ", b, " has ", s.band.len_kv - p.seqlen_new,
+                   ": sequence ", b, " has ", s.leftpad + s.band.len_kv - p.seqlen_new,
                    " rows before this call");
   }
   return {};
@@ -256,27 +270,27 @@ Status refuse_scale(const char* where, const char* name, std::string_view index,
                  "), expected finite and more than 0");
 }
 
-/// Where a key lies in k.
-struct KeyPlace {
+/// Where a sequence's row lies in k.
+struct RowPlace {
   std::int64_t entry;  // -1: nowhere
   std::int64_t row;
-  std::int64_t left;  // keys from this one on that follow one another
+  std::int64_t left;  // rows from this one on that follow one another
 };
 
 /// `entries`: of k. Entries of a cache are checked after the scales.
-KeyPlace place_of_key(const problem::Problem& p, std::int64_t entries, std::int64_t b,
-                      std::int64_t j, std::int64_t keys) noexcept {
+RowPlace place_of_row(const problem::Problem& p, std::int64_t entries, std::int64_t b,
+                      std::int64_t j, std::int64_t rows) noexcept {
   if (p.pages.ids != nullptr) {
     const std::int64_t page = j / p.pages.page_size, row = j % p.pages.page_size;
     const std::int64_t id = p.pages.ids[b * p.pages.stride[0] + page * p.pages.stride[1]];
-    return {id, row, std::min(p.pages.page_size - row, keys - j)};
+    return {id, row, std::min(p.pages.page_size - row, rows - j)};
   }
-  if (p.k.starts.data != nullptr) return {0, problem::row_start(p.k.starts, b) + j, keys - j};
+  if (p.k.starts.data != nullptr) return {0, problem::row_start(p.k.starts, b) + j, rows - j};
   std::int64_t entry = b;
   if (p.cache_entries.present) {
     entry = *problem::element_at<std::int32_t>(p.cache_entries, b * p.cache_entries.stride[0]);
   }
-  return {entry < entries ? entry : -1, j, keys - j};
+  return {entry < entries ? entry : -1, j, rows - j};
 }
 
 /// Those of keys that a sequence has before new rows bring theirs. Lengths and pages are checked
@@ -288,10 +302,10 @@ Status check_row_scales(const TensorView& scales, CheckedCall* call, const char*
   const problem::View& view = of_k ? p.scales_k : p.scales_v;
   const bool of_rows = of_k ? p.scales_k_of_rows : p.scales_v_of_rows;
   for (std::int64_t b = 0; b < p.batch; ++b) {
-    const std::int64_t all = problem::sequence_of(p, b).band.len_kv;
-    const std::int64_t keys = of_rows ? all - p.seqlen_new : all;
-    for (std::int64_t j = 0; j < keys;) {
-      const KeyPlace place = place_of_key(p, scales.shape[0], b, j, keys);
+    const problem::Sequence s = problem::sequence_of(p, b);
+    const std::int64_t rows = s.leftpad + s.band.len_kv - (of_rows ? p.seqlen_new : 0);
+    for (std::int64_t j = s.leftpad; j < rows;) {
+      const RowPlace place = place_of_row(p, scales.shape[0], b, j, rows);
       const std::int64_t count = of_rows ? place.left : 1;
       for (std::int64_t h = 0; h < p.num_heads_kv && place.entry >= 0; ++h) {
         const std::int64_t at = place.entry * view.stride[0] + h * view.stride[1];
@@ -366,6 +380,7 @@ Status check_data_of(const TensorSpec& spec, CheckedCall* call) {
     case DataRule::kPage: return check_pages(view, call);
     case DataRule::kAngles: return check_angles(call);
     case DataRule::kAngle: return check_positions(view, buffers.rotary_cos.shape[0], where);
+    case DataRule::kLeftpad: return check_leftpad(view, buffers, where);
     case DataRule::kEntry: return check_entries(view, buffers, where);
     case DataRule::kLength: {
       const bool of_q = spec.data_limit == Extent::kSq;

@@ -197,6 +197,11 @@ class Describer {
                  : invalid(where_, "seqlens_kv (absent) must be given with k_new, which follows ",
                            "the rows that a sequence has");
     }
+    if (b_.cache_leftpad.present() && b_.cu_seqlens_kv.present()) {
+      return invalid(where_,
+                     "cache_leftpad (given) must be left out with cu_seqlens_kv, which say ",
+                     "where keys begin");
+    }
     if (!b_.page_table.present()) {
       if (o_.page_size == 0) return {};
       return invalid(where_, "page_size (", o_.page_size, ") must be 0 without a page_table");
@@ -346,7 +351,7 @@ class Describer {
     const bool seqlens = b_.seqlens_q.present() || b_.seqlens_kv.present();
     const bool starts = b_.cu_seqlens_q.present() || b_.cu_seqlens_kv.present();
     return (seqlens || starts) && (!seqlens || same_view(b_.seqlens_q, b_.seqlens_kv)) &&
-           (!starts || same_view(b_.cu_seqlens_q, b_.cu_seqlens_kv));
+           (!starts || same_view(b_.cu_seqlens_q, b_.cu_seqlens_kv)) && !b_.cache_leftpad.present();
   }
 
   Status check_written() {

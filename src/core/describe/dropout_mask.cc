@@ -116,7 +116,8 @@ Status dropout_mask(const AttentionParams& params, const Buffers& buffers,
       semantics::make_dropout(params.dropout_p, buffers.rng_seed, buffers.rng_offset);
   for (std::int64_t b = 0; b < params.batch; ++b) {
     const std::int64_t len_q = element_or<std::int32_t>(buffers.seqlens_q, b, params.seqlen_q);
-    const std::int64_t len_kv = element_or<std::int32_t>(buffers.seqlens_kv, b, params.seqlen_kv);
+    const std::int64_t len_kv = element_or<std::int32_t>(buffers.seqlens_kv, b, params.seqlen_kv) -
+                                element_or<std::int32_t>(buffers.cache_leftpad, b, 0);
     const std::int64_t shift = shift_of(params, buffers, b, len_q, len_kv);
     for (std::int64_t h = 0; h < params.num_heads_q; ++h) {
       for (std::int64_t i = 0; i < params.seqlen_q; ++i) {

@@ -110,6 +110,12 @@ Status check_extents(const AttentionParams& p, const char* where) {
     return invalid(where,
                    "append_kv (present) must be left out with packed keys: they have no room");
   }
+  if (p.features.has(Feature::kCacheLeftpad) && p.features.has(Feature::kPacked) &&
+      !p.features.has(Feature::kPaged)) {
+    return invalid(where,
+                   "cache_leftpad (present) must be left out with packed keys: cu_seqlens_kv ",
+                   "say where they begin");
+  }
   if (p.features.has(Feature::kPaged) && (p.page_size == 0 || p.seqlen_kv % p.page_size != 0)) {
     return invalid(where, "page_size (", p.page_size, ") must be at least 1 and divide seqlen_kv (",
                    p.seqlen_kv, "), the rows of a sequence's pages");

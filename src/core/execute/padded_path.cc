@@ -154,6 +154,8 @@ Status check_padded(const PaddedProblem& problem) {
       {"cu_seqlens_q", request.cu_seqlens_q.present(), "padded tensors; attention() takes packed"},
       {"page_table", request.page_table.present(), "no cache; attention() takes one"},
       {"cache_batch_idx", request.cache_batch_idx.present(), "no cache; attention() takes one"},
+      {"cache_leftpad", request.cache_leftpad.present(), "no cache; attention() takes one"},
+      {"tree_mask", request.tree_mask.present(), "attention(), which takes a cache"},
       {"scales_k", request.scales_k.present(), "attention(), which takes a cache"},
       {"scales_v", request.scales_v.present(), "attention(), which takes a cache"},
       {"channel_scales_k", request.channel_scales_k.present(), "attention(), which takes a cache"},

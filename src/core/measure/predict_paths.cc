@@ -153,9 +153,9 @@ std::vector<PathPrediction> predict_paths(const AttentionParams& params,
   const bool is_packed = params.features.has(Feature::kPacked);
   const bool has_lengths =
       params.features.has(Feature::kSeqlensQ) || params.features.has(Feature::kSeqlensKv);
-  const FeatureSet without_cache =
-      params.features.without({Feature::kPaged, Feature::kCacheBatchIdx, Feature::kAppendKv,
-                               Feature::kRotary, Feature::kScales, Feature::kChannelScales});
+  const FeatureSet without_cache = params.features.without(
+      {Feature::kPaged, Feature::kCacheBatchIdx, Feature::kCacheLeftpad, Feature::kTreeMask,
+       Feature::kAppendKv, Feature::kRotary, Feature::kScales, Feature::kChannelScales});
   if (without_cache != params.features || (!is_packed && !has_lengths)) return {};
   if (params.device.type != DeviceType::kCpu) return {};  // the rates are a CPU's
   const Side q = side_of(params, params.seqlen_q, is_packed ? params.total_q : params.tokens_q);

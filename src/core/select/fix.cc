@@ -133,16 +133,17 @@ void clear(Feature feature, AttentionParams& p) {
     case Feature::kSeqlenQGreaterKv:
       p.seqlen_q = std::min(p.seqlen_q, p.seqlen_kv);
       // A length of keys that is data may be 0.
-      p.features = p.features.without(
-          {Feature::kSeqlensKv, Feature::kPacked, Feature::kPaged, Feature::kAppendKv});
+      p.features = p.features.without({Feature::kSeqlensKv, Feature::kPacked, Feature::kPaged,
+                                       Feature::kAppendKv, Feature::kCacheLeftpad});
       break;
     case Feature::kSeqlensKv:
-      p.features = p.features.without({Feature::kPaged, Feature::kAppendKv});
+      p.features =
+          p.features.without({Feature::kPaged, Feature::kAppendKv, Feature::kCacheLeftpad});
       [[fallthrough]];
     case Feature::kPaged:  // packed queries have packed keys then
       if (p.features.has(Feature::kPacked) && p.total_kv == 0) {
         p.total_kv = saturating_mul(p.batch, p.seqlen_kv);
-        p.features.set(Feature::kAppendKv, false);
+        p.features = p.features.without({Feature::kAppendKv, Feature::kCacheLeftpad});
       }
       break;
     default: break;  // the bit is all, or canonicalize clears what it leaves

@@ -294,6 +294,7 @@ std::string to_string(const Case& c) {
 std::string to_string(const AttentionParams& params) {
   Case c;
   c.params = params;
+  c.data.tree_keys = 1;
   return to_string(c);
 }
 
@@ -304,6 +305,14 @@ void canonicalize(Case& c) noexcept {
   if (!f.has(Feature::kSeqlensQ)) c.data.seqlens_q.clear();
   if (!f.has(Feature::kSeqlensKv)) c.data.seqlens_kv.clear();
   if (!f.has(Feature::kAppendKv)) c.data.new_rows = 1;
+  std::int64_t& tree = c.data.tree_keys;  // of k_new where there is one: their shapes agree
+  if (!f.has(Feature::kTreeMask)) {
+    tree = 0;
+  } else if (f.has(Feature::kAppendKv)) {
+    tree = c.data.new_rows;
+  } else {
+    tree = std::clamp<std::int64_t>(tree, 1, std::max<std::int64_t>(c.params.seqlen_kv, 1));
+  }
   if (!f.has(Feature::kPacked)) {
     c.data.rows_q.clear();
     c.data.rows_kv.clear();

@@ -142,13 +142,22 @@ bool print_total_kv(const Case& c, std::string* out) {
   append(*out, c.params.total_kv);
   return c.params.features.has(Feature::kPacked) && !c.params.features.has(Feature::kPaged);
 }
-bool print_append(const Case& c, std::string* out) {
-  append(*out, c.data.new_rows);
-  return c.params.features.has(Feature::kAppendKv);
+template <auto kMember, Feature kFeature>
+bool print_data_of(const Case& c, std::string* out) {
+  append(*out, c.data.*kMember);
+  return c.params.features.has(kFeature);
 }
 bool parse_append(Text value, Case* c) {
   c->params.features = c->params.features.with({Feature::kAppendKv, Feature::kSeqlensKv});
   return value.empty() || parse_number(value, &c->data.new_rows);
+}
+bool parse_tree(Text value, Case* c) {
+  c->params.features.set(Feature::kTreeMask);
+  return value.empty() || (parse_number(value, &c->data.tree_keys) && c->data.tree_keys >= 0);
+}
+bool parse_leftpad(Text, Case* c) {
+  c->params.features = c->params.features.with({Feature::kCacheLeftpad, Feature::kSeqlensKv});
+  return true;
 }
 bool parse_rotary(Text value, Case* c) {
   c->params.features.set(Feature::kRotary);
@@ -467,7 +476,9 @@ constexpr CaseWord kWords[] = {
     {"num_pages", kValue, "N", "pages in all (enough for b * skv)",
      print_extent_of<&P::num_pages, F::kPaged>, parse_extent<&P::num_pages>, "paged"},
     {"append", kEither, "N", "N rows (1) of k_new and v_new are appended to the cache",
-     print_append, parse_append},
+     print_data_of<&DataSpec::new_rows, F::kAppendKv>, parse_append},
+    {"tree", kEither, "N", "a mask of the last N keys (1) of each sequence; of append's with it",
+     print_data_of<&DataSpec::tree_keys, F::kTreeMask>, parse_tree},
     {"rotary", kValue, "N", "rotary embedding of the first N of d",
      print_extent_of<&P::rotary_dim, F::kRotary>, parse_rotary},
     {"rotary_interleaved", kFlag, "", "its pairs are neighbours (half of N apart)",
@@ -478,6 +489,8 @@ constexpr CaseWord kWords[] = {
      parse_feature_flag<F::kBlockMask>},
     {"cache_batch_idx", kFlag, "", "which cache entry a sequence uses",
      print_feature<F::kCacheBatchIdx>, parse_feature_flag<F::kCacheBatchIdx>},
+    {"cache_leftpad", kFlag, "", "the first rows of a sequence in k and v are no keys",
+     print_feature<F::kCacheLeftpad>, parse_leftpad},
     {"descales", kEither, "all|head", "what q, k and v are multiplied by, or some of them",
      print_descales, parse_descales},
     {"scales", kEither, "token|all",

@@ -29,6 +29,8 @@ constexpr const char* kNames[] = {
     "rotary_interleaved",
     "positions",
     "cache_batch_idx",
+    "cache_leftpad",
+    "tree_mask",
     "descales",
     "descales_per_head",
     "scales",

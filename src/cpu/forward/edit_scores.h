@@ -190,6 +190,24 @@ static void apply_mask(const Problem& p, const RowBlock<V>& row_block, Tile tile
   }
 }
 
+/// Masks those of the last keys that tree_mask hides. Element by element: they are few.
+template <class V>
+static void apply_tree(const Problem& p, const RowBlock<V>& row_block, Tile tile,
+                       typename V::Scalar* scores) {
+  using T = typename V::Scalar;
+  const std::int64_t end = tile.begin + tile.size;
+  const std::int64_t first = semantics::clamp(row_block.tree_begin, tile.begin, end);
+  for (int w = 0; w < row_block.rows; ++w) {
+    const std::int64_t row = row_block.b * p.tree.stride[0] + row_block.query[w] * p.tree.stride[1];
+    for (std::int64_t j = first; j < end; ++j) {
+      const std::int64_t at = row + (j - row_block.tree_begin) * p.tree.stride[2];
+      if (p.tree.data[at] == 0) {
+        scores[(j - tile.begin) * V::kWidth + w] = static_cast<T>(-__builtin_inf());
+      }
+    }
+  }
+}
+
 /// Masks keys of other segments.
 template <class V>
 static void apply_segments(const Problem& p, const RowBlock<V>& row_block, Tile tile,
@@ -240,6 +258,7 @@ static void bias_and_mask_scores(const Problem& p, const RowBlock<V>& row_block,
   if (p.bias.present) add_bias<V>(p, row_block, tile, scores, row);
   if (!partial) return;
   if (p.mask.present) apply_mask<V>(p, row_block, tile, scores);
+  if (p.tree.present) apply_tree<V>(p, row_block, tile, scores);
   if (p.segments_q.present) apply_segments<V>(p, row_block, tile, scores);
   apply_band<V>(row_block, tile, scores);
 }

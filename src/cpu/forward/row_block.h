@@ -48,9 +48,10 @@ struct RowBlock {
   T query_factor;  // of q where it is packed (query_factor)
   T descale_v;
   std::int64_t b;
-  std::int64_t rows;     // lanes in use; the others are computed on zeros and never written
-  int vectors;           // that hold those lanes
-  std::int64_t i_begin;  // queries [i_begin, i_end)
+  std::int64_t tree_begin;  // the key of tree_mask's first column; may be below 0
+  std::int64_t rows;        // lanes in use; the others are computed on zeros and never written
+  int vectors;              // that hold those lanes
+  std::int64_t i_begin;     // queries [i_begin, i_end)
   std::int64_t i_end;
 };
 
@@ -75,6 +76,7 @@ static void set_rows(const Problem& p, const Sequence& s, std::int64_t head_kv,
   using T = typename V::Scalar;
   const T infinity = static_cast<T>(__builtin_inf());
   row_block->b = s.b;
+  row_block->tree_begin = s.band.len_kv - p.tree_keys;
   row_block->query_factor = static_cast<T>(query_factor(p, s.b, head_kv));
   row_block->descale_v = static_cast<T>(v_operand(p, s.b, head_kv).descale);
   row_block->rows = rows;

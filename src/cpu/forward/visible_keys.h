@@ -132,7 +132,9 @@ static VisibleKeys visible_keys_of(const Problem& p, const Sequence& s,
                                                       tile.begin, tile.begin + tile.size, false);
   if (by_arithmetic == semantics::TileClass::kEmpty) return {{tile.begin, 0}, false};
   const bool is_full = by_arithmetic == semantics::TileClass::kFull;
-  VisibleKeys seen{is_full ? tile : reach_within(row_block, tile), is_full && !p.bias.present};
+  const bool has_tree = p.tree.present && tile.begin + tile.size > row_block.tree_begin;
+  VisibleKeys seen{is_full ? tile : reach_within(row_block, tile),
+                   is_full && !p.bias.present && !has_tree};
   if (p.segments_q.present) seen = within_segments<V>(p.segments_kv, row_block, seen);
   if (p.mask.present) seen = within_mask<V>(p.mask, row_block, seen);
   return seen;
