@@ -1,10 +1,11 @@
 """The faults of mutations.py in what a cache may have before and behind its keys: rows that are no
-keys, and trees of drafts."""
+keys, trees of drafts, and prefixes that sequences share."""
 
 from mutation import Mutation
 
 PAGED = ("property", "*Paged.KeysBehind*")
 TREE = ("property", "*Tree.*")
+PREFIX = ("property", "*SharedPrefix.*")
 
 CACHE_MUTATIONS = [
     Mutation("pages begin with key 0", "src/cpu/kv_operand.h",
@@ -24,4 +25,12 @@ CACHE_MUTATIONS = [
              "s.band.len_kv - p.tree_keys", "s.band.len_kv - p.tree_keys + 1", (TREE,)),
     Mutation("all sequences have the first one's tree", "src/cpu/forward/edit_scores.h",
              "row_block.b * p.tree.stride[0]", "0 * p.tree.stride[0]", (TREE,)),
+    Mutation("padding counts the prefix", "src/core/execute/attention_shared_prefix.cc",
+             "  memory.hide_padding(p);\n", "", (PREFIX,)),
+    Mutation("own keys begin with the prefix", "src/core/execute/attention_shared_prefix.cc",
+             "  request.cache_leftpad = memory.lengths(call.params.batch);\n", "", (PREFIX,)),
+    Mutation("prefixes that differ are read as one",
+             "src/core/execute/attention_shared_prefix.cc",
+             "if (id_at(b, page) == id_at(0, page)) continue;", "continue;",
+             (("core", "SharedPrefix*"),)),
 ]

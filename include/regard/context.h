@@ -180,6 +180,18 @@ REGARD_EXPORT Expected<Selection> explain_padded(Context& context, const Attenti
                                                  const PaddedSequences& sequences,
                                                  const Policy& policy = {});
 
+/// attention() of sequences over pages that have their first `shared_prefix_kv` keys in common: the
+/// keys of the prefix are read once for all queries, the others by their sequence, and merge_states
+/// merges both. shared_prefix_kv is a multiple of the page size; the first pages of every sequence
+/// are the same, and every query sees all keys of the prefix. The result is that of attention()
+/// within the tolerance; other than there, its bits depend on the batch. 0 is attention() itself.
+/// Two calls run, and are traced. Refused by name, before anything is written: keys outside of
+/// pages, and what relates queries to keys of the prefix (a left window, ALiBi, masks, biases,
+/// segments, dropout, scores_out), tensors on a device, descales [B,Hkv] and a backward.
+REGARD_EXPORT Status attention_shared_prefix(Context& context, const AttentionRequest& request,
+                                             std::int64_t shared_prefix_kv,
+                                             const Policy& policy = {}, const Launch& launch = {});
+
 /// The gradients of an attention() call with needs_grad. Without a plan in request.saved it selects
 /// and plans as plan() does, among backends whose backward takes what was saved. With a plan, the
 /// plan's backend runs, whatever scopes, Context and environment say; `policy` may only restrict it

@@ -465,6 +465,15 @@ REGARD_EXPORT regard_status regard_attention_padded(regard_context* context,
                                                     const regard_policy* policy,
                                                     const regard_launch* launch);
 
+/// regard_attention() of sequences over pages whose first `shared_prefix_kv` keys are the same
+/// rows, which are read once for all of them, as attention_shared_prefix() of regard/context.h.
+/// `policy` and `launch` may be null.
+REGARD_EXPORT regard_status regard_attention_shared_prefix(regard_context* context,
+                                                           const regard_request* request,
+                                                           int64_t shared_prefix_kv,
+                                                           const regard_policy* policy,
+                                                           const regard_launch* launch);
+
 /// The backward of a regard_attention_padded() with needs_grad, as regard_attention_backward() of
 /// padded tensors: every position without a row is not read, and is 0 in d_q, d_k and d_v. The way
 /// is that of the plan in `gradients`, else what `sequences` state.

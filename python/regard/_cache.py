@@ -13,8 +13,8 @@ from ._core import attention
 
 # Keywords of attention that say where the keys lie.
 _OF_THE_CACHE = frozenset({"layout", "seqlens_kv", "page_table", "cache_batch_idx",
-                           "cache_leftpad", "cu_seqlens_q", "cu_seqlens_kv", "max_seqlen_q",
-                           "max_seqlen_kv", "lengths", "lengths_kv", "padding"})
+                           "cache_leftpad", "shared_prefix_kv", "cu_seqlens_q", "cu_seqlens_kv",
+                           "max_seqlen_q", "max_seqlen_kv", "lengths", "lengths_kv", "padding"})
 
 
 class CacheFullError(RuntimeError):
@@ -202,7 +202,7 @@ class _Cache:
         self._lengths[sequence] -= rows
 
     def attend(self, q: Any, sequences: Sequence[int], *, k_new: Any = None, v_new: Any = None,
-               **options: Any) -> Any:
+               shared_prefix: bool = False, **options: Any) -> Any:
         """Attention of q [batch, heads, queries, head_dim] on the rows of one sequence for each entry.
 
         k_new and v_new [batch, kv heads, new, head_dim] are appended first, in the same call; no
@@ -211,6 +211,10 @@ class _Cache:
         not named is 'bottom_right': the last query is at the last row. Returns what regard.attention
         does. A call that raises leaves the cache as it was. Keywords that say where keys lie (layout,
         seqlens_kv and the like) are the cache's.
+
+        shared_prefix=True, of a PagedKVCache, reads the pages once that all sequences begin with, as
+        forks of one do (shared_prefix_kv of regard.attention, which says what it refuses). Results are
+        then within the tolerance of those without it, and depend on the batch.
         """
         sequences = list(sequences)
         for sequence in sequences:
@@ -224,6 +228,11 @@ class _Cache:
         lengths = np.array([self._lengths[s] for s in sequences], np.int32)
         if (k_new is None) != (v_new is None):
             raise ValueError("k_new and v_new must both be given, or neither")
+        if shared_prefix:
+            # A row that is appended is the last that the last query sees.
+            behind = np.shape(q)[2] - 1 - (0 if k_new is None else np.shape(k_new)[2])
+            rows = int(lengths.min(initial=2**31 - 1)) - max(behind, 0)
+            options["shared_prefix_kv"] = self._shared_keys(sequences, rows)
         if k_new is None:
             return attention(q, self.k, self.v, seqlens_kv=lengths, **self._keywords(sequences),
                              **self._scale_keywords(), **options)
@@ -251,6 +260,10 @@ class _Cache:
 
     def _restore(self, sequence: int, place: Any) -> None:
         """Gives back what was reserved behind a place of before."""
+
+    def _shared_keys(self, sequences: Sequence[int], rows: int) -> int:
+        """How many of the first `rows` rows lie in pages that all sequences begin with."""
+        raise ValueError("shared_prefix (True) must be False: only pages of a PagedKVCache are shared")
 
 
 class PagedKVCache(_Cache):
@@ -392,6 +405,16 @@ class PagedKVCache(_Cache):
         for each, moved in zip(self._bits, values):
             self._write(each, sequence, 0, moved)
         self._lengths[sequence] = left
+
+    def _shared_keys(self, sequences: Sequence[int], rows: int) -> int:
+        size = self.k.shape[2]
+        shared = 0
+        if len(set(sequences)) > 1:
+            for pages in zip(*(self._pages[s] for s in sequences)):
+                if len(set(pages)) > 1:
+                    break
+                shared += 1
+        return min(shared, max(rows, 0) // size) * size
 
     def _keywords(self, sequences: Sequence[int]) -> dict[str, Any]:
         widest = max((len(self._pages[s]) for s in sequences), default=0)

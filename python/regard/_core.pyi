@@ -194,6 +194,7 @@ class AttentionOptions(TypedDict, total=False):
     page_table: Integers | None
     cache_batch_idx: Integers | None
     cache_leftpad: Integers | None
+    shared_prefix_kv: int
     k_new: Array | None
     v_new: Array | None
     tree_mask: Array | None
@@ -419,6 +420,7 @@ def attention(
     page_table: Integers | None = None,
     cache_batch_idx: Integers | None = None,
     cache_leftpad: Integers | None = None,
+    shared_prefix_kv: int = 0,
     k_new: Array | None = None,
     v_new: Array | None = None,
     tree_mask: Array | None = None,
@@ -506,6 +508,7 @@ def explain(
     page_table: Integers | None = None,
     cache_batch_idx: Integers | None = None,
     cache_leftpad: Integers | None = None,
+    shared_prefix_kv: int = 0,
     k_new: Array | None = None,
     v_new: Array | None = None,
     tree_mask: Array | None = None,

@@ -39,6 +39,7 @@ enum Arg : int {
   kPageTable,
   kCacheBatchIdx,
   kCacheLeftpad,
+  kSharedPrefixKv,
   kKNew,
   kVNew,
   kTreeMask,

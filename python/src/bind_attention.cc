@@ -20,8 +20,8 @@ namespace {
   "seqlens_kv=None, segment_ids_q=None, segment_ids_kv=None, cu_seqlens_q=None, "        \
   "cu_seqlens_kv=None, max_seqlen_q=None, max_seqlen_kv=None, lengths=None, "            \
   "lengths_kv=None, padding=None, page_table=None, cache_batch_idx=None, "               \
-  "cache_leftpad=None, k_new=None, v_new=None, tree_mask=None, scales_k=None, "          \
-  "scales_v=None, channel_scales_k=None, "                                               \
+  "cache_leftpad=None, shared_prefix_kv=0, k_new=None, v_new=None, tree_mask=None, "     \
+  "scales_k=None, scales_v=None, channel_scales_k=None, "                                \
   "rotary_cos=None, rotary_sin=None, rotary_interleaved=False, "                         \
   "positions=None, descale_q=None, "                                                     \
   "descale_k=None, descale_v=None, dropout_p=0.0, seed=None, "                           \
@@ -74,6 +74,8 @@ cache_leftpad rows of each sequence, int32 [batch], are no keys; seqlens_kv coun
 [batch, kv heads, new, head_dim] are written behind the seqlens_kv rows of each sequence, into the
 arrays k and v, and then seen. tree_mask, bool or uint8 [1 or batch, queries, new], says which of the
 last keys of its sequence each query may attend to, as the drafts of speculative decoding do.
+shared_prefix_kv is how many keys all sequences have in the same first pages: these are read once for
+all queries (regard.PagedKVCache.attend(shared_prefix=True) counts them).
 
 k and v may be int8 or 8-bit floats with scales, float32 arrays: scales_k and scales_v [entries of k, kv
 heads, rows of k] or [.., 1], in either layout, and channel_scales_k [kv heads, head_dim] for the columns of k.
@@ -147,9 +149,14 @@ nb::object run_attention(const CallArgs& args) {
   launch.planned = &planned;
   {
     const GilRelease unlocked;
-    status = call.padded
-                 ? attention_padded(context, call.request, *call.padded, call.policy, launch)
-                 : attention(context, call.request, call.policy, launch);
+    if (call.padded) {
+      status = attention_padded(context, call.request, *call.padded, call.policy, launch);
+    } else if (call.shared_prefix_kv != 0) {
+      status = attention_shared_prefix(context, call.request, call.shared_prefix_kv, call.policy,
+                                       launch);
+    } else {
+      status = attention(context, call.request, call.policy, launch);
+    }
   }
   // Before the plan is moved away: a copy of it counts references with locked instructions.
   // A call that failed may have left a KeyboardInterrupt, which making an object could clear.
@@ -186,6 +193,11 @@ nb::object explain_padded_call(const Call& call) {
 
 nb::object explain_call(const Arguments& arguments) {
   const Call call(arguments, Call::Purpose::kExplain);
+  if (call.shared_prefix_kv != 0) {
+    raise_value(
+        "shared_prefix_kv (" + std::to_string(call.shared_prefix_kv) +
+        ") must be left out: attention makes two calls of it, which regard.trace() records");
+  }
   const AmbientScopes scopes;
   if (call.padded) return explain_padded_call(call);
   const Expected<AttentionParams> params = describe(call.request);

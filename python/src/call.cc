@@ -194,7 +194,7 @@ Call::Call(const Arguments& arguments, Purpose purpose)
   read_keys(arguments);
   read_options(arguments);
   read_mask_and_bias(arguments);
-  read_tree(arguments);
+  read_cache(arguments);
   read_vectors(arguments);
   read_packed(arguments);
   read_padding(arguments);
@@ -330,7 +330,14 @@ void Call::read_mask_and_bias(const Arguments& arguments) {
   }
 }
 
-void Call::read_tree(const Arguments& arguments) {
+void Call::read_cache(const Arguments& arguments) {
+  if (PyObject* const shared = arguments.value[kSharedPrefixKv]) {
+    shared_prefix_kv = read_int64(shared, "shared_prefix_kv");
+    if (shared_prefix_kv != 0 && arguments.given(kLengths) != nullptr) {
+      raise_value("shared_prefix_kv (" + std::to_string(shared_prefix_kv) +
+                  ") must be left out beside lengths");
+    }
+  }
   PyObject* const given = arguments.given(kTreeMask);
   if (given != nullptr)
     request.tree_mask = inputs_.any_view(array_from(given, "tree_mask"), "tree_mask");

@@ -28,6 +28,7 @@ class Call {
   Policy policy;
   /// Lengths of padded tensors: the call is one of attention_padded().
   std::optional<PaddedSequences> padded;
+  std::int64_t shared_prefix_kv = 0;
 
   Inputs& inputs() noexcept { return inputs_; }
   const std::vector<std::string>& notes() const noexcept { return inputs_.notes(); }
@@ -57,7 +58,7 @@ class Call {
   void read_diagonal(PyObject* diagonal);
   void read_window(PyObject* window);
   void read_mask_and_bias(const Arguments& arguments);
-  void read_tree(const Arguments& arguments);
+  void read_cache(const Arguments& arguments);
   void read_vectors(const Arguments& arguments);
   void read_packed(const Arguments& arguments);
   void read_padding(const Arguments& arguments);

@@ -1,0 +1,401 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "base/checked.h"
+#include "base/message.h"
+#include "base/scratch.h"
+#include "core/describe/check_data.h"
+#include "core/describe/view_checks.h"
+#include "core/plan/context_impl.h"
+#include "core/text/thrown_by.h"
+#include "problem/make_problem.h"
+#include "problem/rotary.h"
+#include "regard/context.h"
+#include "regard/lengths.h"
+
+// Sequences that have their first pages in common: these keys in one call for all queries, which
+// are one sequence then; each sequence's own keys in another, behind rows that are no keys.
+
+namespace regard {
+namespace {
+
+constexpr const char* kWhere = "attention_shared_prefix";
+
+/// A call, and how many keys its sequences share.
+struct PrefixCall {
+  Context& context;
+  const AttentionRequest& request;
+  const AttentionParams& params;
+  std::int64_t shared;
+};
+
+/// What a query's own sequence or place changes for keys of the prefix.
+Status check_features(const PrefixCall& call) {
+  struct Refused {
+    const char* name;
+    bool given;
+  };
+  const AttentionParams& p = call.params;
+  const FeatureSet f = p.features;
+  const Refused kRefused[] = {{"window_left", p.window_left >= 0},
+                              {"alibi_slopes", f.has(Feature::kAlibi)},
+                              {"attn_mask", f.has(Feature::kAttnMask)},
+                              {"attn_bias", f.has(Feature::kAttnBias)},
+                              {"segment_ids_q", f.has(Feature::kSegmentIds)},
+                              {"dropout_p", p.dropout_p != 0.0},
+                              {"scores_out", f.has(Feature::kScoresOut)},
+                              {"descales [B,Hkv]", f.has(Feature::kDescalesPerHead)},
+                              {"cache_leftpad", f.has(Feature::kCacheLeftpad)},
+                              {"block_mask", f.has(Feature::kBlockMask)},
+                              {"needs_grad", f.has(Feature::kNeedsGrad)},
+                              {"out of 8 bits", size_of(p.dtype_out) == 1}};
+  for (const Refused& refused : kRefused) {
+    if (!refused.given) continue;
+    return invalid(kWhere, refused.name, " (given) is not supported; expected attention() for it");
+  }
+  if (p.device.type != DeviceType::kCpu) {
+    return invalid(kWhere, "device (", to_string(p.device.type),
+                   ") is not supported; expected tensors on the CPU");
+  }
+  if (p.window_right >= 0 && p.diagonal != Diagonal::kBottomRight) {
+    return invalid(kWhere, "diagonal (", to_string(p.diagonal), ") must be bottom_right");
+  }
+  if (!f.has(Feature::kPaged)) {
+    return invalid(kWhere, "page_table (absent) must be given: a prefix is shared in pages");
+  }
+  if (call.shared > p.seqlen_kv || call.shared % p.page_size != 0) {
+    return invalid(kWhere, "shared_prefix_kv (", call.shared, ") must be a multiple of page_size, ",
+                   p.page_size, ", and at most ", p.seqlen_kv, ", the rows of a sequence's pages");
+  }
+  return {};
+}
+
+/// Data is checked before: lengths, and ids of the pages that queries see.
+Status check_sequences(const PrefixCall& call, const problem::Problem& p) {
+  const TensorView& table = call.request.page_table;
+  const auto id_at = [&](std::int64_t b, std::int64_t page) {
+    return read_integer(table, b * table.strides[0] + page * table.strides[1]);
+  };
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const problem::Sequence s = problem::sequence_of(p, b);
+    const std::int64_t before = s.band.len_kv - p.seqlen_new;
+    if (before < call.shared) {
+      return invalid(kWhere, "seqlens_kv[", b, "] (", before, "), expected at least ", call.shared,
+                     ", shared_prefix_kv");
+    }
+    // The first query's reach ends with the last key of the prefix, or behind it.
+    const std::int64_t reach = semantics::visible_keys(s.band, 0).hi;
+    if (s.len_q > 0 && reach < call.shared) {
+      return invalid(kWhere, "keys that the first query of sequence ", b, " sees (", reach,
+                     "), expected at least ", call.shared, ", shared_prefix_kv");
+    }
+    if (p.tree.present && s.band.len_kv - p.tree_keys < call.shared) {
+      return invalid(kWhere, "keys of tree_mask (", p.tree_keys, "), expected at most ",
+                     s.band.len_kv - call.shared, ", those of sequence ", b, " behind its prefix");
+    }
+    for (std::int64_t page = 0; page < call.shared / p.pages.page_size; ++page) {
+      if (id_at(b, page) == id_at(0, page)) continue;
+      return invalid(kWhere, "page_table[", b, ",", page, "] (", id_at(b, page), "), expected ",
+                     id_at(0, page), ", that of sequence 0: shared_prefix_kv is ", call.shared);
+    }
+  }
+  return {};
+}
+
+/// Partial results and inputs of the two calls, whose rows are those of all sequences one after the
+/// other: row b * Sq + i, or the packed row.
+class PrefixMemory {
+ public:
+  explicit PrefixMemory(const PrefixCall& call)
+      : call_(call), workspaces_(ContextImpl::of(call.context).workspaces) {
+    const AttentionParams& p = call.params;
+    const bool packed = p.features.has(Feature::kPacked);
+    batch_ = packed ? 1 : p.batch;
+    seqlen_ = packed ? p.total_q : p.seqlen_q;
+    rows_ = batch_ * seqlen_;
+    wide_ = p.dtype_q == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32;
+  }
+  ~PrefixMemory() {
+    if (block_.data != nullptr) workspaces_.give_back(block_);
+  }
+  PrefixMemory(const PrefixMemory&) = delete;
+  PrefixMemory& operator=(const PrefixMemory&) = delete;
+
+  Status take() {
+    const AttentionParams& p = call_.params;
+    const std::int64_t row = saturating_mul(rows_, p.num_heads_q);
+    ScratchLayout layout;
+    for (Partial& partial : partials_) {
+      partial.at_out = layout.take(saturating_mul(row, p.head_dim_v), size_of(wide_));
+      partial.at_lse = layout.take(row, size_of(wide_));
+      partial.at_stats = layout.take(2 * row, size_of(wide_));
+    }
+    at_q_ = layout.take(saturating_mul(row, p.head_dim_qk), size_of(p.dtype_q));
+    at_positions_ = layout.take(rows_, sizeof(std::int32_t));
+    at_lengths_ = layout.take(p.batch + 1, sizeof(std::int32_t));
+    const Expected<Workspace> block = workspaces_.lease(static_cast<std::size_t>(layout.total()));
+    if (!block) return block.status();
+    block_ = *block;
+    return {};
+  }
+
+  std::int64_t rows() const { return rows_; }
+  Dtype wide() const { return wide_; }
+
+  /// The outputs of the call over the prefix, of one sequence, or of that over the rest.
+  void set_outputs(bool of_prefix, AttentionRequest* request) const {
+    const std::int64_t batch = of_prefix ? 1 : batch_, seqlen = of_prefix ? rows_ : seqlen_;
+    const Partial& partial = partials_[of_prefix ? 0 : 1];
+    request->out = view(partial.at_out, wide_, batch, seqlen, call_.params.head_dim_v);
+    request->lse = lse_of(of_prefix, batch, seqlen);
+    if (!of_prefix && call_.request.cu_seqlens_q.present()) {
+      request->lse.rank = 2;
+      for (int dim = 0; dim < 2; ++dim) {
+        request->lse.shape[dim] = request->lse.shape[dim + 1];
+        request->lse.strides[dim] = request->lse.strides[dim + 1];
+      }
+    }
+    request->saved_stats = TensorView{};
+    if (call_.request.saved_stats.present())
+      request->saved_stats = stats_of(of_prefix, batch, seqlen);
+  }
+
+  /// A partial result in the shape of the caller's out: [B,Hq,Sq,.] or [1,Hq,total_q,.].
+  StateView state(bool of_prefix) const {
+    const Partial& partial = partials_[of_prefix ? 0 : 1];
+    return {view(partial.at_out, wide_, batch_, seqlen_, call_.params.head_dim_v),
+            lse_of(of_prefix, batch_, seqlen_)};
+  }
+  TensorView stats(bool of_prefix) const { return stats_of(of_prefix, batch_, seqlen_); }
+
+  /// q as one sequence: where it lies, or a copy.
+  TensorView queries() const {
+    const TensorView& q = call_.request.q;
+    const bool in_one = batch_ <= 1 || seqlen_ == 1 || q.strides[0] == seqlen_ * q.strides[2];
+    TensorView one = q;
+    one.shape[0] = 1;
+    one.shape[2] = rows_;
+    if (in_one) {
+      if (batch_ > 1 && seqlen_ == 1) one.strides[2] = q.strides[0];
+      one.strides[0] = 0;
+      return one;
+    }
+    one = view(at_q_, q.dtype, 1, rows_, q.shape[3]);
+    const auto bytes = static_cast<std::size_t>(q.shape[3] * size_of(q.dtype));
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      for (std::int64_t h = 0; h < q.shape[1]; ++h) {
+        const std::int64_t from =
+            row / seqlen_ * q.strides[0] + h * q.strides[1] + row % seqlen_ * q.strides[2];
+        const std::int64_t to = h * one.strides[1] + row * one.strides[2];
+        std::memcpy(static_cast<char*>(one.data) + to * size_of(q.dtype),
+                    static_cast<const char*>(q.data) + from * size_of(q.dtype), bytes);
+      }
+    }
+    return one;
+  }
+
+  /// i32 [1, rows]: where each query stands. Rows of padding stand anywhere.
+  TensorView positions(const problem::Problem& p) const {
+    auto* const to = reinterpret_cast<std::int32_t*>(at(at_positions_));
+    std::fill_n(to, rows_, 0);
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+      const problem::Sequence s = problem::sequence_of(p, b);
+      for (std::int64_t i = 0; i < s.len_q; ++i) {
+        to[first_row(p, b) + i] = static_cast<std::int32_t>(problem::query_position(p, s, i));
+      }
+    }
+    return make_view(to, Dtype::kI32, {1, rows_});
+  }
+
+  /// i32 [count] of shared_prefix_kv: the length of the prefix, or what precedes own keys.
+  TensorView lengths(std::int64_t count) const {
+    auto* const to = reinterpret_cast<std::int32_t*>(at(at_lengths_));
+    std::fill_n(to, count, static_cast<std::int32_t>(call_.shared));
+    return make_view(to, Dtype::kI32, {count});
+  }
+
+  /// Rows past their sequence's length have seen the prefix, and count for nothing.
+  void hide_padding(const problem::Problem& p) const {
+    const auto hide = [&](std::int64_t begin, std::int64_t end) {
+      const std::int64_t heads = call_.params.num_heads_q;
+      for (std::int64_t n = begin * heads; n < end * heads; ++n) {
+        if (wide_ == Dtype::kF64) {
+          hide_row<double>(n);
+        } else {
+          hide_row<float>(n);
+        }
+      }
+    };
+    std::int64_t end = 0;
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+      const problem::Sequence s = problem::sequence_of(p, b);
+      end = first_row(p, b) + s.rows_q;
+      hide(first_row(p, b) + s.len_q, end);
+    }
+    hide(end, rows_);
+  }
+
+ private:
+  struct Partial {
+    std::int64_t at_out = 0, at_lse = 0, at_stats = 0;
+  };
+
+  char* at(std::int64_t offset) const { return static_cast<char*>(block_.data) + offset; }
+
+  std::int64_t first_row(const problem::Problem& p, std::int64_t b) const {
+    return p.q.starts.data != nullptr ? problem::row_start(p.q.starts, b) : b * seqlen_;
+  }
+
+  /// [batch,Hq,seqlen,columns] whose rows hold all heads.
+  TensorView view(std::int64_t offset, Dtype dtype, std::int64_t batch, std::int64_t seqlen,
+                  std::int64_t columns) const {
+    const std::int64_t heads = call_.params.num_heads_q, row = heads * columns;
+    return make_view(at(offset), dtype, {batch, heads, seqlen, columns},
+                     {seqlen * row, columns, row, 1});
+  }
+  TensorView lse_of(bool of_prefix, std::int64_t batch, std::int64_t seqlen) const {
+    const std::int64_t heads = call_.params.num_heads_q;
+    return make_view(at(partials_[of_prefix ? 0 : 1].at_lse), wide_, {batch, heads, seqlen},
+                     {seqlen * heads, 1, heads});
+  }
+  TensorView stats_of(bool of_prefix, std::int64_t batch, std::int64_t seqlen) const {
+    return view(partials_[of_prefix ? 0 : 1].at_stats, wide_, batch, seqlen, 2);
+  }
+
+  template <class T>
+  void hide_row(std::int64_t n) const {
+    constexpr T kNothing = -std::numeric_limits<T>::infinity();
+    reinterpret_cast<T*>(at(partials_[0].at_lse))[n] = kNothing;
+    T* const stats = reinterpret_cast<T*>(at(partials_[0].at_stats)) + 2 * n;
+    stats[0] = kNothing;
+    stats[1] = 0;
+  }
+
+  const PrefixCall& call_;
+  WorkspacePool& workspaces_;
+  Workspace block_{};
+  Partial partials_[2];  // over the prefix, over the rest
+  std::int64_t at_q_ = 0, at_positions_ = 0, at_lengths_ = 0;
+  std::int64_t batch_ = 0, seqlen_ = 0, rows_ = 0;
+  Dtype wide_ = Dtype::kF32;
+};
+
+/// All queries over the keys of the prefix, as one sequence.
+AttentionRequest prefix_request(const PrefixCall& call, const problem::Problem& p,
+                                const PrefixMemory& memory) {
+  const AttentionRequest& given = call.request;
+  AttentionRequest request;
+  request.q = memory.queries();
+  request.k = given.k;
+  request.v = given.v;
+  request.scales_k = given.scales_k;
+  request.scales_v = given.scales_v;
+  request.channel_scales_k = given.channel_scales_k;
+  request.descale_q = given.descale_q;
+  request.descale_k = given.descale_k;
+  request.descale_v = given.descale_v;
+  request.page_table = given.page_table;
+  request.page_table.shape[0] = 1;
+  request.page_table.shape[1] = call.shared / call.params.page_size;
+  request.seqlens_kv = memory.lengths(1);
+  if (given.rotary_cos.present()) {
+    request.rotary_cos = given.rotary_cos;
+    request.rotary_sin = given.rotary_sin;
+    request.positions = memory.positions(p);
+    request.options.rotary_interleaved = given.options.rotary_interleaved;
+  }
+  request.options.softmax_scale = given.options.softmax_scale;
+  request.options.softcap = given.options.softcap;
+  memory.set_outputs(true, &request);
+  return request;
+}
+
+/// Each sequence over the keys behind the prefix; appends, and holds the sink.
+AttentionRequest own_request(const PrefixCall& call, const PrefixMemory& memory) {
+  AttentionRequest request = call.request;
+  request.cache_leftpad = memory.lengths(call.params.batch);
+  memory.set_outputs(false, &request);
+  return request;
+}
+
+template <class T>
+void merge_stats(const TensorView& a, const TensorView& b, const TensorView& to) {
+  const auto at = [](const TensorView& view, std::int64_t n, std::int64_t x) -> T& {
+    const std::int64_t i = n % view.shape[2], h = n / view.shape[2] % view.shape[1],
+                       batch = n / view.shape[2] / view.shape[1];
+    return static_cast<T*>(view.data)[batch * view.strides[0] + h * view.strides[1] +
+                                      i * view.strides[2] + x * view.strides[3]];
+  };
+  for (std::int64_t n = 0; n < to.shape[0] * to.shape[1] * to.shape[2]; ++n) {
+    const T max = std::max(at(a, n, 0), at(b, n, 0));
+    const auto share = [&](const TensorView& of) {
+      return at(of, n, 1) == T(0) ? T(0) : at(of, n, 1) * std::exp(at(of, n, 0) - max);
+    };
+    const T sum = share(a) + share(b);
+    at(to, n, 0) = max;
+    at(to, n, 1) = sum;
+  }
+}
+
+Status merge(const PrefixCall& call, const PrefixMemory& memory, const Launch& launch) {
+  TensorView lse = call.request.lse;
+  if (lse.present() && lse.rank == 2) {
+    lse = make_view(lse.data, lse.dtype, {1, lse.shape[0], lse.shape[1]},
+                    {lse.strides[0] * lse.shape[0], lse.strides[0], lse.strides[1]});
+  }
+  const Status status = merge_states(call.context, {memory.state(true), memory.state(false)},
+                                     call.request.out, lse, launch);
+  if (!status.ok() || !call.request.saved_stats.present()) return status;
+  const TensorView prefix = memory.stats(true), own = memory.stats(false);
+  if (memory.wide() == Dtype::kF64) {
+    merge_stats<double>(prefix, own, call.request.saved_stats);
+  } else {
+    merge_stats<float>(prefix, own, call.request.saved_stats);
+  }
+  return {};
+}
+
+}  // namespace
+
+Status attention_shared_prefix(Context& context, const AttentionRequest& given,
+                               std::int64_t shared_prefix_kv, const Policy& policy,
+                               const Launch& launch) try {
+  if (shared_prefix_kv < 0) {
+    return invalid(kWhere, "shared_prefix_kv (", shared_prefix_kv, ") must be >= 0");
+  }
+  if (shared_prefix_kv == 0) return attention(context, given, policy, launch);
+  AttentionRequest request = given;
+  if (request.cu_seqlens_q.present() && request.max_seqlen_q == 0) {
+    request.max_seqlen_q = longest_sequence(request.cu_seqlens_q);
+  }
+  const Expected<AttentionParams> params = describe(request);
+  if (!params) return params.status();
+  const PrefixCall call{context, request, *params, shared_prefix_kv};
+  if (Status s = check_features(call); !s.ok()) return s;
+  if (Status s = check_data(request, *params, kWhere); !s.ok()) return s;
+  problem::Problem p;
+  problem::make_problem(*params, request, &p);
+  if (Status s = check_sequences(call, p); !s.ok()) return s;
+  PrefixMemory memory(call);
+  if (memory.rows() == 0 || params->num_heads_q == 0) {
+    return attention(context, request, policy, launch);
+  }
+  if (Status s = memory.take(); !s.ok()) return s;
+  // First the call that writes nothing of the caller's: if the other is refused, nothing is
+  // written.
+  Launch first = launch;
+  first.planned = nullptr;
+  Status status = attention(context, prefix_request(call, p, memory), policy, first);
+  if (!status.ok()) return status;
+  memory.hide_padding(p);
+  status = attention(context, own_request(call, memory), policy, launch);
+  if (!status.ok()) return status;
+  return merge(call, memory, launch);
+} catch (...) {
+  return status_of_exception(kWhere);
+}
+
+}  // namespace regard

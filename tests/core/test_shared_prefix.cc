@@ -1,0 +1,113 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "conformance/problem.h"
+#include "regard/attention.h"
+
+// What a call over a shared prefix may hold is checked before anything is written.
+
+namespace regard {
+namespace {
+
+using conformance::Problem;
+
+constexpr const char* kTwo =
+    "b2 hq4 hkv2 sq2 skv64 d8 f32 paged page_size=16 append=2 causal diag=br lens_kv=40,33 lse";
+
+std::vector<char> bytes_of(const TensorView& view) {
+  const auto* const data = static_cast<const char*>(view.data);
+  return {data, data + view.num_elements() * size_of(view.dtype)};
+}
+
+/// Both sequences begin with sequence 0's first two pages.
+Problem problem_of(const std::string& text) {
+  Problem problem = conformance::make_problem(parse_case(text).value(), {.dense = true});
+  if (!problem.request().page_table.present()) return problem;
+  auto* const ids = static_cast<std::int32_t*>(problem.request().page_table.data);
+  for (int page = 0; page < 2; ++page) ids[4 + page] = ids[page];
+  return problem;
+}
+
+void expect_refused(const Problem& problem, const AttentionRequest& r, std::int64_t shared,
+                    const std::string& fragment) {
+  Context context;
+  const std::vector<unsigned char> out = problem.output_bytes();
+  const std::vector<char> k = bytes_of(problem.request().k);
+  const Status status = attention_shared_prefix(context, r, shared);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << fragment;
+  EXPECT_NE(status.message().find(fragment), std::string::npos) << status.message();
+  EXPECT_EQ(problem.output_bytes(), out) << fragment;
+  EXPECT_EQ(bytes_of(problem.request().k), k) << fragment;
+}
+
+TEST(SharedPrefix, DataIsCheckedBeforeAnythingIsWritten) {
+  const Problem problem = problem_of(kTwo);
+  const AttentionRequest& r = problem.request();
+  expect_refused(problem, r, -16, "shared_prefix_kv (-16) must be >= 0");
+  expect_refused(problem, r, 17, "shared_prefix_kv (17) must be a multiple of page_size, 16");
+  expect_refused(problem, r, 80, "at most 64, the rows of a sequence's pages");
+  expect_refused(problem, r, 48, "seqlens_kv[0] (40), expected at least 48, shared_prefix_kv");
+  auto* const ids = static_cast<std::int32_t*>(r.page_table.data);
+  const std::int32_t first = ids[5];
+  ids[5] = ids[2];
+  expect_refused(problem, r, 32,
+                 "page_table[1,1] (" + std::to_string(ids[2]) + "), expected " +
+                     std::to_string(first) + ", that of sequence 0");
+  ids[5] = first;
+  Context context;
+  EXPECT_TRUE(attention_shared_prefix(context, r, 32).ok());
+}
+
+TEST(SharedPrefix, QueriesSeeAllOfIt) {
+  // The first of 5 queries of a sequence of 33 keys stands at key 28.
+  const Problem early =
+      problem_of("b2 hq2 sq5 skv64 d8 f32 paged page_size=16 causal diag=br lens_kv=40,33");
+  expect_refused(early, early.request(), 32,
+                 "keys that the first query of sequence 1 sees (29), expected at least 32");
+  const Problem tree =
+      problem_of("b2 hq2 sq5 skv64 d8 f32 paged page_size=16 tree=5 lens_kv=40,33");
+  expect_refused(tree, tree.request(), 32, "keys of tree_mask (5), expected at most 1");
+}
+
+TEST(SharedPrefix, IsRefusedByName) {
+  const std::string paged = "b2 hq2 sq2 skv64 d8 f32 paged page_size=16 lens_kv=40,33 ";
+  struct Refused {
+    const char* words;
+    const char* fragment;
+  };
+  for (const Refused& refused :
+       {Refused{"window=9,0 diag=br", "window_left (given) is not supported"},
+        Refused{"alibi diag=br", "alibi_slopes (given) is not supported"},
+        Refused{"mask", "attn_mask (given) is not supported"},
+        Refused{"bias", "attn_bias (given) is not supported"},
+        Refused{"segments", "segment_ids_q (given) is not supported"},
+        Refused{"dropout=0.5", "dropout_p (given) is not supported"},
+        Refused{"scores=probs", "scores_out (given) is not supported"},
+        Refused{"descales=head", "descales [B,Hkv] (given) is not supported"},
+        Refused{"cache_leftpad", "cache_leftpad (given) is not supported"},
+        Refused{"grad", "needs_grad (given) is not supported"},
+        Refused{"causal diag=tl", "diagonal (top_left) must be bottom_right"}}) {
+    const Problem problem = problem_of(paged + refused.words);
+    AttentionRequest r = problem.request();
+    expect_refused(problem, r, 32, refused.fragment);
+  }
+  const Problem dense = problem_of("b2 hq2 sq2 skv64 d8 f32 lens_kv=40,33");
+  expect_refused(dense, dense.request(), 32, "page_table (absent) must be given");
+}
+
+TEST(SharedPrefix, ThePlanIsThatOfTheKeysBehindIt) {
+  Context context;
+  const Problem problem = problem_of(kTwo);
+  PlannedCall planned;
+  Launch launch;
+  launch.planned = &planned;
+  ASSERT_TRUE(attention_shared_prefix(context, problem.request(), 32, {}, launch).ok());
+  ASSERT_TRUE(planned.params.has_value());
+  EXPECT_TRUE(planned.params->features.has(Feature::kCacheLeftpad));
+}
+
+}  // namespace
+}  // namespace regard
