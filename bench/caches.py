@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Tokens a second of Transformers' generate with each kind of cache, in alternation.
+"""Tokens a second of Transformers' generate with each kind of cache, token by token in alternation.
 
     build/venv-torch/bin/python bench/caches.py                    # after ./dev torch
     build/venv-torch/bin/python bench/caches.py --model large --only dynamic,int8
 
-All on regard's attention, in f32, with the same random weights and prompt. A run generates a text; its
-figure is the tokens after the first over the time between the first and the last. Printed are the
-median over the rounds, and the median of the ratios to DynamicCache within a round.
+All on regard's attention, in f32, with the same random weights and prompt, on one thread. Each kind has
+a generate of its own; one of them runs at a time, for a token. A token's time is what the processor
+spent on it, so that others may use the machine. Printed are the median over the tokens after the first
+of each round, and that of the ratios to DynamicCache for the same token.
 """
 
 import argparse
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from statistics import median
@@ -40,8 +42,7 @@ def arguments():
     add("--only", default="", help="caches, with commas between (all)")
     add("--prompt", type=int, default=512, help="tokens of the prompt (512)")
     add("--tokens", type=int, default=128, help="tokens to generate (128)")
-    add("--rounds", type=int, default=5, help="alternations (5)")
-    add("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of PyTorch and regard")
+    add("--rounds", type=int, default=5, help="texts (5)")
     return parser.parse_args()
 
 
@@ -57,25 +58,63 @@ def cache_of(name, config, length):
     return regard.transformers.Cache(config, max_cache_len=length, **CACHES[name])
 
 
-def speed(model, cache, prompt, tokens):
-    """Tokens a second after the first."""
+class Turns:
+    """Lets one thread after the other run, each until it calls `done`."""
+
+    def __init__(self, count):
+        self._waiting = [threading.Semaphore(0) for _ in range(count)]
+        self._waiting[0].release()
+
+    def wait(self, who):
+        self._waiting[who].acquire()
+
+    def done(self, who):
+        self._waiting[(who + 1) % len(self._waiting)].release()
+
+
+def generate(model, cache, prompt, tokens, turn):
+    """Seconds of each token after the first; turn: (turns, which)."""
     import torch
 
-    times = []
+    turns, who = turn
+    seconds, begin = [], 0.0
 
     def finished(ids, scores, **_):
-        times.append(time.perf_counter())
+        nonlocal begin
+        seconds.append(time.thread_time() - begin)
+        turns.done(who)
+        turns.wait(who)
+        begin = time.thread_time()
         return torch.zeros(len(ids), dtype=torch.bool)
 
-    model.generate(prompt, attention_mask=torch.ones_like(prompt), past_key_values=cache,
-                   max_new_tokens=tokens, do_sample=False, pad_token_id=0, eos_token_id=None,
-                   stopping_criteria=[finished], disable_compile=True)
-    return (tokens - 1) / (times[-1] - times[0])
+    turns.wait(who)
+    try:
+        model.generate(prompt, attention_mask=torch.ones_like(prompt), past_key_values=cache,
+                       max_new_tokens=tokens, do_sample=False, pad_token_id=0, eos_token_id=None,
+                       stopping_criteria=[finished], disable_compile=True)
+    finally:
+        turns.done(who)
+    return seconds[1:]
+
+
+def texts(model, caches, prompt, tokens):
+    """Seconds of the tokens with each cache."""
+    turns, made = Turns(len(caches)), {}
+
+    def run(who, name):
+        made[name] = generate(model, caches[name], prompt, tokens, (turns, who))
+
+    threads = [threading.Thread(target=run, args=each) for each in enumerate(caches)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return made
 
 
 def main():
     options = arguments()
-    os.environ["REGARD_NUM_THREADS"] = str(options.threads)  # read when regard is imported
+    os.environ["REGARD_NUM_THREADS"] = "1"  # read when regard is imported
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "build/dev/python"))
     import torch
     import transformers
@@ -83,7 +122,7 @@ def main():
     import regard.transformers
 
     regard.transformers.register()
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(1)
     names = options.only.split(",") if options.only else list(CACHES)
     for size in options.model or MODELS:
         torch.manual_seed(0)
@@ -91,16 +130,15 @@ def main():
         model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="regard").eval()
         prompt = torch.randint(5, 500, (1, options.prompt))
         length = options.prompt + options.tokens
-        for name in names:
-            speed(model, cache_of(name, config, length), prompt, 2)
-        figures = {name: [] for name in names}
+        seconds = {name: [] for name in names}
         for _ in range(options.rounds):
-            for name, made in figures.items():
-                made.append(speed(model, cache_of(name, config, length), prompt, options.tokens))
-        for name, made in figures.items():
-            over = ratios.median_ratio(made, figures["dynamic"]) if "dynamic" in figures else None
-            print(f"{size:6} {name:20} {median(made):8.1f} tokens/s"
-                  + ("" if over is None else f"   {over:.3f} of DynamicCache"), flush=True)
+            caches = {name: cache_of(name, config, length) for name in names}
+            for name, made in texts(model, caches, prompt, options.tokens).items():
+                seconds[name] += made
+        for name, made in seconds.items():
+            over = ratios.median_ratio(seconds.get("dynamic", made), made)
+            print(f"{size:6} {name:20} {1 / median(made):8.1f} tokens/s   {over:.3f} of DynamicCache",
+                  flush=True)
 
 
 if __name__ == "__main__":

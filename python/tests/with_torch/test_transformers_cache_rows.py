@@ -4,6 +4,7 @@ keep everything."""
 import copy
 import random
 
+import numpy
 import pytest
 import torch
 import transformers
@@ -65,7 +66,7 @@ def test_left_padding_and_beams_in_pages(name, page_size):
 @pytest.mark.parametrize("page_size", [None, 1, 16])
 @pytest.mark.parametrize("name, dtype", [
     (name, dtype) for name in CONFIGS for dtype in BOUNDS
-    if name != "gpt_oss" or dtype == "int8"])  # with 8-bit floats it chooses another expert for some tokens
+    if name != "gpt_oss" or dtype == "int8"])  # with 8-bit floats it chooses other experts
 def test_logits_of_8_bits(name, dtype, page_size):
     """The bounds that docs/transformers.md states, over a prompt and tokens after it."""
     model = model_of(name)
@@ -186,6 +187,21 @@ def test_rows_of_before_a_change_are_refused(change):
         keys + 1
 
 
+@pytest.mark.parametrize("page_size", [None, 2])
+def test_rows_of_an_update_before_another_are_read_alone(page_size):
+    layer = cache_of(model_of("llama"), page_size=page_size).layers[0]
+    attention = transformers.AttentionInterface()["regard"]
+    module = type("Attention", (), {"is_causal": True})()
+    first, second, q = torch.randn(1, 2, 3, 16), torch.randn(1, 2, 2, 16), torch.randn(1, 4, 1, 16)
+    then = layer.update(first, first)
+    now = layer.update(second, second)
+    both = torch.cat([first, second], 2)
+    for handles, rows in ((then, first), (now, both), (then, first)):
+        wanted, _ = attention(module, q, rows, rows, None)
+        torch.testing.assert_close(attention(module, q, *handles, None)[0], wanted)
+        assert torch.equal(handles[0].clone(), rows)
+
+
 def test_rows_are_not_written_through_a_handle():
     keys = stale(cache_of(model_of("llama"), max_batch_size=2), lambda cache: None)
     with pytest.raises(ArgumentError, match="writes to rows of a cache .of shape .2, 2, 3, 16.*clone"):
@@ -304,6 +320,16 @@ def random_change(random_, layer, rows):
     return [x[chosen] for x in rows]
 
 
+def check_pages(rows):
+    """Each page is counted for the sequences that have it, and no sequence has more than it needs."""
+    if isinstance(rows, _cached_rows.PagedRows):
+        table = rows.page_table
+        assert table.shape == (rows.batch, -(-rows.length // rows.page_size))
+        users = numpy.bincount(table.ravel(), minlength=len(rows._users))
+        assert (rows._users == users).all() and len(rows._users) == len(rows.memories[0])
+        assert sorted(rows._free) == numpy.flatnonzero(users == 0).tolist()
+
+
 @pytest.mark.parametrize("page_size", [None, 1, 3, 16])
 @pytest.mark.parametrize("dtype, tolerance", [("f32", 0), ("int8", 0.02)])
 def test_random_changes_against_tensors(dtype, tolerance, page_size):
@@ -319,6 +345,7 @@ def test_random_changes_against_tensors(dtype, tolerance, page_size):
             rows = random_change(random_, layer, rows)
             length = rows[0].shape[2]
             assert layer.get_seq_length() == length
+            check_pages(layer.rows)
             if random_.random() < 0.5 and length:
                 q = torch.randn(len(rows[0]), 4, 1, 8)
                 mask = torch.rand(len(q), 1, 1, length) < 0.7 if random_.random() < 0.5 else None
