@@ -11,90 +11,92 @@ from torch import Tensor
 from transformers import cache_utils
 
 from ._cache import CacheFullError
+from ._cached_rows import ContiguousRows, Rows, rows_of
+from ._row_handles import handles
 from .torch._scopes import ArgumentError
 
-_TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16,
-          "f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2}
+_TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "int8": torch.int8,
+          "i8": torch.int8, "f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2}
 _KINDS = ("full_attention", "sliding_attention", "chunked_attention")
-_FIRST_ROWS = 256  # of a cache that grows
-
-
-def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x, within what 8 bits hold: beyond it PyTorch's conversion gives NaN or infinity."""
-    if dtype.itemsize > 1:
-        return x
-    most = torch.finfo(dtype).max
-    return x.clamp(-most, most)
 
 
 class _Layer(cache_utils.CacheLayerMixin):
-    """Keys and values [batch, kv heads, capacity, head_dim], of which the first rows are in use.
-
-    Sliding layers keep every row, which their masks hide: an update then moves nothing.
+    """Keys and values of a layer. Sliding layers keep every row, which their masks hide: an update then
+    moves nothing.
     """
 
     is_sliding = False
     is_croppable = True
 
-    def __init__(self, dtype: torch.dtype, max_batch_size: int, max_cache_len: int | None) -> None:
-        super().__init__()
-        self.dtype, self._max_batch_size, self._limit = dtype, max_batch_size, max_cache_len
-        self._rows: list[Tensor] = []
-        self._length = 0
+    def __init__(self, dtype: torch.dtype, page_size: int | None, max_batch_size: int,
+                 max_cache_len: int | None) -> None:
+        self.dtype, self._page_size = dtype, page_size
+        self._max_batch_size, self._limit = max_batch_size, max_cache_len
+        self.rows: Rows | None = None
+        self.is_initialized = False
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocates for the batch of the first rows."""
-        capacity = self._limit or max(_FIRST_ROWS, 2 * key_states.shape[2])
-        self._rows = [self._empty(x, x.shape[0], capacity) for x in (key_states, value_states)]
+        """Memory for the batch of the first rows."""
+        self.rows = rows_of(self.dtype, (key_states, value_states), self._limit, self._page_size)
         self.device = key_states.device
         self.is_initialized = True
 
-    def _empty(self, like: Tensor, batch: int, capacity: int) -> Tensor:
-        shape = (batch, like.shape[1], capacity, like.shape[3])
-        return torch.empty(shape, dtype=self.dtype, device=like.device)
-
     def _check(self, key_states: Tensor) -> None:
-        batch, length = key_states.shape[0], self._length + key_states.shape[2]
+        batch, length = key_states.shape[0], self.get_seq_length() + key_states.shape[2]
         if batch > self._max_batch_size:
             raise CacheFullError(f"the batch ({batch}) must be at most max_batch_size, "
                                  f"{self._max_batch_size}; num_beams counts")
-        if self.is_initialized and batch != self._rows[0].shape[0]:
-            raise ArgumentError(f"the batch ({batch}) must be the cache's, {self._rows[0].shape[0]}; "
+        if self.rows is not None and batch != self.rows.batch:
+            raise ArgumentError(f"the batch ({batch}) must be the cache's, {self.rows.batch}; "
                                 "reset() empties it for another one")
         if self._limit is not None and length > self._limit:
             raise CacheFullError(f"{length} rows are more than max_cache_len, {self._limit}")
-
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any,
                **keywords: Any) -> tuple[Tensor, Tensor]:
-        """Appends rows; returns views of all rows. Raises CacheFullError before anything is written."""
+        """Appends rows; returns all of them. Raises CacheFullError before anything is written."""
+        if torch.compiler.is_compiling():
+            return self._update_numbers(key_states, value_states)
+        rows = self._rows_for(key_states, value_states)
+        records = (key_states.requires_grad or value_states.requires_grad) and torch.is_grad_enabled()
+        if not records and key_states.is_cpu:
+            rows.append(key_states, value_states)
+            return handles(rows)
+        if isinstance(rows, ContiguousRows) and not rows.has_scales:
+            return rows.write(key_states, value_states)
+        raise ArgumentError("key_states or value_states (requires a gradient) must be of a call within "
+                            "torch.no_grad(): there is no backward over pages or 8-bit rows")
+
+    def _rows_for(self, key_states: Tensor, value_states: Tensor) -> Rows:
         self._check(key_states)
-        if not self.is_initialized:
+        if self.rows is None:
             self.lazy_initialization(key_states, value_states)
-        begin, end = self._length, self._length + key_states.shape[2]
-        if end > self._rows[0].shape[2]:
-            self._grow(2 * end)
-        for rows, states in zip(self._rows, (key_states, value_states)):
-            rows[:, :, begin:end] = _rounded(states, self.dtype)
-        return self._show(end)
+        assert self.rows is not None
+        return self.rows
 
-    def _grow(self, capacity: int) -> None:
-        for at, rows in enumerate(self._rows):
-            grown = self._empty(rows, rows.shape[0], capacity)
-            grown[:, :, :self._length] = rows[:, :, :self._length]
-            self._rows[at] = grown
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _update_numbers(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+        """The same for compiled code, which takes ordinary tensors alone."""
+        rows = self._rows_for(key_states, value_states)
+        rows.append(key_states, value_states)
+        return rows.numbers(0, rows.length), rows.numbers(1, rows.length)
 
-    def _show(self, length: int) -> tuple[Tensor, Tensor]:
-        self._length = length
-        self.keys, self.values = keys, values = [rows[:, :, :length] for rows in self._rows]
-        return keys, values
+    @property
+    def keys(self) -> Tensor | None:  # type: ignore[override]
+        """All keys; None before the first."""
+        return None if self.rows is None else handles(self.rows)[0]
+
+    @property
+    def values(self) -> Tensor | None:  # type: ignore[override]
+        """All values."""
+        return None if self.rows is None else handles(self.rows)[1]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Keys after an update with so many rows, and the position of the first."""
-        return self._length + query_length, 0
+        return self.get_seq_length() + query_length, 0
 
     def get_seq_length(self) -> int:
         """Rows in the cache."""
-        return self._length
+        return 0 if self.rows is None else self.rows.length
 
     def get_max_length(self) -> int:
         """max_cache_len, or -1."""
@@ -102,30 +104,24 @@ class _Layer(cache_utils.CacheLayerMixin):
 
     def reset(self) -> None:
         """Empties the cache, for any batch."""
-        self._rows, self._length = [], 0
-        self.keys = self.values = None
+        self.rows = None
         self.is_initialized = False
 
     def crop(self, tokens_to_remove: int) -> None:
         """Removes the last -tokens_to_remove rows, as DynamicCache does."""
         if tokens_to_remove > 0:
             raise ValueError(f"tokens_to_remove ({tokens_to_remove}) must be negative or 0")
-        if self.is_initialized and tokens_to_remove:
-            self._show(max(self._length + tokens_to_remove, 0))
+        if self.rows is not None and tokens_to_remove:
+            self.rows.crop(max(self.rows.length + tokens_to_remove, 0))
 
     def _choose(self, batch: Tensor) -> None:
         """Entries of the batch take the places of others."""
-        if not self.is_initialized:
+        if self.rows is None:
             return
         if len(batch) > self._max_batch_size:
             raise CacheFullError(f"the batch ({len(batch)}) must be at most max_batch_size, "
                                  f"{self._max_batch_size}")
-        for at, rows in enumerate(self._rows):
-            chosen = rows[:, :, :self._length][batch.to(rows.device)]
-            if len(batch) != rows.shape[0]:
-                self._rows[at] = rows = self._empty(rows, len(batch), rows.shape[2])
-            rows[:, :, :self._length] = chosen
-        self._show(self._length)
+        self.rows.choose(batch)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Entry i of the batch becomes what entry beam_idx[i] was."""
@@ -133,8 +129,8 @@ class _Layer(cache_utils.CacheLayerMixin):
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeats each entry of the batch."""
-        if self.is_initialized:
-            self._choose(torch.arange(self._rows[0].shape[0]).repeat_interleave(repeats))
+        if self.rows is not None:
+            self._choose(torch.arange(self.rows.batch).repeat_interleave(repeats))
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keeps these entries of the batch."""
@@ -159,12 +155,17 @@ class Cache(cache_utils.Cache):
 
     config: the model's. dtype: of the rows, "f32", "bf16", "f16", "f8e4m3" or "f8e5m2"; where it is
     not the model's own, the model needs attn_implementation="regard", whose attention reads any type
-    that is no wider than the queries'. max_batch_size: of sequences, beams counted. max_cache_len:
-    rows that are allocated at once and never exceeded; None: the cache doubles as it grows.
-    page_size: None; pages are not supported yet.
+    that is no wider than the queries'. Rows of "int8" (or "i8"), "f8e4m3" and "f8e5m2" are quantised as
+    they are appended, with a scale for each row of a head. page_size: rows of a page; pages come from a
+    pool that grows, and beams share those that they have in common. None: rows behind one another.
+    max_batch_size: of sequences, beams counted. max_cache_len: rows that are never exceeded, and that
+    are allocated at once where there are no pages; None: the memory doubles as it grows.
+
+    Rows in pages or of 8 bits need a CPU and torch.no_grad(). Another attention than regard's gets them
+    as an ordinary tensor, a copy of the numbers that they stand for.
 
     Raises regard.CacheFullError before a row is written where the batch or the rows are too many,
-    regard.torch.ArgumentError for a dtype, a page_size or a layer that it cannot hold.
+    regard.torch.ArgumentError for a dtype, a page_size, a layer or a tensor that it cannot hold.
 
     More: `python -m regard docs transformers`.
     """
@@ -173,10 +174,8 @@ class Cache(cache_utils.Cache):
                  max_batch_size: int = 1, max_cache_len: int | None = None) -> None:
         if dtype not in _TYPES:
             raise ArgumentError(f"dtype ({dtype!r}) must be one of {', '.join(_TYPES)}")
-        if page_size is not None:
-            raise ArgumentError(f"page_size ({page_size}) must be None: caches in pages are "
-                                "regard.PagedKVCache's")
-        for name, number in (("max_batch_size", max_batch_size), ("max_cache_len", max_cache_len)):
+        for name, number in (("page_size", page_size), ("max_batch_size", max_batch_size),
+                             ("max_cache_len", max_cache_len)):
             if number is not None and number < 1:
                 raise ArgumentError(f"{name} ({number}) must be at least 1")
         text = config.get_text_config(decoder=True)
@@ -185,5 +184,5 @@ class Cache(cache_utils.Cache):
             if kind not in _KINDS:
                 raise ArgumentError(f"layer {at} of the model ({kind}) must be one of "
                                     f"{', '.join(_KINDS)}; expected Transformers' own cache for it")
-        super().__init__(layers=[_Layer(_TYPES[dtype], max_batch_size, max_cache_len)
+        super().__init__(layers=[_Layer(_TYPES[dtype], page_size, max_batch_size, max_cache_len)
                                  for _ in kinds])

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from . import _as_flash, _packed_rows
+from . import _as_flash, _packed_rows, _row_handles
 from ._explain_model import LayerSelection, ModelSelection, explain
 from ._patches import Patches
 from .torch import _call
@@ -169,11 +169,17 @@ def _attention(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor
         if backend not in ("", "math"):
             raise ArgumentError(f"output_attentions (True) needs MATH; expected attn_implementation "
                                 f"'regard' or 'regard_math', not 'regard_{backend.upper()}'")
+        key, value = _row_handles.plain(key, value)
         out, probs = _with_weights(query, key, value, options)
     elif as_packed and sequences is not None:
+        key, value = _row_handles.plain(key, value)
         out = _packed_rows.attend(query, key, value, sequences, options, backend).transpose(1, 2)
     else:
-        out, _ = _call.attend(query, key, value, options, backends=backend)
+        made = _row_handles.attend(query, key, value, options, backend)
+        if made is None:
+            key, value = _row_handles.plain(key, value)
+            made, _ = _call.attend(query, key, value, options, backends=backend)
+        out = made
     if drop_all:
         out, probs = out * 0.0, None if probs is None else probs * 0.0
     return out.transpose(1, 2).contiguous(), probs

@@ -26,6 +26,7 @@ from ._enabled import (
 from ._install import install, uninstall
 from ._kvcache import attention_with_kvcache
 from ._packed import AuxRequest, varlen_attn
+from ._padded import attention_padded
 from ._scopes import ArgumentError, exportable, sdpa_kernel
 from ._sdpa import can_use, explain, scaled_dot_product_attention
 
@@ -36,6 +37,7 @@ __all__ = [
     "ArgumentError",
     "AuxRequest",
     "Enabled",
+    "attention_padded",
     "attention_with_kvcache",
     "can_use",
     "cudnn_sdp_enabled",

@@ -76,8 +76,8 @@ def test_a_model_of_bf16_has_the_bits_of_dynamic_cache():
     assert torch.equal(found_logits, logits)
 
 
-@pytest.mark.parametrize("dtype, most", [("bf16", 2e-2), ("f16", 2e-3), ("f8e4m3", 0.2),
-                                         ("f8e5m2", 0.4)])
+@pytest.mark.parametrize("dtype, most", [("bf16", 2e-2), ("f16", 2e-3), ("int8", 0.02), ("i8", 0.02),
+                                         ("f8e4m3", 0.1), ("f8e5m2", 0.2)])
 def test_rows_of_another_type_than_the_model(dtype, most):
     model = model_of("llama")
     inputs = torch.arange(1, 31)[None]
@@ -87,8 +87,9 @@ def test_rows_of_another_type_than_the_model(dtype, most):
         found = model(inputs, past_key_values=cache).logits
     error = (found - expected).abs().max() / expected.abs().max()
     assert 0 < error < most, float(error)
-    assert cache.layers[0].keys.dtype == regard.transformers.Cache(
-        model.config, dtype=dtype).layers[0].dtype
+    memories = cache.layers[0].rows.memories
+    assert memories[0].dtype == memories[1].dtype == cache.layers[0].dtype != torch.float32
+    assert cache.layers[0].keys.dtype == torch.float32  # as the model gave them
 
 
 def test_a_cache_grows_and_keeps_its_rows():
@@ -148,8 +149,8 @@ def test_what_is_too_much_is_refused_before_a_row_is_written():
 
 
 @pytest.mark.parametrize("keywords, text", [
-    ({"dtype": "int8"}, "dtype .'int8'. must be one of f32, bf16"),
-    ({"page_size": 16}, "page_size .16. must be None"),
+    ({"dtype": "int4"}, "dtype .'int4'. must be one of f32, bf16"),
+    ({"page_size": 0}, "page_size .0. must be at least 1"),
     ({"max_batch_size": 0}, "max_batch_size .0. must be at least 1"),
     ({"max_cache_len": -1}, "max_cache_len .-1. must be at least 1"),
 ])
@@ -162,3 +163,20 @@ def test_a_layer_that_it_cannot_hold():
     config = transformers.Qwen3NextConfig(num_hidden_layers=4)
     with pytest.raises(ArgumentError, match="layer 0 of the model .linear_attention."):
         regard.transformers.Cache(config)
+
+
+def test_rows_wider_than_the_model():
+    model = model_of("llama", torch.bfloat16)
+    with pytest.raises(ArgumentError, match="dtype .torch.float32. must be no wider than that of the "
+                                            "model's keys, torch.bfloat16"):
+        tokens(model, cache_of(model))
+
+
+def test_gradients_through_contiguous_rows():
+    inputs = torch.arange(1, 13)[None]
+    gradients = []
+    for cached in (True, False):
+        model = model_of("llama")
+        model(inputs, past_key_values=cache_of(model) if cached else None).logits.square().sum().backward()
+        gradients.append(model.model.layers[0].self_attn.k_proj.weight.grad)
+    torch.testing.assert_close(*gradients)
