@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <sstream>
 
 #include "tools/llm/commands.h"
 #include "tools/llm/terminal.h"
@@ -55,7 +56,11 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? llm::kOk : llm::kUsage;
+    std::ostringstream out, complaints;
+    const int ended = app.exit(error, out, complaints);
+    llm::print(out.str());
+    llm::complain(complaints.str());
+    return ended == 0 ? llm::finish(llm::kOk) : llm::kUsage;
   }
   return code;
 }
