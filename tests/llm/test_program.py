@@ -158,7 +158,7 @@ class RefusalTest(ProgramTest):
     def test_what_is_missing_or_unknown_is_named(self):
         self.refused(["generate"], "--prompt")
         self.refused(["generate", "--prompt", "a", "--nothing"], "--nothing")
-        self.refused(["sing"], "sing")
+        self.refused(["sing"], "sing", "generate, chat, eval")
         self.refused(["eval"], "file")
         self.refused([])
 
@@ -194,7 +194,7 @@ class RefusalTest(ProgramTest):
 
     def test_caches_that_no_memory_holds(self):
         path = self.dir / "long.gguf"
-        path.write_bytes(tiny_model(context=1 << 24, heads=32, heads_kv=32, layers=1))
+        path.write_bytes(tiny_model(context=1 << 24, layers=1))
         args = ["generate", "--prompt", "a", "--checkpoint", path, "--num-samples", 1024]
         done = self.refused([*args, "--page-size", 1], code=FAILED)
         self.assertIn(b"reduce --max-seq-length or --num-samples", done.stderr)

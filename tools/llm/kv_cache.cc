@@ -184,7 +184,6 @@ void KvCache::begin_step(std::span<const std::int32_t> sequences, std::int64_t r
 }
 
 void KvCache::reserve_pages(std::int32_t sequence, std::int64_t rows) {
-  release_pages(sequence, length(sequence));  // a step that failed has left its own
   std::vector<std::int32_t>& own = pages_[index(sequence)];
   const std::int64_t kept = length(sequence) % options_.page_size;
   if (kept != 0 && rows > 0 && page_uses_[index(own.back())] > 1) {  // copied before it is written
