@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
+#include <string>
 #include <utility>
 
 namespace llm {
@@ -10,6 +12,16 @@ using regard::Dtype;
 using regard::make_view;
 using regard::Status;
 
+namespace {
+
+/// Whether problems differ in the rows of a step alone.
+bool same_cache(const regard::AttentionParams& a, const regard::AttentionParams& b) {
+  return a.dtype_q == b.dtype_q && a.dtype_k == b.dtype_k && a.page_size == b.page_size &&
+         a.num_pages == b.num_pages && a.seqlen_kv == b.seqlen_kv;
+}
+
+}  // namespace
+
 void OpenMpExecutor::run(int workers, Task task, void* state) {
 #pragma omp parallel for schedule(dynamic, 1)
   for (int worker = 0; worker < workers; ++worker) task(state, worker);
@@ -17,24 +29,37 @@ void OpenMpExecutor::run(int workers, Task task, void* state) {
 
 Attention::Attention(const ModelConfig& config, std::vector<float> rotary_scale,
                      regard::Policy policy, std::int32_t threads)
-    : config_(config), policy_(std::move(policy)) {
+    : config_(config), rotary_scale_(std::move(rotary_scale)), policy_(std::move(policy)) {
   regard::check(context_.set_concurrency(threads));
   context_.set_executor(&executor_);
-  const std::int64_t half = config.rotary_dim / 2;
-  cos_.resize(static_cast<std::size_t>(config.context * half));
-  sin_.resize(cos_.size());
+}
+
+// As many positions as a cache has: those of the file's context may be far more.
+Status Attention::make_rotary_tables(std::int64_t positions) {
+  if (positions <= positions_) return Status();
+  const std::int64_t half = config_.rotary_dim / 2;
+  try {
+    cos_.resize(static_cast<std::size_t>(positions * half));
+    sin_.resize(cos_.size());
+  } catch (const std::bad_alloc&) {
+    return Status(regard::StatusCode::kOutOfMemory,
+                  "[attention] no memory for the rotary tables of " + std::to_string(positions) +
+                      " positions; reduce --max-seq-length");
+  }
+  positions_ = positions;
   for (std::int64_t x = 0; x < half; ++x) {
-    const double exponent = -2.0 * static_cast<double>(x) / static_cast<double>(config.rotary_dim);
-    const double scale = rotary_scale.empty() ? 1.0 : rotary_scale[static_cast<std::size_t>(x)];
+    const double exponent = -2.0 * static_cast<double>(x) / static_cast<double>(config_.rotary_dim);
+    const double scale = rotary_scale_.empty() ? 1.0 : rotary_scale_[static_cast<std::size_t>(x)];
     const double frequency =
-        std::pow(config.rotary_base, exponent) / (scale * config.position_scale);
-    for (std::int64_t position = 0; position < config.context; ++position) {
+        std::pow(config_.rotary_base, exponent) / (scale * config_.position_scale);
+    for (std::int64_t position = 0; position < positions; ++position) {
       const double angle = static_cast<double>(position) * frequency;
       const auto at = static_cast<std::size_t>(position * half + x);
       cos_[at] = static_cast<float>(std::cos(angle));
       sin_[at] = static_cast<float>(std::sin(angle));
     }
   }
+  return Status();
 }
 
 Dtype Attention::dtype_of_rows(Dtype cache, Dtype weights) noexcept {
@@ -54,8 +79,8 @@ regard::AttentionRequest Attention::request_of(const StepRows& r, std::int64_t l
       make_view(r.v, r.dtype, {r.batch, c.heads_kv, r.rows, d}, {sequence, d, r.stride, 1});
   request.out = make_view(r.out, r.dtype, {r.batch, c.heads, r.rows, d},
                           {r.rows * c.q_width(), d, c.q_width(), 1});
-  request.rotary_cos = make_view(cos_.data(), {c.context, c.rotary_dim / 2});
-  request.rotary_sin = make_view(sin_.data(), {c.context, c.rotary_dim / 2});
+  request.rotary_cos = make_view(cos_.data(), {positions_, c.rotary_dim / 2});
+  request.rotary_sin = make_view(sin_.data(), {positions_, c.rotary_dim / 2});
   request.options.rotary_interleaved = true;  // GGUF's rows of q and k are permuted for that
   request.options.is_causal = true;
   request.options.diagonal = regard::Diagonal::kBottomRight;
@@ -63,19 +88,23 @@ regard::AttentionRequest Attention::request_of(const StepRows& r, std::int64_t l
 }
 
 Status Attention::prepare(const std::string& phase, const StepRows& rows, KvCache& cache) {
-  const auto found = plans_.find(phase);
-  if (found != plans_.end() && found->second.params().batch >= rows.batch &&
-      found->second.params().seqlen_q >= rows.rows) {
-    return Status();
-  }
+  if (Status status = make_rotary_tables(cache.capacity()); !status.ok()) return status;
   cache.begin_step(std::vector<std::int32_t>(static_cast<std::size_t>(rows.batch), 0), 0);
-  const auto params = regard::describe(request_of(rows, 0, cache));
+  auto params = regard::describe(request_of(rows, 0, cache));
   if (!params) return params.status();
+  const auto found = planned_.find(phase);
+  if (found != planned_.end() && same_cache(found->second, *params)) {
+    const regard::AttentionParams& planned = found->second;
+    if (planned.batch >= rows.batch && planned.seqlen_q >= rows.rows) return Status();
+    params->batch = std::max(params->batch, planned.batch);
+    params->seqlen_q = std::max(params->seqlen_q, planned.seqlen_q);
+  }
   auto made = regard::plan(context_, *params, policy_);
   if (!made) return made.status();
   const auto bytes = static_cast<std::size_t>(made->workspace_bytes()) + 64;
   if (workspace_.size() < bytes) workspace_.resize(bytes);
   plans_[phase] = *std::move(made);
+  planned_[phase] = *params;
   return Status();
 }
 

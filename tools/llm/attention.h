@@ -39,8 +39,9 @@ class Attention {
   /// The type that q and new rows have for a cache: its own, or f32 and bf16 beside 8 bits.
   static regard::Dtype dtype_of_rows(regard::Dtype cache, regard::Dtype weights) noexcept;
 
-  /// Makes the plan of a phase ("prefill", "decode", ...) for steps of at most such rows, if there
-  /// is none. Reads and writes none of them.
+  /// Makes the plan of a phase ("prefill", "decode", ...) for steps of at most such rows of a
+  /// cache, if the one that is there does not serve them; it serves later what it served before,
+  /// too, unless the cache is of another kind. Reads and writes no rows.
   regard::Status prepare(const std::string& phase, const StepRows& rows, KvCache& cache);
   /// One layer; the cache's batch is that of begin_step(), the phase was prepared.
   regard::Status run(const std::string& phase, std::int64_t layer, const StepRows& rows,
@@ -52,13 +53,17 @@ class Attention {
 
  private:
   regard::AttentionRequest request_of(const StepRows& rows, std::int64_t layer, KvCache& cache);
+  regard::Status make_rotary_tables(std::int64_t positions);
 
   ModelConfig config_;
+  std::vector<float> rotary_scale_;
   regard::Policy policy_;
   OpenMpExecutor executor_;
   regard::Context context_;
-  std::vector<float> cos_, sin_;  // [context, rotary_dim / 2]
+  std::int64_t positions_ = 0;    // of the caches that were prepared
+  std::vector<float> cos_, sin_;  // [positions, rotary_dim / 2]
   std::map<std::string, regard::Plan> plans_;
+  std::map<std::string, regard::AttentionParams> planned_;  // what each was made for
   std::vector<std::byte> workspace_;
 };
 

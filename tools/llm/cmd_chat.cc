@@ -55,11 +55,11 @@ class Conversation {
     Expected<Generation> made = generate(
         session_.model, cache_, sequence_, rest, options_.generate,
         [&](std::int64_t, std::int32_t token) {
-          return print(text.add(session_.tokenizer.bytes_of(token)));
+          return options_.json || print(text.add(session_.tokenizer.bytes_of(token)));
         },
         &interrupt);
     if (!made) return made;
-    print(text.finish() + "\n");
+    if (!options_.json) print(text.finish() + "\n");
     computed_ = tokens;
     computed_.insert(computed_.end(), made->samples[0].begin(), made->samples[0].end());
     computed_.resize(static_cast<std::size_t>(cache_.length(sequence_)));
@@ -79,7 +79,13 @@ int answer_once(Conversation& conversation, Session& session, const Options& opt
   const auto made = conversation.answer(options.prompt);
   if (!made) return fail(made.status());
   if (options.json) {
-    print(Json{{"rates", rates_json(*made)}, {"phases", phases_json(session.model)}}.dump() + "\n");
+    print(Json{{"samples", samples_json(session.tokenizer, *made)},
+               {"rates", rates_json(*made)},
+               {"phases", phases_json(session.model)},
+               {"context_full", made->context_full},
+               {"interrupted", made->interrupted}}
+              .dump() +
+          "\n");
   } else {
     complain(rates_text(*made));
   }
@@ -109,12 +115,16 @@ int talk(Conversation& conversation, Session& session, const Options& options) {
     if (!print("")) break;
   }
   print_details(session, options);
-  return finish(kOk);
+  return finish(InterruptFlag::raised() ? kInterruptedExit : kOk);
 }
 
 }  // namespace
 
 int run_chat(const Options& given) {
+  if (given.json && !given.has_prompt) {
+    return fail(Status(regard::StatusCode::kInvalidArgument,
+                       "--json needs --prompt: a chat of several answers is not one document"));
+  }
   Expected<Session> session = open_session(given);
   if (!session) return fail(session.status());
   Options options = given;

@@ -1,6 +1,9 @@
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <memory>
+#include <system_error>
+#include <utility>
 
 #include "tools/llm/commands.h"
 #include "tools/llm/report.h"
@@ -20,7 +23,8 @@ Status write_floats(const std::string& path, const std::vector<float>& values) {
              static_cast<std::streamsize>(values.size() * sizeof(float)));
   file.close();
   if (!file) {
-    std::remove(path.c_str());
+    std::error_code error;  // a file that is not whole must not stay; a device must
+    if (std::filesystem::is_regular_file(path, error)) std::remove(path.c_str());
     return Status(StatusCode::kUnavailable, "cannot write " + path);
   }
   return Status();
@@ -34,16 +38,6 @@ Expected<std::vector<std::int32_t>> prompt_tokens(const Tokenizer& tokenizer,
   Expected<std::vector<std::int32_t>> tokens = tokenizer.encode(prompt, true);
   if (tokens && tokenizer.adds_start()) tokens->insert(tokens->begin(), tokenizer.start_of_text());
   return tokens;
-}
-
-Json samples_json(const Tokenizer& tokenizer, const Generation& made) {
-  Json samples = Json::array();
-  for (const auto& tokens : made.samples) {
-    Utf8Stream text;
-    std::string whole = text.add(tokenizer.decode(tokens));
-    samples.push_back({{"tokens", tokens}, {"text", whole + text.finish()}});
-  }
-  return samples;
 }
 
 /// One sample appears as it is made; several appear one after the other at the end.
@@ -94,16 +88,18 @@ int run_generate(const Options& given) {
   const InterruptFlag interrupts;
   regard::Interrupt interrupt(poll_interrupt);
   const bool streams = !options.json && options.generate.samples == 1;
-  if (streams) print(options.prompt);
+  // The prompt comes with the first token: one that is refused is not printed.
+  std::string before = options.prompt;
   Utf8Stream text;
   const auto made = generate(
       session->model, *cache, cache->add(), *prompt, options.generate,
       [&](std::int64_t, std::int32_t token) {
-        return !streams || print(text.add(session->tokenizer.bytes_of(token)));
+        if (!streams) return true;
+        return print(std::exchange(before, "") + text.add(session->tokenizer.bytes_of(token)));
       },
       &interrupt);
   if (!made) return fail(made.status());
-  if (streams) print(text.finish() + "\n");
+  if (streams) print(before + text.finish() + "\n");
   if (!options.write_logits.empty()) {
     if (Status s = write_floats(options.write_logits, made->prompt_logits); !s.ok()) {
       return fail(s);

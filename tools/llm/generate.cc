@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <string>
 
 namespace llm {
@@ -14,6 +15,17 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Weights that are damaged or overflow: their logits have no order, and no token is the most
+/// probable.
+Status check_finite(std::span<const float> logits) {
+  if (std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); })) {
+    return Status();
+  }
+  return Status(StatusCode::kInvalidArgument,
+                "[generate] a logit is infinite or not a number, expected finite ones: the model's "
+                "weights are damaged");
 }
 
 /// The samples of one prompt: each draws its tokens and ends by itself.
@@ -29,12 +41,17 @@ class Generator {
 
   Expected<Generation> run(std::int32_t sequence, std::span<const std::int32_t> prompt) {
     const auto start = Clock::now();
+    const std::int64_t before = cache_.length(sequence);
     if (Status status = prefill(model_, cache_, sequence, prompt, interrupt_); !status.ok()) {
       return status;
     }
     made_.prompt_tokens = static_cast<std::int64_t>(prompt.size());
     const std::int64_t last = (made_.prompt_tokens - 1) % kPrefillRows;
     const std::span<const float> logits = model_.logits(last, 1);
+    if (Status status = check_finite(logits); !status.ok()) {
+      cache_.truncate(sequence, before);
+      return status;
+    }
     made_.prompt_logits.assign(logits.begin(), logits.end());
     made_.samples.resize(static_cast<std::size_t>(options_.samples));
     history_.assign(prompt.begin(), prompt.end());
@@ -50,7 +67,10 @@ class Generator {
       if (sample.number != 0) cache_.remove(sample.sequence);
     }
     made_.interrupted = status.code() == StatusCode::kInterrupted;
-    if (!status.ok() && !made_.interrupted) return status;
+    if (!status.ok() && !made_.interrupted) {
+      cache_.truncate(sequence, before);
+      return status;
+    }
     for (const auto& tokens : made_.samples) {
       made_.new_tokens += static_cast<std::int64_t>(tokens.size());
     }
@@ -72,6 +92,8 @@ class Generator {
 
   /// Draws a sample's next token, which may end it.
   void take(Sample* sample, std::span<const float> logits) {
+    sample->ended = stopped_;
+    if (stopped_) return;
     std::int32_t token = 0;
     {
       const ScopedTimer timer(model_.profile(), Operation::kSampling);
@@ -83,7 +105,7 @@ class Generator {
     tokens.push_back(token);
     if (sample->number == 0) history_.push_back(token);
     sample->next = token;
-    stopped_ = stopped_ || !on_token_(sample->number, token);
+    stopped_ = !on_token_(sample->number, token);
     sample->ended = stopped_ || static_cast<std::int64_t>(tokens.size()) >= options_.max_new_tokens;
   }
 
@@ -130,6 +152,7 @@ class Generator {
     if (!status.ok()) return status;
     const std::span<const float> logits =
         model_.logits(0, static_cast<std::int64_t>(active_.size()));
+    if (status = check_finite(logits); !status.ok()) return status;
     const auto vocab = static_cast<std::size_t>(model_.config().vocab);
     for (std::size_t s = 0; s < active_.size(); ++s) {
       take(&active_[s], logits.subspan(s * vocab, vocab));
@@ -149,6 +172,7 @@ class Generator {
     if (!status.ok()) return status;
     const auto rows = static_cast<std::int64_t>(tokens.size());
     const std::span<const float> logits = model_.logits(0, rows);
+    if (status = check_finite(logits); !status.ok()) return status;
     const auto vocab = static_cast<std::size_t>(model_.config().vocab);
     std::int64_t kept = 0;
     while (kept < rows) {
@@ -231,6 +255,17 @@ Expected<Generation> generate(Model& model, KvCache& cache, std::int32_t sequenc
   if (prompt.empty()) {
     return Status(StatusCode::kInvalidArgument,
                   "[generate] the prompt has no token, expected at least one");
+  }
+  if (options.samples < 1 || options.samples - 1 > cache.free_sequences()) {
+    return Status(StatusCode::kInvalidArgument,
+                  "[generate] samples (" + std::to_string(options.samples) + ") must be 1 to " +
+                      std::to_string(cache.free_sequences() + 1) +
+                      ", for which the cache has sequences");
+  }
+  if (options.max_new_tokens < 1) {
+    return Status(StatusCode::kInvalidArgument, "[generate] max_new_tokens (" +
+                                                    std::to_string(options.max_new_tokens) +
+                                                    ") must be at least 1");
   }
   return Generator(model, cache, options, on_token, interrupt).run(sequence, prompt);
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <new>
 #include <string>
 
@@ -40,18 +41,29 @@ std::unique_ptr<std::byte[], FreeMemory> allocate(std::int64_t bytes) {
 
 Expected<KvCache> KvCache::make(std::int64_t layers, std::int64_t heads_kv, std::int64_t head_dim,
                                 const CacheOptions& options) {
+  if (options.sequences < 1 || options.capacity < 1 || options.page_size < 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "[cache] sequences (" + std::to_string(options.sequences) + ") and positions (" +
+                      std::to_string(options.capacity) +
+                      ") must be at least 1, and the page size (" +
+                      std::to_string(options.page_size) + ") at least 0");
+  }
   KvCache cache;
   cache.options_ = options;
   cache.heads_kv_ = heads_kv;
   cache.head_dim_ = head_dim;
   cache.entries_ = options.sequences;
+  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();  // lengths, page numbers
+  bool fits = options.sequences <= kMax && options.capacity <= kMax && options.page_size <= kMax;
   const std::int64_t pages =
-      options.page_size == 0 ? 1 : ceil_div(options.capacity, options.page_size);
-  bool fits = multiply(pages, &cache.entries_) && cache.entries_ < (std::int64_t{1} << 31);
+      options.page_size == 0 || !fits ? 1 : ceil_div(options.capacity, options.page_size);
+  fits = fits && multiply(pages, &cache.entries_) && cache.entries_ <= kMax;
   std::int64_t rows = cache.entries_;
   fits = fits && multiply(heads_kv, &rows) && multiply(cache.rows_of_entry(), &rows);
   std::int64_t bytes = rows;
   fits = fits && multiply(head_dim, &bytes) && multiply(regard::size_of(options.dtype), &bytes);
+  std::int64_t scale_bytes = rows;
+  fits = fits && multiply(sizeof(float), &scale_bytes);
   const auto too_large = [&] {
     return Status(StatusCode::kOutOfMemory,
                   "[cache] no memory for " + std::to_string(options.sequences) + " sequences of " +
@@ -93,6 +105,10 @@ std::int64_t KvCache::row_bytes() const noexcept {
   return 2 * heads_kv_ * row * static_cast<std::int64_t>(layers_.size());
 }
 
+std::int64_t KvCache::free_sequences() const noexcept {
+  return std::count(used_.begin(), used_.end(), false);
+}
+
 std::int32_t KvCache::add() {
   const auto free = std::find(used_.begin(), used_.end(), false);
   *free = true;
@@ -109,6 +125,7 @@ std::int32_t KvCache::fork(std::int32_t sequence) {
     copy_rows(sequence, made, length);
     return made;
   }
+  release_pages(sequence, length);  // those of a step that failed are not shared
   pages_[index(made)] = pages_[index(sequence)];
   for (const std::int32_t page : pages_[index(made)]) ++page_uses_[index(page)];
   return made;

@@ -40,6 +40,7 @@ class KvCache {
   void truncate(std::int32_t sequence, std::int64_t length);
   std::int64_t length(std::int32_t sequence) const { return lengths_[index(sequence)]; }
   std::int64_t capacity() const noexcept { return options_.capacity; }
+  std::int64_t free_sequences() const noexcept;
 
   /// Room for `rows` more rows of each; they must fit the capacity. Then lengths and pages of the
   /// batch are those that bind() gives, until the next call.

@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <dnnl.hpp>
+#include <map>
 #include <new>
-#include <unordered_map>
+#include <tuple>
 #include <vector>
 
 #include "tools/llm/few_rows.h"
@@ -63,6 +64,9 @@ struct MatrixEngine::Impl {
   dnnl::stream stream{engine};
   Arena weights;
   std::vector<float> few_rows;  // x as f32
+  // By type, outputs, inputs and rows: the layers of a model share them. Making one takes oneDNN
+  // longer than small products take, and prompts have many lengths.
+  std::map<std::tuple<Dtype, std::int64_t, std::int64_t, std::int64_t>, dnnl::matmul> products;
 };
 
 MatrixEngine::MatrixEngine() : impl_(std::make_unique<Impl>()) {}
@@ -79,7 +83,6 @@ struct Linear::Impl {
   Dtype dtype;
   std::int64_t outputs, inputs;
   std::byte* weights;
-  mutable std::unordered_map<std::int64_t, dnnl::matmul> products;  // by the number of rows
 
   dnnl::memory::desc x_of(std::int64_t rows) const {
     return {{rows, inputs}, type_of(dtype), Tag::ab};
@@ -88,11 +91,12 @@ struct Linear::Impl {
   dnnl::memory::desc transposed() const { return {{inputs, outputs}, type_of(dtype), Tag::ba}; }
 
   const dnnl::matmul& product(std::int64_t rows) const {
-    const auto found = products.find(rows);
-    if (found != products.end()) return found->second;
+    const auto key = std::tuple(dtype, outputs, inputs, rows);
+    const auto found = engine->products.find(key);
+    if (found != engine->products.end()) return found->second;
     const dnnl::matmul::primitive_desc desc(
         dnnl::matmul::desc(x_of(rows), transposed(), y_of(rows)), engine->engine);
-    return products.emplace(rows, dnnl::matmul(desc)).first->second;
+    return engine->products.emplace(key, dnnl::matmul(desc)).first->second;
   }
 
   void multiply_few(const void* x, std::int64_t rows, float* y) const {
@@ -109,7 +113,7 @@ struct Linear::Impl {
 
 Linear::Linear(const MatrixEngine& engine, Dtype dtype, std::int64_t outputs, std::int64_t inputs,
                const float* weights)
-    : impl_(new Impl{&engine.impl(), dtype, outputs, inputs, nullptr, {}}) {
+    : impl_(new Impl{&engine.impl(), dtype, outputs, inputs, nullptr}) {
   impl_->weights = engine.impl().weights.allocate(bytes());
   convert_rows({const_cast<float*>(weights), Dtype::kF32, inputs}, {impl_->weights, dtype, inputs},
                outputs, inputs);

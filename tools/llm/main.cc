@@ -4,8 +4,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <sstream>
+#include <utility>
 
 #include "tools/llm/commands.h"
+#include "tools/llm/messages.h"
 #include "tools/llm/terminal.h"
 
 namespace {
@@ -52,10 +55,20 @@ int run(int argc, char** argv) {
   llm::add_where(*where, &options);
   where->callback([&] { code = llm::run_where(options); });
   app.add_subcommand("export", "exports a model: python3 -m regard.llm export");
+  const auto is_named = [&](const CLI::App* verb) { return verb->get_name() == argv[1]; };
+  if (argc > 1 && argv[1][0] != '-' && std::as_const(app).get_subcommands(is_named).empty()) {
+    llm::complain("regard-llm: verb (" + llm::quote(argv[1]) +
+                  ") must be generate, chat, eval, bench, list, where or export\n");
+    return llm::kUsage;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? llm::kOk : llm::kUsage;
+    std::ostringstream out, complaints;
+    const int ended = app.exit(error, out, complaints);
+    llm::print(out.str());
+    llm::complain(complaints.str());
+    return ended == 0 ? llm::finish(llm::kOk) : llm::kUsage;
   }
   return code;
 }

@@ -1,6 +1,7 @@
 #include "tools/llm/model.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "tools/llm/rows.h"
@@ -86,9 +87,35 @@ void Model::embed(std::span<const std::int32_t> tokens) {
   }
 }
 
+Status Model::check_step(std::span<const std::int32_t> tokens,
+                         std::span<const std::int32_t> sequences, const KvCache& cache) const {
+  const auto refused = [](const std::string& message) {
+    return Status(regard::StatusCode::kInvalidArgument, "[forward] " + message);
+  };
+  if (sequences.empty() || tokens.empty() || tokens.size() % sequences.size() != 0) {
+    return refused(std::to_string(tokens.size()) + " tokens of " +
+                   std::to_string(sequences.size()) +
+                   " sequences, expected as many of each and at least one");
+  }
+  const auto rows = static_cast<std::int64_t>(tokens.size() / sequences.size());
+  for (const std::int32_t sequence : sequences) {
+    if (rows <= cache.capacity() - cache.length(sequence)) continue;
+    return refused(std::to_string(rows) + " tokens for a sequence of " +
+                   std::to_string(cache.length(sequence)) + ", expected at most the capacity, " +
+                   std::to_string(cache.capacity()));
+  }
+  for (const std::int32_t token : tokens) {
+    if (token >= 0 && token < config_.vocab) continue;
+    return refused("token (" + std::to_string(token) + ") must be 0 to " +
+                   std::to_string(config_.vocab - 1));
+  }
+  return Status();
+}
+
 Status Model::forward(const std::string& phase, std::span<const std::int32_t> tokens,
                       std::span<const std::int32_t> sequences, KvCache& cache,
                       regard::Interrupt* interrupt) {
+  if (Status status = check_step(tokens, sequences, cache); !status.ok()) return status;
   const auto batch = static_cast<std::int64_t>(sequences.size());
   const std::int64_t rows = static_cast<std::int64_t>(tokens.size()) / batch;
   reserve(batch * rows, cache.options().dtype);

@@ -30,8 +30,9 @@ class Model {
   /// Makes what a phase needs for steps of at most `batch` sequences and `rows` tokens of each.
   regard::Status prepare(const std::string& phase, std::int64_t batch, std::int64_t rows,
                          KvCache& cache);
-  /// Tokens [batch, rows] of as many sequences, which the cache has room for; the phase was
-  /// prepared. If it fails (an Interrupt), the cache's lengths are as before.
+  /// Tokens [batch, rows] of as many sequences; the phase was prepared. Refuses tokens that the
+  /// vocabulary or the cache's capacity has no room for. If it fails (an Interrupt), the cache's
+  /// lengths are as before.
   regard::Status forward(const std::string& phase, std::span<const std::int32_t> tokens,
                          std::span<const std::int32_t> sequences, KvCache& cache,
                          regard::Interrupt* interrupt = nullptr);
@@ -51,6 +52,8 @@ class Model {
   };
 
   Model() = default;
+  regard::Status check_step(std::span<const std::int32_t> tokens,
+                            std::span<const std::int32_t> sequences, const KvCache& cache) const;
   void reserve(std::int64_t rows, regard::Dtype cache);
   void embed(std::span<const std::int32_t> tokens);
   StepRows step_rows(std::int64_t batch, std::int64_t rows, regard::Dtype cache);

@@ -1,7 +1,10 @@
 #include "tools/llm/model_config.h"
 
 #include <cmath>
+#include <cstdio>
 #include <string>
+
+#include "tools/llm/messages.h"
 
 namespace llm {
 namespace {
@@ -13,6 +16,12 @@ using regard::StatusCode;
 Status refused(std::string_view key, const std::string& value, const std::string& expected) {
   return Status(StatusCode::kInvalidArgument,
                 "[model] " + std::string(key) + " (" + value + ") must be " + expected);
+}
+
+std::string number_text(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%g", value);
+  return text;
 }
 
 /// Reads keys; remembers the first that is missing or wrong.
@@ -35,7 +44,7 @@ class Reader {
     const Expected<double> value = file_.number(key);
     if (!value) return static_cast<double>(fail(value.status()));
     if (!(*value > 0.0) || !std::isfinite(*value)) {
-      fail(refused(key, std::to_string(*value), "a positive number"));
+      fail(refused(key, number_text(*value), "a positive number"));
     }
     return *value;
   }
@@ -54,16 +63,42 @@ constexpr std::int64_t kMaxExtent = std::int64_t{1} << 24;
 constexpr std::int64_t kMaxLayers = 4096;
 constexpr std::int64_t kMaxHeadDim = 1024;
 
-Status check_position_scaling(const GgufContents& file, ModelConfig* config) {
-  if (!file.has("llama.rope.scaling.type")) return Status();
-  const Expected<std::string_view> type = file.text("llama.rope.scaling.type");
-  if (!type) return type.status();
-  if (*type == "none") return Status();
-  if (*type != "linear") {
-    return refused("llama.rope.scaling.type", std::string(*type), "none or linear");
+/// What would change what a model computes, and is not computed here.
+Status check_extensions(const GgufContents& file) {
+  for (const char* key : {"llama.expert_count", "llama.attention.sliding_window",
+                          "llama.attention.clamp_kqv", "llama.attention.max_alibi_bias",
+                          "llama.attn_logit_softcapping", "llama.final_logit_softcapping"}) {
+    if (!file.has(key)) continue;
+    const Expected<double> value = file.number(key);
+    if (!value) return value.status();
+    if (*value != 0.0) return refused(key, number_text(*value), "0: it is not computed");
   }
+  for (const char* key : {"llama.logit_scale", "llama.embedding_scale", "llama.residual_scale"}) {
+    if (!file.has(key)) continue;
+    const Expected<double> value = file.number(key);
+    if (!value) return value.status();
+    if (*value != 1.0) return refused(key, number_text(*value), "1: it is not computed");
+  }
+  return Status();
+}
+
+Status check_position_scaling(const GgufContents& file, ModelConfig* config) {
+  // A factor without a type is linear; scale_linear is its name in older files.
+  const char* const older = "llama.rope.scale_linear";
+  const bool is_older = !file.has("llama.rope.scaling.factor") && file.has(older);
+  const char* const factor = is_older ? older : "llama.rope.scaling.factor";
+  const bool has_type = file.has("llama.rope.scaling.type");
+  if (has_type) {
+    const Expected<std::string_view> type = file.text("llama.rope.scaling.type");
+    if (!type) return type.status();
+    if (*type == "none") return Status();
+    if (*type != "linear") {
+      return refused("llama.rope.scaling.type", quote(*type), "none or linear");
+    }
+  }
+  if (!has_type && !file.has(factor)) return Status();
   Reader read(file);
-  config->position_scale = read.positive("llama.rope.scaling.factor");
+  config->position_scale = read.positive(factor);
   return read.status();
 }
 
@@ -85,15 +120,9 @@ Expected<ModelConfig> read_model_config(const GgufContents& file) {
   const Expected<std::string_view> architecture = file.text("general.architecture");
   if (!architecture) return architecture.status();
   if (*architecture != "llama") {
-    return refused("general.architecture", std::string(*architecture), "llama");
+    return refused("general.architecture", quote(*architecture), "llama");
   }
-  if (file.has("llama.expert_count")) {
-    const Expected<std::int64_t> experts = file.integer("llama.expert_count");
-    if (!experts) return experts.status();
-    if (*experts != 0) {
-      return refused("llama.expert_count", std::to_string(*experts), "0: experts are not computed");
-    }
-  }
+  if (Status status = check_extensions(file); !status.ok()) return status;
 
   Reader read(file);
   ModelConfig c;

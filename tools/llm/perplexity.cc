@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "tools/llm/generate.h"
+#include "tools/llm/messages.h"
 
 namespace llm {
 namespace {
@@ -42,6 +44,16 @@ class Scorer {
   Status score(std::span<const std::int32_t> window, Perplexity* sums) {
     const std::int32_t sequence = scored_.cache->add();
     const std::int32_t expected = reference_.model != nullptr ? reference_.cache->add() : 0;
+    Status status = score_pieces(window, sequence, expected, sums);
+    scored_.cache->remove(sequence);  // after a failure, too
+    if (reference_.model != nullptr) reference_.cache->remove(expected);
+    ++sums->windows;
+    return status;
+  }
+
+ private:
+  Status score_pieces(std::span<const std::int32_t> window, std::int32_t sequence,
+                      std::int32_t expected, Perplexity* sums) {
     for (std::size_t at = 0; at < window.size(); at += kPrefillRows) {
       const auto piece =
           window.subspan(at, std::min(static_cast<std::size_t>(kPrefillRows), window.size() - at));
@@ -54,13 +66,9 @@ class Scorer {
       add(next, sums);
       sums->tokens += static_cast<std::int64_t>(next.size());
     }
-    scored_.cache->remove(sequence);
-    if (reference_.model != nullptr) reference_.cache->remove(expected);
-    ++sums->windows;
     return Status();
   }
 
- private:
   /// The rows of the last pieces; `next` has the token behind each.
   void add(std::span<const std::int32_t> next, Perplexity* sums) {
     const auto vocab = static_cast<std::size_t>(scored_.model->config().vocab);
@@ -97,6 +105,11 @@ double Perplexity::value() const { return std::exp(mean_loss); }
 Expected<Perplexity> measure_perplexity(const ScoredModel& scored, const ScoredModel& reference,
                                         std::span<const std::int32_t> tokens,
                                         const Windows& windows, regard::Interrupt* interrupt) {
+  if (windows.tokens < 2 || tokens.size() < 2) {
+    return invalid("perplexity", "a window (" + std::to_string(windows.tokens) + ") and a text (" +
+                                     std::to_string(tokens.size()) +
+                                     " tokens) must have at least 2 tokens");
+  }
   Scorer scorer(scored, reference, interrupt);
   Perplexity made;
   while (tokens.size() > 1 && (windows.limit == 0 || made.windows < windows.limit)) {
@@ -105,9 +118,12 @@ Expected<Perplexity> measure_perplexity(const ScoredModel& scored, const ScoredM
     tokens = tokens.subspan(window.size());
     if (Status status = scorer.score(window, &made); !status.ok()) return status;
   }
-  if (made.tokens > 0) {
-    made.mean_loss /= static_cast<double>(made.tokens);
-    made.mean_divergence /= static_cast<double>(made.tokens);
+  made.mean_loss /= static_cast<double>(made.tokens);
+  made.mean_divergence /= static_cast<double>(made.tokens);
+  if (!std::isfinite(made.mean_loss) || !std::isfinite(made.mean_divergence)) {
+    return invalid("perplexity",
+                   "the loss is infinite or not a number, expected a finite one: the model's "
+                   "weights are damaged");
   }
   return made;
 }

@@ -27,7 +27,8 @@ struct Windows {
 };
 
 /// Scores windows of a text that follow each other without overlap. With a reference model, the
-/// divergence of the next token's distribution from the reference's, too.
+/// divergence of the next token's distribution from the reference's, too. Refuses windows and texts
+/// of less than two tokens. The caches have room for one more sequence, which is removed again.
 regard::Expected<Perplexity> measure_perplexity(const ScoredModel& scored,
                                                 const ScoredModel& reference,
                                                 std::span<const std::int32_t> tokens,

@@ -46,6 +46,16 @@ Json rates_json(const Generation& g) {
           {"peak_memory_bytes", peak_memory_bytes()}};
 }
 
+Json samples_json(const Tokenizer& tokenizer, const Generation& made) {
+  Json samples = Json::array();
+  for (const auto& tokens : made.samples) {
+    Utf8Stream text;
+    std::string whole = text.add(tokenizer.decode(tokens));
+    samples.push_back({{"tokens", tokens}, {"text", whole + text.finish()}});
+  }
+  return samples;
+}
+
 Json phases_json(const Model& model) {
   Json phases = Json::object();
   for (const auto& [name, plan] : model.attention().plans()) {

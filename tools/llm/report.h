@@ -14,6 +14,9 @@ using Json = nlohmann::ordered_json;
 std::string rates_text(const Generation& generation);
 Json rates_json(const Generation& generation);
 
+/// Tokens and text of each sample.
+Json samples_json(const Tokenizer& tokenizer, const Generation& made);
+
 /// Backend and kernel of each phase.
 Json phases_json(const Model& model);
 

@@ -119,7 +119,8 @@ Expected<std::string> find_model(const std::string& checkpoint) {
   std::error_code error;
   for (const std::string& path :
        {checkpoint, directory + "/" + checkpoint, directory + "/" + checkpoint + ".gguf"}) {
-    if (fs::exists(path, error)) return path;
+    // A directory may have a model's name.
+    if (fs::exists(path, error) && !fs::is_directory(path, error)) return path;
   }
   return refused("--checkpoint (" + checkpoint + ") is neither a file nor a name in " + directory);
 }

@@ -65,10 +65,17 @@ InterruptFlag::InterruptFlag() {
   struct sigaction action {};
   action.sa_handler = on_interrupt;  // without SA_RESTART: a line that is read ends
   sigemptyset(&action.sa_mask);
-  ::sigaction(SIGINT, &action, nullptr);
+  struct sigaction old {};
+  // A shell's background jobs ignore ctrl-C, and that must stay so.
+  if (::sigaction(SIGINT, nullptr, &old) != 0 || old.sa_handler != SIG_IGN) {
+    ::sigaction(SIGINT, &action, nullptr);
+    installed_ = true;
+  }
   lower();
 }
-InterruptFlag::~InterruptFlag() { std::signal(SIGINT, SIG_DFL); }
+InterruptFlag::~InterruptFlag() {
+  if (installed_) std::signal(SIGINT, SIG_DFL);
+}
 bool InterruptFlag::raised() noexcept { return g_interrupted.load(); }
 void InterruptFlag::lower() noexcept { g_interrupted = false; }
 

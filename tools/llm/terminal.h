@@ -29,6 +29,9 @@ class InterruptFlag {
   InterruptFlag& operator=(const InterruptFlag&) = delete;
   static bool raised() noexcept;
   static void lower() noexcept;
+
+ private:
+  bool installed_ = false;
 };
 
 /// Lines from a terminal, with editing and history, or from a pipe.

@@ -3,6 +3,8 @@
 #include <set>
 #include <string>
 
+#include "tools/llm/messages.h"
+
 namespace llm {
 namespace {
 
@@ -55,15 +57,20 @@ class TensorReader {
     std::int64_t rows;
   };
   Expected<Linear> linear(const std::vector<Part>& parts, std::int64_t inputs) {
+    // All are found before memory is taken: then it is in proportion to the file.
+    std::vector<const GgufTensor*> tensors;
     std::int64_t rows = 0;
-    for (const Part& part : parts) rows += part.rows;
-    std::vector<float> values(static_cast<std::size_t>(rows * inputs));
-    std::int64_t at = 0;
     for (const Part& part : parts) {
       const Expected<const GgufTensor*> tensor = find(part.name, {part.rows, inputs});
       if (!tensor) return tensor.status();
-      dequantize(**tensor, 0, part.rows, values.data() + at * inputs);
-      at += part.rows;
+      tensors.push_back(*tensor);
+      rows += part.rows;
+    }
+    std::vector<float> values(static_cast<std::size_t>(rows * inputs));
+    float* next = values.data();
+    for (const GgufTensor* tensor : tensors) {
+      dequantize(*tensor, 0, tensor->rows(), next);
+      next += tensor->rows() * inputs;
     }
     return Linear(engine_, dtype_, rows, inputs, values.data());
   }
@@ -73,7 +80,7 @@ class TensorReader {
     for (const GgufTensor& tensor : file_.tensors()) {
       if (taken_.count(tensor.name) == 0) {
         return Status(StatusCode::kInvalidArgument,
-                      "[model] tensor " + tensor.name + " is not one of a llama model's");
+                      "[model] tensor " + quote(tensor.name) + " is not one of a llama model's");
       }
     }
     return Status();

@@ -1,0 +1,360 @@
+"""The program regard-llm: exit codes, streams, documents, and what it refuses."""
+
+import json
+import math
+import os
+import signal
+import stat
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+from _tiny_gguf import tiny_model
+
+PROGRAM = Path(os.environ["REGARD_DEV_BUILD_DIR"]) / "tools" / "llm" / "regard-llm"
+OK, FAILED, USAGE, NO_BACKEND, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+class ProgramTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.models = tempfile.TemporaryDirectory(prefix="regard-llm-models-")
+        cls.addClassCleanup(cls.models.cleanup)
+        cls.model = Path(cls.models.name) / "tiny.gguf"
+        cls.model.write_bytes(tiny_model())
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory(prefix="regard-llm-")
+        self.addCleanup(directory.cleanup)
+        self.dir = Path(directory.name)
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("REGARD")}
+        self.env["REGARDLLM_MODELDIR"] = self.models.name
+
+    def run_program(self, *args, code=OK, **kwargs):
+        kwargs = {"capture_output": True, "timeout": 300, "env": self.env, "check": False} | kwargs
+        done = subprocess.run([PROGRAM, *map(str, args)], **kwargs)
+        self.assertEqual(done.returncode, code, f"{args}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def generate(self, *args, code=OK, prompt="once upon", **kwargs):
+        return self.run_program(
+            "generate", "--prompt", prompt, "--max-new-tokens", 20, *args, code=code, **kwargs
+        )
+
+    def document(self, done):
+        return json.loads(done.stdout)
+
+    def refused(self, args, *names, code=USAGE):
+        """Nothing is printed, and the complaint has each of `names`."""
+        done = self.run_program(*args, code=code)
+        self.assertEqual(done.stdout, b"")
+        for name in names:
+            self.assertIn(name, done.stderr.decode())
+        self.assertNotIn(b"\x1b", done.stderr)
+        return done
+
+
+class GenerateTest(ProgramTest):
+    def test_text_comes_behind_the_prompt(self):
+        done = self.generate()
+        self.assertTrue(done.stdout.startswith(b"once upon"))
+        self.assertTrue(done.stdout.endswith(b"\n"))
+        for word in (b"9 prompt tokens", b"time to first token", b"peak memory"):
+            self.assertIn(word, done.stderr)
+
+    def test_one_document_with_json(self):
+        found = self.document(self.generate("--json", "--num-samples", 3))
+        self.assertEqual(found["prompt_tokens"], list(b"once upon"))
+        self.assertEqual(len(found["samples"]), 3)
+        self.assertEqual(set(found["phases"]), {"prefill", "decode"})
+        self.assertFalse(found["context_full"] or found["interrupted"])
+        for sample in found["samples"]:
+            # 257 ends a sample.
+            self.assertTrue(len(sample["tokens"]) <= 20 and 257 not in sample["tokens"])
+
+    def test_backends_pages_threads_and_drafts_change_no_token(self):
+        def tokens(*args):
+            done = self.generate("--json", "--dtype", "f32", "--temperature", 0, *args)
+            return self.document(done)["samples"][0]["tokens"]
+
+        expected = tokens()
+        self.assertEqual(len(expected), 20)
+        for backend in ("math", "flash_attention", "efficient_attention"):
+            for page_size in (0, 1, 16):
+                args = ("--attention-backend", backend, "--page-size", page_size)
+                self.assertEqual(tokens(*args), expected, args)
+        for args in (["--threads", 1], ["--threads", 2], ["--prompt-lookup", 4]):
+            self.assertEqual(tokens(*args), expected, args)
+
+    def test_a_seed_repeats_its_tokens(self):
+        first = self.generate("--seed", 5).stdout
+        self.assertEqual(self.generate("--seed", 5).stdout, first)
+        self.assertNotEqual(self.generate("--seed", 6).stdout, first)
+
+    def test_every_cache_and_weights(self):
+        for dtype in ("f32", "auto"):
+            for cache in ("auto", "f32", "bf16", "f16", "int8", "fp8"):
+                with self.subTest(dtype=dtype, cache=cache):
+                    done = self.generate("--json", "--dtype", dtype, "--kv-cache", cache)
+                    self.assertEqual(len(self.document(done)["samples"]), 1)
+
+    def test_explain_and_profile_go_to_standard_error(self):
+        done = self.generate("--json", "--explain", "--profile")
+        self.document(done)
+        for word in (b"prefill", b"decode", b"chosen", b"matrix products"):
+            self.assertIn(word, done.stderr)
+
+    def test_a_full_context_ends_the_answer(self):
+        done = self.generate("--json", "--max-seq-length", 12, "--temperature", 0)
+        found = self.document(done)
+        self.assertTrue(found["context_full"])
+        self.assertEqual(len(found["samples"][0]["tokens"]), 12 - 9 + 1)
+
+    def test_logits_are_written_whole_or_not_at_all(self):
+        path = self.dir / "logits"
+        self.generate("--write-logits", path)
+        logits = struct.unpack("<258f", path.read_bytes())
+        self.assertTrue(all(map(math.isfinite, logits)))
+        self.generate("--write-logits", self.dir / "none" / "logits", code=FAILED)
+        self.generate("--write-logits", self.dir, code=FAILED)
+
+    def test_a_device_that_cannot_be_written_stays(self):
+        device = self.dir / "full"
+        try:
+            os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 7))
+            device.open("wb").close()
+        except OSError as error:
+            self.skipTest(f"no device can be made here: {error}")
+        done = self.generate("--write-logits", device, code=FAILED)
+        self.assertIn(str(device).encode(), done.stderr)
+        self.assertTrue(device.is_char_device())
+
+
+class RefusalTest(ProgramTest):
+    def test_options_are_named_with_their_values(self):
+        for option, value in (
+            ("--attention-backend", "fast"),
+            ("--dtype", "f64"),
+            ("--kv-cache", "int3"),
+            ("--page-size", "-1"),
+            ("--page-size", "5000"),
+            ("--threads", "100000"),
+            ("--max-seq-length", "0"),
+            ("--max-seq-length", "97"),
+            ("--max-new-tokens", "0"),
+            ("--temperature", "-0.5"),
+            ("--temperature", "warm"),
+            ("--top-k", "-1"),
+            ("--num-samples", "0"),
+            ("--prompt-lookup", "65"),
+            ("--seed", "x"),
+        ):
+            with self.subTest(option=option, value=value):
+                self.refused(["generate", "--prompt", "a", option, value], option, value)
+
+    def test_what_is_missing_or_unknown_is_named(self):
+        self.refused(["generate"], "--prompt")
+        self.refused(["generate", "--prompt", "a", "--nothing"], "--nothing")
+        self.refused(["sing"], "sing", "generate, chat, eval")
+        self.refused(["eval"], "file")
+        self.refused([])
+
+    def test_files_that_are_no_models(self):
+        whole = self.model.read_bytes()
+        for name, data in {
+            "empty": b"",
+            "text": b"hello",
+            "cut": whole[: len(whole) // 2],
+            "header": whole[:40],
+        }.items():
+            with self.subTest(name):
+                path = self.dir / f"{name}.gguf"
+                path.write_bytes(data)
+                self.refused(["generate", "--prompt", "a", "--checkpoint", path])
+        for path in (self.dir / "absent.gguf", self.dir):
+            self.refused(["generate", "--prompt", "a", "--checkpoint", path], str(path))
+
+    def test_prompts_that_do_not_fit_print_nothing(self):
+        args = ["generate", "--prompt", "x" * 97]
+        self.refused(args, "97 tokens", "room for 96", "--max-seq-length")
+        self.refused(["generate", "--prompt", ""], "no token")
+        self.refused([*args, "--max-seq-length", 20], "room for 20")
+        self.refused(["chat", "--prompt", "x" * 97], "--max-seq-length")
+
+    def test_prompts_that_are_no_utf8(self):
+        self.refused(["generate", "--prompt", b"a\xff".decode(errors="surrogateescape")], "UTF-8")
+
+    def test_a_backend_that_cannot_run_gives_its_reasons(self):
+        for verb in (["generate", "--prompt", "a"], ["chat", "--prompt", "a"], ["bench"]):
+            args = [*verb, "--attention-backend", "cudnn_attention"]
+            self.refused(args, "cudnn", code=NO_BACKEND)
+
+    def test_caches_that_no_memory_holds(self):
+        path = self.dir / "long.gguf"
+        path.write_bytes(tiny_model(context=1 << 24, layers=1))
+        args = ["generate", "--prompt", "a", "--checkpoint", path, "--num-samples", 1024]
+        done = self.refused([*args, "--page-size", 1], code=FAILED)
+        self.assertIn(b"reduce --max-seq-length or --num-samples", done.stderr)
+
+
+class StreamTest(ProgramTest):
+    VERBS = (
+        ["generate", "--prompt", "a"],
+        ["generate", "--prompt", "a", "--json"],
+        ["generate", "--prompt", "a", "--num-samples", "2"],
+        ["chat", "--prompt", "a"],
+        ["where", "tiny"],
+        ["list"],
+        ["--help"],
+        ["generate", "--help"],
+    )
+
+    def test_a_full_disk_is_a_failure(self):
+        for verb in self.VERBS:
+            with self.subTest(verb), open("/dev/full", "wb") as full:
+                done = self.run_program(
+                    *verb, code=FAILED, capture_output=False, stdout=full, stderr=subprocess.PIPE
+                )
+                self.assertIn(b"cannot write the output: No space left", done.stderr)
+
+    def test_a_closed_pipe_is_a_failure(self):
+        for verb in self.VERBS:
+            with self.subTest(verb):
+                read, write = os.pipe()
+                os.close(read)
+                done = self.run_program(
+                    *verb, code=FAILED, capture_output=False, stdout=write, stderr=subprocess.PIPE
+                )
+                os.close(write)
+                self.assertIn(b"cannot write the output: Broken pipe", done.stderr)
+
+    def test_a_reader_that_leaves_ends_a_long_answer(self):
+        process = self.start_long_answer()
+        process.stdout.read(20)
+        process.stdout.close()
+        self.assertEqual(process.wait(timeout=60), FAILED)
+
+    def start_long_answer(self, *args):
+        path = self.dir / "long.gguf"
+        path.write_bytes(tiny_model(context=1 << 22, layers=1))
+        command = [PROGRAM, "generate", "--prompt", "a", "--max-new-tokens", "4000000"]
+        process = subprocess.Popen(
+            [*command, "--checkpoint", path, "--temperature", "0", *args],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self.env,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.kill)
+        return process
+
+    def test_ctrl_c_ends_an_answer(self):
+        process = self.start_long_answer()
+        process.stdout.read(20)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, INTERRUPTED)
+        self.assertIn(b"interrupted", err)
+        self.assertTrue(out.endswith(b"\n"))
+
+    def test_ctrl_c_leaves_a_whole_document(self):
+        delay = 1
+        while True:
+            process = self.start_long_answer("--json")
+            time.sleep(delay)
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=60)
+            if process.returncode != -signal.SIGINT or delay > 60:  # it was still loading
+                break
+            delay *= 2
+        self.assertEqual(process.returncode, INTERRUPTED)
+        found = json.loads(out)
+        self.assertTrue(found["interrupted"])
+        self.assertGreater(len(found["samples"][0]["tokens"]), 0)
+
+
+class ChatTest(ProgramTest):
+    def test_one_message(self):
+        done = self.run_program("chat", "--prompt", "hi", "--max-new-tokens", 8)
+        self.assertTrue(done.stdout.endswith(b"\n"))
+        self.assertIn(b"next-token throughput", done.stderr)
+
+    def test_json_is_one_document(self):
+        done = self.run_program("chat", "--prompt", "hi", "--max-new-tokens", 8, "--json")
+        found = self.document(done)
+        self.assertEqual(len(found["samples"]), 1)
+        self.refused(["chat", "--json"], "--json", "--prompt")
+
+    def test_several_messages_are_the_whole_conversation(self):
+        args = ("chat", "--temperature", 0, "--max-new-tokens", 4)
+        done = self.run_program(*args, input=b"hi\n/reset\nhi\n/bye\nnever\n")
+        self.assertEqual(done.stdout, 2 * done.stdout[: len(done.stdout) // 2])
+        # A message that does not fit is refused, and the chat goes on.
+        done = self.run_program(*args, input=b"x" * 100 + b"\nhi\n")
+        self.assertIn(b"room for", done.stderr)
+        self.assertTrue(done.stdout)
+
+
+class EvalTest(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.text = self.dir / "text"
+        self.text.write_bytes(b"Alice was beginning to get very tired of sitting by her sister.")
+
+    def eval(self, *args, code=OK):
+        return self.run_program("eval", self.text, "--window", 32, *args, code=code)
+
+    def test_backends_and_pages_agree(self):
+        expected = self.document(self.eval("--json", "--dtype", "f32"))
+        self.assertEqual((expected["tokens"], expected["windows"]), (61, 2))
+        self.assertAlmostEqual(expected["perplexity"], math.exp(expected["mean_loss"]), places=6)
+        for backend in ("math", "flash_attention", "efficient_attention"):
+            for page_size in (0, 16):
+                args = ("--attention-backend", backend, "--page-size", page_size)
+                found = self.document(self.eval("--json", "--dtype", "f32", *args))
+                self.assertAlmostEqual(found["mean_loss"], expected["mean_loss"], delta=1e-5)
+        self.assertIn(b"perplexity", self.eval().stdout)
+        self.assertEqual(self.document(self.eval("--json", "--limit", 1))["windows"], 1)
+
+    def test_texts_that_have_nothing_to_score(self):
+        for data in (b"", b"a"):
+            self.text.write_bytes(data)
+            self.refused(["eval", self.text, "--window", 32])
+        self.refused(["eval", self.dir / "absent", "--window", 32], "absent")
+        self.refused(["eval", self.dir, "--window", 32], str(self.dir))
+
+    def test_windows_that_do_not_fit(self):
+        self.refused(["eval", self.text, "--window", 97], "--window", "97", "96")
+        self.refused(["eval", self.text, "--window", 1], "--window", "1")
+
+
+class ModelsTest(ProgramTest):
+    def test_list_and_where(self):
+        other = Path(self.models.name) / "another.gguf"
+        other.write_bytes(b"")
+        self.addCleanup(other.unlink)
+        self.assertEqual(self.run_program("list").stdout, b"another.gguf\ntiny.gguf\n")
+        for name in ("tiny", "tiny.gguf", self.model):
+            self.assertEqual(self.run_program("where", name).stdout.decode(), f"{self.model}\n")
+        self.refused(["where", "nothing"], "nothing", self.models.name)
+        # The only file needs no name; of two one must be chosen.
+        self.refused(["generate", "--prompt", "a"], "--checkpoint", "2 GGUF files")
+
+    def test_a_directory_does_not_hide_a_model(self):
+        (self.dir / "tiny").mkdir()
+        done = self.run_program("where", "tiny", cwd=self.dir)
+        self.assertEqual(done.stdout.decode(), f"{self.model}\n")
+
+    def test_no_directory_of_models(self):
+        self.env["REGARDLLM_MODELDIR"] = str(self.dir / "none")
+        self.assertEqual(self.run_program("list").stdout, b"")
+        self.refused(["generate", "--prompt", "a"], "--checkpoint")
+
+
+if __name__ == "__main__":
+    unittest.main()
