@@ -363,8 +363,9 @@ TEST(Perplexity, IsThatOfTheReferenceInEveryWindow) {
                         {30, 1100, 0},
                         {1301, 700, 0},
                         {513, 513, 0}}) {
-    const auto made = measure_perplexity(
-        tiny.model(), tiny.cache(), std::span(tokens).first(c.tokens), c.window, c.limit, nullptr);
+    const auto made =
+        measure_perplexity({&tiny.model(), &tiny.cache()}, {}, std::span(tokens).first(c.tokens),
+                           {c.window, c.limit}, nullptr);
     ASSERT_TRUE(made.ok()) << made.status().to_string();
     double sum = 0.0;
     std::int64_t scored = 0, windows = 0;
@@ -382,6 +383,25 @@ TEST(Perplexity, IsThatOfTheReferenceInEveryWindow) {
   }
 }
 
+TEST(Perplexity, DivergesFromAReferenceByItsFormatAlone) {
+  const Ids tokens = test::random_tokens(100, kSpec.vocab, 92);
+  const auto divergence = [&](regard::Dtype dtype) {
+    TinySetup given = setup(16);
+    TinyModel reference(kSpec, given);
+    given.cache.dtype = dtype;
+    TinyModel tiny(kSpec, given);
+    const auto made =
+        measure_perplexity({&tiny.model(), &tiny.cache()}, {&reference.model(), &reference.cache()},
+                           tokens, {50, 0}, nullptr);
+    EXPECT_EQ(reference.cache().free_sequences(), 5);
+    return made.value().mean_divergence;
+  };
+  EXPECT_LT(std::abs(divergence(regard::Dtype::kF32)), 1e-7);
+  EXPECT_GT(divergence(regard::Dtype::kI8), 1e-6);
+  EXPECT_LT(divergence(regard::Dtype::kI8), 1e-2);
+  EXPECT_GT(divergence(regard::Dtype::kF8E4M3), divergence(regard::Dtype::kI8));
+}
+
 TEST(Perplexity, AFailureFreesItsSequence) {
   TinySetup given = setup(16);
   given.cache.sequences = 1;
@@ -389,7 +409,7 @@ TEST(Perplexity, AFailureFreesItsSequence) {
   const Ids tokens = test::random_tokens(100, kSpec.vocab, 91);
   const auto measure = [&](std::span<const std::int32_t> text, std::int64_t window,
                            regard::Interrupt* interrupt) {
-    return measure_perplexity(tiny.model(), tiny.cache(), text, window, 0, interrupt);
+    return measure_perplexity({&tiny.model(), &tiny.cache()}, {}, text, {window, 0}, interrupt);
   };
   regard::Interrupt interrupt;
   interrupt.request();

@@ -321,6 +321,11 @@ class EvalTest(ProgramTest):
         self.assertIn(b"perplexity", self.eval().stdout)
         self.assertEqual(self.document(self.eval("--json", "--limit", 1))["windows"], 1)
 
+    def test_formats_are_compared_with_f32(self):
+        found = self.document(self.eval("--json", "--kv-cache", "int8", "--compare"))
+        self.assertGreater(found["mean_divergence"], 0)
+        self.assertNotIn("mean_divergence", self.document(self.eval("--json")))
+
     def test_texts_that_have_nothing_to_score(self):
         for data in (b"", b"a"):
             self.text.write_bytes(data)

@@ -83,12 +83,11 @@ int run_generate(const Options& given) {
   if (Status s = prepare_generation(session->model, *cache, options.generate); !s.ok()) {
     return fail(s);
   }
-  // Before the prompt is shown: a refused one leaves nothing that looks like an answer.
-  if (Status s = require_room(*prompt, cache->capacity()); !s.ok()) return fail(s);
   const InterruptFlag interrupts;
   regard::Interrupt interrupt(poll_interrupt);
   const bool streams = !options.json && options.generate.samples == 1;
-  // The prompt comes with the first token: one that is refused is not printed.
+  // The prompt is shown with the first token: a refused one leaves nothing that looks like an
+  // answer.
   std::string before = options.prompt;
   Utf8Stream text;
   const auto made = generate(
