@@ -102,7 +102,9 @@ class Filler {
   void fill_rows(const TensorView& view, F&& value) {
     std::uint64_t position = 0;
     for_each_element(view, [&](const std::int64_t(&index)[kMaxRank], unsigned char* element) {
-      oracle::encode(value(index, position++), element, view.dtype);
+      const double number = value(index, position++);
+      if (view.dtype == Dtype::kU4) return oracle::set_element(view, index, number);
+      oracle::encode(number, element, view.dtype);
     });
   }
 
@@ -138,6 +140,12 @@ class Filler {
   void fill_scales(const TensorView& scales, Stream s, Dtype codes) {
     if (!scales.present()) return;
     const Rng rng = stream(s);
+    if (codes == Dtype::kU4) {
+      fill_rows(scales, [&](const auto& at, std::uint64_t n) {
+        return at[3] % 2 == 0 ? 0.05 + 0.25 * rng.uniform_at(n) : -1.0 - rng.uniform_at(n);
+      });
+      return;
+    }
     const double unit = codes == Dtype::kI8 ? 1.0 / kCodesOfOne : 1.0;
     fill_rows(scales, [&](const auto&, std::uint64_t n) {
       return unit * (0.25 + 1.75 * rng.uniform_at(n));
@@ -155,6 +163,7 @@ class Filler {
 
   /// Integers are codes of numbers about 1.
   static double code_of(double number, Dtype dtype) {
+    if (dtype == Dtype::kU4) return 7.5 + 3.5 * number;
     return dtype == Dtype::kI8 ? number * kCodesOfOne : number;
   }
 

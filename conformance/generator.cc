@@ -1,6 +1,7 @@
 #include "conformance/generator.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -16,6 +17,7 @@ constexpr std::uint64_t kF8 = 0xf8f8f8f800000000;
 constexpr std::uint64_t kPacked = 0x7061636b00000000;
 constexpr std::uint64_t kCache = 0x6361636865000000;
 constexpr std::uint64_t kScalesStream = 0x7363616c6573;
+constexpr std::uint64_t kHadamardStream = 0x686164616d617264;
 constexpr std::uint64_t kRotaryStream = 0x726f746172790000;
 constexpr std::uint64_t kLeftpadStream = 0x6c65667470616400;
 constexpr std::uint64_t kTreeStream = 0x7472656500000000;
@@ -33,6 +35,7 @@ class Generator {
         packed_rng_(seed, index ^ kPacked),
         cache_rng_(seed, index ^ kCache),
         scales_rng_(seed, index ^ kScalesStream),
+        hadamard_rng_(seed, index ^ kHadamardStream),
         rotary_rng_(seed, index ^ kRotaryStream),
         leftpad_rng_(seed, index ^ kLeftpadStream),
         tree_rng_(seed, index ^ kTreeStream) {}
@@ -42,6 +45,7 @@ class Generator {
     draw_dtypes();
     if (!gradients_) draw_descaled();
     if (!gradients_) draw_scales();
+    p().features.set(Feature::kHadamard, !gradients_ && hadamard_rng_.chance(0.15));
     draw_extents();
     draw_edits();
     draw_diagonal();
@@ -101,8 +105,9 @@ class Generator {
   /// Keys and values of 8 bits with scales, of one type or of two.
   void draw_scales() {
     const bool is_f8_q = is_f8(p().dtype_q);
-    if (!scales_rng_.chance(0.25) || (!is_f8_q && !has_usual_dtypes())) return;
-    constexpr Dtype kTypes[] = {Dtype::kI8, Dtype::kI8, Dtype::kF8E4M3, Dtype::kF8E5M2};
+    if (!scales_rng_.chance(0.3) || (!is_f8_q && !has_usual_dtypes())) return;
+    constexpr Dtype kTypes[] = {Dtype::kI8,     Dtype::kI8, Dtype::kF8E4M3,
+                                Dtype::kF8E5M2, Dtype::kU4, Dtype::kU4};
     if (!is_f8_q) {
       p().dtype_k = scales_rng_.pick(kTypes);
       p().dtype_v = scales_rng_.chance(0.4) ? p().dtype_k : scales_rng_.pick(kTypes);
@@ -146,11 +151,25 @@ class Generator {
     }
     draw_batch_and_heads(budget / cost());
     if (rng_.chance(0.08)) draw_empty();
+    hold_head_dims();
     p().softmax_scale = default_softmax_scale(p().head_dim_qk);
     if (rng_.chance(0.2)) {
       const double scales[] = {0.0, -p().softmax_scale, 0.5, 1.0, 2.0 * p().softmax_scale};
       p().softmax_scale = rng_.pick(scales);
     }
+  }
+
+  /// Two elements of u4 share a byte, and a Hadamard matrix has a power of two of columns.
+  void hold_head_dims() {
+    const auto even = [](std::int64_t dim) { return std::max<std::int64_t>(dim / 2 * 2, 2); };
+    const bool alike = p().head_dim_v == p().head_dim_qk;
+    if (p().dtype_k == Dtype::kU4) p().head_dim_qk = even(p().head_dim_qk);
+    if (has(Feature::kHadamard)) {
+      p().head_dim_qk =
+          static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(p().head_dim_qk)));
+    }
+    if (alike) p().head_dim_v = p().head_dim_qk;
+    if (p().dtype_v == Dtype::kU4) p().head_dim_v = even(p().head_dim_v);
   }
 
   void draw_batch_and_heads(double room) {
@@ -263,7 +282,7 @@ class Generator {
   /// Keys in pages, or in entries of a cache. No backward has either.
   void draw_cache() {
     draw_pages();
-    const bool appends = cache_rng_.chance(0.1);
+    const bool appends = cache_rng_.chance(0.14);
     if (!appends || p().seqlen_kv == 0 || (has(Feature::kPacked) && !has(Feature::kPaged))) return;
     p().features = p().features.with({Feature::kAppendKv, Feature::kSeqlensKv});
     c_.data.new_rows = cache_rng_.between(1, std::min<std::int64_t>(p().seqlen_kv, 5));
@@ -308,7 +327,7 @@ class Generator {
 
   void draw_pages() {
     const double draw = cache_rng_.uniform();
-    if (draw < 0.06 && !has(Feature::kPacked)) p().features.set(Feature::kCacheBatchIdx);
+    if (draw < 0.08 && !has(Feature::kPacked)) p().features.set(Feature::kCacheBatchIdx);
     if (draw < 0.85) return;
     constexpr std::int64_t kSizes[] = {1, 2, 3, 8, 16, 16, 24, 32, 64, 100};
     p().features = p().features.with({Feature::kPaged, Feature::kSeqlensKv});
@@ -377,7 +396,8 @@ class Generator {
   }
 
   bool gradients_;
-  Rng rng_, f8_rng_, packed_rng_, cache_rng_, scales_rng_, rotary_rng_, leftpad_rng_, tree_rng_;
+  Rng rng_, f8_rng_, packed_rng_, cache_rng_, scales_rng_, hadamard_rng_, rotary_rng_, leftpad_rng_,
+      tree_rng_;
   Case c_;
 };
 

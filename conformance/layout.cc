@@ -18,7 +18,9 @@ class RowStrides {
  public:
   RowStrides(TensorView* view, std::int32_t align_log2, bool dense, Rng* rng)
       : view_(view),
-        unit_(std::max<std::int64_t>(1, (1 << align_log2) / size_of(view->dtype))),
+        unit_(view->dtype == Dtype::kU4
+                  ? std::int64_t{2} << align_log2
+                  : std::max<std::int64_t>(1, (1 << align_log2) / size_of(view->dtype))),
         dense_(dense),
         rng_(rng) {}
 
@@ -190,7 +192,7 @@ Layout layout_of(const TensorView& view) {
 std::int32_t row_align_log2(const TensorView& view, std::int64_t offset_elements) {
   std::uint64_t bits = std::uint64_t{1} << kMaxAlignLog2;
   const auto add = [&](std::int64_t elements) {
-    bits |= static_cast<std::uint64_t>(elements * size_of(view.dtype));
+    bits |= static_cast<std::uint64_t>(bytes_of(view.dtype, elements));
   };
   add(offset_elements);
   for (int dim = 0; dim < 3; ++dim) {

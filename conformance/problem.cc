@@ -46,6 +46,7 @@ AttentionOptions options_of(const Case& c, Rng* rng) {
   options.d_lse = p.features.has(Feature::kDLse);
   options.delta = p.features.has(Feature::kDelta);
   options.rotary_interleaved = p.features.has(Feature::kRotaryInterleaved);
+  options.hadamard = p.features.has(Feature::kHadamard);
   return options;
 }
 
@@ -80,14 +81,14 @@ class ProblemBuilder {
   Strides loose(Strides max) const { return options_.dense ? Strides::kDense : max; }
 
   std::size_t add_block(std::int64_t elements, Dtype dtype, int align_log2) {
-    const auto bytes = static_cast<std::size_t>(elements * size_of(dtype));
+    const auto bytes = static_cast<std::size_t>(bytes_of(dtype, elements));
     problem_.blocks_.emplace_back(bytes, align_log2, options_.guard);
     return problem_.blocks_.size() - 1;
   }
 
   TensorView place(const char* name, TensorView view, std::size_t block, bool is_output = false,
                    std::int64_t offset = 0) {
-    view.data = problem_.blocks_[block].data() + offset * size_of(view.dtype);
+    view.data = problem_.blocks_[block].data() + bytes_of(view.dtype, offset);
     problem_.tensors_.push_back({name, view, block, is_output, is_output && of_backward_});
     return view;
   }
@@ -180,18 +181,36 @@ class ProblemBuilder {
     if (has(Feature::kDescales)) add_descales(r);
   }
 
-  /// Of k and v where they have 8 bits; k of i8 may have those of its columns alone.
+  /// A scale and a minimum beside one another for each group of a row.
+  TensorView group_scales(std::int64_t rows, std::int64_t head_dim) {
+    const AttentionParams& p = problem_.case_.params;
+    const MemoryExtents of = memory_extents(p);
+    const std::int64_t groups = (head_dim + 31) / 32;
+    TensorView view = shaped(Dtype::kF32, {of.batch_kv, p.num_heads_kv, rows, 2 * groups});
+    view.strides[3] = 1;
+    view.strides[2] = 2 * groups + (options_.dense || rng_.chance(0.6) ? 0 : 3);
+    view.strides[1] = view.strides[2] * std::max<std::int64_t>(rows, 1);
+    view.strides[0] = view.strides[1] * std::max<std::int64_t>(p.num_heads_kv, 1);
+    return view;
+  }
+
+  /// Of k and v where they have 8 bits, or 4; k of i8 may have those of its columns alone.
   void add_scales(AttentionRequest* r) {
     const AttentionParams& p = problem_.case_.params;
     const MemoryExtents of = memory_extents(p);
     const std::int64_t rows = has(Feature::kScalesPerToken) ? of.rows_kv : 1;
-    const auto add = [&](const char* name, TensorView* field, Dtype dtype) {
+    const auto add = [&](const char* name, TensorView* field, Dtype dtype, std::int64_t head_dim) {
       if (!has(Feature::kScales) || !is_quantised(dtype)) return;
+      if (dtype == Dtype::kU4) {
+        constexpr int kFloat = 2;  // aligned to 4 bytes
+        *field = place_alone(name, group_scales(of.rows_kv, head_dim), kFloat);
+        return;
+      }
       const TensorView view = shaped(Dtype::kF32, {of.batch_kv, p.num_heads_kv, rows});
       *field = add_loose(name, view, Strides::kSpread);
     };
-    add("scales_k", &r->scales_k, p.dtype_k);
-    add("scales_v", &r->scales_v, p.dtype_v);
+    add("scales_k", &r->scales_k, p.dtype_k, p.head_dim_qk);
+    add("scales_v", &r->scales_v, p.dtype_v, p.head_dim_v);
     if (!has(Feature::kChannelScales)) return;
     const TensorView view = shaped(Dtype::kF32, {p.num_heads_kv, p.head_dim_qk});
     r->channel_scales_k = add_loose("channel_scales_k", view, Strides::kSpread);
@@ -381,7 +400,8 @@ void Problem::append_rows(const Tensor& cache, std::vector<unsigned char>* bytes
   };
   const Written all[] = {
       {r.k, after.k}, {r.v, after.v}, {r.scales_k, after.scales_k}, {r.scales_v, after.scales_v}};
-  for (const auto& [view, written] : all) {
+  for (const auto& [codes, codes_written] : all) {
+    const TensorView view = as_bytes(codes), written = as_bytes(codes_written);
     if (!view.present() || cache.view.data != view.data) continue;
     const bool has_columns = view.rank == kMaxRank;
     if (!has_columns && view.shape[2] != r.k.shape[2]) continue;  // scales that are given

@@ -69,14 +69,16 @@ class Problem {
 Problem make_problem(const Case& c, const ProblemOptions& options = {});
 
 /// Calls f(const std::int64_t (&index)[4], unsigned char* element) for every element in logical
-/// order; indices past the rank are 0.
+/// order; indices past the rank are 0. Of u4 `element` is the byte that two share.
 template <class F>
 void for_each_element(const TensorView& view, F&& f) {
   if (view.num_elements() == 0) return;  // the other extents may be huge
+  const bool in_pairs = view.dtype == Dtype::kU4;
+  const TensorView bytes = as_bytes(view);
   std::int64_t extent[kMaxRank], stride[kMaxRank];
   for (int dim = 0; dim < kMaxRank; ++dim) {
     extent[dim] = dim < view.rank ? view.shape[dim] : 1;
-    stride[dim] = dim < view.rank ? view.strides[dim] * size_of(view.dtype) : 0;
+    stride[dim] = dim < view.rank ? bytes.strides[dim] * size_of(bytes.dtype) : 0;
   }
   auto* base = static_cast<unsigned char*>(view.data);
   std::int64_t index[kMaxRank];
@@ -85,7 +87,9 @@ void for_each_element(const TensorView& view, F&& f) {
       for (index[2] = 0; index[2] < extent[2]; ++index[2]) {
         unsigned char* row =
             base + index[0] * stride[0] + index[1] * stride[1] + index[2] * stride[2];
-        for (index[3] = 0; index[3] < extent[3]; ++index[3]) f(index, row + index[3] * stride[3]);
+        for (index[3] = 0; index[3] < extent[3]; ++index[3]) {
+          f(index, row + (in_pairs ? index[3] / 2 : index[3] * stride[3]));
+        }
       }
     }
   }

@@ -125,6 +125,7 @@ double decode(const void* element, Dtype dtype) {
     case Dtype::kBool: return load<std::uint8_t>(element) != 0.0 ? 1.0 : 0.0;
     case Dtype::kI32: return load<std::int32_t>(element);
     case Dtype::kI64: return load<std::int64_t>(element);
+    case Dtype::kU4: return static_cast<double>(load_code<std::uint8_t>(element) & 15u);
   }
   return std::numeric_limits<double>::quiet_NaN();
 }
@@ -142,6 +143,7 @@ void encode(double value, void* element, Dtype dtype) {
     case Dtype::kBool: store<std::uint8_t>(value != 0.0 ? 1.0 : 0.0, element); break;
     case Dtype::kI32: store_integer<std::int32_t>(value, element); break;
     case Dtype::kI64: store_integer<std::int64_t>(value, element); break;
+    case Dtype::kU4: store_integer<std::uint8_t>(std::min(value, 15.0), element); break;
   }
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "oracle/hadamard.h"
 #include "oracle/number.h"
 #include "oracle/rules.h"
 
@@ -149,6 +150,9 @@ Expected<Padded> Padded::make(const AttentionGradRequest& request) {
   if (request.rotary_cos.present()) {
     if (Status status = made.rotate(request); !status.ok()) return status;
   }
+  if (request.options.hadamard) {
+    if (Status status = made.mix(); !status.ok()) return status;
+  }
   if (request.cache_leftpad.present()) {
     if (Status status = made.skip_leftpad(); !status.ok()) return status;
   }
@@ -199,6 +203,7 @@ Status Padded::pad_all(const AttentionGradRequest& packed) {
 /// [1,Hkv,total] becomes [B,Hkv,longest]; one for all rows stays.
 TensorView Padded::pad_packed_scales(TensorView scales) {
   if (!scales.present() || scales.shape[2] != total_kv_) return scales;
+  if (scales.rank == kMaxRank) return pad_rows(scales, kv_, 2);
   scales.rank = kMaxRank;
   scales.shape[3] = 1;
   scales.strides[3] = 1;
@@ -356,6 +361,28 @@ Status Padded::skip_leftpad() {
   return {};
 }
 
+/// Queries and new keys times the orthonormal Walsh-Hadamard matrix.
+Status Padded::mix() {
+  AttentionGradRequest& r = padded_;
+  const std::int64_t dim = r.q.shape[3];
+  if (dim < 1 || (dim & (dim - 1)) != 0) {
+    return refused("head_dim " + std::to_string(dim) + " must be a power of two with hadamard");
+  }
+  for (TensorView* const rows : {&r.q, &r.k_new}) {
+    if (!rows->present()) continue;
+    *rows = add_copy(*rows);
+    TensorView heads = *rows;
+    heads.shape[3] = 1;
+    for_each_index(heads, [&](const std::int64_t(&at)[kMaxRank]) {
+      const bool has_length = rows == &r.q && r.seqlens_q.present();
+      if (has_length && at[2] >= integer(r.seqlens_q, at[0])) return;
+      mix_row(*rows, at[0], at[1], at[2]);
+    });
+  }
+  r.options.hadamard = false;
+  return {};
+}
+
 /// Rows of k_new and v_new follow those that seqlens_kv say, which grow.
 Status Padded::append() {
   const TensorView k_new = padded_.k_new, v_new = padded_.v_new;
@@ -406,6 +433,7 @@ void Padded::append_row(const TensorView& rows, bool of_k, std::int64_t b, std::
     }
     return;
   }
+  if (cache.dtype == Dtype::kU4) return append_groups(cache, scales, numbers, b, h, key);
   const double greatest = cache.dtype == Dtype::kI8       ? 127.0
                           : cache.dtype == Dtype::kF8E4M3 ? 448.0
                                                           : 57344.0;
@@ -423,7 +451,27 @@ void Padded::append_row(const TensorView& rows, bool of_k, std::int64_t b, std::
   }
 }
 
-/// [B,Hkv,Skv] of the keys' places; an entry without a scale of each row has one for all.
+/// Codes 0 to 15 of each group of 32, from its least number to its greatest.
+void Padded::append_groups(const TensorView& cache, const TensorView& scales,
+                           const std::vector<double>& numbers, std::int64_t b, std::int64_t h,
+                           std::int64_t key) {
+  const auto dim = static_cast<std::int64_t>(numbers.size());
+  for (std::int64_t begin = 0; begin < dim; begin += 32) {
+    const auto first = numbers.begin() + begin;
+    const auto last = numbers.begin() + std::min<std::int64_t>(begin + 32, dim);
+    const double min = *std::min_element(first, last), max = *std::max_element(first, last);
+    const double scale = std::max(round_to((max - min) / 15.0, Dtype::kF32), 0x1p-126);
+    set_element(scales, {b, h, key, begin / 16}, scale);
+    set_element(scales, {b, h, key, begin / 16 + 1}, min);
+    for (std::int64_t d = begin; d < begin + (last - first); ++d) {
+      const double number = numbers[static_cast<std::size_t>(d)];
+      set_element(cache, {b, h, key, d}, round_to((number - min) / scale, Dtype::kF32));
+    }
+  }
+}
+
+/// [B,Hkv,Skv] of the keys' places, of u4 [B,Hkv,Skv,2*groups]; an entry without a scale of each
+/// row has one for all.
 TensorView Padded::pad_scales(const TensorView& scales, std::int64_t batch, std::int64_t seqlen) {
   if (!scales.present()) return {};
   TensorView padded = scales;
@@ -433,7 +481,7 @@ TensorView Padded::pad_scales(const TensorView& scales, std::int64_t batch, std:
   for_each_index(padded, [&](const std::int64_t(&at)[kMaxRank]) {
     const KeyPlace place = place_of_key(at[0], at[2]);
     if (place.entry < 0) return;
-    const double scale = element(scales, place.entry, at[1], place.row);
+    const double scale = element(scales, place.entry, at[1], place.row, at[3]);
     encode(scale, static_cast<char*>(padded.data) + offset_of(padded, at), Dtype::kF32);
   });
   return padded;
@@ -441,6 +489,7 @@ TensorView Padded::pad_scales(const TensorView& scales, std::int64_t batch, std:
 
 TensorView Padded::pad_cached_rows(const TensorView& rows, std::int64_t batch,
                                    std::int64_t seqlen) {
+  if (rows.dtype == Dtype::kU4) return as_codes(pad_cached_rows(as_bytes(rows), batch, seqlen));
   TensorView padded = rows;
   padded.shape[0] = batch;
   padded.shape[2] = seqlen;
@@ -481,6 +530,7 @@ TensorView Padded::add_dense(TensorView view) {
 /// Dimension `row_dim` of packed rows becomes [B, ..., longest, ...]; a leading 1 becomes B.
 TensorView Padded::pad_rows(const TensorView& rows, const Starts& starts, int row_dim) {
   if (!rows.present()) return {};
+  if (rows.dtype == Dtype::kU4) return as_codes(pad_rows(as_bytes(rows), starts, row_dim));
   const bool leads = rows.rank == kMaxRank;  // [1,H,total,D]
   TensorView padded;
   padded.dtype = rows.dtype;

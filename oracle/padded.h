@@ -65,10 +65,14 @@ class Padded {
   Status pad_packed_keys(const AttentionGradRequest& packed);
   Status pad_cache(const AttentionGradRequest& cached);
   Status check_cache(const AttentionGradRequest& cached) const;
+  Status mix();
   Status append();
   Status skip_leftpad();
   void append_row(const TensorView& rows, bool of_k, std::int64_t b, std::int64_t h, std::int64_t i,
                   std::int64_t key);
+  static void append_groups(const TensorView& cache, const TensorView& scales,
+                            const std::vector<double>& numbers, std::int64_t b, std::int64_t h,
+                            std::int64_t key);
   TensorView pad_packed_scales(TensorView scales);
   TensorView pad_scales(const TensorView& scales, std::int64_t batch, std::int64_t seqlen);
   Status rotate(const AttentionGradRequest& cached);

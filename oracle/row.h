@@ -23,14 +23,15 @@ inline Dtype ideal_dtype_probs(Dtype dtype_q) {
   return size_of(dtype_q) == 1 ? Dtype::kF32 : dtype_q;
 }
 
-/// One head of a [B,H,S,D] tensor times factor(s, d), dense, in the arithmetic of the loops.
-template <class R, class Factor>
-std::vector<R> head_of(const TensorView& view, std::int64_t b, std::int64_t h, Factor factor) {
+/// One head of a [B,H,S,D] tensor: number(s, d) times factor(d), dense, in the arithmetic of the
+/// loops.
+template <class R, class Number, class Factor>
+std::vector<R> head_of(const TensorView& view, Number number, Factor factor) {
   std::vector<R> rows;
   rows.reserve(static_cast<std::size_t>(view.shape[2] * view.shape[3]));
   for (std::int64_t s = 0; s < view.shape[2]; ++s) {
     for (std::int64_t d = 0; d < view.shape[3]; ++d) {
-      rows.push_back(static_cast<R>(element(view, b, h, s, d)) * static_cast<R>(factor(s, d)));
+      rows.push_back(static_cast<R>(number(s, d)) * static_cast<R>(factor(d)));
     }
   }
   return rows;
@@ -132,19 +133,20 @@ Head<R> load_head(const Rules& rules, std::int64_t b, std::int64_t h, Dtype p_dt
   const double descale_k = rules.descale(r.descale_k, b, kv);
   const double descale_v =
       rules.fault() == Fault::kDescaleIgnored ? 1.0 : rules.descale(r.descale_v, b, kv);
-  return {head_of<R>(r.q, b, h, [&](std::int64_t, std::int64_t) { return descale_q; }),
-          head_of<R>(r.k, b, kv,
-                     [&](std::int64_t j, std::int64_t d) {
-                       return descale_k * rules.row_scale(r.scales_k, b, kv, j) *
-                              rules.channel_scale(kv, d);
-                     }),
-          head_of<R>(r.v, b, kv,
-                     [&](std::int64_t j, std::int64_t) {
-                       return descale_v * rules.row_scale(r.scales_v, b, kv, j);
-                     }),
-          r.q.shape[3],
-          r.v.shape[3],
-          p_dtype};
+  const auto of_q = [&](std::int64_t i, std::int64_t d) { return element(r.q, b, h, i, d); };
+  const auto of_k = [&](std::int64_t j, std::int64_t d) {
+    return rules.number(r.k, r.scales_k, {b, kv, j, d});
+  };
+  const auto of_v = [&](std::int64_t j, std::int64_t d) {
+    return rules.number(r.v, r.scales_v, {b, kv, j, d});
+  };
+  return {
+      head_of<R>(r.q, of_q, [&](std::int64_t) { return descale_q; }),
+      head_of<R>(r.k, of_k, [&](std::int64_t d) { return descale_k * rules.channel_scale(kv, d); }),
+      head_of<R>(r.v, of_v, [&](std::int64_t) { return descale_v; }),
+      r.q.shape[3],
+      r.v.shape[3],
+      p_dtype};
 }
 
 inline std::vector<VisibleKey> visible_keys(const Rules& rules, std::int64_t b, std::int64_t h,

@@ -15,7 +15,40 @@ double element(const TensorView& view, std::int64_t i0, std::int64_t i1, std::in
   for (int dim = 0; dim < view.rank; ++dim) {
     if (view.shape[dim] > 1) offset += index[dim] * view.strides[dim];
   }
+  if (view.dtype == Dtype::kU4) {  // two in a byte, the first in its low half
+    const unsigned pair = static_cast<const unsigned char*>(view.data)[offset / 2];
+    return static_cast<double>(offset % 2 == 0 ? pair & 15u : pair >> 4);
+  }
   return decode(static_cast<const char*>(view.data) + offset * size_of(view.dtype), view.dtype);
+}
+
+TensorView as_codes(TensorView bytes) {
+  bytes.dtype = Dtype::kU4;
+  bytes.shape[bytes.rank - 1] *= 2;
+  for (int dim = 0; dim + 1 < bytes.rank; ++dim) bytes.strides[dim] *= 2;
+  return bytes;
+}
+
+void set_element(const TensorView& view, const std::int64_t (&index)[kMaxRank], double value) {
+  std::int64_t offset = 0;
+  for (int dim = 0; dim < view.rank; ++dim) offset += index[dim] * view.strides[dim];
+  if (view.dtype != Dtype::kU4) {
+    return encode(value, static_cast<char*>(view.data) + offset * size_of(view.dtype), view.dtype);
+  }
+  unsigned char code = 0;
+  encode(value, &code, Dtype::kU4);
+  unsigned char& pair = static_cast<unsigned char*>(view.data)[offset / 2];
+  pair = static_cast<unsigned char>(offset % 2 == 0 ? (pair & 0xf0u) | code
+                                                    : (pair & 0x0fu) | code << 4);
+}
+
+double Rules::number(const TensorView& rows, const TensorView& scales, const Place& at) const {
+  const double code = element(rows, at.b, at.h, at.i, at.j);
+  if (!scales.present() || fault_ == Fault::kScalesIgnored) return code;
+  if (rows.dtype != Dtype::kU4) return code * element(scales, at.b, at.h, at.i);
+  const std::int64_t group = at.j / 32;  // a scale and a minimum for each
+  return code * element(scales, at.b, at.h, at.i, 2 * group) +
+         element(scales, at.b, at.h, at.i, 2 * group + 1);
 }
 
 std::int64_t Rules::len_q(std::int64_t b) const {

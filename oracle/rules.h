@@ -14,6 +14,10 @@ __extension__ using Int128 = __int128;  // positions on the diagonal: offsets ta
 /// One element of a view as a number. `index` has the view's rank; extents of 1 broadcast.
 double element(const TensorView& view, std::int64_t i0, std::int64_t i1 = 0, std::int64_t i2 = 0,
                std::int64_t i3 = 0);
+/// The view of as_bytes() of a view of u4 again.
+TensorView as_codes(TensorView bytes);
+/// Encodes `value` in the element.
+void set_element(const TensorView& view, const std::int64_t (&index)[kMaxRank], double value);
 
 /// A place in the score matrices: sequence, query head, query, key.
 struct Place {
@@ -36,12 +40,9 @@ class Rules {
   double descale(const TensorView& scale, std::int64_t b, std::int64_t kv) const {
     return scale.present() ? element(scale, b, kv) : 1.0;
   }
-  /// What a row of K or V, and a column of K, is multiplied by; 1 without scales.
-  double row_scale(const TensorView& scales, std::int64_t b, std::int64_t kv,
-                   std::int64_t j) const {
-    if (!scales.present() || fault_ == Fault::kScalesIgnored) return 1.0;
-    return element(scales, b, kv, j);
-  }
+  /// What element (b, kv head, row, column) of K or V stands for, but for the scales of columns.
+  double number(const TensorView& rows, const TensorView& scales, const Place& at) const;
+  /// What a column of K is multiplied by; 1 without scales.
   double channel_scale(std::int64_t kv, std::int64_t d) const {
     return request_.channel_scales_k.present() ? element(request_.channel_scales_k, kv, d) : 1.0;
   }

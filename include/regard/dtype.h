@@ -21,13 +21,14 @@ enum class Dtype : std::uint8_t {
   kU8,
   kBool,
   kI32,
-  kI64
+  kI64,
+  kU4  // keys and values alone: 0 to 15, two in a byte, the first in its low half
 };
-inline constexpr int kDtypeCount = 11;
+inline constexpr int kDtypeCount = 12;
 
 struct DtypeInfo {
-  const char* name;  // in cases and JSON
-  int size_bytes;
+  const char* name;   // in cases and JSON
+  int size_bytes;     // of u4 the byte that two elements share
   int mantissa_bits;  // explicit fraction bits; 0 for integers
 };
 
@@ -35,7 +36,7 @@ constexpr DtypeInfo dtype_info(Dtype dtype) noexcept {
   constexpr DtypeInfo kInfo[kDtypeCount] = {{"f64", 8, 52}, {"f32", 4, 23},   {"bf16", 2, 7},
                                             {"f16", 2, 10}, {"f8e4m3", 1, 3}, {"f8e5m2", 1, 2},
                                             {"i8", 1, 0},   {"u8", 1, 0},     {"bool", 1, 0},
-                                            {"i32", 4, 0},  {"i64", 8, 0}};
+                                            {"i32", 4, 0},  {"i64", 8, 0},    {"u4", 1, 0}};
   const int i = static_cast<int>(dtype);
   return i >= 0 && i < kDtypeCount ? kInfo[i] : DtypeInfo{"?", 0, 0};
 }
@@ -50,8 +51,18 @@ constexpr bool is_f8(Dtype dtype) noexcept {
   return dtype == Dtype::kF8E4M3 || dtype == Dtype::kF8E5M2;
 }
 
-/// Of 8 bits: keys and values of these types may have scales.
-constexpr bool is_quantised(Dtype dtype) noexcept { return is_f8(dtype) || dtype == Dtype::kI8; }
+/// Of 8 bits or 4: keys and values of these types may have scales.
+constexpr bool is_quantised(Dtype dtype) noexcept {
+  return is_f8(dtype) || dtype == Dtype::kI8 || dtype == Dtype::kU4;
+}
+
+/// Elements of u4 that share a scale and a minimum; the last group of a row may be smaller.
+inline constexpr std::int64_t kGroupSize = 32;
+
+/// Bytes of so many elements that follow one another, an even number where two share a byte.
+constexpr std::int64_t bytes_of(Dtype dtype, std::int64_t elements) noexcept {
+  return dtype == Dtype::kU4 ? elements / 2 : elements * dtype_info(dtype).size_bytes;
+}
 
 /// The type of out where none is named: q's, and bf16 where q has 8-bit floats.
 constexpr Dtype default_dtype_out(Dtype dtype_q) noexcept {

@@ -36,6 +36,7 @@ enum class Feature : std::uint8_t {
   kRotary,             // rotary_cos, rotary_sin
   kRotaryInterleaved,  // an option; its pairs are neighbours
   kPositions,
+  kHadamard,  // an option
   kCacheBatchIdx,
   kCacheLeftpad,
   kTreeMask,

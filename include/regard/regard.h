@@ -146,7 +146,9 @@ typedef struct regard_request {
   const regard_tensor* cu_seqlens_kv;  // i32 or i64 [B+1]
   const regard_tensor* page_table;     // i32 [B,pages]
   // Of k and v of 8 bits: what rows are multiplied by, f32 [entries,Hkv,rows] or [entries,Hkv,1],
-  // and columns of k, f32 [Hkv,Dqk].
+  // and columns of k, f32 [Hkv,Dqk]. Of unsigned integers of 4 bits [entries,Hkv,rows,2*groups]: a
+  // scale and a minimum for every 32 elements of a row. Two of these share a byte, the first in its
+  // low half; strides count elements.
   const regard_tensor* scales_k;
   const regard_tensor* scales_v;
   const regard_tensor* channel_scales_k;
@@ -185,7 +187,7 @@ typedef struct regard_request {
   int32_t d_lse;                   // 0 or 1, with needs_grad: the backward will be given d_lse
   int32_t delta;                   // 0 or 1, with needs_grad: the backward will be given delta
   int32_t rotary_interleaved;      // 0: pairs are half of rotary_dim apart; 1: they are neighbours
-  int32_t reserved;                // 0
+  int32_t hadamard;                // 0 or 1: k's rows are keys times the Walsh-Hadamard matrix
 } regard_request;
 
 /// What a caller allows and prefers (docs/selection.md). A null field leaves the choice to the next

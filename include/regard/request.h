@@ -43,7 +43,8 @@ struct Buffers {
   TensorView cu_seqlens_q, cu_seqlens_kv;
   TensorView page_table;  // i32 [B, pages]
   // Of k and v of 8 bits: what each row is multiplied by, f32 [entries,Hkv,rows], one for each row
-  // of k, or [entries,Hkv,1]; and each column of k, f32 [Hkv,Dqk]. i8 needs them
+  // of k, or [entries,Hkv,1]; and each column of k, f32 [Hkv,Dqk]. i8 needs them. Of u4
+  // [entries,Hkv,rows,2*groups]: a scale and a minimum for every 32 elements of a row
   TensorView scales_k, scales_v;
   TensorView channel_scales_k;
   TensorView block_mask;  // no backend of this version supports it
@@ -86,6 +87,9 @@ struct AttentionOptions {
   std::int64_t page_size = 0;
   // Rotary embedding turns elements 2x and 2x + 1 together; else x and x + rotary_dim / 2.
   bool rotary_interleaved = false;
+  // The rows of k are keys times the orthonormal Walsh-Hadamard matrix; q and k_new are multiplied
+  // in the call, after rotary embedding. Scores stay what they are.
+  bool hadamard = false;
   // The sums of seqlens_q and seqlens_kv, for predictions (AttentionParams::tokens_q); 0: not
   // stated. They never change a result.
   std::int64_t tokens_q = 0;

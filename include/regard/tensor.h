@@ -23,8 +23,9 @@ REGARD_EXPORT const char* to_string(DeviceType type) noexcept;  // "cpu", "cuda"
 
 inline constexpr int kMaxRank = 4;
 
-/// A tensor in memory that the caller owns. Strides count elements and may be 0 on inputs.
-/// rank 0 means "absent"; a present tensor with a zero extent may have null data.
+/// A tensor in memory that the caller owns. Strides count elements and may be 0 on inputs. Rows of
+/// u4 have an even number of elements, their strides are even, and the last stride is 1. rank 0
+/// means "absent"; a present tensor with a zero extent may have null data.
 struct TensorView {
   void* data = nullptr;
   Dtype dtype = Dtype::kF32;
@@ -42,6 +43,15 @@ struct TensorView {
     return n;
   }
 };
+
+/// The bytes of a view: of u4 two elements of its last dimension are one of u8.
+constexpr TensorView as_bytes(TensorView view) noexcept {
+  if (view.dtype != Dtype::kU4 || view.rank < 1) return view;
+  view.dtype = Dtype::kU8;
+  view.shape[view.rank - 1] /= 2;
+  for (int i = 0; i + 1 < view.rank; ++i) view.strides[i] /= 2;
+  return view;
+}
 
 /// A view of memory whose C++ type does not say the element type, such as the bits of bf16 in
 /// std::uint16_t. Strides count elements; without them it is dense and row-major. Both lists have

@@ -45,12 +45,15 @@ enum class Extent : std::uint8_t {
   kRotaryHalf,  // rotary_dim / 2
   kEntries,     // of k and v: the batch, pages, or entries of a cache
   kRows,        // of an entry of k
+  kGroupsK,     // 2 for each group of a row of k of u4: its scale and its minimum
+  kGroupsV,     // of v
   kCount
 };
 inline constexpr int kExtentCount = static_cast<int>(Extent::kCount);
 inline constexpr const char* kExtentNames[kExtentCount] = {
-    "B",        "Hq",    "Hkv",  "Sq",        "Skv",          "Dqk",     "Dv",  "total_q",
-    "total_kv", "pages", "Snew", "positions", "rotary_dim/2", "entries", "rows"};
+    "B",       "Hq",         "Hkv",       "Sq",   "Skv",       "Dqk",          "Dv",
+    "total_q", "total_kv",   "pages",     "Snew", "positions", "rotary_dim/2", "entries",
+    "rows",    "2*groups_k", "2*groups_v"};
 
 /// A shape in letters: "[B,Hq,Sq]"; with a number, "[B+1]" or "[B,Hq,Sq,2]"; extents that may also
 /// be 1, "[1|B,1|Hq]"; one of two shapes, which differ in rank, "[1] or [B,Hkv]".
@@ -149,7 +152,7 @@ enum class DataRule : std::uint8_t {
   kLeftpad,       // from 0 to the sequence's length
   kStarts,        // ascending from 0 to `data_limit`, no two further apart than the longest length
   kScale,         // finite and at least 0
-  kRowScale,      // finite and more than 0, of rows that a sequence has
+  kRowScale,      // finite and more than 0, of rows that a sequence has; minima finite
   kChannelScale,  // finite and more than 0
   kNewRow,        // finite, where rows are quantised
   kPage,          // a page of k and v; -1 where no row sees a key of it
@@ -279,10 +282,12 @@ inline constexpr TensorSpec kTensors[] = {
      .beside = &Buffers::seqlens_kv, .features = {Feature::kPaged}},
     {REGARD_IN_CALL(scales_k), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
      .written_with = {Feature::kAppendKv}, .data = DataRule::kRowScale,
-     .shape = "[entries,Hkv,1|rows]", .dtype = DtypeRule::kF32, .features = {Feature::kScales}},
+     .shape = "[entries,Hkv,1|rows] or [entries,Hkv,rows,2*groups_k]", .dtype = DtypeRule::kF32,
+     .features = {Feature::kScales}},
     {REGARD_IN_CALL(scales_v), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
      .written_with = {Feature::kAppendKv}, .data = DataRule::kRowScale,
-     .shape = "[entries,Hkv,1|rows]", .dtype = DtypeRule::kF32, .features = {Feature::kScales}},
+     .shape = "[entries,Hkv,1|rows] or [entries,Hkv,rows,2*groups_v]", .dtype = DtypeRule::kF32,
+     .features = {Feature::kScales}},
     {REGARD_IN_CALL(channel_scales_k), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
      .data = DataRule::kChannelScale, .shape = "[Hkv,Dqk]", .dtype = DtypeRule::kF32,
      .features = {Feature::kChannelScales}},

@@ -16,8 +16,9 @@ _OWN = {"window": (-1, -1), "softcap": 0.0, "alibi_slopes": None, "sinks": None,
         "lengths": None, "lengths_kv": None, "padding": None, "page_table": None,
         "cache_batch_idx": None, "cache_leftpad": None, "shared_prefix_kv": 0,
         "k_new": None, "v_new": None, "tree_mask": None, "scales_k": None, "scales_v": None,
-        "channel_scales_k": None, "rotary_cos": None, "rotary_sin": None,
-        "rotary_interleaved": False, "positions": None, "descale_k": None, "descale_v": None,
+        "channel_scales_k": None, "k_dtype": None, "v_dtype": None, "rotary_cos": None,
+        "rotary_sin": None, "rotary_interleaved": False, "hadamard": False, "positions": None,
+        "descale_k": None, "descale_v": None,
         "dropout_p": 0.0, "return_lse": False, "return_scores": None}
 
 

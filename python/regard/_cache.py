@@ -14,7 +14,8 @@ from ._core import attention
 # Keywords of attention that say where the keys lie.
 _OF_THE_CACHE = frozenset({"layout", "seqlens_kv", "page_table", "cache_batch_idx",
                            "cache_leftpad", "shared_prefix_kv", "cu_seqlens_q", "cu_seqlens_kv",
-                           "max_seqlen_q", "max_seqlen_kv", "lengths", "lengths_kv", "padding"})
+                           "max_seqlen_q", "max_seqlen_kv", "lengths", "lengths_kv", "padding",
+                           "k_dtype", "v_dtype", "hadamard"})
 
 
 class CacheFullError(RuntimeError):
@@ -34,25 +35,36 @@ def _dtypes(dtype: Any, k_dtype: Any, v_dtype: Any) -> tuple[Any, Any]:
 class _Cache:
     """What both caches share: sequences by number, rows in and attention out."""
 
-    def __init__(self, shape: tuple[int, ...], dtypes: tuple[Any, Any], scales: str | None) -> None:
+    def __init__(self, shape: tuple[int, ...], dtypes: tuple[Any, Any], scales: str | None,
+                 hadamard: bool) -> None:
         if scales not in (*SCALES, None):
             raise ValueError(f"scales ({scales!r}) must be {', '.join(map(repr, SCALES))} or None")
         self._memories = [memory_of(dtype) for dtype in dtypes]
-        self.k, self.v = (memory.zeros(shape) for memory in self._memories)
+        *outer, dim = shape
+        if hadamard and dim & (dim - 1):
+            raise ValueError(f"head_dim ({dim}) must be a power of two with hadamard=True")
+        self._head_dim, self._hadamard = dim, bool(hadamard)
         self._row_scales: list[RowScales | None] = []
-        for name, rows in (("k", self.k), ("v", self.v)):
-            if scales is None and str(rows.dtype).endswith("int8"):
+        rows = []
+        for name, memory in zip(("k", "v"), self._memories):
+            if dim % memory.per_element:
+                raise ValueError(f"head_dim ({dim}) must be even where {name} is u4: two codes are a byte")
+            rows.append(memory.zeros((*outer, dim // memory.per_element)))
+            if scales is None and str(memory.dtype).endswith("int8"):
                 raise ValueError(f"scales (None) must be one of {', '.join(map(repr, SCALES))} where {name} "
-                                 "is int8")
-            has_scales = scales is not None and is_quantised(rows.dtype)
-            self._row_scales.append(RowScales(name, str(scales), shape) if has_scales else None)
+                                 f"is {'u4' if memory.per_element == 2 else 'int8'}")
+            has_scales = scales is not None and is_quantised(memory.dtype)
+            self._row_scales.append(RowScales(name, str(scales), shape, memory.per_element == 2)
+                                    if has_scales else None)
+        self.k, self.v = rows
         self._lengths: dict[int, int] = {}
         self._next = 0
 
     @property
     def scales_k(self) -> NDArray[np.float32] | None:
-        """What rows of k are multiplied by, [entries, kv heads, rows] or [pages, kv heads, 1]; None where
-        they have no scales."""
+        """What rows of k are multiplied by, [entries, kv heads, rows] or [pages, kv heads, 1]; of u4
+        [entries, kv heads, rows, 2 * groups], a scale and a minimum for each group of 32 elements. None
+        where they have no scales."""
         return self._scales("scales_k")
 
     @property
@@ -69,8 +81,11 @@ class _Cache:
         return self._scale_keywords().get(name)
 
     def _scale_keywords(self) -> dict[str, Any]:
-        """The scales, by their names in attention."""
-        made: dict[str, Any] = {}
+        """The scales, and what else says what rows stand for, by their names in attention."""
+        made: dict[str, Any] = {"hadamard": True} if self._hadamard else {}
+        for name, memory in zip(("k_dtype", "v_dtype"), self._memories):
+            if memory.per_element == 2:
+                made[name] = "u4"
         for scaled in self._row_scales:
             if scaled is not None:
                 made.update(scaled.keywords())
@@ -106,7 +121,7 @@ class _Cache:
 
     def _check_rows(self, rows: dict[str, Any], rank: int) -> None:
         """k and v [..., kv heads, new, head_dim]."""
-        heads, size = self.k.shape[1], self.k.shape[3]
+        heads, size = self.k.shape[1], self._head_dim
         shapes = [tuple(np.shape(given)) for given in rows.values()]
         for name, shape in zip(rows, shapes):
             if len(shape) != rank or shape[-3] != heads or shape[-1] != size:
@@ -147,9 +162,12 @@ class _Cache:
         k, v = (memory.rounded(name, x) if scaled is None else numbers_of(name, x)
                 for memory, scaled, (name, x) in zip(self._memories, self._row_scales, given.items()))
         new, begin = k.shape[1], self._lengths[sequence]
-        if new and any(self._row_scales):  # the call quantises what it appends, also without queries
-            nobody = np.zeros((1, self.k.shape[1], 0, self.k.shape[3]), np.float32)
-            self.attend(nobody, [sequence], k_new=k[None], v_new=v[None])
+        if any(self._row_scales) or self._hadamard:
+            # The call quantises and mixes what it appends, also without queries.
+            is_f64 = str(self.k.dtype).endswith("float64")
+            nobody = np.zeros((1, self.k.shape[1], 0, self._head_dim), np.float64 if is_f64 else np.float32)
+            if new:
+                self.attend(nobody, [sequence], k_new=k[None], v_new=v[None])
             return
         self._reserve(sequence, new)
         for memory, bits, rows in zip(self._memories, self._bits, (k, v)):
@@ -161,7 +179,7 @@ class _Cache:
         """Those of rows of a sequence, [kv heads, rows, 1]; None where columns alone have scales."""
         if scaled.scales is None:
             return None
-        shape = (*scaled.scales.shape[:2], self.k.shape[2], 1)
+        shape = (*scaled.scales.shape[:2], self.k.shape[2], scaled.scales.shape[3])
         return self._read(np.broadcast_to(scaled.scales, shape), sequence, begin, end)
 
     def _check_given_scales(self, sequence: int, new: int) -> None:
@@ -173,7 +191,8 @@ class _Cache:
 
     def rows(self, sequence: int) -> tuple[Any, Any]:
         """Copies of the keys and values of a sequence, [kv heads, length, head_dim] each, of the
-        cache's kind and type; with scales, the numbers of float32 that they stand for, in NumPy."""
+        cache's kind and type; with scales, the numbers of float32 that they stand for, in NumPy. With
+        hadamard=True keys are those that the cache holds, times the matrix."""
         self._check(sequence)
         end = self._lengths[sequence]
         made = []
@@ -288,8 +307,11 @@ class PagedKVCache(_Cache):
     float32: one for each row ("token"), or those that the caller writes into scales_k and scales_v
     [num_pages, kv heads, 1] ("page") or channel_scales_k [kv heads, head_dim] ("channel", where v has
     scales of rows) before the first row, which then saturate. scales=None stores 8-bit floats as they
-    are rounded. hadamard must be False: rotated caches are not supported. Not for use by several
-    threads at once.
+    are rounded. Rows of "u4" ("int4", NumPy alone) have a scale and a minimum for every 32 elements of a row,
+    in scales_k and scales_v [num_pages, kv heads, page_size, 2 * groups]; they need scales="token" and an
+    even head_dim, and k and v hold two elements in a byte. hadamard=True keeps keys times the
+    Walsh-Hadamard matrix, which spreads outliers of a few columns over all: head_dim is then a power of
+    two. Not for use by several threads at once.
 
     Raises ValueError for a size or dtype, ImportError where ml_dtypes is missing, CacheFullError where
     pages are too few, KeyError for a sequence that is not there; the cache is then as it was.
@@ -302,10 +324,8 @@ class PagedKVCache(_Cache):
                  scales: str | None = "token", hadamard: bool = False) -> None:
         _positive(num_pages=num_pages, page_size=page_size, num_kv_heads=num_kv_heads,
                   head_dim=head_dim)
-        if hadamard:
-            raise ValueError(f"hadamard ({hadamard!r}) must be False: rotated caches are not supported")
         shape = (num_pages, num_kv_heads, page_size, head_dim)
-        super().__init__(shape, _dtypes(dtype, k_dtype, v_dtype), scales)
+        super().__init__(shape, _dtypes(dtype, k_dtype, v_dtype), scales, hadamard)
         self._pages: dict[int, list[int]] = {}
         self._users = [0] * num_pages
         self._free = list(range(num_pages - 1, -1, -1))
@@ -460,11 +480,11 @@ class KVCache(_Cache):
 
     def __init__(self, *, batch_size: int, capacity: int, num_kv_heads: int, head_dim: int,
                  dtype: Any = "bf16", k_dtype: Any = None, v_dtype: Any = None,
-                 scales: str | None = "token") -> None:
+                 scales: str | None = "token", hadamard: bool = False) -> None:
         _positive(batch_size=batch_size, capacity=capacity, num_kv_heads=num_kv_heads,
                   head_dim=head_dim)
         super().__init__((batch_size, num_kv_heads, capacity, head_dim),
-                         _dtypes(dtype, k_dtype, v_dtype), scales)
+                         _dtypes(dtype, k_dtype, v_dtype), scales, hadamard)
         self._entries: dict[int, int] = {}
         self._free = list(range(batch_size - 1, -1, -1))
 

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 _NAMES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16",
-          "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "i8": "int8"}
-_NUMPY = ("f64", "f32", "f16", "i8")
+          "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "i8": "int8", "u4": "uint8",
+          "int4": "uint8"}
+_NUMPY = ("f64", "f32", "f16", "i8", "u4", "int4")
 _BITS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
 
 
@@ -37,18 +38,20 @@ def _detached(name: str, tensor: Any) -> Any:
 
 
 class NumpyMemory:
-    """NumPy arrays of a type that is named as in a case: f64, f32, f16, bf16, f8e4m3, f8e5m2 or i8."""
+    """NumPy arrays of a type that is named as in a case: f64, f32, f16, bf16, f8e4m3, f8e5m2, i8 or u4
+    ("int4"), whose codes of 4 bits stand two in a byte."""
 
     def __init__(self, dtype: Any) -> None:
         if dtype not in _NAMES:
             raise ValueError(f"dtype ({dtype!r}) must be one of {', '.join(_NAMES)}, or PyTorch's dtype "
-                             "of one")
+                             "of a type of 8 bits or more")
         try:
             owner: Any = np if dtype in _NUMPY else importlib.import_module("ml_dtypes")
         except ImportError as error:
             raise ImportError(f"dtype {dtype!r} needs the package ml_dtypes; {', '.join(_NUMPY)} need "
                               "NumPy alone") from error
         self.dtype = np.dtype(getattr(owner, _NAMES[dtype]))
+        self.per_element = 2 if _NAMES[dtype] == "uint8" else 1
 
     def zeros(self, shape: tuple[int, ...]) -> NDArray[Any]:
         return np.zeros(shape, self.dtype)
@@ -73,8 +76,10 @@ class NumpyMemory:
 class TorchMemory:
     """CPU tensors of a dtype of PyTorch's."""
 
+    per_element = 1  # codes in an element of the array
+
     def __init__(self, dtype: Any) -> None:
-        accepted = [f"torch.{name}" for name in _NAMES.values()]
+        accepted = [f"torch.{name}" for name in _NAMES.values() if name != "uint8"]
         if str(dtype) not in accepted:
             raise ValueError(f"dtype ({dtype!r}) must be one of {', '.join(accepted)}")
         self.dtype, self._bits = dtype, getattr(_torch(), _BITS[dtype.itemsize])

@@ -201,9 +201,12 @@ class AttentionOptions(TypedDict, total=False):
     scales_k: Array | None
     scales_v: Array | None
     channel_scales_k: Array | None
+    k_dtype: str | None
+    v_dtype: str | None
     rotary_cos: Array | None
     rotary_sin: Array | None
     rotary_interleaved: bool
+    hadamard: bool
     positions: Integers | None
     descale_q: float | Numbers | None
     descale_k: float | Numbers | None
@@ -427,9 +430,12 @@ def attention(
     scales_k: Array | None = None,
     scales_v: Array | None = None,
     channel_scales_k: Array | None = None,
+    k_dtype: str | None = None,
+    v_dtype: str | None = None,
     rotary_cos: Array | None = None,
     rotary_sin: Array | None = None,
     rotary_interleaved: bool = False,
+    hadamard: bool = False,
     positions: Integers | None = None,
     descale_q: float | Numbers | None = None,
     descale_k: float | Numbers | None = None,
@@ -515,9 +521,12 @@ def explain(
     scales_k: Array | None = None,
     scales_v: Array | None = None,
     channel_scales_k: Array | None = None,
+    k_dtype: str | None = None,
+    v_dtype: str | None = None,
     rotary_cos: Array | None = None,
     rotary_sin: Array | None = None,
     rotary_interleaved: bool = False,
+    hadamard: bool = False,
     positions: Integers | None = None,
     descale_q: float | Numbers | None = None,
     descale_k: float | Numbers | None = None,

@@ -21,8 +21,8 @@ namespace {
   "cu_seqlens_kv=None, max_seqlen_q=None, max_seqlen_kv=None, lengths=None, "            \
   "lengths_kv=None, padding=None, page_table=None, cache_batch_idx=None, "               \
   "cache_leftpad=None, shared_prefix_kv=0, k_new=None, v_new=None, tree_mask=None, "     \
-  "scales_k=None, scales_v=None, channel_scales_k=None, "                                \
-  "rotary_cos=None, rotary_sin=None, rotary_interleaved=False, "                         \
+  "scales_k=None, scales_v=None, channel_scales_k=None, k_dtype=None, v_dtype=None, "    \
+  "rotary_cos=None, rotary_sin=None, rotary_interleaved=False, hadamard=False, "         \
   "positions=None, descale_q=None, "                                                     \
   "descale_k=None, descale_v=None, dropout_p=0.0, seed=None, "                           \
   "layout='BHSD', backends=None, policy=None, return_lse=False, return_scores=None, "    \
@@ -89,6 +89,21 @@ for each row where scales are one for each row.
     (1, 8, 1, 64)
     >>> int(codes[0, 0, 3, 0]), float(scales[0, 0, 3] * 127)  # row 3 was written
     (127, 2.0)
+
+With k_dtype='u4', or v_dtype, the array is uint8 and half as wide: two codes of 0 to 15 in a byte, the
+first in its low half. Its scales are [entries, kv heads, rows, 2 * groups]: for every 32 elements of a row
+a scale and a minimum, code * scale + minimum being the element. head_dim is even.
+
+    >>> codes, scales = np.zeros((1, 2, 64, 32), np.uint8), np.ones((1, 2, 64, 4), np.float32)
+    >>> regard.attention(np.ones((1, 8, 1, 64), np.float32), codes, codes.copy(), k_dtype='u4', v_dtype='u4',
+    ...                  scales_k=scales, scales_v=scales.copy(), k_new=new, v_new=new, seqlens_kv=[3]).shape
+    (1, 8, 1, 64)
+    >>> scales[0, 0, 3, 1].item()  # all elements of the row are the minimum
+    2.0
+
+hadamard=True multiplies q and k_new by the orthonormal Walsh-Hadamard matrix, after rotary embedding: k
+holds such rows. Scores stay what they are, and outliers of a few columns are spread over all of them, so
+that codes of few bits lose less. head_dim is a power of two.
 
 rotary_cos and rotary_sin [positions, rotary_dim / 2], float32 or q's type, rotate q and k_new by the
 position of each row: the rows before it, or positions, int32 [batch, queries]. rotary_dim is even, and

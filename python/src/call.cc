@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <string_view>
 
 #include "bind_lengths.h"
 #include "bind_policy.h"
@@ -209,14 +210,33 @@ Call::Call(const Arguments& arguments, Purpose purpose)
   }
 }
 
+namespace {
+
+/// Whether an array of bytes holds codes of 4 bits; its own type says everything else.
+bool is_u4(PyObject* word, const char* name) {
+  if (word == nullptr) return false;
+  constexpr const char* kAccepted =
+      "'u4' (or 'int4'), or left out: other types are the array's own";
+  const std::string_view text = read_text(word, name, kAccepted);
+  if (text == "u4" || text == "int4") return true;
+  raise_value(std::string(name) + " (" + repr(word) + ") must be " + kAccepted);
+}
+
+}  // namespace
+
 /// k and v, and the rows that are appended to them. In pages they are in the order of the layout,
 /// whether q is packed or not.
 void Call::read_keys(const Arguments& arguments) {
   const bool paged = arguments.given(kPageTable) != nullptr;
   const RowOrder order = paged ? read_layout(arguments.value[kLayout]) : order_;
   const std::size_t copies = inputs_.notes().size();
-  request.k = inputs_.tensor(arguments.value[kK], "k", order);
-  request.v = inputs_.tensor(arguments.value[kV], "v", order);
+  const auto read_rows = [&](Arg arg, Arg dtype) {
+    const bool packed = is_u4(arguments.given(dtype), name_of(dtype));
+    return packed ? inputs_.packed_codes(arguments.value[arg], name_of(arg), order)
+                  : inputs_.tensor(arguments.value[arg], name_of(arg), order);
+  };
+  request.k = read_rows(kK, kKDtype);
+  request.v = read_rows(kV, kVDtype);
   if (arguments.given(kKNew) != nullptr && inputs_.notes().size() != copies) {
     raise_value("k and v must be taken where they are, since k_new is appended to them; " +
                 inputs_.notes().back());
@@ -243,6 +263,9 @@ void Call::read_keys(const Arguments& arguments) {
   read_as_given(kRotarySin, &request.rotary_sin);
   if (PyObject* const given = arguments.value[kRotaryInterleaved]) {
     request.options.rotary_interleaved = read_bool(given, "rotary_interleaved");
+  }
+  if (PyObject* const given = arguments.value[kHadamard]) {
+    request.options.hadamard = read_bool(given, "hadamard");
   }
 }
 

@@ -158,8 +158,27 @@ TensorView Inputs::tensor(PyObject* object, const char* name, RowOrder order) {
   if (!is_float(array.dtype) && !(may_be_codes && array.dtype == Dtype::kI8)) {
     raise_type("dtype of " + std::string(name) + " (" + describe_array(array) +
                ") must be float64, float32, float16, bfloat16, float8_e4m3fn or float8_e5m2" +
-               (may_be_codes ? ", or int8 with scales" : ""));
+               (may_be_codes
+                    ? std::string(", or int8 with scales, or uint8 with ") + name + "_dtype='u4'"
+                    : ""));
   }
+  return rows_of(std::move(array), name, order);
+}
+
+TensorView Inputs::packed_codes(PyObject* object, const char* name, RowOrder order) {
+  Array array = array_from(object, name);
+  if (array.dtype != Dtype::kU8) {
+    raise_type("dtype of " + std::string(name) + " (" + describe_array(array) +
+               ") must be uint8 with " + name + "_dtype='u4': two codes in a byte");
+  }
+  TensorView view = rows_of(std::move(array), name, order);
+  view.dtype = Dtype::kU4;
+  view.shape[3] *= 2;
+  for (int i = 0; i < 3; ++i) view.strides[i] *= 2;
+  return view;
+}
+
+TensorView Inputs::rows_of(Array array, const char* name, RowOrder order) {
   if (PyArray_NDIM(array.array) != (order == RowOrder::kPacked ? 3 : 4)) {
     const bool may_be_packed = order != RowOrder::kPacked && PyArray_NDIM(array.array) == 3;
     const std::string hint =

@@ -36,6 +36,8 @@ class Inputs {
   /// q, k or v in the caller's order, a view as [B,H,S,D]; of packed sequences B is 1.
   TensorView tensor(PyObject* object, const char* name) { return tensor(object, name, order_); }
   TensorView tensor(PyObject* object, const char* name, RowOrder order);
+  /// Codes of 4 bits, two in a byte of the array.
+  TensorView packed_codes(PyObject* object, const char* name, RowOrder order);
   /// A boolean mask or a float bias that broadcasts to [B,Hq,Sq,Skv] from at most 4 dimensions.
   TensorView scores(const Array& array, const char* name, Dtype dtype_q);
   /// A tensor of any strides and its own number of dimensions, statistics of rows for one.
@@ -58,6 +60,7 @@ class Inputs {
   const std::vector<std::string>& notes() const noexcept { return notes_; }
 
  private:
+  TensorView rows_of(Array array, const char* name, RowOrder order);
   TensorView numbers_of(Array array, const char* name, const char* shape);
   Array copied(const Array& array, int typenum, const std::string& why);
 

@@ -229,8 +229,8 @@ def paged(**changes):
     (dict(num_pages=0), r"num_pages \(0\)"),
     (dict(page_size=True), r"page_size \(True\)"),
     (dict(dtype="int8"), r"dtype \('int8'\) must be one of f64, f32"),
-    (dict(k_dtype="int4"), r"dtype \('int4'\) must be one of f64, f32"),
-    (dict(hadamard=True), r"hadamard \(True\) must be False"),
+    (dict(k_dtype="int2"), r"dtype \('int2'\) must be one of f64, f32"),
+    (dict(hadamard=True, head_dim=12), r"head_dim \(12\) must be a power of two with hadamard=True"),
     (dict(scales="row"), r"scales \('row'\) must be 'token', 'page', 'channel' or None"),
     (dict(dtype="i8", scales=None), r"scales \(None\) must be one of .* where k is int8"),
 ])

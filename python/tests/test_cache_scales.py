@@ -7,7 +7,7 @@ from hypothesis.stateful import invariant
 
 import regard
 from test_cache import CAPACITY, ENTRIES, HEADS, PAGES, PAGE_SIZE, SIZE, Contiguous, Paged, rows_of
-from test_scales import FORMATS, quantised
+from test_scales import FORMATS, groups_of, hadamard, numbers_of_groups, quantised, rows
 
 COLUMNS = np.linspace(0.02, 0.06, HEADS * SIZE, dtype=np.float32).reshape(HEADS, SIZE)
 
@@ -70,10 +70,40 @@ class ContiguousOfTwoTypes(OfScales, Contiguous):
                               k_dtype="f8e4m3", v_dtype="i8")
 
 
+class OfGroups(OfScales):
+    """Codes of 4 bits."""
+
+    def parts(self, k, v):
+        (codes_k, scales_k), (codes_v, scales_v) = groups_of(k), groups_of(v)
+        return codes_k, codes_v, dict(scales_k=scales_k, scales_v=scales_v, k_dtype="u4", v_dtype="u4")
+
+    @invariant()
+    def has_the_rows(self):
+        for sequence, kept in self.model.items():
+            assert self.cache.length(sequence) == kept.shape[2]
+            for mine, x in zip(self.cache.rows(sequence), kept):
+                np.testing.assert_array_equal(mine, numbers_of_groups(*groups_of(x)))
+
+
+class PagedOfGroups(OfGroups, Paged):
+    def make(self):
+        return regard.PagedKVCache(num_pages=PAGES, page_size=PAGE_SIZE, num_kv_heads=HEADS,
+                                   head_dim=SIZE, dtype="int4")
+
+
+class ContiguousOfGroups(OfGroups, Contiguous):
+    def make(self):
+        return regard.KVCache(batch_size=ENTRIES, capacity=CAPACITY, num_kv_heads=HEADS, head_dim=SIZE,
+                              dtype="u4")
+
+
+TestPagedOfGroups = PagedOfGroups.TestCase
+TestContiguousOfGroups = ContiguousOfGroups.TestCase
 TestPagedOfIntegers = PagedOfIntegers.TestCase
 TestPagedOfColumns = PagedOfColumns.TestCase
 TestContiguousOfTwoTypes = ContiguousOfTwoTypes.TestCase
-for machine in (TestPagedOfIntegers, TestPagedOfColumns, TestContiguousOfTwoTypes):
+for machine in (TestPagedOfIntegers, TestPagedOfColumns, TestContiguousOfTwoTypes, TestPagedOfGroups,
+                TestContiguousOfGroups):
     machine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 del machine
 
@@ -132,3 +162,33 @@ def test_8_bit_floats_without_scales_are_rounded_alone():
     cache.append(s, *rows)
     assert cache.scales_k is cache.scales_v is cache.channel_scales_k is None
     np.testing.assert_array_equal(cache.rows(s)[0], rows[0].astype(cache.k.dtype))
+
+
+def test_what_codes_of_4_bits_and_the_hadamard_matrix_need():
+    sizes = dict(num_pages=2, page_size=4, num_kv_heads=HEADS)
+    with pytest.raises(ValueError, match=r"head_dim \(7\) must be even where k is u4"):
+        regard.PagedKVCache(**sizes, head_dim=7, dtype="int4")
+    with pytest.raises(ValueError, match=r"scales \('page'\) must be 'token' where v is u4"):
+        regard.PagedKVCache(**sizes, head_dim=8, k_dtype="i8", v_dtype="u4", scales="page")
+    with pytest.raises(ValueError, match=r"scales \(None\) must be one of .* where k is u4"):
+        regard.PagedKVCache(**sizes, head_dim=8, dtype="u4", scales=None)
+    with pytest.raises(ValueError, match=r"head_dim \(12\) must be a power of two with hadamard=True"):
+        regard.PagedKVCache(**sizes, head_dim=12, dtype="f32", hadamard=True)
+    cache = regard.PagedKVCache(**sizes, head_dim=8, dtype="f32", hadamard=True)
+    with pytest.raises(TypeError, match=r"hadamard \(False\) is what the cache states"):
+        cache.attend(np.ones((1, HEADS, 1, 8), np.float32), [cache.allocate()], hadamard=False)
+
+
+@pytest.mark.parametrize("k_dtype, tolerance", [("f64", 1e-14), ("f32", 1e-5), ("i8", 0.02), ("u4", 0.2)])
+def test_a_cache_with_the_hadamard_matrix_attends_as_one_without(k_dtype, tolerance):
+    dtype = np.float64 if k_dtype == "f64" else np.float32
+    cache = regard.KVCache(batch_size=2, capacity=40, num_kv_heads=2, head_dim=64, k_dtype=k_dtype,
+                           v_dtype="f64" if k_dtype == "f64" else "f32", hadamard=True)
+    k, v, q = (rows(*shape).astype(dtype) for shape in ((1, 2, 30, 64), (2, 2, 30, 64), (3, 1, 4, 2, 64)))
+    s = cache.allocate()
+    cache.append(s, k[:, :28], v[:, :28])
+    out = cache.attend(q, [s], k_new=k[None, :, 28:], v_new=v[None, :, 28:], is_causal=True)
+    expected = regard.attention(q, k[None], v[None], is_causal=True, diagonal="bottom_right")
+    np.testing.assert_allclose(out, expected, rtol=0, atol=tolerance)
+    np.testing.assert_allclose(cache.rows(s)[0], k @ hadamard(64), rtol=0, atol=10 * tolerance)
+    np.testing.assert_array_equal(cache.rows(s)[1], v)

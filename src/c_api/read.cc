@@ -33,6 +33,7 @@ std::optional<Dtype> dtype_of(const regard_dtype& dtype) noexcept {
     case packed(REGARD_DTYPE_FLOAT8_E5M2, 8): return Dtype::kF8E5M2;
     case packed(REGARD_DTYPE_INT, 8): return Dtype::kI8;
     case packed(REGARD_DTYPE_UINT, 8): return Dtype::kU8;
+    case packed(REGARD_DTYPE_UINT, 4): return Dtype::kU4;
     case packed(REGARD_DTYPE_BOOL, 8): return Dtype::kBool;
     case packed(REGARD_DTYPE_INT, 32): return Dtype::kI32;
     case packed(REGARD_DTYPE_INT, 64): return Dtype::kI64;
@@ -46,7 +47,7 @@ std::optional<Dtype> dtype_of(const regard_dtype& dtype) noexcept {
                             ", " + std::to_string(dtype.bits) + " bits, " +
                             std::to_string(dtype.lanes) +
                             " lanes) must have 1 lane and be one of: float 64, 32, 16, "
-                            "bfloat 16, float8 e4m3fn or e5m2, int 8, 32, 64, uint 8 or bool 8");
+                            "bfloat 16, float8 e4m3fn or e5m2, int 8, 32, 64, uint 4, 8 or bool 8");
 }
 
 static_assert(REGARD_PADDING_AUTO == static_cast<int>(PaddingPolicy::kAuto) &&
@@ -93,7 +94,7 @@ Status read_options(const char* where, const regard_request& given, AttentionOpt
   if (Status s = check_choice(where, "rotary_interleaved", given.rotary_interleaved, 1); !s.ok()) {
     return s;
   }
-  if (Status s = check_choice(where, "reserved", given.reserved, 0); !s.ok()) return s;
+  if (Status s = check_choice(where, "hadamard", given.hadamard, 1); !s.ok()) return s;
   if (Status s = check_choice(where, "diagonal", given.diagonal, REGARD_DIAGONAL_OFFSET); !s.ok()) {
     return s;
   }
@@ -106,6 +107,7 @@ Status read_options(const char* where, const regard_request& given, AttentionOpt
   options->d_lse = given.d_lse != 0;
   options->delta = given.delta != 0;
   options->rotary_interleaved = given.rotary_interleaved != 0;
+  options->hadamard = given.hadamard != 0;
   options->diagonal = static_cast<Diagonal>(given.diagonal);
   options->scores_kind = static_cast<ScoresKind>(given.scores_kind);
   if (given.window_left != nullptr) options->window_left = *given.window_left;

@@ -84,6 +84,46 @@ void rotate(const Problem& p, Element type, std::int64_t position, std::int64_t 
   }
 }
 
+/// A row times the orthonormal Walsh-Hadamard matrix, `dim` a power of two: sums and differences of
+/// elements 1, 2, 4, ... apart, each rounded in T. `work` [dim] is used up.
+template <class T>
+void mix_row(const Problem& p, Element type, const RowCopy& row, void* work) {
+  const std::int64_t dim = p.head_dim_qk;
+  T* const x = static_cast<T*>(work);
+  load_row(type, row.from, 1, dim, x);
+  for (std::int64_t step = 1; step < dim; step *= 2) {
+    for (std::int64_t begin = 0; begin < dim; begin += 2 * step) {
+      for (std::int64_t d = begin; d < begin + step; ++d) {
+        const T a = x[d], b = x[d + step];
+        x[d] = a + b;
+        x[d + step] = a - b;
+      }
+    }
+  }
+  const T unit = static_cast<T>(1.0 / std::sqrt(static_cast<double>(dim)));
+  for (std::int64_t d = 0; d < dim; ++d) x[d] *= unit;
+  store_row(type, row.to, x, 1, dim);
+}
+
+void mix(const Problem& p, Element type, const RowCopy& row, void* work) {
+  return type == Element::kF64 ? mix_row<double>(p, type, row, work)
+                               : mix_row<float>(p, type, row, work);
+}
+
+/// Rows of all heads as the scores take them: rotated, then mixed. `work`: a row in the type of the
+/// arithmetic.
+template <class Rows>
+void transform(const Problem& p, const View& view, std::int64_t position, std::int64_t heads,
+               Rows rows, void* work) {
+  if (p.rotary_cos.present) rotate(p, view.type, position, heads, p.head_dim_qk, rows);
+  for (std::int64_t h = 0; p.hadamard && h < heads; ++h) {
+    const RowCopy row = rows(h);
+    mix(p, view.type, {p.rotary_cos.present ? row.to : row.from, row.to}, work);
+  }
+}
+
+bool transforms(const Problem& p) { return p.rotary_cos.present || p.hadamard; }
+
 float greatest(Element type) {
   switch (type) {
     case Element::kI8: return 127.0f;
@@ -96,13 +136,33 @@ float greatest(Element type) {
 struct QuantisedRow {
   char* to;
   Element type;
-  float* scale;       // null: all elements are divided by 1
+  float* scale;       // null: all elements are divided by 1; of u4 the first group's
   bool brings_scale;  // else it is given
 };
+
+/// Codes 0 to 15 of each group, from its least number to its greatest. Computed in f64, where the
+/// difference of two numbers of f32 neither overflows nor loses what decides a code.
+void quantise_groups(const QuantisedRow& quantised, const float* row, std::int64_t dim) {
+  float codes[kGroup];
+  for (std::int64_t begin = 0, g = 0; begin < dim; begin += kGroup, ++g) {
+    const std::int64_t size = std::min(kGroup, dim - begin);
+    const float* const numbers = row + begin;
+    const auto [least, most] = std::minmax_element(numbers, numbers + size);
+    const double min = *least, range = static_cast<double>(*most) - min;
+    const float scale = std::max(static_cast<float>(range / kMaxU4), kMinScale);
+    for (std::int64_t d = 0; d < size; ++d) {
+      codes[d] = static_cast<float>((static_cast<double>(numbers[d]) - min) / scale);
+    }
+    store_row(quantised.type, quantised.to + bytes_of(quantised.type, begin), codes, 1, size);
+    quantised.scale[2 * g] = scale;
+    quantised.scale[2 * g + 1] = *least;
+  }
+}
 
 /// `row` [dim] is used up. Each quotient is rounded to f32, then to the nearest code; what lies
 /// beyond the greatest becomes that.
 void quantise(const QuantisedRow& quantised, float* row, std::int64_t dim) {
+  if (quantised.type == Element::kU4) return quantise_groups(quantised, row, dim);
   if (quantised.brings_scale) {
     float max = 0.0f;
     for (std::int64_t d = 0; d < dim; ++d) max = std::max(max, std::abs(row[d]));
@@ -147,10 +207,10 @@ void append_quantised_k(const Problem& p, const NewRow& row, char* scratch) {
     const KvOperand cache = k_operand(p, row.s.b, head);
     const RowCopy copy = row.of(p.k_new, cache, head);
     const char* from = copy.from;
-    if (p.rotary_cos.present) {
-      rotate(p, p.k_new.type, key_position(p, row.s, row.i), 1, p.head_dim_qk, [&](std::int64_t) {
-        return RowCopy{copy.from, rotated};
-      });
+    if (transforms(p)) {
+      const auto place = [&](std::int64_t) { return RowCopy{copy.from, rotated}; };
+      const std::int64_t position = p.rotary_cos.present ? key_position(p, row.s, row.i) : 0;
+      transform(p, p.k_new, position, 1, place, numbers);
       from = rotated;
     }
     load_row(p.k_new.type, from, 1, p.head_dim_qk, numbers);
@@ -186,8 +246,9 @@ void append_row(const Problem& p, const Sequence& s, std::int64_t i, char* scrat
   const auto place = [&](std::int64_t head) {
     return row.of(p.k_new, k_operand(p, s.b, head), head);
   };
-  if (p.rotary_cos.present) {
-    return rotate(p, p.k_new.type, key_position(p, s, i), p.num_heads_kv, p.head_dim_qk, place);
+  if (transforms(p)) {
+    const std::int64_t position = p.rotary_cos.present ? key_position(p, s, i) : 0;
+    return transform(p, p.k_new, position, p.num_heads_kv, place, scratch);
   }
   const auto bytes = static_cast<std::size_t>(p.head_dim_qk * element_bytes(p.k_new.type));
   for (std::int64_t head = 0; head < p.num_heads_kv; ++head) {
@@ -196,13 +257,14 @@ void append_row(const Problem& p, const Sequence& s, std::int64_t i, char* scrat
 }
 
 /// Query i of sequence b, all heads. Rows past its length may be read, and change nothing.
-void rotate_query(const Problem& p, const View& rotated, const Sequence& s, std::int64_t i) {
+void rotate_query(const Problem& p, const View& rotated, const Sequence& s, std::int64_t i,
+                  char* scratch) {
   const auto copy_of = [&](std::int64_t head) {
     return RowCopy{row_address(p.q, s.b, head, i), row_address(rotated, s.b, head, i)};
   };
   if (i < s.len_q) {
-    rotate(p, p.q.type, query_position(p, s, i), p.num_heads_q, p.head_dim_qk, copy_of);
-    return;
+    const std::int64_t position = p.rotary_cos.present ? query_position(p, s, i) : 0;
+    return transform(p, p.q, position, p.num_heads_q, copy_of, scratch);
   }
   const auto bytes = static_cast<std::size_t>(p.head_dim_qk * element_bytes(p.q.type));
   for (std::int64_t head = 0; head < p.num_heads_q; ++head) {
@@ -223,7 +285,7 @@ void append_block(const void* args, std::int64_t task, char* scratch) {
     if (is_new) {
       append_row(p, s, i, scratch);
     } else {
-      rotate_query(p, a.rotated, s, i);
+      rotate_query(p, a.rotated, s, i, scratch);
     }
   }
 }
@@ -243,7 +305,7 @@ View rotated_view(const Problem& p, void* data) noexcept {
 }  // namespace
 
 std::int64_t rotated_queries_bytes(const AttentionParams& params) noexcept {
-  if (!params.features.has(Feature::kRotary)) return 0;
+  if (!params.features.has(Feature::kRotary) && !params.features.has(Feature::kHadamard)) return 0;
   const bool packed = params.features.has(Feature::kPacked);
   const std::int64_t rows = packed ? params.total_q : saturating_mul(params.batch, params.seqlen_q);
   const std::int64_t row = saturating_mul(params.num_heads_q, params.head_dim_qk);
@@ -257,7 +319,7 @@ Launch behind_rotated_queries(const AttentionParams& params, const Launch& launc
 
 void append_and_rotate(Problem* problem, void* rotated_queries, const AppendWorkers& workers) {
   const Problem& p = *problem;
-  const bool rotates = p.rotary_cos.present;
+  const bool rotates = transforms(p);
   if (p.seqlen_new == 0 && !rotates) return;
   AppendArgs args{problem, rotated_view(p, rotated_queries)};
   args.blocks_new = ceil_div(p.seqlen_new, kBlockRows);

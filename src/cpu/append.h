@@ -7,11 +7,11 @@
 #include "regard/params.h"
 
 // What a call does before its kernels run: new rows are written to a cache, quantised where it has
-// scales, and rotary embedding turns them and the queries.
+// scales, and rotary embedding turns them and the queries, or a Hadamard matrix mixes them.
 
 namespace regard::cpu {
 
-/// Bytes at the start of a workspace for rotated queries; 0 without rotary embedding.
+/// Bytes at the start of a workspace for rotated, or mixed, queries; 0 without either.
 std::int64_t rotated_queries_bytes(const AttentionParams& params) noexcept;
 
 /// The launch with what is left of its workspace behind them.
@@ -25,8 +25,8 @@ struct AppendWorkers {
 };
 
 /// Writes the rows of k_new and v_new behind those that each sequence has in K and V, before any of
-/// them is read; with rotary embedding k_new is rotated as it is written, and the problem's q
-/// becomes a rotated copy at `rotated_queries`. Does nothing without either.
+/// them is read; with rotary embedding or a Hadamard matrix k_new is rotated and mixed as it is
+/// written, and the problem's q becomes such a copy at `rotated_queries`. Does nothing without any.
 void append_and_rotate(problem::Problem* problem, void* rotated_queries,
                        const AppendWorkers& workers);
 

@@ -19,7 +19,8 @@ struct KvPages {
   std::int64_t skipped = 0;           // rows before key 0
 };
 
-/// What rows are multiplied by, f32.
+/// What rows are multiplied by, f32. A row of u4 has a scale and a minimum for each group, beside
+/// one another.
 struct KvScales {
   const char* first = nullptr;  // key 0's, or page 0's first; null: nothing
   std::int64_t stride = 0;  // bytes from one key's to the next; 0: all keys of an entry have one
@@ -98,7 +99,7 @@ REGARD_KERNEL_FN float channel_scale(const Problem& p, std::int64_t head_kv, std
 /// A copy of `keys` rows without gaps, [keys][dim].
 REGARD_KERNEL_FN KvOperand copied_operand(const void* rows, Element type, std::int64_t dim,
                                           std::int64_t keys) {
-  const std::int64_t stride = dim * element_bytes(type);
+  const std::int64_t stride = bytes_of(type, dim);
   return {static_cast<const char*>(rows), stride, 0, dim, keys, 1.0, type};
 }
 

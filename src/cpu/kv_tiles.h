@@ -48,6 +48,25 @@ static void multiply_row(typename V::Scalar* row, std::int64_t n, typename V::Sc
   for (; x < n; ++x) row[x] *= by;
 }
 
+/// Codes of u4 become scale * code + minimum, group by group.
+template <class V>
+static void scale_groups(typename V::Scalar* row, std::int64_t n, const float* scales) {
+  using T = typename V::Scalar;
+  for (std::int64_t begin = 0; begin < n; begin += kGroup, scales += 2) {
+    const std::int64_t end = begin + kGroup < n ? begin + kGroup : n;
+    const auto scale = V::set(static_cast<T>(scales[0])), min = V::set(static_cast<T>(scales[1]));
+    std::int64_t x = begin;
+    for (; x + V::kLanes <= end; x += V::kLanes) {
+      V::store(row + x, V::fma(V::load(row + x), scale, min));
+    }
+    if (x == end) continue;
+    T tail[V::kLanes] = {};
+    for (std::int64_t y = x; y < end; ++y) tail[y - x] = row[y];
+    V::store(tail, V::fma(V::load(tail), scale, min));
+    for (std::int64_t y = x; y < end; ++y) row[y] = tail[y - x];
+  }
+}
+
 /// A tile converted to the type of the arithmetic in `buffer`: [size][padded], zeros past dim.
 template <class V>
 static ProductInput<typename V::Scalar> convert_tile(const KvOperand& operand, semantics::Tile tile,
@@ -65,7 +84,9 @@ static ProductInput<typename V::Scalar> convert_tile(const KvOperand& operand, s
       }
       auto* const row = buffer + j * padded;
       load_dense_row<V>(type, from, x.dim, row);
-      if (x.scales.first != nullptr) {
+      if (type == Element::kU4) {
+        scale_groups<V>(row, x.dim, scale_at(x, tile.begin + j));
+      } else if (x.scales.first != nullptr) {
         multiply_row<V>(row, x.dim, static_cast<T>(*scale_at(x, tile.begin + j)));
       }
       for (std::int64_t d = x.dim; d < padded; ++d) row[d] = 0;
@@ -78,6 +99,7 @@ static ProductInput<typename V::Scalar> convert_tile(const KvOperand& operand, s
     case Element::kF8E4M3: convert_from(Element::kF8E4M3); break;
     case Element::kF8E5M2: convert_from(Element::kF8E5M2); break;
     case Element::kI8: convert_from(Element::kI8); break;
+    case Element::kU4: convert_from(Element::kU4); break;
     default: convert_from(x.type); break;
   }
   return {buffer, padded, 1};

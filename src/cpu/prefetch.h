@@ -111,14 +111,14 @@ REGARD_KERNEL_FN semantics::KeyRange keys_ahead(const KvOperand& x, semantics::T
 REGARD_KERNEL_FN PrefetchCursor rows_cursor(const KvOperand& x, semantics::KeyRange keys) {
   if (keys.lo >= keys.hi || !is_one_run(x, keys.lo, keys.hi)) return {};
   const char* const first = row_of(x, keys.lo);
-  const std::int64_t row_bytes = x.dim * element_bytes(x.type);
+  const std::int64_t row_bytes = bytes_of(x.type, x.dim);
   return {first, first + row_bytes, row_bytes, x.stride, keys.hi - keys.lo};
 }
 
 /// Prefetches the row of one key, for loops that copy keys of pages one by one.
 REGARD_KERNEL_FN void prefetch_key(const KvOperand& x, std::int64_t j) {
   const char* const row = row_of(x, j);
-  const std::int64_t row_bytes = x.dim * element_bytes(x.type);
+  const std::int64_t row_bytes = bytes_of(x.type, x.dim);
   for (std::int64_t at = 0; at < row_bytes; at += kLineBytes) {
     __builtin_prefetch(row + at, 0, kIntoL2);
   }
@@ -189,7 +189,7 @@ struct TilePrefetch {
 /// ahead, where lines follow one another.
 REGARD_KERNEL_FN PrefetchCursor lines_cursor(const KvOperand& x, TaskHead task_head,
                                              semantics::KeyRange keys) {
-  const std::int64_t head_bytes = x.dim * element_bytes(x.type);
+  const std::int64_t head_bytes = bytes_of(x.type, x.dim);
   const bool neighbours = task_head.count > 1 && x.head_stride >= head_bytes &&
                           task_head.count * x.head_stride <= x.stride;
   const std::int64_t index = neighbours ? task_head.index : 0,

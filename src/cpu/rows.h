@@ -20,6 +20,7 @@ REGARD_KERNEL_FN typename V::Vec load_vector(Element type, const char* p) {
       case Element::kF8E4M3: return V::load_f8e4m3(reinterpret_cast<const std::uint8_t*>(p));
       case Element::kF8E5M2: return V::load_f8e5m2(reinterpret_cast<const std::uint8_t*>(p));
       case Element::kI8: return V::load_bytes(p);
+      case Element::kU4: return V::load_u4(p);
       default: break;
     }
   }
@@ -47,25 +48,24 @@ REGARD_KERNEL_FN void store_vector(Element type, char* p, typename V::Vec v) {
   V::store(reinterpret_cast<T*>(p), v);
 }
 
-/// Whether load_vector and store_vector know the type.
+/// Whether load_vector knows the type.
 template <class V>
 REGARD_KERNEL_FN bool is_vector_type(Element type) {
   if (sizeof(typename V::Scalar) == sizeof(double)) return type == Element::kF64;
-  return type >= Element::kF32 && type <= Element::kI8;
+  return (type >= Element::kF32 && type <= Element::kI8) || type == Element::kU4;
 }
 
 /// to[x] = element x of the dense row at `row`, for x in [0, n).
 template <class V>
 REGARD_KERNEL_FN void load_dense_row(Element type, const char* row, std::int64_t n,
                                      typename V::Scalar* to) {
-  const std::int64_t bytes = element_bytes(type);
   std::int64_t x = 0;
   if (is_vector_type<V>(type)) {
     for (; x + V::kLanes <= n; x += V::kLanes) {
-      V::store(to + x, load_vector<V>(type, row + x * bytes));
+      V::store(to + x, load_vector<V>(type, row + bytes_of(type, x)));
     }
   }
-  load_row(type, row + x * bytes, 1, n - x, to + x);
+  load_row(type, row + bytes_of(type, x), 1, n - x, to + x);
 }
 
 /// Calls f(x) for blocks of V::kLanes elements that cover [0, n), the last one over the one before

@@ -217,9 +217,11 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   args->splits_per_task = shape.splits;
   args->tile_kv = traits_.tile_kv(params.head_dim_qk, params.head_dim_v);
   args->copies_values = traits_.copies;
-  // Few rows read all types but f8e5m2 where they are, unless a tile lies in several pages.
+  // Few rows read all types but f8e5m2, and rows of u4 that end within a group, where they are,
+  // unless a tile lies in several pages.
   const auto is_converted = [&](Dtype dtype) {
-    return shape.is_decode_kernel ? dtype == Dtype::kF8E5M2 : dtype != Dtype::kF32;
+    if (!shape.is_decode_kernel) return dtype != Dtype::kF32;
+    return dtype == Dtype::kF8E5M2 || dtype == Dtype::kU4;
   };
   const bool converts = params.features.has(Feature::kPaged) || is_converted(params.dtype_k) ||
                         is_converted(params.dtype_v);

@@ -58,7 +58,8 @@ Claims cpu_forward_claims() {
   const std::vector<DtypeClaim> own = claims.dtypes;
   for (const DtypeClaim& claim : own) {
     if (claim.q != claim.kv || size_of(claim.q) == 1) continue;
-    for (const Dtype kv : {Dtype::kBf16, Dtype::kF16, Dtype::kF8E4M3, Dtype::kF8E5M2, Dtype::kI8}) {
+    for (const Dtype kv :
+         {Dtype::kBf16, Dtype::kF16, Dtype::kF8E4M3, Dtype::kF8E5M2, Dtype::kI8, Dtype::kU4}) {
       if (kv == claim.q || size_of(kv) > size_of(claim.q)) continue;
       claims.dtypes.push_back({claim.q, kv, claim.out, claim.error_bound});
     }
@@ -66,8 +67,8 @@ Claims cpu_forward_claims() {
   claims.features = claims.features.with(
       {Feature::kPacked, Feature::kPaged, Feature::kCacheBatchIdx, Feature::kCacheLeftpad,
        Feature::kTreeMask, Feature::kAppendKv, Feature::kRotary, Feature::kRotaryInterleaved,
-       Feature::kPositions, Feature::kScales, Feature::kScalesPerToken, Feature::kChannelScales,
-       Feature::kKvDtypesDiffer});
+       Feature::kPositions, Feature::kHadamard, Feature::kScales, Feature::kScalesPerToken,
+       Feature::kChannelScales, Feature::kKvDtypesDiffer});
   return claims;
 }
 
@@ -91,8 +92,8 @@ Claims backward_claims(const Claims& forward) {
           .without({Feature::kDescales, Feature::kDescalesPerHead, Feature::kPaged,
                     Feature::kCacheBatchIdx, Feature::kCacheLeftpad, Feature::kTreeMask,
                     Feature::kAppendKv, Feature::kRotary, Feature::kRotaryInterleaved,
-                    Feature::kPositions, Feature::kScales, Feature::kScalesPerToken,
-                    Feature::kChannelScales, Feature::kKvDtypesDiffer})
+                    Feature::kPositions, Feature::kHadamard, Feature::kScales,
+                    Feature::kScalesPerToken, Feature::kChannelScales, Feature::kKvDtypesDiffer})
           .with({Feature::kDLse, Feature::kDelta});
   claims.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 3e-6},
                    {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 4e-3},

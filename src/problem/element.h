@@ -19,7 +19,8 @@ enum class Element : std::uint8_t {
   kF8E5M2,
   kI8,
   kU8,
-  kBool
+  kBool,
+  kU4 = 11
 };
 
 REGARD_KERNEL_FN std::uint32_t bits_of(float x) { return __builtin_bit_cast(std::uint32_t, x); }
@@ -66,6 +67,16 @@ REGARD_KERNEL_FN float from_f8e5m2(std::uint8_t x) {
 
 REGARD_KERNEL_FN float from_i8(std::int8_t x) { return static_cast<float>(x); }
 
+/// Codes of 4 bits stand two in a byte, the first in its low half; groups of them along a row share
+/// a scale and a minimum, f32 beside one another.
+inline constexpr std::int64_t kGroup = 32;
+inline constexpr float kMaxU4 = 15.0f;
+
+REGARD_KERNEL_FN float from_u4(const void* row, std::int64_t x) {
+  const std::uint32_t pair = static_cast<const std::uint8_t*>(row)[x / 2];
+  return static_cast<float>((pair >> (x % 2 * 4)) & 15u);
+}
+
 REGARD_KERNEL_FN std::uint16_t to_bf16(float x) {
   const std::uint32_t bits = bits_of(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
@@ -103,6 +114,16 @@ REGARD_KERNEL_FN std::int8_t to_i8(float x) {
   constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: its unit is 1
   const float held = x > kMax ? kMax : (x < -kMax ? -kMax : (x == x ? x : 0.0f));
   return static_cast<std::int8_t>((held + kRounder) - kRounder);
+}
+
+/// Rounded to nearest even and held to 0 to 15; NaN becomes 0. The other half of the byte is 0
+/// before an even element is written.
+REGARD_KERNEL_FN void put_u4(void* row, std::int64_t x, float value) {
+  constexpr float kRounder = 8388608.0f;  // 2^23: its unit is 1
+  const float held = value > kMaxU4 ? kMaxU4 : (value > 0.0f ? value : 0.0f);
+  const auto code = static_cast<std::uint32_t>((held + kRounder) - kRounder);
+  std::uint8_t& pair = static_cast<std::uint8_t*>(row)[x / 2];
+  pair = static_cast<std::uint8_t>(x % 2 == 0 ? code : pair | code << 4);
 }
 
 REGARD_KERNEL_FN std::uint16_t to_f16(float x) {
@@ -165,7 +186,8 @@ using StoredF8E4M3 = StoredNarrow<std::uint8_t, from_f8e4m3>;
 using StoredF8E5M2 = StoredNarrow<std::uint8_t, from_f8e5m2>;
 using StoredI8 = StoredNarrow<std::int8_t, from_i8>;
 
-/// to[x] = row[x * stride] for x in [0, n), as T; `row` is the address of the first element.
+/// to[x] = row[x * stride] for x in [0, n), as T; `row` is the address of the first element. The
+/// stride of u4 is 1.
 template <class T>
 REGARD_KERNEL_FN void load_row(Element type, const void* row, std::int64_t stride, std::int64_t n,
                                T* to) {
@@ -182,6 +204,9 @@ REGARD_KERNEL_FN void load_row(Element type, const void* row, std::int64_t strid
     case Element::kF8E4M3: load(StoredF8E4M3()); break;
     case Element::kF8E5M2: load(StoredF8E5M2()); break;
     case Element::kI8: load(StoredI8()); break;
+    case Element::kU4:
+      for (std::int64_t x = 0; x < n; ++x) to[x] = static_cast<T>(from_u4(row, x));
+      break;
     default: break;  // masks are not read as numbers
   }
 }
@@ -210,11 +235,13 @@ REGARD_KERNEL_FN void store_row(Element type, void* row, const T* from, std::int
       case Element::kI8:
         static_cast<std::int8_t*>(row)[x] = to_i8(static_cast<float>(value));
         break;
+      case Element::kU4: put_u4(row, x, static_cast<float>(value)); break;
       default: break;
     }
   }
 }
 
+/// Of u4 the byte that two share: strides of its views count bytes.
 REGARD_KERNEL_FN constexpr std::int64_t element_bytes(Element type) {
   switch (type) {
     case Element::kF64: return 8;
@@ -223,6 +250,11 @@ REGARD_KERNEL_FN constexpr std::int64_t element_bytes(Element type) {
     case Element::kF16: return 2;
     default: return 1;
   }
+}
+
+/// Bytes of n elements of a row, an even number of u4.
+REGARD_KERNEL_FN constexpr std::int64_t bytes_of(Element type, std::int64_t n) {
+  return type == Element::kU4 ? n / 2 : n * element_bytes(type);
 }
 
 }  // namespace regard::problem

@@ -17,6 +17,8 @@ static_assert(static_cast<int>(Element::kF8E5M2) == static_cast<int>(Dtype::kF8E
 static_assert(static_cast<int>(Element::kI8) == static_cast<int>(Dtype::kI8));
 static_assert(static_cast<int>(Element::kU8) == static_cast<int>(Dtype::kU8));
 static_assert(static_cast<int>(Element::kBool) == static_cast<int>(Dtype::kBool));
+static_assert(static_cast<int>(Element::kU4) == static_cast<int>(Dtype::kU4) &&
+              kGroup == kGroupSize);
 static_assert(static_cast<int>(ScoresStage::kScaled) == static_cast<int>(ScoresKind::kScaled));
 static_assert(static_cast<int>(ScoresStage::kEdited) == static_cast<int>(ScoresKind::kEdited));
 static_assert(static_cast<int>(ScoresStage::kProbs) == static_cast<int>(ScoresKind::kProbs));
@@ -31,6 +33,8 @@ void set_view(const TensorView& tensor, View* view) noexcept {
   for (int i = 0; i < tensor.rank; ++i) {
     view->stride[i] = tensor.shape[i] == 1 ? 0 : tensor.strides[i];
   }
+  if (tensor.dtype != Dtype::kU4) return;
+  for (int i = 0; i + 1 < tensor.rank; ++i) view->stride[i] /= 2;  // of bytes
 }
 
 /// One for all, or [B,Hkv].
@@ -153,6 +157,7 @@ void make_problem(const AttentionParams& params, const Buffers& buffers,
   if (buffers.positions.present()) set_positions(buffers.positions, queries, &p.positions);
   p.rotary_half = params.rotary_dim / 2;
   p.rotary_interleaved = params.features.has(Feature::kRotaryInterleaved);
+  p.hadamard = params.features.has(Feature::kHadamard);
   set_pages(buffers.page_table, params.page_size, &p.pages);
 
   set_descale(buffers.descale_q, &p.descale_q);

@@ -97,6 +97,7 @@ struct Problem {
   View positions;                        // [B,Sq], at stride[2]
   std::int64_t rotary_half = 0;          // pairs of a row that are rotated
   bool rotary_interleaved = false;       // pairs are neighbours
+  bool hadamard = false;                 // q and k_new are multiplied by the matrix
   View cache_entries;                    // [B]: where a sequence lies in the batch of k and v
   View lse;                              // [B,Hq,Sq]
   View stats;                            // [B,Hq,Sq,2]: row maximum and row sum
@@ -111,7 +112,8 @@ struct Problem {
   View leftpads;                         // [B]: rows of k and v before key 0
   View offsets;                          // [B]
   View descale_q, descale_k, descale_v;  // [B,Hkv], broadcast by strides
-  View scales_k, scales_v;               // [entries,Hkv,rows], broadcast by strides
+  View scales_k, scales_v;               // [entries,Hkv,rows], broadcast by strides; of u4
+                                         // [entries,Hkv,rows,2*groups], see element.h
   bool scales_k_of_rows = false;         // one for each row, which comes with a new row
   bool scales_v_of_rows = false;         //
   View channel_scales_k;                 // [Hkv,Dqk]

@@ -15,6 +15,7 @@ regard_dtype c_dtype(Dtype dtype) {
     case Dtype::kF8E4M3: return {REGARD_DTYPE_FLOAT8_E4M3FN, 8, 1};
     case Dtype::kF8E5M2: return {REGARD_DTYPE_FLOAT8_E5M2, 8, 1};
     case Dtype::kI8: return {REGARD_DTYPE_INT, 8, 1};
+    case Dtype::kU4: return {REGARD_DTYPE_UINT, 4, 1};
     case Dtype::kU8: return {REGARD_DTYPE_UINT, 8, 1};
     case Dtype::kBool: return {REGARD_DTYPE_BOOL, 8, 1};
     case Dtype::kI32: return {REGARD_DTYPE_INT, 32, 1};
@@ -58,6 +59,7 @@ CRequest::CRequest(const AttentionRequest& from) : options_(from.options) {
   r.d_lse = options_.d_lse ? 1 : 0;
   r.delta = options_.delta ? 1 : 0;
   r.rotary_interleaved = options_.rotary_interleaved ? 1 : 0;
+  r.hadamard = options_.hadamard ? 1 : 0;
 }
 
 CGradients::CGradients(const GradBuffers& from) {

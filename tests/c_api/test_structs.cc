@@ -83,7 +83,7 @@ TEST(CTensor, HasDLPacksElementTypes) {
   const Known known[] = {{{2, 64, 1}, "f64"}, {{2, 32, 1}, "f32"},    {{4, 16, 1}, "bf16"},
                          {{2, 16, 1}, "f16"}, {{10, 8, 1}, "f8e4m3"}, {{12, 8, 1}, "f8e5m2"},
                          {{0, 8, 1}, "i8"},   {{1, 8, 1}, "u8"},      {{6, 8, 1}, "bool"},
-                         {{0, 32, 1}, "i32"}, {{0, 64, 1}, "i64"}};
+                         {{0, 32, 1}, "i32"}, {{0, 64, 1}, "i64"},    {{1, 4, 1}, "u4"}};
   static_assert(std::size(known) == kDtypeCount);
   for (const Known& k : known) {
     const Dtype dtype = parse_dtype(k.name).value();

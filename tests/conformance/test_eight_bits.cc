@@ -33,6 +33,11 @@ const EightBitCase kCases[] = {
     {"out_f8e5m2", "b1 hq2 sq33 skv65 d17 f8e5m2 out=f8e5m2 softcap=3 dropout=0.2 saved"},
     {"one_row", "b3 hq8 hkv2 sq1 skv700 d72 f8e4m3 lens descales=head lse poison"},
     {"few_rows", "b2 hq4 hkv2 sq5 skv600 d40 f8e5m2 causal diag=br descales lse poison"},
+    {"scales", "b2 hq4 hkv2 sq1 skv300 d96 bf16 kv=i8 v=f8e4m3 scales=token lens=kv lse"},
+    {"u4", "b2 hq8 hkv2 sq1 skv300 d128 bf16 kv=u4 lens=kv lse"},
+    {"u4_parts", "b2 hq4 hkv2 sq5 skv70 d34 dv42 f32 kv=u4 layout=strided causal diag=br lse"},
+    {"u4_prompt", "b1 hq4 hkv2 sq65 skv127 d64 f16 kv=u4 v=i8 window=30,0 diag=br lse"},
+    {"hadamard", "b2 hq4 hkv2 sq3 skv70 d64 bf16 kv=u4 append=3 lens=kv rotary=32 hadamard lse"},
     {"large", "b1 hq2 sq33 skv65 d16 f8e4m3 data=large lse"},
     {"strided", "b2 hq3 sq33 skv65 d20 f8e4m3 layout=strided align=1 segments descales lse poison"},
 };

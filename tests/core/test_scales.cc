@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -27,7 +28,7 @@ Problem dense(const char* text) {
 
 std::vector<char> bytes_of(const TensorView& view) {
   const auto* const data = static_cast<const char*>(view.data);
-  return {data, data + view.num_elements() * size_of(view.dtype)};
+  return {data, data + regard::bytes_of(view.dtype, view.num_elements())};
 }
 
 TEST(ScalesData, IsCheckedBeforeAnythingIsWritten) {
@@ -39,6 +40,7 @@ TEST(ScalesData, IsCheckedBeforeAnythingIsWritten) {
     const char* fragment;
   };
   constexpr const char* kRows = "b2 hq2 sq2 skv24 d8 f32 kv=i8 scales=token lens_kv=20,3 append=2";
+  constexpr const char* kGroups = "b2 hq2 sq2 skv24 d40 f32 kv=u4 lens_kv=20,3 append=2";
   constexpr const char* kPages =
       "b1 hq1 sq2 skv24 d8 f32 kv=i8 scales=all paged page_size=8 lens_kv=20 append=2";
   const Bad bad[] = {
@@ -49,6 +51,13 @@ TEST(ScalesData, IsCheckedBeforeAnythingIsWritten) {
       {kRows, &Buffers::k_new, 17, kNaN, "k_new[0,1,0,1] (nan), expected finite: the row is quant"},
       {kRows, &Buffers::v_new, 40, kInfinity, "v_new[1,0,1,0] (inf), expected finite"},
       {kPages, &Buffers::scales_k, 0, kNaN, "scales_k["},
+      {kGroups, &Buffers::scales_k, 19 * 4, 0.0f, "scales_k[0,0,19,0] (0), expected finite and mo"},
+      {kGroups, &Buffers::scales_k, (24 + 2) * 4 + 2, -1.0f, "scales_k[0,1,2,2] (-1)"},
+      {kGroups, &Buffers::scales_v, 48 * 4 + 3, -kInfinity,
+       "scales_v[1,0,0,3] (-inf), expected finite: it is the minimum of a group"},
+      {kGroups, &Buffers::scales_v, 7 * 4 + 1, kNaN, "scales_v[0,0,7,1] (nan)"},
+      {kGroups, &Buffers::k_new, 81, kNaN, "k_new[0,1,0,1] (nan), expected finite: the row is qu"},
+      {kGroups, &Buffers::v_new, 161, kInfinity, "v_new[1,0,0,1] (inf), expected finite"},
       {"b1 hq1 sq1 skv8 d8 f32 kv=i8 scales=all channel_scales append lens_kv=3",
        &Buffers::channel_scales_k, 5, 0.0f, "channel_scales_k[0,5] (0)"},
   };
@@ -95,6 +104,32 @@ TEST(ScalesData, AreCheckedAtEveryPlace) {
     scales[place] = before;
   }
   EXPECT_TRUE(attention(context, r).ok());
+}
+
+// Of groups, a scale and a minimum in turn, dense or not; minima may have any sign.
+TEST(ScalesData, OfGroupsAreCheckedAtEveryPlace) {
+  Context context;
+  Problem problem = dense("b1 hq1 sq1 skv50 d96 f32 kv=u4");
+  AttentionRequest r = problem.request();
+  std::vector<float> apart(50 * 8, 1.0f);
+  for (const bool is_dense : {true, false}) {
+    if (!is_dense) r.scales_v = make_view(apart.data(), {1, 1, 50, 6}, {400, 400, 8, 1});
+    auto* const numbers = static_cast<float*>(r.scales_v.data);
+    for (std::int64_t n = 0; n < 50 * 6; ++n) {
+      float& number = numbers[is_dense ? n : n / 6 * 8 + n % 6];
+      const float before = number;
+      for (const float bad : {0.0f, -1.0f, kNaN, kInfinity, -kInfinity}) {
+        number = bad;
+        const std::string message = attention(context, r).message();
+        const std::string place =
+            "scales_v[0,0," + std::to_string(n / 6) + "," + std::to_string(n % 6) + "]";
+        const bool is_good = n % 2 == 1 && std::abs(bad) <= 1.0f;
+        EXPECT_EQ(message.find(place) == std::string::npos, is_good) << place << " " << bad;
+      }
+      number = before;
+    }
+    EXPECT_TRUE(attention(context, r).ok());
+  }
 }
 
 // Rows behind a sequence's length, and those that the call writes, may have anything.
@@ -144,7 +179,56 @@ TEST(ScalesRequest, IsRefusedByName) {
   Problem floats = dense("b1 hq1 sq2 skv24 d8 bf16");
   r = floats.request();
   r.scales_k = make_view(static_cast<float*>(good.scales_k.data), {1, 1, 24});
-  refused(r, "scales_k (given) must be left out where k is bf16, not i8, f8e4m3 or f8e5m2");
+  refused(r, "scales_k (given) must be left out where k is bf16, not i8, u4, f8e4m3 or f8e5m2");
+}
+
+TEST(ScalesRequest, OfGroupsIsRefusedByName) {
+  const auto refused = [](const AttentionRequest& r, const std::string& fragment) {
+    const std::string message = describe(r).status().message();
+    EXPECT_NE(message.find(fragment), std::string::npos) << message;
+  };
+  Problem problem = dense("b2 hq2 sq2 skv24 d40 f32 kv=u4 append=2");
+  const AttentionRequest good = problem.request();
+  EXPECT_TRUE(describe(good).ok());
+  AttentionRequest r = good;
+  r.scales_v = r.k_new = r.v_new = TensorView{};
+  refused(r, "scales_v (absent) must be given with v of u4");
+  r = good;
+  r.scales_k.rank = 3;
+  refused(r, "rank of scales_k (3) must be 4, [entries,Hkv,rows,2*groups], where k is u4");
+  r = good;
+  r.scales_k.shape[3] = 2;
+  refused(r, "shape of scales_k ([2,2,24,2]) must be [2,2,24,4]");
+  r = good;
+  r.scales_k.strides[3] = 2;
+  refused(r, "last stride of scales_k (2) must be 1 where k is u4");
+  r = good;
+  r.k.strides[2] = 41;
+  refused(r, "must have an even last extent with a stride of 1 and other strides that are even");
+  r = good;
+  r.k.shape[3] = 39;
+  refused(r, "two elements of u4 share a byte");
+  r = good;
+  r.k.strides[3] = 2;
+  refused(r, "with a stride of 1");
+  Problem integers = dense("b2 hq2 sq2 skv24 d40 f32 kv=i8 scales=token");
+  r = integers.request();
+  r.scales_k = good.scales_k;
+  refused(r, "rank of scales_k (4) must be 3, [entries,Hkv,1|rows], where k is i8");
+  EXPECT_NE(
+      parse_case("sq1 skv8 d7 f32 kv=u4").status().message().find("head_dim_qk (7) must be e"),
+      std::string::npos)
+      << parse_case("sq1 skv8 d7 f32 kv=u4").status().message();
+}
+
+TEST(HadamardRequest, NeedsAPowerOfTwo) {
+  Problem problem = dense("b1 hq1 sq2 skv24 d40 f32");
+  AttentionRequest r = problem.request();
+  r.options.hadamard = true;
+  const std::string message = describe(r).status().message();
+  EXPECT_NE(message.find("head_dim_qk (40) must be a power of two with hadamard"),
+            std::string::npos)
+      << message;
 }
 
 TEST(ScalesCase, IsAsWide) {

@@ -53,7 +53,7 @@ AttentionRequest without_cache(AttentionRequest request, const oracle::Padded& t
   request.cache_leftpad = TensorView{};
   request.page_table = request.cache_batch_idx = request.k_new = request.v_new = TensorView{};
   request.rotary_cos = request.rotary_sin = request.positions = TensorView{};
-  request.options.rotary_interleaved = false;
+  request.options.rotary_interleaved = request.options.hadamard = false;
   request.options.page_size = 0;
   return request;
 }

@@ -10,8 +10,8 @@
 #include "oracle/rules.h"
 #include "property.h"
 
-// Keys and values of 8 bits with scales: the numbers that their codes stand for, in a batch, in
-// pages and as rows are appended.
+// Keys and values of 8 bits and of 4 with scales: the numbers that their codes stand for, in a
+// batch, in pages and as rows are appended.
 
 namespace regard {
 namespace {
@@ -21,16 +21,18 @@ using test::unequal;
 
 class Scales : public test::Property {
  protected:
-  /// Scales become powers of two, with which a product is exact wherever it is computed.
+  /// Scales become powers of two, and minima -1/2, with which a number is exact wherever it is
+  /// computed.
   static void round_to_powers(const TensorView& scales) {
     if (!scales.present()) return;
     conformance::for_each_element(scales, [](const auto& at, unsigned char* element) {
-      const float power = (at[0] + at[1] + at[2]) % 3 == 0 ? 0.03125f : 0.0625f;
-      std::memcpy(element, &power, sizeof power);
+      const float power = (at[0] + at[1] + at[2] + at[3] / 2) % 3 == 0 ? 0.03125f : 0.0625f;
+      const float number = at[3] % 2 == 0 ? power : -0.5f;
+      std::memcpy(element, &number, sizeof number);
     });
   }
 
-  /// The rows as f32 [B,Hkv,Skv,D], times their scales.
+  /// The rows as f32 [B,Hkv,Skv,D]: times their scales, and of u4 plus the minima of their groups.
   TensorView numbers_of(const TensorView& rows, const TensorView& scales) {
     std::vector<float>& memory = memory_.emplace_back(
         static_cast<std::size_t>(rows.shape[0] * rows.shape[1] * rows.shape[2] * rows.shape[3]));
@@ -40,9 +42,11 @@ class Scales : public test::Property {
     for (std::int64_t b = 0; b < rows.shape[0]; ++b) {
       for (std::int64_t h = 0; h < rows.shape[1]; ++h) {
         for (std::int64_t j = 0; j < rows.shape[2]; ++j) {
-          const double scale = scales.present() ? oracle::element(scales, b, h, j) : 1.0;
           for (std::int64_t d = 0; d < rows.shape[3]; ++d) {
-            memory[n++] = static_cast<float>(oracle::element(rows, b, h, j, d) * scale);
+            const std::int64_t at = scales.rank == 4 ? d / 32 * 2 : 0;
+            const double scale = scales.present() ? oracle::element(scales, b, h, j, at) : 1.0;
+            const double min = scales.rank == 4 ? oracle::element(scales, b, h, j, at + 1) : 0.0;
+            memory[n++] = static_cast<float>(oracle::element(rows, b, h, j, d) * scale + min);
           }
         }
       }
@@ -59,7 +63,13 @@ constexpr const char* kCases[] = {
     "b2 hq4 hkv2 sq5 skv200 d40 f32 kv=i8 v=f8e4m3 scales=all causal diag=br lse seed=2",
     "b2 hq2 sq70 skv320 d24 dv16 f32 kv=f8e5m2 scales=token window=40,0 diag=br lse seed=3",
     "b3 hq8 hkv2 sq1 skv300 d128 f32 kv=i8 v=f32 scales=token lse seed=4",
-    "b2 hq2 sq130 skv96 d300 f32 kv=f8e4m3 scales=token softcap=4 lse seed=5"};
+    "b2 hq2 sq130 skv96 d300 f32 kv=f8e4m3 scales=token softcap=4 lse seed=5",
+    "b2 hq8 hkv2 sq1 skv640 d128 f32 kv=u4 lens=kv lse seed=6",
+    "b2 hq6 hkv2 sq1 skv77 d96 f32 kv=u4 layout=bshd lse seed=7",
+    "b1 hq2 sq1 skv333 d64 dv32 f32 kv=u4 lse seed=8",
+    "b2 hq4 hkv2 sq7 skv200 d40 f32 kv=i8 v=u4 scales=token causal diag=br lse seed=9",
+    "b2 hq2 sq70 skv320 d24 dv16 f32 kv=u4 v=f32 window=40,0 diag=br lse seed=10",
+    "b1 hq2 sq130 skv96 d300 f32 kv=f32 v=u4 softcap=4 lse seed=11"};
 
 // A scale that is a power of two changes no rounding: the bits are those of the numbers themselves.
 TEST_P(Scales, AreTheNumbersOfTheCodes) {
@@ -89,7 +99,14 @@ TEST_P(Scales, InACacheAreTheBatch) {
         "b2 hq2 sq70 skv320 d24 dv16 f16 kv=f8e4m3 v=i8 scales=token paged page_size=1 append=70 "
         "lens_kv=0,250",
         "b2 hq4 hkv2 sq3 skv96 d300 bf16 kv=f8e5m2 scales=token cache_batch_idx append=3 lens=kv",
-        "b2 hq4 hkv2 sq3 skv96 d64 f32 kv=i8 v=f32 channel_scales append=3 lens=kv"}) {
+        "b2 hq4 hkv2 sq3 skv96 d64 f32 kv=i8 v=f32 channel_scales append=3 lens=kv",
+        "b3 hq4 hkv2 sq1 skv640 d64 bf16 kv=u4 paged page_size=16 append causal diag=br "
+        "lens_kv=639,77,0 rotary=64",
+        "b2 hq8 hkv2 sq1 skv200 d128 f32 kv=u4 paged page_size=8 append lens_kv=195,3 hadamard",
+        "b2 hq2 sq70 skv320 d34 dv16 f16 kv=u4 v=i8 scales=token paged page_size=1 append=70 "
+        "lens_kv=0,250",
+        "b2 hq4 hkv2 sq3 skv96 d64 f32 kv=i8 v=u4 channel_scales append=3 lens=kv hadamard",
+        "b2 hq4 hkv2 sq3 skv96 d64 bf16 kv=u4 channel_scales cache_batch_idx append=3 lens=kv"}) {
     const std::string with_lse = std::string(text) + " lse seed=1";
     const Problem problem = problem_of(with_lse);
     const AttentionGradRequest& r = problem.request();
@@ -119,6 +136,62 @@ TEST_P(Scales, ValuesOfOneGiveOne) {
         ASSERT_NEAR(oracle::decode(element, r.out.dtype), 1.0, 1e-6) << dtype << " " << rows;
       });
     }
+  }
+}
+
+// A row of equal numbers is its minimum: the bits are those of ones that are not quantised.
+TEST_P(Scales, AppendedOnesAreOnes) {
+  for (const char* text : {"b2 hq4 hkv2 sq1 skv64 d64 f32 kv=u4 append=60 lens_kv=0,0 seed=1",
+                           "b2 hq4 hkv2 sq40 skv64 d40 f32 kv=u4 append=60 lens_kv=0,0 seed=1"}) {
+    const Problem problem = problem_of(text);
+    const AttentionGradRequest& r = problem.request();
+    conformance::for_each_element(r.v_new, [&](const auto&, unsigned char* element) {
+      oracle::encode(1.0, element, r.v_new.dtype);
+    });
+    run(r);
+    AttentionRequest plain = r;
+    plain.k_new = plain.v_new = TensorView{};
+    for (std::int64_t b = 0; b < 2; ++b) {
+      static_cast<std::int32_t*>(plain.seqlens_kv.data)[b * plain.seqlens_kv.strides[0]] = 60;
+    }
+    plain.v = numbers_of(r.v, r.scales_v);
+    plain.scales_v = TensorView{};
+    conformance::for_each_element(plain.v, [&](const auto& at, unsigned char* element) {
+      if (at[2] < 60) {
+        ASSERT_EQ(oracle::decode(element, Dtype::kF32), 1.0) << text;
+      }
+    });
+    plain = run_anew(plain);
+    EXPECT_EQ(unequal(r.out, plain.out), "") << text;
+  }
+}
+
+// Rows that the call quantised are, to the rounding of each number, those that are dequantised by
+// hand; with a fused multiply-add to the bit.
+TEST_P(Scales, OfGroupsAreWhatTheyStandFor) {
+  for (const char* text :
+       {"b2 hq4 hkv2 sq3 skv64 d128 f32 kv=u4 append=60 lens_kv=4,0 lse seed=3",
+        "b2 hq4 hkv2 sq50 skv64 d40 f32 kv=u4 append=60 lens_kv=4,0 lse seed=4"}) {
+    const Problem problem = problem_of(text);
+    const AttentionGradRequest& r = problem.request();
+    run(r);
+    AttentionRequest plain = r;
+    plain.k_new = plain.v_new = TensorView{};
+    for (std::int64_t b = 0; b < 2; ++b) {
+      static_cast<std::int32_t*>(plain.seqlens_kv.data)[b * plain.seqlens_kv.strides[0]] += 60;
+    }
+    plain.k = numbers_of(r.k, r.scales_k);
+    plain.v = numbers_of(r.v, r.scales_v);
+    plain.scales_k = plain.scales_v = TensorView{};
+    plain = run_anew(plain);
+    if (GetParam().isa != Isa::kScalar) {
+      EXPECT_EQ(unequal(r.out, plain.out), "") << text;
+      continue;
+    }
+    conformance::for_each_element(r.out, [&](const auto& at, unsigned char* element) {
+      ASSERT_NEAR(oracle::decode(element, Dtype::kF32),
+                  oracle::element(plain.out, at[0], at[1], at[2], at[3]), 2e-6);
+    });
   }
 }
 

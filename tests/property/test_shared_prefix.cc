@@ -55,6 +55,7 @@ const Shared kShared[] = {
     {"b2 hq4 hkv2 sq3 skv96 d24 dv16 f32 kv=i8 scales=token paged page_size=16 append=3 "
      "lens_kv=93,64 rotary=24 positions tree=3 channel_scales",
      48},
+    {"b2 hq4 hkv2 sq3 skv96 d64 f32 kv=u4 paged page_size=16 append=3 lens_kv=93,64 hadamard", 48},
     {"b4 hq4 hkv2 sq40 skv640 d32 bf16 paged page_size=16 causal diag=br packed rows_q=40,1,0,7 "
      "total_q=50 lens_kv=640,333,300,364",
      288},

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -64,7 +65,8 @@ void random_features(std::mt19937_64& rng, AttentionParams* p) {
                           Feature::kDelta,
                           Feature::kDiagonalPerSequence,
                           Feature::kPositions,
-                          Feature::kRotaryInterleaved}) {
+                          Feature::kRotaryInterleaved,
+                          Feature::kHadamard}) {
     p->features.set(f, one_in(rng, 4));
   }
   const bool packs_keys = p->features.has(Feature::kPacked) && !p->features.has(Feature::kPaged);
@@ -116,6 +118,10 @@ Case random_case(std::mt19937_64& rng) {
     *align = one_in(rng, 2) ? kMaxAlignLog2 : static_cast<std::int32_t>(rng() % 5);
   }
   random_features(rng, &p);
+  if (p.dtype_k == Dtype::kU4) p.head_dim_qk *= 2;
+  if (p.dtype_v == Dtype::kU4) p.head_dim_v *= 2;
+  const bool is_power = std::has_single_bit(static_cast<std::uint64_t>(p.head_dim_qk));
+  if (!is_power) p.features.set(Feature::kHadamard, false);
   p.features.set(Feature::kChannelScales, is_quantised(p.dtype_k) && one_in(rng, 2));
   if (one_in(rng, 2)) p.tokens_q = static_cast<std::int64_t>(rng() % 1000);
   if (one_in(rng, 2)) p.tokens_kv = static_cast<std::int64_t>(rng() % 1000);

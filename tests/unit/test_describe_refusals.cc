@@ -203,7 +203,7 @@ const Bad kBad[] = {
      "must fit 64 bits", StatusCode::kOverflow},
     // dtypes
     {"dtype", [](R& r) { r.q.dtype = static_cast<Dtype>(42); },
-     "dtype of q (42) must be a known dtype, 0..10"},
+     "dtype of q (42) must be a known dtype, 0..11"},
     {"dtype_lse", [](R& r) { r.lse.dtype = Dtype::kF64; }, "dtype of lse (f64) must be f32"},
     {"dtype_lse_f64",
      [](R& r) {

@@ -177,6 +177,8 @@ TEST(Dtype, NamesAndSizes) {
   EXPECT_FALSE(parse_dtype("f33").has_value());
   EXPECT_FALSE(parse_dtype("?").has_value());
   EXPECT_EQ(size_of(Dtype::kBf16), 2);
+  EXPECT_EQ(bytes_of(Dtype::kBf16, 6), 12);
+  EXPECT_EQ(bytes_of(Dtype::kU4, 6), 3);
   EXPECT_TRUE(is_float(Dtype::kF8E5M2));
   EXPECT_FALSE(is_float(Dtype::kBool));
 }

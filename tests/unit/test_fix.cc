@@ -16,6 +16,7 @@ AttentionParams params_of(const char* text) { return parse_case(text).value().pa
 
 constexpr const char* kEverything =
     "b2 hq8 hkv4 sq16 skv12 d64 dv32 bf16 packed paged page_size=4 num_pages=9 append rotary=8 "
+    "hadamard "
     "tree block_mask cache_batch_idx cache_leftpad descales=head kv=i8 v=f8e4m3 scales=token "
     "channel_scales causal "
     "diag=br window=3,0 softcap=3 alibi "
@@ -25,7 +26,7 @@ constexpr const char* kEverything =
 TEST(ApplyFix, ClearsEveryFeatureWithWhatBelongsToIt) {
   int cleared = 0;
   for (const char* text : {kEverything, "b2 sq4 skv8 d8 causal diag=3", "sq4 d8 window=1,5",
-                           "b2 sq4 skv8 d8 causal diag=seq"}) {
+                           "b2 sq4 skv8 d8 causal diag=seq", "sq4 skv8 d8 bf16 kv=u4 v=i8"}) {
     const AttentionParams before = params_of(text);
     for (int i = 0; i < kFeatureCount; ++i) {
       const Feature feature = static_cast<Feature>(i);

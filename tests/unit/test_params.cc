@@ -291,7 +291,7 @@ constexpr std::int64_t kHuge = std::int64_t{1} << 40;
 const Invalid kInvalid[] = {
     {"dtype_q", [](AttentionParams& p) { p.dtype_q = static_cast<Dtype>(77); },
      "dtype_q (77) must be a known dtype"},
-    {"dtype_k", [](AttentionParams& p) { p.dtype_k = static_cast<Dtype>(11); }, "dtype_k (11)"},
+    {"dtype_k", [](AttentionParams& p) { p.dtype_k = static_cast<Dtype>(12); }, "dtype_k (12)"},
     {"dtype_out", [](AttentionParams& p) { p.dtype_out = static_cast<Dtype>(255); },
      "dtype_out (255)"},
     {"dtype_bias", [](AttentionParams& p) { p.dtype_bias = Dtype::kBf16; },

@@ -60,7 +60,7 @@ TEST(SafetensorsParse, ReadsEveryDtype) {
       {"BF16", Dtype::kBf16}, {"F8_E4M3", Dtype::kF8E4M3}, {"F8_E5M2", Dtype::kF8E5M2},
       {"I64", Dtype::kI64},   {"I32", Dtype::kI32},        {"I8", Dtype::kI8},
       {"U8", Dtype::kU8},     {"BOOL", Dtype::kBool}};
-  EXPECT_EQ(names.size(), static_cast<std::size_t>(kDtypeCount));
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(kDtypeCount - 1));  // all but u4
   for (const auto& [name, dtype] : names) {
     const std::size_t bytes = 3 * static_cast<std::size_t>(size_of(dtype));
     const auto file = file_of(one(name, "[3]", "[0," + std::to_string(bytes) + "]"), bytes);

@@ -135,7 +135,7 @@ double kv_bytes(const RunInput& input) {
   for (std::int64_t b = 0; b < p.batch; ++b) {
     keys += static_cast<double>(length_of(input.request.seqlens_kv, b, p.seqlen_kv));
   }
-  const std::int64_t width = p.head_dim_qk * size_of(p.dtype_k) + p.head_dim_v * size_of(p.dtype_v);
+  const std::int64_t width = bytes_of(p.dtype_k, p.head_dim_qk) + bytes_of(p.dtype_v, p.head_dim_v);
   return keys * static_cast<double>(p.num_heads_kv * width);
 }
 

@@ -13,12 +13,13 @@ namespace regard::safetensors {
 namespace {
 
 constexpr std::size_t kLengthBytes = 8;
-constexpr std::array<const char*, kDtypeCount> kNames = {
+// The format has no codes of 4 bits, the last type.
+constexpr std::array<const char*, kDtypeCount - 1> kNames = {
     "F64", "F32", "BF16", "F16", "F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL", "I32", "I64"};
 
 std::optional<Dtype> parse_dtype_name(std::string_view name) {
-  for (int i = 0; i < kDtypeCount; ++i) {
-    if (name == kNames[static_cast<std::size_t>(i)]) return static_cast<Dtype>(i);
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if (name == kNames[i]) return static_cast<Dtype>(i);
   }
   return std::nullopt;
 }
@@ -224,7 +225,8 @@ Status check_coverage(const std::vector<RawEntry>& entries, std::int64_t total) 
 }  // namespace
 
 const char* dtype_name(Dtype dtype) noexcept {
-  return is_known(dtype) ? kNames[static_cast<std::size_t>(dtype)] : "?";
+  const auto i = static_cast<std::size_t>(dtype);
+  return i < kNames.size() ? kNames[i] : "?";
 }
 
 std::string quote(std::string_view text) {

@@ -30,7 +30,7 @@ void canonicalize(const TensorExtents& of, Layout& order, std::int32_t& align_lo
       order == Layout::kBhsd ? of.rows > 1 : order == Layout::kBshd && of.heads > 1;
   std::int32_t max = kMaxAlignLog2;
   if (dense_rows && of.head_dim > 0) {
-    const std::uint64_t row_bytes = static_cast<std::uint64_t>(of.head_dim) * size;
+    const auto row_bytes = static_cast<std::uint64_t>(bytes_of(of.dtype, of.head_dim));
     max = std::min(max, static_cast<std::int32_t>(std::countr_zero(row_bytes)));
   }
   align_log2 = std::clamp(align_log2, static_cast<std::int32_t>(std::countr_zero(size)), max);
@@ -73,13 +73,17 @@ void clear_unused(AttentionParams& p) noexcept {
   if (!f.has(Feature::kDescales)) p.features.set(Feature::kDescalesPerHead, false);
 }
 
-// k and v of 8 bits may have scales, and integers need them. One row has a scale of its own anyhow.
+// k and v of 8 bits may have scales, and integers need them; those of u4 are of rows. One row has a
+// scale of its own anyhow.
 void canonicalize_scales(AttentionParams& p) noexcept {
   FeatureSet& f = p.features;
   if (!is_quantised(p.dtype_k)) f.set(Feature::kChannelScales, false);
   if (!is_quantised(p.dtype_k) && !is_quantised(p.dtype_v)) f.set(Feature::kScales, false);
   const bool by_channel = f.has(Feature::kChannelScales);
   if (p.dtype_v == Dtype::kI8 || (p.dtype_k == Dtype::kI8 && !by_channel)) f.set(Feature::kScales);
+  if (p.dtype_k == Dtype::kU4 || p.dtype_v == Dtype::kU4) {
+    f = f.with({Feature::kScales, Feature::kScalesPerToken});
+  }
   const std::int64_t rows = f.has(Feature::kPaged)    ? p.page_size
                             : f.has(Feature::kPacked) ? p.total_kv
                                                       : p.seqlen_kv;

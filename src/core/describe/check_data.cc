@@ -8,6 +8,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "base/message.h"
@@ -244,25 +245,67 @@ Status check_angles(CheckedCall* call) {
   return {};
 }
 
+/// Codes of finite and positive numbers are 1 to the greatest one's; without its sign that of a
+/// finite number is 0 to that.
+constexpr std::uint64_t kPositiveCodes = 0x7f7fffffu;
+bool is_bad_scale(std::uint32_t code) noexcept { return code - 1u >= kPositiveCodes; }
+bool is_bad_minimum(std::uint32_t code) noexcept { return (code & 0x7fffffffu) > kPositiveCodes; }
+
 /// Scales of rows [0, count), `step` bytes apart: the first that is not finite and positive, or
-/// `count`. The codes of such numbers are 1 to the greatest finite one's.
+/// `count`.
 std::int64_t first_bad_scale(const char* first, std::int64_t step, std::int64_t count) noexcept {
-  constexpr std::uint32_t kCodes = 0x7f7fffffu;
-  const auto is_bad = [](std::uint32_t code) { return code - 1u >= kCodes; };
   std::int64_t j = 0;
   // Dense ones in blocks of a length that compilers make vectors of: a decode may have a million.
   std::uint32_t codes[64];
   for (; step == sizeof(float) && j + std::ssize(codes) <= count; j += std::ssize(codes)) {
     std::memcpy(codes, first + j * step, sizeof codes);
     std::uint32_t bad = 0;
-    for (const std::uint32_t code : codes) bad |= is_bad(code) ? 1u : 0u;
+    for (const std::uint32_t code : codes) bad |= is_bad_scale(code) ? 1u : 0u;
     if (bad != 0) break;
   }
   for (; j < count; ++j) {
     std::memcpy(codes, first + j * step, sizeof codes[0]);
-    if (is_bad(codes[0])) return j;
+    if (is_bad_scale(codes[0])) return j;
   }
   return count;
+}
+
+/// Of `count` numbers, a scale and a minimum in turn, the first scale that is not finite and
+/// positive or minimum that is not finite, or `count`.
+std::int64_t first_bad_group(const char* first, std::int64_t count) noexcept {
+  constexpr std::int64_t kBytes = sizeof(float);
+  std::int64_t n = 0;
+  // Blocks of pairs, the scale in the low half, without a branch: a decode may have two million.
+  // Where a code is out of its range one of the differences is negative.
+  std::uint64_t pairs[32];
+  for (; n + 2 * std::ssize(pairs) <= count; n += 2 * std::ssize(pairs)) {
+    std::memcpy(pairs, first + n * kBytes, sizeof pairs);
+    std::uint64_t bad = 0;
+    for (const std::uint64_t pair : pairs) {
+      const std::uint64_t scale = pair & 0xffffffffu, minimum = (pair >> 32) & 0x7fffffffu;
+      bad |= (scale - 1) | (kPositiveCodes - scale) | (kPositiveCodes - minimum);
+    }
+    if (bad >> 63 != 0) break;
+  }
+  for (; n < count; ++n) {
+    std::uint32_t code = 0;
+    std::memcpy(&code, first + n * kBytes, sizeof code);
+    if (n % 2 == 0 ? is_bad_scale(code) : is_bad_minimum(code)) return n;
+  }
+  return count;
+}
+
+/// Scales and minima of rows [0, count) of u4, `step` bytes apart and `numbers` each: the first of
+/// them that is bad, counted through all rows, or as many as there are.
+std::int64_t first_bad_row(const char* first, std::int64_t step, std::int64_t count,
+                           std::int64_t numbers) noexcept {
+  const bool dense = step == numbers * std::int64_t{sizeof(float)};
+  const std::int64_t rows = dense ? 1 : count, each = dense ? numbers * count : numbers;
+  for (std::int64_t j = 0; j < rows; ++j) {
+    const std::int64_t bad = first_bad_group(first + j * step, each);
+    if (bad < each) return j * each + bad;
+  }
+  return count * numbers;
 }
 
 Status refuse_scale(const char* where, const char* name, std::string_view index, float value) {
@@ -293,6 +336,27 @@ RowPlace place_of_row(const problem::Problem& p, std::int64_t entries, std::int6
   return {entry < entries ? entry : -1, j, rows - j};
 }
 
+/// The scale, `index` of those from row `place` on, each row having `numbers` of u4, or one.
+struct BadScale {
+  std::int64_t place[3];
+  std::int64_t index;
+  std::int64_t numbers;
+};
+
+Status refuse_row_scale(const char* where, const char* name, const TensorView& scales,
+                        const BadScale& bad) {
+  const std::int64_t each = std::max<std::int64_t>(bad.numbers, 1);
+  const std::int64_t row = bad.place[2] + bad.index / each, number = bad.index % each;
+  const std::int64_t at = bad.place[0] * scales.strides[0] + bad.place[1] * scales.strides[1] +
+                          (scales.shape[2] == 1 ? 0 : row * scales.strides[2]) + number;
+  const float value = read_float(scales, at);
+  const std::string index = concat(bad.place[0], ",", bad.place[1], ",", row);
+  if (bad.numbers == 0) return refuse_scale(where, name, index, value);
+  if (number % 2 == 0) return refuse_scale(where, name, concat(index, ",", number), value);
+  return invalid(where, name, "[", index, ",", number, "] (", static_cast<double>(value),
+                 "), expected finite: it is the minimum of a group");
+}
+
 /// Those of keys that a sequence has before new rows bring theirs. Lengths and pages are checked
 /// before; what no row sees may lie in no page.
 Status check_row_scales(const TensorView& scales, CheckedCall* call, const char* name) {
@@ -301,6 +365,7 @@ Status check_row_scales(const TensorView& scales, CheckedCall* call, const char*
   const bool of_k = scales.data == call->buffers.scales_k.data;
   const problem::View& view = of_k ? p.scales_k : p.scales_v;
   const bool of_rows = of_k ? p.scales_k_of_rows : p.scales_v_of_rows;
+  const std::int64_t numbers = scales.rank == 4 ? scales.shape[3] : 0;  // of u4
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const problem::Sequence s = problem::sequence_of(p, b);
     const std::int64_t rows = s.leftpad + s.band.len_kv - (of_rows ? p.seqlen_new : 0);
@@ -312,12 +377,11 @@ Status check_row_scales(const TensorView& scales, CheckedCall* call, const char*
         const std::int64_t step = view.stride[2] * std::int64_t{sizeof(float)};
         const auto* const first = problem::element_at<char>(view, 0) +
                                   at * std::int64_t{sizeof(float)} + place.row * step;
-        const std::int64_t bad = first_bad_scale(first, step, count);
-        if (bad == count) continue;
-        const std::int64_t row = of_rows ? place.row + bad : 0;
-        float value = 0.0f;
-        std::memcpy(&value, first + bad * step, sizeof value);
-        return refuse_scale(call->where, name, concat(place.entry, ",", h, ",", row), value);
+        const std::int64_t bad = numbers == 0 ? first_bad_scale(first, step, count)
+                                              : first_bad_row(first, step, count, numbers);
+        if (bad == count * std::max<std::int64_t>(numbers, 1)) continue;
+        const BadScale at_fault{{place.entry, h, of_rows ? place.row : 0}, bad, numbers};
+        return refuse_row_scale(call->where, name, scales, at_fault);
       }
       j += place.left;
     }

@@ -228,6 +228,8 @@ class Describer {
     extents_ = extents_of(p_);
     extents_[Extent::kEntries] = b_.k.shape[0];
     extents_[Extent::kRows] = b_.k.shape[2];
+    extents_[Extent::kGroupsK] = numbers_of_groups(p_.head_dim_qk);
+    extents_[Extent::kGroupsV] = numbers_of_groups(p_.head_dim_v);
     for (int i = kMainTensors; i < count_; ++i) {
       const TensorSpec& spec = *specs_present_[i];
       const TensorView& view = *present_[i].view;
@@ -244,7 +246,27 @@ class Describer {
     return {};
   }
 
-  // Of k and v of 8 bits alone; integers mean nothing without them.
+  // A scale and a minimum for each.
+  static std::int64_t numbers_of_groups(std::int64_t head_dim) noexcept {
+    return saturating_mul(ceil_div(head_dim, kGroupSize), 2);
+  }
+
+  // Of u4 a scale and a minimum for each group of a row; one for all of it of the others.
+  Status check_scales_of(const char* name, const TensorView& rows, const char* scales_name,
+                         const TensorView& scales) {
+    const bool of_groups = rows.dtype == Dtype::kU4;
+    if (!scales.present() || scales.rank == (of_groups ? 4 : 3)) {
+      if (!of_groups || !scales.present()) return {};
+      if (scales.strides[3] == 1 || scales.shape[3] <= 1) return {};
+      return invalid(where_, "last stride of ", scales_name, " (", scales.strides[3],
+                     ") must be 1 where ", name, " is u4");
+    }
+    return invalid(where_, "rank of ", scales_name, " (", scales.rank, ") must be ",
+                   of_groups ? "4, [entries,Hkv,rows,2*groups]," : "3, [entries,Hkv,1|rows],",
+                   " where ", name, " is ", to_string(rows.dtype));
+  }
+
+  // Of k and v of 8 bits, or 4, alone; integers mean nothing without them.
   Status check_scales() {
     struct Scaled {
       const char* name;
@@ -255,18 +277,24 @@ class Describer {
     };
     const bool by_channel = b_.channel_scales_k.present();
     const Scaled all[] = {
-        {"k", b_.k, "scales_k", b_.scales_k, b_.k.dtype == Dtype::kI8 && !by_channel},
-        {"v", b_.v, "scales_v", b_.scales_v, b_.v.dtype == Dtype::kI8},
+        {"k", b_.k, "scales_k", b_.scales_k,
+         b_.k.dtype == Dtype::kU4 || (b_.k.dtype == Dtype::kI8 && !by_channel)},
+        {"v", b_.v, "scales_v", b_.scales_v, b_.v.dtype == Dtype::kU4 || b_.v.dtype == Dtype::kI8},
         {"k", b_.k, "channel_scales_k", b_.channel_scales_k, false}};
     for (const Scaled& s : all) {
       if (s.scales.present() && !is_quantised(s.rows.dtype)) {
         return invalid(where_, s.scales_name, " (given) must be left out where ", s.name, " is ",
-                       to_string(s.rows.dtype), ", not i8, f8e4m3 or f8e5m2");
+                       to_string(s.rows.dtype), ", not i8, u4, f8e4m3 or f8e5m2");
       }
       if (s.needed && !s.scales.present()) {
-        return invalid(where_, s.scales_name, " (absent) must be given with ", s.name, " of i8");
+        return invalid(where_, s.scales_name, " (absent) must be given with ", s.name, " of ",
+                       to_string(s.rows.dtype));
       }
-      const bool per_row = s.scales.rank == 3 && s.scales.shape[2] == s.rows.shape[2];
+      if (&s.scales != &b_.channel_scales_k) {
+        Status status = check_scales_of(s.name, s.rows, s.scales_name, s.scales);
+        if (!status.ok()) return status;
+      }
+      const bool per_row = s.scales.rank >= 3 && s.scales.shape[2] == s.rows.shape[2];
       if (per_row) p_.features.set(Feature::kScalesPerToken);
     }
     return {};
@@ -319,6 +347,7 @@ class Describer {
                      ", with positions: both have one for each row");
     }
     p_.features.set(Feature::kRotaryInterleaved, o_.rotary_interleaved);
+    p_.features.set(Feature::kHadamard, o_.hadamard);
     return {};
   }
 
@@ -395,7 +424,8 @@ bool layout_matches(const TensorView& view, Layout layout) noexcept {
   return false;
 }
 
-std::int32_t align_log2_of(const TensorView& view) noexcept {
+std::int32_t align_log2_of(const TensorView& elements) noexcept {
+  const TensorView view = as_bytes(elements);
   std::uint64_t bits = reinterpret_cast<std::uintptr_t>(view.data) | (1u << kMaxAlignLog2);
   for (int i = 0; i + 1 < view.rank; ++i) {
     if (view.shape[i] <= 1) continue;
@@ -420,6 +450,7 @@ AttentionOptions options_of(const AttentionParams& params) noexcept {
   options.delta = params.features.has(Feature::kDelta);
   options.page_size = params.page_size;
   options.rotary_interleaved = params.features.has(Feature::kRotaryInterleaved);
+  options.hadamard = params.features.has(Feature::kHadamard);
   options.tokens_q = params.tokens_q;
   options.tokens_kv = params.tokens_kv;
   return options;

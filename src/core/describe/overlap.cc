@@ -119,7 +119,8 @@ bool strides_nest(const TensorView& view) noexcept {
 
 }  // namespace
 
-bool byte_span(const TensorView& view, ByteSpan* span) noexcept {
+bool byte_span(const TensorView& elements, ByteSpan* span) noexcept {
+  const TensorView view = as_bytes(elements);
   const std::int64_t size = size_of(view.dtype);
   std::int64_t count = size;  // bytes of all elements, an extent of 0 counted as 1
   std::int64_t reach = size;  // bytes from the first element's first to the last one's last
@@ -138,7 +139,8 @@ bool byte_span(const TensorView& view, ByteSpan* span) noexcept {
                                  &span->end);
 }
 
-bool proves_injective(const TensorView& view) noexcept {
+bool proves_injective(const TensorView& elements) noexcept {
+  const TensorView view = as_bytes(elements);
   if (is_empty(view) || strides_nest(view)) return true;
   for (int i = 0; i < view.rank; ++i) {
     if (view.shape[i] > 1 && view.strides[i] == 0) return false;
@@ -158,7 +160,8 @@ bool proves_injective(const TensorView& view) noexcept {
   return true;
 }
 
-bool proves_disjoint(const TensorView& a, const TensorView& b) noexcept {
+bool proves_disjoint(const TensorView& elements_a, const TensorView& elements_b) noexcept {
+  const TensorView a = as_bytes(elements_a), b = as_bytes(elements_b);
   ByteSpan span_a;
   ByteSpan span_b;
   if (!byte_span(a, &span_a) || !byte_span(b, &span_b)) return false;

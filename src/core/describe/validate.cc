@@ -75,6 +75,8 @@ Status check_enums(const AttentionParams& p, const char* where) {
   return {};
 }
 
+bool is_power_of_two(std::int64_t n) noexcept { return n > 0 && (n & (n - 1)) == 0; }
+
 Status check_extents(const AttentionParams& p, const char* where) {
   struct Extent {
     const char* name;
@@ -92,6 +94,14 @@ Status check_extents(const AttentionParams& p, const char* where) {
   if (p.num_heads_kv == 0 ? p.num_heads_q != 0 : p.num_heads_q % p.num_heads_kv != 0) {
     return invalid(where, "num_heads_kv (", p.num_heads_kv, ") must divide num_heads_q (",
                    p.num_heads_q, ")");
+  }
+  for (const Extent& e : {Extent{"head_dim_qk", p.dtype_k == Dtype::kU4 ? p.head_dim_qk : 0},
+                          Extent{"head_dim_v", p.dtype_v == Dtype::kU4 ? p.head_dim_v : 0}}) {
+    if (e.value % 2 == 0) continue;
+    return invalid(where, e.name, " (", e.value, ") must be even: two elements of u4 share a byte");
+  }
+  if (p.features.has(Feature::kHadamard) && !is_power_of_two(p.head_dim_qk)) {
+    return invalid(where, "head_dim_qk (", p.head_dim_qk, ") must be a power of two with hadamard");
   }
   if (p.rotary_dim > p.head_dim_qk) {
     return invalid(where, "rotary_dim (", p.rotary_dim, ") must be at most head_dim_qk (",

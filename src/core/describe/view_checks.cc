@@ -32,6 +32,15 @@ std::string device_text(const Device& device) {
   return concat(to_string(device.type), ":", device.index);
 }
 
+// Whether a row of u4 begins or ends within a byte.
+bool splits_bytes(const TensorView& view) noexcept {
+  if (view.dtype != Dtype::kU4) return false;
+  const int last = view.rank - 1;
+  std::int64_t bits = view.shape[last];
+  for (int i = 0; i < last; ++i) bits |= view.shape[i] > 1 ? view.strides[i] : 0;
+  return bits % 2 != 0 || (view.strides[last] != 1 && view.shape[last] > 0);
+}
+
 // The words for what a quick look found wrong; never called on a good view.
 Status explain_view(const char* where, const NamedView& tensor, const Device& device) {
   const TensorView& view = tensor.view;
@@ -44,6 +53,11 @@ Status explain_view(const char* where, const NamedView& tensor, const Device& de
       return invalid(where, "stride ", i, " of ", tensor.name, " (", view.strides[i],
                      ") must be >= 0");
     }
+  }
+  if (splits_bytes(view)) {
+    return invalid(where, tensor.name, " ", to_string(view),
+                   " must have an even last extent with a stride of 1 and other strides that are "
+                   "even: two elements of u4 share a byte");
   }
   if (view.device != device) {
     return invalid(where, "device of ", tensor.name, " (", device_text(view.device),
@@ -79,7 +93,7 @@ Status check_view(const char* where, const NamedView& tensor, const Device& devi
   }
   std::int64_t signs = 0;
   for (int i = 0; i < view.rank; ++i) signs |= view.shape[i] | view.strides[i];
-  if (signs < 0 || view.device != device || !byte_span(view, span)) {
+  if (signs < 0 || view.device != device || splits_bytes(view) || !byte_span(view, span)) {
     return explain_view(where, tensor, device);
   }
   const bool holds = span->begin != span->end;

@@ -307,6 +307,7 @@ AttentionRequest prefix_request(const PrefixCall& call, const problem::Problem& 
     request.positions = memory.positions(p);
     request.options.rotary_interleaved = given.options.rotary_interleaved;
   }
+  request.options.hadamard = given.options.hadamard;
   request.options.softmax_scale = given.options.softmax_scale;
   request.options.softcap = given.options.softcap;
   memory.set_outputs(true, &request);

@@ -160,6 +160,7 @@ Status check_padded(const PaddedProblem& problem) {
       {"scales_v", request.scales_v.present(), "attention(), which takes a cache"},
       {"channel_scales_k", request.channel_scales_k.present(), "attention(), which takes a cache"},
       {"rotary_cos", request.rotary_cos.present(), "attention(), which takes a cache"},
+      {"hadamard", request.options.hadamard, "attention(), which takes a cache"},
       {"segment_ids_q", request.segment_ids_q.present(), "Lengths of position_ids"},
       {"scores_out", request.scores_out.present(), "attention() with seqlens or a mask"},
   };

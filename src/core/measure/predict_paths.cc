@@ -62,8 +62,7 @@ struct RowBytes {
 
 RowBytes row_bytes(const AttentionParams& p) {
   const auto bytes = [](std::int64_t heads, std::int64_t width, Dtype dtype) {
-    return static_cast<double>(heads) * static_cast<double>(width) *
-           static_cast<double>(size_of(dtype));
+    return static_cast<double>(heads) * static_cast<double>(bytes_of(dtype, width));
   };
   return {bytes(p.num_heads_q, p.head_dim_qk, p.dtype_q),
           bytes(p.num_heads_kv, p.head_dim_qk, p.dtype_k) +

@@ -48,8 +48,9 @@ Visible visible_of(const AttentionParams& params, const Buffers& buffers) {
 }
 
 /// Elements in memory: a dimension of stride 0 has one.
-double bytes_of(const TensorView& view) {
-  if (!view.present()) return 0.0;
+double bytes_of(const TensorView& elements) {
+  if (!elements.present()) return 0.0;
+  const TensorView view = as_bytes(elements);
   double bytes = static_cast<double>(size_of(view.dtype));
   for (int i = 0; i < view.rank; ++i) {
     if (view.strides[i] != 0 || view.shape[i] == 0) bytes *= static_cast<double>(view.shape[i]);
@@ -60,7 +61,7 @@ double bytes_of(const TensorView& view) {
 /// Of k and v, and of their gradients: of one head, all heads of the row's first tensor alike.
 double bytes_of_keys(const AttentionParams& params, const Visible& visible) {
   const std::int64_t row =
-      params.head_dim_qk * size_of(params.dtype_k) + params.head_dim_v * size_of(params.dtype_v);
+      bytes_of(params.dtype_k, params.head_dim_qk) + bytes_of(params.dtype_v, params.head_dim_v);
   return visible.keys * static_cast<double>(params.num_heads_kv) * static_cast<double>(row);
 }
 

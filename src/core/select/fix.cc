@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <type_traits>
 
@@ -105,6 +106,8 @@ Status apply_to_policy(const Fix& fix, Policy* policy) {
 
 // ---- features
 
+bool is_integer_code(Dtype dtype) { return dtype == Dtype::kI8 || dtype == Dtype::kU4; }
+
 // Undoes a feature with all that belongs to it. Those that canonicalize derives from other fields
 // are undone there.
 void clear(Feature feature, AttentionParams& p) {
@@ -120,12 +123,24 @@ void clear(Feature feature, AttentionParams& p) {
     case Feature::kDropout: p.dropout_p = 0.0; break;
     case Feature::kScoresOut: p.scores_kind = ScoresKind::kNone; break;
     case Feature::kGqa: p.num_heads_kv = p.num_heads_q; break;
-    case Feature::kHeadDimsDiffer: p.head_dim_v = p.head_dim_qk; break;
-    case Feature::kKvDtypesDiffer: p.dtype_v = p.dtype_k; break;
-    case Feature::kScales:
-    case Feature::kChannelScales:  // integers mean nothing without them
+    case Feature::kHeadDimsDiffer:
+      p.head_dim_v = p.head_dim_qk;
+      if (p.dtype_v == Dtype::kU4 && p.head_dim_v % 2 != 0) p.dtype_v = p.dtype_q;
+      break;
+    case Feature::kKvDtypesDiffer:
+      if (p.dtype_k == Dtype::kU4 && p.head_dim_v % 2 != 0) p.dtype_k = p.dtype_q;
+      p.dtype_v = p.dtype_k;
+      break;
+    case Feature::kScales:  // integers mean nothing without them
+      if (is_integer_code(p.dtype_k)) p.dtype_k = p.dtype_q;
+      if (is_integer_code(p.dtype_v)) p.dtype_v = p.dtype_q;
+      break;
+    case Feature::kScalesPerToken:  // which u4 has always
+      if (p.dtype_k == Dtype::kU4) p.dtype_k = p.dtype_q;
+      if (p.dtype_v == Dtype::kU4) p.dtype_v = p.dtype_q;
+      break;
+    case Feature::kChannelScales:
       if (p.dtype_k == Dtype::kI8) p.dtype_k = p.dtype_q;
-      if (p.dtype_v == Dtype::kI8 && feature == Feature::kScales) p.dtype_v = p.dtype_q;
       break;
     case Feature::kPositions:  // nothing else says where queries stand without new rows
       if (!p.features.has(Feature::kAppendKv)) p.features.set(Feature::kRotary, false);
@@ -191,6 +206,10 @@ Status set_field(const Fix& fix, AttentionParams& p) {
     }
   });
   p.rotary_dim = std::min(p.rotary_dim, p.head_dim_qk / 2 * 2);
+  if (p.features.has(Feature::kHadamard) && p.head_dim_qk > 0) {  // a matrix has a power of two
+    p.head_dim_qk =
+        static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(p.head_dim_qk)));
+  }
   return status;
 }
 

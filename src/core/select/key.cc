@@ -36,6 +36,7 @@ constexpr FeatureSet kHidesNothing{Feature::kDiagonalBottomRight,
                                    Feature::kScales,
                                    Feature::kScalesPerToken,
                                    Feature::kChannelScales,
+                                   Feature::kHadamard,
                                    Feature::kSeqlenQGreaterKv};
 
 }  // namespace

@@ -485,6 +485,8 @@ constexpr CaseWord kWords[] = {
      print_feature<F::kRotaryInterleaved>, parse_feature_flag<F::kRotaryInterleaved>, "rotary"},
     {"positions", kFlag, "", "a position for each query (those that new rows have)",
      print_feature<F::kPositions>, parse_feature_flag<F::kPositions>, "rotary"},
+    {"hadamard", kFlag, "", "k's rows are keys times the Walsh-Hadamard matrix",
+     print_feature<F::kHadamard>, parse_feature_flag<F::kHadamard>},
     {"block_mask", kFlag, "", "a mask of blocks", print_feature<F::kBlockMask>,
      parse_feature_flag<F::kBlockMask>},
     {"cache_batch_idx", kFlag, "", "which cache entry a sequence uses",
@@ -494,8 +496,9 @@ constexpr CaseWord kWords[] = {
     {"descales", kEither, "all|head", "what q, k and v are multiplied by, or some of them",
      print_descales, parse_descales},
     {"scales", kEither, "token|all",
-     "of k and v of 8 bits: one for each row, or for all of an entry", print_scales, parse_scales},
-    {"channel_scales", kFlag, "", "of k of 8 bits: one for each column",
+     "of k and v of 8 bits or 4: one for each row, or for all of an entry", print_scales,
+     parse_scales},
+    {"channel_scales", kFlag, "", "of k of 8 bits or 4: one for each column",
      print_feature<F::kChannelScales>, parse_feature_flag<F::kChannelScales>},
     {"causal", kFlag, "", "no key after the diagonal", print_causal, parse_causal, nullptr,
      forget_causal},
@@ -583,7 +586,7 @@ constexpr DtypeAlias kDtypeAliases[] = {
     {"float32", Dtype::kF32},   {"float", Dtype::kF32},   {"fp32", Dtype::kF32},
     {"bfloat16", Dtype::kBf16}, {"float16", Dtype::kF16}, {"half", Dtype::kF16},
     {"fp16", Dtype::kF16},      {"int8", Dtype::kI8},     {"uint8", Dtype::kU8},
-    {"int32", Dtype::kI32},     {"int64", Dtype::kI64}};
+    {"int32", Dtype::kI32},     {"int64", Dtype::kI64},   {"int4", Dtype::kU4}};
 
 }  // namespace
 

@@ -28,6 +28,7 @@ constexpr const char* kNames[] = {
     "rotary",
     "rotary_interleaved",
     "positions",
+    "hadamard",
     "cache_batch_idx",
     "cache_leftpad",
     "tree_mask",

@@ -170,7 +170,7 @@ class DecodeTiles {
         self->keys_.type, [&](auto type) __attribute__((always_inline)) {
           self->template dot_keys<decltype(type)::value>(row_block.rows, q, visible, to);
         });
-    if (self->keys_.scales.first != nullptr) {
+    if (has_row_scales(self->keys_)) {
       multiply_keys<kVectors>(self->key_scales_ + (visible.begin - self->tile_.begin), visible.size,
                               to);
     }
@@ -181,7 +181,7 @@ class DecodeTiles {
   template <int kVectors>
   REGARD_KERNEL_FN void accumulate(DecodeTiles* self, const RowBlock<V>& row_block, T* probs,
                                    Tile visible, bool partial, const T* rescale, T* out) {
-    if (self->values_.scales.first != nullptr) {
+    if (has_row_scales(self->values_)) {
       multiply_keys<kVectors>(self->value_scales_ + (visible.begin - self->tile_.begin),
                               visible.size, probs);
     }
@@ -200,11 +200,12 @@ class DecodeTiles {
   /// A tile's rows where they are if they follow one another and their type has a loop of its own,
   /// else in `buffer`: as they are, or converted to f32.
   static KvOperand rows_of_tile(const KvOperand& x, Tile tile, T* buffer, T* scales) {
-    if (((x.type != kTypes) && ...)) {
+    const bool has_part_groups = x.type == Element::kU4 && x.dim % kGroup != 0;
+    if (((x.type != kTypes) && ...) || has_part_groups) {
       convert_tile<V>(x, tile, x.dim, buffer);
       return copied_operand(buffer, Element::kF32, x.dim, tile.size);
     }
-    if (x.scales.first != nullptr) {
+    if (has_row_scales(x)) {
       for (std::int64_t j = 0; j < tile.size; ++j) {
         scales[j] = static_cast<T>(*scale_at(x, tile.begin + j));
       }
@@ -213,7 +214,24 @@ class DecodeTiles {
     copy_keys(x, tile, buffer);
     KvOperand copy = copied_operand(buffer, x.type, x.dim, tile.size);
     copy.scales = x.scales;
+    if (x.type == Element::kU4) copy.scales = copy_groups(x, tile, buffer);
     return copy;
+  }
+
+  /// One number for each row, not those of the groups of u4, which loops read beside the codes.
+  REGARD_KERNEL_FN bool has_row_scales(const KvOperand& x) {
+    return x.scales.first != nullptr && x.type != Element::kU4;
+  }
+
+  /// Scales and minima of a tile's rows, behind their codes in the buffer.
+  static KvScales copy_groups(const KvOperand& x, Tile tile, T* buffer) {
+    const std::int64_t bytes = x.dim / kGroup * 2 * std::int64_t{sizeof(float)};
+    char* const first = reinterpret_cast<char*>(buffer) + bytes_of(x.type, x.dim) * kDecodeTileKv;
+    for (std::int64_t j = 0; j < tile.size; ++j) {
+      __builtin_memcpy(first + j * bytes, scale_at(x, tile.begin + j),
+                       static_cast<std::size_t>(bytes));
+    }
+    return {first, bytes, 0};
   }
 
   /// Scores, or probabilities, of each key times its scale: the sign of -0 stays.
@@ -231,7 +249,7 @@ class DecodeTiles {
   /// Keys of pages smaller than a tile. Those of a later tile are prefetched beside them: no cursor
   /// goes from page to page.
   static void copy_keys(const KvOperand& x, Tile tile, T* buffer) {
-    const std::int64_t row_bytes = x.dim * element_bytes(x.type);
+    const std::int64_t row_bytes = bytes_of(x.type, x.dim);
     const semantics::KeyRange ahead = keys_ahead(x, tile);
     char* to = reinterpret_cast<char*>(buffer);
     for (std::int64_t j = 0; j < tile.size; ++j, to += row_bytes) {
@@ -243,7 +261,7 @@ class DecodeTiles {
   /// Lines that vectors of K or V are in memory.
   template <Element kType>
   REGARD_KERNEL_FN constexpr int lines_of_vectors(int count) {
-    return static_cast<int>(lines_of(count * V::kLanes * element_bytes(kType)));
+    return static_cast<int>(lines_of(bytes_of(kType, count * V::kLanes)));
   }
   /// What prefetch_lines takes for them: with AVX-512 one row of q alone prefetches in a loop.
   template <int kRows, int kLines>
@@ -252,10 +270,22 @@ class DecodeTiles {
   /// Elements [d, d + kLanes) of a row of `dim`; what lies past its end is 0, and not read.
   template <Element kType>
   REGARD_KERNEL_FN typename V::Vec load_at(const char* row, std::int64_t d, std::int64_t dim) {
-    if (d + V::kLanes <= dim) return load_vector<V>(kType, row + d * element_bytes(kType));
+    if (d + V::kLanes <= dim) return load_vector<V>(kType, row + bytes_of(kType, d));
     alignas(64) T tail[V::kLanes] = {};
-    load_row(kType, row + d * element_bytes(kType), 1, dim - d, tail);
+    load_row(kType, row + bytes_of(kType, d), 1, dim - d, tail);
     return V::load(tail);
+  }
+
+  /// Rows that follow one another, and the scales and minima of their groups.
+  struct KeyRows {
+    const char* first;
+    const char* groups;
+  };
+  REGARD_KERNEL_FN KeyRows rows_from(const KvOperand& x, std::int64_t j) {
+    return {row_of(x, j), x.scales.first + j * x.scales.stride};
+  }
+  KeyRows behind(const KeyRows& rows, std::int64_t j) const {
+    return {rows.first + j * keys_.stride, rows.groups + j * keys_.scales.stride};
   }
 
   /// Keys in blocks of kLanes: as many sums of products as fill a vector when added up.
@@ -264,7 +294,7 @@ class DecodeTiles {
     RepeatedPrefetch ahead{next_.keys, row_groups(rows)};
     for (std::int64_t j = 0; j < visible.size; j += V::kLanes) {
       const std::int64_t count = visible.size - j < V::kLanes ? visible.size - j : V::kLanes;
-      const char* const keys = row_of(keys_, visible.begin - tile_.begin + j);
+      const KeyRows keys = rows_from(keys_, visible.begin - tile_.begin + j);
       for_row_groups(
           rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
             constexpr int kRows = decltype(size)::value;
@@ -273,12 +303,12 @@ class DecodeTiles {
             T* const scores = to + j * V::kWidth + r;
             std::int64_t x = 0;
             for (; x + kKeys <= count; x += kKeys) {
-              dot_block<kType, kRows, kKeys>(*this, query, keys + x * keys_.stride,
-                                             scores + x * V::kWidth, &ahead);
+              dot_block<kType, kRows, kKeys>(*this, query, behind(keys, x), scores + x * V::kWidth,
+                                             &ahead);
             }
             for (; x < count; ++x) {
-              dot_block<kType, kRows, 1>(*this, query, keys + x * keys_.stride,
-                                         scores + x * V::kWidth, &ahead);
+              dot_block<kType, kRows, 1>(*this, query, behind(keys, x), scores + x * V::kWidth,
+                                         &ahead);
             }
           });
     }
@@ -287,12 +317,16 @@ class DecodeTiles {
   /// Products of kRows rows and kKeys keys. A row's sum has the same order wherever it stands among
   /// them.
   template <Element kType, int kRows, int kKeys>
-  REGARD_KERNEL_FN void dot_block(const DecodeTiles& self, const T* q, const char* keys, T* to,
+  REGARD_KERNEL_FN void dot_block(const DecodeTiles& self, const T* q, const KeyRows& rows, T* to,
                                   RepeatedPrefetch* ahead) {
+    const char* const keys = rows.first;
     const std::int64_t dim = self.p_.head_dim_qk;
     const std::int64_t step = dot_row_size(dim);
     constexpr int kPrefetchKeys = kKeys < 8 ? kKeys : 4;
-    constexpr int kLines = kKeys > 1 ? lines_of_vectors<kType>(kPrefetchKeys) : 0;
+    constexpr int kLines = kKeys == 1 ? 0
+                           : kType == Element::kU4
+                               ? lines_of_vectors<kType>(kKeys * kGroup / V::kLanes)
+                               : lines_of_vectors<kType>(kPrefetchKeys);
     const std::int64_t lines = lines_each(*ahead, kLines);
     typename V::Vec sum[V::kLanes] = {};
     const auto add = [&](std::int64_t d, const char* first, std::int64_t stride, auto load)
@@ -310,6 +344,12 @@ class DecodeTiles {
       }
     };
     std::int64_t d = 0;
+    if constexpr (kType == Element::kU4) {
+      for (; d < dim; d += kGroup) {
+        prefetch_lines<kUnrolledLines<kRows, kLines>>(&ahead->cursor, lines);
+        dot_group<kRows, kKeys>(self, q + d, rows, d / kGroup, sum);
+      }
+    }
     REGARD_UNROLL_4 for (; d + V::kLanes <= dim; d += V::kLanes) {
       add(
           d, keys + d * element_bytes(kType), self.keys_.stride,
@@ -332,24 +372,69 @@ class DecodeTiles {
     }
   }
 
+  /// Group g of some keys, added to the sums of dot_block; `q` at the group's first column. A key's
+  /// vectors take turns, so that its scale and minimum stay in registers.
+  template <int kRows, int kKeys>
+  REGARD_KERNEL_FN void dot_group(const DecodeTiles& self, const T* q, const KeyRows& rows,
+                                  std::int64_t g, typename V::Vec* sum) {
+    const std::int64_t step = dot_row_size(self.p_.head_dim_qk);
+    REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
+      const char* const codes =
+          rows.first + i * self.keys_.stride + bytes_of(Element::kU4, g * kGroup);
+      const auto group = group_at(rows.groups + i * self.keys_.scales.stride, g);
+      REGARD_UNROLL for (int d = 0; d < kGroup; d += V::kLanes) {
+        const auto key = load_from(group, codes + d / 2);
+        REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
+          sum[i * kRows + r] = V::fma(V::load(q + r * step + d), key, sum[i * kRows + r]);
+        }
+      }
+    }
+  }
+
+  /// Of 32 elements of u4; with a table each is looked up.
+  static constexpr bool kHasTable = requires(typename V::Vec x, const char* p) {
+    V::load_u4_from(x, p);
+  };
+  struct Group {
+    typename V::Vec scale, min;
+  };
+  REGARD_KERNEL_FN Group group_at(const char* groups, std::int64_t g) {
+    const auto* const numbers = reinterpret_cast<const float*>(groups) + 2 * g;
+    const Group group{V::set(static_cast<T>(numbers[0])), V::set(static_cast<T>(numbers[1]))};
+    if constexpr (kHasTable) {
+      return {V::group_table(group.scale, group.min), group.min};
+    } else {
+      return group;
+    }
+  }
+  /// V::kLanes elements of a group.
+  REGARD_KERNEL_FN typename V::Vec load_from(const Group& group, const char* codes) {
+    if constexpr (kHasTable) {
+      return V::load_u4_from(group.scale, codes);
+    } else {
+      return V::fma(V::load_u4(codes), group.scale, group.min);
+    }
+  }
+
   /// The rows of the tile's V are in the L1 while the rows of the row block take their turns.
   template <Element kType, bool kSelect>
   void add_values(std::int64_t rows, const T* probs, Tile visible, const T* rescale, T* out) {
     const std::int64_t step = Out::row_size(p_);
     RepeatedPrefetch ahead{next_.values, row_groups(rows)};
-    const char* const values = row_of(values_, visible.begin - tile_.begin);
+    const KeyRows values = rows_from(values_, visible.begin - tile_.begin);
     for_row_groups(
         rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
           add_rows_of<kType, decltype(size)::value, kSelect>(
-              {values, values_.stride, visible.size}, probs + r,
+              {values, values_.stride, values_.scales.stride, visible.size}, probs + r,
               {out + r * step, step, p_.head_dim_v, rescale + r}, &ahead);
         });
   }
 
   /// Rows of V, and rows of out that grow by them.
   struct Values {
-    const char* first;
+    KeyRows rows;
     std::int64_t row_bytes;
+    std::int64_t groups_bytes;  // of a row's scales and minima
     std::int64_t count;
   };
   struct Sums {
@@ -365,8 +450,11 @@ class DecodeTiles {
   template <Element kType, int kRows, bool kSelect>
   static void add_rows_of(const Values& values, const T* weights, const Sums& out,
                           RepeatedPrefetch* ahead) {
+    constexpr bool kInGroups = kType == Element::kU4;
     constexpr int kUsual = V::kRows * V::kVectors * 2 / 3 / (kRows == 3 ? 4 : kRows);
-    constexpr int kVectors = kUsual == 2 && kRows >= 3 && !kSelect ? 3 : kUsual;
+    constexpr int kVectors = kInGroups                               ? vectors_in_group(kUsual)
+                             : kUsual == 2 && kRows >= 3 && !kSelect ? 3
+                                                                     : kUsual;
     constexpr std::int64_t kUneven = kVectors == 3 ? 4 * V::kLanes : -1;
     std::int64_t d = 0;
     const auto add = [&](auto count) __attribute__((always_inline)) {
@@ -379,14 +467,25 @@ class DecodeTiles {
     while (d < out.dim) add(Count<1>{});
   }
 
+  /// At most so many, in a block that lies within a group.
+  REGARD_KERNEL_FN constexpr int vectors_in_group(int max) {
+    int count = kGroup / V::kLanes;
+    while (count > max) count /= 2;
+    return count;
+  }
+
   template <Element kType, int kRows, int kVectors, bool kSelect>
   REGARD_KERNEL_FN void add_block(const Values& values, const T* weights, const Sums& out,
                                   std::int64_t d, RepeatedPrefetch* ahead) {
     T* const to = out.first + d;
     typename V::Vec sum[kRows][kVectors] = {};  // the tile by itself: a short chain of additions
-    const char* row = values.first;
+    const char* row = values.rows.first;
+    const char* groups = values.rows.groups;
     const auto value_at = [&](int v) __attribute__((always_inline)) {
-      return kVectors > 1 ? load_vector<V>(kType, row + (d + v * V::kLanes) * element_bytes(kType))
+      if constexpr (kType == Element::kU4) {
+        return load_from(group_at(groups, d / kGroup), row + bytes_of(kType, d + v * V::kLanes));
+      }
+      return kVectors > 1 ? load_vector<V>(kType, row + bytes_of(kType, d + v * V::kLanes))
                           : load_at<kType>(row, d, out.dim);
     };
     const auto add = [&](int r, int v, typename V::Vec value, typename V::Vec weight)
@@ -414,6 +513,7 @@ class DecodeTiles {
         }
       }
       row += values.row_bytes;
+      if constexpr (kType == Element::kU4) groups += values.groups_bytes;
       weights += V::kWidth;
     };
     if constexpr (kVectors > 1) {

@@ -28,8 +28,8 @@ class FloatTiles {
   using Query = T;
   using Out = ColumnsOut<V>;
   using Probs = FloatProbs<V>;
-  using Dot =
-      DecodeTiles<V, Element::kF32, Element::kBf16, Element::kF16, Element::kF8E4M3, Element::kI8>;
+  using Dot = DecodeTiles<V, Element::kF32, Element::kBf16, Element::kF16, Element::kF8E4M3,
+                          Element::kI8, Element::kU4>;
   static constexpr std::int64_t kMaxDecodeRows = max_decode_rows(V::kWidth);
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.tile_kv; }

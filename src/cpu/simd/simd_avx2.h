@@ -58,6 +58,15 @@ REGARD_KERNEL_FN __m256 read_bytes(const char* p, float) {
 REGARD_KERNEL_FN __m256d read_bytes(const char* p, double) {
   return _mm256_cvtepi32_pd(_mm_cvtepi8_epi32(_mm_loadu_si32(p)));
 }
+/// As many codes of 4 bits: the first stands lowest.
+REGARD_KERNEL_FN __m256 read_u4(const char* p, float) {
+  const __m256i codes = _mm256_broadcastd_epi32(_mm_loadu_si32(p));
+  const __m256i shifted = _mm256_srlv_epi32(codes, _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+  return _mm256_cvtepi32_ps(_mm256_and_si256(shifted, _mm256_set1_epi32(15)));
+}
+REGARD_KERNEL_FN __m256d read_u4(const char* p, double) {
+  return cpu::SimdVector<double, 32>::load_u4(p);
+}
 /// By way of f16, whose exponents are 8 more: a code's sign goes to bit 15, the rest below bit 14.
 REGARD_KERNEL_FN __m256 read_f8e4m3(const std::uint8_t* p) {
   const __m128i shifted = _mm_slli_epi16(_mm_cvtepi8_epi16(eight_bytes(p)), 7);
@@ -105,6 +114,7 @@ struct Simd : cpu::SimdVector<T, 32> {
   }
   /// In portable notation GCC 12 converts byte by byte: 4 times as slow as memory.
   REGARD_KERNEL_FN Vec load_bytes(const char* p) { return read_bytes(p, T()); }
+  REGARD_KERNEL_FN Vec load_u4(const char* p) { return read_u4(p, T()); }
   REGARD_KERNEL_FN Vec load_f8e4m3(const std::uint8_t* p) { return read_f8e4m3(p); }
   REGARD_KERNEL_FN Vec load_f8e5m2(const std::uint8_t* p) { return read_f8e5m2(p); }
   REGARD_KERNEL_FN void store_f16(std::uint16_t* p, Vec v) {

@@ -73,6 +73,22 @@ REGARD_KERNEL_FN __m128i sixteen_bytes(const void* p) {
 REGARD_KERNEL_FN __m512 read_bytes(const char* p, float) {
   return _mm512_maskz_cvtepi32_ps(kAll, _mm512_maskz_cvtepi8_epi32(kAll, sixteen_bytes(p)));
 }
+/// As many codes of 4 bits as lanes, each in the low bits of its word, the first lowest; what
+/// stands above a code is not cleared.
+REGARD_KERNEL_FN WordVec read_u4_words(const char* p) {
+  const __m128i words = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  const __m512i first = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+  const __m512i shifts =
+      _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+  const __m512i codes = _mm512_maskz_permutexvar_epi32(kAll, first, _mm512_castsi128_si512(words));
+  return (WordVec)_mm512_maskz_srlv_epi32(kAll, codes, shifts);
+}
+REGARD_KERNEL_FN __m512 read_u4(const char* p, float) {
+  return _mm512_maskz_cvtepi32_ps(kAll, (__m512i)(read_u4_words(p) & 15));
+}
+REGARD_KERNEL_FN __m512d read_u4(const char* p, double) {
+  return cpu::SimdVector<double, 64>::load_u4(p);
+}
 REGARD_KERNEL_FN __m512d read_bytes(const char* p, double) {
   const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
   return _mm512_maskz_cvtepi32_pd(kAllOfDoubles, _mm256_cvtepi8_epi32(bytes));
@@ -93,6 +109,13 @@ REGARD_KERNEL_FN __m512 read_f8e5m2(const std::uint8_t* p) {
 
 #else
 
+REGARD_KERNEL_FN WordVec read_u4_words(const char* p) {
+  return __builtin_convertvector(cpu::SimdVector<float, 64>::load_u4(p), WordVec);
+}
+template <class T>
+REGARD_KERNEL_FN VecOf<T> read_u4(const char* p, T) {
+  return cpu::SimdVector<T, 64>::load_u4(p);
+}
 template <class T>
 REGARD_KERNEL_FN VecOf<T> read_bytes(const char* p, T) {
   return cpu::SimdVector<T, 64>::load_bytes(p);
@@ -156,6 +179,15 @@ struct Simd : cpu::SimdVector<T, 64> {
   REGARD_KERNEL_FN Vec load_f16(const std::uint16_t* p) { return read_f16(p); }
   /// In portable notation GCC 12 converts byte by byte: 4 times as slow as memory.
   REGARD_KERNEL_FN Vec load_bytes(const char* p) { return read_bytes(p, T()); }
+  REGARD_KERNEL_FN Vec load_u4(const char* p) { return read_u4(p, T()); }
+  /// What the codes of a group stand for, by code: a register holds all 16.
+  REGARD_KERNEL_FN Vec group_table(Vec scale, Vec min) {
+    constexpr VecOf<float> kCodes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return fma(kCodes, scale, min);
+  }
+  REGARD_KERNEL_FN Vec load_u4_from(Vec table, const char* p) {
+    return Base::from_unsigned(look_up(Base::to_unsigned(table), read_u4_words(p)));
+  }
   REGARD_KERNEL_FN Vec load_f8e4m3(const std::uint8_t* p) { return read_f8e4m3(p); }
   REGARD_KERNEL_FN Vec load_f8e5m2(const std::uint8_t* p) { return read_f8e5m2(p); }
   REGARD_KERNEL_FN void store_f16(std::uint16_t* p, Vec v) { write_f16(p, v); }

@@ -85,6 +85,14 @@ struct SimdVector {
     __builtin_memcpy(&bytes, p, sizeof(bytes));
     return __builtin_convertvector(bytes, Vec);
   }
+  /// kLanes codes of 4 bits as numbers.
+  REGARD_KERNEL_FN Vec load_u4(const char* p) {
+    typedef std::uint8_t Pairs __attribute__((vector_size(kLanes / 2)));
+    Pairs pairs;
+    __builtin_memcpy(&pairs, p, sizeof(pairs));
+    const Pairs low = pairs & 15, high = pairs >> 4;
+    return __builtin_convertvector(join(low, high, Lanes{}), Vec);
+  }
   /// All ones where the sign bit is set, -0 and NaN included.
   REGARD_KERNEL_FN Mask sign(Vec v) { return to_bits(v) < 0; }
   /// 0 where m, v elsewhere.
@@ -168,6 +176,11 @@ struct SimdVector {
   typedef std::uint8_t Codes __attribute__((vector_size(kLanes)));
   using Lanes = typename MakeIndexList<kLanes>::type;
 
+  /// low[0], high[0], low[1], ...
+  template <class Pairs, int... kIndex>
+  REGARD_KERNEL_FN Codes join(Pairs low, Pairs high, IndexList<kIndex...>) {
+    return __builtin_shufflevector(low, high, (kIndex / 2 + kIndex % 2 * (kLanes / 2))...);
+  }
   REGARD_KERNEL_FN Unsigned load_byte_codes(const std::uint8_t* p) {
     Codes codes;
     __builtin_memcpy(&codes, p, sizeof(codes));
