@@ -5,6 +5,7 @@
 #include "call.h"
 #include "openmp_team.h"
 #include "regard/tensors.h"
+#include "signals.h"
 
 // What a call returns: arrays that are made or given, in the order of rows that the caller has.
 
