@@ -10,7 +10,6 @@
 #include "openmp_team.h"
 #include "regard/lengths.h"
 #include "regard/tensors.h"
-#include "signals.h"
 
 namespace regard::python {
 namespace {
