@@ -7,7 +7,6 @@
 
 #include "bind_lengths.h"
 #include "bind_policy.h"
-#include "openmp_team.h"
 #include "regard/lengths.h"
 #include "regard/tensors.h"
 
