@@ -114,9 +114,13 @@ class CheckedCache {
           at_element(request.k, place * kDim + i, first + static_cast<int>(i), visit_one);
           at_element(request.v, place * kDim + i, first + static_cast<int>(i) + 20, visit_one);
         }
-        if (!cache_.has_scales()) continue;
-        visit_one(first + 1, static_cast<float*>(request.scales_k.data) + place);
-        visit_one(first + 2, static_cast<float*>(request.scales_v.data) + place);
+        if (!request.scales_k.present()) continue;
+        const std::int64_t scales = request.scales_k.rank == 4 ? request.scales_k.shape[3] : 1;
+        for (std::int64_t x = 0; x < scales; ++x) {
+          const int of_scale = first + static_cast<int>(x);
+          visit_one(of_scale + 1, static_cast<float*>(request.scales_k.data) + place * scales + x);
+          visit_one(of_scale + 2, static_cast<float*>(request.scales_v.data) + place * scales + x);
+        }
       }
     }
   }
@@ -126,7 +130,9 @@ class CheckedCache {
     if (regard::size_of(options_.dtype) == 2) {
       visit_one(value, static_cast<std::uint16_t*>(view.data) + at);
     }
-    if (regard::size_of(options_.dtype) == 1) {
+    if (options_.dtype == Dtype::kU4) {  // two elements are a byte
+      if (at % 2 == 0) visit_one(value, static_cast<std::uint8_t*>(view.data) + at / 2);
+    } else if (regard::size_of(options_.dtype) == 1) {
       visit_one(value, static_cast<std::uint8_t*>(view.data) + at);
     }
   }
@@ -237,7 +243,8 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Cache,
                                            Layout{4, Dtype::kF32}, Layout{16, Dtype::kF32},
                                            Layout{64, Dtype::kF32}, Layout{0, Dtype::kBf16},
                                            Layout{4, Dtype::kF16}, Layout{0, Dtype::kI8},
-                                           Layout{4, Dtype::kI8}, Layout{16, Dtype::kF8E4M3}),
+                                           Layout{4, Dtype::kI8}, Layout{16, Dtype::kF8E4M3},
+                                           Layout{4, Dtype::kU4}, Layout{0, Dtype::kU4}),
                          [](const auto& tested) {
                            return regard::to_string(tested.param.dtype) + std::string("_pages") +
                                   std::to_string(tested.param.page_size);
@@ -289,6 +296,7 @@ TEST(CacheSizes, BytesOfARowCountKeysValuesAndScales) {
   EXPECT_EQ(bytes(Dtype::kF32), 2 * 2 * 3 * 16);
   EXPECT_EQ(bytes(Dtype::kBf16), 2 * 2 * 3 * 8);
   EXPECT_EQ(bytes(Dtype::kI8), 2 * 2 * 3 * (4 + 4));
+  EXPECT_EQ(bytes(Dtype::kU4), 2 * 2 * 3 * (2 + 8));
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ double bound(Dtype weights, Dtype cache) {
     case Dtype::kF16: return of_weights + 1.6e-3;
     case Dtype::kI8: return of_weights + 1.8e-2;
     case Dtype::kF8E4M3: return of_weights + 1e-1;
+    case Dtype::kU4: return of_weights + 1e-9;
     default: return of_weights;
   }
 }
@@ -180,7 +181,7 @@ INSTANTIATE_TEST_SUITE_P(Weights32, Steps,
                                             ::testing::Values(Dtype::kF32),
                                             ::testing::Values(Dtype::kF32, Dtype::kBf16,
                                                               Dtype::kF16, Dtype::kI8,
-                                                              Dtype::kF8E4M3)),
+                                                              Dtype::kF8E4M3, Dtype::kU4)),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(
     Weights16, Steps,

@@ -96,7 +96,7 @@ class GenerateTest(ProgramTest):
 
     def test_every_cache_and_weights(self):
         for dtype in ("f32", "auto"):
-            for cache in ("auto", "f32", "bf16", "f16", "int8", "fp8"):
+            for cache in ("auto", "f32", "bf16", "f16", "int8", "fp8", "int4"):
                 with self.subTest(dtype=dtype, cache=cache):
                     done = self.generate("--json", "--dtype", dtype, "--kv-cache", cache)
                     self.assertEqual(len(self.document(done)["samples"]), 1)

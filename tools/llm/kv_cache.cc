@@ -61,7 +61,7 @@ Expected<KvCache> KvCache::make(std::int64_t layers, std::int64_t heads_kv, std:
   std::int64_t rows = cache.entries_;
   fits = fits && multiply(heads_kv, &rows) && multiply(cache.rows_of_entry(), &rows);
   std::int64_t bytes = rows;
-  fits = fits && multiply(head_dim, &bytes) && multiply(regard::size_of(options.dtype), &bytes);
+  fits = fits && multiply(cache.row_code_bytes(), &bytes);
   std::int64_t scale_bytes = rows;
   fits = fits && multiply(sizeof(float), &scale_bytes);
   const auto too_large = [&] {
@@ -72,7 +72,7 @@ Expected<KvCache> KvCache::make(std::int64_t layers, std::int64_t heads_kv, std:
   };
   if (!fits) return too_large();
   try {
-    const std::size_t scales = cache.has_scales() ? static_cast<std::size_t>(rows) : 0;
+    const auto scales = static_cast<std::size_t>(rows * cache.scales_of_row());
     for (std::int64_t layer = 0; layer < layers; ++layer) {
       Layer& made = cache.layers_.emplace_back();
       made.k = allocate(bytes);
@@ -94,15 +94,22 @@ Expected<KvCache> KvCache::make(std::int64_t layers, std::int64_t heads_kv, std:
   return cache;
 }
 
-bool KvCache::has_scales() const noexcept { return regard::size_of(options_.dtype) == 1; }
+std::int64_t KvCache::row_code_bytes() const noexcept {
+  return regard::bytes_of(options_.dtype, head_dim_);
+}
+
+std::int64_t KvCache::scales_of_row() const noexcept {
+  if (options_.dtype == Dtype::kU4) return 2 * ceil_div(head_dim_, regard::kGroupSize);
+  return regard::is_quantised(options_.dtype) ? 1 : 0;
+}
 
 std::int64_t KvCache::rows_of_entry() const noexcept {
   return options_.page_size == 0 ? options_.capacity : options_.page_size;
 }
 
 std::int64_t KvCache::row_bytes() const noexcept {
-  const std::int64_t row = head_dim_ * regard::size_of(options_.dtype) + (has_scales() ? 4 : 0);
-  return 2 * heads_kv_ * row * static_cast<std::int64_t>(layers_.size());
+  const std::int64_t scales = scales_of_row() * static_cast<std::int64_t>(sizeof(float));
+  return 2 * heads_kv_ * (row_code_bytes() + scales) * static_cast<std::int64_t>(layers_.size());
 }
 
 std::int64_t KvCache::free_sequences() const noexcept {
@@ -167,12 +174,10 @@ void KvCache::copy_rows(std::int32_t from_entry, std::int32_t to_entry, std::int
     }
   };
   for (Layer& layer : layers_) {
-    const std::int64_t row = head_dim_ * regard::size_of(options_.dtype);
-    copy(layer.k.get(), row);
-    copy(layer.v.get(), row);
-    if (!has_scales()) continue;
-    copy(layer.scales_k.data(), 1);
-    copy(layer.scales_v.data(), 1);
+    copy(layer.k.get(), row_code_bytes());
+    copy(layer.v.get(), row_code_bytes());
+    copy(layer.scales_k.data(), scales_of_row());
+    copy(layer.scales_v.data(), scales_of_row());
   }
 }
 
@@ -217,7 +222,12 @@ void KvCache::bind(std::int64_t layer, regard::AttentionRequest* request) {
   const std::int64_t rows = rows_of_entry();
   request->k = make_view(own.k.get(), options_.dtype, {entries_, heads_kv_, rows, head_dim_});
   request->v = make_view(own.v.get(), options_.dtype, {entries_, heads_kv_, rows, head_dim_});
-  if (has_scales()) {
+  request->options.hadamard = options_.hadamard;
+  if (options_.dtype == Dtype::kU4) {
+    const std::int64_t scales = scales_of_row();
+    request->scales_k = make_view(own.scales_k.data(), {entries_, heads_kv_, rows, scales});
+    request->scales_v = make_view(own.scales_v.data(), {entries_, heads_kv_, rows, scales});
+  } else if (scales_of_row() == 1) {
     request->scales_k = make_view(own.scales_k.data(), {entries_, heads_kv_, rows});
     request->scales_v = make_view(own.scales_v.data(), {entries_, heads_kv_, rows});
   }

@@ -17,10 +17,12 @@ struct FreeMemory {
 
 /// How keys and values are kept.
 struct CacheOptions {
-  regard::Dtype dtype = regard::Dtype::kF32;  // 8-bit types have a scale for each row
-  std::int64_t page_size = 0;                 // rows; 0: a sequence's rows lie behind one another
-  std::int64_t sequences = 1;                 // at most, at once
-  std::int64_t capacity = 0;                  // rows of a sequence, at most
+  regard::Dtype dtype =
+      regard::Dtype::kF32;     // 8-bit types have a scale for each row, u4 two a group
+  std::int64_t page_size = 0;  // rows; 0: a sequence's rows lie behind one another
+  std::int64_t sequences = 1;  // at most, at once
+  std::int64_t capacity = 0;   // rows of a sequence, at most
+  bool hadamard = false;  // keys are rotated by the Walsh-Hadamard matrix before they are stored
 };
 
 /// The keys and values of all layers, of sequences by number. With pages, sequences that were
@@ -50,7 +52,6 @@ class KvCache {
   /// Appended rows count from now on.
   void end_step(std::span<const std::int32_t> sequences, std::int64_t rows);
 
-  bool has_scales() const noexcept;
   std::int64_t row_bytes() const noexcept;  // of K and V of one position, in all layers
   const CacheOptions& options() const noexcept { return options_; }
 
@@ -63,6 +64,8 @@ class KvCache {
 
   static std::size_t index(std::int32_t sequence) { return static_cast<std::size_t>(sequence); }
   std::int64_t rows_of_entry() const noexcept;
+  std::int64_t row_code_bytes() const noexcept;  // of K of one head and position
+  std::int64_t scales_of_row() const noexcept;   // 0: the type has none
   std::int32_t take_page();
   void release_pages(std::int32_t sequence, std::int64_t keep_rows);
   void copy_rows(std::int32_t from_entry, std::int32_t to_entry, std::int64_t rows);

@@ -17,8 +17,10 @@ void add_model_options(CLI::App& app, Options* o) {
       ->check(CLI::IsMember({"auto", "f32", "bf16"}))
       ->capture_default_str();
   app.add_option("--kv-cache", o->kv_cache, "of keys and values; auto is the weights' type")
-      ->check(CLI::IsMember({"auto", "f32", "bf16", "f16", "int8", "fp8"}))
+      ->check(CLI::IsMember({"auto", "f32", "bf16", "f16", "int8", "fp8", "int4"}))
       ->capture_default_str();
+  app.add_flag("--hadamard", o->hadamard,
+               "rotates keys and queries by the Walsh-Hadamard matrix, which evens outliers out");
   app.add_option("--page-size", o->page_size, "positions in a page of the cache; 0: no pages")
       ->check(CLI::Range(std::int64_t{0}, kMaxPageSize))
       ->capture_default_str();

@@ -12,8 +12,9 @@ namespace llm {
 struct Options {
   std::string checkpoint;  // a file, or the name of one in the model directory
   std::string attention_backend = "auto";
-  std::string dtype = "auto";       // of weights
-  std::string kv_cache = "auto";    // the weights'
+  std::string dtype = "auto";     // of weights
+  std::string kv_cache = "auto";  // the weights'
+  bool hadamard = false;
   std::int64_t page_size = 64;      // 0: no pages
   std::int64_t threads = 0;         // 0: all CPUs that the process may use
   std::int64_t max_seq_length = 0;  // 0: the model's context

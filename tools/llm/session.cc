@@ -45,6 +45,7 @@ Dtype cache_of(const std::string& name, Dtype weights) {
   if (name == "bf16") return Dtype::kBf16;
   if (name == "f16") return Dtype::kF16;
   if (name == "int8") return Dtype::kI8;
+  if (name == "int4") return Dtype::kU4;
   if (name == "fp8") return Dtype::kF8E4M3;
   return weights;
 }
@@ -52,7 +53,7 @@ Dtype cache_of(const std::string& name, Dtype weights) {
 }  // namespace
 
 Expected<KvCache> Session::make_cache(std::int64_t sequences) const {
-  return model.make_cache({cache_dtype, page_size, sequences, capacity});
+  return model.make_cache({cache_dtype, page_size, sequences, capacity, hadamard});
 }
 
 Expected<Session> open_session(const Options& options) {
@@ -88,7 +89,8 @@ Expected<Session> open_session(const Options& options) {
                  threads,
                  cache_of(options.kv_cache, *weights),
                  options.max_seq_length != 0 ? options.max_seq_length : context,
-                 options.page_size};
+                 options.page_size,
+                 options.hadamard};
 }
 
 std::string model_directory() {

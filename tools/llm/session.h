@@ -20,6 +20,7 @@ struct Session {
   regard::Dtype cache_dtype = regard::Dtype::kF32;
   std::int64_t capacity = 0;  // positions of a sequence
   std::int64_t page_size = 0;
+  bool hadamard = false;
 
   regard::Expected<KvCache> make_cache(std::int64_t sequences) const;
 };
