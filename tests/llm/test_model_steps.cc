@@ -30,7 +30,7 @@ double bound(Dtype weights, Dtype cache) {
     case Dtype::kF16: return of_weights + 1.6e-3;
     case Dtype::kI8: return of_weights + 1.8e-2;
     case Dtype::kF8E4M3: return of_weights + 1e-1;
-    case Dtype::kU4: return of_weights + 1e-9;
+    case Dtype::kU4: return of_weights + 2.6e-1;
     default: return of_weights;
   }
 }
