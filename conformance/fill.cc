@@ -176,9 +176,12 @@ class Filler {
       if (!r_.page_table.present()) return n;
       return n - static_cast<std::uint64_t>(at[0] * view.shape[1] * view.shape[2] * view.shape[3]);
     };
-    // d_k and d_q are sums of q's and k's elements, and the dot product of bf16 on AVX-512 takes
-    // denormals as 0.
-    const bool normal_qk = r_.options.needs_grad && r_.q.dtype == Dtype::kBf16;
+    // Outputs are sums of v's elements, and d_k and d_q of q's and k's. The dot product of bf16 on
+    // AVX-512 takes denormals as 0, and in f64 each denormal product is rounded, which the
+    // tolerance of gradients does not count.
+    const bool normal_qk =
+        r_.options.needs_grad && (r_.q.dtype == Dtype::kBf16 || r_.q.dtype == Dtype::kF64);
+    const bool normal_v = r_.v.dtype == Dtype::kBf16;
     fill_rows(r_.q, [&](const auto& at, std::uint64_t n) {
       // Constant rows: one number along a row of Q.
       if (constant) n -= static_cast<std::uint64_t>(at[3]);
@@ -193,10 +196,9 @@ class Filler {
       return code_of(k.normal_at(n) * (outlier ? 8.0 : 1.0), r_.k.dtype);
     });
     fill_rows(r_.v, [&](const auto& at, std::uint64_t n) {
-      // All of V in odd heads: the output is denormal there. Not in bf16, whose dot product on
-      // AVX-512 takes denormals as 0 (docs/numerics.md).
-      const bool whole = kind() == DataKind::kDenormal && r_.v.dtype != Dtype::kBf16;
-      if (is_denormal(v, n) || (whole && at[1] % 2 == 1)) {
+      // All of V in odd heads: the output is denormal there.
+      const bool whole = kind() == DataKind::kDenormal && at[1] % 2 == 1;
+      if (!normal_v && (is_denormal(v, n) || whole)) {
         return denormal_at(v, n, r_.v);
       }
       // ... and the same V row in odd heads: the output is that row.

@@ -16,6 +16,20 @@
 namespace regard::cpu {
 namespace {  // members with linkage would be shared between units
 
+/// u4 is read where it lies with a table of registers alone: in AVX2's 16 registers the sums would
+/// spill. Elsewhere its tiles are converted.
+template <class V>
+struct DotOf {
+  using Type =
+      DecodeTiles<V, Element::kF32, Element::kBf16, Element::kF16, Element::kF8E4M3, Element::kI8>;
+};
+template <class V>
+requires requires(typename V::Vec x, const char* p) { V::load_u4_from(x, p); }
+struct DotOf<V> {
+  using Type = DecodeTiles<V, Element::kF32, Element::kBf16, Element::kF16, Element::kF8E4M3,
+                           Element::kI8, Element::kU4>;
+};
+
 /// What must be converted, or lies in several pages, is copied. TiledArgs::copies_values: values
 /// are copied too where they lie a multiple of 4 KB apart, or all keys of a tile would share one
 /// set of the L1, and where head_dim is not a multiple of the product's block, for a padded block
@@ -28,8 +42,7 @@ class FloatTiles {
   using Query = T;
   using Out = ColumnsOut<V>;
   using Probs = FloatProbs<V>;
-  using Dot = DecodeTiles<V, Element::kF32, Element::kBf16, Element::kF16, Element::kF8E4M3,
-                          Element::kI8, Element::kU4>;
+  using Dot = typename DotOf<V>::Type;
   static constexpr std::int64_t kMaxDecodeRows = max_decode_rows(V::kWidth);
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.tile_kv; }
