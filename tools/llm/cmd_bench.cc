@@ -144,11 +144,8 @@ void print_table(const Json& rows) {
 int run_bench(const Options& options) {
   Expected<Session> session = open_session(options);
   if (!session) return fail(session.status());
-  Expected<KvCache> cache = session->make_cache(1);
+  Expected<KvCache> cache = session->prepare_cache(options.generate);
   if (!cache) return fail(cache.status());
-  if (Status s = prepare_generation(session->model, *cache, options.generate); !s.ok()) {
-    return fail(s);
-  }
   const regard::Env env = regard::read_env();
   const regard::MachineRates rates = regard::machine_rates(env.isa, session->threads);
   Benchmark benchmark(*session, *cache, rates);

@@ -11,8 +11,6 @@ namespace {
 using regard::Expected;
 using regard::Status;
 
-bool poll_interrupt(void*) noexcept { return InterruptFlag::raised(); }
-
 /// A conversation over one sequence of the cache, which keeps what all turns have in common.
 class Conversation {
  public:
@@ -49,7 +47,7 @@ class Conversation {
                                                static_cast<std::ptrdiff_t>(tokens.size()) - 1);
     cache_.truncate(sequence_, kept);
     computed_.resize(static_cast<std::size_t>(kept));
-    regard::Interrupt interrupt(poll_interrupt);
+    regard::Interrupt interrupt(InterruptFlag::poll);
     Utf8Stream text;
     const std::span<const std::int32_t> rest(tokens.begin() + kept, tokens.end());
     Expected<Generation> made = generate(
@@ -79,13 +77,7 @@ int answer_once(Conversation& conversation, Session& session, const Options& opt
   const auto made = conversation.answer(options.prompt);
   if (!made) return fail(made.status());
   if (options.json) {
-    print(Json{{"samples", samples_json(session.tokenizer, *made)},
-               {"rates", rates_json(*made)},
-               {"phases", phases_json(session.model)},
-               {"context_full", made->context_full},
-               {"interrupted", made->interrupted}}
-              .dump() +
-          "\n");
+    print(answers_json(session, *made).dump() + "\n");
   } else {
     complain(rates_text(*made));
   }
@@ -131,11 +123,8 @@ int run_chat(const Options& given) {
   options.generate.end_of_text = session->tokenizer.end_of_text();
   const Expected<ChatTemplate> chat = ChatTemplate::from(session->file.contents());
   if (!chat) return fail(chat.status());
-  Expected<KvCache> cache = session->make_cache(1);
+  Expected<KvCache> cache = session->prepare_cache(options.generate);
   if (!cache) return fail(cache.status());
-  if (Status s = prepare_generation(session->model, *cache, options.generate); !s.ok()) {
-    return fail(s);
-  }
   const InterruptFlag interrupts;
   Conversation conversation(*session, *cache, *chat, options);
   return options.has_prompt ? answer_once(conversation, *session, options)

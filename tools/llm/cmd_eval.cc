@@ -28,8 +28,6 @@ Expected<std::string> read_text(const std::string& path) {
   return text.str();
 }
 
-bool poll_interrupt(void*) noexcept { return InterruptFlag::raised(); }
-
 /// The same model in f32 with a cache of f32 behind one another: what formats are compared with.
 struct Reference {
   Expected<Session> session;
@@ -37,7 +35,7 @@ struct Reference {
 
   explicit Reference(Options options)
       : session(open_session(in_f32(&options))), cache(regard::Status()) {
-    if (session) cache = session->make_cache(1);
+    if (session) cache = session->prepare_cache(options.generate);
   }
   static const Options& in_f32(Options* options) {
     options->dtype = options->kv_cache = "f32";
@@ -76,11 +74,8 @@ int run_eval(const Options& options) {
   }
   const auto tokens = session->tokenizer.encode(*text, false);
   if (!tokens) return fail(tokens.status());
-  Expected<KvCache> cache = session->make_cache(1);
+  Expected<KvCache> cache = session->prepare_cache(options.generate);
   if (!cache) return fail(cache.status());
-  if (Status s = prepare_generation(session->model, *cache, options.generate); !s.ok()) {
-    return fail(s);
-  }
   std::unique_ptr<Reference> reference;
   ScoredModel compared;
   if (options.compare) {
@@ -88,13 +83,9 @@ int run_eval(const Options& options) {
     if (!reference->session) return fail(reference->session.status());
     if (!reference->cache) return fail(reference->cache.status());
     compared = {&reference->session->model, &*reference->cache};
-    if (Status s = prepare_generation(*compared.model, *compared.cache, options.generate);
-        !s.ok()) {
-      return fail(s);
-    }
   }
   const InterruptFlag interrupts;
-  regard::Interrupt interrupt(poll_interrupt);
+  regard::Interrupt interrupt(InterruptFlag::poll);
   const auto start = std::chrono::steady_clock::now();
   const auto made = measure_perplexity({&session->model, &*cache}, compared, *tokens,
                                        {options.window, options.limit}, &interrupt);

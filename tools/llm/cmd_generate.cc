@@ -30,8 +30,6 @@ Status write_floats(const std::string& path, const std::vector<float>& values) {
   return Status();
 }
 
-bool poll_interrupt(void*) noexcept { return InterruptFlag::raised(); }
-
 /// The prompt's tokens, behind the start of text where the model wants one.
 Expected<std::vector<std::int32_t>> prompt_tokens(const Tokenizer& tokenizer,
                                                   const std::string& prompt) {
@@ -43,9 +41,8 @@ Expected<std::vector<std::int32_t>> prompt_tokens(const Tokenizer& tokenizer,
 /// One sample appears as it is made; several appear one after the other at the end.
 bool print_samples(const Tokenizer& tokenizer, const Generation& made) {
   for (std::size_t s = 0; s < made.samples.size(); ++s) {
-    Utf8Stream text;
-    std::string whole = text.add(tokenizer.decode(made.samples[s]));
-    if (!print("sample " + std::to_string(s + 1) + ":" + whole + text.finish() + "\n\n")) {
+    const std::string text = text_of(tokenizer, made.samples[s]);
+    if (!print("sample " + std::to_string(s + 1) + ":" + text + "\n\n")) {
       return false;
     }
   }
@@ -55,10 +52,8 @@ bool print_samples(const Tokenizer& tokenizer, const Generation& made) {
 int report(Session& session, const Options& options, const std::vector<std::int32_t>& prompt,
            const Generation& made) {
   if (options.json) {
-    const Json document = {
-        {"prompt_tokens", prompt},           {"samples", samples_json(session.tokenizer, made)},
-        {"rates", rates_json(made)},         {"phases", phases_json(session.model)},
-        {"context_full", made.context_full}, {"interrupted", made.interrupted}};
+    Json document = {{"prompt_tokens", prompt}};
+    document.update(answers_json(session, made));
     print(document.dump() + "\n");
   } else {
     if (options.generate.samples > 1) print_samples(session.tokenizer, made);
@@ -78,13 +73,10 @@ int run_generate(const Options& given) {
   options.generate.end_of_text = session->tokenizer.end_of_text();
   const auto prompt = prompt_tokens(session->tokenizer, options.prompt);
   if (!prompt) return fail(prompt.status());
-  Expected<KvCache> cache = session->make_cache(options.generate.samples);
+  Expected<KvCache> cache = session->prepare_cache(options.generate);
   if (!cache) return fail(cache.status());
-  if (Status s = prepare_generation(session->model, *cache, options.generate); !s.ok()) {
-    return fail(s);
-  }
   const InterruptFlag interrupts;
-  regard::Interrupt interrupt(poll_interrupt);
+  regard::Interrupt interrupt(InterruptFlag::poll);
   const bool streams = !options.json && options.generate.samples == 1;
   // The prompt is shown with the first token: a refused one leaves nothing that looks like an
   // answer.

@@ -4,12 +4,8 @@
 
 #include <cstring>
 
-// Instruction sets are chosen when the program starts, where the compiler can do that.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define LLM_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define LLM_CLONES
-#endif
+#include "tools/llm/clones.h"
+
 #define LLM_INLINE inline __attribute__((always_inline))
 
 namespace llm {

@@ -8,7 +8,7 @@
 
 namespace llm {
 
-/// What a user asks for; verbs read what concerns them. Names are torchchat's where it has one.
+/// The options of all verbs; each verb uses some of them. Names are torchchat's where it has one.
 struct Options {
   std::string checkpoint;  // a file, or the name of one in the model directory
   std::string attention_backend = "auto";

@@ -13,6 +13,19 @@ double rate(std::int64_t tokens, double seconds) {
 
 double total_seconds(const Generation& g) { return g.prefill_seconds + g.decode_seconds; }
 
+Json rates_json(const Generation& g) {
+  return {{"prompt_tokens", g.prompt_tokens},
+          {"new_tokens", g.new_tokens},
+          {"first_token_s", g.prefill_seconds},
+          {"decode_s", g.decode_seconds},
+          {"prompt_tokens_per_s", rate(g.prompt_tokens, g.prefill_seconds)},
+          {"total_tokens_per_s", rate(g.new_tokens, total_seconds(g))},
+          {"next_tokens_per_s", rate(g.decode_tokens, g.decode_seconds)},
+          {"drafted", g.drafted},
+          {"accepted", g.accepted},
+          {"peak_memory_bytes", peak_memory_bytes()}};
+}
+
 }  // namespace
 
 std::string rates_text(const Generation& g) {
@@ -33,35 +46,30 @@ std::string rates_text(const Generation& g) {
   return text;
 }
 
-Json rates_json(const Generation& g) {
-  return {{"prompt_tokens", g.prompt_tokens},
-          {"new_tokens", g.new_tokens},
-          {"first_token_s", g.prefill_seconds},
-          {"decode_s", g.decode_seconds},
-          {"prompt_tokens_per_s", rate(g.prompt_tokens, g.prefill_seconds)},
-          {"total_tokens_per_s", rate(g.new_tokens, total_seconds(g))},
-          {"next_tokens_per_s", rate(g.decode_tokens, g.decode_seconds)},
-          {"drafted", g.drafted},
-          {"accepted", g.accepted},
-          {"peak_memory_bytes", peak_memory_bytes()}};
-}
-
-Json samples_json(const Tokenizer& tokenizer, const Generation& made) {
-  Json samples = Json::array();
-  for (const auto& tokens : made.samples) {
-    Utf8Stream text;
-    std::string whole = text.add(tokenizer.decode(tokens));
-    samples.push_back({{"tokens", tokens}, {"text", whole + text.finish()}});
-  }
-  return samples;
-}
-
 Json phases_json(const Model& model) {
   Json phases = Json::object();
   for (const auto& [name, plan] : model.attention().plans()) {
     phases[name] = {{"backend", to_string(plan.backend())}, {"kernel", plan.kernel().kernel}};
   }
   return phases;
+}
+
+std::string text_of(const Tokenizer& tokenizer, std::span<const std::int32_t> tokens) {
+  Utf8Stream stream;
+  const std::string text = stream.add(tokenizer.decode(tokens));
+  return text + stream.finish();
+}
+
+Json answers_json(const Session& session, const Generation& made) {
+  Json samples = Json::array();
+  for (const auto& tokens : made.samples) {
+    samples.push_back({{"tokens", tokens}, {"text", text_of(session.tokenizer, tokens)}});
+  }
+  return {{"samples", samples},
+          {"rates", rates_json(made)},
+          {"phases", phases_json(session.model)},
+          {"context_full", made.context_full},
+          {"interrupted", made.interrupted}};
 }
 
 void print_details(Session& session, const Options& options) {

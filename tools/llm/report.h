@@ -12,10 +12,12 @@ using Json = nlohmann::ordered_json;
 
 /// Rates and peak memory, as torchchat prints them.
 std::string rates_text(const Generation& generation);
-Json rates_json(const Generation& generation);
 
-/// Tokens and text of each sample.
-Json samples_json(const Tokenizer& tokenizer, const Generation& made);
+/// The text of a sample; bytes that are no UTF-8 become U+FFFD.
+std::string text_of(const Tokenizer& tokenizer, std::span<const std::int32_t> tokens);
+
+/// Tokens and text of each sample, rates, what each phase ran on, and why it ended.
+Json answers_json(const Session& session, const Generation& made);
 
 /// Backend and kernel of each phase.
 Json phases_json(const Model& model);

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <vector>
 
+#include "tools/llm/clones.h"
+
 namespace llm {
 namespace {
 
@@ -58,12 +60,6 @@ inline float exp_limited(float x) {
   std::memcpy(&power, &exponent, sizeof(power));
   return p * power;
 }
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
-#define LLM_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define LLM_CLONES
-#endif
 
 LLM_CLONES void swiglu_row(const float* gate, const float* up, std::int64_t width, float* out) {
   for (std::int64_t i = 0; i < width; ++i) {

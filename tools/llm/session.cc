@@ -52,8 +52,12 @@ Dtype cache_of(const std::string& name, Dtype weights) {
 
 }  // namespace
 
-Expected<KvCache> Session::make_cache(std::int64_t sequences) const {
-  return model.make_cache({cache_dtype, page_size, sequences, capacity, hadamard});
+Expected<KvCache> Session::prepare_cache(const GenerateOptions& generation) {
+  Expected<KvCache> cache =
+      model.make_cache({cache_dtype, page_size, generation.samples, capacity, hadamard});
+  if (!cache) return cache;
+  if (Status s = prepare_generation(model, *cache, generation); !s.ok()) return s;
+  return cache;
 }
 
 Expected<Session> open_session(const Options& options) {

@@ -22,7 +22,8 @@ struct Session {
   std::int64_t page_size = 0;
   bool hadamard = false;
 
-  regard::Expected<KvCache> make_cache(std::int64_t sequences) const;
+  /// A cache for a generation's samples; the model is prepared for generate() with it.
+  regard::Expected<KvCache> prepare_cache(const GenerateOptions& generation);
 };
 
 regard::Expected<Session> open_session(const Options& options);

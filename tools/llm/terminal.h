@@ -28,6 +28,7 @@ class InterruptFlag {
   InterruptFlag(const InterruptFlag&) = delete;
   InterruptFlag& operator=(const InterruptFlag&) = delete;
   static bool raised() noexcept;
+  static bool poll(void*) noexcept { return raised(); }  // for regard::Interrupt
   static void lower() noexcept;
 
  private:
