@@ -6,10 +6,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "regard/status.h"
+#include "tools/files/mapped_bytes.h"
 
 // GGUF files, versions 2 and 3: metadata and tensors of a model, read through a mapping with every
 // bound checked. The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
@@ -74,17 +76,14 @@ class GgufContents {
 class GgufFile {
  public:
   static regard::Expected<GgufFile> open(const std::string& path);
-  GgufFile(GgufFile&& other) noexcept;
-  GgufFile& operator=(GgufFile&& other) noexcept;
-  ~GgufFile();
 
   const GgufContents& contents() const noexcept { return contents_; }
-  std::size_t size() const noexcept { return size_; }
+  std::size_t size() const noexcept { return bytes_.bytes().size(); }
 
  private:
-  GgufFile() = default;
-  void* base_ = nullptr;
-  std::size_t size_ = 0;
+  GgufFile(regard::files::MappedBytes bytes, GgufContents contents)
+      : bytes_(std::move(bytes)), contents_(std::move(contents)) {}
+  regard::files::MappedBytes bytes_;
   GgufContents contents_;
 };
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <optional>
 #include <set>
 #include <utility>
@@ -227,22 +226,6 @@ Status check_coverage(const std::vector<RawEntry>& entries, std::int64_t total) 
 const char* dtype_name(Dtype dtype) noexcept {
   const auto i = static_cast<std::size_t>(dtype);
   return i < kNames.size() ? kNames[i] : "?";
-}
-
-std::string quote(std::string_view text) {
-  constexpr std::size_t kLongest = 60;
-  std::string out = "'";
-  for (const char c : text.substr(0, kLongest)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte >= 0x7f) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof(escaped), "\\x%02x", static_cast<unsigned>(byte));
-      out += escaped;
-    } else {
-      out += c;
-    }
-  }
-  return out + (text.size() > kLongest ? "...'" : "'");
 }
 
 const TensorEntry* Contents::find(std::string_view name) const noexcept {

@@ -6,11 +6,14 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "regard/dtype.h"
 #include "regard/status.h"
 #include "regard/tensor.h"
+#include "tools/files/mapped_bytes.h"
+#include "tools/files/quote.h"
 
 // Safetensors files: 8 bytes of header length, a JSON header, the tensors' bytes. Read through a
 // mapping with every bound checked, written so that the file appears whole or not at all.
@@ -48,24 +51,19 @@ Expected<TensorView> view_of(const TensorEntry& entry);
 /// The name of a dtype in these files ("BF16", "F8_E4M3", ...).
 const char* dtype_name(Dtype dtype) noexcept;
 
-/// Text from a file made fit for a message: quoted, control characters and non-ASCII escaped, long
-/// text cut. A hostile name must not reach a terminal as it is.
-std::string quote(std::string_view text);
+using files::quote;
 
 /// A file mapped into memory. Its bytes stay valid while it lives, also when the path is replaced.
 class MappedFile {
  public:
   static Expected<MappedFile> open(const std::string& path);
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-  ~MappedFile();
 
   const Contents& contents() const noexcept { return contents_; }
 
  private:
-  MappedFile() = default;
-  void* base_ = nullptr;
-  std::size_t size_ = 0;
+  MappedFile(files::MappedBytes bytes, Contents contents)
+      : bytes_(std::move(bytes)), contents_(std::move(contents)) {}
+  files::MappedBytes bytes_;
   Contents contents_;
 };
 
