@@ -7,6 +7,7 @@ import transformers
 import regard
 import regard.torch
 import regard.transformers
+from regard import _cached_rows
 from regard.torch import ArgumentError
 
 
@@ -14,6 +15,7 @@ regard.transformers.register()  # other tests count on it, too
 
 SIZES = dict(vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
              num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=2048)
+PAGES = tuple({"page_size": size} for size in (1, 16, 64))
 CONFIGS = {
     "llama": lambda: transformers.LlamaConfig(**SIZES),
     "mistral": lambda: transformers.MistralConfig(**SIZES, sliding_window=6),
@@ -23,6 +25,23 @@ CONFIGS = {
     "gpt_oss": lambda: transformers.GptOssConfig(
         **SIZES, head_dim=16, sliding_window=7, num_local_experts=2, num_experts_per_tok=1),
 }
+
+
+@pytest.fixture(autouse=True)
+def memory_of_nan(monkeypatch):
+    """Rows that nobody has written are NaN: none may be read, nor a scale of one."""
+    allocate = _cached_rows.Rows._allocate
+
+    def poisoned(self, entries, rows):
+        made = allocate(self, entries, rows)
+        for memory in made:
+            if memory.dtype == torch.int8:
+                memory.fill_(-128)
+            else:
+                memory.copy_(torch.full(memory.shape, float("nan")))
+        return made
+
+    monkeypatch.setattr(_cached_rows.Rows, "_allocate", poisoned)
 
 
 def model_of(name, dtype=torch.float32):
@@ -41,29 +60,36 @@ def tokens(model, cache, inputs=None, mask=None, **keywords):
     return made.sequences, torch.stack(made.logits)
 
 
+def padded_on_the_left():
+    """Two prompts and their mask, the second of five tokens."""
+    inputs = torch.arange(1, 19).reshape(2, 9)
+    mask = torch.ones_like(inputs)
+    mask[1, :4] = 0
+    return inputs, mask
+
+
 def cache_of(model, **keywords):
     return regard.transformers.Cache(model.config, **{"dtype": "f32", **keywords})
 
 
-@pytest.mark.parametrize("limit", [None, 40])
+@pytest.mark.parametrize("options", [{}, {"max_cache_len": 40}, *PAGES])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_tokens_are_those_of_dynamic_cache(name, limit):
+def test_tokens_are_those_of_dynamic_cache(name, options):
     model = model_of(name)
     expected, logits = tokens(model, transformers.DynamicCache(config=model.config))
-    found, found_logits = tokens(model, cache_of(model, max_cache_len=limit))
+    found, found_logits = tokens(model, cache_of(model, **options))
     assert torch.equal(found, expected)
     torch.testing.assert_close(found_logits, logits, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("options", [{}, *PAGES])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_left_padding_and_beams(name):
+def test_left_padding_and_beams(name, options):
     model = model_of(name)
-    inputs = torch.arange(1, 19).reshape(2, 9)
-    mask = torch.ones_like(inputs)
-    mask[1, :4] = 0
+    inputs, mask = padded_on_the_left()
     for beams in (1, 3):
         expected, _ = tokens(model, None, inputs, mask, num_beams=beams)
-        cache = cache_of(model, max_batch_size=2 * beams)
+        cache = cache_of(model, max_batch_size=2 * beams, **options)
         found, _ = tokens(model, cache, inputs, mask, num_beams=beams)
         assert torch.equal(found, expected), beams
 

@@ -8,59 +8,17 @@ import numpy
 import pytest
 import torch
 import transformers
-from test_transformers_cache import CONFIGS, cache_of, model_of, tokens
+from test_transformers_cache import CONFIGS, cache_of, memory_of_nan, model_of, tokens  # noqa: F401
 
 import regard
 import regard.transformers
 from regard import _cached_rows
 from regard.torch import ArgumentError
 
-PAGES = (1, 16, 64)
 KINDS = ({"page_size": 1}, {"page_size": 16}, {"dtype": "int8"}, {"dtype": "int8", "page_size": 5})
 
 # A step of int8 at the greatest element of a row; half a step of 8-bit floats.
 BOUNDS = {"int8": 1 / 127, "f8e4m3": 1 / 16, "f8e5m2": 1 / 8}
-
-
-@pytest.fixture(autouse=True)
-def memory_of_nan(monkeypatch):
-    """Rows that nobody has written are NaN: none may be read, nor a scale of one."""
-    allocate = _cached_rows.Rows._allocate
-
-    def poisoned(self, entries, rows):
-        made = allocate(self, entries, rows)
-        for memory in made:
-            if memory.dtype == torch.int8:
-                memory.fill_(-128)
-            else:
-                memory.copy_(torch.full(memory.shape, float("nan")))
-        return made
-
-    monkeypatch.setattr(_cached_rows.Rows, "_allocate", poisoned)
-
-
-@pytest.mark.parametrize("page_size", PAGES)
-@pytest.mark.parametrize("name", CONFIGS)
-def test_tokens_in_pages_are_those_of_dynamic_cache(name, page_size):
-    model = model_of(name)
-    expected, logits = tokens(model, transformers.DynamicCache(config=model.config))
-    found, found_logits = tokens(model, cache_of(model, page_size=page_size))
-    assert torch.equal(found, expected)
-    torch.testing.assert_close(found_logits, logits, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("page_size", PAGES)
-@pytest.mark.parametrize("name", CONFIGS)
-def test_left_padding_and_beams_in_pages(name, page_size):
-    model = model_of(name)
-    inputs = torch.arange(1, 19).reshape(2, 9)
-    mask = torch.ones_like(inputs)
-    mask[1, :4] = 0
-    for beams in (1, 3):
-        expected, _ = tokens(model, None, inputs, mask, num_beams=beams)
-        cache = cache_of(model, max_batch_size=2 * beams, page_size=page_size)
-        found, _ = tokens(model, cache, inputs, mask, num_beams=beams)
-        assert torch.equal(found, expected), beams
 
 
 @pytest.mark.parametrize("page_size", [None, 1, 16])

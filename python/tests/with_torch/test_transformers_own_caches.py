@@ -4,7 +4,7 @@ eager attention."""
 import pytest
 import torch
 import transformers
-from test_transformers_cache import CONFIGS, model_of, tokens
+from test_transformers_cache import CONFIGS, model_of, padded_on_the_left, tokens
 
 import regard
 import regard.transformers
@@ -30,9 +30,7 @@ KINDS = ({}, {"page_size": 1}, {"page_size": 16}, {"dtype": "int8"}, {"dtype": "
 @pytest.mark.parametrize("name", CONFIGS)
 def test_sliding_and_full_layers(name, cache):
     model = model_of(name)
-    inputs = torch.arange(1, 19).reshape(2, 9)
-    mask = torch.ones_like(inputs)
-    mask[1, :4] = 0
+    inputs, mask = padded_on_the_left()
     found, logits = tokens(model, OWN[cache](model.config), inputs, mask, disable_compile=True)
     model.set_attn_implementation("eager")
     expected, eager = tokens(model, transformers.DynamicCache(config=model.config), inputs, mask)
