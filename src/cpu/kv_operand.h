@@ -144,10 +144,15 @@ REGARD_KERNEL_FN const float* scale_at(const KvOperand& x, std::int64_t j) {
   return reinterpret_cast<const float*>(at);
 }
 
-/// How many of the keys [begin, end) follow one another in memory, from `begin` on.
+/// How many of the keys [begin, end) follow one another in memory, from `begin` on, and their
+/// scales as well: pages may be neighbours while their scales are none.
 REGARD_KERNEL_FN std::int64_t run_of(const KvOperand& x, std::int64_t begin, std::int64_t end) {
   if (x.pages.ids == nullptr) return end - begin;
-  return run_in_pages(x.first, x.stride, x.pages, {begin, end});
+  const std::int64_t run = run_in_pages(x.first, x.stride, x.pages, {begin, end});
+  if (x.scales.first == nullptr) return run;
+  KvPages pages = x.pages;
+  pages.stride = x.scales.page_stride;
+  return run_in_pages(x.scales.first, x.scales.stride, pages, {begin, begin + run});
 }
 
 REGARD_KERNEL_FN bool is_one_run(const KvOperand& x, std::int64_t begin, std::int64_t end) {

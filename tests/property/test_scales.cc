@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -192,6 +193,38 @@ TEST_P(Scales, OfGroupsAreWhatTheyStandFor) {
       ASSERT_NEAR(oracle::decode(element, Dtype::kF32),
                   oracle::element(plain.out, at[0], at[1], at[2], at[3]), 2e-6);
     });
+  }
+}
+
+// Pages that follow one another in memory are read as one run; their scales may lie apart.
+TEST_P(Scales, MayLieApartWherePagesDoNot) {
+  for (const char* text : {"b1 hq4 hkv1 sq1 skv128 d64 f32 kv=u4 paged page_size=4 seed=5",
+                           "b1 hq4 hkv1 sq70 skv128 d64 f32 kv=u4 paged page_size=4 seed=6",
+                           "b1 hq4 hkv1 sq1 skv128 d64 f32 kv=i8 scales=token paged page_size=4",
+                           "b1 hq4 hkv1 sq1 skv128 d64 bf16 kv=i8 scales=all paged page_size=4"}) {
+    const Problem problem = problem_of(text);
+    AttentionRequest r = problem.request();
+    for (std::int32_t page = 0; page < r.page_table.shape[1]; ++page) {
+      static_cast<std::int32_t*>(r.page_table.data)[page * r.page_table.strides[1]] = page;
+    }
+    const AttentionRequest expected = run_anew(r);
+    std::vector<float> apart[2];
+    for (TensorView* const scales : {&r.scales_k, &r.scales_v}) {
+      std::vector<float>& memory = apart[scales == &r.scales_v];
+      const std::int64_t page = 2 * scales->strides[0];
+      memory.assign(static_cast<std::size_t>(page * scales->shape[0]), NAN);
+      TensorView to = *scales;
+      to.data = memory.data();
+      to.strides[0] = page;
+      conformance::for_each_element(*scales, [&](const auto& at, unsigned char* element) {
+        std::int64_t offset = 0;
+        for (int dim = 0; dim < to.rank; ++dim) offset += at[dim] * to.strides[dim];
+        std::memcpy(memory.data() + offset, element, sizeof(float));
+      });
+      *scales = to;
+    }
+    run(r);
+    EXPECT_EQ(unequal(r.out, expected.out), "") << text;
   }
 }
 
