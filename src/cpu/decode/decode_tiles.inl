@@ -205,11 +205,7 @@ class DecodeTiles {
       convert_tile<V>(x, tile, x.dim, buffer);
       return copied_operand(buffer, Element::kF32, x.dim, tile.size);
     }
-    if (has_row_scales(x)) {
-      for (std::int64_t j = 0; j < tile.size; ++j) {
-        scales[j] = static_cast<T>(*scale_at(x, tile.begin + j));
-      }
-    }
+    if (has_row_scales(x)) read_row_scales(x, tile, scales);
     if (is_one_run(x, tile)) return from_key(x, tile.begin);
     copy_keys(x, tile, buffer);
     KvOperand copy = copied_operand(buffer, x.type, x.dim, tile.size);
@@ -221,6 +217,18 @@ class DecodeTiles {
   /// One number for each row, not those of the groups of u4, which loops read beside the codes.
   REGARD_KERNEL_FN bool has_row_scales(const KvOperand& x) {
     return x.scales.first != nullptr && x.type != Element::kU4;
+  }
+
+  /// By runs of rows: finding each in its page takes a division a key.
+  static void read_row_scales(const KvOperand& x, Tile tile, T* scales) {
+    const std::int64_t end = tile.begin + tile.size;
+    for (std::int64_t j = tile.begin; j < end;) {
+      const std::int64_t run_end = j + run_of(x, j, end);
+      const char* from = reinterpret_cast<const char*>(scale_at(x, j));
+      for (; j < run_end; ++j, from += x.scales.stride) {
+        scales[j - tile.begin] = static_cast<T>(*reinterpret_cast<const float*>(from));
+      }
+    }
   }
 
   /// Scales and minima of a tile's rows, behind their codes in the buffer.
