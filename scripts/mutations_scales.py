@@ -13,7 +13,7 @@ SCALE_MUTATIONS = [
     Mutation("decode rows lose the scales of values", "src/cpu/decode/decode_tiles.inl",
              "if (has_row_scales(self->values_)) {", "if (false) {", (SCALES,)),
     Mutation("scales of pages lie as in a batch", "src/cpu/kv_operand.h",
-             "pages.stride = x.scales.page_stride;", "pages.stride = 0;", (SCALES,)),
+             "pages.stride = x.scales.page_stride;\n    at =", "pages.stride = 0;\n    at =", (SCALES,)),
     Mutation("given scales are written", "src/cpu/append.cc",
              "if (quantised.brings_scale) {", "if (quantised.scale != nullptr) {", (SCALES,)),
     Mutation("a scale of 0 passes", "src/core/describe/check_data.cc",
