@@ -5,6 +5,7 @@
 #include <string>
 
 #include "regard/export.h"
+#include "regard/expression.h"
 #include "regard/features.h"
 #include "regard/status.h"
 #include "regard/tensor.h"
@@ -87,6 +88,10 @@ struct AttentionParams {
   double softcap = 0.0;    // 0: none
   double dropout_p = 0.0;  // probability of dropping
   ScoresKind scores_kind = ScoresKind::kNone;
+  Expression score_function{};
+  Expression mask_function{};
+  std::int64_t block_size_q = 0;  // of block_mask; 0 otherwise
+  std::int64_t block_size_kv = 0;
 
   REGARD_EXPORT friend bool operator==(const AttentionParams& a, const AttentionParams& b) noexcept;
 };
@@ -134,6 +139,10 @@ constexpr void for_each_field(Params& p, F&& f) {
   f("softcap", p.softcap);
   f("dropout_p", p.dropout_p);
   f("scores_kind", p.scores_kind);
+  f("score_function", p.score_function);
+  f("mask_function", p.mask_function);
+  f("block_size_q", p.block_size_q);
+  f("block_size_kv", p.block_size_kv);
 }
 
 /// The fields of params that say how q, k, v or out lies in memory.

@@ -119,6 +119,18 @@ typedef enum regard_scores_kind REGARD_INT32_ENUM {
   REGARD_SCORES_PROBS = 3
 } regard_scores_kind;
 
+/// A function of the caller over a row of scores, applied after score_function. Workers call it at the
+/// same time. scores[x] is that of query q and key kv_begin + x of head h of sequence b; -inf hides a
+/// key. gradient turns d_scores, gradients of what edit returned, into those of scores; null refuses
+/// a backward. This struct never grows.
+typedef struct regard_score_callback {
+  void (*edit)(void* user_data, float* scores, int64_t count, int64_t b, int64_t h, int64_t q,
+               int64_t kv_begin);
+  void (*gradient)(void* user_data, const float* scores, float* d_scores, int64_t count, int64_t b,
+                   int64_t h, int64_t q, int64_t kv_begin);
+  void* user_data;
+} regard_score_callback;
+
 /// A problem with its tensors; docs/semantics.md defines every field. q, k, v and out must
 /// be given, every other pointer may be null. What is pointed to is read during the call only.
 typedef struct regard_request {
@@ -152,7 +164,18 @@ typedef struct regard_request {
   const regard_tensor* scales_k;
   const regard_tensor* scales_v;
   const regard_tensor* channel_scales_k;
-  const regard_tensor* block_mask;  // no backend of this version supports it
+  // u8 [1|B,1|Hq,blocks_q,blocks_kv]: what is known of mask_function in each block; 0: it is false,
+  // 1: nothing, 2: it is true
+  const regard_tensor* block_mask;
+  // What score_function and mask_function read, of 1 to 4 dimensions
+  const regard_tensor* captured0;
+  const regard_tensor* captured1;
+  const regard_tensor* captured2;
+  const regard_tensor* captured3;
+  const regard_tensor* captured4;
+  const regard_tensor* captured5;
+  const regard_tensor* captured6;
+  const regard_tensor* captured7;
   const regard_tensor* k_new;      // [B,Hkv,Snew,Dqk], appended to k; q's dtype where it has scales
   const regard_tensor* v_new;      // [B,Hkv,Snew,Dv], appended to v; likewise
   const regard_tensor* tree_mask;  // bool or u8 [1|B,Sq,Snew], of the last Snew keys
@@ -188,6 +211,11 @@ typedef struct regard_request {
   int32_t delta;                   // 0 or 1, with needs_grad: the backward will be given delta
   int32_t rotary_interleaved;      // 0: pairs are half of rotary_dim apart; 1: they are neighbours
   int32_t hadamard;                // 0 or 1: k's rows are keys times the Walsh-Hadamard matrix
+  const char* score_function;      // an edit of each score, as text; null: none
+  const char* mask_function;       // true where a query may attend to a key; null: none
+  int64_t block_size_q;            // of block_mask
+  int64_t block_size_kv;
+  const regard_score_callback* score_callback;  // null: none
 } regard_request;
 
 /// What a caller allows and prefers (docs/selection.md). A null field leaves the choice to the next
@@ -354,6 +382,15 @@ typedef struct regard_gradients {
   const regard_tensor* d_v;      // output
   const regard_tensor* d_bias;   // output, summed over dimensions in which attn_bias has extent 1
   const regard_tensor* d_sinks;  // output, summed over the batch and rows
+  // outputs, of captured tensors that score_function reads
+  const regard_tensor* d_captured0;
+  const regard_tensor* d_captured1;
+  const regard_tensor* d_captured2;
+  const regard_tensor* d_captured3;
+  const regard_tensor* d_captured4;
+  const regard_tensor* d_captured5;
+  const regard_tensor* d_captured6;
+  const regard_tensor* d_captured7;
   const regard_plan* plan;       // for regard_attention_backward(), a pair's; null: it plans
   uint64_t rng_seed;             // of the forward; with dropout the request must have the same
   uint64_t rng_offset;

@@ -15,6 +15,23 @@ namespace regard {
 
 class Context;
 
+/// A function of the host language, which edits scores after score_function: what an expression
+/// cannot say. Workers call it at the same time, a row of some keys a call; it must not throw.
+/// f32 arithmetic only. A key that becomes -inf is masked.
+struct ScoreCallback {
+  /// scores[x] is that of query `q` and key `kv_begin + x` of head `h` of sequence `b`, all counted
+  /// within the sequence.
+  using Edit = void (*)(void* user_data, float* scores, std::int64_t count, std::int64_t b,
+                        std::int64_t h, std::int64_t q, std::int64_t kv_begin);
+  /// d_scores holds the gradients of what Edit returned, and becomes those of `scores`.
+  using Gradient = void (*)(void* user_data, const float* scores, float* d_scores,
+                            std::int64_t count, std::int64_t b, std::int64_t h, std::int64_t q,
+                            std::int64_t kv_begin);
+  Edit edit = nullptr;
+  Gradient gradient = nullptr;  // null: attention_backward is refused
+  void* user_data = nullptr;
+};
+
 /// The tensors of a call and the scalars that change each step; selection reads none of their
 /// contents. Shapes are q [B,Hq,Sq,Dqk], k [B,Hkv,Skv,Dqk], v [B,Hkv,Skv,Dv], out [B,Hq,Sq,Dv],
 /// whatever the strides; the last stride of q, k, v and out is 1. Each field has a row in kTensors
@@ -47,7 +64,12 @@ struct Buffers {
   // [entries,Hkv,rows,2*groups]: a scale and a minimum for every 32 elements of a row
   TensorView scales_k, scales_v;
   TensorView channel_scales_k;
-  TensorView block_mask;  // no backend of this version supports it
+  // u8 [1|B,1|Hq,blocks_q,blocks_kv], of blocks of block_size_q x block_size_kv: what is known of
+  // mask_function there. 0: it is false; 1: nothing; 2: it is true (regard/block_mask.h).
+  TensorView block_mask;
+  // What score_function and mask_function read, of 1 to 4 dimensions: r0 to r7 (f32, f64, bf16, f16)
+  // or i0 to i7 (i32, i64, bool, u8)
+  TensorView captured0, captured1, captured2, captured3, captured4, captured5, captured6, captured7;
   // [B,Hkv,Snew,.]: appended behind seqlens_kv before anything is read; of k's and v's types, or of
   // q's where they have scales
   TensorView k_new, v_new;
@@ -66,6 +88,8 @@ struct Buffers {
   std::int64_t diagonal_offset = 0;  // for Diagonal::kOffset without diagonal_offsets
   std::uint64_t rng_seed = 0;        // of dropout
   std::uint64_t rng_offset = 0;
+
+  ScoreCallback score_callback{};
 };
 
 /// The options of a call, from which the backend is selected. An unset softmax_scale means
@@ -90,6 +114,11 @@ struct AttentionOptions {
   // The rows of k are keys times the orthonormal Walsh-Hadamard matrix; q and k_new are multiplied
   // in the call, after rotary embedding. Scores stay what they are.
   bool hadamard = false;
+  // Edits of scaled scores, after softcap, and what hides keys: regard/expression.h.
+  Expression score_function;
+  Expression mask_function;
+  std::int64_t block_size_q = 0;  // of block_mask
+  std::int64_t block_size_kv = 0;
   // The sums of seqlens_q and seqlens_kv, for predictions (AttentionParams::tokens_q); 0: not
   // stated. They never change a result.
   std::int64_t tokens_q = 0;
@@ -121,6 +150,9 @@ struct GradBuffers {
   TensorView d_v;      //
   TensorView d_bias;   // summed over the dimensions in which attn_bias has an extent of 1
   TensorView d_sinks;  // summed over the batch and rows
+  // Of captured tensors that score_function reads, as d_bias
+  TensorView d_captured0, d_captured1, d_captured2, d_captured3, d_captured4, d_captured5,
+      d_captured6, d_captured7;
 };
 
 struct AttentionGradRequest : AttentionRequest, GradBuffers {};

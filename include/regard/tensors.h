@@ -47,13 +47,15 @@ enum class Extent : std::uint8_t {
   kRows,        // of an entry of k
   kGroupsK,     // 2 for each group of a row of k of u4: its scale and its minimum
   kGroupsV,     // of v
+  kBlocksQ,     // of block_mask
+  kBlocksKv,    //
   kCount
 };
 inline constexpr int kExtentCount = static_cast<int>(Extent::kCount);
 inline constexpr const char* kExtentNames[kExtentCount] = {
     "B",       "Hq",         "Hkv",       "Sq",   "Skv",       "Dqk",          "Dv",
     "total_q", "total_kv",   "pages",     "Snew", "positions", "rotary_dim/2", "entries",
-    "rows",    "2*groups_k", "2*groups_v"};
+    "rows",    "2*groups_k", "2*groups_v", "blocks_q", "blocks_kv"};
 
 /// A shape in letters: "[B,Hq,Sq]"; with a number, "[B+1]" or "[B,Hq,Sq,2]"; extents that may also
 /// be 1, "[1|B,1|Hq]"; one of two shapes, which differ in rank, "[1] or [B,Hkv]".
@@ -140,7 +142,9 @@ enum class DtypeRule : std::uint8_t {
   kI64,
   kIndex,  // i32 or i64
   kAngle,  // f32, or q's, not of 8 bits
-  kNewRow  // of the tensor that it is like; q's where that has scales
+  kU8,
+  kCaptured,  // f32, f64, bf16 or f16; where functions read integers i32, i64, bool or u8
+  kNewRow     // of the tensor that it is like; q's where that has scales
 };
 
 REGARD_EXPORT const char* to_string(DtypeRule rule) noexcept;  // "f32 (f64 for f64)"
@@ -158,7 +162,8 @@ enum class DataRule : std::uint8_t {
   kPage,          // a page of k and v; -1 where no row sees a key of it
   kEntry,         // of the batch of k and v
   kAngles,        // rows for every position of a call
-  kAngle          // a row of the tables of angles
+  kAngle,         // a row of the tables of angles
+  kBlocks         // 0, 1 or 2
 };
 
 /// A tensor of a call: everything but its meaning, which docs/semantics.md states.
@@ -292,7 +297,24 @@ inline constexpr TensorSpec kTensors[] = {
      .data = DataRule::kChannelScale, .shape = "[Hkv,Dqk]", .dtype = DtypeRule::kF32,
      .features = {Feature::kChannelScales}},
     {REGARD_IN_CALL(block_mask), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
+     .data = DataRule::kBlocks, .shape = "[1|B,1|Hq,blocks_q,blocks_kv]", .dtype = DtypeRule::kU8,
      .features = {Feature::kBlockMask}},
+    {REGARD_IN_CALL(captured0), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
+     .dtype = DtypeRule::kCaptured, .features = {Feature::kCaptured}},
+    {REGARD_IN_CALL(captured1), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
+     .dtype = DtypeRule::kCaptured, .features = {Feature::kCaptured}},
+    {REGARD_IN_CALL(captured2), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
+     .dtype = DtypeRule::kCaptured, .features = {Feature::kCaptured}},
+    {REGARD_IN_CALL(captured3), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
+     .dtype = DtypeRule::kCaptured, .features = {Feature::kCaptured}},
+    {REGARD_IN_CALL(captured4), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
+     .dtype = DtypeRule::kCaptured, .features = {Feature::kCaptured}},
+    {REGARD_IN_CALL(captured5), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
+     .dtype = DtypeRule::kCaptured, .features = {Feature::kCaptured}},
+    {REGARD_IN_CALL(captured6), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
+     .dtype = DtypeRule::kCaptured, .features = {Feature::kCaptured}},
+    {REGARD_IN_CALL(captured7), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
+     .dtype = DtypeRule::kCaptured, .features = {Feature::kCaptured}},
     {REGARD_IN_CALL(k_new), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
      .last_stride_is_1 = true, .data = DataRule::kNewRow, .shape = "[B,Hkv,Snew,Dqk]",
      .dtype = DtypeRule::kNewRow, .like = &Buffers::k, .beside = &Buffers::v_new,
@@ -340,6 +362,22 @@ inline constexpr TensorSpec kTensors[] = {
      .like = &Buffers::attn_bias},
     {REGARD_IN_BACKWARD(d_sinks), .backward = TensorRole::kOut, .dtype = DtypeRule::kLike,
      .like = &Buffers::sinks},
+    {REGARD_IN_BACKWARD(d_captured0), .backward = TensorRole::kOut, .dtype = DtypeRule::kLike,
+     .like = &Buffers::captured0},
+    {REGARD_IN_BACKWARD(d_captured1), .backward = TensorRole::kOut, .dtype = DtypeRule::kLike,
+     .like = &Buffers::captured1},
+    {REGARD_IN_BACKWARD(d_captured2), .backward = TensorRole::kOut, .dtype = DtypeRule::kLike,
+     .like = &Buffers::captured2},
+    {REGARD_IN_BACKWARD(d_captured3), .backward = TensorRole::kOut, .dtype = DtypeRule::kLike,
+     .like = &Buffers::captured3},
+    {REGARD_IN_BACKWARD(d_captured4), .backward = TensorRole::kOut, .dtype = DtypeRule::kLike,
+     .like = &Buffers::captured4},
+    {REGARD_IN_BACKWARD(d_captured5), .backward = TensorRole::kOut, .dtype = DtypeRule::kLike,
+     .like = &Buffers::captured5},
+    {REGARD_IN_BACKWARD(d_captured6), .backward = TensorRole::kOut, .dtype = DtypeRule::kLike,
+     .like = &Buffers::captured6},
+    {REGARD_IN_BACKWARD(d_captured7), .backward = TensorRole::kOut, .dtype = DtypeRule::kLike,
+     .like = &Buffers::captured7},
 };
 
 #undef REGARD_IN_CALL

@@ -15,6 +15,7 @@ struct GradProblem {
   View d_q, d_k, d_v;         // as q, k, v
   View d_bias;                // as problem.bias
   View d_sinks;               // [Hq]
+  CapturedView d_captured[kMaxCapturedViews];
   bool bias_is_full[4] = {};  // dimensions of attn_bias that are not broadcast
 };
 
@@ -58,7 +59,8 @@ REGARD_KERNEL_FN bool is_whole_row(const GradProblem& g, std::int64_t b, std::in
 /// Nothing is added to a scaled score but masks: scaling is then one operation with the subtraction
 /// of the maximum.
 REGARD_KERNEL_FN bool scales_late(const Problem& p) {
-  return !p.caps_scores && !p.slopes.present && !p.bias.present;
+  return !p.caps_scores && !p.slopes.present && !p.bias.present &&
+         !edits_by_function(p.functions);
 }
 
 }  // namespace regard::problem

@@ -178,7 +178,7 @@ void make_problem(const AttentionParams& params, const Buffers& buffers,
   p.softcap = params.softcap > 0.0 ? std::clamp(params.softcap, min, max) : 0.0;
   // What is measured in natural units (a bias, a sink, scores shown) needs scores in them.
   p.prescale_scores = p.softcap > 0.0 || p.slopes.present || p.bias.present || p.sinks.present ||
-                      p.scores.present || std::abs(p.softmax_scale) < kMinFactor;
+                      p.scores.present || edits_by_function(p.functions) || std::abs(p.softmax_scale) < kMinFactor;
   p.score_unit = p.prescale_scores ? 1.0 : std::abs(p.softmax_scale);
   p.caps_scores = p.softcap > 0.0;
   p.negates_scores = p.softmax_scale < 0.0 && !p.prescale_scores;

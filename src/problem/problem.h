@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "problem/element.h"
+#include "semantics/function_program.h"
 #include "semantics/philox.h"
 #include "semantics/row_bounds.h"
 #include "semantics/score_edits.h"
@@ -70,6 +71,38 @@ REGARD_KERNEL_FN double descale_of(const View& view, std::int64_t b, std::int64_
   return *element_at<float>(view, b * view.stride[0] + head_kv * view.stride[1]);
 }
 
+enum class CapturedType : std::uint8_t { kF32 = 0, kF64, kBf16, kF16, kI32, kI64, kBytes };
+
+/// A tensor that functions read; strides in elements.
+struct CapturedView {
+  char* data = nullptr;
+  std::int64_t stride[4] = {};
+  std::int64_t extent[4] = {};
+  CapturedType type = CapturedType::kF32;
+};
+inline constexpr int kMaxCapturedViews = 8;
+
+/// What edits and hides scores by a function of their places.
+struct Functions {
+  semantics::FunctionProgram score{};     // after softcap
+  semantics::FunctionProgram mask{};      //
+  semantics::FunctionProgram gradient{};  // of score, by the score and by captured elements
+  CapturedView captured[kMaxCapturedViews];
+  void (*edit)(void*, float*, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+               std::int64_t) = nullptr;  // of the host language, after score
+  void (*edit_gradient)(void*, const float*, float*, std::int64_t, std::int64_t, std::int64_t,
+                        std::int64_t, std::int64_t) = nullptr;
+  void* user_data = nullptr;
+  View blocks{};  // [B,Hq,blocks_q,blocks_kv]: 0 mask is false, 1 it may be either, 2 it is true
+  std::int64_t block_size_q = 0;
+  std::int64_t block_size_kv = 0;
+};
+
+/// Scores are edited by a function: they may become -inf anywhere.
+REGARD_KERNEL_FN bool edits_by_function(const Functions& f) {
+  return f.score.steps != nullptr || f.edit != nullptr;
+}
+
 enum class DiagonalKind : std::uint8_t { kTopLeft = 0, kBottomRight, kOffset };
 enum class ScoresStage : std::uint8_t { kNone = 0, kScaled, kEdited, kProbs };
 
@@ -134,6 +167,7 @@ struct Problem {
   float softmax_scale_f32 = 1.0f;
   float softcap_f32 = 0.0f;
   semantics::Dropout dropout{};
+  Functions functions{};
 };
 
 /// Keys are hidden by data, not by arithmetic alone.
