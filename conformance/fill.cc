@@ -91,6 +91,8 @@ class Filler {
     r_.rng_seed = r_.saved.rng_seed = rng.bits_at(0);
     r_.rng_offset = r_.saved.rng_offset = rng.bits_at(1);
     fill_upstream();
+    fill_captured(case_, &r_);
+    fill_block_mask(case_, &r_);
   }
 
  private:

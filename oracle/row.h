@@ -305,7 +305,8 @@ RowFacts row_facts(const Head<R>& head, const Rules& rules, const RowResult<R>& 
       const double slope =
           row.functions.empty() ? 1.0 : std::fabs(static_cast<double>(row.functions[n].slope));
       f.smax = std::max(f.smax, smax);
-      f.scaled_smax = std::max(f.scaled_smax, product_magnitude(head, rules, i, keys[n].j));
+      const double added = std::fabs(keys[n].bias) + std::fabs(keys[n].alibi);
+      f.scaled_smax = std::max(f.scaled_smax, product_magnitude(head, rules, i, keys[n].j) + added);
       f.chain = std::max(f.chain, slope * chain_deviation(head, rules, i, keys[n].j));
     }
   }
