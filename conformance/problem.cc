@@ -9,6 +9,7 @@
 #include "conformance/fill.h"
 #include "conformance/layout.h"
 #include "conformance/rng.h"
+#include "conformance/spelling.h"
 #include "oracle/number.h"
 #include "oracle/padded.h"
 #include "oracle/rules.h"
@@ -22,6 +23,7 @@ constexpr std::uint64_t kStartsStream = 0x737461727473;
 constexpr std::uint64_t kAnglesStream = 0x616e676c6573;
 constexpr std::uint64_t kTreeStream = 0x74726565;
 constexpr std::uint64_t kCapturedStream = 0x63617074;
+constexpr std::uint64_t kSpellingStream = 0x7370656c6c;
 
 TensorView shaped(Dtype dtype, std::initializer_list<std::int64_t> shape) {
   TensorView view;
@@ -54,6 +56,10 @@ AttentionOptions options_of(const Case& c, Rng* rng) {
   options.mask_function = p.mask_function;
   options.block_size_q = p.block_size_q;
   options.block_size_kv = p.block_size_kv;
+  // ... and windows and a softcap that are written as functions; not with seed 0, so that planted
+  // faults meet each feature itself.
+  Rng spelling(c.data.seed, kSpellingStream);
+  if (c.data.seed != 0 && spelling.chance(0.3)) spell_as_functions(c, &spelling, &options);
   return options;
 }
 

@@ -82,8 +82,12 @@ double Evaluator<R>::error_of(const Node& n, const Value& v) const {
       if (!args_are_certain(n)) return kInfinity;
       [[fallthrough]];
     case NodeOp::kConstant: return is_exact(v.real) ? 0.0 : size(v.real);
-    default: return propagated(n, v) + own_rounding(n, v);
+    default: break;
   }
+  if (!std::isinf(v.real)) return propagated(n, v) + own_rounding(n, v);
+  // No rounding of its operands changes an infinity.
+  const bool is_known = std::isfinite(arg(n, 0).error) && std::isfinite(arg(n, n.count - 1).error);
+  return is_known ? 0.0 : kInfinity;
 }
 
 template <class R>

@@ -282,6 +282,27 @@ class Parser {
 
 }  // namespace
 
+const char* name_of(NodeOp op) {
+  for (const Name& name : kVariables) {
+    if (name.op == op) return name.text;
+  }
+  for (const Call& call : kCalls) {
+    if (call.op == op) return call.text;
+  }
+  for (const std::vector<Binary>& level : kLevels) {
+    for (const Binary& binary : level) {
+      if (binary.op == op) return binary.text;
+    }
+  }
+  switch (op) {
+    case NodeOp::kConstant: return "number";
+    case NodeOp::kToReal: return "real of an int";
+    case NodeOp::kNegate: return "unary -";
+    case NodeOp::kNot: return "!";
+    default: return "[]";
+  }
+}
+
 Expected<Function> Function::parse(std::string_view text) {
   Function made;
   std::string wrong;

@@ -58,6 +58,8 @@ enum class NodeOp : std::uint8_t {
   kGather
 };
 
+const char* name_of(NodeOp op);  // as texts have it: "+", "q_idx", "where"
+
 struct Node {
   NodeOp op = NodeOp::kConstant;
   NodeType type = NodeType::kReal;

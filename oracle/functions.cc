@@ -134,10 +134,10 @@ void Functions::call_back(const FunctionPlace& place, FunctionResult<R>* result,
                        place.kv_idx);
   }
   const double size = std::fabs(static_cast<double>(slope));
-  if (analyses) {
-    const double rounded = std::fabs(static_cast<double>(before));
+  if (analyses && std::isfinite(before)) {
+    const double rounded = std::fabs(double{before});
     result->error = size == 0.0 ? 0.0 : size * (result->error + rounded);
-    result->error += kCallbackError * std::fabs(static_cast<double>(edited));
+    if (std::isfinite(edited)) result->error += kCallbackError * std::fabs(double{edited});
   }
   result->value = static_cast<R>(edited);
   if (!differentiates) return;

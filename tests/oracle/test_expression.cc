@@ -401,6 +401,8 @@ TEST(OracleExpression, WhereRoundingDecidesItSaysHowMuch) {
   EXPECT_EQ(analysed("where(score<1.0,2.0,-inf)", near, 1.0).error, kInf);
   EXPECT_EQ(analysed("where(score<1.0,2.0,-inf)", 1.5, 1.0).error, 0.0);
   EXPECT_EQ(analysed("where(score<1.0,2.0,-inf)", near, 0.0).error, 0.0);
+  EXPECT_EQ(analysed("score-inf", near, 1.0).error, 0.0);
+  EXPECT_EQ(analysed("where(score<1.0,2.0,-inf)+score", near, 1.0).error, kInf);
   EXPECT_EQ(analysed("r0[int(score)]", near, 1.0).error, kInf);
   EXPECT_EQ(analysed("r0[int(score)]", 1.5, 1.0).error, 0.0);
   EXPECT_EQ(analysed("where(false&score<1.0,2.0,-inf)", near, 1.0).error, 0.0);
