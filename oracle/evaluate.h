@@ -99,8 +99,10 @@ class Evaluator {
   /// Whether the kernels' arithmetic has the number.
   bool is_exact(R value) const;
   double u() const { return given_.is_f64 ? 0x1p-53 : 0x1p-24; }
-  /// Whether rounding may exchange two reals.
-  bool may_exchange(const Value& x, const Value& y) const;
+  /// Whether rounding may exchange operands k and k + 1, which are real. Not where they are the
+  /// same expression, as in score!=score.
+  bool may_exchange(const Node& n, int k) const;
+  bool is_same(int a, int b) const;
 
   // ---- the way back
   void push(const Node& n, int k, const Value& from, R slope, double slope_error);

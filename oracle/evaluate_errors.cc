@@ -42,10 +42,23 @@ bool Evaluator<R>::is_exact(R value) const {
 }
 
 template <class R>
-bool Evaluator<R>::may_exchange(const Value& x, const Value& y) const {
+bool Evaluator<R>::may_exchange(const Node& n, int k) const {
+  const Value &x = arg(n, k), &y = arg(n, k + 1);
   const double error = x.error + y.error;
   if (error == 0.0 || !std::isfinite(x.real) || !std::isfinite(y.real)) return false;
-  return size(x.real - y.real) <= given_.margin * u() * error;
+  const bool is_near = size(x.real - y.real) <= given_.margin * u() * error;
+  return is_near && !is_same(n.args[k], n.args[k + 1]);
+}
+
+template <class R>
+bool Evaluator<R>::is_same(int a, int b) const {
+  const Node &x = node(static_cast<std::size_t>(a)), &y = node(static_cast<std::size_t>(b));
+  if (x.op != y.op || x.type != y.type || x.slot != y.slot || x.count != y.count) return false;
+  if (x.op == NodeOp::kConstant && x.value != y.value) return false;
+  for (int k = 0; k < x.count; ++k) {
+    if (!is_same(x.args[k], y.args[k])) return false;
+  }
+  return true;
 }
 
 template <class R>
@@ -142,7 +155,7 @@ double Evaluator<R>::selected_error(const Node& n) const {
   const Value &x = arg(n, is_where ? 1 : 0), &y = arg(n, is_where ? 2 : 1);
   if (!is_where) {
     const bool first = n.op == NodeOp::kMin ? x.real < y.real : x.real > y.real;
-    if (may_exchange(x, y)) return std::max(x.error, y.error);
+    if (may_exchange(n, 0)) return std::max(x.error, y.error);
     return first ? x.error : y.error;
   }
   const Value& condition = arg(n, 0);
@@ -176,7 +189,7 @@ bool Evaluator<R>::is_certain(const Node& n) const {
     };
     return held(x.real - step) == held(x.real + step);
   }
-  if (n.count == 2 && is_real(n, 0)) return !may_exchange(arg(n, 0), arg(n, 1));
+  if (n.count == 2 && is_real(n, 0)) return !may_exchange(n, 0);
   if (n.op == NodeOp::kAnd || n.op == NodeOp::kOr) {
     const std::int32_t decides = n.op == NodeOp::kOr ? 1 : 0;
     for (int k = 0; k < 2; ++k) {
@@ -292,7 +305,7 @@ void Evaluator<R>::push_selected(const Node& n, const Value& v) {
   const bool is_where = n.op == NodeOp::kWhere;
   const int first = is_where ? 1 : 0;
   const Value &x = arg(n, first), &y = arg(n, first + 1);
-  const bool either = is_where ? !arg(n, 0).certain : may_exchange(x, y);
+  const bool either = is_where ? !arg(n, 0).certain : may_exchange(n, 0);
   R of_x = 0, of_y = 0;
   if (is_where) {
     (arg(n, 0).integer != 0 ? of_x : of_y) = R{1};

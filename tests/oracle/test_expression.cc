@@ -407,6 +407,8 @@ TEST(OracleExpression, WhereRoundingDecidesItSaysHowMuch) {
   EXPECT_EQ(analysed("r0[int(score)]", 1.5, 1.0).error, 0.0);
   EXPECT_EQ(analysed("where(false&score<1.0,2.0,-inf)", near, 1.0).error, 0.0);
   EXPECT_EQ(analysed("where(true|score<1.0,2.0,-inf)", near, 1.0).error, 0.0);
+  EXPECT_EQ(analysed("where(score!=score,-inf,2.0)", near, 1.0).error, 0.0);
+  EXPECT_LE(analysed("max(score,score)", near, 1.0, true).slope_size, 4.0);
   // A kink moves the derivative alone.
   const FunctionResult<double> kink = analysed("max(score,1.0)", near, 1.0, true);
   EXPECT_EQ(kink.error, 1.0);
