@@ -119,6 +119,12 @@ void Coverage::add_function_traits(const PreparedCase& prepared) {
       seen.insert(std::string("captured ") + to_string((r.*oracle::kCaptured[node.slot]).dtype));
     }
   }
+  if (r.block_mask.present()) {
+    for_each_element(r.block_mask, [&](const auto&, const unsigned char* element) {
+      constexpr const char* kStates[] = {"blocks false", "blocks either", "blocks true"};
+      seen.insert(kStates[*element]);
+    });
+  }
   for (const std::string& trait : seen) add_trait(trait);
 }
 
