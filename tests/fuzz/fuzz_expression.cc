@@ -13,6 +13,7 @@
 #include "oracle/expression.h"
 #include "oracle/functions.h"
 #include "regard/expression.h"
+#include "regard/params.h"
 
 // Any text is either refused with a reason or is an expression whose print reads back as the same
 // one. The oracle reads each print, finds the same type, and evaluates it whatever it holds.
@@ -94,6 +95,15 @@ void check(const Expression& expression) {
   const int depth = depth_of(*read, static_cast<int>(read->nodes().size()) - 1);
   require(depth <= regard::kMaxExpressionDepth, "it is no deeper than allowed", text);
   evaluate(*read);
+  // Compiles it, derivatives included.
+  regard::AttentionParams params;
+  params.diagonal = regard::Diagonal::kTopLeft;
+  const bool is_mask = expression.type() == regard::ValueType::kBool;
+  (is_mask ? params.mask_function : params.score_function) = expression;
+  canonicalize(params);
+  const regard::Status status = validate(params, "fuzz");
+  require(status.ok() || status.message().find(text) != std::string::npos,
+          "a refusal shows the function", text + ": " + status.message());
 }
 
 }  // namespace
