@@ -156,7 +156,7 @@ class Interpreter {
 class RandomPrograms {
  public:
   explicit RandomPrograms(std::uint64_t n)
-      : case_(make_case(n)), problem_(conformance::make_problem(case_)) {
+      : case_(make_case(n, &texts_)), problem_(conformance::make_problem(case_)) {
     for (int k = 0; k < oracle::kCapturedCount; ++k) {
       captured_[k] = problem_.request().*oracle::kCaptured[k];
     }
@@ -164,13 +164,18 @@ class RandomPrograms {
   const Expression& score() const { return case_.params.score_function; }
   const Expression& mask() const { return case_.params.mask_function; }
   const TensorView* captured() const { return captured_; }
+  /// What the oracle reads: the texts before the library printed them.
+  oracle::Function read(const Expression& e) const {
+    const std::string& text = &e == &score() ? texts_.score : texts_.mask;
+    return oracle::Function::parse(text).value();
+  }
 
  private:
-  static Case make_case(std::uint64_t n) {
+  static Case make_case(std::uint64_t n, conformance::RandomFunctions* texts) {
     Case c = parse_case("b3 hq4 sq20 skv33 d8 f32 diag=br lens").value();
     Rng rng(n, 0x70726f6772616d73);
-    const conformance::RandomFunctions made =
-        conformance::random_functions(c.params, true, true, &rng);
+    *texts = conformance::random_functions(c.params, true, true, &rng);
+    const conformance::RandomFunctions& made = *texts;
     c.params.score_function = Expression::parse(made.score).value();
     c.params.mask_function = Expression::parse(made.mask).value();
     c.data.seed = n;
@@ -178,6 +183,7 @@ class RandomPrograms {
     return c;
   }
 
+  conformance::RandomFunctions texts_;
   Case case_;
   conformance::Problem problem_;
   TensorView captured_[oracle::kCapturedCount];
@@ -220,7 +226,7 @@ TEST(Programs, ComputeWhatTheOracleDoes) {
     const RandomPrograms random(n);
     for (const Expression* e : {&random.score(), &random.mask()}) {
       const FunctionProgram& program = function::programs_of(*e).value.view;
-      const oracle::Function function = oracle::Function::parse(e->text()).value();
+      const oracle::Function function = random.read(*e);
       oracle::Evaluator<double> truth(function, random.captured());
       Interpreter interpreter(program, random.captured());
       Rng rng(n, 0x706c61636573);
@@ -241,7 +247,7 @@ TEST(Programs, DeriveWhatTheOracleDoes) {
     const RandomPrograms random(n);
     const Expression& e = random.score();
     const FunctionProgram& program = function::programs_of(e).gradient.view;
-    const oracle::Function function = oracle::Function::parse(e.text()).value();
+    const oracle::Function function = random.read(e);
     oracle::Evaluator<double> truth(function, random.captured());
     Interpreter interpreter(program, random.captured());
     Rng rng(n, 0x706c61636573);
