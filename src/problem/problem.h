@@ -172,7 +172,8 @@ struct Problem {
 
 /// Keys are hidden by data, not by arithmetic alone.
 REGARD_KERNEL_FN bool has_data_mask(const Problem& p) {
-  return p.mask.present || p.bias.present || p.segments_q.present;
+  return p.mask.present || p.bias.present || p.segments_q.present ||
+         edits_by_function(p.functions) || p.functions.mask.steps != nullptr;
 }
 
 /// What the scores of a kv head are multiplied by, for q and k are. In double: the factors may lie

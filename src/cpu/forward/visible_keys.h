@@ -123,8 +123,8 @@ static VisibleKeys within_segments(const View& segments, const RowBlock<V>& row_
   return VisibleBlocks::narrowed(blocks, seen);
 }
 
-/// The keys of `tile` that the row block computes. A bias may hold -inf: it is not looked at, and
-/// nothing is taken for visible to all.
+/// The keys of `tile` that the row block computes. A bias may hold -inf, and a function give it:
+/// they are not looked at, and nothing is taken for visible to all.
 template <class V>
 static VisibleKeys visible_keys_of(const Problem& p, const Sequence& s,
                                    const RowBlock<V>& row_block, Tile tile) {
@@ -134,7 +134,8 @@ static VisibleKeys visible_keys_of(const Problem& p, const Sequence& s,
   const bool is_full = by_arithmetic == semantics::TileClass::kFull;
   const bool has_tree = p.tree.present && tile.begin + tile.size > row_block.tree_begin;
   VisibleKeys seen{is_full ? tile : reach_within(row_block, tile),
-                   is_full && !p.bias.present && !has_tree};
+                   is_full && !p.bias.present && !has_tree && !edits_by_function(p.functions) &&
+                       p.functions.mask.steps == nullptr};
   if (p.segments_q.present) seen = within_segments<V>(p.segments_kv, row_block, seen);
   if (p.mask.present) seen = within_mask<V>(p.mask, row_block, seen);
   return seen;
