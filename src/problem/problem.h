@@ -73,7 +73,7 @@ REGARD_KERNEL_FN double descale_of(const View& view, std::int64_t b, std::int64_
 
 enum class CapturedType : std::uint8_t { kF32 = 0, kF64, kBf16, kF16, kI32, kI64, kBytes };
 
-/// A tensor that functions read; strides in elements.
+/// A tensor that functions read; strides in elements. Past its rank extents are 1.
 struct CapturedView {
   char* data = nullptr;
   std::int64_t stride[4] = {};

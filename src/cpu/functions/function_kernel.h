@@ -60,7 +60,7 @@ struct FunctionLayout {
 /// For row blocks of `vectors` vectors of `vector_bytes`.
 REGARD_KERNEL_FN constexpr FunctionLayout function_layout(const semantics::FunctionProgram& program,
                                                           int vectors, std::int64_t vector_bytes) {
-  constexpr std::int64_t kL1Bytes = 64 << 10, kMaxVectors = 384, kMinKeys = 8;
+  constexpr std::int64_t kL1Bytes = 48 << 10, kMaxVectors = 384, kMinKeys = 8;
   // The tile's scores are one more.
   const std::int64_t full = program.registers[static_cast<int>(semantics::FunctionRank::kFull)] + 1;
   const std::int64_t fitting = kL1Bytes / vector_bytes / full;
