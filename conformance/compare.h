@@ -16,7 +16,9 @@
 // keys round even where all scores are 0; without it a row of equal scores was held to the ideal's
 // luck (7 of 40,000 runs failed, none by more than 5e-7 max|V|). NaN and infinities lie where the
 // truth's lie. Padding rows and rows that see nothing are exactly 0. Rows with 4 u32 Smax > 0.1,
-// where scores carry no fraction any more, are judged by structure.
+// where scores carry no fraction any more, are judged by structure. Of a score_function Smax is
+// what rounding may do to its value, in unit roundoffs (oracle/evaluate.h); rows of which its
+// roundings decide what they see are not judged.
 
 namespace regard::conformance {
 

@@ -72,6 +72,19 @@ class GradComparer {
     compare(name, apart, each);
   }
 
+  /// Of up to two dimensions all elements are one head's; `gradient` has leading extents of 1.
+  void compare_captured(const char* name, const TensorView& view, const Gradient& gradient) {
+    if (!view.present()) return;
+    TensorView apart = view;
+    const int leading = kMaxRank - view.rank;
+    apart.rank = kMaxRank;
+    for (int dim = 0; dim < kMaxRank; ++dim) {
+      apart.shape[dim] = dim < leading ? 1 : view.shape[dim - leading];
+      apart.strides[dim] = dim < leading ? 0 : view.strides[dim - leading];
+    }
+    compare(name, apart, gradient);
+  }
+
   /// `error` of what was compared so far.
   void count_error() {
     for (const GradPart& part : result_.parts) result_.error = std::max(result_.error, part.error);
@@ -171,6 +184,17 @@ GradComparison compare_gradients(const AttentionGradRequest& request, const Grad
   comparer.count_error();  // d_bias and d_sinks cancel more than one common number could bound
   comparer.compare("d_bias", request.d_bias, truth.d_bias);
   comparer.compare_each("d_sinks", request.d_sinks, truth.d_sinks);
+  const struct {
+    const char* name;
+    const TensorView& view;
+  } captured[oracle::kCapturedCount] = {
+      {"d_captured0", request.d_captured0}, {"d_captured1", request.d_captured1},
+      {"d_captured2", request.d_captured2}, {"d_captured3", request.d_captured3},
+      {"d_captured4", request.d_captured4}, {"d_captured5", request.d_captured5},
+      {"d_captured6", request.d_captured6}, {"d_captured7", request.d_captured7}};
+  for (int slot = 0; slot < oracle::kCapturedCount; ++slot) {
+    comparer.compare_captured(captured[slot].name, captured[slot].view, truth.d_captured[slot]);
+  }
   return comparer.result();
 }
 

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <set>
 
 #include "conformance/layout.h"
+#include "oracle/expression.h"
+#include "oracle/functions.h"
 
 namespace regard::conformance {
 namespace {
@@ -92,6 +95,37 @@ void Coverage::add_case(const PreparedCase& prepared) {
   if (p.features.has(Feature::kAttnMask)) add_trait("mask dims " + std::to_string(p.mask_dims));
   if (p.features.has(Feature::kAttnBias)) add_trait("bias dims " + std::to_string(p.bias_dims));
   add_memory_traits(prepared);
+  add_function_traits(prepared);
+}
+
+void Coverage::add_function_traits(const PreparedCase& prepared) {
+  const auto& rows = prepared.truth.rows;
+  add_trait("rows undecided", std::any_of(rows.begin(), rows.end(),
+                                          [](const oracle::RowFacts& f) { return f.undecided; }));
+  const AttentionRequest& r = prepared.problem.request();
+  const AttentionOptions& o = r.options;
+  const AttentionParams& p = prepared.source.params;
+  add_trait("functions recognised",
+            !(o.score_function == p.score_function) || !(o.mask_function == p.mask_function));
+  std::set<std::string> seen;
+  for (const Expression* expression : {&p.score_function, &p.mask_function}) {
+    if (expression->empty()) continue;
+    const Expected<oracle::Function> function = oracle::Function::parse(expression->text());
+    if (!function) continue;
+    for (const oracle::Node& node : function->nodes()) {
+      seen.insert(std::string("operator ") + oracle::name_of(node.op));
+      if (node.op != oracle::NodeOp::kGather) continue;
+      seen.insert("captured rank " + std::to_string(node.count));
+      seen.insert(std::string("captured ") + to_string((r.*oracle::kCaptured[node.slot]).dtype));
+    }
+  }
+  if (r.block_mask.present()) {
+    for_each_element(r.block_mask, [&](const auto&, const unsigned char* element) {
+      constexpr const char* kStates[] = {"blocks false", "blocks either", "blocks true"};
+      seen.insert(kStates[*element]);
+    });
+  }
+  for (const std::string& trait : seen) add_trait(trait);
 }
 
 void Coverage::add_memory_traits(const PreparedCase& prepared) {

@@ -42,6 +42,7 @@ class Coverage {
   const BackendCounts* find(const BackendRef& backend) const;
   void add_trait(const std::string& trait, bool present = true);
   void add_memory_traits(const PreparedCase& prepared);
+  void add_function_traits(const PreparedCase& prepared);
   std::string pairs_line(const BackendCounts& counts) const;
 
   std::int64_t cases_ = 0;

@@ -91,6 +91,8 @@ class Filler {
     r_.rng_seed = r_.saved.rng_seed = rng.bits_at(0);
     r_.rng_offset = r_.saved.rng_offset = rng.bits_at(1);
     fill_upstream();
+    fill_captured(case_, &r_);
+    fill_block_mask(case_, &r_);
   }
 
  private:
@@ -434,7 +436,9 @@ class Filler {
     r_.diagonal_offset = 0;
     Rng rng = stream(kOffsets);
     // Positions saturate: no offset may wrap. Not with ALiBi, whose rows would be all but constant.
-    const bool extremes = !r_.alibi_slopes.present();
+    // Nor beside functions, whose positions have 32 bits.
+    const bool extremes = !r_.alibi_slopes.present() && r_.options.score_function.empty() &&
+                          r_.options.mask_function.empty();
     for_each_element(r_.diagonal_offsets, [&](const auto&, unsigned char* element) {
       std::int64_t offset = rng.between(-case_.params.seqlen_q - 1, case_.params.seqlen_kv + 1);
       const double draw = rng.uniform();

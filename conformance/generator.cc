@@ -4,9 +4,12 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <string>
 #include <vector>
 
+#include "conformance/captured.h"
 #include "conformance/layout.h"
+#include "conformance/random_function.h"
 #include "conformance/rng.h"
 
 namespace regard::conformance {
@@ -21,6 +24,7 @@ constexpr std::uint64_t kHadamardStream = 0x686164616d617264;
 constexpr std::uint64_t kRotaryStream = 0x726f746172790000;
 constexpr std::uint64_t kLeftpadStream = 0x6c65667470616400;
 constexpr std::uint64_t kTreeStream = 0x7472656500000000;
+constexpr std::uint64_t kFunctionStream = 0x66756e6374696f6e;
 
 constexpr std::int64_t kOddLengths[] = {1, 3, 63, 65, 127, 257};
 constexpr std::int64_t kHeadDims[] = {1, 3, 8, 16, 32, 63, 64, 65, 127, 128, 257};
@@ -38,7 +42,8 @@ class Generator {
         hadamard_rng_(seed, index ^ kHadamardStream),
         rotary_rng_(seed, index ^ kRotaryStream),
         leftpad_rng_(seed, index ^ kLeftpadStream),
-        tree_rng_(seed, index ^ kTreeStream) {}
+        tree_rng_(seed, index ^ kTreeStream),
+        function_rng_(seed, index ^ kFunctionStream) {}
 
   Case run() {
     c_.data.seed = rng_.bits() >> 40;  // short in a repro line
@@ -48,6 +53,7 @@ class Generator {
     p().features.set(Feature::kHadamard, !gradients_ && hadamard_rng_.chance(0.15));
     draw_extents();
     draw_edits();
+    draw_functions();
     draw_diagonal();
     draw_tensors();
     draw_packed();
@@ -61,6 +67,7 @@ class Generator {
     normalize_layout(&c_);
     draw_data();
     canonicalize(c_);
+    settle_functions();
     return c_;
   }
 
@@ -213,6 +220,49 @@ class Generator {
     maybe(Feature::kAlibi, 0.22);
   }
 
+  /// Functions of any kind, a mask of blocks with some, and a callback, which is given f32.
+  void draw_functions() {
+    const bool has_score = function_rng_.chance(0.24), has_mask = function_rng_.chance(0.3);
+    const RandomFunctions made = random_functions(p(), has_score, has_mask, &function_rng_);
+    // What does not parse is the writer's fault; the case then shows its text.
+    if (has_score) p().score_function = Expression::parse(made.score).value();
+    if (has_mask) p().mask_function = Expression::parse(made.mask).value();
+    const bool calls_back = function_rng_.chance(0.14);
+    p().features.set(Feature::kScoreCallback, calls_back && p().dtype_q != Dtype::kF64);
+    const bool has_blocks = function_rng_.chance(0.5);
+    constexpr std::int64_t kSizes[] = {1, 3, 8, 16, 32, 64, 64, 100, 128, 128};
+    const std::int64_t size_q = function_rng_.pick(kSizes), size_kv = function_rng_.pick(kSizes);
+    if (!has_mask || !has_blocks) return;
+    p().features.set(Feature::kBlockMask);
+    p().block_size_q = size_q;
+    p().block_size_kv = size_kv;
+  }
+
+  bool reads_position() const {
+    const AttentionParams& p = c_.params;
+    return p.score_function.text().find("q_pos") != std::string::npos ||
+           p.mask_function.text().find("q_pos") != std::string::npos;
+  }
+
+  /// Windows and softcaps that are functions become fields, as parsing the case's line has them.
+  /// Functions that read more elements than a small case has are left out.
+  void settle_functions() {
+    if (p().score_function.empty() && p().mask_function.empty()) return;
+    constexpr std::int64_t kMaxElements = 1 << 17;
+    bool is_small = true;
+    for (const CapturedSpec& spec : captured_of(c_)) {
+      std::int64_t elements = 1;
+      for (int dim = 0; dim < spec.rank; ++dim) elements *= spec.extent[dim];
+      is_small = is_small && elements <= kMaxElements;
+    }
+    if (!is_small) p().score_function = p().mask_function = {};
+    canonicalize(c_);
+    const Expected<Case> settled = parse_case(to_string(c_));
+    if (settled) c_ = *settled;  // else whoever runs it says why not
+    normalize_layout(&c_);
+    canonicalize(c_);
+  }
+
   /// Zero, short, or about as long as the keys.
   std::int64_t draw_window() {
     if (rng_.chance(0.15)) return 0;
@@ -222,7 +272,7 @@ class Generator {
   void draw_diagonal() {
     maybe(Feature::kSeqlensQ, 0.25);
     maybe(Feature::kSeqlensKv, 0.3);
-    const bool measured = p().window_left >= 0 || p().window_right >= 0 || has(Feature::kAlibi);
+    const bool measured = is_measured();
     const bool agree =
         p().seqlen_q == p().seqlen_kv && !has(Feature::kSeqlensQ) && !has(Feature::kSeqlensKv);
     if (!measured && p().dropout_p == 0.0) return;
@@ -238,7 +288,7 @@ class Generator {
     }
     if (p().diagonal != Diagonal::kOffset || has(Feature::kDiagonalPerSequence)) return;
     c_.data.diagonal_offset = rng_.between(-p().seqlen_q - 1, p().seqlen_kv + 1);
-    if (rng_.chance(0.04) && !has(Feature::kAlibi)) {
+    if (rng_.chance(0.04) && !has(Feature::kAlibi) && !reads_position()) {
       c_.data.diagonal_offset = rng_.chance(0.5) ? std::numeric_limits<std::int64_t>::max()
                                                  : std::numeric_limits<std::int64_t>::min();
     }
@@ -340,10 +390,14 @@ class Generator {
     name_diagonal();
   }
 
+  bool is_measured() const {
+    return c_.params.window_left >= 0 || c_.params.window_right >= 0 || has(Feature::kAlibi) ||
+           reads_position();
+  }
+
   /// Where lengths are data.
   void name_diagonal() {
-    const bool measured = p().window_left >= 0 || p().window_right >= 0 || has(Feature::kAlibi);
-    if (measured && p().diagonal == Diagonal::kUnnamed) p().diagonal = Diagonal::kBottomRight;
+    if (is_measured() && p().diagonal == Diagonal::kUnnamed) p().diagonal = Diagonal::kBottomRight;
   }
 
   void draw_gradients() {
@@ -397,7 +451,7 @@ class Generator {
 
   bool gradients_;
   Rng rng_, f8_rng_, packed_rng_, cache_rng_, scales_rng_, hadamard_rng_, rotary_rng_, leftpad_rng_,
-      tree_rng_;
+      tree_rng_, function_rng_;
   Case c_;
 };
 

@@ -105,8 +105,7 @@ void poison_padding_queries(const oracle::Padded& padded, const TensorView& view
   }
 }
 
-bool sees_something(const oracle::Padded& padded, std::int64_t h, const oracle::PackedRow& query) {
-  const oracle::Rules rules(padded.request(), oracle::Fault::kNone);
+bool sees_something(const oracle::Rules& rules, std::int64_t h, const oracle::PackedRow& query) {
   for (std::int64_t j = 0; query.b >= 0 && j < rules.len_kv(query.b); ++j) {
     if (rules.visible({query.b, h, query.position, j})) return true;
   }
@@ -116,11 +115,12 @@ bool sees_something(const oracle::Padded& padded, std::int64_t h, const oracle::
 /// d_out of rows that see nothing. Not beside a sink: only `out` and the statistics show a backward
 /// of such a row, and with a sink they are those of a row whose sink takes all.
 void poison_dead_rows(const oracle::Padded& padded, const TensorView& d_out, Rng* rng) {
+  const oracle::Rules rules(padded.request(), oracle::Fault::kNone);
   const bool has_sinks = padded.request().sinks.present();
   for (std::int64_t b = 0; b < d_out.shape[0] && !has_sinks; ++b) {
     for (std::int64_t h = 0; h < d_out.shape[1]; ++h) {
       for (std::int64_t i = 0; i < d_out.shape[2]; ++i) {
-        if (sees_something(padded, h, padded.query_of(b, i))) continue;
+        if (sees_something(rules, h, padded.query_of(b, i))) continue;
         poison_row(d_out, row_of(d_out, b, h, i), rng);
       }
     }
@@ -159,6 +159,7 @@ bool weights_stay_positive(const Case& c) {
   const FeatureSet features = c.params.features;
   return c.data.kind == DataKind::kNormal && std::fabs(c.params.softmax_scale) <= 1.0 &&
          !features.has(Feature::kAlibi) && !features.has(Feature::kDropout) &&
+         !features.has(Feature::kScoreFunction) && !features.has(Feature::kScoreCallback) &&
          !features.has(Feature::kSinks);
 }
 

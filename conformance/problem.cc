@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
+#include "conformance/captured.h"
 #include "conformance/fill.h"
 #include "conformance/layout.h"
 #include "conformance/rng.h"
+#include "conformance/spelling.h"
 #include "oracle/number.h"
 #include "oracle/padded.h"
 #include "oracle/rules.h"
@@ -19,6 +22,8 @@ constexpr std::uint64_t kGradStream = 0x67726164;
 constexpr std::uint64_t kStartsStream = 0x737461727473;
 constexpr std::uint64_t kAnglesStream = 0x616e676c6573;
 constexpr std::uint64_t kTreeStream = 0x74726565;
+constexpr std::uint64_t kCapturedStream = 0x63617074;
+constexpr std::uint64_t kSpellingStream = 0x7370656c6c;
 
 TensorView shaped(Dtype dtype, std::initializer_list<std::int64_t> shape) {
   TensorView view;
@@ -47,7 +52,48 @@ AttentionOptions options_of(const Case& c, Rng* rng) {
   options.delta = p.features.has(Feature::kDelta);
   options.rotary_interleaved = p.features.has(Feature::kRotaryInterleaved);
   options.hadamard = p.features.has(Feature::kHadamard);
+  options.score_function = p.score_function;
+  options.mask_function = p.mask_function;
+  options.block_size_q = p.block_size_q;
+  options.block_size_kv = p.block_size_kv;
+  // ... and windows and a softcap that are written as functions; not with seed 0, so that planted
+  // faults meet each feature itself.
+  Rng spelling(c.data.seed, kSpellingStream);
+  if (c.data.seed != 0 && spelling.chance(0.3)) spell_as_functions(c, &spelling, &options);
   return options;
+}
+
+constexpr const char* kCapturedNames[oracle::kCapturedCount] = {
+    "captured0", "captured1", "captured2", "captured3",
+    "captured4", "captured5", "captured6", "captured7"};
+constexpr const char* kGradientNames[oracle::kCapturedCount] = {
+    "d_captured0", "d_captured1", "d_captured2", "d_captured3",
+    "d_captured4", "d_captured5", "d_captured6", "d_captured7"};
+constexpr TensorView GradBuffers::*kGradients[oracle::kCapturedCount] = {
+    &GradBuffers::d_captured0, &GradBuffers::d_captured1, &GradBuffers::d_captured2,
+    &GradBuffers::d_captured3, &GradBuffers::d_captured4, &GradBuffers::d_captured5,
+    &GradBuffers::d_captured6, &GradBuffers::d_captured7};
+
+/// The callback of a case with score_callback: a factor of the head and a term of the place, and
+/// -inf for some keys.
+bool callback_hides(std::int64_t q, std::int64_t key) { return (q + 2 * key) % 11 == 3; }
+float callback_factor(std::int64_t h) { return 0.75f + 0.125f * static_cast<float>(h % 3); }
+
+void edit_scores(void*, float* scores, std::int64_t count, std::int64_t b, std::int64_t h,
+                 std::int64_t q, std::int64_t kv_begin) {
+  for (std::int64_t n = 0; n < count; ++n) {
+    const std::int64_t key = kv_begin + n;
+    const float term = 0.25f * static_cast<float>((3 * q + key + b) % 5);
+    scores[n] = callback_hides(q, key) ? -std::numeric_limits<float>::infinity()
+                                       : scores[n] * callback_factor(h) + term;
+  }
+}
+
+void edit_gradients(void*, const float*, float* d_scores, std::int64_t count, std::int64_t,
+                    std::int64_t h, std::int64_t q, std::int64_t kv_begin) {
+  for (std::int64_t n = 0; n < count; ++n) {
+    d_scores[n] *= callback_hides(q, kv_begin + n) ? 0.0f : callback_factor(h);
+  }
 }
 
 }  // namespace
@@ -66,6 +112,7 @@ class ProblemBuilder {
     add_main_tensors(&r);
     add_masks(&r);
     add_vectors(&r);
+    add_functions(&r);
     add_outputs(&r);
     if (has(Feature::kNeedsGrad)) add_gradients(&r);
     fill_inputs(problem_.case_, &r);
@@ -255,6 +302,35 @@ class ProblemBuilder {
     r->rotary_sin = add_loose("rotary_sin", view, Strides::kSpread);
   }
 
+  /// What functions read, and a mask of blocks, of each sequence and head or of all.
+  void add_functions(AttentionRequest* r) {
+    const AttentionParams& p = problem_.case_.params;
+    Rng rng(problem_.case_.data.seed, kCapturedStream);
+    constexpr Dtype kReals[] = {Dtype::kF32, Dtype::kF32, Dtype::kBf16, Dtype::kF16, Dtype::kF64};
+    constexpr Dtype kInts[] = {Dtype::kI32, Dtype::kI32, Dtype::kI64, Dtype::kU8, Dtype::kBool};
+    const auto specs = captured_of(problem_.case_);
+    for (int slot = 0; slot < oracle::kCapturedCount; ++slot) {
+      const CapturedSpec& spec = specs[static_cast<std::size_t>(slot)];
+      TensorView view;
+      view.dtype = spec.is_int ? rng.pick(kInts) : rng.pick(kReals);
+      view.rank = spec.rank;
+      std::copy_n(spec.extent, spec.rank, view.shape);
+      if (spec.is_read) {
+        r->*oracle::kCaptured[slot] = add_loose(kCapturedNames[slot], view, Strides::kExpanded);
+      }
+    }
+    if (has(Feature::kScoreCallback)) r->score_callback = {edit_scores, edit_gradients, nullptr};
+    if (!has(Feature::kBlockMask)) return;
+    const auto blocks = [](std::int64_t extent, std::int64_t size) {
+      return (extent + size - 1) / size;
+    };
+    const std::int64_t batch = rng.chance(0.5) ? p.batch : 1;
+    const std::int64_t heads = rng.chance(0.5) ? p.num_heads_q : 1;
+    const TensorView view = shaped(Dtype::kU8, {batch, heads, blocks(p.seqlen_q, p.block_size_q),
+                                                blocks(p.seqlen_kv, p.block_size_kv)});
+    r->block_mask = add_loose("block_mask", view, Strides::kSpread);
+  }
+
   /// i32 or i64, and often the longest lengths as the case states them.
   void add_starts(AttentionRequest* r) {
     const AttentionParams& p = problem_.case_.params;
@@ -334,6 +410,16 @@ class ProblemBuilder {
     if (has(Feature::kSinks) && wanted()) {
       r->d_sinks =
           add_loose("d_sinks", shaped(Dtype::kF32, {p.num_heads_q}), Strides::kSpread, true);
+    }
+    const auto specs = captured_of(problem_.case_);
+    for (int slot = 0; slot < oracle::kCapturedCount; ++slot) {
+      if (!specs[static_cast<std::size_t>(slot)].has_gradient || !wanted()) continue;
+      TensorView view;
+      const TensorView& like = r->*oracle::kCaptured[slot];
+      view.dtype = like.dtype;
+      view.rank = like.rank;
+      std::copy_n(like.shape, like.rank, view.shape);
+      r->*kGradients[slot] = add_loose(kGradientNames[slot], view, Strides::kSpread, true);
     }
     if (r->saved_stats.present()) {
       r->saved.stats = r->saved_stats;

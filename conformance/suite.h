@@ -7,8 +7,8 @@
 
 namespace regard::conformance {
 
-/// At most 50 cases, a second in all, for register_backend(), and where the candidate offers a
-/// backward at most 25 with gradients: each is bent by the candidate's own refusals' fixes until it
+/// At most 60 cases, a second in all, for register_backend(), and where the candidate offers a
+/// backward at most 30 with gradients: each is bent by the candidate's own refusals' fixes until it
 /// claims it, then MATH and the candidate run it and are held to the same tolerance. The Status of
 /// a failure is the failing case's text. A candidate that serves CUDA devices is refused by name:
 /// this one has no device to run it on.

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "oracle/functions.h"
 #include "oracle/oracle.h"
 #include "regard/request.h"
 
@@ -43,6 +44,9 @@ struct GradTruth {
   Gradient d_v;               // [B,Hkv,Skv,Dv]
   Gradient d_bias;            // the extents of attn_bias; empty without one
   Gradient d_sinks;           // [1,1,1,Hq]; empty without sinks
+  // The extents of captured tensors behind leading ones; empty where score_function reads no real
+  // numbers of it.
+  Gradient d_captured[kCapturedCount];
 };
 
 /// From which unit roundoff times Smax on scores carry no fraction any more (4 u32 Smax > 0.1).

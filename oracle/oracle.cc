@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "oracle/padded.h"
@@ -42,12 +43,14 @@ class Computation {
     }
     return std::move(truth_);
   }
+  const Functions& functions() const { return rules_.functions(); }
 
  private:
   template <class Exact, class Ideal>
   void add_row(const Head<Exact>& exact, const Head<Ideal>& ideal, std::int64_t b, std::int64_t h,
                std::int64_t i) {
-    const std::vector<VisibleKey> keys = visible_keys(rules_, b, h, i);
+    const RowKeys seen = visible_keys(exact, rules_, {b, h, i, 0});
+    const std::vector<VisibleKey>& keys = seen.keys;
     const bool padding = i >= rules_.len_q(b);
     RowResult<Exact> row;
     RowResult<Ideal> row_ideal;
@@ -57,8 +60,8 @@ class Computation {
       row.lse = static_cast<Exact>(-kInfinity);
       row_ideal.lse = static_cast<Ideal>(-kInfinity);
     } else {
-      row = attend(exact, rules_, h, i, keys);
-      row_ideal = attend(ideal, rules_, h, i, keys);
+      row = attend(exact, rules_, {b, h, i, 0}, keys);
+      row_ideal = attend(ideal, rules_, {b, h, i, 0}, keys);
     }
     if (keys.empty() && !padding && rules_.fault() == Fault::kDeadRowMean)
       plant_mean(exact, &row.out);
@@ -70,7 +73,7 @@ class Computation {
     }
     truth_.lse.push_back(row.lse);
     truth_.lse_ideal.push_back(row_ideal.lse);
-    truth_.rows.push_back(row_facts(exact, rules_, row, keys, h, i));
+    truth_.rows.push_back(row_facts(exact, rules_, row, seen, h, i));
     truth_.rows.back().padding = padding;
     if (truth_.scores_kind != ScoresKind::kNone) add_scores(exact, ideal, row, row_ideal, keys, i);
   }
@@ -94,9 +97,13 @@ class Computation {
     truth_.scores.resize(end, hidden);
     truth_.scores_ideal.resize(end, hidden);
     truth_.visible.resize(end, 0);
+    if (rules_.edits_scores()) truth_.score_sizes.resize(end, 0.0);
     for (std::size_t n = 0; n < keys.size(); ++n) {
       const std::size_t at = start + static_cast<std::size_t>(keys[n].j);
       truth_.visible[at] = 1;
+      if (rules_.edits_scores()) {
+        truth_.score_sizes[at] = score_magnitude(exact, rules_, row, keys, n, i);
+      }
       switch (truth_.scores_kind) {
         case ScoresKind::kNone: break;
         case ScoresKind::kScaled:
@@ -169,9 +176,11 @@ Expected<Truth> compute(const AttentionRequest& given, Fault fault) {
   if (!padded) return padded.status();
   if (Status status = check_shapes(padded->request()); !status.ok()) return status;
   Computation computation(padded->request(), fault);
+  if (Status status = computation.functions().status(); !status.ok()) return status;
   const bool f64 = given.q.dtype == Dtype::kF64;
-  return padded->pack(f64 ? computation.run<long double, double>()
-                          : computation.run<double, float>());
+  Truth truth = f64 ? computation.run<long double, double>() : computation.run<double, float>();
+  if (Status status = computation.functions().status(); !status.ok()) return status;
+  return padded->pack(std::move(truth));
 }
 
 }  // namespace regard::oracle

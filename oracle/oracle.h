@@ -15,40 +15,49 @@ namespace regard::oracle {
 /// Errors planted in the oracle on purpose, so that tests can show that conformance notices one.
 enum class Fault : std::uint8_t {
   kNone = 0,
-  kDiagonalOffByOne,  // the diagonal one key further right
-  kWindowExclusive,   // `<` for `<=` at the left edge of a window
-  kSoftcapAfterBias,  // bias added before softcap
-  kSinkIgnored,       // the sink is left out of the denominator
-  kNeighbourHead,     // kv head of the next group
-  kDeadRowMean,       // a fully masked row is the mean of V
-  kLseBase2,          // lse in base 2
-  kDropoutNotScaled,  // kept probabilities are not divided by their probability
-  kDescaleIgnored,    // v without its descale
-  kScalesIgnored,     // k and v without the scales of their rows
-  kTreeIgnored,       // tree_mask hides nothing
+  kDiagonalOffByOne,        // the diagonal one key further right
+  kWindowExclusive,         // `<` for `<=` at the left edge of a window
+  kSoftcapAfterBias,        // bias added before softcap
+  kSinkIgnored,             // the sink is left out of the denominator
+  kNeighbourHead,           // kv head of the next group
+  kDeadRowMean,             // a fully masked row is the mean of V
+  kLseBase2,                // lse in base 2
+  kDropoutNotScaled,        // kept probabilities are not divided by their probability
+  kDescaleIgnored,          // v without its descale
+  kScalesIgnored,           // k and v without the scales of their rows
+  kTreeIgnored,             // tree_mask hides nothing
+  kFunctionIgnored,         // scores without score_function and score_callback
+  kFunctionAfterBias,       // bias and ALiBi added before score_function
+  kMaskFunctionIgnored,     // mask_function hides nothing
+  kQueryPositionUnshifted,  // q_pos is q_idx
   // of the gradients alone
-  kDeltaDropped,          // dS = P dP
-  kKeyGradNotScaled,      // d_k without softmax_scale
-  kGroupNotSummed,        // d_k and d_v of the first query head of a group alone
-  kGradDropoutNotScaled,  // kDropoutNotScaled, on the way back alone
-  kSoftcapSlopeMissing,   // without 1 - tanh^2
-  kBiasGradNotReduced,    // the first index of a broadcast dimension alone
-  kLseGradIgnored         // d_lse adds nothing
+  kDeltaDropped,           // dS = P dP
+  kKeyGradNotScaled,       // d_k without softmax_scale
+  kGroupNotSummed,         // d_k and d_v of the first query head of a group alone
+  kGradDropoutNotScaled,   // kDropoutNotScaled, on the way back alone
+  kSoftcapSlopeMissing,    // without 1 - tanh^2
+  kFunctionSlopeIgnored,   // d_q and d_k without the derivative of score_function
+  kCapturedGradNotSummed,  // d_captured of the first query head alone
+  kBiasGradNotReduced,     // the first index of a broadcast dimension alone
+  kLseGradIgnored          // d_lse adds nothing
 };
 
 /// What one row looked like; the tolerance of the comparison is made of it.
 struct RowFacts {
   std::int64_t visible_keys = 0;
   bool padding = false;       // the query is past its sequence's length
+  bool undecided = false;     // a function hides a key or not by a kernel's roundings
   bool equal_scores = false;  // every visible edited score is the same number
-  bool finite = true;      // no NaN or infinity in the row's query and its visible keys and values
-  double smax = 0.0;       // |scale| sum|q_d k_d| + |bias| + |ALiBi|: its maximum over the visible
-                           // keys within 104 of the row maximum
-  double chain = 0.0;      // what rounding the partial sums of q k does to the score, in units of
-                           // roundoff: its largest deviation over the same keys
-  double row_max = 0.0;    // of the edited scores and the sink; 0 for rows without both
-  double max_abs_v = 0.0;  // over visible finite keys
-  double min_v = 0.0;      // over visible finite keys, 0 included where weights need not sum to 1
+  bool finite = true;  // no NaN or infinity in the row's query and its visible keys and values
+  double smax = 0.0;   // |scale| sum|q_d k_d| + |bias| + |ALiBi|: its maximum over the visible
+                       // keys within 104 of the row maximum. A function puts its own error in
+                       // place of the product's (functions.h)
+  double scaled_smax = 0.0;  // the same without functions
+  double chain = 0.0;        // what rounding the partial sums of q k does to the score, in units of
+                             // roundoff: its largest deviation over the same keys
+  double row_max = 0.0;      // of the edited scores and the sink; 0 for rows without both
+  double max_abs_v = 0.0;    // over visible finite keys
+  double min_v = 0.0;        // over visible finite keys, 0 included where weights need not sum to 1
   double max_v = 0.0;
   double prob_spread = 0.0;     // sqrt(sum p^2) of the probabilities: 1 / sqrt(n) where n are equal
   double weight_sum_max = 1.0;  // 1, or the factor of kept probabilities under dropout
@@ -68,6 +77,7 @@ struct Truth {
   ScoresKind scores_kind = ScoresKind::kNone;
   std::vector<long double> scores;  // [B,Hq,Sq,Skv], empty for kNone
   std::vector<double> scores_ideal;
+  std::vector<double> score_sizes;    // as RowFacts::smax, of each score; empty without functions
   std::vector<std::uint8_t> visible;  // [B,Hq,Sq,Skv], empty for kNone
 };
 

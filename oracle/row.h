@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "oracle/number.h"
@@ -43,12 +44,20 @@ struct VisibleKey {
   double bias, alibi, dropout_factor;
 };
 
+/// The keys that a row sees, and those of which a kernel's roundings decide.
+struct RowKeys {
+  std::vector<VisibleKey> keys;
+  std::vector<std::int64_t> undecided;
+};
+
 /// q, k and v of one head, and what every row of it shares.
 template <class R>
 struct Head {
   std::vector<R> q, k, v;
   std::int64_t head_dim_qk, head_dim_v;
   Dtype p_dtype;  // P is rounded to it; kF64: not at all
+  bool is_f64;    // what kernels compute in
+  bool is_exact;  // the truth's arithmetic
 
   const R* query(std::int64_t i) const { return q.data() + i * head_dim_qk; }
   const R* key(std::int64_t j) const { return k.data() + j * head_dim_qk; }
@@ -59,10 +68,11 @@ template <class R>
 struct RowResult {
   std::vector<R> out;
   R lse;
-  std::vector<R> scaled;  // per visible key: before the edits
-  std::vector<R> edited;  // per visible key
-  std::vector<R> probs;   // per visible key
-  R sink_prob;            // what the sink takes of the row: all of it where no key is seen
+  std::vector<R> scaled;                     // per visible key: before the edits
+  std::vector<R> edited;                     // per visible key
+  std::vector<FunctionResult<R>> functions;  // per visible key; empty without functions
+  std::vector<R> probs;                      // per visible key
+  R sink_prob;  // what the sink takes of the row: all of it where no key is seen
 };
 
 template <class R>
@@ -73,30 +83,107 @@ R scaled_score(const Head<R>& head, const Rules& rules, std::int64_t i, std::int
 }
 
 template <class R>
+R capped_score(R score, const Rules& rules) {
+  const R softcap = static_cast<R>(rules.request().options.softcap);
+  return softcap > 0 ? softcap * std::tanh(score / softcap) : score;
+}
+
+template <class R>
 R edited_score(R score, const Rules& rules, const VisibleKey& key) {
   const R bias = static_cast<R>(key.bias);
-  const R softcap = static_cast<R>(rules.request().options.softcap);
   const bool bias_first = rules.fault() == Fault::kSoftcapAfterBias;
   if (bias_first) score += bias;
-  if (softcap > 0) score = softcap * std::tanh(score / softcap);
+  score = capped_score(score, rules);
   if (!bias_first) score += bias;
   return score + static_cast<R>(key.alibi);
 }
 
-/// Softmax and the product with V over the visible keys, in the arithmetic R.
+/// What rounding the products and sums of q k may do to a score, in units of roundoff.
 template <class R>
-RowResult<R> attend(const Head<R>& head, const Rules& rules, std::int64_t h, std::int64_t i,
-                    const std::vector<VisibleKey>& keys) {
-  RowResult<R> row;
-  row.out.assign(static_cast<std::size_t>(head.head_dim_v), R{0});
+double product_magnitude(const Head<R>& head, const Rules& rules, std::int64_t i, std::int64_t j) {
+  R sum = 0;
+  for (std::int64_t d = 0; d < head.head_dim_qk; ++d) {
+    sum += std::fabs(head.query(i)[d] * head.key(j)[d]);
+  }
+  return std::fabs(rules.softmax_scale()) * static_cast<double>(sum);
+}
+
+/// The deviation of a score, in units of roundoff, where q k is summed element by element: each
+/// partial sum s is rounded once, which moves it by s / sqrt(3) on average.
+template <class R>
+double chain_deviation(const Head<R>& head, const Rules& rules, std::int64_t i, std::int64_t j) {
+  double sum = 0.0, squares = 0.0;
+  for (std::int64_t d = 0; d < head.head_dim_qk; ++d) {
+    sum += static_cast<double>(head.query(i)[d] * head.key(j)[d]);
+    squares += sum * sum;
+  }
+  return std::fabs(rules.softmax_scale()) * std::sqrt(squares / 3.0);
+}
+
+/// How exact the score is that a function is given: `capped` is that of key j.
+template <class R>
+ScoreError score_error(const Head<R>& head, const Rules& rules, R capped, std::int64_t i,
+                       std::int64_t j) {
+  const double magnitude = product_magnitude(head, rules, i, j);
+  ScoreError given{magnitude, 4.0, head.is_f64};
+  // Values are exchanged by the errors of any order of the sums.
+  const double chain = chain_deviation(head, rules, i, j);
+  if (chain > magnitude) given.margin *= chain / magnitude;
+  if (const double softcap = rules.request().options.softcap; softcap > 0.0) {
+    constexpr double kTanhError = 6.0;
+    const double value = std::fabs(static_cast<double>(capped));
+    const double tanh = value / softcap;
+    given.error = (1.0 - tanh * tanh) * magnitude + kTanhError * value;
+  }
+  return given;
+}
+
+/// The scaled score through softcap, score_function and score_callback.
+template <class R>
+FunctionResult<R> apply_functions(const Head<R>& head, const Rules& rules, R scaled,
+                                  const Place& at, bool differentiates) {
+  R score = capped_score(scaled, rules);
+  if (rules.fault() == Fault::kFunctionAfterBias) {
+    score += static_cast<R>(rules.bias(at)) + static_cast<R>(rules.alibi(at));
+  }
+  const FunctionPlace place = rules.function_place(at);
+  if (!head.is_exact) return rules.functions().edit(place, score, nullptr, differentiates);
+  const ScoreError given = score_error(head, rules, score, at.i, at.j);
+  return rules.functions().edit(place, score, &given, differentiates);
+}
+
+/// Adds the scores of a row and its edits; their maximum.
+template <class R>
+R add_scores(const Head<R>& head, const Rules& rules, const Place& at,
+             const std::vector<VisibleKey>& keys, bool differentiates, RowResult<R>* row) {
   R max = -std::numeric_limits<R>::infinity();
   for (const VisibleKey& key : keys) {
-    row.scaled.push_back(scaled_score(head, rules, i, key.j));
-    row.edited.push_back(edited_score(row.scaled.back(), rules, key));
-    max = std::max(max, row.edited.back());
+    row->scaled.push_back(scaled_score(head, rules, at.i, key.j));
+    if (rules.edits_scores()) {
+      row->functions.push_back(apply_functions(head, rules, row->scaled.back(),
+                                               {at.b, at.h, at.i, key.j}, differentiates));
+      const bool after_bias = rules.fault() == Fault::kFunctionAfterBias;
+      const double added = after_bias ? 0.0 : key.bias;
+      const double alibi = after_bias ? 0.0 : key.alibi;
+      row->edited.push_back(row->functions.back().value + static_cast<R>(added) +
+                            static_cast<R>(alibi));
+    } else {
+      row->edited.push_back(edited_score(row->scaled.back(), rules, key));
+    }
+    max = std::max(max, row->edited.back());
   }
+  return max;
+}
+
+/// Softmax and the product with V over the visible keys, in the arithmetic R. `at`: the key aside.
+template <class R>
+RowResult<R> attend(const Head<R>& head, const Rules& rules, const Place& at,
+                    const std::vector<VisibleKey>& keys, bool differentiates = false) {
+  RowResult<R> row;
+  row.out.assign(static_cast<std::size_t>(head.head_dim_v), R{0});
+  R max = add_scores(head, rules, at, keys, differentiates, &row);
   const R sink =
-      rules.has_sink() ? static_cast<R>(rules.sink(h)) : -std::numeric_limits<R>::infinity();
+      rules.has_sink() ? static_cast<R>(rules.sink(at.h)) : -std::numeric_limits<R>::infinity();
   max = std::max(max, sink);
   // Nothing to attend to: 0, and the sink or -inf. A sink of +inf takes all weight.
   if (keys.empty() || sink == std::numeric_limits<R>::infinity()) {
@@ -146,18 +233,29 @@ Head<R> load_head(const Rules& rules, std::int64_t b, std::int64_t h, Dtype p_dt
       head_of<R>(r.v, of_v, [&](std::int64_t) { return descale_v; }),
       r.q.shape[3],
       r.v.shape[3],
-      p_dtype};
+      p_dtype,
+      r.q.dtype == Dtype::kF64,
+      r.q.dtype != Dtype::kF64 ? std::is_same_v<R, double> : std::is_same_v<R, long double>};
 }
 
-inline std::vector<VisibleKey> visible_keys(const Rules& rules, std::int64_t b, std::int64_t h,
-                                            std::int64_t i) {
-  std::vector<VisibleKey> keys;
+/// The keys that no mask hides and whose score no function makes -inf. `head` is the exact one.
+template <class R>
+RowKeys visible_keys(const Head<R>& head, const Rules& rules, const Place& row) {
+  RowKeys found;
   for (std::int64_t j = 0; j < rules.request().k.shape[2]; ++j) {
-    const Place at{b, h, i, j};
-    if (!rules.visible(at)) continue;
-    keys.push_back({j, rules.bias(at), rules.alibi(at), rules.dropout_factor(at)});
+    const Place at{row.b, row.h, row.i, j};
+    const Sight sight = rules.see(at);
+    if (!sight.decided) found.undecided.push_back(j);
+    if (!sight.visible) continue;
+    if (rules.edits_scores()) {
+      const R scaled = scaled_score(head, rules, at.i, j);
+      const FunctionResult<R> result = apply_functions(head, rules, scaled, at, false);
+      if (std::isfinite(scaled) && std::isinf(result.error)) found.undecided.push_back(j);
+      if (result.value == -std::numeric_limits<R>::infinity()) continue;
+    }
+    found.keys.push_back({j, rules.bias(at), rules.alibi(at), rules.dropout_factor(at)});
   }
-  return keys;
+  return found;
 }
 
 template <class R>
@@ -174,34 +272,23 @@ void add_value_facts(const Head<R>& head, std::int64_t j, RowFacts* f) {
   }
 }
 
+/// The magnitude of what is summed to the edited score of visible key `n`: a function's error, or
+/// its value where that is larger, takes the place of the product's.
 template <class R>
-double score_magnitude(const Head<R>& head, const Rules& rules, const VisibleKey& key,
-                       std::int64_t i) {
-  R sum = 0;
-  for (std::int64_t d = 0; d < head.head_dim_qk; ++d) {
-    sum += std::fabs(head.query(i)[d] * head.key(key.j)[d]);
-  }
-  return std::fabs(rules.softmax_scale()) * static_cast<double>(sum) + std::fabs(key.bias) +
-         std::fabs(key.alibi);
-}
-
-/// The deviation of a score, in units of roundoff, where q k is summed element by element: each
-/// partial sum s is rounded once, which moves it by s / sqrt(3) on average.
-template <class R>
-double chain_deviation(const Head<R>& head, const Rules& rules, const VisibleKey& key,
-                       std::int64_t i) {
-  double sum = 0.0, squares = 0.0;
-  for (std::int64_t d = 0; d < head.head_dim_qk; ++d) {
-    sum += static_cast<double>(head.query(i)[d] * head.key(key.j)[d]);
-    squares += sum * sum;
-  }
-  return std::fabs(rules.softmax_scale()) * std::sqrt(squares / 3.0);
+double score_magnitude(const Head<R>& head, const Rules& rules, const RowResult<R>& row,
+                       const std::vector<VisibleKey>& keys, std::size_t n, std::int64_t i) {
+  const double added = std::fabs(keys[n].bias) + std::fabs(keys[n].alibi);
+  if (row.functions.empty()) return product_magnitude(head, rules, i, keys[n].j) + added;
+  const FunctionResult<R>& result = row.functions[n];
+  return std::max(result.error, std::fabs(static_cast<double>(result.value))) + added;
 }
 
 template <class R>
 RowFacts row_facts(const Head<R>& head, const Rules& rules, const RowResult<R>& row,
-                   const std::vector<VisibleKey>& keys, std::int64_t h, std::int64_t i) {
+                   const RowKeys& seen, std::int64_t h, std::int64_t i) {
+  const std::vector<VisibleKey>& keys = seen.keys;
   RowFacts f;
+  f.undecided = !seen.undecided.empty();
   f.visible_keys = static_cast<std::int64_t>(keys.size());
   f.weight_sum_max = rules.dropout_keep_factor();
   double row_max = -std::numeric_limits<double>::infinity();
@@ -212,11 +299,15 @@ RowFacts row_facts(const Head<R>& head, const Rules& rules, const RowResult<R>& 
   f.max_v = -std::numeric_limits<double>::infinity();
   for (std::size_t n = 0; n < keys.size(); ++n) {
     add_value_facts(head, keys[n].j, &f);
-    const double smax = score_magnitude(head, rules, keys[n], i);
+    const double smax = score_magnitude(head, rules, row, keys, n, i);
     f.finite = f.finite && std::isfinite(smax);
     if (std::isfinite(smax) && static_cast<double>(row.edited[n]) >= row_max - 104.0) {
+      const double slope =
+          row.functions.empty() ? 1.0 : std::fabs(static_cast<double>(row.functions[n].slope));
       f.smax = std::max(f.smax, smax);
-      f.chain = std::max(f.chain, chain_deviation(head, rules, keys[n], i));
+      const double added = std::fabs(keys[n].bias) + std::fabs(keys[n].alibi);
+      f.scaled_smax = std::max(f.scaled_smax, product_magnitude(head, rules, i, keys[n].j) + added);
+      f.chain = std::max(f.chain, slope * chain_deviation(head, rules, i, keys[n].j));
     }
   }
   // A sink and dropout both take weight away from the keys; dropout also adds some.

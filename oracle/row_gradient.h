@@ -24,10 +24,11 @@ struct Upstream {
 /// The gradients of one row with respect to its probabilities and scores, per visible key.
 template <class R>
 struct RowGradient {
-  std::vector<R> weights;   // of V: probabilities after dropout
-  std::vector<R> d_edited;  // dS
-  std::vector<R> d_scaled;  // dS through softcap
-  std::vector<R> slopes;    // of softcap: 1 - tanh^2, or 1
+  std::vector<R> weights;           // of V: probabilities after dropout
+  std::vector<R> d_edited;          // dS
+  std::vector<R> d_scaled;          // dS through softcap
+  std::vector<R> slopes;            // of softcap, 1 - tanh^2, and of functions
+  std::vector<double> slope_sizes;  // as FunctionResult::slope_size: 1 without functions
   R d_sink = 0;
 };
 
@@ -74,6 +75,11 @@ RowGradient<R> differentiate(const Head<R>& head, const Rules& rules, const RowR
     const R d_prob = factor == 0 ? R{0} : factor * d_weight;
     const R d_edited = row.probs[n] * (d_prob - delta + d_lse);
     g.slopes.push_back(softcap_slope(rules, row.scaled[n]));
+    g.slope_sizes.push_back(1.0);
+    if (!row.functions.empty() && rules.fault() != Fault::kFunctionSlopeIgnored) {
+      g.slopes.back() *= row.functions[n].slope;
+      g.slope_sizes.back() = row.functions[n].slope_size;
+    }
     g.weights.push_back(stored(row.probs[n], head.p_dtype) * factor);
     g.d_edited.push_back(stored(d_edited, head.p_dtype));
     g.d_scaled.push_back(stored(d_edited * g.slopes.back(), head.p_dtype));
@@ -87,7 +93,7 @@ template <class R>
 struct BackwardRow {
   const Head<R>& head;
   Place at;  // the key aside
-  std::vector<VisibleKey> keys;
+  RowKeys seen;
   Upstream<R> up;
   RowResult<R> result;
   RowGradient<R> gradient;
@@ -108,11 +114,11 @@ Upstream<R> upstream(const AttentionGradRequest& request, const Place& at) {
 /// `out_dtype`: what `out` is stored as before delta is taken from it; kF64: not rounded.
 template <class R>
 BackwardRow<R> backward_row(const Head<R>& head, const Rules& rules,
-                            const AttentionGradRequest& request, const Place& at, Dtype out_dtype) {
-  BackwardRow<R> row{head, at, visible_keys(rules, at.b, at.h, at.i), upstream<R>(request, at),
-                     {},   {}};
-  row.result = attend(head, rules, at.h, at.i, row.keys);
-  row.gradient = differentiate(head, rules, row.result, row.keys, row.up, out_dtype);
+                            const AttentionGradRequest& request, const Place& at,
+                            const RowKeys& seen, Dtype out_dtype) {
+  BackwardRow<R> row{head, at, seen, upstream<R>(request, at), {}, {}};
+  row.result = attend(head, rules, at, seen.keys, /*differentiates=*/true);
+  row.gradient = differentiate(head, rules, row.result, seen.keys, row.up, out_dtype);
   return row;
 }
 

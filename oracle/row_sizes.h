@@ -40,6 +40,17 @@ struct Term {
 };
 
 inline double square(double x) { return x * x; }
+/// 0 of anything is 0.
+inline double times(double x, double y) { return x == 0.0 || y == 0.0 ? 0.0 : x * y; }
+
+/// The derivative of an edited score, and its size before anything cancels, as
+/// FunctionResult::slope_size.
+struct Slope {
+  double value;
+  double size;
+  /// What it may be in a kernel's arithmetic, at least 1.
+  double largest(double u) const { return std::max(1.0, std::fabs(value) + 4.0 * u * size); }
+};
 
 inline void add(const Term& term, const RowSizes& row, Conditioning* c) {
   c->terms += 1;
@@ -56,7 +67,7 @@ inline void add(const Term& term, const RowSizes& row, Conditioning* c) {
 template <class R>
 RowSizes probability_sizes(const AttentionGradRequest& request, const Rules& rules,
                            const BackwardRow<R>& row) {
-  const RowFacts f = row_facts(row.head, rules, row.result, row.keys, row.at.h, row.at.i);
+  const RowFacts f = row_facts(row.head, rules, row.result, row.seen, row.at.h, row.at.i);
   const Dtype dtype = request.q.dtype;
   const bool wide = dtype == Dtype::kF64;
   const bool from_lse = request.saved.kind == SavedContext::Kind::kLse;
@@ -95,17 +106,17 @@ RowSizes row_sizes(const AttentionGradRequest& request, const Rules& rules,
     const double rounded = unit_roundoff(out_dtype) * out + half_of_smallest(out_dtype);
     variance += square(static_cast<double>(row.up.d_out[d]) * rounded);
   }
-  for (std::size_t n = 0; n < row.keys.size(); ++n) {
+  const std::vector<VisibleKey>& keys = row.seen.keys;
+  for (std::size_t n = 0; n < keys.size(); ++n) {
     double sum = 0.0, size = 0.0;
     for (std::size_t d = 0; d < row.up.d_out.size(); ++d) {
-      const double product =
-          static_cast<double>(row.up.d_out[d] * row.head.value(row.keys[n].j)[d]);
+      const double product = static_cast<double>(row.up.d_out[d] * row.head.value(keys[n].j)[d]);
       sum += product;
       size += std::fabs(product);
     }
     const double p = static_cast<double>(row.result.probs[n]);
-    variance += square(s.u * p * row.keys[n].dropout_factor * sum);
-    s.d_prob.push_back(row.keys[n].dropout_factor * size);
+    variance += square(s.u * p * keys[n].dropout_factor * sum);
+    s.d_prob.push_back(keys[n].dropout_factor * size);
     s.delta_abs += p * s.d_prob.back();
     s.d_prob_max = std::max(s.d_prob_max, s.d_prob.back());
     s.d_scores_abs += std::fabs(static_cast<double>(row.gradient.d_edited[n]));

@@ -102,7 +102,7 @@ bool Rules::hidden_by_tree(const Place& at) const {
   return column >= 0 && element(tree, at.b, at.i, column) == 0.0;
 }
 
-bool Rules::visible(const Place& at) const {
+bool Rules::visible_without_functions(const Place& at) const {
   if (at.i >= len_q(at.b) || at.j >= len_kv(at.b)) return false;
   if (!in_window(at)) return false;
   if (request_.attn_mask.present() && element(request_.attn_mask, at.b, at.h, at.i, at.j) == 0.0) {
@@ -114,6 +114,22 @@ bool Rules::visible(const Place& at) const {
     return false;
   }
   return bias(at) != -std::numeric_limits<double>::infinity();
+}
+
+FunctionPlace Rules::function_place(const Place& at) const {
+  const Int128 shifted = fault_ == Fault::kQueryPositionUnshifted ? at.i : position(at.b, at.i);
+  return {static_cast<std::int32_t>(at.b),
+          static_cast<std::int32_t>(at.h),
+          static_cast<std::int32_t>(at.i),
+          static_cast<std::int32_t>(at.j),
+          static_cast<std::int32_t>(static_cast<std::uint32_t>(shifted)),
+          static_cast<std::int32_t>(len_q(at.b)),
+          static_cast<std::int32_t>(len_kv(at.b))};
+}
+
+Sight Rules::see(const Place& at) const {
+  if (!visible_without_functions(at)) return {false, true};
+  return functions_->see(function_place(at), fault_);
 }
 
 double Rules::softmax_scale() const {

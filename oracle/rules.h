@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
+#include "oracle/functions.h"
 #include "oracle/oracle.h"
 #include "regard/request.h"
 
@@ -26,15 +28,24 @@ struct Place {
 
 class Rules {
  public:
-  Rules(const AttentionRequest& request, Fault fault) : request_(request), fault_(fault) {}
+  Rules(const AttentionRequest& request, Fault fault)
+      : request_(request), functions_(std::make_shared<Functions>(request)), fault_(fault) {}
 
   std::int64_t len_q(std::int64_t b) const;
   std::int64_t len_kv(std::int64_t b) const;
   std::int64_t kv_head(std::int64_t h) const;
   /// The query's position on the diagonal.
   Int128 position(std::int64_t b, std::int64_t i) const;
-  /// False where a mask of any kind hides the key from the query; a bias of -inf is one.
-  bool visible(const Place& at) const;
+  /// False where a mask of any kind hides the key from the query; a bias of -inf is one, and so is
+  /// a score_function that is -inf whatever the score.
+  bool visible(const Place& at) const { return see(at).visible; }
+  Sight see(const Place& at) const;
+  FunctionPlace function_place(const Place& at) const;
+  /// Whether score_function or score_callback edits scores.
+  bool edits_scores() const {
+    return functions_->edits_scores() && fault_ != Fault::kFunctionIgnored;
+  }
+  const Functions& functions() const { return *functions_; }
   double softmax_scale() const;
   /// One of the request's descales for a kv head; 1 without it.
   double descale(const TensorView& scale, std::int64_t b, std::int64_t kv) const {
@@ -61,8 +72,10 @@ class Rules {
   Int128 window_right() const;
   bool in_window(const Place& at) const;
   bool hidden_by_tree(const Place& at) const;
+  bool visible_without_functions(const Place& at) const;
 
   const AttentionRequest& request_;
+  std::shared_ptr<const Functions> functions_;
   Fault fault_;
 };
 

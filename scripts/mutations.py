@@ -4,6 +4,7 @@ and the tests that ought to notice (a GoogleTest program and a filter, tried in 
 from mutation import Mutation
 from mutations_caches import CACHE_MUTATIONS
 from mutations_cuda import CUDA_MUTATIONS
+from mutations_functions import FUNCTION_MUTATIONS
 from mutations_llm import LLM_MUTATIONS
 from mutations_packed import PACKED_MUTATIONS
 from mutations_scales import SCALE_MUTATIONS
@@ -590,4 +591,4 @@ MUTATIONS = [
     Mutation("offsets past the end accepted", "tools/regard/safetensors.cc",
              "if (entry.begin > entry.end || entry.end > total) {",
              "if (entry.begin > entry.end) {", (READER,)),
-] + PACKED_MUTATIONS + CACHE_MUTATIONS + SCALE_MUTATIONS + LLM_MUTATIONS + CUDA_MUTATIONS
+] + PACKED_MUTATIONS + CACHE_MUTATIONS + SCALE_MUTATIONS + LLM_MUTATIONS + CUDA_MUTATIONS + FUNCTION_MUTATIONS

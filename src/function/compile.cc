@@ -239,9 +239,10 @@ std::vector<NodePtr> gathers_of(const NodePtr& root) {
 
 void compile_gradient(const NodePtr& root, OwnedProgram* program) {
   Compiler compiler(&program->steps);
-  const auto zero = [] { return make_constant(ValueType::kReal, 0.0); };
-  const NodePtr by_score = derive(root, nullptr);
-  const int result = compiler.compile(by_score != nullptr ? by_score : zero());
+  NodePtr by_score = derive(root, nullptr);
+  if (by_score == nullptr) by_score = make_constant(ValueType::kReal, 0.0);
+  const int result = compiler.compile(by_score);
+  std::vector<NodePtr> derivatives;  // the compiler knows nodes by their addresses
   for (const NodePtr& gather : gathers_of(root)) {
     const NodePtr derivative = derive(root, gather.get());
     if (derivative == nullptr) continue;
@@ -249,6 +250,7 @@ void compile_gradient(const NodePtr& root, OwnedProgram* program) {
     scatter.gather = static_cast<std::int16_t>(compiler.compile(gather));
     scatter.derivative = static_cast<std::int16_t>(compiler.compile(derivative));
     program->scatters.push_back(scatter);
+    derivatives.push_back(derivative);
   }
   finish(program, result);
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "conformance/compare.h"
 #include "conformance/compare_gradients.h"
 #include "conformance/generator.h"
 #include "conformance/layout.h"
@@ -63,6 +64,11 @@ TEST_P(RightModels, PassRandomCases) {
     EXPECT_TRUE(comparison.ok) << to_string(c) << "\n  " << comparison.text;
     EXPECT_EQ(problem.check_memory(), "") << to_string(c);
     margin = std::max(margin, comparison.margin);
+    const AttentionGradRequest& r = problem.request();
+    const Dtype probs = options.rounds_probs ? r.q.dtype : Dtype::kF32;
+    const conformance::Comparison forward =
+        conformance::compare(r, oracle::compute(r).value(), probs);
+    EXPECT_TRUE(forward.ok) << to_string(c) << "\n  " << forward.text;
   }
   EXPECT_GT(margin, 0.01);  // something was measured
 }
@@ -105,6 +111,16 @@ INSTANTIATE_TEST_SUITE_P(
         Planted{GradBreak::kDropoutNotScaled, "b1 hq2 sq17 skv33 d16 dropout=0.25", "d_q b "},
         Planted{GradBreak::kSoftcapSlopeMissing, "b1 hq2 sq17 skv33 d16 softcap=5", "d_q b "},
         Planted{GradBreak::kBiasGradNotReduced, "b2 hq2 sq17 skv33 d16 bias=1,H,Sq,Skv", "d_bias "},
+        Planted{GradBreak::kFunctionSlopeMissing, "b1 hq2 sq17 skv33 d16 score=0.5*score*score",
+                "d_q b "},
+        Planted{GradBreak::kFunctionSlopeAtEdited, "b1 hq2 sq17 skv33 d16 score=0.5*score*score",
+                "d_q b "},
+        Planted{GradBreak::kFunctionSlopeAtEdited, "b1 hq2 sq17 skv33 d16 score=tanh(score)*r0[h]",
+                "d_q b "},
+        Planted{GradBreak::kCapturedNotSummed, "b2 hq2 sq17 skv33 d16 score=score+r0[kv_idx]",
+                "d_captured0 b "},
+        Planted{GradBreak::kCapturedNotSummed, "b2 hq2 sq17 skv33 d16 score=score*r3[h,q_idx]",
+                "d_captured3 b "},
         Planted{GradBreak::kLseGradIgnored, "b1 hq2 sq17 skv33 d16 d_lse", "d_q b "},
         Planted{GradBreak::kLastTileSkipped, "b1 hq2 sq17 skv33 d16", "d_q b "},
         Planted{GradBreak::kMaskMultiplied, "b1 hq2 sq17 skv33 d16 causal diag=br poison lens",

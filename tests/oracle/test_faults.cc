@@ -30,6 +30,18 @@ const Planted kPlanted[] = {
     {"descale_ignored", Fault::kDescaleIgnored, "b2 hq4 hkv2 sq17 skv33 d16 descales=head"},
     {"scales_ignored", Fault::kScalesIgnored, "b2 hq4 hkv2 sq17 skv33 d16 scales=token"},
     {"tree_ignored", Fault::kTreeIgnored, "b2 hq4 hkv2 sq17 skv33 d16 tree=20"},
+    {"function_ignored", Fault::kFunctionIgnored, "b2 hq2 sq17 skv33 d16 score=score*0.7+r0[h]*b"},
+    {"callback_ignored", Fault::kFunctionIgnored, "b2 hq2 sq17 skv33 d16 callback"},
+    {"function_after_bias", Fault::kFunctionAfterBias,
+     "b2 hq2 sq17 skv33 d16 bias score=tanh(score)"},
+    {"mask_function_ignored", Fault::kMaskFunctionIgnored,
+     "b2 hq2 sq33 skv33 d16 mask=(q_idx+kv_idx)%3!=0"},
+    {"query_position_unshifted", Fault::kQueryPositionUnshifted,
+     "b2 hq2 sq17 skv33 d16 diag=br score=score-0.05*abs(q_pos-kv_idx)"},
+    {"function_slope_ignored", Fault::kFunctionSlopeIgnored,
+     "b2 hq2 sq17 skv33 d16 score=score*score*0.5 saved grad"},
+    {"captured_grad_not_summed", Fault::kCapturedGradNotSummed,
+     "b2 hq2 sq17 skv33 d16 score=score+r0[kv_idx%5] saved grad"},
     {"delta_dropped", Fault::kDeltaDropped, "b2 hq2 sq17 skv33 d16 saved grad"},
     {"key_grad_not_scaled", Fault::kKeyGradNotScaled, "b1 hq2 sq17 skv33 d16 saved grad"},
     {"group_not_summed", Fault::kGroupNotSummed, "b1 hq4 hkv2 sq17 skv33 d16 saved grad"},
@@ -49,6 +61,8 @@ TEST_P(PlantedFaults, AreNoticedInEveryDtype) {
   for (const char* dtype : {"f32", "f64", "bf16", "f16", "f8e4m3", "f8e5m2"}) {
     const Case c = parse_case(std::string(GetParam().text) + " " + dtype).value();
     if (is_f8(c.params.dtype_q) && c.params.features.has(Feature::kNeedsGrad)) continue;
+    const bool has_callback = c.params.features.has(Feature::kScoreCallback);
+    if (has_callback && c.params.dtype_q == Dtype::kF64) continue;
     const bool has_scales = c.params.features.has(Feature::kScales);  // types of 8 bits alone
     if (GetParam().fault == Fault::kScalesIgnored && !has_scales) continue;
     const BackendRef math{BackendId::kMath};

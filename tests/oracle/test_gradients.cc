@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <list>
 #include <string>
 #include <vector>
 
@@ -90,6 +91,11 @@ std::string wrong_gradients(const AttentionGradRequest& r, const GradTruth& trut
   add("d_v", r.v, truth.d_v, kStep);
   add("d_bias", r.attn_bias, truth.d_bias, kStep);
   add("d_sinks", r.sinks, truth.d_sinks, kSinkStep);
+  for (int slot = 0; slot < oracle::kCapturedCount; ++slot) {
+    if (truth.d_captured[slot].exact.empty()) continue;  // of ints, or of a mask alone
+    const std::string name = "d_captured" + std::to_string(slot);
+    add(name.c_str(), r.*oracle::kCaptured[slot], truth.d_captured[slot], kStep);
+  }
   return wrong;
 }
 
@@ -104,6 +110,7 @@ class GradProblem {
     for (std::int64_t n = 0; n < rows; ++n)
       d_lse_.push_back(0.25 * static_cast<double>(n % 7) - 0.6);
     request.d_lse = make_view(d_lse_.data(), Dtype::kF64, {q[0], q[1], q[2]});
+    for (TensorView Buffers::*captured : oracle::kCaptured) widen(&(request.*captured));
     if (!request.sinks.present()) return;
     conformance::for_each_element(request.sinks, [](const auto&, unsigned char* element) {
       const double sink = oracle::decode(element, Dtype::kF32);
@@ -114,7 +121,24 @@ class GradProblem {
   AttentionGradRequest request;
 
  private:
+  /// Real numbers of captured tensors in f64, which steps are taken of.
+  void widen(TensorView* view) {
+    if (!view->present() || !is_float(view->dtype)) return;
+    std::vector<double>& numbers = captured_.emplace_back();
+    conformance::for_each_element(*view, [&](const auto&, unsigned char* element) {
+      numbers.push_back(oracle::decode(element, view->dtype));
+    });
+    view->dtype = Dtype::kF64;
+    view->data = numbers.data();
+    std::int64_t stride = 1;
+    for (int dim = view->rank - 1; dim >= 0; --dim) {
+      view->strides[dim] = stride;
+      stride *= view->shape[dim];
+    }
+  }
+
   std::vector<double> d_lse_;
+  std::list<std::vector<double>> captured_;
 };
 
 const char* const kCases[] = {
@@ -149,6 +173,23 @@ const char* const kCases[] = {
     "b1 hq1 sq2 skv0 d2 sinks seed=28",
     "b0 hq2 sq3 skv4 d2 seed=29",
     "b2 hq2 sq0 skv4 d2 seed=30",
+    "b2 hq2 sq3 skv4 d2 score=score*score*0.3 seed=31",
+    "b2 hq2 sq3 skv4 d2 score=1.5*tanh(score)-0.2*abs(q_idx-kv_idx) seed=32",
+    "b2 hq4 hkv2 sq3 skv4 d2 score=score*r0[h]+r1[b,kv_idx] seed=33",
+    "b2 hq2 sq4 skv5 d2 score=score+r3[h,max(min(q_idx-kv_idx,2),-2)+2] causal diag=tl seed=34",
+    "b2 hq2 sq4 skv5 d2 score=r0[h]*r0[h]*score/(1.0+exp(r0[1])) softcap=2 seed=35",
+    "b2 hq2 sq4 skv5 d2 score=where(score<0.0,score*r0[0],sqrt(score)*r0[1]) seed=36",
+    "b2 hq2 sq4 skv5 d2 score=max(score,0.1)+min(score,r0[q_idx])*sigmoid(r1[kv_idx,h]) seed=37",
+    "b2 hq2 sq4 skv5 d2 score=where((q_idx+kv_idx)%3==0,-inf,score*2.0) seed=38",
+    "b2 hq2 sq4 skv5 d2 score=where(score<0.2,score,-inf) sinks seed=39",
+    "b2 hq2 sq4 skv5 d2 score=score+r0[i1[kv_idx]] mask=(q_idx*kv_idx)%3!=1 seed=40",
+    "b2 hq2 sq4 skv5 d2 score=score*r2[b] mask=r2[b]*r0[h,q_idx]<0.1 seed=41",
+    "b3 hq2 sq4 skv6 d2 score=score-r0[0]*abs(q_pos-kv_idx) diag=br lens seed=42",
+    "b2 hq2 sq4 skv5 d2 score=score+r0[kv_len-q_len,b]*q_len alibi diag=tl seed=43",
+    "b2 hq4 hkv2 sq4 skv6 d2 dropout=0.5 score=log(score*score+r0[0]*r0[0]) bias bias_dtype=f64 "
+    "sinks seed=44",
+    "b2 hq2 sq4 skv5 d2 score=score+r0[kv_idx] seed=49",
+    "b2 hq3 sq3 skv4 d2 score=q_idx-kv_idx seed=50",
 };
 
 class CentralDifferences : public testing::TestWithParam<const char*> {};
@@ -164,7 +205,10 @@ TEST_P(CentralDifferences, GiveTheAnalyticGradients) {
 TEST_P(CentralDifferences, TheIdealIsNearTheTruth) {
   const GradProblem p(GetParam());
   const GradTruth truth = oracle::compute_gradients(p.request).value();
-  for (const Gradient* g : {&truth.d_q, &truth.d_k, &truth.d_v, &truth.d_bias, &truth.d_sinks}) {
+  std::vector<const Gradient*> all = {&truth.d_q, &truth.d_k, &truth.d_v, &truth.d_bias,
+                                      &truth.d_sinks};
+  for (const Gradient& g : truth.d_captured) all.push_back(&g);
+  for (const Gradient* g : all) {
     for (std::size_t n = 0; n < g->exact.size(); ++n) {
       EXPECT_NEAR(g->ideal[n], static_cast<double>(g->exact[n]), 1e-13) << n;
     }
@@ -186,7 +230,7 @@ TEST_P(PlantedGradFaults, AreNoticed) {
   const GradTruth truth = oracle::compute_gradients(p.request, GetParam().fault).value();
   const std::string wrong = wrong_gradients(p.request, truth);
   std::string names;
-  for (const char* name : {"d_q", "d_k", "d_v", "d_bias", "d_sinks"}) {
+  for (const char* name : {"d_q", "d_k", "d_v", "d_bias", "d_sinks", "d_captured0"}) {
     if (wrong.find(std::string(name) + " (") != std::string::npos) names += std::string(name) + " ";
   }
   EXPECT_EQ(names, GetParam().wrong) << wrong;
@@ -202,7 +246,68 @@ INSTANTIATE_TEST_SUITE_P(
         Planted{Fault::kSoftcapSlopeMissing, "b1 hq2 sq3 skv4 d2 softcap=1", "d_q d_k "},
         Planted{Fault::kBiasGradNotReduced, "b2 hq2 sq3 skv4 d2 bias=1,H,1,Skv bias_dtype=f64",
                 "d_bias "},
+        Planted{Fault::kFunctionSlopeIgnored, "b1 hq2 sq3 skv4 d2 score=score*r0[h]*3.0",
+                "d_q d_k "},
+        Planted{Fault::kCapturedGradNotSummed, "b2 hq3 sq3 skv4 d2 score=score*r0[q_idx]",
+                "d_captured0 "},
+        Planted{Fault::kFunctionIgnored, "b2 hq3 sq3 skv4 d2 score=score*r0[q_idx]",
+                "d_q d_k d_v d_captured0 "},
+        Planted{Fault::kMaskFunctionIgnored, "b2 hq3 sq3 skv4 d2 mask=(q_idx+kv_idx)%3!=0",
+                "d_q d_k d_v "},
+        Planted{Fault::kQueryPositionUnshifted,
+                "b2 hq3 sq3 skv5 d2 diag=br score=score-0.3*abs(q_pos-kv_idx)", "d_q d_k d_v "},
+        Planted{Fault::kFunctionAfterBias, "b1 hq2 sq3 skv4 d2 bias bias_dtype=f64 score=2.0*score",
+                "d_q d_k d_v d_bias "},
         Planted{Fault::kLseGradIgnored, "b1 hq2 sq3 skv4 d2", "d_q d_k "}));
+
+/// A function's -inf hides a key as a mask does, whether the score decides or the place.
+TEST(GradientsOfFunctions, MinusInfinityIsAMask) {
+  const std::string base = "b2 hq2 sq4 skv5 d2 sinks seed=3";
+  GradProblem masked(base + " mask=(q_idx+2*kv_idx)%3!=1"), edited(base);
+  const GradTruth a = oracle::compute_gradients(masked.request).value();
+  edited.request.options.score_function =
+      Expression::parse("where((q_idx+2*kv_idx)%3!=1,score,-inf)").value();
+  for (int n = 0; n < 2; ++n) {
+    const GradTruth b = oracle::compute_gradients(edited.request).value();
+    EXPECT_EQ(a.d_q.exact, b.d_q.exact);
+    EXPECT_EQ(a.d_k.exact, b.d_k.exact);
+    EXPECT_EQ(a.d_v.exact, b.d_v.exact);
+    EXPECT_EQ(a.d_sinks.exact, b.d_sinks.exact);
+    // As arithmetic: what is added to a score depends on no score.
+    edited.request.options.score_function =
+        Expression::parse("score+where((q_idx+2*kv_idx)%3!=1,0.0,-inf)").value();
+  }
+}
+
+/// Rows whose roundings decide what they see are known to be such, and no others.
+TEST(GradientsOfFunctions, RowsThatRoundingDecidesAreMarked) {
+  Problem problem = make_problem(parse_case("b1 hq1 sq2 skv3 d2 f32 scale=1 saved grad").value(),
+                                 {conformance::Guard::kCanaries, true});
+  AttentionGradRequest r = problem.request();
+  float q[4] = {1.0f, 1.0f / 3.0f, 0.0f, 1.0f}, k[6] = {1.0f, 3.0f, 0.0f, 0.0f, 0.5f, 0.25f};
+  r.q = make_view(q, Dtype::kF32, {1, 1, 2, 2});
+  r.k = make_view(k, Dtype::kF32, {1, 1, 3, 2});
+  // The score of query 0 and key 0 is 2 but for roundings, that of query 1 is 3.
+  r.options.score_function = Expression::parse("where(score<=2.0,-inf,score)").value();
+  const oracle::Truth truth = oracle::compute(r).value();
+  EXPECT_TRUE(truth.rows[0].undecided);
+  EXPECT_FALSE(truth.rows[1].undecided);
+  EXPECT_EQ(truth.rows[1].visible_keys, 1);
+  const GradTruth gradients = oracle::compute_gradients(r).value();
+  EXPECT_EQ(gradients.d_q.sizes[0].huge, HUGE_VAL);
+  EXPECT_EQ(gradients.d_q.sizes[2].huge, 0.0);
+  EXPECT_EQ(gradients.d_k.sizes[0].huge, HUGE_VAL);
+}
+
+TEST(GradientsOfFunctions, AreRefusedWhereTheyReadWhatIsNotThere) {
+  GradProblem p("b1 hq2 sq3 skv4 d2 score=score+r0[kv_idx]");
+  p.request.captured0.shape[0] = 3;
+  for (int n = 0; n < 2; ++n) {
+    EXPECT_FALSE(oracle::compute(p.request).ok());
+    EXPECT_FALSE(oracle::compute_gradients(p.request).ok());
+    p.request.captured0 = {};
+  }
+}
 
 /// Where nothing reaches an element it is exactly 0, whatever lies there.
 TEST(GradientsBehindMasks, AreZeroAndPoisonNeverShows) {

@@ -45,6 +45,10 @@ class GradModel {
       d_bias_.resize(static_cast<std::size_t>(s[0] * s[1] * s[2] * s[3]));
     }
     d_sinks_.resize(static_cast<std::size_t>(heads_));
+    for (int slot = 0; slot < oracle::kCapturedCount; ++slot) {
+      const TensorView& view = r_.*oracle::kCaptured[slot];
+      if (view.present()) d_captured_[slot].resize(static_cast<std::size_t>(view.num_elements()));
+    }
   }
 
   void run() {
@@ -53,6 +57,12 @@ class GradModel {
     }
     write_all(r_.d_bias, d_bias_);
     write_all(r_.d_sinks, d_sinks_);
+    const TensorView* const captured[] = {&r_.d_captured0, &r_.d_captured1, &r_.d_captured2,
+                                          &r_.d_captured3, &r_.d_captured4, &r_.d_captured5,
+                                          &r_.d_captured6, &r_.d_captured7};
+    for (int slot = 0; slot < oracle::kCapturedCount; ++slot) {
+      write_all(*captured[slot], d_captured_[slot]);
+    }
   }
 
  private:
@@ -100,8 +110,8 @@ class GradModel {
     return static_cast<R>(oracle::round_to(static_cast<double>(value), r_.q.dtype));
   }
 
-  /// The edited score; *slope is softcap's.
-  R score(const oracle::Place& at, const R* q, const R* k, R* slope) const {
+  /// The edited score; *slope is softcap's and the functions'.
+  R score(const oracle::Place& at, const R* q, const R* k, R* slope) {
     R s = scale_ * dot(q, k, dim_qk_);
     *slope = 1;
     const R cap = static_cast<R>(r_.options.softcap);
@@ -110,7 +120,37 @@ class GradModel {
       s = cap * t;
       if (!broken(GradBreak::kSoftcapSlopeMissing)) *slope = 1 - t * t;
     }
+    if (rules_.edits_scores()) s = edit(at, s, slope);
     return s + static_cast<R>(rules_.bias(at)) + static_cast<R>(rules_.alibi(at));
+  }
+
+  R edit(const oracle::Place& at, R s, R* slope) {
+    const oracle::FunctionPlace place = rules_.function_place(at);
+    const auto apply = [&](R given) {
+      return rules_.functions().edit(place, given, nullptr, /*differentiates=*/true);
+    };
+    const oracle::FunctionResult<R> result = apply(s);
+    elements_ = result.elements;
+    if (broken(GradBreak::kFunctionSlopeAtEdited)) {
+      *slope *= apply(result.value).slope;
+    } else if (!broken(GradBreak::kFunctionSlopeMissing)) {
+      *slope *= result.slope;
+    }
+    return result.value;
+  }
+
+  /// What the score of `at` was computed from.
+  void add_captured(R d_edited) {
+    for (const oracle::ElementSlope<R>& element : elements_) {
+      const TensorView& view = r_.*oracle::kCaptured[element.slot];
+      std::int64_t index = 0;
+      for (int dim = 0; dim < view.rank; ++dim) {
+        index = index * view.shape[dim] + element.index[dim];
+      }
+      R& sum = d_captured_[element.slot][static_cast<std::size_t>(index)];
+      const R term = d_edited * element.slope;
+      sum = broken(GradBreak::kCapturedNotSummed) ? term : sum + term;
+    }
   }
 
   void run_group(std::int64_t kv) {
@@ -212,8 +252,10 @@ class GradModel {
       const auto t = static_cast<std::size_t>(n);
       seen[t] = rules_.visible(at);
       if (!seen[t]) continue;
-      row->live = true;
       scores[t] = score(at, q.data(), k_[static_cast<std::size_t>(at.j)].data(), &slope);
+      seen[t] = !hidden(scores[t]);
+      if (!seen[t]) continue;
+      row->live = true;
       max = std::max(max, scores[t]);
     }
     const R factor = row->sum == 0 ? R{0} : std::exp(row->max - max);
@@ -242,6 +284,7 @@ class GradModel {
       if (!visible && !broken(GradBreak::kMaskMultiplied)) continue;
       R slope = 1;
       const R s = score(at, q.data(), k_[n].data(), &slope);
+      if (visible && hidden(s)) continue;
       const R p = visible ? prob(row, s) : R{0};
       R factor = static_cast<R>(rules_.dropout_factor(at));
       const R d_weight = dot(d_out.data(), v_[n].data(), dim_v_);
@@ -257,9 +300,15 @@ class GradModel {
         d_v_[n][d] = std::fma(weight, d_out[d], d_v_[n][d]);
       }
       if (r_.attn_bias.present() && visible) add_bias(at, d_edited);
+      if (visible) add_captured(d_edited);
     }
     if (broken(GradBreak::kLastTileSkipped) && j0 + kTileKv >= keys_ && j0 > 0) return;
     for (std::size_t d = 0; d < dim_qk_; ++d) (*d_q)[d] += tile[d];
+  }
+
+  /// A function's -inf.
+  bool hidden(R s) const {
+    return rules_.edits_scores() && s == -std::numeric_limits<R>::infinity();
   }
 
   void add_bias(const oracle::Place& at, R d_edited) {
@@ -282,6 +331,8 @@ class GradModel {
   bool from_lse_;
   std::vector<std::vector<R>> k_, v_, d_k_, d_v_;
   std::vector<R> d_bias_, d_sinks_;
+  std::vector<R> d_captured_[oracle::kCapturedCount];
+  std::vector<oracle::ElementSlope<R>> elements_;  // of the last score
 };
 
 }  // namespace

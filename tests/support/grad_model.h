@@ -16,8 +16,11 @@ enum class GradBreak : std::uint8_t {
   kSoftcapSlopeMissing,
   kBiasGradNotReduced,  // the last index of a broadcast dimension
   kLseGradIgnored,
-  kLastTileSkipped,  // of keys, for d_q
-  kMaskMultiplied    // 0 * dP behind a mask, where a NaN survives
+  kFunctionSlopeMissing,   // the derivative of score_function
+  kFunctionSlopeAtEdited,  // taken of the edited score
+  kCapturedNotSummed,      // the last term alone
+  kLastTileSkipped,        // of keys, for d_q
+  kMaskMultiplied          // 0 * dP behind a mask, where a NaN survives
 };
 
 struct GradModelOptions {

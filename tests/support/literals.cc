@@ -46,6 +46,9 @@ LiteralProblem::LiteralProblem(const Literal& literal, Dtype dtype) {
   r.seqlens_q = add(literal.lens_q, Dtype::kI32);
   r.seqlens_kv = add(literal.lens_kv, Dtype::kI32);
   r.diagonal_offsets = add(literal.offsets, Dtype::kI64);
+  r.captured0 = add(literal.reals, Dtype::kF64);
+  r.captured1 = add(literal.ints, Dtype::kI32);
+  r.block_mask = add(literal.blocks, Dtype::kU8);
   r.descale_q = add(literal.descale_q, Dtype::kF32);
   r.descale_k = add(literal.descale_k, Dtype::kF32);
   r.descale_v = add(literal.descale_v, Dtype::kF32);

@@ -28,6 +28,8 @@ struct Literal {
   Values pages, entries;       // page_table and cache_batch_idx
   Values k_new, v_new;
   Values leftpad, tree;  // cache_leftpad and tree_mask
+  Values reals, ints;    // captured0, f64, and captured1, i32
+  Values blocks;         // block_mask
   std::int64_t diagonal_offset = 0;
   std::uint64_t seed = 0, rng_offset = 0;
   // What must come out.

@@ -410,6 +410,105 @@ void add_dropout(std::vector<Literal>* all) {
   all->push_back(with(chunk, {43434 / 8.0, 19749 / 8.0, 35221 / 8.0, 6442 / 8.0}, {}));
 }
 
+/// One sequence of `sq` queries over kTens, or more values.
+Literal edited(std::string name, std::int64_t sq, const char* score,
+               std::vector<double> values = {1, 10, 100}) {
+  Literal l = uniform(std::move(name), 1, sq, std::move(values));
+  l.options.score_function = Expression::parse(score).value();
+  return l;
+}
+
+Literal masked(std::string name, std::int64_t sq, const char* mask, std::vector<double> values) {
+  Literal l = uniform(std::move(name), 1, sq, std::move(values));
+  l.options.mask_function = Expression::parse(mask).value();
+  return l;
+}
+
+/// Scores are 0: a function of j ln 2 gives the keys weights of 2^j.
+void add_score_functions(std::vector<Literal>* all) {
+  const double kLn6 = 1.791759469228055, kLn7 = 1.9459101490553132;
+  all->push_back(with(edited("score_function_of_the_key", 1, "score+0.6931471805599453*kv_idx"),
+                      {421 / 7.0}, {kLn7}));
+  // Weights (1, 1, 2) / 2: of -2, -1 and 0 the halves are -1, -1 and 0, rounded down.
+  all->push_back(with(
+      edited("score_function_of_a_floor_division", 1, "score+0.6931471805599453*((kv_idx-2)//2)"),
+      {211 / 4.0}, {kLn2}));
+  // Remainders of -2, -1, 0, 1 by 2: 0, 1, 0, 1.
+  all->push_back(with(
+      edited("score_function_of_a_remainder", 1, "score+0.6931471805599453*((kv_idx-2)%2)", kTens),
+      {2121 / 6.0}, {kLn6}));
+  all->push_back(with(edited("score_function_of_an_int", 1, "kv_idx"), {69.06141086120056},
+                      {2.40760596444438}));
+  all->push_back(with(edited("score_function_wraps_at_32_bits", 1,
+                             "where(kv_idx*1073741824*4==0&kv_idx*1073741824*2<0,score,-inf)"),
+                      {10}, {0.0}));
+  all->push_back(with(edited("score_function_masks", 2, "where(kv_idx==q_idx,-inf,score)"),
+                      {55, 50.5}, {kLn2, kLn2}));
+  all->push_back(
+      with(edited("score_function_is_minus_inf_everywhere", 1, "score-inf"), {0}, {-kInf}));
+  all->push_back(with(edited("score_function_is_nan", 2, "where(q_idx==1,0.0/0.0,score)"),
+                      {37, kNan}, {kLn3, kNan}));
+  all->push_back(with(edited("nan_behind_a_score_function", 1, "where(kv_idx==1,-inf,score)"),
+                      {50.5}, {kLn2}));
+  all->back().k.numbers[1] = all->back().v.numbers[1] = kNan;
+  all->push_back(with(edited("score_function_of_its_score", 1, "where(score<1.0,-inf,0.0*score)"),
+                      {55}, {kLn2}));
+  all->back().k.numbers = {0.5, 1.0, 2.0};
+  all->back().v.numbers = {1, 10, 100};
+  // 2 tanh 1 + 1 and 2 tanh 2 beside a sink of 0.5.
+  Literal order = edits("score_function_between_softcap_and_bias");
+  order.options.score_function = Expression::parse("2.0*score").value();
+  all->push_back(with(order, {1.2490053926550466}, {3.044195321521885}));
+  all->push_back(edited("scores_edited_by_a_function", 1, "where(kv_idx==1,-inf,score+1.5)"));
+  all->back().options.scores_kind = ScoresKind::kEdited;
+  all->back().scores = {1.5, -kInf, 1.5};
+  all->back() = with(all->back(), {50.5}, {kLn2 + 1.5});
+}
+
+void add_captured(std::vector<Literal>* all) {
+  const double kLn6 = 1.791759469228055;
+  all->push_back(with(edited("captured_reals", 1, "score+r0[kv_idx]"), {321 / 6.0}, {kLn6}));
+  all->back().reals = tensor({0.0, kLn2, kLn3}, {3});
+  all->push_back(
+      with(edited("captured_minus_inf_is_a_mask", 1, "score+r0[kv_idx]"), {50.5}, {kLn2}));
+  all->back().reals = tensor({0.0, -kInf, 0.0}, {3});
+  // Of head h and distance q - k, -1 to 1: head 0 adds ln 2 to the next key, head 1 to its own.
+  Literal table = edited("captured_by_head_and_distance", 2, "score+r0[h,q_idx-kv_idx+1]", {1, 10});
+  table.q = repeated(1.0, 4, {1, 2, 2, 1});
+  table.reals = tensor({kLn2, 0, 0, 0, kLn2, 0}, {2, 3});
+  all->push_back(with(table, {7, 5.5, 4, 7}, {kLn3, kLn2, kLn3, kLn3}));
+  all->push_back(with(edited("captured_through_indices", 1, "score+r0[i1[kv_idx]]"), {111 / 3.0},
+                      {kLn3 + kLn2}));
+  all->back().reals = tensor({-5.0, kLn2}, {2});
+  all->back().ints = tensor({1, 1, 1}, {3});
+}
+
+void add_mask_functions(std::vector<Literal>* all) {
+  all->push_back(with(masked("mask_function", 2, "kv_idx!=q_idx+1", kTens),
+                      {1101 / 3.0, 1011 / 3.0}, {kLn3, kLn3}));
+  all->push_back(with(masked("mask_function_of_documents", 2, "i1[q_idx]==i1[kv_idx]", kTens),
+                      {5.5, 5.5}, {kLn2, kLn2}));
+  all->back().ints = tensor({3, 3, 7, 7}, {4});
+  all->push_back(with(masked("mask_function_hides_all", 1, "kv_idx>9", kTens), {0}, {-kInf}));
+  all->push_back(with(masked("mask_function_of_positions", 2, "kv_idx<=q_pos&kv_idx%2==0", kTens),
+                      {50.5, 50.5}, {kLn2, kLn2}));
+  all->back().options.diagonal = Diagonal::kBottomRight;
+  all->push_back(
+      with(masked("nan_behind_a_mask_function", 1, "kv_idx!=1", {1, 10, 100}), {50.5}, {kLn2}));
+  all->back().k.numbers[1] = all->back().v.numbers[1] = kNan;
+  Literal lengths = uniform("mask_function_of_lengths", 2, 2, kTens);
+  lengths.options.mask_function = Expression::parse("kv_idx+b+1==kv_len-q_len+q_idx").value();
+  lengths.lens_q = tensor({2, 1}, {2});
+  lengths.lens_kv = tensor({4, 3}, {2});
+  all->push_back(with(lengths, {10, 100, 1, 0}, {0, 0, 0, -kInf}));
+  // One block of 2 x 2 is false, one true, and one of 2 x 1 either.
+  Literal blocks =
+      masked("block_mask", 2, "kv_idx>=2&(kv_idx<4|q_idx==1)", {1, 10, 100, 1000, 1e4});
+  blocks.blocks = tensor({0, 2, 1}, {1, 1, 1, 3});
+  blocks.options.block_size_q = blocks.options.block_size_kv = 2;
+  all->push_back(with(blocks, {550, 3700}, {kLn2, kLn3}));
+}
+
 std::vector<Literal> make_literals() {
   std::vector<Literal> all;
   add_orders(&all);
@@ -422,6 +521,9 @@ std::vector<Literal> make_literals() {
   add_descales(&all);
   add_heads(&all);
   add_dropout(&all);
+  add_score_functions(&all);
+  add_captured(&all);
+  add_mask_functions(&all);
   return all;
 }
 

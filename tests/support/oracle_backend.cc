@@ -28,6 +28,10 @@ AttentionOptions options_of(const AttentionParams& p) {
   options.softcap = p.softcap;
   options.dropout_p = p.dropout_p;
   options.scores_kind = p.scores_kind;
+  options.score_function = p.score_function;
+  options.mask_function = p.mask_function;
+  options.block_size_q = p.block_size_q;
+  options.block_size_kv = p.block_size_kv;
   return options;
 }
 
@@ -92,6 +96,13 @@ Status OracleBackend::execute_backward(const KernelPlan&, const AttentionParams&
   write(gradients.d_v, truth->d_v.exact);
   write(gradients.d_bias, truth->d_bias.exact);
   write(gradients.d_sinks, truth->d_sinks.exact);
+  const TensorView* const captured[oracle::kCapturedCount] = {
+      &gradients.d_captured0, &gradients.d_captured1, &gradients.d_captured2,
+      &gradients.d_captured3, &gradients.d_captured4, &gradients.d_captured5,
+      &gradients.d_captured6, &gradients.d_captured7};
+  for (int slot = 0; slot < oracle::kCapturedCount; ++slot) {
+    write(*captured[slot], truth->d_captured[slot].exact);
+  }
   return {};
 }
 
@@ -116,6 +127,11 @@ BackendInfo oracle_info() {
                            Feature::kWindowLeft,
                            Feature::kWindowRight,
                            Feature::kSoftcap,
+                           Feature::kScoreFunction,
+                           Feature::kMaskFunction,
+                           Feature::kCaptured,
+                           Feature::kScoreCallback,
+                           Feature::kBlockMask,
                            Feature::kDiagonalBottomRight,
                            Feature::kDiagonalOffset,
                            Feature::kDropout,

@@ -270,7 +270,8 @@ bool are_dims(Text value) {
   int parts = 0;
   return value.empty() || value == "none" || value == "0" || value == "1" ||
          for_each_part(value, ',', [&](Text part) {
-           return parts < 4 && (part == "1" || part == kDimNames[parts++]);
+           const int dim = parts++;
+           return dim < 4 && (part == "1" || part == kDimNames[dim]);
          });
 }
 
