@@ -24,6 +24,8 @@ FORBIDDEN = {
                  "src/backends"},
     "src/semantics": {"src/platform", "src/core", "src/problem", "src/cpu", "src/cuda",
                       "src/backends"},
+    "src/function": {"src/platform", "src/core", "src/problem", "src/cpu", "src/cuda",
+                     "src/backends"},
     "src/platform": {"src/problem", "src/cpu", "src/cuda", "src/backends"},
     "src/core": {"src/backends"},
     "src/problem": {"src/platform", "src/core", "src/cpu", "src/cuda", "src/backends"},

@@ -2,9 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "regard/export.h"
 #include "regard/status.h"
@@ -21,9 +23,9 @@ namespace regard {
 enum class ValueType : std::uint8_t { kBool = 0, kInt, kReal };
 REGARD_EXPORT const char* to_string(ValueType type) noexcept;  // "bool", "int", "real"
 
-inline constexpr int kMaxCaptured = 8;             // tensors that a call's functions read
-inline constexpr int kMaxExpressionSize = 256;     // operators and operands of an expression
-inline constexpr int kMaxExpressionDepth = 64;     // of operators within operators
+inline constexpr int kMaxCaptured = 8;                   // tensors that a call's functions read
+inline constexpr int kMaxExpressionSize = 256;           // operators and operands of an expression
+inline constexpr int kMaxExpressionDepth = 64;           // of operators within operators
 inline constexpr std::size_t kMaxExpressionText = 4096;  // characters
 
 namespace detail {
@@ -60,6 +62,10 @@ class Expression {
   std::shared_ptr<const detail::ExpressionData> data_;
 };
 
+namespace detail {
+REGARD_EXPORT Expression variable(const char* name);  // or inf
+}
+
 REGARD_EXPORT std::size_t hash_value(const Expression& expression) noexcept;
 inline const std::string& to_string(const Expression& expression) noexcept {
   return expression.text();
@@ -67,15 +73,21 @@ inline const std::string& to_string(const Expression& expression) noexcept {
 
 namespace score_functions {
 
+// Defined here, so that they are there for what other files define after this header.
+
 /// The scaled score, after softcap.
-REGARD_EXPORT extern const Expression score;
+inline const Expression score = detail::variable("score");
 // Indices within the sequence: its number, the query head, the query, the key.
-REGARD_EXPORT extern const Expression b, h, q_idx, kv_idx;
+inline const Expression b = detail::variable("b");
+inline const Expression h = detail::variable("h");
+inline const Expression q_idx = detail::variable("q_idx");
+inline const Expression kv_idx = detail::variable("kv_idx");
 /// The query's position on the diagonal: q_idx, plus kv_len - q_len for bottom_right.
-REGARD_EXPORT extern const Expression q_pos;
+inline const Expression q_pos = detail::variable("q_pos");
 // The lengths of the sequence.
-REGARD_EXPORT extern const Expression q_len, kv_len;
-REGARD_EXPORT extern const Expression inf;
+inline const Expression q_len = detail::variable("q_len");
+inline const Expression kv_len = detail::variable("kv_len");
+inline const Expression inf = detail::variable("inf");
 
 // int with int is int, else real. / is real. Comparisons are of numbers, &, | and ! of bools.
 REGARD_EXPORT Expression operator+(const Expression& x, const Expression& y);

@@ -32,8 +32,8 @@ enum class Feature : std::uint8_t {
   kSeqlensQ,
   kSeqlensKv,
   kBlockMask,
-  kCaptured,       // captured0 to captured7: any of them
-  kScoreCallback,  // functions of the host language
+  kCaptured,           // captured0 to captured7: any of them
+  kScoreCallback,      // functions of the host language
   kPacked,             // cu_seqlens_q/kv
   kPaged,              // page_table
   kAppendKv,           // k_new, v_new

@@ -119,10 +119,10 @@ typedef enum regard_scores_kind REGARD_INT32_ENUM {
   REGARD_SCORES_PROBS = 3
 } regard_scores_kind;
 
-/// A function of the caller over a row of scores, applied after score_function. Workers call it at the
-/// same time. scores[x] is that of query q and key kv_begin + x of head h of sequence b; -inf hides a
-/// key. gradient turns d_scores, gradients of what edit returned, into those of scores; null refuses
-/// a backward. This struct never grows.
+/// A function of the caller over a row of scores, applied after score_function. Workers call it at
+/// the same time. scores[x] is that of query q and key kv_begin + x of head h of sequence b; -inf
+/// hides a key. gradient turns d_scores, gradients of what edit returned, into those of scores;
+/// null refuses a backward. This struct never grows.
 typedef struct regard_score_callback {
   void (*edit)(void* user_data, float* scores, int64_t count, int64_t b, int64_t h, int64_t q,
                int64_t kv_begin);
@@ -391,8 +391,8 @@ typedef struct regard_gradients {
   const regard_tensor* d_captured5;
   const regard_tensor* d_captured6;
   const regard_tensor* d_captured7;
-  const regard_plan* plan;       // for regard_attention_backward(), a pair's; null: it plans
-  uint64_t rng_seed;             // of the forward; with dropout the request must have the same
+  const regard_plan* plan;  // for regard_attention_backward(), a pair's; null: it plans
+  uint64_t rng_seed;        // of the forward; with dropout the request must have the same
   uint64_t rng_offset;
   regard_saved_kind saved_kind;  // what `saved` holds
   int32_t reserved;              // 0

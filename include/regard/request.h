@@ -67,8 +67,8 @@ struct Buffers {
   // u8 [1|B,1|Hq,blocks_q,blocks_kv], of blocks of block_size_q x block_size_kv: what is known of
   // mask_function there. 0: it is false; 1: nothing; 2: it is true (regard/block_mask.h).
   TensorView block_mask;
-  // What score_function and mask_function read, of 1 to 4 dimensions: r0 to r7 (f32, f64, bf16, f16)
-  // or i0 to i7 (i32, i64, bool, u8)
+  // What score_function and mask_function read, of 1 to 4 dimensions: r0 to r7 (f32, f64, bf16,
+  // f16) or i0 to i7 (i32, i64, bool, u8)
   TensorView captured0, captured1, captured2, captured3, captured4, captured5, captured6, captured7;
   // [B,Hkv,Snew,.]: appended behind seqlens_kv before anything is read; of k's and v's types, or of
   // q's where they have scales

@@ -53,8 +53,8 @@ enum class Extent : std::uint8_t {
 };
 inline constexpr int kExtentCount = static_cast<int>(Extent::kCount);
 inline constexpr const char* kExtentNames[kExtentCount] = {
-    "B",       "Hq",         "Hkv",       "Sq",   "Skv",       "Dqk",          "Dv",
-    "total_q", "total_kv",   "pages",     "Snew", "positions", "rotary_dim/2", "entries",
+    "B",       "Hq",         "Hkv",        "Sq",       "Skv",       "Dqk",          "Dv",
+    "total_q", "total_kv",   "pages",      "Snew",     "positions", "rotary_dim/2", "entries",
     "rows",    "2*groups_k", "2*groups_v", "blocks_q", "blocks_kv"};
 
 /// A shape in letters: "[B,Hq,Sq]"; with a number, "[B+1]" or "[B,Hq,Sq,2]"; extents that may also

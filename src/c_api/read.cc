@@ -86,6 +86,23 @@ Status set_data(const char* where, const char* name, const regard_tensor& given,
   return {};
 }
 
+Status read_functions(const regard_request& given, AttentionOptions* options) {
+  struct Text {
+    const char* text;
+    Expression* function;
+  };
+  for (const Text& t : {Text{given.score_function, &options->score_function},
+                        Text{given.mask_function, &options->mask_function}}) {
+    if (t.text == nullptr) continue;
+    Expected<Expression> parsed = Expression::parse(t.text);
+    if (!parsed) return parsed.status();
+    *t.function = *std::move(parsed);
+  }
+  options->block_size_q = given.block_size_q;
+  options->block_size_kv = given.block_size_kv;
+  return {};
+}
+
 Status read_options(const char* where, const regard_request& given, AttentionOptions* options) {
   if (Status s = check_choice(where, "is_causal", given.is_causal, 1); !s.ok()) return s;
   if (Status s = check_choice(where, "needs_grad", given.needs_grad, 1); !s.ok()) return s;
@@ -116,7 +133,7 @@ Status read_options(const char* where, const regard_request& given, AttentionOpt
   options->softcap = given.softcap;
   options->dropout_p = given.dropout_p;
   options->page_size = given.page_size;
-  return {};
+  return read_functions(given, options);
 }
 
 static_assert(REGARD_DIAGONAL_UNNAMED == static_cast<int>(Diagonal::kUnnamed) &&
@@ -191,6 +208,13 @@ Status read_request(const char* where, const regard_request* given, AttentionReq
   request->max_seqlen_kv = r->max_seqlen_kv;
   request->rng_seed = r->rng_seed;
   request->rng_offset = r->rng_offset;
+  if (r->score_callback != nullptr) {
+    const regard_score_callback& callback = *r->score_callback;
+    if (callback.edit == nullptr) {
+      return invalid(where, "edit of score_callback (null) must be given");
+    }
+    request->score_callback = {callback.edit, callback.gradient, callback.user_data};
+  }
   return read_options(where, *r, &request->options);
 }
 

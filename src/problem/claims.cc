@@ -68,7 +68,8 @@ Claims cpu_forward_claims() {
       {Feature::kPacked, Feature::kPaged, Feature::kCacheBatchIdx, Feature::kCacheLeftpad,
        Feature::kTreeMask, Feature::kAppendKv, Feature::kRotary, Feature::kRotaryInterleaved,
        Feature::kPositions, Feature::kHadamard, Feature::kScales, Feature::kScalesPerToken,
-       Feature::kChannelScales, Feature::kKvDtypesDiffer});
+       Feature::kChannelScales, Feature::kKvDtypesDiffer, Feature::kScoreFunction,
+       Feature::kMaskFunction, Feature::kCaptured, Feature::kBlockMask, Feature::kScoreCallback});
   return claims;
 }
 

@@ -5,6 +5,8 @@
 #include <limits>
 #include <numbers>
 
+#include "function/program.h"
+
 namespace regard::problem {
 namespace {
 
@@ -106,6 +108,51 @@ DiagonalKind diagonal_of(Diagonal diagonal) noexcept {
   return DiagonalKind::kTopLeft;
 }
 
+CapturedType captured_type(Dtype dtype) noexcept {
+  switch (dtype) {
+    case Dtype::kF64: return CapturedType::kF64;
+    case Dtype::kBf16: return CapturedType::kBf16;
+    case Dtype::kF16: return CapturedType::kF16;
+    case Dtype::kI32: return CapturedType::kI32;
+    case Dtype::kI64: return CapturedType::kI64;
+    case Dtype::kBool:
+    case Dtype::kU8: return CapturedType::kBytes;
+    default: return CapturedType::kF32;
+  }
+}
+
+void set_captured(const TensorView& tensor, CapturedView* view) noexcept {
+  if (!tensor.present()) return;
+  view->data = static_cast<char*>(tensor.data);
+  view->type = captured_type(tensor.dtype);
+  for (int i = 0; i < tensor.rank; ++i) {
+    view->stride[i] = tensor.strides[i];
+    view->extent[i] = tensor.shape[i];
+  }
+}
+
+/// Programs were compiled when the request was described.
+void set_functions(const AttentionParams& params, const Buffers& buffers, Functions* f) {
+  if (!params.score_function.empty()) {
+    const function::Programs& programs = function::programs_of(params.score_function);
+    f->score = programs.value.view;
+    f->gradient = programs.gradient.view;
+  }
+  if (!params.mask_function.empty()) {
+    f->mask = function::programs_of(params.mask_function).value.view;
+  }
+  const TensorView* const captured[] = {&buffers.captured0, &buffers.captured1, &buffers.captured2,
+                                        &buffers.captured3, &buffers.captured4, &buffers.captured5,
+                                        &buffers.captured6, &buffers.captured7};
+  for (int i = 0; i < kMaxCapturedViews; ++i) set_captured(*captured[i], f->captured + i);
+  f->edit = buffers.score_callback.edit;
+  f->edit_gradient = buffers.score_callback.gradient;
+  f->user_data = buffers.score_callback.user_data;
+  set_view(buffers.block_mask, &f->blocks);
+  f->block_size_q = params.block_size_q;
+  f->block_size_kv = params.block_size_kv;
+}
+
 }  // namespace
 
 void make_problem(const AttentionParams& params, const Buffers& buffers,
@@ -164,6 +211,10 @@ void make_problem(const AttentionParams& params, const Buffers& buffers,
   set_descale(buffers.descale_k, &p.descale_k);
   set_descale(buffers.descale_v, &p.descale_v);
 
+  if (params.features.has(Feature::kScoreFunction) || params.features.has(Feature::kMaskFunction) ||
+      params.features.has(Feature::kScoreCallback)) {
+    set_functions(params, buffers, &p.functions);
+  }
   p.diagonal = diagonal_of(params.diagonal);
   p.scores_stage =
       p.scores.present ? static_cast<ScoresStage>(params.scores_kind) : ScoresStage::kNone;
@@ -178,7 +229,8 @@ void make_problem(const AttentionParams& params, const Buffers& buffers,
   p.softcap = params.softcap > 0.0 ? std::clamp(params.softcap, min, max) : 0.0;
   // What is measured in natural units (a bias, a sink, scores shown) needs scores in them.
   p.prescale_scores = p.softcap > 0.0 || p.slopes.present || p.bias.present || p.sinks.present ||
-                      p.scores.present || edits_by_function(p.functions) || std::abs(p.softmax_scale) < kMinFactor;
+                      p.scores.present || edits_by_function(p.functions) ||
+                      std::abs(p.softmax_scale) < kMinFactor;
   p.score_unit = p.prescale_scores ? 1.0 : std::abs(p.softmax_scale);
   p.caps_scores = p.softcap > 0.0;
   p.negates_scores = p.softmax_scale < 0.0 && !p.prescale_scores;
@@ -209,6 +261,11 @@ void make_grad_problem(const AttentionParams& params, const Buffers& buffers,
   set_rows(gradients.d_v, keys, &g.d_v);
   set_view(gradients.d_bias, &g.d_bias);
   set_view(gradients.d_sinks, &g.d_sinks);
+  const TensorView* const captured[] = {&gradients.d_captured0, &gradients.d_captured1,
+                                        &gradients.d_captured2, &gradients.d_captured3,
+                                        &gradients.d_captured4, &gradients.d_captured5,
+                                        &gradients.d_captured6, &gradients.d_captured7};
+  for (int i = 0; i < kMaxCapturedViews; ++i) set_captured(*captured[i], g.d_captured + i);
   for (int i = 0; i < 4; ++i) g.bias_is_full[i] = (params.bias_dims >> i & 1) != 0;
 }
 

@@ -63,11 +63,12 @@ struct FunctionStep {
   FunctionType type = FunctionType::kReal;  // of the result
   FunctionType on = FunctionType::kReal;    // of the operands that op computes on
   FunctionRank rank = FunctionRank::kConstant;
-  std::int8_t count = 0;            // of args
-  std::int8_t slot = 0;             // of a gather: which captured tensor
-  std::int16_t to = 0;              // the register of its rank; those of kFull are used again
-  std::int16_t args[4] = {};        // steps
-  double value = 0.0;               // of a constant; bools are 0 or 1
+  std::int8_t count = 0;      // of args
+  std::int8_t slot = 0;       // of a gather: which captured tensor
+  std::int16_t to = 0;        // the register of its rank, those of kFull used again; -1: the
+                              // tile's score
+  std::int16_t args[4] = {};  // steps
+  double value = 0.0;         // of a constant; bools are 0 or 1
 };
 
 /// The derivative of the score by one gathered element: what a captured tensor's gradient adds up.

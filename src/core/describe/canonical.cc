@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <iterator>
 
+#include "function/uses.h"
 #include "regard/params.h"
 
 namespace regard {
@@ -70,6 +71,8 @@ void clear_unused(AttentionParams& p) noexcept {
     p.rotary_dim = 0;
     p.features = p.features.without({Feature::kRotaryInterleaved, Feature::kPositions});
   }
+  if (!f.has(Feature::kMaskFunction)) p.features.set(Feature::kBlockMask, false);
+  if (!p.features.has(Feature::kBlockMask)) p.block_size_q = p.block_size_kv = 0;
   if (!f.has(Feature::kDescales)) p.features.set(Feature::kDescalesPerHead, false);
 }
 
@@ -90,11 +93,15 @@ void canonicalize_scales(AttentionParams& p) noexcept {
   if (!f.has(Feature::kScales) || rows == 1) f.set(Feature::kScalesPerToken, false);
 }
 
+function::Uses uses_of(const AttentionParams& p) noexcept {
+  return function::uses_of(p.score_function) | function::uses_of(p.mask_function);
+}
+
 void canonicalize_diagonal(AttentionParams& p) noexcept {
   FeatureSet& f = p.features;
   // Dropout counts rows from the diagonal where one is named.
   const bool measured = p.window_left >= 0 || p.window_right >= 0 || f.has(Feature::kAlibi) ||
-                        f.has(Feature::kDropout);
+                        f.has(Feature::kDropout) || uses_of(p).position;
   if (!measured) p.diagonal = Diagonal::kUnnamed;
   f.set(Feature::kDiagonalBottomRight, p.diagonal == Diagonal::kBottomRight);
   const bool offset = p.diagonal == Diagonal::kOffset;
@@ -140,6 +147,9 @@ void canonicalize(AttentionParams& p) noexcept {
   f.set(Feature::kWindowLeft, p.window_left >= 0);
   f.set(Feature::kWindowRight, p.window_right > 0);
   f.set(Feature::kSoftcap, p.softcap != 0.0);
+  f.set(Feature::kScoreFunction, !p.score_function.empty());
+  f.set(Feature::kMaskFunction, !p.mask_function.empty());
+  f.set(Feature::kCaptured, uses_of(p).captured);
   f.set(Feature::kDropout, p.dropout_p != 0.0);
   f.set(Feature::kScoresOut, p.scores_kind != ScoresKind::kNone);
   f.set(Feature::kGqa, p.num_heads_q != p.num_heads_kv);

@@ -13,6 +13,7 @@
 
 #include "base/message.h"
 #include "core/describe/describe.h"
+#include "core/describe/functions.h"
 #include "core/describe/tensor_rules.h"
 #include "core/describe/view_checks.h"
 #include "core/text/thrown_by.h"
@@ -435,6 +436,7 @@ Status check_data_of(const TensorSpec& spec, CheckedCall* call) {
   Extents extents = extents_of(call->params);
   switch (spec.data) {
     case DataRule::kNone: return {};
+    case DataRule::kBlocks: return check_blocks(view, where);
     case DataRule::kScale: return check_scale(view, spec.name, where);
     case DataRule::kRowScale: return check_row_scales(view, call, spec.name);
     case DataRule::kChannelScale: return check_channel_scales(view, spec.name, where);
@@ -494,9 +496,10 @@ Status check_data(const Buffers& buffers, const AttentionParams& params, const c
                   TensorSpecs specs) {
   if (Status s = check_all_starts(buffers, params, where, specs); !s.ok()) return s;
   // Pages come after lengths in the table.
-  return check_rows(buffers, params, where, specs, [](DataRule rule) {
+  const Status rows = check_rows(buffers, params, where, specs, [](DataRule rule) {
     return rule != DataRule::kNone && rule != DataRule::kStarts;
   });
+  return rows.ok() ? check_captured_data(buffers, params, where) : rows;
 }
 
 namespace {

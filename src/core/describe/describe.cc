@@ -6,10 +6,12 @@
 
 #include "base/checked.h"
 #include "base/message.h"
+#include "core/describe/functions.h"
 #include "core/describe/overlap.h"
 #include "core/describe/tensor_rules.h"
 #include "core/describe/view_checks.h"
 #include "core/text/thrown_by.h"
+#include "function/recognise.h"
 
 namespace regard {
 namespace {
@@ -39,11 +41,11 @@ class Describer {
 
   Expected<AttentionParams> run() {
     using Step = Status (Describer::*)();
-    static constexpr Step kSteps[] = {&Describer::check_views,   &Describer::take_main,
-                                      &Describer::take_packed,   &Describer::take_paging,
-                                      &Describer::take_others,   &Describer::check_scales,
-                                      &Describer::take_options,  &Describer::take_diagonal,
-                                      &Describer::check_written, &Describer::finish};
+    static constexpr Step kSteps[] = {
+        &Describer::check_views,   &Describer::take_main,      &Describer::take_packed,
+        &Describer::take_paging,   &Describer::take_others,    &Describer::check_scales,
+        &Describer::take_options,  &Describer::take_functions, &Describer::take_diagonal,
+        &Describer::check_written, &Describer::finish};
     for (const Step step : kSteps) {
       if (Status status = (this->*step)(); !status.ok()) return status;
     }
@@ -351,10 +353,23 @@ class Describer {
     return {};
   }
 
+  Status take_functions() {
+    p_.score_function = o_.score_function;
+    p_.mask_function = o_.mask_function;
+    p_.block_size_q = o_.block_size_q;
+    p_.block_size_kv = o_.block_size_kv;
+    if (b_.score_callback.edit != nullptr) p_.features.set(Feature::kScoreCallback);
+    // Its types are judged before anything is concluded from it.
+    if (Status s = check_functions(p_, where_); !s.ok()) return s;
+    if (Status s = check_captured(b_, p_, where_); !s.ok()) return s;
+    return check_block_mask(b_, p_, where_);
+  }
+
   Status take_diagonal() {
+    function::recognise_features(&p_);
     // Dropout counts rows from the diagonal where one is named, and needs none.
-    const bool needed =
-        p_.window_left >= 0 || p_.window_right >= 0 || p_.features.has(Feature::kAlibi);
+    const bool needed = p_.window_left >= 0 || p_.window_right >= 0 ||
+                        p_.features.has(Feature::kAlibi) || uses_of_functions(p_).position;
     if (!needed && p_.dropout_p == 0.0) return {};
     const bool offset = p_.diagonal == Diagonal::kOffset;
     if (b_.diagonal_offsets.present() && (!offset || b_.diagonal_offset != 0)) {
@@ -451,6 +466,10 @@ AttentionOptions options_of(const AttentionParams& params) noexcept {
   options.page_size = params.page_size;
   options.rotary_interleaved = params.features.has(Feature::kRotaryInterleaved);
   options.hadamard = params.features.has(Feature::kHadamard);
+  options.score_function = params.score_function;
+  options.mask_function = params.mask_function;
+  options.block_size_q = params.block_size_q;
+  options.block_size_kv = params.block_size_kv;
   options.tokens_q = params.tokens_q;
   options.tokens_kv = params.tokens_kv;
   return options;

@@ -21,7 +21,8 @@ class GradChecker {
   Status run() {
     using Step = Status (GradChecker::*)();
     static constexpr Step kSteps[] = {&GradChecker::check_views, &GradChecker::check_saved,
-                                      &GradChecker::check_rows, &GradChecker::check_dropout};
+                                      &GradChecker::check_rows, &GradChecker::check_dropout,
+                                      &GradChecker::check_callback};
     for (const Step step : kSteps) {
       if (Status status = (this->*step)(); !status.ok()) return status;
     }
@@ -70,6 +71,11 @@ class GradChecker {
       if (Status s = rules_.check(spec, view, &match); !s.ok()) return s;
     }
     return {};
+  }
+
+  Status check_callback() {
+    if (b_.score_callback.edit == nullptr || b_.score_callback.gradient != nullptr) return {};
+    return invalid(where_, "gradient of score_callback (null) must be given for a backward");
   }
 
   // A mask drawn from another seed than the forward's would give a wrong gradient without an error.

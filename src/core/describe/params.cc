@@ -1,6 +1,6 @@
 #include "regard/params.h"
 
-#include <array>
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <type_traits>
@@ -26,19 +26,20 @@ requires(std::is_integral_v<T> || std::is_enum_v<T>) constexpr std::uint64_t
   return static_cast<std::uint64_t>(value);
 }
 
-constexpr std::size_t count_fields() {
+std::uint64_t word_of(const Expression& expression) noexcept { return hash_value(expression); }
+
+/// Room for more than the fields there are: how many is known to the loop over them alone.
+struct Words {
+  std::uint64_t word[64];
   std::size_t count = 0;
-  AttentionParams params;
-  for_each_field(params, [&](const char*, const auto&) { ++count; });
-  return count;
-}
-using Words = std::array<std::uint64_t, count_fields()>;
+};
 
 // Flattened: 35 calls would cost more than the work.
 [[gnu::flatten]] inline Words words_of(const AttentionParams& params) noexcept {
   Words words;
-  std::uint64_t* next = words.data();
-  for_each_field(params, [&next](const char*, const auto& field) { *next++ = word_of(field); });
+  for_each_field(params, [&words](const char*, const auto& field) {
+    words.word[words.count++] = word_of(field);
+  });
   return words;
 }
 
@@ -52,6 +53,7 @@ void write_json(JsonWriter& w, FeatureSet set) {
   }
   w.end_array();
 }
+void write_json(JsonWriter& w, const Expression& expression) { w.value(expression.text()); }
 void write_json(JsonWriter& w, BroadcastDims dims) { w.value(broadcast_text(dims)); }
 template <class T>
 void write_json(JsonWriter& w, T value) {
@@ -94,14 +96,17 @@ const char* to_string(ScoresKind kind) noexcept {
 }
 
 bool operator==(const AttentionParams& a, const AttentionParams& b) noexcept {
-  return words_of(a) == words_of(b);
+  const Words words_a = words_of(a), words_b = words_of(b);
+  // Texts may share a hash.
+  return std::equal(words_a.word, words_a.word + words_a.count, words_b.word) &&
+         a.score_function == b.score_function && a.mask_function == b.mask_function;
 }
 
 std::size_t hash_value(const AttentionParams& params) noexcept {
   // Four chains that run side by side: one alone waits 35 multiplies.
   const Words words = words_of(params);
   Hasher lanes[4];
-  for (std::size_t i = 0; i < words.size(); ++i) lanes[i & 3].add(words[i]);
+  for (std::size_t i = 0; i < words.count; ++i) lanes[i & 3].add(words.word[i]);
   for (int i = 1; i < 4; ++i) lanes[0].add(lanes[i].value());
   return lanes[0].value();
 }

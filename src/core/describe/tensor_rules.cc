@@ -27,6 +27,8 @@ DtypeList accepted(DtypeRule rule, Dtype dtype_q) noexcept {
       const bool is_third = dtype_q != Dtype::kF32 && dtype_q != Dtype::kF64 && !is_f8(dtype_q);
       return {{Dtype::kF32, Dtype::kF64, dtype_q}, is_third ? std::size_t{3} : std::size_t{2}};
     }
+    case DtypeRule::kCaptured: return {};  // check_captured
+    case DtypeRule::kU8: return {{Dtype::kU8}, 1};
     case DtypeRule::kF32: return {{Dtype::kF32}, 1};
     case DtypeRule::kI32: return {{Dtype::kI32}, 1};
     case DtypeRule::kI64: return {{Dtype::kI64}, 1};

@@ -20,10 +20,11 @@ constexpr std::size_t rows_of_buffers() {
   return rows;
 }
 constexpr std::size_t kRowsOfGradients = std::size(kTensors) - rows_of_buffers();
-static_assert(sizeof(Buffers) ==
-              rows_of_buffers() * sizeof(TensorView) + sizeof(Buffers::max_seqlen_q) +
-                  sizeof(Buffers::max_seqlen_kv) + sizeof(Buffers::diagonal_offset) +
-                  sizeof(Buffers::rng_seed) + sizeof(Buffers::rng_offset));
+static_assert(sizeof(Buffers) == rows_of_buffers() * sizeof(TensorView) +
+                                     sizeof(Buffers::max_seqlen_q) +
+                                     sizeof(Buffers::max_seqlen_kv) +
+                                     sizeof(Buffers::diagonal_offset) + sizeof(Buffers::rng_seed) +
+                                     sizeof(Buffers::rng_offset) + sizeof(Buffers::score_callback));
 static_assert(sizeof(GradBuffers) ==
               sizeof(SavedContext) + (kRowsOfGradients - 1) * sizeof(TensorView));
 static_assert(offsetof(regard_request, diagonal_offset) ==
@@ -92,6 +93,8 @@ const char* to_string(DtypeRule rule) noexcept {
     case DtypeRule::kMask: return "bool or u8";
     case DtypeRule::kBias: return "f32, f64 or q's, not of 8 bits";
     case DtypeRule::kF32: return "f32";
+    case DtypeRule::kU8: return "u8";
+    case DtypeRule::kCaptured: return "f32, f64, bf16, f16; i32, i64, bool, u8";
     case DtypeRule::kI32: return "i32";
     case DtypeRule::kI64: return "i64";
     case DtypeRule::kAngle: return "f32 or q's, not of 8 bits";

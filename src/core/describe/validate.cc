@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/message.h"
 #include "core/describe/extents.h"
+#include "core/describe/functions.h"
 #include "core/text/thrown_by.h"
 #include "regard/params.h"
 
@@ -82,13 +83,15 @@ Status check_extents(const AttentionParams& p, const char* where) {
     const char* name;
     std::int64_t value;
   };
-  for (const Extent& e : {Extent{"batch", p.batch}, Extent{"num_heads_q", p.num_heads_q},
-                          Extent{"num_heads_kv", p.num_heads_kv}, Extent{"seqlen_q", p.seqlen_q},
-                          Extent{"seqlen_kv", p.seqlen_kv}, Extent{"head_dim_qk", p.head_dim_qk},
-                          Extent{"head_dim_v", p.head_dim_v}, Extent{"total_q", p.total_q},
-                          Extent{"total_kv", p.total_kv}, Extent{"tokens_q", p.tokens_q},
-                          Extent{"tokens_kv", p.tokens_kv}, Extent{"num_pages", p.num_pages},
-                          Extent{"page_size", p.page_size}, Extent{"rotary_dim", p.rotary_dim}}) {
+  for (const Extent& e :
+       {Extent{"batch", p.batch}, Extent{"num_heads_q", p.num_heads_q},
+        Extent{"num_heads_kv", p.num_heads_kv}, Extent{"seqlen_q", p.seqlen_q},
+        Extent{"seqlen_kv", p.seqlen_kv}, Extent{"head_dim_qk", p.head_dim_qk},
+        Extent{"head_dim_v", p.head_dim_v}, Extent{"total_q", p.total_q},
+        Extent{"total_kv", p.total_kv}, Extent{"tokens_q", p.tokens_q},
+        Extent{"tokens_kv", p.tokens_kv}, Extent{"num_pages", p.num_pages},
+        Extent{"page_size", p.page_size}, Extent{"rotary_dim", p.rotary_dim},
+        Extent{"block_size_q", p.block_size_q}, Extent{"block_size_kv", p.block_size_kv}}) {
     if (e.value < 0) return invalid(where, e.name, " (", e.value, ") must be >= 0");
   }
   if (p.num_heads_kv == 0 ? p.num_heads_q != 0 : p.num_heads_q % p.num_heads_kv != 0) {
@@ -174,6 +177,7 @@ Status check_diagonal(const AttentionParams& p, const char* where) {
   const char* measured = p.window_right == 0                        ? "causal"
                          : p.window_left >= 0 || p.window_right > 0 ? "a window"
                          : f.has(Feature::kAlibi)                   ? "ALiBi"
+                         : uses_of_functions(p).position            ? "q_pos"
                                                                     : nullptr;
   if (measured == nullptr) return {};
   const bool lengths = f.has(Feature::kSeqlensQ) || f.has(Feature::kSeqlensKv) ||
@@ -221,6 +225,7 @@ Status validate(const AttentionParams& params, const char* where) try {
   if (Status status = check_enums(params, where); !status.ok()) return status;
   if (Status status = check_extents(params, where); !status.ok()) return status;
   if (Status status = check_numbers(params, where); !status.ok()) return status;
+  if (Status status = check_functions(params, where); !status.ok()) return status;
   return check_diagonal(params, where);
 } catch (...) {
   return status_of_exception(where);

@@ -9,6 +9,7 @@
 #include "core/text/case_words.h"
 #include "core/text/number_parse.h"
 #include "core/text/thrown_by.h"
+#include "function/uses.h"
 #include "regard/selection.h"
 
 namespace regard {
@@ -47,6 +48,13 @@ bool read(std::string_view text, Device* out) {
   out->index = 0;
   return read(text.substr(0, colon), &out->type) &&
          (colon == std::string_view::npos || read(text.substr(colon + 1), &out->index));
+}
+bool read(std::string_view text, Expression* out) {
+  *out = {};
+  if (text.empty()) return true;
+  Expected<Expression> parsed = Expression::parse(text);
+  if (parsed) *out = *std::move(parsed);
+  return parsed.ok();
 }
 bool read(std::string_view text, FeatureSet* out) {
   *out = {};
@@ -120,6 +128,12 @@ void clear(Feature feature, AttentionParams& p) {
     case Feature::kDiagonalOffset:
     case Feature::kDiagonalPerSequence: p.diagonal = Diagonal::kTopLeft; break;
     case Feature::kSoftcap: p.softcap = 0.0; break;
+    case Feature::kScoreFunction: p.score_function = {}; break;
+    case Feature::kMaskFunction: p.mask_function = {}; break;
+    case Feature::kCaptured:
+      if (function::uses_of(p.score_function).captured) p.score_function = {};
+      if (function::uses_of(p.mask_function).captured) p.mask_function = {};
+      break;
     case Feature::kDropout: p.dropout_p = 0.0; break;
     case Feature::kScoresOut: p.scores_kind = ScoresKind::kNone; break;
     case Feature::kGqa: p.num_heads_kv = p.num_heads_q; break;

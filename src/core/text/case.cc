@@ -7,6 +7,7 @@
 #include "base/message.h"
 #include "core/text/case_words.h"
 #include "core/text/thrown_by.h"
+#include "function/recognise.h"
 
 namespace regard {
 namespace {
@@ -93,7 +94,7 @@ const CaseWord* find_word(std::string_view token, std::string_view* value) {
         return &word;
       }
     }
-    if (name == word.name) return &word;
+    if (name == word.name && (word.takes == nullptr || word.takes(*value))) return &word;
   }
   return nullptr;
 }
@@ -210,6 +211,7 @@ Expected<Case> build(const ParsedWords& parsed_words) {
                    "lens, lens_q or lens_kv as well");
   }
   if (Status status = validate(c.params, kWhere); !status.ok()) return status;
+  function::recognise_features(&c.params);
   canonicalize(c);
   const AttentionParams& p = c.params;
   Status status = check_literal_lens("lens_q", c.data.seqlens_q, p.batch, p.seqlen_q);

@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/message.h"
 #include "core/text/broadcast_text.h"
+#include "core/text/function_words.h"
 #include "core/text/number_parse.h"
 
 namespace regard {
@@ -264,6 +265,15 @@ bool parse_broadcast(Text value, Case* c) {
   return ok && i == 4;
 }
 
+/// Anything else after "mask=" is a function.
+bool are_dims(Text value) {
+  int parts = 0;
+  return value.empty() || value == "none" || value == "0" || value == "1" ||
+         for_each_part(value, ',', [&](Text part) {
+           return parts < 4 && (part == "1" || part == kDimNames[parts++]);
+         });
+}
+
 // ---- lengths
 
 bool drawn(const Case& c, Feature feature, const std::vector<std::int64_t>& literal) {
@@ -487,8 +497,6 @@ constexpr CaseWord kWords[] = {
      print_feature<F::kPositions>, parse_feature_flag<F::kPositions>, "rotary"},
     {"hadamard", kFlag, "", "k's rows are keys times the Walsh-Hadamard matrix",
      print_feature<F::kHadamard>, parse_feature_flag<F::kHadamard>},
-    {"block_mask", kFlag, "", "a mask of blocks", print_feature<F::kBlockMask>,
-     parse_feature_flag<F::kBlockMask>},
     {"cache_batch_idx", kFlag, "", "which cache entry a sequence uses",
      print_feature<F::kCacheBatchIdx>, parse_feature_flag<F::kCacheBatchIdx>},
     {"cache_leftpad", kFlag, "", "the first rows of a sequence in k and v are no keys",
@@ -508,12 +516,21 @@ constexpr CaseWord kWords[] = {
      print_window, parse_window},
     {"softcap", kValue, "X", "X * tanh(score / X)", print_nonzero<&P::softcap>,
      parse_double<&P::softcap>},
+    {"score", kValue, "FUNCTION", "an edit of each score, score_function", print_score_function,
+     parse_score_function},
+    {"callback", kFlag, "", "a function of the host language edits scores",
+     print_feature<F::kScoreCallback>, parse_feature_flag<F::kScoreCallback>},
     {"scale", kValue, "X", "softmax_scale (1/sqrt(d))", print_scale,
      parse_double<&P::softmax_scale>},
     {"alibi", kFlag, "", "-slope * distance from the diagonal", print_feature<F::kAlibi>,
      parse_feature_flag<F::kAlibi>},
     {"mask", kEither, "B,H,Sq,Skv", "a boolean mask, true = may attend; 1 where it broadcasts",
-     print_broadcast<&P::mask_dims, F::kAttnMask>, parse_broadcast<&P::mask_dims, F::kAttnMask>},
+     print_broadcast<&P::mask_dims, F::kAttnMask>, parse_broadcast<&P::mask_dims, F::kAttnMask>,
+     nullptr, nullptr, are_dims},
+    {"mask", kValue, "FUNCTION", "which keys a query may attend to, mask_function",
+     print_mask_function, parse_mask_function},
+    {"block_mask", kEither, "Q,KV", "what is known of mask_function in blocks of Q x KV (128,128)",
+     print_block_mask, parse_block_mask},
     {"bias", kEither, "B,H,Sq,Skv", "an additive bias; 1 where it broadcasts",
      print_broadcast<&P::bias_dims, F::kAttnBias>, parse_broadcast<&P::bias_dims, F::kAttnBias>},
     {"bias_dtype", kValue, "DTYPE", "of the bias (f32)",

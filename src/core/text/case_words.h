@@ -31,6 +31,8 @@ struct CaseWord {
   const char* needs = nullptr;  // the word without which this one means nothing
   /// Removes from a base the fields that this word sets with others, before they are set again.
   void (*forget)(Case* c) = nullptr;
+  /// Whether a value is this word's; of words that share a name, the others' else.
+  bool (*takes)(std::string_view value) = nullptr;
 };
 
 /// In canonical order.

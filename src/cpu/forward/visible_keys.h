@@ -4,6 +4,7 @@
 
 #include "cpu/forward/edit_scores.h"
 #include "cpu/forward/row_block.h"
+#include "problem/function_intervals.h"
 
 // The keys of a tile that a row block computes. The diagonal, windows and lengths are arithmetic; a
 // mask and segment ids are looked at: padding, documents and causal masks that come as tensors
@@ -123,6 +124,90 @@ static VisibleKeys within_segments(const View& segments, const RowBlock<V>& row_
   return VisibleBlocks::narrowed(blocks, seen);
 }
 
+/// What a mask function is over keys [begin, begin + size) of a row block.
+enum class MaskBlock : std::uint8_t { kEmpty = 0, kPartial, kFull };
+
+/// By block_mask where it is given.
+template <class V>
+static MaskBlock known_block(const Functions& f, const RowBlock<V>& row_block, Tile keys) {
+  const std::int64_t last_q = (row_block.i_end - 1) / f.block_size_q;
+  const std::int64_t last_kv = (keys.begin + keys.size - 1) / f.block_size_kv;
+  bool any = false, every = true;
+  for (int w = 0; w < row_block.rows; ++w) {
+    if (w > 0 && (f.blocks.stride[1] == 0 || row_block.head[w] == row_block.head[w - 1])) continue;
+    for (std::int64_t i = row_block.i_begin / f.block_size_q; i <= last_q; ++i) {
+      const std::int64_t row = row_block.b * f.blocks.stride[0] +
+                               row_block.head[w] * f.blocks.stride[1] + i * f.blocks.stride[2];
+      for (std::int64_t j = keys.begin / f.block_size_kv; j <= last_kv; ++j) {
+        const auto known = *element_at<std::uint8_t>(f.blocks, row + j * f.blocks.stride[3]);
+        any = any || known != 0;
+        every = every && known == 2;
+      }
+    }
+  }
+  return !any ? MaskBlock::kEmpty : every ? MaskBlock::kFull : MaskBlock::kPartial;
+}
+
+/// By the ends of what its steps can be.
+static __attribute__((noinline)) MaskBlock bounded_block(const Functions& f,
+                                                         const problem::FunctionBox& box) {
+  constexpr std::int64_t kElements =
+      1024;  // of a captured tensor: a tile's keys, a block's queries
+  problem::Interval bounds[semantics::kMaxFunctionSteps];
+  problem::bound_steps(f.mask, f.captured, box, kElements, bounds);
+  const problem::Interval result = bounds[f.mask.result];
+  return result.hi == 0.0   ? MaskBlock::kEmpty
+         : result.lo == 1.0 ? MaskBlock::kFull
+                            : MaskBlock::kPartial;
+}
+
+template <class V>
+static problem::FunctionBox box_of(const Sequence& s, const RowBlock<V>& row_block) {
+  const auto range = [](std::int64_t lo, std::int64_t hi) __attribute__((always_inline)) {
+    return problem::Interval{static_cast<double>(lo), static_cast<double>(hi)};
+  };
+  std::int64_t low = row_block.head[0], high = low;
+  for (int w = 1; w < row_block.rows; ++w) {
+    low = row_block.head[w] < low ? row_block.head[w] : low;
+    high = row_block.head[w] > high ? row_block.head[w] : high;
+  }
+  problem::FunctionBox box;
+  box.b = range(row_block.b, row_block.b);
+  box.h = range(low, high);
+  box.q = range(row_block.i_begin, row_block.i_end - 1);
+  box.position = range(row_block.position[0], row_block.position[row_block.rows - 1]);
+  box.len_q = range(s.len_q, s.len_q);
+  box.len_kv = range(s.band.len_kv, s.band.len_kv);
+  return box;
+}
+
+/// The mask function over the keys, and where it may be either over parts of them.
+template <class V>
+static VisibleKeys within_function(const Problem& p, const Sequence& s,
+                                   const RowBlock<V>& row_block, VisibleKeys seen) {
+  const Functions& f = p.functions;
+  problem::FunctionBox box = box_of(s, row_block);
+  const auto block_of = [&](Tile keys) {
+    if (f.blocks.present) return known_block(f, row_block, keys);
+    box.kv = {static_cast<double>(keys.begin), static_cast<double>(keys.begin + keys.size - 1)};
+    return bounded_block(f, box);
+  };
+  if (seen.range.size == 0) return seen;
+  const MaskBlock all = block_of(seen.range);
+  if (all == MaskBlock::kFull) return seen;
+  if (all == MaskBlock::kEmpty) return {{seen.range.begin, 0}, false};
+  constexpr std::int64_t kPart = 4 * kKeyBlock;
+  VisibleBlocks blocks;
+  for (std::int64_t j = 0; j < seen.range.size; j += kPart) {
+    const std::int64_t left = seen.range.size - j, size = left < kPart ? left : kPart;
+    const MaskBlock part = block_of({seen.range.begin + j, size});
+    for (std::int64_t x = 0; x < size; x += kKeyBlock) {
+      VisibleBlocks::add(&blocks, j + x, part != MaskBlock::kEmpty, part == MaskBlock::kFull);
+    }
+  }
+  return VisibleBlocks::narrowed(blocks, seen);
+}
+
 /// The keys of `tile` that the row block computes. A bias may hold -inf: it is not looked at, and
 /// nothing is taken for visible to all.
 template <class V>
@@ -134,9 +219,10 @@ static VisibleKeys visible_keys_of(const Problem& p, const Sequence& s,
   const bool is_full = by_arithmetic == semantics::TileClass::kFull;
   const bool has_tree = p.tree.present && tile.begin + tile.size > row_block.tree_begin;
   VisibleKeys seen{is_full ? tile : reach_within(row_block, tile),
-                   is_full && !p.bias.present && !has_tree};
+                   is_full && !p.bias.present && !has_tree && !edits_by_function(p.functions)};
   if (p.segments_q.present) seen = within_segments<V>(p.segments_kv, row_block, seen);
   if (p.mask.present) seen = within_mask<V>(p.mask, row_block, seen);
+  if (p.functions.mask.steps != nullptr) seen = within_function<V>(p, s, row_block, seen);
   return seen;
 }
 
