@@ -138,7 +138,7 @@ class _Entry(NamedTuple):
 
     score: str
     mask: str
-    places: tuple[int, ...]
+    places: tuple[int | Tensor, ...]  # or a table that was made of indices
     differentiable: tuple[bool, ...]
     ranges: dict[int, tuple[float, float]]  # what the integers of the tensor at a place were
     checked: dict[int, tuple[Any, int]]     # the tensor whose integers were last found to be there
@@ -180,14 +180,16 @@ def _texts(score: Expression | None, mask: Expression | None) -> tuple[str, str,
 
 def _remember(key: Any, closure: _Closure, trace: Trace, made: tuple[str, str, list[Tensor], list[bool]]) -> None:
     score, mask, tensors, differentiable = made
-    places = {id(x): at for at, x in enumerate(closure.tensors)}
-    ranges = trace.arithmetic.ranges
-    if any(id(x) not in places for x in (*tensors, *ranges.values())):
+    places: dict[int, Any] = {id(x): at for at, x in enumerate(closure.tensors)}
+    tables = {id(x): x for x in trace.tables}
+    read = [x for x in trace.arithmetic.ranges.values() if id(x) not in tables]
+    if any(id(x) not in places and id(x) not in tables for x in (*tensors, *read)):
         return
     if len(_entries) >= _MAX_ENTRIES:
         _entries.clear()
-    _entries[key] = _Entry(score, mask, tuple([places[id(x)] for x in tensors]), tuple(differentiable), {
-        places[id(x)]: trace.arithmetic.range_of(x) for x in ranges.values()}, {})
+    _entries[key] = _Entry(score, mask, tuple([
+        places[id(x)] if id(x) in places else tables[id(x)] for x in tensors]), tuple(differentiable), {
+        places[id(x)]: trace.arithmetic.range_of(x) for x in read}, {})
 
 
 def functions_of(score_mod: Callable[..., Any] | None, mask_mod: Callable[..., Any] | None,
@@ -204,7 +206,8 @@ def functions_of(score_mod: Callable[..., Any] | None, mask_mod: Callable[..., A
     except _Unknown:
         entry = None
     if entry is not None and _ranges_hold(entry, closure.tensors):
-        return _prepared(entry.score, entry.mask, [closure.tensors[at] for at in entry.places],
+        return _prepared(entry.score, entry.mask, [closure.tensors[at] if isinstance(at, int) else at
+                                                   for at in entry.places],
                          list(entry.differentiable))
     trace, score, mask = trace_functions(score_mod, mask_mod, extents, dtype, device,
                                          {id(x) for x in closure.tensors} if key is not None else set())

@@ -21,6 +21,7 @@ from ._function_values import Nodes, check_index, of_array, traced
 
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
+GATHERS = frozenset({"index", "embedding", "index_select", "take"})  # their rules make tensors
 
 
 def _rule(*names: str) -> Callable[[Rule], Rule]:
@@ -34,6 +35,8 @@ def _rule(*names: str) -> Callable[[Rule], Rule]:
 
 def each(function: Callable[..., Expression], *arrays: Nodes) -> Nodes:
     """The function of each element, of arrays that broadcast."""
+    if not any(array.shape for array in arrays):
+        return of_array((), lambda at: function(*(array[at] for array in arrays)))
     shape = numpy.broadcast_shapes(*(array.shape for array in arrays))
     spread = [numpy.broadcast_to(array, shape) for array in arrays]
     return of_array(shape, lambda at: function(*(array[at] for array in spread)))

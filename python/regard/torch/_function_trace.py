@@ -19,7 +19,8 @@ from torch.overrides import TorchFunctionMode
 from .. import score_functions as sf
 from ..score_functions import BOOL, REAL, Expression, constant
 from ._function_math import Arithmetic, Extents, Untraceable, kind_of
-from ._function_ops import RULES
+from ._function_ops import GATHERS, RULES
+from ._function_tables import tabulate
 from ._function_values import (
     MAX_ELEMENTS,
     Nodes,
@@ -74,6 +75,7 @@ class Trace:
         self.grad_enabled = grad_enabled
         self.leaves: Set[int] = frozenset()   # ids of the tensors that the function's closure holds
         self.made: list[Tensor] = []    # tensors made of constants while the function ran
+        self.tables: list[Tensor] = []  # made of indices alone
         self.repeatable = True          # the same closure gives the same expression
         self.out_shape: tuple[int, ...] = ()
         self.out_dim = 0
@@ -160,11 +162,17 @@ class Trace:
         writes = func._schema.is_mutable
         if writes:
             return self._run_in_place(func, args, keywords)
-        rule = RULES.get(name)
-        if rule is None:
-            return self._decomposed(func, args, keywords)
-        metas = _metas((args, keywords))
-        out = func(*metas[0], **metas[1])
+        if name in RULES:
+            return self._by_rule(func, args, keywords)
+        return self._decomposed(func, args, keywords)
+
+    def _by_rule(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        name = func.overloadpacket.__name__
+        rule = RULES[name]
+        if name in GATHERS:
+            return rule(self, args[0].dtype, *args, **keywords)
+        inputs = _stand_ins((args, keywords))
+        out = func(*inputs[0], **inputs[1])
         first = out if isinstance(out, Tensor) else out[0] if isinstance(out, (list, tuple)) else None
         if first is None or (isinstance(out, tuple) and name != "log_sigmoid_forward"):
             raise Untraceable(f"{func} has no equivalent")
@@ -197,6 +205,7 @@ class Trace:
 
     def _decomposed(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """An operator without a rule, by others where PyTorch knows how."""
+        no_equivalent = Untraceable(f"torch.{func.overloadpacket.__name__} has no equivalent")
         if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
             made = func.decompose(*args, **keywords)
             if made is not NotImplemented:
@@ -205,8 +214,11 @@ class Trace:
 
         decomposition = decomposition_table.get(func)
         if decomposition is None:
-            raise Untraceable(f"torch.{func.overloadpacket.__name__} has no equivalent")
-        return decomposition(*args, **keywords)
+            raise no_equivalent
+        try:
+            return decomposition(*args, **keywords)
+        except Exception:  # it reads the numbers, or needs an operator without a rule
+            raise no_equivalent from None
 
 
 def _constants(value: Any, shape: tuple[int, ...]) -> Nodes:
@@ -250,24 +262,25 @@ def _sliced(tensor: Tensor, places: list[Any], index: tuple[Any, ...]) -> tuple[
     return tensor[tuple(places)], tuple(left)
 
 
-_meta_tensors: dict[tuple[tuple[int, ...], torch.dtype], Tensor] = {}
+_ones: dict[tuple[tuple[int, ...], torch.dtype], Tensor] = {}
 
 
-def _metas(tree: Any) -> Any:
-    """The operands without memory, of which PyTorch says what type and shape the result has."""
+def _stand_ins(tree: Any) -> Any:
+    """The operands as tensors of ones, of which PyTorch finds out what type and shape the result has. Those
+    without memory take ten times as long."""
     if isinstance(tree, Tensor):
         key = (tuple(tree.shape), tree.dtype)
-        made = _meta_tensors.get(key)
+        made = _ones.get(key)
         if made is None:
-            made = torch.empty(key[0], dtype=key[1], device="meta")
-            if len(_meta_tensors) < 256:
-                _meta_tensors[key] = made
+            made = torch.ones(key[0], dtype=key[1])
+            if len(_ones) < 256:
+                _ones[key] = made
         return made
     if isinstance(tree, (tuple, list)):
-        return type(tree)([_metas(x) for x in tree])
+        return type(tree)([_stand_ins(x) for x in tree])
     if isinstance(tree, dict):
-        return {name: _metas(x) for name, x in tree.items()}
-    return torch.device("meta") if isinstance(tree, torch.device) else tree
+        return {name: _stand_ins(x) for name, x in tree.items()}
+    return torch.device("cpu") if isinstance(tree, torch.device) else tree
 
 
 class _Mode(TorchFunctionMode):
@@ -302,7 +315,14 @@ class _Mode(TorchFunctionMode):
         if func is Tensor.__setitem__:
             raise Untraceable("writing to an element has no equivalent; expected torch.where")
         with torch.no_grad():
-            result = func(*args, **kwargs)
+            try:
+                result = func(*args, **kwargs)
+            except Untraceable:
+                found = tabulate(trace, func, args, kwargs)
+                if found is None:
+                    raise
+                return trace.gather(found[0], tuple(
+                    traced(trace, getattr(sf, name), torch.int64, trace.device) for name in found[1]))
         if isinstance(result, Tensor) and type(result) is not Traced and func is Tensor.new_tensor:
             trace.made.append(result)
         return result

@@ -81,6 +81,9 @@ def elements_of(trace: Any, tensor: Tensor, indices: tuple[Expression, ...],
 
 def of_array(shape: tuple[int, ...], make: Callable[[tuple[int, ...]], Any]) -> Nodes:
     array = numpy.empty(shape, dtype=object)
+    if not shape:
+        array[()] = make(())
+        return array
     for at in numpy.ndindex(*shape):
         array[at] = make(at)
     return array
