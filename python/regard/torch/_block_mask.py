@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ._function_cache import Functions, functions_of
+from ._function_call import Blocks
 from ._function_math import Extents
 from ._function_trace import SCORE_ARGUMENTS, check_arity
 from ._scopes import ArgumentError
@@ -22,14 +23,6 @@ HIDDEN, PARTIAL, FULL = 0, 1, 2
 _CHUNK = 1 << 24  # elements of a mask that are evaluated at once
 _NO_BLOCKS = 1 << 30  # the block size of PyTorch's masks that hide nothing
 _MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-
-
-class Blocks(NamedTuple):
-    """What a block mask says, as regard.attention takes it."""
-
-    map: Tensor  # uint8 [1|B,1|H,blocks_q,blocks_kv]: HIDDEN, PARTIAL or FULL
-    size_q: int
-    size_kv: int
 
 
 def or_masks(*mask_mods: _MaskMod) -> _MaskMod:

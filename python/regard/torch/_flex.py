@@ -8,16 +8,15 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from .. import _core
 from . import _block_mask
-from ._block_mask import Blocks
-from ._call import GRADIENTS, MORE, _layout_of, autocast, is_traced, kind_of, require_type, turned
-from ._function_cache import Functions, functions_of
+from ._call import MORE, autocast, is_traced, kind_of, require_type
+from ._function_cache import functions_of
+from ._function_call import Blocks, Call, attend
 from ._function_math import Extents
 from ._inputs import check_alike, check_tensor, checked_scale
-from ._scopes import ArgumentError, call_policy, current_backends, drop_in_errors, is_exporting
+from ._options import Options
+from ._scopes import ArgumentError, is_exporting
 
 try:
     from torch.nn.attention.flex_attention import AuxOutput
@@ -27,77 +26,6 @@ except ImportError:  # PyTorch before 2.9
 
         lse: Tensor | None = None
         max_scores: Tensor | None = None
-
-
-class _Call(NamedTuple):
-    """What a call computes besides its tensors."""
-
-    functions: Functions
-    blocks: Blocks | None
-    scale: float | None
-
-    def keywords(self, captured: list[Tensor]) -> dict[str, Any]:
-        """As keywords of regard.attention."""
-        found: dict[str, Any] = {}
-        if self.scale is not None:
-            found["softmax_scale"] = self.scale
-        if self.functions.score:
-            found["score_function"] = self.functions.score
-        if self.functions.mask:
-            found["mask_function"] = self.functions.mask
-            if self.blocks is not None:
-                found.update(block_mask=self.blocks.map, block_size_q=self.blocks.size_q,
-                             block_size_kv=self.blocks.size_kv)
-        if captured:
-            found["captured"] = captured
-        return found
-
-
-class _Recorded(torch.autograd.Function):
-    """A call whose gradients are recorded: of q, k, v and what the score function has captured."""
-
-    @staticmethod
-    def forward(ctx: Any, call: _Call, backends: str, q: Tensor, k: Tensor, v: Tensor,
-                *captured: Tensor) -> tuple[Tensor, Tensor]:
-        keywords = call.keywords([x.detach() for x in captured])
-        with drop_in_errors:
-            out, lse, saved = _run(q, k, v, keywords, backends, return_lse=True, return_saved=True)
-        ctx.save_for_backward(q, k, v, out, *captured)
-        ctx.call, ctx.saved = call, saved
-        ctx.set_materialize_grads(False)
-        return out, lse
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None) -> tuple[Any, ...]:
-        q, k, v, out, *captured = ctx.saved_tensors
-        keywords = ctx.call.keywords([x.detach() for x in captured])
-        layout = _layout_of(q)
-        if layout == "BSHD":
-            keywords["layout"] = layout
-        d_out = torch.zeros_like(out) if d_out is None else d_out
-        with drop_in_errors:
-            grads = _core.attention_backward(*turned(layout, d_out, q, k, v, out), ctx.saved, d_lse=d_lse,
-                                             **keywords)
-        d_captured = [grad if read else None
-                      for grad, read in zip(grads.d_captured, ctx.call.functions.differentiable)]
-        return (None, None, *turned(layout, *grads[:3]), *d_captured)
-
-
-def _run(q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any], backends: str, **wanted: bool) -> Any:
-    """What regard.attention returns, with out in q's memory order."""
-    if backends:
-        keywords["policy"] = call_policy(backends)
-    layout = _layout_of(q)
-    if layout == "BSHD":
-        q, k, v = turned(layout, q, k, v)
-        keywords["layout"] = layout
-    result = _core.attention(q, k, v, **keywords, **wanted)
-    if layout == "BHSD":
-        return result
-    if isinstance(result, Tensor):
-        return result.transpose(1, 2)
-    return result[0].transpose(1, 2), *result[1:]
 
 
 def _check_tensors(query: Any, key: Any, value: Any, enable_gqa: Any) -> None:
@@ -188,21 +116,10 @@ def _check_options(kernel_options: Any, return_lse: Any, return_aux: Any) -> Non
                                   "returns no maximum of the scores")
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, call: _Call, with_lse: bool) -> tuple[Tensor, Any]:
-    backends, captured = current_backends(), call.functions.captured
-    kind = kind_of(query, key, value, *captured)
-    if kind is MORE:
+def _check_runs(query: Tensor, key: Tensor, value: Tensor, captured: list[Tensor]) -> None:
+    if kind_of(query, key, value, *captured) is MORE:
         raise ArgumentError("flex_attention runs at once, on PyTorch's own CPU tensors; expected no graph that "
                             "is traced, no torch.func transform and no subclass of torch.Tensor")
-    if kind is GRADIENTS:
-        out, lse = _Recorded.apply(call, backends, query, key, value, *captured)
-        return out, lse
-    keywords = call.keywords([x.detach() for x in captured])
-    with drop_in_errors:
-        if with_lse:
-            out, lse = _run(query, key, value, keywords, backends, return_lse=True)
-            return out, lse
-        return _run(query, key, value, keywords, backends), None
 
 
 def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable[..., Any] | None = None,
@@ -248,10 +165,11 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
     mask = _mask_of(block_mask, extents, query.device)
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
     functions = functions_of(score_mod, mask.mask_mod, extents, dtype, query.device)
-    call = _Call(functions, mask.blocks, checked_scale(scale))
+    call = Call(Options(softmax_scale=checked_scale(scale)), functions, mask.blocks)
     with_lse = return_lse or return_aux is not None and return_aux.lse
     with torch.autocast("cpu", enabled=False):
-        out, lse = _attend(query, key, value, call, with_lse)
+        _check_runs(query, key, value, functions.captured)
+        out, lse = attend(query, key, value, call, with_lse)
     if return_aux is not None:
         return out, AuxOutput(lse if return_aux.lse else None, None)
     return (out, lse) if return_lse else out

@@ -172,7 +172,10 @@ def _texts(score: Expression | None, mask: Expression | None) -> tuple[str, str,
     of_score = len(given)
     if mask is not None and not (mask.op == "constant" and mask.value):
         given.append(mask)
-    texts, tensors = resolve(*given)
+    try:
+        texts, tensors = resolve(*given)
+    except ValueError as error:
+        raise TracingError(f"score_mod and mask_mod: {error}") from None
     read = set() if not of_score else {id(x) for x in resolve(given[0])[1]}
     return (texts[0] if of_score else "", texts[-1] if len(texts) > of_score else "", tensors,
             [id(x) in read for x in tensors])
@@ -211,14 +214,15 @@ def functions_of(score_mod: Callable[..., Any] | None, mask_mod: Callable[..., A
                          list(entry.differentiable))
     trace, score, mask = trace_functions(score_mod, mask_mod, extents, dtype, device,
                                          {id(x) for x in closure.tensors} if key is not None else set())
-    try:
-        made = _texts(score, mask)
-    except ValueError as error:
-        name = getattr(score_mod or mask_mod, "__qualname__", "function")
-        raise TracingError(f"{name}: {error}") from None
+    made = _texts(score, mask)
     if key is not None and trace.repeatable:
         _remember(key, closure, trace, made)
     return _prepared(*made)
+
+
+def prepared_functions(score: Expression | None, mask: Expression | None) -> Functions:
+    """Those of expressions that were made elsewhere."""
+    return _prepared(*_texts(score, mask))
 
 
 def _prepared(score: str, mask: str, tensors: list[Tensor], differentiable: list[bool]) -> Functions:

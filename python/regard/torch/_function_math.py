@@ -150,6 +150,9 @@ class Arithmetic:
             return (float(node.value), float(node.value))
         if node.op in _VARIABLES:
             return (0.0, max(float(self.extents[_VARIABLES[node.op]]) - 1.0, 0.0))
+        if node.op == "q_pos":  # of the last query at the last key
+            queries, keys = self.extents.queries, self.extents.keys
+            return (float(keys - queries), float(keys - 1))
         if node.op == "gather":
             return self._range(node.value)
         if node.op == "where":

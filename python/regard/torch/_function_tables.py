@@ -13,6 +13,7 @@ from ._function_math import Untraceable
 from ._function_values import Traced, leaves
 
 _MAX_ENTRIES = 1 << 20
+_INDICES = ("b", "h", "q_idx", "kv_idx")  # whose extents a trace knows
 
 _BINARY: dict[str, Callable[..., Tensor]] = {
     "+": torch.add, "-": torch.sub, "*": torch.mul, "/": torch.div, "//": torch.floor_divide,
@@ -61,7 +62,7 @@ class _Tables:
     """The one or two variables of a table, and their values, one row after another."""
 
     def __init__(self, trace: Any, names: list[str]) -> None:
-        extents = dict(zip(("b", "h", "q_idx", "kv_idx"), trace.arithmetic.extents))
+        extents = dict(zip(_INDICES, trace.arithmetic.extents))
         self.shape = tuple(extents[name] for name in names)
         grid = torch.meshgrid(*[torch.arange(extent) for extent in self.shape], indexing="ij")
         self.places = {name: x.reshape(-1) for name, x in zip(names, grid)}
@@ -77,7 +78,7 @@ def tabulate(trace: Any, func: Any, args: Any, keywords: Any) -> tuple[Tensor, l
         return None
     nodes = [node for array in arrays for node in array.flat]
     names = sorted(set().union(*(variables_of(node) for node in nodes)))
-    if not names or (len(names) > 1 and names != ["b", "h"]) or "score" in names:
+    if not names or (len(names) > 1 and names != ["b", "h"]) or not set(names) <= set(_INDICES):
         return None
     captured = [x for node in nodes for x in _captured_of(node)]
     captured += [x for x in leaves((args, keywords)) if isinstance(x, Tensor) and type(x) is not Traced]

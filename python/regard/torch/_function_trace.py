@@ -355,32 +355,22 @@ def _failure(error: Exception, function: Any, what: str) -> TracingError:
     return TracingError(f"{where}: {error}" + (f"\n    {source}" if source else ""))
 
 
-def _call(trace: Trace, function: Any, arguments: tuple[str, ...], dtype: torch.dtype) -> Any:
-    inputs = [traced(trace, getattr(sf, name), dtype if name == "score" else torch.int64, trace.device)
-              for name in arguments]
-    with _Mode(trace):
-        return function(*inputs)
-
-
-def trace_function(trace: Trace, function: Any, is_mask: bool, dtype: torch.dtype) -> Expression:
-    """The expression of a mask_mod, or of a score_mod whose scores have the dtype."""
-    what = "mask_mod" if is_mask else "score_mod"
-    arguments = SCORE_ARGUMENTS[1:] if is_mask else SCORE_ARGUMENTS
-    check_arity(function, what, arguments)
+def _result(trace: Trace, function: Any, inputs: list[Tensor], what: str) -> Expression:
+    """What the function returns, a bool of a mask_mod and a number of a score_mod."""
     try:
-        result = _call(trace, function, arguments, dtype)
+        with _Mode(trace):
+            result = function(*inputs)
         if not isinstance(result, (Tensor, bool, int, float)):
             raise Untraceable(f"the result ({type(result).__name__}) must be a tensor")
         nodes = trace.nodes(result)
         if nodes.shape != ():
             raise Untraceable(f"the result (of shape {nodes.shape}) must be a single number")
         node: Expression = nodes[()]
-        kind = BOOL if is_mask else REAL
-        if not is_mask or node.type == BOOL:
-            node = trace.arithmetic.convert(node, kind)
-        else:
+        if what == "mask_mod" and node.type != BOOL:
             raise Untraceable(f"the result (of {_dtype_name(result)}) must be torch.bool, True where a "
                               "query may attend")
+        if what == "score_mod":
+            node = trace.arithmetic.convert(node, REAL)
         sf.check_size(node)
         return node
     except TracingError:
@@ -389,6 +379,30 @@ def trace_function(trace: Trace, function: Any, is_mask: bool, dtype: torch.dtyp
         raise _failure(error, function, what) from None
     except (TypeError, RuntimeError, IndexError, NotImplementedError) as error:
         raise _failure(error, function, what) from error
+
+
+def trace_score(trace: Trace, function: Any, dtype: torch.dtype) -> Expression:
+    """The expression of a score_mod whose scores have the dtype."""
+    check_arity(function, "score_mod", SCORE_ARGUMENTS)
+    score = traced(trace, sf.score, dtype, trace.device)
+    return _result(trace, function, [score, *_indices(trace, _INDICES)], "score_mod")
+
+
+def trace_mask(trace: Trace, function: Any, indices: tuple[Expression, ...]) -> Expression:
+    """The expression of a mask_mod of these indices."""
+    check_arity(function, "mask_mod", SCORE_ARGUMENTS[1:])
+    grad_enabled, trace.grad_enabled = trace.grad_enabled, False
+    with torch.no_grad():
+        node = _result(trace, function, _indices(trace, indices), "mask_mod")
+    trace.grad_enabled = grad_enabled
+    return node
+
+
+_INDICES = (sf.b, sf.h, sf.q_idx, sf.kv_idx)
+
+
+def _indices(trace: Trace, nodes: tuple[Expression, ...]) -> list[Tensor]:
+    return [traced(trace, node, torch.int64, trace.device) for node in nodes]
 
 
 def _dtype_name(result: Any) -> str:
@@ -417,11 +431,6 @@ def trace_functions(score_mod: Callable[..., Any] | None, mask_mod: Callable[...
     in their closures."""
     trace = Trace(extents, device, torch.is_grad_enabled())
     trace.leaves = held
-    score = None if score_mod is None else trace_function(trace, score_mod, False, dtype)
-    mask = None
-    if mask_mod is not None:
-        with torch.no_grad():
-            trace.grad_enabled = False
-            mask = trace_function(trace, mask_mod, True, dtype)
+    score = None if score_mod is None else trace_score(trace, score_mod, dtype)
+    mask = None if mask_mod is None else trace_mask(trace, mask_mod, _INDICES)
     return trace, score, mask
-
