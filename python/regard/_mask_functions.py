@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from . import score_functions as sf
-from ._packed_rows import Sequences
+from ._packed_rows import Sequences, Shape
 from .score_functions import Expression
 from .torch import _call
 from .torch._function_cache import Functions, prepared_functions
@@ -59,6 +59,7 @@ class MaskFunction(Tensor):
     functions: Functions
     diagonal: str
     is_packed: bool  # it hides the keys of other sequences in the row
+    packed_window: int | None  # 0 or a sliding window of causal sequences where it hides nothing more
     make: Callable[[], Tensor]
     made: Tensor | None
 
@@ -85,15 +86,45 @@ class MaskFunction(Tensor):
 _make: Callable[..., MaskFunction] = Tensor._make_wrapper_subclass
 
 
+def _cells(function: Any) -> dict[str, Any]:
+    """What a function's closure holds."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    return {name: cell.cell_contents for name, cell in zip(names, getattr(function, "__closure__", None) or ())}
+
+
+def _is(function: Any, maker: str) -> bool:
+    """Whether Transformers' function of that name made it."""
+    return getattr(function, "__qualname__", "").startswith(maker)
+
+
+def _parts(function: Any) -> tuple[Any, ...]:
+    """The functions that a function combines."""
+    return tuple(part for cell in _cells(function).values()
+                 for part in (cell if isinstance(cell, tuple) else (cell,)) if callable(part))
+
+
 def _has_packed(function: Any) -> bool:
     """Whether Transformers has found several sequences in a row, and made this function of them."""
-    if getattr(function, "__qualname__", "").startswith(_PACKED):
-        return True
-    for cell in getattr(function, "__closure__", None) or ():
-        parts = cell.cell_contents if isinstance(cell.cell_contents, tuple) else (cell.cell_contents,)
-        if any(callable(part) and _has_packed(part) for part in parts):
-            return True
-    return False
+    return _is(function, "packed_sequence_mask_function.") or any(map(_has_packed, _parts(function)))
+
+
+def _packed_window(given: _Described) -> int | None:
+    """The sliding window of packed sequences that are causal, and nothing more; 0 for none. None for other
+    masks."""
+    parts = _parts(given.function) if _is(given.function, "and_masks.") else ()
+    if given.padding is not None or len(parts) != 2 or not (
+            _is(parts[0], "packed_sequence_mask_function.")
+            and _is(parts[1], "remap_positions_for_packed_sequence.")):
+        return None
+    inner = _cells(parts[1]).get("mask_function")
+    if _is(inner, "causal_mask_function"):
+        return 0
+    of_window = _parts(inner) if _is(inner, "and_masks.") else ()
+    if len(of_window) == 2 and _is(of_window[0], "sliding_window_overlay.") and (
+            _is(of_window[1], "causal_mask_function")):
+        window = _cells(of_window[0]).get("sliding_window")
+        return window if isinstance(window, int) else None
+    return None
 
 
 def _expression(trace: Trace, given: _Described) -> Expression:
@@ -164,7 +195,7 @@ def make_mask(make: Callable[..., Tensor | None], keywords: dict[str, Any]) -> T
         return make(**keywords)
     mask = _mask_of((given.batch, 1, given.queries, given.keys), functions, lambda: _made(make, keywords))
     mask.diagonal = "bottom_right" if given.is_bottom_right else "top_left"
-    mask.is_packed = _has_packed(given.function)
+    mask.is_packed, mask.packed_window = _has_packed(given.function), _packed_window(given)
     return mask
 
 
@@ -190,27 +221,40 @@ def _restricted(mask: MaskFunction, sequences: Sequences) -> MaskFunction:
         mask=text, captured=[*functions.captured, ids_q, ids_kv],
         differentiable=[*functions.differentiable, False, False]),
         lambda: mask.tensor() & (ids_q[:, None, :, None] == ids_kv[:, None, None, :]))
-    found.diagonal, found.is_packed = mask.diagonal, True
+    found.diagonal, found.is_packed, found.packed_window = mask.diagonal, True, None
     return found
 
 
-def of_layer(mask: MaskFunction, query: Tensor, key: Tensor, sequences: Sequences | None,
-             needs_tensor: bool) -> tuple[MaskFunction | None, Tensor | None]:
-    """The mask of a layer as a function, or as a tensor where its attention needs one: its shape is another,
-    a graph is traced, or keywords mark sequences that the mask has to agree with."""
-    extents = (query.shape[0], query.shape[2], key.shape[2])
-    if needs_tensor or mask.made is not None or extents != (mask.shape[0], *mask.shape[2:]) or (
+class LayerMask(NamedTuple):
+    """The mask of a layer: a function, a tensor, or none where its sequences are a packed call."""
+
+    function: MaskFunction | None = None
+    tensor: Tensor | None = None
+    is_packed_call: bool = False
+
+
+def of_layer(mask: MaskFunction, query: Tensor, shape: Shape, sequences: Sequences | None,
+             needs_tensor: bool) -> LayerMask:
+    """It is a tensor where the layer's attention needs one: its shape is another, a graph is traced, or
+    keywords mark sequences that the mask has to agree with."""
+    if needs_tensor or mask.made is not None or (
+            (shape.batch, shape.rows, shape.keys) != (mask.shape[0], *mask.shape[2:])) or (
             _call.kind_of(query) is _call.MORE) or (sequences is not None and sequences.named):
-        return None, mask.tensor()
-    if sequences is None or mask.is_packed:
-        return mask, None
-    if sequences.ids_kv.shape[1] != extents[2]:
-        return None, mask.tensor()
-    return _restricted(mask, sequences), None
+        return LayerMask(tensor=mask.tensor())
+    if sequences is None:
+        return LayerMask(mask)
+    if mask.packed_window is not None and shape.is_causal and shape.chunk is None and (
+            mask.packed_window == (shape.window or 0)) and sequences.starts_q is not None:
+        return LayerMask(is_packed_call=True)
+    if mask.is_packed:
+        return LayerMask(mask)
+    if sequences.ids_kv.shape[1] != shape.keys or len(mask.functions.captured) > sf.MAX_CAPTURED - 2:
+        return LayerMask(tensor=mask.tensor())
+    return LayerMask(_restricted(mask, sequences))
 
 
 def call_of(mask: MaskFunction, options: Options) -> Call:
     return Call(options._replace(diagonal=mask.diagonal), mask.functions)
 
 
-__all__ = ["MaskFunction", "attend", "call_of", "make_mask", "of_layer"]
+__all__ = ["LayerMask", "MaskFunction", "attend", "call_of", "make_mask", "of_layer"]

@@ -372,8 +372,13 @@ class _Slots:
     def __init__(self) -> None:
         self.tensors: list[Any] = []
         self._of_id: dict[int, int] = {}
+        self._explicit = False
 
     def of(self, given: Captured) -> int:
+        self._explicit = self._explicit or given.slot is not None
+        if self._explicit and (given.slot is None or self.tensors):
+            raise ValueError("captured(tensor) and r(k), i(k) are not of one call: one of them numbers the "
+                             "captured tensors")
         if given.slot is not None:
             return given.slot
         key = id(given.tensor)
@@ -462,3 +467,17 @@ def resolve(*expressions: Expression) -> tuple[list[str], list[Any]]:
         raise ValueError(f"expressions of a call read at most {MAX_CAPTURED} tensors, not "
                          f"{len(slots.tensors)}")
     return texts, slots.tensors
+
+
+def _of_a_call(score: Any, mask: Any, given: Sequence[Any] | None) -> tuple[str | None, str | None, Any]:
+    """The texts of a call's functions, of which one is an Expression, and their captured tensors."""
+    expressions = [x for x in (score, mask) if x is not None]
+    for x in expressions:
+        if not isinstance(x, Expression):
+            raise TypeError(f"score_function and mask_function ({type(score).__name__} and "
+                            f"{type(mask).__name__}) must both be expressions of regard.score_functions, or texts")
+    texts, tensors = resolve(*expressions)
+    if tensors and given is not None:
+        raise ValueError("captured must be left out where expressions name their tensors: captured(tensor)")
+    return (texts[0] if score is not None else None, texts[-1] if mask is not None else None,
+            tensors if given is None else given)

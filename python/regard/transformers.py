@@ -165,11 +165,11 @@ def _attention(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor
     shape = _packed_rows.Shape(query.shape[0], rows, keys, is_causal, window, _chunk_of(module))
     sequences = _packed_rows.sequences_of(packed, keywords.get("position_ids"), shape,
                                            query.device, attention_mask is not None)
-    function = None
+    function, as_packed = None, False
     if type(attention_mask) is _mask_functions.MaskFunction:
-        function, attention_mask = _mask_functions.of_layer(attention_mask, query, key, sequences, weights)
-    as_packed = False
-    if sequences is not None and function is None:
+        function, attention_mask, as_packed = _mask_functions.of_layer(
+            attention_mask, query, shape, sequences, weights or position_bias is not None)
+    if sequences is not None and function is None and not as_packed:
         as_packed, attention_mask = _packed_rows.attention_of(
             sequences, attention_mask, shape, weights or position_bias is not None)
     options = Options(sinks=sinks, softmax_scale=scaling, softcap=softcap or 0.0)

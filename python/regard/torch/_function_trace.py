@@ -77,6 +77,7 @@ class Trace:
         self.made: list[Tensor] = []    # tensors made of constants while the function ran
         self.tables: list[Tensor] = []  # made of indices alone
         self.repeatable = True          # the same closure gives the same expression
+        self.has_plain = False          # the operation under way has operands that are not traced
         self.out_shape: tuple[int, ...] = ()
         self.out_dim = 0
 
@@ -91,7 +92,8 @@ class Trace:
         if any(x is made for made in self.made):
             return _constants(x.tolist(), tuple(x.shape))
         if x.dim() == 0 and not x.requires_grad and id(x) not in self.leaves:
-            self.repeatable = False
+            # A tensor that the function was not given is a number that PyTorch has made one of.
+            self.repeatable = self.repeatable and not self.has_plain
             return _constants(x.item(), ())
         if x.numel() > MAX_ELEMENTS:
             raise Untraceable(f"a captured tensor of shape {tuple(x.shape)} needs an index for each of its "
@@ -314,6 +316,8 @@ class _Mode(TorchFunctionMode):
             return trace.gather(args[0], tuple(index) if isinstance(index, (tuple, list)) else (index,))
         if func is Tensor.__setitem__:
             raise Untraceable("writing to an element has no equivalent; expected torch.where")
+        trace.has_plain = any(isinstance(x, Tensor) and type(x) is not Traced and
+                              not any(x is made for made in trace.made) for x in leaves((args, kwargs)))
         with torch.no_grad():
             try:
                 result = func(*args, **kwargs)
