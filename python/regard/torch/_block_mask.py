@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ._function_cache import Functions, functions_of
+from ._function_cache import functions_of
 from ._function_call import Blocks
 from ._function_math import Extents
 from ._function_trace import SCORE_ARGUMENTS, check_arity
@@ -123,15 +123,25 @@ def create_block_mask(mask_mod: _MaskMod, B: int | None, H: int | None, Q_LEN: i
     extents = Extents(_extent("B", B, 1), _extent("H", H, 1), _extent("Q_LEN", Q_LEN),
                       _extent("KV_LEN", KV_LEN))
     device = torch.device("cpu" if device is None else device)
-    functions = functions_of(None, mask_mod, extents, torch.float32, device)
-    blocks = compute_blocks(functions, mask_mod, extents, sizes)
-    full = blocks.map == FULL if separate_full_blocks else None
-    partial = blocks.map == PARTIAL if separate_full_blocks else blocks.map != HIDDEN
+    functions_of(None, mask_mod, extents, torch.float32, device)  # raises where it has no equivalent
+    blocks = compute_blocks(mask_mod, extents, sizes)
+    full = _whole(blocks, extents) if separate_full_blocks else None
+    partial = blocks.map != HIDDEN if full is None else (blocks.map != HIDDEN) & ~full
     made = BlockMask.from_kv_blocks(
         *_ordered(partial), *((None, None) if full is None else _ordered(full)), BLOCK_SIZE=sizes,
         mask_mod=mask_mod, seq_lengths=(extents.queries, extents.keys))
-    _known(made, mask_mod, blocks)
+    _know(made, blocks, True)
     return made
+
+
+def _whole(blocks: Blocks, extents: Extents) -> Tensor:
+    """The full blocks, for PyTorch less those that reach beyond the last query or key."""
+    full = blocks.map == FULL
+    if extents.queries % blocks.size_q:
+        full[:, :, -1] = False
+    if extents.keys % blocks.size_kv:
+        full[..., -1] = False
+    return full
 
 
 def _ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
@@ -141,8 +151,7 @@ def _ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
     return numbers.sum(-1, dtype=torch.int32), order.to(torch.int32)
 
 
-def compute_blocks(functions: Functions, mask_mod: _MaskMod, extents: Extents,
-                   sizes: tuple[int, int]) -> Blocks:
+def compute_blocks(mask_mod: _MaskMod, extents: Extents, sizes: tuple[int, int]) -> Blocks:
     """The blocks of a mask, evaluated element by element."""
     batch, heads, queries, keys = extents
     rows, columns = math.ceil(queries / sizes[0]), math.ceil(keys / sizes[1])
@@ -185,6 +194,7 @@ class _Known(NamedTuple):
     mask_mod: Any
     tensors: tuple[Any, ...]  # those of the block mask that `blocks` was made of
     blocks: Blocks
+    agrees: bool              # the mask_mod hides and shows what they say
 
 
 def _tensors_of(block_mask: Any) -> tuple[Any, ...]:
@@ -192,29 +202,36 @@ def _tensors_of(block_mask: Any) -> tuple[Any, ...]:
             block_mask.full_kv_indices)
 
 
-def _known(block_mask: Any, mask_mod: Any, blocks: Blocks) -> None:
-    block_mask._regard_blocks = _Known(mask_mod, _tensors_of(block_mask), blocks)
+def _know(block_mask: Any, blocks: Blocks, agrees: bool) -> _Known:
+    known = _Known(block_mask.mask_mod, _tensors_of(block_mask), blocks, agrees)
+    block_mask._regard_known = known
+    return known
 
 
-def blocks_of(block_mask: Any) -> Blocks:
-    """The blocks of any BlockMask, PyTorch's too."""
-    known = getattr(block_mask, "_regard_blocks", None)
-    if known is not None and all(a is b for a, b in zip(known.tensors, _tensors_of(block_mask))):
-        return known.blocks
-    partial = _dense(block_mask.kv_num_blocks, block_mask.kv_indices)
-    found = partial.to(torch.uint8)
+def _known_of(block_mask: Any) -> _Known:
+    """The blocks of any BlockMask, PyTorch's too, and whether its mask_mod agrees with them, for which it is
+    evaluated once."""
+    known: _Known | None = getattr(block_mask, "_regard_known", None)
+    if known is not None and known.mask_mod is block_mask.mask_mod and all(
+            a is b for a, b in zip(known.tensors, _tensors_of(block_mask))):
+        return known
+    found = _dense(block_mask.kv_num_blocks, block_mask.kv_indices).to(torch.uint8)
     if block_mask.full_kv_num_blocks is not None:
         found[_dense(block_mask.full_kv_num_blocks, block_mask.full_kv_indices)] = FULL
-    blocks = Blocks(found, *_block_sizes(tuple(block_mask.BLOCK_SIZE)))
-    _known(block_mask, None, blocks)
-    return blocks
+    sizes = _block_sizes(tuple(block_mask.BLOCK_SIZE))
+    extents = Extents(*found.shape[:2], *block_mask.seq_lengths)
+    own = compute_blocks(block_mask.mask_mod, extents, sizes).map
+    agrees = own.shape == found.shape and bool(
+        ((own == HIDDEN) | (found != HIDDEN)).all() and ((own == FULL) | (found != FULL)).all())
+    return _know(block_mask, Blocks(own if agrees else found, *sizes), agrees)
 
 
-def is_own(block_mask: Any) -> bool:
-    """Whether the blocks were computed here from the mask_mod that the block mask still has."""
-    known = getattr(block_mask, "_regard_blocks", None)
-    return known is not None and known.mask_mod is not None and known.mask_mod is block_mask.mask_mod and all(
-        a is b for a, b in zip(known.tensors, _tensors_of(block_mask)))
+def mask_of(block_mask: Any) -> tuple[_MaskMod, Blocks]:
+    """A mask_mod that agrees with blocks, and these."""
+    known = _known_of(block_mask)
+    if known.agrees:
+        return block_mask.mask_mod, known.blocks
+    return restricted(block_mask.mask_mod, known.blocks), known.blocks
 
 
 def restricted(mask_mod: _MaskMod, blocks: Blocks) -> _MaskMod:

@@ -97,10 +97,7 @@ def _mask_of(block_mask: Any, extents: Extents, device: torch.device) -> _Mask:
     _check_block_mask(block_mask, extents, device)
     if _block_mask.hides_nothing(block_mask):
         return _Mask(block_mask.mask_mod, None)
-    blocks = _block_mask.blocks_of(block_mask)
-    if _block_mask.is_own(block_mask):
-        return _Mask(block_mask.mask_mod, blocks)
-    return _Mask(_block_mask.restricted(block_mask.mask_mod, blocks), blocks)
+    return _Mask(*_block_mask.mask_of(block_mask))
 
 
 def _check_options(kernel_options: Any, return_lse: Any, return_aux: Any) -> None:
@@ -122,6 +119,7 @@ def _check_runs(query: Tensor, key: Tensor, value: Tensor, captured: list[Tensor
                             "is traced, no torch.func transform and no subclass of torch.Tensor")
 
 
+@torch.compiler.disable(reason="regard.torch.flex_attention traces its functions itself")
 def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable[..., Any] | None = None,
                    block_mask: Any = None, scale: float | None = None, enable_gqa: bool = False,
                    return_lse: bool = False, kernel_options: dict[str, Any] | None = None, *,
@@ -165,7 +163,8 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
     mask = _mask_of(block_mask, extents, query.device)
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
     functions = functions_of(score_mod, mask.mask_mod, extents, dtype, query.device)
-    call = Call(Options(softmax_scale=checked_scale(scale)), functions, mask.blocks)
+    call = Call(Options(softmax_scale=checked_scale(scale)), functions,
+                mask.blocks if functions.needs_blocks else None)
     with_lse = return_lse or return_aux is not None and return_aux.lse
     with torch.autocast("cpu", enabled=False):
         _check_runs(query, key, value, functions.captured)
@@ -174,6 +173,3 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
         return out, AuxOutput(lse if return_aux.lse else None, None)
     return (out, lse) if return_lse else out
 
-
-# PyTorch compiles around it: what it traces is not known to be the same at the next call.
-setattr(flex_attention, "_torchdynamo_disable", True)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..score_functions import Expression, resolve
 from ._function_math import Extents, Untraceable
+from ._function_tables import variables_of
 from ._function_trace import Trace, TracingError, trace_functions
 from ._function_values import prepared
 
@@ -37,6 +38,7 @@ class Functions(NamedTuple):
     mask: str
     captured: list[Tensor]
     differentiable: list[bool]  # which of `captured` the score function reads
+    needs_blocks: bool = False  # where the mask hides whole tiles is not known without evaluating it
 
 
 class _Unknown(Exception):
@@ -133,13 +135,20 @@ class _Closure:
 _TYPES = frozenset({int, float, bool, tuple, list, Tensor, torch.Size})
 
 
-class _Entry(NamedTuple):
-    """Expressions, and where in the closure the tensors that they read are."""
+class _Texts(NamedTuple):
+    """What of Functions does not change from call to call."""
 
     score: str
     mask: str
-    places: tuple[int | Tensor, ...]  # or a table that was made of indices
     differentiable: tuple[bool, ...]
+    needs_blocks: bool
+
+
+class _Entry(NamedTuple):
+    """Expressions, and where in the closure the tensors that they read are."""
+
+    texts: _Texts
+    places: tuple[int | Tensor, ...]  # or a table that was made of indices
     ranges: dict[int, tuple[float, float]]  # what the integers of the tensor at a place were
     checked: dict[int, tuple[Any, int]]     # the tensor whose integers were last found to be there
 
@@ -164,8 +173,16 @@ def _ranges_hold(entry: _Entry, tensors: list[Tensor]) -> bool:
     return True
 
 
-def _texts(score: Expression | None, mask: Expression | None) -> tuple[str, str, list[Tensor], list[bool]]:
-    """The texts; none of a score that is as it was, or of a mask that hides nothing."""
+def _reads_pairs(node: Expression) -> bool:
+    """Whether an element that is read depends on both query and key: bounds of such are too wide."""
+    variables = variables_of(node) if node.op == "gather" else set()
+    return {"kv_idx"} < variables and not variables.isdisjoint({"q_idx", "q_pos"}) or any(
+        map(_reads_pairs, node.args))
+
+
+def _texts(score: Expression | None, mask: Expression | None) -> tuple[_Texts, list[Tensor]]:
+    """The texts, and the tensors that they read; none of a score that is as it was, or of a mask that hides
+    nothing."""
     given = []
     if score is not None and score.op != "score":
         given.append(score)
@@ -177,12 +194,12 @@ def _texts(score: Expression | None, mask: Expression | None) -> tuple[str, str,
     except ValueError as error:
         raise TracingError(f"score_mod and mask_mod: {error}") from None
     read = set() if not of_score else {id(x) for x in resolve(given[0])[1]}
-    return (texts[0] if of_score else "", texts[-1] if len(texts) > of_score else "", tensors,
-            [id(x) in read for x in tensors])
+    has_mask = len(texts) > of_score
+    return _Texts(texts[0] if of_score else "", texts[-1] if has_mask else "",
+                  tuple([id(x) in read for x in tensors]), has_mask and _reads_pairs(given[-1])), tensors
 
 
-def _remember(key: Any, closure: _Closure, trace: Trace, made: tuple[str, str, list[Tensor], list[bool]]) -> None:
-    score, mask, tensors, differentiable = made
+def _remember(key: Any, closure: _Closure, trace: Trace, texts: _Texts, tensors: list[Tensor]) -> None:
     places: dict[int, Any] = {id(x): at for at, x in enumerate(closure.tensors)}
     tables = {id(x): x for x in trace.tables}
     read = [x for x in trace.arithmetic.ranges.values() if id(x) not in tables]
@@ -190,8 +207,8 @@ def _remember(key: Any, closure: _Closure, trace: Trace, made: tuple[str, str, l
         return
     if len(_entries) >= _MAX_ENTRIES:
         _entries.clear()
-    _entries[key] = _Entry(score, mask, tuple([
-        places[id(x)] if id(x) in places else tables[id(x)] for x in tensors]), tuple(differentiable), {
+    _entries[key] = _Entry(texts, tuple([
+        places[id(x)] if id(x) in places else tables[id(x)] for x in tensors]), {
         places[id(x)]: trace.arithmetic.range_of(x) for x in read}, {})
 
 
@@ -209,15 +226,14 @@ def functions_of(score_mod: Callable[..., Any] | None, mask_mod: Callable[..., A
     except _Unknown:
         entry = None
     if entry is not None and _ranges_hold(entry, closure.tensors):
-        return _prepared(entry.score, entry.mask, [closure.tensors[at] if isinstance(at, int) else at
-                                                   for at in entry.places],
-                         list(entry.differentiable))
+        return _prepared(entry.texts, [closure.tensors[at] if isinstance(at, int) else at
+                                       for at in entry.places])
     trace, score, mask = trace_functions(score_mod, mask_mod, extents, dtype, device,
                                          {id(x) for x in closure.tensors} if key is not None else set())
-    made = _texts(score, mask)
+    texts, tensors = _texts(score, mask)
     if key is not None and trace.repeatable:
-        _remember(key, closure, trace, made)
-    return _prepared(*made)
+        _remember(key, closure, trace, texts, tensors)
+    return _prepared(texts, tensors)
 
 
 def prepared_functions(score: Expression | None, mask: Expression | None) -> Functions:
@@ -225,9 +241,9 @@ def prepared_functions(score: Expression | None, mask: Expression | None) -> Fun
     return _prepared(*_texts(score, mask))
 
 
-def _prepared(score: str, mask: str, tensors: list[Tensor], differentiable: list[bool]) -> Functions:
+def _prepared(texts: _Texts, tensors: list[Tensor]) -> Functions:
     try:
-        return Functions(score, mask, [prepared(x if read else x.detach())
-                                       for x, read in zip(tensors, differentiable)], differentiable)
+        captured = [prepared(x if read else x.detach()) for x, read in zip(tensors, texts.differentiable)]
+        return Functions(texts.score, texts.mask, captured, list(texts.differentiable), texts.needs_blocks)
     except Untraceable as error:
         raise TracingError(str(error)) from None
