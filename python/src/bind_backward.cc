@@ -28,7 +28,8 @@ constexpr const char* kBackwardDoc =
 d_out and out have the shape of out, saved is what the forward returned. d_lse, the gradient of lse,
 and delta, the sums of d_out * out over head_dim, are [batch, heads, queries]. Returns
 regard.Gradients: d_q, d_k, d_v, d_bias (None without attn_bias), d_sinks (None without sinks) and
-d_captured (a tuple, None for tensors that score_function does not read as real numbers), each with the shape, layout and kind of the array that it belongs to.
+d_captured (None without captured; in it, None for what score_function does not read as real numbers),
+each with the shape, layout and kind of the array that it belongs to.
 
     >>> import numpy as np, regard
     >>> q = k = v = np.ones((1, 2, 5, 64), np.float32)
@@ -171,7 +172,7 @@ nb::object bias_gradient(const Call& call, const Arguments& arguments, const Gra
   return call.as_callers_kind(shaped, call.request.attn_bias.dtype);
 }
 
-/// One for each captured tensor; None of those that have no gradient.
+/// One for each captured tensor, None of those that have no gradient; None without them.
 nb::object captured_gradients(const Call& call, const Gradients& made) {
   nb::list found;
   for (int i = 0; i < kMaxCaptured; ++i) {
@@ -181,6 +182,7 @@ nb::object captured_gradients(const Call& call, const Gradients& made) {
                      ? call.as_callers_kind(made.d_captured[i], view.dtype)
                      : nb::none());
   }
+  if (found.size() == 0) return nb::none();
   return nb::tuple(found);
 }
 

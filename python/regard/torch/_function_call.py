@@ -109,7 +109,7 @@ class _Recorded(torch.autograd.Function):
             if given is not None:
                 of_options[at] = grad.to(given.dtype)
         d_captured = [grad if read else None
-                      for grad, read in zip(grads.d_captured, call.functions.differentiable)]
+                      for grad, read in zip(grads.d_captured or (), call.functions.differentiable)]
         return (None, None, *turned(layout, grads.d_q, grads.d_k, grads.d_v), *of_options, *d_captured)
 
 
