@@ -11,6 +11,7 @@
 #include "cpu/append.h"
 #include "cpu/backward/run.h"
 #include "cpu/forward/kernels.h"
+#include "cpu/functions/functions.h"
 #include "cpu/packed_rows.h"
 #include "cpu/split.h"
 #include "cpu/threads/packed_blocks.h"
@@ -241,6 +242,7 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   args->at_keys = layout.take(saturating_mul(keys, padded_head_dim(params.head_dim_qk)), kBytes);
   args->at_values = layout.take(saturating_mul(values, padded_head_dim(params.head_dim_v)), kBytes);
   args->at_row = layout.take(args->tile_kv, kBytes);
+  args->at_registers = layout.take(function_bytes(params, k.width, k.lanes, kBytes, false), 1);
   // Of decode rows the row blocks of a task, else one.
   const std::int64_t handed = shape.is_decode ? shape.row_blocks : 1;
   ScratchLayout split;
@@ -306,6 +308,7 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
   }
   const std::int64_t workers_bytes = worker_bytes * plan.workers;
   make_problem(params, buffers, &args.problem);
+  args.functions = &function_kernel(plan.isa, sizeof(float));
   const std::int32_t workers = useful_workers(params, plan.workers);
   append_and_rotate(&args.problem, launch.workspace.data, {workers, worker_bytes, rest});
   if (!shape.is_decode) {

@@ -125,9 +125,9 @@ void set_captured(const TensorView& tensor, CapturedView* view) noexcept {
   if (!tensor.present()) return;
   view->data = static_cast<char*>(tensor.data);
   view->type = captured_type(tensor.dtype);
-  for (int i = 0; i < tensor.rank; ++i) {
-    view->stride[i] = tensor.strides[i];
-    view->extent[i] = tensor.shape[i];
+  for (int i = 0; i < 4; ++i) {
+    view->stride[i] = i < tensor.rank ? tensor.strides[i] : 0;
+    view->extent[i] = i < tensor.rank ? tensor.shape[i] : 1;
   }
 }
 

@@ -73,7 +73,7 @@ REGARD_KERNEL_FN double descale_of(const View& view, std::int64_t b, std::int64_
 
 enum class CapturedType : std::uint8_t { kF32 = 0, kF64, kBf16, kF16, kI32, kI64, kBytes };
 
-/// A tensor that functions read; strides in elements.
+/// A tensor that functions read; strides in elements. Past its rank extents are 1.
 struct CapturedView {
   char* data = nullptr;
   std::int64_t stride[4] = {};
@@ -172,7 +172,8 @@ struct Problem {
 
 /// Keys are hidden by data, not by arithmetic alone.
 REGARD_KERNEL_FN bool has_data_mask(const Problem& p) {
-  return p.mask.present || p.bias.present || p.segments_q.present;
+  return p.mask.present || p.bias.present || p.segments_q.present ||
+         edits_by_function(p.functions) || p.functions.mask.steps != nullptr;
 }
 
 /// What the scores of a kv head are multiplied by, for q and k are. In double: the factors may lie

@@ -7,6 +7,7 @@
 #include "base/scratch.h"
 #include "cpu/append.h"
 #include "cpu/backward/run.h"
+#include "cpu/functions/functions.h"
 #include "cpu/packed_rows.h"
 #include "cpu/simd/kernel_isa.h"
 #include "cpu/threads/packed_blocks.h"
@@ -57,6 +58,8 @@ std::int64_t lay_out(const AttentionParams& p, const Kernel& kernel, std::int64_
   args->at_tile =
       layout.take(saturating_mul(tile, std::max(p.head_dim_qk, p.head_dim_v)), kernel.scalar_bytes);
   args->at_row = layout.take(kTileKv, kernel.scalar_bytes);
+  args->at_registers = layout.take(
+      cpu::function_bytes(p, kernel.width, kernel.lanes, kernel.scalar_bytes, false), 1);
   return layout.total();
 }
 
@@ -121,6 +124,7 @@ class MathBackend final : public Backend {
         cpu::choose_row_blocks(params, kernel.width, plan.tile_q / kernel.width, plan.workers);
     const std::int64_t worker_bytes = lay_out(params, kernel, row_blocks, &args);
     problem::make_problem(params, buffers, &args.problem);
+    args.functions = &cpu::function_kernel(plan.isa, kernel.scalar_bytes);
     const problem::Problem& p = args.problem;
     args.grid = cpu::make_grid(params, row_blocks * kernel.width);
     const Launch behind_queries = cpu::behind_rotated_queries(params, launch);

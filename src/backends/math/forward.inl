@@ -33,7 +33,7 @@ struct Task {
   T* block_t;  // the part of a block of keys in out_t
   T* scores;
   T* tile;
-  T* row;
+  cpu::EditScratch<T> edit_scratch;
 
   /// scores^T of a row block at key j.
   T* scores_at(std::int64_t x, std::int64_t j) const {
@@ -93,7 +93,7 @@ static void compute_tile(const Task<V>& t, std::int64_t x, Tile tile,
       write_scores<V>(p, row_block, tile, scores, p.softmax_scale);
     }
     const bool partial = tile_class == TileClass::kPartial;
-    cpu::edit_scores<V>(p, row_block, tile, partial, scores, t.row);
+    cpu::edit_scores<V>(p, row_block, tile, partial, scores, t.edit_scratch);
   }
   if (p.scores_stage == ScoresStage::kScaled) hide_masked<V>(p, row_block, tile, scores);
   if (p.scores_stage == ScoresStage::kEdited) write_scores<V>(p, row_block, tile, scores, 1.0);
@@ -215,7 +215,7 @@ static void forward(const void* opaque, std::int64_t task, char* scratch) {
             reinterpret_cast<T*>(scratch + a.at_block),
             reinterpret_cast<T*>(scratch + a.at_scores),
             reinterpret_cast<T*>(scratch + a.at_tile),
-            reinterpret_cast<T*>(scratch + a.at_row)};
+            {reinterpret_cast<T*>(scratch + a.at_row), scratch + a.at_registers, a.functions}};
   start_row_blocks(t, rows.begin, end);
   t.tiles = cpu::tiles_of(
       semantics::visible_keys(s.band, t.row_blocks[0].i_begin, t.row_blocks[t.count - 1].i_end),

@@ -7,7 +7,9 @@ using F32 = simd_avx512::Simd<float>;
 using F64 = simd_avx512::Simd<double>;
 }  // namespace
 
-const Kernel kAvx512F32 = {forward<F32>, F32::kWidth, sizeof(RowBlock<F32>), sizeof(float)};
-const Kernel kAvx512F64 = {forward<F64>, F64::kWidth, sizeof(RowBlock<F64>), sizeof(double)};
+const Kernel kAvx512F32 = {forward<F32>, F32::kWidth, F32::kLanes, sizeof(RowBlock<F32>),
+                           sizeof(float)};
+const Kernel kAvx512F64 = {forward<F64>, F64::kWidth, F64::kLanes, sizeof(RowBlock<F64>),
+                           sizeof(double)};
 
 }  // namespace regard::math

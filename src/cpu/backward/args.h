@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "cpu/functions/function_kernel.h"
 #include "cpu/problem.h"
 #include "cpu/threads/progress.h"
 #include "problem/grad_problem.h"
@@ -51,20 +52,29 @@ struct BackwardArgs {
   std::int64_t at_keys_t = 0;      // pairs: [tile_kv / pack][padded head_dim_qk]
   // What a row block makes of a tile, for each of a group in the scratch.
   std::int64_t score_bytes = 0;
-  std::int64_t at_probs = 0;     // within those: scores^T, then probs^T [tile_kv][W]
-  std::int64_t at_d_scores = 0;  // d_probs^T, then d_scores^T [tile_kv][W]
-  std::int64_t at_capped = 0;    // scores^T after softcap [tile_kv][W]
-  std::int64_t at_seen = 0;      // SeenKeys
+  std::int64_t at_probs = 0;        // within those: scores^T, then probs^T [tile_kv][W]
+  std::int64_t at_d_scores = 0;     // d_probs^T, then d_scores^T [tile_kv][W]
+  std::int64_t at_capped = 0;       // scores^T after softcap, before functions [tile_kv][W]
+  std::int64_t at_before_host = 0;  // scores^T before the host language's edit [tile_kv][W]
+  std::int64_t at_seen = 0;         // SeenKeys
   // The rest of a worker's scratch.
-  std::int64_t at_rows = 0;     // of one row block, two passes
-  std::int64_t at_tile = 0;     // of one tile
-  std::int64_t at_weights = 0;  // pairs: d_scores^T [tile_kv / pack][W] of one row block
-  std::int64_t at_row = 0;      // [tile_kv]
-  std::int64_t at_out = 0;      // out^T [head_dim_v / pack][W]
-  std::int64_t at_d_q = 0;      // d_q^T [padded head_dim_qk][W]
-  std::int64_t at_d_k = 0;      // [tile_kv][columns], in chunks
-  std::int64_t at_d_v = 0;      // [tile_kv][columns], in chunks
-  std::int64_t at_d_bias = 0;   // f64 [queries_per_task][group_size][tile_kv]
+  std::int64_t at_rows = 0;       // of one row block, two passes
+  std::int64_t at_tile = 0;       // of one tile
+  std::int64_t at_weights = 0;    // pairs: d_scores^T [tile_kv / pack][W] of one row block
+  std::int64_t at_row = 0;        // [tile_kv]; two of them where the host language edits
+  std::int64_t at_registers = 0;  // of functions
+  std::int64_t at_out = 0;        // out^T [head_dim_v / pack][W]
+  std::int64_t at_d_q = 0;        // d_q^T [padded head_dim_qk][W]
+  std::int64_t at_d_k = 0;        // [tile_kv][columns], in chunks
+  std::int64_t at_d_v = 0;        // [tile_kv][columns], in chunks
+  std::int64_t at_d_bias = 0;     // f64 [queries_per_task][group_size][tile_kv]
+
+  const FunctionKernel* functions = nullptr;  // set where the problem has any
+  // d_captured: f64 sums of every slice of the work, [slices][elements of the tensors wanted].
+  double* captured_sums = nullptr;
+  std::int64_t captured_slices = 0;
+  std::int64_t captured_elements = 0;
+  std::int64_t captured_at[kMaxCapturedViews] = {};  // where a tensor's elements begin
 
   // One pass: the memory of those heads that are under way, head_bytes apart.
   char* heads = nullptr;
@@ -194,6 +204,14 @@ REGARD_KERNEL_FN BiasGrid bias_grid(const BackwardArgs& a) {
           full[3] ? tiles_in(p.seqlen_kv, a.tile_kv) : 1};
 }
 
+/// d_captured is summed over blocks of queries of every (b, kv head); each slice takes every
+/// captured_slices-th of them.
+REGARD_KERNEL_FN std::int64_t captured_blocks(const BackwardArgs& a) {
+  const Problem& p = a.grad.problem;
+  const std::int64_t blocks = (p.seqlen_q + a.queries_per_task - 1) / a.queries_per_task;
+  return p.batch * p.num_heads_kv * blocks;
+}
+
 /// A kernel's entry: computes one task in `scratch`.
 using BackwardFn = void (*)(const void* args, std::int64_t task, char* scratch);
 
@@ -207,6 +225,7 @@ struct BackwardKernel {
   // Either:
   BackwardFn d_bias = nullptr;       // tasks of the bias grid
   BackwardFn d_sinks = nullptr;      // a query head
+  BackwardFn d_captured = nullptr;   // a slice
   std::int64_t width = 0;            // rows of a row block
   std::int64_t lanes = 0;            // of a vector
   std::int64_t row_block_bytes = 0;  // of a row block's state

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "cpu/backward/bias.inl"
+#include "cpu/backward/captured.inl"
 #include "cpu/backward/keys.inl"
 #include "cpu/threads/progress.h"
 
@@ -215,7 +216,7 @@ static void add_pair(const RangePair<V>& ranges, std::int64_t begin, std::int64_
     if (t.seen().size == 0) continue;  // between others it adds -0
     if (group.begin == row_blocks) group.begin = x;
     group.end = x + 1;
-    differentiate_softcap(t);
+    differentiate_edits(t, tile.begin);
     const auto* const d_scores =
         V::round_weights(row_block.rows, tile.size, t.d_scores(), t.operands(a.at_weights));
     if (!a.grad.d_q.present) continue;
@@ -436,6 +437,7 @@ constexpr BackwardKernel kOnePass = {
     .head = backward_head<V>,
     .d_bias = backward_bias<V>,
     .d_sinks = backward_sinks<V>,
+    .d_captured = backward_captured<V>,
     .width = V::kWidth,
     .lanes = V::kLanes,
     .row_block_bytes = sizeof(GradRowBlock<V>),

@@ -6,6 +6,8 @@
 
 #include "base/checked.h"
 #include "base/scratch.h"
+#include "cpu/backward/captured.h"
+#include "cpu/functions/functions.h"
 #include "cpu/kv_operand.h"
 #include "cpu/packed_rows.h"
 #include "cpu/simd/kernel_isa.h"
@@ -65,7 +67,12 @@ void lay_out_row_block(const AttentionParams& p, const BackwardKernel& kernel,
   ScratchLayout scores;
   args->at_probs = scores.take(args->tile_kv * width, bytes);
   args->at_d_scores = scores.take(args->tile_kv * width, bytes);
-  args->at_capped = scores.take(p.softcap > 0.0 ? args->tile_kv * width : 0, bytes);
+  const bool has_function = p.features.has(Feature::kScoreFunction);
+  const bool has_host = p.features.has(Feature::kScoreCallback);
+  const bool keeps_capped = p.softcap > 0.0 || has_function || has_host;
+  args->at_capped = scores.take(keeps_capped ? args->tile_kv * width : 0, bytes);
+  args->at_before_host = args->at_capped;
+  if (has_function && has_host) args->at_before_host = scores.take(args->tile_kv * width, bytes);
   args->at_seen = scores.take(2, sizeof(std::int64_t));
   args->score_bytes = scores.total();
 }
@@ -108,10 +115,14 @@ void lay_out(const AttentionParams& p, const BackwardKernel& kernel, BackwardArg
   layout.take(args->row_blocks, args->score_bytes);
   const bool has_bias = p.features.has(Feature::kAttnBias);
   const bool has_sinks = p.features.has(Feature::kSinks);
-  args->at_rows = layout.take(one_pass && !has_bias && !has_sinks ? 0 : 1, args->row_block_bytes);
+  const bool has_captured = p.features.has(Feature::kCaptured);
+  const bool in_scratch = !one_pass || has_bias || has_sinks || has_captured;
+  args->at_rows = layout.take(in_scratch ? 1 : 0, args->row_block_bytes);
   args->at_tile = layout.take(1, args->tile_bytes);
   args->at_weights = layout.take(paired_keys(kernel) * width, bytes);
-  args->at_row = layout.take(args->tile_kv, bytes);
+  const bool has_host = p.features.has(Feature::kScoreCallback);
+  args->at_row = layout.take(has_host ? 2 * args->tile_kv : args->tile_kv, bytes);
+  args->at_registers = layout.take(function_bytes(p, width, kernel.lanes, bytes, true), 1);
   args->at_out = layout.take(saturating_mul(width, ceil_div(p.head_dim_v, pack)), bytes);
   args->at_d_q = layout.take(sums_q, bytes);
   args->at_d_k = layout.take(saturating_mul(summed, columns(kernel, p.head_dim_qk)), bytes);
@@ -292,13 +303,16 @@ std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env,
   lay_out(params, kernel, &args);
   const std::int64_t scratch =
       saturating_add(packed_blocks_bytes(params), saturating_mul(args.scratch_bytes, workers));
-  if (!kernel.is_one_pass()) return scratch;
+  // Where heads have theirs, one pass after the other.
+  const std::int64_t captured = captured_bytes(params);
+  if (!kernel.is_one_pass()) return saturating_add(scratch, captured);
   lay_out_heads(params, kernel, workers, &args);
   // max_bytes less the scratch may be below 0: then one head's memory is the fewest.
   const std::int64_t within = (max_bytes - scratch) / std::max<std::int64_t>(args.head_bytes, 1);
   const std::int64_t head_workspaces =
       std::min(args.head_workspaces, std::max<std::int64_t>(within, 1));
-  return saturating_add(scratch, saturating_mul(head_workspaces, args.head_bytes));
+  const std::int64_t heads = saturating_mul(head_workspaces, args.head_bytes);
+  return saturating_add(scratch, std::max(heads, captured));
 }
 
 KernelPlan plan_backward(const AttentionKey& key, const Env& env, const BackwardKernel& kernel,
@@ -320,6 +334,7 @@ void run_backward(const BackwardKernel& kernel, const KernelPlan& plan,
   BackwardArgs args;
   lay_out(params, kernel, &args);
   make_grad_problem(params, buffers, gradients, &args.grad);
+  args.functions = &function_kernel(plan.isa, kernel.scalar_bytes);
   const std::int32_t workers = useful_workers(params, plan.workers);
   const Launch rest = behind_packed_blocks(params, launch);
   const Passes passes(args, workers, rest);
@@ -352,6 +367,13 @@ void run_backward(const BackwardKernel& kernel, const KernelPlan& plan,
     passes.run(kernel.d_bias, grid.batches * grid.heads_kv * grid.query_blocks * grid.key_tiles);
   }
   if (gradients.d_sinks.present()) passes.run(kernel.d_sinks, params.num_heads_q);
+  lay_out_captured(&args);
+  if (args.captured_slices > 0) {
+    char* const sums = static_cast<char*>(rest.workspace.data) + args.scratch_bytes * workers;
+    args.captured_sums = reinterpret_cast<double*>(sums);
+    passes.run(kernel.d_captured, args.captured_slices);
+    passes.run(sum_captured, count_captured_sums(args));
+  }
   clear_gradients_past_end(args.grad);
 }
 

@@ -70,6 +70,10 @@ struct BackwardTask {
   T* probs() const { return scores(a.at_probs); }
   T* d_scores() const { return scores(a.at_d_scores); }
   T* capped() const { return scores(a.at_capped); }
+  T* before_host() const { return scores(a.at_before_host); }
+  EditScratch<T> edit_scratch() const {
+    return {shared(a.at_row), scratch + a.at_registers, a.functions};
+  }
   T* shared(std::int64_t offset) const { return reinterpret_cast<T*>(scratch + offset); }
   Operand* operands(std::int64_t offset) const {
     return reinterpret_cast<Operand*>(scratch + offset);
@@ -209,7 +213,51 @@ static void hide_keys(const RowBlock<V>& row_block, std::int64_t begin, std::int
   }
 }
 
-/// Gradients of edited scores become those of scaled ones: softcap's slope is 1 - tanh^2.
+/// The keys that the row block sees some of, as a tile: `tile_begin` is the loaded tile's first.
+template <class V>
+REGARD_KERNEL_FN Tile seen_tile(const BackwardTask<V>& t, std::int64_t tile_begin) {
+  return {tile_begin + t.seen().begin, t.seen().size};
+}
+
+/// Gradients of scores that the host language edited become those before that; hidden ones stay.
+template <class V>
+__attribute__((noinline)) static void differentiate_host(const BackwardTask<V>& t,
+                                                         std::int64_t tile_begin) {
+  if constexpr (sizeof(typename V::Scalar) == sizeof(float)) {
+    const Functions& f = t.problem().functions;
+    const RowBlock<V>& row_block = t.row_block().rows;
+    const Tile tile = seen_tile(t, tile_begin);
+    float* const row = t.shared(t.a.at_row);
+    float* const d_row = row + t.a.tile_kv;
+    for (int w = 0; w < row_block.rows; ++w) {
+      const semantics::KeyRange keys = keys_in_tile(row_block, w, tile);
+      const std::int64_t count = keys.hi - keys.lo;
+      if (count <= 0) continue;
+      const std::int64_t at = (t.seen().begin + keys.lo) * V::kWidth + w;
+      float* const d_scores = t.d_scores() + at;
+      copy_strided<float>(t.before_host() + at, V::kWidth, count, row, 1);
+      for (std::int64_t x = 0; x < count; ++x) d_row[x] = d_scores[x * V::kWidth] + 0.0f;
+      f.edit_gradient(f.user_data, row, d_row, count, row_block.b, row_block.head[w],
+                      row_block.query[w], tile.begin + keys.lo);
+      for (std::int64_t x = 0; x < count; ++x) {
+        float& d = d_scores[x * V::kWidth];
+        if (bits_of(d) != bits_of(-0.0f)) d = d_row[x];
+      }
+    }
+  }
+}
+
+/// Gradients of score_function's results become those of its scores.
+template <class V>
+__attribute__((noinline)) static void differentiate_score_function(const BackwardTask<V>& t,
+                                                                   std::int64_t tile_begin) {
+  const std::int64_t at = t.seen().begin * V::kWidth;
+  t.a.functions->differentiate(t.problem().functions,
+                               function_tile(t.row_block().rows, seen_tile(t, tile_begin)),
+                               t.capped() + at, t.d_scores() + at, t.scratch + t.a.at_registers);
+}
+
+/// Gradients of capped scores become those of scaled ones: softcap's slope is 1 - tanh^2.
 template <class V>
 static void differentiate_softcap(const BackwardTask<V>& t) {
   using T = typename V::Scalar;
@@ -227,6 +275,15 @@ static void differentiate_softcap(const BackwardTask<V>& t) {
       V::store(d_scores + at, V::select(is_hidden<V>(d), d, d * slope));
     }
   }
+}
+
+/// Gradients of edited scores become those of scaled ones.
+template <class V>
+REGARD_KERNEL_FN void differentiate_edits(const BackwardTask<V>& t, std::int64_t tile_begin) {
+  const Functions& f = t.problem().functions;
+  if (f.edit != nullptr) differentiate_host(t, tile_begin);
+  if (f.score.steps != nullptr) differentiate_score_function(t, tile_begin);
+  differentiate_softcap(t);
 }
 
 /// Probabilities before dropout and gradients of edited scores: all of the
@@ -256,11 +313,18 @@ static void recompute_tile(const BackwardTask<V>& t, const GradTile<V>& tile) {
   values.data += seen.begin * values.row_stride;
   multiply_tile<V>(g.rows, keys, seen.size, p.head_dim_qk, t.packed(a.at_q), scores);
   if (!scales_late(p)) scale_and_cap_scores<V>(p, g.rows, seen.size, scores);
-  if (p.caps_scores) {
-    __builtin_memcpy(t.capped() + at, scores,
+  const auto keep = [&](auto* copy) __attribute__((always_inline)) {
+    __builtin_memcpy(copy + at, scores,
                      static_cast<std::size_t>(seen.size * V::kWidth) * sizeof(*scores));
+  };
+  const auto scratch = t.edit_scratch();
+  if (p.caps_scores || edits_by_function(p.functions)) keep(t.capped());
+  if (p.functions.score.steps != nullptr) {
+    edit_by_score_function<V>(p, g.rows, item, scores, scratch);
+    if (p.functions.edit != nullptr) keep(t.before_host());
   }
-  bias_and_mask_scores<V>(p, g.rows, item, !visible.all, scores, t.shared(a.at_row));
+  if (p.functions.edit != nullptr) edit_by_host<V>(p, g.rows, item, scores, scratch.row);
+  bias_and_mask_scores<V>(p, g.rows, item, !visible.all, scores, scratch);
   multiply_tile<V>(g.rows, values, seen.size, p.head_dim_v, t.packed(a.at_d_out), d_probs);
   if (p.dropout.threshold != 0) drop_probs<V>(p, t.s, g.rows, item, d_probs);
   differentiate_softmax<V>(p, g, seen.size, scores, d_probs);

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "cpu/backward/bias.inl"
+#include "cpu/backward/captured.inl"
 #include "cpu/backward/keys.inl"
 
 namespace regard::cpu {
@@ -29,7 +30,7 @@ static void backward_queries(const void* opaque, std::int64_t task, char* scratc
     const GradTile<V> tile = load_grad_tile(t, tile_at(index, a.tile_kv, s.band.len_kv));
     recompute_tile(t, tile);
     if (t.seen().size == 0) continue;
-    differentiate_softcap(t);
+    differentiate_edits(t, tile.tile.begin);
     const bool finite = V::is_finite(tile.keys, tile.tile.size, p.head_dim_qk);
     add_to_queries(t, tile, t.d_scores(), finite, d_q);
   }
@@ -52,7 +53,7 @@ static void add_rows_to_tile(const BackwardTask<V>& t, Tile tile, KeySums<typena
     pack_grad_rows(t);
     recompute_tile(t, loaded);
     if (t.seen().size == 0) continue;
-    differentiate_softcap(t);
+    differentiate_edits(t, tile.begin);
     add_group_to_keys<V>({t, 0, 1}, tile, k, v);
   }
 }
@@ -83,6 +84,7 @@ constexpr BackwardKernel kTwoPass = {
     .d_keys = backward_keys<V>,
     .d_bias = backward_bias<V>,
     .d_sinks = backward_sinks<V>,
+    .d_captured = backward_captured<V>,
     .width = V::kWidth,
     .lanes = V::kLanes,
     .row_block_bytes = sizeof(GradRowBlock<V>),

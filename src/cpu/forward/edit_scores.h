@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "cpu/forward/row_block.h"
+#include "cpu/forward/score_functions.h"
 #include "cpu/forward/softmax.h"
 #include "cpu/prefetch.h"
 #include "cpu/simd/vector_math.h"
@@ -248,27 +249,29 @@ static void apply_band(const RowBlock<V>& row_block, Tile tile, typename V::Scal
   }
 }
 
-/// What is added after softcap, and masks. `partial`: not every row sees every key. `row` holds a
-/// tile's keys.
+/// What is added after functions, and masks. `partial`: not every row sees every key.
 template <class V>
 static void bias_and_mask_scores(const Problem& p, const RowBlock<V>& row_block, Tile tile,
                                  bool partial, typename V::Scalar* scores,
-                                 typename V::Scalar* row) {
+                                 const EditScratch<typename V::Scalar>& scratch) {
   if (p.slopes.present) add_alibi<V>(row_block, tile, scores);
-  if (p.bias.present) add_bias<V>(p, row_block, tile, scores, row);
+  if (p.bias.present) add_bias<V>(p, row_block, tile, scores, scratch.row);
   if (!partial) return;
   if (p.mask.present) apply_mask<V>(p, row_block, tile, scores);
   if (p.tree.present) apply_tree<V>(p, row_block, tile, scores);
   if (p.segments_q.present) apply_segments<V>(p, row_block, tile, scores);
+  if (p.functions.mask.steps != nullptr) mask_by_function<V>(p, row_block, tile, scores, scratch);
   apply_band<V>(row_block, tile, scores);
 }
 
 /// All edits of a tile of scores.
 template <class V>
 static void edit_scores(const Problem& p, const RowBlock<V>& row_block, Tile tile, bool partial,
-                        typename V::Scalar* scores, typename V::Scalar* row) {
+                        typename V::Scalar* scores,
+                        const EditScratch<typename V::Scalar>& scratch) {
   scale_and_cap_scores<V>(p, row_block, tile.size, scores);
-  bias_and_mask_scores<V>(p, row_block, tile, partial, scores, row);
+  edit_by_functions<V>(p, row_block, tile, scores, scratch);
+  bias_and_mask_scores<V>(p, row_block, tile, partial, scores, scratch);
 }
 
 }  // namespace regard::cpu

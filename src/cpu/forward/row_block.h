@@ -48,6 +48,9 @@ struct RowBlock {
   T query_factor;  // of q where it is packed (query_factor)
   T descale_v;
   std::int64_t b;
+  std::int64_t len_q;       // of the sequence
+  std::int64_t len_kv;      //
+  std::int64_t shift;       // of the diagonal
   std::int64_t tree_begin;  // the key of tree_mask's first column; may be below 0
   std::int64_t rows;        // lanes in use; the others are computed on zeros and never written
   int vectors;              // that hold those lanes
@@ -76,6 +79,9 @@ static void set_rows(const Problem& p, const Sequence& s, std::int64_t head_kv,
   using T = typename V::Scalar;
   const T infinity = static_cast<T>(__builtin_inf());
   row_block->b = s.b;
+  row_block->len_q = s.len_q;
+  row_block->len_kv = s.band.len_kv;
+  row_block->shift = s.band.shift;
   row_block->tree_begin = s.band.len_kv - p.tree_keys;
   row_block->query_factor = static_cast<T>(query_factor(p, s.b, head_kv));
   row_block->descale_v = static_cast<T>(v_operand(p, s.b, head_kv).descale);

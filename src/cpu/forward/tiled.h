@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "cpu/functions/function_kernel.h"
 #include "cpu/problem.h"
 
 // Tiled forward with online softmax, shared by EFFICIENT and FLASH: what a task needs, and where in
@@ -17,16 +18,18 @@ struct TiledArgs {
   bool copies_values = false;       // of f32 too, where FloatTiles gains by it
   // Offsets into the scratch; nothing in it grows with a length. W is the kernel's width.
   std::int64_t at_row_blocks = 0;
-  std::int64_t at_q = 0;       // [row blocks][padded head_dim_qk][W]
-  std::int64_t at_out = 0;     // [row blocks][padded head_dim_v][W]
-  std::int64_t at_block = 0;   // the same again, of a block of keys,
-  std::int64_t at_totals = 0;  // and the row blocks' states but for that block
-  std::int64_t at_split = 0;   // outs again, where rows take the splits of their keys
-  std::int64_t at_states = 0;  // two of the row blocks' states, there too
-  std::int64_t at_scores = 0;  // [tile_kv][W]
-  std::int64_t at_keys = 0;    // [tile_kv][padded head_dim_qk], where keys are converted
-  std::int64_t at_values = 0;  // [tile_kv][padded head_dim_v], where values are copied
-  std::int64_t at_row = 0;     // [tile_kv]
+  std::int64_t at_q = 0;          // [row blocks][padded head_dim_qk][W]
+  std::int64_t at_out = 0;        // [row blocks][padded head_dim_v][W]
+  std::int64_t at_block = 0;      // the same again, of a block of keys,
+  std::int64_t at_totals = 0;     // and the row blocks' states but for that block
+  std::int64_t at_split = 0;      // outs again, where rows take the splits of their keys
+  std::int64_t at_states = 0;     // two of the row blocks' states, there too
+  std::int64_t at_scores = 0;     // [tile_kv][W]
+  std::int64_t at_keys = 0;       // [tile_kv][padded head_dim_qk], where keys are converted
+  std::int64_t at_values = 0;     // [tile_kv][padded head_dim_v], where values are copied
+  std::int64_t at_row = 0;        // [tile_kv]
+  std::int64_t at_registers = 0;  // of functions
+  const FunctionKernel* functions = nullptr;  // set where the problem has any
   // Where workers share the splits: what they hand over, [B][groups of heads][splits] of few rows,
   // of others [tasks of the grid][splits].
   char* splits = nullptr;

@@ -47,7 +47,9 @@ struct RowBlockSet {
     return first + x * Tiles::query_size(a.problem);
   }
   T* scores() const { return reinterpret_cast<T*>(scratch + a.at_scores); }
-  T* row() const { return reinterpret_cast<T*>(scratch + a.at_row); }
+  EditScratch<T> edit_scratch() const {
+    return {reinterpret_cast<T*>(scratch + a.at_row), scratch + a.at_registers, a.functions};
+  }
 };
 
 /// What is known of the rows, and their packed queries.
@@ -119,7 +121,7 @@ static void process_tile(const RowBlockSet<Tiles>& set, std::int64_t x, VisibleK
   T* const scores = set.scores();
   Tiles::template scores<kVectors>(tiles, row_block, set.query(x), visible, scores, max);
   if (partial || p.prescale_scores) {
-    edit_scores<V>(p, row_block, visible, partial, scores, set.row());
+    edit_scores<V>(p, row_block, visible, partial, scores, set.edit_scratch());
     clear_max();
     accumulate_max<V>(kVectors, visible.size, scores, max);
   }

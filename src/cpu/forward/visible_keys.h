@@ -208,8 +208,8 @@ static VisibleKeys within_function(const Problem& p, const Sequence& s,
   return VisibleBlocks::narrowed(blocks, seen);
 }
 
-/// The keys of `tile` that the row block computes. A bias may hold -inf: it is not looked at, and
-/// nothing is taken for visible to all.
+/// The keys of `tile` that the row block computes. A bias may hold -inf, and a score function give
+/// it: they are not looked at, and nothing is taken for visible to all.
 template <class V>
 static VisibleKeys visible_keys_of(const Problem& p, const Sequence& s,
                                    const RowBlock<V>& row_block, Tile tile) {

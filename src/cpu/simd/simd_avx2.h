@@ -11,6 +11,9 @@ namespace regard::simd_avx2 {
 REGARD_KERNEL_FN __m256 fused(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
 REGARD_KERNEL_FN __m256d fused(__m256d a, __m256d b, __m256d c) { return _mm256_fmadd_pd(a, b, c); }
 
+REGARD_KERNEL_FN __m256 roots(__m256 x) { return _mm256_sqrt_ps(x); }
+REGARD_KERNEL_FN __m256d roots(__m256d x) { return _mm256_sqrt_pd(x); }
+
 /// See SimdVector::sum_rows; its own shuffles would cross halves, at twice the cost.
 REGARD_KERNEL_FN __m256 sums(__m256 (&a)[8]) {
   const __m256 low = _mm256_hadd_ps(_mm256_hadd_ps(a[0], a[1]), _mm256_hadd_ps(a[2], a[3]));
@@ -91,6 +94,7 @@ struct Simd : cpu::SimdVector<T, 32> {
 
   /// a * b + c, rounded once.
   REGARD_KERNEL_FN Vec fma(Vec a, Vec b, Vec c) { return fused(a, b, c); }
+  REGARD_KERNEL_FN Vec sqrt(Vec x) { return roots(x); }
 
   REGARD_KERNEL_FN Vec sum_rows(Vec (&rows)[Base::kLanes]) { return sums(rows); }
   REGARD_KERNEL_FN void transpose(Vec (&rows)[Base::kLanes]) { exchange(rows); }

@@ -27,6 +27,8 @@ constexpr __mmask8 kAllOfDoubles = 0xff;
 
 REGARD_KERNEL_FN __m512 fused(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
 REGARD_KERNEL_FN __m512d fused(__m512d a, __m512d b, __m512d c) { return _mm512_fmadd_pd(a, b, c); }
+REGARD_KERNEL_FN __m512 roots(__m512 x) { return _mm512_maskz_sqrt_ps(kAll, x); }
+REGARD_KERNEL_FN __m512d roots(__m512d x) { return _mm512_maskz_sqrt_pd(kAllOfDoubles, x); }
 /// a * b + c, 0 where x < least.
 REGARD_KERNEL_FN __m512 fused_from(__m512 x, __m512 min, __m512 a, __m512 b, __m512 c) {
   return _mm512_maskz_fmadd_ps(_mm512_cmp_ps_mask(x, min, _CMP_NLT_UQ), a, b, c);
@@ -137,6 +139,17 @@ REGARD_KERNEL_FN Vec fused(Vec a, Vec b, Vec c) {
   }
   return c;
 }
+template <class Vec>
+REGARD_KERNEL_FN Vec roots(Vec x) {
+  for (unsigned i = 0; i < sizeof(Vec) / sizeof(x[0]); ++i) {
+    if constexpr (sizeof(x[0]) == sizeof(float)) {
+      x[i] = __builtin_sqrtf(x[i]);
+    } else {
+      x[i] = __builtin_sqrt(x[i]);
+    }
+  }
+  return x;
+}
 REGARD_KERNEL_FN VecOf<float> fused_from(VecOf<float> x, VecOf<float> min, VecOf<float> a,
                                          VecOf<float> b, VecOf<float> c) {
   return cpu::SimdVector<float, 64>::clear(x < min, fused(a, b, c));
@@ -173,6 +186,7 @@ struct Simd : cpu::SimdVector<T, 64> {
 
   /// a * b + c, rounded once.
   REGARD_KERNEL_FN Vec fma(Vec a, Vec b, Vec c) { return fused(a, b, c); }
+  REGARD_KERNEL_FN Vec sqrt(Vec x) { return roots(x); }
 
   REGARD_KERNEL_FN Vec sum_rows(Vec (&rows)[Base::kLanes]) { return sums(rows); }
   REGARD_KERNEL_FN Vec load_bf16(const std::uint16_t* p) { return read_bf16(p); }

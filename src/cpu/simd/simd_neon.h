@@ -16,6 +16,9 @@ REGARD_KERNEL_FN float64x2_t fused(float64x2_t a, float64x2_t b, float64x2_t c) 
   return vfmaq_f64(c, a, b);
 }
 
+REGARD_KERNEL_FN float32x4_t roots(float32x4_t x) { return vsqrtq_f32(x); }
+REGARD_KERNEL_FN float64x2_t roots(float64x2_t x) { return vsqrtq_f64(x); }
+
 template <class T>
 struct Simd : cpu::SimdVector<T, 16> {
   using Base = cpu::SimdVector<T, 16>;
@@ -27,6 +30,7 @@ struct Simd : cpu::SimdVector<T, 16> {
 
   /// a * b + c, rounded once.
   REGARD_KERNEL_FN Vec fma(Vec a, Vec b, Vec c) { return fused(a, b, c); }
+  REGARD_KERNEL_FN Vec sqrt(Vec x) { return roots(x); }
 
   REGARD_KERNEL_FN Vec sum_rows(Vec (&rows)[Base::kLanes]) {
     if constexpr (Base::kLanes == 2) {
