@@ -9,6 +9,7 @@ from typing_extensions import Unpack
 
 from ._gradients import Gradients
 from ._selection import Selection
+from .score_functions import Expression
 
 class SupportsDLPack(Protocol):
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
@@ -178,6 +179,12 @@ class AttentionOptions(TypedDict, total=False):
     window: Sequence[int]
     softmax_scale: float | None
     softcap: float
+    score_function: str | Expression | None
+    mask_function: str | Expression | None
+    captured: Sequence[Array] | None
+    block_mask: Array | None
+    block_size_q: int
+    block_size_kv: int
     alibi_slopes: Numbers | None
     sinks: Numbers | None
     seqlens_q: Integers | None
@@ -407,6 +414,12 @@ def attention(
     window: Sequence[int] = (-1, -1),
     softmax_scale: float | None = None,
     softcap: float = 0.0,
+    score_function: str | Expression | None = None,
+    mask_function: str | Expression | None = None,
+    captured: Sequence[Array] | None = None,
+    block_mask: Array | None = None,
+    block_size_q: int = 0,
+    block_size_kv: int = 0,
     alibi_slopes: Numbers | None = None,
     sinks: Numbers | None = None,
     seqlens_q: Integers | None = None,
@@ -467,6 +480,12 @@ def attention_backward(
     window: Sequence[int] = (-1, -1),
     softmax_scale: float | None = None,
     softcap: float = 0.0,
+    score_function: str | Expression | None = None,
+    mask_function: str | Expression | None = None,
+    captured: Sequence[Array] | None = None,
+    block_mask: Array | None = None,
+    block_size_q: int = 0,
+    block_size_kv: int = 0,
     alibi_slopes: Numbers | None = None,
     sinks: Numbers | None = None,
     seqlens_q: Integers | None = None,
@@ -498,6 +517,12 @@ def explain(
     window: Sequence[int] = (-1, -1),
     softmax_scale: float | None = None,
     softcap: float = 0.0,
+    score_function: str | Expression | None = None,
+    mask_function: str | Expression | None = None,
+    captured: Sequence[Array] | None = None,
+    block_mask: Array | None = None,
+    block_size_q: int = 0,
+    block_size_kv: int = 0,
     alibi_slopes: Numbers | None = None,
     sinks: Numbers | None = None,
     seqlens_q: Integers | None = None,

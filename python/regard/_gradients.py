@@ -13,6 +13,8 @@ class Gradients(NamedTuple):
     d_v: Any
     d_bias: Any = None  # None without attn_bias; float32 where the bias was converted to it
     d_sinks: Any = None  # None without sinks; float32
+    d_captured: tuple[Any, ...] | None = None  # None without captured; in it, None for those that
+    # score_function does not read as real numbers
 
 
 Gradients.__module__ = "regard"  # its public name, in pickles

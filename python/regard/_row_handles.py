@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from ._cached_rows import Rows
 from .torch._call import NUMBERS, _layout_of, kind_of
+from .torch._function_call import Call, function_keywords
 from .torch._options import TENSORS, Options, native_keywords
 from .torch._scopes import ArgumentError, call_policy, current_backends
 
@@ -75,9 +76,11 @@ def plain(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
             value.numbers() if isinstance(value, RowHandle) else value)
 
 
-def attend(q: Tensor, key: Tensor, value: Tensor, options: Options, backends: str) -> Tensor | None:
+def attend(q: Tensor, key: Tensor, value: Tensor, options: Options, backends: str,
+           call: Call | None = None) -> Tensor | None:
     """out [B,Hq,Sq,Dv] of a call on keys and values of a cache, whose new rows it writes; None where they
-    are others, or the call needs more than numbers of PyTorch's own tensors."""
+    are others, or the call needs more than numbers of PyTorch's own tensors. `call` has the options, too,
+    where it has functions."""
     if type(key) is not RowHandle or type(value) is not RowHandle:
         return None
     if key.rows is not value.rows or (key.which, value.which) != (0, 1) or options.dropout_p:
@@ -85,7 +88,7 @@ def attend(q: Tensor, key: Tensor, value: Tensor, options: Options, backends: st
     if kind_of(q, *[x for x in options[:TENSORS] if x is not None]) is not NUMBERS:
         return None
     key.check()
-    keywords = native_keywords(options)
+    keywords = native_keywords(options) if call is None else function_keywords(call)
     backends = backends or current_backends()
     if backends:
         keywords["policy"] = call_policy(backends)

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from . import _as_flash, _packed_rows, _row_handles
+from . import _as_flash, _mask_functions, _packed_rows, _row_handles
 from ._explain_model import LayerSelection, ModelSelection, explain
 from ._patches import Patches
 from .torch import _call
@@ -133,6 +133,18 @@ def _with_weights(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Te
     return result.out, probs.to(q.dtype)
 
 
+def _with_function(query: Tensor, key: Tensor, value: Tensor, mask: _mask_functions.MaskFunction,
+                   options: Options, backend: str) -> Tensor:
+    """Attention whose mask a function describes."""
+    call = _mask_functions.call_of(mask, options)
+    made = _row_handles.attend(query, key, value, options, backend, call)
+    if made is None:
+        key, value = _row_handles.plain(key, value)
+        with torch.autocast("cpu", enabled=False):
+            made, _ = _mask_functions.attend(query, key, value, call, backends=backend)
+    return made
+
+
 def _attention(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor,
                attention_mask: Tensor | None, **keywords: Any) -> tuple[Tensor, Tensor | None]:
     """Transformers' attention function: takes [B,H,S,D], returns [B,S,H,D] and weights or None."""
@@ -153,13 +165,16 @@ def _attention(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor
     shape = _packed_rows.Shape(query.shape[0], rows, keys, is_causal, window, _chunk_of(module))
     sequences = _packed_rows.sequences_of(packed, keywords.get("position_ids"), shape,
                                            query.device, attention_mask is not None)
-    as_packed = False
-    if sequences is not None:
+    function, as_packed = None, False
+    if type(attention_mask) is _mask_functions.MaskFunction:
+        function, attention_mask, as_packed = _mask_functions.of_layer(
+            attention_mask, query, shape, sequences, weights or position_bias is not None)
+    if sequences is not None and function is None and not as_packed:
         as_packed, attention_mask = _packed_rows.attention_of(
             sequences, attention_mask, shape, weights or position_bias is not None)
     options = Options(sinks=sinks, softmax_scale=scaling, softcap=softcap or 0.0)
     options = _add_mask(options, attention_mask, position_bias)
-    if attention_mask is None:
+    if attention_mask is None and function is None:
         options = _add_causal(options, is_causal, window, rows, keys)
     drop_all = dropout == 1.0
     if dropout and not drop_all:
@@ -171,6 +186,8 @@ def _attention(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor
                                 f"'regard' or 'regard_math', not 'regard_{backend.upper()}'")
         key, value = _row_handles.plain(key, value)
         out, probs = _with_weights(query, key, value, options)
+    elif function is not None:
+        out = _with_function(query, key, value, function, options, backend)
     elif as_packed and sequences is not None:
         key, value = _row_handles.plain(key, value)
         out = _packed_rows.attend(query, key, value, sequences, options, backend).transpose(1, 2)
@@ -195,13 +212,15 @@ def _attention_by_added_masks(backend: str, module: torch.nn.Module, query: Tens
 
 def _sdpa_mask(*args: Any, config: Any = None, **keywords: Any) -> Tensor | None:
     """sdpa's masks: bool, True = may attend; None where is_causal suffices. It does not suffice for
-    Gemma-4's layers that share keys and compute only the last queries.
+    Gemma-4's layers that share keys and compute only the last queries. Where a function describes the
+    mask, it stays one.
     """
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
     if getattr(config, "num_kv_shared_layers", 0):
         keywords["allow_is_causal_skip"] = False
-    return ALL_MASK_ATTENTION_FUNCTIONS["sdpa"](*args, config=config, **keywords)
+    make = functools.partial(ALL_MASK_ATTENTION_FUNCTIONS["sdpa"], config=config)
+    return make(*args, **keywords) if args else _mask_functions.make_mask(make, keywords)
 
 
 def _reads_added_masks_alone(model: type) -> bool:

@@ -17,7 +17,9 @@ namespace {
 constexpr const char* kBackwardDoc =
     "attention_backward(d_out, q, k, v, out, saved, *, d_lse=None, delta=None, attn_mask=None, "
     "attn_bias=None, is_causal=False, diagonal=None, window=(-1, -1), softmax_scale=None, "
-    "softcap=0.0, alibi_slopes=None, sinks=None, seqlens_q=None, seqlens_kv=None, "
+    "softcap=0.0, score_function=None, mask_function=None, captured=None, block_mask=None, "
+    "block_size_q=0, block_size_kv=0, alibi_slopes=None, sinks=None, seqlens_q=None, "
+    "seqlens_kv=None, "
     "segment_ids_q=None, segment_ids_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, "
     "max_seqlen_q=None, max_seqlen_kv=None, lengths=None, lengths_kv=None, padding=None, "
     "dropout_p=0.0, seed=None, layout='BHSD', backends=None, policy=None)\n--\n\n"
@@ -25,7 +27,8 @@ constexpr const char* kBackwardDoc =
 
 d_out and out have the shape of out, saved is what the forward returned. d_lse, the gradient of lse,
 and delta, the sums of d_out * out over head_dim, are [batch, heads, queries]. Returns
-regard.Gradients: d_q, d_k, d_v, d_bias (None without attn_bias) and d_sinks (None without sinks),
+regard.Gradients: d_q, d_k, d_v, d_bias (None without attn_bias), d_sinks (None without sinks) and
+d_captured (None without captured; in it, None for what score_function does not read as real numbers),
 each with the shape, layout and kind of the array that it belongs to.
 
     >>> import numpy as np, regard
@@ -57,6 +60,7 @@ constexpr Signature kBackward{
 struct Gradients {
   GradBuffers buffers;
   nb::object d_q, d_k, d_v, d_bias, d_sinks;
+  nb::object d_captured[kMaxCaptured];
 };
 
 const Saved& read_saved(PyObject* object) {
@@ -67,6 +71,17 @@ const Saved& read_saved(PyObject* object) {
   }
   return *saved;
 }
+
+TensorView Buffers::*const kCapturedViews[kMaxCaptured] = {
+    &Buffers::captured0, &Buffers::captured1, &Buffers::captured2, &Buffers::captured3,
+    &Buffers::captured4, &Buffers::captured5, &Buffers::captured6, &Buffers::captured7};
+TensorView GradBuffers::*const kCapturedGradients[kMaxCaptured] = {
+    &GradBuffers::d_captured0, &GradBuffers::d_captured1, &GradBuffers::d_captured2,
+    &GradBuffers::d_captured3, &GradBuffers::d_captured4, &GradBuffers::d_captured5,
+    &GradBuffers::d_captured6, &GradBuffers::d_captured7};
+
+/// How the text of a function names that tensor where its elements are real numbers.
+std::string real_element(int slot) { return "r" + std::to_string(slot) + "["; }
 
 /// f32, or f64 beside f64: statistics and what belongs to one row.
 TensorView read_rows(Call& call, PyObject* object, const char* name) {
@@ -86,6 +101,19 @@ void take_seed(Call& call, const Arguments& arguments, const Saved& saved) {
   }
   call.request.rng_seed = saved.rng_seed;
   call.request.rng_offset = saved.rng_offset;
+}
+
+/// Of the tensors of real numbers that the score function reads.
+void make_captured_gradients(Call& call, Gradients* made) {
+  const std::string& text = call.request.options.score_function.text();
+  for (int i = 0; i < kMaxCaptured; ++i) {
+    const TensorView& view = call.request.*kCapturedViews[i];
+    if (!view.present() || text.find(real_element(i)) == std::string::npos) continue;
+    npy_intp shape[kMaxRank] = {};
+    for (int d = 0; d < view.rank; ++d) shape[d] = view.shape[d];
+    made->buffers.*kCapturedGradients[i] =
+        call.make_output(view.rank, shape, view.dtype, &made->d_captured[i]);
+  }
 }
 
 Gradients make_gradients(Call& call, const Arguments& arguments, const Saved& saved) {
@@ -110,6 +138,7 @@ Gradients make_gradients(Call& call, const Arguments& arguments, const Saved& sa
     const npy_intp heads[1] = {request.sinks.shape[0]};
     buffers.d_sinks = call.make_output(1, heads, request.sinks.dtype, &made.d_sinks);
   }
+  make_captured_gradients(call, &made);
   return made;
 }
 
@@ -143,6 +172,20 @@ nb::object bias_gradient(const Call& call, const Arguments& arguments, const Gra
   return call.as_callers_kind(shaped, call.request.attn_bias.dtype);
 }
 
+/// One for each captured tensor, None of those that have no gradient; None without them.
+nb::object captured_gradients(const Call& call, const Gradients& made) {
+  nb::list found;
+  for (int i = 0; i < kMaxCaptured; ++i) {
+    const TensorView& view = call.request.*kCapturedViews[i];
+    if (!view.present()) break;
+    found.append(made.d_captured[i].is_valid()
+                     ? call.as_callers_kind(made.d_captured[i], view.dtype)
+                     : nb::none());
+  }
+  if (found.size() == 0) return nb::none();
+  return nb::tuple(found);
+}
+
 nb::object python_gradients(const Call& call, const Arguments& arguments, const Gradients& made) {
   const AttentionRequest& request = call.request;
   const nb::object d_sinks =
@@ -151,7 +194,7 @@ nb::object python_gradients(const Call& call, const Arguments& arguments, const 
   return type(call.as_callers_kind(made.d_q, request.q.dtype),
               call.as_callers_kind(made.d_k, request.k.dtype),
               call.as_callers_kind(made.d_v, request.v.dtype), bias_gradient(call, arguments, made),
-              d_sinks);
+              d_sinks, captured_gradients(call, made));
 }
 
 nb::object run_backward(const CallArgs& args) {

@@ -176,6 +176,8 @@ Call::Call(const Arguments& arguments, Purpose purpose)
   read_keys(arguments);
   read_options(arguments);
   read_mask_and_bias(arguments);
+  read_functions(arguments);
+  read_block_mask(arguments);
   read_cache(arguments);
   read_vectors(arguments);
   read_packed(arguments);

@@ -58,6 +58,8 @@ class Call {
   void read_diagonal(PyObject* diagonal);
   void read_window(PyObject* window);
   void read_mask_and_bias(const Arguments& arguments);
+  void read_functions(const Arguments& arguments);
+  void read_block_mask(const Arguments& arguments);
   void read_cache(const Arguments& arguments);
   void read_vectors(const Arguments& arguments);
   void read_packed(const Arguments& arguments);

@@ -16,6 +16,7 @@ torch.export work with it. So are kvcache_attention and kvcache_append_attention
 """
 
 from . import _kvcache, _ops
+from ._block_mask import and_masks, create_block_mask, or_masks
 from ._enabled import (
     Enabled,
     cudnn_sdp_enabled,
@@ -23,6 +24,8 @@ from ._enabled import (
     math_sdp_enabled,
     mem_efficient_sdp_enabled,
 )
+from ._flex import AuxOutput, flex_attention
+from ._function_trace import TracingError
 from ._install import install, uninstall
 from ._kvcache import attention_with_kvcache
 from ._packed import AuxRequest, varlen_attn
@@ -35,18 +38,24 @@ _kvcache.register()
 
 __all__ = [
     "ArgumentError",
+    "AuxOutput",
     "AuxRequest",
     "Enabled",
+    "TracingError",
+    "and_masks",
     "attention_padded",
     "attention_with_kvcache",
     "can_use",
+    "create_block_mask",
     "cudnn_sdp_enabled",
     "explain",
     "exportable",
     "flash_sdp_enabled",
+    "flex_attention",
     "install",
     "math_sdp_enabled",
     "mem_efficient_sdp_enabled",
+    "or_masks",
     "scaled_dot_product_attention",
     "sdpa_kernel",
     "uninstall",

@@ -286,7 +286,7 @@ def backward_numbers(given: tuple[Tensor, Tensor | None], tensors: tuple[Tensor,
     if layout == "BSHD":
         keywords["layout"] = layout
     d_out, q, k, v, out = turned(layout, d_out, *tensors)
-    grads = list(_core.attention_backward(d_out, q, k, v, out, saved, d_lse=d_lse, **keywords))
+    grads = list(_core.attention_backward(d_out, q, k, v, out, saved, d_lse=d_lse, **keywords)[:5])
     grads[:3] = turned(layout, *grads[:3])
     for at, tensor in ((3, options.attn_bias), (4, options.sinks)):
         if tensor is not None and grads[at].dtype != tensor.dtype:

@@ -54,10 +54,15 @@ def checked_numbers(given: Arguments) -> Arguments:
     dropout_p = _number("dropout_p", given.dropout_p)
     if not 0.0 <= dropout_p <= 1.0:
         raise ArgumentError(f"dropout_p ({dropout_p}) must be from 0 to 1")
-    scale = None if given.scale is None else _number("scale", given.scale)
-    if type(scale) is float and not math.isfinite(scale):
-        raise ArgumentError(f"scale ({scale}) must be finite")
-    return given._replace(dropout_p=dropout_p, scale=scale)
+    return given._replace(dropout_p=dropout_p, scale=checked_scale(given.scale))
+
+
+def checked_scale(scale: Any) -> Any:
+    """softmax's factor as a float; None where it is the default."""
+    number = None if scale is None else _number("scale", scale)
+    if type(number) is float and not math.isfinite(number):
+        raise ArgumentError(f"scale ({number}) must be finite")
+    return number
 
 
 def checked(given: Arguments) -> Arguments:

@@ -1,0 +1,85 @@
+#include <string>
+#include <vector>
+
+#include "call.h"
+#include "regard/expression.h"
+
+// Score and mask functions: their texts, and the tensors that they read.
+
+namespace regard::python {
+namespace {
+
+TensorView Buffers::*const kCapturedViews[kMaxCaptured] = {
+    &Buffers::captured0, &Buffers::captured1, &Buffers::captured2, &Buffers::captured3,
+    &Buffers::captured4, &Buffers::captured5, &Buffers::captured6, &Buffers::captured7};
+
+Expression read_function(PyObject* text, const char* name) {
+  Expected<Expression> parsed =
+      Expression::parse(read_text(text, name, "text, or an expression of regard.score_functions"));
+  if (!parsed) raise_value(std::string(name) + ": " + parsed.status().message());
+  return *std::move(parsed);
+}
+
+/// What is given as Expressions becomes texts, and the tensors that these read.
+struct Given {
+  nb::object score, mask, captured;
+};
+
+Given resolved(const Arguments& arguments) {
+  const auto given = [&](Arg arg) {
+    PyObject* const value = arguments.given(arg);
+    return value == nullptr ? nb::none() : nb::borrow(value);
+  };
+  Given found{given(kScoreFunction), given(kMaskFunction), given(kCaptured)};
+  const auto is_text = [](const nb::object& x) { return x.is_none() || PyUnicode_Check(x.ptr()); };
+  if (is_text(found.score) && is_text(found.mask)) return found;
+  const nb::object resolve = nb::module_::import_("regard.score_functions").attr("_of_a_call");
+  const nb::tuple texts(resolve(found.score, found.mask, found.captured));
+  return {nb::object(texts[0]), nb::object(texts[1]), nb::object(texts[2])};
+}
+
+}  // namespace
+
+void Call::read_functions(const Arguments& arguments) {
+  const bool has_functions = arguments.given(kScoreFunction) || arguments.given(kMaskFunction);
+  if (!has_functions && arguments.given(kCaptured) == nullptr) return;
+  const Given given = resolved(arguments);
+  if (!given.score.is_none()) {
+    request.options.score_function = read_function(given.score.ptr(), "score_function");
+  }
+  if (!given.mask.is_none()) {
+    request.options.mask_function = read_function(given.mask.ptr(), "mask_function");
+  }
+  if (given.captured.is_none()) return;
+  PyObject* const list = given.captured.ptr();
+  if (!PyList_Check(list) && !PyTuple_Check(list)) {
+    raise_type("captured (" + repr(list) + ") must be a list of arrays");
+  }
+  const Py_ssize_t count = PySequence_Size(list);
+  if (count > kMaxCaptured) {
+    raise_value("captured (" + std::to_string(count) + " arrays) must be at most " +
+                std::to_string(kMaxCaptured));
+  }
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    nb::object item = nb::steal(PySequence_GetItem(list, i));
+    if (!item.is_valid()) throw nb::python_error();
+    const std::string name = "captured" + std::to_string(i);
+    request.*kCapturedViews[i] =
+        inputs_.any_view(array_from(item.ptr(), name.c_str()), name.c_str());
+    inputs_.keep(std::move(item));
+  }
+}
+
+void Call::read_block_mask(const Arguments& arguments) {
+  if (PyObject* const given = arguments.given(kBlockMask)) {
+    request.block_mask = inputs_.any_view(array_from(given, "block_mask"), "block_mask");
+  }
+  if (PyObject* const size = arguments.given(kBlockSizeQ)) {
+    request.options.block_size_q = read_int64(size, "block_size_q");
+  }
+  if (PyObject* const size = arguments.given(kBlockSizeKv)) {
+    request.options.block_size_kv = read_int64(size, "block_size_kv");
+  }
+}
+
+}  // namespace regard::python
