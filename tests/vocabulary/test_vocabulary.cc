@@ -86,6 +86,9 @@ class VocabularyTest : public testing::TestWithParam<Param> {
 
 double exact_exp2(double t) { return std::exp2(t); }
 double exact_tanh(double x) { return std::tanh(x); }
+double exact_exp(double x) { return std::exp(x); }
+double exact_log(double x) { return std::log(x); }
+double exact_sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
 TEST_P(VocabularyTest, Exp2IsExactAtItsEnds) {
   EXPECT_EQ(apply(v().exp2, 0.0f), 1.0f);
@@ -110,6 +113,57 @@ TEST_P(VocabularyTest, TanhErrorOverItsDomain) {
   EXPECT_EQ(apply(v().tanh, -kInfinity), -1.0f);
   EXPECT_EQ(apply(v().tanh, 0.0f), 0.0f);
   EXPECT_TRUE(std::isnan(apply(v().tanh, kNan)));
+}
+
+TEST_P(VocabularyTest, ExpErrorOverItsDomain) {
+  EXPECT_LT(worst_ulp(v().exp, 0x1p-30f, 88.722839f, exact_exp), 1.0);
+  EXPECT_LT(worst_ulp(v().exp, -0x1p-30f, -87.336544f, exact_exp), 1.0);
+  EXPECT_LT(worst_ulp(v().exp, -87.336544f, -110.0f, exact_exp), 1.0);  // denormal results
+}
+
+TEST_P(VocabularyTest, ExpIsExactAtItsEnds) {
+  EXPECT_EQ(apply(v().exp, 0.0f), 1.0f);
+  EXPECT_EQ(apply(v().exp, -0.0f), 1.0f);
+  EXPECT_EQ(apply(v().exp, kInfinity), kInfinity);
+  EXPECT_EQ(apply(v().exp, 88.72284f), kInfinity);
+  EXPECT_EQ(apply(v().exp, 1e30f), kInfinity);
+  EXPECT_EQ(bits_of(apply(v().exp, -kInfinity)), 0u);
+  EXPECT_EQ(bits_of(apply(v().exp, -104.0f)), 0u);
+  EXPECT_EQ(bits_of(apply(v().exp, -1e30f)), 0u);
+  for (const std::uint32_t nan : {0x7fc00000u, 0xffc00000u, 0x7f800001u}) {
+    EXPECT_TRUE(std::isnan(apply(v().exp, f32_of(nan)))) << nan;
+  }
+}
+
+TEST_P(VocabularyTest, LogErrorOverItsDomain) {
+  EXPECT_LT(worst_ulp(v().log, 0x1p-149f, 0x1p-126f, exact_log), 0.8);  // of denormals
+  EXPECT_LT(worst_ulp(v().log, 0x1p-126f, kInfinity, exact_log), 0.8);
+  EXPECT_EQ(apply(v().log, 1.0f), 0.0f);
+  EXPECT_EQ(apply(v().log, 0.0f), -kInfinity);
+  EXPECT_EQ(apply(v().log, -0.0f), -kInfinity);
+  EXPECT_EQ(apply(v().log, kInfinity), kInfinity);
+  for (const float below : {-0x1p-149f, -1.0f, -kInfinity, kNan}) {
+    EXPECT_TRUE(std::isnan(apply(v().log, below))) << below;
+  }
+}
+
+TEST_P(VocabularyTest, SqrtIsRounded) {
+  for (std::uint32_t bits = 0; bits < bits_of(kInfinity); bits += 91100) {
+    EXPECT_EQ(apply(v().sqrt, f32_of(bits)), std::sqrt(f32_of(bits))) << bits;
+  }
+  EXPECT_EQ(apply(v().sqrt, kInfinity), kInfinity);
+  EXPECT_EQ(bits_of(apply(v().sqrt, -0.0f)), bits_of(-0.0f));
+  EXPECT_TRUE(std::isnan(apply(v().sqrt, -1.0f)));
+}
+
+TEST_P(VocabularyTest, SigmoidErrorOverItsDomain) {
+  EXPECT_LT(worst_ulp(v().sigmoid, 0x1p-30f, 110.0f, exact_sigmoid), 1.6);
+  EXPECT_LT(worst_ulp(v().sigmoid, -0x1p-30f, -87.0f, exact_sigmoid), 2.1);
+  EXPECT_EQ(apply(v().sigmoid, 0.0f), 0.5f);
+  EXPECT_EQ(apply(v().sigmoid, kInfinity), 1.0f);
+  EXPECT_EQ(apply(v().sigmoid, -kInfinity), 0.0f);
+  EXPECT_EQ(apply(v().sigmoid, -100.0f), 0.0f);
+  EXPECT_TRUE(std::isnan(apply(v().sigmoid, kNan)));
 }
 
 TEST_P(VocabularyTest, MaxPassesOverNan) {

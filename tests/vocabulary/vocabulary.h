@@ -24,6 +24,10 @@ struct Vocabulary {
   // One vector each.
   void (*exp2)(const float* t, float* to);
   void (*tanh)(const float* x, float* to);
+  void (*exp)(const float* x, float* to);
+  void (*log)(const float* x, float* to);
+  void (*sqrt)(const float* x, float* to);
+  void (*sigmoid)(const float* x, float* to);
   void (*max)(const float* a, const float* b, float* to);
   void (*load_bf16)(const std::uint16_t* from, float* to);
   void (*load_f16)(const std::uint16_t* from, float* to);

@@ -21,6 +21,22 @@ void tanh_of(const float* x, float* to) {
   V::store(to, cpu::tanh_vector<V>(V::load(x)));
 }
 template <class V>
+void exp_of(const float* x, float* to) {
+  V::store(to, cpu::exp_vector<V>(V::load(x)));
+}
+template <class V>
+void log_of(const float* x, float* to) {
+  V::store(to, cpu::log_vector<V>(V::load(x)));
+}
+template <class V>
+void sqrt_of(const float* x, float* to) {
+  V::store(to, cpu::sqrt_vector<V>(V::load(x)));
+}
+template <class V>
+void sigmoid_of(const float* x, float* to) {
+  V::store(to, cpu::sigmoid_vector<V>(V::load(x)));
+}
+template <class V>
 void max_of(const float* a, const float* b, float* to) {
   V::store(to, V::max(V::load(a), V::load(b)));
 }
@@ -85,9 +101,10 @@ void add_product(const ProductCall& x, const float* rescale, bool select) {
 
 template <class V>
 constexpr Vocabulary vocabulary_of() {
-  return {V::kLanes,   V::kVectors,    exp2_of<V>,     tanh_of<V>,    max_of<V>,    load_bf16<V>,
-          load_f16<V>, load_f8e4m3<V>, load_f8e5m2<V>, store_bf16<V>, store_f16<V>, transpose<V>,
-          sum_rows<V>, scores<V>,      add_product<V>, nullptr,       nullptr};
+  return {V::kLanes,      V::kVectors,   exp2_of<V>,   tanh_of<V>,   exp_of<V>,   log_of<V>,
+          sqrt_of<V>,     sigmoid_of<V>, max_of<V>,    load_bf16<V>, load_f16<V>, load_f8e4m3<V>,
+          load_f8e5m2<V>, store_bf16<V>, store_f16<V>, transpose<V>, sum_rows<V>, scores<V>,
+          add_product<V>, nullptr,       nullptr};
 }
 
 }  // namespace

@@ -70,11 +70,14 @@ struct BackwardArgs {
   std::int64_t at_d_bias = 0;     // f64 [queries_per_task][group_size][tile_kv]
 
   const FunctionKernel* functions = nullptr;  // set where the problem has any
-  // d_captured: f64 sums of every slice of the work, [slices][elements of the tensors wanted].
+  // d_captured: the elements of the tensors wanted stand one tensor behind the other, and are
+  // summed a range after the other: f64 [slices][elements of a range], a slice of the work each.
   double* captured_sums = nullptr;
   std::int64_t captured_slices = 0;
-  std::int64_t captured_elements = 0;
-  std::int64_t captured_at[kMaxCapturedViews] = {};  // where a tensor's elements begin
+  std::int64_t captured_elements = 0;                // of all
+  std::int64_t captured_at[kMaxCapturedViews] = {};  // where a tensor's begin
+  std::int64_t captured_begin = 0;                   // of the range at hand
+  std::int64_t captured_size = 0;                    //
 
   // One pass: the memory of those heads that are under way, head_bytes apart.
   char* heads = nullptr;

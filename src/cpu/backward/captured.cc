@@ -1,17 +1,19 @@
 #include "cpu/backward/captured.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/checked.h"
-#include "function/program.h"
+#include "function/uses.h"
 
 namespace regard::cpu {
 namespace {
 
-/// Bytes that the sums of all slices may take, but for one that is larger by itself.
-constexpr std::int64_t kSumsBytes = std::int64_t{1} << 26;
-/// Enough for as many workers; more are more to add up.
-constexpr std::int64_t kMaxSlices = 64;
+/// Elements that the sums of all slices hold, 8 MB.
+constexpr std::int64_t kSums = std::int64_t{1} << 20;
+/// Slices for as many workers; more are more to add up. Of tensors too large for so many there are
+/// fewer, and the work is done again for each range of their elements that it reaches.
+constexpr std::int64_t kMaxSlices = 64, kMinSlices = 8;
 
 constexpr std::int64_t kElementsPerTask = 4096;
 
@@ -50,9 +52,11 @@ std::int64_t place_of(const CapturedView& view, std::int64_t n) noexcept {
 }  // namespace
 
 std::int64_t captured_bytes(const AttentionParams& params) noexcept {
-  if (function::programs_of(params.score_function).gradient.scatters.empty()) return 0;
-  const std::int64_t one = saturating_mul(params.captured_elements, sizeof(double));
-  return std::min(saturating_mul(kMaxSlices, one), std::max(kSumsBytes, one));
+  const function::Uses uses = function::uses_of(params.score_function);
+  const bool reads_reals =
+      std::any_of(std::begin(uses.of_slot), std::end(uses.of_slot),
+                  [](const function::CapturedUse& use) { return use.rank > 0 && !use.is_int; });
+  return reads_reals ? kSums * std::int64_t{sizeof(double)} : 0;
 }
 
 void lay_out_captured(BackwardArgs* args) noexcept {
@@ -63,26 +67,27 @@ void lay_out_captured(BackwardArgs* args) noexcept {
     if (view.data != nullptr) elements += count_elements(view);
   }
   args->captured_elements = elements;
-  args->captured_slices = 0;
   if (elements == 0) return;
   const Problem& p = args->grad.problem;
   const std::int64_t scores = saturating_mul(saturating_mul(p.batch, p.num_heads_q),
                                              saturating_mul(p.seqlen_q, p.seqlen_kv));
-  // No more than the work of summing scores is worth.
-  const std::int64_t within =
-      std::min(kSumsBytes / saturating_mul(elements, sizeof(double)), scores / elements);
+  const std::int64_t fitting = std::clamp(kSums / elements, kMinSlices, kMaxSlices);
+  // To clear and to add up a slice is worth no more than to sum its scores.
+  const std::int64_t worth = std::max<std::int64_t>(scores / elements, 1);
   args->captured_slices =
-      std::clamp<std::int64_t>(std::min(within, captured_blocks(*args)), 1, kMaxSlices);
+      std::max<std::int64_t>(std::min({fitting, worth, captured_blocks(*args)}), 1);
+  args->captured_size = std::min(elements, kSums / args->captured_slices);
 }
 
 std::int64_t count_captured_sums(const BackwardArgs& args) noexcept {
-  return ceil_div(args.captured_elements, kElementsPerTask);
+  return ceil_div(args.captured_size, kElementsPerTask);
 }
 
 void sum_captured(const void* opaque, std::int64_t task, char*) {
   const BackwardArgs& a = *static_cast<const BackwardArgs*>(opaque);
-  const std::int64_t begin = task * kElementsPerTask;
-  const std::int64_t end = std::min(begin + kElementsPerTask, a.captured_elements);
+  const std::int64_t begin = a.captured_begin + task * kElementsPerTask;
+  const std::int64_t end =
+      std::min({begin + kElementsPerTask, a.captured_begin + a.captured_size, a.captured_elements});
   for (int slot = 0; slot < kMaxCapturedViews; ++slot) {
     const CapturedView& view = a.grad.d_captured[slot];
     if (view.data == nullptr) continue;
@@ -90,7 +95,7 @@ void sum_captured(const void* opaque, std::int64_t task, char*) {
     for (std::int64_t x = std::max(begin, first); x < std::min(end, last); ++x) {
       double sum = 0.0;
       for (std::int64_t slice = 0; slice < a.captured_slices; ++slice) {
-        sum += a.captured_sums[slice * a.captured_elements + x];
+        sum += a.captured_sums[slice * a.captured_size + x - a.captured_begin];
       }
       store_element(view, place_of(view, x - first), sum);
     }

@@ -10,6 +10,30 @@
 
 namespace regard::cpu {
 
+/// Whether scores within the box may add to the range of elements, by the ends of indices.
+static __attribute__((noinline)) bool reaches_captured(const Functions& f,
+                                                       const problem::FunctionBox& box,
+                                                       const CapturedSums& to) {
+  constexpr std::int64_t kElements = 1024;  // of a captured tensor of indices
+  problem::Interval bounds[semantics::kMaxFunctionSteps];
+  problem::bound_steps(f.gradient, f.captured, box, kElements, bounds);
+  for (std::int32_t i = 0; i < f.gradient.scatter_count; ++i) {
+    const semantics::FunctionStep& gather = f.gradient.steps[f.gradient.scatters[i].gather];
+    const CapturedView& view = f.captured[gather.slot];
+    if (!to.is_wanted[gather.slot]) continue;
+    double lo = 0.0, hi = 0.0;
+    for (int d = 0; d < gather.count; ++d) {
+      const auto extent = static_cast<double>(view.extent[d]);
+      const problem::Interval index = bounds[gather.args[d]];
+      lo = lo * extent + (index.lo > 0.0 ? index.lo : 0.0);
+      hi = hi * extent + (index.hi < extent - 1.0 ? index.hi : extent - 1.0);
+    }
+    const auto first = static_cast<double>(to.first[gather.slot]);
+    if (first + hi >= 0.0 && first + lo < static_cast<double>(to.size)) return true;
+  }
+  return false;
+}
+
 /// Adds what rows [begin, end) of one sequence and kv head give.
 template <class V>
 static void add_rows_to_captured(const BackwardTask<V>& t, std::int64_t begin, std::int64_t end,
@@ -17,9 +41,16 @@ static void add_rows_to_captured(const BackwardTask<V>& t, std::int64_t begin, s
   const BackwardArgs& a = t.a;
   const Functions& f = a.grad.problem.functions;
   for (std::int64_t row = begin; row < end; row += V::kWidth) {
-    set_grad_rows(t, row, row + V::kWidth < end ? V::kWidth : end - row);
-    set_row_stats(t);
+    const std::int64_t count = row + V::kWidth < end ? V::kWidth : end - row;
     const RowBlock<V>& row_block = t.row_block().rows;
+    if (to.size < a.captured_elements) {
+      set_rows<V>(a.grad.problem, t.s, t.head_kv, row, count, &t.row_block().rows);
+      problem::FunctionBox box = box_of(t.s, row_block);
+      box.kv = {0.0, static_cast<double>(t.s.band.len_kv - 1)};
+      if (!reaches_captured(f, box, to)) continue;
+    }
+    set_grad_rows(t, row, count);
+    set_row_stats(t);
     const TileSpan tiles =
         tiles_of(semantics::visible_keys(t.s.band, row_block.i_begin, row_block.i_end), a.tile_kv);
     for (std::int64_t index = tiles.begin; index < tiles.end; ++index) {
@@ -38,19 +69,21 @@ template <class V>
 static void backward_captured(const void* opaque, std::int64_t slice, char* scratch) {
   const BackwardArgs& a = *static_cast<const BackwardArgs*>(opaque);
   const Problem& p = a.grad.problem;
-  double* const sums = a.captured_sums + slice * a.captured_elements;
-  for (std::int64_t x = 0; x < a.captured_elements; ++x) sums[x] = 0.0;
   CapturedSums to;
+  to.sums = a.captured_sums + slice * a.captured_size;
+  to.size = a.captured_size;
+  for (std::int64_t x = 0; x < to.size; ++x) to.sums[x] = 0.0;
   for (int slot = 0; slot < kMaxCapturedViews; ++slot) {
-    const bool is_wanted = a.grad.d_captured[slot].data != nullptr;
-    to.sums[slot] = is_wanted ? sums + a.captured_at[slot] : nullptr;
+    to.is_wanted[slot] = a.grad.d_captured[slot].data != nullptr;
+    to.first[slot] = a.captured_at[slot] - a.captured_begin;
   }
-  const std::int64_t count = captured_blocks(a), blocks = count / (p.batch * p.num_heads_kv);
+  const std::int64_t count = captured_blocks(a);
+  if (count == 0 || p.functions.gradient.scatter_count == 0) return;
+  const std::int64_t blocks = count / (p.batch * p.num_heads_kv);
   for (std::int64_t x = slice; x < count; x += a.captured_slices) {
     const std::int64_t head = x / blocks, query = x % blocks * a.queries_per_task;
     const Sequence s = sequence_of(p, head / p.num_heads_kv);
-    const std::int64_t end =
-        query + a.queries_per_task < s.len_q ? query + a.queries_per_task : s.len_q;
+    const std::int64_t end = semantics::clamp(query + a.queries_per_task, 0, s.len_q);
     const BackwardTask<V> t = row_block_task<V>(a, s, head % p.num_heads_kv, scratch);
     add_rows_to_captured(t, query * p.group_size, end * p.group_size, to);
   }

@@ -368,9 +368,9 @@ void run_backward(const BackwardKernel& kernel, const KernelPlan& plan,
   }
   if (gradients.d_sinks.present()) passes.run(kernel.d_sinks, params.num_heads_q);
   lay_out_captured(&args);
-  if (args.captured_slices > 0) {
-    char* const sums = static_cast<char*>(rest.workspace.data) + args.scratch_bytes * workers;
-    args.captured_sums = reinterpret_cast<double*>(sums);
+  char* const sums = static_cast<char*>(rest.workspace.data) + args.scratch_bytes * workers;
+  args.captured_sums = reinterpret_cast<double*>(sums);
+  for (; args.captured_begin < args.captured_elements; args.captured_begin += args.captured_size) {
     passes.run(kernel.d_captured, args.captured_slices);
     passes.run(sum_captured, count_captured_sums(args));
   }

@@ -258,16 +258,18 @@ REGARD_KERNEL_FN DenseStrides dense_strides(const problem::CapturedView& view, i
   return dense;
 }
 
-/// sums[indices] += d_scores * derivative of every visible place of the chunk.
+/// The elements at a gather's indices += d_scores * derivative, over the chunk's visible places.
 template <class V>
 static void scatter_chunk(const FunctionRun<V>& run, const FunctionScatter& scatter,
-                          const typename V::Scalar* d_scores, double* sums) {
+                          const typename V::Scalar* d_scores, const CapturedSums& to) {
   using T = typename V::Scalar;
   const FunctionStep& gather = run.program.steps[scatter.gather];
   const DenseStrides strides = dense_strides(run.functions.captured[gather.slot], gather.count);
   StepPlaces<V> places{};
   for (int a = 0; a < gather.count; ++a) places.args[a] = run.value_of(gather.args[a]);
   const FunctionOperand<V> slope = run.value_of(scatter.derivative);
+  const std::int64_t first = to.first[gather.slot];
+  const auto size = static_cast<std::uint64_t>(to.size);
   with_dims(
       gather.count, [&](auto count) __attribute__((always_inline)) {
         for (std::int64_t j = 0; j < run.keys; ++j) {
@@ -279,8 +281,9 @@ static void scatter_chunk(const FunctionRun<V>& run, const FunctionScatter& scat
             for (int lane = 0; lane < V::kLanes && lane < rows; ++lane) {
               if (d[lane] == T(0) && __builtin_signbit(d[lane])) continue;
               const std::int64_t at =
-                  GatherIndices<V>::template place<count.value>(from, strides.stride, lane);
-              sums[at] += static_cast<double>(d[lane]) * static_cast<double>(by[lane]);
+                  first + GatherIndices<V>::template place<count.value>(from, strides.stride, lane);
+              if (static_cast<std::uint64_t>(at) >= size) continue;
+              to.sums[at] += static_cast<double>(d[lane]) * static_cast<double>(by[lane]);
             }
           }
         }
@@ -300,8 +303,8 @@ static void scatter_function(const problem::Functions& functions, const Function
             static_cast<const typename V::Scalar*>(d_scores) + run.key * V::kWidth;
         for (std::int32_t i = 0; i < program.scatter_count; ++i) {
           const FunctionScatter& scatter = program.scatters[i];
-          double* const sums = to.sums[program.steps[scatter.gather].slot];
-          if (sums != nullptr) scatter_chunk(run, scatter, d, sums);
+          const bool is_wanted = to.is_wanted[program.steps[scatter.gather].slot];
+          if (is_wanted) scatter_chunk(run, scatter, d, to);
         }
       });
 }

@@ -25,9 +25,14 @@ struct FunctionTile {
   std::int64_t size = 0;  // keys
 };
 
-/// Where gradients of captured tensors are summed: the elements of each, dense; null: not wanted.
+/// Where gradients of captured tensors are summed: a range of the elements of those wanted, dense,
+/// one tensor behind the other.
 struct CapturedSums {
-  double* sums[problem::kMaxCapturedViews] = {};
+  double* sums = nullptr;
+  std::int64_t size = 0;
+  bool is_wanted[problem::kMaxCapturedViews] = {};
+  std::int64_t first[problem::kMaxCapturedViews] =
+      {};  // a tensor's first element, from the range's
 };
 
 /// One instruction set's functions for one arithmetic T. scores and d_scores are T [keys][W];
