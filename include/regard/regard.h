@@ -504,6 +504,15 @@ REGARD_EXPORT regard_status regard_attention_padded(regard_context* context,
                                                     const regard_policy* policy,
                                                     const regard_launch* launch);
 
+/// Writes the Selection of the path that regard_attention_padded() would take, as regard_explain()
+/// does, with the paths that can compute the call in "paths". Fails as regard_attention_padded()
+/// does. `policy` may be null.
+REGARD_EXPORT regard_status regard_explain_padded(regard_context* context,
+                                                  const regard_request* request,
+                                                  const regard_padded_sequences* sequences,
+                                                  const regard_policy* policy, char* buffer,
+                                                  size_t capacity, size_t* needed);
+
 /// regard_attention() of sequences over pages whose first `shared_prefix_kv` keys are the same
 /// rows, which are read once for all of them, as attention_shared_prefix() of regard/context.h.
 /// `policy` and `launch` may be null.

@@ -1,6 +1,7 @@
 #include "c_api/errors.h"
 #include "c_api/handles.h"
 #include "c_api/read.h"
+#include "c_api/text.h"
 
 using namespace regard;
 using namespace regard::c_api;
@@ -17,6 +18,24 @@ regard_status regard_attention_padded(regard_context* context, const regard_requ
     CallLaunch call;
     if (Status s = read_launch(where, launch, &call); !s.ok()) return s;
     return attention_padded(context->get(), words.request, padded, words.policy, call.launch);
+  });
+}
+
+regard_status regard_explain_padded(regard_context* context, const regard_request* request,
+                                    const regard_padded_sequences* sequences,
+                                    const regard_policy* policy, char* buffer, size_t capacity,
+                                    size_t* needed) {
+  return guarded(__func__, [&](const char* where) -> Status {
+    const TextOut out{buffer, capacity, needed};
+    if (Status s = require(where, "context", context); !s.ok()) return s;
+    if (Status s = check_text_out(where, out); !s.ok()) return s;
+    CallWords words;
+    if (Status s = read_words(where, request, policy, &words); !s.ok()) return s;
+    PaddedSequences padded;
+    if (Status s = read_sequences(where, sequences, &padded); !s.ok()) return s;
+    const Expected<Selection> selection =
+        explain_padded(context->get(), words.request, padded, words.policy);
+    return selection ? write_text(where, to_json(*selection), out) : selection.status();
   });
 }
 

@@ -130,6 +130,64 @@ TEST(CPadded, LengthsOfKeysMayDiffer) {
   EXPECT_EQ(problem.output_bytes(), bytes);
 }
 
+TEST(CPadded, ExplainWritesTheCxxJson) {
+  const ContextHandle context = make_c_context();
+  Context cxx_context;
+  int explained = 0, refused = 0;
+  for (const char* words : {"f32", "bf16 lse causal diag=tl", "f32 saved grad"}) {
+    const Problem problem =
+        conformance::make_problem(parse_case(std::string("b3 hq4 hkv2 sq5 d8 ") + words).value());
+    CRequest request(problem.request());
+    for (const Mask& mask : kMasks) {
+      const LengthsHandle lengths = mask.c();
+      for (const PaddingPolicy padding :
+           {PaddingPolicy::kAuto, PaddingPolicy::kPadded, PaddingPolicy::kPacked}) {
+        SCOPED_TRACE(std::string(words) + " " + to_string(padding));
+        const Expected<Selection> expected =
+            explain_padded(cxx_context, problem.request(), {mask.cxx(), mask.cxx(), padding});
+        const regard_padded_sequences sequences = c_sequences(lengths.get(), nullptr, padding);
+        EXPECT_EQ(text_of([&](auto... out) {
+                    return regard_explain_padded(context.get(), request.get(), &sequences, nullptr,
+                                                 out...);
+                  }),
+                  expected ? to_json(*expected) : "<" + expected.status().message());
+        ++(expected ? explained : refused);
+      }
+    }
+  }
+  EXPECT_GT(explained, 20);
+  EXPECT_GT(refused, 0);
+}
+
+TEST(CPadded, ExplainIsOfThePathThatIsTaken) {
+  const ContextHandle context = make_c_context();
+  const Problem problem = conformance::make_problem(parse_case("b3 hq4 hkv2 sq5 d8 f32").value());
+  CRequest request(problem.request());
+  const LengthsHandle first = kMasks[0].c(), holes = kMasks[2].c();
+  const regard_policy flash = only_policy("flash");
+  const auto explained = [&](const LengthsHandle& lengths, PaddingPolicy padding,
+                             const regard_policy* policy) {
+    const regard_padded_sequences sequences = c_sequences(lengths.get(), nullptr, padding);
+    return text_of([&](auto... out) {
+      return regard_explain_padded(context.get(), request.get(), &sequences, policy, out...);
+    });
+  };
+  const auto case_of = [](const std::string& json) {
+    const std::size_t begin = json.find("\"case\"");
+    return json.substr(begin, json.find("\"params\"") - begin);
+  };
+  const auto has = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  const std::string packed = explained(holes, PaddingPolicy::kPacked, nullptr);
+  EXPECT_TRUE(has(case_of(packed), "packed") && !has(case_of(packed), "mask")) << packed;
+  const std::string masked = explained(holes, PaddingPolicy::kPadded, nullptr);
+  EXPECT_TRUE(has(case_of(masked), "mask=B,1,1,Skv") && !has(case_of(masked), "packed")) << masked;
+  const std::string lengths = explained(first, PaddingPolicy::kPadded, &flash);
+  EXPECT_TRUE(has(case_of(lengths), "lens") && has(lengths, "call policy (only")) << lengths;
+  EXPECT_FALSE(has(masked, "call policy")) << masked;
+}
+
 TEST(CPadded, APolicyAndALaunchAreRead) {
   const ContextHandle context = make_c_context();
   SmallCall call(5);
@@ -181,6 +239,18 @@ TEST(CPadded, WhatIsWrongIsNamed) {
          back + "gradients (null) must be given");
   expect(regard_attention_padded_backward(c, r, &g, nullptr, nullptr, nullptr),
          back + "sequences (null) must be given");
+  const auto explained = [&](regard_context* of, const regard_request* request,
+                             const regard_padded_sequences* sequences, char* buffer) {
+    return regard_explain_padded(of, request, sequences, nullptr, buffer, 8, nullptr);
+  };
+  char buffer[8] = "same";
+  const std::string explain = "[regard_explain_padded] ";
+  expect(explained(nullptr, r, &good, buffer), explain + "context (null) must be given");
+  expect(explained(c, nullptr, &good, buffer), explain + "request (null) must be given");
+  expect(explained(c, r, nullptr, buffer), explain + "sequences (null) must be given");
+  EXPECT_EQ(explained(c, r, &good, nullptr), REGARD_STATUS_INVALID_ARGUMENT);
+  EXPECT_EQ(explained(c, r, &good, buffer), REGARD_STATUS_INVALID_ARGUMENT);  // too small
+  EXPECT_STREQ(buffer, "same");
   expect(forward([](auto& s) { s.q = nullptr; }), name + "q of sequences (null) must be given");
   expect(forward([](auto& s) { s.padding = regard_padding(3); }),
          name + "padding (3) must be 0..2");

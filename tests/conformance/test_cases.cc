@@ -53,6 +53,24 @@ TEST(LongHeads, PassOnEveryUnit) {
   }
 }
 
+// All pages are one, of one row: the roundings of its sum have one sign.
+TEST(EqualScores, OfValuesThatAreAlikeGiveTheirMean) {
+  for (const char* dtype : {"f64", "f32", "bf16 out=f32"}) {
+    const Case c =
+        parse_case(std::string("b2 hq2 hkv2 sq69 skv127 d3 paged page_size=1 num_pages=256 causal "
+                               "diag=seq window=86,0 bias=B,1,Sq,1 bias_dtype=f64 lens_kv=126,101 "
+                               "layout=bshd align_k=8 seed=14995193 data=finfo_min ") +
+                   dtype)
+            .value();
+    AllUnits::instance().run(c, {}, [&](const Forced& forced, const conformance::Report& report) {
+      const bool runs = forced.backend == test::kMathRef || c.params.dtype_q != Dtype::kF64;
+      EXPECT_EQ(report.outcome, runs ? Outcome::kPassed : Outcome::kRefused) << report.text;
+      if (!runs) return;
+      EXPECT_GT(report.comparison.structural_rows, 20) << report.text;
+    });
+  }
+}
+
 TEST(Rounding, IsToNearestOnEveryUnit) {
   for (const char* text : test::rounding_cases()) {
     AllUnits::instance().run(parse_case(text).value(), {},

@@ -177,6 +177,34 @@ TEST_F(Compare, RowsOfHugeScoresAreJudgedByStructure) {
   EXPECT_GT(compare(r, truth_).structural_rows, 5);
 }
 
+// All pages are one, of one row: every addition rounds in the same direction.
+TEST_F(Compare, EqualScoresOfValuesThatAreAlikeMayLoseWhatAChainDoes) {
+  prepare(
+      "b2 hq1 hkv1 sq3 skv127 d32 f64 paged page_size=1 num_pages=256 hadamard cache_leftpad "
+      "softcap=1 bias=1,1,Sq,Skv bias_dtype=f64 lens_kv=0,127 seed=14170688 data=finfo_min");
+  const AttentionRequest& r = problem_.request();
+  ASSERT_EQ(r.v.strides[0], 0);
+  const std::size_t row = 3;  // of sequence 1, which has keys
+  const oracle::RowFacts& f = truth_.rows[row];
+  ASSERT_TRUE(f.equal_scores && f.visible_keys == 122 && f.smax > 1e300);
+  write(r.out, {truth_.out_ideal.begin(), truth_.out_ideal.end()});
+  double worst = 0.0;
+  for (std::size_t at = row * 32; at < (row + 1) * 32; ++at) {
+    const auto error = static_cast<double>(std::fabs(truth_.out_ideal[at] - truth_.out[at]));
+    worst = std::max(worst, error / (f.max_abs_v * oracle::unit_roundoff(Dtype::kF64)));
+  }
+  EXPECT_GT(worst, 20.0);  // u max|V|
+  EXPECT_EQ(compare(r, truth_).text, "");
+  const auto by = [&](double units) {
+    return spoiled(r.out, 1, 0, 0, 5, [&](double x) {
+      return x + units * f.max_abs_v * oracle::unit_roundoff(Dtype::kF64);
+    });
+  };
+  EXPECT_EQ(by(4.0), "");
+  EXPECT_NE(by(100.0), "");  // 4 + 123 / 2 are allowed
+  EXPECT_NE(by(-100.0), "");
+}
+
 TEST_F(Compare, ScoresBehindMasksAreExact) {
   prepare("b1 hq2 sq5 skv9 d4 f32 causal diag=tl scores=edited seed=5");
   const TensorView& edited = problem_.request().scores_out;
