@@ -307,7 +307,8 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
     worker_bytes = lay_out(params, shape, &args);
   }
   const std::int64_t workers_bytes = worker_bytes * plan.workers;
-  make_problem(params, buffers, &args.problem);
+  Functions functions;
+  make_problem(params, buffers, &args.problem, &functions);
   args.functions = &function_kernel(plan.isa, sizeof(float));
   const std::int32_t workers = useful_workers(params, plan.workers);
   append_and_rotate(&args.problem, launch.workspace.data, {workers, worker_bytes, rest});

@@ -10,12 +10,11 @@ struct GradProblem {
   Problem problem{};
   View saved;  // [B,Hq,Sq,2]: row maximum and row sum; or [B,Hq,Sq]: lse
   bool saved_is_lse = false;
-  View d_out;          // [B,Hq,Sq,Dv]
-  View delta, d_lse;   // [B,Hq,Sq]
-  View d_q, d_k, d_v;  // as q, k, v
-  View d_bias;         // as problem.bias
-  View d_sinks;        // [Hq]
-  CapturedView d_captured[kMaxCapturedViews];
+  View d_out;                 // [B,Hq,Sq,Dv]
+  View delta, d_lse;          // [B,Hq,Sq]
+  View d_q, d_k, d_v;         // as q, k, v
+  View d_bias;                // as problem.bias
+  View d_sinks;               // [Hq]
   bool bias_is_full[4] = {};  // dimensions of attn_bias that are not broadcast
 };
 
@@ -59,7 +58,7 @@ REGARD_KERNEL_FN bool is_whole_row(const GradProblem& g, std::int64_t b, std::in
 /// Nothing is added to a scaled score but masks: scaling is then one operation with the subtraction
 /// of the maximum.
 REGARD_KERNEL_FN bool scales_late(const Problem& p) {
-  return !p.caps_scores && !p.slopes.present && !p.bias.present && !edits_by_function(p.functions);
+  return !p.caps_scores && !p.slopes.present && !p.bias.present && !p.edits_by_function;
 }
 
 }  // namespace regard::problem

@@ -131,6 +131,12 @@ void set_captured(const TensorView& tensor, CapturedView* view) noexcept {
   }
 }
 
+bool has_functions(const AttentionParams& params) noexcept {
+  return params.features.has(Feature::kScoreFunction) ||
+         params.features.has(Feature::kMaskFunction) ||
+         params.features.has(Feature::kScoreCallback);
+}
+
 /// Programs were compiled when the request was described.
 void set_functions(const AttentionParams& params, const Buffers& buffers, Functions* f) {
   if (!params.score_function.empty()) {
@@ -155,8 +161,8 @@ void set_functions(const AttentionParams& params, const Buffers& buffers, Functi
 
 }  // namespace
 
-void make_problem(const AttentionParams& params, const Buffers& buffers,
-                  Problem* problem) noexcept {
+void make_problem(const AttentionParams& params, const Buffers& buffers, Problem* problem,
+                  Functions* functions) noexcept {
   Problem& p = *problem;
   p.batch = params.batch;
   p.num_heads_q = params.num_heads_q;
@@ -211,9 +217,11 @@ void make_problem(const AttentionParams& params, const Buffers& buffers,
   set_descale(buffers.descale_k, &p.descale_k);
   set_descale(buffers.descale_v, &p.descale_v);
 
-  if (params.features.has(Feature::kScoreFunction) || params.features.has(Feature::kMaskFunction) ||
-      params.features.has(Feature::kScoreCallback)) {
-    set_functions(params, buffers, &p.functions);
+  if (functions != nullptr && has_functions(params)) {
+    set_functions(params, buffers, functions);
+    p.functions = functions;
+    p.edits_by_function = functions->score.steps != nullptr || functions->edit != nullptr;
+    p.masks_by_function = functions->mask.steps != nullptr;
   }
   p.diagonal = diagonal_of(params.diagonal);
   p.scores_stage =
@@ -229,7 +237,7 @@ void make_problem(const AttentionParams& params, const Buffers& buffers,
   p.softcap = params.softcap > 0.0 ? std::clamp(params.softcap, min, max) : 0.0;
   // What is measured in natural units (a bias, a sink, scores shown) needs scores in them.
   p.prescale_scores = p.softcap > 0.0 || p.slopes.present || p.bias.present || p.sinks.present ||
-                      p.scores.present || edits_by_function(p.functions) ||
+                      p.scores.present || p.edits_by_function ||
                       std::abs(p.softmax_scale) < kMinFactor;
   p.score_unit = p.prescale_scores ? 1.0 : std::abs(p.softmax_scale);
   p.caps_scores = p.softcap > 0.0;
@@ -241,9 +249,10 @@ void make_problem(const AttentionParams& params, const Buffers& buffers,
 }
 
 void make_grad_problem(const AttentionParams& params, const Buffers& buffers,
-                       const GradBuffers& gradients, GradProblem* problem) noexcept {
+                       const GradBuffers& gradients, GradProblem* problem,
+                       Functions* functions) noexcept {
   GradProblem& g = *problem;
-  make_problem(params, buffers, &g.problem);
+  make_problem(params, buffers, &g.problem, functions);
   // Gradients are of scores in natural units.
   g.problem.prescale_scores = true;
   g.problem.negates_scores = false;
@@ -265,7 +274,9 @@ void make_grad_problem(const AttentionParams& params, const Buffers& buffers,
                                         &gradients.d_captured2, &gradients.d_captured3,
                                         &gradients.d_captured4, &gradients.d_captured5,
                                         &gradients.d_captured6, &gradients.d_captured7};
-  for (int i = 0; i < kMaxCapturedViews; ++i) set_captured(*captured[i], g.d_captured + i);
+  for (int i = 0; i < kMaxCapturedViews && g.problem.functions != nullptr; ++i) {
+    set_captured(*captured[i], functions->d_captured + i);
+  }
   for (int i = 0; i < 4; ++i) g.bias_is_full[i] = (params.bias_dims >> i & 1) != 0;
 }
 

@@ -82,7 +82,7 @@ struct CapturedView {
 };
 inline constexpr int kMaxCapturedViews = 8;
 
-/// What edits and hides scores by a function of their places.
+/// What edits and hides scores by a function of their places: for CPU backends alone.
 struct Functions {
   semantics::FunctionProgram score{};     // after softcap
   semantics::FunctionProgram mask{};      //
@@ -96,12 +96,8 @@ struct Functions {
   View blocks{};  // [B,Hq,blocks_q,blocks_kv]: 0 mask is false, 1 it may be either, 2 it is true
   std::int64_t block_size_q = 0;
   std::int64_t block_size_kv = 0;
+  CapturedView d_captured[kMaxCapturedViews];  // of a backward: as captured
 };
-
-/// Scores are edited by a function: they may become -inf anywhere.
-REGARD_KERNEL_FN bool edits_by_function(const Functions& f) {
-  return f.score.steps != nullptr || f.edit != nullptr;
-}
 
 enum class DiagonalKind : std::uint8_t { kTopLeft = 0, kBottomRight, kOffset };
 enum class ScoresStage : std::uint8_t { kNone = 0, kScaled, kEdited, kProbs };
@@ -167,13 +163,16 @@ struct Problem {
   float softmax_scale_f32 = 1.0f;
   float softcap_f32 = 0.0f;
   semantics::Dropout dropout{};
-  Functions functions{};
+  // Kept apart: arguments of a CUDA kernel have 4 KB.
+  const Functions* functions = nullptr;  // there where one of the next is true
+  bool edits_by_function = false;        // a score may become -inf anywhere
+  bool masks_by_function = false;
 };
 
 /// Keys are hidden by data, not by arithmetic alone.
 REGARD_KERNEL_FN bool has_data_mask(const Problem& p) {
-  return p.mask.present || p.bias.present || p.segments_q.present ||
-         edits_by_function(p.functions) || p.functions.mask.steps != nullptr;
+  return p.mask.present || p.bias.present || p.segments_q.present || p.edits_by_function ||
+         p.masks_by_function;
 }
 
 /// What the scores of a kv head are multiplied by, for q and k are. In double: the factors may lie

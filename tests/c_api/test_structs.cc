@@ -42,8 +42,8 @@ static_assert(sizeof(DLTensor) == sizeof(regard_tensor) &&
 
 // No padding: the tail of a struct is fields, and an uninitialised byte cannot look like one.
 static_assert(sizeof(regard_request) ==
-              34 * sizeof(void*) + sizeof(size_t) + 3 * sizeof(void*) + 8 * 8 + 8 * 4);
-static_assert(sizeof(regard_gradients) == sizeof(size_t) + 10 * sizeof(void*) + 2 * 8 + 2 * 4);
+              42 * sizeof(void*) + sizeof(size_t) + 6 * sizeof(void*) + 10 * 8 + 8 * 4);
+static_assert(sizeof(regard_gradients) == sizeof(size_t) + 18 * sizeof(void*) + 2 * 8 + 2 * 4);
 static_assert(sizeof(regard_policy) == sizeof(size_t) + 8 * sizeof(void*));
 static_assert(sizeof(regard_launch) == 2 * sizeof(size_t) + 4 * sizeof(void*));
 
@@ -170,6 +170,14 @@ TEST(CRequest, EveryTensorGoesWhereItsNameSays) {
                                "scales_v",
                                "channel_scales_k",
                                "block_mask",
+                               "captured0",
+                               "captured1",
+                               "captured2",
+                               "captured3",
+                               "captured4",
+                               "captured5",
+                               "captured6",
+                               "captured7",
                                "k_new",
                                "v_new",
                                "tree_mask",

@@ -16,6 +16,8 @@ void change(T& field) {
     field.type = DeviceType::kCuda;
   } else if constexpr (std::is_same_v<T, FeatureSet>) {
     field.set(Feature::kSinks, !field.has(Feature::kSinks));
+  } else if constexpr (std::is_same_v<T, Expression>) {
+    field = field.type() == ValueType::kBool ? Expression(true) : Expression(1.5);
   } else if constexpr (std::is_enum_v<T>) {
     field = static_cast<T>(static_cast<int>(field) + 1);
   } else if constexpr (std::is_floating_point_v<T>) {
@@ -28,7 +30,8 @@ void change(T& field) {
 AttentionParams full_case() {
   return case_params(
       "b3 hq8 hkv4 sq40 skv40 d16 dv24 bf16 causal diag=br window=7,0 softcap=2 scale=0.5 "
-      "mask=B,1,Sq,Skv bias=1,H,1,Skv dropout=0.25 scores=scaled");
+      "score=score*2.0 mask=B,1,Sq,Skv mask=kv_idx%2==0 block_mask=8,8 bias=1,H,1,Skv dropout=0.25 "
+      "scores=scaled");
 }
 
 TEST(Key, EveryFieldChangesIt) {

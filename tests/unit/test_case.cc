@@ -213,6 +213,8 @@ void expect_every_field_in_text(const Case& base, const std::set<std::string>& u
         field *= 0.5;
       } else if constexpr (std::is_same_v<Field, BroadcastDims>) {
         field ^= 2;
+      } else if constexpr (std::is_same_v<Field, Expression>) {
+        field = field.type() == ValueType::kBool ? Expression(true) : Expression(1.5);
       } else {
         field += 1;
       }
@@ -227,7 +229,8 @@ void expect_every_field_in_text(const Case& base, const std::set<std::string>& u
 TEST(CaseText, EveryFieldReachesTheText) {
   const std::string both =
       "b2 hq8 hkv4 sq16 skv32 d64 dv32 bf16 kv=i8 out=f16 packed total_q=20 rotary=16 causal "
-      "diag=br window=7,0 softcap=2 scale=0.5 mask=1,H,Sq,Skv bias=B,1,1,Skv bias_dtype=bf16 lens "
+      "diag=br window=7,0 softcap=2 score=score*2.0 scale=0.5 mask=1,H,Sq,Skv mask=kv_idx%2==0 "
+      "block_mask=8,16 bias=B,1,1,Skv bias_dtype=bf16 lens "
       "dropout=0.5 scores=edited layout=strided align=4 device=cuda";
   expect_every_field_in_text(parsed(both + " total_kv=40"), {"num_pages", "page_size"});
   expect_every_field_in_text(parsed(both + " paged page_size=16 num_pages=9"), {"total_kv"});

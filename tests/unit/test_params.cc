@@ -38,14 +38,15 @@ TEST(FieldList, HasEveryMemberOfAttentionParams) {
                tokens_q, tokens_kv, num_pages, page_size, rotary_dim, layout_q, layout_k, layout_v,
                layout_out, align_q_log2, align_k_log2, align_v_log2, align_out_log2, features,
                mask_dims, bias_dims, diagonal, window_left, window_right, softmax_scale, softcap,
-               dropout_p, scores_kind] = p;
+               dropout_p, scores_kind, score_function, mask_function, block_size_q, block_size_kv] =
+      p;
   expect_all_visited([&](auto f) { for_each_field(p, f); }, device, dtype_q, dtype_k, dtype_v,
                      dtype_out, dtype_bias, batch, num_heads_q, num_heads_kv, seqlen_q, seqlen_kv,
                      head_dim_qk, head_dim_v, total_q, total_kv, tokens_q, tokens_kv, num_pages,
                      page_size, rotary_dim, layout_q, layout_k, layout_v, layout_out, align_q_log2,
                      align_k_log2, align_v_log2, align_out_log2, features, mask_dims, bias_dims,
                      diagonal, window_left, window_right, softmax_scale, softcap, dropout_p,
-                     scores_kind);
+                     scores_kind, score_function, mask_function, block_size_q, block_size_kv);
 }
 
 TEST(FieldList, HasEveryMemberOfEnv) {
@@ -75,6 +76,7 @@ void change(double& x) { x += 0.5; }
 void change(std::int64_t& x) { x += 3; }
 void change(std::int32_t& x) { x -= 1; }
 void change(BroadcastDims& x) { x ^= 1; }
+void change(Expression& x) { x = x.empty() ? Expression(1.5) : Expression(); }
 template <class E>
 requires(std::is_enum_v<E>) void change(E& x) {
   x = static_cast<E>(static_cast<int>(x) == 0 ? 1 : 0);

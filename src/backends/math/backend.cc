@@ -123,7 +123,8 @@ class MathBackend final : public Backend {
     const std::int64_t row_blocks =
         cpu::choose_row_blocks(params, kernel.width, plan.tile_q / kernel.width, plan.workers);
     const std::int64_t worker_bytes = lay_out(params, kernel, row_blocks, &args);
-    problem::make_problem(params, buffers, &args.problem);
+    problem::Functions functions;
+    problem::make_problem(params, buffers, &args.problem, &functions);
     args.functions = &cpu::function_kernel(plan.isa, kernel.scalar_bytes);
     const problem::Problem& p = args.problem;
     args.grid = cpu::make_grid(params, row_blocks * kernel.width);

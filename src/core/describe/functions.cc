@@ -92,7 +92,7 @@ BadIndex first_bad_index(const FunctionProgram& program, const problem::Problem&
                          std::vector<Interval>* bounds) {
   constexpr std::int64_t kAllElements = std::int64_t{1} << 40;
   bounds->resize(static_cast<std::size_t>(program.count));
-  const problem::CapturedView* const captured = p.functions.captured;
+  const problem::CapturedView* const captured = p.functions->captured;
   problem::bound_steps(program, captured, box_of(p, b), kAllElements, bounds->data());
   for (std::int32_t i = 0; i < program.count; ++i) {
     const FunctionStep& step = program.steps[i];
@@ -125,7 +125,7 @@ Status check_indices(const Named& f, const problem::Problem& p, const char* wher
     return invalid(where, f.name, " (", f.function.text(), "): index ", bad.dimension,
                    " of captured", bad.slot, " may be ", bad.index.lo, " to ", bad.index.hi,
                    " in sequence ", b, ", expected 0 to ",
-                   p.functions.captured[bad.slot].extent[bad.dimension] - 1,
+                   p.functions->captured[bad.slot].extent[bad.dimension] - 1,
                    "; min(max(index,0),n-1) holds it there");
   }
   return {};
@@ -234,7 +234,8 @@ Status check_captured_data(const Buffers& buffers, const AttentionParams& params
     if (Status s = check_integers(view, i, where); !s.ok()) return s;
   }
   problem::Problem p;
-  problem::make_problem(params, buffers, &p);
+  problem::Functions functions;
+  problem::make_problem(params, buffers, &p, &functions);
   if (Status s = check_indices({"score_function", params.score_function}, p, where); !s.ok()) {
     return s;
   }

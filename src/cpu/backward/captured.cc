@@ -60,9 +60,10 @@ std::int64_t captured_bytes(const AttentionParams& params) noexcept {
 }
 
 void lay_out_captured(BackwardArgs* args) noexcept {
+  if (args->grad.problem.functions == nullptr) return;
   std::int64_t elements = 0;
   for (int slot = 0; slot < kMaxCapturedViews; ++slot) {
-    const CapturedView& view = args->grad.d_captured[slot];
+    const CapturedView& view = args->grad.problem.functions->d_captured[slot];
     args->captured_at[slot] = elements;
     if (view.data != nullptr) elements += count_elements(view);
   }
@@ -89,7 +90,7 @@ void sum_captured(const void* opaque, std::int64_t task, char*) {
   const std::int64_t end =
       std::min({begin + kElementsPerTask, a.captured_begin + a.captured_size, a.captured_elements});
   for (int slot = 0; slot < kMaxCapturedViews; ++slot) {
-    const CapturedView& view = a.grad.d_captured[slot];
+    const CapturedView& view = a.grad.problem.functions->d_captured[slot];
     if (view.data == nullptr) continue;
     const std::int64_t first = a.captured_at[slot], last = first + count_elements(view);
     for (std::int64_t x = std::max(begin, first); x < std::min(end, last); ++x) {

@@ -39,7 +39,7 @@ template <class V>
 static void add_rows_to_captured(const BackwardTask<V>& t, std::int64_t begin, std::int64_t end,
                                  const CapturedSums& to) {
   const BackwardArgs& a = t.a;
-  const Functions& f = a.grad.problem.functions;
+  const Functions& f = *a.grad.problem.functions;
   for (std::int64_t row = begin; row < end; row += V::kWidth) {
     const std::int64_t count = row + V::kWidth < end ? V::kWidth : end - row;
     const RowBlock<V>& row_block = t.row_block().rows;
@@ -74,11 +74,11 @@ static void backward_captured(const void* opaque, std::int64_t slice, char* scra
   to.size = a.captured_size;
   for (std::int64_t x = 0; x < to.size; ++x) to.sums[x] = 0.0;
   for (int slot = 0; slot < kMaxCapturedViews; ++slot) {
-    to.is_wanted[slot] = a.grad.d_captured[slot].data != nullptr;
+    to.is_wanted[slot] = a.grad.problem.functions->d_captured[slot].data != nullptr;
     to.first[slot] = a.captured_at[slot] - a.captured_begin;
   }
   const std::int64_t count = captured_blocks(a);
-  if (count == 0 || p.functions.gradient.scatter_count == 0) return;
+  if (count == 0 || p.functions->gradient.scatter_count == 0) return;
   const std::int64_t blocks = count / (p.batch * p.num_heads_kv);
   for (std::int64_t x = slice; x < count; x += a.captured_slices) {
     const std::int64_t head = x / blocks, query = x % blocks * a.queries_per_task;

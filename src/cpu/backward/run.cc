@@ -333,7 +333,8 @@ void run_backward(const BackwardKernel& kernel, const KernelPlan& plan,
                   const GradBuffers& gradients, const Launch& launch) {
   BackwardArgs args;
   lay_out(params, kernel, &args);
-  make_grad_problem(params, buffers, gradients, &args.grad);
+  Functions functions;
+  make_grad_problem(params, buffers, gradients, &args.grad, &functions);
   args.functions = &function_kernel(plan.isa, kernel.scalar_bytes);
   const std::int32_t workers = useful_workers(params, plan.workers);
   const Launch rest = behind_packed_blocks(params, launch);

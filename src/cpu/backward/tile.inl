@@ -224,7 +224,7 @@ template <class V>
 __attribute__((noinline)) static void differentiate_host(const BackwardTask<V>& t,
                                                          std::int64_t tile_begin) {
   if constexpr (sizeof(typename V::Scalar) == sizeof(float)) {
-    const Functions& f = t.problem().functions;
+    const Functions& f = *t.problem().functions;
     const RowBlock<V>& row_block = t.row_block().rows;
     const Tile tile = seen_tile(t, tile_begin);
     float* const row = t.shared(t.a.at_row);
@@ -252,7 +252,7 @@ template <class V>
 __attribute__((noinline)) static void differentiate_score_function(const BackwardTask<V>& t,
                                                                    std::int64_t tile_begin) {
   const std::int64_t at = t.seen().begin * V::kWidth;
-  t.a.functions->differentiate(t.problem().functions,
+  t.a.functions->differentiate(*t.problem().functions,
                                function_tile(t.row_block().rows, seen_tile(t, tile_begin)),
                                t.capped() + at, t.d_scores() + at, t.scratch + t.a.at_registers);
 }
@@ -280,9 +280,11 @@ static void differentiate_softcap(const BackwardTask<V>& t) {
 /// Gradients of edited scores become those of scaled ones.
 template <class V>
 REGARD_KERNEL_FN void differentiate_edits(const BackwardTask<V>& t, std::int64_t tile_begin) {
-  const Functions& f = t.problem().functions;
-  if (f.edit != nullptr) differentiate_host(t, tile_begin);
-  if (f.score.steps != nullptr) differentiate_score_function(t, tile_begin);
+  if (t.problem().edits_by_function) {
+    const Functions& f = *t.problem().functions;
+    if (f.edit != nullptr) differentiate_host(t, tile_begin);
+    if (f.score.steps != nullptr) differentiate_score_function(t, tile_begin);
+  }
   differentiate_softcap(t);
 }
 
@@ -318,12 +320,15 @@ static void recompute_tile(const BackwardTask<V>& t, const GradTile<V>& tile) {
                      static_cast<std::size_t>(seen.size * V::kWidth) * sizeof(*scores));
   };
   const auto scratch = t.edit_scratch();
-  if (p.caps_scores || edits_by_function(p.functions)) keep(t.capped());
-  if (p.functions.score.steps != nullptr) {
-    edit_by_score_function<V>(p, g.rows, item, scores, scratch);
-    if (p.functions.edit != nullptr) keep(t.before_host());
+  if (p.caps_scores || p.edits_by_function) keep(t.capped());
+  if (p.edits_by_function) {
+    const Functions& f = *p.functions;
+    if (f.score.steps != nullptr) {
+      edit_by_score_function<V>(p, g.rows, item, scores, scratch);
+      if (f.edit != nullptr) keep(t.before_host());
+    }
+    if (f.edit != nullptr) edit_by_host<V>(p, g.rows, item, scores, scratch.row);
   }
-  if (p.functions.edit != nullptr) edit_by_host<V>(p, g.rows, item, scores, scratch.row);
   bias_and_mask_scores<V>(p, g.rows, item, !visible.all, scores, scratch);
   multiply_tile<V>(g.rows, values, seen.size, p.head_dim_v, t.packed(a.at_d_out), d_probs);
   if (p.dropout.threshold != 0) drop_probs<V>(p, t.s, g.rows, item, d_probs);

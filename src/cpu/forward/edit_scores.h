@@ -260,7 +260,7 @@ static void bias_and_mask_scores(const Problem& p, const RowBlock<V>& row_block,
   if (p.mask.present) apply_mask<V>(p, row_block, tile, scores);
   if (p.tree.present) apply_tree<V>(p, row_block, tile, scores);
   if (p.segments_q.present) apply_segments<V>(p, row_block, tile, scores);
-  if (p.functions.mask.steps != nullptr) mask_by_function<V>(p, row_block, tile, scores, scratch);
+  if (p.masks_by_function) mask_by_function<V>(p, row_block, tile, scores, scratch);
   apply_band<V>(row_block, tile, scores);
 }
 
@@ -270,7 +270,7 @@ static void edit_scores(const Problem& p, const RowBlock<V>& row_block, Tile til
                         typename V::Scalar* scores,
                         const EditScratch<typename V::Scalar>& scratch) {
   scale_and_cap_scores<V>(p, row_block, tile.size, scores);
-  edit_by_functions<V>(p, row_block, tile, scores, scratch);
+  if (p.edits_by_function) edit_by_functions<V>(p, row_block, tile, scores, scratch);
   bias_and_mask_scores<V>(p, row_block, tile, partial, scores, scratch);
 }
 

@@ -61,8 +61,8 @@ __attribute__((noinline)) static void edit_by_host(const Problem& p, const RowBl
       if (count <= 0) continue;
       float* const first = scores + keys.lo * V::kWidth + w;
       copy_strided(first, V::kWidth, count, row, 1);
-      p.functions.edit(p.functions.user_data, row, count, row_block.b, row_block.head[w],
-                       row_block.query[w], tile.begin + keys.lo);
+      p.functions->edit(p.functions->user_data, row, count, row_block.b, row_block.head[w],
+                        row_block.query[w], tile.begin + keys.lo);
       copy_strided(row, 1, count, first, V::kWidth);
     }
   }
@@ -73,7 +73,7 @@ template <class V>
 __attribute__((noinline)) static void edit_by_score_function(
     const Problem& p, const RowBlock<V>& row_block, Tile tile, typename V::Scalar* scores,
     const EditScratch<typename V::Scalar>& scratch) {
-  scratch.functions->edit(p.functions, function_tile(row_block, tile), scores, scratch.registers);
+  scratch.functions->edit(*p.functions, function_tile(row_block, tile), scores, scratch.registers);
 }
 
 /// The same, then the host language's edit.
@@ -81,10 +81,10 @@ template <class V>
 REGARD_KERNEL_FN void edit_by_functions(const Problem& p, const RowBlock<V>& row_block, Tile tile,
                                         typename V::Scalar* scores,
                                         const EditScratch<typename V::Scalar>& scratch) {
-  if (p.functions.score.steps != nullptr) {
+  if (p.functions->score.steps != nullptr) {
     edit_by_score_function<V>(p, row_block, tile, scores, scratch);
   }
-  if (p.functions.edit != nullptr) edit_by_host<V>(p, row_block, tile, scores, scratch.row);
+  if (p.functions->edit != nullptr) edit_by_host<V>(p, row_block, tile, scores, scratch.row);
 }
 
 /// Masks by mask_function.
@@ -92,7 +92,7 @@ template <class V>
 __attribute__((noinline)) static void mask_by_function(
     const Problem& p, const RowBlock<V>& row_block, Tile tile, typename V::Scalar* scores,
     const EditScratch<typename V::Scalar>& scratch) {
-  scratch.functions->mask(p.functions, function_tile(row_block, tile), scores, scratch.registers);
+  scratch.functions->mask(*p.functions, function_tile(row_block, tile), scores, scratch.registers);
 }
 
 }  // namespace regard::cpu

@@ -185,7 +185,7 @@ static problem::FunctionBox box_of(const Sequence& s, const RowBlock<V>& row_blo
 template <class V>
 static VisibleKeys within_function(const Problem& p, const Sequence& s,
                                    const RowBlock<V>& row_block, VisibleKeys seen) {
-  const Functions& f = p.functions;
+  const Functions& f = *p.functions;
   problem::FunctionBox box = box_of(s, row_block);
   const auto block_of = [&](Tile keys) {
     if (f.blocks.present) return known_block(f, row_block, keys);
@@ -219,10 +219,10 @@ static VisibleKeys visible_keys_of(const Problem& p, const Sequence& s,
   const bool is_full = by_arithmetic == semantics::TileClass::kFull;
   const bool has_tree = p.tree.present && tile.begin + tile.size > row_block.tree_begin;
   VisibleKeys seen{is_full ? tile : reach_within(row_block, tile),
-                   is_full && !p.bias.present && !has_tree && !edits_by_function(p.functions)};
+                   is_full && !p.bias.present && !has_tree && !p.edits_by_function};
   if (p.segments_q.present) seen = within_segments<V>(p.segments_kv, row_block, seen);
   if (p.mask.present) seen = within_mask<V>(p.mask, row_block, seen);
-  if (p.functions.mask.steps != nullptr) seen = within_function<V>(p, s, row_block, seen);
+  if (p.masks_by_function) seen = within_function<V>(p, s, row_block, seen);
   return seen;
 }
 
