@@ -4,6 +4,7 @@
 // this machine can do.
 #include "regard/backend.h"
 #include "regard/benchmark.h"
+#include "regard/block_mask.h"
 #include "regard/case.h"
 #include "regard/context.h"
 #include "regard/dropout.h"
