@@ -1,5 +1,6 @@
 """The compiled part of regard. The package names everything that is public."""
 
+import ctypes
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar, overload
@@ -23,6 +24,16 @@ Numbers: TypeAlias = Array | Sequence[float] | Sequence[Sequence[float]]
 Integers: TypeAlias = Array | Sequence[int] | Sequence[Sequence[int]]
 Layout: TypeAlias = Literal["BHSD", "BSHD"]
 Scores: TypeAlias = Literal["scaled", "edited", "probs"]
+
+class HasAddress(Protocol):
+    """What numba's @cfunc returns."""
+
+    @property
+    def address(self) -> int: ...
+
+CFunction: TypeAlias = int | HasAddress | ctypes._CFuncPtr
+# One that edits scores, or it and its gradient.
+ScoreCallback: TypeAlias = CFunction | tuple[CFunction, CFunction | None]
 
 __version__: str
 scopes: ContextVar[Scopes]
@@ -182,6 +193,7 @@ class AttentionOptions(TypedDict, total=False):
     score_function: str | Expression | None
     mask_function: str | Expression | None
     captured: Sequence[Array] | None
+    score_callback: ScoreCallback | None
     block_mask: Array | None
     block_size_q: int
     block_size_kv: int
@@ -417,6 +429,7 @@ def attention(
     score_function: str | Expression | None = None,
     mask_function: str | Expression | None = None,
     captured: Sequence[Array] | None = None,
+    score_callback: ScoreCallback | None = None,
     block_mask: Array | None = None,
     block_size_q: int = 0,
     block_size_kv: int = 0,
@@ -483,6 +496,7 @@ def attention_backward(
     score_function: str | Expression | None = None,
     mask_function: str | Expression | None = None,
     captured: Sequence[Array] | None = None,
+    score_callback: ScoreCallback | None = None,
     block_mask: Array | None = None,
     block_size_q: int = 0,
     block_size_kv: int = 0,
@@ -520,6 +534,7 @@ def explain(
     score_function: str | Expression | None = None,
     mask_function: str | Expression | None = None,
     captured: Sequence[Array] | None = None,
+    score_callback: ScoreCallback | None = None,
     block_mask: Array | None = None,
     block_size_q: int = 0,
     block_size_kv: int = 0,
