@@ -1,6 +1,6 @@
 """The compiled part of regard. The package names everything that is public."""
 
-import ctypes
+from _ctypes import CFuncPtr
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar, overload
@@ -31,7 +31,7 @@ class HasAddress(Protocol):
     @property
     def address(self) -> int: ...
 
-CFunction: TypeAlias = int | HasAddress | ctypes._CFuncPtr
+CFunction: TypeAlias = int | HasAddress | CFuncPtr
 # One that edits scores, or it and its gradient.
 ScoreCallback: TypeAlias = CFunction | tuple[CFunction, CFunction | None]
 
