@@ -84,9 +84,11 @@ def test_calls_may_come_from_many_threads():
     assert all(np.array_equal(x, expected) for x in results)
 
 
-def test_a_plan_has_the_feature():
+def test_explain_says_that_it_is_slower():
     q, k, v, _ = tensors()
-    assert "callback" in str(regard.explain(q, k, v, score_callback=edit))
+    text = str(regard.explain(q, k, v, score_callback=edit))
+    assert " callback\n" in text and "slower than a score_function" in text
+    assert "slower" not in str(regard.explain(q, k, v, score_function="score*2"))
 
 
 @pytest.mark.parametrize("callback, error, message", [
