@@ -56,8 +56,9 @@ bool has_small_positions(const Case& c) {
          c.data.diagonal_offset > -kLarge;
 }
 
-/// Empty where a window keeps its own field.
+/// Empty where a window keeps its own field: rotary positions ascend where there is one.
 std::string spell_windows(const AttentionParams& p, Rng* rng, AttentionOptions* options) {
+  if (p.features.has(Feature::kRotary) && !p.features.has(Feature::kPositions)) return "";
   WindowText text(p, rng);
   const bool spells_left = p.window_left >= 0 && rng->chance(0.8);
   const bool spells_right = p.window_right >= 0 && rng->chance(0.8);

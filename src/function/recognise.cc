@@ -78,23 +78,12 @@ std::optional<Window> window_of(const Linear& x) {
   return window;
 }
 
-/// q - kv <= w, kv <= q and the like; |q - kv| <= w.
-std::optional<Window> window_of(const Node& given) {
-  if (given.op == FunctionOp::kNot) {  // of !(a < b) b <= a
-    const Node& inner = *given.args[0];
-    const bool less = inner.op == FunctionOp::kLess;
-    if (!less && inner.op != FunctionOp::kLessEqual) return std::nullopt;
-    const FunctionOp opposite = less ? FunctionOp::kLessEqual : FunctionOp::kLess;
-    return window_of(*make_node(opposite, {inner.args[1], inner.args[0]}).node);
-  }
-  const Node& node = given;
-  if (node.op != FunctionOp::kLess && node.op != FunctionOp::kLessEqual) return std::nullopt;
-  const Linear strict{0, 0, node.op == FunctionOp::kLess ? 1 : 0};
-  const Node &a = *node.args[0], &b = *node.args[1];
+/// a <= b, or a < b where `strict`.
+std::optional<Window> window_of_order(const Node& a, const Node& b, bool strict) {
   const auto right = linear(b);
   if (!right) return std::nullopt;
   const auto at_most = [&](const Linear& x) {
-    return window_of(sum(sum(x, scaled(*right, -1)), strict));
+    return window_of(sum(sum(x, scaled(*right, -1)), Linear{0, 0, strict ? 1 : 0}));
   };
   if (a.op != FunctionOp::kAbs) {
     const auto left = linear(a);
@@ -110,16 +99,32 @@ std::optional<Window> window_of(const Node& given) {
                 one->of_position};
 }
 
+/// q - kv <= w, kv <= q and the like; |q - kv| <= w.
+std::optional<Window> window_of(const Node& node) {
+  const bool negates = node.op == FunctionOp::kNot;
+  const Node& order = negates ? *node.args[0] : node;
+  if (order.op != FunctionOp::kLess && order.op != FunctionOp::kLessEqual) return std::nullopt;
+  const bool strict = order.op == FunctionOp::kLess;
+  if (!negates) return window_of_order(*order.args[0], *order.args[1], strict);
+  return window_of_order(*order.args[1], *order.args[0], !strict);  // !(a < b) is b <= a
+}
+
 std::int64_t narrower(std::int64_t a, std::int64_t b) {
   if (a == kUnlimited || b == kUnlimited) return std::max(a, b);
   return std::min(a, b);
 }
 
-/// Whether the params can have the window, which counts from the top left or from their diagonal.
+/// A window counts from the top left, or from the params' own diagonal. It must not be the first
+/// one of a call whose rotary positions ascend with windows alone (problem/rotary.h).
+bool fits(const Window& window, const AttentionParams& p) {
+  const bool turns = p.features.has(Feature::kRotary) && !p.features.has(Feature::kPositions) &&
+                     p.window_left < 0 && p.window_right < 0;
+  if (turns) return false;
+  return window.of_position || p.diagonal == Diagonal::kUnnamed || p.diagonal == Diagonal::kTopLeft;
+}
+
 bool take_window(const Window& window, AttentionParams* p) {
-  const bool top_left = p->diagonal == Diagonal::kTopLeft;
-  const bool named = p->diagonal != Diagonal::kUnnamed;
-  if (!window.of_position && named && !top_left) return false;
+  if (!fits(window, *p)) return false;
   p->window_left = narrower(p->window_left, window.left);
   p->window_right = narrower(p->window_right, window.right);
   if (!window.of_position) p->diagonal = Diagonal::kTopLeft;
@@ -168,6 +173,26 @@ const NodePtr& root_of(const Expression& expression) {
   return expression.empty() ? none : expression.data()->root;
 }
 
+/// Whether some part of a mask becomes a feature, or nothing.
+bool has_feature(const Node& mask, const AttentionParams& p) {
+  if (mask.op == FunctionOp::kAnd) {
+    return has_feature(*mask.args[0], p) || has_feature(*mask.args[1], p);
+  }
+  const auto window = window_of(mask);
+  return (is_constant(mask) && mask.value != 0.0) || (window && fits(*window, p));
+}
+
+/// Allocates nothing: most calls have no such form, or had it before.
+bool has_features(const AttentionParams& p) {
+  const NodePtr &score = root_of(p.score_function), &mask = root_of(p.mask_function);
+  if (mask != nullptr && has_feature(*mask, p)) return true;
+  if (score == nullptr) return false;
+  const bool may_mask = score->op == FunctionOp::kWhere &&
+                        (is_minus_infinity(*score->args[1]) != is_minus_infinity(*score->args[2]));
+  return score->op == FunctionOp::kScore || (may_mask && !score->args[0]->uses.score) ||
+         (p.softcap == 0.0 && softcap_of(*score) > 0.0);
+}
+
 void recognise_score(AttentionParams* p, std::vector<NodePtr>* masks) {
   if (root_of(p->score_function) == nullptr) return;
   NodePtr score = root_of(p->score_function);
@@ -186,7 +211,7 @@ void recognise_score(AttentionParams* p, std::vector<NodePtr>* masks) {
 
 void recognise_features(AttentionParams* params) {
   // A mask of blocks speaks of the mask function as it is.
-  if (params->features.has(Feature::kBlockMask)) return;
+  if (params->features.has(Feature::kBlockMask) || !has_features(*params)) return;
   std::vector<NodePtr> masks, kept;
   recognise_score(params, &masks);
   const bool has_mask = root_of(params->mask_function) != nullptr;

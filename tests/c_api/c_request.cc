@@ -60,6 +60,14 @@ CRequest::CRequest(const AttentionRequest& from) : options_(from.options) {
   r.delta = options_.delta ? 1 : 0;
   r.rotary_interleaved = options_.rotary_interleaved ? 1 : 0;
   r.hadamard = options_.hadamard ? 1 : 0;
+  if (!options_.score_function.empty()) r.score_function = options_.score_function.text().c_str();
+  if (!options_.mask_function.empty()) r.mask_function = options_.mask_function.text().c_str();
+  r.block_size_q = options_.block_size_q;
+  r.block_size_kv = options_.block_size_kv;
+  if (from.score_callback.edit == nullptr) return;
+  callback_ = {from.score_callback.edit, from.score_callback.gradient,
+               from.score_callback.user_data};
+  r.score_callback = &callback_;
 }
 
 CGradients::CGradients(const GradBuffers& from) {

@@ -38,6 +38,7 @@ class CRequest {
 
  private:
   AttentionOptions options_;
+  regard_score_callback callback_{};
   CTensors tensors_;
 };
 

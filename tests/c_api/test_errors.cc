@@ -224,7 +224,7 @@ TEST(CErrors, WordsOfACaseAreNamed) {
   EXPECT_STREQ(regard_last_error(),
                "[regard_plan_create_case] words (\"b1 hq1 hkv1 sq4 skv4 d8 f32 isa=scalar\") must "
                "not name another machine: a plan is for this one");
-  EXPECT_EQ(regard_plan_create_case(context.get(), "sq4 d8 block_mask", nullptr, &plan),
+  EXPECT_EQ(regard_plan_create_case(context.get(), "sq4 d8 i32", nullptr, &plan),
             REGARD_STATUS_NO_BACKEND);
   EXPECT_EQ(plan, nullptr);
 }

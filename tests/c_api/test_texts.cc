@@ -96,7 +96,7 @@ TEST(CExplain, AnotherMachineKeepsTheContextsPolicy) {
 TEST(CExplain, AnswersWhereNothingCanRun) {
   const ContextHandle context = make_c_context();
   const std::string json = text_of([&](auto... text) {
-    return regard_explain_case(context.get(), "sq8 d16 block_mask", nullptr, text...);
+    return regard_explain_case(context.get(), "sq8 d16 i32", nullptr, text...);
   });
   EXPECT_NE(json.find("\"chosen\":\"error\""), std::string::npos) << json;
 }

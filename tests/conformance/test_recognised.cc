@@ -120,7 +120,7 @@ TEST(Recognised, BesideOtherFields) {
 std::string random_comparison(Rng* rng) {
   const auto sum = [&] {
     std::string text;
-    const std::int64_t terms = rng->between(1, 3);
+    const std::int64_t terms = rng->between(1, 2);
     for (std::int64_t n = 0; n < terms; ++n) {
       const char* const kTerms[] = {"q_idx", "kv_idx", "q_idx", "kv_idx", "q_pos", "1", "3"};
       if (n > 0 || rng->chance(0.2)) text += rng->chance(0.5) && n > 0 ? "+" : "-";
@@ -148,10 +148,10 @@ TEST(Recognised, RandomComparisonsOfIndices) {
     const bool in_score = rng.chance(0.3);
     const std::string score = in_score ? "where(" + mask + ",score,-inf)" : "";
     EXPECT_EQ(run(base, score, in_score ? "" : mask), "") << base << " " << mask;
-    found += recognised(base, score, in_score ? "" : mask) > (is_named ? 2 : 0) ? 1 : 0;
+    found += recognised(base, score, in_score ? "" : mask) > recognised(base, "", "") ? 1 : 0;
     if (HasFailure()) return;
   }
-  EXPECT_GT(found, 60);
+  EXPECT_GT(found, 12);
 }
 
 }  // namespace

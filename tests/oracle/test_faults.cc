@@ -59,10 +59,10 @@ class PlantedFaults : public testing::TestWithParam<Planted> {};
 TEST_P(PlantedFaults, AreNoticedInEveryDtype) {
   Context context;
   for (const char* dtype : {"f32", "f64", "bf16", "f16", "f8e4m3", "f8e5m2"}) {
-    const Case c = parse_case(std::string(GetParam().text) + " " + dtype).value();
+    const std::string text = std::string(GetParam().text) + " " + dtype;
+    if (text.ends_with("callback f64")) continue;  // it is given f32
+    const Case c = parse_case(text).value();
     if (is_f8(c.params.dtype_q) && c.params.features.has(Feature::kNeedsGrad)) continue;
-    const bool has_callback = c.params.features.has(Feature::kScoreCallback);
-    if (has_callback && c.params.dtype_q == Dtype::kF64) continue;
     const bool has_scales = c.params.features.has(Feature::kScales);  // types of 8 bits alone
     if (GetParam().fault == Fault::kScalesIgnored && !has_scales) continue;
     const BackendRef math{BackendId::kMath};

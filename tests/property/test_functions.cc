@@ -221,7 +221,8 @@ TEST_P(ScoreFunctions, ACapturedMatrixIsABias) {
 
 // A tensor of more elements than are summed at once: its gradient is a bias's, too.
 TEST_P(ScoreFunctions, LargeCapturedTensorsAreSummedInRanges) {
-  const Problem problem = problem_of("b1 hq5 hkv5 sq470 skv480 d8 f32 causal saved grad seed=3");
+  const Problem problem =
+      problem_of("b1 hq5 hkv5 sq470 skv480 d8 f32 causal diag=br saved grad seed=3");
   Request r = problem.request();
   r.captured0 = numbers({5, 470, 480});  // 1.1 million
   r.d_captured0 = tensors_.make(Dtype::kF32, {5, 470, 480});
@@ -375,6 +376,7 @@ TEST_P(FunctionInvariance, ABatchIsItsSequences) {
 TEST_P(FunctionInvariance, QueriesOneByOneAreTheCall) {
   const Problem problem = problem_of("b1 hq4 hkv2 sq40 skv90 d16 f32 diag=30 causal lse seed=2");
   Request whole = request_of(problem);
+  whole.captured1 = {};
   whole.options.score_function = parsed("tanh(score)*r0[h]+0.01*(q_pos-kv_idx)");
   whole.options.mask_function = parsed("(q_pos+kv_idx)%11!=4|h==0");
   whole = run_anew(whole);

@@ -193,7 +193,10 @@ TEST(Describe, LaterFeaturesSetTheirBits) {
   r.v_new = tensor(5, Dtype::kF32, {kB, kHkv, 1, kDv});
   r.rotary_cos = tensor(6, Dtype::kF32, {64, 4});
   r.rotary_sin = tensor(7, Dtype::kF32, {64, 4});
-  r.block_mask = tensor(8, Dtype::kBool, {1, 1, 1, 1});
+  r.block_mask = tensor(8, Dtype::kU8, {1, 1, 1, 1});
+  r.options.block_size_q = kSq;
+  r.options.block_size_kv = kSkv;
+  r.options.mask_function = Expression::parse("kv_idx%2==0").value();
   r.descale_k = tensor(9, Dtype::kF32, {1});
   p = describe(r).value();
   for (const Feature f : {Feature::kCacheBatchIdx, Feature::kAppendKv, Feature::kRotary,

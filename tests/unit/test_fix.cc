@@ -17,7 +17,8 @@ AttentionParams params_of(const char* text) { return parse_case(text).value().pa
 constexpr const char* kEverything =
     "b2 hq8 hkv4 sq16 skv12 d64 dv32 bf16 packed paged page_size=4 num_pages=9 append rotary=8 "
     "hadamard "
-    "tree block_mask cache_batch_idx cache_leftpad descales=head kv=i8 v=f8e4m3 scales=token "
+    "score=score*r0[h] mask=kv_idx%2==0 callback tree block_mask cache_batch_idx cache_leftpad "
+    "descales=head kv=i8 v=f8e4m3 scales=token "
     "channel_scales causal "
     "diag=br window=3,0 softcap=3 alibi "
     "mask=B,H,Sq,Skv bias=B,1,Sq,Skv bias_dtype=bf16 lens segments sinks dropout=0.5 lse "

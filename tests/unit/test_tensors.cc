@@ -64,7 +64,7 @@ const TensorSpec kLaterForward[] = {
      .shape = "[B+1,positions,positions]",
      .dtype = DtypeRule::kI64,
      .beside = &Buffers::sinks,
-     .features = {Feature::kBlockMask}},
+     .features = {Feature::kSegmentIds}},
     {.name = "row_max",
      .buffer = member<TensorView, Buffers>(&LaterBuffers::row_max),
      .c_request = member<const regard_tensor*, regard_request>(&LaterRequest::row_max),
@@ -114,7 +114,7 @@ TEST(Tensors, ANewRowIsDescribed) {
   const AttentionParams plain = describe(good_request()).value();
   const Expected<AttentionParams> p = describe_later(later_buffers());
   ASSERT_TRUE(p.ok()) << p.status().message();
-  EXPECT_EQ(p->features, plain.features.with({Feature::kDescales, Feature::kBlockMask,
+  EXPECT_EQ(p->features, plain.features.with({Feature::kDescales, Feature::kSegmentIds,
                                               Feature::kCacheBatchIdx, Feature::kSinks}));
   LaterBuffers b = later_buffers();
   b.row_max = tensor(22, Dtype::kF32, {kHq});

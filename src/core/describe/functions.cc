@@ -1,7 +1,6 @@
 #include "core/describe/functions.h"
 
 #include <cstdint>
-#include <vector>
 
 #include "base/checked.h"
 #include "base/message.h"
@@ -88,17 +87,17 @@ struct BadIndex {
   Interval index{};
 };
 
-BadIndex first_bad_index(const FunctionProgram& program, const problem::Problem& p, std::int64_t b,
-                         std::vector<Interval>* bounds) {
+BadIndex first_bad_index(const FunctionProgram& program, const problem::Problem& p,
+                         std::int64_t b) {
   constexpr std::int64_t kAllElements = std::int64_t{1} << 40;
-  bounds->resize(static_cast<std::size_t>(program.count));
+  Interval bounds[semantics::kMaxFunctionSteps];
   const problem::CapturedView* const captured = p.functions->captured;
-  problem::bound_steps(program, captured, box_of(p, b), kAllElements, bounds->data());
+  problem::bound_steps(program, captured, box_of(p, b), kAllElements, bounds);
   for (std::int32_t i = 0; i < program.count; ++i) {
     const FunctionStep& step = program.steps[i];
     if (step.op != FunctionOp::kGather) continue;
     for (int a = 0; a < step.count; ++a) {
-      const Interval& index = (*bounds)[static_cast<std::size_t>(step.args[a])];
+      const Interval& index = bounds[step.args[a]];
       const auto extent = static_cast<double>(captured[step.slot].extent[a]);
       if (!(index.lo >= 0.0 && index.hi < extent)) return {step.slot, a, index};
     }
@@ -115,12 +114,11 @@ bool has_gathers(const FunctionProgram& program) {
 
 Status check_indices(const Named& f, const problem::Problem& p, const char* where) {
   const FunctionProgram& program = function::programs_of(f.function).value.view;
-  if (!has_gathers(program)) return {};
-  std::vector<Interval> bounds;
+  if (!has_gathers(program) || p.num_heads_q == 0) return {};
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const problem::Sequence s = problem::sequence_of(p, b);
     if (s.len_q == 0 || s.band.len_kv == 0) continue;
-    const BadIndex bad = first_bad_index(program, p, b, &bounds);
+    const BadIndex bad = first_bad_index(program, p, b);
     if (bad.slot < 0) continue;
     return invalid(where, f.name, " (", f.function.text(), "): index ", bad.dimension,
                    " of captured", bad.slot, " may be ", bad.index.lo, " to ", bad.index.hi,
