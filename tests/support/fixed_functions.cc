@@ -7,8 +7,6 @@ const char* const kFunctionCases[] = {
     // Each real operator.
     "b2 hq2 sq33 skv65 d16 score=score*0.7+1.5 lse",
     "b2 hq2 sq33 skv65 d16 score=0.25-score lse",
-    "b2 hq2 sq33 skv65 d16 score=score*2 lse",
-    "b2 hq2 sq33 skv65 d16 score=0.01*(score*(q_idx*q_idx*1000003)+1000003*kv_idx*score)/1e9 lse",
     "b2 hq2 sq33 skv65 d16 score=-score/3.0 lse",
     "b2 hq2 sq33 skv65 d16 score=1.0/(abs(score)+0.5) lse",
     "b2 hq2 sq33 skv65 d16 score=min(score,0.25)+max(score,-0.5) lse",
@@ -48,7 +46,6 @@ const char* const kFunctionCases[] = {
     "b1 hq1 sq33 skv65 d16 mask=q_idx<0 lse",
     // Captured tensors: every rank, indices of indices, all eight.
     "b2 hq4 hkv2 sq33 skv65 d16 score=score+r0[h] lse seed=1",
-    "b2 hq4 hkv2 sq33 skv65 d16 score=score+r0[h]*2 lse seed=1",
     "b2 hq4 hkv2 sq33 skv65 d16 score=score*r1[kv_idx]+r2[q_idx] lse seed=2",
     "b2 hq4 hkv2 sq33 skv65 d16 score=score+r0[h,q_idx-kv_idx+64] lse seed=3",
     "b2 hq4 hkv2 sq33 skv65 d16 score=score+r0[b,h,kv_idx] lse seed=4",
@@ -139,6 +136,9 @@ const char* const kFunctionCases[] = {
 const char* const kFunctionGradCases[] = {
     // Each derivative.
     "b2 hq2 sq33 skv65 d16 score=score*0.7+1.5 saved grad seed=1",
+    "b2 hq2 sq33 skv65 d16 score=score*2 saved grad seed=2",
+    "b2 hq2 sq33 skv65 d16 score=(score*(q_idx*1000003000)+kv_idx*1000003*score)/1e9 saved grad",
+    "b2 hq4 hkv2 sq33 skv65 d16 score=score+r0[kv_idx]*2 saved grad seed=1",
     "b2 hq2 sq33 skv65 d16 score=score*score*0.3-score saved grad seed=2",
     "b2 hq2 sq33 skv65 d16 score=score/(score*score+1.0) saved grad seed=3",
     "b2 hq2 sq33 skv65 d16 score=min(score,0.25)*2.0+max(score,-0.5) saved grad seed=4",
