@@ -44,9 +44,10 @@ CORE = ("text", "describe", "lengths", "policy", "select", "plan", "execute", "m
 CPU = {
     "simd": {"simd"},
     "threads": {"threads"},
-    "forward": {"forward", "decode", "simd"},
+    "functions": {"functions", "simd"},
+    "forward": {"forward", "decode", "functions", "simd"},
     "decode": {"decode", "forward", "simd"},
-    "backward": {"backward", "forward", "simd", "threads"},
+    "backward": {"backward", "forward", "functions", "simd", "threads"},
     "rates": {"rates", "simd", "threads"},
 }
 # Problem::k, v and their descales, which only kv_operand.h reads: no other file computes an address

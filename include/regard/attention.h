@@ -9,6 +9,7 @@
 #include "regard/dropout.h"
 #include "regard/dtype.h"
 #include "regard/env.h"
+#include "regard/expression.h"
 #include "regard/features.h"
 #include "regard/interrupt.h"
 #include "regard/machine_rates.h"

@@ -1,4 +1,4 @@
-#include "regard/expression.h"
+#include "regard/score_functions.h"
 
 #include <cmath>
 #include <initializer_list>
