@@ -1,39 +1,15 @@
 """The compiled part of regard. The package names everything that is public."""
 
-from _ctypes import CFuncPtr
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar, overload
+from typing import Any, Literal, TypedDict, overload
 
-import numpy
 from typing_extensions import Unpack
 
 from ._gradients import Gradients
 from ._selection import Selection
+from ._types import Array, ArrayT, Integers, Layout, Numbers, NumpyArray, Scores, ScoreCallback
 from .score_functions import Expression
-
-class SupportsDLPack(Protocol):
-    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
-    def __dlpack_device__(self) -> tuple[Any, Any]: ...
-
-NumpyArray: TypeAlias = numpy.ndarray[Any, Any]
-Array: TypeAlias = NumpyArray | SupportsDLPack
-# The results of a call are of q's kind: a torch.Tensor where q is one.
-ArrayT = TypeVar("ArrayT", bound=SupportsDLPack)
-Numbers: TypeAlias = Array | Sequence[float] | Sequence[Sequence[float]]
-Integers: TypeAlias = Array | Sequence[int] | Sequence[Sequence[int]]
-Layout: TypeAlias = Literal["BHSD", "BSHD"]
-Scores: TypeAlias = Literal["scaled", "edited", "probs"]
-
-class HasAddress(Protocol):
-    """What numba's @cfunc returns."""
-
-    @property
-    def address(self) -> int: ...
-
-CFunction: TypeAlias = int | HasAddress | CFuncPtr
-# One that edits scores, or it and its gradient.
-ScoreCallback: TypeAlias = CFunction | tuple[CFunction, CFunction | None]
 
 __version__: str
 scopes: ContextVar[Scopes]
@@ -133,9 +109,9 @@ class Lengths:
     @property
     def max_seqlen(self) -> int: ...
     @property
-    def indices(self) -> numpy.ndarray[Any, Any]: ...
+    def indices(self) -> NumpyArray: ...
     @property
-    def cu_seqlens(self) -> numpy.ndarray[Any, Any]: ...
+    def cu_seqlens(self) -> NumpyArray: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
