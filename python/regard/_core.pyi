@@ -2,27 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar, overload
+from typing import Any, Literal, TypedDict, overload
 
-import numpy
 from typing_extensions import Unpack
 
 from ._gradients import Gradients
 from ._selection import Selection
+from ._types import Array, ArrayT, Integers, Layout, Numbers, NumpyArray, Scores, ScoreCallback
 from .score_functions import Expression
-
-class SupportsDLPack(Protocol):
-    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
-    def __dlpack_device__(self) -> tuple[Any, Any]: ...
-
-NumpyArray: TypeAlias = numpy.ndarray[Any, Any]
-Array: TypeAlias = NumpyArray | SupportsDLPack
-# The results of a call are of q's kind: a torch.Tensor where q is one.
-ArrayT = TypeVar("ArrayT", bound=SupportsDLPack)
-Numbers: TypeAlias = Array | Sequence[float] | Sequence[Sequence[float]]
-Integers: TypeAlias = Array | Sequence[int] | Sequence[Sequence[int]]
-Layout: TypeAlias = Literal["BHSD", "BSHD"]
-Scores: TypeAlias = Literal["scaled", "edited", "probs"]
 
 __version__: str
 scopes: ContextVar[Scopes]
@@ -122,9 +109,9 @@ class Lengths:
     @property
     def max_seqlen(self) -> int: ...
     @property
-    def indices(self) -> numpy.ndarray[Any, Any]: ...
+    def indices(self) -> NumpyArray: ...
     @property
-    def cu_seqlens(self) -> numpy.ndarray[Any, Any]: ...
+    def cu_seqlens(self) -> NumpyArray: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
@@ -182,6 +169,7 @@ class AttentionOptions(TypedDict, total=False):
     score_function: str | Expression | None
     mask_function: str | Expression | None
     captured: Sequence[Array] | None
+    score_callback: ScoreCallback | None
     block_mask: Array | None
     block_size_q: int
     block_size_kv: int
@@ -417,6 +405,7 @@ def attention(
     score_function: str | Expression | None = None,
     mask_function: str | Expression | None = None,
     captured: Sequence[Array] | None = None,
+    score_callback: ScoreCallback | None = None,
     block_mask: Array | None = None,
     block_size_q: int = 0,
     block_size_kv: int = 0,
@@ -483,6 +472,7 @@ def attention_backward(
     score_function: str | Expression | None = None,
     mask_function: str | Expression | None = None,
     captured: Sequence[Array] | None = None,
+    score_callback: ScoreCallback | None = None,
     block_mask: Array | None = None,
     block_size_q: int = 0,
     block_size_kv: int = 0,
@@ -520,6 +510,7 @@ def explain(
     score_function: str | Expression | None = None,
     mask_function: str | Expression | None = None,
     captured: Sequence[Array] | None = None,
+    score_callback: ScoreCallback | None = None,
     block_mask: Array | None = None,
     block_size_q: int = 0,
     block_size_kv: int = 0,

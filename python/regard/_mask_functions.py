@@ -57,7 +57,7 @@ class MaskFunction(Tensor):
     """
 
     functions: Functions
-    diagonal: str
+    diagonal_name: str  # Tensor.diagonal is a method
     is_packed: bool  # it hides the keys of other sequences in the row
     packed_window: int | None  # 0 or a sliding window of causal sequences where it hides nothing more
     make: Callable[[], Tensor]
@@ -166,7 +166,7 @@ def _describe(keywords: dict[str, Any]) -> _Described | None:
         padding = torch.nn.functional.pad(padding, (0, missing)) if missing > 0 else padding
         if padding[:, kv_offset:kv_offset + keys].all():
             padding = None
-    return _Described(*numbers, function, padding)
+    return _Described(batch, queries, keys, q_offset, kv_offset, function, padding)
 
 
 def _needed(*unused: Any) -> Any:
@@ -194,7 +194,7 @@ def make_mask(make: Callable[..., Tensor | None], keywords: dict[str, Any]) -> T
     except TracingError:
         return make(**keywords)
     mask = _mask_of((given.batch, 1, given.queries, given.keys), functions, lambda: _made(make, keywords))
-    mask.diagonal = "bottom_right" if given.is_bottom_right else "top_left"
+    mask.diagonal_name = "bottom_right" if given.is_bottom_right else "top_left"
     mask.is_packed, mask.packed_window = _has_packed(given.function), _packed_window(given)
     return mask
 
@@ -221,7 +221,7 @@ def _restricted(mask: MaskFunction, sequences: Sequences) -> MaskFunction:
         mask=text, captured=[*functions.captured, ids_q, ids_kv],
         differentiable=[*functions.differentiable, False, False]),
         lambda: mask.tensor() & (ids_q[:, None, :, None] == ids_kv[:, None, None, :]))
-    found.diagonal, found.is_packed, found.packed_window = mask.diagonal, True, None
+    found.diagonal_name, found.is_packed, found.packed_window = mask.diagonal_name, True, None
     return found
 
 
@@ -254,7 +254,7 @@ def of_layer(mask: MaskFunction, query: Tensor, shape: Shape, sequences: Sequenc
 
 
 def call_of(mask: MaskFunction, options: Options) -> Call:
-    return Call(options._replace(diagonal=mask.diagonal), mask.functions)
+    return Call(options._replace(diagonal=mask.diagonal_name), mask.functions)
 
 
 __all__ = ["LayerMask", "MaskFunction", "attend", "call_of", "make_mask", "of_layer"]

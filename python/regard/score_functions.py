@@ -61,8 +61,8 @@ class Expression:
         self.type = kind      # "bool", "int" or "real"
         self.args = args
         self.value = value    # of a constant; of a gather: a slot, or a Captured
-        self.size = 1 + sum(arg.size for arg in args)
-        self.depth = 1 + max((arg.depth for arg in args), default=0)
+        self.size: int = 1 + sum(arg.size for arg in args)
+        self.depth: int = 1 + max((arg.depth for arg in args), default=0)
 
     @property
     def captured(self) -> list[Any]:

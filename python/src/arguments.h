@@ -26,6 +26,7 @@ enum Arg : int {
   kScoreFunction,
   kMaskFunction,
   kCaptured,
+  kScoreCallback,
   kBlockMask,
   kBlockSizeQ,
   kBlockSizeKv,

@@ -17,9 +17,10 @@ namespace {
 constexpr const char* kBackwardDoc =
     "attention_backward(d_out, q, k, v, out, saved, *, d_lse=None, delta=None, attn_mask=None, "
     "attn_bias=None, is_causal=False, diagonal=None, window=(-1, -1), softmax_scale=None, "
-    "softcap=0.0, score_function=None, mask_function=None, captured=None, block_mask=None, "
-    "block_size_q=0, block_size_kv=0, alibi_slopes=None, sinks=None, seqlens_q=None, "
-    "seqlens_kv=None, "
+    "softcap=0.0, score_function=None, mask_function=None, captured=None, "
+    "score_callback=None, block_mask=None, block_size_q=0, block_size_kv=0, alibi_slopes=None, "
+    "sinks=None, "
+    "seqlens_q=None, seqlens_kv=None, "
     "segment_ids_q=None, segment_ids_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, "
     "max_seqlen_q=None, max_seqlen_kv=None, lengths=None, lengths_kv=None, padding=None, "
     "dropout_p=0.0, seed=None, layout='BHSD', backends=None, policy=None)\n--\n\n"

@@ -177,6 +177,7 @@ Call::Call(const Arguments& arguments, Purpose purpose)
   read_options(arguments);
   read_mask_and_bias(arguments);
   read_functions(arguments);
+  read_score_callback(arguments);
   read_block_mask(arguments);
   read_cache(arguments);
   read_vectors(arguments);

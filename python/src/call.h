@@ -59,6 +59,7 @@ class Call {
   void read_window(PyObject* window);
   void read_mask_and_bias(const Arguments& arguments);
   void read_functions(const Arguments& arguments);
+  void read_score_callback(const Arguments& arguments);
   void read_block_mask(const Arguments& arguments);
   void read_cache(const Arguments& arguments);
   void read_vectors(const Arguments& arguments);

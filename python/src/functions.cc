@@ -38,6 +38,27 @@ Given resolved(const Arguments& arguments) {
   return {nb::object(texts[0]), nb::object(texts[1]), nb::object(texts[2])};
 }
 
+/// The address of a C function: an int, what numba's @cfunc returns, or a function pointer of
+/// ctypes.
+void* address_of(nb::handle function, const char* name) {
+  nb::object address = nb::borrow(function);
+  if (nb::hasattr(function, "address")) {
+    address = function.attr("address");
+  } else if (!PyLong_Check(function.ptr())) {
+    const nb::module_ ctypes = nb::module_::import_("ctypes");
+    if (!nb::isinstance(function, ctypes.attr("_CFuncPtr"))) {
+      raise_type(std::string(name) + " (" + repr(function.ptr()) +
+                 ") must be the address of a C function, numba's @cfunc or a function pointer of "
+                 "ctypes");
+    }
+    address = ctypes.attr("cast")(function, ctypes.attr("c_void_p")).attr("value");
+  }
+  void* const found = address.is_none() ? nullptr : PyLong_AsVoidPtr(address.ptr());
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  if (found == nullptr) raise_value(std::string(name) + " must not be a null pointer");
+  return found;
+}
+
 }  // namespace
 
 void Call::read_functions(const Arguments& arguments) {
@@ -68,6 +89,29 @@ void Call::read_functions(const Arguments& arguments) {
         inputs_.any_view(array_from(item.ptr(), name.c_str()), name.c_str());
     inputs_.keep(std::move(item));
   }
+}
+
+void Call::read_score_callback(const Arguments& arguments) {
+  PyObject* const given = arguments.given(kScoreCallback);
+  if (given == nullptr) return;
+  nb::object edit = nb::borrow(given);
+  nb::object gradient = nb::none();
+  if (PyTuple_Check(given)) {
+    if (PyTuple_GET_SIZE(given) != 2) {
+      raise_type("score_callback (" + repr(given) +
+                 ") must be a function, or one and its gradient");
+    }
+    edit = nb::borrow(PyTuple_GET_ITEM(given, 0));
+    gradient = nb::borrow(PyTuple_GET_ITEM(given, 1));
+  }
+  ScoreCallback& callback = request.score_callback;
+  callback.edit = reinterpret_cast<ScoreCallback::Edit>(address_of(edit, "score_callback"));
+  if (!gradient.is_none()) {
+    callback.gradient = reinterpret_cast<ScoreCallback::Gradient>(
+        address_of(gradient, "the gradient of score_callback"));
+  }
+  inputs_.keep(std::move(edit));
+  inputs_.keep(std::move(gradient));
 }
 
 void Call::read_block_mask(const Arguments& arguments) {

@@ -15,8 +15,7 @@ import regard
 from regard import _core
 
 STUB = ast.parse(pathlib.Path(regard.__file__).with_name("_core.pyi").read_text())
-TYPES_ALONE = {"SupportsDLPack", "NumpyArray", "Array", "Numbers", "Integers", "Layout", "Scores",
-               "AttentionOptions"}
+TYPES_ALONE = {"AttentionOptions"}
 # Of overloads the last, which takes every call.
 FUNCTIONS = {node.name: node for node in STUB.body if isinstance(node, ast.FunctionDef)}
 CLASSES = {node.name: node for node in STUB.body

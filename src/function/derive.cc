@@ -23,9 +23,10 @@ NodePtr plus(NodePtr a, NodePtr b) {
 NodePtr minus(NodePtr a) {
   return a == nullptr ? nullptr : op(FunctionOp::kNegate, {std::move(a)});
 }
+/// Real like every derivative, also where the factor is an int.
 NodePtr times(NodePtr factor, NodePtr derivative) {
   if (derivative == nullptr) return nullptr;
-  if (is_one(derivative)) return factor;
+  if (is_one(derivative) && factor->type == ValueType::kReal) return factor;
   return op(FunctionOp::kMultiply, {std::move(derivative), std::move(factor)});
 }
 NodePtr divided(NodePtr derivative, NodePtr by) {

@@ -125,6 +125,13 @@ TEST(SelectionText, NamesTheChangeThatHelps) {
   EXPECT_EQ(text_of("sq8 d999 f32 device=cuda", only({})).find("chosen   none, by conflict"), 17u);
 }
 
+TEST(SelectionText, SaysThatCallbacksAreSlower) {
+  const char* const note =
+      "note     score_callback is called for each row of a tile, slower than a score_function\n";
+  EXPECT_NE(text_of("sq8 d16 f32 callback").find(note), std::string::npos);
+  EXPECT_EQ(text_of("sq8 d16 f32 score=score*2").find("note"), std::string::npos);
+}
+
 TEST(SelectionText, NothingIsNotTheBuiltInOrdersChoice) {
   Policy policy;
   policy.max_error = 1e-30;

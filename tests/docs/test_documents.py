@@ -28,6 +28,7 @@ SNIPPET_HEAD = """
 #include <vector>
 
 #include "regard/attention.h"
+#include "regard/score_functions.h"
 """
 SNIPPET = """
 static void snippet_{n}([[maybe_unused]] regard::Context& context,

@@ -136,6 +136,9 @@ const char* const kFunctionCases[] = {
 const char* const kFunctionGradCases[] = {
     // Each derivative.
     "b2 hq2 sq33 skv65 d16 score=score*0.7+1.5 saved grad seed=1",
+    "b2 hq2 sq33 skv65 d16 score=score*2 saved grad seed=2",
+    "b2 hq2 sq33 skv65 d16 score=(score*(q_idx*1000003000)+kv_idx*1000003*score)/1e9 saved grad",
+    "b2 hq4 hkv2 sq33 skv65 d16 score=score+r0[kv_idx]*2 saved grad seed=1",
     "b2 hq2 sq33 skv65 d16 score=score*score*0.3-score saved grad seed=2",
     "b2 hq2 sq33 skv65 d16 score=score/(score*score+1.0) saved grad seed=3",
     "b2 hq2 sq33 skv65 d16 score=min(score,0.25)*2.0+max(score,-0.5) saved grad seed=4",

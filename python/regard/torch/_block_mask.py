@@ -127,9 +127,10 @@ def create_block_mask(mask_mod: _MaskMod, B: int | None, H: int | None, Q_LEN: i
     blocks = compute_blocks(mask_mod, extents, sizes)
     full = _whole(blocks, extents) if separate_full_blocks else None
     partial = blocks.map != HIDDEN if full is None else (blocks.map != HIDDEN) & ~full
-    made = BlockMask.from_kv_blocks(
-        *_ordered(partial), *((None, None) if full is None else _ordered(full)), BLOCK_SIZE=sizes,
-        mask_mod=mask_mod, seq_lengths=(extents.queries, extents.keys))
+    counts, indices = _ordered(partial)
+    full_counts, full_indices = (None, None) if full is None else _ordered(full)
+    made = BlockMask.from_kv_blocks(counts, indices, full_counts, full_indices, BLOCK_SIZE=sizes,
+                                    mask_mod=mask_mod, seq_lengths=(extents.queries, extents.keys))
     _know(made, blocks, True)
     return made
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from ._options import Options
 from ._scopes import ArgumentError, is_exporting
 
 try:
-    from torch.nn.attention.flex_attention import AuxOutput
+    from torch.nn.attention.flex_attention import AuxOutput as AuxOutput
 except ImportError:  # PyTorch before 2.9
     class AuxOutput(NamedTuple):  # type: ignore[no-redef]
         """The results of flex_attention besides out that return_aux requested."""
@@ -119,7 +119,12 @@ def _check_runs(query: Tensor, key: Tensor, value: Tensor, captured: list[Tensor
                             "is traced, no torch.func transform and no subclass of torch.Tensor")
 
 
-@torch.compiler.disable(reason="regard.torch.flex_attention traces its functions itself")
+_F = TypeVar("_F", bound=Callable[..., Any])
+_breaks_graphs: Callable[[_F], _F] = torch.compiler.disable(
+    reason="regard.torch.flex_attention traces its functions itself")
+
+
+@_breaks_graphs
 def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable[..., Any] | None = None,
                    block_mask: Any = None, scale: float | None = None, enable_gqa: bool = False,
                    return_lse: bool = False, kernel_options: dict[str, Any] | None = None, *,
@@ -159,7 +164,7 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
     query, key, value = autocast(query, key, value)
     _check_tensors(query, key, value, enable_gqa)
     key, value = _with_batch(query, key, value, block_mask)
-    extents = Extents(*query.shape[:3], key.shape[2])
+    extents = Extents(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     mask = _mask_of(block_mask, extents, query.device)
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
     functions = functions_of(score_mod, mask.mask_mod, extents, dtype, query.device)

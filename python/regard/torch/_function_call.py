@@ -33,7 +33,7 @@ class Call(NamedTuple):
 
 def _keywords(call: Call, tensors: list[Tensor | None], captured: list[Tensor]) -> dict[str, Any]:
     """The keywords of regard.attention, with these tensors in place of those of the options."""
-    found = native_keywords(Options(*tensors, *call.options[TENSORS:]))
+    found = native_keywords(Options._make([*tensors, *call.options[TENSORS:]]))
     if call.functions.score:
         found["score_function"] = call.functions.score
     if call.functions.mask:
@@ -62,7 +62,7 @@ def _run(q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any], backends: st
         q, k, v = turned(layout, q, k, v)
         keywords["layout"] = layout
     with drop_in_errors:
-        result = _core.attention(q, k, v, **keywords, **wanted)
+        result = _core.attention(q, k, v, **{**keywords, **wanted})
     if layout == "BHSD":
         return result
     if isinstance(result, Tensor):
@@ -82,7 +82,7 @@ class _Recorded(torch.autograd.Function):
         out, lse, saved = _run(q, k, v, keywords, backends, return_lse=True, return_saved=True)
         ctx.save_for_backward(q, k, v, out, *rest)
         # Not the captured tensors and those of the options: autograd has them, and counts their versions.
-        ctx.call = call._replace(options=Options(*[None] * TENSORS, *call.options[TENSORS:]),
+        ctx.call = call._replace(options=Options._make([*[None] * TENSORS, *call.options[TENSORS:]]),
                                  functions=call.functions._replace(captured=[]))
         ctx.saved = saved
         ctx.set_materialize_grads(False)
@@ -95,13 +95,14 @@ class _Recorded(torch.autograd.Function):
         call, tensors = ctx.call, list(rest[:TENSORS])
         keywords = _keywords(call, tensors, [x.detach() for x in rest[TENSORS:]])
         keywords.pop("seed", None)  # saved has it
+        keywords["d_lse"] = d_lse
         layout = _layout_of(q)
         if layout == "BSHD":
             keywords["layout"] = layout
         d_out = torch.zeros_like(out) if d_out is None else d_out
         with drop_in_errors:
-            grads = _core.attention_backward(*turned(layout, d_out, q, k, v, out), ctx.saved, d_lse=d_lse,
-                                             **keywords)
+            d_out, q, k, v, out = turned(layout, d_out, q, k, v, out)
+            grads = _core.attention_backward(d_out, q, k, v, out, ctx.saved, **keywords)
         of_options: list[Tensor | None] = [None] * TENSORS
         for name, grad in (("attn_bias", grads.d_bias), ("sinks", grads.d_sinks)):
             at = Options._fields.index(name)

@@ -52,7 +52,8 @@ def evaluate(node: Expression, places: dict[str, Tensor]) -> Tensor:
         found = tensor[tuple(torch.broadcast_tensors(*args))]
         return found.to(torch.int64 if node.type == INT else torch.float64)
     if node.op == "where":
-        return torch.where(*args)
+        condition, x, y = args
+        return torch.where(condition, x, y)
     if node.op == "int":
         return args[0].nan_to_num(0.0).clamp(-2.0**31, 2.0**31 - 1).to(torch.int64)
     return _UNARY[node.op](*args) if len(args) == 1 else _BINARY[node.op](*args)

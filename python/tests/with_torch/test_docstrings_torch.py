@@ -10,7 +10,7 @@ import regard.flash_attn
 import regard.torch
 from docstrings import run_examples
 
-OF_TORCH = [name for name in regard.torch.__all__ if name != "AuxRequest"]  # PyTorch's own
+OF_TORCH = [name for name in regard.torch.__all__ if name not in ("AuxOutput", "AuxRequest")]  # PyTorch's own
 OF_TRANSFORMERS = ["Cache", "enable_continuous_batching", "enable_packed_vision", "explain", "register",
                    "unregister"]
 

@@ -12,5 +12,5 @@ def test_example(name):
 
 
 def test_all_are_here():
-    assert {"export_model.py", "generate_llama.py", "minilm_embeddings.py",
+    assert {"export_model.py", "flex_attention.py", "generate_llama.py", "minilm_embeddings.py",
             "train_small_model.py"} <= set(NAMES)

@@ -72,6 +72,10 @@ std::string header(const Selection& selection) {
   }
   const std::string chosen = selection.ok() ? to_string(selection.chosen) : "none";
   out += "chosen   " + chosen + decision(selection) + "\n";
+  if (selection.params.features.has(Feature::kScoreCallback)) {
+    out +=
+        "note     score_callback is called for each row of a tile, slower than a score_function\n";
+  }
   const std::string change = advice(selection);
   return change.empty() ? out : out + "change   " + change + "\n";
 }
