@@ -53,7 +53,8 @@ class Spills(unittest.TestCase):
 
     def test_this_build(self):
         """The kernels of every component, as they are tested."""
-        objects = sorted(BUILD.glob("src/CMakeFiles/regard.dir/**/isa_avx*.cc.o"))
+        objects = sorted(path for path in BUILD.glob("src/CMakeFiles/regard.dir/**/isa_avx*.cc.o")
+                         if path.parent.name != "functions")  # these multiply no matrices
         self.assertTrue(objects, f"no kernels are built in {BUILD}")
         self.assertEqual(check_spills.main(objects), 0)
 

@@ -179,8 +179,8 @@ Buffers captured_of(const AttentionParams& params, const Buffers& buffers) {
   return captured;
 }
 
-Status check(const AttentionParams& p, const Buffers& captured, std::int64_t size_q,
-             std::int64_t size_kv) {
+Status check(const AttentionParams& p, const Buffers& captured, bool has_lengths_as_data,
+             std::int64_t size_q, std::int64_t size_kv) {
   if (p.mask_function.empty()) {
     return invalid(kWhere, "mask_function (absent) must be given");
   }
@@ -197,12 +197,10 @@ Status check(const AttentionParams& p, const Buffers& captured, std::int64_t siz
     return invalid(kWhere, "captured", i, " must lie in host memory");
   }
   const function::Uses uses = function::uses_of(p.mask_function);
-  const FeatureSet data{Feature::kSeqlensQ, Feature::kSeqlensKv, Feature::kPacked, Feature::kPaged};
-  const bool has_lengths = p.features.without(data) != p.features;
   const auto& program = function::programs_of(p.mask_function).value.view;
   const bool by_length = uses.position || reads(program, semantics::FunctionOp::kLenQ) ||
                          reads(program, semantics::FunctionOp::kLenKv);
-  if (has_lengths && by_length) {
+  if (has_lengths_as_data && by_length) {
     return invalid(kWhere, "mask_function (", p.mask_function.text(),
                    ") must not read q_len, kv_len or q_pos where lengths are data");
   }
@@ -237,7 +235,9 @@ Expected<BlockMask> BlockMask::make(const AttentionParams& params, const Buffers
   Buffers captured = captured_of(params, buffers);
   captured.diagonal_offset = buffers.diagonal_offset;
   const AttentionParams p = mask_params(params);
-  if (Status s = check(p, captured, block_size_q, block_size_kv); !s.ok()) return s;
+  const FeatureSet data{Feature::kSeqlensQ, Feature::kSeqlensKv, Feature::kPacked, Feature::kPaged};
+  const bool has_data = params.features.without(data) != params.features;
+  if (Status s = check(p, captured, has_data, block_size_q, block_size_kv); !s.ok()) return s;
   problem::Problem problem;
   problem::Functions functions;
   problem::make_problem(p, captured, &problem, &functions);
