@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "base/message.h"
+#include "core/describe/mask_blocks.h"
 #include "core/select/tuning.h"
 #include "core/text/backend_names.h"
 #include "core/text/thrown_by.h"
@@ -320,6 +321,21 @@ void add_warnings(const SelectInputs& inputs, Selection& selection) {
   if (policy.prefer && policy.prefer != policy.only) warn_unknown(*policy.prefer, "prefer");
 }
 
+/// The problem may be another machine's, so that no instructions of this one's are used.
+std::optional<MaskShares> mask_shares(const AttentionParams& params) {
+  const FeatureSet data{Feature::kSeqlensQ, Feature::kSeqlensKv, Feature::kPacked, Feature::kPaged};
+  if (params.mask_function.empty() || params.features.without(data) != params.features) return {};
+  if (params.diagonal == Diagonal::kOffset) return {};
+  constexpr std::int64_t kMaxBlocks = 1 << 16, kMaxElements = 1 << 22;
+  const MaskBlocksOptions options{MaskShares::kMaskBlock, MaskShares::kMaskBlock, Isa::kScalar,
+                                  kMaxBlocks, kMaxElements};
+  const Expected<MaskBlocks> blocks = mask_blocks(params, {}, options, "explain");
+  if (!blocks || blocks->known.empty()) return {};
+  const auto all = static_cast<double>(blocks->known.size());
+  return MaskShares{static_cast<double>(blocks->empty) / all,
+                    static_cast<double>(blocks->partial) / all};
+}
+
 void apply_fallback_rule(const ResolvedPolicy& policy, Selection& selection) {
   if (!selection.ok() || !is_fallback(policy, selection.chosen)) return;
   const OnFallback rule = policy.policy.on_fallback.value_or(OnFallback::kAllow);
@@ -359,6 +375,7 @@ Selection select(const SelectInputs& inputs, const AttentionParams& params) {
   for (const EnvVariable& v : inputs.env.variables) {
     if (v.set) selection.environment.push_back(v);
   }
+  selection.mask_shares = mask_shares(params);
   selection.paths = predict_paths(params, default_rates(inputs.env.isa, inputs.env.concurrency));
   const bool conflict = !inputs.policy.conflict.empty();
   const std::vector<Candidate> order = candidate_order(inputs);
