@@ -102,7 +102,7 @@ struct Verdict {
 /// Shares of the blocks of kMaskBlock queries by as many keys, 0 to 1.
 struct MaskShares {
   static constexpr std::int64_t kMaskBlock = 128;
-  double empty = 0.0;    // mask_function hides all of it: it is skipped
+  double empty = 0.0;    // mask_function and the window hide all of it: it is skipped
   double partial = 0.0;  // neither that nor whole: each element is evaluated
   friend bool operator==(const MaskShares&, const MaskShares&) = default;
 };

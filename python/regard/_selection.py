@@ -79,8 +79,9 @@ class Selection:
 
     @property
     def mask_blocks(self) -> dict[str, Any] | None:
-        """The shares of blocks of block_size queries by as many keys that the mask function hides ("empty") and
-        of which elements decide ("partial"), 0 to 1. None where that depends on data, or there is none."""
+        """The shares of blocks of block_size queries by as many keys that the mask function and the window hide
+        ("empty") and of which elements decide ("partial"), 0 to 1. None where that depends on data, or there is
+        no mask function."""
         blocks: dict[str, Any] | None = self._data["mask_blocks"]
         return blocks
 

@@ -144,6 +144,13 @@ TEST(SelectionText, SaysWhatAMaskFunctionHides) {
             "mask     skips 50 % of the blocks of 128 x 128; 0 % are partial");
   EXPECT_EQ(shares("sq128 skv256 d16 f32 diag=br mask=kv_idx<=q_pos|kv_idx<4"),
             "mask     skips 0 % of the blocks of 128 x 128; 50 % are partial");
+  // A function of which a part became a feature: 7 of 16 blocks, on the diagonal and below it.
+  EXPECT_EQ(shares("sq512 d16 f32 mask=kv_idx<=q_idx&(q_idx-kv_idx<100|kv_idx<0)"),
+            "mask     skips 56.3 % of the blocks of 128 x 128; 43.8 % are partial");
+  EXPECT_EQ(shares("sq128 skv256 d16 f32 causal diag=br mask=kv_idx!=9"),
+            "mask     skips 0 % of the blocks of 128 x 128; 100 % are partial");
+  EXPECT_EQ(shares("sq512 d16 f32 window=99,0 diag=tl mask=h!=9"),
+            "mask     skips 56.3 % of the blocks of 128 x 128; 43.8 % are partial");
   // As many blocks as are counted, and one more row of them.
   EXPECT_NE(shares("sq32768 d16 f32 mask=kv_idx<=q_idx|kv_idx<4"), "");
   EXPECT_EQ(shares("sq32769 d16 f32 mask=kv_idx<=q_idx|kv_idx<4"), "");

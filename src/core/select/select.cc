@@ -1,6 +1,10 @@
 #include "core/select/select.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
 
 #include "base/checked.h"
 #include "base/message.h"
@@ -321,6 +325,19 @@ void add_warnings(const SelectInputs& inputs, Selection& selection) {
   if (policy.prefer && policy.prefer != policy.only) warn_unknown(*policy.prefer, "prefer");
 }
 
+/// The mask function with the causal mask and the window beside it, which may be of the caller's
+/// function, too.
+Expected<Expression> with_window(const AttentionParams& params) {
+  std::string mask = concat("(", params.mask_function.text(), ")");
+  const auto narrow = [&](const char* distance, std::int64_t width) {
+    if (width < 0 || width > std::numeric_limits<std::int32_t>::max()) return;
+    mask += concat("&", distance, "<=", width);
+  };
+  narrow("kv_idx-q_pos", params.window_right);
+  narrow("q_pos-kv_idx", params.window_left);
+  return Expression::parse(mask);
+}
+
 /// The problem may be another machine's, so that no instructions of this one's are used.
 std::optional<MaskShares> mask_shares(const AttentionParams& params) {
   const FeatureSet data{Feature::kSeqlensQ, Feature::kSeqlensKv, Feature::kPacked, Feature::kPaged};
@@ -329,7 +346,13 @@ std::optional<MaskShares> mask_shares(const AttentionParams& params) {
   constexpr std::int64_t kMaxBlocks = 1 << 16, kMaxElements = 1 << 22;
   const MaskBlocksOptions options{MaskShares::kMaskBlock, MaskShares::kMaskBlock, Isa::kScalar,
                                   kMaxBlocks, kMaxElements};
-  const Expected<MaskBlocks> blocks = mask_blocks(params, {}, options, "explain");
+  AttentionParams whole = params;
+  const Expected<Expression> mask = with_window(params);
+  if (!mask) return {};
+  whole.mask_function = *mask;
+  // Where a window needs no diagonal, all of them agree.
+  if (whole.diagonal == Diagonal::kUnnamed) whole.diagonal = Diagonal::kTopLeft;
+  const Expected<MaskBlocks> blocks = mask_blocks(whole, {}, options, "explain");
   if (!blocks || blocks->known.empty()) return {};
   const auto all = static_cast<double>(blocks->known.size());
   return MaskShares{static_cast<double>(blocks->empty) / all,
