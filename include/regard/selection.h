@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -98,6 +99,14 @@ struct Verdict {
   friend bool operator==(const Verdict&, const Verdict&) = default;
 };
 
+/// Shares of the blocks of kMaskBlock queries by as many keys, 0 to 1.
+struct MaskShares {
+  static constexpr std::int64_t kMaskBlock = 128;
+  double empty = 0.0;    // mask_function and the window hide all of it: it is skipped
+  double partial = 0.0;  // neither that nor whole: each element is evaluated
+  friend bool operator==(const MaskShares&, const MaskShares&) = default;
+};
+
 /// A decision and everything that led to it.
 struct Selection {
   AttentionParams params;           // as requested
@@ -111,6 +120,9 @@ struct Selection {
   // Padded with lengths, with a mask, or packed, by default_rates(); empty where params have no
   // lengths.
   std::vector<PathPrediction> paths;
+  // None without a mask_function, where it reads data (captured tensors, lengths, an offset), and
+  // where finding it out would take long: beyond 65,536 blocks, for one.
+  std::optional<MaskShares> mask_shares;
 
   bool ok() const noexcept { return chosen.id != BackendId::kError; }
   REGARD_EXPORT const Verdict* find(const BackendRef& ref) const noexcept;

@@ -14,6 +14,7 @@ from ._benchmark import Benchmark, BenchmarkRow, benchmark
 from ._cache import CacheFullError, KVCache, PagedKVCache
 from ._config import show_config
 from ._core import (
+    BlockMask,
     Lengths,
     Policy,
     Saved,
@@ -22,6 +23,7 @@ from ._core import (
     attention,
     attention_backward,
     counters,
+    create_block_mask,
     devices,
     explain,
     get_num_threads,
@@ -41,6 +43,7 @@ from ._trace import trace
 __all__ = [
     "Benchmark",
     "BenchmarkRow",
+    "BlockMask",
     "CacheFullError",
     "Gradients",
     "KVCache",
@@ -57,6 +60,7 @@ __all__ = [
     "attention_backward",
     "benchmark",
     "counters",
+    "create_block_mask",
     "devices",
     "explain",
     "get_num_threads",

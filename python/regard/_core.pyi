@@ -2,13 +2,23 @@
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any, Literal, TypedDict, overload
+from typing import Any, Literal, overload
 
 from typing_extensions import Unpack
 
 from ._gradients import Gradients
 from ._selection import Selection
-from ._types import Array, ArrayT, Integers, Layout, Numbers, NumpyArray, Scores, ScoreCallback
+from ._types import (
+    Array,
+    ArrayT,
+    AttentionOptions,
+    Integers,
+    Layout,
+    Numbers,
+    NumpyArray,
+    ScoreCallback,
+    Scores,
+)
 from .score_functions import Expression
 
 __version__: str
@@ -115,6 +125,31 @@ class Lengths:
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
+class BlockMask:
+    @property
+    def block_size(self) -> tuple[int, int]: ...
+    @property
+    def shape(self) -> tuple[int, int, int, int]: ...
+    @property
+    def empty(self) -> float: ...
+    @property
+    def partial(self) -> float: ...
+    @property
+    def blocks(self) -> NumpyArray: ...
+    def view(self, seqlen_q: int, seqlen_kv: int) -> NumpyArray: ...
+    def to_text(self, b: int = 0, h: int = 0) -> str: ...
+
+def create_block_mask(
+    mask_function: str | Expression,
+    *,
+    seqlen_q: int,
+    seqlen_kv: int,
+    batch: int = 1,
+    num_heads: int = 1,
+    captured: Sequence[Array] | None = None,
+    block_size: int | tuple[int, int] = 128,
+    diagonal: Literal["top_left", "bottom_right"] | int | None = None,
+) -> BlockMask: ...
 def unpad(x: Array, lengths: Lengths) -> Any: ...
 def pad(packed: Array, lengths: Lengths) -> Any: ...
 class TracedCall:
@@ -156,63 +191,6 @@ class Recording:
     def calls(self) -> list[TracedCall]: ...
 
 def with_scope(outer: Scopes | None, policy: Policy, replace: bool) -> Scopes: ...
-class AttentionOptions(TypedDict, total=False):
-    """The keywords of attention that do not change how many results it returns."""
-
-    attn_mask: Array | None
-    attn_bias: Array | None
-    is_causal: bool
-    diagonal: Literal["top_left", "bottom_right"] | int | Integers | None
-    window: Sequence[int]
-    softmax_scale: float | None
-    softcap: float
-    score_function: str | Expression | None
-    mask_function: str | Expression | None
-    captured: Sequence[Array] | None
-    score_callback: ScoreCallback | None
-    block_mask: Array | None
-    block_size_q: int
-    block_size_kv: int
-    alibi_slopes: Numbers | None
-    sinks: Numbers | None
-    seqlens_q: Integers | None
-    seqlens_kv: Integers | None
-    segment_ids_q: Integers | None
-    segment_ids_kv: Integers | None
-    cu_seqlens_q: Integers | None
-    cu_seqlens_kv: Integers | None
-    max_seqlen_q: int | None
-    max_seqlen_kv: int | None
-    lengths: Lengths | None
-    lengths_kv: Lengths | None
-    padding: Literal["auto", "padded", "packed"] | None
-    page_table: Integers | None
-    cache_batch_idx: Integers | None
-    cache_leftpad: Integers | None
-    shared_prefix_kv: int
-    k_new: Array | None
-    v_new: Array | None
-    tree_mask: Array | None
-    scales_k: Array | None
-    scales_v: Array | None
-    channel_scales_k: Array | None
-    k_dtype: str | None
-    v_dtype: str | None
-    rotary_cos: Array | None
-    rotary_sin: Array | None
-    rotary_interleaved: bool
-    hadamard: bool
-    positions: Integers | None
-    descale_q: float | Numbers | None
-    descale_k: float | Numbers | None
-    descale_v: float | Numbers | None
-    dropout_p: float
-    seed: int | None
-    layout: Layout
-    backends: str | Sequence[str] | None
-    policy: Policy | None
-    out: Array | None
-
 @overload
 def attention(
     q: NumpyArray,
@@ -406,7 +384,7 @@ def attention(
     mask_function: str | Expression | None = None,
     captured: Sequence[Array] | None = None,
     score_callback: ScoreCallback | None = None,
-    block_mask: Array | None = None,
+    block_mask: Array | BlockMask | None = None,
     block_size_q: int = 0,
     block_size_kv: int = 0,
     alibi_slopes: Numbers | None = None,
@@ -473,7 +451,7 @@ def attention_backward(
     mask_function: str | Expression | None = None,
     captured: Sequence[Array] | None = None,
     score_callback: ScoreCallback | None = None,
-    block_mask: Array | None = None,
+    block_mask: Array | BlockMask | None = None,
     block_size_q: int = 0,
     block_size_kv: int = 0,
     alibi_slopes: Numbers | None = None,
@@ -511,7 +489,7 @@ def explain(
     mask_function: str | Expression | None = None,
     captured: Sequence[Array] | None = None,
     score_callback: ScoreCallback | None = None,
-    block_mask: Array | None = None,
+    block_mask: Array | BlockMask | None = None,
     block_size_q: int = 0,
     block_size_kv: int = 0,
     alibi_slopes: Numbers | None = None,

@@ -78,6 +78,14 @@ class Selection:
         return list(self._data["paths"])
 
     @property
+    def mask_blocks(self) -> dict[str, Any] | None:
+        """The shares of blocks of block_size queries by as many keys that the mask function and the window hide
+        ("empty") and of which elements decide ("partial"), 0 to 1. None where that depends on data, or there is
+        no mask function."""
+        blocks: dict[str, Any] | None = self._data["mask_blocks"]
+        return blocks
+
+    @property
     def refusals(self) -> tuple[Refusal, ...]:
         """Every reason of every backend."""
         return tuple(
@@ -102,7 +110,8 @@ class Selection:
         by = f"{self.chosen if self.ok else 'none'}, by {self.decided_by}"
         above = [("case", data["case"]), ("policy", _pairs(data["policy"])),
                  ("env", _pairs(data["environment"])), ("chosen", by), ("change", self.advice)]
-        below = [*(("path", _pairs(path)) for path in self.paths), ("plan", _pairs(self.plan)), *(("note", note) for note in self.notes),
+        below = [("mask", _pairs(self.mask_blocks)), *(("path", _pairs(path)) for path in self.paths),
+                 ("plan", _pairs(self.plan)), *(("note", note) for note in self.notes),
                  *(("warning", warning) for warning in self.warnings)]
         sentences: dict[str, list[str]] = {}
         for refusal in self.refusals:

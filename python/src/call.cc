@@ -178,10 +178,10 @@ Call::Call(const Arguments& arguments, Purpose purpose)
   read_mask_and_bias(arguments);
   read_functions(arguments);
   read_score_callback(arguments);
-  read_block_mask(arguments);
   read_cache(arguments);
   read_vectors(arguments);
   read_packed(arguments);
+  read_block_mask(arguments);
   read_padding(arguments);
   if (purpose == Purpose::kExplain) state_tokens();
   read_dropout(arguments);

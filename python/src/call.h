@@ -6,6 +6,7 @@
 
 #include "arguments.h"
 #include "inputs.h"
+#include "regard/block_mask.h"
 #include "regard/interrupt.h"
 #include "regard/padding.h"
 #include "regard/policy.h"
@@ -61,6 +62,7 @@ class Call {
   void read_functions(const Arguments& arguments);
   void read_score_callback(const Arguments& arguments);
   void read_block_mask(const Arguments& arguments);
+  void take_block_mask(const BlockMask& mask);
   void read_cache(const Arguments& arguments);
   void read_vectors(const Arguments& arguments);
   void read_packed(const Arguments& arguments);

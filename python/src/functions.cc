@@ -1,8 +1,9 @@
 #include <string>
 #include <vector>
 
+#include "bind_block_mask.h"
 #include "call.h"
-#include "regard/expression.h"
+#include "read_functions.h"
 
 // Score and mask functions: their texts, and the tensors that they read.
 
@@ -12,31 +13,6 @@ namespace {
 TensorView Buffers::*const kCapturedViews[kMaxCaptured] = {
     &Buffers::captured0, &Buffers::captured1, &Buffers::captured2, &Buffers::captured3,
     &Buffers::captured4, &Buffers::captured5, &Buffers::captured6, &Buffers::captured7};
-
-Expression read_function(PyObject* text, const char* name) {
-  Expected<Expression> parsed =
-      Expression::parse(read_text(text, name, "text, or an expression of regard.score_functions"));
-  if (!parsed) raise_value(std::string(name) + ": " + parsed.status().message());
-  return *std::move(parsed);
-}
-
-/// What is given as Expressions becomes texts, and the tensors that these read.
-struct Given {
-  nb::object score, mask, captured;
-};
-
-Given resolved(const Arguments& arguments) {
-  const auto given = [&](Arg arg) {
-    PyObject* const value = arguments.given(arg);
-    return value == nullptr ? nb::none() : nb::borrow(value);
-  };
-  Given found{given(kScoreFunction), given(kMaskFunction), given(kCaptured)};
-  const auto is_text = [](const nb::object& x) { return x.is_none() || PyUnicode_Check(x.ptr()); };
-  if (is_text(found.score) && is_text(found.mask)) return found;
-  const nb::object resolve = nb::module_::import_("regard.score_functions").attr("_of_a_call");
-  const nb::tuple texts(resolve(found.score, found.mask, found.captured));
-  return {nb::object(texts[0]), nb::object(texts[1]), nb::object(texts[2])};
-}
 
 /// The address of a C function: an int, what numba's @cfunc returns, or a function pointer of
 /// ctypes.
@@ -61,18 +37,24 @@ void* address_of(nb::handle function, const char* name) {
 
 }  // namespace
 
-void Call::read_functions(const Arguments& arguments) {
-  const bool has_functions = arguments.given(kScoreFunction) || arguments.given(kMaskFunction);
-  if (!has_functions && arguments.given(kCaptured) == nullptr) return;
-  const Given given = resolved(arguments);
-  if (!given.score.is_none()) {
-    request.options.score_function = read_function(given.score.ptr(), "score_function");
-  }
-  if (!given.mask.is_none()) {
-    request.options.mask_function = read_function(given.mask.ptr(), "mask_function");
-  }
-  if (given.captured.is_none()) return;
-  PyObject* const list = given.captured.ptr();
+Expression read_function(PyObject* text, const char* name) {
+  Expected<Expression> parsed =
+      Expression::parse(read_text(text, name, "text, or an expression of regard.score_functions"));
+  if (!parsed) raise_value(std::string(name) + ": " + parsed.status().message());
+  return *std::move(parsed);
+}
+
+FunctionTexts function_texts(const FunctionTexts& given) {
+  const auto is_text = [](const nb::object& x) { return x.is_none() || PyUnicode_Check(x.ptr()); };
+  if (is_text(given.score) && is_text(given.mask)) return given;
+  const nb::object resolve = nb::module_::import_("regard.score_functions").attr("_of_a_call");
+  const nb::tuple texts(resolve(given.score, given.mask, given.captured));
+  return {nb::object(texts[0]), nb::object(texts[1]), nb::object(texts[2])};
+}
+
+void read_captured(const nb::object& given, Inputs* inputs, Buffers* buffers) {
+  if (given.is_none()) return;
+  PyObject* const list = given.ptr();
   if (!PyList_Check(list) && !PyTuple_Check(list)) {
     raise_type("captured (" + repr(list) + ") must be a list of arrays");
   }
@@ -85,10 +67,28 @@ void Call::read_functions(const Arguments& arguments) {
     nb::object item = nb::steal(PySequence_GetItem(list, i));
     if (!item.is_valid()) throw nb::python_error();
     const std::string name = "captured" + std::to_string(i);
-    request.*kCapturedViews[i] =
-        inputs_.any_view(array_from(item.ptr(), name.c_str()), name.c_str());
-    inputs_.keep(std::move(item));
+    buffers->*kCapturedViews[i] =
+        inputs->any_view(array_from(item.ptr(), name.c_str()), name.c_str());
+    inputs->keep(std::move(item));
   }
+}
+
+void Call::read_functions(const Arguments& arguments) {
+  const bool has_functions = arguments.given(kScoreFunction) || arguments.given(kMaskFunction);
+  if (!has_functions && arguments.given(kCaptured) == nullptr) return;
+  const auto given = [&](Arg arg) {
+    PyObject* const value = arguments.given(arg);
+    return value == nullptr ? nb::none() : nb::borrow(value);
+  };
+  const FunctionTexts texts =
+      function_texts({given(kScoreFunction), given(kMaskFunction), given(kCaptured)});
+  if (!texts.score.is_none()) {
+    request.options.score_function = read_function(texts.score.ptr(), "score_function");
+  }
+  if (!texts.mask.is_none()) {
+    request.options.mask_function = read_function(texts.mask.ptr(), "mask_function");
+  }
+  read_captured(texts.captured, &inputs_, &request);
 }
 
 void Call::read_score_callback(const Arguments& arguments) {
@@ -114,16 +114,39 @@ void Call::read_score_callback(const Arguments& arguments) {
   inputs_.keep(std::move(gradient));
 }
 
+/// A BlockMask has its own block sizes, and may have been made for longer lengths.
+void Call::take_block_mask(const BlockMask& mask) {
+  const bool packed_q = request.cu_seqlens_q.present(), packed_kv = request.cu_seqlens_kv.present();
+  const Expected<TensorView> view =
+      mask.view(packed_q ? request.max_seqlen_q : request.q.shape[2],
+                packed_kv ? request.max_seqlen_kv : rows_of_keys(request));
+  if (!view) raise_value("block_mask: " + view.status().message());
+  request.block_mask = *view;
+  request.options.block_size_q = mask.block_size_q();
+  request.options.block_size_kv = mask.block_size_kv();
+}
+
 void Call::read_block_mask(const Arguments& arguments) {
-  if (PyObject* const given = arguments.given(kBlockMask)) {
-    request.block_mask = inputs_.any_view(array_from(given, "block_mask"), "block_mask");
+  PyObject* const given = arguments.given(kBlockMask);
+  if (given != nullptr) {
+    if (const BlockMask* const mask = block_mask_in(given); mask != nullptr) {
+      take_block_mask(*mask);
+    } else {
+      request.block_mask = inputs_.any_view(array_from(given, "block_mask"), "block_mask");
+    }
   }
-  if (PyObject* const size = arguments.given(kBlockSizeQ)) {
-    request.options.block_size_q = read_int64(size, "block_size_q");
-  }
-  if (PyObject* const size = arguments.given(kBlockSizeKv)) {
-    request.options.block_size_kv = read_int64(size, "block_size_kv");
-  }
+  const auto read_size = [&](Arg arg, std::int64_t* size) {
+    PyObject* const value = arguments.given(arg);
+    if (value == nullptr) return;
+    const std::int64_t stated = read_int64(value, name_of(arg));
+    if (*size != 0 && stated != 0 && stated != *size) {
+      raise_value(std::string(name_of(arg)) + " (" + std::to_string(stated) +
+                  ") must be left out: block_mask has blocks of " + std::to_string(*size));
+    }
+    *size = *size == 0 ? stated : *size;
+  };
+  read_size(kBlockSizeQ, &request.options.block_size_q);
+  read_size(kBlockSizeKv, &request.options.block_size_kv);
 }
 
 }  // namespace regard::python

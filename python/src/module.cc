@@ -6,6 +6,7 @@
 #include "bind_attention.h"
 #include "bind_backward.h"
 #include "bind_benchmark.h"
+#include "bind_block_mask.h"
 #include "bind_device.h"
 #include "bind_info.h"
 #include "bind_lengths.h"
@@ -37,6 +38,7 @@ NB_MODULE(_core, module) {
   regard::python::bind_attention(module);
   regard::python::bind_backward(module);
   regard::python::bind_benchmark(module);
+  regard::python::bind_block_mask(module);
   regard::python::bind_device(module);
   regard::python::bind_info(module);
   regard::python::bind_lengths(module);

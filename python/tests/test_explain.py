@@ -135,3 +135,15 @@ def test_signature_and_stub_agree():
             found = parameters[parameter].default
             assert default == "" and found is inspect.Parameter.empty or eval(default) == found
     assert regard.attention.__doc__ and set(regard.__all__) <= set(dir(regard))
+
+
+def test_shares_of_mask_functions():
+    x = np.zeros((1, 2, 512, 16), np.float32)
+    selection = regard.explain(x, x, x, mask_function="kv_idx<=q_idx|kv_idx<4")
+    assert selection.mask_blocks == selection.to_dict()["mask_blocks"] == dict(
+        block_size=128, empty=0.375, partial=0.25)
+    assert "\nmask     skips 37.5 % of the blocks of 128 x 128; 25 % are partial\n" in str(selection)
+    assert "<p><b>mask</b> block_size=128, empty=0.375, partial=0.25</p>" in selection._repr_html_()
+    ids = np.zeros(512, np.int32)
+    for options in (dict(mask_function="i0[q_idx]==kv_idx", captured=[ids]), dict(is_causal=True)):
+        assert regard.explain(x, x, x, **options).mask_blocks is None

@@ -14,15 +14,15 @@ import pytest
 import regard
 from regard import _core
 
-STUB = ast.parse(pathlib.Path(regard.__file__).with_name("_core.pyi").read_text())
-TYPES_ALONE = {"AttentionOptions"}
+STUB, TYPES = (ast.parse(pathlib.Path(regard.__file__).with_name(name).read_text())
+               for name in ("_core.pyi", "_types.pyi"))
 # Of overloads the last, which takes every call.
 FUNCTIONS = {node.name: node for node in STUB.body if isinstance(node, ast.FunctionDef)}
-CLASSES = {node.name: node for node in STUB.body
-           if isinstance(node, ast.ClassDef) and node.name not in TYPES_ALONE}
+CLASSES = {node.name: node for node in STUB.body if isinstance(node, ast.ClassDef)}
 with regard.trace() as traced:
     regard.attention(*[numpy.zeros((1, 1, 1, 1), numpy.float32)] * 3)
-EXAMPLES = {"Lengths": regard.Lengths(seqlens=[1], seqlen=1), "Policy": _core.Policy(),
+EXAMPLES = {"BlockMask": regard.create_block_mask("q_idx<3", seqlen_q=1, seqlen_kv=1),
+            "Lengths": regard.Lengths(seqlens=[1], seqlen=1), "Policy": _core.Policy(),
             "Saved": regard.Saved(stats=[[[[0.0, 1.0]]]]),
             "Measurement": _core.plan_benchmark(*[numpy.zeros((1, 1, 1, 1), "f4")] * 3),
             "Scopes": _core.with_scope(None, _core.Policy(), False),
@@ -51,7 +51,7 @@ def test_names():
     said = {node.target.id for node in STUB.body if isinstance(node, ast.AnnAssign)}
     said |= set(FUNCTIONS) | set(CLASSES)
     real = {name for name in vars(_core) if not name.startswith("_")} | {"__version__"}
-    assert said - TYPES_ALONE == real
+    assert said == real
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -61,7 +61,7 @@ def test_parameters(name):
 
 def test_overloads_of_attention_take_its_parameters():
     """Each names the return_* keywords itself, and the others by AttentionOptions."""
-    options = next(node for node in STUB.body
+    options = next(node for node in TYPES.body
                    if isinstance(node, ast.ClassDef) and node.name == "AttentionOptions")
     types = {node.target.id: ast.unparse(node.annotation) for node in options.body
              if isinstance(node, ast.AnnAssign)}

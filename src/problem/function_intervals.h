@@ -50,27 +50,59 @@ REGARD_KERNEL_FN double captured_element(const CapturedView& view, std::int64_t 
   return 0.0;
 }
 
+/// `count` ints that lie `stride` apart, joined with what is seen.
+template <class T>
+REGARD_KERNEL_FN Interval bound_ints(const char* data, std::int64_t at, std::int64_t stride,
+                                     std::int64_t count, const Interval& seen) {
+  const T* const x = reinterpret_cast<const T*>(data) + at;
+  T low = x[0], high = x[0];
+  if (stride == 1) {
+    for (std::int64_t i = 1; i < count; ++i) {
+      low = x[i] < low ? x[i] : low;
+      high = x[i] > high ? x[i] : high;
+    }
+  } else {
+    for (std::int64_t i = 1; i < count; ++i) {
+      low = x[i * stride] < low ? x[i * stride] : low;
+      high = x[i * stride] > high ? x[i * stride] : high;
+    }
+  }
+  return joined(seen, {static_cast<double>(low), static_cast<double>(high)});
+}
+
 /// The elements that indices in `index` reach; everything where they are more than `limit`.
 REGARD_KERNEL_FN Interval bound_gather(const CapturedView& view, const Interval (&index)[4],
                                        int count, semantics::FunctionType type,
                                        std::int64_t limit) {
-  std::int64_t first[4] = {}, last[4] = {}, elements = 1;
+  // The last index is that of the innermost loop.
+  std::int64_t first[4] = {}, last[4] = {}, stride[4] = {}, elements = 1;
   for (int i = 0; i < count; ++i) {
     if (!(index[i].lo >= 0.0) || !(index[i].hi < static_cast<double>(view.extent[i]))) {
       return everything(type);
     }
-    first[i] = static_cast<std::int64_t>(index[i].lo);
-    last[i] = static_cast<std::int64_t>(index[i].hi);
-    elements *= last[i] - first[i] + 1;
+    const int at = 4 - count + i;
+    first[at] = static_cast<std::int64_t>(index[i].lo);
+    last[at] = static_cast<std::int64_t>(index[i].hi);
+    stride[at] = view.stride[i];
+    elements *= last[at] - first[at] + 1;
     if (elements > limit) return everything(type);
   }
   Interval seen{__builtin_inf(), -__builtin_inf()};
   for (std::int64_t a = first[0]; a <= last[0]; ++a) {
     for (std::int64_t b = first[1]; b <= last[1]; ++b) {
       for (std::int64_t c = first[2]; c <= last[2]; ++c) {
-        const std::int64_t row = a * view.stride[0] + b * view.stride[1] + c * view.stride[2];
+        const std::int64_t row = a * stride[0] + b * stride[1] + c * stride[2];
+        const std::int64_t begin = row + first[3] * stride[3], n = last[3] - first[3] + 1;
+        if (view.type == CapturedType::kI32) {
+          seen = bound_ints<std::int32_t>(view.data, begin, stride[3], n, seen);
+          continue;
+        }
+        if (view.type == CapturedType::kI64) {
+          seen = bound_ints<std::int64_t>(view.data, begin, stride[3], n, seen);
+          continue;
+        }
         for (std::int64_t d = first[3]; d <= last[3]; ++d) {
-          const double x = captured_element(view, row + d * view.stride[3]);
+          const double x = captured_element(view, row + d * stride[3]);
           if (x != x) return everything(type);
           seen = {lesser(seen.lo, x), greater(seen.hi, x)};
         }

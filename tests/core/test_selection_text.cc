@@ -132,6 +132,37 @@ TEST(SelectionText, SaysThatCallbacksAreSlower) {
   EXPECT_EQ(text_of("sq8 d16 f32 score=score*2").find("note"), std::string::npos);
 }
 
+TEST(SelectionText, SaysWhatAMaskFunctionHides) {
+  const auto shares = [](const char* words) {
+    const std::string text = text_of(words);
+    const std::size_t at = text.find("mask     skips");
+    return at == std::string::npos ? "" : text.substr(at, text.find('\n', at) - at);
+  };
+  EXPECT_EQ(shares("sq512 d16 f32 mask=kv_idx<=q_idx|kv_idx<4"),
+            "mask     skips 37.5 % of the blocks of 128 x 128; 25 % are partial");
+  EXPECT_EQ(shares("b2 hq2 sq128 d16 f32 mask=h==b"),
+            "mask     skips 50 % of the blocks of 128 x 128; 0 % are partial");
+  EXPECT_EQ(shares("sq128 skv256 d16 f32 diag=br mask=kv_idx<=q_pos|kv_idx<4"),
+            "mask     skips 0 % of the blocks of 128 x 128; 50 % are partial");
+  // A function of which a part became a feature: 7 of 16 blocks, on the diagonal and below it.
+  EXPECT_EQ(shares("sq512 d16 f32 mask=kv_idx<=q_idx&(q_idx-kv_idx<100|kv_idx<0)"),
+            "mask     skips 56.3 % of the blocks of 128 x 128; 43.8 % are partial");
+  EXPECT_EQ(shares("sq128 skv256 d16 f32 causal diag=br mask=kv_idx!=9"),
+            "mask     skips 0 % of the blocks of 128 x 128; 100 % are partial");
+  EXPECT_EQ(shares("sq512 d16 f32 window=99,0 diag=tl mask=h!=9"),
+            "mask     skips 56.3 % of the blocks of 128 x 128; 43.8 % are partial");
+  // As many blocks as are counted, and one more row of them.
+  EXPECT_NE(shares("sq32768 d16 f32 mask=kv_idx<=q_idx|kv_idx<4"), "");
+  EXPECT_EQ(shares("sq32769 d16 f32 mask=kv_idx<=q_idx|kv_idx<4"), "");
+  // What depends on data; what takes long; what is no function, or is a feature.
+  EXPECT_EQ(shares("sq512 d16 f32 mask=i0[q_idx]==i0[kv_idx]"), "");
+  EXPECT_EQ(shares("sq512 d16 f32 lens mask=kv_idx<=q_idx|kv_idx<4"), "");
+  EXPECT_EQ(shares("sq512 d16 f32 diag=3 mask=kv_idx<=q_pos|kv_idx<4"), "");
+  EXPECT_EQ(shares("sq8192 d16 f32 mask=q_idx%4==2&q_idx%4==3"), "");
+  EXPECT_EQ(shares("sq512 d16 f32 score=score*2"), "");
+  EXPECT_EQ(shares("sq512 d16 f32 mask=kv_idx<=q_idx"), "");
+}
+
 TEST(SelectionText, NothingIsNotTheBuiltInOrdersChoice) {
   Policy policy;
   policy.max_error = 1e-30;

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ._function_cache import functions_of
+from .. import _core
+from ._function_cache import Functions, functions_of
 from ._function_call import Blocks
 from ._function_math import Extents
-from ._function_trace import SCORE_ARGUMENTS, check_arity
+from ._function_trace import SCORE_ARGUMENTS, TracingError, check_arity
 from ._scopes import ArgumentError
 
 HIDDEN, PARTIAL, FULL = 0, 1, 2
@@ -123,8 +124,8 @@ def create_block_mask(mask_mod: _MaskMod, B: int | None, H: int | None, Q_LEN: i
     extents = Extents(_extent("B", B, 1), _extent("H", H, 1), _extent("Q_LEN", Q_LEN),
                       _extent("KV_LEN", KV_LEN))
     device = torch.device("cpu" if device is None else device)
-    functions_of(None, mask_mod, extents, torch.float32, device)  # raises where it has no equivalent
-    blocks = compute_blocks(mask_mod, extents, sizes)
+    functions = functions_of(None, mask_mod, extents, torch.float32, device)
+    blocks = _blocks_of(functions, mask_mod, extents, sizes)
     full = _whole(blocks, extents) if separate_full_blocks else None
     partial = blocks.map != HIDDEN if full is None else (blocks.map != HIDDEN) & ~full
     counts, indices = _ordered(partial)
@@ -150,6 +151,27 @@ def _ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
     numbers = blocks.to(torch.int32)
     order = torch.argsort(numbers, dim=-1, descending=True, stable=True)
     return numbers.sum(-1, dtype=torch.int32), order.to(torch.int32)
+
+
+def _blocks_of(functions: Functions, mask_mod: _MaskMod, extents: Extents, sizes: tuple[int, int]) -> Blocks:
+    """The blocks of a mask, [B,H,rows,columns], by its expression."""
+    batch, heads, queries, keys = extents
+    try:
+        mask = _core.create_block_mask(functions.mask or "true", seqlen_q=queries, seqlen_kv=keys, batch=batch,
+                                       num_heads=heads, captured=functions.captured, block_size=sizes)
+    except ValueError:  # indices whose bounds are too wide, which calls refuse
+        return compute_blocks(mask_mod, extents, sizes)
+    found = torch.from_numpy(mask.view(queries, keys).copy())
+    return Blocks(found.expand(batch, heads, -1, -1), *sizes)
+
+
+def _own_blocks(mask_mod: _MaskMod, extents: Extents, sizes: tuple[int, int]) -> Blocks:
+    """The same of a mask_mod that may have no expression."""
+    try:
+        functions = functions_of(None, mask_mod, extents, torch.float32, torch.device("cpu"))
+    except TracingError:
+        return compute_blocks(mask_mod, extents, sizes)
+    return _blocks_of(functions, mask_mod, extents, sizes)
 
 
 def compute_blocks(mask_mod: _MaskMod, extents: Extents, sizes: tuple[int, int]) -> Blocks:
@@ -221,7 +243,7 @@ def _known_of(block_mask: Any) -> _Known:
         found[_dense(block_mask.full_kv_num_blocks, block_mask.full_kv_indices)] = FULL
     sizes = _block_sizes(tuple(block_mask.BLOCK_SIZE))
     extents = Extents(*found.shape[:2], *block_mask.seq_lengths)
-    own = compute_blocks(block_mask.mask_mod, extents, sizes).map
+    own = _own_blocks(block_mask.mask_mod, extents, sizes).map
     agrees = own.shape == found.shape and bool(
         ((own == HIDDEN) | (found != HIDDEN)).all() and ((own == FULL) | (found != FULL)).all())
     return _know(block_mask, Blocks(own if agrees else found, *sizes), agrees)

@@ -1,6 +1,7 @@
 """regard.torch.flex_attention: PyTorch's own score_mods and mask_mods give eager's results and gradients."""
 
 import math
+import time
 import warnings
 
 import pytest
@@ -285,6 +286,49 @@ def test_block_masks_are_pytorchs(name, size):
             assert x == y
     assert mine.sparsity() == other.sparsity() and str(mine) == str(other)
     assert torch.equal(mine.to_dense(), other.to_dense())
+
+
+@pytest.mark.parametrize("name", MASK_MODS)
+def test_block_masks_are_of_expressions(name, monkeypatch):
+    """No element is evaluated by torch."""
+    def evaluated(*unused):
+        raise AssertionError
+
+    monkeypatch.setattr(regard.torch._block_mask, "compute_blocks", evaluated)
+    create_block_mask(MASK_MODS[name], B, HQ, Q, K)
+
+
+def test_block_masks_of_indices_that_are_not_proven(monkeypatch):
+    """Which calls refuse: torch evaluates each element."""
+    table = torch.arange(Q) % 3 == 0
+    evaluated, original = [], regard.torch._block_mask.compute_blocks
+    monkeypatch.setattr(regard.torch._block_mask, "compute_blocks",
+                        lambda *given: evaluated.append(given) or original(*given))
+    mine, other = (make(lambda b, h, m, n: table[(m * n) // (n * m + 1)] | (m < n), None, None, Q, Q, device="cpu",
+                        BLOCK_SIZE=32) for make in (create_block_mask, theirs.create_block_mask))
+    assert len(evaluated) == 1 and torch.equal(mine.to_dense(), other.to_dense())
+
+
+LONG = 32768
+LONG_DOCUMENTS = torch.randint(0, 40, (LONG,), generator=torch.Generator().manual_seed(0)).sort().values
+LONG_MASK_MODS = {
+    "causal": lambda b, h, m, n: m >= n,
+    "window": lambda b, h, m, n: (m >= n) & (m - n < 4096),
+    "prefix": lambda b, h, m, n: (n < 1000) | (m >= n),
+    "documents": lambda b, h, m, n: (LONG_DOCUMENTS[m] == LONG_DOCUMENTS[n]) & (m >= n),
+}
+
+
+@pytest.mark.parametrize("name", LONG_MASK_MODS)
+def test_long_block_masks(name, capsys):
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        mask = create_block_mask(LONG_MASK_MODS[name], None, None, LONG, LONG)
+        seconds.append(time.perf_counter() - began)
+    with capsys.disabled():
+        print(f"\n{name}: {', '.join(f'{x * 1e3:.1f}' for x in seconds)} ms, {mask.sparsity():.1f} % empty")
+    assert mask.shape == (1, 1, LONG, LONG) and min(seconds) < 1
 
 
 def test_block_masks_without_full_blocks():

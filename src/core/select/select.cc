@@ -1,9 +1,14 @@
 #include "core/select/select.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
 
 #include "base/checked.h"
 #include "base/message.h"
+#include "core/describe/mask_blocks.h"
 #include "core/select/tuning.h"
 #include "core/text/backend_names.h"
 #include "core/text/thrown_by.h"
@@ -320,6 +325,40 @@ void add_warnings(const SelectInputs& inputs, Selection& selection) {
   if (policy.prefer && policy.prefer != policy.only) warn_unknown(*policy.prefer, "prefer");
 }
 
+/// The mask function with the causal mask and the window beside it, which may be of the caller's
+/// function, too.
+Expected<Expression> with_window(const AttentionParams& params) {
+  std::string mask = concat("(", params.mask_function.text(), ")");
+  const auto narrow = [&](const char* distance, std::int64_t width) {
+    if (width < 0 || width > std::numeric_limits<std::int32_t>::max()) return;
+    mask += concat("&", distance, "<=", width);
+  };
+  narrow("kv_idx-q_pos", params.window_right);
+  narrow("q_pos-kv_idx", params.window_left);
+  return Expression::parse(mask);
+}
+
+/// The problem may be another machine's, so that no instructions of this one's are used.
+std::optional<MaskShares> mask_shares(const AttentionParams& params) {
+  const FeatureSet data{Feature::kSeqlensQ, Feature::kSeqlensKv, Feature::kPacked, Feature::kPaged};
+  if (params.mask_function.empty() || params.features.without(data) != params.features) return {};
+  if (params.diagonal == Diagonal::kOffset) return {};
+  constexpr std::int64_t kMaxBlocks = 1 << 16, kMaxElements = 1 << 22;
+  const MaskBlocksOptions options{MaskShares::kMaskBlock, MaskShares::kMaskBlock, Isa::kScalar,
+                                  kMaxBlocks, kMaxElements};
+  AttentionParams whole = params;
+  const Expected<Expression> mask = with_window(params);
+  if (!mask) return {};
+  whole.mask_function = *mask;
+  // Where a window needs no diagonal, all of them agree.
+  if (whole.diagonal == Diagonal::kUnnamed) whole.diagonal = Diagonal::kTopLeft;
+  const Expected<MaskBlocks> blocks = mask_blocks(whole, {}, options, "explain");
+  if (!blocks || blocks->known.empty()) return {};
+  const auto all = static_cast<double>(blocks->known.size());
+  return MaskShares{static_cast<double>(blocks->empty) / all,
+                    static_cast<double>(blocks->partial) / all};
+}
+
 void apply_fallback_rule(const ResolvedPolicy& policy, Selection& selection) {
   if (!selection.ok() || !is_fallback(policy, selection.chosen)) return;
   const OnFallback rule = policy.policy.on_fallback.value_or(OnFallback::kAllow);
@@ -359,6 +398,7 @@ Selection select(const SelectInputs& inputs, const AttentionParams& params) {
   for (const EnvVariable& v : inputs.env.variables) {
     if (v.set) selection.environment.push_back(v);
   }
+  selection.mask_shares = mask_shares(params);
   selection.paths = predict_paths(params, default_rates(inputs.env.isa, inputs.env.concurrency));
   const bool conflict = !inputs.policy.conflict.empty();
   const std::vector<Candidate> order = candidate_order(inputs);

@@ -119,6 +119,14 @@ std::string to_json(const Selection& selection) {
     w.end_object();
   }
   w.end_array();
+  w.key("mask_blocks");
+  if (selection.mask_shares) {
+    w.begin_object().key("block_size").value(MaskShares::kMaskBlock);
+    w.key("empty").value(selection.mask_shares->empty);
+    w.key("partial").value(selection.mask_shares->partial).end_object();
+  } else {
+    w.null();
+  }
   w.key("environment").begin_object();
   for (const EnvVariable& v : selection.environment) w.key(v.name).value(v.value);
   w.end_object();

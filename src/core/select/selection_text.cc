@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -72,6 +73,13 @@ std::string header(const Selection& selection) {
   }
   const std::string chosen = selection.ok() ? to_string(selection.chosen) : "none";
   out += "chosen   " + chosen + decision(selection) + "\n";
+  if (selection.mask_shares) {
+    const auto percent = [](double share) { return std::round(share * 1000.0) / 10.0; };
+    const MaskShares& shares = *selection.mask_shares;
+    out += concat("mask     skips ", percent(shares.empty), " % of the blocks of ",
+                  MaskShares::kMaskBlock, " x ", MaskShares::kMaskBlock, "; ",
+                  percent(shares.partial), " % are partial\n");
+  }
   if (selection.params.features.has(Feature::kScoreCallback)) {
     out +=
         "note     score_callback is called for each row of a tile, slower than a score_function\n";
