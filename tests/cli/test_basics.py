@@ -16,6 +16,7 @@ VERBS = {
     "run": [MINILM],
     "bench": [SMALL, "--rounds", "1"],
     "check": [SMALL],
+    "freeze": [SMALL],
     "env": [],
 }
 
