@@ -77,10 +77,33 @@ def test_the_notebook_leaves_nothing_out():
         for name in ("backend", "status", "workspace_bytes", "backward_workspace_bytes",
                      "error_bound", "determinism"):
             assert candidate[name] is None or f"<td>{candidate[name]}</td>" in page
+    assert data["cost_source"] in page and f"backend={data['runner_up']['backend']}" in page
+    assert f"seconds={data['candidates'][0]['backward_time']['seconds']}, " in page
     warned = regard.explain("b1 hq8 sq128 d64 f32", policy=regard.Policy(prefer=["custom:none"]))
     assert warned.warnings and all(w in html.unescape(warned._repr_html_()) for w in warned.warnings)
     refused = regard.explain("b1 hq8 sq128 d640 f32", backends="flash")
     assert refused.advice in html.unescape(refused._repr_html_())
+
+
+def test_predicted_times():
+    selection = regard.explain("b1 hq8 sq512 d64 f32 grad saved")
+    assert selection.cost_source == "default rates" and selection.given_up == ""
+    for candidate in selection.candidates:
+        for name in ("forward_time", "backward_time"):
+            time = candidate[name]
+            assert (time is not None) == candidate["usable"]
+            assert time is None or (time["seconds"] > 0 and time["spread"] > 1)
+    assert selection.runner_up["backend"] in ("efficient", "math")
+    assert selection.runner_up["ratio"] > 0
+    assert selection.runner_up["changes"][-1]["field"] == "policy.prefer"
+    assert f"next     {selection.runner_up['backend']}, predicted to take " in str(selection)
+    flash = selection.candidates[0]
+    assert flash["backend"] == "flash"
+    limit = max(flash["workspace_bytes"], flash["backward_workspace_bytes"]) - 64
+    less = regard.explain("b1 hq8 sq512 d64 f32 grad saved", policy=regard.Policy(max_workspace_bytes=limit))
+    if less.ok:
+        assert less.given_up.startswith("flash, which needs ") and less.given_up in str(less)
+    assert regard.explain("b1 hq8 sq512 d64 f32", backends="math").runner_up is None
 
 
 def test_another_machine_in_words():

@@ -18,6 +18,7 @@ Command add_devices(CLI::App& app);
 Command add_explain(CLI::App& app);
 Command add_run(CLI::App& app);
 Command add_bench(CLI::App& app);
+Command add_tune(CLI::App& app);
 Command add_check(CLI::App& app);
 Command add_env(CLI::App& app);
 Command add_completion(CLI::App& app);

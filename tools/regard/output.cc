@@ -210,8 +210,8 @@ void Progress::update(std::int64_t done) {
   drawn_ = true;
   set_progress_drawn(true);
   const auto full = static_cast<std::size_t>(kWidth * std::min(done, total_) / total_);
-  complain(
-      fmt::format("\r[{:.<{}}] {}/{} {}", std::string(full, '#'), kWidth, done, total_, label_));
+  complain(fmt::format("\r\x1b[K[{:.<{}}] {}/{} {}", std::string(full, '#'), kWidth, done, total_,
+                       label_));
 }
 
 void Progress::clear() {

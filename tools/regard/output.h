@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "regard/context.h"
@@ -105,6 +106,8 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   void update(std::int64_t done);
+  /// What stands beside the bar from the next update on.
+  void set_label(std::string label) { label_ = std::move(label); }
   /// Takes the bar away, so that a line can be printed; the next update draws it again.
   void clear();
 

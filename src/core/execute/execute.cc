@@ -212,7 +212,10 @@ Status traced(const PublicCall& made, Run run) {
   const std::int64_t start = now_ns();
   call.status = run_safely(&call);
   call.ns = now_ns() - start;
-  if (call.status.ok()) call.work = made.work(*call.params);
+  if (call.status.ok()) {
+    call.work = made.work(*call.params);
+    call.predicted = PlanImpl::of(call.plan)->predicted(*call.params, call.direction);
+  }
   if (planned != nullptr) *planned = call;
   made.tracer->report(call);
   return call.status;

@@ -5,6 +5,7 @@
 
 #include "base/message.h"
 #include "core/plan/context_impl.h"
+#include "core/select/predictions.h"
 #include "core/select/selection_text.h"
 #include "core/text/thrown_by.h"
 #include "regard/context.h"
@@ -194,6 +195,11 @@ void learn_refusal(ContextImpl& context, const PlanImpl& plan, const Status& ref
 SelectInputs PlanImpl::inputs(const AttentionKey& exact_key) const {
   return {key,    exact_key, *env, *policy, settings->tuning, settings->backends(asked.device.type),
           learned};
+}
+
+PredictedTime PlanImpl::predicted(const AttentionParams& params, Direction direction) const {
+  const CostModel model = cost_model(settings->tuning, *env, params.device.type);
+  return predict_time(model, entry.ref, params, direction == Direction::kBackward);
 }
 
 Plan::Plan() = default;
