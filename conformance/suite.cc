@@ -110,8 +110,14 @@ constexpr const char* kGradCases[] = {
      "seed=28"),
     "b2 hq2 sq65 skv65 d16 f32 mask=i0[b,q_idx]==i0[b,kv_idx] saved grad poison seed=29",
     "b2 hq2 sq33 skv65 d16 f32 score=tanh(score)*2.0 callback dropout=0.25 saved grad seed=30",
+    "b2 hq4 hkv2 sq33 skv65 d32 f8e4m3 d_out=f8e5m2 gradients=f8e5m2 causal diag=br descales=head "
+    "saved grad poison seed=31",
+    "b2 hq2 sq33 skv65 d33 f8e5m2 out=f8e5m2 descales lse grad d_lse seed=32",
+    "b2 hq4 hkv2 sq65 skv65 d16 f8e4m3 out=f32 d_out=f16 gradients=f32 dropout=0.25 descales=head "
+    "saved grad delta seed=33",
+    "b2 hq2 sq33 skv65 d16 bf16 descales=head sinks saved grad seed=34",
 };
-static_assert(std::size(kGradCases) <= 30);
+static_assert(std::size(kGradCases) <= 34);
 
 constexpr int kMaxFixes = 14;  // a case has no more things that a backend may refuse
 

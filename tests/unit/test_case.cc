@@ -119,6 +119,9 @@ Case random_case(std::mt19937_64& rng) {
   p.dtype_k = one_in(rng, 3) ? dtype() : p.dtype_q;
   p.dtype_v = one_in(rng, 4) ? dtype() : p.dtype_k;
   p.dtype_out = one_in(rng, 3) ? dtype() : p.dtype_q;
+  p.dtype_d_out = one_in(rng, 2) ? dtype() : p.dtype_out;
+  p.dtype_gradients = dtype();
+  p.fp8_recipe = static_cast<Fp8Recipe>(rng() % 5);
   p.batch = one_in(rng, 9) ? 0 : static_cast<std::int64_t>(1 + rng() % 6);
   p.num_heads_kv = random_extent(rng);
   p.num_heads_q = p.num_heads_kv * static_cast<std::int64_t>(1 + rng() % 4);

@@ -164,6 +164,9 @@ std::string to_json(const Selection& selection) {
   } else {
     w.null();
   }
+  // On CPUs the arithmetic of 8-bit floats is that of f32.
+  w.key("emulates_f8")
+      .value(is_f8(selection.params.dtype_q) && selection.params.device.type == DeviceType::kCpu);
   w.key("environment").begin_object();
   for (const EnvVariable& v : selection.environment) w.key(v.name).value(v.value);
   w.end_object();

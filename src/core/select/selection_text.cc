@@ -106,6 +106,9 @@ std::string header(const Selection& selection) {
     out +=
         "note     score_callback is called for each row of a tile, slower than a score_function\n";
   }
+  if (is_f8(selection.params.dtype_q) && selection.params.device.type == DeviceType::kCpu) {
+    out += "note     emulation: 8-bit floats are converted to f32 as they are read\n";
+  }
   const std::string change = advice(selection);
   return change.empty() ? out : out + "change   " + change + "\n";
 }
