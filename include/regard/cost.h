@@ -40,14 +40,14 @@ REGARD_EXPORT const char* to_string(CostTypes types) noexcept;  // "floats", "pa
 /// rate at which the caches or memory that hold the tensors deliver bytes:
 ///
 ///     compute = (operations * arithmetic / P) + (scores_of_the_problem * scores / F)
-///     seconds = call + (tasks / threads) * task + elements_of_q_and_out * rows / F
+///     seconds = call + (tasks / threads) * task + elements_of_q_out_k_v * rows / F
 ///               + sqrt(compute^2 + (bytes * memory / R)^2)
 struct CostTerms {
   double call = 0.0;        // seconds
   double task = 0.0;        // seconds; a task is a row block of a head of k and v
   double arithmetic = 1.0;  // one over the share of the peak that products reach
   double scores = 0.0;      // operations of each visible score beside its products
-  double rows = 0.0;        // operations of each element of q and out beside the products
+  double rows = 0.0;        // operations of each element of q, out, k and v
   double memory = 1.0;      // one over the share of the rate at which bytes arrive
   double spread = 2.0;      // nine of ten measured times are within this factor of the prediction
   friend bool operator==(const CostTerms&, const CostTerms&) = default;

@@ -57,7 +57,7 @@ class TuneVerb {
     output_.apply_to(context);
     machine_rates(context.env().isa, context.env().concurrency);
     const DeferSignals defer;
-    const int rounds = flags_.quick ? 3 : 7;
+    const int rounds = flags_.quick ? 2 : 7;
     TuningRun run(context, TuningStore(cache + "/tuning", context.env(), rounds), rounds);
     if (const Status status = measure(&run, problems, seconds); !status.ok()) {
       return output_.fail(kExitFailed, "failed", status.message());

@@ -12,7 +12,7 @@ struct CallCounts {
   double tasks = 0.0;       // per thread at work
   double arithmetic = 0.0;  // seconds at the peak
   double scores = 0.0;      // seconds of one operation of each score at the peak of f32
-  double rows = 0.0;        // and of each element of q and out
+  double rows = 0.0;        // and of each element of q, out, k and v
   double memory = 0.0;      // seconds of the bytes at the rates of the levels that hold them
 };
 

@@ -20,7 +20,7 @@ double error_of(const CostTerms& terms, const CostTerms& start, const std::vecto
   for (const Point& point : points) {
     error += std::abs(std::log(seconds_of(terms, point.counts) / point.seconds));
   }
-  constexpr double kPull = 2e-3;
+  constexpr double kPull = 1e-2;
   double pull = 0.0;
   std::vector<double> from;
   for_each_cost_term(start, [&](const char*, double term) { from.push_back(term); });

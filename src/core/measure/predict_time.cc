@@ -56,10 +56,10 @@ double feature_operations(const AttentionParams& p) noexcept {
   const auto add = [&](Feature feature, double count) {
     if (p.features.has(feature)) operations += count;
   };
-  add(Feature::kAttnMask, 0.3);
-  add(Feature::kAttnBias, 0.3);
+  add(Feature::kAttnMask, 2.0);
+  add(Feature::kAttnBias, 2.0);
   add(Feature::kAlibi, 0.2);
-  add(Feature::kSoftcap, 1.0);
+  add(Feature::kSoftcap, 3.0);
   add(Feature::kDropout, 2.0);
   add(Feature::kSegmentIds, 0.4);
   if (!p.score_function.empty()) operations += 2.0;
@@ -155,13 +155,15 @@ CallCounts count_call(const CostModel& model, BackendId backend, const Attention
   counts.arithmetic =
       tail * pairs * heads * rounding * per_pair / (peak_gflops(rates, p) * 1e9 * share);
   counts.scores = tail * pairs * heads * rounding * (1.0 + feature_operations(p)) / f32_peak;
-  counts.rows = heads * static_cast<double>(q.length) * dims * (backward ? 2.0 : 1.0) / f32_peak;
+  const double kv_elements = kv_heads * visible_keys_of(p, q.length, kv.length) * dims;
+  counts.rows = (heads * static_cast<double>(q.length) * dims + kv_elements) *
+                (backward ? 2.0 : 1.0) / f32_peak;
   const TokenBytes token = token_bytes(p);
   const double keys = static_cast<double>(p.batch) * visible_keys_of(p, q.length, kv.length);
   double bytes = q.rows * (token.q + token.out) + keys * token.kv;
   if (backward) bytes *= 2.0;
   bytes += mask_bytes(p, all_pairs * heads);
-  counts.memory = level_seconds(model, rates, bytes, bytes);
+  counts.memory = tail * level_seconds(model, rates, bytes, bytes);
   if (backend == BackendId::kMath) {  // scores of a row block are written and read
     const double score_bytes = static_cast<double>(
         bytes_of(p.dtype_q == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32, kv.length));

@@ -197,9 +197,12 @@ SelectInputs PlanImpl::inputs(const AttentionKey& exact_key) const {
           learned};
 }
 
-PredictedTime PlanImpl::predicted(const AttentionParams& params, Direction direction) const {
+PredictedTime PlanImpl::predicted(const AttentionParams& params, Direction direction) const noexcept
+    try {
   const CostModel model = cost_model(settings->tuning, *env, params.device.type);
   return predict_time(model, entry.ref, params, direction == Direction::kBackward);
+} catch (...) {
+  return {};  // out of memory: the call itself went well
 }
 
 Plan::Plan() = default;
