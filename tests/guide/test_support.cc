@@ -56,6 +56,7 @@ TEST(Support, TypesHaveTheirBounds) {
 
 TEST(Support, OfOneMachineStatesWhatHoldsThere) {
   Env env;
+  env.sm_version = kSmUnread;
   env.isa = Isa::kAvx2;
   const auto bound = [&] {
     return row(support_matrix(records(), DeviceType::kCpu, &env).types, "bf16").forward[1].text;

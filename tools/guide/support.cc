@@ -65,9 +65,10 @@ std::string bounds_of(const Claims& claims, const Types& types) {
 
 /// The bound on one machine; "" where no claim holds there.
 std::string bound_on(const Claims& claims, const Types& types, const Env& env) {
+  const std::int32_t sm = std::max(env.sm_version, std::int32_t{0});  // or kSmUnread
   std::string bound;
   for (const DtypeClaim& claim : claims.dtypes) {
-    const bool holds = env.isa.includes(claim.min_isa) && claim.min_sm <= env.sm_version;
+    const bool holds = env.isa.includes(claim.min_isa) && claim.min_sm <= sm;
     if (is_of(claim, types) && holds) bound = fmt::format("{:.1e}", claim.error_bound);
   }
   return bound;
