@@ -76,6 +76,12 @@ TEST(Answers, ACrossingHoldsFromThereOn) {
   report.sweeps.push_back(found);
   EXPECT_EQ(sentences(report, "Padded or packed?").at(0),
             "Pack such sequences from 50 % of padding on.");
+  Sweep& own = report.sweeps.back();
+  for (Point& at : own.points) at.rows.push_back(row("auto", 0.91));
+  EXPECT_EQ(
+      sentences(report, "Padded or packed?").at(2),
+      "attention_padded() decides by itself: it is as fast as the better way at 2 of 4 shares of "
+      "padding.");
 }
 
 TEST(Answers, HowExact) {

@@ -55,6 +55,8 @@ class Measurement {
       if (!peer) return peer.status();
       peer_ = *std::move(peer);
       report_.peer = peer_->version();
+      start_ = now();  // the first import of PyTorch may take a minute
+      end_ = start_ + options_.seconds;
     }
     describe_machine();
     if (Status status = measure_errors(); !status.ok()) return status;

@@ -129,7 +129,8 @@ std::string sweep_section(const Sweep& sweep) {
   content += to_html(table_of(sweep));
   const Point* const first = sweep.points.empty() ? nullptr : &sweep.points.front();
   if (first != nullptr && !first->problem.empty()) {
-    content += fmt::format("<p>To repeat a row: <code>regard bench {}</code></p>\n",
+    content += fmt::format("<p>To repeat a row: <code>regard {} {}</code></p>\n",
+                           sweep.unit == Unit::kBytes ? "explain" : "bench",
                            escape("\"" + first->problem + "\""));
   }
   return section(sweep.id, sweep.title, content);

@@ -117,14 +117,20 @@ Peer::~Peer() {
   ::waitpid(pid_, nullptr, 0);
 }
 
+Status Peer::end(const std::string& why) {
+  ended_ = true;
+  return unavailable(why);
+}
+
 Expected<std::string> Peer::ask(const std::string& line, int timeout_seconds) {
+  if (ended_) return end("it ended");
   for (std::size_t done = 0; done < line.size();) {
     const ssize_t written = ::write(to_, line.data() + done, line.size() - done);
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return unavailable("it ended");
+    if (written <= 0) return end("it ended");
     done += static_cast<std::size_t>(written);
   }
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(timeout_seconds);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(timeout_seconds);
   for (;;) {
     if (const std::size_t at = rest_.find('\n'); at != std::string::npos) {
       std::string found = rest_.substr(0, at);
@@ -132,14 +138,14 @@ Expected<std::string> Peer::ask(const std::string& line, int timeout_seconds) {
       return found;
     }
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        end - std::chrono::steady_clock::now());
+        deadline - std::chrono::steady_clock::now());
     pollfd ready{from_, POLLIN, 0};
-    if (left.count() <= 0) return unavailable("it does not answer");
+    if (left.count() <= 0) return end("it does not answer");
     if (::poll(&ready, 1, static_cast<int>(left.count())) <= 0) continue;
     char buffer[4096];
     const ssize_t got = ::read(from_, buffer, sizeof(buffer));
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0 || rest_.size() > (1u << 20)) return unavailable("it ended, or has no PyTorch");
+    if (got <= 0 || rest_.size() > (1u << 20)) return end("it ended, or has no PyTorch");
     rest_.append(buffer, static_cast<std::size_t>(got));
   }
 }

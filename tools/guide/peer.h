@@ -24,11 +24,13 @@ class Peer {
  private:
   Peer() = default;
   Expected<std::string> ask(const std::string& line, int timeout_seconds);
+  Status end(const std::string& why);
 
   int pid_ = -1;
   int to_ = -1, from_ = -1;
   std::string version_;
-  std::string rest_;  // read and not yet used
+  std::string rest_;    // read and not yet used
+  bool ended_ = false;  // a late answer would be taken for that to a later question
 };
 
 }  // namespace regard::guide
