@@ -6,6 +6,7 @@ from mutations_caches import CACHE_MUTATIONS
 from mutations_cuda import CUDA_MUTATIONS
 from mutations_fp8 import FP8_MUTATIONS
 from mutations_functions import FUNCTION_MUTATIONS
+from mutations_guide import GUIDE_MUTATIONS
 from mutations_llm import LLM_MUTATIONS
 from mutations_packed import PACKED_MUTATIONS
 from mutations_scales import SCALE_MUTATIONS
@@ -591,4 +592,5 @@ MUTATIONS = [
     Mutation("offsets past the end accepted", "tools/regard/safetensors.cc",
              "if (entry.begin > entry.end || entry.end > total) {",
              "if (entry.begin > entry.end) {", (READER,)),
-] + PACKED_MUTATIONS + CACHE_MUTATIONS + SCALE_MUTATIONS + LLM_MUTATIONS + CUDA_MUTATIONS + FUNCTION_MUTATIONS + FP8_MUTATIONS
+] + (PACKED_MUTATIONS + CACHE_MUTATIONS + SCALE_MUTATIONS + LLM_MUTATIONS + CUDA_MUTATIONS + FUNCTION_MUTATIONS +
+     FP8_MUTATIONS + GUIDE_MUTATIONS)

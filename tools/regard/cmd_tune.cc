@@ -69,10 +69,7 @@ class TuneVerb {
   Status measure(TuningRun* run, const std::vector<std::string>& problems, double seconds) {
     const auto total = static_cast<std::int64_t>(problems.size());
     auto bar = std::make_unique<Progress>(output_, "problems", total);
-    return run->measure(problems, seconds, [&](int done, double left) {
-      bar->set_label(fmt::format("problems, {} s left", static_cast<int>(left + 0.5)));
-      bar->update(done);
-    });
+    return run->measure(problems, seconds, [&](int done, double left) { bar->update(done, left); });
   }
 
   int finish(const TuningRun& run, const std::string& cache) {

@@ -105,9 +105,8 @@ class Progress {
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
-  void update(std::int64_t done);
-  /// What stands beside the bar from the next update on.
-  void set_label(std::string label) { label_ = std::move(label); }
+  /// `seconds_left`: shown as minutes and seconds; below 0 it is not known.
+  void update(std::int64_t done, double seconds_left = -1.0);
   /// Takes the bar away, so that a line can be printed; the next update draws it again.
   void clear();
 
