@@ -60,7 +60,7 @@ th, td { text-align: left; padding: .25rem .75rem .25rem 0; border-bottom: 1px s
   vertical-align: top; }
 thead th { border-bottom: 2px solid var(--grid); white-space: nowrap; }
 tbody th { font-weight: 600; min-width: 6rem; }
-td:not([class]) { min-width: 8rem; }
+td:not([class]):not(:empty) { min-width: 8rem; }
 td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
 td.best { font-weight: 700; }
 td.yes { color: var(--good); } td.no { color: var(--bad); }
