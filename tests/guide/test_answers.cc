@@ -89,6 +89,15 @@ TEST(Answers, HowExact) {
                   "f32: at most 4.0e-07 of the largest output (flash); it states 2.0e-06."));
 }
 
+TEST(Answers, WhyNotTheOthers) {
+  Report report = sample::report();
+  report.sweeps[0].points.pop_back();
+  const std::vector<std::string> found = sentences(report, "Why not the others?");
+  EXPECT_TRUE(has(found, "Prompts in f32, 1,024 positions: efficient is as fast as flash."));
+  EXPECT_TRUE(
+      has(found, "Prompts in f32, 1,024 positions: math takes 2.00 times as long as flash."));
+}
+
 TEST(Answers, HowManyThreads) {
   Report report = sample::report();
   report.sweeps.push_back(sweep("threads", "Threads",

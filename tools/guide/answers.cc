@@ -177,9 +177,11 @@ Answer why_not_others(const Report& report) {
     const Measured& best = *fastest(*point);
     for (const Measured& row : point->rows) {
       if (&row == &best || row.is_peer || row.seconds.empty()) continue;
-      answer.sentences.push_back(fmt::format("{}, {} {}: {} takes {} as long as {}.", sweep->title,
-                                             point->label, sweep->x_title, row.name,
-                                             times(row.median() / best.median()), best.name));
+      const double ratio = row.median() / best.median();
+      const std::string than = differ(row, best) ? fmt::format("takes {} as long as", times(ratio))
+                                                 : std::string("is as fast as");
+      answer.sentences.push_back(fmt::format("{}, {} {}: {} {} {}.", sweep->title, point->label,
+                                             sweep->x_title, row.name, than, best.name));
     }
   }
   std::size_t refusals = refused_requests(report.support).size();
