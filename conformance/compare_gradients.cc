@@ -36,9 +36,11 @@ class GradComparer {
         queries_(std::max<std::int64_t>(truth.d_q.shape[2], 1)),
         u_(oracle::unit_roundoff(truth.dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32)) {}
 
-  /// `view` is absent where the gradient was not requested.
-  void compare(const char* name, const TensorView& view, const Gradient& gradient) {
+  /// `view` is absent where the gradient was not requested. `scale`: what it was multiplied by.
+  void compare(const char* name, const TensorView& view, const Gradient& gradient,
+               double scale = 1.0) {
     if (!view.present() || !result_.ok) return;
+    scale_ = scale;
     max_error_ = max_expected_ = margin_ = 0.0;
     MeanSignedError mean(view.dtype, is_of_keys(name) ? queries_ : 0);
     // Without elements the outer extents may be huge.
@@ -92,7 +94,36 @@ class GradComparer {
 
   GradComparison result() { return result_; }
 
+  /// The largest magnitude as the backward states it, of a gradient that was compared.
+  void compare_amax(const char* name, double actual, const Gradient& gradient) {
+    if (!result_.ok) return;
+    double expected = 0.0, tolerance = 0.0;
+    for (std::size_t n = 0; n < gradient.exact.size(); ++n) {
+      const Conditioning& c = gradient.sizes[n];
+      const double magnitude = std::fabs(static_cast<double>(gradient.exact[n]));
+      if (c.huge != 0.0 || !std::isfinite(magnitude)) return;  // nothing is known of it
+      expected = std::max(expected, magnitude);
+      const double ideal = std::fabs(gradient.ideal[n] - static_cast<double>(gradient.exact[n]));
+      tolerance = std::max(tolerance, own_floor(c) + 1.5 * ideal);
+    }
+    tolerance += 4.0 * oracle::unit_roundoff(Dtype::kF32) * expected +  // it is stored in f32
+                 oracle::half_of_smallest(Dtype::kF32);
+    if (std::fabs(actual - expected) <= tolerance) return;
+    result_.ok = false;
+    result_.text = std::string("gradient_amax of ") + name + ": expected " + number_text(expected) +
+                   ", actual " + number_text(actual) + ", tolerance " + number_text(tolerance);
+  }
+
  private:
+  /// A gradient as it is stored but for rounding: 8-bit floats have a largest number, which what
+  /// lies beyond it becomes.
+  long double stored(long double value, Dtype dtype) const {
+    const long double scaled = value * scale_;
+    if (!is_f8(dtype)) return scaled;
+    const auto max = static_cast<long double>(-oracle::lowest(dtype));
+    return std::isnan(scaled) ? scaled : std::clamp(scaled, -max, max);
+  }
+
   /// What rounding may do to this element alone.
   double own_floor(const Conditioning& c) const {
     const double variance = c.delta_variance + probs_share_ * c.variance;
@@ -111,10 +142,10 @@ class GradComparer {
         const Conditioning& c = gradient.sizes[at];
         const Sample s{i,
                        d,
-                       gradient.exact[at],
-                       gradient.ideal[at],
+                       stored(gradient.exact[at], view.dtype),
+                       static_cast<double>(stored(gradient.ideal[at], view.dtype)),
                        oracle::element(view, b, h, i, d),
-                       own_floor(c)};
+                       own_floor(c) * scale_};
         if (c.terms == 0 && s.actual != s.expected)
           return fail(name, b, h, s, "nothing reaches it");
         if (c.huge != 0.0) {
@@ -123,7 +154,7 @@ class GradComparer {
         }
         if (std::isfinite(s.expected)) {
           max_expected = std::max(max_expected, std::fabs(static_cast<double>(s.expected)));
-          max_size = std::max(max_size, c.cancelled);
+          max_size = std::max(max_size, c.cancelled * scale_);
         }
         samples.push_back(s);
       }
@@ -144,7 +175,7 @@ class GradComparer {
   /// nothing is known of them.
   bool within_structure(const Sample& s, const Conditioning& c) const {
     if (std::isinf(c.huge) || std::isnan(c.huge) || std::isnan(s.expected)) return true;
-    return std::fabs(s.actual - static_cast<double>(s.expected)) <= c.huge + s.row_floor;
+    return std::fabs(s.actual - static_cast<double>(s.expected)) <= c.huge * scale_ + s.row_floor;
   }
 
   void fail(const char* name, std::int64_t b, std::int64_t h, const std::string& text) {
@@ -162,6 +193,7 @@ class GradComparer {
   double probs_share_;  // of the variance of probabilities in the dtype of q
   std::int64_t queries_;
   double u_;
+  double scale_ = 1.0;                                          // of one gradient
   double max_error_ = 0.0, max_expected_ = 0.0, margin_ = 0.0;  // of one gradient
   GradComparison result_;
 };
@@ -178,8 +210,14 @@ GradComparison compare_gradients(const AttentionGradRequest& request, const Grad
   } main[] = {{"d_q", request.d_q, truth.d_q},
               {"d_k", request.d_k, truth.d_k},
               {"d_v", request.d_v, truth.d_v}};
+  std::int64_t index = 0;
   for (const auto& [name, view, gradient] : main) {
-    comparer.compare(name, view, gradient);
+    const TensorView& scales = request.gradient_scales;
+    comparer.compare(name, view, gradient, scales.present() ? oracle::element(scales, index) : 1.0);
+    if (request.gradient_amax.present() && view.present()) {
+      comparer.compare_amax(name, oracle::element(request.gradient_amax, index), gradient);
+    }
+    ++index;
   }
   comparer.count_error();  // d_bias and d_sinks cancel more than one common number could bound
   comparer.compare("d_bias", request.d_bias, truth.d_bias);

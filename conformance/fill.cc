@@ -44,7 +44,9 @@ enum Stream : std::uint64_t {
   kAngles,
   kPositions,
   kLeftpad,
-  kTree
+  kTree,
+  kDescaleDOut,
+  kGradientScales
 };
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -424,6 +426,13 @@ class Filler {
     const Rng d_out = stream(kDOut), d_lse = stream(kDLse);
     if (r_.d_out.present()) {
       fill_rows(r_.d_out, [&](const auto&, std::uint64_t n) { return d_out.normal_at(n); });
+    }
+    fill_descale(r_.descale_d_out, kDescaleDOut);
+    if (r_.gradient_scales.present()) {
+      const Rng scales = stream(kGradientScales);
+      fill_rows(r_.gradient_scales, [&](const auto&, std::uint64_t n) {
+        return std::exp2(std::floor(12.0 * scales.uniform_at(n)) - 4.0);
+      });
     }
     if (r_.d_lse.present()) {
       fill_rows(r_.d_lse, [&](const auto&, std::uint64_t n) { return d_lse.normal_at(n); });

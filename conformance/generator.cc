@@ -48,7 +48,7 @@ class Generator {
   Case run() {
     c_.data.seed = rng_.bits() >> 40;  // short in a repro line
     draw_dtypes();
-    if (!gradients_) draw_descaled();
+    draw_descaled();
     if (!gradients_) draw_scales();
     p().features.set(Feature::kHadamard, !gradients_ && hadamard_rng_.chance(0.15));
     draw_extents();
@@ -92,7 +92,7 @@ class Generator {
   }
 
   /// 8-bit floats, keys of another type than queries, and descales, which any type may have. No
-  /// backward has these.
+  /// backward has keys of another type.
   void draw_descaled() {
     const bool f8 = f8_rng_.chance(0.2);
     if (f8) {
@@ -101,12 +101,24 @@ class Generator {
       p().dtype_q = p().dtype_k = p().dtype_v =
           f8_rng_.chance(0.6) ? Dtype::kF8E4M3 : Dtype::kF8E5M2;
       p().dtype_out = narrow_out ? p().dtype_q : f8_rng_.pick(kOut);
-    } else if (has_usual_dtypes() && f8_rng_.chance(0.15)) {  // as caches are kept
+      draw_f8_gradients();
+    } else if (!gradients_ && has_usual_dtypes() && f8_rng_.chance(0.15)) {  // as caches are kept
       constexpr Dtype kKeys[] = {Dtype::kBf16, Dtype::kF16, Dtype::kF8E4M3, Dtype::kF8E5M2};
       p().dtype_k = p().dtype_v = f8_rng_.pick(kKeys);
     }
     p().features.set(Feature::kDescales, f8_rng_.chance(f8 ? 0.7 : 0.2));
     p().features.set(Feature::kDescalesPerHead, has(Feature::kDescales) && f8_rng_.chance(0.6));
+  }
+
+  /// The usual types are E5M2 of d_out and bf16 of what a step of an optimiser reads.
+  void draw_f8_gradients() {
+    constexpr Dtype kTypes[] = {Dtype::kBf16,   Dtype::kBf16, Dtype::kF8E5M2, Dtype::kF8E5M2,
+                                Dtype::kF8E4M3, Dtype::kF16,  Dtype::kF32};
+    constexpr Fp8Recipe kRecipes[] = {Fp8Recipe::kNone, Fp8Recipe::kDelayed, Fp8Recipe::kCurrent,
+                                      Fp8Recipe::kMxfp8, Fp8Recipe::kBlock};
+    p().dtype_d_out = f8_rng_.pick(kTypes);
+    p().dtype_gradients = f8_rng_.pick(kTypes);
+    p().fp8_recipe = f8_rng_.pick(kRecipes);
   }
 
   /// Keys and values of 8 bits with scales, of one type or of two.

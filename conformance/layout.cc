@@ -146,10 +146,16 @@ GradArrangement arrange_gradients(const Case& c, bool dense) {
     return view;
   };
   GradArrangement a;
-  a.d_out = like(of.out, p.align_out_log2);
-  a.d_q = like(of.q, p.align_q_log2);
-  a.d_k = like(of.k, p.align_k_log2);
-  a.d_v = like(of.v, p.align_v_log2);
+  const auto of_type = [&](TensorView view, Dtype dtype, std::int32_t align_log2) {
+    if (!is_f8(p.dtype_q)) return like(view, align_log2);
+    view.dtype = dtype;
+    return like(view,
+                std::max(align_log2, std::countr_zero(static_cast<unsigned>(size_of(dtype)))));
+  };
+  a.d_out = of_type(of.out, p.dtype_d_out, p.align_out_log2);
+  a.d_q = of_type(of.q, p.dtype_gradients, p.align_q_log2);
+  a.d_k = of_type(of.k, p.dtype_gradients, p.align_k_log2);
+  a.d_v = of_type(of.v, p.dtype_gradients, p.align_v_log2);
   return a;
 }
 

@@ -50,6 +50,14 @@ AttentionOptions options_of(const Case& c, Rng* rng) {
   options.needs_grad = p.features.has(Feature::kNeedsGrad);
   options.d_lse = p.features.has(Feature::kDLse);
   options.delta = p.features.has(Feature::kDelta);
+  if (options.needs_grad && is_f8(p.dtype_q)) {
+    // The defaults may be left out.
+    if (p.dtype_d_out != p.dtype_out || rng->chance(0.5)) options.dtype_d_out = p.dtype_d_out;
+    if (p.dtype_gradients != Dtype::kBf16 || rng->chance(0.5)) {
+      options.dtype_gradients = p.dtype_gradients;
+    }
+  }
+  options.fp8_recipe = p.fp8_recipe;
   options.rotary_interleaved = p.features.has(Feature::kRotaryInterleaved);
   options.hadamard = p.features.has(Feature::kHadamard);
   options.score_function = p.score_function;
@@ -143,6 +151,12 @@ class ProblemBuilder {
   TensorView place_alone(const char* name, const TensorView& view, int align_log2,
                          bool is_output = false) {
     return place(name, view, add_block(footprint(view), view.dtype, align_log2), is_output);
+  }
+
+  /// Gradients may have larger elements than their tensors.
+  static std::int32_t aligned(std::int32_t align_log2, Dtype dtype) {
+    return std::max(align_log2, static_cast<std::int32_t>(
+                                    __builtin_ctz(static_cast<unsigned>(size_of(dtype)))));
   }
 
   void add_main_tensors(AttentionRequest* r) {
@@ -396,13 +410,22 @@ class ProblemBuilder {
     rng_ = Rng(problem_.case_.data.seed, kGradStream);
     of_backward_ = true;
     const Dtype wide = p.dtype_q == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32;
-    r->d_out = place_alone("d_out", a.d_out, p.align_out_log2);
+    r->d_out = place_alone("d_out", a.d_out, aligned(p.align_out_log2, a.d_out.dtype));
+    if (has(Feature::kDescales)) {
+      const TensorView view = has(Feature::kDescalesPerHead)
+                                  ? shaped(Dtype::kF32, {p.batch, p.num_heads_kv})
+                                  : shaped(Dtype::kF32, {1});
+      r->descale_d_out = add_loose("descale_d_out", view, Strides::kSpread);
+      r->gradient_scales = add_loose("gradient_scales", shaped(Dtype::kF32, {3}), Strides::kSpread);
+      r->gradient_amax =
+          add_loose("gradient_amax", shaped(Dtype::kF32, {3}), Strides::kSpread, true);
+    }
     if (has(Feature::kDLse)) r->d_lse = add_loose("d_lse", per_row(wide), Strides::kSpread);
     if (has(Feature::kDelta)) r->delta = add_loose("delta", per_row(wide), Strides::kSpread);
     const auto wanted = [&] { return rng_.chance(0.9) || options_.dense; };
-    if (wanted()) r->d_q = place_alone("d_q", a.d_q, p.align_q_log2, true);
-    if (wanted()) r->d_k = place_alone("d_k", a.d_k, p.align_k_log2, true);
-    if (wanted()) r->d_v = place_alone("d_v", a.d_v, p.align_v_log2, true);
+    if (wanted()) r->d_q = place_alone("d_q", a.d_q, aligned(p.align_q_log2, a.d_q.dtype), true);
+    if (wanted()) r->d_k = place_alone("d_k", a.d_k, aligned(p.align_k_log2, a.d_k.dtype), true);
+    if (wanted()) r->d_v = place_alone("d_v", a.d_v, aligned(p.align_v_log2, a.d_v.dtype), true);
     if (has(Feature::kAttnBias) && wanted()) {
       r->d_bias =
           add_loose("d_bias", score_shaped(p.dtype_bias, p.bias_dims), Strides::kSpread, true);
@@ -455,15 +478,31 @@ void Problem::begin_backward() {
   }
 }
 
+/// The packed sequence that a row is of; 0 past the last.
+std::int64_t Problem::sequence_of(std::int64_t row) const {
+  const TensorView& starts = request_.cu_seqlens_q;
+  std::int64_t b = 0;
+  while (b + 2 < starts.shape[0] && oracle::element(starts, b + 1) <= static_cast<double>(row)) ++b;
+  return b;
+}
+
+double Problem::descale_of_d_out(std::int64_t b, std::int64_t h) const {
+  const TensorView& descale = request_.descale_d_out;
+  if (!descale.present()) return 1.0;
+  const std::int64_t kv = h / (request_.q.shape[1] / request_.k.shape[1]);
+  return descale.rank == 1 ? oracle::element(descale, 0) : oracle::element(descale, b, kv);
+}
+
 void Problem::write_delta() {
   const bool packed = request_.delta.rank == 2;  // [Hq,total_q]
   for_each_element(request_.delta, [&](const std::int64_t(&at)[kMaxRank], unsigned char* element) {
     double delta = 0.0;
     const std::int64_t b = packed ? 0 : at[0], h = at[packed ? 0 : 1], i = at[packed ? 1 : 2];
+    const double descale = descale_of_d_out(packed ? sequence_of(i) : b, h);
     for (std::int64_t d = 0; d < request_.out.shape[3]; ++d) {
       const double out = oracle::element(request_.out, b, h, i, d);
       // Rows of zeros: d_out may be poison there.
-      if (out != 0.0) delta += out * oracle::element(request_.d_out, b, h, i, d);
+      if (out != 0.0) delta += out * oracle::element(request_.d_out, b, h, i, d) * descale;
     }
     oracle::encode(delta, element, request_.delta.dtype);
   });

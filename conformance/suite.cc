@@ -67,8 +67,8 @@ constexpr const char* kCases[] = {
     "b2 hq2 sq33 skv65 d16 f32 score=2.0*tanh(score)+0.1*((q_idx-kv_idx)%5) lse seed=51",
     "b2 hq4 hkv2 sq33 skv65 d16 f32 score=score*r0[h]+r1[b,kv_idx] bias softcap=5 lse seed=52",
     "b2 hq4 hkv2 sq33 skv65 d16 bf16 score=where(score<0.5,score*0.5,score-r0[h]) lse seed=53",
-    "b3 hq2 sq33 skv65 d16 f32 diag=br mask=kv_idx<=q_pos&i0[b,q_idx]==i0[b,kv_idx] lens lse "
-    "poison seed=54",
+    ("b3 hq2 sq33 skv65 d16 f32 diag=br mask=kv_idx<=q_pos&i0[b,q_idx]==i0[b,kv_idx] lens lse "
+     "poison seed=54"),
     "b2 hq2 sq65 skv127 d16 f32 mask=kv_idx<17|q_idx>=kv_idx block_mask=16,32 lse poison seed=55",
     "b2 hq4 hkv2 sq1 skv300 d64 f16 score=score-r0[h]*(kv_len-kv_idx)*0.01 lse seed=56",
     "b2 hq2 sq33 skv65 d16 f32 callback mask=kv_idx%7!=3 lse seed=57",
@@ -106,12 +106,18 @@ constexpr const char* kGradCases[] = {
     "b1 hq2 sq33 skv65 d64 f32 scale=1e8 saved grad seed=25",
     "b2 hq2 sq33 skv65 d16 f32 score=score*score*0.3-score saved grad seed=26",
     "b2 hq4 hkv2 sq33 skv65 d16 f32 score=score*r0[h]+r1[b,kv_idx] softcap=5 saved grad seed=27",
-    "b2 hq2 sq33 skv65 d16 bf16 score=score+r0[max(min(q_idx-kv_idx,9),-9)+9] sinks saved grad "
-    "seed=28",
+    ("b2 hq2 sq33 skv65 d16 bf16 score=score+r0[max(min(q_idx-kv_idx,9),-9)+9] sinks saved grad "
+     "seed=28"),
     "b2 hq2 sq65 skv65 d16 f32 mask=i0[b,q_idx]==i0[b,kv_idx] saved grad poison seed=29",
     "b2 hq2 sq33 skv65 d16 f32 score=tanh(score)*2.0 callback dropout=0.25 saved grad seed=30",
+    "b2 hq4 hkv2 sq33 skv65 d32 f8e4m3 d_out=f8e5m2 gradients=f8e5m2 causal diag=br descales=head "
+    "saved grad poison seed=31",
+    "b2 hq2 sq33 skv65 d33 f8e5m2 out=f8e5m2 descales lse grad d_lse seed=32",
+    "b2 hq4 hkv2 sq65 skv65 d16 f8e4m3 out=f32 d_out=f16 gradients=f32 dropout=0.25 descales=head "
+    "saved grad delta seed=33",
+    "b2 hq2 sq33 skv65 d16 bf16 descales=head sinks saved grad seed=34",
 };
-static_assert(std::size(kGradCases) <= 30);
+static_assert(std::size(kGradCases) <= 34);
 
 constexpr int kMaxFixes = 14;  // a case has no more things that a backend may refuse
 

@@ -14,7 +14,8 @@ FLOAT, CPU = 2, 1  # DLPack's numbers, as in regard.h
 
 TENSORS = """q k v out lse saved_stats scores_out attn_mask attn_bias alibi_slopes sinks
     segment_ids_q segment_ids_kv seqlens_q seqlens_kv cache_leftpad diagonal_offsets cu_seqlens_q
-    cu_seqlens_kv page_table scales_k scales_v channel_scales_k block_mask k_new v_new tree_mask
+    cu_seqlens_kv page_table scales_k scales_v channel_scales_k block_mask captured0
+    captured1 captured2 captured3 captured4 captured5 captured6 captured7 k_new v_new tree_mask
     rotary_cos rotary_sin positions cache_batch_idx descale_q descale_k descale_v""".split()
 
 

@@ -70,7 +70,7 @@ class Gradients {
     const RowKeys seen = visible_keys(exact, rules_, at);
     const auto row = backward_row(exact, rules_, request_, at, seen, Dtype::kF64);
     add_terms(row, [](Gradient* to, std::size_t n, Exact term) { to->exact[n] += term; });
-    const auto ideal_row = backward_row(ideal, rules_, request_, at, seen, request_.out.dtype);
+    const auto ideal_row = backward_row(ideal, rules_, request_, at, seen, delta_dtype(request_));
     add_terms(ideal_row, [](Gradient* to, std::size_t n, Ideal term) {
       to->ideal[n] = static_cast<Ideal>(to->ideal[n]) + term;
     });

@@ -31,6 +31,7 @@ enum class Fault : std::uint8_t {
   kMaskFunctionIgnored,     // mask_function hides nothing
   kQueryPositionUnshifted,  // q_pos is q_idx
   // of the gradients alone
+  kGradDescaleIgnored,     // d_out without its descale
   kDeltaDropped,           // dS = P dP
   kKeyGradNotScaled,       // d_k without softmax_scale
   kGroupNotSummed,         // d_k and d_v of the first query head of a group alone

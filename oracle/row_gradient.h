@@ -88,6 +88,13 @@ RowGradient<R> differentiate(const Head<R>& head, const Rules& rules, const RowR
   return g;
 }
 
+/// What `out` is stored as before delta is taken from it. Of 8 bits nothing would be left of delta:
+/// it is taken from the probabilities then, unless it is given.
+inline Dtype delta_dtype(const AttentionGradRequest& request) {
+  const bool exact = size_of(request.out.dtype) == 1 && !request.delta.present();
+  return exact ? Dtype::kF64 : request.out.dtype;
+}
+
 /// A row on its way back.
 template <class R>
 struct BackwardRow {
@@ -100,10 +107,16 @@ struct BackwardRow {
 };
 
 template <class R>
-Upstream<R> upstream(const AttentionGradRequest& request, const Place& at) {
+Upstream<R> upstream(const AttentionGradRequest& request, const Place& at, Fault fault) {
   Upstream<R> up{{}, R{0}};
+  const std::int64_t kv = at.h / (request.q.shape[1] / request.k.shape[1]);
+  const double descale =
+      fault == Fault::kGradDescaleIgnored || !request.descale_d_out.present() ? 1.0
+      : request.descale_d_out.rank == 1 ? element(request.descale_d_out, 0)
+                                        : element(request.descale_d_out, at.b, kv);
   for (std::int64_t d = 0; d < request.v.shape[3]; ++d) {
-    up.d_out.push_back(static_cast<R>(element(request.d_out, at.b, at.h, at.i, d)));
+    up.d_out.push_back(static_cast<R>(element(request.d_out, at.b, at.h, at.i, d)) *
+                       static_cast<R>(descale));
   }
   if (request.d_lse.present()) {
     up.d_lse = static_cast<R>(element(request.d_lse, at.b, at.h, at.i));
@@ -116,7 +129,7 @@ template <class R>
 BackwardRow<R> backward_row(const Head<R>& head, const Rules& rules,
                             const AttentionGradRequest& request, const Place& at,
                             const RowKeys& seen, Dtype out_dtype) {
-  BackwardRow<R> row{head, at, seen, upstream<R>(request, at), {}, {}};
+  BackwardRow<R> row{head, at, seen, upstream<R>(request, at, rules.fault()), {}, {}};
   row.result = attend(head, rules, at, seen.keys, /*differentiates=*/true);
   row.gradient = differentiate(head, rules, row.result, seen.keys, row.up, out_dtype);
   return row;

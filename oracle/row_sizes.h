@@ -99,7 +99,7 @@ template <class R>
 RowSizes row_sizes(const AttentionGradRequest& request, const Rules& rules,
                    const BackwardRow<R>& row) {
   RowSizes s = probability_sizes(request, rules, row);
-  const Dtype out_dtype = request.out.dtype;
+  const Dtype out_dtype = delta_dtype(request);
   double variance = 0.0;
   for (std::size_t d = 0; d < row.up.d_out.size(); ++d) {
     const double out = std::fabs(static_cast<double>(row.result.out[d]));

@@ -4,7 +4,9 @@ and the tests that ought to notice (a GoogleTest program and a filter, tried in 
 from mutation import Mutation
 from mutations_caches import CACHE_MUTATIONS
 from mutations_cuda import CUDA_MUTATIONS
+from mutations_fp8 import FP8_MUTATIONS
 from mutations_functions import FUNCTION_MUTATIONS
+from mutations_guide import GUIDE_MUTATIONS
 from mutations_llm import LLM_MUTATIONS
 from mutations_packed import PACKED_MUTATIONS
 from mutations_scales import SCALE_MUTATIONS
@@ -297,12 +299,12 @@ MUTATIONS = [
              "d_q + v * V::kLanes, scale);",
              "d_q + v * V::kLanes, V::set(1));", (GRADIENTS, MORE_GRADIENTS)),
     Mutation("gradients: d_k without its scale", "src/cpu/backward/keys.inl",
-             "write_key_rows<V>(t, g.d_k, keys, k, p.head_dim_qk, scale);",
-             "write_key_rows<V>(t, g.d_k, keys, k, p.head_dim_qk, T(1));",
+             "{GradientOf::kK, g.d_k, p.head_dim_qk, scale}",
+             "{GradientOf::kK, g.d_k, p.head_dim_qk, scale * 0 + 1}",
              (GRADIENTS, MORE_GRADIENTS)),
     Mutation("gradients: d_v of dropout without its scale", "src/cpu/backward/keys.inl",
-             "p.head_dim_v, keep_scale<T>(p));",
-             "p.head_dim_v, T(1));", (GRADIENTS, MORE_GRADIENTS)),
+             "const double scale = keep_scale<T>(p) *",
+             "const double scale =", (GRADIENTS, MORE_GRADIENTS)),
     Mutation("gradients: dropout's scale missing in dP", "src/cpu/backward/tile.inl",
              "V::fma(V::load(d), keep, -delta)",
              "V::load(d) - delta", (GRADIENTS, MORE_GRADIENTS)),
@@ -430,7 +432,7 @@ MUTATIONS = [
              "    V::round_weights(t.row_block().rows, tile.size, t.probs(), nullptr);\n", "",
              (PAIR_BLOCKS,), True),
     Mutation("gradient pairs: d_out of f32 taken for bf16", "src/cpu/backward/run.cc",
-             " && p.dtype_out == Dtype::kBf16;", ";", (PAIR_BLOCKS,), True),
+             "p.dtype_out == Dtype::kBf16 && !p.f", "!p.f", (PAIR_BLOCKS,), True),
     Mutation("gradients: d_bias not summed over the batch", "src/cpu/backward/bias.inl",
              "const std::int64_t batches = full[0] ? 1 : p.batch,",
              "const std::int64_t batches = 1,", (GRADIENTS, MORE_GRADIENTS)),
@@ -441,14 +443,13 @@ MUTATIONS = [
              "row[full[3] ? j : 0] += static_cast",
              "row[full[3] ? j : 0] = static_cast", (GRADIENTS, MORE_GRADIENTS)),
     Mutation("gradients: sign of d_sinks", "src/cpu/backward/bias.inl",
-             "d_sink -= sink_share(",
-             "d_sink += sink_share(", (GRADIENTS, MORE_GRADIENTS)),
+             "d_sink -= sum_sink_deltas<V>(",
+             "d_sink += sum_sink_deltas<V>(", (GRADIENTS, MORE_GRADIENTS)),
     Mutation("gradients: d_sinks without d_lse", "src/cpu/backward/bias.inl",
              "  if (!g.d_lse.present) return delta;\n",
              "  return delta;\n", (GRADIENTS, MORE_GRADIENTS)),
     Mutation("gradients: d_sinks of one sequence", "src/cpu/backward/bias.inl",
-             "const BackwardTask<V> t = row_block_task<V>(a, s, h / p.group_size, scratch);",
-             "if (b > 0) continue;\n    const BackwardTask<V> t = row_block_task<V>(a, s, h / p.group_size, scratch);",
+             "d_sink -= sum", "if (b > 0) continue;\n    d_sink -= sum",
              (GRADIENTS, MORE_GRADIENTS)),
     Mutation("gradients: another forward's seed accepted", "src/core/describe/describe_gradients.cc",
              "if (b_.rng_seed != g_.saved.rng_seed) {",
@@ -591,4 +592,5 @@ MUTATIONS = [
     Mutation("offsets past the end accepted", "tools/regard/safetensors.cc",
              "if (entry.begin > entry.end || entry.end > total) {",
              "if (entry.begin > entry.end) {", (READER,)),
-] + PACKED_MUTATIONS + CACHE_MUTATIONS + SCALE_MUTATIONS + LLM_MUTATIONS + CUDA_MUTATIONS + FUNCTION_MUTATIONS
+] + (PACKED_MUTATIONS + CACHE_MUTATIONS + SCALE_MUTATIONS + LLM_MUTATIONS + CUDA_MUTATIONS + FUNCTION_MUTATIONS +
+     FP8_MUTATIONS + GUIDE_MUTATIONS)

@@ -7,6 +7,7 @@
 #include "regard/block_mask.h"
 #include "regard/case.h"
 #include "regard/context.h"
+#include "regard/cost.h"
 #include "regard/dropout.h"
 #include "regard/dtype.h"
 #include "regard/env.h"

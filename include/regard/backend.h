@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,8 @@ struct DtypeClaim {
   // same types the last one that the machine satisfies holds.
   Isa min_isa = Isa::kScalar;
   std::int32_t min_sm = 0;  // compute capability * 10
+  // Of a backward where q has 8-bit floats: the type of d_q, d_k and d_v; empty: any.
+  std::optional<Dtype> gradients{};
 };
 
 struct HeadDimClaim {

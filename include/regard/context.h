@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "regard/backend.h"
+#include "regard/cost.h"
 #include "regard/env.h"
 #include "regard/export.h"
 #include "regard/padding.h"
@@ -56,9 +57,9 @@ REGARD_EXPORT const char* to_string(LogLevel level) noexcept;  // "warning", "se
 /// into regard, because it runs under the log's lock.
 using LogSink = void (*)(void* user, LogLevel level, std::string_view line);
 
-/// An order of backends that was measured on one machine (docs/selection.md has the file's format).
-/// It applies to problems on CPUs if it names a CPU, and to problems on CUDA devices if it names
-/// one.
+/// An order of backends and the terms of their times, measured on one machine (docs/selection.md
+/// has the file's format). It applies to problems on CPUs if it names a CPU, and to problems on
+/// CUDA devices if it names one.
 struct TuningTable {
   std::string source;  // a file's name, or "" when empty
   std::string version;
@@ -72,11 +73,22 @@ struct TuningTable {
     friend bool operator==(const Rule&, const Rule&) = default;
   };
   std::vector<Rule> rules;  // the first that holds decides
-  bool empty() const noexcept { return rules.empty(); }
+  CostModel costs;          // empty: default_costs(); of CPUs
+  /// What `regard tune` measured, of which rules and costs were made. Decides nothing.
+  struct Time {
+    CostObservation observation;  // the median
+    double first_quartile = 0.0;  // seconds
+    double third_quartile = 0.0;
+    friend bool operator==(const Time&, const Time&) = default;
+  };
+  std::vector<Time> times;
+  bool empty() const noexcept { return rules.empty() && costs.empty() && times.empty(); }
   friend bool operator==(const TuningTable&, const TuningTable&) = default;
 };
 
 REGARD_EXPORT Expected<TuningTable> parse_tuning_table(std::string_view text, std::string source);
+/// The file's text; parse_tuning_table() of it gives the table back.
+REGARD_EXPORT std::string to_text(const TuningTable& table);
 
 /// Environment, policy, backends, plan cache, threads: everything that outlives a call. Safe to use
 /// from many threads; setters take effect for calls that start later.

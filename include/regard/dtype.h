@@ -69,6 +69,11 @@ constexpr Dtype default_dtype_out(Dtype dtype_q) noexcept {
   return is_f8(dtype_q) ? Dtype::kBf16 : dtype_q;
 }
 
+/// What d_out, and d_q, d_k and d_v, may be where q has 8-bit floats.
+constexpr bool is_f8_gradient(Dtype dtype) noexcept {
+  return is_f8(dtype) || dtype == Dtype::kBf16 || dtype == Dtype::kF16 || dtype == Dtype::kF32;
+}
+
 constexpr std::optional<Dtype> parse_dtype(std::string_view name) noexcept {
   for (int i = 0; i < kDtypeCount; ++i) {
     if (name == dtype_info(static_cast<Dtype>(i)).name) return static_cast<Dtype>(i);

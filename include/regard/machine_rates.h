@@ -19,6 +19,7 @@ struct MachineRates {
   double f64_gflops = 0.0;
   double bf16_gflops = 0.0;  // dot products of bf16 pairs; f32_gflops where `isa` has none
   double read_gbps = 0.0;    // 1e9 bytes a second read from memory; 0: not measured
+  friend bool operator==(const MachineRates&, const MachineRates&) = default;
 };
 
 /// The rates of `isa` on `threads` threads (clamped to 1..1024). The first call with an instruction

@@ -29,6 +29,16 @@ enum class Layout : std::uint8_t {
 
 enum class ScoresKind : std::uint8_t { kNone = 0, kScaled, kEdited, kProbs };
 
+/// How the caller finds the scales of 8-bit floats. Kernels compute the same with any, but a choice
+/// for one kind is not one for another.
+enum class Fp8Recipe : std::uint8_t {
+  kNone = 0,  // none, or one that regard does not name
+  kDelayed,   // from the largest values of earlier steps
+  kCurrent,   // from the tensor's own largest value
+  kMxfp8,     // of 32 elements, powers of two
+  kBlock      // of 1 x 128 or 128 x 128 elements
+};
+
 /// Which of a broadcast tensor's dimensions [B,H,Sq,Skv] have their full extent (bit i: dim i).
 /// An extent of 1 counts as broadcast.
 using BroadcastDims = std::uint8_t;
@@ -36,6 +46,7 @@ using BroadcastDims = std::uint8_t;
 REGARD_EXPORT const char* to_string(Diagonal) noexcept;
 REGARD_EXPORT const char* to_string(Layout) noexcept;
 REGARD_EXPORT const char* to_string(ScoresKind) noexcept;
+REGARD_EXPORT const char* to_string(Fp8Recipe) noexcept;
 
 inline constexpr std::int64_t kUnlimited = -1;  // of a window's side
 
@@ -49,6 +60,11 @@ struct AttentionParams {
   Dtype dtype_v = Dtype::kF32;
   Dtype dtype_out = Dtype::kF32;
   Dtype dtype_bias = Dtype::kF32;  // of attn_bias; kF32 when absent
+  // With needs_grad where q has 8-bit floats, kF32 otherwise: the types of a backward's d_out, and
+  // of d_q, d_k and d_v, which elsewhere are those of out and of q, k and v.
+  Dtype dtype_d_out = Dtype::kF32;
+  Dtype dtype_gradients = Dtype::kF32;
+  Fp8Recipe fp8_recipe = Fp8Recipe::kNone;
 
   std::int64_t batch = 1;
   std::int64_t num_heads_q = 1;
@@ -107,6 +123,9 @@ constexpr void for_each_field(Params& p, F&& f) {
   f("dtype_v", p.dtype_v);
   f("dtype_out", p.dtype_out);
   f("dtype_bias", p.dtype_bias);
+  f("dtype_d_out", p.dtype_d_out);
+  f("dtype_gradients", p.dtype_gradients);
+  f("fp8_recipe", p.fp8_recipe);
   f("batch", p.batch);
   f("num_heads_q", p.num_heads_q);
   f("num_heads_kv", p.num_heads_kv);

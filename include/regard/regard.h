@@ -119,6 +119,14 @@ typedef enum regard_scores_kind REGARD_INT32_ENUM {
   REGARD_SCORES_PROBS = 3
 } regard_scores_kind;
 
+typedef enum regard_fp8_recipe REGARD_INT32_ENUM {
+  REGARD_FP8_RECIPE_NONE = 0,
+  REGARD_FP8_RECIPE_DELAYED = 1,
+  REGARD_FP8_RECIPE_CURRENT = 2,
+  REGARD_FP8_RECIPE_MXFP8 = 3,
+  REGARD_FP8_RECIPE_BLOCK = 4
+} regard_fp8_recipe;
+
 /// A function of the caller over a row of scores, applied after score_function. Workers call it at
 /// the same time. scores[x] is that of query q and key kv_begin + x of head h of sequence b; -inf
 /// hides a key. gradient turns d_scores, gradients of what edit returned, into those of scores;
@@ -211,9 +219,15 @@ typedef struct regard_request {
   int32_t delta;                   // 0 or 1, with needs_grad: the backward will be given delta
   int32_t rotary_interleaved;      // 0: pairs are half of rotary_dim apart; 1: they are neighbours
   int32_t hadamard;                // 0 or 1: k's rows are keys times the Walsh-Hadamard matrix
-  const char* score_function;      // an edit of each score, as text; null: none
-  const char* mask_function;       // true where a query may attend to a key; null: none
-  int64_t block_size_q;            // of block_mask
+  // With needs_grad and q of 8-bit floats: types of the backward's d_out (null: out's), and of d_q,
+  // d_k and d_v (null: bf16).
+  const regard_dtype* dtype_d_out;
+  const regard_dtype* dtype_gradients;
+  regard_fp8_recipe fp8_recipe;  // of q of 8-bit floats: how the caller finds its scales
+  int32_t reserved;              // 0
+  const char* score_function;    // an edit of each score, as text; null: none
+  const char* mask_function;     // true where a query may attend to a key; null: none
+  int64_t block_size_q;          // of block_mask
   int64_t block_size_kv;
   const regard_score_callback* score_callback;  // null: none
 } regard_request;
@@ -374,16 +388,22 @@ typedef enum regard_saved_kind REGARD_INT32_ENUM {
 
 /// What a backward takes besides the request of its forward, in which `out` is now an input and the
 /// other outputs are not used. saved, saved_kind and d_out must be given; a null output is a
-/// gradient that is not requested. A gradient has the type and shape of its tensor.
+/// gradient that is not requested. A gradient has the type and shape of its tensor; where q has
+/// 8-bit floats, d_out may have 8, 16 or 32 bits, and so may d_q, d_k and d_v, all three of one
+/// type.
 typedef struct regard_gradients {
   size_t struct_size;
-  const regard_tensor* saved;    // what the forward wrote, saved_stats or lse
-  const regard_tensor* d_out;    // [B,Hq,Sq,Dv]
-  const regard_tensor* delta;    // [B,Hq,Sq], the sums of d_out * out; null: computed from out
-  const regard_tensor* d_lse;    // [B,Hq,Sq]; null: 0
-  const regard_tensor* d_q;      // output
-  const regard_tensor* d_k;      // output, summed over the query heads of a group
-  const regard_tensor* d_v;      // output
+  const regard_tensor* saved;            // what the forward wrote, saved_stats or lse
+  const regard_tensor* d_out;            // [B,Hq,Sq,Dv]
+  const regard_tensor* descale_d_out;    // what d_out is multiplied by: f32 [1] or [B,Hkv]; null: 1
+  const regard_tensor* gradient_scales;  // of d_q, d_k and d_v: f32 [3]; null: 1
+  const regard_tensor* delta;  // [B,Hq,Sq], the sums of d_out * out; null: computed from out
+  const regard_tensor* d_lse;  // [B,Hq,Sq]; null: 0
+  const regard_tensor* d_q;    // output
+  const regard_tensor* d_k;    // output, summed over the query heads of a group
+  const regard_tensor* d_v;    // output
+  // output, f32 [3]: the largest magnitudes of d_q, d_k and d_v before their scales and rounding
+  const regard_tensor* gradient_amax;
   const regard_tensor* d_bias;   // output, summed over dimensions in which attn_bias has extent 1
   const regard_tensor* d_sinks;  // output, summed over the batch and rows
   // outputs, of captured tensors that score_function reads

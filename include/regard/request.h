@@ -108,6 +108,11 @@ struct AttentionOptions {
   // forward runs on a backend whose backward does.
   bool d_lse = false;
   bool delta = false;
+  // With needs_grad and q of 8-bit floats: the type of d_out (absent: out's), and of d_q, d_k and
+  // d_v (absent: bf16). attention_backward() takes those of the tensors it is given.
+  std::optional<Dtype> dtype_d_out;
+  std::optional<Dtype> dtype_gradients;
+  Fp8Recipe fp8_recipe = Fp8Recipe::kNone;
   std::int64_t page_size = 0;
   // Rotary embedding turns elements 2x and 2x + 1 together; else x and x + rotary_dim / 2.
   bool rotary_interleaved = false;
@@ -142,7 +147,12 @@ struct SavedContext {
 /// its tensor; delta and d_lse are f32 (f64 for f64) [B,Hq,Sq].
 struct GradBuffers {
   SavedContext saved;
-  TensorView d_out;    // last stride 1
+  TensorView d_out;            // last stride 1
+  TensorView descale_d_out;    // optional: what d_out is multiplied by, f32 [1] or [B,Hkv]
+  TensorView gradient_scales;  // optional: what d_q, d_k and d_v are multiplied by, f32 [3]
+  // Optional output, f32 [3]: the largest magnitudes of d_q, d_k and d_v before gradient_scales and
+  // before they are rounded; NaN where one is NaN
+  TensorView gradient_amax;
   TensorView delta;    // optional: the sums of d_out * out over head_dim_v; else taken from out
   TensorView d_lse;    // optional
   TensorView d_q;      // outputs, each optional; the last strides of d_q, d_k and d_v are 1

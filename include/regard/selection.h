@@ -80,6 +80,14 @@ enum class VerdictStatus : std::uint8_t {
 /// "chosen", "usable", "excluded by policy", "cannot run", "not built"
 REGARD_EXPORT const char* to_string(VerdictStatus status) noexcept;
 
+/// A time that a cost model predicts (regard/cost.h).
+struct PredictedTime {
+  double seconds = -1.0;  // -1: no prediction
+  double spread = 0.0;    // nine of ten calls take from seconds / spread to seconds * spread
+  bool known() const noexcept { return seconds >= 0.0; }
+  friend bool operator==(const PredictedTime&, const PredictedTime&) = default;
+};
+
 /// One candidate's four facts, cost and quality, and every reason against it.
 struct Verdict {
   BackendRef backend;
@@ -90,12 +98,16 @@ struct Verdict {
   bool chosen = false;
   std::int64_t workspace_bytes = -1;           // at the rounded key; -1: not usable
   std::int64_t backward_workspace_bytes = -1;  // -1: not usable, or without needs_grad
+  PredictedTime forward_time;                  // of the problem as requested
+  PredictedTime backward_time;                 // unknown without needs_grad
   double error_bound = -1.0;                   // measured, |score| <= 16; -1: not usable
   Determinism determinism = Determinism::kNone;
   bool needs_exact_extents = false;
   std::vector<Refusal> refusals;  // policy's included
 
   REGARD_EXPORT VerdictStatus status() const noexcept;
+  /// Of both directions; -1 where one that is needed has no prediction.
+  REGARD_EXPORT double predicted_seconds(bool needs_grad) const noexcept;
   friend bool operator==(const Verdict&, const Verdict&) = default;
 };
 
@@ -107,6 +119,16 @@ struct MaskShares {
   friend bool operator==(const MaskShares&, const MaskShares&) = default;
 };
 
+/// The fastest candidate beside the chosen one, among those that could run under the policy.
+struct RunnerUp {
+  BackendRef backend;
+  double ratio = 0.0;  // its predicted time over the chosen backend's; below 1 it may be faster
+  // Changes of one extent, from each of which on it is predicted to be the faster one, and the
+  // policy with which it is chosen. Each stands alone.
+  std::vector<Fix> changes;
+  friend bool operator==(const RunnerUp&, const RunnerUp&) = default;
+};
+
 /// A decision and everything that led to it.
 struct Selection {
   AttentionParams params;           // as requested
@@ -115,6 +137,8 @@ struct Selection {
   BackendRef chosen;                // kError when nothing can run
   std::string decided_by;           // "built-in order", "call policy (only)", "REGARD_BACKEND", ...
   std::vector<Verdict> candidates;  // in the order of preference
+  std::string cost_source;          // of predicted times: "default rates", "tuning table FILE"
+  std::optional<RunnerUp> runner_up;     // none where no other one could run, or has a prediction
   std::vector<EnvVariable> environment;  // those that are set
   std::vector<std::string> warnings;
   // Padded with lengths, with a mask, or packed, by default_rates(); empty where params have no

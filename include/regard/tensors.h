@@ -143,8 +143,10 @@ enum class DtypeRule : std::uint8_t {
   kIndex,  // i32 or i64
   kAngle,  // f32, or q's, not of 8 bits
   kU8,
-  kCaptured,  // f32, f64, bf16 or f16; where functions read integers i32, i64, bool or u8
-  kNewRow     // of the tensor that it is like; q's where that has scales
+  kCaptured,     // f32, f64, bf16 or f16; where functions read integers i32, i64, bool or u8
+  kNewRow,       // of the tensor that it is like; q's where that has scales
+  kOutGradient,  // out's; where q has 8-bit floats any of 8, 16 or 32 bits
+  kGradient      // of the tensor that it is like; likewise, one for d_q, d_k and d_v
 };
 
 REGARD_EXPORT const char* to_string(DtypeRule rule) noexcept;  // "f32 (f64 for f64)"
@@ -338,7 +340,11 @@ inline constexpr TensorSpec kTensors[] = {
      .data = DataRule::kEntry, .shape = "[B]", .dtype = DtypeRule::kI32,
      .features = {Feature::kCacheBatchIdx}},
     {REGARD_IN_BACKWARD(d_out), .backward = TensorRole::kIn, .required = true,
-     .last_stride_is_1 = true, .dtype = DtypeRule::kLike, .like = &Buffers::out},
+     .last_stride_is_1 = true, .dtype = DtypeRule::kOutGradient, .like = &Buffers::out},
+    {REGARD_IN_BACKWARD(descale_d_out), .backward = TensorRole::kIn, .data = DataRule::kScale,
+     .shape = "[1] or [B,Hkv]", .dtype = DtypeRule::kF32},
+    {REGARD_IN_BACKWARD(gradient_scales), .backward = TensorRole::kIn, .data = DataRule::kScale,
+     .shape = "[3]", .dtype = DtypeRule::kF32},
     {.name = "saved.stats",  // of rank 3 it is an lse, of rank 4 saved_stats: SavedContext::kind
      .saved = &SavedContext::stats,
      .c_gradient = &regard_gradients::saved,
@@ -353,11 +359,13 @@ inline constexpr TensorSpec kTensors[] = {
     {REGARD_IN_BACKWARD(d_lse), .backward = TensorRole::kIn, .shape = "[B,Hq,Sq]",
      .packed_shape = "[Hq,total_q]", .dtype = DtypeRule::kStatistics, .features = {Feature::kDLse}},
     {REGARD_IN_BACKWARD(d_q), .backward = TensorRole::kOut, .last_stride_is_1 = true,
-     .dtype = DtypeRule::kLike, .like = &Buffers::q},
+     .dtype = DtypeRule::kGradient, .like = &Buffers::q},
     {REGARD_IN_BACKWARD(d_k), .backward = TensorRole::kOut, .last_stride_is_1 = true,
-     .dtype = DtypeRule::kLike, .like = &Buffers::k},
+     .dtype = DtypeRule::kGradient, .like = &Buffers::k},
     {REGARD_IN_BACKWARD(d_v), .backward = TensorRole::kOut, .last_stride_is_1 = true,
-     .dtype = DtypeRule::kLike, .like = &Buffers::v},
+     .dtype = DtypeRule::kGradient, .like = &Buffers::v},
+    {REGARD_IN_BACKWARD(gradient_amax), .backward = TensorRole::kOut, .shape = "[3]",
+     .dtype = DtypeRule::kF32},
     {REGARD_IN_BACKWARD(d_bias), .backward = TensorRole::kOut, .dtype = DtypeRule::kLike,
      .like = &Buffers::attn_bias},
     {REGARD_IN_BACKWARD(d_sinks), .backward = TensorRole::kOut, .dtype = DtypeRule::kLike,

@@ -2,12 +2,15 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "regard/export.h"
 #include "regard/machine_rates.h"
 #include "regard/params.h"
 #include "regard/plan.h"
+#include "regard/selection.h"
 #include "regard/status.h"
 #include "regard/work.h"
 
@@ -37,6 +40,8 @@ struct CallTrace : PlannedCall {
   /// the call ends once its work is launched.
   std::int64_t ns = 0;
   Work work;  // of the call's own lengths and windows; 0 of a call that failed
+  /// What the plan's cost model predicts for the call (regard/cost.h).
+  PredictedTime predicted;
   /// Why a call failed; with the Selection where no backend could run.
   Status status;
 
@@ -51,6 +56,23 @@ struct Shares {
   double of_bandwidth = 0.0;  // bytes a second over read_gbps; above 1 where caches deliver them
 };
 REGARD_EXPORT Shares shares_of(const CallTrace& call, const MachineRates& rates) noexcept;
+
+/// The calls of one case, backend and direction: predicted and measured.
+struct Calibration {
+  std::string problem;  // the words of the case
+  BackendRef backend;
+  Direction direction = Direction::kForward;
+  std::int64_t calls = 0;
+  double measured_seconds = 0.0;  // the median
+  double predicted_seconds = 0.0;
+  double spread = 0.0;  // of the prediction
+  double ratio = 0.0;   // measured over predicted
+};
+
+/// Where the cost model is off: cases whose ratio is above `limit` or below its inverse, the
+/// farthest first. Calls that failed or have no prediction are left out; limit 1 lists all others.
+REGARD_EXPORT std::vector<Calibration> calibration(std::span<const CallTrace> calls,
+                                                   double limit = 1.5);
 
 /// {"case": "b1 hq8 ...", "direction": "forward", "backend": "flash", "kernel": ..., "ns": ...}
 REGARD_EXPORT std::string to_json(const CallTrace& call);

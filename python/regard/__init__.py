@@ -86,7 +86,7 @@ __all__ = [
     "use_policy",
 ]
 
-_SUBMODULES = ("flash_attn", "onnx", "torch", "transformers")
+_SUBMODULES = ("flash_attn", "fp8", "onnx", "torch", "transformers")
 
 
 def __getattr__(name: str) -> Any:

@@ -177,6 +177,8 @@ class TracedCall:
     @property
     def seconds(self) -> float: ...
     @property
+    def predicted_seconds(self) -> float | None: ...
+    @property
     def operations(self) -> float | None: ...
     @property
     def bytes(self) -> float | None: ...
@@ -199,6 +201,7 @@ class Recording:
     def close(self) -> None: ...
     def calls(self) -> list[TracedCall]: ...
 
+def calibration(calls: list[TracedCall], limit: float) -> list[dict[str, Any]]: ...
 def with_scope(outer: Scopes | None, policy: Policy, replace: bool) -> Scopes: ...
 @overload
 def attention(
@@ -429,6 +432,9 @@ def attention(
     descale_q: float | Numbers | None = None,
     descale_k: float | Numbers | None = None,
     descale_v: float | Numbers | None = None,
+    fp8_recipe: Literal["delayed", "current", "mxfp8", "block"] | None = None,
+    d_out_dtype: str | None = None,
+    gradient_dtype: str | None = None,
     dropout_p: float = 0.0,
     seed: int | None = None,
     layout: Layout = "BHSD",
@@ -449,6 +455,9 @@ def attention_backward(
     *,
     d_lse: Array | None = None,
     delta: Array | None = None,
+    descale_d_out: float | Numbers | None = None,
+    gradient_scales: Numbers | None = None,
+    return_amax: bool = False,
     attn_mask: Array | None = None,
     attn_bias: Array | None = None,
     is_causal: bool = False,
@@ -476,6 +485,12 @@ def attention_backward(
     lengths: Lengths | None = None,
     lengths_kv: Lengths | None = None,
     padding: Literal["auto", "padded", "packed"] | None = None,
+    descale_q: float | Numbers | None = None,
+    descale_k: float | Numbers | None = None,
+    descale_v: float | Numbers | None = None,
+    fp8_recipe: Literal["delayed", "current", "mxfp8", "block"] | None = None,
+    d_out_dtype: str | None = None,
+    gradient_dtype: str | None = None,
     dropout_p: float = 0.0,
     seed: int | None = None,
     layout: Layout = "BHSD",
@@ -534,6 +549,9 @@ def explain(
     descale_q: float | Numbers | None = None,
     descale_k: float | Numbers | None = None,
     descale_v: float | Numbers | None = None,
+    fp8_recipe: Literal["delayed", "current", "mxfp8", "block"] | None = None,
+    d_out_dtype: str | None = None,
+    gradient_dtype: str | None = None,
     dropout_p: float = 0.0,
     seed: int | None = None,
     layout: Layout = "BHSD",

@@ -15,6 +15,7 @@ class Gradients(NamedTuple):
     d_sinks: Any = None  # None without sinks; float32
     d_captured: tuple[Any, ...] | None = None  # None without captured; in it, None for those that
     # score_function does not read as real numbers
+    amax: Any = None  # with return_amax: the largest magnitudes of d_q, d_k and d_v, float32 [3]
 
 
 Gradients.__module__ = "regard"  # its public name, in pickles

@@ -72,6 +72,26 @@ class Selection:
         return list(self._data["candidates"])
 
     @property
+    def cost_source(self) -> str:
+        """What the predicted times of the candidates (forward_time, backward_time: seconds, and the
+        spread within which nine of ten calls are) come from: "default rates" or a tuning table; ""
+        where nothing is predicted."""
+        return str(self._data["cost_source"])
+
+    @property
+    def runner_up(self) -> dict[str, Any] | None:
+        """The fastest backend beside the chosen one: backend, ratio (its predicted time over that of
+        the chosen one) and changes (field, value, text), each of which alone would make it the
+        better choice. None where no other one could run."""
+        runner_up: dict[str, Any] | None = self._data["runner_up"]
+        return runner_up
+
+    @property
+    def given_up(self) -> str:
+        """What max_workspace_bytes excluded that would have been chosen; "" for nothing."""
+        return str(self._data["given_up"])
+
+    @property
     def paths(self) -> list[dict[str, Any]]:
         """Padded with "lengths", with a "mask", or "packed": path, operations, bytes, predicted seconds,
         and which is the fastest. Empty for a call without lengths."""
@@ -109,7 +129,9 @@ class Selection:
         data = self.to_dict()
         by = f"{self.chosen if self.ok else 'none'}, by {self.decided_by}"
         above = [("case", data["case"]), ("policy", _pairs(data["policy"])),
-                 ("env", _pairs(data["environment"])), ("chosen", by), ("change", self.advice)]
+                 ("env", _pairs(data["environment"])), ("chosen", by), ("change", self.advice),
+                 ("next", _pairs(self.runner_up)), ("gave up", self.given_up),
+                 ("predicted from", self.cost_source)]
         below = [("mask", _pairs(self.mask_blocks)), *(("path", _pairs(path)) for path in self.paths),
                  ("plan", _pairs(self.plan)), *(("note", note) for note in self.notes),
                  *(("warning", warning) for warning in self.warnings)]
@@ -124,12 +146,14 @@ class Selection:
 
 
 _COLUMNS = ("backend", "status", "built", "enabled", "usable", "chosen", "workspace_bytes",
-            "backward_workspace_bytes", "error_bound", "determinism")
+            "backward_workspace_bytes", "forward_time", "backward_time", "error_bound", "determinism")
 
 
 def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, dict):
+        return _pairs(value)
     return "-" if value is None else str(value)
 
 

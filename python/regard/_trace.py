@@ -59,6 +59,19 @@ class _Group(NamedTuple):
     kernel: str
 
 
+class Calibration(NamedTuple):
+    """The calls of one case, backend and direction: predicted and measured."""
+
+    case: str
+    backend: str
+    direction: str
+    calls: int
+    measured_seconds: float  # the median
+    predicted_seconds: float
+    spread: float  # nine of ten calls are expected within this factor of the prediction
+    ratio: float  # measured over predicted
+
+
 def _group_of(call: _core.TracedCall) -> _Group:
     return _Group(call.layer or "", call.case or "?", call.direction, call.backend or "none",
                   call.kernel or "")
@@ -171,6 +184,15 @@ class trace:  # noqa: N801 - used as a function
         return (_table(rows, {4, 5, 6, 7, 8}) +
                 f"\n{count} {'call' if count == 1 else 'calls'} in {_time_text(total)}")
 
+    def calibration(self, limit: float = 1.5) -> list[Calibration]:
+        """Where the cost model is off on this machine: cases whose measured time is more than
+        `limit` times the predicted one, or less than its inverse, the farthest first. limit=1 lists
+        every case. `regard tune` measures a table that makes predictions better.
+        """
+        if not limit >= 1:
+            raise ValueError(f"limit ({limit}) must be at least 1")
+        return [Calibration(**row) for row in _core.calibration(self.records, limit)]
+
     def to_json(self, indent: int | None = None) -> str:
         """Every call, and the machine's rates, as JSON."""
         return json.dumps({"regard": _core.__version__, "machine": _core.machine_rates(),
@@ -208,5 +230,5 @@ class trace:  # noqa: N801 - used as a function
 def _fields(call: _core.TracedCall) -> dict[str, Any]:
     return {name: getattr(call, name) for name in
             ("layer", "case", "direction", "backend", "kernel", "isa", "seconds",
-             "operations", "bytes", "share_of_peak", "share_of_bandwidth", "workspace_bytes",
+             "predicted_seconds", "operations", "bytes", "share_of_peak", "share_of_bandwidth", "workspace_bytes",
              "thread", "error")}

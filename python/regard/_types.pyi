@@ -82,6 +82,9 @@ class AttentionOptions(TypedDict, total=False):
     descale_q: float | Numbers | None
     descale_k: float | Numbers | None
     descale_v: float | Numbers | None
+    fp8_recipe: Literal["delayed", "current", "mxfp8", "block"] | None
+    d_out_dtype: str | None
+    gradient_dtype: str | None
     dropout_p: float
     seed: int | None
     layout: Layout

@@ -59,6 +59,9 @@ constexpr const char* kNames[kArgCount] = {"q",
                                            "descale_q",
                                            "descale_k",
                                            "descale_v",
+                                           "fp8_recipe",
+                                           "d_out_dtype",
+                                           "gradient_dtype",
                                            "dropout_p",
                                            "seed",
                                            "layout",
@@ -71,7 +74,10 @@ constexpr const char* kNames[kArgCount] = {"q",
                                            "d_out",
                                            "saved",
                                            "d_lse",
-                                           "delta"};
+                                           "delta",
+                                           "descale_d_out",
+                                           "gradient_scales",
+                                           "return_amax"};
 
 PyObject* interned[kArgCount];
 
@@ -89,7 +95,7 @@ int find(PyObject* name, int from) {
 }
 
 bool accepts(const Signature& signature, int arg) noexcept {
-  return arg < kArgCount && (signature.accepted >> arg & 1) != 0;
+  return arg < kArgCount && signature.accepted.has[arg];
 }
 
 std::string names_of(std::initializer_list<Arg> args) {

@@ -63,6 +63,9 @@ enum Arg : int {
   kDescaleQ,
   kDescaleK,
   kDescaleV,
+  kFp8Recipe,
+  kDOutDtype,
+  kGradientDtype,
   kDropoutP,
   kSeed,
   kLayout,
@@ -77,17 +80,32 @@ enum Arg : int {
   kSaved,
   kDLse,
   kDelta,
+  kDescaleDOut,
+  kGradientScales,
+  kReturnAmax,
   kArgCount
+};
+
+/// A set of arguments: more than an integer has bits.
+struct ArgSet {
+  bool has[kArgCount] = {};
+
+  friend constexpr ArgSet operator|(ArgSet a, const ArgSet& b) noexcept {
+    for (int i = 0; i < kArgCount; ++i) a.has[i] = a.has[i] || b.has[i];
+    return a;
+  }
 };
 
 /// Which arguments a function takes.
 struct Signature {
   const char* function;
   std::initializer_list<Arg> positional;
-  std::uint64_t accepted;  // bit i: Arg i, by keyword
+  ArgSet accepted;  // by keyword
 };
-constexpr std::uint64_t args_between(Arg first, Arg last) noexcept {
-  return (std::uint64_t{2} << last) - (std::uint64_t{1} << first);
+constexpr ArgSet args_between(Arg first, Arg last) noexcept {
+  ArgSet set;
+  for (int i = first; i <= last; ++i) set.has[i] = true;
+  return set;
 }
 
 /// What a vectorcall passes.

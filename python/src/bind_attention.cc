@@ -27,7 +27,8 @@ namespace {
   "scales_k=None, scales_v=None, channel_scales_k=None, k_dtype=None, v_dtype=None, "    \
   "rotary_cos=None, rotary_sin=None, rotary_interleaved=False, hadamard=False, "         \
   "positions=None, descale_q=None, "                                                     \
-  "descale_k=None, descale_v=None, dropout_p=0.0, seed=None, "                           \
+  "descale_k=None, descale_v=None, fp8_recipe=None, d_out_dtype=None, "                  \
+  "gradient_dtype=None, dropout_p=0.0, seed=None, "                                      \
   "layout='BHSD', backends=None, policy=None, return_lse=False, return_scores=None, "    \
   "return_saved=False, out=None)\n--\n\n"
 

@@ -15,7 +15,8 @@ namespace regard::python {
 namespace {
 
 constexpr const char* kBackwardDoc =
-    "attention_backward(d_out, q, k, v, out, saved, *, d_lse=None, delta=None, attn_mask=None, "
+    "attention_backward(d_out, q, k, v, out, saved, *, d_lse=None, delta=None, descale_d_out=None, "
+    "gradient_scales=None, return_amax=False, attn_mask=None, "
     "attn_bias=None, is_causal=False, diagonal=None, window=(-1, -1), softmax_scale=None, "
     "softcap=0.0, score_function=None, mask_function=None, captured=None, "
     "score_callback=None, block_mask=None, block_size_q=0, block_size_kv=0, alibi_slopes=None, "
@@ -23,7 +24,9 @@ constexpr const char* kBackwardDoc =
     "seqlens_q=None, seqlens_kv=None, "
     "segment_ids_q=None, segment_ids_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, "
     "max_seqlen_q=None, max_seqlen_kv=None, lengths=None, lengths_kv=None, padding=None, "
-    "dropout_p=0.0, seed=None, layout='BHSD', backends=None, policy=None)\n--\n\n"
+    "descale_q=None, descale_k=None, descale_v=None, fp8_recipe=None, d_out_dtype=None, "
+    "gradient_dtype=None, dropout_p=0.0, seed=None, layout='BHSD', backends=None, "
+    "policy=None)\n--\n\n"
     R"(The gradients of attention(q, k, v, ..., return_saved=True), with the options of that call.
 
 d_out and out have the shape of out, saved is what the forward returned. d_lse, the gradient of lse,
@@ -39,6 +42,11 @@ each with the shape, layout and kind of the array that it belongs to.
     >>> gradients.d_q.shape, gradients.d_bias
     ((1, 2, 5, 64), None)
 
+Where q, k and v are 8-bit floats, d_out may be one too, with descale_d_out (a number, or [batch, kv heads]),
+and gradient_dtype names the type of d_q, d_k and d_v, 'bf16' where it is left out. They are multiplied by
+gradient_scales, three numbers, before they are rounded; return_amax=True gives their largest magnitudes before
+that, as `amax` [3].
+
 lengths of padded arrays, of rank 4, are those of the forward; d_q, d_k and d_v are 0 at positions
 without a row. They are computed the way that the forward was; `padding` holds where `saved` has no
 plan.
@@ -52,16 +60,17 @@ regard.NoBackendError, with every reason, where nothing is left.
 
 More: `python -m regard docs python`.)";
 
-constexpr Signature kBackward{
-    "attention_backward",
-    {kDOut, kQ, kK, kV, kOut, kSaved},
-    args_between(kQ, kPadding) | args_between(kDropoutP, kPolicy) | args_between(kOut, kDelta)};
+constexpr Signature kBackward{"attention_backward",
+                              {kDOut, kQ, kK, kV, kOut, kSaved},
+                              args_between(kQ, kPadding) | args_between(kDescaleQ, kPolicy) |
+                                  args_between(kOut, kReturnAmax)};
 
 /// The gradients of one call: what the core writes, and what the caller gets.
 struct Gradients {
   GradBuffers buffers;
   nb::object d_q, d_k, d_v, d_bias, d_sinks;
   nb::object d_captured[kMaxCaptured];
+  nb::object amax;
 };
 
 const Saved& read_saved(PyObject* object) {
@@ -117,6 +126,26 @@ void make_captured_gradients(Call& call, Gradients* made) {
   }
 }
 
+/// Of d_q, d_k and d_v.
+Dtype gradient_dtype(const AttentionRequest& request) {
+  return request.options.dtype_gradients.value_or(default_dtype_out(request.q.dtype));
+}
+
+void read_f8_scales(Call& call, const Arguments& arguments, Gradients* made) {
+  GradBuffers& buffers = made->buffers;
+  if (PyObject* const given = arguments.given(kDescaleDOut)) {
+    buffers.descale_d_out =
+        call.inputs().number_or_numbers(given, "descale_d_out", "1, [1], or 2, [batch, kv heads]");
+  }
+  if (PyObject* const given = arguments.given(kGradientScales)) {
+    buffers.gradient_scales = call.inputs().numbers(given, "gradient_scales", "1, [3]");
+  }
+  PyObject* const wanted = arguments.value[kReturnAmax];
+  if (wanted == nullptr || !read_bool(wanted, "return_amax")) return;
+  const npy_intp shape[1] = {3};
+  buffers.gradient_amax = call.make_output(1, shape, Dtype::kF32, &made->amax);
+}
+
 Gradients make_gradients(Call& call, const Arguments& arguments, const Saved& saved) {
   const AttentionRequest& request = call.request;
   Gradients made;
@@ -128,9 +157,11 @@ Gradients make_gradients(Call& call, const Arguments& arguments, const Saved& sa
   buffers.saved.rng_offset = saved.rng_offset;
   if (PyObject* given = arguments.given(kDLse)) buffers.d_lse = read_rows(call, given, "d_lse");
   if (PyObject* given = arguments.given(kDelta)) buffers.delta = read_rows(call, given, "delta");
-  buffers.d_q = call.make_rows(request.q.shape, request.q.dtype, &made.d_q);
-  buffers.d_k = call.make_rows(request.k.shape, request.k.dtype, &made.d_k);
-  buffers.d_v = call.make_rows(request.v.shape, request.v.dtype, &made.d_v);
+  read_f8_scales(call, arguments, &made);
+  const Dtype dtype = gradient_dtype(request);
+  buffers.d_q = call.make_rows(request.q.shape, dtype, &made.d_q);
+  buffers.d_k = call.make_rows(request.k.shape, dtype, &made.d_k);
+  buffers.d_v = call.make_rows(request.v.shape, dtype, &made.d_v);
   if (const TensorView& bias = request.attn_bias; bias.present()) {
     const npy_intp shape[4] = {bias.shape[0], bias.shape[1], bias.shape[2], bias.shape[3]};
     buffers.d_bias = call.make_output(4, shape, bias.dtype, &made.d_bias);
@@ -192,10 +223,12 @@ nb::object python_gradients(const Call& call, const Arguments& arguments, const 
   const nb::object d_sinks =
       made.d_sinks.is_valid() ? call.as_callers_kind(made.d_sinks, Dtype::kF32) : nb::none();
   const nb::object type = nb::module_::import_("regard._gradients").attr("Gradients");
-  return type(call.as_callers_kind(made.d_q, request.q.dtype),
-              call.as_callers_kind(made.d_k, request.k.dtype),
-              call.as_callers_kind(made.d_v, request.v.dtype), bias_gradient(call, arguments, made),
-              d_sinks, captured_gradients(call, made));
+  const nb::object amax =
+      made.amax.is_valid() ? call.as_callers_kind(made.amax, Dtype::kF32) : nb::none();
+  const Dtype dtype = gradient_dtype(request);
+  return type(call.as_callers_kind(made.d_q, dtype), call.as_callers_kind(made.d_k, dtype),
+              call.as_callers_kind(made.d_v, dtype), bias_gradient(call, arguments, made), d_sinks,
+              captured_gradients(call, made), amax);
 }
 
 nb::object run_backward(const CallArgs& args) {

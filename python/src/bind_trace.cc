@@ -88,6 +88,10 @@ void bind_call(nb::module_& module) {
           "seconds", [](RecordedRef self) { return static_cast<double>(self.call.ns) * 1e-9; },
           "How long the call took inside the library.")
       .def_prop_ro(
+          "predicted_seconds",
+          [](RecordedRef self) { return number_or_none(self.call.predicted.seconds); },
+          "What the cost model predicts for the call; None where it has no prediction.")
+      .def_prop_ro(
           "operations", [](RecordedRef self) { return number_or_none(self.call.work.operations); },
           "Floating-point operations, a multiply-add counting as two: 2 (head_dim_qk +\n"
           "head_dim_v) forward and 2 (3 head_dim_qk + 2 head_dim_v) backward for each query head\n"
@@ -120,6 +124,26 @@ void bind_call(nb::module_& module) {
       .def_prop_ro("selection", &selection_of, "The regard.Selection of the call.");
 }
 
+/// The rows of regard::calibration as dicts.
+nb::list calibration_of(const std::vector<std::shared_ptr<const RecordedCall>>& recorded, double limit) {
+  std::vector<CallTrace> calls;
+  for (const auto& call : recorded) calls.push_back(call->call);
+  nb::list rows;
+  for (const Calibration& row : calibration(calls, limit)) {
+    nb::dict fields;
+    fields["case"] = row.problem;
+    fields["backend"] = to_string(row.backend);
+    fields["direction"] = to_string(row.direction);
+    fields["calls"] = row.calls;
+    fields["measured_seconds"] = row.measured_seconds;
+    fields["predicted_seconds"] = row.predicted_seconds;
+    fields["spread"] = row.spread;
+    fields["ratio"] = row.ratio;
+    rows.append(fields);
+  }
+  return rows;
+}
+
 /// A call of MATH that PyTorch's operators have computed.
 void record_formula(const std::string& words, double seconds) {
   const Expected<Case> problem = parse_case(words);
@@ -141,6 +165,8 @@ void bind_trace(nb::module_& module) {
       .def("open", &Recording::open, "From here on every call of the process is recorded.")
       .def("close", &Recording::close)
       .def("calls", &Recording::calls, "The calls so far, in the order in which they ended.");
+  module.def("calibration", &calibration_of, nb::arg("calls"), nb::arg("limit"),
+             "Predicted and measured times by case, for regard.trace.");
   module.def("is_recording", &is_recording, "Whether a regard.trace is open.");
   module.def("record_formula", &record_formula, nb::arg("case"), nb::arg("seconds"),
              "Records a call that PyTorch's operators have computed; for regard.torch.");

@@ -175,6 +175,7 @@ Call::Call(const Arguments& arguments, Purpose purpose)
   request.q = inputs_.tensor(arguments.value[kQ], "q");
   read_keys(arguments);
   read_options(arguments);
+  read_f8(arguments);
   read_mask_and_bias(arguments);
   read_functions(arguments);
   read_score_callback(arguments);
@@ -264,6 +265,33 @@ void Call::read_options(const Arguments& arguments) {
   }
   if (PyObject* softcap = arguments.value[kSoftcap])
     options.softcap = read_double(softcap, "softcap");
+}
+
+void Call::read_f8(const Arguments& arguments) {
+  AttentionOptions& options = request.options;
+  if (PyObject* const given = arguments.given(kFp8Recipe)) {
+    constexpr const char* kAccepted = "'delayed', 'current', 'mxfp8' or 'block'";
+    const std::string_view word = read_text(given, "fp8_recipe", kAccepted);
+    for (const Fp8Recipe recipe :
+         {Fp8Recipe::kDelayed, Fp8Recipe::kCurrent, Fp8Recipe::kMxfp8, Fp8Recipe::kBlock}) {
+      if (word == to_string(recipe)) options.fp8_recipe = recipe;
+    }
+    if (options.fp8_recipe == Fp8Recipe::kNone) {
+      raise_value("fp8_recipe (" + repr(given) + ") must be " + kAccepted);
+    }
+  }
+  const auto read = [&](Arg arg, std::optional<Dtype>* dtype) {
+    PyObject* const given = arguments.given(arg);
+    if (given == nullptr) return;
+    constexpr const char* kAccepted = "'f8e4m3', 'f8e5m2', 'bf16', 'f16' or 'f32'";
+    const std::optional<Dtype> word = parse_dtype(read_text(given, name_of(arg), kAccepted));
+    if (!word || !is_f8_gradient(*word)) {
+      raise_value(std::string(name_of(arg)) + " (" + repr(given) + ") must be " + kAccepted);
+    }
+    *dtype = word;
+  };
+  read(kDOutDtype, &options.dtype_d_out);
+  read(kGradientDtype, &options.dtype_gradients);
 }
 
 void Call::read_diagonal(PyObject* diagonal) {

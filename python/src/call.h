@@ -56,6 +56,7 @@ class Call {
  private:
   void read_keys(const Arguments& arguments);
   void read_options(const Arguments& arguments);
+  void read_f8(const Arguments& arguments);
   void read_diagonal(PyObject* diagonal);
   void read_window(PyObject* window);
   void read_mask_and_bias(const Arguments& arguments);

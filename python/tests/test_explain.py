@@ -18,7 +18,7 @@ def test_of_arrays_is_of_their_case():
     options = dict(is_causal=True, diagonal="bottom_right", seqlens_kv=[13, 6], return_lse=True)
     selection = regard.explain(q, k, v, **options)
     assert selection.to_dict()["case"].startswith("b2 hq4 hkv2 sq9 skv13 d16 f32 causal diag=br")
-    words = regard.explain("b2 hq4 hkv2 sq9 skv13 d16 f32 causal diag=br lens=kv lse")
+    words = regard.explain("b2 hq4 hkv2 sq9 skv13 d16 f32 causal diag=br lens=kv lse tokens_kv=19")
     assert words.to_dict()["candidates"] == selection.to_dict()["candidates"]
     assert regard.explain(q, k, v, layout="BHSD").to_dict()["params"]["layout_q"] == "bhsd"
     turned = [x.swapaxes(1, 2).copy() for x in (q, k, v)]
@@ -77,10 +77,34 @@ def test_the_notebook_leaves_nothing_out():
         for name in ("backend", "status", "workspace_bytes", "backward_workspace_bytes",
                      "error_bound", "determinism"):
             assert candidate[name] is None or f"<td>{candidate[name]}</td>" in page
+    assert data["cost_source"] in page and f"backend={data['runner_up']['backend']}" in page
+    assert f"seconds={data['candidates'][0]['backward_time']['seconds']}, " in page
     warned = regard.explain("b1 hq8 sq128 d64 f32", policy=regard.Policy(prefer=["custom:none"]))
     assert warned.warnings and all(w in html.unescape(warned._repr_html_()) for w in warned.warnings)
     refused = regard.explain("b1 hq8 sq128 d640 f32", backends="flash")
     assert refused.advice in html.unescape(refused._repr_html_())
+
+
+def test_predicted_times():
+    selection = regard.explain("b1 hq8 sq512 d64 f32 grad saved")
+    assert selection.cost_source == "default rates" and selection.given_up == ""
+    for candidate in selection.candidates:
+        for name in ("forward_time", "backward_time"):
+            time = candidate[name]
+            assert (time is not None) == candidate["usable"]
+            assert time is None or (time["seconds"] > 0 and time["spread"] > 1)
+    assert selection.runner_up["backend"] in ("efficient", "math")
+    assert selection.runner_up["ratio"] > 0
+    assert selection.runner_up["changes"][-1]["field"] == "policy.prefer"
+    assert f"next     {selection.runner_up['backend']}, predicted to take " in str(selection)
+    flash = selection.candidates[0]
+    assert flash["backend"] == "flash"
+    forward = "b1 hq8 sq512 d64 f32"
+    limit = regard.explain(forward).candidates[0]["workspace_bytes"] - 64
+    less = regard.explain(forward, policy=regard.Policy(max_workspace_bytes=limit))
+    assert less.ok and less.chosen != "flash"
+    assert less.given_up.startswith("flash, which needs ") and less.given_up in str(less)
+    assert regard.explain("b1 hq8 sq512 d64 f32", backends="math").runner_up is None
 
 
 def test_another_machine_in_words():

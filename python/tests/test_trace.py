@@ -266,3 +266,23 @@ regard.attention(q, q, q)
 """
     ran = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_calibration_lists_where_predictions_are_off():
+    q, k, v = make(b=1, hq=2, hkv=1, sq=64, skv=64, d=16)
+    with regard.trace() as t:
+        for _ in range(5):
+            regard.attention(q, k, v)
+        with pytest.raises(regard.NoBackendError):
+            regard.attention(q, k, v, backends="cudnn")
+    assert [call.predicted_seconds is not None for call in t] == [True] * 5 + [False]
+    assert t.records[0].predicted_seconds > 0
+    (row,) = t.calibration(limit=1)
+    assert (row.case, row.backend, row.direction, row.calls) == (t.records[0].case, "flash", "forward", 5)
+    assert row.measured_seconds == sorted(call.seconds for call in t.records[:5])[2]
+    assert row.predicted_seconds == t.records[0].predicted_seconds
+    assert row.ratio == row.measured_seconds / row.predicted_seconds and row.spread > 1
+    assert t.calibration(max(row.ratio, 1 / row.ratio) * 1.01) == []
+    assert t.calibration(max(max(row.ratio, 1 / row.ratio) * 0.99, 1)) == [row]
+    with pytest.raises(ValueError, match="limit .0.5."):
+        t.calibration(0.5)

@@ -103,6 +103,32 @@ Status read_functions(const regard_request& given, AttentionOptions* options) {
   return {};
 }
 
+static_assert(REGARD_FP8_RECIPE_NONE == static_cast<int>(Fp8Recipe::kNone) &&
+              REGARD_FP8_RECIPE_DELAYED == static_cast<int>(Fp8Recipe::kDelayed) &&
+              REGARD_FP8_RECIPE_CURRENT == static_cast<int>(Fp8Recipe::kCurrent) &&
+              REGARD_FP8_RECIPE_MXFP8 == static_cast<int>(Fp8Recipe::kMxfp8) &&
+              REGARD_FP8_RECIPE_BLOCK == static_cast<int>(Fp8Recipe::kBlock));
+
+Status read_f8_options(const char* where, const regard_request& given, AttentionOptions* options) {
+  Status status = check_choice(where, "fp8_recipe", given.fp8_recipe, REGARD_FP8_RECIPE_BLOCK);
+  if (status.ok()) status = check_choice(where, "reserved", given.reserved, 0);
+  if (!status.ok()) return status;
+  options->fp8_recipe = static_cast<Fp8Recipe>(given.fp8_recipe);
+  struct Chosen {
+    const char* name;
+    const regard_dtype* given;
+    std::optional<Dtype>* dtype;
+  };
+  for (const Chosen& c :
+       {Chosen{"dtype_d_out", given.dtype_d_out, &options->dtype_d_out},
+        Chosen{"dtype_gradients", given.dtype_gradients, &options->dtype_gradients}}) {
+    if (c.given == nullptr) continue;
+    *c.dtype = dtype_of(*c.given);
+    if (!c.dtype->has_value()) return bad_dtype(where, c.name, *c.given);
+  }
+  return {};
+}
+
 Status read_options(const char* where, const regard_request& given, AttentionOptions* options) {
   if (Status s = check_choice(where, "is_causal", given.is_causal, 1); !s.ok()) return s;
   if (Status s = check_choice(where, "needs_grad", given.needs_grad, 1); !s.ok()) return s;
@@ -133,6 +159,7 @@ Status read_options(const char* where, const regard_request& given, AttentionOpt
   options->softcap = given.softcap;
   options->dropout_p = given.dropout_p;
   options->page_size = given.page_size;
+  if (Status s = read_f8_options(where, given, options); !s.ok()) return s;
   return read_functions(given, options);
 }
 

@@ -131,10 +131,18 @@ bool take_window(const Window& window, AttentionParams* p) {
   return true;
 }
 
-void split_conjunction(const NodePtr& node, std::vector<NodePtr>* parts) {
-  if (node->op != FunctionOp::kAnd) return parts->push_back(node);
-  split_conjunction(node->args[0], parts);
-  split_conjunction(node->args[1], parts);
+/// What is left of a mask of which windows became features; none: nothing. The rest stays as it was
+/// written, so that a mask is the same one with and without the windows.
+NodePtr take_windows(const NodePtr& node, AttentionParams* p) {
+  if (node->op != FunctionOp::kAnd) {
+    const auto window = window_of(*node);
+    const bool is_true = is_constant(*node) && node->value != 0.0;
+    return is_true || (window && take_window(*window, p)) ? nullptr : node;
+  }
+  NodePtr one = take_windows(node->args[0], p), other = take_windows(node->args[1], p);
+  if (one == node->args[0] && other == node->args[1]) return node;
+  if (one == nullptr || other == nullptr) return one != nullptr ? one : other;
+  return make_node(FunctionOp::kAnd, {std::move(one), std::move(other)}).node;
 }
 
 /// softcap * tanh(score / softcap), or 0.
@@ -212,28 +220,18 @@ void recognise_score(AttentionParams* p, std::vector<NodePtr>* masks) {
 void recognise_features(AttentionParams* params) {
   // A mask of blocks speaks of the mask function as it is.
   if (params->features.has(Feature::kBlockMask) || !has_features(*params)) return;
-  std::vector<NodePtr> masks, kept;
+  std::vector<NodePtr> masks;
   recognise_score(params, &masks);
-  const bool has_mask = root_of(params->mask_function) != nullptr;
-  if (has_mask) split_conjunction(root_of(params->mask_function), &masks);
+  const NodePtr& own = root_of(params->mask_function);
+  if (own != nullptr) masks.push_back(own);
   if (masks.empty()) return;
-  for (const NodePtr& given : masks) {
-    std::vector<NodePtr> parts;
-    split_conjunction(given, &parts);
-    for (const NodePtr& part : parts) {
-      const auto window = window_of(*part);
-      const bool is_true = is_constant(*part) && part->value != 0.0;
-      if (is_true || (window && take_window(*window, params))) continue;
-      kept.push_back(part);
-    }
+  NodePtr rest;
+  for (const NodePtr& mask : masks) {
+    NodePtr left = take_windows(mask, params);
+    if (left == nullptr) continue;
+    rest = rest == nullptr ? left : make_node(FunctionOp::kAnd, {std::move(rest), left}).node;
   }
-  params->mask_function = {};
-  if (kept.empty()) return;
-  NodePtr mask = kept.front();
-  for (std::size_t i = 1; i < kept.size(); ++i) {
-    mask = make_node(FunctionOp::kAnd, {std::move(mask), kept[i]}).node;
-  }
-  params->mask_function = make_expression(std::move(mask));
+  params->mask_function = rest == nullptr ? Expression() : make_expression(std::move(rest));
 }
 
 }  // namespace regard::function

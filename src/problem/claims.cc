@@ -15,6 +15,27 @@ std::vector<DtypeClaim> f8_claims() {
   return claims;
 }
 
+std::vector<DtypeClaim> f8_backward_claims() {
+  struct Rounded {
+    Dtype dtype;
+    double error_bound;  // of gradients of this type
+  };
+  constexpr Rounded kGradients[] = {{Dtype::kF32, 4e-3},
+                                    {Dtype::kBf16, 8e-3},
+                                    {Dtype::kF16, 5e-3},
+                                    {Dtype::kF8E4M3, 7e-2},
+                                    {Dtype::kF8E5M2, 1.3e-1}};
+  std::vector<DtypeClaim> claims;
+  for (const DtypeClaim& forward : f8_claims()) {
+    for (const Rounded& gradients : kGradients) {
+      DtypeClaim claim{forward.q, forward.kv, forward.out, gradients.error_bound};
+      claim.gradients = gradients.dtype;
+      claims.push_back(claim);
+    }
+  }
+  return claims;
+}
+
 Claims forward_claims() {
   Claims claims;
   claims.offered = true;
@@ -101,6 +122,13 @@ Claims backward_claims(const Claims& forward) {
                    {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 4e-3},
                    {Dtype::kF16, Dtype::kF16, Dtype::kF16, 5e-4},
                    {Dtype::kF16, Dtype::kF16, Dtype::kF32, 5e-4}};
+  return claims;
+}
+
+Claims cpu_backward_claims(const Claims& forward) {
+  Claims claims = backward_claims(forward);
+  claims.features = claims.features.with({Feature::kDescales, Feature::kDescalesPerHead});
+  for (const DtypeClaim& claim : f8_backward_claims()) claims.dtypes.push_back(claim);
   return claims;
 }
 

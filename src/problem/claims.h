@@ -24,4 +24,7 @@ void add_bf16_pairs(Claims* forward);
 /// types of q, k and v, whatever out's.
 Claims backward_claims(const Claims& forward);
 
+/// The same on CPUs, which also have gradients of 8-bit floats and of tensors with descales.
+Claims cpu_backward_claims(const Claims& forward);
+
 }  // namespace regard::problem

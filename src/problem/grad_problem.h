@@ -12,7 +12,10 @@ struct GradProblem {
   bool saved_is_lse = false;
   View d_out;                 // [B,Hq,Sq,Dv]
   View delta, d_lse;          // [B,Hq,Sq]
+  View descale_d_out;         // [B,Hkv], broadcast by strides
   View d_q, d_k, d_v;         // as q, k, v
+  View gradient_scales;       // [3]: what d_q, d_k and d_v are multiplied by
+  View gradient_amax;         // [3], f32: their largest magnitudes before that; 0 at first
   View d_bias;                // as problem.bias
   View d_sinks;               // [Hq]
   bool bias_is_full[4] = {};  // dimensions of attn_bias that are not broadcast
@@ -54,6 +57,32 @@ REGARD_KERNEL_FN bool is_whole_row(const GradProblem& g, std::int64_t b, std::in
   }
   return found > 1.0 - 0x1p-12;
 }
+
+/// The gradients that gradient_scales and gradient_amax have an element each for.
+enum class GradientOf : std::uint8_t { kQ = 0, kK, kV };
+
+REGARD_KERNEL_FN double gradient_scale(const GradProblem& g, GradientOf of) {
+  const View& scales = g.gradient_scales;
+  if (!scales.present) return 1.0;
+  return *element_at<float>(scales, static_cast<std::int64_t>(of) * scales.stride[0]);
+}
+
+/// A magnitude's bits grow with it, and those of NaN are the largest.
+REGARD_KERNEL_FN std::uint32_t magnitude_bits(float x) { return bits_of(x) & 0x7fffffffu; }
+
+#if !defined(__CUDACC__)
+/// Workers raise the same element.
+REGARD_KERNEL_FN void raise_amax(const GradProblem& g, GradientOf of, float magnitude) {
+  const View& view = g.gradient_amax;
+  auto* const amax =
+      element_at<std::uint32_t>(view, static_cast<std::int64_t>(of) * view.stride[0]);
+  const std::uint32_t bits = magnitude_bits(magnitude);
+  std::uint32_t found = __atomic_load_n(amax, __ATOMIC_RELAXED);
+  while (found < bits && !__atomic_compare_exchange_n(amax, &found, bits, true, __ATOMIC_RELAXED,
+                                                      __ATOMIC_RELAXED)) {
+  }
+}
+#endif
 
 /// Nothing is added to a scaled score but masks: scaling is then one operation with the subtraction
 /// of the maximum.

@@ -268,6 +268,9 @@ void make_grad_problem(const AttentionParams& params, const Buffers& buffers,
   set_rows(gradients.d_q, queries, &g.d_q);
   set_rows(gradients.d_k, keys, &g.d_k);
   set_rows(gradients.d_v, keys, &g.d_v);
+  set_descale(gradients.descale_d_out, &g.descale_d_out);
+  set_view(gradients.gradient_scales, &g.gradient_scales);
+  set_view(gradients.gradient_amax, &g.gradient_amax);
   set_view(gradients.d_bias, &g.d_bias);
   set_view(gradients.d_sinks, &g.d_sinks);
   const TensorView* const captured[] = {&gradients.d_captured0, &gradients.d_captured1,

@@ -49,7 +49,7 @@ class Usage(CliTest):
 
     def test_bad_lines(self):
         self.refused(names=["subcommand"])
-        self.refused("sing", names=["'sing'", "devices, explain, run, bench, check, env, completion, man"])
+        self.refused("sing", names=["'sing'", "devices, explain, run, bench, tune, check, guide, env, completion, man"])
         self.refused("explian", SMALL, names=["'explian'"])
         self.refused("--colour")
         self.refused("explain", names=["problem"])
@@ -367,7 +367,7 @@ class Explain(CliTest):
         args = ["explain", "b1 hq8 sq128 d64 f32 scores=probs", "--backend", "flash"]
         text = self.cli(*args, code=NO_BACKEND).stdout
         self.assertIn("\nchange   remove scores_out to run flash, or allow math\n", text)
-        self.assertRegex(text, r"\nflash +cannot run +- +- +batch_invariant\n"
+        self.assertRegex(text, r"\nflash +cannot run +- +- +- +batch_invariant\n"
                                r"  - does not support scores_out; remove it, or use math\n")
         self.assertRegex(text, r"\nmath +excluded by policy ")
         found = self.document(*args, code=NO_BACKEND)

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <string>
 
+#include "conformance/run.h"
 #include "tests/support/all_units.h"
 
 // Floats of 8 bits on every unit of every backend: both formats, every type of out, the way of many
@@ -39,6 +41,16 @@ const EightBitCase kCases[] = {
     {"u4_prompt", "b1 hq4 hkv2 sq65 skv127 d64 f16 kv=u4 v=i8 window=30,0 diag=br lse"},
     {"hadamard", "b2 hq4 hkv2 sq3 skv70 d64 bf16 kv=u4 append=3 lens=kv rotary=32 hadamard lse"},
     {"large", "b1 hq2 sq33 skv65 d16 f8e4m3 data=large lse"},
+    {"gradients",
+     "b2 hq4 hkv2 sq33 skv65 d32 f8e4m3 d_out=f8e5m2 gradients=f8e5m2 descales=head "
+     "causal diag=br saved grad poison"},
+    {"gradients_out_f8",
+     "b2 hq2 sq65 skv200 d20 f8e5m2 out=f8e5m2 d_out=f16 gradients=f32 descales "
+     "softcap=3 lse grad d_lse"},
+    {"gradients_packed",
+     "b3 hq4 hkv2 sq40 skv40 d16 f8e4m3 gradients=f8e4m3 packed descales=head "
+     "causal diag=tl dropout=0.2 saved grad"},
+    {"gradients_bf16", "b2 hq4 hkv2 sq33 skv65 d64 bf16 descales=head saved grad delta"},
     {"strided", "b2 hq3 sq33 skv65 d20 f8e4m3 layout=strided align=1 segments descales lse poison"},
 };
 
@@ -66,17 +78,38 @@ TEST(EightBitOutputs, SaturateAndKeepNan) {
   }
 }
 
-// 8 bits have no backward, and say what has.
-TEST(EightBitGradients, AreRefusedWithAFix) {
-  const Case c = parse_case("sq8 d16 f8e4m3 descales grad saved").value();
+// d_out, and d_q, d_k and d_v, may have any of five types.
+TEST(EightBitGradients, HaveAnyTypesOnEveryBackend) {
   Context context;
-  for (const BackendId id : {BackendId::kFlash, BackendId::kEfficient, BackendId::kMath}) {
-    const Selection selection = explain(context, c.params);
-    const Verdict* verdict = selection.find({id, ""});
-    ASSERT_EQ(verdict->refusals.size(), 2u) << to_string(selection);
-    EXPECT_EQ(to_string(verdict->refusals[0].fix), "set dtype to bf16");
-    EXPECT_EQ(to_string(verdict->refusals[1].fix), "remove descales");
+  for (const char* q : {"f8e4m3", "f8e5m2"}) {
+    for (const char* d_out : {"f8e4m3", "f8e5m2", "bf16", "f16", "f32"}) {
+      for (const char* gradients : {"f8e4m3", "f8e5m2", "bf16", "f16", "f32"}) {
+        const std::string text = std::string("b2 hq4 hkv2 sq17 skv33 d16 ") + q +
+                                 " d_out=" + d_out + " gradients=" + gradients +
+                                 " descales=head causal diag=br saved grad";
+        const Case c = parse_case(text).value();
+        for (const BackendId id : {BackendId::kFlash, BackendId::kEfficient, BackendId::kMath}) {
+          const conformance::Report report = conformance::run_case(context, c, {id, ""});
+          EXPECT_EQ(report.outcome, conformance::Outcome::kPassed) << report.text;
+        }
+      }
+    }
   }
+}
+
+TEST(EightBitGradients, TypesThatNoBackwardHasAreRefused) {
+  for (const char* word : {"d_out=f64", "gradients=i8"}) {
+    const Expected<Case> c = parse_case(std::string("sq8 d16 f8e4m3 saved grad ") + word);
+    ASSERT_FALSE(c.ok() && validate(c->params, "plan").ok()) << word;
+  }
+}
+
+TEST(EightBitGradients, ExplainCallsThemEmulation) {
+  Context context;
+  const Case f8 = parse_case("sq8 d16 f8e4m3 saved grad").value(),
+             f32 = parse_case("sq8 d16").value();
+  EXPECT_NE(to_string(explain(context, f8.params)).find("emulation"), std::string::npos);
+  EXPECT_EQ(to_string(explain(context, f32.params)).find("emulation"), std::string::npos);
 }
 
 }  // namespace

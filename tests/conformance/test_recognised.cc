@@ -154,5 +154,17 @@ TEST(Recognised, RandomComparisonsOfIndices) {
   EXPECT_GT(found, 12);
 }
 
+TEST(Recognised, LeavesTheRestAsItWasWritten) {
+  const auto rest_of = [](const char* mask) {
+    Case c = parse_case(std::string("sq8 skv8 d4 f32 diag=br mask=") + mask).value();
+    return std::string(c.params.mask_function.text());
+  };
+  EXPECT_EQ(rest_of("h!=1&(b!=2&kv_idx!=3)"), "h!=1&(b!=2&kv_idx!=3)");
+  EXPECT_EQ(rest_of("kv_idx<=q_pos&(h!=1&(b!=2&kv_idx!=3))"), "h!=1&(b!=2&kv_idx!=3)");
+  EXPECT_EQ(rest_of("h!=1&(q_pos-kv_idx<3&(b!=2&kv_idx!=3))"), "h!=1&(b!=2&kv_idx!=3)");
+  EXPECT_EQ(rest_of("h!=1&(q_pos-kv_idx<3&true)"), "h!=1");
+  EXPECT_EQ(rest_of("kv_idx<=q_pos&(q_pos-kv_idx<3&true)"), "");
+}
+
 }  // namespace
 }  // namespace regard

@@ -75,6 +75,9 @@ def without_machine(text):
     text = re.sub(r"-?\d\.\d{5,}e[-+]\d+", lambda m: f"{float(m[0]):.2e}", text)
     text = re.sub(r"\braise it to \d+$", "raise it to <n>", text, flags=re.M)
     text = re.sub(r"^((?:lengths|mask|packed) .*?)[\d.e+]+ (us|ms)\b", r"\1<time>", text, flags=re.M)
+    text = re.sub(r"\b[\d.]+ (us|ms|s) x[\d.]+", "<time>", text)
+    text = re.sub(r"^next .*$", "next <backend>", text, flags=re.M)
+    text = re.sub(r"\btake [\d.]+ times as long", "take <n> times as long", text)
     text = re.sub(r"^cudnn +(not built|cannot run) ", "cudnn <status> ", text, flags=re.M)
     return [re.sub(r" +", " ", line).strip() for line in text.strip().splitlines()]
 

@@ -51,6 +51,8 @@ const Planted kPlanted[] = {
      "b1 hq2 sq17 skv33 d16 softcap=5 saved grad"},
     {"bias_grad_not_reduced", Fault::kBiasGradNotReduced,
      "b2 hq2 sq17 skv33 d16 bias=1,H,1,Skv saved grad"},
+    {"grad_descale_ignored", Fault::kGradDescaleIgnored,
+     "b2 hq4 hkv2 sq17 skv33 d16 descales=head saved grad"},
     {"lse_grad_ignored", Fault::kLseGradIgnored, "b1 hq2 sq17 skv33 d16 d_lse saved grad seed=7"},
 };
 
@@ -62,7 +64,6 @@ TEST_P(PlantedFaults, AreNoticedInEveryDtype) {
     const std::string text = std::string(GetParam().text) + " " + dtype;
     if (text.ends_with("callback f64")) continue;  // it is given f32
     const Case c = parse_case(text).value();
-    if (is_f8(c.params.dtype_q) && c.params.features.has(Feature::kNeedsGrad)) continue;
     const bool has_scales = c.params.features.has(Feature::kScales);  // types of 8 bits alone
     if (GetParam().fault == Fault::kScalesIgnored && !has_scales) continue;
     const BackendRef math{BackendId::kMath};

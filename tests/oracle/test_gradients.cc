@@ -186,8 +186,8 @@ const char* const kCases[] = {
     "b2 hq2 sq4 skv5 d2 score=score*r2[b] mask=r2[b]*r0[h,q_idx]<0.1 seed=41",
     "b3 hq2 sq4 skv6 d2 score=score-r0[0]*abs(q_pos-kv_idx) diag=br lens seed=42",
     "b2 hq2 sq4 skv5 d2 score=score+r0[kv_len-q_len,b]*q_len alibi diag=tl seed=43",
-    "b2 hq4 hkv2 sq4 skv6 d2 dropout=0.5 score=log(score*score+r0[0]*r0[0]) bias bias_dtype=f64 "
-    "sinks seed=44",
+    ("b2 hq4 hkv2 sq4 skv6 d2 dropout=0.5 score=log(score*score+r0[0]*r0[0]) bias bias_dtype=f64 "
+     "sinks seed=44"),
     "b2 hq2 sq4 skv5 d2 score=score+r0[kv_idx] seed=49",
     "b2 hq3 sq3 skv4 d2 score=q_idx-kv_idx seed=50",
 };

@@ -84,7 +84,8 @@ Dtype claimed_probs(const Context& context, const AttentionRequest& request, con
 
 Isa backward_isa(const Forced& forced, const AttentionParams& params) {
   const bool pairs = forced.backend.id == BackendId::kFlash && params.dtype_q == Dtype::kBf16 &&
-                     params.dtype_k == Dtype::kBf16 && params.dtype_out == Dtype::kBf16;
+                     params.dtype_k == Dtype::kBf16 && params.dtype_out == Dtype::kBf16 &&
+                     !params.features.has(Feature::kDescales);
   if (pairs) return forced.isa;
   return isa_without(isa_without(forced.isa, Isa::kAvx512Bf16), Isa::kNeonBf16);
 }

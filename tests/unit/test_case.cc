@@ -115,10 +115,13 @@ Case random_case(std::mt19937_64& rng) {
   const auto dtype = [&] { return static_cast<Dtype>(rng() % kDtypeCount); };
   p.device.type = pick(rng, {DeviceType::kCpu, DeviceType::kCuda});
   p.device.index = one_in(rng, 3) ? static_cast<std::int32_t>(rng() % 9) : 0;
-  p.dtype_q = dtype();
+  p.dtype_q = one_in(rng, 3) ? pick(rng, {Dtype::kF8E4M3, Dtype::kF8E5M2}) : dtype();
   p.dtype_k = one_in(rng, 3) ? dtype() : p.dtype_q;
   p.dtype_v = one_in(rng, 4) ? dtype() : p.dtype_k;
   p.dtype_out = one_in(rng, 3) ? dtype() : p.dtype_q;
+  p.dtype_d_out = one_in(rng, 8) ? p.dtype_out : dtype();
+  p.dtype_gradients = dtype();
+  p.fp8_recipe = static_cast<Fp8Recipe>(rng() % 5);
   p.batch = one_in(rng, 9) ? 0 : static_cast<std::int64_t>(1 + rng() % 6);
   p.num_heads_kv = random_extent(rng);
   p.num_heads_q = p.num_heads_kv * static_cast<std::int64_t>(1 + rng() % 4);

@@ -351,7 +351,7 @@ TEST_P(FunctionKernelTest, RealsOfAllKindsBecomeIntegers) {
     std::vector<T> numbers = {
         0,        T(-0.0),   T(0.99),         T(-0.99),        T(1.5),           T(-1.5),
         infinity, -infinity, T(2147483647.0), T(2147483648.0), T(-2147483648.0), T(-2147483649.0),
-        T(4e9),   T(-4e9),   T(1e30),         T(-1e30),        T(16777217.0),    std::nan("")};
+        T(4e9),   T(-4e9),   T(1e30),         T(-1e30),        T(16777217.0),    T(NAN)};
     ProgramBuilder b;
     const int score = b.leaf(FunctionOp::kScore);
     const TestProgram program =

@@ -33,20 +33,21 @@ void expect_all_visited(Visit visit, const Members&... members) {
 
 TEST(FieldList, HasEveryMemberOfAttentionParams) {
   const AttentionParams p;
-  const auto& [device, dtype_q, dtype_k, dtype_v, dtype_out, dtype_bias, batch, num_heads_q,
-               num_heads_kv, seqlen_q, seqlen_kv, head_dim_qk, head_dim_v, total_q, total_kv,
-               tokens_q, tokens_kv, num_pages, page_size, rotary_dim, layout_q, layout_k, layout_v,
-               layout_out, align_q_log2, align_k_log2, align_v_log2, align_out_log2, features,
-               mask_dims, bias_dims, diagonal, window_left, window_right, softmax_scale, softcap,
-               dropout_p, scores_kind, score_function, mask_function, block_size_q, block_size_kv] =
-      p;
+  const auto& [device, dtype_q, dtype_k, dtype_v, dtype_out, dtype_bias, dtype_d_out,
+               dtype_gradients, fp8_recipe, batch, num_heads_q, num_heads_kv, seqlen_q, seqlen_kv,
+               head_dim_qk, head_dim_v, total_q, total_kv, tokens_q, tokens_kv, num_pages,
+               page_size, rotary_dim, layout_q, layout_k, layout_v, layout_out, align_q_log2,
+               align_k_log2, align_v_log2, align_out_log2, features, mask_dims, bias_dims, diagonal,
+               window_left, window_right, softmax_scale, softcap, dropout_p, scores_kind,
+               score_function, mask_function, block_size_q, block_size_kv] = p;
   expect_all_visited([&](auto f) { for_each_field(p, f); }, device, dtype_q, dtype_k, dtype_v,
-                     dtype_out, dtype_bias, batch, num_heads_q, num_heads_kv, seqlen_q, seqlen_kv,
-                     head_dim_qk, head_dim_v, total_q, total_kv, tokens_q, tokens_kv, num_pages,
-                     page_size, rotary_dim, layout_q, layout_k, layout_v, layout_out, align_q_log2,
-                     align_k_log2, align_v_log2, align_out_log2, features, mask_dims, bias_dims,
-                     diagonal, window_left, window_right, softmax_scale, softcap, dropout_p,
-                     scores_kind, score_function, mask_function, block_size_q, block_size_kv);
+                     dtype_out, dtype_bias, dtype_d_out, dtype_gradients, fp8_recipe, batch,
+                     num_heads_q, num_heads_kv, seqlen_q, seqlen_kv, head_dim_qk, head_dim_v,
+                     total_q, total_kv, tokens_q, tokens_kv, num_pages, page_size, rotary_dim,
+                     layout_q, layout_k, layout_v, layout_out, align_q_log2, align_k_log2,
+                     align_v_log2, align_out_log2, features, mask_dims, bias_dims, diagonal,
+                     window_left, window_right, softmax_scale, softcap, dropout_p, scores_kind,
+                     score_function, mask_function, block_size_q, block_size_kv);
 }
 
 TEST(FieldList, HasEveryMemberOfEnv) {
@@ -199,6 +200,7 @@ TEST(Canonicalize, ClearsWhatHasNoFeature) {
   AttentionParams p;
   p.mask_dims = p.bias_dims = 15;
   p.dtype_bias = Dtype::kF64;
+  p.dtype_d_out = p.dtype_gradients = Dtype::kF8E5M2;
   p.total_q = p.total_kv = p.num_pages = p.page_size = p.rotary_dim = 7;
   p.features = {Feature::kCausal, Feature::kWindowLeft, Feature::kGqa,
                 Feature::kNonFiniteBehindMask};
@@ -298,6 +300,17 @@ const Invalid kInvalid[] = {
      "dtype_out (255)"},
     {"dtype_bias", [](AttentionParams& p) { p.dtype_bias = Dtype::kBf16; },
      "dtype of attn_bias (bf16) must be f32, f64 or q's f32"},
+    {"dtype_d_out",
+     [](AttentionParams& p) {
+       p.dtype_q = p.dtype_k = p.dtype_v = Dtype::kF8E4M3;
+       p.features.set(Feature::kNeedsGrad);
+       p.dtype_d_out = Dtype::kI8;
+     },
+     "dtype_d_out (i8) must be f8e4m3, f8e5m2, bf16, f16 or f32 where q has 8-bit floats"},
+    {"dtype_gradients", [](AttentionParams& p) { p.dtype_gradients = static_cast<Dtype>(99); },
+     "dtype_gradients (99) must be a known dtype"},
+    {"fp8_recipe", [](AttentionParams& p) { p.fp8_recipe = static_cast<Fp8Recipe>(9); },
+     "fp8_recipe (9) must be 0..4"},
     {"device", [](AttentionParams& p) { p.device.index = -1; }, "device (cpu:-1)"},
     {"features", [](AttentionParams& p) { p.features = FeatureSet::from_bits(1ull << 60); },
      "features (1152921504606846976)"},

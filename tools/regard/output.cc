@@ -200,7 +200,7 @@ Progress::Progress(const Output& output, std::string label, std::int64_t total)
 
 Progress::~Progress() { clear(); }
 
-void Progress::update(std::int64_t done) {
+void Progress::update(std::int64_t done, double seconds_left) {
   constexpr std::int64_t kRedrawNs = 100'000'000;
   constexpr std::int64_t kWidth = 30;
   if (!enabled_) return;
@@ -210,8 +210,13 @@ void Progress::update(std::int64_t done) {
   drawn_ = true;
   set_progress_drawn(true);
   const auto full = static_cast<std::size_t>(kWidth * std::min(done, total_) / total_);
-  complain(
-      fmt::format("\r[{:.<{}}] {}/{} {}", std::string(full, '#'), kWidth, done, total_, label_));
+  std::string left;
+  if (seconds_left >= 0.0) {
+    const auto seconds = static_cast<std::int64_t>(seconds_left);
+    left = fmt::format(", {}:{:02} left", seconds / 60, seconds % 60);
+  }
+  complain(fmt::format("\r\x1b[K[{:.<{}}] {}/{} {}{}", std::string(full, '#'), kWidth, done, total_,
+                       label_, left));
 }
 
 void Progress::clear() {

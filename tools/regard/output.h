@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "regard/context.h"
@@ -104,7 +105,8 @@ class Progress {
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
-  void update(std::int64_t done);
+  /// `seconds_left`: shown as minutes and seconds; below 0 it is not known.
+  void update(std::int64_t done, double seconds_left = -1.0);
   /// Takes the bar away, so that a line can be printed; the next update draws it again.
   void clear();
 

@@ -10,12 +10,12 @@
 namespace regard::cli {
 namespace {
 
-/// A tensor of `of`'s dtype and shape, in the order in which the file stores tensors of rank 4
+/// A tensor of `of`'s shape, in the order in which the file stores tensors of rank 4
 /// rows; without a shape for an absent one.
-Expected<OwnedTensor> make_like(const TensorView& of, bool bshd, const char* name) {
+Expected<OwnedTensor> make_like(const TensorView& of, Dtype dtype, bool bshd, const char* name) {
   if (!of.present()) return OwnedTensor();
   const TensorView stored = bshd ? exchange_heads_and_rows(of) : of;
-  return OwnedTensor::make(of.dtype, {stored.shape, stored.shape + stored.rank}, name);
+  return OwnedTensor::make(dtype, {stored.shape, stored.shape + stored.rank}, name);
 }
 
 /// Uniform in [-1, 1), by Knuth's linear congruential generator.
@@ -64,6 +64,12 @@ Expected<UpstreamGradients> load_upstream(const RunInput& input) {
   Expected<RunOutputs> outputs = input.make_outputs();
   if (!outputs) return outputs.status();
   upstream.made = std::move(outputs->out);  // of its dtype, shape and order
+  if (is_f8(input.request.q.dtype)) {
+    Expected<OwnedTensor> d_out_made =
+        OwnedTensor::make(input.c.params.dtype_d_out, upstream.made.shape, "d_out");
+    if (!d_out_made) return d_out_made.status();
+    upstream.made = *std::move(d_out_made);
+  }
   fill_upstream(&upstream.made);
   upstream.d_out = as_rows(upstream.made, input.bshd);
   return upstream;
@@ -100,7 +106,11 @@ Expected<GradOutputs> make_grad_outputs(const RunInput& input) {
                 {&GradOutputs::d_bias, input.request.attn_bias, false, "d_bias"},
                 {&GradOutputs::d_sinks, input.request.sinks, false, "d_sinks"}};
   for (const auto& [gradient, of, bshd, name] : wanted) {
-    Expected<OwnedTensor> tensor = make_like(of, bshd, name);
+    const bool is_row =
+        &of == &input.request.q || &of == &input.request.k || &of == &input.request.v;
+    const Dtype dtype =
+        is_row && is_f8(input.request.q.dtype) ? input.c.params.dtype_gradients : of.dtype;
+    Expected<OwnedTensor> tensor = make_like(of, dtype, bshd, name);
     if (!tensor) return tensor.status();
     outputs.*gradient = *std::move(tensor);
   }

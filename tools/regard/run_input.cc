@@ -59,6 +59,11 @@ AttentionOptions options_of(const AttentionParams& params) {
   options.needs_grad = params.features.has(Feature::kNeedsGrad);
   options.d_lse = params.features.has(Feature::kDLse);
   options.delta = params.features.has(Feature::kDelta);
+  if (options.needs_grad && is_f8(params.dtype_q)) {
+    options.dtype_d_out = params.dtype_d_out;
+    options.dtype_gradients = params.dtype_gradients;
+  }
+  options.fp8_recipe = params.fp8_recipe;
   return options;
 }
 

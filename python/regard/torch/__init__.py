@@ -25,6 +25,7 @@ from ._enabled import (
     mem_efficient_sdp_enabled,
 )
 from ._flex import AuxOutput, flex_attention
+from ._fp8 import autocast, fp8_autocast
 from ._function_trace import TracingError
 from ._install import install, uninstall
 from ._kvcache import attention_with_kvcache
@@ -45,6 +46,7 @@ __all__ = [
     "and_masks",
     "attention_padded",
     "attention_with_kvcache",
+    "autocast",
     "can_use",
     "create_block_mask",
     "cudnn_sdp_enabled",
@@ -52,6 +54,7 @@ __all__ = [
     "exportable",
     "flash_sdp_enabled",
     "flex_attention",
+    "fp8_autocast",
     "install",
     "math_sdp_enabled",
     "mem_efficient_sdp_enabled",

@@ -12,7 +12,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from .. import _core
 from .._selection import Selection
-from . import _device
+from . import _device, _fp8
 from ._call import GRADIENTS, MORE, TYPES, are_plain, attend, kind_of, numbers, recorded
 from ._inputs import Arguments, Problem, checked, is_usual, problem, with_dims
 from ._nested import has_nested, nested_attention
@@ -144,6 +144,9 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
 
     More: `python -m regard docs pytorch`.
     """
+    if (scope := _fp8.active()) is not None:
+        return _fp8.attention(scope, Arguments(query, key, value, attn_mask, dropout_p, is_causal,
+                                               scale, enable_gqa))
     kind = (kind_of(query, key, value) if attn_mask is None
             else kind_of(query, key, value, attn_mask))
     if (kind is not MORE and dropout_p == 0.0

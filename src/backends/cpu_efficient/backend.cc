@@ -29,7 +29,7 @@ BackendInfo make_info() {
       "tiled online softmax that reads its inputs in place; extra memory is independent of length";
   info.determinism = Determinism::kBatchInvariant;
   info.forward = problem::cpu_forward_claims();
-  info.backward = problem::backward_claims(info.forward);
+  info.backward = problem::cpu_backward_claims(info.forward);
   problem::add_bf16_pairs(&info.forward);
   return info;
 }

@@ -26,7 +26,7 @@ BackendInfo make_info() {
   info.forward = problem::cpu_forward_claims();
   info.forward.head_dim_qk = {1, kMaxHeadDim, 1};
   info.forward.head_dim_v = {1, kMaxHeadDim, 1};
-  info.backward = problem::backward_claims(info.forward);
+  info.backward = problem::cpu_backward_claims(info.forward);
   problem::add_bf16_pairs(&info.forward);
   // In the backward gradients of scores are rounded to bf16, too.
   problem::add_bf16_pairs(&info.backward, Dtype::kBf16, 8e-3);

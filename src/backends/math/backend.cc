@@ -74,7 +74,7 @@ BackendInfo make_info() {
   info.forward = problem::cpu_forward_claims();
   info.forward.features.set(Feature::kScoresOut);
   info.forward.dtypes.push_back({Dtype::kF64, Dtype::kF64, Dtype::kF64, 3e-15});
-  info.backward = problem::backward_claims(info.forward);
+  info.backward = problem::cpu_backward_claims(info.forward);
   info.backward.dtypes.push_back({Dtype::kF64, Dtype::kF64, Dtype::kF64, 6e-15});
   return info;
 }

@@ -76,6 +76,12 @@ void clear_unused(AttentionParams& p) noexcept {
   if (!f.has(Feature::kDescales)) p.features.set(Feature::kDescalesPerHead, false);
 }
 
+// Elsewhere gradients have the types of their tensors.
+void canonicalize_f8(AttentionParams& p) noexcept {
+  if (is_f8(p.dtype_q) && p.features.has(Feature::kNeedsGrad)) return;
+  p.dtype_d_out = p.dtype_gradients = Dtype::kF32;
+}
+
 // k and v of 8 bits may have scales, and integers need them; those of u4 are of rows. One row has a
 // scale of its own anyhow.
 void canonicalize_scales(AttentionParams& p) noexcept {
@@ -139,6 +145,7 @@ void canonicalize(AttentionParams& p) noexcept {
   // Without new rows nothing else says where queries stand.
   if (f.has(Feature::kRotary) && !f.has(Feature::kAppendKv)) f.set(Feature::kPositions);
   canonicalize_scales(p);
+  canonicalize_f8(p);
   // -0 is 0: it must not be another key.
   p.softmax_scale += 0.0;
   p.softcap += 0.0;

@@ -554,4 +554,14 @@ Status check_device_data(const AttentionRequest& request, const Launch& launch) 
   return status_of_exception(kWhere);
 }
 
+Status check_gradient_data(const GradBuffers& gradients, const char* where, TensorSpecs specs) {
+  for (const TensorSpec& spec : specs) {
+    if (spec.data != DataRule::kScale) continue;
+    const TensorView* const view = spec.in(gradients);
+    if (view == nullptr || !view->present()) continue;
+    if (Status s = check_scale(*view, spec.name, where); !s.ok()) return s;
+  }
+  return {};
+}
+
 }  // namespace regard

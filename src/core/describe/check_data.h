@@ -19,4 +19,8 @@ Status check_lengths(const Buffers& buffers, const AttentionParams& params, cons
 Status check_data(const Buffers& buffers, const AttentionParams& params, const char* where,
                   TensorSpecs specs = kTensors);
 
+/// The same of a backward's own tensors.
+Status check_gradient_data(const GradBuffers& gradients, const char* where,
+                           TensorSpecs specs = kTensors);
+
 }  // namespace regard

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <optional>
 
 #include "base/checked.h"
 #include "base/message.h"
@@ -331,7 +332,28 @@ class Describer {
     p_.features.set(Feature::kNeedsGrad, o_.needs_grad);
     p_.features.set(Feature::kDLse, o_.d_lse);
     p_.features.set(Feature::kDelta, o_.delta);
+    if (Status s = take_f8(); !s.ok()) return s;
     return take_rotary();
+  }
+
+  // What only a backward of 8-bit floats has a choice of.
+  Status take_f8() {
+    struct Chosen {
+      const char* name;
+      const std::optional<Dtype>& dtype;
+      Dtype otherwise;
+    };
+    for (const Chosen& c : {Chosen{"dtype_d_out", o_.dtype_d_out, p_.dtype_out},
+                            Chosen{"dtype_gradients", o_.dtype_gradients, p_.dtype_q}}) {
+      if (!c.dtype || is_f8(p_.dtype_q) || *c.dtype == c.otherwise) continue;
+      return invalid(where_, c.name, " (", to_string(*c.dtype), ") must be left out, or ",
+                     to_string(c.otherwise), ", where q is ", to_string(p_.dtype_q),
+                     ": only 8-bit floats have gradients of other types");
+    }
+    p_.dtype_d_out = o_.dtype_d_out.value_or(p_.dtype_out);
+    p_.dtype_gradients = o_.dtype_gradients.value_or(default_dtype_out(p_.dtype_q));
+    p_.fp8_recipe = o_.fp8_recipe;
+    return {};
   }
 
   // Without new rows nothing says where queries stand.
@@ -463,6 +485,11 @@ AttentionOptions options_of(const AttentionParams& params) noexcept {
   options.needs_grad = params.features.has(Feature::kNeedsGrad);
   options.d_lse = params.features.has(Feature::kDLse);
   options.delta = params.features.has(Feature::kDelta);
+  if (options.needs_grad && is_f8(params.dtype_q)) {
+    options.dtype_d_out = params.dtype_d_out;
+    options.dtype_gradients = params.dtype_gradients;
+  }
+  options.fp8_recipe = params.fp8_recipe;
   options.page_size = params.page_size;
   options.rotary_interleaved = params.features.has(Feature::kRotaryInterleaved);
   options.hadamard = params.features.has(Feature::kHadamard);

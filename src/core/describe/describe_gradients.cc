@@ -98,7 +98,7 @@ class GradChecker {
   const char* where_;
   const TensorSpecs specs_;
   Extents extents_ = extents_of(p_);
-  TensorRules rules_{where_, b_, specs_, p_.features.has(Feature::kPacked), &extents_};
+  TensorRules rules_{where_, b_, specs_, p_.features.has(Feature::kPacked), &extents_, &p_};
   UsedTensor present_[kMaxTensors];  // the first count_
   int count_ = 0;
 };
@@ -108,6 +108,17 @@ class GradChecker {
 Status check_gradients(const Buffers& buffers, const GradBuffers& gradients,
                        const AttentionParams& params, const char* where, TensorSpecs specs) {
   return GradChecker(buffers, gradients, params, where, specs).run();
+}
+
+void set_gradient_dtypes(const Buffers& buffers, const GradBuffers& gradients,
+                         AttentionOptions* options) noexcept {
+  if (!is_f8(buffers.q.dtype)) return;
+  if (!options->dtype_d_out && gradients.d_out.present()) {
+    options->dtype_d_out = gradients.d_out.dtype;
+  }
+  for (const TensorView* view : {&gradients.d_q, &gradients.d_k, &gradients.d_v}) {
+    if (!options->dtype_gradients && view->present()) options->dtype_gradients = view->dtype;
+  }
 }
 
 Buffers backward_inputs(const Buffers& buffers) noexcept {

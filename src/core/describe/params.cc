@@ -95,6 +95,17 @@ const char* to_string(ScoresKind kind) noexcept {
   return "?";
 }
 
+const char* to_string(Fp8Recipe recipe) noexcept {
+  switch (recipe) {
+    case Fp8Recipe::kNone: return "none";
+    case Fp8Recipe::kDelayed: return "delayed";
+    case Fp8Recipe::kCurrent: return "current";
+    case Fp8Recipe::kMxfp8: return "mxfp8";
+    case Fp8Recipe::kBlock: return "block";
+  }
+  return "?";
+}
+
 bool operator==(const AttentionParams& a, const AttentionParams& b) noexcept {
   const Words words_a = words_of(a), words_b = words_of(b);
   // Texts may share a hash.

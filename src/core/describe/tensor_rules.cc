@@ -20,7 +20,9 @@ DtypeList accepted(DtypeRule rule, Dtype dtype_q) noexcept {
   switch (rule) {
     case DtypeRule::kAny:
     case DtypeRule::kLike:
-    case DtypeRule::kNewRow: return {};
+    case DtypeRule::kNewRow:
+    case DtypeRule::kOutGradient:
+    case DtypeRule::kGradient: return {};
     case DtypeRule::kStatistics: return {{dtype_q == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32}, 1};
     case DtypeRule::kMask: return {{Dtype::kBool, Dtype::kU8}, 2};
     case DtypeRule::kBias: {
@@ -116,7 +118,10 @@ Status TensorRules::check_dtype(const TensorSpec& spec, const TensorView& view) 
                    to_string(buffers_.q.dtype), ", for ", tensor_at(spec.like, specs_).name,
                    " has scales");
   }
-  if (spec.dtype == DtypeRule::kLike || spec.dtype == DtypeRule::kNewRow) {
+  const bool is_gradient =
+      spec.dtype == DtypeRule::kOutGradient || spec.dtype == DtypeRule::kGradient;
+  if (is_gradient && is_f8(buffers_.q.dtype)) return check_f8_gradient(spec, view);
+  if (is_gradient || spec.dtype == DtypeRule::kLike || spec.dtype == DtypeRule::kNewRow) {
     const TensorView& like = buffers_.*spec.like;
     if (!view.present() || view.dtype == like.dtype) return {};
     return invalid(where_, "dtype of ", spec.name, " (", to_string(view.dtype), ") must be ",
@@ -125,6 +130,15 @@ Status TensorRules::check_dtype(const TensorSpec& spec, const TensorView& view) 
   const DtypeList list = accepted(spec.dtype, buffers_.q.dtype);
   if (list.count == 0) return {};
   return expect_dtype(where_, {spec.name, view}, list.dtypes, list.count);
+}
+
+Status TensorRules::check_f8_gradient(const TensorSpec& spec, const TensorView& view) {
+  if (!view.present() || params_ == nullptr) return {};
+  const bool is_d_out = spec.dtype == DtypeRule::kOutGradient;
+  const Dtype planned = is_d_out ? params_->dtype_d_out : params_->dtype_gradients;
+  if (view.dtype == planned) return {};
+  return invalid(where_, "dtype of ", spec.name, " (", to_string(view.dtype), ") must be ",
+                 is_d_out ? "dtype_d_out, " : "dtype_gradients, ", to_string(planned));
 }
 
 Status TensorRules::check_like(const TensorSpec& spec, const TensorView& view) {

@@ -31,9 +31,15 @@ struct ShapeMatch {
 class TensorRules {
  public:
   /// `extents` are completed by the tensors that define one.
+  /// `params`: of a backward, whose gradients have types of their own; null otherwise.
   TensorRules(const char* where, const Buffers& buffers, TensorSpecs specs, bool packed,
-              Extents* extents) noexcept
-      : where_(where), buffers_(buffers), specs_(specs), is_packed_(packed), extents_(*extents) {}
+              Extents* extents, const AttentionParams* params = nullptr) noexcept
+      : where_(where),
+        buffers_(buffers),
+        specs_(specs),
+        is_packed_(packed),
+        extents_(*extents),
+        params_(params) {}
 
   /// The row's rules of the tensors beside the view, of dtype, shape and last stride. Needs a view
   /// that check_view accepts, or an absent one of a tensor that is required.
@@ -46,6 +52,7 @@ class TensorRules {
   using Alternative = ShapeRule::Alternative;
 
   Status check_beside(const TensorSpec& spec);
+  Status check_f8_gradient(const TensorSpec& spec, const TensorView& view);
   Status check_like(const TensorSpec& spec, const TensorView& view);
   Status check_shape(const TensorSpec& spec, const TensorView& view, ShapeMatch* match);
   Status refuse_shape(const TensorSpec& spec, const TensorView& view, const ShapeRule& rule,
@@ -58,6 +65,7 @@ class TensorRules {
   TensorSpecs specs_;
   bool is_packed_;
   Extents& extents_;
+  const AttentionParams* params_;
 };
 
 /// An error where the row demands a last stride of 1 and the view, of rank 4, has another.

@@ -100,6 +100,8 @@ const char* to_string(DtypeRule rule) noexcept {
     case DtypeRule::kAngle: return "f32 or q's, not of 8 bits";
     case DtypeRule::kNewRow: return "the same, or q's";
     case DtypeRule::kIndex: return "i32 or i64";
+    case DtypeRule::kOutGradient:
+    case DtypeRule::kGradient: return "the same; beside 8-bit floats any of 8, 16 or 32 bits";
   }
   return "?";
 }
@@ -113,6 +115,10 @@ std::string tensor_table(TensorSpecs specs) {
     if (spec.dtype == DtypeRule::kLike) dtype = concat(tensor_at(spec.like).name, "'s");
     if (spec.dtype == DtypeRule::kNewRow) {
       dtype = concat(tensor_at(spec.like).name, "'s; q's where that has scales");
+    }
+    if (spec.dtype == DtypeRule::kOutGradient || spec.dtype == DtypeRule::kGradient) {
+      dtype =
+          concat(tensor_at(spec.like).name, "'s; beside q of 8-bit floats one of 8, 16 or 32 bits");
     }
     append(table,
            concat("| `", spec.name, "` | ", forward_cell(spec), " | ", to_string(spec.backward),

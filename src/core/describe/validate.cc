@@ -31,10 +31,18 @@ Status check_types(const AttentionParams& p, const char* where) {
   };
   for (const Typed& t :
        {Typed{"dtype_q", p.dtype_q}, Typed{"dtype_k", p.dtype_k}, Typed{"dtype_v", p.dtype_v},
-        Typed{"dtype_out", p.dtype_out}, Typed{"dtype_bias", p.dtype_bias}}) {
+        Typed{"dtype_out", p.dtype_out}, Typed{"dtype_bias", p.dtype_bias},
+        Typed{"dtype_d_out", p.dtype_d_out}, Typed{"dtype_gradients", p.dtype_gradients}}) {
     if (is_known(t.dtype)) continue;
     return invalid(where, t.name, " (", static_cast<int>(t.dtype), ") must be a known dtype, 0..",
                    kDtypeCount - 1);
+  }
+  for (const Typed& t :
+       {Typed{"dtype_d_out", p.dtype_d_out}, Typed{"dtype_gradients", p.dtype_gradients}}) {
+    const bool has_choice = is_f8(p.dtype_q) && p.features.has(Feature::kNeedsGrad);
+    if (!has_choice || is_f8_gradient(t.dtype)) continue;
+    return invalid(where, t.name, " (", to_string(t.dtype),
+                   ") must be f8e4m3, f8e5m2, bf16, f16 or f32 where q has 8-bit floats");
   }
   const bool is_wide = p.dtype_bias == Dtype::kF32 || p.dtype_bias == Dtype::kF64;
   if (!is_wide && is_f8(p.dtype_q)) {
@@ -62,6 +70,9 @@ Status check_enums(const AttentionParams& p, const char* where) {
   }
   if (p.scores_kind > ScoresKind::kProbs) {
     return invalid(where, "scores_kind (", static_cast<int>(p.scores_kind), ") must be 0..3");
+  }
+  if (p.fp8_recipe > Fp8Recipe::kBlock) {
+    return invalid(where, "fp8_recipe (", static_cast<int>(p.fp8_recipe), ") must be 0..4");
   }
   for (const TensorLayout& layout : kTensorLayouts) {
     if (p.*layout.order > Layout::kStrided) {

@@ -35,6 +35,7 @@ Expected<PaddingPath> checked_path(const PaddedGradCall& call) {
   options.needs_grad = true;
   options.d_lse = options.d_lse || request.d_lse.present();
   options.delta = options.delta || request.delta.present();
+  set_gradient_dtypes(request, request, &options);
   options.scores_kind = ScoresKind::kNone;
   const Buffers inputs = backward_inputs(request);
   const Expected<AttentionParams> params = describe_buffers(inputs, options, kWhere);

@@ -213,7 +213,10 @@ Status traced(const PublicCall& made, Run run) {
   const std::int64_t start = now_ns();
   call.status = run_safely(&call);
   call.ns = now_ns() - start;
-  if (call.status.ok()) call.work = made.work(*call.params);
+  if (call.status.ok()) {
+    call.work = made.work(*call.params);
+    call.predicted = PlanImpl::of(call.plan)->predicted(*call.params, call.direction);
+  }
   if (planned != nullptr) *planned = call;
   made.tracer->report(call);
   return call.status;
@@ -414,6 +417,7 @@ Status execute_backward_described(const PlanImpl& plan, const AttentionParams& p
       check_workspace(launch.workspace, plan.backward.workspace_bytes, inputs, &gradients, kWhere);
   if (!status.ok()) return status;
   if (status = check_data(inputs, params, kWhere); !status.ok()) return status;
+  if (status = check_gradient_data(gradients, kWhere); !status.ok()) return status;
   const DeviceGuard guard(kWhere, params.device);
   if (!guard.status().ok()) return guard.status();
   status = run_workers(kWhere, plan, launch, [&](const Launch& complete) {
@@ -479,6 +483,7 @@ Status plan_and_execute_backward(ContextImpl& context, const AttentionGradReques
   options.needs_grad = true;
   options.d_lse = options.d_lse || request.d_lse.present();
   options.delta = options.delta || request.delta.present();
+  set_gradient_dtypes(request, request, &options);
   // What the forward wrote besides out is read where a backend is chosen, and nowhere else.
   const Buffers inputs = request.saved.plan.empty() ? Buffers(request) : backward_inputs(request);
   if (!inputs.scores_out.present()) options.scores_kind = ScoresKind::kNone;

@@ -4,71 +4,15 @@
 #include <iterator>
 
 #include "base/message.h"
+#include "core/measure/mean_sequence.h"
 #include "regard/machine_rates.h"
 #include "regard/padding.h"
-#include "semantics/row_bounds.h"
 
-// What each way to compute sequences of several lengths costs. predict() is the only place that
-// turns operations and bytes into a time.
+// What each way to compute sequences of several lengths costs: the forward of FLASH, with what
+// copies and cleared rows add. predict_time() (predict_time.cc) predicts a call of any backend.
 
 namespace regard {
 namespace {
-
-/// The sequences of one side: all of the mean length.
-struct Side {
-  double rows = 0.0;       // that hold tokens
-  double positions = 0.0;  // of the padded tensor
-  std::int64_t length = 0;
-  std::int64_t extent = 0;
-};
-
-Side side_of(const AttentionParams& p, std::int64_t extent, std::int64_t tokens) {
-  Side side;
-  const double batch = static_cast<double>(p.batch);
-  side.extent = extent;
-  side.positions = batch * static_cast<double>(extent);
-  side.rows = tokens > 0 ? std::min(static_cast<double>(tokens), side.positions) : side.positions;
-  side.length = p.batch == 0 ? 0 : static_cast<std::int64_t>(side.rows / batch + 0.5);
-  return side;
-}
-
-/// Pairs of a query and a visible key of one sequence. visible_keys() is piecewise linear, so the
-/// mean over some queries in equal steps is that over all.
-double pairs_of(const AttentionParams& p, std::int64_t len_q, std::int64_t len_kv) {
-  const double rows = static_cast<double>(len_q);
-  if (p.window_left < 0 && p.window_right < 0) return rows * static_cast<double>(len_kv);
-  semantics::Band band;
-  band.window_left = p.window_left;
-  band.window_right = p.window_right;
-  band.len_kv = len_kv;
-  if (p.diagonal == Diagonal::kBottomRight) {
-    band.shift = semantics::bottom_right_shift(len_q, len_kv);
-  }
-  constexpr std::int64_t kSamples = 64;
-  const std::int64_t samples = std::min(len_q, kSamples);
-  double visible = 0.0;
-  for (std::int64_t i = 0; i < samples; ++i) {
-    const double at = (static_cast<double>(i) + 0.5) * rows / static_cast<double>(samples);
-    const semantics::KeyRange keys = semantics::visible_keys(band, static_cast<std::int64_t>(at));
-    if (!is_empty(keys)) visible += static_cast<double>(keys.hi - keys.lo);
-  }
-  return samples == 0 ? 0.0 : visible / static_cast<double>(samples) * rows;
-}
-
-/// Bytes of the rows of all tensors of a side.
-struct RowBytes {
-  double q, kv, out;
-};
-
-RowBytes row_bytes(const AttentionParams& p) {
-  const auto bytes = [](std::int64_t heads, std::int64_t width, Dtype dtype) {
-    return static_cast<double>(heads) * static_cast<double>(bytes_of(dtype, width));
-  };
-  return {bytes(p.num_heads_q, p.head_dim_qk, p.dtype_q),
-          bytes(p.num_heads_kv, p.head_dim_qk, p.dtype_k) +
-              bytes(p.num_heads_kv, p.head_dim_v, p.dtype_v),
-          bytes(p.num_heads_q, p.head_dim_v, p.dtype_out)};
-}
 
 /// What a path does, before any rate is applied.
 struct PathWork {
@@ -79,12 +23,14 @@ struct PathWork {
   double footprint = 0.0;  // of the caller's tensors
 };
 
-PathWork work_of(const AttentionParams& p, const Side& q, const Side& kv, PaddingPath path) {
-  const RowBytes row = row_bytes(p);
+PathWork work_of(const AttentionParams& p, const MeanSide& q, const MeanSide& kv,
+                 PaddingPath path) {
+  const TokenBytes row = token_bytes(p);
   const bool is_packed = p.features.has(Feature::kPacked);
   const bool masked = path == PaddingPath::kMask;
   PathWork work;
-  const double pairs = masked ? pairs_of(p, q.extent, kv.extent) : pairs_of(p, q.length, kv.length);
+  const double pairs =
+      masked ? visible_pairs(p, q.extent, kv.extent) : visible_pairs(p, q.length, kv.length);
   work.operations = pairs * static_cast<double>(p.batch) * static_cast<double>(p.num_heads_q) *
                     2.0 * static_cast<double>(p.head_dim_qk + p.head_dim_v);
   const double rows_q = masked ? q.positions : q.rows;
@@ -157,8 +103,7 @@ std::vector<PathPrediction> predict_paths(const AttentionParams& params,
        Feature::kAppendKv, Feature::kRotary, Feature::kScales, Feature::kChannelScales});
   if (without_cache != params.features || (!is_packed && !has_lengths)) return {};
   if (params.device.type != DeviceType::kCpu) return {};  // the rates are a CPU's
-  const Side q = side_of(params, params.seqlen_q, is_packed ? params.total_q : params.tokens_q);
-  const Side kv = side_of(params, params.seqlen_kv, is_packed ? params.total_kv : params.tokens_kv);
+  const MeanSide q = mean_queries(params), kv = mean_keys(params);
   const MachineRates typical = default_rates(rates.isa, rates.threads);
   const double measured = peak_gflops(rates, params);
   const double gflops = measured > 0.0 ? measured : peak_gflops(typical, params);

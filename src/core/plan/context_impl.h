@@ -155,6 +155,9 @@ struct PlanImpl {
   const AttentionKey& planned() const noexcept {
     return entry.backend->info().needs_exact_extents ? exact : key;
   }
+  /// The time of a call of this plan, by the cost model that its decision is explained with;
+  /// unknown where memory runs out.
+  PredictedTime predicted(const AttentionParams& params, Direction direction) const noexcept;
   static Plan wrap(std::shared_ptr<const PlanImpl> impl) { return Plan(std::move(impl)); }
   static const PlanImpl* of(const Plan& plan) { return plan.impl_.get(); }
 };

@@ -6,6 +6,7 @@
 
 #include "base/message.h"
 #include "core/plan/context_impl.h"
+#include "core/select/predictions.h"
 #include "core/select/selection_text.h"
 #include "core/text/thrown_by.h"
 #include "regard/context.h"
@@ -253,6 +254,14 @@ SelectInputs PlanImpl::inputs(const AttentionKey& exact_key) const {
   return {
       key,     exact_key, *env, *policy, settings->tuning, settings->backends(asked.device.type),
       learned, denied};
+}
+
+PredictedTime PlanImpl::predicted(const AttentionParams& params, Direction direction) const noexcept
+    try {
+  const CostModel model = cost_model(settings->tuning, *env, params.device.type);
+  return predict_time(model, entry.ref, params, direction == Direction::kBackward);
+} catch (...) {
+  return {};  // out of memory: the call itself went well
 }
 
 Plan::Plan() = default;

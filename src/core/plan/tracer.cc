@@ -1,9 +1,14 @@
 #include "core/plan/tracer.h"
 
+#include <algorithm>
+#include <cmath>
+#include <map>
 #include <mutex>
 #include <new>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "base/json_writer.h"
 #include "core/text/thrown_by.h"
@@ -29,6 +34,38 @@ Shares shares_of(const CallTrace& call, const MachineRates& rates) noexcept {
           share(call.work.bytes, rates.read_gbps)};
 }
 
+std::vector<Calibration> calibration(std::span<const CallTrace> calls, double limit) {
+  using Group = std::tuple<std::string, std::string, Direction>;
+  std::map<Group, std::pair<Calibration, std::vector<double>>> groups;
+  for (const CallTrace& call : calls) {
+    const bool counts = call.status.ok() && call.params && !call.plan.empty() && call.ns > 0;
+    if (!counts || !(call.predicted.seconds > 0.0)) continue;
+    Calibration made;
+    made.problem = to_string(*call.params);
+    made.backend = call.plan.backend();
+    made.direction = call.direction;
+    made.predicted_seconds = call.predicted.seconds;
+    made.spread = call.predicted.spread;
+    const Group group{made.problem, to_string(made.backend), made.direction};
+    auto& kept = groups.try_emplace(group, std::move(made), std::vector<double>{}).first->second;
+    kept.second.push_back(static_cast<double>(call.ns) * 1e-9);
+  }
+  std::vector<Calibration> rows;
+  for (auto& [group, kept] : groups) {
+    auto& [row, seconds] = kept;
+    const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+    std::nth_element(seconds.begin(), middle, seconds.end());
+    row.calls = static_cast<std::int64_t>(seconds.size());
+    row.measured_seconds = *middle;
+    row.ratio = row.measured_seconds / row.predicted_seconds;
+    if (limit <= 1.0 || row.ratio > limit || row.ratio < 1.0 / limit) rows.push_back(row);
+  }
+  std::stable_sort(rows.begin(), rows.end(), [](const Calibration& a, const Calibration& b) {
+    return std::abs(std::log(a.ratio)) > std::abs(std::log(b.ratio));
+  });
+  return rows;
+}
+
 std::string to_json(const CallTrace& call) {
   JsonWriter w;
   w.begin_object().key("direction").value(to_string(call.direction));
@@ -41,6 +78,8 @@ std::string to_json(const CallTrace& call) {
     w.key("workspace_bytes").value(kernel->workspace_bytes);
   }
   w.key("ns").value(call.ns);
+  w.key("predicted_seconds");
+  call.predicted.known() ? w.value(call.predicted.seconds) : w.null();
   w.key("operations").value(call.work.operations);
   w.key("bytes").value(call.work.bytes);
   w.key("status").value(to_string(call.status.code()));

@@ -213,7 +213,8 @@ const DtypeClaim* find_dtypes(const Claims& claims, const AttentionParams& p,
   const auto find = [&](Dtype kv, const KernelLevel& at) {
     const DtypeClaim* found = nullptr;
     for (const DtypeClaim& c : claims.dtypes) {
-      const bool same = c.q == p.dtype_q && c.kv == kv && c.out == p.dtype_out;
+      const bool same = c.q == p.dtype_q && c.kv == kv && c.out == p.dtype_out &&
+                        c.gradients.value_or(p.dtype_gradients) == p.dtype_gradients;
       if (same && holds(c, at)) found = &c;
     }
     return found;

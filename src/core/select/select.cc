@@ -9,6 +9,7 @@
 #include "base/checked.h"
 #include "base/message.h"
 #include "core/describe/mask_blocks.h"
+#include "core/select/predictions.h"
 #include "core/select/tuning.h"
 #include "core/text/backend_names.h"
 #include "core/text/thrown_by.h"
@@ -19,10 +20,16 @@
 namespace regard {
 namespace {
 
+// Where the same bits are required of every number of threads, what was measured with one number
+// does not decide.
+bool allows_tuning(const Policy& policy) {
+  return policy.require.value_or(Determinism::kNone) < Determinism::kThreadCountInvariant;
+}
+
 // The order of the tuning table for this key, or null.
 const std::vector<BackendRef>* tuning_order(const SelectInputs& inputs) {
   const AttentionParams& params = inputs.key.params();
-  if (inputs.tuning.empty()) return nullptr;
+  if (inputs.tuning.rules.empty() || !allows_tuning(inputs.policy.policy)) return nullptr;
   if (!tuning_mismatch(inputs.tuning, inputs.env, params.device.type).empty()) return nullptr;
   return tuned_order(inputs.tuning, params);
 }
@@ -324,6 +331,10 @@ void add_warnings(const SelectInputs& inputs, Selection& selection) {
     if (!mismatch.empty()) {
       selection.warnings.push_back("tuning table " + inputs.tuning.source +
                                    " is skipped: it was made for " + mismatch);
+    } else if (!inputs.tuning.rules.empty() && !allows_tuning(inputs.policy.policy)) {
+      selection.warnings.push_back("the order of tuning table " + inputs.tuning.source +
+                                   " is skipped: policy.require is " +
+                                   to_string(*inputs.policy.policy.require));
     }
   }
   const auto warn_unknown = [&](const std::vector<BackendRef>& refs, const char* what) {
@@ -439,6 +450,7 @@ Selection select(const SelectInputs& inputs, const AttentionParams& params) {
   selection.decided_by = decided_by(inputs, chosen);
   add_warnings(inputs, selection);
   apply_fallback_rule(inputs.policy, selection);
+  add_predictions(inputs, selection);
   return selection;
 }
 

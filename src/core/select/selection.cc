@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "base/json_writer.h"
+#include "core/select/predictions.h"
 #include "core/select/selection_text.h"
 
 namespace regard {
@@ -37,6 +38,32 @@ void write_bytes(JsonWriter& w, const char* key, std::int64_t bytes) {
   }
 }
 
+void write_time(JsonWriter& w, const char* key, const PredictedTime& time) {
+  w.key(key);
+  if (!time.known()) {
+    w.null();
+    return;
+  }
+  w.begin_object().key("seconds").value(time.seconds);
+  w.key("spread").value(time.spread).end_object();
+}
+
+void write_runner_up(JsonWriter& w, const std::optional<RunnerUp>& runner_up) {
+  w.key("runner_up");
+  if (!runner_up) {
+    w.null();
+    return;
+  }
+  w.begin_object().key("backend").value(to_string(runner_up->backend));
+  w.key("ratio").value(runner_up->ratio);
+  w.key("changes").begin_array();
+  for (const Fix& change : runner_up->changes) {
+    w.begin_object().key("field").value(change.field).key("value").value(change.value);
+    w.key("text").value(to_string(change)).end_object();
+  }
+  w.end_array().end_object();
+}
+
 void write_json(JsonWriter& w, const Verdict& v, const BackendRef& alternative) {
   w.begin_object();
   w.key("backend").value(to_string(v.backend)).key("device").value(to_string(v.device));
@@ -45,6 +72,8 @@ void write_json(JsonWriter& w, const Verdict& v, const BackendRef& alternative) 
   w.key("usable").value(v.usable).key("chosen").value(v.chosen);
   write_bytes(w, "workspace_bytes", v.workspace_bytes);
   write_bytes(w, "backward_workspace_bytes", v.backward_workspace_bytes);
+  write_time(w, "forward_time", v.forward_time);
+  write_time(w, "backward_time", v.backward_time);
   w.key("error_bound");
   if (v.error_bound < 0.0) {
     w.null();
@@ -79,6 +108,11 @@ VerdictStatus Verdict::status() const noexcept {
   return enabled ? VerdictStatus::kUsable : VerdictStatus::kExcluded;
 }
 
+double Verdict::predicted_seconds(bool needs_grad) const noexcept {
+  if (!needs_grad || !forward_time.known()) return forward_time.seconds;
+  return backward_time.known() ? forward_time.seconds + backward_time.seconds : -1.0;
+}
+
 const Verdict* Selection::find(const BackendRef& ref) const noexcept {
   for (const Verdict& verdict : candidates) {
     if (verdict.backend == ref) return &verdict;
@@ -108,6 +142,9 @@ std::string to_json(const Selection& selection) {
   const BackendRef alternative = selection.alternative();
   for (const Verdict& verdict : selection.candidates) write_json(w, verdict, alternative);
   w.end_array();
+  w.key("cost_source").value(selection.cost_source);
+  write_runner_up(w, selection.runner_up);
+  w.key("given_up").value(given_up(selection));
   w.key("paths").begin_array();
   for (const PathPrediction& path : selection.paths) {
     w.begin_object();
@@ -127,6 +164,9 @@ std::string to_json(const Selection& selection) {
   } else {
     w.null();
   }
+  // On CPUs the arithmetic of 8-bit floats is that of f32.
+  w.key("emulates_f8")
+      .value(is_f8(selection.params.dtype_q) && selection.params.device.type == DeviceType::kCpu);
   w.key("environment").begin_object();
   for (const EnvVariable& v : selection.environment) w.key(v.name).value(v.value);
   w.end_object();

@@ -9,6 +9,7 @@
 
 #include "base/message.h"
 #include "base/text.h"
+#include "core/select/predictions.h"
 #include "core/text/backend_names.h"
 
 namespace regard {
@@ -61,6 +62,23 @@ std::string decision(const Selection& selection) {
   return by_default ? "" : ", by " + selection.decided_by;
 }
 
+// "efficient, in 1.30 times the time; to run it set seqlen_kv to 64, or set policy.prefer to
+// efficient"
+std::string runner_up_text(const Selection& selection) {
+  if (!selection.runner_up) return "";
+  const RunnerUp& next = *selection.runner_up;
+  std::vector<std::string> extents;
+  for (const Fix& change : next.changes) {
+    if (!change.field.starts_with("policy.")) {
+      extents.push_back(concat(change.field, " ", change.value));
+    }
+  }
+  std::string out = concat("next     ", to_string(next.backend), ", predicted to take ",
+                           figure_text(next.ratio), " times as long");
+  if (!extents.empty()) out += "; faster at " + join(extents, "or");
+  return out + "\n";
+}
+
 std::string header(const Selection& selection) {
   std::string out = "case     " + to_string(selection.params) + "\n";
   AttentionParams rounded = selection.key_params;
@@ -73,6 +91,10 @@ std::string header(const Selection& selection) {
   }
   const std::string chosen = selection.ok() ? to_string(selection.chosen) : "none";
   out += "chosen   " + chosen + decision(selection) + "\n";
+  out += runner_up_text(selection);
+  if (const std::string lost = given_up(selection); !lost.empty()) {
+    out += "gave up  " + lost + "\n";
+  }
   if (selection.mask_shares) {
     const auto percent = [](double share) { return std::round(share * 1000.0) / 10.0; };
     const MaskShares& shares = *selection.mask_shares;
@@ -84,28 +106,56 @@ std::string header(const Selection& selection) {
     out +=
         "note     score_callback is called for each row of a tile, slower than a score_function\n";
   }
+  if (is_f8(selection.params.dtype_q) && selection.params.device.type == DeviceType::kCpu) {
+    out += "note     emulation: 8-bit floats are converted to f32 as they are read\n";
+  }
   const std::string change = advice(selection);
   return change.empty() ? out : out + "change   " + change + "\n";
 }
 
 std::string yes_no(bool value) { return value ? "yes" : "no"; }
 
-Row titles(bool needs_grad, bool verbose) {
+// Three digits.
+std::string figure(double x) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof(text), x, std::chars_format::general, 3).ptr;
+  return std::string(text, end);
+}
+
+// Which columns a table has.
+struct Columns {
+  bool needs_grad, verbose, times;
+};
+
+// "4.27 us x1.4": nine of ten calls are within this factor.
+std::string time_text(const Verdict& v, bool needs_grad) {
+  const double seconds = v.predicted_seconds(needs_grad);
+  if (seconds < 0.0) return "-";
+  const double spread = std::max(v.forward_time.spread, v.backward_time.spread);
+  char text[32];
+  const auto end =
+      std::to_chars(text, text + sizeof(text), spread, std::chars_format::fixed, 1).ptr;
+  return seconds_text(seconds) + " x" + std::string(text, end);
+}
+
+Row titles(const Columns& columns) {
   Row row = {"backend", "status"};
-  if (verbose) row.insert(row.end(), {"built", "enabled", "usable", "chosen"});
+  if (columns.verbose) row.insert(row.end(), {"built", "enabled", "usable", "chosen"});
+  if (columns.times) row.push_back("predicted");
   row.push_back("workspace");
-  if (needs_grad) row.push_back("backward");
+  if (columns.needs_grad) row.push_back("backward");
   row.insert(row.end(), {"error", "determinism"});
   return row;
 }
 
-Row cells(const Verdict& v, bool needs_grad, bool verbose) {
+Row cells(const Verdict& v, const Columns& columns) {
   Row row = {to_string(v.backend), to_string(v.status())};
-  if (verbose) {
+  if (columns.verbose) {
     for (const bool fact : {v.built, v.enabled, v.usable, v.chosen}) row.push_back(yes_no(fact));
   }
+  if (columns.times) row.push_back(time_text(v, columns.needs_grad));
   row.push_back(v.workspace_bytes < 0 ? "-" : bytes_text(v.workspace_bytes));
-  if (needs_grad) {
+  if (columns.needs_grad) {
     row.push_back(v.backward_workspace_bytes < 0 ? "-" : bytes_text(v.backward_workspace_bytes));
   }
   row.push_back(v.error_bound < 0.0 ? "-" : error_text(v.error_bound));
@@ -129,13 +179,6 @@ std::string footer(const std::vector<std::string>& folded) {
   const bool one = folded.size() == 1;
   return join(folded, "and") + (one ? " needs" : " need") + " a CUDA device; verbose shows " +
          (one ? "it" : "them") + "\n";
-}
-
-// Three digits.
-std::string figure(double x) {
-  char text[32];
-  const auto end = std::to_chars(text, text + sizeof(text), x, std::chars_format::general, 3).ptr;
-  return std::string(text, end);
 }
 
 // A line for each way to compute sequences of several lengths.
@@ -196,20 +239,21 @@ std::string no_backend_message(const Selection& selection) {
 }
 
 std::string to_string(const Selection& selection, bool verbose) {
-  const bool needs_grad = selection.params.features.has(Feature::kNeedsGrad);
+  const Columns columns = {selection.params.features.has(Feature::kNeedsGrad), verbose,
+                           !selection.cost_source.empty()};
   const BackendRef alternative = selection.alternative();
   struct Entry {
     Row row;
     std::string reasons;
   };
-  std::vector<Entry> entries = {{titles(needs_grad, verbose), ""}};
+  std::vector<Entry> entries = {{titles(columns), ""}};
   std::vector<std::string> folded;
   for (const Verdict& verdict : selection.candidates) {
     if (!verbose && is_folded(selection, verdict)) {
       folded.push_back(to_string(verdict.backend));
       continue;
     }
-    Entry& entry = entries.emplace_back(cells(verdict, needs_grad, verbose), "");
+    Entry& entry = entries.emplace_back(cells(verdict, columns), "");
     for (const Refusal& refusal : verdict.refusals) {
       entry.reasons += "  - " + to_string(refusal, alternative) + "\n";
     }
@@ -222,7 +266,12 @@ std::string to_string(const Selection& selection, bool verbose) {
   }
   std::string out = header(selection) + "\n";
   for (const Entry& entry : entries) out += line(entry.row, widths) + entry.reasons;
-  out += footer(folded) + paths_text(selection.paths);
+  out += footer(folded);
+  if (columns.times) {
+    out +=
+        "predicted from " + selection.cost_source + ": nine of ten calls are within the factor\n";
+  }
+  out += paths_text(selection.paths);
   for (const std::string& warning : selection.warnings) out += "warning: " + warning + "\n";
   return out;
 }

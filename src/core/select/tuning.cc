@@ -1,12 +1,17 @@
 #include "core/select/tuning.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
+#include <utility>
+#include <vector>
 
+#include "base/text.h"
 #include "core/text/backend_names.h"
 #include "core/text/number_parse.h"
 #include "core/text/thrown_by.h"
 #include "platform/read_file.h"
+#include "regard/case.h"
 
 namespace regard {
 namespace {
@@ -27,6 +32,11 @@ constexpr Extent kExtents[] = {
 std::optional<bool> holds(std::string_view word, const AttentionParams& params) noexcept {
   if (const auto dtype = parse_dtype(word)) return params.dtype_q == *dtype;
   if (const auto feature = parse_feature(word)) return params.features.has(*feature);
+  if (word.starts_with('!')) {
+    const auto feature = parse_feature(word.substr(1));
+    if (!feature) return std::nullopt;
+    return !params.features.has(*feature);
+  }
   if (word == "device=cpu") return params.device.type == DeviceType::kCpu;
   if (word == "device=cuda") return params.device.type == DeviceType::kCuda;
   const std::size_t op = word.find_first_of("<>=");
@@ -72,7 +82,8 @@ Expected<TuningTable::Rule> parse_rule(std::string_view text) {
     return Status(StatusCode::kInvalidArgument, "expected \"order <condition> : <backends>\"");
   }
   TuningTable::Rule rule;
-  rule.condition = std::string(text.substr(0, colon));
+  const std::size_t start = std::min(text.find_first_not_of(' '), colon);
+  rule.condition = std::string(text.substr(start, colon - start));
   std::string unknown;
   each_word(rule.condition, [&](std::string_view word) {
     if (!holds(word, AttentionParams{})) unknown = std::string(word);
@@ -89,6 +100,127 @@ Expected<TuningTable::Rule> parse_rule(std::string_view text) {
   if (!order) return order.status();
   rule.order = std::move(*order);
   return rule;
+}
+
+Status bad(const std::string& what) { return Status(StatusCode::kInvalidArgument, what); }
+
+// A number of 0 to 1e15.
+bool parse_amount(std::string_view word, double* value) {
+  return parse_number(word, value) && *value >= 0.0 && *value <= 1e15;
+}
+
+struct Rate {
+  const char* word;
+  double MachineRates::*field;
+};
+constexpr Rate kRates[] = {{"f32", &MachineRates::f32_gflops},
+                           {"f64", &MachineRates::f64_gflops},
+                           {"bf16", &MachineRates::bf16_gflops},
+                           {"read", &MachineRates::read_gbps}};
+
+// "f32=236.1 f64=118 bf16=470 read=31 l2=1048576 l3=33554432": all of them, in any order.
+Status parse_rates(std::string_view text, CostModel* model) {
+  std::string wrong;
+  int seen = 0;
+  each_word(text, [&](std::string_view word) {
+    const std::string_view name = word.substr(0, word.find('='));
+    const std::string_view number = word.substr(std::min(name.size() + 1, word.size()));
+    bool known = false;
+    for (const Rate& rate : kRates) {
+      double& amount = model->rates.*rate.field;
+      known = known || (name == rate.word && parse_amount(number, &amount) &&
+                        (amount == 0.0 || (amount >= 1e-3 && amount <= 1e9)));
+    }
+    if (name == "l2") known = parse_number(number, &model->l2_bytes) && model->l2_bytes > 0;
+    if (name == "l3") known = parse_number(number, &model->l3_bytes) && model->l3_bytes > 0;
+    if (!known) wrong = std::string(word);
+    ++seen;
+    return known;
+  });
+  if (!wrong.empty()) return bad("unknown rate \"" + wrong + "\"");
+  return seen == 6 ? Status() : bad("expected \"rates f32= f64= bf16= read= l2= l3=\"");
+}
+
+// The member of an enumeration with this name.
+template <class Enum>
+std::optional<Enum> named(std::string_view name, int count) {
+  for (int i = 0; i < count; ++i) {
+    if (name == to_string(static_cast<Enum>(i))) return static_cast<Enum>(i);
+  }
+  return std::nullopt;
+}
+
+// "flash prefill floats call=3e-06 task=... spread=1.2": all terms, in order.
+Status parse_cost(std::string_view text, CostModel* model) {
+  std::vector<std::string_view> words;
+  each_word(text, [&](std::string_view word) {
+    words.push_back(word);
+    return words.size() < 16;
+  });
+  constexpr std::size_t kNames = 3, kTerms = 7;
+  if (words.size() != kNames + kTerms) return bad("expected a backend, a kind, types and 7 terms");
+  CostEntry entry;
+  const Expected<BackendRef> backend = parse_backend(words[0]);
+  const auto kind = named<CostKind>(words[1], kCostKindCount);
+  const auto types = named<CostTypes>(words[2], kCostTypesCount);
+  if (!backend || backend->id == BackendId::kCustom || backend->id == BackendId::kError || !kind ||
+      !types) {
+    return bad("unknown backend, kind or types \"" + std::string(words[0]) + " " +
+               std::string(words[1]) + " " + std::string(words[2]) + "\"");
+  }
+  entry.backend = backend->id;
+  entry.kind = *kind;
+  entry.types = *types;
+  std::size_t next = kNames;
+  std::string wrong;
+  for_each_cost_term(entry.terms, [&](const char* name, double& term) {
+    const std::string_view word = words[next++];
+    const std::string start = std::string(name) + "=";
+    if (!word.starts_with(start) || !parse_amount(word.substr(start.size()), &term)) {
+      wrong = std::string(word);
+    }
+  });
+  if (!wrong.empty()) return bad("term \"" + wrong + "\"");
+  if (entry.terms.spread < 1.0) return bad("a spread below 1");
+  if (model->find(entry.backend, entry.kind, entry.types) != nullptr) {
+    return bad("a second cost of \"" + std::string(words[0]) + " " + std::string(words[1]) + " " +
+               std::string(words[2]) + "\"");
+  }
+  model->entries.push_back(entry);
+  return {};
+}
+
+// "flash forward 1.3e-05 1.2e-05 1.4e-05 : b1 hq8 sq64 d64 f32": the median and the quartiles.
+Status parse_time(std::string_view text, TuningTable* table) {
+  const std::size_t colon = text.find(" : ");
+  if (colon == std::string_view::npos) return bad("expected \"time <backend> ... : <case>\"");
+  std::vector<std::string_view> words;
+  each_word(text.substr(0, colon), [&](std::string_view word) {
+    words.push_back(word);
+    return words.size() < 8;
+  });
+  if (words.size() != 5) return bad("expected a backend, a direction and 3 times");
+  TuningTable::Time time;
+  const Expected<BackendRef> backend = parse_backend(words[0]);
+  const bool is_known =
+      backend && backend->id != BackendId::kCustom && backend->id != BackendId::kError;
+  time.observation.backward = words[1] == "backward";
+  if (!is_known || (!time.observation.backward && words[1] != "forward")) {
+    return bad("unknown backend or direction \"" + std::string(words[0]) + " " +
+               std::string(words[1]) + "\"");
+  }
+  time.observation.backend = backend->id;
+  double* const numbers[] = {&time.observation.seconds, &time.first_quartile, &time.third_quartile};
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (!parse_amount(words[i + 2], numbers[i]) || !(*numbers[i] > 0.0)) {
+      return bad("time \"" + std::string(words[i + 2]) + "\"");
+    }
+  }
+  const Expected<Case> measured = parse_case(std::string(text.substr(colon + 3)));
+  if (!measured) return measured.status();
+  time.observation.params = measured->params;
+  table->times.push_back(std::move(time));
+  return {};
 }
 
 // One line after the header; `rest` is what follows its first word.
@@ -110,16 +242,44 @@ Status read_line(const std::string& word, const std::string& rest, TuningTable* 
     return read_number(&table->sm_version);
   } else if (word == "gpu") {
     table->device_name = rest;
+  } else if (word == "rates") {
+    return parse_rates(rest, &table->costs);
+  } else if (word == "cost") {
+    return parse_cost(rest, &table->costs);
+  } else if (word == "time") {
+    return parse_time(rest, table);
   } else if (word == "order") {
     Expected<TuningTable::Rule> rule = parse_rule(rest.empty() ? rest : " " + rest);
     if (!rule) return rule.status();
     table->rules.push_back(std::move(*rule));
   } else {
-    return Status(
-        StatusCode::kInvalidArgument,
-        "unknown word \"" + word + "\"; expected version, isa, cpu, concurrency, sm, gpu or order");
+    return Status(StatusCode::kInvalidArgument,
+                  "unknown word \"" + word +
+                      "\"; expected version, isa, cpu, concurrency, sm, "
+                      "gpu, rates, cost, time or order");
   }
   return {};
+}
+
+}  // namespace
+
+namespace {
+
+// A file that a tool wrote begins with the number of its other lines, so that a part of it is not
+// taken for the whole.
+Status check_lines(std::string_view text) {
+  constexpr std::string_view kStart = "regard-tuning 1\nlines ";
+  if (!text.starts_with(kStart)) return {};
+  const std::string_view rest = text.substr(kStart.size());
+  const std::size_t end = std::min(rest.find('\n'), rest.size());
+  std::int64_t lines = 0;
+  const auto found =
+      std::count(rest.begin() + static_cast<std::ptrdiff_t>(end), rest.end(), '\n') - 1;
+  if (parse_number(rest.substr(0, end), &lines) && lines == found && rest.ends_with('\n'))
+    return {};
+  return bad("lines \"" + std::string(rest.substr(0, std::min<std::size_t>(end, 20))) + "\", but " +
+             std::to_string(std::max<std::ptrdiff_t>(found, 0)) +
+             " whole ones follow: the file is not complete");
 }
 
 }  // namespace
@@ -128,10 +288,14 @@ Expected<TuningTable> parse_tuning_table(std::string_view text, std::string sour
   TuningTable table;
   table.source = std::move(source);
   bool header_seen = false;
+  if (Status status = check_lines(text); !status.ok()) {
+    return line_error(table.source, 2, status.message());
+  }
   for (int number = 1; !text.empty(); ++number) {
     const std::string line(text.substr(0, text.find('\n')));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
     if (line.empty() || line[0] == '#') continue;
+    if (header_seen && line.starts_with("lines ") && number == 2) continue;
     if (!header_seen) {
       if (line != "regard-tuning 1") {
         return line_error(table.source, number, "\"" + line + "\", expected \"regard-tuning 1\"");
@@ -145,6 +309,8 @@ Expected<TuningTable> parse_tuning_table(std::string_view text, std::string sour
     if (!status.ok()) return line_error(table.source, number, status.message());
   }
   if (!header_seen) return line_error(table.source, 1, "empty, expected \"regard-tuning 1\"");
+  if (Expected<Isa> isa = parse_isa(table.isa)) table.costs.rates.isa = *isa;
+  table.costs.rates.threads = std::max(table.concurrency, 1);
   return table;
 } catch (...) {
   return status_of_exception("parse_tuning_table");
@@ -157,6 +323,55 @@ Expected<TuningTable> read_tuning_table(const std::string& path) {
   Expected<TuningTable> table = parse_tuning_table(*text, path);
   unless_out_of_memory(table.status());
   return table;
+}
+
+std::string to_text(const TuningTable& table) {
+  std::string out;
+  const auto line = [&](const char* word, const std::string& value) {
+    if (!value.empty()) out += std::string(word) + " " + value + "\n";
+  };
+  const auto number = [](std::int32_t n) { return n > 0 ? std::to_string(n) : std::string(); };
+  line("version", table.version);
+  line("isa", table.isa);
+  line("cpu", table.cpu_model);
+  line("concurrency", number(table.concurrency));
+  line("sm", number(table.sm_version));
+  line("gpu", table.device_name);
+  CostModel unmeasured;
+  unmeasured.rates.isa = table.costs.rates.isa;
+  unmeasured.rates.threads = table.costs.rates.threads;
+  unmeasured.entries = table.costs.entries;
+  unmeasured.source = table.costs.source;
+  if (table.costs != unmeasured || !table.costs.empty()) {
+    std::string rates;
+    for (const Rate& rate : kRates) {
+      rates += std::string(rate.word) + "=" + number_text(table.costs.rates.*rate.field) + " ";
+    }
+    line("rates", rates + "l2=" + std::to_string(table.costs.l2_bytes) +
+                      " l3=" + std::to_string(table.costs.l3_bytes));
+  }
+  for (const CostEntry& entry : table.costs.entries) {
+    std::string terms = to_string(BackendRef(entry.backend)) + " " + to_string(entry.kind) + " " +
+                        to_string(entry.types);
+    for_each_cost_term(entry.terms, [&](const char* name, double term) {
+      terms += std::string(" ") + name + "=" + number_text(term);
+    });
+    line("cost", terms);
+  }
+  for (const TuningTable::Rule& rule : table.rules) {
+    std::string names;
+    for (const BackendRef& ref : rule.order) names += (names.empty() ? "" : ",") + to_string(ref);
+    out += "order " + rule.condition + (rule.condition.empty() ? ": " : " : ") + names + "\n";
+  }
+  for (const TuningTable::Time& time : table.times) {
+    line("time", to_string(BackendRef(time.observation.backend)) +
+                     (time.observation.backward ? " backward " : " forward ") +
+                     number_text(time.observation.seconds) + " " +
+                     number_text(time.first_quartile) + " " + number_text(time.third_quartile) +
+                     " : " + to_string(time.observation.params));
+  }
+  const auto lines = std::count(out.begin(), out.end(), '\n');
+  return "regard-tuning 1\nlines " + std::to_string(lines) + "\n" + out;
 }
 
 std::string tuning_mismatch(const TuningTable& table, const Env& env, DeviceType device) {

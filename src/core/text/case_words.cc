@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/message.h"
 #include "core/text/broadcast_text.h"
+#include "core/text/f8_words.h"
 #include "core/text/function_words.h"
 #include "core/text/number_parse.h"
 
@@ -72,7 +73,14 @@ bool parse_dtypes(Text value, Case* c) {
   if (!dtype) return false;
   c->params.dtype_q = c->params.dtype_k = c->params.dtype_v = *dtype;
   c->params.dtype_out = default_dtype_out(*dtype);
+  c->params.dtype_d_out = c->params.dtype_gradients = c->params.dtype_out;
   return true;
+}
+/// Of out, and of d_out until the case says otherwise.
+bool parse_out_dtype(Text value, Case* c) {
+  const std::optional<Dtype> dtype = parse_dtype_word(value);
+  if (dtype) c->params.dtype_out = c->params.dtype_d_out = *dtype;
+  return dtype.has_value();
 }
 template <auto kMember, Dtype (*default_of)(const AttentionParams&)>
 bool print_other_dtype(const Case& c, std::string* out) {
@@ -163,28 +171,6 @@ bool parse_leftpad(Text, Case* c) {
 bool parse_rotary(Text value, Case* c) {
   c->params.features.set(Feature::kRotary);
   return parse_extent<&AttentionParams::rotary_dim>(value, c);
-}
-
-// ---- descales
-
-bool print_descales(const Case& c, std::string* out) {
-  append(*out, c.params.features.has(Feature::kDescalesPerHead) ? "head" : "all");
-  return c.params.features.has(Feature::kDescales);
-}
-bool parse_descales(Text value, Case* c) {
-  c->params.features.set(Feature::kDescales);
-  c->params.features.set(Feature::kDescalesPerHead, value == "head");
-  return value.empty() || value == "all" || value == "head";
-}
-
-bool print_scales(const Case& c, std::string* out) {
-  append(*out, c.params.features.has(Feature::kScalesPerToken) ? "token" : "all");
-  return c.params.features.has(Feature::kScales);
-}
-bool parse_scales(Text value, Case* c) {
-  c->params.features.set(Feature::kScales);
-  c->params.features.set(Feature::kScalesPerToken, value != "all");
-  return value.empty() || value == "token" || value == "all";
 }
 
 // ---- the diagonal and windows
@@ -469,7 +455,14 @@ constexpr CaseWord kWords[] = {
     {"v", kValue, "DTYPE", "of v (k's)", print_other_dtype<&P::dtype_v, dtype_of_k>,
      parse_other_dtype<&P::dtype_v>},
     {"out", kValue, "DTYPE", "of out (q's; bf16 beside f8)",
-     print_other_dtype<&P::dtype_out, dtype_of_out>, parse_other_dtype<&P::dtype_out>},
+     print_other_dtype<&P::dtype_out, dtype_of_out>, parse_out_dtype},
+    {"d_out", kValue, "DTYPE", "of d_out, beside f8 with grad (out's)",
+     print_other_dtype<&P::dtype_d_out, dtype_of_d_out>, parse_other_dtype<&P::dtype_d_out>},
+    {"gradients", kValue, "DTYPE", "of d_q, d_k and d_v, beside f8 with grad (bf16)",
+     print_other_dtype<&P::dtype_gradients, dtype_of_gradients>,
+     parse_other_dtype<&P::dtype_gradients>},
+    {"recipe", kValue, "delayed|current|mxfp8|block", "how the scales of f8 are found",
+     print_recipe, parse_recipe},
     {"packed", kFlag, "", "rows of all sequences in one, by cu_seqlens", print_feature<F::kPacked>,
      parse_packed, nullptr},
     {"total_q", kValue, "N", "packed rows of q (b * sq)", print_extent_of<&P::total_q, F::kPacked>,

@@ -125,6 +125,7 @@ static double row_delta(const BackwardTask<V>& t, std::int64_t h, std::int64_t i
   const GradProblem& g = t.a.grad;
   const Problem& p = g.problem;
   double delta = 0.0;
+  const double descale = descale_of(g.descale_d_out, t.s.b, t.head_kv);
   if (g.delta.present) {
     delta = static_cast<double>(*element_at<T>(g.delta, row_index(g.delta, t.s.b, h, i)));
   } else {
@@ -135,9 +136,37 @@ static double row_delta(const BackwardTask<V>& t, std::int64_t h, std::int64_t i
     for (std::int64_t d = 0; d < p.head_dim_v; ++d) {
       if (out[d] != T(0)) delta += static_cast<double>(out[d]) * static_cast<double>(d_out[d]);
     }
+    delta *= descale;
   }
   if (!g.d_lse.present) return delta;
   return delta - static_cast<double>(*element_at<T>(g.d_lse, row_index(g.d_lse, t.s.b, h, i)));
+}
+
+/// The sum over the rows of query head h of sink's weight times delta.
+template <class V>
+static double sum_sink_deltas(const BackwardTask<V>& t, std::int64_t h, typename V::Scalar sink) {
+  using T = typename V::Scalar;
+  const GradProblem& g = t.a.grad;
+  double sum = 0.0;
+  if (is_8_bit_float(g.problem.out.type) && !g.delta.present) {  // delta is not out's
+    const std::int64_t rows = t.s.len_q * g.problem.group_size;
+    for (std::int64_t row = 0; row < rows; row += V::kWidth) {
+      set_grad_rows(t, row, row + V::kWidth < rows ? V::kWidth : rows - row);
+      set_row_stats(t);
+      const GradRowBlock<V>& block = t.row_block();
+      for (int w = 0; w < block.rows.rows; ++w) {
+        const SavedRow<T> saved = saved_row<T>(g, t.s.b, h, block.rows.query[w]);
+        if (block.rows.head[w] != h || saved.sum == T(0)) continue;
+        sum += sink_share(saved, sink) * static_cast<double>(block.delta[w]);
+      }
+    }
+    return sum;
+  }
+  for (std::int64_t i = 0; i < t.s.len_q; ++i) {
+    const SavedRow<T> saved = saved_row<T>(g, t.s.b, h, i);
+    if (saved.sum != T(0)) sum += sink_share(saved, sink) * row_delta(t, h, i);
+  }
+  return sum;
 }
 
 /// A sink's weight in a row is e^(sink - lse); it has no value vector.
@@ -148,14 +177,9 @@ static void backward_sinks(const void* opaque, std::int64_t h, char* scratch) {
   const Problem& p = a.grad.problem;
   const auto sink = static_cast<T>(*element_at<float>(p.sinks, h * p.sinks.stride[0]));
   double d_sink = 0.0;
-  for (std::int64_t b = 0; b < p.batch; ++b) {
+  for (std::int64_t b = 0; b < p.batch && sink != static_cast<T>(-__builtin_inf()); ++b) {
     const Sequence s = sequence_of(p, b);
-    const BackwardTask<V> t = row_block_task<V>(a, s, h / p.group_size, scratch);
-    for (std::int64_t i = 0; i < s.len_q; ++i) {
-      const SavedRow<T> saved = saved_row<T>(a.grad, b, h, i);
-      if (saved.sum == T(0) || sink == static_cast<T>(-__builtin_inf())) continue;
-      d_sink -= sink_share(saved, sink) * row_delta(t, h, i);
-    }
+    d_sink -= sum_sink_deltas<V>(row_block_task<V>(a, s, h / p.group_size, scratch), h, sink);
   }
   *element_at<float>(a.grad.d_sinks, h * a.grad.d_sinks.stride[0]) = static_cast<float>(d_sink);
 }

@@ -204,12 +204,42 @@ static void add_key_sums(const KeySums<typename V::Scalar>& to,
       });
 }
 
-/// Rows of `keys` of a gradient of K or V: their sums times scale. Past the sequence's length they
-/// are zeros.
+/// A gradient of K or V: where it goes, and what its sums are multiplied by.
+struct KeyGradient {
+  GradientOf of;
+  const View& view;
+  std::int64_t dim;
+  double scale;
+};
+
+/// The largest magnitude of the first `size` keys of `from`.
 template <class V>
-static void write_key_rows(const BackwardTask<V>& t, const View& view, semantics::KeyRange keys,
-                           const KeySums<typename V::Scalar>& from, std::int64_t dim,
-                           typename V::Scalar scale) {
+static void note_key_amax(const GradProblem& g, const KeyGradient& to, std::int64_t size,
+                          const KeySums<typename V::Scalar>& from) {
+  if (!g.gradient_amax.present) return;
+  const auto by = static_cast<float>(to.scale);
+  std::uint32_t max = 0;
+  for_chunks<V>(
+      to.dim, [&](auto vectors, std::int64_t column) __attribute__((always_inline)) {
+        constexpr int kColumns = decltype(vectors)::value * V::kLanes;
+        const auto* const sums = from.sums + column * from.keys + from.key * kColumns;
+        for (std::int64_t x = 0; x < size * kColumns; ++x) {  // past dim they are 0
+          const std::uint32_t bits = magnitude_bits(static_cast<float>(sums[x]) * by);
+          max = bits > max ? bits : max;
+        }
+      });
+  raise_amax(g, to.of, f32_of(max));
+}
+
+/// Rows of `keys` of a gradient of K or V: their sums times its scales. Past the sequence's length
+/// they are zeros.
+template <class V>
+static void write_key_rows(const BackwardTask<V>& t, const KeyGradient& to,
+                           semantics::KeyRange keys, const KeySums<typename V::Scalar>& from) {
+  const View& view = to.view;
+  const std::int64_t dim = to.dim;
+  note_key_amax<V>(t.a.grad, to, keys.hi - keys.lo, from);
+  const auto scale = static_cast<typename V::Scalar>(to.scale * gradient_scale(t.a.grad, to.of));
   const std::int64_t bytes = element_bytes(view.type);
   for (std::int64_t j = keys.lo; j < keys.hi; ++j) {
     char* const row = row_address(view, t.s.b, t.head_kv, j);
@@ -220,13 +250,13 @@ static void write_key_rows(const BackwardTask<V>& t, const View& view, semantics
               from.sums + column * from.keys + (from.key + j - keys.lo) * kColumns;
           for (int x = 0; x < kColumns && column + x < dim; x += V::kLanes) {
             const auto value = V::load(sum + x) * V::set(scale);
-            char* const to = row + (column + x) * bytes;
+            char* const at = row + (column + x) * bytes;
             if (column + x + V::kLanes <= dim) {
-              store_vector<V>(view.type, to, value);
+              store_vector<V>(view.type, at, value);
             } else {
               typename V::Scalar tail[V::kLanes];
               V::store(tail, value);
-              store_row(view.type, to, tail, 1, dim - column - x);
+              store_row(view.type, at, tail, 1, dim - column - x);
             }
           }
         });
@@ -257,11 +287,12 @@ static void write_key_gradients(const BackwardTask<V>& t, semantics::KeyRange ke
   const GradProblem& g = t.a.grad;
   const Problem& p = g.problem;
   if (g.d_k.present) {
-    const T scale = static_cast<T>(p.softmax_scale);
-    write_key_rows<V>(t, g.d_k, keys, k, p.head_dim_qk, scale);
+    const double scale = p.softmax_scale * descale_of(p.descale_q, t.s.b, t.head_kv);
+    write_key_rows<V>(t, {GradientOf::kK, g.d_k, p.head_dim_qk, scale}, keys, k);
   }
   if (g.d_v.present) {
-    write_key_rows<V>(t, g.d_v, keys, v, p.head_dim_v, keep_scale<T>(p));
+    const double scale = keep_scale<T>(p) * descale_of(g.descale_d_out, t.s.b, t.head_kv);
+    write_key_rows<V>(t, {GradientOf::kV, g.d_v, p.head_dim_v, scale}, keys, v);
   }
 }
 

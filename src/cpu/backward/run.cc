@@ -269,6 +269,11 @@ void run_one_pass(const BackwardKernel& kernel, std::int32_t workers, const Pass
              heads);
 }
 
+void clear_amax(const View& amax) noexcept {
+  for (std::int64_t i = 0; amax.present && i < 3; ++i)
+    *element_at<float>(amax, i * amax.stride[0]) = 0.0f;
+}
+
 }  // namespace
 
 const BackwardKernels& backward_kernels(Isa isa) noexcept {
@@ -283,8 +288,8 @@ const BackwardKernels& backward_kernels(Isa isa) noexcept {
 }
 
 const BackwardKernel& one_pass_kernel(const AttentionParams& p, Isa isa) noexcept {
-  const bool is_bf16 =
-      p.dtype_q == Dtype::kBf16 && p.dtype_k == Dtype::kBf16 && p.dtype_out == Dtype::kBf16;
+  const bool is_bf16 = p.dtype_q == Dtype::kBf16 && p.dtype_k == Dtype::kBf16 &&
+                       p.dtype_out == Dtype::kBf16 && !p.features.has(Feature::kDescales);
 #if defined(__x86_64__) && !defined(REGARD_NO_AVX512_BF16)
   if (is_bf16 && isa.includes(Isa::kAvx512Bf16)) return kAvx512Bf16Backward;
 #elif defined(__aarch64__)
@@ -335,6 +340,7 @@ void run_backward(const BackwardKernel& kernel, const KernelPlan& plan,
   lay_out(params, kernel, &args);
   Functions functions;
   make_grad_problem(params, buffers, gradients, &args.grad, &functions);
+  clear_amax(args.grad.gradient_amax);
   args.functions = &function_kernel(plan.isa, kernel.scalar_bytes);
   const std::int32_t workers = useful_workers(params, plan.workers);
   const Launch rest = behind_packed_blocks(params, launch);

@@ -14,8 +14,8 @@ namespace regard::cpu {
 /// The best kernels for a machine of `isa`.
 const BackwardKernels& backward_kernels(Isa isa) noexcept;
 
-/// The best of one pass: of pairs where q, k, v, out and so d_out are bf16. No backward takes
-/// descales, with which the forward's queries are no bf16.
+/// The best of one pass: of pairs where q, k, v, out and so d_out are bf16, and no descales make
+/// other numbers of them.
 const BackwardKernel& one_pass_kernel(const AttentionParams& params, Isa isa) noexcept;
 
 /// Bytes of all workers, and in one pass of as many heads' sums as are under way; saturating.

@@ -128,7 +128,24 @@ static GradTile<V> load_grad_tile(const BackwardTask<V>& t, Tile tile) {
   return load_grad_tile(t, tile, t.scratch + t.a.at_tile);
 }
 
-/// Rows [row_begin, row_begin + count) of the sequence: q^T and d_out^T.
+/// columns [dim][W] times what their 8-bit floats stand for. Pairs of bf16 have no descales.
+template <class V>
+static void descale_columns(const RowBlock<V>& row_block, std::int64_t dim, double descale,
+                            typename V::Operand* columns) {
+  if constexpr (V::kPack == 1) {
+    if (descale == 1.0) return;
+    const auto factor = V::set(static_cast<typename V::Scalar>(descale));
+    for (std::int64_t d = 0; d < dim; ++d) {
+      for (int v = 0; v < row_block.vectors; ++v) {
+        auto* const at = columns + d * V::kWidth + v * V::kLanes;
+        V::store(at, V::load(at) * factor);
+      }
+    }
+  }
+}
+
+/// Rows [row_begin, row_begin + count) of the sequence: q^T, times the descales of scores, and
+/// d_out^T.
 template <class V>
 static void set_grad_rows(const BackwardTask<V>& t, std::int64_t row_begin, std::int64_t count) {
   const GradProblem& grad = t.a.grad;
@@ -137,6 +154,10 @@ static void set_grad_rows(const BackwardTask<V>& t, std::int64_t row_begin, std:
   set_rows<V>(p, t.s, t.head_kv, row_begin, count, &row_block);
   V::load_columns(p.q, row_block, p.head_dim_qk, t.packed(t.a.at_q));
   V::load_columns(grad.d_out, row_block, p.head_dim_v, t.packed(t.a.at_d_out));
+  descale_columns<V>(row_block, p.head_dim_qk, score_descale(p, t.s.b, t.head_kv),
+                     t.packed(t.a.at_q));
+  descale_columns<V>(row_block, p.head_dim_v, descale_of(grad.descale_d_out, t.s.b, t.head_kv),
+                     t.packed(t.a.at_d_out));
 }
 
 /// Edited scores become probabilities, gradients of dropped probabilities those of edited scores:
@@ -147,7 +168,7 @@ static void differentiate_softmax(const Problem& p, const GradRowBlock<V>& g, st
   using T = typename V::Scalar;
   const auto scale = V::set(scales_late(p) ? static_cast<T>(p.softmax_scale) : T(1));
   const auto factor = V::set(static_cast<T>(p.exp2_scale));
-  const auto keep = V::set(keep_scale<T>(p));
+  const auto keep = V::set(keep_scale<T>(p) * g.rows.descale_v);
   const auto hidden_value = V::set(T(-0.0));
   for (int v = 0; v < g.rows.vectors; ++v) {
     const int at = v * V::kLanes;
@@ -359,10 +380,16 @@ static void compute_delta(const BackwardTask<V>& t) {
 /// causal keys).
 inline constexpr std::int64_t kExactDeltaKeys = 64;
 
-/// Whether delta comes from the probabilities: the row block sees few keys, and out is rounded.
+REGARD_KERNEL_FN bool is_8_bit_float(Element type) {
+  return type == Element::kF8E4M3 || type == Element::kF8E5M2;
+}
+
+/// Whether delta comes from the probabilities: the row block sees few keys, and out is rounded to
+/// 16 bits; or out has 8 bits, of which nothing would be left.
 template <class V>
 static bool needs_exact_delta(const BackwardTask<V>& t) {
   const Element out = t.problem().out.type;
+  if (is_8_bit_float(out)) return true;
   const semantics::KeyRange keys = reach(t.row_block().rows);
   return (out == Element::kBf16 || out == Element::kF16) && keys.hi - keys.lo <= kExactDeltaKeys;
 }
@@ -452,12 +479,31 @@ static void add_to_queries(const BackwardTask<V>& t, const GradTile<V>& tile,
       });
 }
 
+/// The largest magnitude of the row block's d_q, whose sums are multiplied by `scale`.
+template <class V>
+static void note_query_amax(const BackwardTask<V>& t, const typename V::Scalar* d_q, double scale) {
+  const GradProblem& g = t.a.grad;
+  if (!g.gradient_amax.present) return;
+  const auto by = static_cast<float>(scale);
+  std::uint32_t max = 0;
+  for (std::int64_t d = 0; d < g.problem.head_dim_qk; ++d) {
+    for (int w = 0; w < t.row_block().rows.rows; ++w) {
+      const std::uint32_t bits = magnitude_bits(static_cast<float>(d_q[d * V::kWidth + w]) * by);
+      max = bits > max ? bits : max;
+    }
+  }
+  raise_amax(g, GradientOf::kQ, f32_of(max));
+}
+
 /// The row block's rows of d_q from their sums.
 template <class V>
 static void write_d_queries(const BackwardTask<V>& t, const typename V::Scalar* d_q) {
   const GradProblem& g = t.a.grad;
   const RowBlock<V>& row_block = t.row_block().rows;
-  const auto scale = V::set(static_cast<typename V::Scalar>(g.problem.softmax_scale));
+  const double factor = g.problem.softmax_scale * descale_of(g.problem.descale_k, t.s.b, t.head_kv);
+  note_query_amax<V>(t, d_q, factor);
+  const auto scale =
+      V::set(static_cast<typename V::Scalar>(factor * gradient_scale(g, GradientOf::kQ)));
   for (int v = 0; v < row_block.vectors; ++v) {
     char* rows[V::kLanes];
     const int count = lane_rows(g.d_q, row_block, v * V::kLanes, rows);

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+
+#include "regard/cost.h"
+
+namespace regard {
+
+/// What a call's time depends on, before any term of a model is applied: the seconds that each term
+/// counts.
+struct CallCounts {
+  double tasks = 0.0;       // per thread at work
+  double arithmetic = 0.0;  // seconds at the peak
+  double scores = 0.0;      // seconds of one operation of each score at the peak of f32
+  double rows = 0.0;        // and of each element of q, out, k and v
+  double memory = 0.0;      // seconds of the bytes at the rates of the levels that hold them
+};
+
+CostKind kind_of(const AttentionParams& params, bool backward) noexcept;
+CostTypes types_of(const AttentionParams& params) noexcept;
+
+CallCounts count_call(const CostModel& model, BackendId backend, const AttentionParams& params,
+                      bool backward) noexcept;
+
+double seconds_of(const CostTerms& terms, const CallCounts& counts) noexcept;
+
+}  // namespace regard

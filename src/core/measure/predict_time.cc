@@ -1,0 +1,192 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "core/measure/call_counts.h"
+#include "core/measure/mean_sequence.h"
+
+namespace regard {
+namespace {
+
+constexpr std::int64_t kDecodeRows = 16, kShortRows = 64;
+
+std::int64_t rows_of(const AttentionParams& p, std::int64_t len_q) noexcept {
+  return p.num_heads_kv > 0 ? len_q * (p.num_heads_q / p.num_heads_kv) : 0;
+}
+
+/// f32 elements of a vector.
+std::int64_t lanes_of(const Isa& isa) noexcept {
+  if (isa.includes(Isa::kAvx512)) return 16;
+  if (isa.includes(Isa::kAvx2)) return 8;
+  return isa.includes(Isa::kNeon) ? 4 : 1;
+}
+
+/// Rates of all threads of the model, those that are 0 replaced.
+MachineRates rates_of(const CostModel& model) noexcept {
+  MachineRates rates = model.rates;
+  const MachineRates typical = default_rates(rates.isa, rates.threads);
+  const auto complete = [](double* rate, double other) {
+    if (!(*rate > 0.0)) *rate = other;
+  };
+  complete(&rates.f32_gflops, typical.f32_gflops);
+  complete(&rates.f64_gflops, typical.f64_gflops);
+  complete(&rates.bf16_gflops, typical.bf16_gflops);
+  complete(&rates.read_gbps, typical.read_gbps);
+  return rates;
+}
+
+/// Seconds that bytes of a working set of `footprint` bytes take, read again and again.
+double level_seconds(const CostModel& model, const MachineRates& rates, double bytes,
+                     double footprint) noexcept {
+  const double threads = std::max(rates.threads, 1);
+  const double l2 = static_cast<double>(model.l2_bytes) * threads;
+  const double l3 = l2 + static_cast<double>(model.l3_bytes);
+  const double memory_rate = rates.read_gbps * 1e9;
+  const double l3_rate = 2.5 * memory_rate;
+  const double l2_rate = std::max(60e9 * threads, l3_rate);
+  const double size = std::max(footprint, 1.0);
+  const double in_l2 = std::min(1.0, l2 / size);
+  const double in_l3 = std::min(1.0, l3 / size) - in_l2;
+  return bytes * (in_l2 / l2_rate + in_l3 / l3_rate + (1.0 - in_l2 - in_l3) / memory_rate);
+}
+
+/// Operations of each score that features add to those of a plain one, at the same rate.
+double feature_operations(const AttentionParams& p) noexcept {
+  double operations = 0.0;
+  const auto add = [&](Feature feature, double count) {
+    if (p.features.has(feature)) operations += count;
+  };
+  add(Feature::kAttnMask, 2.0);
+  add(Feature::kAttnBias, 2.0);
+  add(Feature::kAlibi, 0.2);
+  add(Feature::kSoftcap, 3.0);
+  add(Feature::kDropout, 2.0);
+  add(Feature::kSegmentIds, 0.4);
+  if (!p.score_function.empty()) operations += 2.0;
+  if (!p.mask_function.empty()) operations += 1.0;
+  if (p.features.has(Feature::kScoreCallback)) operations += 20.0;
+  return operations;
+}
+
+/// Bytes of masks and biases: of all scores, whatever is broadcast.
+double mask_bytes(const AttentionParams& p, double pairs) noexcept {
+  double bytes = 0.0;
+  if (p.features.has(Feature::kAttnMask)) bytes += pairs;
+  if (p.features.has(Feature::kAttnBias))
+    bytes += pairs * static_cast<double>(size_of(p.dtype_bias));
+  return bytes;
+}
+
+/// Threads that have something to do.
+double threads_at_work(const MachineRates& rates, double finest_tasks, double products) noexcept {
+  constexpr double kProductsOfAThread = 1 << 17;
+  const double worth = std::floor(products / kProductsOfAThread);
+  const double threads = std::min(std::floor(finest_tasks), worth);
+  return std::clamp(threads, 1.0, static_cast<double>(std::max(rates.threads, 1)));
+}
+
+}  // namespace
+
+CostKind kind_of(const AttentionParams& p, bool backward) noexcept {
+  if (backward) return CostKind::kBackward;
+  const std::int64_t rows = rows_of(p, mean_queries(p).length);
+  if (rows <= kDecodeRows) return CostKind::kDecode;
+  return rows <= kShortRows ? CostKind::kShort : CostKind::kPrefill;
+}
+
+CostTypes types_of(const AttentionParams& p) noexcept {
+  const auto all = [&](Dtype dtype) {
+    return p.dtype_q == dtype && p.dtype_k == dtype && p.dtype_v == dtype;
+  };
+  if (all(Dtype::kF32) || all(Dtype::kF64)) return CostTypes::kFloats;
+  const bool is_pairs = all(Dtype::kBf16) && !p.features.has(Feature::kDescales);
+  return is_pairs ? CostTypes::kPairs : CostTypes::kConverted;
+}
+
+CallCounts count_call(const CostModel& model, BackendId backend, const AttentionParams& p,
+                      bool backward) noexcept {
+  const MachineRates rates = rates_of(model);
+  const MeanSide q = mean_queries(p), kv = mean_keys(p);
+  const CostKind kind = kind_of(p, backward);
+  const std::int64_t rows = rows_of(p, q.length), lanes = lanes_of(rates.isa);
+  const double heads = static_cast<double>(p.batch) * static_cast<double>(p.num_heads_q);
+  const double kv_heads = static_cast<double>(p.batch) * static_cast<double>(p.num_heads_kv);
+  // Vectors of rows are computed whole, but for decode rows, and tiles on a diagonal, too.
+  const std::int64_t whole = (rows + lanes - 1) / lanes * lanes;
+  const double rounding = kind == CostKind::kDecode || rows == 0
+                              ? 1.0
+                              : static_cast<double>(whole) / static_cast<double>(rows);
+  const double all_pairs = static_cast<double>(q.length) * static_cast<double>(kv.length);
+  const double visible = visible_pairs(p, q.length, kv.length);
+  constexpr double kHalfTile = 32.0;
+  const std::int64_t seeing_rows = p.diagonal == Diagonal::kBottomRight && p.window_right >= 0
+                                       ? std::min(q.length, kv.length)
+                                       : q.length;
+  const double pairs =
+      visible < all_pairs
+          ? std::min(all_pairs, visible + kHalfTile * static_cast<double>(seeing_rows))
+          : visible;
+  const double dims = static_cast<double>(p.head_dim_qk + p.head_dim_v);
+  const double per_pair =
+      backward ? 2.0 * static_cast<double>(3 * p.head_dim_qk + 2 * p.head_dim_v) : 2.0 * dims;
+
+  const bool splits = backend != BackendId::kMath && rows <= kShortRows && !backward;
+  constexpr double kSplitKeys = 512.0;
+  const double split_count =
+      splits ? std::clamp(static_cast<double>(kv.length) / kSplitKeys, 1.0, 16.0) : 1.0;
+  const double row_tasks =
+      static_cast<double>((rows + lanes - 1) / std::max<std::int64_t>(lanes, 1));
+  const double finest =
+      kind == CostKind::kPrefill || backward ? kv_heads * row_tasks : kv_heads * split_count;
+  const double products = all_pairs * heads * dims;
+  const double threads = threads_at_work(rates, finest, products);
+  const double share = threads / static_cast<double>(std::max(rates.threads, 1));
+  const double f32_peak =
+      (p.dtype_q == Dtype::kF64 ? rates.f64_gflops : rates.f32_gflops) * 1e9 * share;
+
+  CallCounts counts;
+  constexpr double kTaskRows = 48.0;
+  const double tasks = kv_heads * std::max(1.0, std::ceil(static_cast<double>(rows) / kTaskRows));
+  counts.tasks = tasks * split_count / threads;
+  // Of decode rows lanes lie along head_dim: a last vector that is not full took as long as all.
+  const bool has_tail = kind == CostKind::kDecode && backend != BackendId::kMath &&
+                        (p.head_dim_qk % lanes != 0 || p.head_dim_v % lanes != 0);
+  const double tail = has_tail ? 2.0 : 1.0;
+  counts.arithmetic =
+      tail * pairs * heads * rounding * per_pair / (peak_gflops(rates, p) * 1e9 * share);
+  counts.scores = tail * pairs * heads * rounding * (1.0 + feature_operations(p)) / f32_peak;
+  const double kv_elements = kv_heads * visible_keys_of(p, q.length, kv.length) * dims;
+  counts.rows = (heads * static_cast<double>(q.length) * dims + kv_elements) *
+                (backward ? 2.0 : 1.0) / f32_peak;
+  const TokenBytes token = token_bytes(p);
+  const double keys = static_cast<double>(p.batch) * visible_keys_of(p, q.length, kv.length);
+  double bytes = q.rows * (token.q + token.out) + keys * token.kv;
+  if (backward) bytes *= 2.0;
+  bytes += mask_bytes(p, all_pairs * heads);
+  counts.memory = tail * level_seconds(model, rates, bytes, bytes);
+  if (backend == BackendId::kMath) {  // scores of a row block are written and read
+    const double score_bytes = static_cast<double>(
+        bytes_of(p.dtype_q == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32, kv.length));
+    const double block = std::min(static_cast<double>(rows), kTaskRows) * score_bytes;
+    counts.memory += level_seconds(
+        model, rates, 3.0 * heads * static_cast<double>(q.length) * score_bytes, block * threads);
+  }
+  return counts;
+}
+
+double seconds_of(const CostTerms& t, const CallCounts& c) noexcept {
+  const double compute = c.arithmetic * t.arithmetic + c.scores * t.scores;
+  const double memory = c.memory * t.memory;
+  return t.call + c.tasks * t.task + c.rows * t.rows + std::hypot(compute, memory);
+}
+
+PredictedTime predict_time(const CostModel& model, const BackendRef& backend,
+                           const AttentionParams& params, bool backward) noexcept {
+  if (params.device.type != DeviceType::kCpu) return {};
+  const CostEntry* entry = model.find(backend.id, kind_of(params, backward), types_of(params));
+  if (entry == nullptr) return {};
+  const CallCounts counts = count_call(model, backend.id, params, backward);
+  return {seconds_of(entry->terms, counts), entry->terms.spread};
+}
+
+}  // namespace regard

@@ -1,0 +1,21 @@
+#pragma once
+
+#include "core/select/select.h"
+
+// Predicted times of candidates, and what they say of the choice. They decide nothing.
+
+namespace regard {
+
+/// The tuning table's model where the table holds for the machine and has one, else
+/// default_costs().
+CostModel cost_model(const TuningTable& tuning, const Env& env, DeviceType device);
+
+/// Fills the times of usable candidates, cost_source and runner_up of a Selection that is complete
+/// otherwise.
+void add_predictions(const SelectInputs& inputs, Selection& selection);
+
+/// "flash needs 438.0 KiB, and is predicted to take 0.71 times as long": what max_workspace_bytes
+/// excluded that would have been chosen; "" where it changed nothing.
+std::string given_up(const Selection& selection);
+
+}  // namespace regard

@@ -1,0 +1,138 @@
+"""`regard tune`: the table, what is kept between runs, what is refused, and what interrupts it."""
+
+import json
+import resource
+import signal
+import subprocess
+import time
+import unittest
+
+from _cli import CLI, FAILED, INTERRUPTED, CliTest, environment
+
+CASES = "# two of them\nb1 hq2 sq8 d8 f32\nb1 hq2 sq9 d8 f32 grad\n\n"
+
+
+class Tune(CliTest):
+    def setUp(self):
+        super().setUp()
+        self.cases = self.put("cases.txt", CASES.encode())
+        self.cache = {"XDG_CACHE_HOME": str(self.dir / "cache")}
+
+    def tune(self, *args, code=0, **env):
+        return self.document("tune", "--quick", "--threads", "1", "--cases", self.cases, *args, code=code,
+                             env={**self.cache, **env})
+
+    def entries(self):
+        return sorted((self.dir / "cache" / "regard" / "tuning").glob("*/*.entry"))
+
+    def test_a_table_that_explain_takes(self):
+        found = self.tune()
+        self.assertEqual([found[key] for key in ("problems", "measured", "reused", "out_of_time")],
+                         [2, 2, 0, False])
+        table = self.dir / "cache" / "regard" / "tuning.txt"
+        self.assertEqual(found["table"], str(table))
+        lines = table.read_text().splitlines()
+        self.assertEqual(lines[:2], ["regard-tuning 1", f"lines {len(lines) - 2}"])
+        self.assertEqual(sum(line.startswith("cost ") for line in lines), 36)
+        self.assertEqual(sum(line.startswith("rates ") for line in lines), 1)
+        explained = self.document("explain", "b1 hq2 sq8 d8 f32", "--threads", "1",
+                                  env={"REGARD_TUNING": str(table)})
+        self.assertEqual(explained["cost_source"], f"tuning table {table}")
+        self.assertEqual(explained["warnings"], [])
+        other = self.document("explain", "b1 hq2 sq8 d8 f32", "--threads", "2",
+                              env={"REGARD_TUNING": str(table)})
+        self.assertEqual(other["cost_source"], "default rates")
+        self.assertIn("it was made for concurrency 1, not 2", other["warnings"][0])
+
+    def test_what_was_measured_is_kept(self):
+        self.tune()
+        entries = self.entries()
+        self.assertEqual(len(entries), 2)
+        found = self.tune("-o", self.dir / "again.txt")
+        self.assertEqual((found["measured"], found["reused"]), (0, 2))
+        # Another number of threads is another environment, another number of rounds another condition.
+        found = self.document("tune", "--threads", "1", "--cases", self.cases, env=self.cache)
+        self.assertEqual((found["measured"], found["reused"]), (2, 0))
+        self.assertEqual(len({entry.parent for entry in self.entries()}), 2)
+        self.assertNotIn(".tmp", " ".join(str(p) for p in self.dir.rglob("*")))
+
+    def test_damaged_and_foreign_entries_are_measured_again_and_reported(self):
+        self.tune()
+        one, two = self.entries()
+        text = one.read_text()
+        for damaged in (text[:-1], text[: len(text) // 2], "", "garbage", "regard-tuning 1\n",
+                        text.replace("version ", "version 9"), two.read_text(),
+                        text.replace("concurrency 1", "concurrency 7"), "\0" * 100):
+            with self.subTest(damaged=damaged[:40]):
+                one.write_text(damaged)
+                found = self.tune()
+                self.assertEqual((found["measured"], found["reused"]), (1, 1))
+                self.assertEqual(len(found["notes"]), 1)
+                self.assertIn(one.name, found["notes"][0])
+                self.assertEqual(one.read_text().split(" : ")[1:2] != [], True)
+        one.unlink()
+        one.mkdir()
+        self.tune(code=FAILED)
+
+    def test_text(self):
+        text = self.cli("tune", "--quick", "--threads", "1", "--cases", self.cases, "-o",
+                        self.dir / "t.txt", env=self.cache).stdout
+        self.assertIn("2 of 2 problems, 0 of them from an earlier run\n", text)
+        self.assertIn(f"export REGARD_TUNING={self.dir / 't.txt'}\n", text)
+
+    def test_out_of_time(self):
+        found = self.tune("--seconds", "1e-9")
+        self.assertEqual((found["out_of_time"], found["measured"]), (True, 0))
+
+    def test_refusals(self):
+        bad = self.put("bad.txt", b"b1 hq2 sq8 d8 f32\nb1 hq2 sq8 d8 f33\n")
+        self.refused("tune", "--cases", bad, names=["line 2", "f33"], env=self.cache)
+        self.refused("tune", "--cases", self.put("none.txt", b"# nothing\n"), names=["no case"], env=self.cache)
+        self.refused("tune", "--cases", self.put("gpu.txt", b"sq8 d8 f16 device=cuda\n"), names=["line 1"],
+                     env=self.cache)
+        self.refused("tune", "--cases", self.dir / "absent", names=["absent"], env=self.cache)
+        self.refused("tune", "--seconds", "0", names=["--seconds"], env=self.cache)
+        self.refused("tune", "--cases", self.cases, names=["XDG_CACHE_HOME"],
+                     env={"HOME": "", "XDG_CACHE_HOME": ""})
+
+    def test_a_disk_that_is_full(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+        done = self.cli("tune", "--quick", "--threads", "1", "--cases", self.cases, code=FAILED,
+                        env=self.cache, preexec_fn=limit)
+        self.assertIn("cannot write", done.stderr)
+        self.assertEqual([p for p in self.dir.rglob("*") if p.suffix in (".tmp", ".entry")], [])
+
+    def test_two_at_once(self):
+        args = [CLI, "tune", "--quick", "--threads", "1", "--cases", str(self.cases), "--json"]
+        programs = [subprocess.Popen(args, env=environment(**self.cache), stdout=subprocess.PIPE)
+                    for _ in range(2)]
+        for program in programs:
+            found = json.loads(program.communicate(timeout=300)[0])
+            self.assertEqual(found["exit_code"], 0)
+            self.assertEqual(found["measured"] + found["reused"], 2)
+        self.assertEqual(self.tune()["reused"] + self.tune()["reused"] > 0, True)
+
+    def test_an_interrupt_keeps_what_is_measured(self):
+        many = self.put("many.txt", "".join(f"b1 hq8 sq{n} d64 f32\n" for n in range(300, 360)).encode())
+        args = [CLI, "tune", "--quick", "--threads", "1", "--cases", str(many)]
+        program = subprocess.Popen(args, env=environment(**self.cache), stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True)
+        end = time.time() + 120
+        while not self.entries() and time.time() < end:
+            time.sleep(0.05)
+        program.send_signal(signal.SIGINT)
+        out, _ = program.communicate(timeout=60)
+        self.assertEqual(program.returncode, INTERRUPTED)
+        self.assertIn("run it again to go on", out)
+        kept = len(self.entries())
+        self.assertGreater(kept, 0)
+        self.assertLess(kept, 60)
+        self.assertFalse((self.dir / "cache" / "regard" / "tuning.txt").exists())
+        short = self.put("short.txt", b"".join(many.read_bytes().splitlines(True)[:1]))
+        found = self.document("tune", "--quick", "--threads", "1", "--cases", short, env=self.cache)
+        self.assertEqual((found["measured"], found["reused"]), (0, 1))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,290 @@
+#include "tools/regard/tuning_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "conformance/problem.h"
+#include "regard/benchmark.h"
+#include "regard/case.h"
+#include "tools/files/quote.h"
+#include "tools/regard/interrupt.h"
+#include "tools/regard/problem_words.h"
+
+namespace regard::cli {
+namespace {
+
+constexpr double kSteady = 1.1;  // of the reference: beyond it the machine's speed has changed
+constexpr double kWorthwhile =
+    0.95;  // a rule's backend takes at most so much of the default's time
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Of one type. Each kind that the cost model distinguishes has kMinObservations problems and more
+/// also with --quick.
+void add_type(const std::string& type, bool quick, std::vector<std::string>* grid) {
+  const auto add = [&](const std::string& words) { grid->push_back(words + " " + type); };
+  const std::vector<int> head_dims =
+      quick ? std::vector<int>{64, 128} : std::vector<int>{32, 64, 96, 128, 256};
+  for (const int d : head_dims) {
+    for (const int skv : {128, 2048, 16384}) {
+      add(fmt::format("b1 hq32 hkv8 sq1 skv{} d{}", skv, d));
+      if (skv < 16384) add(fmt::format("b4 hq8 sq1 skv{} d{}", skv / 2, d));
+      if (!quick) add(fmt::format("b1 hq2 sq2 skv{} d{}", skv, d));
+    }
+    for (const int sq : {20, 40, 64}) {
+      add(fmt::format("b8 hq8 sq{} d{}", sq, d));
+      if (!quick || sq == 40) add(fmt::format("b1 hq8 sq{} skv512 d{}", sq, d));
+    }
+    for (const int sq : {96, 256, 1024}) {
+      add(fmt::format("b1 hq8 sq{} d{}", sq, d));
+      if (!quick || sq > 96) add(fmt::format("b1 hq8 sq{} d{} causal", sq, d));
+      if (!quick) add(fmt::format("b4 hq4 hkv1 sq{} d{} causal", sq, d));
+    }
+    if (!quick || d == 64) add(fmt::format("b1 hq8 sq384 d{} mask", d));
+    if (!quick || d == 128) add(fmt::format("b1 hq8 sq384 d{} bias", d));
+    for (const int sq : {32, 96, 256, 768}) {
+      add(fmt::format("b1 hq8 sq{} d{} grad saved", sq, d));
+      if (!quick) add(fmt::format("b2 hq4 sq{} d{} causal grad saved", sq, d));
+    }
+  }
+}
+
+/// Of a problem: seconds of each backend in all directions.
+struct Total {
+  double seconds = 0.0, first_quartile = 0.0, third_quartile = 0.0;
+};
+std::map<BackendId, Total> totals_of(const std::vector<TuningTable::Time>& times) {
+  std::map<BackendId, Total> totals;
+  for (const TuningTable::Time& time : times) {
+    Total& total = totals[time.observation.backend];
+    total.seconds += time.observation.seconds;
+    total.first_quartile += time.first_quartile;
+    total.third_quartile += time.third_quartile;
+  }
+  return totals;
+}
+
+/// The backend that is faster than the default by more than the spread of both; kError: none.
+BackendId faster_than(const std::map<BackendId, Total>& totals, BackendId chosen) {
+  const auto ours = totals.find(chosen);
+  if (ours == totals.end()) return BackendId::kError;
+  auto best = ours;
+  for (auto total = totals.begin(); total != totals.end(); ++total) {
+    if (total->second.seconds < best->second.seconds) best = total;
+  }
+  const bool is_faster = best->second.seconds < kWorthwhile * ours->second.seconds &&
+                         best->second.third_quartile < ours->second.first_quartile;
+  return is_faster ? best->first : BackendId::kError;
+}
+
+std::vector<TuningTable::Time> times_of(const Benchmark& result, const AttentionParams& params) {
+  std::vector<TuningTable::Time> times;
+  for (const BenchmarkRow& row : result.rows) {
+    const Expected<BackendRef> backend = parse_backend(row.name);
+    if (row.seconds.empty() || !backend || backend->id == BackendId::kCustom) continue;
+    times.push_back({{backend->id, params, row.backward, row.quantile(0.5)},
+                     row.quantile(0.25),
+                     row.quantile(0.75)});
+  }
+  return times;
+}
+
+}  // namespace
+
+std::vector<std::string> tuning_grid(bool quick) {
+  std::vector<std::string> grid;
+  for (const char* type : {"f32", "bf16", "f16"}) add_type(type, quick, &grid);
+  std::vector<std::string> mixed;
+  // A stride that shares no factor with the count visits each once.
+  std::size_t stride = grid.size() * 5 / 13;
+  while (std::gcd(stride, grid.size()) != 1) ++stride;
+  for (std::size_t i = 0; i < grid.size(); ++i) {
+    AttentionParams params = parse_case(grid[i * stride % grid.size()])->params;
+    save_for_backward(params);
+    mixed.push_back(to_string(params));
+  }
+  return mixed;
+}
+
+Expected<std::vector<std::string>> read_cases(const std::string& path) {
+  const auto error = [&](const std::string& what) {
+    return Status(StatusCode::kInvalidArgument, "[tune] " + files::quote(path) + ": " + what);
+  };
+  std::ifstream file(path);
+  if (!file) return error("cannot be read");
+  std::vector<std::string> cases;
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    if (line.empty() || line[0] == '#') continue;
+    Expected<Case> parsed = parse_case(line);
+    if (!parsed) return error(fmt::format("line {}: {}", number, parsed.status().message()));
+    if (parsed->params.device.type != DeviceType::kCpu) {
+      return error(fmt::format("line {}: expected a case on the CPU", number));
+    }
+    save_for_backward(parsed->params);
+    cases.push_back(to_string(parsed->params));
+    constexpr std::size_t kMaxCases = 100'000;
+    if (cases.size() > kMaxCases) return error("it has more than 100000 cases");
+  }
+  if (cases.empty()) return error("it has no case");
+  return cases;
+}
+
+double reference_seconds() {
+  constexpr int kRuns = 8, kSteps = 40'000;
+  double best = 1e9;
+  for (int run = 0; run < kRuns; ++run) {
+    volatile double seed = 1.0;
+    double sum = seed;
+    const double start = now_seconds();
+    for (int i = 0; i < kSteps; ++i) sum = sum * 0.999 + 1.0;
+    seed = sum;
+    best = std::min(best, now_seconds() - start);
+  }
+  return best;
+}
+
+std::string condition_near(const AttentionParams& p) {
+  std::string words = to_string(p.dtype_q);
+  const auto within = [&](const char* name, std::int64_t extent) {
+    constexpr double kRoot = 1.4142135623730951;
+    const double value = static_cast<double>(extent);
+    words +=
+        fmt::format(" {}>={} {}<={}", name, static_cast<std::int64_t>(std::ceil(value / kRoot)),
+                    name, static_cast<std::int64_t>(std::floor(value * kRoot)));
+  };
+  within("b", p.batch);
+  within("hq", p.num_heads_q);
+  within("hkv", p.num_heads_kv);
+  within("sq", p.seqlen_q);
+  within("skv", p.seqlen_kv);
+  within("d", p.head_dim_qk);
+  within("dv", p.head_dim_v);
+  for (const Feature feature :
+       {Feature::kNeedsGrad, Feature::kCausal, Feature::kAttnMask, Feature::kAttnBias,
+        Feature::kAlibi, Feature::kSoftcap, Feature::kDropout, Feature::kPacked, Feature::kPaged,
+        Feature::kSeqlensKv, Feature::kWindowLeft}) {
+    words += std::string(p.features.has(feature) ? " " : " !") + to_string(feature);
+  }
+  return words;
+}
+
+TuningRun::TuningRun(Context& context, TuningStore store, int rounds)
+    : context_(context), store_(std::move(store)), rounds_(rounds) {
+  context_.set_tuning({});  // the default is measured, whatever REGARD_TUNING names
+  reference_ = reference_seconds();
+}
+
+Status TuningRun::measure(const std::vector<std::string>& problems, double seconds,
+                          const std::function<void(int, double)>& report) {
+  counts_.problems = static_cast<int>(problems.size());
+  const double start = now_seconds();
+  int done = 0;
+  for (const std::string& words : problems) {
+    const double taken = now_seconds() - start;
+    if (interrupted()) return {};
+    if (taken > seconds) {
+      counts_.out_of_time = true;
+      return {};
+    }
+    std::vector<TuningTable::Time> times = store_.find(words, &counts_.notes);
+    if (!times.empty()) {
+      ++counts_.reused;
+    } else {
+      const Status status = measure_one(words, &times);
+      if (interrupted()) return {};
+      if (!status.ok()) return status;
+    }
+    if (!times.empty()) times_.push_back(std::move(times));
+    ++done;
+    const int new_ones = std::max(counts_.measured, 1);
+    const double each = (now_seconds() - start) / static_cast<double>(new_ones);
+    report(done, std::min(each * static_cast<double>(counts_.problems - done),
+                          std::max(seconds - (now_seconds() - start), 0.0)));
+  }
+  return {};
+}
+
+Status TuningRun::measure_one(const std::string& words, std::vector<TuningTable::Time>* times) {
+  const Expected<Case> source = parse_case(words);
+  if (!source) return source.status();
+  const bool needs_grad = source->params.features.has(Feature::kNeedsGrad);
+  conformance::Problem problem = conformance::make_problem(*source, {conformance::Guard::kNone});
+  Policy forward;
+  if (needs_grad) {
+    const Status status = attention(context_, problem.request(), forward);
+    if (!status.ok()) {
+      counts_.notes.push_back(words + ": " + status.message());
+      return {};
+    }
+    problem.begin_backward();
+  }
+  BenchmarkOptions options;
+  options.rounds = rounds_;
+  options.poll = [](void*) noexcept { return interrupted(); };
+  constexpr int kTries = 3;
+  bool is_steady = false;
+  for (int attempt = 0; attempt < kTries && !is_steady && !interrupted(); ++attempt) {
+    const Expected<Benchmark> result = benchmark(context_, problem.request(), {}, options);
+    if (!result) {
+      counts_.notes.push_back(words + ": " + result.status().message());
+      return {};
+    }
+    *times = times_of(*result, source->params);
+    // The default must lose twice.
+    const BackendId chosen = parse_backend(result->chosen)->id;
+    if (faster_than(totals_of(*times), chosen) != BackendId::kError && !interrupted()) {
+      const Expected<Benchmark> again = benchmark(context_, problem.request(), {}, options);
+      if (again && !again->interrupted) {
+        const auto confirmed = times_of(*again, source->params);
+        if (faster_than(totals_of(confirmed), chosen) == BackendId::kError) *times = confirmed;
+      }
+    }
+    const double ratio = reference_seconds() / reference_;
+    is_steady = ratio < kSteady && ratio > 1.0 / kSteady;
+    if (!is_steady && attempt + 1 < kTries) ++counts_.repeated;
+  }
+  if (interrupted()) return {};
+  if (!is_steady) {
+    ++counts_.unsteady;
+    reference_ = reference_seconds();
+  }
+  ++counts_.measured;
+  return is_steady && !times->empty() ? store_.keep(words, *times) : Status();
+}
+
+void TuningRun::add_rule(const std::vector<TuningTable::Time>& times, TuningTable* table) const {
+  const AttentionParams& params = times.front().observation.params;
+  const BackendRef chosen = explain(context_, params).chosen;
+  const BackendId best = faster_than(totals_of(times), chosen.id);
+  if (best == BackendId::kError) return;
+  table->rules.push_back({condition_near(params), {BackendRef(best), chosen}});
+}
+
+TuningTable TuningRun::table() const {
+  const Env env = context_.env();
+  TuningTable table = table_of(env);
+  std::vector<CostObservation> observations;
+  for (const std::vector<TuningTable::Time>& times : times_) {
+    for (const TuningTable::Time& time : times) observations.push_back(time.observation);
+    add_rule(times, &table);
+  }
+  CostModel start = default_costs(env);
+  start.rates = machine_rates(env.isa, env.concurrency);
+  table.costs = fit_costs(start, observations);
+  table.costs.source.clear();
+  return table;
+}
+
+}  // namespace regard::cli

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "regard/context.h"
+#include "regard/status.h"
+
+// What `regard tune` has measured, kept between its runs: a file for each problem, in a folder for
+// each environment.
+
+namespace regard::cli {
+
+/// A table without contents, of this build on this machine's CPU.
+TuningTable table_of(const Env& env);
+
+/// "$XDG_CACHE_HOME/regard", or ~/.cache/regard; "" without either.
+std::string cache_folder();
+
+/// Writes beside `path`, syncs and renames: a reader, and another writer, find a whole file.
+Status write_atomically(const std::string& path, const std::string& text);
+
+/// The kept measurements of one environment and number of rounds.
+class TuningStore {
+ public:
+  /// `folder` is made with the first entry.
+  TuningStore(std::string folder, const Env& env, int rounds);
+
+  const std::string& folder() const noexcept { return folder_; }
+  /// The times of a problem; empty where there are none. A file that is damaged or of another
+  /// environment or problem counts as none, and its reason is appended to `dropped`.
+  std::vector<TuningTable::Time> find(const std::string& words,
+                                      std::vector<std::string>* dropped) const;
+  Status keep(const std::string& words, std::vector<TuningTable::Time> times) const;
+
+ private:
+  std::string path_of(const std::string& words) const;
+
+  std::string folder_;
+  Env env_;
+};
+
+}  // namespace regard::cli
