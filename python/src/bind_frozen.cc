@@ -41,6 +41,7 @@ std::vector<AttentionParams> cases_of(const nb::object& given) {
 }
 
 nb::str freeze_text(const nb::object& cases) {
+  const AmbientScopes scopes;
   const Expected<FrozenDecisions> frozen = freeze(process_context(), cases_of(cases));
   if (!frozen) raise_status(frozen.status());
   return nb::str(to_string(*frozen).c_str());
@@ -56,6 +57,7 @@ FrozenDecisions parsed(const nb::object& text, const char* name) {
 void replay(const nb::object& text) {
   FrozenDecisions frozen;
   if (!text.is_none()) frozen = parsed(text, "text");
+  const AmbientScopes scopes;
   const Status status = process_context().set_replay(std::move(frozen));
   if (!status.ok()) raise_status(status);
 }

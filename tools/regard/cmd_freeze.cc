@@ -1,9 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,8 +8,10 @@
 
 #include "regard/context.h"
 #include "regard/frozen.h"
+#include "tools/files/pending_file.h"
 #include "tools/regard/commands.h"
 #include "tools/regard/exit_codes.h"
+#include "tools/regard/interrupt.h"
 #include "tools/regard/option_table.h"
 #include "tools/regard/options.h"
 #include "tools/regard/output.h"
@@ -45,26 +44,6 @@ Json json_of(const std::vector<FrozenDifference>& differences) {
 Expected<FrozenDecisions> read_frozen(const std::string& path) {
   const Expected<std::string> text = read_text(path);
   return text ? parse_frozen(*text, printable(path)) : text.status();
-}
-
-/// The file appears whole or not at all.
-Status write_whole(const std::string& path, const std::string& text) {
-  const std::string temporary = path + ".tmp";
-  const auto failed = [&] {
-    const std::string why = std::strerror(errno);
-    std::remove(temporary.c_str());
-    return Status(StatusCode::kInternal,
-                  fmt::format("[freeze] cannot write {}: {}", printable(path), why));
-  };
-  std::FILE* const file = std::fopen(temporary.c_str(), "wbx");
-  if (file == nullptr) {
-    const std::string why = std::strerror(errno);
-    return Status(StatusCode::kInternal,
-                  fmt::format("[freeze] cannot write {}: {}", printable(path), why));
-  }
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  if (std::fclose(file) != 0 || !written) return failed();
-  return std::rename(temporary.c_str(), path.c_str()) == 0 ? Status() : failed();
 }
 
 int verify_decisions(Output& output, const FreezeOptions& options, const Policy& policy) {
@@ -118,7 +97,11 @@ int freeze_decisions(Output& output, const FreezeOptions& options) {
     output.print(text);
     return kExitOk;
   }
-  if (const Status s = write_whole(options.output, text); !s) return output.fail(s);
+  const DeferSignals defer;  // a temporary file would be left behind
+  if (const std::string failed = files::replace_file(options.output, text); !failed.empty()) {
+    return output.fail(kExitFailed, "write_failed",
+                       fmt::format("output {}: {}", printable(options.output), failed));
+  }
   output.print(fmt::format("wrote     {} ({} decisions)\n", printable(options.output),
                            frozen->decisions.size()));
   return kExitOk;

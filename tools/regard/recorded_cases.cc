@@ -16,23 +16,24 @@ bool may_be_record(const ProblemWords& problem) {
   return problem.is_file && !problem.text.ends_with(".safetensors");
 }
 
-/// Forward and backward of one case are one problem.
-void add_cases(const Record& record, std::vector<CountedProblem>* problems) {
+}  // namespace
+
+std::vector<CountedProblem> cases_of(const Record& record) {
+  std::vector<CountedProblem> problems;
   for (const RecordedCase& recorded : record.cases) {
     const bool backward = recorded.direction == Direction::kBackward;
-    Expected<Case> c = parse_case(recorded.words + (backward ? " grad" : ""));
+    const Expected<Case> c = parse_case(recorded.words + (backward ? " grad" : ""));
     const std::string words = c ? to_string(*c) : recorded.words;
     const auto same = [&](const CountedProblem& p) { return p.words.text == words; };
-    const auto found = std::find_if(problems->begin(), problems->end(), same);
-    if (found == problems->end()) {
-      problems->push_back({{words, false}, recorded.count});
+    const auto found = std::find_if(problems.begin(), problems.end(), same);
+    if (found == problems.end()) {
+      problems.push_back({{words, false}, recorded.count});
     } else {
       found->calls = std::max(found->calls, recorded.count);
     }
   }
+  return problems;
 }
-
-}  // namespace
 
 Expected<std::string> read_text(const std::string& path) {
   constexpr std::size_t kMaxBytes = 64 << 20;
@@ -62,8 +63,7 @@ Expected<std::vector<CountedProblem>> expand_records(const std::vector<ProblemWo
     }
     const Expected<Record> record = parse_record(*text, files::quote(problem.text));
     if (!record) return record.status();
-    std::vector<CountedProblem> cases;
-    add_cases(*record, &cases);
+    const std::vector<CountedProblem> cases = cases_of(*record);
     if (cases.empty()) {
       return Status(StatusCode::kInvalidArgument,
                     fmt::format("{} holds no case", files::quote(problem.text)));

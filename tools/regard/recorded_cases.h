@@ -17,8 +17,11 @@ struct CountedProblem {
   std::uint64_t calls = 0;
 };
 
-/// The problems of a line, each record replaced by its cases, the most frequent first. A case whose
-/// backward was recorded has the word grad.
+/// The cases of a record, the most frequent first. Forward and backward of one case are one
+/// problem, with the word grad.
+std::vector<CountedProblem> cases_of(const Record& record);
+
+/// The problems of a line, each record replaced by its cases.
 Expected<std::vector<CountedProblem>> expand_records(const std::vector<ProblemWords>& problems);
 
 /// The text of a file of at most 64 MiB.
