@@ -2,6 +2,7 @@
 
 #include "backends/backend_list.h"
 #include "core/plan/context_impl.h"
+#include "core/plan/freeze.h"
 #include "core/select/tuning.h"
 #include "cpu/threads/thread_pool.h"
 #include "regard/context.h"
@@ -30,7 +31,8 @@ const char* version() noexcept {
 }
 
 BuiltinBackends builtin_candidates(const Env& env) {
-  return {entries_of(DeviceType::kCpu, env), entries_of(DeviceType::kCuda, env)};
+  return {entries_of(DeviceType::kCpu, env), entries_of(DeviceType::kCuda, env),
+          &builtin_row_reference()};
 }
 
 Context::Context() : Context(read_env()) {}
@@ -55,6 +57,17 @@ Context::Context(Env env, std::size_t plan_cache_capacity) {
   impl_ = std::make_unique<ContextImpl>(std::move(env), plan_cache_capacity, std::move(builtin),
                                         std::move(executor));
   if (!tuning.empty()) set_tuning(std::move(tuning));
+  const std::string replay_file = env_value(*impl_->env, "REGARD_REPLAY");
+  if (!replay_file.empty() && env_status(*impl_->env).ok()) {
+    Expected<FrozenDecisions> frozen = read_frozen(replay_file);
+    const Status same = frozen ? set_replay(*std::move(frozen)) : frozen.status();
+    if (!same.ok()) impl_->refuse_variable("REGARD_REPLAY", same.message());
+  }
+  // As above; what went wrong since the Env was read is a warning of the first call.
+  const std::string& record = env_value(*impl_->env, "REGARD_RECORD");
+  if (!record.empty() && env_status(*impl_->env).ok()) {
+    if (const Status s = set_record(record); !s.ok()) impl_->tracer->warn(s.message());
+  }
 }
 
 Context& default_context() {

@@ -15,6 +15,7 @@
 #include "regard/policy.h"
 #include "regard/request.h"
 #include "regard/selection.h"
+#include "regard/self_check.h"
 #include "regard/status.h"
 #include "regard/trace.h"
 
@@ -22,6 +23,7 @@ namespace regard {
 
 class Context;
 struct ContextImpl;
+struct FrozenDecisions;
 
 struct PlanCacheCounters {
   std::uint64_t hits = 0;
@@ -124,6 +126,16 @@ class REGARD_EXPORT Context {
 
   std::vector<BackendInfo> backends() const;
   PlanCacheCounters plan_cache_counters() const;
+  SelfCheckCounters self_check_counters() const;
+  /// The first 16 violations, oldest first.
+  std::vector<SelfCheckViolation> self_check_violations() const;
+  /// Where calls are recorded: case, direction and how often (regard/record.h). "" ends it, and
+  /// writes what there is. REGARD_RECORD's file until it is called.
+  Status set_record(const std::string& path);
+  /// Compares the decisions with those that this Context makes (regard/frozen.h); kInvalidArgument
+  /// with every difference, and nothing changes. From then on a plan for one of these cases that
+  /// differs is refused, too. Empty ends it.
+  Status set_replay(FrozenDecisions frozen);
   /// Frees leased workspaces that are not in use.
   void trim();
   std::int64_t leased_workspace_bytes() const;

@@ -83,7 +83,7 @@ constexpr void for_each_env_field(E& e, F&& f) {
   f("warnings", e.warnings);
 }
 
-/// Reads CPUID, caches, the CPUs that the process may use and the six REGARD_ variables. CUDA
+/// Reads CPUID, caches, the CPUs that the process may use and the eight REGARD_ variables. CUDA
 /// devices stay unread: reading them starts the driver, which takes some 100 ms, and children that
 /// are forked afterwards cannot use CUDA.
 REGARD_EXPORT Env read_env();

@@ -36,6 +36,9 @@ class REGARD_EXPORT Plan {
   /// For execute_backward; empty and 0 without `needs_grad`.
   const KernelPlan& backward_kernel() const noexcept;
   std::int64_t backward_workspace_bytes() const noexcept;
+  /// What a self-check of a call needs besides, which the Context holds from plan() on: some rows
+  /// of MATH. 0 where the policy has no self_check, or self_check_refusal() says why none can be.
+  std::int64_t self_check_bytes() const noexcept;
   const Policy& policy() const noexcept;  // merged from all sources
   /// The decision with every reason, computed again from the plan's own inputs.
   Selection selection() const;

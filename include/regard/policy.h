@@ -65,6 +65,10 @@ struct Policy {
   std::optional<std::int64_t> max_workspace_bytes;
   std::optional<OnFallback> on_fallback;
   std::optional<bool> assume_finite;  // waives Feature::kNonFiniteBehindMask
+  // One call in so many recomputes some of its rows on MATH (regard/self_check.h); 0: none does
+  std::optional<std::int64_t> self_check;
+  std::optional<bool> self_check_deny;        // a backend that fails may not run from then on
+  std::optional<std::string> self_check_dir;  // where failures leave files; unset: the user's cache
 
   friend bool operator==(const Policy&, const Policy&) = default;
 };
@@ -79,6 +83,9 @@ constexpr void for_each_policy_field(P& p, F&& f) {
   f("max_workspace_bytes", p.max_workspace_bytes);
   f("on_fallback", p.on_fallback);
   f("assume_finite", p.assume_finite);
+  f("self_check", p.self_check);
+  f("self_check_deny", p.self_check_deny);
+  f("self_check_dir", p.self_check_dir);
 }
 
 /// Checks the rules that need no problem: limits of at least 0. `where` is the function that the

@@ -244,6 +244,10 @@ typedef struct regard_policy {
   const double* max_error;             // refuses backends with a larger error bound
   const int64_t* max_workspace_bytes;  // refuses backends that need more
   const int32_t* assume_finite;        // 1: no NaN or infinity lies behind a mask; 0
+  // One forward in so many recomputes some of its rows on MATH (docs/self_check.md); 0: none does
+  const int64_t* self_check;
+  const int32_t* self_check_deny;  // 1: a backend that fails may not run from then on; 0
+  const char* self_check_dir;      // where failures leave files; null: the user's cache
 } regard_policy;
 
 /// Runs one worker of a call.

@@ -20,7 +20,8 @@ struct Scopes {
 };
 
 constexpr const char* kFields =
-    "only, deny, prefer, require, max_error, max_workspace_bytes, on_fallback, assume_finite";
+    "only, deny, prefer, require, max_error, max_workspace_bytes, on_fallback, assume_finite, "
+    "self_check, self_check_deny, self_check_dir";
 
 Determinism read_require(PyObject* object) {
   constexpr const char* kAccepted =
@@ -57,6 +58,12 @@ void set_field(Policy& policy, const std::string& name, nb::handle value) {
     policy.on_fallback = read_on_fallback(object);
   } else if (name == "assume_finite") {
     policy.assume_finite = read_bool(object, "assume_finite");
+  } else if (name == "self_check") {
+    policy.self_check = read_int64(object, "self_check");
+  } else if (name == "self_check_deny") {
+    policy.self_check_deny = read_bool(object, "self_check_deny");
+  } else if (name == "self_check_dir") {
+    policy.self_check_dir = read_text(object, "self_check_dir", "a folder's name");
   } else {
     raise_type("Policy() got an unexpected keyword '" + name + "'; accepted are " + kFields);
   }
@@ -89,6 +96,7 @@ nb::object names_of(const std::vector<BackendRef>& refs) {
 nb::object python_value(const std::vector<BackendRef>& refs) { return names_of(refs); }
 nb::object python_value(double value) { return nb::float_(value); }
 nb::object python_value(std::int64_t value) { return nb::int_(value); }
+nb::object python_value(const std::string& value) { return nb::str(value.c_str()); }
 nb::object python_value(bool value) { return nb::bool_(value); }
 nb::object python_value(Determinism level) { return nb::str(to_string(level)); }
 nb::object python_value(OnFallback value) { return nb::str(to_string(value)); }
@@ -175,8 +183,10 @@ only, deny, prefer: a backend's name or a list of names ('flash', 'efficient', '
 'custom:<name>'). require: 'none', 'run_to_run', 'thread_count_invariant' or 'batch_invariant'.
 max_error: the largest error bound of a backend that may run. max_workspace_bytes: the most scratch
 memory. on_fallback: 'allow', 'warn' or 'error', where the first preferred backend cannot run.
-assume_finite: True where no NaN or infinity lies behind a mask. A Policy is a value: it compares,
-hashes and pickles.
+assume_finite: True where no NaN or infinity lies behind a mask. self_check: one forward in so many
+recomputes some of its rows on MATH, 0 none does; self_check_deny: True: a backend that fails may
+not run from then on; self_check_dir: where failures leave files (`python -m regard docs
+self_check`). A Policy is a value: it compares, hashes and pickles.
 
     >>> import regard
     >>> policy = regard.Policy(prefer=['math'], max_workspace_bytes=1 << 20)

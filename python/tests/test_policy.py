@@ -17,7 +17,8 @@ def chosen(**keywords):
 
 def test_a_policy_is_a_value():
     policy = regard.Policy(only=["MATH", "efficient"], max_error=1e-3, require="run_to_run",
-                           on_fallback="warn", max_workspace_bytes=1 << 20, assume_finite=True)
+                           on_fallback="warn", max_workspace_bytes=1 << 20, assume_finite=True,
+                           self_check=1000, self_check_deny=True, self_check_dir="/tmp/a 'b")
     assert policy.only == ["math", "efficient"] and policy.deny == [] and policy.prefer is None
     assert policy.max_error == 1e-3 and policy.assume_finite is True
     assert policy == regard.Policy(**policy.to_dict()) and policy != regard.Policy()
@@ -44,6 +45,10 @@ def test_a_policy_is_a_value():
     (dict(max_workspace_bytes=-1), ValueError, "max_workspace_bytes of policy .-1. must be at "),
     (dict(max_workspace_bytes=1.5), TypeError, "max_workspace_bytes .1.5. must be an integer"),
     (dict(assume_finite=1), TypeError, "assume_finite .1. must be True or False"),
+    (dict(self_check=-1), ValueError, "self_check of policy .-1. must be at least 0"),
+    (dict(self_check=0.5), TypeError, "self_check .0.5. must be an integer"),
+    (dict(self_check_deny=1), TypeError, "self_check_deny .1. must be True or False"),
+    (dict(self_check_dir=7), TypeError, "self_check_dir .7. must be a folder's name"),
 ])
 def test_wrong_fields(fields, error, words):
     with pytest.raises(error, match=words):

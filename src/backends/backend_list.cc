@@ -7,6 +7,7 @@
 #include "backends/cuda_math/backend.h"
 #include "backends/cudnn/backend.h"
 #include "backends/math/backend.h"
+#include "backends/math/row_reference.h"
 
 // The only file that names every backend.
 
@@ -38,5 +39,7 @@ std::span<const Backend* const> builtin_backends(DeviceType device, std::int32_t
   if (sm_version > 0 && (sm_version < 80 || sm_version >= 110)) return cuda_without_cudnn;
   return cuda_with_cudnn;
 }
+
+const RowReference& builtin_row_reference() { return math::row_reference(); }
 
 }  // namespace regard

@@ -1,3 +1,4 @@
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -52,6 +53,17 @@ Status read_lists(const char* where, const regard_policy& given, Policy* policy)
   return {};
 }
 
+Status read_flag(const char* where, const char* field, const std::int32_t* given,
+                 std::optional<bool>* flag) {
+  if (given == nullptr) return {};
+  if (*given != 0 && *given != 1) {
+    return invalid(
+        where, std::string(field) + " of policy (" + std::to_string(*given) + ") must be 0 or 1");
+  }
+  *flag = *given == 1;
+  return {};
+}
+
 }  // namespace
 
 Status read_policy(const char* where, const regard_policy* given, Policy* policy) {
@@ -69,12 +81,15 @@ Status read_policy(const char* where, const regard_policy* given, Policy* policy
   }
   if (p->max_error != nullptr) policy->max_error = *p->max_error;
   if (p->max_workspace_bytes != nullptr) policy->max_workspace_bytes = *p->max_workspace_bytes;
-  if (p->assume_finite != nullptr) {
-    if (*p->assume_finite != 0 && *p->assume_finite != 1) {
-      return invalid(where, "assume_finite of policy (" + std::to_string(*p->assume_finite) +
-                                ") must be 0 or 1");
-    }
-    policy->assume_finite = *p->assume_finite == 1;
+  if (p->self_check != nullptr) policy->self_check = *p->self_check;
+  if (p->self_check_dir != nullptr) policy->self_check_dir = p->self_check_dir;
+  if (Status s = read_flag(where, "assume_finite", p->assume_finite, &policy->assume_finite);
+      !s.ok()) {
+    return s;
+  }
+  if (Status s = read_flag(where, "self_check_deny", p->self_check_deny, &policy->self_check_deny);
+      !s.ok()) {
+    return s;
   }
   return validate(*policy, where);
 }

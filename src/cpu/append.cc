@@ -334,4 +334,20 @@ void append_and_rotate(Problem* problem, void* rotated_queries, const AppendWork
   if (rotates) problem->q = args.rotated;
 }
 
+void rotate_queries(Problem* problem, const QueryRange& queries, void* copies, void* row) {
+  const Problem& p = *problem;
+  if (!transforms(p)) return;
+  View rotated = rotated_view(p, copies);
+  // As if all queries before these had copies, too.
+  const std::int64_t first = sequence_row(rotated, queries.b, queries.begin);
+  rotated.data =
+      reinterpret_cast<char*>(reinterpret_cast<std::uintptr_t>(copies) -
+                              static_cast<std::uintptr_t>(first * element_bytes(rotated.type)));
+  const Sequence s = sequence_of(p, queries.b);
+  for (std::int64_t i = queries.begin; i < queries.end; ++i) {
+    rotate_query(p, rotated, s, i, static_cast<char*>(row));
+  }
+  problem->q = rotated;
+}
+
 }  // namespace regard::cpu

@@ -30,4 +30,16 @@ struct AppendWorkers {
 void append_and_rotate(problem::Problem* problem, void* rotated_queries,
                        const AppendWorkers& workers);
 
+/// Queries [begin, end) of a sequence, all heads.
+struct QueryRange {
+  std::int64_t b;
+  std::int64_t begin;
+  std::int64_t end;
+};
+
+/// Of a call that has ended: copies those queries to `copies`, rotated or mixed as the call had
+/// them, which becomes the problem's q; no other query may be read from it. `row`: one in f64. Does
+/// nothing without rotary embedding or a Hadamard matrix.
+void rotate_queries(problem::Problem* problem, const QueryRange& queries, void* copies, void* row);
+
 }  // namespace regard::cpu

@@ -5,6 +5,8 @@
 #include <numeric>
 
 #include "base/message.h"
+#include "core/plan/freeze.h"
+#include "core/plan/recorder.h"
 #include "core/select/tuning.h"
 #include "core/text/backend_names.h"
 #include "core/text/number_parse.h"
@@ -44,6 +46,11 @@ std::string check_tuning(const std::string& value) {
   return table ? "" : table.status().message();
 }
 
+std::string check_replay(const std::string& value) {
+  const auto frozen = read_frozen(value);
+  return frozen ? "" : frozen.status().message();
+}
+
 std::string check_log(const std::string& value) {
   return value == "select" || value == "trace" ? "" : "expected select or trace";
 }
@@ -62,6 +69,8 @@ constexpr VariableSpec kVariables[] = {
     {"REGARD_NUM_THREADS", "workers that a plan may use (default: the CPUs allowed)",
      check_threads},
     {"REGARD_TUNING", "a file with an order of backends measured on this machine", check_tuning},
+    {"REGARD_REPLAY", "frozen decisions: plans that differ from them are refused", check_replay},
+    {"REGARD_RECORD", "a file that counts the cases of every call", check_record_path},
     {"REGARD_LOG", "select: a JSON line per decision; trace: per call, too", check_log},
 };
 

@@ -143,6 +143,9 @@ TEST(CErrors, WordsOfAPolicyAreNamed) {
   EXPECT_EQ(refused([&](regard_policy& p) { p.assume_finite = &two; }),
             "invalid_argument [regard_context_set_policy] assume_finite of policy (2) must be 0 or "
             "1");
+  EXPECT_EQ(refused([&](regard_policy& p) { p.self_check_deny = &two; }),
+            "invalid_argument [regard_context_set_policy] self_check_deny of policy (2) must be 0 "
+            "or 1");
   const double nan = std::nan("");
   EXPECT_EQ(refused([&](regard_policy& p) { p.max_error = &nan; }),
             "invalid_argument [regard_context_set_policy] max_error of policy (nan) must be at "
@@ -151,6 +154,9 @@ TEST(CErrors, WordsOfAPolicyAreNamed) {
   EXPECT_EQ(refused([&](regard_policy& p) { p.max_workspace_bytes = &negative; }),
             "invalid_argument [regard_context_set_policy] max_workspace_bytes of policy (-1) must "
             "be at least 0");
+  EXPECT_EQ(refused([&](regard_policy& p) { p.self_check = &negative; }),
+            "invalid_argument [regard_context_set_policy] self_check of policy (-1) must be at "
+            "least 0");
 }
 
 TEST(CErrors, EveryFieldOfAPolicyArrives) {
@@ -167,6 +173,9 @@ TEST(CErrors, EveryFieldOfAPolicyArrives) {
   policy.max_error = &max_error;
   policy.max_workspace_bytes = &bytes;
   policy.assume_finite = &finite;
+  policy.self_check = &bytes;
+  policy.self_check_deny = &finite;
+  policy.self_check_dir = "/some/folder";
   const std::string json = text_of(
       [&](auto... out) { return regard_explain_case(context.get(), "sq4 d8", &policy, out...); });
   Policy expected;
@@ -178,6 +187,9 @@ TEST(CErrors, EveryFieldOfAPolicyArrives) {
   expected.max_error = 0.5;
   expected.max_workspace_bytes = 1 << 20;
   expected.assume_finite = true;
+  expected.self_check = 1 << 20;
+  expected.self_check_deny = true;
+  expected.self_check_dir = "/some/folder";
   EXPECT_NE(json.find("\"policy\":" + to_json(expected)), std::string::npos) << json;
 }
 

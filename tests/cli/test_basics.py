@@ -112,6 +112,8 @@ class Environment(CliTest):
         "REGARD_MAX_ISA": "avx3",
         "REGARD_NUM_THREADS": "many",
         "REGARD_TUNING": "/no/such/table",
+        "REGARD_REPLAY": "/no/such/decisions",
+        "REGARD_RECORD": "/no/such/folder/calls.record",
         "REGARD_LOG": "chat",
     }
 

@@ -99,7 +99,8 @@ TEST(Env, TheListOfVariablesIsComplete) {
     EXPECT_FALSE(v.meaning.empty()) << v.name;
   }
   EXPECT_EQ(names, (std::set<std::string>{"REGARD_BACKEND", "REGARD_DENY", "REGARD_MAX_ISA",
-                                          "REGARD_NUM_THREADS", "REGARD_TUNING", "REGARD_LOG"}));
+                                          "REGARD_NUM_THREADS", "REGARD_TUNING", "REGARD_REPLAY",
+                                          "REGARD_RECORD", "REGARD_LOG"}));
 }
 
 TEST(Env, UnknownNamesWarnOnceWithTheNearestName) {

@@ -56,12 +56,15 @@ TEST(Policy, EveryFieldShowsInTextJsonHashAndEquality) {
   Policy one;
   one.only = {kMath};
   std::vector<Policy> all{one, deny({kFlash}), prefer({kMath})};
-  for (int i = 0; i < 5; ++i) all.emplace_back();
+  for (int i = 0; i < 8; ++i) all.emplace_back();
   all[3].require = Determinism::kRunToRun;
   all[4].max_error = 1e-3;
   all[5].max_workspace_bytes = 7;
   all[6].on_fallback = OnFallback::kWarn;
   all[7].assume_finite = true;
+  all[8].self_check = 1000;
+  all[9].self_check_deny = true;
+  all[10].self_check_dir = "/tmp";
   int fields = 0;
   for_each_policy_field(all[0], [&](const char*, const auto&) { ++fields; });
   ASSERT_EQ(static_cast<std::size_t>(fields), all.size()) << "a field without a row here";

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "backends/math/kernel.h"
+#include "backends/math/forward_layout.h"
 #include "base/checked.h"
 #include "base/scratch.h"
 #include "cpu/append.h"
@@ -21,9 +21,16 @@ namespace {
 constexpr std::int64_t kRows = 48;    // of a task: what one read (and conversion) of K and V serves
 constexpr std::int64_t kTileKv = 64;  // a constant, so that no sum's order depends on anything
 
-/// `isa`: one that cpu::kernel_isa gave.
-const Kernel& kernel_of(const AttentionParams& p, Isa isa) noexcept {
+const cpu::BackwardKernel& backward_kernel_of(const AttentionParams& p, Isa isa) noexcept {
+  const cpu::BackwardKernels& kernels = cpu::backward_kernels(isa);
+  return p.dtype_q == Dtype::kF64 ? kernels.f64 : kernels.f32;
+}
+
+}  // namespace
+
+const Kernel& kernel_of(const AttentionParams& p, Isa machine) noexcept {
   const bool f64 = p.dtype_q == Dtype::kF64;
+  const Isa isa = cpu::kernel_isa(machine);
 #if defined(__x86_64__)
   if (isa == Isa::kAvx512) return f64 ? kAvx512F64 : kAvx512F32;
   if (isa == Isa::kAvx2) return f64 ? kAvx2F64 : kAvx2F32;
@@ -34,14 +41,8 @@ const Kernel& kernel_of(const AttentionParams& p, Isa isa) noexcept {
   return f64 ? kScalarF64 : kScalarF32;
 }
 
-const cpu::BackwardKernel& backward_kernel_of(const AttentionParams& p, Isa isa) noexcept {
-  const cpu::BackwardKernels& kernels = cpu::backward_kernels(isa);
-  return p.dtype_q == Dtype::kF64 ? kernels.f64 : kernels.f32;
-}
-
-/// Fills the offsets of args; returns a worker's bytes.
-std::int64_t lay_out(const AttentionParams& p, const Kernel& kernel, std::int64_t row_blocks,
-                     ForwardArgs* args) noexcept {
+std::int64_t lay_out_forward(const AttentionParams& p, const Kernel& kernel,
+                             std::int64_t row_blocks, ForwardArgs* args) noexcept {
   const bool converts = p.features.has(Feature::kPaged) ||  // tiles may lie in several pages
                         p.dtype_k != p.dtype_v ||
                         (p.dtype_k != Dtype::kF32 && p.dtype_k != Dtype::kF64);
@@ -62,6 +63,8 @@ std::int64_t lay_out(const AttentionParams& p, const Kernel& kernel, std::int64_
       cpu::function_bytes(p, kernel.width, kernel.lanes, kernel.scalar_bytes, false), 1);
   return layout.total();
 }
+
+namespace {
 
 BackendInfo make_info() {
   BackendInfo info;
@@ -96,12 +99,12 @@ class MathBackend final : public Backend {
 
   std::int64_t workspace_bytes(const AttentionKey& key, const Env& env) const override {
     ForwardArgs args;
-    const Kernel& kernel = kernel_of(key.params(), cpu::kernel_isa(env.isa));
+    const Kernel& kernel = kernel_of(key.params(), env.isa);
     const std::int64_t row_blocks = kRows / kernel.width;
-    return saturating_add(
-        saturating_add(cpu::rotated_queries_bytes(key.params()),
-                       cpu::packed_blocks_bytes(key.params())),
-        saturating_mul(lay_out(key.params(), kernel, row_blocks, &args), workers(key, env)));
+    return saturating_add(saturating_add(cpu::rotated_queries_bytes(key.params()),
+                                         cpu::packed_blocks_bytes(key.params())),
+                          saturating_mul(lay_out_forward(key.params(), kernel, row_blocks, &args),
+                                         workers(key, env)));
   }
 
   Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override {
@@ -122,7 +125,7 @@ class MathBackend final : public Backend {
     ForwardArgs args;
     const std::int64_t row_blocks =
         cpu::choose_row_blocks(params, kernel.width, plan.tile_q / kernel.width, plan.workers);
-    const std::int64_t worker_bytes = lay_out(params, kernel, row_blocks, &args);
+    const std::int64_t worker_bytes = lay_out_forward(params, kernel, row_blocks, &args);
     problem::Functions functions;
     problem::make_problem(params, buffers, &args.problem, &functions);
     args.functions = &cpu::function_kernel(plan.isa, kernel.scalar_bytes);
@@ -159,7 +162,7 @@ class MathBackend final : public Backend {
  private:
   /// One row block a task is the finest that execute divides a key's rows.
   static std::int32_t workers(const AttentionKey& key, const Env& env) noexcept {
-    const std::int64_t width = kernel_of(key.params(), cpu::kernel_isa(env.isa)).width;
+    const std::int64_t width = kernel_of(key.params(), env.isa).width;
     return cpu::plan_workers(env, key.params(), cpu::count_tasks(key.params(), width));
   }
 

@@ -9,6 +9,7 @@
 #include "core/describe/describe.h"
 #include "core/describe/describe_gradients.h"
 #include "core/execute/check_workspace.h"
+#include "core/execute/self_check.h"
 #include "core/plan/context_impl.h"
 #include "core/plan/default_mode_executor.h"
 #include "core/text/thrown_by.h"
@@ -240,7 +241,8 @@ Status execute_described(const PlanImpl& plan, const AttentionParams& params,
   const Status status = run_workers("execute", plan, launch, [&](const Launch& complete) {
     return plan.entry.backend->execute(plan.kernel, params, buffers, complete);
   });
-  return completed("execute", launch, status);
+  const Status ended = completed("execute", launch, status);
+  return ended.ok() ? self_check(plan, params, buffers) : ended;
 }
 
 namespace {
@@ -281,6 +283,7 @@ Status execute(const Plan& plan, const Buffers& buffers, const Launch& launch) {
     const Expected<AttentionParams> params = fit(impl, buffers, "execute");
     if (!params) return params.status();
     note(planned, *params, plan);
+    if (Status s = check_not_denied(*impl, "execute"); !s.ok()) return s;
     return execute_described(*impl, *params, buffers, launch);
   };
   return traced({"execute", tracer, launch, buffers}, run);

@@ -20,7 +20,8 @@ ContextImpl::ContextImpl(Env env_in, std::size_t plan_cache_capacity, BuiltinBac
       environment(environment_policy(*env)),
       executor(std::move(executor_in)),
       cache(plan_cache_capacity),
-      tracer(std::make_shared<Tracer>(env_value(*env, "REGARD_LOG"))) {
+      tracer(std::make_shared<Tracer>(env_value(*env, "REGARD_LOG"))),
+      self_checks(std::make_shared<SelfChecks>(builtin.rows)) {
   auto settings = std::make_shared<Settings>();
   settings->cpu = std::move(builtin.cpu);
   settings->cuda = std::move(builtin.cuda);
@@ -47,6 +48,14 @@ std::shared_ptr<const Env> ContextImpl::env_for(const Device& device, Env (*read
   }
   const auto index = static_cast<std::size_t>(std::max(device.index, 0));
   return device_envs[std::min(index, device_envs.size() - 1)];
+}
+
+void ContextImpl::refuse_variable(const std::string& name, const std::string& error) {
+  auto changed = std::make_shared<Env>(*env);
+  for (EnvVariable& v : changed->variables) {
+    if (v.name == name) v.error = error;
+  }
+  env = std::move(changed);
 }
 
 Status ContextImpl::set_concurrency(std::int32_t workers) {
@@ -145,6 +154,12 @@ void Context::set_trace(TraceFunction function, void* user) {
   impl_->tracer->set_function(function, user);
 }
 
+Status Context::set_record(const std::string& path) try {
+  return impl_->tracer->set_record(path);
+} catch (...) {
+  return status_of_exception("set_record");
+}
+
 std::vector<BackendInfo> Context::backends() const {
   const auto settings = impl_->settings();
   std::vector<BackendInfo> infos;
@@ -165,12 +180,18 @@ PlanCacheCounters Context::plan_cache_counters() const {
   counters.refusals = impl_->learned.added();
   return counters;
 }
+SelfCheckCounters Context::self_check_counters() const { return impl_->self_checks->counters(); }
+std::vector<SelfCheckViolation> Context::self_check_violations() const {
+  return impl_->self_checks->violations();
+}
 void Context::trim() {
+  impl_->self_checks->trim();
   impl_->workspaces.trim();
   impl_->device_pools.trim();
 }
 std::int64_t Context::leased_workspace_bytes() const {
-  return impl_->workspaces.total_bytes() + impl_->device_pools.total_bytes();
+  return impl_->workspaces.total_bytes() + impl_->device_pools.total_bytes() +
+         impl_->self_checks->total_bytes();
 }
 
 }  // namespace regard

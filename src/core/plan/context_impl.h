@@ -7,7 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "base/checked.h"
+#include "core/plan/freeze.h"
 #include "core/plan/plan_cache.h"
+#include "core/plan/self_checks.h"
 #include "core/plan/tracer.h"
 #include "core/plan/workspace_pool.h"
 #include "core/select/select.h"
@@ -22,6 +25,7 @@ struct Settings {
   std::shared_ptr<const ResolvedPolicy> base;  // resolved without call policy and scopes
   std::vector<BackendEntry> cpu, cuda;         // candidates by the problem's device
   TuningTable tuning;
+  std::shared_ptr<const Replay> replay;  // null: decisions are compared with none
   Generations generations;
 
   const std::vector<BackendEntry>& backends(DeviceType device) const {
@@ -51,6 +55,7 @@ struct ExecutorHolder {
 /// them.
 struct BuiltinBackends {
   std::vector<BackendEntry> cpu, cuda;
+  const RowReference* rows = nullptr;  // what self-checks compare with; null: nothing is checked
 };
 BuiltinBackends builtin_candidates(const Env& env);
 
@@ -61,6 +66,8 @@ struct ContextImpl {
   static ContextImpl& of(Context& context) noexcept { return *context.impl_; }
 
   std::shared_ptr<const Settings> settings() const;
+  /// While the Context is made: every plan reports that the variable's value cannot be used.
+  void refuse_variable(const std::string& name, const std::string& error);
   Status set_concurrency(std::int32_t workers);
   /// Replaces the settings by a copy that `change` edited.
   template <class Change>
@@ -85,6 +92,7 @@ struct ContextImpl {
   WorkspacePool workspaces;  // on the host
   DevicePools device_pools;
   std::shared_ptr<Tracer> tracer;
+  std::shared_ptr<SelfChecks> self_checks;
 
  private:
   std::shared_ptr<const ResolvedPolicy> resolve_base(const Policy& policy) const;
@@ -108,6 +116,21 @@ std::shared_ptr<const Env> with_concurrency(std::shared_ptr<const Env> env,
 std::shared_ptr<const Settings> order_for(std::shared_ptr<const Settings> settings,
                                           DeviceType device, const Env& env);
 
+/// How calls of a plan are checked.
+struct PlannedCheck {
+  std::shared_ptr<SelfChecks> checks;  // null: they are not
+  std::int64_t every = 0;              // one call in so many
+  std::int64_t bytes = 0;
+  Isa isa = Isa::kScalar;  // of MATH
+  double bound = 0.0;      // the backend's and MATH's together
+  std::string refusal;     // why they cannot be
+};
+
+/// Behind the workspace of the reference: a row of an output in f64.
+inline std::int64_t self_check_row_bytes(std::int64_t head_dim_v) {
+  return round_up(saturating_mul(head_dim_v, std::int64_t{sizeof(double)}), 64);
+}
+
 /// A plan and what it was decided from, so that it can explain itself.
 struct PlanImpl {
   AttentionKey key;    // extents rounded
@@ -122,7 +145,9 @@ struct PlanImpl {
   BackendEntry entry;
   KernelLevel level;
   KernelPlan kernel;
-  KernelPlan backward;  // with needs_grad
+  KernelPlan backward;                  // with needs_grad
+  std::vector<DeniedBackend> denied{};  // by self-checks before it
+  PlannedCheck check{};
 
   /// What a problem of the plan's class was decided from; `exact` is that problem's key.
   SelectInputs inputs(const AttentionKey& exact) const;

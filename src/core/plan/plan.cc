@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <utility>
@@ -46,11 +47,17 @@ Expected<Keys> keys_of(const AttentionParams& params, const ResolvedPolicy& poli
   return Keys{*rounded, *exact};
 }
 
+// What calls before this one have found out.
+struct Hindrances {
+  std::vector<LearnedRefusal> learned;
+  std::vector<DeniedBackend> denied;
+};
+
 SelectInputs inputs_of(const Keys& keys, const Env& env, const ResolvedPolicy& policy,
-                       const Settings& settings, std::span<const LearnedRefusal> learned) {
-  return {keys.rounded, keys.exact,      env,
-          policy,       settings.tuning, settings.backends(keys.rounded.params().device.type),
-          learned};
+                       const Settings& settings, const Hindrances& known) {
+  return {keys.rounded,  keys.exact,      env,
+          policy,        settings.tuning, settings.backends(keys.rounded.params().device.type),
+          known.learned, known.denied};
 }
 
 Status no_backend(ContextImpl& context, const SelectInputs& inputs, const AttentionParams& params) {
@@ -138,6 +145,51 @@ struct MadePlan {
   bool may_be_cached = true;  // a backend that is unavailable now may be chosen next time
 };
 
+// Whether the record claims the forward of these params.
+bool computes_forward(const BackendInfo& info, const AttentionParams& params, KernelLevel level) {
+  constexpr FeatureSet kOthers{Feature::kNeedsGrad, Feature::kDLse, Feature::kDelta,
+                               Feature::kScoresOut};
+  const FeatureSet wanted = params.features.without(kOthers);
+  return find_dtypes(info.forward, params, level) != nullptr &&
+         wanted.without(info.forward.features).empty();
+}
+
+// How calls of the key are checked: with the rows of MATH on this machine; those of MATH itself
+// with its scalar kernels.
+PlannedCheck plan_check(const ContextImpl& context, const Settings& settings,
+                        const ResolvedPolicy& policy, const AttentionKey& key,
+                        const Decision& decision) {
+  PlannedCheck check;
+  check.every = policy.policy.self_check.value_or(0);
+  const RowReference* const rows = context.self_checks->reference();
+  if (check.every == 0 || policy.is_of_backward || rows == nullptr) return check;
+  check.checks = context.self_checks;
+  check.refusal = self_check_refusal(key.params());
+  if (!check.refusal.empty()) return check;
+  const BackendRef math = BackendId::kMath;
+  check.isa = decision.entry->ref == math ? Isa::kScalar : decision.level.isa;
+  const auto is_math = [&](const BackendEntry& entry) { return entry.ref == math; };
+  const auto entry = std::ranges::find_if(settings.cpu, is_math);
+  const KernelLevel level{check.isa, 0};
+  const DtypeClaim* const ours =
+      entry != settings.cpu.end() ? find_dtypes(entry->backend->info().forward, key.params(), level)
+                                  : nullptr;
+  const DtypeClaim* const theirs =
+      find_dtypes(decision.entry->backend->info().forward, key.params(), decision.level);
+  if (ours == nullptr || theirs == nullptr) {
+    check.refusal = "math does not support these element types";
+  } else if (!computes_forward(entry->backend->info(), key.params(), level)) {
+    check.refusal = "math does not support this problem";
+  } else if (check.isa == decision.level.isa && decision.entry->ref == math) {
+    check.refusal = "math on this machine has one kernel, and nothing to compare it with";
+  } else {
+    check.bound = ours->error_bound + theirs->error_bound;
+    check.bytes = saturating_add(rows->workspace_bytes(key.params(), check.isa),
+                                 self_check_row_bytes(key.params().head_dim_v));
+  }
+  return check;
+}
+
 // Selects and plans until a backend's own planner agrees with its record.
 Expected<MadePlan> make_plan(ContextImpl& context, const Keys& keys,
                              const std::shared_ptr<const ResolvedPolicy>& policy,
@@ -146,10 +198,10 @@ Expected<MadePlan> make_plan(ContextImpl& context, const Keys& keys,
   const std::shared_ptr<const Env> env =
       with_concurrency(context.env_for(params.device), settings->generations.concurrency);
   settings = order_for(std::move(settings), params.device.type, *env);
-  std::vector<LearnedRefusal> learned = context.learned.find(keys.rounded, keys.exact);
+  Hindrances known{context.learned.find(keys.rounded, keys.exact), context.self_checks->denied()};
   MadePlan made;
   while (true) {
-    const SelectInputs inputs = inputs_of(keys, *env, *policy, *settings, learned);
+    const SelectInputs inputs = inputs_of(keys, *env, *policy, *settings, known);
     context.cache.count_selection();
     const Decision decision = decide(inputs);
     if (decision.entry == nullptr) return no_backend(context, inputs, params);
@@ -159,18 +211,24 @@ Expected<MadePlan> make_plan(ContextImpl& context, const Keys& keys,
         plan_pair(*decision.entry, key, machine.get(), policy->policy.max_workspace_bytes);
     if (!pair && is_refusal(pair.status().code())) {
       const bool lasting = pair.status().code() == StatusCode::kRefusedAtPlan;
-      learned.push_back(
+      known.learned.push_back(
           {decision.entry->ref, key, decision.level, pair.status().message(), lasting});
-      if (lasting) context.learned.add(learned.back());
+      if (lasting) context.learned.add(known.learned.back());
       made.may_be_cached = made.may_be_cached && lasting;
       continue;
     }
     if (!pair) return pair.status();
     made.depends_on_exact = decision.depends_on_exact;
-    made.plan = PlanImpl::wrap(std::make_shared<const PlanImpl>(
-        PlanImpl{keys.rounded, keys.exact, params, policy, settings, env, context.executor,
-                 context.tracer, std::move(learned), *decision.entry, decision.level,
-                 std::move(pair->forward), std::move(pair->backward)}));
+    PlannedCheck check = plan_check(context, *settings, *policy, key, decision);
+    if (Status s = context.self_checks->reserve(check.bytes); !s.ok()) return s;
+    made.plan = PlanImpl::wrap(std::make_shared<const PlanImpl>(PlanImpl{
+        keys.rounded, keys.exact, params, policy, settings, env, context.executor, context.tracer,
+        std::move(known.learned), *decision.entry, decision.level, std::move(pair->forward),
+        std::move(pair->backward), std::move(known.denied), std::move(check)}));
+    const Replay* const replay = PlanImpl::of(made.plan)->settings->replay.get();
+    if (replay == nullptr) return made;
+    const Status same = replay->check(*PlanImpl::of(made.plan));
+    if (!same.ok()) return same;
     return made;
   }
 }
@@ -193,8 +251,9 @@ void learn_refusal(ContextImpl& context, const PlanImpl& plan, const Status& ref
 }
 
 SelectInputs PlanImpl::inputs(const AttentionKey& exact_key) const {
-  return {key,    exact_key, *env, *policy, settings->tuning, settings->backends(asked.device.type),
-          learned};
+  return {
+      key,     exact_key, *env, *policy, settings->tuning, settings->backends(asked.device.type),
+      learned, denied};
 }
 
 PredictedTime PlanImpl::predicted(const AttentionParams& params, Direction direction) const noexcept
@@ -221,6 +280,7 @@ const KernelPlan& Plan::backward_kernel() const noexcept { return impl_->backwar
 std::int64_t Plan::backward_workspace_bytes() const noexcept {
   return impl_->backward.workspace_bytes;
 }
+std::int64_t Plan::self_check_bytes() const noexcept { return impl_->check.bytes; }
 const Policy& Plan::policy() const noexcept { return impl_->policy->policy; }
 Selection Plan::selection() const { return select(impl_->inputs(impl_->exact), impl_->asked); }
 
@@ -239,6 +299,11 @@ std::string to_string(const KernelPlan& k) {
 std::string Plan::to_string() const {
   std::string text = regard::to_string(backend()) + ": " + regard::to_string(impl_->kernel);
   if (!impl_->backward.kernel.empty()) text += "; backward " + regard::to_string(impl_->backward);
+  const PlannedCheck& check = impl_->check;
+  if (check.every > 0 && check.checks != nullptr) {
+    text += concat("; self-check of 1 call in ", check.every, ", ");
+    text += check.refusal.empty() ? bytes_text(check.bytes) : "none: " + check.refusal;
+  }
   return text;
 }
 
@@ -251,6 +316,7 @@ Expected<Plan> plan_under(ContextImpl& context, const AttentionParams& params,
   cache_key.policy = std::move(policy);
   if (!cache_key.policy->status.ok()) return cache_key.policy->status;
   cache_key.generations = settings->generations;
+  cache_key.generations.denials = context.self_checks->denials();
   const bool assume_finite = assumes_finite(params, *cache_key.policy);
   Keys keys;
   Expected<AttentionKey> key = AttentionKey::make(params, assume_finite);
@@ -332,9 +398,10 @@ void refuse_all(const Status& status, Selection& selection) {
   for (Verdict& verdict : selection.candidates) verdict.chosen = false;
 }
 
-// select for a problem given in words; `settings` hold the candidates. `learned` may be null.
+// select for a problem given in words; `settings` hold the candidates. `context`, which
+// knows what calls have found out, may be null.
 Selection explain_with(const AttentionParams& params, const Env& env, const ResolvedPolicy& policy,
-                       const Settings& settings, LearnedRefusals* learned) {
+                       const Settings& settings, ContextImpl* context) {
   AttentionParams canonical = params;
   canonicalize(canonical);
   if (Status status = validate(canonical, "explain"); !status.ok()) {
@@ -343,9 +410,11 @@ Selection explain_with(const AttentionParams& params, const Env& env, const Reso
   if (!policy.status.ok()) return invalid_selection(canonical, policy.status);
   const Expected<Keys> keys = keys_of(canonical, policy);
   if (!keys) return invalid_selection(canonical, keys.status());
-  std::vector<LearnedRefusal> refusals;
-  if (learned != nullptr) refusals = learned->find(keys->rounded, keys->exact);
-  Selection selection = select(inputs_of(*keys, env, policy, settings, refusals), canonical);
+  Hindrances known;
+  if (context != nullptr) {
+    known = {context->learned.find(keys->rounded, keys->exact), context->self_checks->denied()};
+  }
+  Selection selection = select(inputs_of(*keys, env, policy, settings, known), canonical);
   if (Status status = env_status(env); !status.ok()) refuse_all(status, selection);
   return selection;
 }
@@ -355,9 +424,10 @@ Selection explain_with(const AttentionParams& params, const Env& env, const Reso
 namespace {
 
 Selection explain_on(ContextImpl& context, const AttentionParams& params, const Policy& policy,
-                     const Env& env, LearnedRefusals* learned) {
+                     const Env& env, bool with_findings) {
   const auto settings = order_for(context.settings(), params.device.type, env);
-  return explain_with(params, env, *policy_for(context, *settings, policy), *settings, learned);
+  return explain_with(params, env, *policy_for(context, *settings, policy), *settings,
+                      with_findings ? &context : nullptr);
 }
 
 // The machine's facts for problems on the device.
@@ -371,14 +441,14 @@ Env described_for(const Device& device, const Env& machine) {
 Selection explain(Context& context, const AttentionParams& params, const Policy& policy) {
   ContextImpl& impl = ContextImpl::of(context);
   const auto env = with_concurrency(impl.env_for(params.device), context.concurrency());
-  return explain_on(impl, params, policy, *env, &impl.learned);
+  return explain_on(impl, params, policy, *env, /*with_findings=*/true);
 }
 
 Selection explain(Context& context, const AttentionParams& params, const Policy& policy,
                   const Env& machine) {
   // Another machine's libraries have refused nothing yet.
   return explain_on(ContextImpl::of(context), params, policy, described_for(params.device, machine),
-                    nullptr);
+                    /*with_findings=*/false);
 }
 
 Selection explain(const AttentionParams& params, const Policy& policy, const Env& machine) {

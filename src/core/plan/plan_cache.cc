@@ -10,6 +10,8 @@ std::size_t PlanCache::Hash::operator()(const PlanCacheKey& key) const noexcept 
   hasher.add(key.policy->hash);
   hasher.add(key.generations.registry);
   hasher.add(key.generations.tuning);
+  hasher.add(key.generations.replay);
+  hasher.add(key.generations.denials);
   hasher.add(static_cast<std::uint64_t>(key.generations.concurrency));
   return hasher.value();
 }

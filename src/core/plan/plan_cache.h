@@ -16,6 +16,8 @@ namespace regard {
 /// miss. What is learned is no part of it: a refusal concerns one key, whose plans leave the cache.
 struct Generations {
   std::uint64_t registry = 0, tuning = 0;
+  std::uint64_t replay = 0;
+  std::uint64_t denials = 0;  // by self-checks
   std::int32_t concurrency = 0;
   friend bool operator==(const Generations&, const Generations&) = default;
 };

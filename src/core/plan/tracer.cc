@@ -91,7 +91,7 @@ std::string to_json(const CallTrace& call) {
 Tracer::Tracer(std::string_view log_level) : log_(log_level) { update_active(); }
 
 void Tracer::update_active() {
-  const bool reports = function_ != nullptr || log_.wants(LogLevel::kTrace);
+  const bool reports = function_ != nullptr || recorder_ != nullptr || log_.wants(LogLevel::kTrace);
   active_.store(reports && !closed_, std::memory_order_relaxed);
 }
 
@@ -108,15 +108,45 @@ void Tracer::set_log_level(LogLevel level) {
   update_active();
 }
 
+Status Tracer::set_record(const std::string& path) {
+  auto made = path.empty() ? nullptr : std::make_unique<Recorder>();
+  if (Status s = made != nullptr ? made->set_file(path) : Status(); !s.ok()) return s;
+  const std::unique_lock lock(mutex_);
+  Status status = recorder_ != nullptr ? recorder_->flush() : Status();
+  recorder_ = std::move(made);
+  record_failed_ = false;
+  update_active();
+  return status;
+}
+
+void Tracer::record(const CallTrace& call) {
+  if (recorder_ == nullptr || !call.status.ok() || !call.params) return;
+  const Status status = recorder_->add(*call.params, call.direction);
+  if (status.ok() || record_failed_.exchange(true)) return;
+  log_.write_warning("calls cannot be recorded now: " + status.message());
+}
+
 void Tracer::close() {
   const std::unique_lock lock(mutex_);
   closed_ = true;
+  if (recorder_ != nullptr) {
+    if (const Status s = recorder_->flush(); !s.ok()) log_.write_warning(s.message());
+    recorder_.reset();
+  }
   update_active();
+}
+
+void Tracer::warn(std::string_view message) noexcept try {
+  const std::shared_lock lock(mutex_);
+  if (!closed_) log_.write_warning(message);
+} catch (...) {
+  // As in report().
 }
 
 void Tracer::report(const CallTrace& call) noexcept try {
   const std::shared_lock lock(mutex_);
   if (closed_) return;
+  record(call);
   if (function_ != nullptr) {
     const auto thrown = thrown_by([&] { function_(user_, call); });
     if (thrown) log_.write_warning("the trace function threw: " + *thrown);

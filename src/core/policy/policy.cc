@@ -52,6 +52,7 @@ std::string field_text(const std::optional<OnFallback>& value) {
 }
 std::string field_text(const std::optional<double>& x) { return x ? number_text(*x) : ""; }
 std::string field_text(const std::optional<std::int64_t>& n) { return n ? std::to_string(*n) : ""; }
+std::string field_text(const std::optional<std::string>& text) { return text.value_or(""); }
 std::string field_text(const std::optional<bool>& b) { return b ? (*b ? "true" : "false") : ""; }
 
 void write_json(JsonWriter& w, const std::vector<BackendRef>& refs) {
@@ -64,6 +65,7 @@ void write_json(JsonWriter& w, OnFallback value) { w.value(to_string(value)); }
 void write_json(JsonWriter& w, double x) { w.value(x); }
 void write_json(JsonWriter& w, std::int64_t n) { w.value(n); }
 void write_json(JsonWriter& w, bool b) { w.value(b); }
+void write_json(JsonWriter& w, const std::string& text) { w.value(text); }
 template <class T>
 void write_json(JsonWriter& w, const std::optional<T>& value) {
   if (value) {
@@ -137,6 +139,7 @@ Status validate(const Policy& policy, const char* where) try {
   if (policy.max_workspace_bytes && *policy.max_workspace_bytes < 0) {
     return refused("max_workspace_bytes", *policy.max_workspace_bytes);
   }
+  if (policy.self_check && *policy.self_check < 0) return refused("self_check", *policy.self_check);
   return {};
 } catch (...) {
   return status_of_exception(where);

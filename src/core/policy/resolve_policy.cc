@@ -71,6 +71,9 @@ class Resolver {
     add_only(source);
     take_highest(source, &Policy::on_fallback, "on_fallback", on_fallback_);
     take_highest(source, &Policy::assume_finite, "assume_finite", assume_finite_);
+    take_highest(source, &Policy::self_check, "self_check", self_check_);
+    take_highest(source, &Policy::self_check_deny, "self_check_deny", self_check_deny_);
+    take_highest(source, &Policy::self_check_dir, "self_check_dir", self_check_dir_);
   }
 
  private:
@@ -149,6 +152,7 @@ class Resolver {
   ResolvedPolicy& resolved_;
   std::string only_label_;  // of the source that set or narrowed it last
   PolicySource on_fallback_{}, assume_finite_{};
+  PolicySource self_check_{}, self_check_deny_{}, self_check_dir_{};
 };
 
 void find_conflict(ResolvedPolicy& resolved, const std::vector<Source>& sources) {

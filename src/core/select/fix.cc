@@ -28,6 +28,10 @@ bool read(std::string_view text, bool* out) {
   *out = text == "true" || text == "1";
   return *out || text == "false" || text == "0";
 }
+bool read(std::string_view text, std::string* out) {
+  *out = text;
+  return true;
+}
 bool read(std::string_view text, Dtype* out) {
   const std::optional<Dtype> dtype = parse_dtype_word(text);
   if (dtype) *out = *dtype;

@@ -21,6 +21,12 @@ struct LearnedRefusal {
   bool lasting = true;  // false: a shortage (no memory, no handle), which holds for one call
 };
 
+/// A backend that failed a self-check, and may not run from then on.
+struct DeniedBackend {
+  BackendRef ref;
+  std::string text;
+};
+
 /// The refusals of one Context, the most recently used. Safe to use from many threads.
 class LearnedRefusals {
  public:

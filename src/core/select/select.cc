@@ -15,6 +15,7 @@
 #include "core/text/thrown_by.h"
 #include "regard/machine_rates.h"
 #include "regard/padding.h"
+#include "regard/self_check.h"
 
 namespace regard {
 namespace {
@@ -220,6 +221,12 @@ class CandidateEvaluation {
   }
 
   bool check_learned() {
+    for (const DeniedBackend& denied : inputs_.denied) {
+      if (denied.ref != entry_.ref) continue;
+      return refuse([&] {
+        return Refusal{RefusalCode::kLearned, "failed a self-check", denied.text, {}};
+      });
+    }
     for (const LearnedRefusal& learned : inputs_.learned) {
       if (learned.ref == entry_.ref && learned.level == level() && learned.key == key_) {
         return refuse([&] {
@@ -301,6 +308,20 @@ std::string decided_by(const SelectInputs& inputs, const Candidate* chosen) {
   return "built-in order";
 }
 
+/// What a self-check leaves out, by name.
+void add_self_check_notes(const SelectInputs& inputs, Selection& selection) {
+  const AttentionParams& params = inputs.key.params();
+  const auto note = [&](const std::string& text) {
+    selection.warnings.push_back("self_check " + text);
+  };
+  const std::string refusal = self_check_refusal(params);
+  if (!refusal.empty()) return note("checks nothing: " + refusal);
+  if (params.features.has(Feature::kNeedsGrad)) {
+    note("compares the forward; gradients are not checked");
+  }
+  if (params.features.has(Feature::kScoresOut)) note("does not compare scores_out");
+}
+
 void add_warnings(const SelectInputs& inputs, Selection& selection) {
   selection.warnings = inputs.policy.warnings;
   if (!inputs.policy.conflict.empty()) selection.warnings.push_back(inputs.policy.conflict);
@@ -332,6 +353,7 @@ void add_warnings(const SelectInputs& inputs, Selection& selection) {
         learned.text);
   }
   const Policy& policy = inputs.policy.policy;
+  if (policy.self_check.value_or(0) > 0) add_self_check_notes(inputs, selection);
   if (policy.only) warn_unknown(*policy.only, "only");
   if (policy.prefer && policy.prefer != policy.only) warn_unknown(*policy.prefer, "prefer");
 }

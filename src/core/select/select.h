@@ -30,6 +30,7 @@ struct SelectInputs {
   const TuningTable& tuning;
   std::span<const BackendEntry> backends;  // in built-in order
   std::span<const LearnedRefusal> learned;
+  std::span<const DeniedBackend> denied;
 
   /// What a backend is judged and planned by.
   const AttentionKey& key_for(const BackendInfo& info) const noexcept {
