@@ -69,10 +69,8 @@ constexpr VariableSpec kVariables[] = {
     {"REGARD_NUM_THREADS", "workers that a plan may use (default: the CPUs allowed)",
      check_threads},
     {"REGARD_TUNING", "a file with an order of backends measured on this machine", check_tuning},
-    {"REGARD_REPLAY", "frozen decisions: plans that differ from them are refused",
-     check_replay},
-    {"REGARD_RECORD", "a file that counts the cases of every call",
-     check_record_path},
+    {"REGARD_REPLAY", "frozen decisions: plans that differ from them are refused", check_replay},
+    {"REGARD_RECORD", "a file that counts the cases of every call", check_record_path},
     {"REGARD_LOG", "select: a JSON line per decision; trace: per call, too", check_log},
 };
 

@@ -126,7 +126,7 @@ TEST(BackwardGiven, ASelectedPairRunsItsBackward) {
     WithBackward on(record);
     const bool mixed =
         c.params.dtype_q != c.params.dtype_k || c.params.dtype_q != c.params.dtype_out;
-    if (mixed) continue;  // no type of the mock's
+    if (mixed || is_f8(c.params.dtype_q)) continue;  // no type of the mock's
     const bool selected = runs(on.context, problem, custom("mock"));
     EXPECT_EQ(selected, given.without(record).empty()) << to_string(c);
     refused += selected ? 0 : 1;

@@ -64,9 +64,10 @@ TEST(FieldList, HasEveryMemberOfEnv) {
 TEST(FieldList, HasEveryMemberOfPolicy) {
   const Policy p;
   const auto& [only, deny, prefer, require, max_error, max_workspace_bytes, on_fallback,
-               assume_finite] = p;
+               assume_finite, self_check, self_check_deny, self_check_dir] = p;
   expect_all_visited([&](auto f) { for_each_policy_field(p, f); }, only, deny, prefer, require,
-                     max_error, max_workspace_bytes, on_fallback, assume_finite);
+                     max_error, max_workspace_bytes, on_fallback, assume_finite, self_check,
+                     self_check_deny, self_check_dir);
 }
 
 // ---- Every field is seen by ==, hash and JSON.
