@@ -64,6 +64,15 @@ CRequest::CRequest(const AttentionRequest& from) : options_(from.options) {
   if (!options_.mask_function.empty()) r.mask_function = options_.mask_function.text().c_str();
   r.block_size_q = options_.block_size_q;
   r.block_size_kv = options_.block_size_kv;
+  r.fp8_recipe = static_cast<regard_fp8_recipe>(options_.fp8_recipe);
+  if (options_.dtype_d_out) {
+    dtype_d_out_ = c_dtype(*options_.dtype_d_out);
+    r.dtype_d_out = &dtype_d_out_;
+  }
+  if (options_.dtype_gradients) {
+    dtype_gradients_ = c_dtype(*options_.dtype_gradients);
+    r.dtype_gradients = &dtype_gradients_;
+  }
   if (from.score_callback.edit == nullptr) return;
   callback_ = {from.score_callback.edit, from.score_callback.gradient,
                from.score_callback.user_data};

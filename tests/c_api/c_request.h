@@ -38,6 +38,7 @@ class CRequest {
 
  private:
   AttentionOptions options_;
+  regard_dtype dtype_d_out_{}, dtype_gradients_{};
   regard_score_callback callback_{};
   CTensors tensors_;
 };

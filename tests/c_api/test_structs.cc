@@ -42,7 +42,7 @@ static_assert(sizeof(DLTensor) == sizeof(regard_tensor) &&
 
 // No padding: the tail of a struct is fields, and an uninitialised byte cannot look like one.
 static_assert(sizeof(regard_request) ==
-              45 * sizeof(void*) + sizeof(size_t) + 6 * sizeof(void*) + 10 * 8 + 8 * 4);
+              44 * sizeof(void*) + sizeof(size_t) + 6 * sizeof(void*) + 10 * 8 + 10 * 4);
 static_assert(sizeof(regard_gradients) == sizeof(size_t) + 21 * sizeof(void*) + 2 * 8 + 2 * 4);
 static_assert(sizeof(regard_policy) == sizeof(size_t) + 11 * sizeof(void*));
 static_assert(sizeof(regard_launch) == 2 * sizeof(size_t) + 4 * sizeof(void*));
@@ -288,7 +288,7 @@ TEST(CStructSize, RefusesWhatNoVersionStates) {
   EXPECT_EQ(regard_attention(context.get(), &call.request, &policy, nullptr),
             REGARD_STATUS_INVALID_ARGUMENT);
   EXPECT_EQ(regard_last_error(), std::string("[regard_attention] struct_size of policy (0) must be "
-                                             "its sizeof, 72 in regard ") +
+                                             "its sizeof, 96 in regard ") +
                                      version());
   regard_launch launch = {};
   EXPECT_EQ(regard_attention(context.get(), &call.request, nullptr, &launch),
