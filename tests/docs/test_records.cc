@@ -32,7 +32,7 @@ TEST(Documents, BackendsNameEveryBackend) {
 TEST(Documents, SelectionNamesEveryVariable) {
   const std::string document = read_document("selection.md");
   const Env env = read_env();
-  EXPECT_EQ(env.variables.size(), 6u);
+  EXPECT_EQ(env.variables.size(), 8u);
   for (const EnvVariable& variable : env.variables) {
     EXPECT_NE(document.find("| `" + variable.name + "` |"), std::string::npos) << variable.name;
   }
