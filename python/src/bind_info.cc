@@ -70,7 +70,33 @@ nb::dict counters() {
   fields["plan_hits"] = plans.hits;
   fields["plan_misses"] = plans.misses;
   fields["workspace_bytes"] = process_context().leased_workspace_bytes();
+  const SelfCheckCounters checks = process_context().self_check_counters();
+  fields["self_check_calls"] = checks.calls;
+  fields["self_check_checked"] = checks.checked;
+  fields["self_check_rows"] = checks.rows;
+  fields["self_check_not_checked"] = checks.not_checked;
+  fields["self_check_violations"] = checks.violations;
   return fields;
+}
+
+nb::list violations() {
+  nb::list list;
+  for (const SelfCheckViolation& v : process_context().self_check_violations()) {
+    nb::dict fields;
+    fields["text"] = v.to_string();
+    fields["case"] = to_string(v.params);
+    fields["backend"] = to_string(v.backend);
+    fields["kernel"] = v.kernel;
+    fields["output"] = v.output;
+    fields["place"] = nb::make_tuple(v.batch, v.head, v.row);
+    fields["error"] = v.error;
+    fields["tolerance"] = v.tolerance;
+    fields["denied"] = v.denied;
+    fields["file"] = v.file;
+    fields["command"] = v.command;
+    list.append(fields);
+  }
+  return list;
 }
 
 nb::dict rates_dict(std::optional<std::int32_t> threads) {
@@ -130,6 +156,17 @@ More: `python -m regard docs backends`.)");
     ['copied_bytes', 'copies']
 
 More: `python -m regard docs python`.)");
+  module.def("self_check_violations", &violations,
+             R"(What self-checks of this process found: a list of dicts, the first 16.
+
+Each has case, backend, kernel, output, place (batch, head, row), error, tolerance, denied, file,
+command (that reproduces it) and text, which says it all. Policy(self_check=N) turns checks on.
+
+    >>> import regard
+    >>> regard.self_check_violations()
+    []
+
+More: `python -m regard docs self_check`.)");
   module.def(
       "machine_rates", &rates_dict, nb::arg("threads").none() = nb::none(),
       "machine_rates(threads=None)\n--\n\n"

@@ -8,6 +8,7 @@
 #include "bind_benchmark.h"
 #include "bind_block_mask.h"
 #include "bind_device.h"
+#include "bind_frozen.h"
 #include "bind_info.h"
 #include "bind_lengths.h"
 #include "bind_merge.h"
@@ -40,6 +41,7 @@ NB_MODULE(_core, module) {
   regard::python::bind_benchmark(module);
   regard::python::bind_block_mask(module);
   regard::python::bind_device(module);
+  regard::python::bind_frozen(module);
   regard::python::bind_info(module);
   regard::python::bind_lengths(module);
   regard::python::bind_merge(module);

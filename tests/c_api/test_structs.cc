@@ -42,9 +42,9 @@ static_assert(sizeof(DLTensor) == sizeof(regard_tensor) &&
 
 // No padding: the tail of a struct is fields, and an uninitialised byte cannot look like one.
 static_assert(sizeof(regard_request) ==
-              42 * sizeof(void*) + sizeof(size_t) + 6 * sizeof(void*) + 10 * 8 + 8 * 4);
-static_assert(sizeof(regard_gradients) == sizeof(size_t) + 18 * sizeof(void*) + 2 * 8 + 2 * 4);
-static_assert(sizeof(regard_policy) == sizeof(size_t) + 8 * sizeof(void*));
+              45 * sizeof(void*) + sizeof(size_t) + 6 * sizeof(void*) + 10 * 8 + 8 * 4);
+static_assert(sizeof(regard_gradients) == sizeof(size_t) + 21 * sizeof(void*) + 2 * 8 + 2 * 4);
+static_assert(sizeof(regard_policy) == sizeof(size_t) + 11 * sizeof(void*));
 static_assert(sizeof(regard_launch) == 2 * sizeof(size_t) + 4 * sizeof(void*));
 
 std::string describe_text(const regard_request* request) {

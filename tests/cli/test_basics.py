@@ -16,6 +16,7 @@ VERBS = {
     "run": [MINILM],
     "bench": [SMALL, "--rounds", "1"],
     "check": [SMALL],
+    "freeze": [SMALL],
     "env": [],
 }
 
@@ -48,7 +49,8 @@ class Usage(CliTest):
 
     def test_bad_lines(self):
         self.refused(names=["subcommand"])
-        self.refused("sing", names=["'sing'", "devices, explain, run, bench, tune, check, guide, env, completion, man"])
+        self.refused("sing", names=["'sing'", "devices, explain, run, bench, tune, check, guide, freeze, diff, "
+                                    "env, completion, man"])
         self.refused("explian", SMALL, names=["'explian'"])
         self.refused("--colour")
         self.refused("explain", names=["problem"])

@@ -7,7 +7,7 @@ import unittest
 
 from _cli import USAGE, CliTest
 
-VERBS = ["devices", "explain", "run", "bench", "tune", "check", "guide", "env", "completion", "man"]
+VERBS = ["devices", "explain", "run", "bench", "tune", "check", "guide", "freeze", "diff", "env", "completion", "man"]
 
 
 class Bash(CliTest):

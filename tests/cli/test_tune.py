@@ -80,6 +80,14 @@ class Tune(CliTest):
         self.assertIn("2 of 2 problems, 0 of them from an earlier run\n", text)
         self.assertIn(f"export REGARD_TUNING={self.dir / 't.txt'}\n", text)
 
+    def test_cases_of_a_record(self):
+        record = self.dir / "calls.record"
+        self.cli("bench", "b1 hq2 hkv2 sq8 skv8 d8 f32", "--rounds", "2", env={"REGARD_RECORD": str(record)})
+        found = self.document("tune", "--quick", "--threads", "1", "--cases", record, env=self.cache)
+        self.assertEqual((found["problems"], found["measured"]), (1, 1))
+        damaged = self.put("a.record", record.read_bytes().replace(b" forward ", b" sideways "))
+        self.refused("tune", "--cases", damaged, names=["a.record", "sideways"], env=self.cache)
+
     def test_out_of_time(self):
         found = self.tune("--seconds", "1e-9")
         self.assertEqual((found["out_of_time"], found["measured"]), (True, 0))

@@ -17,6 +17,9 @@ class FaultyBackend : public Backend {
       : inner_(std::move(inner)), info_(inner_->info()) {
     info_.ref = {BackendId::kCustom, std::move(name)};
   }
+  /// In the inner backend's place.
+  explicit FaultyBackend(std::shared_ptr<const Backend> inner)
+      : inner_(std::move(inner)), info_(inner_->info()) {}
   const BackendInfo& info() const override { return info_; }
   bool supports(const AttentionKey& key, const Env& env,
                 std::vector<Refusal>* refusals) const override {

@@ -17,6 +17,7 @@
 #include "tools/regard/output.h"
 #include "tools/regard/problem_tensors.h"
 #include "tools/regard/problem_words.h"
+#include "tools/regard/recorded_cases.h"
 
 namespace regard::cli {
 namespace {
@@ -41,11 +42,15 @@ class BenchVerb {
   int run() {
     if (const Status status = read_flags(); !status) return output_.fail(status);
     output_.document()["problems"] = Json::array();
-    const std::vector<ProblemWords> problems = split_problems(flags_.words);
-    for (const ProblemWords& problem : problems) {
-      if (&problem != problems.data()) output_.print("\n");
-      if (const int code = measure_problem(problem); code != kExitOk) return code;
+    const auto problems = expand_records(split_problems(flags_.words));
+    if (!problems) return output_.fail(problems.status());
+    for (const CountedProblem& problem : *problems) {
+      if (&problem != problems->data()) output_.print("\n");
+      calls_ = problem.calls;
+      if (calls_ > 0) output_.print(fmt::format("{} calls of\n", calls_));
+      if (const int code = measure_problem(problem.words); code != kExitOk) return code;
     }
+    show_mix();
     return kExitOk;
   }
 
@@ -101,16 +106,38 @@ class BenchVerb {
     const Expected<Benchmark> result = benchmark(context, request, policy_, options_);
     if (!result) return output_.fail(result.status());
     Json json = Json::object();
+    json["calls"] = calls_ > 0 ? Json(calls_) : Json(nullptr);
     json["file"] = problem.is_file ? Json(printable(problem.text)) : Json(nullptr);
     json.update(Json::parse(to_json(*result)));
     output_.document()["problems"].push_back(std::move(json));
     output_.print(to_string(*result));
+    add_to_mix(*result);
     output_.keep_for_interrupts();
     return interrupted() ? output_.fail_interrupted() : kExitOk;
   }
 
+  /// Seconds of the recorded calls, each by the median of its backend.
+  void add_to_mix(const Benchmark& result) {
+    for (const BenchmarkRow& row : result.rows) {
+      if (row.name != result.chosen || row.seconds.empty()) continue;
+      mix_seconds_ += row.quantile(0.5) * static_cast<double>(calls_);
+    }
+    mix_calls_ += calls_;
+  }
+
+  void show_mix() {
+    if (mix_calls_ == 0) return;
+    output_.document()["recorded_calls"] = mix_calls_;
+    output_.document()["recorded_seconds"] = mix_seconds_;
+    output_.print(fmt::format("\nrecord   {} calls take {} on the chosen backends\n", mix_calls_,
+                              seconds_text(mix_seconds_)));
+  }
+
   Output& output_;
   const BenchFlags& flags_;
+  std::uint64_t calls_ = 0;  // of the problem, in a record
+  std::uint64_t mix_calls_ = 0;
+  double mix_seconds_ = 0.0;
   Policy policy_;
   BenchmarkOptions options_;
 };
@@ -120,8 +147,9 @@ class BenchVerb {
 Command add_bench(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("bench", "How fast every usable backend is on given shapes");
   const auto flags = std::make_shared<BenchFlags>();
-  describe_option(verb->add_option("problem", flags->words)->required(),
-                  {kProblemValue, "Words of a case, cases in quotes, or files as run takes them"});
+  describe_option(
+      verb->add_option("problem", flags->words)->required(),
+      {kProblemValue, "Words of a case, cases in quotes, files as run takes them, or records"});
   add_value(*verb, "--seconds", flags->seconds,
             {"X", "Seconds to measure each problem; at least three rounds", "1"});
   add_value(*verb, "--rounds", flags->rounds,

@@ -186,7 +186,8 @@ Expected<RandomFlags> random_flags(const CheckOptions& options) {
       {"--require", !common.require.empty()},
       {"--on-fallback", !common.on_fallback.empty()},
       {"--max-workspace", !common.max_workspace.empty()},
-      {"--assume-finite", common.assume_finite}};
+      {"--assume-finite", common.assume_finite},
+      {"--self-check", !common.self_check.empty()}};
   for (const auto& [name, given] : meaningless) {
     if (given) return invalid(fmt::format("{} has no meaning with --random", name));
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "regard/context.h"
+#include "tools/files/pending_file.h"
 #include "tools/files/quote.h"
 #include "tools/regard/commands.h"
 #include "tools/regard/exit_codes.h"
@@ -99,8 +100,9 @@ class TuneVerb {
     std::error_code error;
     const auto parent = std::filesystem::path(path).parent_path();
     if (flags_.path.empty()) std::filesystem::create_directories(parent, error);
-    if (const Status status = write_atomically(path, to_text(table)); !status.ok()) {
-      return output_.fail(kExitFailed, "failed", status.message());
+    if (const std::string failed = files::replace_file(path, to_text(table)); !failed.empty()) {
+      return output_.fail(kExitFailed, "failed",
+                          fmt::format("cannot write {}: {}", files::quote(path), failed));
     }
     output_.document()["table"] = printable(path);
     output_.document()["rules"] = table.rules.size();
@@ -126,7 +128,8 @@ Command add_tune(CLI::App& app) {
   const auto flags = std::make_shared<TuneFlags>();
   add_value(*verb, "-o,--output", flags->path,
             {"FILE", "The table", "tuning.txt in the user's cache folder"});
-  add_value(*verb, "--cases", flags->cases, {"FILE", "The cases to measure, one a line"});
+  add_value(*verb, "--cases", flags->cases,
+            {"FILE", "The cases to measure, one a line, or a record"});
   add_value(*verb, "--seconds", flags->seconds,
             {"X", "Begin no problem after so long", "570, with --quick 50"});
   add_value(*verb, "--threads", flags->threads, {"N", "Threads that a call may use", "all CPUs"});

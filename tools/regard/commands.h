@@ -21,6 +21,8 @@ Command add_bench(CLI::App& app);
 Command add_tune(CLI::App& app);
 Command add_check(CLI::App& app);
 Command add_guide(CLI::App& app);
+Command add_freeze(CLI::App& app);
+Command add_diff(CLI::App& app);
 Command add_env(CLI::App& app);
 Command add_completion(CLI::App& app);
 Command add_man(CLI::App& app);

@@ -70,9 +70,10 @@ int run(int argc, char** argv) {
   app.set_help_flag("-h,--help", "Print this help");
   use_short_help(app);
   app.require_subcommand(1);
-  const std::vector<Command> commands = {
-      add_devices(app), add_explain(app), add_run(app), add_bench(app),      add_tune(app),
-      add_check(app),   add_guide(app),   add_env(app), add_completion(app), add_man(app)};
+  const std::vector<Command> commands = {add_devices(app), add_explain(app),    add_run(app),
+                                         add_bench(app),   add_tune(app),       add_check(app),
+                                         add_guide(app),   add_freeze(app),     add_diff(app),
+                                         add_env(app),     add_completion(app), add_man(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version

@@ -84,6 +84,8 @@ void add_common_flags(CLI::App& app, CommonOptions& o) {
              {"allow", "warn", "error"}});
   describe_option(app.add_flag("--assume-finite", o.assume_finite),
                   {"", "No NaN or infinity lies behind a mask: admits more backends"});
+  add_value(app, "--self-check", o.self_check,
+            {"N", "One call in N compares some of its rows with math", "none does"});
   add_value(app, "--threads", o.threads,
             {"N", "Workers that a plan may use", "REGARD_NUM_THREADS or all CPUs"});
   std::vector<std::string> isas;
@@ -125,6 +127,12 @@ Expected<Policy> policy_of(const CommonOptions& o) {
     policy.on_fallback = *value;
   }
   if (o.assume_finite) policy.assume_finite = true;
+  if (!o.self_check.empty()) {
+    constexpr std::int64_t kMax = 1'000'000'000;
+    Expected<std::int64_t> value = parse_whole(o.self_check, "--self-check", 0, kMax);
+    if (!value) return value.status();
+    policy.self_check = *value;
+  }
   return policy;
 }
 

@@ -28,6 +28,7 @@ struct CommonOptions {
   std::string require;
   std::string on_fallback;
   bool assume_finite = false;
+  std::string self_check;
   std::string threads;
   std::string isa;
   OutputOptions output;

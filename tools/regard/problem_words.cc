@@ -18,8 +18,8 @@ std::string joined(const std::vector<std::string>& words) {
 
 bool names_file(const std::string& argument) {
   const std::string_view name = argument;
-  return name.ends_with(".safetensors") || name.starts_with("/") || name.starts_with("./") ||
-         name.starts_with("../");
+  return name.ends_with(".safetensors") || name.ends_with(".record") || name.starts_with("/") ||
+         name.starts_with("./") || name.starts_with("../");
 }
 
 std::vector<ProblemWords> split_problems(const std::vector<std::string>& arguments) {

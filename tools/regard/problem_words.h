@@ -18,8 +18,8 @@ struct ProblemWords {
 /// The words with spaces between them.
 std::string joined(const std::vector<std::string>& words);
 
-/// Whether an argument names a file: it ends in .safetensors, or begins with "/", "./" or "../". No
-/// word of a case does.
+/// Whether an argument names a file: it ends in .safetensors or .record, or begins with "/", "./"
+/// or "../". No word of a case does.
 bool names_file(const std::string& argument);
 
 /// The problems of a line. An argument with a space is a case of its own, a file's name is a

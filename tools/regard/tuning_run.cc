@@ -8,8 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <numeric>
+#include <sstream>
 #include <utility>
 
 #include "conformance/problem.h"
@@ -18,6 +20,7 @@
 #include "tools/files/quote.h"
 #include "tools/regard/interrupt.h"
 #include "tools/regard/problem_words.h"
+#include "tools/regard/recorded_cases.h"
 
 namespace regard::cli {
 namespace {
@@ -123,14 +126,25 @@ Expected<std::vector<std::string>> read_cases(const std::string& path) {
   };
   std::ifstream file(path);
   if (!file) return error("cannot be read");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::vector<std::string> lines;
+  const bool recorded = is_record(text);
+  if (recorded) {
+    const Expected<Record> record = parse_record(text, files::quote(path));
+    if (!record) return record.status();
+    for (const CountedProblem& problem : cases_of(*record)) lines.push_back(problem.words.text);
+  } else {
+    std::istringstream stream(text);
+    for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  }
   std::vector<std::string> cases;
-  std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
-    if (line.empty() || line[0] == '#') continue;
-    Expected<Case> parsed = parse_case(line);
-    if (!parsed) return error(fmt::format("line {}: {}", number, parsed.status().message()));
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    if (lines[i].empty() || lines[i][0] == '#') continue;
+    const std::string where = fmt::format("{} {}: ", recorded ? "case" : "line", i + 1);
+    Expected<Case> parsed = parse_case(lines[i]);
+    if (!parsed) return error(where + parsed.status().message());
     if (parsed->params.device.type != DeviceType::kCpu) {
-      return error(fmt::format("line {}: expected a case on the CPU", number));
+      return error(where + "expected a case on the CPU");
     }
     save_for_backward(parsed->params);
     cases.push_back(to_string(parsed->params));

@@ -15,7 +15,7 @@ namespace regard::cli {
 /// kind.
 std::vector<std::string> tuning_grid(bool quick);
 
-/// The cases of a file, one a line; lines with # are comments.
+/// The cases of a file, one a line, where lines with # are comments; or those of a record.
 Expected<std::vector<std::string>> read_cases(const std::string& path);
 
 struct TuningCounts {

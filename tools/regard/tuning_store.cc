@@ -1,9 +1,6 @@
 #include "tools/regard/tuning_store.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
@@ -16,6 +13,7 @@
 #include <utility>
 
 #include "tools/files/mapped_bytes.h"
+#include "tools/files/pending_file.h"
 #include "tools/files/quote.h"
 
 namespace regard::cli {
@@ -29,46 +27,6 @@ std::uint64_t hash_of(std::string_view text) {
   }
   return hash;
 }
-
-Status failed(const std::string& what, const std::string& path) {
-  return Status(StatusCode::kInternal,
-                fmt::format("[tune] {} {}: {}", what, files::quote(path), std::strerror(errno)));
-}
-
-/// Closes it, and removes the file unless it was renamed.
-class Temporary {
- public:
-  explicit Temporary(std::string path)
-      : path_(std::move(path)),
-        fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)) {}
-  Temporary(const Temporary&) = delete;
-  Temporary& operator=(const Temporary&) = delete;
-  ~Temporary() {
-    if (fd_ >= 0) ::close(fd_);
-    if (fd_ >= 0 && !renamed_) ::unlink(path_.c_str());
-  }
-
-  Status write(std::string_view text) {
-    if (fd_ < 0) return failed("cannot create", path_);
-    while (!text.empty()) {
-      const ssize_t n = ::write(fd_, text.data(), text.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return failed("cannot write", path_);
-      text.remove_prefix(static_cast<std::size_t>(n));
-    }
-    return ::fsync(fd_) == 0 ? Status() : failed("cannot sync", path_);
-  }
-  Status rename_to(const std::string& target) {
-    if (::rename(path_.c_str(), target.c_str()) != 0) return failed("cannot replace", target);
-    renamed_ = true;
-    return {};
-  }
-
- private:
-  std::string path_;
-  int fd_;
-  bool renamed_ = false;
-};
 
 /// "" where there is no such file.
 Expected<std::string> read_text(const std::string& path) {
@@ -112,13 +70,6 @@ std::string cache_folder() {
   return "";
 }
 
-Status write_atomically(const std::string& path, const std::string& text) {
-  static int count = 0;
-  Temporary file(fmt::format("{}.{}.{}.tmp", path, ::getpid(), ++count));
-  if (Status status = file.write(text); !status.ok()) return status;
-  return file.rename_to(path);
-}
-
 TuningStore::TuningStore(std::string folder, const Env& env, int rounds) : env_(env) {
   const std::string conditions =
       fmt::format("{}\n{}\n{}\n{}\n{}\n{}", env.version, to_string(env.isa), env.cpu_model,
@@ -160,7 +111,11 @@ Status TuningStore::keep(const std::string& words, std::vector<TuningTable::Time
   }
   TuningTable table = table_of(env_);
   table.times = std::move(times);
-  return write_atomically(path_of(words), to_text(table));
+  const std::string path = path_of(words);
+  const std::string failed = files::replace_file(path, to_text(table));
+  if (failed.empty()) return {};
+  return Status(StatusCode::kInternal,
+                fmt::format("[tune] cannot write {}: {}", files::quote(path), failed));
 }
 
 }  // namespace regard::cli

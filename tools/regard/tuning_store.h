@@ -17,9 +17,6 @@ TuningTable table_of(const Env& env);
 /// "$XDG_CACHE_HOME/regard", or ~/.cache/regard; "" without either.
 std::string cache_folder();
 
-/// Writes beside `path`, syncs and renames: a reader, and another writer, find a whole file.
-Status write_atomically(const std::string& path, const std::string& text);
-
 /// The kept measurements of one environment and number of rounds.
 class TuningStore {
  public:

@@ -395,6 +395,7 @@ void refuse_all(const Status& status, Selection& selection) {
   selection.warnings.push_back(status.message());
   selection.decided_by = "environment";
   selection.chosen = {};
+  selection.runner_up.reset();
   for (Verdict& verdict : selection.candidates) verdict.chosen = false;
 }
 
