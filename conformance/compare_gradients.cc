@@ -116,9 +116,12 @@ class GradComparer {
 
  private:
   /// A gradient as it is stored but for rounding: 8-bit floats have a largest number, which what
-  /// lies beyond it becomes.
+  /// lies beyond it becomes; in f16 that is infinity.
   long double stored(long double value, Dtype dtype) const {
     const long double scaled = value * scale_;
+    if (dtype == Dtype::kF16 && std::isinf(oracle::round_to(static_cast<double>(scaled), dtype))) {
+      return std::copysign(HUGE_VALL, scaled);
+    }
     if (!is_f8(dtype)) return scaled;
     const auto max = static_cast<long double>(-oracle::lowest(dtype));
     return std::isnan(scaled) ? scaled : std::clamp(scaled, -max, max);
@@ -149,7 +152,8 @@ class GradComparer {
         if (c.terms == 0 && s.actual != s.expected)
           return fail(name, b, h, s, "nothing reaches it");
         if (c.huge != 0.0) {
-          if (!within_structure(s, c)) return fail(name, b, h, s, "rows of huge scores reach it");
+          if (!within_structure(s, c, view.dtype))
+            return fail(name, b, h, s, "rows of huge scores reach it");
           continue;
         }
         if (std::isfinite(s.expected)) {
@@ -173,9 +177,14 @@ class GradComparer {
 
   /// Probabilities of a row of huge scores are anything in [0, 1]; from an lse without a fraction
   /// nothing is known of them.
-  bool within_structure(const Sample& s, const Conditioning& c) const {
+  bool within_structure(const Sample& s, const Conditioning& c, Dtype dtype) const {
     if (std::isinf(c.huge) || std::isnan(c.huge) || std::isnan(s.expected)) return true;
-    return std::fabs(s.actual - static_cast<double>(s.expected)) <= c.huge * scale_ + s.row_floor;
+    const auto expected = static_cast<double>(s.expected);
+    const double largest = std::fabs(expected) + c.huge * scale_ + s.row_floor;
+    if (s.actual == expected || std::isinf(oracle::round_to(largest, dtype))) return true;
+    const double rounding =
+        oracle::unit_roundoff(dtype) * largest + oracle::half_of_smallest(dtype);
+    return std::fabs(s.actual - expected) <= c.huge * scale_ + s.row_floor + rounding;
   }
 
   void fail(const char* name, std::int64_t b, std::int64_t h, const std::string& text) {
