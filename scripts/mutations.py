@@ -10,6 +10,7 @@ from mutations_guide import GUIDE_MUTATIONS
 from mutations_llm import LLM_MUTATIONS
 from mutations_packed import PACKED_MUTATIONS
 from mutations_scales import SCALE_MUTATIONS
+from mutations_self_check import SELF_CHECK_MUTATIONS
 
 BOUNDS = ("unit", "RowBounds.*:Tiles.*:ScoreEdits.*:Philox.*")
 KERNELS = ("conformance", "All/Cases.*:All/Execute.*")
@@ -593,4 +594,4 @@ MUTATIONS = [
              "if (entry.begin > entry.end || entry.end > total) {",
              "if (entry.begin > entry.end) {", (READER,)),
 ] + (PACKED_MUTATIONS + CACHE_MUTATIONS + SCALE_MUTATIONS + LLM_MUTATIONS + CUDA_MUTATIONS + FUNCTION_MUTATIONS +
-     FP8_MUTATIONS + GUIDE_MUTATIONS)
+     FP8_MUTATIONS + GUIDE_MUTATIONS + SELF_CHECK_MUTATIONS)

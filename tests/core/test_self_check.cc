@@ -233,12 +233,16 @@ TEST(SelfCheck, ADeniedBackendRunsNoMoreAndTheCallIsRunAgain) {
   const Policy policy = on.policy(1, /*deny=*/true);
   const Plan held = plan(on.context, params, policy).value();
   ASSERT_EQ(held.backend(), custom("faulty"));
+  const AttentionParams other = case_params("b1 hq2 hkv2 sq200 skv200 d64 bf16");
+  ASSERT_EQ(plan(on.context, other, policy)->backend(), custom("faulty"));
   on.faulty->every = 2;
   ASSERT_TRUE(attention(on.context, problem.request(), policy).ok());
   EXPECT_EQ(problem.output_bytes(), right);
   EXPECT_EQ(on.context.self_check_counters().denied, 1u);
   EXPECT_TRUE(on.context.self_check_violations().at(0).denied);
 
+  // Of every problem, those with a plan in the cache included.
+  EXPECT_NE(plan(on.context, other, policy)->backend(), custom("faulty"));
   const Selection selection = explain(on.context, params, policy);
   EXPECT_NE(selection.chosen, custom("faulty"));
   ASSERT_FALSE(selection.find(custom("faulty"))->refusals.empty());
