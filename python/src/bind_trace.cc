@@ -125,7 +125,8 @@ void bind_call(nb::module_& module) {
 }
 
 /// The rows of regard::calibration as dicts.
-nb::list calibration_of(const std::vector<std::shared_ptr<const RecordedCall>>& recorded, double limit) {
+nb::list calibration_of(const std::vector<std::shared_ptr<const RecordedCall>>& recorded,
+                        double limit) {
   std::vector<CallTrace> calls;
   for (const auto& call : recorded) calls.push_back(call->call);
   nb::list rows;
