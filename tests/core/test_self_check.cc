@@ -425,7 +425,7 @@ TEST(SelfCheck, ManyThreadsCatchAFaultAndDenyOnce) {
   std::atomic<int> failures{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&] {
+    threads.emplace_back([&, t] {
       conformance::Problem problem = conformance::make_problem(parse_case(kKinds[t]).value());
       for (int n = 0; n < 60; ++n) {
         if (!attention(on.context, problem.request(), policy).ok()) ++failures;
