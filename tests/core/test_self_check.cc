@@ -38,7 +38,7 @@ void keep_line(void* lines, LogLevel, std::string_view line) {
   static_cast<std::vector<std::string>*>(lines)->emplace_back(line);
 }
 
-/// This machine, with a custom backend that gives FLASH's results until it is told otherwise.
+/// This machine, with a custom backend that gives FLASH's results until its `every` is set.
 struct WithFaulty {
   explicit WithFaulty(int concurrency = 2) : context(read_env_with(concurrency)) {
     faulty = std::make_shared<FaultyBackend>(backend_of(context, kFlash), "faulty");

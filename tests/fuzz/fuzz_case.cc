@@ -1,11 +1,10 @@
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include "regard/case.h"
+#include "tests/fuzz/require.h"
 
 // Any text is either refused with a reason or is a case whose print reads back as the same case.
 // A NUL byte in the input separates a base from changes to it, as options of a file and flags.
@@ -14,12 +13,6 @@ namespace {
 
 using regard::Case;
 using regard::Expected;
-
-void require(bool holds, const char* what, const std::string& detail) {
-  if (holds) return;
-  std::fprintf(stderr, "property violated: %s: %s\n", what, detail.c_str());
-  std::abort();
-}
 
 void check(const Expected<Case>& parsed) {
   if (!parsed) {

@@ -2,8 +2,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -14,6 +12,7 @@
 #include "oracle/functions.h"
 #include "regard/expression.h"
 #include "regard/params.h"
+#include "tests/fuzz/require.h"
 
 // Any text is either refused with a reason or is an expression whose print reads back as the same
 // one. The oracle reads each print, finds the same type, and evaluates it whatever it holds.
@@ -24,12 +23,6 @@ using regard::Expected;
 using regard::Expression;
 using regard::TensorView;
 using regard::oracle::Function;
-
-void require(bool holds, const char* what, const std::string& detail) {
-  if (holds) return;
-  std::fprintf(stderr, "property violated: %s: %s\n", what, detail.c_str());
-  std::abort();
-}
 
 int depth_of(const Function& function, int n) {
   const regard::oracle::Node& node = function.nodes()[static_cast<std::size_t>(n)];

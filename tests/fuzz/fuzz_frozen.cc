@@ -1,11 +1,10 @@
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include "regard/frozen.h"
+#include "tests/fuzz/require.h"
 
 // Any text is refused with a reason, or is a file of decisions whose print reads back as the same
 // ones. A NUL byte separates two files, whose differences are listed.
@@ -14,12 +13,6 @@ namespace {
 
 using regard::Expected;
 using regard::FrozenDecisions;
-
-void require(bool holds, const char* what, const std::string& detail) {
-  if (holds) return;
-  std::fprintf(stderr, "property violated: %s: %s\n", what, detail.c_str());
-  std::abort();
-}
 
 void check(const Expected<FrozenDecisions>& frozen) {
   if (!frozen) {

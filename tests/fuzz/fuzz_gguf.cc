@@ -1,11 +1,10 @@
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "tests/fuzz/require.h"
 #include "tools/llm/gguf.h"
 #include "tools/llm/tokenizer.h"
 
@@ -17,12 +16,6 @@ namespace {
 
 using regard::Expected;
 using regard::Status;
-
-void require(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "property violated: %s\n", what);
-  std::abort();
-}
 
 void check_refusal(const Status& status) {
   require(status.message().starts_with("["), "a refusal names its place");

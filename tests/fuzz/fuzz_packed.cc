@@ -2,8 +2,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -12,6 +10,7 @@
 
 #include "regard/attention.h"
 #include "regard/lengths.h"
+#include "tests/fuzz/require.h"
 
 // Sequences of several lengths, stated by cu_seqlens, seqlens or a Lengths, valid and hostile: a
 // call is either refused before anything is written, which it must be where the numbers are no
@@ -20,12 +19,6 @@
 namespace {
 
 using namespace regard;  // NOLINT
-
-void require(bool holds, const char* what, const std::string& detail = "") {
-  if (holds) return;
-  std::fprintf(stderr, "property violated: %s: %s\n", what, detail.c_str());
-  std::abort();
-}
 
 /// The input as a stream of decisions; zeros once it has ended.
 class Decisions {

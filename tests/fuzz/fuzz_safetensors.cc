@@ -1,11 +1,10 @@
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "tests/fuzz/require.h"
 #include "tools/regard/safetensors.h"
 
 // Any bytes are either refused with a reason or are tensors that lie inside the file, aligned and
@@ -18,12 +17,6 @@ using regard::safetensors::Contents;
 using regard::safetensors::EncodedHeader;
 using regard::safetensors::TensorEntry;
 using regard::safetensors::TensorToWrite;
-
-void require(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "property violated: %s\n", what);
-  std::abort();
-}
 
 /// Inputs that start with '{' are a header alone, so that mutations need not keep a length in step:
 /// the length is put before it and 64 zero bytes after it. Others are whole files.

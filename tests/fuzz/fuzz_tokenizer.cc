@@ -1,11 +1,10 @@
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tests/fuzz/require.h"
 #include "tests/llm/gguf_writer.h"
 #include "tools/llm/tokenizer.h"
 
@@ -13,12 +12,6 @@
 // and bytes that arrive in pieces are passed on as UTF-8 which does not depend on the pieces.
 
 namespace {
-
-void require(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "property violated: %s\n", what);
-  std::abort();
-}
 
 /// A vocabulary of all bytes, so that no byte of a text is left out.
 const llm::Tokenizer& tokenizer() {

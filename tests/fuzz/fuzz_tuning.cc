@@ -1,24 +1,13 @@
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include "regard/context.h"
+#include "tests/fuzz/require.h"
 
 // Any text is either refused with a line's number, or is a table whose text reads back as the same
 // one and whose terms give finite times.
-
-namespace {
-
-void require(bool holds, const char* what, const std::string& detail) {
-  if (holds) return;
-  std::fprintf(stderr, "property violated: %s: %s\n", what, detail.c_str());
-  std::abort();
-}
-
-}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);

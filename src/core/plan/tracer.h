@@ -45,7 +45,7 @@ class Tracer {
   TraceFunction function_ = nullptr;
   void* user_ = nullptr;
   std::unique_ptr<Recorder> recorder_;
-  std::atomic<bool> record_failed_{false};  // and was said
+  std::atomic<bool> record_failed_{false};  // and a warning was written
   bool closed_ = false;
 };
 
