@@ -15,6 +15,7 @@ from pathlib import Path
 from _tiny_gguf import tiny_model
 
 PROGRAM = Path(os.environ["REGARD_DEV_BUILD_DIR"]) / "tools" / "llm" / "regard-llm"
+LONG_ANSWER = ("--max-new-tokens", "4000000", "--temperature", "0")
 OK, FAILED, USAGE, NO_BACKEND, INTERRUPTED = 0, 1, 2, 3, 130
 
 
@@ -46,6 +47,22 @@ class ProgramTest(unittest.TestCase):
 
     def document(self, done):
         return json.loads(done.stdout)
+
+    def start(self, *args, **kwargs):
+        """A process that can be interrupted, of a model with a context of 4 million tokens."""
+        path = self.dir / "long.gguf"
+        path.write_bytes(tiny_model(context=1 << 22, layers=1))
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(
+            [PROGRAM, args[0], "--checkpoint", path, *map(str, args[1:])],
+            env=self.env,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            **(pipes | kwargs),
+        )
+        for stream in filter(None, (process.stdin, process.stdout, process.stderr)):
+            self.addCleanup(stream.close)
+        self.addCleanup(process.kill)
+        return process
 
     def refused(self, args, *names, code=USAGE):
         """Nothing is printed, and the complaint has each of `names`."""
@@ -238,20 +255,7 @@ class StreamTest(ProgramTest):
         self.assertEqual(process.wait(timeout=60), FAILED)
 
     def start_long_answer(self, *args):
-        path = self.dir / "long.gguf"
-        path.write_bytes(tiny_model(context=1 << 22, layers=1))
-        command = [PROGRAM, "generate", "--prompt", "a", "--max-new-tokens", "4000000"]
-        process = subprocess.Popen(
-            [*command, "--checkpoint", path, "--temperature", "0", *args],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=self.env,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
-        self.addCleanup(process.stderr.close)
-        self.addCleanup(process.stdout.close)
-        self.addCleanup(process.kill)
-        return process
+        return self.start("generate", "--prompt", "a", *LONG_ANSWER, *args)
 
     def test_ctrl_c_ends_an_answer(self):
         process = self.start_long_answer()
@@ -299,6 +303,26 @@ class ChatTest(ProgramTest):
         self.assertIn(b"room for", done.stderr)
         self.assertTrue(done.stdout)
 
+    def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(self):
+        log = self.dir / "stderr"
+        with log.open("wb") as stderr:
+            process = self.start("chat", *LONG_ANSWER, stderr=stderr)
+        for answers in (1, 2):
+            process.stdin.write(b"/reset\nb\n")
+            process.stdin.flush()
+            process.stdout.read(20)  # of an answer that does not end by itself
+            process.send_signal(signal.SIGINT)
+            deadline = time.monotonic() + 60
+            while log.read_bytes().count(b"[stopped]") < answers:
+                self.assertLess(time.monotonic(), deadline)
+                os.set_blocking(process.stdout.fileno(), False)
+                process.stdout.read()
+                os.set_blocking(process.stdout.fileno(), True)
+                time.sleep(0.01)
+        process.stdin.write(b"/bye\n")
+        process.stdin.flush()
+        self.assertEqual(process.wait(timeout=60), OK)
+
 
 class EvalTest(ProgramTest):
     def setUp(self):
@@ -332,6 +356,17 @@ class EvalTest(ProgramTest):
             self.refused(["eval", self.text, "--window", 32])
         self.refused(["eval", self.dir / "absent", "--window", 32], "absent")
         self.refused(["eval", self.dir, "--window", 32], str(self.dir))
+
+    def test_ctrl_c_prints_no_partial_perplexity(self):
+        self.text.write_bytes(b"Alice was beginning to get very tired. " * 30000)
+        process = self.start("eval", self.text, "--window", 4096)
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        sent = time.monotonic()
+        out, err = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, out), (INTERRUPTED, b""))
+        self.assertIn(b"interrupted", err)
+        self.assertLess(time.monotonic() - sent, 10)
 
     def test_windows_that_do_not_fit(self):
         self.refused(["eval", self.text, "--window", 97], "--window", "97", "96")
