@@ -38,7 +38,9 @@ inline constexpr std::int32_t kMaxConcurrency = 1024;
 struct Env {
   DeviceType device = DeviceType::kCpu;
   std::int32_t sm_version = 0;  // CUDA compute capability * 10, 0 without a device, or kSmUnread
-  Isa isa = Isa::kScalar;       // to be used: the CPU's, limited by REGARD_MAX_ISA
+  // To be used: what the CPU has and REGARD_MAX_ISA allows; where that is not set, without dot
+  // products of bf16 pairs on CPUs whose f32 products are faster.
+  Isa isa = Isa::kScalar;
   Isa isa_available = Isa::kScalar;
   std::string cpu_model;  // "AMD EPYC (family 25 model 17)"
   std::int64_t l1d_bytes = 32768;

@@ -10,6 +10,7 @@ namespace regard {
 /// What the CPU under this process is; cache sizes are per core (l3: per complex), in bytes.
 struct CpuInfo {
   Isa isa = Isa::kScalar;
+  Isa default_isa = Isa::kScalar;  // without what makes this CPU slower
   std::string model;
   std::int64_t l1d_bytes = 32768;
   std::int64_t l2_bytes = 1048576;

@@ -156,11 +156,8 @@ Env read_env() {
   env.variables = read_variables();
   env.warnings = warn_unknown_names();
 
-  env.isa = cpu.isa;
   const Expected<Isa> cap = parse_isa(env_value(env, "REGARD_MAX_ISA"));
-  if (unless_out_of_memory(cap.status()).ok()) {
-    env.isa = env.isa & *cap;
-  }
+  env.isa = unless_out_of_memory(cap.status()).ok() ? cpu.isa & *cap : cpu.default_isa;
   const int threads = parse_threads(env_value(env, "REGARD_NUM_THREADS"));
   env.concurrency = threads > 0 ? threads : cpu.num_cpus;
   return env;

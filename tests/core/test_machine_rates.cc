@@ -38,12 +38,22 @@ TEST(MachineRates, PositiveAndPlausibleForEveryInstructionSet) {
     EXPECT_EQ(rates.threads, 1);
     EXPECT_GT(rates.f32_gflops, 0.1);
     EXPECT_LT(rates.f32_gflops, 2000.0);  // 64 lanes of multiply-adds a cycle at 15 GHz
-    EXPECT_GE(rates.bf16_gflops, 0.8 * rates.f32_gflops);
+    EXPECT_GE(rates.bf16_gflops, 0.3 * rates.f32_gflops);  // half as fast in pairs on Intel's cores
     // Half as many lanes; no less but where a program beside the test takes its time.
     EXPECT_GT(rates.f64_gflops, 0.2 * rates.f32_gflops);
     EXPECT_LT(rates.f64_gflops, 1.25 * rates.f32_gflops);
     EXPECT_EQ(rates.read_gbps, 0.0);
   }
+}
+
+// Pairs of bf16 are what kernels multiply by default where they are faster than f32, and only there:
+// they have twice f32's rate on AMD's cores and half of it on Intel's.
+TEST(MachineRates, PairsAreUsedWhereTheyAreFaster) {
+  if (!available().includes(Isa::kAvx512Bf16)) GTEST_SKIP() << "no dot product of bf16 pairs";
+  if (!env_value(read_env(), "REGARD_MAX_ISA").empty()) GTEST_SKIP() << "REGARD_MAX_ISA is set";
+  const MachineRates rates = measure_machine_rates(Isa::kAvx512Bf16, 1, /*bandwidth=*/false);
+  EXPECT_EQ(read_env().isa.includes(Isa::kAvx512Bf16), rates.bf16_gflops > rates.f32_gflops)
+      << rates.bf16_gflops << " GFLOP/s in pairs, " << rates.f32_gflops << " in f32";
 }
 
 TEST(MachineRates, Bandwidth) {
