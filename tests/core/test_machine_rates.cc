@@ -46,8 +46,8 @@ TEST(MachineRates, PositiveAndPlausibleForEveryInstructionSet) {
   }
 }
 
-// Pairs of bf16 are what kernels multiply by default where they are faster than f32, and only there:
-// they have twice f32's rate on AMD's cores and half of it on Intel's.
+// Pairs of bf16 are what kernels multiply by default where they are faster than f32, and only
+// there: they have twice f32's rate on AMD's cores and half of it on Intel's.
 TEST(MachineRates, PairsAreUsedWhereTheyAreFaster) {
   if (!available().includes(Isa::kAvx512Bf16)) GTEST_SKIP() << "no dot product of bf16 pairs";
   if (!env_value(read_env(), "REGARD_MAX_ISA").empty()) GTEST_SKIP() << "REGARD_MAX_ISA is set";
