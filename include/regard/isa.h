@@ -18,6 +18,7 @@ enum class CpuExtension : std::uint8_t {
   kAvx2,        // AVX2, FMA and F16C
   kAvx512,      // AVX-512 F, BW, DQ and VL
   kAvx512Bf16,  // VDPBF16PS
+  kAmxBf16,     // AMX-TILE and AMX-BF16, which the system lets the process use
   kNeon,        // Advanced SIMD with fused multiply-add: every AArch64 processor
   kNeonBf16,    // BFDOT and BFCVT
 };
@@ -52,7 +53,7 @@ class Isa {
   }
   friend constexpr bool operator==(const Isa&, const Isa&) noexcept = default;
 
-  static const Isa kScalar, kAvx2, kAvx512, kAvx512Bf16, kNeon, kNeonBf16;
+  static const Isa kScalar, kAvx2, kAvx512, kAvx512Bf16, kAmxBf16, kNeon, kNeonBf16;
 
  private:
   Architecture architecture_ = Architecture::kPortable;
@@ -64,11 +65,13 @@ inline constexpr Isa Isa::kAvx2{CpuExtension::kAvx2};
 inline constexpr Isa Isa::kAvx512{CpuExtension::kAvx2, CpuExtension::kAvx512};
 inline constexpr Isa Isa::kAvx512Bf16{CpuExtension::kAvx2, CpuExtension::kAvx512,
                                       CpuExtension::kAvx512Bf16};
+inline constexpr Isa Isa::kAmxBf16{CpuExtension::kAvx2, CpuExtension::kAvx512,
+                                   CpuExtension::kAvx512Bf16, CpuExtension::kAmxBf16};
 inline constexpr Isa Isa::kNeon{CpuExtension::kNeon};
 inline constexpr Isa Isa::kNeonBf16{CpuExtension::kNeon, CpuExtension::kNeonBf16};
 
 /// The sets with a name, each after those that it includes: "scalar", "avx2", "avx512",
-/// "avx512_bf16", "neon", "neon_bf16".
+/// "avx512_bf16", "amx_bf16", "neon", "neon_bf16".
 REGARD_EXPORT std::span<const Isa> named_isas() noexcept;
 /// The name of the last named set that `isa` includes.
 REGARD_EXPORT const char* to_string(Isa isa) noexcept;

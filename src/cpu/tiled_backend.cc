@@ -71,6 +71,9 @@ constexpr Unit kUnits[] = {
 #if !defined(REGARD_NO_AVX512_BF16)
     {Isa::kAvx512Bf16, &kAvx512Forward, &kAvx512Bf16Forward},
 #endif
+#if defined(REGARD_HAS_AMX)
+    {Isa::kAmxBf16, &kAvx512Forward, &kAmxBf16Forward},
+#endif
 #elif defined(__aarch64__)
     {Isa::kNeon, &kNeonForward, &kNeonForward},
     {Isa::kNeonBf16, &kNeonForward, &kNeonBf16Forward},

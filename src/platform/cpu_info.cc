@@ -2,6 +2,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
@@ -29,6 +33,19 @@ Registers cpuid(unsigned leaf, unsigned subleaf = 0) {
   return r;
 }
 
+/// Linux enlarges the signal frames of a process that asks for AMX's registers, and refuses where
+/// an alternative stack is too small for them.
+[[maybe_unused]] bool has_amx() {
+#if defined(REGARD_HAS_AMX) && defined(__linux__)
+  constexpr unsigned kTileBit = 1u << 24, kBf16Bit = 1u << 22;  // leaf 7, edx
+  if ((cpuid(7).d & (kTileBit | kBf16Bit)) != (kTileBit | kBf16Bit)) return false;
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 // Each level is gated by exactly the bits its kernels use. __builtin_cpu_supports also reads XGETBV
 // whether the system saves the registers.
 Isa detect_isa() {
@@ -48,7 +65,8 @@ Isa detect_isa() {
   return Isa::kAvx512;
 #else
   constexpr unsigned kBf16Bit = 1u << 5;  // leaf 7, subleaf 1, eax
-  return (cpuid(7, 1).a & kBf16Bit) != 0 ? Isa::kAvx512Bf16 : Isa::kAvx512;
+  if ((cpuid(7, 1).a & kBf16Bit) == 0) return Isa::kAvx512;
+  return has_amx() ? Isa::kAmxBf16 : Isa::kAvx512Bf16;
 #endif
 }
 
@@ -79,11 +97,12 @@ std::string vendor_text() {
   return vendor;
 }
 
-/// VDPBF16PS starts every second cycle on Intel's cores, where two f32 multiply-adds start each
-/// cycle: 178 and 356 GFLOP/s of two Emerald Rapids cores. An AMD Zen 4 has twice f32's rate in
-/// pairs.
+/// Unless AMX multiplies bf16: VDPBF16PS starts every second cycle on Intel's cores, where two f32
+/// multiply-adds start each cycle: 178 and 356 GFLOP/s of two Emerald Rapids cores. An AMD Zen 4
+/// has twice f32's rate in pairs.
 Isa without_slow_pairs(Isa isa) {
-  return vendor_text() == "GenuineIntel" ? isa_without(isa, Isa::kAvx512Bf16) : isa;
+  const bool is_slow = vendor_text() == "GenuineIntel" && !isa.includes(Isa::kAmxBf16);
+  return is_slow ? isa_without(isa, Isa::kAvx512Bf16) : isa;
 }
 
 // Leaf 4 (Intel) and 0x8000001d (AMD) share one layout, a cache per subleaf.

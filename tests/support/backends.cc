@@ -15,8 +15,8 @@ struct Units {
 };
 
 const std::vector<Units>& units() {
-  static const std::vector<Isa> tiled = {Isa::kScalar,     Isa::kAvx2, Isa::kAvx512,
-                                         Isa::kAvx512Bf16, Isa::kNeon, Isa::kNeonBf16};
+  static const std::vector<Isa> tiled = {Isa::kScalar,  Isa::kAvx2, Isa::kAvx512,  Isa::kAvx512Bf16,
+                                         Isa::kAmxBf16, Isa::kNeon, Isa::kNeonBf16};
   static const std::vector<Units> all = {
       {BackendId::kMath, {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kNeon}},
       {BackendId::kEfficient, tiled},
@@ -86,7 +86,7 @@ Isa backward_isa(const Forced& forced, const AttentionParams& params) {
   const bool pairs = forced.backend.id == BackendId::kFlash && params.dtype_q == Dtype::kBf16 &&
                      params.dtype_k == Dtype::kBf16 && params.dtype_out == Dtype::kBf16 &&
                      !params.features.has(Feature::kDescales);
-  if (pairs) return forced.isa;
+  if (pairs && forced.isa != Isa::kAmxBf16) return forced.isa;
   return isa_without(isa_without(forced.isa, Isa::kAvx512Bf16), Isa::kNeonBf16);
 }
 

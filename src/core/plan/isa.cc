@@ -6,9 +6,10 @@
 namespace regard {
 namespace {
 
-constexpr Isa kNamed[] = {Isa::kScalar,     Isa::kAvx2, Isa::kAvx512,
-                          Isa::kAvx512Bf16, Isa::kNeon, Isa::kNeonBf16};
-constexpr const char* kNames[] = {"scalar", "avx2", "avx512", "avx512_bf16", "neon", "neon_bf16"};
+constexpr Isa kNamed[] = {Isa::kScalar,  Isa::kAvx2, Isa::kAvx512,  Isa::kAvx512Bf16,
+                          Isa::kAmxBf16, Isa::kNeon, Isa::kNeonBf16};
+constexpr const char* kNames[] = {"scalar",   "avx2", "avx512",   "avx512_bf16",
+                                  "amx_bf16", "neon", "neon_bf16"};
 static_assert(std::size(kNamed) == std::size(kNames));
 
 }  // namespace

@@ -584,7 +584,7 @@ constexpr CaseWord kWords[] = {
     {"poison", kFlag, "", "NaN and inf in k and v behind masks", print_poison, parse_poison},
     {"device", kValue, "cpu|cuda|smNN", "cpu:I, cuda:I; sm90 is compute capability 9.0",
      print_device, parse_device},
-    {"isa", kValue, "scalar|avx2|avx512|avx512_bf16|neon|neon_bf16",
+    {"isa", kValue, "scalar|avx2|avx512|avx512_bf16|amx_bf16|neon|neon_bf16",
      "the instruction set (this machine's)", print_isa, parse_isa_word},
 };
 

@@ -100,7 +100,7 @@ class Bf16Tiles {
     }
   }
 
- private:
+ protected:
   void need_keys() {
     if (has_keys_) return;
     has_keys_ = true;

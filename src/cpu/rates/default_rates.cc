@@ -12,9 +12,10 @@ struct ThreadRates {
 };
 // Two vector units at some 2.5 GHz; the last row that a machine includes holds.
 constexpr ThreadRates kThreads[] = {
-    {Isa::kScalar, 6.0, 4.0, 6.0},      {Isa::kAvx2, 80.0, 40.0, 80.0},
-    {Isa::kAvx512, 120.0, 60.0, 120.0}, {Isa::kAvx512Bf16, 120.0, 60.0, 240.0},
-    {Isa::kNeon, 40.0, 20.0, 40.0},     {Isa::kNeonBf16, 40.0, 20.0, 100.0},
+    {Isa::kScalar, 6.0, 4.0, 6.0},        {Isa::kAvx2, 80.0, 40.0, 80.0},
+    {Isa::kAvx512, 120.0, 60.0, 120.0},   {Isa::kAvx512Bf16, 120.0, 60.0, 240.0},
+    {Isa::kAmxBf16, 120.0, 60.0, 2000.0}, {Isa::kNeon, 40.0, 20.0, 40.0},
+    {Isa::kNeonBf16, 40.0, 20.0, 100.0},
 };
 
 }  // namespace

@@ -26,6 +26,7 @@ extern const RateLoops kScalarRates;
 extern const RateLoops kAvx2Rates;
 extern const RateLoops kAvx512Rates;
 extern const ArithmeticLoop kAvx512Bf16Pairs;  // dot products of bf16 pairs
+extern const ArithmeticLoop kAmxBf16Products;  // products of matrices
 // AArch64:
 extern const RateLoops kNeonRates;
 extern const ArithmeticLoop kNeonBf16Pairs;

@@ -42,6 +42,9 @@ const RateLoops& loops_of(Isa isa) noexcept {
 const ArithmeticLoop* pairs_of(Isa isa) noexcept {
   if (!isa.includes(cpu::pairs_isa())) return nullptr;
 #if defined(__x86_64__) && !defined(REGARD_NO_AVX512_BF16)
+#if defined(REGARD_HAS_AMX)
+  if (isa.includes(Isa::kAmxBf16)) return &cpu::kAmxBf16Products;
+#endif
   return &cpu::kAvx512Bf16Pairs;
 #elif defined(__aarch64__)
   return &cpu::kNeonBf16Pairs;

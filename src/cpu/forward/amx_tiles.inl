@@ -1,0 +1,243 @@
+// Products of bf16 by AMX, which multiplies matrices of 16 rows and 32 pairs: scores^T = K * q^T
+// and out^T = V^T * probs. The forms of q^T and probs are those of bf16_tiles.inl, K is read in
+// place where its rows are whole registers, and V is transposed. Included by isa_amx_bf16.cc.
+
+#include <cstdint>
+
+#include "cpu/forward/bf16_tiles.inl"
+#include "cpu/simd/amx_tiles.h"
+
+namespace regard::cpu {
+namespace {
+
+REGARD_KERNEL_FN constexpr std::int64_t round_up(std::int64_t x, std::int64_t unit) {
+  return (x + unit - 1) / unit * unit;
+}
+
+/// Calls f(Count<0>), ..., f(Count<kCount - 1>).
+template <int kCount, int kAt = 0, class F>
+REGARD_KERNEL_FN void for_constants(F f) {
+  if constexpr (kAt < kCount) {
+    f(Count<kAt>{});
+    for_constants<kCount, kAt + 1>(f);
+  }
+}
+
+/// c [16 kBlocks][16 kVectors] = a [16 kBlocks][32 steps] * b [16 steps][16 kVectors] pairs: sums
+/// of kBlocks * kVectors <= 6 registers. Rows of a are `a_bytes` apart, those of b and c kStride
+/// elements.
+template <int kBlocks, int kVectors, std::int64_t kStride>
+REGARD_KERNEL_FN void multiply_registers(const char* a, std::int64_t a_bytes, const Pair* b,
+                                         float* c, std::int64_t steps) {
+  constexpr int kLeft = 6, kRight = 7;
+  constexpr std::int64_t kBytes = kStride * 4;
+  const auto for_sums = [](auto f) __attribute__((always_inline)) {
+    for_constants<kBlocks * kVectors>(f);
+  };
+  for_sums([](auto x) __attribute__((always_inline)) { amx::clear<decltype(x)::value>(); });
+  for (std::int64_t step = 0; step < steps; ++step) {
+    for_constants<kBlocks>([&](auto block) __attribute__((always_inline)) {
+      constexpr int kBlock = decltype(block)::value;
+      amx::load<kLeft>(a + kBlock * amx::kRows * a_bytes, a_bytes);
+      for_constants<kVectors>([&](auto vector) __attribute__((always_inline)) {
+        constexpr int kVector = decltype(vector)::value;
+        amx::load<kRight>(b + kVector * 16, kBytes);
+        amx::add_product<kBlock * kVectors + kVector, kLeft, kRight>();
+      });
+    });
+    a += amx::kRowBytes;
+    b += amx::kRows * kStride;
+  }
+  for_sums([&](auto x) __attribute__((always_inline)) {
+    constexpr int kSum = decltype(x)::value;
+    float* const to = c + kSum / kVectors * amx::kRows * kStride + kSum % kVectors * 16;
+    amx::store<kSum>(to, kBytes);
+  });
+}
+
+template <class V>
+class AmxTiles : public Bf16Tiles<V> {
+  using Base = Bf16Tiles<V>;
+
+ public:
+  using typename Base::Query;
+  using typename Base::T;
+
+  AmxTiles(const TiledArgs& a, const TaskOrder& order, char* scratch)
+      : Base(a, order, scratch),
+        uses_registers_(fills_registers(a.problem)),
+        steps_qk_(round_up(a.problem.head_dim_qk, amx::kDepth) / amx::kDepth),
+        row_pairs_(round_up(a.tile_kv, amx::kDepth) / 2) {}
+
+  /// As Bf16Tiles does, with zeros up to a whole register.
+  static void pack(const Problem& p, const RowBlock<V>& row_block, Query* q_t) {
+    Base::pack(p, row_block, q_t);
+    if (!fills_registers(p)) return;
+    const std::int64_t end = round_up(p.head_dim_qk, amx::kDepth) / 2;
+    for (std::int64_t x = (p.head_dim_qk + 1) / 2 * V::kWidth; x < end * V::kWidth; ++x)
+      q_t[x] = {0};
+  }
+
+  template <int kVectors>
+  REGARD_KERNEL_FN void scores(AmxTiles* self, const RowBlock<V>& row_block, const Query* q_t,
+                               Tile visible, T* to, T* max) {
+    if (!self->uses_registers_ || visible.size < amx::kRows) {
+      return Base::template scores<kVectors>(self, row_block, q_t, visible, to, max);
+    }
+    self->need_keys();
+    const std::int64_t row_bytes = self->keys_.row_stride * static_cast<std::int64_t>(sizeof(Pair));
+    const char* const first = reinterpret_cast<const char*>(self->keys_.data) +
+                              (visible.begin - self->tile_.begin) * row_bytes;
+    const auto multiply = [&](std::int64_t j, auto blocks) __attribute__((always_inline)) {
+      constexpr int kBlocks = decltype(blocks)::value;
+      multiply_registers<kBlocks, kVectors, V::kWidth>(first + j * row_bytes, row_bytes, q_t,
+                                                       to + j * V::kWidth, self->steps_qk_);
+      self->template prefetch<kBlocks>(self->steps_qk_);
+    };
+    std::int64_t j = 0;
+    for (; j + 2 * amx::kRows <= visible.size; j += 2 * amx::kRows) multiply(j, Count<2>{});
+    for (; j + amx::kRows <= visible.size; j += amx::kRows) multiply(j, Count<1>{});
+    // The last keys with some of those before them, whose scores stay what they are.
+    if (j < visible.size) multiply(visible.size - amx::kRows, Count<1>{});
+    accumulate_max<V>(kVectors, visible.size, to, max);
+  }
+
+  template <int kVectors>
+  REGARD_KERNEL_FN void accumulate(AmxTiles* self, const RowBlock<V>& row_block, T* probs,
+                                   Tile visible, bool partial, const T* rescale, T* out_t) {
+    if (!self->uses_registers_) {
+      return Base::template accumulate<kVectors>(self, row_block, probs, visible, partial, rescale,
+                                                 out_t);
+    }
+    self->need_values();
+    const std::int64_t pairs = (visible.size + 1) / 2, whole = round_up(pairs, amx::kRows);
+    Pair* const probs_pairs = reinterpret_cast<Pair*>(probs);
+    const Pair* const values = self->values_buffer_ + (visible.begin - self->tile_.begin) / 2;
+    // What is hidden or not there is multiplied by 0, so that it must be finite.
+    if ((partial || whole > pairs) && !self->is_finite()) {
+      const ProductInput<Pair> a = {values, self->row_pairs_, 1};
+      return add_product<V, PairTerm<V>, kVectors, true>(a, probs_pairs, out_t, self->values_dim_,
+                                                         pairs, rescale);
+    }
+    for (std::int64_t x = pairs * V::kWidth; x < whole * V::kWidth; x += V::kLanes) {
+      V::store(probs + x, V::set(0));
+    }
+    self->template add_values<kVectors>(values, probs_pairs, whole / amx::kRows, rescale, out_t);
+  }
+
+ private:
+  /// A register of 32 elements of head_dim costs what one of 16 does; buffers have room from 16 on.
+  static bool fills_registers(const Problem& p) {
+    return p.head_dim_qk >= amx::kRows && p.head_dim_v >= amx::kRows;
+  }
+
+  /// out_t = out_t * rescale + V^T * probs. The tile is summed on its own first.
+  template <int kVectors>
+  __attribute__((always_inline)) void add_values(const Pair* values, const Pair* probs,
+                                                 std::int64_t steps, const T* rescale, T* out_t) {
+    constexpr int kBlocks = 2;
+    const std::int64_t dim = this->p_.head_dim_v;
+    alignas(64) T sums[kBlocks * amx::kRows * V::kWidth];
+    const std::int64_t row_bytes = row_pairs_ * static_cast<std::int64_t>(sizeof(Pair));
+    const auto add = [&](std::int64_t d, auto blocks) __attribute__((always_inline)) {
+      constexpr int kCount = decltype(blocks)::value;
+      multiply_registers<kCount, kVectors, V::kWidth>(
+          reinterpret_cast<const char*>(values) + d * row_bytes, row_bytes, probs, sums, steps);
+      if (this->prefetch_.with_values) this->template prefetch<kCount>(steps);
+      const std::int64_t rows = kCount * amx::kRows < dim - d ? kCount * amx::kRows : dim - d;
+      typename V::Vec by[kVectors];
+      REGARD_UNROLL for (int v = 0; v < kVectors; ++v) by[v] = V::load(rescale + v * V::kLanes);
+      T* const out = out_t + d * V::kWidth;
+      for (std::int64_t i = 0; i < rows; ++i) {
+        REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
+          const std::int64_t at = i * V::kWidth + v * V::kLanes;
+          V::store(out + at, V::fma(V::load(out + at), by[v], V::load(sums + at)));
+        }
+      }
+    };
+    std::int64_t d = 0;
+    for (; d + kBlocks * amx::kRows <= round_up(dim, amx::kRows); d += kBlocks * amx::kRows) {
+      add(d, Count<kBlocks>{});
+    }
+    if (d < dim) add(d, Count<1>{});
+  }
+
+  /// What the products of other units prefetch in as many steps of the same block.
+  template <int kBlocks>
+  __attribute__((always_inline)) void prefetch(std::int64_t steps) {
+    for (std::int64_t x = 0; x < kBlocks * steps * 2 && is_left(this->prefetch_.left); ++x) {
+      prefetch_rows<V::kRows>(&this->prefetch_.left);
+    }
+  }
+
+  void need_keys() {
+    if (this->has_keys_) return;
+    if (this->k_.dim % amx::kDepth == 0) return Base::need_keys();
+    this->has_keys_ = true;
+    this->keys_ = copy_pairs(this->k_, this->tile_, steps_qk_ * amx::kRows, this->keys_buffer_);
+  }
+
+  /// V^T: [head_dim_v in whole registers][pairs of keys], zeros for keys past the tile's end.
+  void need_values() {
+    if (this->has_values_) return;
+    this->has_values_ = true;
+    transpose_values();
+  }
+
+  void transpose_values() {
+    const KvOperand& x = this->v_;
+    const std::int64_t dims = round_up(x.dim, amx::kRows);
+    for (std::int64_t pair = 0; pair < row_pairs_; pair += V::kLanes) {
+      const char* rows[2 * V::kLanes];
+      const int count = keys_of(2 * pair, rows);
+      for (std::int64_t d = 0; d < dims; d += V::kLanes) {
+        typename V::Vec block[V::kLanes];  // bits that are only moved
+        REGARD_UNROLL for (int i = 0; i < V::kLanes; ++i) {
+          const auto bits = [&](int key) __attribute__((always_inline)) {
+            return key < count ? load_words(rows[key], d, x.dim) : typename V::Unsigned{};
+          };
+          block[i] = V::from_unsigned(bits(2 * i) >> 16 | bits(2 * i + 1));
+        }
+        V::transpose(block);
+        REGARD_UNROLL for (int i = 0; i < V::kLanes; ++i) {
+          __builtin_memcpy(this->values_buffer_ + (d + i) * row_pairs_ + pair, &block[i],
+                           sizeof(block[i]));
+        }
+      }
+    }
+  }
+
+  /// The rows of keys [first, first + 32) of the tile; how many there are.
+  int keys_of(std::int64_t first, const char** rows) const {
+    int count = 0;
+    for (; count < 2 * V::kLanes && first + count < this->tile_.size; ++count) {
+      rows[count] = row_of(this->v_, this->tile_.begin + first + count);
+    }
+    return count;
+  }
+
+  /// Elements [d, d + 16) of a row in the high halves, 0 past its end.
+  static typename V::Unsigned load_words(const char* row, std::int64_t d, std::int64_t dim) {
+    const auto* const words = reinterpret_cast<const std::uint16_t*>(row);
+    if (d + V::kLanes <= dim) return V::to_unsigned(V::load_bf16(words + d));
+    typename V::Unsigned bits{};
+    for (std::int64_t x = d; x < dim; ++x) bits[x - d] = static_cast<std::uint32_t>(words[x]) << 16;
+    return bits;
+  }
+
+  bool is_finite() {
+    if (this->finite_known_) return this->finite_;
+    this->finite_known_ = true;
+    const std::int64_t count = round_up(this->v_.dim, amx::kRows) * row_pairs_;
+    this->finite_ = all_finite_pairs<V>({this->values_buffer_, count, 1}, 1, count);
+    return this->finite_;
+  }
+
+  amx::Configuration configuration_;
+  bool uses_registers_;
+  std::int64_t steps_qk_;
+  std::int64_t row_pairs_;  // of V^T
+};
+
+}  // namespace
+}  // namespace regard::cpu
