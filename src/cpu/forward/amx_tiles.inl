@@ -184,24 +184,29 @@ class AmxTiles : public Bf16Tiles<V> {
     transpose_values();
   }
 
+  /// Blocks of 32 dims of 32 keys: pairs of dims of the even and of the odd keys are transposed, and
+  /// their halves paired.
   void transpose_values() {
-    const KvOperand& x = this->v_;
-    const std::int64_t dims = round_up(x.dim, amx::kRows);
+    using Unsigned = typename V::Unsigned;
+    const std::int64_t dims = round_up(this->v_.dim, amx::kRows);
     for (std::int64_t pair = 0; pair < row_pairs_; pair += V::kLanes) {
       const char* rows[2 * V::kLanes];
       const int count = keys_of(2 * pair, rows);
-      for (std::int64_t d = 0; d < dims; d += V::kLanes) {
-        typename V::Vec block[V::kLanes];  // bits that are only moved
+      for (std::int64_t d = 0; d < dims; d += 2 * V::kLanes) {
+        typename V::Vec even[V::kLanes], odd[V::kLanes];  // bits that are only moved
         REGARD_UNROLL for (int i = 0; i < V::kLanes; ++i) {
-          const auto bits = [&](int key) __attribute__((always_inline)) {
-            return key < count ? load_words(rows[key], d, x.dim) : typename V::Unsigned{};
-          };
-          block[i] = V::from_unsigned(bits(2 * i) >> 16 | bits(2 * i + 1));
+          even[i] = 2 * i < count ? load_pairs_of(rows[2 * i], d, this->v_.dim) : V::set(0);
+          odd[i] = 2 * i + 1 < count ? load_pairs_of(rows[2 * i + 1], d, this->v_.dim) : V::set(0);
         }
-        V::transpose(block);
+        V::transpose(even);
+        V::transpose(odd);
         REGARD_UNROLL for (int i = 0; i < V::kLanes; ++i) {
-          __builtin_memcpy(this->values_buffer_ + (d + i) * row_pairs_ + pair, &block[i],
-                           sizeof(block[i]));
+          const Unsigned a = V::to_unsigned(even[i]), b = V::to_unsigned(odd[i]);
+          const Unsigned low = (a & 0xffffu) | b << 16, high = a >> 16 | (b & 0xffff0000u);
+          Pair* const to = this->values_buffer_ + (d + 2 * i) * row_pairs_ + pair;
+          if (d + 2 * i >= dims) break;
+          __builtin_memcpy(to, &low, sizeof(low));
+          __builtin_memcpy(to + row_pairs_, &high, sizeof(high));
         }
       }
     }
@@ -216,13 +221,17 @@ class AmxTiles : public Bf16Tiles<V> {
     return count;
   }
 
-  /// Elements [d, d + 16) of a row in the high halves, 0 past its end.
-  static typename V::Unsigned load_words(const char* row, std::int64_t d, std::int64_t dim) {
-    const auto* const words = reinterpret_cast<const std::uint16_t*>(row);
-    if (d + V::kLanes <= dim) return V::to_unsigned(V::load_bf16(words + d));
-    typename V::Unsigned bits{};
-    for (std::int64_t x = d; x < dim; ++x) bits[x - d] = static_cast<std::uint32_t>(words[x]) << 16;
-    return bits;
+  /// Elements [d, d + 32) of a row, 0 past its end.
+  static typename V::Vec load_pairs_of(const char* row, std::int64_t d, std::int64_t dim) {
+    typename V::Vec pairs = V::set(0);
+    const std::int64_t left = dim - d;
+    const char* const from = row + d * static_cast<std::int64_t>(sizeof(std::uint16_t));
+    if (left >= 2 * V::kLanes) {
+      __builtin_memcpy(&pairs, from, sizeof(pairs));
+    } else {
+      __builtin_memcpy(&pairs, from, static_cast<std::size_t>(left) * sizeof(std::uint16_t));
+    }
+    return pairs;
   }
 
   bool is_finite() {

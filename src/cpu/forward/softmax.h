@@ -22,12 +22,20 @@ REGARD_KERNEL_FN typename V::Vec minus_infinity() {
 template <class V>
 static void accumulate_max(int vectors, std::int64_t size, const typename V::Scalar* scores,
                            typename V::Scalar* max) {
+  constexpr int kChains = 4;  // hide the latency of a maximum
   for (int v = 0; v < vectors; ++v) {
-    auto row_max = V::load(max + v * V::kLanes);
-    for (std::int64_t j = 0; j < size; ++j) {
-      row_max = V::max(V::load(scores + j * V::kWidth + v * V::kLanes), row_max);
+    const typename V::Scalar* const first = scores + v * V::kLanes;
+    typename V::Vec row_max[kChains];
+    REGARD_UNROLL for (int i = 0; i < kChains; ++i) row_max[i] = V::load(max + v * V::kLanes);
+    std::int64_t j = 0;
+    for (; j + kChains <= size; j += kChains) {
+      REGARD_UNROLL for (int i = 0; i < kChains; ++i) {
+        row_max[i] = V::max(V::load(first + (j + i) * V::kWidth), row_max[i]);
+      }
     }
-    V::store(max + v * V::kLanes, row_max);
+    for (; j < size; ++j) row_max[0] = V::max(V::load(first + j * V::kWidth), row_max[0]);
+    REGARD_UNROLL for (int i = 1; i < kChains; ++i) row_max[0] = V::max(row_max[i], row_max[0]);
+    V::store(max + v * V::kLanes, row_max[0]);
   }
 }
 
