@@ -166,6 +166,11 @@ TiledBackend::Shape TiledBackend::shape_of(const AttentionParams& params, Isa is
   return shape;
 }
 
+std::int64_t TiledBackend::tile_kv(const AttentionParams& params,
+                                   const TiledKernel& kernel) const noexcept {
+  return kernel.tile_factor * traits_.tile_kv(params.head_dim_qk, params.head_dim_v);
+}
+
 /// As many row blocks as leave an eighth of the L2 when the copies of a tile are in it; changes no
 /// bits.
 std::int64_t TiledBackend::max_row_blocks(const AttentionParams& params,
@@ -177,9 +182,9 @@ std::int64_t TiledBackend::max_row_blocks(const AttentionParams& params,
   };
   const std::int64_t both = saturating_add(params.head_dim_qk, params.head_dim_v);
   const std::int64_t copied = params.dtype_k == Dtype::kF32 ? params.head_dim_v : both;
-  const std::int64_t tile_kv = traits_.tile_kv(params.head_dim_qk, params.head_dim_v);
-  const std::int64_t tiles = saturating_mul(tile_kv, row_bytes(copied));
-  const std::int64_t row_block = saturating_mul(kernel_of(params, env.isa).width, row_bytes(both));
+  const TiledKernel& kernel = kernel_of(params, env.isa);
+  const std::int64_t tiles = saturating_mul(tile_kv(params, kernel), row_bytes(copied));
+  const std::int64_t row_block = saturating_mul(kernel.width, row_bytes(both));
   std::int64_t row_blocks = traits_.max_row_blocks;
   while (row_blocks > 1 && saturating_add(saturating_mul(row_blocks, row_block), tiles) > room)
     row_blocks /= 2;
@@ -219,7 +224,7 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   args->grid = make_grid(params, shape.is_decode ? shape.row_blocks * k.width : shape.block_rows);
   args->heads_per_task = shape.heads_per_task;
   args->splits_per_task = shape.splits;
-  args->tile_kv = traits_.tile_kv(params.head_dim_qk, params.head_dim_v);
+  args->tile_kv = tile_kv(params, k);
   args->copies_values = traits_.copies;
   // Few rows read all types but f8e5m2, and rows of u4 that end within a group, where they are,
   // unless a tile lies in several pages.
@@ -279,7 +284,7 @@ Expected<KernelPlan> TiledBackend::plan(const AttentionKey& key, const Env& env)
   if (shape.is_decode) plan.kernel += shape.is_decode_kernel ? "_decode" : "_short";
   plan.workers = workers(key, env);
   plan.tile_q = max_row_blocks(params, env) * shape.kernel->width;
-  plan.tile_kv = traits_.tile_kv(params.head_dim_qk, params.head_dim_v);
+  plan.tile_kv = tile_kv(params, *shape.kernel);
   plan.workspace_bytes = workspace_bytes(key, env);
   return plan;
 }

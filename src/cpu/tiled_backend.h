@@ -42,6 +42,7 @@ class TiledBackend final : public Backend {
   struct Shape;
   const BackwardKernel& backward_kernel(const AttentionParams& params, Isa isa) const noexcept;
   Shape shape_of(const AttentionParams& params, Isa isa, std::int32_t workers) const noexcept;
+  std::int64_t tile_kv(const AttentionParams& params, const TiledKernel& kernel) const noexcept;
   std::int64_t max_row_blocks(const AttentionParams& params, const Env& env) const noexcept;
   std::int32_t workers(const AttentionKey& key, const Env& env) const noexcept;
   std::int64_t lay_out(const AttentionParams& params, const Shape& shape,

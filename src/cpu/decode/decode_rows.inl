@@ -233,6 +233,7 @@ constexpr TiledKernel kTiledKernel = {forward_block<Tiles>,
                                       forward_decode_merge<Tiles>,
                                       Tiles::Vocabulary::kWidth,
                                       Tiles::Vocabulary::kLanes,
+                                      Tiles::kTileFactor,
                                       Tiles::kMaxDecodeRows,
                                       sizeof(RowBlock<typename Tiles::Vocabulary>),
                                       sizeof(RowState<typename Tiles::Vocabulary>)};

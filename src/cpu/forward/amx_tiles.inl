@@ -62,6 +62,9 @@ class AmxTiles : public Bf16Tiles<V> {
  public:
   using typename Base::Query;
   using typename Base::T;
+  /// Products are a quarter of the time: what is done once a tile counts. 1.14 times as fast at
+  /// head_dim 128, 1.03 at 64; four times as long it is no faster.
+  static constexpr std::int64_t kTileFactor = 2;
 
   AmxTiles(const TiledArgs& a, const TaskOrder& order, char* scratch)
       : Base(a, order, scratch),

@@ -60,6 +60,7 @@ struct TiledKernel {
   TiledFn decode_merge;   // then one for each (b, group of heads)
   std::int64_t width;     // rows of a row block
   std::int64_t lanes;     // of a vector, in whole ones of which blocks of rows come
+  std::int64_t tile_factor;      // its tiles have so many times a backend's keys
   std::int64_t max_decode_rows;  // up to so many, lanes lie along head_dim
   std::int64_t row_block_bytes;  // of a row block's state
   std::int64_t state_bytes;      // of its rows' online softmax
