@@ -76,7 +76,7 @@ def chosen(options):
 
 def without_missing_isa(entrants, available):
     """Those whose instruction set this CPU has."""
-    order = ("scalar", "avx2", "avx512", "avx512_bf16")
+    order = ("scalar", "avx2", "avx512", "avx512_bf16", "amx_bf16")
     missing = [e.name for e in entrants
                if e.isa and order.index(e.isa) > order.index(available)]
     if missing:

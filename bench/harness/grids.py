@@ -168,7 +168,7 @@ GRIDS = {
     "shapes": Grid(SHAPES),
     "threads": Grid(THREADS, ("regard@threads=1", "regard@threads=2")),
     "isa": Grid(ISA, ("regard@isa=scalar", "regard@isa=avx2", "regard@isa=avx512",
-                      "regard@isa=avx512_bf16")),
+                      "regard@isa=avx512_bf16", "regard@isa=amx_bf16")),
     "decode": Grid("\n".join((DECODE_BHSD, DECODE_BSHD, DECODE_SHAPES)),
                    ("torch", "onnxruntime", "ggml", "regard")),
     "speculative": Grid(SPECULATIVE, ("torch", "regard@sq=1", "regard")),

@@ -12,13 +12,13 @@ CLI = os.environ.get("REGARD_DEV_CLI") or BUILD / "tools/regard/regard"
 KERNELS = {"forward": "flash_avx512_bf16_bf16", "backward": "flash_backward_avx512_bf16_bf16"}
 
 
-def multiplies_pairs(source):
-    """Whether the object of a source file of src/ exists and has the dot product of pairs."""
+def has_instruction(source, name):
+    """Whether the object of a source file of src/ exists and has the instruction."""
     file = BUILD / "src/CMakeFiles/regard.dir" / (source + ".o")
     if not file.exists():
         return False
     listing = subprocess.run(["objdump", "-d", file], capture_output=True, text=True, check=True)
-    return "vdpbf16ps" in listing.stdout
+    return name in listing.stdout
 
 
 def is_emulated():
@@ -27,6 +27,14 @@ def is_emulated():
 
 @unittest.skipUnless(platform.machine() == "x86_64", "the instructions are x86-64's")
 class Instructions(unittest.TestCase):
+    def test_products_of_matrices(self):
+        if is_emulated():
+            self.skipTest("the kernels are in portable notation here")
+        plan = subprocess.run([CLI, "explain", "--backend", "flash", "--json", "sq80 d32 bf16 isa=amx_bf16"],
+                              capture_output=True, text=True, check=True).stdout
+        compiled = has_instruction("cpu/forward/isa_amx_bf16.cc", "tdpbf16ps")
+        self.assertEqual('"flash_amx_bf16_bf16"' in plan, compiled)
+
     def test_pairs_of_bf16(self):
         if is_emulated():
             self.skipTest("the kernels are in portable notation here")
@@ -34,7 +42,7 @@ class Instructions(unittest.TestCase):
             [CLI, "explain", "--backend", "flash", "--json", "sq80 d8 bf16 grad isa=avx512_bf16"],
             capture_output=True, text=True, check=True).stdout
         for direction, kernel in KERNELS.items():
-            compiled = multiplies_pairs(f"cpu/{direction}/isa_avx512_bf16.cc")
+            compiled = has_instruction(f"cpu/{direction}/isa_avx512_bf16.cc", "vdpbf16ps")
             self.assertEqual(f'"{kernel}"' in plan, compiled, direction)
 
 

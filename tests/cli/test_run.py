@@ -355,7 +355,7 @@ class BadInput(CliTest):
     def test_isa_beyond_this_machine(self):
         path = self.put("in.safetensors", tensor_file(qkv()))
         available = self.document("devices")["machine"]["isa_available"]
-        order = ["scalar", "avx2", "avx512", "avx512_bf16"]
+        order = ["scalar", "avx2", "avx512", "avx512_bf16", "amx_bf16"]
         for isa in order:
             beyond = order.index(isa) > order.index(available)
             self.cli("run", path, "--isa", isa, "--repeat", "1", code=2 if beyond else 0)

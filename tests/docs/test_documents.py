@@ -68,7 +68,7 @@ def run(command, **kwargs):
 def without_machine(text):
     """Output as far as it is the same on every machine and in every build: bytes and kernels depend on the
     CPU, and whether cuDNN is built on the toolkit."""
-    text = re.sub(r"_(scalar|avx2|avx512_bf16|avx512)_(?=f32|f64|bf16|f16)|\((scalar|avx\w+)\)", "<isa>", text)
+    text = re.sub(r"_(scalar|avx2|avx512_bf16|avx512|amx_bf16)_(?=f32|f64|bf16|f16)|\((scalar|avx\w+|amx\w+)\)", "<isa>", text)
     text = re.sub(r"\btile_q \d+", "tile_q <n>", text)
     text = re.sub(r"\b\d+(\.\d+)? (B|KiB|MiB|bytes)\b", "<size>", text)
     text = re.sub(r"\bslots \d+", "workers <n>", text)

@@ -15,13 +15,15 @@ TEST(Isa, NamesParseBack) {
   }
   EXPECT_EQ(parse_isa("sse9").status().message(),
             "[parse_isa] unknown instruction set \"sse9\"; expected scalar, avx2, avx512, "
-            "avx512_bf16, neon or neon_bf16");
+            "avx512_bf16, amx_bf16, neon or neon_bf16");
 }
 
 TEST(Isa, InclusionIsNoLinearOrder) {
   EXPECT_TRUE(Isa::kAvx512Bf16.includes(Isa::kAvx2));
   EXPECT_FALSE(Isa::kAvx2.includes(Isa::kAvx512));
   EXPECT_FALSE(Isa::kNeon.includes(Isa::kAvx2));
+  EXPECT_TRUE(Isa::kAmxBf16.includes(Isa::kAvx512Bf16));
+  EXPECT_EQ(isa_without(Isa::kAmxBf16, Isa::kAvx512Bf16), Isa::kAvx512);
   EXPECT_FALSE(Isa::kAvx512Bf16.includes(Isa::kNeon));
   for (const Isa& isa : named_isas()) EXPECT_TRUE(isa.includes(Isa::kScalar)) << to_string(isa);
 }

@@ -201,8 +201,9 @@ def test_a_graph_keeps_the_limit_of_its_policy():
         return torch.autograd.grad(out, (q, k, v), d_out)
 
     fast, exact = gradients(sdpa), gradients(sdpa, max_error=5e-3)
-    pairs = regard.explain("sq40 d16 bf16 grad").plan["isa"] == "avx512_bf16"
-    assert pairs != all(torch.equal(a, b) for a, b in zip(fast, exact))
+    isa = regard.explain("sq40 d16 bf16 grad").plan["isa"]
+    if isa != "amx_bf16":  # its backward is that of f32, after another forward
+        assert (isa == "avx512_bf16") != all(torch.equal(a, b) for a, b in zip(fast, exact))
     for limit, expected in ((dict(max_error=5e-3), exact), ({}, fast)):
         for mine, other in zip(gradients(compiled, **limit), expected):
             assert torch.equal(mine, other)

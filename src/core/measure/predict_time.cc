@@ -103,6 +103,15 @@ CostTypes types_of(const AttentionParams& p) noexcept {
   return is_pairs ? CostTypes::kPairs : CostTypes::kConverted;
 }
 
+/// The peak of the kernel that runs: AMX multiplies in the forward of row blocks alone.
+double arithmetic_gflops(const MachineRates& rates, BackendId backend, CostKind kind,
+                         const AttentionParams& p) noexcept {
+  const bool in_rows = kind == CostKind::kPrefill || kind == CostKind::kShort;
+  const bool is_tiled = backend != BackendId::kMath;
+  if (!rates.isa.includes(Isa::kAmxBf16) || (in_rows && is_tiled)) return peak_gflops(rates, p);
+  return p.dtype_q == Dtype::kF64 ? rates.f64_gflops : rates.f32_gflops;
+}
+
 CallCounts count_call(const CostModel& model, BackendId backend, const AttentionParams& p,
                       bool backward) noexcept {
   const MachineRates rates = rates_of(model);
@@ -152,8 +161,8 @@ CallCounts count_call(const CostModel& model, BackendId backend, const Attention
   const bool has_tail = kind == CostKind::kDecode && backend != BackendId::kMath &&
                         (p.head_dim_qk % lanes != 0 || p.head_dim_v % lanes != 0);
   const double tail = has_tail ? 2.0 : 1.0;
-  counts.arithmetic =
-      tail * pairs * heads * rounding * per_pair / (peak_gflops(rates, p) * 1e9 * share);
+  counts.arithmetic = tail * pairs * heads * rounding * per_pair /
+                      (arithmetic_gflops(rates, backend, kind, p) * 1e9 * share);
   counts.scores = tail * pairs * heads * rounding * (1.0 + feature_operations(p)) / f32_peak;
   const double kv_elements = kv_heads * visible_keys_of(p, q.length, kv.length) * dims;
   counts.rows = (heads * static_cast<double>(q.length) * dims + kv_elements) *

@@ -69,8 +69,7 @@ class AmxTiles : public Bf16Tiles<V> {
   AmxTiles(const TiledArgs& a, const TaskOrder& order, char* scratch)
       : Base(a, order, scratch),
         uses_registers_(fills_registers(a.problem)),
-        steps_qk_(round_up(a.problem.head_dim_qk, amx::kDepth) / amx::kDepth),
-        row_pairs_(round_up(a.tile_kv, amx::kDepth) / 2) {}
+        steps_qk_(round_up(a.problem.head_dim_qk, amx::kDepth) / amx::kDepth) {}
 
   /// As Bf16Tiles does, with zeros up to a whole register.
   static void pack(const Problem& p, const RowBlock<V>& row_block, Query* q_t) {
@@ -84,10 +83,10 @@ class AmxTiles : public Bf16Tiles<V> {
   template <int kVectors>
   REGARD_KERNEL_FN void scores(AmxTiles* self, const RowBlock<V>& row_block, const Query* q_t,
                                Tile visible, T* to, T* max) {
+    if (self->uses_registers_) self->need_keys();
     if (!self->uses_registers_ || visible.size < amx::kRows) {
       return Base::template scores<kVectors>(self, row_block, q_t, visible, to, max);
     }
-    self->need_keys();
     const std::int64_t row_bytes = self->keys_.row_stride * static_cast<std::int64_t>(sizeof(Pair));
     const char* const first = reinterpret_cast<const char*>(self->keys_.data) +
                               (visible.begin - self->tile_.begin) * row_bytes;
@@ -184,14 +183,17 @@ class AmxTiles : public Bf16Tiles<V> {
   void need_values() {
     if (this->has_values_) return;
     this->has_values_ = true;
+    row_pairs_ = round_up(this->tile_.size, amx::kDepth) / 2;
     transpose_values();
   }
 
-  /// Blocks of 32 dims of 32 keys: pairs of dims of the even and of the odd keys are transposed, and
-  /// their halves paired.
+  /// Blocks of 32 dims of 32 keys: pairs of dims of the even and of the odd keys are transposed,
+  /// and their halves paired. Products that begin within a register read up to one past the last
+  /// row.
   void transpose_values() {
     using Unsigned = typename V::Unsigned;
     const std::int64_t dims = round_up(this->v_.dim, amx::kRows);
+    for (std::int64_t x = 0; x < V::kLanes; ++x) this->values_buffer_[dims * row_pairs_ + x] = {0};
     for (std::int64_t pair = 0; pair < row_pairs_; pair += V::kLanes) {
       const char* rows[2 * V::kLanes];
       const int count = keys_of(2 * pair, rows);
@@ -248,7 +250,7 @@ class AmxTiles : public Bf16Tiles<V> {
   amx::Configuration configuration_;
   bool uses_registers_;
   std::int64_t steps_qk_;
-  std::int64_t row_pairs_;  // of V^T
+  std::int64_t row_pairs_ = 0;  // of V^T: those of the tile in whole registers
 };
 
 }  // namespace
