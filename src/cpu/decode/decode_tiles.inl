@@ -117,6 +117,7 @@ class DecodeTiles {
   using Query = T;
   using Out = RowsOut<V>;
   using Probs = FloatProbs<V>;
+  static constexpr std::int64_t kKeyGroup = 1;  // visible keys begin at a multiple of it
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs&) { return kDecodeTileKv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {

@@ -45,6 +45,7 @@ class FloatTiles {
   using Dot = typename DotOf<V>::Type;
   static constexpr std::int64_t kMaxDecodeRows = max_decode_rows(V::kWidth);
   static constexpr std::int64_t kTileFactor = 1;
+  static constexpr std::int64_t kKeyGroup = 1;  // visible keys begin at a multiple of it
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.tile_kv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {

@@ -140,8 +140,10 @@ static void process_visible(const RowBlockSet<Tiles>& set, std::int64_t x, Tiles
                             typename RowBlockSet<Tiles>::T* out) {
   using V = typename Tiles::Vocabulary;
   const RowBlock<V>& row_block = set.row_blocks()[x];
-  const VisibleKeys seen = visible_keys_of(set.a.problem, set.s, row_block, tiles->tile());
+  VisibleKeys seen = visible_keys_of(set.a.problem, set.s, row_block, tiles->tile());
   if (seen.range.size == 0) return;
+  const std::int64_t lead = (seen.range.begin - tiles->tile().begin) % Tiles::kKeyGroup;
+  if (lead > 0) seen = {{seen.range.begin - lead, seen.range.size + lead}, false};
   with_vectors<V::kVectors>(
       row_block.vectors, [&](auto vectors) __attribute__((always_inline)) {
         process_tile<Tiles, decltype(vectors)::value>(set, x, seen, tiles, out);
