@@ -17,9 +17,15 @@ constexpr CostEntry kEntries[] = {
     {kFlashId, CostKind::kDecode, CostTypes::kFloats, {1.42e-06, 7.88e-07, 0.72, 250, 3.93, 0.501, 1.39}},
     {kFlashId, CostKind::kDecode, CostTypes::kPairs, {2.09e-06, 7e-07, 1.06, 409, 1.72, 0.973, 2.06}},
     {kFlashId, CostKind::kDecode, CostTypes::kConverted, {1.36e-06, 1.87e-07, 0.177, 570, 5.13, 0.642, 1.57}},
+    {kFlashId, CostKind::kDecode, CostTypes::kI8, {1.36e-06, 1.87e-07, 0.177, 570, 5.13, 0.642, 1.57}},
+    {kFlashId, CostKind::kDecode, CostTypes::kF8, {1.36e-06, 1.87e-07, 0.177, 570, 5.13, 0.642, 1.57}},
+    {kFlashId, CostKind::kDecode, CostTypes::kU4, {1.36e-06, 1.87e-07, 0.177, 570, 5.13, 0.642, 1.57}},
     {kFlashId, CostKind::kShort, CostTypes::kFloats, {6.25e-06, 2.5e-07, 0.963, 8.46, 14.8, 0.952, 1.21}},
     {kFlashId, CostKind::kShort, CostTypes::kPairs, {2.91e-07, 5.88e-07, 0.832, 3.99, 20, 1.13, 1.15}},
     {kFlashId, CostKind::kShort, CostTypes::kConverted, {9.07e-06, 3.27e-07, 1.07, 3.72, 12.5, 1.19, 1.1}},
+    {kFlashId, CostKind::kShort, CostTypes::kI8, {9.07e-06, 3.27e-07, 1.07, 3.72, 12.5, 1.19, 1.1}},
+    {kFlashId, CostKind::kShort, CostTypes::kF8, {9.07e-06, 3.27e-07, 1.07, 3.72, 12.5, 1.19, 1.1}},
+    {kFlashId, CostKind::kShort, CostTypes::kU4, {9.07e-06, 3.27e-07, 1.07, 3.72, 12.5, 1.19, 1.1}},
     {kFlashId, CostKind::kPrefill, CostTypes::kFloats, {3.83e-06, 1.34e-07, 1.1, 15.8, 10, 1.75, 1.16}},
     {kFlashId, CostKind::kPrefill, CostTypes::kPairs, {6.18e-06, 2.85e-07, 1.04, 23.5, 13.8, 1.2, 1.27}},
     {kFlashId, CostKind::kPrefill, CostTypes::kConverted, {3e-06, 2.51e-07, 1.1, 25.2, 5.54, 7.06, 1.26}},
@@ -29,9 +35,15 @@ constexpr CostEntry kEntries[] = {
     {kEfficientId, CostKind::kDecode, CostTypes::kFloats, {1.65e-06, 5.17e-07, 0.908, 230, 2.27, 0.909, 1.56}},
     {kEfficientId, CostKind::kDecode, CostTypes::kPairs, {1.36e-06, 6.43e-07, 0.682, 557, 1.72, 0.851, 2.13}},
     {kEfficientId, CostKind::kDecode, CostTypes::kConverted, {1.17e-06, 1.77e-07, 0.334, 640, 3.65, 1.28, 1.57}},
+    {kEfficientId, CostKind::kDecode, CostTypes::kI8, {1.17e-06, 1.77e-07, 0.334, 640, 3.65, 1.28, 1.57}},
+    {kEfficientId, CostKind::kDecode, CostTypes::kF8, {1.17e-06, 1.77e-07, 0.334, 640, 3.65, 1.28, 1.57}},
+    {kEfficientId, CostKind::kDecode, CostTypes::kU4, {1.17e-06, 1.77e-07, 0.334, 640, 3.65, 1.28, 1.57}},
     {kEfficientId, CostKind::kShort, CostTypes::kFloats, {1.75e-06, 3.3e-07, 0.803, 11.3, 26.3, 1.21, 1.19}},
     {kEfficientId, CostKind::kShort, CostTypes::kPairs, {3.22e-07, 6.5e-07, 0.883, 4.82, 18.1, 0.643, 1.16}},
     {kEfficientId, CostKind::kShort, CostTypes::kConverted, {7.58e-06, 3.01e-07, 1.13, 3.75, 12.2, 1.98, 1.11}},
+    {kEfficientId, CostKind::kShort, CostTypes::kI8, {7.58e-06, 3.01e-07, 1.13, 3.75, 12.2, 1.98, 1.11}},
+    {kEfficientId, CostKind::kShort, CostTypes::kF8, {7.58e-06, 3.01e-07, 1.13, 3.75, 12.2, 1.98, 1.11}},
+    {kEfficientId, CostKind::kShort, CostTypes::kU4, {7.58e-06, 3.01e-07, 1.13, 3.75, 12.2, 1.98, 1.11}},
     {kEfficientId, CostKind::kPrefill, CostTypes::kFloats, {3e-06, 2.13e-07, 1.08, 20.9, 11.5, 1.45, 1.17}},
     {kEfficientId, CostKind::kPrefill, CostTypes::kPairs, {6.41e-06, 2.8e-07, 1.06, 25.3, 14.5, 1.2, 1.29}},
     {kEfficientId, CostKind::kPrefill, CostTypes::kConverted, {3e-06, 4.12e-07, 1.07, 30.2, 14.5, 1.2, 1.26}},
@@ -41,9 +53,15 @@ constexpr CostEntry kEntries[] = {
     {kMathId, CostKind::kDecode, CostTypes::kFloats, {1.23e-06, 3.37e-07, 0.437, 20, 30.1, 1.26, 1.34}},
     {kMathId, CostKind::kDecode, CostTypes::kPairs, {3.01e-06, 2.22e-06, 0.85, 20, 12.4, 5.4, 1.6}},
     {kMathId, CostKind::kDecode, CostTypes::kConverted, {5.25e-06, 3.67e-07, 0.412, 20, 28.2, 3.86, 2.06}},
+    {kMathId, CostKind::kDecode, CostTypes::kI8, {5.25e-06, 3.67e-07, 0.412, 20, 28.2, 3.86, 2.06}},
+    {kMathId, CostKind::kDecode, CostTypes::kF8, {5.25e-06, 3.67e-07, 0.412, 20, 28.2, 3.86, 2.06}},
+    {kMathId, CostKind::kDecode, CostTypes::kU4, {5.25e-06, 3.67e-07, 0.412, 20, 28.2, 3.86, 2.06}},
     {kMathId, CostKind::kShort, CostTypes::kFloats, {4.05e-06, 3e-07, 0.939, 13.4, 25.3, 1.16, 1.21}},
     {kMathId, CostKind::kShort, CostTypes::kPairs, {5.48e-07, 1.48e-06, 1.91, 76.9, 14, 2.78, 1.38}},
     {kMathId, CostKind::kShort, CostTypes::kConverted, {7.43e-06, 4.4e-07, 1.27, 13.7, 12.1, 1.2, 1.17}},
+    {kMathId, CostKind::kShort, CostTypes::kI8, {7.43e-06, 4.4e-07, 1.27, 13.7, 12.1, 1.2, 1.17}},
+    {kMathId, CostKind::kShort, CostTypes::kF8, {7.43e-06, 4.4e-07, 1.27, 13.7, 12.1, 1.2, 1.17}},
+    {kMathId, CostKind::kShort, CostTypes::kU4, {7.43e-06, 4.4e-07, 1.27, 13.7, 12.1, 1.2, 1.17}},
     {kMathId, CostKind::kPrefill, CostTypes::kFloats, {6.49e-06, 2.96e-07, 1.15, 14.2, 23.9, 0.234, 1.16}},
     {kMathId, CostKind::kPrefill, CostTypes::kPairs, {9.06e-06, 2.24e-07, 2.25, 31.6, 35.1, 0.317, 1.22}},
     {kMathId, CostKind::kPrefill, CostTypes::kConverted, {4.9e-06, 2.97e-07, 1.21, 31.1, 20.2, 0.306, 1.28}},
@@ -65,7 +83,7 @@ const char* to_string(CostKind kind) noexcept {
 }
 
 const char* to_string(CostTypes types) noexcept {
-  constexpr const char* kNames[] = {"floats", "pairs", "converted"};
+  constexpr const char* kNames[] = {"floats", "pairs", "converted", "i8", "f8", "u4"};
   const auto i = static_cast<std::size_t>(types);
   return i < std::size(kNames) ? kNames[i] : "?";
 }
