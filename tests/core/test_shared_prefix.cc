@@ -127,7 +127,7 @@ TEST(SharedPrefix, ExplainHasTheParamsOfBothCalls) {
     ASSERT_EQ(explained->prefix.size(), 1u);
     std::vector<AttentionParams> calls;
     context.set_trace(
-        [](const CallTrace& call, void* to) {
+        [](void* to, const CallTrace& call) {
           if (call.params) static_cast<std::vector<AttentionParams>*>(to)->push_back(*call.params);
         },
         &calls);
