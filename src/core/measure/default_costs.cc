@@ -12,8 +12,8 @@ constexpr BackendId kMathId = BackendId::kMath, kFlashId = BackendId::kFlash,
 
 // Fitted to 1,392 times of random problems (regard_bench_costs
 // --fit) on a Zen 4 (AVX-512, two threads) with its measured rates: 87 % are within 1.3 times.
-// Decode of bf16, int8, 8-bit floats and u4, which explain compares: 300 times of one thread of an
-// Emerald Rapids, which other programs used, too (nine of ten flash times are within 1.5 times).
+// Decode of bf16, int8, 8-bit floats and u4, which explain compares: 366 times of one thread of an
+// Emerald Rapids, which other programs used, too (nine of ten FLASH times are within 1.6 times).
 // clang-format off
 constexpr CostEntry kEntries[] = {
     {kFlashId, CostKind::kDecode, CostTypes::kFloats, {1.42e-06, 7.88e-07, 0.72, 250, 3.93, 0.501, 1.39}},
