@@ -206,7 +206,7 @@ TEST(Costs, FormatsOfACacheAreFasterFromWhereTheirBytesOutweighTheirCall) {
 
 TEST(Costs, ExplainStatesTheFormatsOfACache) {
   Context context(described_env());
-  const AttentionParams params = case_params("hq8 hkv8 sq1 skv1024 d128 bf16 kv=i8");
+  const AttentionParams params = case_params("hq8 hkv8 sq1 skv1024 d128 bf16 kv=i8 scales=token");
   const Selection selection = explain(context, params);
   const nlohmann::json doc = nlohmann::json::parse(to_json(selection))["cache_formats"];
   ASSERT_EQ(doc.size(), 5u);

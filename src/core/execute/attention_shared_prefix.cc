@@ -330,6 +330,11 @@ AttentionParams prefix_params(const AttentionParams& params, std::int64_t shared
   AttentionParams p = params;
   const bool packed = p.features.has(Feature::kPacked);
   p.seqlen_q = packed ? p.total_q : saturating_mul(p.batch, p.seqlen_q);
+  // As PrefixMemory::queries() has them: one query of each sequence lies where it was.
+  const bool lies_anywhere = params.seqlen_q == 1 && p.layout_q == Layout::kStrided;
+  if (!packed && params.batch > 1 && !lies_anywhere) {
+    p.layout_q = p.num_heads_q <= 1 ? Layout::kBhsd : Layout::kBshd;
+  }
   p.batch = 1;
   p.seqlen_kv = shared;
   p.tokens_q = p.tokens_kv = p.total_q = 0;
