@@ -1,11 +1,13 @@
 // Random problems, measured on every usable backend: how often the choice is within 5 % of the
 // fastest, and the prediction within 1.3 times the measured time.
 //
-//     regard_bench_costs [--problems 200] [--seed 1] [--seconds 60] [--fit [--load FILE]...]
+//     regard_bench_costs [--problems 200] [--seed 1] [--seconds 60] [--group NAME]
+//         [--fit [--load FILE]...]
 //
 // The choice and the predictions are those of a Context, so REGARD_TUNING=FILE judges a table.
 // --fit prints the terms that fit these problems best instead, as src/core/measure/default_costs.cc
-// has them, and a tuning file; --load adds the times of one.
+// has them, and a tuning file; --load adds the times of one. --group draws from one group alone:
+// cache has keys and values in the formats of caches.
 
 #include <algorithm>
 #include <chrono>
@@ -32,6 +34,7 @@ struct Options {
   int problems = 200;
   std::uint64_t seed = 1;
   double seconds = 1e9;
+  std::string group;  // one of kGroups; all of them where it is empty
   bool fit = false;
   std::vector<std::string> load;  // tuning files
 };
@@ -56,10 +59,17 @@ class Draw {
   std::mt19937_64 engine_;
 };
 
-constexpr const char* kGroups[] = {"prefill", "decode", "short", "masked", "backward"};
+constexpr const char* kGroups[] = {"prefill", "decode", "short", "masked", "backward", "cache"};
 
 std::string words_of(const std::string& group, Draw* draw) {
   constexpr const char* kTypes[] = {"f32", "bf16", "f16"};
+  constexpr const char* kCacheTypes[] = {"bf16 kv=i8 scales=token",
+                                         "bf16 kv=f8e4m3 scales=token",
+                                         "bf16 kv=u4",
+                                         "f32 kv=i8 scales=token",
+                                         "f32 kv=f8e5m2 scales=token",
+                                         "f32 kv=u4",
+                                         "f32 kv=bf16"};
   constexpr int kHeadDims[] = {32, 40, 64, 64, 80, 96, 128, 128, 192, 256};
   constexpr int kKvHeads[] = {1, 2, 3, 4, 8, 12};
   constexpr int kGroupSizes[] = {1, 1, 1, 2, 4, 8};
@@ -70,10 +80,11 @@ std::string words_of(const std::string& group, Draw* draw) {
   const std::int64_t heads = kv_heads * draw->one_of(kGroupSizes);
   std::int64_t batch = draw->whole(1, 4), sq = 0, skv = 0;
   std::string more;
-  if (group == "decode") {
+  const bool is_cache = group == "cache";
+  if (group == "decode" || (is_cache && draw->whole(0, 3) != 0)) {
     sq = draw->whole(1, 3) == 1 ? draw->whole(2, 4) : 1;
     skv = draw->logarithmic(64, 32768);
-  } else if (group == "short") {
+  } else if (group == "short" || is_cache) {
     sq = draw->logarithmic(5, 80);
     skv = draw->whole(0, 1) == 0 ? sq : draw->logarithmic(16, 512);
     batch = draw->logarithmic(1, 64);
@@ -87,7 +98,8 @@ std::string words_of(const std::string& group, Draw* draw) {
     more = draw->whole(0, 1) == 0 ? " grad saved" : " grad saved causal diag=br";
   const auto word = [](const char* name, std::int64_t n) { return name + std::to_string(n) + " "; };
   return word("b", batch) + word("hq", heads) + word("hkv", kv_heads) + word("sq", sq) +
-         word("skv", skv) + word("d", draw->one_of(kHeadDims)) + draw->one_of(kTypes) + more;
+         word("skv", skv) + word("d", draw->one_of(kHeadDims)) +
+         (is_cache ? draw->one_of(kCacheTypes) : draw->one_of(kTypes)) + more;
 }
 
 /// Small enough that MATH takes some 30 ms.
@@ -149,7 +161,9 @@ class Bench {
         std::printf("ended after %d problems\n", i);
         break;
       }
-      const std::string group = kGroups[static_cast<std::size_t>(i) % std::size(kGroups)];
+      const std::string group = options_.group.empty()
+                                    ? kGroups[static_cast<std::size_t>(i) % std::size(kGroups)]
+                                    : options_.group;
       std::string words = words_of(group, &draw);
       while (!is_small(parse_case(words).value().params)) words = words_of(group, &draw);
       measure_problem(group, words);
@@ -301,11 +315,20 @@ int main(int argc, char** argv) {
       options.problems = std::atoi(argv[++i]);
     } else if (std::strcmp(argv[i], "--seed") == 0 && has_value) {
       options.seed = std::strtoull(argv[++i], nullptr, 10);
+    } else if (std::strcmp(argv[i], "--group") == 0 && has_value) {
+      options.group = argv[++i];
+      if (std::find(std::begin(kGroups), std::end(kGroups), options.group) == std::end(kGroups)) {
+        std::fprintf(stderr,
+                     "--group (%s), expected prefill, decode, short, masked, backward or cache\n",
+                     argv[i]);
+        return 2;
+      }
     } else if (std::strcmp(argv[i], "--seconds") == 0 && has_value) {
       options.seconds = std::atof(argv[++i]);
     } else {
       std::fprintf(stderr,
-                   "usage: %s [--problems N] [--seed N] [--seconds X] [--fit [--load FILE]]\n",
+                   "usage: %s [--problems N] [--seed N] [--seconds X] [--group NAME] "
+                   "[--fit [--load FILE]]\n",
                    argv[0]);
       return 2;
     }

@@ -33,4 +33,13 @@ CACHE_MUTATIONS = [
              "src/core/execute/attention_shared_prefix.cc",
              "if (id_at(b, page) == id_at(0, page)) continue;", "continue;",
              (("core", "SharedPrefix*"),)),
+    Mutation("a format is faster from where it is slower", "src/core/measure/cache_formats.cc",
+             "if (seconds(dtype, at) >= seconds(Dtype::kBf16, at)) break;", "",
+             (("core", "Costs.*"),)),
+    Mutation("scales of rows are no bytes", "src/core/measure/mean_sequence.cc",
+             "bytes_of(dtype, width) + floats * size_of(Dtype::kF32)", "bytes_of(dtype, width)",
+             (("core", "Costs.*"),)),
+    Mutation("explain appends rows to the prefix", "src/core/execute/attention_shared_prefix.cc",
+             "Feature::kSeqlensQ, Feature::kAppendKv,", "Feature::kSeqlensQ,",
+             (("core", "SharedPrefix*"),)),
 ]

@@ -216,6 +216,16 @@ REGARD_EXPORT Status attention_shared_prefix(Context& context, const AttentionRe
                                              std::int64_t shared_prefix_kv,
                                              const Policy& policy = {}, const Launch& launch = {});
 
+/// Which backends the two calls of attention_shared_prefix() run on: the Selection of the call over
+/// each sequence's own keys, whose `prefix` holds that of the call over the shared ones. `params`
+/// are those that describe() makes of the request; no data is read, so lengths and page tables are
+/// not checked, and predicted times of the own call count all seqlen_kv keys. Fails as
+/// attention_shared_prefix() does, without data. 0: explain().
+REGARD_EXPORT Expected<Selection> explain_shared_prefix(Context& context,
+                                                        const AttentionParams& params,
+                                                        std::int64_t shared_prefix_kv,
+                                                        const Policy& policy = {});
+
 /// The gradients of an attention() call with needs_grad. Without a plan in request.saved it selects
 /// and plans as plan() does, among backends whose backward takes what was saved. With a plan, the
 /// plan's backend runs, whatever scopes, Context and environment say; `policy` may only restrict it

@@ -31,10 +31,14 @@ REGARD_EXPORT const char* to_string(CostKind kind) noexcept;  // "decode", "shor
 enum class CostTypes : std::uint8_t {
   kFloats = 0,  // all of 32 or 64 bits
   kPairs,       // all bf16
-  kConverted    // any other: elements are converted as they are read
+  kConverted,   // any other: elements are converted as they are read
+  kI8,          // k or v of int8
+  kF8,          // k or v of f8e4m3 or f8e5m2, neither of int8
+  kU4           // k or v of u4
 };
-inline constexpr int kCostTypesCount = 3;
-REGARD_EXPORT const char* to_string(CostTypes types) noexcept;  // "floats", "pairs", "converted"
+inline constexpr int kCostTypesCount = 6;
+/// "floats", "pairs", "converted", "i8", "f8", "u4"
+REGARD_EXPORT const char* to_string(CostTypes types) noexcept;
 
 /// The terms of a time. With P the arithmetic peak of the threads at work, F that of f32, R the
 /// rate at which the caches or memory that hold the tensors deliver bytes:
@@ -94,9 +98,18 @@ REGARD_EXPORT CostModel default_costs(const Env& env);
 /// The forward's time or, of params with needs_grad, the backward's, by a call whose plan exists
 /// and whose tensors are as near as their size allows. seconds is -1 where the model has no terms
 /// for the backend, and for problems on CUDA devices. Sequences have the mean of the lengths that
-/// params state (regard/padding.h). Reads no tensor; allocates nothing.
+/// params state (regard/padding.h). Where the model has no terms of kI8, kF8 or kU4 those of
+/// kConverted count. Reads no tensor; allocates nothing.
 REGARD_EXPORT PredictedTime predict_time(const CostModel& model, const BackendRef& backend,
                                          const AttentionParams& params, bool backward) noexcept;
+
+/// The forward with keys and values of each format that a cache may have, on one backend: bf16, the
+/// formats of 8 bits and u4 (for even head dims) with a scale for each row, and q's own type before
+/// them. Other things are as params say. Empty but for forwards of up to 64 rows a sequence on CPUs
+/// (CostKind::kDecode and kShort) with q of f32, bf16 or f16, without descales, and where the model
+/// has no terms.
+REGARD_EXPORT std::vector<CacheFormatPrediction> predict_cache_formats(
+    const CostModel& model, const BackendRef& backend, const AttentionParams& params);
 
 /// A measured time.
 struct CostObservation {

@@ -129,6 +129,19 @@ struct RunnerUp {
   friend bool operator==(const RunnerUp&, const RunnerUp&) = default;
 };
 
+/// A call whose keys and values have another format (predict_cache_formats() in regard/cost.h).
+struct CacheFormatPrediction {
+  static constexpr std::int64_t kMaxKeys = 1 << 20;
+  Dtype dtype = Dtype::kBf16;  // of k and v
+  double bytes = 0.0;          // of a token's keys and values of all heads, with their scales
+  double seconds = 0.0;
+  double ratio = 0.0;  // the seconds with bf16 over these: above 1 this format is faster
+  // It is predicted to be faster than bf16 from this number of keys of a sequence on, the lowest
+  // power of two of 16 to kMaxKeys; none where it is not faster with kMaxKeys, and for bf16.
+  std::optional<std::int64_t> faster_from;
+  friend bool operator==(const CacheFormatPrediction&, const CacheFormatPrediction&) = default;
+};
+
 /// A decision and everything that led to it.
 struct Selection {
   AttentionParams params;           // as requested
@@ -144,6 +157,10 @@ struct Selection {
   // Padded with lengths, with a mask, or packed, by default_rates(); empty where params have no
   // lengths.
   std::vector<PathPrediction> paths;
+  // Formats of a cache on the chosen backend; empty where predict_cache_formats() is.
+  std::vector<CacheFormatPrediction> cache_formats;
+  // Of explain_shared_prefix(): the call over the shared keys, which runs first; else empty.
+  std::vector<Selection> prefix;
   // None without a mask_function, where it reads data (captured tensors, lengths, an offset), and
   // where finding it out would take long: beyond 65,536 blocks, for one.
   std::optional<MaskShares> mask_shares;

@@ -210,17 +210,23 @@ nb::object explain_padded_call(const Call& call) {
   return with_plan(context, *selection, call.policy, call.notes());
 }
 
+/// Without a plan: two calls have one each.
+nb::object explain_shared_prefix_call(const Call& call, const AttentionParams& params) {
+  Context& context = process_context();
+  const CallScope scope(context);
+  const Expected<Selection> selection =
+      explain_shared_prefix(context, params, call.shared_prefix_kv, call.policy);
+  if (!selection) raise_status(in_callers_words(call, selection.status()));
+  return python_selection(*selection, call.notes());
+}
+
 nb::object explain_call(const Arguments& arguments) {
   const Call call(arguments, Call::Purpose::kExplain);
-  if (call.shared_prefix_kv != 0) {
-    raise_value(
-        "shared_prefix_kv (" + std::to_string(call.shared_prefix_kv) +
-        ") must be left out: attention makes two calls of it, which regard.trace() records");
-  }
   const AmbientScopes scopes;
   if (call.padded) return explain_padded_call(call);
   const Expected<AttentionParams> params = describe(call.request);
   if (!params) raise_status(in_callers_words(call, params.status()));
+  if (call.shared_prefix_kv != 0) return explain_shared_prefix_call(call, *params);
   return explain_here(*params, call.policy, call.notes());
 }
 

@@ -112,5 +112,5 @@ def test_a_shared_prefix_is_refused_by_name():
     rows = regard.KVCache(batch_size=2, capacity=8, num_kv_heads=2, head_dim=8, dtype="f32")
     with pytest.raises(ValueError, match="shared_prefix .True."):
         rows.attend(normal(1, 4, 1, 8), [rows.allocate()], shared_prefix=True)
-    with pytest.raises(ValueError, match="shared_prefix_kv .16. must be left out"):
+    with pytest.raises(ValueError, match="page_table .absent. must be given"):
         regard.explain(q, q, q, shared_prefix_kv=16)

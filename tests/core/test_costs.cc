@@ -68,6 +68,9 @@ TEST(Costs, KindsAndTypesHaveTermsOfTheirOwn) {
   } rows[] = {{"b1 hq4 hkv1 sq4 skv512 d64 f32", false, CostKind::kDecode, CostTypes::kFloats},
               {"b1 hq4 hkv1 sq5 skv512 d64 bf16", false, CostKind::kShort, CostTypes::kPairs},
               {"b1 hq1 sq64 d64 f16", false, CostKind::kShort, CostTypes::kConverted},
+              {"hq1 sq1 skv64 d64 bf16 kv=i8", false, CostKind::kDecode, CostTypes::kI8},
+              {"hq1 sq1 skv64 d64 f32 kv=bf16 v=u4", false, CostKind::kDecode, CostTypes::kU4},
+              {"hq1 sq64 d64 f32 kv=f8e5m2", false, CostKind::kShort, CostTypes::kF8},
               {"b1 hq1 sq65 d64 f64", false, CostKind::kPrefill, CostTypes::kFloats},
               {"b1 hq1 sq8 d64 f32 grad saved", true, CostKind::kBackward, CostTypes::kFloats}};
   for (const auto& row : rows) {
@@ -144,6 +147,78 @@ TEST(Costs, OfEmptyAndHugeProblemsAreFinite) {
       EXPECT_GT(time.seconds, 0.0);
     }
   }
+}
+
+TEST(Costs, FormatsOfACacheWithoutTermsHaveThoseOfConvertedTypes) {
+  CostModel model = round_model();
+  terms_of(&model, BackendId::kFlash, CostKind::kDecode, CostTypes::kConverted).call = 1.0;
+  std::erase_if(model.entries, [](const CostEntry& e) { return e.types > CostTypes::kConverted; });
+  EXPECT_NEAR(seconds(model, "hq1 sq1 skv64 d64 bf16 kv=u4"), 1.0, 0.1);
+  EXPECT_LT(seconds(model, "hq1 sq1 skv64 d64 bf16"), 0.1);
+}
+
+const CacheFormatPrediction& format_of(const std::vector<CacheFormatPrediction>& formats,
+                                       Dtype dtype) {
+  for (const CacheFormatPrediction& format : formats) {
+    if (format.dtype == dtype) return format;
+  }
+  throw std::logic_error("no such format");
+}
+
+TEST(Costs, FormatsOfACacheAreFasterFromWhereTheirBytesOutweighTheirCall) {
+  CostModel model = round_model();
+  for (CostEntry& entry : model.entries) {
+    entry.terms.arithmetic = 1e-3;
+    entry.terms.scores = entry.terms.rows = entry.terms.task = 0.0;
+    entry.terms.memory = 1.0;
+    if (entry.types == CostTypes::kI8) entry.terms.call = 2e-6 + 1e-3;
+    if (entry.types == CostTypes::kF8) entry.terms.memory = 3.0;
+    if (entry.types == CostTypes::kU4) entry.terms.call = 1e-6;
+  }
+  const AttentionParams params = case_params("hq8 hkv8 sq1 skv1024 d128 bf16");
+  const auto formats = predict_cache_formats(model, kFlash, params);
+  ASSERT_EQ(formats.size(), 5u);
+  // bf16 reads 4,096 bytes a token and int8 2,112 (a float for each row): at 1e10 bytes a second
+  // 1 ms more of a call is worth it from 5,041 tokens on.
+  const CacheFormatPrediction &bf16 = formats[0], &i8 = format_of(formats, Dtype::kI8);
+  EXPECT_EQ(bf16.dtype, Dtype::kBf16);
+  EXPECT_EQ(bf16.bytes, 4096.0);
+  EXPECT_EQ(bf16.ratio, 1.0);
+  EXPECT_FALSE(bf16.faster_from);
+  EXPECT_EQ(i8.bytes, 2112.0);
+  EXPECT_LT(i8.ratio, 1.0);
+  EXPECT_EQ(i8.faster_from, 8192);
+  EXPECT_FALSE(format_of(formats, Dtype::kF8E4M3).faster_from);
+  EXPECT_EQ(format_of(formats, Dtype::kU4).bytes, 16 * (64 + 8 * 4.0));
+  EXPECT_EQ(format_of(formats, Dtype::kU4).faster_from, 16);
+  // The case's own format does not matter.
+  EXPECT_EQ(
+      predict_cache_formats(model, kFlash, case_params("hq8 hkv8 sq1 skv1024 d128 bf16 kv=i8")),
+      formats);
+  EXPECT_EQ(predict_cache_formats(model, kFlash, case_params("sq1 skv64 d64 f32"))[0].dtype,
+            Dtype::kF32);
+  for (const char* words : {"hq8 sq512 d64 bf16", "sq1 skv64 d64 bf16 device=cuda",
+                            "sq1 skv64 d64 f64", "sq1 skv64 d64 bf16 grad"}) {
+    EXPECT_TRUE(predict_cache_formats(model, kFlash, case_params(words)).empty()) << words;
+  }
+  EXPECT_TRUE(predict_cache_formats(model, kCudnn, params).empty());
+}
+
+TEST(Costs, ExplainStatesTheFormatsOfACache) {
+  Context context(described_env());
+  const AttentionParams params = case_params("hq8 hkv8 sq1 skv1024 d128 bf16 kv=i8 scales=token");
+  const Selection selection = explain(context, params);
+  const nlohmann::json doc = nlohmann::json::parse(to_json(selection))["cache_formats"];
+  ASSERT_EQ(doc.size(), 5u);
+  ASSERT_EQ(selection.cache_formats.size(), 5u);
+  EXPECT_EQ(doc[0]["dtype"], "bf16");
+  EXPECT_TRUE(doc[0]["faster_from"].is_null());
+  EXPECT_EQ(doc[1]["seconds"].get<double>(), selection.find(kFlash)->forward_time.seconds);
+  const std::string text = to_string(selection);
+  EXPECT_NE(text.find("\nk and v  bytes a token  predicted  bf16's / its\nbf16     4096"),
+            std::string::npos)
+      << text;
+  EXPECT_TRUE(explain(context, case_params("sq512 d64 bf16")).cache_formats.empty());
 }
 
 std::vector<CostObservation> observations(const CostModel& truth, const char* more) {

@@ -109,5 +109,50 @@ TEST(SharedPrefix, ThePlanIsThatOfTheKeysBehindIt) {
   EXPECT_TRUE(planned.params->features.has(Feature::kCacheLeftpad));
 }
 
+TEST(SharedPrefix, ExplainHasTheParamsOfBothCalls) {
+  for (const char* words :
+       {kTwo, "b2 hq4 hkv2 sq2 skv64 d8 bf16 paged page_size=16 lens_kv=40,33 sinks",
+        "b2 hq4 hkv2 sq1 skv64 d8 f32 kv=i8 scales=token paged page_size=16 lens_kv=40,33",
+        "b2 hq4 hkv2 sq2 skv64 d8 f32 paged page_size=16 append=2 rotary=4 causal diag=br "
+        "lens_kv=40,33",
+        "b2 hq4 hkv2 sq2 skv64 d8 f32 paged page_size=16 packed total_q=3 rows_q=1,2 "
+        "lens_kv=40,33"}) {
+    SCOPED_TRACE(words);
+    const Problem problem = problem_of(words);
+    Context context;
+    const Expected<AttentionParams> params = describe(problem.request());
+    ASSERT_TRUE(params.ok()) << params.status().message();
+    const Expected<Selection> explained = explain_shared_prefix(context, *params, 32);
+    ASSERT_TRUE(explained.ok()) << explained.status().message();
+    ASSERT_EQ(explained->prefix.size(), 1u);
+    std::vector<AttentionParams> calls;
+    context.set_trace(
+        [](void* to, const CallTrace& call) {
+          if (call.params) static_cast<std::vector<AttentionParams>*>(to)->push_back(*call.params);
+        },
+        &calls);
+    ASSERT_TRUE(attention_shared_prefix(context, problem.request(), 32).ok());
+    ASSERT_GE(calls.size(), 2u);
+    EXPECT_EQ(to_string(explained->prefix[0].params), to_string(calls[0]));
+    EXPECT_EQ(to_string(explained->params), to_string(calls[1]));
+    EXPECT_NE(to_string(*explained).find("before it, the call over the shared prefix:\n\ncase "),
+              std::string::npos);
+  }
+}
+
+TEST(SharedPrefix, ExplainRefusesWhatTheCallRefuses) {
+  Context context;
+  const AttentionParams params = describe(problem_of(kTwo).request()).value();
+  for (const std::int64_t shared : {-16, 17, 80}) {
+    EXPECT_EQ(explain_shared_prefix(context, params, shared).status().code(),
+              StatusCode::kInvalidArgument)
+        << shared;
+  }
+  const Expected<Selection> none = explain_shared_prefix(context, params, 0);
+  ASSERT_TRUE(none.ok());
+  EXPECT_TRUE(none->prefix.empty());
+  EXPECT_EQ(none->params, params);
+}
+
 }  // namespace
 }  // namespace regard

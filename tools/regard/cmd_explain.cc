@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -22,6 +23,7 @@ struct ExplainOptions {
   CommonOptions common;
   std::vector<std::string> words;
   FileOptions file;
+  std::int64_t shared_prefix = 0;
   bool verbose = false;
 };
 
@@ -65,14 +67,17 @@ int explain_problem(Output& output, const ExplainOptions& options) {
 
   Context context(*std::move(env));
   output.apply_to(context);
-  const Selection selection = explain(context, c->params, *policy);
+  const Expected<Selection> explained =
+      explain_shared_prefix(context, c->params, options.shared_prefix, *policy);
+  if (!explained) return output.fail(explained.status());
+  const Selection& selection = *explained;
   if (words->is_file) output.document()["file"] = printable(words->text);
   output.document().update(Json::parse(to_json(selection)));
   output.print(highlight(output, to_string(selection, options.verbose)));
   if (!selection.ok()) return kExitNoBackend;
-  const Expected<Plan> made = plan(context, c->params, *policy);
+  const Expected<Plan> made = plan(context, selection.params, *policy);
   if (!made) return output.fail(made.status());
-  if (words->is_file) {
+  if (words->is_file && options.shared_prefix == 0) {
     const auto tensors = ProblemTensors::make(*words, *c, options.file);
     if (!tensors) return output.fail(tensors.status());
     const Status status = check_tensors(*made, (*tensors)->request());
@@ -92,6 +97,9 @@ Command add_explain(CLI::App& app) {
                   {kProblemValue, "The words of a case, or a file as run takes it"});
   add_file_flags(*verb, options->file);
   add_common_flags(*verb, options->common);
+  describe_option(
+      verb->add_option("--shared-prefix", options->shared_prefix),
+      {"N", "Keys that all sequences have in the same first pages: explains both calls"});
   verb->add_flag("--verbose", options->verbose,
                  "Show four facts of each backend, and backends of absent devices");
   verb->footer("The words of a case, in any order:\n" + case_syntax_help());

@@ -32,13 +32,17 @@ struct PrefixCall {
   std::int64_t shared;
 };
 
+Status check_length(std::int64_t shared) {
+  if (shared >= 0) return {};
+  return invalid(kWhere, "shared_prefix_kv (", shared, ") must be >= 0");
+}
+
 /// What a query's own sequence or place changes for keys of the prefix.
-Status check_features(const PrefixCall& call) {
+Status check_features(const AttentionParams& p, std::int64_t shared) {
   struct Refused {
     const char* name;
     bool given;
   };
-  const AttentionParams& p = call.params;
   const FeatureSet f = p.features;
   const Refused kRefused[] = {{"window_left", p.window_left >= 0},
                               {"alibi_slopes", f.has(Feature::kAlibi)},
@@ -66,8 +70,8 @@ Status check_features(const PrefixCall& call) {
   if (!f.has(Feature::kPaged)) {
     return invalid(kWhere, "page_table (absent) must be given: a prefix is shared in pages");
   }
-  if (call.shared > p.seqlen_kv || call.shared % p.page_size != 0) {
-    return invalid(kWhere, "shared_prefix_kv (", call.shared, ") must be a multiple of page_size, ",
+  if (shared > p.seqlen_kv || shared % p.page_size != 0) {
+    return invalid(kWhere, "shared_prefix_kv (", shared, ") must be a multiple of page_size, ",
                    p.page_size, ", and at most ", p.seqlen_kv, ", the rows of a sequence's pages");
   }
   return {};
@@ -314,6 +318,44 @@ AttentionRequest prefix_request(const PrefixCall& call, const problem::Problem& 
   return request;
 }
 
+/// Rows of a partial result: [B,S,H,D], in the memory of the call.
+void set_partial_out(AttentionParams* p) {
+  p->dtype_out = p->dtype_q == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32;
+  p->layout_out = p->seqlen_q <= 1 || p->num_heads_q <= 1 ? Layout::kBhsd : Layout::kBshd;
+  p->features.set(Feature::kLse);
+}
+
+/// The params of prefix_request().
+AttentionParams prefix_params(const AttentionParams& params, std::int64_t shared) {
+  AttentionParams p = params;
+  const bool packed = p.features.has(Feature::kPacked);
+  p.seqlen_q = packed ? p.total_q : saturating_mul(p.batch, p.seqlen_q);
+  // As PrefixMemory::queries() has them: one query of each sequence lies where it was.
+  const bool lies_anywhere = params.seqlen_q == 1 && p.layout_q == Layout::kStrided;
+  if (!packed && params.batch > 1 && !lies_anywhere) {
+    p.layout_q = p.num_heads_q <= 1 ? Layout::kBhsd : Layout::kBshd;
+  }
+  p.batch = 1;
+  p.seqlen_kv = shared;
+  p.tokens_q = p.tokens_kv = p.total_q = 0;
+  p.window_left = p.window_right = kUnlimited;
+  p.features = p.features.without({Feature::kPacked, Feature::kSeqlensQ, Feature::kAppendKv,
+                                   Feature::kTreeMask, Feature::kSinks, Feature::kCacheBatchIdx});
+  if (p.features.has(Feature::kRotary)) p.features.set(Feature::kPositions);
+  set_partial_out(&p);
+  canonicalize(p);
+  return p;
+}
+
+/// The params of own_request().
+AttentionParams own_params(const AttentionParams& params) {
+  AttentionParams p = params;
+  p.features.set(Feature::kCacheLeftpad);
+  set_partial_out(&p);
+  canonicalize(p);
+  return p;
+}
+
 /// Each sequence over the keys behind the prefix; appends, and holds the sink.
 AttentionRequest own_request(const PrefixCall& call, const PrefixMemory& memory) {
   AttentionRequest request = call.request;
@@ -364,9 +406,7 @@ Status merge(const PrefixCall& call, const PrefixMemory& memory, const Launch& l
 Status attention_shared_prefix(Context& context, const AttentionRequest& given,
                                std::int64_t shared_prefix_kv, const Policy& policy,
                                const Launch& launch) try {
-  if (shared_prefix_kv < 0) {
-    return invalid(kWhere, "shared_prefix_kv (", shared_prefix_kv, ") must be >= 0");
-  }
+  if (Status s = check_length(shared_prefix_kv); !s.ok()) return s;
   if (shared_prefix_kv == 0) return attention(context, given, policy, launch);
   AttentionRequest request = given;
   if (request.cu_seqlens_q.present() && request.max_seqlen_q == 0) {
@@ -375,7 +415,7 @@ Status attention_shared_prefix(Context& context, const AttentionRequest& given,
   const Expected<AttentionParams> params = describe(request);
   if (!params) return params.status();
   const PrefixCall call{context, request, *params, shared_prefix_kv};
-  if (Status s = check_features(call); !s.ok()) return s;
+  if (Status s = check_features(*params, shared_prefix_kv); !s.ok()) return s;
   if (Status s = check_data(request, *params, kWhere); !s.ok()) return s;
   problem::Problem p;
   problem::make_problem(*params, request, &p);
@@ -397,6 +437,18 @@ Status attention_shared_prefix(Context& context, const AttentionRequest& given,
   return merge(call, memory, launch);
 } catch (...) {
   return status_of_exception(kWhere);
+}
+
+Expected<Selection> explain_shared_prefix(Context& context, const AttentionParams& params,
+                                          std::int64_t shared_prefix_kv, const Policy& policy) try {
+  if (Status s = check_length(shared_prefix_kv); !s.ok()) return s;
+  if (shared_prefix_kv == 0) return explain(context, params, policy);
+  if (Status s = check_features(params, shared_prefix_kv); !s.ok()) return s;
+  Selection own = explain(context, own_params(params), policy);
+  own.prefix.push_back(explain(context, prefix_params(params, shared_prefix_kv), policy));
+  return own;
+} catch (...) {
+  return status_of_exception("explain_shared_prefix");
 }
 
 }  // namespace regard

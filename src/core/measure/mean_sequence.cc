@@ -70,8 +70,16 @@ double visible_keys_of(const AttentionParams& p, std::int64_t len_q, std::int64_
 }
 
 TokenBytes token_bytes(const AttentionParams& p) noexcept {
-  const auto bytes = [](std::int64_t heads, std::int64_t width, Dtype dtype) {
-    return static_cast<double>(heads) * static_cast<double>(bytes_of(dtype, width));
+  constexpr std::int64_t kGroup = 32;  // elements of u4 with a scale and a minimum
+  const bool has_row_scales = p.features.has(Feature::kScalesPerToken);
+  const auto bytes = [&](std::int64_t heads, std::int64_t width, Dtype dtype) {
+    // Floats: a scale and a minimum for each group of u4, else a scale.
+    const std::int64_t groups = (width + kGroup - 1) / kGroup;
+    const std::int64_t floats = dtype == Dtype::kU4                     ? 2 * groups
+                                : has_row_scales && is_quantised(dtype) ? 1
+                                                                        : 0;
+    return static_cast<double>(heads) *
+           static_cast<double>(bytes_of(dtype, width) + floats * size_of(Dtype::kF32));
   };
   return {bytes(p.num_heads_q, p.head_dim_qk, p.dtype_q),
           bytes(p.num_heads_kv, p.head_dim_qk, p.dtype_k) +

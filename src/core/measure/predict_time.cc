@@ -99,6 +99,10 @@ CostTypes types_of(const AttentionParams& p) noexcept {
     return p.dtype_q == dtype && p.dtype_k == dtype && p.dtype_v == dtype;
   };
   if (all(Dtype::kF32) || all(Dtype::kF64)) return CostTypes::kFloats;
+  const auto any = [&](Dtype dtype) { return p.dtype_k == dtype || p.dtype_v == dtype; };
+  if (any(Dtype::kU4)) return CostTypes::kU4;
+  if (any(Dtype::kI8)) return CostTypes::kI8;
+  if (is_f8(p.dtype_k) || is_f8(p.dtype_v)) return CostTypes::kF8;
   const bool is_pairs = all(Dtype::kBf16) && !p.features.has(Feature::kDescales);
   return is_pairs ? CostTypes::kPairs : CostTypes::kConverted;
 }
@@ -192,7 +196,12 @@ double seconds_of(const CostTerms& t, const CallCounts& c) noexcept {
 PredictedTime predict_time(const CostModel& model, const BackendRef& backend,
                            const AttentionParams& params, bool backward) noexcept {
   if (params.device.type != DeviceType::kCpu) return {};
-  const CostEntry* entry = model.find(backend.id, kind_of(params, backward), types_of(params));
+  const CostKind kind = kind_of(params, backward);
+  const CostTypes types = types_of(params);
+  const CostEntry* entry = model.find(backend.id, kind, types);
+  if (entry == nullptr && types > CostTypes::kConverted) {
+    entry = model.find(backend.id, kind, CostTypes::kConverted);
+  }
   if (entry == nullptr) return {};
   const CallCounts counts = count_call(model, backend.id, params, backward);
   return {seconds_of(entry->terms, counts), entry->terms.spread};

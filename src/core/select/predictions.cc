@@ -99,6 +99,7 @@ void add_predictions(const SelectInputs& inputs, Selection& selection) {
   }
   const Verdict* chosen = selection.ok() ? selection.find(selection.chosen) : nullptr;
   if (chosen == nullptr || !(chosen->predicted_seconds(needs_grad) > 0.0)) return;
+  selection.cache_formats = predict_cache_formats(model, selection.chosen, params);
   const Verdict* next = nullptr;
   for (const Verdict& verdict : selection.candidates) {
     if (!is_candidate(verdict, needs_grad)) continue;

@@ -64,6 +64,22 @@ void write_runner_up(JsonWriter& w, const std::optional<RunnerUp>& runner_up) {
   w.end_array().end_object();
 }
 
+void write_cache_formats(JsonWriter& w, const std::vector<CacheFormatPrediction>& formats) {
+  w.key("cache_formats").begin_array();
+  for (const CacheFormatPrediction& format : formats) {
+    w.begin_object().key("dtype").value(to_string(format.dtype));
+    w.key("bytes").value(format.bytes).key("seconds").value(format.seconds);
+    w.key("ratio").value(format.ratio).key("faster_from");
+    if (format.faster_from) {
+      w.value(*format.faster_from);
+    } else {
+      w.null();
+    }
+    w.end_object();
+  }
+  w.end_array();
+}
+
 void write_json(JsonWriter& w, const Verdict& v, const BackendRef& alternative) {
   w.begin_object();
   w.key("backend").value(to_string(v.backend)).key("device").value(to_string(v.device));
@@ -145,6 +161,12 @@ std::string to_json(const Selection& selection) {
   w.key("cost_source").value(selection.cost_source);
   write_runner_up(w, selection.runner_up);
   w.key("given_up").value(given_up(selection));
+  w.key("prefix");
+  if (selection.prefix.empty()) {
+    w.null();
+  } else {
+    w.raw(to_json(selection.prefix.front()));
+  }
   w.key("paths").begin_array();
   for (const PathPrediction& path : selection.paths) {
     w.begin_object();
@@ -156,6 +178,7 @@ std::string to_json(const Selection& selection) {
     w.end_object();
   }
   w.end_array();
+  write_cache_formats(w, selection.cache_formats);
   w.key("mask_blocks");
   if (selection.mask_shares) {
     w.begin_object().key("block_size").value(MaskShares::kMaskBlock);

@@ -181,14 +181,8 @@ std::string footer(const std::vector<std::string>& folded) {
          (one ? "it" : "them") + "\n";
 }
 
-// A line for each way to compute sequences of several lengths.
-std::string paths_text(const std::vector<PathPrediction>& paths) {
-  if (paths.empty()) return "";
-  std::vector<Row> rows = {{"path", "operations", "bytes", "predicted", ""}};
-  for (const PathPrediction& path : paths) {
-    rows.push_back({to_string(path.path), figure(path.operations), figure(path.bytes),
-                    seconds_text(path.seconds), path.path == fastest_path(paths) ? "fastest" : ""});
-  }
+// A table behind an empty line, without the spaces that end its lines.
+std::string table(const std::vector<Row>& rows) {
   std::vector<std::size_t> widths(rows.front().size());
   for (const Row& row : rows) {
     for (std::size_t i = 0; i < widths.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
@@ -199,6 +193,34 @@ std::string paths_text(const std::vector<PathPrediction>& paths) {
     out += text.substr(0, text.find_last_not_of(" \n") + 1) + "\n";
   }
   return out;
+}
+
+// A line for each way to compute sequences of several lengths.
+std::string paths_text(const std::vector<PathPrediction>& paths) {
+  if (paths.empty()) return "";
+  std::vector<Row> rows = {{"path", "operations", "bytes", "predicted", ""}};
+  for (const PathPrediction& path : paths) {
+    rows.push_back({to_string(path.path), figure(path.operations), figure(path.bytes),
+                    seconds_text(path.seconds), path.path == fastest_path(paths) ? "fastest" : ""});
+  }
+  return table(rows);
+}
+
+// A line for each format of a cache.
+std::string cache_formats_text(const std::vector<CacheFormatPrediction>& formats) {
+  if (formats.empty()) return "";
+  std::vector<Row> rows = {{"k and v", "bytes a token", "predicted", "bf16's / its", ""}};
+  for (const CacheFormatPrediction& format : formats) {
+    std::string faster;
+    if (format.faster_from) {
+      faster = concat("faster than bf16 from ", *format.faster_from, " keys on");
+    } else if (format.dtype != Dtype::kBf16) {
+      faster = concat("not faster than bf16 with ", CacheFormatPrediction::kMaxKeys, " keys");
+    }
+    rows.push_back({to_string(format.dtype), concat(format.bytes), seconds_text(format.seconds),
+                    figure_text(format.ratio), faster});
+  }
+  return table(rows);
 }
 
 }  // namespace
@@ -272,7 +294,11 @@ std::string to_string(const Selection& selection, bool verbose) {
         "predicted from " + selection.cost_source + ": nine of ten calls are within the factor\n";
   }
   out += paths_text(selection.paths);
+  out += cache_formats_text(selection.cache_formats);
   for (const std::string& warning : selection.warnings) out += "warning: " + warning + "\n";
+  for (const Selection& prefix : selection.prefix) {
+    out += "\nbefore it, the call over the shared prefix:\n\n" + to_string(prefix, verbose);
+  }
   return out;
 }
 
