@@ -2,127 +2,117 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "distributed/communicator.h"
 #include "distributed/layout.h"
-#include "regard/attention.h"
+#include "regard/context.h"
+#include "regard/request.h"
+
+// Attention over a sequence that is spread over ranks. Every rank calls with its own rows and
+// receives its own rows of the result, as one rank with the whole sequence computes it.
 
 namespace regard::distributed {
 
+/// By TransformerEngine's names of cp_comm_type.
 enum class Algorithm : std::uint8_t {
-  kAuto = 0,      // the one that is predicted to be the fastest
-  kRing,          // "p2p": keys and values travel around a ring while others are computed
-  kAllGather,     // "all_gather": every rank receives the keys and values that it needs first
-  kAllToAll,      // "a2a": ranks exchange rows for heads, and back
-  kHierarchical,  // "a2a+p2p": a2a within groups of ranks, a ring among groups
+  kAuto = 0,   // the least predicted time
+  kP2p,        // a ring: the next keys arrive while these are computed
+  kAllGather,  // keys first, then all that is to be computed
+  kA2a,        // heads in place of rows (Ulysses)
+  kA2aP2p      // heads within a node, a ring between nodes
+};
+const char* to_string(Algorithm algorithm) noexcept;  // "auto", "p2p", "all_gather", "a2a", ...
+std::optional<Algorithm> parse_algorithm(std::string_view name) noexcept;
+
+/// `nodes` times `ranks` ranks; rank r is of node r / ranks.
+struct Topology {
+  int nodes = 1;
+  int ranks = 0;  // 0: all of them
+  friend bool operator==(const Topology&, const Topology&) = default;
 };
 
-/// TransformerEngine's names of cp_comm_type: "auto", "p2p", "all_gather", "a2a", "a2a+p2p".
-const char* to_string(Algorithm algorithm) noexcept;
-
-/// What a message costs: latency + bytes / bandwidth.
-struct Link {
-  double latency_s = 20e-6;
-  double bytes_per_s = 5e9;
-};
-
-/// Between ranks of one group, and between groups.
+/// A network, for predictions.
 struct Network {
-  Link within;
-  Link between;
+  double latency = 2e-6;         // seconds for each message
+  double bandwidth = 10e9;       // bytes a second that a rank sends, within a node
+  double node_bandwidth = 10e9;  // the same between nodes
+  friend bool operator==(const Network&, const Network&) = default;
 };
 
-/// How a sequence is spread over ranks; the same on all of them.
-struct Spread {
+/// The whole problem, of which each rank's request holds its part. The same on every rank.
+struct Options {
+  std::int64_t seqlen_q = 0;  // rows of the whole sequence, or of all packed sequences
+  std::int64_t seqlen_kv = 0;
+  LayoutKind layout = LayoutKind::kContiguous;            // of queries and of keys
+  std::vector<std::int64_t> cu_seqlens_q, cu_seqlens_kv;  // of packed sequences, else empty
   Algorithm algorithm = Algorithm::kAuto;
-  LayoutKind layout = LayoutKind::kContiguous;
-  std::int64_t length_q = 0;  // of the whole sequence, of all documents together
-  std::int64_t length_kv = 0;
-  // Where documents begin, and the end of the last; empty: one document. Each attends to its own
-  // keys. Of keys: as of queries where empty.
-  std::vector<std::int64_t> cu_seqlens_q, cu_seqlens_kv;
-  int groups = 1;  // of consecutive ranks, for kHierarchical and predictions; divides the ranks
-  double timeout_s = 60.0;                     // that a message may take
-  std::int64_t chunk_bytes = (1LL << 31) - 1;  // of a message at most; longer ones are divided
-  Network network{};                           // for predictions
+  Topology topology;
+  MessageLimits limits;
+  Network network;
 };
 
-/// What one algorithm would do. Of forward calls.
-struct AlgorithmReport {
-  Algorithm algorithm = Algorithm::kRing;
-  std::string refusal;  // why it cannot be; empty: it can, and the rest holds
-  // Of each rank: what it sends, chunks counted one by one.
-  std::vector<std::int64_t> messages, bytes;
-  std::vector<double> pairs;      // of each rank: (query, key, head) scores that it computes
-  double balance = 1.0;           // the largest of `pairs` over their mean
-  std::int64_t memory_bytes = 0;  // of the rank that needs most, beside the tensors of the call
-  double seconds = 0.0;           // predicted
+/// One algorithm's costs. Bytes, messages and rows are those of the rank that has most.
+struct Estimate {
+  Algorithm algorithm = Algorithm::kP2p;
+  std::string refusal;            // why it cannot be; the rest is 0 then
+  std::vector<Traffic> forward;   // what each rank sends
+  std::vector<Traffic> backward;  // empty without needs_grad
+  double balance = 1.0;           // score elements of the longest rank over the mean
+  std::int64_t memory = 0;        // bytes of messages and partial results
+  double seconds = 0.0;           // forward, and backward with needs_grad
 };
 
-/// Every algorithm for a problem, without ranks or tensors. `params` are those of the whole problem
-/// on one rank: q [B,Hq,length_q,D] (describe_case or describe of it); of documents those of the
-/// longest. threads: of each rank, for predictions.
-struct Explanation {
-  std::vector<AlgorithmReport> algorithms;
-  Algorithm chosen = Algorithm::kRing;
-  std::string text() const;  // a table, as `regard explain` prints
-};
-Expected<Explanation> explain(Context& context, const AttentionParams& params, const Spread& spread,
-                              int ranks);
-
-/// A decision that all ranks have agreed on.
+struct PlanImpl;
+/// What all ranks agreed on. A value; copies share what they hold.
 class Plan {
  public:
   Algorithm algorithm() const noexcept;
-  const Explanation& explanation() const noexcept;
-  const Spread& spread() const noexcept;
-  /// What this rank holds of queries and of keys.
-  const Pieces& pieces_q() const noexcept;
-  const Pieces& pieces_kv() const noexcept;
+  const std::vector<Estimate>& estimates() const noexcept;
+  const Estimate& chosen() const noexcept;
+  const Options& options() const noexcept;
+  const std::vector<Piece>& pieces_q(int rank) const noexcept;
+  const std::vector<Piece>& pieces_kv(int rank) const noexcept;
+  /// A line for each algorithm.
+  std::string explain() const;
 
-  struct Impl;
-  std::shared_ptr<const Impl> impl;
+ private:
+  friend struct PlanImpl;
+  std::shared_ptr<const PlanImpl> impl_;
 };
 
-/// Plans a call of all ranks. `request` is this rank's: its q [B,Hq,rows,D], k and v [B,Hkv,rows,D]
-/// have the rows of spread's layout, one piece after the other, perhaps none; options are those of
-/// the whole sequence: is_causal, windows and diagonals count in it, functions' q_idx and kv_idx,
-/// and dropout's numbers, too. Exchanges what each rank is about to do; where ranks disagree it is
-/// an error on each of them, with both texts. Every rank must call it.
-///
-/// Refused by name: tensors whose rows or columns are positions of the whole sequence (attn_mask,
-/// attn_bias, lengths, pages, appended rows, segments); scores_out; saved_stats.
-Expected<Plan> plan(Context& context, Communicator& communicator, const AttentionRequest& request,
-                    const Spread& spread);
+/// `params` is the whole problem (seqlen_q and seqlen_kv of all ranks, without lengths).
+/// No rank is needed: for predictions.
+Expected<Plan> explain(const AttentionParams& params, const Options& options, int ranks);
 
-/// What a call sent and how long it took, for tests and traces.
-struct Report {
-  std::int64_t messages = 0;  // sent by this rank
-  std::int64_t bytes = 0;     //
-  double waited_s = 0.0;      // for messages
-  double computed_s = 0.0;    // in attention calls
-};
+/// Every rank's plan, the same on all: keys of the problem (shapes, types, features, options,
+/// regard's version) are exchanged first. A disagreement, or an error of one rank, is an error on
+/// every rank, which states both values. `request` holds this rank's rows: q [B,Hq,rows,Dqk], k
+/// [B,Hkv,rows,Dqk], v [B,Hkv,rows,Dv], out [B,Hq,rows,Dv], rows of all pieces in order (packed
+/// sequences: B 1). Types are f64, f32, bf16 or f16. Diagonals and windows of its options are those
+/// of the whole sequence, or of each packed sequence. Supported besides: softmax_scale, softcap,
+/// score_function and mask_function without captured tensors, alibi_slopes, sinks, dropout. Other
+/// tensors are refused by name.
+Expected<Plan> plan(Communicator& communicator, const AttentionRequest& request,
+                    const Options& options);
 
-/// This rank's rows of out, of the type of `request.out`, and of lse where present (f32, f64 for
-/// f64). Partial results are f32 (f64 for f64), merged in the order of ranks. Every rank must call
-/// it. An error names the rank and the step; then out and lse are unchanged.
+/// Writes out, and lse where present. An error of another rank, or one that does not answer within
+/// limits.timeout, is an error that names it and the step; outputs then hold no result.
 Status attention(Context& context, Communicator& communicator, const Plan& plan,
-                 const AttentionRequest& request, Report* report = nullptr);
+                 const AttentionRequest& request, Traffic* sent = nullptr);
 
-/// This rank's rows of d_q, d_k and d_v, and its share of d_sinks, which the caller adds up over
-/// ranks. `request` has out and lse of the forward: saved.kind is kLse. d_k and d_v are added up in
-/// the order of ranks. Every rank must call it; an error leaves gradients unchanged.
+/// Writes d_q, d_k, d_v and d_sinks (the sum of all ranks, on each of them) where present. Reads
+/// out, lse (f32, or f64 for f64, required), d_out, and d_lse where present.
 Status attention_backward(Context& context, Communicator& communicator, const Plan& plan,
-                          const AttentionGradRequest& request, Report* report = nullptr);
+                          const AttentionGradRequest& request, Traffic* sent = nullptr);
 
-/// Queries that every rank has whole, q [B,Hq,Sq,D], over keys of which each has the rows of
-/// spread's layout_kv: decoding with a cache that is spread over ranks. Each rank attends to its
-/// own keys; partial results are merged in the order of ranks, so that every rank has all of out.
-/// spread.length_q is Sq. Every rank must call it.
-Status decode(Context& context, Communicator& communicator, const Plan& plan,
-              const AttentionRequest& request, Report* report = nullptr);
+/// Decoding over a cache that is spread over ranks: every rank has all queries and its own keys;
+/// every rank receives the whole result. Partial results are merged in rank order. `plan` is one of
+/// plan_decode(), whose options.seqlen_q are the queries of each rank.
+Expected<Plan> plan_decode(Communicator& communicator, const AttentionRequest& request,
+                           const Options& options);
+Status attention_decode(Context& context, Communicator& communicator, const Plan& plan,
+                        const AttentionRequest& request, Traffic* sent = nullptr);
 
 }  // namespace regard::distributed

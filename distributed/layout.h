@@ -1,53 +1,41 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "regard/status.h"
 
+// Which rows of a sequence each rank holds.
+
 namespace regard::distributed {
 
-enum class LayoutKind : std::uint8_t { kContiguous = 0, kZigzag, kPerDocument };
+enum class LayoutKind : std::uint8_t {
+  kContiguous = 0,  // rank r holds one run of rows
+  kZigzag,          // 2 P runs; rank r holds runs r and 2 P - 1 - r: causal work is balanced
+  kPerDocument      // each document of a packed sequence in zigzag by itself
+};
+const char* to_string(LayoutKind kind) noexcept;  // "contiguous", "zigzag", "per_document"
+std::optional<LayoutKind> parse_layout(std::string_view name) noexcept;
 
-/// "contiguous", "zigzag", "per_document"
-const char* to_string(LayoutKind kind) noexcept;
-
-/// Positions [begin, begin + length) of the whole sequence; length > 0.
+/// Rows [begin, begin + length) of the whole sequence.
 struct Piece {
   std::int64_t begin = 0;
   std::int64_t length = 0;
   friend bool operator==(const Piece&, const Piece&) = default;
 };
 
-/// What one rank holds, in the order of its tensors; empty where it holds nothing. Adjacent pieces
-/// are one.
-using Pieces = std::vector<Piece>;
+/// For each rank its pieces in ascending order, which lie one after the other in its tensors. No
+/// piece is empty; a rank may have none. Every row belongs to one rank. Any length and any number
+/// of ranks: runs differ by one row at most, the longer ones first. `cu_seqlens` (ascending from 0,
+/// the last is `seqlen`) is read by kPerDocument alone, which takes the whole as one document
+/// without it.
+Expected<std::vector<std::vector<Piece>>> make_layout(
+    LayoutKind kind, std::int64_t seqlen, int ranks, std::span<const std::int64_t> cu_seqlens = {});
 
-/// The pieces of each rank, which are a partition of [0, length): any length, any number of ranks.
-///
-/// kContiguous: rank r has the r-th of `ranks` parts, whose lengths differ by one at most. kZigzag:
-/// chunks r and 2 * ranks - 1 - r of twice as many, so that causal attention gives every rank as
-/// much to compute. kPerDocument: the same of every document; of documents shorter than 2 * ranks
-/// the whole to the rank with the fewest positions so far.
-///
-/// cu_seqlens: where documents begin, ascending from 0, and the end of the last, which is `length`;
-/// empty: one document. kPerDocument needs it, the others ignore it.
-Expected<std::vector<Pieces>> make_layout(LayoutKind kind, std::int64_t length, int ranks,
-                                          const std::vector<std::int64_t>& cu_seqlens = {});
-
-/// The sum of lengths.
-std::int64_t positions_of(const Pieces& pieces) noexcept;
-
-/// A piece within one document, and where it lies in the tensors of its rank.
-struct DocumentPiece {
-  std::int64_t begin = 0;     // counted within its document
-  std::int64_t length = 0;    //
-  std::int64_t document = 0;  // its index
-  std::int64_t row = 0;       // its first row in the tensors of the rank
-};
-
-/// The same positions, cut where a document begins. Without documents there is one, of `pieces`.
-std::vector<DocumentPiece> within_documents(const Pieces& pieces,
-                                            const std::vector<std::int64_t>& cu_seqlens);
+/// The rows of all pieces.
+std::int64_t rows_of(const std::vector<Piece>& pieces) noexcept;
 
 }  // namespace regard::distributed
