@@ -26,7 +26,8 @@ namespace {
 
 TensorView part_of(TensorView view, int dim, std::int64_t begin, std::int64_t count) noexcept {
   if (count > 0 && view.data != nullptr) {
-    view.data = static_cast<std::byte*>(view.data) + begin * view.strides[dim] * size_of(view.dtype);
+    view.data =
+        static_cast<std::byte*>(view.data) + begin * view.strides[dim] * size_of(view.dtype);
   }
   view.shape[dim] = count;
   return view;

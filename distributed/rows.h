@@ -18,6 +18,8 @@ class Tensor {
   Tensor() = default;
   /// Zeros. Three extents: [B,H,S].
   Tensor(Dtype dtype, std::vector<std::int64_t> shape);
+  Tensor(Tensor&&) = default;  // the view points into memory that moves along
+  Tensor& operator=(Tensor&&) = default;
   const TensorView& view() const noexcept { return view_; }
 
  private:

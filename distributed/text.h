@@ -11,8 +11,7 @@ namespace regard::distributed {
 inline std::string text_of(std::string text) { return text; }
 inline std::string text_of(const char* text) { return text; }
 template <class Number>
-  requires std::is_arithmetic_v<Number>
-std::string text_of(Number number) {
+requires std::is_arithmetic_v<Number> std::string text_of(Number number) {
   return std::to_string(number);
 }
 
