@@ -288,4 +288,25 @@ Estimate estimate(const Whole& whole, Algorithm algorithm, const Arrangement& a)
   return e;
 }
 
+Estimate estimate_decode(const Whole& whole) {
+  const AttentionParams& p = whole.params;
+  Estimate e;
+  const std::int64_t rows = p.batch * p.num_heads_q * whole.options.seqlen_q;
+  const std::int64_t bytes = rows * (p.head_dim_v + 1) * size_of(whole.accumulates());
+  const std::int64_t others = whole.ranks - 1;
+  const Traffic each{others * chunks_of(bytes, whole.options.limits), others * bytes};
+  e.forward.assign(static_cast<std::size_t>(whole.ranks), each);
+  e.memory = whole.ranks * bytes;
+  std::int64_t longest = 0;
+  for (const auto& pieces : whole.pieces_kv) longest = std::max(longest, rows_of(pieces));
+  const auto keys = static_cast<double>(std::max<std::int64_t>(whole.options.seqlen_kv, 1));
+  e.balance =
+      whole.options.seqlen_kv == 0 ? 1.0 : static_cast<double>(longest) * whole.ranks / keys;
+  const Network& n = whole.options.network;
+  e.seconds = predicted_seconds(whole, false) * static_cast<double>(longest) / keys +
+              static_cast<double>(each.messages) * n.latency +
+              static_cast<double>(each.bytes) / std::min(n.bandwidth, n.node_bandwidth);
+  return e;
+}
+
 }  // namespace regard::distributed

@@ -49,6 +49,8 @@ Status complete(Whole* whole, const char* where);
 std::string refusal(const Whole& whole, Algorithm algorithm);
 Arrangement arrange(const Whole& whole, Algorithm algorithm);
 Estimate estimate(const Whole& whole, Algorithm algorithm, const Arrangement& arrangement);
+/// Of partial results that go to every rank.
+Estimate estimate_decode(const Whole& whole);
 
 /// The row of a node's tensors that a piece of the whole begins at.
 std::int64_t node_row(const std::vector<Piece>& node, const Piece& piece) noexcept;

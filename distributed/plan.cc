@@ -207,7 +207,7 @@ Expected<Plan> choose(Whole whole, bool is_decode, const char* where) {
     e.refusal = refusal(whole, algorithm);
     if (e.refusal.empty()) {
       const Arrangement a = arrange(whole, algorithm);
-      e = estimate(whole, algorithm, a);
+      e = is_decode ? estimate_decode(whole) : estimate(whole, algorithm, a);
       const Algorithm wanted = whole.options.algorithm;
       const bool allowed = is_decode || wanted == Algorithm::kAuto || wanted == algorithm;
       if (allowed &&
@@ -224,6 +224,7 @@ Expected<Plan> choose(Whole whole, bool is_decode, const char* where) {
   if (best < 0) {
     return invalid(where, "comm (", to_string(whole.options.algorithm), ") cannot be: ", refusals);
   }
+  impl->is_decode = is_decode;
   impl->chosen = static_cast<std::size_t>(best);
   impl->whole = std::move(whole);
   return PlanImpl::wrap(std::move(impl));

@@ -141,56 +141,8 @@ class Call {
 /// The partial result as the call's: sinks join once, and types are the outputs'.
 Status finish(const Call& call, const TensorView& out, const TensorView& lse,
               const TensorView& to_out, const TensorView& to_lse) {
-  if (out.num_elements() == 0 && lse.num_elements() == 0) return {};
-  std::vector<StateView> states{{out, lse}};
-  static const double kZero = 0.0;
-  if (call.request().sinks.present()) {
-    const TensorView& sinks = call.request().sinks;
-    TensorView zeros = make_view(&kZero, Dtype::kF32, {1, 1, 1, 1});
-    TensorView logits = make_view(
-        static_cast<const void*>(static_cast<const std::byte*>(sinks.data) +
-                                 call.share().q_begin * sinks.strides[0] * size_of(sinks.dtype)),
-        sinks.dtype, {1, 1, 1});
-    for (int x = 0; x < 4; ++x) {
-      zeros.shape[x] = out.shape[x];
-      zeros.strides[x] = 0;
-      if (x < 3) logits.shape[x] = out.shape[x];
-      if (x < 3) logits.strides[x] = x == 1 ? sinks.strides[0] : 0;
-    }
-    states.push_back({zeros, logits});
-  }
-  return merge_states(call.context(), states, to_out, to_lse);
-}
-
-Status check_call(const Plan& plan, const AttentionRequest& request, const Communicator& c,
-                  const char* where) {
-  const PlanImpl* impl = PlanImpl::of(plan);
-  if (impl == nullptr) return invalid(where, "plan (empty) must be one that plan() returned");
-  const auto rank = static_cast<std::size_t>(c.rank());
-  if (c.size() != impl->whole.ranks) {
-    return invalid(where, "ranks (", c.size(), ") must be the plan's, ", impl->whole.ranks);
-  }
-  const AttentionParams& p = impl->whole.params;
-  const std::int64_t rows_q = rows_of(impl->whole.pieces_q[rank]);
-  const std::int64_t rows_kv = rows_of(impl->whole.pieces_kv[rank]);
-  const std::pair<const TensorView*, std::vector<std::int64_t>> tensors[] = {
-      {&request.q, {p.batch, p.num_heads_q, rows_q, p.head_dim_qk}},
-      {&request.k, {p.batch, p.num_heads_kv, rows_kv, p.head_dim_qk}},
-      {&request.v, {p.batch, p.num_heads_kv, rows_kv, p.head_dim_v}},
-      {&request.out, {p.batch, p.num_heads_q, rows_q, p.head_dim_v}}};
-  const Dtype dtypes[] = {p.dtype_q, p.dtype_k, p.dtype_v, p.dtype_out};
-  const char* names[] = {"q", "k", "v", "out"};
-  for (int x = 0; x < 4; ++x) {
-    const TensorView& view = *tensors[x].first;
-    bool same = view.rank == 4 && view.dtype == dtypes[x];
-    for (int d = 0; same && d < 4; ++d) {
-      same = view.shape[d] == tensors[x].second[static_cast<std::size_t>(d)];
-    }
-    if (!same) {
-      return invalid(where, names[x], " (", to_string(view), ") is not what the plan was made for");
-    }
-  }
-  return {};
+  return join_states(call.context(), {{out, lse}}, {call.request().sinks, call.share().q_begin},
+                     to_out, to_lse);
 }
 
 Status forward_call(const Call& call, const TensorView& to_out, const TensorView& to_lse) {
@@ -376,8 +328,12 @@ Status backward_call(const Call& call, const AttentionGradRequest& r) {
 Status attention(Context& context, Communicator& communicator, const Plan& plan,
                  const AttentionRequest& request, Traffic* sent) try {
   constexpr const char* kWhere = "distributed::attention";
-  if (Status s = check_call(plan, request, communicator, kWhere); !s.ok()) return s;
-  const PlanImpl& impl = *PlanImpl::of(plan);
+  const PlanImpl* const made = PlanImpl::of(plan);
+  if (made == nullptr || made->is_decode) {
+    return invalid(kWhere, "plan must be one that plan() returned");
+  }
+  const PlanImpl& impl = *made;
+  if (Status s = check_call(impl, request, communicator, kWhere); !s.ok()) return s;
   Messages messages(communicator, impl.whole.options.limits, kWhere);
   const Status status =
       forward_call(Call(context, impl, request, &messages), request.out, request.lse);
@@ -390,8 +346,12 @@ Status attention(Context& context, Communicator& communicator, const Plan& plan,
 Status attention_backward(Context& context, Communicator& communicator, const Plan& plan,
                           const AttentionGradRequest& request, Traffic* sent) try {
   constexpr const char* kWhere = "distributed::attention_backward";
-  if (Status s = check_call(plan, request, communicator, kWhere); !s.ok()) return s;
-  const PlanImpl& impl = *PlanImpl::of(plan);
+  const PlanImpl* const made = PlanImpl::of(plan);
+  if (made == nullptr || made->is_decode) {
+    return invalid(kWhere, "plan must be one that plan() returned");
+  }
+  const PlanImpl& impl = *made;
+  if (Status s = check_call(impl, request, communicator, kWhere); !s.ok()) return s;
   const TensorView& lse = request.saved.stats;
   if (request.saved.kind != SavedContext::Kind::kLse || lse.rank != 3 ||
       lse.dtype != impl.whole.accumulates()) {

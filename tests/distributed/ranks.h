@@ -35,6 +35,11 @@ struct Problem {
 struct Tensors {
   Tensor q, k, v, out, lse, d_out, d_q, d_k, d_v, d_sinks, slopes, sinks, cu_q, cu_kv;
 
+  /// Of packed sequences on one rank: [Hq,total_q].
+  TensorView lse_of_rows() const {
+    const TensorView& view = lse.view();
+    return make_view(view.data, view.dtype, {view.shape[1], view.shape[2]});
+  }
   AttentionGradRequest request(const Problem& p, bool whole) const {
     AttentionGradRequest r;
     r.q = q.view();
@@ -48,6 +53,7 @@ struct Tensors {
     r.diagonal_offset = p.diagonal_offset;
     r.rng_seed = r.saved.rng_seed = p.seed;
     if (whole && !p.cu_q.empty()) {
+      r.lse = lse_of_rows();
       r.cu_seqlens_q = cu_q.view();
       r.cu_seqlens_kv = cu_kv.view();
     }
@@ -56,7 +62,7 @@ struct Tensors {
   AttentionGradRequest gradient_request(const Problem& p, bool whole) const {
     AttentionGradRequest r = request(p, whole);
     r.saved.kind = SavedContext::Kind::kLse;
-    r.saved.stats = lse.view();
+    r.saved.stats = r.lse;
     r.d_out = d_out.view();
     r.d_q = d_q.view();
     r.d_k = d_k.view();
