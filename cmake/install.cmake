@@ -19,6 +19,10 @@ install(FILES
   DESTINATION ${package_dir})
 install(EXPORT regardTargets NAMESPACE regard:: DESTINATION ${package_dir})
 
+if(TARGET regard_distributed_mpi)
+  install(EXPORT regardMpiTargets NAMESPACE regard:: DESTINATION ${package_dir})
+endif()
+
 file(RELATIVE_PATH pc_prefix
   ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 set(pc_cflags)

@@ -158,10 +158,13 @@ double Rules::dropout_keep_factor() const {
 
 double Rules::dropout_factor(const Place& at) const {
   if (request_.options.dropout_p == 0.0) return 1.0;
+  const DropoutOrigin& origin = request_.dropout_origin;
   const DropoutPlace place{
-      static_cast<std::uint64_t>(at.b), static_cast<std::uint64_t>(request_.q.shape[1]),
-      static_cast<std::uint64_t>(at.h), static_cast<std::uint32_t>(position(at.b, at.i)),
-      static_cast<std::uint64_t>(at.j)};
+      static_cast<std::uint64_t>(at.b),
+      static_cast<std::uint64_t>(origin.heads != 0 ? origin.heads : request_.q.shape[1]),
+      static_cast<std::uint64_t>(origin.head + at.h),
+      static_cast<std::uint32_t>(position(at.b, at.i) + origin.position),
+      static_cast<std::uint64_t>(origin.key + at.j)};
   const std::uint32_t draw = dropout_draw(request_.rng_seed, request_.rng_offset, place);
   const bool kept = draw < dropout_threshold(request_.options.dropout_p);
   return kept ? dropout_keep_factor() : 0.0;

@@ -18,7 +18,7 @@ C_HEADERS = {"stddef.h", "stdint.h"}  # what the C ABI's header needs
 C_ABI = {"include/regard/regard.h", "include/regard/export.h", "include/regard/version.h"}
 
 # Components that a component may include; a component is a top folder, or src/<folder>.
-APART = {"python", "tools", "tests", "bench", "examples", "oracle", "conformance"}
+APART = {"python", "tools", "tests", "bench", "examples", "oracle", "conformance", "distributed"}
 FORBIDDEN = {
     "src/base": {"src/semantics", "src/platform", "src/core", "src/problem", "src/cpu", "src/cuda",
                  "src/backends"},
@@ -32,8 +32,9 @@ FORBIDDEN = {
     "src/cpu": {"src/cuda", "src/backends"},
     "src/cuda": {"src/cpu", "src/backends"},
     "src/c_api": {"src"},  # over the public headers alone
-    "oracle": {"src", "python", "tools", "tests", "bench", "examples", "conformance"},
+    "oracle": {"src", "python", "tools", "tests", "bench", "examples", "conformance", "distributed"},
     "conformance": {"src", "python", "tools", "tests", "bench", "examples"},
+    "distributed": {"src", "python", "tools", "tests", "bench", "examples", "oracle", "conformance"},
     "tools": {"src", "python", "tests", "bench", "examples"},
     "python": {"src", "tools", "tests", "bench", "examples"},
     "examples": {"src", "python", "tools", "tests", "bench"},
@@ -85,7 +86,7 @@ class Tree:
     def __init__(self, root):
         self.root = pathlib.Path(root)
         self.includes = {}  # path -> [(line, text, is_system, project path or None)]
-        tops = ("include", "src", "oracle", "conformance", "tools", "python", "tests", "bench",
+        tops = ("include", "src", "oracle", "conformance", "distributed", "tools", "python", "tests", "bench",
                 "examples")
         for top in tops:
             for file in sorted((self.root / top).rglob("*")):

@@ -4,6 +4,7 @@ and the tests that ought to notice (a GoogleTest program and a filter, tried in 
 from mutation import Mutation
 from mutations_caches import CACHE_MUTATIONS
 from mutations_cuda import CUDA_MUTATIONS
+from mutations_distributed import DISTRIBUTED_MUTATIONS
 from mutations_fp8 import FP8_MUTATIONS
 from mutations_functions import FUNCTION_MUTATIONS
 from mutations_guide import GUIDE_MUTATIONS
@@ -569,6 +570,9 @@ MUTATIONS = [
              (KERNELS, DECODE_ROWS)),
     Mutation("dropout with a contradicting diagonal", "src/core/describe/describe.cc",
              "if (!needed && p_.dropout_p == 0.0) return {};", "if (!needed) return {};", (CASES,)),
+    Mutation("dropout's origin is ignored", "src/problem/make_problem.cc",
+             "semantics::begin_dropout_at(&p.dropout, origin.position, origin.key, origin.head, origin.heads);",
+             "(void)origin;", (("distributed", "*Random*"),)),
     # ---- measuring ----
     Mutation("a causal call computes all pairs", "src/core/measure/work.cc",
              "if (band.window_left < 0 && band.window_right < 0) {",
@@ -594,4 +598,4 @@ MUTATIONS = [
              "if (entry.begin > entry.end || entry.end > total) {",
              "if (entry.begin > entry.end) {", (READER,)),
 ] + (PACKED_MUTATIONS + CACHE_MUTATIONS + SCALE_MUTATIONS + LLM_MUTATIONS + CUDA_MUTATIONS + FUNCTION_MUTATIONS +
-     FP8_MUTATIONS + GUIDE_MUTATIONS + SELF_CHECK_MUTATIONS)
+     FP8_MUTATIONS + DISTRIBUTED_MUTATIONS + GUIDE_MUTATIONS + SELF_CHECK_MUTATIONS)

@@ -32,6 +32,16 @@ struct ScoreCallback {
   void* user_data = nullptr;
 };
 
+/// Where a call lies in a greater one, of which it computes some rows, keys or heads: dropout
+/// counts from there, so that both draw the same mask.
+struct DropoutOrigin {
+  std::int64_t position = 0;  // added to a row's position on the diagonal
+  std::int64_t key = 0;       // of the first key: a multiple of 8, at least 0
+  std::int64_t head = 0;      // b * heads + h of the first head of the first sequence
+  std::int64_t heads = 0;     // query heads of the greater call; 0: those of this one
+  friend bool operator==(const DropoutOrigin&, const DropoutOrigin&) = default;
+};
+
 /// The tensors of a call and the scalars that change each step; selection reads none of their
 /// contents. Shapes are q [B,Hq,Sq,Dqk], k [B,Hkv,Skv,Dqk], v [B,Hkv,Skv,Dv], out [B,Hq,Sq,Dv],
 /// whatever the strides; the last stride of q, k, v and out is 1. Each field has a row in kTensors
@@ -88,6 +98,7 @@ struct Buffers {
   std::int64_t diagonal_offset = 0;  // for Diagonal::kOffset without diagonal_offsets
   std::uint64_t rng_seed = 0;        // of dropout
   std::uint64_t rng_offset = 0;
+  DropoutOrigin dropout_origin{};
 
   ScoreCallback score_callback{};
 };

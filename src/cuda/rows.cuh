@@ -144,7 +144,7 @@ REGARD_DEVICE_FN RowFacts<T> row_facts(const Problem& p, const Sequence& s, cons
   facts.hi = keys.hi;
   facts.position = semantics::diagonal_position(facts.query, s.band.shift);
   facts.stream =
-      semantics::dropout_row(facts.query, s.band.shift, s.b * p.num_heads_q + facts.head);
+      semantics::dropout_row(p.dropout, facts.query, s.band.shift, s.b, facts.head, p.num_heads_q);
   if (p.slopes.present) {
     const std::int64_t at = s.b * p.slopes.stride[0] + facts.head * p.slopes.stride[1];
     facts.slope = static_cast<T>(*problem::element_at<float>(p.slopes, at));

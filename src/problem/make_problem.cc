@@ -246,6 +246,8 @@ void make_problem(const AttentionParams& params, const Buffers& buffers, Problem
   p.softcap_f32 = static_cast<float>(p.softcap);
   p.exp2_scale = std::min(p.score_unit * std::numbers::log2e, max);
   p.dropout = semantics::make_dropout(params.dropout_p, buffers.rng_seed, buffers.rng_offset);
+  const DropoutOrigin& origin = buffers.dropout_origin;
+  semantics::begin_dropout_at(&p.dropout, origin.position, origin.key, origin.head, origin.heads);
 }
 
 void make_grad_problem(const AttentionParams& params, const Buffers& buffers,

@@ -55,6 +55,11 @@ struct Dropout {
   PhiloxKey key{};
   std::uint32_t offset_lo = 0;
   std::uint32_t threshold = 0;  // kept iff draw < threshold; 0: no dropout at all
+  // Added to the words of the counter, where the call is part of a greater one
+  std::uint32_t key_block = 0;
+  std::uint32_t position = 0;
+  std::uint32_t batch_head = 0;
+  std::uint32_t heads = 0;  // query heads of the greater call; 0: those of this one
 };
 
 inline constexpr std::int64_t kDropoutKeysPerBlock = 8;
@@ -75,24 +80,42 @@ REGARD_KERNEL_FN constexpr Dropout make_dropout(double p, std::uint64_t seed,
   return d;
 }
 
-/// The row's words of the counter: its position on the diagonal mod 2^32, and b * num_heads_q + h.
+/// Where a call's first row, key and head lie in the greater call; `key` is a multiple of 8.
+REGARD_KERNEL_FN constexpr void begin_dropout_at(Dropout* d, std::int64_t position,
+                                                 std::int64_t key, std::int64_t head,
+                                                 std::int64_t heads) {
+  d->key_block = static_cast<std::uint32_t>(static_cast<std::uint64_t>(key) >> 3);
+  d->position = static_cast<std::uint32_t>(static_cast<std::uint64_t>(position));
+  d->batch_head = static_cast<std::uint32_t>(static_cast<std::uint64_t>(head));
+  d->heads = static_cast<std::uint32_t>(heads);
+}
+
+/// The row's words of the counter: its position on the diagonal mod 2^32, and b * num_heads_q + h;
+/// what they count from added.
 struct DropoutRow {
   std::uint32_t position = 0;
   std::uint32_t batch_head = 0;
 };
 
-REGARD_KERNEL_FN constexpr DropoutRow dropout_row(std::int64_t i, std::int64_t shift,
-                                                  std::int64_t batch_head) {
+REGARD_KERNEL_FN constexpr DropoutRow dropout_row(const Dropout& d, std::int64_t i,
+                                                  std::int64_t shift, std::int64_t b,
+                                                  std::int64_t h, std::int64_t num_heads_q) {
   const std::uint64_t position =
       static_cast<std::uint64_t>(i) + static_cast<std::uint64_t>(shift);  // exact mod 2^32
-  return {static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(batch_head)};
+  const std::int64_t heads = d.heads != 0 ? std::int64_t{d.heads} : num_heads_q;
+  return {static_cast<std::uint32_t>(position) + d.position,
+          static_cast<std::uint32_t>(b * heads + h) + d.batch_head};
+}
+
+/// The word of the counter for keys 8 * (j / 8) ... + 7.
+REGARD_KERNEL_FN constexpr std::uint32_t dropout_key_word(const Dropout& d, std::int64_t j) {
+  return static_cast<std::uint32_t>(static_cast<std::uint64_t>(j) >> 3) + d.key_block;
 }
 
 /// The draws of keys 8 * (j / 8) ... + 7.
 REGARD_KERNEL_FN constexpr PhiloxBlock dropout_block(const Dropout& d, DropoutRow row,
                                                      std::int64_t j) {
-  const auto block = static_cast<std::uint32_t>(static_cast<std::uint64_t>(j) >> 3);
-  return philox4x32_7({{block, row.position, row.batch_head, d.offset_lo}}, d.key);
+  return philox4x32_7({{dropout_key_word(d, j), row.position, row.batch_head, d.offset_lo}}, d.key);
 }
 
 /// The 16-bit draw of key j within its block.

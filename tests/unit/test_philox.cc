@@ -32,7 +32,7 @@ TEST(Philox, WhereEachNumberGoes) {
   const std::uint64_t seed = 0x1122334455667788u, offset = 0x99aabbccddeeff00u;
   const Dropout d = make_dropout(0.25, seed, offset);
   EXPECT_EQ(d.threshold, 49152u);
-  const DropoutRow row = dropout_row(7, -10, 42);  // position -3 mod 2^32
+  const DropoutRow row = dropout_row({}, 7, -10, 5, 2, 8);  // position -3 mod 2^32
   const PhiloxBlock expected =
       philox4x32_7({{2, 0xfffffffdu, 42, 0xddeeff00u}}, {{0x55667788u, 0x11223344u ^ 0x99aabbccu}});
   const PhiloxBlock actual = dropout_block(d, row, 21);
@@ -43,8 +43,8 @@ TEST(Philox, WhereEachNumberGoes) {
 }
 
 TEST(Philox, PositionsWrapAtTwoToTheThirtyTwo) {
-  EXPECT_EQ(dropout_row(5, INT64_MAX, 0).position, 4u);
-  EXPECT_EQ(dropout_row(5, INT64_MIN, 0).position, 5u);
+  EXPECT_EQ(dropout_row({}, 5, INT64_MAX, 0, 0, 1).position, 4u);
+  EXPECT_EQ(dropout_row({}, 5, INT64_MIN, 0, 0, 1).position, 5u);
 }
 
 TEST(Philox, Thresholds) {
@@ -60,7 +60,7 @@ TEST(Philox, ShareKept) {
   const double share = d.threshold / 65536.0;
   std::int64_t kept[8] = {};
   for (std::int64_t i = 0; i < 250; ++i) {
-    for (std::int64_t j = 0; j < 800; ++j) kept[j % 8] += dropout_keeps(d, dropout_row(i, 0, 3), j);
+    for (std::int64_t j = 0; j < 800; ++j) kept[j % 8] += dropout_keeps(d, dropout_row(d, i, 0, 0, 3, 4), j);
   }
   for (const std::int64_t n : kept) {
     EXPECT_NEAR(static_cast<double>(n) / 25000.0, share,

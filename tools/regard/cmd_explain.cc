@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "tools/regard/output.h"
 #include "tools/regard/problem_tensors.h"
 #include "tools/regard/problem_words.h"
+#include "tools/regard/rank_words.h"
 
 namespace regard::cli {
 namespace {
@@ -54,8 +56,41 @@ void state_tokens(Case& c) {
   state(c.params.tokens_kv, c.data.seqlens_kv);
 }
 
+/// What each algorithm over ranks sends and takes.
+int explain_ranks(Output& output, const RankWords& ranks, const Case& c) {
+  const Expected<distributed::Plan> plan = plan_of(ranks, c);
+  if (!plan) return output.fail(plan.status());
+  Json algorithms = Json::array();
+  for (const distributed::Estimate& e : plan->estimates()) {
+    Json one{{"comm", to_string(e.algorithm)}, {"refusal", e.refusal}};
+    const auto traffic = [](const std::vector<distributed::Traffic>& ranks_sent) {
+      Json list = Json::array();
+      for (const auto& t : ranks_sent)
+        list.push_back({{"messages", t.messages}, {"bytes", t.bytes}});
+      return list;
+    };
+    if (e.refusal.empty()) {
+      one.update({{"forward", traffic(e.forward)},
+                  {"backward", traffic(e.backward)},
+                  {"balance", e.balance},
+                  {"memory_bytes", e.memory},
+                  {"seconds", e.seconds}});
+    }
+    algorithms.push_back(one);
+  }
+  output.document()["ranks"] = {{"cp", ranks.ranks},
+                                {"layout", to_string(plan->options().layout)},
+                                {"comm", to_string(plan->algorithm())},
+                                {"algorithms", algorithms}};
+  output.print("\n" + plan->explain());
+  return kExitOk;
+}
+
 int explain_problem(Output& output, const ExplainOptions& options) {
-  const Expected<ProblemWords> words = one_problem(options.words, "explain");
+  std::vector<std::string> case_words = options.words;
+  const Expected<std::optional<RankWords>> ranks = take_rank_words(&case_words);
+  if (!ranks) return output.fail(ranks.status());
+  const Expected<ProblemWords> words = one_problem(case_words, "explain");
   if (!words) return output.fail(words.status());
   const Expected<Policy> policy = policy_of(options.common);
   if (!policy) return output.fail(policy.status());
@@ -84,7 +119,7 @@ int explain_problem(Output& output, const ExplainOptions& options) {
     if (!status) return output.fail(status);
   }
   show_plan(output, *made);
-  return kExitOk;
+  return *ranks ? explain_ranks(output, **ranks, *c) : kExitOk;
 }
 
 }  // namespace
@@ -102,7 +137,7 @@ Command add_explain(CLI::App& app) {
       {"N", "Keys that all sequences have in the same first pages: explains both calls"});
   verb->add_flag("--verbose", options->verbose,
                  "Show four facts of each backend, and backends of absent devices");
-  verb->footer("The words of a case, in any order:\n" + case_syntax_help());
+  verb->footer("The words of a case, in any order:\n" + case_syntax_help() + rank_words_help());
   return {verb, [options] {
             Output output("explain", options->common.output);
             return output.finish(explain_problem(output, *options));

@@ -325,6 +325,7 @@ class Describer {
     p_.softmax_scale = o_.softmax_scale.value_or(default_softmax_scale(p_.head_dim_qk));
     p_.softcap = o_.softcap;
     p_.dropout_p = o_.dropout_p;
+    if (Status s = check_dropout_origin(); !s.ok()) return s;
     p_.scores_kind = o_.scores_kind;
     p_.diagonal = o_.diagonal;
     p_.tokens_q = o_.tokens_q;
@@ -334,6 +335,18 @@ class Describer {
     p_.features.set(Feature::kDelta, o_.delta);
     if (Status s = take_f8(); !s.ok()) return s;
     return take_rotary();
+  }
+
+  Status check_dropout_origin() const {
+    const DropoutOrigin& origin = b_.dropout_origin;
+    if (origin.key < 0 || origin.key % 8 != 0) {
+      return invalid(where_, "dropout_origin.key (", origin.key,
+                     ") must be a multiple of 8, at least 0");
+    }
+    if (origin.heads < 0 || origin.heads > UINT32_MAX) {
+      return invalid(where_, "dropout_origin.heads (", origin.heads, ") must be 0 to 4294967295");
+    }
+    return {};
   }
 
   // What only a backward of 8-bit floats has a choice of.

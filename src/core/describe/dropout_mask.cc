@@ -112,8 +112,10 @@ void write_row(const semantics::Dropout& dropout, semantics::DropoutRow row, std
 Status dropout_mask(const AttentionParams& params, const Buffers& buffers,
                     const TensorView& kept) try {
   if (Status s = check_arguments(params, buffers, kept); !s.ok()) return s;
-  const semantics::Dropout dropout =
+  semantics::Dropout dropout =
       semantics::make_dropout(params.dropout_p, buffers.rng_seed, buffers.rng_offset);
+  const DropoutOrigin& origin = buffers.dropout_origin;
+  semantics::begin_dropout_at(&dropout, origin.position, origin.key, origin.head, origin.heads);
   for (std::int64_t b = 0; b < params.batch; ++b) {
     const std::int64_t len_q = element_or<std::int32_t>(buffers.seqlens_q, b, params.seqlen_q);
     const std::int64_t len_kv = element_or<std::int32_t>(buffers.seqlens_kv, b, params.seqlen_kv) -
@@ -121,7 +123,7 @@ Status dropout_mask(const AttentionParams& params, const Buffers& buffers,
     const std::int64_t shift = shift_of(params, buffers, b, len_q, len_kv);
     for (std::int64_t h = 0; h < params.num_heads_q; ++h) {
       for (std::int64_t i = 0; i < params.seqlen_q; ++i) {
-        const auto row = semantics::dropout_row(i, shift, b * params.num_heads_q + h);
+        const auto row = semantics::dropout_row(dropout, i, shift, b, h, params.num_heads_q);
         auto* const to = static_cast<unsigned char*>(kept.data) + b * kept.strides[0] +
                          h * kept.strides[1] + i * kept.strides[2];
         write_row(dropout, row, i < len_q ? len_kv : 0, kept, to);

@@ -20,11 +20,11 @@ constexpr std::size_t rows_of_buffers() {
   return rows;
 }
 constexpr std::size_t kRowsOfGradients = std::size(kTensors) - rows_of_buffers();
-static_assert(sizeof(Buffers) == rows_of_buffers() * sizeof(TensorView) +
-                                     sizeof(Buffers::max_seqlen_q) +
-                                     sizeof(Buffers::max_seqlen_kv) +
-                                     sizeof(Buffers::diagonal_offset) + sizeof(Buffers::rng_seed) +
-                                     sizeof(Buffers::rng_offset) + sizeof(Buffers::score_callback));
+static_assert(sizeof(Buffers) ==
+              rows_of_buffers() * sizeof(TensorView) + sizeof(Buffers::max_seqlen_q) +
+                  sizeof(Buffers::max_seqlen_kv) + sizeof(Buffers::diagonal_offset) +
+                  sizeof(Buffers::rng_seed) + sizeof(Buffers::rng_offset) +
+                  sizeof(Buffers::dropout_origin) + sizeof(Buffers::score_callback));
 static_assert(sizeof(GradBuffers) ==
               sizeof(SavedContext) + (kRowsOfGradients - 1) * sizeof(TensorView));
 static_assert(offsetof(regard_request, diagonal_offset) ==

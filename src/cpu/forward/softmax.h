@@ -177,7 +177,7 @@ static void drop_lanes(const Problem& p, typename V::Unsigned positions,
   constexpr std::int64_t kBlock = semantics::kDropoutKeysPerBlock;  // tile.begin is a multiple
   const auto threshold = static_cast<std::int32_t>(p.dropout.threshold);
   for (std::int64_t j = 0; j < tile.size; j += kBlock) {
-    const auto block = static_cast<std::uint32_t>(static_cast<std::uint64_t>(tile.begin + j) >> 3);
+    const std::uint32_t block = semantics::dropout_key_word(p.dropout, tile.begin + j);
     Unsigned words[4] = {Unsigned{} + block, positions, batch_heads,
                          Unsigned{} + p.dropout.offset_lo};
     semantics::philox_rounds<V>(p.dropout.key, words);
@@ -197,8 +197,8 @@ template <class V>
 static void drop_probs(const Problem& p, const Sequence& s, const RowBlock<V>& row_block, Tile tile,
                        typename V::Scalar* probs) {
   const auto row_of = [&](int w) __attribute__((always_inline)) {
-    return semantics::dropout_row(row_block.query[w], s.band.shift,
-                                  row_block.b * p.num_heads_q + row_block.head[w]);
+    return semantics::dropout_row(p.dropout, row_block.query[w], s.band.shift, row_block.b,
+                                  row_block.head[w], p.num_heads_q);
   };
   if constexpr (sizeof(typename V::Scalar) == sizeof(double)) {
     for (int w = 0; w < row_block.rows; ++w) drop_row<V>(p, row_of(w), tile, probs + w);

@@ -1,0 +1,110 @@
+#include "distributed/communicator.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "distributed/text.h"
+
+namespace regard::distributed {
+
+Communicator::~Communicator() = default;
+
+std::int64_t chunks_of(std::int64_t bytes, const MessageLimits& limits) noexcept {
+  const std::int64_t most = std::clamp<std::int64_t>(limits.max_bytes, 1, INT32_MAX);
+  return bytes / most + (bytes % most != 0 ? 1 : 0);
+}
+
+Messages::Messages(Communicator& communicator, const MessageLimits& limits, const char* where)
+    : communicator_(communicator), limits_(limits), where_(where) {
+  limits_.max_bytes = std::clamp<std::int64_t>(limits_.max_bytes, 1, INT32_MAX);
+}
+
+Messages::~Messages() {
+  if (!open_.empty()) communicator_.abandon();
+}
+
+Status Messages::fail(int other, bool receives, const std::string& step,
+                      const Status& status) const {
+  return failure(status.code(), where_, "step ", step, " of rank ", rank(), ": ",
+                 receives ? "nothing received from rank " : "nothing sent to rank ", other, ": ",
+                 status.message());
+}
+
+Status Messages::send(int to, int tag, std::span<const std::byte> data, const std::string& step) {
+  const auto most = static_cast<std::size_t>(limits_.max_bytes);
+  for (std::size_t at = 0; at < data.size(); at += most) {
+    const auto chunk = data.subspan(at, std::min(most, data.size() - at));
+    Expected<Transfer> transfer = communicator_.isend(to, tag, chunk);
+    if (!transfer.ok()) return fail(to, false, step, transfer.status());
+    open_.push_back({*transfer, tag, to, false, step});
+    sent_.messages += 1;
+    sent_.bytes += static_cast<std::int64_t>(chunk.size());
+  }
+  return {};
+}
+
+Status Messages::receive(int from, int tag, std::span<std::byte> data, const std::string& step) {
+  const auto most = static_cast<std::size_t>(limits_.max_bytes);
+  for (std::size_t at = 0; at < data.size(); at += most) {
+    const auto chunk = data.subspan(at, std::min(most, data.size() - at));
+    Expected<Transfer> transfer = communicator_.irecv(from, tag, chunk);
+    if (!transfer.ok()) return fail(from, true, step, transfer.status());
+    open_.push_back({*transfer, tag, from, true, step});
+  }
+  return {};
+}
+
+Status Messages::wait(int tag) {
+  const Clock::time_point deadline = Clock::now() + limits_.timeout;
+  std::vector<Open> others;
+  std::vector<Open> mine;
+  for (Open& open : open_) {
+    (tag < 0 || open.tag == tag ? mine : others).push_back(std::move(open));
+  }
+  for (std::size_t x = 0; x < mine.size(); ++x) {
+    const Status status = communicator_.wait(mine[x].transfer, deadline);
+    if (status.ok()) continue;
+    const Status failed = fail(mine[x].other, mine[x].receives, mine[x].step, status);
+    communicator_.abandon();
+    open_.clear();
+    return failed;
+  }
+  open_ = std::move(others);
+  return {};
+}
+
+Status Messages::all_gather(const std::vector<std::span<std::byte>>& data,
+                            const std::string& step) {
+  const auto own = static_cast<std::size_t>(rank());
+  std::vector<std::span<const std::byte>> from(data.size(), data[own]);
+  from[own] = {};
+  std::vector<std::span<std::byte>> to = data;
+  to[own] = {};
+  return all_to_all(from, to, step);
+}
+
+Status Messages::all_to_all(const std::vector<std::span<const std::byte>>& from,
+                            const std::vector<std::span<std::byte>>& to, const std::string& step) {
+  constexpr int kTag = 1;
+  const auto own = static_cast<std::size_t>(rank());
+  const auto ranks = static_cast<std::size_t>(size());
+  if (from.size() != ranks || to.size() != ranks) {
+    return failure(StatusCode::kInternal, where_, "parts (", from.size(), ", ", to.size(),
+                   ") must be ", ranks, ", one for each rank");
+  }
+  if (!from[own].empty() && from[own].data() != to[own].data()) {
+    std::memcpy(to[own].data(), from[own].data(), std::min(from[own].size(), to[own].size()));
+  }
+  // Each rank begins with its neighbour, so that not all of them send to rank 0 at first.
+  for (std::size_t x = 1; x < ranks; ++x) {
+    const std::size_t r = (own + ranks - x) % ranks;
+    if (Status s = receive(static_cast<int>(r), kTag, to[r], step); !s.ok()) return s;
+  }
+  for (std::size_t x = 1; x < ranks; ++x) {
+    const std::size_t r = (own + x) % ranks;
+    if (Status s = send(static_cast<int>(r), kTag, from[r], step); !s.ok()) return s;
+  }
+  return wait(kTag);
+}
+
+}  // namespace regard::distributed

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "regard/status.h"
+
+// Messages between the ranks of a group. regard has no transport of its own: a Communicator is a
+// few functions over MPI, a process group of PyTorch, or threads.
+
+namespace regard::distributed {
+
+using Clock = std::chrono::steady_clock;
+
+/// A transfer that has begun.
+using Transfer = std::uint64_t;
+
+/// One rank's end of a group. Used by one thread at a time. Messages between two ranks with the
+/// same tag arrive in the order in which they were sent.
+class Communicator {
+ public:
+  virtual ~Communicator();
+  virtual int rank() const noexcept = 0;
+  virtual int size() const noexcept = 0;
+
+  /// Begins a transfer and returns at once. `data` must stay until wait() or abandon(). Both ends
+  /// state the same number of bytes, at least 1 and at most 2^31 - 1. Ranks other than one's own.
+  virtual Expected<Transfer> isend(int to, int tag, std::span<const std::byte> data) = 0;
+  virtual Expected<Transfer> irecv(int from, int tag, std::span<std::byte> data) = 0;
+  /// Ends one transfer. An error at the deadline, or where the other rank is gone; the message
+  /// states what is known ("rank 2 has ended").
+  virtual Status wait(Transfer transfer, Clock::time_point deadline) = 0;
+  /// Gives up every transfer that was not waited for: their memory is not touched afterwards. The
+  /// group is of no use any more; the others are told where the transport can.
+  virtual void abandon() noexcept = 0;
+};
+
+/// What a rank sent.
+struct Traffic {
+  std::int64_t messages = 0;
+  std::int64_t bytes = 0;
+  friend bool operator==(const Traffic&, const Traffic&) = default;
+};
+
+/// How long one step may wait for other ranks, and how much one message holds.
+struct MessageLimits {
+  std::chrono::milliseconds timeout{60000};        // of each step
+  std::int64_t max_bytes = std::int64_t{1} << 30;  // a longer message is sent in chunks
+};
+
+/// The messages of one call over a Communicator: chunks, the time-out, the names of errors, and
+/// counts. Destroyed with transfers under way it abandons the communicator.
+class Messages {
+ public:
+  /// `where`: the function that errors name.
+  Messages(Communicator& communicator, const MessageLimits& limits, const char* where);
+  ~Messages();
+  Messages(const Messages&) = delete;
+  Messages& operator=(const Messages&) = delete;
+
+  int rank() const noexcept { return communicator_.rank(); }
+  int size() const noexcept { return communicator_.size(); }
+
+  /// Empty messages are not sent.
+  Status send(int to, int tag, std::span<const std::byte> data, const std::string& step);
+  Status receive(int from, int tag, std::span<std::byte> data, const std::string& step);
+  /// Waits for all transfers with `tag`, or with all tags where it is negative.
+  Status wait(int tag = -1);
+
+  /// data[r] of every rank, each of its own length, which all ranks know. data[rank()] is sent.
+  Status all_gather(const std::vector<std::span<std::byte>>& data, const std::string& step);
+  /// from[r] goes to rank r, to[r] comes from it; the own part is copied.
+  Status all_to_all(const std::vector<std::span<const std::byte>>& from,
+                    const std::vector<std::span<std::byte>>& to, const std::string& step);
+
+  const Traffic& sent() const noexcept { return sent_; }
+
+ private:
+  struct Open {
+    Transfer transfer;
+    int tag;
+    int other;
+    bool receives;
+    std::string step;
+  };
+  Status fail(int other, bool receives, const std::string& step, const Status& status) const;
+
+  Communicator& communicator_;
+  MessageLimits limits_;
+  const char* where_;
+  std::vector<Open> open_;
+  Traffic sent_;
+};
+
+/// The number of messages that `bytes` need.
+std::int64_t chunks_of(std::int64_t bytes, const MessageLimits& limits) noexcept;
+
+}  // namespace regard::distributed

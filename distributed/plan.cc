@@ -1,0 +1,331 @@
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "distributed/arrangement.h"
+#include "distributed/plan_impl.h"
+#include "distributed/text.h"
+#include "regard/version.h"
+
+namespace regard::distributed {
+namespace {
+
+constexpr Algorithm kAll[] = {Algorithm::kP2p, Algorithm::kAllGather, Algorithm::kA2a,
+                              Algorithm::kA2aP2p};
+
+std::string version_text() {
+  return std::to_string(REGARD_VERSION_MAJOR) + "." + std::to_string(REGARD_VERSION_MINOR) + "." +
+         std::to_string(REGARD_VERSION_PATCH);
+}
+
+/// What all ranks must have alike.
+std::string key_of(const Whole& whole, bool is_decode) {
+  const Options& o = whole.options;
+  std::string text = to_string(whole.params);
+  text += " version=" + version_text() + (is_decode ? " decode" : "");
+  text += std::string(" comm=") + to_string(o.algorithm) + " layout=" + to_string(o.layout);
+  text += " cp=" + std::to_string(whole.ranks) + " topology=" + std::to_string(o.topology.nodes) +
+          "x" + std::to_string(o.topology.ranks);
+  text += " rows=" + std::to_string(o.seqlen_q) + "," + std::to_string(o.seqlen_kv);
+  text += " max_bytes=" + std::to_string(o.limits.max_bytes);
+  char network[96];
+  std::snprintf(network, sizeof(network), " network=%.17g,%.17g,%.17g", o.network.latency,
+                o.network.bandwidth, o.network.node_bandwidth);
+  text += network;
+  for (const auto* cu : {&o.cu_seqlens_q, &o.cu_seqlens_kv}) {
+    text += cu == &o.cu_seqlens_q ? " cu_q=" : " cu_kv=";
+    for (const std::int64_t x : *cu) text += std::to_string(x) + ",";
+  }
+  return text;
+}
+
+std::uint64_t hash_of(const std::string& text) {
+  std::uint64_t hash = 14695981039346656037u;  // FNV-1a: the same in every program
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return hash;
+}
+
+template <class T>
+std::vector<std::span<std::byte>> spans_of(std::vector<T>* values) {
+  std::vector<std::span<std::byte>> spans;
+  for (T& value : *values) spans.push_back(std::as_writable_bytes(std::span(&value, 1)));
+  return spans;
+}
+
+/// Exchanges hashes and, where they differ, the texts, of which one is an error's where a rank has
+/// one. All ranks return the same kind of Status.
+Status agree(Communicator& communicator, const MessageLimits& limits, const std::string& text,
+             const char* where) {
+  struct Head {
+    std::uint64_t hash, length;
+  };
+  Messages messages(communicator, limits, where);
+  const auto ranks = static_cast<std::size_t>(messages.size());
+  const auto own = static_cast<std::size_t>(messages.rank());
+  std::vector<Head> heads(ranks);
+  heads[own] = {hash_of(text), text.size()};
+  if (Status s = messages.all_gather(spans_of(&heads), "plan: hashes"); !s.ok()) return s;
+  std::size_t other = ranks;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    if (heads[r].hash != heads[0].hash && other == ranks) other = r;
+  }
+  if (other == ranks) return {};
+  std::vector<std::string> texts(ranks);
+  std::vector<std::span<std::byte>> spans;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    texts[r].resize(std::min<std::size_t>(heads[r].length, 1 << 20));
+    if (r == own) texts[r] = text.substr(0, texts[r].size());
+    spans.push_back(std::as_writable_bytes(std::span(texts[r])));
+  }
+  if (Status s = messages.all_gather(spans, "plan: texts"); !s.ok()) return s;
+  return invalid(where, "ranks disagree: rank 0 (", texts[0], "), rank ", other, " (", texts[other],
+                 ")");
+}
+
+Status check_tensors(const AttentionRequest& r, const char* where) {
+  const std::pair<const char*, const TensorView*> refused[] = {
+      {"attn_mask", &r.attn_mask},
+      {"attn_bias", &r.attn_bias},
+      {"scores_out", &r.scores_out},
+      {"saved_stats", &r.saved_stats},
+      {"segment_ids_q", &r.segment_ids_q},
+      {"segment_ids_kv", &r.segment_ids_kv},
+      {"seqlens_q", &r.seqlens_q},
+      {"seqlens_kv", &r.seqlens_kv},
+      {"cache_leftpad", &r.cache_leftpad},
+      {"diagonal_offsets", &r.diagonal_offsets},
+      {"descale_q", &r.descale_q},
+      {"descale_k", &r.descale_k},
+      {"descale_v", &r.descale_v},
+      {"cu_seqlens_q", &r.cu_seqlens_q},
+      {"cu_seqlens_kv", &r.cu_seqlens_kv},
+      {"page_table", &r.page_table},
+      {"scales_k", &r.scales_k},
+      {"scales_v", &r.scales_v},
+      {"channel_scales_k", &r.channel_scales_k},
+      {"block_mask", &r.block_mask},
+      {"captured0", &r.captured0},
+      {"captured1", &r.captured1},
+      {"captured2", &r.captured2},
+      {"captured3", &r.captured3},
+      {"captured4", &r.captured4},
+      {"captured5", &r.captured5},
+      {"captured6", &r.captured6},
+      {"captured7", &r.captured7},
+      {"k_new", &r.k_new},
+      {"v_new", &r.v_new},
+      {"tree_mask", &r.tree_mask},
+      {"rotary_cos", &r.rotary_cos},
+      {"positions", &r.positions},
+      {"cache_batch_idx", &r.cache_batch_idx}};
+  for (const auto& [name, view] : refused) {
+    if (view->present()) {
+      return invalid(where, name, " (", to_string(*view),
+                     ") must be absent: it is not divided among ranks");
+    }
+  }
+  if (r.score_callback.edit != nullptr) {
+    return invalid(where, "score_callback (given) must be absent: use score_function");
+  }
+  const std::pair<const char*, const TensorView*> main[] = {
+      {"q", &r.q}, {"k", &r.k}, {"v", &r.v}, {"out", &r.out}};
+  for (const auto& [name, view] : main) {
+    if (view->device.type != DeviceType::kCpu) {
+      return invalid(where, "device of ", name, " (", to_string(view->device.type),
+                     ") must be cpu");
+    }
+    const Dtype d = view->dtype;
+    if (d != Dtype::kF64 && d != Dtype::kF32 && d != Dtype::kBf16 && d != Dtype::kF16) {
+      return invalid(where, "dtype of ", name, " (", to_string(d),
+                     ") must be f64, f32, bf16 or f16");
+    }
+    if (view->rank != 4) {
+      return invalid(where, "rank of ", name, " (", view->rank, ") must be 4");
+    }
+  }
+  return {};
+}
+
+/// The request as the whole problem.
+Expected<Whole> whole_of(const AttentionRequest& request, const Options& options,
+                         const Communicator& communicator, bool is_decode, const char* where) {
+  if (Status s = check_tensors(request, where); !s.ok()) return s;
+  const bool packed = !options.cu_seqlens_q.empty();
+  if (packed && request.q.shape[0] != 1) {
+    return invalid(where, "batch of q (", request.q.shape[0],
+                   ") must be 1 where cu_seqlens_q is given");
+  }
+  AttentionRequest checked = request;
+  if (packed) checked.alibi_slopes = {};  // one row for each sequence
+  Expected<AttentionParams> params = describe(checked);
+  if (!params.ok()) return params.status();
+  Whole whole;
+  whole.has_alibi = request.alibi_slopes.present();
+  whole.has_sinks = request.sinks.present();
+  whole.options = options;
+  whole.ranks = communicator.size();
+  whole.params = *params;
+  // What describe() drops where a rank's own rows do not need it.
+  const AttentionOptions& o = request.options;
+  whole.params.diagonal = o.diagonal;
+  whole.params.window_left = o.window_left;
+  whole.params.window_right = o.is_causal ? 0 : o.window_right;
+  if (Status s = complete(&whole, where); !s.ok()) return s;
+  if (o.diagonal == Diagonal::kOffset) {
+    for (Document& d : whole.visibility.documents) d.shift = request.diagonal_offset;
+  }
+  const int rank = communicator.rank();
+  const auto at = static_cast<std::size_t>(rank);
+  const std::int64_t rows_q = is_decode ? options.seqlen_q : rows_of(whole.pieces_q[at]);
+  const std::int64_t rows_kv = rows_of(whole.pieces_kv[at]);
+  if (request.q.shape[2] != rows_q || request.k.shape[2] != rows_kv) {
+    const bool of_q = request.q.shape[2] != rows_q;
+    return invalid(where, "rows of ", of_q ? "q" : "k", " (",
+                   of_q ? request.q.shape[2] : request.k.shape[2], ") must be ",
+                   of_q ? rows_q : rows_kv, ", those of rank ", rank, " by layout ",
+                   to_string(options.layout));
+  }
+  // The key is of the whole; memory orders are each rank's own.
+  AttentionParams& p = whole.params;
+  p.seqlen_q = options.seqlen_q;
+  p.seqlen_kv = options.seqlen_kv;
+  for (const TensorLayout& layout : kTensorLayouts) {
+    p.*layout.order = Layout::kBhsd;
+    p.*layout.align_log2 = 0;
+  }
+  return whole;
+}
+
+Expected<Plan> choose(Whole whole, bool is_decode, const char* where) {
+  auto impl = std::make_shared<PlanImpl>();
+  std::string refusals;
+  int best = -1;
+  for (const Algorithm algorithm : kAll) {
+    if (is_decode && algorithm != Algorithm::kP2p) continue;
+    Estimate e;
+    e.algorithm = algorithm;
+    e.refusal = refusal(whole, algorithm);
+    if (e.refusal.empty()) {
+      const Arrangement a = arrange(whole, algorithm);
+      e = is_decode ? estimate_decode(whole) : estimate(whole, algorithm, a);
+      const Algorithm wanted = whole.options.algorithm;
+      const bool allowed = is_decode || wanted == Algorithm::kAuto || wanted == algorithm;
+      if (allowed &&
+          (best < 0 || e.seconds < impl->estimates[static_cast<std::size_t>(best)].seconds)) {
+        best = static_cast<int>(impl->estimates.size());
+        impl->arrangement = a;
+      }
+    } else {
+      refusals +=
+          std::string(refusals.empty() ? "" : "; ") + to_string(algorithm) + " " + e.refusal;
+    }
+    impl->estimates.push_back(std::move(e));
+  }
+  if (best < 0) {
+    return invalid(where, "comm (", to_string(whole.options.algorithm), ") cannot be: ", refusals);
+  }
+  impl->is_decode = is_decode;
+  impl->chosen = static_cast<std::size_t>(best);
+  impl->whole = std::move(whole);
+  return PlanImpl::wrap(std::move(impl));
+}
+
+Expected<Plan> plan_for(Communicator& communicator, const AttentionRequest& request,
+                        const Options& options, bool is_decode, const char* where) try {
+  Expected<Whole> whole = whole_of(request, options, communicator, is_decode, where);
+  const std::string text =
+      whole.ok() ? key_of(*whole, is_decode) : "error: " + whole.status().message();
+  const Status agreed = agree(communicator, options.limits, text, where);
+  if (!whole.ok()) return whole.status();
+  if (!agreed.ok()) return agreed;
+  return choose(std::move(*whole), is_decode, where);
+} catch (const std::bad_alloc&) {
+  return Status::out_of_memory(where);
+}
+
+}  // namespace
+
+const char* to_string(Algorithm algorithm) noexcept {
+  switch (algorithm) {
+    case Algorithm::kAuto: return "auto";
+    case Algorithm::kP2p: return "p2p";
+    case Algorithm::kAllGather: return "all_gather";
+    case Algorithm::kA2a: return "a2a";
+    case Algorithm::kA2aP2p: return "a2a+p2p";
+  }
+  return "unknown";
+}
+
+std::optional<Algorithm> parse_algorithm(std::string_view name) noexcept {
+  if (name == to_string(Algorithm::kAuto)) return Algorithm::kAuto;
+  for (const Algorithm algorithm : kAll) {
+    if (name == to_string(algorithm)) return algorithm;
+  }
+  return std::nullopt;
+}
+
+Algorithm Plan::algorithm() const noexcept { return chosen().algorithm; }
+const std::vector<Estimate>& Plan::estimates() const noexcept { return impl_->estimates; }
+const Estimate& Plan::chosen() const noexcept { return impl_->estimates[impl_->chosen]; }
+const Options& Plan::options() const noexcept { return impl_->whole.options; }
+const std::vector<Piece>& Plan::pieces_q(int rank) const noexcept {
+  return impl_->whole.pieces_q[static_cast<std::size_t>(rank)];
+}
+const std::vector<Piece>& Plan::pieces_kv(int rank) const noexcept {
+  return impl_->whole.pieces_kv[static_cast<std::size_t>(rank)];
+}
+
+std::string Plan::explain() const {
+  std::string text = std::string("ranks ") + std::to_string(impl_->whole.ranks) + ", layout " +
+                     to_string(options().layout) + ", comm " + to_string(algorithm()) + "\n";
+  for (const Estimate& e : estimates()) {
+    char line[256];
+    if (!e.refusal.empty()) {
+      text += std::string("  ") + to_string(e.algorithm) + " " + e.refusal + "\n";
+      continue;
+    }
+    Traffic most;
+    for (const auto* ranks : {&e.forward, &e.backward}) {
+      Traffic of_pass;
+      for (const Traffic& t : *ranks) {
+        of_pass.messages = std::max(of_pass.messages, t.messages);
+        of_pass.bytes = std::max(of_pass.bytes, t.bytes);
+      }
+      most.messages += of_pass.messages;
+      most.bytes += of_pass.bytes;
+    }
+    std::snprintf(line, sizeof(line),
+                  "%s %-10s %lld messages and %lld bytes a rank, balance %.3f, memory %lld bytes, "
+                  "predicted %.3g ms\n",
+                  &e == &chosen() ? "*" : " ", to_string(e.algorithm),
+                  static_cast<long long>(most.messages), static_cast<long long>(most.bytes),
+                  e.balance, static_cast<long long>(e.memory), e.seconds * 1e3);
+    text += line;
+  }
+  return text;
+}
+
+Expected<Plan> explain(const AttentionParams& params, const Options& options, int ranks) try {
+  constexpr const char* kWhere = "explain";
+  if (ranks < 1) return invalid(kWhere, "ranks (", ranks, ") must be at least 1");
+  Whole whole;
+  whole.params = params;
+  whole.options = options;
+  whole.ranks = ranks;
+  if (Status s = complete(&whole, kWhere); !s.ok()) return s;
+  return choose(std::move(whole), false, kWhere);
+} catch (const std::bad_alloc&) {
+  return Status::out_of_memory("explain");
+}
+
+Expected<Plan> plan(Communicator& communicator, const AttentionRequest& request,
+                    const Options& options) {
+  return plan_for(communicator, request, options, false, "plan");
+}
+
+Expected<Plan> plan_decode(Communicator& communicator, const AttentionRequest& request,
+                           const Options& options) {
+  return plan_for(communicator, request, options, true, "plan_decode");
+}
+
+}  // namespace regard::distributed

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "regard/context.h"
+#include "regard/request.h"
+
+// Tensors [B,H,S,D] and [B,H,S] of a call's own memory, parts of views, and their bytes in
+// messages.
+
+namespace regard::distributed {
+
+/// Dense memory and its view; 64-byte aligned.
+class Tensor {
+ public:
+  Tensor() = default;
+  /// Zeros. Three extents: [B,H,S].
+  Tensor(Dtype dtype, std::vector<std::int64_t> shape);
+  Tensor(Tensor&&) = default;  // the view points into memory that moves along
+  Tensor& operator=(Tensor&&) = default;
+  const TensorView& view() const noexcept { return view_; }
+
+ private:
+  std::vector<std::byte> memory_;
+  TensorView view_;
+};
+
+/// Part of a [B,H,S,D] or [B,H,S] view.
+TensorView heads_of(TensorView view, std::int64_t begin, std::int64_t count) noexcept;
+TensorView rows_of(TensorView view, std::int64_t begin, std::int64_t count) noexcept;
+
+/// The view's elements in logical order, and back. They return the byte behind.
+std::byte* pack(const TensorView& view, std::byte* to) noexcept;
+const std::byte* unpack(const TensorView& view, const std::byte* from) noexcept;
+/// Adds f32 or f64 elements, of the view's type.
+const std::byte* add(const TensorView& view, const std::byte* from) noexcept;
+std::int64_t bytes_of(const TensorView& view) noexcept;
+
+/// Copies between types, each element rounded once.
+Status convert(Context& context, const TensorView& from, const TensorView& to);
+
+}  // namespace regard::distributed

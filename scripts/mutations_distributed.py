@@ -1,0 +1,30 @@
+"""Faults of attention over ranks."""
+
+from mutation import Mutation
+
+RANKS = ("distributed", "Layout.*:Plan.*:Decode.*")
+CASES = ("distributed", "*Attention.*:*Random*")
+FAULTS = ("distributed", "Faults.*")
+
+DISTRIBUTED_MUTATIONS = [
+    Mutation("a run of a layout is a row too long", "distributed/layout.cc",
+             "each + (x < longer ? 1 : 0)};", "each + (x <= longer ? 1 : 0)};", (RANKS,)),
+    Mutation("a pair's diagonal leaves out the document's shift", "distributed/pairs.cc",
+             "query + document_.shift - key;", "query - key;", (CASES,)),
+    Mutation("a window's last key is not sent", "distributed/schedule.cc",
+             "first + q.length - 1 + v.right + 1);", "first + q.length - 1 + v.right);", (RANKS, CASES)),
+    Mutation("sinks join on every rank of a decode", "distributed/plan_impl.cc",
+             "states.push_back({zeros, logits});",
+             "states.push_back({zeros, logits}); states.push_back({zeros, logits});", (RANKS, CASES)),
+    Mutation("indices of keys stay a part's", "distributed/pairs.cc",
+             "result += moved(word, origin.kv);", "result += word;", (CASES,)),
+    Mutation("gradients of keys replace those before", "distributed/ring.cc",
+             "at = add(rows_of(gradients.d_v, s.local, s.length), at);",
+             "at = unpack(rows_of(gradients.d_v, s.local, s.length), at);", (CASES,)),
+    Mutation("ranks do not compare their keys", "distributed/plan.cc",
+             "heads[r].hash != heads[0].hash && other == ranks", "false && other == ranks", (RANKS,)),
+    Mutation("an end is not told", "distributed/thread_communicator.cc",
+             "shared_->ended[static_cast<std::size_t>(rank_)] = true;", "", (FAULTS,)),
+    Mutation("chunks are not counted", "distributed/communicator.cc",
+             "sent_.messages += 1;", "sent_.messages += at == 0 ? 1 : 0;", (CASES,)),
+]

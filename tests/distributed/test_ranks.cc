@@ -1,0 +1,242 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <random>
+#include <string>
+
+#include "ranks.h"
+#include "regard/case.h"
+
+// Layouts, plans that disagree, decoding, ranks that fail.
+
+namespace regard {
+namespace {
+
+using distributed::Algorithm;
+using distributed::Fault;
+using distributed::LayoutKind;
+using test::Problem;
+
+TEST(Layout, EveryRowBelongsToOneRank) {
+  for (int seed = 0; seed < 300; ++seed) {
+    std::mt19937 random(static_cast<unsigned>(seed));
+    const int ranks = static_cast<int>(random() % 9) + 1;
+    std::vector<std::int64_t> cu{0};
+    for (unsigned x = random() % 5; x > 0; --x) cu.push_back(cu.back() + random() % 30);
+    const std::int64_t length = cu.back();
+    for (const LayoutKind kind :
+         {LayoutKind::kContiguous, LayoutKind::kZigzag, LayoutKind::kPerDocument}) {
+      const auto layout = distributed::make_layout(kind, length, ranks, cu).value();
+      ASSERT_EQ(layout.size(), static_cast<std::size_t>(ranks));
+      std::vector<int> owners(static_cast<std::size_t>(length), 0);
+      for (const auto& pieces : layout) {
+        std::int64_t end = 0;
+        for (const distributed::Piece& piece : pieces) {
+          EXPECT_GT(piece.length, 0);
+          EXPECT_GE(piece.begin, end);
+          end = piece.begin + piece.length;
+          for (std::int64_t x = piece.begin; x < end; ++x) ++owners[static_cast<std::size_t>(x)];
+        }
+      }
+      for (const int owner : owners) EXPECT_EQ(owner, 1);
+    }
+  }
+}
+
+TEST(Layout, RefusesWhatIsNoSequence) {
+  EXPECT_EQ(distributed::make_layout(LayoutKind::kZigzag, -1, 2).status().message(),
+            "[make_layout] seqlen (-1) must be at least 0");
+  EXPECT_EQ(distributed::make_layout(LayoutKind::kZigzag, 4, 0).status().message(),
+            "[make_layout] ranks (0) must be 1 to 1048576");
+  const std::int64_t falling[] = {0, 3, 2, 4};
+  EXPECT_EQ(distributed::make_layout(LayoutKind::kPerDocument, 4, 2, falling).status().message(),
+            "[make_layout] cu_seqlens[2] (2) must be at least 3, the element before");
+}
+
+AttentionParams params_of(const char* text) { return parse_case(text).value().params; }
+
+TEST(Plan, ZigzagBalancesCausalWork) {
+  for (const int ranks : {2, 4, 8, 64}) {
+    for (const std::int64_t length : {4096, 16384}) {
+      distributed::Options options;
+      options.seqlen_q = options.seqlen_kv = length;
+      options.algorithm = Algorithm::kP2p;
+      const AttentionParams p = params_of("hq8 sq4096 skv4096 d64 causal diag=tl");
+      options.layout = LayoutKind::kZigzag;
+      EXPECT_LE(distributed::explain(p, options, ranks).value().chosen().balance, 1.03);
+      options.layout = LayoutKind::kContiguous;
+      EXPECT_GE(distributed::explain(p, options, ranks).value().chosen().balance, 1.4);
+    }
+  }
+}
+
+TEST(Plan, WindowsSendWhatIsSeenAlone) {
+  distributed::Options options;
+  options.seqlen_q = options.seqlen_kv = 1000;
+  options.algorithm = Algorithm::kP2p;
+  const AttentionParams p = params_of("hq1 sq1000 d4 window=9,0 diag=tl f32");
+  const auto plan = distributed::explain(p, options, 4).value();
+  // Each rank but the last sends its last 9 keys to the next one: 9 * (4 + 4) * 4 bytes.
+  const distributed::Traffic one{1, 288}, none{};
+  EXPECT_EQ(plan.chosen().forward, (std::vector<distributed::Traffic>{one, one, one, none}));
+}
+
+TEST(Plan, RefusesByName) {
+  distributed::Options options;
+  options.seqlen_q = options.seqlen_kv = 64;
+  options.algorithm = Algorithm::kA2a;
+  const AttentionParams p = params_of("hq2 hkv1 sq64 d8");
+  EXPECT_EQ(distributed::explain(p, options, 4).status().message(),
+            "[explain] comm (a2a) cannot be: a2a divides query heads among 4 ranks, got 2 heads; "
+            "use p2p or all_gather; a2a+p2p needs a topology of at least 2x2, got 1x4");
+}
+
+TEST(Plan, RanksThatDisagreeAreRefusedEverywhere) {
+  Problem p;
+  distributed::ThreadGroup group(3);
+  std::vector<Status> statuses(3);
+  test::on_ranks(3, [&](int r) {
+    auto options = test::options_of(p);
+    const auto rows = distributed::make_layout(options.layout, p.sq, 3).value();
+    const std::int64_t own = distributed::rows_of(rows[static_cast<std::size_t>(r)]);
+    const test::Tensors x = test::allocate(p, own, own);
+    AttentionRequest request = x.request(p, false);
+    request.options.softcap = r == 2 ? 3.0 : 0.0;
+    statuses[static_cast<std::size_t>(r)] =
+        distributed::plan(group.communicator(r), request, options).status();
+  });
+  for (const Status& s : statuses) {
+    EXPECT_EQ(s.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(s.message().find("ranks disagree: rank 0 ("), std::string::npos) << s.message();
+    EXPECT_NE(s.message().find("softcap=3"), std::string::npos) << s.message();
+  }
+}
+
+TEST(Plan, AnErrorOfOneRankIsOneOfAll) {
+  Problem p;
+  distributed::ThreadGroup group(2);
+  std::vector<Status> statuses(2);
+  test::on_ranks(2, [&](int r) {
+    const auto options = test::options_of(p);
+    const test::Tensors x = test::allocate(p, 32 + r, 32);
+    statuses[static_cast<std::size_t>(r)] =
+        distributed::plan(group.communicator(r), x.request(p, false), options).status();
+  });
+  for (const Status& s : statuses) {
+    EXPECT_NE(s.message().find("rows of q (33) must be 32, those of rank 1"), std::string::npos)
+        << s.to_string();
+  }
+}
+
+TEST(Decode, MergesWhatRanksHold) {
+  for (const int ranks : {2, 3, 4, 7}) {
+    for (const LayoutKind layout : {LayoutKind::kContiguous, LayoutKind::kZigzag}) {
+      Problem p;
+      p.sq = 3;
+      p.skv = 101;
+      p.hq = 4;
+      p.sinks = true;
+      p.options.is_causal = true;
+      p.options.diagonal = Diagonal::kBottomRight;
+      const test::Tensors whole = test::make_whole(p);
+      ASSERT_TRUE(test::run_alone(p, whole, false).ok());
+      auto options = test::options_of(p);
+      options.layout = layout;
+      const auto rows = distributed::make_layout(layout, p.skv, ranks).value();
+      distributed::ThreadGroup group(ranks);
+      test::on_ranks(ranks, [&](int r) {
+        const auto& pieces = rows[static_cast<std::size_t>(r)];
+        const test::Tensors x = test::allocate(p, p.sq, distributed::rows_of(pieces));
+        test::copy(whole.q.view(), x.q.view());
+        test::copy_pieces(whole.k.view(), x.k.view(), pieces, true);
+        test::copy_pieces(whole.v.view(), x.v.view(), pieces, true);
+        auto& communicator = group.communicator(r);
+        const auto plan = distributed::plan_decode(communicator, x.request(p, false), options);
+        ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+        Context context;
+        distributed::Traffic sent;
+        const Status s =
+            distributed::attention_decode(context, communicator, *plan, x.request(p, false), &sent);
+        ASSERT_TRUE(s.ok()) << s.to_string();
+        EXPECT_LE(test::distance(whole.out.view(), x.out.view()), 1e-12);
+        EXPECT_LE(test::distance(whole.lse.view(), x.lse.view()), 1e-12);
+        EXPECT_EQ(sent, plan->chosen().forward[static_cast<std::size_t>(r)]);
+      });
+    }
+  }
+}
+
+double error_of(const Problem& p, const distributed::Options& options, int ranks,
+                const test::Tensors& truth, bool backward) {
+  test::Tensors x = test::make_whole(p);
+  const Status s = ranks == 1 ? test::run_alone(p, x, backward)
+                              : test::run_on_ranks(p, options, ranks, &x, backward).status;
+  EXPECT_TRUE(s.ok()) << s.to_string();
+  double most = test::distance(x.out.view(), truth.out.view());
+  if (!backward) return most;
+  for (auto tensor : {&test::Tensors::d_q, &test::Tensors::d_k, &test::Tensors::d_v}) {
+    most = std::max(most, test::distance((x.*tensor).view(), (truth.*tensor).view()));
+  }
+  return most;
+}
+
+TEST(Attention, ErrorsDoNotGrowWithRanks) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+    for (const Algorithm algorithm : {Algorithm::kP2p, Algorithm::kAllGather}) {
+      Problem exact;
+      exact.sq = exact.skv = 333;
+      exact.options.is_causal = true;
+      exact.options.diagonal = Diagonal::kTopLeft;
+      const test::Tensors truth = test::make_whole(exact);
+      ASSERT_TRUE(test::run_alone(exact, truth, true).ok());
+      Problem p = exact;
+      p.dtype = dtype;
+      auto options = test::options_of(p);
+      options.algorithm = algorithm;
+      options.layout = LayoutKind::kZigzag;
+      const double alone = error_of(p, options, 1, truth, true);
+      for (const int ranks : {2, 3, 4, 7}) {
+        EXPECT_LE(error_of(p, options, ranks, truth, true), 1.5 * alone)
+            << to_string(dtype) << " " << ranks;
+      }
+    }
+  }
+}
+
+TEST(Faults, NoRankHangs) {
+  int failed = 0;
+  for (int seed = 0; seed < 200; ++seed) {
+    std::mt19937 random(static_cast<unsigned>(seed));
+    Problem p;
+    p.sq = p.skv = 24;
+    p.hq = p.hkv = 4;
+    p.d = p.dv = 8;
+    auto options = test::options_of(p);
+    options.algorithm = seed % 2 == 0 ? Algorithm::kP2p : Algorithm::kA2a;
+    options.limits.timeout = std::chrono::milliseconds(150);
+    const int ranks = 2 + static_cast<int>(random() % 3);
+    Fault fault;
+    fault.kind = static_cast<Fault::Kind>(1 + seed % 3);
+    fault.rank = static_cast<int>(random() % static_cast<unsigned>(ranks));
+    fault.at = static_cast<std::int64_t>(random() % 14);
+    fault.delay = std::chrono::milliseconds(fault.kind == Fault::Kind::kDelay ? 10 : 300);
+    test::Tensors whole = test::make_whole(p);
+    const auto begin = distributed::Clock::now();
+    const test::RankRun run = test::run_on_ranks(p, options, ranks, &whole, true, fault);
+    EXPECT_LT(distributed::Clock::now() - begin, std::chrono::seconds(5)) << seed;
+    if (run.status.ok()) continue;
+    ++failed;
+    EXPECT_NE(fault.kind, Fault::Kind::kDelay) << run.status.to_string();
+    for (std::size_t r = 0; r < run.all.size(); ++r) {
+      if (run.all[r].ok()) continue;
+      EXPECT_NE(run.all[r].message().find("step "), std::string::npos) << run.all[r].message();
+      EXPECT_NE(run.all[r].message().find("of rank " + std::to_string(r) + ": nothing "),
+                std::string::npos)
+          << run.all[r].message();
+    }
+  }
+  EXPECT_GT(failed, 60);
+}
+
+}  // namespace
+}  // namespace regard
