@@ -1,0 +1,187 @@
+"""context_parallel: scaled_dot_product_attention over a sequence whose parts lie on several ranks."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .. import _core
+from . import _install
+from ._context_transformers import Masks
+from ._group import TIMEOUT, Communicator, gather, ranks_of
+from ._options import TENSORS, Options, is_packed, native_keywords
+from ._scopes import (
+    ArgumentError,
+    call_policy,
+    close_ranks,
+    drop_in_errors,
+    is_exporting,
+    open_ranks,
+)
+from ._shards import check_layout, length_of
+
+COMMS = ("auto", "p2p", "all_gather", "a2a", "a2a+p2p")
+
+
+class _Sequence(NamedTuple):
+    """What the ranks hold together, as native functions take it."""
+
+    link: Communicator
+    keywords: dict[str, Any]  # comm, layout, cu_seqlens, topology, timeout
+    length_q: int
+    length_kv: int
+
+
+class _Recorded(torch.autograd.Function):
+    """A call of all ranks; each has its own rows of out and of the gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, options: Options,
+                sequence: _Sequence, backends: str) -> tuple[Tensor, Tensor]:
+        keywords = native_keywords(options._replace(sinks=sinks))
+        needs_grad = any(ctx.needs_input_grad[:4])
+        with drop_in_errors:
+            out, lse = _core.distributed_attention(
+                sequence.link, q, k, v, length_q=sequence.length_q, length_kv=sequence.length_kv,
+                needs_grad=needs_grad, policy=call_policy(backends), **sequence.keywords, **keywords)
+        if needs_grad:
+            ctx.save_for_backward(q, k, v, out, lse, sinks)
+            ctx.options, ctx.sequence, ctx.backends = options, sequence, backends
+        ctx.mark_non_differentiable(lse)
+        return out, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor, d_lse: Tensor | None) -> tuple[Any, ...]:
+        q, k, v, out, lse, sinks = ctx.saved_tensors
+        keywords = native_keywords(ctx.options._replace(sinks=sinks))
+        sequence = ctx.sequence
+        with drop_in_errors:
+            grads = _core.distributed_attention_backward(
+                sequence.link, d_out, q, k, v, out, lse, length_q=sequence.length_q,
+                length_kv=sequence.length_kv, policy=call_policy(ctx.backends), **sequence.keywords,
+                **keywords)
+        d_sinks = None if sinks is None else grads[3].to(sinks.dtype)
+        return (*grads[:3], d_sinks, None, None, None)
+
+
+def _check_call(q: Tensor, options: Options) -> None:
+    """Refuses by name what ranks cannot compute together."""
+    if options.attn_mask is not None or options.attn_bias is not None:
+        raise ArgumentError("attn_mask (a tensor) must be None in context_parallel: no rank has the columns of "
+                            "the other ranks; is_causal, windows and cu_seqlens of the scope say what is hidden")
+    given = [name for name in ("seqlens_q", "seqlens_kv") if getattr(options, name) is not None]
+    if given:
+        raise ArgumentError(f"{given[0]} (a tensor) must be None in context_parallel: cu_seqlens of the scope "
+                            "states the lengths of documents")
+    if is_packed(options):
+        raise ArgumentError("cu_seqlens_q (a tensor) must be None in context_parallel: cu_seqlens of the scope "
+                            "states where documents of the whole sequence begin")
+    if is_exporting():
+        raise ArgumentError("exportable() (open) must be closed in context_parallel: messages have no graph of "
+                            "plain operators")
+    if torch._C._functorch.peek_interpreter_stack() is not None or (
+            torch.autograd.forward_ad._current_level >= 0):
+        raise ArgumentError("torch.func and forward mode (active) must be left out in context_parallel")
+    if q.device.type != "cpu":
+        raise ArgumentError(f"device of query ({q.device}) must be cpu in context_parallel")
+
+
+class context_parallel:  # noqa: N801 - PyTorch's name
+    """A scope in which scaled_dot_product_attention attends to the keys of all ranks of `mesh`.
+
+    query [B, Hq, S of this rank, E], key and value [B, H, S of this rank, E] are the parts of a sequence
+    as context_parallel_shard cuts it; the result [B, Hq, S of this rank, Ev] is this rank's rows of what
+    one rank computes with the whole sequence. is_causal counts in the whole sequence, dropout draws the
+    mask of one rank (with rank 0's seed). Both PyTorch's function and regard.torch's work so, in
+    this thread, and so do models of Transformers with attn_implementation="sdpa" or "regard". Gradients
+    are recorded: backward may run outside of the scope, on every rank.
+
+    mesh: a DeviceMesh of one dimension; of two, groups and ranks of each; or a ProcessGroup.
+    comm, by TransformerEngine's names of cp_comm_type: "p2p" sends keys and values around a ring while
+    others are computed, "all_gather" gathers them first, "a2a" divides heads instead of the sequence,
+    "a2a+p2p" does so within the groups of a two-dimensional mesh, with a ring among groups; "auto" takes the
+    one that is predicted to be the fastest. layout and cu_seqlens: context_parallel_shard's; with
+    cu_seqlens each document attends only to itself. timeout: seconds that a message may take.
+
+        >>> import torch, torch.distributed as dist, regard.torch
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> q = k = v = torch.ones(1, 2, 5, 64)
+        >>> with regard.torch.context_parallel(dist.group.WORLD, layout="zigzag"):
+        ...     out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        >>> dist.destroy_process_group()
+
+    Scopes nest; the innermost holds. In torch.compile a call is a graph break. Raises TypeError or
+    regard.torch.ArgumentError for an argument, on every rank where ranks disagree; calls raise RuntimeError with
+    rank and step where another rank ended or sent nothing for `timeout` seconds.
+
+    More: `python -m regard docs distributed`.
+    """
+
+    def __init__(self, mesh: Any, comm: str = "auto", layout: str = "contiguous", cu_seqlens: Any = None,
+                 timeout: float = TIMEOUT) -> None:
+        if comm not in COMMS:
+            raise ArgumentError(f"comm ({comm!r}) must be one of {', '.join(map(repr, COMMS))}")
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+            raise TypeError(f"timeout ({timeout!r}) must be a number of seconds")
+        if not 0 < timeout < float("inf"):
+            raise ArgumentError(f"timeout ({timeout!r}) must be a positive number of seconds")
+        self._starts = check_layout(layout, cu_seqlens)
+        ranks = ranks_of(mesh)
+        if comm == "a2a+p2p" and ranks.topology[0] == 1:
+            raise ArgumentError("mesh (of one group) must be a DeviceMesh of two dimensions, groups and the ranks "
+                                "of each, with comm='a2a+p2p'")
+        self.layout, self.timeout = layout, float(timeout)
+        self._link = Communicator(ranks.group)
+        self._keywords = {"comm": comm, "layout": layout, "cu_seqlens": self._starts,
+                          "topology": ranks.topology, "timeout": self.timeout}
+        self.has_documents = self._starts is not None
+        self._masks: list[Masks] = []
+
+    def __enter__(self) -> context_parallel:
+        self._masks.append(Masks())
+        _install.begin_scope()
+        open_ranks(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        close_ranks(self)
+        _install.end_scope()
+        self._masks.pop().undo()
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, options: Options,
+               backends: str) -> tuple[Tensor, Tensor]:
+        """This rank's rows of out and lse; every rank must call it."""
+        if "torch._dynamo" in sys.modules:  # frames in here must not be compiled, either
+            result: tuple[Tensor, Tensor] = torch._dynamo.disable(self._attend)(q, k, v, options, backends)
+            return result
+        return self._attend(q, k, v, options, backends)
+
+    setattr(attend, "_torchdynamo_disable", True)  # torch.compiler.disable imports all of torch._dynamo
+    setattr(attend, "_torchdynamo_disable_msg", "context_parallel sends and receives messages")
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, options: Options,
+                backends: str) -> tuple[Tensor, Tensor]:
+        _check_call(q, options)
+        lengths_q, lengths_kv, seeds = self._shared(q, k, options)
+        sequence = _Sequence(self._link, self._keywords,
+                             length_of(lengths_q, self.layout, self._starts, "positions of query"),
+                             length_of(lengths_kv, self.layout, self._starts, "positions of key"))
+        if options.dropout_p:
+            options = options._replace(rng=torch.tensor([seeds[0]]))
+        sinks, options = options.sinks, options._replace(sinks=None)
+        out, lse = _Recorded.apply(q, k, v, sinks, options, sequence, backends)
+        return out, lse
+
+    def _shared(self, q: Tensor, k: Tensor, options: Options) -> tuple[list[int], ...]:
+        """Of every rank: positions of q and of k, and the seed."""
+        seed = 0 if options.rng is None else int(options.rng[0])
+        own = torch.tensor([[q.shape[2], k.shape[2], seed]])
+        rows = torch.cat(gather(self._link.group, own, 0, self.timeout)).T.tolist()
+        return tuple(rows)
