@@ -2,6 +2,7 @@
 
 import multiprocessing
 import pathlib
+import shutil
 import sys
 import tempfile
 import time
@@ -23,24 +24,24 @@ def _run(rank, size, store, results, function, arguments):
         results.put((rank, True, function(rank, size, *arguments)))
     except BaseException:
         results.put((rank, False, traceback.format_exc()))
-        raise
     finally:
         results.close()
         results.join_thread()
 
 
 def start(size, function, *arguments):
-    """The processes of function(rank, size, *arguments), a function of a module, and the queue of its results."""
-    store = pathlib.Path(tempfile.mkdtemp()) / "store"
+    """The processes of function(rank, size, *arguments), a function of a module, and the queue of its results: for
+    collect()."""
+    store = pathlib.Path(tempfile.mkdtemp(prefix="regard_ranks_")) / "store"
     results = _context.Queue()
     made = [_context.Process(target=_run, args=(rank, size, store, results, function, arguments), daemon=True)
             for rank in range(size)]
     for process in made:
         process.start()
-    return made, results
+    return made, results, store.parent
 
 
-def collect(made, results, expected, seconds):
+def collect(made, results, folder, expected, seconds):
     """{rank: (succeeded, result or traceback)} of the ranks that answer in that time; ends all."""
     found, end = {}, time.monotonic() + seconds
     try:
@@ -54,6 +55,7 @@ def collect(made, results, expected, seconds):
         for process in made:
             process.kill()
             process.join()
+        shutil.rmtree(folder, ignore_errors=True)
     return found
 
 
