@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,8 +14,9 @@ from torch.autograd.function import once_differentiable
 from .. import _core
 from . import _install
 from ._context_transformers import Masks
-from ._group import TIMEOUT, Communicator, gather, ranks_of
-from ._options import TENSORS, Options, is_packed, native_keywords
+from ._group import TIMEOUT, Communicator, exchange_texts, ranks_of
+from ._options import Options, is_packed
+from ._rank_attention import Call, Shape
 from ._scopes import (
     ArgumentError,
     call_policy,
@@ -23,51 +25,34 @@ from ._scopes import (
     is_exporting,
     open_ranks,
 )
-from ._shards import check_layout, length_of
+from ._shards import check_layout, length_of, pieces_of
 
 COMMS = ("auto", "p2p", "all_gather", "a2a", "a2a+p2p")
-
-
-class _Sequence(NamedTuple):
-    """What the ranks hold together, as native functions take it."""
-
-    link: Communicator
-    keywords: dict[str, Any]  # comm, layout, cu_seqlens, topology, timeout
-    length_q: int
-    length_kv: int
 
 
 class _Recorded(torch.autograd.Function):
     """A call of all ranks; each has its own rows of out and of the gradients."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, options: Options,
-                sequence: _Sequence, backends: str) -> tuple[Tensor, Tensor]:
-        keywords = native_keywords(options._replace(sinks=sinks))
-        needs_grad = any(ctx.needs_input_grad[:4])
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, call: Call,
+                backends: str) -> tuple[Tensor, Tensor]:
+        policy = call_policy(backends)
         with drop_in_errors:
-            out, lse = _core.distributed_attention(
-                sequence.link, q, k, v, length_q=sequence.length_q, length_kv=sequence.length_kv,
-                needs_grad=needs_grad, policy=call_policy(backends), **sequence.keywords, **keywords)
-        if needs_grad:
-            ctx.save_for_backward(q, k, v, out, lse, sinks)
-            ctx.options, ctx.sequence, ctx.backends = options, sequence, backends
+            out, lse = call.forward(q, k, v, policy)
+        if any(ctx.needs_input_grad[:4]):
+            ctx.save_for_backward(q, k, v, out, lse)
+            ctx.call, ctx.policy = call, policy
         ctx.mark_non_differentiable(lse)
         return out, lse
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor, d_lse: Tensor | None) -> tuple[Any, ...]:
-        q, k, v, out, lse, sinks = ctx.saved_tensors
-        keywords = native_keywords(ctx.options._replace(sinks=sinks))
-        sequence = ctx.sequence
         with drop_in_errors:
-            grads = _core.distributed_attention_backward(
-                sequence.link, d_out, q, k, v, out, lse, length_q=sequence.length_q,
-                length_kv=sequence.length_kv, policy=call_policy(ctx.backends), **sequence.keywords,
-                **keywords)
-        d_sinks = None if sinks is None else grads[3].to(sinks.dtype)
-        return (*grads[:3], d_sinks, None, None, None)
+            d_q, d_k, d_v, d_sinks = ctx.call.backward(d_out, ctx.saved_tensors, ctx.policy)
+        if d_sinks is not None:
+            d_sinks = d_sinks.to(ctx.call.options.sinks.dtype)
+        return d_q, d_k, d_v, d_sinks, None, None
 
 
 def _check_call(q: Tensor, options: Options) -> None:
@@ -136,10 +121,8 @@ class context_parallel:  # noqa: N801 - PyTorch's name
         if comm == "a2a+p2p" and ranks.topology[0] == 1:
             raise ArgumentError("mesh (of one group) must be a DeviceMesh of two dimensions, groups and the ranks "
                                 "of each, with comm='a2a+p2p'")
-        self.layout, self.timeout = layout, float(timeout)
-        self._link = Communicator(ranks.group)
-        self._keywords = {"comm": comm, "layout": layout, "cu_seqlens": self._starts,
-                          "topology": ranks.topology, "timeout": self.timeout}
+        self.comm, self.layout, self.timeout = comm, layout, float(timeout)
+        self._link, self._topology = Communicator(ranks.group), ranks.topology
         self.has_documents = self._starts is not None
         self._masks: list[Masks] = []
 
@@ -169,19 +152,28 @@ class context_parallel:  # noqa: N801 - PyTorch's name
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, options: Options,
                 backends: str) -> tuple[Tensor, Tensor]:
         _check_call(q, options)
-        lengths_q, lengths_kv, seeds = self._shared(q, k, options)
-        sequence = _Sequence(self._link, self._keywords,
-                             length_of(lengths_q, self.layout, self._starts, "positions of query"),
-                             length_of(lengths_kv, self.layout, self._starts, "positions of key"))
-        if options.dropout_p:
-            options = options._replace(rng=torch.tensor([seeds[0]]))
-        sinks, options = options.sinks, options._replace(sinks=None)
-        out, lse = _Recorded.apply(q, k, v, sinks, options, sequence, backends)
+        lengths_q, lengths_kv = self._agreed(q, k, v, options, backends)
+        size, starts = self._link.size, self._starts
+        lengths = (length_of(lengths_q, self.layout, starts, "positions of query"),
+                   length_of(lengths_kv, self.layout, starts, "positions of key"))
+        shape = Shape(self.comm, self._topology, *(pieces_of(self.layout, n, size, starts) for n in lengths), *lengths,
+                      starts, self.timeout)
+        out, lse = _Recorded.apply(q, k, v, options.sinks, Call(self._link, shape, options, (q.shape[1], k.shape[1])),
+                                   backends)
         return out, lse
 
-    def _shared(self, q: Tensor, k: Tensor, options: Options) -> tuple[list[int], ...]:
-        """Of every rank: positions of q and of k, and the seed."""
-        seed = 0 if options.rng is None else int(options.rng[0])
-        own = torch.tensor([[q.shape[2], k.shape[2], seed]])
-        rows = torch.cat(gather(self._link.group, own, 0, self.timeout)).T.tolist()
-        return tuple(rows)
+    def _agreed(self, q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str) -> tuple[list[int], list[int]]:
+        """Positions of q and of k on each rank; raises on every rank where they describe different calls."""
+        shapes = " ".join(f"{name}[{x.shape[0]},{x.shape[1]},*,{x.shape[3]}]" for name, x in (("q", q), ("k", k), ("v", v)))
+        set_options = {name: value for name, value in options._asdict().items()
+                       if not isinstance(value, Tensor) and value != Options._field_defaults[name]}
+        tensors = [name for name in ("sinks", "alibi_slopes") if getattr(options, name) is not None]
+        words = (f"{shapes} {q.dtype} comm={self.comm} layout={self.layout} cu_seqlens={self._starts} "
+                 f"topology={self._topology} {set_options} {tensors} backends={backends!r} regard {_core.__version__}")
+        own = hashlib.sha256(words.encode()).hexdigest()[:16]
+        texts = exchange_texts(self._link, f"{q.shape[2]} {k.shape[2]} {own} {words}", self.timeout)
+        answers = [text.split(" ", 3) for text in texts]
+        for rank, (_, _, digest, said) in enumerate(answers):
+            if digest != own:
+                raise ArgumentError(f"call of rank {rank} ({said}) must be that of rank {self._link.rank} ({words})")
+        return [int(each[0]) for each in answers], [int(each[1]) for each in answers]

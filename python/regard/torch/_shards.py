@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import _core
+from . import _layouts
 from ._group import TIMEOUT, gather, ranks_of
-from ._scopes import ArgumentError, drop_in_errors
-
-LAYOUTS = ("contiguous", "zigzag", "per_document")
+from ._layouts import LAYOUTS, Pieces
+from ._scopes import ArgumentError
 
 
 def check_layout(layout: Any, cu_seqlens: Any) -> list[int] | None:
@@ -31,13 +30,11 @@ def check_layout(layout: Any, cu_seqlens: Any) -> list[int] | None:
     return list(given)
 
 
-def pieces_of(layout: str, length: int, ranks: int, starts: list[int] | None) -> list[list[tuple[int, int]]]:
+def pieces_of(layout: str, length: int, ranks: int, starts: list[int] | None) -> list[Pieces]:
     """Of each rank the pieces (first position, length) of a sequence, in the order of its tensors."""
     if starts is not None and starts[-1] != length:
         raise ArgumentError(f"cu_seqlens (last {starts[-1]}) must end at the length of the sequence, {length}")
-    with drop_in_errors:
-        pieces: list[list[tuple[int, int]]] = _core.sequence_pieces(layout, length, ranks, starts)
-    return pieces
+    return _layouts.pieces_of(layout, length, ranks, starts)
 
 
 def length_of(lengths: list[int], layout: str, starts: list[int] | None, what: str) -> int:

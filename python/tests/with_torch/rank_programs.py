@@ -102,22 +102,6 @@ def documents(rank, size, comms):
     return errors
 
 
-def dropout(rank, size, comms):
-    """The mask of one rank that has rank 0's seed."""
-    errors = {}
-    for comm in comms:
-        def call(q, k, v):
-            torch.manual_seed(7)
-            return regard.torch.scaled_dot_product_attention(q, k, v, dropout_p=0.25, is_causal=True, enable_gqa=True)
-
-        def of_scope(q, k, v):
-            torch.manual_seed(7 + rank)  # only rank 0's counts
-            return F.scaled_dot_product_attention(q, k, v, dropout_p=0.25, is_causal=True, enable_gqa=True)
-
-        errors[comm] = compare(of_scope, make(37), mesh_of(size, comm), reference=call, comm=comm, layout="zigzag")
-    return errors
-
-
 def parts(rank, size):
     """Shards partition every length, and unshard is their inverse."""
     mesh, group = mesh_of(size, "p2p"), dist.group.WORLD
@@ -239,6 +223,16 @@ def refusals(rank, size):
             torch.func.grad(lambda q: F.scaled_dot_product_attention(q, k, v).sum())(q)
         with regard.torch.exportable(), _raises("exportable()"):
             F.scaled_dot_product_attention(q, k, v)
+    with scope(mesh), _raises("dropout_p (0.5)"):
+        F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+    with scope(mesh, comm="a2a"), _raises("heads of query (1)"):
+        F.scaled_dot_product_attention(q[:, :1], k[:, :1], v[:, :1])
+    with scope(mesh), _raises(f"call of rank {1 - min(rank, 1)} (q[2,2,*,8]"):
+        F.scaled_dot_product_attention(q, k, v, is_causal=rank == 0)
+    with scope(mesh, comm=("p2p", "a2a")[rank % 2]), _raises("comm=p2p"):
+        F.scaled_dot_product_attention(q, k, v)
+    with scope(mesh), _raises("torch.float64"):
+        F.scaled_dot_product_attention(*(x.to((torch.float64, torch.float32)[rank % 2]) for x in (q, k, v)))
     with scope(mesh), _raises("positions of query"):
         F.scaled_dot_product_attention(*(x[:, :, :2 + 2 * (rank == 0)] for x in (q, k, v)))
     with scope(mesh, cu_seqlens=[0, 3]), _raises("cu_seqlens"):

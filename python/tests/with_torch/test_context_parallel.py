@@ -31,7 +31,7 @@ def test_the_same_numbers_on_odd_numbers_of_ranks(size):
     check(ranks.run(size, rank_programs.grid, ("p2p", "all_gather"), ("zigzag",)))
 
 
-@pytest.mark.parametrize("program", ["windows", "documents", "dropout"])
+@pytest.mark.parametrize("program", ["windows", "documents"])
 def test_features_have_the_same_numbers(program):
     check(ranks.run(2, getattr(rank_programs, program), ("p2p", "all_gather", "a2a")))
 

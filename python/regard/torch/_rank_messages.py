@@ -1,0 +1,66 @@
+"""Exchanges of tensors between ranks, with the rank and the step in every error."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._group import Communicator
+
+BLOCKS, GRADIENTS, HEADS = 0, 1, 2  # tags
+CHUNK = 1 << 31  # bytes of a message at most; tests lower it
+
+
+class Messages:
+    """The messages of one call over some ranks of a group. Every wait ends `timeout` seconds after it begins."""
+
+    def __init__(self, link: Communicator, comm: str, timeout: float) -> None:
+        self.link, self.comm, self.timeout = link, comm, timeout
+        self.step = 0
+        self.sent_messages = self.sent_bytes = 0
+        self._sends: list[Any] = []
+
+    def send(self, tag: int, peer: int, tensors: Sequence[Tensor]) -> None:
+        """Begins to send; finish() waits. Empty tensors are no messages."""
+        for tensor in tensors:
+            data = _bytes(tensor)
+            for begin in range(0, data.numel(), CHUNK):
+                part = data[begin:begin + CHUNK]
+                self._sends.append((peer, self.step, (self.link.isend(peer, tag, part.numpy()), part)))
+                self.sent_messages += 1
+                self.sent_bytes += part.numel()
+
+    def receive(self, tag: int, peer: int, tensors: Sequence[Tensor]) -> list[tuple[int, int, Any]]:
+        """Begins to receive into contiguous tensors; wait() waits for what it returns. Messages of one tag and peer
+        arrive in the order in which they were sent."""
+        begun = []
+        for tensor in tensors:
+            data = _bytes(tensor)
+            for begin in range(0, data.numel(), CHUNK):
+                part = data[begin:begin + CHUNK]
+                begun.append((peer, self.step, (self.link.irecv(peer, tag, part.numpy()), part)))
+        return begun
+
+    def wait(self, begun: list[tuple[int, int, Any]]) -> None:
+        end = time.monotonic() + self.timeout
+        for peer, step, (work, _) in begun:
+            try:
+                self.link.wait(work, end - time.monotonic())
+            except RuntimeError as error:
+                raise RuntimeError(
+                    f"[context_parallel] rank {self.link.rank}, step {step} of {self.comm}: no message to or from rank "
+                    f"{peer}; it ended, or took longer than {self.timeout:g} s: {error}") from error
+
+    def finish(self) -> None:
+        """Waits for everything that was sent."""
+        self.wait(self._sends)
+        self._sends = []
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    assert tensor.is_contiguous()
+    return tensor.detach().reshape(-1).view(torch.uint8)
