@@ -72,8 +72,8 @@ class Heads:
             if member == self.me:
                 incoming[member].copy_(outgoing[member])
                 continue
-            begun += self.messages.receive(HEADS, rank, [incoming[member]])
-            self.messages.send(HEADS, rank, [outgoing[member]])
+            begun += self.messages.receive(HEADS, rank, incoming[member])
+            self.messages.send(HEADS, rank, outgoing[member])
         self.messages.wait(begun)
         self.messages.finish()
         self.messages.step += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -21,31 +22,25 @@ class Messages:
     def __init__(self, link: Communicator, comm: str, timeout: float) -> None:
         self.link, self.comm, self.timeout = link, comm, timeout
         self.step = 0
-        self.sent_messages = self.sent_bytes = 0
         self._sends: list[Any] = []
 
-    def send(self, tag: int, peer: int, tensors: Sequence[Tensor]) -> None:
-        """Begins to send; finish() waits. Empty tensors are no messages."""
-        for tensor in tensors:
-            data = _bytes(tensor)
-            for begin in range(0, data.numel(), CHUNK):
-                part = data[begin:begin + CHUNK]
-                self._sends.append((peer, self.step, (self.link.isend(peer, tag, part.numpy()), part)))
-                self.sent_messages += 1
-                self.sent_bytes += part.numel()
+    def send(self, tag: int, peer: int, tensor: Tensor) -> None:
+        """Begins to send a contiguous tensor; finish() waits. An empty one is no message."""
+        data = _bytes(tensor)
+        for begin in range(0, data.numel(), CHUNK):
+            part = data[begin:begin + CHUNK]
+            self._sends.append((peer, self.step, (self.link.isend(peer, tag, part.numpy()), part)))
 
-    def receive(self, tag: int, peer: int, tensors: Sequence[Tensor]) -> list[tuple[int, int, Any]]:
-        """Begins to receive into contiguous tensors; wait() waits for what it returns. Messages of one tag and peer
+    def receive(self, tag: int, peer: int, tensor: Tensor) -> list[Any]:
+        """Begins to receive into a contiguous tensor; wait() waits for what it returns. Messages of one tag and peer
         arrive in the order in which they were sent."""
-        begun = []
-        for tensor in tensors:
-            data = _bytes(tensor)
-            for begin in range(0, data.numel(), CHUNK):
-                part = data[begin:begin + CHUNK]
-                begun.append((peer, self.step, (self.link.irecv(peer, tag, part.numpy()), part)))
+        data, begun = _bytes(tensor), []
+        for begin in range(0, data.numel(), CHUNK):
+            part = data[begin:begin + CHUNK]
+            begun.append((peer, self.step, (self.link.irecv(peer, tag, part.numpy()), part)))
         return begun
 
-    def wait(self, begun: list[tuple[int, int, Any]]) -> None:
+    def wait(self, begun: list[Any]) -> None:
         end = time.monotonic() + self.timeout
         for peer, step, (work, _) in begun:
             try:
@@ -59,6 +54,15 @@ class Messages:
         """Waits for everything that was sent."""
         self.wait(self._sends)
         self._sends = []
+
+
+class Pair:
+    """Two tensors in one message."""
+
+    def __init__(self, shapes: Sequence[Sequence[int]], like: Tensor, dtype: torch.dtype | None = None) -> None:
+        counts = [math.prod(shape) for shape in shapes]
+        self.whole = torch.empty(sum(counts), dtype=dtype or like.dtype, device=like.device)
+        self.first, self.second = (part.view(*shape) for part, shape in zip(self.whole.split(counts), shapes))
 
 
 def _bytes(tensor: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import _core
 from ._layouts import Pieces
-from ._rank_messages import BLOCKS, GRADIENTS, Messages
+from ._rank_messages import BLOCKS, GRADIENTS, Messages, Pair
 
 
 class Rules(NamedTuple):
@@ -59,26 +59,34 @@ class Ring:
         behind = (owner - member) % self.count
         return any(self.needs((member + n) % self.count, owner) for n in range(behind))
 
-    def _empty(self, owner: int, k: Tensor, v: Tensor) -> list[Tensor]:
+    def _empty(self, owner: int, k: Tensor, v: Tensor, dtype: torch.dtype | None = None) -> Pair:
         rows = sum(length for _, length in self.pieces_kv[owner])
-        return [x.new_empty((*x.shape[:2], rows, x.shape[3])) for x in (k, v)]
+        return Pair([(*x.shape[:2], rows, x.shape[3]) for x in (k, v)], k, dtype)
+
+    def _own(self, k: Tensor, v: Tensor) -> Pair:
+        block = self._empty(self.me, k, v)
+        block.first.copy_(k)
+        block.second.copy_(v)
+        return block
 
     def around(self, k: Tensor, v: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
         """(owner, keys, values) around the ring. The next block travels while this one is used."""
-        block = [k.contiguous(), v.contiguous()]
+        block: Pair | None = self._own(k, v)
         after, before = (self.me + 1) % self.count, (self.me - 1) % self.count
         for step in range(self.count):
             owner, following = (self.me - step) % self.count, (self.me - step - 1) % self.count
-            begun, coming = [], []
+            begun: list[Any] = []
+            coming: Pair | None = None
             self.messages.step = step
             if step + 1 < self.count:
                 if self._passes(after, owner):
-                    self.messages.send(BLOCKS, self.members[after], block)
+                    assert block is not None
+                    self.messages.send(BLOCKS, self.members[after], block.whole)
                 if self._passes(self.me, following):
                     coming = self._empty(following, k, v)
-                    begun = self.messages.receive(BLOCKS, self.members[before], coming)
-            if block:
-                yield owner, block[0], block[1]
+                    begun = self.messages.receive(BLOCKS, self.members[before], coming.whole)
+            if block is not None:
+                yield owner, block.first, block.second
             self.messages.step = step
             self.messages.wait(begun)
             self.messages.finish()  # two blocks in memory, not all of them
@@ -86,20 +94,20 @@ class Ring:
 
     def gathered(self, k: Tensor, v: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
         """The same with every block first, in the order of ranks."""
-        own, blocks, begun = [k.contiguous(), v.contiguous()], {}, []
+        own = self._own(k, v)
+        blocks, begun = {self.me: own}, []
         self.messages.step = 0
         for other, rank in enumerate(self.members):
             if other == self.me:
-                blocks[other] = own
                 continue
             if self.needs(other, self.me):
-                self.messages.send(BLOCKS, rank, own)
+                self.messages.send(BLOCKS, rank, own.whole)
             if self.needs(self.me, other):
                 blocks[other] = self._empty(other, k, v)
-                begun += self.messages.receive(BLOCKS, rank, blocks[other])
+                begun += self.messages.receive(BLOCKS, rank, blocks[other].whole)
         self.messages.wait(begun)
-        for owner, (keys, values) in sorted(blocks.items()):
-            yield owner, keys, values
+        for owner, block in sorted(blocks.items()):
+            yield owner, block.first, block.second
 
     def _pairs(self, owner: int) -> Iterator[tuple[slice, slice, dict[str, Any], int]]:
         """Rows, keys and options of each call with an owner's keys; and which piece of rows it is."""
@@ -142,31 +150,30 @@ class Ring:
         """
         d_out, q, out, lse, delta = rows_of
         d_q = torch.zeros_like(q, dtype=lse.dtype)
-        waiting = {}
         self.messages.step = self.count
-        for other in range(self.count):
-            if other != self.me and self.needs(other, self.me):
-                parts = [x.new_empty(x.shape, dtype=lse.dtype) for x in (k, v)]
-                waiting[other] = parts, self.messages.receive(GRADIENTS, self.members[other], parts)
-        total = {self.me: [torch.zeros_like(x, dtype=lse.dtype) for x in (k, v)]}
+        total = {other: self._empty(self.me, k, v, lse.dtype) for other in range(self.count)
+                 if other == self.me or self.needs(other, self.me)}
+        waiting = {other: self.messages.receive(GRADIENTS, self.members[other], added.whole)
+                   for other, added in total.items() if other != self.me}
+        total[self.me].whole.zero_()
         for owner, keys_of, values_of in blocks:
-            added = [torch.zeros_like(x, dtype=lse.dtype) for x in (keys_of, values_of)]
+            added = total[self.me] if owner == self.me else self._empty(owner, k, v, lse.dtype)
+            added.whole.zero_()
             for rows, keys, keywords, _ in self._pairs(owner):
                 saved = _core.Saved(lse=lse[:, :, rows].contiguous())
                 grads = _core.attention_backward(
                     d_out[:, :, rows], q[:, :, rows], keys_of[:, :, keys], values_of[:, :, keys], out[:, :, rows],
                     saved, delta=delta[:, :, rows].contiguous(), policy=policy, **keywords)
                 d_q[:, :, rows] += grads.d_q
-                added[0][:, :, keys] += grads.d_k
-                added[1][:, :, keys] += grads.d_v
-            if owner == self.me:
-                total[self.me] = added
-            elif self.needs(self.me, owner):
+                added.first[:, :, keys] += grads.d_k
+                added.second[:, :, keys] += grads.d_v
+            if owner != self.me and self.needs(self.me, owner):
                 self.messages.step = self.count
-                self.messages.send(GRADIENTS, self.members[owner], added)
-        for other, (parts, begun) in waiting.items():
+                self.messages.send(GRADIENTS, self.members[owner], added.whole)
+        for begun in waiting.values():
             self.messages.wait(begun)
-            total[other] = parts
-        d_k, d_v = (sum(total[other][n] for other in sorted(total)) for n in (0, 1))
+        parts = [total[other] for other in sorted(total)]
+        for part in parts[1:]:
+            parts[0].whole += part.whole
         self.messages.finish()
-        return d_q, d_k, d_v
+        return d_q, parts[0].first, parts[0].second
