@@ -92,7 +92,7 @@ def gather(group: dist.ProcessGroup, tensor: Tensor, dim: int, seconds: float) -
     header[0], header[1] = _number_of(tensor.dtype), tensor.dim()
     header[2:2 + tensor.dim()] = torch.tensor(tensor.shape, dtype=torch.int64)
     headers = [header.clone() for _ in range(link.size)]
-    _exchange(link, header, headers, _GATHER_TAG, deadline)
+    _exchange(link, "shapes", header, headers, _GATHER_TAG, deadline)
     for rank, other in enumerate(headers):
         same = other.clone()
         same[2 + dim] = header[2 + dim]
@@ -104,7 +104,7 @@ def gather(group: dist.ProcessGroup, tensor: Tensor, dim: int, seconds: float) -
         shape = list(tensor.shape)
         shape[dim] = int(other[2 + dim])
         parts.append(tensor.new_empty(shape))
-    _exchange(link, tensor.detach().contiguous(), parts, _GATHER_TAG + 1, deadline)
+    _exchange(link, "parts", tensor.detach().contiguous(), parts, _GATHER_TAG + 1, deadline)
     return parts
 
 
@@ -113,27 +113,28 @@ def exchange_texts(link: Communicator, text: str, seconds: float) -> list[str]:
     data = text.encode()[:_TEXT].ljust(_TEXT)
     own = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     texts = [torch.empty_like(own) for _ in range(link.size)]
-    _exchange(link, own, texts, _GATHER_TAG + 2, time.monotonic() + seconds)
+    _exchange(link, "descriptions", own, texts, _GATHER_TAG + 2, time.monotonic() + seconds)
     return [bytes(each.numpy()).decode(errors="replace").rstrip() for each in texts]
 
 
-def _exchange(link: Communicator, own: Tensor, parts: list[Tensor], tag: int, deadline: float) -> None:
+def _exchange(link: Communicator, what: str, own: Tensor, parts: list[Tensor], tag: int, deadline: float) -> None:
     """Sends `own` to every rank and receives theirs into `parts`."""
     work = []
-    for rank, part in enumerate(parts):
-        if rank == link.rank:
-            part.copy_(own)
-            continue
-        if own.numel():
-            work.append((rank, link.isend(rank, tag, _bytes(own))))
-        if part.numel():
-            work.append((rank, link.irecv(rank, tag, _bytes(part))))
-    for rank, each in work:
-        try:
+    rank = link.rank
+    try:
+        for rank, part in enumerate(parts):
+            if rank == link.rank:
+                part.copy_(own)
+                continue
+            if own.numel():
+                work.append((rank, link.isend(rank, tag, _bytes(own))))
+            if part.numel():
+                work.append((rank, link.irecv(rank, tag, _bytes(part))))
+        for rank, each in work:
             link.wait(each, deadline - time.monotonic())
-        except RuntimeError as error:
-            raise RuntimeError(f"rank {link.rank}: no message from rank {rank} in the exchange of parts: "
-                               f"{error}") from error
+    except RuntimeError as error:
+        raise RuntimeError(f"[context_parallel] rank {link.rank}: no message to or from rank {rank} in the exchange of "
+                           f"{what}; it ended, or was late: {error}") from error
 
 
 def _bytes(tensor: Tensor) -> Any:

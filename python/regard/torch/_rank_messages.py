@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ class Messages:
         data = _bytes(tensor)
         for begin in range(0, data.numel(), CHUNK):
             part = data[begin:begin + CHUNK]
-            self._sends.append((peer, self.step, (self.link.isend(peer, tag, part.numpy()), part)))
+            self._sends.append(self._begun(self.link.isend, peer, tag, part))
 
     def receive(self, tag: int, peer: int, tensor: Tensor) -> list[Any]:
         """Begins to receive into a contiguous tensor; wait() waits for what it returns. Messages of one tag and peer
@@ -37,18 +37,27 @@ class Messages:
         data, begun = _bytes(tensor), []
         for begin in range(0, data.numel(), CHUNK):
             part = data[begin:begin + CHUNK]
-            begun.append((peer, self.step, (self.link.irecv(peer, tag, part.numpy()), part)))
+            begun.append(self._begun(self.link.irecv, peer, tag, part))
         return begun
+
+    def _begun(self, begin: Callable[..., Any], peer: int, tag: int, part: Tensor) -> Any:
+        """The message, its rank and its step, and its memory, which lives as long."""
+        try:
+            return begin(peer, tag, part.numpy()), peer, self.step, part
+        except RuntimeError as error:  # the peer is known to have ended
+            raise self._failed(peer, self.step, error) from error
+
+    def _failed(self, peer: int, step: int, error: RuntimeError) -> RuntimeError:
+        return RuntimeError(f"[context_parallel] rank {self.link.rank}, step {step} of {self.comm}: no message to or from "
+                            f"rank {peer}; it ended, or took longer than {self.timeout:g} s: {error}")
 
     def wait(self, begun: list[Any]) -> None:
         end = time.monotonic() + self.timeout
-        for peer, step, (work, _) in begun:
+        for work, peer, step, _ in begun:
             try:
                 self.link.wait(work, end - time.monotonic())
             except RuntimeError as error:
-                raise RuntimeError(
-                    f"[context_parallel] rank {self.link.rank}, step {step} of {self.comm}: no message to or from rank "
-                    f"{peer}; it ended, or took longer than {self.timeout:g} s: {error}") from error
+                raise self._failed(peer, step, error) from error
 
     def finish(self) -> None:
         """Waits for everything that was sent."""

@@ -124,6 +124,34 @@ def parts(rank, size):
         unshard(torch.zeros(2, 3, 1 + rank), mesh)
 
 
+def traffic(rank, size, comm, layout, backward, chunk):
+    """Messages and bytes of this rank's call, without those in which ranks agree; and their number in pieces of
+    `chunk` bytes at most, with the same result."""
+    link, sent = regard.torch._group.Communicator, []
+    begin = link.isend
+
+    def counted(self, peer, tag, data):
+        if tag < regard.torch._group._GATHER_TAG:
+            sent.append(data.nbytes)
+        return begin(self, peer, tag, data)
+
+    link.isend = counted
+    tensors = [shard(x, dist.group.WORLD, 2, layout).requires_grad_(backward) for x in make(16 * size, 4, 2, 8, batch=1)]
+    results = []
+    for limit in (1 << 31, chunk):
+        regard.torch._rank_messages.CHUNK = limit
+        with regard.torch.context_parallel(mesh_of(size, comm), comm=comm, layout=layout):
+            out = F.scaled_dot_product_attention(*tensors, is_causal=True, enable_gqa=True)
+        if backward:
+            sent.clear()
+            out.sum().backward()
+        results.append((len(sent), sum(sent), max(sent, default=0), out.detach()))
+        sent.clear()
+    assert torch.equal(results[0][3], results[1][3]) and results[0][1] == results[1][1]
+    assert results[1][2] <= chunk and results[1][0] >= results[0][0]
+    return results[0][:2]
+
+
 @contextlib.contextmanager
 def _raises(words, kind=ValueError):
     try:
