@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 ALGORITHMS = ("p2p", "all_gather", "a2a", "a2a+p2p")
+AGREEMENT = 768  # bytes in which every rank tells every other what it is about to do
 SIZES = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2}
 
 
@@ -32,6 +33,7 @@ class Network:
     latency: tuple[float, float] = (1e-6, 5e-6)
     bandwidth: tuple[float, float] = (50e9, 25e9)  # of a rank; of a node's link
     overlap: bool = True  # messages take no time of the processor
+    copies: float = 20e9  # bytes a second at which a rank copies what it sends and receives into new memory
 
     def level(self, a, b):
         return np.asarray(np.asarray(a) // self.node != np.asarray(b) // self.node, int)
@@ -120,7 +122,10 @@ def simulate(algorithm, problem, ranks, network, kernel):
     if refused:
         return Result(refused=refused)
     run = {"p2p": _p2p, "all_gather": _gathered, "a2a": _heads, "a2a+p2p": _hybrid}[algorithm]
-    return run(problem, ranks, network, kernel)
+    made = run(problem, ranks, network, kernel)
+    if not problem.backward:  # a backward relies on what its forward agreed on
+        made.seconds += _all_to_all(AGREEMENT, ranks, network)
+    return made
 
 
 def refusal(algorithm, problem, ranks, network):
@@ -186,6 +191,18 @@ def _swapped(problem, ranks, rows):
     return int(q + pair), int(out)
 
 
+def _exchanged(before, after, ranks, network, backward):
+    """Seconds of both exchanges: each part is packed, and put where its rows belong."""
+    copied = 2 * ranks * (before + after) / network.copies if ranks > 1 else 0.0
+    further = (_rounds(backward) - 2) * _all_to_all(0, ranks, network)
+    return _all_to_all(before, ranks, network) + _all_to_all(after, ranks, network) + further + copied
+
+
+def _rounds(backward):
+    """q, k and v, then out and lse; backward q, k, v, out, its gradient, lse and delta, then gradients."""
+    return 10 if backward else 5
+
+
 def _divided(problem, ranks):
     return problem.heads_q // ranks, max(1, problem.heads_kv // ranks)
 
@@ -194,8 +211,8 @@ def _heads(problem, ranks, network, kernel):
     rows = -(-problem.length // ranks)
     before, after = _swapped(problem, ranks, rows)
     compute = kernel(problem.length, problem.length, *_divided(problem, ranks), problem.causal)
-    moved = _all_to_all(before, ranks, network) + _all_to_all(after, ranks, network)
-    return Result(moved + compute, compute, 1.0, 2 * (ranks - 1), (ranks - 1) * (before + after),
+    moved = _exchanged(before, after, ranks, network, problem.backward)
+    return Result(moved + compute, compute, 1.0, _rounds(problem.backward) * (ranks - 1), (ranks - 1) * (before + after),
                   2 * _own_bytes(problem, rows))
 
 
@@ -204,9 +221,9 @@ def _hybrid(problem, ranks, network, kernel):
     rows = -(-problem.length // ranks)
     before, after = _swapped(problem, inner, rows)
     ring = _p2p(problem, groups, network, kernel, _divided(problem, inner), stride=inner)
-    moved = _all_to_all(before, inner, network) + _all_to_all(after, inner, network)
+    moved = _exchanged(before, after, inner, network, problem.backward)
     ring.seconds += moved
-    ring.messages += 2 * (inner - 1)
+    ring.messages += _rounds(problem.backward) * (inner - 1)
     ring.sent += (inner - 1) * (before + after)
     ring.memory += _own_bytes(problem, rows)
     return ring

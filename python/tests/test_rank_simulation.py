@@ -8,7 +8,7 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
 from harness import ranks  # noqa: E402
 
-FREE = ranks.Network(node=1 << 20, latency=(0.0, 0.0), bandwidth=(1e30, 1e30))
+FREE = ranks.Network(node=1 << 20, latency=(0.0, 0.0), bandwidth=(1e30, 1e30), copies=1e30)
 PROBLEM = ranks.Problem(1 << 12, 8, 8, 64, "f32")
 
 
@@ -33,10 +33,11 @@ def test_a_ring_hides_messages_that_are_shorter_than_a_block_takes():
     compute = ranks.simulate("p2p", PROBLEM, 4, FREE, kernel).seconds
     for factor, shown in ((0.5, 0.0), (3.0, 2.0 * compute / 4 * 3)):
         network = ranks.Network(node=4, latency=(0.0, 0.0), bandwidth=(block / (factor * compute / 4),) * 2)
+        agreed = 3 * ranks.AGREEMENT / network.bandwidth[0]
         made = ranks.simulate("p2p", PROBLEM, 4, network, kernel)
-        assert made.seconds == pytest.approx(compute + shown, rel=1e-6)
+        assert made.seconds == pytest.approx(compute + shown + agreed, rel=1e-6)
         serial = ranks.simulate("p2p", PROBLEM, 4, ranks.Network(4, (0.0, 0.0), network.bandwidth, False), kernel)
-        assert serial.seconds == pytest.approx(compute + 3 * factor * compute / 4, rel=1e-6)
+        assert serial.seconds == pytest.approx(compute + 3 * factor * compute / 4 + agreed, rel=1e-6)
 
 
 def test_messages_and_bytes_are_those_of_the_algorithm():
@@ -45,7 +46,7 @@ def test_messages_and_bytes_are_those_of_the_algorithm():
     assert (made["p2p"].messages, made["p2p"].sent) == (3, 3 * rows * kv)
     assert (made["all_gather"].messages, made["all_gather"].sent) == (3, 3 * rows * kv)
     q = 8 * 64 * 4
-    assert (made["a2a"].messages, made["a2a"].sent) == (6, 3 * rows * (q + kv + q + 8 * 4) // 4)
+    assert (made["a2a"].messages, made["a2a"].sent) == (15, 3 * rows * (q + kv + q + 8 * 4) // 4)
 
 
 def test_the_link_of_a_node_is_shared():

@@ -12,6 +12,8 @@ from .. import _core
 from ._layouts import Pieces
 from ._rank_messages import BLOCKS, GRADIENTS, Messages, Pair
 
+_STATES = 8  # partial results in memory at most, before they are merged
+
 
 class Rules(NamedTuple):
     """Which keys a query sees, by positions in the whole sequence, and the other options of a call."""
@@ -124,22 +126,30 @@ class Ring:
                 policy: Any) -> tuple[Tensor, Tensor]:
         """out and lse of this rank's rows, in f32 (f64 for f64)."""
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-        out = q.new_zeros((*q.shape[:3], depth), dtype=wide)
-        lse = q.new_full(q.shape[:3], float("-inf"), dtype=wide)
-        for owner, k, v in blocks:
-            states: dict[int, list[tuple[Tensor, Tensor]]] = {}
-            places = {}
-            for rows, keys, keywords, n in self._pairs(owner):
+        states: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        for _, k, v, pairs in ((owner, k, v, self._pairs(owner)) for owner, k, v in blocks):
+            for rows, keys, keywords, n in pairs:
                 partial = q.new_empty((*q.shape[:2], rows.stop - rows.start, depth), dtype=wide)
                 _, partial_lse = _core.attention(q[:, :, rows], k[:, :, keys], v[:, :, keys], out=partial,
                                                  return_lse=True, policy=policy, **keywords)
-                states.setdefault(n, []).append((partial, partial_lse))
-                places[n] = rows
-            for n, given in states.items():
-                rows = places[n]
-                merged = _core.merge_states([(out[:, :, rows], lse[:, :, rows]), *given])
-                out[:, :, rows], lse[:, :, rows] = merged
+                found = states.setdefault(n, [])
+                found.append((partial, partial_lse))
+                if len(found) == _STATES:
+                    states[n] = [_core.merge_states(found)]
         self.messages.finish()
+        return self._joined(states, q.new_zeros((*q.shape[:3], depth), dtype=wide))
+
+    def _joined(self, states: dict[int, list[tuple[Tensor, Tensor]]], out: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows of all pieces; zeros where a piece sees no key."""
+        lse = out.new_full(out.shape[:3], float("-inf"))
+        at = 0
+        for n, (_, length) in enumerate(self.pieces_q[self.me]):
+            if n in states:
+                merged = states[n][0] if len(states[n]) == 1 else _core.merge_states(states[n])
+                if length == out.shape[2]:
+                    return merged
+                out[:, :, at:at + length], lse[:, :, at:at + length] = merged
+            at += length
         return out, lse
 
     def backward(self, rows_of: tuple[Tensor, ...], blocks: Iterator[tuple[int, Tensor, Tensor]],
