@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from ._layouts import Pieces
@@ -53,9 +52,14 @@ class Heads:
         rows = self.rows[self.me]
         received = [x.new_empty((x.shape[0], s.stop - s.start, rows, *x.shape[3:])) for s in shares]
         self._exchange(parts, received)
-        out = torch.zeros((x.shape[0], heads, rows, *x.shape[3:]), dtype=x.dtype)
+        out = x.new_empty((x.shape[0], heads, rows, *x.shape[3:]))
+        filled = 0  # heads that have a first summand
         for share, part in zip(shares, received):
-            out[:, share] += part
+            if share.start >= filled:
+                out[:, share] = part
+                filled = share.stop
+            else:
+                out[:, share] += part
         return out
 
     def _places(self, whole: Tensor, parts: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
@@ -70,7 +74,7 @@ class Heads:
         begun = []
         for member, rank in enumerate(self.members):
             if member == self.me:
-                incoming[member].copy_(outgoing[member])
+                incoming[member] = outgoing[member]
                 continue
             begun += self.messages.receive(HEADS, rank, incoming[member])
             self.messages.send(HEADS, rank, outgoing[member])
