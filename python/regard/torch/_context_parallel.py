@@ -154,10 +154,10 @@ class context_parallel:  # noqa: N801 - PyTorch's name
         _check_call(q, options)
         lengths_q, lengths_kv = self._agreed(q, k, v, options, backends)
         size, starts = self._link.size, self._starts
-        lengths = (length_of(lengths_q, self.layout, starts, "positions of query"),
-                   length_of(lengths_kv, self.layout, starts, "positions of key"))
-        shape = Shape(self.comm, self._topology, *(pieces_of(self.layout, n, size, starts) for n in lengths), *lengths,
-                      starts, self.timeout)
+        length_q = length_of(lengths_q, self.layout, starts, "positions of query")
+        length_kv = length_of(lengths_kv, self.layout, starts, "positions of key")
+        shape = Shape(self.comm, self._topology, pieces_of(self.layout, length_q, size, starts),
+                      pieces_of(self.layout, length_kv, size, starts), length_q, length_kv, starts, self.timeout)
         out, lse = _Recorded.apply(q, k, v, options.sinks, Call(self._link, shape, options, (q.shape[1], k.shape[1])),
                                    backends)
         return out, lse

@@ -87,9 +87,9 @@ class Call:
         members = [list(range(g * inner, (g + 1) * inner)) for g in range(groups)]
         self.rows_q, self.rows_kv = (Heads(self.messages, members[group], [pieces[r] for r in members[group]])
                                      for pieces in (shape.pieces_q, shape.pieces_kv))
-        pieces_of = [[within_documents(_by_position([pieces[r] for r in ranks]), shape.starts) for ranks in members]
+        pieces_q, pieces_kv = [[within_documents(_by_position([pieces[r] for r in ranks]), shape.starts) for ranks in members]
                   for pieces in (shape.pieces_q, shape.pieces_kv)]
-        self.ring = Ring(self.messages, [g * inner + place for g in range(groups)], *pieces_of,
+        self.ring = Ring(self.messages, [g * inner + place for g in range(groups)], pieces_q, pieces_kv,
                          rules_of(self._own_heads(options), shape))
 
     def _own_heads(self, options: Options) -> Options:
