@@ -201,8 +201,8 @@ def make_mask(make: Callable[..., Tensor | None], keywords: dict[str, Any]) -> T
 
 
 def check_on_ranks(keywords: dict[str, Any]) -> None:
-    """None, the mask of a layer in context_parallel, where is_causal and sliding_window say all of it; raises
-    for any other, whose columns are this rank's alone."""
+    """Raises unless is_causal and sliding_window say all of the mask of a layer in context_parallel: the columns
+    of another one would be this rank's alone."""
     function, padding = keywords.get("mask_function"), keywords.get("attention_mask")
     if padding is not None and not bool(padding.all()):
         raise ArgumentError(f"attention_mask (of shape {tuple(padding.shape)}) must not hide tokens in "

@@ -222,7 +222,8 @@ def _sdpa_mask(*args: Any, config: Any = None, **keywords: Any) -> Tensor | None
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
     if current_ranks() is not None and not args:
-        return _mask_functions.check_on_ranks(keywords)
+        _mask_functions.check_on_ranks(keywords)
+        return None
     if getattr(config, "num_kv_shared_layers", 0):
         keywords["allow_is_causal_skip"] = False
     make = functools.partial(ALL_MASK_ATTENTION_FUNCTIONS["sdpa"], config=config)
