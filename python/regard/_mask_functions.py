@@ -24,6 +24,7 @@ from .torch._function_call import Call, attend
 from .torch._function_math import Extents
 from .torch._function_trace import Trace, TracingError, trace_mask
 from .torch._options import Options
+from .torch._scopes import ArgumentError
 
 _MIN_ELEMENTS = 1 << 16  # of a mask: a smaller one is made in less time than a function is traced
 _PACKED = "packed_sequence_mask_function."
@@ -197,6 +198,21 @@ def make_mask(make: Callable[..., Tensor | None], keywords: dict[str, Any]) -> T
     mask.diagonal_name = "bottom_right" if given.is_bottom_right else "top_left"
     mask.is_packed, mask.packed_window = _has_packed(given.function), _packed_window(given)
     return mask
+
+
+def check_on_ranks(keywords: dict[str, Any]) -> None:
+    """Raises unless is_causal and sliding_window say all of the mask of a layer in context_parallel: the columns
+    of another one would be this rank's alone."""
+    function, padding = keywords.get("mask_function"), keywords.get("attention_mask")
+    if padding is not None and not bool(padding.all()):
+        raise ArgumentError(f"attention_mask (of shape {tuple(padding.shape)}) must not hide tokens in "
+                            "context_parallel; its cu_seqlens says where documents begin")
+    parts = _parts(function) if _is(function, "and_masks.") else (function,)
+    known = ("causal_mask_function", "bidirectional_mask_function", "sliding_window_overlay.",
+             "sliding_window_bidirectional_overlay.")
+    if not all(any(_is(part, name) for name in known) for part in parts):
+        raise ArgumentError(f"the mask of this layer ({getattr(function, '__qualname__', function)}) is not supported "
+                            "in context_parallel; expected causal or bidirectional layers, with or without a window")
 
 
 def _mask_of(shape: tuple[int, ...], functions: Functions, make: Callable[[], Tensor]) -> MaskFunction:

@@ -37,7 +37,7 @@ from ._patches import Patches
 from .torch import _call
 from .torch._formula import dropout_factors, traced_formula
 from .torch._options import Options, seed_of
-from .torch._scopes import ArgumentError
+from .torch._scopes import ArgumentError, current_ranks
 
 _active_collector: Any = None  # none before Transformers 5, where layers pass output_attentions
 with contextlib.suppress(ImportError):
@@ -91,12 +91,12 @@ def _choose_keys(mask: Tensor, indices: Tensor) -> Tensor:
     return mask.masked_fill(~chosen, float("-inf"))
 
 
-def _add_causal(options: Options, is_causal: bool, sliding_window: int | None, rows: int,
-                keys: int) -> Options:
+def _add_causal(options: Options, is_causal: bool, sliding_window: int | None, keys: int,
+                on_ranks: bool) -> Options:
     """Causality and window of a model without a mask; a mask already contains both."""
     if is_causal:  # a prefill, into an empty static cache where there are more keys than rows
         options = options._replace(is_causal=True)
-    if sliding_window is not None and keys > sliding_window:
+    if sliding_window is not None and (keys > sliding_window or on_ranks):
         reach = sliding_window - 1  # to both sides in encoders
         options = options._replace(window_left=reach, window_right=-1 if is_causal else reach,
                                    diagonal="top_left" if is_causal else "bottom_right")
@@ -159,12 +159,16 @@ def _attention(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor
     if query.shape[0] == 1 < key.shape[0]:  # learned queries, the same for every sequence
         query = query.expand(key.shape[0], -1, -1, -1)
     rows, keys = query.shape[2], key.shape[2]
+    on_ranks = current_ranks() is not None  # rows and keys are this rank's, a part of the sequence
     is_causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
-    is_causal = bool(rows > 1 and is_causal)
+    is_causal = bool((rows > 1 or on_ranks) and is_causal)
     weights = bool(weights or _collects_weights())
+    if on_ranks and (packed or weights):
+        raise ArgumentError(f"{next(iter(packed), 'output_attentions')} must be left out in context_parallel; "
+                            "its cu_seqlens states where documents begin")
     shape = _packed_rows.Shape(query.shape[0], rows, keys, is_causal, window, _chunk_of(module))
-    sequences = _packed_rows.sequences_of(packed, keywords.get("position_ids"), shape,
-                                           query.device, attention_mask is not None)
+    sequences = None if on_ranks else _packed_rows.sequences_of(
+        packed, keywords.get("position_ids"), shape, query.device, attention_mask is not None)
     function, as_packed = None, False
     if type(attention_mask) is _mask_functions.MaskFunction:
         function, attention_mask, as_packed = _mask_functions.of_layer(
@@ -175,7 +179,7 @@ def _attention(backend: str, module: torch.nn.Module, query: Tensor, key: Tensor
     options = Options(sinks=sinks, softmax_scale=scaling, softcap=softcap or 0.0)
     options = _add_mask(options, attention_mask, position_bias)
     if attention_mask is None and function is None:
-        options = _add_causal(options, is_causal, window, rows, keys)
+        options = _add_causal(options, is_causal, window, keys, on_ranks)
     drop_all = dropout == 1.0
     if dropout and not drop_all:
         options = options._replace(dropout_p=float(dropout), rng=seed_of(query))
@@ -217,6 +221,9 @@ def _sdpa_mask(*args: Any, config: Any = None, **keywords: Any) -> Tensor | None
     """
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
+    if current_ranks() is not None and not args:
+        _mask_functions.check_on_ranks(keywords)
+        return None
     if getattr(config, "num_kv_shared_layers", 0):
         keywords["allow_is_causal_skip"] = False
     make = functools.partial(ALL_MASK_ATTENTION_FUNCTIONS["sdpa"], config=config)

@@ -9,7 +9,7 @@ import sys
 # The package may be installed far from the repository; these tests lie in it.
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WITHOUT_TORCH = ["docs/python.md", "docs/quickstart.md", "docs/self_check.md", "docs/semantics.md"]
-WITH_TORCH = ["README.md", "docs/pytorch.md", "docs/score_functions.md", "docs/transformers.md"]
+WITH_TORCH = ["README.md", "docs/distributed.md", "docs/pytorch.md", "docs/score_functions.md", "docs/transformers.md"]
 WITH_EXPORT = ["docs/llm.md"]  # run by with_torch/test_llm_export.py, which exports the model
 BLOCK = re.compile(r"^```python\n(.*?)^```$", flags=re.M | re.S)
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"  # on the Hub; the tests have it in a package

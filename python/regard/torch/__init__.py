@@ -17,6 +17,7 @@ torch.export work with it. So are kvcache_attention and kvcache_append_attention
 
 from . import _kvcache, _ops
 from ._block_mask import and_masks, create_block_mask, or_masks
+from ._context_parallel import context_parallel
 from ._enabled import (
     Enabled,
     cudnn_sdp_enabled,
@@ -33,6 +34,7 @@ from ._packed import AuxRequest, varlen_attn
 from ._padded import attention_padded
 from ._scopes import ArgumentError, exportable, sdpa_kernel
 from ._sdpa import can_use, explain, scaled_dot_product_attention
+from ._shards import context_parallel_shard, context_parallel_unshard
 
 _ops.register()
 _kvcache.register()
@@ -48,6 +50,9 @@ __all__ = [
     "attention_with_kvcache",
     "autocast",
     "can_use",
+    "context_parallel",
+    "context_parallel_shard",
+    "context_parallel_unshard",
     "create_block_mask",
     "cudnn_sdp_enabled",
     "explain",

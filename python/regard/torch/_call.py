@@ -20,6 +20,7 @@ from ._scopes import (
     ArgumentError,
     call_policy,
     current_backends,
+    current_ranks,
     drop_in_errors,
     is_exporting,
     require_math,
@@ -89,8 +90,8 @@ def are_plain(*tensors: Any) -> bool:
 
 def kind_of(*tensors: Any) -> str:
     """The kind of a call with these tensors: NUMBERS, GRADIENTS (recorded by autograd), or MORE (a
-    graph, a transform, a cast, an export, or tensors that are not plain CPU tensors)."""
-    if is_traced() or is_exporting() or _autocasts() or _needs_formula():
+    graph, a transform, a cast, an export, ranks, or tensors that are not plain CPU tensors)."""
+    if is_traced() or is_exporting() or _autocasts() or _needs_formula() or current_ranks() is not None:
         return MORE
     kind = NUMBERS
     for tensor in tensors:
@@ -162,6 +163,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool =
         options = options._replace(attn_bias=bias)
     require_type("q", q)
     backends = backends or current_backends()
+    ranks = current_ranks()
+    if ranks is not None:
+        results: tuple[Tensor, Tensor] = ranks.attend(q, k, v, options, backends)
+        return results
     tensors = [q, k, v, *[tensor for tensor in options[:TENSORS] if tensor is not None]]
     kind = kind_of(*tensors)
     if kind is MORE:

@@ -16,7 +16,7 @@ from ._function_call import Blocks, Call, attend
 from ._function_math import Extents
 from ._inputs import check_alike, check_tensor, checked_scale
 from ._options import Options
-from ._scopes import ArgumentError, is_exporting
+from ._scopes import ArgumentError, is_exporting, refuse_ranks
 
 try:
     from torch.nn.attention.flex_attention import AuxOutput as AuxOutput
@@ -161,6 +161,7 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
     if is_exporting() or is_traced():
         raise ArgumentError("flex_attention traces its functions, and runs at once; it is not supported in a graph "
                             "that is traced, in torch.func or in exportable()")
+    refuse_ranks("flex_attention")
     query, key, value = autocast(query, key, value)
     _check_tensors(query, key, value, enable_gqa)
     key, value = _with_batch(query, key, value, block_mask)

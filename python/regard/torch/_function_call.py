@@ -12,7 +12,7 @@ from .. import _core
 from ._call import GRADIENTS, _layout_of, kind_of, turned
 from ._function_cache import Functions
 from ._options import TENSORS, Options, native_keywords
-from ._scopes import call_policy, current_backends, drop_in_errors
+from ._scopes import call_policy, current_backends, drop_in_errors, refuse_ranks
 
 
 class Blocks(NamedTuple):
@@ -118,6 +118,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, call: Call, with_lse: bool = False,
            backends: str = "") -> tuple[Tensor, Tensor | None]:
     """out [B,Hq,Sq,Dv] and lse of [B,H,S,D] tensors on a CPU, outside of graphs and transforms; lse may be
     None where it was not requested."""
+    refuse_ranks("attention with score or mask functions")
     backends = backends or current_backends()
     captured = call.functions.captured
     kind = kind_of(q, k, v, *[x for x in call.options[:TENSORS] if x is not None], *captured)

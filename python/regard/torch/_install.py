@@ -14,10 +14,12 @@ from . import _device
 from ._call import are_plain
 from ._inputs import Arguments
 from ._nested import is_jagged
+from ._scopes import current_ranks
 from ._sdpa import general, scaled_dot_product_attention
 
 _lock = threading.Lock()
 _open: list["install"] = []
+_scopes = 0  # of context_parallel, on any thread
 _routes: list["_Route"] = []  # the last one: the same again keeps what torch.compile has compiled
 
 
@@ -34,7 +36,8 @@ class _Route:
         def routed(query: Any, key: Any, value: Any, attn_mask: Any = None,
                    dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
                    enable_gqa: bool = False) -> Any:
-            if not _open or not _is_here(query):
+            # In context_parallel PyTorch's function would attend to this rank's keys alone.
+            if current_ranks() is None and (not _open or not _is_here(query)):
                 return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale,
                                 enable_gqa=enable_gqa)
             if are_plain(query, key, value, query if attn_mask is None else attn_mask):
@@ -48,17 +51,37 @@ class _Route:
         self.function: Any = routed
 
 
-def _add(handle: "install") -> None:
-    if not _open:
+def _put() -> None:
+    """Before the first of the handles and scopes."""
+    if not _open and not _scopes:
         there = functional.scaled_dot_product_attention
         if not _routes or there not in (_routes[0].original, _routes[0].function):
             _routes[:] = [_Route(there)]
         functional.scaled_dot_product_attention = _routes[0].function
+
+
+def _add(handle: "install") -> None:
+    _put()
     _open.append(handle)
 
 
+def begin_scope() -> None:
+    """Routes calls of threads that have context_parallel open; end_scope() ends it."""
+    global _scopes
+    with _lock:
+        _put()
+        _scopes += 1
+
+
+def end_scope() -> None:
+    global _scopes
+    with _lock:
+        _scopes -= 1
+        _restore_after_last()
+
+
 def _restore_after_last() -> None:
-    if not _open and _routes and functional.scaled_dot_product_attention is _routes[0].function:
+    if not _open and not _scopes and _routes and functional.scaled_dot_product_attention is _routes[0].function:
         functional.scaled_dot_product_attention = _routes[0].original
 
 

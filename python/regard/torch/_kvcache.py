@@ -16,7 +16,14 @@ from .. import _core
 from ._call import are_negated, are_plain, is_traced, require_type
 from ._inputs import check_tensor, with_dims
 from ._options import OPTIONS_SCHEMA, TENSORS, Options, mask_options, native_keywords, stand_in
-from ._scopes import ArgumentError, call_policy, current_backends, drop_in_errors, is_exporting
+from ._scopes import (
+    ArgumentError,
+    call_policy,
+    current_backends,
+    drop_in_errors,
+    is_exporting,
+    refuse_ranks,
+)
 
 
 class CacheOptions(NamedTuple):
@@ -141,6 +148,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, new: dict[str, Tensor], cache: Cache
     if is_exporting():
         raise ArgumentError("exportable() (open) must be closed: calls on a cache have no graph of "
                             "plain operators")
+    refuse_ranks("a call on a cache")
     backends = current_backends()
     tensors = [x for x in (q, k, v, *new.values(), *cache[:-1], *options[:TENSORS]) if x is not None]
     if is_traced() or not are_plain(*tensors) or are_negated(tensors):

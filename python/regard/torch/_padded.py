@@ -13,7 +13,14 @@ from .._core import Lengths
 from ._call import MORE, NUMBERS, autocast, is_traced, kind_of, require_type
 from ._inputs import check_alike, check_tensor, with_dims
 from ._options import TENSORS, Options, mask_options, native_keywords, seed_of
-from ._scopes import ArgumentError, call_policy, current_backends, drop_in_errors, is_exporting
+from ._scopes import (
+    ArgumentError,
+    call_policy,
+    current_backends,
+    drop_in_errors,
+    is_exporting,
+    refuse_ranks,
+)
 
 
 class _Recorded(torch.autograd.Function):
@@ -93,6 +100,7 @@ def attention_padded(
 
     More: `python -m regard docs pytorch`.
     """
+    refuse_ranks("attention_padded")
     mask, bias = mask_options(None if attn_mask is None else with_dims(attn_mask, 4))
     q, k, v, bias = autocast(q, k, v, bias)
     _check(q, k, v, lengths, lengths_kv)

@@ -1,4 +1,4 @@
-"""What sdpa_kernel and exportable have open on this thread.
+"""What sdpa_kernel, exportable and context_parallel have open on this thread.
 
 Thread-local attributes, not context variables: torch.compile traces the former, guards included. A
 scope holds for its thread; regard.use_policy is the one that follows asyncio tasks.
@@ -36,6 +36,8 @@ class _State(threading.local):
         self.backends = ""  # names in order, "!" in front where it is a priority; "" = no scope
         self.open: tuple[str, ...] = ()  # of every sdpa_kernel scope; the last is `backends`
         self.exportable = 0  # how many are open
+        self.ranks: Any = None  # the innermost context_parallel; None where none is open
+        self.open_ranks: tuple[Any, ...] = ()
 
 
 _state = _State()
@@ -102,6 +104,30 @@ def current_backends() -> str:
 
 def is_exporting() -> bool:
     return _state.exportable > 0
+
+
+def current_ranks() -> Any:
+    """The context_parallel scope that holds on this thread."""
+    return _state.ranks
+
+
+def open_ranks(scope: Any) -> None:
+    _state.open_ranks = (*_state.open_ranks, scope)
+    _state.ranks = scope
+
+
+def close_ranks(scope: Any) -> None:
+    """Whatever the order in which scopes end."""
+    at = len(_state.open_ranks) - 1 - _state.open_ranks[::-1].index(scope)
+    _state.open_ranks = _state.open_ranks[:at] + _state.open_ranks[at + 1:]
+    _state.ranks = _state.open_ranks[-1] if _state.open_ranks else None
+
+
+def refuse_ranks(what: str) -> None:
+    """Raises in a context_parallel scope, where `what` would compute on this rank's keys alone."""
+    if _state.ranks is not None:
+        raise ArgumentError(f"{what} must be called outside of context_parallel: it attends only to the "
+                            "keys of this rank; scaled_dot_product_attention attends to those of all ranks")
 
 
 def current_policy() -> _core.Policy | None:

@@ -1,0 +1,229 @@
+"""Attention over many ranks, simulated: what each rank computes and sends at what time.
+
+A rank computes one block at a time and sends at the same time, unless its processor is shared
+(`overlap`). Kernel times are given; a message takes a latency and its bytes over a bandwidth, of
+two levels: within a node, and between nodes, where the ranks of a node share one link.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+ALGORITHMS = ("p2p", "all_gather", "a2a", "a2a+p2p")
+AGREEMENT = 768  # bytes in which every rank tells every other what it is about to do
+SIZES = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One attention over `length` positions; causal ones use the zigzag layout."""
+    length: int
+    heads_q: int = 32
+    heads_kv: int = 8
+    dim: int = 128
+    dtype: str = "bf16"
+    causal: bool = True
+    backward: bool = False
+
+
+@dataclass(frozen=True)
+class Network:
+    """Seconds and bytes a second of a message within a node and between nodes of `node` ranks."""
+    node: int = 8
+    latency: tuple[float, float] = (1e-6, 5e-6)
+    bandwidth: tuple[float, float] = (50e9, 25e9)  # of a rank; of a node's link
+    overlap: bool = True  # messages take no time of the processor
+    copies: float = 20e9  # bytes a second at which a rank copies what it sends and receives into new memory
+
+    def level(self, a, b):
+        return np.asarray(np.asarray(a) // self.node != np.asarray(b) // self.node, int)
+
+    def message(self, size, level, sharing=1):
+        """Seconds of a message; `sharing` ranks of a node send between nodes at once."""
+        latency, bandwidth = np.take(self.latency, level), np.take(self.bandwidth, level)
+        return latency + size * np.where(level == 1, sharing, 1) / bandwidth
+
+
+@dataclass
+class Result:
+    """What a simulated call takes; None of it where `refused` says why it cannot run."""
+    seconds: float = 0.0
+    compute: float = 0.0      # of the rank that computes longest
+    balance: float = 1.0      # longest over mean
+    messages: int = 0         # that the rank with most of them sends
+    sent: int = 0             # bytes, likewise
+    memory: int = 0           # bytes of a rank: its tensors, results and buffers
+    refused: str = ""
+    steps: list = field(default_factory=list)  # seconds at which each step of the slowest rank ends
+
+
+def row_bytes(problem):
+    """Bytes of one position of q, of k and v together, and of their gradients in f32."""
+    size, wide = SIZES[problem.dtype], 8 if problem.dtype == "f64" else 4
+    pair = 2 * problem.heads_kv * problem.dim
+    return problem.heads_q * problem.dim * size, pair * size, pair * wide
+
+
+def pair_counts(ranks, causal):
+    """[rank, owner of the keys]: blocks that are computed whole, and on the diagonal; and into how many
+    pieces a rank's rows are cut."""
+    if not causal:
+        return np.ones((ranks, ranks), int), np.zeros((ranks, ranks), int), 1
+    head = np.arange(ranks)
+    pieces = (head, 2 * ranks - 1 - head)  # zigzag
+    whole = sum((q[:, None] > k[None, :]).astype(int) for q in pieces for k in pieces)
+    diagonal = sum((q[:, None] == k[None, :]).astype(int) for q in pieces for k in pieces)
+    return whole, diagonal, 2
+
+
+def _blocks(problem, ranks, kernel, heads):
+    """[rank, owner]: seconds that a rank computes with an owner's keys."""
+    whole, diagonal, cut = pair_counts(ranks, problem.causal)
+    rows = -(-problem.length // (cut * ranks))
+    seconds = whole * kernel(rows, rows, *heads, False)
+    return seconds + diagonal * kernel(rows, rows, *heads, True) if problem.causal else seconds
+
+
+def _ring(times, block, hop, network):
+    """Ends of a ring's steps: [step, rank]. hop: seconds of a block's way from each rank to the next.
+
+    A rank has two buffers: it receives the block of the next step while it computes with this one.
+    """
+    ranks = len(times)
+    arrived, done, link = np.zeros(ranks), np.zeros((ranks, ranks)), np.zeros(ranks)
+    at = np.arange(ranks)
+    for step in range(ranks):
+        if step:
+            free = done[step - 2] if step > 1 else np.zeros(ranks)
+            begin = np.maximum(np.maximum(np.roll(arrived, 1), np.roll(link, 1)), free)
+            if not network.overlap:  # the processor copies: after the step before, and for as long
+                begin = np.maximum(begin, done[step - 1])
+            arrived = begin + np.roll(hop, 1)
+            link = np.roll(arrived, -1)
+        before = done[step - 1] if step else np.zeros(ranks)
+        done[step] = np.maximum(before, arrived) + times[at, (at - step) % ranks]
+    return done
+
+
+def _all_to_all(size, ranks, network, stride=1):
+    """Seconds in which each of `ranks` ranks, `stride` apart, sends `size` bytes to every other one."""
+    if ranks == 1:
+        return 0.0
+    peers = np.arange(1, ranks) * stride
+    level = network.level(0, peers)
+    sharing = max(1, min(network.node // stride, ranks))
+    return float(network.message(size, level, sharing).sum())
+
+
+def simulate(algorithm, problem, ranks, network, kernel):
+    """A Result. kernel(rows, keys, heads_q, heads_kv, causal): seconds of such a call of the problem's type and
+    direction on one rank."""
+    refused = refusal(algorithm, problem, ranks, network)
+    if refused:
+        return Result(refused=refused)
+    run = {"p2p": _p2p, "all_gather": _gathered, "a2a": _heads, "a2a+p2p": _hybrid}[algorithm]
+    made = run(problem, ranks, network, kernel)
+    if not problem.backward:  # a backward relies on what its forward agreed on
+        made.seconds += _all_to_all(AGREEMENT, ranks, network)
+    return made
+
+
+def refusal(algorithm, problem, ranks, network):
+    groups = network.node if algorithm == "a2a+p2p" else ranks
+    if algorithm == "a2a+p2p" and (ranks <= network.node or ranks % network.node):
+        return f"needs several nodes of {network.node} ranks"
+    if algorithm in ("a2a", "a2a+p2p") and problem.heads_q % groups:
+        return f"needs query heads ({problem.heads_q}) that {groups} ranks divide"
+    return ""
+
+
+def _own_bytes(problem, rows):
+    """Tensors and results of a rank with that many rows; out and its sums are f32."""
+    q, pair, gradients = row_bytes(problem)
+    wide = 8 if problem.dtype == "f64" else 4
+    out = problem.heads_q * (problem.dim + 1) * wide
+    own = rows * (2 * q + pair + out)
+    return own + rows * (2 * q + gradients) if problem.backward else own
+
+
+def _p2p(problem, ranks, network, kernel, heads=None, stride=1):
+    heads = heads or (problem.heads_q, problem.heads_kv)
+    times = _blocks(problem, ranks, kernel, heads)
+    rows = -(-problem.length // ranks)
+    _, pair, gradients = row_bytes(problem)
+    share = heads[1] / problem.heads_kv
+    block = int(rows * (pair + (gradients if problem.backward else 0)) * share)
+    at = np.arange(ranks) * stride
+    hop = network.message(block, network.level(at, np.roll(at, -1)), sharing=min(stride, network.node))
+    done = _ring(times, block, hop, network)
+    home = float(hop.max()) if problem.backward and ranks > 1 else 0.0  # gradients return to their owner
+    hops = ranks - 1 + (1 if problem.backward and ranks > 1 else 0)
+    load = times.sum(axis=1)
+    return Result(float(done[-1].max()) + home, float(load.max()), float(load.max() / load.mean()), hops,
+                  hops * block, int(_own_bytes(problem, rows) * share) + 2 * block,
+                  steps=done[:, int(done[-1].argmax())].tolist())
+
+
+def _gathered(problem, ranks, network, kernel):
+    load = _blocks(problem, ranks, kernel, (problem.heads_q, problem.heads_kv)).sum(axis=1)
+    rows = -(-problem.length // ranks)
+    _, pair, gradients = row_bytes(problem)
+    moved = _all_to_all(rows * pair, ranks, network)
+    sent, messages, memory = (ranks - 1) * rows * pair, ranks - 1, problem.length * pair
+    if problem.backward:  # partial gradients go to the owner of the keys
+        moved += _all_to_all(rows * gradients, ranks, network)
+        sent += (ranks - 1) * rows * gradients
+        messages += ranks - 1
+        memory += problem.length * gradients
+    return Result(moved + float(load.max()), float(load.max()), float(load.max() / load.mean()), messages, sent,
+                  _own_bytes(problem, rows) + memory)
+
+
+def _swapped(problem, ranks, rows):
+    """Bytes to each other rank, before and after the kernel, where heads are divided by `ranks`."""
+    q, _, _ = row_bytes(problem)
+    size, wide = SIZES[problem.dtype], 8 if problem.dtype == "f64" else 4
+    heads_kv = max(1, problem.heads_kv // ranks)  # fewer heads than ranks: each is sent to several
+    q, pair = rows * q / ranks, rows * 2 * heads_kv * problem.dim * size
+    out = rows * problem.heads_q * (problem.dim + 1) * wide / ranks
+    if problem.backward:  # q, k, v, out and its gradient; then gradients of q, k and v
+        return int(2 * q + pair + out), int(rows * problem.heads_q * problem.dim * wide / ranks + pair * wide / size)
+    return int(q + pair), int(out)
+
+
+def _exchanged(before, after, ranks, network, backward):
+    """Seconds of both exchanges: each part is packed, and put where its rows belong."""
+    copied = 2 * ranks * (before + after) / network.copies if ranks > 1 else 0.0
+    further = (_rounds(backward) - 2) * _all_to_all(0, ranks, network)
+    return _all_to_all(before, ranks, network) + _all_to_all(after, ranks, network) + further + copied
+
+
+def _rounds(backward):
+    """q, k and v, then out and lse; backward q, k, v, out, its gradient, lse and delta, then gradients."""
+    return 10 if backward else 5
+
+
+def _divided(problem, ranks):
+    return problem.heads_q // ranks, max(1, problem.heads_kv // ranks)
+
+
+def _heads(problem, ranks, network, kernel):
+    rows = -(-problem.length // ranks)
+    before, after = _swapped(problem, ranks, rows)
+    compute = kernel(problem.length, problem.length, *_divided(problem, ranks), problem.causal)
+    moved = _exchanged(before, after, ranks, network, problem.backward)
+    return Result(moved + compute, compute, 1.0, _rounds(problem.backward) * (ranks - 1), (ranks - 1) * (before + after),
+                  2 * _own_bytes(problem, rows))
+
+
+def _hybrid(problem, ranks, network, kernel):
+    inner, groups = network.node, ranks // network.node
+    rows = -(-problem.length // ranks)
+    before, after = _swapped(problem, inner, rows)
+    ring = _p2p(problem, groups, network, kernel, _divided(problem, inner), stride=inner)
+    moved = _exchanged(before, after, inner, network, problem.backward)
+    ring.seconds += moved
+    ring.messages += _rounds(problem.backward) * (inner - 1)
+    ring.sent += (inner - 1) * (before + after)
+    ring.memory += _own_bytes(problem, rows)
+    return ring

@@ -1,0 +1,179 @@
+"""context_parallel: scaled_dot_product_attention over a sequence whose parts lie on several ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .. import _core
+from . import _install
+from ._context_transformers import Masks
+from ._group import TIMEOUT, Communicator, exchange_texts, ranks_of
+from ._options import Options, is_packed
+from ._rank_attention import Call, Shape
+from ._scopes import (
+    ArgumentError,
+    call_policy,
+    close_ranks,
+    drop_in_errors,
+    is_exporting,
+    open_ranks,
+)
+from ._shards import check_layout, length_of, pieces_of
+
+COMMS = ("auto", "p2p", "all_gather", "a2a", "a2a+p2p")
+
+
+class _Recorded(torch.autograd.Function):
+    """A call of all ranks; each has its own rows of out and of the gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, call: Call,
+                backends: str) -> tuple[Tensor, Tensor]:
+        policy = call_policy(backends)
+        with drop_in_errors:
+            out, lse = call.forward(q, k, v, policy)
+        if any(ctx.needs_input_grad[:4]):
+            ctx.save_for_backward(q, k, v, out, lse)
+            ctx.call, ctx.policy = call, policy
+        ctx.mark_non_differentiable(lse)
+        return out, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor, d_lse: Tensor | None) -> tuple[Any, ...]:
+        with drop_in_errors:
+            d_q, d_k, d_v, d_sinks = ctx.call.backward(d_out, ctx.saved_tensors, ctx.policy)
+        if d_sinks is not None:
+            d_sinks = d_sinks.to(ctx.call.options.sinks.dtype)
+        return d_q, d_k, d_v, d_sinks, None, None
+
+
+def _check_call(q: Tensor, options: Options) -> None:
+    """Refuses by name what ranks cannot compute together."""
+    if options.attn_mask is not None or options.attn_bias is not None:
+        raise ArgumentError("attn_mask (a tensor) must be None in context_parallel: no rank has the columns of "
+                            "the other ranks; is_causal, windows and cu_seqlens of the scope say what is hidden")
+    given = [name for name in ("seqlens_q", "seqlens_kv") if getattr(options, name) is not None]
+    if given:
+        raise ArgumentError(f"{given[0]} (a tensor) must be None in context_parallel: cu_seqlens of the scope "
+                            "states the lengths of documents")
+    if is_packed(options):
+        raise ArgumentError("cu_seqlens_q (a tensor) must be None in context_parallel: cu_seqlens of the scope "
+                            "states where documents of the whole sequence begin")
+    if is_exporting():
+        raise ArgumentError("exportable() (open) must be closed in context_parallel: messages have no graph of "
+                            "plain operators")
+    if torch._C._functorch.peek_interpreter_stack() is not None or (
+            torch.autograd.forward_ad._current_level >= 0):
+        raise ArgumentError("torch.func and forward mode (active) must be left out in context_parallel")
+    if q.device.type != "cpu":
+        raise ArgumentError(f"device of query ({q.device}) must be cpu in context_parallel")
+
+
+class context_parallel:  # noqa: N801 - PyTorch's name
+    """A scope in which scaled_dot_product_attention attends to the keys of all ranks of `mesh`.
+
+    query [B, Hq, S of this rank, E], key and value [B, H, S of this rank, E] are the parts of a sequence
+    as context_parallel_shard cuts it; the result [B, Hq, S of this rank, Ev] is this rank's rows of what
+    one rank computes with the whole sequence. is_causal counts in the whole sequence, dropout draws the
+    mask of one rank (with rank 0's seed). Both PyTorch's function and regard.torch's work so, in
+    this thread, and so do models of Transformers with attn_implementation="sdpa" or "regard". Gradients
+    are recorded: backward may run outside of the scope, on every rank.
+
+    mesh: a DeviceMesh of one dimension; of two, groups and ranks of each; or a ProcessGroup.
+    comm, by TransformerEngine's names of cp_comm_type: "p2p" sends keys and values around a ring while
+    others are computed, "all_gather" gathers them first, "a2a" divides heads instead of the sequence,
+    "a2a+p2p" does so within the groups of a two-dimensional mesh, with a ring among groups; "auto" takes the
+    one that is predicted to be the fastest. layout and cu_seqlens: context_parallel_shard's; with
+    cu_seqlens each document attends only to itself. timeout: seconds that a message may take.
+
+        >>> import torch, torch.distributed as dist, regard.torch
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> q = k = v = torch.ones(1, 2, 5, 64)
+        >>> with regard.torch.context_parallel(dist.group.WORLD, layout="zigzag"):
+        ...     out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        >>> dist.destroy_process_group()
+
+    Scopes nest; the innermost holds. In torch.compile a call is a graph break. Raises TypeError or
+    regard.torch.ArgumentError for an argument, on every rank where ranks disagree; calls raise RuntimeError with
+    rank and step where another rank ended or sent nothing for `timeout` seconds.
+
+    More: `python -m regard docs distributed`.
+    """
+
+    def __init__(self, mesh: Any, comm: str = "auto", layout: str = "contiguous", cu_seqlens: Any = None,
+                 timeout: float = TIMEOUT) -> None:
+        if comm not in COMMS:
+            raise ArgumentError(f"comm ({comm!r}) must be one of {', '.join(map(repr, COMMS))}")
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+            raise TypeError(f"timeout ({timeout!r}) must be a number of seconds")
+        if not 0 < timeout < float("inf"):
+            raise ArgumentError(f"timeout ({timeout!r}) must be a positive number of seconds")
+        self._starts = check_layout(layout, cu_seqlens)
+        ranks = ranks_of(mesh)
+        if comm == "a2a+p2p" and ranks.topology[0] == 1:
+            raise ArgumentError("mesh (of one group) must be a DeviceMesh of two dimensions, groups and the ranks "
+                                "of each, with comm='a2a+p2p'")
+        self.comm, self.layout, self.timeout = comm, layout, float(timeout)
+        self._link, self._topology = Communicator(ranks.group), ranks.topology
+        self.has_documents = self._starts is not None
+        self._masks: list[Masks] = []
+
+    def __enter__(self) -> context_parallel:
+        self._masks.append(Masks())
+        _install.begin_scope()
+        open_ranks(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        close_ranks(self)
+        _install.end_scope()
+        self._masks.pop().undo()
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, options: Options,
+               backends: str) -> tuple[Tensor, Tensor]:
+        """This rank's rows of out and lse; every rank must call it."""
+        if "torch._dynamo" in sys.modules:  # frames in here must not be compiled, either
+            result: tuple[Tensor, Tensor] = torch._dynamo.disable(self._attend)(q, k, v, options, backends)
+            return result
+        return self._attend(q, k, v, options, backends)
+
+    setattr(attend, "_torchdynamo_disable", True)  # torch.compiler.disable imports all of torch._dynamo
+    setattr(attend, "_torchdynamo_disable_msg", "context_parallel sends and receives messages")
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, options: Options,
+                backends: str) -> tuple[Tensor, Tensor]:
+        _check_call(q, options)
+        lengths_q, lengths_kv = self._agreed(q, k, v, options, backends)
+        size, starts = self._link.size, self._starts
+        length_q = length_of(lengths_q, self.layout, starts, "positions of query")
+        length_kv = length_of(lengths_kv, self.layout, starts, "positions of key")
+        shape = Shape(self.comm, self._topology, pieces_of(self.layout, length_q, size, starts),
+                      pieces_of(self.layout, length_kv, size, starts), length_q, length_kv, starts, self.timeout)
+        out, lse = _Recorded.apply(q, k, v, options.sinks, Call(self._link, shape, options, (q.shape[1], k.shape[1])),
+                                   backends)
+        return out, lse
+
+    def _agreed(self, q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str) -> tuple[list[int], list[int]]:
+        """Positions of q and of k on each rank; raises on every rank where they describe different calls."""
+        shapes = " ".join(f"{name}[{x.shape[0]},{x.shape[1]},*,{x.shape[3]}]" for name, x in (("q", q), ("k", k), ("v", v)))
+        set_options = {name: value for name, value in options._asdict().items()
+                       if not isinstance(value, Tensor) and value != Options._field_defaults[name]}
+        tensors = [name for name in ("sinks", "alibi_slopes") if getattr(options, name) is not None]
+        words = (f"{shapes} {q.dtype} comm={self.comm} layout={self.layout} cu_seqlens={self._starts} "
+                 f"topology={self._topology} {set_options} {tensors} backends={backends!r} regard {_core.__version__}")
+        own = hashlib.sha256(words.encode()).hexdigest()[:16]
+        texts = exchange_texts(self._link, f"{q.shape[2]} {k.shape[2]} {own} {words}", self.timeout)
+        answers = [text.split(" ", 3) for text in texts]
+        for rank, (_, _, digest, said) in enumerate(answers):
+            if digest != own:
+                raise ArgumentError(f"call of rank {rank} ({said}) must be that of rank {self._link.rank} ({words})")
+        return [int(each[0]) for each in answers], [int(each[1]) for each in answers]

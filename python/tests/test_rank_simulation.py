@@ -1,0 +1,60 @@
+"""bench/harness/ranks.py against what can be counted by hand."""
+
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+from harness import ranks  # noqa: E402
+
+FREE = ranks.Network(node=1 << 20, latency=(0.0, 0.0), bandwidth=(1e30, 1e30), copies=1e30)
+PROBLEM = ranks.Problem(1 << 12, 8, 8, 64, "f32")
+
+
+def kernel(rows, keys, heads_q, heads_kv, causal):
+    """A second for each pair of 1,000 queries and 1,000 keys that a head sees."""
+    return rows * keys * heads_q * (0.5 if causal else 1.0) / 1e6
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+def test_ranks_share_the_work_where_messages_are_free(causal, size):
+    problem = ranks.Problem(1 << 12, 8, 8, 64, "f32", causal)
+    whole = kernel(problem.length, problem.length, 8, 8, causal)
+    for name in ("p2p", "all_gather", "a2a"):
+        made = ranks.simulate(name, problem, size, FREE, kernel)
+        assert made.seconds == pytest.approx(whole / size, rel=1e-6), name
+        assert made.balance == pytest.approx(1.0)
+
+
+def test_a_ring_hides_messages_that_are_shorter_than_a_block_takes():
+    block = (1 << 12) // 4 * 2 * 8 * 64 * 4
+    compute = ranks.simulate("p2p", PROBLEM, 4, FREE, kernel).seconds
+    for factor, shown in ((0.5, 0.0), (3.0, 2.0 * compute / 4 * 3)):
+        network = ranks.Network(node=4, latency=(0.0, 0.0), bandwidth=(block / (factor * compute / 4),) * 2)
+        agreed = 3 * ranks.AGREEMENT / network.bandwidth[0]
+        made = ranks.simulate("p2p", PROBLEM, 4, network, kernel)
+        assert made.seconds == pytest.approx(compute + shown + agreed, rel=1e-6)
+        serial = ranks.simulate("p2p", PROBLEM, 4, ranks.Network(4, (0.0, 0.0), network.bandwidth, False), kernel)
+        assert serial.seconds == pytest.approx(compute + 3 * factor * compute / 4 + agreed, rel=1e-6)
+
+
+def test_messages_and_bytes_are_those_of_the_algorithm():
+    rows, kv = 1 << 10, 2 * 8 * 64 * 4
+    made = {name: ranks.simulate(name, PROBLEM, 4, FREE, kernel) for name in ("p2p", "all_gather", "a2a")}
+    assert (made["p2p"].messages, made["p2p"].sent) == (3, 3 * rows * kv)
+    assert (made["all_gather"].messages, made["all_gather"].sent) == (3, 3 * rows * kv)
+    q = 8 * 64 * 4
+    assert (made["a2a"].messages, made["a2a"].sent) == (15, 3 * rows * (q + kv + q + 8 * 4) // 4)
+
+
+def test_the_link_of_a_node_is_shared():
+    near = ranks.Network(node=4, latency=(0.0, 0.0), bandwidth=(1e9, 1e9))
+    assert ranks._all_to_all(1e9, 4, near) == pytest.approx(3.0)
+    assert ranks._all_to_all(1e9, 8, near) == pytest.approx(3.0 + 4 * 4)  # four ranks of a node send at once
+
+
+def test_what_cannot_run_is_refused_by_name():
+    assert "query heads (8)" in ranks.simulate("a2a", PROBLEM, 16, FREE, kernel).refused
+    assert "nodes" in ranks.simulate("a2a+p2p", PROBLEM, 4, ranks.Network(node=8), kernel).refused

@@ -1,0 +1,267 @@
+"""What the ranks of test_context_parallel*.py run: functions of (rank, size, ...), which assert."""
+
+import contextlib
+import itertools
+import threading
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
+
+import regard.flash_attn
+import regard.torch
+
+shard, unshard = regard.torch.context_parallel_shard, regard.torch.context_parallel_unshard
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 2e-2}  # as one rank's, of values near 1
+
+
+def make(length, heads_q=4, heads_kv=2, dim=8, dtype=torch.float64, batch=2, length_kv=None):
+    """q, k and v, the same on every rank."""
+    numbers = torch.Generator().manual_seed(length * 31 + heads_q)
+    return [torch.randn(batch, heads, n, dim, generator=numbers, dtype=torch.float64).to(dtype)
+            for heads, n in ((heads_q, length), (heads_kv, length_kv or length), (heads_kv, length_kv or length))]
+
+
+def mesh_of(size, comm):
+    """Two groups where heads are divided within groups."""
+    if comm != "a2a+p2p":
+        return init_device_mesh("cpu", (size,))
+    return init_device_mesh("cpu", (size // 2, 2))
+
+
+def compare(call, tensors, mesh, dims=(2, 2, 2), d_out_dim=2, reference=None, **scope):
+    """Forward and gradients of this rank's part against one rank's; returns the error over the tolerance."""
+    of_layout = {name: scope[name] for name in ("layout", "cu_seqlens") if name in scope}
+    whole = [x.clone().requires_grad_() for x in tensors]
+    expected = (reference or call)(*whole)
+    d_out = torch.randn(expected.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    d_out = d_out.to(expected.dtype)
+    expected.backward(d_out)
+    parts = [shard(x, mesh, dim, **of_layout).clone().requires_grad_() for x, dim in zip(tensors, dims)]
+    with regard.torch.context_parallel(mesh, **scope):
+        out = call(*parts)
+    assert out.dtype == expected.dtype
+    out.backward(shard(d_out, mesh, d_out_dim, **of_layout))
+    worst = 0.0
+    for got, want, dim in ((out, expected, d_out_dim), *((p.grad, w.grad, d) for p, w, d in zip(parts, whole, dims))):
+        want = shard(want, mesh, dim, **of_layout)
+        assert got.shape == want.shape
+        if got.numel():
+            error = (got - want).abs().double() / (1 + want.abs().double())
+            assert not error.isnan().any()
+            worst = max(worst, error.max().item() / TOLERANCE[got.dtype])
+    return worst
+
+
+def grid(rank, size, comms, layouts):
+    """Masks, types, grouped heads, lengths, windows: errors over the tolerance by case."""
+    errors = {}
+    meshes = {comm: mesh_of(size, comm) for comm in comms}
+    cases = itertools.product(comms, layouts, (False, True), ((61, 4, 2), (16 * size, 4, 4)))
+    for comm, layout, is_causal, (length, heads_q, heads_kv) in cases:
+        def call(q, k, v):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, enable_gqa=True)  # noqa: B023
+
+        for dtype in (torch.float64, torch.float32, torch.bfloat16):
+            scope = {"comm": comm, "layout": layout}
+            if layout == "per_document":
+                scope["cu_seqlens"] = [0, length]
+            tensors = make(length, heads_q, heads_kv, dtype=dtype)
+            errors[comm, layout, is_causal, length, str(dtype)] = compare(call, tensors, meshes[comm], **scope)
+    return errors
+
+
+def windows(rank, size, comms):
+    """Windows, softcap, ALiBi and lse by flash-attn's function, of [batch, positions, heads, head_dim]."""
+    errors = {}
+    for comm, window, causal in itertools.product(comms, ((7, 0), (5, 9), (-1, -1)), (False, True)):
+        def call(q, k, v):
+            return regard.flash_attn.flash_attn_func(q, k, v, causal=causal, window_size=window,  # noqa: B023
+                                                     softcap=2.0)
+
+        tensors = [x.transpose(1, 2) for x in make(53)]
+        errors[comm, window, causal] = compare(call, tensors, mesh_of(size, comm), (1, 1, 1), 1, comm=comm,
+                                               layout="zigzag")
+    return errors
+
+
+def documents(rank, size, comms):
+    """Packed sequences: each document attends to itself."""
+    starts, errors = [0, 5, 5, 30, 64, 71], {}
+    for comm, layout, is_causal in itertools.product(comms, ("contiguous", "zigzag", "per_document"), (False, True)):
+        def call(q, k, v):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, enable_gqa=True)  # noqa: B023
+
+        def alone(q, k, v):
+            parts = [call(*(x[:, :, a:b] for x in (q, k, v))) for a, b in zip(starts, starts[1:]) if a < b]  # noqa: B023
+            return torch.cat(parts, 2)
+
+        errors[comm, layout, is_causal] = compare(call, make(71, batch=1), mesh_of(size, comm), reference=alone,
+                                                  comm=comm, layout=layout, cu_seqlens=torch.tensor(starts))
+    return errors
+
+
+def parts(rank, size):
+    """Shards partition every length, and unshard is their inverse."""
+    mesh, group = mesh_of(size, "p2p"), dist.group.WORLD
+    for length, layout in itertools.product((0, 1, size - 1, size, 2 * size + 1, 61), regard.torch._shards.LAYOUTS):
+        starts = [0, length // 3, length // 2, length] if layout == "per_document" else None
+        whole = torch.arange(length * 3).reshape(3, length)
+        own = shard(whole, group, 1, layout, starts)
+        assert torch.equal(own, shard(whole, mesh, -1, layout, starts))
+        back = unshard(own, mesh, 1, layout, starts)
+        assert torch.equal(back, whole), (length, layout)
+        positions = shard(torch.arange(length), mesh, 0, layout, starts)
+        assert torch.equal(own[0], positions)
+    x = torch.randn(4, 6 * size, dtype=torch.bfloat16, requires_grad=True)
+    assert torch.equal(unshard(shard(x, mesh, layout="zigzag"), mesh, layout="zigzag"), x.detach()) or rank != 0
+    shard(x, mesh).sum().backward()
+    assert x.grad.sum() == 4 * 6
+    with _raises("lengths of dimension 1"):
+        unshard(torch.zeros(2, 3 + 2 * rank), mesh)
+    with _raises("tensor of rank"):
+        unshard(torch.zeros(2, 3, 1 + rank), mesh)
+
+
+def traffic(rank, size, comm, layout, backward, chunk):
+    """Messages and bytes of this rank's call, without those in which ranks agree; and their number in pieces of
+    `chunk` bytes at most, with the same result."""
+    link, sent = regard.torch._group.Communicator, []
+    begin = link.isend
+
+    def counted(self, peer, tag, data):
+        if tag < regard.torch._group._GATHER_TAG:
+            sent.append(data.nbytes)
+        return begin(self, peer, tag, data)
+
+    link.isend = counted
+    tensors = [shard(x, dist.group.WORLD, 2, layout).requires_grad_(backward) for x in make(16 * size, 4, 2, 8, batch=1)]
+    results = []
+    for limit in (1 << 31, chunk):
+        regard.torch._rank_messages.CHUNK = limit
+        with regard.torch.context_parallel(mesh_of(size, comm), comm=comm, layout=layout):
+            out = F.scaled_dot_product_attention(*tensors, is_causal=True, enable_gqa=True)
+        if backward:
+            sent.clear()
+            out.sum().backward()
+        results.append((len(sent), sum(sent), max(sent, default=0), out.detach()))
+        sent.clear()
+    assert torch.equal(results[0][3], results[1][3]) and results[0][1] == results[1][1]
+    assert results[1][2] <= chunk and results[1][0] >= results[0][0]
+    return results[0][:2]
+
+
+@contextlib.contextmanager
+def _raises(words, kind=ValueError):
+    try:
+        yield
+    except kind as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(f"nothing raised; expected {words!r}")
+
+
+def scopes(rank, size):
+    """Scopes hold for their thread, nest, and leave PyTorch's function as it was."""
+    before = F.scaled_dot_product_attention
+    q, k, v = make(8 * size, 2, 2, dtype=torch.float32)
+    mesh = mesh_of(size, "p2p")
+    whole = before(q, k, v)
+    mine = [shard(x, mesh, 2) for x in (q, k, v)]
+    local = before(*mine)
+    seen = []
+    with regard.torch.context_parallel(mesh):
+        outer = F.scaled_dot_product_attention(*mine)
+        thread = threading.Thread(target=lambda: seen.append(F.scaled_dot_product_attention(*mine)))
+        thread.start()
+        thread.join()
+        zigzag = [shard(x, mesh, 2, "zigzag") for x in (q, k, v)]
+        with regard.torch.context_parallel(mesh, layout="zigzag"), regard.torch.install():
+            inner = F.scaled_dot_product_attention(*zigzag)
+        again = F.scaled_dot_product_attention(*mine)
+    assert F.scaled_dot_product_attention is before
+    torch.testing.assert_close(outer, shard(whole, mesh, 2))
+    torch.testing.assert_close(inner, shard(whole, mesh, 2, "zigzag"))
+    assert torch.equal(outer, again)
+    torch.testing.assert_close(seen[0], local)
+    first, second = regard.torch.context_parallel(mesh), regard.torch.context_parallel(mesh, layout="zigzag")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)  # in another order, as tasks of one thread may end
+    torch.testing.assert_close(F.scaled_dot_product_attention(*zigzag), inner)
+    second.__exit__(None, None, None)
+    assert F.scaled_dot_product_attention is before
+    with _raises("inner", RuntimeError), regard.torch.context_parallel(mesh):
+        raise RuntimeError("inner")
+    assert F.scaled_dot_product_attention is before
+
+
+def compiled(rank, size):
+    """A graph break, and the same numbers, also of a function compiled outside of the scope."""
+    mesh = mesh_of(size, "p2p")
+    tensors = make(5 * size, 2, 2, dtype=torch.float64)
+
+    @torch.compile(backend="aot_eager")
+    def layer(q, k, v):
+        return F.scaled_dot_product_attention(q * 2, k, v, is_causal=True) + 1
+
+    def plain(q, k, v):
+        return F.scaled_dot_product_attention(q * 2, k, v, is_causal=True) + 1
+
+    local = [shard(x, mesh, 2) for x in tensors]
+    torch.testing.assert_close(layer(*local), plain(*local))
+    error = compare(layer, tensors, mesh, reference=plain)
+    torch.testing.assert_close(layer(*local), plain(*local))
+    return error
+
+
+def refusals(rank, size):
+    """What ranks cannot compute together is refused by name, before a message."""
+    mesh, scope = mesh_of(size, "p2p"), regard.torch.context_parallel
+    q, k, v = make(4, 2, 2, dtype=torch.float32)
+    with _raises("comm ('ring')"):
+        scope(mesh, comm="ring")
+    with _raises("layout ('striped')"):
+        scope(mesh, layout="striped")
+    with _raises("timeout (0)"):
+        scope(mesh, timeout=0)
+    with _raises("cu_seqlens (None)"):
+        scope(mesh, layout="per_document")
+    with _raises("two dimensions"):
+        scope(mesh, comm="a2a+p2p")
+    with _raises("mesh (int)", TypeError):
+        scope(3)
+    with scope(mesh):
+        for mask in (torch.ones(4, 4, dtype=torch.bool), torch.zeros(4, 4)):
+            with _raises("attn_mask (a tensor)"):
+                F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        with _raises("flex_attention"):
+            regard.torch.flex_attention(q, k, v)
+        with _raises("attention_padded"):
+            regard.torch.attention_padded(q, k, v, None)
+        with _raises("a call on a cache"):
+            regard.torch.attention_with_kvcache(*(x.transpose(1, 2) for x in (q, k, v)))
+        starts = torch.tensor([0, 4], dtype=torch.int32)
+        with _raises("cu_seqlens_q"):
+            regard.torch.varlen_attn(*(x[0].transpose(0, 1) for x in (q, k, v)), starts, starts, 4, 4)
+        with _raises("fp8_autocast"), regard.torch.fp8_autocast(regard.fp8.Float8CurrentScaling()):
+            F.scaled_dot_product_attention(q, k, v)
+        with _raises("torch.func"):
+            torch.func.grad(lambda q: F.scaled_dot_product_attention(q, k, v).sum())(q)
+        with regard.torch.exportable(), _raises("exportable()"):
+            F.scaled_dot_product_attention(q, k, v)
+    with scope(mesh), _raises("dropout_p (0.5)"):
+        F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+    with scope(mesh, comm="a2a"), _raises("heads of query (1)"):
+        F.scaled_dot_product_attention(q[:, :1], k[:, :1], v[:, :1])
+    with scope(mesh), _raises(f"call of rank {1 - min(rank, 1)} (q[2,2,*,8]"):
+        F.scaled_dot_product_attention(q, k, v, is_causal=rank == 0)
+    with scope(mesh, comm=("p2p", "a2a")[rank % 2]), _raises("comm=p2p"):
+        F.scaled_dot_product_attention(q, k, v)
+    with scope(mesh), _raises("torch.float64"):
+        F.scaled_dot_product_attention(*(x.to((torch.float64, torch.float32)[rank % 2]) for x in (q, k, v)))
+    with scope(mesh), _raises("positions of query"):
+        F.scaled_dot_product_attention(*(x[:, :, :2 + 2 * (rank == 0)] for x in (q, k, v)))
+    with scope(mesh, cu_seqlens=[0, 3]), _raises("cu_seqlens"):
+        F.scaled_dot_product_attention(q, k, v)

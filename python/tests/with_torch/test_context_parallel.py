@@ -1,0 +1,71 @@
+"""context_parallel over processes of gloo: the same numbers as one rank, forward and backward."""
+
+import pytest
+import rank_programs
+import ranks
+
+pytest.importorskip("torch.distributed")
+COMMS = ("p2p", "all_gather", "a2a", "auto")
+
+
+def check(results):
+    worst = {case: max(result[case] for result in results) for case in results[0]}
+    assert worst
+    excess = {case: round(error, 2) for case, error in worst.items() if error > 1}
+    assert not excess
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 7])
+def test_parts_of_ranks_partition_any_length(size):
+    ranks.run(size, rank_programs.parts)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_same_numbers_as_one_rank(size):
+    comms = COMMS if size == 2 else (*COMMS, "a2a+p2p")
+    check(ranks.run(size, rank_programs.grid, comms, ("contiguous", "zigzag", "per_document")))
+
+
+@pytest.mark.parametrize("size", [3, 7])
+def test_the_same_numbers_on_odd_numbers_of_ranks(size):
+    check(ranks.run(size, rank_programs.grid, ("p2p", "all_gather"), ("zigzag",)))
+
+
+@pytest.mark.parametrize("program", ["windows", "documents"])
+def test_features_have_the_same_numbers(program):
+    check(ranks.run(2, getattr(rank_programs, program), ("p2p", "all_gather", "a2a")))
+
+
+# Ranks of 16 rows, 4 heads and 2 of keys, of 8 elements of f64: a block of keys and values is ROWS bytes.
+BLOCK, SIZE_Q = 2 * 2 * 16 * 8 * 8, 4 * 16 * 8 * 8
+
+
+@pytest.mark.parametrize("comm,layout,backward,messages,sent", [
+    ("p2p", "zigzag", False, 3, 3 * BLOCK),
+    ("all_gather", "zigzag", False, 3, 3 * BLOCK),
+    ("p2p", "zigzag", True, 6, 6 * BLOCK),         # keys again, and gradients to their owners
+    ("all_gather", "zigzag", True, 6, 6 * BLOCK),
+    ("a2a", "contiguous", False, 15, 3 * (SIZE_Q + 2 * BLOCK + SIZE_Q + SIZE_Q // 8) // 4)])
+def test_messages_and_bytes_are_those_of_the_algorithm(comm, layout, backward, messages, sent):
+    # With a2a two heads of keys go to four ranks: each head to two of them.
+    assert ranks.run(4, rank_programs.traffic, comm, layout, backward, 1000) == [(messages, sent)] * 4
+
+
+def test_keys_that_nobody_sees_are_not_sent():
+    # Contiguous parts of a causal sequence: rank r's keys pass the ranks behind it.
+    assert ranks.run(4, rank_programs.traffic, "p2p", "contiguous", False, 1000) == [
+        (n, n * BLOCK) for n in (1, 2, 3, 0)]
+    assert ranks.run(4, rank_programs.traffic, "all_gather", "contiguous", False, 1000) == [
+        (n, n * BLOCK) for n in (3, 2, 1, 0)]
+
+
+def test_scopes_hold_for_their_thread_and_nest():
+    ranks.run(2, rank_programs.scopes)
+
+
+def test_compiled_functions_have_the_same_numbers():
+    assert max(ranks.run(2, rank_programs.compiled)) <= 1
+
+
+def test_what_ranks_cannot_compute_is_refused_by_name():
+    ranks.run(2, rank_programs.refusals)
