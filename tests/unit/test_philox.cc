@@ -60,7 +60,8 @@ TEST(Philox, ShareKept) {
   const double share = d.threshold / 65536.0;
   std::int64_t kept[8] = {};
   for (std::int64_t i = 0; i < 250; ++i) {
-    for (std::int64_t j = 0; j < 800; ++j) kept[j % 8] += dropout_keeps(d, dropout_row(d, i, 0, 0, 3, 4), j);
+    for (std::int64_t j = 0; j < 800; ++j)
+      kept[j % 8] += dropout_keeps(d, dropout_row(d, i, 0, 0, 3, 4), j);
   }
   for (const std::int64_t n : kept) {
     EXPECT_NEAR(static_cast<double>(n) / 25000.0, share,
