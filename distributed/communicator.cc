@@ -19,8 +19,12 @@ Messages::Messages(Communicator& communicator, const MessageLimits& limits, cons
   limits_.max_bytes = std::clamp<std::int64_t>(limits_.max_bytes, 1, INT32_MAX);
 }
 
-Messages::~Messages() {
-  if (!open_.empty()) communicator_.abandon();
+Messages::~Messages() { abandon_open(); }
+
+void Messages::abandon_open() noexcept {
+  if (open_.empty()) return;
+  communicator_.abandon();
+  open_.clear();
 }
 
 Status Messages::fail(int other, bool receives, const std::string& step,
@@ -56,20 +60,16 @@ Status Messages::receive(int from, int tag, std::span<std::byte> data, const std
 
 Status Messages::wait(int tag) {
   const Clock::time_point deadline = Clock::now() + limits_.timeout;
-  std::vector<Open> others;
-  std::vector<Open> mine;
-  for (Open& open : open_) {
-    (tag < 0 || open.tag == tag ? mine : others).push_back(std::move(open));
-  }
-  for (std::size_t x = 0; x < mine.size(); ++x) {
-    const Status status = communicator_.wait(mine[x].transfer, deadline);
+  const auto is_asked = [&](const Open& open) { return tag < 0 || open.tag == tag; };
+  for (const Open& open : open_) {
+    if (!is_asked(open)) continue;
+    const Status status = communicator_.wait(open.transfer, deadline);
     if (status.ok()) continue;
-    const Status failed = fail(mine[x].other, mine[x].receives, mine[x].step, status);
-    communicator_.abandon();
-    open_.clear();
+    const Status failed = fail(open.other, open.receives, open.step, status);
+    abandon_open();
     return failed;
   }
-  open_ = std::move(others);
+  std::erase_if(open_, is_asked);
   return {};
 }
 
@@ -86,6 +86,7 @@ Status Messages::all_gather(const std::vector<std::span<std::byte>>& data,
 Status Messages::all_to_all(const std::vector<std::span<const std::byte>>& from,
                             const std::vector<std::span<std::byte>>& to, const std::string& step) {
   constexpr int kTag = 1;
+  const TransferGuard guard(*this);
   const auto own = static_cast<std::size_t>(rank());
   const auto ranks = static_cast<std::size_t>(size());
   if (from.size() != ranks || to.size() != ranks) {

@@ -77,6 +77,9 @@ class Messages {
   Status all_to_all(const std::vector<std::span<const std::byte>>& from,
                     const std::vector<std::span<std::byte>>& to, const std::string& step);
 
+  /// Abandons the communicator where transfers are under way.
+  void abandon_open() noexcept;
+
   const Traffic& sent() const noexcept { return sent_; }
 
  private:
@@ -94,6 +97,19 @@ class Messages {
   const char* where_;
   std::vector<Open> open_;
   Traffic sent_;
+};
+
+/// Abandons what is under way at the end of a scope. Declared after the buffers of its transfers,
+/// so that none is freed before.
+class TransferGuard {
+ public:
+  explicit TransferGuard(Messages& messages) : messages_(messages) {}
+  ~TransferGuard() { messages_.abandon_open(); }
+  TransferGuard(const TransferGuard&) = delete;
+  TransferGuard& operator=(const TransferGuard&) = delete;
+
+ private:
+  Messages& messages_;
 };
 
 /// The number of messages that `bytes` need.

@@ -100,6 +100,7 @@ class Run {
       const std::string name = "ring " + std::to_string(step + 1) + " of " + std::to_string(n - 1);
       Block next;
       Tensor sent;
+      const TransferGuard guard(messages_);
       if (step + 1 < n) {
         const int owner = (me + n - step - 1) % n;
         next = incoming(owner, ring_ranges(ring_.sharding, owner, step + 1));
@@ -126,6 +127,7 @@ class Run {
     const Block mine = own();
     std::vector<Block> blocks(static_cast<std::size_t>(n));
     std::vector<Tensor> sent(static_cast<std::size_t>(n));
+    const TransferGuard guard(messages_);
     for (int x = 1; x < n; ++x) {
       const int from = (me + n - x) % n;
       Block& block = blocks[static_cast<std::size_t>(from)];
@@ -251,6 +253,7 @@ Status return_gradients(const Ring& ring, Messages* messages,
                         const RingGradients& gradients) {
   const int n = ring.sharding.members(), me = ring.member;
   std::vector<GradientBlock> arrived(static_cast<std::size_t>(n));
+  const TransferGuard guard(*messages);
   for (int x = 1; x < n; ++x) {
     const int from = (me + n - x) % n;
     GradientBlock& block = arrived[static_cast<std::size_t>(from)];

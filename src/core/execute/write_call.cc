@@ -78,7 +78,9 @@ std::string not_taken_by_run(const AttentionParams& params, const Buffers& buffe
     const auto feature = static_cast<Feature>(i);
     if (kNotTaken.has(feature) && params.features.has(feature)) return to_string(feature);
   }
-  return params.features.has(Feature::kDropout) && buffers.rng_offset != 0 ? "rng_offset" : "";
+  if (!params.features.has(Feature::kDropout)) return "";
+  if (buffers.rng_offset != 0) return "rng_offset";
+  return buffers.dropout_origin == DropoutOrigin{} ? "" : "dropout_origin";
 }
 
 // Options as `regard run` reads them; tensors say the rest.
