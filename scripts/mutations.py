@@ -28,6 +28,7 @@ ROUNDING = ("conformance", "*Rounding.*")
 GRADIENTS = ("conformance", "*GradCases*")
 BLOCKS = ("property", "*Backward.*")
 PAIR_BLOCKS = ("property", "*Backward.*flash_avx512_bf16")
+AMX = ("property", "*amx_bf16")
 MORE_GRADIENTS = ("property", "*Nan.*:*Backward.*")
 BACKWARD_CALLS = ("core", "Backward.*:Pair.*")
 ELEMENTS = ("unit", "Elements.*")
@@ -54,6 +55,12 @@ MUTATIONS = [
     Mutation("wrong head of a group", "src/cpu/forward/row_block.h",
              "const std::int64_t h = head_kv * p.group_size + g;",
              "const std::int64_t h = head_kv + g * p.num_heads_kv;", (KERNELS,)),
+    Mutation("AMX: groups of keys begin where rows see them", "src/cpu/forward/amx_tiles.inl",
+             "kKeyGroup = amx::kDepth;", "kKeyGroup = 2;", (AMX,)),
+    Mutation("AMX: a register of q past head_dim is not cleared", "src/cpu/forward/amx_tiles.inl",
+             "x < end * V::kWidth; ++x)", "x < 0; ++x)", (AMX, KERNELS)),
+    Mutation("AMX: probabilities past the last key are what was there", "src/cpu/forward/amx_tiles.inl",
+             "x < whole * V::kWidth; x += V::kLanes)", "x < 0; x += V::kLanes)", (AMX, KERNELS)),
     Mutation("softcap after bias", "src/cpu/forward/edit_scores.h",
              "  if (p.bias.present) add_bias<V>(p, row_block, tile, scores, scratch.row);\n",
              "  if (p.bias.present) add_bias<V>(p, row_block, tile, scores, scratch.row);\n"
@@ -162,8 +169,8 @@ MUTATIONS = [
     Mutation("dropout does not scale up", "src/cpu/forward/row_block.h",
              "const T sum = row_block.state.sum[w] * keep;", "const T sum = row_block.state.sum[w];", (KERNELS,)),
     Mutation("dropout ignores the diagonal", "src/cpu/forward/softmax.h",
-             "semantics::dropout_row(row_block.query[w], s.band.shift,",
-             "semantics::dropout_row(row_block.query[w], 0,", (KERNELS, CONFORMANCE)),
+             "semantics::dropout_row(p.dropout, row_block.query[w], s.band.shift,",
+             "semantics::dropout_row(p.dropout, row_block.query[w], 0,", (KERNELS, CONFORMANCE)),
     # ---- decode rows ----
     Mutation("a part's sum not shrunk", "src/cpu/forward/softmax.h",
              "V::fma(V::load(split.sum + at), by, V::load(state->sum + at))",
@@ -467,8 +474,8 @@ MUTATIONS = [
              "i < len_q ? len_kv : 0",
              "len_kv", (("unit", "DropoutMask.*"),)),
     Mutation("dropout_mask() ignores the diagonal", "src/core/describe/dropout_mask.cc",
-             "semantics::dropout_row(i, shift,",
-             "semantics::dropout_row(i, 0,", (("unit", "DropoutMask.*"),)),
+             "semantics::dropout_row(dropout, i, shift,",
+             "semantics::dropout_row(dropout, i, 0,", (("unit", "DropoutMask.*"),)),
     # ---- the flow ----
     Mutation("field left out of the field list", "include/regard/params.h",
              '  f("window_left", p.window_left);\n', "", (CASES, CORE)),

@@ -106,8 +106,8 @@ REGARD_EXPORT PredictedTime predict_time(const CostModel& model, const BackendRe
 /// The forward with keys and values of each format that a cache may have, on one backend: bf16, the
 /// formats of 8 bits and u4 (for even head dims) with a scale for each row, and q's own type before
 /// them. Other things are as params say. Empty but for forwards of up to 64 rows a sequence on CPUs
-/// (CostKind::kDecode and kShort) with q of f32, bf16 or f16, without descales, and where the model
-/// has no terms.
+/// (CostKind::kDecode and kShort) over more keys than queries, with q of f32, bf16 or f16, without
+/// descales, and where the model has no terms.
 REGARD_EXPORT std::vector<CacheFormatPrediction> predict_cache_formats(
     const CostModel& model, const BackendRef& backend, const AttentionParams& params);
 

@@ -168,7 +168,11 @@ TiledBackend::Shape TiledBackend::shape_of(const AttentionParams& params, Isa is
 
 std::int64_t TiledBackend::tile_kv(const AttentionParams& params,
                                    const TiledKernel& kernel) const noexcept {
-  return kernel.tile_factor * traits_.tile_kv(params.head_dim_qk, params.head_dim_v);
+  // Longer rows would take more workspace than EFFICIENT's megabyte a worker.
+  constexpr std::int64_t kLongestRow = 256;
+  const bool is_short = std::max(params.head_dim_qk, params.head_dim_v) <= kLongestRow;
+  return (is_short ? kernel.tile_factor : 1) *
+         traits_.tile_kv(params.head_dim_qk, params.head_dim_v);
 }
 
 /// As many row blocks as leave an eighth of the L2 when the copies of a tile are in it; changes no

@@ -43,7 +43,8 @@ bool is_cache_read(const AttentionParams& params) {
   const CostKind kind = kind_of(params, false);
   return has_type && params.device.type == DeviceType::kCpu &&
          !params.features.has(Feature::kNeedsGrad) && !params.features.has(Feature::kDescales) &&
-         (kind == CostKind::kDecode || kind == CostKind::kShort) && params.seqlen_kv > 0;
+         (kind == CostKind::kDecode || kind == CostKind::kShort) &&
+         params.seqlen_kv > params.seqlen_q;
 }
 
 }  // namespace
