@@ -39,6 +39,17 @@ std::string key_of(const Whole& whole, bool is_decode) {
   return text;
 }
 
+/// What they must have alike of the tensors and numbers of a call.
+std::string data_key_of(const AttentionRequest& request) {
+  std::string text = " diagonal_offset=" + std::to_string(request.diagonal_offset);
+  if (request.options.dropout_p > 0.0) {
+    text += " rng=" + std::to_string(request.rng_seed) + "," + std::to_string(request.rng_offset);
+  }
+  if (request.alibi_slopes.present()) text += " alibi_slopes";
+  if (request.sinks.present()) text += " sinks";
+  return text;
+}
+
 std::uint64_t hash_of(const std::string& text) {
   std::uint64_t hash = 14695981039346656037u;  // FNV-1a: the same in every program
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
@@ -233,8 +244,8 @@ Expected<Plan> choose(Whole whole, bool is_decode, const char* where) {
 Expected<Plan> plan_for(Communicator& communicator, const AttentionRequest& request,
                         const Options& options, bool is_decode, const char* where) try {
   Expected<Whole> whole = whole_of(request, options, communicator, is_decode, where);
-  const std::string text =
-      whole.ok() ? key_of(*whole, is_decode) : "error: " + whole.status().message();
+  const std::string text = whole.ok() ? key_of(*whole, is_decode) + data_key_of(request)
+                                      : "error: " + whole.status().message();
   const Status agreed = agree(communicator, options.limits, text, where);
   if (!whole.ok()) return whole.status();
   if (!agreed.ok()) return agreed;

@@ -115,6 +115,26 @@ TEST(Plan, RanksThatDisagreeAreRefusedEverywhere) {
   }
 }
 
+TEST(Plan, SeedsThatDifferAreRefused) {
+  Problem p;
+  distributed::ThreadGroup group(2);
+  std::vector<Status> statuses(2);
+  test::on_ranks(2, [&](int r) {
+    const auto options = test::options_of(p);
+    const auto rows = distributed::make_layout(options.layout, p.sq, 2).value();
+    const std::int64_t own = distributed::rows_of(rows[static_cast<std::size_t>(r)]);
+    const test::Tensors x = test::allocate(p, own, own);
+    AttentionRequest request = x.request(p, false);
+    request.options.dropout_p = 0.5;
+    request.rng_seed = static_cast<std::uint64_t>(r);
+    statuses[static_cast<std::size_t>(r)] =
+        distributed::plan(group.communicator(r), request, options).status();
+  });
+  for (const Status& s : statuses) {
+    EXPECT_NE(s.message().find("rng=1,0"), std::string::npos) << s.message();
+  }
+}
+
 TEST(Plan, AnErrorOfOneRankIsOneOfAll) {
   Problem p;
   distributed::ThreadGroup group(2);
