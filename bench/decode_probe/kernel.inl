@@ -1,29 +1,44 @@
-// A plain decode of one head of K and V, for a vector of kLanes floats: what a short kernel reaches
-// that hardware prefetchers like. Included once for each instruction set, inside a namespace that
-// defines kLanes, Floats, Words and Halves.
+// A plain decode of one head of K and V: what a short kernel reaches that hardware prefetchers
+// like. Included by isa_<isa>.cc, in vectors as wide as that instruction set's.
 //
 // K's tile is multiplied while V's tile is prefetched into the L2, and V's while the next tile of K
 // is: one stream at a time is read, the other one fetched.
 
+#include <cstdint>
+
+#include "decode_probe/kernel.h"
+
+namespace probe {
+namespace {  // members with linkage would be shared between units
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#else
+constexpr int kLanes = 8;
+#endif
+typedef float Floats __attribute__((vector_size(4 * kLanes)));
+typedef std::int32_t Words __attribute__((vector_size(4 * kLanes)));
+typedef std::uint16_t Halves __attribute__((vector_size(2 * kLanes)));
+
 constexpr int kTile = 64;  // keys: scores of 8 rows take 2 KB of the L1
 
-inline Floats load(const float* p) {
+Floats load(const float* p) {
   Floats x;
   __builtin_memcpy(&x, p, sizeof(x));
   return x;
 }
 
-inline Floats load(const std::uint16_t* p) {  // bf16: the upper half of a float
+Floats load(const std::uint16_t* p) {  // bf16: the upper half of a float
   Halves x;
   __builtin_memcpy(&x, p, sizeof(x));
   return (Floats)(__builtin_convertvector(x, Words) << 16);
 }
 
-inline void store(float* p, Floats x) { __builtin_memcpy(p, &x, sizeof(x)); }
+void store(float* p, Floats x) { __builtin_memcpy(p, &x, sizeof(x)); }
 
-inline Floats fill(float x) { return x - Floats{}; }
+Floats fill(float x) { return x - Floats{}; }
 
-inline float sum(Floats x) {
+float sum(Floats x) {
   float lanes[kLanes];
   store(lanes, x);
   for (int half = kLanes / 2; half > 0; half /= 2) {
@@ -33,7 +48,7 @@ inline float sum(Floats x) {
 }
 
 /// 2^x for x <= 0, to 2e-6; 0 below -126.
-inline Floats exp2_of(Floats x) {
+Floats exp2_of(Floats x) {
   x = x < -126.0f ? fill(-126.0f) : x;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: rounds to a whole number
   const Floats whole = (x + kRound) - kRound, f = x - whole;
@@ -47,7 +62,7 @@ inline Floats exp2_of(Floats x) {
   return p * (Floats)exponent;
 }
 
-inline void prefetch(const void* row, std::int64_t bytes) {
+void prefetch(const void* row, std::int64_t bytes) {
   for (std::int64_t at = 0; at < bytes; at += 64) {
     __builtin_prefetch(static_cast<const char*>(row) + at, 0, 2);
   }
@@ -143,3 +158,6 @@ void decode(const HeadCall& c) {
     default: return decode_rows<8, T>(c);
   }
 }
+
+}  // namespace
+}  // namespace probe

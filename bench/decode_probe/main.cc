@@ -25,44 +25,12 @@
 #include <thread>
 #include <vector>
 
+#include "decode_probe/kernel.h"
 #include "regard/attention.h"
 
 namespace {
 
-/// One head of K and V and the query rows of its group.
-struct HeadCall {
-  const float* q;  // [rows][dim]
-  const void* keys;
-  const void* values;
-  float* out;  // [rows][dim]
-  std::int64_t rows, dim, length;
-  std::int64_t stride;  // elements between keys
-  float scale;          // to powers of two
-};
-
-#if defined(__x86_64__)
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-namespace avx2 {
-constexpr int kLanes = 8;
-typedef float Floats __attribute__((vector_size(32)));
-typedef std::int32_t Words __attribute__((vector_size(32)));
-typedef std::uint16_t Halves __attribute__((vector_size(16)));
-#include "decode_probe/kernel.inl"
-}  // namespace avx2
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma,prefer-vector-width=512")
-namespace avx512 {
-constexpr int kLanes = 16;
-typedef float Floats __attribute__((vector_size(64)));
-typedef std::int32_t Words __attribute__((vector_size(64)));
-typedef std::uint16_t Halves __attribute__((vector_size(32)));
-#include "decode_probe/kernel.inl"
-}  // namespace avx512
-#pragma GCC pop_options
-#endif
-
+using probe::HeadCall;
 using Kernel = void (*)(const HeadCall&);
 
 struct Options {
@@ -298,10 +266,10 @@ class Bench {
     std::vector<Kernel> kernels;
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-      kernels.push_back(s.bf16 ? avx2::decode<std::uint16_t> : avx2::decode<float>);
+      kernels.push_back(s.bf16 ? probe::decode_bf16_avx2 : probe::decode_f32_avx2);
     }
     if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
-      kernels.push_back(s.bf16 ? avx512::decode<std::uint16_t> : avx512::decode<float>);
+      kernels.push_back(s.bf16 ? probe::decode_bf16_avx512 : probe::decode_f32_avx512);
     }
 #endif
     return kernels;
