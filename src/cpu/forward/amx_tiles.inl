@@ -1,5 +1,5 @@
-// Products of bf16 by AMX, which multiplies matrices of 16 rows and 32 pairs: scores^T = K * q^T
-// and out^T = V^T * probs. The forms of q^T and probs are those of bf16_tiles.inl, K is read in
+// Products of bf16 by AMX, which multiplies 16 rows of 32 elements by 16 columns: scores^T = K *
+// q^T and out^T = V^T * probs. The forms of q^T and probs are those of bf16_tiles.inl, K is read in
 // place where its rows are whole registers, and V is transposed. Included by isa_amx_bf16.cc.
 
 #include <cstdint>
@@ -193,6 +193,7 @@ class AmxTiles : public Bf16Tiles<V> {
     if (this->has_values_) return;
     this->has_values_ = true;
     row_pairs_ = round_up(this->tile_.size, amx::kDepth) / 2;
+    this->value_pairs_ = round_up(this->v_.dim, amx::kRows) * row_pairs_;
     transpose_values();
   }
 
@@ -202,7 +203,7 @@ class AmxTiles : public Bf16Tiles<V> {
   void transpose_values() {
     using Unsigned = typename V::Unsigned;
     const std::int64_t dims = round_up(this->v_.dim, amx::kRows);
-    for (std::int64_t x = 0; x < V::kLanes; ++x) this->values_buffer_[dims * row_pairs_ + x] = {0};
+    for (std::int64_t x = 0; x < V::kLanes; ++x) this->values_buffer_[this->value_pairs_ + x] = {0};
     for (std::int64_t pair = 0; pair < row_pairs_; pair += V::kLanes) {
       const char* rows[2 * V::kLanes];
       const int count = keys_of(2 * pair, rows);
@@ -246,14 +247,6 @@ class AmxTiles : public Bf16Tiles<V> {
       __builtin_memcpy(&pairs, from, static_cast<std::size_t>(left) * sizeof(std::uint16_t));
     }
     return pairs;
-  }
-
-  bool is_finite() {
-    if (this->finite_known_) return this->finite_;
-    this->finite_known_ = true;
-    const std::int64_t count = round_up(this->v_.dim, amx::kRows) * row_pairs_;
-    this->finite_ = all_finite_pairs<V>({this->values_buffer_, count, 1}, 1, count);
-    return this->finite_;
   }
 
   amx::Configuration configuration_;

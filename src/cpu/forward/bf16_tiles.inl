@@ -114,13 +114,13 @@ class Bf16Tiles {
     if (has_values_) return;
     has_values_ = true;
     pair_keys<V>(v_, tile_, values_dim_, values_buffer_);
+    value_pairs_ = (tile_.size + 1) / 2 * values_dim_;
   }
 
   bool is_finite() {
     if (finite_known_) return finite_;
     finite_known_ = true;
-    const std::int64_t count = (tile_.size + 1) / 2 * values_dim_;
-    finite_ = all_finite_pairs<V>({values_buffer_, count, 1}, 1, count);
+    finite_ = all_finite_pairs<V>({values_buffer_, value_pairs_, 1}, 1, value_pairs_);
     return finite_;
   }
 
@@ -131,6 +131,7 @@ class Bf16Tiles {
   std::int64_t values_dim_;
   Pair* keys_buffer_;
   Pair* values_buffer_;
+  std::int64_t value_pairs_ = 0;  // that need_values() left there
   Tile tile_{};
   KvOperand k_{};
   KvOperand v_{};
