@@ -37,10 +37,6 @@ using test::unequal;
 class Backward : public test::Property {
  protected:
   /// Runs the problem's forward and backward by a plan, in exactly the workspaces that are stated.
-  static Isa without_pairs(Isa isa) {
-    return isa_without(isa_without(isa, Isa::kAvx512Bf16), Isa::kNeonBf16);
-  }
-
   static void run_pair(const Plan& made, Problem* problem, Executor* executor = nullptr) {
     const AttentionGradRequest& request = problem->request();
     problem->reset_outputs();
@@ -61,10 +57,8 @@ class Backward : public test::Property {
   static void run_pair(Problem* problem, int workers, Executor* executor = nullptr) {
     const auto context = test::make_context(GetParam().isa, workers);
     const Plan made = test::plan_forced(*context, problem->request(), GetParam());
-    const Isa isa = made.backward_kernel().isa;
-    const bool pairs = multiplies_pairs(problem->request()) && GetParam().isa != Isa::kAmxBf16;
-    const Isa unit = pairs ? GetParam().isa : without_pairs(GetParam().isa);
-    ASSERT_EQ(isa, unit) << made.to_string();
+    const Isa unit = test::backward_isa(GetParam(), describe(problem->request()).value());
+    ASSERT_EQ(made.backward_kernel().isa, unit) << made.to_string();
     run_pair(made, problem, executor);
   }
 
@@ -113,11 +107,6 @@ class Backward : public test::Property {
   }
 
  private:
-  /// Where the machine does.
-  static bool multiplies_pairs(const AttentionGradRequest& request) {
-    return GetParam().backend.id == BackendId::kFlash && request.q.dtype == Dtype::kBf16 &&
-           request.out.dtype == Dtype::kBf16;
-  }
   static Block workspace_of(std::int64_t bytes) {
     Block workspace(static_cast<std::size_t>(bytes), 6, Guard::kCanaries);
     workspace.fill(0xff);
