@@ -2,6 +2,7 @@
 and the tests that ought to notice (a GoogleTest program and a filter, tried in order)."""
 
 from mutation import Mutation
+from mutations_amx import AMX_MUTATIONS
 from mutations_caches import CACHE_MUTATIONS
 from mutations_cuda import CUDA_MUTATIONS
 from mutations_distributed import DISTRIBUTED_MUTATIONS
@@ -28,7 +29,6 @@ ROUNDING = ("conformance", "*Rounding.*")
 GRADIENTS = ("conformance", "*GradCases*")
 BLOCKS = ("property", "*Backward.*")
 PAIR_BLOCKS = ("property", "*Backward.*flash_avx512_bf16")
-AMX = ("property", "*amx_bf16")
 MORE_GRADIENTS = ("property", "*Nan.*:*Backward.*")
 BACKWARD_CALLS = ("core", "Backward.*:Pair.*")
 ELEMENTS = ("unit", "Elements.*")
@@ -55,12 +55,6 @@ MUTATIONS = [
     Mutation("wrong head of a group", "src/cpu/forward/row_block.h",
              "const std::int64_t h = head_kv * p.group_size + g;",
              "const std::int64_t h = head_kv + g * p.num_heads_kv;", (KERNELS,)),
-    Mutation("AMX: groups of keys begin where rows see them", "src/cpu/forward/amx_tiles.inl",
-             "kKeyGroup = amx::kDepth;", "kKeyGroup = 2;", (AMX,)),
-    Mutation("AMX: a register of q past head_dim is not cleared", "src/cpu/forward/amx_tiles.inl",
-             "x < end * V::kWidth; ++x)", "x < 0; ++x)", (AMX, KERNELS)),
-    Mutation("AMX: probabilities past the last key are what was there", "src/cpu/forward/amx_tiles.inl",
-             "x < whole * V::kWidth; x += V::kLanes)", "x < 0; x += V::kLanes)", (AMX, KERNELS)),
     Mutation("softcap after bias", "src/cpu/forward/edit_scores.h",
              "  if (p.bias.present) add_bias<V>(p, row_block, tile, scores, scratch.row);\n",
              "  if (p.bias.present) add_bias<V>(p, row_block, tile, scores, scratch.row);\n"
@@ -577,9 +571,6 @@ MUTATIONS = [
              (KERNELS, DECODE_ROWS)),
     Mutation("dropout with a contradicting diagonal", "src/core/describe/describe.cc",
              "if (!needed && p_.dropout_p == 0.0) return {};", "if (!needed) return {};", (CASES,)),
-    Mutation("dropout's origin is ignored", "src/problem/make_problem.cc",
-             "semantics::begin_dropout_at(&p.dropout, origin.position, origin.key, origin.head, origin.heads);",
-             "(void)origin;", (("distributed", "*Random*"),)),
     # ---- measuring ----
     Mutation("a causal call computes all pairs", "src/core/measure/work.cc",
              "if (band.window_left < 0 && band.window_right < 0) {",
@@ -604,5 +595,5 @@ MUTATIONS = [
     Mutation("offsets past the end accepted", "tools/regard/safetensors.cc",
              "if (entry.begin > entry.end || entry.end > total) {",
              "if (entry.begin > entry.end) {", (READER,)),
-] + (PACKED_MUTATIONS + CACHE_MUTATIONS + SCALE_MUTATIONS + LLM_MUTATIONS + CUDA_MUTATIONS + FUNCTION_MUTATIONS +
-     FP8_MUTATIONS + DISTRIBUTED_MUTATIONS + GUIDE_MUTATIONS + SELF_CHECK_MUTATIONS)
+] + (AMX_MUTATIONS + PACKED_MUTATIONS + CACHE_MUTATIONS + SCALE_MUTATIONS + LLM_MUTATIONS + CUDA_MUTATIONS +
+     FUNCTION_MUTATIONS + FP8_MUTATIONS + DISTRIBUTED_MUTATIONS + GUIDE_MUTATIONS + SELF_CHECK_MUTATIONS)

@@ -23,8 +23,11 @@ DISTRIBUTED_MUTATIONS = [
              "at = unpack(rows_of(gradients.d_v, s.local, s.length), at);", (CASES,)),
     Mutation("ranks do not compare their keys", "distributed/plan.cc",
              "heads[r].hash != heads[0].hash && other == ranks", "false && other == ranks", (RANKS,)),
-    Mutation("an end is not told", "distributed/thread_communicator.cc",
+    Mutation("an end is not reported", "distributed/thread_communicator.cc",
              "shared_->ended[static_cast<std::size_t>(rank_)] = true;", "", (FAULTS,)),
     Mutation("chunks are not counted", "distributed/communicator.cc",
              "sent_.messages += 1;", "sent_.messages += at == 0 ? 1 : 0;", (CASES,)),
+    Mutation("dropout's origin is ignored", "src/problem/make_problem.cc",
+             "semantics::begin_dropout_at(&p.dropout, origin.position, origin.key, origin.head, origin.heads);",
+             "(void)origin;", (CASES,)),
 ]
