@@ -60,16 +60,16 @@ Status Messages::receive(int from, int tag, std::span<std::byte> data, const std
 
 Status Messages::wait(int tag) {
   const Clock::time_point deadline = Clock::now() + limits_.timeout;
-  const auto is_asked = [&](const Open& open) { return tag < 0 || open.tag == tag; };
+  const auto has_tag = [&](const Open& open) { return tag < 0 || open.tag == tag; };
   for (const Open& open : open_) {
-    if (!is_asked(open)) continue;
+    if (!has_tag(open)) continue;
     const Status status = communicator_.wait(open.transfer, deadline);
     if (status.ok()) continue;
     const Status failed = fail(open.other, open.receives, open.step, status);
     abandon_open();
     return failed;
   }
-  std::erase_if(open_, is_asked);
+  std::erase_if(open_, has_tag);
   return {};
 }
 

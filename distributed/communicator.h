@@ -35,7 +35,7 @@ class Communicator {
   /// states what is known ("rank 2 has ended").
   virtual Status wait(Transfer transfer, Clock::time_point deadline) = 0;
   /// Gives up every transfer that was not waited for: their memory is not touched afterwards. The
-  /// group is of no use any more; the others are told where the transport can.
+  /// group is of no use any more; the others are notified where the transport can.
   virtual void abandon() noexcept = 0;
 };
 

@@ -12,8 +12,8 @@ namespace regard::distributed {
 struct Fault {
   enum class Kind : std::uint8_t {
     kNone = 0,
-    kEnd,   // it is gone: this and every later call of it fails, and the others are told
-    kStop,  // it hangs for `delay` and fails; nobody is told
+    kEnd,   // it is gone: this and every later call of it fails, and the others are notified
+    kStop,  // it hangs for `delay` and fails; no rank is notified
     kDelay  // it is late by `delay`, and goes on
   } kind = Kind::kNone;
   int rank = 0;

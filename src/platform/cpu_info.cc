@@ -33,7 +33,7 @@ Registers cpuid(unsigned leaf, unsigned subleaf = 0) {
   return r;
 }
 
-/// Linux enlarges the signal frames of a process that asks for AMX's registers, and refuses where
+/// Linux enlarges the signal frames of a process that requests AMX's registers, and refuses where
 /// an alternative stack is too small for them.
 [[maybe_unused]] bool has_amx() {
 #if defined(REGARD_HAS_AMX) && defined(__linux__)

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/checked.h"
+#include "regard/dtype.h"
 #include "semantics/row_bounds.h"
 
 namespace regard {
@@ -70,11 +72,10 @@ double visible_keys_of(const AttentionParams& p, std::int64_t len_q, std::int64_
 }
 
 TokenBytes token_bytes(const AttentionParams& p) noexcept {
-  constexpr std::int64_t kGroup = 32;  // elements of u4 with a scale and a minimum
   const bool has_row_scales = p.features.has(Feature::kScalesPerToken);
   const auto bytes = [&](std::int64_t heads, std::int64_t width, Dtype dtype) {
     // Floats: a scale and a minimum for each group of u4, else a scale.
-    const std::int64_t groups = (width + kGroup - 1) / kGroup;
+    const std::int64_t groups = ceil_div(width, kGroupSize);
     const std::int64_t floats = dtype == Dtype::kU4                     ? 2 * groups
                                 : has_row_scales && is_quantised(dtype) ? 1
                                                                         : 0;
