@@ -1,5 +1,7 @@
 #include "tools/llm/options.h"
 
+#include <CLI/CLI.hpp>
+
 namespace llm {
 namespace {
 

@@ -1,10 +1,13 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 
 #include "tools/llm/generate.h"
+
+namespace CLI {
+class App;
+}
 
 namespace llm {
 

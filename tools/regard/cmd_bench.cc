@@ -12,7 +12,6 @@
 #include "tools/regard/commands.h"
 #include "tools/regard/exit_codes.h"
 #include "tools/regard/interrupt.h"
-#include "tools/regard/option_table.h"
 #include "tools/regard/options.h"
 #include "tools/regard/output.h"
 #include "tools/regard/problem_tensors.h"
@@ -145,10 +144,10 @@ class BenchVerb {
 }  // namespace
 
 Command add_bench(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("bench", "How fast every usable backend is on given shapes");
+  CLI::App* verb = add_verb(app, "bench", "How fast every usable backend is on given shapes");
   const auto flags = std::make_shared<BenchFlags>();
-  describe_option(
-      verb->add_option("problem", flags->words)->required(),
+  add_positional(
+      *verb, "problem", flags->words, true,
       {kProblemValue, "Words of a case, cases in quotes, files as run takes them, or records"});
   add_value(*verb, "--seconds", flags->seconds,
             {"X", "Seconds to measure each problem; at least three rounds", "1"});

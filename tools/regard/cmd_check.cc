@@ -14,7 +14,6 @@
 #include "regard/context.h"
 #include "tools/regard/commands.h"
 #include "tools/regard/exit_codes.h"
-#include "tools/regard/option_table.h"
 #include "tools/regard/options.h"
 #include "tools/regard/output.h"
 #include "tools/regard/problem_words.h"
@@ -296,10 +295,9 @@ int check(Output& output, const CheckOptions& options) {
 }  // namespace
 
 Command add_check(CLI::App& app) {
-  CLI::App* verb =
-      app.add_subcommand("check", "Hold every usable backend against the oracle on cases");
+  CLI::App* verb = add_verb(app, "check", "Hold every usable backend against the oracle on cases");
   const auto options = std::make_shared<CheckOptions>();
-  describe_option(verb->add_option("case", options->words), {"WORD", "The words of a case"});
+  add_positional(*verb, "case", options->words, false, {"WORD", "The words of a case"});
   add_value(*verb, "--random", options->random, {"N", "Check this many random cases instead"});
   add_value(*verb, "--seed", options->seed, {"N", "Of the random cases", "1"});
   add_value(*verb, "--min-pairs", options->min_pairs,

@@ -4,7 +4,6 @@
 #include "tools/regard/commands.h"
 #include "tools/regard/completion.h"
 #include "tools/regard/exit_codes.h"
-#include "tools/regard/option_table.h"
 #include "tools/regard/output.h"
 #include "tools/regard/safetensors.h"
 
@@ -30,10 +29,10 @@ int print_completion(const CLI::App& app, const std::string& shell) {
 }  // namespace
 
 Command add_completion(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("completion", "The completion script of a shell");
+  CLI::App* verb = add_verb(app, "completion", "The completion script of a shell");
   const auto shell = std::make_shared<std::string>();
-  describe_option(verb->add_option("shell", *shell)->required(),
-                  {"SHELL", "bash, zsh or fish", "", {"bash", "zsh", "fish"}});
+  add_positional(*verb, "shell", *shell, true,
+                 {"SHELL", "bash, zsh or fish", "", {"bash", "zsh", "fish"}});
   return {verb, [&app, shell] { return print_completion(app, *shell); }};
 }
 

@@ -109,7 +109,7 @@ int run_devices(const OutputOptions& options) {
 }  // namespace
 
 Command add_devices(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("devices", "This machine and the backends of this build");
+  CLI::App* verb = add_verb(app, "devices", "This machine and the backends of this build");
   const auto options = std::make_shared<OutputOptions>();
   add_output_flags(*verb, *options);
   return {verb, [options] { return run_devices(*options); }};

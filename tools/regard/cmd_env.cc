@@ -38,7 +38,7 @@ int run_env(const OutputOptions& options) {
 }  // namespace
 
 Command add_env(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("env", "The environment variables that regard reads");
+  CLI::App* verb = add_verb(app, "env", "The environment variables that regard reads");
   const auto options = std::make_shared<OutputOptions>();
   add_output_flags(*verb, *options);
   return {verb, [options] { return run_env(*options); }};

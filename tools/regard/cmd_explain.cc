@@ -11,7 +11,6 @@
 #include "regard/context.h"
 #include "tools/regard/commands.h"
 #include "tools/regard/exit_codes.h"
-#include "tools/regard/option_table.h"
 #include "tools/regard/options.h"
 #include "tools/regard/output.h"
 #include "tools/regard/problem_tensors.h"
@@ -125,19 +124,19 @@ int explain_problem(Output& output, const ExplainOptions& options) {
 }  // namespace
 
 Command add_explain(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand(
-      "explain", "Which backend would run a problem, and why every other one would not");
+  CLI::App* verb = add_verb(app, "explain",
+                            "Which backend would run a problem, and why every other one would not");
   const auto options = std::make_shared<ExplainOptions>();
-  describe_option(verb->add_option("problem", options->words)->required(),
-                  {kProblemValue, "The words of a case, or a file as run takes it"});
+  add_positional(*verb, "problem", options->words, true,
+                 {kProblemValue, "The words of a case, or a file as run takes it"});
   add_file_flags(*verb, options->file);
   add_common_flags(*verb, options->common);
-  describe_option(
-      verb->add_option("--shared-prefix", options->shared_prefix),
-      {"N", "Keys that all sequences have in the same first pages: explains both calls"});
-  verb->add_flag("--verbose", options->verbose,
-                 "Show four facts of each backend, and backends of absent devices");
-  verb->footer("The words of a case, in any order:\n" + case_syntax_help() + rank_words_help());
+  add_value(*verb, "--shared-prefix", options->shared_prefix,
+            {"N", "Keys that all sequences have in the same first pages: explains both calls"});
+  add_flag(*verb, "--verbose", options->verbose,
+           "Show four facts of each backend, and backends of absent devices");
+  add_footer(*verb,
+             "The words of a case, in any order:\n" + case_syntax_help() + rank_words_help());
   return {verb, [options] {
             Output output("explain", options->common.output);
             return output.finish(explain_problem(output, *options));

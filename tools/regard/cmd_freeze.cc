@@ -12,7 +12,6 @@
 #include "tools/regard/commands.h"
 #include "tools/regard/exit_codes.h"
 #include "tools/regard/interrupt.h"
-#include "tools/regard/option_table.h"
 #include "tools/regard/options.h"
 #include "tools/regard/output.h"
 #include "tools/regard/recorded_cases.h"
@@ -121,11 +120,12 @@ int show_differences(Output& output, const DiffOptions& options) {
 }  // namespace
 
 Command add_freeze(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand(
-      "freeze", "Record what runs for some cases on this machine, or compare with such a file");
+  CLI::App* verb =
+      add_verb(app, "freeze",
+               "Record what runs for some cases on this machine, or compare with such a file");
   const auto options = std::make_shared<FreezeOptions>();
-  describe_option(verb->add_option("problem", options->words),
-                  {kProblemValue, "Words of a case, cases in quotes, files, or records of calls"});
+  add_positional(*verb, "problem", options->words, false,
+                 {kProblemValue, "Words of a case, cases in quotes, files, or records of calls"});
   add_value(*verb, "-o,--output", options->output,
             {"FILE", "Write the decisions to this file", "standard output"});
   add_value(*verb, "--verify", options->verify,
@@ -140,10 +140,10 @@ Command add_freeze(CLI::App& app) {
 
 Command add_diff(CLI::App& app) {
   CLI::App* verb =
-      app.add_subcommand("diff", "How two files of freeze differ, line by line and by cause");
+      add_verb(app, "diff", "How two files of freeze differ, line by line and by cause");
   const auto options = std::make_shared<DiffOptions>();
-  describe_option(verb->add_option("a", options->a)->required(), {"FILE", "A file of freeze"});
-  describe_option(verb->add_option("b", options->b)->required(), {"FILE", "Another one"});
+  add_positional(*verb, "a", options->a, true, {"FILE", "A file of freeze"});
+  add_positional(*verb, "b", options->b, true, {"FILE", "Another one"});
   add_output_flags(*verb, options->output);
   return {verb, [options] {
             Output output("diff", options->output);

@@ -13,7 +13,6 @@
 #include "tools/regard/commands.h"
 #include "tools/regard/exit_codes.h"
 #include "tools/regard/interrupt.h"
-#include "tools/regard/option_table.h"
 #include "tools/regard/options.h"
 #include "tools/regard/output.h"
 #include "tools/regard/problem_words.h"
@@ -116,13 +115,12 @@ class GuideVerb {
 
 Command add_guide(CLI::App& app) {
   CLI::App* verb =
-      app.add_subcommand("guide", "A page about this machine: what runs, how fast, how exact");
+      add_verb(app, "guide", "A page about this machine: what runs, how fast, how exact");
   const auto flags = std::make_shared<GuideFlags>();
-  describe_option(verb->add_option("case", flags->words),
-                  {"WORD", "Your own shapes, measured too: words of a case, or cases in quotes"});
+  add_positional(*verb, "case", flags->words, false,
+                 {"WORD", "Your own shapes, measured too: words of a case, or cases in quotes"});
   add_value(*verb, "-o,--output", flags->output, {"FILE", "The page to write", "guide.html"});
-  describe_option(verb->add_flag("--quick", flags->quick),
-                  {"", "A minute and fewer sizes, in place of five minutes"});
+  add_flag(*verb, "--quick", flags->quick, "A minute and fewer sizes, in place of five minutes");
   add_value(*verb, "--seconds", flags->seconds, {"X", "Measure for at most so long", "300"});
   add_value(*verb, "--peer", flags->peer,
             {"FILE", "A Python interpreter whose PyTorch is measured beside", "none"});

@@ -9,7 +9,6 @@
 #include "tools/regard/commands.h"
 #include "tools/regard/completion.h"
 #include "tools/regard/exit_codes.h"
-#include "tools/regard/option_table.h"
 #include "tools/regard/output.h"
 
 namespace regard::cli {
@@ -67,7 +66,7 @@ std::string manual(const CLI::App& app) {
       ".B regard\n.I VERB\n[\\fIOPTION\\fR...] [\\fIARGUMENT\\fR...]\n",
       version(), section("NAME"), roff("scaled dot-product attention on several backends"),
       section("SYNOPSIS"));
-  out += section("DESCRIPTION") + roff(app.get_description()) + "\n";
+  out += section("DESCRIPTION") + roff(description_of(app)) + "\n";
   for (const OptionInfo& option : options_of(app)) out += tagged(option.usage(), option.text());
   out += section("VERBS");
   for (const VerbInfo& verb : verb_infos(app)) out += verb_text(verb);
@@ -84,7 +83,7 @@ std::string manual(const CLI::App& app) {
 }  // namespace
 
 Command add_man(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("man", "The manual page, for man -l -");
+  CLI::App* verb = add_verb(app, "man", "The manual page, for man -l -");
   return {verb, [&app] {
             Output output("man", {});
             output.print(manual(app));

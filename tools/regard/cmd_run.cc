@@ -14,7 +14,6 @@
 #include "tools/regard/commands.h"
 #include "tools/regard/exit_codes.h"
 #include "tools/regard/interrupt.h"
-#include "tools/regard/option_table.h"
 #include "tools/regard/options.h"
 #include "tools/regard/output.h"
 #include "tools/regard/problem_words.h"
@@ -262,25 +261,23 @@ class RunVerb {
 }  // namespace
 
 Command add_run(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand(
-      "run", "Attention on the tensors of a file: result, error against the oracle, time");
+  CLI::App* verb = add_verb(
+      app, "run", "Attention on the tensors of a file: result, error against the oracle, time");
   const auto options = std::make_shared<RunFileOptions>();
-  describe_option(verb->add_option("file", options->file)->required(),
-                  {"FILE", "A safetensors file with q, k, v and, optionally, masks, lengths, ..."});
-  describe_option(verb->add_flag("--all-backends", options->all_backends),
-                  {"", "Every usable backend, not the chosen one alone"});
+  add_positional(*verb, "file", options->file, true,
+                 {"FILE", "A safetensors file with q, k, v and, optionally, masks, lengths, ..."});
+  add_flag(*verb, "--all-backends", options->all_backends,
+           "Every usable backend, not the chosen one alone");
   add_value(*verb, "-o,--output", options->output,
             {"FILE", "Write out, lse and gradients to this safetensors file"});
   add_value(*verb, "--option", options->words,
             {"WORDS", "Words of a case, over the file's regard.options: 'causal diag=br'"});
   add_value(*verb, "--repeat", options->repeat,
             {"N", "Timed runs of each backend", "up to 7 in some 2 s"});
-  describe_option(verb->add_flag("--profile", options->profile),
-                  {"", "Repeat the calls under a profiler and show where time goes"});
-  describe_option(verb->add_flag("--grad", options->grad),
-                  {"", "The backward too: gradients, their errors and times"});
-  describe_option(verb->add_flag("--no-check", options->no_check),
-                  {"", "Leave out the comparison with the oracle"});
+  add_flag(*verb, "--profile", options->profile,
+           "Repeat the calls under a profiler and show where time goes");
+  add_flag(*verb, "--grad", options->grad, "The backward too: gradients, their errors and times");
+  add_flag(*verb, "--no-check", options->no_check, "Leave out the comparison with the oracle");
   add_common_flags(*verb, options->common);
   return {verb, [options] {
             Output output("run", options->common.output);

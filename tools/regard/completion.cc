@@ -155,14 +155,6 @@ std::string fish_option(const std::string& verb, const OptionInfo& option) {
 
 }  // namespace
 
-std::vector<VerbInfo> verb_infos(const CLI::App& app) {
-  std::vector<VerbInfo> infos;
-  for (const CLI::App* verb : verbs_of(app)) {
-    infos.push_back({verb->get_name(), verb->get_description(), options_of(*verb)});
-  }
-  return infos;
-}
-
 std::string bash_completion(const CLI::App& app) {
   std::vector<std::string> starts;
   std::vector<std::string> whole;  // words that need nothing more

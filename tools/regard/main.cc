@@ -12,7 +12,6 @@
 #include "tools/regard/commands.h"
 #include "tools/regard/exit_codes.h"
 #include "tools/regard/interrupt.h"
-#include "tools/regard/option_table.h"
 #include "tools/regard/output.h"
 #include "tools/regard/safetensors.h"
 

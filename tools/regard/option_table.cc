@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <memory>
@@ -54,6 +55,23 @@ OptionInfo info_of(const CLI::Option& option) {
   return info;
 }
 
+void describe(CLI::Option* option, const OptionText& text) {
+  option->option_text(text.value);
+  option->description(text.description);
+  option->default_str(text.default_text);
+  if (text.choices.empty()) return;
+  const auto accept_all = [](std::string&) { return std::string(); };
+  const CLI::Validator holder(accept_all, fmt::format("{}", fmt::join(text.choices, "|")),
+                              text.is_list ? kLists : kChoices);
+  option->check(holder);
+}
+
+template <class T>
+void add_value_of(CLI::App& app, const char* names, T& target, const OptionText& text) {
+  // One value each, or `--backend math CASE` would take the case for a backend.
+  describe(app.add_option(names, target)->allow_extra_args(false), text);
+}
+
 class ShortHelp final : public CLI::Formatter {
  public:
   ShortHelp() {
@@ -83,16 +101,38 @@ class ShortHelp final : public CLI::Formatter {
 
 }  // namespace
 
-CLI::Option* describe_option(CLI::Option* option, const OptionText& text) {
-  option->option_text(text.value);
-  option->description(text.description);
-  option->default_str(text.default_text);
-  if (text.choices.empty()) return option;
-  const auto accept_all = [](std::string&) { return std::string(); };
-  const CLI::Validator holder(accept_all, fmt::format("{}", fmt::join(text.choices, "|")),
-                              text.is_list ? kLists : kChoices);
-  return option->check(holder);
+CLI::App* add_verb(CLI::App& app, const char* name, const char* description) {
+  return app.add_subcommand(name, description);
 }
+
+void add_value(CLI::App& app, const char* names, std::string& target, const OptionText& text) {
+  add_value_of(app, names, target, text);
+}
+
+void add_value(CLI::App& app, const char* names, std::int64_t& target, const OptionText& text) {
+  add_value_of(app, names, target, text);
+}
+
+void add_value(CLI::App& app, const char* names, std::vector<std::string>& target,
+               const OptionText& text) {
+  add_value_of(app, names, target, text);
+}
+
+void add_flag(CLI::App& app, const char* names, bool& target, const char* description) {
+  describe(app.add_flag(names, target), {"", description});
+}
+
+void add_positional(CLI::App& app, const char* name, std::string& target, bool is_required,
+                    const OptionText& text) {
+  describe(app.add_option(name, target)->required(is_required), text);
+}
+
+void add_positional(CLI::App& app, const char* name, std::vector<std::string>& target,
+                    bool is_required, const OptionText& text) {
+  describe(app.add_option(name, target)->required(is_required), text);
+}
+
+void add_footer(CLI::App& verb, const std::string& text) { verb.footer(text); }
 
 std::string OptionInfo::usage() const {
   if (is_positional) {
@@ -117,7 +157,15 @@ std::vector<OptionInfo> options_of(const CLI::App& app) {
   return infos;
 }
 
-std::vector<const CLI::App*> verbs_of(const CLI::App& app) { return app.get_subcommands(nullptr); }
+std::vector<VerbInfo> verb_infos(const CLI::App& app) {
+  std::vector<VerbInfo> infos;
+  for (const CLI::App* verb : app.get_subcommands(nullptr)) {
+    infos.push_back({verb->get_name(), verb->get_description(), options_of(*verb)});
+  }
+  return infos;
+}
+
+std::string description_of(const CLI::App& app) { return app.get_description(); }
 
 void use_short_help(CLI::App& app) { app.formatter(std::make_shared<ShortHelp>()); }
 

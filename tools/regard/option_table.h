@@ -1,8 +1,13 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <cstdint>
 #include <string>
 #include <vector>
+
+namespace CLI {
+class App;  // its header takes nine seconds to compile: option_table.cc and main.cc alone include
+            // it
+}
 
 // CLI11's app is the one table of verbs and options: help, shell completions and the manual page
 // are made from it. What an option needs besides is kept in the option itself.
@@ -11,24 +16,30 @@ namespace regard::cli {
 
 /// How an option is shown and completed.
 struct OptionText {
-  const char* value = "";  // what stands for its value: "N", "FILE"; "" of a flag
+  const char* value = "";  // what stands for its value: "N", "FILE"
   const char* description = "";
   const char* default_text = "";          // without the option; "" where that is nothing
   std::vector<std::string> choices = {};  // the words that the value may be; empty: any
   bool is_list = false;                   // of choices, with commas
 };
 
+CLI::App* add_verb(CLI::App& app, const char* name, const char* description);
+
 /// Adds an option that takes one value each time it is given.
-template <class T>
-CLI::Option* add_value(CLI::App& app, const char* names, T& target, const OptionText& text);
+void add_value(CLI::App& app, const char* names, std::string& target, const OptionText& text);
+void add_value(CLI::App& app, const char* names, std::int64_t& target, const OptionText& text);
+void add_value(CLI::App& app, const char* names, std::vector<std::string>& target,
+               const OptionText& text);
+void add_flag(CLI::App& app, const char* names, bool& target, const char* description);
 
-CLI::Option* describe_option(CLI::Option* option, const OptionText& text);
+/// Adds a word without dashes; several words where the target is a list.
+void add_positional(CLI::App& app, const char* name, std::string& target, bool is_required,
+                    const OptionText& text);
+void add_positional(CLI::App& app, const char* name, std::vector<std::string>& target,
+                    bool is_required, const OptionText& text);
 
-template <class T>
-CLI::Option* add_value(CLI::App& app, const char* names, T& target, const OptionText& text) {
-  // One value each, or `--backend math CASE` would take the case for a backend.
-  return describe_option(app.add_option(names, target)->allow_extra_args(false), text);
-}
+/// What stands below the options of a verb's help.
+void add_footer(CLI::App& verb, const std::string& text);
 
 /// An option of an app as help, completions and manual show it.
 struct OptionInfo {
@@ -52,8 +63,18 @@ struct OptionInfo {
 /// Options first, then positionals, each in the order in which they were added.
 std::vector<OptionInfo> options_of(const CLI::App& app);
 
+/// A verb as completions and the manual show it.
+struct VerbInfo {
+  std::string name;
+  std::string description;
+  std::vector<OptionInfo> options;  // and positionals
+};
+
 /// The verbs in the order in which they were added.
-std::vector<const CLI::App*> verbs_of(const CLI::App& app);
+std::vector<VerbInfo> verb_infos(const CLI::App& app);
+
+/// What the program is for.
+std::string description_of(const CLI::App& app);
 
 /// Help with one line an option. Verbs that are added later inherit it.
 void use_short_help(CLI::App& app);

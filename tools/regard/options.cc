@@ -55,10 +55,8 @@ Expected<OnFallback> parse_on_fallback(const std::string& text) {
 }  // namespace
 
 void add_output_flags(CLI::App& app, OutputOptions& o) {
-  describe_option(app.add_flag("--json", o.json),
-                  {"", "One JSON document on standard output, and no text"});
-  describe_option(app.add_flag("--quiet", o.quiet),
-                  {"", "Print results and errors only, no progress and no notes"});
+  add_flag(app, "--json", o.json, "One JSON document on standard output, and no text");
+  add_flag(app, "--quiet", o.quiet, "Print results and errors only, no progress and no notes");
 }
 
 void add_common_flags(CLI::App& app, CommonOptions& o) {
@@ -82,8 +80,8 @@ void add_common_flags(CLI::App& app, CommonOptions& o) {
              "Where the first preferred cannot run: allow, warn, error",
              "allow",
              {"allow", "warn", "error"}});
-  describe_option(app.add_flag("--assume-finite", o.assume_finite),
-                  {"", "No NaN or infinity lies behind a mask: admits more backends"});
+  add_flag(app, "--assume-finite", o.assume_finite,
+           "No NaN or infinity lies behind a mask: admits more backends");
   add_value(app, "--self-check", o.self_check,
             {"N", "One call in N compares some of its rows with math", "none does"});
   add_value(app, "--threads", o.threads,

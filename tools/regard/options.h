@@ -1,6 +1,5 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -11,6 +10,7 @@
 #include "regard/context.h"
 #include "regard/policy.h"
 #include "regard/status.h"
+#include "tools/regard/option_table.h"
 #include "tools/regard/output.h"
 
 namespace regard::cli {
