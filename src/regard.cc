@@ -42,21 +42,24 @@ Context::Context(Env env, std::size_t plan_cache_capacity) {
   executor->own = make_thread_pool(env.concurrency);
   executor->start_own = start_threads;
   executor->resize_own = resize_pool;
-  const std::string& tuning_file = env_value(env, "REGARD_TUNING");
-  TuningTable tuning;
+  const std::string tuning_file = env_value(env, "REGARD_TUNING");
+  const bool is_named = !tuning_file.empty() && tuning_file != kNoTuning;
+  Expected<TuningTable> tuning = is_named ? read_tuning_table(tuning_file) : TuningTable();
   // A file that cannot be used is an error of the Env, which every plan reports.
-  if (!tuning_file.empty()) {
-    Expected<TuningTable> table = read_tuning_table(tuning_file);
-    if (table) tuning = std::move(*table);
-    for (EnvVariable& v : env.variables) {
-      if (!table && v.error.empty() && v.name == "REGARD_TUNING")
-        v.error = table.status().message();
-    }
+  for (EnvVariable& v : env.variables) {
+    if (!tuning && v.error.empty() && v.name == "REGARD_TUNING")
+      v.error = tuning.status().message();
   }
   BuiltinBackends builtin = builtin_candidates(env);
   impl_ = std::make_unique<ContextImpl>(std::move(env), plan_cache_capacity, std::move(builtin),
                                         std::move(executor));
-  if (!tuning.empty()) set_tuning(std::move(tuning));
+  if (is_named) {
+    if (tuning) set_tuning(*std::move(tuning));
+  } else if (tuning_file.empty() && !impl_->env->variables.empty()) {
+    // An Env that a program made up reads no file of the user's.
+    impl_->update([](Settings& settings) { settings.looks_for_tuning = true; });
+    impl_->look_for_tuning();
+  }
   const std::string replay_file = env_value(*impl_->env, "REGARD_REPLAY");
   if (!replay_file.empty() && env_status(*impl_->env).ok()) {
     Expected<FrozenDecisions> frozen = read_frozen(replay_file);

@@ -89,6 +89,10 @@ struct TuningTable {
 REGARD_EXPORT Expected<TuningTable> parse_tuning_table(std::string_view text, std::string source);
 /// The file's text; parse_tuning_table() of it gives the table back.
 REGARD_EXPORT std::string to_text(const TuningTable& table);
+/// The folder in which `regard tune` keeps what it measured in an environment (version, compiler,
+/// ISA, CPU, threads), below the user's cache folder; "" where the user has none. A Context made of
+/// read_env() takes the table of its file table.txt unless REGARD_TUNING names another, or "none".
+REGARD_EXPORT std::string tuning_folder(const Env& env);
 
 /// Environment, policy, backends, plan cache, threads: everything that outlives a call. Safe to use
 /// from many threads; setters take effect for calls that start later.

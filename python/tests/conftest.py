@@ -1,8 +1,12 @@
 """Fixtures of several tests."""
 
+import os
+
 import pytest
 
-import regard
+os.environ.setdefault("REGARD_TUNING", "none")  # what `regard tune` kept for this user is none of a test's
+
+import regard  # noqa: E402
 
 
 @pytest.fixture

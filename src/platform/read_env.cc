@@ -42,6 +42,7 @@ std::string check_threads(const std::string& value) {
 }
 
 std::string check_tuning(const std::string& value) {
+  if (value == kNoTuning) return "";
   const auto table = read_tuning_table(value);
   return table ? "" : table.status().message();
 }
@@ -68,7 +69,10 @@ constexpr VariableSpec kVariables[] = {
     {"REGARD_MAX_ISA", "use no instruction set above this one", check_isa},
     {"REGARD_NUM_THREADS", "workers that a plan may use (default: the CPUs allowed)",
      check_threads},
-    {"REGARD_TUNING", "a file with an order of backends measured on this machine", check_tuning},
+    {"REGARD_TUNING",
+     "a file with an order of backends measured on this machine, or none (default: what `regard "
+     "tune` wrote)",
+     check_tuning},
     {"REGARD_REPLAY", "frozen decisions: plans that differ from them are refused", check_replay},
     {"REGARD_RECORD", "a file that counts the cases of every call", check_record_path},
     {"REGARD_LOG", "select: a JSON line per decision; trace: per call, too", check_log},

@@ -23,13 +23,13 @@ class Tune(CliTest):
                              env={**self.cache, **env})
 
     def entries(self):
-        return sorted((self.dir / "cache" / "regard" / "tuning").glob("*/*.entry"))
+        return sorted((self.dir / "cache" / "regard" / "tuning").glob("*/*/*.entry"))
 
     def test_a_table_that_explain_takes(self):
         found = self.tune()
         self.assertEqual([found[key] for key in ("problems", "measured", "reused", "out_of_time")],
                          [2, 2, 0, False])
-        table = self.dir / "cache" / "regard" / "tuning.txt"
+        [table] = (self.dir / "cache" / "regard" / "tuning").glob("*/table.txt")
         self.assertEqual(found["table"], str(table))
         lines = table.read_text().splitlines()
         self.assertEqual(lines[:2], ["regard-tuning 1", f"lines {len(lines) - 2}"])
@@ -43,6 +43,26 @@ class Tune(CliTest):
                               env={"REGARD_TUNING": str(table)})
         self.assertEqual(other["cost_source"], "default rates")
         self.assertIn("it was made for concurrency 1, not 2", other["warnings"][0])
+
+    def test_the_table_is_found_without_a_variable(self):
+        case = ["explain", "b1 hq2 sq8 d8 f32", "--threads"]
+        table = self.tune()["table"]
+        taken = f"tuning table {table}"
+        self.assertEqual(self.document(*case, "1", env=self.cache)["cost_source"], taken)
+        # Another number of threads is another environment, which has a table of its own.
+        for threads, env in (("2", self.cache), ("1", {**self.cache, "REGARD_TUNING": "none"}),
+                             ("1", {"XDG_CACHE_HOME": str(self.dir / "other")})):
+            with self.subTest(threads=threads, env=env):
+                found = self.document(*case, threads, env=env)
+                self.assertEqual((found["cost_source"], found["warnings"]), ("default rates", []))
+
+    def test_a_found_table_that_is_damaged_is_a_warning(self):
+        path = self.tune()["table"]
+        with open(path, "r+", encoding="utf-8") as file:
+            file.truncate(200)
+        done = self.cli("explain", "b1 hq2 sq8 d8 f32", "--threads", "1", env=self.cache)
+        self.assertIn(f"tuning table {path} is skipped: ", done.stdout + done.stderr)
+        self.assertIn("default rates", done.stdout)
 
     def test_what_was_measured_is_kept(self):
         self.tune()
@@ -136,8 +156,10 @@ class Tune(CliTest):
         kept = len(self.entries())
         self.assertGreater(kept, 0)
         self.assertLess(kept, 60)
-        self.assertFalse((self.dir / "cache" / "regard" / "tuning.txt").exists())
-        short = self.put("short.txt", b"".join(many.read_bytes().splitlines(True)[:1]))
+        self.assertEqual(list((self.dir / "cache" / "regard" / "tuning").glob("*/table.txt")), [])
+        # Any that is kept: of a machine that changes its speed the first need not be.
+        words = self.entries()[0].read_text().rsplit(" : ", 1)[1]
+        short = self.put("short.txt", words.encode())
         found = self.document("tune", "--quick", "--threads", "1", "--cases", short, env=self.cache)
         self.assertEqual((found["measured"], found["reused"]), (0, 1))
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <string>
@@ -48,6 +49,11 @@ class TempFile {
   const std::string path_ = (folder_.path() / "file").string();
 };
 
+std::string table_for(const Env& env) {
+  return "regard-tuning 1\nversion " + env.version + "\nisa " + to_string(env.isa) + "\ncpu " +
+         env.cpu_model + "\nconcurrency " + std::to_string(env.concurrency) + "\norder : math\n";
+}
+
 TEST(Env, EachVariableIsRead) {
   {
     const ScopedVariable v("REGARD_BACKEND", "math");
@@ -69,10 +75,7 @@ TEST(Env, EachVariableIsRead) {
     EXPECT_EQ(read_env().concurrency, 7);
   }
   {
-    const Env env = read_env();
-    const TempFile file("regard-tuning 1\nversion " + env.version + "\nisa " + to_string(env.isa) +
-                        "\ncpu " + env.cpu_model + "\nconcurrency " +
-                        std::to_string(env.concurrency) + "\norder : math\n");
+    const TempFile file(table_for(read_env()));
     const ScopedVariable v("REGARD_TUNING", file.path());
     Context context;
     EXPECT_EQ(explain(context, kPlain).decided_by, "tuning table " + file.path());
@@ -89,6 +92,39 @@ TEST(Env, EachVariableIsRead) {
     ASSERT_TRUE(plan(context, kPlain));
     EXPECT_EQ(lines.size(), 1u);
   }
+}
+
+TEST(Env, ATableOfTuneIsFoundForEachConcurrency) {
+  const TempFolder cache;
+  const ScopedVariable v("XDG_CACHE_HOME", cache.path().string());
+  Env env = read_env();
+  env.concurrency = 3;
+  const std::filesystem::path folder = tuning_folder(env);
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "table.txt") << table_for(env);
+
+  const auto decided_by = [](Context& context) { return explain(context, kPlain).decided_by; };
+  const std::string found = "tuning table " + (folder / "table.txt").string();
+  Context context;
+  ASSERT_TRUE(context.set_concurrency(2).ok());
+  EXPECT_EQ(decided_by(context), "built-in order");
+  ASSERT_TRUE(context.set_concurrency(3).ok());
+  EXPECT_EQ(decided_by(context), found);
+  ASSERT_TRUE(context.set_concurrency(2).ok());
+  EXPECT_EQ(decided_by(context), "built-in order");
+  context.set_tuning({});  // from now on nothing is looked for
+  ASSERT_TRUE(context.set_concurrency(3).ok());
+  EXPECT_EQ(decided_by(context), "built-in order");
+
+  const ScopedVariable threads("REGARD_NUM_THREADS", "3");
+  Context of_three;
+  EXPECT_EQ(decided_by(of_three), found);
+  env.variables.clear();  // as a program makes one up
+  Context made_up(env);
+  EXPECT_EQ(decided_by(made_up), "built-in order");
+  const ScopedVariable none("REGARD_TUNING", "none");
+  Context without;
+  EXPECT_EQ(decided_by(without), "built-in order");
 }
 
 TEST(Env, TheListOfVariablesIsComplete) {

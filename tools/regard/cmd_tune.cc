@@ -11,7 +11,6 @@
 #include "tools/regard/commands.h"
 #include "tools/regard/exit_codes.h"
 #include "tools/regard/interrupt.h"
-#include "tools/regard/option_table.h"
 #include "tools/regard/options.h"
 #include "tools/regard/output.h"
 #include "tools/regard/tuning_run.h"
@@ -49,8 +48,8 @@ class TuneVerb {
       if (!cases) return output_.fail(cases.status());
       problems = *std::move(cases);
     }
-    const std::string cache = cache_folder();
-    if (cache.empty()) {
+    const std::string folder = tuning_folder(*env);
+    if (folder.empty()) {
       return output_.fail(kExitUsage, "no_folder",
                           "neither XDG_CACHE_HOME nor HOME names a folder for what is measured");
     }
@@ -59,11 +58,11 @@ class TuneVerb {
     machine_rates(context.env().isa, context.env().concurrency);
     const DeferSignals defer;
     const int rounds = flags_.quick ? 2 : 7;
-    TuningRun run(context, TuningStore(cache + "/tuning", context.env(), rounds), rounds);
+    TuningRun run(context, TuningStore(context.env(), rounds), rounds);
     if (const Status status = measure(&run, problems, seconds); !status.ok()) {
       return output_.fail(kExitFailed, "failed", status.message());
     }
-    return finish(run, cache);
+    return finish(run, folder);
   }
 
  private:
@@ -73,7 +72,7 @@ class TuneVerb {
     return run->measure(problems, seconds, [&](int done, double left) { bar->update(done, left); });
   }
 
-  int finish(const TuningRun& run, const std::string& cache) {
+  int finish(const TuningRun& run, const std::string& folder) {
     const TuningCounts& counts = run.counts();
     for (const std::string& note : counts.notes) output_.warn(note);
     if (counts.unsteady > 0) {
@@ -96,10 +95,9 @@ class TuneVerb {
       return output_.fail_interrupted();
     }
     const TuningTable table = run.table();
-    const std::string path = flags_.path.empty() ? cache + "/tuning.txt" : flags_.path;
+    const std::string path = flags_.path.empty() ? folder + "/table.txt" : flags_.path;
     std::error_code error;
-    const auto parent = std::filesystem::path(path).parent_path();
-    if (flags_.path.empty()) std::filesystem::create_directories(parent, error);
+    if (flags_.path.empty()) std::filesystem::create_directories(folder, error);
     if (const std::string failed = files::replace_file(path, to_text(table)); !failed.empty()) {
       return output_.fail(kExitFailed, "failed",
                           fmt::format("cannot write {}: {}", files::quote(path), failed));
@@ -111,8 +109,10 @@ class TuneVerb {
         counts.reused, counts.out_of_time ? "; the time is over: run it again to go on" : ""));
     output_.print(
         fmt::format("{} are faster on another backend than the default\n", table.rules.size()));
-    output_.print(fmt::format("wrote {}; to use it:\nexport REGARD_TUNING={}\n", files::quote(path),
-                              printable(path)));
+    output_.print(fmt::format("wrote {}{}\n", files::quote(path),
+                              flags_.path.empty()
+                                  ? ", which programs on this machine use from now on"
+                                  : "; to use it:\nexport REGARD_TUNING=" + printable(path)));
     return kExitOk;
   }
 
@@ -123,17 +123,17 @@ class TuneVerb {
 }  // namespace
 
 Command add_tune(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand(
-      "tune", "Measure this machine, and write a table of what is fastest on it");
+  CLI::App* verb =
+      add_verb(app, "tune", "Measure this machine, and write a table of what is fastest on it");
   const auto flags = std::make_shared<TuneFlags>();
   add_value(*verb, "-o,--output", flags->path,
-            {"FILE", "The table", "tuning.txt in the user's cache folder"});
+            {"FILE", "The table", "where programs on this machine look for it"});
   add_value(*verb, "--cases", flags->cases,
             {"FILE", "The cases to measure, one a line, or a record"});
   add_value(*verb, "--seconds", flags->seconds,
             {"X", "Begin no problem after so long", "570, with --quick 50"});
   add_value(*verb, "--threads", flags->threads, {"N", "Threads that a call may use", "all CPUs"});
-  verb->add_flag("--quick", flags->quick, "Fewer problems and rounds: within a minute");
+  add_flag(*verb, "--quick", flags->quick, "Fewer problems and rounds: within a minute");
   add_output_flags(*verb, flags->output);
   return {verb, [flags] {
             Output output("tune", flags->output);

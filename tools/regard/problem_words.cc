@@ -51,8 +51,7 @@ Expected<ProblemWords> one_problem(const std::vector<std::string>& arguments, co
 void add_file_flags(CLI::App& app, FileOptions& options) {
   add_value(app, "--option", options.words,
             {"WORDS", "Words of a case, over those of the problem: 'causal diag=br'"});
-  describe_option(app.add_flag("--grad", options.grad),
-                  {"", "The backward too, as the word grad of a case"});
+  add_flag(app, "--grad", options.grad, "The backward too, as the word grad of a case");
 }
 
 Expected<Case> case_of(const ProblemWords& problem, const FileOptions& options) {

@@ -62,20 +62,8 @@ TuningTable table_of(const Env& env) {
   return table;
 }
 
-std::string cache_folder() {
-  const char* const cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && cache[0] == '/') return std::string(cache) + "/regard";
-  const char* const home = std::getenv("HOME");
-  if (home != nullptr && home[0] == '/') return std::string(home) + "/.cache/regard";
-  return "";
-}
-
-TuningStore::TuningStore(std::string folder, const Env& env, int rounds) : env_(env) {
-  const std::string conditions =
-      fmt::format("{}\n{}\n{}\n{}\n{}\n{}", env.version, to_string(env.isa), env.cpu_model,
-                  env.concurrency, env.compiler, rounds);
-  folder_ = fmt::format("{}/{:016x}", folder, hash_of(conditions));
-}
+TuningStore::TuningStore(const Env& env, int rounds)
+    : folder_(fmt::format("{}/rounds_{}", tuning_folder(env), rounds)), env_(env) {}
 
 std::string TuningStore::path_of(const std::string& words) const {
   return fmt::format("{}/{:016x}.entry", folder_, hash_of(words));

@@ -14,14 +14,11 @@ namespace regard::cli {
 /// A table without contents, of this build on this machine's CPU.
 TuningTable table_of(const Env& env);
 
-/// "$XDG_CACHE_HOME/regard", or ~/.cache/regard; "" without either.
-std::string cache_folder();
-
 /// The kept measurements of one environment and number of rounds.
 class TuningStore {
  public:
-  /// `folder` is made with the first entry.
-  TuningStore(std::string folder, const Env& env, int rounds);
+  /// Below tuning_folder(env), which must not be "". The folder is made with the first entry.
+  TuningStore(const Env& env, int rounds);
 
   const std::string& folder() const noexcept { return folder_; }
   /// The times of a problem; empty where there are none. A file that is damaged or of another

@@ -6,6 +6,7 @@
 #include "base/message.h"
 #include "core/plan/context_impl.h"
 #include "core/policy/scope_stack.h"
+#include "core/select/tuning.h"
 #include "core/text/thrown_by.h"
 
 namespace regard {
@@ -66,7 +67,20 @@ Status ContextImpl::set_concurrency(std::int32_t workers) {
   if (executor->resize_own != nullptr) executor->resize_own(*executor->own, workers);
   update([&](Settings& settings) { settings.generations.concurrency = workers; });
   concurrency.store(workers);
+  look_for_tuning();
   return {};
+}
+
+void ContextImpl::look_for_tuning() {
+  if (!settings()->looks_for_tuning) return;
+  std::string skipped;
+  TuningTable table = find_tuning(*with_concurrency(env, concurrency.load()), &skipped);
+  if (!skipped.empty()) tracer->warn(skipped);
+  update([&](Settings& settings) {
+    if (!settings.looks_for_tuning || settings.tuning == table) return;
+    settings.tuning = std::move(table);
+    ++settings.generations.tuning;
+  });
 }
 
 std::shared_ptr<const Env> with_concurrency(std::shared_ptr<const Env> env,
@@ -142,6 +156,7 @@ Executor& Context::executor() { return impl_->executor->current(); }
 void Context::set_tuning(TuningTable table) {
   impl_->update([&](Settings& settings) {
     settings.tuning = std::move(table);
+    settings.looks_for_tuning = false;
     ++settings.generations.tuning;
   });
 }

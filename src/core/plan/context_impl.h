@@ -25,6 +25,7 @@ struct Settings {
   std::shared_ptr<const ResolvedPolicy> base;  // resolved without call policy and scopes
   std::vector<BackendEntry> cpu, cuda;         // candidates by the problem's device
   TuningTable tuning;
+  bool looks_for_tuning = false;  // among what `regard tune` wrote, anew for each concurrency
   std::shared_ptr<const Replay> replay;  // null: decisions are compared with none
   Generations generations;
 
@@ -69,6 +70,8 @@ struct ContextImpl {
   /// While the Context is made: every plan reports that the variable's value cannot be used.
   void refuse_variable(const std::string& name, const std::string& error);
   Status set_concurrency(std::int32_t workers);
+  /// Where no table was named or set: takes that of `regard tune` for this concurrency.
+  void look_for_tuning();
   /// Replaces the settings by a copy that `change` edited.
   template <class Change>
   void update(Change&& change) {

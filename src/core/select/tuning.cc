@@ -2,14 +2,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <utility>
 #include <vector>
 
+#include "base/hash.h"
 #include "base/text.h"
 #include "core/text/backend_names.h"
 #include "core/text/number_parse.h"
 #include "core/text/thrown_by.h"
+#include "platform/atomic_file.h"
 #include "platform/read_file.h"
 #include "regard/case.h"
 
@@ -323,6 +329,31 @@ Expected<TuningTable> read_tuning_table(const std::string& path) {
   Expected<TuningTable> table = parse_tuning_table(*text, path);
   unless_out_of_memory(table.status());
   return table;
+}
+
+std::string tuning_folder(const Env& env) {
+  const std::string cache = user_cache_folder();
+  if (cache.empty()) return "";
+  Hasher hasher;
+  hasher.add_bytes(env.version);
+  hasher.add_bytes(env.compiler);
+  hasher.add_bytes(to_string(env.isa));
+  hasher.add_bytes(env.cpu_model);
+  hasher.add(static_cast<std::uint64_t>(env.concurrency));
+  char name[17];
+  std::snprintf(name, sizeof name, "%016llx", static_cast<unsigned long long>(hasher.value()));
+  return cache + "/tuning/" + name;
+}
+
+TuningTable find_tuning(const Env& env, std::string* skipped) {
+  const std::string folder = tuning_folder(env);
+  const std::string path = folder + "/table.txt";
+  std::error_code error;
+  if (folder.empty() || !std::filesystem::exists(path, error)) return {};
+  Expected<TuningTable> table = read_tuning_table(path);
+  if (table) return *std::move(table);
+  *skipped = "tuning table " + path + " is skipped: " + table.status().message();
+  return {};
 }
 
 std::string to_text(const TuningTable& table) {

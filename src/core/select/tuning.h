@@ -1,13 +1,21 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "regard/context.h"
 
 namespace regard {
 
+/// REGARD_TUNING's value for no table at all.
+inline constexpr std::string_view kNoTuning = "none";
+
 /// parse_tuning_table of a file's text.
 Expected<TuningTable> read_tuning_table(const std::string& path);
+
+/// The table that `regard tune` wrote for this environment; empty where there is none. `skipped`
+/// says why a file cannot be used.
+TuningTable find_tuning(const Env& env, std::string* skipped);
 
 /// "" when the table was measured on this build and on this device of the machine, else what
 /// differs.
