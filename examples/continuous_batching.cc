@@ -2,7 +2,12 @@
 // sequences join as others end, prompts and tokens are appended in the call, one plan serves every
 // batch. Each sequence ends with the bits that it has alone on contiguous keys.
 //
-//   continuous_batching [REQUESTS]
+//   continuous_batching [REQUESTS] [--seconds N] [--every BATCHES] [--threads N]
+//
+// serves REQUESTS [80] sequences; with --seconds, as many as come in that time. --every prints the
+// tokens a second of each so many batches [64 with --seconds, else none], --threads sets the
+// threads [REGARD_NUM_THREADS, or the CPUs allowed]. Tokens a second count appending and attention,
+// not what makes up for the rest of a model.
 
 #include <algorithm>
 #include <chrono>
@@ -23,9 +28,9 @@ using regard::check;
 using regard::Dtype;
 using regard::make_view;
 
-// The attention of one layer of a model with 1.2 billion parameters. Layers have pools of their
-// own and share the page table.
-constexpr std::int64_t kHeads = 32, kHeadsKv = 8, kHeadDim = 64;
+// The attention of one layer of Llama 3 8B. Layers have pools of their own and share the page
+// table.
+constexpr std::int64_t kHeads = 32, kHeadsKv = 8, kHeadDim = 128;
 constexpr std::int64_t kPageSize = 16, kNumPages = 2048, kMaxPages = 64;  // of a sequence
 constexpr std::int64_t kMaxBatch = 64, kMaxPrompt = 512;
 constexpr std::size_t kBf16Bytes = 2;
@@ -130,18 +135,31 @@ struct Phase {
   const char* name;
   std::int64_t tokens = 0;
   std::int64_t calls = 0;
+  std::int64_t keys = 0;  // of all sequences of all calls
   double seconds = 0.0;
 
+  double tokens_a_second() const {
+    return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0;
+  }
   void print() const {
     std::printf("%-8s %7lld tokens in %5lld calls, %9.0f tokens a second\n", name,
-                static_cast<long long>(tokens), static_cast<long long>(calls),
-                static_cast<double>(tokens) / seconds);
+                static_cast<long long>(tokens), static_cast<long long>(calls), tokens_a_second());
+  }
+  /// Of the batches `first` to `last` of decoding.
+  void print_batches(std::int64_t first, std::int64_t last) const {
+    std::printf("batches %5lld to %5lld: %5.1f sequences of %5.1f keys, %9.0f tokens a second\n",
+                static_cast<long long>(first), static_cast<long long>(last),
+                static_cast<double>(tokens) / static_cast<double>(calls),
+                static_cast<double>(keys) / static_cast<double>(tokens), tokens_a_second());
+    std::fflush(stdout);
   }
 };
 
 class Engine {
  public:
-  explicit Engine(regard::Executor& executor) : context_(regard::read_env()) {
+  /// `threads`: 0 for those of the environment.
+  Engine(regard::Executor& executor, std::int64_t threads) : context_(regard::read_env()) {
+    if (threads > 0) check(context_.set_concurrency(static_cast<int>(threads)));
     launch_.executor = &executor;
     plan_for(&prefill_plan_, 1, kMaxPrompt);
     plan_for(&decode_plan_, kMaxBatch, 1);
@@ -158,6 +176,7 @@ class Engine {
   Rows step(const std::vector<Sequence*>& batch, std::int64_t tokens, Phase* phase) {
     Rows q = rows_of(kQ, kHeads, batch, tokens), k = rows_of(kK, kHeadsKv, batch, tokens);
     Rows v = rows_of(kV, kHeadsKv, batch, tokens), out(q.size());
+    const auto start = std::chrono::steady_clock::now();
     std::vector<std::int32_t> table(batch.size() * kMaxPages, -1), lengths;
     for (std::size_t b = 0; b < batch.size(); ++b) {
       std::copy(batch[b]->pages.begin(), batch[b]->pages.end(), table.begin() + b * kMaxPages);
@@ -166,13 +185,15 @@ class Engine {
     const auto size = static_cast<std::int64_t>(batch.size());
     const regard::AttentionRequest request = request_of(
         size, tokens, {q.data(), k.data(), v.data(), out.data()}, {table.data(), lengths.data()});
-    const auto start = std::chrono::steady_clock::now();
     check(regard::execute(tokens == 1 ? decode_plan_ : prefill_plan_, request, launch_));
     phase->seconds +=
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     phase->tokens += size * tokens;
     ++phase->calls;
-    for (Sequence* sequence : batch) sequence->length += tokens;
+    for (Sequence* sequence : batch) {
+      sequence->length += tokens;
+      phase->keys += sequence->length;
+    }
     return out;
   }
 
@@ -248,46 +269,131 @@ std::unique_ptr<Sequence> new_sequence(std::int64_t id, std::int64_t* prompt) {
   return made;
 }
 
+struct Options {
+  std::int64_t requests = 80;
+  double seconds = 0.0;    // 0: until all requests have ended
+  std::int64_t every = 0;  // batches of a line; 0: none
+  std::int64_t threads = 0;
+};
+
+/// Ends the program where an argument is none.
+Options read_options(int argc, char** argv) {
+  Options options;
+  bool has_every = false;
+  const auto fail = [](const char* argument) {
+    std::fprintf(stderr, "%s must be a number of more than 0, or an option with one\n", argument);
+    std::exit(2);
+  };
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    const bool is_option = name == "--seconds" || name == "--every" || name == "--threads";
+    if (is_option && i + 1 == argc) fail(argv[i]);
+    const double value = std::atof(argv[is_option ? ++i : i]);
+    if (!(value > 0.0)) fail(name.c_str());
+    if (name == "--seconds") {
+      options.seconds = value;
+    } else if (name == "--every") {
+      options.every = static_cast<std::int64_t>(value);
+      has_every = true;
+    } else if (name == "--threads") {
+      options.threads = static_cast<std::int64_t>(value);
+    } else {
+      options.requests = static_cast<std::int64_t>(value);
+    }
+  }
+  if (options.seconds > 0.0 && !has_every) options.every = 64;
+  return options;
+}
+
+/// Sequences that are served, in batches of all that are there.
+class Server {
+ public:
+  Server(Engine& engine, const Options& options) : engine_(engine), options_(options) {}
+
+  /// Until `requests` sequences have ended, or the time is over.
+  void run() {
+    const auto start = std::chrono::steady_clock::now();
+    while (options_.seconds > 0.0 || ended_ < options_.requests) {
+      const std::chrono::duration<double> since = std::chrono::steady_clock::now() - start;
+      if (options_.seconds > 0.0 && since.count() >= options_.seconds) break;
+      join();
+      decode();
+    }
+    if (lines_.calls > 0) lines_.print_batches(decode_.calls - lines_.calls, decode_.calls - 1);
+    for (const auto& sequence : active_) engine_.pool().release(sequence.get());
+  }
+  /// Returns whether each sequence that ended had the bits of contiguous keys.
+  bool print() const {
+    prefill_.print();
+    decode_.print();
+    std::printf("%.1f sequences a call, at most %lld of %lld pages\n",
+                static_cast<double>(decode_.tokens) / static_cast<double>(decode_.calls),
+                static_cast<long long>(engine_.pool().most_used()),
+                static_cast<long long>(kNumPages));
+    std::printf("%lld of %lld sequences end with the bits of contiguous keys\n",
+                static_cast<long long>(same_), static_cast<long long>(ended_));
+    return same_ == ended_;
+  }
+
+ private:
+  /// Sequences join while there is room for all that they may become.
+  void join() {
+    const bool has_limit = options_.seconds == 0.0;
+    while ((!has_limit || next_ < options_.requests) &&
+           static_cast<std::int64_t>(active_.size()) < kMaxBatch) {
+      std::int64_t prompt = 0;
+      std::unique_ptr<Sequence> sequence = new_sequence(next_, &prompt);
+      if (!engine_.pool().reserve(sequence.get(), sequence->last)) break;
+      engine_.step({sequence.get()}, prompt, &prefill_);
+      active_.push_back(std::move(sequence));
+      ++next_;
+    }
+  }
+
+  /// A token of every sequence; those that are complete end.
+  void decode() {
+    std::vector<Sequence*> batch;
+    for (const auto& sequence : active_) batch.push_back(sequence.get());
+    const Phase before = decode_;
+    const Rows out = engine_.step(batch, 1, &decode_);
+    lines_.tokens += decode_.tokens - before.tokens;
+    lines_.keys += decode_.keys - before.keys;
+    lines_.seconds += decode_.seconds - before.seconds;
+    if (++lines_.calls == options_.every) {
+      lines_.print_batches(decode_.calls - lines_.calls, decode_.calls - 1);
+      lines_ = {"lines"};
+    } else if (options_.every == 0) {
+      lines_ = {"lines"};
+    }
+    for (std::size_t b = batch.size(); b-- > 0;) {
+      if (batch[b]->length < batch[b]->last) continue;
+      const Rows alone = engine_.alone(*batch[b]);
+      same_ +=
+          std::memcmp(alone.data(), out.data() + b * alone.size(), alone.size() * kBf16Bytes) == 0;
+      engine_.pool().release(batch[b]);
+      active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(b));
+      ++ended_;
+    }
+  }
+
+  Engine& engine_;
+  const Options options_;
+  Phase prefill_{"prefill"}, decode_{"decode"}, lines_{"lines"};  // lines_: of the next line
+  std::vector<std::unique_ptr<Sequence>> active_;
+  std::int64_t next_ = 0, ended_ = 0, same_ = 0;
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::int64_t requests = argc > 1 ? std::atoll(argv[1]) : 80;
-  example::WorkQueue queue(3);
+  const Options options = read_options(argc, argv);
+  example::WorkQueue queue(options.threads > 0 ? static_cast<int>(options.threads) : 3);
   example::QueueExecutor executor(queue);
-  Engine engine(executor);
-  Phase prefill{"prefill"}, decode{"decode"};
-  std::vector<std::unique_ptr<Sequence>> active;
-  std::int64_t next = 0, ended = 0, same = 0;
-  while (ended < requests) {
-    // Sequences join while there is room for all that they may become.
-    while (next < requests && static_cast<std::int64_t>(active.size()) < kMaxBatch) {
-      std::int64_t prompt = 0;
-      std::unique_ptr<Sequence> sequence = new_sequence(next, &prompt);
-      if (!engine.pool().reserve(sequence.get(), sequence->last)) break;
-      engine.step({sequence.get()}, prompt, &prefill);
-      active.push_back(std::move(sequence));
-      ++next;
-    }
-    std::vector<Sequence*> batch;
-    for (const auto& sequence : active) batch.push_back(sequence.get());
-    const Rows out = engine.step(batch, 1, &decode);
-    for (std::size_t b = batch.size(); b-- > 0;) {
-      if (batch[b]->length < batch[b]->last) continue;
-      const Rows alone = engine.alone(*batch[b]);
-      same +=
-          std::memcmp(alone.data(), out.data() + b * alone.size(), alone.size() * kBf16Bytes) == 0;
-      engine.pool().release(batch[b]);
-      active.erase(active.begin() + static_cast<std::ptrdiff_t>(b));
-      ++ended;
-    }
-  }
-  prefill.print();
-  decode.print();
-  std::printf("%.1f sequences a call, at most %lld of %lld pages\n",
-              static_cast<double>(decode.tokens) / static_cast<double>(decode.calls),
-              static_cast<long long>(engine.pool().most_used()), static_cast<long long>(kNumPages));
-  std::printf("%lld of %lld sequences end with the bits of contiguous keys\n",
-              static_cast<long long>(same), static_cast<long long>(requests));
+  Engine engine(executor, options.threads);
+  Server server(engine, options);
+  server.run();
+  const bool all_same = server.print();
   const bool all_free = engine.pool().free_pages() == kNumPages;
-  return same == requests && all_free && executor.runs() > 0 ? 0 : 1;
+  // A single worker needs no executor.
+  return all_same && all_free && (executor.runs() > 0 || options.threads == 1) ? 0 : 1;
 }

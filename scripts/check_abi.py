@@ -25,7 +25,7 @@ ABSENT = 77  # the exit code that ctest calls skipped
 # What the header does not define is not the ABI's; its handles stay, as declarations.
 SUPPRESSIONS = """[suppress_type]
   source_location_not_regexp = .*regard/regard\\.h$
-  name_not_regexp = ^regard_(context|lengths|plan)$
+  name_not_regexp = ^regard_(context|lengths|plan|shared_prefix_plan)$
   drop = true
 """
 

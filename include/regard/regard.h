@@ -546,6 +546,38 @@ REGARD_EXPORT regard_status regard_attention_shared_prefix(regard_context* conte
                                                            const regard_policy* policy,
                                                            const regard_launch* launch);
 
+/// Writes the Selection of the call over each sequence's own keys, as regard_explain() does, with
+/// that of the call over the shared keys in "prefix". Reads no data; fails as
+/// regard_attention_shared_prefix() does. `policy` may be null.
+REGARD_EXPORT regard_status regard_explain_shared_prefix(regard_context* context,
+                                                         const regard_request* request,
+                                                         int64_t shared_prefix_kv,
+                                                         const regard_policy* policy, char* buffer,
+                                                         size_t capacity, size_t* needed);
+
+/// Both calls of regard_attention_shared_prefix(), planned once for a prefix of that length.
+/// Immutable; accepts calls whose other extents are at most its own; may outlive its context.
+typedef struct regard_shared_prefix_plan regard_shared_prefix_plan;
+
+/// Reads no data. `policy` may be null. *plan is null after a failure.
+REGARD_EXPORT regard_status regard_shared_prefix_plan_create(regard_context* context,
+                                                             const regard_request* request,
+                                                             int64_t shared_prefix_kv,
+                                                             const regard_policy* policy,
+                                                             regard_shared_prefix_plan** plan);
+REGARD_EXPORT void regard_shared_prefix_plan_destroy(
+    regard_shared_prefix_plan* plan);  // does nothing for null
+
+/// The bytes that regard_execute_shared_prefix() needs, aligned to 64.
+REGARD_EXPORT regard_status
+regard_shared_prefix_plan_workspace_bytes(const regard_shared_prefix_plan* plan, size_t* bytes);
+
+/// Checks the request's tensors against the plan, then computes what
+/// regard_attention_shared_prefix() does; allocates nothing.
+REGARD_EXPORT regard_status regard_execute_shared_prefix(const regard_shared_prefix_plan* plan,
+                                                         const regard_request* request,
+                                                         const regard_launch* launch);
+
 /// The backward of a regard_attention_padded() with needs_grad, as regard_attention_backward() of
 /// padded tensors: every position without a row is not read, and is 0 in d_q, d_k and d_v. The way
 /// is that of the plan in `gradients`, else what `sequences` state.

@@ -307,7 +307,7 @@ class PagedKVCache(_Cache):
     float32: one for each row ("token"), or those that the caller writes into scales_k and scales_v
     [num_pages, kv heads, 1] ("page") or channel_scales_k [kv heads, head_dim] ("channel", where v has
     scales of rows) before the first row, which then saturate. scales=None stores 8-bit floats as they
-    are rounded. Rows of "u4" ("int4", NumPy alone) have a scale and a minimum for every 32 elements of a row,
+    are rounded. Rows of "u4" ("int4"; torch.uint8) have a scale and a minimum for every 32 elements of a row,
     in scales_k and scales_v [num_pages, kv heads, page_size, 2 * groups]; they need scales="token" and an
     even head_dim, and k and v hold two elements in a byte. hadamard=True keeps keys times the
     Walsh-Hadamard matrix, which spreads outliers of a few columns over all: head_dim is then a power of

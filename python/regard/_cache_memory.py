@@ -44,7 +44,7 @@ class NumpyMemory:
     def __init__(self, dtype: Any) -> None:
         if dtype not in _NAMES:
             raise ValueError(f"dtype ({dtype!r}) must be one of {', '.join(_NAMES)}, or PyTorch's dtype "
-                             "of a type of 8 bits or more")
+                             "of such a type, torch.uint8 for u4")
         try:
             owner: Any = np if dtype in _NUMPY else importlib.import_module("ml_dtypes")
         except ImportError as error:
@@ -74,15 +74,15 @@ class NumpyMemory:
 
 
 class TorchMemory:
-    """CPU tensors of a dtype of PyTorch's."""
-
-    per_element = 1  # codes in an element of the array
+    """CPU tensors of a dtype of PyTorch's; torch.uint8 holds u4, whose codes of 4 bits stand two in a
+    byte."""
 
     def __init__(self, dtype: Any) -> None:
-        accepted = [f"torch.{name}" for name in _NAMES.values() if name != "uint8"]
+        accepted = [f"torch.{name}" for name in dict.fromkeys(_NAMES.values())]
         if str(dtype) not in accepted:
             raise ValueError(f"dtype ({dtype!r}) must be one of {', '.join(accepted)}")
         self.dtype, self._bits = dtype, getattr(_torch(), _BITS[dtype.itemsize])
+        self.per_element = 2 if dtype == _torch().uint8 else 1
 
     def zeros(self, shape: tuple[int, ...]) -> Any:
         return _torch().zeros(shape, dtype=self.dtype, device="cpu")

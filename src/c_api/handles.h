@@ -8,6 +8,7 @@
 #include "regard/context.h"
 #include "regard/lengths.h"
 #include "regard/regard.h"
+#include "regard/shared_prefix.h"
 
 // What the opaque handles hold.
 
@@ -53,6 +54,11 @@ struct regard_context {
 struct regard_plan {
   regard::Plan plan;
   std::string backend;
+  std::shared_ptr<regard::c_api::SharedContext> shared;  // its executors
+};
+
+struct regard_shared_prefix_plan {
+  regard::SharedPrefixPlan plan;
   std::shared_ptr<regard::c_api::SharedContext> shared;  // its executors
 };
 

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 
 #include "base/checked.h"
@@ -9,6 +10,7 @@
 #include "base/message.h"
 #include "core/describe/overlap.h"
 #include "core/describe/view_checks.h"
+#include "core/execute/merge_partials.h"
 #include "core/plan/default_mode_executor.h"
 #include "core/text/thrown_by.h"
 #include "cpu/problem.h"
@@ -34,7 +36,7 @@ bool same_view(const TensorView& a, const TensorView& b) noexcept {
 /// Views of one call, checked.
 class Merge {
  public:
-  Merge(const std::vector<StateView>& states, const TensorView& out, const TensorView& lse)
+  Merge(std::span<const StateView> states, const TensorView& out, const TensorView& lse)
       : states_(states), out_(out), lse_(lse) {}
 
   Status check() const {
@@ -234,13 +236,14 @@ class Merge {
     }
   }
 
-  const std::vector<StateView>& states_;
+  const std::span<const StateView> states_;
   const TensorView& out_;
   const TensorView& lse_;
 };
 
-/// Null stands for the default Context, which a small merge does not make.
-Status merge_in(Context* given, const std::vector<StateView>& states, const TensorView& out,
+/// workers(): a MergeWorkers, which a small merge does not need.
+template <class Workers>
+Status merge_by(Workers workers, std::span<const StateView> states, const TensorView& out,
                 const TensorView& lse, const Launch& launch) try {
   const Merge merge(states, out, lse);
   if (Status status = merge.check(); !status.ok()) return status;
@@ -251,28 +254,35 @@ Status merge_in(Context* given, const std::vector<StateView>& states, const Tens
     cpu::run_tasks(loop, 1, launch);
     return {};
   }
-  Context& context = given != nullptr ? *given : default_context();
+  const MergeWorkers given = workers();
   const bool is_own = launch.executor == nullptr;
-  DefaultModeExecutor executor(is_own ? context.executor() : *launch.executor,
+  DefaultModeExecutor executor(is_own ? given.executor : *launch.executor,
                                is_own ? "the Context's executor" : "the launch's executor");
   Launch complete = launch;
   complete.executor = &executor;
-  cpu::run_tasks(loop, std::max(context.concurrency(), 1), complete);
+  cpu::run_tasks(loop, std::max(given.count, 1), complete);
   return executor.status(kWhere);
 } catch (...) {
   return status_of_exception(kWhere);
 }
 
+MergeWorkers workers_of(Context& context) { return {context.executor(), context.concurrency()}; }
+
 }  // namespace
+
+Status merge_partials(const MergeWorkers& workers, std::span<const StateView> states,
+                      const TensorView& out, const TensorView& lse, const Launch& launch) {
+  return merge_by([&] { return workers; }, states, out, lse, launch);
+}
 
 Status merge_states(Context& context, const std::vector<StateView>& states, const TensorView& out,
                     const TensorView& lse, const Launch& launch) {
-  return merge_in(&context, states, out, lse, launch);
+  return merge_by([&] { return workers_of(context); }, states, out, lse, launch);
 }
 
 Status merge_states(const std::vector<StateView>& states, const TensorView& out,
                     const TensorView& lse, const Launch& launch) {
-  return merge_in(nullptr, states, out, lse, launch);
+  return merge_by([] { return workers_of(default_context()); }, states, out, lse, launch);
 }
 
 }  // namespace regard

@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "conformance/problem.h"
 #include "regard/attention.h"
+#include "regard/shared_prefix.h"
 
 // What a call over a shared prefix may hold is checked before anything is written.
 
@@ -138,6 +140,104 @@ TEST(SharedPrefix, ExplainHasTheParamsOfBothCalls) {
     EXPECT_NE(to_string(*explained).find("before it, the call over the shared prefix:\n\ncase "),
               std::string::npos);
   }
+}
+
+/// Aligned memory for a plan, of which `bytes` are stated.
+struct PlanMemory {
+  explicit PlanMemory(std::int64_t bytes) : block(static_cast<std::size_t>(bytes) + 64, '\x55') {
+    const auto at = (reinterpret_cast<std::uintptr_t>(block.data()) + 63) / 64 * 64;
+    launch.workspace = {reinterpret_cast<void*>(at), static_cast<std::size_t>(bytes)};
+  }
+  std::vector<char> block;
+  Launch launch;
+};
+
+TEST(SharedPrefix, APlanServesSmallerCallsThanItsOwn) {
+  Context context;
+  const AttentionParams largest =
+      describe(problem_of("b4 hq4 hkv2 sq5 skv160 d8 f32 paged page_size=16 append=5 causal "
+                          "diag=br lens_kv=155,150,70,90 lse")
+                   .request())
+          .value();
+  const Expected<SharedPrefixPlan> plan = plan_shared_prefix(context, largest, 32);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->shared_prefix_kv(), 32);
+  PlanMemory memory(plan->workspace_bytes());
+  for (const char* words :
+       {"b2 hq4 hkv2 sq2 skv64 d8 f32 paged page_size=16 append=2 causal diag=br lens_kv=40,33 lse",
+        "b2 hq4 hkv2 sq1 skv64 d8 f32 paged page_size=16 append=1 causal diag=br lens_kv=40,33 lse",
+        "b1 hq4 hkv2 sq5 skv64 d8 f32 paged page_size=16 append=5 causal diag=br lens_kv=40 lse",
+        "b0 hq4 hkv2 sq5 skv64 d8 f32 paged page_size=16 append=5 causal diag=br lse"}) {
+    SCOPED_TRACE(words);
+    Problem problem = conformance::make_problem(parse_case(words).value(), {.dense = true});
+    const AttentionRequest& r = problem.request();
+    auto* const ids = static_cast<std::int32_t*>(r.page_table.data);
+    for (int page = 0; r.q.shape[0] == 2 && page < 2; ++page) ids[4 + page] = ids[page];
+    const Status call = attention_shared_prefix(context, r, 32);
+    ASSERT_TRUE(call.ok()) << call.message();
+    const std::vector<unsigned char> expected = problem.output_bytes();
+    problem.reset_outputs();
+    const Status status = execute_shared_prefix(*plan, r, memory.launch);
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(problem.output_bytes(), expected);
+  }
+}
+
+TEST(SharedPrefix, WhatDoesNotFitAPlanIsRefusedBeforeAnythingIsWritten) {
+  Context context;
+  Problem problem = problem_of(kTwo);
+  const AttentionRequest& r = problem.request();
+  const Expected<SharedPrefixPlan> plan = plan_shared_prefix(context, describe(r).value(), 32);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  const std::vector<unsigned char> out = problem.output_bytes();
+  PlanMemory memory(plan->workspace_bytes());
+  const auto expect = [&](const SharedPrefixPlan& given, const Buffers& buffers,
+                          const Launch& launch, const std::string& fragment) {
+    const Status status = execute_shared_prefix(given, buffers, launch);
+    EXPECT_NE(status.message().find(fragment), std::string::npos) << status.message();
+    EXPECT_EQ(problem.output_bytes(), out) << fragment;
+  };
+  expect({}, r, memory.launch, "empty plan, expected one of plan_shared_prefix()");
+  expect(*plan, r, {}, "[execute_shared_prefix] workspace of 0 bytes, expected at least");
+  Launch small = memory.launch;
+  --small.workspace.bytes;
+  expect(*plan, r, small, "[execute_shared_prefix] workspace of ");
+  AttentionRequest changed = r;
+  changed.sinks = make_view(memory.block.data(), Dtype::kF32, {4});
+  expect(*plan, changed, memory.launch, "does not fit the plan");
+  auto* const ids = static_cast<std::int32_t*>(r.page_table.data);
+  std::swap(ids[5], ids[6]);
+  expect(*plan, r, memory.launch, "[execute_shared_prefix] page_table[1,1]");
+  std::swap(ids[5], ids[6]);
+  auto* const lengths = static_cast<std::int32_t*>(r.seqlens_kv.data);
+  const std::int32_t length = std::exchange(lengths[1], 31);
+  expect(*plan, r, memory.launch, "seqlens_kv[1] (31), expected at least 32, shared_prefix_kv");
+  lengths[1] = length;
+  const Problem larger = problem_of(
+      "b2 hq4 hkv2 sq9 skv64 d8 f32 paged page_size=16 append=9 causal diag=br "
+      "lens_kv=50,45 lse");
+  expect(*plan, larger.request(), memory.launch, "seqlen_q (9) does not fit the plan");
+  EXPECT_TRUE(execute_shared_prefix(*plan, r, memory.launch).ok());
+}
+
+TEST(SharedPrefix, PlansAreRefusedAsTheCallIs) {
+  Context context;
+  const AttentionParams params = describe(problem_of(kTwo).request()).value();
+  for (const std::int64_t shared : {-16, 17, 80}) {
+    EXPECT_EQ(plan_shared_prefix(context, params, shared).status().code(),
+              StatusCode::kInvalidArgument)
+        << shared;
+  }
+  Problem problem = problem_of(kTwo);
+  ASSERT_TRUE(attention(context, problem.request()).ok());
+  const std::vector<unsigned char> expected = problem.output_bytes();
+  const Expected<SharedPrefixPlan> none = plan_shared_prefix(context, params, 0);
+  ASSERT_TRUE(none.ok());
+  EXPECT_TRUE(none->prefix().empty());
+  problem.reset_outputs();
+  PlanMemory memory(none->workspace_bytes());
+  ASSERT_TRUE(execute_shared_prefix(*none, problem.request(), memory.launch).ok());
+  EXPECT_EQ(problem.output_bytes(), expected);
 }
 
 TEST(SharedPrefix, ExplainRefusesWhatTheCallRefuses) {

@@ -10,6 +10,7 @@
 #include "oracle/padded.h"
 #include "oracle/rules.h"
 #include "property.h"
+#include "regard/shared_prefix.h"
 
 // Sequences that share their first pages: a call that reads them once is within the tolerance of
 // the call that reads them by sequence, whatever else the call does.
@@ -82,6 +83,35 @@ TEST_P(SharedPrefix, IsWithinTheToleranceOfTheCallBySequence) {
       expect_within_tolerance(r, *truth, text);
       std::copy(drawn.begin(), drawn.end(), ids);  // new rows lie in pages that nobody shares
       EXPECT_EQ(problem.check_memory(), "") << text;
+    }
+  }
+}
+
+TEST_P(SharedPrefix, APlanHasTheBitsOfTheCall) {
+  Policy policy;
+  policy.only = std::vector<BackendRef>{GetParam().backend};
+  for (const Shared& shared : kShared) {
+    for (const char* outputs : {" lse saved seed=1", " layout=bshd seed=2"}) {
+      const std::string text = std::string(shared.text) + outputs;
+      Problem problem = problem_of(text);
+      const AttentionGradRequest& r = problem.request();
+      share_pages(r, shared.keys / r.k.shape[2]);
+      const AttentionParams params = describe(r).value();
+      if (!explain(*context_, params, policy).ok()) continue;  // f64
+      ASSERT_TRUE(run_shared(r, shared.keys).ok()) << text;
+      const std::vector<unsigned char> expected = problem.output_bytes();
+      const auto plan = plan_shared_prefix(*context_, params, shared.keys, policy);
+      ASSERT_TRUE(plan.ok()) << text << ": " << plan.status().to_string();
+      std::vector<char> memory(static_cast<std::size_t>(plan->workspace_bytes()) + 64, '\x7f');
+      const auto at = (reinterpret_cast<std::uintptr_t>(memory.data()) + 63) / 64 * 64;
+      Launch launch;
+      launch.workspace = {reinterpret_cast<void*>(at), memory.size() - 64};
+      for (int turn = 0; turn < 2; ++turn) {
+        problem.reset_outputs();
+        const Status status = execute_shared_prefix(*plan, r, launch);
+        ASSERT_TRUE(status.ok()) << text << ": " << status.to_string();
+        EXPECT_EQ(problem.output_bytes(), expected) << text;
+      }
     }
   }
 }

@@ -217,6 +217,21 @@ TEST_P(VocabularyTest, HalvesEqualThePublicCodecs) {
   }
 }
 
+TEST_P(VocabularyTest, CodesOfFourBitsBeginInTheLowHalf) {
+  std::vector<std::uint8_t> bytes(lanes() / 2);
+  std::vector<float> codes(lanes());
+  for (int first = 0; first < 256; ++first) {
+    for (std::size_t n = 0; n < bytes.size(); ++n) {
+      bytes[n] = static_cast<std::uint8_t>(first + 37 * n);
+    }
+    v().load_u4(bytes.data(), codes.data());
+    for (std::size_t n = 0; n < lanes(); ++n) {
+      const int expected = n % 2 == 0 ? bytes[n / 2] & 15 : bytes[n / 2] >> 4;
+      ASSERT_EQ(codes[n], static_cast<float>(expected)) << n << " of byte " << int{bytes[n / 2]};
+    }
+  }
+}
+
 TEST_P(VocabularyTest, BytesEqualThePublicCodecs) {
   std::vector<std::uint8_t> bytes(lanes());
   std::vector<float> e4m3(lanes()), e5m2(lanes());

@@ -33,6 +33,7 @@ struct Vocabulary {
   void (*load_f16)(const std::uint16_t* from, float* to);
   void (*load_f8e4m3)(const std::uint8_t* from, float* to);
   void (*load_f8e5m2)(const std::uint8_t* from, float* to);
+  void (*load_u4)(const std::uint8_t* from, float* to);  // lanes / 2 bytes
   void (*store_bf16)(const float* from, std::uint16_t* to);
   void (*store_f16)(const float* from, std::uint16_t* to);
   void (*transpose)(float* square);  // [lanes][lanes]

@@ -57,6 +57,10 @@ void load_f8e5m2(const std::uint8_t* from, float* to) {
   V::store(to, V::load_f8e5m2(from));
 }
 template <class V>
+void load_u4(const std::uint8_t* from, float* to) {
+  V::store(to, V::load_u4(reinterpret_cast<const char*>(from)));
+}
+template <class V>
 void store_bf16(const float* from, std::uint16_t* to) {
   V::store_bf16(to, V::load(from));
 }
@@ -101,10 +105,10 @@ void add_product(const ProductCall& x, const float* rescale, bool select) {
 
 template <class V>
 constexpr Vocabulary vocabulary_of() {
-  return {V::kLanes,      V::kVectors,   exp2_of<V>,   tanh_of<V>,   exp_of<V>,   log_of<V>,
-          sqrt_of<V>,     sigmoid_of<V>, max_of<V>,    load_bf16<V>, load_f16<V>, load_f8e4m3<V>,
-          load_f8e5m2<V>, store_bf16<V>, store_f16<V>, transpose<V>, sum_rows<V>, scores<V>,
-          add_product<V>, nullptr,       nullptr};
+  return {V::kLanes,      V::kVectors,    exp2_of<V>,    tanh_of<V>,   exp_of<V>,    log_of<V>,
+          sqrt_of<V>,     sigmoid_of<V>,  max_of<V>,     load_bf16<V>, load_f16<V>,  load_f8e4m3<V>,
+          load_f8e5m2<V>, load_u4<V>,     store_bf16<V>, store_f16<V>, transpose<V>, sum_rows<V>,
+          scores<V>,      add_product<V>, nullptr,       nullptr};
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
 """Attention over a cache of keys: two operators of torch.library, and the function that calls them.
 
-regard::kvcache_append_attention writes k_new and v_new into k and v, which its schema declares, so that
-a graph keeps the order of its calls on one cache. regard::kvcache_attention only reads. Both return out
-and lse, which is empty where it was not requested; tensors are in the order of `layout`.
+regard::kvcache_append_attention writes k_new and v_new into k and v, and their scales into scales_k and
+scales_v, which its schema declares, so that a graph keeps the order of its calls on one cache.
+regard::kvcache_attention only reads. Both return out and lse, which is empty where it was not requested;
+tensors are in the order of `layout`.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from ._scopes import (
 
 
 class CacheOptions(NamedTuple):
-    """Which rows of a cache each sequence has, and the rotation of q and k_new, in the order of the
-    operators' schema."""
+    """Which rows of a cache each sequence has, the rotation of q and k_new, and what codes stand for, in
+    the order of the operators' schema."""
 
     page_table: Tensor | None = None       # int32 [B,pages]
     cache_batch_idx: Tensor | None = None  # int32 [B]
@@ -38,13 +39,31 @@ class CacheOptions(NamedTuple):
     rotary_cos: Tensor | None = None       # [positions,rotary_dim/2]
     rotary_sin: Tensor | None = None
     rotary_interleaved: bool = False
+    scales_k: Tensor | None = None          # float32 [entries,Hkv,rows|1], of u4 [entries,Hkv,rows,2*groups]
+    scales_v: Tensor | None = None
+    channel_scales_k: Tensor | None = None  # float32 [Hkv,D]
+    k_dtype: str | None = None              # "u4": uint8 with two codes in a byte
+    v_dtype: str | None = None
+    hadamard: bool = False
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [x for x in self if isinstance(x, Tensor)]
+
+    def scales(self, name: str) -> list[Tensor]:
+        """Those of k, or v: none where its rows are numbers of its own type."""
+        made = [getattr(self, f"scales_{name}"), self.channel_scales_k if name == "k" else None]
+        return [x for x in made if x is not None]
 
 
-_REST = ("Tensor? page_table, Tensor? cache_batch_idx, Tensor? cache_leftpad, Tensor? tree_mask, "
-         "Tensor? positions, Tensor? rotary_cos, Tensor? rotary_sin, bool rotary_interleaved, "
+_PLACES = ("Tensor? page_table, Tensor? cache_batch_idx, Tensor? cache_leftpad, Tensor? tree_mask, "
+           "Tensor? positions, Tensor? rotary_cos, Tensor? rotary_sin, bool rotary_interleaved")
+_REST = ("Tensor? channel_scales_k, str? k_dtype, str? v_dtype, bool hadamard, "
          f"{OPTIONS_SCHEMA}, str layout, str backends, bool return_lse) -> (Tensor, Tensor)")
-_READ = f"(Tensor q, Tensor k, Tensor v, {_REST}"
-_APPEND = f"(Tensor q, Tensor(a!) k, Tensor(b!) v, Tensor k_new, Tensor v_new, {_REST}"
+_READ = f"(Tensor q, Tensor k, Tensor v, {_PLACES}, Tensor? scales_k, Tensor? scales_v, {_REST}"
+_APPEND = (f"(Tensor q, Tensor(a!) k, Tensor(b!) v, Tensor k_new, Tensor v_new, {_PLACES}, "
+           f"Tensor(c!)? scales_k, Tensor(d!)? scales_v, {_REST}")
+_WRITTEN = ("k", "v", "scales_k", "scales_v")
 _NAMES = CacheOptions._fields
 _COUNT = len(_NAMES)
 
@@ -100,14 +119,16 @@ def _append(q: Tensor, k: Tensor, v: Tensor, k_new: Tensor, v_new: Tensor,
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any]) -> None:
     """Raises what the call would raise, from shapes and options alone. Not checked: packed queries, and
     symbolic extents, since a question about one would become a guard of the graph."""
-    given = [q, k, v, *(x for x in keywords.values() if isinstance(x, Tensor))]
-    if "cu_seqlens_q" in keywords or any(type(extent) is not int for x in given for extent in x.shape):
+    given = {"q": q, "k": k, "v": v, **keywords}
+    tensors = {name: x for name, x in given.items() if isinstance(x, Tensor)}
+    if "cu_seqlens_q" in keywords or any(type(n) is not int for x in tensors.values() for n in x.shape):
         return
-    is_written = "k_new" in keywords
+    written = _WRITTEN if "k_new" in keywords else ()
+    codes = [name for name in ("k", "v") if f"scales_{name}" in given or f"channel_scales_{name}" in given]
+    whole = {*written, "scales_k", "scales_v"}  # explain refuses these of a broadcast
     with drop_in_errors:
-        _core.explain(stand_in(q), stand_in(k, is_written), stand_in(v, is_written),
-                      **{name: stand_in(x) if isinstance(x, Tensor) else x
-                         for name, x in keywords.items()})
+        _core.explain(**{name: stand_in(x, name in whole, name in codes) if name in tensors else x
+                         for name, x in given.items()})
 
 
 def _fake(q: Tensor, k: Tensor, v: Tensor, new: dict[str, Tensor],
@@ -118,7 +139,8 @@ def _fake(q: Tensor, k: Tensor, v: Tensor, new: dict[str, Tensor],
     *batch, first, second, _ = q.shape
     is_heads_first = layout == "BHSD" and q.dim() == 4  # packed queries are [total, heads, head_dim]
     heads, rows = (first, second) if is_heads_first else (second, first)
-    return (q.new_empty((*q.shape[:-1], v.shape[-1])),
+    columns = v.shape[-1] if cache.v_dtype is None else 2 * v.shape[-1]
+    return (q.new_empty((*q.shape[:-1], columns)),
             q.new_empty((*batch, heads, rows) if return_lse else (0,), dtype=_lse_dtype(q)))
 
 
@@ -135,7 +157,7 @@ def register() -> None:
     """Adds both operators to torch.ops.regard; once, when regard.torch is imported."""
     for name, schema, mutated, run, fake in (
             ("kvcache_attention", _READ, (), _read, _read_fake),
-            ("kvcache_append_attention", _APPEND, ("k", "v"), _append, _append_fake)):
+            ("kvcache_append_attention", _APPEND, _WRITTEN, _append, _append_fake)):
         made: Any = torch.library.custom_op(f"regard::{name}", run, schema=schema,
                                             mutates_args=mutated, device_types=("cpu",))
         made.register_fake(fake)
@@ -150,14 +172,16 @@ def attend(q: Tensor, k: Tensor, v: Tensor, new: dict[str, Tensor], cache: Cache
                             "plain operators")
     refuse_ranks("a call on a cache")
     backends = current_backends()
-    tensors = [x for x in (q, k, v, *new.values(), *cache[:-1], *options[:TENSORS]) if x is not None]
+    of_options = [x for x in options[:TENSORS] if x is not None]
+    tensors = [q, k, v, *new.values(), *cache.tensors, *of_options]
     if is_traced() or not are_plain(*tensors) or are_negated(tensors):
         op = torch.ops.regard.kvcache_append_attention if new else torch.ops.regard.kvcache_attention
         out, lse = op(q, k, v, *new.values(), *cache, *options, layout, backends, return_lse)
         return (out, lse) if return_lse else out
     made = _numbers(q, k, v, new, cache, options, layout, backends, return_lse)
     if new:
-        torch.autograd.graph.increment_version((k, v))
+        scales = [x for x in (cache.scales_k, cache.scales_v) if x is not None]
+        torch.autograd.graph.increment_version((k, v, *scales))
     return made
 
 
@@ -204,8 +228,21 @@ def check_rows(q: Any, others: dict[str, Any], dims_q: int = 4) -> None:
             raise ArgumentError(f"{name} (of shape {tuple(tensor.shape)}) must have {dims} dimensions")
 
 
-def _check_new(k: Tensor, v: Tensor, k_new: Any, v_new: Any, seqlens_kv: Any) -> dict[str, Tensor]:
-    """k_new and v_new by their names, or nothing."""
+def _check_scales(q: Tensor, cache: CacheOptions) -> dict[str, Tensor]:
+    """The scales by their names; raises unless they are tensors of float32 on q's device."""
+    given = {name: getattr(cache, name) for name in ("scales_k", "scales_v", "channel_scales_k")}
+    given = {name: x for name, x in given.items() if x is not None}
+    for name, scales in given.items():
+        check_tensor(name, scales)
+        if scales.dtype != torch.float32:
+            raise ArgumentError(f"dtype of {name} ({scales.dtype}) must be torch.float32")
+        _check_device(name, scales, q)
+    return given
+
+
+def _check_new(rows: tuple[Tensor, Tensor, Tensor], k_new: Any, v_new: Any,
+               options: CacheOptions, seqlens_kv: Any) -> dict[str, Tensor]:
+    """k_new and v_new by their names, or nothing; `rows`: q, k and v."""
     if k_new is None and v_new is None:
         return {}
     if k_new is None or v_new is None:
@@ -214,10 +251,15 @@ def _check_new(k: Tensor, v: Tensor, k_new: Any, v_new: Any, seqlens_kv: Any) ->
         raise ArgumentError("seqlens_kv (None) must be given with k_new and v_new, which follow these "
                             "rows")
     new = {"k_new": k_new, "v_new": v_new}
-    for (name, rows), cache in zip(new.items(), (k, v)):
-        check_tensor(name, rows)
-        if rows.dtype != cache.dtype:
-            raise ArgumentError(f"dtype of {name} ({rows.dtype}) must be the cache's, {cache.dtype}")
+    q = rows[0]
+    for (name, given), cache, letter in zip(new.items(), rows[1:], ("k", "v")):
+        check_tensor(name, given)
+        if options.scales(letter):
+            if given.dtype != q.dtype:
+                raise ArgumentError(f"dtype of {name} ({given.dtype}) must be q's, {q.dtype}: the call "
+                                    "quantises these rows")
+        elif given.dtype != cache.dtype:
+            raise ArgumentError(f"dtype of {name} ({given.dtype}) must be the cache's, {cache.dtype}")
     return new
 
 
@@ -238,7 +280,9 @@ def attention_with_kvcache(
         tree_mask: Tensor | None = None, is_causal: bool = False, diagonal: str = "bottom_right",
         window: tuple[int, int] = (-1, -1), softmax_scale: float | None = None, softcap: float = 0.0,
         alibi_slopes: Tensor | None = None, sinks: Tensor | None = None, layout: str = "BHSD",
-        return_lse: bool = False) -> Any:
+        return_lse: bool = False, scales_k: Tensor | None = None, scales_v: Tensor | None = None,
+        channel_scales_k: Tensor | None = None, k_dtype: str | None = None,
+        v_dtype: str | None = None, hadamard: bool = False) -> Any:
     """Attention over a cache, which new rows are appended to first: regard.attention of these keywords,
     for torch.compile and torch.export, too. Returns out, or (out, lse) with return_lse.
 
@@ -248,8 +292,17 @@ def attention_with_kvcache(
     each sequence has; the first cache_leftpad of them, int32 [batch], are no keys. k_new and v_new
     [batch, kv heads, new, head_dim], of the cache's type, are written behind them, into the tensors k and
     v, and then seen. layout="BSHD" swaps heads and rows of all these and of out. With cu_seqlens_q,
-    int32 [batch + 1], q and out are packed rows [total, heads, head_dim] over pages. out has q's type: float64, float32, float16 or bfloat16; k and v may be of a
-    type that is no wider. lse is [batch, heads, queries], float32 (float64 of float64).
+    int32 [batch + 1], q and out are packed rows [total, heads, head_dim] over pages. out has q's type:
+    float64, float32, float16 or bfloat16; k and v may be of a type that is no wider. lse is [batch, heads,
+    queries], float32 (float64 of float64).
+
+    k and v of int8, or of 8-bit floats, may have scales, float32: scales_k and scales_v [entries of k, kv
+    heads, rows of k] or [.., 1], channel_scales_k [kv heads, head_dim]. k_dtype="u4" (or "int4"), or v_dtype:
+    the tensor is uint8 and half as wide, two codes in a byte, and its scales are [entries, kv heads, rows,
+    2 * groups], a scale and a minimum for each 32 elements. Rows with scales are appended in q's type; the
+    call quantises them, and where scales are those of rows writes these, too, in place. hadamard=True
+    multiplies q and k_new by the Walsh-Hadamard matrix, after the rotation; k holds such rows. What each
+    means: regard.attention.
 
     rotary_cos and rotary_sin [positions, rotary_dim / 2] rotate q and k_new, at `positions`, int32
     [batch, queries], or behind the rows before them. attn_mask is boolean (True = may attend) or added
@@ -273,8 +326,12 @@ def attention_with_kvcache(
     """
     new = {name: x for name, x in (("k_new", k_new), ("v_new", v_new)) if x is not None}
     check_rows(q, {"k": k, "v": v, **new}, 4 if cu_seqlens_q is None else 3)
-    new = _check_new(k, v, k_new, v_new, seqlens_kv)
-    _check_gradients({"q": q, "k": k, "v": v, **new})
+    cache = CacheOptions(page_table, cache_batch_idx, cache_leftpad, tree_mask, positions, rotary_cos,
+                         rotary_sin, rotary_interleaved, scales_k, scales_v, channel_scales_k, k_dtype,
+                         v_dtype, hadamard)
+    scales = _check_scales(q, cache)
+    new = _check_new((q, k, v), k_new, v_new, cache, seqlens_kv)
+    _check_gradients({"q": q, "k": k, "v": v, **new, **scales})
     check_rotary(q, rotary_cos, rotary_sin)
     integers = {"seqlens_kv": seqlens_kv, "page_table": page_table, "cache_batch_idx": cache_batch_idx,
                 "cache_leftpad": cache_leftpad, "cu_seqlens_q": cu_seqlens_q, "positions": positions}
@@ -295,6 +352,4 @@ def attention_with_kvcache(
     options = Options(mask, bias, sinks, alibi_slopes, seqlens_kv=seqlens_kv, cu_seqlens_q=cu_seqlens_q,
                       softmax_scale=softmax_scale, softcap=softcap, is_causal=is_causal,
                       diagonal=diagonal, window_left=left, window_right=right)
-    cache = CacheOptions(page_table, cache_batch_idx, cache_leftpad, tree_mask, positions, rotary_cos,
-                         rotary_sin, rotary_interleaved)
     return attend(q, k, v, new, cache, options, layout, return_lse)

@@ -106,12 +106,16 @@ def native_keywords(options: Options) -> dict[str, Any]:
     return keywords
 
 
-def stand_in(tensor: Tensor, is_written: bool = False) -> Any:
+def stand_in(tensor: Tensor, is_written: bool = False, has_scales: bool = False) -> Any:
     """An array of the tensor's shape, of a type that NumPy has, for explain: without memory of its own,
-    or with memory that nothing touches where the call writes to the tensor."""
+    or with memory that nothing touches where the call writes to the tensor. 8-bit floats with scales
+    count as int8, others as float32."""
     kinds: dict[torch.dtype, Any] = {torch.bool: numpy.bool_, torch.float64: numpy.float64,
-                                     torch.int32: numpy.int32, torch.int64: numpy.int64}
-    kind, shape = kinds.get(tensor.dtype, numpy.float32), tuple(tensor.shape)
+                                     torch.int32: numpy.int32, torch.int64: numpy.int64,
+                                     torch.int8: numpy.int8, torch.uint8: numpy.uint8}
+    is_f8 = tensor.dtype.itemsize == 1 and tensor.dtype.is_floating_point
+    other = numpy.int8 if has_scales and is_f8 else numpy.float32
+    kind, shape = kinds.get(tensor.dtype, other), tuple(tensor.shape)
     return numpy.empty(shape, kind) if is_written else numpy.broadcast_to(numpy.zeros((), kind), shape)
 
 

@@ -209,14 +209,16 @@ def test_methods_break_a_compiled_graph_and_stay_right():
         torch.compile(lambda q: cache.attend(q, [0]), fullgraph=True, backend="eager")(q)
 
 
-@pytest.mark.parametrize("held", [torch.int8, torch.float8_e4m3fn, torch.float8_e5m2])
-def test_tensors_are_quantised_as_arrays_are(held):
+@pytest.mark.parametrize("hadamard", [False, True])
+@pytest.mark.parametrize("held", [torch.int8, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8])
+def test_tensors_are_quantised_as_arrays_are(held, hadamard):
     """The same codes and scales from append and from attend, in a cache of either kind."""
     pytest.importorskip("ml_dtypes")
-    names = {torch.int8: "i8", torch.float8_e4m3fn: "f8e4m3", torch.float8_e5m2: "f8e5m2"}
+    names = {torch.int8: "i8", torch.float8_e4m3fn: "f8e4m3", torch.float8_e5m2: "f8e5m2",
+             torch.uint8: "u4"}
     rows = torch.from_numpy(rows_of(6, 7))
     q = torch.from_numpy(rows_of(7, 1))[0].repeat(2, 1, 1)[None]
-    caches = [paged(dtype=held), paged(dtype=names[held])]
+    caches = [paged(num_pages=6, dtype=dtype, hadamard=hadamard) for dtype in (held, names[held])]
     outs = []
     for cache, given in zip(caches, (lambda x: x, lambda x: x.numpy())):
         s = cache.allocate()
@@ -224,6 +226,23 @@ def test_tensors_are_quantised_as_arrays_are(held):
         outs.append(torch.as_tensor(cache.attend(given(q), [s], k_new=given(rows[:1, :, 6:]),
                                                  v_new=given(rows[1:, :, 6:]))))
     assert caches[0].k.dtype == held and torch.equal(*outs)
-    for of_tensors, of_arrays in zip(caches[0].rows(0), caches[1].rows(0)):
-        np.testing.assert_array_equal(of_tensors, of_arrays)
     np.testing.assert_array_equal(caches[0].scales_v, caches[1].scales_v)
+    fork, rows_before = caches[0].fork(0), caches[0].rows(0)
+    for cache in caches:
+        cache.evict(0, 2)  # rows and scales move
+    for of_tensors, of_arrays, of_fork, before in zip(caches[0].rows(0), caches[1].rows(0),
+                                                      caches[0].rows(fork), rows_before):
+        np.testing.assert_array_equal(of_tensors, of_arrays)
+        np.testing.assert_array_equal(of_tensors, before[:, 2:])
+        np.testing.assert_array_equal(of_fork, before)
+
+
+def test_codes_of_4_bits_need_scales_and_an_even_head_dim():
+    with pytest.raises(ValueError, match=r"scales \(None\) must be one of .* where k is u4"):
+        paged(dtype=torch.uint8, scales=None)
+    with pytest.raises(ValueError, match=r"scales \('page'\) must be 'token' where k is u4"):
+        paged(dtype=torch.uint8, scales="page")
+    with pytest.raises(ValueError, match=r"head_dim \(7\) must be even where k is u4"):
+        paged(dtype=torch.uint8, head_dim=7)
+    cache = paged(k_dtype=torch.bfloat16, v_dtype=torch.uint8)
+    assert cache.k.shape[3] == SIZE and cache.v.shape[3] == SIZE // 2 and cache.v.dtype == torch.uint8

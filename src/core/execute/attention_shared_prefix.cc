@@ -1,404 +1,93 @@
 #include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <limits>
+#include <bit>
+#include <cstdint>
+#include <memory>
 #include <string>
 
 #include "base/checked.h"
 #include "base/message.h"
-#include "base/scratch.h"
 #include "core/describe/check_data.h"
-#include "core/describe/view_checks.h"
+#include "core/describe/describe.h"
+#include "core/execute/check_workspace.h"
+#include "core/execute/merge_partials.h"
+#include "core/execute/shared_prefix.h"
 #include "core/plan/context_impl.h"
 #include "core/text/thrown_by.h"
 #include "problem/make_problem.h"
-#include "problem/rotary.h"
 #include "regard/context.h"
 #include "regard/lengths.h"
-
-// Sequences that have their first pages in common: these keys in one call for all queries, which
-// are one sequence then; each sequence's own keys in another, behind rows that are no keys.
+#include "regard/shared_prefix.h"
 
 namespace regard {
-namespace {
 
-constexpr const char* kWhere = "attention_shared_prefix";
+/// The plans of both calls; without shared keys `own` is that of the call itself.
+struct SharedPrefixImpl {
+  AttentionParams params;  // of the call
+  std::int64_t shared = 0;
+  Plan prefix, own;
+  std::int64_t memory_bytes = 0;  // of a PrefixMemory
+  std::int64_t workspace_bytes = 0;
 
-/// A call, and how many keys its sequences share.
-struct PrefixCall {
-  Context& context;
-  const AttentionRequest& request;
-  const AttentionParams& params;
-  std::int64_t shared;
+  static const SharedPrefixImpl* of(const SharedPrefixPlan& plan) { return plan.impl_.get(); }
+  static SharedPrefixPlan wrap(SharedPrefixImpl made) {
+    return SharedPrefixPlan(std::make_shared<const SharedPrefixImpl>(std::move(made)));
+  }
 };
 
-Status check_length(std::int64_t shared) {
-  if (shared >= 0) return {};
-  return invalid(kWhere, "shared_prefix_kv (", shared, ") must be >= 0");
-}
+namespace {
 
-/// What a query's own sequence or place changes for keys of the prefix.
-Status check_features(const AttentionParams& p, std::int64_t shared) {
-  struct Refused {
-    const char* name;
-    bool given;
-  };
-  const FeatureSet f = p.features;
-  const Refused kRefused[] = {{"window_left", p.window_left >= 0},
-                              {"alibi_slopes", f.has(Feature::kAlibi)},
-                              {"attn_mask", f.has(Feature::kAttnMask)},
-                              {"attn_bias", f.has(Feature::kAttnBias)},
-                              {"segment_ids_q", f.has(Feature::kSegmentIds)},
-                              {"dropout_p", p.dropout_p != 0.0},
-                              {"scores_out", f.has(Feature::kScoresOut)},
-                              {"descales [B,Hkv]", f.has(Feature::kDescalesPerHead)},
-                              {"cache_leftpad", f.has(Feature::kCacheLeftpad)},
-                              {"block_mask", f.has(Feature::kBlockMask)},
-                              {"needs_grad", f.has(Feature::kNeedsGrad)},
-                              {"out of 8 bits", size_of(p.dtype_out) == 1}};
-  for (const Refused& refused : kRefused) {
-    if (!refused.given) continue;
-    return invalid(kWhere, refused.name, " (given) is not supported; expected attention() for it");
-  }
-  if (p.device.type != DeviceType::kCpu) {
-    return invalid(kWhere, "device (", to_string(p.device.type),
-                   ") is not supported; expected tensors on the CPU");
-  }
-  if (p.window_right >= 0 && p.diagonal != Diagonal::kBottomRight) {
-    return invalid(kWhere, "diagonal (", to_string(p.diagonal), ") must be bottom_right");
-  }
-  if (!f.has(Feature::kPaged)) {
-    return invalid(kWhere, "page_table (absent) must be given: a prefix is shared in pages");
-  }
-  if (shared > p.seqlen_kv || shared % p.page_size != 0) {
-    return invalid(kWhere, "shared_prefix_kv (", shared, ") must be a multiple of page_size, ",
-                   p.page_size, ", and at most ", p.seqlen_kv, ", the rows of a sequence's pages");
-  }
-  return {};
-}
-
-/// Data is checked before: lengths, and ids of the pages that queries see.
-Status check_sequences(const PrefixCall& call, const problem::Problem& p) {
-  const TensorView& table = call.request.page_table;
-  const auto id_at = [&](std::int64_t b, std::int64_t page) {
-    return read_integer(table, b * table.strides[0] + page * table.strides[1]);
-  };
-  for (std::int64_t b = 0; b < p.batch; ++b) {
-    const problem::Sequence s = problem::sequence_of(p, b);
-    const std::int64_t before = s.band.len_kv - p.seqlen_new;
-    if (before < call.shared) {
-      return invalid(kWhere, "seqlens_kv[", b, "] (", before, "), expected at least ", call.shared,
-                     ", shared_prefix_kv");
-    }
-    // The first query's reach ends with the last key of the prefix, or behind it.
-    const std::int64_t reach = semantics::visible_keys(s.band, 0).hi;
-    if (s.len_q > 0 && reach < call.shared) {
-      return invalid(kWhere, "keys that the first query of sequence ", b, " sees (", reach,
-                     "), expected at least ", call.shared, ", shared_prefix_kv");
-    }
-    if (p.tree.present && s.band.len_kv - p.tree_keys < call.shared) {
-      return invalid(kWhere, "keys of tree_mask (", p.tree_keys, "), expected at most ",
-                     s.band.len_kv - call.shared, ", those of sequence ", b, " behind its prefix");
-    }
-    for (std::int64_t page = 0; page < call.shared / p.pages.page_size; ++page) {
-      if (id_at(b, page) == id_at(0, page)) continue;
-      return invalid(kWhere, "page_table[", b, ",", page, "] (", id_at(b, page), "), expected ",
-                     id_at(0, page), ", that of sequence 0: shared_prefix_kv is ", call.shared);
-    }
-  }
-  return {};
-}
-
-/// Partial results and inputs of the two calls, whose rows are those of all sequences one after the
-/// other: row b * Sq + i, or the packed row.
-class PrefixMemory {
+/// Memory of the Context's, given back however the call ends.
+class Lease {
  public:
-  explicit PrefixMemory(const PrefixCall& call)
-      : call_(call), workspaces_(ContextImpl::of(call.context).workspaces) {
-    const AttentionParams& p = call.params;
-    const bool packed = p.features.has(Feature::kPacked);
-    batch_ = packed ? 1 : p.batch;
-    seqlen_ = packed ? p.total_q : p.seqlen_q;
-    rows_ = batch_ * seqlen_;
-    wide_ = p.dtype_q == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32;
+  explicit Lease(WorkspacePool& pool) : pool_(pool) {}
+  ~Lease() {
+    if (block_.data != nullptr) pool_.give_back(block_);
   }
-  ~PrefixMemory() {
-    if (block_.data != nullptr) workspaces_.give_back(block_);
-  }
-  PrefixMemory(const PrefixMemory&) = delete;
-  PrefixMemory& operator=(const PrefixMemory&) = delete;
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
 
-  Status take() {
-    const AttentionParams& p = call_.params;
-    const std::int64_t row = saturating_mul(rows_, p.num_heads_q);
-    ScratchLayout layout;
-    for (Partial& partial : partials_) {
-      partial.at_out = layout.take(saturating_mul(row, p.head_dim_v), size_of(wide_));
-      partial.at_lse = layout.take(row, size_of(wide_));
-      partial.at_stats = layout.take(2 * row, size_of(wide_));
-    }
-    at_q_ = layout.take(saturating_mul(row, p.head_dim_qk), size_of(p.dtype_q));
-    at_positions_ = layout.take(rows_, sizeof(std::int32_t));
-    at_lengths_ = layout.take(p.batch + 1, sizeof(std::int32_t));
-    const Expected<Workspace> block = workspaces_.lease(static_cast<std::size_t>(layout.total()));
+  Status take(std::int64_t bytes) {
+    const Expected<Workspace> block = pool_.lease(static_cast<std::size_t>(bytes));
     if (!block) return block.status();
     block_ = *block;
     return {};
   }
-
-  std::int64_t rows() const { return rows_; }
-  Dtype wide() const { return wide_; }
-
-  /// The outputs of the call over the prefix, of one sequence, or of that over the rest.
-  void set_outputs(bool of_prefix, AttentionRequest* request) const {
-    const std::int64_t batch = of_prefix ? 1 : batch_, seqlen = of_prefix ? rows_ : seqlen_;
-    const Partial& partial = partials_[of_prefix ? 0 : 1];
-    request->out = view(partial.at_out, wide_, batch, seqlen, call_.params.head_dim_v);
-    request->lse = lse_of(of_prefix, batch, seqlen);
-    if (!of_prefix && call_.request.cu_seqlens_q.present()) {
-      request->lse.rank = 2;
-      for (int dim = 0; dim < 2; ++dim) {
-        request->lse.shape[dim] = request->lse.shape[dim + 1];
-        request->lse.strides[dim] = request->lse.strides[dim + 1];
-      }
-    }
-    request->saved_stats = TensorView{};
-    if (call_.request.saved_stats.present())
-      request->saved_stats = stats_of(of_prefix, batch, seqlen);
-  }
-
-  /// A partial result in the shape of the caller's out: [B,Hq,Sq,.] or [1,Hq,total_q,.].
-  StateView state(bool of_prefix) const {
-    const Partial& partial = partials_[of_prefix ? 0 : 1];
-    return {view(partial.at_out, wide_, batch_, seqlen_, call_.params.head_dim_v),
-            lse_of(of_prefix, batch_, seqlen_)};
-  }
-  TensorView stats(bool of_prefix) const { return stats_of(of_prefix, batch_, seqlen_); }
-
-  /// q as one sequence: where it lies, or a copy.
-  TensorView queries() const {
-    const TensorView& q = call_.request.q;
-    const bool in_one = batch_ <= 1 || seqlen_ == 1 || q.strides[0] == seqlen_ * q.strides[2];
-    TensorView one = q;
-    one.shape[0] = 1;
-    one.shape[2] = rows_;
-    if (in_one) {
-      if (batch_ > 1 && seqlen_ == 1) one.strides[2] = q.strides[0];
-      one.strides[0] = 0;
-      return one;
-    }
-    one = view(at_q_, q.dtype, 1, rows_, q.shape[3]);
-    const auto bytes = static_cast<std::size_t>(q.shape[3] * size_of(q.dtype));
-    for (std::int64_t row = 0; row < rows_; ++row) {
-      for (std::int64_t h = 0; h < q.shape[1]; ++h) {
-        const std::int64_t from =
-            row / seqlen_ * q.strides[0] + h * q.strides[1] + row % seqlen_ * q.strides[2];
-        const std::int64_t to = h * one.strides[1] + row * one.strides[2];
-        std::memcpy(static_cast<char*>(one.data) + to * size_of(q.dtype),
-                    static_cast<const char*>(q.data) + from * size_of(q.dtype), bytes);
-      }
-    }
-    return one;
-  }
-
-  /// i32 [1, rows]: where each query stands. Rows of padding stand anywhere.
-  TensorView positions(const problem::Problem& p) const {
-    auto* const to = reinterpret_cast<std::int32_t*>(at(at_positions_));
-    std::fill_n(to, rows_, 0);
-    for (std::int64_t b = 0; b < p.batch; ++b) {
-      const problem::Sequence s = problem::sequence_of(p, b);
-      for (std::int64_t i = 0; i < s.len_q; ++i) {
-        to[first_row(p, b) + i] = static_cast<std::int32_t>(problem::query_position(p, s, i));
-      }
-    }
-    return make_view(to, Dtype::kI32, {1, rows_});
-  }
-
-  /// i32 [count] of shared_prefix_kv: the length of the prefix, or what precedes own keys.
-  TensorView lengths(std::int64_t count) const {
-    auto* const to = reinterpret_cast<std::int32_t*>(at(at_lengths_));
-    std::fill_n(to, count, static_cast<std::int32_t>(call_.shared));
-    return make_view(to, Dtype::kI32, {count});
-  }
-
-  /// Rows past their sequence's length have seen the prefix, and count for nothing.
-  void hide_padding(const problem::Problem& p) const {
-    const auto hide = [&](std::int64_t begin, std::int64_t end) {
-      const std::int64_t heads = call_.params.num_heads_q;
-      for (std::int64_t n = begin * heads; n < end * heads; ++n) {
-        if (wide_ == Dtype::kF64) {
-          hide_row<double>(n);
-        } else {
-          hide_row<float>(n);
-        }
-      }
-    };
-    std::int64_t end = 0;
-    for (std::int64_t b = 0; b < p.batch; ++b) {
-      const problem::Sequence s = problem::sequence_of(p, b);
-      end = first_row(p, b) + s.rows_q;
-      hide(first_row(p, b) + s.len_q, end);
-    }
-    hide(end, rows_);
-  }
+  void* data() const noexcept { return block_.data; }
 
  private:
-  struct Partial {
-    std::int64_t at_out = 0, at_lse = 0, at_stats = 0;
-  };
-
-  char* at(std::int64_t offset) const { return static_cast<char*>(block_.data) + offset; }
-
-  std::int64_t first_row(const problem::Problem& p, std::int64_t b) const {
-    return p.q.starts.data != nullptr ? problem::row_start(p.q.starts, b) : b * seqlen_;
-  }
-
-  /// [batch,Hq,seqlen,columns] whose rows hold all heads.
-  TensorView view(std::int64_t offset, Dtype dtype, std::int64_t batch, std::int64_t seqlen,
-                  std::int64_t columns) const {
-    const std::int64_t heads = call_.params.num_heads_q, row = heads * columns;
-    return make_view(at(offset), dtype, {batch, heads, seqlen, columns},
-                     {seqlen * row, columns, row, 1});
-  }
-  TensorView lse_of(bool of_prefix, std::int64_t batch, std::int64_t seqlen) const {
-    const std::int64_t heads = call_.params.num_heads_q;
-    return make_view(at(partials_[of_prefix ? 0 : 1].at_lse), wide_, {batch, heads, seqlen},
-                     {seqlen * heads, 1, heads});
-  }
-  TensorView stats_of(bool of_prefix, std::int64_t batch, std::int64_t seqlen) const {
-    return view(partials_[of_prefix ? 0 : 1].at_stats, wide_, batch, seqlen, 2);
-  }
-
-  template <class T>
-  void hide_row(std::int64_t n) const {
-    constexpr T kNothing = -std::numeric_limits<T>::infinity();
-    reinterpret_cast<T*>(at(partials_[0].at_lse))[n] = kNothing;
-    T* const stats = reinterpret_cast<T*>(at(partials_[0].at_stats)) + 2 * n;
-    stats[0] = kNothing;
-    stats[1] = 0;
-  }
-
-  const PrefixCall& call_;
-  WorkspacePool& workspaces_;
+  WorkspacePool& pool_;
   Workspace block_{};
-  Partial partials_[2];  // over the prefix, over the rest
-  std::int64_t at_q_ = 0, at_positions_ = 0, at_lengths_ = 0;
-  std::int64_t batch_ = 0, seqlen_ = 0, rows_ = 0;
-  Dtype wide_ = Dtype::kF32;
 };
 
-/// All queries over the keys of the prefix, as one sequence.
-AttentionRequest prefix_request(const PrefixCall& call, const problem::Problem& p,
-                                const PrefixMemory& memory) {
-  const AttentionRequest& given = call.request;
-  AttentionRequest request;
-  request.q = memory.queries();
-  request.k = given.k;
-  request.v = given.v;
-  request.scales_k = given.scales_k;
-  request.scales_v = given.scales_v;
-  request.channel_scales_k = given.channel_scales_k;
-  request.descale_q = given.descale_q;
-  request.descale_k = given.descale_k;
-  request.descale_v = given.descale_v;
-  request.page_table = given.page_table;
-  request.page_table.shape[0] = 1;
-  request.page_table.shape[1] = call.shared / call.params.page_size;
-  request.seqlens_kv = memory.lengths(1);
-  if (given.rotary_cos.present()) {
-    request.rotary_cos = given.rotary_cos;
-    request.rotary_sin = given.rotary_sin;
-    request.positions = memory.positions(p);
-    request.options.rotary_interleaved = given.options.rotary_interleaved;
-  }
-  request.options.hadamard = given.options.hadamard;
-  request.options.softmax_scale = given.options.softmax_scale;
-  request.options.softcap = given.options.softcap;
-  memory.set_outputs(true, &request);
-  return request;
-}
-
-/// Rows of a partial result: [B,S,H,D], in the memory of the call.
-void set_partial_out(AttentionParams* p) {
-  p->dtype_out = p->dtype_q == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32;
-  p->layout_out = p->seqlen_q <= 1 || p->num_heads_q <= 1 ? Layout::kBhsd : Layout::kBshd;
-  p->features.set(Feature::kLse);
-}
-
-/// The params of prefix_request().
-AttentionParams prefix_params(const AttentionParams& params, std::int64_t shared) {
-  AttentionParams p = params;
-  const bool packed = p.features.has(Feature::kPacked);
-  p.seqlen_q = packed ? p.total_q : saturating_mul(p.batch, p.seqlen_q);
-  // As PrefixMemory::queries() has them: one query of each sequence lies where it was.
-  const bool lies_anywhere = params.seqlen_q == 1 && p.layout_q == Layout::kStrided;
-  if (!packed && params.batch > 1 && !lies_anywhere) {
-    p.layout_q = p.num_heads_q <= 1 ? Layout::kBhsd : Layout::kBshd;
-  }
-  p.batch = 1;
-  p.seqlen_kv = shared;
-  p.tokens_q = p.tokens_kv = p.total_q = 0;
-  p.window_left = p.window_right = kUnlimited;
-  p.features = p.features.without({Feature::kPacked, Feature::kSeqlensQ, Feature::kAppendKv,
-                                   Feature::kTreeMask, Feature::kSinks, Feature::kCacheBatchIdx});
-  if (p.features.has(Feature::kRotary)) p.features.set(Feature::kPositions);
-  set_partial_out(&p);
-  canonicalize(p);
-  return p;
-}
-
-/// The params of own_request().
-AttentionParams own_params(const AttentionParams& params) {
-  AttentionParams p = params;
-  p.features.set(Feature::kCacheLeftpad);
-  set_partial_out(&p);
-  canonicalize(p);
-  return p;
-}
-
-/// Each sequence over the keys behind the prefix; appends, and holds the sink.
-AttentionRequest own_request(const PrefixCall& call, const PrefixMemory& memory) {
-  AttentionRequest request = call.request;
-  request.cache_leftpad = memory.lengths(call.params.batch);
-  memory.set_outputs(false, &request);
-  return request;
-}
-
-template <class T>
-void merge_stats(const TensorView& a, const TensorView& b, const TensorView& to) {
-  const auto at = [](const TensorView& view, std::int64_t n, std::int64_t x) -> T& {
-    const std::int64_t i = n % view.shape[2], h = n / view.shape[2] % view.shape[1],
-                       batch = n / view.shape[2] / view.shape[1];
-    return static_cast<T*>(view.data)[batch * view.strides[0] + h * view.strides[1] +
-                                      i * view.strides[2] + x * view.strides[3]];
-  };
-  for (std::int64_t n = 0; n < to.shape[0] * to.shape[1] * to.shape[2]; ++n) {
-    const T max = std::max(at(a, n, 0), at(b, n, 0));
-    const auto share = [&](const TensorView& of) {
-      return at(of, n, 1) == T(0) ? T(0) : at(of, n, 1) * std::exp(at(of, n, 0) - max);
-    };
-    const T sum = share(a) + share(b);
-    at(to, n, 0) = max;
-    at(to, n, 1) = sum;
-  }
-}
-
-Status merge(const PrefixCall& call, const PrefixMemory& memory, const Launch& launch) {
+/// Writes the caller's outputs.
+Status merge(const PrefixCall& call, const PrefixMemory& memory, const MergeWorkers& workers,
+             const Launch& launch) {
   TensorView lse = call.request.lse;
   if (lse.present() && lse.rank == 2) {
     lse = make_view(lse.data, lse.dtype, {1, lse.shape[0], lse.shape[1]},
                     {lse.strides[0] * lse.shape[0], lse.strides[0], lse.strides[1]});
   }
-  const Status status = merge_states(call.context, {memory.state(true), memory.state(false)},
-                                     call.request.out, lse, launch);
-  if (!status.ok() || !call.request.saved_stats.present()) return status;
-  const TensorView prefix = memory.stats(true), own = memory.stats(false);
-  if (memory.wide() == Dtype::kF64) {
-    merge_stats<double>(prefix, own, call.request.saved_stats);
-  } else {
-    merge_stats<float>(prefix, own, call.request.saved_stats);
+  const StateView states[] = {memory.state(true), memory.state(false)};
+  const Status status = merge_partials(workers, states, call.request.out, lse, launch);
+  if (status.ok() && call.request.saved_stats.present()) {
+    memory.merge_stats(call.request.saved_stats);
   }
-  return {};
+  return status;
+}
+
+/// All that is checked of a call and its data, before anything is written.
+Status check(const PrefixCall& call, problem::Problem* p) {
+  if (Status s = check_prefix_features(call.where, call.params, call.shared); !s.ok()) return s;
+  if (Status s = check_data(call.request, call.params, call.where); !s.ok()) return s;
+  problem::make_problem(call.params, call.request, p);
+  return check_prefix_sequences(call, *p);
+}
+
+/// A call whose max_seqlen_q its caller left to cu_seqlens_q.
+void state_max_seqlen(AttentionRequest* request) {
+  if (request->cu_seqlens_q.present() && request->max_seqlen_q == 0) {
+    request->max_seqlen_q = longest_sequence(request->cu_seqlens_q);
+  }
 }
 
 }  // namespace
@@ -406,49 +95,178 @@ Status merge(const PrefixCall& call, const PrefixMemory& memory, const Launch& l
 Status attention_shared_prefix(Context& context, const AttentionRequest& given,
                                std::int64_t shared_prefix_kv, const Policy& policy,
                                const Launch& launch) try {
-  if (Status s = check_length(shared_prefix_kv); !s.ok()) return s;
+  constexpr const char* kWhere = "attention_shared_prefix";
+  if (Status s = check_prefix_length(kWhere, shared_prefix_kv); !s.ok()) return s;
   if (shared_prefix_kv == 0) return attention(context, given, policy, launch);
   AttentionRequest request = given;
-  if (request.cu_seqlens_q.present() && request.max_seqlen_q == 0) {
-    request.max_seqlen_q = longest_sequence(request.cu_seqlens_q);
-  }
+  state_max_seqlen(&request);
   const Expected<AttentionParams> params = describe(request);
   if (!params) return params.status();
-  const PrefixCall call{context, request, *params, shared_prefix_kv};
-  if (Status s = check_features(*params, shared_prefix_kv); !s.ok()) return s;
-  if (Status s = check_data(request, *params, kWhere); !s.ok()) return s;
+  const PrefixCall call{kWhere, request, *params, shared_prefix_kv};
   problem::Problem p;
-  problem::make_problem(*params, request, &p);
-  if (Status s = check_sequences(call, p); !s.ok()) return s;
-  PrefixMemory memory(call);
+  if (Status s = check(call, &p); !s.ok()) return s;
+  PrefixMemory memory(*params);
   if (memory.rows() == 0 || params->num_heads_q == 0) {
     return attention(context, request, policy, launch);
   }
-  if (Status s = memory.take(); !s.ok()) return s;
+  Lease lease(ContextImpl::of(context).workspaces);
+  if (Status s = lease.take(memory.bytes()); !s.ok()) return s;
+  memory.place(lease.data());
   // First the call that writes nothing of the caller's: if the other is refused, nothing is
   // written.
   Launch first = launch;
   first.planned = nullptr;
-  Status status = attention(context, prefix_request(call, p, memory), policy, first);
+  const AttentionRequest shared = prefix_request(call, p, memory, Layout::kStrided);
+  Status status = attention(context, shared, policy, first);
   if (!status.ok()) return status;
   memory.hide_padding(p);
   status = attention(context, own_request(call, memory), policy, launch);
   if (!status.ok()) return status;
-  return merge(call, memory, launch);
+  return merge(call, memory, {context.executor(), context.concurrency()}, launch);
 } catch (...) {
-  return status_of_exception(kWhere);
+  return status_of_exception("attention_shared_prefix");
 }
 
 Expected<Selection> explain_shared_prefix(Context& context, const AttentionParams& params,
                                           std::int64_t shared_prefix_kv, const Policy& policy) try {
-  if (Status s = check_length(shared_prefix_kv); !s.ok()) return s;
+  constexpr const char* kWhere = "explain_shared_prefix";
+  if (Status s = check_prefix_length(kWhere, shared_prefix_kv); !s.ok()) return s;
   if (shared_prefix_kv == 0) return explain(context, params, policy);
-  if (Status s = check_features(params, shared_prefix_kv); !s.ok()) return s;
+  if (Status s = check_prefix_features(kWhere, params, shared_prefix_kv); !s.ok()) return s;
   Selection own = explain(context, own_params(params), policy);
   own.prefix.push_back(explain(context, prefix_params(params, shared_prefix_kv), policy));
   return own;
 } catch (...) {
   return status_of_exception("explain_shared_prefix");
+}
+
+SharedPrefixPlan::SharedPrefixPlan() = default;
+SharedPrefixPlan::SharedPrefixPlan(std::shared_ptr<const SharedPrefixImpl> impl) noexcept
+    : impl_(std::move(impl)) {}
+
+const Plan& SharedPrefixPlan::prefix() const noexcept { return impl_->prefix; }
+const Plan& SharedPrefixPlan::own() const noexcept { return impl_->own; }
+std::int64_t SharedPrefixPlan::shared_prefix_kv() const noexcept { return impl_->shared; }
+std::int64_t SharedPrefixPlan::workspace_bytes() const noexcept { return impl_->workspace_bytes; }
+
+std::string SharedPrefixPlan::to_string() const {
+  if (impl_->shared == 0) return impl_->own.to_string();
+  return concat("prefix of ", impl_->shared, " keys: ", impl_->prefix.to_string(),
+                "; own keys: ", impl_->own.to_string());
+}
+
+namespace {
+
+/// q as PrefixMemory::queries() copies it, and partial results, may be aligned to less than the
+/// tensors that the plan was made for.
+void relax_alignment(AttentionParams* p, bool is_prefix) {
+  const auto limit = [](std::int32_t* log2, Dtype dtype, std::int64_t columns) {
+    const auto bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(columns, 1)) *
+                       static_cast<std::uint64_t>(size_of(dtype));
+    *log2 = std::min(*log2, static_cast<std::int32_t>(std::countr_zero(bytes)));
+  };
+  limit(&p->align_out_log2, p->dtype_out, p->head_dim_v);
+  if (is_prefix) limit(&p->align_q_log2, p->dtype_q, p->head_dim_qk);
+}
+
+}  // namespace
+
+Expected<SharedPrefixPlan> plan_shared_prefix(Context& context, const AttentionParams& params,
+                                              std::int64_t shared_prefix_kv,
+                                              const Policy& policy) try {
+  constexpr const char* kWhere = "plan_shared_prefix";
+  if (Status s = check_prefix_length(kWhere, shared_prefix_kv); !s.ok()) return s;
+  SharedPrefixImpl made;
+  made.params = params;
+  made.shared = shared_prefix_kv;
+  AttentionParams own = params;
+  if (shared_prefix_kv != 0) {
+    if (Status s = check_prefix_features(kWhere, params, shared_prefix_kv); !s.ok()) return s;
+    AttentionParams prefix = prefix_params(params, shared_prefix_kv);
+    relax_alignment(&prefix, true);
+    const Expected<Plan> of_prefix = plan(context, prefix, policy);
+    if (!of_prefix) return of_prefix.status();
+    made.prefix = *of_prefix;
+    made.memory_bytes = PrefixMemory(params).bytes();
+    own = own_params(params);
+    relax_alignment(&own, false);
+  }
+  const Expected<Plan> of_own = plan(context, own, policy);
+  if (!of_own) return of_own.status();
+  made.own = *of_own;
+  std::int64_t scratch = made.own.workspace_bytes();
+  if (!made.prefix.empty()) scratch = std::max(scratch, made.prefix.workspace_bytes());
+  made.workspace_bytes = saturating_add(made.memory_bytes, scratch);
+  return SharedPrefixImpl::wrap(std::move(made));
+} catch (...) {
+  return status_of_exception("plan_shared_prefix");
+}
+
+namespace {
+
+/// The memory of the two calls is laid out for extents up to the plan's.
+Status check_extents(const AttentionParams& planned, const AttentionParams& actual) {
+  struct Extent {
+    const char* name;
+    std::int64_t actual, planned;
+  };
+  for (const Extent& extent : {Extent{"batch", actual.batch, planned.batch},
+                               Extent{"seqlen_q", actual.seqlen_q, planned.seqlen_q},
+                               Extent{"total_q", actual.total_q, planned.total_q}}) {
+    if (extent.actual <= extent.planned) continue;
+    return invalid("execute_shared_prefix", extent.name, " (", extent.actual,
+                   ") does not fit the plan, expected at most ", extent.planned);
+  }
+  if (actual.num_heads_q == planned.num_heads_q && actual.head_dim_qk == planned.head_dim_qk &&
+      actual.head_dim_v == planned.head_dim_v && actual.dtype_q == planned.dtype_q) {
+    return {};
+  }
+  return invalid("execute_shared_prefix", "the problem (", to_string(actual),
+                 ") does not fit the plan, expected ", to_string(planned));
+}
+
+}  // namespace
+
+Status execute_shared_prefix(const SharedPrefixPlan& plan, const Buffers& buffers,
+                             const Launch& launch) try {
+  constexpr const char* kWhere = "execute_shared_prefix";
+  const SharedPrefixImpl* const impl = SharedPrefixImpl::of(plan);
+  if (impl == nullptr) return invalid(kWhere, "empty plan, expected one of plan_shared_prefix()");
+  if (impl->shared == 0) return execute(impl->own, buffers, launch);
+  AttentionRequest request;
+  static_cast<Buffers&>(request) = buffers;
+  request.options = options_of(impl->params);
+  state_max_seqlen(&request);
+  const Expected<AttentionParams> params = describe_buffers(request, request.options, kWhere);
+  if (!params) return params.status();
+  if (Status s = check_extents(impl->params, *params); !s.ok()) return s;
+  const PrefixCall call{kWhere, request, *params, impl->shared};
+  problem::Problem p;
+  if (Status s = check(call, &p); !s.ok()) return s;
+  if (Status s = check_workspace(launch.workspace, impl->workspace_bytes, buffers, nullptr, kWhere);
+      !s.ok()) {
+    return s;
+  }
+  PrefixMemory memory(*params);
+  memory.place(launch.workspace.data);
+  Launch rest = launch;
+  rest.workspace.data = static_cast<char*>(launch.workspace.data) + impl->memory_bytes;
+  rest.workspace.bytes = launch.workspace.bytes - static_cast<std::size_t>(impl->memory_bytes);
+  Launch first = rest;
+  first.planned = nullptr;
+  if (memory.rows() == 0 || params->num_heads_q == 0) {  // appends
+    return execute(impl->own, own_request(call, memory), rest);
+  }
+  const Layout layout = impl->prefix.params().layout_q;
+  Status status = execute(impl->prefix, prefix_request(call, p, memory, layout), first);
+  if (!status.ok()) return status;
+  memory.hide_padding(p);
+  status = execute(impl->own, own_request(call, memory), rest);
+  if (!status.ok()) return status;
+  const PlanImpl& own = *PlanImpl::of(impl->own);
+  return merge(call, memory, {own.executor->current(), own.env->concurrency}, launch);
+} catch (...) {
+  return status_of_exception("execute_shared_prefix");
 }
 
 }  // namespace regard

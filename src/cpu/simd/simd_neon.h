@@ -19,6 +19,19 @@ REGARD_KERNEL_FN float64x2_t fused(float64x2_t a, float64x2_t b, float64x2_t c) 
 REGARD_KERNEL_FN float32x4_t roots(float32x4_t x) { return vsqrtq_f32(x); }
 REGARD_KERNEL_FN float64x2_t roots(float64x2_t x) { return vsqrtq_f64(x); }
 
+/// As many codes of 4 bits as a vector of T has lanes: the first stands lowest.
+REGARD_KERNEL_FN float32x4_t read_u4(const char* p, float) {
+  std::uint16_t codes;
+  __builtin_memcpy(&codes, p, sizeof(codes));
+  const int32x4_t right = {0, -4, -8, -12};
+  return vcvtq_f32_u32(vandq_u32(vshlq_u32(vdupq_n_u32(codes), right), vdupq_n_u32(15)));
+}
+REGARD_KERNEL_FN float64x2_t read_u4(const char* p, double) {
+  const int64x2_t right = {0, -4};
+  const uint64x2_t codes = vdupq_n_u64(static_cast<std::uint8_t>(*p));
+  return vcvtq_f64_u64(vandq_u64(vshlq_u64(codes, right), vdupq_n_u64(15)));
+}
+
 template <class T>
 struct Simd : cpu::SimdVector<T, 16> {
   using Base = cpu::SimdVector<T, 16>;
@@ -39,6 +52,9 @@ struct Simd : cpu::SimdVector<T, 16> {
       return vpaddq_f32(vpaddq_f32(rows[0], rows[1]), vpaddq_f32(rows[2], rows[3]));
     }
   }
+
+  /// The portable form takes vectors of 2 and 4 bytes apart, which NEON does not have.
+  REGARD_KERNEL_FN Vec load_u4(const char* p) { return (Vec)read_u4(p, T()); }
 
   /// NEON has no 64-bit product of lanes, which the portable form would take apart.
   REGARD_KERNEL_FN void multiply_wide(typename Base::Unsigned x, std::uint32_t by,
