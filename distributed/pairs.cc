@@ -79,7 +79,7 @@ class Pair {
       const TensorView from = range_of(is_k ? keys_.k : keys_.v);
       Tensor& to = is_k ? k_ : v_;
       to = Tensor(from.dtype, {from.shape[0], from.shape[1], key_rows(), from.shape[3]});
-      if (Status s = convert(call_.context, from, rows_of(to.view(), padding(), range_.length));
+      if (Status s = convert(call_.execution, from, rows_of(to.view(), padding(), range_.length));
           !s.ok()) {
         return s;
       }
@@ -170,6 +170,8 @@ Tensor like(const TensorView& view, Dtype dtype) {
 
 Status add_forward(const PairCall& call, const HeldKeys& keys, QueryPart* part) {
   Pair pair(call, keys, *part);
+  Context& context = call.execution.context;
+  const Launch& launch = call.execution.launch;
   if (pair.is_empty()) return {};
   if (Status s = pair.prepare(); !s.ok()) return s;
   for (const HeadRun& run : call.runs) {
@@ -180,16 +182,16 @@ Status add_forward(const PairCall& call, const HeldKeys& keys, QueryPart* part) 
     if (part->is_empty) {
       request->out = out;
       request->lse = lse;
-      if (Status s = attention(call.context, *request); !s.ok()) return s;
+      if (Status s = attention(context, *request, {}, launch); !s.ok()) return s;
       continue;
     }
     const Tensor more = like(out, call.accumulates);
     const Tensor more_lse(call.accumulates, {lse.shape[0], lse.shape[1], lse.shape[2]});
     request->out = more.view();
     request->lse = more_lse.view();
-    if (Status s = attention(call.context, *request); !s.ok()) return s;
+    if (Status s = attention(context, *request, {}, launch); !s.ok()) return s;
     const Status merged =
-        merge_states(call.context, {{out, lse}, {more.view(), more_lse.view()}}, out, lse);
+        merge_states(context, {{out, lse}, {more.view(), more_lse.view()}}, out, lse, launch);
     if (!merged.ok()) return merged;
   }
   part->is_empty = false;
@@ -198,6 +200,8 @@ Status add_forward(const PairCall& call, const HeldKeys& keys, QueryPart* part) 
 
 Status add_backward(const PairCall& call, const HeldKeys& keys, const QueryPart& part) {
   Pair pair(call, keys, part);
+  Context& context = call.execution.context;
+  const Launch& launch = call.execution.launch;
   if (pair.is_empty()) return {};
   if (Status s = pair.prepare(); !s.ok()) return s;
   for (const HeadRun& run : call.runs) {
@@ -215,7 +219,7 @@ Status add_backward(const PairCall& call, const HeldKeys& keys, const QueryPart&
     request->d_q = d_q.view();
     request->d_k = d_k.view();
     request->d_v = d_v.view();
-    if (Status s = attention_backward(call.context, *request); !s.ok()) return s;
+    if (Status s = attention_backward(context, *request, {}, launch); !s.ok()) return s;
     const std::int64_t rows = pair.key_rows() - pair.padding();
     const auto to = [&](const TensorView& view) {
       return pair.range_of(heads_of(view, run.kv_begin, run.kv_count));

@@ -19,7 +19,7 @@ struct HeadRun {
 };
 
 struct PairCall {
-  Context& context;
+  Execution execution;
   const AttentionRequest& request;  // its options and scalars; slopes of all heads
   const Visibility& visibility;
   std::vector<HeadRun> runs;
