@@ -89,11 +89,12 @@ Expected<Plan> explain(const AttentionParams& params, const Options& options, in
 /// Every rank's plan, the same on all: keys of the problem (shapes, types, features, options,
 /// regard's version) are exchanged first. A disagreement, or an error of one rank, is an error on
 /// every rank, which states both values. `request` holds this rank's rows: q [B,Hq,rows,Dqk], k
-/// [B,Hkv,rows,Dqk], v [B,Hkv,rows,Dv], out [B,Hq,rows,Dv], rows of all pieces in order (packed
-/// sequences: B 1). Types are f64, f32, bf16 or f16. Diagonals and windows of its options are those
-/// of the whole sequence, or of each packed sequence. Supported besides: softmax_scale, softcap,
-/// score_function and mask_function without captured tensors, alibi_slopes, sinks, dropout. Other
-/// tensors are refused by name.
+/// [B,Hkv,rows,Dqk], v [B,Hkv,rows,Dv], out [B,Hq,rows,Dv], rows of all pieces in order. Packed
+/// sequences are the same ones in every batch entry, numbered by entry, then by place; alibi_slopes
+/// [sequences,Hq] have a row for each. Types are f64, f32, bf16 or f16. Diagonals and windows of
+/// its options are those of the whole sequence, or of each packed sequence. Supported besides:
+/// softmax_scale, softcap, score_function and mask_function without captured tensors, alibi_slopes,
+/// sinks, dropout. Other tensors are refused by name.
 Expected<Plan> plan(Communicator& communicator, const AttentionRequest& request,
                     const Options& options);
 

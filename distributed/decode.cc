@@ -59,7 +59,7 @@ Status attention_decode(Context& context, Communicator& communicator, const Plan
                    whole.visibility,
                    {{0, hq, 0, whole.params.num_heads_kv, 0}},
                    hq,
-                   whole.is_packed(),
+                   whole.documents(),
                    whole.accumulates()},
                   sharding,
                   {communicator.rank()},

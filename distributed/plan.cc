@@ -166,12 +166,16 @@ Expected<Whole> whole_of(const AttentionRequest& request, const Options& options
                          const Member& member, bool is_decode, const char* where) {
   if (Status s = check_tensors(request, where); !s.ok()) return s;
   const bool packed = !options.cu_seqlens_q.empty();
-  if (packed && request.q.shape[0] != 1) {
-    return invalid(where, "batch of q (", request.q.shape[0],
-                   ") must be 1 where cu_seqlens_q is given");
-  }
   AttentionRequest checked = request;
-  if (packed) checked.alibi_slopes = {};  // one row for each sequence
+  if (const TensorView& slopes = request.alibi_slopes; packed && slopes.rank == 2) {
+    // A row for each sequence, where describe() expects one for each batch entry.
+    const auto documents = static_cast<std::int64_t>(options.cu_seqlens_q.size()) - 1;
+    if (slopes.shape[0] != request.q.shape[0] * documents) {
+      return invalid(where, "rows of alibi_slopes (", slopes.shape[0], ") must be ",
+                     request.q.shape[0] * documents, ", one for each sequence");
+    }
+    checked.alibi_slopes.shape[0] = request.q.shape[0];
+  }
   Expected<AttentionParams> params = describe(checked);
   if (!params.ok()) return params.status();
   Whole whole;

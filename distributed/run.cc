@@ -60,7 +60,7 @@ class Call {
   Ring ring(const TensorView& q, const TensorView& k, const TensorView& v) const {
     const Whole& w = plan_.whole;
     Ring ring{{execution_, request_, w.visibility, share().runs, w.params.num_heads_q,
-               w.is_packed(), w.accumulates()},
+               w.documents(), w.accumulates()},
               a_.sharding,
               {},
               node_,

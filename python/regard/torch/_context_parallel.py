@@ -162,7 +162,7 @@ class context_parallel:  # noqa: N801 - PyTorch's name
             if len(self._plans) >= _MAX_PLANS:
                 self._plans.clear()
             self._plans[key] = made
-        out, lse = _Recorded.apply(q, k, v, options.sinks, Call(self._link, made, options, shape.seed), backends)
+        out, lse = _Recorded.apply(q, k, v, options.sinks, Call(self._link, made, shape, options), backends)
         return out, lse
 
     def _agreed(self, q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str) -> tuple[Shape, str]:

@@ -26,8 +26,11 @@ class Shape(NamedTuple):
     needs_grad: bool           # on any rank
 
 
-def keywords_of(options: Options, seed: int) -> dict[str, Any]:
+def keywords_of(options: Options, seed: int, starts: list[int] | None) -> dict[str, Any]:
     """The options as keywords of regard.attention. Causality is a window, which ranks see as one."""
+    slopes = options.alibi_slopes
+    if slopes is not None and slopes.dim() == 2 and starts is not None:  # [batch, heads]: a row for each document
+        options = options._replace(alibi_slopes=slopes.repeat_interleave(len(starts) - 1, 0))
     left, right = options.window_left, options.window_right
     if options.is_causal:
         right = 0 if right < 0 else min(right, 0)
@@ -55,7 +58,7 @@ def plan(link: Communicator, shape: Shape, q: Tensor, k: Tensor, v: Tensor, opti
             q.detach(), k.detach(), v.detach(), rank=link.rank, ranks=link.size,
             seqlens=(shape.length_q, shape.length_kv), layout=shape.layout, cu_seqlens=shape.starts or [], comm=comm,
             topology=shape.topology, timeout=shape.timeout, max_bytes=MAX_MESSAGE, needs_grad=shape.needs_grad,
-            keywords=keywords_of(_without_grad(options), shape.seed))
+            keywords=keywords_of(_without_grad(options), shape.seed, shape.starts))
 
 
 def _without_grad(options: Options) -> Options:
@@ -67,9 +70,9 @@ def _without_grad(options: Options) -> Options:
 class Call:
     """One call of all ranks."""
 
-    def __init__(self, link: Communicator, plan: _core.RankPlan, options: Options, seed: int) -> None:
+    def __init__(self, link: Communicator, plan: _core.RankPlan, shape: Shape, options: Options) -> None:
         self.link, self.plan, self.options = link, plan, options
-        self._keywords = keywords_of(_without_grad(options), seed)
+        self._keywords = keywords_of(_without_grad(options), shape.seed, shape.starts)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, policy: Any) -> tuple[Tensor, Tensor]:
         """out, of q's type, and lse of this rank's rows."""
