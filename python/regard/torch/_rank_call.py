@@ -63,8 +63,9 @@ def plan(link: Communicator, shape: Shape, q: Tensor, k: Tensor, v: Tensor, opti
 
 def _without_grad(options: Options) -> Options:
     """The same with tensors that record nothing."""
-    return options._replace(**{name: value.detach() for name, value in options._asdict().items()
-                               if isinstance(value, Tensor)})
+    sinks, slopes = options.sinks, options.alibi_slopes  # others are refused, but for the seed
+    return options._replace(sinks=None if sinks is None else sinks.detach(),
+                            alibi_slopes=None if slopes is None else slopes.detach())
 
 
 class Call:
