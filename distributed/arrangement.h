@@ -22,6 +22,10 @@ struct Whole {
   std::vector<std::vector<Piece>> pieces_q, pieces_kv;  // of each rank
 
   bool is_packed() const noexcept { return !options.cu_seqlens_q.empty(); }
+  /// Of each batch entry; 0 where it is not packed.
+  std::int64_t documents() const noexcept {
+    return is_packed() ? static_cast<std::int64_t>(options.cu_seqlens_q.size()) - 1 : 0;
+  }
   Dtype accumulates() const noexcept {
     return params.dtype_q == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32;
   }

@@ -89,23 +89,32 @@ Expected<Plan> explain(const AttentionParams& params, const Options& options, in
 /// Every rank's plan, the same on all: keys of the problem (shapes, types, features, options,
 /// regard's version) are exchanged first. A disagreement, or an error of one rank, is an error on
 /// every rank, which states both values. `request` holds this rank's rows: q [B,Hq,rows,Dqk], k
-/// [B,Hkv,rows,Dqk], v [B,Hkv,rows,Dv], out [B,Hq,rows,Dv], rows of all pieces in order (packed
-/// sequences: B 1). Types are f64, f32, bf16 or f16. Diagonals and windows of its options are those
-/// of the whole sequence, or of each packed sequence. Supported besides: softmax_scale, softcap,
-/// score_function and mask_function without captured tensors, alibi_slopes, sinks, dropout. Other
-/// tensors are refused by name.
+/// [B,Hkv,rows,Dqk], v [B,Hkv,rows,Dv], out [B,Hq,rows,Dv], rows of all pieces in order. Packed
+/// sequences are the same ones in every batch entry, numbered by entry, then by place; alibi_slopes
+/// [sequences,Hq] have a row for each. Types are f64, f32, bf16 or f16. Diagonals and windows of
+/// its options are those of the whole sequence, or of each packed sequence. Supported besides:
+/// softmax_scale, softcap, score_function and mask_function without captured tensors, alibi_slopes,
+/// sinks, dropout. Other tensors are refused by name.
 Expected<Plan> plan(Communicator& communicator, const AttentionRequest& request,
                     const Options& options);
 
-/// Writes out, and lse where present. An error of another rank, or one that does not answer within
-/// limits.timeout, is an error that names it and the step; outputs then hold no result.
+/// The same without a message, for callers whose ranks have compared all of it already, as those of
+/// a framework do that exchange more than this: the plan of rank `rank` of `ranks`.
+Expected<Plan> plan_agreed(int rank, int ranks, const AttentionRequest& request,
+                           const Options& options);
+
+/// Writes out, and lse where present; each part runs with `launch`. An error of another rank, or
+/// one that does not answer within limits.timeout, is an error that names it and the step; outputs
+/// then hold no result.
 Status attention(Context& context, Communicator& communicator, const Plan& plan,
-                 const AttentionRequest& request, Traffic* sent = nullptr);
+                 const AttentionRequest& request, Traffic* sent = nullptr,
+                 const Launch& launch = {});
 
 /// Writes d_q, d_k, d_v and d_sinks (the sum of all ranks, on each of them) where present. Reads
 /// out, lse (f32, or f64 for f64, required), d_out, and d_lse where present.
 Status attention_backward(Context& context, Communicator& communicator, const Plan& plan,
-                          const AttentionGradRequest& request, Traffic* sent = nullptr);
+                          const AttentionGradRequest& request, Traffic* sent = nullptr,
+                          const Launch& launch = {});
 
 /// Decoding over a cache that is spread over ranks: every rank has all queries and its own keys;
 /// every rank receives the whole result. Partial results are merged in rank order. `plan` is one of
@@ -113,6 +122,7 @@ Status attention_backward(Context& context, Communicator& communicator, const Pl
 Expected<Plan> plan_decode(Communicator& communicator, const AttentionRequest& request,
                            const Options& options);
 Status attention_decode(Context& context, Communicator& communicator, const Plan& plan,
-                        const AttentionRequest& request, Traffic* sent = nullptr);
+                        const AttentionRequest& request, Traffic* sent = nullptr,
+                        const Launch& launch = {});
 
 }  // namespace regard::distributed

@@ -1,6 +1,7 @@
 #include "distributed/communicator.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 #include "distributed/text.h"
@@ -27,11 +28,12 @@ void Messages::abandon_open() noexcept {
   open_.clear();
 }
 
-Status Messages::fail(int other, bool receives, const std::string& step,
-                      const Status& status) const {
-  return failure(status.code(), where_, "step ", step, " of rank ", rank(), ": ",
-                 receives ? "nothing received from rank " : "nothing sent to rank ", other, ": ",
-                 status.message());
+Status Messages::fail(int other, const std::string& step, const Status& status) const {
+  char limit[32];
+  std::snprintf(limit, sizeof(limit), "%g", static_cast<double>(limits_.timeout.count()) / 1e3);
+  return failure(status.code(), where_, "rank ", rank(), ", step ", step,
+                 ": no message to or from rank ", other, "; it ended, or took longer than ", limit,
+                 " s: ", status.message());
 }
 
 Status Messages::send(int to, int tag, std::span<const std::byte> data, const std::string& step) {
@@ -39,8 +41,8 @@ Status Messages::send(int to, int tag, std::span<const std::byte> data, const st
   for (std::size_t at = 0; at < data.size(); at += most) {
     const auto chunk = data.subspan(at, std::min(most, data.size() - at));
     Expected<Transfer> transfer = communicator_.isend(to, tag, chunk);
-    if (!transfer.ok()) return fail(to, false, step, transfer.status());
-    open_.push_back({*transfer, tag, to, false, step});
+    if (!transfer.ok()) return fail(to, step, transfer.status());
+    open_.push_back({*transfer, tag, to, step});
     sent_.messages += 1;
     sent_.bytes += static_cast<std::int64_t>(chunk.size());
   }
@@ -52,8 +54,8 @@ Status Messages::receive(int from, int tag, std::span<std::byte> data, const std
   for (std::size_t at = 0; at < data.size(); at += most) {
     const auto chunk = data.subspan(at, std::min(most, data.size() - at));
     Expected<Transfer> transfer = communicator_.irecv(from, tag, chunk);
-    if (!transfer.ok()) return fail(from, true, step, transfer.status());
-    open_.push_back({*transfer, tag, from, true, step});
+    if (!transfer.ok()) return fail(from, step, transfer.status());
+    open_.push_back({*transfer, tag, from, step});
   }
   return {};
 }
@@ -65,7 +67,7 @@ Status Messages::wait(int tag) {
     if (!has_tag(open)) continue;
     const Status status = communicator_.wait(open.transfer, deadline);
     if (status.ok()) continue;
-    const Status failed = fail(open.other, open.receives, open.step, status);
+    const Status failed = fail(open.other, open.step, status);
     abandon_open();
     return failed;
   }

@@ -87,10 +87,9 @@ class Messages {
     Transfer transfer;
     int tag;
     int other;
-    bool receives;
     std::string step;
   };
-  Status fail(int other, bool receives, const std::string& step, const Status& status) const;
+  Status fail(int other, const std::string& step, const Status& status) const;
 
   Communicator& communicator_;
   MessageLimits limits_;

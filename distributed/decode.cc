@@ -36,7 +36,7 @@ Partials make_partials(const TensorView& q, std::int64_t columns, Dtype dtype, i
 }  // namespace
 
 Status attention_decode(Context& context, Communicator& communicator, const Plan& plan,
-                        const AttentionRequest& request, Traffic* sent) try {
+                        const AttentionRequest& request, Traffic* sent, const Launch& launch) try {
   const PlanImpl* impl = PlanImpl::of(plan);
   if (impl == nullptr || !impl->is_decode) {
     return Status(StatusCode::kInvalidArgument,
@@ -53,12 +53,13 @@ Status attention_decode(Context& context, Communicator& communicator, const Plan
   sharding.q.push_back(make_segments({{0, whole.options.seqlen_q}}, whole.visibility, true));
   sharding.kv.push_back(make_segments(whole.pieces_kv[own], whole.visibility, false));
   const std::int64_t hq = whole.params.num_heads_q;
-  const Ring ring{{context,
+  const Execution execution(context, launch);
+  const Ring ring{{execution,
                    request,
                    whole.visibility,
                    {{0, hq, 0, whole.params.num_heads_kv, 0}},
                    hq,
-                   whole.is_packed(),
+                   whole.documents(),
                    whole.accumulates()},
                   sharding,
                   {communicator.rank()},
@@ -71,7 +72,7 @@ Status attention_decode(Context& context, Communicator& communicator, const Plan
   if (Status s = forward(ring, &messages, mine.out, mine.lse); !s.ok()) return s;
   if (Status s = messages.all_gather(partials.spans, "partial results"); !s.ok()) return s;
   if (sent != nullptr) *sent = messages.sent();
-  return join_states(context, std::move(partials.states), {request.sinks, 0}, request.out,
+  return join_states(execution, std::move(partials.states), {request.sinks, 0}, request.out,
                      request.lse);
 } catch (const std::bad_alloc&) {
   return Status::out_of_memory(kWhere);

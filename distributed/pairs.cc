@@ -1,5 +1,6 @@
 #include "distributed/pairs.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <cstring>
@@ -25,7 +26,9 @@ Expected<Expression> move_indices(const Expression& expression, const IndexOrigi
     }
     const std::string word = text.substr(at, end - at);
     if (word == "b") {
-      result += moved(word, origin.b);
+      const std::string entry =
+          origin.documents == 1 ? word : "(b*" + std::to_string(origin.documents) + ")";
+      result += moved(entry, origin.b);
     } else if (word == "h") {
       result += moved(word, origin.h);
     } else if (word == "q_idx") {
@@ -79,7 +82,7 @@ class Pair {
       const TensorView from = range_of(is_k ? keys_.k : keys_.v);
       Tensor& to = is_k ? k_ : v_;
       to = Tensor(from.dtype, {from.shape[0], from.shape[1], key_rows(), from.shape[3]});
-      if (Status s = convert(call_.context, from, rows_of(to.view(), padding(), range_.length));
+      if (Status s = convert(call_.execution, from, rows_of(to.view(), padding(), range_.length));
           !s.ok()) {
         return s;
       }
@@ -108,13 +111,16 @@ class Pair {
     const std::int64_t query = part_.segment.begin - document_.q_begin;
     r.diagonal_offset = query + document_.shift - key;
     const auto document = static_cast<std::int64_t>(part_.segment.document);
-    const std::int64_t b = call_.is_packed ? document : 0;
+    // Sequences are numbered by batch entry, then by document.
+    const std::int64_t documents = std::max<std::int64_t>(call_.documents, 1);
+    const std::int64_t b = call_.documents > 0 ? document : 0;
     const IndexOrigin origin{b,
                              run.head,
                              query,
                              key,
                              document_.q_end - document_.q_begin,
-                             document_.kv_end - document_.kv_begin};
+                             document_.kv_end - document_.kv_begin,
+                             documents};
     for (Expression* expression : {&o.score_function, &o.mask_function}) {
       Expected<Expression> moved = move_indices(*expression, origin);
       if (!moved.ok()) return moved.status();
@@ -123,7 +129,7 @@ class Pair {
     r.rng_seed = r.saved.rng_seed = call_.request.rng_seed;
     r.rng_offset = r.saved.rng_offset = call_.request.rng_offset;
     if (o.dropout_p > 0.0) {
-      r.dropout_origin = {key, key, b * call_.heads + run.head, call_.heads};
+      r.dropout_origin = {key, key, b * call_.heads + run.head, documents * call_.heads};
     }
     r.q = heads_of(part_.q, run.q_begin, run.q_count);
     r.k = heads_of(padding() > 0 ? k_.view() : range_of(keys_.k), run.kv_begin, run.kv_count);
@@ -139,9 +145,10 @@ class Pair {
     if (!view.present()) return view;
     auto* data = static_cast<std::byte*>(view.data);
     data += run.head * view.strides[view.rank - 1] * size_of(view.dtype);
-    if (view.rank == 2 && call_.is_packed) {
+    if (view.rank == 2 && call_.documents > 0) {  // a row for each sequence
       data += b * view.strides[0] * size_of(view.dtype);
-      view.shape[0] = 1;
+      view.shape[0] = part_.q.shape[0];
+      view.strides[0] *= call_.documents;
     }
     view.data = data;
     view.shape[view.rank - 1] = run.q_count;
@@ -170,6 +177,8 @@ Tensor like(const TensorView& view, Dtype dtype) {
 
 Status add_forward(const PairCall& call, const HeldKeys& keys, QueryPart* part) {
   Pair pair(call, keys, *part);
+  Context& context = call.execution.context;
+  const Launch& launch = call.execution.launch;
   if (pair.is_empty()) return {};
   if (Status s = pair.prepare(); !s.ok()) return s;
   for (const HeadRun& run : call.runs) {
@@ -180,16 +189,16 @@ Status add_forward(const PairCall& call, const HeldKeys& keys, QueryPart* part) 
     if (part->is_empty) {
       request->out = out;
       request->lse = lse;
-      if (Status s = attention(call.context, *request); !s.ok()) return s;
+      if (Status s = attention(context, *request, {}, launch); !s.ok()) return s;
       continue;
     }
     const Tensor more = like(out, call.accumulates);
     const Tensor more_lse(call.accumulates, {lse.shape[0], lse.shape[1], lse.shape[2]});
     request->out = more.view();
     request->lse = more_lse.view();
-    if (Status s = attention(call.context, *request); !s.ok()) return s;
+    if (Status s = attention(context, *request, {}, launch); !s.ok()) return s;
     const Status merged =
-        merge_states(call.context, {{out, lse}, {more.view(), more_lse.view()}}, out, lse);
+        merge_states(context, {{out, lse}, {more.view(), more_lse.view()}}, out, lse, launch);
     if (!merged.ok()) return merged;
   }
   part->is_empty = false;
@@ -198,6 +207,8 @@ Status add_forward(const PairCall& call, const HeldKeys& keys, QueryPart* part) 
 
 Status add_backward(const PairCall& call, const HeldKeys& keys, const QueryPart& part) {
   Pair pair(call, keys, part);
+  Context& context = call.execution.context;
+  const Launch& launch = call.execution.launch;
   if (pair.is_empty()) return {};
   if (Status s = pair.prepare(); !s.ok()) return s;
   for (const HeadRun& run : call.runs) {
@@ -215,7 +226,7 @@ Status add_backward(const PairCall& call, const HeldKeys& keys, const QueryPart&
     request->d_q = d_q.view();
     request->d_k = d_k.view();
     request->d_v = d_v.view();
-    if (Status s = attention_backward(call.context, *request); !s.ok()) return s;
+    if (Status s = attention_backward(context, *request, {}, launch); !s.ok()) return s;
     const std::int64_t rows = pair.key_rows() - pair.padding();
     const auto to = [&](const TensorView& view) {
       return pair.range_of(heads_of(view, run.kv_begin, run.kv_count));

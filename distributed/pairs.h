@@ -19,12 +19,12 @@ struct HeadRun {
 };
 
 struct PairCall {
-  Context& context;
+  Execution execution;
   const AttentionRequest& request;  // its options and scalars; slopes of all heads
   const Visibility& visibility;
   std::vector<HeadRun> runs;
-  std::int64_t heads = 1;  // query heads of the whole problem
-  bool is_packed = false;
+  std::int64_t heads = 1;      // query heads of the whole problem
+  std::int64_t documents = 0;  // of each batch entry; 0: it is not packed
   Dtype accumulates = Dtype::kF32;
 };
 
@@ -47,6 +47,7 @@ Status add_backward(const PairCall& call, const HeldKeys& keys, const QueryPart&
 /// `expression` of a part's indices, such that it means those of the whole.
 struct IndexOrigin {
   std::int64_t b = 0, h = 0, q = 0, kv = 0, q_len = 0, kv_len = 0;
+  std::int64_t documents = 1;  // of each batch entry: the part's b counts entries
 };
 Expected<Expression> move_indices(const Expression& expression, const IndexOrigin& origin);
 

@@ -157,24 +157,32 @@ Status check_tensors(const AttentionRequest& r, const char* where) {
   return {};
 }
 
+struct Member {
+  int rank, ranks;
+};
+
 /// The request as the whole problem.
 Expected<Whole> whole_of(const AttentionRequest& request, const Options& options,
-                         const Communicator& communicator, bool is_decode, const char* where) {
+                         const Member& member, bool is_decode, const char* where) {
   if (Status s = check_tensors(request, where); !s.ok()) return s;
   const bool packed = !options.cu_seqlens_q.empty();
-  if (packed && request.q.shape[0] != 1) {
-    return invalid(where, "batch of q (", request.q.shape[0],
-                   ") must be 1 where cu_seqlens_q is given");
-  }
   AttentionRequest checked = request;
-  if (packed) checked.alibi_slopes = {};  // one row for each sequence
+  if (const TensorView& slopes = request.alibi_slopes; packed && slopes.rank == 2) {
+    // A row for each sequence, where describe() expects one for each batch entry.
+    const auto documents = static_cast<std::int64_t>(options.cu_seqlens_q.size()) - 1;
+    if (slopes.shape[0] != request.q.shape[0] * documents) {
+      return invalid(where, "rows of alibi_slopes (", slopes.shape[0], ") must be ",
+                     request.q.shape[0] * documents, ", one for each sequence");
+    }
+    checked.alibi_slopes.shape[0] = request.q.shape[0];
+  }
   Expected<AttentionParams> params = describe(checked);
   if (!params.ok()) return params.status();
   Whole whole;
   whole.has_alibi = request.alibi_slopes.present();
   whole.has_sinks = request.sinks.present();
   whole.options = options;
-  whole.ranks = communicator.size();
+  whole.ranks = member.ranks;
   whole.params = *params;
   // What describe() drops where a rank's own rows do not need it.
   const AttentionOptions& o = request.options;
@@ -185,15 +193,14 @@ Expected<Whole> whole_of(const AttentionRequest& request, const Options& options
   if (o.diagonal == Diagonal::kOffset) {
     for (Document& d : whole.visibility.documents) d.shift = request.diagonal_offset;
   }
-  const int rank = communicator.rank();
-  const auto at = static_cast<std::size_t>(rank);
+  const auto at = static_cast<std::size_t>(member.rank);
   const std::int64_t rows_q = is_decode ? options.seqlen_q : rows_of(whole.pieces_q[at]);
   const std::int64_t rows_kv = rows_of(whole.pieces_kv[at]);
   if (request.q.shape[2] != rows_q || request.k.shape[2] != rows_kv) {
     const bool of_q = request.q.shape[2] != rows_q;
     return invalid(where, "rows of ", of_q ? "q" : "k", " (",
                    of_q ? request.q.shape[2] : request.k.shape[2], ") must be ",
-                   of_q ? rows_q : rows_kv, ", those of rank ", rank, " by layout ",
+                   of_q ? rows_q : rows_kv, ", those of rank ", member.rank, " by layout ",
                    to_string(options.layout));
   }
   // The key is of the whole; memory orders are each rank's own.
@@ -243,7 +250,8 @@ Expected<Plan> choose(Whole whole, bool is_decode, const char* where) {
 
 Expected<Plan> plan_for(Communicator& communicator, const AttentionRequest& request,
                         const Options& options, bool is_decode, const char* where) try {
-  Expected<Whole> whole = whole_of(request, options, communicator, is_decode, where);
+  const Member member{communicator.rank(), communicator.size()};
+  Expected<Whole> whole = whole_of(request, options, member, is_decode, where);
   const std::string text = whole.ok() ? key_of(*whole, is_decode) + data_key_of(request)
                                       : "error: " + whole.status().message();
   const Status agreed = agree(communicator, options.limits, text, where);
@@ -332,6 +340,19 @@ Expected<Plan> explain(const AttentionParams& params, const Options& options, in
 Expected<Plan> plan(Communicator& communicator, const AttentionRequest& request,
                     const Options& options) {
   return plan_for(communicator, request, options, false, "plan");
+}
+
+Expected<Plan> plan_agreed(int rank, int ranks, const AttentionRequest& request,
+                           const Options& options) try {
+  constexpr const char* kWhere = "plan_agreed";
+  if (rank < 0 || rank >= ranks) {
+    return invalid(kWhere, "rank (", rank, ") must be at least 0 and less than ranks, ", ranks);
+  }
+  Expected<Whole> whole = whole_of(request, options, {rank, ranks}, false, kWhere);
+  if (!whole.ok()) return whole.status();
+  return choose(std::move(*whole), false, kWhere);
+} catch (const std::bad_alloc&) {
+  return Status::out_of_memory("plan_agreed");
 }
 
 Expected<Plan> plan_decode(Communicator& communicator, const AttentionRequest& request,

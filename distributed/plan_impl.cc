@@ -34,7 +34,7 @@ Status check_call(const PlanImpl& plan, const AttentionRequest& request, const C
   return {};
 }
 
-Status join_states(Context& context, std::vector<StateView> states, const Sinks& sinks,
+Status join_states(const Execution& execution, std::vector<StateView> states, const Sinks& sinks,
                    const TensorView& out, const TensorView& lse) {
   const TensorView& first = states.front().out;
   if (first.num_elements() == 0 && states.front().lse.num_elements() == 0) return {};
@@ -54,7 +54,7 @@ Status join_states(Context& context, std::vector<StateView> states, const Sinks&
     }
     states.push_back({zeros, logits});
   }
-  return merge_states(context, states, out, lse);
+  return merge_states(execution.context, states, out, lse, execution.launch);
 }
 
 }  // namespace regard::distributed

@@ -32,7 +32,7 @@ struct Sinks {
   std::int64_t first_head = 0;
 };
 /// merge_states, in which sinks join once, as a result without keys.
-Status join_states(Context& context, std::vector<StateView> states, const Sinks& sinks,
+Status join_states(const Execution& execution, std::vector<StateView> states, const Sinks& sinks,
                    const TensorView& out, const TensorView& lse);
 
 }  // namespace regard::distributed

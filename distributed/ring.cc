@@ -97,7 +97,7 @@ class Run {
     const int n = members(), me = ring_.member;
     for (int step = 0; step < n; ++step) {
       const int tag = kKeysTag + step;
-      const std::string name = "ring " + std::to_string(step + 1) + " of " + std::to_string(n - 1);
+      const std::string name = std::to_string(step + 1) + " of p2p";
       Block next;
       Tensor sent;
       const TransferGuard guard(messages_);
@@ -133,7 +133,7 @@ class Run {
       Block& block = blocks[static_cast<std::size_t>(from)];
       block = incoming(from, needed_ranges(ring_.sharding, from, me, 1));
       if (Status s = messages_.receive(rank_of(from), kKeysTag, bytes_of_tensor(block.message),
-                                       "all_gather");
+                                       "1 of all_gather");
           !s.ok()) {
         return s;
       }
@@ -141,9 +141,9 @@ class Run {
     for (int x = 1; x < n; ++x) {
       const int to = (me + x) % n;
       sent[static_cast<std::size_t>(to)] = outgoing(mine, needed_ranges(ring_.sharding, me, to, 1));
-      if (Status s =
-              messages_.send(rank_of(to), kKeysTag,
-                             bytes_of_tensor(sent[static_cast<std::size_t>(to)]), "all_gather");
+      if (Status s = messages_.send(rank_of(to), kKeysTag,
+                                    bytes_of_tensor(sent[static_cast<std::size_t>(to)]),
+                                    "1 of all_gather");
           !s.ok()) {
         return s;
       }
@@ -226,8 +226,8 @@ Status compute_gradients(const Ring& ring, const Block& block, const std::vector
       const Dtype dtype = ring.call.accumulates;
       const Tensor wide_k(dtype, {k.shape[0], k.shape[1], k.shape[2], k.shape[3]});
       const Tensor wide_v(dtype, {v.shape[0], v.shape[1], v.shape[2], v.shape[3]});
-      if (Status s = convert(ring.call.context, k, wide_k.view()); !s.ok()) return s;
-      if (Status s = convert(ring.call.context, v, wide_v.view()); !s.ok()) return s;
+      if (Status s = convert(ring.call.execution, k, wide_k.view()); !s.ok()) return s;
+      if (Status s = convert(ring.call.execution, v, wide_v.view()); !s.ok()) return s;
       keys.k = wide_k.view();
       keys.v = wide_v.view();
       for (const QueryPart& part : parts) {

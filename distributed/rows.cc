@@ -105,7 +105,7 @@ std::int64_t bytes_of(const TensorView& view) noexcept {
   return view.num_elements() * size_of(view.dtype);
 }
 
-Status convert(Context& context, const TensorView& from, const TensorView& to) {
+Status convert(const Execution& execution, const TensorView& from, const TensorView& to) {
   if (from.num_elements() == 0) return {};
   // One partial result that sees all: its weight is exactly 1.
   static const double kZero = 0.0;
@@ -114,7 +114,7 @@ Status convert(Context& context, const TensorView& from, const TensorView& to) {
     lse.shape[x] = from.shape[x];
     lse.strides[x] = 0;
   }
-  return merge_states(context, {{from, lse}}, to);
+  return merge_states(execution.context, {{from, lse}}, to, {}, execution.launch);
 }
 
 }  // namespace regard::distributed

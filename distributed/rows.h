@@ -38,7 +38,14 @@ const std::byte* unpack(const TensorView& view, const std::byte* from) noexcept;
 const std::byte* add(const TensorView& view, const std::byte* from) noexcept;
 std::int64_t bytes_of(const TensorView& view) noexcept;
 
+/// What the parts of a call run on.
+struct Execution {
+  Execution(Context& c, const Launch& l = {}) : context(c), launch(l) {}
+  Context& context;
+  Launch launch;
+};
+
 /// Copies between types, each element rounded once.
-Status convert(Context& context, const TensorView& from, const TensorView& to);
+Status convert(const Execution& execution, const TensorView& from, const TensorView& to);
 
 }  // namespace regard::distributed

@@ -12,8 +12,9 @@ namespace {
 /// One call on one rank: its tensors, and what its group holds together.
 class Call {
  public:
-  Call(Context& context, const PlanImpl& plan, const AttentionRequest& request, Messages* messages)
-      : context_(context),
+  Call(const Execution& execution, const PlanImpl& plan, const AttentionRequest& request,
+       Messages* messages)
+      : execution_(execution),
         plan_(plan),
         request_(request),
         messages_(*messages),
@@ -43,7 +44,7 @@ class Call {
     return rows_of((of_queries ? a_.node_q : a_.node_kv)[static_cast<std::size_t>(node_)]);
   }
   Dtype accumulates() const { return plan_.whole.accumulates(); }
-  Context& context() const { return context_; }
+  const Execution& execution() const { return execution_; }
   const PlanImpl& plan() const { return plan_; }
   const AttentionRequest& request() const { return request_; }
   Messages& messages() const { return messages_; }
@@ -58,8 +59,8 @@ class Call {
 
   Ring ring(const TensorView& q, const TensorView& k, const TensorView& v) const {
     const Whole& w = plan_.whole;
-    Ring ring{{context_, request_, w.visibility, share().runs, w.params.num_heads_q, w.is_packed(),
-               w.accumulates()},
+    Ring ring{{execution_, request_, w.visibility, share().runs, w.params.num_heads_q,
+               w.documents(), w.accumulates()},
               a_.sharding,
               {},
               node_,
@@ -130,7 +131,7 @@ class Call {
     return views;
   }
 
-  Context& context_;
+  const Execution execution_;
   const PlanImpl& plan_;
   const AttentionRequest& request_;
   Messages& messages_;
@@ -141,7 +142,7 @@ class Call {
 /// The partial result as the call's: sinks join once, and types are the outputs'.
 Status finish(const Call& call, const TensorView& out, const TensorView& lse,
               const TensorView& to_out, const TensorView& to_lse) {
-  return join_states(call.context(), {{out, lse}}, {call.request().sinks, call.share().q_begin},
+  return join_states(call.execution(), {{out, lse}}, {call.request().sinks, call.share().q_begin},
                      to_out, to_lse);
 }
 
@@ -161,7 +162,7 @@ Status forward_call(const Call& call, const TensorView& to_out, const TensorView
   const Tensor k = call.of_node(r.k.dtype, false, r.k.shape[3]);
   const Tensor v = call.of_node(r.v.dtype, false, r.v.shape[3]);
   if (Status s = call.to_heads(
-          {{r.q, q.view(), true}, {r.k, k.view(), false}, {r.v, v.view(), false}}, "rows to heads");
+          {{r.q, q.view(), true}, {r.k, k.view(), false}, {r.v, v.view(), false}}, "1 of a2a");
       !s.ok()) {
     return s;
   }
@@ -174,7 +175,7 @@ Status forward_call(const Call& call, const TensorView& to_out, const TensorView
   if (Status s = finish(call, out.view(), lse.view(), done.view(), lse.view()); !s.ok()) return s;
   const Tensor all_lse(wide, {r.q.shape[0], r.q.shape[1], r.q.shape[2]});
   if (Status s = call.to_rows({{to_out, done.view(), true}, {all_lse.view(), lse.view(), true}},
-                              "heads to rows");
+                              "2 of a2a");
       !s.ok()) {
     return s;
   }
@@ -205,8 +206,8 @@ Status prepare(const Call& call, const AttentionGradRequest& r, Prepared* p) {
   };
   p->d_out = like(r.d_out);
   const Tensor out = like(r.out);
-  if (Status s = convert(call.context(), r.d_out, p->d_out.view()); !s.ok()) return s;
-  if (Status s = convert(call.context(), r.out, out.view()); !s.ok()) return s;
+  if (Status s = convert(call.execution(), r.d_out, p->d_out.view()); !s.ok()) return s;
+  if (Status s = convert(call.execution(), r.out, out.view()); !s.ok()) return s;
   p->delta = Tensor(wide, {r.q.shape[0], r.q.shape[1], r.q.shape[2]});
   p->d_sinks.assign(static_cast<std::size_t>(r.q.shape[1]), 0.0);
   std::int64_t at = 0;
@@ -266,7 +267,7 @@ Status backward_call(const Call& call, const AttentionGradRequest& r) {
   const std::pair<const TensorView*, const Tensor*> results[] = {
       {&r.d_q, &d_q}, {&r.d_k, &d_k}, {&r.d_v, &d_v}};
   if (!call.has_group()) {
-    if (Status s = convert(call.context(), r.q, q.view()); !s.ok()) return s;
+    if (Status s = convert(call.execution(), r.q, q.view()); !s.ok()) return s;
     if (Status s = backward(
             call.ring(q.view(), r.k, r.v), &call.messages(),
             {p.d_out.view(), r.saved.stats, p.delta.view(), d_q.view(), d_k.view(), d_v.view()});
@@ -275,7 +276,7 @@ Status backward_call(const Call& call, const AttentionGradRequest& r) {
     }
     for (const auto& [to, from] : results) {
       if (!to->present()) continue;
-      if (Status s = convert(call.context(), from->view(), *to); !s.ok()) return s;
+      if (Status s = convert(call.execution(), from->view(), *to); !s.ok()) return s;
     }
     return join_sinks(call, r, p);
   }
@@ -291,12 +292,12 @@ Status backward_call(const Call& call, const AttentionGradRequest& r) {
                                 {r.d_out, narrow_d.view(), true},
                                 {r.saved.stats, lse.view(), true},
                                 {p.delta.view(), delta.view(), true}},
-                               "rows to heads");
+                               "1 of a2a");
       !s.ok()) {
     return s;
   }
-  if (Status s = convert(call.context(), narrow.view(), q.view()); !s.ok()) return s;
-  if (Status s = convert(call.context(), narrow_d.view(), d_out.view()); !s.ok()) return s;
+  if (Status s = convert(call.execution(), narrow.view(), q.view()); !s.ok()) return s;
+  if (Status s = convert(call.execution(), narrow_d.view(), d_out.view()); !s.ok()) return s;
   if (Status s =
           backward(call.ring(q.view(), k.view(), v.view()), &call.messages(),
                    {d_out.view(), lse.view(), delta.view(), d_q.view(), d_k.view(), d_v.view()});
@@ -310,7 +311,7 @@ Status backward_call(const Call& call, const AttentionGradRequest& r) {
   if (Status s = call.to_rows({{all_q.view(), d_q.view(), true},
                                {all_k.view(), d_k.view(), false},
                                {all_v.view(), d_v.view(), false}},
-                              "heads to rows");
+                              "2 of a2a");
       !s.ok()) {
     return s;
   }
@@ -318,7 +319,7 @@ Status backward_call(const Call& call, const AttentionGradRequest& r) {
       {&r.d_q, &all_q}, {&r.d_k, &all_k}, {&r.d_v, &all_v}};
   for (const auto& [to, from] : all) {
     if (!to->present()) continue;
-    if (Status s = convert(call.context(), from->view(), *to); !s.ok()) return s;
+    if (Status s = convert(call.execution(), from->view(), *to); !s.ok()) return s;
   }
   return join_sinks(call, r, p);
 }
@@ -326,7 +327,7 @@ Status backward_call(const Call& call, const AttentionGradRequest& r) {
 }  // namespace
 
 Status attention(Context& context, Communicator& communicator, const Plan& plan,
-                 const AttentionRequest& request, Traffic* sent) try {
+                 const AttentionRequest& request, Traffic* sent, const Launch& launch) try {
   constexpr const char* kWhere = "distributed::attention";
   const PlanImpl* const made = PlanImpl::of(plan);
   if (made == nullptr || made->is_decode) {
@@ -336,7 +337,7 @@ Status attention(Context& context, Communicator& communicator, const Plan& plan,
   if (Status s = check_call(impl, request, communicator, kWhere); !s.ok()) return s;
   Messages messages(communicator, impl.whole.options.limits, kWhere);
   const Status status =
-      forward_call(Call(context, impl, request, &messages), request.out, request.lse);
+      forward_call(Call({context, launch}, impl, request, &messages), request.out, request.lse);
   if (sent != nullptr) *sent = messages.sent();
   return status;
 } catch (const std::bad_alloc&) {
@@ -344,7 +345,8 @@ Status attention(Context& context, Communicator& communicator, const Plan& plan,
 }
 
 Status attention_backward(Context& context, Communicator& communicator, const Plan& plan,
-                          const AttentionGradRequest& request, Traffic* sent) try {
+                          const AttentionGradRequest& request, Traffic* sent,
+                          const Launch& launch) try {
   constexpr const char* kWhere = "distributed::attention_backward";
   const PlanImpl* const made = PlanImpl::of(plan);
   if (made == nullptr || made->is_decode) {
@@ -362,7 +364,7 @@ Status attention_backward(Context& context, Communicator& communicator, const Pl
     return invalid(kWhere, "d_out (", to_string(request.d_out), ") must have out's shape and type");
   }
   Messages messages(communicator, impl.whole.options.limits, kWhere);
-  const Status status = backward_call(Call(context, impl, request, &messages), request);
+  const Status status = backward_call(Call({context, launch}, impl, request, &messages), request);
   if (sent != nullptr) *sent = messages.sent();
   return status;
 } catch (const std::bad_alloc&) {

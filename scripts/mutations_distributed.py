@@ -5,6 +5,7 @@ from mutation import Mutation
 RANKS = ("distributed", "Layout.*:Plan.*:Decode.*")
 CASES = ("distributed", "*Attention.*:*Random*")
 FAULTS = ("distributed", "Faults.*")
+LAUNCHES = ("distributed", "*EveryPartRunsAsTheLaunchSays")
 
 DISTRIBUTED_MUTATIONS = [
     Mutation("a run of a layout is a row too long", "distributed/layout.cc",
@@ -18,6 +19,16 @@ DISTRIBUTED_MUTATIONS = [
              "states.push_back({zeros, logits}); states.push_back({zeros, logits});", (RANKS, CASES)),
     Mutation("indices of keys stay a part's", "distributed/pairs.cc",
              "result += moved(word, origin.kv);", "result += word;", (CASES,)),
+    Mutation("sequences of a batch share dropout's numbers", "distributed/pairs.cc",
+             "b * call_.heads + run.head, documents * call_.heads};",
+             "b * call_.heads + run.head, call_.heads};", (CASES,)),
+    Mutation("a part's b counts documents alone", "distributed/pairs.cc",
+             'origin.documents == 1 ? word', 'origin.documents != 0 ? word', (CASES,)),
+    Mutation("gradients of parts leave out the launch", "distributed/pairs.cc",
+             "attention_backward(context, *request, {}, launch);", "attention_backward(context, *request);", (LAUNCHES,)),
+    Mutation("a rank's plan is that of rank 0", "distributed/plan.cc",
+             "whole_of(request, options, {rank, ranks}, false, kWhere);",
+             "whole_of(request, options, {0, ranks}, false, kWhere);", (RANKS,)),
     Mutation("gradients of keys replace those before", "distributed/ring.cc",
              "at = add(rows_of(gradients.d_v, s.local, s.length), at);",
              "at = unpack(rows_of(gradients.d_v, s.local, s.length), at);", (CASES,)),

@@ -570,6 +570,36 @@ def merge_states(
 def merge_states(
     states: Sequence[tuple[ArrayT, ArrayT]], *, layout: Layout = "BHSD"
 ) -> tuple[ArrayT, ArrayT]: ...
+class RankPlan:
+    def comm(self) -> str: ...
+    def explain(self) -> str: ...
+
+def plan_ranks(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    rank: int,
+    ranks: int,
+    seqlens: tuple[int, int],
+    layout: str,
+    cu_seqlens: Sequence[int],
+    comm: str,
+    topology: tuple[int, int],
+    timeout: float,
+    max_bytes: int,
+    needs_grad: bool,
+    keywords: dict[str, Any],
+) -> RankPlan: ...
+def attention_ranks(
+    plan: RankPlan, link: Any, q: ArrayT, k: ArrayT, v: ArrayT, keywords: dict[str, Any]
+) -> tuple[ArrayT, ArrayT]: ...
+def attention_ranks_backward(
+    plan: RankPlan, link: Any, d_out: ArrayT, saved: tuple[ArrayT, ...], keywords: dict[str, Any]
+) -> tuple[ArrayT, ArrayT, ArrayT, ArrayT | None]: ...
+def rank_pieces(
+    layout: str, length: int, ranks: int, cu_seqlens: Sequence[int]
+) -> list[list[tuple[int, int]]]: ...
 def is_recording() -> bool: ...
 def record_formula(case: str, seconds: float) -> None: ...
 def last_selection() -> Selection | None: ...

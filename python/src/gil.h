@@ -43,6 +43,22 @@ class GilRelease {
   PyThreadState* state_;
 };
 
+/// Takes the GIL in its scope, on a thread that has released it.
+class GilAcquire {
+ public:
+  GilAcquire() {
+    WaitWhereUnwound wait;
+    state_ = PyGILState_Ensure();
+    wait.pass();
+  }
+  ~GilAcquire() { PyGILState_Release(state_); }
+  GilAcquire(const GilAcquire&) = delete;
+  GilAcquire& operator=(const GilAcquire&) = delete;
+
+ private:
+  PyGILState_STATE state_;
+};
+
 /// The result of `call`, one function of Python's C API that runs Python code and returns a new
 /// reference; its error is thrown.
 template <class Call>

@@ -13,6 +13,7 @@
 #include "bind_lengths.h"
 #include "bind_merge.h"
 #include "bind_policy.h"
+#include "bind_ranks.h"
 #include "bind_trace.h"
 #include "regard/version.h"
 #include "saved.h"
@@ -45,5 +46,6 @@ NB_MODULE(_core, module) {
   regard::python::bind_info(module);
   regard::python::bind_lengths(module);
   regard::python::bind_merge(module);
+  regard::python::bind_ranks(module);
   regard::python::bind_trace(module);
 }

@@ -24,6 +24,9 @@ with regard.trace() as traced:
 EXAMPLES = {"BlockMask": regard.create_block_mask("q_idx<3", seqlen_q=1, seqlen_kv=1),
             "Lengths": regard.Lengths(seqlens=[1], seqlen=1), "Policy": _core.Policy(),
             "Saved": regard.Saved(stats=[[[[0.0, 1.0]]]]),
+            "RankPlan": _core.plan_ranks(*[numpy.zeros((1, 1, 1, 1), "f4")] * 3, rank=0, ranks=1, seqlens=(1, 1),
+                                         layout="contiguous", cu_seqlens=[], comm="auto", topology=(1, 1), timeout=1.0,
+                                         max_bytes=1, needs_grad=False, keywords={}),
             "Measurement": _core.plan_benchmark(*[numpy.zeros((1, 1, 1, 1), "f4")] * 3),
             "Scopes": _core.with_scope(None, _core.Policy(), False),
             "TracedCall": traced.records[0], "Recording": _core.Recording()}

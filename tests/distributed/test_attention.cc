@@ -72,6 +72,47 @@ TEST(Attention, RingOfTwoIsOneRank) {
   expect_equal(p, options, 2, true);
 }
 
+/// One entry after the other: rows [e * S, (e + 1) * S) are those of batch entry e.
+TensorView by_entry(TensorView rows, std::int64_t entries) {
+  rows.shape[0] = entries;
+  rows.shape[2] /= entries;
+  rows.strides[0] = rows.shape[2] * rows.strides[2];
+  return rows;
+}
+
+TEST(Attention, DocumentsOfABatchAreSequencesOfTheirOwn) {
+  Problem one;  // six packed sequences
+  one.cu_q = one.cu_kv = {0, 20, 21, 50, 70, 71, 100};
+  one.sq = one.skv = 100;
+  one.options.dropout_p = 0.25;
+  one.options.is_causal = true;
+  one.options.diagonal = Diagonal::kTopLeft;
+  one.options.score_function = Expression::parse("score*(1.0+0.1*b)+0.01*q_idx").value();
+  Problem two = one;  // three of them in each of two batch entries
+  two.batch = 2;
+  two.cu_q = two.cu_kv = {0, 20, 21, 50};
+  two.sq = two.skv = 50;
+  for (const Algorithm algorithm : {Algorithm::kP2p, Algorithm::kA2a}) {
+    test::Tensors alone = test::make_whole(one), spread = test::make_whole(two);
+    ASSERT_TRUE(test::run_alone(one, alone, true).ok());
+    for (auto tensor :
+         {&test::Tensors::q, &test::Tensors::k, &test::Tensors::v, &test::Tensors::d_out}) {
+      test::copy(by_entry((alone.*tensor).view(), 2), (spread.*tensor).view());
+    }
+    auto options = test::options_of(two);
+    options.algorithm = algorithm;
+    options.layout = LayoutKind::kPerDocument;
+    const test::RankRun run = test::run_on_ranks(two, options, 2, &spread, true);
+    ASSERT_TRUE(run.status.ok()) << run.status.to_string();
+    for (auto tensor :
+         {&test::Tensors::out, &test::Tensors::d_q, &test::Tensors::d_k, &test::Tensors::d_v}) {
+      const test::Tensors expected = test::allocate(two, two.sq, two.skv);
+      test::copy(by_entry((alone.*tensor).view(), 2), (expected.*tensor).view());
+      EXPECT_LE(test::distance((expected.*tensor).view(), (spread.*tensor).view()), 1e-12);
+    }
+  }
+}
+
 class Random : public testing::TestWithParam<int> {};
 
 TEST_P(Random, CasesAreThoseOfOneRank) {

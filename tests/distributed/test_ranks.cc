@@ -115,6 +115,68 @@ TEST(Plan, RanksThatDisagreeAreRefusedEverywhere) {
   }
 }
 
+TEST(Plan, AgreedIsThatOfMessages) {
+  Problem p;
+  p.sq = 61;
+  p.skv = 40;
+  p.options.is_causal = true;
+  p.options.diagonal = Diagonal::kBottomRight;
+  auto options = test::options_of(p);
+  options.layout = LayoutKind::kZigzag;
+  distributed::ThreadGroup group(3);
+  test::on_ranks(3, [&](int r) {
+    const auto at = static_cast<std::size_t>(r);
+    const auto q = distributed::make_layout(options.layout, p.sq, 3).value();
+    const auto kv = distributed::make_layout(options.layout, p.skv, 3).value();
+    const test::Tensors x =
+        test::allocate(p, distributed::rows_of(q[at]), distributed::rows_of(kv[at]));
+    const AttentionRequest request = x.request(p, false);
+    const auto made = distributed::plan(group.communicator(r), request, options).value();
+    const auto agreed = distributed::plan_agreed(r, 3, request, options).value();
+    EXPECT_EQ(agreed.explain(), made.explain());
+    EXPECT_EQ(agreed.pieces_q(r), q[at]);
+  });
+  const test::Tensors x = test::allocate(p, 21, 14);
+  EXPECT_EQ(distributed::plan_agreed(3, 3, x.request(p, false), options).status().message(),
+            "[plan_agreed] rank (3) must be at least 0 and less than ranks, 3");
+  EXPECT_EQ(distributed::plan_agreed(1, 3, x.request(p, false), options).status().message(),
+            "[plan_agreed] rows of q (21) must be 20, those of rank 1 by layout zigzag");
+}
+
+/// Runs tasks on the calling thread, and counts.
+class CountingExecutor final : public Executor {
+ public:
+  void run(int workers, Task task, void* state) override {
+    ++runs;
+    for (int worker = 0; worker < workers; ++worker) task(state, worker);
+  }
+  int runs = 0;
+};
+
+TEST(Attention, EveryPartRunsAsTheLaunchSays) {
+  Problem p;
+  p.sq = p.skv = 512;
+  p.d = p.dv = 64;
+  p.hq = p.hkv = 4;
+  auto options = test::options_of(p);
+  options.cu_seqlens_q = options.cu_seqlens_kv = {0, 256, 512};  // two parts
+  const test::Tensors x = test::make_whole(p);
+  Context context;
+  check(context.set_concurrency(2));
+  CountingExecutor executor;
+  Launch launch;
+  launch.executor = &executor;
+  distributed::ThreadGroup group(1);
+  auto& alone = group.communicator(0);
+  const auto plan = distributed::plan(alone, x.request(p, false), options).value();
+  check(distributed::attention(context, alone, plan, x.request(p, false), nullptr, launch));
+  const int forward = executor.runs;
+  EXPECT_GE(forward, 2);
+  check(distributed::attention_backward(context, alone, plan, x.gradient_request(p, false), nullptr,
+                                        launch));
+  EXPECT_GE(executor.runs, forward + 2);
+}
+
 TEST(Plan, SeedsThatDifferAreRefused) {
   Problem p;
   distributed::ThreadGroup group(2);
@@ -290,7 +352,7 @@ TEST(Faults, NoRankHangs) {
     for (std::size_t r = 0; r < run.all.size(); ++r) {
       if (run.all[r].ok()) continue;
       EXPECT_NE(run.all[r].message().find("step "), std::string::npos) << run.all[r].message();
-      EXPECT_NE(run.all[r].message().find("of rank " + std::to_string(r) + ": nothing "),
+      EXPECT_NE(run.all[r].message().find("rank " + std::to_string(r) + ", step "),
                 std::string::npos)
           << run.all[r].message();
     }

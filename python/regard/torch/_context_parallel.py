@@ -16,7 +16,7 @@ from . import _install
 from ._context_transformers import Masks
 from ._group import TIMEOUT, Communicator, exchange_texts, ranks_of
 from ._options import Options, is_packed
-from ._rank_attention import Call, Shape
+from ._rank_call import Call, Shape, plan
 from ._scopes import (
     ArgumentError,
     call_policy,
@@ -25,8 +25,9 @@ from ._scopes import (
     is_exporting,
     open_ranks,
 )
-from ._shards import check_layout, length_of, pieces_of
+from ._shards import check_layout, length_of
 
+_MAX_PLANS = 64  # that a scope keeps
 COMMS = ("auto", "p2p", "all_gather", "a2a", "a2a+p2p")
 
 
@@ -125,6 +126,7 @@ class context_parallel:  # noqa: N801 - PyTorch's name
         self._link, self._topology = Communicator(ranks.group), ranks.topology
         self.has_documents = self._starts is not None
         self._masks: list[Masks] = []
+        self._plans: dict[Any, _core.RankPlan] = {}
 
     def __enter__(self) -> context_parallel:
         self._masks.append(Masks())
@@ -152,18 +154,20 @@ class context_parallel:  # noqa: N801 - PyTorch's name
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, options: Options,
                 backends: str) -> tuple[Tensor, Tensor]:
         _check_call(q, options)
-        lengths_q, lengths_kv = self._agreed(q, k, v, options, backends)
-        size, starts = self._link.size, self._starts
-        length_q = length_of(lengths_q, self.layout, starts, "positions of query")
-        length_kv = length_of(lengths_kv, self.layout, starts, "positions of key")
-        shape = Shape(self.comm, self._topology, pieces_of(self.layout, length_q, size, starts),
-                      pieces_of(self.layout, length_kv, size, starts), length_q, length_kv, starts, self.timeout)
-        out, lse = _Recorded.apply(q, k, v, options.sinks, Call(self._link, shape, options, (q.shape[1], k.shape[1])),
-                                   backends)
+        shape, words = self._agreed(q, k, v, options, backends)
+        key = shape._replace(starts=None, seed=0), words
+        made = self._plans.get(key)
+        if made is None:
+            made = plan(self._link, shape, q, k, v, options)
+            if len(self._plans) >= _MAX_PLANS:
+                self._plans.clear()
+            self._plans[key] = made
+        out, lse = _Recorded.apply(q, k, v, options.sinks, Call(self._link, made, shape, options), backends)
         return out, lse
 
-    def _agreed(self, q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str) -> tuple[list[int], list[int]]:
-        """Positions of q and of k on each rank; raises on every rank where they describe different calls."""
+    def _agreed(self, q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str) -> tuple[Shape, str]:
+        """What all ranks compute, and the words that describe it; raises on every rank where they describe different
+        calls."""
         shapes = " ".join(f"{name}[{x.shape[0]},{x.shape[1]},*,{x.shape[3]}]" for name, x in (("q", q), ("k", k), ("v", v)))
         set_options = {name: value for name, value in options._asdict().items()
                        if not isinstance(value, Tensor) and value != Options._field_defaults[name]}
@@ -171,9 +175,14 @@ class context_parallel:  # noqa: N801 - PyTorch's name
         words = (f"{shapes} {q.dtype} comm={self.comm} layout={self.layout} cu_seqlens={self._starts} "
                  f"topology={self._topology} {set_options} {tensors} backends={backends!r} regard {_core.__version__}")
         own = hashlib.sha256(words.encode()).hexdigest()[:16]
-        texts = exchange_texts(self._link, f"{q.shape[2]} {k.shape[2]} {own} {words}", self.timeout)
-        answers = [text.split(" ", 3) for text in texts]
-        for rank, (_, _, digest, said) in enumerate(answers):
+        seed = 0 if options.rng is None else int(options.rng[0]) & 0xFFFFFFFFFFFFFFFF
+        needs_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, options.sinks))
+        numbers = f"{q.shape[2]} {k.shape[2]} {seed} {needs_grad:d}"
+        answers = [text.split(" ", 5) for text in exchange_texts(self._link, f"{numbers} {own} {words}", self.timeout)]
+        for rank, (*_, digest, said) in enumerate(answers):
             if digest != own:
                 raise ArgumentError(f"call of rank {rank} ({said}) must be that of rank {self._link.rank} ({words})")
-        return [int(each[0]) for each in answers], [int(each[1]) for each in answers]
+        length_q, length_kv = (length_of([int(each[n]) for each in answers], self.layout, self._starts, f"positions of {what}")
+                               for n, what in enumerate(("query", "key")))
+        return Shape(self.comm, self.layout, self._topology, length_q, length_kv, self._starts, self.timeout,
+                     int(answers[0][2]), any(each[3] == "1" for each in answers)), words

@@ -17,10 +17,11 @@ _FIRST_TAG = 1 << 20  # messages of other code in the same group have smaller ta
 _GATHER_TAG = 1 << 19  # of gather(), among regard's own
 _MAX_DIMS = 8
 _TEXT = 768  # bytes in which a rank describes its call
+MAX_MESSAGE = 1 << 30  # bytes; a longer message is sent in chunks. Tests lower it.
 
 
 class Communicator:
-    """What regard.distributed requires of a transport, over a process group.
+    """What _core.attention_ranks requires of a transport, over a process group.
 
     Data are buffers of bytes in host memory. wait() raises RuntimeError where the peer ended or sent
     nothing in time; after that the group is of no use, as any gloo group with a failed message.

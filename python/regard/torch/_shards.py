@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _layouts
+from .. import _core
 from ._group import TIMEOUT, gather, ranks_of
-from ._layouts import LAYOUTS, Pieces
 from ._scopes import ArgumentError
+
+LAYOUTS = ("contiguous", "zigzag", "per_document")
+Pieces = list[tuple[int, int]]  # (first position, length), in the order of a rank's tensors
 
 
 def check_layout(layout: Any, cu_seqlens: Any) -> list[int] | None:
@@ -34,7 +36,7 @@ def pieces_of(layout: str, length: int, ranks: int, starts: list[int] | None) ->
     """Of each rank the pieces (first position, length) of a sequence, in the order of its tensors."""
     if starts is not None and starts[-1] != length:
         raise ArgumentError(f"cu_seqlens (last {starts[-1]}) must end at the length of the sequence, {length}")
-    return _layouts.pieces_of(layout, length, ranks, starts)
+    return _core.rank_pieces(layout, length, ranks, starts or [])
 
 
 def length_of(lengths: list[int], layout: str, starts: list[int] | None, what: str) -> int:

@@ -11,6 +11,8 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import regard.flash_attn
 import regard.torch
+from regard.torch._call import attend
+from regard.torch._options import Options
 
 shard, unshard = regard.torch.context_parallel_shard, regard.torch.context_parallel_unshard
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 2e-2}  # as one rank's, of values near 1
@@ -102,6 +104,39 @@ def documents(rank, size, comms):
     return errors
 
 
+def dropout(rank, size, comms):
+    """The mask of one rank, whatever the layout, with the seed that rank 0 draws."""
+    errors = {}
+    for comm, layout, is_causal in itertools.product(comms, ("contiguous", "zigzag"), (False, True)):
+        def seeded(seed):
+            def call(q, k, v):
+                torch.manual_seed(seed)
+                return regard.torch.scaled_dot_product_attention(q, k, v, dropout_p=0.3, is_causal=is_causal,  # noqa: B023
+                                                                 enable_gqa=True)
+            return call
+
+        errors[comm, layout, is_causal] = compare(seeded(7 + rank), make(61), mesh_of(size, comm), reference=seeded(7),
+                                                  comm=comm, layout=layout)
+    return errors
+
+
+def sinks(rank, size, comms):
+    """Sinks join once, and the sum of the ranks' gradients is that of one rank."""
+    errors = {}
+    for comm in comms:
+        logits = [torch.tensor([0.5, -1.0, 2.0, 0.0]).requires_grad_() for _ in range(2)]
+
+        def call(q, k, v):
+            options = Options(sinks=logits[0 if q.shape[2] == 53 else 1], is_causal=True)  # noqa: B023
+            return attend(q, k, v, options)[0]
+
+        errors[comm] = compare(call, make(53), mesh_of(size, comm), comm=comm, layout="zigzag")
+        of_one, of_ranks = (x.grad for x in logits)
+        dist.all_reduce(of_ranks)
+        errors[comm, "sinks"] = ((of_ranks - of_one).abs().max() / of_one.abs().max()).item() / 1e-6
+    return errors
+
+
 def parts(rank, size):
     """Shards partition every length, and unshard is their inverse."""
     mesh, group = mesh_of(size, "p2p"), dist.group.WORLD
@@ -139,7 +174,7 @@ def traffic(rank, size, comm, layout, backward, chunk):
     tensors = [shard(x, dist.group.WORLD, 2, layout).requires_grad_(backward) for x in make(16 * size, 4, 2, 8, batch=1)]
     results = []
     for limit in (1 << 31, chunk):
-        regard.torch._rank_messages.CHUNK = limit
+        regard.torch._rank_call.MAX_MESSAGE = limit
         with regard.torch.context_parallel(mesh_of(size, comm), comm=comm, layout=layout):
             out = F.scaled_dot_product_attention(*tensors, is_causal=True, enable_gqa=True)
         if backward:
@@ -251,8 +286,6 @@ def refusals(rank, size):
             torch.func.grad(lambda q: F.scaled_dot_product_attention(q, k, v).sum())(q)
         with regard.torch.exportable(), _raises("exportable()"):
             F.scaled_dot_product_attention(q, k, v)
-    with scope(mesh), _raises("dropout_p (0.5)"):
-        F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
     with scope(mesh, comm="a2a"), _raises("heads of query (1)"):
         F.scaled_dot_product_attention(q[:, :1], k[:, :1], v[:, :1])
     with scope(mesh), _raises(f"call of rank {1 - min(rank, 1)} (q[2,2,*,8]"):

@@ -31,24 +31,30 @@ def test_the_same_numbers_on_odd_numbers_of_ranks(size):
     check(ranks.run(size, rank_programs.grid, ("p2p", "all_gather"), ("zigzag",)))
 
 
-@pytest.mark.parametrize("program", ["windows", "documents"])
+@pytest.mark.parametrize("program", ["windows", "documents", "dropout", "sinks"])
 def test_features_have_the_same_numbers(program):
     check(ranks.run(2, getattr(rank_programs, program), ("p2p", "all_gather", "a2a")))
 
 
-# Ranks of 16 rows, 4 heads and 2 of keys, of 8 elements of f64: a block of keys and values is ROWS bytes.
+def test_dropout_is_that_of_one_rank_on_any_number_of_ranks():
+    check(ranks.run(3, rank_programs.dropout, ("p2p", "a2a")))
+    check(ranks.run(4, rank_programs.dropout, ("a2a+p2p",)))
+
+
+# Ranks of 16 rows, 4 heads and 2 of keys, of 8 elements of f64: a block of keys and values is BLOCK bytes. Of a zigzag
+# the second half of a rank's rows is seen by the ranks before it alone.
 BLOCK, SIZE_Q = 2 * 2 * 16 * 8 * 8, 4 * 16 * 8 * 8
 
 
 @pytest.mark.parametrize("comm,layout,backward,messages,sent", [
-    ("p2p", "zigzag", False, 3, 3 * BLOCK),
-    ("all_gather", "zigzag", False, 3, 3 * BLOCK),
-    ("p2p", "zigzag", True, 6, 6 * BLOCK),         # keys again, and gradients to their owners
-    ("all_gather", "zigzag", True, 6, 6 * BLOCK),
-    ("a2a", "contiguous", False, 15, 3 * (SIZE_Q + 2 * BLOCK + SIZE_Q + SIZE_Q // 8) // 4)])
+    ("p2p", "zigzag", False, 3, [n * BLOCK // 2 for n in (5, 5, 5, 6)]),
+    ("all_gather", "zigzag", False, 3, [n * BLOCK // 2 for n in (3, 4, 5, 6)]),
+    ("p2p", "zigzag", True, 6, [n * BLOCK // 2 for n in (5 + 6, 5 + 5, 5 + 4, 6 + 3)]),  # keys again, and their gradients
+    ("all_gather", "zigzag", True, 6, [n * BLOCK // 2 for n in (3 + 6, 4 + 5, 5 + 4, 6 + 3)]),
+    ("a2a", "contiguous", False, 6, [3 * (SIZE_Q + 2 * BLOCK + SIZE_Q + SIZE_Q // 8) // 4] * 4)])
 def test_messages_and_bytes_are_those_of_the_algorithm(comm, layout, backward, messages, sent):
     # With a2a two heads of keys go to four ranks: each head to two of them.
-    assert ranks.run(4, rank_programs.traffic, comm, layout, backward, 1000) == [(messages, sent)] * 4
+    assert ranks.run(4, rank_programs.traffic, comm, layout, backward, 1000) == [(messages, each) for each in sent]
 
 
 def test_keys_that_nobody_sees_are_not_sent():

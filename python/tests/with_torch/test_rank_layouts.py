@@ -1,14 +1,12 @@
-"""Layouts of ranks as pure functions, and which ranks need which keys."""
+"""Layouts of ranks as numbers, and the plan that ranks agree on."""
 
-import itertools
 import random
 
+import numpy
 import pytest
 
-from regard.torch._layouts import LAYOUTS, pieces_of, within_documents
-from regard.torch._options import Options
-from regard.torch._rank_attention import choose, refusal
-from regard.torch._rank_ring import Rules
+from regard import _core
+from regard.torch._shards import LAYOUTS, pieces_of
 
 
 def starts_of(length, numbers):
@@ -27,9 +25,6 @@ def test_pieces_are_a_partition():
         for own in found:
             assert own == sorted(own) and all(count > 0 for _, count in own)
             assert all(sum(a) < b[0] for a, b in zip(own, own[1:]))  # adjacent pieces are one
-            cut = within_documents(own, starts)
-            assert [n for b, c in cut for n in range(b, b + c)] == [n for b, c in own for n in range(b, b + c)]
-            assert all(not any(begin < s < begin + count for s in starts) for begin, count in cut)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 7, 64])
@@ -45,40 +40,37 @@ def test_causal_work_is_balanced_within_3_percent(layout, starts, ranks):
 
 
 def test_lengths_and_order_of_the_layouts():
-    assert pieces_of("contiguous", 7, 3) == [[(0, 3)], [(3, 2)], [(5, 2)]]
-    assert pieces_of("zigzag", 9, 2) == [[(0, 3), (7, 2)], [(3, 4)]]
-    assert pieces_of("zigzag", 2, 3) == [[(0, 1)], [(1, 1)], []]
-    assert pieces_of("per_document", 12, 2, [0, 3, 4, 12]) == [[(0, 3), (4, 2), (10, 2)], [(3, 1), (6, 4)]]
+    assert pieces_of("contiguous", 7, 3, None) == [[(0, 3)], [(3, 2)], [(5, 2)]]
+    assert pieces_of("zigzag", 9, 2, None) == [[(0, 3), (7, 2)], [(3, 4)]]
+    assert pieces_of("zigzag", 2, 3, None) == [[(0, 1)], [(1, 1)], []]
+    # A document of three positions is cut as every other one: its first two chunks have one each, and its third.
+    assert pieces_of("per_document", 12, 2, [0, 3, 4, 12]) == [[(0, 1), (3, 3), (10, 2)], [(1, 2), (6, 4)]]
 
 
-def test_pieces_see_each_other_where_a_query_sees_a_key():
-    numbers = random.Random(36)
-    for _ in range(400):
-        length_q, length_kv = numbers.randrange(1, 30), numbers.randrange(1, 30)
-        left, right = numbers.choice((-1, 0, 2, 9)), numbers.choice((-1, 0, 3))
-        shift = numbers.choice((0, length_kv - length_q))
-        starts = [0, 7, 15, 40] if numbers.random() < 0.3 and length_q == length_kv else None
-        rules = Rules(left, right, shift, starts, True, {})
-        q = (numbers.randrange(length_q), 0)
-        q = (q[0], numbers.randrange(1, length_q - q[0] + 1))
-        k = (numbers.randrange(length_kv), 0)
-        k = (k[0], numbers.randrange(1, length_kv - k[0] + 1))
-        if starts:
-            q, k = within_documents([q], starts)[0], within_documents([k], starts)[0]
-
-        def seen(i, j):
-            same = starts is None or sum(s <= i for s in starts) == sum(s <= j for s in starts)  # noqa: B023
-            at = i + shift  # noqa: B023
-            return same and (left < 0 or j >= at - left) and (right < 0 or j <= at + right)  # noqa: B023
-
-        pairs = itertools.product(range(q[0], sum(q)), range(k[0], sum(k)))
-        assert rules.sees(q, k) == any(seen(i, j) for i, j in pairs)
+def planned(comm="auto", ranks=4, heads=(8, 8), rows=16, topology=None, **keywords):
+    q, k = (numpy.zeros((1, h, rows, 8), "f4") for h in heads)
+    return _core.plan_ranks(q, k, k, rank=0, ranks=ranks, seqlens=(ranks * rows,) * 2, layout="contiguous", cu_seqlens=[],
+                            comm=comm, topology=topology or (1, ranks), timeout=1.0, max_bytes=1 << 30, needs_grad=False,
+                            keywords=keywords)
 
 
-def test_auto_takes_what_sends_least_and_can_run():
-    plain = Options()
-    assert choose((1, 4), (8, 8), plain) == "a2a"   # 3 * (3 * 8 + 2 * 8) / 4 = 30 of 48 head rows
-    assert choose((1, 4), (32, 1), plain) == "p2p"  # one head of keys
-    assert choose((1, 4), (6, 6), plain) == "p2p"   # 4 ranks do not divide 6 heads
-    assert "dropout_p" in refusal("p2p", (1, 2), (2, 2), Options(dropout_p=0.5))
-    assert "heads of key (3)" in refusal("a2a", (1, 4), (12, 3), plain)
+def test_auto_is_the_algorithm_with_the_least_predicted_time():
+    for heads in ((8, 8), (32, 1), (2, 2)):
+        made = planned(heads=heads)
+        times = {}
+        for line in made.explain().splitlines()[1:]:
+            if "predicted" in line:
+                number = line.rsplit("predicted ", 1)[1].split()[0]
+                times[line[2:].split()[0]] = float(number)
+        assert times[made.comm()] == min(times.values()), made.explain()
+    assert "a2a divides query heads among 4 ranks, got 2 heads" in planned(heads=(2, 2)).explain()
+
+
+def test_what_cannot_be_planned_is_named():
+    for words, arguments in (("comm ('ring')", {"comm": "ring"}), ("a2a divides query heads", {"comm": "a2a", "heads": (2, 2)}),
+                             ("topology (3x1)", {"topology": (3, 1)}), ("dropout_p", {"dropout_p": 2.0})):
+        with pytest.raises(ValueError) as raised:
+            planned(**arguments)
+        assert words in str(raised.value)
+    with pytest.raises(TypeError, match="'colour'"):
+        planned(colour=1)
