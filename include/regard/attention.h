@@ -24,6 +24,7 @@
 #include "regard/request.h"
 #include "regard/selection.h"
 #include "regard/self_check.h"
+#include "regard/shared_prefix.h"
 #include "regard/status.h"
 #include "regard/tensor.h"
 #include "regard/tensors.h"
