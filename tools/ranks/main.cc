@@ -229,9 +229,10 @@ bool print(const Task& task, const distributed::Plan& plan, const std::vector<Li
     error = std::max(error, line.error);
   }
   const double tolerance = tolerance_of(task.c.params.dtype_out);
-  fmt::print("max error {:.2g} of {} rows of each rank against double precision, tolerance {:g}\n",
-             error, kSampledRows, tolerance);
-  return error <= tolerance;
+  const bool is_within = error <= tolerance;
+  fmt::print("max error {:.2g} of {} rows of each rank against double precision: {} {:g}\n", error,
+             kSampledRows, is_within ? "within the tolerance" : "above the tolerance", tolerance);
+  return is_within;
 }
 
 /// The exit code. `failed`: other ranks may be waiting for this one.
