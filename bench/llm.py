@@ -5,7 +5,7 @@ usage: llm.py PROGRAM FILE.gguf [--rounds N] [--json FILE]
 Prints the next-token rate behind a prompt of 128 tokens, and the time a token at two long contexts, whose
 slope is the time of attention. Transformers computes in bf16 on sdpa with its static cache left out, as
 `generate` does by default; llama.cpp (llama-cpp-python, if it is installed) with the file's own weights
-and a cache of f16.
+and a cache of f16. regard-llm runs with the cache of its weights' type and with one of f16, as llama.cpp has.
 """
 
 import argparse
@@ -24,10 +24,10 @@ def best(rates):
     return max(rates) if rates else None
 
 
-def regard_llm(program, file):
+def regard_llm(program, file, cache):
     """{"next": tokens a second, 4096: seconds a token, ...} from the program's own benchmark."""
-    done = subprocess.run([program, "bench", "--checkpoint", file, "--threads", str(THREADS), "--json"],
-                          capture_output=True, text=True, check=True)
+    done = subprocess.run([program, "bench", "--checkpoint", file, "--threads", str(THREADS), "--kv-cache", cache,
+                           "--json"], capture_output=True, text=True, check=True)
     rows = {row["context"]: row for row in json.loads(done.stdout)["rows"] if row["phase"] == "decode"}
     return {"next": rows[PROMPT]["tokens_per_s"],
             **{context: 1.0 / rows[context]["tokens_per_s"] for context in CONTEXTS}}
@@ -97,7 +97,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json")
     args = parser.parse_args()
-    peers = {"regard-llm": lambda: regard_llm(args.program, args.file)}
+    peers = {"regard-llm": lambda: regard_llm(args.program, args.file, "auto"),
+             "regard-llm, cache of f16": lambda: regard_llm(args.program, args.file, "f16")}
     for name, peer in (("Transformers, sdpa, bf16", Transformers), ("llama.cpp", LlamaCpp)):
         try:
             peers[name] = peer(args.file)

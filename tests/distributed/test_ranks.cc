@@ -163,7 +163,8 @@ TEST(Attention, EveryPartRunsAsTheLaunchSays) {
   const test::Tensors x = test::make_whole(p);
   Context context;
   check(context.set_concurrency(2));
-  CountingExecutor executor;
+  CountingExecutor executor, contexts_own;
+  context.set_executor(&contexts_own);
   Launch launch;
   launch.executor = &executor;
   distributed::ThreadGroup group(1);
@@ -175,6 +176,7 @@ TEST(Attention, EveryPartRunsAsTheLaunchSays) {
   check(distributed::attention_backward(context, alone, plan, x.gradient_request(p, false), nullptr,
                                         launch));
   EXPECT_GE(executor.runs, forward + 2);
+  EXPECT_EQ(contexts_own.runs, 0);
 }
 
 TEST(Plan, SeedsThatDifferAreRefused) {

@@ -1,5 +1,8 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -258,6 +261,34 @@ class RunVerb {
   std::vector<Checked> results_;
 };
 
+/// Whether mpirun (Open MPI, or one that speaks PMI) started this process.
+bool is_rank() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    if (std::getenv(name) != nullptr) return true;
+  }
+  return false;
+}
+
+/// Becomes the program for ranks, which lies beside this one. Returns where it cannot.
+int run_as_rank(Output& output, const RunFileOptions& options) {
+  const bool has_others = options.all_backends || options.no_check || options.profile ||
+                          options.grad || !options.output.empty() || !options.repeat.empty();
+  if (has_others) {
+    return output.fail(kExitUsage, "invalid_argument",
+                       "options must be left out under mpirun: the words of a case say what runs");
+  }
+  std::error_code error;
+  const auto own = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::string program = (own.parent_path() / "regard-ranks").string();
+  if (error || access(program.c_str(), X_OK) != 0) {
+    return output.fail(kExitFailed, "unavailable",
+                       "under mpirun " + program + " must exist: build regard with REGARD_MPI=ON");
+  }
+  const std::string words = options.file + " " + joined(options.words);
+  execl(program.c_str(), program.c_str(), words.c_str(), nullptr);
+  return output.fail(kExitFailed, "unavailable", program + " does not start");
+}
+
 }  // namespace
 
 Command add_run(CLI::App& app) {
@@ -265,7 +296,9 @@ Command add_run(CLI::App& app) {
       app, "run", "Attention on the tensors of a file: result, error against the oracle, time");
   const auto options = std::make_shared<RunFileOptions>();
   add_positional(*verb, "file", options->file, true,
-                 {"FILE", "A safetensors file with q, k, v and, optionally, masks, lengths, ..."});
+                 {"FILE",
+                  "A safetensors file with q, k, v and, optionally, masks, lengths, ...; under "
+                  "mpirun a case"});
   add_flag(*verb, "--all-backends", options->all_backends,
            "Every usable backend, not the chosen one alone");
   add_value(*verb, "-o,--output", options->output,
@@ -281,6 +314,7 @@ Command add_run(CLI::App& app) {
   add_common_flags(*verb, options->common);
   return {verb, [options] {
             Output output("run", options->common.output);
+            if (is_rank()) return output.finish(run_as_rank(output, *options));
             return output.finish(RunVerb(output, *options).run());
           }};
 }
