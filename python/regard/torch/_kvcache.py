@@ -64,6 +64,7 @@ _READ = f"(Tensor q, Tensor k, Tensor v, {_PLACES}, Tensor? scales_k, Tensor? sc
 _APPEND = (f"(Tensor q, Tensor(a!) k, Tensor(b!) v, Tensor k_new, Tensor v_new, {_PLACES}, "
            f"Tensor(c!)? scales_k, Tensor(d!)? scales_v, {_REST}")
 _WRITTEN = ("k", "v", "scales_k", "scales_v")
+_CODES = (torch.int8, torch.uint8)  # which have scales
 _NAMES = CacheOptions._fields
 _COUNT = len(_NAMES)
 
@@ -258,6 +259,8 @@ def _check_new(rows: tuple[Tensor, Tensor, Tensor], k_new: Any, v_new: Any,
             if given.dtype != q.dtype:
                 raise ArgumentError(f"dtype of {name} ({given.dtype}) must be q's, {q.dtype}: the call "
                                     "quantises these rows")
+        elif cache.dtype in _CODES:
+            raise ArgumentError(f"scales_{letter} (None) must be given: {letter} holds codes, {cache.dtype}")
         elif given.dtype != cache.dtype:
             raise ArgumentError(f"dtype of {name} ({given.dtype}) must be the cache's, {cache.dtype}")
     return new
