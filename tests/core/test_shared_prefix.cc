@@ -203,7 +203,8 @@ TEST(SharedPrefix, WhatDoesNotFitAPlanIsRefusedBeforeAnythingIsWritten) {
   --small.workspace.bytes;
   expect(*plan, r, small, "[execute_shared_prefix] workspace of ");
   AttentionRequest changed = r;
-  changed.sinks = make_view(memory.block.data(), Dtype::kF32, {4});
+  float sinks[4] = {};
+  changed.sinks = make_view(sinks, Dtype::kF32, {4});
   expect(*plan, changed, memory.launch, "does not fit the plan");
   auto* const ids = static_cast<std::int32_t*>(r.page_table.data);
   std::swap(ids[5], ids[6]);

@@ -79,6 +79,15 @@ BackendInfo make_info() {
   return info;
 }
 
+/// Row blocks of a task: no more than a head has rows for, so that scratch has none that stays
+/// empty.
+std::int64_t row_blocks_of(const AttentionParams& p, const Kernel& kernel,
+                           std::int32_t workers) noexcept {
+  const std::int64_t filled = ceil_div(cpu::rows_per_head(p), kernel.width);
+  const std::int64_t max = std::clamp<std::int64_t>(filled, 1, kRows / kernel.width);
+  return cpu::choose_row_blocks(p, kernel.width, max, workers);
+}
+
 class MathBackend final : public Backend {
  public:
   const BackendInfo& info() const override { return info_; }
@@ -100,7 +109,7 @@ class MathBackend final : public Backend {
   std::int64_t workspace_bytes(const AttentionKey& key, const Env& env) const override {
     ForwardArgs args;
     const Kernel& kernel = kernel_of(key.params(), env.isa);
-    const std::int64_t row_blocks = kRows / kernel.width;
+    const std::int64_t row_blocks = row_blocks_of(key.params(), kernel, workers(key, env));
     return saturating_add(saturating_add(cpu::rotated_queries_bytes(key.params()),
                                          cpu::packed_blocks_bytes(key.params())),
                           saturating_mul(lay_out_forward(key.params(), kernel, row_blocks, &args),
@@ -123,8 +132,7 @@ class MathBackend final : public Backend {
                  const Launch& launch) const override {
     const Kernel& kernel = kernel_of(params, plan.isa);
     ForwardArgs args;
-    const std::int64_t row_blocks =
-        cpu::choose_row_blocks(params, kernel.width, plan.tile_q / kernel.width, plan.workers);
+    const std::int64_t row_blocks = row_blocks_of(params, kernel, plan.workers);
     const std::int64_t worker_bytes = lay_out_forward(params, kernel, row_blocks, &args);
     problem::Functions functions;
     problem::make_problem(params, buffers, &args.problem, &functions);
