@@ -82,28 +82,36 @@ RankPlan make_plan(const PlanWords& words, const nb::object& q, const nb::object
   return {*made};
 }
 
+/// Computes without the GIL, by run(context, communicator, launch); raises what went wrong, on this
+/// rank or another.
+template <class Run>
+void run_on_ranks(Call* call, const nb::object& link, const Run& run) {
+  const AmbientScopes scopes;
+  Context& context = process_context();
+  const CallScope scope(context);
+  const ScopedPolicy policy(call->policy);
+  PythonCommunicator communicator(link);
+  PlannedCall planned;
+  Launch launch = call->launch();
+  launch.planned = &planned;
+  Status status;
+  {
+    const GilRelease unlocked;
+    status = run(context, communicator, launch);
+  }
+  communicator.rethrow();
+  remember_call(std::move(planned), status, call->notes());
+  check_ranks(*call, status);
+}
+
 nb::object attend(const RankPlan& plan, const nb::object& link, const nb::object& q,
                   const nb::object& k, const nb::object& v, const nb::dict& keywords) {
   Arguments arguments = arguments_of({{kQ, q}, {kK, k}, {kV, v}}, keywords);
   arguments.value[kReturnLse] = Py_True;
   Call call(arguments, Call::Purpose::kCompute);
-  const AmbientScopes scopes;
-  Context& context = process_context();
-  const CallScope scope(context);
-  const ScopedPolicy policy(call.policy);
-  PythonCommunicator communicator(link);
-  PlannedCall planned;
-  Launch launch = call.launch();
-  launch.planned = &planned;
-  Status status;
-  {
-    const GilRelease unlocked;
-    status =
-        distributed::attention(context, communicator, plan.plan, call.request, nullptr, launch);
-  }
-  communicator.rethrow();
-  remember_call(std::move(planned), status, call.notes());
-  check_ranks(call, status);
+  run_on_ranks(&call, link, [&](Context& context, auto& communicator, const Launch& launch) {
+    return distributed::attention(context, communicator, plan.plan, call.request, nullptr, launch);
+  });
   return call.result(nb::object());
 }
 
@@ -139,23 +147,10 @@ nb::object attend_backward(const RankPlan& plan, const nb::object& link, const n
   Call call(arguments_of({{kQ, q}, {kK, k}, {kV, v}, {kOut, out}}, keywords),
             Call::Purpose::kBackward);
   RankGradients made = make_gradients(&call, d_out.ptr(), lse.ptr());
-  const AmbientScopes scopes;
-  Context& context = process_context();
-  const CallScope scope(context);
-  const ScopedPolicy policy(call.policy);
-  PythonCommunicator communicator(link);
-  PlannedCall planned;
-  Launch launch = call.launch();
-  launch.planned = &planned;
-  Status status;
-  {
-    const GilRelease unlocked;
-    status = distributed::attention_backward(context, communicator, plan.plan, made.request,
-                                             nullptr, launch);
-  }
-  communicator.rethrow();
-  remember_call(std::move(planned), status, call.notes());
-  check_ranks(call, status);
+  run_on_ranks(&call, link, [&](Context& context, auto& communicator, const Launch& launch) {
+    return distributed::attention_backward(context, communicator, plan.plan, made.request, nullptr,
+                                           launch);
+  });
   const nb::object d_sinks =
       made.d_sinks.is_valid() ? call.as_callers_kind(made.d_sinks, Dtype::kF32) : nb::none();
   return nb::make_tuple(call.as_callers_kind(made.d_q, made.request.q.dtype),

@@ -10,6 +10,14 @@
 #include "core/text/thrown_by.h"
 
 namespace regard {
+namespace {
+
+void replace_tuning(Settings* settings, TuningTable table) {
+  settings->tuning = std::move(table);
+  ++settings->generations.tuning;
+}
+
+}  // namespace
 
 Executor::~Executor() = default;
 ConformanceSuite::~ConformanceSuite() = default;
@@ -76,10 +84,9 @@ void ContextImpl::look_for_tuning() {
   std::string skipped;
   TuningTable table = find_tuning(*with_concurrency(env, concurrency.load()), &skipped);
   if (!skipped.empty()) tracer->warn(skipped);
+  if (settings()->tuning == table) return;
   update([&](Settings& settings) {
-    if (!settings.looks_for_tuning || settings.tuning == table) return;
-    settings.tuning = std::move(table);
-    ++settings.generations.tuning;
+    if (settings.looks_for_tuning) replace_tuning(&settings, std::move(table));
   });
 }
 
@@ -155,9 +162,8 @@ Executor& Context::executor() { return impl_->executor->current(); }
 
 void Context::set_tuning(TuningTable table) {
   impl_->update([&](Settings& settings) {
-    settings.tuning = std::move(table);
+    replace_tuning(&settings, std::move(table));
     settings.looks_for_tuning = false;
-    ++settings.generations.tuning;
   });
 }
 
