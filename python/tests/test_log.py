@@ -126,12 +126,14 @@ def test_ctrl_c_in_a_handler_is_raised():
     interrupts = Interrupts()
     LOGGER.setLevel(logging.INFO)
     LOGGER.addFilter(interrupts)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent may have ignored it
     try:
         with pytest.raises(KeyboardInterrupt):
             regard.attention(q, k, v)
             for _ in range(1000):  # raised by the next instructions
                 pass
     finally:
+        signal.signal(signal.SIGINT, before)
         LOGGER.removeFilter(interrupts)
 
 
