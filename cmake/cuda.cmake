@@ -73,7 +73,7 @@ function(regard_cuda_sources list)
   # backends/absent/<name>.cc stands in for backends/<name>/backend.cc.
   set_source_files_properties(backends/absent/cudnn.cc PROPERTIES
     COMPILE_DEFINITIONS "REGARD_NO_CUDNN=\"${REGARD_NO_CUDNN}\"")
-  foreach(name cuda_math cuda_efficient cudnn)
+  foreach(name cuda_math cuda_efficient cuda_flash cudnn)
     if("${CMAKE_CURRENT_SOURCE_DIR}/backends/${name}/backend.cc" IN_LIST ${list})
       list(FILTER ${list} EXCLUDE REGEX "/backends/absent/${name}\\.cc$")
     endif()

@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "conformance/problem.h"
 #include "conformance/tolerance.h"
 #include "oracle/number.h"
 #include "oracle/rules.h"
@@ -25,15 +26,20 @@ constexpr double kNarrowDeviations = 4.0;
 // Of a sum of products of 8 bits in the units that have them: some 14 bits are kept.
 constexpr double kNarrowSums = 0x1p-13;
 
+/// What probabilities are rounded to: the ideal's type, of f64 or of the 8 bits that a call states,
+/// else the kernel's.
+Dtype rounded_to(Dtype ideal, Dtype kernel) {
+  return ideal == Dtype::kF64 || is_f8(ideal) ? ideal : kernel;
+}
+
 class Comparer {
  public:
   Comparer(const Buffers& buffers, const Truth& truth, Dtype probs)
       : buffers_(buffers),
         truth_(truth),
         out_mean_(buffers.out.dtype, 0),
-        rounded_probs_(
-            (is_f8(probs) ? kNarrowDeviations : 1.0) *
-            oracle::unit_roundoff(truth.dtype_probs == Dtype::kF64 ? Dtype::kF64 : probs)),
+        rounded_probs_((is_f8(probs) ? kNarrowDeviations : 1.0) *
+                       oracle::unit_roundoff(rounded_to(truth.dtype_probs, probs))),
         u_(is_f8(probs) ? kNarrowSums
                         : oracle::unit_roundoff(truth.dtype_probs == Dtype::kF64 ? Dtype::kF64
                                                                                  : Dtype::kF32)) {}
@@ -51,6 +57,7 @@ class Comparer {
         if (result_.ok && buffers_.scores_out.present()) compare_scores();
       }
     }
+    if (result_.ok && buffers_.out_amax.present()) compare_amax();
     if (max_expected_ > 0.0) result_.out_error = max_error_ / max_expected_;
     if (const std::string wrong = out_mean_.check(); result_.ok && !wrong.empty()) {
       result_.ok = false;
@@ -70,6 +77,12 @@ class Comparer {
     if (truth_.scores_kind == ScoresKind::kScaled) return 4.0 * u_ * f.scaled_smax;
     const bool of_key = truth_.scores_kind == ScoresKind::kEdited && !truth_.score_sizes.empty();
     return 4.0 * u_ * (of_key ? std::max(f.smax, truth_.score_sizes[at]) : f.smax);
+  }
+  /// Of a probability besides its score's: rounded to 8 bits it is a number of theirs over a sum of
+  /// such.
+  double prob_floor(long double expected) const {
+    const double u = has_narrow_probs() ? oracle::unit_roundoff(truth_.dtype_probs) : 0.0;
+    return 2.0 * u_ + 2.0 * u * static_cast<double>(expected);
   }
   /// Whether a probability, which a NaN among the row's sum makes NaN, may have underflowed before.
   bool may_be_zero(const RowFacts& f, double actual) const {
@@ -97,6 +110,9 @@ class Comparer {
                      ": expected " + number_text(expected) + ", actual " + number_text(actual) +
                      " (" + why + ")");
   }
+
+  /// Whether the call's probabilities have 8 bits, which the ideal rounds them to.
+  bool has_narrow_probs() const { return is_f8(truth_.dtype_probs); }
 
   /// As an output holds it: what lies beyond the largest finite number of 8 bits becomes that.
   long double held(long double value) const {
@@ -193,13 +209,57 @@ class Comparer {
     }
   }
 
+  void fail_amax(long double expected, double actual, const std::string& why) {
+    result_.ok = false;
+    result_.text = "out_amax: expected " + number_text(expected) + ", actual " +
+                   number_text(actual) + " (" + why + ")";
+  }
+
+  /// Rounding is monotone: rounded as `out` is, the largest magnitude is out's own largest, to the
+  /// bit. It is near the truth's, too, for `out` may be coarse.
+  void compare_amax() {
+    const double actual = oracle::element(buffers_.out_amax, 0);
+    const Dtype dtype = buffers_.out.dtype;
+    double stored = 0.0, tolerance = 0.0;
+    bool judged = true;
+    for_each_element(buffers_.out, [&](const auto&, const unsigned char* element) {
+      const double x = std::fabs(oracle::decode(element, dtype));
+      if (std::isnan(x) || x > stored) stored = x;
+    });
+    // An amax is f32, and so it rounds where out is f64.
+    const bool wide = dtype == Dtype::kF64;
+    const double rounded = oracle::round_to(static_cast<double>(held(actual)), dtype);
+    if (wide) stored = oracle::round_to(stored, Dtype::kF32);
+    if (rounded != stored && !(std::isnan(rounded) && std::isnan(stored))) {
+      return fail_amax(stored, actual, "the largest magnitude of out as it is stored");
+    }
+    for (std::size_t row = 0; row < truth_.rows.size(); ++row) {
+      const RowFacts& f = truth_.rows[row];
+      judged = judged && !f.undecided && !structural(f);
+      tolerance = std::max(tolerance, out_floor(f));
+    }
+    for (std::size_t n = 0; n < truth_.out.size(); ++n) {
+      const auto error = static_cast<double>(std::fabs(truth_.out_ideal[n] - truth_.out[n]));
+      if (std::isfinite(error)) tolerance = std::max(tolerance, 1.5 * error);
+    }
+    const auto expected = static_cast<double>(truth_.out_amax);
+    if (!judged || (std::isnan(expected) && std::isnan(actual))) return;
+    tolerance +=
+        4.0 * oracle::unit_roundoff(Dtype::kF32) * expected + oracle::half_of_smallest(Dtype::kF32);
+    const double largest = static_cast<double>(std::numeric_limits<float>::max());
+    const bool beyond = std::isinf(actual) && expected + tolerance > largest;
+    if (beyond || actual == expected || std::fabs(actual - expected) <= tolerance) return;
+    fail_amax(truth_.out_amax, actual, "tolerance " + number_text(tolerance));
+  }
+
   // smax as for out: where scores cancel, one (b, h) of a single row holds the ideal's luck against
   // every other order of the same sum (docs/dev/decisions/numerics.md has the figures).
   double lse_floor(std::int64_t i) const {
     const double lse = static_cast<double>(truth_.lse[row_index(i)]);
     const double magnitude = std::isfinite(lse) ? std::fabs(lse) : 0.0;
     const RowFacts& f = facts(i);
-    return 4.0 * u_ * std::max({1.0, f.smax, std::fabs(f.row_max), magnitude});
+    const double rounded_sum = has_narrow_probs() ? rounded_probs_ * f.prob_spread : 0.0;
+    return 4.0 * u_ * std::max({1.0, f.smax, std::fabs(f.row_max), magnitude}) + rounded_sum;
   }
 
   /// [B,Hq,Sq], or packed [Hq,total_q].
@@ -260,7 +320,7 @@ class Comparer {
           judge_hidden_score(i, j, expected, actual);
         } else if (!may_be_zero(f, actual) && (!probs || !structural(f))) {
           samples.push_back({i, j, expected, truth_.scores_ideal[at], actual,
-                             score_floor(f, at) + (probs ? 2.0 * u_ : 0.0)});
+                             score_floor(f, at) + (probs ? prob_floor(expected) : 0.0)});
         }
       }
     }

@@ -20,10 +20,15 @@ using oracle::GradTruth;
 // A gradient this much smaller than what it is made of is what cancelling left of it.
 constexpr double kCancelled = 1e-2;
 
-/// What of the variance of P and dS rounded to the dtype of q a kernel has that rounds to `probs`.
-double share_of_probs(Dtype dtype, Dtype probs) {
-  if (dtype == Dtype::kF64) return 1.0;
-  const double share = oracle::unit_roundoff(probs) / oracle::unit_roundoff(dtype);
+/// What of the variance of P and dS rounded to the dtype of the ideal's P a kernel has that rounds
+/// to `probs`, or to the 8 bits that the call wants.
+double share_of_probs(const GradTruth& truth, Dtype probs) {
+  if (truth.dtype == Dtype::kF64) return 1.0;
+  const double ideal = oracle::unit_roundoff(truth.dtype_probs);
+  const bool narrow = is_f8(truth.dtype_probs);
+  const bool coarser = narrow && truth.dtype_d_out == Dtype::kF8E5M2;
+  const Dtype rounded = coarser ? truth.dtype_d_out : narrow ? truth.dtype_probs : probs;
+  const double share = oracle::unit_roundoff(rounded) / ideal;
   return share * share;
 }
 
@@ -32,7 +37,7 @@ bool is_of_keys(const std::string& name) { return name == "d_k" || name == "d_v"
 class GradComparer {
  public:
   GradComparer(const GradTruth& truth, Dtype probs)
-      : probs_share_(share_of_probs(truth.dtype, probs)),
+      : probs_share_(share_of_probs(truth, probs)),
         queries_(std::max<std::int64_t>(truth.d_q.shape[2], 1)),
         u_(oracle::unit_roundoff(truth.dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32)) {}
 

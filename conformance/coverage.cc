@@ -31,6 +31,21 @@ bool exclude_each_other(Feature a, Feature b) {
          is(Feature::kDiagonalBottomRight, Feature::kDiagonalPerSequence) ||
          is(Feature::kDiagonalOffset, Feature::kDiagonalPerSequence) ||
          is(Feature::kPacked, Feature::kScoresOut) ||
+         is(Feature::kScales1x32, Feature::kScales1x128) ||
+         is(Feature::kScales1x32, Feature::kScales128x128) ||
+         is(Feature::kScales1x128, Feature::kScales128x128) ||
+         is(Feature::kFutureScales, Feature::kScales1x32) ||
+         is(Feature::kFutureScales, Feature::kScales1x128) ||
+         is(Feature::kScales1x32, Feature::kAppendKv) ||
+         is(Feature::kScales1x128, Feature::kAppendKv) ||
+         is(Feature::kScales128x128, Feature::kAppendKv) ||
+         is(Feature::kFutureScales, Feature::kAppendKv) ||
+         is(Feature::kScales128x128, Feature::kPaged) ||
+         is(Feature::kFutureScales, Feature::kPaged) || is(Feature::kScalesQ, Feature::kRotary) ||
+         is(Feature::kScalesQ, Feature::kRotaryInterleaved) ||
+         is(Feature::kScalesQ, Feature::kKvDtypesDiffer) ||
+         is(Feature::kQuantizedProbs, Feature::kKvDtypesDiffer) ||
+         is(Feature::kScalesQ, Feature::kPositions) || is(Feature::kScalesQ, Feature::kHadamard) ||
          is(Feature::kPacked, Feature::kCacheBatchIdx) ||
          is(Feature::kPaged, Feature::kCacheBatchIdx);
 }
@@ -39,7 +54,8 @@ bool exclude_each_other(Feature a, Feature b) {
 bool claims_pair(const BackendInfo& info, Feature a, Feature b) {
   constexpr FeatureSet kGiven{Feature::kDLse, Feature::kDelta};
   const Claims& claims = kGiven.has(a) || kGiven.has(b) ? info.backward : info.forward;
-  const bool written = a == Feature::kScoresOut || b == Feature::kScoresOut;
+  constexpr FeatureSet kOutputs{Feature::kScoresOut, Feature::kOutAmax};
+  const bool written = kOutputs.has(a) || kOutputs.has(b);
   return claims.features.has(a) && claims.features.has(b) && (&claims == &info.forward || !written);
 }
 

@@ -46,7 +46,9 @@ enum Stream : std::uint64_t {
   kLeftpad,
   kTree,
   kDescaleDOut,
-  kGradientScales
+  kGradientScales,
+  kScalesQ,
+  kScalesDOut,
 };
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -82,6 +84,7 @@ class Filler {
     fill_pages();
     fill_entries();
     fill_offsets();
+    fill_scales(r_.scales_q, kScalesQ, r_.q.dtype);
     fill_scales(r_.scales_k, kScalesK, r_.k.dtype);
     fill_scales(r_.scales_v, kScalesV, r_.v.dtype);
     fill_scales(r_.channel_scales_k, kChannelScales,
@@ -428,6 +431,7 @@ class Filler {
       fill_rows(r_.d_out, [&](const auto&, std::uint64_t n) { return d_out.normal_at(n); });
     }
     fill_descale(r_.descale_d_out, kDescaleDOut);
+    fill_scales(r_.scales_d_out, kScalesDOut, r_.d_out.dtype);
     if (r_.gradient_scales.present()) {
       const Rng scales = stream(kGradientScales);
       fill_rows(r_.gradient_scales, [&](const auto&, std::uint64_t n) {

@@ -20,6 +20,7 @@ constexpr std::uint64_t kF8 = 0xf8f8f8f800000000;
 constexpr std::uint64_t kPacked = 0x7061636b00000000;
 constexpr std::uint64_t kCache = 0x6361636865000000;
 constexpr std::uint64_t kScalesStream = 0x7363616c6573;
+constexpr std::uint64_t kAmaxStream = 0x616d6178;
 constexpr std::uint64_t kHadamardStream = 0x686164616d617264;
 constexpr std::uint64_t kRotaryStream = 0x726f746172790000;
 constexpr std::uint64_t kLeftpadStream = 0x6c65667470616400;
@@ -39,6 +40,7 @@ class Generator {
         packed_rng_(seed, index ^ kPacked),
         cache_rng_(seed, index ^ kCache),
         scales_rng_(seed, index ^ kScalesStream),
+        amax_rng_(seed, index ^ kAmaxStream),
         hadamard_rng_(seed, index ^ kHadamardStream),
         rotary_rng_(seed, index ^ kRotaryStream),
         leftpad_rng_(seed, index ^ kLeftpadStream),
@@ -61,6 +63,7 @@ class Generator {
     if (!gradients_) draw_rotary();
     if (!gradients_) draw_leftpad();
     if (!gradients_) draw_tree();
+    draw_scale_layout();
     if (gradients_) draw_gradients();
     draw_memory();
     canonicalize(c_.params);
@@ -94,7 +97,7 @@ class Generator {
   /// 8-bit floats, keys of another type than queries, and descales, which any type may have. No
   /// backward has keys of another type.
   void draw_descaled() {
-    const bool f8 = f8_rng_.chance(0.2);
+    const bool f8 = f8_rng_.chance(gradients_ ? 0.35 : 0.2);
     if (f8) {
       constexpr Dtype kOut[] = {Dtype::kBf16, Dtype::kBf16, Dtype::kF16, Dtype::kF32};
       const bool narrow_out = f8_rng_.chance(0.2);
@@ -106,6 +109,7 @@ class Generator {
       constexpr Dtype kKeys[] = {Dtype::kBf16, Dtype::kF16, Dtype::kF8E4M3, Dtype::kF8E5M2};
       p().dtype_k = p().dtype_v = f8_rng_.pick(kKeys);
     }
+    p().features.set(Feature::kOutAmax, amax_rng_.chance(f8 ? 0.5 : 0.1));
     p().features.set(Feature::kDescales, f8_rng_.chance(f8 ? 0.7 : 0.2));
     p().features.set(Feature::kDescalesPerHead, has(Feature::kDescales) && f8_rng_.chance(0.6));
   }
@@ -354,10 +358,32 @@ class Generator {
     name_diagonal();
   }
 
+  /// Of blocks, and of q. New rows are quantised with scales of rows, and pages have no blocks of
+  /// rows; rotary embedding and the Hadamard matrix mix columns of q.
+  void draw_scale_layout() {
+    constexpr ScaleLayout kLayouts[] = {ScaleLayout::k1x32, ScaleLayout::k1x128,
+                                        ScaleLayout::k128x128, ScaleLayout::k128x128};
+    // Most of these append, and so have no blocks.
+    const bool is_rare = has(Feature::kRotaryInterleaved) || has(Feature::kCacheBatchIdx);
+    const bool of_q = amax_rng_.chance(0.5), of_blocks = amax_rng_.chance(is_rare ? 1.0 : 0.65);
+    const ScaleLayout layout = amax_rng_.pick(kLayouts);
+    const bool mixes = has(Feature::kRotary) || has(Feature::kHadamard);
+    if (gradients_ && is_f8(p().dtype_q)) {
+      p().features.set(Feature::kScales, amax_rng_.chance(0.8));
+      p().features.set(Feature::kScalesPerToken, has(Feature::kScales) && amax_rng_.chance(0.7));
+    }
+    p().features.set(Feature::kScalesQ, of_q && is_f8(p().dtype_q) && !mixes);
+    p().features.set(Feature::kQuantizedProbs, amax_rng_.chance(0.5) && is_f8(p().dtype_q));
+    if (!of_blocks || has(Feature::kAppendKv)) return;
+    if (layout == ScaleLayout::k128x128 && has(Feature::kPaged)) return;
+    p().features = with_scale_layout(p().features, layout);
+    p().features.set(Feature::kFutureScales);
+  }
+
   /// With new rows, or with positions.
   void draw_rotary() {
     const bool appends = has(Feature::kAppendKv);
-    if (!rotary_rng_.chance(appends ? 0.5 : 0.1) || p().head_dim_qk < 2) return;
+    if (!rotary_rng_.chance(appends ? 0.5 : 0.25) || p().head_dim_qk < 2) return;
     p().features.set(Feature::kRotary);
     p().rotary_dim = rotary_rng_.chance(0.5) ? p().head_dim_qk / 2 * 2
                                              : 2 * rotary_rng_.between(1, p().head_dim_qk / 2);
@@ -418,7 +444,7 @@ class Generator {
     p().features.set(Feature::kLse, !has(Feature::kSavedStats) || rng_.chance(0.5));
     maybe(Feature::kDLse, 0.3);
     maybe(Feature::kDelta, 0.2);
-    p().features.set(Feature::kScoresOut, false);
+    p().features = p().features.without({Feature::kScoresOut, Feature::kOutAmax});
     p().scores_kind = ScoresKind::kNone;
   }
 
@@ -462,8 +488,8 @@ class Generator {
   }
 
   bool gradients_;
-  Rng rng_, f8_rng_, packed_rng_, cache_rng_, scales_rng_, hadamard_rng_, rotary_rng_, leftpad_rng_,
-      tree_rng_, function_rng_;
+  Rng rng_, f8_rng_, packed_rng_, cache_rng_, scales_rng_, amax_rng_, hadamard_rng_, rotary_rng_,
+      leftpad_rng_, tree_rng_, function_rng_;
   Case c_;
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "conformance/captured.h"
+#include "conformance/delta.h"
 #include "conformance/fill.h"
 #include "conformance/layout.h"
 #include "conformance/rng.h"
@@ -17,6 +18,7 @@
 namespace regard::conformance {
 namespace {
 
+constexpr int kFloatAlign = 2;  // log2 of the bytes that an f32 is aligned to
 constexpr std::uint64_t kSideStream = 0x73696465;
 constexpr std::uint64_t kGradStream = 0x67726164;
 constexpr std::uint64_t kStartsStream = 0x737461727473;
@@ -58,6 +60,9 @@ AttentionOptions options_of(const Case& c, Rng* rng) {
     }
   }
   options.fp8_recipe = p.fp8_recipe;
+  options.scale_layout = scale_layout_of(p.features);
+  options.allow_future_scales = p.features.has(Feature::kFutureScales);
+  options.quantize_probs = p.features.has(Feature::kQuantizedProbs);
   options.rotary_interleaved = p.features.has(Feature::kRotaryInterleaved);
   options.hadamard = p.features.has(Feature::kHadamard);
   options.score_function = p.score_function;
@@ -242,39 +247,58 @@ class ProblemBuilder {
     if (has(Feature::kDescales)) add_descales(r);
   }
 
-  /// A scale and a minimum beside one another for each group of a row.
-  TensorView group_scales(std::int64_t rows, std::int64_t head_dim) {
-    const AttentionParams& p = problem_.case_.params;
-    const MemoryExtents of = memory_extents(p);
-    const std::int64_t groups = (head_dim + 31) / 32;
-    TensorView view = shaped(Dtype::kF32, {of.batch_kv, p.num_heads_kv, rows, 2 * groups});
+  /// Of u4 a scale and a minimum beside one another for each group of a row; else of blocks.
+  TensorView scales_of_blocks(std::int64_t batch, std::int64_t heads, std::int64_t rows,
+                              std::int64_t head_dim, bool of_groups) {
+    const ScaleLayout layout = scale_layout_of(problem_.case_.params.features);
+    const ScaleBlock block = of_groups ? ScaleBlock{1, 32} : block_of(layout);
+    const std::int64_t blocks = (head_dim + block.columns - 1) / block.columns;
+    TensorView view = shaped(Dtype::kF32, {batch, heads, (rows + block.rows - 1) / block.rows,
+                                           of_groups ? 2 * blocks : blocks});
     view.strides[3] = 1;
-    view.strides[2] = 2 * groups + (options_.dense || rng_.chance(0.6) ? 0 : 3);
-    view.strides[1] = view.strides[2] * std::max<std::int64_t>(rows, 1);
-    view.strides[0] = view.strides[1] * std::max<std::int64_t>(p.num_heads_kv, 1);
+    view.strides[2] = view.shape[3] + (options_.dense || rng_.chance(0.6) ? 0 : 3);
+    view.strides[1] = view.strides[2] * std::max<std::int64_t>(view.shape[2], 1);
+    view.strides[0] = view.strides[1] * std::max<std::int64_t>(heads, 1);
     return view;
   }
 
-  /// Of k and v where they have 8 bits, or 4; k of i8 may have those of its columns alone.
+  /// Of q, and of k and v where they have 8 bits, or 4; k of i8 may have those of its columns
+  /// alone.
   void add_scales(AttentionRequest* r) {
     const AttentionParams& p = problem_.case_.params;
     const MemoryExtents of = memory_extents(p);
     const std::int64_t rows = has(Feature::kScalesPerToken) ? of.rows_kv : 1;
+    const bool has_blocks = scale_layout_of(p.features) != ScaleLayout::kRows;
     const auto add = [&](const char* name, TensorView* field, Dtype dtype, std::int64_t head_dim) {
       if (!has(Feature::kScales) || !is_quantised(dtype)) return;
-      if (dtype == Dtype::kU4) {
-        constexpr int kFloat = 2;  // aligned to 4 bytes
-        *field = place_alone(name, group_scales(of.rows_kv, head_dim), kFloat);
+      if (dtype == Dtype::kU4 || has_blocks) {
+        const TensorView numbers = scales_of_blocks(of.batch_kv, p.num_heads_kv, of.rows_kv,
+                                                    head_dim, dtype == Dtype::kU4);
+        *field = place_alone(name, numbers, kFloatAlign);
         return;
       }
       const TensorView view = shaped(Dtype::kF32, {of.batch_kv, p.num_heads_kv, rows});
       *field = add_loose(name, view, Strides::kSpread);
     };
+    if (has(Feature::kScalesQ)) r->scales_q = add_query_scales("scales_q", p.head_dim_qk);
     add("scales_k", &r->scales_k, p.dtype_k, p.head_dim_qk);
     add("scales_v", &r->scales_v, p.dtype_v, p.head_dim_v);
     if (!has(Feature::kChannelScales)) return;
     const TensorView view = shaped(Dtype::kF32, {p.num_heads_kv, p.head_dim_qk});
     r->channel_scales_k = add_loose("channel_scales_k", view, Strides::kSpread);
+  }
+
+  /// Of rows of q or d_out, or of their blocks.
+  TensorView add_query_scales(const char* name, std::int64_t head_dim) {
+    const AttentionParams& p = problem_.case_.params;
+    const MemoryExtents of = memory_extents(p);
+    if (scale_layout_of(p.features) != ScaleLayout::kRows) {
+      const TensorView numbers =
+          scales_of_blocks(of.batch, p.num_heads_q, of.rows_q, head_dim, false);
+      return place_alone(name, numbers, kFloatAlign);
+    }
+    return add_loose(name, shaped(Dtype::kF32, {of.batch, p.num_heads_q, of.rows_q}),
+                     Strides::kSpread);
   }
 
   void add_new_rows(AttentionRequest* r) {
@@ -392,6 +416,7 @@ class ProblemBuilder {
     add(Feature::kLse, "lse", &r->lse, per_row(wide));
     add(Feature::kSavedStats, "saved_stats", &r->saved_stats,
         shaped(wide, {of.batch, p.num_heads_q, of.rows_q, 2}));
+    add(Feature::kOutAmax, "out_amax", &r->out_amax, shaped(Dtype::kF32, {1}));
     add(Feature::kScoresOut, "scores_out", &r->scores_out,
         shaped(wide, {p.batch, p.num_heads_q, p.seqlen_q, p.seqlen_kv}));
   }
@@ -419,6 +444,9 @@ class ProblemBuilder {
       r->gradient_scales = add_loose("gradient_scales", shaped(Dtype::kF32, {3}), Strides::kSpread);
       r->gradient_amax =
           add_loose("gradient_amax", shaped(Dtype::kF32, {3}), Strides::kSpread, true);
+    }
+    if (has(Feature::kScalesQ) && is_f8(a.d_out.dtype)) {
+      r->scales_d_out = add_query_scales("scales_d_out", p.head_dim_v);
     }
     if (has(Feature::kDLse)) r->d_lse = add_loose("d_lse", per_row(wide), Strides::kSpread);
     if (has(Feature::kDelta)) r->delta = add_loose("delta", per_row(wide), Strides::kSpread);
@@ -472,40 +500,10 @@ void Problem::reset_outputs() {
 
 void Problem::begin_backward() {
   backward_begun_ = true;
-  if (request_.delta.present()) write_delta();
+  if (request_.delta.present()) write_delta(request_);
   for (std::size_t n = 0; n < blocks_.size(); ++n) {
     before_[n].assign(blocks_[n].data(), blocks_[n].data() + blocks_[n].size());
   }
-}
-
-/// The packed sequence that a row is of; 0 past the last.
-std::int64_t Problem::sequence_of(std::int64_t row) const {
-  const TensorView& starts = request_.cu_seqlens_q;
-  std::int64_t b = 0;
-  while (b + 2 < starts.shape[0] && oracle::element(starts, b + 1) <= static_cast<double>(row)) ++b;
-  return b;
-}
-
-double Problem::descale_of_d_out(std::int64_t b, std::int64_t h) const {
-  const TensorView& descale = request_.descale_d_out;
-  if (!descale.present()) return 1.0;
-  const std::int64_t kv = h / (request_.q.shape[1] / request_.k.shape[1]);
-  return descale.rank == 1 ? oracle::element(descale, 0) : oracle::element(descale, b, kv);
-}
-
-void Problem::write_delta() {
-  const bool packed = request_.delta.rank == 2;  // [Hq,total_q]
-  for_each_element(request_.delta, [&](const std::int64_t(&at)[kMaxRank], unsigned char* element) {
-    double delta = 0.0;
-    const std::int64_t b = packed ? 0 : at[0], h = at[packed ? 0 : 1], i = at[packed ? 1 : 2];
-    const double descale = descale_of_d_out(packed ? sequence_of(i) : b, h);
-    for (std::int64_t d = 0; d < request_.out.shape[3]; ++d) {
-      const double out = oracle::element(request_.out, b, h, i, d);
-      // Rows of zeros: d_out may be poison there.
-      if (out != 0.0) delta += out * oracle::element(request_.d_out, b, h, i, d) * descale;
-    }
-    oracle::encode(delta, element, request_.delta.dtype);
-  });
 }
 
 std::vector<MemoryRange> Problem::memory() const {

@@ -54,9 +54,6 @@ class Problem {
   bool is_output(const Tensor& tensor) const {
     return tensor.is_output && (tensor.of_backward || !backward_begun_);
   }
-  void write_delta();
-  std::int64_t sequence_of(std::int64_t row) const;
-  double descale_of_d_out(std::int64_t b, std::int64_t h) const;
   /// What a call that appends leaves in k or v.
   void append_rows(const Tensor& cache, std::vector<unsigned char>* bytes) const;
 

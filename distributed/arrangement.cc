@@ -158,13 +158,20 @@ Traffic most_of(const std::vector<Traffic>& ranks) {
   return most;
 }
 
+/// Seconds of one rank's messages. Where there are several nodes the slower ones are between them,
+/// and a rank does not finish before those.
+double seconds_moved(const Options& options, const Traffic& traffic) {
+  const Network& n = options.network;
+  const bool crosses = options.topology.nodes > 1;
+  const double latency = crosses ? std::max(n.latency, n.node_latency) : n.latency;
+  const double bandwidth = crosses ? std::min(n.bandwidth, n.node_bandwidth) : n.bandwidth;
+  return static_cast<double>(traffic.messages) * latency +
+         static_cast<double>(traffic.bytes) / bandwidth;
+}
+
 double seconds_of(const Whole& whole, const Arrangement& a, const Traffic& traffic,
                   double compute) {
-  const Network& n = whole.options.network;
-  const double bandwidth =
-      a.inner == 1 || a.nodes() > 1 ? std::min(n.bandwidth, n.node_bandwidth) : n.bandwidth;
-  const double moved = static_cast<double>(traffic.messages) * n.latency +
-                       static_cast<double>(traffic.bytes) / bandwidth;
+  const double moved = seconds_moved(whole.options, traffic);
   // In a ring messages travel while all keys but the last ones are computed.
   const bool overlaps = !a.gathers && a.nodes() > 1;
   if (!overlaps) return compute + moved;
@@ -302,10 +309,8 @@ Estimate estimate_decode(const Whole& whole) {
   const auto keys = static_cast<double>(std::max<std::int64_t>(whole.options.seqlen_kv, 1));
   e.balance =
       whole.options.seqlen_kv == 0 ? 1.0 : static_cast<double>(longest) * whole.ranks / keys;
-  const Network& n = whole.options.network;
   e.seconds = predicted_seconds(whole, false) * static_cast<double>(longest) / keys +
-              static_cast<double>(each.messages) * n.latency +
-              static_cast<double>(each.bytes) / std::min(n.bandwidth, n.node_bandwidth);
+              seconds_moved(whole.options, each);
   return e;
 }
 

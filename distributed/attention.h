@@ -33,11 +33,16 @@ struct Topology {
   friend bool operator==(const Topology&, const Topology&) = default;
 };
 
-/// A network, for predictions.
+enum class NetworkSource : std::uint8_t { kAssumed = 0, kGiven, kMeasured };
+const char* to_string(NetworkSource source) noexcept;  // "assumed", "given", "measured"
+
+/// A network, for predictions: measure_network()'s, or given.
 struct Network {
-  double latency = 2e-6;         // seconds for each message
+  double latency = 2e-6;         // seconds for each message, within a node
   double bandwidth = 10e9;       // bytes a second that a rank sends, within a node
-  double node_bandwidth = 10e9;  // the same between nodes
+  double node_latency = 2e-6;    // the same between nodes
+  double node_bandwidth = 10e9;  //
+  NetworkSource source = NetworkSource::kAssumed;
   friend bool operator==(const Network&, const Network&) = default;
 };
 
@@ -74,7 +79,7 @@ class Plan {
   const Options& options() const noexcept;
   const std::vector<Piece>& pieces_q(int rank) const noexcept;
   const std::vector<Piece>& pieces_kv(int rank) const noexcept;
-  /// A line for each algorithm.
+  /// A line for the network, and one for each algorithm.
   std::string explain() const;
 
  private:
@@ -87,42 +92,45 @@ class Plan {
 Expected<Plan> explain(const AttentionParams& params, const Options& options, int ranks);
 
 /// Every rank's plan, the same on all: keys of the problem (shapes, types, features, options,
-/// regard's version) are exchanged first. A disagreement, or an error of one rank, is an error on
-/// every rank, which states both values. `request` holds this rank's rows: q [B,Hq,rows,Dqk], k
-/// [B,Hkv,rows,Dqk], v [B,Hkv,rows,Dv], out [B,Hq,rows,Dv], rows of all pieces in order. Packed
-/// sequences are the same ones in every batch entry, numbered by entry, then by place; alibi_slopes
-/// [sequences,Hq] have a row for each. Types are f64, f32, bf16 or f16. Diagonals and windows of
-/// its options are those of the whole sequence, or of each packed sequence. Supported besides:
-/// softmax_scale, softcap, score_function and mask_function without captured tensors, alibi_slopes,
-/// sinks, dropout. Other tensors are refused by name.
-Expected<Plan> plan(Communicator& communicator, const AttentionRequest& request,
+/// regard's version, the policy that holds for a call of this thread) are exchanged first. A
+/// disagreement, or an error of one rank, is an error on every rank, which states both values.
+/// `request` holds this rank's rows: q [B,Hq,rows,Dqk], k [B,Hkv,rows,Dqk], v [B,Hkv,rows,Dv], out
+/// [B,Hq,rows,Dv], rows of all pieces in order. Packed sequences are the same ones in every batch
+/// entry, numbered by entry, then by place; alibi_slopes [sequences,Hq] have a row for each. Types
+/// are f64, f32, bf16 or f16. Diagonals and windows of its options are those of the whole sequence,
+/// or of each packed sequence. Supported besides: softmax_scale, softcap, score_function and
+/// mask_function without captured tensors, alibi_slopes, sinks, dropout. Other tensors are refused
+/// by name.
+Expected<Plan> plan(Context& context, Communicator& communicator, const AttentionRequest& request,
                     const Options& options);
 
-/// The same without a message, for callers whose ranks have compared all of it already, as those of
-/// a framework do that exchange more than this: the plan of rank `rank` of `ranks`.
+/// The same without a message, for callers whose ranks have compared all of it already by agree()
+/// (distributed/agreement.h): the plan of rank `rank` of `ranks`.
 Expected<Plan> plan_agreed(int rank, int ranks, const AttentionRequest& request,
                            const Options& options);
 
-/// Writes out, and lse where present; each part runs with `launch`. An error of another rank, or
-/// one that does not answer within limits.timeout, is an error that names it and the step; outputs
-/// then hold no result.
+/// Writes out, and lse where present; each part runs with `launch`. `record`, where it is given,
+/// receives what the rank sent, and when it computed and waited where it says so. An error of
+/// another rank, or one that does not answer within limits.timeout, is an error that names it and
+/// the step; outputs then hold no result.
 Status attention(Context& context, Communicator& communicator, const Plan& plan,
-                 const AttentionRequest& request, Traffic* sent = nullptr,
+                 const AttentionRequest& request, CallRecord* record = nullptr,
                  const Launch& launch = {});
 
-/// Writes d_q, d_k, d_v and d_sinks (the sum of all ranks, on each of them) where present. Reads
-/// out, lse (f32, or f64 for f64, required), d_out, and d_lse where present.
+/// Writes d_q, d_k, d_v and d_sinks where present; d_sinks is what this rank's rows add to it, so
+/// that the sum over ranks is the gradient, as of every parameter that each rank holds. Reads out,
+/// lse (f32, or f64 for f64, required), d_out, and d_lse where present.
 Status attention_backward(Context& context, Communicator& communicator, const Plan& plan,
-                          const AttentionGradRequest& request, Traffic* sent = nullptr,
+                          const AttentionGradRequest& request, CallRecord* record = nullptr,
                           const Launch& launch = {});
 
 /// Decoding over a cache that is spread over ranks: every rank has all queries and its own keys;
 /// every rank receives the whole result. Partial results are merged in rank order. `plan` is one of
 /// plan_decode(), whose options.seqlen_q are the queries of each rank.
-Expected<Plan> plan_decode(Communicator& communicator, const AttentionRequest& request,
-                           const Options& options);
+Expected<Plan> plan_decode(Context& context, Communicator& communicator,
+                           const AttentionRequest& request, const Options& options);
 Status attention_decode(Context& context, Communicator& communicator, const Plan& plan,
-                        const AttentionRequest& request, Traffic* sent = nullptr,
+                        const AttentionRequest& request, CallRecord* record = nullptr,
                         const Launch& launch = {});
 
 }  // namespace regard::distributed

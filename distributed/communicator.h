@@ -46,6 +46,23 @@ struct Traffic {
   friend bool operator==(const Traffic&, const Traffic&) = default;
 };
 
+/// What a rank did for a while: it computed, or waited for messages.
+struct Activity {
+  enum class Kind : std::uint8_t { kComputing = 0, kWaiting } kind = Kind::kComputing;
+  std::string step;               // "2 of p2p"
+  double begin = 0.0, end = 0.0;  // seconds since the call began
+};
+const char* to_string(Activity::Kind kind) noexcept;  // "computing", "waiting"
+
+/// What a call did on this rank.
+struct CallRecord {
+  Traffic sent;
+  bool has_activities = false;  // set by the caller: they are recorded, and times taken
+  std::vector<Activity> activities;
+  /// Of all activities of that kind.
+  double seconds(Activity::Kind kind) const noexcept;
+};
+
 /// How long one step may wait for other ranks, and how much one message holds.
 struct MessageLimits {
   std::chrono::milliseconds timeout{60000};        // of each step
@@ -56,11 +73,15 @@ struct MessageLimits {
 /// counts. Destroyed with transfers under way it abandons the communicator.
 class Messages {
  public:
-  /// `where`: the function that errors name.
-  Messages(Communicator& communicator, const MessageLimits& limits, const char* where);
+  /// `where`: the function that errors name. `record`, where it is given, receives what is sent,
+  /// and activities where it says so, with times since now.
+  Messages(Communicator& communicator, const MessageLimits& limits, const char* where,
+           CallRecord* record = nullptr);
   ~Messages();
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
+
+  static constexpr int kExchangeTag = 1;
 
   int rank() const noexcept { return communicator_.rank(); }
   int size() const noexcept { return communicator_.size(); }
@@ -72,17 +93,19 @@ class Messages {
   Status wait(int tag = -1);
 
   /// data[r] of every rank, each of its own length, which all ranks know. data[rank()] is sent.
-  Status all_gather(const std::vector<std::span<std::byte>>& data, const std::string& step);
+  Status all_gather(const std::vector<std::span<std::byte>>& data, const std::string& step,
+                    int tag = kExchangeTag);
   /// from[r] goes to rank r, to[r] comes from it; the own part is copied.
   Status all_to_all(const std::vector<std::span<const std::byte>>& from,
-                    const std::vector<std::span<std::byte>>& to, const std::string& step);
+                    const std::vector<std::span<std::byte>>& to, const std::string& step,
+                    int tag = kExchangeTag);
 
   /// Abandons the communicator where transfers are under way.
   void abandon_open() noexcept;
 
-  const Traffic& sent() const noexcept { return sent_; }
-
  private:
+  friend class ActivityScope;
+  bool records_activities() const { return record_ != nullptr && record_->has_activities; }
   struct Open {
     Transfer transfer;
     int tag;
@@ -95,7 +118,21 @@ class Messages {
   MessageLimits limits_;
   const char* where_;
   std::vector<Open> open_;
-  Traffic sent_;
+  CallRecord* record_;
+  Clock::time_point began_;
+};
+
+/// Records what its scope is, where the call records activities; costs nothing where not.
+class ActivityScope {
+ public:
+  ActivityScope(Messages& messages, Activity::Kind kind, const std::string& step);
+  ~ActivityScope();
+  ActivityScope(const ActivityScope&) = delete;
+  ActivityScope& operator=(const ActivityScope&) = delete;
+
+ private:
+  Messages& messages_;
+  std::size_t index_ = 0;
 };
 
 /// Abandons what is under way at the end of a scope. Declared after the buffers of its transfers,

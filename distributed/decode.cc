@@ -36,7 +36,8 @@ Partials make_partials(const TensorView& q, std::int64_t columns, Dtype dtype, i
 }  // namespace
 
 Status attention_decode(Context& context, Communicator& communicator, const Plan& plan,
-                        const AttentionRequest& request, Traffic* sent, const Launch& launch) try {
+                        const AttentionRequest& request, CallRecord* record,
+                        const Launch& launch) try {
   const PlanImpl* impl = PlanImpl::of(plan);
   if (impl == nullptr || !impl->is_decode) {
     return Status(StatusCode::kInvalidArgument,
@@ -45,7 +46,7 @@ Status attention_decode(Context& context, Communicator& communicator, const Plan
   const Whole& whole = impl->whole;
   const auto own = static_cast<std::size_t>(communicator.rank());
   if (Status s = check_call(*impl, request, communicator, kWhere); !s.ok()) return s;
-  Messages messages(communicator, whole.options.limits, kWhere);
+  Messages messages(communicator, whole.options.limits, kWhere, record);
   Partials partials =
       make_partials(request.q, request.v.shape[3], whole.accumulates(), communicator.size());
   Sharding sharding;
@@ -71,7 +72,6 @@ Status attention_decode(Context& context, Communicator& communicator, const Plan
   const StateView& mine = partials.states[own];
   if (Status s = forward(ring, &messages, mine.out, mine.lse); !s.ok()) return s;
   if (Status s = messages.all_gather(partials.spans, "partial results"); !s.ok()) return s;
-  if (sent != nullptr) *sent = messages.sent();
   return join_states(execution, std::move(partials.states), {request.sinks, 0}, request.out,
                      request.lse);
 } catch (const std::bad_alloc&) {

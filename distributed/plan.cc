@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "distributed/agreement.h"
 #include "distributed/arrangement.h"
 #include "distributed/plan_impl.h"
 #include "distributed/text.h"
@@ -28,9 +29,9 @@ std::string key_of(const Whole& whole, bool is_decode) {
           "x" + std::to_string(o.topology.ranks);
   text += " rows=" + std::to_string(o.seqlen_q) + "," + std::to_string(o.seqlen_kv);
   text += " max_bytes=" + std::to_string(o.limits.max_bytes);
-  char network[96];
-  std::snprintf(network, sizeof(network), " network=%.17g,%.17g,%.17g", o.network.latency,
-                o.network.bandwidth, o.network.node_bandwidth);
+  char network[128];
+  std::snprintf(network, sizeof(network), " network=%.17g,%.17g,%.17g,%.17g", o.network.latency,
+                o.network.bandwidth, o.network.node_latency, o.network.node_bandwidth);
   text += network;
   for (const auto* cu : {&o.cu_seqlens_q, &o.cu_seqlens_kv}) {
     text += cu == &o.cu_seqlens_q ? " cu_q=" : " cu_kv=";
@@ -50,54 +51,12 @@ std::string data_key_of(const AttentionRequest& request) {
   return text;
 }
 
-std::uint64_t hash_of(const std::string& text) {
-  std::uint64_t hash = 14695981039346656037u;  // FNV-1a: the same in every program
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return hash;
-}
-
-template <class T>
-std::vector<std::span<std::byte>> spans_of(std::vector<T>* values) {
-  std::vector<std::span<std::byte>> spans;
-  for (T& value : *values) spans.push_back(std::as_writable_bytes(std::span(&value, 1)));
-  return spans;
-}
-
-/// Exchanges hashes and, where they differ, the texts, of which one is an error's where a rank has
-/// one. All ranks return the same kind of Status.
-Status agree(Communicator& communicator, const MessageLimits& limits, const std::string& text,
-             const char* where) {
-  struct Head {
-    std::uint64_t hash, length;
-  };
-  Messages messages(communicator, limits, where);
-  const auto ranks = static_cast<std::size_t>(messages.size());
-  const auto own = static_cast<std::size_t>(messages.rank());
-  std::vector<Head> heads(ranks);
-  heads[own] = {hash_of(text), text.size()};
-  if (Status s = messages.all_gather(spans_of(&heads), "plan: hashes"); !s.ok()) return s;
-  std::size_t other = ranks;
-  for (std::size_t r = 0; r < ranks; ++r) {
-    if (heads[r].hash != heads[0].hash && other == ranks) other = r;
-  }
-  if (other == ranks) return {};
-  std::vector<std::string> texts(ranks);
-  std::vector<std::span<std::byte>> spans;
-  for (std::size_t r = 0; r < ranks; ++r) {
-    texts[r].resize(std::min<std::size_t>(heads[r].length, 1 << 20));
-    if (r == own) texts[r] = text.substr(0, texts[r].size());
-    spans.push_back(std::as_writable_bytes(std::span(texts[r])));
-  }
-  if (Status s = messages.all_gather(spans, "plan: texts"); !s.ok()) return s;
-  return invalid(where, "ranks disagree: rank 0 (", texts[0], "), rank ", other, " (", texts[other],
-                 ")");
-}
-
 Status check_tensors(const AttentionRequest& r, const char* where) {
   const std::pair<const char*, const TensorView*> refused[] = {
       {"attn_mask", &r.attn_mask},
       {"attn_bias", &r.attn_bias},
       {"scores_out", &r.scores_out},
+      {"out_amax", &r.out_amax},
       {"saved_stats", &r.saved_stats},
       {"segment_ids_q", &r.segment_ids_q},
       {"segment_ids_kv", &r.segment_ids_kv},
@@ -111,6 +70,7 @@ Status check_tensors(const AttentionRequest& r, const char* where) {
       {"cu_seqlens_q", &r.cu_seqlens_q},
       {"cu_seqlens_kv", &r.cu_seqlens_kv},
       {"page_table", &r.page_table},
+      {"scales_q", &r.scales_q},
       {"scales_k", &r.scales_k},
       {"scales_v", &r.scales_v},
       {"channel_scales_k", &r.channel_scales_k},
@@ -248,18 +208,39 @@ Expected<Plan> choose(Whole whole, bool is_decode, const char* where) {
   return PlanImpl::wrap(std::move(impl));
 }
 
-Expected<Plan> plan_for(Communicator& communicator, const AttentionRequest& request,
-                        const Options& options, bool is_decode, const char* where) try {
+Expected<Plan> plan_for(Context& context, Communicator& communicator,
+                        const AttentionRequest& request, const Options& options, bool is_decode,
+                        const char* where) try {
   const Member member{communicator.rank(), communicator.size()};
   Expected<Whole> whole = whole_of(request, options, member, is_decode, where);
-  const std::string text = whole.ok() ? key_of(*whole, is_decode) + data_key_of(request)
+  const std::string text = whole.ok() ? key_of(*whole, is_decode) + data_key_of(request) +
+                                            " policy: " + policy_text(context)
                                       : "error: " + whole.status().message();
-  const Status agreed = agree(communicator, options.limits, text, where);
+  const auto agreed = agree(communicator, options.limits, text, {}, where);
   if (!whole.ok()) return whole.status();
-  if (!agreed.ok()) return agreed;
+  if (!agreed.ok()) return agreed.status();
   return choose(std::move(*whole), is_decode, where);
 } catch (const std::bad_alloc&) {
   return Status::out_of_memory(where);
+}
+
+/// "network 2 us a message, 10 GB/s (assumed)", a line.
+std::string network_text(const Options& options) {
+  const Network& n = options.network;
+  char text[160];
+  if (options.topology.nodes > 1 && options.topology.ranks > 1) {
+    std::snprintf(text, sizeof(text),
+                  "network %.3g us a message and %.3g GB/s within a node, %.3g us and %.3g GB/s "
+                  "between nodes (%s)\n",
+                  n.latency * 1e6, n.bandwidth / 1e9, n.node_latency * 1e6, n.node_bandwidth / 1e9,
+                  to_string(n.source));
+    return text;
+  }
+  const bool is_apart = options.topology.nodes > 1;
+  std::snprintf(text, sizeof(text), "network %.3g us a message, %.3g GB/s (%s)\n",
+                (is_apart ? n.node_latency : n.latency) * 1e6,
+                (is_apart ? n.node_bandwidth : n.bandwidth) / 1e9, to_string(n.source));
+  return text;
 }
 
 }  // namespace
@@ -271,6 +252,15 @@ const char* to_string(Algorithm algorithm) noexcept {
     case Algorithm::kAllGather: return "all_gather";
     case Algorithm::kA2a: return "a2a";
     case Algorithm::kA2aP2p: return "a2a+p2p";
+  }
+  return "unknown";
+}
+
+const char* to_string(NetworkSource source) noexcept {
+  switch (source) {
+    case NetworkSource::kAssumed: return "assumed";
+    case NetworkSource::kGiven: return "given";
+    case NetworkSource::kMeasured: return "measured";
   }
   return "unknown";
 }
@@ -296,7 +286,8 @@ const std::vector<Piece>& Plan::pieces_kv(int rank) const noexcept {
 
 std::string Plan::explain() const {
   std::string text = std::string("ranks ") + std::to_string(impl_->whole.ranks) + ", layout " +
-                     to_string(options().layout) + ", comm " + to_string(algorithm()) + "\n";
+                     to_string(options().layout) + ", comm " + to_string(algorithm()) + "\n" +
+                     network_text(options());
   for (const Estimate& e : estimates()) {
     char line[256];
     if (!e.refusal.empty()) {
@@ -337,9 +328,9 @@ Expected<Plan> explain(const AttentionParams& params, const Options& options, in
   return Status::out_of_memory("explain");
 }
 
-Expected<Plan> plan(Communicator& communicator, const AttentionRequest& request,
+Expected<Plan> plan(Context& context, Communicator& communicator, const AttentionRequest& request,
                     const Options& options) {
-  return plan_for(communicator, request, options, false, "plan");
+  return plan_for(context, communicator, request, options, false, "plan");
 }
 
 Expected<Plan> plan_agreed(int rank, int ranks, const AttentionRequest& request,
@@ -355,9 +346,9 @@ Expected<Plan> plan_agreed(int rank, int ranks, const AttentionRequest& request,
   return Status::out_of_memory("plan_agreed");
 }
 
-Expected<Plan> plan_decode(Communicator& communicator, const AttentionRequest& request,
-                           const Options& options) {
-  return plan_for(communicator, request, options, true, "plan_decode");
+Expected<Plan> plan_decode(Context& context, Communicator& communicator,
+                           const AttentionRequest& request, const Options& options) {
+  return plan_for(context, communicator, request, options, true, "plan_decode");
 }
 
 }  // namespace regard::distributed

@@ -38,6 +38,11 @@ class Run {
   Status run() { return ring_.gathers ? gather() : go_round(); }
 
  private:
+  Status compute(Block* block, const std::string& step) {
+    const ActivityScope computing(messages_, Activity::Kind::kComputing, step);
+    return compute_(block);
+  }
+
   int members() const { return ring_.sharding.members(); }
   int rank_of(int member) const { return ring_.ranks[static_cast<std::size_t>(member)]; }
   std::int64_t row_bytes() const {
@@ -97,7 +102,8 @@ class Run {
     const int n = members(), me = ring_.member;
     for (int step = 0; step < n; ++step) {
       const int tag = kKeysTag + step;
-      const std::string name = std::to_string(step + 1) + " of p2p";
+      // Of one member: between the exchanges of an all-to-all.
+      const std::string name = n == 1 ? "all keys" : std::to_string(step + 1) + " of p2p";
       Block next;
       Tensor sent;
       const TransferGuard guard(messages_);
@@ -115,7 +121,7 @@ class Run {
           return s;
         }
       }
-      if (Status s = compute_(&held); !s.ok()) return s;
+      if (Status s = compute(&held, name); !s.ok()) return s;
       if (Status s = messages_.wait(tag); !s.ok()) return s;
       held = std::move(next);
     }
@@ -151,7 +157,9 @@ class Run {
     if (Status s = messages_.wait(kKeysTag); !s.ok()) return s;
     blocks[static_cast<std::size_t>(me)] = own();
     for (Block& block : blocks) {
-      if (Status s = compute_(&block); !s.ok()) return s;
+      if (Status s = compute(&block, "keys of " + std::to_string(rank_of(block.owner))); !s.ok()) {
+        return s;
+      }
     }
     return {};
   }

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <cstring>
+#include <memory>
 
 #include "distributed/attention.h"
 #include "distributed/plan_impl.h"
@@ -75,7 +76,8 @@ class Call {
  private:
   Status exchange(const std::vector<Exchanged>& tensors, bool to_heads, const char* step) const {
     const auto ranks = static_cast<std::size_t>(messages_.size());
-    std::vector<std::vector<std::byte>> sent(ranks), arrived(ranks);
+    // Not std::vector: writing zeros first is a pass over memory more.
+    std::vector<std::unique_ptr<std::byte[]>> sent(ranks), arrived(ranks);
     std::vector<std::span<const std::byte>> from(ranks);
     std::vector<std::span<std::byte>> to(ranks);
     for (int t = 0; t < a_.inner; ++t) {
@@ -86,18 +88,18 @@ class Call {
         for (const TensorView& part : parts(x, to_heads, t)) out += bytes_of(part);
         for (const TensorView& part : parts(x, !to_heads, t)) in += bytes_of(part);
       }
-      sent[at].resize(static_cast<std::size_t>(out));
-      arrived[at].resize(static_cast<std::size_t>(in));
-      std::byte* end = sent[at].data();
+      sent[at].reset(new std::byte[static_cast<std::size_t>(out)]);
+      arrived[at].reset(new std::byte[static_cast<std::size_t>(in)]);
+      std::byte* end = sent[at].get();
       for (const Exchanged& x : tensors) {
         for (const TensorView& part : parts(x, to_heads, t)) end = pack(part, end);
       }
-      from[at] = sent[at];
-      to[at] = arrived[at];
+      from[at] = {sent[at].get(), static_cast<std::size_t>(out)};
+      to[at] = {arrived[at].get(), static_cast<std::size_t>(in)};
     }
     if (Status s = messages_.all_to_all(from, to, step); !s.ok()) return s;
     for (int t = 0; t < a_.inner; ++t) {
-      const std::byte* at = arrived[static_cast<std::size_t>(node_ * a_.inner + t)].data();
+      const std::byte* at = arrived[static_cast<std::size_t>(node_ * a_.inner + t)].get();
       for (const Exchanged& x : tensors) {
         for (const TensorView& part : parts(x, !to_heads, t)) {
           const bool sums = !to_heads && !x.of_queries;
@@ -240,20 +242,12 @@ Status prepare(const Call& call, const AttentionGradRequest& r, Prepared* p) {
   return {};
 }
 
-/// The sums of all ranks, in their order.
-Status join_sinks(const Call& call, const AttentionGradRequest& r, const Prepared& p) {
-  if (!r.sinks.present()) return {};
-  std::vector<std::vector<double>> all(static_cast<std::size_t>(call.messages().size()), p.d_sinks);
-  std::vector<std::span<std::byte>> spans;
-  for (auto& of_rank : all) spans.push_back(std::as_writable_bytes(std::span(of_rank)));
-  if (Status s = call.messages().all_gather(spans, "gradients of sinks"); !s.ok()) return s;
-  if (!r.d_sinks.present()) return {};
+void write_sinks(const AttentionGradRequest& r, const Prepared& p) {
+  if (!r.sinks.present() || !r.d_sinks.present()) return;
   for (std::int64_t h = 0; h < r.q.shape[1]; ++h) {
-    double sum = 0.0;
-    for (const auto& of_rank : all) sum += of_rank[static_cast<std::size_t>(h)];
-    static_cast<float*>(r.d_sinks.data)[h * r.d_sinks.strides[0]] = static_cast<float>(sum);
+    static_cast<float*>(r.d_sinks.data)[h * r.d_sinks.strides[0]] =
+        static_cast<float>(p.d_sinks[static_cast<std::size_t>(h)]);
   }
-  return {};
 }
 
 Status backward_call(const Call& call, const AttentionGradRequest& r) {
@@ -278,7 +272,8 @@ Status backward_call(const Call& call, const AttentionGradRequest& r) {
       if (!to->present()) continue;
       if (Status s = convert(call.execution(), from->view(), *to); !s.ok()) return s;
     }
-    return join_sinks(call, r, p);
+    write_sinks(r, p);
+    return {};
   }
   const Tensor narrow = call.of_node(r.q.dtype, true, r.q.shape[3]);
   const Tensor k = call.of_node(r.k.dtype, false, r.k.shape[3]);
@@ -321,13 +316,14 @@ Status backward_call(const Call& call, const AttentionGradRequest& r) {
     if (!to->present()) continue;
     if (Status s = convert(call.execution(), from->view(), *to); !s.ok()) return s;
   }
-  return join_sinks(call, r, p);
+  write_sinks(r, p);
+  return {};
 }
 
 }  // namespace
 
 Status attention(Context& context, Communicator& communicator, const Plan& plan,
-                 const AttentionRequest& request, Traffic* sent, const Launch& launch) try {
+                 const AttentionRequest& request, CallRecord* record, const Launch& launch) try {
   constexpr const char* kWhere = "distributed::attention";
   const PlanImpl* const made = PlanImpl::of(plan);
   if (made == nullptr || made->is_decode) {
@@ -335,17 +331,14 @@ Status attention(Context& context, Communicator& communicator, const Plan& plan,
   }
   const PlanImpl& impl = *made;
   if (Status s = check_call(impl, request, communicator, kWhere); !s.ok()) return s;
-  Messages messages(communicator, impl.whole.options.limits, kWhere);
-  const Status status =
-      forward_call(Call({context, launch}, impl, request, &messages), request.out, request.lse);
-  if (sent != nullptr) *sent = messages.sent();
-  return status;
+  Messages messages(communicator, impl.whole.options.limits, kWhere, record);
+  return forward_call(Call({context, launch}, impl, request, &messages), request.out, request.lse);
 } catch (const std::bad_alloc&) {
   return Status::out_of_memory("distributed::attention");
 }
 
 Status attention_backward(Context& context, Communicator& communicator, const Plan& plan,
-                          const AttentionGradRequest& request, Traffic* sent,
+                          const AttentionGradRequest& request, CallRecord* record,
                           const Launch& launch) try {
   constexpr const char* kWhere = "distributed::attention_backward";
   const PlanImpl* const made = PlanImpl::of(plan);
@@ -363,10 +356,8 @@ Status attention_backward(Context& context, Communicator& communicator, const Pl
   if (request.d_out.rank != 4 || request.d_out.dtype != request.out.dtype) {
     return invalid(kWhere, "d_out (", to_string(request.d_out), ") must have out's shape and type");
   }
-  Messages messages(communicator, impl.whole.options.limits, kWhere);
-  const Status status = backward_call(Call({context, launch}, impl, request, &messages), request);
-  if (sent != nullptr) *sent = messages.sent();
-  return status;
+  Messages messages(communicator, impl.whole.options.limits, kWhere, record);
+  return backward_call(Call({context, launch}, impl, request, &messages), request);
 } catch (const std::bad_alloc&) {
   return Status::out_of_memory("distributed::attention_backward");
 }

@@ -24,6 +24,8 @@ class Gradients {
         rules_(request, fault),
         u_(unit_roundoff(request.q.dtype == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32)) {
     truth_.dtype = request.q.dtype;
+    truth_.dtype_probs = ideal_dtype_probs(request);
+    truth_.dtype_d_out = request.d_out.dtype;
     resize(&truth_.d_q, request.q);
     resize(&truth_.d_k, request.k);
     resize(&truth_.d_v, request.v);
@@ -45,8 +47,7 @@ class Gradients {
     for (std::int64_t b = 0; b < request_.q.shape[0]; ++b) {
       for (std::int64_t h = 0; h < request_.q.shape[1]; ++h) {
         const Head<Exact> exact = load_head<Exact>(rules_, b, h, Dtype::kF64);
-        const Head<Ideal> ideal =
-            load_head<Ideal>(rules_, b, h, ideal_dtype_probs(request_.q.dtype));
+        const Head<Ideal> ideal = load_head<Ideal>(rules_, b, h, truth_.dtype_probs);
         for (std::int64_t i = 0; i < rules_.len_q(b); ++i) add_row(exact, ideal, {b, h, i, 0});
       }
     }

@@ -18,8 +18,8 @@ struct Conditioning {
   std::int64_t terms = 0;       // 0: nothing reaches the element, it is exactly 0
   double scores = 0.0;          // sum of |term| max(1, Smax): what the rounding of scores does to P
   double cancelled = 0.0;       // sum of the terms' sizes before dP - delta (or 1 - tanh^2) cancels
-  double variance = 0.0;        // of rounding P and dS to the dtype of q
-  double delta_variance = 0.0;  // of delta: of rounding P to the dtype of q, and out to its own
+  double variance = 0.0;        // of rounding P and dS to the ideal's dtype of P
+  double delta_variance = 0.0;  // of delta: of rounding P to it, and out to its own
   double flushed = 0.0;         // what probabilities that flush to 0 take from it
   double huge = 0.0;            // what rows of huge scores, whose P may be anything, may make of it
 };
@@ -38,12 +38,14 @@ struct Gradient {
 };
 
 struct GradTruth {
-  Dtype dtype = Dtype::kF32;  // of q
-  Gradient d_q;               // [B,Hq,Sq,Dqk]
-  Gradient d_k;               // [B,Hkv,Skv,Dqk], summed over the query heads of a group
-  Gradient d_v;               // [B,Hkv,Skv,Dv]
-  Gradient d_bias;            // the extents of attn_bias; empty without one
-  Gradient d_sinks;           // [1,1,1,Hq]; empty without sinks
+  Dtype dtype = Dtype::kF32;        // of q
+  Dtype dtype_probs = Dtype::kF32;  // what the ideal rounds P to
+  Dtype dtype_d_out = Dtype::kF32;  // what it rounds dS to where both have 8 bits
+  Gradient d_q;                     // [B,Hq,Sq,Dqk]
+  Gradient d_k;                     // [B,Hkv,Skv,Dqk], summed over the query heads of a group
+  Gradient d_v;                     // [B,Hkv,Skv,Dv]
+  Gradient d_bias;                  // the extents of attn_bias; empty without one
+  Gradient d_sinks;                 // [1,1,1,Hq]; empty without sinks
   // The extents of captured tensors behind leading ones; empty where score_function reads no real
   // numbers of it.
   Gradient d_captured[kCapturedCount];

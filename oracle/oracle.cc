@@ -26,7 +26,7 @@ class Computation {
     truth_.seqlen_q = request.q.shape[2];
     truth_.seqlen_kv = request.k.shape[2];
     truth_.head_dim_v = request.v.shape[3];
-    truth_.dtype_probs = ideal_dtype_probs(request.q.dtype);
+    truth_.dtype_probs = ideal_dtype_probs(request);
     truth_.scores_kind = request.options.scores_kind;
   }
 
@@ -169,6 +169,20 @@ Status check_shapes(const AttentionRequest& request) {
   return check_lengths(request.seqlens_kv, q[0], k[2], "seqlens_kv");
 }
 
+namespace {
+
+/// Of numbers that are not rounded.
+long double largest_magnitude(const std::vector<long double>& numbers, Fault fault) {
+  long double largest = 0;
+  for (const long double x : numbers) {
+    if (std::isnan(x)) return x;
+    largest = std::max(largest, fault == Fault::kAmaxSigned ? x : std::fabs(x));
+  }
+  return largest;
+}
+
+}  // namespace
+
 Expected<Truth> compute(const AttentionRequest& given, Fault fault) {
   AttentionGradRequest request;
   static_cast<AttentionRequest&>(request) = given;
@@ -180,6 +194,7 @@ Expected<Truth> compute(const AttentionRequest& given, Fault fault) {
   const bool f64 = given.q.dtype == Dtype::kF64;
   Truth truth = f64 ? computation.run<long double, double>() : computation.run<double, float>();
   if (Status status = computation.functions().status(); !status.ok()) return status;
+  truth.out_amax = largest_magnitude(truth.out, fault);
   return padded->pack(std::move(truth));
 }
 

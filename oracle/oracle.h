@@ -28,6 +28,7 @@ enum class Fault : std::uint8_t {
   kTreeIgnored,             // tree_mask hides nothing
   kFunctionIgnored,         // scores without score_function and score_callback
   kFunctionAfterBias,       // bias and ALiBi added before score_function
+  kAmaxSigned,              // out_amax is the largest value, not the largest magnitude
   kMaskFunctionIgnored,     // mask_function hides nothing
   kQueryPositionUnshifted,  // q_pos is q_idx
   // of the gradients alone
@@ -75,6 +76,7 @@ struct Truth {
   std::vector<double> out_ideal;    // [B,Hq,Sq,Dv]
   std::vector<double> lse_ideal;    // [B,Hq,Sq]
   std::vector<RowFacts> rows;       // [B,Hq,Sq]
+  long double out_amax = 0;         // the largest magnitude of out; NaN where one is NaN
   ScoresKind scores_kind = ScoresKind::kNone;
   std::vector<long double> scores;  // [B,Hq,Sq,Skv], empty for kNone
   std::vector<double> scores_ideal;

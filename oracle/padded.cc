@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "oracle/blocks.h"
 #include "oracle/hadamard.h"
 #include "oracle/number.h"
 #include "oracle/rules.h"
@@ -137,8 +138,9 @@ KeyPlace Padded::place_of_key(std::int64_t b, std::int64_t j) const {
   return {b, j};
 }
 
-Expected<Padded> Padded::make(const AttentionGradRequest& request) {
+Expected<Padded> Padded::make(const AttentionGradRequest& given) {
   Padded made;
+  const AttentionGradRequest request = with_spread_scales(given, &made.memory_);
   made.padded_ = request;
   if (request.cu_seqlens_q.present()) {
     if (Status status = made.pad_all(request); !status.ok()) return status;
@@ -178,36 +180,36 @@ Status Padded::pad_all(const AttentionGradRequest& packed) {
   const std::int64_t widest = std::max(packed.q.shape[3], packed.v.shape[3]);
   const double elements = static_cast<double>(q_.count()) * static_cast<double>(longest) *
                           static_cast<double>(packed.q.shape[1]) * static_cast<double>(widest);
-  if (elements > static_cast<double>(kMaxPaddedElements)) {
+  if (elements > static_cast<double>(kMaxPaddedElements))
     return refused("packed sequences are too many, too long or too uneven to be padded");
-  }
   AttentionGradRequest& p = padded_;
   p.q = pad_rows(packed.q, q_, 2);
   p.segment_ids_q = pad_rows(packed.segment_ids_q, q_, 0);
   p.positions = pad_rows(packed.positions, q_, 0);
+  p.scales_q = pad_packed_scales(packed.scales_q, q_, total_q_);
   p.d_out = pad_rows(packed.d_out, q_, 2);
+  p.scales_d_out = pad_packed_scales(packed.scales_d_out, q_, total_q_);
   p.d_lse = pad_rows(packed.d_lse, q_, 1);
   p.seqlens_q = pad_lengths(packed.seqlens_q, q_);
   if (!packed.page_table.present()) {
     p.k = pad_rows(packed.k, kv_, 2);
     p.v = pad_rows(packed.v, kv_, 2);
     p.segment_ids_kv = pad_rows(packed.segment_ids_kv, kv_, 0);
-    p.scales_k = pad_packed_scales(packed.scales_k);
-    p.scales_v = pad_packed_scales(packed.scales_v);
+    p.scales_k = pad_packed_scales(packed.scales_k, kv_, total_kv_);
+    p.scales_v = pad_packed_scales(packed.scales_v, kv_, total_kv_);
     p.seqlens_kv = pad_lengths(packed.seqlens_kv, kv_);
   }
   p.cu_seqlens_q = p.cu_seqlens_kv = TensorView{};
   return {};
 }
 
-/// [1,Hkv,total] becomes [B,Hkv,longest]; one for all rows stays.
-TensorView Padded::pad_packed_scales(TensorView scales) {
-  if (!scales.present() || scales.shape[2] != total_kv_) return scales;
-  if (scales.rank == kMaxRank) return pad_rows(scales, kv_, 2);
+/// [1,H,total] becomes [B,H,longest]; one for all rows stays.
+TensorView Padded::pad_packed_scales(TensorView scales, const Starts& starts, std::int64_t total) {
+  if (!scales.present() || scales.shape[2] != total) return scales;
+  if (scales.rank == kMaxRank) return pad_rows(scales, starts, 2);
   scales.rank = kMaxRank;
-  scales.shape[3] = 1;
-  scales.strides[3] = 1;
-  TensorView padded = pad_rows(scales, kv_, 2);
+  scales.shape[3] = scales.strides[3] = 1;
+  TensorView padded = pad_rows(scales, starts, 2);
   padded.rank = 3;
   return padded;
 }
@@ -481,8 +483,7 @@ TensorView Padded::pad_scales(const TensorView& scales, std::int64_t batch, std:
   for_each_index(padded, [&](const std::int64_t(&at)[kMaxRank]) {
     const KeyPlace place = place_of_key(at[0], at[2]);
     if (place.entry < 0) return;
-    const double scale = element(scales, place.entry, at[1], place.row, at[3]);
-    encode(scale, static_cast<char*>(padded.data) + offset_of(padded, at), Dtype::kF32);
+    set_element(padded, at, element(scales, place.entry, at[1], place.row, at[3]));
   });
   return padded;
 }

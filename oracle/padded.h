@@ -45,7 +45,7 @@ struct KeyPlace {
 /// stay as they are.
 class Padded {
  public:
-  static Expected<Padded> make(const AttentionGradRequest& request);
+  static Expected<Padded> make(const AttentionGradRequest& given);
   Padded(Padded&&) = default;
 
   const AttentionGradRequest& request() const { return padded_; }
@@ -73,7 +73,7 @@ class Padded {
   static void append_groups(const TensorView& cache, const TensorView& scales,
                             const std::vector<double>& numbers, std::int64_t b, std::int64_t h,
                             std::int64_t key);
-  TensorView pad_packed_scales(TensorView scales);
+  TensorView pad_packed_scales(TensorView scales, const Starts& starts, std::int64_t total);
   TensorView pad_scales(const TensorView& scales, std::int64_t batch, std::int64_t seqlen);
   Status rotate(const AttentionGradRequest& cached);
   void rotate_row(const TensorView& cos, const TensorView& sin, std::int64_t position,

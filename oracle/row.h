@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numbers>
 #include <type_traits>
 #include <vector>
 
@@ -19,10 +20,22 @@ namespace regard::oracle {
 /// Whether q, k and v fit each other: what would make the oracle read out of bounds.
 Status check_shapes(const AttentionRequest& request);
 
-/// What the ideal pipeline rounds P to. 8 bits are storage: their arithmetic is that of f32.
-inline Dtype ideal_dtype_probs(Dtype dtype_q) {
-  return size_of(dtype_q) == 1 ? Dtype::kF32 : dtype_q;
+/// What the ideal pipeline rounds P to. 8 bits are storage, whose arithmetic is that of f32, unless
+/// the call wants P in 8 bits.
+inline Dtype ideal_dtype_probs(const AttentionRequest& request) {
+  const bool narrow = size_of(request.q.dtype) == 1;
+  return narrow && !request.options.quantize_probs ? Dtype::kF32 : request.q.dtype;
 }
+
+/// `value` as a float of 8 bits that stands for 2^-exponent times itself has it.
+template <class R>
+R round_narrow(R value, Dtype dtype, int exponent) {
+  const double scaled = std::ldexp(static_cast<double>(value), exponent);
+  return static_cast<R>(std::ldexp(round_to(scaled, dtype), -exponent));
+}
+
+/// The exponent of the largest number of a type.
+inline int largest_exponent(Dtype dtype) { return std::ilogb(lowest(dtype)); }
 
 /// One head of a [B,H,S,D] tensor: number(s, d) times factor(d), dense, in the arithmetic of the
 /// loops.
@@ -58,6 +71,7 @@ struct Head {
   Dtype p_dtype;  // P is rounded to it; kF64: not at all
   bool is_f64;    // what kernels compute in
   bool is_exact;  // the truth's arithmetic
+  bool has_narrow_probs() const { return size_of(p_dtype) == 1; }
 
   const R* query(std::int64_t i) const { return q.data() + i * head_dim_qk; }
   const R* key(std::int64_t j) const { return k.data() + j * head_dim_qk; }
@@ -175,6 +189,19 @@ R add_scores(const Head<R>& head, const Rules& rules, const Place& at,
   return max;
 }
 
+/// A probability of at most 1, e^score / e^max, as the ideal multiplies it. Of 8 bits, e^score is
+/// rounded: over the power of two at or above e^max it is at most 1.
+template <class R>
+R round_prob(const Head<R>& head, R p, R max) {
+  if (head.has_narrow_probs()) {
+    const R exponent = max * static_cast<R>(std::numbers::log2e);
+    const R up = std::isfinite(exponent) ? std::exp2(exponent - std::ceil(exponent)) : R{1};
+    return round_narrow(p * up, head.p_dtype, largest_exponent(head.p_dtype)) / up;
+  }
+  if (head.p_dtype == Dtype::kF64) return p;
+  return static_cast<R>(round_to(static_cast<double>(p), head.p_dtype));
+}
+
 /// Softmax and the product with V over the visible keys, in the arithmetic R. `at`: the key aside.
 template <class R>
 RowResult<R> attend(const Head<R>& head, const Rules& rules, const Place& at,
@@ -195,11 +222,9 @@ RowResult<R> attend(const Head<R>& head, const Rules& rules, const Place& at,
   R sum = std::exp(sink - max);
   for (std::size_t n = 0; n < keys.size(); ++n) {
     const R p = std::exp(row.edited[n] - max);
-    sum += p;
     row.probs.push_back(p);
-    const R rounded = head.p_dtype == Dtype::kF64
-                          ? p
-                          : static_cast<R>(round_to(static_cast<double>(p), head.p_dtype));
+    const R rounded = round_prob(head, p, max);
+    sum += head.has_narrow_probs() ? rounded : p;
     const R weight = rounded * static_cast<R>(keys[n].dropout_factor);
     for (std::int64_t d = 0; d < head.head_dim_v; ++d)
       row.out[d] += weight * head.value(keys[n].j)[d];
@@ -220,7 +245,9 @@ Head<R> load_head(const Rules& rules, std::int64_t b, std::int64_t h, Dtype p_dt
   const double descale_k = rules.descale(r.descale_k, b, kv);
   const double descale_v =
       rules.fault() == Fault::kDescaleIgnored ? 1.0 : rules.descale(r.descale_v, b, kv);
-  const auto of_q = [&](std::int64_t i, std::int64_t d) { return element(r.q, b, h, i, d); };
+  const auto of_q = [&](std::int64_t i, std::int64_t d) {
+    return rules.number(r.q, r.scales_q, {b, h, i, d});
+  };
   const auto of_k = [&](std::int64_t j, std::int64_t d) {
     return rules.number(r.k, r.scales_k, {b, kv, j, d});
   };

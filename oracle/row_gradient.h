@@ -19,6 +19,7 @@ template <class R>
 struct Upstream {
   std::vector<R> d_out;
   R d_lse;
+  Dtype d_out_dtype;
 };
 
 /// The gradients of one row with respect to its probabilities and scores, per visible key.
@@ -53,6 +54,16 @@ inline double backward_factor(const Rules& rules, const VisibleKey& key) {
   return std::min(key.dropout_factor, 1.0);
 }
 
+/// dS of a row as floats of 8 bits, of which the largest decides what one stands for.
+template <class R>
+void round_d_scaled(Dtype dtype, std::vector<R>* d_scaled) {
+  double largest = 0.0;
+  for (const R x : *d_scaled) largest = std::max(largest, std::fabs(static_cast<double>(x)));
+  if (largest == 0.0 || !std::isfinite(largest)) return;
+  const int exponent = largest_exponent(dtype) - 1 - std::ilogb(largest);
+  for (R& x : *d_scaled) x = round_narrow(x, dtype, exponent);
+}
+
 template <class R>
 RowGradient<R> differentiate(const Head<R>& head, const Rules& rules, const RowResult<R>& row,
                              const std::vector<VisibleKey>& keys, const Upstream<R>& up,
@@ -73,16 +84,22 @@ RowGradient<R> differentiate(const Head<R>& head, const Rules& rules, const RowR
     const R factor = static_cast<R>(backward_factor(rules, keys[n]));
     // A dropped probability's value does not count, not even a NaN.
     const R d_prob = factor == 0 ? R{0} : factor * d_weight;
-    const R d_edited = row.probs[n] * (d_prob - delta + d_lse);
+    const bool narrow = head.has_narrow_probs();  // then all of it is of rounded probabilities
+    const R prob = narrow ? round_prob(head, row.probs[n], row.lse) : row.probs[n];
+    const R d_edited = prob * (d_prob - delta + d_lse);
     g.slopes.push_back(softcap_slope(rules, row.scaled[n]));
     g.slope_sizes.push_back(1.0);
     if (!row.functions.empty() && rules.fault() != Fault::kFunctionSlopeIgnored) {
       g.slopes.back() *= row.functions[n].slope;
       g.slope_sizes.back() = row.functions[n].slope_size;
     }
-    g.weights.push_back(stored(row.probs[n], head.p_dtype) * factor);
-    g.d_edited.push_back(stored(d_edited, head.p_dtype));
-    g.d_scaled.push_back(stored(d_edited * g.slopes.back(), head.p_dtype));
+    g.weights.push_back(round_prob(head, row.probs[n], row.lse) * factor);
+    const Dtype dtype = narrow ? Dtype::kF64 : head.p_dtype;
+    g.d_edited.push_back(stored(d_edited, dtype));
+    g.d_scaled.push_back(stored(d_edited * g.slopes.back(), dtype));
+  }
+  if (head.has_narrow_probs() && size_of(up.d_out_dtype) == 1) {
+    round_d_scaled(up.d_out_dtype, &g.d_scaled);
   }
   g.d_sink = row.sink_prob == 0 ? R{0} : row.sink_prob * (d_lse - delta);
   return g;
@@ -106,17 +123,23 @@ struct BackwardRow {
   RowGradient<R> gradient;
 };
 
+/// What d_out of query head h is multiplied by, its scales aside.
+inline double descale_of_d_out(const AttentionGradRequest& request, std::int64_t b,
+                               std::int64_t h) {
+  const TensorView& descale = request.descale_d_out;
+  if (!descale.present()) return 1.0;
+  const std::int64_t kv = h / (request.q.shape[1] / request.k.shape[1]);
+  return descale.rank == 1 ? element(descale, 0) : element(descale, b, kv);
+}
+
 template <class R>
-Upstream<R> upstream(const AttentionGradRequest& request, const Place& at, Fault fault) {
-  Upstream<R> up{{}, R{0}};
-  const std::int64_t kv = at.h / (request.q.shape[1] / request.k.shape[1]);
+Upstream<R> upstream(const AttentionGradRequest& request, const Place& at, const Rules& rules) {
+  Upstream<R> up{{}, R{0}, request.d_out.dtype};
   const double descale =
-      fault == Fault::kGradDescaleIgnored || !request.descale_d_out.present() ? 1.0
-      : request.descale_d_out.rank == 1 ? element(request.descale_d_out, 0)
-                                        : element(request.descale_d_out, at.b, kv);
+      rules.fault() == Fault::kGradDescaleIgnored ? 1.0 : descale_of_d_out(request, at.b, at.h);
   for (std::int64_t d = 0; d < request.v.shape[3]; ++d) {
-    up.d_out.push_back(static_cast<R>(element(request.d_out, at.b, at.h, at.i, d)) *
-                       static_cast<R>(descale));
+    const double number = rules.number(request.d_out, request.scales_d_out, {at.b, at.h, at.i, d});
+    up.d_out.push_back(static_cast<R>(number) * static_cast<R>(descale));
   }
   if (request.d_lse.present()) {
     up.d_lse = static_cast<R>(element(request.d_lse, at.b, at.h, at.i));
@@ -129,7 +152,7 @@ template <class R>
 BackwardRow<R> backward_row(const Head<R>& head, const Rules& rules,
                             const AttentionGradRequest& request, const Place& at,
                             const RowKeys& seen, Dtype out_dtype) {
-  BackwardRow<R> row{head, at, seen, upstream<R>(request, at, rules.fault()), {}, {}};
+  BackwardRow<R> row{head, at, seen, upstream<R>(request, at, rules), {}, {}};
   row.result = attend(head, rules, at, seen.keys, /*differentiates=*/true);
   row.gradient = differentiate(head, rules, row.result, seen.keys, row.up, out_dtype);
   return row;

@@ -21,7 +21,7 @@ struct RowSizes {
   double score_error;          // max(1, Smax)
   double flushed;              // the largest probability that may flush to 0
   double huge;                 // the error of a probability where scores are huge, else 0
-  double u;                    // unit roundoff of q's dtype
+  double u;                    // unit roundoff of the ideal's P
   double d_lse;                // |d_lse|
   double delta_deviation;      // of delta, from rounding out and the probabilities in it
   double d_scores_abs = 0.0;   // sum of |dS|: what the scores' errors do to delta
@@ -72,7 +72,7 @@ RowSizes probability_sizes(const AttentionGradRequest& request, const Rules& rul
   const bool wide = dtype == Dtype::kF64;
   const bool from_lse = request.saved.kind == SavedContext::Kind::kLse;
   RowSizes s{};
-  s.u = unit_roundoff(dtype);
+  s.u = unit_roundoff(ideal_dtype_probs(request));
   s.d_lse = std::fabs(static_cast<double>(row.up.d_lse));
   s.score_error = std::max({1.0, f.smax, std::fabs(f.row_max)});
   if (from_lse && std::isfinite(row.result.lse)) {

@@ -45,7 +45,7 @@ void set_element(const TensorView& view, const std::int64_t (&index)[kMaxRank], 
 double Rules::number(const TensorView& rows, const TensorView& scales, const Place& at) const {
   const double code = element(rows, at.b, at.h, at.i, at.j);
   if (!scales.present() || fault_ == Fault::kScalesIgnored) return code;
-  if (rows.dtype != Dtype::kU4) return code * element(scales, at.b, at.h, at.i);
+  if (rows.dtype != Dtype::kU4) return code * element(scales, at.b, at.h, at.i, at.j);
   const std::int64_t group = at.j / 32;  // a scale and a minimum for each
   return code * element(scales, at.b, at.h, at.i, 2 * group) +
          element(scales, at.b, at.h, at.i, 2 * group + 1);

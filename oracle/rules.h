@@ -51,7 +51,7 @@ class Rules {
   double descale(const TensorView& scale, std::int64_t b, std::int64_t kv) const {
     return scale.present() ? element(scale, b, kv) : 1.0;
   }
-  /// What element (b, kv head, row, column) of K or V stands for, but for the scales of columns.
+  /// What element (b, head, row, column) of q, K or V stands for, but for the scales of columns.
   double number(const TensorView& rows, const TensorView& scales, const Place& at) const;
   /// What a column of K is multiplied by; 1 without scales.
   double channel_scale(std::int64_t kv, std::int64_t d) const {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the CUDA kernels to their budgets of registers, shared memory and stack, and to no spills.
+"""Holds the CUDA kernels to their budgets of registers, shared memory and stack, and to no spills, or to few.
 
 usage: check_ptxas.py LOG...      what `nvcc -Xptxas -v` said, the build keeps it as <object>.log
 
@@ -26,9 +26,10 @@ KERNELS = {
     "cuda_math::SoftcapKernel": 2,
     "cuda_math::BiasKernel": 4,
     "cuda::SinksKernel": 2,
+    "cuda_flash::ForwardKernel": 1,
     "cuda_efficient::ForwardKernel": 1,
     "cuda_efficient::TensorForwardKernel": 1,
-    "cuda_efficient::MergeKernel": 1,
+    "cuda::MergeKernel": 1,
     "cuda_efficient::DeltaKernel": 1,
     "cuda_efficient::QueriesKernel": 1,
     "cuda_efficient::KeysKernel": 1,
@@ -39,7 +40,11 @@ KERNELS = {
 
 # Bytes of stack: kernels that edit scores have a frame of 16 (CUDA 13.0, sm_80), this one a larger one in f64.
 STACK = 16
-LARGER_STACKS = {"cuda_math::GradScoresKernel": 272}
+LARGER_STACKS = {"cuda_math::GradScoresKernel": 272, "cuda_flash::ForwardKernel": 120}
+
+# Bytes that are spilled. FLASH's are outside of the loop over full tiles, as check_sass.py sees, but in kernels with
+# edits of 192 and 256 dims.
+SPILLED = {"cuda_flash::ForwardKernel": 416}
 
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\w+)'")
 LOCAL = re.compile(
@@ -96,7 +101,7 @@ def faults(found, kernels=None):
             yield f"{name}: {shared} bytes of shared memory, budget {SHARED}"
         if stack > LARGER_STACKS.get(kernel, STACK):
             yield f"{name}: {stack} bytes of stack, budget {LARGER_STACKS.get(kernel, STACK)}"
-        if spilled:
+        if spilled > SPILLED.get(kernel, 0):
             yield f"{name}: {spilled} bytes spilled"
     for kernel in kernels:
         for architecture in architectures:

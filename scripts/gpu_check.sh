@@ -1,39 +1,41 @@
 #!/bin/sh
-# Conformance on a CUDA device for each backend, then a table of speeds beside the device's own rates.
-# One command, for a machine that has a toolkit and nothing built; a build that is there is used.
+# What a CUDA device says of this library: conformance, speeds, sanitizers, in phases whose results
+# outlive a run that is cut off; run it again and it goes on. It uses the program beside it (the folder
+# of ./dev gpu-bundle) or one that is built, and builds one where there is none that starts.
 #
-# usage: scripts/gpu_check.sh [-b BUILD] [-o PREFIX] [-t SECONDS]
-#   -b BUILD    folder to build in, or with a regard_gpu_check that is built (build/gpu)
-#   -o PREFIX   writes PREFIX.json and PREFIX.md (build/gpu_check)
-#   -t SECONDS  for everything, the build included; then it stops and keeps what it has (460)
+# usage: gpu_check.sh [-b BUILD] [-o PREFIX] [-t SECONDS] [-- OPTION...]
+#   -b BUILD    folder with a regard_gpu_check, or to build one in (build/gpu)
+#   -o PREFIX   results in PREFIX.jsonl, the report in PREFIX.md (gpu_check; build/gpu_check in a checkout)
+#   -t SECONDS  for everything, a build included (560)
+#   OPTION      for the program: --only phase=speed, --rehearse, --list, ... (--help prints them)
 #
-# Exit status: 0 all cases passed, 1 a case failed, 2 wrong use, 3 no device, 4 it did not build. Without
-# the network, build/cudnn-frontend/include must be there (./dev cuda-headers brings it, and is called
-# here), or CUDNN is left out.
+# Exit status: 0 no case failed, 1 a case failed, 2 wrong use, 3 no device, 4 no program, or results
+# that cannot be read or written.
 set -eu
-cd "$(dirname "$0")/.."
+folder=$(cd "$(dirname "$0")" && pwd)
+source=$(dirname "$folder")
+[ -f "$source/CMakePresets.json" ] || source=
 
-build=build/gpu
-prefix=build/gpu_check
-seconds=460
+build=${source:+$source/build/gpu}
+prefix=${source:+$source/build/}gpu_check
+seconds=560
 while getopts b:o:t: option; do
   case $option in
     b) build=$OPTARG ;;
     o) prefix=$OPTARG ;;
     t) seconds=$OPTARG ;;
-    *) sed -n '5,8s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    *) sed -n '6,10s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
 done
+shift $((OPTIND - 1))
 case $seconds in
   '' | *[!0-9]*) echo "gpu_check: -t ($seconds) must be a number of seconds" >&2; exit 2 ;;
 esac
 start=$(date +%s)
 left() { echo $((seconds - $(date +%s) + start)); }
-
-program=$build/tools/gpu_check/regard_gpu_check
-mkdir -p "$(dirname "$prefix")" build
+mkdir -p "$(dirname "$prefix")"
 log=$prefix.log
-: >"$log"
+: >>"$log"
 
 # PyTorch's wheels bring cuDNN, cuBLAS and CUDA's runtime in folders that no loader looks at; a machine
 # may have them there alone. The toolkit's own come first.
@@ -41,33 +43,48 @@ wheels=$(python3 -c 'import glob, nvidia
 print(*(d for f in nvidia.__path__ for d in glob.glob(f + "/*/lib")), sep=":")' 2>>"$log") || wheels=
 headers=$(python3 -c 'import nvidia.cudnn as c; print(c.__path__[0] + "/include")' 2>>"$log") || headers=
 
-# The devices that are there, and no PTX: what is compiled for others is time lost here. The results
-# need a third of the time at least.
-if [ ! -x "$program" ]; then
+# starts PROGRAM: it may be missing, or linked for a newer C library.
+starts() { [ -x "$1" ] && "$1" --help >/dev/null 2>>"$log"; }
+
+# build_program: for the devices that are there, and no PTX. The results need a third of the time.
+build_program() {
   command -v nvcc >/dev/null || PATH=$PATH:/usr/local/cuda/bin
   [ -e /dev/nvidiactl ] || [ -e /dev/dxg ] || nvidia-smi -L >>"$log" 2>&1 || {
-    echo "gpu_check: no CUDA device is here, and nothing is built" >&2
+    echo "gpu_check: no CUDA device is here, and no regard_gpu_check that starts" >&2
     exit 3
   }
-  # What was brought along may lack pip's own files. Without the network pip would try for minutes.
-  [ -f build/cudnn-frontend/include/cudnn_frontend.h ] ||
-    timeout 60 ./dev cuda-headers >>"$log" 2>&1 || :
+  limit=$(($(left) * 2 / 3))
+  cudnn=$folder/cudnn-frontend
+  if [ ! -d "$cudnn" ]; then
+    cudnn=$source/build/cudnn-frontend
+    # Without the network pip would try for minutes.
+    [ -d "$cudnn/include" ] || (cd "$source" && timeout 60 ./dev cuda-headers) >>"$log" 2>&1 || :
+  fi
   generator=
   command -v ninja >/dev/null && generator='-G Ninja'
-  limit=$(($(left) * 2 / 3))
-  jobs=$(nproc 2>/dev/null || echo 2)
   [ -f "$(dirname "$(command -v nvcc)")/../include/cudnn.h" ] || export CMAKE_INCLUDE_PATH="$headers"
   # shellcheck disable=SC2086  # two words or none
-  { timeout "$limit" cmake $generator -S . -B "$build" -DCMAKE_BUILD_TYPE=Release \
-    -DREGARD_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native -DCMAKE_PREFIX_PATH="$PWD/build/cudnn-frontend" \
+  timeout "$limit" cmake $generator -S "$source" -B "$build" -DCMAKE_BUILD_TYPE=Release \
+    -DREGARD_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native -DCMAKE_PREFIX_PATH="$cudnn" \
     -DREGARD_BUILD_TESTS=OFF -DREGARD_BUILD_BENCH=OFF -DREGARD_BUILD_CLI=OFF \
     -DREGARD_BUILD_EXAMPLES=OFF >>"$log" 2>&1 &&
-    timeout "$limit" cmake --build "$build" --target regard_gpu_check -j "$jobs" >>"$log" 2>&1; } || {
-    tail -n 40 "$log" >&2
-    echo "gpu_check: not built within $limit s; $log has the rest" >&2
+    timeout "$limit" cmake --build "$build" --target regard_gpu_check -j "$(nproc)" >>"$log" 2>&1
+}
+
+program=$folder/regard_gpu_check
+starts "$program" || program=$build/tools/gpu_check/regard_gpu_check
+starts "$program" || {
+  [ -n "$source" ] || {
+    echo "gpu_check: $folder/regard_gpu_check does not start, and no checkout is here to build one;" \
+      "$log says why" >&2
     exit 4
   }
-fi
+  build_program || {
+    tail -n 40 "$log" >&2
+    echo "gpu_check: regard_gpu_check is not built; $log has the rest" >&2
+    exit 4
+  }
+}
 
 # What else says which machine this was, beside what the program reads itself.
 if command -v nvidia-smi >/dev/null; then
@@ -75,31 +92,25 @@ if command -v nvidia-smi >/dev/null; then
     --format=csv >"$prefix.smi.csv" 2>>"$log" || rm -f "$prefix.smi.csv"
 fi
 
-# PyTorch's efficient backend comes last, where there is a PyTorch that sees the device.
-beside=0
-limit=$(($(left) / 8))
-! timeout "$limit" python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' \
-  >>"$log" 2>&1 || beside=$limit
-
 # A loader's own path comes before its cache: a second cuDNN beside the toolkit's would be met first.
 ldconfig -p 2>/dev/null | grep -q 'libcudnn\.so\.9 ' ||
   export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$wheels"
+# The module of build/gpu-bundle-python, where it was carried along for this Python.
+module=$folder/python-$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>>"$log") || :
+[ ! -d "$module" ] || export PYTHONPATH="$module${PYTHONPATH:+:$PYTHONPATH}"
 
-# The program keeps time itself; the limit is for a kernel that hangs.
-rest=$(($(left) - beside - 15))
-[ "$rest" -gt 10 ] || { echo "gpu_check: no time left after the build" >&2; exit 4; }
+# The program keeps time itself; the limit is for a driver that hangs.
+rest=$(($(left) - 5))
+[ "$rest" -gt 1 ] || { echo "gpu_check: no time left after the build" >&2; exit 4; }
 status=0
-timeout -k 5 "$((rest + 4))" "$program" --seconds "$rest" --out "$prefix" >>"$log" 2>&1 || status=$?
-[ "$status" -gt 1 ] || timeout -k 5 "$((beside + 10))" \
-  python3 -B scripts/gpu_check_torch.py "$prefix" --seconds "$((beside * 2 / 3))" >>"$log" 2>&1 ||
-  echo "gpu_check: PyTorch's backend was not measured; $log says why" >&2
+timeout -k 5 "$((rest + 4))" "$program" --seconds "$rest" --out "$prefix" "$@" >>"$log" 2>&1 ||
+  status=$?
 case $status in
-  3) tail -n 2 "$log" >&2 ;;
-  0 | 1) cat "$prefix.md" ;;
+  0 | 1) [ ! -f "$prefix.md" ] || cat "$prefix.md" ;;
+  2 | 3 | 4) grep '^\[gpu_check\]' "$log" | tail -n 1 >&2 ;;
   *)
-    echo "gpu_check: ended with status $status; $log has the rest, which ends with" >&2
+    echo "gpu_check: ended with status $status; run it again to go on. $log ends with" >&2
     tail -n 1 "$log" >&2
-    [ ! -f "$prefix.md" ] || cat "$prefix.md"
     status=1
     ;;
 esac

@@ -541,7 +541,7 @@ MUTATIONS = [
     # ---- devices ----
     Mutation("a device of the least capability refused", "src/core/select/claims.cc",
              "env.sm_version < info.min_sm", "env.sm_version <= info.min_sm", (CORE,)),
-    Mutation("lengths of a device read by the host", "src/core/describe/check_data.cc",
+    Mutation("lengths of a device read by the host", "src/core/describe/checked_call.h",
              "return view.present() && view.device.type == DeviceType::kCpu;",
              "return view.present();", (CORE,)),
     Mutation("a host workspace for a device", "src/core/execute/execute.cc",
@@ -565,7 +565,7 @@ MUTATIONS = [
              "while (keys > cpu::kDecodeTileKv &&", "while (keys > 8 &&",
              (("conformance", "*LongHeads*"),)),
     Mutation("delta of a part of the keys that lse is of", "src/problem/grad_problem.h",
-             "return found > 1.0 - 0x1p-12;", "return true;", (BLOCKS,)),
+             "g.saved_is_lse && !(static_cast", "false && !(static_cast", (BLOCKS,)),
     Mutation("third row of three left out", "src/cpu/decode/decode_tiles.inl",
              "case 3: return f(r, Count<3>{});", "case 3: return f(r, Count<2>{});",
              (KERNELS, DECODE_ROWS)),

@@ -5,6 +5,8 @@ from mutation import Mutation
 RANKS = ("distributed", "Layout.*:Plan.*:Decode.*")
 CASES = ("distributed", "*Attention.*:*Random*")
 FAULTS = ("distributed", "Faults.*")
+OVERLAP = ("distributed", "Activities.*")
+NETWORK = ("distributed", "MeasureNetwork.*")
 LAUNCHES = ("distributed", "*EveryPartRunsAsTheLaunchSays")
 
 DISTRIBUTED_MUTATIONS = [
@@ -33,12 +35,23 @@ DISTRIBUTED_MUTATIONS = [
     Mutation("gradients of keys replace those before", "distributed/ring.cc",
              "at = add(rows_of(gradients.d_v, s.local, s.length), at);",
              "at = unpack(rows_of(gradients.d_v, s.local, s.length), at);", (CASES,)),
-    Mutation("ranks do not compare their keys", "distributed/plan.cc",
-             "heads[r].hash != heads[0].hash && other == ranks", "false && other == ranks", (RANKS,)),
+    Mutation("ranks do not compare their keys", "distributed/agreement.cc",
+             "if (differs && other == ranks) other = r;", "(void)differs;", (RANKS,)),
+    Mutation("ranks do not compare their policies", "distributed/plan.cc",
+             '" policy: " + policy_text(context)', '" policy: " + policy_text(context).substr(0, 0)', (RANKS,)),
     Mutation("an end is not reported", "distributed/thread_communicator.cc",
              "shared_->ended[static_cast<std::size_t>(rank_)] = true;", "", (FAULTS,)),
     Mutation("chunks are not counted", "distributed/communicator.cc",
-             "sent_.messages += 1;", "sent_.messages += at == 0 ? 1 : 0;", (CASES,)),
+             "record_->sent.messages += 1;", "record_->sent.messages += at == 0 ? 1 : 0;", (CASES,)),
+    Mutation("a ring waits before it computes", "distributed/ring.cc",
+             "if (Status s = compute(&held, name); !s.ok()) return s;",
+             "if (Status s = messages_.wait(tag); !s.ok()) return s;\n"
+             "      if (Status s = compute(&held, name); !s.ok()) return s;", (OVERLAP,)),
+    Mutation("the slowest rank's messages are not measured", "distributed/measure_network.cc",
+             "for (const BothSteps& of_rank : all) {\n    for", "for (const BothSteps& of_rank : {own}) {\n    for",
+             (NETWORK,)),
+    Mutation("links between nodes count within one", "distributed/arrangement.cc",
+             "const bool crosses = options.topology.nodes > 1;", "const bool crosses = true;", (RANKS,)),
     Mutation("dropout's origin is ignored", "src/problem/make_problem.cc",
              "semantics::begin_dropout_at(&p.dropout, origin.position, origin.key, origin.head, origin.heads);",
              "(void)origin;", (CASES,)),

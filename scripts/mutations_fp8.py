@@ -3,6 +3,7 @@
 from mutation import Mutation
 
 F8 = ("conformance", "*EightBit*:*RandomGradCases*")
+PROBS = ("conformance", "QuantizedProbs.*")
 PARAMS = ("unit", "Canonicalize.*:FieldList.*")
 
 FP8_MUTATIONS = [
@@ -23,9 +24,34 @@ FP8_MUTATIONS = [
     Mutation("amax of one key a tile", "src/cpu/backward/keys.inl",
              "for (std::int64_t x = 0; x < size * kColumns; ++x) {",
              "for (std::int64_t x = 0; x < kColumns; ++x) {", (F8,)),
+    Mutation("out_amax of the first row of a block", "src/cpu/forward/columns_out.h",
+             "for (int w = 0; w < row_block.rows; ++w) {\n        max = larger",
+             "for (int w = 0; w < 1; ++w) {\n        max = larger", (F8,)),
+    Mutation("out_amax of the first row of a decode", "src/cpu/decode/decode_tiles.inl",
+             "for (int w = 0; w < row_block.rows; ++w) {\n      const T share",
+             "for (int w = 0; w < 1; ++w) {\n      const T share", (F8,)),
+    Mutation("out_amax keeps what it held", "src/cpu/packed_rows.cc",
+             "amax.present && x < n; ++x", "amax.present && x < 0 * n; ++x", (F8,)),
     Mutation("pairs of bf16 with descales", "src/cpu/backward/run.cc",
              "p.dtype_out == Dtype::kBf16 && !p.features.has(Feature::kDescales);",
              "p.dtype_out == Dtype::kBf16;", (F8,)),
+    Mutation("the sum of probabilities before they are rounded", "src/cpu/forward/narrow_weights.h",
+             "V::store(prob, rounded);\n        sum += rounded;",
+             "sum += V::load(prob);\n        V::store(prob, rounded);", (PROBS,)),
+    Mutation("probabilities of 8 bits without an offset", "src/cpu/forward/narrow_weights.h",
+             "format.min_exponent - semantics::probs_offset(format);", "format.min_exponent;", (PROBS,)),
+    Mutation("probabilities of 8 bits truncated", "src/cpu/forward/narrow_weights.h",
+             "(magnitude + coarse) - coarse", "((magnitude - 0.49f * power) + coarse) - coarse", (PROBS,)),
+    Mutation("a backward of probabilities that are not rounded", "src/cpu/backward/tile.inl",
+             "if (kMayRound && rounds_probs(p)) {", "if (false) {", (PROBS,)),
+    Mutation("probabilities rounded by the maximum so far", "src/cpu/forward/narrow_weights.h",
+             "const auto up = exp2_fraction<V>(max, factor);", "const auto up = V::set(1);", (PROBS,)),
+    Mutation("dS in steps of the whole range", "src/cpu/forward/narrow_weights.h",
+             "exponent * below, format.fraction_bits", "below, format.fraction_bits", (PROBS,)),
+    Mutation("dS that are not rounded", "src/cpu/backward/tile.inl",
+             "if (rounds_d_scores(t.a.grad)) {", "if (false) {", (PROBS,)),
+    Mutation("delta of probabilities that do not add up", "src/problem/grad_problem.h",
+             "if (whole > T(0)) *sum /= whole;", "if (whole > T(2)) *sum /= whole;", (("property", "*AMovedMaximum*"),)),
     Mutation("types of gradients without a backward", "src/core/describe/canonical.cc",
              "p.dtype_d_out = p.dtype_gradients = Dtype::kF32;", "", (PARAMS,)),
 ]

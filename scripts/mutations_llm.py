@@ -11,6 +11,7 @@ TOKENIZER = ("llm", "Tokenizer*")
 SPECIALS = ("llm", "SpecialTokens.*")
 CHAT = ("llm", "ChatTemplate.*")
 UTF8 = ("llm", "Utf8*")
+RANKS = ("llm", "RankSequence.*")
 
 LLM_MUTATIONS = [
     Mutation("a string may pass the end of a GGUF file", "tools/llm/byte_reader.cc",
@@ -63,4 +64,21 @@ LLM_MUTATIONS = [
     Mutation("templates that change contents are accepted", "tools/llm/chat_template.cc",
              "if (!is_chatml(*text)) {",
              "if (!is_chatml(*text) && text->find(kStart) == std::string_view::npos) {", (CHAT,)),
+    Mutation("every rank keeps each new token's keys", "tools/llm/rank_sequence.cc",
+             "const std::int64_t rows = distributed::rows_of(pieces_of(length_ + 1, ranks(), rank()));",
+             "const std::int64_t rows = rows_ + 1;", (RANKS,)),
+    Mutation("tokens of a rank's part have the positions of its rows", "tools/llm/rank_sequence.cc",
+             "positions.push_back(at);", "positions.push_back(at - piece.begin);", (RANKS,)),
+    Mutation("a kept key overwrites the one before", "tools/llm/rank_sequence.cc",
+             "to + (h * max_rows_ + rows_ + row) * c.head_dim * size,",
+             "to + (h * max_rows_ + std::max<std::int64_t>(rows_ - 1, 0) + row) * c.head_dim * size,", (RANKS,)),
+    Mutation("the second element of a pair is turned back", "tools/llm/rotary.cc",
+             "head[2 * x + 1] = odd * cos[x] + even * sin[x];",
+             "head[2 * x + 1] = odd * cos[x] - even * sin[x];", (RANKS,)),
+    Mutation("the logits of a short prompt are rank 0's own", "tools/llm/rank_sequence.cc",
+             "!pieces.empty() && pieces.back().begin + pieces.back().length == length;",
+             "!pieces.empty();", (RANKS,)),
+    Mutation("each rank draws its own token", "tools/llm/rank_generate.cc",
+             "if (drawn.is_finite == 0) return damaged_weights();",
+             "if (sequence.rank() != 0) drawn.token = 0;\n  if (drawn.is_finite == 0) return damaged_weights();", (RANKS,)),
 ]

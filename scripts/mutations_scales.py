@@ -4,6 +4,7 @@ from mutation import Mutation
 
 SCALES = ("property", "*Scales.*")
 DATA = ("core", "Scales*")
+BLOCKS = ("conformance", "*EightBits*")
 
 SCALE_MUTATIONS = [
     Mutation("converted rows lose their scales", "src/cpu/kv_tiles.h",
@@ -16,10 +17,10 @@ SCALE_MUTATIONS = [
              "pages.stride = x.scales.page_stride;\n    at =", "pages.stride = 0;\n    at =", (SCALES,)),
     Mutation("given scales are written", "src/cpu/append.cc",
              "if (quantised.brings_scale) {", "if (quantised.scale != nullptr) {", (SCALES,)),
-    Mutation("a scale of 0 passes", "src/core/describe/check_data.cc",
+    Mutation("a scale of 0 passes", "src/core/describe/check_scales.cc",
              "return code - 1u >= kPositiveCodes;",
              "return code > kPositiveCodes;", (DATA,)),
-    Mutation("scales of entries that are not there are read", "src/core/describe/check_data.cc",
+    Mutation("scales of entries that are not there are read", "src/core/describe/check_scales.cc",
              "entry < entries ? entry : -1", "entry", (DATA,)),
     Mutation("rows that are quantised may be NaN", "src/core/describe/check_data.cc",
              "if (!has_scales(buffers, spec.like)) return {};", "return {};", (DATA,)),
@@ -31,7 +32,7 @@ SCALE_MUTATIONS = [
              "return {first, bytes, 0};", "return {first, 0, 0};", (SCALES,)),
     Mutation("groups of 16 codes are quantised", "src/cpu/append.cc",
              "range / kMaxU4", "range / 16.0f", (SCALES,)),
-    Mutation("an infinite minimum passes", "src/core/describe/check_data.cc",
+    Mutation("an infinite minimum passes", "src/core/describe/check_scales.cc",
              "(code & 0x7fffffffu) > kPositiveCodes", "(code & 0x7fffffffu) > kPositiveCodes + 1", (DATA,)),
     Mutation("a Hadamard matrix that is not orthonormal", "src/cpu/append.cc",
              "1.0 / std::sqrt(static_cast<double>(dim))", "1.0 / static_cast<double>(dim)",
@@ -40,4 +41,24 @@ SCALE_MUTATIONS = [
              "return transform(p, p.q, position, p.num_heads_q, copy_of, scratch);",
              "if (p.rotary_cos.present) return transform(p, p.q, position, p.num_heads_q, copy_of, scratch);",
              (("property", "*Hadamard.*"),)),
+    Mutation("all blocks of a row have the first one's scale", "src/cpu/kv_tiles.h",
+             "begin += columns, ++scales) {", "begin += columns) {", (BLOCKS,)),
+    Mutation("blocks of rows are counted from the sequence", "src/cpu/kv_operand.h",
+             "scales.row = first + (of.starts.data != nullptr ? row_start(of.starts, b) : 0);",
+             "scales.row = first;", (BLOCKS,)),
+    Mutation("all columns of q have the first block's scale", "src/cpu/kv_operand.h",
+             "at += d / p.scale_columns * scales.stride[3];", "at += 0;", (BLOCKS,)),
+    Mutation("decode rows take a block's scale for the row's", "src/cpu/decode/decode_tiles.inl",
+             "has_part_groups || x.scales.columns != 0) {", "has_part_groups) {", (BLOCKS,)),
+    Mutation("decode rows lose the scales of q", "src/cpu/decode/decode_tiles.inl",
+             "p.scales_q.present && d < p.head_dim_qk", "false && d < p.head_dim_qk", (BLOCKS,)),
+    Mutation("keys' gradients take codes of q for its rows", "src/cpu/backward/keys.inl",
+             "of.scales.present && x < size", "false && x < size", (BLOCKS,)),
+    Mutation("d_out's scales are left out", "src/cpu/backward/tile.inl",
+             "scale_columns(p, grad.scales_d_out, row_block, p.head_dim_v, t.packed(t.a.at_d_out));", "",
+             (BLOCKS,)),
+    Mutation("sinks take codes of d_out for its rows", "src/cpu/backward/bias.inl",
+             "static_cast<double>(d_out[d] * scale)", "static_cast<double>(d_out[d])", (BLOCKS,)),
+    Mutation("later rows show in scales of blocks", "src/core/describe/validate.cc",
+             "p.window_right >= 0 && !f.has(Feature::kFutureScales)", "false", (DATA,)),
 ]

@@ -191,16 +191,11 @@ def _swapped(problem, ranks, rows):
     return int(q + pair), int(out)
 
 
-def _exchanged(before, after, ranks, network, backward):
-    """Seconds of both exchanges: each part is packed, and put where its rows belong."""
+def _exchanged(before, after, ranks, network):
+    """Seconds of both exchanges, one message each to every other rank: each part is packed, and put where its rows
+    belong."""
     copied = 2 * ranks * (before + after) / network.copies if ranks > 1 else 0.0
-    further = (_rounds(backward) - 2) * _all_to_all(0, ranks, network)
-    return _all_to_all(before, ranks, network) + _all_to_all(after, ranks, network) + further + copied
-
-
-def _rounds(backward):
-    """q, k and v, then out and lse; backward q, k, v, out, its gradient, lse and delta, then gradients."""
-    return 10 if backward else 5
+    return _all_to_all(before, ranks, network) + _all_to_all(after, ranks, network) + copied
 
 
 def _divided(problem, ranks):
@@ -211,8 +206,8 @@ def _heads(problem, ranks, network, kernel):
     rows = -(-problem.length // ranks)
     before, after = _swapped(problem, ranks, rows)
     compute = kernel(problem.length, problem.length, *_divided(problem, ranks), problem.causal)
-    moved = _exchanged(before, after, ranks, network, problem.backward)
-    return Result(moved + compute, compute, 1.0, _rounds(problem.backward) * (ranks - 1), (ranks - 1) * (before + after),
+    moved = _exchanged(before, after, ranks, network)
+    return Result(moved + compute, compute, 1.0, 2 * (ranks - 1), (ranks - 1) * (before + after),
                   2 * _own_bytes(problem, rows))
 
 
@@ -221,9 +216,9 @@ def _hybrid(problem, ranks, network, kernel):
     rows = -(-problem.length // ranks)
     before, after = _swapped(problem, inner, rows)
     ring = _p2p(problem, groups, network, kernel, _divided(problem, inner), stride=inner)
-    moved = _exchanged(before, after, inner, network, problem.backward)
+    moved = _exchanged(before, after, inner, network)
     ring.seconds += moved
-    ring.messages += _rounds(problem.backward) * (inner - 1)
+    ring.messages += 2 * (inner - 1)
     ring.sent += (inner - 1) * (before + after)
     ring.memory += _own_bytes(problem, rows)
     return ring

@@ -2,10 +2,17 @@
 
 #include <mpi.h>
 
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <new>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "distributed/text.h"
 
@@ -23,13 +30,62 @@ Status status_of(int code, const char* function) {
                 std::string(function) + ": " + std::string(text, static_cast<std::size_t>(length)));
 }
 
+/// MPI advances messages in its own calls alone: without them a long message waits until the rank
+/// has computed. This thread calls MPI while transfers are under way.
+class ProgressThread {
+ public:
+  explicit ProgressThread(MPI_Comm comm) : comm_(comm), thread_([this] { run(); }) {}
+  ~ProgressThread() {
+    {
+      const std::lock_guard lock(mutex_);
+      ends_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+  void set_active(bool active) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (active_ == active) return;
+      active_ = active;
+    }
+    if (active) changed_.notify_one();
+  }
+
+ private:
+  void run() {
+    constexpr auto kInterval = std::chrono::microseconds(100);
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return active_ || ends_; });
+      if (ends_) return;
+      lock.unlock();
+      int found = 0;
+      MPI_Iprobe(MPI_ANY_SOURCE, kNoTag, comm_, &found, MPI_STATUS_IGNORE);
+      lock.lock();
+      changed_.wait_for(lock, kInterval, [&] { return ends_; });
+    }
+  }
+
+  static constexpr int kNoTag = 32767;  // no message has it
+  MPI_Comm comm_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool active_ = false, ends_ = false;
+  std::thread thread_;
+};
+
 class MpiCommunicator final : public Communicator {
  public:
   explicit MpiCommunicator(MPI_Comm comm) : comm_(comm) {
     MPI_Comm_rank(comm_, &rank_);
     MPI_Comm_size(comm_, &size_);
+    int level = MPI_THREAD_SINGLE;
+    MPI_Query_thread(&level);
+    if (level == MPI_THREAD_MULTIPLE && size_ > 1) progress_.emplace(comm_);
   }
   ~MpiCommunicator() override {
+    progress_.reset();
     abandon();
     int finalized = 0;
     MPI_Finalized(&finalized);
@@ -41,16 +97,18 @@ class MpiCommunicator final : public Communicator {
   int size() const noexcept override { return size_; }
 
   Expected<Transfer> isend(int to, int tag, std::span<const std::byte> data) override {
-    MPI_Request request = MPI_REQUEST_NULL;
-    const int code =
-        MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE, to, tag, comm_, &request);
-    return begun(code, "MPI_Isend", request);
+    Pending made(data.size());
+    std::memcpy(made.memory.get(), data.data(), data.size());
+    const int code = MPI_Isend(made.memory.get(), static_cast<int>(data.size()), MPI_BYTE, to, tag,
+                               comm_, &made.request);
+    return begun(code, "MPI_Isend", std::move(made));
   }
   Expected<Transfer> irecv(int from, int tag, std::span<std::byte> data) override {
-    MPI_Request request = MPI_REQUEST_NULL;
-    const int code =
-        MPI_Irecv(data.data(), static_cast<int>(data.size()), MPI_BYTE, from, tag, comm_, &request);
-    return begun(code, "MPI_Irecv", request);
+    Pending made(data.size());
+    made.to = data;
+    const int code = MPI_Irecv(made.memory.get(), static_cast<int>(data.size()), MPI_BYTE, from,
+                               tag, comm_, &made.request);
+    return begun(code, "MPI_Irecv", std::move(made));
   }
 
   Status wait(Transfer transfer, Clock::time_point deadline) override {
@@ -58,13 +116,17 @@ class MpiCommunicator final : public Communicator {
     if (found == pending_.end()) {
       return Status(StatusCode::kInternal, "the transfer is not under way");
     }
+    set_progress(false);  // the calls below advance messages
     // MPI_Wait has no time-out. Ranks that share a core yield it to the one that is waited for.
     while (true) {
       int done = 0;
-      const int code = MPI_Test(&found->second, &done, MPI_STATUS_IGNORE);
+      const int code = MPI_Test(&found->second.request, &done, MPI_STATUS_IGNORE);
       if (Status s = status_of(code, "MPI_Test"); !s.ok()) return s;
       if (done != 0) {
+        const Pending& ended = found->second;
+        if (!ended.to.empty()) std::memcpy(ended.to.data(), ended.memory.get(), ended.to.size());
         pending_.erase(found);
+        set_progress(!pending_.empty());
         return {};
       }
       if (Clock::now() > deadline) {
@@ -76,29 +138,47 @@ class MpiCommunicator final : public Communicator {
 
   void abandon() noexcept override {
     if (pending_.empty()) return;
+    set_progress(false);
     failed_ = true;
-    for (auto& [transfer, request] : pending_) {
-      // A receive that is cancelled ends at once. MPI may not end a cancelled send without the
-      // other rank, so it is freed; its memory must stay until the process ends, which callers
-      // that see this error come to.
-      MPI_Cancel(&request);
-      MPI_Request_free(&request);
+    for (auto& [transfer, ended] : pending_) {
+      // MPI may not end a cancelled transfer without the other rank, which may still read or write
+      // its memory, however late it is: that stays until the process ends.
+      MPI_Cancel(&ended.request);
+      int done = 0;
+      MPI_Test(&ended.request, &done, MPI_STATUS_IGNORE);
+      if (done != 0) continue;
+      MPI_Request_free(&ended.request);
+      (void)ended.memory.release();
     }
     pending_.clear();
   }
 
  private:
-  Expected<Transfer> begun(int code, const char* function, MPI_Request request) {
+  /// A transfer and its memory. MPI has a copy of the message, since nobody can take back the
+  /// caller's memory from a transfer that is given up.
+  struct Pending {
+    explicit Pending(std::size_t bytes) : memory(new std::byte[bytes]) {}
+    std::unique_ptr<std::byte[]> memory;
+    std::span<std::byte> to;  // of a receive
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+
+  Expected<Transfer> begun(int code, const char* function, Pending made) {
     if (Status s = status_of(code, function); !s.ok()) return s;
-    pending_.emplace(++last_, request);
+    pending_.emplace(++last_, std::move(made));
+    set_progress(true);
     return last_;
+  }
+  void set_progress(bool active) {
+    if (progress_) progress_->set_active(active);
   }
 
   MPI_Comm comm_;
   int rank_ = 0, size_ = 1;
   bool failed_ = false;
   Transfer last_ = 0;
-  std::map<Transfer, MPI_Request> pending_;
+  std::map<Transfer, Pending> pending_;
+  std::optional<ProgressThread> progress_;  // where MPI allows a second thread
 };
 
 }  // namespace

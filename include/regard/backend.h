@@ -135,7 +135,7 @@ class REGARD_EXPORT Backend {
   virtual Expected<KernelPlan> plan_backward(const AttentionKey& key, const Env& env) const;
   virtual Status prepare_backward(const KernelPlan& plan, const AttentionParams& params,
                                   const Buffers& buffers, const GradBuffers& gradients) const;
-  /// In `buffers`, lse, saved_stats and scores_out are absent and out is an input.
+  /// In `buffers`, lse, saved_stats, scores_out and out_amax are absent and out is an input.
   virtual Status execute_backward(const KernelPlan& plan, const AttentionParams& params,
                                   const Buffers& buffers, const GradBuffers& gradients,
                                   const Launch& launch) const;

@@ -158,6 +158,10 @@ REGARD_EXPORT Expected<BackendRef> register_backend(Context& context, std::strin
                                                     std::shared_ptr<const Backend> backend,
                                                     const ConformanceSuite& suite);
 
+/// The policy that holds for a call of this thread: what `call`, the open scopes, the Context and
+/// the environment state together.
+REGARD_EXPORT Policy resolved_policy(Context& context, const Policy& call = {});
+
 /// Which backend a call would run on, with every reason of every backend.
 REGARD_EXPORT Selection explain(Context& context, const AttentionParams& params,
                                 const Policy& policy = {});

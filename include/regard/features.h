@@ -49,9 +49,16 @@ enum class Feature : std::uint8_t {
   kScales,           // scales_k, scales_v: either
   kScalesPerToken,   // one of them has a scale for each row
   kChannelScales,    // channel_scales_k
+  kScalesQ,          // scales_q
+  kScales1x32,       // an option: those of 8-bit codes are of blocks of so many rows and columns
+  kScales1x128,      //
+  kScales128x128,    //
+  kFutureScales,     // an option: such blocks may reach past a diagonal
+  kQuantizedProbs,   // an option: with q of 8-bit floats, P and dS are rounded to 8 bits, too
   // outputs and direction
   kLse,
   kScoresOut,
+  kOutAmax,  // out_amax
   kSavedStats,
   kNeedsGrad,
   // what the backward will be given, with kNeedsGrad

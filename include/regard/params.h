@@ -39,6 +39,43 @@ enum class Fp8Recipe : std::uint8_t {
   kBlock      // of 1 x 128 or 128 x 128 elements
 };
 
+/// What of a row the scales of 8-bit codes are for. Numbers of a block: rows x columns.
+enum class ScaleLayout : std::uint8_t {
+  kRows = 0,  // all of a row, or of an entry
+  k1x32,      // MXFP8
+  k1x128,
+  k128x128
+};
+
+/// The rows and columns of a block; 0 columns: all.
+struct ScaleBlock {
+  std::int64_t rows = 1;
+  std::int64_t columns = 0;
+};
+constexpr ScaleBlock block_of(ScaleLayout layout) noexcept {
+  switch (layout) {
+    case ScaleLayout::kRows: break;
+    case ScaleLayout::k1x32: return {1, 32};
+    case ScaleLayout::k1x128: return {1, 128};
+    case ScaleLayout::k128x128: return {128, 128};
+  }
+  return {};
+}
+/// Of the features of a problem.
+constexpr ScaleLayout scale_layout_of(FeatureSet features) noexcept {
+  return features.has(Feature::kScales1x32)      ? ScaleLayout::k1x32
+         : features.has(Feature::kScales1x128)   ? ScaleLayout::k1x128
+         : features.has(Feature::kScales128x128) ? ScaleLayout::k128x128
+                                                 : ScaleLayout::kRows;
+}
+/// The features with that layout alone.
+constexpr FeatureSet with_scale_layout(FeatureSet features, ScaleLayout layout) noexcept {
+  features.set(Feature::kScales1x32, layout == ScaleLayout::k1x32);
+  features.set(Feature::kScales1x128, layout == ScaleLayout::k1x128);
+  features.set(Feature::kScales128x128, layout == ScaleLayout::k128x128);
+  return features;
+}
+
 /// Which of a broadcast tensor's dimensions [B,H,Sq,Skv] have their full extent (bit i: dim i).
 /// An extent of 1 counts as broadcast.
 using BroadcastDims = std::uint8_t;
@@ -47,6 +84,7 @@ REGARD_EXPORT const char* to_string(Diagonal) noexcept;
 REGARD_EXPORT const char* to_string(Layout) noexcept;
 REGARD_EXPORT const char* to_string(ScoresKind) noexcept;
 REGARD_EXPORT const char* to_string(Fp8Recipe) noexcept;
+REGARD_EXPORT const char* to_string(ScaleLayout) noexcept;  // "rows", "1x32", ...
 
 inline constexpr std::int64_t kUnlimited = -1;  // of a window's side
 

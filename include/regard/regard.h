@@ -127,6 +127,15 @@ typedef enum regard_fp8_recipe REGARD_INT32_ENUM {
   REGARD_FP8_RECIPE_BLOCK = 4
 } regard_fp8_recipe;
 
+/// Of which rows x columns of 8-bit codes scales are: all columns of a row, or of an entry, or
+/// blocks.
+typedef enum regard_scale_layout REGARD_INT32_ENUM {
+  REGARD_SCALES_ROWS = 0,
+  REGARD_SCALES_1X32 = 1,
+  REGARD_SCALES_1X128 = 2,
+  REGARD_SCALES_128X128 = 3
+} regard_scale_layout;
+
 /// A function of the caller over a row of scores, applied after score_function. Workers call it at
 /// the same time. scores[x] is that of query q and key kv_begin + x of head h of sequence b; -inf
 /// hides a key. gradient turns d_scores, gradients of what edit returned, into those of scores;
@@ -172,18 +181,16 @@ typedef struct regard_request {
   const regard_tensor* scales_k;
   const regard_tensor* scales_v;
   const regard_tensor* channel_scales_k;
+  // Of q of 8-bit floats: what rows are multiplied by, f32 [B,Hq,Sq]. With scale_layout these and
+  // scales_k and scales_v, but for u4, are of blocks: [B|entries,H,blocks of rows,blocks of
+  // columns]
+  const regard_tensor* scales_q;
   // u8 [1|B,1|Hq,blocks_q,blocks_kv]: what is known of mask_function in each block; 0: it is false,
   // 1: nothing, 2: it is true
   const regard_tensor* block_mask;
   // What score_function and mask_function read, of 1 to 4 dimensions
-  const regard_tensor* captured0;
-  const regard_tensor* captured1;
-  const regard_tensor* captured2;
-  const regard_tensor* captured3;
-  const regard_tensor* captured4;
-  const regard_tensor* captured5;
-  const regard_tensor* captured6;
-  const regard_tensor* captured7;
+  const regard_tensor *captured0, *captured1, *captured2, *captured3;
+  const regard_tensor *captured4, *captured5, *captured6, *captured7;
   const regard_tensor* k_new;      // [B,Hkv,Snew,Dqk], appended to k; q's dtype where it has scales
   const regard_tensor* v_new;      // [B,Hkv,Snew,Dv], appended to v; likewise
   const regard_tensor* tree_mask;  // bool or u8 [1|B,Sq,Snew], of the last Snew keys
@@ -196,6 +203,7 @@ typedef struct regard_request {
   const regard_tensor* descale_q;
   const regard_tensor* descale_k;
   const regard_tensor* descale_v;
+  const regard_tensor* out_amax;  // output, f32 [1]: the largest magnitude of out before rounding
   // Scalars that may change each step.
   int64_t diagonal_offset;  // for REGARD_DIAGONAL_OFFSET without diagonal_offsets
   uint64_t rng_seed;        // of dropout
@@ -223,11 +231,13 @@ typedef struct regard_request {
   // d_k and d_v (null: bf16).
   const regard_dtype* dtype_d_out;
   const regard_dtype* dtype_gradients;
-  regard_fp8_recipe fp8_recipe;  // of q of 8-bit floats: how the caller finds its scales
-  int32_t reserved;              // 0
-  const char* score_function;    // an edit of each score, as text; null: none
-  const char* mask_function;     // true where a query may attend to a key; null: none
-  int64_t block_size_q;          // of block_mask
+  regard_fp8_recipe fp8_recipe;      // of q of 8-bit floats: how the caller finds its scales
+  regard_scale_layout scale_layout;  // of scales_q, scales_k and scales_v
+  int32_t allow_future_scales;  // 0 or 1: blocks of rows and a causal mask, where later rows show
+  int32_t quantize_probs;       // 0 or 1: P and dS are rounded to 8 bits, too
+  const char* score_function;   // an edit of each score, as text; null: none
+  const char* mask_function;    // true where a query may attend to a key; null: none
+  int64_t block_size_q;         // of block_mask
   int64_t block_size_kv;
   const regard_score_callback* score_callback;  // null: none
 } regard_request;
@@ -396,6 +406,7 @@ typedef struct regard_gradients {
   const regard_tensor* saved;            // what the forward wrote, saved_stats or lse
   const regard_tensor* d_out;            // [B,Hq,Sq,Dv]
   const regard_tensor* descale_d_out;    // what d_out is multiplied by: f32 [1] or [B,Hkv]; null: 1
+  const regard_tensor* scales_d_out;     // of d_out's rows, or blocks; beside scales_q alone
   const regard_tensor* gradient_scales;  // of d_q, d_k and d_v: f32 [3]; null: 1
   const regard_tensor* delta;  // [B,Hq,Sq], the sums of d_out * out; null: computed from out
   const regard_tensor* d_lse;  // [B,Hq,Sq]; null: 0
@@ -407,14 +418,8 @@ typedef struct regard_gradients {
   const regard_tensor* d_bias;   // output, summed over dimensions in which attn_bias has extent 1
   const regard_tensor* d_sinks;  // output, summed over the batch and rows
   // outputs, of captured tensors that score_function reads
-  const regard_tensor* d_captured0;
-  const regard_tensor* d_captured1;
-  const regard_tensor* d_captured2;
-  const regard_tensor* d_captured3;
-  const regard_tensor* d_captured4;
-  const regard_tensor* d_captured5;
-  const regard_tensor* d_captured6;
-  const regard_tensor* d_captured7;
+  const regard_tensor *d_captured0, *d_captured1, *d_captured2, *d_captured3;
+  const regard_tensor *d_captured4, *d_captured5, *d_captured6, *d_captured7;
   const regard_plan* plan;  // for regard_attention_backward(), a pair's; null: it plans
   uint64_t rng_seed;        // of the forward; with dropout the request must have the same
   uint64_t rng_offset;

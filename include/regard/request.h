@@ -50,9 +50,11 @@ struct DropoutOrigin {
 /// cu_seqlens_q and cu_seqlens_kv say where each begins. Sq and Skv are then the longest lengths.
 struct Buffers {
   TensorView q, k, v, out;
-  TensorView lse;           // output, f32 (f64 for f64) [B,Hq,Sq], natural log
-  TensorView saved_stats;   // output, f32 (f64 for f64) [B,Hq,Sq,2]: row maximum, row sum
-  TensorView scores_out;    // output, f32 (f64 for f64) [B,Hq,Sq,Skv]
+  TensorView lse;          // output, f32 (f64 for f64) [B,Hq,Sq], natural log
+  TensorView saved_stats;  // output, f32 (f64 for f64) [B,Hq,Sq,2]: row maximum, row sum
+  TensorView scores_out;   // output, f32 (f64 for f64) [B,Hq,Sq,Skv]
+  // Output, f32 [1]: the largest magnitude of out before it is rounded; NaN where one is NaN
+  TensorView out_amax;
   TensorView attn_mask;     // bool or u8 [1|B,1|Hq,1|Sq,1|Skv], true = may attend
   TensorView attn_bias;     // f32, f64 or q's dtype (not of 8 bits), [1|B,1|Hq,1|Sq,1|Skv], added
                             // after softcap
@@ -73,6 +75,9 @@ struct Buffers {
   // of k, or [entries,Hkv,1]; and each column of k, f32 [Hkv,Dqk]. i8 needs them. Of u4
   // [entries,Hkv,rows,2*groups]: a scale and a minimum for every 32 elements of a row
   TensorView scales_k, scales_v;
+  // Of q of 8-bit floats, f32 [B,Hq,Sq]. With options.scale_layout these three have one for each
+  // block of rows and columns, [B|entries,H,blocks of rows,blocks of columns], last stride 1.
+  TensorView scales_q;
   TensorView channel_scales_k;
   // u8 [1|B,1|Hq,blocks_q,blocks_kv], of blocks of block_size_q x block_size_kv: what is known of
   // mask_function there. 0: it is false; 1: nothing; 2: it is true (regard/block_mask.h).
@@ -124,6 +129,14 @@ struct AttentionOptions {
   std::optional<Dtype> dtype_d_out;
   std::optional<Dtype> dtype_gradients;
   Fp8Recipe fp8_recipe = Fp8Recipe::kNone;
+  ScaleLayout scale_layout = ScaleLayout::kRows;  // of scales_q, scales_k and scales_v; not of u4
+  // Scales of 128 x 128 elements with a causal mask are refused otherwise: such a scale depends on
+  // later rows of its block, and so would earlier results.
+  bool allow_future_scales = false;
+  // With q of 8-bit floats: probabilities are rounded to q's type before they are multiplied with
+  // v, as a device's products of 8 bits need them, and in a backward dS to d_out's where that has 8
+  // bits (docs/semantics.md).
+  bool quantize_probs = false;
   std::int64_t page_size = 0;
   // Rotary embedding turns elements 2x and 2x + 1 together; else x and x + rotary_dim / 2.
   bool rotary_interleaved = false;
@@ -158,8 +171,11 @@ struct SavedContext {
 /// its tensor; delta and d_lse are f32 (f64 for f64) [B,Hq,Sq].
 struct GradBuffers {
   SavedContext saved;
-  TensorView d_out;            // last stride 1
-  TensorView descale_d_out;    // optional: what d_out is multiplied by, f32 [1] or [B,Hkv]
+  TensorView d_out;          // last stride 1
+  TensorView descale_d_out;  // optional: what d_out is multiplied by, f32 [1] or [B,Hkv]
+  // Optional beside scales_q: of d_out of 8-bit floats, of its rows or, with scale_layout, of
+  // blocks
+  TensorView scales_d_out;
   TensorView gradient_scales;  // optional: what d_q, d_k and d_v are multiplied by, f32 [3]
   // Optional output, f32 [3]: the largest magnitudes of d_q, d_k and d_v before gradient_scales and
   // before they are rounded; NaN where one is NaN

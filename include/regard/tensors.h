@@ -37,25 +37,30 @@ enum class Extent : std::uint8_t {
   kSkv,
   kDqk,
   kDv,
-  kTotalQ,      // rows of all packed sequences
-  kTotalKv,     //
-  kPages,       // of a sequence, at most
-  kSnew,        // rows that are appended
-  kPositions,   // of the table of rotary angles
-  kRotaryHalf,  // rotary_dim / 2
-  kEntries,     // of k and v: the batch, pages, or entries of a cache
-  kRows,        // of an entry of k
-  kGroupsK,     // 2 for each group of a row of k of u4: its scale and its minimum
-  kGroupsV,     // of v
-  kBlocksQ,     // of block_mask
-  kBlocksKv,    //
+  kTotalQ,         // rows of all packed sequences
+  kTotalKv,        //
+  kPages,          // of a sequence, at most
+  kSnew,           // rows that are appended
+  kPositions,      // of the table of rotary angles
+  kRotaryHalf,     // rotary_dim / 2
+  kEntries,        // of k and v: the batch, pages, or entries of a cache
+  kRows,           // of an entry of k
+  kScaleRowsQ,     // of scales_q: rows of q, or blocks of them
+  kScaleColumnsQ,  // blocks of a row of q
+  kScaleRowsK,     // likewise
+  kScaleColumnsK,  // of u4 2 for each group of a row: its scale and its minimum
+  kScaleRowsV,     //
+  kScaleColumnsV,  //
+  kBlocksQ,        // of block_mask
+  kBlocksKv,       //
   kCount
 };
 inline constexpr int kExtentCount = static_cast<int>(Extent::kCount);
 inline constexpr const char* kExtentNames[kExtentCount] = {
-    "B",       "Hq",         "Hkv",        "Sq",       "Skv",       "Dqk",          "Dv",
-    "total_q", "total_kv",   "pages",      "Snew",     "positions", "rotary_dim/2", "entries",
-    "rows",    "2*groups_k", "2*groups_v", "blocks_q", "blocks_kv"};
+    "B",        "Hq",       "Hkv",       "Sq",     "Skv",       "Dqk",          "Dv",
+    "total_q",  "total_kv", "pages",     "Snew",   "positions", "rotary_dim/2", "entries",
+    "rows",     "rows_q",   "columns_q", "rows_k", "columns_k", "rows_v",       "columns_v",
+    "blocks_q", "blocks_kv"};
 
 /// A shape in letters: "[B,Hq,Sq]"; with a number, "[B+1]" or "[B,Hq,Sq,2]"; extents that may also
 /// be 1, "[1|B,1|Hq]"; one of two shapes, which differ in rank, "[1] or [B,Hkv]".
@@ -159,6 +164,7 @@ enum class DataRule : std::uint8_t {
   kStarts,        // ascending from 0 to `data_limit`, no two further apart than the longest length
   kScale,         // finite and at least 0
   kRowScale,      // finite and more than 0, of rows that a sequence has; minima finite
+  kQueryScale,    // finite and more than 0, of rows that a sequence has
   kChannelScale,  // finite and more than 0
   kNewRow,        // finite, where rows are quantised
   kPage,          // a page of k and v; -1 where no row sees a key of it
@@ -241,6 +247,8 @@ inline constexpr TensorSpec kTensors[] = {
      .features = {Feature::kSavedStats}},
     {REGARD_IN_CALL(scores_out), .forward = TensorRole::kOut, .shape = "[B,Hq,Sq,Skv]",
      .dtype = DtypeRule::kStatistics, .features = {Feature::kScoresOut}},
+    {REGARD_IN_CALL(out_amax), .forward = TensorRole::kOut, .shape = "[1]",
+     .dtype = DtypeRule::kF32, .features = {Feature::kOutAmax}},
     {REGARD_IN_CALL(attn_mask), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
      .shape = "[1|B,1|Hq,1|Sq,1|Skv]", .dtype = DtypeRule::kMask, .features = {Feature::kAttnMask},
      .full_dims = &AttentionParams::mask_dims},
@@ -289,12 +297,16 @@ inline constexpr TensorSpec kTensors[] = {
      .beside = &Buffers::seqlens_kv, .features = {Feature::kPaged}},
     {REGARD_IN_CALL(scales_k), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
      .written_with = {Feature::kAppendKv}, .data = DataRule::kRowScale,
-     .shape = "[entries,Hkv,1|rows] or [entries,Hkv,rows,2*groups_k]", .dtype = DtypeRule::kF32,
+     .shape = "[entries,Hkv,1|rows] or [entries,Hkv,rows_k,columns_k]", .dtype = DtypeRule::kF32,
      .features = {Feature::kScales}},
     {REGARD_IN_CALL(scales_v), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
      .written_with = {Feature::kAppendKv}, .data = DataRule::kRowScale,
-     .shape = "[entries,Hkv,1|rows] or [entries,Hkv,rows,2*groups_v]", .dtype = DtypeRule::kF32,
+     .shape = "[entries,Hkv,1|rows] or [entries,Hkv,rows_v,columns_v]", .dtype = DtypeRule::kF32,
      .features = {Feature::kScales}},
+    {REGARD_IN_CALL(scales_q), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
+     .data = DataRule::kQueryScale, .shape = "[B,Hq,Sq] or [B,Hq,rows_q,columns_q]",
+     .packed_shape = "[1,Hq,total_q] or [1,Hq,rows_q,columns_q]", .dtype = DtypeRule::kF32,
+     .features = {Feature::kScalesQ}},
     {REGARD_IN_CALL(channel_scales_k), .forward = TensorRole::kIn, .backward = TensorRole::kIn,
      .data = DataRule::kChannelScale, .shape = "[Hkv,Dqk]", .dtype = DtypeRule::kF32,
      .features = {Feature::kChannelScales}},
@@ -343,6 +355,10 @@ inline constexpr TensorSpec kTensors[] = {
      .last_stride_is_1 = true, .dtype = DtypeRule::kOutGradient, .like = &Buffers::out},
     {REGARD_IN_BACKWARD(descale_d_out), .backward = TensorRole::kIn, .data = DataRule::kScale,
      .shape = "[1] or [B,Hkv]", .dtype = DtypeRule::kF32},
+    {REGARD_IN_BACKWARD(scales_d_out), .backward = TensorRole::kIn, .data = DataRule::kQueryScale,
+     .shape = "[B,Hq,Sq] or [B,Hq,rows_q,columns_v]",
+     .packed_shape = "[1,Hq,total_q] or [1,Hq,rows_q,columns_v]", .dtype = DtypeRule::kF32,
+     .beside = &Buffers::scales_q},
     {REGARD_IN_BACKWARD(gradient_scales), .backward = TensorRole::kIn, .data = DataRule::kScale,
      .shape = "[3]", .dtype = DtypeRule::kF32},
     {.name = "saved.stats",  // of rank 3 it is an lse, of rank 4 saved_stats: SavedContext::kind
@@ -393,7 +409,7 @@ inline constexpr TensorSpec kTensors[] = {
 
 using TensorSpecs = std::span<const TensorSpec>;
 inline constexpr std::size_t kMainTensors = 4;  // q, k, v and out: the first rows
-inline constexpr std::size_t kMaxTensors = 64;  // rows that checks have room for
+inline constexpr std::size_t kMaxTensors = 72;  // rows that checks have room for
 
 /// The row of a tensor of Buffers, which must have one.
 constexpr const TensorSpec& tensor_at(TensorView Buffers::*buffer,

@@ -422,6 +422,10 @@ def attention(
     scales_k: Array | None = None,
     scales_v: Array | None = None,
     channel_scales_k: Array | None = None,
+    scales_q: Array | None = None,
+    scale_layout: Literal["1x32", "1x128", "128x128"] | None = None,
+    allow_future_scales: bool = False,
+    quantize_probs: bool = False,
     k_dtype: str | None = None,
     v_dtype: str | None = None,
     rotary_cos: Array | None = None,
@@ -443,6 +447,7 @@ def attention(
     return_lse: bool = False,
     return_scores: Scores | None = None,
     return_saved: bool = False,
+    out_amax: Array | None = None,
     out: Array | None = None,
 ) -> Any: ...
 def attention_backward(
@@ -456,6 +461,7 @@ def attention_backward(
     d_lse: Array | None = None,
     delta: Array | None = None,
     descale_d_out: float | Numbers | None = None,
+    scales_d_out: Array | None = None,
     gradient_scales: Numbers | None = None,
     return_amax: bool = False,
     attn_mask: Array | None = None,
@@ -485,6 +491,12 @@ def attention_backward(
     lengths: Lengths | None = None,
     lengths_kv: Lengths | None = None,
     padding: Literal["auto", "padded", "packed"] | None = None,
+    scales_k: Array | None = None,
+    scales_v: Array | None = None,
+    scales_q: Array | None = None,
+    scale_layout: Literal["1x32", "1x128", "128x128"] | None = None,
+    allow_future_scales: bool = False,
+    quantize_probs: bool = False,
     descale_q: float | Numbers | None = None,
     descale_k: float | Numbers | None = None,
     descale_v: float | Numbers | None = None,
@@ -539,6 +551,10 @@ def explain(
     scales_k: Array | None = None,
     scales_v: Array | None = None,
     channel_scales_k: Array | None = None,
+    scales_q: Array | None = None,
+    scale_layout: Literal["1x32", "1x128", "128x128"] | None = None,
+    allow_future_scales: bool = False,
+    quantize_probs: bool = False,
     k_dtype: str | None = None,
     v_dtype: str | None = None,
     rotary_cos: Array | None = None,
@@ -560,6 +576,7 @@ def explain(
     return_lse: bool = False,
     return_scores: Scores | None = None,
     return_saved: bool = False,
+    out_amax: Array | None = None,
     out: Array | None = None,
 ) -> Selection: ...
 @overload
@@ -590,12 +607,36 @@ def plan_ranks(
     max_bytes: int,
     needs_grad: bool,
     keywords: dict[str, Any],
+    network: tuple[float, float, float, float] | None = None,
+    is_measured: bool = False,
 ) -> RankPlan: ...
+def measure_network(
+    link: Any, *, topology: tuple[int, int], timeout: float
+) -> tuple[float, float, float, float]: ...
+def agree_ranks(
+    link: Any,
+    text: str,
+    numbers: tuple[int, int, int, int],
+    *,
+    timeout: float,
+    policy: Policy | None = None,
+) -> list[list[int]]: ...
 def attention_ranks(
-    plan: RankPlan, link: Any, q: ArrayT, k: ArrayT, v: ArrayT, keywords: dict[str, Any]
+    plan: RankPlan,
+    link: Any,
+    q: ArrayT,
+    k: ArrayT,
+    v: ArrayT,
+    keywords: dict[str, Any],
+    activities: list[Any] | None = None,
 ) -> tuple[ArrayT, ArrayT]: ...
 def attention_ranks_backward(
-    plan: RankPlan, link: Any, d_out: ArrayT, saved: tuple[ArrayT, ...], keywords: dict[str, Any]
+    plan: RankPlan,
+    link: Any,
+    d_out: ArrayT,
+    saved: tuple[ArrayT, ...],
+    keywords: dict[str, Any],
+    activities: list[Any] | None = None,
 ) -> tuple[ArrayT, ArrayT, ArrayT, ArrayT | None]: ...
 def rank_pieces(
     layout: str, length: int, ranks: int, cu_seqlens: Sequence[int]

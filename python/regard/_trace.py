@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import sys
@@ -59,6 +60,32 @@ class _Group(NamedTuple):
     kernel: str
 
 
+class RankActivity(NamedTuple):
+    """What this rank did for a while in a call of `regard.torch.context_parallel`."""
+
+    direction: str
+    rank: int
+    step: str  # "2 of p2p"
+    kind: str  # "computing", or "waiting" for messages
+    begin: float  # seconds since the call began
+    end: float
+
+
+@contextlib.contextmanager
+def recorded_activities(direction: str, rank: int) -> Iterator[list[tuple[str, str, float, float]] | None]:
+    """A list for the activities of a call, which the open traces then receive; None where none is open."""
+    with _lock:
+        receivers = list(_open)
+    if not receivers:
+        yield None
+        return
+    activities: list[tuple[str, str, float, float]] = []
+    yield activities
+    made = [RankActivity(direction, rank, *activity) for activity in activities]
+    for receiver in receivers:
+        receiver.rank_activities.extend(made)
+
+
 class Calibration(NamedTuple):
     """The calls of one case, backend and direction: predicted and measured."""
 
@@ -114,6 +141,8 @@ class trace:  # noqa: N801 - used as a function
         [('flash', 'forward')]
 
     `summary()` is a table by layer and case, `to_json()` has every call, `plot()` draws bars.
+    `rank_activities` has what this rank did in calls of regard.torch.context_parallel, and when: it
+    computed, or waited for messages. Messages of a ring are hidden where it did not wait.
 
     Calls inside models, of torch's operators and of autograd's threads are recorded, too. A call's
     layer is the torch module that made it, by its name in the outermost module that was called, or
@@ -128,6 +157,7 @@ class trace:  # noqa: N801 - used as a function
     def __init__(self, model: Any = None) -> None:
         self._model = model
         self._recording = _core.Recording()
+        self.rank_activities: list[RankActivity] = []
 
     def __enter__(self) -> trace:
         with _lock:
@@ -182,7 +212,16 @@ class trace:  # noqa: N801 - used as a function
                          _share_text(calls, "share_of_bandwidth"), group.case])
         count = sum(map(len, groups.values()))
         return (_table(rows, {4, 5, 6, 7, 8}) +
-                f"\n{count} {'call' if count == 1 else 'calls'} in {_time_text(total)}")
+                f"\n{count} {'call' if count == 1 else 'calls'} in {_time_text(total)}" + self._ranks_text())
+
+    def _ranks_text(self) -> str:
+        """A line with what computing and waiting took on this rank; "" without ranks."""
+        if not self.rank_activities:
+            return ""
+        computing, waiting = (sum(a.end - a.begin for a in self.rank_activities if a.kind == kind)
+                              for kind in ("computing", "waiting"))
+        return (f"\nrank {self.rank_activities[0].rank}: computing {_time_text(computing)}, waiting for messages "
+                f"{_time_text(waiting)}")
 
     def calibration(self, limit: float = 1.5) -> list[Calibration]:
         """Where the cost model is off on this machine: cases whose measured time is more than
@@ -196,7 +235,11 @@ class trace:  # noqa: N801 - used as a function
     def to_json(self, indent: int | None = None) -> str:
         """Every call, and the machine's rates, as JSON."""
         return json.dumps({"regard": _core.__version__, "machine": _core.machine_rates(),
-                           "calls": [_fields(call) for call in self]}, indent=indent)
+                           "calls": [_fields(call) for call in self],
+                           **self._ranks_json()}, indent=indent)
+
+    def _ranks_json(self) -> dict[str, Any]:
+        return {"rank_activities": [a._asdict() for a in self.rank_activities]} if self.rank_activities else {}
 
     def plot(self, axes: Any = None) -> Any:
         """A bar for each layer, as long as the time of its calls, of one colour for each backend

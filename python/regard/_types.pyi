@@ -72,6 +72,10 @@ class AttentionOptions(TypedDict, total=False):
     scales_k: Array | None
     scales_v: Array | None
     channel_scales_k: Array | None
+    scales_q: Array | None
+    scale_layout: Literal["1x32", "1x128", "128x128"] | None
+    allow_future_scales: bool
+    quantize_probs: bool
     k_dtype: str | None
     v_dtype: str | None
     rotary_cos: Array | None
@@ -90,4 +94,5 @@ class AttentionOptions(TypedDict, total=False):
     layout: Layout
     backends: str | Sequence[str] | None
     policy: Policy | None
+    out_amax: Array | None
     out: Array | None

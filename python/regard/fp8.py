@@ -203,7 +203,6 @@ class Recipe(ABC):
     layout of the scales: neither scales nor histories are part of a selection."""
 
     kind: ClassVar[str]
-    scale_layout: ClassVar[str]
     fp8_format: str
 
     def format_of(self, backward: bool = False) -> Format:
@@ -254,7 +253,6 @@ class DelayedScaling(Recipe):
     """
 
     kind = "delayed"
-    scale_layout = "tensor"
 
     def __init__(self, margin: int = 0, fp8_format: str = "HYBRID", amax_history_len: int = 1024,
                  amax_compute_algo: str = "max", reduce_amax: bool = True) -> None:
@@ -312,7 +310,6 @@ class Float8CurrentScaling(Recipe):
     """
 
     kind = "current"
-    scale_layout = "tensor"
 
     def __init__(self, fp8_format: str = "HYBRID", use_power_2_scales: bool = False) -> None:
         self.fp8_format = _check_format(fp8_format, ("HYBRID", "E4M3"))
@@ -367,7 +364,6 @@ class MXFP8BlockScaling(_Blocks):
     """
 
     kind = "mxfp8"
-    scale_layout = "1x32"
 
     def __init__(self, margin: int = 0, fp8_format: str = "E4M3") -> None:
         if margin != 0:
@@ -405,7 +401,6 @@ class Float8BlockScaling(_Blocks):
     """
 
     kind = "block"
-    scale_layout = "1x128"
 
     def __init__(self, fp8_format: str = "E4M3", use_f32_scales: bool = False, x_block_scaling_dim: int = 1,
                  w_block_scaling_dim: int = 2, grad_block_scaling_dim: int = 1) -> None:

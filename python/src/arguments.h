@@ -53,6 +53,10 @@ enum Arg : int {
   kScalesK,
   kScalesV,
   kChannelScalesK,
+  kScalesQ,
+  kScaleLayout,
+  kAllowFutureScales,
+  kQuantizeProbs,
   kKDtype,
   kVDtype,
   kRotaryCos,
@@ -74,6 +78,7 @@ enum Arg : int {
   kReturnLse,
   kReturnScores,
   kReturnSaved,
+  kOutAmax,
   kOut,
   // of attention_backward alone
   kDOut,
@@ -81,6 +86,7 @@ enum Arg : int {
   kDLse,
   kDelta,
   kDescaleDOut,
+  kScalesDOut,
   kGradientScales,
   kReturnAmax,
   kArgCount

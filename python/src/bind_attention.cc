@@ -24,13 +24,15 @@ namespace {
   "cu_seqlens_kv=None, max_seqlen_q=None, max_seqlen_kv=None, lengths=None, "            \
   "lengths_kv=None, padding=None, page_table=None, cache_batch_idx=None, "               \
   "cache_leftpad=None, shared_prefix_kv=0, k_new=None, v_new=None, tree_mask=None, "     \
-  "scales_k=None, scales_v=None, channel_scales_k=None, k_dtype=None, v_dtype=None, "    \
+  "scales_k=None, scales_v=None, channel_scales_k=None, scales_q=None, "                 \
+  "scale_layout=None, allow_future_scales=False, quantize_probs=False, "                 \
+  "k_dtype=None, v_dtype=None, "                                                         \
   "rotary_cos=None, rotary_sin=None, rotary_interleaved=False, hadamard=False, "         \
   "positions=None, descale_q=None, "                                                     \
   "descale_k=None, descale_v=None, fp8_recipe=None, d_out_dtype=None, "                  \
   "gradient_dtype=None, dropout_p=0.0, seed=None, "                                      \
   "layout='BHSD', backends=None, policy=None, return_lse=False, return_scores=None, "    \
-  "return_saved=False, out=None)\n--\n\n"
+  "return_saved=False, out_amax=None, out=None)\n--\n\n"
 
 constexpr const char* kAttentionDoc =
     "attention(q, k, v, " REGARD_SIGNATURE
@@ -43,7 +45,8 @@ are NumPy arrays or objects with __dlpack__, of float64, float32, float16, bfloa
 Returns out [batch, heads, queries, head_dim of v], of q's kind and type (bfloat16 for 8 bits), or
 a tuple of out and what is requested, in this order: return_lse=True lse [batch, heads, queries],
 return_scores scores [batch, heads, queries, keys], both float32 (float64 beside float64), and
-return_saved=True a regard.Saved for attention_backward.
+return_saved=True a regard.Saved for attention_backward. out_amax, a float32 array of one element,
+receives the largest magnitude of out before it is rounded.
 
     >>> import numpy as np, regard
     >>> q = np.ones((1, 8, 5, 64), np.float32)
@@ -85,6 +88,10 @@ k and v may be int8 or 8-bit floats with scales, float32 arrays: scales_k and sc
 heads, rows of k] or [.., 1], in either layout, and channel_scales_k [kv heads, head_dim] for the columns of k.
 int8 needs them. k_new and v_new are then of q's type and quantised as they are written, with a new scale
 for each row where scales are one for each row.
+scales_q [batch, heads, queries] are those of q of 8-bit floats. With scale_layout='1x32' (MXFP8), '1x128' or
+'128x128' all three have one scale for each block of so many rows and columns, [.., blocks of rows, blocks of
+columns]. '128x128' and a causal mask need allow_future_scales=True: a block's scale tells of later rows.
+quantize_probs=True with q of 8-bit floats rounds probabilities to q's type, too, and their sum with them.
 
     >>> codes, scales = np.zeros((1, 2, 64, 64), np.int8), np.ones((1, 2, 64), np.float32)
     >>> new = np.full((1, 2, 1, 64), 2, np.float32)

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kBackwardDoc =
     "attention_backward(d_out, q, k, v, out, saved, *, d_lse=None, delta=None, descale_d_out=None, "
-    "gradient_scales=None, return_amax=False, attn_mask=None, "
+    "scales_d_out=None, gradient_scales=None, return_amax=False, attn_mask=None, "
     "attn_bias=None, is_causal=False, diagonal=None, window=(-1, -1), softmax_scale=None, "
     "softcap=0.0, score_function=None, mask_function=None, captured=None, "
     "score_callback=None, block_mask=None, block_size_q=0, block_size_kv=0, alibi_slopes=None, "
@@ -24,6 +24,8 @@ constexpr const char* kBackwardDoc =
     "seqlens_q=None, seqlens_kv=None, "
     "segment_ids_q=None, segment_ids_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, "
     "max_seqlen_q=None, max_seqlen_kv=None, lengths=None, lengths_kv=None, padding=None, "
+    "scales_k=None, scales_v=None, scales_q=None, scale_layout=None, allow_future_scales=False, "
+    "quantize_probs=False, "
     "descale_q=None, descale_k=None, descale_v=None, fp8_recipe=None, d_out_dtype=None, "
     "gradient_dtype=None, dropout_p=0.0, seed=None, layout='BHSD', backends=None, "
     "policy=None)\n--\n\n"
@@ -42,7 +44,8 @@ each with the shape, layout and kind of the array that it belongs to.
     >>> gradients.d_q.shape, gradients.d_bias
     ((1, 2, 5, 64), None)
 
-Where q, k and v are 8-bit floats, d_out may be one too, with descale_d_out (a number, or [batch, kv heads]),
+Where q, k and v are 8-bit floats, d_out may be one too, with descale_d_out (a number, or [batch, kv heads])
+or, beside scales_q, scales_d_out (float32 [batch, heads, queries], or of scale_layout's blocks),
 and gradient_dtype names the type of d_q, d_k and d_v, 'bf16' where it is left out. They are multiplied by
 gradient_scales, three numbers, before they are rounded; return_amax=True gives their largest magnitudes before
 that, as `amax` [3].
@@ -62,7 +65,9 @@ More: `python -m regard docs python`.)";
 
 constexpr Signature kBackward{"attention_backward",
                               {kDOut, kQ, kK, kV, kOut, kSaved},
-                              args_between(kQ, kPadding) | args_between(kDescaleQ, kPolicy) |
+                              args_between(kQ, kPadding) | args_between(kScalesK, kScalesV) |
+                                  args_between(kScalesQ, kQuantizeProbs) |
+                                  args_between(kDescaleQ, kPolicy) |
                                   args_between(kOut, kReturnAmax)};
 
 /// The gradients of one call: what the core writes, and what the caller gets.
@@ -136,6 +141,10 @@ void read_f8_scales(Call& call, const Arguments& arguments, Gradients* made) {
   if (PyObject* const given = arguments.given(kDescaleDOut)) {
     buffers.descale_d_out =
         call.inputs().number_or_numbers(given, "descale_d_out", "1, [1], or 2, [batch, kv heads]");
+  }
+  if (PyObject* const given = arguments.given(kScalesDOut)) {
+    buffers.scales_d_out =
+        call.inputs().any_view(array_from(given, "scales_d_out"), "scales_d_out");
   }
   if (PyObject* const given = arguments.given(kGradientScales)) {
     buffers.gradient_scales = call.inputs().numbers(given, "gradient_scales", "1, [3]");

@@ -1,10 +1,14 @@
 #include "bind_ranks.h"
 
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,7 +16,9 @@
 #include "bind_policy.h"
 #include "call.h"
 #include "call_scope.h"
+#include "distributed/agreement.h"
 #include "distributed/attention.h"
+#include "distributed/measure_network.h"
 #include "gil.h"
 #include "process_context.h"
 #include "python_communicator.h"
@@ -44,12 +50,17 @@ Arguments arguments_of(const std::vector<std::pair<Arg, nb::object>>& tensors,
 }
 
 /// By the name that the caller knows: which of the library's functions ran is no matter there.
-void check_ranks(const Call& call, const Status& status) {
+Status with_callers_name(const Status& status) {
   const std::string& text = status.message();
-  const bool is_own = text.rfind("[distributed::", 0) == 0 || text.rfind("[plan_agreed]", 0) == 0;
-  if (!is_own) return check(call, status);
-  check(call, Status(status.code(), "[context_parallel]" + text.substr(text.find(']') + 1)));
+  for (const char* own : {"[distributed::", "[plan_agreed]", "[measure_network]"}) {
+    if (text.rfind(own, 0) == 0) {
+      return Status(status.code(), "[context_parallel]" + text.substr(text.find(']') + 1));
+    }
+  }
+  return status;
 }
+
+void check_ranks(const Call& call, const Status& status) { check(call, with_callers_name(status)); }
 
 distributed::LayoutKind read_layout_kind(const std::string& name) {
   const auto kind = distributed::parse_layout(name);
@@ -82,6 +93,56 @@ RankPlan make_plan(const PlanWords& words, const nb::object& q, const nb::object
   return {*made};
 }
 
+/// agree() of all ranks on `text` and on the policy that holds for this call.
+std::vector<distributed::RankNumbers> agree_ranks(const nb::object& link, const std::string& text,
+                                                  const distributed::RankNumbers& numbers,
+                                                  double timeout, const nb::object& policy) {
+  const Policy* const given = policy_in(policy.ptr());
+  if (given == nullptr && !policy.is_none()) {
+    raise_type("policy (" + repr(policy.ptr()) + ") must be a regard.Policy or None");
+  }
+  const AmbientScopes scopes;
+  const ScopedPolicy scope(given == nullptr ? Policy() : *given);
+  Context& context = process_context();
+  PythonCommunicator communicator(link);
+  Expected<std::vector<distributed::RankNumbers>> all = Status();
+  {
+    const GilRelease unlocked;
+    all = distributed::agree(communicator, limits_of(timeout, INT32_MAX),
+                             text + " policy: " + distributed::policy_text(context), numbers,
+                             "context_parallel");
+  }
+  communicator.rethrow();
+  if (!all) raise_status(all.status());
+  return *all;
+}
+
+/// Seconds a message and bytes a second within a node, then between nodes.
+using LinkNumbers = std::array<double, 4>;
+
+nb::tuple measure_network(const nb::object& link, std::pair<int, int> topology, double timeout) {
+  PythonCommunicator communicator(link);
+  Expected<distributed::Network> network = Status();
+  {
+    const GilRelease unlocked;
+    network = distributed::measure_network(communicator, {topology.first, topology.second},
+                                           limits_of(timeout, INT32_MAX));
+  }
+  communicator.rethrow();
+  if (!network) raise_status(with_callers_name(network.status()));
+  return nb::make_tuple(network->latency, network->bandwidth, network->node_latency,
+                        network->node_bandwidth);
+}
+
+/// None, numbers that were measured, or numbers that the caller gave.
+distributed::Network network_of(const std::optional<LinkNumbers>& numbers, bool is_measured) {
+  if (!numbers) return {};
+  const auto& [latency, bandwidth, node_latency, node_bandwidth] = *numbers;
+  using Source = distributed::NetworkSource;
+  return {latency, bandwidth, node_latency, node_bandwidth,
+          is_measured ? Source::kMeasured : Source::kGiven};
+}
+
 /// Computes without the GIL, by run(context, communicator, launch); raises what went wrong, on this
 /// rank or another.
 template <class Run>
@@ -104,14 +165,38 @@ void run_on_ranks(Call* call, const nb::object& link, const Run& run) {
   check_ranks(*call, status);
 }
 
+/// What the call did and when, where the caller gives a list for it: appends (step, "computing" or
+/// "waiting", begin, end).
+class RecordedActivities {
+ public:
+  explicit RecordedActivities(const std::optional<nb::list>& to) : to_(to) {
+    record_.has_activities = to.has_value();
+  }
+  distributed::CallRecord* record() { return &record_; }
+  void hand_over() {
+    if (!to_) return;
+    for (const distributed::Activity& a : record_.activities) {
+      to_->append(nb::make_tuple(a.step, distributed::to_string(a.kind), a.begin, a.end));
+    }
+  }
+
+ private:
+  std::optional<nb::list> to_;
+  distributed::CallRecord record_;
+};
+
 nb::object attend(const RankPlan& plan, const nb::object& link, const nb::object& q,
-                  const nb::object& k, const nb::object& v, const nb::dict& keywords) {
+                  const nb::object& k, const nb::object& v, const nb::dict& keywords,
+                  const std::optional<nb::list>& activities) {
+  RecordedActivities recorded(activities);
   Arguments arguments = arguments_of({{kQ, q}, {kK, k}, {kV, v}}, keywords);
   arguments.value[kReturnLse] = Py_True;
   Call call(arguments, Call::Purpose::kCompute);
   run_on_ranks(&call, link, [&](Context& context, auto& communicator, const Launch& launch) {
-    return distributed::attention(context, communicator, plan.plan, call.request, nullptr, launch);
+    return distributed::attention(context, communicator, plan.plan, call.request, recorded.record(),
+                                  launch);
   });
+  recorded.hand_over();
   return call.result(nb::object());
 }
 
@@ -141,16 +226,19 @@ RankGradients make_gradients(Call* call, PyObject* d_out, PyObject* lse) {
 
 /// q, k, v, out, lse
 nb::object attend_backward(const RankPlan& plan, const nb::object& link, const nb::object& d_out,
-                           const nb::tuple& saved, const nb::dict& keywords) {
+                           const nb::tuple& saved, const nb::dict& keywords,
+                           const std::optional<nb::list>& activities) {
   if (saved.size() != 5) raise_value("saved must be a tuple of q, k, v, out and lse");
   const nb::object q = saved[0], k = saved[1], v = saved[2], out = saved[3], lse = saved[4];
   Call call(arguments_of({{kQ, q}, {kK, k}, {kV, v}, {kOut, out}}, keywords),
             Call::Purpose::kBackward);
   RankGradients made = make_gradients(&call, d_out.ptr(), lse.ptr());
+  RecordedActivities recorded(activities);
   run_on_ranks(&call, link, [&](Context& context, auto& communicator, const Launch& launch) {
-    return distributed::attention_backward(context, communicator, plan.plan, made.request, nullptr,
-                                           launch);
+    return distributed::attention_backward(context, communicator, plan.plan, made.request,
+                                           recorded.record(), launch);
   });
+  recorded.hand_over();
   const nb::object d_sinks =
       made.d_sinks.is_valid() ? call.as_callers_kind(made.d_sinks, Dtype::kF32) : nb::none();
   return nb::make_tuple(call.as_callers_kind(made.d_q, made.request.q.dtype),
@@ -184,7 +272,7 @@ void bind_ranks(nb::module_& module) {
          std::pair<std::int64_t, std::int64_t> seqlens, const std::string& layout,
          std::vector<std::int64_t> cu_seqlens, const std::string& comm,
          std::pair<int, int> topology, double timeout, std::int64_t max_bytes, bool needs_grad,
-         const nb::dict& keywords) {
+         const nb::dict& keywords, const std::optional<LinkNumbers>& network, bool is_measured) {
         const auto algorithm = distributed::parse_algorithm(comm);
         if (!algorithm) raise_value("comm ('" + comm + "') must be " + kAlgorithms);
         PlanWords words{rank, ranks, {}};
@@ -196,23 +284,38 @@ void bind_ranks(nb::module_& module) {
         options.algorithm = *algorithm;
         options.topology = {topology.first, topology.second};
         options.limits = limits_of(timeout, max_bytes);
+        options.network = network_of(network, is_measured);
         return make_plan(words, q, k, v, needs_grad, keywords);
       },
       "q"_a, "k"_a, "v"_a, nb::kw_only(), "rank"_a, "ranks"_a, "seqlens"_a, "layout"_a,
       "cu_seqlens"_a, "comm"_a, "topology"_a, "timeout"_a, "max_bytes"_a, "needs_grad"_a,
-      "keywords"_a,
+      "keywords"_a, "network"_a = nb::none(), "is_measured"_a = false,
       "The plan of a call on ranks that have agreed on all of it; q, k and v [batch, heads, rows "
       "of "
       "this rank, head_dim],\nseqlens the rows of q and of k on all ranks, topology groups and the "
-      "ranks of each, timeout in seconds for each\nstep, keywords those of attention. ValueError "
-      "for what ranks cannot compute.");
-  module.def("attention_ranks", &attend, "plan"_a, "link"_a, "q"_a, "k"_a, "v"_a, "keywords"_a,
-             "(out, lse) of this rank's rows; every rank must call it. link has rank, size, isend, "
-             "irecv and wait.\nRuntimeError with rank and step where a message fails or is late.");
+      "ranks of each, timeout in seconds for each\nstep, keywords those of attention, network "
+      "what measure_network returns. ValueError\nfor what ranks cannot compute.");
+  module.def("measure_network", &measure_network, "link"_a, nb::kw_only(), "topology"_a,
+             "timeout"_a,
+             "Seconds a message and bytes a second between ranks of a group of topology, then "
+             "between groups; the same on\nevery rank, and every rank must call it. Raises what "
+             "attention_ranks raises.");
+  module.def("agree_ranks", &agree_ranks, "link"_a, "text"_a, "numbers"_a, nb::kw_only(),
+             "timeout"_a, "policy"_a = nb::none(),
+             "The four numbers of every rank, by rank, where all ranks give the same text and have "
+             "the same policy; on every\nrank ValueError with both texts where they do not. link "
+             "and errors as of attention_ranks.");
+  module.def(
+      "attention_ranks", &attend, "plan"_a, "link"_a, "q"_a, "k"_a, "v"_a, "keywords"_a,
+      "activities"_a = nb::none(),
+      "(out, lse) of this rank's rows; every rank must call it. link has rank, size, isend, "
+      "irecv and wait.\nactivities: a list that receives (step, 'computing' or 'waiting', begin, "
+      "end in seconds since the call began).\nRuntimeError with rank and step where a message "
+      "fails or is late.");
   module.def("attention_ranks_backward", &attend_backward, "plan"_a, "link"_a, "d_out"_a, "saved"_a,
-             "keywords"_a,
+             "keywords"_a, "activities"_a = nb::none(),
              "(d_q, d_k, d_v, d_sinks) of this rank's rows, of q, k, v, out and lse in saved; "
-             "d_sinks [heads] is the sum of\nall ranks, None without sinks. Raises what "
+             "d_sinks [heads] is what these\nrows add to it, None without sinks. Raises what "
              "attention_ranks raises.");
   module.def("rank_pieces", &rank_pieces, "layout"_a, "length"_a, "ranks"_a, "cu_seqlens"_a,
              "The pieces (first position, length) of each rank, in the order of its tensors. "

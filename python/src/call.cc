@@ -64,14 +64,22 @@ std::string shape_words(const ShapeRule& rule) {
   return ranks + ", " + shapes;
 }
 
+/// Whether a tensor has at most two dimensions in each of its shapes: lists are taken, too.
+bool is_small(const TensorSpec& spec) {
+  if (spec.dtype != DtypeRule::kI32 && spec.dtype != DtypeRule::kF32) return false;
+  for (const ShapeRule::Alternative& shape : spec.shape.alternatives()) {
+    if (shape.rank > 2) return false;
+  }
+  return true;
+}
+
 std::vector<Vector> vectors_of_a_call() {
   std::vector<Vector> vectors;
   for (const TensorSpec& spec : kTensors) {
     const int arg = arg_named(spec.name);
-    const bool is_small = spec.dtype == DtypeRule::kI32 || spec.dtype == DtypeRule::kF32;
     // What a call may write is taken where it is, by read_keys.
     const bool may_be_written = !spec.written_with.empty() || spec.forward != TensorRole::kIn;
-    if (arg == kArgCount || may_be_written || !is_small) continue;
+    if (arg == kArgCount || may_be_written || !is_small(spec)) continue;
     const Vector::Kind kind = spec.dtype == DtypeRule::kI32 ? Vector::Kind::kIntegers
                               : is_one_number(spec.shape.alternatives()[0])
                                   ? Vector::Kind::kNumberOrNumbers
@@ -244,6 +252,24 @@ void Call::read_keys(const Arguments& arguments) {
   }
   read_as_given(kScalesK, &request.scales_k);
   read_as_given(kScalesV, &request.scales_v);
+  read_as_given(kScalesQ, &request.scales_q);
+  if (PyObject* const given = arguments.given(kScaleLayout)) {
+    constexpr const char* kAccepted = "'1x32', '1x128' or '128x128'";
+    const std::string_view word = read_text(given, "scale_layout", kAccepted);
+    for (const ScaleLayout layout :
+         {ScaleLayout::k1x32, ScaleLayout::k1x128, ScaleLayout::k128x128}) {
+      if (word == to_string(layout)) request.options.scale_layout = layout;
+    }
+    if (request.options.scale_layout == ScaleLayout::kRows) {
+      raise_value("scale_layout (" + repr(given) + ") must be " + kAccepted);
+    }
+  }
+  if (PyObject* const given = arguments.value[kAllowFutureScales]) {
+    request.options.allow_future_scales = read_bool(given, "allow_future_scales");
+  }
+  if (PyObject* const given = arguments.value[kQuantizeProbs]) {
+    request.options.quantize_probs = read_bool(given, "quantize_probs");
+  }
   read_as_given(kRotaryCos, &request.rotary_cos);
   read_as_given(kRotarySin, &request.rotary_sin);
   if (PyObject* const given = arguments.value[kRotaryInterleaved]) {

@@ -74,6 +74,7 @@ class Call {
   void read_dropout(const Arguments& arguments);
   void make_outputs(const Arguments& arguments);
   std::vector<npy_intp> shape_of_rows(const std::int64_t (&shape)[4]) const;
+  void take_amax(PyObject* object);
   void take_out(PyObject* object, const std::vector<npy_intp>& shape);
 
   PyObject* q_;

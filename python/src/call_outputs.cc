@@ -68,6 +68,7 @@ void Call::make_outputs(const Arguments& arguments) {
   } else {
     request.out = make_rows(shape, default_dtype_out(q.dtype), &out_);
   }
+  if (PyObject* given = arguments.given(kOutAmax)) take_amax(given);
   const npy_intp rows[4] = {q.shape[0], q.shape[1], q.shape[2], rows_of_keys(request)};
   const Dtype dtype = statistics_dtype(q.dtype);
   const bool packed = order_ == RowOrder::kPacked;
@@ -92,6 +93,18 @@ void Call::make_outputs(const Arguments& arguments) {
     request.options.d_lse = request.lse.present();  // a gradient of what is returned may follow
     request.saved_stats = make_output(4, pairs, dtype, &stats_);
   }
+}
+
+void Call::take_amax(PyObject* object) {
+  Array amax = array_from(object, "out_amax");
+  if (amax.dtype != Dtype::kF32 || PyArray_NDIM(amax.array) != 1 ||
+      PyArray_DIM(amax.array, 0) != 1 || PyArray_ISBYTESWAPPED(amax.array) ||
+      !PyArray_ISALIGNED(amax.array)) {
+    raise_value("out_amax (" + describe_array(amax) +
+                ") must be an aligned float32 array of shape (1,): it is written in place");
+  }
+  request.out_amax = inputs_.output(amax);
+  if (amax.owner.is_valid()) inputs_.keep(std::move(amax.owner));
 }
 
 void Call::take_out(PyObject* object, const std::vector<npy_intp>& shape) {

@@ -1,9 +1,9 @@
 #include "backends/backend_list.h"
 
-#include "backends/absent/backend.h"
 #include "backends/cpu_efficient/backend.h"
 #include "backends/cpu_flash/backend.h"
 #include "backends/cuda_efficient/backend.h"
+#include "backends/cuda_flash/backend.h"
 #include "backends/cuda_math/backend.h"
 #include "backends/cudnn/backend.h"
 #include "backends/math/backend.h"
@@ -25,12 +25,12 @@ std::span<const Backend* const> builtin_backends(DeviceType device, std::int32_t
   // shows why it cannot run. Nothing here is measured yet.
   static const Backend* const cuda_with_cudnn[] = {
       &cudnn::backend(),
-      &absent::cuda_flash(),
+      &cuda_flash::backend(),
       &cuda_efficient::backend(),
       &cuda_math::backend(),
   };
   static const Backend* const cuda_without_cudnn[] = {
-      &absent::cuda_flash(),
+      &cuda_flash::backend(),
       &cuda_efficient::backend(),
       &cuda_math::backend(),
       &cudnn::backend(),

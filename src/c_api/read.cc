@@ -108,11 +108,24 @@ static_assert(REGARD_FP8_RECIPE_NONE == static_cast<int>(Fp8Recipe::kNone) &&
               REGARD_FP8_RECIPE_CURRENT == static_cast<int>(Fp8Recipe::kCurrent) &&
               REGARD_FP8_RECIPE_MXFP8 == static_cast<int>(Fp8Recipe::kMxfp8) &&
               REGARD_FP8_RECIPE_BLOCK == static_cast<int>(Fp8Recipe::kBlock));
+static_assert(REGARD_SCALES_ROWS == static_cast<int>(ScaleLayout::kRows) &&
+              REGARD_SCALES_1X32 == static_cast<int>(ScaleLayout::k1x32) &&
+              REGARD_SCALES_1X128 == static_cast<int>(ScaleLayout::k1x128) &&
+              REGARD_SCALES_128X128 == static_cast<int>(ScaleLayout::k128x128));
 
 Status read_f8_options(const char* where, const regard_request& given, AttentionOptions* options) {
   Status status = check_choice(where, "fp8_recipe", given.fp8_recipe, REGARD_FP8_RECIPE_BLOCK);
-  if (status.ok()) status = check_choice(where, "reserved", given.reserved, 0);
+  if (status.ok()) {
+    status = check_choice(where, "scale_layout", given.scale_layout, REGARD_SCALES_128X128);
+  }
+  if (status.ok()) {
+    status = check_choice(where, "allow_future_scales", given.allow_future_scales, 1);
+  }
+  if (status.ok()) status = check_choice(where, "quantize_probs", given.quantize_probs, 1);
   if (!status.ok()) return status;
+  options->scale_layout = static_cast<ScaleLayout>(given.scale_layout);
+  options->allow_future_scales = given.allow_future_scales != 0;
+  options->quantize_probs = given.quantize_probs != 0;
   options->fp8_recipe = static_cast<Fp8Recipe>(given.fp8_recipe);
   struct Chosen {
     const char* name;

@@ -25,6 +25,11 @@ struct KvScales {
   const char* first = nullptr;  // key 0's, or page 0's first; null: nothing
   std::int64_t stride = 0;  // bytes from one key's to the next; 0: all keys of an entry have one
   std::int64_t page_stride = 0;  // bytes from one page to the next
+  // Of blocks: columns of one, and log2 of its rows. Where that is not 0, `first` is that of the
+  // entry's row 0 and key 0 lies in row `row`.
+  std::int64_t columns = 0;
+  std::int64_t rows_log2 = 0;
+  std::int64_t row = 0;
 };
 
 /// The rows of K, or of V, of one (b, kv head); row j belongs to key j.
@@ -66,6 +71,15 @@ REGARD_KERNEL_FN KvOperand kv_operand(const Problem& p, const View& view, const 
     constexpr std::int64_t kBytes = sizeof(float);
     scales = {row_address(factors.scales, entry, head_kv, first), factors.scales.stride[2] * kBytes,
               factors.scales.stride[0] * kBytes};
+    if (view.type != Element::kU4 && p.scale_columns != 0) {
+      scales.columns = p.scale_columns;
+      scales.rows_log2 = p.scale_rows_log2;
+    }
+    if (scales.rows_log2 != 0) {
+      const View& of = factors.scales;
+      scales.row = first + (of.starts.data != nullptr ? row_start(of.starts, b) : 0);
+      scales.first = of.data + (entry * of.stride[0] + head_kv * of.stride[1]) * kBytes;
+    }
   }
   return {row_address(view, entry, head_kv, first),
           view.stride[2] * bytes,
@@ -94,6 +108,26 @@ REGARD_KERNEL_FN float channel_scale(const Problem& p, std::int64_t head_kv, std
   const View& scales = p.channel_scales_k;
   if (!scales.present) return 1.0f;
   return *element_at<float>(scales, head_kv * scales.stride[0] + d * scales.stride[1]);
+}
+
+/// Of q or d_out.
+struct QueryRow {
+  std::int64_t b, h, i;
+};
+
+/// What element d of a row is multiplied by besides its descale, 1 without `scales`, of q or d_out.
+REGARD_KERNEL_FN float row_scale(const Problem& p, const View& scales, const QueryRow& of,
+                                 std::int64_t d) {
+  if (!scales.present) return 1.0f;
+  std::int64_t row = of.i, at = of.h * scales.stride[1];
+  if (scales.starts.data != nullptr) {
+    row += row_start(scales.starts, of.b);
+  } else {
+    at += of.b * scales.stride[0];
+  }
+  at += (row >> p.scale_rows_log2) * scales.stride[2];
+  if (p.scale_columns != 0) at += d / p.scale_columns * scales.stride[3];
+  return *element_at<float>(scales, at);
 }
 
 /// A copy of `keys` rows without gaps, [keys][dim].
@@ -133,9 +167,9 @@ REGARD_KERNEL_FN const char* row_of(const KvOperand& x, std::int64_t j) {
   return row_in_page(x.first, x.stride, x.pages, j);
 }
 
-/// Where the scale of row j lies; x has scales.
+/// Where the scale of row j lies, or those of its blocks; x has scales.
 REGARD_KERNEL_FN const float* scale_at(const KvOperand& x, std::int64_t j) {
-  const char* at = x.scales.first + j * x.scales.stride;
+  const char* at = x.scales.first + ((x.scales.row + j) >> x.scales.rows_log2) * x.scales.stride;
   if (x.pages.ids != nullptr) {
     KvPages pages = x.pages;
     pages.stride = x.scales.page_stride;
@@ -164,7 +198,11 @@ REGARD_KERNEL_FN KvOperand from_key(const KvOperand& x, std::int64_t j) {
   KvOperand rest = x;
   rest.first = row_of(x, j);
   if (x.scales.first != nullptr) {
-    rest.scales.first = reinterpret_cast<const char*>(scale_at(x, j));
+    if (x.scales.rows_log2 != 0) {
+      rest.scales.row += j;
+    } else {
+      rest.scales.first = reinterpret_cast<const char*>(scale_at(x, j));
+    }
   }
   rest.keys = x.keys - j;
   rest.pages.ids = nullptr;

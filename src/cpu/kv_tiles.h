@@ -48,6 +48,16 @@ static void multiply_row(typename V::Scalar* row, std::int64_t n, typename V::Sc
   for (; x < n; ++x) row[x] *= by;
 }
 
+/// Each block of `columns` elements times its scale.
+template <class V>
+static void multiply_blocks(typename V::Scalar* row, std::int64_t n, const float* scales,
+                            std::int64_t columns) {
+  for (std::int64_t begin = 0; begin < n; begin += columns, ++scales) {
+    const std::int64_t size = begin + columns < n ? columns : n - begin;
+    multiply_row<V>(row + begin, size, static_cast<typename V::Scalar>(*scales));
+  }
+}
+
 /// Codes of u4 become scale * code + minimum, group by group.
 template <class V>
 static void scale_groups(typename V::Scalar* row, std::int64_t n, const float* scales) {
@@ -86,6 +96,8 @@ static ProductInput<typename V::Scalar> convert_tile(const KvOperand& operand, s
       load_dense_row<V>(type, from, x.dim, row);
       if (type == Element::kU4) {
         scale_groups<V>(row, x.dim, scale_at(x, tile.begin + j));
+      } else if (x.scales.columns != 0) {
+        multiply_blocks<V>(row, x.dim, scale_at(x, tile.begin + j), x.scales.columns);
       } else if (x.scales.first != nullptr) {
         multiply_row<V>(row, x.dim, static_cast<T>(*scale_at(x, tile.begin + j)));
       }

@@ -26,6 +26,12 @@ void set_past_end(const Problem& p, const View& view, std::int64_t total, std::i
 
 }  // namespace
 
+void clear_amax(const View& amax, std::int64_t n) noexcept {
+  for (std::int64_t x = 0; amax.present && x < n; ++x) {
+    *problem::element_at<float>(amax, x * amax.stride[0]) = 0.0f;
+  }
+}
+
 void clear_outputs_past_end(const Problem& p) noexcept {
   constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
   set_past_end(p, p.out, p.total_q, p.num_heads_q, p.head_dim_v, 0.0f);

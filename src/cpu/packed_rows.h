@@ -7,6 +7,9 @@
 
 namespace regard::cpu {
 
+/// Before a kernel's tasks raise it: element x < n of an amax is 0.
+void clear_amax(const problem::View& amax, std::int64_t n) noexcept;
+
 void clear_outputs_past_end(const problem::Problem& p) noexcept;
 void clear_gradients_past_end(const problem::GradProblem& g) noexcept;
 

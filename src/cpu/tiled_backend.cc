@@ -231,10 +231,11 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   args->tile_kv = tile_kv(params, k);
   args->copies_values = traits_.copies;
   // Few rows read all types but f8e5m2, and rows of u4 that end within a group, where they are,
-  // unless a tile lies in several pages.
+  // unless a tile lies in several pages, or blocks of a row have scales.
   const auto is_converted = [&](Dtype dtype) {
     if (!shape.is_decode_kernel) return dtype != Dtype::kF32;
-    return dtype == Dtype::kF8E5M2 || dtype == Dtype::kU4;
+    const bool has_blocks = scale_layout_of(params.features) != ScaleLayout::kRows;
+    return dtype == Dtype::kF8E5M2 || dtype == Dtype::kU4 || (has_blocks && is_quantised(dtype));
   };
   const bool converts = params.features.has(Feature::kPaged) || is_converted(params.dtype_k) ||
                         is_converted(params.dtype_v);
@@ -321,6 +322,7 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
   const std::int64_t workers_bytes = worker_bytes * plan.workers;
   Functions functions;
   make_problem(params, buffers, &args.problem, &functions);
+  clear_amax(args.problem.out_amax, 1);
   args.functions = &function_kernel(plan.isa, sizeof(float));
   const std::int32_t workers = useful_workers(params, plan.workers);
   append_and_rotate(&args.problem, launch.workspace.data, {workers, worker_bytes, rest});

@@ -10,6 +10,11 @@
 //   int thread() const                      of the block's
 //   std::int64_t index() const, count() const        of the grid's blocks
 //   void sync() const                       a barrier of all threads; orders shared memory
+//   void sync_warp() const                  loads of shared memory stay behind it: a compiler that
+//                                           begins them all at once has no registers for them
+//   int uniform(int value) const            value, which all lanes of a warp have: the compiler
+//   then
+//                                           knows that they take the same branches by it
 //   T shuffle_xor(T value, int lanes) const value of the warp's lane (lane ^ lanes); all 32 take
 //   part shared<T>(byte offset, elements) const  a part of the block's shared memory, indexed as an
 //   array
@@ -18,8 +23,10 @@
 //
 //   bool sync_or(bool) const                a barrier; whether any thread passed true
 //   void copy_async(part, at, from) const   16 bytes of global memory, zeros where `from` is null;
-//   void wait_copies() const                and those of this thread are there; others need a
-//                                           barrier behind it
+//   void commit_copies() const              those since the last commit are a group
+//   void wait_copies() const                all of this thread are there; others need a barrier
+//                                           behind it
+//   void wait_groups<n>() const             the same but for its last n groups
 //   void load_matrices(part, at, to) const  a warp's four 8 x 8 matrices, whose rows begin at the
 //   void load_transposed(part, at, to) const  `at` of lanes 8 m + row; see tensor.cuh
 //                                           elements a lane gets
@@ -44,6 +51,15 @@ namespace regard::cuda {
 
 inline constexpr int kWarp = 32;
 
+/// x, which the compiler then computes where it stands: addresses that all steps of a loop share
+/// would otherwise fill registers.
+REGARD_DEVICE_FN int opaque(int x) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("" : "+r"(x));
+#endif
+  return x;
+}
+
 /// Four neighbours, moved in one piece; their first must stand at a multiple of four.
 template <class T>
 struct alignas(16) Vec4 {
@@ -59,6 +75,10 @@ class DeviceBlock {
   __device__ __forceinline__ std::int64_t index() const { return blockIdx.x; }
   __device__ __forceinline__ std::int64_t count() const { return gridDim.x; }
   __device__ __forceinline__ void sync() const { __syncthreads(); }
+  __device__ __forceinline__ void sync_warp() const { __syncwarp(); }
+  __device__ __forceinline__ int uniform(int value) const {
+    return __shfl_sync(0xffffffffu, value, 0);
+  }
   template <class T>
   __device__ __forceinline__ T shuffle_xor(T value, int lanes) const {
     return __shfl_xor_sync(0xffffffffu, value, lanes);
@@ -70,12 +90,17 @@ class DeviceBlock {
 
   __device__ __forceinline__ bool sync_or(bool value) const { return __syncthreads_or(value) != 0; }
   __device__ __forceinline__ void copy_async(std::uint16_t* to, int at, const void* from) const {
-    if (from == nullptr) {
-      *reinterpret_cast<uint4*>(to + at) = uint4{0, 0, 0, 0};
-      return;
-    }
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address(to + at)), "l"(from)
+    // The last operand is how many bytes are read; the others are zeros.
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address(to + at)), "l"(from),
+                 "r"(from == nullptr ? 0 : 16)
                  : "memory");
+  }
+  __device__ __forceinline__ void commit_copies() const {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+  template <int kGroups>
+  __device__ __forceinline__ void wait_groups() const {
+    asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
   }
   __device__ __forceinline__ void wait_copies() const {
     asm volatile("cp.async.wait_all;" ::: "memory");
@@ -117,6 +142,11 @@ class DeviceBlock {
 
   unsigned char* shared_;
 };
+
+template <class T>
+REGARD_DEVICE_FN T load_at(const T* from, int index) {
+  return from[index];
+}
 
 template <class T>
 REGARD_DEVICE_FN Vec4<T> load4(const T* from, int index) {

@@ -11,7 +11,7 @@
 // Launches of kernels, for .cu files alone. A kernel is a struct with
 //
 //   Args                     plain data, handed over by value
-//   kThreads, kSharedBytes   of a block
+//   kThreads, kSharedBytes   of a block; more than kStaticShared is requested at the launch
 //   kBlocks                  on a multiprocessor at once: what its registers must leave room for
 //   run(block, args)         one block's work: the tasks index(), index() + count(), ... of the
 //   grid
@@ -29,10 +29,19 @@ __device__ constexpr bool has_instructions() {
   return true;
 }
 
+/// Shared memory that every device gives a block unasked.
+inline constexpr int kStaticShared = 48 * 1024;
+
+template <class Kernel>
+inline constexpr bool kIsDynamic = (Kernel::kSharedBytes > kStaticShared);
+
 template <class Kernel>
 __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kBlocks)
     kernel_entry(const __grid_constant__ typename Kernel::Args args) {
-  if constexpr (has_instructions<Kernel>()) {
+  if constexpr (has_instructions<Kernel>() && kIsDynamic<Kernel>) {
+    extern __shared__ uint4 chunks[];
+    Kernel::run(DeviceBlock(reinterpret_cast<unsigned char*>(chunks)), args);
+  } else if constexpr (has_instructions<Kernel>()) {
     __shared__ alignas(16) unsigned char shared[Kernel::kSharedBytes];
     Kernel::run(DeviceBlock(shared), args);
   } else {
@@ -52,9 +61,17 @@ class DeviceRunner {
     constexpr std::int64_t kMaxBlocks = 0x7fffffff;
     const auto blocks = static_cast<unsigned>(tasks < kMaxBlocks ? tasks : kMaxBlocks);
     void* list[] = {const_cast<typename Kernel::Args*>(&args)};
+    const auto* const entry = reinterpret_cast<const void*>(&kernel_entry<Kernel>);
+    constexpr int kDynamic = kIsDynamic<Kernel> ? Kernel::kSharedBytes : 0;
+    if constexpr (kDynamic > 0) {
+      // At every launch, for it holds for a device alone; a capture allows it.
+      error_ = cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, kDynamic);
+    }
     // Not <<<>>>, whose error is the thread's last one, and that may be an earlier call's.
-    error_ = cudaLaunchKernel(reinterpret_cast<const void*>(&kernel_entry<Kernel>), dim3(blocks),
-                              dim3(Kernel::kThreads), list, 0, stream_);
+    if (error_ == cudaSuccess) {
+      error_ =
+          cudaLaunchKernel(entry, dim3(blocks), dim3(Kernel::kThreads), list, kDynamic, stream_);
+    }
     if (error_ != cudaSuccess) static_cast<void>(cudaGetLastError());
   }
 

@@ -21,6 +21,15 @@ inline constexpr int kChunk = 8;                        // elements of 16 bytes
 template <int kColumns>
 inline constexpr int kTensorPitch = kColumns + kChunk;
 
+/// Rows of kTensorPitch elements in shared memory.
+template <int kColumns>
+struct Pitched {
+  /// Where a chunk of a row begins, in elements.
+  REGARD_DEVICE_FN int at(int row, int chunk) {
+    return row * kTensorPitch<kColumns> + chunk * kChunk;
+  }
+};
+
 /// Sums of a warp's rows and kColumns columns, eight columns after eight.
 template <int kColumns>
 struct WarpSums {
@@ -222,19 +231,54 @@ REGARD_DEVICE_FN void add_row_products(const Block& block, const WarpRows<kDepth
   }
 }
 
-/// Sums of kTerms columns as a left operand: times `factor`, rounded.
+/// Sums of kTerms columns as a left operand: times factor[own row], rounded.
 template <Element kType, int kTerms>
-REGARD_DEVICE_FN WarpRows<kTerms> as_operand(const WarpSums<kTerms>& sums, float factor) {
+REGARD_DEVICE_FN WarpRows<kTerms> as_operand(const WarpSums<kTerms>& sums,
+                                             const float (&factor)[kLaneRows]) {
   WarpRows<kTerms> rows;
   REGARD_DEVICE_UNROLL
   for (int k = 0; k < kTerms / 16; ++k) {
     REGARD_DEVICE_UNROLL
     for (int x = 0; x < 4; ++x) {
       const float(&of)[4] = sums.at[2 * k + x / 2];
-      rows.at[k][x] = pack<kType>(of[x % 2 * 2] * factor, of[x % 2 * 2 + 1] * factor);
+      const float by = factor[x % 2];
+      rows.at[k][x] = pack<kType>(of[x % 2 * 2] * by, of[x % 2 * 2 + 1] * by);
     }
   }
   return rows;
+}
+template <Element kType, int kTerms>
+REGARD_DEVICE_FN WarpRows<kTerms> as_operand(const WarpSums<kTerms>& sums, float factor) {
+  return as_operand<kType>(sums, {factor, factor});
+}
+
+/// What a lane's rows of an operand are multiplied by, a power of two each, and its inverse.
+struct RowScales {
+  float scale[kLaneRows], inverse[kLaneRows];
+};
+
+/// Sums of kTerms columns become a left operand, each row's largest magnitude in [2^14, 2^15): f16
+/// has no numbers below 2^-24, and gradients of scores may all be smaller. Those of a row that are
+/// 2^-39 of the largest become 0.
+template <Element kType, int kTerms, class Block>
+REGARD_DEVICE_FN WarpRows<kTerms> as_scaled_operand(const Block& block,
+                                                    const WarpSums<kTerms>& sums,
+                                                    RowScales* scales) {
+  REGARD_DEVICE_UNROLL
+  for (int i = 0; i < kLaneRows; ++i) {
+    float largest = 0.0f;
+    REGARD_DEVICE_UNROLL
+    for (int n = 0; n < kTerms / 4; ++n) {
+      largest = __builtin_fmaxf(largest, __builtin_fabsf(sums.at[n / 2][2 * i + n % 2]));
+    }
+    largest = max_of_lanes(block, largest);
+    // Held to scales whose inverses are numbers of f32 with all of their bits.
+    const std::uint32_t exponent = problem::bits_of(largest) >> 23;
+    const std::uint32_t held = exponent < 20 ? 20 : exponent > 234 ? 234 : exponent;
+    scales->scale[i] = problem::f32_of((268u - held) << 23);
+    scales->inverse[i] = problem::f32_of((held - 14u) << 23);
+  }
+  return as_operand<kType>(sums, scales->scale);
 }
 
 /// first and second += 16 columns of left rows, those from n * 16 on of `rows`, which has kTerms
@@ -267,13 +311,13 @@ REGARD_DEVICE_FN void add_tile_product(const Block& block, const WarpRows<kTerms
   }
 }
 
-/// sums = sums * rescale[own row] + left rows, each tile summed for itself: tensor cores do not
-/// round sums but cut them off, which over all keys of a long row would add up.
-template <Element kType, int kTerms, int kColumns, class Block, class Shared>
-REGARD_DEVICE_FN void rescale_add_tile_product(const Block& block, const WarpRows<kTerms>& left,
-                                               Shared rows, std::int64_t columns,
-                                               const float (&rescale)[kLaneRows],
-                                               WarpSums<kColumns>* sums) {
+/// Calls join(sum, product, own row) for each of the sums and what left rows add to it, each tile
+/// summed for itself: tensor cores do not round sums but cut them off, which over all keys of a
+/// long row would add up.
+template <Element kType, int kTerms, int kColumns, class Block, class Shared, class Join>
+REGARD_DEVICE_FN void join_tile_product(const Block& block, const WarpRows<kTerms>& left,
+                                        Shared rows, std::int64_t columns, WarpSums<kColumns>* sums,
+                                        Join join) {
   REGARD_DEVICE_UNROLL
   for (int n = 0; n < kColumns / 16; ++n) {
     if (n * 16 >= columns) break;
@@ -281,10 +325,33 @@ REGARD_DEVICE_FN void rescale_add_tile_product(const Block& block, const WarpRow
     add_columns<kType, kTerms, kColumns>(block, left, rows, n, of_tile[0], of_tile[1]);
     REGARD_DEVICE_UNROLL
     for (int x = 0; x < 8; ++x) {
-      float& sum = sums->at[2 * n + x / 4][x % 4];
-      sum = __builtin_fmaf(sum, rescale[x % 4 / 2], of_tile[x / 4][x % 4]);
+      join(&sums->at[2 * n + x / 4][x % 4], of_tile[x / 4][x % 4], x % 4 / 2);
     }
   }
+}
+
+/// sums += left rows * factor[own row].
+template <Element kType, int kTerms, int kColumns, class Block, class Shared>
+REGARD_DEVICE_FN void add_scaled_tile_product(const Block& block, const WarpRows<kTerms>& left,
+                                              Shared rows, std::int64_t columns,
+                                              const float (&factor)[kLaneRows],
+                                              WarpSums<kColumns>* sums) {
+  join_tile_product<kType>(block, left, rows, columns, sums,
+                           [&](float* sum, float product, int row) {
+                             *sum = __builtin_fmaf(product, factor[row], *sum);
+                           });
+}
+
+/// sums = sums * rescale[own row] + left rows.
+template <Element kType, int kTerms, int kColumns, class Block, class Shared>
+REGARD_DEVICE_FN void rescale_add_tile_product(const Block& block, const WarpRows<kTerms>& left,
+                                               Shared rows, std::int64_t columns,
+                                               const float (&rescale)[kLaneRows],
+                                               WarpSums<kColumns>* sums) {
+  join_tile_product<kType>(block, left, rows, columns, sums,
+                           [&](float* sum, float product, int row) {
+                             *sum = __builtin_fmaf(*sum, rescale[row], product);
+                           });
 }
 
 /// Column n * 8 + x, x of a lane's two, of the lane's row i, by choices: an index that is no
@@ -302,8 +369,9 @@ REGARD_DEVICE_FN float chosen(const WarpSums<kColumns>& sums, int n, int i, int 
 }
 
 /// sums += left * factor rows, in f32, one term after another, and none where `left` is hidden:
-/// behind it `rows` may hold infinities or NaN.
-template <Element kType, int kTerms, int kColumns, class Block, class Shared>
+/// behind it `rows`, in shared memory as `Layout` has them, may hold infinities or NaN.
+template <Element kType, template <int> class Layout, int kTerms, int kColumns, class Block,
+          class Shared>
 REGARD_DEVICE_FN void add_visible_terms(const Block& block, const WarpSums<kTerms>& left,
                                         Shared rows, float factor, WarpSums<kColumns>* sums) {
   REGARD_DEVICE_NO_UNROLL
@@ -317,7 +385,7 @@ REGARD_DEVICE_FN void add_visible_terms(const Block& block, const WarpSums<kTerm
       const float weight = value * factor;
       REGARD_DEVICE_UNROLL
       for (int c = 0; c < kColumns / 8; ++c) {
-        const int at = key * kTensorPitch<kColumns> + c * 8 + lane_column(block);
+        const int at = Layout<kColumns>::at(key, c) + lane_column(block);
         const std::uint16_t first = rows[at], second = rows[at + 1];
         sums->at[c][2 * i] += weight * widen<kType>(first);
         sums->at[c][2 * i + 1] += weight * widen<kType>(second);
@@ -344,13 +412,14 @@ REGARD_DEVICE_FN void store_pair(Element type, char* row, std::int64_t column, s
   if (both) to[1] = static_cast<std::uint16_t>(word >> 16);
 }
 
-/// Writes sums * scale[own row] to the warp's rows and the columns from `column` on.
+/// Writes sums * scale[own row] to the lane's rows `row` and row + 8, and the columns from `column`
+/// on.
 template <Element kType, int kColumns, class Block, class Rows>
-REGARD_DEVICE_FN void write_sums(const Block& block, const Rows& rows, std::int64_t column,
+REGARD_DEVICE_FN void write_sums(const Block& block, const Rows& rows, int row, std::int64_t column,
                                  const WarpSums<kColumns>& sums, const float (&scale)[kLaneRows]) {
   REGARD_DEVICE_UNROLL
   for (int i = 0; i < kLaneRows; ++i) {
-    char* const to = Rows::row(rows, lane_row(block) + i * 8);
+    char* const to = Rows::row(rows, row + i * 8);
     if (to == nullptr) continue;
     REGARD_DEVICE_UNROLL
     for (int n = 0; n < kColumns / 8; ++n) {

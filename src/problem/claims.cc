@@ -85,12 +85,19 @@ Claims cpu_forward_claims() {
       claims.dtypes.push_back({claim.q, kv, claim.out, claim.error_bound});
     }
   }
-  claims.features = claims.features.with(
-      {Feature::kPacked, Feature::kPaged, Feature::kCacheBatchIdx, Feature::kCacheLeftpad,
-       Feature::kTreeMask, Feature::kAppendKv, Feature::kRotary, Feature::kRotaryInterleaved,
-       Feature::kPositions, Feature::kHadamard, Feature::kScales, Feature::kScalesPerToken,
-       Feature::kChannelScales, Feature::kKvDtypesDiffer, Feature::kScoreFunction,
-       Feature::kMaskFunction, Feature::kCaptured, Feature::kBlockMask, Feature::kScoreCallback});
+  claims.features = claims.features.with({Feature::kPacked,        Feature::kPaged,
+                                          Feature::kCacheBatchIdx, Feature::kCacheLeftpad,
+                                          Feature::kTreeMask,      Feature::kAppendKv,
+                                          Feature::kRotary,        Feature::kRotaryInterleaved,
+                                          Feature::kPositions,     Feature::kHadamard,
+                                          Feature::kScales,        Feature::kScalesPerToken,
+                                          Feature::kChannelScales, Feature::kKvDtypesDiffer,
+                                          Feature::kScoreFunction, Feature::kMaskFunction,
+                                          Feature::kCaptured,      Feature::kBlockMask,
+                                          Feature::kScoreCallback, Feature::kOutAmax,
+                                          Feature::kScalesQ,       Feature::kScales1x32,
+                                          Feature::kScales1x128,   Feature::kScales128x128,
+                                          Feature::kFutureScales,  Feature::kQuantizedProbs});
   return claims;
 }
 
@@ -111,11 +118,15 @@ Claims backward_claims(const Claims& forward) {
   Claims claims = forward;
   claims.features =
       claims.features
-          .without({Feature::kDescales, Feature::kDescalesPerHead, Feature::kPaged,
-                    Feature::kCacheBatchIdx, Feature::kCacheLeftpad, Feature::kTreeMask,
-                    Feature::kAppendKv, Feature::kRotary, Feature::kRotaryInterleaved,
-                    Feature::kPositions, Feature::kHadamard, Feature::kScales,
-                    Feature::kScalesPerToken, Feature::kChannelScales, Feature::kKvDtypesDiffer})
+          .without(
+              {Feature::kDescales,       Feature::kDescalesPerHead, Feature::kPaged,
+               Feature::kCacheBatchIdx,  Feature::kCacheLeftpad,    Feature::kTreeMask,
+               Feature::kAppendKv,       Feature::kRotary,          Feature::kRotaryInterleaved,
+               Feature::kPositions,      Feature::kHadamard,        Feature::kScales,
+               Feature::kScalesPerToken, Feature::kChannelScales,   Feature::kKvDtypesDiffer,
+               Feature::kOutAmax,        Feature::kScalesQ,         Feature::kScales1x32,
+               Feature::kScales1x128,    Feature::kScales128x128,   Feature::kFutureScales,
+               Feature::kQuantizedProbs})
           .with({Feature::kDLse, Feature::kDelta});
   claims.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 3e-6},
                    {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 4e-3},
@@ -127,7 +138,10 @@ Claims backward_claims(const Claims& forward) {
 
 Claims cpu_backward_claims(const Claims& forward) {
   Claims claims = backward_claims(forward);
-  claims.features = claims.features.with({Feature::kDescales, Feature::kDescalesPerHead});
+  claims.features = claims.features.with(
+      {Feature::kDescales, Feature::kDescalesPerHead, Feature::kScales, Feature::kScalesPerToken,
+       Feature::kScalesQ, Feature::kScales1x32, Feature::kScales1x128, Feature::kScales128x128,
+       Feature::kFutureScales, Feature::kQuantizedProbs});
   for (const DtypeClaim& claim : f8_backward_claims()) claims.dtypes.push_back(claim);
   return claims;
 }

@@ -23,6 +23,10 @@ enum class Element : std::uint8_t {
   kU4 = 11
 };
 
+REGARD_KERNEL_FN bool is_8_bit_float(Element type) {
+  return type == Element::kF8E4M3 || type == Element::kF8E5M2;
+}
+
 REGARD_KERNEL_FN std::uint32_t bits_of(float x) { return __builtin_bit_cast(std::uint32_t, x); }
 REGARD_KERNEL_FN float f32_of(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
 

@@ -13,6 +13,7 @@ struct GradProblem {
   View d_out;                 // [B,Hq,Sq,Dv]
   View delta, d_lse;          // [B,Hq,Sq]
   View descale_d_out;         // [B,Hkv], broadcast by strides
+  View scales_d_out;          // as problem.scales_q
   View d_q, d_k, d_v;         // as q, k, v
   View gradient_scales;       // [3]: what d_q, d_k and d_v are multiplied by
   View gradient_amax;         // [3], f32: their largest magnitudes before that; 0 at first
@@ -20,6 +21,11 @@ struct GradProblem {
   View d_sinks;               // [Hq]
   bool bias_is_full[4] = {};  // dimensions of attn_bias that are not broadcast
 };
+
+/// So are dS, to d_out's type.
+REGARD_KERNEL_FN bool rounds_d_scores(const GradProblem& g) {
+  return rounds_probs(g.problem) && is_8_bit_float(g.d_out.type);
+}
 
 /// The row maximum and sum of row (b, h, i); lse is the maximum of a sum of 1.
 template <class T>
@@ -43,19 +49,30 @@ REGARD_KERNEL_FN double sink_share(const SavedRow<T>& saved, T sink) {
   return __builtin_exp(below) / static_cast<double>(saved.sum);
 }
 
-/// Whether probabilities that add up to `sum` are all of row (b, h, i)'s. An lse alone, and `out`
-/// with it, may be merged from more keys than a call has; less than f16's rounding may be missing.
+/// That of row (b, h, i); 0 without sinks.
 template <class T>
-REGARD_KERNEL_FN bool is_whole_row(const GradProblem& g, std::int64_t b, std::int64_t h,
-                                   std::int64_t i, T sum) {
-  if (!g.saved_is_lse) return true;
+REGARD_KERNEL_FN double sink_share(const GradProblem& g, std::int64_t b, std::int64_t h,
+                                   std::int64_t i) {
   const View& sinks = g.problem.sinks;
-  double found = static_cast<double>(sum);
-  if (sinks.present) {
-    const auto sink = static_cast<T>(*element_at<float>(sinks, h * sinks.stride[0]));
-    found += sink_share(saved_row<T>(g, b, h, i), sink);
-  }
-  return found > 1.0 - 0x1p-12;
+  if (!sinks.present) return 0.0;
+  const auto sink = static_cast<T>(*element_at<float>(sinks, h * sinks.stride[0]));
+  return sink_share(saved_row<T>(g, b, h, i), sink);
+}
+
+/// *sum, that of P dP over row (b, h, i), whose P add up to `share`, becomes the row's delta.
+/// False, and *sum as it was, where they are not all of the row's: an lse alone, and `out` with it,
+/// may be merged from more keys than a call has; less than f16's rounding may be missing.
+///
+/// P and the sink's share add up to 1, but for scores that the forward summed in another order:
+/// where one P is near 1, that would be all of dP - delta.
+template <class T>
+REGARD_KERNEL_FN bool complete_delta(const GradProblem& g, std::int64_t b, std::int64_t h,
+                                     std::int64_t i, T share, T* sum) {
+  const double of_sink = sink_share<T>(g, b, h, i);
+  if (g.saved_is_lse && !(static_cast<double>(share) + of_sink > 1.0 - 0x1p-12)) return false;
+  const T whole = share + static_cast<T>(of_sink);
+  if (whole > T(0)) *sum /= whole;
+  return true;
 }
 
 /// The gradients that gradient_scales and gradient_amax have an element each for.
@@ -67,20 +84,9 @@ REGARD_KERNEL_FN double gradient_scale(const GradProblem& g, GradientOf of) {
   return *element_at<float>(scales, static_cast<std::int64_t>(of) * scales.stride[0]);
 }
 
-/// A magnitude's bits grow with it, and those of NaN are the largest.
-REGARD_KERNEL_FN std::uint32_t magnitude_bits(float x) { return bits_of(x) & 0x7fffffffu; }
-
 #if !defined(__CUDACC__)
-/// Workers raise the same element.
 REGARD_KERNEL_FN void raise_amax(const GradProblem& g, GradientOf of, float magnitude) {
-  const View& view = g.gradient_amax;
-  auto* const amax =
-      element_at<std::uint32_t>(view, static_cast<std::int64_t>(of) * view.stride[0]);
-  const std::uint32_t bits = magnitude_bits(magnitude);
-  std::uint32_t found = __atomic_load_n(amax, __ATOMIC_RELAXED);
-  while (found < bits && !__atomic_compare_exchange_n(amax, &found, bits, true, __ATOMIC_RELAXED,
-                                                      __ATOMIC_RELAXED)) {
-  }
+  raise_amax(g.gradient_amax, static_cast<std::int64_t>(of), magnitude);
 }
 #endif
 

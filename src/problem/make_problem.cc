@@ -1,6 +1,7 @@
 #include "problem/make_problem.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -184,6 +185,7 @@ void make_problem(const AttentionParams& params, const Buffers& buffers, Problem
   set_row_numbers(buffers.lse, queries, &p.lse);
   set_row_numbers(buffers.saved_stats, queries, &p.stats);
   set_view(buffers.scores_out, &p.scores);
+  set_view(buffers.out_amax, &p.out_amax);
   set_view(buffers.attn_mask, &p.mask);
   set_view(buffers.attn_bias, &p.bias);
   set_view(buffers.tree_mask, &p.tree);
@@ -200,6 +202,10 @@ void make_problem(const AttentionParams& params, const Buffers& buffers, Problem
   set_rows(buffers.scales_k, keys, &p.scales_k);
   set_rows(buffers.scales_v, keys, &p.scales_v);
   set_view(buffers.channel_scales_k, &p.channel_scales_k);
+  set_rows(buffers.scales_q, queries, &p.scales_q);
+  const ScaleBlock block = block_of(scale_layout_of(params.features));
+  p.scale_columns = block.columns;
+  p.scale_rows_log2 = std::countr_zero(static_cast<std::uint64_t>(block.rows));
   p.scales_k_of_rows = has_scale_a_row(buffers.scales_k, buffers.k);
   p.scales_v_of_rows = has_scale_a_row(buffers.scales_v, buffers.v);
   set_view(buffers.k_new, &p.k_new);
@@ -211,6 +217,7 @@ void make_problem(const AttentionParams& params, const Buffers& buffers, Problem
   p.rotary_half = params.rotary_dim / 2;
   p.rotary_interleaved = params.features.has(Feature::kRotaryInterleaved);
   p.hadamard = params.features.has(Feature::kHadamard);
+  if (params.features.has(Feature::kQuantizedProbs)) p.probs_type = p.q.type;
   set_pages(buffers.page_table, params.page_size, &p.pages);
 
   set_descale(buffers.descale_q, &p.descale_q);
@@ -271,6 +278,7 @@ void make_grad_problem(const AttentionParams& params, const Buffers& buffers,
   set_rows(gradients.d_k, keys, &g.d_k);
   set_rows(gradients.d_v, keys, &g.d_v);
   set_descale(gradients.descale_d_out, &g.descale_d_out);
+  set_rows(gradients.scales_d_out, queries, &g.scales_d_out);
   set_view(gradients.gradient_scales, &g.gradient_scales);
   set_view(gradients.gradient_amax, &g.gradient_amax);
   set_view(gradients.d_bias, &g.d_bias);

@@ -71,6 +71,27 @@ REGARD_KERNEL_FN double descale_of(const View& view, std::int64_t b, std::int64_
   return *element_at<float>(view, b * view.stride[0] + head_kv * view.stride[1]);
 }
 
+/// A magnitude's bits grow with it, and those of NaN are the largest.
+REGARD_KERNEL_FN std::uint32_t magnitude_bits(float x) { return bits_of(x) & 0x7fffffffu; }
+
+/// The bits of the larger magnitude, x or what `bits` are of.
+REGARD_KERNEL_FN std::uint32_t larger_magnitude(std::uint32_t bits, float x) {
+  const std::uint32_t other = magnitude_bits(x);
+  return other > bits ? other : bits;
+}
+
+#if !defined(__CUDACC__)
+/// Raises element `index` of out_amax or gradient_amax, as other workers do at the same time.
+REGARD_KERNEL_FN void raise_amax(const View& view, std::int64_t index, float magnitude) {
+  auto* const amax = element_at<std::uint32_t>(view, index * view.stride[0]);
+  const std::uint32_t bits = magnitude_bits(magnitude);
+  std::uint32_t found = __atomic_load_n(amax, __ATOMIC_RELAXED);
+  while (found < bits && !__atomic_compare_exchange_n(amax, &found, bits, true, __ATOMIC_RELAXED,
+                                                      __ATOMIC_RELAXED)) {
+  }
+}
+#endif
+
 enum class CapturedType : std::uint8_t { kF32 = 0, kF64, kBf16, kF16, kI32, kI64, kBytes };
 
 /// A tensor that functions read; strides in elements. Past its rank extents are 1.
@@ -131,6 +152,7 @@ struct Problem {
   View lse;                              // [B,Hq,Sq]
   View stats;                            // [B,Hq,Sq,2]: row maximum and row sum
   View scores;                           // [B,Hq,Sq,Skv]
+  View out_amax;                         // [1], f32: out's largest magnitude; 0 at first
   View mask, bias;                       // [B,Hq,Sq,Skv], broadcast by strides
   View tree;                             // [B,Sq,tree_keys], of the last keys of each sequence
   std::int64_t tree_keys = 0;            //
@@ -146,6 +168,10 @@ struct Problem {
   bool scales_k_of_rows = false;         // one for each row, which comes with a new row
   bool scales_v_of_rows = false;         //
   View channel_scales_k;                 // [Hkv,Dqk]
+  View scales_q;                         // [B,Hq,Sq], or of blocks of rows and columns
+  // Of blocks: columns of one, 0 where scales are of rows; and log2 of its rows. Not of u4.
+  std::int64_t scale_columns = 0;
+  std::int64_t scale_rows_log2 = 0;
 
   DiagonalKind diagonal = DiagonalKind::kTopLeft;
   ScoresStage scores_stage = ScoresStage::kNone;
@@ -162,12 +188,16 @@ struct Problem {
   bool negates_scores = false;  // softmax_scale < 0 and not prescale_scores
   float softmax_scale_f32 = 1.0f;
   float softcap_f32 = 0.0f;
+  Element probs_type = Element::kF32;  // probabilities have the numbers of it where it has 8 bits
   semantics::Dropout dropout{};
   // Kept apart: arguments of a CUDA kernel have 4 KB.
   const Functions* functions = nullptr;  // there where one of the next is true
   bool edits_by_function = false;        // a score may become -inf anywhere
   bool masks_by_function = false;
 };
+
+/// Probabilities are rounded to 8 bits.
+REGARD_KERNEL_FN bool rounds_probs(const Problem& p) { return is_8_bit_float(p.probs_type); }
 
 /// Keys are hidden by data, not by arithmetic alone.
 REGARD_KERNEL_FN bool has_data_mask(const Problem& p) {

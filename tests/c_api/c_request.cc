@@ -65,6 +65,9 @@ CRequest::CRequest(const AttentionRequest& from) : options_(from.options) {
   r.block_size_q = options_.block_size_q;
   r.block_size_kv = options_.block_size_kv;
   r.fp8_recipe = static_cast<regard_fp8_recipe>(options_.fp8_recipe);
+  r.scale_layout = static_cast<regard_scale_layout>(options_.scale_layout);
+  r.allow_future_scales = options_.allow_future_scales ? 1 : 0;
+  r.quantize_probs = options_.quantize_probs ? 1 : 0;
   if (options_.dtype_d_out) {
     dtype_d_out_ = c_dtype(*options_.dtype_d_out);
     r.dtype_d_out = &dtype_d_out_;

@@ -42,8 +42,8 @@ static_assert(sizeof(DLTensor) == sizeof(regard_tensor) &&
 
 // No padding: the tail of a struct is fields, and an uninitialised byte cannot look like one.
 static_assert(sizeof(regard_request) ==
-              44 * sizeof(void*) + sizeof(size_t) + 6 * sizeof(void*) + 10 * 8 + 10 * 4);
-static_assert(sizeof(regard_gradients) == sizeof(size_t) + 21 * sizeof(void*) + 2 * 8 + 2 * 4);
+              46 * sizeof(void*) + sizeof(size_t) + 6 * sizeof(void*) + 10 * 8 + 12 * 4);
+static_assert(sizeof(regard_gradients) == sizeof(size_t) + 22 * sizeof(void*) + 2 * 8 + 2 * 4);
 static_assert(sizeof(regard_policy) == sizeof(size_t) + 11 * sizeof(void*));
 static_assert(sizeof(regard_launch) == 2 * sizeof(size_t) + 4 * sizeof(void*));
 
@@ -169,6 +169,7 @@ TEST(CRequest, EveryTensorGoesWhereItsNameSays) {
                                "scales_k",
                                "scales_v",
                                "channel_scales_k",
+                               "scales_q",
                                "block_mask",
                                "captured0",
                                "captured1",
@@ -187,7 +188,8 @@ TEST(CRequest, EveryTensorGoesWhereItsNameSays) {
                                "cache_batch_idx",
                                "descale_q",
                                "descale_k",
-                               "descale_v"};
+                               "descale_v",
+                               "out_amax"};
   for (std::size_t i = 0; i < std::size(names); ++i) {
     SmallCall call;
     const std::int64_t shape[4] = {-1, 1, 1, 1};

@@ -54,7 +54,7 @@ class Planted(unittest.TestCase):
     def test_budgets_are_the_kernels_own(self):
         """KERNELS repeats what the structs state."""
         stated = {}
-        for component in ("cuda", "backends/cuda_math", "backends/cuda_efficient"):
+        for component in ("cuda", "backends/cuda_math", "backends/cuda_efficient", "backends/cuda_flash"):
             for file in (ROOT / "src" / component).glob("*.cuh"):
                 name = None
                 for line in file.read_text().splitlines():
@@ -62,8 +62,8 @@ class Planted(unittest.TestCase):
                         name = component.split("/")[-1] + "::" + line.split()[1]
                     elif name and "static constexpr int kBlocks = " in line:
                         # "condition ? 1 : 2": the fewest
-                        numbers = line.split("=")[1].split("?")[-1]
-                        stated[name] = min(int(n) for n in re.findall(r"\d+", numbers))
+                        numbers = re.findall(r"[=?:] (\d+)", line)
+                        stated[name] = min(int(n) for n in numbers)
         self.assertEqual(stated, check_ptxas.KERNELS)
 
 

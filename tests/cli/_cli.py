@@ -108,7 +108,7 @@ class CliTest(unittest.TestCase):
         done = self.cli(*args, "--json", code=code, env=env)
         found = json.loads(done.stdout, object_pairs_hook=self.unique)
         self.assertEqual(found["schema_version"], 1)
-        self.assertEqual(found["exit_code"], code)
+        self.assertEqual(found["exit_code"], done.returncode)
         return found
 
     def unique(self, pairs):

@@ -71,10 +71,12 @@ class Guide(CliTest):
         self.assertEqual(self.left_behind(), [])
 
     def test_peer_that_is_none(self):
+        begin = time.monotonic()
         self.refused("guide", *SHORT, "-o", self.page, "--peer", self.dir / "none", code=FAILED,
                      names=["none", "No such file"])
         self.refused("guide", *SHORT, "-o", self.page, "--peer", "/bin/false", code=FAILED,
                      names=["/bin/false"])
+        self.assertLess(time.monotonic() - begin, 60)  # half of what a peer that is silent is given
         self.assertEqual(self.left_behind(), [])
 
     def test_peer(self):

@@ -7,7 +7,7 @@ import subprocess
 import time
 import unittest
 
-from _cli import CLI, FAILED, INTERRUPTED, CliTest, environment
+from _cli import CLI, FAILED, INTERRUPTED, OK, CliTest, environment
 
 CASES = "# two of them\nb1 hq2 sq8 d8 f32\nb1 hq2 sq9 d8 f32 grad\n\n"
 
@@ -21,6 +21,17 @@ class Tune(CliTest):
     def tune(self, *args, code=0, **env):
         return self.document("tune", "--quick", "--threads", "1", "--cases", self.cases, *args, code=code,
                              env={**self.cache, **env})
+
+    def tune_until(self, is_done):
+        """A problem is not kept where the machine's speed changed while it was measured: again."""
+        for _ in range(20):
+            if is_done(self.document("tune", "--quick", "--threads", "1", "--cases", self.cases,
+                                     code=(OK, FAILED), env=self.cache)):
+                return
+        self.fail("the machine's speed changes all the time")
+
+    def tune_until_kept(self):
+        self.tune_until(lambda found: found["measured"] == 0)
 
     def entries(self):
         return sorted((self.dir / "cache" / "regard" / "tuning").glob("*/*/*.entry"))
@@ -65,9 +76,8 @@ class Tune(CliTest):
         self.assertIn("default rates", done.stdout)
 
     def test_what_was_measured_is_kept(self):
-        self.tune()
-        entries = self.entries()
-        self.assertEqual(len(entries), 2)
+        self.tune_until_kept()
+        self.assertEqual(len(self.entries()), 2)
         found = self.tune("-o", self.dir / "again.txt")
         self.assertEqual((found["measured"], found["reused"]), (0, 2))
         # Another number of threads is another environment, another number of rounds another condition.
@@ -77,7 +87,7 @@ class Tune(CliTest):
         self.assertNotIn(".tmp", " ".join(str(p) for p in self.dir.rglob("*")))
 
     def test_damaged_and_foreign_entries_are_measured_again_and_reported(self):
-        self.tune()
+        self.tune_until_kept()
         one, two = self.entries()
         text = one.read_text()
         for damaged in (text[:-1], text[: len(text) // 2], "", "garbage", "regard-tuning 1\n",
@@ -89,10 +99,11 @@ class Tune(CliTest):
                 self.assertEqual((found["measured"], found["reused"]), (1, 1))
                 self.assertEqual(len(found["notes"]), 1)
                 self.assertIn(one.name, found["notes"][0])
-                self.assertEqual(one.read_text().split(" : ")[1:2] != [], True)
+                self.tune_until_kept()
+                self.assertNotEqual(one.read_text().split(" : ")[1:2], [])
         one.unlink()
         one.mkdir()
-        self.tune(code=FAILED)
+        self.tune_until(lambda found: found["exit_code"] == FAILED)
 
     def test_text(self):
         text = self.cli("tune", "--quick", "--threads", "1", "--cases", self.cases, "-o",
@@ -139,7 +150,7 @@ class Tune(CliTest):
             found = json.loads(program.communicate(timeout=300)[0])
             self.assertEqual(found["exit_code"], 0)
             self.assertEqual(found["measured"] + found["reused"], 2)
-        self.assertEqual(self.tune()["reused"] + self.tune()["reused"] > 0, True)
+        self.tune_until_kept()
 
     def test_an_interrupt_keeps_what_is_measured(self):
         many = self.put("many.txt", "".join(f"b1 hq8 sq{n} d64 f32\n" for n in range(300, 360)).encode())

@@ -40,6 +40,25 @@ const EightBitCase kCases[] = {
     {"u4_parts", "b2 hq4 hkv2 sq5 skv70 d34 dv42 f32 kv=u4 layout=strided causal diag=br lse"},
     {"u4_prompt", "b1 hq4 hkv2 sq65 skv127 d64 f16 kv=u4 v=i8 window=30,0 diag=br lse"},
     {"hadamard", "b2 hq4 hkv2 sq3 skv70 d64 bf16 kv=u4 append=3 lens=kv rotary=32 hadamard lse"},
+    {"amax_few_rows", "b2 hq8 hkv2 sq1 skv700 d72 f8e4m3 lens descales=head amax poison"},
+    {"amax_splits", "b1 hq8 hkv2 sq3 skv5000 d40 f16 amax"},
+    {"amax_packed", "b3 hq4 hkv2 sq40 skv40 d17 bf16 packed causal diag=tl dropout=0.2 amax"},
+    {"amax_out_f8", "b2 hq2 sq65 skv127 d33 f8e5m2 out=f8e5m2 data=large descales amax"},
+    {"amax_grad", "b2 hq2 sq33 skv65 d20 f8e4m3 out=f8e4m3 descales amax saved grad"},
+    {"scales_1x32", "b2 hq4 hkv2 sq33 skv65 d72 f8e4m3 scales=1x32 scales_q causal diag=br lse"},
+    {"scales_1x128", "b2 hq4 hkv2 sq5 skv700 d160 f8e5m2 scales=1x128 scales_q lens lse poison"},
+    {"scales_128x128",
+     "b2 hq4 hkv2 sq140 skv300 d144 f8e4m3 scales=128x128 scales_q descales=head lse"},
+    {"scales_decode", "b3 hq8 hkv2 sq1 skv300 d96 f8e4m3 scales=1x32 scales_q lens=kv lse"},
+    {"scales_decode_blocks", "b2 hq8 hkv2 sq2 skv5000 d128 bf16 kv=f8e4m3 scales=128x128 lse"},
+    {"scales_paged",
+     "b2 hq8 hkv2 sq1 skv320 d128 bf16 kv=f8e4m3 paged page_size=16 scales=1x32 lens=kv lse"},
+    {"scales_packed",
+     "b3 hq4 hkv2 sq150 skv150 d40 f8e4m3 packed scales=128x128 scales_q causal diag=tl "
+     "future_scales lse"},
+    {"scales_leftpad",
+     "b2 hq4 hkv2 sq3 skv300 d64 bf16 kv=i8 v=f8e5m2 scales=128x128 cache_leftpad lse"},
+    {"scales_of_q", "b2 hq4 hkv2 sq40 skv65 d33 f8e5m2 scales_q descales lse"},
     {"large", "b1 hq2 sq33 skv65 d16 f8e4m3 data=large lse"},
     {"gradients",
      "b2 hq4 hkv2 sq33 skv65 d32 f8e4m3 d_out=f8e5m2 gradients=f8e5m2 descales=head "
@@ -50,6 +69,40 @@ const EightBitCase kCases[] = {
     {"gradients_packed",
      "b3 hq4 hkv2 sq40 skv40 d16 f8e4m3 gradients=f8e4m3 packed descales=head "
      "causal diag=tl dropout=0.2 saved grad"},
+    {"gradients_1x32",
+     "b2 hq4 hkv2 sq33 skv65 d72 f8e4m3 d_out=f8e5m2 gradients=bf16 scales=1x32 scales_q causal "
+     "diag=br saved grad poison"},
+    {"gradients_1x128",
+     "b1 hq4 hkv2 sq40 skv140 d160 f8e5m2 d_out=f8e5m2 gradients=f32 scales=1x128 scales_q "
+     "descales=head lens saved grad delta"},
+    {"gradients_128x128",
+     "b2 hq2 sq140 skv300 d20 f8e4m3 out=f8e4m3 d_out=f8e4m3 gradients=f8e5m2 scales=128x128 "
+     "scales_q sinks dropout=0.2 saved grad"},
+    {"gradients_scales_packed",
+     "b3 hq4 hkv2 sq150 skv150 d40 f8e4m3 d_out=f8e5m2 gradients=f16 packed scales=128x128 "
+     "scales_q "
+     "causal diag=tl future_scales saved grad"},
+    {"gradients_scales_of_rows",
+     "b2 hq4 hkv2 sq40 skv65 d33 f8e5m2 d_out=f8e4m3 gradients=bf16 scales=token scales_q sinks "
+     "bias lse grad d_lse"},
+    {"gradients_scales_of_k",
+     "b2 hq4 hkv2 sq40 skv65 d33 f8e5m2 d_out=bf16 gradients=bf16 scales=all saved grad"},
+    {"probs",
+     "b2 hq4 hkv2 sq33 skv65 d32 f8e4m3 quantized_probs causal diag=br descales=head lse poison"},
+    {"probs_window",
+     "b2 hq2 sq65 skv200 d33 f8e5m2 quantized_probs window=16,0 diag=br out=f32 saved"},
+    {"probs_decode", "b2 hq8 hkv2 sq1 skv5000 d64 f8e4m3 quantized_probs lens=kv sinks lse"},
+    {"probs_dropout",
+     "b2 hq2 sq40 skv300 d20 f8e4m3 quantized_probs out=f8e4m3 dropout=0.2 bias amax"},
+    {"probs_gradients",
+     "b2 hq4 hkv2 sq33 skv65 d32 f8e4m3 d_out=f8e5m2 gradients=bf16 quantized_probs causal diag=br "
+     "saved grad poison"},
+    {"probs_gradients_lse",
+     "b2 hq2 sq65 skv200 d20 f8e5m2 d_out=f8e4m3 gradients=f32 quantized_probs softcap=3 sinks lse "
+     "grad d_lse"},
+    {"probs_gradients_wide",
+     "b2 hq4 hkv2 sq40 skv140 d33 f8e4m3 d_out=f32 gradients=f32 quantized_probs bias dropout=0.2 "
+     "saved grad"},
     {"gradients_bf16", "b2 hq4 hkv2 sq33 skv65 d64 bf16 descales=head saved grad delta"},
     {"strided", "b2 hq3 sq33 skv65 d20 f8e4m3 layout=strided align=1 segments descales lse poison"},
 };

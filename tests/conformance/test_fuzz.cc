@@ -85,7 +85,7 @@ TEST(Fuzz, CoversEveryPairOfFeaturesThatABackendClaims) {
       if (n % 4 == 0) add(conformance::random_grad_case(1, n));  // what a backward is given
       if (n + 1 != 3000 && n + 1 != 20000) continue;
       const std::vector<std::string> missing = coverage.missing_pairs(info, n + 1 == 3000 ? 5 : 20);
-      EXPECT_TRUE(missing.empty()) << missing.front() << " and " << missing.size() - 1 << " more";
+      EXPECT_EQ(missing, std::vector<std::string>());
     }
     EXPECT_FALSE(coverage.missing_pairs(info, 20001).empty());
   }

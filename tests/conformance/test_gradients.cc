@@ -39,10 +39,11 @@ Problem problem_of(const std::string& text, bool dense = true) {
   return make_problem(parse_case(text).value(), {conformance::Guard::kCanaries, dense});
 }
 
-/// The models take no packed sequences and no descales, and delta from out as it is stored.
+/// The models take no packed sequences, descales and scales, and delta from out as it is stored.
 Case simplified(Case c) {
   c.params.features =
-      c.params.features.without({Feature::kPacked, Feature::kDescales, Feature::kDescalesPerHead});
+      c.params.features.without({Feature::kPacked, Feature::kDescales, Feature::kDescalesPerHead,
+                                 Feature::kScales, Feature::kScalesPerToken, Feature::kScalesQ});
   if (is_f8(c.params.dtype_out)) c.params.dtype_out = Dtype::kBf16;
   canonicalize(c);
   conformance::normalize_layout(&c);

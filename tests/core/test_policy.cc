@@ -153,6 +153,23 @@ TEST(PolicySources, LimitsThatAreNoneAreRefusedWhereverTheyAreSet) {
   EXPECT_EQ(answer({}), "[context policy] max_workspace_bytes of policy (-1) must be at least 0");
 }
 
+TEST(PolicySources, TheResolvedPolicyIsThatOfADecision) {
+  Context context(env_with("REGARD_DENY", "efficient"));
+  Policy of_context;
+  of_context.max_error = 0.25;
+  context.set_policy(of_context);
+  Policy call;
+  call.prefer = {{kFlash}};
+  const std::vector<BackendRef> denied{kEfficient}, allowed{kMath, kFlash};
+  EXPECT_EQ(resolved_policy(context), chosen_by(context).policy);
+  EXPECT_EQ(resolved_policy(context).max_error, 0.25);
+  EXPECT_EQ(resolved_policy(context).deny, denied);
+  const ScopedPolicy scope(only(allowed));
+  EXPECT_EQ(resolved_policy(context, call), chosen_by(context, call).policy);
+  EXPECT_EQ(resolved_policy(context, call).only, allowed);
+  EXPECT_EQ(resolved_policy(context, call).prefer, call.prefer);
+}
+
 TEST(PolicySources, NestedScopesNarrowAndReplaceScopesReplace) {
   Context context(described_env());
   const ScopedPolicy outer(only({kMath, kEfficient}));

@@ -27,6 +27,7 @@ Problem dense(const char* text) {
 }
 
 std::vector<char> bytes_of(const TensorView& view) {
+  if (!view.present()) return {};
   const auto* const data = static_cast<const char*>(view.data);
   return {data, data + regard::bytes_of(view.dtype, view.num_elements())};
 }
@@ -60,6 +61,14 @@ TEST(ScalesData, IsCheckedBeforeAnythingIsWritten) {
       {kGroups, &Buffers::v_new, 161, kInfinity, "v_new[1,0,0,1] (inf), expected finite"},
       {"b1 hq1 sq1 skv8 d8 f32 kv=i8 scales=all channel_scales append lens_kv=3",
        &Buffers::channel_scales_k, 5, 0.0f, "channel_scales_k[0,5] (0)"},
+      {"b1 hq2 sq3 skv8 d40 f8e4m3 scales=1x32 scales_q", &Buffers::scales_k, 3 * 2 + 1, 0.0f,
+       "scales_k[0,0,3,1] (0), expected finite and more than"},
+      {"b1 hq2 sq3 skv8 d40 f8e4m3 scales=1x32 scales_q", &Buffers::scales_q, (3 + 2) * 2, kNaN,
+       "scales_q[0,1,2,0] (nan), expected finite and more than"},
+      {"b1 hq2 sq3 skv200 d8 f8e4m3 scales=128x128", &Buffers::scales_v, 3, -1.0f,
+       "scales_v[0,1,1,0] (-1), expected finite and more than"},
+      {"b1 hq2 sq3 skv8 d40 f8e4m3 scales_q", &Buffers::scales_q, 4, 0.0f,
+       "scales_q[0,1,1] (0), expected finite and more than"},
   };
   for (const Bad& b : bad) {
     Context context;
@@ -76,6 +85,70 @@ TEST(ScalesData, IsCheckedBeforeAnythingIsWritten) {
     EXPECT_EQ(bytes_of(r.k), k) << b.fragment;
     EXPECT_EQ(bytes_of(r.v), v) << b.fragment;
     EXPECT_EQ(bytes_of(r.scales_v), scales) << b.fragment;
+  }
+}
+
+// Scales of blocks and of q: which there may be, by name.
+TEST(ScalesLayout, IsRefusedByName) {
+  struct Refused {
+    const char* text;
+    void (*change)(AttentionRequest&);
+    const char* fragment;
+  };
+  const Refused refused[] = {
+      {"b1 hq1 sq3 skv8 d40 f8e4m3 scales=1x32 scales_q",
+       [](AttentionRequest& r) { r.options.scale_layout = ScaleLayout::kRows; },
+       "shape of scales_k ([1,1,8,2]) must be "},
+      {"b1 hq1 sq3 skv8 d40 f8e4m3 scales=token",
+       [](AttentionRequest& r) { r.options.scale_layout = ScaleLayout::k1x32; },
+       "rank of scales_k (3) must be 4, with a scale for each block, where scale_layout is 1x32"},
+      {"b1 hq1 sq3 skv8 d40 f8e4m3 scales=1x32",
+       [](AttentionRequest& r) { r.options.scale_layout = ScaleLayout::k1x128; },
+       "shape of scales_k ([1,1,8,2])"},
+      {"b1 hq1 sq3 skv8 d40 f8e4m3",
+       [](AttentionRequest& r) { r.options.scale_layout = ScaleLayout::k1x32; },
+       "scale_layout (1x32) must be left out without scales_q, scales_k and scales_v"},
+      {"b1 hq1 sq3 skv8 d40 bf16",
+       [](AttentionRequest& r) {
+         static float scales[3];
+         r.scales_q = make_view(scales, {1, 1, 3});
+       },
+       "scales_q (given) must be left out where q is bf16, not f8e4m3 or f8e5m2"},
+      {"b1 hq1 sq3 skv8 d40 f8e4m3 scales=128x128",
+       [](AttentionRequest& r) {
+         r.options.is_causal = true;
+         r.options.diagonal = Diagonal::kTopLeft;
+       },
+       "scale_layout (128x128) must be 1x128 or 1x32 with a causal mask, or allow_future_scales"},
+      {"b1 hq1 sq3 skv8 d40 f8e4m3 scales_q",
+       [](AttentionRequest& r) { r.options.hadamard = true; }, "head_dim_qk (40) must be a power"},
+      {"b1 hq1 sq3 skv8 d32 f8e4m3 scales_q",
+       [](AttentionRequest& r) { r.options.hadamard = true; },
+       "scales_q (present) must be left out with rotary embedding or hadamard"},
+  };
+  for (const Refused& x : refused) {
+    Problem problem = dense(x.text);
+    AttentionRequest request = problem.request();
+    x.change(request);
+    const Expected<AttentionParams> params = describe(request);
+    ASSERT_FALSE(params.ok()) << x.fragment;
+    EXPECT_NE(params.status().message().find(x.fragment), std::string::npos)
+        << params.status().message();
+  }
+}
+
+// With a mask that hides nothing later, or with leave, blocks of rows are as good as any.
+TEST(ScalesLayout, OfRowsIsTakenWithLeave) {
+  for (const bool causal : {false, true}) {
+    Problem problem = dense("b1 hq1 sq3 skv8 d40 f8e4m3 scales=128x128");
+    AttentionRequest request = problem.request();
+    request.options.is_causal = causal;
+    request.options.diagonal = Diagonal::kTopLeft;
+    request.options.allow_future_scales = true;
+    const Expected<AttentionParams> params = describe(request);
+    ASSERT_TRUE(params.ok()) << params.status().message();
+    EXPECT_TRUE(params->features.has(Feature::kFutureScales));
+    EXPECT_TRUE(params->features.has(Feature::kScales128x128));
   }
 }
 

@@ -4,6 +4,8 @@
 
 #include "backends/cuda_efficient/efficient_backend.h"
 #include "backends/cuda_efficient/steps.cuh"
+#include "backends/cuda_flash/flash_backend.h"
+#include "backends/cuda_flash/steps.cuh"
 #include "backends/cuda_math/math_backend.h"
 #include "backends/cuda_math/steps.cuh"
 #include "tests/support/backends.h"
@@ -59,8 +61,13 @@ Status efficient_backward(const cuda_efficient::BackwardArgs& args, bool on_tens
       [&](HostRunner& run) { cuda_efficient::run_backward(run, args, on_tensor_cores); });
 }
 
+Status flash_forward(const cuda_flash::ForwardArgs& args, void*) {
+  return on_host([&](HostRunner& run) { cuda_flash::run_forward(run, args); });
+}
+
 constexpr cuda_math::Launcher kMathLauncher = {math_forward, math_backward};
 constexpr cuda_efficient::Launcher kEfficientLauncher = {efficient_forward, efficient_backward};
+constexpr cuda_flash::Launcher kFlashLauncher = {flash_forward};
 
 BackendInfo on_cpu(BackendInfo info) {
   info.device = DeviceType::kCpu;
@@ -74,21 +81,29 @@ Schedule& schedule() {
   return now;
 }
 
+bool HostBackend::serves(const AttentionParams& params) const {
+  Policy policy;
+  policy.only = std::vector<BackendRef>{ref};
+  return explain(*context, params, policy).ok();
+}
+
 std::vector<HostBackend> make_host_backends() {
-  const auto serve = [](const char* name, std::shared_ptr<const Backend> backend, int sm) {
+  const auto serve = [](const std::string& name, std::shared_ptr<const Backend> backend, int sm) {
     Env env = test::make_context(Isa::kScalar)->env();
     env.sm_version = sm;
     auto context = std::make_shared<Context>(std::move(env));
     const BackendRef ref =
         register_backend(*context, name, std::move(backend), test::NoSuite()).value();
-    return HostBackend{std::move(context), ref, sm >= cuda_efficient::kTensorSm};
+    return HostBackend{std::move(context), ref, sm >= cuda::kTensorSm, name == "cuda_flash"};
   };
   const auto math =
       std::make_shared<cuda_math::MathBackend>(on_cpu(cuda_math::make_info()), kMathLauncher);
   const auto efficient = std::make_shared<cuda_efficient::EfficientBackend>(
       on_cpu(cuda_efficient::make_info()), kEfficientLauncher);
+  const auto flash =
+      std::make_shared<cuda_flash::FlashBackend>(on_cpu(cuda_flash::make_info()), kFlashLauncher);
   return {serve("cuda_math", math, 75), serve("cuda_efficient", efficient, 75),
-          serve("cuda_efficient", efficient, 80)};
+          serve("cuda_flash", flash, 80), serve("cuda_efficient", efficient, 80)};
 }
 
 }  // namespace regard::cuda_test

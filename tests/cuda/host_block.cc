@@ -101,6 +101,7 @@ class Fibers {
       fiber.state = State::kReady;
       fiber.shuffles = 0;
       fiber.copies = 0;
+      fiber.groups = 0;
       fiber.fibers = this;
       fiber.block = HostBlock(this, n, index, count);
     }
@@ -151,21 +152,25 @@ class Fibers {
     Fiber& fiber = fibers_[static_cast<std::size_t>(thread)];
     if (fiber.copies == kMaxCopies) throw HostError("a thread waits for too many copies");
     fiber.copied_to[fiber.copies] = offset;
+    fiber.group_of[fiber.copies] = fiber.groups;
     fiber.copied[fiber.copies++] = chunk;
     constexpr Chunk kUnknown{{~std::uint64_t{0}, ~std::uint64_t{0}}};
     memory_.write(thread, offset, sizeof(Chunk), &kUnknown);
   }
   REGARD_UNWATCHED void end_copies(int thread) {
     Fiber& fiber = fibers_[static_cast<std::size_t>(thread)];
-    for (int n = 0; n < fiber.copies; ++n) {
-      const Chunk chunk = fiber.copied[n];
-      memory_.write(thread, fiber.copied_to[n], sizeof(Chunk), &chunk);
-    }
-    fiber.copies = 0;
+    end_groups(thread, ++fiber.groups);
+  }
+  REGARD_UNWATCHED void commit_copies(int thread) {
+    ++fibers_[static_cast<std::size_t>(thread)].groups;
+  }
+  /// All groups that were committed but for the last `pending` are there.
+  REGARD_UNWATCHED void end_all_but(int thread, int pending) {
+    end_groups(thread, fibers_[static_cast<std::size_t>(thread)].groups - pending);
   }
 
  private:
-  static constexpr int kMaxCopies = 32;
+  static constexpr int kMaxCopies = 256;
   enum class State : std::uint8_t { kReady, kAtBarrier, kAtShuffle, kDone };
   struct Fiber {
     Fibers* fibers = nullptr;
@@ -177,10 +182,30 @@ class Fibers {
     Sent sent[2];
     bool says = false;  // at a barrier
     int copies = 0;     // that it has not waited for
+    int groups = 0;     // that were committed
     int copied_to[kMaxCopies];
+    int group_of[kMaxCopies];
     Chunk copied[kMaxCopies];
     HostBlock block{nullptr, 0, 0, 0};
   };
+
+  /// Ends the copies of groups before `end`; the others move to the front.
+  REGARD_UNWATCHED void end_groups(int thread, int end) {
+    Fiber& fiber = fibers_[static_cast<std::size_t>(thread)];
+    int kept = 0;
+    for (int n = 0; n < fiber.copies; ++n) {
+      const Chunk chunk = fiber.copied[n];
+      const int to = fiber.copied_to[n], group = fiber.group_of[n];
+      if (group < end) {
+        memory_.write(thread, to, sizeof(Chunk), &chunk);
+        continue;
+      }
+      fiber.copied[kept] = chunk;
+      fiber.copied_to[kept] = to;
+      fiber.group_of[kept++] = group;
+    }
+    fiber.copies = kept;
+  }
 
   /// Lets every thread that can go on until it waits; false where none could.
   bool run_ready() {
@@ -331,7 +356,9 @@ void HostBlock::copy_async(const HostShared<std::uint16_t>& to, int at, const vo
   fibers_->begin_copy(thread_, to.check_vector(at), chunk);
 }
 
+void HostBlock::commit_copies() const { fibers_->commit_copies(thread_); }
 void HostBlock::wait_copies() const { fibers_->end_copies(thread_); }
+void HostBlock::wait_last(int groups) const { fibers_->end_all_but(thread_, groups); }
 
 void HostBlock::load_four(const HostShared<std::uint16_t>& from, int at, bool transposed,
                           std::uint32_t (&to)[4], std::source_location where) const {

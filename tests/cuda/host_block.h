@@ -154,6 +154,11 @@ class HostShared {
 };
 
 template <class T>
+T load_at(const HostShared<T>& from, int index) {
+  return from[index];
+}
+
+template <class T>
 cuda::Vec4<T> load4(const HostShared<T>& from, int index) {
   from.check_vector(index);
   cuda::Vec4<T> value;
@@ -190,6 +195,12 @@ class HostBlock {
   std::int64_t count() const { return count_; }
   void sync(std::source_location where = std::source_location::current()) const;
 
+  void sync_warp() const {}
+  int uniform(int value, std::source_location where = std::source_location::current()) const {
+    const int slot = send({{static_cast<std::uint64_t>(value)}}, where);
+    if (static_cast<int>(sent_by(0, slot).word[0]) == value) return value;
+    throw HostError("lanes of a warp have different values where one is needed");
+  }
   template <class T>
   T shuffle_xor(T value, int lanes,
                 std::source_location where = std::source_location::current()) const {
@@ -204,7 +215,12 @@ class HostBlock {
 
   bool sync_or(bool value, std::source_location where = std::source_location::current()) const;
   void copy_async(const HostShared<std::uint16_t>& to, int at, const void* from) const;
+  void commit_copies() const;
   void wait_copies() const;
+  template <int kGroups>
+  void wait_groups() const {
+    wait_last(kGroups);
+  }
 
   void load_matrices(const HostShared<std::uint16_t>& from, int at, std::uint32_t (&to)[4],
                      std::source_location where = std::source_location::current()) const {
@@ -236,6 +252,7 @@ class HostBlock {
                  std::uint32_t (&to)[4], std::source_location where) const;
   void multiply_by(float (*widen)(std::uint16_t), const std::uint32_t (&a)[4],
                    const std::uint32_t (&b)[2], float (&c)[4], std::source_location where) const;
+  void wait_last(int groups) const;
   void check_shared(int offset, int bytes, std::size_t align) const;
   SharedMemory* memory() const;
 
@@ -250,6 +267,9 @@ struct Counts {
   std::int64_t tensor_blocks = 0;  // of kernels for compute capability 8.0 and up
 };
 
+/// What a block can have where FLASH runs: 163 KB of compute capability 8.0.
+inline constexpr int kMaxShared = 163 * 1024;
+
 /// Runs grids, one block at a time.
 class HostRunner {
  public:
@@ -260,7 +280,7 @@ class HostRunner {
   template <class Kernel>
   void launch(const typename Kernel::Args& args, std::int64_t tasks) {
     static_assert(std::is_trivially_copyable_v<typename Kernel::Args>);
-    static_assert(sizeof(args) <= 4096 && Kernel::kSharedBytes <= 48 * 1024);
+    static_assert(sizeof(args) <= 4096 && Kernel::kSharedBytes <= kMaxShared);
     const std::int64_t before = counts_.blocks;
     run_grid(Kernel::kThreads, Kernel::kSharedBytes, tasks,
              [&](const HostBlock& block) { Kernel::run(block, args); });

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "backends/cuda_efficient/efficient_backend.h"
+#include "backends/cuda_flash/flash_backend.h"
 #include "backends/cuda_math/math_backend.h"
 #include "regard/case.h"
 
@@ -14,6 +15,7 @@ namespace {
 
 constexpr cuda_math::Launcher kNoMath = {};
 constexpr cuda_efficient::Launcher kNoEfficient = {};
+constexpr cuda_flash::Launcher kNoFlash = {};
 
 const Backend& math() {
   static const cuda_math::MathBackend backend(cuda_math::make_info(), kNoMath);
@@ -21,6 +23,11 @@ const Backend& math() {
 }
 const Backend& efficient() {
   static const cuda_efficient::EfficientBackend backend(cuda_efficient::make_info(), kNoEfficient);
+  return backend;
+}
+
+const Backend& flash() {
+  static const cuda_flash::FlashBackend backend(cuda_flash::make_info(), kNoFlash);
   return backend;
 }
 
@@ -75,6 +82,51 @@ TEST(CudaPlans, OnlyMathTakesF64AndScoresOut) {
   EXPECT_EQ(refusals_of(math(), "b1 hq1 sq9 skv9 d8 f32 scores=probs", 90), "");
   EXPECT_NE(refusals_of(efficient(), "b1 hq1 sq9 skv9 d8 f32 scores=probs", 90).find("scores_out"),
             std::string::npos);
+}
+
+TEST(CudaPlans, FlashNamesWhatItLacks) {
+  const auto refusals = [](const std::string& text, int sm) {
+    return refusals_of(flash(), "b1 hq4 hkv2 sq100 skv100 " + text, sm);
+  };
+  for (const int sm : {80, 86, 90, 100, 120}) {
+    EXPECT_EQ(refusals("d128 bf16 causal diag=br dropout=0.1 mask bias sinks lens lse", sm), "")
+        << sm;
+  }
+  const struct {
+    const char* text;
+    int sm;
+    const char* reason;
+  } kRefused[] = {
+      {"d64 bf16", 75, "compute capability 8.0 or newer"},
+      {"d64 f32", 80, "does not support f32"},
+      {"d64 f8e4m3", 90, "does not support f8e4m3"},
+      {"d36 bf16", 80, "head_dim_qk 8 to 256 in multiples of 8, got 36"},
+      {"d64 dv264 f16", 80, "head_dim_v 8 to 256 in multiples of 8, got 264"},
+      {"d64 f16 align_k=8", 80, "needs k aligned to 16 bytes, got 8 bytes"},
+      {"d64 f16 descales", 80, "does not support descales"},
+      {"d64 bf16 saved grad", 90, "computes no gradients"},
+      // Blocks of 99 KB of shared memory.
+      {"d192 bf16", 86, "head_dim_qk 8 to 128 in multiples of 8, got 192"},
+      {"d192 dv128 bf16", 120, "head_dim_qk 8 to 128 in multiples of 8, got 192"},
+  };
+  for (const auto& c : kRefused) {
+    EXPECT_NE(refusals(c.text, c.sm).find(c.reason), std::string::npos)
+        << c.text << ": " << refusals(c.text, c.sm);
+  }
+  for (const int sm : {80, 87, 90, 100}) EXPECT_EQ(refusals("d192 dv256 bf16", sm), "") << sm;
+}
+
+TEST(CudaPlans, FlashSplitsAsEfficientDoes) {
+  const Env env = device(90);
+  for (const char* text :
+       {"b3 hq8 hkv2 sq8 skv1536 d64 dv56 bf16", "b1 hq1 sq1 skv1000000 d256 f16",
+        "b3 hq8 hkv2 sq9 skv1536 d64 dv56 bf16", "b1 hq1 sq1 skv512 d96 bf16"}) {
+    const AttentionKey key = key_of(text);
+    const KernelPlan plan = flash().plan(key, env).value();
+    EXPECT_EQ(plan.workspace_bytes, efficient().workspace_bytes(key, env)) << text;
+    EXPECT_EQ(plan.kernel.find("_split_") != std::string::npos, plan.workspace_bytes > 0) << text;
+    EXPECT_EQ(plan.tile_q, plan.workspace_bytes > 0 ? 32 : 128);
+  }
 }
 
 // A policy's max_error lowers the device that kernels are planned for.
@@ -147,7 +199,10 @@ TEST(CudaPlans, NameTheirKernels) {
   EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv513 d65 f32", 90), "cuda_efficient_split_f32_d128");
   EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv513 d64 f16", 90),
             "cuda_efficient_tensor_split_f16_d64");
-  // Backward of bf16 alone: gradients of scores of f16 would underflow.
+  EXPECT_EQ(flash().plan(key_of("b1 hq1 sq9 skv9 d64 bf16"), env)->kernel, "cuda_flash_bf16_d64");
+  EXPECT_EQ(flash().plan(key_of("b1 hq1 sq9 skv9 d72 dv8 f16"), env)->kernel, "cuda_flash_f16_d96");
+  EXPECT_EQ(flash().plan(key_of("b1 hq1 sq9 skv600 d64 dv200 bf16"), env)->kernel,
+            "cuda_flash_split_bf16_d256");
   const auto efficient_backward = [](const char* text, int sm) {
     return efficient().plan_backward(key_of(text), device(sm))->kernel;
   };
@@ -158,7 +213,7 @@ TEST(CudaPlans, NameTheirKernels) {
   EXPECT_EQ(efficient_backward("b1 hq1 sq9 skv9 d136 bf16 grad", 80),
             "cuda_efficient_backward_bf16_d128");
   EXPECT_EQ(efficient_backward("b1 hq1 sq9 skv9 d64 f16 grad", 80),
-            "cuda_efficient_backward_f16_d64");
+            "cuda_efficient_backward_tensor_f16_d64");
   EXPECT_EQ(efficient_backward("b1 hq1 sq9 skv9 d64 bf16 out=f32 grad", 80),
             "cuda_efficient_backward_bf16_d64");
   EXPECT_EQ(math().plan(key_of("b1 hq1 sq9 skv9 d65 f64"), env)->kernel, "cuda_math_f64");

@@ -191,6 +191,7 @@ struct RankRun {
   std::vector<Status> all;
   std::vector<distributed::Traffic> forward, backward;
   std::unique_ptr<distributed::Plan> plan;
+  std::vector<float> d_sinks;  // of each head, each rank's
 };
 inline RankRun run_on_ranks(const Problem& p, const distributed::Options& options, int ranks,
                             Tensors* whole, bool backward, const distributed::Fault& fault = {}) {
@@ -220,16 +221,18 @@ inline RankRun run_on_ranks(const Problem& p, const distributed::Options& option
     auto& communicator = group.communicator(r);
     AttentionGradRequest request = x.request(p, false);
     request.options.needs_grad = backward;
-    const auto plan = distributed::plan(communicator, request, options);
+    const auto plan = distributed::plan(context, communicator, request, options);
     run.all[at] = plan.status();
     if (!plan.ok()) return;
     plans[at] = std::make_unique<distributed::Plan>(*plan);
-    run.all[at] = distributed::attention(context, communicator, *plan, request, &run.forward[at]);
+    distributed::CallRecord record;
+    run.all[at] = distributed::attention(context, communicator, *plan, request, &record);
+    run.forward[at] = record.sent;
     if (!run.all[at].ok() || !backward) return;
     AttentionGradRequest gradients = x.gradient_request(p, false);
     gradients.options.needs_grad = true;
-    run.all[at] =
-        distributed::attention_backward(context, communicator, *plan, gradients, &run.backward[at]);
+    run.all[at] = distributed::attention_backward(context, communicator, *plan, gradients, &record);
+    run.backward[at] = record.sent;
   });
   for (const Status& s : run.all) {
     if (!s.ok() && run.status.ok()) run.status = s;
@@ -243,8 +246,14 @@ inline RankRun run_on_ranks(const Problem& p, const distributed::Options& option
       copy_pieces((whole->*tensor).view(), (parts[at].*tensor).view(), kv[at], false);
     }
   }
-  std::memcpy(whole->d_sinks.view().data, parts[0].d_sinks.view().data,
-              static_cast<std::size_t>(p.hq) * 4);
+  for (std::int64_t h = 0; h < p.hq; ++h) {
+    double sum = 0.0;
+    for (const Tensors& x : parts) {
+      run.d_sinks.push_back(static_cast<const float*>(x.d_sinks.view().data)[h]);
+      sum += run.d_sinks.back();
+    }
+    static_cast<float*>(whole->d_sinks.view().data)[h] = static_cast<float>(sum);
+  }
   run.plan = std::move(plans[0]);
   return run;
 }

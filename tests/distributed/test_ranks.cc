@@ -2,11 +2,14 @@
 
 #include <atomic>
 #include <cstddef>
+#include <functional>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "distributed/agreement.h"
 #include "ranks.h"
 #include "regard/case.h"
 
@@ -106,13 +109,76 @@ TEST(Plan, RanksThatDisagreeAreRefusedEverywhere) {
     AttentionRequest request = x.request(p, false);
     request.options.softcap = r == 2 ? 3.0 : 0.0;
     statuses[static_cast<std::size_t>(r)] =
-        distributed::plan(group.communicator(r), request, options).status();
+        distributed::plan(default_context(), group.communicator(r), request, options).status();
   });
   for (const Status& s : statuses) {
     EXPECT_EQ(s.code(), StatusCode::kInvalidArgument);
     EXPECT_NE(s.message().find("ranks disagree: rank 0 ("), std::string::npos) << s.message();
     EXPECT_NE(s.message().find("softcap=3"), std::string::npos) << s.message();
   }
+}
+
+/// plan() on two ranks, of which rank r has the policies set by prepare(r, context, scopes).
+std::vector<Status> plan_with_policies(
+    const std::function<void(int, Context*, std::optional<ScopedPolicy>*)>& prepare) {
+  Problem p;
+  distributed::ThreadGroup group(2);
+  std::vector<Status> statuses(2);
+  test::on_ranks(2, [&](int r) {
+    const auto options = test::options_of(p);
+    const test::Tensors x = test::allocate(p, 32, 32);
+    Context context;
+    std::optional<ScopedPolicy> scope;
+    prepare(r, &context, &scope);
+    statuses[static_cast<std::size_t>(r)] =
+        distributed::plan(context, group.communicator(r), x.request(p, false), options).status();
+  });
+  return statuses;
+}
+
+TEST(Plan, PoliciesThatDifferAreRefused) {
+  using Scope = std::optional<ScopedPolicy>;
+  const auto of_context = plan_with_policies([](int r, Context* context, Scope*) {
+    Policy policy;
+    policy.only = {{BackendId::kMath}};
+    if (r == 1) context->set_policy(policy);
+  });
+  const auto of_scope = plan_with_policies([](int r, Context*, Scope* scope) {
+    Policy policy;
+    policy.max_error = r == 0 ? 0.5 : 0.25;
+    scope->emplace(policy);
+  });
+  for (int r = 0; r < 2; ++r) {
+    const Status& context = of_context[static_cast<std::size_t>(r)];
+    EXPECT_EQ(context.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(context.message().find("policy: default), rank 1 ("), std::string::npos)
+        << context.message();
+    EXPECT_NE(context.message().find("policy: only=[math])"), std::string::npos)
+        << context.message();
+    const Status& scope = of_scope[static_cast<std::size_t>(r)];
+    EXPECT_NE(scope.message().find("max_error=0.5), rank 1 ("), std::string::npos)
+        << scope.message();
+    EXPECT_NE(scope.message().find("max_error=0.25)"), std::string::npos) << scope.message();
+  }
+  const auto alike = plan_with_policies([](int r, Context*, Scope* scope) {
+    Policy policy;
+    policy.require = Determinism::kRunToRun;
+    policy.self_check_dir = "rank" + std::to_string(r);  // decides nothing
+    scope->emplace(policy);
+  });
+  for (const Status& s : alike) EXPECT_TRUE(s.ok()) << s.to_string();
+}
+
+TEST(Plan, NumbersOfAllRanksArrive) {
+  distributed::ThreadGroup group(3);
+  test::on_ranks(3, [&](int r) {
+    const auto all =
+        distributed::agree(group.communicator(r), {}, "the same", {r, -1, 10 + r, 0}, "test");
+    ASSERT_TRUE(all.ok()) << all.status().to_string();
+    for (int x = 0; x < 3; ++x) {
+      EXPECT_EQ((*all)[static_cast<std::size_t>(x)], (distributed::RankNumbers{x, -1, 10 + x, 0}));
+    }
+  });
 }
 
 TEST(Plan, AgreedIsThatOfMessages) {
@@ -131,7 +197,8 @@ TEST(Plan, AgreedIsThatOfMessages) {
     const test::Tensors x =
         test::allocate(p, distributed::rows_of(q[at]), distributed::rows_of(kv[at]));
     const AttentionRequest request = x.request(p, false);
-    const auto made = distributed::plan(group.communicator(r), request, options).value();
+    const auto made =
+        distributed::plan(default_context(), group.communicator(r), request, options).value();
     const auto agreed = distributed::plan_agreed(r, 3, request, options).value();
     EXPECT_EQ(agreed.explain(), made.explain());
     EXPECT_EQ(agreed.pieces_q(r), q[at]);
@@ -169,7 +236,7 @@ TEST(Attention, EveryPartRunsAsTheLaunchSays) {
   launch.executor = &executor;
   distributed::ThreadGroup group(1);
   auto& alone = group.communicator(0);
-  const auto plan = distributed::plan(alone, x.request(p, false), options).value();
+  const auto plan = distributed::plan(context, alone, x.request(p, false), options).value();
   check(distributed::attention(context, alone, plan, x.request(p, false), nullptr, launch));
   const int forward = executor.runs;
   EXPECT_GE(forward, 2);
@@ -192,7 +259,7 @@ TEST(Plan, SeedsThatDifferAreRefused) {
     request.options.dropout_p = 0.5;
     request.rng_seed = static_cast<std::uint64_t>(r);
     statuses[static_cast<std::size_t>(r)] =
-        distributed::plan(group.communicator(r), request, options).status();
+        distributed::plan(default_context(), group.communicator(r), request, options).status();
   });
   for (const Status& s : statuses) {
     EXPECT_NE(s.message().find("rng=1,0"), std::string::npos) << s.message();
@@ -207,7 +274,8 @@ TEST(Plan, AnErrorOfOneRankIsOneOfAll) {
     const auto options = test::options_of(p);
     const test::Tensors x = test::allocate(p, 32 + r, 32);
     statuses[static_cast<std::size_t>(r)] =
-        distributed::plan(group.communicator(r), x.request(p, false), options).status();
+        distributed::plan(default_context(), group.communicator(r), x.request(p, false), options)
+            .status();
   });
   for (const Status& s : statuses) {
     EXPECT_NE(s.message().find("rows of q (33) must be 32, those of rank 1"), std::string::npos)
@@ -238,16 +306,17 @@ TEST(Decode, MergesWhatRanksHold) {
         test::copy_pieces(whole.k.view(), x.k.view(), pieces, true);
         test::copy_pieces(whole.v.view(), x.v.view(), pieces, true);
         auto& communicator = group.communicator(r);
-        const auto plan = distributed::plan_decode(communicator, x.request(p, false), options);
-        ASSERT_TRUE(plan.ok()) << plan.status().to_string();
         Context context;
-        distributed::Traffic sent;
-        const Status s =
-            distributed::attention_decode(context, communicator, *plan, x.request(p, false), &sent);
+        const auto plan =
+            distributed::plan_decode(context, communicator, x.request(p, false), options);
+        ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+        distributed::CallRecord record;
+        const Status s = distributed::attention_decode(context, communicator, *plan,
+                                                       x.request(p, false), &record);
         ASSERT_TRUE(s.ok()) << s.to_string();
         EXPECT_LE(test::distance(whole.out.view(), x.out.view()), 1e-12);
         EXPECT_LE(test::distance(whole.lse.view(), x.lse.view()), 1e-12);
-        EXPECT_EQ(sent, plan->chosen().forward[static_cast<std::size_t>(r)]);
+        EXPECT_EQ(record.sent, plan->chosen().forward[static_cast<std::size_t>(r)]);
       });
     }
   }

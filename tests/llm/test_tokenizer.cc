@@ -57,7 +57,7 @@ TEST(PreTokenizer, KnowsUnicode) {
 
 TEST(PreTokenizer, AMillionSpacesOrLettersAreSplit) {
   const std::size_t n = 1'000'000;
-  EXPECT_EQ(split(std::string(n, ' ') + 'a').size(), 2u);
+  EXPECT_EQ(split(std::string(n, ' ').append("a")).size(), 2u);
   EXPECT_EQ(split(std::string(n, 'a')).size(), 1u);
   EXPECT_EQ(split(std::string(n, '-')).size(), 1u);
   EXPECT_EQ(split(std::string(n, '7')).size(), n);

@@ -251,7 +251,7 @@ TEST(OracleExpression, RefusesWhatDoesNotFit) {
     EXPECT_FALSE(Function::parse(text).ok()) << text;
   }
   EXPECT_FALSE(Function::parse(std::string(5000, '(')).ok());
-  EXPECT_FALSE(Function::parse(std::string(5000, '-') + "1").ok());
+  EXPECT_FALSE(Function::parse(std::string(5000, '-').append("1")).ok());
 }
 
 TEST(OracleExpression, AnIndexOutsideIsRemembered) {

@@ -21,6 +21,7 @@
 #include "tests/support/allocations.h"
 #include "tests/support/executors.h"
 #include "tests/support/fixed_cases.h"
+#include "tests/support/moved_maximum.h"
 
 // What decides no bit of a gradient.
 
@@ -290,6 +291,10 @@ TEST_P(Backward, BackwardOfSplitsTakesTheMergedLse) {
     }
     EXPECT_LT(largest_difference(sum_of(d_q[0], d_q[1]), whole.d_q), bound) << dtype;
   }
+}
+
+TEST_P(Backward, AMovedMaximumMovesGradientsByAsMuch) {
+  test::expect_moved_maximum_moves_as_much(*context_, GetParam().backend);
 }
 
 // FLASH keeps packed rows, keys and values, and sums of as many heads as there are workers: nine

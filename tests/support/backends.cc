@@ -86,7 +86,12 @@ Isa backward_isa(const Forced& forced, const AttentionParams& params) {
   const bool pairs = forced.backend.id == BackendId::kFlash && params.dtype_q == Dtype::kBf16 &&
                      params.dtype_k == Dtype::kBf16 && params.dtype_out == Dtype::kBf16 &&
                      !params.features.has(Feature::kDescales);
-  if (pairs && forced.isa != Isa::kAmxBf16) return forced.isa;
+  const bool has_function = params.features.has(Feature::kScoreFunction) ||
+                            params.features.has(Feature::kScoreCallback) ||
+                            params.features.has(Feature::kMaskFunction);
+  const bool fills_registers = std::min(params.head_dim_qk, params.head_dim_v) >= 16;
+  const bool multiplies = forced.isa != Isa::kAmxBf16 || (fills_registers && !has_function);
+  if (pairs && multiplies) return forced.isa;
   return isa_without(isa_without(forced.isa, Isa::kAvx512Bf16), Isa::kNeonBf16);
 }
 

@@ -30,7 +30,6 @@ constexpr ExpectedRefusal kTable[] = {
     {kAll, kDtype, "q=bf16 kv=f8", true, true, "gradients have the type of q"},
     {kAll, kDtype, "q=f16 kv=bf16 ", true, true, "gradients have the type of q"},
     {kAll, kDtype, "q=f16 kv=f8", true, true, "gradients have the type of q"},
-    {kAll, kFeature, "scales", true, true, "8 bits have no gradients"},
     {kAll, kFeature, "channel_scales", true, true, "8 bits have no gradients"},
     {kAll, kFeature, "kv_dtypes_differ", true, true, "gradients have the type of q"},
     {kAll, kDtype, "q=f32 kv=i8 ", true, true, "8 bits have no gradients"},

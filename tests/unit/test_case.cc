@@ -82,9 +82,18 @@ void random_features(std::mt19937_64& rng, AttentionParams* p) {
                           Feature::kDiagonalPerSequence,
                           Feature::kPositions,
                           Feature::kRotaryInterleaved,
-                          Feature::kHadamard}) {
+                          Feature::kHadamard,
+                          Feature::kScalesQ,
+                          Feature::kFutureScales,
+                          Feature::kQuantizedProbs,
+                          Feature::kOutAmax}) {
     p->features.set(f, one_in(rng, 4));
   }
+  p->features.set(Feature::kScales, one_in(rng, 3));
+  p->features.set(Feature::kScalesPerToken, one_in(rng, 2));
+  p->features = with_scale_layout(
+      p->features, pick(rng, {ScaleLayout::kRows, ScaleLayout::kRows, ScaleLayout::k1x32,
+                              ScaleLayout::k1x128, ScaleLayout::k128x128, ScaleLayout::k128x128}));
   const bool packs_keys = p->features.has(Feature::kPacked) && !p->features.has(Feature::kPaged);
   if (p->seqlen_kv == 0 || packs_keys) p->features.set(Feature::kAppendKv, false);
   if (packs_keys) p->features.set(Feature::kCacheLeftpad, false);

@@ -26,8 +26,11 @@ constexpr const char* kEverything =
 
 TEST(ApplyFix, ClearsEveryFeatureWithWhatBelongsToIt) {
   int cleared = 0;
-  for (const char* text : {kEverything, "b2 sq4 skv8 d8 causal diag=3", "sq4 d8 window=1,5",
-                           "b2 sq4 skv8 d8 causal diag=seq", "sq4 skv8 d8 bf16 kv=u4 v=i8"}) {
+  for (const char* text :
+       {kEverything, "b2 sq4 skv8 d8 causal diag=3", "sq4 d8 window=1,5",
+        "b2 sq4 skv8 d8 causal diag=seq", "sq4 skv8 d8 bf16 kv=u4 v=i8",
+        "sq4 skv200 d160 f8e4m3 scales=128x128 scales_q future_scales quantized_probs amax",
+        "sq4 skv8 d64 f8e4m3 scales=1x32", "sq4 skv8 d64 f8e4m3 scales=1x128"}) {
     const AttentionParams before = params_of(text);
     for (int i = 0; i < kFeatureCount; ++i) {
       const Feature feature = static_cast<Feature>(i);

@@ -131,6 +131,7 @@ TEST_P(FloatEnvironment, OfTheCallerChangesNoBits) {
   for (const char* text : kCases) {
     const Case c = parse_case(text).value();
     Problem expected = conformance::make_problem(c, {Guard::kCanaries, /*dense=*/true});
+    Problem actual = conformance::make_problem(c, {Guard::kCanaries, /*dense=*/true});
     run(Mode::kDefault, &expected, 1, nullptr);
     test::SerialExecutor serial;
     test::BackwardsExecutor backwards;
@@ -143,7 +144,6 @@ TEST_P(FloatEnvironment, OfTheCallerChangesNoBits) {
          {Workers{1, nullptr}, Workers{2, nullptr}, Workers{4, nullptr}, Workers{4, &serial},
           Workers{4, &backwards}, Workers{4, &team}}) {
       for (const Mode mode : kModes) {
-        Problem actual = conformance::make_problem(c, {Guard::kCanaries, /*dense=*/true});
         run(mode, &actual, workers.count, workers.executor);
         expect_equal(expected.request(), actual.request(),
                      std::string(text) + " on " + std::to_string(workers.count) + " workers, " +

@@ -60,6 +60,61 @@ inline constexpr const char* kCompared[] = {
     "b2 hq32 sq4096 d64 bf16 causal diag=tl lse grad",
 };
 
+// What CUDNN does not claim, after three cases that it does.
+inline constexpr const char* kUnclaimed[] = {
+    "b4 hq8 hkv2 sq512 skv512 d64 bf16 lse grad",
+    "b4 hq8 hkv2 sq512 skv512 d128 bf16 lse grad",
+    "b4 hq8 hkv2 sq512 skv512 d256 bf16 lse grad",
+    "b4 hq8 hkv2 sq512 skv512 d64 bf16 lens lse grad",
+    "b4 hq8 hkv2 sq512 skv512 d128 bf16 lens lse grad",
+    "b4 hq8 hkv2 sq512 skv512 d128 bf16 lens causal diag=tl lse grad",
+    "b4 hq8 hkv2 sq512 skv512 d64 bf16 bias=1,H,Sq,Skv lse grad",
+    "b4 hq8 hkv2 sq512 skv512 d128 bf16 bias=1,H,Sq,Skv lse grad",
+    "b4 hq8 hkv2 sq512 skv512 d128 bf16 bias=1,H,Sq,Skv lens lse grad",
+    "b4 hq8 hkv2 sq512 skv512 d64 bf16 sinks lse grad",
+    "b4 hq8 hkv2 sq512 skv512 d128 bf16 sinks causal diag=tl lse grad",
+    "b4 hq8 hkv2 sq512 skv512 d128 bf16 sinks lens lse grad",
+};
+
+// Under compute-sanitizer, which makes a kernel tens of times slower: every kind of kernel once.
+inline constexpr const char* kSanitized[] = {
+    "b2 hq2 hkv1 sq65 skv97 d64 bf16 causal diag=br lse",
+    "b1 hq2 sq65 skv130 d128 f16 mask=B,1,1,Skv lse poison",
+    "b1 hq2 sq33 skv40 d72 f32 bias=1,H,Sq,Skv dropout=0.1 lse",
+    "b2 hq4 hkv1 sq1 skv1100 d128 bf16 lens lse",
+    "b2 hq2 sq65 skv97 d128 bf16 lens causal diag=br saved grad",
+    "b1 hq2 sq40 skv33 d64 f32 causal diag=tl lse grad",
+    "b1 hq2 sq40 skv64 d64 f8e4m3 out=f8e4m3 descales lse",
+};
+inline constexpr const char* kSanitizerTools[] = {"memcheck", "racecheck", "synccheck"};
+
+// PyTorch's tensors and autograd.
+inline constexpr const char* kPython[] = {
+    "b2 hq4 sq128 skv160 d64 bf16",
+    "b2 hq4 sq128 skv160 d64 bf16 grad",
+    "b2 hq4 hkv2 sq130 d128 f16 causal diag=tl grad",
+    "b1 hq2 sq65 d40 f32 causal diag=tl grad",
+    "b2 hq4 sq33 skv65 d64 bf16 mask=B,1,Sq,Skv grad",
+    "compile: forward and backward",
+    "streams: a call on a stream of its own",
+    "graph: a captured call is replayed",
+    "layouts: heads last, and slices of one projection",
+};
+
+// K and V, or Q and out, of more than 2^31 elements.
+inline constexpr const char* kLarge[] = {
+    "b3 hq8 sq16 skv700001 d128 bf16 lse",
+    "b3 hq8 sq700001 skv64 d128 bf16 lse",
+    "b3 hq8 sq64 skv700001 d128 bf16 lse grad",
+};
+
+// For a profiler: a forward, a backward and a decode.
+inline constexpr const char* kProfiled[] = {
+    "b2 hq16 sq4096 d128 bf16 causal diag=tl",
+    "b2 hq16 sq4096 d128 bf16 causal diag=tl lse grad",
+    "b8 hq32 hkv8 sq1 skv8192 d128 bf16",
+};
+
 // So small that the host takes longer than the device.
 inline constexpr const char* kOverhead = "b1 hq4 sq16 d64 bf16";
 

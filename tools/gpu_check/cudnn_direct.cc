@@ -48,17 +48,20 @@ class Direct {
     std::int64_t bytes = 0;
     if (error.is_good()) error = graph_.get_workspace_size(bytes);
     if (error.is_bad()) return "cuDNN: " + error.get_message();
+    workspace_bytes_ = bytes;
     workspace_ = std::make_unique<Buffer>(memory, static_cast<std::size_t>(bytes));
     return workspace_->data() != nullptr ? "" : "the device has no memory left";
   }
 
+  std::int64_t workspace_bytes() const { return workspace_bytes_; }
   std::string run() {
     fe::error_t error = graph_.execute(handle_, pack_, workspace_->data());
     return error.is_good() ? "" : "cuDNN: " + error.get_message();
   }
 
  private:
-  // A view's extents and strides, and its memory at the next number. [B,H,S] is [B,H,S,1] there.
+  // A view's extents and strides, and its memory at the next number. [B,H,S] is [B,H,S,1] there,
+  // and [B] is [B,1,1,1].
   template <class Attributes>
   Attributes& describe(Attributes& attributes, const TensorView& view) {
     Dims dims(view.shape, view.shape + view.rank), strides(view.strides, view.strides + view.rank);
@@ -67,6 +70,7 @@ class Direct {
     const auto uid = static_cast<std::int64_t>(pack_.size() + 1);
     pack_[uid] = view.data;
     if (view.dtype == Dtype::kF32) attributes.set_data_type(fe::DataType_t::FLOAT);
+    if (view.dtype == Dtype::kI32) attributes.set_data_type(fe::DataType_t::INT32);
     attributes.set_uid(uid).set_dim(dims).set_stride(strides);
     return attributes;
   }
@@ -79,10 +83,21 @@ class Direct {
   }
 
   template <class Attributes>
-  Attributes attributes() const {
+  Attributes attributes() {
     Attributes attributes;
     attributes.set_name("attention").set_attn_scale(static_cast<float>(params_.softmax_scale));
     if (params_.features.has(Feature::kCausal)) attributes.set_diagonal_band_right_bound(0);
+    if (request_.attn_bias.present()) attributes.set_bias(input(request_.attn_bias));
+    if (request_.seqlens_kv.present()) {
+      attributes.set_padding_mask(true)
+          .set_seq_len_q(input(request_.seqlens_q))
+          .set_seq_len_kv(input(request_.seqlens_kv));
+    }
+    if (request_.sinks.present()) {
+      TensorView sinks = request_.sinks;  // [Hq] is [1,Hq,1,1] there
+      sinks = make_view(sinks.data, sinks.dtype, {1, sinks.shape[0], 1, 1});
+      attributes.set_sink_token(input(sinks));
+    }
     return attributes;
   }
   void add_forward() {
@@ -108,16 +123,19 @@ class Direct {
   fe::graph::Graph graph_;
   std::unordered_map<std::int64_t, void*> pack_;
   std::unique_ptr<Buffer> workspace_;
+  std::int64_t workspace_bytes_ = 0;
 };
 
 }  // namespace
 
 DirectCall make_direct_cudnn(const AttentionParams& params, const AttentionGradRequest& request,
-                             bool backward, DeviceMemory& memory, std::string* error) {
+                             bool backward, DeviceMemory& memory) {
   const auto direct = std::make_shared<Direct>(params, request);
-  *error = direct->build(backward, memory);
-  if (!error->empty()) return nullptr;
-  return [direct] { return direct->run(); };
+  DirectCall call;
+  call.error = direct->build(backward, memory);
+  call.workspace_bytes = direct->workspace_bytes();
+  if (call.error.empty()) call.run = [direct] { return direct->run(); };
+  return call;
 }
 
 }  // namespace regard::gpu_check

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -11,12 +12,18 @@
 
 namespace regard::gpu_check {
 
-/// Launches once; the text of an error, or "".
-using DirectCall = std::function<std::string()>;
+/// A call of cuDNN that can be repeated.
+struct DirectCall {
+  std::function<std::string()>
+      run;            // launches once; the text of an error, or "". Null with an error
+  std::string error;  // why there is none
+  std::int64_t workspace_bytes = 0;
+};
 
 /// A call of the case's node of attention over the request's tensors, built by cuDNN's frontend
-/// with its own heuristics and whatever workspace it needs. Null, and why, where there is none.
+/// with its own heuristics and whatever workspace it needs. Lengths, a bias and sinks are part of
+/// it where the request has them.
 DirectCall make_direct_cudnn(const AttentionParams& params, const AttentionGradRequest& request,
-                             bool backward, DeviceMemory& memory, std::string* error);
+                             bool backward, DeviceMemory& memory);
 
 }  // namespace regard::gpu_check

@@ -58,6 +58,7 @@ Timing measure(const Bench& bench, const Case& c, const BackendRef& backend) {
   const auto prepared = prepare(bench, c, backend, &timing.error);
   if (prepared == nullptr) return timing;
   const bool backward = c.params.features.has(Feature::kNeedsGrad);
+  timing.kernel = prepared->kernel(backward);
   timing.median = median_time(bench.memory, bench.effort, [&] { prepared->execute(backward); });
   timing.clock_mhz = sm_clock_mhz();
   timing.error = error_after(bench, *prepared);
@@ -73,21 +74,21 @@ Comparison compare_with_cudnn(const Bench& bench, const Case& c, const BackendRe
   const auto prepared = prepare(bench, c, backend, &comparison.error);
   if (prepared == nullptr) return comparison;
   DirectCall direct;
-  if (bench.dry_run) {
-    direct = [&] {
+  if (bench.rehearse) {
+    direct.run = [&] {
       prepared->execute(backward);
       return std::string();
     };
   } else {
-    direct =
-        make_direct_cudnn(c.params, prepared->request(), backward, bench.memory, &comparison.error);
-    if (direct == nullptr) return comparison;
+    direct = make_direct_cudnn(c.params, prepared->request(), backward, bench.memory);
+    comparison.error = direct.error;
+    if (!direct.error.empty()) return comparison;
   }
   std::string refused;
   const Medians medians = median_times(
       bench.memory, bench.effort, [&] { prepared->execute(backward); },
       [&] {
-        if (refused.empty()) refused = direct();
+        if (refused.empty()) refused = direct.run();
       });
   comparison.regard = medians.a;
   comparison.direct = medians.b;
@@ -107,6 +108,14 @@ Overhead measure_overhead(const Bench& bench, const Case& c, const BackendRef& b
   overhead.execute_us = host_time(bench.memory, bench.effort, [&] { prepared->execute(false); });
   overhead.error = error_after(bench, *prepared);
   return overhead;
+}
+
+std::string launch_once(const Bench& bench, const Case& c, const BackendRef& backend) {
+  std::string error;
+  const auto prepared = prepare(bench, c, backend, &error);  // which runs the forward
+  if (prepared == nullptr) return error;
+  if (c.params.features.has(Feature::kNeedsGrad)) prepared->execute(true);
+  return error_after(bench, *prepared);
 }
 
 }  // namespace regard::gpu_check

@@ -15,7 +15,7 @@ struct Bench {
   Context& context;
   DeviceMemory& memory;
   Effort effort;
-  bool dry_run;  // regard's own call stands in for cuDNN's
+  bool rehearse;  // regard's own call stands in for cuDNN's
 };
 
 struct Timing {
@@ -24,6 +24,7 @@ struct Timing {
   double tflops = 0;
   double gbps = 0;  // of what must be read and written at least
   int clock_mhz = 0;
+  std::string kernel;  // of the direction that was measured
 };
 /// The case's forward, or with `grad` its backward, on that backend alone.
 Timing measure(const Bench& bench, const Case& c, const BackendRef& backend);
@@ -32,7 +33,8 @@ Timing measure(const Bench& bench, const Case& c, const BackendRef& backend);
 struct Comparison {
   std::string error;
   Median regard, direct;
-  double ratio() const { return regard.ms / direct.ms; }
+  /// Above 1: regard is faster.
+  double ratio() const { return direct.ms / regard.ms; }
 };
 Comparison compare_with_cudnn(const Bench& bench, const Case& c, const BackendRef& backend,
                               bool backward);
@@ -44,5 +46,8 @@ struct Overhead {
   double execute_us = 0;    // execute() with the plan in hand
 };
 Overhead measure_overhead(const Bench& bench, const Case& c, const BackendRef& backend);
+
+/// The case's forward, and with `grad` its backward, once; the text of an error, or "".
+std::string launch_once(const Bench& bench, const Case& c, const BackendRef& backend);
 
 }  // namespace regard::gpu_check

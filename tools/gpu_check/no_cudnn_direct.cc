@@ -5,9 +5,8 @@
 namespace regard::gpu_check {
 
 DirectCall make_direct_cudnn(const AttentionParams&, const AttentionGradRequest&, bool,
-                             DeviceMemory&, std::string* error) {
-  *error = "built without cuDNN's headers";
-  return nullptr;
+                             DeviceMemory&) {
+  return {nullptr, "built without cuDNN's headers", 0};
 }
 
 }  // namespace regard::gpu_check

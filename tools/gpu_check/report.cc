@@ -1,36 +1,20 @@
 #include "tools/gpu_check/report.h"
 
-#include <cmath>
-#include <cstdarg>
+#include <algorithm>
+#include <cstdio>
 #include <ctime>
-#include <fstream>
+#include <map>
+
+#include "tools/gpu_check/phase.h"
 
 namespace regard::gpu_check {
 namespace {
 
-std::string text(const char* format, ...) {
-  char buffer[512];
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(buffer, sizeof(buffer), format, arguments);
-  va_end(arguments);
-  return buffer;
-}
+using Lines = std::vector<JsonLine>;
 
-// JSON has no infinity, and a case that fails may be that far off.
-double finite(double x) { return std::isfinite(x) ? x : -1; }
-
-std::string quoted(const std::string& words) {
-  std::string out = "\"";
-  for (const char c : words) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<unsigned char>(c) < 0x20) {
-      out += text("\\u%04x", c);
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
+bool is_failure(const JsonLine& line) {
+  const std::string result = line.text("result");
+  return result == "failed" || result == "crashed" || result == "timed out";
 }
 
 std::string today() {
@@ -40,166 +24,173 @@ std::string today() {
   return buffer;
 }
 
-std::string list(const char* name, const std::vector<std::string>& items, bool is_last = false) {
-  std::string out = text("  \"%s\": [", name);
-  const char* separator = "\n    ";
-  for (const std::string& item : items) {
-    out += separator + item;
-    separator = ",\n    ";
-  }
-  return out + (is_last ? "]\n" : "],\n");
+/// In a cell of a table: its first line, without the bars that end cells.
+std::string cell(std::string text) {
+  constexpr std::size_t kMax = 200;
+  text = text.substr(0, std::min(text.find('\n'), kMax));
+  std::replace(text.begin(), text.end(), '|', '/');
+  return text;
 }
 
-std::string benchmarks_json(const Report& r) {
-  std::vector<std::string> items;
-  for (const BenchRow& row : r.rows) {
-    const Timing& t = row.timing;
-    items.push_back("{\"case\": " + quoted(row.words) + ", \"backend\": " + quoted(row.backend) +
-                    ", \"error\": " + quoted(t.error) +
-                    text(", \"ms\": %.5f, \"spread\": %.3f, \"tflops\": %.2f, \"gbps\": %.1f, "
-                         "\"clock_mhz\": %d}",
-                         t.median.ms, t.median.spread, finite(t.tflops), finite(t.gbps),
-                         t.clock_mhz));
-  }
-  return list("benchmarks", items);
+std::string decimal(double number, int decimals) {
+  char buffer[64];
+  std::snprintf(buffer, sizeof(buffer), "%.*f", decimals, number);
+  return buffer;
 }
 
-std::string comparisons_json(const Report& r) {
-  std::vector<std::string> items;
-  for (const ComparisonRow& row : r.comparisons) {
-    const Comparison& c = row.comparison;
-    items.push_back("{\"case\": " + quoted(row.words) +
-                    text(", \"backward\": %s, \"error\": ", row.backward ? "true" : "false") +
-                    quoted(c.error) +
-                    text(", \"ms\": %.5f, \"direct_ms\": %.5f, \"spread\": %.3f, "
-                         "\"direct_spread\": %.3f, \"max_ratio\": %.2f}",
-                         c.regard.ms, c.direct.ms, c.regard.spread, c.direct.spread, kMaxRatio));
+Lines cases_of(const Lines& lines, const std::string& phase) {
+  Lines cases;
+  for (const JsonLine& line : lines) {
+    if (line.text("phase") == phase && line.has("case")) cases.push_back(line);
   }
-  return list("cudnn_direct", items);
+  return cases;
 }
 
-std::string overheads_json(const Report& r) {
-  std::vector<std::string> items;
-  for (const OverheadRow& row : r.overheads) {
-    const Overhead& o = row.overhead;
-    items.push_back("{\"case\": " + quoted(row.words) + ", \"backend\": " + quoted(row.backend) +
-                    ", \"error\": " + quoted(o.error) +
-                    text(", \"attention_us\": %.2f, \"execute_us\": %.2f, \"max_us\": %.0f}",
-                         o.attention_us, o.execute_us, kMaxOverheadUs));
-  }
-  return list("overhead", items, true);
-}
-
-std::string json(const Report& r) {
-  std::string out = "{\n";
-  out += text("  \"date\": \"%s\", \"complete\": %s, \"dry_run\": %s,\n", today().c_str(),
-              r.complete ? "true" : "false", r.dry_run ? "true" : "false");
-  out += "  \"device\": {\"name\": " + quoted(r.facts.name);
-  out += text(
-      ", \"sm_version\": %d, \"driver\": %d, \"runtime\": %d, \"cudnn\": %d, "
-      "\"memory_gib\": %.1f},\n",
-      r.facts.sm_version, r.facts.driver, r.facts.runtime, r.facts.cudnn, r.facts.memory_gib);
-  out += text(
-      "  \"matmul_tflops\": %.1f, \"copy_gbps\": %.0f, \"idle_clock_mhz\": %d, "
-      "\"clock_mhz\": %d,\n  \"conformance\": {",
-      finite(r.matmul_tflops), finite(r.copy_gbps), r.idle_clock_mhz, r.clock_mhz);
-  const char* separator = "";
-  for (const auto& [backend, t] : r.tallies) {
-    out += separator + quoted(backend) +
-           text(": {\"passed\": %ld, \"refused\": %ld, \"failed\": %ld, \"worst_share\": %.3f}",
-                t.passed, t.refused, t.failed, finite(t.worst_share));
-    separator = ", ";
-  }
-  out += "},\n  \"failures\": [";
-  separator = "";
-  for (const std::string& failure : r.failures) {
-    out += separator + quoted(failure);
-    separator = ",\n    ";
-  }
-  return out + "],\n" + benchmarks_json(r) + comparisons_json(r) + overheads_json(r) + "}\n";
-}
-
-const char* verdict(const Report& r, bool is_held) {
-  if (r.dry_run) return "a dry run";
-  return is_held ? "held" : "missed";
-}
-
-std::string speeds_table(const Report& r) {
+std::string phases_table(const Lines& lines) {
   std::string out =
-      "\n## Speed\n\n| case | backend | ms | TFLOPS | of the product | GB/s | of the copy | MHz |\n"
-      "|---|---|---|---|---|---|---|---|\n";
-  const auto percent = [](double part, double whole) { return whole > 0 ? 100 * part / whole : 0; };
-  for (const BenchRow& row : r.rows) {
-    const Timing& t = row.timing;
-    out += "| `" + row.words + "` | " + row.backend + " | ";
-    out += t.error.empty() ? text("%.4f | %.1f | %.0f %% | %.0f | %.0f %% | %d |\n", t.median.ms,
-                                  t.tflops, percent(t.tflops, r.matmul_tflops), t.gbps,
-                                  percent(t.gbps, r.copy_gbps), t.clock_mhz)
-                           : t.error + " | | | | | |\n";
+      "\n| phase | answers | result | seconds | cases | refused | failed |\n"
+      "|---|---|---|---|---|---|---|\n";
+  for (const Phase& phase : phases()) {
+    JsonLine end;
+    for (const JsonLine& line : lines) {
+      if (line.text("phase") == phase.name && !line.has("case")) end = line;
+    }
+    const Lines cases = cases_of(lines, phase.name);
+    if (cases.empty() && !end.has("result")) continue;
+    const auto refused = std::count_if(cases.begin(), cases.end(), [](const JsonLine& line) {
+      return line.text("result") == "refused";
+    });
+    const std::string result = end.has("result") ? end.text("result") : "cut off";
+    out += std::string("| ") + phase.name + " | " + phase.answers + " | " +
+           cell(result + (end.has("detail") ? ": " + end.text("detail") : "")) + " | " +
+           end.text("seconds") + " | " + std::to_string(cases.size()) + " | " +
+           std::to_string(refused) + " | " + std::to_string(failures(cases)) + " |\n";
   }
   return out;
 }
 
-std::string comparisons_table(const Report& r) {
-  std::string out = text("\n## CUDNN beside cuDNN called directly (target: %.2f)\n\n", kMaxRatio);
-  if (r.dry_run) out += "A dry run: the second call is regard's own.\n\n";
-  if (r.comparisons.empty()) return out + "Not measured: no CUDNN here, or no time left.\n";
-  out += "| case | pass | regard, ms | cuDNN, ms | ratio | |\n|---|---|---|---|---|---|\n";
-  for (const ComparisonRow& row : r.comparisons) {
-    const Comparison& c = row.comparison;
-    out += "| `" + row.words + "` | " + (row.backward ? "backward | " : "forward | ");
-    out += c.error.empty() ? text("%.4f | %.4f | %.3f | %s |\n", c.regard.ms, c.direct.ms,
-                                  c.ratio(), verdict(r, c.ratio() <= kMaxRatio))
-                           : c.error + " | | | |\n";
+/// Of phases with many cases: a row for each backend.
+std::string counts_table(const Lines& cases) {
+  struct Counts {
+    long passed = 0, refused = 0, failed = 0;
+    double worst = 0;
+  };
+  std::map<std::string, Counts> counts;
+  for (const JsonLine& line : cases) {
+    const std::string variant = line.text("variant");
+    Counts& c = counts[line.text("backend") + (variant.empty() ? "" : ", " + variant)];
+    (line.text("result") == "passed" ? c.passed : is_failure(line) ? c.failed : c.refused) += 1;
+    c.worst = std::max(c.worst, line.number("error_over_tolerance"));
   }
-  return out;
-}
-
-std::string overheads_table(const Report& r) {
-  std::string out = text(
-      "\n## The host's time for a call (target: %.0f us)\n\n| case | backend | attention(), us | "
-      "execute(), us | |\n|---|---|---|---|---|\n",
-      kMaxOverheadUs);
-  for (const OverheadRow& row : r.overheads) {
-    const Overhead& o = row.overhead;
-    out += "| `" + row.words + "` | " + row.backend + " | ";
-    out += o.error.empty() ? text("%.2f | %.2f | %s |\n", o.attention_us, o.execute_us,
-                                  verdict(r, o.attention_us <= kMaxOverheadUs))
-                           : o.error + " | | |\n";
-  }
-  return out;
-}
-
-std::string markdown(const Report& r) {
   std::string out =
-      "# regard on " + (r.dry_run ? std::string("no device: a dry run") : r.facts.name);
-  out +=
-      text("\n\n%s, compute capability %d.%d, driver for CUDA %d.%d, cuDNN %d%s.\n",
-           today().c_str(), r.facts.sm_version / 10, r.facts.sm_version % 10, r.facts.driver / 1000,
-           r.facts.driver % 1000 / 10, r.facts.cudnn, r.complete ? "" : "; cut off by its time");
-  if (r.dry_run) {
-    out +=
-        "Times are this host's, of cases cut to a few positions: they say nothing of a device.\n";
+      "| backend | passed | refused | failed | largest error / tolerance |\n"
+      "|---|---|---|---|---|\n";
+  for (const auto& [name, c] : counts) {
+    out += "| " + name + " | " + std::to_string(c.passed) + " | " + std::to_string(c.refused) +
+           " | " + std::to_string(c.failed) + " | " + decimal(c.worst, 2) + " |\n";
   }
-  out += text("The device's bf16 product %.0f TFLOPS at %d MHz, its copies %.0f GB/s.\n",
-              r.matmul_tflops, r.clock_mhz, r.copy_gbps);
-  out +=
-      "\n| backend | passed | refused | failed | worst error / tolerance "
-      "|\n|---|---|---|---|---|\n";
-  for (const auto& [backend, t] : r.tallies) {
-    out += text("| %s | %ld | %ld | %ld | %.2f |\n", backend.c_str(), t.passed, t.refused, t.failed,
-                t.worst_share);
+  return out;
+}
+
+/// A row for each case, and a column for each member that one of them has.
+std::string cases_table(const Lines& cases, double matmul_tflops) {
+  std::vector<std::string> columns;
+  for (const JsonLine& line : cases) {
+    for (const std::string& name : line.names()) {
+      if (name == "build" || name == "device" || name == "phase") continue;
+      if (std::find(columns.begin(), columns.end(), name) == columns.end()) columns.push_back(name);
+    }
   }
-  if (!r.failures.empty()) out += "\n";
-  for (const std::string& failure : r.failures) out += "```\n" + failure + "\n```\n";
-  return out + speeds_table(r) + comparisons_table(r) + overheads_table(r);
+  const bool has_share =
+      matmul_tflops > 0 && std::count(columns.begin(), columns.end(), "tflops") > 0;
+  std::string header = "|", rule = "|", rows;
+  for (const std::string& name : columns) {
+    header += " " + name + " |";
+    rule += "---|";
+  }
+  if (has_share) {
+    header += " of the product |";
+    rule += "---|";
+  }
+  for (const JsonLine& line : cases) {
+    std::string row = "|";
+    for (const std::string& name : columns) {
+      row += name == "case" ? " `" + cell(line.text(name)) + "` |"
+                            : " " + cell(line.text(name)) + " |";
+    }
+    if (has_share) row += " " + decimal(100 * line.number("tflops") / matmul_tflops, 0) + " % |";
+    rows += row + "\n";
+  }
+  return header + "\n" + rule + "\n" + rows;
+}
+
+/// regard's fastest backend beside PyTorch's. They are measured one after another.
+std::string torch_table(const Lines& lines) {
+  std::map<std::string, std::map<std::string, double>> times;
+  std::vector<std::string> order;
+  for (const char* phase : {"speed", "torch"}) {
+    for (const JsonLine& line : cases_of(lines, phase)) {
+      const std::string words = line.text("case");
+      if (line.text("result") != "measured") continue;
+      if (!times.contains(words)) order.push_back(words);
+      times[words][line.text("backend")] = line.number("ms");
+    }
+  }
+  std::string out;
+  for (const std::string& words : order) {
+    std::string regard, torch;
+    for (const auto& [backend, ms] : times[words]) {
+      std::string& best = backend.rfind("torch ", 0) == 0 ? torch : regard;
+      if (best.empty() || ms < times[words][best]) best = backend;
+    }
+    if (regard.empty() || torch.empty()) continue;
+    const double ours = times[words][regard], theirs = times[words][torch];
+    out += "| `" + words + "` | " + regard + " | " + decimal(ours, 4) + " | " + torch + " | " +
+           decimal(theirs, 4) + " | " + decimal(ours > 0 ? theirs / ours : 0, 3) + " |\n";
+  }
+  if (out.empty()) return out;
+  return "\n## regard beside PyTorch\n\nThe fastest backend of each; a ratio above 1: regard is "
+         "faster. They are measured one after another.\n\n"
+         "| case | regard | ms | PyTorch | ms | ratio |\n|---|---|---|---|---|---|\n" +
+         out;
+}
+
+std::string failures_text(const Lines& lines) {
+  constexpr long kMax = 40;
+  std::string out;
+  long count = 0;
+  for (const JsonLine& line : lines) {
+    if (!line.has("case") || !is_failure(line) || ++count > kMax) continue;
+    out += "\n`" + line.text("case") + "` on " + line.text("backend") + " " + line.text("variant") +
+           ": " + line.text("result") + "\n\n```\n" + line.text("detail") + "\n```\n";
+  }
+  return out.empty() ? out : "\n## Failures\n" + out;
 }
 
 }  // namespace
 
-void Report::write() const {
-  std::ofstream(prefix + ".json") << json(*this);
-  std::ofstream(prefix + ".md") << markdown(*this);
+long failures(const Lines& lines) {
+  return std::count_if(lines.begin(), lines.end(),
+                       [](const JsonLine& line) { return line.has("case") && is_failure(line); });
+}
+
+std::string markdown(const Lines& lines, bool rehearse) {
+  const Lines rates = cases_of(lines, "rates");
+  const double matmul_tflops = rates.empty() ? 0 : rates[0].number("matmul_tflops");
+  std::string out = "# regard on ";
+  out += rehearse || rates.empty() ? "no device: a rehearsal" : rates[0].text("name");
+  out += "\n\n" + today() + ".";
+  if (rehearse) {
+    out += " Times are this host's, of cases cut to a few positions: they say nothing of a device.";
+  }
+  out += "\n" + phases_table(lines) + failures_text(lines) + torch_table(lines);
+  for (const Phase& phase : phases()) {
+    const Lines cases = cases_of(lines, phase.name);
+    if (cases.empty()) continue;
+    out += std::string("\n## ") + phase.name + ": " + phase.answers + "\n\n";
+    out += phase.is_counted ? counts_table(cases) : cases_table(cases, matmul_tflops);
+  }
+  return out;
 }
 
 }  // namespace regard::gpu_check

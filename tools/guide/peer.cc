@@ -1,7 +1,6 @@
 #include "tools/guide/peer.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -63,9 +62,11 @@ class Pipe {
  public:
   bool open() { return ::pipe2(ends_, O_CLOEXEC) == 0; }
   ~Pipe() {
-    for (const int end : ends_) {
-      if (end >= 0) ::close(end);
-    }
+    close(0);
+    close(1);
+  }
+  void close(int which) {
+    if (ends_[which] >= 0) ::close(release(which));
   }
   int end(int which) const { return ends_[which]; }
   int release(int which) { return std::exchange(ends_[which], -1); }
@@ -91,10 +92,14 @@ Expected<std::unique_ptr<Peer>> Peer::start(const std::string& python, std::int3
   const int error = ::posix_spawnp(&pid, path.c_str(), &actions, nullptr, arguments, environ);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) return unavailable(python + ": " + std::strerror(error));
+  // While this process has them open, the end of the other one is not noticed.
+  to.close(0);
+  from.close(1);
   std::unique_ptr<Peer> peer(new Peer());
   peer->pid_ = pid;
   peer->to_ = to.release(1);
   peer->from_ = from.release(0);
+  peer->lines_ = files::LineReader(peer->from_);
   const Expected<std::string> line = peer->ask("", kStartSeconds);
   if (!line) return unavailable(python + ": " + line.status().message());
   const Expected<Json> hello = parse(*line);
@@ -130,24 +135,14 @@ Expected<std::string> Peer::ask(const std::string& line, int timeout_seconds) {
     if (written <= 0) return end("it ended");
     done += static_cast<std::size_t>(written);
   }
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(timeout_seconds);
-  for (;;) {
-    if (const std::size_t at = rest_.find('\n'); at != std::string::npos) {
-      std::string found = rest_.substr(0, at);
-      rest_.erase(0, at + 1);
-      return found;
-    }
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        deadline - std::chrono::steady_clock::now());
-    pollfd ready{from_, POLLIN, 0};
-    if (left.count() <= 0) return end("it does not answer");
-    if (::poll(&ready, 1, static_cast<int>(left.count())) <= 0) continue;
-    char buffer[4096];
-    const ssize_t got = ::read(from_, buffer, sizeof(buffer));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0 || rest_.size() > (1u << 20)) return end("it ended, or has no PyTorch");
-    rest_.append(buffer, static_cast<std::size_t>(got));
+  using Lines = files::LineReader;
+  std::string answer;
+  switch (lines_.next(Lines::Clock::now() + std::chrono::seconds(timeout_seconds), &answer)) {
+    case Lines::Event::kLine: return answer;
+    case Lines::Event::kTimeout: return end("it does not answer");
+    case Lines::Event::kEnd: break;
   }
+  return end("it ended, or has no PyTorch");
 }
 
 Expected<double> Peer::turn(const Case& c) {

@@ -5,6 +5,7 @@
 
 #include "regard/case.h"
 #include "regard/status.h"
+#include "tools/files/line_reader.h"
 
 namespace regard::guide {
 
@@ -29,7 +30,7 @@ class Peer {
   int pid_ = -1;
   int to_ = -1, from_ = -1;
   std::string version_;
-  std::string rest_;    // read and not yet used
+  files::LineReader lines_;
   bool ended_ = false;  // a late answer would be taken for that to a later question
 };
 

@@ -214,7 +214,8 @@ class MatrixBuilder {
     SupportRow found = row(to_string(feature), params, yes, to_string(feature));
     const auto clear = [](std::vector<SupportCell>* row) { row->assign(row->size(), {}); };
     if (feature == Feature::kDLse || feature == Feature::kDelta) clear(&found.forward);
-    if (feature == Feature::kScoresOut) clear(&found.backward);  // no input of a backward
+    const bool is_output = feature == Feature::kScoresOut || feature == Feature::kOutAmax;
+    if (is_output) clear(&found.backward);  // no input of a backward
     matrix_.features.push_back(std::move(found));
   }
 

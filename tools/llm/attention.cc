@@ -1,8 +1,6 @@
 #include "tools/llm/attention.h"
 
 #include <algorithm>
-#include <cmath>
-#include <new>
 #include <string>
 #include <utility>
 
@@ -34,34 +32,6 @@ Attention::Attention(const ModelConfig& config, std::vector<float> rotary_scale,
   context_.set_executor(&executor_);
 }
 
-// As many positions as a cache has: those of the file's context may be far more.
-Status Attention::make_rotary_tables(std::int64_t positions) {
-  if (positions <= positions_) return Status();
-  const std::int64_t half = config_.rotary_dim / 2;
-  try {
-    cos_.resize(static_cast<std::size_t>(positions * half));
-    sin_.resize(cos_.size());
-  } catch (const std::bad_alloc&) {
-    return Status(regard::StatusCode::kOutOfMemory,
-                  "[attention] no memory for the rotary tables of " + std::to_string(positions) +
-                      " positions; reduce --max-seq-length");
-  }
-  positions_ = positions;
-  for (std::int64_t x = 0; x < half; ++x) {
-    const double exponent = -2.0 * static_cast<double>(x) / static_cast<double>(config_.rotary_dim);
-    const double scale = rotary_scale_.empty() ? 1.0 : rotary_scale_[static_cast<std::size_t>(x)];
-    const double frequency =
-        std::pow(config_.rotary_base, exponent) / (scale * config_.position_scale);
-    for (std::int64_t position = 0; position < positions; ++position) {
-      const double angle = static_cast<double>(position) * frequency;
-      const auto at = static_cast<std::size_t>(position * half + x);
-      cos_[at] = static_cast<float>(std::cos(angle));
-      sin_[at] = static_cast<float>(std::sin(angle));
-    }
-  }
-  return Status();
-}
-
 Dtype Attention::dtype_of_rows(Dtype cache, Dtype weights) noexcept {
   return regard::size_of(cache) == 1 ? weights : cache;
 }
@@ -79,8 +49,8 @@ regard::AttentionRequest Attention::request_of(const StepRows& r, std::int64_t l
       make_view(r.v, r.dtype, {r.batch, c.heads_kv, r.rows, d}, {sequence, d, r.stride, 1});
   request.out = make_view(r.out, r.dtype, {r.batch, c.heads, r.rows, d},
                           {r.rows * c.q_width(), d, c.q_width(), 1});
-  request.rotary_cos = make_view(cos_.data(), {positions_, c.rotary_dim / 2});
-  request.rotary_sin = make_view(sin_.data(), {positions_, c.rotary_dim / 2});
+  request.rotary_cos = make_view(rotary_.cos(), {rotary_.positions(), c.rotary_dim / 2});
+  request.rotary_sin = make_view(rotary_.sin(), {rotary_.positions(), c.rotary_dim / 2});
   request.options.rotary_interleaved = true;  // GGUF's rows of q and k are permuted for that
   request.options.is_causal = true;
   request.options.diagonal = regard::Diagonal::kBottomRight;
@@ -88,7 +58,8 @@ regard::AttentionRequest Attention::request_of(const StepRows& r, std::int64_t l
 }
 
 Status Attention::prepare(const std::string& phase, const StepRows& rows, KvCache& cache) {
-  if (Status status = make_rotary_tables(cache.capacity()); !status.ok()) return status;
+  // As many positions as a cache has: those of the file's context may be far more.
+  if (Status s = rotary_.reserve(config_, rotary_scale_, cache.capacity()); !s.ok()) return s;
   cache.begin_step(std::vector<std::int32_t>(static_cast<std::size_t>(rows.batch), 0), 0);
   auto params = regard::describe(request_of(rows, 0, cache));
   if (!params) return params.status();

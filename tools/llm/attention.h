@@ -9,6 +9,7 @@
 #include "regard/attention.h"
 #include "tools/llm/kv_cache.h"
 #include "tools/llm/model_config.h"
+#include "tools/llm/rotary.h"
 
 namespace llm {
 
@@ -53,15 +54,13 @@ class Attention {
 
  private:
   regard::AttentionRequest request_of(const StepRows& rows, std::int64_t layer, KvCache& cache);
-  regard::Status make_rotary_tables(std::int64_t positions);
 
   ModelConfig config_;
   std::vector<float> rotary_scale_;
   regard::Policy policy_;
   OpenMpExecutor executor_;
   regard::Context context_;
-  std::int64_t positions_ = 0;    // of the caches that were prepared
-  std::vector<float> cos_, sin_;  // [positions, rotary_dim / 2]
+  RotaryTables rotary_;  // of the positions of the caches that were prepared
   std::map<std::string, regard::Plan> plans_;
   std::map<std::string, regard::AttentionParams> planned_;  // what each was made for
   std::vector<std::byte> workspace_;

@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <random>
 
 #include "regard/machine_rates.h"
+#include "tools/llm/clock.h"
 #include "tools/llm/commands.h"
 #include "tools/llm/report.h"
 #include "tools/llm/session.h"
@@ -15,16 +15,11 @@ namespace {
 
 using regard::Expected;
 using regard::Status;
-using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kPromptLengths[] = {128, 512, 2048};
 constexpr std::int64_t kContexts[] = {128, 1024, 4096, 8000};
 constexpr int kDecodeSteps = 32;
 constexpr int kRounds = 3;  // the best counts: other programs take time, never give it
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// Operations of a prompt: two for each weight and token, and those of causal attention.
 double prompt_operations(const Model& model, std::int64_t tokens, std::int64_t weight_size) {

@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
-#include <chrono>
 #include <fstream>
 #include <memory>
 #include <sstream>
 
+#include "tools/llm/clock.h"
 #include "tools/llm/commands.h"
 #include "tools/llm/perplexity.h"
 #include "tools/llm/report.h"
@@ -86,12 +86,11 @@ int run_eval(const Options& options) {
   }
   const InterruptFlag interrupts;
   regard::Interrupt interrupt(InterruptFlag::poll);
-  const auto start = std::chrono::steady_clock::now();
+  const Clock::time_point start = Clock::now();
   const auto made = measure_perplexity({&session->model, &*cache}, compared, *tokens,
                                        {options.window, options.limit}, &interrupt);
   if (!made) return fail(made.status());
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = seconds_since(start);
   print(options.json ? result_json(*made, options.compare, seconds, session->model).dump() + "\n"
                      : result_text(*made, options.compare, seconds));
   print_details(*session, options);

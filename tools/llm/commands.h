@@ -6,7 +6,7 @@
 
 namespace llm {
 
-int run_generate(const Options& options);
+int run_generate(const Options& options);  // over its ranks where mpirun started the program
 int run_chat(const Options& options);
 int run_eval(const Options& options);
 int run_bench(const Options& options);

@@ -1,9 +1,10 @@
 #include "tools/llm/generate.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <string>
+
+#include "tools/llm/clock.h"
 
 namespace llm {
 namespace {
@@ -11,22 +12,6 @@ namespace {
 using regard::Expected;
 using regard::Status;
 using regard::StatusCode;
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-/// Weights that are damaged or overflow: their logits have no order, and no token is the most
-/// probable.
-Status check_finite(std::span<const float> logits) {
-  if (std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); })) {
-    return Status();
-  }
-  return Status(StatusCode::kInvalidArgument,
-                "[generate] a logit is infinite or not a number, expected finite ones: the model's "
-                "weights are damaged");
-}
 
 /// The samples of one prompt: each draws its tokens and ends by itself.
 class Generator {
@@ -213,6 +198,19 @@ std::vector<std::int32_t> draft_by_lookup(std::span<const std::int32_t> tokens,
     return {follow.begin(), follow.begin() + static_cast<std::ptrdiff_t>(length)};
   }
   return {};
+}
+
+Status damaged_weights() {
+  return Status(StatusCode::kInvalidArgument,
+                "[generate] a logit is infinite or not a number, expected finite ones: the model's "
+                "weights are damaged");
+}
+
+Status check_finite(std::span<const float> logits) {
+  if (std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); })) {
+    return Status();
+  }
+  return damaged_weights();
 }
 
 Status require_room(std::span<const std::int32_t> prompt, std::int64_t room) {

@@ -51,6 +51,10 @@ regard::Expected<Generation> generate(Model& model, KvCache& cache, std::int32_t
                                       const GenerateOptions& options, const OnToken& on_token,
                                       regard::Interrupt* interrupt);
 
+/// Refuses logits of damaged weights, which have no order, with damaged_weights().
+regard::Status check_finite(std::span<const float> logits);
+regard::Status damaged_weights();
+
 /// Refuses a prompt that is longer than what is left of the context.
 regard::Status require_room(std::span<const std::int32_t> prompt, std::int64_t room);
 

@@ -25,9 +25,9 @@ bool multiply(std::int64_t factor, std::int64_t* product) {
   return !__builtin_mul_overflow(*product, factor, product);
 }
 
-/// Memory that takes no room until it is written, on huge pages where the system grants them: rows
-/// are read at the rate of memory.
-std::unique_ptr<std::byte[], FreeMemory> allocate(std::int64_t bytes) {
+}  // namespace
+
+std::unique_ptr<std::byte[], FreeMemory> allocate_rows(std::int64_t bytes) {
   constexpr std::size_t kHugePage = std::size_t{2} << 20;
   const std::size_t align = static_cast<std::size_t>(bytes) < kHugePage ? 64 : kHugePage;
   const std::size_t size = (static_cast<std::size_t>(bytes) + align - 1) / align * align;
@@ -36,8 +36,6 @@ std::unique_ptr<std::byte[], FreeMemory> allocate(std::int64_t bytes) {
   if (align == kHugePage) ::madvise(memory, size, MADV_HUGEPAGE);
   return std::unique_ptr<std::byte[], FreeMemory>(memory);
 }
-
-}  // namespace
 
 Expected<KvCache> KvCache::make(std::int64_t layers, std::int64_t heads_kv, std::int64_t head_dim,
                                 const CacheOptions& options) {
@@ -75,8 +73,8 @@ Expected<KvCache> KvCache::make(std::int64_t layers, std::int64_t heads_kv, std:
     const auto scales = static_cast<std::size_t>(rows * cache.scales_of_row());
     for (std::int64_t layer = 0; layer < layers; ++layer) {
       Layer& made = cache.layers_.emplace_back();
-      made.k = allocate(bytes);
-      made.v = allocate(bytes);
+      made.k = allocate_rows(bytes);
+      made.v = allocate_rows(bytes);
       made.scales_k.assign(scales, 1.0f);
       made.scales_v.assign(scales, 1.0f);
     }

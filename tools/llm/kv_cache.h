@@ -15,6 +15,10 @@ struct FreeMemory {
   void operator()(std::byte* memory) const noexcept { std::free(memory); }
 };
 
+/// Memory that takes no room until it is written, on huge pages where the system grants them: rows
+/// are read at the rate of memory. Throws std::bad_alloc.
+std::unique_ptr<std::byte[], FreeMemory> allocate_rows(std::int64_t bytes);
+
 /// How keys and values are kept.
 struct CacheOptions {
   regard::Dtype dtype =

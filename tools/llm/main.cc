@@ -8,8 +8,10 @@
 #include <sstream>
 #include <utility>
 
+#include "distributed/launcher.h"
 #include "tools/llm/commands.h"
 #include "tools/llm/messages.h"
+#include "tools/llm/mpi_ranks.h"
 #include "tools/llm/terminal.h"
 
 namespace {
@@ -25,6 +27,11 @@ void limit_spinning(char** argv) {
 }
 
 int run(int argc, char** argv) {
+  // Their ranks would each do all of it, and write over one another's output.
+  if (regard::distributed::ranks_of_launcher() > 1 && argc > 1 && argv[1][0] != '-' &&
+      std::strcmp(argv[1], "generate") != 0) {
+    return llm::refuse_on_ranks("verb (" + llm::quote(argv[1]) + ") must be generate under mpirun");
+  }
   if (argc > 1 && std::strcmp(argv[1], "export") == 0) {
     return llm::run_export(argc - 2, argv + 2);
   }
@@ -35,7 +42,10 @@ int run(int argc, char** argv) {
   int code = 0;
   CLI::App* const generate = app.add_subcommand("generate", "continues a text");
   llm::add_generate(*generate, &options);
-  generate->callback([&] { code = llm::run_generate(options); });
+  generate->callback([&] {
+    options.has_page_size = generate->count("--page-size") > 0;
+    code = llm::run_generate(options);
+  });
   CLI::App* const chat = app.add_subcommand("chat", "answers, message by message");
   llm::add_chat(*chat, &options);
   chat->callback([&] {

@@ -20,6 +20,10 @@ void reserve_elements(std::vector<T>* memory, std::int64_t elements) {
   }
 }
 
+Status refused(const std::string& message) {
+  return Status(regard::StatusCode::kInvalidArgument, "[forward] " + message);
+}
+
 std::byte* offset(std::vector<std::byte>& memory, std::int64_t elements, Dtype dtype) {
   return memory.data() + elements * regard::size_of(dtype);
 }
@@ -89,9 +93,6 @@ void Model::embed(std::span<const std::int32_t> tokens) {
 
 Status Model::check_step(std::span<const std::int32_t> tokens,
                          std::span<const std::int32_t> sequences, const KvCache& cache) const {
-  const auto refused = [](const std::string& message) {
-    return Status(regard::StatusCode::kInvalidArgument, "[forward] " + message);
-  };
   if (sequences.empty() || tokens.empty() || tokens.size() % sequences.size() != 0) {
     return refused(std::to_string(tokens.size()) + " tokens of " +
                    std::to_string(sequences.size()) +
@@ -104,6 +105,10 @@ Status Model::check_step(std::span<const std::int32_t> tokens,
                    std::to_string(cache.length(sequence)) + ", expected at most the capacity, " +
                    std::to_string(cache.capacity()));
   }
+  return check_tokens(tokens);
+}
+
+Status Model::check_tokens(std::span<const std::int32_t> tokens) const {
   for (const std::int32_t token : tokens) {
     if (token >= 0 && token < config_.vocab) continue;
     return refused("token (" + std::to_string(token) + ") must be 0 to " +
@@ -118,20 +123,29 @@ Status Model::forward(const std::string& phase, std::span<const std::int32_t> to
   if (Status status = check_step(tokens, sequences, cache); !status.ok()) return status;
   const auto batch = static_cast<std::int64_t>(sequences.size());
   const std::int64_t rows = static_cast<std::int64_t>(tokens.size()) / batch;
-  reserve(batch * rows, cache.options().dtype);
-  embed(tokens);
   cache.begin_step(sequences, rows);
-  const StepRows step = step_rows(batch, rows, cache.options().dtype);
-  for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
-    if (Status status = attend(phase, layer, step, cache, interrupt); !status.ok()) return status;
-    feed_forward(weights_.layers[static_cast<std::size_t>(layer)], batch * rows);
-  }
+  const auto attend = [&](std::int64_t layer, const StepRows& step) {
+    return attention_->run(phase, layer, step, cache, interrupt);
+  };
+  if (Status s = run_layers(tokens, batch, cache.options().dtype, attend); !s.ok()) return s;
   cache.end_step(sequences, rows);
   return Status();
 }
 
-Status Model::attend(const std::string& phase, std::int64_t layer, const StepRows& step,
-                     KvCache& cache, regard::Interrupt* interrupt) {
+Status Model::run_layers(std::span<const std::int32_t> tokens, std::int64_t batch, Dtype cache,
+                         const Attend& attend) {
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  reserve(std::max<std::int64_t>(count, 1), cache);
+  embed(tokens);
+  const StepRows step = step_rows(batch, count / batch, cache);
+  for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
+    if (Status s = run_attention(layer, step, attend); !s.ok()) return s;
+    feed_forward(weights_.layers[static_cast<std::size_t>(layer)], count);
+  }
+  return Status();
+}
+
+Status Model::run_attention(std::int64_t layer, const StepRows& step, const Attend& attend) {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
   const std::int64_t rows = step.batch * step.rows;
   {
@@ -147,9 +161,7 @@ Status Model::attend(const std::string& phase, std::int64_t layer, const StepRow
     const ScopedTimer timer(profile_, Operation::kAttention);
     convert_rows({buffers_.qkv.data(), Dtype::kF32, step.stride}, {step.q, step.dtype, step.stride},
                  rows, step.stride);
-    if (Status status = attention_->run(phase, layer, step, cache, interrupt); !status.ok()) {
-      return status;
-    }
+    if (Status status = attend(layer, step); !status.ok()) return status;
     convert_rows({step.out, step.dtype, config_.q_width()},
                  {buffers_.attended.data(), dtype_, config_.q_width()}, rows, config_.q_width());
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -36,12 +37,21 @@ class Model {
   regard::Status forward(const std::string& phase, std::span<const std::int32_t> tokens,
                          std::span<const std::int32_t> sequences, KvCache& cache,
                          regard::Interrupt* interrupt = nullptr);
-  /// Logits [rows, vocab] of rows of the last forward(); valid until the next call.
+  /// Refuses tokens that the vocabulary does not have.
+  regard::Status check_tokens(std::span<const std::int32_t> tokens) const;
+  /// Attention of a step's rows in one layer, which writes rows.out.
+  using Attend = std::function<regard::Status(std::int64_t layer, const StepRows& rows)>;
+  /// The layers over tokens [batch, rows] of the vocabulary, also over none; `attend` computes
+  /// attention, of rows with the type that they have beside a cache of type `cache`.
+  regard::Status run_layers(std::span<const std::int32_t> tokens, std::int64_t batch,
+                            regard::Dtype cache, const Attend& attend);
+  /// Logits [rows, vocab] of rows of the last step; valid until the next call.
   std::span<const float> logits(std::int64_t first_row, std::int64_t rows);
 
   const ModelConfig& config() const noexcept { return config_; }
   std::int64_t weight_bytes() const noexcept { return weights_.bytes(); }
   const Attention& attention() const noexcept { return *attention_; }
+  std::span<const float> rotary_scale() const noexcept { return weights_.rotary_scale; }
   Profile& profile() noexcept { return profile_; }
 
  private:
@@ -57,8 +67,7 @@ class Model {
   void reserve(std::int64_t rows, regard::Dtype cache);
   void embed(std::span<const std::int32_t> tokens);
   StepRows step_rows(std::int64_t batch, std::int64_t rows, regard::Dtype cache);
-  regard::Status attend(const std::string& phase, std::int64_t layer, const StepRows& rows,
-                        KvCache& cache, regard::Interrupt* interrupt);
+  regard::Status run_attention(std::int64_t layer, const StepRows& rows, const Attend& attend);
   void feed_forward(const LayerWeights& layer, std::int64_t rows);
 
   ModelConfig config_;

@@ -65,6 +65,11 @@ void add_generate(CLI::App& app, Options* o) {
   app.add_option("--num-samples", o->generate.samples, "answers, which share the prompt's pages")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1024}))
       ->capture_default_str();
+  app.add_option("--comm", o->comm,
+                 "under mpirun, of the prompt's attention: p2p, all_gather, a2a or auto (the least "
+                 "predicted time)")
+      ->check(CLI::IsMember({"auto", "p2p", "all_gather", "a2a"}))
+      ->capture_default_str();
   app.add_option("--write-logits", o->write_logits,
                  "file for the logits of the prompt's last token, f32");
 }

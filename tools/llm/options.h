@@ -19,6 +19,7 @@ struct Options {
   std::string kv_cache = "auto";  // the weights'
   bool hadamard = false;
   std::int64_t page_size = 64;      // 0: no pages
+  bool has_page_size = false;       // it was given
   std::int64_t threads = 0;         // 0: all CPUs that the process may use
   std::int64_t max_seq_length = 0;  // 0: the model's context
   bool explain = false;
@@ -29,6 +30,7 @@ struct Options {
   bool has_prompt = false;
   GenerateOptions generate;
   std::string write_logits;
+  std::string comm = "auto";  // of a prompt over ranks
 
   std::string file;        // of eval
   std::int64_t limit = 0;  // windows; 0: all

@@ -1,9 +1,10 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <string>
+
+#include "tools/llm/clock.h"
 
 namespace llm {
 
@@ -44,17 +45,14 @@ class Profile {
 class ScopedTimer {
  public:
   ScopedTimer(Profile& profile, Operation operation) : profile_(profile), operation_(operation) {}
-  ~ScopedTimer() {
-    profile_.add(operation_,
-                 std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count());
-  }
+  ~ScopedTimer() { profile_.add(operation_, seconds_since(start_)); }
   ScopedTimer(const ScopedTimer&) = delete;
   ScopedTimer& operator=(const ScopedTimer&) = delete;
 
  private:
   Profile& profile_;
   Operation operation_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  Clock::time_point start_ = Clock::now();
 };
 
 }  // namespace llm

@@ -91,6 +91,7 @@ Expected<Session> open_session(const Options& options) {
                  *std::move(model),
                  *weights,
                  threads,
+                 *policy,
                  cache_of(options.kv_cache, *weights),
                  options.max_seq_length != 0 ? options.max_seq_length : context,
                  options.page_size,

@@ -17,6 +17,7 @@ struct Session {
   Model model;
   regard::Dtype weights = regard::Dtype::kF32;
   std::int32_t threads = 1;
+  regard::Policy policy;  // of attention
   regard::Dtype cache_dtype = regard::Dtype::kF32;
   std::int64_t capacity = 0;  // positions of a sequence
   std::int64_t page_size = 0;

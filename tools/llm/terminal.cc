@@ -45,6 +45,10 @@ int fail(const regard::Status& status) {
   } else {
     complain("regard-llm: " + status.message() + "\n");
   }
+  return exit_code_of(status);
+}
+
+int exit_code_of(const regard::Status& status) {
   switch (status.code()) {
     case regard::StatusCode::kInvalidArgument:
     case regard::StatusCode::kNotFound: return kUsage;

@@ -17,6 +17,7 @@ bool print(std::string_view text);
 void complain(std::string_view text);
 /// "regard-llm: ..." with the reasons of backends, and the exit code that a failure stands for.
 int fail(const regard::Status& status);
+int exit_code_of(const regard::Status& status);
 /// `code` where all that was printed was written; else a complaint, and 1.
 int finish(int code);
 

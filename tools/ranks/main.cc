@@ -11,11 +11,14 @@
 #include <cmath>
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "distributed/measure_network.h"
 #include "distributed/mpi/mpi_communicator.h"
 #include "regard/context.h"
 #include "tools/ranks/made_tensors.h"
+#include "tools/ranks/step_lines.h"
 #include "tools/regard/exit_codes.h"
 #include "tools/regard/rank_words.h"
 
@@ -34,9 +37,25 @@ Status invalid(fmt::format_string<Parts...> text, Parts&&... parts) {
 struct Task {
   Case c;
   distributed::Options options;
+  bool shows_steps = false;  // the word steps
 };
 
+/// Removes a word, which may be one of several in an argument; whether it was there.
+bool take_word(std::vector<std::string>* words, std::string_view word) {
+  bool found = false;
+  for (std::string& argument : *words) {
+    std::string padded = " " + argument + " ";
+    const std::string wanted = " " + std::string(word) + " ";
+    for (std::size_t at; (at = padded.find(wanted)) != std::string::npos; found = true) {
+      padded.erase(at, wanted.size() - 1);
+    }
+    argument = padded.substr(1, padded.size() - 2);
+  }
+  return found;
+}
+
 Expected<Task> read_task(std::vector<std::string> words, int ranks) {
+  const bool shows_steps = take_word(&words, "steps");
   const std::string own = "cp=" + std::to_string(ranks);
   words.insert(words.begin(), own);
   Expected<std::optional<cli::RankWords>> taken = cli::take_rank_words(&words);
@@ -48,7 +67,7 @@ Expected<Task> read_task(std::vector<std::string> words, int ranks) {
   for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
   Expected<Case> c = parse_case(text);
   if (!c) return c.status();
-  Task task{*std::move(c), (*taken)->options};
+  Task task{*std::move(c), (*taken)->options, shows_steps};
   const AttentionParams& p = task.c.params;
   constexpr Feature kSupported[] = {Feature::kCausal,
                                     Feature::kWindowLeft,
@@ -87,6 +106,7 @@ std::int64_t shift_of(const Case& c) {
 /// Of one rank, as all receive it.
 struct Line {
   std::int64_t rows, messages, bytes, memory;  // memory: the most, in KiB
+  std::int64_t steps;                          // 0 where they are not shown
   double seconds, error;
 };
 
@@ -145,19 +165,22 @@ class Part {
   }
 
   const AttentionRequest& request() const { return request_; }
+  Context& context() { return context_; }
+  std::vector<StepLine> steps() const { return steps_of(record_); }
 
   /// Twice; the second call is timed.
   Status run(const distributed::Plan& plan, Line* line) {
     for (int turn = 0; turn < 2; ++turn) {
-      distributed::Traffic sent;
+      record_.has_activities = task_.shows_steps;
       const auto begin = distributed::Clock::now();
-      if (Status s = distributed::attention(context_, communicator_, plan, request_, &sent);
+      if (Status s = distributed::attention(context_, communicator_, plan, request_, &record_);
           !s.ok()) {
         return s;
       }
       line->seconds = std::chrono::duration<double>(distributed::Clock::now() - begin).count();
-      line->messages = sent.messages;
-      line->bytes = sent.bytes;
+      line->messages = record_.sent.messages;
+      line->bytes = record_.sent.bytes;
+      line->steps = static_cast<std::int64_t>(steps().size());
     }
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
@@ -205,6 +228,7 @@ class Part {
   std::vector<distributed::Piece> pieces_;
   distributed::Tensor q_, k_, v_, out_;
   AttentionRequest request_;
+  distributed::CallRecord record_;  // of the timed call
 };
 
 double tolerance_of(Dtype dtype) {
@@ -247,11 +271,19 @@ int run(distributed::Communicator& communicator, const std::vector<std::string>&
     *failed = !everywhere;
     return status.code() == StatusCode::kInvalidArgument ? cli::kExitUsage : cli::kExitFailed;
   };
-  const Expected<Task> task = read_task(words, communicator.size());
+  Expected<Task> task = read_task(words, communicator.size());
   if (!task) return report(task.status(), true);
+  distributed::Options& options = task->options;
+  if (options.network.source == distributed::NetworkSource::kAssumed) {
+    const auto network =
+        distributed::measure_network(communicator, options.topology, options.limits);
+    if (!network)
+      return report(network.status(), network.status().code() == StatusCode::kInvalidArgument);
+    options.network = *network;
+  }
   Part part(*task, communicator);
   if (Status s = part.prepare(); !s.ok()) return report(s, false);
-  const auto plan = distributed::plan(communicator, part.request(), task->options);
+  const auto plan = distributed::plan(part.context(), communicator, part.request(), task->options);
   if (!plan) return report(plan.status(), plan.status().code() == StatusCode::kInvalidArgument);
   std::vector<Line> lines(static_cast<std::size_t>(communicator.size()));
   Line& own = lines[static_cast<std::size_t>(communicator.rank())];
@@ -260,8 +292,14 @@ int run(distributed::Communicator& communicator, const std::vector<std::string>&
   for (Line& line : lines) spans.push_back(std::as_writable_bytes(std::span(&line, 1)));
   distributed::Messages messages(communicator, task->options.limits, "run");
   if (Status s = messages.all_gather(spans, "results"); !s.ok()) return report(s, false);
+  std::vector<std::int64_t> counts;
+  for (const Line& line : lines) counts.push_back(line.steps);
+  const auto steps = exchange_steps(communicator, options.limits, part.steps(), counts);
+  if (!steps) return report(steps.status(), false);
   if (!is_first) return cli::kExitOk;
-  return print(*task, *plan, lines) ? cli::kExitOk : cli::kExitFailed;
+  const bool is_within = print(*task, *plan, lines);
+  if (task->shows_steps) print_steps(*steps);
+  return is_within ? cli::kExitOk : cli::kExitFailed;
 }
 
 }  // namespace
@@ -270,7 +308,7 @@ int run(distributed::Communicator& communicator, const std::vector<std::string>&
 int main(int argc, char** argv) {
   int provided = 0, result = 0;
   bool failed = false;
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
   {
     auto made = regard::distributed::make_mpi_communicator();
     if (!made.ok()) {

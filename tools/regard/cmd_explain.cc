@@ -77,7 +77,14 @@ int explain_ranks(Output& output, const RankWords& ranks, const Case& c) {
     }
     algorithms.push_back(one);
   }
+  const distributed::Network& network = plan->options().network;
   output.document()["ranks"] = {{"cp", ranks.ranks},
+                                {"network",
+                                 {{"source", to_string(network.source)},
+                                  {"latency", network.latency},
+                                  {"bandwidth", network.bandwidth},
+                                  {"node_latency", network.node_latency},
+                                  {"node_bandwidth", network.node_bandwidth}}},
                                 {"layout", to_string(plan->options().layout)},
                                 {"comm", to_string(plan->algorithm())},
                                 {"algorithms", algorithms}};

@@ -11,6 +11,7 @@
 
 #include "conformance/compare_gradients.h"
 #include "conformance/run.h"
+#include "distributed/launcher.h"
 #include "oracle/gradients.h"
 #include "oracle/oracle.h"
 #include "regard/context.h"
@@ -261,14 +262,6 @@ class RunVerb {
   std::vector<Checked> results_;
 };
 
-/// Whether mpirun (Open MPI, or one that speaks PMI) started this process.
-bool is_rank() {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
-    if (std::getenv(name) != nullptr) return true;
-  }
-  return false;
-}
-
 /// Becomes the program for ranks, which lies beside this one. Returns where it cannot.
 int run_as_rank(Output& output, const RunFileOptions& options) {
   const bool has_others = options.all_backends || options.no_check || options.profile ||
@@ -314,7 +307,8 @@ Command add_run(CLI::App& app) {
   add_common_flags(*verb, options->common);
   return {verb, [options] {
             Output output("run", options->common.output);
-            if (is_rank()) return output.finish(run_as_rank(output, *options));
+            if (distributed::ranks_of_launcher() > 0)
+              return output.finish(run_as_rank(output, *options));
             return output.finish(RunVerb(output, *options).run());
           }};
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cmath>
 #include <string_view>
 
 namespace regard::cli {
@@ -20,6 +21,24 @@ std::optional<int> count_of(std::string_view text) {
   return ok ? std::optional(count) : std::nullopt;
 }
 
+/// "2,10" and "2,10,5,1.25": microseconds a message and GB/s, within a node and between nodes.
+std::optional<distributed::Network> network_of(std::string_view text) {
+  std::vector<double> numbers;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', at), text.size());
+    double number = 0.0;
+    const auto [end, error] = std::from_chars(text.data() + at, text.data() + comma, number);
+    const bool ok = error == std::errc{} && end == text.data() + comma && std::isfinite(number);
+    if (!ok || number < 0.0 || (numbers.size() % 2 == 1 && number == 0.0)) return std::nullopt;
+    numbers.push_back(number);
+    at = comma + 1;
+  }
+  if (numbers.size() != 2 && numbers.size() != 4) return std::nullopt;
+  const double* const between = numbers.data() + numbers.size() - 2;
+  return distributed::Network{numbers[0] * 1e-6, numbers[1] * 1e9, between[0] * 1e-6,
+                              between[1] * 1e9, distributed::NetworkSource::kGiven};
+}
+
 /// True where the word is one of ranks, which it then is taken as.
 Expected<bool> take(std::string_view word, RankWords* to) {
   const std::size_t equals = word.find('=');
@@ -35,6 +54,15 @@ Expected<bool> take(std::string_view word, RankWords* to) {
     const auto ranks = count_of(x == std::string_view::npos ? "" : value.substr(x + 1));
     if (!nodes || !ranks) return wrong(word, "topology=NODESxRANKS, such as 2x4");
     to->options.topology = {*nodes, *ranks};
+  } else if (name == "network") {
+    const auto network = network_of(value);
+    if (!network) {
+      return wrong(
+          word,
+          "network=US,GBS or network=US,GBS,US,GBS: microseconds a message and GB/s within "
+          "a node, then between nodes");
+    }
+    to->options.network = *network;
   } else if (name == "comm") {
     const auto algorithm = distributed::parse_algorithm(value);
     if (!algorithm) return wrong(word, "comm=auto, p2p, all_gather, a2a or a2a+p2p");
@@ -81,6 +109,7 @@ const char* rank_words_help() {
          "  cp=N              ranks; prints what each algorithm sends and takes\n"
          "  topology=NxM      nodes, and ranks of each; default 1xN\n"
          "  comm=NAME         auto (default), p2p, all_gather, a2a or a2a+p2p\n"
+         "  network=US,GBS    microseconds a message and GB/s; of nodes two more: 2,10,5,1.25\n"
          "  layout=NAME       contiguous (default), zigzag or per_document\n";
 }
 

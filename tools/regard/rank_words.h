@@ -15,8 +15,8 @@ struct RankWords {
   distributed::Options options;
 };
 
-/// Removes cp=N, topology=NxM, comm=NAME and layout=NAME from `words`. Nothing where there is no
-/// cp; without cp the others are errors.
+/// Removes cp=N, topology=NxM, comm=NAME, network=US,GBS and layout=NAME from `words`. Nothing
+/// where there is no cp; without cp the others are errors.
 Expected<std::optional<RankWords>> take_rank_words(std::vector<std::string>* words);
 
 /// What the words mean, a line each.

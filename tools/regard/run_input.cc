@@ -64,6 +64,9 @@ AttentionOptions options_of(const AttentionParams& params) {
     options.dtype_gradients = params.dtype_gradients;
   }
   options.fp8_recipe = params.fp8_recipe;
+  options.scale_layout = scale_layout_of(params.features);
+  options.allow_future_scales = params.features.has(Feature::kFutureScales);
+  options.quantize_probs = params.features.has(Feature::kQuantizedProbs);
   return options;
 }
 

@@ -12,21 +12,13 @@
 #include <system_error>
 #include <utility>
 
+#include "distributed/stable_hash.h"
 #include "tools/files/mapped_bytes.h"
 #include "tools/files/pending_file.h"
 #include "tools/files/quote.h"
 
 namespace regard::cli {
 namespace {
-
-/// FNV-1a, which is the same everywhere.
-std::uint64_t hash_of(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : text) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  }
-  return hash;
-}
 
 /// "" where there is no such file.
 Expected<std::string> read_text(const std::string& path) {
@@ -66,7 +58,7 @@ TuningStore::TuningStore(const Env& env, int rounds)
     : folder_(fmt::format("{}/rounds_{}", tuning_folder(env), rounds)), env_(env) {}
 
 std::string TuningStore::path_of(const std::string& words) const {
-  return fmt::format("{}/{:016x}.entry", folder_, hash_of(words));
+  return fmt::format("{}/{:016x}.entry", folder_, stable_hash(words));
 }
 
 std::vector<TuningTable::Time> TuningStore::find(const std::string& words,

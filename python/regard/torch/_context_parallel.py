@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from .. import _core
 from . import _install
 from ._context_transformers import Masks
-from ._group import TIMEOUT, Communicator, exchange_texts, ranks_of
+from ._group import TIMEOUT, Communicator, ranks_of
 from ._options import Options, is_packed
 from ._rank_call import Call, Shape, plan
 from ._scopes import (
@@ -28,6 +29,8 @@ from ._scopes import (
 from ._shards import check_layout, length_of
 
 _MAX_PLANS = 64  # that a scope keeps
+# Of each group: what was measured, by topology.
+_measured: WeakKeyDictionary[Any, dict[tuple[int, int], tuple[float, float, float, float]]] = WeakKeyDictionary()
 COMMS = ("auto", "p2p", "all_gather", "a2a", "a2a+p2p")
 
 
@@ -78,6 +81,17 @@ def _check_call(q: Tensor, options: Options) -> None:
         raise ArgumentError(f"device of query ({q.device}) must be cpu in context_parallel")
 
 
+def _check_network(network: Any) -> tuple[float, float, float, float] | None:
+    """(latency, bandwidth) for all messages, or two more numbers for those between groups, as four numbers."""
+    if network is None:
+        return None
+    numbers = tuple(float(x) for x in network)
+    if len(numbers) not in (2, 4) or not all(0 <= x < float("inf") for x in numbers) or not all(numbers[1::2]):
+        raise ArgumentError(f"network ({network!r}) must be seconds a message and bytes a second, of groups these and "
+                            "those between groups")
+    return (numbers[0], numbers[1], numbers[-2], numbers[-1])
+
+
 class context_parallel:  # noqa: N801 - PyTorch's name
     """A scope in which scaled_dot_product_attention attends to the keys of all ranks of `mesh`.
 
@@ -92,7 +106,9 @@ class context_parallel:  # noqa: N801 - PyTorch's name
     comm, by TransformerEngine's names of cp_comm_type: "p2p" sends keys and values around a ring while
     others are computed, "all_gather" gathers them first, "a2a" divides heads instead of the sequence,
     "a2a+p2p" does so within the groups of a two-dimensional mesh, with a ring among groups; "auto" takes the
-    one that is predicted to be the fastest. layout and cu_seqlens: context_parallel_shard's; with
+    one that is predicted to be the fastest over `network`: seconds a message and bytes a second, of a
+    two-dimensional mesh these and those between groups; None measures it once for each group, in the first
+    call. explain() states both. layout and cu_seqlens: context_parallel_shard's; with
     cu_seqlens each document attends only to itself. timeout: seconds that a message may take.
 
         >>> import torch, torch.distributed as dist, regard.torch
@@ -110,7 +126,7 @@ class context_parallel:  # noqa: N801 - PyTorch's name
     """
 
     def __init__(self, mesh: Any, comm: str = "auto", layout: str = "contiguous", cu_seqlens: Any = None,
-                 timeout: float = TIMEOUT) -> None:
+                 timeout: float = TIMEOUT, network: Sequence[float] | None = None) -> None:
         if comm not in COMMS:
             raise ArgumentError(f"comm ({comm!r}) must be one of {', '.join(map(repr, COMMS))}")
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
@@ -123,10 +139,12 @@ class context_parallel:  # noqa: N801 - PyTorch's name
             raise ArgumentError("mesh (of one group) must be a DeviceMesh of two dimensions, groups and the ranks "
                                 "of each, with comm='a2a+p2p'")
         self.comm, self.layout, self.timeout = comm, layout, float(timeout)
+        self._network = _check_network(network)
         self._link, self._topology = Communicator(ranks.group), ranks.topology
         self.has_documents = self._starts is not None
         self._masks: list[Masks] = []
         self._plans: dict[Any, _core.RankPlan] = {}
+        self._last: _core.RankPlan | None = None
 
     def __enter__(self) -> context_parallel:
         self._masks.append(Masks())
@@ -162,6 +180,7 @@ class context_parallel:  # noqa: N801 - PyTorch's name
             if len(self._plans) >= _MAX_PLANS:
                 self._plans.clear()
             self._plans[key] = made
+        self._last = made
         out, lse = _Recorded.apply(q, k, v, options.sinks, Call(self._link, made, shape, options), backends)
         return out, lse
 
@@ -173,16 +192,38 @@ class context_parallel:  # noqa: N801 - PyTorch's name
                        if not isinstance(value, Tensor) and value != Options._field_defaults[name]}
         tensors = [name for name in ("sinks", "alibi_slopes") if getattr(options, name) is not None]
         words = (f"{shapes} {q.dtype} comm={self.comm} layout={self.layout} cu_seqlens={self._starts} "
-                 f"topology={self._topology} {set_options} {tensors} backends={backends!r} regard {_core.__version__}")
-        own = hashlib.sha256(words.encode()).hexdigest()[:16]
+                 f"network={self._network} "
+                 f"topology={self._topology} {set_options} {tensors} regard {_core.__version__}")
         seed = 0 if options.rng is None else int(options.rng[0]) & 0xFFFFFFFFFFFFFFFF
         needs_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, options.sinks))
-        numbers = f"{q.shape[2]} {k.shape[2]} {seed} {needs_grad:d}"
-        answers = [text.split(" ", 5) for text in exchange_texts(self._link, f"{numbers} {own} {words}", self.timeout)]
-        for rank, (*_, digest, said) in enumerate(answers):
-            if digest != own:
-                raise ArgumentError(f"call of rank {rank} ({said}) must be that of rank {self._link.rank} ({words})")
-        length_q, length_kv = (length_of([int(each[n]) for each in answers], self.layout, self._starts, f"positions of {what}")
+        numbers = (q.shape[2], k.shape[2], seed - (1 << 64) if seed >> 63 else seed, needs_grad | 2 * self._must_measure())
+        with drop_in_errors:
+            answers = _core.agree_ranks(self._link, words, numbers, timeout=self.timeout, policy=call_policy(backends))
+        length_q, length_kv = (length_of([each[n] for each in answers], self.layout, self._starts, f"positions of {what}")
                                for n, what in enumerate(("query", "key")))
         return Shape(self.comm, self.layout, self._topology, length_q, length_kv, self._starts, self.timeout,
-                     int(answers[0][2]), any(each[3] == "1" for each in answers)), words
+                     answers[0][2] & 0xFFFFFFFFFFFFFFFF, *self._network_of(any(each[3] & 2 for each in answers)),
+                     needs_grad=any(each[3] & 1 for each in answers)), words
+
+    def _must_measure(self) -> bool:
+        """Whether the choice among algorithms needs times that no scope of this group has measured."""
+        return self._measures() and self._topology not in _measured.get(self._link.group, {})
+
+    def _measures(self) -> bool:
+        return self.comm == "auto" and self._network is None and self._link.size > 1
+
+    def _network_of(self, must_measure: bool) -> tuple[tuple[float, float, float, float] | None, bool]:
+        """Latencies and bandwidths, and whether they were measured; the same on every rank."""
+        if not self._measures():
+            return self._network, False
+        found = _measured.setdefault(self._link.group, {})
+        if must_measure:  # on any rank
+            found[self._topology] = _core.measure_network(self._link, topology=self._topology, timeout=self.timeout)
+        return found[self._topology], True
+
+    def explain(self) -> str:
+        """The plan of the last call: the network that times are predicted for (assumed, given or measured), and what
+        each algorithm sends, holds and takes."""
+        if self._last is None:
+            raise RuntimeError("explain() must follow a call of attention in the scope")
+        return self._last.explain()

@@ -6,6 +6,7 @@ import threading
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -74,6 +75,9 @@ class fp8_autocast:  # noqa: N801 (TransformerEngine's name)
     allow_future_scales=True. Float8CurrentScaling has one scale for all positions: it cannot keep
     earlier results apart from later keys.
 
+    quantize_probs=True rounds probabilities to the format of q, and in the backward dS to that of the result's
+    gradient; both are float32 otherwise.
+
         >>> import torch, regard.torch
         >>> recipe = regard.fp8.DelayedScaling()
         >>> q = k = v = torch.ones(1, 2, 5, 64, requires_grad=True)
@@ -89,11 +93,12 @@ class fp8_autocast:  # noqa: N801 (TransformerEngine's name)
     """
 
     def __init__(self, recipe: fp8.Recipe, enabled: bool = True, *,
-                 allow_future_scales: bool = False) -> None:
+                 allow_future_scales: bool = False, quantize_probs: bool = False) -> None:
         if not isinstance(recipe, fp8.Recipe):
             raise TypeError(f"recipe ({recipe!r}) must be one of regard.fp8's: DelayedScaling, "
                             "Float8CurrentScaling, MXFP8BlockScaling or Float8BlockScaling")
         self.recipe, self.enabled, self.allow_future_scales = recipe, enabled, allow_future_scales
+        self.quantize_probs = quantize_probs
         self._calls: list[int] = []
 
     def __enter__(self) -> fp8_autocast:
@@ -142,31 +147,23 @@ def _block_amax(x: Tensor, rows: int, columns: int) -> Tensor:
     return padded.unflatten(3, (-1, columns)).unflatten(2, (-1, rows)).amax((3, 5))
 
 
-def _in_blocks(x: Tensor, states: _CallStates, name: str) -> Tensor:
-    """x with each block rounded to 8 bits, in its own type."""
-    recipe, state = states.recipe, states.tensors[name]
-    assert isinstance(recipe, fp8._Blocks)
-    if x.numel() == 0:
-        return x
-    backward = name == "d_out"
-    rows, columns = recipe.block(backward)
-    state.step(_block_amax(x, rows, columns).numpy())
-    shape = tuple(x.shape)
-    scale, descale = (torch.from_numpy(recipe.spread(each, shape, backward).copy())
-                      for each in (state.scale, state.descale))
-    return (_codes(x, scale, state.form.name).float() * descale).to(x.dtype)
+def _layout_of(recipe: fp8._Blocks) -> tuple[int, int]:
+    """Rows and columns of a block that has one scale in q, k, v and the gradient of the result."""
+    (rows, columns), (gradient_rows, _) = recipe.block(), recipe.block(backward=True)
+    return min(rows, gradient_rows), columns
 
 
 class _Rounded:
-    """A tensor in 8 bits and its descale; in blocks, its own type again and none."""
+    """A tensor in 8 bits and its descale, or those of its blocks."""
 
     def __init__(self, x: Tensor, states: _CallStates, name: str, given: torch.dtype | None) -> None:
         state = states.tensors[name]
         self.descale: float | None = None
+        self.scales: Tensor | None = None  # f32 [B,H,blocks of rows,blocks of columns]
         if given is not None:
             self.tensor = x.to(given)
         elif isinstance(states.recipe, fp8._Blocks):
-            self.tensor = _in_blocks(x, states, name)
+            self._round_blocks(x, states, name)
         else:
             amax = _amax(x)
             if isinstance(states.recipe, fp8.DelayedScaling):
@@ -178,24 +175,43 @@ class _Rounded:
         if self.tensor.stride(-1) != 1:
             self.tensor = self.tensor.contiguous()
 
+    def _round_blocks(self, x: Tensor, states: _CallStates, name: str) -> None:
+        recipe, state, backward = states.recipe, states.tensors[name], name == "d_out"
+        assert isinstance(recipe, fp8._Blocks)
+        if x.numel() == 0:
+            self.tensor = x.to(_F8[state.form.name])
+            return
+        rows, columns = recipe.block(backward)
+        state.step(_block_amax(x, rows, columns).numpy())
+        spread = torch.from_numpy(recipe.spread(state.scale, tuple(x.shape), backward).copy())
+        self.tensor = _codes(x, spread, state.form.name)
+        scales = torch.from_numpy(np.array(state.descale, np.float32))
+        if rows > _layout_of(recipe)[0]:  # another tensor has a scale for each row
+            scales = scales.repeat_interleave(rows, 2)[:, :, :x.shape[2]].contiguous()
+        self.scales = scales
 
-def _descales(rounded: dict[str, _Rounded]) -> dict[str, float]:
-    return {f"descale_{name}": x.descale for name, x in rounded.items() if x.descale is not None}
+
+def _scale_keywords(rounded: dict[str, _Rounded]) -> dict[str, Any]:
+    """The arguments for the descales and scales of tensors."""
+    return {**{f"descale_{name}": x.descale for name, x in rounded.items() if x.descale is not None},
+            **{f"scales_{name}": x.scales for name, x in rounded.items() if x.scales is not None}}
 
 
 class _Fp8Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, options: Options, states: _CallStates,
-                given: torch.dtype | None) -> Tensor:
+                given: torch.dtype | None, quantize_probs: bool) -> Tensor:
         rounded = {name: _Rounded(x.detach(), states, name, given)
                    for name, x in (("q", q), ("k", k), ("v", v))}
-        keywords: dict[str, Any] = {**native_keywords(options), **_descales(rounded),
-                                    "fp8_recipe": states.recipe.kind}
+        keywords: dict[str, Any] = {**native_keywords(options), **_scale_keywords(rounded),
+                                    "fp8_recipe": states.recipe.kind,
+                                    "d_out_dtype": states.tensors["d_out"].form.name,
+                                    "gradient_dtype": _NAMES[q.dtype],
+                                    "quantize_probs": quantize_probs}
         codes = [x.tensor for x in rounded.values()]
-        in_f8 = codes[0].dtype in _F8.values()
-        if in_f8:
-            keywords.update(d_out_dtype=states.tensors["d_out"].form.name,
-                            gradient_dtype=_NAMES[q.dtype])
+        if isinstance(states.recipe, fp8._Blocks) and any(x.scales is not None for x in rounded.values()):
+            rows, columns = _layout_of(states.recipe)
+            keywords.update(scale_layout=f"{rows}x{columns}", allow_future_scales=rows > 1)
         out = torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype)
         needs_grad = any(ctx.needs_input_grad[:3])
         with drop_in_errors:
@@ -205,7 +221,7 @@ class _Fp8Attention(torch.autograd.Function):
             keywords.pop("seed", None)  # saved has it
             keywords.pop("d_out_dtype", None)
             ctx.save_for_backward(*codes, out)
-            ctx.keywords, ctx.saved, ctx.states, ctx.in_f8 = keywords, result[1], states, in_f8
+            ctx.keywords, ctx.saved, ctx.states = keywords, result[1], states
         return out
 
     @staticmethod
@@ -213,10 +229,10 @@ class _Fp8Attention(torch.autograd.Function):
     def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
         q, k, v, out = ctx.saved_tensors
         rounded = _Rounded(d_out, ctx.states, "d_out", None)
-        keywords = {**ctx.keywords, **_descales({"d_out": rounded})}
+        keywords = {**ctx.keywords, **_scale_keywords({"d_out": rounded})}
         with drop_in_errors:
             grads = _core.attention_backward(rounded.tensor, q, k, v, out, ctx.saved, **keywords)
-        return (*grads[:3], None, None, None)
+        return (*grads[:3], None, None, None, None)
 
 
 def attention(scope: fp8_autocast, given: Arguments) -> Tensor:
@@ -244,5 +260,6 @@ def attention(scope: fp8_autocast, given: Arguments) -> Tensor:
         raise ArgumentError(
             f"recipe ({recipe!r}) has scales of blocks along the sequence: with is_causal later keys would "
             "change earlier results; use x_block_scaling_dim=1, or allow_future_scales=True")
-    out: Tensor = _Fp8Attention.apply(made.q, made.k, made.v, options, scope.next_states(), f8)
+    out: Tensor = _Fp8Attention.apply(made.q, made.k, made.v, options, scope.next_states(), f8,
+                                      scope.quantize_probs)
     return made.of_caller(out, given)

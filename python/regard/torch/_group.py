@@ -16,7 +16,6 @@ TIMEOUT = 60.0  # seconds, where the caller names none
 _FIRST_TAG = 1 << 20  # messages of other code in the same group have smaller tags
 _GATHER_TAG = 1 << 19  # of gather(), among regard's own
 _MAX_DIMS = 8
-_TEXT = 768  # bytes in which a rank describes its call
 MAX_MESSAGE = 1 << 30  # bytes; a longer message is sent in chunks. Tests lower it.
 
 
@@ -107,15 +106,6 @@ def gather(group: dist.ProcessGroup, tensor: Tensor, dim: int, seconds: float) -
         parts.append(tensor.new_empty(shape))
     _exchange(link, "parts", tensor.detach().contiguous(), parts, _GATHER_TAG + 1, deadline)
     return parts
-
-
-def exchange_texts(link: Communicator, text: str, seconds: float) -> list[str]:
-    """What each rank says, of _TEXT bytes at most: one message to every other rank."""
-    data = text.encode()[:_TEXT].ljust(_TEXT)
-    own = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    texts = [torch.empty_like(own) for _ in range(link.size)]
-    _exchange(link, "descriptions", own, texts, _GATHER_TAG + 2, time.monotonic() + seconds)
-    return [bytes(each.numpy()).decode(errors="replace").rstrip() for each in texts]
 
 
 def _exchange(link: Communicator, what: str, own: Tensor, parts: list[Tensor], tag: int, deadline: float) -> None:

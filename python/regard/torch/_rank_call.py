@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from .. import _core
+from .._trace import recorded_activities
 from ._group import MAX_MESSAGE, Communicator
 from ._options import Options, native_keywords
 from ._scopes import ArgumentError, drop_in_errors
@@ -23,6 +24,8 @@ class Shape(NamedTuple):
     starts: list[int] | None   # of documents
     timeout: float
     seed: int                  # of dropout
+    network: tuple[float, float, float, float] | None  # seconds and bytes a second, in a group and between groups
+    is_measured: bool          # the network
     needs_grad: bool           # on any rank
 
 
@@ -58,6 +61,7 @@ def plan(link: Communicator, shape: Shape, q: Tensor, k: Tensor, v: Tensor, opti
             q.detach(), k.detach(), v.detach(), rank=link.rank, ranks=link.size,
             seqlens=(shape.length_q, shape.length_kv), layout=shape.layout, cu_seqlens=shape.starts or [], comm=comm,
             topology=shape.topology, timeout=shape.timeout, max_bytes=MAX_MESSAGE, needs_grad=shape.needs_grad,
+            network=shape.network, is_measured=shape.is_measured,
             keywords=keywords_of(_without_grad(options), shape.seed, shape.starts))
 
 
@@ -77,13 +81,17 @@ class Call:
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, policy: Any) -> tuple[Tensor, Tensor]:
         """out, of q's type, and lse of this rank's rows."""
-        found: tuple[Tensor, Tensor] = _core.attention_ranks(
-            self.plan, self.link, q.detach(), k.detach(), v.detach(), {**self._keywords, "policy": policy})
+        with recorded_activities("forward", self.link.rank) as activities:
+            found: tuple[Tensor, Tensor] = _core.attention_ranks(
+                self.plan, self.link, q.detach(), k.detach(), v.detach(), {**self._keywords, "policy": policy},
+                activities)
         return found
 
     def backward(self, d_out: Tensor, saved: tuple[Tensor, ...], policy: Any) -> tuple[Tensor | None, ...]:
-        """d_q, d_k, d_v and d_sinks, of which this rank has its share: the sum over ranks is the gradient, as it is of
-        every parameter that each rank has."""
-        d_q, d_k, d_v, d_sinks = _core.attention_ranks_backward(
-            self.plan, self.link, d_out, tuple(x.detach() for x in saved), {**self._keywords, "policy": policy})
-        return d_q, d_k, d_v, None if d_sinks is None else d_sinks / self.link.size
+        """d_q, d_k, d_v and d_sinks, which is what this rank's rows add to it: the sum over ranks is the gradient, as
+        it is of every parameter that each rank has."""
+        with recorded_activities("backward", self.link.rank) as activities:
+            found: tuple[Tensor | None, ...] = _core.attention_ranks_backward(
+                self.plan, self.link, d_out, tuple(x.detach() for x in saved), {**self._keywords, "policy": policy},
+                activities)
+        return found

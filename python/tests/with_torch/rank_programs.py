@@ -2,12 +2,14 @@
 
 import contextlib
 import itertools
+import json
 import threading
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.attention import SDPBackend
 
 import regard.flash_attn
 import regard.torch
@@ -132,6 +134,13 @@ def sinks(rank, size, comms):
 
         errors[comm] = compare(call, make(53), mesh_of(size, comm), comm=comm, layout="zigzag")
         of_one, of_ranks = (x.grad for x in logits)
+        summand = logits[0].detach().requires_grad_()  # of this rank's rows: other rows of d_out are 0
+        d_out = torch.zeros(2, 4, 53, 8, dtype=torch.float64)
+        rows = shard(torch.arange(53), mesh_of(size, comm), 0, "zigzag")
+        d_out[:, :, rows] = torch.randn(d_out.shape, generator=torch.Generator().manual_seed(5),
+                                        dtype=torch.float64)[:, :, rows]
+        attend(*make(53), Options(sinks=summand, is_causal=True))[0].backward(d_out)
+        errors[comm, "summand"] = ((of_ranks - summand.grad).abs().max() / of_one.abs().max()).item() / 1e-6
         dist.all_reduce(of_ranks)
         errors[comm, "sinks"] = ((of_ranks - of_one).abs().max() / of_one.abs().max()).item() / 1e-6
     return errors
@@ -166,7 +175,7 @@ def traffic(rank, size, comm, layout, backward, chunk):
     begin = link.isend
 
     def counted(self, peer, tag, data):
-        if tag < regard.torch._group._GATHER_TAG:
+        if tag != 2:  # kAgreementTag
             sent.append(data.nbytes)
         return begin(self, peer, tag, data)
 
@@ -185,6 +194,53 @@ def traffic(rank, size, comm, layout, backward, chunk):
     assert torch.equal(results[0][3], results[1][3]) and results[0][1] == results[1][1]
     assert results[1][2] <= chunk and results[1][0] >= results[0][0]
     return results[0][:2]
+
+
+def network(rank, size):
+    """comm="auto" measures the group once, the same on every rank; a network that is given is used."""
+    mesh, scope = mesh_of(size, "p2p"), regard.torch.context_parallel
+    begun, measure = [], regard._core.measure_network
+    regard._core.measure_network = lambda *args, **keywords: begun.append(1) or measure(*args, **keywords)
+    q, k, v = (shard(x, mesh, 2) for x in make(64 * size, dtype=torch.float32))
+
+    def text(**keywords):
+        with scope(mesh, **keywords) as opened:
+            F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+        return opened.explain()
+
+    first = text()
+    assert begun == [1] and "(measured)" in first, first
+    assert text().split("\n")[1] == first.split("\n")[1] and begun == [1]
+    assert "us a message" in text(comm="p2p") and "(assumed)" in text(comm="p2p")
+    assert "network 1e+06 us a message, 1e+03 GB/s (given)" in text(network=(1.0, 1e12))
+    with scope(mesh, network=(1.0, 1e12)) as slow, _raises("explain() must follow", RuntimeError):
+        slow.explain()
+    with _raises("network ((1.0,))"):
+        scope(mesh, network=(1.0,))
+    with scope(mesh, network=(1.0, 1e9 + rank)), _raises("network=(1.0, 1000000001.0"):
+        F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    return first
+
+
+def activities(rank, size):
+    """A trace has each step of a ring, forward and backward; without one nothing is recorded."""
+    mesh = mesh_of(size, "p2p")
+    q, k, v = (shard(x, mesh, 2).requires_grad_() for x in make(64 * size, 4, 4, dtype=torch.float32))
+
+    def call():
+        with regard.torch.context_parallel(mesh, comm="p2p"):
+            F.scaled_dot_product_attention(q, k, v).sum().backward()
+
+    call()
+    with regard.trace() as trace:
+        call()
+    made = [(a.direction, a.step, a.kind) for a in trace.rank_activities]
+    ring = [(f"{step + 1} of p2p", kind) for step in range(size) for kind in ("computing", "waiting")][:-1]
+    assert made == [(direction, *each) for direction in ("forward", "backward")
+                    for each in (ring if direction == "forward" else [*ring, ("gradients of keys", "waiting")])], made
+    assert all(a.rank == rank and 0 <= a.begin <= a.end for a in trace.rank_activities)
+    assert f"rank {rank}: computing " in trace.summary()
+    assert len(json.loads(trace.to_json())["rank_activities"]) == len(made)
 
 
 @contextlib.contextmanager
@@ -288,9 +344,15 @@ def refusals(rank, size):
             F.scaled_dot_product_attention(q, k, v)
     with scope(mesh, comm="a2a"), _raises("heads of query (1)"):
         F.scaled_dot_product_attention(q[:, :1], k[:, :1], v[:, :1])
-    with scope(mesh), _raises(f"call of rank {1 - min(rank, 1)} (q[2,2,*,8]"):
+    with scope(mesh), _raises("ranks disagree: rank 0 (q[2,2,*,8]"):
         F.scaled_dot_product_attention(q, k, v, is_causal=rank == 0)
     with scope(mesh, comm=("p2p", "a2a")[rank % 2]), _raises("comm=p2p"):
+        F.scaled_dot_product_attention(q, k, v)
+    with scope(mesh), _raises("policy: default), rank 1 ("), regard.use_policy(
+            regard.Policy(max_error=0.5) if rank == 1 else regard.Policy()):
+        F.scaled_dot_product_attention(q, k, v)
+    with scope(mesh), _raises("only=[math"), regard.torch.sdpa_kernel(
+            (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION)[min(rank, 1)]):
         F.scaled_dot_product_attention(q, k, v)
     with scope(mesh), _raises("torch.float64"):
         F.scaled_dot_product_attention(*(x.to((torch.float64, torch.float32)[rank % 2]) for x in (q, k, v)))

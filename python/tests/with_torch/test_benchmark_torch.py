@@ -35,7 +35,7 @@ SAME = [
 ]
 
 
-@pytest.mark.parametrize("options", SAME, ids=str)
+@pytest.mark.parametrize("options", SAME, ids=lambda options: "-".join(options) or "plain")
 def test_the_same_call(options):
     row = torch_row(**options)
     assert row.reason is None and row.seconds > 0 and row.peak_share > 0

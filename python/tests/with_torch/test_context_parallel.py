@@ -65,6 +65,14 @@ def test_keys_that_nobody_sees_are_not_sent():
         (n, n * BLOCK) for n in (3, 2, 1, 0)]
 
 
+def test_the_network_is_measured_once_and_alike_or_given():
+    assert len(set(ranks.run(2, rank_programs.network))) == 1
+
+
+def test_a_trace_has_when_ranks_compute_and_wait():
+    ranks.run(2, rank_programs.activities)
+
+
 def test_scopes_hold_for_their_thread_and_nest():
     ranks.run(2, rank_programs.scopes)
 

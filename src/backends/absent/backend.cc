@@ -30,11 +30,4 @@ Status AbsentBackend::execute(const KernelPlan&, const AttentionParams&, const B
                 "[execute] " + to_string(info_.ref) + " is not part of this build and cannot run");
 }
 
-const Backend& cuda_flash() {
-  static const AbsentBackend instance(BackendId::kFlash, DeviceType::kCuda,
-                                      "tiled online softmax on tensor cores",
-                                      "its kernels are not written yet");
-  return instance;
-}
-
 }  // namespace regard::absent

@@ -23,7 +23,4 @@ class AbsentBackend final : public Backend {
   BackendInfo info_;
 };
 
-/// The tensor-core kernels, which no build has yet.
-const Backend& cuda_flash();
-
 }  // namespace regard::absent

@@ -82,12 +82,12 @@ struct DeltaKernel {
     const cuda::Place at = cuda::place_of(block);
     REGARD_DEVICE_UNROLL
     for (int i = 0; i < kOwn; ++i) {
-      const float sum = cuda::sum_of_row(block, sums[i]);
+      float sum = cuda::sum_of_row(block, sums[i]);
       const float share = cuda::sum_of_row(block, shares[i]);
       const cuda::RowFacts<float> row = space.facts[at.row + i];
       if (at.column != 0 || !row.exists) continue;
       const bool live = row.query < s.len_q;
-      if (live && !problem::is_whole_row(g, s.b, row.head, row.query, share)) continue;
+      if (live && !problem::complete_delta(g, s.b, row.head, row.query, share, &sum)) continue;
       args.delta[cuda::dense_row(g.problem, s.b, row.head, row.query)] =
           live ? sum + cuda::given_delta<float>(g, s.b, row.head, row.query) : 0.0f;
     }

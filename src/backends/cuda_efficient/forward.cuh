@@ -2,7 +2,8 @@
 
 #include <cstdint>
 
-#include "backends/cuda_efficient/split.cuh"
+#include "backends/cuda_efficient/args.h"
+#include "cuda/split.cuh"
 
 // EFFICIENT's forward: a block has 64 rows of all heads that read one kv head, and passes over the
 // tiles of keys that any of them sees, with an online softmax; scores never leave the block.
@@ -140,7 +141,7 @@ struct ForwardKernel {
     const auto descale = static_cast<float>(problem::score_descale(p, task.b, task.head_kv));
     const cuda::Reach reach = cuda::reach_of(p, rows, s);
     const semantics::TileSpan tiles =
-        semantics::tiles_of(keys_of_block<kSplit>(reach, s, task), kTile);
+        semantics::tiles_of(cuda::keys_of_block<kSplit>(reach, s, task), kTile);
     for (std::int64_t index = tiles.begin; index < tiles.end; ++index) {
       const semantics::Tile tile = semantics::tile_at(index, kTile, s.band.len_kv);
       const semantics::TileClass seen = cuda::classify(reach, tile);
@@ -177,14 +178,14 @@ struct ForwardKernel {
                                     const cuda::HeadTask& task, const Softmax& state,
                                     const float (&out)[kOwn][kSums]) {
     const cuda::Place at = cuda::place_of(block);
-    const cuda::DenseRows to = rows_of_split(args, task);
+    const cuda::DenseRows to = cuda::rows_of_split(args, task);
     float one[kOwn];
     REGARD_DEVICE_UNROLL
     for (int i = 0; i < kOwn; ++i) {
       one[i] = 1.0f;
       const float sum = cuda::sum_of_row(block, state.sum[i]);
       if (at.column != 0 || task.columns != 0 || at.row + i >= to.count) continue;
-      leave_stats(args, task, at.row + i, state.max[i], sum);
+      cuda::leave_stats(args, task, at.row + i, state.max[i], sum);
     }
     cuda::write_sums(block, to, 0, task.columns * kColumns, out, one);
   }

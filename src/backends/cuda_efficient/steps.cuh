@@ -29,7 +29,7 @@ void run_tensor_rows(Runner& run, const ForwardArgs& args) {
 template <class Runner>
 void run_tensor_forward(Runner& run, const ForwardArgs& args) {
   const bool is_bf16 = args.problem.q.type == Element::kBf16;
-  if (is_plain(args.problem)) {
+  if (cuda::is_plain(args.problem)) {
     is_bf16 ? run_tensor_rows<Element::kBf16, false, false>(run, args)
             : run_tensor_rows<Element::kF16, false, false>(run, args);
   } else {
@@ -69,7 +69,7 @@ template <class Runner>
 void run_merge(Runner& run, const ForwardArgs& args, bool on_tensor_cores) {
   const bool is_f16 = args.problem.q.type == Element::kF16;
   const float weight = on_tensor_cores && is_f16 ? kWeight<Element::kF16> : 1.0f;
-  launch<MergeKernel>(run, {args, weight}, args.problem);
+  launch<cuda::MergeKernel>(run, {args, weight}, args.problem);
 }
 
 template <class Runner>
@@ -82,10 +82,9 @@ void run_forward(Runner& run, const ForwardArgs& args, bool on_tensor_cores) {
   run_merge(run, args, on_tensor_cores);
 }
 
-/// d_q, d_k and d_v of bf16 on tensor cores.
-template <int kDims, class Runner>
+/// d_q, d_k and d_v of bf16 or f16 on tensor cores.
+template <Element kType, int kDims, class Runner>
 void run_tensor_backward(Runner& run, const BackwardArgs& args) {
-  constexpr Element kType = Element::kBf16;
   const GradProblem& g = args.grad;
   const TensorGradArgs tensor = tensor_grad_args(args);
   const Problem& p = g.problem;
@@ -94,14 +93,21 @@ void run_tensor_backward(Runner& run, const BackwardArgs& args) {
   if (g.d_v.present) launch<TensorKeysKernel<kType, kDims, true>>(run, tensor, p);
 }
 
-template <class Runner>
+template <Element kType, class Runner>
 void run_tensor_backward(Runner& run, const BackwardArgs& args) {
   const Problem& p = args.grad.problem;
   if (is_wide(p.head_dim_qk) || is_wide(p.head_dim_v)) {
-    run_tensor_backward<kWide>(run, args);
+    run_tensor_backward<kType, kWide>(run, args);
   } else {
-    run_tensor_backward<kNarrow>(run, args);
+    run_tensor_backward<kType, kNarrow>(run, args);
   }
+}
+
+template <class Runner>
+void run_tensor_backward(Runner& run, const BackwardArgs& args) {
+  const bool is_bf16 = args.grad.problem.q.type == Element::kBf16;
+  is_bf16 ? run_tensor_backward<Element::kBf16>(run, args)
+          : run_tensor_backward<Element::kF16>(run, args);
 }
 
 /// A row's delta, before all else.

@@ -5,11 +5,12 @@
 #include "backends/cuda_efficient/grad_tile.cuh"
 #include "backends/cuda_efficient/tensor_forward.cuh"
 
-// EFFICIENT's backward of bf16 on tensor cores: a pass each for d_q, d_k and d_v. A block has 128
-// rows (queries of all heads that read one kv head, or keys), 16 to a warp, which stay in registers
-// with their gradient, and passes over units of 32 of the others; while one is computed the next
-// comes. Eight products where one pass would need five, but no atomics, as in backward.cuh.
-// Probabilities and gradients of scores are rounded to bf16 before they are multiplied with rows.
+// EFFICIENT's backward of bf16 and f16 on tensor cores: a pass each for d_q, d_k and d_v. A block
+// has 128 rows (queries of all heads that read one kv head, or keys), 16 to a warp, which stay in
+// registers with their gradient, and passes over units of 32 of the others; while one is computed
+// the next comes. Eight products where one pass would need five, but no atomics, as in
+// backward.cuh. Probabilities and gradients of scores are rounded to the inputs' type before they
+// are multiplied with rows.
 
 namespace regard::cuda_efficient {
 
@@ -97,7 +98,7 @@ REGARD_DEVICE_FN void differentiate(const GradProblem& g, std::int64_t b, bool i
                                     const Rows& rows, RowOf row_of, KeyOf key_of,
                                     const WarpSums<kUnit>& d_probs, WarpSums<kUnit>* scores) {
   const Problem& p = g.problem;
-  const bool edits = !needs_scale_alone(p, is_full);
+  const bool edits = !cuda::needs_scale_alone(p, is_full);
   const float scale = p.softmax_scale_f32;
   const auto factor = static_cast<float>(p.exp2_scale);
   const float softcap = p.softcap_f32;
@@ -136,6 +137,20 @@ REGARD_DEVICE_FN void differentiate(const GradProblem& g, std::int64_t b, bool i
       result = kept ? result : 0.0f;
     }
     value = hidden ? cuda::hidden_value<float>() : result;
+  }
+}
+
+/// sums += weights rows, rounded to the inputs' type: those of f16 in a scale of each row.
+template <Element kType, int kDims, class Block, class Shared>
+REGARD_DEVICE_FN void add_product(const Block& block, const WarpSums<kUnit>& weights, Shared rows,
+                                  std::int64_t columns, WarpSums<kDims>* sums) {
+  if constexpr (kType == Element::kF16) {
+    cuda::RowScales scales;
+    const auto operand = cuda::as_scaled_operand<kType>(block, weights, &scales);
+    cuda::add_scaled_tile_product<kType>(block, operand, rows, columns, scales.inverse, sums);
+  } else {
+    const cuda::WarpRows<kUnit> operand = cuda::as_operand<kType>(weights, 1.0f);
+    cuda::add_tile_product<kType>(block, operand, rows, columns, sums);
   }
 }
 
@@ -225,17 +240,16 @@ struct TensorQueriesKernel {
           g, task.b, is_full, own, [&](int i, int, int) { return cuda::lane_row(block) + i * 8; },
           [&](int, int n, int x) { return first + n * 8 + x; }, d_probs, &scores);
       if (is_unsafe) {
-        cuda::add_visible_terms<kType>(block, scores, keys, 1.0f, &d_q);
+        cuda::add_visible_terms<kType, cuda::Pitched>(block, scores, keys, 1.0f, &d_q);
       } else {
-        const cuda::WarpRows<kUnit> d_scores = cuda::as_operand<kType>(scores, 1.0f);
-        cuda::add_tile_product<kType>(block, d_scores, keys, p.head_dim_qk, &d_q);
+        add_product<kType>(block, scores, keys, p.head_dim_qk, &d_q);
       }
       unit = following;
       stage = 1 - stage;
     }
     const float scale = p.softmax_scale_f32;
-    cuda::write_sums<kType>(block, cuda::query_rows(g.d_q, rows, p.head_dim_qk), 0, d_q,
-                            {scale, scale});
+    cuda::write_sums<kType>(block, cuda::query_rows(g.d_q, rows, p.head_dim_qk),
+                            cuda::lane_row(block), 0, d_q, {scale, scale});
   }
 
   template <class Block>
@@ -340,10 +354,9 @@ struct TensorKeysKernel {
           [&](int i, int, int) { return first + i * 8; }, d_probs, &scores);
       const std::int64_t columns = kOfValues ? p.head_dim_v : p.head_dim_qk;
       if (is_unsafe) {
-        cuda::add_visible_terms<kType>(block, scores, operand, 1.0f, &sums);
+        cuda::add_visible_terms<kType, cuda::Pitched>(block, scores, operand, 1.0f, &sums);
       } else {
-        const cuda::WarpRows<kUnit> weights = cuda::as_operand<kType>(scores, 1.0f);
-        cuda::add_tile_product<kType>(block, weights, operand, columns, &sums);
+        add_product<kType>(block, scores, operand, columns, &sums);
       }
       unit = following;
       following = last;
@@ -375,7 +388,7 @@ struct TensorKeysKernel {
     const auto scale =
         static_cast<float>(kOfValues ? problem::keep_scale<double>(p) : p.softmax_scale);
     const auto to = cuda::key_rows(view, task.b, task.head_kv, all, columns);
-    cuda::write_sums<kType>(block, to, 0, sums, {scale, scale});
+    cuda::write_sums<kType>(block, to, cuda::lane_row(block), 0, sums, {scale, scale});
   }
 };
 

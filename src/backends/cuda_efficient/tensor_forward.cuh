@@ -2,8 +2,9 @@
 
 #include <cstdint>
 
-#include "backends/cuda_efficient/split.cuh"
-#include "cuda/tensor.cuh"
+#include "backends/cuda_efficient/args.h"
+#include "cuda/lane_scores.cuh"
+#include "cuda/split.cuh"
 
 // EFFICIENT's forward of bf16 and f16 on tensor cores: a block has 128 rows of all heads that read
 // one kv head, 16 to a warp, whose queries, scores and outputs stay in registers. While a tile's
@@ -59,67 +60,6 @@ REGARD_DEVICE_FN void start_softmax(const Block& block, Facts facts, bool has_si
   }
 }
 
-/// Whether a tile's scores are only scaled, and hidden by arithmetic alone.
-REGARD_KERNEL_FN bool needs_scale_alone(const Problem& p, bool is_full) {
-  return problem::scales_late(p) && (is_full || !problem::has_data_mask(p));
-}
-
-/// Whether that holds for all tiles, and nothing is dropped: kernels without edits have a third of
-/// the instructions, and fewer registers.
-inline bool is_plain(const Problem& p) {
-  return needs_scale_alone(p, false) && p.dropout.threshold == 0;
-}
-
-REGARD_DEVICE_FN void scale_by(float factor, WarpSums<kTile>* scores) {
-  if (factor == 1.0f) return;
-  REGARD_DEVICE_UNROLL
-  for (int n = 0; n < kTile / 8; ++n) {
-    REGARD_DEVICE_UNROLL
-    for (int x = 0; x < 4; ++x) scores->at[n][x] *= factor;
-  }
-}
-
-/// Scores of the tile at key `first` that arithmetic hides become -inf.
-template <class Block, class Facts>
-REGARD_DEVICE_FN void hide_by_arithmetic(const Block& block, Facts facts, std::int64_t first,
-                                         WarpSums<kTile>* scores) {
-  REGARD_DEVICE_UNROLL
-  for (int i = 0; i < kLaneRows; ++i) {
-    const cuda::RowFacts<float> row = facts[cuda::lane_row(block) + i * 8];
-    const auto in_tile = [&](std::int64_t key) {
-      return static_cast<int>(semantics::clamp(key - first, 0, kTile)) - cuda::lane_column(block);
-    };
-    const int lo = in_tile(row.lo), hi = in_tile(row.hi);
-    REGARD_DEVICE_UNROLL
-    for (int n = 0; n < kTile / 8; ++n) {
-      REGARD_DEVICE_UNROLL
-      for (int x = 0; x < 2; ++x) {
-        const bool visible = n * 8 + x >= lo && n * 8 + x < hi;
-        if (!visible) scores->at[n][2 * i + x] = cuda::minus_infinity<float>();
-      }
-    }
-  }
-}
-
-/// Edits the raw scores of the tile at key `first`; what a row may not see becomes -inf.
-template <class Block, class Facts>
-REGARD_DEVICE_FN void edit_scores(const Block& block, const Problem& p, std::int64_t b, Facts facts,
-                                  std::int64_t first, bool is_full, WarpSums<kTile>* scores) {
-  REGARD_DEVICE_UNROLL
-  for (int i = 0; i < kLaneRows; ++i) {
-    const cuda::RowFacts<float> row = facts[cuda::lane_row(block) + i * 8];
-    REGARD_DEVICE_UNROLL
-    for (int n = 0; n < kTile / 8; ++n) {
-      REGARD_DEVICE_UNROLL
-      for (int x = 0; x < 2; ++x) {
-        const std::int64_t j = first + n * 8 + cuda::lane_column(block) + x;
-        float& score = scores->at[n][2 * i + x];
-        score = cuda::edit_score(p, b, row, j, is_full, score, [](float) {});
-      }
-    }
-  }
-}
-
 /// Scores become 2^((score - maximum) * factor), hidden ones the hidden value; what was summed so
 /// far shrinks by carry, exactly 1 where the maximum stands.
 template <class Block>
@@ -151,27 +91,6 @@ REGARD_DEVICE_FN void add_to_softmax(const Block& block, float factor, LaneSoftm
   }
 }
 
-/// Drops a lane's elements of the tile at key `first`.
-template <class Block, class Facts>
-REGARD_DEVICE_FN void drop_tile(const Block& block, const Problem& p, Facts facts,
-                                std::int64_t first, WarpSums<kTile>* values) {
-  if (p.dropout.threshold == 0) return;
-  REGARD_DEVICE_UNROLL
-  for (int i = 0; i < kLaneRows; ++i) {
-    const cuda::RowFacts<float> row = facts[cuda::lane_row(block) + i * 8];
-    REGARD_DEVICE_UNROLL
-    for (int n = 0; n < kTile / 8; ++n) {
-      const std::int64_t j = first + n * 8 + cuda::lane_column(block);
-      const semantics::PhiloxBlock draws = semantics::dropout_block(p.dropout, row.stream, j);
-      REGARD_DEVICE_UNROLL
-      for (int x = 0; x < 2; ++x) {
-        const bool kept = semantics::dropout_draw(draws, j + x) < p.dropout.threshold;
-        if (!kept) values->at[n][2 * i + x] *= 0.0f;  // hidden ones keep their sign
-      }
-    }
-  }
-}
-
 /// The weight of a probability of 1 in the product with values: the smallest one of f16 is then
 /// 2^-39, not 2^-24.
 template <Element kType>
@@ -179,8 +98,8 @@ inline constexpr float kWeight = kType == Element::kF16 ? 32768.0f : 1.0f;
 
 /// Head dims to a step of head_dim_qk and to a block's range of head_dim_v: kDims. Longer rows of
 /// queries are read again for each step of each tile, and ranges compute their scores again.
-/// Without kEdits for plain problems alone; with kSplit a block has all rows, kSplitRows at most,
-/// and a part of the keys.
+/// Without kEdits for plain problems alone; with kSplit a block has all rows, cuda::kSplitRows at
+/// most, and a part of the keys.
 template <Element kType, int kDims, bool kEdits, bool kSplit>
 struct TensorForwardKernel {
   using Args = TensorArgs;
@@ -248,7 +167,7 @@ struct TensorForwardKernel {
     Walk walk{};
     walk.task = task;
     walk.reach = cuda::reach_of(p, rows, s);
-    walk.tiles = semantics::tiles_of(keys_of_block<kSplit>(walk.reach, s, task), kTile);
+    walk.tiles = semantics::tiles_of(cuda::keys_of_block<kSplit>(walk.reach, s, task), kTile);
     walk.len_kv = s.band.len_kv;
     walk.keys = problem::row_address(p.k, task.b, task.head_kv, 0);
     walk.values = problem::row_address(p.v, task.b, task.head_kv, 0);
@@ -334,15 +253,19 @@ struct TensorForwardKernel {
     add_scores(block, pass, index, queries, &scores);
     float rescale[kLaneRows];
     if (has_rows(block, p)) {
-      const bool edits = kEdits && !needs_scale_alone(p, is_full);
-      scale_by(edits ? walk.descale : walk.scale, &scores);
+      const int row = cuda::lane_row(block);
+      const bool edits = kEdits && !cuda::needs_scale_alone(p, is_full);
+      cuda::scale_by(edits ? walk.descale : walk.scale, &scores);
       if (edits) {
-        edit_scores(block, p, walk.task.b, pass.facts, tile.begin, is_full, &scores);
+        cuda::edit_lane_scores(block, p, walk.task.b, pass.facts, row, tile.begin, is_full,
+                               &scores);
       } else if (!is_full) {
-        hide_by_arithmetic(block, pass.facts, tile.begin, &scores);
+        cuda::hide_by_arithmetic(block, pass.facts, row, tile.begin, &scores);
       }
       add_to_softmax(block, static_cast<float>(p.exp2_scale), state, &scores, rescale);
-      if constexpr (kEdits) drop_tile(block, p, pass.facts, tile.begin, &scores);
+      if constexpr (kEdits) {
+        cuda::drop_lane_tile(block, p, pass.facts, row, tile.begin, &scores);
+      }
     }
     block.wait_copies();
     // 0 times what stands there may not be 0.
@@ -353,7 +276,8 @@ struct TensorForwardKernel {
     if (!has_rows(block, p)) return next;
     if (is_unsafe) {
       rescale_sums(rescale, out);
-      cuda::add_visible_terms<kType>(block, scores, pass.values, kWeight<kType>, out);
+      cuda::add_visible_terms<kType, cuda::Pitched>(block, scores, pass.values, kWeight<kType>,
+                                                    out);
     } else {
       const cuda::WarpRows<kTile> probs = cuda::as_operand<kType>(scores, kWeight<kType>);
       cuda::rescale_add_tile_product<kType>(block, probs, pass.values, p.head_dim_v - column,
@@ -399,7 +323,7 @@ struct TensorForwardKernel {
     const ForwardArgs& args = pass.args.forward;
     const Walk walk = pass.walk[0];
     const cuda::HeadTask task = walk.task;
-    const cuda::DenseRows to = rows_of_split(args, task);
+    const cuda::DenseRows to = cuda::rows_of_split(args, task);
     float one[kLaneRows];
     REGARD_DEVICE_UNROLL
     for (int i = 0; i < kLaneRows; ++i) {
@@ -407,9 +331,9 @@ struct TensorForwardKernel {
       const float sum = cuda::sum_of_lanes(block, state.sum[i]);
       const int row = cuda::lane_row(block) + i * 8;
       if (cuda::lane_column(block) != 0 || task.columns != 0 || row >= to.count) continue;
-      leave_stats(args, task, row, state.max[i], sum);
+      cuda::leave_stats(args, task, row, state.max[i], sum);
     }
-    cuda::write_sums<kType>(block, to, task.columns * kDims, out, one);
+    cuda::write_sums<kType>(block, to, cuda::lane_row(block), task.columns * kDims, out, one);
   }
 
   template <class Block, class ThisPass>
@@ -430,7 +354,7 @@ struct TensorForwardKernel {
     }
     const cuda::RowBlock rows = rows_of(p, task);
     const cuda::QueryRows to = cuda::query_rows(p.out, rows, p.head_dim_v);
-    cuda::write_sums<kType>(block, to, task.columns * kDims, out, share);
+    cuda::write_sums<kType>(block, to, cuda::lane_row(block), task.columns * kDims, out, share);
   }
 };
 

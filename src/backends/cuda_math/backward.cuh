@@ -126,7 +126,7 @@ struct GradRowsKernel {
       }
       sum = cuda::sum_warp(block, sum);
       share = cuda::sum_warp(block, share);
-      if (problem::is_whole_row(g, s.b, row.head, row.query, share)) return sum + given;
+      if (problem::complete_delta(g, s.b, row.head, row.query, share, &sum)) return sum + given;
     }
     const T sum = cuda::lane_delta<T>(g, s.b, row.head, row.query, lane);
     return cuda::sum_warp(block, sum) + given;

@@ -136,6 +136,7 @@ class MathBackend final : public Backend {
     const std::int64_t worker_bytes = lay_out_forward(params, kernel, row_blocks, &args);
     problem::Functions functions;
     problem::make_problem(params, buffers, &args.problem, &functions);
+    cpu::clear_amax(args.problem.out_amax, 1);
     args.functions = &cpu::function_kernel(plan.isa, kernel.scalar_bytes);
     const problem::Problem& p = args.problem;
     args.grid = cpu::make_grid(params, row_blocks * kernel.width);

@@ -8,6 +8,7 @@
 #include "backends/math/scores_out.inl"
 #include "cpu/forward/columns_out.h"
 #include "cpu/forward/edit_scores.h"
+#include "cpu/forward/narrow_weights.h"
 #include "cpu/forward/row_block.h"
 #include "cpu/forward/softmax.h"
 #include "cpu/kv_tiles.h"
@@ -127,7 +128,7 @@ static void apply_softmax(const Task<V>& t, std::int64_t x) {
   for (int w = 0; w < V::kWidth; ++w) row_block.state.sum[w] = 0;
   for (std::int64_t index = t.tiles.begin; index < t.tiles.end; ++index) {
     const Tile tile = t.tile_at(index);
-    cpu::exponentiate<V, true>(p, tile.size, t.scores_at(x, tile.begin), &row_block);
+    cpu::exponentiate_rounded<V, true>(p, tile.size, t.scores_at(x, tile.begin), &row_block);
     if (t.ends_block(index)) {
       cpu::close_block<V>(p, row_block.vectors, &row_block.state, &total, rescale);
     }

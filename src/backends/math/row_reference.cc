@@ -88,7 +88,7 @@ struct CheckedProblem {
                  const RowSample& sample, CheckLayout& layout, char* memory)
       : args(layout.args) {
     Buffers inputs = buffers;
-    inputs.lse = inputs.saved_stats = inputs.scores_out = {};
+    inputs.lse = inputs.saved_stats = inputs.scores_out = inputs.out_amax = {};
     make_problem(params, inputs, &args.problem, &functions);
     Problem& p = args.problem;
     rows = sequence_rows(p.q.starts, p.seqlen_q, sample.b) * p.group_size;
@@ -109,6 +109,8 @@ void load_key(const cpu::KvOperand& x, std::int64_t j, double* to) {
     if (x.type == Element::kU4) {
       const float* const group = scales + 2 * (d / problem::kGroup);
       to[d] = to[d] * group[0] + group[1];
+    } else if (x.scales.columns != 0) {
+      to[d] *= scales[d / x.scales.columns];
     } else {
       to[d] *= *scales;
     }
@@ -196,6 +198,9 @@ class MathRows final : public RowReference {
     for (std::int64_t r = checked.begin; r < checked.end; ++r) {
       const std::int64_t h = sample.head_kv * p.group_size + r % p.group_size;
       load_row(p.q.type, row_address(p.q, sample.b, h, r / p.group_size), 1, p.head_dim_qk, key);
+      for (std::int64_t d = 0; d < p.head_dim_qk; ++d) {
+        key[d] *= cpu::row_scale(p, p.scales_q, {sample.b, h, r / p.group_size}, d);
+      }
       const double norm = norm_of(key, p.head_dim_qk);
       found.finite = found.finite && std::isfinite(norm);
       if (std::isfinite(norm)) largest_q = std::max(largest_q, norm);

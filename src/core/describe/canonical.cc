@@ -97,6 +97,14 @@ void canonicalize_scales(AttentionParams& p) noexcept {
                             : f.has(Feature::kPacked) ? p.total_kv
                                                       : p.seqlen_kv;
   if (!f.has(Feature::kScales) || rows == 1) f.set(Feature::kScalesPerToken, false);
+  if (!is_f8(p.dtype_q)) f = f.without({Feature::kScalesQ, Feature::kQuantizedProbs});
+  const auto has_codes = [&](Dtype dtype) { return is_quantised(dtype) && dtype != Dtype::kU4; };
+  const bool of_keys = f.has(Feature::kScales) && (has_codes(p.dtype_k) || has_codes(p.dtype_v));
+  if (!of_keys && !f.has(Feature::kScalesQ)) f = with_scale_layout(f, ScaleLayout::kRows);
+  const bool has_u4 = p.dtype_k == Dtype::kU4 || p.dtype_v == Dtype::kU4;
+  if (scale_layout_of(f) != ScaleLayout::kRows && !has_u4) f.set(Feature::kScalesPerToken, false);
+  // A mask function that is causal, too, is recognised where a call is described.
+  if (!f.has(Feature::kScales128x128)) f.set(Feature::kFutureScales, false);
 }
 
 function::Uses uses_of(const AttentionParams& p) noexcept {

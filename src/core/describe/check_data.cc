@@ -12,6 +12,8 @@
 #include <string_view>
 
 #include "base/message.h"
+#include "core/describe/check_scales.h"
+#include "core/describe/checked_call.h"
 #include "core/describe/describe.h"
 #include "core/describe/functions.h"
 #include "core/describe/tensor_rules.h"
@@ -23,17 +25,6 @@
 
 namespace regard {
 namespace {
-
-bool is_readable(const TensorView& view) noexcept {
-  return view.present() && view.device.type == DeviceType::kCpu;
-}
-
-float read_float(const TensorView& view, std::int64_t offset) noexcept {
-  float value = 0.0f;
-  std::memcpy(&value, static_cast<const char*>(view.data) + offset * std::int64_t{sizeof value},
-              sizeof value);
-  return value;
-}
 
 /// `starts`: of the packed sequences that the lengths are of; checked before.
 Status check_length(const TensorView& lengths, const TensorView& starts, std::int64_t limit,
@@ -98,25 +89,6 @@ Status check_scale(const TensorView& scale, const char* name, const char* where)
   }
   return {};
 }
-
-/// The call whose data is checked.
-class CheckedCall {
- public:
-  CheckedCall(const Buffers& of_buffers, const AttentionParams& of_params, const char* function)
-      : buffers(of_buffers), params(of_params), where(function) {}
-  /// Made when the first rule needs it: most calls have none that does.
-  const problem::Problem& problem() {
-    if (!problem_) problem::make_problem(params, buffers, &problem_.emplace());
-    return *problem_;
-  }
-
-  const Buffers& buffers;
-  const AttentionParams& params;
-  const char* const where;
-
- private:
-  std::optional<problem::Problem> problem_;
-};
 
 bool is_within(const semantics::KeyRange& range, std::int64_t n) {
   return n >= range.lo && n < range.hi;
@@ -246,189 +218,6 @@ Status check_angles(CheckedCall* call) {
   return {};
 }
 
-/// Codes of finite and positive numbers are 1 to the greatest one's; without its sign that of a
-/// finite number is 0 to that.
-constexpr std::uint64_t kPositiveCodes = 0x7f7fffffu;
-bool is_bad_scale(std::uint32_t code) noexcept { return code - 1u >= kPositiveCodes; }
-bool is_bad_minimum(std::uint32_t code) noexcept { return (code & 0x7fffffffu) > kPositiveCodes; }
-
-/// Scales of rows [0, count), `step` bytes apart: the first that is not finite and positive, or
-/// `count`.
-std::int64_t first_bad_scale(const char* first, std::int64_t step, std::int64_t count) noexcept {
-  std::int64_t j = 0;
-  // Dense ones in blocks of a length that compilers make vectors of: a decode may have a million.
-  std::uint32_t codes[64];
-  for (; step == sizeof(float) && j + std::ssize(codes) <= count; j += std::ssize(codes)) {
-    std::memcpy(codes, first + j * step, sizeof codes);
-    std::uint32_t bad = 0;
-    for (const std::uint32_t code : codes) bad |= is_bad_scale(code) ? 1u : 0u;
-    if (bad != 0) break;
-  }
-  for (; j < count; ++j) {
-    std::memcpy(codes, first + j * step, sizeof codes[0]);
-    if (is_bad_scale(codes[0])) return j;
-  }
-  return count;
-}
-
-/// Of `count` numbers, a scale and a minimum in turn, the first scale that is not finite and
-/// positive or minimum that is not finite, or `count`.
-std::int64_t first_bad_group(const char* first, std::int64_t count) noexcept {
-  constexpr std::int64_t kBytes = sizeof(float);
-  std::int64_t n = 0;
-  // Blocks of pairs, the scale in the low half, without a branch: a decode may have two million.
-  // Where a code is out of its range one of the differences is negative.
-  std::uint64_t pairs[32];
-  for (; n + 2 * std::ssize(pairs) <= count; n += 2 * std::ssize(pairs)) {
-    std::memcpy(pairs, first + n * kBytes, sizeof pairs);
-    std::uint64_t bad = 0;
-    for (const std::uint64_t pair : pairs) {
-      const std::uint64_t scale = pair & 0xffffffffu, minimum = (pair >> 32) & 0x7fffffffu;
-      bad |= (scale - 1) | (kPositiveCodes - scale) | (kPositiveCodes - minimum);
-    }
-    if (bad >> 63 != 0) break;
-  }
-  for (; n < count; ++n) {
-    std::uint32_t code = 0;
-    std::memcpy(&code, first + n * kBytes, sizeof code);
-    if (n % 2 == 0 ? is_bad_scale(code) : is_bad_minimum(code)) return n;
-  }
-  return count;
-}
-
-/// Scales and minima of rows [0, count) of u4, `step` bytes apart and `numbers` each: the first of
-/// them that is bad, counted through all rows, or as many as there are.
-std::int64_t first_bad_row(const char* first, std::int64_t step, std::int64_t count,
-                           std::int64_t numbers) noexcept {
-  const bool dense = step == numbers * std::int64_t{sizeof(float)};
-  const std::int64_t rows = dense ? 1 : count, each = dense ? numbers * count : numbers;
-  for (std::int64_t j = 0; j < rows; ++j) {
-    const std::int64_t bad = first_bad_group(first + j * step, each);
-    if (bad < each) return j * each + bad;
-  }
-  return count * numbers;
-}
-
-Status refuse_scale(const char* where, const char* name, std::string_view index, float value) {
-  return invalid(where, name, "[", index, "] (", static_cast<double>(value),
-                 "), expected finite and more than 0");
-}
-
-/// Where a sequence's row lies in k.
-struct RowPlace {
-  std::int64_t entry;  // -1: nowhere
-  std::int64_t row;
-  std::int64_t left;  // rows from this one on that follow one another
-};
-
-/// `entries`: of k. Entries of a cache are checked after the scales.
-RowPlace place_of_row(const problem::Problem& p, std::int64_t entries, std::int64_t b,
-                      std::int64_t j, std::int64_t rows) noexcept {
-  if (p.pages.ids != nullptr) {
-    const std::int64_t page = j / p.pages.page_size, row = j % p.pages.page_size;
-    const std::int64_t id = p.pages.ids[b * p.pages.stride[0] + page * p.pages.stride[1]];
-    return {id, row, std::min(p.pages.page_size - row, rows - j)};
-  }
-  if (p.k.starts.data != nullptr) return {0, problem::row_start(p.k.starts, b) + j, rows - j};
-  std::int64_t entry = b;
-  if (p.cache_entries.present) {
-    entry = *problem::element_at<std::int32_t>(p.cache_entries, b * p.cache_entries.stride[0]);
-  }
-  return {entry < entries ? entry : -1, j, rows - j};
-}
-
-/// The scale, `index` of those from row `place` on, each row having `numbers` of u4, or one.
-struct BadScale {
-  std::int64_t place[3];
-  std::int64_t index;
-  std::int64_t numbers;
-};
-
-Status refuse_row_scale(const char* where, const char* name, const TensorView& scales,
-                        const BadScale& bad) {
-  const std::int64_t each = std::max<std::int64_t>(bad.numbers, 1);
-  const std::int64_t row = bad.place[2] + bad.index / each, number = bad.index % each;
-  const std::int64_t at = bad.place[0] * scales.strides[0] + bad.place[1] * scales.strides[1] +
-                          (scales.shape[2] == 1 ? 0 : row * scales.strides[2]) + number;
-  const float value = read_float(scales, at);
-  const std::string index = concat(bad.place[0], ",", bad.place[1], ",", row);
-  if (bad.numbers == 0) return refuse_scale(where, name, index, value);
-  if (number % 2 == 0) return refuse_scale(where, name, concat(index, ",", number), value);
-  return invalid(where, name, "[", index, ",", number, "] (", static_cast<double>(value),
-                 "), expected finite: it is the minimum of a group");
-}
-
-/// Those of keys that a sequence has before new rows bring theirs. Lengths and pages are checked
-/// before; what no row sees may lie in no page.
-Status check_row_scales(const TensorView& scales, CheckedCall* call, const char* name) {
-  if (!is_readable(scales)) return {};
-  const problem::Problem& p = call->problem();
-  const bool of_k = scales.data == call->buffers.scales_k.data;
-  const problem::View& view = of_k ? p.scales_k : p.scales_v;
-  const bool of_rows = of_k ? p.scales_k_of_rows : p.scales_v_of_rows;
-  const std::int64_t numbers = scales.rank == 4 ? scales.shape[3] : 0;  // of u4
-  for (std::int64_t b = 0; b < p.batch; ++b) {
-    const problem::Sequence s = problem::sequence_of(p, b);
-    const std::int64_t rows = s.leftpad + s.band.len_kv - (of_rows ? p.seqlen_new : 0);
-    for (std::int64_t j = s.leftpad; j < rows;) {
-      const RowPlace place = place_of_row(p, scales.shape[0], b, j, rows);
-      const std::int64_t count = of_rows ? place.left : 1;
-      for (std::int64_t h = 0; h < p.num_heads_kv && place.entry >= 0; ++h) {
-        const std::int64_t at = place.entry * view.stride[0] + h * view.stride[1];
-        const std::int64_t step = view.stride[2] * std::int64_t{sizeof(float)};
-        const auto* const first = problem::element_at<char>(view, 0) +
-                                  at * std::int64_t{sizeof(float)} + place.row * step;
-        const std::int64_t bad = numbers == 0 ? first_bad_scale(first, step, count)
-                                              : first_bad_row(first, step, count, numbers);
-        if (bad == count * std::max<std::int64_t>(numbers, 1)) continue;
-        const BadScale at_fault{{place.entry, h, of_rows ? place.row : 0}, bad, numbers};
-        return refuse_row_scale(call->where, name, scales, at_fault);
-      }
-      j += place.left;
-    }
-  }
-  return {};
-}
-
-Status check_channel_scales(const TensorView& scales, const char* name, const char* where) {
-  if (!is_readable(scales)) return {};
-  for (std::int64_t h = 0; h < scales.shape[0]; ++h) {
-    for (std::int64_t d = 0; d < scales.shape[1]; ++d) {
-      const float value = read_float(scales, h * scales.strides[0] + d * scales.strides[1]);
-      if (std::isfinite(value) && value > 0.0f) continue;
-      return refuse_scale(where, name, concat(h, ",", d), value);
-    }
-  }
-  return {};
-}
-
-/// Rows that are quantised: no scale suits an infinity, and integers have no NaN.
-Status check_new_rows(const TensorView& rows, const char* name, const char* where) {
-  if (!is_readable(rows)) return {};
-  float numbers[64];
-  const std::int64_t size = size_of(rows.dtype);
-  const auto* const data = static_cast<const char*>(rows.data);
-  for (std::int64_t row = 0; row < rows.shape[0] * rows.shape[1] * rows.shape[2]; ++row) {
-    const std::int64_t i = row % rows.shape[2], h = row / rows.shape[2] % rows.shape[1],
-                       b = row / rows.shape[2] / rows.shape[1];
-    const std::int64_t at = b * rows.strides[0] + h * rows.strides[1] + i * rows.strides[2];
-    for (std::int64_t d = 0; d < rows.shape[3]; d += std::ssize(numbers)) {
-      const std::int64_t count = std::min<std::int64_t>(rows.shape[3] - d, std::ssize(numbers));
-      problem::load_row(static_cast<problem::Element>(rows.dtype), data + (at + d) * size, 1, count,
-                        numbers);
-      float zero = 0.0f;  // NaN where a number is not finite
-      for (std::int64_t x = 0; x < count; ++x) zero += numbers[x] * 0.0f;
-      if (zero == 0.0f) continue;
-      std::int64_t x = 0;
-      while (std::isfinite(numbers[x])) ++x;
-      return invalid(where, name, "[", b, ",", h, ",", i, ",", d + x, "] (",
-                     static_cast<double>(numbers[x]),
-                     "), expected finite: the row is quantised as it is appended");
-    }
-  }
-  return {};
-}
-
 Status check_data_of(const TensorSpec& spec, CheckedCall* call) {
   const Buffers& buffers = call->buffers;
   const char* const where = call->where;
@@ -439,6 +228,7 @@ Status check_data_of(const TensorSpec& spec, CheckedCall* call) {
     case DataRule::kBlocks: return check_blocks(view, where);
     case DataRule::kScale: return check_scale(view, spec.name, where);
     case DataRule::kRowScale: return check_row_scales(view, call, spec.name);
+    case DataRule::kQueryScale: return check_query_scales(view, call, spec.name);
     case DataRule::kChannelScale: return check_channel_scales(view, spec.name, where);
     case DataRule::kNewRow:
       if (!has_scales(buffers, spec.like)) return {};
@@ -543,6 +333,7 @@ Status check_device_data(const AttentionRequest& request, const Launch& launch) 
   for (const TensorSpec& spec : kTensors) {
     // Which pages a sequence's rows see depends on its diagonal.
     const bool is_read = spec.data != DataRule::kNone || spec.buffer == &Buffers::diagonal_offsets;
+    if (spec.buffer == nullptr) break;  // the rows of a backward
     if (!is_read || params->device.type == DeviceType::kCpu) continue;
     if (Status status = copies[count++].take(&(on_host.*spec.buffer), launch.stream);
         !status.ok()) {
@@ -554,12 +345,16 @@ Status check_device_data(const AttentionRequest& request, const Launch& launch) 
   return status_of_exception(kWhere);
 }
 
-Status check_gradient_data(const GradBuffers& gradients, const char* where, TensorSpecs specs) {
+Status check_gradient_data(const Buffers& buffers, const GradBuffers& gradients,
+                           const AttentionParams& params, const char* where, TensorSpecs specs) {
+  CheckedCall call(buffers, params, where);
   for (const TensorSpec& spec : specs) {
-    if (spec.data != DataRule::kScale) continue;
-    const TensorView* const view = spec.in(gradients);
+    const TensorView* const view = spec.buffer == nullptr ? spec.in(gradients) : nullptr;
     if (view == nullptr || !view->present()) continue;
-    if (Status s = check_scale(*view, spec.name, where); !s.ok()) return s;
+    Status status;
+    if (spec.data == DataRule::kScale) status = check_scale(*view, spec.name, where);
+    if (spec.data == DataRule::kQueryScale) status = check_query_scales(*view, &call, spec.name);
+    if (!status.ok()) return status;
   }
   return {};
 }

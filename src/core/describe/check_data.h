@@ -20,7 +20,8 @@ Status check_data(const Buffers& buffers, const AttentionParams& params, const c
                   TensorSpecs specs = kTensors);
 
 /// The same of a backward's own tensors.
-Status check_gradient_data(const GradBuffers& gradients, const char* where,
+Status check_gradient_data(const Buffers& buffers, const GradBuffers& gradients,
+                           const AttentionParams& params, const char* where,
                            TensorSpecs specs = kTensors);
 
 }  // namespace regard

@@ -9,6 +9,7 @@
 #include "base/message.h"
 #include "core/describe/functions.h"
 #include "core/describe/overlap.h"
+#include "core/describe/scale_shapes.h"
 #include "core/describe/tensor_rules.h"
 #include "core/describe/view_checks.h"
 #include "core/text/thrown_by.h"
@@ -231,8 +232,12 @@ class Describer {
     extents_ = extents_of(p_);
     extents_[Extent::kEntries] = b_.k.shape[0];
     extents_[Extent::kRows] = b_.k.shape[2];
-    extents_[Extent::kGroupsK] = numbers_of_groups(p_.head_dim_qk);
-    extents_[Extent::kGroupsV] = numbers_of_groups(p_.head_dim_v);
+    set_scale_extents(b_.q, o_.scale_layout, Extent::kScaleRowsQ, Extent::kScaleColumnsQ,
+                      &extents_);
+    set_scale_extents(b_.k, o_.scale_layout, Extent::kScaleRowsK, Extent::kScaleColumnsK,
+                      &extents_);
+    set_scale_extents(b_.v, o_.scale_layout, Extent::kScaleRowsV, Extent::kScaleColumnsV,
+                      &extents_);
     for (int i = kMainTensors; i < count_; ++i) {
       const TensorSpec& spec = *specs_present_[i];
       const TensorView& view = *present_[i].view;
@@ -249,24 +254,25 @@ class Describer {
     return {};
   }
 
-  // A scale and a minimum for each.
-  static std::int64_t numbers_of_groups(std::int64_t head_dim) noexcept {
-    return saturating_mul(ceil_div(head_dim, kGroupSize), 2);
-  }
-
-  // Of u4 a scale and a minimum for each group of a row; one for all of it of the others.
-  Status check_scales_of(const char* name, const TensorView& rows, const char* scales_name,
-                         const TensorView& scales) {
-    const bool of_groups = rows.dtype == Dtype::kU4;
-    if (!scales.present() || scales.rank == (of_groups ? 4 : 3)) {
-      if (!of_groups || !scales.present()) return {};
-      if (scales.strides[3] == 1 || scales.shape[3] <= 1) return {};
-      return invalid(where_, "last stride of ", scales_name, " (", scales.strides[3],
-                     ") must be 1 where ", name, " is u4");
+  // Of 8-bit floats alone: no other queries are codes.
+  Status check_query_scales() {
+    if (o_.quantize_probs && !is_f8(b_.q.dtype)) {
+      return invalid(where_, "quantize_probs (true) must be false where q is ",
+                     to_string(b_.q.dtype), ", not f8e4m3 or f8e5m2");
     }
-    return invalid(where_, "rank of ", scales_name, " (", scales.rank, ") must be ",
-                   of_groups ? "4, [entries,Hkv,rows,2*groups]," : "3, [entries,Hkv,1|rows],",
-                   " where ", name, " is ", to_string(rows.dtype));
+    if (b_.scales_q.present() && !is_f8(b_.q.dtype)) {
+      return invalid(where_, "scales_q (given) must be left out where q is ", to_string(b_.q.dtype),
+                     ", not f8e4m3 or f8e5m2");
+    }
+    if (o_.scale_layout != ScaleLayout::kRows && !b_.scales_q.present() && !b_.scales_k.present() &&
+        !b_.scales_v.present()) {
+      return invalid(where_, "scale_layout (", to_string(o_.scale_layout),
+                     ") must be left out without scales_q, scales_k and scales_v");
+    }
+    p_.features = with_scale_layout(p_.features, o_.scale_layout);
+    p_.features.set(Feature::kFutureScales, o_.allow_future_scales);
+    p_.features.set(Feature::kQuantizedProbs, o_.quantize_probs);
+    return check_scale_shape(where_, o_.scale_layout, {"q", b_.q}, {"scales_q", b_.scales_q});
   }
 
   // Of k and v of 8 bits, or 4, alone; integers mean nothing without them.
@@ -294,13 +300,15 @@ class Describer {
                        to_string(s.rows.dtype));
       }
       if (&s.scales != &b_.channel_scales_k) {
-        Status status = check_scales_of(s.name, s.rows, s.scales_name, s.scales);
+        Status status =
+            check_scale_shape(where_, o_.scale_layout, {s.name, s.rows}, {s.scales_name, s.scales});
         if (!status.ok()) return status;
       }
+      const bool has_blocks = o_.scale_layout != ScaleLayout::kRows && s.rows.dtype != Dtype::kU4;
       const bool per_row = s.scales.rank >= 3 && s.scales.shape[2] == s.rows.shape[2];
-      if (per_row) p_.features.set(Feature::kScalesPerToken);
+      if (per_row && !has_blocks) p_.features.set(Feature::kScalesPerToken);
     }
-    return {};
+    return check_query_scales();
   }
 
   Status take_options() {
@@ -503,6 +511,9 @@ AttentionOptions options_of(const AttentionParams& params) noexcept {
     options.dtype_gradients = params.dtype_gradients;
   }
   options.fp8_recipe = params.fp8_recipe;
+  options.scale_layout = scale_layout_of(params.features);
+  options.allow_future_scales = params.features.has(Feature::kFutureScales);
+  options.quantize_probs = params.features.has(Feature::kQuantizedProbs);
   options.page_size = params.page_size;
   options.rotary_interleaved = params.features.has(Feature::kRotaryInterleaved);
   options.hadamard = params.features.has(Feature::kHadamard);

@@ -4,6 +4,7 @@
 
 #include "base/message.h"
 #include "core/describe/overlap.h"
+#include "core/describe/scale_shapes.h"
 #include "core/describe/tensor_rules.h"
 #include "core/describe/view_checks.h"
 
@@ -20,9 +21,9 @@ class GradChecker {
 
   Status run() {
     using Step = Status (GradChecker::*)();
-    static constexpr Step kSteps[] = {&GradChecker::check_views, &GradChecker::check_saved,
-                                      &GradChecker::check_rows, &GradChecker::check_dropout,
-                                      &GradChecker::check_callback};
+    static constexpr Step kSteps[] = {&GradChecker::check_views,   &GradChecker::check_saved,
+                                      &GradChecker::check_rows,    &GradChecker::check_scales,
+                                      &GradChecker::check_dropout, &GradChecker::check_callback};
     for (const Step step : kSteps) {
       if (Status status = (this->*step)(); !status.ok()) return status;
     }
@@ -63,6 +64,9 @@ class GradChecker {
   }
 
   Status check_rows() {
+    const ScaleLayout layout = scale_layout_of(p_.features);
+    set_scale_extents(b_.q, layout, Extent::kScaleRowsQ, Extent::kScaleColumnsQ, &extents_);
+    set_scale_extents(b_.v, layout, Extent::kScaleRowsV, Extent::kScaleColumnsV, &extents_);
     for (const TensorSpec& spec : specs_) {
       if (spec.buffer != nullptr) continue;
       const TensorView& view = *spec.in(g_);
@@ -71,6 +75,15 @@ class GradChecker {
       if (Status s = rules_.check(spec, view, &match); !s.ok()) return s;
     }
     return {};
+  }
+
+  Status check_scales() {
+    if (g_.scales_d_out.present() && !is_f8(g_.d_out.dtype)) {
+      return invalid(where_, "scales_d_out (given) must be left out where d_out is ",
+                     to_string(g_.d_out.dtype), ", not f8e4m3 or f8e5m2");
+    }
+    return check_scale_shape(where_, scale_layout_of(p_.features), {"d_out", g_.d_out},
+                             {"scales_d_out", g_.scales_d_out});
   }
 
   Status check_callback() {

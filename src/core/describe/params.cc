@@ -106,6 +106,16 @@ const char* to_string(Fp8Recipe recipe) noexcept {
   return "?";
 }
 
+const char* to_string(ScaleLayout layout) noexcept {
+  switch (layout) {
+    case ScaleLayout::kRows: return "rows";
+    case ScaleLayout::k1x32: return "1x32";
+    case ScaleLayout::k1x128: return "1x128";
+    case ScaleLayout::k128x128: return "128x128";
+  }
+  return "?";
+}
+
 bool operator==(const AttentionParams& a, const AttentionParams& b) noexcept {
   const Words words_a = words_of(a), words_b = words_of(b);
   // Texts may share a hash.

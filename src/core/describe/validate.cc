@@ -153,6 +153,30 @@ Status check_extents(const AttentionParams& p, const char* where) {
   return {};
 }
 
+Status check_scale_layout(const AttentionParams& p, const char* where) {
+  const FeatureSet f = p.features;
+  const ScaleLayout layout = scale_layout_of(f);
+  if (f.has(Feature::kScalesQ) && (f.has(Feature::kRotary) || f.has(Feature::kHadamard))) {
+    return invalid(where, "scales_q (present) must be left out with rotary embedding or hadamard, ",
+                   "which mix columns of q");
+  }
+  if (layout == ScaleLayout::kRows) return {};
+  if (f.has(Feature::kAppendKv)) {
+    return invalid(where, "k_new (present) must be left out with scale_layout ", to_string(layout),
+                   ": quantise new rows before the call");
+  }
+  if (layout != ScaleLayout::k128x128) return {};
+  if (f.has(Feature::kPaged)) {
+    return invalid(where, "page_table (present) must be left out with scale_layout 128x128: ",
+                   "blocks of rows lie in one page, or not");
+  }
+  if (p.window_right >= 0 && !f.has(Feature::kFutureScales)) {
+    return invalid(where, "scale_layout (128x128) must be 1x128 or 1x32 with a causal mask, or ",
+                   "allow_future_scales true: a block's scale depends on its later rows");
+  }
+  return {};
+}
+
 Status check_numbers(const AttentionParams& p, const char* where) {
   if (!std::isfinite(p.softmax_scale)) {
     return invalid(where, "softmax_scale (", p.softmax_scale, ") must be finite");
@@ -236,6 +260,7 @@ Status validate(const AttentionParams& params, const char* where) try {
   if (Status status = check_enums(params, where); !status.ok()) return status;
   if (Status status = check_extents(params, where); !status.ok()) return status;
   if (Status status = check_numbers(params, where); !status.ok()) return status;
+  if (Status status = check_scale_layout(params, where); !status.ok()) return status;
   if (Status status = check_functions(params, where); !status.ok()) return status;
   return check_diagonal(params, where);
 } catch (...) {

@@ -378,8 +378,8 @@ Expected<AttentionParams> fit_backward(const PlanImpl& plan, AttentionParams par
   if (Status s = check_given(plan, gradients, where); !s.ok()) return s;
   // What the forward wrote besides out, and what it stated of its backward, is not this call's to
   // fit.
-  constexpr FeatureSet kForwards{Feature::kLse, Feature::kSavedStats, Feature::kScoresOut,
-                                 Feature::kDLse, Feature::kDelta};
+  constexpr FeatureSet kForwards{Feature::kLse,     Feature::kSavedStats, Feature::kScoresOut,
+                                 Feature::kOutAmax, Feature::kDLse,       Feature::kDelta};
   const AttentionParams& planned = plan.planned().params();
   params.features = params.features.without(kForwards).with(
       FeatureSet::from_bits(planned.features.bits() & kForwards.bits()));
@@ -417,7 +417,8 @@ Status execute_backward_described(const PlanImpl& plan, const AttentionParams& p
       check_workspace(launch.workspace, plan.backward.workspace_bytes, inputs, &gradients, kWhere);
   if (!status.ok()) return status;
   if (status = check_data(inputs, params, kWhere); !status.ok()) return status;
-  if (status = check_gradient_data(gradients, kWhere); !status.ok()) return status;
+  status = check_gradient_data(inputs, gradients, params, kWhere);
+  if (!status.ok()) return status;
   const DeviceGuard guard(kWhere, params.device);
   if (!guard.status().ok()) return guard.status();
   status = run_workers(kWhere, plan, launch, [&](const Launch& complete) {

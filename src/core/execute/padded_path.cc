@@ -158,6 +158,7 @@ Status check_padded(const PaddedProblem& problem) {
       {"tree_mask", request.tree_mask.present(), "attention(), which takes a cache"},
       {"scales_k", request.scales_k.present(), "attention(), which takes a cache"},
       {"scales_v", request.scales_v.present(), "attention(), which takes a cache"},
+      {"scales_q", request.scales_q.present(), "attention() of packed sequences"},
       {"channel_scales_k", request.channel_scales_k.present(), "attention(), which takes a cache"},
       {"rotary_cos", request.rotary_cos.present(), "attention(), which takes a cache"},
       {"hadamard", request.options.hadamard, "attention(), which takes a cache"},

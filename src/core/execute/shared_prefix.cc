@@ -32,7 +32,9 @@ Status check_prefix_features(const char* where, const AttentionParams& p, std::i
                               {"segment_ids_q", f.has(Feature::kSegmentIds)},
                               {"dropout_p", p.dropout_p != 0.0},
                               {"scores_out", f.has(Feature::kScoresOut)},
+                              {"out_amax", f.has(Feature::kOutAmax)},
                               {"descales [B,Hkv]", f.has(Feature::kDescalesPerHead)},
+                              {"scales_q", f.has(Feature::kScalesQ)},
                               {"cache_leftpad", f.has(Feature::kCacheLeftpad)},
                               {"block_mask", f.has(Feature::kBlockMask)},
                               {"needs_grad", f.has(Feature::kNeedsGrad)},
@@ -283,6 +285,7 @@ AttentionRequest prefix_request(const PrefixCall& call, const problem::Problem& 
     request.options.rotary_interleaved = given.options.rotary_interleaved;
   }
   request.options.hadamard = given.options.hadamard;
+  request.options.scale_layout = given.options.scale_layout;
   request.options.softmax_scale = given.options.softmax_scale;
   request.options.softcap = given.options.softcap;
   memory.set_outputs(true, given, &request);

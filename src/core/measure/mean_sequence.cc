@@ -73,10 +73,13 @@ double visible_keys_of(const AttentionParams& p, std::int64_t len_q, std::int64_
 
 TokenBytes token_bytes(const AttentionParams& p) noexcept {
   const bool has_row_scales = p.features.has(Feature::kScalesPerToken);
+  const ScaleBlock block = block_of(scale_layout_of(p.features));
   const auto bytes = [&](std::int64_t heads, std::int64_t width, Dtype dtype) {
     // Floats: a scale and a minimum for each group of u4, else a scale.
     const std::int64_t groups = ceil_div(width, kGroupSize);
-    const std::int64_t floats = dtype == Dtype::kU4                     ? 2 * groups
+    const std::int64_t floats = dtype == Dtype::kU4 ? 2 * groups
+                                : is_quantised(dtype) && block.columns != 0
+                                    ? ceil_div(ceil_div(width, block.columns), block.rows)
                                 : has_row_scales && is_quantised(dtype) ? 1
                                                                         : 0;
     return static_cast<double>(heads) *

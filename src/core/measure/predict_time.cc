@@ -107,12 +107,14 @@ CostTypes types_of(const AttentionParams& p) noexcept {
   return is_pairs ? CostTypes::kPairs : CostTypes::kConverted;
 }
 
-/// The peak of the kernel that runs: AMX multiplies in the forward of row blocks alone.
+/// The peak of the kernel that runs: AMX multiplies in row blocks of the forward, and in FLASH's
+/// backward.
 double arithmetic_gflops(const MachineRates& rates, BackendId backend, CostKind kind,
                          const AttentionParams& p) noexcept {
   const bool in_rows = kind == CostKind::kPrefill || kind == CostKind::kShort;
-  const bool is_tiled = backend != BackendId::kMath;
-  if (!rates.isa.includes(Isa::kAmxBf16) || (in_rows && is_tiled)) return peak_gflops(rates, p);
+  const bool has_amx = kind == CostKind::kBackward ? backend == BackendId::kFlash
+                                                   : in_rows && backend != BackendId::kMath;
+  if (!rates.isa.includes(Isa::kAmxBf16) || has_amx) return peak_gflops(rates, p);
   return p.dtype_q == Dtype::kF64 ? rates.f64_gflops : rates.f32_gflops;
 }
 

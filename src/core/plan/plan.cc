@@ -148,7 +148,7 @@ struct MadePlan {
 // Whether the record claims the forward of these params.
 bool computes_forward(const BackendInfo& info, const AttentionParams& params, KernelLevel level) {
   constexpr FeatureSet kOthers{Feature::kNeedsGrad, Feature::kDLse, Feature::kDelta,
-                               Feature::kScoresOut};
+                               Feature::kScoresOut, Feature::kOutAmax};
   const FeatureSet wanted = params.features.without(kOthers);
   return find_dtypes(info.forward, params, level) != nullptr &&
          wanted.without(info.forward.features).empty();
@@ -183,7 +183,7 @@ PlannedCheck plan_check(const ContextImpl& context, const Settings& settings,
   } else if (check.isa == decision.level.isa && decision.entry->ref == math) {
     check.refusal = "math on this machine has one kernel, and nothing to compare it with";
   } else {
-    check.bound = ours->error_bound + theirs->error_bound;
+    check.bound = error_bound_of(*ours, key.params()) + error_bound_of(*theirs, key.params());
     check.bytes = saturating_add(rows->workspace_bytes(key.params(), check.isa),
                                  self_check_row_bytes(key.params().head_dim_v));
   }
@@ -438,6 +438,11 @@ Env described_for(const Device& device, const Env& machine) {
 }
 
 }  // namespace
+
+Policy resolved_policy(Context& context, const Policy& call) {
+  const ContextImpl& impl = ContextImpl::of(context);
+  return policy_for(impl, *impl.settings(), call)->policy;
+}
 
 Selection explain(Context& context, const AttentionParams& params, const Policy& policy) {
   ContextImpl& impl = ContextImpl::of(context);

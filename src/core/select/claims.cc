@@ -191,6 +191,9 @@ bool check_memory(const Claims& claims, const AttentionParams& p, Judge& judge) 
   return true;
 }
 
+/// What a caller allows; kernels compute the same without it.
+constexpr FeatureSet kPermissions{Feature::kFutureScales};
+
 bool check_direction(const Claims& claims, const AttentionParams& p, const KernelLevel& level,
                      FeatureSet wanted, Judge& judge) {
   if (find_dtypes(claims, p, level) == nullptr) {
@@ -201,6 +204,10 @@ bool check_direction(const Claims& claims, const AttentionParams& p, const Kerne
          check_head_dim(claims.head_dim_v, p.head_dim_v, RefusalCode::kHeadDimV, judge) &&
          check_memory(claims, p, judge);
 }
+
+// What Feature::kQuantizedProbs adds to an error bound (docs/numerics.md).
+constexpr double kE4M3Probs = 7e-2;
+constexpr double kE5M2Probs = 1.3e-1;
 
 }  // namespace
 
@@ -228,8 +235,17 @@ const DtypeClaim* find_dtypes(const Claims& claims, const AttentionParams& p,
   return of_k->error_bound < of_v->error_bound ? of_v : of_k;
 }
 
+double error_bound_of(const DtypeClaim& claim, const AttentionParams& p) noexcept {
+  if (!p.features.has(Feature::kQuantizedProbs)) return claim.error_bound;
+  const auto of = [](Dtype dtype) { return dtype == Dtype::kF8E5M2 ? kE5M2Probs : kE4M3Probs; };
+  const bool coarser = p.features.has(Feature::kNeedsGrad) && p.dtype_d_out == Dtype::kF8E5M2;
+  return claim.error_bound + of(coarser ? p.dtype_d_out : p.dtype_q);
+}
+
 FeatureSet backward_features(const AttentionParams& params) noexcept {
-  FeatureSet features = params.features.without({Feature::kNeedsGrad, Feature::kScoresOut});
+  FeatureSet features =
+      params.features.without({Feature::kNeedsGrad, Feature::kScoresOut, Feature::kOutAmax})
+          .without(kPermissions);
   if (features.has(Feature::kSavedStats)) features.set(Feature::kLse, false);
   return features;
 }
@@ -313,7 +329,7 @@ bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& e
   }
   const KernelLevel level = level_of(env);
   constexpr FeatureSet kBackwardAlone{Feature::kNeedsGrad, Feature::kDLse, Feature::kDelta};
-  const FeatureSet wanted = p.features.without(kBackwardAlone);
+  const FeatureSet wanted = p.features.without(kBackwardAlone).without(kPermissions);
   if (!check_direction(info.forward, p, level, wanted, judge)) return false;
   if (!p.features.has(Feature::kNeedsGrad)) return judge.passed();
   if (!info.backward.offered) {

@@ -18,6 +18,9 @@ KernelLevel level_of(const Env& env) noexcept;
 const DtypeClaim* find_dtypes(const Claims& claims, const AttentionParams& params,
                               const KernelLevel& level) noexcept;
 
+/// The claim's error bound for a problem of its types.
+double error_bound_of(const DtypeClaim& claim, const AttentionParams& params) noexcept;
+
 /// What the backward of a problem is given: saved_stats where the forward writes them, else lse
 /// where it writes that; d_lse and delta where the problem states them.
 FeatureSet backward_features(const AttentionParams& params) noexcept;

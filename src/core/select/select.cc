@@ -97,7 +97,7 @@ KernelLevel level_within(const BackendInfo& info, const SelectInputs& inputs) {
   do {
     claim = loosest_claim(info, inputs, level);
     if (claim == nullptr) return machine;
-    if (claim->error_bound <= *limit) return level;
+    if (error_bound_of(*claim, inputs.key.params()) <= *limit) return level;
   } while (lower_isa(*claim, info, &level));
   return machine;
 }
@@ -122,7 +122,7 @@ class CandidateEvaluation {
     usable_ = read_backend();
     if (!usable_) return;
     const DtypeClaim* claim = loosest_claim(info_, inputs_, level());
-    if (claim != nullptr) error_bound_ = claim->error_bound;
+    if (claim != nullptr) error_bound_ = error_bound_of(*claim, key_.params());
     if (max_bytes() == kInt64Max) {
       usable_ = refuse([&] {
         return Refusal{RefusalCode::kWorkspace, concat(kInt64Max, " bytes"), "more", {}};
@@ -320,6 +320,7 @@ void add_self_check_notes(const SelectInputs& inputs, Selection& selection) {
     note("compares the forward; gradients are not checked");
   }
   if (params.features.has(Feature::kScoresOut)) note("does not compare scores_out");
+  if (params.features.has(Feature::kOutAmax)) note("does not compare out_amax");
 }
 
 void add_warnings(const SelectInputs& inputs, Selection& selection) {

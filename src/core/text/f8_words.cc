@@ -9,6 +9,17 @@ bool has_f8_gradients(const AttentionParams& p) {
   return is_f8(p.dtype_q) && p.features.has(Feature::kNeedsGrad);
 }
 
+/// False where the value is no layout of blocks.
+bool parse_layout(std::string_view value, Case* c) {
+  for (const ScaleLayout layout :
+       {ScaleLayout::k1x32, ScaleLayout::k1x128, ScaleLayout::k128x128}) {
+    if (value != to_string(layout)) continue;
+    c->params.features = with_scale_layout(c->params.features, layout);
+    return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Dtype dtype_of_d_out(const AttentionParams& p) {
@@ -42,13 +53,27 @@ bool parse_descales(std::string_view value, Case* c) {
 }
 
 bool print_scales(const Case& c, std::string* out) {
-  append(*out, c.params.features.has(Feature::kScalesPerToken) ? "token" : "all");
+  const ScaleLayout layout = scale_layout_of(c.params.features);
+  append(*out, layout != ScaleLayout::kRows                      ? to_string(layout)
+               : c.params.features.has(Feature::kScalesPerToken) ? "token"
+                                                                 : "all");
   return c.params.features.has(Feature::kScales);
 }
 bool parse_scales(std::string_view value, Case* c) {
   c->params.features.set(Feature::kScales);
+  if (parse_layout(value, c)) return true;
   c->params.features.set(Feature::kScalesPerToken, value != "all");
   return value.empty() || value == "token" || value == "all";
+}
+
+bool print_scales_q(const Case& c, std::string* out) {
+  const ScaleLayout layout = scale_layout_of(c.params.features);
+  append(*out, layout != ScaleLayout::kRows ? to_string(layout) : "token");
+  return c.params.features.has(Feature::kScalesQ);
+}
+bool parse_scales_q(std::string_view value, Case* c) {
+  c->params.features.set(Feature::kScalesQ);
+  return parse_layout(value, c) || value.empty() || value == "token";
 }
 
 }  // namespace regard

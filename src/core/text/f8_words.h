@@ -18,5 +18,7 @@ bool print_descales(const Case& c, std::string* out);
 bool parse_descales(std::string_view value, Case* c);
 bool print_scales(const Case& c, std::string* out);
 bool parse_scales(std::string_view value, Case* c);
+bool print_scales_q(const Case& c, std::string* out);
+bool parse_scales_q(std::string_view value, Case* c);
 
 }  // namespace regard

@@ -21,7 +21,7 @@
 // of d_q over key ranges, and of d_k and d_v over row ranges, are added in the ranges' order.
 //
 // tile.inl, keys.inl, two_pass.inl, one_pass.inl and bias.inl are the algorithms, over the products
-// of float_products.inl or pair_products.inl.
+// of float_products.inl, pair_products.inl or amx_products.inl.
 
 namespace regard::cpu {
 
@@ -34,7 +34,7 @@ struct BackwardArgs {
   bool copies_tiles = false;          // of K and V, whatever serves in place
 
   // W is the kernel's width, columns are head_dim padded to whole vectors. What is multiplied lies
-  // in operands of `pack` elements: n / pack below, rounded up.
+  // in operands of `pack` elements, whole steps of them: n / pack below, rounded up.
   std::int64_t row_blocks = 1;  // of a group
   // What is known of a row block, packed for every product. In one pass the whole head's row blocks
   // lie in its memory, packed once; else one in the scratch.
@@ -49,7 +49,7 @@ struct BackwardArgs {
   std::int64_t at_tile_state = 0;  // within a tile's: what is known of it, one pass
   std::int64_t at_keys = 0;        // [tile_kv][padded head_dim_qk / pack]
   std::int64_t at_values = 0;      // [tile_kv][padded head_dim_v / pack]
-  std::int64_t at_keys_t = 0;      // pairs: [tile_kv / pack][padded head_dim_qk]
+  std::int64_t at_keys_t = 0;      // pairs: [tile_kv / pack][padded head_dim_qk], or transposed
   // What a row block makes of a tile, for each of a group in the scratch.
   std::int64_t score_bytes = 0;
   std::int64_t at_probs = 0;        // within those: scores^T, then probs^T [tile_kv][W]
@@ -235,6 +235,7 @@ struct BackwardKernel {
   std::int64_t packed_bytes = 0;     // of a tile's, one pass
   std::int64_t scalar_bytes = 0;     // of the arithmetic, and of an operand of its products
   std::int64_t pack = 1;             // elements of an operand: 2 of bf16
+  std::int64_t step = 1;             // elements that a product contracts together
 
   bool is_one_pass() const { return head != nullptr; }
 };

@@ -134,7 +134,9 @@ static double row_delta(const BackwardTask<V>& t, std::int64_t h, std::int64_t i
     load_dense_row<V>(p.out.type, row_address(p.out, t.s.b, h, i), p.head_dim_v, out);
     load_dense_row<V>(g.d_out.type, row_address(g.d_out, t.s.b, h, i), p.head_dim_v, d_out);
     for (std::int64_t d = 0; d < p.head_dim_v; ++d) {
-      if (out[d] != T(0)) delta += static_cast<double>(out[d]) * static_cast<double>(d_out[d]);
+      const auto scale = static_cast<T>(row_scale(p, g.scales_d_out, {t.s.b, h, i}, d));
+      if (out[d] == T(0)) continue;
+      delta += static_cast<double>(out[d]) * static_cast<double>(d_out[d] * scale);
     }
     delta *= descale;
   }

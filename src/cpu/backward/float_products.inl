@@ -15,7 +15,6 @@ struct FloatProducts : Simd {
   using T = typename Simd::Scalar;
   using Operand = T;
   using Input = ProductInput<T>;
-  using Task = BackwardTask<FloatProducts>;
   using Term = ScalarTerm<Simd>;
   /// Terms of products with gradients; kLeft: hidden elements stand in a, else in b.
   template <bool kLeft>
@@ -25,7 +24,10 @@ struct FloatProducts : Simd {
       return Simd::select(is_hidden<Simd>(kLeft ? a : b), sum, Simd::fma(a, b, sum));
     }
   };
-  static constexpr int kPack = 1;  // elements of an operand
+  static constexpr int kPack = 1;               // elements of an operand
+  static constexpr int kStep = 1;               // of a contraction that a product takes together
+  static constexpr int kRowUnit = 1;            // packed rows are zeros up to a multiple of it
+  static constexpr bool kHasRegisters = false;  // see AmxProducts
 
   /// The row block's rows of `view` as [dim][W].
   REGARD_KERNEL_FN void load_columns(const View& view, const RowBlock<FloatProducts>& row_block,
@@ -38,8 +40,8 @@ struct FloatProducts : Simd {
     load_dense_row<Simd>(type, rows[0], size, to);
   }
   /// A tile's rows of K or V, as copies in `to` unless they serve in place.
-  REGARD_KERNEL_FN Input load_rows(const Task& t, const KvOperand& x, Tile tile, T* to) {
-    if (!t.a.copies_tiles) return load_tile<Simd>(x, tile, to);
+  REGARD_KERNEL_FN Input load_rows(const BackwardArgs& a, const KvOperand& x, Tile tile, T* to) {
+    if (!a.copies_tiles) return load_tile<Simd>(x, tile, to);
     return convert_tile<Simd>(x, tile, padded_head_dim(x.dim), to);
   }
   /// K^T of a tile's `size` keys.

@@ -16,6 +16,7 @@ extern const BackwardKernels kScalarBackward;
 extern const BackwardKernels kAvx2Backward;
 extern const BackwardKernels kAvx512Backward;
 extern const BackwardKernel kAvx512Bf16Backward;  // in one pass; all tensors bf16
+extern const BackwardKernel kAmxBf16Backward;     // likewise, and no functions
 // AArch64:
 extern const BackwardKernels kNeonBackward;
 extern const BackwardKernel kNeonBf16Backward;

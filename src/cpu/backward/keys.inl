@@ -33,17 +33,27 @@ REGARD_KERNEL_FN void for_chunks(std::int64_t dim, F f) {
   }
 }
 
-/// The row block's rows of `view` as operands in chunks of [W / kPack][columns], 0 past `dim`.
-/// False where an element is NaN or infinite.
+/// Rows [rows][dim] of q or d_out, and their scales, which may be absent.
+struct GradRows {
+  const View& view;
+  const View& scales;
+  std::int64_t dim;
+};
+
+/// The row block's rows as operands in chunks of [W / kPack][columns], 0 past `dim`, times their
+/// scales: pairs of bf16 have none. False where an element is NaN or infinite.
 template <class V>
-static bool pack_rows(const View& view, const RowBlock<V>& row_block, std::int64_t dim,
+static bool pack_rows(const Problem& p, const GradRows& of, const RowBlock<V>& row_block,
                       typename V::Operand* packed) {
+  const View& view = of.view;
+  const std::int64_t dim = of.dim;
   for_chunks<V>(
       dim, [&](auto vectors, std::int64_t begin) __attribute__((always_inline)) {
         constexpr std::int64_t kColumns = decltype(vectors)::value * V::kLanes;
         const std::int64_t size = begin + kColumns < dim ? kColumns : dim - begin;
         auto* to = packed + begin * (V::kWidth / V::kPack);
-        for (int w = 0; w < row_block.rows; w += V::kPack, to += kColumns) {
+        int w = 0;
+        for (; w < row_block.rows; w += V::kPack, to += kColumns) {
           const char* rows[V::kPack] = {};  // null past the last
           for (int x = 0; x < V::kPack && w + x < row_block.rows; ++x) {
             rows[x] =
@@ -51,7 +61,16 @@ static bool pack_rows(const View& view, const RowBlock<V>& row_block, std::int64
                 begin * element_bytes(view.type);
           }
           V::join_rows(view.type, rows, size, to);
+          if constexpr (V::kPack == 1) {
+            const QueryRow row{row_block.b, row_block.head[w], row_block.query[w]};
+            for (std::int64_t x = 0; of.scales.present && x < size; ++x) {
+              to[x] *= static_cast<typename V::Scalar>(row_scale(p, of.scales, row, begin + x));
+            }
+          }
           for (std::int64_t x = size; x < kColumns; ++x) to[x] = {};
+        }
+        for (; w % V::kRowUnit != 0; w += V::kPack, to += kColumns) {
+          for (std::int64_t x = 0; x < kColumns; ++x) to[x] = {};
         }
       });
   bool finite = true;
@@ -69,10 +88,11 @@ template <class V>
 static void pack_grad_rows(const BackwardTask<V>& t) {
   const GradProblem& g = t.a.grad;
   GradRowBlock<V>& row_block = t.row_block();
+  const Problem& p = g.problem;
   row_block.q_is_finite =
-      pack_rows<V>(g.problem.q, row_block.rows, g.problem.head_dim_qk, t.packed(t.a.at_q_rows));
-  row_block.d_out_is_finite =
-      pack_rows<V>(g.d_out, row_block.rows, g.problem.head_dim_v, t.packed(t.a.at_d_out_rows));
+      pack_rows<V>(p, {p.q, p.scales_q, p.head_dim_qk}, row_block.rows, t.packed(t.a.at_q_rows));
+  row_block.d_out_is_finite = pack_rows<V>(p, {g.d_out, g.scales_d_out, p.head_dim_v},
+                                           row_block.rows, t.packed(t.a.at_d_out_rows));
 }
 
 /// Row blocks [begin, end) of a group that see some of a tile, or that are hidden from it.
@@ -137,6 +157,9 @@ static void add_to_keys(const RowBlockGroup<V>& group, const KeySums<typename V:
   for_chunks<V>(
       dim, [&](auto vectors, std::int64_t begin) __attribute__((always_inline)) {
         constexpr int kVectors = decltype(vectors)::value;
+        if constexpr (V::kHasRegisters && !kSelect) {
+          return V::template add_rows<kVectors>(group, to, size, begin);
+        }
         std::int64_t j = 0;
         for (; j + kBlockRows<V, kVectors> <= size; j += kBlockRows<V, kVectors>) {
           add_key_rows<V, kBlockRows<V, kVectors>, kVectors, kSelect>(group, to, j, begin);
@@ -224,8 +247,7 @@ static void note_key_amax(const GradProblem& g, const KeyGradient& to, std::int6
         constexpr int kColumns = decltype(vectors)::value * V::kLanes;
         const auto* const sums = from.sums + column * from.keys + from.key * kColumns;
         for (std::int64_t x = 0; x < size * kColumns; ++x) {  // past dim they are 0
-          const std::uint32_t bits = magnitude_bits(static_cast<float>(sums[x]) * by);
-          max = bits > max ? bits : max;
+          max = larger_magnitude(max, static_cast<float>(sums[x]) * by);
         }
       });
   raise_amax(g, to.of, f32_of(max));

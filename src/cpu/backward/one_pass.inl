@@ -444,6 +444,7 @@ constexpr BackwardKernel kOnePass = {
     .packed_bytes = sizeof(PackedTile<V>),
     .scalar_bytes = sizeof(typename V::Scalar),
     .pack = V::kPack,
+    .step = V::kStep,
 };
 
 }  // namespace regard::cpu

@@ -16,7 +16,6 @@ struct PairProducts : Simd {
   using T = typename Simd::Scalar;
   using Operand = Pair;
   using Input = ProductInput<Pair>;
-  using Task = BackwardTask<PairProducts>;
   using Term = PairTerm<Simd>;
   /// See FloatProducts; -0 in a half hides that half.
   template <bool kLeft>
@@ -30,11 +29,13 @@ struct PairProducts : Simd {
       return Term::add_halves(sum, a, b, high == minus_zero, weight << 16 == minus_zero);
     }
   };
-  static constexpr int kPack = 2;
+  static constexpr int kPack = 2, kStep = 2, kRowUnit = 2;
+  static constexpr bool kHasRegisters = false;
 
   /// The row block's rows of `view` as [dim / 2][W], pairs along head_dim.
-  REGARD_KERNEL_FN void load_columns(const View& view, const RowBlock<PairProducts>& row_block,
-                                     std::int64_t dim, Pair* columns) {
+  template <class Rows>
+  REGARD_KERNEL_FN void load_columns(const View& view, const Rows& row_block, std::int64_t dim,
+                                     Pair* columns) {
     for (int v = 0; v < row_block.vectors; ++v) {
       char* rows[Simd::kLanes];
       const int count = lane_rows(view, row_block, v * Simd::kLanes, rows);
@@ -47,7 +48,7 @@ struct PairProducts : Simd {
                     reinterpret_cast<const std::uint16_t*>(rows[1]), size, to);
   }
   /// [size][padded head_dim / 2] in `to`
-  static Input load_rows(const Task&, const KvOperand& x, Tile tile, Pair* to) {
+  static Input load_rows(const BackwardArgs&, const KvOperand& x, Tile tile, Pair* to) {
     return copy_pairs(x, tile, padded_head_dim(x.dim) / kPack, to);
   }
   /// [size / 2][padded] in `pairs`: pairs of keys, an odd last one with 0.
@@ -61,8 +62,9 @@ struct PairProducts : Simd {
   /// Weights [size][W] become bf16 [size][W] in place, where neighbouring lanes are pairs of rows;
   /// an odd last row is paired with a hidden one, since the lane behind it may hold anything. The
   /// same as pairs of keys [size / 2][W] goes to `by_keys`, an odd last key with 0.
-  static const Pair* round_weights(const RowBlock<PairProducts>& row_block, std::int64_t size,
-                                   T* weights, Pair* by_keys) {
+  template <class Rows>
+  static const Pair* round_weights(const Rows& row_block, std::int64_t size, T* weights,
+                                   Pair* by_keys) {
     with_vectors<Simd::kVectors>(
         row_block.vectors, [&](auto vectors) __attribute__((always_inline)) {
           constexpr int kVectors = decltype(vectors)::value;

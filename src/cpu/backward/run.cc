@@ -52,14 +52,19 @@ std::int64_t columns(const BackwardKernel& kernel, std::int64_t head_dim) noexce
   return saturating_mul(ceil_div(head_dim, kernel.lanes), kernel.lanes);
 }
 
+/// Operands of head_dim elements in whole steps.
+std::int64_t operands(const BackwardKernel& kernel, std::int64_t elements) noexcept {
+  return saturating_mul(ceil_div(elements, kernel.step), kernel.step / kernel.pack);
+}
+
 /// The offsets within what is kept of a row block, and within what it makes of a tile.
 void lay_out_row_block(const AttentionParams& p, const BackwardKernel& kernel,
                        BackwardArgs* args) noexcept {
   const std::int64_t width = kernel.width, bytes = kernel.scalar_bytes, pack = kernel.pack;
   ScratchLayout rows;
   args->at_row_block = rows.take(1, kernel.row_block_bytes);
-  args->at_q = rows.take(saturating_mul(width, ceil_div(p.head_dim_qk, pack)), bytes);
-  args->at_d_out = rows.take(saturating_mul(width, ceil_div(p.head_dim_v, pack)), bytes);
+  args->at_q = rows.take(saturating_mul(width, operands(kernel, p.head_dim_qk)), bytes);
+  args->at_d_out = rows.take(saturating_mul(width, operands(kernel, p.head_dim_v)), bytes);
   args->at_q_rows = rows.take(saturating_mul(width / pack, columns(kernel, p.head_dim_qk)), bytes);
   args->at_d_out_rows =
       rows.take(saturating_mul(width / pack, columns(kernel, p.head_dim_v)), bytes);
@@ -86,14 +91,16 @@ std::int64_t paired_keys(const BackwardKernel& kernel) noexcept {
 void lay_out_tile(const AttentionParams& p, const BackwardKernel& kernel,
                   BackwardArgs* args) noexcept {
   const bool converts = p.dtype_k != Dtype::kF32 && p.dtype_k != Dtype::kF64;
-  const std::int64_t pack = kernel.pack, bytes = kernel.scalar_bytes;
-  const std::int64_t copied = args->copies_tiles || converts ? args->tile_kv / pack : 0;
+  const std::int64_t bytes = kernel.scalar_bytes;
+  const std::int64_t copied = args->copies_tiles || converts ? args->tile_kv : 0;
   const std::int64_t paired = paired_keys(kernel);
+  const std::int64_t of_keys = operands(kernel, padded_head_dim(p.head_dim_qk));
   ScratchLayout tile;
   args->at_tile_state = tile.take(1, kernel.packed_bytes);
-  args->at_keys = tile.take(saturating_mul(copied, padded_head_dim(p.head_dim_qk)), bytes);
-  args->at_values = tile.take(saturating_mul(copied, padded_head_dim(p.head_dim_v)), bytes);
-  args->at_keys_t = tile.take(saturating_mul(paired, padded_head_dim(p.head_dim_qk)), bytes);
+  args->at_keys = tile.take(saturating_mul(copied, of_keys), bytes);
+  args->at_values =
+      tile.take(saturating_mul(copied, operands(kernel, padded_head_dim(p.head_dim_v))), bytes);
+  args->at_keys_t = tile.take(saturating_mul(paired, of_keys * kernel.pack), bytes);
   args->tile_bytes = tile.total();
 }
 
@@ -108,7 +115,6 @@ void lay_out(const AttentionParams& p, const BackwardKernel& kernel, BackwardArg
   args->row_blocks = one_pass ? std::max<std::int64_t>(group_rows(p) / width, 1) : 1;
   lay_out_row_block(p, kernel, args);
   lay_out_tile(p, kernel, args);
-  const std::int64_t pack = kernel.pack;
   const std::int64_t summed = one_pass ? 0 : args->tile_kv;
   const std::int64_t sums_q = one_pass ? 0 : saturating_mul(width, padded_head_dim(p.head_dim_qk));
   ScratchLayout layout;
@@ -123,7 +129,7 @@ void lay_out(const AttentionParams& p, const BackwardKernel& kernel, BackwardArg
   const bool has_host = p.features.has(Feature::kScoreCallback);
   args->at_row = layout.take(has_host ? 2 * args->tile_kv : args->tile_kv, bytes);
   args->at_registers = layout.take(function_bytes(p, width, kernel.lanes, bytes, true), 1);
-  args->at_out = layout.take(saturating_mul(width, ceil_div(p.head_dim_v, pack)), bytes);
+  args->at_out = layout.take(saturating_mul(width, operands(kernel, p.head_dim_v)), bytes);
   args->at_d_q = layout.take(sums_q, bytes);
   args->at_d_k = layout.take(saturating_mul(summed, columns(kernel, p.head_dim_qk)), bytes);
   args->at_d_v = layout.take(saturating_mul(summed, columns(kernel, p.head_dim_v)), bytes);
@@ -269,9 +275,21 @@ void run_one_pass(const BackwardKernel& kernel, std::int32_t workers, const Pass
              heads);
 }
 
-void clear_amax(const View& amax) noexcept {
-  for (std::int64_t i = 0; amax.present && i < 3; ++i)
-    *element_at<float>(amax, i * amax.stride[0]) = 0.0f;
+#if defined(REGARD_HAS_AMX)
+/// A register has 32 elements of head_dim; functions have kernels of another width.
+bool suits_amx(const AttentionParams& p) noexcept {
+  const bool has_functions = p.features.has(Feature::kScoreFunction) ||
+                             p.features.has(Feature::kScoreCallback) ||
+                             p.features.has(Feature::kMaskFunction);
+  return std::min(p.head_dim_qk, p.head_dim_v) >= 16 && !has_functions;
+}
+#endif
+
+Isa isa_of(const BackwardKernel& kernel, Isa isa) noexcept {
+#if defined(REGARD_HAS_AMX)
+  if (&kernel == &kAmxBf16Backward) return Isa::kAmxBf16;
+#endif
+  return kernel.pack > 1 ? pairs_isa() : kernel_isa(isa);
 }
 
 }  // namespace
@@ -291,6 +309,9 @@ const BackwardKernel& one_pass_kernel(const AttentionParams& p, Isa isa) noexcep
   const bool is_bf16 = p.dtype_q == Dtype::kBf16 && p.dtype_k == Dtype::kBf16 &&
                        p.dtype_out == Dtype::kBf16 && !p.features.has(Feature::kDescales);
 #if defined(__x86_64__) && !defined(REGARD_NO_AVX512_BF16)
+#if defined(REGARD_HAS_AMX)
+  if (is_bf16 && isa.includes(Isa::kAmxBf16) && suits_amx(p)) return kAmxBf16Backward;
+#endif
   // CPUs with AMX multiply f32 at twice the rate of pairs.
   const bool has_fast_pairs = isa.includes(Isa::kAvx512Bf16) && !isa.includes(Isa::kAmxBf16);
   if (is_bf16 && has_fast_pairs) return kAvx512Bf16Backward;
@@ -325,7 +346,7 @@ std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env,
 KernelPlan plan_backward(const AttentionKey& key, const Env& env, const BackwardKernel& kernel,
                          const std::string& backend) {
   KernelPlan plan;
-  plan.isa = kernel.pack > 1 ? pairs_isa() : kernel_isa(env.isa);
+  plan.isa = isa_of(kernel, env.isa);
   plan.kernel =
       backend + "_backward_" + to_string(plan.isa) + "_" + to_string(key.params().dtype_q);
   plan.workers = workers_of(key, env, kernel);
@@ -342,7 +363,7 @@ void run_backward(const BackwardKernel& kernel, const KernelPlan& plan,
   lay_out(params, kernel, &args);
   Functions functions;
   make_grad_problem(params, buffers, gradients, &args.grad, &functions);
-  clear_amax(args.grad.gradient_amax);
+  clear_amax(args.grad.gradient_amax, 3);
   args.functions = &function_kernel(plan.isa, kernel.scalar_bytes);
   const std::int32_t workers = useful_workers(params, plan.workers);
   const Launch rest = behind_packed_blocks(params, launch);

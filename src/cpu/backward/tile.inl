@@ -8,6 +8,7 @@
 
 #include "cpu/backward/args.h"
 #include "cpu/forward/edit_scores.h"
+#include "cpu/forward/narrow_weights.h"
 #include "cpu/forward/row_block.h"
 #include "cpu/forward/softmax.h"
 #include "cpu/forward/visible_keys.h"
@@ -116,8 +117,8 @@ static GradTile<V> load_grad_tile(const BackwardTask<V>& t, Tile tile, char* mem
   const auto at = [&](std::int64_t offset) __attribute__((always_inline)) {
     return reinterpret_cast<typename V::Operand*>(memory + offset);
   };
-  const auto keys = V::load_rows(t, k_operand(p, t.s.b, t.head_kv), tile, at(a.at_keys));
-  const auto values = V::load_rows(t, v_operand(p, t.s.b, t.head_kv), tile, at(a.at_values));
+  const auto keys = V::load_rows(a, k_operand(p, t.s.b, t.head_kv), tile, at(a.at_keys));
+  const auto values = V::load_rows(a, v_operand(p, t.s.b, t.head_kv), tile, at(a.at_values));
   const std::int64_t dim = padded_head_dim(p.head_dim_qk);
   return {tile, keys, values, V::transpose_rows(keys, tile.size, dim, at(a.at_keys_t))};
 }
@@ -144,8 +145,8 @@ static void descale_columns(const RowBlock<V>& row_block, std::int64_t dim, doub
   }
 }
 
-/// Rows [row_begin, row_begin + count) of the sequence: q^T, times the descales of scores, and
-/// d_out^T.
+/// Rows [row_begin, row_begin + count) of the sequence: q^T, times its scales and the descales of
+/// scores, and d_out^T, times its own.
 template <class V>
 static void set_grad_rows(const BackwardTask<V>& t, std::int64_t row_begin, std::int64_t count) {
   const GradProblem& grad = t.a.grad;
@@ -154,6 +155,10 @@ static void set_grad_rows(const BackwardTask<V>& t, std::int64_t row_begin, std:
   set_rows<V>(p, t.s, t.head_kv, row_begin, count, &row_block);
   V::load_columns(p.q, row_block, p.head_dim_qk, t.packed(t.a.at_q));
   V::load_columns(grad.d_out, row_block, p.head_dim_v, t.packed(t.a.at_d_out));
+  if constexpr (V::kPack == 1) {
+    scale_columns(p, p.scales_q, row_block, p.head_dim_qk, t.packed(t.a.at_q));
+    scale_columns(p, grad.scales_d_out, row_block, p.head_dim_v, t.packed(t.a.at_d_out));
+  }
   descale_columns<V>(row_block, p.head_dim_qk, score_descale(p, t.s.b, t.head_kv),
                      t.packed(t.a.at_q));
   descale_columns<V>(row_block, p.head_dim_v, descale_of(grad.descale_d_out, t.s.b, t.head_kv),
@@ -161,8 +166,8 @@ static void set_grad_rows(const BackwardTask<V>& t, std::int64_t row_begin, std:
 }
 
 /// Edited scores become probabilities, gradients of dropped probabilities those of edited scores:
-/// probs * (d_probs - delta).
-template <class V>
+/// probs * (d_probs - delta). kRounds: probabilities are those that the forward rounded.
+template <class V, bool kRounds>
 static void differentiate_softmax(const Problem& p, const GradRowBlock<V>& g, std::int64_t size,
                                   typename V::Scalar* scores, typename V::Scalar* d_probs) {
   using T = typename V::Scalar;
@@ -176,6 +181,8 @@ static void differentiate_softmax(const Problem& p, const GradRowBlock<V>& g, st
     const auto inverse_sum = V::load(g.inverse_sum + at);
     const auto delta = V::load(g.delta + at);
     const auto sees_nothing = inverse_sum == V::set(T(0));
+    using Round = RoundProbs<V, kRounds>;
+    const auto rounding = Round::of(p.probs_type, subtrahend<V>(max), factor);
     for_blocks<kExp2Vectors>(
         size, [&](std::int64_t j, auto keys) __attribute__((always_inline)) {
           constexpr int kKeys = decltype(keys)::value;
@@ -194,7 +201,7 @@ static void differentiate_softmax(const Problem& p, const GradRowBlock<V>& g, st
             T* const s = score + i * V::kWidth;
             T* const d = d_prob + i * V::kWidth;
             const auto hidden = (V::load(s) == minus_infinity<V>()) | sees_nothing;
-            const auto prob = power[i] * inverse_sum;
+            const auto prob = Round::apply(rounding, power[i]) * inverse_sum;
             const auto d_score = prob * V::fma(V::load(d), keep, -delta);
             V::store(s, V::select(hidden, hidden_value, prob));
             V::store(d, V::select(hidden, hidden_value, d_score));
@@ -203,15 +210,22 @@ static void differentiate_softmax(const Problem& p, const GradRowBlock<V>& g, st
   }
 }
 
-/// products^T [size][W] of a tile's rows with columns [dim][W].
+/// products^T [tile_kv][W] of a tile's rows with columns [dim][W], of the keys seen. Registers may
+/// write others of the tile, too.
 template <class V>
 static void multiply_tile(const RowBlock<V>& row_block, ProductInput<typename V::Operand> rows,
-                          std::int64_t size, std::int64_t dim, const typename V::Operand* columns,
+                          SeenKeys seen, std::int64_t dim, const typename V::Operand* columns,
                           typename V::Scalar* products) {
   with_vectors<V::kVectors>(
       row_block.vectors, [&](auto vectors) __attribute__((always_inline)) {
-        scores_of<V, typename V::Term, decltype(vectors)::value, false, false>(
-            rows, columns, products, size, depth<V>(dim), nullptr);
+        constexpr int kVectors = decltype(vectors)::value;
+        if constexpr (V::kHasRegisters) {
+          V::template multiply_rows<kVectors>(rows, seen, dim, columns, products);
+        } else {
+          rows.data += seen.begin * rows.row_stride;
+          scores_of<V, typename V::Term, kVectors, false, false>(
+              rows, columns, products + seen.begin * V::kWidth, seen.size, depth<V>(dim), nullptr);
+        }
       });
 }
 
@@ -298,7 +312,7 @@ static void differentiate_softcap(const BackwardTask<V>& t) {
   }
 }
 
-/// Gradients of edited scores become those of scaled ones.
+/// Gradients of edited scores become those of scaled ones, as the products take them.
 template <class V>
 REGARD_KERNEL_FN void differentiate_edits(const BackwardTask<V>& t, std::int64_t tile_begin) {
   if (t.problem().edits_by_function) {
@@ -307,6 +321,11 @@ REGARD_KERNEL_FN void differentiate_edits(const BackwardTask<V>& t, std::int64_t
     if (f.score.steps != nullptr) differentiate_score_function(t, tile_begin);
   }
   differentiate_softcap(t);
+  if (rounds_d_scores(t.a.grad)) {
+    const std::int64_t at = t.seen().begin * V::kWidth;
+    round_d_scores<V>(t.a.grad.d_out.type, t.row_block().rows.vectors, t.seen().size,
+                      t.d_scores() + at);
+  }
 }
 
 /// Probabilities before dropout and gradients of edited scores: all of the
@@ -327,14 +346,14 @@ static void recompute_tile(const BackwardTask<V>& t, const GradTile<V>& tile) {
     hide_keys<V>(g.rows, 0, seen.begin, probs);
     hide_keys<V>(g.rows, seen.begin + seen.size, tile.tile.size, probs);
   };
+  if (seen.size > 0) {
+    multiply_tile<V>(g.rows, tile.keys, seen, p.head_dim_qk, t.packed(a.at_q), t.probs());
+    multiply_tile<V>(g.rows, tile.values, seen, p.head_dim_v, t.packed(a.at_d_out), t.d_scores());
+  }
   hide_rest(t.probs());
   hide_rest(t.d_scores());
   if (seen.size == 0) return;
 
-  ProductInput<typename V::Operand> keys = tile.keys, values = tile.values;
-  keys.data += seen.begin * keys.row_stride;
-  values.data += seen.begin * values.row_stride;
-  multiply_tile<V>(g.rows, keys, seen.size, p.head_dim_qk, t.packed(a.at_q), scores);
   if (!scales_late(p)) scale_and_cap_scores<V>(p, g.rows, seen.size, scores);
   const auto keep = [&](auto* copy) __attribute__((always_inline)) {
     __builtin_memcpy(copy + at, scores,
@@ -351,9 +370,13 @@ static void recompute_tile(const BackwardTask<V>& t, const GradTile<V>& tile) {
     if (f.edit != nullptr) edit_by_host<V>(p, g.rows, item, scores, scratch.row);
   }
   bias_and_mask_scores<V>(p, g.rows, item, !visible.all, scores, scratch);
-  multiply_tile<V>(g.rows, values, seen.size, p.head_dim_v, t.packed(a.at_d_out), d_probs);
   if (p.dropout.threshold != 0) drop_probs<V>(p, t.s, g.rows, item, d_probs);
-  differentiate_softmax<V>(p, g, seen.size, scores, d_probs);
+  constexpr bool kMayRound = sizeof(typename V::Scalar) == sizeof(float);
+  if (kMayRound && rounds_probs(p)) {
+    differentiate_softmax<V, kMayRound>(p, g, seen.size, scores, d_probs);
+  } else {
+    differentiate_softmax<V, false>(p, g, seen.size, scores, d_probs);
+  }
 }
 
 /// Sums of d_out * out.
@@ -379,10 +402,6 @@ static void compute_delta(const BackwardTask<V>& t) {
 /// rounded to 16 bits would be the largest error of all (5.5e-3 of max|d_k| for 3.1e-3 at 4096
 /// causal keys).
 inline constexpr std::int64_t kExactDeltaKeys = 64;
-
-REGARD_KERNEL_FN bool is_8_bit_float(Element type) {
-  return type == Element::kF8E4M3 || type == Element::kF8E5M2;
-}
 
 /// Whether delta comes from the probabilities: the row block sees few keys, and out is rounded to
 /// 16 bits; or out has 8 bits, of which nothing would be left.
@@ -416,9 +435,8 @@ static void compute_exact_delta(const BackwardTask<V>& t) {
   }
   if (t.a.grad.saved_is_lse) compute_delta(t);
   for (int w = 0; w < lanes_of(g.rows); ++w) {
-    if (is_whole_row(t.a.grad, t.s.b, g.rows.head[w], g.rows.query[w], shares[w])) {
-      g.delta[w] = sums[w];
-    }
+    const std::int64_t h = g.rows.head[w], i = g.rows.query[w];
+    if (complete_delta(t.a.grad, t.s.b, h, i, shares[w], sums + w)) g.delta[w] = sums[w];
   }
 }
 
@@ -471,10 +489,12 @@ static void add_to_queries(const BackwardTask<V>& t, const GradTile<V>& tile,
         auto keys = tile.keys_t;
         keys.data += first * keys.step;
         const auto* const weights = d_scores + first * V::kWidth;
-        if (finite) {
-          add_product<V, Term, kVectors, false>(keys, weights, d_q, dim, size, one);
-        } else {
+        if (!finite) {
           add_product<V, Term, kVectors, true>(keys, weights, d_q, dim, size, one);
+        } else if constexpr (V::kHasRegisters) {
+          V::template add_keys<kVectors>(tile.keys_t, d_scores, seen, dim, d_q);
+        } else {
+          add_product<V, Term, kVectors, false>(keys, weights, d_q, dim, size, one);
         }
       });
 }
@@ -488,8 +508,7 @@ static void note_query_amax(const BackwardTask<V>& t, const typename V::Scalar* 
   std::uint32_t max = 0;
   for (std::int64_t d = 0; d < g.problem.head_dim_qk; ++d) {
     for (int w = 0; w < t.row_block().rows.rows; ++w) {
-      const std::uint32_t bits = magnitude_bits(static_cast<float>(d_q[d * V::kWidth + w]) * by);
-      max = bits > max ? bits : max;
+      max = larger_magnitude(max, static_cast<float>(d_q[d * V::kWidth + w]) * by);
     }
   }
   raise_amax(g, GradientOf::kQ, f32_of(max));

@@ -55,7 +55,21 @@ struct RowsOut {
     }
   }
 
+  /// out_amax of the rows.
+  static void note_amax(const Problem& p, const RowBlock<V>& row_block, const T* out) {
+    if (!p.out_amax.present) return;
+    std::uint32_t max = 0;
+    for (int w = 0; w < row_block.rows; ++w) {
+      const T share = inverse_sum(p, row_block, w);
+      for (std::int64_t d = 0; d < p.head_dim_v; ++d) {
+        max = larger_magnitude(max, static_cast<float>(out[w * row_size(p) + d] * share));
+      }
+    }
+    raise_amax(p.out_amax, 0, f32_of(max));
+  }
+
   static void write(const Problem& p, const RowBlock<V>& row_block, T* out) {
+    note_amax(p, row_block, out);
     const std::int64_t bytes = element_bytes(p.out.type);
     for (int w = 0; w < row_block.rows; ++w) {
       const auto share = V::set(inverse_sum(p, row_block, w));
@@ -149,6 +163,10 @@ class DecodeTiles {
       const char* const row = row_address(p.q, row_block.b, row_block.head[w], row_block.query[w]);
       T* const to = q + w * step;
       load_dense_row<V>(p.q.type, row, p.head_dim_qk, to);
+      for (std::int64_t d = 0; p.scales_q.present && d < p.head_dim_qk; ++d) {
+        const QueryRow of{row_block.b, row_block.head[w], row_block.query[w]};
+        to[d] *= static_cast<T>(row_scale(p, p.scales_q, of, d));
+      }
       for (std::int64_t d = 0; d < p.head_dim_qk; d += V::kLanes) {
         V::store(to + d, V::load(to + d) * factor);
       }
@@ -202,7 +220,7 @@ class DecodeTiles {
   /// else in `buffer`: as they are, or converted to f32.
   static KvOperand rows_of_tile(const KvOperand& x, Tile tile, T* buffer, T* scales) {
     const bool has_part_groups = x.type == Element::kU4 && x.dim % kGroup != 0;
-    if (((x.type != kTypes) && ...) || has_part_groups) {
+    if (((x.type != kTypes) && ...) || has_part_groups || x.scales.columns != 0) {
       convert_tile<V>(x, tile, x.dim, buffer);
       return copied_operand(buffer, Element::kF32, x.dim, tile.size);
     }

@@ -4,56 +4,12 @@
 
 #include <cstdint>
 
+#include "cpu/forward/amx_transpose.h"
 #include "cpu/forward/bf16_tiles.inl"
 #include "cpu/simd/amx_tiles.h"
 
 namespace regard::cpu {
 namespace {
-
-REGARD_KERNEL_FN constexpr std::int64_t round_up(std::int64_t x, std::int64_t unit) {
-  return (x + unit - 1) / unit * unit;
-}
-
-/// Calls f(Count<0>), ..., f(Count<kCount - 1>).
-template <int kCount, int kAt = 0, class F>
-REGARD_KERNEL_FN void for_constants(F f) {
-  if constexpr (kAt < kCount) {
-    f(Count<kAt>{});
-    for_constants<kCount, kAt + 1>(f);
-  }
-}
-
-/// c [16 kBlocks][16 kVectors] = a [16 kBlocks][32 steps] * b [16 steps][16 kVectors] pairs: sums
-/// of kBlocks * kVectors <= 6 registers. Rows of a are `a_bytes` apart, those of b and c kStride
-/// elements.
-template <int kBlocks, int kVectors, std::int64_t kStride>
-REGARD_KERNEL_FN void multiply_registers(const char* a, std::int64_t a_bytes, const Pair* b,
-                                         float* c, std::int64_t steps) {
-  constexpr int kLeft = 6, kRight = 7;
-  constexpr std::int64_t kBytes = kStride * 4;
-  const auto for_sums = [](auto f) __attribute__((always_inline)) {
-    for_constants<kBlocks * kVectors>(f);
-  };
-  for_sums([](auto x) __attribute__((always_inline)) { amx::clear<decltype(x)::value>(); });
-  for (std::int64_t step = 0; step < steps; ++step) {
-    for_constants<kBlocks>([&](auto block) __attribute__((always_inline)) {
-      constexpr int kBlock = decltype(block)::value;
-      amx::load<kLeft>(a + kBlock * amx::kRows * a_bytes, a_bytes);
-      for_constants<kVectors>([&](auto vector) __attribute__((always_inline)) {
-        constexpr int kVector = decltype(vector)::value;
-        amx::load<kRight>(b + kVector * 16, kBytes);
-        amx::add_product<kBlock * kVectors + kVector, kLeft, kRight>();
-      });
-    });
-    a += amx::kRowBytes;
-    b += amx::kRows * kStride;
-  }
-  for_sums([&](auto x) __attribute__((always_inline)) {
-    constexpr int kSum = decltype(x)::value;
-    float* const to = c + kSum / kVectors * amx::kRows * kStride + kSum % kVectors * 16;
-    amx::store<kSum>(to, kBytes);
-  });
-}
 
 template <class V>
 class AmxTiles : public Bf16Tiles<V> {
@@ -68,6 +24,7 @@ class AmxTiles : public Bf16Tiles<V> {
   /// A product adds up the even and the odd keys of its 32 apart: which they are must not depend on
   /// what other rows of a block see.
   static constexpr std::int64_t kKeyGroup = amx::kDepth;
+  static constexpr std::int64_t kRowBytes = V::kWidth * sizeof(T);
 
   AmxTiles(const TiledArgs& a, const TaskOrder& order, char* scratch)
       : Base(a, order, scratch),
@@ -95,8 +52,8 @@ class AmxTiles : public Bf16Tiles<V> {
                               (visible.begin - self->tile_.begin) * row_bytes;
     const auto multiply = [&](std::int64_t j, auto blocks) __attribute__((always_inline)) {
       constexpr int kBlocks = decltype(blocks)::value;
-      multiply_registers<kBlocks, kVectors, V::kWidth>(first + j * row_bytes, row_bytes, q_t,
-                                                       to + j * V::kWidth, self->steps_qk_);
+      amx::Sums<kBlocks, kVectors>::multiply(first + j * row_bytes, row_bytes, q_t,
+                                             to + j * V::kWidth, kRowBytes, self->steps_qk_);
       self->template prefetch<kBlocks>(self->steps_qk_);
     };
     const std::int64_t size = round_up(visible.size, amx::kRows);
@@ -146,8 +103,8 @@ class AmxTiles : public Bf16Tiles<V> {
     const std::int64_t row_bytes = row_pairs_ * static_cast<std::int64_t>(sizeof(Pair));
     const auto add = [&](std::int64_t d, auto blocks) __attribute__((always_inline)) {
       constexpr int kCount = decltype(blocks)::value;
-      multiply_registers<kCount, kVectors, V::kWidth>(
-          reinterpret_cast<const char*>(values) + d * row_bytes, row_bytes, probs, sums, steps);
+      amx::Sums<kCount, kVectors>::multiply(reinterpret_cast<const char*>(values) + d * row_bytes,
+                                            row_bytes, probs, sums, kRowBytes, steps);
       if (this->prefetch_.with_values) this->template prefetch<kCount>(steps);
       const std::int64_t rows = kCount * amx::kRows < dim - d ? kCount * amx::kRows : dim - d;
       typename V::Vec by[kVectors];
@@ -197,33 +154,13 @@ class AmxTiles : public Bf16Tiles<V> {
     transpose_values();
   }
 
-  /// Blocks of 32 dims of 32 keys: pairs of dims of the even and of the odd keys are transposed,
-  /// and their halves paired. Products that begin within a register read up to one past the last
-  /// row.
+  /// Products that begin within a register read up to one past the last row.
   void transpose_values() {
-    using Unsigned = typename V::Unsigned;
-    const std::int64_t dims = round_up(this->v_.dim, amx::kRows);
     for (std::int64_t x = 0; x < V::kLanes; ++x) this->values_buffer_[this->value_pairs_ + x] = {0};
     for (std::int64_t pair = 0; pair < row_pairs_; pair += V::kLanes) {
       const char* rows[2 * V::kLanes];
       const int count = keys_of(2 * pair, rows);
-      for (std::int64_t d = 0; d < dims; d += 2 * V::kLanes) {
-        typename V::Vec even[V::kLanes], odd[V::kLanes];  // bits that are only moved
-        REGARD_UNROLL for (int i = 0; i < V::kLanes; ++i) {
-          even[i] = 2 * i < count ? load_pairs_of(rows[2 * i], d, this->v_.dim) : V::set(0);
-          odd[i] = 2 * i + 1 < count ? load_pairs_of(rows[2 * i + 1], d, this->v_.dim) : V::set(0);
-        }
-        V::transpose(even);
-        V::transpose(odd);
-        REGARD_UNROLL for (int i = 0; i < V::kLanes; ++i) {
-          const Unsigned a = V::to_unsigned(even[i]), b = V::to_unsigned(odd[i]);
-          const Unsigned low = (a & 0xffffu) | b << 16, high = a >> 16 | (b & 0xffff0000u);
-          Pair* const to = this->values_buffer_ + (d + 2 * i) * row_pairs_ + pair;
-          if (d + 2 * i >= dims) break;
-          __builtin_memcpy(to, &low, sizeof(low));
-          __builtin_memcpy(to + row_pairs_, &high, sizeof(high));
-        }
-      }
+      transpose_keys<V>(rows, count, this->v_.dim, this->values_buffer_ + pair, row_pairs_);
     }
   }
 
@@ -234,19 +171,6 @@ class AmxTiles : public Bf16Tiles<V> {
       rows[count] = row_of(this->v_, this->tile_.begin + first + count);
     }
     return count;
-  }
-
-  /// Elements [d, d + 32) of a row, 0 past its end.
-  static typename V::Vec load_pairs_of(const char* row, std::int64_t d, std::int64_t dim) {
-    typename V::Vec pairs = V::set(0);
-    const std::int64_t left = dim - d;
-    const char* const from = row + d * static_cast<std::int64_t>(sizeof(std::uint16_t));
-    if (left >= 2 * V::kLanes) {
-      __builtin_memcpy(&pairs, from, sizeof(pairs));
-    } else {
-      __builtin_memcpy(&pairs, from, static_cast<std::size_t>(left) * sizeof(std::uint16_t));
-    }
-    return pairs;
   }
 
   amx::Configuration configuration_;

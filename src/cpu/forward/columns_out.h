@@ -50,10 +50,24 @@ struct ColumnsOut {
     }
   }
 
+  /// out_amax of the rows, of which share[w] is what a row's sums are multiplied by.
+  static void note_amax(const Problem& p, const RowBlock<V>& row_block, const T* share,
+                        const T* out) {
+    if (!p.out_amax.present) return;
+    std::uint32_t max = 0;
+    for (std::int64_t d = 0; d < p.head_dim_v; ++d) {
+      for (int w = 0; w < row_block.rows; ++w) {
+        max = larger_magnitude(max, static_cast<float>(out[d * V::kWidth + w] * share[w]));
+      }
+    }
+    raise_amax(p.out_amax, 0, f32_of(max));
+  }
+
   /// Takes each row's share and writes it.
   static void write(const Problem& p, const RowBlock<V>& row_block, const T* out) {
     alignas(64) T share[V::kWidth];
     for (int w = 0; w < lanes_of(row_block); ++w) share[w] = inverse_sum(p, row_block, w);
+    note_amax(p, row_block, share, out);
     for (int v = 0; v < row_block.vectors; ++v) {
       char* rows[V::kLanes];
       const int count = lane_rows(p.out, row_block, v * V::kLanes, rows);

@@ -162,11 +162,25 @@ static void pack_columns(const View& view, const RowBlock<V>& row_block, std::in
   }
 }
 
+/// columns [dim][W] of q^T or d_out^T times the scales of their rows, or of these rows' blocks.
+template <class V>
+static void scale_columns(const Problem& p, const View& scales, const RowBlock<V>& row_block,
+                          std::int64_t dim, typename V::Scalar* columns) {
+  if (!scales.present) return;
+  for (int w = 0; w < row_block.rows; ++w) {
+    const QueryRow row{row_block.b, row_block.head[w], row_block.query[w]};
+    for (std::int64_t d = 0; d < dim; ++d) {
+      columns[d * V::kWidth + w] *= static_cast<typename V::Scalar>(row_scale(p, scales, row, d));
+    }
+  }
+}
+
 /// q^T [head_dim_qk][W], times the row block's factor and the scales of K's columns.
 template <class V>
 static void pack_queries(const Problem& p, const RowBlock<V>& row_block, typename V::Scalar* q_t) {
   using T = typename V::Scalar;
   pack_columns(p.q, row_block, p.head_dim_qk, q_t);
+  scale_columns(p, p.scales_q, row_block, p.head_dim_qk, q_t);
   if (row_block.query_factor == 1 && !p.channel_scales_k.present) return;
   const std::int64_t head_kv = row_block.head[0] / p.group_size;
   for (std::int64_t d = 0; d < p.head_dim_qk; ++d) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cpu/forward/edit_scores.h"
+#include "cpu/forward/narrow_weights.h"
 #include "cpu/forward/row_block.h"
 #include "cpu/forward/softmax.h"
 #include "cpu/forward/tiled.h"
@@ -90,13 +91,13 @@ static void exponentiate_scores(const RowBlockSet<Tiles>& set, Tile visible,
   using V = typename Tiles::Vocabulary;
   using Probs = typename Tiles::Probs;
   const Problem& p = set.a.problem;
-  if (p.dropout.threshold == 0) {
+  if (p.dropout.threshold == 0 && !rounds_probs(p)) {
     const std::int64_t stored = visible.size / kExp2Vectors * kExp2Vectors;
     exponentiate<V, kMasked, Probs>(p, visible.size, scores, row_block);
     Probs::template finish<kVectors>(scores, stored, visible.size);
   } else {
-    exponentiate<V, kMasked>(p, visible.size, scores, row_block);
-    drop_probs<V>(p, set.s, *row_block, visible, scores);
+    exponentiate_rounded<V, kMasked>(p, visible.size, scores, row_block);
+    if (p.dropout.threshold != 0) drop_probs<V>(p, set.s, *row_block, visible, scores);
     Probs::template finish<kVectors>(scores, 0, visible.size);
   }
 }

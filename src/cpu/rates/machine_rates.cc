@@ -203,8 +203,22 @@ void measure_arithmetic(Isa isa, Team& team, MachineRates* rates) {
 }
 
 // Bandwidth. Pieces of the memory are read one after another by all threads.
-constexpr std::int64_t kMaxBytes = std::int64_t{2} << 30;
-constexpr double kMaxReadSeconds = 0.2;
+constexpr double kMaxReadSeconds = 0.2;  // but each piece once
+
+/// Takes lines out of every cache. Memory of several times a last level of 480 MB would take
+/// seconds to fill.
+void evict(const float* begin, std::int64_t floats) {
+  constexpr std::int64_t kLine = 64 / sizeof(float);
+  for (std::int64_t x = 0; x < floats; x += kLine) {
+#if defined(__x86_64__)
+    __builtin_ia32_clflush(begin + x);
+#elif defined(__aarch64__)
+    asm volatile("dc civac, %0" : : "r"(begin + x) : "memory");
+#else
+    static_cast<void>(begin);
+#endif
+  }
+}
 
 /// The memory that is read, a part of each piece for each thread.
 struct Pieces {
@@ -214,19 +228,16 @@ struct Pieces {
   }
 };
 
-/// In all, eight times what the caches of these threads may hold, where the last level's serve
-/// eight threads each.
-Pieces pieces_of(std::int64_t l3_bytes, std::int32_t threads) {
-  constexpr std::int64_t kMinBytes = std::int64_t{256} << 20;
+Pieces pieces_of(std::int32_t threads) {
+  constexpr std::int64_t kBytes = std::int64_t{256} << 20;
   constexpr std::int64_t kPartTurns = 1400;  // some 2 MiB
-  const std::int64_t cached = std::min(l3_bytes, kMaxBytes) * ((threads + 7) / 8);
   Pieces pieces{1, kPartTurns * cpu::kReadFloats};
-  pieces.count = std::clamp(8 * cached, kMinBytes, kMaxBytes) / pieces.bytes(threads) + 1;
+  pieces.count = std::max<std::int64_t>(kBytes / pieces.bytes(threads), 8);
   return pieces;
 }
 
-double measure_read_gbps(const RateLoops& loops, Team& team, std::int64_t l3_bytes) {
-  const Pieces pieces = pieces_of(l3_bytes, team.threads());
+double measure_read_gbps(const RateLoops& loops, Team& team) {
+  const Pieces pieces = pieces_of(team.threads());
   const auto floats = static_cast<std::size_t>(pieces.count * pieces.part_floats) *
                       static_cast<std::size_t>(team.threads());
   const std::unique_ptr<float[]> memory(new (std::nothrow) float[floats]);
@@ -243,15 +254,20 @@ double measure_read_gbps(const RateLoops& loops, Team& team, std::int64_t l3_byt
   });
   std::vector<double> all, undisturbed;
   const double end = now_seconds() + kMaxReadSeconds;
-  for (std::int64_t i = 0; i < 2 * pieces.count && now_seconds() < end; ++i) {
+  for (std::int64_t i = 0; i < 2 * pieces.count && (i < pieces.count || now_seconds() < end); ++i) {
+    const std::int64_t piece = i % pieces.count;
+    team.time_of([&](int thread) {
+      evict(part_of(piece, thread), pieces.part_floats);
+      return 0.0;
+    });
     const Team::Time time = team.time_of([&](int thread) {
-      return loops.read(part_of(i % pieces.count, thread), pieces.part_floats / cpu::kReadFloats);
+      return loops.read(part_of(piece, thread), pieces.part_floats / cpu::kReadFloats);
     });
     // Threads that took turns on a processor have read as fast as one thread does.
     all.push_back(std::min(time.seconds, time.thread_seconds));
     if (!time.is_disturbed) undisturbed.push_back(time.seconds);
   }
-  // The fastest pieces may have lain in a cache, the slowest waited for other programs.
+  // The slowest waited for other programs.
   std::vector<double>& seconds = undisturbed.size() < 8 ? all : undisturbed;
   const auto quarter = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 4);
   std::nth_element(seconds.begin(), quarter, seconds.end());
@@ -280,7 +296,7 @@ MachineRates measure_machine_rates(Isa isa, std::int32_t threads, bool bandwidth
   try {
     Team team(rates.threads);
     measure_arithmetic(isa, team, &rates);
-    if (bandwidth) rates.read_gbps = measure_read_gbps(loops_of(isa), team, cpu.l3_bytes);
+    if (bandwidth) rates.read_gbps = measure_read_gbps(loops_of(isa), team);
   } catch (const std::bad_alloc&) {  // what was not measured is 0
   }
   return rates;

@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""Looks at the machine code of FLASH's main loop, and predicts from it how fast the loop can be at most.
+
+usage: check_sass.py OBJECT...    the build's objects of src/backends/cuda_flash
+
+For each kernel without edits, of sm_80, the block of code that computes a full tile must hold all products of the
+tile without a branch, at least DENSITY of its instructions must be products, none may read or write spilled
+registers, and half of the loads for products must stand at least AHEAD instructions before their first use. Prints a
+line for each kernel; exit code 1 when one fails, 77 without cuobjdump (REGARD_CUOBJDUMP, the PATH, or CUDA's folder),
+which needs nvdisasm beside it or on the PATH.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from typing import NamedTuple
+
+ROWS, KEYS = 128, 32  # of a block, and of a tile
+DENSITY = 0.12
+AHEAD = 8
+
+NAME = re.compile(r"13ForwardKernelILNS_7problem7ElementE(\d)ELi(\d+)ELNS2_4KindE0E")
+LINE = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;")
+TYPES = {"2": "bf16", "3": "f16"}
+
+
+class Device(NamedTuple):
+    """Cycles that a warp's instruction keeps a quarter of a multiprocessor; the rates are NVIDIA's, but `product`
+    of H200: mma.sync is taken to reach 0.62 of the rate of wgmma there."""
+    multiprocessors: int
+    gigahertz: float
+    product: float  # 16 x 8 x 16
+    f32: float
+    integer: float
+
+
+DEVICES = {"A100": Device(108, 1.41, 8.0, 2.0, 2.0), "H200": Device(132, 1.83, 6.5, 1.0, 2.0)}
+
+
+class Loop(NamedTuple):
+    dims: int
+    rows: int  # of a warp
+    code: list
+
+
+def tool():
+    """cuobjdump's path, or None."""
+    named = os.environ.get("REGARD_CUOBJDUMP")
+    if named:
+        return named
+    return shutil.which("cuobjdump") or shutil.which("cuobjdump", path="/usr/local/cuda/bin")
+
+
+def kernels(text):
+    """{mangled name: [(address, instruction)]} of what cuobjdump -sass prints."""
+    found, code = {}, None
+    for line in text.splitlines():
+        if "Function :" in line:
+            code = found.setdefault(line.split()[-1], [])
+        elif code is not None and (match := LINE.match(line)):
+            code.append((int(match[1], 16), match[2]))
+    return found
+
+
+def blocks(code):
+    """The instructions between branches and their targets."""
+    targets = {int(match[1], 16) for _, text in code
+               if (match := re.search(r"(?:BRA|BSSY|CALL)\S*.*?0x([0-9a-f]+)$", text))}
+    current = []
+    for address, text in code:
+        if address in targets and current:
+            yield current
+            current = []
+        current.append(text)
+        if re.match(r"(@!?U?P\d+ )?(BRA|EXIT|RET|CALL|BRX|JMP)", text):
+            yield current
+            current = []
+    yield current
+
+
+def count(code, names):
+    return sum(bool(re.match(r"(@!?U?P\w+ )?(" + names + r")(\.|\s|$)", text)) for text in code)
+
+
+def rows_of_warp(dims):
+    return 32 if dims <= 128 else 16
+
+
+def products_of(dims):
+    """Of a warp's rows and a tile: scores, and as many with values."""
+    return 2 * (rows_of_warp(dims) // 16) * (KEYS // 8) * (dims // 16)
+
+
+def full_tile(name, code):
+    """The Loop of a kernel; its code is empty where no block has all products."""
+    dims = int(NAME.search(name)[2])
+    whole = [b for b in blocks(code) if count(b, "HMMA") == products_of(dims)]
+    return Loop(dims, rows_of_warp(dims), min(whole, key=len, default=[]))
+
+
+def distances(code):
+    """Of each ldmatrix, how many instructions later its first register is read."""
+    for at, text in enumerate(code):
+        match = re.match(r"LDSM\S* R(\d+),", text)
+        if not match:
+            continue
+        own = {int(match[1]) + x for x in range(4)}
+        for later, other in enumerate(code[at + 1:], 1):
+            if not other.startswith("HMMA"):
+                continue
+            _, *operands = re.findall(r"R(\d+)", other)
+            read = {int(operands[0]) + x for x in range(4)} | {int(operands[1]) + x for x in range(2)}
+            if own & read:
+                yield later
+                break
+
+
+def faults(name, loop):
+    code = loop.code
+    if not code:
+        yield f"{name}: no block of code has all {products_of(loop.dims)} products of a tile"
+        return
+    density = count(code, "HMMA") / len(code)
+    if density < DENSITY:
+        yield f"{name}: {density:.2f} of the instructions are products, {DENSITY} are wanted"
+    if spilled := count(code, "LDL|STL"):
+        yield f"{name}: {spilled} instructions move spilled registers"
+    ahead = sorted(distances(code))
+    if not ahead or ahead[len(ahead) // 2] < AHEAD:
+        middle = ahead[len(ahead) // 2] if ahead else 0
+        yield f"{name}: half of the loads stand {middle} instructions before their use, {AHEAD} are wanted"
+
+
+def cycles(loop, device):
+    """{part: cycles} of a quarter of a multiprocessor for a warp's tile."""
+    code, warps = loop.code, ROWS // loop.rows
+    floats = count(code, "FFMA|FADD|FMUL|FFMA2|IMAD|CS2R")
+    others = count(code, "FMNMX|FSETP|FSEL|SEL|LOP3|IADD3|ISETP|LEA|SHF|F2FP|F2F|MOV|PRMT")
+    copied = 2 * KEYS * loop.dims * 2 / warps  # bytes of keys and values, a warp's share
+    loaded = count(code, "LDSM") * 512
+    return {"tensor": count(code, "HMMA") * device.product,
+            "f32": floats * device.f32,
+            "integer": others * device.integer,
+            "exp2": count(code, "MUFU") * 8.0,
+            "shared": (loaded + copied) / 128 * 4,
+            "issue": float(len(code))}
+
+
+def tflops(loop, device):
+    """At most, and what bounds it."""
+    parts = cycles(loop, device)
+    bound = max(parts, key=parts.get)
+    operations = 4.0 * loop.rows * KEYS * loop.dims
+    rate = operations / parts[bound] * 4 * device.multiprocessors * device.gigahertz / 1000
+    return rate, bound
+
+
+def main(objects):
+    cuobjdump = tool()
+    if not cuobjdump:
+        print("cuobjdump is not here (CUDA's toolkit, or PyPI's nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm): nothing was checked")
+        return 77
+    wrong, seen = [], 0
+    for path in objects:
+        done = subprocess.run([cuobjdump, "-sass", "-arch", "sm_80", path], capture_output=True, text=True,
+                              check=False)
+        if done.returncode != 0:
+            print(f"{cuobjdump} cannot read {path}: {done.stderr.strip() or done.stdout.strip()}")
+            return 1
+        for mangled, code in kernels(done.stdout).items():
+            match = NAME.search(mangled)
+            if not match:
+                continue
+            seen += 1
+            name, loop = f"{TYPES[match[1]]} d{match[2]}", full_tile(mangled, code)
+            wrong += faults(name, loop)
+            if not loop.code:
+                continue
+            rates = "; ".join(f"{key} {rate:.0f} TFLOPS ({bound})" for key, device in DEVICES.items()
+                              for rate, bound in [tflops(loop, device)])
+            ahead = sorted(distances(loop.code))
+            print(f"{name:9} {len(loop.code):4} instructions {count(loop.code, 'HMMA'):4} products "
+                  f"{ahead[len(ahead) // 2]:3} ahead; at most {rates}")
+    for line in wrong:
+        print(line)
+    print(f"{seen} kernels, {len(wrong)} faults")
+    return 1 if wrong or not seen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backends/cuda_flash/launch.h"
+#include "cuda/splits_layout.h"
+#include "cuda/tensor_sm.h"
+#include "problem/claims.h"
+#include "problem/make_problem.h"
+#include "regard/backend.h"
+
+namespace regard::cuda_flash {
+
+inline BackendInfo make_info() {
+  BackendInfo info;
+  info.ref.id = BackendId::kFlash;
+  info.summary =
+      "tiled online softmax on tensor cores, bf16 and f16, head_dim up to 256 in multiples of 8";
+  info.device = DeviceType::kCuda;
+  info.min_sm = cuda::kTensorSm;
+  info.determinism = Determinism::kBatchInvariant;
+  Claims& forward = info.forward;
+  forward = problem::forward_claims();
+  forward.dtypes = cuda::tensor_forward_claims();
+  forward.features = forward.features.without({Feature::kDescales, Feature::kDescalesPerHead});
+  // Rows are copied in pieces of 16 bytes.
+  forward.head_dim_qk = forward.head_dim_v = {8, 256, 8};
+  forward.min_align_log2 = 4;
+  return info;
+}
+
+/// Devices whose blocks have 99 KB of shared memory at most, not 163 KB and more.
+inline bool has_small_blocks(std::int32_t sm) { return sm == 86 || sm == 89 || sm / 10 == 12; }
+
+/// FLASH on a CUDA device, or, in tests, on whatever a launcher launches on.
+class FlashBackend final : public Backend {
+ public:
+  FlashBackend(BackendInfo info, const Launcher& launcher)
+      : info_(std::move(info)), small_(info_), launcher_(launcher) {
+    small_.forward.head_dim_qk.max = small_.forward.head_dim_v.max = 128;
+  }
+
+  const BackendInfo& info() const override { return info_; }
+
+  bool supports(const AttentionKey& key, const Env& env,
+                std::vector<Refusal>* refusals) const override {
+    return check_claims(has_small_blocks(env.sm_version) ? small_ : info_, key, env, refusals);
+  }
+
+  /// None but for splits of the keys.
+  std::int64_t workspace_bytes(const AttentionKey& key, const Env&) const override {
+    return cuda::splits_layout(key.params()).bytes;
+  }
+
+  Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override {
+    const AttentionParams& p = key.params();
+    const std::int64_t dims = padded_dims(std::max(p.head_dim_qk, p.head_dim_v));
+    KernelPlan plan;
+    plan.workspace_bytes = workspace_bytes(key, env);
+    const bool splits = plan.workspace_bytes > 0;
+    plan.kernel = std::string(splits ? "cuda_flash_split_" : "cuda_flash_") + to_string(p.dtype_q) +
+                  "_d" + std::to_string(dims);
+    plan.sm = cuda::kTensorSm;
+    plan.tile_q = splits ? cuda::kSplitRows : 128;
+    plan.tile_kv = 32;
+    return plan;
+  }
+
+  Status execute(const KernelPlan& plan, const AttentionParams& params, const Buffers& buffers,
+                 const Launch& launch) const override {
+    ForwardArgs args;
+    problem::make_problem(params, buffers, &args.problem);
+    args.splits = cuda::splits_of(params, plan.workspace_bytes, launch.workspace.data);
+    return launcher_.forward(args, launch.stream);
+  }
+
+ private:
+  BackendInfo info_;
+  BackendInfo small_;  // of devices with small blocks
+  const Launcher& launcher_;
+};
+
+}  // namespace regard::cuda_flash

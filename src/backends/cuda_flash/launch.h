@@ -1,0 +1,16 @@
+#pragma once
+
+#include "backends/cuda_flash/args.h"
+#include "regard/status.h"
+
+namespace regard::cuda_flash {
+
+/// Enqueues the launches of a call; flash_backend.h's class is given a device's or a test's.
+struct Launcher {
+  Status (*forward)(const ForwardArgs& args, void* stream);
+};
+
+/// On a CUDA stream (launch.cu).
+extern const Launcher kDeviceLauncher;
+
+}  // namespace regard::cuda_flash

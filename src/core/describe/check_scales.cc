@@ -1,0 +1,267 @@
+#include "core/describe/check_scales.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <string>
+#include <string_view>
+
+#include "base/message.h"
+#include "problem/element.h"
+
+namespace regard {
+namespace {
+
+constexpr std::int64_t kFloatBytes = sizeof(float);
+
+/// Codes of finite and positive numbers are 1 to the greatest one's; without its sign that of a
+/// finite number is 0 to that.
+constexpr std::uint64_t kPositiveCodes = 0x7f7fffffu;
+bool is_bad_scale(std::uint32_t code) noexcept { return code - 1u >= kPositiveCodes; }
+bool is_bad_minimum(std::uint32_t code) noexcept { return (code & 0x7fffffffu) > kPositiveCodes; }
+
+/// Scales of rows [0, count), `step` bytes apart: the first that is not finite and positive, or
+/// `count`.
+std::int64_t first_bad_scale(const char* first, std::int64_t step, std::int64_t count) noexcept {
+  std::int64_t j = 0;
+  // Dense ones in blocks of a length that compilers make vectors of: a decode may have a million.
+  std::uint32_t codes[64];
+  for (; step == sizeof(float) && j + std::ssize(codes) <= count; j += std::ssize(codes)) {
+    std::memcpy(codes, first + j * step, sizeof codes);
+    std::uint32_t bad = 0;
+    for (const std::uint32_t code : codes) bad |= is_bad_scale(code) ? 1u : 0u;
+    if (bad != 0) break;
+  }
+  for (; j < count; ++j) {
+    std::memcpy(codes, first + j * step, sizeof codes[0]);
+    if (is_bad_scale(codes[0])) return j;
+  }
+  return count;
+}
+
+/// Of `count` numbers, a scale and a minimum in turn, the first scale that is not finite and
+/// positive or minimum that is not finite, or `count`.
+std::int64_t first_bad_group(const char* first, std::int64_t count) noexcept {
+  std::int64_t n = 0;
+  // Blocks of pairs, the scale in the low half, without a branch: a decode may have two million.
+  // Where a code is out of its range one of the differences is negative.
+  std::uint64_t pairs[32];
+  for (; n + 2 * std::ssize(pairs) <= count; n += 2 * std::ssize(pairs)) {
+    std::memcpy(pairs, first + n * kFloatBytes, sizeof pairs);
+    std::uint64_t bad = 0;
+    for (const std::uint64_t pair : pairs) {
+      const std::uint64_t scale = pair & 0xffffffffu, minimum = (pair >> 32) & 0x7fffffffu;
+      bad |= (scale - 1) | (kPositiveCodes - scale) | (kPositiveCodes - minimum);
+    }
+    if (bad >> 63 != 0) break;
+  }
+  for (; n < count; ++n) {
+    std::uint32_t code = 0;
+    std::memcpy(&code, first + n * kFloatBytes, sizeof code);
+    if (n % 2 == 0 ? is_bad_scale(code) : is_bad_minimum(code)) return n;
+  }
+  return count;
+}
+
+/// Scales and minima of rows [0, count) of u4, `step` bytes apart and `numbers` each: the first of
+/// them that is bad, counted through all rows, or as many as there are.
+std::int64_t first_bad_row(const char* first, std::int64_t step, std::int64_t count,
+                           std::int64_t numbers) noexcept {
+  const bool dense = step == numbers * kFloatBytes;
+  const std::int64_t rows = dense ? 1 : count, each = dense ? numbers * count : numbers;
+  for (std::int64_t j = 0; j < rows; ++j) {
+    const std::int64_t bad = first_bad_group(first + j * step, each);
+    if (bad < each) return j * each + bad;
+  }
+  return count * numbers;
+}
+
+Status refuse_scale(const char* where, const char* name, std::string_view index, float value) {
+  return invalid(where, name, "[", index, "] (", static_cast<double>(value),
+                 "), expected finite and more than 0");
+}
+
+/// Where a sequence's row lies in k.
+struct RowPlace {
+  std::int64_t entry;  // -1: nowhere
+  std::int64_t row;
+  std::int64_t left;  // rows from this one on that follow one another
+};
+
+/// `entries`: of k. Entries of a cache are checked after the scales.
+RowPlace place_of_row(const problem::Problem& p, std::int64_t entries, std::int64_t b,
+                      std::int64_t j, std::int64_t rows) noexcept {
+  if (p.pages.ids != nullptr) {
+    const std::int64_t page = j / p.pages.page_size, row = j % p.pages.page_size;
+    const std::int64_t id = p.pages.ids[b * p.pages.stride[0] + page * p.pages.stride[1]];
+    return {id, row, std::min(p.pages.page_size - row, rows - j)};
+  }
+  if (p.k.starts.data != nullptr) return {0, problem::row_start(p.k.starts, b) + j, rows - j};
+  std::int64_t entry = b;
+  if (p.cache_entries.present) {
+    entry = *problem::element_at<std::int32_t>(p.cache_entries, b * p.cache_entries.stride[0]);
+  }
+  return {entry < entries ? entry : -1, j, rows - j};
+}
+
+/// The scale, `index` of those from row `place` on, each row having `numbers` of u4, or one.
+struct BadScale {
+  std::int64_t place[3];
+  std::int64_t index;
+  std::int64_t numbers;
+};
+
+Status refuse_row_scale(const char* where, const char* name, const TensorView& scales,
+                        const BadScale& bad) {
+  const std::int64_t each = std::max<std::int64_t>(bad.numbers, 1);
+  const std::int64_t row = bad.place[2] + bad.index / each, number = bad.index % each;
+  const std::int64_t at = bad.place[0] * scales.strides[0] + bad.place[1] * scales.strides[1] +
+                          (scales.shape[2] == 1 ? 0 : row * scales.strides[2]) + number;
+  const float value = read_float(scales, at);
+  const std::string index = concat(bad.place[0], ",", bad.place[1], ",", row);
+  if (bad.numbers == 0) return refuse_scale(where, name, index, value);
+  if (number % 2 == 0) return refuse_scale(where, name, concat(index, ",", number), value);
+  return invalid(where, name, "[", index, ",", number, "] (", static_cast<double>(value),
+                 "), expected finite: it is the minimum of a group");
+}
+
+/// Rows [begin, end) of a tensor of scales, in blocks or not: its rows of one entry and head.
+struct ScaleRows {
+  std::int64_t entry, head;
+  std::int64_t begin, end;
+};
+
+Status check_scale_rows(const TensorView& scales, const ScaleRows& rows, const char* name,
+                        const char* where) {
+  const std::int64_t columns = scales.rank == 4 ? scales.shape[3] : 1;
+  if (columns == 0) return {};
+  const std::int64_t step = columns == 1 ? scales.strides[2] : 1;  // of blocks the last stride is 1
+  const bool dense = columns == 1 || scales.strides[2] == columns;
+  const std::int64_t count = rows.end - rows.begin;
+  const std::int64_t runs = dense ? 1 : count, each = dense ? columns * count : columns;
+  const std::int64_t first = rows.entry * scales.strides[0] + rows.head * scales.strides[1] +
+                             rows.begin * scales.strides[2];
+  for (std::int64_t run = 0; run < runs; ++run) {
+    const std::int64_t at = first + run * scales.strides[2];
+    const auto* const data = static_cast<const char*>(scales.data) + at * kFloatBytes;
+    const std::int64_t bad = first_bad_scale(data, step * kFloatBytes, each);
+    if (bad == each) continue;
+    const std::int64_t row = rows.begin + run + bad / columns;
+    const std::string index = concat(rows.entry, ",", rows.head, ",", row);
+    return refuse_scale(where, name, scales.rank == 4 ? concat(index, ",", bad % columns) : index,
+                        read_float(scales, at + bad * step));
+  }
+  return {};
+}
+
+/// Those of blocks of k or v that hold a row of a sequence.
+Status check_block_scales(const TensorView& scales, CheckedCall* call, const char* name) {
+  const problem::Problem& p = call->problem();
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const problem::Sequence s = problem::sequence_of(p, b);
+    const std::int64_t rows = s.leftpad + s.band.len_kv;
+    for (std::int64_t j = s.leftpad; j < rows;) {
+      const RowPlace place = place_of_row(p, scales.shape[0], b, j, rows);
+      const std::int64_t last = place.row + place.left - 1;
+      for (std::int64_t h = 0; h < p.num_heads_kv && place.entry >= 0; ++h) {
+        const ScaleRows held{place.entry, h, place.row >> p.scale_rows_log2,
+                             (last >> p.scale_rows_log2) + 1};
+        if (Status bad = check_scale_rows(scales, held, name, call->where); !bad.ok()) return bad;
+      }
+      j += place.left;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_query_scales(const TensorView& scales, CheckedCall* call, const char* name) {
+  if (!is_readable(scales)) return {};
+  const problem::Problem& p = call->problem();
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const std::int64_t len = problem::sequence_of(p, b).len_q;
+    const bool packed = p.q.starts.data != nullptr;
+    const std::int64_t first = packed ? problem::row_start(p.q.starts, b) : 0;
+    for (std::int64_t h = 0; h < p.num_heads_q && len > 0; ++h) {
+      const ScaleRows held{packed ? 0 : b, h, first >> p.scale_rows_log2,
+                           ((first + len - 1) >> p.scale_rows_log2) + 1};
+      if (Status bad = check_scale_rows(scales, held, name, call->where); !bad.ok()) return bad;
+    }
+  }
+  return {};
+}
+
+Status check_row_scales(const TensorView& scales, CheckedCall* call, const char* name) {
+  if (!is_readable(scales)) return {};
+  const problem::Problem& p = call->problem();
+  const bool of_k = scales.data == call->buffers.scales_k.data;
+  const problem::View& view = of_k ? p.scales_k : p.scales_v;
+  const Dtype codes = of_k ? call->buffers.k.dtype : call->buffers.v.dtype;
+  if (p.scale_columns != 0 && codes != Dtype::kU4) return check_block_scales(scales, call, name);
+  const bool of_rows = of_k ? p.scales_k_of_rows : p.scales_v_of_rows;
+  const std::int64_t numbers = scales.rank == 4 ? scales.shape[3] : 0;  // of u4
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const problem::Sequence s = problem::sequence_of(p, b);
+    const std::int64_t rows = s.leftpad + s.band.len_kv - (of_rows ? p.seqlen_new : 0);
+    for (std::int64_t j = s.leftpad; j < rows;) {
+      const RowPlace place = place_of_row(p, scales.shape[0], b, j, rows);
+      const std::int64_t count = of_rows ? place.left : 1;
+      for (std::int64_t h = 0; h < p.num_heads_kv && place.entry >= 0; ++h) {
+        const std::int64_t at = place.entry * view.stride[0] + h * view.stride[1];
+        const std::int64_t step = view.stride[2] * kFloatBytes;
+        const auto* const first =
+            problem::element_at<char>(view, 0) + at * kFloatBytes + place.row * step;
+        const std::int64_t bad = numbers == 0 ? first_bad_scale(first, step, count)
+                                              : first_bad_row(first, step, count, numbers);
+        if (bad == count * std::max<std::int64_t>(numbers, 1)) continue;
+        const BadScale at_fault{{place.entry, h, of_rows ? place.row : 0}, bad, numbers};
+        return refuse_row_scale(call->where, name, scales, at_fault);
+      }
+      j += place.left;
+    }
+  }
+  return {};
+}
+
+Status check_channel_scales(const TensorView& scales, const char* name, const char* where) {
+  if (!is_readable(scales)) return {};
+  for (std::int64_t h = 0; h < scales.shape[0]; ++h) {
+    for (std::int64_t d = 0; d < scales.shape[1]; ++d) {
+      const float value = read_float(scales, h * scales.strides[0] + d * scales.strides[1]);
+      if (std::isfinite(value) && value > 0.0f) continue;
+      return refuse_scale(where, name, concat(h, ",", d), value);
+    }
+  }
+  return {};
+}
+
+Status check_new_rows(const TensorView& rows, const char* name, const char* where) {
+  if (!is_readable(rows)) return {};
+  float numbers[64];
+  const std::int64_t size = size_of(rows.dtype);
+  const auto* const data = static_cast<const char*>(rows.data);
+  for (std::int64_t row = 0; row < rows.shape[0] * rows.shape[1] * rows.shape[2]; ++row) {
+    const std::int64_t i = row % rows.shape[2], h = row / rows.shape[2] % rows.shape[1],
+                       b = row / rows.shape[2] / rows.shape[1];
+    const std::int64_t at = b * rows.strides[0] + h * rows.strides[1] + i * rows.strides[2];
+    for (std::int64_t d = 0; d < rows.shape[3]; d += std::ssize(numbers)) {
+      const std::int64_t count = std::min<std::int64_t>(rows.shape[3] - d, std::ssize(numbers));
+      problem::load_row(static_cast<problem::Element>(rows.dtype), data + (at + d) * size, 1, count,
+                        numbers);
+      float zero = 0.0f;  // NaN where a number is not finite
+      for (std::int64_t x = 0; x < count; ++x) zero += numbers[x] * 0.0f;
+      if (zero == 0.0f) continue;
+      std::int64_t x = 0;
+      while (std::isfinite(numbers[x])) ++x;
+      return invalid(where, name, "[", b, ",", h, ",", i, ",", d + x, "] (",
+                     static_cast<double>(numbers[x]),
+                     "), expected finite: the row is quantised as it is appended");
+    }
+  }
+  return {};
+}
+
+}  // namespace regard

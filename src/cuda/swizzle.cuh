@@ -1,0 +1,162 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/tensor.cuh"
+
+// Rows of kColumns 16-bit elements in shared memory without padding: the chunks of 16 bytes of a
+// row change places by the row's number, so that the eight rows of an ldmatrix lie in eight groups
+// of banks. Copies of rows, and operands for tensor cores from them.
+
+namespace regard::cuda {
+
+template <int kColumns>
+struct Swizzle {
+  static_assert(kColumns % 64 == 0 || kColumns == 96);
+  static constexpr int kChunks = kColumns / kChunk;
+  // Chunks that change places. Rows of 96 elements begin in two groups of banks by turns.
+  static constexpr int kPeriod = kColumns % 64 == 0 ? 8 : 4;
+
+  /// Where a chunk of a row begins, in elements.
+  REGARD_DEVICE_FN int at(int row, int chunk) {
+    return row * kColumns + (chunk ^ (row / (8 / kPeriod) & (kPeriod - 1))) * kChunk;
+  }
+  /// The same of chunk 2 step + half of the row, where `first` is that of step 0: constants alone
+  /// are added for each step, and for 16 rows more.
+  REGARD_DEVICE_FN int at_step(int first, int step) {
+    const int chunk = step * 2;
+    return (first ^ chunk % kPeriod * kChunk) + chunk / kPeriod * kPeriod * kChunk;
+  }
+};
+
+/// Where a lane's row of an operand begins; see load_matrices().
+template <int kColumns, class Block>
+REGARD_DEVICE_FN int left_at(const Block& block, int row) {
+  const int lane = block.thread() & (kWarp - 1);
+  return opaque(Swizzle<kColumns>::at(row + lane % 16, lane / 16));
+}
+template <int kColumns, class Block>
+REGARD_DEVICE_FN int right_at(const Block& block) {
+  const int lane = block.thread() & (kWarp - 1);
+  return opaque(Swizzle<kColumns>::at(lane / 16 * 8 + lane % 8, lane / 8 % 2));
+}
+
+/// The largest power of two that is at most n.
+REGARD_KERNEL_FN constexpr int power_below(int n) { return n < 2 ? 1 : 2 * power_below(n / 2); }
+
+/// Begins to copy kRows rows, 0 where there are none and behind their `columns`. Addresses and
+/// columns are multiples of 8 elements. Each thread has one column of chunks; with 96 and 192
+/// columns a quarter of the threads has none.
+template <int kRows, int kColumns, int kBlockThreads, class Block, class Rows, class Shared>
+REGARD_DEVICE_FN void begin_rows(const Block& block, const Rows& rows, Shared to) {
+  constexpr int kChunks = Swizzle<kColumns>::kChunks;
+  constexpr int kStep = power_below(kBlockThreads / kChunks);
+  static_assert(kRows % kStep == 0);
+  const auto thread = static_cast<unsigned>(opaque(block.thread()));
+  if (kStep * kChunks < kBlockThreads && thread >= kStep * kChunks) return;
+  const auto first = static_cast<int>(thread / kChunks), chunk = static_cast<int>(thread % kChunks);
+  const bool has_columns = chunk * kChunk < rows.columns;
+  REGARD_DEVICE_UNROLL
+  for (int n = 0; n < kRows / kStep; ++n) {
+    const int r = first + n * kStep;
+    const char* const row = Rows::row(rows, r);
+    const bool exists = row != nullptr && has_columns;
+    const int at = Swizzle<kColumns>::at(r, chunk);
+    block.copy_async(to, at, exists ? row + chunk * kChunk * 2 : nullptr);
+  }
+}
+
+/// Columns [16 step, 16 step + 16) of the 16 rows from 16 index on behind those of `at`, which is
+/// left_at(): a left operand; with right_at() two right operands of those columns, to[0] and to[1]
+/// of the first eight rows.
+template <int kColumns, class Block, class Shared>
+REGARD_DEVICE_FN void load_step(const Block& block, Shared rows, int at, int index, int step,
+                                std::uint32_t (&to)[4]) {
+  block.load_matrices(rows, Swizzle<kColumns>::at_step(at, step) + index * 16 * kColumns, to);
+}
+
+/// Of the same rows, with left_at(), two right operands: to[0] and to[1] are columns [16 step,
+/// 16 step + 8).
+template <int kColumns, class Block, class Shared>
+REGARD_DEVICE_FN void load_step_transposed(const Block& block, Shared rows, int at, int index,
+                                           int step, std::uint32_t (&to)[4]) {
+  block.load_transposed(rows, Swizzle<kColumns>::at_step(at, step) + index * 16 * kColumns, to);
+}
+
+/// Columns of 16 that are summed in the accumulators of tensor cores, which cut sums off: as many
+/// as cost lse no more than f32's own rounding where all products have one sign.
+template <Element kType>
+inline constexpr int kExactSteps = kType == Element::kF16 ? 1 : 4;
+
+/// scores = left right^T of kDims columns: kRowBlocks times 16 rows from `row` on, kKeys rows.
+template <Element kType, int kDims, int kKeys, int kRowBlocks, class Block, class Shared>
+REGARD_DEVICE_FN void multiply_rows(const Block& block, Shared left, int row, Shared right,
+                                    WarpSums<kKeys> (&scores)[kRowBlocks]) {
+  constexpr int kSteps = kDims / 16, kGroup = kExactSteps<kType>;
+  const int at_left = left_at<kDims>(block, row), at_right = right_at<kDims>(block);
+  WarpSums<kKeys> group[kRowBlocks];
+  REGARD_DEVICE_UNROLL
+  for (int k = 0; k < kSteps; ++k) {
+    std::uint32_t a[kRowBlocks][4];
+    REGARD_DEVICE_UNROLL
+    for (int m = 0; m < kRowBlocks; ++m) {
+      load_step<kDims>(block, left, at_left, m, k, a[m]);
+      if (k % kGroup == 0) clear(k == 0 ? &scores[m] : &group[m]);
+    }
+    REGARD_DEVICE_UNROLL
+    for (int n = 0; n < kKeys / 16; ++n) {
+      std::uint32_t b[4];
+      load_step<kDims>(block, right, at_right, n, k, b);
+      const std::uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
+      REGARD_DEVICE_UNROLL
+      for (int m = 0; m < kRowBlocks; ++m) {
+        WarpSums<kKeys>& sums = k < kGroup ? scores[m] : group[m];
+        block.template multiply_add<kType>(a[m], low, sums.at[2 * n]);
+        block.template multiply_add<kType>(a[m], high, sums.at[2 * n + 1]);
+        const bool is_last = k % kGroup == kGroup - 1 || k == kSteps - 1;
+        if (k < kGroup || !is_last) continue;
+        REGARD_DEVICE_UNROLL
+        for (int x = 0; x < 8; ++x) {
+          scores[m].at[2 * n + x / 4][x % 4] += group[m].at[2 * n + x / 4][x % 4];
+        }
+      }
+    }
+  }
+}
+
+/// sums = sums * rescale[own row] + left rows, where `rows` has kTerms rows of kDims: the product
+/// is summed for itself, as in rescale_add_tile_product().
+template <Element kType, int kTerms, int kDims, int kRowBlocks, class Block, class Shared>
+REGARD_DEVICE_FN void rescale_add_product(const Block& block,
+                                          const WarpRows<kTerms> (&left)[kRowBlocks], Shared rows,
+                                          const float (&rescale)[kRowBlocks][kLaneRows],
+                                          WarpSums<kDims> (&sums)[kRowBlocks]) {
+  // Its factors are not negative: a 0 that the compiler does not know. It would begin loads before
+  // there are factors, and have no registers for what they load.
+  const int at = left_at<kDims>(block, 0) ^ (__builtin_bit_cast(int, rescale[0][0]) >> 31);
+  REGARD_DEVICE_UNROLL
+  for (int n = 0; n < kDims / 16; ++n) {
+    float product[kRowBlocks][2][4] = {};
+    REGARD_DEVICE_UNROLL
+    for (int k = 0; k < kTerms / 16; ++k) {
+      std::uint32_t b[4];
+      load_step_transposed<kDims>(block, rows, at, k, n, b);
+      const std::uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
+      REGARD_DEVICE_UNROLL
+      for (int m = 0; m < kRowBlocks; ++m) {
+        block.template multiply_add<kType>(left[m].at[k], low, product[m][0]);
+        block.template multiply_add<kType>(left[m].at[k], high, product[m][1]);
+      }
+    }
+    REGARD_DEVICE_UNROLL
+    for (int m = 0; m < kRowBlocks; ++m) {
+      REGARD_DEVICE_UNROLL
+      for (int x = 0; x < 8; ++x) {
+        float& sum = sums[m].at[2 * n + x / 4][x % 4];
+        sum = __builtin_fmaf(sum, rescale[m][x % 4 / 2], product[m][x / 4][x % 4]);
+      }
+    }
+  }
+}
+
+}  // namespace regard::cuda

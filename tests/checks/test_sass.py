@@ -1,0 +1,63 @@
+"""FLASH's main loop is what check_sass.py requires, and the check notices where it is not."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import unittest
+
+ROOT = pathlib.Path(os.environ.get("REGARD_DEV_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
+sys.path.insert(0, str(ROOT / "scripts"))
+import check_sass  # noqa: E402
+
+BUILD = pathlib.Path(os.environ.get("REGARD_DEV_BUILD_DIR", ROOT / "build" / "dev"))
+NAME = "_ZN6regard4cuda12kernel_entryINS_10cuda_flash13ForwardKernelILNS_7problem7ElementE2ELi64ELNS2_4KindE0E"
+PRODUCTS = check_sass.products_of(64)
+
+
+def listing(middle="", between=8):
+    """What cuobjdump prints of a kernel with one loop: loads, other instructions, products."""
+    texts = ["LDSM.16.M88.4 R4, [R2]"] + ["FADD R60, R60, R61"] * between
+    texts += ["HMMA.16816.F32.BF16 R20, R4, R12, R20"] * (PRODUCTS // 2)
+    texts += [middle] if middle else []
+    texts += ["HMMA.16816.F32.BF16 R20, R4, R12, R20"] * (PRODUCTS - PRODUCTS // 2) + ["@P0 BRA 0x10"]
+    lines = ["\t\tFunction : " + NAME, "        /*0000*/   MOV R1, c[0x0][0x28] ;   /* 0x00 */"]
+    lines += [f"        /*{16 * n:04x}*/   {text} ;   /* 0x00 */" for n, text in enumerate(texts, 1)]
+    return "\n".join(lines)
+
+
+def faults_of(**changes):
+    (name, code), = check_sass.kernels(listing(**changes)).items()
+    return list(check_sass.faults("kernel", check_sass.full_tile(name, code)))
+
+
+class Planted(unittest.TestCase):
+    def test_faults(self):
+        self.assertEqual(faults_of(), [])
+        self.assertIn("no block of code has all", faults_of(middle="@P1 BRA 0x20")[0])
+        self.assertIn("spilled registers", faults_of(middle="LDL R5, [R1]")[0])
+        self.assertIn("before their use", faults_of(between=2)[0])
+        self.assertIn("of the instructions are products", faults_of(between=1000)[0])
+
+    def test_model(self):
+        (name, code), = check_sass.kernels(listing()).items()
+        loop = check_sass.full_tile(name, code)
+        rate, bound = check_sass.tflops(loop, check_sass.DEVICES["A100"])
+        self.assertEqual(bound, "tensor")
+        self.assertAlmostEqual(rate, 312, delta=1)
+
+
+class Build(unittest.TestCase):
+    def test_kernels(self):
+        objects = sorted((BUILD / "src" / "CMakeFiles" / "regard_cuda.dir").rglob("cuda_flash/forward_*.cu.o"))
+        if not objects:
+            self.skipTest("built without CUDA")
+        done = subprocess.run([sys.executable, "-B", ROOT / "scripts" / "check_sass.py", *objects],
+                              capture_output=True, text=True)
+        if done.returncode == 77:
+            self.skipTest(done.stdout.strip())
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
