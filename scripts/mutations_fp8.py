@@ -27,7 +27,7 @@ FP8_MUTATIONS = [
     Mutation("out_amax of the first row of a block", "src/cpu/forward/columns_out.h",
              "for (int w = 0; w < row_block.rows; ++w) {\n        max = larger",
              "for (int w = 0; w < 1; ++w) {\n        max = larger", (F8,)),
-    Mutation("out_amax of the first row of a decode", "src/cpu/decode/decode_tiles.inl",
+    Mutation("out_amax of the first row of a decode", "src/cpu/decode/rows_out.h",
              "for (int w = 0; w < row_block.rows; ++w) {\n      const T share",
              "for (int w = 0; w < 1; ++w) {\n      const T share", (F8,)),
     Mutation("out_amax keeps what it held", "src/cpu/packed_rows.cc",

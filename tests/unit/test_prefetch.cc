@@ -179,10 +179,10 @@ class NextTileOf : public testing::TestWithParam<Layout> {
   std::vector<int> prefetched(std::int64_t heads, semantics::Tile tile) const {
     std::vector<int> times(memory_.size() + kBytesEach);
     for (std::int64_t head = 0; head < heads; ++head) {
-      const NextTilePrefetch next = next_tile_prefetch(
-          k_operand(problem_, 0, head), v_operand(problem_, 0, head), {head, head, heads, 1}, tile);
-      for (const PrefetchCursor& cursor : {next.keys, next.values}) {
-        count(cursor, memory_.data(), &times);
+      for (const KvOperand& x : {k_operand(problem_, 0, head), v_operand(problem_, 0, head)}) {
+        TileAhead ahead;
+        prefetch_ahead(x, {head, head, heads, 1}, tile, &ahead);
+        count(ahead.runs[0], memory_.data(), &times);
       }
     }
     return times;
@@ -216,6 +216,26 @@ TEST_P(NextTileOf, IsPrefetchedOnce) {
       }
     }
   }
+}
+
+// Tiles of 64 keys over pages of 16, in an order of their own: the second tile ahead, run by run.
+TEST(TileAhead, GoesFromPageToPage) {
+  constexpr std::int64_t kPage = 16, kDim = 64, kBytes = kPage * kDim * 4;
+  const std::int32_t ids[] = {3, 0, 11, 7, 2, 9, 5, 1, 10, 4, 8, 6};
+  const std::vector<char> memory(12 * kBytes);
+  KvOperand x{memory.data(), kDim * 4, 0, kDim, 12 * kPage, 1.0, Element::kF32};
+  x.pages = {ids, 1, kPage, kBytes, 0};
+  TileAhead ahead;
+  prefetch_ahead(x, {0, 0, 1, 1}, {0, 64}, &ahead);
+  PrefetchCursor cursor = ahead.runs[0];
+  for (int page = 8; page < 12; ++page) {
+    for (std::int64_t line = 0; line < kBytes / 64; ++line) {
+      ASSERT_TRUE(is_left(cursor));
+      ASSERT_EQ(cursor.at - memory.data(), ids[page] * kBytes + line * 64);
+      prefetch_lines<1>(&cursor, 1);
+    }
+  }
+  EXPECT_FALSE(is_left(cursor));
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, NextTileOf,

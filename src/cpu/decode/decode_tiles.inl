@@ -4,9 +4,16 @@
 
 #include <cstdint>
 
+#include "cpu/decode/dense_scores.h"
+#include "cpu/decode/dot_columns.h"
+#include "cpu/decode/rows_out.h"
+#include "cpu/decode/tile_rows.h"
+#include "cpu/decode/word_products.h"
+#include "cpu/forward/narrow_weights.h"
 #include "cpu/forward/row_block.h"
 #include "cpu/forward/softmax.h"
 #include "cpu/forward/tiled.h"
+#include "cpu/forward/visible_keys.h"
 #include "cpu/kv_tiles.h"
 #include "cpu/prefetch.h"
 #include "cpu/rows.h"
@@ -15,79 +22,6 @@
 
 namespace regard::cpu {
 namespace {  // members with linkage would be shared between units
-
-/// The output of a row block whose lanes lie along head_dim: [rows][dot_row_size].
-template <class V>
-struct RowsOut {
-  using T = typename V::Scalar;
-
-  REGARD_KERNEL_FN std::int64_t row_size(const Problem& p) { return dot_row_size(p.head_dim_v); }
-  REGARD_KERNEL_FN std::int64_t size(const Problem& p) {
-    return max_decode_rows(V::kWidth) * row_size(p);
-  }
-
-  static void clear(const Problem& p, const RowBlock<V>& row_block, T* out) {
-    const std::int64_t end = row_block.rows * row_size(p);
-    for (std::int64_t x = 0; x < end; x += V::kLanes) V::store(out + x, V::set(0));
-  }
-
-  static void merge(const Problem& p, const RowBlock<V>& row_block, const T* rescale,
-                    const T* split_rescale, const T* visible, T* out) {
-    const std::int64_t step = row_size(p);
-    for (std::int64_t w = 0; w < row_block.rows; ++w) {
-      const auto keep = V::set(rescale[w]), add = V::set(split_rescale[w]);
-      for (std::int64_t x = w * step; x < (w + 1) * step; x += V::kLanes) {
-        V::store(out + x, V::fma(V::load(visible + x), add, V::load(out + x) * keep));
-      }
-    }
-  }
-
-  static void close_block(const Problem& p, const RowBlock<V>& row_block, const T* rescale,
-                          T* block, T* total) {
-    const std::int64_t step = row_size(p);
-    for (std::int64_t w = 0; w < row_block.rows; ++w) {
-      const auto keep = V::set(rescale[w]);
-      for (std::int64_t x = w * step; x < (w + 1) * step; x += V::kLanes) {
-        auto value = V::load(block + x);
-        V::store(total + x, add_keeping_rest<V>(V::load(total + x) * keep, &value));
-        V::store(block + x, value);
-      }
-    }
-  }
-
-  /// out_amax of the rows.
-  static void note_amax(const Problem& p, const RowBlock<V>& row_block, const T* out) {
-    if (!p.out_amax.present) return;
-    std::uint32_t max = 0;
-    for (int w = 0; w < row_block.rows; ++w) {
-      const T share = inverse_sum(p, row_block, w);
-      for (std::int64_t d = 0; d < p.head_dim_v; ++d) {
-        max = larger_magnitude(max, static_cast<float>(out[w * row_size(p) + d] * share));
-      }
-    }
-    raise_amax(p.out_amax, 0, f32_of(max));
-  }
-
-  static void write(const Problem& p, const RowBlock<V>& row_block, T* out) {
-    note_amax(p, row_block, out);
-    const std::int64_t bytes = element_bytes(p.out.type);
-    for (int w = 0; w < row_block.rows; ++w) {
-      const auto share = V::set(inverse_sum(p, row_block, w));
-      T* const from = out + w * row_size(p);
-      char* const to = row_address(p.out, row_block.b, row_block.head[w], row_block.query[w]);
-      std::int64_t d = 0;
-      for (; d < row_size(p); d += V::kLanes) {
-        const auto value = V::load(from + d) * share;
-        if (d + V::kLanes <= p.head_dim_v) {
-          store_vector<V>(p.out.type, to + d * bytes, value);
-        } else {
-          V::store(from + d, value);
-          store_row(p.out.type, to + d * bytes, from + d, 1, p.head_dim_v - d);
-        }
-      }
-    }
-  }
-};
 
 /// An element type known to the compiler.
 template <Element kType>
@@ -132,10 +66,22 @@ class DecodeTiles {
   using Out = RowsOut<V>;
   using Probs = FloatProbs<V>;
   static constexpr std::int64_t kKeyGroup = 1;  // visible keys begin at a multiple of it
+  /// Scores are dot products of pairs, as exact as those of f32, where q and K are bf16: half of
+  /// the products, and no conversions. Probabilities stay f32.
+  static constexpr bool kPairs =
+      sizeof...(kTypes) == 1 && requires(typename V::Vec x, typename V::Int y) {
+    V::dot(x, y, y);
+  };
 
-  REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs&) { return kDecodeTileKv; }
+  /// Whether int8 beside q of bf16 may be multiplied in words.
+  static constexpr bool kHasWords =
+      ((kTypes == Element::kI8) || ...) && requires(typename V::Int x) {
+    V::add_words(x, x, x);
+  };
+
+  REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.decode_tile_kv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
-    return max_decode_rows(V::kWidth) * dot_row_size(p.head_dim_qk);
+    return decode_query_size(max_decode_rows(V::kWidth), p.head_dim_qk);
   }
 
   DecodeTiles(const TiledArgs& a, const TaskOrder& order, char* scratch)
@@ -148,32 +94,19 @@ class DecodeTiles {
     tile_ = tile;
     const KvOperand k = k_operand(p_, b_, task_head.head_kv),
                     v = v_operand(p_, b_, task_head.head_kv);
-    keys_ = rows_of_tile(k, tile, keys_buffer_, key_scales_);
-    values_ = rows_of_tile(v, tile, values_buffer_, value_scales_);
-    next_ = next_tile_prefetch(k, v, task_head, tile);
+    keys_ = rows_of_tile<V>(k, tile, has_loop(k.type), keys_buffer_, key_scales_);
+    values_ = rows_of_tile<V>(v, tile, has_loop(v.type), values_buffer_, value_scales_);
+    prefetch_ahead(k, task_head, tile, &next_keys_);
+    prefetch_ahead(v, task_head, tile, &next_values_);
   }
   const Tile& tile() const { return tile_; }
 
-  /// [rows][dot_row_size], 0 where there is nothing.
   static void pack(const Problem& p, const RowBlock<V>& row_block, Query* q) {
-    const auto factor = V::set(row_block.query_factor);
-    const std::int64_t step = dot_row_size(p.head_dim_qk);
-    for (std::int64_t x = 0; x < row_block.rows * step; x += V::kLanes) V::store(q + x, V::set(0));
-    for (int w = 0; w < row_block.rows; ++w) {
-      const char* const row = row_address(p.q, row_block.b, row_block.head[w], row_block.query[w]);
-      T* const to = q + w * step;
-      load_dense_row<V>(p.q.type, row, p.head_dim_qk, to);
-      for (std::int64_t d = 0; p.scales_q.present && d < p.head_dim_qk; ++d) {
-        const QueryRow of{row_block.b, row_block.head[w], row_block.query[w]};
-        to[d] *= static_cast<T>(row_scale(p, p.scales_q, of, d));
-      }
-      for (std::int64_t d = 0; d < p.head_dim_qk; d += V::kLanes) {
-        V::store(to + d, V::load(to + d) * factor);
-      }
-      if (!p.channel_scales_k.present) continue;
-      const std::int64_t head_kv = row_block.head[w] / p.group_size;
-      for (std::int64_t d = 0; d < p.head_dim_qk; ++d) {
-        to[d] *= static_cast<T>(channel_scale(p, head_kv, d));
+    Columns::pack(p, row_block, q);
+    if constexpr (kHasWords) {
+      const std::int64_t head_kv = row_block.head[0] / p.group_size;
+      if (dots_words(p, k_operand(p, row_block.b, head_kv).type)) {
+        Words::pack(p, row_block.rows, q);
       }
     }
   }
@@ -185,11 +118,8 @@ class DecodeTiles {
     for (std::int64_t j = 0; j < visible.size; ++j) {  // lanes without a row are computed on 0
       for (int v = 0; v < kVectors; ++v) V::store(to + j * V::kWidth + v * V::kLanes, V::set(0));
     }
-    with_element<kTypes...>(
-        self->keys_.type, [&](auto type) __attribute__((always_inline)) {
-          self->template dot_keys<decltype(type)::value>(row_block.rows, q, visible, to);
-        });
-    if (has_row_scales(self->keys_)) {
+    self->dot_tile(row_block.rows, q, visible, {to, 0});
+    if (has_row_scales(self->keys_.x)) {
       multiply_keys<kVectors>(self->key_scales_ + (visible.begin - self->tile_.begin), visible.size,
                               to);
     }
@@ -200,65 +130,143 @@ class DecodeTiles {
   template <int kVectors>
   REGARD_KERNEL_FN void accumulate(DecodeTiles* self, const RowBlock<V>& row_block, T* probs,
                                    Tile visible, bool partial, const T* rescale, T* out) {
-    if (has_row_scales(self->values_)) {
+    if (has_row_scales(self->values_.x)) {
       multiply_keys<kVectors>(self->value_scales_ + (visible.begin - self->tile_.begin),
                               visible.size, probs);
     }
-    with_element<kTypes...>(
-        self->values_.type, [&](auto type) __attribute__((always_inline)) {
-          constexpr Element kType = decltype(type)::value;
-          if (partial) {
-            self->template add_values<kType, true>(row_block.rows, probs, visible, rescale, out);
-          } else {
-            self->template add_values<kType, false>(row_block.rows, probs, visible, rescale, out);
-          }
+    self->add_tile(row_block.rows, {probs, 0}, visible, partial, rescale, out);
+  }
+
+  /// Whether process_whole may: nothing edits the scores or probabilities of what all rows see.
+  REGARD_KERNEL_FN bool is_whole(const Problem& p, VisibleKeys seen) {
+    return seen.all && seen.range.size % kDenseKeys == 0 && !p.prescale_scores &&
+           p.dropout.threshold == 0 && !rounds_probs(p);
+  }
+
+  /// Keys of which is_whole() is true, from scores to outputs; the bits are those of process_tile.
+  static void process_whole(DecodeTiles* self, RowBlock<V>* row_block, const Query* q, Tile visible,
+                            T* scores, T* out) {
+    const Problem& p = self->p_;
+    const std::int64_t rows = row_block->rows, keys = visible.size;
+    const std::int64_t at = visible.begin - self->tile_.begin;
+    const Place place{scores, keys};
+    alignas(64) T max[V::kWidth];
+    alignas(64) T rescale[V::kWidth];
+    for (int w = 0; w < V::kWidth; w += V::kLanes) V::store(max + w, minus_infinity<V>());
+    self->dot_whole(rows, q, visible, place);
+    const bool has_key_scales = has_row_scales(self->keys_.x),
+               has_value_scales = has_row_scales(self->values_.x);
+    for_row_groups(
+        rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
+          using Dense = DenseScores<V, slots_of(decltype(size)::value)>;
+          T* const of_rows = scores + r * keys;
+          if (has_key_scales) Dense::multiply_keys(keys, self->key_scales_ + at, of_rows);
+          Dense::store_max(keys, of_rows, r, max);
         });
+    update_max<V>(p, row_block->vectors, max, &row_block->state, rescale);
+    for_row_groups(
+        rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
+          using Dense = DenseScores<V, slots_of(decltype(size)::value)>;
+          T* const of_rows = scores + r * keys;
+          Dense::exponentiate(keys, static_cast<T>(p.exp2_scale), of_rows, row_block->state.max + r,
+                              row_block->state.sum + r);
+          if (has_value_scales) Dense::multiply_keys(keys, self->value_scales_ + at, of_rows);
+        });
+    self->add_whole(rows, visible, place, rescale, out);
   }
 
  private:
-  /// A tile's rows where they are if they follow one another and their type has a loop of its own,
-  /// else in `buffer`: as they are, or converted to f32.
-  static KvOperand rows_of_tile(const KvOperand& x, Tile tile, T* buffer, T* scales) {
-    const bool has_part_groups = x.type == Element::kU4 && x.dim % kGroup != 0;
-    if (((x.type != kTypes) && ...) || has_part_groups || x.scales.columns != 0) {
-      convert_tile<V>(x, tile, x.dim, buffer);
-      return copied_operand(buffer, Element::kF32, x.dim, tile.size);
+  using Words = WordProducts<V>;
+  using Columns = DotColumns<V, kPairs>;
+  using Column = typename Columns::Column;
+  static constexpr std::int64_t kStep = Columns::kStep;
+
+  /// Where scores and probabilities are: [keys][W], or of each group of rows in turn [keys][slots]
+  /// (DenseScores).
+  struct Place {
+    T* first;
+    std::int64_t dense_keys;  // 0: [keys][W]
+
+    /// From key j to the next.
+    template <int kRows>
+    REGARD_KERNEL_FN std::int64_t step(const Place& self) {
+      return self.dense_keys > 0 ? slots_of(kRows) : V::kWidth;
     }
-    if (has_row_scales(x)) read_row_scales(x, tile, scales);
-    if (is_one_run(x, tile)) return from_key(x, tile.begin);
-    copy_keys(x, tile, buffer);
-    KvOperand copy = copied_operand(buffer, x.type, x.dim, tile.size);
-    copy.scales = x.scales;
-    if (x.type == Element::kU4) copy.scales = copy_groups(x, tile, buffer);
-    return copy;
+    /// Key j's, of rows from r on.
+    template <int kRows>
+    REGARD_KERNEL_FN T* at(const Place& self, std::int64_t r, std::int64_t j) {
+      return self.first + (self.dense_keys > 0 ? r * self.dense_keys : r) + j * step<kRows>(self);
+    }
+  };
+
+  REGARD_KERNEL_FN bool has_loop(Element type) { return ((type == kTypes) || ...); }
+  REGARD_KERNEL_FN bool multiplies_words(const Problem& p, Element type) {
+    return p.q.type == Element::kBf16 && type == Element::kI8;
+  }
+  /// Statistics are exact to f32.
+  REGARD_KERNEL_FN bool dots_words(const Problem& p, Element type) {
+    return multiplies_words(p, type) && !p.lse.present && !p.stats.present;
   }
 
-  /// One number for each row, not those of the groups of u4, which loops read beside the codes.
-  REGARD_KERNEL_FN bool has_row_scales(const KvOperand& x) {
-    return x.scales.first != nullptr && x.type != Element::kU4;
-  }
-
-  /// By runs of rows: finding each in its page takes a division a key.
-  static void read_row_scales(const KvOperand& x, Tile tile, T* scales) {
-    const std::int64_t end = tile.begin + tile.size;
-    for (std::int64_t j = tile.begin; j < end;) {
-      const std::int64_t run_end = j + run_of(x, j, end);
-      const char* from = reinterpret_cast<const char*>(scale_at(x, j));
-      for (; j < run_end; ++j, from += x.scales.stride) {
-        scales[j - tile.begin] = static_cast<T>(*reinterpret_cast<const float*>(from));
+  /// Dense scores.
+  void dot_whole(std::int64_t rows, const Query* q, Tile visible, Place to) {
+    if constexpr (kHasWords) {
+      if (dots_words(p_, keys_.x.type) && Words::are_finite(p_, rows, q) &&
+          (visible.begin - tile_.begin) % kRunKeys == 0) {
+        RepeatedPrefetch ahead{next_keys_.runs[0], row_groups(rows)};
+        const std::int64_t begin = visible.begin - tile_.begin;
+        return for_row_groups(
+            rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
+              Words::template dot_keys<decltype(size)::value>(
+                  p_, q, r, {&keys_, begin, visible.size}, to.first + r * visible.size, &ahead);
+            });
       }
     }
+    dot_tile(rows, q, visible, to);
   }
 
-  /// Scales and minima of a tile's rows, behind their codes in the buffer.
-  static KvScales copy_groups(const KvOperand& x, Tile tile, T* buffer) {
-    const std::int64_t bytes = x.dim / kGroup * 2 * std::int64_t{sizeof(float)};
-    char* const first = reinterpret_cast<char*>(buffer) + bytes_of(x.type, x.dim) * kDecodeTileKv;
-    for (std::int64_t j = 0; j < tile.size; ++j) {
-      __builtin_memcpy(first + j * bytes, scale_at(x, tile.begin + j),
-                       static_cast<std::size_t>(bytes));
+  /// The same for outputs and dense probabilities, which V's scales are in.
+  void add_whole(std::int64_t rows, Tile visible, Place probs, const T* rescale, T* out) {
+    if constexpr (kHasWords) {
+      if (multiplies_words(p_, values_.x.type) && p_.out.type == Element::kBf16 &&
+          p_.head_dim_v % Words::kStep == 0) {
+        RepeatedPrefetch ahead{next_values_.runs[0], row_groups(rows)};
+        const WordRows values{&values_, visible.begin - tile_.begin, visible.size};
+        const std::int64_t step = Out::row_size(p_), keys = visible.size;
+        return for_row_groups(
+            rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
+              constexpr int kRows = decltype(size)::value;
+              WordWeights<slots_of(kRows)> weights;
+              if (weights.set(keys, probs.first + r * keys, &weights)) {
+                Words::template add_values<kRows>(
+                    weights, values, {out + r * step, step, p_.head_dim_v, rescale + r}, &ahead);
+              } else {
+                add_group<Element::kI8, kRows, false>(r, probs, visible, rescale, out, &ahead);
+              }
+            });
+      }
     }
-    return {first, bytes, 0};
+    add_tile(rows, probs, visible, false, rescale, out);
+  }
+
+  void dot_tile(std::int64_t rows, const Query* q, Tile visible, Place to) {
+    with_element<kTypes...>(
+        keys_.x.type, [&](auto type) __attribute__((always_inline)) {
+          dot_keys<decltype(type)::value>(rows, q, visible, to);
+        });
+  }
+
+  void add_tile(std::int64_t rows, Place probs, Tile visible, bool partial, const T* rescale,
+                T* out) {
+    with_element<kTypes...>(
+        values_.x.type, [&](auto type) __attribute__((always_inline)) {
+          constexpr Element kType = decltype(type)::value;
+          if (partial) {
+            add_values<kType, true>(rows, probs, visible, rescale, out);
+          } else {
+            add_values<kType, false>(rows, probs, visible, rescale, out);
+          }
+        });
   }
 
   /// Scores, or probabilities, of each key times its scale: the sign of -0 stays.
@@ -273,18 +281,6 @@ class DecodeTiles {
     }
   }
 
-  /// Keys of pages smaller than a tile. Those of a later tile are prefetched beside them: no cursor
-  /// goes from page to page.
-  static void copy_keys(const KvOperand& x, Tile tile, T* buffer) {
-    const std::int64_t row_bytes = bytes_of(x.type, x.dim);
-    const semantics::KeyRange ahead = keys_ahead(x, tile);
-    char* to = reinterpret_cast<char*>(buffer);
-    for (std::int64_t j = 0; j < tile.size; ++j, to += row_bytes) {
-      if (ahead.lo + j < ahead.hi) prefetch_key(x, ahead.lo + j);
-      __builtin_memcpy(to, row_of(x, tile.begin + j), static_cast<std::size_t>(row_bytes));
-    }
-  }
-
   /// Lines that vectors of K or V are in memory.
   template <Element kType>
   REGARD_KERNEL_FN constexpr int lines_of_vectors(int count) {
@@ -294,58 +290,48 @@ class DecodeTiles {
   template <int kRows, int kLines>
   static constexpr int kUnrolledLines = V::kLanes == 16 && kRows == 1 ? 0 : kLines;
 
-  /// Elements [d, d + kLanes) of a row of `dim`; what lies past its end is 0, and not read.
-  template <Element kType>
-  REGARD_KERNEL_FN typename V::Vec load_at(const char* row, std::int64_t d, std::int64_t dim) {
-    if (d + V::kLanes <= dim) return load_vector<V>(kType, row + bytes_of(kType, d));
-    alignas(64) T tail[V::kLanes] = {};
-    load_row(kType, row + bytes_of(kType, d), 1, dim - d, tail);
-    return V::load(tail);
-  }
-
-  /// Rows that follow one another, and the scales and minima of their groups.
-  struct KeyRows {
-    const char* first;
-    const char* groups;
-  };
-  REGARD_KERNEL_FN KeyRows rows_from(const KvOperand& x, std::int64_t j) {
-    return {row_of(x, j), x.scales.first + j * x.scales.stride};
-  }
-  KeyRows behind(const KeyRows& rows, std::int64_t j) const {
-    return {rows.first + j * keys_.stride, rows.groups + j * keys_.scales.stride};
-  }
-
   /// Keys in blocks of kLanes: as many sums of products as fill a vector when added up.
   template <Element kType>
-  void dot_keys(std::int64_t rows, const T* q, Tile visible, T* to) {
-    RepeatedPrefetch ahead{next_.keys, row_groups(rows)};
-    for (std::int64_t j = 0; j < visible.size; j += V::kLanes) {
-      const std::int64_t count = visible.size - j < V::kLanes ? visible.size - j : V::kLanes;
-      const KeyRows keys = rows_from(keys_, visible.begin - tile_.begin + j);
+  void dot_keys(std::int64_t rows, const T* q, Tile visible, Place to) {
+    RepeatedPrefetch ahead{next_keys_.runs[0], row_groups(rows)};
+    const std::int64_t at = visible.begin - tile_.begin;
+    std::int64_t count = 0;
+    for (std::int64_t j = 0; j < visible.size; j += count) {
+      count = run_from(keys_, at + j, visible.size - j);
+      if (count > V::kLanes) count = V::kLanes;
+      const KeyRows keys = rows_from(keys_, at + j);
       for_row_groups(
           rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
             constexpr int kRows = decltype(size)::value;
-            constexpr int kKeys = V::kLanes / kRows;
+            constexpr int kKeys = V::kLanes / slots_of(kRows);
             const T* const query = q + r * dot_row_size(p_.head_dim_qk);
-            T* const scores = to + j * V::kWidth + r;
+            T* scores = Place::template at<kRows>(to, r, j);
+            const std::int64_t step = Place::template step<kRows>(to);
             std::int64_t x = 0;
-            for (; x + kKeys <= count; x += kKeys) {
-              dot_block<kType, kRows, kKeys>(*this, query, behind(keys, x), scores + x * V::kWidth,
+            for (; x + kKeys <= count; x += kKeys, scores += kKeys * step) {
+              dot_block<kType, kRows, kKeys>(*this, query, behind(keys_, keys, x), {scores, step},
                                              &ahead);
             }
-            for (; x < count; ++x) {
-              dot_block<kType, kRows, 1>(*this, query, behind(keys, x), scores + x * V::kWidth,
+            for (; x < count; ++x, scores += step) {
+              dot_block<kType, kRows, 1>(*this, query, behind(keys_, keys, x), {scores, step},
                                          &ahead);
             }
           });
     }
   }
 
+  /// Of some rows, `step` from key to key.
+  struct KeyScores {
+    T* first;
+    std::int64_t step;
+  };
+
   /// Products of kRows rows and kKeys keys. A row's sum has the same order wherever it stands among
   /// them.
   template <Element kType, int kRows, int kKeys>
-  REGARD_KERNEL_FN void dot_block(const DecodeTiles& self, const T* q, const KeyRows& rows, T* to,
-                                  RepeatedPrefetch* ahead) {
+  REGARD_KERNEL_FN void dot_block(const DecodeTiles& self, const T* q, const KeyRows& rows,
+                                  KeyScores to, RepeatedPrefetch* ahead) {
+    constexpr int kSlots = slots_of(kRows);
     const char* const keys = rows.first;
     const std::int64_t dim = self.p_.head_dim_qk;
     const std::int64_t step = dot_row_size(dim);
@@ -353,20 +339,20 @@ class DecodeTiles {
     constexpr int kLines = kKeys == 1 ? 0
                            : kType == Element::kU4
                                ? lines_of_vectors<kType>(kKeys * kGroup / V::kLanes)
-                               : lines_of_vectors<kType>(kPrefetchKeys);
+                               : lines_of_vectors<kType>(kPrefetchKeys * kStep / V::kLanes);
     const std::int64_t lines = lines_each(*ahead, kLines);
     typename V::Vec sum[V::kLanes] = {};
     const auto add = [&](std::int64_t d, const char* first, std::int64_t stride, auto load)
         __attribute__((always_inline)) {
-      typename V::Vec query[kRows];
-      REGARD_UNROLL for (int r = 0; r < kRows; ++r) query[r] = V::load(q + r * step + d);
+      Column query[kRows];
+      REGARD_UNROLL for (int r = 0; r < kRows; ++r) query[r] = Columns::of_query(q + r * step, d);
       REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
         if (kLines > 0 && i % kPrefetchKeys == 0) {
           prefetch_lines<kUnrolledLines<kRows, kLines>>(&ahead->cursor, lines);
         }
-        const auto key = load(first + i * stride);
+        const Column key = load(first + i * stride);
         REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
-          sum[i * kRows + r] = V::fma(query[r], key, sum[i * kRows + r]);
+          sum[i * kSlots + r] = Columns::add(sum[i * kSlots + r], query[r], key);
         }
       }
     };
@@ -377,25 +363,29 @@ class DecodeTiles {
         dot_group<kRows, kKeys>(self, q + d, rows, d / kGroup, sum);
       }
     }
-    REGARD_UNROLL_4 for (; d + V::kLanes <= dim; d += V::kLanes) {
+    REGARD_UNROLL_4 for (; d + kStep <= dim; d += kStep) {
       add(
-          d, keys + d * element_bytes(kType), self.keys_.stride,
-          [](const char* at) __attribute__((always_inline)) { return load_vector<V>(kType, at); });
+          d, keys + d * element_bytes(kType), self.keys_.x.stride,
+          [](const char* at)
+              __attribute__((always_inline)) { return Columns::template of_key<kType>(at); });
     }
     if (d < dim) {  // by way of the stack, or GCC spills the sums of the loop above
-      alignas(64) T tail[kKeys][V::kLanes];
+      alignas(64) char tail[kKeys][sizeof(Column)];
       for (int i = 0; i < kKeys; ++i) {
-        V::store(tail[i], load_at<kType>(keys + i * self.keys_.stride, d, dim));
+        const Column column =
+            Columns::template of_tail<kType>(keys + i * self.keys_.x.stride, d, dim);
+        __builtin_memcpy(tail[i], &column, sizeof(column));
       }
       add(
-          d, reinterpret_cast<const char*>(tail), sizeof(tail[0]),
-          [](const char* at)
-              __attribute__((always_inline)) { return V::load(reinterpret_cast<const T*>(at)); });
+          d, tail[0], sizeof(tail[0]),
+          [](const char* at) __attribute__((always_inline)) { return Columns::load(at); });
     }
+    const auto sums = V::sum_rows(sum);
+    if (kKeys * kSlots == V::kLanes && to.step == kSlots) return V::store(to.first, sums);
     alignas(64) T total[V::kLanes];
-    V::store(total, V::sum_rows(sum));
+    V::store(total, sums);
     for (int i = 0; i < kKeys; ++i) {
-      __builtin_memcpy(to + i * V::kWidth, total + i * kRows, kRows * sizeof(T));
+      __builtin_memcpy(to.first + i * to.step, total + i * kSlots, kRows * sizeof(T));
     }
   }
 
@@ -405,14 +395,15 @@ class DecodeTiles {
   REGARD_KERNEL_FN void dot_group(const DecodeTiles& self, const T* q, const KeyRows& rows,
                                   std::int64_t g, typename V::Vec* sum) {
     const std::int64_t step = dot_row_size(self.p_.head_dim_qk);
+    constexpr int kSlots = slots_of(kRows);
     REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
       const char* const codes =
-          rows.first + i * self.keys_.stride + bytes_of(Element::kU4, g * kGroup);
-      const auto group = group_at(rows.groups + i * self.keys_.scales.stride, g);
+          rows.first + i * self.keys_.x.stride + bytes_of(Element::kU4, g * kGroup);
+      const auto group = group_at(rows.groups + i * self.keys_.x.scales.stride, g);
       REGARD_UNROLL for (int d = 0; d < kGroup; d += V::kLanes) {
         const auto key = load_from(group, codes + d / 2);
         REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
-          sum[i * kRows + r] = V::fma(V::load(q + r * step + d), key, sum[i * kRows + r]);
+          sum[i * kSlots + r] = V::fma(V::load(q + r * step + d), key, sum[i * kSlots + r]);
         }
       }
     }
@@ -445,23 +436,30 @@ class DecodeTiles {
 
   /// The rows of the tile's V are in the L1 while the rows of the row block take their turns.
   template <Element kType, bool kSelect>
-  void add_values(std::int64_t rows, const T* probs, Tile visible, const T* rescale, T* out) {
-    const std::int64_t step = Out::row_size(p_);
-    RepeatedPrefetch ahead{next_.values, row_groups(rows)};
-    const KeyRows values = rows_from(values_, visible.begin - tile_.begin);
+  void add_values(std::int64_t rows, Place probs, Tile visible, const T* rescale, T* out) {
+    RepeatedPrefetch ahead{next_values_.runs[0], row_groups(rows)};
     for_row_groups(
         rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
-          add_rows_of<kType, decltype(size)::value, kSelect>(
-              {values, values_.stride, values_.scales.stride, visible.size}, probs + r,
-              {out + r * step, step, p_.head_dim_v, rescale + r}, &ahead);
+          add_group<kType, decltype(size)::value, kSelect>(r, probs, visible, rescale, out, &ahead);
         });
+  }
+
+  /// Rows from r on.
+  template <Element kType, int kRows, bool kSelect>
+  inline __attribute__((always_inline)) void add_group(std::int64_t r, Place probs, Tile visible,
+                                                       const T* rescale, T* out,
+                                                       RepeatedPrefetch* ahead) const {
+    const std::int64_t step = Out::row_size(p_);
+    add_rows_of<kType, kRows, kSelect>(
+        {&values_, visible.begin - tile_.begin, visible.size},
+        {Place::template at<kRows>(probs, r, 0), Place::template step<kRows>(probs)},
+        {out + r * step, step, p_.head_dim_v, rescale + r}, ahead);
   }
 
   /// Rows of V, and rows of out that grow by them.
   struct Values {
-    KeyRows rows;
-    std::int64_t row_bytes;
-    std::int64_t groups_bytes;  // of a row's scales and minima
+    const TileRows* rows;
+    std::int64_t begin;
     std::int64_t count;
   };
   struct Sums {
@@ -475,7 +473,7 @@ class DecodeTiles {
   /// blocks of 3 vectors, where 2 took a tenth more instructions, but where masked ones are
   /// selected, which needs registers. Not 3 and 1 where 2 and 2 do.
   template <Element kType, int kRows, bool kSelect>
-  static void add_rows_of(const Values& values, const T* weights, const Sums& out,
+  static void add_rows_of(const Values& values, KeyScores weights, const Sums& out,
                           RepeatedPrefetch* ahead) {
     constexpr bool kInGroups = kType == Element::kU4;
     constexpr int kUsual = V::kRows * V::kVectors * 2 / 3 / (kRows == 3 ? 4 : kRows);
@@ -502,18 +500,20 @@ class DecodeTiles {
   }
 
   template <Element kType, int kRows, int kVectors, bool kSelect>
-  REGARD_KERNEL_FN void add_block(const Values& values, const T* weights, const Sums& out,
+  REGARD_KERNEL_FN void add_block(const Values& values, KeyScores weights, const Sums& out,
                                   std::int64_t d, RepeatedPrefetch* ahead) {
     T* const to = out.first + d;
     typename V::Vec sum[kRows][kVectors] = {};  // the tile by itself: a short chain of additions
-    const char* row = values.rows.first;
-    const char* groups = values.rows.groups;
+    const std::int64_t row_bytes = values.rows->x.stride,
+                       groups_bytes = values.rows->x.scales.stride;
+    const char* row = nullptr;
+    const char* groups = nullptr;
     const auto value_at = [&](int v) __attribute__((always_inline)) {
       if constexpr (kType == Element::kU4) {
         return load_from(group_at(groups, d / kGroup), row + bytes_of(kType, d + v * V::kLanes));
       }
       return kVectors > 1 ? load_vector<V>(kType, row + bytes_of(kType, d + v * V::kLanes))
-                          : load_at<kType>(row, d, out.dim);
+                          : load_at<V, kType>(row, d, out.dim);
     };
     const auto add = [&](int r, int v, typename V::Vec value, typename V::Vec weight)
         __attribute__((always_inline)) {
@@ -526,7 +526,7 @@ class DecodeTiles {
       prefetch_lines<kUnrolledLines<kRows, kLines>>(&ahead->cursor, lines);
       if constexpr (kRows < kVectors) {  // the fewer ones wait in registers
         typename V::Vec weight[kRows];
-        REGARD_UNROLL for (int r = 0; r < kRows; ++r) weight[r] = V::set(weights[r]);
+        REGARD_UNROLL for (int r = 0; r < kRows; ++r) weight[r] = V::set(weights.first[r]);
         REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
           const auto value = value_at(v);
           REGARD_UNROLL for (int r = 0; r < kRows; ++r) add(r, v, value, weight[r]);
@@ -535,18 +535,24 @@ class DecodeTiles {
         typename V::Vec value[kVectors];
         REGARD_UNROLL for (int v = 0; v < kVectors; ++v) value[v] = value_at(v);
         REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
-          const auto weight = V::set(weights[r]);
+          const auto weight = V::set(weights.first[r]);
           REGARD_UNROLL for (int v = 0; v < kVectors; ++v) add(r, v, value[v], weight);
         }
       }
-      row += values.row_bytes;
-      if constexpr (kType == Element::kU4) groups += values.groups_bytes;
-      weights += V::kWidth;
+      row += row_bytes;
+      if constexpr (kType == Element::kU4) groups += groups_bytes;
+      weights.first += weights.step;
     };
-    if constexpr (kVectors > 1) {
-      REGARD_UNROLL_4 for (std::int64_t j = 0; j < values.count; ++j) add_key();
-    } else {  // may end within a vector, by way of the stack
-      for (std::int64_t j = 0; j < values.count; ++j) add_key();
+    for (std::int64_t j = 0, run = 0; j < values.count; j += run) {
+      run = run_from(*values.rows, values.begin + j, values.count - j);
+      const KeyRows from = rows_from(*values.rows, values.begin + j);
+      row = from.first;
+      groups = from.groups;
+      if constexpr (kVectors > 1) {
+        REGARD_UNROLL_4 for (std::int64_t x = 0; x < run; ++x) add_key();
+      } else {  // may end within a vector, by way of the stack
+        for (std::int64_t x = 0; x < run; ++x) add_key();
+      }
     }
     REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
       const auto keep = V::set(out.rescale[r]);
@@ -561,12 +567,14 @@ class DecodeTiles {
   std::int64_t b_;
   T* keys_buffer_;
   T* values_buffer_;
-  alignas(64) T key_scales_[kDecodeTileKv];  // where rows that are not converted have scales
-  alignas(64) T value_scales_[kDecodeTileKv];
-  KvOperand keys_{};    // from the tile's first key on
-  KvOperand values_{};  // likewise
+  // Where rows that are not converted have scales; a vector more may be read.
+  alignas(64) T key_scales_[kMaxDecodeTileKv + V::kLanes] = {};
+  alignas(64) T value_scales_[kMaxDecodeTileKv + V::kLanes] = {};
+  TileRows keys_{};
+  TileRows values_{};
   Tile tile_{};
-  NextTilePrefetch next_{};
+  TileAhead next_keys_{};
+  TileAhead next_values_{};
 };
 
 }  // namespace

@@ -14,7 +14,8 @@ struct TiledArgs {
   Problem problem{};
   TaskGrid grid{};                  // of rows in lanes
   std::int64_t heads_per_task = 1;  // of K and V, that decode rows take together
-  std::int64_t tile_kv = 0;         // a multiple of kDecodeTileKv
+  std::int64_t tile_kv = 0;         // a multiple of decode_tile_kv
+  std::int64_t decode_tile_kv = 0;  // of decode rows
   bool copies_values = false;       // of f32 too, where FloatTiles gains by it
   // Offsets into the scratch; nothing in it grows with a length. W is the kernel's width.
   std::int64_t at_row_blocks = 0;
@@ -46,6 +47,12 @@ REGARD_KERNEL_FN std::int64_t head_groups(const TiledArgs& a) {
 /// Where lanes lie along head_dim, rows of q and out are this long.
 REGARD_KERNEL_FN constexpr std::int64_t dot_row_size(std::int64_t head_dim) {
   return (head_dim + 15) / 16 * 16;
+}
+
+/// Of so many rows, q's floats, then room for as many words and a factor a row (word_products.h).
+REGARD_KERNEL_FN constexpr std::int64_t decode_query_size(std::int64_t rows,
+                                                          std::int64_t head_dim) {
+  return rows * dot_row_size(head_dim) * 3 / 2 + (rows + 15) / 16 * 16;
 }
 
 /// A kernel's entry: computes one task in `scratch`.

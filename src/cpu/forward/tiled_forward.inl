@@ -112,6 +112,11 @@ static void process_tile(const RowBlockSet<Tiles>& set, std::int64_t x, VisibleK
   RowBlock<V>& row_block = set.row_blocks()[x];
   const Tile visible = seen.range;
   const bool partial = !seen.all;
+  if constexpr (requires { Tiles::is_whole(p, seen); }) {
+    if (Tiles::is_whole(p, seen)) {
+      return Tiles::process_whole(tiles, &row_block, set.query(x), visible, set.scores(), out);
+    }
+  }
 
   alignas(64) T max[V::kWidth];
   alignas(64) T rescale[V::kWidth];

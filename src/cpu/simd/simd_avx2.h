@@ -119,6 +119,23 @@ struct Simd : cpu::SimdVector<T, 32> {
   /// In portable notation GCC 12 converts byte by byte: 4 times as slow as memory.
   REGARD_KERNEL_FN Vec load_bytes(const char* p) { return read_bytes(p, T()); }
   REGARD_KERNEL_FN Vec load_u4(const char* p) { return read_u4(p, T()); }
+  using Int = typename Base::Int;
+  /// Twice as many bytes as lanes, with their signs, as words of 16 bits.
+  REGARD_KERNEL_FN Int words_of_bytes(const char* p) {
+    return (Int)_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  /// sum + a.high * b.high + a.low * b.low, of words with signs.
+  REGARD_KERNEL_FN Int add_words(Int sum, Int a, Int b) {
+    return sum + (Int)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+  }
+  /// Words of a in the low halves, of b in the high ones: those of the lanes' first half, and of
+  /// the second.
+  REGARD_KERNEL_FN void pair_words(Int a, Int b, Int* to) {
+    const __m256i low = _mm256_unpacklo_epi16((__m256i)a, (__m256i)b),
+                  high = _mm256_unpackhi_epi16((__m256i)a, (__m256i)b);
+    to[0] = (Int)_mm256_permute2x128_si256(low, high, 0x20);
+    to[1] = (Int)_mm256_permute2x128_si256(low, high, 0x31);
+  }
   REGARD_KERNEL_FN Vec load_f8e4m3(const std::uint8_t* p) { return read_f8e4m3(p); }
   REGARD_KERNEL_FN Vec load_f8e5m2(const std::uint8_t* p) { return read_f8e5m2(p); }
   REGARD_KERNEL_FN void store_f16(std::uint16_t* p, Vec v) {

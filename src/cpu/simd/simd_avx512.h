@@ -75,6 +75,17 @@ REGARD_KERNEL_FN __m128i sixteen_bytes(const void* p) {
 REGARD_KERNEL_FN __m512 read_bytes(const char* p, float) {
   return _mm512_maskz_cvtepi32_ps(kAll, _mm512_maskz_cvtepi8_epi32(kAll, sixteen_bytes(p)));
 }
+/// Twice as many bytes, with their signs, as words of 16 bits.
+REGARD_KERNEL_FN IntVec read_words(const char* p) {
+  constexpr __mmask32 kAllWords = 0xffffffff;
+  return (IntVec)_mm512_maskz_cvtepi8_epi16(
+      kAllWords, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+/// sum + a.high * b.high + a.low * b.low, of words with signs.
+REGARD_KERNEL_FN IntVec sum_of_words(IntVec sum, IntVec a, IntVec b) {
+  constexpr __mmask16 kAllPairs = 0xffff;
+  return sum + (IntVec)_mm512_maskz_madd_epi16(kAllPairs, (__m512i)a, (__m512i)b);
+}
 /// As many codes of 4 bits as lanes, each in the low bits of its word, the first lowest; what
 /// stands above a code is not cleared.
 REGARD_KERNEL_FN WordVec read_u4_words(const char* p) {
@@ -111,6 +122,16 @@ REGARD_KERNEL_FN __m512 read_f8e5m2(const std::uint8_t* p) {
 
 #else
 
+REGARD_KERNEL_FN IntVec read_words(const char* p) {
+  std::int16_t words[32];
+  for (int x = 0; x < 32; ++x) words[x] = static_cast<signed char>(p[x]);
+  IntVec made;
+  __builtin_memcpy(&made, words, sizeof(made));
+  return made;
+}
+REGARD_KERNEL_FN IntVec sum_of_words(IntVec sum, IntVec a, IntVec b) {
+  return sum + (a >> 16) * (b >> 16) + ((a << 16) >> 16) * ((b << 16) >> 16);
+}
 REGARD_KERNEL_FN WordVec read_u4_words(const char* p) {
   return __builtin_convertvector(cpu::SimdVector<float, 64>::load_u4(p), WordVec);
 }
@@ -175,6 +196,18 @@ REGARD_KERNEL_FN void write_f16(std::uint16_t* p, VecOf<float> v) {
 
 #endif
 
+/// Words of a in the low halves, of b in the high ones: those of the lanes' first half, and of the
+/// second.
+REGARD_KERNEL_FN void pairs_of_words(IntVec a, IntVec b, IntVec* to) {
+  typedef std::int16_t Words __attribute__((vector_size(64)));
+  to[0] = (IntVec)__builtin_shufflevector((Words)a, (Words)b, 0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5,
+                                          37, 6, 38, 7, 39, 8, 40, 9, 41, 10, 42, 11, 43, 12, 44,
+                                          13, 45, 14, 46, 15, 47);
+  to[1] = (IntVec)__builtin_shufflevector((Words)a, (Words)b, 16, 48, 17, 49, 18, 50, 19, 51, 20,
+                                          52, 21, 53, 22, 54, 23, 55, 24, 56, 25, 57, 26, 58, 27,
+                                          59, 28, 60, 29, 61, 30, 62, 31, 63);
+}
+
 template <class T>
 struct Simd : cpu::SimdVector<T, 64> {
   using Base = cpu::SimdVector<T, 64>;
@@ -194,6 +227,11 @@ struct Simd : cpu::SimdVector<T, 64> {
   /// In portable notation GCC 12 converts byte by byte: 4 times as slow as memory.
   REGARD_KERNEL_FN Vec load_bytes(const char* p) { return read_bytes(p, T()); }
   REGARD_KERNEL_FN Vec load_u4(const char* p) { return read_u4(p, T()); }
+  REGARD_KERNEL_FN IntVec words_of_bytes(const char* p) { return read_words(p); }
+  REGARD_KERNEL_FN IntVec add_words(IntVec sum, IntVec a, IntVec b) {
+    return sum_of_words(sum, a, b);
+  }
+  REGARD_KERNEL_FN void pair_words(IntVec a, IntVec b, IntVec* to) { pairs_of_words(a, b, to); }
   /// What the codes of a group stand for, by code: a register holds all 16.
   REGARD_KERNEL_FN Vec group_table(Vec scale, Vec min) {
     constexpr VecOf<float> kCodes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
