@@ -143,7 +143,8 @@ class DecodeTiles {
            p.dropout.threshold == 0 && !rounds_probs(p);
   }
 
-  /// Keys of which is_whole() is true, from scores to outputs; the bits are those of process_tile.
+  /// Keys of which is_whole() is true, from scores to outputs; the bits are those of process_tile
+  /// but where words are multiplied.
   static void process_whole(DecodeTiles* self, RowBlock<V>* row_block, const Query* q, Tile visible,
                             T* scores, T* out) {
     const Problem& p = self->p_;
