@@ -117,6 +117,7 @@ def main():
     add("--latency", type=float, nargs=2, default=[2e-6, 5e-6], help="seconds in a node, between nodes [2e-6 5e-6]")
     add("--bandwidth", type=float, nargs=2, default=[20e9, 12.5e9],
         help="bytes a second of a rank in a node, of a node to others [20e9 12.5e9]")
+    add("--copies", type=float, default=20e9, help="bytes a second that a rank copies into new memory [20e9]")
     add("--speed", type=float, default=1.0, help="a rank is so many times as fast as this machine [1]")
     add("--plot", type=Path, help="draw PLOT-time-light.svg and the like")
     add("--check", action="store_true", help="compare with 2 to 4 processes here")
@@ -126,7 +127,8 @@ def main():
 
         raise SystemExit(rank_check.run())
     problem = ranks.Problem(options.length, *options.heads, options.dim, options.dtype, backward=options.backward)
-    network = ranks.Network(options.node, tuple(options.latency), tuple(options.bandwidth))
+    network = ranks.Network(options.node, tuple(options.latency), tuple(options.bandwidth),
+                            copies=options.copies, joins=1.3e9 * options.speed)
     if options.plot:
         for name, themes in drawings(problem, network, options.speed).items():
             for theme, drawing in themes.items():

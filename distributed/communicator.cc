@@ -10,6 +10,16 @@ namespace regard::distributed {
 
 Communicator::~Communicator() = default;
 
+Expected<Transfer> Communicator::isend_owned(int to, int tag, std::span<const std::byte> data,
+                                             const MemoryOwner&) {
+  return isend(to, tag, data);
+}
+
+Expected<Transfer> Communicator::irecv_owned(int from, int tag, std::span<std::byte> data,
+                                             const MemoryOwner&) {
+  return irecv(from, tag, data);
+}
+
 ActivityScope::ActivityScope(Messages& messages, Activity::Kind kind, const std::string& step)
     : messages_(messages) {
   if (!messages_.records_activities()) return;
@@ -68,11 +78,13 @@ Status Messages::fail(int other, const std::string& step, const Status& status) 
                  " s: ", status.message());
 }
 
-Status Messages::send(int to, int tag, std::span<const std::byte> data, const std::string& step) {
+Status Messages::send(int to, int tag, std::span<const std::byte> data, const std::string& step,
+                      const MemoryOwner& owner) {
   const auto most = static_cast<std::size_t>(limits_.max_bytes);
   for (std::size_t at = 0; at < data.size(); at += most) {
     const auto chunk = data.subspan(at, std::min(most, data.size() - at));
-    Expected<Transfer> transfer = communicator_.isend(to, tag, chunk);
+    Expected<Transfer> transfer = owner ? communicator_.isend_owned(to, tag, chunk, owner)
+                                        : communicator_.isend(to, tag, chunk);
     if (!transfer.ok()) return fail(to, step, transfer.status());
     open_.push_back({*transfer, tag, to, step});
     if (record_ == nullptr) continue;
@@ -82,11 +94,13 @@ Status Messages::send(int to, int tag, std::span<const std::byte> data, const st
   return {};
 }
 
-Status Messages::receive(int from, int tag, std::span<std::byte> data, const std::string& step) {
+Status Messages::receive(int from, int tag, std::span<std::byte> data, const std::string& step,
+                         const MemoryOwner& owner) {
   const auto most = static_cast<std::size_t>(limits_.max_bytes);
   for (std::size_t at = 0; at < data.size(); at += most) {
     const auto chunk = data.subspan(at, std::min(most, data.size() - at));
-    Expected<Transfer> transfer = communicator_.irecv(from, tag, chunk);
+    Expected<Transfer> transfer = owner ? communicator_.irecv_owned(from, tag, chunk, owner)
+                                        : communicator_.irecv(from, tag, chunk);
     if (!transfer.ok()) return fail(from, step, transfer.status());
     open_.push_back({*transfer, tag, from, step});
   }
@@ -123,7 +137,7 @@ Status Messages::all_gather(const std::vector<std::span<std::byte>>& data, const
 
 Status Messages::all_to_all(const std::vector<std::span<const std::byte>>& from,
                             const std::vector<std::span<std::byte>>& to, const std::string& step,
-                            int tag) {
+                            int tag, const MemoryOwner& owner) {
   const TransferGuard guard(*this);
   const auto own = static_cast<std::size_t>(rank());
   const auto ranks = static_cast<std::size_t>(size());
@@ -137,11 +151,11 @@ Status Messages::all_to_all(const std::vector<std::span<const std::byte>>& from,
   // Each rank begins with its neighbour, so that not all of them send to rank 0 at first.
   for (std::size_t x = 1; x < ranks; ++x) {
     const std::size_t r = (own + ranks - x) % ranks;
-    if (Status s = receive(static_cast<int>(r), tag, to[r], step); !s.ok()) return s;
+    if (Status s = receive(static_cast<int>(r), tag, to[r], step, owner); !s.ok()) return s;
   }
   for (std::size_t x = 1; x < ranks; ++x) {
     const std::size_t r = (own + x) % ranks;
-    if (Status s = send(static_cast<int>(r), tag, from[r], step); !s.ok()) return s;
+    if (Status s = send(static_cast<int>(r), tag, from[r], step, owner); !s.ok()) return s;
   }
   return wait(tag);
 }

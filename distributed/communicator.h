@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,6 +20,9 @@ using Clock = std::chrono::steady_clock;
 /// A transfer that has begun.
 using Transfer = std::uint64_t;
 
+/// Keeps a message's memory alive.
+using MemoryOwner = std::shared_ptr<const void>;
+
 /// One rank's end of a group. Used by one thread at a time. Messages between two ranks with the
 /// same tag arrive in the order in which they were sent.
 class Communicator {
@@ -31,11 +35,18 @@ class Communicator {
   /// state the same number of bytes, at least 1 and at most 2^31 - 1. Ranks other than one's own.
   virtual Expected<Transfer> isend(int to, int tag, std::span<const std::byte> data) = 0;
   virtual Expected<Transfer> irecv(int from, int tag, std::span<std::byte> data) = 0;
+  /// The same, of memory that `owner` keeps: where a transfer is given up, the transport may go on
+  /// with it, so that it needs no copy. isend() and irecv() unless a transport has a use for it.
+  virtual Expected<Transfer> isend_owned(int to, int tag, std::span<const std::byte> data,
+                                         const MemoryOwner& owner);
+  virtual Expected<Transfer> irecv_owned(int from, int tag, std::span<std::byte> data,
+                                         const MemoryOwner& owner);
   /// Ends one transfer. An error at the deadline, or where the other rank is gone; the message
   /// states what is known ("rank 2 has ended").
   virtual Status wait(Transfer transfer, Clock::time_point deadline) = 0;
-  /// Gives up every transfer that was not waited for: their memory is not touched afterwards. The
-  /// group is of no use any more; the others are notified where the transport can.
+  /// Gives up every transfer that was not waited for: their memory is not touched afterwards, but
+  /// for what an owner keeps. The group is of no use any more; the others are notified where the
+  /// transport can.
   virtual void abandon() noexcept = 0;
 };
 
@@ -86,19 +97,21 @@ class Messages {
   int rank() const noexcept { return communicator_.rank(); }
   int size() const noexcept { return communicator_.size(); }
 
-  /// Empty messages are not sent.
-  Status send(int to, int tag, std::span<const std::byte> data, const std::string& step);
-  Status receive(int from, int tag, std::span<std::byte> data, const std::string& step);
+  /// Empty messages are not sent. `owner`: of data, which nobody else writes after an error.
+  Status send(int to, int tag, std::span<const std::byte> data, const std::string& step,
+              const MemoryOwner& owner = {});
+  Status receive(int from, int tag, std::span<std::byte> data, const std::string& step,
+                 const MemoryOwner& owner = {});
   /// Waits for all transfers with `tag`, or with all tags where it is negative.
   Status wait(int tag = -1);
 
   /// data[r] of every rank, each of its own length, which all ranks know. data[rank()] is sent.
   Status all_gather(const std::vector<std::span<std::byte>>& data, const std::string& step,
                     int tag = kExchangeTag);
-  /// from[r] goes to rank r, to[r] comes from it; the own part is copied.
+  /// from[r] goes to rank r, to[r] comes from it; the own part is copied. `owner`: of all.
   Status all_to_all(const std::vector<std::span<const std::byte>>& from,
                     const std::vector<std::span<std::byte>>& to, const std::string& step,
-                    int tag = kExchangeTag);
+                    int tag = kExchangeTag, const MemoryOwner& owner = {});
 
   /// Abandons the communicator where transfers are under way.
   void abandon_open() noexcept;

@@ -169,8 +169,9 @@ void add_view(const TensorView& to, const TensorView& from) {
   add(to, bytes.data());
 }
 
+/// For an output, of which a call writes every element.
 Tensor like(const TensorView& view, Dtype dtype) {
-  return Tensor(dtype, {view.shape[0], view.shape[1], view.shape[2], view.shape[3]});
+  return Tensor::uninitialized(dtype, {view.shape[0], view.shape[1], view.shape[2], view.shape[3]});
 }
 
 }  // namespace

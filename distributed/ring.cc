@@ -67,7 +67,7 @@ class Run {
     Block block;
     block.owner = owner;
     block.ranges = std::move(ranges);
-    block.message = Tensor(Dtype::kU8, {rows_of(block.ranges) * row_bytes()});
+    block.message = Tensor::uninitialized(Dtype::kU8, {rows_of(block.ranges) * row_bytes()});
     auto* at = static_cast<std::byte*>(block.message.view().data);
     for (const KeyRange& range : block.ranges) {
       HeldKeys keys{segment_of(ring_.sharding, owner, range), {}, {}, {}, {}};
@@ -85,7 +85,7 @@ class Run {
 
   /// The message with `ranges`, which are within the block's.
   Tensor outgoing(const Block& block, const std::vector<KeyRange>& ranges) const {
-    Tensor message(Dtype::kU8, {rows_of(ranges) * row_bytes()});
+    Tensor message = Tensor::uninitialized(Dtype::kU8, {rows_of(ranges) * row_bytes()});
     auto* at = static_cast<std::byte*>(message.view().data);
     for (const KeyRange& range : ranges) {
       const auto held = std::find_if(block.ranges.begin(), block.ranges.end(),
@@ -112,11 +112,12 @@ class Run {
         next = incoming(owner, ring_ranges(ring_.sharding, owner, step + 1));
         sent = outgoing(held, ring_ranges(ring_.sharding, held.owner, step + 1));
         if (Status s = messages_.receive(rank_of((me + n - 1) % n), tag,
-                                         bytes_of_tensor(next.message), name);
+                                         bytes_of_tensor(next.message), name, next.message.owner());
             !s.ok()) {
           return s;
         }
-        if (Status s = messages_.send(rank_of((me + 1) % n), tag, bytes_of_tensor(sent), name);
+        if (Status s = messages_.send(rank_of((me + 1) % n), tag, bytes_of_tensor(sent), name,
+                                      sent.owner());
             !s.ok()) {
           return s;
         }
@@ -139,17 +140,17 @@ class Run {
       Block& block = blocks[static_cast<std::size_t>(from)];
       block = incoming(from, needed_ranges(ring_.sharding, from, me, 1));
       if (Status s = messages_.receive(rank_of(from), kKeysTag, bytes_of_tensor(block.message),
-                                       "1 of all_gather");
+                                       "1 of all_gather", block.message.owner());
           !s.ok()) {
         return s;
       }
     }
     for (int x = 1; x < n; ++x) {
       const int to = (me + x) % n;
-      sent[static_cast<std::size_t>(to)] = outgoing(mine, needed_ranges(ring_.sharding, me, to, 1));
-      if (Status s = messages_.send(rank_of(to), kKeysTag,
-                                    bytes_of_tensor(sent[static_cast<std::size_t>(to)]),
-                                    "1 of all_gather");
+      Tensor& message = sent[static_cast<std::size_t>(to)];
+      message = outgoing(mine, needed_ranges(ring_.sharding, me, to, 1));
+      if (Status s = messages_.send(rank_of(to), kKeysTag, bytes_of_tensor(message),
+                                    "1 of all_gather", message.owner());
           !s.ok()) {
         return s;
       }
@@ -267,15 +268,17 @@ Status return_gradients(const Ring& ring, Messages* messages,
     GradientBlock& block = arrived[static_cast<std::size_t>(from)];
     block = gradients_of(ring, me, from);
     if (Status s = messages->receive(ring.ranks[static_cast<std::size_t>(from)], kGradientsTag,
-                                     bytes_of_tensor(block.message), "gradients of keys");
+                                     bytes_of_tensor(block.message), "gradients of keys",
+                                     block.message.owner());
         !s.ok()) {
       return s;
     }
   }
   for (int x = 1; x < n; ++x) {
     const auto to = static_cast<std::size_t>((me + x) % n);
-    if (Status s = messages->send(ring.ranks[to], kGradientsTag,
-                                  bytes_of_tensor(computed[to].message), "gradients of keys");
+    if (Status s =
+            messages->send(ring.ranks[to], kGradientsTag, bytes_of_tensor(computed[to].message),
+                           "gradients of keys", computed[to].message.owner());
         !s.ok()) {
       return s;
     }

@@ -2,24 +2,33 @@
 
 #include <cstring>
 
+#include "distributed/buffers.h"
+
 namespace regard::distributed {
 
-Tensor::Tensor(Dtype dtype, std::vector<std::int64_t> shape) {
+Tensor::Tensor(Dtype dtype, std::vector<std::int64_t> shape) : Tensor(uninitialized(dtype, shape)) {
+  std::memset(view_.data, 0, static_cast<std::size_t>(bytes_of(view_)));
+}
+
+Tensor Tensor::uninitialized(Dtype dtype, const std::vector<std::int64_t>& shape) {
   constexpr std::size_t kAlign = 64;
   std::int64_t elements = 1;
   for (const std::int64_t extent : shape) elements *= extent;
-  memory_.resize(static_cast<std::size_t>(elements) * static_cast<std::size_t>(size_of(dtype)) +
-                 kAlign);
-  const auto misplaced = reinterpret_cast<std::uintptr_t>(memory_.data()) % kAlign;
-  view_.data = memory_.data() + (kAlign - misplaced) % kAlign;
-  view_.dtype = dtype;
-  view_.rank = static_cast<std::int32_t>(shape.size());
+  Tensor made;
+  made.memory_ = make_buffer(
+      static_cast<std::size_t>(elements) * static_cast<std::size_t>(size_of(dtype)) + kAlign);
+  const auto misplaced = reinterpret_cast<std::uintptr_t>(made.memory_.get()) % kAlign;
+  TensorView& view = made.view_;
+  view.data = made.memory_.get() + (kAlign - misplaced) % kAlign;
+  view.dtype = dtype;
+  view.rank = static_cast<std::int32_t>(shape.size());
   std::int64_t stride = 1;
-  for (int x = view_.rank - 1; x >= 0; --x) {
-    view_.shape[x] = shape[static_cast<std::size_t>(x)];
-    view_.strides[x] = stride;
-    stride *= view_.shape[x] > 0 ? view_.shape[x] : 1;
+  for (int x = view.rank - 1; x >= 0; --x) {
+    view.shape[x] = shape[static_cast<std::size_t>(x)];
+    view.strides[x] = stride;
+    stride *= view.shape[x] > 0 ? view.shape[x] : 1;
   }
+  return made;
 }
 
 namespace {
@@ -97,6 +106,31 @@ const std::byte* unpack(const TensorView& view, const std::byte* from) noexcept 
   return from;
 }
 
+void copy_elements(const TensorView& from, const TensorView& to) noexcept {
+  if (from.num_elements() == 0) return;
+  const int last = from.rank - 1;
+  const std::int64_t size = size_of(from.dtype), rows = from.rank == 4 ? from.shape[2] : 1;
+  const bool is_dense = from.strides[last] == 1 && to.strides[last] == 1;
+  const std::int64_t run = is_dense ? from.shape[last] : 1;
+  const auto place = [&](const TensorView& view, std::int64_t b, std::int64_t h, std::int64_t s) {
+    const std::int64_t row = from.rank == 4 ? s * view.strides[2] : 0;
+    return static_cast<std::byte*>(view.data) +
+           (b * view.strides[0] + h * view.strides[1] + row) * size;
+  };
+  for (std::int64_t b = 0; b < from.shape[0]; ++b) {
+    for (std::int64_t h = 0; h < from.shape[1]; ++h) {
+      for (std::int64_t s = 0; s < rows; ++s) {
+        const std::byte* const source = place(from, b, h, s);
+        std::byte* const target = place(to, b, h, s);
+        for (std::int64_t d = 0; d < from.shape[last]; d += run) {
+          std::memcpy(target + d * to.strides[last] * size, source + d * from.strides[last] * size,
+                      static_cast<std::size_t>(run * size));
+        }
+      }
+    }
+  }
+}
+
 const std::byte* add(const TensorView& view, const std::byte* from) noexcept {
   return view.dtype == Dtype::kF64 ? add_as<double>(view, from) : add_as<float>(view, from);
 }
@@ -107,6 +141,10 @@ std::int64_t bytes_of(const TensorView& view) noexcept {
 
 Status convert(const Execution& execution, const TensorView& from, const TensorView& to) {
   if (from.num_elements() == 0) return {};
+  if (from.dtype == to.dtype) {
+    copy_elements(from, to);
+    return {};
+  }
   // One partial result that sees all: its weight is exactly 1.
   static const double kZero = 0.0;
   TensorView lse = make_view(&kZero, Dtype::kF64, {1, 1, 1});

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "regard/context.h"
@@ -18,12 +19,16 @@ class Tensor {
   Tensor() = default;
   /// Zeros. Three extents: [B,H,S].
   Tensor(Dtype dtype, std::vector<std::int64_t> shape);
+  /// Of any contents, for what writes every element: zeros first are a pass over memory more.
+  static Tensor uninitialized(Dtype dtype, const std::vector<std::int64_t>& shape);
   Tensor(Tensor&&) = default;  // the view points into memory that moves along
   Tensor& operator=(Tensor&&) = default;
   const TensorView& view() const noexcept { return view_; }
+  /// Of the memory: for messages.
+  const std::shared_ptr<std::byte[]>& owner() const noexcept { return memory_; }
 
  private:
-  std::vector<std::byte> memory_;
+  std::shared_ptr<std::byte[]> memory_;
   TensorView view_;
 };
 
@@ -34,6 +39,8 @@ TensorView rows_of(TensorView view, std::int64_t begin, std::int64_t count) noex
 /// The view's elements in logical order, and back. They return the byte behind.
 std::byte* pack(const TensorView& view, std::byte* to) noexcept;
 const std::byte* unpack(const TensorView& view, const std::byte* from) noexcept;
+/// Between views of one shape and type.
+void copy_elements(const TensorView& from, const TensorView& to) noexcept;
 /// Adds f32 or f64 elements, of the view's type.
 const std::byte* add(const TensorView& view, const std::byte* from) noexcept;
 std::int64_t bytes_of(const TensorView& view) noexcept;

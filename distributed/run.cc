@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "distributed/attention.h"
+#include "distributed/buffers.h"
 #include "distributed/plan_impl.h"
 #include "distributed/ring.h"
 #include "distributed/text.h"
@@ -52,10 +53,11 @@ class Call {
 
   /// Zeros of the group's rows and this rank's heads; 0 columns: [B,H,S].
   Tensor of_node(Dtype dtype, bool of_queries, std::int64_t columns) const {
-    std::vector<std::int64_t> shape{
-        request_.q.shape[0], of_queries ? share().q_count : share().kv_count, rows(of_queries)};
-    if (columns > 0) shape.push_back(columns);
-    return Tensor(dtype, std::move(shape));
+    return Tensor(dtype, node_shape(of_queries, columns));
+  }
+  /// The same of any contents.
+  Tensor unwritten(Dtype dtype, bool of_queries, std::int64_t columns) const {
+    return Tensor::uninitialized(dtype, node_shape(of_queries, columns));
   }
 
   Ring ring(const TensorView& q, const TensorView& k, const TensorView& v) const {
@@ -74,10 +76,18 @@ class Call {
   }
 
  private:
+  std::vector<std::int64_t> node_shape(bool of_queries, std::int64_t columns) const {
+    std::vector<std::int64_t> shape{
+        request_.q.shape[0], of_queries ? share().q_count : share().kv_count, rows(of_queries)};
+    if (columns > 0) shape.push_back(columns);
+    return shape;
+  }
+
   Status exchange(const std::vector<Exchanged>& tensors, bool to_heads, const char* step) const {
     const auto ranks = static_cast<std::size_t>(messages_.size());
-    // Not std::vector: writing zeros first is a pass over memory more.
-    std::vector<std::unique_ptr<std::byte[]>> sent(ranks), arrived(ranks);
+    using Parts = std::vector<std::shared_ptr<std::byte[]>>;
+    const auto memory = std::make_shared<std::pair<Parts, Parts>>(Parts(ranks), Parts(ranks));
+    auto& [sent, arrived] = *memory;
     std::vector<std::span<const std::byte>> from(ranks);
     std::vector<std::span<std::byte>> to(ranks);
     for (int t = 0; t < a_.inner; ++t) {
@@ -88,16 +98,19 @@ class Call {
         for (const TensorView& part : parts(x, to_heads, t)) out += bytes_of(part);
         for (const TensorView& part : parts(x, !to_heads, t)) in += bytes_of(part);
       }
-      sent[at].reset(new std::byte[static_cast<std::size_t>(out)]);
-      arrived[at].reset(new std::byte[static_cast<std::size_t>(in)]);
-      std::byte* end = sent[at].get();
+      arrived[at] = make_buffer(static_cast<std::size_t>(in));
+      // The own part is packed where it would arrive.
+      sent[at] = t == own_ ? arrived[at] : make_buffer(static_cast<std::size_t>(out));
+      std::byte* const begin = sent[at].get();
+      std::byte* end = begin;
       for (const Exchanged& x : tensors) {
         for (const TensorView& part : parts(x, to_heads, t)) end = pack(part, end);
       }
-      from[at] = {sent[at].get(), static_cast<std::size_t>(out)};
+      from[at] = {begin, static_cast<std::size_t>(out)};
       to[at] = {arrived[at].get(), static_cast<std::size_t>(in)};
     }
-    if (Status s = messages_.all_to_all(from, to, step); !s.ok()) return s;
+    if (Status s = messages_.all_to_all(from, to, step, Messages::kExchangeTag, memory); !s.ok())
+      return s;
     for (int t = 0; t < a_.inner; ++t) {
       const std::byte* at = arrived[static_cast<std::size_t>(node_ * a_.inner + t)].get();
       for (const Exchanged& x : tensors) {
@@ -160,9 +173,9 @@ Status forward_call(const Call& call, const TensorView& to_out, const TensorView
     }
     return finish(call, out.view(), lse.view(), to_out, to_lse);
   }
-  const Tensor q = call.of_node(r.q.dtype, true, r.q.shape[3]);
-  const Tensor k = call.of_node(r.k.dtype, false, r.k.shape[3]);
-  const Tensor v = call.of_node(r.v.dtype, false, r.v.shape[3]);
+  const Tensor q = call.unwritten(r.q.dtype, true, r.q.shape[3]);
+  const Tensor k = call.unwritten(r.k.dtype, false, r.k.shape[3]);
+  const Tensor v = call.unwritten(r.v.dtype, false, r.v.shape[3]);
   if (Status s = call.to_heads(
           {{r.q, q.view(), true}, {r.k, k.view(), false}, {r.v, v.view(), false}}, "1 of a2a");
       !s.ok()) {
@@ -173,19 +186,21 @@ Status forward_call(const Call& call, const TensorView& to_out, const TensorView
       !s.ok()) {
     return s;
   }
-  const Tensor done = call.of_node(to_out.dtype, true, r.v.shape[3]);
-  if (Status s = finish(call, out.view(), lse.view(), done.view(), lse.view()); !s.ok()) return s;
+  // Sums that no sink joins and that have the output's type are the results.
+  const bool is_result = !r.sinks.present() && to_out.dtype == wide && r.v.shape[3] > 0;
+  Tensor done;
+  if (!is_result) {
+    done = call.unwritten(to_out.dtype, true, r.v.shape[3]);
+    if (Status s = finish(call, out.view(), lse.view(), done.view(), lse.view()); !s.ok()) return s;
+  }
+  const TensorView& results = is_result ? out.view() : done.view();
   const Tensor all_lse(wide, {r.q.shape[0], r.q.shape[1], r.q.shape[2]});
-  if (Status s = call.to_rows({{to_out, done.view(), true}, {all_lse.view(), lse.view(), true}},
-                              "2 of a2a");
+  if (Status s =
+          call.to_rows({{to_out, results, true}, {all_lse.view(), lse.view(), true}}, "2 of a2a");
       !s.ok()) {
     return s;
   }
-  if (to_lse.present()) {
-    std::vector<std::byte> bytes(static_cast<std::size_t>(bytes_of(all_lse.view())));
-    pack(all_lse.view(), bytes.data());
-    unpack(to_lse, bytes.data());
-  }
+  if (to_lse.present()) copy_elements(all_lse.view(), to_lse);
   return {};
 }
 
@@ -275,12 +290,12 @@ Status backward_call(const Call& call, const AttentionGradRequest& r) {
     write_sinks(r, p);
     return {};
   }
-  const Tensor narrow = call.of_node(r.q.dtype, true, r.q.shape[3]);
-  const Tensor k = call.of_node(r.k.dtype, false, r.k.shape[3]);
-  const Tensor v = call.of_node(r.v.dtype, false, r.v.shape[3]);
-  const Tensor narrow_d = call.of_node(r.d_out.dtype, true, r.v.shape[3]);
-  const Tensor d_out = call.of_node(wide, true, r.v.shape[3]);
-  const Tensor lse = call.of_node(wide, true, 0), delta = call.of_node(wide, true, 0);
+  const Tensor narrow = call.unwritten(r.q.dtype, true, r.q.shape[3]);
+  const Tensor k = call.unwritten(r.k.dtype, false, r.k.shape[3]);
+  const Tensor v = call.unwritten(r.v.dtype, false, r.v.shape[3]);
+  const Tensor narrow_d = call.unwritten(r.d_out.dtype, true, r.v.shape[3]);
+  const Tensor d_out = call.unwritten(wide, true, r.v.shape[3]);
+  const Tensor lse = call.unwritten(wide, true, 0), delta = call.unwritten(wide, true, 0);
   if (Status s = call.to_heads({{r.q, narrow.view(), true},
                                 {r.k, k.view(), false},
                                 {r.v, v.view(), false},

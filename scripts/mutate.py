@@ -26,6 +26,8 @@ WORK = ROOT / "build" / "mutate"
 TREE = WORK / "tree"
 BUILD = WORK / "build"
 EMULATED = WORK / "emulated"  # a build with AVX-512's kernels in portable notation
+TORCH = WORK / "torch"  # a build of the Python module, for tests of python/tests/with_torch
+TORCH_PYTHON = ROOT / "build" / "venv-torch" / "bin" / "python"
 SETTLED = WORK / "settled"  # the faults that were noticed and the tests that pass without one
 # A fault may make a loop endless, or threads wait for ever: that is noticed too. The processor's time
 # is what counts first, for on a busy machine a test that passes takes long.
@@ -69,6 +71,8 @@ def copy_tree():
 
 
 def folder_of(mutation):
+    if any(target == "torch" for target, _ in mutation.tests):
+        return TORCH
     return EMULATED if mutation.emulated else BUILD
 
 
@@ -77,6 +81,11 @@ def configure(folder):
                "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1", "-DREGARD_BUILD_CLI=OFF",
                "-DREGARD_BUILD_BENCH=OFF", "-DREGARD_BUILD_EXAMPLES=OFF",
                f"-DREGARD_EMULATE_AVX512={'ON' if folder == EMULATED else 'OFF'}"]
+    if folder == TORCH:
+        if not TORCH_PYTHON.is_file():
+            sys.exit("mutate: faults that tests with PyTorch notice need build/venv-torch: run ./dev torch")
+        command += ["-DREGARD_PYTHON=ON", "-DREGARD_BUILD_TESTS=OFF", "-DREGARD_BUILD_LLM=OFF",
+                    f"-DPython_EXECUTABLE={ROOT / 'build' / 'venv' / 'bin' / 'python'}"]
     result = run(command)
     if result.returncode != 0:
         sys.exit(result.stdout + "\nmutate: cannot configure")
@@ -84,7 +93,8 @@ def configure(folder):
 
 def build(folder, targets):
     jobs = os.environ.get("REGARD_DEV_JOBS", str(min(2, os.cpu_count() or 1)))
-    return run(["ninja", "-C", str(folder), "-j", jobs] + [f"regard_{t}_tests" for t in targets])
+    programs = {"_core" if t == "torch" else f"regard_{t}_tests" for t in targets}
+    return run(["ninja", "-C", str(folder), "-j", jobs, *sorted(programs)])
 
 
 def limit_time():
@@ -92,12 +102,17 @@ def limit_time():
 
 
 def first_failure(folder, target, test_filter):
-    """The name of the first test of a program that fails, or None."""
+    """The name of the first test that fails, or None: of a program, or of a file of tests with PyTorch."""
     program = folder / "tests" / f"regard_{target}_tests"
     command = [str(program), "--gtest_fail_fast", "--gtest_brief=1", f"--gtest_filter={test_filter}"]
+    environment = dict(os.environ)
+    if target == "torch":
+        command = [str(TORCH_PYTHON), "-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider",
+                   f"python/tests/with_torch/{test_filter}"]
+        environment["PYTHONPATH"] = str(folder / "python")
     too_long = f"{target}: no end after {TEST_SECONDS} s"
     try:
-        result = run(command, cwd=TREE, timeout=WAIT_SECONDS, preexec_fn=limit_time)
+        result = run(command, cwd=TREE, timeout=WAIT_SECONDS, preexec_fn=limit_time, env=environment)
     except subprocess.TimeoutExpired:
         return too_long
     if result.returncode == -signal.SIGXCPU:
@@ -106,7 +121,9 @@ def first_failure(folder, target, test_filter):
         if re.search(r"\b0 tests from", result.stdout):
             sys.exit(f"mutate: the filter {test_filter} of {target} names no test")
         return None
-    failed = re.search(r"\[  FAILED  \] (\S+)", result.stdout)
+    failed = re.search(r"\[  FAILED  \] (\S+)|^FAILED \S+::(\S+)", result.stdout, re.MULTILINE)
+    if failed and target == "torch":
+        return f"{target}: {failed.group(2)}"
     return f"{target}: {failed.group(1) if failed else 'crash'}"
 
 

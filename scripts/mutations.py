@@ -1,5 +1,6 @@
 """The faults that scripts/mutate.py plants: each a text that stands once in a file, what replaces it,
-and the tests that ought to notice (a GoogleTest program and a filter, tried in order)."""
+and the tests that ought to notice, tried in order: a GoogleTest program and a filter, or "torch" and a
+file of python/tests/with_torch."""
 
 from mutation import Mutation
 from mutations_amx import AMX_MUTATIONS

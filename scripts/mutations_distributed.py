@@ -7,6 +7,7 @@ CASES = ("distributed", "*Attention.*:*Random*")
 FAULTS = ("distributed", "Faults.*")
 OVERLAP = ("distributed", "Activities.*")
 NETWORK = ("distributed", "MeasureNetwork.*")
+GRID = ("torch", "test_rank_grid.py")
 LAUNCHES = ("distributed", "*EveryPartRunsAsTheLaunchSays")
 
 DISTRIBUTED_MUTATIONS = [
@@ -55,4 +56,23 @@ DISTRIBUTED_MUTATIONS = [
     Mutation("dropout's origin is ignored", "src/problem/make_problem.cc",
              "semantics::begin_dropout_at(&p.dropout, origin.position, origin.key, origin.head, origin.heads);",
              "(void)origin;", (CASES,)),
+    # ---- TransformerEngine's grid ----
+    Mutation("grid: windows have no left side", "python/regard/torch/_rank_call.py",
+             "window_left=left, window_right=right, rng=None", "window_left=-1, window_right=right, rng=None", (GRID,)),
+    Mutation("grid: a bias is left to the library to refuse", "python/regard/torch/_context_parallel.py",
+             "if options.attn_mask is not None or options.attn_bias is not None:",
+             "if options.attn_mask is not None:", (GRID,)),
+    Mutation("grid: rows of a document count from the sequence's begin", "distributed/pairs.cc",
+             "const std::int64_t query = part_.segment.begin - document_.q_begin;",
+             "const std::int64_t query = part_.segment.begin;", (GRID,)),
+    Mutation("grid: every rank of an all-to-all has the first heads' sinks", "distributed/run.cc",
+             "{call.request().sinks, call.share().q_begin}", "{call.request().sinks, 0}", (GRID,)),
+    Mutation("grid: gradients of sinks leave out a row's sum", "distributed/run.cc",
+             "std::exp(sink - element(r.saved.stats, b, h, s)) * sum;", "std::exp(sink) * sum;", (GRID,)),
+    Mutation("grid: ranks that share a key head do not add their gradients", "distributed/run.cc",
+             "const bool sums = !to_heads && !x.of_queries;", "const bool sums = false;", (GRID,)),
+    Mutation("grid: a rank's query heads are those of its key heads' numbers", "distributed/arrangement.cc",
+             "share.q_begin = share.kv_begin * group;", "share.q_begin = share.kv_begin;", (GRID,)),
+    Mutation("grid: causal queries see the next key", "python/regard/torch/_rank_call.py",
+             "right = 0 if right < 0 else min(right, 0)", "right = 1 if right < 0 else min(right, 0)", (GRID,)),
 ]

@@ -1,26 +1,35 @@
 """Simulated times beside those of processes on this machine.
 
-Kernels and messages are measured in all processes at once, as a call has them: where there are more processes
-than cores, each kernel takes so much longer, and messages are copied by the same cores (overlap=False).
+Kernels, messages, copies and the agreement are measured in all processes at once, as a call has them: where there
+are more processes than cores, each takes so much longer, and messages are copied by the same cores (overlap=False).
+Nothing is fitted to the calls. All of it is measured in several rounds, of which the fastest counts, of each alike.
 """
 
 import multiprocessing
 import statistics
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from . import ranks
 
 LIMIT = 1.3
-COMMS = ("p2p", "all_gather", "a2a")
-PROBLEMS = (ranks.Problem(4096, 8, 8, 64, "f32"), ranks.Problem(1536, 8, 4, 64, "f32"))
+PROBLEMS = (ranks.Problem(4096, 8, 8, 64, "f32"), ranks.Problem(1536, 8, 4, 64, "f32"),
+            ranks.Problem(3072, 12, 12, 64, "f32", causal=False), ranks.Problem(2048, 6, 6, 128, "f32"))
 SIZES = (2, 3, 4)
-REPEATS = 5
+ROUNDS, REPEATS = 3, 5
 SPELL = 0.25  # seconds of each kernel
 
 
-def shapes_of(problem, size, network):
+def networks_of(size, **measured):
+    """The network of each algorithm that `size` ranks have: groups of two for the one that needs groups."""
+    plain = ranks.Network(node=size, overlap=False, shared=False, **measured)
+    found = {comm: plain for comm in ("p2p", "all_gather", "a2a")}
+    return {**found, "a2a+p2p": replace(plain, node=2)} if size == 4 else found
+
+
+def shapes_of(problem, size):
     """The kernels that the simulations of a problem need."""
     needed = []
 
@@ -29,7 +38,7 @@ def shapes_of(problem, size, network):
             needed.append(shape)
         return 1.0
 
-    for comm in COMMS:
+    for comm, network in networks_of(size).items():
         ranks.simulate(comm, problem, size, network, record)
     return needed
 
@@ -54,6 +63,81 @@ def _mean(call, barrier):
     return (time.perf_counter() - begin) / count
 
 
+def _copies(problem, size):
+    """A call that copies as many tensors of a rank as an exchange does, each into memory of its own, and its bytes:
+    memory that was used before, as the library keeps it."""
+    import torch
+
+    tensors = [torch.randn(problem.heads_q, problem.length // size, problem.dim) for _ in range(8)]
+
+    def call():
+        for source, target in zip(tensors, tensors[1:] + tensors[:1]):
+            target.copy_(source)
+
+    return call, len(tensors) * tensors[0].numel() * 4
+
+
+def _message(link, count):
+    """A call in which every rank sends to the next one."""
+    out, peers = bytearray(b"x" * count), ((link.rank + 1) % link.size, (link.rank - 1) % link.size)
+
+    def call():
+        into = bytearray(count)
+        for each in (link.isend(peers[0], 1, out), link.irecv(peers[1], 1, into)):
+            link.wait(each, 60)
+
+    return call
+
+
+def _kernel(problem, shape):
+    """Four calls; their partial results are merged."""
+    import torch
+
+    import regard
+
+    rows, keys, heads_q, heads_kv, causal = shape
+    q, k, v = (torch.randn(1, heads, n, problem.dim) for heads, n in
+               ((heads_q, rows), (heads_kv, keys), (heads_kv, keys)))
+    words = {"is_causal": True, "diagonal": "top_left"} if causal else {}
+    out = torch.empty_like(q)
+
+    def call():
+        held = None
+        for _ in range(4):
+            made = regard.attention(q, k, v, out=out, return_lse=True, **words)
+            held = made if held is None or rows == problem.length else regard.merge_states([held, made])
+
+    return call
+
+
+def _calls(problem, size):
+    """{comm: call} of what the simulation predicts."""
+    import torch
+    import torch.distributed as dist
+    import torch.nn.functional as F
+    from torch.distributed.device_mesh import init_device_mesh
+
+    import regard.torch
+
+    layout = "zigzag" if problem.causal else "contiguous"
+    q, k, v = (regard.torch.context_parallel_shard(torch.randn(1, heads, problem.length, problem.dim),
+                                                   dist.group.WORLD, 2, layout)
+               for heads in (problem.heads_q, problem.heads_kv, problem.heads_kv))
+
+    def call_of(comm):
+        mesh = init_device_mesh("cpu", (2, 2)) if comm == "a2a+p2p" else dist.group.WORLD
+        scope = regard.torch.context_parallel(mesh, comm=comm, layout=layout)
+
+        def call():
+            with scope:
+                F.scaled_dot_product_attention(q, k, v, is_causal=problem.causal,
+                                               enable_gqa=problem.heads_q != problem.heads_kv)
+
+        return call
+
+    return {comm: call_of(comm) for comm in networks_of(size)}
+
+
 def _measure(rank, size, store, queue, problem, shapes):
     import torch
     import torch.distributed as dist
@@ -66,50 +150,33 @@ def _measure(rank, size, store, queue, problem, shapes):
     regard.set_num_threads(1)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
-    link = _group.Communicator(dist.group.WORLD)
+    link, barrier = _group.Communicator(dist.group.WORLD), dist.barrier
+    kernels = {shape: _kernel(problem, shape) for shape in shapes}
+    block = 2 * problem.heads_kv * problem.dim * 4 * (problem.length // size)
+    messages = {count: _message(link, count) for count in (64, block)}
+    copy, count = _copies(problem, size)
+    tiny = torch.randn(1, problem.heads_q, 1, 1)
+    calls = _calls(problem, size)
 
-    def message(count):
-        out, into = bytearray(count), bytearray(count)
-        work = [link.isend((rank + 1) % size, 1, out), link.irecv((rank - 1) % size, 1, into)]
-        for each in work:
-            link.wait(each, 60)
+    scope = regard.torch.context_parallel(dist.group.WORLD, comm="all_gather")
 
-    def call(q, k, v, words, is_partial):
-        """Four times; partial results are merged, too."""
-        states = []
-        for _ in range(4):
-            out = q.new_empty((*q.shape[:3], v.shape[3]))
-            states.append(regard.attention(q, k, v, out=out, return_lse=True, **words))
-        if is_partial:
-            out.copy_(regard.merge_states(states)[0])
+    def agree():
+        with scope:
+            F.scaled_dot_product_attention(tiny, tiny, tiny)
 
-    kernels = {}
-    for rows, keys, heads_q, heads_kv, causal in shapes:
-        q, k, v = (torch.randn(1, heads, n, problem.dim) for heads, n in
-                   ((heads_q, rows), (heads_kv, keys), (heads_kv, keys)))
-        words = {"is_causal": True, "diagonal": "top_left"} if causal else {}
-        kernels[rows, keys, heads_q, heads_kv, causal] = _mean(
-            lambda: call(q, k, v, words, rows < problem.length), dist.barrier) / 4  # noqa: B023
-    small, large = 64, 1 << 22
-    messages = {count: _median(lambda: message(count), dist.barrier) for count in (small, large)}  # noqa: B023
-    source = torch.ones(1 << 20)
-    copying = _mean(lambda: source.clone(), dist.barrier)
-    q, k, v = (regard.torch.context_parallel_shard(torch.randn(1, heads, problem.length, problem.dim),
-                                                   dist.group.WORLD, 2, "zigzag")
-               for heads in (problem.heads_q, problem.heads_kv, problem.heads_kv))
-    calls = {}
-    for comm in COMMS:
-        if ranks.refusal(comm, problem, size, ranks.Network(node=size)):
-            continue
-        with regard.torch.context_parallel(dist.group.WORLD, comm=comm, layout="zigzag"):
-            calls[comm] = _median(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True),
-                                  dist.barrier)
-    queue.put((kernels, messages, calls, {"copies": source.numel() * 4 / copying}))
-    dist.barrier()
+    rounds = []
+    for _ in range(ROUNDS):
+        quick = {name: _median(call, barrier) for name, call in messages.items()}
+        rounds.append(({shape: _mean(call, barrier) / 4 for shape, call in kernels.items()}, quick,
+                       {comm: _median(call, barrier) for comm, call in calls.items()},
+                       {"copying": _mean(copy, barrier) / count,
+                        "agreement": max(_median(agree, barrier) - (size - 1) * quick[64], 1e-9)}))
+    queue.put([{name: min(one[at][name] for one in rounds) for name in rounds[0][at]} for at in range(4)])
+    barrier()
 
 
 def measured(problem, size, shapes):
-    """Kernels, messages, calls and the rate of copies: means over ranks, of calls the longest."""
+    """Kernels, messages, calls and rates: means over ranks, of calls the longest."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed", "regard.torch"])
     queue = context.Queue()
@@ -125,7 +192,7 @@ def measured(problem, size, shapes):
     def join(at, how):
         return {key: how([answer[at][key] for answer in found]) for key in found[0][at]}
 
-    return join(0, statistics.mean), join(1, statistics.mean), join(2, max), join(3, statistics.mean)["copies"]
+    return join(0, statistics.mean), join(1, statistics.mean), join(2, max), join(3, statistics.mean)
 
 
 def run():
@@ -134,13 +201,13 @@ def run():
     print("| ranks | positions | algorithm | simulated | measured | ratio |\n|---:|---:|---|---:|---:|---:|")
     for problem in PROBLEMS:
         for size in SIZES:
-            plain = ranks.Network(node=size)
-            kernels, messages, calls, copies = measured(problem, size, shapes_of(problem, size, plain))
+            kernels, messages, calls, rates = measured(problem, size, shapes_of(problem, size))
             (small, quick), (large, slow) = messages.items()
             bandwidth = (large - small) / max(slow - quick, 1e-9)
-            network = ranks.Network(size, (quick, quick), (bandwidth, bandwidth), False, copies)
+            networks = networks_of(size, latency=(quick, quick), bandwidth=(bandwidth, bandwidth),
+                                   copies=1 / rates["copying"], agreement=rates["agreement"])
             for comm in calls:
-                made = ranks.simulate(comm, problem, size, network, lambda *shape: kernels[shape])  # noqa: B023
+                made = ranks.simulate(comm, problem, size, networks[comm], lambda *shape: kernels[shape])  # noqa: B023
                 ratio = calls[comm] / made.seconds
                 worst = max(worst, ratio, 1 / ratio)
                 print(f"| {size} | {problem.length} | {comm} | {made.seconds * 1e3:.2f} ms | {calls[comm] * 1e3:.2f} ms | "

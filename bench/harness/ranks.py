@@ -2,7 +2,8 @@
 
 A rank computes one block at a time and sends at the same time, unless its processor is shared
 (`overlap`). Kernel times are given; a message takes a latency and its bytes over a bandwidth, of
-two levels: within a node, and between nodes, where the ranks of a node share one link.
+two levels: within a node, and between nodes, where the ranks of a node share one link. Passes over
+memory are counted as distributed/run.cc and distributed/ring.cc make them, at one rate (`copies`).
 """
 
 from dataclasses import dataclass, field
@@ -33,7 +34,10 @@ class Network:
     latency: tuple[float, float] = (1e-6, 5e-6)
     bandwidth: tuple[float, float] = (50e9, 25e9)  # of a rank; of a node's link
     overlap: bool = True  # messages take no time of the processor
-    copies: float = 20e9  # bytes a second at which a rank copies what it sends and receives into new memory
+    copies: float = 20e9  # bytes a second at which a rank copies
+    joins: float = 1.3e9  # bytes of sums a second that become results of another type
+    shared: bool = True  # ranks of a node share its link; False where `bandwidth` is what each of them has
+    agreement: float = 0.0  # seconds of what every call does beside: all ranks agree on it, and compute nothing
 
     def level(self, a, b):
         return np.asarray(np.asarray(a) // self.node != np.asarray(b) // self.node, int)
@@ -41,6 +45,7 @@ class Network:
     def message(self, size, level, sharing=1):
         """Seconds of a message; `sharing` ranks of a node send between nodes at once."""
         latency, bandwidth = np.take(self.latency, level), np.take(self.bandwidth, level)
+        sharing = sharing if self.shared else 1
         return latency + size * np.where(level == 1, sharing, 1) / bandwidth
 
 
@@ -87,21 +92,24 @@ def _blocks(problem, ranks, kernel, heads):
 def _ring(times, block, hop, network):
     """Ends of a ring's steps: [step, rank]. hop: seconds of a block's way from each rank to the next.
 
-    A rank has two buffers: it receives the block of the next step while it computes with this one.
+    A rank has two buffers: it receives the block of the next step while it computes with this one. Before a step
+    computes, its block is packed for the next rank.
     """
     ranks = len(times)
+    packing = block / network.copies
     arrived, done, link = np.zeros(ranks), np.zeros((ranks, ranks)), np.zeros(ranks)
     at = np.arange(ranks)
     for step in range(ranks):
         if step:
             free = done[step - 2] if step > 1 else np.zeros(ranks)
-            begin = np.maximum(np.maximum(np.roll(arrived, 1), np.roll(link, 1)), free)
+            begin = np.maximum(np.maximum(np.roll(arrived, 1) + packing, np.roll(link, 1)), free)
             if not network.overlap:  # the processor copies: after the step before, and for as long
                 begin = np.maximum(begin, done[step - 1])
             arrived = begin + np.roll(hop, 1)
             link = np.roll(arrived, -1)
         before = done[step - 1] if step else np.zeros(ranks)
-        done[step] = np.maximum(before, arrived) + times[at, (at - step) % ranks]
+        packed = packing if step + 1 < ranks else 0.0
+        done[step] = np.maximum(before, arrived) + packed + times[at, (at - step) % ranks]
     return done
 
 
@@ -124,7 +132,7 @@ def simulate(algorithm, problem, ranks, network, kernel):
     run = {"p2p": _p2p, "all_gather": _gathered, "a2a": _heads, "a2a+p2p": _hybrid}[algorithm]
     made = run(problem, ranks, network, kernel)
     if not problem.backward:  # a backward relies on what its forward agreed on
-        made.seconds += _all_to_all(AGREEMENT, ranks, network)
+        made.seconds += network.agreement or _all_to_all(AGREEMENT, ranks, network)
     return made
 
 
@@ -132,8 +140,8 @@ def refusal(algorithm, problem, ranks, network):
     groups = network.node if algorithm == "a2a+p2p" else ranks
     if algorithm == "a2a+p2p" and (ranks <= network.node or ranks % network.node):
         return f"needs several nodes of {network.node} ranks"
-    if algorithm in ("a2a", "a2a+p2p") and problem.heads_q % groups:
-        return f"needs query heads ({problem.heads_q}) that {groups} ranks divide"
+    if algorithm in ("a2a", "a2a+p2p") and problem.heads_q < groups:
+        return f"divides query heads among {groups} ranks, got {problem.heads_q} heads"
     return ""
 
 
@@ -159,6 +167,7 @@ def _p2p(problem, ranks, network, kernel, heads=None, stride=1):
     home = float(hop.max()) if problem.backward and ranks > 1 else 0.0  # gradients return to their owner
     hops = ranks - 1 + (1 if problem.backward and ranks > 1 else 0)
     load = times.sum(axis=1)
+    home += _result_passes(problem, rows * heads[0], network, copies=stride == 1)
     return Result(float(done[-1].max()) + home, float(load.max()), float(load.max() / load.mean()), hops,
                   hops * block, int(_own_bytes(problem, rows) * share) + 2 * block,
                   steps=done[:, int(done[-1].argmax())].tolist())
@@ -168,7 +177,9 @@ def _gathered(problem, ranks, network, kernel):
     load = _blocks(problem, ranks, kernel, (problem.heads_q, problem.heads_kv)).sum(axis=1)
     rows = -(-problem.length // ranks)
     _, pair, gradients = row_bytes(problem)
-    moved = _all_to_all(rows * pair, ranks, network)
+    packed = (ranks - 1) * rows * pair / network.copies  # a message for each rank
+    moved = _all_to_all(rows * pair, ranks, network) + packed
+    moved += _result_passes(problem, rows * problem.heads_q, network)
     sent, messages, memory = (ranks - 1) * rows * pair, ranks - 1, problem.length * pair
     if problem.backward:  # partial gradients go to the owner of the keys
         moved += _all_to_all(rows * gradients, ranks, network)
@@ -179,43 +190,67 @@ def _gathered(problem, ranks, network, kernel):
                   _own_bytes(problem, rows) + memory)
 
 
+def _result_passes(problem, rows, network, copies=True):
+    """Seconds in which a rank clears its sums of `rows`, of all heads together, and makes its results of them: passes
+    of a forward that no kernel has. copies: also where they have one type."""
+    if problem.backward:
+        return 0.0
+    wide = 8 if problem.dtype == "f64" else 4
+    size = rows * problem.dim * wide
+    if SIZES[problem.dtype] != wide:
+        return size / network.copies + size / network.joins
+    return (1 + copies) * size / network.copies
+
+
 def _swapped(problem, ranks, rows):
-    """Bytes to each other rank, before and after the kernel, where heads are divided by `ranks`."""
-    q, _, _ = row_bytes(problem)
+    """Bytes to each other rank, before and after the kernel, where heads are divided among `ranks`: those of the rank
+    with most heads."""
     size, wide = SIZES[problem.dtype], 8 if problem.dtype == "f64" else 4
-    heads_kv = max(1, problem.heads_kv // ranks)  # fewer heads than ranks: each is sent to several
-    q, pair = rows * q / ranks, rows * 2 * heads_kv * problem.dim * size
-    out = rows * problem.heads_q * (problem.dim + 1) * wide / ranks
-    if problem.backward:  # q, k, v, out and its gradient; then gradients of q, k and v
-        return int(2 * q + pair + out), int(rows * problem.heads_q * problem.dim * wide / ranks + pair * wide / size)
-    return int(q + pair), int(out)
+    heads_q, heads_kv = _divided(problem, ranks)  # fewer heads of keys than ranks: each is sent to several
+    q, pair = rows * heads_q * problem.dim * size, rows * 2 * heads_kv * problem.dim * size
+    out = rows * heads_q * (problem.dim * size + wide)  # and lse
+    if problem.backward:  # q, k, v, the gradient of out, lse and delta; then gradients of q, k and v
+        return (2 * q + pair + 2 * rows * heads_q * wide,
+                (rows * heads_q * problem.dim + rows * 2 * heads_kv * problem.dim) * wide)
+    return q + pair, out
 
 
 def _exchanged(before, after, ranks, network):
-    """Seconds of both exchanges, one message each to every other rank: each part is packed, and put where its rows
-    belong."""
+    """Seconds of both exchanges, one message each to every other rank: each part is packed, and put
+    where its rows belong."""
     copied = 2 * ranks * (before + after) / network.copies if ranks > 1 else 0.0
     return _all_to_all(before, ranks, network) + _all_to_all(after, ranks, network) + copied
 
 
 def _divided(problem, ranks):
-    return problem.heads_q // ranks, max(1, problem.heads_kv // ranks)
+    """Query and key heads of the rank that has most: groups of query heads stay together where there are as many key
+    heads as ranks."""
+    group = problem.heads_q // problem.heads_kv
+    if problem.heads_kv >= ranks:
+        heads_kv = -(-problem.heads_kv // ranks)
+        return heads_kv * group, heads_kv
+    heads_q = -(-problem.heads_q // ranks)
+    return heads_q, -(-heads_q // group)
 
 
 def _heads(problem, ranks, network, kernel):
     rows = -(-problem.length // ranks)
     before, after = _swapped(problem, ranks, rows)
-    compute = kernel(problem.length, problem.length, *_divided(problem, ranks), problem.causal)
-    moved = _exchanged(before, after, ranks, network)
-    return Result(moved + compute, compute, 1.0, 2 * (ranks - 1), (ranks - 1) * (before + after),
-                  2 * _own_bytes(problem, rows))
+    heads = _divided(problem, ranks)
+    compute = kernel(problem.length, problem.length, *heads, problem.causal)
+    moved = _exchanged(before, after, ranks, network) + _result_passes(
+        problem, problem.length * heads[0], network, copies=False)
+    return Result(moved + compute, compute, heads[0] * ranks / problem.heads_q, 2 * (ranks - 1),
+                  (ranks - 1) * (before + after), 2 * _own_bytes(problem, rows))
 
 
 def _hybrid(problem, ranks, network, kernel):
     inner, groups = network.node, ranks // network.node
     rows = -(-problem.length // ranks)
     before, after = _swapped(problem, inner, rows)
-    ring = _p2p(problem, groups, network, kernel, _divided(problem, inner), stride=inner)
+    heads = _divided(problem, inner)
+    ring = _p2p(problem, groups, network, kernel, heads, stride=inner)
+    ring.balance *= heads[0] * inner / problem.heads_q
     moved = _exchanged(before, after, inner, network)
     ring.seconds += moved
     ring.messages += 2 * (inner - 1)

@@ -97,18 +97,24 @@ class MpiCommunicator final : public Communicator {
   int size() const noexcept override { return size_; }
 
   Expected<Transfer> isend(int to, int tag, std::span<const std::byte> data) override {
-    Pending made(data.size());
-    std::memcpy(made.memory.get(), data.data(), data.size());
-    const int code = MPI_Isend(made.memory.get(), static_cast<int>(data.size()), MPI_BYTE, to, tag,
-                               comm_, &made.request);
-    return begun(code, "MPI_Isend", std::move(made));
+    const std::shared_ptr<std::byte[]> copy(new std::byte[data.size()]);
+    std::memcpy(copy.get(), data.data(), data.size());
+    return isend_owned(to, tag, {copy.get(), data.size()}, copy);
   }
   Expected<Transfer> irecv(int from, int tag, std::span<std::byte> data) override {
-    Pending made(data.size());
-    made.to = data;
-    const int code = MPI_Irecv(made.memory.get(), static_cast<int>(data.size()), MPI_BYTE, from,
-                               tag, comm_, &made.request);
-    return begun(code, "MPI_Irecv", std::move(made));
+    const std::shared_ptr<std::byte[]> copy(new std::byte[data.size()]);
+    return begin_receive(from, tag, {copy.get(), data.size()}, {copy, copy.get(), data});
+  }
+  Expected<Transfer> isend_owned(int to, int tag, std::span<const std::byte> data,
+                                 const MemoryOwner& owner) override {
+    Pending made{owner};
+    const int code = MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE, to, tag, comm_,
+                               &made.request);
+    return begun(code, "MPI_Isend", std::move(made));
+  }
+  Expected<Transfer> irecv_owned(int from, int tag, std::span<std::byte> data,
+                                 const MemoryOwner& owner) override {
+    return begin_receive(from, tag, data, {owner});
   }
 
   Status wait(Transfer transfer, Clock::time_point deadline) override {
@@ -124,7 +130,7 @@ class MpiCommunicator final : public Communicator {
       if (Status s = status_of(code, "MPI_Test"); !s.ok()) return s;
       if (done != 0) {
         const Pending& ended = found->second;
-        if (!ended.to.empty()) std::memcpy(ended.to.data(), ended.memory.get(), ended.to.size());
+        if (!ended.to.empty()) std::memcpy(ended.to.data(), ended.copy, ended.to.size());
         pending_.erase(found);
         set_progress(!pending_.empty());
         return {};
@@ -148,21 +154,29 @@ class MpiCommunicator final : public Communicator {
       MPI_Test(&ended.request, &done, MPI_STATUS_IGNORE);
       if (done != 0) continue;
       MPI_Request_free(&ended.request);
-      (void)ended.memory.release();
+      (void)ended.owner.release();
     }
     pending_.clear();
   }
 
  private:
-  /// A transfer and its memory. MPI has a copy of the message, since nobody can take back the
-  /// caller's memory from a transfer that is given up.
+  /// A transfer and what keeps its memory, of which the process never lets go where MPI does not
+  /// end it. Of memory that the caller takes back MPI has a copy.
   struct Pending {
-    explicit Pending(std::size_t bytes) : memory(new std::byte[bytes]) {}
-    std::unique_ptr<std::byte[]> memory;
-    std::span<std::byte> to;  // of a receive
+    Pending(const MemoryOwner& memory, const std::byte* arrived = nullptr,
+            std::span<std::byte> goes_to = {})
+        : owner(std::make_unique<MemoryOwner>(memory)), copy(arrived), to(goes_to) {}
+    std::unique_ptr<MemoryOwner> owner;
+    const std::byte* copy;    // of a receive into a copy
+    std::span<std::byte> to;  //
     MPI_Request request = MPI_REQUEST_NULL;
   };
 
+  Expected<Transfer> begin_receive(int from, int tag, std::span<std::byte> data, Pending made) {
+    const int code = MPI_Irecv(data.data(), static_cast<int>(data.size()), MPI_BYTE, from, tag,
+                               comm_, &made.request);
+    return begun(code, "MPI_Irecv", std::move(made));
+  }
   Expected<Transfer> begun(int code, const char* function, Pending made) {
     if (Status s = status_of(code, function); !s.ok()) return s;
     pending_.emplace(++last_, std::move(made));

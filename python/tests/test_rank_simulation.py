@@ -2,6 +2,7 @@
 
 import pathlib
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -32,11 +33,11 @@ def test_a_ring_hides_messages_that_are_shorter_than_a_block_takes():
     block = (1 << 12) // 4 * 2 * 8 * 64 * 4
     compute = ranks.simulate("p2p", PROBLEM, 4, FREE, kernel).seconds
     for factor, shown in ((0.5, 0.0), (3.0, 2.0 * compute / 4 * 3)):
-        network = ranks.Network(node=4, latency=(0.0, 0.0), bandwidth=(block / (factor * compute / 4),) * 2)
+        network = ranks.Network(node=4, latency=(0.0, 0.0), bandwidth=(block / (factor * compute / 4),) * 2, copies=1e30)
         agreed = 3 * ranks.AGREEMENT / network.bandwidth[0]
         made = ranks.simulate("p2p", PROBLEM, 4, network, kernel)
         assert made.seconds == pytest.approx(compute + shown + agreed, rel=1e-6)
-        serial = ranks.simulate("p2p", PROBLEM, 4, ranks.Network(4, (0.0, 0.0), network.bandwidth, False), kernel)
+        serial = ranks.simulate("p2p", PROBLEM, 4, replace(network, overlap=False), kernel)
         assert serial.seconds == pytest.approx(compute + 3 * factor * compute / 4 + agreed, rel=1e-6)
 
 
@@ -49,12 +50,39 @@ def test_messages_and_bytes_are_those_of_the_algorithm():
     assert (made["a2a"].messages, made["a2a"].sent) == (6, 3 * rows * (q + kv + q + 8 * 4) // 4)
 
 
+def test_passes_over_memory_are_those_of_the_algorithm():
+    copies = 1e6
+    network = replace(FREE, copies=copies)
+    compute = ranks.simulate("p2p", PROBLEM, 4, FREE, kernel).seconds
+    rows, of_q = 1 << 10, 8 * 64 * 4
+    result, pair = 2 * rows * of_q / copies, 2 * rows * of_q / copies  # sums and results; keys and values
+    passes = {name: ranks.simulate(name, PROBLEM, 4, network, kernel).seconds - compute
+              for name in ("p2p", "all_gather", "a2a")}
+    assert passes["all_gather"] == pytest.approx(3 * pair + result)  # a message for each rank
+    assert passes["p2p"] == pytest.approx(3 * pair + result)  # a message for each step but the last
+    moved = rows * (4 * of_q + 8 * 4) / copies  # q, k, v, out and lse are packed, and put where they belong
+    assert passes["a2a"] == pytest.approx(2 * moved + result / 2)  # sums that are results
+    narrow = replace(PROBLEM, dtype="bf16")
+    joined = [ranks.simulate("p2p", narrow, 4, replace(FREE, joins=joins), kernel).seconds for joins in (1e30, 1e6)]
+    assert joined[1] - joined[0] == pytest.approx(rows * of_q / 1e6)
+
+
+def test_heads_that_ranks_do_not_divide_are_those_of_the_slowest():
+    made = ranks.simulate("a2a", PROBLEM, 3, FREE, kernel)
+    assert made.balance == pytest.approx(9 / 8)
+    assert made.compute == pytest.approx(kernel(PROBLEM.length, PROBLEM.length, 3, 3, True))
+    few = replace(PROBLEM, heads_kv=2)
+    assert ranks.simulate("a2a", few, 3, FREE, kernel).compute == pytest.approx(
+        kernel(PROBLEM.length, PROBLEM.length, 3, 1, True))
+
+
 def test_the_link_of_a_node_is_shared():
     near = ranks.Network(node=4, latency=(0.0, 0.0), bandwidth=(1e9, 1e9))
+    assert ranks._all_to_all(1e9, 8, replace(near, shared=False)) == pytest.approx(7.0)
     assert ranks._all_to_all(1e9, 4, near) == pytest.approx(3.0)
     assert ranks._all_to_all(1e9, 8, near) == pytest.approx(3.0 + 4 * 4)  # four ranks of a node send at once
 
 
 def test_what_cannot_run_is_refused_by_name():
-    assert "query heads (8)" in ranks.simulate("a2a", PROBLEM, 16, FREE, kernel).refused
+    assert "got 8 heads" in ranks.simulate("a2a", PROBLEM, 16, FREE, kernel).refused
     assert "nodes" in ranks.simulate("a2a+p2p", PROBLEM, 4, ranks.Network(node=8), kernel).refused

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <random>
@@ -10,8 +11,10 @@
 #include <vector>
 
 #include "distributed/agreement.h"
+#include "distributed/buffers.h"
 #include "ranks.h"
 #include "regard/case.h"
+#include "tests/support/allocations.h"
 
 // Layouts, plans that disagree, decoding, ranks that fail.
 
@@ -60,6 +63,20 @@ TEST(Layout, RefusesWhatIsNoSequence) {
 }
 
 AttentionParams params_of(const char* text) { return parse_case(text).value().params; }
+
+TEST(Buffers, BlocksThatWereLetGoAreUsedAgain) {
+  constexpr std::size_t kMiB = std::size_t{1} << 20;
+  const std::byte* const first = distributed::make_buffer(3 * kMiB).get();
+  auto again = distributed::make_buffer(3 * kMiB - 1000);
+  EXPECT_EQ(again.get(), first);
+  auto beside = distributed::make_buffer(3 * kMiB);
+  EXPECT_NE(beside.get(), first);
+  again.reset();
+  EXPECT_NE(distributed::make_buffer(kMiB).get(), first);  // not a quarter of a block unused
+  EXPECT_EQ(distributed::make_buffer(3 * kMiB).get(), first);
+  for (int x = 0; x < 64; ++x) distributed::make_buffer((40 + x % 2) * kMiB);  // more than is kept
+  EXPECT_NE(distributed::make_buffer(0), nullptr);
+}
 
 TEST(Plan, ZigzagBalancesCausalWork) {
   for (const int ranks : {2, 4, 8, 64}) {
@@ -429,6 +446,66 @@ TEST(Faults, NoRankHangs) {
     }
   }
   EXPECT_GT(failed, 60);
+}
+
+/// What each of three ranks returns where the n-th allocation of rank 1 fails; empty where it makes
+/// fewer.
+std::vector<Status> run_short_of_memory(Algorithm algorithm, std::uint64_t n) {
+  constexpr int kRanks = 3;
+  Problem p;
+  p.sq = p.skv = 24;
+  p.hq = p.hkv = 6;
+  p.d = p.dv = 8;
+  auto options = test::options_of(p);
+  options.algorithm = algorithm;
+  options.limits.timeout = std::chrono::milliseconds(300);
+  distributed::ThreadGroup group(kRanks);
+  std::vector<Status> statuses(kRanks);
+  bool happened = false;
+  test::on_ranks(kRanks, [&](int r) {
+    Context context;
+    check(context.set_concurrency(1));
+    const test::Tensors x = test::allocate(p, 8, 8);
+    auto& communicator = group.communicator(r);
+    const auto plan = distributed::plan(context, communicator, x.request(p, false), options);
+    ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+    Status& status = statuses[static_cast<std::size_t>(r)];
+    std::optional<test::AllocationFailure> failure;
+    if (r == 1) failure.emplace(n, test::AllocationFailure::kOne);
+    try {
+      status = distributed::attention(context, communicator, *plan, x.request(p, false));
+    } catch (...) {
+      status = Status(StatusCode::kInternal, "an exception left the call");
+    }
+    if (r == 1) happened = failure->happened();
+  });
+  if (!happened) statuses.clear();
+  return statuses;
+}
+
+TEST(Faults, MemoryThatRunsOutOnOneRankIsAnErrorWithinTheTimeOut) {
+  for (const Algorithm algorithm : {Algorithm::kP2p, Algorithm::kAllGather, Algorithm::kA2a}) {
+    int failed = 0, noticed = 0;
+    for (std::uint64_t n = 1;; n += 3) {
+      const auto begin = distributed::Clock::now();
+      const std::vector<Status> statuses = run_short_of_memory(algorithm, n);
+      EXPECT_LT(distributed::Clock::now() - begin, std::chrono::seconds(5)) << n;
+      if (statuses.empty()) break;
+      if (statuses[1].ok()) continue;  // of what a call can do without
+      ++failed;
+      EXPECT_TRUE(statuses[1].code() == StatusCode::kOutOfMemory ||
+                  statuses[1].code() == StatusCode::kWorkspace)
+          << n << " " << statuses[1].to_string();
+      for (const std::size_t other : {0U, 2U}) {
+        if (statuses[other].ok()) continue;  // it had all messages
+        ++noticed;
+        EXPECT_NE(statuses[other].message().find("step "), std::string::npos)
+            << statuses[other].to_string();
+      }
+    }
+    EXPECT_GT(failed, 5);
+    EXPECT_GT(noticed, 5);
+  }
 }
 
 }  // namespace

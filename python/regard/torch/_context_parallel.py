@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from .. import _core
 from . import _install
 from ._context_transformers import Masks
+from ._fp8 import active
 from ._group import TIMEOUT, Communicator, ranks_of
 from ._options import Options, is_packed
 from ._rank_call import Call, Shape, plan
@@ -60,7 +61,10 @@ class _Recorded(torch.autograd.Function):
 
 
 def _check_call(q: Tensor, options: Options) -> None:
-    """Refuses by name what ranks cannot compute together."""
+    """Refuses by name what ranks cannot compute together: every call in the scope comes here."""
+    if active() is not None:
+        raise ArgumentError("fp8_autocast (open) must be closed in context_parallel, or opened with enabled=False: "
+                            "ranks compute with the types of their tensors")
     if options.attn_mask is not None or options.attn_bias is not None:
         raise ArgumentError("attn_mask (a tensor) must be None in context_parallel: no rank has the columns of "
                             "the other ranks; is_causal, windows and cu_seqlens of the scope say what is hidden")

@@ -14,7 +14,7 @@ from .. import _core, fp8
 from ._call import is_traced
 from ._inputs import Arguments, checked, problem
 from ._options import Options, native_keywords
-from ._scopes import ArgumentError, call_policy, current_backends, drop_in_errors, refuse_ranks
+from ._scopes import ArgumentError, call_policy, current_backends, drop_in_errors
 
 _F8 = {"f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2}
 _NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
@@ -236,8 +236,7 @@ class _Fp8Attention(torch.autograd.Function):
 
 
 def attention(scope: fp8_autocast, given: Arguments) -> Tensor:
-    """scaled_dot_product_attention in a scope."""
-    refuse_ranks("scaled_dot_product_attention in fp8_autocast")
+    """scaled_dot_product_attention in a scope, outside of context_parallel."""
     if is_traced():
         raise ArgumentError("fp8_autocast must be left out where a graph is traced or a transform is "
                             "active: its scales change between steps")

@@ -17,7 +17,14 @@ from ._call import GRADIENTS, MORE, TYPES, are_plain, attend, kind_of, numbers, 
 from ._inputs import Arguments, Problem, checked, is_usual, problem, with_dims
 from ._nested import has_nested, nested_attention
 from ._options import Options, mask_options, native_keywords
-from ._scopes import ArgumentError, backend_name, current_backends, current_policy, drop_in_errors
+from ._scopes import (
+    ArgumentError,
+    backend_name,
+    current_backends,
+    current_policy,
+    current_ranks,
+    drop_in_errors,
+)
 
 
 def _is_simple(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> bool:
@@ -144,7 +151,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
 
     More: `python -m regard docs pytorch`.
     """
-    if (scope := _fp8.active()) is not None:
+    if (scope := _fp8.active()) is not None and current_ranks() is None:  # ranks refuse it
         return _fp8.attention(scope, Arguments(query, key, value, attn_mask, dropout_p, is_causal,
                                                scale, enable_gqa))
     kind = (kind_of(query, key, value) if attn_mask is None

@@ -336,7 +336,16 @@ def refusals(rank, size):
         starts = torch.tensor([0, 4], dtype=torch.int32)
         with _raises("cu_seqlens_q"):
             regard.torch.varlen_attn(*(x[0].transpose(0, 1) for x in (q, k, v)), starts, starts, 4, 4)
-        with _raises("fp8_autocast"), regard.torch.fp8_autocast(regard.fp8.Float8CurrentScaling()):
+        recipe = regard.fp8.Float8CurrentScaling()
+        in_rows = [x.transpose(1, 2).float() for x in (q, k, v)]
+        for call in (lambda: F.scaled_dot_product_attention(q, k, v),
+                     lambda: F.scaled_dot_product_attention(q, k, v, dropout_p=0.5, is_causal=True),
+                     lambda: regard.torch.scaled_dot_product_attention(q, k, v),
+                     lambda: regard.flash_attn.flash_attn_func(*in_rows),
+                     lambda: attend(q, k, v, Options())):  # what models of Transformers and every other way call
+            with _raises("fp8_autocast (open) must be closed in context_parallel"), regard.torch.fp8_autocast(recipe):
+                call()
+        with regard.torch.fp8_autocast(recipe), regard.torch.fp8_autocast(recipe, enabled=False):
             F.scaled_dot_product_attention(q, k, v)
         with _raises("torch.func"):
             torch.func.grad(lambda q: F.scaled_dot_product_attention(q, k, v).sum())(q)

@@ -1,12 +1,13 @@
 // Attention over the ranks of mpirun against one rank: forward, backward and messages in chunks.
 // Exit status 1 and a line where they differ. `mpi_ranks hang`: the last rank does not answer.
-// `mpi_ranks late`: what becomes of messages that are given up.
+// `mpi_ranks late`, `mpi_ranks late_owned`: what becomes of messages that are given up.
 
 #include <mpi.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -88,20 +89,31 @@ bool messages_move_by_themselves(distributed::Communicator& communicator) {
 
 /// Rank 0 gives a long message up, and uses its memory for something else; rank 1 receives only
 /// afterwards, and rank 2 sends to memory that rank 0 uses again. Nobody may see the other
-/// contents.
-int run_late(distributed::Communicator& communicator) {
+/// contents. `owned`: the memory has an owner, of which rank 0 lets go, so that it would be used
+/// again.
+int run_late(distributed::Communicator& communicator, bool owned) {
   constexpr std::size_t kBytes = std::size_t{8} << 20;
   const int rank = communicator.rank();
   distributed::MessageLimits limits;
   limits.timeout = std::chrono::milliseconds(rank == 0 ? 300 : 5000);
-  std::vector<std::byte> data(kBytes, std::byte{7});
+  using Bytes = std::vector<std::byte>;
+  auto message = std::make_shared<Bytes>(kBytes, std::byte{7});
+  Bytes& data = *message;
   distributed::Messages messages(communicator, limits, "late");
   if (rank == 0) {
-    std::vector<std::byte> arrives(kBytes, std::byte{7});
-    check(messages.send(1, 9, data, "late"));
-    check(messages.receive(2, 9, arrives, "late"));
+    auto reply = std::make_shared<Bytes>(kBytes, std::byte{7});
+    const auto owner = [&](const std::shared_ptr<Bytes>& x) {
+      return owned ? distributed::MemoryOwner(x) : distributed::MemoryOwner();
+    };
+    check(messages.send(1, 9, data, "late", owner(message)));
+    check(messages.receive(2, 9, *reply, "late", owner(reply)));
     const bool failed = !messages.wait().ok();
-    std::fill(data.begin(), data.end(), std::byte{1});
+    if (owned) {
+      message = std::make_shared<Bytes>(kBytes);
+      reply = std::make_shared<Bytes>(kBytes);
+    }
+    Bytes& arrives = *reply;
+    std::fill(message->begin(), message->end(), std::byte{1});
     std::fill(arrives.begin(), arrives.end(), std::byte{1});
     MPI_Barrier(MPI_COMM_WORLD);  // MPI goes on with what it has
     const bool is_kept = std::count(arrives.begin(), arrives.end(), std::byte{1}) ==
@@ -131,7 +143,7 @@ int run(const std::string& mode) {
   auto made = distributed::make_mpi_communicator();
   check(made.status());
   distributed::Communicator& communicator = **made;
-  if (mode == "late") return run_late(communicator);
+  if (mode == "late" || mode == "late_owned") return run_late(communicator, mode != "late");
   test::Problem p;
   p.hq = 8;
   p.hkv = 4;

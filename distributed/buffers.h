@@ -1,0 +1,13 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+namespace regard::distributed {
+
+/// Memory of any contents for a call's tensors and messages. Blocks of 64 KiB and more that are let
+/// go are kept for later calls, up to 64 MiB in all: new memory is a page fault for each 4 KiB,
+/// which takes longer than the copy into it. Throws std::bad_alloc.
+std::shared_ptr<std::byte[]> make_buffer(std::size_t bytes);
+
+}  // namespace regard::distributed
