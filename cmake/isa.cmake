@@ -75,6 +75,10 @@ function(regard_apply_isa_flags list)
       # Headers that were compiled with other flags serve no source with these.
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${flags}" SKIP_PRECOMPILE_HEADERS ON)
     endif()
+    if(source MATCHES "/isa_[a-z0-9_]*\\.cc$")
+      # The units of all instruction sets have the same names.
+      set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    endif()
     list(APPEND kept ${source})
   endforeach()
   set(${list} ${kept} PARENT_SCOPE)

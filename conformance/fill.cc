@@ -51,7 +51,7 @@ enum Stream : std::uint64_t {
   kScalesDOut,
 };
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kCodesOfOne = 40.0;   // of i8
 constexpr double kLargeScore = 300.0;  // deviation of scores for data=large: some reach 1e3
 
@@ -255,7 +255,7 @@ class Filler {
     fill_rows(bias, [&](const auto&, std::uint64_t n) {
       const double row = rows.uniform_at(n / static_cast<std::uint64_t>(bias.shape[3]));
       const double draw = elements.uniform_at(n);
-      if (row < 0.06 || draw < 0.04) return -kInfinity;
+      if (row < 0.06 || draw < 0.04) return -kInf;
       if (finfo && (row < 0.4 || draw < 0.15)) return lowest;
       return 1.5 * elements.normal_at(~n);
     });
@@ -272,7 +272,7 @@ class Filler {
     if (!r_.sinks.present()) return;
     const Rng rng = stream(kSinks);
     fill_rows(r_.sinks, [&](const auto&, std::uint64_t n) {
-      if (rng.uniform_at(~n) < 0.1) return -kInfinity;
+      if (rng.uniform_at(~n) < 0.1) return -kInf;
       return rng.normal_at(n) * (kind() == DataKind::kLarge ? 100.0 : 2.0);
     });
   }

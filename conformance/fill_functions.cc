@@ -16,7 +16,7 @@
 namespace regard::conformance {
 namespace {
 
-constexpr std::uint64_t kCapturedStream = 0x6361707475726564;
+constexpr std::uint64_t kCapturedFillStream = 0x6361707475726564;
 constexpr std::uint64_t kBlockStream = 0x626c6f636b73;
 
 using oracle::NodeOp;
@@ -64,7 +64,7 @@ void fill_captured(const Case& c, AttentionGradRequest* request) {
     const TensorView& view = request->*oracle::kCaptured[slot];
     if (!view.present()) continue;
     const CapturedSpec& spec = specs[static_cast<std::size_t>(slot)];
-    const Rng rng(c.data.seed, kCapturedStream + static_cast<std::uint64_t>(slot));
+    const Rng rng(c.data.seed, kCapturedFillStream + static_cast<std::uint64_t>(slot));
     // Large integers would make scores of score_function large.
     const bool is_masks = score.find("i" + std::to_string(slot)) == std::string::npos;
     std::uint64_t position = 0;

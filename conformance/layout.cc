@@ -11,7 +11,7 @@ namespace {
 constexpr std::uint64_t kLayoutStream = 0x6c61796f7574;
 constexpr std::uint64_t kGradLayoutStream = 0x677261646c61;
 
-std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
+std::int64_t rounded_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 /// The strides of one of q, k, v and out while they are being chosen.
 class RowStrides {
@@ -44,7 +44,7 @@ class RowStrides {
   /// Strides of two outer dimensions over blocks of `inner` elements, either one outermost.
   void stack(int dim_a, int dim_b, std::int64_t inner) {
     if (rng_->chance(0.25) && !dense_) std::swap(dim_a, dim_b);
-    view_->strides[dim_b] = round_up(inner, unit_) + padding();
+    view_->strides[dim_b] = rounded_up(inner, unit_) + padding();
     view_->strides[dim_a] = extent(dim_b) * view_->strides[dim_b] + padding();
   }
   void choose_bhsd(std::int64_t row) {
@@ -58,7 +58,7 @@ class RowStrides {
     stack(0, 2, inner);
   }
   void choose_strided() {
-    const std::int64_t row = round_up(view_->shape[3] + 1, unit_) + padding();
+    const std::int64_t row = rounded_up(view_->shape[3] + 1, unit_) + padding();
     rng_->chance(0.5) ? choose_bhsd(row) : choose_bshd(row);
   }
   void expand(Layout layout) {

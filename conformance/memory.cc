@@ -50,7 +50,9 @@ Block::Block(std::size_t bytes, int align_log2, Guard guard)
     const std::size_t slack = (usable_bytes_ - bytes) / align * align;
     data_ = usable_ + (guard == Guard::kUpperPage ? slack : 0);
   }
-  for (std::size_t n = 0; n < usable_bytes_; ++n) usable_[n] = canary(n);
+  const auto before = static_cast<std::size_t>(data_ - usable_);
+  for (std::size_t n = 0; n < before; ++n) usable_[n] = canary(n);
+  for (std::size_t n = before + bytes_; n < usable_bytes_; ++n) usable_[n] = canary(n);
   fill(kFresh);
 }
 

@@ -23,7 +23,7 @@ constexpr std::uint64_t kSideStream = 0x73696465;
 constexpr std::uint64_t kGradStream = 0x67726164;
 constexpr std::uint64_t kStartsStream = 0x737461727473;
 constexpr std::uint64_t kAnglesStream = 0x616e676c6573;
-constexpr std::uint64_t kTreeStream = 0x74726565;
+constexpr std::uint64_t kTreeProblemStream = 0x74726565;
 constexpr std::uint64_t kCapturedStream = 0x63617074;
 constexpr std::uint64_t kSpellingStream = 0x7370656c6c;
 
@@ -322,7 +322,7 @@ class ProblemBuilder {
   /// One for all sequences, or one each.
   void add_tree(AttentionRequest* r) {
     const AttentionParams& p = problem_.case_.params;
-    Rng rng(problem_.case_.data.seed, kTreeStream);
+    Rng rng(problem_.case_.data.seed, kTreeProblemStream);
     const Dtype dtype = rng.chance(0.3) ? Dtype::kU8 : Dtype::kBool;
     const TensorView view =
         shaped(dtype, {rng.chance(0.5) ? p.batch : 1, p.seqlen_q, problem_.case_.data.tree_keys});

@@ -7,7 +7,7 @@
 namespace regard::distributed {
 namespace {
 
-constexpr const char* kWhere = "attention_decode";
+constexpr const char* kAttentionDecode = "attention_decode";
 
 /// Views of `count` partial results that lie one after the other.
 struct Partials {
@@ -45,8 +45,8 @@ Status attention_decode(Context& context, Communicator& communicator, const Plan
   }
   const Whole& whole = impl->whole;
   const auto own = static_cast<std::size_t>(communicator.rank());
-  if (Status s = check_call(*impl, request, communicator, kWhere); !s.ok()) return s;
-  Messages messages(communicator, whole.options.limits, kWhere, record);
+  if (Status s = check_call(*impl, request, communicator, kAttentionDecode); !s.ok()) return s;
+  Messages messages(communicator, whole.options.limits, kAttentionDecode, record);
   Partials partials =
       make_partials(request.q, request.v.shape[3], whole.accumulates(), communicator.size());
   Sharding sharding;
@@ -75,7 +75,7 @@ Status attention_decode(Context& context, Communicator& communicator, const Plan
   return join_states(execution, std::move(partials.states), {request.sinks, 0}, request.out,
                      request.lse);
 } catch (const std::bad_alloc&) {
-  return Status::out_of_memory(kWhere);
+  return Status::out_of_memory(kAttentionDecode);
 }
 
 }  // namespace regard::distributed

@@ -7,7 +7,7 @@
 namespace regard::distributed {
 namespace {
 
-constexpr const char* kWhere = "make_layout";
+constexpr const char* kMakeLayout = "make_layout";
 
 using Layouts = std::vector<std::vector<Piece>>;
 
@@ -39,16 +39,16 @@ void add_zigzag(const Piece& document, Layouts* layouts) {
 Status check_documents(std::int64_t seqlen, std::span<const std::int64_t> cu_seqlens) {
   if (cu_seqlens.empty()) return {};
   if (cu_seqlens.front() != 0) {
-    return invalid(kWhere, "cu_seqlens[0] (", cu_seqlens.front(), ") must be 0");
+    return invalid(kMakeLayout, "cu_seqlens[0] (", cu_seqlens.front(), ") must be 0");
   }
   for (std::size_t x = 1; x < cu_seqlens.size(); ++x) {
     if (cu_seqlens[x] < cu_seqlens[x - 1]) {
-      return invalid(kWhere, "cu_seqlens[", x, "] (", cu_seqlens[x], ") must be at least ",
+      return invalid(kMakeLayout, "cu_seqlens[", x, "] (", cu_seqlens[x], ") must be at least ",
                      cu_seqlens[x - 1], ", the element before");
     }
   }
   if (cu_seqlens.back() != seqlen) {
-    return invalid(kWhere, "the last of cu_seqlens (", cu_seqlens.back(), ") must be ", seqlen,
+    return invalid(kMakeLayout, "the last of cu_seqlens (", cu_seqlens.back(), ") must be ", seqlen,
                    ", the sequence's rows");
   }
   return {};
@@ -75,9 +75,9 @@ std::optional<LayoutKind> parse_layout(std::string_view name) noexcept {
 
 Expected<Layouts> make_layout(LayoutKind kind, std::int64_t seqlen, int ranks,
                               std::span<const std::int64_t> cu_seqlens) try {
-  if (seqlen < 0) return invalid(kWhere, "seqlen (", seqlen, ") must be at least 0");
+  if (seqlen < 0) return invalid(kMakeLayout, "seqlen (", seqlen, ") must be at least 0");
   if (ranks < 1 || ranks > (1 << 20)) {
-    return invalid(kWhere, "ranks (", ranks, ") must be 1 to 1048576");
+    return invalid(kMakeLayout, "ranks (", ranks, ") must be 1 to 1048576");
   }
   if (Status s = check_documents(seqlen, cu_seqlens); !s.ok()) return s;
   Layouts layouts(static_cast<std::size_t>(ranks));
@@ -94,7 +94,7 @@ Expected<Layouts> make_layout(LayoutKind kind, std::int64_t seqlen, int ranks,
   }
   return layouts;
 } catch (const std::bad_alloc&) {
-  return Status::out_of_memory(kWhere);
+  return Status::out_of_memory(kMakeLayout);
 }
 
 std::int64_t rows_of(const std::vector<Piece>& pieces) noexcept {

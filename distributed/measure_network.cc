@@ -11,7 +11,7 @@
 namespace regard::distributed {
 namespace {
 
-constexpr const char* kWhere = "measure_network";
+constexpr const char* kMeasureNetwork = "measure_network";
 constexpr const char* kStep = "network: measuring";
 constexpr int kTag = 3;
 constexpr std::size_t kShort = 64, kLong = std::size_t{1} << 20;  // bytes
@@ -80,10 +80,11 @@ Expected<Network> measure_network(Communicator& communicator, const Topology& to
   const int ranks = communicator.size(), rank = communicator.rank();
   const Topology t = topology.ranks == 0 ? Topology{1, ranks} : topology;
   if (t.nodes < 1 || t.ranks < 1 || std::int64_t{t.nodes} * t.ranks != ranks) {
-    return invalid(kWhere, "topology (", t.nodes, "x", t.ranks, ") must have ", ranks, " ranks");
+    return invalid(kMeasureNetwork, "topology (", t.nodes, "x", t.ranks, ") must have ", ranks,
+                   " ranks");
   }
   if (ranks == 1) return Network{};
-  Messages messages(communicator, limits, kWhere);
+  Messages messages(communicator, limits, kMeasureNetwork);
   const auto bytes = static_cast<std::size_t>(
       std::clamp<std::int64_t>(limits.max_bytes, kShort, std::int64_t{kLong}));
   using BothSteps = std::array<Steps, 2>;  // within a node, between nodes
@@ -120,7 +121,7 @@ Expected<Network> measure_network(Communicator& communicator, const Topology& to
   network.source = NetworkSource::kMeasured;
   return network;
 } catch (const std::bad_alloc&) {
-  return Status::out_of_memory(kWhere);
+  return Status::out_of_memory(kMeasureNetwork);
 }
 
 }  // namespace regard::distributed

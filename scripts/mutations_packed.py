@@ -106,7 +106,7 @@ PACKED_MUTATIONS = [
     Mutation("d_bias keeps what it held beyond the longest sequence", PADDED_BACKWARD,
              "clear_beyond(call.request.d_bias,", "clear_beyond(TensorView{},", (PADDING,)),
     Mutation("gradients of padded sequences may overlap", PADDED_BACKWARD,
-             "  if (Status s = check_gradients(inputs, request, *params, kWhere); !s.ok()) return s;\n",
+             "  if (Status s = check_gradients(inputs, request, *params, kPaddedBackward); !s.ok()) return s;\n",
              "", (PADDING,)),
     Mutation("a backward takes another path than its plan", PADDED_BACKWARD,
              "  if (!request.saved.plan.empty()) return planned_path(problem, "

@@ -87,7 +87,7 @@ const Saved& read_saved(PyObject* object) {
   return *saved;
 }
 
-TensorView Buffers::*const kCapturedViews[kMaxCaptured] = {
+TensorView Buffers::*const kSavedCapturedViews[kMaxCaptured] = {
     &Buffers::captured0, &Buffers::captured1, &Buffers::captured2, &Buffers::captured3,
     &Buffers::captured4, &Buffers::captured5, &Buffers::captured6, &Buffers::captured7};
 TensorView GradBuffers::*const kCapturedGradients[kMaxCaptured] = {
@@ -122,7 +122,7 @@ void take_seed(Call& call, const Arguments& arguments, const Saved& saved) {
 void make_captured_gradients(Call& call, Gradients* made) {
   const std::string& text = call.request.options.score_function.text();
   for (int i = 0; i < kMaxCaptured; ++i) {
-    const TensorView& view = call.request.*kCapturedViews[i];
+    const TensorView& view = call.request.*kSavedCapturedViews[i];
     if (!view.present() || text.find(real_element(i)) == std::string::npos) continue;
     npy_intp shape[kMaxRank] = {};
     for (int d = 0; d < view.rank; ++d) shape[d] = view.shape[d];
@@ -217,7 +217,7 @@ nb::object bias_gradient(const Call& call, const Arguments& arguments, const Gra
 nb::object captured_gradients(const Call& call, const Gradients& made) {
   nb::list found;
   for (int i = 0; i < kMaxCaptured; ++i) {
-    const TensorView& view = call.request.*kCapturedViews[i];
+    const TensorView& view = call.request.*kSavedCapturedViews[i];
     if (!view.present()) break;
     found.append(made.d_captured[i].is_valid()
                      ? call.as_callers_kind(made.d_captured[i], view.dtype)
@@ -281,7 +281,7 @@ PyObject* backward_vectorcall(PyObject*, PyObject* const* values, Py_ssize_t pos
   return guarded([&] { return run_backward({values, positional, keywords}); });
 }
 
-PyMethodDef methods[] = {
+PyMethodDef backward_methods[] = {
     {"attention_backward",
      reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(backward_vectorcall)),
      METH_FASTCALL | METH_KEYWORDS, kBackwardDoc},
@@ -290,7 +290,7 @@ PyMethodDef methods[] = {
 }  // namespace
 
 void bind_backward(nb::module_& module) {
-  if (PyModule_AddFunctions(module.ptr(), methods) != 0) throw nb::python_error();
+  if (PyModule_AddFunctions(module.ptr(), backward_methods) != 0) throw nb::python_error();
 }
 
 }  // namespace regard::python

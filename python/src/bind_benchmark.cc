@@ -34,7 +34,7 @@ AttentionGradRequest with_gradients(const AttentionRequest& call) {
 }
 
 /// Signals that came to the thread since; their handlers may raise.
-bool run_signal_handlers(void*) noexcept { return PyErr_CheckSignals() != 0; }
+bool python_is_interrupted(void*) noexcept { return PyErr_CheckSignals() != 0; }
 
 /// A Benchmark that Python's callables are measured for.
 class Measurement {
@@ -82,7 +82,7 @@ class Measurement {
     BenchmarkOptions options;
     options.seconds = seconds;
     options.rounds = rounds;
-    options.poll = run_signal_handlers;
+    options.poll = python_is_interrupted;
     regard::measure(&result_, functions, options);
     if (PyErr_Occurred() != nullptr) throw nb::python_error();
   }

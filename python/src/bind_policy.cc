@@ -87,13 +87,13 @@ Policy policy_from(const nb::dict& fields) {
   return policy;
 }
 
-nb::object names_of(const std::vector<BackendRef>& refs) {
+nb::object backend_names(const std::vector<BackendRef>& refs) {
   nb::list names;
   for (const BackendRef& ref : refs) names.append(to_string(ref).c_str());
   return names;
 }
 
-nb::object python_value(const std::vector<BackendRef>& refs) { return names_of(refs); }
+nb::object python_value(const std::vector<BackendRef>& refs) { return backend_names(refs); }
 nb::object python_value(double value) { return nb::float_(value); }
 nb::object python_value(std::int64_t value) { return nb::int_(value); }
 nb::object python_value(const std::string& value) { return nb::str(value.c_str()); }

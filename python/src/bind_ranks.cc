@@ -37,8 +37,8 @@ struct RankPlan {
 };
 
 /// Tensors, and keywords of attention().
-Arguments arguments_of(const std::vector<std::pair<Arg, nb::object>>& tensors,
-                       const nb::dict& keywords) {
+Arguments rank_arguments(const std::vector<std::pair<Arg, nb::object>>& tensors,
+                         const nb::dict& keywords) {
   Arguments arguments;
   for (const auto& [arg, tensor] : tensors) arguments.value[arg] = tensor.ptr();
   for (const auto& [name, value] : keywords) {
@@ -85,7 +85,7 @@ struct PlanWords {
 
 RankPlan make_plan(const PlanWords& words, const nb::object& q, const nb::object& k,
                    const nb::object& v, bool needs_grad, const nb::dict& keywords) {
-  Call call(arguments_of({{kQ, q}, {kK, k}, {kV, v}}, keywords), Call::Purpose::kExplain);
+  Call call(rank_arguments({{kQ, q}, {kK, k}, {kV, v}}, keywords), Call::Purpose::kExplain);
   call.request.options.needs_grad = needs_grad;
   const Expected<distributed::Plan> made =
       distributed::plan_agreed(words.rank, words.ranks, call.request, words.options);
@@ -189,7 +189,7 @@ nb::object attend(const RankPlan& plan, const nb::object& link, const nb::object
                   const nb::object& k, const nb::object& v, const nb::dict& keywords,
                   const std::optional<nb::list>& activities) {
   RecordedActivities recorded(activities);
-  Arguments arguments = arguments_of({{kQ, q}, {kK, k}, {kV, v}}, keywords);
+  Arguments arguments = rank_arguments({{kQ, q}, {kK, k}, {kV, v}}, keywords);
   arguments.value[kReturnLse] = Py_True;
   Call call(arguments, Call::Purpose::kCompute);
   run_on_ranks(&call, link, [&](Context& context, auto& communicator, const Launch& launch) {
@@ -206,7 +206,7 @@ struct RankGradients {
   nb::object d_q, d_k, d_v, d_sinks;
 };
 
-RankGradients make_gradients(Call* call, PyObject* d_out, PyObject* lse) {
+RankGradients make_rank_gradients(Call* call, PyObject* d_out, PyObject* lse) {
   RankGradients made;
   AttentionGradRequest& r = made.request;
   static_cast<AttentionRequest&>(r) = call->request;
@@ -230,9 +230,9 @@ nb::object attend_backward(const RankPlan& plan, const nb::object& link, const n
                            const std::optional<nb::list>& activities) {
   if (saved.size() != 5) raise_value("saved must be a tuple of q, k, v, out and lse");
   const nb::object q = saved[0], k = saved[1], v = saved[2], out = saved[3], lse = saved[4];
-  Call call(arguments_of({{kQ, q}, {kK, k}, {kV, v}, {kOut, out}}, keywords),
+  Call call(rank_arguments({{kQ, q}, {kK, k}, {kV, v}, {kOut, out}}, keywords),
             Call::Purpose::kBackward);
-  RankGradients made = make_gradients(&call, d_out.ptr(), lse.ptr());
+  RankGradients made = make_rank_gradients(&call, d_out.ptr(), lse.ptr());
   RecordedActivities recorded(activities);
   run_on_ranks(&call, link, [&](Context& context, auto& communicator, const Launch& launch) {
     return distributed::attention_backward(context, communicator, plan.plan, made.request,

@@ -19,7 +19,7 @@ struct LastCall {
   std::shared_ptr<const Selection> refused;  // no backend could run it
   std::vector<std::string> notes;
 };
-thread_local LastCall last;
+thread_local LastCall last_call;
 
 std::string find_layer() {
   try {
@@ -44,15 +44,15 @@ CallScope::~CallScope() { flush_log(); }
 
 void remember_call(PlannedCall planned, const Status& status, std::vector<std::string> notes) {
   if (!planned.params) return;
-  last.planned = std::move(planned);
-  last.refused = status.selection();
-  last.notes = std::move(notes);
+  last_call.planned = std::move(planned);
+  last_call.refused = status.selection();
+  last_call.notes = std::move(notes);
 }
 
 nb::object last_selection() {
-  if (last.refused != nullptr) return python_selection(*last.refused, last.notes);
-  if (last.planned.plan.empty()) return nb::none();
-  return python_selection(last.planned.selection(), last.notes, &last.planned.plan);
+  if (last_call.refused != nullptr) return python_selection(*last_call.refused, last_call.notes);
+  if (last_call.planned.plan.empty()) return nb::none();
+  return python_selection(last_call.planned.selection(), last_call.notes, &last_call.planned.plan);
 }
 
 }  // namespace regard::python

@@ -35,11 +35,11 @@ void make_saved(Saved* self, nb::object stats, nb::object lse, nb::object seed, 
   new (self) Saved(std::move(saved));
 }
 
-nb::object backend_of(const Saved& self) {
+nb::object saved_backend(const Saved& self) {
   return self.backend ? nb::object(nb::str(to_string(*self.backend).c_str())) : nb::none();
 }
 
-nb::object plan_of(const Saved& self) {
+nb::object saved_plan(const Saved& self) {
   if (self.plan.empty()) return nb::none();
   nb::dict fields;
   fields["forward"] = plan_fields(self.plan.kernel());
@@ -54,7 +54,7 @@ nb::tuple reduce(nb::handle object) {
   return nb::make_tuple(
       object.type(),
       nb::make_tuple(lse ? nb::none() : self.stats, lse ? self.stats : nb::none(), self.rng_seed,
-                     self.rng_offset, backend_of(self), self.max_error));
+                     self.rng_offset, saved_backend(self), self.max_error));
 }
 
 }  // namespace
@@ -85,11 +85,13 @@ void bind_saved(nb::module_& module) {
           "seed", [](const Saved& self) { return self.rng_seed; }, "Of dropout.")
       .def_prop_ro(
           "offset", [](const Saved& self) { return self.rng_offset; }, "Of dropout.")
-      .def_prop_ro("backend", &backend_of, "Which backend runs; None: what the policy says then.")
+      .def_prop_ro("backend", &saved_backend,
+                   "Which backend runs; None: what the policy says then.")
       .def_prop_ro(
           "max_error", [](const Saved& self) { return self.max_error; },
           "What the policy of the forward said, which holds for its backward; None: nothing.")
-      .def_prop_ro("plan", &plan_of, "The plans of the forward and the backward; None without one.")
+      .def_prop_ro("plan", &saved_plan,
+                   "The plans of the forward and the backward; None without one.")
       .def("__reduce__", &reduce)
       .def("__repr__", [](const Saved& self) {
         const std::string backend = self.backend ? to_string(*self.backend) : "any";

@@ -32,7 +32,7 @@ FunctionRank rank_of_leaf(FunctionOp op) {
   }
 }
 
-FunctionRank joined(FunctionRank a, FunctionRank b) {
+FunctionRank joined_rank(FunctionRank a, FunctionRank b) {
   if (a == b || b == FunctionRank::kConstant) return a;
   return a == FunctionRank::kConstant ? b : FunctionRank::kFull;
 }
@@ -97,7 +97,7 @@ class Compiler {
     step.rank = rank_of_leaf(step.op);
     if (step.count > 0) step.rank = FunctionRank::kConstant;
     for (int i = 0; i < step.count; ++i) {
-      step.rank = joined(step.rank, steps_[static_cast<std::size_t>(step.args[i])].rank);
+      step.rank = joined_rank(step.rank, steps_[static_cast<std::size_t>(step.args[i])].rank);
     }
     const Key key{static_cast<int>(step.op),
                   static_cast<int>(step.type),
@@ -203,7 +203,7 @@ void assign_registers(OwnedProgram* program) {
   }
 }
 
-void finish(OwnedProgram* program, int result) {
+void finish_program(OwnedProgram* program, int result) {
   FunctionProgram& view = program->view;
   view.result = result;
   sort_by_rank(program);
@@ -252,7 +252,7 @@ void compile_gradient(const NodePtr& root, OwnedProgram* program) {
     program->scatters.push_back(scatter);
     derivatives.push_back(derivative);
   }
-  finish(program, result);
+  finish_program(program, result);
 }
 
 }  // namespace
@@ -264,7 +264,7 @@ const Programs& programs_of(const Expression& expression) {
   std::call_once(data->compiled, [&] {
     auto programs = std::make_unique<Programs>();
     const NodePtr root = as_real(data->root);
-    finish(&programs->value, Compiler(&programs->value.steps).compile(root));
+    finish_program(&programs->value, Compiler(&programs->value.steps).compile(root));
     if (root->type == ValueType::kReal) compile_gradient(root, &programs->gradient);
     data->programs = std::move(programs);
   });

@@ -1,6 +1,7 @@
 """`regard bench`: times of every usable backend, and what ends it."""
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -9,6 +10,8 @@ import unittest
 from _cli import CLI, FAILED, INTERRUPTED, MINILM, NO_BACKEND, SMALL, USAGE, CliTest, environment
 
 ONE = ["--rounds", "1"]
+# The rates of two threads, beside those of one, take three quarters of a short measurement's time.
+ON_ONE = ["--threads", "1", *ONE]
 
 
 class Bench(CliTest):
@@ -17,8 +20,8 @@ class Bench(CliTest):
         return problem, {(r["name"], r["direction"]): r for r in problem["rows"]}
 
     def test_every_usable_backend(self):
-        problem, rows = self.rows(SMALL, *ONE)
-        explained = self.document("explain", SMALL)
+        problem, rows = self.rows(SMALL, *ON_ONE)
+        explained = self.document("explain", SMALL, "--threads", "1")
         self.assertEqual(problem["chosen"], explained["chosen"])
         self.assertEqual(problem["rounds"], 1)
         self.assertIsNone(problem["file"])
@@ -49,7 +52,7 @@ class Bench(CliTest):
     def test_gradients(self):
         for args in ([SMALL + " grad"], [SMALL, "--grad"], [SMALL + " lse grad"], [MINILM, "--grad"]):
             with self.subTest(args=args):
-                _, rows = self.rows(*args, *ONE)
+                _, rows = self.rows(*args, *ON_ONE)
                 for name in ("flash", "efficient", "math"):
                     self.assertGreater(rows[name, "backward"]["seconds"], 0)
                     self.assertEqual(rows[name, "backward"]["operations"],
@@ -65,11 +68,11 @@ class Bench(CliTest):
 
     def test_several_problems(self):
         found = self.document("bench", "b1", "hq2", "sq5", "d8", str(MINILM), "sq7 d8 f16", "sq9 d8",
-                              *ONE)
+                              *ON_ONE)
         self.assertEqual([p["case"].split()[3] for p in found["problems"]],
                          ["sq5", "sq47", "sq7", "sq9"])
         self.assertEqual([bool(p["file"]) for p in found["problems"]], [False, True, False, False])
-        text = self.cli("bench", "sq7 d8", "sq9 d8", *ONE).stdout
+        text = self.cli("bench", "sq7 d8", "sq9 d8", *ON_ONE).stdout
         self.assertEqual(text.count("machine  "), 2)
 
     def test_policies_threads_and_instruction_sets(self):
@@ -81,9 +84,9 @@ class Bench(CliTest):
         self.assertEqual(rows["math", "forward"]["kernel"], "math_scalar_f32")
 
     def test_rounds_and_seconds(self):
-        problem, _ = self.rows(SMALL, "--rounds", "4")
+        problem, _ = self.rows(SMALL, "--threads", "1", "--rounds", "4")
         self.assertEqual(problem["rounds"], 4)
-        problem, _ = self.rows(SMALL, "--seconds", "0.001")
+        problem, _ = self.rows(SMALL, "--threads", "1", "--seconds", "0.001")
         self.assertEqual(problem["rounds"], 3)
 
     def test_bad_lines(self):
@@ -94,7 +97,7 @@ class Bench(CliTest):
             self.refused("bench", SMALL, "--seconds", seconds, names=["--seconds", seconds])
         self.refused("bench", SMALL + " device=sm90", *ONE, names=["device"])
         self.cli("bench", SMALL, "--backend", "cudnn", *ONE, code=NO_BACKEND)
-        found = self.document("bench", "sq5 d8", SMALL + " colour", *ONE, code=USAGE)
+        found = self.document("bench", "sq5 d8", SMALL + " colour", *ON_ONE, code=USAGE)
         self.assertEqual(len(found["problems"]), 1)
 
     def test_memory_that_cannot_be_had(self):
@@ -102,11 +105,19 @@ class Bench(CliTest):
 
 
 class Interrupt(CliTest):
+    @staticmethod
+    def processor_seconds(process):
+        with open(f"/proc/{process.pid}/stat") as stat:
+            user, system = stat.read().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
     def interrupted(self, *args):
         """Output and seconds after SIGINT of a measurement that would go on."""
-        process = subprocess.Popen([CLI, "bench", *args, "--seconds", "600"], env=environment(),
+        process = subprocess.Popen([CLI, "bench", *args, "--threads", "2", "--seconds", "600"], env=environment(),
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        time.sleep(8)  # tensors are made and rates measured
+        # Two threads have made tensors and measured rates in half of that, however busy the machine.
+        while process.poll() is None and self.processor_seconds(process) < 2:
+            time.sleep(0.05)
         self.assertIsNone(process.poll(), "it has not ended by itself")
         start = time.monotonic()
         process.send_signal(signal.SIGINT)

@@ -382,14 +382,19 @@ namespace {
 /// ("Numerical behavior of NVIDIA tensor cores", Fasi, Higham, Mikaitis, Pranesh 2021, found
 /// that or better in three devices).
 float sum_as_tensor_cores(const std::array<double, 9>& terms) {
-  double largest = 0.0, sum = 0.0;
-  for (const double term : terms) largest = std::max(largest, std::abs(term));
-  if (!std::isfinite(largest) || largest == 0.0) {
-    for (const double term : terms) sum += term;
-    return static_cast<float>(sum);
+  double largest = 0.0, sum = 0.0, untruncated = 0.0;
+  for (const double term : terms) {
+    largest = std::max(largest, std::abs(term));
+    untruncated += term;
   }
+  // Infinities and NaN, which std::max leaves out.
+  if (!std::isfinite(untruncated) || largest == 0.0) return static_cast<float>(untruncated);
   const double unit = std::ldexp(1.0, std::ilogb(largest) - 24);
-  for (const double term : terms) sum += std::trunc(term / unit) * unit;
+  const double per_unit = 1.0 / unit;  // exact, as its products: both are powers of two
+  // A term has fewer than 2^25 units. Without SSE4.1 std::trunc is a call, nine for each sum.
+  for (const double term : terms) {
+    sum += static_cast<double>(static_cast<std::int64_t>(term * per_unit)) * unit;
+  }
   const auto nearest = static_cast<float>(sum);
   const bool is_beyond = std::abs(static_cast<double>(nearest)) > std::abs(sum);
   return is_beyond ? std::nextafter(nearest, 0.0f) : nearest;
@@ -404,22 +409,30 @@ void HostBlock::multiply_by(float (*widen)(std::uint16_t), const std::uint32_t (
     return low | static_cast<std::uint64_t>(high) << 32;
   };
   const int slot = send({{two(a[0], a[1]), two(a[2], a[3]), two(b[0], b[1])}}, where);
-  // Element `index` (of a pair) of word `word` of a lane.
-  const auto element = [&](int lane, int word, int index) {
-    const std::uint64_t words = sent_by(lane, slot).word[word / 2];
-    return widen(static_cast<std::uint16_t>(words >> (32 * (word % 2) + 16 * index)));
-  };
   const int lane = thread_ % cuda::kWarp;
+  // What this lane multiplies, each element widened once: two rows, eight apart, and two columns.
+  // Four lanes share a row, or a column, and hold two neighbours each.
+  float left[2][16], right[2][16];
+  for (int holder = 0; holder < 4; ++holder) {
+    const Sent row = sent_by(lane / 4 * 4 + holder, slot);
+    for (int x = 0; x < 2; ++x) {
+      const Sent column = sent_by((lane % 4 * 2 + x) * 4 + holder, slot);
+      for (int half = 0; half < 2; ++half) {
+        for (int index = 0; index < 2; ++index) {
+          const int k = 8 * half + 2 * holder + index, shift = 16 * index;
+          left[x][k] = widen(static_cast<std::uint16_t>(row.word[half] >> (32 * x + shift)));
+          right[x][k] = widen(static_cast<std::uint16_t>(column.word[2] >> (32 * half + shift)));
+        }
+      }
+    }
+  }
   for (int x = 0; x < 4; ++x) {
-    const int row = lane / 4 + x / 2 * 8, column = lane % 4 * 2 + x % 2;
     for (int half = 0; half < 2; ++half) {
       std::array<double, 9> terms{};
       terms[8] = static_cast<double>(c[x]);
       for (int k = 0; k < 8; ++k) {
-        const int holder = k / 2;  // of the four lanes that share a row, or a column
-        const float left = element(row % 8 * 4 + holder, row / 8 + half * 2, k % 2);
-        const float right = element(column * 4 + holder, 4 + half, k % 2);
-        terms[static_cast<std::size_t>(k)] = static_cast<double>(left) * static_cast<double>(right);
+        terms[static_cast<std::size_t>(k)] = static_cast<double>(left[x / 2][8 * half + k]) *
+                                             static_cast<double>(right[x % 2][8 * half + k]);
       }
       c[x] = sum_as_tensor_cores(terms);
     }

@@ -21,7 +21,7 @@ namespace {
 std::int64_t ceil_div(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
 
 /// false where the product does not fit.
-bool multiply(std::int64_t factor, std::int64_t* product) {
+bool multiply_checked(std::int64_t factor, std::int64_t* product) {
   return !__builtin_mul_overflow(*product, factor, product);
 }
 
@@ -55,13 +55,14 @@ Expected<KvCache> KvCache::make(std::int64_t layers, std::int64_t heads_kv, std:
   bool fits = options.sequences <= kMax && options.capacity <= kMax && options.page_size <= kMax;
   const std::int64_t pages =
       options.page_size == 0 || !fits ? 1 : ceil_div(options.capacity, options.page_size);
-  fits = fits && multiply(pages, &cache.entries_) && cache.entries_ <= kMax;
+  fits = fits && multiply_checked(pages, &cache.entries_) && cache.entries_ <= kMax;
   std::int64_t rows = cache.entries_;
-  fits = fits && multiply(heads_kv, &rows) && multiply(cache.rows_of_entry(), &rows);
+  fits =
+      fits && multiply_checked(heads_kv, &rows) && multiply_checked(cache.rows_of_entry(), &rows);
   std::int64_t bytes = rows;
-  fits = fits && multiply(cache.row_code_bytes(), &bytes);
+  fits = fits && multiply_checked(cache.row_code_bytes(), &bytes);
   std::int64_t scale_bytes = rows;
-  fits = fits && multiply(sizeof(float), &scale_bytes);
+  fits = fits && multiply_checked(sizeof(float), &scale_bytes);
   const auto too_large = [&] {
     return Status(StatusCode::kOutOfMemory,
                   "[cache] no memory for " + std::to_string(options.sequences) + " sequences of " +

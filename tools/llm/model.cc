@@ -20,7 +20,7 @@ void reserve_elements(std::vector<T>* memory, std::int64_t elements) {
   }
 }
 
-Status refused(const std::string& message) {
+Status refused_forward(const std::string& message) {
   return Status(regard::StatusCode::kInvalidArgument, "[forward] " + message);
 }
 
@@ -94,16 +94,16 @@ void Model::embed(std::span<const std::int32_t> tokens) {
 Status Model::check_step(std::span<const std::int32_t> tokens,
                          std::span<const std::int32_t> sequences, const KvCache& cache) const {
   if (sequences.empty() || tokens.empty() || tokens.size() % sequences.size() != 0) {
-    return refused(std::to_string(tokens.size()) + " tokens of " +
-                   std::to_string(sequences.size()) +
-                   " sequences, expected as many of each and at least one");
+    return refused_forward(std::to_string(tokens.size()) + " tokens of " +
+                           std::to_string(sequences.size()) +
+                           " sequences, expected as many of each and at least one");
   }
   const auto rows = static_cast<std::int64_t>(tokens.size() / sequences.size());
   for (const std::int32_t sequence : sequences) {
     if (rows <= cache.capacity() - cache.length(sequence)) continue;
-    return refused(std::to_string(rows) + " tokens for a sequence of " +
-                   std::to_string(cache.length(sequence)) + ", expected at most the capacity, " +
-                   std::to_string(cache.capacity()));
+    return refused_forward(std::to_string(rows) + " tokens for a sequence of " +
+                           std::to_string(cache.length(sequence)) +
+                           ", expected at most the capacity, " + std::to_string(cache.capacity()));
   }
   return check_tokens(tokens);
 }
@@ -111,8 +111,8 @@ Status Model::check_step(std::span<const std::int32_t> tokens,
 Status Model::check_tokens(std::span<const std::int32_t> tokens) const {
   for (const std::int32_t token : tokens) {
     if (token >= 0 && token < config_.vocab) continue;
-    return refused("token (" + std::to_string(token) + ") must be 0 to " +
-                   std::to_string(config_.vocab - 1));
+    return refused_forward("token (" + std::to_string(token) + ") must be 0 to " +
+                           std::to_string(config_.vocab - 1));
   }
   return Status();
 }

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::int64_t kMaxThreads = 1024;
 constexpr std::int64_t kMaxPageSize = 1024;
-constexpr std::int64_t kMaxTokens = std::int64_t{1} << 24;
+constexpr std::int64_t kMaxTokensOption = std::int64_t{1} << 24;
 
 void add_model_options(CLI::App& app, Options* o) {
   app.add_option("--checkpoint", o->checkpoint,
@@ -31,7 +31,7 @@ void add_model_options(CLI::App& app, Options* o) {
       ->capture_default_str();
   app.add_option("--max-seq-length", o->max_seq_length,
                  "positions of a sequence, answer included [the model's context]")
-      ->check(CLI::Range(std::int64_t{1}, kMaxTokens));
+      ->check(CLI::Range(std::int64_t{1}, kMaxTokensOption));
   app.add_flag("--explain", o->explain, "what attention runs on in each phase, and why");
   app.add_flag("--profile", o->profile, "time by operation");
   app.add_flag("--json", o->json, "one JSON document on standard output");
@@ -39,7 +39,7 @@ void add_model_options(CLI::App& app, Options* o) {
 
 void add_sampling(CLI::App& app, Options* o) {
   app.add_option("--max-new-tokens", o->generate.max_new_tokens, "of each answer")
-      ->check(CLI::Range(std::int64_t{1}, kMaxTokens))
+      ->check(CLI::Range(std::int64_t{1}, kMaxTokensOption))
       ->capture_default_str();
   app.add_option("--temperature", o->generate.sampling.temperature,
                  "0 takes the most probable token")
@@ -47,7 +47,7 @@ void add_sampling(CLI::App& app, Options* o) {
       ->capture_default_str();
   app.add_option("--top-k", o->generate.sampling.top_k,
                  "tokens that may be drawn, the most probable; 0: all")
-      ->check(CLI::Range(std::int64_t{0}, kMaxTokens))
+      ->check(CLI::Range(std::int64_t{0}, kMaxTokensOption))
       ->capture_default_str();
   app.add_option("--seed", o->generate.sampling.seed, "of the draws")->capture_default_str();
   app.add_option("--prompt-lookup", o->generate.prompt_lookup,
@@ -85,10 +85,10 @@ void add_eval(CLI::App& app, Options* o) {
   add_model_options(app, o);
   app.add_option("file", o->file, "UTF-8 text")->required();
   app.add_option("--limit", o->limit, "windows of the text; 0: all")
-      ->check(CLI::Range(std::int64_t{0}, kMaxTokens))
+      ->check(CLI::Range(std::int64_t{0}, kMaxTokensOption))
       ->capture_default_str();
   app.add_option("--window", o->window, "tokens that are scored together")
-      ->check(CLI::Range(std::int64_t{2}, kMaxTokens))
+      ->check(CLI::Range(std::int64_t{2}, kMaxTokensOption))
       ->capture_default_str();
   app.add_flag("--compare", o->compare,
                "the divergence of the distributions from those of f32 weights and cache, too");

@@ -12,7 +12,7 @@ using regard::Expected;
 using regard::Status;
 using regard::StatusCode;
 
-Status refused(const std::string& message) {
+Status refused_generate(const std::string& message) {
   return Status(StatusCode::kInvalidArgument, "[generate] " + message);
 }
 
@@ -47,17 +47,18 @@ Expected<Generation> generate_over_ranks(RankSequence& sequence,
                                          std::span<const std::int32_t> prompt,
                                          const GenerateOptions& options, const OnToken& on_token) {
   if (options.samples != 1) {
-    return refused("samples (" + std::to_string(options.samples) + ") must be 1 over ranks");
+    return refused_generate("samples (" + std::to_string(options.samples) +
+                            ") must be 1 over ranks");
   }
   if (options.prompt_lookup != 0) {
-    return refused("prompt_lookup (" + std::to_string(options.prompt_lookup) +
-                   ") must be 0 over ranks");
+    return refused_generate("prompt_lookup (" + std::to_string(options.prompt_lookup) +
+                            ") must be 0 over ranks");
   }
   if (options.max_new_tokens < 1) {
-    return refused("max_new_tokens (" + std::to_string(options.max_new_tokens) +
-                   ") must be at least 1");
+    return refused_generate("max_new_tokens (" + std::to_string(options.max_new_tokens) +
+                            ") must be at least 1");
   }
-  if (prompt.empty()) return refused("the prompt has no token, expected at least one");
+  if (prompt.empty()) return refused_generate("the prompt has no token, expected at least one");
   if (Status s = require_room(prompt, sequence.capacity()); !s.ok()) return s;
   Generation made;
   made.prompt_tokens = static_cast<std::int64_t>(prompt.size());

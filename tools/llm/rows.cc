@@ -27,7 +27,7 @@ void store(const float* from, std::int64_t count, Dtype dtype, void* to, std::in
   }
 }
 
-void load(const void* from, std::int64_t at, std::int64_t count, Dtype dtype, float* to) {
+void load_row(const void* from, std::int64_t at, std::int64_t count, Dtype dtype, float* to) {
   if (dtype == Dtype::kF32) {
     std::copy_n(static_cast<const float*>(from) + at, count, to);
     return;
@@ -111,7 +111,7 @@ void convert_rows(const RowsView& from, const RowsView& to, std::int64_t rows, s
     std::vector<float> row(static_cast<std::size_t>(width));
 #pragma omp for
     for (std::int64_t r = 0; r < rows; ++r) {
-      load(from.data, r * from.stride, width, from.dtype, row.data());
+      load_row(from.data, r * from.stride, width, from.dtype, row.data());
       store(row.data(), width, to.dtype, to.data, r * to.stride);
     }
   }

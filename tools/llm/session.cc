@@ -17,15 +17,18 @@ using regard::Expected;
 using regard::Status;
 using regard::StatusCode;
 
-Status refused(const std::string& message) { return Status(StatusCode::kInvalidArgument, message); }
+Status refused_session(const std::string& message) {
+  return Status(StatusCode::kInvalidArgument, message);
+}
 
 Expected<regard::Policy> policy_of(const std::string& backend) {
   regard::Policy policy;
   if (backend == "auto") return policy;
   auto parsed = regard::parse_backend(backend);
   if (!parsed) {
-    return refused("--attention-backend (" + backend +
-                   ") must be math, flash_attention, efficient_attention, cudnn_attention or auto");
+    return refused_session(
+        "--attention-backend (" + backend +
+        ") must be math, flash_attention, efficient_attention, cudnn_attention or auto");
   }
   policy.only = {*parsed};
   return policy;
@@ -35,7 +38,7 @@ Expected<Dtype> weights_of(const std::string& dtype) {
   const bool has_bf16 = MatrixEngine().has_bf16();
   if (dtype == "auto") return has_bf16 ? Dtype::kBf16 : Dtype::kF32;
   if (dtype == "bf16" && !has_bf16) {
-    return refused("--dtype (bf16) needs AVX-512, which this CPU lacks; use f32");
+    return refused_session("--dtype (bf16) needs AVX-512, which this CPU lacks; use f32");
   }
   return dtype == "bf16" ? Dtype::kBf16 : Dtype::kF32;
 }
@@ -79,12 +82,13 @@ Expected<Session> open_session(const Options& options) {
   if (!model) return model.status();
   const std::int64_t context = model->config().context;
   if (options.max_seq_length > context) {
-    return refused("--max-seq-length (" + std::to_string(options.max_seq_length) +
-                   ") must be at most the model's context, " + std::to_string(context));
+    return refused_session("--max-seq-length (" + std::to_string(options.max_seq_length) +
+                           ") must be at most the model's context, " + std::to_string(context));
   }
   if (tokenizer->vocab_size() != model->config().vocab) {
-    return refused("tokenizer.ggml.tokens has " + std::to_string(tokenizer->vocab_size()) +
-                   " tokens, and token_embd.weight " + std::to_string(model->config().vocab));
+    return refused_session("tokenizer.ggml.tokens has " + std::to_string(tokenizer->vocab_size()) +
+                           " tokens, and token_embd.weight " +
+                           std::to_string(model->config().vocab));
   }
   return Session{*std::move(file),
                  *std::move(tokenizer),
@@ -120,8 +124,8 @@ Expected<std::string> find_model(const std::string& checkpoint) {
   if (checkpoint.empty()) {
     const std::vector<std::string> names = list_models();
     if (names.size() == 1) return directory + "/" + names[0];
-    return refused("--checkpoint is needed: " + directory + " has " + std::to_string(names.size()) +
-                   " GGUF files");
+    return refused_session("--checkpoint is needed: " + directory + " has " +
+                           std::to_string(names.size()) + " GGUF files");
   }
   std::error_code error;
   for (const std::string& path :
@@ -129,7 +133,8 @@ Expected<std::string> find_model(const std::string& checkpoint) {
     // A directory may have a model's name.
     if (fs::exists(path, error) && !fs::is_directory(path, error)) return path;
   }
-  return refused("--checkpoint (" + checkpoint + ") is neither a file nor a name in " + directory);
+  return refused_session("--checkpoint (" + checkpoint + ") is neither a file nor a name in " +
+                         directory);
 }
 
 }  // namespace llm

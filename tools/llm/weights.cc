@@ -13,7 +13,7 @@ using regard::Expected;
 using regard::Status;
 using regard::StatusCode;
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
+std::string dims_text(const std::vector<std::int64_t>& shape) {
   std::string text = "[";
   for (const std::int64_t extent : shape) {
     text += (text.size() > 1 ? "," : "") + std::to_string(extent);
@@ -32,12 +32,12 @@ class TensorReader {
     const GgufTensor* const tensor = file_.find(name);
     if (tensor == nullptr) {
       return Status(StatusCode::kInvalidArgument,
-                    "[model] tensor " + name + " is missing, expected " + shape_text(shape));
+                    "[model] tensor " + name + " is missing, expected " + dims_text(shape));
     }
     if (tensor->shape != shape) {
       return Status(StatusCode::kInvalidArgument, "[model] shape of tensor " + name + " (" +
-                                                      shape_text(tensor->shape) + ") must be " +
-                                                      shape_text(shape));
+                                                      dims_text(tensor->shape) + ") must be " +
+                                                      dims_text(shape));
     }
     taken_.insert(name);
     return tensor;

@@ -33,7 +33,7 @@ struct CheckOptions {
   std::string min_pairs;
 };
 
-Status invalid(const std::string& message) {
+Status invalid_check(const std::string& message) {
   return Status(StatusCode::kInvalidArgument, "[check] " + message);
 }
 
@@ -188,7 +188,7 @@ Expected<RandomFlags> random_flags(const CheckOptions& options) {
       {"--assume-finite", common.assume_finite},
       {"--self-check", !common.self_check.empty()}};
   for (const auto& [name, given] : meaningless) {
-    if (given) return invalid(fmt::format("{} has no meaning with --random", name));
+    if (given) return invalid_check(fmt::format("{} has no meaning with --random", name));
   }
   return flags;
 }
@@ -283,11 +283,11 @@ int check_random(Output& output, const CheckOptions& options) {
 int check(Output& output, const CheckOptions& options) {
   const bool random = !options.random.empty();
   if (random != options.words.empty()) {
-    return output.fail(invalid("expected either the words of a case or --random N"));
+    return output.fail(invalid_check("expected either the words of a case or --random N"));
   }
   if (random) return check_random(output, options);
   if (!options.seed.empty() || !options.min_pairs.empty()) {
-    return output.fail(invalid("--seed and --min-pairs need --random; a case has seed=N"));
+    return output.fail(invalid_check("--seed and --min-pairs need --random; a case has seed=N"));
   }
   return check_case(output, options);
 }

@@ -32,7 +32,7 @@ struct DiffOptions {
   std::string a, b;
 };
 
-Json json_of(const std::vector<FrozenDifference>& differences) {
+Json differences_json(const std::vector<FrozenDifference>& differences) {
   Json list = Json::array();
   for (const FrozenDifference& d : differences) {
     list.push_back({{"cause", to_string(d.cause)}, {"what", d.what}, {"a", d.a}, {"b", d.b}});
@@ -112,7 +112,7 @@ int show_differences(Output& output, const DiffOptions& options) {
   const Expected<FrozenDecisions> b = read_frozen(options.b);
   if (!b) return output.fail(b.status());
   const std::vector<FrozenDifference> differences = diff(*a, *b);
-  output.document()["differences"] = json_of(differences);
+  output.document()["differences"] = differences_json(differences);
   output.print(differences.empty() ? "no difference\n" : to_string(differences));
   return differences.empty() ? kExitOk : kExitFailed;
 }

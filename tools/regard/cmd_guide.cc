@@ -29,7 +29,7 @@ struct GuideFlags {
   bool quick = false;
 };
 
-Status invalid(const std::string& message) {
+Status invalid_guide(const std::string& message) {
   return Status(StatusCode::kInvalidArgument, "[guide] " + message);
 }
 
@@ -38,7 +38,7 @@ Expected<std::vector<Case>> cases_of(const std::vector<std::string>& words) {
   std::vector<Case> cases;
   for (const ProblemWords& problem : split_problems(words)) {
     if (problem.is_file) {
-      return invalid(printable(problem.text) + ": expected the words of a case, not a file");
+      return invalid_guide(printable(problem.text) + ": expected the words of a case, not a file");
     }
     Expected<Case> c = parse_case(problem.text);
     if (!c) return c.status();
@@ -57,7 +57,7 @@ class GuideVerb {
   int run() {
     // Before some minutes are spent.
     if (const std::string why = files::why_not_writable(flags_.output); !why.empty()) {
-      return output_.fail(invalid("output " + printable(flags_.output) + ": " + why));
+      return output_.fail(invalid_guide("output " + printable(flags_.output) + ": " + why));
     }
     guide::MeasureOptions options;
     options.quick = flags_.quick;

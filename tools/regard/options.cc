@@ -17,7 +17,7 @@ using safetensors::quote;
 
 constexpr std::int64_t kMaxThreads = 1024;  // as REGARD_NUM_THREADS
 
-Status invalid(const std::string& message) {
+Status invalid_option(const std::string& message) {
   return Status(StatusCode::kInvalidArgument, "[regard] " + message);
 }
 
@@ -29,7 +29,7 @@ Expected<std::vector<BackendRef>> parse_backends(const std::vector<std::string>&
     while (begin <= list.size()) {
       const std::size_t end = std::min(list.find(',', begin), list.size());
       Expected<BackendRef> ref = parse_backend(list.substr(begin, end - begin));
-      if (!ref) return invalid(fmt::format("{}: {}", flag, ref.status().message()));
+      if (!ref) return invalid_option(fmt::format("{}: {}", flag, ref.status().message()));
       if (std::find(refs.begin(), refs.end(), *ref) == refs.end()) refs.push_back(*ref);
       begin = end + 1;
     }
@@ -42,14 +42,14 @@ Expected<double> parse_max_error(const std::string& text) {
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = result.ec == std::errc() && result.ptr == text.data() + text.size();
   if (whole && std::isfinite(value) && value >= 0.0) return value;
-  return invalid("--max-error " + quote(text) + ": expected a finite number of at least 0");
+  return invalid_option("--max-error " + quote(text) + ": expected a finite number of at least 0");
 }
 
 Expected<OnFallback> parse_on_fallback(const std::string& text) {
   for (const OnFallback value : {OnFallback::kAllow, OnFallback::kWarn, OnFallback::kError}) {
     if (text == to_string(value)) return value;
   }
-  return invalid("--on-fallback " + quote(text) + ": expected allow, warn or error");
+  return invalid_option("--on-fallback " + quote(text) + ": expected allow, warn or error");
 }
 
 }  // namespace
@@ -116,7 +116,7 @@ Expected<Policy> policy_of(const CommonOptions& o) {
   }
   if (!o.require.empty()) {
     Expected<Determinism> value = parse_determinism(o.require);
-    if (!value) return invalid("--require: " + value.status().message());
+    if (!value) return invalid_option("--require: " + value.status().message());
     policy.require = *value;
   }
   if (!o.on_fallback.empty()) {
@@ -144,18 +144,20 @@ Expected<Env> env_of(const CommonOptions& o, const Case& c, bool must_run) {
   }
   if (!o.isa.empty()) {
     Expected<Isa> isa = parse_isa(o.isa);
-    if (!isa) return invalid("--isa: " + isa.status().message());
+    if (!isa) return invalid_option("--isa: " + isa.status().message());
     env.isa = *isa;
   }
   if (must_run && c.params.device.type != DeviceType::kCpu) {
-    return invalid(fmt::format("device {}: tensors lie on the cpu; only explain describes others",
-                               to_string(c.params.device.type)));
+    return invalid_option(
+        fmt::format("device {}: tensors lie on the cpu; only explain describes others",
+                    to_string(c.params.device.type)));
   }
   const Isa available = env.isa_available;
   env = apply_overrides(env, c);
   if (must_run && !available.includes(env.isa)) {
-    return invalid(fmt::format("isa {}: this CPU has {}; only explain describes other machines",
-                               to_string(env.isa), to_string(available)));
+    return invalid_option(
+        fmt::format("isa {}: this CPU has {}; only explain describes other machines",
+                    to_string(env.isa), to_string(available)));
   }
   return env;
 }
@@ -166,7 +168,7 @@ Expected<std::int64_t> parse_whole(const std::string& text, const std::string& w
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = result.ec == std::errc() && result.ptr == text.data() + text.size();
   if (whole && value >= min && value <= max) return value;
-  return invalid(
+  return invalid_option(
       fmt::format("{} {}: expected a whole number from {} to {}", what, quote(text), min, max));
 }
 
@@ -176,14 +178,14 @@ Expected<double> parse_seconds(const std::string& text, const char* flag) {
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = result.ec == std::errc() && result.ptr == text.data() + text.size();
   if (whole && value > 0.0 && value <= kDay) return value;
-  return invalid(
+  return invalid_option(
       fmt::format("{} {}: expected a number of seconds above 0, at most 86400", flag, quote(text)));
 }
 
 Expected<std::int64_t> parse_bytes(const std::string& text) {
   const auto bad = [&] {
-    return invalid("--max-workspace " + quote(text) +
-                   ": expected a number of bytes, with K, M or G for powers of 1024");
+    return invalid_option("--max-workspace " + quote(text) +
+                          ": expected a number of bytes, with K, M or G for powers of 1024");
   };
   std::string digits = text;
   int shift = 0;

@@ -12,7 +12,7 @@ namespace {
 
 using safetensors::quote;
 
-Status invalid(const std::string& message) {
+Status invalid_run(const std::string& message) {
   return Status(StatusCode::kInvalidArgument, "[run] " + message);
 }
 
@@ -32,14 +32,15 @@ Status bind_tensors(RunInput& input) {
     const safetensors::TensorEntry* entry = contents.find(spec.name);
     if (entry == nullptr) {
       if (!spec.required) continue;
-      return invalid(fmt::format("the file has no tensor '{}', expected q, k and v", spec.name));
+      return invalid_run(
+          fmt::format("the file has no tensor '{}', expected q, k and v", spec.name));
     }
     Expected<TensorView> view = safetensors::view_of(*entry);
     if (!view) return view.status();
     const bool has_rows = spec.layout != nullptr;
     if (has_rows && view->rank != kMaxRank) {
-      return invalid(fmt::format("tensor '{}' is {}, expected rank 4: [B,{}]", spec.name,
-                                 to_string(*view), input.bshd ? "S,H,D" : "H,S,D"));
+      return invalid_run(fmt::format("tensor '{}' is {}, expected rank 4: [B,{}]", spec.name,
+                                     to_string(*view), input.bshd ? "S,H,D" : "H,S,D"));
     }
     input.request.*spec.buffer = has_rows && input.bshd ? exchange_heads_and_rows(*view) : *view;
   }
@@ -109,7 +110,7 @@ Status check_words(const Case& words, const AttentionParams& tensors) {
   AttentionParams said = words.params;
   said.features.set(Feature::kLse);  // always written
   const std::string difference = feature_difference(said.features, tensors.features);
-  if (!difference.empty()) return invalid(difference);
+  if (!difference.empty()) return invalid_run(difference);
   for (const TensorLayout& layout : kTensorLayouts) {  // of the mapping, not a choice
     said.*layout.align_log2 = tensors.*layout.align_log2;
   }
@@ -117,15 +118,15 @@ Status check_words(const Case& words, const AttentionParams& tensors) {
   const Json b = Json::parse(to_json(tensors));
   for (const auto& [name, value] : a.items()) {
     if (value == b.at(name)) continue;
-    return invalid(fmt::format("an option says {} {}, the file's tensors {}", name, value.dump(),
-                               b.at(name).dump()));
+    return invalid_run(fmt::format("an option says {} {}, the file's tensors {}", name,
+                                   value.dump(), b.at(name).dump()));
   }
   const DataSpec& data = words.data;
   if (data.kind == DataKind::kNormal && !data.poison && data.seqlens_q.empty() &&
       data.seqlens_kv.empty()) {
     return {};
   }
-  return invalid(
+  return invalid_run(
       "an option says what tensors hold (data, poison, lens_q or lens_kv), but that is "
       "the file's");
 }
@@ -202,7 +203,7 @@ Expected<RunInput> load_input(const std::string& path, const std::string& words,
   if (!whole) return whole.status();
   if (Status status = check_words(input.c, *whole); !status) return status;
   if (grad && !whole->features.has(Feature::kNeedsGrad)) {
-    return invalid("--option grad=0 and --grad contradict each other; remove one");
+    return invalid_run("--option grad=0 and --grad contradict each other; remove one");
   }
   input.c.params = *whole;
   return input;

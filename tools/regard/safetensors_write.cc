@@ -12,7 +12,7 @@ namespace {
 
 using files::PendingFile;
 
-Status invalid(const std::string& message) {
+Status cannot_be_written(const std::string& message) {
   return Status(StatusCode::kInvalidArgument, "[safetensors] " + message);
 }
 
@@ -21,8 +21,8 @@ Expected<std::int64_t> bytes_of(const TensorToWrite& tensor) {
   bool empty = false;
   for (const std::int64_t extent : tensor.shape) {
     if (extent < 0) {
-      return invalid("tensor " + quote(tensor.name) + " has the extent " + std::to_string(extent) +
-                     ", expected at least 0");
+      return cannot_be_written("tensor " + quote(tensor.name) + " has the extent " +
+                               std::to_string(extent) + ", expected at least 0");
     }
     empty = empty || extent == 0;
     if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(extent, 1), &bytes)) {
@@ -48,7 +48,7 @@ Expected<std::string> metadata_json(const Metadata& metadata) {
   bool first = true;
   for (const auto& [key, value] : metadata) {
     if (!is_utf8(key) || !is_utf8(value)) {
-      return invalid("the metadata of " + quote(key) + " is not UTF-8");
+      return cannot_be_written("the metadata of " + quote(key) + " is not UTF-8");
     }
     if (!first) json += ',';
     first = false;
@@ -110,9 +110,10 @@ Expected<EncodedHeader> encode_header(std::span<const TensorToWrite> tensors,
   std::set<std::string_view> seen{kMetadataKey};
   for (const std::size_t i : out.order) {
     const TensorToWrite& tensor = tensors[i];
-    if (!is_utf8(tensor.name)) return invalid("the name " + quote(tensor.name) + " is not UTF-8");
+    if (!is_utf8(tensor.name))
+      return cannot_be_written("the name " + quote(tensor.name) + " is not UTF-8");
     if (!seen.insert(tensor.name).second) {
-      return invalid("the name " + quote(tensor.name) + " is taken");
+      return cannot_be_written("the name " + quote(tensor.name) + " is taken");
     }
     Expected<std::int64_t> bytes = bytes_of(tensor);
     if (!bytes) return bytes.status();
@@ -126,8 +127,8 @@ Expected<EncodedHeader> encode_header(std::span<const TensorToWrite> tensors,
   json += '}';
   json.append((8 - json.size() % 8) % 8, ' ');
   if (json.size() > static_cast<std::size_t>(kMaxHeaderBytes)) {
-    return invalid("the header would have " + std::to_string(json.size()) +
-                   " bytes, expected at most " + std::to_string(kMaxHeaderBytes));
+    return cannot_be_written("the header would have " + std::to_string(json.size()) +
+                             " bytes, expected at most " + std::to_string(kMaxHeaderBytes));
   }
   for (int i = 0; i < 8; ++i) {
     out.bytes += static_cast<char>((static_cast<std::uint64_t>(json.size()) >> (8 * i)) & 0xff);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +20,7 @@
 #include "tools/regard/interrupt.h"
 #include "tools/regard/problem_words.h"
 #include "tools/regard/recorded_cases.h"
+#include "tools/regard/timing.h"
 
 namespace regard::cli {
 namespace {
@@ -28,10 +28,6 @@ namespace {
 constexpr double kSteady = 1.1;  // of the reference: beyond it the machine's speed has changed
 constexpr double kWorthwhile =
     0.95;  // a rule's backend takes at most so much of the default's time
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 /// Of one type. Each kind that the cost model distinguishes has kMinObservations problems and more
 /// also with --quick.

@@ -21,7 +21,7 @@ namespace regard::cli {
 namespace {
 
 /// "" where there is no such file.
-Expected<std::string> read_text(const std::string& path) {
+Expected<std::string> read_entry(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return std::string();
   constexpr std::uintmax_t kMaxBytes = 1 << 20;
@@ -68,7 +68,7 @@ std::vector<TuningTable::Time> TuningStore::find(const std::string& words,
     dropped->push_back(std::filesystem::path(path).filename().string() + ": " + reason);
     return std::vector<TuningTable::Time>();
   };
-  const Expected<std::string> text = read_text(path);
+  const Expected<std::string> text = read_entry(path);
   if (!text) return drop(text.status().message());
   if (text->empty() && !std::filesystem::exists(path)) return {};
   if (!text->starts_with("regard-tuning 1\nlines ")) return drop("it is no whole entry");

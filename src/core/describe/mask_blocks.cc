@@ -183,7 +183,7 @@ class HeadBlocks {
   bool any_ = false, every_ = true;  // of a block's elements so far
 };
 
-constexpr TensorView Buffers::*kCaptured[] = {
+constexpr TensorView Buffers::*kCapturedBuffers[] = {
     &Buffers::captured0, &Buffers::captured1, &Buffers::captured2, &Buffers::captured3,
     &Buffers::captured4, &Buffers::captured5, &Buffers::captured6, &Buffers::captured7};
 
@@ -192,13 +192,13 @@ Buffers captured_of(const AttentionParams& params, const Buffers& buffers) {
   const function::Uses uses = function::uses_of(params.mask_function);
   Buffers captured;
   for (int i = 0; i < kMaxCaptured; ++i) {
-    if (uses.of_slot[i].rank != 0) captured.*kCaptured[i] = buffers.*kCaptured[i];
+    if (uses.of_slot[i].rank != 0) captured.*kCapturedBuffers[i] = buffers.*kCapturedBuffers[i];
   }
   return captured;
 }
 
-Status check(const AttentionParams& p, const Buffers& captured, const MaskBlocksOptions& o,
-             const char* where) {
+Status check_block_request(const AttentionParams& p, const Buffers& captured,
+                           const MaskBlocksOptions& o, const char* where) {
   if (p.mask_function.empty()) {
     return invalid(where, "mask_function (absent) must be given");
   }
@@ -210,7 +210,7 @@ Status check(const AttentionParams& p, const Buffers& captured, const MaskBlocks
   }
   if (Status s = validate(p, where); !s.ok()) return s;
   for (int i = 0; i < kMaxCaptured; ++i) {
-    const TensorView& view = captured.*kCaptured[i];
+    const TensorView& view = captured.*kCapturedBuffers[i];
     if (!view.present() || view.device.type == DeviceType::kCpu) continue;
     return invalid(where, "captured", i, " must lie in host memory");
   }
@@ -251,7 +251,7 @@ Expected<MaskBlocks> mask_blocks(const AttentionParams& params, const Buffers& b
   Buffers captured = captured_of(params, buffers);
   captured.diagonal_offset = buffers.diagonal_offset;
   const AttentionParams p = mask_params(params);
-  if (Status s = check(p, captured, options, where); !s.ok()) return s;
+  if (Status s = check_block_request(p, captured, options, where); !s.ok()) return s;
   if (Status s = check_lengths(params, where); !s.ok()) return s;
   problem::Problem problem;
   problem::Functions functions;

@@ -11,7 +11,7 @@
 namespace regard {
 namespace {
 
-constexpr const char* kWhere = "attention_padded";
+constexpr const char* kAttentionPadded = "attention_padded";
 
 /// A call's params and its path.
 struct Choice {
@@ -23,7 +23,7 @@ Expected<Choice> choose(const AttentionRequest& request, const PaddedSequences& 
                         const MachineRates& rates) {
   const Expected<AttentionParams> params = describe(request);
   if (!params) return params.status();
-  const PaddedProblem problem{kWhere, request, *params, sequences};
+  const PaddedProblem problem{kAttentionPadded, request, *params, sequences};
   if (Status s = check_padded(problem); !s.ok()) return s;
   Expected<PathChoice> path = choose_padded_path(problem, rates);
   if (!path) return path.status();
@@ -39,7 +39,7 @@ struct PaddedCall {
   const Launch& launch;
 };
 
-Status run_with_lengths(const PaddedCall& call) {
+Status run_padded_with_lengths(const PaddedCall& call) {
   AttentionRequest request = call.request;
   const SeqlensOf seqlens(call.sequences);
   seqlens.set(&request);
@@ -51,7 +51,7 @@ void clear_all_statistics(const PaddedCall& call) {
   clear_statistics(call.sequences.q, call.request.saved_stats);
 }
 
-Status run_with_mask(const PaddedCall& call) {
+Status run_padded_with_mask(const PaddedCall& call) {
   AttentionRequest request = call.request;
   const MaskOf mask(call.sequences.kv);
   request.attn_mask = mask.view();
@@ -62,9 +62,10 @@ Status run_with_mask(const PaddedCall& call) {
   return {};
 }
 
-Status run_packed(const PaddedCall& call) {
+Status run_padded_packed(const PaddedCall& call) {
   using Role = PackedCopies::Role;
-  if (Status s = check_padded_workspace(kWhere, call.launch, call.request); !s.ok()) return s;
+  if (Status s = check_padded_workspace(kAttentionPadded, call.launch, call.request); !s.ok())
+    return s;
   const Lengths &q = call.sequences.q, &kv = call.sequences.kv;
   AttentionRequest request = call.request;
   PackedCopies copies(ContextImpl::of(call.context));
@@ -90,19 +91,19 @@ Expected<PaddingPath> choose_path(const AttentionRequest& request, const PaddedS
   if (!choice) return choice.status();
   return choice->path.path;
 } catch (...) {
-  return status_of_exception(kWhere);
+  return status_of_exception(kAttentionPadded);
 }
 
 Expected<Selection> explain_padded(Context& context, const AttentionRequest& request,
                                    const PaddedSequences& sequences, const Policy& policy) try {
   const Expected<Choice> choice = choose(request, sequences, padded_rates(context));
   if (!choice) return choice.status();
-  const PaddedProblem problem{kWhere, request, choice->params, sequences};
+  const PaddedProblem problem{kAttentionPadded, request, choice->params, sequences};
   Selection selection = explain(context, params_of_path(problem, choice->path.path), policy);
   selection.paths = choice->path.paths;
   return selection;
 } catch (...) {
-  return status_of_exception(kWhere);
+  return status_of_exception(kAttentionPadded);
 }
 
 Status attention_padded(Context& context, const AttentionRequest& request,
@@ -112,13 +113,13 @@ Status attention_padded(Context& context, const AttentionRequest& request,
   if (!path) return path.status();
   const PaddedCall call{context, request, sequences, policy, launch};
   switch (*path) {
-    case PaddingPath::kLengths: return run_with_lengths(call);
-    case PaddingPath::kMask: return run_with_mask(call);
-    case PaddingPath::kPacked: return run_packed(call);
+    case PaddingPath::kLengths: return run_padded_with_lengths(call);
+    case PaddingPath::kMask: return run_padded_with_mask(call);
+    case PaddingPath::kPacked: return run_padded_packed(call);
   }
   return {};
 } catch (...) {
-  return status_of_exception(kWhere);
+  return status_of_exception(kAttentionPadded);
 }
 
 }  // namespace regard

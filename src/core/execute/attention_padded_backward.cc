@@ -17,7 +17,7 @@
 namespace regard {
 namespace {
 
-constexpr const char* kWhere = "attention_padded_backward";
+constexpr const char* kPaddedBackward = "attention_padded_backward";
 
 /// A call's arguments.
 struct PaddedGradCall {
@@ -38,11 +38,11 @@ Expected<PaddingPath> checked_path(const PaddedGradCall& call) {
   set_gradient_dtypes(request, request, &options);
   options.scores_kind = ScoresKind::kNone;
   const Buffers inputs = backward_inputs(request);
-  const Expected<AttentionParams> params = describe_buffers(inputs, options, kWhere);
+  const Expected<AttentionParams> params = describe_buffers(inputs, options, kPaddedBackward);
   if (!params) return params.status();
-  const PaddedProblem problem{kWhere, request, *params, call.sequences};
+  const PaddedProblem problem{kPaddedBackward, request, *params, call.sequences};
   if (Status s = check_padded(problem); !s.ok()) return s;
-  if (Status s = check_gradients(inputs, request, *params, kWhere); !s.ok()) return s;
+  if (Status s = check_gradients(inputs, request, *params, kPaddedBackward); !s.ok()) return s;
   if (!request.saved.plan.empty()) return planned_path(problem, request.saved.plan.params());
   const Expected<PathChoice> choice = choose_padded_path(problem, padded_rates(call.context));
   if (!choice) return choice.status();
@@ -156,7 +156,8 @@ Status attention_padded_backward(Context& context, const AttentionGradRequest& r
   const PaddedGradCall call{context, request, sequences, policy, launch};
   const Expected<PaddingPath> path = checked_path(call);
   if (!path) return path.status();
-  const Status apart = check_padded_workspace(kWhere, launch, backward_inputs(request), &request);
+  const Status apart =
+      check_padded_workspace(kPaddedBackward, launch, backward_inputs(request), &request);
   if (!apart.ok()) return apart;
   switch (*path) {
     case PaddingPath::kLengths: return run_with_lengths(call);
@@ -165,7 +166,7 @@ Status attention_padded_backward(Context& context, const AttentionGradRequest& r
   }
   return {};
 } catch (...) {
-  return status_of_exception(kWhere);
+  return status_of_exception(kPaddedBackward);
 }
 
 }  // namespace regard

@@ -37,14 +37,14 @@ struct SharedPrefixImpl {
 namespace {
 
 /// Memory of the Context's, given back however the call ends.
-class Lease {
+class PrefixLease {
  public:
-  explicit Lease(WorkspacePool& pool) : pool_(pool) {}
-  ~Lease() {
+  explicit PrefixLease(WorkspacePool& pool) : pool_(pool) {}
+  ~PrefixLease() {
     if (block_.data != nullptr) pool_.give_back(block_);
   }
-  Lease(const Lease&) = delete;
-  Lease& operator=(const Lease&) = delete;
+  PrefixLease(const PrefixLease&) = delete;
+  PrefixLease& operator=(const PrefixLease&) = delete;
 
   Status take(std::int64_t bytes) {
     const Expected<Workspace> block = pool_.lease(static_cast<std::size_t>(bytes));
@@ -76,7 +76,7 @@ Status merge(const PrefixCall& call, const PrefixMemory& memory, const MergeWork
 }
 
 /// All that is checked of a call and its data, before anything is written.
-Status check(const PrefixCall& call, problem::Problem* p) {
+Status check_prefix_call(const PrefixCall& call, problem::Problem* p) {
   if (Status s = check_prefix_features(call.where, call.params, call.shared); !s.ok()) return s;
   if (Status s = check_data(call.request, call.params, call.where); !s.ok()) return s;
   problem::make_problem(call.params, call.request, p);
@@ -104,12 +104,12 @@ Status attention_shared_prefix(Context& context, const AttentionRequest& given,
   if (!params) return params.status();
   const PrefixCall call{kWhere, request, *params, shared_prefix_kv};
   problem::Problem p;
-  if (Status s = check(call, &p); !s.ok()) return s;
+  if (Status s = check_prefix_call(call, &p); !s.ok()) return s;
   PrefixMemory memory(*params);
   if (memory.rows() == 0 || params->num_heads_q == 0) {
     return attention(context, request, policy, launch);
   }
-  Lease lease(ContextImpl::of(context).workspaces);
+  PrefixLease lease(ContextImpl::of(context).workspaces);
   if (Status s = lease.take(memory.bytes()); !s.ok()) return s;
   memory.place(lease.data());
   // First the call that writes nothing of the caller's: if the other is refused, nothing is
@@ -205,7 +205,7 @@ Expected<SharedPrefixPlan> plan_shared_prefix(Context& context, const AttentionP
 namespace {
 
 /// The memory of the two calls is laid out for extents up to the plan's.
-Status check_extents(const AttentionParams& planned, const AttentionParams& actual) {
+Status check_planned_extents(const AttentionParams& planned, const AttentionParams& actual) {
   struct Extent {
     const char* name;
     std::int64_t actual, planned;
@@ -239,10 +239,10 @@ Status execute_shared_prefix(const SharedPrefixPlan& plan, const Buffers& buffer
   state_max_seqlen(&request);
   const Expected<AttentionParams> params = describe_buffers(request, request.options, kWhere);
   if (!params) return params.status();
-  if (Status s = check_extents(impl->params, *params); !s.ok()) return s;
+  if (Status s = check_planned_extents(impl->params, *params); !s.ok()) return s;
   const PrefixCall call{kWhere, request, *params, impl->shared};
   problem::Problem p;
-  if (Status s = check(call, &p); !s.ok()) return s;
+  if (Status s = check_prefix_call(call, &p); !s.ok()) return s;
   if (Status s = check_workspace(launch.workspace, impl->workspace_bytes, buffers, nullptr, kWhere);
       !s.ok()) {
     return s;

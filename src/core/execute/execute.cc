@@ -33,7 +33,7 @@ struct Bound {
   const char* name;
   std::int64_t AttentionParams::*field;
 };
-constexpr Bound kExtents[] = {
+constexpr Bound kPlannedExtents[] = {
     {"batch", &AttentionParams::batch},         {"seqlen_q", &AttentionParams::seqlen_q},
     {"seqlen_kv", &AttentionParams::seqlen_kv}, {"total_q", &AttentionParams::total_q},
     {"total_kv", &AttentionParams::total_kv},   {"num_pages", &AttentionParams::num_pages},
@@ -44,7 +44,7 @@ constexpr Bound kExtents[] = {
 Status check_equal_fields(const AttentionParams& planned, const AttentionParams& actual,
                           const char* where) {
   AttentionParams same = actual;
-  for (const Bound& bound : kExtents) same.*bound.field = planned.*bound.field;
+  for (const Bound& bound : kPlannedExtents) same.*bound.field = planned.*bound.field;
   for (const TensorLayout& layout : kTensorLayouts) {
     same.*layout.order = planned.*layout.order;
     same.*layout.align_log2 = planned.*layout.align_log2;
@@ -70,7 +70,7 @@ Status check_fits(const PlanImpl& plan, const Claims& claims, const AttentionPar
                   const Buffers& buffers, const char* where) {
   const AttentionParams& planned = plan.planned().params();
   const bool exact = plan.planned().extents() == KeyExtents::kExact;
-  for (const Bound& bound : kExtents) {
+  for (const Bound& bound : kPlannedExtents) {
     const std::int64_t extent = actual.*bound.field, max = planned.*bound.field;
     if (exact ? extent == max : extent <= max) continue;
     return does_not_fit(where, bound.name, std::to_string(extent),
@@ -106,11 +106,11 @@ Status check_fits(const PlanImpl& plan, const Claims& claims, const AttentionPar
 }
 
 // A call's workspace, on its device: the caller's, or a lease that ends however the call ends.
-class Lease {
+class WorkspaceLease {
  public:
-  Lease(ContextImpl& context, const Device& device, const Launch& launch)
+  WorkspaceLease(ContextImpl& context, const Device& device, const Launch& launch)
       : context_(context), device_(device), launch_(launch) {}
-  ~Lease() {
+  ~WorkspaceLease() {
     if (!leased_) return;
     if (on_host()) {
       context_.workspaces.give_back(launch_.workspace);
@@ -118,8 +118,8 @@ class Lease {
       context_.device_pools.give_back(device_, launch_.workspace, launch_.stream);
     }
   }
-  Lease(const Lease&) = delete;
-  Lease& operator=(const Lease&) = delete;
+  WorkspaceLease(const WorkspaceLease&) = delete;
+  WorkspaceLease& operator=(const WorkspaceLease&) = delete;
 
   Status take(std::int64_t bytes) {
     if (launch_.workspace.data != nullptr || bytes <= 0) return {};
@@ -313,7 +313,7 @@ Status plan_and_execute(ContextImpl& context, const AttentionRequest& given, con
     if (!made) return made.status();
     note(planned, *params, *made);
     const PlanImpl& plan = *PlanImpl::of(*made);
-    Lease lease(context, params->device, launch);
+    WorkspaceLease lease(context, params->device, launch);
     Status status = lease.take(plan.kernel.workspace_bytes);
     if (!status.ok()) return status;
     status = prepare_described(plan, *params, request);
@@ -494,7 +494,7 @@ Status plan_and_execute_backward(ContextImpl& context, const AttentionGradReques
   if (!made) return made.status();
   note(planned, *params, *made);
   const PlanImpl* plan = PlanImpl::of(*made);
-  Lease lease(context, params->device, launch);
+  WorkspaceLease lease(context, params->device, launch);
   if (Status status = lease.take(plan->backward.workspace_bytes); !status.ok()) return status;
   // The forward's other outputs were described where the plan was made here; none of them is read.
   const Buffers read = backward_inputs(inputs);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kAlign = 64;
 
-std::int64_t bytes_of(const TensorView& padded, std::int64_t total) {
+std::int64_t bytes_of_copy(const TensorView& padded, std::int64_t total) {
   const std::int64_t row = padded.shape[1] * (padded.rank == 4 ? padded.shape[3] : 1);
   return round_up(total * row * size_of(padded.dtype), kAlign);
 }
@@ -56,7 +56,7 @@ void PackedCopies::add(TensorView* view, const Lengths& lengths, Role role) {
 
 Status PackedCopies::pack() {
   std::int64_t bytes = kAlign;
-  for (const Copy& copy : copies_) bytes += bytes_of(copy.padded, copy.lengths->total());
+  for (const Copy& copy : copies_) bytes += bytes_of_copy(copy.padded, copy.lengths->total());
   const Expected<Workspace> block = context_.workspaces.lease(static_cast<std::size_t>(bytes));
   if (!block) return block.status();
   block_ = *block;
@@ -64,7 +64,7 @@ Status PackedCopies::pack() {
   for (Copy& copy : copies_) {
     const std::int64_t total = copy.lengths->total();
     copy.rows = rows_at(at, copy.padded, total);
-    at += bytes_of(copy.padded, total);
+    at += bytes_of_copy(copy.padded, total);
     *copy.view = as_packed(copy.rows);
     if (copy.role != Role::kInput) continue;
     const Status status = unpad(*copy.lengths, by_position(copy.padded), copy.rows);

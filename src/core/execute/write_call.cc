@@ -16,8 +16,8 @@
 namespace regard {
 namespace {
 
-constexpr const char* kWhere = "self_check";
-constexpr std::int64_t kMaxBytes = std::int64_t{1} << 30;
+constexpr const char* kSelfCheck = "self_check";
+constexpr std::int64_t kMaxCallBytes = std::int64_t{1} << 30;
 
 // "" of types that the format lacks.
 const char* safetensors_name(Dtype dtype) {
@@ -44,7 +44,7 @@ struct NamedTensor {
 };
 
 // Inputs, those of large elements first, so that each is aligned in the file.
-Expected<std::vector<NamedTensor>> inputs_of(const Buffers& buffers) {
+Expected<std::vector<NamedTensor>> named_inputs(const Buffers& buffers) {
   std::vector<NamedTensor> inputs;
   std::int64_t all = 0;
   for (const std::int64_t size : {8, 4, 2, 1}) {
@@ -54,7 +54,7 @@ Expected<std::vector<NamedTensor>> inputs_of(const Buffers& buffers) {
       const TensorView* const view = &(buffers.*spec.buffer);
       if (!view->present()) continue;
       if (*safetensors_name(view->dtype) == '\0') {
-        return invalid(kWhere, spec.name, " is of ", to_string(view->dtype),
+        return invalid(kSelfCheck, spec.name, " is of ", to_string(view->dtype),
                        ", which safetensors files lack");
       }
       if (size_of(view->dtype) != size) continue;
@@ -63,8 +63,8 @@ Expected<std::vector<NamedTensor>> inputs_of(const Buffers& buffers) {
       inputs.push_back({spec.name, *view, bytes});
     }
   }
-  if (all <= kMaxBytes) return inputs;
-  return invalid(kWhere, "its tensors have ", all, " bytes, more than ", kMaxBytes);
+  if (all <= kMaxCallBytes) return inputs;
+  return invalid(kSelfCheck, "its tensors have ", all, " bytes, more than ", kMaxCallBytes);
 }
 
 // What of a call the command line takes; "" where it takes all.
@@ -146,7 +146,7 @@ Status write_tensor(AtomicFile& file, const TensorView& view) {
 
 Status write_file(const std::string& path, const std::vector<NamedTensor>& inputs,
                   const std::string& header) {
-  AtomicFile file(path, kWhere);
+  AtomicFile file(path, kSelfCheck);
   if (Status s = file.open(); !s.ok()) return s;
   char length[8];
   for (int i = 0; i < 8; ++i) length[i] = static_cast<char>(header.size() >> (8 * i) & 0xff);
@@ -186,8 +186,8 @@ WrittenCall write_call(const PlanImpl& plan, const AttentionParams& params, cons
     written.not_written = "there is no cache folder; set self_check_dir";
     return written;
   }
-  const Expected<std::vector<NamedTensor>> inputs = inputs_of(buffers);
-  Status status = inputs ? make_folder(folder, kWhere) : inputs.status();
+  const Expected<std::vector<NamedTensor>> inputs = named_inputs(buffers);
+  Status status = inputs ? make_folder(folder, kSelfCheck) : inputs.status();
   static std::atomic<int> files{0};
   const std::string path =
       concat(folder, "/", backend_word(plan.entry.ref), "_", static_cast<std::int64_t>(::getpid()),

@@ -112,7 +112,7 @@ std::string machine_text(const Benchmark& result) {
          rate(result.machine.read_gbps, result.one_thread.read_gbps, " GB/s") + " from memory";
 }
 
-void write_row(JsonWriter& w, const Benchmark& result, const BenchmarkRow& row) {
+void write_benchmark_row(JsonWriter& w, const Benchmark& result, const BenchmarkRow& row) {
   w.begin_object();
   w.key("name").value(row.name);
   w.key("direction").value(row.backward ? "backward" : "forward");
@@ -176,7 +176,7 @@ std::string to_json(const Benchmark& result) {
   w.key("rounds").value(result.rounds);
   w.key("interrupted").value(result.interrupted);
   w.key("rows").begin_array();
-  for (const BenchmarkRow& row : result.rows) write_row(w, result, row);
+  for (const BenchmarkRow& row : result.rows) write_benchmark_row(w, result, row);
   w.end_array();
   w.key("notes").begin_array();
   for (const std::string& note : result.notes) w.value(note);

@@ -33,7 +33,7 @@ std::string field_text(const std::vector<EnvVariable>& variables) {
   return out;
 }
 
-void write_json(JsonWriter& w, const std::vector<CudaDevice>& devices) {
+void write_env_json(JsonWriter& w, const std::vector<CudaDevice>& devices) {
   w.begin_array();
   for (const CudaDevice& device : devices) {
     w.begin_object().key("name").value(device.name);
@@ -41,12 +41,12 @@ void write_json(JsonWriter& w, const std::vector<CudaDevice>& devices) {
   }
   w.end_array();
 }
-void write_json(JsonWriter& w, const std::vector<std::string>& warnings) {
+void write_env_json(JsonWriter& w, const std::vector<std::string>& warnings) {
   w.begin_array();
   for (const std::string& warning : warnings) w.value(warning);
   w.end_array();
 }
-void write_json(JsonWriter& w, const std::vector<EnvVariable>& variables) {
+void write_env_json(JsonWriter& w, const std::vector<EnvVariable>& variables) {
   w.begin_array();
   for (const EnvVariable& v : variables) {
     w.begin_object();
@@ -56,10 +56,10 @@ void write_json(JsonWriter& w, const std::vector<EnvVariable>& variables) {
   }
   w.end_array();
 }
-void write_json(JsonWriter& w, DeviceType value) { w.value(to_string(value)); }
-void write_json(JsonWriter& w, Isa value) { w.value(to_string(value)); }
+void write_env_json(JsonWriter& w, DeviceType value) { w.value(to_string(value)); }
+void write_env_json(JsonWriter& w, Isa value) { w.value(to_string(value)); }
 template <class T>
-void write_json(JsonWriter& w, const T& value) {
+void write_env_json(JsonWriter& w, const T& value) {
   w.value(value);
 }
 
@@ -106,7 +106,7 @@ std::string to_json(const Env& env) {
   w.begin_object();
   for_each_env_field(env, [&](const char* name, const auto& field) {
     w.key(name);
-    write_json(w, field);
+    write_env_json(w, field);
   });
   w.end_object();
   return w.str();

@@ -8,9 +8,9 @@ namespace {
 
 constexpr Isa kNamed[] = {Isa::kScalar,  Isa::kAvx2, Isa::kAvx512,  Isa::kAvx512Bf16,
                           Isa::kAmxBf16, Isa::kNeon, Isa::kNeonBf16};
-constexpr const char* kNames[] = {"scalar",   "avx2", "avx512",   "avx512_bf16",
-                                  "amx_bf16", "neon", "neon_bf16"};
-static_assert(std::size(kNamed) == std::size(kNames));
+constexpr const char* kIsaNames[] = {"scalar",   "avx2", "avx512",   "avx512_bf16",
+                                     "amx_bf16", "neon", "neon_bf16"};
+static_assert(std::size(kNamed) == std::size(kIsaNames));
 
 }  // namespace
 
@@ -26,9 +26,9 @@ const char* to_string(Architecture architecture) noexcept {
 std::span<const Isa> named_isas() noexcept { return kNamed; }
 
 const char* to_string(Isa isa) noexcept {
-  const char* name = kNames[0];
+  const char* name = kIsaNames[0];
   for (std::size_t i = 0; i < std::size(kNamed); ++i) {
-    if (isa.includes(kNamed[i])) name = kNames[i];
+    if (isa.includes(kNamed[i])) name = kIsaNames[i];
   }
   return name;
 }
@@ -36,8 +36,8 @@ const char* to_string(Isa isa) noexcept {
 Expected<Isa> parse_isa(const std::string& name) try {
   std::string known;
   for (std::size_t i = 0; i < std::size(kNamed); ++i) {
-    if (name == kNames[i]) return kNamed[i];
-    known += (i == 0 ? "" : i + 1 == std::size(kNamed) ? " or " : ", ") + std::string(kNames[i]);
+    if (name == kIsaNames[i]) return kNamed[i];
+    known += (i == 0 ? "" : i + 1 == std::size(kNamed) ? " or " : ", ") + std::string(kIsaNames[i]);
   }
   return Status(StatusCode::kNotFound,
                 "[parse_isa] unknown instruction set \"" + name + "\"; expected " + known);

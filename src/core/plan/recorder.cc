@@ -24,9 +24,9 @@
 namespace regard {
 namespace {
 
-constexpr const char* kWhere = "record";
-constexpr std::string_view kHeader = "regard-record 1";
-constexpr std::int64_t kMaxBytes = 4 << 20;
+constexpr const char* kRecord = "record";
+constexpr std::string_view kRecordHeader = "regard-record 1";
+constexpr std::int64_t kMaxRecordBytes = 4 << 20;
 constexpr std::chrono::seconds kInterval{30};
 constexpr int kPatient = 100;  // attempts to get the lock, in two seconds; of a call: one
 
@@ -87,7 +87,7 @@ class WriterLock {
   int descriptor_ = -1;
 };
 
-Status line_error(const std::string& source, int line, const std::string& what) {
+Status record_error(const std::string& source, int line, const std::string& what) {
   return invalid("parse_record", source, ":", line, ": ", what);
 }
 
@@ -100,10 +100,10 @@ Status parse_line(std::string_view line, Record* record) {
   std::uint64_t count = 0;
   if (number == "dropped") {
     if (parse_number(rest, &record->dropped)) return {};
-    return invalid(kWhere, "dropped ", regard::quoted(rest), " must be a whole number");
+    return invalid(kRecord, "dropped ", regard::quoted(rest), " must be a whole number");
   }
   if (!parse_number(number, &count) || count == 0) {
-    return invalid(kWhere, regard::quoted(number), " must be a number of calls, at least 1");
+    return invalid(kRecord, regard::quoted(number), " must be a number of calls, at least 1");
   }
   const std::string_view word = rest.substr(0, rest.find(' '));
   RecordedCase recorded;
@@ -111,14 +111,14 @@ Status parse_line(std::string_view line, Record* record) {
   if (word == to_string(Direction::kBackward)) {
     recorded.direction = Direction::kBackward;
   } else if (word != to_string(Direction::kForward)) {
-    return invalid(kWhere, regard::quoted(word), " must be forward or backward");
+    return invalid(kRecord, regard::quoted(word), " must be forward or backward");
   }
-  if (second == line.npos) return invalid(kWhere, "a case must follow ", regard::quoted(word));
+  if (second == line.npos) return invalid(kRecord, "a case must follow ", regard::quoted(word));
   recorded.words = line.substr(second + 1);
   const Expected<Case> parsed = parse_case(recorded.words);
   if (!parsed) return parsed.status();
   if (to_string(parsed->params) != recorded.words) {
-    return invalid(kWhere, regard::quoted(recorded.words), " must be in canonical order, as ",
+    return invalid(kRecord, regard::quoted(recorded.words), " must be in canonical order, as ",
                    regard::quoted(to_string(parsed->params)));
   }
   record->cases.push_back(std::move(recorded));
@@ -145,27 +145,27 @@ std::uint64_t saturating_sum(std::uint64_t a, std::uint64_t b) { return a + b < 
 }  // namespace
 
 bool is_record(std::string_view text) noexcept {
-  return text.starts_with(kHeader) &&
-         (text.size() == kHeader.size() || text[kHeader.size()] == '\n');
+  return text.starts_with(kRecordHeader) &&
+         (text.size() == kRecordHeader.size() || text[kRecordHeader.size()] == '\n');
 }
 
 Expected<Record> parse_record(std::string_view text, const std::string& source) try {
   if (!is_record(text)) {
-    return line_error(source, 1,
-                      concat("expected ", regard::quoted(kHeader), ", got ",
-                             regard::quoted(text.substr(0, text.find('\n')))));
+    return record_error(source, 1,
+                        concat("expected ", regard::quoted(kRecordHeader), ", got ",
+                               regard::quoted(text.substr(0, text.find('\n')))));
   }
-  if (text.back() != '\n') return line_error(source, 1, "the file ends within a line");
+  if (text.back() != '\n') return record_error(source, 1, "the file ends within a line");
   Record record;
   for (int line = 1; !text.empty(); ++line) {
     const std::string_view words = text.substr(0, text.find('\n'));
     text.remove_prefix(words.size() + 1);
     if (line == 1 || words.starts_with('#')) continue;
     if (record.cases.size() == Record::kMaxCases) {
-      return line_error(source, line, concat("more than ", Record::kMaxCases, " cases"));
+      return record_error(source, line, concat("more than ", Record::kMaxCases, " cases"));
     }
     if (const Status s = parse_line(words, &record); !s.ok()) {
-      return line_error(source, line, s.message());
+      return record_error(source, line, s.message());
     }
   }
   std::vector<RecordedCase> sorted = record.cases;
@@ -185,7 +185,7 @@ Expected<Record> parse_record(std::string_view text, const std::string& source) 
 }
 
 std::string to_string(const Record& record) {
-  std::string text = concat(kHeader, "\n# calls, direction, case\n");
+  std::string text = concat(kRecordHeader, "\n# calls, direction, case\n");
   if (record.dropped > 0) text += concat("dropped ", record.dropped, "\n");
   for (const RecordedCase& c : record.cases) {
     text += concat(c.count, " ", to_string(c.direction), " ", c.words, "\n");
@@ -197,7 +197,7 @@ Expected<Record> read_record(const std::string& path) {
   std::error_code error;
   const auto size = std::filesystem::file_size(path, error);
   if (error == std::errc::no_such_file_or_directory || (!error && size == 0)) return Record();
-  const Expected<std::string> text = read_regular_file(path, kMaxBytes, "parse_record");
+  const Expected<std::string> text = read_regular_file(path, kMaxRecordBytes, "parse_record");
   if (!text) return text.status();
   return parse_record(*text, path);
 }
@@ -264,14 +264,14 @@ Status Recorder::flush() try {
   const std::lock_guard lock(mutex_);
   return flush_locked(kPatient);
 } catch (...) {
-  return status_of_exception(kWhere);
+  return status_of_exception(kRecord);
 }
 
 Status Recorder::flush_locked(int attempts) {
   written_ = std::chrono::steady_clock::now();
   if (path_.empty() || (counts_.empty() && dropped_ == 0)) return {};
   const WriterLock lock(path_, attempts);
-  if (!lock.taken()) return invalid(kWhere, "another process holds ", path_, ".lock");
+  if (!lock.taken()) return invalid(kRecord, "another process holds ", path_, ".lock");
   Expected<Record> record = read_record(path_);
   if (!record) return record.status();
   std::unordered_map<std::string, std::size_t> places;
@@ -295,7 +295,7 @@ Status Recorder::flush_locked(int attempts) {
   }
   record->dropped = saturating_sum(record->dropped, dropped);
   std::ranges::sort(record->cases, comes_first);
-  AtomicFile file(path_, kWhere);
+  AtomicFile file(path_, kRecord);
   Status status = file.open();
   if (status.ok()) status = file.write(to_string(*record));
   if (status.ok()) status = file.commit();

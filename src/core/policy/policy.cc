@@ -55,21 +55,21 @@ std::string field_text(const std::optional<std::int64_t>& n) { return n ? std::t
 std::string field_text(const std::optional<std::string>& text) { return text.value_or(""); }
 std::string field_text(const std::optional<bool>& b) { return b ? (*b ? "true" : "false") : ""; }
 
-void write_json(JsonWriter& w, const std::vector<BackendRef>& refs) {
+void write_policy_json(JsonWriter& w, const std::vector<BackendRef>& refs) {
   w.begin_array();
   for (const BackendRef& ref : refs) w.value(to_string(ref));
   w.end_array();
 }
-void write_json(JsonWriter& w, Determinism level) { w.value(to_string(level)); }
-void write_json(JsonWriter& w, OnFallback value) { w.value(to_string(value)); }
-void write_json(JsonWriter& w, double x) { w.value(x); }
-void write_json(JsonWriter& w, std::int64_t n) { w.value(n); }
-void write_json(JsonWriter& w, bool b) { w.value(b); }
-void write_json(JsonWriter& w, const std::string& text) { w.value(text); }
+void write_policy_json(JsonWriter& w, Determinism level) { w.value(to_string(level)); }
+void write_policy_json(JsonWriter& w, OnFallback value) { w.value(to_string(value)); }
+void write_policy_json(JsonWriter& w, double x) { w.value(x); }
+void write_policy_json(JsonWriter& w, std::int64_t n) { w.value(n); }
+void write_policy_json(JsonWriter& w, bool b) { w.value(b); }
+void write_policy_json(JsonWriter& w, const std::string& text) { w.value(text); }
 template <class T>
-void write_json(JsonWriter& w, const std::optional<T>& value) {
+void write_policy_json(JsonWriter& w, const std::optional<T>& value) {
   if (value) {
-    write_json(w, *value);
+    write_policy_json(w, *value);
   } else {
     w.null();
   }
@@ -168,7 +168,7 @@ std::string to_json(const Policy& policy) {
   w.begin_object();
   for_each_policy_field(policy, [&](const char* name, const auto& field) {
     w.key(name);
-    write_json(w, field);
+    write_policy_json(w, field);
   });
   w.end_object();
   return w.str();

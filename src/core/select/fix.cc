@@ -15,7 +15,7 @@
 namespace regard {
 namespace {
 
-constexpr const char* kWhere = "apply_fix";
+constexpr const char* kApplyFix = "apply_fix";
 constexpr std::string_view kPolicyPrefix = "policy.";
 
 // ---- one text reader per field type
@@ -82,11 +82,11 @@ bool read(std::string_view text, std::optional<T>* out) {
   return true;
 }
 
-Status bad_value(const Fix& fix) {
-  return invalid(kWhere, "value ", quoted(fix.value), " cannot be read as one of ", fix.field);
+Status unreadable_value(const Fix& fix) {
+  return invalid(kApplyFix, "value ", quoted(fix.value), " cannot be read as one of ", fix.field);
 }
 Status unknown_field(const Fix& fix) {
-  return invalid(kWhere, "field ", quoted(fix.field),
+  return invalid(kApplyFix, "field ", quoted(fix.field),
                  " must be a field of the params, a feature or policy.<field>");
 }
 
@@ -110,7 +110,7 @@ Status apply_to_policy(const Fix& fix, Policy* policy) {
     if (fix.op == Fix::Op::kClear) {
       clear(field, fix.value);
     } else if (!read(fix.value, &field)) {
-      status = bad_value(fix);
+      status = unreadable_value(fix);
     }
   });
   return status;
@@ -193,7 +193,7 @@ Status set_dtypes(const Fix& fix, AttentionParams& p) {
     if (dtype) dtypes.push_back(*dtype);
     return dtype.has_value();
   });
-  if (!readable || (dtypes.size() != 1 && dtypes.size() != 3)) return bad_value(fix);
+  if (!readable || (dtypes.size() != 1 && dtypes.size() != 3)) return unreadable_value(fix);
   p.dtype_q = dtypes[0];
   p.dtype_k = p.dtype_v = dtypes[dtypes.size() / 2];
   p.dtype_out = dtypes.size() == 1 ? default_dtype_out(dtypes[0]) : dtypes[2];
@@ -214,13 +214,13 @@ Status set_field(const Fix& fix, AttentionParams& p) {
     using Field = std::remove_cvref_t<decltype(field)>;
     Field value = field;
     if (!read(fix.value, &value)) {
-      status = bad_value(fix);
+      status = unreadable_value(fix);
     } else if (fix.op == Fix::Op::kSet) {
       field = value;
     } else if constexpr (std::is_arithmetic_v<Field>) {
       field = std::min(field, value);
     } else {
-      status = invalid(kWhere, fix.field, " has no order; expected a set, not an at_most");
+      status = invalid(kApplyFix, fix.field, " has no order; expected a set, not an at_most");
     }
   });
   p.rotary_dim = std::min(p.rotary_dim, p.head_dim_qk / 2 * 2);
@@ -279,7 +279,7 @@ Status apply_to_params(const Fix& fix, AttentionParams& p, Policy* policy) {
 }  // namespace
 
 Status apply_fix(const Fix& fix, AttentionParams* params, Policy* policy) try {
-  if (fix.op == Fix::Op::kNone) return invalid(kWhere, "fix (none) must be a change");
+  if (fix.op == Fix::Op::kNone) return invalid(kApplyFix, "fix (none) must be a change");
   if (std::string_view(fix.field).starts_with(kPolicyPrefix)) return apply_to_policy(fix, policy);
   // On a copy: a fix that cannot be read changes nothing.
   AttentionParams changed = *params;
@@ -289,13 +289,13 @@ Status apply_fix(const Fix& fix, AttentionParams* params, Policy* policy) try {
   const bool wanted = fix.op != Fix::Op::kClear;
   if (feature && *feature != Feature::kNonFiniteBehindMask &&
       changed.features.has(*feature) != wanted) {
-    return invalid(kWhere, "feature ", fix.field, wanted ? " (absent)" : " (present)",
+    return invalid(kApplyFix, "feature ", fix.field, wanted ? " (absent)" : " (present)",
                    " follows from other fields, which must be set instead");
   }
   *params = changed;
   return {};
 } catch (...) {
-  return status_of_exception(kWhere);
+  return status_of_exception(kApplyFix);
 }
 
 }  // namespace regard

@@ -22,18 +22,18 @@ double total_seconds(const CostModel& model, const BackendRef& backend,
   return backward.known() ? forward.seconds + backward.seconds : -1.0;
 }
 
-struct Extent {
+struct NamedExtent {
   const char* field;
   std::int64_t AttentionParams::*value;
 };
-constexpr Extent kExtents[] = {{"seqlen_q", &AttentionParams::seqlen_q},
-                               {"seqlen_kv", &AttentionParams::seqlen_kv},
-                               {"batch", &AttentionParams::batch}};
+constexpr NamedExtent kCheckedExtents[] = {{"seqlen_q", &AttentionParams::seqlen_q},
+                                           {"seqlen_kv", &AttentionParams::seqlen_kv},
+                                           {"batch", &AttentionParams::batch}};
 
 /// The nearest extent, by powers of two, at which `other` is predicted to be faster; none within
 /// 64 times.
 std::optional<Fix> crossing(const CostModel& model, const AttentionParams& params,
-                            const Extent& extent, const BackendRef& chosen,
+                            const NamedExtent& extent, const BackendRef& chosen,
                             const BackendRef& other) {
   constexpr int kDoublings = 6;
   const std::int64_t value = params.*extent.value;
@@ -61,7 +61,7 @@ std::vector<Fix> changes_for(const CostModel& model, const Selection& selection,
                         params.tokens_kv == 0;
   const bool is_slower =
       total_seconds(model, other.backend, params) >= total_seconds(model, chosen.backend, params);
-  for (const Extent& extent : kExtents) {
+  for (const NamedExtent& extent : kCheckedExtents) {
     if (!are_free || !is_slower) break;
     auto change = crossing(model, params, extent, chosen.backend, other.backend);
     if (change) changes.push_back(*std::move(change));

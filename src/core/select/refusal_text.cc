@@ -13,12 +13,12 @@
 namespace regard {
 namespace {
 
-constexpr std::string_view kPolicyPrefix = "policy.";
+constexpr std::string_view kPolicyFieldPrefix = "policy.";
 
 // "max_error" of "policy.max_error".
 std::string name_of(const Fix& fix) {
   std::string_view name = fix.field;
-  if (name.starts_with(kPolicyPrefix)) name.remove_prefix(kPolicyPrefix.size());
+  if (name.starts_with(kPolicyFieldPrefix)) name.remove_prefix(kPolicyFieldPrefix.size());
   return std::string(name);
 }
 

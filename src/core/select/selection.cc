@@ -10,7 +10,7 @@
 namespace regard {
 namespace {
 
-void write_json(JsonWriter& w, const Refusal& refusal, const BackendRef& alternative) {
+void write_selection_json(JsonWriter& w, const Refusal& refusal, const BackendRef& alternative) {
   constexpr const char* kOps[] = {"none", "set", "clear", "at_most"};
   w.begin_object();
   w.key("code").value(to_string(refusal.code));
@@ -80,7 +80,7 @@ void write_cache_formats(JsonWriter& w, const std::vector<CacheFormatPrediction>
   w.end_array();
 }
 
-void write_json(JsonWriter& w, const Verdict& v, const BackendRef& alternative) {
+void write_selection_json(JsonWriter& w, const Verdict& v, const BackendRef& alternative) {
   w.begin_object();
   w.key("backend").value(to_string(v.backend)).key("device").value(to_string(v.device));
   w.key("status").value(to_string(v.status()));
@@ -104,7 +104,7 @@ void write_json(JsonWriter& w, const Verdict& v, const BackendRef& alternative) 
   }
   w.key("needs_exact_extents").value(v.needs_exact_extents);
   w.key("refusals").begin_array();
-  for (const Refusal& refusal : v.refusals) write_json(w, refusal, alternative);
+  for (const Refusal& refusal : v.refusals) write_selection_json(w, refusal, alternative);
   w.end_array().end_object();
 }
 
@@ -156,7 +156,7 @@ std::string to_json(const Selection& selection) {
   w.key("advice").value(advice(selection));
   w.key("candidates").begin_array();
   const BackendRef alternative = selection.alternative();
-  for (const Verdict& verdict : selection.candidates) write_json(w, verdict, alternative);
+  for (const Verdict& verdict : selection.candidates) write_selection_json(w, verdict, alternative);
   w.end_array();
   w.key("cost_source").value(selection.cost_source);
   write_runner_up(w, selection.runner_up);

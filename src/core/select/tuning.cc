@@ -22,11 +22,11 @@
 namespace regard {
 namespace {
 
-struct Extent {
+struct ExtentWord {
   const char* word;
   std::int64_t AttentionParams::*field;
 };
-constexpr Extent kExtents[] = {
+constexpr ExtentWord kExtentWords[] = {
     {"b", &AttentionParams::batch},          {"hq", &AttentionParams::num_heads_q},
     {"hkv", &AttentionParams::num_heads_kv}, {"sq", &AttentionParams::seqlen_q},
     {"skv", &AttentionParams::seqlen_kv},    {"d", &AttentionParams::head_dim_qk},
@@ -35,7 +35,7 @@ constexpr Extent kExtents[] = {
 
 // One word of a condition: "sq<=32", "d>=128", "hq=8", a dtype of q, a feature's name, or
 // "device=cpu". nullopt when it is none of these.
-std::optional<bool> holds(std::string_view word, const AttentionParams& params) noexcept {
+std::optional<bool> holds_for(std::string_view word, const AttentionParams& params) noexcept {
   if (const auto dtype = parse_dtype(word)) return params.dtype_q == *dtype;
   if (const auto feature = parse_feature(word)) return params.features.has(*feature);
   if (word.starts_with('!')) {
@@ -55,7 +55,7 @@ std::optional<bool> holds(std::string_view word, const AttentionParams& params) 
   }
   std::int64_t limit = 0;
   if (!parse_number(number, &limit)) return std::nullopt;
-  for (const Extent& extent : kExtents) {
+  for (const ExtentWord& extent : kExtentWords) {
     if (word.substr(0, op) != extent.word) continue;
     const std::int64_t actual = params.*extent.field;
     return kind == '<' ? actual <= limit : kind == '>' ? actual >= limit : actual == limit;
@@ -76,7 +76,7 @@ bool each_word(std::string_view text, F&& f) {
   }
 }
 
-Status line_error(const std::string& source, int line, const std::string& what) {
+Status tuning_error(const std::string& source, int line, const std::string& what) {
   return Status(StatusCode::kInvalidArgument,
                 "[parse_tuning_table] " + source + ":" + std::to_string(line) + ": " + what);
 }
@@ -92,7 +92,7 @@ Expected<TuningTable::Rule> parse_rule(std::string_view text) {
   rule.condition = std::string(text.substr(start, colon - start));
   std::string unknown;
   each_word(rule.condition, [&](std::string_view word) {
-    if (!holds(word, AttentionParams{})) unknown = std::string(word);
+    if (!holds_for(word, AttentionParams{})) unknown = std::string(word);
     return unknown.empty();
   });
   if (!unknown.empty()) {
@@ -295,7 +295,7 @@ Expected<TuningTable> parse_tuning_table(std::string_view text, std::string sour
   table.source = std::move(source);
   bool header_seen = false;
   if (Status status = check_lines(text); !status.ok()) {
-    return line_error(table.source, 2, status.message());
+    return tuning_error(table.source, 2, status.message());
   }
   for (int number = 1; !text.empty(); ++number) {
     const std::string line(text.substr(0, text.find('\n')));
@@ -304,7 +304,7 @@ Expected<TuningTable> parse_tuning_table(std::string_view text, std::string sour
     if (header_seen && line.starts_with("lines ") && number == 2) continue;
     if (!header_seen) {
       if (line != "regard-tuning 1") {
-        return line_error(table.source, number, "\"" + line + "\", expected \"regard-tuning 1\"");
+        return tuning_error(table.source, number, "\"" + line + "\", expected \"regard-tuning 1\"");
       }
       header_seen = true;
       continue;
@@ -312,9 +312,9 @@ Expected<TuningTable> parse_tuning_table(std::string_view text, std::string sour
     const std::size_t space = line.find(' ');
     const std::string rest = space == std::string::npos ? "" : line.substr(space + 1);
     const Status status = read_line(line.substr(0, space), rest, &table);
-    if (!status.ok()) return line_error(table.source, number, status.message());
+    if (!status.ok()) return tuning_error(table.source, number, status.message());
   }
-  if (!header_seen) return line_error(table.source, 1, "empty, expected \"regard-tuning 1\"");
+  if (!header_seen) return tuning_error(table.source, 1, "empty, expected \"regard-tuning 1\"");
   if (Expected<Isa> isa = parse_isa(table.isa)) table.costs.rates.isa = *isa;
   table.costs.rates.threads = std::max(table.concurrency, 1);
   return table;
@@ -429,8 +429,9 @@ std::string tuning_mismatch(const TuningTable& table, const Env& env, DeviceType
 const std::vector<BackendRef>* tuned_order(const TuningTable& table,
                                            const AttentionParams& params) noexcept {
   for (const TuningTable::Rule& rule : table.rules) {
-    const bool all = each_word(
-        rule.condition, [&](std::string_view word) { return holds(word, params).value_or(false); });
+    const bool all = each_word(rule.condition, [&](std::string_view word) {
+      return holds_for(word, params).value_or(false);
+    });
     if (all) return &rule.order;
   }
   return nullptr;

@@ -12,7 +12,7 @@
 namespace regard {
 namespace {
 
-constexpr const char* kWhere = "parse_case";
+constexpr const char* kParseCase = "parse_case";
 
 // The value in a text, or a base's text, of one word of the table.
 struct ParsedWord {
@@ -68,12 +68,13 @@ Status unknown_word(std::string_view token) {
       min = distance;
     }
   }
-  return invalid(kWhere, "unknown word ", quoted(token), "; the nearest known is ", usage(*nearest),
-                 " (", nearest->doc, ")");
+  return invalid(kParseCase, "unknown word ", quoted(token), "; the nearest known is ",
+                 usage(*nearest), " (", nearest->doc, ")");
 }
 
 Status bad_value(const CaseWord& word, std::string_view token) {
-  return invalid(kWhere, "cannot read ", quoted(token), "; expected ", usage(word), ", ", word.doc);
+  return invalid(kParseCase, "cannot read ", quoted(token), "; expected ", usage(word), ", ",
+                 word.doc);
 }
 
 // The word of the table that a token is, with its value in *value. Null: none.
@@ -107,7 +108,7 @@ Status read_token(std::string_view token, ParsedWords* parsed_words) {
   const bool has_equals = token.find('=') != std::string_view::npos;
   ParsedWord& parsed = (*parsed_words)[static_cast<std::size_t>(word - case_words().data())];
   if (parsed.present) {
-    return invalid(kWhere, "duplicate word ", quoted(token), "; expected ", usage(*word),
+    return invalid(kParseCase, "duplicate word ", quoted(token), "; expected ", usage(*word),
                    " at most once");
   }
   parsed = {true, true, false, value};
@@ -141,12 +142,12 @@ Status check_literal_lens(const char* name, const std::vector<std::int64_t>& len
                           std::int64_t batch, std::int64_t max) {
   if (lens.empty()) return {};
   if (static_cast<std::int64_t>(lens.size()) != batch) {
-    return invalid(kWhere, name, " (", lens.size(),
+    return invalid(kParseCase, name, " (", lens.size(),
                    " values) must have one value for each sequence, ", batch);
   }
   for (const std::int64_t len : lens) {
     if (len >= 0 && len <= max) continue;
-    return invalid(kWhere, "a value of ", name, " (", len, ") must be 0..", max);
+    return invalid(kParseCase, "a value of ", name, " (", len, ") must be 0..", max);
   }
   return {};
 }
@@ -154,7 +155,8 @@ Status check_literal_lens(const char* name, const std::vector<std::int64_t>& len
 // A call states no longest length of 0 (Buffers::max_seqlen_q): that is "not stated".
 Status check_longest(const char* word, std::int64_t longest, std::int64_t total) {
   if (longest > 0 || total == 0) return {};
-  return invalid(kWhere, word, " (0) must be at least 1 where there are packed rows (", total, ")");
+  return invalid(kParseCase, word, " (0) must be at least 1 where there are packed rows (", total,
+                 ")");
 }
 
 Status check_literal_rows(const char* name, const std::vector<std::int64_t>& rows,
@@ -163,7 +165,7 @@ Status check_literal_rows(const char* name, const std::vector<std::int64_t>& row
   std::int64_t sum = 0;
   for (const std::int64_t n : rows) sum = saturating_add(sum, n);
   if (sum <= total) return {};
-  return invalid(kWhere, "the sum of ", name, " (", sum, ") must be at most the packed rows, ",
+  return invalid(kParseCase, "the sum of ", name, " (", sum, ") must be at most the packed rows, ",
                  total);
 }
 
@@ -186,7 +188,7 @@ Expected<Case> build(const ParsedWords& parsed_words) {
   };
   for (const char* required : {"sq", "d"}) {
     if (is_present(required)) continue;
-    return invalid(kWhere, "missing word; expected ", required, "N");
+    return invalid(kParseCase, "missing word; expected ", required, "N");
   }
   for (std::size_t i = 0; i < words.size(); ++i) {
     const ParsedWord& parsed = parsed_words[i];
@@ -194,8 +196,8 @@ Expected<Case> build(const ParsedWords& parsed_words) {
     if (!parsed.present || parsed.removed) continue;
     if (word.needs != nullptr && !is_present(word.needs)) {
       if (!parsed.own) continue;
-      return invalid(kWhere, "word ", word.name, " has no effect without ", word.needs, "; add ",
-                     word.needs, ", or remove ", word.name);
+      return invalid(kParseCase, "word ", word.name, " has no effect without ", word.needs,
+                     "; add ", word.needs, ", or remove ", word.name);
     }
     if (!word.parse(parsed.value, &c)) {
       return bad_value(word,
@@ -206,11 +208,11 @@ Expected<Case> build(const ParsedWords& parsed_words) {
   const FeatureSet f = c.params.features;
   if ((is_own("tokens_q") && !f.has(Feature::kSeqlensQ)) ||
       (is_own("tokens_kv") && !f.has(Feature::kSeqlensKv))) {
-    return invalid(kWhere,
+    return invalid(kParseCase,
                    "words tokens_q and tokens_kv mean nothing without lengths; expected "
                    "lens, lens_q or lens_kv as well");
   }
-  if (Status status = validate(c.params, kWhere); !status.ok()) return status;
+  if (Status status = validate(c.params, kParseCase); !status.ok()) return status;
   function::recognise_features(&c.params);
   canonicalize(c);
   const AttentionParams& p = c.params;
@@ -218,10 +220,11 @@ Expected<Case> build(const ParsedWords& parsed_words) {
   if (!status.ok()) return status;
   const std::int64_t new_rows = p.features.has(Feature::kAppendKv) ? c.data.new_rows : 0;
   if (p.features.has(Feature::kAppendKv) && (new_rows < 1 || new_rows > p.seqlen_kv)) {
-    return invalid(kWhere, "append (", new_rows, ") must be 1..skv, ", p.seqlen_kv);
+    return invalid(kParseCase, "append (", new_rows, ") must be 1..skv, ", p.seqlen_kv);
   }
   if (p.features.has(Feature::kPositions) && new_rows > 0 && new_rows != p.seqlen_q) {
-    return invalid(kWhere, "append (", new_rows, ") must be sq, ", p.seqlen_q, ", with positions");
+    return invalid(kParseCase, "append (", new_rows, ") must be sq, ", p.seqlen_q,
+                   ", with positions");
   }
   status = check_literal_lens("lens_kv", c.data.seqlens_kv, p.batch, p.seqlen_kv - new_rows);
   if (!status.ok()) return status;
@@ -256,7 +259,7 @@ Expected<Case> parse_case(std::string_view text) try {
   if (!parsed_words) return parsed_words.status();
   return build(*parsed_words);
 } catch (...) {
-  return status_of_exception(kWhere);
+  return status_of_exception(kParseCase);
 }
 
 Expected<Case> parse_case(std::string_view text, const Case& base) try {
@@ -277,7 +280,7 @@ Expected<Case> parse_case(std::string_view text, const Case& base) try {
   }
   return build(*parsed_words);
 } catch (...) {
-  return status_of_exception(kWhere);
+  return status_of_exception(kParseCase);
 }
 
 std::string to_string(const Case& c) {

@@ -10,7 +10,7 @@ bool has_f8_gradients(const AttentionParams& p) {
 }
 
 /// False where the value is no layout of blocks.
-bool parse_layout(std::string_view value, Case* c) {
+bool parse_scale_layout(std::string_view value, Case* c) {
   for (const ScaleLayout layout :
        {ScaleLayout::k1x32, ScaleLayout::k1x128, ScaleLayout::k128x128}) {
     if (value != to_string(layout)) continue;
@@ -61,7 +61,7 @@ bool print_scales(const Case& c, std::string* out) {
 }
 bool parse_scales(std::string_view value, Case* c) {
   c->params.features.set(Feature::kScales);
-  if (parse_layout(value, c)) return true;
+  if (parse_scale_layout(value, c)) return true;
   c->params.features.set(Feature::kScalesPerToken, value != "all");
   return value.empty() || value == "token" || value == "all";
 }
@@ -73,7 +73,7 @@ bool print_scales_q(const Case& c, std::string* out) {
 }
 bool parse_scales_q(std::string_view value, Case* c) {
   c->params.features.set(Feature::kScalesQ);
-  return parse_layout(value, c) || value.empty() || value == "token";
+  return parse_scale_layout(value, c) || value.empty() || value == "token";
 }
 
 }  // namespace regard

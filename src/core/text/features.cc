@@ -5,7 +5,7 @@
 namespace regard {
 namespace {
 
-constexpr const char* kNames[] = {
+constexpr const char* kFeatureNames[] = {
     "causal",
     "window_left",
     "window_right",
@@ -60,18 +60,18 @@ constexpr const char* kNames[] = {
     "seqlen_q_greater_kv",
     "non_finite_behind_mask",
 };
-static_assert(std::size(kNames) == kFeatureCount);
+static_assert(std::size(kFeatureNames) == kFeatureCount);
 
 }  // namespace
 
 const char* to_string(Feature feature) noexcept {
   const auto i = static_cast<std::size_t>(feature);
-  return i < std::size(kNames) ? kNames[i] : "?";
+  return i < std::size(kFeatureNames) ? kFeatureNames[i] : "?";
 }
 
 std::optional<Feature> parse_feature(std::string_view name) noexcept {
   for (int i = 0; i < kFeatureCount; ++i) {
-    if (name == kNames[i]) return static_cast<Feature>(i);
+    if (name == kFeatureNames[i]) return static_cast<Feature>(i);
   }
   return std::nullopt;
 }

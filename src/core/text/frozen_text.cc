@@ -11,8 +11,8 @@
 namespace regard {
 namespace {
 
-constexpr const char* kWhere = "parse_frozen";
-constexpr std::string_view kHeader = "regard-frozen 1";
+constexpr const char* kParseFrozen = "parse_frozen";
+constexpr std::string_view kFrozenHeader = "regard-frozen 1";
 constexpr std::size_t kMaxCases = 65536;
 
 struct EnvironmentName {
@@ -20,7 +20,7 @@ struct EnvironmentName {
   DifferenceCause cause;
 };
 // In the order of a file, which has every one of them.
-constexpr EnvironmentName kNames[] = {
+constexpr EnvironmentName kEnvironmentNames[] = {
     {"version", DifferenceCause::kVersion},
     {"compiler", DifferenceCause::kVersion},
     {"isa", DifferenceCause::kIsa},
@@ -75,7 +75,7 @@ class Lines {
     return true;
   }
   Status error(const std::string& what) const {
-    return invalid(kWhere, source_.empty() ? "frozen decisions" : source_, ":", number_, ": ",
+    return invalid(kParseFrozen, source_.empty() ? "frozen decisions" : source_, ":", number_, ": ",
                    what);
   }
   Status expected(const std::string& what) const {
@@ -108,7 +108,7 @@ Status read_decision(Lines& lines, const std::string& words, FrozenDecision* dec
 }
 
 Status read_environment(Lines& lines, FrozenDecisions* frozen) {
-  for (const EnvironmentName& name : kNames) {
+  for (const EnvironmentName& name : kEnvironmentNames) {
     std::string value;
     if (!lines.take(concat("env ", name.name), &value)) {
       return lines.expected(concat("\"env ", name.name, " ...\""));
@@ -189,7 +189,7 @@ Expected<FrozenDecisions> parse_frozen(std::string_view text, const std::string&
   frozen.source = source;
   Lines lines(text, frozen.source);
   std::string rest;
-  if (lines.peek() != kHeader) return lines.expected(quoted(kHeader));
+  if (lines.peek() != kFrozenHeader) return lines.expected(quoted(kFrozenHeader));
   if (text.back() != '\n') return lines.error("the file ends within a line");
   lines.next();
   if (Status s = read_environment(lines, &frozen); !s.ok()) return s;
@@ -212,12 +212,12 @@ Expected<FrozenDecisions> parse_frozen(std::string_view text, const std::string&
   if (!lines.at_end()) return lines.expected("the end of the file");
   return frozen;
 } catch (...) {
-  return status_of_exception(kWhere);
+  return status_of_exception(kParseFrozen);
 }
 
 std::string to_string(const FrozenDecisions& frozen) {
-  std::string text = concat(kHeader, "\n");
-  for (const EnvironmentName& name : kNames) {
+  std::string text = concat(kFrozenHeader, "\n");
+  for (const EnvironmentName& name : kEnvironmentNames) {
     text += concat("env ", name.name, " ", one_line(value_of(frozen, name.name)), "\n");
   }
   for (const FrozenDecision& decision : frozen.decisions) {
@@ -235,7 +235,7 @@ std::string to_string(const FrozenDecisions& frozen) {
 std::vector<FrozenDifference> diff(const FrozenDecisions& a, const FrozenDecisions& b) {
   std::vector<FrozenDifference> found;
   Causes causes;
-  for (const EnvironmentName& name : kNames) {
+  for (const EnvironmentName& name : kEnvironmentNames) {
     const std::string of_a = one_line(value_of(a, name.name));
     const std::string of_b = one_line(value_of(b, name.name));
     if (of_a == of_b) continue;

@@ -31,7 +31,7 @@ std::int64_t tile_keys(const BackwardKernel& kernel) noexcept {
   return kernel.is_one_pass() ? kOnePassTile : kTwoPassTile;
 }
 
-std::int64_t group_size(const AttentionParams& p) noexcept {
+std::int64_t heads_per_group(const AttentionParams& p) noexcept {
   return p.num_heads_kv > 0 ? std::max<std::int64_t>(p.num_heads_q / p.num_heads_kv, 1) : 1;
 }
 
@@ -110,7 +110,7 @@ void lay_out(const AttentionParams& p, const BackwardKernel& kernel, BackwardArg
   const bool one_pass = kernel.is_one_pass();
   args->grid = make_grid(p, width);
   args->tile_kv = tile_keys(kernel);
-  args->queries_per_task = std::max<std::int64_t>(width / group_size(p), 1);
+  args->queries_per_task = std::max<std::int64_t>(width / heads_per_group(p), 1);
   args->copies_tiles = one_pass;
   args->row_blocks = one_pass ? std::max<std::int64_t>(group_rows(p) / width, 1) : 1;
   lay_out_row_block(p, kernel, args);
@@ -134,7 +134,7 @@ void lay_out(const AttentionParams& p, const BackwardKernel& kernel, BackwardArg
   args->at_d_k = layout.take(saturating_mul(summed, columns(kernel, p.head_dim_qk)), bytes);
   args->at_d_v = layout.take(saturating_mul(summed, columns(kernel, p.head_dim_v)), bytes);
   const std::int64_t of_bias =
-      saturating_mul(args->queries_per_task, saturating_mul(group_size(p), args->tile_kv));
+      saturating_mul(args->queries_per_task, saturating_mul(heads_per_group(p), args->tile_kv));
   args->at_d_bias = layout.take(has_bias ? of_bias : 0, sizeof(double));
   args->scratch_bytes = layout.total();
 }
@@ -197,8 +197,8 @@ void lay_out_heads(const AttentionParams& p, const BackwardKernel& kernel, std::
   args->blocks_per_item = choose_blocks_per_item(p, kernel.width, workers);
 }
 
-std::int32_t workers_of(const AttentionKey& key, const Env& env,
-                        const BackwardKernel& kernel) noexcept {
+std::int32_t backward_workers(const AttentionKey& key, const Env& env,
+                              const BackwardKernel& kernel) noexcept {
   const AttentionParams& p = key.params();
   if (!kernel.is_one_pass()) {
     return plan_workers(
@@ -327,7 +327,7 @@ std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env,
                                       std::int64_t max_bytes) noexcept {
   BackwardArgs args;
   const AttentionParams& params = key.params();
-  const std::int32_t workers = workers_of(key, env, kernel);
+  const std::int32_t workers = backward_workers(key, env, kernel);
   lay_out(params, kernel, &args);
   const std::int64_t scratch =
       saturating_add(packed_blocks_bytes(params), saturating_mul(args.scratch_bytes, workers));
@@ -349,7 +349,7 @@ KernelPlan plan_backward(const AttentionKey& key, const Env& env, const Backward
   plan.isa = isa_of(kernel, env.isa);
   plan.kernel =
       backend + "_backward_" + to_string(plan.isa) + "_" + to_string(key.params().dtype_q);
-  plan.workers = workers_of(key, env, kernel);
+  plan.workers = backward_workers(key, env, kernel);
   plan.tile_q = kernel.is_one_pass() ? group_rows(key.params()) : kernel.width;
   plan.tile_kv = tile_keys(kernel);
   plan.workspace_bytes = backward_workspace_bytes(key, env, kernel, kInt64Max);

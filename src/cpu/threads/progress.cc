@@ -12,7 +12,7 @@ namespace {
 // Yields before sleeping, some 30 microseconds. Who yields for ever holds a core that a thread in
 // another core's queue could have: three and eight threads on two cores, one head of 4,096 tokens,
 // were then 0.93 as fast.
-constexpr int kYields = 100;
+constexpr int kYieldsBeforeSleep = 100;
 
 }  // namespace
 
@@ -41,7 +41,8 @@ std::int64_t read_count(const std::int64_t* count) noexcept {
 }
 
 void wait_for_count(const std::int64_t* count, std::int64_t value) noexcept {
-  for (int i = 0; i < kYields || worker_hook.load(std::memory_order_relaxed) != nullptr; ++i) {
+  for (int i = 0; i < kYieldsBeforeSleep || worker_hook.load(std::memory_order_relaxed) != nullptr;
+       ++i) {
     if (read_count(count) >= value) {
       call_worker_hook(WorkerPoint::kReady, count, value);
       return;
