@@ -132,6 +132,7 @@ class DecodeTiles {
   using Out = RowsOut<V>;
   using Probs = FloatProbs<V>;
   static constexpr std::int64_t kKeyGroup = 1;  // visible keys begin at a multiple of it
+  static constexpr bool kStartsOut = false;
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs&) { return kDecodeTileKv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
@@ -153,6 +154,8 @@ class DecodeTiles {
     next_ = next_tile_prefetch(k, v, task_head, tile);
   }
   const Tile& tile() const { return tile_; }
+  /// Not looked at.
+  static bool are_values_finite() { return false; }
 
   /// [rows][dot_row_size], 0 where there is nothing.
   static void pack(const Problem& p, const RowBlock<V>& row_block, Query* q) {
