@@ -127,7 +127,7 @@ template <class V>
 REGARD_KERNEL_FN TanhScale<V> tanh_scale(double scale, double divisor, double by) {
   constexpr double kMax = 0x1.fffffep127;  // of f32
   constexpr double kTwiceLog2e = 2.8853900817779268, kLast = 26.5;
-  const auto held = [](double x) __attribute__((always_inline)) { return x < kMax ? x : kMax; };
+  const auto held = [=](double x) __attribute__((always_inline)) { return x < kMax ? x : kMax; };
   const double size = scale < 0.0 ? -scale : scale;
   const double exponent = held(kTwiceLog2e * size / divisor);
   const double limit = exponent > 0.0 ? held(kLast / exponent) : kMax;
