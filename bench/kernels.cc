@@ -62,7 +62,8 @@ Status run(Context& context, conformance::Problem& problem, const Policy& policy
 
 void measure(benchmark::State& state, const Case& source, BackendId backend, const Env& env) {
   Context context(env);
-  conformance::Problem problem = conformance::make_problem(source, {conformance::Guard::kNone});
+  conformance::Problem problem =
+      conformance::make_problem(source, {conformance::Guard::kNone, /*dense=*/true});
   const bool is_backward = source.params.features.has(Feature::kNeedsGrad);
   Policy policy;
   policy.only = {{backend}};

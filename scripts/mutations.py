@@ -7,6 +7,7 @@ from mutations_amx import AMX_MUTATIONS
 from mutations_caches import CACHE_MUTATIONS
 from mutations_cuda import CUDA_MUTATIONS
 from mutations_distributed import DISTRIBUTED_MUTATIONS
+from mutations_forward import FORWARD_MUTATIONS
 from mutations_fp8 import FP8_MUTATIONS
 from mutations_functions import FUNCTION_MUTATIONS
 from mutations_guide import GUIDE_MUTATIONS
@@ -57,9 +58,9 @@ MUTATIONS = [
              "const std::int64_t h = head_kv * p.group_size + g;",
              "const std::int64_t h = head_kv + g * p.num_heads_kv;", (KERNELS,)),
     Mutation("softcap after bias", "src/cpu/forward/edit_scores.h",
-             "  if (p.bias.present) add_bias<V>(p, row_block, tile, scores, scratch.row);\n",
-             "  if (p.bias.present) add_bias<V>(p, row_block, tile, scores, scratch.row);\n"
-             "  if (p.caps_scores) cap_scores<V>(p, row_block, tile.size, scores);\n", (KERNELS,)),
+             "    if (seen.all_but_edits) return hides;\n",
+             "    if (p.caps_scores) cap_scores<V, true>(p, row_block, size, scores, max);\n"
+             "    if (seen.all_but_edits) return hides;\n", (KERNELS,)),
     Mutation("sink ignored", "src/cpu/forward/row_block.h",
              "row_block->state.sum[w] = sink == -infinity ? T(0) : T(1);", "row_block->state.sum[w] = T(0);",
              (KERNELS,)),
@@ -71,9 +72,6 @@ MUTATIONS = [
     Mutation("masked keys count as one", "src/cpu/forward/softmax.h",
              "prob[i] = V::select(masked, V::set(T(-0.0)), prob[i]);",
              "prob[i] = V::select(masked, V::set(T(1)), prob[i]);", (KERNELS,)),
-    Mutation("bias of -inf added, not selected", "src/cpu/forward/edit_scores.h",
-             "return V::select(bias == minus_infinity<V>(), bias, score + bias);",
-             "return score + bias;", (KERNELS, CONFORMANCE)),
     Mutation("NaN in V behind a mask", "src/cpu/forward/float_tiles.inl",
              "if (partial && !self->is_finite()) {", "if (false) {", (KERNELS, CONFORMANCE)),
     Mutation("ALiBi adds", "src/cpu/forward/edit_scores.h",
@@ -99,7 +97,7 @@ MUTATIONS = [
              "row_block->vectors = static_cast<int>(rows > V::kLanes ? rows / V::kLanes : 1);",
              (KERNELS,)),
     Mutation("first key of a lane's range hidden", "src/cpu/forward/edit_scores.h",
-             "(key >= V::load(lo + at))", "(key > V::load(lo + at))", (KERNELS,)),
+             "(key >= from)", "(key > from)", (KERNELS,)),
     Mutation("old output not rescaled", "src/cpu/simd/product.h",
              "V::fma(V::load(out), V::load(rescale + v * V::kLanes), sum[i][v])",
              "V::load(out) + sum[i][v]", (VOCABULARY, KERNELS)),
@@ -123,7 +121,7 @@ MUTATIONS = [
              "self->end_ = begin + kKeyBlock;", "self->end_ = begin > 0 ? begin : kKeyBlock;",
              (MASKS,)),
     Mutation("a mask that is not looked at hides nothing", "src/cpu/forward/visible_keys.h",
-             "return {seen.range, false};  // not looked at", "return seen;", (MASKS,)),
+             "return {seen.range, false, false};  // not looked at", "return seen;", (MASKS,)),
     Mutation("a mask's first row stands for all", "src/cpu/forward/visible_keys.h",
              "for (int w = 0; w < row_block.rows; ++w) {\n      if (w > 0",
              "for (int w = 0; w < 1; ++w) {\n      if (w > 0", (MASKS,)),
@@ -146,7 +144,7 @@ MUTATIONS = [
              "(row_of(x, j)), x.stride / kBytes, 1}", "(row_of(x, j)), x.dim, 1}",
              (("unit", "KvTiles*"), KERNELS, PROPERTY)),
     Mutation("bf16 rounded towards zero", "src/cpu/simd/simd_vector.h",
-             "(bits + 0x7fff + ((bits >> 16) & 1)) >> 16", "bits >> 16", (ROUNDING,)),
+             ": bits + 0x7fff + ((bits >> 16) & 1);", ": bits;", (ROUNDING,)),
     Mutation("f16 rounded towards zero", "src/cpu/simd/simd_avx2.h",
              "_mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT)",
              "_mm256_cvtps_ph(v, _MM_FROUND_TO_ZERO)", (ROUNDING,)),
@@ -596,5 +594,5 @@ MUTATIONS = [
     Mutation("offsets past the end accepted", "tools/regard/safetensors.cc",
              "if (entry.begin > entry.end || entry.end > total) {",
              "if (entry.begin > entry.end) {", (READER,)),
-] + (AMX_MUTATIONS + PACKED_MUTATIONS + CACHE_MUTATIONS + SCALE_MUTATIONS + LLM_MUTATIONS + CUDA_MUTATIONS +
-     FUNCTION_MUTATIONS + FP8_MUTATIONS + DISTRIBUTED_MUTATIONS + GUIDE_MUTATIONS + SELF_CHECK_MUTATIONS)
+] + (AMX_MUTATIONS + FORWARD_MUTATIONS + PACKED_MUTATIONS + CACHE_MUTATIONS + SCALE_MUTATIONS + LLM_MUTATIONS +
+     CUDA_MUTATIONS + FUNCTION_MUTATIONS + FP8_MUTATIONS + DISTRIBUTED_MUTATIONS + GUIDE_MUTATIONS + SELF_CHECK_MUTATIONS)

@@ -20,7 +20,7 @@ CACHE_MUTATIONS = [
     Mutation("a leftpad is not checked", "src/core/describe/check_data.cc",
              "if (rows >= 0 && rows <= max) continue;", "continue;", (("core", "Leftpad*"),)),
     Mutation("a tree hides nothing in tiles without another mask", "src/cpu/forward/visible_keys.h",
-             "is_full && !p.bias.present && !has_tree", "is_full && !p.bias.present", (TREE,)),
+             "all_but_edits = is_full && !has_tree;", "all_but_edits = is_full;", (TREE,)),
     Mutation("a tree lies one key later", "src/cpu/forward/row_block.h",
              "s.band.len_kv - p.tree_keys", "s.band.len_kv - p.tree_keys + 1", (TREE,)),
     Mutation("all sequences have the first one's tree", "src/cpu/forward/edit_scores.h",

@@ -158,7 +158,10 @@ REGARD_KERNEL_FN TaskPrefetch task_prefetch(const Problem& p, const TaskOrder& o
   made.outs = task_cursor(p, p.out, p.head_dim_v, order.now);
   if (order.next.begin >= order.next.end) return made;
   const KvOperand k = k_operand(p, order.next.b, order.next.head_kv);
-  made.keys = rows_cursor(k, {0, tile_kv < k.keys ? tile_kv : k.keys});
+  const Sequence s = sequence_of(p, order.next.b);
+  const std::int64_t first = semantics::visible_keys(s.band, order.next.begin / p.group_size).lo;
+  const std::int64_t begin = semantics::clamp(first / tile_kv * tile_kv, 0, k.keys);
+  made.keys = rows_cursor(k, {begin, semantics::clamp(begin + tile_kv, 0, k.keys)});
   made.queries = task_cursor(p, p.q, p.head_dim_qk, order.next);
   return made;
 }
@@ -171,11 +174,12 @@ struct TilePrefetch {
   PrefetchCursor outs;     // and this task's outputs
   bool with_values;        // in products with values, too
 
-  REGARD_KERNEL_FN void start(const KvOperand& k, const KvOperand& v, std::int64_t row_blocks,
+  REGARD_KERNEL_FN void start(const KvOperand& k, const KvOperand& v, TaskHead task_head,
                               semantics::Tile tile, const TaskPrefetch& task, TilePrefetch* self) {
     constexpr std::int64_t kFew = 2;
+    const std::int64_t row_blocks = task_head.row_blocks;
     const semantics::KeyRange after = keys_after(k, tile);
-    const bool is_last = after.lo >= after.hi;
+    const bool is_last = after.lo >= after.hi || after.lo >= task_head.reach_end;
     const auto followed = [&](PrefetchCursor cursor, const PrefetchCursor& then)
         __attribute__((always_inline)) {
       if (!is_left(cursor)) return then;

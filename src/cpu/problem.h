@@ -85,6 +85,7 @@ struct TaskHead {
   std::int64_t index;
   std::int64_t count;
   std::int64_t row_blocks;
+  std::int64_t reach_end;  // of the keys that some row sees
 };
 
 /// Blocks, and their pieces, come last first: under a causal mask the longest rows start first. A

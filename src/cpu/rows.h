@@ -102,6 +102,30 @@ static void load_columns(Element type, const char* const* rows, int count, std::
   }
 }
 
+/// store_columns to bf16 of as many elements as two vectors and more; returns how many are stored:
+/// all, or all but an odd last one. Words of two elements are transposed, half as many.
+template <class V>
+static std::int64_t store_bf16_columns(char* const* rows, int count, std::int64_t n,
+                                       const typename V::Scalar* columns, typename V::Vec by) {
+  constexpr std::int64_t kPairBytes = 4;
+  return 2 * for_lanes<V>(
+                 n / 2, [&](std::int64_t at) __attribute__((always_inline)) {
+                   typename V::Vec block[V::kLanes];  // bits that are only moved
+                   REGARD_UNROLL for (int y = 0; y < V::kLanes; ++y) {
+                     const auto* const column = columns + 2 * (at + y) * V::kWidth;
+                     block[y] = V::from_unsigned(
+                         V::bf16_pairs(V::load(column) * by, V::load(column + V::kWidth) * by));
+                   }
+                   V::transpose(block);
+                   REGARD_UNROLL for (int lane = 0; lane < V::kLanes; ++lane) {
+                     if (lane < count) {
+                       __builtin_memcpy(rows[lane] + at * kPairBytes, &block[lane],
+                                        sizeof(block[lane]));
+                     }
+                   }
+                 });
+}
+
 /// The way back: element x of rows[lane] = columns[x * V::kWidth + lane] * by[lane], lanes below
 /// `count`.
 template <class V>
@@ -124,6 +148,11 @@ static void store_columns(Element type, char* const* rows, int count, std::int64
   };
   if (type == Element::kF32) {  // a branch for each vector took as long as its arithmetic
     store_blocks(Element::kF32);
+  } else if (sizeof(typename V::Scalar) == sizeof(float) && type == Element::kBf16 &&
+             n >= 2 * V::kLanes) {
+    if constexpr (sizeof(typename V::Scalar) == sizeof(float)) {
+      x = store_bf16_columns<V>(rows, count, n, columns, by);
+    }
   } else {
     store_blocks(type);
   }

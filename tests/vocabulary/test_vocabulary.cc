@@ -86,6 +86,7 @@ class VocabularyTest : public testing::TestWithParam<Param> {
 
 double exact_exp2(double t) { return std::exp2(t); }
 double exact_tanh(double x) { return std::tanh(x); }
+double exact_scaled_tanh(double x) { return 30.0 * std::tanh(x * -0.125 / 30.0); }
 double exact_exp(double x) { return std::exp(x); }
 double exact_log(double x) { return std::log(x); }
 double exact_sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
@@ -113,6 +114,15 @@ TEST_P(VocabularyTest, TanhErrorOverItsDomain) {
   EXPECT_EQ(apply(v().tanh, -kInfinity), -1.0f);
   EXPECT_EQ(apply(v().tanh, 0.0f), 0.0f);
   EXPECT_TRUE(std::isnan(apply(v().tanh, kNan)));
+}
+
+TEST_P(VocabularyTest, ScaledTanhErrorOverItsDomain) {
+  EXPECT_LT(worst_ulp(v().scaled_tanh, 0x1p-30f, 2400.0f, exact_scaled_tanh), 5.0);
+  EXPECT_LT(worst_ulp(v().scaled_tanh, -0x1p-30f, -2400.0f, exact_scaled_tanh), 5.0);
+  EXPECT_EQ(apply(v().scaled_tanh, kInfinity), -30.0f);
+  EXPECT_EQ(apply(v().scaled_tanh, -kInfinity), 30.0f);
+  EXPECT_EQ(apply(v().scaled_tanh, 0.0f), 0.0f);
+  EXPECT_TRUE(std::isnan(apply(v().scaled_tanh, kNan)));
 }
 
 TEST_P(VocabularyTest, ExpErrorOverItsDomain) {
@@ -182,6 +192,7 @@ TEST_P(VocabularyTest, MaxPassesOverNan) {
 
 TEST_P(VocabularyTest, HalvesEqualThePublicCodecs) {
   std::vector<std::uint16_t> halves(lanes());
+  std::vector<std::uint16_t> pairs(2 * lanes());
   std::vector<float> floats(lanes());
   for (std::uint32_t h = 0; h < 65536; h += static_cast<std::uint32_t>(lanes())) {
     for (std::size_t n = 0; n < lanes(); ++n) halves[n] = static_cast<std::uint16_t>(h + n);
@@ -205,6 +216,12 @@ TEST_P(VocabularyTest, HalvesEqualThePublicCodecs) {
     v().store_bf16(floats.data(), halves.data());
     for (std::size_t n = 0; n < lanes(); ++n) {
       ASSERT_EQ(halves[n], bf16_from_f32(floats[n])) << bits_of(floats[n]);
+    }
+    std::vector<float> reversed(floats.rbegin(), floats.rend());
+    v().bf16_pairs(floats.data(), reversed.data(), pairs.data());
+    for (std::size_t n = 0; n < lanes(); ++n) {
+      ASSERT_EQ(pairs[2 * n], bf16_from_f32(floats[n])) << bits_of(floats[n]);
+      ASSERT_EQ(pairs[2 * n + 1], bf16_from_f32(reversed[n])) << bits_of(reversed[n]);
     }
     v().store_f16(floats.data(), halves.data());
     for (std::size_t n = 0; n < lanes(); ++n) {

@@ -24,6 +24,7 @@ struct Vocabulary {
   // One vector each.
   void (*exp2)(const float* t, float* to);
   void (*tanh)(const float* x, float* to);
+  void (*scaled_tanh)(const float* x, float* to);  // 30 * tanh(x / -240)
   void (*exp)(const float* x, float* to);
   void (*log)(const float* x, float* to);
   void (*sqrt)(const float* x, float* to);
@@ -35,6 +36,8 @@ struct Vocabulary {
   void (*load_f8e5m2)(const std::uint8_t* from, float* to);
   void (*load_u4)(const std::uint8_t* from, float* to);  // lanes / 2 bytes
   void (*store_bf16)(const float* from, std::uint16_t* to);
+  // Pairs of bf16, those of `low` first.
+  void (*bf16_pairs)(const float* low, const float* high, std::uint16_t* to);
   void (*store_f16)(const float* from, std::uint16_t* to);
   void (*transpose)(float* square);  // [lanes][lanes]
   void (*sum_rows)(const float* square, float* to);

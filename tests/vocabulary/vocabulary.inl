@@ -21,6 +21,13 @@ void tanh_of(const float* x, float* to) {
   V::store(to, cpu::tanh_vector<V>(V::load(x)));
 }
 template <class V>
+void scaled_tanh_of(const float* x, float* to) {
+  typename V::Vec vectors[cpu::kExp2Vectors];  // all of them: blocks of several have steps in order
+  for (auto& vector : vectors) vector = V::load(x);
+  cpu::scaled_tanh<V, cpu::kExp2Vectors>(vectors, cpu::tanh_scale<V>(-0.125, 30.0, 30.0));
+  V::store(to, vectors[cpu::kExp2Vectors - 1]);
+}
+template <class V>
 void exp_of(const float* x, float* to) {
   V::store(to, cpu::exp_vector<V>(V::load(x)));
 }
@@ -104,11 +111,18 @@ void add_product(const ProductCall& x, const float* rescale, bool select) {
 }
 
 template <class V>
+void bf16_pairs(const float* low, const float* high, std::uint16_t* to) {
+  const auto pairs = V::bf16_pairs(V::load(low), V::load(high));
+  __builtin_memcpy(to, &pairs, sizeof(pairs));
+}
+
+template <class V>
 constexpr Vocabulary vocabulary_of() {
-  return {V::kLanes,      V::kVectors,    exp2_of<V>,    tanh_of<V>,   exp_of<V>,    log_of<V>,
-          sqrt_of<V>,     sigmoid_of<V>,  max_of<V>,     load_bf16<V>, load_f16<V>,  load_f8e4m3<V>,
-          load_f8e5m2<V>, load_u4<V>,     store_bf16<V>, store_f16<V>, transpose<V>, sum_rows<V>,
-          scores<V>,      add_product<V>, nullptr,       nullptr};
+  return {V::kLanes,     V::kVectors,    exp2_of<V>,     tanh_of<V>,     scaled_tanh_of<V>,
+          exp_of<V>,     log_of<V>,      sqrt_of<V>,     sigmoid_of<V>,  max_of<V>,
+          load_bf16<V>,  load_f16<V>,    load_f8e4m3<V>, load_f8e5m2<V>, load_u4<V>,
+          store_bf16<V>, bf16_pairs<V>,  store_f16<V>,   transpose<V>,   sum_rows<V>,
+          scores<V>,     add_product<V>, nullptr,        nullptr};
 }
 
 }  // namespace

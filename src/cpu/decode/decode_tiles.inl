@@ -72,6 +72,7 @@ class DecodeTiles {
       sizeof...(kTypes) == 1 && requires(typename V::Vec x, typename V::Int y) {
     V::dot(x, y, y);
   };
+  static constexpr bool kStartsOut = false;
 
   /// Whether int8 beside q of bf16 may be multiplied in words.
   static constexpr bool kHasWords =
@@ -100,6 +101,8 @@ class DecodeTiles {
     prefetch_ahead(v, task_head, tile, &next_values_);
   }
   const Tile& tile() const { return tile_; }
+  /// Not looked at.
+  static bool are_values_finite() { return false; }
 
   static void pack(const Problem& p, const RowBlock<V>& row_block, Query* q) {
     Columns::pack(p, row_block, q);

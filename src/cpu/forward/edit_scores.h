@@ -27,23 +27,48 @@ static void scale_scores(const Problem& p, const RowBlock<V>& row_block, std::in
   }
 }
 
+/// softcap * tanh(score * softmax_scale / softcap). kMax: max [W] grows to the greatest.
+template <class V, bool kMax>
+static void cap_scores(const Problem& p, const RowBlock<V>& row_block, std::int64_t size,
+                       typename V::Scalar* scores, typename V::Scalar* max) {
+  using Vec = typename V::Vec;
+  [[maybe_unused]] const auto scale = tanh_scale<V>(p.softmax_scale, p.softcap, p.softcap);
+  for (int v = 0; v < row_block.vectors; ++v) {
+    typename V::Scalar* const first = scores + v * V::kLanes;
+    Vec row_max{};
+    if constexpr (kMax) row_max = V::load(max + v * V::kLanes);
+    for_blocks<kExp2Vectors>(
+        size, [&](std::int64_t j, auto keys) __attribute__((always_inline)) {
+          constexpr int kKeys = decltype(keys)::value;
+          typename V::Scalar* const score = first + j * V::kWidth;
+          Vec x[kKeys];
+          REGARD_UNROLL for (int i = 0; i < kKeys; ++i) x[i] = V::load(score + i * V::kWidth);
+          if constexpr (sizeof(typename V::Scalar) == sizeof(float)) {
+            scaled_tanh<V, kKeys>(x, scale);
+          } else {
+            REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
+              x[i] = semantics::softcap_score(
+                  x[i] * V::set(p.softmax_scale), V::set(p.softcap),
+                  [](auto t) __attribute__((always_inline)) { return tanh_vector<V>(t); });
+            }
+          }
+          REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
+            V::store(score + i * V::kWidth, x[i]);
+            if constexpr (kMax) row_max = V::max(x[i], row_max);
+          }
+        });
+    if constexpr (kMax) V::store(max + v * V::kLanes, row_max);
+  }
+}
+
 /// The scale where it is not in the factor (with softcap it never is), and softcap.
 template <class V>
 static void scale_and_cap_scores(const Problem& p, const RowBlock<V>& row_block, std::int64_t size,
                                  typename V::Scalar* scores) {
-  if (!p.caps_scores) {
-    if (p.prescale_scores) scale_scores<V>(p, row_block, size, scores);
-    return;
-  }
-  const auto scale = V::set(static_cast<typename V::Scalar>(p.softmax_scale));
-  const auto softcap = V::set(static_cast<typename V::Scalar>(p.softcap));
-  for (std::int64_t j = 0; j < size; ++j) {
-    for (int v = 0; v < row_block.vectors; ++v) {
-      typename V::Scalar* at = scores + j * V::kWidth + v * V::kLanes;
-      V::store(at, semantics::softcap_score(
-                       V::load(at) * scale, softcap,
-                       [](auto t) __attribute__((always_inline)) { return tanh_vector<V>(t); }));
-    }
+  if (p.caps_scores) {
+    cap_scores<V, false>(p, row_block, size, scores, nullptr);
+  } else if (p.prescale_scores) {
+    scale_scores<V>(p, row_block, size, scores);
   }
 }
 
@@ -94,73 +119,104 @@ static EditRows<V> edit_rows(const View& view, const RowBlock<V>& row_block, Til
   return rows;
 }
 
-/// score = edit(score, element) for every score of the tile, where load(row, j) gives kLanes
-/// elements of a row from key j on and load_one(row, j) one. Rows must be dense.
+/// Those of one vector's lanes.
+struct LaneRows {
+  const char* const* row;
+  int count;  // in use
+  bool same;
+  bool dense;  // keys follow one another, and vectors of them can be loaded
+};
+
+template <class V>
+REGARD_KERNEL_FN LaneRows lanes_from(const EditRows<V>& rows, const RowBlock<V>& row_block, int v,
+                                     bool dense) {
+  const std::int64_t left = row_block.rows - v * V::kLanes;
+  return {rows.row + v * V::kLanes, left < V::kLanes ? static_cast<int>(left) : V::kLanes,
+          rows.same, dense};
+}
+
+/// score = edit(score, element) for one vector of the scores of each of `size` keys, where
+/// load(row, j) gives kLanes elements of a dense row from key j on and load_one(row, j) one.
 template <class V, class Load, class LoadOne, class Edit>
-REGARD_KERNEL_FN void edit_by_rows(const EditRows<V>& rows, const RowBlock<V>& row_block,
-                                   std::int64_t size, typename V::Scalar* scores, Load load,
-                                   LoadOne load_one, Edit edit) {
-  const auto edit_at = [&](std::int64_t j, int v, typename V::Vec element)
-      __attribute__((always_inline)) {
-    typename V::Scalar* at = scores + j * V::kWidth + v * V::kLanes;
+REGARD_KERNEL_FN void edit_by_rows(LaneRows rows, std::int64_t size, typename V::Scalar* scores,
+                                   Load load, LoadOne load_one, Edit edit) {
+  const auto edit_at = [&](std::int64_t j, typename V::Vec element) __attribute__((always_inline)) {
+    typename V::Scalar* at = scores + j * V::kWidth;
     V::store(at, edit(V::load(at), element));
   };
-  std::int64_t blocks_end = rows.same ? 0 : size / V::kLanes * V::kLanes;
-  for (int v = 0; v < row_block.vectors; ++v) {
-    const char* const* row = rows.row + v * V::kLanes;
-    const std::int64_t left = row_block.rows - v * V::kLanes;
-    const int count = left < V::kLanes ? static_cast<int>(left) : V::kLanes;
-    for (std::int64_t j = 0; j < blocks_end; j += V::kLanes) {
-      typename V::Vec block[V::kLanes];
-      REGARD_UNROLL for (int lane = 0; lane < V::kLanes; ++lane) {
-        block[lane] = load(row[lane < count ? lane : 0], j);
-      }
-      V::transpose(block);
-      REGARD_UNROLL for (int y = 0; y < V::kLanes; ++y) edit_at(j + y, v, block[y]);
+  const bool has_blocks = rows.dense && !rows.same;
+  const std::int64_t blocks_end = has_blocks ? size / V::kLanes * V::kLanes : 0;
+  for (std::int64_t j = 0; j < blocks_end; j += V::kLanes) {
+    typename V::Vec block[V::kLanes];
+    REGARD_UNROLL for (int lane = 0; lane < V::kLanes; ++lane) {
+      block[lane] = load(rows.row[lane < rows.count ? lane : 0], j);
     }
-    for (std::int64_t j = blocks_end; j < size; ++j) {
-      typename V::Vec element = V::set(load_one(row[0], j));
-      for (int lane = 1; lane < count && !rows.same; ++lane) element[lane] = load_one(row[lane], j);
-      edit_at(j, v, element);
+    V::transpose(block);
+    REGARD_UNROLL for (int y = 0; y < V::kLanes; ++y) edit_at(j + y, block[y]);
+  }
+  for (std::int64_t j = blocks_end; j < size; ++j) {
+    typename V::Vec element = V::set(load_one(rows.row[0], j));
+    for (int lane = 1; lane < rows.count && !rows.same; ++lane) {
+      element[lane] = load_one(rows.row[lane], j);
     }
+    edit_at(j, element);
   }
 }
 
-/// Adds the bias; -inf masks by selection. `row` holds a tile's keys.
+/// Whether vectors of a bias can be loaded.
 template <class V>
-static void add_bias(const Problem& p, const RowBlock<V>& row_block, Tile tile,
-                     typename V::Scalar* scores, typename V::Scalar* row) {
+REGARD_KERNEL_FN bool is_dense(const View& bias) {
+  return bias.stride[3] == 1 && is_vector_type<V>(bias.type);
+}
+
+/// score = score * scale + bias in one pass; where the bias is -inf, it, whatever the score. max
+/// [W], unless null, grows to the greatest. Returns whether a bias is -inf.
+template <class V>
+static bool add_bias(const View& bias, const RowBlock<V>& row_block, Tile tile,
+                     typename V::Scalar scale, typename V::Scalar* scores,
+                     typename V::Scalar* max) {
   using T = typename V::Scalar;
-  const Element type = p.bias.type;
-  const EditRows<V> rows = edit_rows(p.bias, row_block, tile);
-  const auto edit = [](auto score, auto bias) __attribute__((always_inline)) {
-    return V::select(bias == minus_infinity<V>(), bias, score + bias);
-  };
-  if (p.bias.stride[3] == 1 && is_vector_type<V>(type)) {
-    const std::int64_t bytes = element_bytes(type);
-    edit_by_rows<V>(
-        rows, row_block, tile.size, scores,
-        [&](const char* from, std::int64_t j) __attribute__((always_inline)) {
-          // Of the next tile: each row is a stream of its own, more than hardware follows.
-          __builtin_prefetch(from + (j + tile.size) * bytes, 0, kIntoL2);
-          return load_vector<V>(type, from + j * bytes);
-        },
-        [&](const char* from, std::int64_t j) __attribute__((always_inline)) {
-          T one = 0;  // what GCC 12 sees of load_row under ThreadSanitizer may not write it
-          load_row(type, from + j * bytes, 1, 1, &one);
-          return one;
-        },
-        edit);
-    return;
-  }
-  const T masked = static_cast<T>(-__builtin_inf());
-  for (int w = 0; w < row_block.rows; ++w) {
-    load_row(type, rows.row[w], p.bias.stride[3], tile.size, row);
-    for (std::int64_t j = 0; j < tile.size; ++j) {
-      T& score = scores[j * V::kWidth + w];
-      score = row[j] == masked ? masked : score + row[j];
+  using Vec = typename V::Vec;
+  const std::int64_t bytes = element_bytes(bias.type), step = bias.stride[3] * bytes;
+  const EditRows<V> rows = edit_rows(bias, row_block, tile);
+  const bool dense = is_dense<V>(bias);
+  const Vec scales = V::set(scale);
+  Vec least = V::set(0);
+  const auto add_from = [&](Element type) __attribute__((always_inline)) {
+    for (int v = 0; v < row_block.vectors; ++v) {
+      Vec row_max = minus_infinity<V>();
+      edit_by_rows<V>(
+          lanes_from(rows, row_block, v, dense), tile.size, scores + v * V::kLanes,
+          [&](const char* from, std::int64_t j) __attribute__((always_inline)) {
+            // Of the next tile: each row is a stream of its own, more than hardware follows.
+            __builtin_prefetch(from + (j + tile.size) * bytes, 0, kIntoL2);
+            return load_vector<V>(type, from + j * bytes);
+          },
+          [&](const char* from, std::int64_t j) __attribute__((always_inline)) {
+            T one = 0;  // what GCC 12 sees of load_row under ThreadSanitizer may not write it
+            load_row(type, from + j * step, 1, 1, &one);
+            return one;
+          },
+          [&](Vec score, Vec x) __attribute__((always_inline)) {
+            const Vec sum = V::select(x == minus_infinity<V>(), x, V::fma(score, scales, x));
+            row_max = V::max(sum, row_max);
+            least = V::select(x < least, x, least);
+            return sum;
+          });
+      if (max == nullptr) continue;
+      V::store(max + v * V::kLanes, V::max(row_max, V::load(max + v * V::kLanes)));
     }
+  };
+  if (bias.type == Element::kF32) {  // or there is a branch for each vector
+    add_from(Element::kF32);
+  } else {
+    add_from(bias.type);
   }
+  bool hides = false;
+  for (int lane = 0; lane < V::kLanes; ++lane) {
+    hides = hides || least[lane] == static_cast<T>(-__builtin_inf());
+  }
+  return hides;
 }
 
 /// Masks by attn_mask.
@@ -173,13 +229,15 @@ static void apply_mask(const Problem& p, const RowBlock<V>& row_block, Tile tile
     return V::select(attend == V::set(T(0)), minus_infinity<V>(), score);
   };
   if (p.mask.stride[3] == 1) {
-    edit_by_rows<V>(
-        rows, row_block, tile.size, scores,
-        [](const char* from, std::int64_t j)
-            __attribute__((always_inline)) { return V::load_bytes(from + j); },
-        [](const char* from, std::int64_t j)
-            __attribute__((always_inline)) { return static_cast<T>(from[j]); },
-        hide);
+    for (int v = 0; v < row_block.vectors; ++v) {
+      edit_by_rows<V>(
+          lanes_from(rows, row_block, v, true), tile.size, scores + v * V::kLanes,
+          [](const char* from, std::int64_t j)
+              __attribute__((always_inline)) { return V::load_bytes(from + j); },
+          [](const char* from, std::int64_t j)
+              __attribute__((always_inline)) { return static_cast<T>(from[j]); },
+          hide);
+    }
     return;
   }
   for (int w = 0; w < row_block.rows; ++w) {
@@ -224,29 +282,47 @@ static void apply_segments(const Problem& p, const RowBlock<V>& row_block, Tile 
   }
 }
 
-/// Masks keys outside each row's range.
+/// Masks keys outside each row's range: those before or behind what all rows of a vector see.
 template <class V>
 static void apply_band(const RowBlock<V>& row_block, Tile tile, typename V::Scalar* scores) {
   using T = typename V::Scalar;
-  // Both ends grow with the row.
-  const auto& last = row_block.keys[row_block.rows - 1];
-  if (last.lo <= tile.begin && row_block.keys[0].hi >= tile.begin + tile.size) return;
-  alignas(64) T lo[V::kWidth];
-  alignas(64) T hi[V::kWidth];
-  for (int w = 0; w < lanes_of(row_block);
-       ++w) {  // relative to the tile: small integers are exact in T
-    lo[w] = static_cast<T>(semantics::clamp(row_block.keys[w].lo - tile.begin, 0, tile.size));
-    hi[w] = static_cast<T>(semantics::clamp(row_block.keys[w].hi - tile.begin, 0, tile.size));
-  }
-  for (std::int64_t j = 0; j < tile.size; ++j) {
-    const auto key = V::set(static_cast<T>(j));
-    for (int v = 0; v < row_block.vectors; ++v) {
-      const int at = v * V::kLanes;
-      T* score = scores + j * V::kWidth + at;
-      const auto visible = (key >= V::load(lo + at)) & (key < V::load(hi + at));
-      V::store(score, V::select(visible, V::load(score), minus_infinity<V>()));
+  using Vec = typename V::Vec;
+  for (int v = 0; v < row_block.vectors; ++v) {
+    // Relative to the tile: small integers are exact in T. Both ends grow with the row.
+    const semantics::KeyRange first = keys_in_tile(row_block, v * V::kLanes, tile);
+    const semantics::KeyRange last = keys_in_tile(row_block, (v + 1) * V::kLanes - 1, tile);
+    if (last.lo == 0 && first.hi == tile.size) continue;
+    alignas(64) T lo[V::kLanes];
+    alignas(64) T hi[V::kLanes];
+    for (int lane = 0; lane < V::kLanes; ++lane) {
+      const semantics::KeyRange keys = keys_in_tile(row_block, v * V::kLanes + lane, tile);
+      lo[lane] = static_cast<T>(keys.lo);
+      hi[lane] = static_cast<T>(keys.hi);
     }
+    const Vec from = V::load(lo), to = V::load(hi);
+    const auto hide = [&](std::int64_t begin, std::int64_t end) __attribute__((always_inline)) {
+      for (std::int64_t j = begin; j < end; ++j) {
+        const Vec key = V::set(static_cast<T>(j));
+        T* const score = scores + j * V::kWidth + v * V::kLanes;
+        const auto visible = (key >= from) & (key < to);
+        V::store(score, V::select(visible, V::load(score), minus_infinity<V>()));
+      }
+    };
+    hide(0, last.lo);
+    hide(first.hi > last.lo ? first.hi : last.lo, tile.size);
   }
+}
+
+/// Masks. `tile` is what some row sees.
+template <class V>
+static void mask_scores(const Problem& p, const RowBlock<V>& row_block, Tile tile,
+                        typename V::Scalar* scores,
+                        const EditScratch<typename V::Scalar>& scratch) {
+  if (p.mask.present) apply_mask<V>(p, row_block, tile, scores);
+  if (p.tree.present) apply_tree<V>(p, row_block, tile, scores);
+  if (p.segments_q.present) apply_segments<V>(p, row_block, tile, scores);
+  if (p.masks_by_function) mask_by_function<V>(p, row_block, tile, scores, scratch);
+  apply_band<V>(row_block, tile, scores);
 }
 
 /// What is added after functions, and masks. `partial`: not every row sees every key.
@@ -255,13 +331,11 @@ static void bias_and_mask_scores(const Problem& p, const RowBlock<V>& row_block,
                                  bool partial, typename V::Scalar* scores,
                                  const EditScratch<typename V::Scalar>& scratch) {
   if (p.slopes.present) add_alibi<V>(row_block, tile, scores);
-  if (p.bias.present) add_bias<V>(p, row_block, tile, scores, scratch.row);
-  if (!partial) return;
-  if (p.mask.present) apply_mask<V>(p, row_block, tile, scores);
-  if (p.tree.present) apply_tree<V>(p, row_block, tile, scores);
-  if (p.segments_q.present) apply_segments<V>(p, row_block, tile, scores);
-  if (p.masks_by_function) mask_by_function<V>(p, row_block, tile, scores, scratch);
-  apply_band<V>(row_block, tile, scores);
+  if (p.bias.present) {
+    using T = typename V::Scalar;
+    add_bias<V>(p.bias, row_block, tile, T(1), scores, nullptr);
+  }
+  if (partial) mask_scores<V>(p, row_block, tile, scores, scratch);
 }
 
 /// All edits of a tile of scores.
@@ -272,6 +346,49 @@ static void edit_scores(const Problem& p, const RowBlock<V>& row_block, Tile til
   scale_and_cap_scores<V>(p, row_block, tile.size, scores);
   if (p.edits_by_function) edit_by_functions<V>(p, row_block, tile, scores, scratch);
   bias_and_mask_scores<V>(p, row_block, tile, partial, scores, scratch);
+}
+
+/// The keys of a tile that a row block computes, in whole blocks but at its end: none outside is
+/// visible to any row.
+struct VisibleKeys {
+  Tile range;          // of size 0 where there is none
+  bool all;            // each is visible to every row
+  bool all_but_edits;  // so it is, unless a bias or a score function makes it -inf
+};
+
+/// All edits of the keys, and the greatest of each row, in max [W], in as few passes as there are
+/// edits. Returns whether a score may be hidden (-inf).
+template <class V>
+static bool edit_scores_with_max(const Problem& p, const RowBlock<V>& row_block, VisibleKeys seen,
+                                 typename V::Scalar* scores,
+                                 const EditScratch<typename V::Scalar>& scratch,
+                                 typename V::Scalar* max) {
+  using T = typename V::Scalar;
+  const std::int64_t size = seen.range.size;
+  const bool ends_with_cap =
+      p.caps_scores && !p.slopes.present && !p.bias.present && !p.edits_by_function && seen.all;
+  for (int v = 0; v < row_block.vectors; ++v) V::store(max + v * V::kLanes, minus_infinity<V>());
+  if (ends_with_cap) {
+    cap_scores<V, true>(p, row_block, size, scores, max);
+    return false;
+  }
+  const bool scales_with_bias =
+      p.bias.present && !p.caps_scores && !p.slopes.present && !p.edits_by_function;
+  if (!scales_with_bias) scale_and_cap_scores<V>(p, row_block, size, scores);
+  if (p.edits_by_function) edit_by_functions<V>(p, row_block, seen.range, scores, scratch);
+  if (p.slopes.present) add_alibi<V>(row_block, seen.range, scores);
+  bool hides = !seen.all_but_edits || p.edits_by_function;
+  if (p.bias.present) {
+    const T scale = scales_with_bias ? static_cast<T>(p.softmax_scale) : T(1);
+    T* const bias_max = seen.all_but_edits ? max : nullptr;
+    if (add_bias<V>(p.bias, row_block, seen.range, scale, scores, bias_max)) {
+      hides = true;
+    }
+    if (seen.all_but_edits) return hides;
+  }
+  if (!seen.all_but_edits) mask_scores<V>(p, row_block, seen.range, scores, scratch);
+  accumulate_max<V>(row_block.vectors, size, scores, max);
+  return hides;
 }
 
 }  // namespace regard::cpu

@@ -45,6 +45,7 @@ class FloatTiles {
   using Dot = typename DotOf<V>::Type;
   static constexpr std::int64_t kMaxDecodeRows = max_decode_rows(V::kWidth);
   static constexpr std::int64_t kTileFactor = 1;
+  static constexpr bool kStartsOut = true;      // accumulate takes a null rescale
   static constexpr std::int64_t kKeyGroup = 1;  // visible keys begin at a multiple of it
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.tile_kv; }
@@ -65,9 +66,14 @@ class FloatTiles {
     v_ = v_operand(p_, b_, task_head.head_kv);
     tile_ = tile;
     has_keys_ = has_values_ = finite_known_ = false;
-    TilePrefetch::start(k_, v_, task_head.row_blocks, tile, task_, &prefetch_);
+    TilePrefetch::start(k_, v_, task_head, tile, task_, &prefetch_);
   }
   const Tile& tile() const { return tile_; }
+  /// Then what is masked needs no mark, for its products are 0.
+  bool are_values_finite() {
+    need_values();
+    return is_finite();
+  }
 
   static void pack(const Problem& p, const RowBlock<V>& row_block, Query* q_t) {
     pack_queries<V>(p, row_block, q_t);
@@ -89,8 +95,8 @@ class FloatTiles {
     }
   }
 
-  /// out_t = out_t * rescale + V^T * probs of `visible`. `partial`: some probabilities may be
-  /// masked.
+  /// out_t = out_t * rescale + V^T * probs of `visible`; without out_t where rescale is null.
+  /// `partial`: some probabilities may be masked.
   template <int kVectors>
   REGARD_KERNEL_FN void accumulate(FloatTiles* self, const RowBlock<V>&, T* probs, Tile visible,
                                    bool partial, const T* rescale, T* out_t) {

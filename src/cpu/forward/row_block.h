@@ -54,6 +54,7 @@ struct RowBlock {
   std::int64_t tree_begin;  // the key of tree_mask's first column; may be below 0
   std::int64_t rows;        // lanes in use; the others are computed on zeros and never written
   int vectors;              // that hold those lanes
+  bool has_out;             // its out holds a sum; not before its first tile
   std::int64_t i_begin;     // queries [i_begin, i_end)
   std::int64_t i_end;
 };

@@ -59,7 +59,9 @@ static RowBlockSet<Tiles> make_row_blocks(const TiledArgs& a, const Sequence& s,
                                           char* scratch) {
   using V = typename Tiles::Vocabulary;
   const std::int64_t vectors = (rows.end - rows.begin + V::kLanes - 1) / V::kLanes;
-  const std::int64_t per_head = (vectors + V::kVectors - 1) / V::kVectors;
+  // Of decode rows whole ones, as many as there is memory for.
+  const std::int64_t most = vectors * V::kLanes <= kSplitRows ? V::kVectors : a.row_block_vectors;
+  const std::int64_t per_head = (vectors + most - 1) / most;
   const TaskOrder order{{s.b, rows.head_kv, rows.begin, rows.end}, rows.next};
   const RowBlockSet<Tiles> set{a, s, rows.head_kv, rows.heads, per_head, order, scratch};
   for (std::int64_t x = 0; x < set.count(); ++x) {
@@ -111,7 +113,7 @@ static void process_tile(const RowBlockSet<Tiles>& set, std::int64_t x, VisibleK
   const Problem& p = set.a.problem;
   RowBlock<V>& row_block = set.row_blocks()[x];
   const Tile visible = seen.range;
-  const bool partial = !seen.all;
+  bool partial = !seen.all;
   if constexpr (requires { Tiles::is_whole(p, seen); }) {
     if (Tiles::is_whole(p, seen)) {
       return Tiles::process_whole(tiles, &row_block, set.query(x), visible, set.scores(), out);
@@ -120,24 +122,21 @@ static void process_tile(const RowBlockSet<Tiles>& set, std::int64_t x, VisibleK
 
   alignas(64) T max[V::kWidth];
   alignas(64) T rescale[V::kWidth];
-  const auto clear_max = [&]() __attribute__((always_inline)) {
-    for (int v = 0; v < kVectors; ++v) V::store(max + v * V::kLanes, minus_infinity<V>());
-  };
-  clear_max();
+  for (int v = 0; v < kVectors; ++v) V::store(max + v * V::kLanes, minus_infinity<V>());
   T* const scores = set.scores();
   Tiles::template scores<kVectors>(tiles, row_block, set.query(x), visible, scores, max);
   if (partial || p.prescale_scores) {
-    edit_scores<V>(p, row_block, visible, partial, scores, set.edit_scratch());
-    clear_max();
-    accumulate_max<V>(kVectors, visible.size, scores, max);
+    partial = edit_scores_with_max<V>(p, row_block, seen, scores, set.edit_scratch(), max);
   }
   update_max<V>(p, kVectors, max, &row_block.state, rescale);
-  if (partial) {
+  if (partial && !tiles->are_values_finite()) {
     exponentiate_scores<Tiles, kVectors, true>(set, visible, scores, &row_block);
   } else {
     exponentiate_scores<Tiles, kVectors, false>(set, visible, scores, &row_block);
   }
-  Tiles::template accumulate<kVectors>(tiles, row_block, scores, visible, partial, rescale, out);
+  const T* const keep = Tiles::kStartsOut && !row_block.has_out ? nullptr : rescale;
+  Tiles::template accumulate<kVectors>(tiles, row_block, scores, visible, partial, keep, out);
+  row_block.has_out = true;
 }
 
 /// Processes one tile for row block x, if it sees any of it.
@@ -149,7 +148,7 @@ static void process_visible(const RowBlockSet<Tiles>& set, std::int64_t x, Tiles
   VisibleKeys seen = visible_keys_of(set.a.problem, set.s, row_block, tiles->tile());
   if (seen.range.size == 0) return;
   const std::int64_t lead = (seen.range.begin - tiles->tile().begin) % Tiles::kKeyGroup;
-  if (lead > 0) seen = {{seen.range.begin - lead, seen.range.size + lead}, false};
+  if (lead > 0) seen = {{seen.range.begin - lead, seen.range.size + lead}, false, false};
   with_vectors<V::kVectors>(
       row_block.vectors, [&](auto vectors) __attribute__((always_inline)) {
         process_tile<Tiles, decltype(vectors)::value>(set, x, seen, tiles, out);
@@ -165,13 +164,14 @@ static void process_keys(const RowBlockSet<Tiles>& set, semantics::KeyRange keys
   const TiledArgs& a = set.a;
   const std::int64_t tile_kv = Tiles::tile_kv(a);
   const TileSpan span = tiles_of(keys, tile_kv);
+  const std::int64_t reach_end = reach(set).hi;
   const std::int64_t size = Tiles::Out::size(a.problem);
   Tiles tiles(a, set.order, set.scratch);
   for (std::int64_t index = span.begin; index < span.end; ++index) {
     const Tile tile = tile_at(index, tile_kv, set.s.band.len_kv);
     for (std::int64_t x = 0; x < set.count(); ++x) {
       const std::int64_t head = x / set.per_head;
-      const TaskHead task_head{set.head_kv + head, head, set.heads, set.per_head};
+      const TaskHead task_head{set.head_kv + head, head, set.heads, set.per_head, reach_end};
       if (x % set.per_head == 0) tiles.start(task_head, tile);
       process_visible(set, x, &tiles, outs + x * size);
     }
@@ -184,6 +184,18 @@ static void clear_outs(const RowBlockSet<Tiles>& set, typename RowBlockSet<Tiles
   const std::int64_t size = Tiles::Out::size(set.a.problem);
   for (std::int64_t x = 0; x < set.count(); ++x) {
     Tiles::Out::clear(set.a.problem, set.row_blocks()[x], outs + x * size);
+    set.row_blocks()[x].has_out = true;
+  }
+}
+
+/// The same for row blocks without a tile.
+template <class Tiles>
+static void clear_empty_outs(const RowBlockSet<Tiles>& set, typename RowBlockSet<Tiles>::T* outs) {
+  const std::int64_t size = Tiles::Out::size(set.a.problem);
+  for (std::int64_t x = 0; x < set.count(); ++x) {
+    RowBlock<typename Tiles::Vocabulary>& row_block = set.row_blocks()[x];
+    if (!row_block.has_out) Tiles::Out::clear(set.a.problem, row_block, outs + x * size);
+    row_block.has_out = true;
   }
 }
 
@@ -205,9 +217,14 @@ static void sum_keys(const RowBlockSet<Tiles>& set, semantics::KeyRange keys,
   using V = typename Tiles::Vocabulary;
   using T = typename V::Scalar;
   const TiledArgs& a = set.a;
-  clear_outs(set, outs);
   const semantics::KeyRange seen = common_keys(keys, reach(set));
-  if (keys.hi - keys.lo <= kSumBlockKeys) return process_keys(set, seen, outs);
+  if (keys.hi - keys.lo <= kSumBlockKeys) {
+    for (std::int64_t x = 0; x < set.count(); ++x) set.row_blocks()[x].has_out = false;
+    if (!Tiles::kStartsOut) clear_outs(set, outs);
+    process_keys(set, seen, outs);
+    return clear_empty_outs(set, outs);
+  }
+  clear_outs(set, outs);
   auto* const totals = reinterpret_cast<RowState<V>*>(set.scratch + a.at_totals);
   T* const block_outs = reinterpret_cast<T*>(set.scratch + a.at_block);
   for (std::int64_t x = 0; x < set.count(); ++x) {

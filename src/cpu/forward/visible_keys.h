@@ -15,12 +15,6 @@ namespace regard::cpu {
 /// Keys go by blocks of 8 where only a part of a tile is visible.
 inline constexpr std::int64_t kKeyBlock = 8;
 
-/// Keys of a tile, in whole blocks but at its end: none outside is visible to any row.
-struct VisibleKeys {
-  Tile range;  // of size 0 where there is none
-  bool all;    // each is visible to every row
-};
-
 /// Joins blocks of keys, in their order, that some row sees.
 class VisibleBlocks {
  public:
@@ -36,7 +30,9 @@ class VisibleBlocks {
   /// What is left of `seen`, which the blocks were counted from.
   REGARD_KERNEL_FN VisibleKeys narrowed(const VisibleBlocks& self, VisibleKeys seen) {
     const std::int64_t end = self.end_ < seen.range.size ? self.end_ : seen.range.size;
-    return {{seen.range.begin + self.begin_, end - self.begin_}, seen.all && self.all_};
+    return {{seen.range.begin + self.begin_, end - self.begin_},
+            seen.all && self.all_,
+            seen.all_but_edits && self.all_};
   }
 
  private:
@@ -81,7 +77,7 @@ static VisibleKeys within_mask(const View& mask, const RowBlock<V>& row_block, V
   using Words = typename VectorTypes<double, sizeof(typename V::Vec)>::Unsigned;
   constexpr int kWords = sizeof(Words) / kKeyBlock;
   constexpr std::uint64_t kOnes = 0x0101010101010101u, kHighs = kOnes << 7;
-  if (mask.stride[3] != 1) return {seen.range, false};  // not looked at
+  if (mask.stride[3] != 1) return {seen.range, false, false};  // not looked at
   const EditRows<V> rows = edit_rows(mask, row_block, seen.range);
   VisibleBlocks blocks;
   for (std::int64_t j = 0; j < seen.range.size; j += kWords * kKeyBlock) {
@@ -195,7 +191,7 @@ static VisibleKeys within_function(const Problem& p, const Sequence& s,
   if (seen.range.size == 0) return seen;
   const MaskBlock all = block_of(seen.range);
   if (all == MaskBlock::kFull) return seen;
-  if (all == MaskBlock::kEmpty) return {{seen.range.begin, 0}, false};
+  if (all == MaskBlock::kEmpty) return {{seen.range.begin, 0}, false, false};
   constexpr std::int64_t kPart = 4 * kKeyBlock;
   VisibleBlocks blocks;
   for (std::int64_t j = 0; j < seen.range.size; j += kPart) {
@@ -215,11 +211,12 @@ static VisibleKeys visible_keys_of(const Problem& p, const Sequence& s,
                                    const RowBlock<V>& row_block, Tile tile) {
   const auto by_arithmetic = semantics::classify_tile(s.band, row_block.i_begin, row_block.i_end,
                                                       tile.begin, tile.begin + tile.size, false);
-  if (by_arithmetic == semantics::TileClass::kEmpty) return {{tile.begin, 0}, false};
+  if (by_arithmetic == semantics::TileClass::kEmpty) return {{tile.begin, 0}, false, false};
   const bool is_full = by_arithmetic == semantics::TileClass::kFull;
   const bool has_tree = p.tree.present && tile.begin + tile.size > row_block.tree_begin;
+  const bool all_but_edits = is_full && !has_tree;
   VisibleKeys seen{is_full ? tile : reach_within(row_block, tile),
-                   is_full && !p.bias.present && !has_tree && !p.edits_by_function};
+                   all_but_edits && !p.bias.present && !p.edits_by_function, all_but_edits};
   if (p.segments_q.present) seen = within_segments<V>(p.segments_kv, row_block, seen);
   if (p.mask.present) seen = within_mask<V>(p.mask, row_block, seen);
   if (p.masks_by_function) seen = within_function<V>(p, s, row_block, seen);

@@ -151,7 +151,7 @@ static void scores_of(ProductInput<typename Term::A> a, const typename Term::B* 
   if (kPrefetches) *ahead = cursor;
 }
 
-/// c = c * rescale + a * b for kRows rows.
+/// c = c * rescale + a * b for kRows rows; c = a * b where rescale is null.
 template <class V, class Term, int kRows, int kVectors, bool kSelect, bool kPrefetches>
 REGARD_KERNEL_FN void add_rows(ProductInput<typename Term::A> a, const typename Term::B* b,
                                typename V::Scalar* c, std::int64_t k,
@@ -159,6 +159,14 @@ REGARD_KERNEL_FN void add_rows(ProductInput<typename Term::A> a, const typename 
   prefetch_sums<V, kRows, kVectors>(c, V::kWidth);
   typename V::Vec sum[kRows][kVectors] = {};
   multiply<V, Term, kRows, kVectors, kSelect, V::kWidth, kPrefetches>(a, b, k, sum, ahead);
+  if (rescale == nullptr) {
+    REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
+      REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
+        V::store(c + i * V::kWidth + v * V::kLanes, sum[i][v]);
+      }
+    }
+    return;
+  }
   REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
     REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
       typename V::Scalar* const out = c + i * V::kWidth + v * V::kLanes;
@@ -167,8 +175,9 @@ REGARD_KERNEL_FN void add_rows(ProductInput<typename Term::A> a, const typename 
   }
 }
 
-/// c [m][W] = c * rescale [W] + a [m][k] * b [k][W]; each tile is summed on its own first, which
-/// keeps chains short. kSelect: see Term::add_visible; kPrefetches: as in scores_of.
+/// c [m][W] = c * rescale [W] + a [m][k] * b [k][W], or a * b alone where rescale is null; each
+/// tile is summed on its own first, which keeps chains short. kSelect: see Term::add_visible;
+/// kPrefetches: as in scores_of.
 template <class V, class Term, int kVectors, bool kSelect, bool kPrefetches = false>
 static void add_product(ProductInput<typename Term::A> a, const typename Term::B* b,
                         typename V::Scalar* c, std::int64_t m, std::int64_t k,

@@ -60,6 +60,36 @@ REGARD_KERNEL_FN __m512 sums(__m512 (&a)[16]) {
   return _mm512_maskz_shuffle_f32x4(kAll, first, last, 0x88) +
          _mm512_maskz_shuffle_f32x4(kAll, first, last, 0xdd);
 }
+/// See SimdVector::transpose: 4 by 4 within the quarters of four rows, then quarters as elements.
+REGARD_KERNEL_FN void exchange(__m512 (&rows)[16]) {
+  const auto low_pairs = [](__m512 a, __m512 b) __attribute__((always_inline)) {
+    return (__m512)_mm512_maskz_unpacklo_pd(kAllOfDoubles, (__m512d)a, (__m512d)b);
+  };
+  const auto high_pairs = [](__m512 a, __m512 b) __attribute__((always_inline)) {
+    return (__m512)_mm512_maskz_unpackhi_pd(kAllOfDoubles, (__m512d)a, (__m512d)b);
+  };
+  REGARD_UNROLL for (int i = 0; i < 16; i += 4) {
+    const __m512 low_01 = _mm512_maskz_unpacklo_ps(kAll, rows[i], rows[i + 1]);
+    const __m512 high_01 = _mm512_maskz_unpackhi_ps(kAll, rows[i], rows[i + 1]);
+    const __m512 low_23 = _mm512_maskz_unpacklo_ps(kAll, rows[i + 2], rows[i + 3]);
+    const __m512 high_23 = _mm512_maskz_unpackhi_ps(kAll, rows[i + 2], rows[i + 3]);
+    rows[i] = low_pairs(low_01, low_23);
+    rows[i + 1] = high_pairs(low_01, low_23);
+    rows[i + 2] = low_pairs(high_01, high_23);
+    rows[i + 3] = high_pairs(high_01, high_23);
+  }
+  REGARD_UNROLL for (int i = 0; i < 4; ++i) {
+    const __m512 low_01 = _mm512_maskz_shuffle_f32x4(kAll, rows[i], rows[i + 4], 0x44);
+    const __m512 high_01 = _mm512_maskz_shuffle_f32x4(kAll, rows[i], rows[i + 4], 0xee);
+    const __m512 low_23 = _mm512_maskz_shuffle_f32x4(kAll, rows[i + 8], rows[i + 12], 0x44);
+    const __m512 high_23 = _mm512_maskz_shuffle_f32x4(kAll, rows[i + 8], rows[i + 12], 0xee);
+    rows[i] = _mm512_maskz_shuffle_f32x4(kAll, low_01, low_23, 0x88);
+    rows[i + 4] = _mm512_maskz_shuffle_f32x4(kAll, low_01, low_23, 0xdd);
+    rows[i + 8] = _mm512_maskz_shuffle_f32x4(kAll, high_01, high_23, 0x88);
+    rows[i + 12] = _mm512_maskz_shuffle_f32x4(kAll, high_01, high_23, 0xdd);
+  }
+}
+REGARD_KERNEL_FN void exchange(__m512d (&rows)[8]) { cpu::SimdVector<double, 64>::transpose(rows); }
 REGARD_KERNEL_FN __m512 read_f16(const std::uint16_t* p) {
   return _mm512_maskz_cvtph_ps(kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
@@ -185,6 +215,12 @@ REGARD_KERNEL_FN VecOf<float> read_bf16(const std::uint16_t* p) {
 REGARD_KERNEL_FN VecOf<float> sums(VecOf<float> (&a)[16]) {
   return cpu::SimdVector<float, 64>::sum_rows(a);
 }
+REGARD_KERNEL_FN void exchange(VecOf<float> (&rows)[16]) {
+  cpu::SimdVector<float, 64>::transpose(rows);
+}
+REGARD_KERNEL_FN void exchange(VecOf<double> (&rows)[8]) {
+  cpu::SimdVector<double, 64>::transpose(rows);
+}
 REGARD_KERNEL_FN VecOf<float> read_f16(const std::uint16_t* p) {
   VecOf<float> v;
   for (int x = 0; x < 16; ++x) v[x] = cpu::from_f16(p[x]);
@@ -222,6 +258,7 @@ struct Simd : cpu::SimdVector<T, 64> {
   REGARD_KERNEL_FN Vec sqrt(Vec x) { return roots(x); }
 
   REGARD_KERNEL_FN Vec sum_rows(Vec (&rows)[Base::kLanes]) { return sums(rows); }
+  REGARD_KERNEL_FN void transpose(Vec (&rows)[Base::kLanes]) { exchange(rows); }
   REGARD_KERNEL_FN Vec load_bf16(const std::uint16_t* p) { return read_bf16(p); }
   REGARD_KERNEL_FN Vec load_f16(const std::uint16_t* p) { return read_f16(p); }
   /// In portable notation GCC 12 converts byte by byte: 4 times as slow as memory.

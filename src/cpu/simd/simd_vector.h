@@ -131,11 +131,11 @@ struct SimdVector {
   REGARD_KERNEL_FN Vec load_f8e5m2(const std::uint8_t* p) {
     return from_f16_bits(load_byte_codes(p) << 8);
   }
-  REGARD_KERNEL_FN void store_bf16(std::uint16_t* p, Vec v) {
-    const Unsigned bits = to_unsigned(v);
-    const Unsigned rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    const Unsigned quiet = (bits >> 16) | 0x40;
-    store_half(p, v != v ? quiet : rounded);
+  REGARD_KERNEL_FN void store_bf16(std::uint16_t* p, Vec v) { store_half(p, bf16_words(v) >> 16); }
+
+  /// bf16 of low's lanes in the low halves of words, of high's in the high ones; as store_bf16.
+  REGARD_KERNEL_FN Unsigned bf16_pairs(Vec low, Vec high) {
+    return (bf16_words(low) >> 16) | (bf16_words(high) & 0xffff0000u);
   }
 
   /// The halves of x * by, lane by lane.
@@ -176,6 +176,11 @@ struct SimdVector {
   typedef std::uint8_t Codes __attribute__((vector_size(kLanes)));
   using Lanes = typename MakeIndexList<kLanes>::type;
 
+  /// bf16 in the high halves; what stands below is not cleared.
+  REGARD_KERNEL_FN Unsigned bf16_words(Vec v) {
+    const Unsigned bits = to_unsigned(v);
+    return v != v ? bits | 0x400000u : bits + 0x7fff + ((bits >> 16) & 1);
+  }
   /// low[0], high[0], low[1], ...
   template <class Pairs, int... kIndex>
   REGARD_KERNEL_FN Codes join(Pairs low, Pairs high, IndexList<kIndex...>) {

@@ -1,0 +1,21 @@
+"""The faults of mutations.py in the passes over a tile's scores, and in outputs that begin with a tile."""
+
+from mutation import Mutation
+
+CONFORMANCE = ("conformance", "*")
+KERNELS = ("conformance", "All/Cases.*:All/Execute.*")
+
+FORWARD_MUTATIONS = [
+    Mutation("bias of -inf added, not selected", "src/cpu/forward/edit_scores.h",
+             "V::select(x == minus_infinity<V>(), x, V::fma(score, scales, x));",
+             "V::fma(score, scales, x);", (KERNELS, CONFORMANCE)),
+    Mutation("a bias of -inf hides nothing", "src/cpu/forward/edit_scores.h",
+             "hides = hides || least[lane] == static_cast<T>(-__builtin_inf());",
+             "hides = false;", (KERNELS, CONFORMANCE)),
+    Mutation("the first tile adds to what was there", "src/cpu/forward/tiled_forward.inl",
+             "Tiles::kStartsOut && !row_block.has_out ? nullptr : rescale;", "rescale;",
+             (KERNELS, CONFORMANCE)),
+    Mutation("row blocks without a tile keep what was there", "src/cpu/forward/tiled_forward.inl",
+             "if (!row_block.has_out) Tiles::Out::clear", "if (false) Tiles::Out::clear",
+             (KERNELS, CONFORMANCE)),
+]
