@@ -444,6 +444,7 @@ class Filler {
   }
 
   void fill_offsets() {
+    r_.dropout_origin = case_.data.dropout_origin;
     if (case_.params.diagonal == Diagonal::kOffset) r_.diagonal_offset = case_.data.diagonal_offset;
     if (!r_.diagonal_offsets.present()) return;
     r_.diagonal_offset = 0;

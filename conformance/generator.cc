@@ -26,6 +26,7 @@ constexpr std::uint64_t kRotaryStream = 0x726f746172790000;
 constexpr std::uint64_t kLeftpadStream = 0x6c65667470616400;
 constexpr std::uint64_t kTreeStream = 0x7472656500000000;
 constexpr std::uint64_t kFunctionStream = 0x66756e6374696f6e;
+constexpr std::uint64_t kOriginStream = 0x6f726967696e0000;
 
 constexpr std::int64_t kOddLengths[] = {1, 3, 63, 65, 127, 257};
 constexpr std::int64_t kHeadDims[] = {1, 3, 8, 16, 32, 63, 64, 65, 127, 128, 257};
@@ -45,7 +46,8 @@ class Generator {
         rotary_rng_(seed, index ^ kRotaryStream),
         leftpad_rng_(seed, index ^ kLeftpadStream),
         tree_rng_(seed, index ^ kTreeStream),
-        function_rng_(seed, index ^ kFunctionStream) {}
+        function_rng_(seed, index ^ kFunctionStream),
+        origin_rng_(seed, index ^ kOriginStream) {}
 
   Case run() {
     c_.data.seed = rng_.bits() >> 40;  // short in a repro line
@@ -55,6 +57,7 @@ class Generator {
     p().features.set(Feature::kHadamard, !gradients_ && hadamard_rng_.chance(0.15));
     draw_extents();
     draw_edits();
+    draw_dropout_origin();
     draw_functions();
     draw_diagonal();
     draw_tensors();
@@ -234,6 +237,16 @@ class Generator {
     constexpr ScoresKind kKinds[] = {ScoresKind::kScaled, ScoresKind::kEdited, ScoresKind::kProbs};
     if (rng_.chance(0.15)) p().scores_kind = rng_.pick(kKinds);
     maybe(Feature::kAlibi, 0.22);
+  }
+
+  void draw_dropout_origin() {
+    if (p().dropout_p == 0.0 || !origin_rng_.chance(0.8)) return;
+    p().features.set(Feature::kDropoutOrigin);
+    DropoutOrigin& origin = c_.data.dropout_origin;
+    origin.position = origin_rng_.between(-40, 1000);
+    origin.key = 8 * origin_rng_.between(0, 200);
+    origin.head = origin_rng_.between(0, 30);
+    origin.heads = origin_rng_.chance(0.5) ? 0 : origin_rng_.between(1, 64);
   }
 
   /// Functions of any kind, a mask of blocks with some, and a callback, which is given f32.
@@ -489,7 +502,7 @@ class Generator {
 
   bool gradients_;
   Rng rng_, f8_rng_, packed_rng_, cache_rng_, scales_rng_, amax_rng_, hadamard_rng_, rotary_rng_,
-      leftpad_rng_, tree_rng_, function_rng_;
+      leftpad_rng_, tree_rng_, function_rng_, origin_rng_;
   Case c_;
 };
 

@@ -98,6 +98,9 @@ Status check_tensors(const AttentionRequest& r, const char* where) {
   if (r.score_callback.edit != nullptr) {
     return invalid(where, "score_callback (given) must be absent: use score_function");
   }
+  if (r.dropout_origin != DropoutOrigin{}) {
+    return invalid(where, "dropout_origin (given) must be left out: ranks count from the whole");
+  }
   const std::pair<const char*, const TensorView*> main[] = {
       {"q", &r.q}, {"k", &r.k}, {"v", &r.v}, {"out", &r.out}};
   for (const auto& [name, view] : main) {

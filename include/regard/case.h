@@ -9,6 +9,7 @@
 #include "regard/env.h"
 #include "regard/export.h"
 #include "regard/params.h"
+#include "regard/request.h"
 
 namespace regard {
 
@@ -34,6 +35,7 @@ struct DataSpec {
   std::vector<std::int64_t> rows_kv;     // literal rows_kv=...
   std::int64_t new_rows = 1;             // append=N: rows of k_new and v_new, with append
   std::int64_t tree_keys = 0;            // tree=N: keys that tree_mask speaks of
+  DropoutOrigin dropout_origin;          // dropout_origin=POSITION,KEY,HEAD,HEADS
   friend bool operator==(const DataSpec&, const DataSpec&) = default;
 };
 

@@ -23,6 +23,7 @@ enum class Feature : std::uint8_t {
   kScoreFunction,
   kMaskFunction,
   kDropout,
+  kDropoutOrigin,  // dropout_origin is given: random numbers do not begin at this call's first
   // from the tensors present
   kAttnMask,
   kAttnBias,

@@ -53,6 +53,7 @@ Claims forward_claims() {
                      Feature::kDiagonalPerSequence,
                      Feature::kSoftcap,
                      Feature::kDropout,
+                     Feature::kDropoutOrigin,
                      Feature::kAttnMask,
                      Feature::kAttnBias,
                      Feature::kAlibi,

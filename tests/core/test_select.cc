@@ -492,6 +492,34 @@ TEST(Tuning, ConditionsNameTheDevice) {
   EXPECT_EQ(order_of(explain(context, case_params("sq8 d8 bf16"))).front(), kMath);
 }
 
+// It would draw the mask of another place and say nothing.
+TEST(Select, ABackendThatKnowsNoDropoutOriginIsRefusedByName) {
+  BackendInfo info = generous_info("mock");
+  info.forward.features.set(Feature::kDropoutOrigin, false);
+  WithMock with(info);
+  std::vector<float> x(256), out(256);
+  AttentionRequest r;
+  r.q = r.k = r.v = make_view(x.data(), {1, 2, 16, 8});
+  r.out = make_view(out.data(), {1, 2, 16, 8});
+  r.options.dropout_p = 0.5;
+  const auto mock_refuses = [&] {
+    const Selection s = explain(with.context, describe(r).value(), prefer({custom("mock")}));
+    return has_refusal(s, custom("mock"), RefusalCode::kFeature);
+  };
+  EXPECT_FALSE(mock_refuses());
+  r.dropout_origin.position = 4;
+  EXPECT_TRUE(mock_refuses());
+  check(attention(with.context, r, prefer({custom("mock")})));
+  EXPECT_EQ(with.mock->executions, 0);
+  // A plan of a call without an origin does not run one that has it.
+  r.dropout_origin = {};
+  const Plan planned = plan(with.context, describe(r).value(), only({custom("mock")})).value();
+  r.dropout_origin.position = 4;
+  const Status s = execute(planned, r);
+  EXPECT_NE(s.message().find("dropout_origin"), std::string::npos) << s.message();
+  EXPECT_EQ(with.mock->executions, 0);
+}
+
 TEST(Tuning, BadFilesNameTheLine) {
   for (const char* text :
        {"", "hello\n", "regard-tuning 1\nfoo bar\n", "regard-tuning 1\norder sq<=x : math\n",

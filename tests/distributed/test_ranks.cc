@@ -283,6 +283,20 @@ TEST(Plan, SeedsThatDifferAreRefused) {
   }
 }
 
+TEST(Plan, RanksCountDropoutFromTheWhole) {
+  Problem p;
+  distributed::ThreadGroup group(1);
+  const test::Tensors x = test::allocate(p, p.sq, p.skv);
+  AttentionRequest request = x.request(p, false);
+  request.options.dropout_p = 0.5;
+  request.dropout_origin.key = 8;
+  const Status s =
+      distributed::plan(default_context(), group.communicator(0), request, test::options_of(p))
+          .status();
+  EXPECT_NE(s.message().find("dropout_origin (given) must be left out"), std::string::npos)
+      << s.message();
+}
+
 TEST(Plan, AnErrorOfOneRankIsOneOfAll) {
   Problem p;
   distributed::ThreadGroup group(2);

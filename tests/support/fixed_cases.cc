@@ -72,6 +72,7 @@ const char* const kForwardCases[] = {
     "b6 hq4 hkv2 sq65 skv65 d16 segments lens causal diag=tl lse poison seed=4",
     // Dropout.
     "b2 hq2 sq33 skv127 d16 dropout=0.25 lse",
+    "b2 hq2 sq33 skv127 d16 dropout=0.25 dropout_origin=5,16,3,7 lse",
     "b2 hq4 hkv2 sq65 skv65 d16 dropout=0.5 causal lse",
     "b2 hq2 sq33 skv65 d16 dropout=0.9 causal diag=7 mask bias lse poison",
     // Data.
@@ -105,6 +106,7 @@ const char* const kGradCases[] = {
     "b1 hq1 sq800 skv450 d16 f32 causal diag=br saved grad seed=5",
     "b1 hq4 hkv1 sq220 skv900 d24 bf16 window=200,40 diag=30 saved grad seed=6",
     "b1 hq2 hkv1 sq400 skv400 d8 f32 softcap=5 sinks dropout=0.3 causal saved grad seed=7",
+    "b2 hq2 hkv1 sq70 skv90 d16 f32 dropout=0.4 dropout_origin=-9,8,5,0 causal diag=4 saved grad",
     "b3 hq2 sq420 skv500 d8 f16 lens causal diag=br saved grad poison seed=8",
     // Wide heads.
     "b1 hq2 sq20 skv70 d192 f32 saved grad seed=9",

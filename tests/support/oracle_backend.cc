@@ -135,6 +135,7 @@ BackendInfo oracle_info() {
                            Feature::kDiagonalBottomRight,
                            Feature::kDiagonalOffset,
                            Feature::kDropout,
+                           Feature::kDropoutOrigin,
                            Feature::kDiagonalPerSequence,
                            Feature::kAttnMask,
                            Feature::kAttnBias,

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "regard/case.h"
@@ -54,6 +55,41 @@ TEST(DropoutOrigin, KeysBeginAtMultiplesOfEight) {
             "[describe] dropout_origin.key (12) must be a multiple of 8, at least 0");
   r.dropout_origin.key = 16;
   EXPECT_TRUE(describe(r).ok());
+}
+
+TEST(DropoutOrigin, IsAFeatureOfCallsWithDropout) {
+  std::vector<float> x(64), out(64);
+  AttentionRequest r;
+  r.q = r.k = r.v = make_view(x.data(), {1, 1, 2, 8});
+  r.out = make_view(out.data(), {1, 1, 2, 8});
+  const auto is_stated = [&] { return describe(r).value().features.has(Feature::kDropoutOrigin); };
+  r.options.dropout_p = 0.5;
+  EXPECT_FALSE(is_stated());
+  for (std::int64_t DropoutOrigin::*field : {&DropoutOrigin::position, &DropoutOrigin::key,
+                                             &DropoutOrigin::head, &DropoutOrigin::heads}) {
+    r.dropout_origin = {};
+    r.dropout_origin.*field = 8;
+    EXPECT_TRUE(is_stated());
+  }
+  r.options.dropout_p = 0.0;
+  EXPECT_FALSE(is_stated());
+}
+
+TEST(DropoutOrigin, IsAWordOfACase) {
+  const char* const text = "b1 hq1 sq2 d8 f32 dropout=0.5 dropout_origin=-3,16,2,7";
+  const Case c = parse_case(text).value();
+  EXPECT_EQ(c.data.dropout_origin, (DropoutOrigin{-3, 16, 2, 7}));
+  EXPECT_EQ(parse_case(to_string(c)).value(), c) << to_string(c);
+  const AttentionParams without = parse_case("b1 hq1 sq2 d8 f32 dropout=0.5").value().params;
+  EXPECT_EQ(parse_case(text + std::string(" dropout=0")).ok(), false);  // two words of a name
+  EXPECT_EQ(parse_case("dropout=0", c).value().data.dropout_origin, DropoutOrigin{});
+  EXPECT_EQ(parse_case("dropout_origin=none", c).value().params, without);
+  const Case named = parse_case(to_string(c.params)).value();
+  EXPECT_EQ(named.params, c.params);
+  for (const char* wrong : {"1,2,3", "0,0,0,0", "0,12,0,0", "0,-8,0,0", "0,8,0,-1", "x"}) {
+    EXPECT_FALSE(parse_case("sq2 d8 f32 dropout=0.5 dropout_origin=" + std::string(wrong)).ok())
+        << wrong;
+  }
 }
 
 }  // namespace

@@ -197,6 +197,7 @@ Expected<RunInput> load_input(const std::string& path, const std::string& words,
   input.request.options = options_of(input.c.params);
   input.request.diagonal_offset = input.c.data.diagonal_offset;
   input.request.rng_seed = input.c.data.seed;
+  input.request.dropout_origin = input.c.data.dropout_origin;
   Expected<RunOutputs> outputs = input.make_outputs();
   if (!outputs) return outputs.status();
   Expected<AttentionParams> whole = describe(input.with(*outputs));

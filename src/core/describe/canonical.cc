@@ -166,6 +166,7 @@ void canonicalize(AttentionParams& p) noexcept {
   f.set(Feature::kMaskFunction, !p.mask_function.empty());
   f.set(Feature::kCaptured, uses_of(p).captured);
   f.set(Feature::kDropout, p.dropout_p != 0.0);
+  if (p.dropout_p == 0.0) f.set(Feature::kDropoutOrigin, false);
   f.set(Feature::kScoresOut, p.scores_kind != ScoresKind::kNone);
   f.set(Feature::kGqa, p.num_heads_q != p.num_heads_kv);
   f.set(Feature::kHeadDimsDiffer, p.head_dim_qk != p.head_dim_v);

@@ -334,6 +334,7 @@ class Describer {
     p_.softcap = o_.softcap;
     p_.dropout_p = o_.dropout_p;
     if (Status s = check_dropout_origin(); !s.ok()) return s;
+    p_.features.set(Feature::kDropoutOrigin, b_.dropout_origin != DropoutOrigin{});
     p_.scores_kind = o_.scores_kind;
     p_.diagonal = o_.diagonal;
     p_.tokens_q = o_.tokens_q;

@@ -78,9 +78,7 @@ std::string not_taken_by_run(const AttentionParams& params, const Buffers& buffe
     const auto feature = static_cast<Feature>(i);
     if (kNotTaken.has(feature) && params.features.has(feature)) return to_string(feature);
   }
-  if (!params.features.has(Feature::kDropout)) return "";
-  if (buffers.rng_offset != 0) return "rng_offset";
-  return buffers.dropout_origin == DropoutOrigin{} ? "" : "dropout_origin";
+  return params.features.has(Feature::kDropout) && buffers.rng_offset != 0 ? "rng_offset" : "";
 }
 
 // Options as `regard run` reads them; tensors say the rest.
@@ -96,6 +94,7 @@ std::string options_words(const AttentionParams& params, const Buffers& buffers)
       {Feature::kNeedsGrad, Feature::kDLse, Feature::kDelta, Feature::kSavedStats});
   c.data.diagonal_offset = buffers.diagonal_offset;
   c.data.seed = buffers.rng_seed;
+  c.data.dropout_origin = buffers.dropout_origin;
   canonicalize(c);
   return to_string(c);
 }

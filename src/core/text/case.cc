@@ -13,6 +13,8 @@ namespace regard {
 namespace {
 
 constexpr const char* kParseCase = "parse_case";
+/// Of params that have an origin, whose numbers are data: none that means nothing.
+constexpr DropoutOrigin kShownOrigin{0, 8, 0, 0};
 
 // The value in a text, or a base's text, of one word of the table.
 struct ParsedWord {
@@ -300,6 +302,7 @@ std::string to_string(const AttentionParams& params) {
   Case c;
   c.params = params;
   c.data.tree_keys = 1;
+  c.data.dropout_origin = kShownOrigin;
   return to_string(c);
 }
 
@@ -307,6 +310,12 @@ void canonicalize(Case& c) noexcept {
   canonicalize(c.params);
   const FeatureSet f = c.params.features;
   if (!f.has(Feature::kDiagonalOffset)) c.data.diagonal_offset = 0;
+  DropoutOrigin& origin = c.data.dropout_origin;
+  if (!f.has(Feature::kDropoutOrigin)) {
+    origin = {};
+  } else if (origin == DropoutOrigin{}) {
+    origin = kShownOrigin;
+  }
   if (!f.has(Feature::kSeqlensQ)) c.data.seqlens_q.clear();
   if (!f.has(Feature::kSeqlensKv)) c.data.seqlens_kv.clear();
   if (!f.has(Feature::kAppendKv)) c.data.new_rows = 1;

@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/message.h"
 #include "core/text/broadcast_text.h"
+#include "core/text/dropout_words.h"
 #include "core/text/f8_words.h"
 #include "core/text/function_words.h"
 #include "core/text/number_parse.h"
@@ -553,6 +554,8 @@ constexpr CaseWord kWords[] = {
     feature_word<F::kSinks>("sinks", "a logit per head joins the denominator"),
     {"dropout", kValue, "P", "probability of dropping", print_nonzero<&P::dropout_p>,
      parse_double<&P::dropout_p>},
+    {"dropout_origin", kValue, "POSITION,KEY,HEAD,HEADS", "where its random numbers begin",
+     print_dropout_origin, parse_dropout_origin, "dropout"},
     feature_word<F::kLse>("lse", "log-sum-exp is an output"),
     {"scores", kValue, "scaled|edited|probs", "scores are an output", print_scores, parse_scores},
     feature_word<F::kOutAmax>("amax", "out's largest magnitude is an output"),

@@ -16,6 +16,7 @@ constexpr const char* kFeatureNames[] = {
     "score_function",
     "mask_function",
     "dropout",
+    "dropout_origin",
     "attn_mask",
     "attn_bias",
     "alibi",
