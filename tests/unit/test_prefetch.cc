@@ -26,15 +26,16 @@ const char* const kQueryRows = address(0x40000000);
 const char* const kOutRows = address(0x50000000);
 
 /// 250 keys of 64 f32 4000 bytes apart, and of 40 bf16 600 bytes apart; behind them a task of 5
-/// keys and 3 queries.
-void start_at(std::int64_t row_blocks, semantics::Tile tile, TilePrefetch* prefetch) {
+/// keys and 3 queries. Rows see keys up to reach_end.
+void start_at(std::int64_t row_blocks, semantics::Tile tile, TilePrefetch* prefetch,
+              std::int64_t reach_end = 250) {
   const KvOperand k{kKeyRows, 4000, 280, 64, 250, 1.0, Element::kF32};
   const KvOperand v{kValueRows, 600, 140, 40, 250, 1.0, Element::kBf16};
   TaskPrefetch task{};
   task.keys = {kNextKeyRows, kNextKeyRows + 256, 256, 256, 5};
   task.queries = {kQueryRows, kQueryRows + 256, 256, 256, 3};
   task.outs = {kOutRows, kOutRows + 256, 256, 256, 4};
-  TilePrefetch::start(k, v, row_blocks, tile, task, prefetch);
+  TilePrefetch::start(k, v, {0, 0, 1, row_blocks, reach_end}, tile, task, prefetch);
 }
 
 struct Rows {
@@ -82,6 +83,16 @@ TEST(TilePrefetch, AtTheLastTileWhatTheNextTaskReadsAndThisOneWrites) {
                           {kOutRows, kKeyBytes, 256, 4}});
     EXPECT_EQ(at.left.in_pairs, row_blocks == 1);
   }
+}
+
+// Keys that no row sees are not prefetched: the tile before them is the last one.
+TEST(TilePrefetch, TheLastTileIsTheLastOneThatIsSeen) {
+  TilePrefetch at;
+  start_at(2, kFirst, &at, kFirst.begin + kFirst.size);
+  expect_rows(at.left, {{kValueRows + 96 * 600, kValueBytes, 600, 96},
+                        {kNextKeyRows, kKeyBytes, 256, 5},
+                        {kQueryRows, kKeyBytes, 256, 3},
+                        {kOutRows, kKeyBytes, 256, 4}});
 }
 
 TEST(TaskPrefetch, IsOfTheNextTaskAndOfTheOwnOutputs) {
@@ -181,7 +192,7 @@ class NextTileOf : public testing::TestWithParam<Layout> {
     for (std::int64_t head = 0; head < heads; ++head) {
       for (const KvOperand& x : {k_operand(problem_, 0, head), v_operand(problem_, 0, head)}) {
         TileAhead ahead;
-        prefetch_ahead(x, {head, head, heads, 1}, tile, &ahead);
+        prefetch_ahead(x, {head, head, heads, 1, kKeys}, tile, &ahead);
         count(ahead.runs[0], memory_.data(), &times);
       }
     }
@@ -226,7 +237,7 @@ TEST(TileAhead, GoesFromPageToPage) {
   KvOperand x{memory.data(), kDim * 4, 0, kDim, 12 * kPage, 1.0, Element::kF32};
   x.pages = {ids, 1, kPage, kBytes, 0};
   TileAhead ahead;
-  prefetch_ahead(x, {0, 0, 1, 1}, {0, 64}, &ahead);
+  prefetch_ahead(x, {0, 0, 1, 1, 12 * kPage}, {0, 64}, &ahead);
   PrefetchCursor cursor = ahead.runs[0];
   for (int page = 8; page < 12; ++page) {
     for (std::int64_t line = 0; line < kBytes / 64; ++line) {
