@@ -43,7 +43,7 @@ class WindowText {
   std::string q_;
 };
 
-std::string number_text(double value) {
+std::string shortest_text(double value) {
   char text[40];
   return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
@@ -84,7 +84,7 @@ void spell_as_functions(const Case& c, Rng* rng, AttentionOptions* options) {
   std::string score = p.score_function.text(), mask = p.mask_function.text();
   const std::string condition = spell_windows(p, rng, &spelled);
   if (p.softcap > 0.0 && score.empty() && rng->chance(0.7)) {
-    const std::string cap = number_text(p.softcap);
+    const std::string cap = shortest_text(p.softcap);
     score = rng->chance(0.5) ? cap + "*tanh(score/" + cap + ")" : "tanh(score/" + cap + ")*" + cap;
     spelled.softcap = 0.0;
   }

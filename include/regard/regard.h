@@ -208,6 +208,7 @@ typedef struct regard_request {
   int64_t diagonal_offset;  // for REGARD_DIAGONAL_OFFSET without diagonal_offsets
   uint64_t rng_seed;        // of dropout
   uint64_t rng_offset;
+  int64_t dropout_origin[4];  // where they begin: position, key, head, heads of the greater call
   // The longest lengths of packed sequences, or more. 0: total_q and total_kv, except that
   // regard_attention() and regard_attention_backward() read them from cu_seqlens in host memory.
   int64_t max_seqlen_q;

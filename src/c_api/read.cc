@@ -248,6 +248,8 @@ Status read_request(const char* where, const regard_request* given, AttentionReq
   request->max_seqlen_kv = r->max_seqlen_kv;
   request->rng_seed = r->rng_seed;
   request->rng_offset = r->rng_offset;
+  const std::int64_t(&origin)[4] = r->dropout_origin;
+  request->dropout_origin = {origin[0], origin[1], origin[2], origin[3]};
   if (r->score_callback != nullptr) {
     const regard_score_callback& callback = *r->score_callback;
     if (callback.edit == nullptr) {

@@ -1,6 +1,8 @@
 #include "c_request.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 
 #include "regard/tensors.h"
 
@@ -46,6 +48,9 @@ CRequest::CRequest(const AttentionRequest& from) : options_(from.options) {
   r.max_seqlen_kv = from.max_seqlen_kv;
   r.rng_seed = from.rng_seed;
   r.rng_offset = from.rng_offset;
+  const DropoutOrigin& origin = from.dropout_origin;
+  const std::int64_t numbers[] = {origin.position, origin.key, origin.head, origin.heads};
+  std::copy(std::begin(numbers), std::end(numbers), r.dropout_origin);
   if (options_.softmax_scale) r.softmax_scale = &*options_.softmax_scale;
   r.window_left = &options_.window_left;
   r.window_right = &options_.window_right;

@@ -42,7 +42,7 @@ static_assert(sizeof(DLTensor) == sizeof(regard_tensor) &&
 
 // No padding: the tail of a struct is fields, and an uninitialised byte cannot look like one.
 static_assert(sizeof(regard_request) ==
-              46 * sizeof(void*) + sizeof(size_t) + 6 * sizeof(void*) + 10 * 8 + 12 * 4);
+              46 * sizeof(void*) + sizeof(size_t) + 6 * sizeof(void*) + 14 * 8 + 12 * 4);
 static_assert(sizeof(regard_gradients) == sizeof(size_t) + 22 * sizeof(void*) + 2 * 8 + 2 * 4);
 static_assert(sizeof(regard_policy) == sizeof(size_t) + 11 * sizeof(void*));
 static_assert(sizeof(regard_launch) == 2 * sizeof(size_t) + 4 * sizeof(void*));

@@ -162,6 +162,9 @@ Case random_case(std::mt19937_64& rng) {
   p.softcap = one_in(rng, 2) ? 0.0 : random_double(rng);
   p.dropout_p = one_in(rng, 2) ? 0.0 : static_cast<double>(rng() % 1000) / 1001.0;
   p.scores_kind = static_cast<ScoresKind>(rng() % 4);
+  p.features.set(Feature::kDropoutOrigin, one_in(rng, 2));
+  const auto below = [&](int end) { return static_cast<std::int64_t>(rng() % end); };
+  c.data.dropout_origin = {below(100) - 50, 8 * below(50), below(9), below(9)};
   if (one_in(rng, 2)) c.env.isa = named_isas()[rng() % named_isas().size()];
   if (one_in(rng, 2)) c.env.sm_version = static_cast<std::int32_t>(70 + rng() % 60);
   c.data.seed = one_in(rng, 2) ? 0 : rng();

@@ -169,8 +169,9 @@ REGARD_KERNEL_FN bool is_dense(const View& bias) {
   return bias.stride[3] == 1 && is_vector_type<V>(bias.type);
 }
 
-/// score = score * scale + bias in one pass; where the bias is -inf, it, whatever the score. max
-/// [W], unless null, grows to the greatest. Returns whether a bias is -inf.
+/// score = score * scale + bias in one pass, rounded after each as score functions are; where the
+/// bias is -inf, it, whatever the score. max [W], unless null, grows to the greatest. Returns
+/// whether a bias is -inf.
 template <class V>
 static bool add_bias(const View& bias, const RowBlock<V>& row_block, Tile tile,
                      typename V::Scalar scale, typename V::Scalar* scores,
@@ -198,7 +199,7 @@ static bool add_bias(const View& bias, const RowBlock<V>& row_block, Tile tile,
             return one;
           },
           [&](Vec score, Vec x) __attribute__((always_inline)) {
-            const Vec sum = V::select(x == minus_infinity<V>(), x, V::fma(score, scales, x));
+            const Vec sum = V::select(x == minus_infinity<V>(), x, score * scales + x);
             row_max = V::max(sum, row_max);
             least = V::select(x < least, x, least);
             return sum;
