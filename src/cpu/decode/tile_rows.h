@@ -57,7 +57,8 @@ struct TileRows {
   KvOperand x{};  // of the first ones
   std::int64_t run_keys = 0;
   const char* first[kMaxRuns] = {};
-  const char* groups[kMaxRuns] = {};  // scales and minima of u4
+  const char* groups[kMaxRuns] = {};  // scales and minima of u4, else null
+  std::int64_t groups_stride = 0;     // from one key's to the next
 };
 
 /// Keys from j on that follow one another, at most `count`.
@@ -73,10 +74,10 @@ struct KeyRows {
 };
 REGARD_KERNEL_FN KeyRows rows_from(const TileRows& rows, std::int64_t j) {
   const std::int64_t run = j / rows.run_keys, at = j % rows.run_keys;
-  return {rows.first[run] + at * rows.x.stride, rows.groups[run] + at * rows.x.scales.stride};
+  return {rows.first[run] + at * rows.x.stride, rows.groups[run] + at * rows.groups_stride};
 }
 REGARD_KERNEL_FN KeyRows behind(const TileRows& rows, const KeyRows& from, std::int64_t j) {
-  return {from.first + j * rows.x.stride, from.groups + j * rows.x.scales.stride};
+  return {from.first + j * rows.x.stride, from.groups + j * rows.groups_stride};
 }
 
 /// `x` from its row 0 on.
@@ -85,7 +86,9 @@ REGARD_KERNEL_FN TileRows one_run(const KvOperand& x) {
   rows.x = x;
   rows.run_keys = kMaxDecodeTileKv;
   rows.first[0] = row_of(x, 0);
+  if (x.type != Element::kU4) return rows;
   rows.groups[0] = x.scales.first;
+  rows.groups_stride = x.scales.stride;
   return rows;
 }
 
