@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tools/llm/clock.h"
+#include "tools/llm/messages.h"
 
 namespace llm {
 namespace {
@@ -201,9 +202,9 @@ std::vector<std::int32_t> draft_by_lookup(std::span<const std::int32_t> tokens,
 }
 
 Status damaged_weights() {
-  return Status(StatusCode::kInvalidArgument,
-                "[generate] a logit is infinite or not a number, expected finite ones: the model's "
-                "weights are damaged");
+  return invalid("generate",
+                 "a logit is infinite or not a number, expected finite ones: the model's "
+                 "weights are damaged");
 }
 
 Status check_finite(std::span<const float> logits) {
@@ -215,10 +216,9 @@ Status check_finite(std::span<const float> logits) {
 
 Status require_room(std::span<const std::int32_t> prompt, std::int64_t room) {
   if (static_cast<std::int64_t>(prompt.size()) <= room) return Status();
-  return Status(StatusCode::kInvalidArgument,
-                "[generate] the prompt has " + std::to_string(prompt.size()) +
-                    " tokens, and the context has room for " + std::to_string(room) +
-                    "; raise --max-seq-length");
+  return invalid("generate", "the prompt has " + std::to_string(prompt.size()) +
+                                 " tokens, and the context has room for " + std::to_string(room) +
+                                 "; raise --max-seq-length");
 }
 
 Status prefill(Model& model, KvCache& cache, std::int32_t sequence,
@@ -251,19 +251,16 @@ Expected<Generation> generate(Model& model, KvCache& cache, std::int32_t sequenc
                               std::span<const std::int32_t> prompt, const GenerateOptions& options,
                               const OnToken& on_token, regard::Interrupt* interrupt) {
   if (prompt.empty()) {
-    return Status(StatusCode::kInvalidArgument,
-                  "[generate] the prompt has no token, expected at least one");
+    return invalid("generate", "the prompt has no token, expected at least one");
   }
   if (options.samples < 1 || options.samples - 1 > cache.free_sequences()) {
-    return Status(StatusCode::kInvalidArgument,
-                  "[generate] samples (" + std::to_string(options.samples) + ") must be 1 to " +
-                      std::to_string(cache.free_sequences() + 1) +
-                      ", for which the cache has sequences");
+    return invalid("generate", "samples (" + std::to_string(options.samples) + ") must be 1 to " +
+                                   std::to_string(cache.free_sequences() + 1) +
+                                   ", for which the cache has sequences");
   }
   if (options.max_new_tokens < 1) {
-    return Status(StatusCode::kInvalidArgument, "[generate] max_new_tokens (" +
-                                                    std::to_string(options.max_new_tokens) +
-                                                    ") must be at least 1");
+    return invalid("generate", "max_new_tokens (" + std::to_string(options.max_new_tokens) +
+                                   ") must be at least 1");
   }
   return Generator(model, cache, options, on_token, interrupt).run(sequence, prompt);
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "tools/llm/messages.h"
 #include "tools/llm/rows.h"
 
 namespace llm {
@@ -18,10 +19,6 @@ void reserve_elements(std::vector<T>* memory, std::int64_t elements) {
   if (static_cast<std::int64_t>(memory->size()) < elements) {
     memory->resize(static_cast<std::size_t>(elements));
   }
-}
-
-Status refused_forward(const std::string& message) {
-  return Status(regard::StatusCode::kInvalidArgument, "[forward] " + message);
 }
 
 std::byte* offset(std::vector<std::byte>& memory, std::int64_t elements, Dtype dtype) {
@@ -94,16 +91,17 @@ void Model::embed(std::span<const std::int32_t> tokens) {
 Status Model::check_step(std::span<const std::int32_t> tokens,
                          std::span<const std::int32_t> sequences, const KvCache& cache) const {
   if (sequences.empty() || tokens.empty() || tokens.size() % sequences.size() != 0) {
-    return refused_forward(std::to_string(tokens.size()) + " tokens of " +
-                           std::to_string(sequences.size()) +
-                           " sequences, expected as many of each and at least one");
+    return invalid("forward", std::to_string(tokens.size()) + " tokens of " +
+                                  std::to_string(sequences.size()) +
+                                  " sequences, expected as many of each and at least one");
   }
   const auto rows = static_cast<std::int64_t>(tokens.size() / sequences.size());
   for (const std::int32_t sequence : sequences) {
     if (rows <= cache.capacity() - cache.length(sequence)) continue;
-    return refused_forward(std::to_string(rows) + " tokens for a sequence of " +
-                           std::to_string(cache.length(sequence)) +
-                           ", expected at most the capacity, " + std::to_string(cache.capacity()));
+    return invalid("forward", std::to_string(rows) + " tokens for a sequence of " +
+                                  std::to_string(cache.length(sequence)) +
+                                  ", expected at most the capacity, " +
+                                  std::to_string(cache.capacity()));
   }
   return check_tokens(tokens);
 }
@@ -111,8 +109,8 @@ Status Model::check_step(std::span<const std::int32_t> tokens,
 Status Model::check_tokens(std::span<const std::int32_t> tokens) const {
   for (const std::int32_t token : tokens) {
     if (token >= 0 && token < config_.vocab) continue;
-    return refused_forward("token (" + std::to_string(token) + ") must be 0 to " +
-                           std::to_string(config_.vocab - 1));
+    return invalid("forward", "token (" + std::to_string(token) + ") must be 0 to " +
+                                  std::to_string(config_.vocab - 1));
   }
   return Status();
 }

@@ -4,17 +4,13 @@
 #include <utility>
 
 #include "tools/llm/clock.h"
+#include "tools/llm/messages.h"
 
 namespace llm {
 namespace {
 
 using regard::Expected;
 using regard::Status;
-using regard::StatusCode;
-
-Status refused_generate(const std::string& message) {
-  return Status(StatusCode::kInvalidArgument, "[generate] " + message);
-}
 
 /// What rank 0 sends to the others of a token.
 struct Drawn {
@@ -47,18 +43,18 @@ Expected<Generation> generate_over_ranks(RankSequence& sequence,
                                          std::span<const std::int32_t> prompt,
                                          const GenerateOptions& options, const OnToken& on_token) {
   if (options.samples != 1) {
-    return refused_generate("samples (" + std::to_string(options.samples) +
-                            ") must be 1 over ranks");
+    return invalid("generate",
+                   "samples (" + std::to_string(options.samples) + ") must be 1 over ranks");
   }
   if (options.prompt_lookup != 0) {
-    return refused_generate("prompt_lookup (" + std::to_string(options.prompt_lookup) +
-                            ") must be 0 over ranks");
+    return invalid("generate", "prompt_lookup (" + std::to_string(options.prompt_lookup) +
+                                   ") must be 0 over ranks");
   }
   if (options.max_new_tokens < 1) {
-    return refused_generate("max_new_tokens (" + std::to_string(options.max_new_tokens) +
-                            ") must be at least 1");
+    return invalid("generate", "max_new_tokens (" + std::to_string(options.max_new_tokens) +
+                                   ") must be at least 1");
   }
-  if (prompt.empty()) return refused_generate("the prompt has no token, expected at least one");
+  if (prompt.empty()) return invalid("generate", "the prompt has no token, expected at least one");
   if (Status s = require_room(prompt, sequence.capacity()); !s.ok()) return s;
   Generation made;
   made.prompt_tokens = static_cast<std::int64_t>(prompt.size());

@@ -5,6 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "tools/llm/messages.h"
+
 namespace llm {
 namespace {
 
@@ -32,10 +34,6 @@ int rank_of_end(std::int64_t length, int ranks) {
   return static_cast<int>(std::find_if(layout.begin(), layout.end(), ends) - layout.begin());
 }
 
-Status refused_ranks(const std::string& message) {
-  return Status(StatusCode::kInvalidArgument, "[ranks] " + message);
-}
-
 }  // namespace
 
 RankSequence::RankSequence(Model& model, distributed::Communicator& communicator,
@@ -51,8 +49,8 @@ Expected<std::unique_ptr<RankSequence>> RankSequence::make(Model& model,
                                                            const RankOptions& options) {
   if (options.dtype != Dtype::kF32 && options.dtype != Dtype::kBf16 &&
       options.dtype != Dtype::kF16) {
-    return refused_ranks(std::string("the type of keys and values (") + to_string(options.dtype) +
-                         ") must be f32, bf16 or f16 over ranks");
+    return invalid("ranks", std::string("the type of keys and values (") +
+                                to_string(options.dtype) + ") must be f32, bf16 or f16 over ranks");
   }
   std::unique_ptr<RankSequence> made(new RankSequence(model, communicator, options));
   if (Status s = made->reserve(); !s.ok()) return s;
@@ -135,9 +133,9 @@ Status RankSequence::attend_prompt(std::int64_t layer, const StepRows& step,
 Expected<std::span<const float>> RankSequence::prefill(std::span<const std::int32_t> prompt) {
   const auto length = static_cast<std::int64_t>(prompt.size());
   if (length_ != 0 || length < 1 || length > capacity()) {
-    return refused_ranks(std::to_string(length) + " tokens for a sequence of " +
-                         std::to_string(length_) + ", expected 1 to " + std::to_string(capacity()) +
-                         " for an empty one");
+    return invalid("ranks", std::to_string(length) + " tokens for a sequence of " +
+                                std::to_string(length_) + ", expected 1 to " +
+                                std::to_string(capacity()) + " for an empty one");
   }
   if (Status s = model_.check_tokens(prompt); !s.ok()) return s;
   std::vector<std::int64_t> positions;
@@ -193,8 +191,8 @@ Status RankSequence::attend_token(std::int64_t layer, const StepRows& step, std:
 
 Expected<std::span<const float>> RankSequence::decode(std::int32_t token) {
   if (length_ >= capacity()) {
-    return refused_ranks("a token for a sequence of " + std::to_string(length_) +
-                         ", expected at most the capacity, " + std::to_string(capacity()));
+    return invalid("ranks", "a token for a sequence of " + std::to_string(length_) +
+                                ", expected at most the capacity, " + std::to_string(capacity()));
   }
   if (Status s = model_.check_tokens({&token, 1}); !s.ok()) return s;
   // One rank has a row more in the layout of the longer sequence: it keeps this one. Which

@@ -11,7 +11,6 @@ namespace {
 using regard::Dtype;
 using regard::Expected;
 using regard::Status;
-using regard::StatusCode;
 
 std::string dims_text(const std::vector<std::int64_t>& shape) {
   std::string text = "[";
@@ -31,13 +30,11 @@ class TensorReader {
                                    const std::vector<std::int64_t>& shape) {
     const GgufTensor* const tensor = file_.find(name);
     if (tensor == nullptr) {
-      return Status(StatusCode::kInvalidArgument,
-                    "[model] tensor " + name + " is missing, expected " + dims_text(shape));
+      return invalid("model", "tensor " + name + " is missing, expected " + dims_text(shape));
     }
     if (tensor->shape != shape) {
-      return Status(StatusCode::kInvalidArgument, "[model] shape of tensor " + name + " (" +
-                                                      dims_text(tensor->shape) + ") must be " +
-                                                      dims_text(shape));
+      return invalid("model", "shape of tensor " + name + " (" + dims_text(tensor->shape) +
+                                  ") must be " + dims_text(shape));
     }
     taken_.insert(name);
     return tensor;
@@ -79,8 +76,7 @@ class TensorReader {
   Status check_all_taken() const {
     for (const GgufTensor& tensor : file_.tensors()) {
       if (taken_.count(tensor.name) == 0) {
-        return Status(StatusCode::kInvalidArgument,
-                      "[model] tensor " + quote(tensor.name) + " is not one of a llama model's");
+        return invalid("model", "tensor " + quote(tensor.name) + " is not one of a llama model's");
       }
     }
     return Status();
