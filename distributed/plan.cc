@@ -14,16 +14,11 @@ namespace {
 constexpr Algorithm kAll[] = {Algorithm::kP2p, Algorithm::kAllGather, Algorithm::kA2a,
                               Algorithm::kA2aP2p};
 
-std::string version_text() {
-  return std::to_string(REGARD_VERSION_MAJOR) + "." + std::to_string(REGARD_VERSION_MINOR) + "." +
-         std::to_string(REGARD_VERSION_PATCH);
-}
-
 /// What all ranks must have alike.
 std::string key_of(const Whole& whole, bool is_decode) {
   const Options& o = whole.options;
   std::string text = to_string(whole.params);
-  text += " version=" + version_text() + (is_decode ? " decode" : "");
+  text += std::string(" version=") + version() + (is_decode ? " decode" : "");
   text += std::string(" comm=") + to_string(o.algorithm) + " layout=" + to_string(o.layout);
   text += " cp=" + std::to_string(whole.ranks) + " topology=" + std::to_string(o.topology.nodes) +
           "x" + std::to_string(o.topology.ranks);

@@ -14,6 +14,7 @@
 #include "distributed/buffers.h"
 #include "ranks.h"
 #include "regard/case.h"
+#include "regard/version.h"
 #include "tests/support/allocations.h"
 
 // Layouts, plans that disagree, decoding, ranks that fail.
@@ -133,6 +134,40 @@ TEST(Plan, RanksThatDisagreeAreRefusedEverywhere) {
     EXPECT_NE(s.message().find("ranks disagree: rank 0 ("), std::string::npos) << s.message();
     EXPECT_NE(s.message().find("softcap=3"), std::string::npos) << s.message();
   }
+}
+
+/// plan() of rank 0, whose other rank states `text` as a program of its own would.
+std::string plan_beside(const std::string& text) {
+  Problem p;
+  distributed::ThreadGroup group(2);
+  std::vector<std::string> messages(2);
+  test::on_ranks(2, [&](int r) {
+    const auto options = test::options_of(p);
+    const test::Tensors x = test::allocate(p, 32, 32);
+    Context context;
+    distributed::Communicator& own = group.communicator(r);
+    const Status s = r == 0 ? distributed::plan(context, own, x.request(p, false), options).status()
+                            : distributed::agree(own, options.limits, text, {}, "plan").status();
+    messages[static_cast<std::size_t>(r)] = s.message();
+  });
+  EXPECT_EQ(messages[0], messages[1]);
+  return messages[0];
+}
+
+TEST(Plan, VersionsThatDifferAreRefused) {
+  const std::string known = plan_beside("another program");
+  const std::string begin = "ranks disagree: rank 0 (", end = "), rank 1 (another program)";
+  const std::size_t from = known.find(begin), to = known.find(end);
+  ASSERT_NE(to, std::string::npos) << known;
+  std::string text = known.substr(from + begin.size(), to - from - begin.size());
+  const std::string own = std::string(" version=") + version(), other = " version=0.0.9";
+  const std::size_t at = text.find(own);
+  ASSERT_NE(at, std::string::npos) << text;
+  EXPECT_EQ(plan_beside(text), "");
+  text.replace(at, own.size(), other);
+  const std::string refused = plan_beside(text);
+  EXPECT_NE(refused.find(own), std::string::npos) << refused;
+  EXPECT_NE(refused.find(other), std::string::npos) << refused;
 }
 
 /// plan() on two ranks, of which rank r has the policies set by prepare(r, context, scopes).

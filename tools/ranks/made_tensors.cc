@@ -22,20 +22,21 @@ double Elements::at(char tensor, std::int64_t b, std::int64_t h, std::int64_t ro
 Expected<Tensor> make_rows(Context& context, const Elements& elements, char tensor, Dtype dtype,
                            const std::vector<std::int64_t>& shape,
                            const std::vector<distributed::Piece>& pieces) {
-  Tensor exact(Dtype::kF64, shape);
-  auto* to = static_cast<double*>(exact.view().data);
-  for (std::int64_t b = 0; b < shape[0]; ++b) {
-    for (std::int64_t h = 0; h < shape[1]; ++h) {
+  Tensor made = Tensor::uninitialized(dtype, shape);
+  // A head at a time: a rank's memory is for its rows.
+  const Tensor head = Tensor::uninitialized(Dtype::kF64, {shape[0], 1, shape[2], shape[3]});
+  for (std::int64_t h = 0; h < shape[1]; ++h) {
+    auto* to = static_cast<double*>(head.view().data);
+    for (std::int64_t b = 0; b < shape[0]; ++b) {
       for (const distributed::Piece& piece : pieces) {
         for (std::int64_t row = piece.begin; row < piece.begin + piece.length; ++row) {
           for (std::int64_t d = 0; d < shape[3]; ++d) *to++ = elements.at(tensor, b, h, row, d);
         }
       }
     }
+    const TensorView to_head = distributed::heads_of(made.view(), h, 1);
+    if (Status s = distributed::convert(context, head.view(), to_head); !s.ok()) return s;
   }
-  if (dtype == Dtype::kF64) return exact;
-  Tensor made(dtype, shape);
-  if (Status s = distributed::convert(context, exact.view(), made.view()); !s.ok()) return s;
   return made;
 }
 

@@ -16,7 +16,7 @@ struct Elements {
             std::int64_t d) const noexcept;
 };
 
-/// [B,heads,rows of the pieces,columns] of `dtype`.
+/// [B,heads,rows of the pieces,columns] of `dtype`. Throws std::bad_alloc.
 Expected<distributed::Tensor> make_rows(Context& context, const Elements& elements, char tensor,
                                         Dtype dtype, const std::vector<std::int64_t>& shape,
                                         const std::vector<distributed::Piece>& pieces);

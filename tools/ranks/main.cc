@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -315,7 +316,14 @@ int main(int argc, char** argv) {
       fmt::print(stderr, "regard run: {}\n", made.status().message());
       MPI_Abort(MPI_COMM_WORLD, regard::cli::kExitFailed);
     }
-    result = regard::ranks::run(**made, std::vector<std::string>(argv + 1, argv + argc), &failed);
+    try {
+      result = regard::ranks::run(**made, std::vector<std::string>(argv + 1, argv + argc), &failed);
+    } catch (const std::bad_alloc&) {
+      fmt::print(stderr, "regard run: rank {}: memory ran out; more ranks need less each\n",
+                 (*made)->rank());
+      result = regard::cli::kExitFailed;
+      failed = true;
+    }
   }
   std::fflush(stdout);
   if (failed) MPI_Abort(MPI_COMM_WORLD, result);
