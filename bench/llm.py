@@ -5,12 +5,14 @@ usage: llm.py PROGRAM FILE.gguf [--rounds N] [--json FILE]
 Prints the next-token rate behind a prompt of 128 tokens, and the time a token at two long contexts, whose
 slope is the time of attention. Transformers computes in bf16 on sdpa with its static cache left out, as
 `generate` does by default; llama.cpp (llama-cpp-python, if it is installed) with the file's own weights
-and a cache of f16. regard-llm runs with the cache of its weights' type and with one of f16, as llama.cpp has.
+and a cache of f16, with and without its fused attention. regard-llm runs with the cache of its weights' type and with one of f16, as llama.cpp has.
 """
 
 import argparse
+import functools
 import json
 import pathlib
+import statistics
 import subprocess
 import sys
 import time
@@ -57,10 +59,10 @@ class Transformers:
 
 
 class LlamaCpp:
-    def __init__(self, file):
+    def __init__(self, file, flash_attn=False):
         import llama_cpp
         self.model = llama_cpp.Llama(file, n_ctx=8192, n_threads=THREADS, n_threads_batch=THREADS,
-                                     n_batch=512, verbose=False)
+                                     n_batch=512, flash_attn=flash_attn, verbose=False)
 
     def _decode_seconds(self, steps):
         start = time.perf_counter()
@@ -99,7 +101,8 @@ def main():
     args = parser.parse_args()
     peers = {"regard-llm": lambda: regard_llm(args.program, args.file, "auto"),
              "regard-llm, cache of f16": lambda: regard_llm(args.program, args.file, "f16")}
-    for name, peer in (("Transformers, sdpa, bf16", Transformers), ("llama.cpp", LlamaCpp)):
+    for name, peer in (("Transformers, sdpa, bf16", Transformers), ("llama.cpp", LlamaCpp),
+                       ("llama.cpp, flash_attn", functools.partial(LlamaCpp, flash_attn=True))):
         try:
             peers[name] = peer(args.file)
         except ImportError as error:
@@ -108,14 +111,15 @@ def main():
     for _ in range(args.rounds):
         for name, measure in peers.items():
             rounds[name].append(measure())
+            print(name, rounds[name][-1], file=sys.stderr)
             time.sleep(0.5)  # until the threads of the last one have stopped spinning
     print(f"{'':<26} {'tokens/s':>9} {'attention, ms for 1,000 positions':>34}")
     report = {}
     for name, found in rounds.items():
         rate = max(each["next"] for each in found)
         slopes = [slope for slope in map(slope_ms, found) if slope is not None]
-        report[name] = {"next_tokens_per_s": rate, "attention_ms": min(slopes) if slopes else None}
-        print(f"{name:<26} {rate:>9.1f} {f'{min(slopes):.3f}' if slopes else '':>34}")
+        report[name] = {"next_tokens_per_s": rate, "attention_ms": statistics.median(slopes) if slopes else None}
+        print(f"{name:<26} {rate:>9.1f} {f'{statistics.median(slopes):.3f}' if slopes else '':>34}")
     if args.json:
         pathlib.Path(args.json).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 

@@ -23,9 +23,8 @@ namespace regard::cpu {
 /// How a call is cut into tasks.
 struct TiledBackend::Shape {
   const TiledKernel* kernel = nullptr;
-  std::int64_t width = 0;         // rows of a row block, at most the kernel's; of decode rows that
-  bool is_decode = false;         // every sequence has decode rows alone
-  bool is_decode_kernel = false;  // so few that lanes lie along head_dim
+  bool is_decode = false;           // every sequence has decode rows alone
+  bool is_decode_kernel = false;    // so few that lanes lie along head_dim
   std::int64_t few_row_blocks = 1;  // of one head's rows, as many of them as count as few
   std::int64_t row_blocks = 1;      // of a task
   std::int64_t heads_per_task = 1;  // of decode rows
@@ -40,7 +39,7 @@ struct TiledBackend::Shape {
   /// Rows of a task that is not of decode rows.
   void set_block(std::int64_t rows) noexcept {
     block_rows = rows;
-    row_blocks = ceil_div(rows, width);
+    row_blocks = ceil_div(rows, kernel->width);
   }
   /// Workers share the splits of a task where tasks are too few to balance.
   bool shares_splits(std::int32_t workers) const noexcept {
@@ -118,25 +117,6 @@ std::int64_t choose_heads(const AttentionParams& params, std::int64_t splits,
   return std::max<std::int64_t>(heads, 1);
 }
 
-/// Rows of a row block: three vectors, or two under a short window. What any row sees is computed
-/// for all, so that fewer rows compute less that is hidden, though their products are slower. One
-/// vector takes 16 keys at a time, which lie in one set of the L1 where they are 4 KB apart.
-/// Changes no bits.
-std::int64_t choose_width(const AttentionParams& params, const TiledKernel& kernel) noexcept {
-  constexpr double kTwoVectors = 1.05;  // time of a key and a vector of rows, over that of three
-  const std::int64_t left = params.window_left, right = params.window_right;
-  const bool has_three = kernel.width == 3 * kernel.lanes;
-  if (left < 0 || right < 0 || params.num_heads_kv < 1 || !has_three) return kernel.width;
-  const std::int64_t window = saturating_add(saturating_add(left, right), 1);
-  if (window >= params.seqlen_kv) return kernel.width;
-  const std::int64_t group = std::max<std::int64_t>(params.num_heads_q / params.num_heads_kv, 1);
-  const auto keys_of = [&](std::int64_t rows) {
-    return static_cast<double>(saturating_add(window, ceil_div(rows, group) - 1));
-  };
-  const std::int64_t fewer = 2 * kernel.lanes;
-  return keys_of(fewer) * kTwoVectors < keys_of(kernel.width) ? fewer : kernel.width;
-}
-
 /// Rows of blocks whose splits are shared: even ones of as many row blocks, up to `max_row_blocks`,
 /// as leave each worker three tasks.
 std::int64_t even_block_rows(const AttentionParams& params, const TiledKernel& kernel,
@@ -163,7 +143,6 @@ TiledBackend::Shape TiledBackend::shape_of(const AttentionParams& params, Isa is
   shape.kernel = &kernel_of(params, isa);
   const std::int64_t width = shape.kernel->width;
   const std::int64_t rows = rows_per_head(params);
-  shape.width = width;
   shape.is_decode = rows <= kSplitRows;
   shape.is_decode_kernel = rows <= shape.kernel->max_decode_rows;
   shape.few_row_blocks = std::max<std::int64_t>(ceil_div(std::min(rows, kSplitRows), width), 1);
@@ -171,7 +150,6 @@ TiledBackend::Shape TiledBackend::shape_of(const AttentionParams& params, Isa is
   if (!shape.is_decode) {
     shape.splits_blocks = params.seqlen_kv > semantics::kLongKeys;
     shape.tasks = count_tasks(params, width);
-    shape.width = choose_width(params, *shape.kernel);
     // Of packed sequences only so many have keys enough for splits. Pages may be shared.
     const std::int64_t sequences =
         params.features.has(Feature::kPacked) && !params.features.has(Feature::kPaged)
@@ -181,7 +159,7 @@ TiledBackend::Shape TiledBackend::shape_of(const AttentionParams& params, Isa is
     // Even blocks have up to twice the row blocks.
     if (traits_.shares_splits) {
       shape.split_row_blocks =
-          saturating_mul(heads, 2 * max_split_row_blocks(rows, params.seqlen_kv, shape.width));
+          saturating_mul(heads, 2 * max_split_row_blocks(rows, params.seqlen_kv, width));
     }
     return shape;
   }
@@ -259,7 +237,6 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   args->tile_kv = tile_kv(params, k);
   args->decode_tile_kv =
       decode_tile_kv(std::max(size_of(params.dtype_k), size_of(params.dtype_v)), args->tile_kv);
-  args->row_block_vectors = shape.width / k.lanes;
   args->copies_values = traits_.copies;
   // Few rows read all types but f8e5m2, and rows of u4 that end within a group, where they are,
   // unless a tile lies in several pages, or blocks of a row have scales.

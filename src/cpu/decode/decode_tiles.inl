@@ -73,6 +73,7 @@ class DecodeTiles {
     V::dot(x, y, y);
   };
   static constexpr bool kStartsOut = false;
+  static constexpr bool kTakesRanges = false;
 
   /// Whether int8 beside q of bf16 may be multiplied in words.
   static constexpr bool kHasWords =

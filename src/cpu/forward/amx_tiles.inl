@@ -22,6 +22,7 @@ class AmxTiles : public Bf16Tiles<V> {
   /// head_dim 128, 1.03 at 64; four times as long it is no faster.
   static constexpr std::int64_t kTileFactor = 2;
   static constexpr bool kStartsOut = false;
+  static constexpr bool kTakesRanges = false;
   /// A product adds up the even and the odd keys of its 32 apart: which they are must not depend on
   /// what other rows of a block see.
   static constexpr std::int64_t kKeyGroup = amx::kDepth;

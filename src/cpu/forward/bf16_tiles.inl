@@ -30,6 +30,7 @@ class Bf16Tiles {
   static constexpr std::int64_t kTileFactor = 1;
   static constexpr bool kStartsOut = true;      // accumulate takes a null rescale
   static constexpr std::int64_t kKeyGroup = 1;  // visible keys begin at a multiple of it
+  static constexpr bool kTakesRanges = true;    // each vector of rows may have keys of its own
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.tile_kv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
@@ -95,8 +96,7 @@ class Bf16Tiles {
     self->need_values();
     const Pair* const pairs = reinterpret_cast<const Pair*>(probs);
     const std::int64_t dim = self->values_dim_;
-    const ProductInput<Pair> a = {
-        self->values_buffer_ + (visible.begin - self->tile_.begin) / 2 * dim, 1, dim};
+    const ProductInput<Pair> a = values_from(*self, visible.begin);
     const std::int64_t k = (visible.size + 1) / 2;
     PrefetchCursor* const ahead = &self->prefetch_.left;
     if (partial && !self->is_finite()) {
@@ -108,7 +108,37 @@ class Bf16Tiles {
     }
   }
 
+  /// The same where each vector of rows has probabilities of some of `visible` alone, from an even
+  /// key on, and values are finite.
+  template <int kVectors>
+  REGARD_KERNEL_FN void accumulate_ranges(Bf16Tiles* self, const T* probs, Tile visible,
+                                          const StepRanges<kVectors>& keys, const T* rescale,
+                                          T* out_t) {
+    const Pair* const pairs = reinterpret_cast<const Pair*>(probs);
+    const std::int64_t dim = self->values_dim_;
+    const ProductInput<Pair> a = values_from(*self, visible.begin);
+    StepRanges<kVectors> steps;
+    REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
+      steps.begin[v] = keys.begin[v] / 2;
+      steps.end[v] = (keys.end[v] + 1) / 2;
+    }
+    PrefetchCursor* const ahead = &self->prefetch_.left;
+    if (self->prefetch_.with_values && is_left(*ahead)) {
+      add_product_of_ranges<V, PairTerm<V>, kVectors, true>(a, pairs, out_t, dim, steps, rescale,
+                                                            ahead);
+    } else {
+      add_product_of_ranges<V, PairTerm<V>, kVectors, false>(a, pairs, out_t, dim, steps, rescale,
+                                                             ahead);
+    }
+  }
+
  protected:
+  /// V^T in pairs from an even key of the tile on.
+  REGARD_KERNEL_FN ProductInput<Pair> values_from(const Bf16Tiles& self, std::int64_t key) {
+    return {self.values_buffer_ + (key - self.tile_.begin) / 2 * self.values_dim_, 1,
+            self.values_dim_};
+  }
+
   void need_keys() {
     if (has_keys_) return;
     has_keys_ = true;

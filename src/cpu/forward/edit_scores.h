@@ -14,16 +14,14 @@
 
 namespace regard::cpu {
 
-/// scores *= softmax_scale.
+/// scores of keys [begin, end) *= softmax_scale, for one vector of rows.
 template <class V>
-static void scale_scores(const Problem& p, const RowBlock<V>& row_block, std::int64_t size,
-                         typename V::Scalar* scores) {
+static void scale_keys(const Problem& p, std::int64_t begin, std::int64_t end,
+                       typename V::Scalar* scores) {
   const auto scale = V::set(static_cast<typename V::Scalar>(p.softmax_scale));
-  for (std::int64_t j = 0; j < size; ++j) {
-    for (int v = 0; v < row_block.vectors; ++v) {
-      typename V::Scalar* at = scores + j * V::kWidth + v * V::kLanes;
-      V::store(at, V::load(at) * scale);
-    }
+  for (std::int64_t j = begin; j < end; ++j) {
+    typename V::Scalar* const at = scores + j * V::kWidth;
+    V::store(at, V::load(at) * scale);
   }
 }
 
@@ -68,7 +66,9 @@ static void scale_and_cap_scores(const Problem& p, const RowBlock<V>& row_block,
   if (p.caps_scores) {
     cap_scores<V, false>(p, row_block, size, scores, nullptr);
   } else if (p.prescale_scores) {
-    scale_scores<V>(p, row_block, size, scores);
+    for (int v = 0; v < row_block.vectors; ++v) {
+      scale_keys<V>(p, 0, size, scores + v * V::kLanes);
+    }
   }
 }
 
@@ -283,35 +283,36 @@ static void apply_segments(const Problem& p, const RowBlock<V>& row_block, Tile 
   }
 }
 
-/// Masks keys outside each row's range: those before or behind what all rows of a vector see.
+/// Masks, of keys [begin, end) of the tile, those outside of each row's range, for vector v of
+/// rows: those before or behind what all of them see.
 template <class V>
-static void apply_band(const RowBlock<V>& row_block, Tile tile, typename V::Scalar* scores) {
+static void hide_outside(const RowBlock<V>& row_block, int v, Tile tile, std::int64_t begin,
+                         std::int64_t end, typename V::Scalar* scores) {
   using T = typename V::Scalar;
   using Vec = typename V::Vec;
-  for (int v = 0; v < row_block.vectors; ++v) {
-    // Relative to the tile: small integers are exact in T. Both ends grow with the row.
-    const semantics::KeyRange first = keys_in_tile(row_block, v * V::kLanes, tile);
-    const semantics::KeyRange last = keys_in_tile(row_block, (v + 1) * V::kLanes - 1, tile);
-    if (last.lo == 0 && first.hi == tile.size) continue;
-    alignas(64) T lo[V::kLanes];
-    alignas(64) T hi[V::kLanes];
-    for (int lane = 0; lane < V::kLanes; ++lane) {
-      const semantics::KeyRange keys = keys_in_tile(row_block, v * V::kLanes + lane, tile);
-      lo[lane] = static_cast<T>(keys.lo);
-      hi[lane] = static_cast<T>(keys.hi);
-    }
-    const Vec from = V::load(lo), to = V::load(hi);
-    const auto hide = [&](std::int64_t begin, std::int64_t end) __attribute__((always_inline)) {
-      for (std::int64_t j = begin; j < end; ++j) {
-        const Vec key = V::set(static_cast<T>(j));
-        T* const score = scores + j * V::kWidth + v * V::kLanes;
-        const auto visible = (key >= from) & (key < to);
-        V::store(score, V::select(visible, V::load(score), minus_infinity<V>()));
-      }
-    };
-    hide(0, last.lo);
-    hide(first.hi > last.lo ? first.hi : last.lo, tile.size);
+  // Relative to the tile: small integers are exact in T. Both ends grow with the row.
+  const semantics::KeyRange first = keys_in_tile(row_block, v * V::kLanes, tile);
+  const semantics::KeyRange last = keys_in_tile(row_block, (v + 1) * V::kLanes - 1, tile);
+  if (last.lo <= begin && first.hi >= end) return;
+  alignas(64) T lo[V::kLanes];
+  alignas(64) T hi[V::kLanes];
+  for (int lane = 0; lane < V::kLanes; ++lane) {
+    const semantics::KeyRange keys = keys_in_tile(row_block, v * V::kLanes + lane, tile);
+    lo[lane] = static_cast<T>(keys.lo);
+    hi[lane] = static_cast<T>(keys.hi);
   }
+  const Vec from = V::load(lo), to = V::load(hi);
+  const auto hide = [&](std::int64_t j, std::int64_t j_end) __attribute__((always_inline)) {
+    for (; j < j_end; ++j) {
+      const Vec key = V::set(static_cast<T>(j));
+      T* const score = scores + j * V::kWidth + v * V::kLanes;
+      const auto visible = (key >= from) & (key < to);
+      V::store(score, V::select(visible, V::load(score), minus_infinity<V>()));
+    }
+  };
+  hide(begin, last.lo < end ? last.lo : end);
+  const std::int64_t behind = first.hi > last.lo ? first.hi : last.lo;
+  hide(behind > begin ? behind : begin, end);
 }
 
 /// Masks. `tile` is what some row sees.
@@ -323,7 +324,9 @@ static void mask_scores(const Problem& p, const RowBlock<V>& row_block, Tile til
   if (p.tree.present) apply_tree<V>(p, row_block, tile, scores);
   if (p.segments_q.present) apply_segments<V>(p, row_block, tile, scores);
   if (p.masks_by_function) mask_by_function<V>(p, row_block, tile, scores, scratch);
-  apply_band<V>(row_block, tile, scores);
+  for (int v = 0; v < row_block.vectors; ++v) {
+    hide_outside<V>(row_block, v, tile, 0, tile.size, scores);
+  }
 }
 
 /// What is added after functions, and masks. `partial`: not every row sees every key.

@@ -47,6 +47,7 @@ class FloatTiles {
   static constexpr std::int64_t kTileFactor = 1;
   static constexpr bool kStartsOut = true;      // accumulate takes a null rescale
   static constexpr std::int64_t kKeyGroup = 1;  // visible keys begin at a multiple of it
+  static constexpr bool kTakesRanges = true;    // each vector of rows may have keys of its own
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.tile_kv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
@@ -101,8 +102,7 @@ class FloatTiles {
   REGARD_KERNEL_FN void accumulate(FloatTiles* self, const RowBlock<V>&, T* probs, Tile visible,
                                    bool partial, const T* rescale, T* out_t) {
     self->need_values();
-    ProductInput<T> a = transposed(self->values_);
-    a.data += (visible.begin - self->tile_.begin) * a.step;
+    const ProductInput<T> a = values_from(*self, visible.begin);
     const std::int64_t dim = self->values_dim_;
     PrefetchCursor* const ahead = &self->prefetch_.left;
     if (partial && !self->is_finite()) {
@@ -115,7 +115,32 @@ class FloatTiles {
     }
   }
 
+  /// The same where each vector of rows has probabilities of some of `visible` alone, and values
+  /// are finite.
+  template <int kVectors>
+  REGARD_KERNEL_FN void accumulate_ranges(FloatTiles* self, const T* probs, Tile visible,
+                                          const StepRanges<kVectors>& keys, const T* rescale,
+                                          T* out_t) {
+    const ProductInput<T> a = values_from(*self, visible.begin);
+    const std::int64_t dim = self->values_dim_;
+    PrefetchCursor* const ahead = &self->prefetch_.left;
+    if (self->prefetch_.with_values && is_left(*ahead)) {
+      add_product_of_ranges<V, ScalarTerm<V>, kVectors, true>(a, probs, out_t, dim, keys, rescale,
+                                                              ahead);
+    } else {
+      add_product_of_ranges<V, ScalarTerm<V>, kVectors, false>(a, probs, out_t, dim, keys, rescale,
+                                                               ahead);
+    }
+  }
+
  private:
+  /// V^T from a key of the tile on.
+  REGARD_KERNEL_FN ProductInput<T> values_from(const FloatTiles& self, std::int64_t key) {
+    ProductInput<T> a = transposed(self.values_);
+    a.data += (key - self.tile_.begin) * a.step;
+    return a;
+  }
+
   // Not inline: with them a tile's function is so large that GCC 12 leaves the products out of it,
   // and spills their sums.
   __attribute__((noinline)) void need_keys() {

@@ -17,25 +17,31 @@ REGARD_KERNEL_FN typename V::Vec minus_infinity() {
   return V::set(static_cast<typename V::Scalar>(-__builtin_inf()));
 }
 
-/// max = max(max, scores), in the first `vectors` vectors of W. NaN scores are passed over here;
-/// they reach the sum.
+/// max [kLanes] = max(max, scores of keys [begin, end)) of one vector of rows. NaN scores are
+/// passed over here; they reach the sum.
+template <class V>
+REGARD_KERNEL_FN void accumulate_max_of(std::int64_t begin, std::int64_t end,
+                                        const typename V::Scalar* scores, typename V::Scalar* max) {
+  constexpr int kChains = 4;  // hide the latency of a maximum
+  typename V::Vec row_max[kChains];
+  REGARD_UNROLL for (int i = 0; i < kChains; ++i) row_max[i] = V::load(max);
+  std::int64_t j = begin;
+  for (; j + kChains <= end; j += kChains) {
+    REGARD_UNROLL for (int i = 0; i < kChains; ++i) {
+      row_max[i] = V::max(V::load(scores + (j + i) * V::kWidth), row_max[i]);
+    }
+  }
+  for (; j < end; ++j) row_max[0] = V::max(V::load(scores + j * V::kWidth), row_max[0]);
+  REGARD_UNROLL for (int i = 1; i < kChains; ++i) row_max[0] = V::max(row_max[i], row_max[0]);
+  V::store(max, row_max[0]);
+}
+
+/// Of the first `vectors` vectors of W.
 template <class V>
 static void accumulate_max(int vectors, std::int64_t size, const typename V::Scalar* scores,
                            typename V::Scalar* max) {
-  constexpr int kChains = 4;  // hide the latency of a maximum
   for (int v = 0; v < vectors; ++v) {
-    const typename V::Scalar* const first = scores + v * V::kLanes;
-    typename V::Vec row_max[kChains];
-    REGARD_UNROLL for (int i = 0; i < kChains; ++i) row_max[i] = V::load(max + v * V::kLanes);
-    std::int64_t j = 0;
-    for (; j + kChains <= size; j += kChains) {
-      REGARD_UNROLL for (int i = 0; i < kChains; ++i) {
-        row_max[i] = V::max(V::load(first + (j + i) * V::kWidth), row_max[i]);
-      }
-    }
-    for (; j < size; ++j) row_max[0] = V::max(V::load(first + j * V::kWidth), row_max[0]);
-    REGARD_UNROLL for (int i = 1; i < kChains; ++i) row_max[0] = V::max(row_max[i], row_max[0]);
-    V::store(max + v * V::kLanes, row_max[0]);
+    accumulate_max_of<V>(0, size, scores + v * V::kLanes, max + v * V::kLanes);
   }
 }
 
@@ -124,37 +130,43 @@ struct FloatProbs {
   REGARD_KERNEL_FN void finish(T*, std::int64_t, std::int64_t) {}
 };
 
-/// scores become 2^((score - state.max) * factor), in blocks of kExp2Vectors keys in the form of
-/// Probs, the rest as floats. kMasked: masked ones (-inf) become -0: the sign bit marks them for
-/// the selecting product what was masked, and -0 adds nothing. state.sum grows by the tile's own
-/// sum.
+/// Scores of keys [begin, end), one vector of rows from lane `at` on, become 2^((score - state.max)
+/// * factor), in blocks of kExp2Vectors keys in the form of Probs, the rest as floats. kMasked:
+/// masked ones (-inf) become -0: the sign bit marks them for the selecting product what was masked,
+/// and -0 adds nothing. state.sum grows by the tile's own sum.
+template <class V, bool kMasked, class Probs>
+REGARD_KERNEL_FN void exponentiate_keys(const Problem& p, std::int64_t begin, std::int64_t end,
+                                        int at, typename V::Scalar* scores, RowState<V>* state) {
+  using T = typename V::Scalar;
+  const auto factor = V::set(static_cast<T>(p.exp2_scale));
+  const auto max = subtrahend<V>(V::load(state->max + at));
+  typename V::Vec sum{};
+  for_blocks<kExp2Vectors>(
+      end - begin, [&](std::int64_t x, auto keys) __attribute__((always_inline)) {
+        constexpr int kKeys = decltype(keys)::value;
+        T* const score = scores + (begin + x) * V::kWidth + at;
+        typename V::Vec prob[kKeys];
+        REGARD_UNROLL for (int i = 0; i < kKeys; ++i) prob[i] =
+            V::load(score + i * V::kWidth) - max;
+        exp2_nonpositive<V, kKeys>(prob, factor);
+        REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
+          if (kMasked) {
+            const auto masked = V::load(score + i * V::kWidth) == minus_infinity<V>();
+            prob[i] = V::select(masked, V::set(T(-0.0)), prob[i]);
+          }
+          sum += prob[i];
+        }
+        Probs::template store<kKeys>(scores, begin + x, at, prob);
+      });
+  V::store(state->sum + at, V::load(state->sum + at) + sum);
+}
+
+/// The same for `size` keys and all vectors of rows.
 template <class V, bool kMasked, class Probs = FloatProbs<V>>
 static void exponentiate(const Problem& p, std::int64_t size, typename V::Scalar* scores,
                          RowBlock<V>* row_block) {
-  using T = typename V::Scalar;
-  const auto factor = V::set(static_cast<T>(p.exp2_scale));
   for (int v = 0; v < row_block->vectors; ++v) {
-    const int at = v * V::kLanes;
-    const auto max = subtrahend<V>(V::load(row_block->state.max + at));
-    typename V::Vec sum{};
-    for_blocks<kExp2Vectors>(
-        size, [&](std::int64_t j, auto keys) __attribute__((always_inline)) {
-          constexpr int kKeys = decltype(keys)::value;
-          T* const score = scores + j * V::kWidth + at;
-          typename V::Vec prob[kKeys];
-          REGARD_UNROLL for (int i = 0; i < kKeys; ++i) prob[i] =
-              V::load(score + i * V::kWidth) - max;
-          exp2_nonpositive<V, kKeys>(prob, factor);
-          REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
-            if (kMasked) {
-              const auto masked = V::load(score + i * V::kWidth) == minus_infinity<V>();
-              prob[i] = V::select(masked, V::set(T(-0.0)), prob[i]);
-            }
-            sum += prob[i];
-          }
-          Probs::template store<kKeys>(scores, j, at, prob);
-        });
-    V::store(row_block->state.sum + at, V::load(row_block->state.sum + at) + sum);
+    exponentiate_keys<V, kMasked, Probs>(p, 0, size, v * V::kLanes, scores, &row_block->state);
   }
 }
 

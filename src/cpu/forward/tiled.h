@@ -12,12 +12,11 @@ namespace regard::cpu {
 
 struct TiledArgs {
   Problem problem{};
-  TaskGrid grid{};                     // of rows in lanes
-  std::int64_t heads_per_task = 1;     // of K and V, that decode rows take together
-  std::int64_t tile_kv = 0;            // a multiple of decode_tile_kv
-  std::int64_t decode_tile_kv = 0;     // of decode rows
-  std::int64_t row_block_vectors = 0;  // in a row block of more than decode rows, at most
-  bool copies_values = false;          // of f32 too, where FloatTiles gains by it
+  TaskGrid grid{};                  // of rows in lanes
+  std::int64_t heads_per_task = 1;  // of K and V, that decode rows take together
+  std::int64_t tile_kv = 0;         // a multiple of decode_tile_kv
+  std::int64_t decode_tile_kv = 0;  // of decode rows
+  bool copies_values = false;       // of f32 too, where FloatTiles gains by it
   // Offsets into the scratch; nothing in it grows with a length. W is the kernel's width.
   std::int64_t at_row_blocks = 0;
   std::int64_t at_q = 0;          // [row blocks][padded head_dim_qk][W]

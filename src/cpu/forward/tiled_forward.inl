@@ -59,9 +59,7 @@ static RowBlockSet<Tiles> make_row_blocks(const TiledArgs& a, const Sequence& s,
                                           char* scratch) {
   using V = typename Tiles::Vocabulary;
   const std::int64_t vectors = (rows.end - rows.begin + V::kLanes - 1) / V::kLanes;
-  // Of decode rows whole ones, as many as there is memory for.
-  const std::int64_t most = vectors * V::kLanes <= kSplitRows ? V::kVectors : a.row_block_vectors;
-  const std::int64_t per_head = (vectors + most - 1) / most;
+  const std::int64_t per_head = (vectors + V::kVectors - 1) / V::kVectors;
   const TaskOrder order{{s.b, rows.head_kv, rows.begin, rows.end}, rows.next};
   const RowBlockSet<Tiles> set{a, s, rows.head_kv, rows.heads, per_head, order, scratch};
   for (std::int64_t x = 0; x < set.count(); ++x) {
@@ -104,6 +102,76 @@ static void exponentiate_scores(const RowBlockSet<Tiles>& set, Tile visible,
   }
 }
 
+/// The keys that each vector of rows computes, in whole blocks of keys, where a causal mask or a
+/// window alone decides which those are. False where each computes all that are visible to any.
+template <class V, int kVectors>
+static bool ranges_of_vectors(const Problem& p, const RowBlock<V>& row_block, Tile visible,
+                              StepRanges<kVectors>* keys) {
+  const bool has_masks =
+      p.mask.present || p.tree.present || p.segments_q.present || p.masks_by_function;
+  const bool has_edits = p.caps_scores || p.slopes.present || p.bias.present || p.edits_by_function;
+  if (has_masks || has_edits || p.dropout.threshold != 0 || rounds_probs(p)) return false;
+  for (int v = 0; v < kVectors; ++v) {
+    const std::int64_t lo = keys_in_tile(row_block, v * V::kLanes, visible).lo;
+    const std::int64_t hi = keys_in_tile(row_block, (v + 1) * V::kLanes - 1, visible).hi;
+    const std::int64_t end = (hi + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
+    keys->begin[v] = lo / kKeyBlock * kKeyBlock;
+    keys->end[v] = end < visible.size ? end : visible.size;
+    if (keys->begin[v] > keys->end[0]) return false;
+    if (v > 0 && (keys->begin[v] < keys->begin[v - 1] || keys->end[v] < keys->end[v - 1])) {
+      return false;
+    }
+  }
+  return keys->begin[0] < keys->begin[kVectors - 1] || keys->end[0] < keys->end[kVectors - 1];
+}
+
+/// Processes what each vector of rows sees of a tile whose values are finite.
+template <class Tiles, int kVectors>
+static void process_ranges(const RowBlockSet<Tiles>& set, std::int64_t x, Tile visible,
+                           const StepRanges<kVectors>& keys, Tiles* tiles,
+                           typename RowBlockSet<Tiles>::T* out) {
+  using V = typename Tiles::Vocabulary;
+  using T = typename V::Scalar;
+  using Probs = typename Tiles::Probs;
+  const Problem& p = set.a.problem;
+  RowBlock<V>& row_block = set.row_blocks()[x];
+  T* const scores = set.scores();
+  alignas(64) T max[V::kWidth];
+  alignas(64) T rescale[V::kWidth];
+  alignas(64) T of_all[V::kWidth];  // what is hidden counts there
+  for (int v = 0; v < kVectors; ++v) {
+    V::store(max + v * V::kLanes, minus_infinity<V>());
+    V::store(of_all + v * V::kLanes, minus_infinity<V>());
+  }
+  for_stages(
+      keys, [&](auto first, auto end, std::int64_t from, std::int64_t to)
+                __attribute__((always_inline)) {
+                  constexpr int kFirst = decltype(first)::value, kEnd = decltype(end)::value;
+                  constexpr int kAt = kFirst * V::kLanes;
+                  if (from == to) return;
+                  Tiles::template scores<kEnd - kFirst>(
+                      tiles, row_block, set.query(x) + kAt, Tile{visible.begin + from, to - from},
+                      scores + from * V::kWidth + kAt, of_all + kAt);
+                });
+  for (int v = 0; v < kVectors; ++v) {
+    const int at = v * V::kLanes;
+    if (p.prescale_scores) scale_keys<V>(p, keys.begin[v], keys.end[v], scores + at);
+    hide_outside<V>(row_block, v, visible, keys.begin[v], keys.end[v], scores);
+    accumulate_max_of<V>(keys.begin[v], keys.end[v], scores + at, max + at);
+  }
+  update_max<V>(p, kVectors, max, &row_block.state, rescale);
+  for (int v = 0; v < kVectors; ++v) {
+    const int at = v * V::kLanes;
+    const std::int64_t size = keys.end[v] - keys.begin[v];
+    exponentiate_keys<V, false, Probs>(p, keys.begin[v], keys.end[v], at, scores, &row_block.state);
+    const std::int64_t stored = keys.begin[v] + size / kExp2Vectors * kExp2Vectors;
+    Probs::template finish<1>(scores + at, stored, keys.end[v]);
+  }
+  const T* const keep = row_block.has_out ? rescale : nullptr;
+  Tiles::template accumulate_ranges<kVectors>(tiles, scores, visible, keys, keep, out);
+  row_block.has_out = true;
+}
+
 /// Processes the keys of a tile that row block x sees.
 template <class Tiles, int kVectors>
 static void process_tile(const RowBlockSet<Tiles>& set, std::int64_t x, VisibleKeys seen,
@@ -117,6 +185,13 @@ static void process_tile(const RowBlockSet<Tiles>& set, std::int64_t x, VisibleK
   if constexpr (requires { Tiles::is_whole(p, seen); }) {
     if (Tiles::is_whole(p, seen)) {
       return Tiles::process_whole(tiles, &row_block, set.query(x), visible, set.scores(), out);
+    }
+  }
+  if constexpr (Tiles::kTakesRanges && kVectors > 1) {
+    StepRanges<kVectors> keys;
+    if (partial && ranges_of_vectors<V, kVectors>(p, row_block, visible, &keys) &&
+        tiles->are_values_finite()) {
+      return process_ranges<Tiles, kVectors>(set, x, visible, keys, tiles, out);
     }
   }
 
@@ -218,7 +293,9 @@ static void sum_keys(const RowBlockSet<Tiles>& set, semantics::KeyRange keys,
   using T = typename V::Scalar;
   const TiledArgs& a = set.a;
   const semantics::KeyRange seen = common_keys(keys, reach(set));
-  if (keys.hi - keys.lo <= kSumBlockKeys) {
+  // The sum of one block alone is that block's, bit for bit, where no sink is added to it.
+  const bool is_in_one = seen.lo / kSumBlockKeys == (seen.hi - 1) / kSumBlockKeys;
+  if (keys.hi - keys.lo <= kSumBlockKeys || (is_in_one && !a.problem.sinks.present)) {
     for (std::int64_t x = 0; x < set.count(); ++x) set.row_blocks()[x].has_out = false;
     if (!Tiles::kStartsOut) clear_outs(set, outs);
     process_keys(set, seen, outs);

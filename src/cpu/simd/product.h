@@ -43,10 +43,10 @@ struct ScalarTerm {
 /// Steps of a product for each line that it prefetches: as many as it has of its own matrix in f32.
 inline constexpr int kPrefetchSteps = 16;
 
-/// sum[i][v] += the products of kRows rows of a with b [k][kStride]; kPrefetches: advances `ahead`
-/// meanwhile.
+/// sum[i][v] += the products of kRows rows of a with b [k][kStride], for vectors [kFirst, kEnd) of
+/// b; kPrefetches: advances `ahead` meanwhile.
 template <class V, class Term, int kRows, int kVectors, bool kSelect, int kStride = V::kWidth,
-          bool kPrefetches = false>
+          bool kPrefetches = false, int kFirst = 0, int kEnd = kVectors>
 REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename Term::B* b,
                                std::int64_t k, typename V::Vec (&sum)[kRows][kVectors],
                                PrefetchCursor* ahead = nullptr) {
@@ -57,10 +57,10 @@ REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename 
   REGARD_UNROLL for (int p = 0; p < kPointers; ++p) at[p] = a.data + p * kEach * a.row_stride;
   const auto add_step = [&]() __attribute__((always_inline)) {
     typename Term::Column column[kVectors];
-    REGARD_UNROLL for (int v = 0; v < kVectors; ++v) column[v] = Term::load(b + v * V::kLanes);
+    REGARD_UNROLL for (int v = kFirst; v < kEnd; ++v) column[v] = Term::load(b + v * V::kLanes);
     REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
       const auto scalar = Term::broadcast(at[i / kEach][i % kEach * a.row_stride]);
-      REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
+      REGARD_UNROLL for (int v = kFirst; v < kEnd; ++v) {
         sum[i][v] = kSelect ? Term::add_visible(sum[i][v], scalar, column[v])
                             : Term::add(sum[i][v], scalar, column[v]);
       }
@@ -76,7 +76,7 @@ REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename 
       for (; k >= kPieceSteps; k -= kPieceSteps) {
         prefetch_rows<V::kRows>(ahead);
         // A short step is 1.03 to 1.2 times as fast unrolled, one of 24 multiply-adds 0.98.
-        if constexpr (kRows * kVectors < 24) {
+        if constexpr (kRows * (kEnd - kFirst) < 24) {
           REGARD_UNROLL_4 for (int x = 0; x < kPieceSteps; ++x) add_step();
         } else {
           REGARD_NO_UNROLL for (int x = 0; x < kPieceSteps; ++x) add_step();
@@ -151,14 +151,10 @@ static void scores_of(ProductInput<typename Term::A> a, const typename Term::B* 
   if (kPrefetches) *ahead = cursor;
 }
 
-/// c = c * rescale + a * b for kRows rows; c = a * b where rescale is null.
-template <class V, class Term, int kRows, int kVectors, bool kSelect, bool kPrefetches>
-REGARD_KERNEL_FN void add_rows(ProductInput<typename Term::A> a, const typename Term::B* b,
-                               typename V::Scalar* c, std::int64_t k,
-                               const typename V::Scalar* rescale, PrefetchCursor* ahead) {
-  prefetch_sums<V, kRows, kVectors>(c, V::kWidth);
-  typename V::Vec sum[kRows][kVectors] = {};
-  multiply<V, Term, kRows, kVectors, kSelect, V::kWidth, kPrefetches>(a, b, k, sum, ahead);
+/// c = c * rescale + sum; c = sum where rescale is null.
+template <class V, int kRows, int kVectors>
+REGARD_KERNEL_FN void add_sums(const typename V::Vec (&sum)[kRows][kVectors],
+                               const typename V::Scalar* rescale, typename V::Scalar* c) {
   if (rescale == nullptr) {
     REGARD_UNROLL for (int i = 0; i < kRows; ++i) {
       REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
@@ -173,6 +169,17 @@ REGARD_KERNEL_FN void add_rows(ProductInput<typename Term::A> a, const typename 
       V::store(out, V::fma(V::load(out), V::load(rescale + v * V::kLanes), sum[i][v]));
     }
   }
+}
+
+/// c = c * rescale + a * b for kRows rows; c = a * b where rescale is null.
+template <class V, class Term, int kRows, int kVectors, bool kSelect, bool kPrefetches>
+REGARD_KERNEL_FN void add_rows(ProductInput<typename Term::A> a, const typename Term::B* b,
+                               typename V::Scalar* c, std::int64_t k,
+                               const typename V::Scalar* rescale, PrefetchCursor* ahead) {
+  prefetch_sums<V, kRows, kVectors>(c, V::kWidth);
+  typename V::Vec sum[kRows][kVectors] = {};
+  multiply<V, Term, kRows, kVectors, kSelect, V::kWidth, kPrefetches>(a, b, k, sum, ahead);
+  add_sums<V>(sum, rescale, c);
 }
 
 /// c [m][W] = c * rescale [W] + a [m][k] * b [k][W], or a * b alone where rescale is null; each
@@ -192,6 +199,58 @@ static void add_product(ProductInput<typename Term::A> a, const typename Term::B
         a.data += kRows * a.row_stride;
       });
   if (kPrefetches) *ahead = cursor;
+}
+
+/// The steps of a product that each vector of b takes part in: both ends grow with the vector, and
+/// begin[kVectors - 1] <= end[0].
+template <int kVectors>
+struct StepRanges {
+  std::int64_t begin[kVectors];
+  std::int64_t end[kVectors];
+};
+
+/// Calls f(Count<first>, Count<end>, begin, end) for each run of steps in which vectors [first,
+/// end) take part, in the order of the steps.
+template <int kVectors, int kAt = 1, class F>
+REGARD_KERNEL_FN void for_stages(const StepRanges<kVectors>& steps, F f) {
+  if constexpr (kAt < kVectors) {
+    f(Count<0>{}, Count<kAt>{}, steps.begin[kAt - 1], steps.begin[kAt]);
+    for_stages<kVectors, kAt + 1>(steps, f);
+  } else if constexpr (kAt == kVectors) {
+    f(Count<0>{}, Count<kVectors>{}, steps.begin[kVectors - 1], steps.end[0]);
+    for_stages<kVectors, kAt + 1>(steps, f);
+  } else if constexpr (kAt < 2 * kVectors) {
+    constexpr int kFirst = kAt - kVectors;
+    f(Count<kFirst>{}, Count<kVectors>{}, steps.end[kFirst - 1], steps.end[kFirst]);
+    for_stages<kVectors, kAt + 1>(steps, f);
+  }
+}
+
+/// add_product where vector v of b takes part in the steps of its range alone. What it leaves out
+/// would add 0 times something finite: bits are those of all steps.
+template <class V, class Term, int kVectors, bool kPrefetches>
+static void add_product_of_ranges(ProductInput<typename Term::A> a, const typename Term::B* b,
+                                  typename V::Scalar* c, std::int64_t m,
+                                  const StepRanges<kVectors>& steps,
+                                  const typename V::Scalar* rescale, PrefetchCursor* ahead) {
+  for_blocks<kBlockRows<V, kVectors>>(
+      m, [&](std::int64_t i, auto rows) __attribute__((always_inline)) {
+        constexpr int kRows = decltype(rows)::value;
+        prefetch_sums<V, kRows, kVectors>(c + i * V::kWidth, V::kWidth);
+        typename V::Vec sum[kRows][kVectors] = {};
+        for_stages(
+            steps, [&](auto first, auto end, std::int64_t from, std::int64_t to)
+                       __attribute__((always_inline)) {
+                         constexpr int kFirst = decltype(first)::value, kEnd = decltype(end)::value;
+                         constexpr bool kAhead = kPrefetches && kEnd - kFirst == kVectors;
+                         const ProductInput<typename Term::A> part = {a.data + from * a.step,
+                                                                      a.row_stride, a.step};
+                         multiply<V, Term, kRows, kVectors, false, V::kWidth, kAhead, kFirst, kEnd>(
+                             part, b + from * V::kWidth, to - from, sum, ahead);
+                       });
+        add_sums<V>(sum, rescale, c + i * V::kWidth);
+        a.data += kRows * a.row_stride;
+      });
 }
 
 /// Calls f(Count<vectors>), for 1 <= vectors <= kMaxVectors.
