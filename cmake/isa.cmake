@@ -5,7 +5,7 @@
 set(REGARD_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c -falign-loops=64)
 set(REGARD_ISA_FLAGS_avx512
   ${REGARD_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
-set(REGARD_ISA_FLAGS_avx512_bf16 ${REGARD_ISA_FLAGS_avx512} -mavx512bf16)
+set(REGARD_ISA_FLAGS_avx512_bf16 ${REGARD_ISA_FLAGS_avx512} -mavx512bf16 -mavx512vnni -mavx512vbmi)
 set(REGARD_ISA_FLAGS_amx_bf16 ${REGARD_ISA_FLAGS_avx512_bf16} -mamx-tile -mamx-bf16)
 set(REGARD_ISA_FLAGS_neon -march=armv8-a)
 set(REGARD_ISA_FLAGS_neon_bf16 -march=armv8.2-a+bf16)

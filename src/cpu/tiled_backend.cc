@@ -69,10 +69,10 @@ constexpr Unit kUnits[] = {
     {Isa::kAvx2, &kAvx2Forward, &kAvx2Forward},
     {Isa::kAvx512, &kAvx512Forward, &kAvx512Forward},
 #if !defined(REGARD_NO_AVX512_BF16)
-    {Isa::kAvx512Bf16, &kAvx512Forward, &kAvx512Bf16Forward},
+    {Isa::kAvx512Bf16, &kAvx512Bf16FloatForward, &kAvx512Bf16Forward},
 #endif
 #if defined(REGARD_HAS_AMX)
-    {Isa::kAmxBf16, &kAvx512Forward, &kAmxBf16Forward},
+    {Isa::kAmxBf16, &kAvx512Bf16FloatForward, &kAmxBf16Forward},
 #endif
 #elif defined(__aarch64__)
     {Isa::kNeon, &kNeonForward, &kNeonForward},
@@ -238,12 +238,13 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   args->decode_tile_kv =
       decode_tile_kv(std::max(size_of(params.dtype_k), size_of(params.dtype_v)), args->tile_kv);
   args->copies_values = traits_.copies;
-  // Few rows read all types but f8e5m2, and rows of u4 that end within a group, where they are,
-  // unless a tile lies in several pages, or blocks of a row have scales.
+  // Few rows read all types where they are but 8-bit floats, which some units convert, and rows of
+  // u4 that end within a group, unless a tile lies in several pages, or blocks of a row have
+  // scales.
   const auto is_converted = [&](Dtype dtype) {
     if (!shape.is_decode_kernel) return dtype != Dtype::kF32;
     const bool has_blocks = scale_layout_of(params.features) != ScaleLayout::kRows;
-    return dtype == Dtype::kF8E5M2 || dtype == Dtype::kU4 || (has_blocks && is_quantised(dtype));
+    return is_f8(dtype) || dtype == Dtype::kU4 || (has_blocks && is_quantised(dtype));
   };
   const bool converts = params.features.has(Feature::kPaged) || is_converted(params.dtype_k) ||
                         is_converted(params.dtype_v);

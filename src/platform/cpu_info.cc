@@ -65,7 +65,10 @@ Isa detect_isa() {
   return Isa::kAvx512;
 #else
   constexpr unsigned kBf16Bit = 1u << 5;  // leaf 7, subleaf 1, eax
-  if ((cpuid(7, 1).a & kBf16Bit) == 0) return Isa::kAvx512;
+  if ((cpuid(7, 1).a & kBf16Bit) == 0 || !__builtin_cpu_supports("avx512vnni") ||
+      !__builtin_cpu_supports("avx512vbmi")) {
+    return Isa::kAvx512;
+  }
   return has_amx() ? Isa::kAmxBf16 : Isa::kAvx512Bf16;
 #endif
 }

@@ -161,16 +161,46 @@ bool multiplies_words(const test::Forced& unit) {
   return unit.backend.id != BackendId::kMath && unit.isa.has(CpuExtension::kAvx2);
 }
 
-// Few rows of bf16 over int8 take words of 16 bits where the unit has them, or floats.
+/// u4's codes are multiplied in bytes.
+bool multiplies_bytes(const test::Forced& unit) {
+  return unit.backend.id != BackendId::kMath && unit.isa.has(CpuExtension::kAvx512Bf16);
+}
+
+// Few rows of bf16 over int8 take words of 16 bits where the unit has them, over u4 bytes, over
+// 8-bit floats pairs of bf16, or floats.
 TEST_P(Scales, FewRowsOfBf16AreWithinTheTolerance) {
   for (const char* shape :
-       {"b2 hq4 hkv1 sq1 skv640 d64 bf16 kv=i8 lens=kv", "b1 hq1 sq1 skv333 d128 bf16 kv=i8",
-        "b2 hq3 hkv1 sq1 skv200 d40 dv96 bf16 kv=i8", "b2 hq2 hkv1 sq1 skv96 d300 dv320 bf16 kv=i8",
-        "b1 hq7 hkv1 sq1 skv500 d96 bf16 kv=i8 v=bf16", "b1 hq8 hkv1 sq1 skv500 d80 bf16 v=i8",
+       {"b2 hq4 hkv1 sq1 skv640 d64 bf16 kv=i8 lens=kv",
+        "b1 hq1 sq1 skv333 d128 bf16 kv=i8",
+        "b2 hq3 hkv1 sq1 skv200 d40 dv96 bf16 kv=i8",
+        "b2 hq2 hkv1 sq1 skv96 d300 dv320 bf16 kv=i8",
+        "b1 hq7 hkv1 sq1 skv500 d96 bf16 kv=i8 v=bf16",
+        "b1 hq8 hkv1 sq1 skv500 d80 bf16 v=i8",
         "b1 hq4 hkv1 sq3 skv300 d64 bf16 kv=i8 causal diag=br",
         "b2 hq4 hkv1 sq1 skv640 d64 bf16 kv=i8 paged page_size=16 lens=kv",
         "b2 hq4 hkv1 sq1 skv640 d64 bf16 kv=i8 window=200,0 diag=br",
-        "b1 hq4 hkv1 sq1 skv640 d64 bf16 kv=i8 data=outlier"}) {
+        "b1 hq4 hkv1 sq1 skv640 d64 bf16 kv=i8 data=outlier",
+        "b2 hq4 hkv1 sq1 skv640 d128 bf16 kv=u4 lens=kv",
+        "b1 hq1 sq1 skv333 d256 bf16 kv=u4",
+        "b2 hq3 hkv1 sq1 skv200 d128 dv384 bf16 kv=u4",
+        "b2 hq2 hkv1 sq1 skv96 d384 dv64 bf16 kv=u4",
+        "b1 hq7 hkv1 sq1 skv500 d128 bf16 kv=u4 v=bf16",
+        "b1 hq8 hkv1 sq1 skv500 d128 bf16 v=u4",
+        "b1 hq4 hkv1 sq3 skv300 d128 bf16 kv=u4 causal diag=br",
+        "b2 hq4 hkv1 sq1 skv640 d128 bf16 kv=u4 paged page_size=16 lens=kv",
+        "b2 hq4 hkv1 sq1 skv640 d128 bf16 kv=u4 paged page_size=8 lens=kv",
+        "b2 hq4 hkv1 sq1 skv640 d128 bf16 kv=u4 window=200,0 diag=br",
+        "b1 hq4 hkv1 sq1 skv640 d128 bf16 kv=u4 data=outlier",
+        "b2 hq4 hkv1 sq1 skv640 d64 bf16 kv=f8e4m3 lens=kv",
+        "b1 hq1 sq1 skv333 d128 bf16 kv=f8e5m2",
+        "b2 hq3 hkv1 sq1 skv200 d40 dv96 bf16 kv=f8e4m3",
+        "b2 hq2 sq1 skv96 d300 dv320 bf16 kv=f8e5m2",
+        "b1 hq7 hkv1 sq1 skv500 d96 bf16 kv=f8e4m3 v=bf16",
+        "b1 hq8 hkv1 sq1 skv500 d80 bf16 v=f8e5m2",
+        "b1 hq4 hkv1 sq3 skv300 d64 bf16 kv=f8e4m3 causal diag=br channel_scales",
+        "b2 hq4 hkv1 sq1 skv640 d64 bf16 kv=f8e4m3 paged page_size=16 lens=kv",
+        "b2 hq4 hkv1 sq1 skv640 d64 bf16 kv=f8e5m2 paged page_size=5 lens=kv",
+        "b1 hq4 hkv1 sq1 skv640 d64 bf16 kv=f8e4m3 data=outlier"}) {
     for (const char* lse : {"", " lse"}) {
       const std::string text = std::string(shape) + " scales=token poison seed=5" + lse;
       const Problem problem = problem_of(text);
@@ -180,12 +210,12 @@ TEST_P(Scales, FewRowsOfBf16AreWithinTheTolerance) {
   }
 }
 
-// That words ran where they should shows in a few of 8,192 roundings to bf16: of K alone, of V
-// alone.
+// That words and bytes ran where they should shows in a few of 8,192 roundings to bf16: of K alone,
+// of V alone.
 TEST_P(Scales, WordsAreFloatsButForTheLastBits) {
-  for (const char* types : {"kv=i8 v=bf16", "kv=bf16 v=i8"}) {
-    const Problem problem =
-        problem_of(std::string("b4 hq32 hkv8 sq1 skv320 d64 bf16 scales=token seed=6 ") + types);
+  for (const std::string types :
+       {"d64 kv=i8 v=bf16", "d64 kv=bf16 v=i8", "d128 kv=u4 v=bf16", "d128 kv=bf16 v=u4"}) {
+    const Problem problem = problem_of("b4 hq32 hkv8 sq1 skv320 bf16 scales=token seed=6 " + types);
     const AttentionRequest r = problem.request();
     std::vector<float> q, out;
     const AttentionRequest floats = run_anew(with_floats(r, &q, &out));
@@ -200,27 +230,32 @@ TEST_P(Scales, WordsAreFloatsButForTheLastBits) {
       ASSERT_NEAR(static_cast<double>(oracle::decode(element, Dtype::kBf16)), expected,
                   0.005 * std::fabs(expected) + 5e-5);
     });
-    EXPECT_EQ(different > 0, multiplies_words(GetParam())) << types << ": " << different;
+    const bool expected = types.find("u4") == std::string::npos ? multiplies_words(GetParam())
+                                                                : multiplies_bytes(GetParam());
+    EXPECT_EQ(different > 0, expected) << types << ": " << different;
   }
 }
 
 // A NaN or an infinity in q is one row's, as among floats.
 TEST_P(Scales, NumbersThatAreNotFiniteStayInTheirRow) {
-  for (const std::uint16_t word : {0x7fc0, 0x7f80, 0xff80}) {
-    const Problem problem = problem_of("b1 hq4 hkv1 sq1 skv640 d64 bf16 kv=i8 scales=token seed=7");
-    const AttentionRequest r = problem.request();
-    const TensorView row = r.q;  // of the second head
-    std::memcpy(static_cast<unsigned char*>(row.data) + 2 * (row.strides[1] + 3), &word, 2);
-    std::vector<float> q, out;
-    const AttentionRequest floats = run_anew(with_floats(r, &q, &out));
-    run(r);
-    for (std::int64_t h = 0; h < 4; ++h) {
-      for (std::int64_t d = 0; d < 64; ++d) {
-        const double a = static_cast<double>(oracle::element(r.out, 0, h, 0, d)),
-                     b = static_cast<double>(oracle::element(floats.out, 0, h, 0, d));
-        ASSERT_EQ(std::isnan(a), std::isnan(b)) << word << ", head " << h;
-        if (std::isnan(b)) continue;
-        ASSERT_NEAR(a, b, 1e-2 * (std::fabs(b) + 1)) << word << ", head " << h;
+  for (const char* kv : {"d64 bf16 kv=i8", "d128 bf16 kv=u4", "d64 bf16 kv=f8e4m3"}) {
+    for (const std::uint16_t word : {0x7fc0, 0x7f80, 0xff80}) {
+      const Problem problem =
+          problem_of(std::string("b1 hq4 hkv1 sq1 skv640 scales=token seed=7 ") + kv);
+      const AttentionRequest r = problem.request();
+      const TensorView row = r.q;  // of the second head
+      std::memcpy(static_cast<unsigned char*>(row.data) + 2 * (row.strides[1] + 3), &word, 2);
+      std::vector<float> q, out;
+      const AttentionRequest floats = run_anew(with_floats(r, &q, &out));
+      run(r);
+      for (std::int64_t h = 0; h < 4; ++h) {
+        for (std::int64_t d = 0; d < r.out.shape[3]; ++d) {
+          const double a = static_cast<double>(oracle::element(r.out, 0, h, 0, d)),
+                       b = static_cast<double>(oracle::element(floats.out, 0, h, 0, d));
+          ASSERT_EQ(std::isnan(a), std::isnan(b)) << kv << ", " << word << ", head " << h;
+          if (std::isnan(b)) continue;
+          ASSERT_NEAR(a, b, 1e-2 * (std::fabs(b) + 1)) << kv << ", " << word << ", head " << h;
+        }
       }
     }
   }

@@ -3,6 +3,6 @@
 
 namespace regard::test {
 
-const Vocabulary kAvx512Bf16Vocabulary = vocabulary_with_pairs<simd_avx512_bf16::Simd<float>>();
+const Vocabulary kAvx512Bf16Vocabulary = vocabulary_with_bytes<simd_avx512_bf16::Simd<float>>();
 
 }  // namespace regard::test

@@ -390,6 +390,56 @@ TEST_P(PairsTest, RoundKeepSignsAndHideHalves) {
   }
 }
 
+TEST_P(PairsTest, CodesOfEightBitsAreTheirBf16) {
+  if (v().bf16_of_f8 == nullptr) GTEST_SKIP() << "not in this vocabulary";
+  for (const bool is_e5m2 : {false, true}) {
+    for (int first = 0; first < 256; first += 64) {
+      std::uint8_t codes[64];
+      std::uint16_t words[64];
+      for (int n = 0; n < 64; ++n) codes[n] = static_cast<std::uint8_t>(first + n);
+      v().bf16_of_f8(is_e5m2, codes, words);
+      for (int n = 0; n < 64; ++n) {
+        const float expected = is_e5m2 ? f32_from_f8e5m2(codes[n]) : f32_from_f8e4m3(codes[n]);
+        const float actual = f32_from_bf16(words[n]);
+        ASSERT_EQ(std::isnan(actual), std::isnan(expected)) << is_e5m2 << " " << first + n;
+        if (!std::isnan(expected)) {
+          ASSERT_EQ(bits_of(actual), bits_of(expected)) << is_e5m2 << " " << first + n;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(PairsTest, BytesAreJoinedAndMultipliedByFour) {
+  if (v().add_bytes == nullptr) GTEST_SKIP() << "not in this vocabulary";
+  std::uint8_t codes[256], joined[64];
+  std::int8_t numbers[64], high[64], low[64];
+  std::int32_t sum[16], words[64];
+  for (int n = 0; n < 256; ++n) codes[n] = static_cast<std::uint8_t>(41 * n + n / 64);
+  for (int n = 0; n < 64; ++n) numbers[n] = static_cast<std::int8_t>(77 * n - 128);
+  for (int n = 0; n < 16; ++n) sum[n] = 1000 * n;
+  v().add_bytes(codes, numbers, sum);
+  for (int lane = 0; lane < 16; ++lane) {
+    int expected = 1000 * lane;
+    for (int n = 4 * lane; n < 4 * lane + 4; ++n) expected += codes[n] * numbers[n];
+    EXPECT_EQ(sum[lane], expected) << lane;
+  }
+  for (int quad = 0; quad < 4; ++quad) {
+    v().join_quads(quad, codes, joined);
+    for (int n = 0; n < 64; ++n) {
+      const int expected = codes[n % 4 * 64 + n / 16 * 16 + 4 * quad + n % 16 / 4];
+      EXPECT_EQ(joined[n], expected) << quad << " " << n;
+    }
+  }
+  // What stands above a word is not part of it.
+  for (int n = 0; n < 64; ++n) words[n] = ((n * 521 - 16384) & 0xffff) | 0x4b400000;
+  v().join_bytes(words, high, low);
+  for (int n = 0; n < 64; ++n) {
+    const int lane = n / 4, vector = n % 4;
+    EXPECT_EQ(high[n] * 256 + low[n], (vector * 16 + lane) * 521 - 16384) << n;
+  }
+}
+
 std::vector<Param> vocabularies_of_pairs() {
   std::vector<Param> params = vocabularies();
   std::erase_if(params, [](const Param& p) { return p.vocabulary->to_pairs == nullptr; });

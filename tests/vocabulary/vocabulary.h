@@ -46,6 +46,13 @@ struct Vocabulary {
   // Pairs of bf16, or null: a pair is two uint16, b [k][W] pairs.
   void (*to_pairs)(const float* low, const float* high, std::uint16_t* to);
   void (*dot)(const std::uint16_t* a, const std::uint16_t* b, bool visible, float* sum);
+  // Vectors of 64 bytes, or null: codes of 8-bit floats as bf16; products of four bytes a lane;
+  // bytes 4 quad and on of each quarter of four vectors; words [4][16] as bytes with signs.
+  void (*bf16_of_f8)(bool is_e5m2, const std::uint8_t* codes, std::uint16_t* to) = nullptr;
+  void (*add_bytes)(const std::uint8_t* codes, const std::int8_t* numbers,
+                    std::int32_t* sum) = nullptr;
+  void (*join_quads)(int quad, const std::uint8_t* from, std::uint8_t* to) = nullptr;
+  void (*join_bytes)(const std::int32_t* words, std::int8_t* high, std::int8_t* low) = nullptr;
 };
 
 extern const Vocabulary kScalarVocabulary;

@@ -2,10 +2,16 @@
 // stand in memory, once for all rows of a row block. Memory bounds it, so the loops prefetch what
 // the next tile reads. Included by float_tiles.inl and bf16_tiles.inl.
 
+#pragma once
+
 #include <cstdint>
 
 #include "cpu/decode/dense_scores.h"
 #include "cpu/decode/dot_columns.h"
+#include "cpu/decode/group_loads.h"
+#include "cpu/decode/group_products.h"
+#include "cpu/decode/product_forms.h"
+#include "cpu/decode/row_groups.h"
 #include "cpu/decode/rows_out.h"
 #include "cpu/decode/tile_rows.h"
 #include "cpu/decode/word_products.h"
@@ -23,38 +29,6 @@
 namespace regard::cpu {
 namespace {  // members with linkage would be shared between units
 
-/// An element type known to the compiler.
-template <Element kType>
-struct ElementConstant {
-  static constexpr Element value = kType;
-};
-
-/// Calls f(ElementConstant) for the one of kTypes that `type` is; the last where it is none of
-/// them.
-template <Element kFirst, Element... kOthers, class F>
-REGARD_KERNEL_FN void with_element(Element type, F f) {
-  if constexpr (sizeof...(kOthers) > 0) {
-    if (type != kFirst) return with_element<kOthers...>(type, f);
-  }
-  f(ElementConstant<kFirst>{});
-}
-
-/// Calls f(first, Count<size>) for blocks of 4 rows, and one of what is left.
-template <class F>
-REGARD_KERNEL_FN void for_row_groups(std::int64_t rows, F f) {
-  std::int64_t r = 0;
-  for (; r + 4 <= rows; r += 4) f(r, Count<4>{});
-  switch (rows - r) {
-    case 3: return f(r, Count<3>{});
-    case 2: return f(r, Count<2>{});
-    case 1: return f(r, Count<1>{});
-    default: return;
-  }
-}
-
-/// How many they are.
-REGARD_KERNEL_FN std::int64_t row_groups(std::int64_t rows) { return (rows + 3) / 4; }
-
 /// kTypes: those of K and V that have loops of their own; tiles of other types are converted to
 /// f32 first.
 template <class V, Element... kTypes>
@@ -66,19 +40,31 @@ class DecodeTiles {
   using Out = RowsOut<V>;
   using Probs = FloatProbs<V>;
   static constexpr std::int64_t kKeyGroup = 1;  // visible keys begin at a multiple of it
-  /// Scores are dot products of pairs, as exact as those of f32, where q and K are bf16: half of
-  /// the products, and no conversions. Probabilities stay f32.
-  static constexpr bool kPairs =
-      sizeof...(kTypes) == 1 && requires(typename V::Vec x, typename V::Int y) {
+  /// Scores are dot products of pairs, as exact as those of f32, where q is bf16 and K is or
+  /// becomes it: half of the products, and no conversions.
+  static constexpr bool kHasPairs = requires(typename V::Vec x, typename V::Int y) {
     V::dot(x, y, y);
   };
+  /// That of a unit whose q, k and v are bf16 alone.
+  static constexpr bool kPairsAlone = kHasPairs && sizeof...(kTypes) == 1;
   static constexpr bool kStartsOut = false;
   static constexpr bool kTakesRanges = false;
+  /// Where q, k and v are bf16 probabilities are rounded to it, as those of prompts are: half of
+  /// the products. An f32 output keeps them as they are.
+  static constexpr bool kRoundsProbs = kPairsAlone && requires(typename V::Int x) {
+    V::pair_words(x, x, &x);
+  };
 
   /// Whether int8 beside q of bf16 may be multiplied in words.
   static constexpr bool kHasWords =
       ((kTypes == Element::kI8) || ...) && requires(typename V::Int x) {
     V::add_words(x, x, x);
+  };
+
+  /// The same of u4, in bytes.
+  static constexpr bool kHasGroupBytes =
+      ((kTypes == Element::kU4) || ...) && requires(typename V::Int x) {
+    V::add_bytes(x, x, x);
   };
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.decode_tile_kv; }
@@ -94,24 +80,32 @@ class DecodeTiles {
 
   void start(TaskHead task_head, Tile tile) {
     tile_ = tile;
-    const KvOperand k = k_operand(p_, b_, task_head.head_kv),
-                    v = v_operand(p_, b_, task_head.head_kv);
-    keys_ = rows_of_tile<V>(k, tile, has_loop(k.type), keys_buffer_, key_scales_);
-    values_ = rows_of_tile<V>(v, tile, has_loop(v.type), values_buffer_, value_scales_);
-    prefetch_ahead(k, task_head, tile, &next_keys_);
-    prefetch_ahead(v, task_head, tile, &next_values_);
+    if (task_head.head_kv != head_kv_) {
+      head_kv_ = task_head.head_kv;
+      k_ = k_operand(p_, b_, head_kv_);
+      v_ = v_operand(p_, b_, head_kv_);
+      descale_ = static_cast<T>(descale_of(p_.descale_q, b_, head_kv_) * k_.descale);
+    }
+    keys_ = rows_of_tile<V>(k_, tile, has_loop(k_.type), keys_buffer_, key_scales_);
+    values_ = rows_of_tile<V>(v_, tile, has_loop(v_.type), values_buffer_, value_scales_);
+    prefetch_ahead(k_, task_head, tile, &next_keys_);
+    prefetch_ahead(v_, task_head, tile, &next_values_);
   }
   const Tile& tile() const { return tile_; }
   /// Not looked at.
   static bool are_values_finite() { return false; }
 
   static void pack(const Problem& p, const RowBlock<V>& row_block, Query* q) {
-    Columns::pack(p, row_block, q);
+    const Element type = k_operand(p, row_block.b, row_block.head[0] / p.group_size).type;
+    if constexpr (kHasPairs) {
+      if (dots_pairs(p, type)) return DotColumns<V, true>::pack(p, row_block, q);
+    }
+    DotColumns<V, false>::pack(p, row_block, q);
     if constexpr (kHasWords) {
-      const std::int64_t head_kv = row_block.head[0] / p.group_size;
-      if (dots_words(p, k_operand(p, row_block.b, head_kv).type)) {
-        Words::pack(p, row_block.rows, q);
-      }
+      if (dots_words(p, type)) Words::pack(p, row_block.rows, q);
+    }
+    if constexpr (kHasGroupBytes) {
+      if (dots_groups(p, type)) Groups::pack(p, row_block.rows, q);
     }
   }
 
@@ -124,8 +118,8 @@ class DecodeTiles {
     }
     self->dot_tile(row_block.rows, q, visible, {to, 0});
     if (has_row_scales(self->keys_.x)) {
-      multiply_keys<kVectors>(self->key_scales_ + (visible.begin - self->tile_.begin), visible.size,
-                              to);
+      multiply_keys<V, kVectors>(self->key_scales_ + (visible.begin - self->tile_.begin),
+                                 visible.size, to);
     }
     accumulate_max<V>(kVectors, visible.size, to, max);
   }
@@ -135,8 +129,8 @@ class DecodeTiles {
   REGARD_KERNEL_FN void accumulate(DecodeTiles* self, const RowBlock<V>& row_block, T* probs,
                                    Tile visible, bool partial, const T* rescale, T* out) {
     if (has_row_scales(self->values_.x)) {
-      multiply_keys<kVectors>(self->value_scales_ + (visible.begin - self->tile_.begin),
-                              visible.size, probs);
+      multiply_keys<V, kVectors>(self->value_scales_ + (visible.begin - self->tile_.begin),
+                                 visible.size, probs);
     }
     self->add_tile(row_block.rows, {probs, 0}, visible, partial, rescale, out);
   }
@@ -148,7 +142,7 @@ class DecodeTiles {
   }
 
   /// Keys of which is_whole() is true, from scores to outputs; the bits are those of process_tile
-  /// but where words are multiplied.
+  /// but where words or bytes are multiplied and where probabilities are rounded.
   static void process_whole(DecodeTiles* self, RowBlock<V>* row_block, const Query* q, Tile visible,
                             T* scores, T* out) {
     const Problem& p = self->p_;
@@ -182,9 +176,8 @@ class DecodeTiles {
 
  private:
   using Words = WordProducts<V>;
-  using Columns = DotColumns<V, kPairs>;
-  using Column = typename Columns::Column;
-  static constexpr std::int64_t kStep = Columns::kStep;
+  using Groups = GroupProducts<V>;
+  using Loads = GroupLoads<V>;
 
   /// Where scores and probabilities are: [keys][W], or of each group of rows in turn [keys][slots]
   /// (DenseScores).
@@ -205,12 +198,9 @@ class DecodeTiles {
   };
 
   REGARD_KERNEL_FN bool has_loop(Element type) { return ((type == kTypes) || ...); }
-  REGARD_KERNEL_FN bool multiplies_words(const Problem& p, Element type) {
-    return p.q.type == Element::kBf16 && type == Element::kI8;
-  }
-  /// Statistics are exact to f32.
-  REGARD_KERNEL_FN bool dots_words(const Problem& p, Element type) {
-    return multiplies_words(p, type) && !p.lse.present && !p.stats.present;
+  /// Of a K of this type.
+  REGARD_KERNEL_FN bool dots_pairs(const Problem& p, Element type) {
+    return kPairsAlone || (kHasPairs && multiplies_pairs(p, type));
   }
 
   /// Dense scores.
@@ -227,6 +217,20 @@ class DecodeTiles {
             });
       }
     }
+    if constexpr (kHasGroupBytes) {
+      if (dots_groups(p_, k_.type) && Words::are_finite(p_, rows, q) &&
+          (visible.begin - tile_.begin) % kRunKeys == 0) {
+        RepeatedPrefetch ahead{next_keys_.runs[0], row_groups(rows)};
+        const WordRows keys{&keys_, visible.begin - tile_.begin, visible.size};
+        bool all = true;
+        for_row_groups(
+            rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
+              all &= Groups::template dot_keys<decltype(size)::value>(
+                  p_, q, r, keys, to.first + r * visible.size, &ahead);
+            });
+        if (all) return;
+      }
+    }
     dot_tile(rows, q, visible, to);
   }
 
@@ -235,18 +239,27 @@ class DecodeTiles {
     if constexpr (kHasWords) {
       if (multiplies_words(p_, values_.x.type) && p_.out.type == Element::kBf16 &&
           p_.head_dim_v % Words::kStep == 0) {
+        return add_pairs<ByteValues<V>, Element::kI8>(rows, visible, probs, rescale, out);
+      }
+    }
+    if constexpr (kRoundsProbs) {
+      if (p_.out.type == Element::kBf16 && p_.head_dim_v % Words::kStep == 0) {
+        return add_pairs<Bf16Values<V>, Element::kBf16>(rows, visible, probs, rescale, out);
+      }
+    }
+    if constexpr (kHasGroupBytes) {
+      if (multiplies_groups(p_, values_.x.type, p_.head_dim_v) && p_.out.type == Element::kBf16 &&
+          (visible.begin - tile_.begin) % kRunKeys == 0) {
         RepeatedPrefetch ahead{next_values_.runs[0], row_groups(rows)};
         const WordRows values{&values_, visible.begin - tile_.begin, visible.size};
         const std::int64_t step = Out::row_size(p_), keys = visible.size;
         return for_row_groups(
             rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
               constexpr int kRows = decltype(size)::value;
-              WordWeights<slots_of(kRows)> weights;
-              if (weights.set(keys, probs.first + r * keys, &weights)) {
-                Words::template add_values<kRows>(
-                    weights, values, {out + r * step, step, p_.head_dim_v, rescale + r}, &ahead);
-              } else {
-                add_group<Element::kI8, kRows, false>(r, probs, visible, rescale, out, &ahead);
+              if (!Groups::template add_values<kRows>(
+                      probs.first + r * keys, values,
+                      {out + r * step, step, p_.head_dim_v, rescale + r}, &ahead)) {
+                add_group<Element::kU4, kRows, false>(r, probs, visible, rescale, out, &ahead);
               }
             });
       }
@@ -254,11 +267,35 @@ class DecodeTiles {
     add_tile(rows, probs, visible, false, rescale, out);
   }
 
-  void dot_tile(std::int64_t rows, const Query* q, Tile visible, Place to) {
-    with_element<kTypes...>(
-        keys_.x.type, [&](auto type) __attribute__((always_inline)) {
-          dot_keys<decltype(type)::value>(rows, q, visible, to);
+  /// Pairs of keys, or floats where weights are not finite.
+  template <class Values, Element kType>
+  void add_pairs(std::int64_t rows, Tile visible, Place probs, const T* rescale, T* out) {
+    RepeatedPrefetch ahead{next_values_.runs[0], row_groups(rows)};
+    const WordRows values{&values_, visible.begin - tile_.begin, visible.size};
+    const std::int64_t step = Out::row_size(p_), keys = visible.size;
+    for_row_groups(
+        rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
+          constexpr int kRows = decltype(size)::value;
+          WordWeights<slots_of(kRows), Values::kIsBf16> weights;
+          if (weights.set(keys, probs.first + r * keys, &weights)) {
+            Words::template add_values<Values, kRows>(
+                weights, values, {out + r * step, step, p_.head_dim_v, rescale + r}, &ahead);
+          } else {
+            add_group<kType, kRows, false>(r, probs, visible, rescale, out, &ahead);
+          }
         });
+  }
+
+  void dot_tile(std::int64_t rows, const Query* q, Tile visible, Place to) {
+    if constexpr (kHasPairs) {
+      if (dots_pairs(p_, k_.type)) return dot_keys<Element::kBf16, true>(rows, q, visible, to);
+    }
+    if constexpr (!kPairsAlone) {
+      with_element<kTypes...>(
+          keys_.x.type, [&](auto type) __attribute__((always_inline)) {
+            dot_keys<decltype(type)::value, false>(rows, q, visible, to);
+          });
+    }
   }
 
   void add_tile(std::int64_t rows, Place probs, Tile visible, bool partial, const T* rescale,
@@ -274,18 +311,6 @@ class DecodeTiles {
         });
   }
 
-  /// Scores, or probabilities, of each key times its scale: the sign of -0 stays.
-  template <int kVectors>
-  REGARD_KERNEL_FN void multiply_keys(const T* scales, std::int64_t size, T* numbers) {
-    for (std::int64_t j = 0; j < size; ++j) {
-      const auto scale = V::set(scales[j]);
-      REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
-        T* const at = numbers + j * V::kWidth + v * V::kLanes;
-        V::store(at, V::load(at) * scale);
-      }
-    }
-  }
-
   /// Lines that vectors of K or V are in memory.
   template <Element kType>
   REGARD_KERNEL_FN constexpr int lines_of_vectors(int count) {
@@ -296,7 +321,7 @@ class DecodeTiles {
   static constexpr int kUnrolledLines = V::kLanes == 16 && kRows == 1 ? 0 : kLines;
 
   /// Keys in blocks of kLanes: as many sums of products as fill a vector when added up.
-  template <Element kType>
+  template <Element kType, bool kPairs>
   void dot_keys(std::int64_t rows, const T* q, Tile visible, Place to) {
     RepeatedPrefetch ahead{next_keys_.runs[0], row_groups(rows)};
     const std::int64_t at = visible.begin - tile_.begin;
@@ -314,12 +339,12 @@ class DecodeTiles {
             const std::int64_t step = Place::template step<kRows>(to);
             std::int64_t x = 0;
             for (; x + kKeys <= count; x += kKeys, scores += kKeys * step) {
-              dot_block<kType, kRows, kKeys>(*this, query, behind(keys_, keys, x), {scores, step},
-                                             &ahead);
+              dot_block<kType, kPairs, kRows, kKeys>(*this, query, behind(keys_, keys, x),
+                                                     {scores, step}, &ahead);
             }
             for (; x < count; ++x, scores += step) {
-              dot_block<kType, kRows, 1>(*this, query, behind(keys_, keys, x), {scores, step},
-                                         &ahead);
+              dot_block<kType, kPairs, kRows, 1>(*this, query, behind(keys_, keys, x),
+                                                 {scores, step}, &ahead);
             }
           });
     }
@@ -333,9 +358,12 @@ class DecodeTiles {
 
   /// Products of kRows rows and kKeys keys. A row's sum has the same order wherever it stands among
   /// them.
-  template <Element kType, int kRows, int kKeys>
+  template <Element kType, bool kPairs, int kRows, int kKeys>
   REGARD_KERNEL_FN void dot_block(const DecodeTiles& self, const T* q, const KeyRows& rows,
                                   KeyScores to, RepeatedPrefetch* ahead) {
+    using Columns = DotColumns<V, kPairs>;
+    using Column = typename Columns::Column;
+    constexpr std::int64_t kStep = Columns::kStep;
     constexpr int kSlots = slots_of(kRows);
     const char* const keys = rows.first;
     const std::int64_t dim = self.p_.head_dim_qk;
@@ -385,7 +413,8 @@ class DecodeTiles {
           d, tail[0], sizeof(tail[0]),
           [](const char* at) __attribute__((always_inline)) { return Columns::load(at); });
     }
-    const auto sums = V::sum_rows(sum);
+    auto sums = V::sum_rows(sum);
+    if constexpr (kPairs && !kPairsAlone) sums = sums * V::set(self.descale_);
     if (kKeys * kSlots == V::kLanes && to.step == kSlots) return V::store(to.first, sums);
     alignas(64) T total[V::kLanes];
     V::store(total, sums);
@@ -404,38 +433,13 @@ class DecodeTiles {
     REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
       const char* const codes =
           rows.first + i * self.keys_.x.stride + bytes_of(Element::kU4, g * kGroup);
-      const auto group = group_at(rows.groups + i * self.keys_.x.scales.stride, g);
+      const auto group = Loads::group_at(rows.groups + i * self.keys_.x.scales.stride, g);
       REGARD_UNROLL for (int d = 0; d < kGroup; d += V::kLanes) {
-        const auto key = load_from(group, codes + d / 2);
+        const auto key = Loads::load_from(group, codes + d / 2);
         REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
           sum[i * kSlots + r] = V::fma(V::load(q + r * step + d), key, sum[i * kSlots + r]);
         }
       }
-    }
-  }
-
-  /// Of 32 elements of u4; with a table each is looked up.
-  static constexpr bool kHasTable = requires(typename V::Vec x, const char* p) {
-    V::load_u4_from(x, p);
-  };
-  struct Group {
-    typename V::Vec scale, min;
-  };
-  REGARD_KERNEL_FN Group group_at(const char* groups, std::int64_t g) {
-    const auto* const numbers = reinterpret_cast<const float*>(groups) + 2 * g;
-    const Group group{V::set(static_cast<T>(numbers[0])), V::set(static_cast<T>(numbers[1]))};
-    if constexpr (kHasTable) {
-      return {V::group_table(group.scale, group.min), group.min};
-    } else {
-      return group;
-    }
-  }
-  /// V::kLanes elements of a group.
-  REGARD_KERNEL_FN typename V::Vec load_from(const Group& group, const char* codes) {
-    if constexpr (kHasTable) {
-      return V::load_u4_from(group.scale, codes);
-    } else {
-      return V::fma(V::load_u4(codes), group.scale, group.min);
     }
   }
 
@@ -515,7 +519,8 @@ class DecodeTiles {
     const char* groups = nullptr;
     const auto value_at = [&](int v) __attribute__((always_inline)) {
       if constexpr (kType == Element::kU4) {
-        return load_from(group_at(groups, d / kGroup), row + bytes_of(kType, d + v * V::kLanes));
+        return Loads::load_from(Loads::group_at(groups, d / kGroup),
+                                row + bytes_of(kType, d + v * V::kLanes));
       }
       return kVectors > 1 ? load_vector<V>(kType, row + bytes_of(kType, d + v * V::kLanes))
                           : load_at<V, kType>(row, d, out.dim);
@@ -575,9 +580,13 @@ class DecodeTiles {
   // Where rows that are not converted have scales; a vector more may be read.
   alignas(64) T key_scales_[kMaxDecodeTileKv + V::kLanes] = {};
   alignas(64) T value_scales_[kMaxDecodeTileKv + V::kLanes] = {};
+  std::int64_t head_kv_ = -1;
+  KvOperand k_{};  // of that head
+  KvOperand v_{};
   TileRows keys_{};
   TileRows values_{};
   Tile tile_{};
+  T descale_ = 1;  // of q and K, where their pairs are multiplied as they are
   TileAhead next_keys_{};
   TileAhead next_values_{};
 };

@@ -24,6 +24,19 @@ struct SlotsOf {
   typedef T Type __attribute__((vector_size(kSlots * sizeof(T)), aligned(sizeof(T)), may_alias));
 };
 
+/// Scores, or probabilities, [keys][W] of each key times its scale: the sign of -0 stays.
+template <class V, int kVectors>
+REGARD_KERNEL_FN void multiply_keys(const typename V::Scalar* scales, std::int64_t size,
+                                    typename V::Scalar* numbers) {
+  for (std::int64_t j = 0; j < size; ++j) {
+    const auto scale = V::set(scales[j]);
+    REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
+      auto* const at = numbers + j * V::kWidth + v * V::kLanes;
+      V::store(at, V::load(at) * scale);
+    }
+  }
+}
+
 template <class V, int kSlots>
 struct DenseScores {
   using T = typename V::Scalar;

@@ -13,7 +13,8 @@
 // Decode rows of bf16 over K or V of int8, in 16-bit words: half of the products that floats take
 // and a quarter of the conversions. Products and their sums are exact in 32 bits. What is rounded
 // is q, to 2^-16 of a row's largest element (nearly all of a bf16 are exact), and the probabilities
-// times V's scales, to 2^-16 of the largest of a tile.
+// times V's scales, to 2^-16 of the largest of a tile. Values of bf16 are multiplied in the same
+// pairs of keys by probabilities of bf16.
 
 namespace regard::cpu {
 namespace {  // members with linkage would be shared between units
@@ -41,8 +42,41 @@ REGARD_KERNEL_FN X word_bits(X x, X up) {
   return (scaled < kMax ? scaled : kMax - X{}) + kMagic;
 }
 
-/// Weights of the values of a tile for one group of rows, as pairs of words of two keys.
-template <int kSlots>
+/// Values of int8 as they are multiplied: words of 16 bits.
+template <class V>
+struct ByteValues {
+  using Sum = typename V::Int;
+  static constexpr bool kIsBf16 = false;
+  static constexpr std::int64_t kBytes = 1;  // of an element in memory
+  REGARD_KERNEL_FN typename V::Int load(const char* p) { return V::words_of_bytes(p); }
+  REGARD_KERNEL_FN Sum add(Sum sum, typename V::Int values, typename V::Int weights) {
+    return V::add_words(sum, values, weights);
+  }
+  REGARD_KERNEL_FN typename V::Vec total(Sum sum, typename V::Vec down) {
+    return __builtin_convertvector(sum, typename V::Vec) * down;
+  }
+};
+
+/// Those of bf16.
+template <class V>
+struct Bf16Values {
+  using Sum = typename V::Vec;
+  static constexpr bool kIsBf16 = true;
+  static constexpr std::int64_t kBytes = 2;
+  REGARD_KERNEL_FN typename V::Int load(const char* p) {
+    typename V::Int words;
+    __builtin_memcpy(&words, p, sizeof(words));
+    return words;
+  }
+  REGARD_KERNEL_FN Sum add(Sum sum, typename V::Int values, typename V::Int weights) {
+    return V::dot(sum, values, weights);
+  }
+  REGARD_KERNEL_FN typename V::Vec total(Sum sum, typename V::Vec) { return sum; }
+};
+
+/// Weights of the values of a tile for one group of rows, as pairs of words of two keys: whole
+/// numbers times `down`, or bf16.
+template <int kSlots, bool kIsBf16 = false>
 struct WordWeights {
   using Floats = typename SlotsOf<float, kSlots>::Type;
   using Bits = typename SlotsOf<std::uint32_t, kSlots>::Type;
@@ -65,6 +99,13 @@ struct WordWeights {
       up[s] = scale.up;
       self->down[s] = scale.down;
     }
+    if constexpr (kIsBf16) {
+      for (std::int64_t j = 0; j < keys; j += 2) {
+        *reinterpret_cast<Bits*>(self->pairs + j / 2 * kSlots) =
+            (rounded(bits[j]) >> 16) | (rounded(bits[j + 1]) & 0xffff0000u);
+      }
+      return true;
+    }
     const auto* const floats = reinterpret_cast<const Floats*>(dense);
     for (std::int64_t j = 0; j < keys; j += 2) {
       const Bits first = (Bits)word_bits<Floats>(floats[j], up),
@@ -73,9 +114,15 @@ struct WordWeights {
     }
     return true;
   }
+
+ private:
+  /// bf16 in the high halves, to nearest even, of finite numbers.
+  static inline __attribute__((always_inline)) Bits rounded(Bits bits) {
+    return bits + 0x7fff + ((bits >> 16) & 1);
+  }
 };
 
-/// Keys [begin, begin + count) of a tile of int8.
+/// Keys [begin, begin + count) of a tile.
 struct WordRows {
   const TileRows* rows;
   std::int64_t begin;
@@ -151,17 +198,18 @@ struct WordProducts {
   };
 
   /// out = out * rescale + weights^T * values.
-  template <int kCount, int kSlots>
-  REGARD_KERNEL_FN void add_values(const WordWeights<kSlots>& weights, const WordRows& values,
-                                   const Sums& out, RepeatedPrefetch* ahead) {
+  template <class Values, int kCount, int kSlots>
+  REGARD_KERNEL_FN void add_values(const WordWeights<kSlots, Values::kIsBf16>& weights,
+                                   const WordRows& values, const Sums& out,
+                                   RepeatedPrefetch* ahead) {
     constexpr int kMost = V::kRows * V::kVectors * 2 / 3 / kSlots / 2;  // pairs of vectors
     constexpr int kColumns = kMost > 2 ? 2 : kMost < 1 ? 1 : kMost;
     std::int64_t d = 0;
     for (; d + kColumns * kStep <= out.dim; d += kColumns * kStep) {
-      add_columns<kCount, kColumns>(weights, values, out, d, ahead);
+      add_columns<Values, kCount, kColumns>(weights, values, out, d, ahead);
     }
     for (; d < out.dim; d += kStep) {
-      add_columns<kCount, 1>(weights, values, out, d, ahead);
+      add_columns<Values, kCount, 1>(weights, values, out, d, ahead);
     }
   }
 
@@ -171,8 +219,6 @@ struct WordProducts {
     std::int64_t stride;
   };
   static constexpr std::int64_t kRows = max_decode_rows(V::kWidth);
-  template <int kSlots>
-  static constexpr int kLinesAhead = V::kLanes == 16 && kSlots == 1 ? 0 : 2;
 
   /// Sums of products of kCount rows and kKeys keys, lanes as in DenseScores.
   template <int kCount, int kKeys>
@@ -216,24 +262,27 @@ struct WordProducts {
   }
 
   /// kColumns times kStep columns of kCount rows, from column d on.
-  template <int kCount, int kColumns, int kSlots>
-  REGARD_KERNEL_FN void add_columns(const WordWeights<kSlots>& weights, const WordRows& values,
-                                    const Sums& out, std::int64_t d, RepeatedPrefetch* ahead) {
-    const std::int64_t lines = lines_each(*ahead, 2), stride = values.rows->x.stride;
-    Int sum[kCount][2 * kColumns] = {};
+  template <class Values, int kCount, int kColumns, int kSlots>
+  REGARD_KERNEL_FN void add_columns(const WordWeights<kSlots, Values::kIsBf16>& weights,
+                                    const WordRows& values, const Sums& out, std::int64_t d,
+                                    RepeatedPrefetch* ahead) {
+    constexpr std::int64_t kStepBytes = kStep * Values::kBytes;
+    constexpr int kLines = static_cast<int>(2 * lines_of(kColumns * kStepBytes));
+    const std::int64_t lines = lines_each(*ahead, kLines), stride = values.rows->x.stride;
+    typename Values::Sum sum[kCount][2 * kColumns] = {};
     const std::uint32_t* pair = weights.pairs;
     const char* row = nullptr;
     const auto add_keys = [&]() __attribute__((always_inline)) {
-      prefetch_lines<kLinesAhead<kSlots>>(&ahead->cursor, lines);
+      prefetch_lines<V::kLanes == 16 && kSlots == 1 ? 0 : kLines>(&ahead->cursor, lines);
       Int value[2 * kColumns];
       REGARD_UNROLL for (int c = 0; c < kColumns; ++c) {
-        V::pair_words(V::words_of_bytes(row + c * kStep),
-                      V::words_of_bytes(row + stride + c * kStep), value + 2 * c);
+        V::pair_words(Values::load(row + c * kStepBytes),
+                      Values::load(row + stride + c * kStepBytes), value + 2 * c);
       }
       REGARD_UNROLL for (int r = 0; r < kCount; ++r) {
         const Int weight = static_cast<std::int32_t>(pair[r]) - Int{};
         REGARD_UNROLL for (int v = 0; v < 2 * kColumns; ++v) {
-          sum[r][v] = V::add_words(sum[r][v], value[v], weight);
+          sum[r][v] = Values::add(sum[r][v], value[v], weight);
         }
       }
       row += 2 * stride;
@@ -241,15 +290,14 @@ struct WordProducts {
     };
     for (std::int64_t j = 0, run = 0; j < values.count; j += run) {
       run = run_from(*values.rows, values.begin + j, values.count - j);
-      row = rows_from(*values.rows, values.begin + j).first + d;
+      row = rows_from(*values.rows, values.begin + j).first + d * Values::kBytes;
       REGARD_UNROLL_4 for (std::int64_t x = 0; x < run; x += 2) add_keys();
     }
     REGARD_UNROLL for (int r = 0; r < kCount; ++r) {
       const auto keep = V::set(out.rescale[r]), down = V::set(weights.down[r]);
       REGARD_UNROLL for (int v = 0; v < 2 * kColumns; ++v) {
         T* const at = out.first + r * out.step + d + v * V::kLanes;
-        const auto added = __builtin_convertvector(sum[r][v], typename V::Vec) * down;
-        V::store(at, V::fma(V::load(at), keep, added));
+        V::store(at, V::fma(V::load(at), keep, Values::total(sum[r][v], down)));
       }
     }
   }

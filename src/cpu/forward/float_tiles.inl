@@ -24,10 +24,17 @@ struct DotOf {
       DecodeTiles<V, Element::kF32, Element::kBf16, Element::kF16, Element::kF8E4M3, Element::kI8>;
 };
 template <class V>
-requires requires(typename V::Vec x, const char* p) { V::load_u4_from(x, p); }
-struct DotOf<V> {
+requires(!kHasBf16OfF8<V> &&
+         requires(typename V::Vec x, const char* p) { V::load_u4_from(x, p); }) struct DotOf<V> {
   using Type = DecodeTiles<V, Element::kF32, Element::kBf16, Element::kF16, Element::kF8E4M3,
                            Element::kI8, Element::kU4>;
+};
+/// 8-bit floats become bf16.
+template <class V>
+requires kHasBf16OfF8<V>
+struct DotOf<V> {
+  using Type =
+      DecodeTiles<V, Element::kF32, Element::kBf16, Element::kF16, Element::kI8, Element::kU4>;
 };
 
 /// What must be converted, or lies in several pages, is copied. TiledArgs::copies_values: values

@@ -31,6 +31,11 @@ struct Simd : simd_neon::Simd<T> {
     const uint16x8_t all = (uint16x8_t)words;
     return (Int)vzip1q_u16(all, vextq_u16(all, all, 4));
   }
+  /// Words of a in the low halves, of b in the high ones.
+  REGARD_KERNEL_FN void pair_words(Int a, Int b, Int* to) {
+    to[0] = (Int)vzip1q_u16((uint16x8_t)a, (uint16x8_t)b);
+    to[1] = (Int)vzip2q_u16((uint16x8_t)a, (uint16x8_t)b);
+  }
   REGARD_KERNEL_FN Int to_pairs(Vec low, Vec high) { return paired(rounded(low, high)); }
 };
 
