@@ -42,11 +42,12 @@ KERNELS = {
 
 # Bytes of stack: kernels that edit scores have a frame of 16 (CUDA 13.0, sm_80), this one a larger one in f64.
 STACK = 16
-LARGER_STACKS = {"cuda_math::GradScoresKernel": 272, "cuda_flash::ForwardKernel": 120}
+LARGER_STACKS = {"cuda_math::GradScoresKernel": 272, "cuda_flash::ForwardKernel": 120,
+                 "cuda_flash::QueriesKernel": 72, "cuda_flash::KeysKernel": 56}
 
 # Bytes that are spilled. FLASH's are outside of the loop over full tiles, as check_sass.py sees, but in kernels with
 # edits of 192 and 256 dims.
-SPILLED = {"cuda_flash::ForwardKernel": 416}
+SPILLED = {"cuda_flash::ForwardKernel": 416, "cuda_flash::QueriesKernel": 176, "cuda_flash::KeysKernel": 108}
 
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\w+)'")
 LOCAL = re.compile(

@@ -19,7 +19,8 @@ import sys
 from typing import NamedTuple
 
 ROWS, KEYS = 128, 32  # of a block, and of a tile
-DENSITY = 0.12
+# The backward has more between its products: with f16 a third of its instructions scale gradients and sum groups.
+DENSITY = {"Forward": 0.12, "Queries": 0.1, "Keys": 0.1}
 AHEAD = 8
 
 NAME = re.compile(r"1[03](Forward|Queries|Keys)KernelILNS_7problem7ElementE(\d)ELi(\d+)E(?:LNS\w*_4KindE0E|Lb0E)")
@@ -146,8 +147,8 @@ def faults(name, loop):
         yield f"{name}: no block of code has all {products_of(loop.name, loop.dims)} products of a tile"
         return
     density = count(code, "HMMA") / len(code)
-    if density < DENSITY:
-        yield f"{name}: {density:.2f} of the instructions are products, {DENSITY} are wanted"
+    if density < DENSITY[loop.name]:
+        yield f"{name}: {density:.2f} of the instructions are products, {DENSITY[loop.name]} are wanted"
     if spilled := count(code, "LDL|STL"):
         yield f"{name}: {spilled} instructions move spilled registers"
     far = ahead(loop)

@@ -166,10 +166,12 @@ struct KeysKernel {
     }
   }
 
+  /// 2^31 units would be outputs of a terabyte; 64 bits of each were spilled.
   template <class Block>
-  REGARD_DEVICE_FN std::int64_t next_unit(const Block& block, const Problem& p, std::int64_t unit) {
+  REGARD_DEVICE_FN int next_unit(const Block& block, const Problem& p, int unit) {
     const Pass pass = pass_of(block);
-    return cuda::next_row_block<kUnit, kKeys>(p, pass.s, pass.task.head_kv, pass.tile, unit);
+    return static_cast<int>(
+        cuda::next_row_block<kUnit, kKeys>(p, pass.s, pass.task.head_kv, pass.tile, unit));
   }
   REGARD_DEVICE_FN cuda::RowBlock rows_of(const Problem& p, const Pass& pass, std::int64_t unit) {
     return cuda::group_rows<kUnit>(p, pass.task.b, pass.task.head_kv, unit);
@@ -215,8 +217,8 @@ struct KeysKernel {
     REGARD_DEVICE_UNROLL
     for (int m = 0; m < kRowBlocks; ++m) cuda::clear(&sums[m]);
     const Problem& p = args.grad.problem;
-    const std::int64_t units = cuda::count_row_blocks<kUnit>(p);
-    std::int64_t unit = next_unit(block, p, 0), following = next_unit(block, p, unit + 1);
+    const auto units = static_cast<int>(cuda::count_row_blocks<kUnit>(p));
+    int unit = next_unit(block, p, 0), following = next_unit(block, p, unit + 1);
     int slot = 0, stage = 0;
     write_rows(block, args, unit, 0);
     write_rows(block, args, following, 1);
@@ -228,7 +230,7 @@ struct KeysKernel {
       block.wait_copies();
       block.sync();  // the unit is there, and no thread reads the last one
       if (following < units) begin_unit(block, args, next_slot, 1 - stage);
-      const std::int64_t last = next_unit(block, p, following + 1);
+      const int last = next_unit(block, p, following + 1);
       add_unit<kMayBeSafe>(block, p, is_safe, unit, slot, stage, sums);
       write_rows(block, args, last, next_slot == L::kSlots - 1 ? 0 : next_slot + 1);
       unit = following;
