@@ -27,24 +27,27 @@ KERNELS = {
     "cuda_math::BiasKernel": 4,
     "cuda::SinksKernel": 2,
     "cuda_flash::ForwardKernel": 1,
+    "cuda_flash::QueriesKernel": 1,
+    "cuda_flash::KeysKernel": 1,
     "cuda_efficient::ForwardKernel": 1,
     "cuda_efficient::TensorForwardKernel": 1,
     "cuda::MergeKernel": 1,
-    "cuda_efficient::DeltaKernel": 1,
+    "cuda::DeltaKernel": 1,
     "cuda_efficient::QueriesKernel": 1,
     "cuda_efficient::KeysKernel": 1,
-    "cuda_efficient::BiasKernel": 1,
+    "cuda::BiasKernel": 1,
     "cuda_efficient::TensorQueriesKernel": 1,
     "cuda_efficient::TensorKeysKernel": 1,
 }
 
 # Bytes of stack: kernels that edit scores have a frame of 16 (CUDA 13.0, sm_80), this one a larger one in f64.
 STACK = 16
-LARGER_STACKS = {"cuda_math::GradScoresKernel": 272, "cuda_flash::ForwardKernel": 120}
+LARGER_STACKS = {"cuda_math::GradScoresKernel": 272, "cuda_flash::ForwardKernel": 120,
+                 "cuda_flash::QueriesKernel": 72, "cuda_flash::KeysKernel": 56}
 
 # Bytes that are spilled. FLASH's are outside of the loop over full tiles, as check_sass.py sees, but in kernels with
 # edits of 192 and 256 dims.
-SPILLED = {"cuda_flash::ForwardKernel": 416}
+SPILLED = {"cuda_flash::ForwardKernel": 416, "cuda_flash::QueriesKernel": 176, "cuda_flash::KeysKernel": 108}
 
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\w+)'")
 LOCAL = re.compile(

@@ -5,9 +5,10 @@ usage: check_sass.py OBJECT...    the build's objects of src/backends/cuda_flash
 
 For each kernel without edits, of sm_80, the block of code that computes a full tile must hold all products of the
 tile without a branch, at least DENSITY of its instructions must be products, none may read or write spilled
-registers, and half of the loads for products must stand at least AHEAD instructions before their first use. Prints a
-line for each kernel; exit code 1 when one fails, 77 without cuobjdump (REGARD_CUOBJDUMP, the PATH, or CUDA's folder),
-which needs nvdisasm beside it or on the PATH.
+registers, and half of the loads for products must stand at least AHEAD instructions before their first use. A tile of
+the backward's KeysKernel is three blocks: products, probabilities, products. Prints a line for each kernel, and one
+for both of the backward's, which counts five products of the seven that they compute. Exit code 1 when a kernel fails,
+77 without cuobjdump (REGARD_CUOBJDUMP, the PATH, or CUDA's folder), which needs nvdisasm beside it or on the PATH.
 """
 
 import os
@@ -18,10 +19,11 @@ import sys
 from typing import NamedTuple
 
 ROWS, KEYS = 128, 32  # of a block, and of a tile
-DENSITY = 0.12
+# The backward has more between its products: with f16 a third of its instructions scale gradients and sum groups.
+DENSITY = {"Forward": 0.12, "Queries": 0.1, "Keys": 0.1}
 AHEAD = 8
 
-NAME = re.compile(r"13ForwardKernelILNS_7problem7ElementE(\d)ELi(\d+)ELNS2_4KindE0E")
+NAME = re.compile(r"1[03](Forward|Queries|Keys)KernelILNS_7problem7ElementE(\d)ELi(\d+)E(?:LNS\w*_4KindE0E|Lb0E)")
 LINE = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;")
 TYPES = {"2": "bf16", "3": "f16"}
 
@@ -40,9 +42,14 @@ DEVICES = {"A100": Device(108, 1.41, 8.0, 2.0, 2.0), "H200": Device(132, 1.83, 6
 
 
 class Loop(NamedTuple):
+    name: str
     dims: int
-    rows: int  # of a warp
-    code: list
+    parts: list   # blocks of code
+    copied: float  # bytes of a tile, a warp's share
+
+    @property
+    def code(self):
+        return [text for part in self.parts for text in part]
 
 
 def tool():
@@ -84,20 +91,32 @@ def count(code, names):
     return sum(bool(re.match(r"(@!?U?P\w+ )?(" + names + r")(\.|\s|$)", text)) for text in code)
 
 
-def rows_of_warp(dims):
-    return 32 if dims <= 128 else 16
+def row_blocks(kernel, dims):
+    """Of 16 rows, of a warp."""
+    return 2 if dims <= (64 if kernel == "Queries" else 128) else 1
 
 
-def products_of(dims):
-    """Of a warp's rows and a tile: scores, and as many with values."""
-    return 2 * (rows_of_warp(dims) // 16) * (KEYS // 8) * (dims // 16)
+def products_of(kernel, dims):
+    """Of a warp's rows and a tile, in each block of code that has products."""
+    times = {"Forward": 2, "Queries": 3, "Keys": 1}[kernel]
+    return times * row_blocks(kernel, dims) * (KEYS // 8) * (dims // 16)
 
 
 def full_tile(name, code):
-    """The Loop of a kernel; its code is empty where no block has all products."""
-    dims = int(NAME.search(name)[2])
-    whole = [b for b in blocks(code) if count(b, "HMMA") == products_of(dims)]
-    return Loop(dims, rows_of_warp(dims), min(whole, key=len, default=[]))
+    """The Loop of a kernel; it has no parts where no block has all products."""
+    kernel, _, dims = NAME.search(name).groups()
+    dims = int(dims)
+    rows = 64 if kernel == "Queries" and dims == 256 else ROWS  # all rows of the block that read a tile
+    warps = 8 if kernel == "Keys" else rows // 16 // row_blocks(kernel, dims)
+    copied = 2 * KEYS * dims * 2 / warps
+    whole = [b for b in blocks(code) if count(b, "HMMA") == products_of(kernel, dims)]
+    if kernel != "Keys":
+        return Loop(kernel, dims, [min(whole, key=len)] if whole else [], copied)
+    exponents = KEYS // 2 * row_blocks(kernel, dims)
+    parts = [[b for b in whole if not any(".MT88" in text for text in b)],
+             [b for b in blocks(code) if count(b, "MUFU") == exponents and not count(b, "HMMA")],
+             [b for b in whole if any(".MT88" in text for text in b)]]
+    return Loop(kernel, dims, [min(part, key=len) for part in parts] if all(parts) else [], copied)
 
 
 def distances(code):
@@ -117,34 +136,40 @@ def distances(code):
                 break
 
 
+def ahead(loop):
+    """distances() of all parts, sorted."""
+    return sorted(far for part in loop.parts for far in distances(part))
+
+
 def faults(name, loop):
     code = loop.code
     if not code:
-        yield f"{name}: no block of code has all {products_of(loop.dims)} products of a tile"
+        yield f"{name}: no block of code has all {products_of(loop.name, loop.dims)} products of a tile"
         return
     density = count(code, "HMMA") / len(code)
-    if density < DENSITY:
-        yield f"{name}: {density:.2f} of the instructions are products, {DENSITY} are wanted"
+    if density < DENSITY[loop.name]:
+        yield f"{name}: {density:.2f} of the instructions are products, {DENSITY[loop.name]} are wanted"
     if spilled := count(code, "LDL|STL"):
         yield f"{name}: {spilled} instructions move spilled registers"
-    ahead = sorted(distances(code))
-    if not ahead or ahead[len(ahead) // 2] < AHEAD:
-        middle = ahead[len(ahead) // 2] if ahead else 0
+    far = ahead(loop)
+    if not far or far[len(far) // 2] < AHEAD:
+        middle = far[len(far) // 2] if far else 0
         yield f"{name}: half of the loads stand {middle} instructions before their use, {AHEAD} are wanted"
 
 
 def cycles(loop, device):
     """{part: cycles} of a quarter of a multiprocessor for a warp's tile."""
-    code, warps = loop.code, ROWS // loop.rows
+    code = loop.code
     floats = count(code, "FFMA|FADD|FMUL|FFMA2|IMAD|CS2R")
     others = count(code, "FMNMX|FSETP|FSEL|SEL|LOP3|IADD3|ISETP|LEA|SHF|F2FP|F2F|MOV|PRMT")
-    copied = 2 * KEYS * loop.dims * 2 / warps  # bytes of keys and values, a warp's share
-    loaded = count(code, "LDSM") * 512
+    moved = loop.copied + 512 * count(code, "LDSM")
+    if loop.name == "Keys":  # probabilities, and numbers of rows
+        moved += 512 * count(code, "LDS|STS")
     return {"tensor": count(code, "HMMA") * device.product,
             "f32": floats * device.f32,
             "integer": others * device.integer,
             "exp2": count(code, "MUFU") * 8.0,
-            "shared": (loaded + copied) / 128 * 4,
+            "shared": moved / 128 * 4,
             "issue": float(len(code))}
 
 
@@ -152,9 +177,14 @@ def tflops(loop, device):
     """At most, and what bounds it."""
     parts = cycles(loop, device)
     bound = max(parts, key=parts.get)
-    operations = 4.0 * loop.rows * KEYS * loop.dims
+    operations = count(loop.code, "HMMA") * 2.0 * 16 * 8 * 16
     rate = operations / parts[bound] * 4 * device.multiprocessors * device.gigahertz / 1000
     return rate, bound
+
+
+def of_backward(queries, keys, device):
+    """At most, where only five products count of the seven that both compute: three and four."""
+    return 5.0 / (3.0 / tflops(queries, device)[0] + 4.0 / tflops(keys, device)[0])
 
 
 def main(objects):
@@ -162,7 +192,7 @@ def main(objects):
     if not cuobjdump:
         print("cuobjdump is not here (CUDA's toolkit, or PyPI's nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm): nothing was checked")
         return 77
-    wrong, seen = [], 0
+    wrong, seen, loops = [], 0, {}
     for path in objects:
         done = subprocess.run([cuobjdump, "-sass", "-arch", "sm_80", path], capture_output=True, text=True,
                               check=False)
@@ -174,15 +204,24 @@ def main(objects):
             if not match:
                 continue
             seen += 1
-            name, loop = f"{TYPES[match[1]]} d{match[2]}", full_tile(mangled, code)
+            kernel, dtype, dims = match[1], TYPES[match[2]], match[3]
+            name, loop = f"{kernel} {dtype} d{dims}", full_tile(mangled, code)
             wrong += faults(name, loop)
             if not loop.code:
                 continue
+            loops[kernel, dtype, dims] = loop
             rates = "; ".join(f"{key} {rate:.0f} TFLOPS ({bound})" for key, device in DEVICES.items()
                               for rate, bound in [tflops(loop, device)])
-            ahead = sorted(distances(loop.code))
-            print(f"{name:9} {len(loop.code):4} instructions {count(loop.code, 'HMMA'):4} products "
-                  f"{ahead[len(ahead) // 2]:3} ahead; at most {rates}")
+            far = ahead(loop)
+            middle = far[len(far) // 2] if far else 0
+            print(f"{name:17} {len(loop.code):4} instructions {count(loop.code, 'HMMA'):4} products "
+                  f"{middle:3} ahead; at most {rates}")
+    for (kernel, dtype, dims), keys in sorted(loops.items()):
+        queries = loops.get(("Queries", dtype, dims))
+        if kernel == "Keys" and queries:
+            rates = "; ".join(f"{key} {of_backward(queries, keys, device):.0f} TFLOPS"
+                              for key, device in DEVICES.items())
+            print(f"backward {dtype} d{dims}: at most {rates}")
     for line in wrong:
         print(line)
     print(f"{seen} kernels, {len(wrong)} faults")

@@ -111,6 +111,19 @@ REGARD_DEVICE_FN void drop(const Problem& p, const RowFacts<T>& row, std::int64_
   }
 }
 
+/// Drops a thread's elements of the tile at key `first`.
+template <class Block, class Facts>
+REGARD_DEVICE_FN void drop_tile(const Block& block, const Problem& p, Facts facts,
+                                std::int64_t first, float (&values)[kOwn][kOwn]) {
+  if (p.dropout.threshold == 0) return;
+  const Place at = place_of(block);
+  REGARD_DEVICE_UNROLL
+  for (int i = 0; i < kOwn; ++i) {
+    const RowFacts<float> row = facts[at.row + i];
+    drop(p, row, first + at.column, values[i]);
+  }
+}
+
 /// What an output is multiplied by: 1 over the row's sum and over the share that dropout keeps. 0
 /// for a row that saw nothing.
 template <class T>

@@ -124,16 +124,14 @@ REGARD_DEVICE_FN void multiply_rows(const Block& block, Shared left, int row, Sh
   }
 }
 
-/// sums = sums * rescale[own row] + left rows, where `rows` has kTerms rows of kDims: the product
-/// is summed for itself, as in rescale_add_tile_product().
-template <Element kType, int kTerms, int kDims, int kRowBlocks, class Block, class Shared>
-REGARD_DEVICE_FN void rescale_add_product(const Block& block,
-                                          const WarpRows<kTerms> (&left)[kRowBlocks], Shared rows,
-                                          const float (&rescale)[kRowBlocks][kLaneRows],
-                                          WarpSums<kDims> (&sums)[kRowBlocks]) {
-  // Its factors are not negative: a 0 that the compiler does not know. It would begin loads before
-  // there are factors, and have no registers for what they load.
-  const int at = left_at<kDims>(block, 0) ^ (__builtin_bit_cast(int, rescale[0][0]) >> 31);
+/// Calls join(row block, n, x, product) for each of the sums' at[n][x] and what left rows adds to
+/// it, where `rows` has kTerms rows of kDims: summed for itself, as in join_tile_product(). `zero`
+/// is 0, and not known to the compiler.
+template <Element kType, int kDims, int kTerms, int kRowBlocks, class Block, class Shared,
+          class Join>
+REGARD_DEVICE_FN void join_product(const Block& block, const WarpRows<kTerms> (&left)[kRowBlocks],
+                                   Shared rows, int zero, Join join) {
+  const int at = left_at<kDims>(block, 0) ^ zero;
   REGARD_DEVICE_UNROLL
   for (int n = 0; n < kDims / 16; ++n) {
     float product[kRowBlocks][2][4] = {};
@@ -151,12 +149,49 @@ REGARD_DEVICE_FN void rescale_add_product(const Block& block,
     REGARD_DEVICE_UNROLL
     for (int m = 0; m < kRowBlocks; ++m) {
       REGARD_DEVICE_UNROLL
-      for (int x = 0; x < 8; ++x) {
-        float& sum = sums[m].at[2 * n + x / 4][x % 4];
-        sum = __builtin_fmaf(sum, rescale[m][x % 4 / 2], product[m][x / 4][x % 4]);
-      }
+      for (int x = 0; x < 8; ++x) join(m, 2 * n + x / 4, x % 4, product[m][x / 4][x % 4]);
     }
   }
+}
+
+/// 0, as the sign of a factor that is not negative: loads that begin with it wait for the factor.
+/// The compiler would begin them before, and have no registers for what they load.
+REGARD_DEVICE_FN int zero_of(float factor) { return __builtin_bit_cast(int, factor) >> 31; }
+
+/// sums = sums * rescale[own row] + left rows.
+template <Element kType, int kTerms, int kDims, int kRowBlocks, class Block, class Shared>
+REGARD_DEVICE_FN void rescale_add_product(const Block& block,
+                                          const WarpRows<kTerms> (&left)[kRowBlocks], Shared rows,
+                                          const float (&rescale)[kRowBlocks][kLaneRows],
+                                          WarpSums<kDims> (&sums)[kRowBlocks]) {
+  join_product<kType, kDims>(block, left, rows, zero_of(rescale[0][0]),
+                             [&](int m, int n, int x, float product) {
+                               float& sum = sums[m].at[n][x];
+                               sum = __builtin_fmaf(sum, rescale[m][x / 2], product);
+                             });
+}
+
+/// sums += left rows, rounded to the operands' type: those of f16 in a scale of each row.
+template <Element kType, int kTerms, int kDims, int kRowBlocks, class Block, class Shared>
+REGARD_DEVICE_FN void add_rounded_product(const Block& block,
+                                          const WarpSums<kTerms> (&left)[kRowBlocks], Shared rows,
+                                          WarpSums<kDims> (&sums)[kRowBlocks]) {
+  WarpRows<kTerms> operand[kRowBlocks];
+  RowScales scales[kRowBlocks];
+  REGARD_DEVICE_UNROLL
+  for (int m = 0; m < kRowBlocks; ++m) {
+    if constexpr (kType == Element::kF16) {
+      operand[m] = as_scaled_operand<kType>(block, left[m], &scales[m]);
+    } else {
+      operand[m] = as_operand<kType>(left[m], 1.0f);
+      scales[m] = {{1.0f, 1.0f}, {1.0f, 1.0f}};
+    }
+  }
+  join_product<kType, kDims>(block, operand, rows, zero_of(scales[0].inverse[0]),
+                             [&](int m, int n, int x, float product) {
+                               float& sum = sums[m].at[n][x];
+                               sum = __builtin_fmaf(product, scales[m].inverse[x / 2], sum);
+                             });
 }
 
 }  // namespace regard::cuda

@@ -45,6 +45,33 @@ REGARD_DEVICE_FN void clear(WarpSums<kColumns>* sums) {
   }
 }
 
+/// A lane's columns change places in its registers: the second becomes the first, the first the
+/// last. A loop that is not unrolled can so pass over them all.
+template <int kColumns, int kRowBlocks>
+REGARD_DEVICE_FN void turn(WarpSums<kColumns> (&sums)[kRowBlocks]) {
+  constexpr int kLast = kColumns / 4 - 1;
+  REGARD_DEVICE_UNROLL
+  for (int row = 0; row < kRowBlocks * kLaneRows; ++row) {
+    float(&of)[kColumns / 8][4] = sums[row / kLaneRows].at;
+    const int i = row % kLaneRows * 2;
+    const float first = of[0][i];
+    REGARD_DEVICE_UNROLL
+    for (int c = 0; c < kLast; ++c) of[c / 2][i + c % 2] = of[(c + 1) / 2][i + (c + 1) % 2];
+    of[kLast / 2][i + kLast % 2] = first;
+  }
+}
+
+/// Calls f(column) for a lane's columns of the sums, of which it finds the elements of row block m
+/// and row i in at[0][2 * i]. One copy of the code: f may be long.
+template <int kColumns, int kRowBlocks, class F>
+REGARD_DEVICE_FN void for_each_column(WarpSums<kColumns> (&sums)[kRowBlocks], F f) {
+  REGARD_DEVICE_NO_UNROLL
+  for (int c = 0; c < kColumns / 4; ++c) {
+    f(c / 2 * 8 + c % 2);
+    turn(sums);
+  }
+}
+
 /// The first of a lane's rows, within the block, and of its columns in every eight.
 template <class Block>
 REGARD_DEVICE_FN int lane_row(const Block& block) {

@@ -23,4 +23,10 @@ inline std::vector<DtypeClaim> tensor_forward_claims() {
           {Dtype::kF16, Dtype::kF16, Dtype::kF32, 5e-4, Dtype::kF16}};
 }
 
+/// The backwards that round gradients of scores, too.
+inline std::vector<DtypeClaim> tensor_backward_claims() {
+  return {{Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 8e-3, Dtype::kBf16},
+          {Dtype::kF16, Dtype::kF16, Dtype::kF16, 1e-3, Dtype::kF16}};
+}
+
 }  // namespace regard::cuda

@@ -12,7 +12,29 @@ import check_sass  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("REGARD_DEV_BUILD_DIR", ROOT / "build" / "dev"))
 NAME = "_ZN6regard4cuda12kernel_entryINS_10cuda_flash13ForwardKernelILNS_7problem7ElementE2ELi64ELNS2_4KindE0E"
-PRODUCTS = check_sass.products_of(64)
+PRODUCTS = check_sass.products_of("Forward", 64)
+
+
+KEYS_NAME = ("_ZN6regard4cuda12kernel_entryINS_10cuda_flash10KeysKernelILNS_7problem7ElementE2ELi64ELb0EEEEEvNT_4ArgsE")
+
+
+def keys_listing(middle="", exponents=32):
+    """The same of the backward's KeysKernel: products, probabilities, products."""
+    products = check_sass.products_of("Keys", 64)
+    texts = []
+    for load in ("LDSM.16.M88.4", "LDSM.16.MT88.4"):
+        texts += [f"{load} R4, [R2]"] + ["FADD R60, R60, R61"] * 8
+        texts += ["HMMA.16816.F32.BF16 R20, R4, R12, R20"] * products + ["@P0 BRA 0x10"]
+        if load == "LDSM.16.M88.4":
+            texts += [middle or "NOP"] + ["MUFU.EX2 R60, R61"] * exponents + ["@P0 BRA 0x10"]
+    lines = ["\t\tFunction : " + KEYS_NAME, "        /*0000*/   MOV R1, c[0x0][0x28] ;   /* 0x00 */"]
+    lines += [f"        /*{16 * n:04x}*/   {text} ;   /* 0x00 */" for n, text in enumerate(texts, 1)]
+    return "\n".join(lines)
+
+
+def keys_faults_of(**changes):
+    (name, code), = check_sass.kernels(keys_listing(**changes)).items()
+    return list(check_sass.faults("kernel", check_sass.full_tile(name, code)))
 
 
 def listing(middle="", between=8):
@@ -38,6 +60,9 @@ class Planted(unittest.TestCase):
         self.assertIn("spilled registers", faults_of(middle="LDL R5, [R1]")[0])
         self.assertIn("before their use", faults_of(between=2)[0])
         self.assertIn("of the instructions are products", faults_of(between=1000)[0])
+        self.assertEqual(keys_faults_of(), [])
+        self.assertIn("no block of code has all", keys_faults_of(exponents=31)[0])
+        self.assertIn("spilled registers", keys_faults_of(middle="STL [R1], R5")[0])
 
     def test_model(self):
         (name, code), = check_sass.kernels(listing()).items()
@@ -45,11 +70,14 @@ class Planted(unittest.TestCase):
         rate, bound = check_sass.tflops(loop, check_sass.DEVICES["A100"])
         self.assertEqual(bound, "tensor")
         self.assertAlmostEqual(rate, 312, delta=1)
+        # Seven products in place of five.
+        backward = check_sass.of_backward(loop, loop, check_sass.DEVICES["A100"])
+        self.assertAlmostEqual(backward, rate * 5 / 7, delta=1)
 
 
 class Build(unittest.TestCase):
     def test_kernels(self):
-        objects = sorted((BUILD / "src" / "CMakeFiles" / "regard_cuda.dir").rglob("cuda_flash/forward_*.cu.o"))
+        objects = sorted((BUILD / "src" / "CMakeFiles" / "regard_cuda.dir").rglob("cuda_flash/*ward_*.cu.o"))
         if not objects:
             self.skipTest("built without CUDA")
         done = subprocess.run([sys.executable, "-B", ROOT / "scripts" / "check_sass.py", *objects],

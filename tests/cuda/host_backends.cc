@@ -5,9 +5,9 @@
 #include "backends/cuda_efficient/efficient_backend.h"
 #include "backends/cuda_efficient/steps.cuh"
 #include "backends/cuda_flash/flash_backend.h"
-#include "backends/cuda_flash/steps.cuh"
 #include "backends/cuda_math/math_backend.h"
 #include "backends/cuda_math/steps.cuh"
+#include "tests/cuda/host_flash.h"
 #include "tests/support/backends.h"
 #include "tests/support/oracle_backend.h"
 
@@ -65,9 +65,13 @@ Status flash_forward(const cuda_flash::ForwardArgs& args, void*) {
   return on_host([&](HostRunner& run) { cuda_flash::run_forward(run, args); });
 }
 
+Status flash_backward(const cuda_flash::BackwardArgs& args, void*) {
+  return on_host([&](HostRunner& run) { cuda_flash::run_backward(run, args); });
+}
+
 constexpr cuda_math::Launcher kMathLauncher = {math_forward, math_backward};
 constexpr cuda_efficient::Launcher kEfficientLauncher = {efficient_forward, efficient_backward};
-constexpr cuda_flash::Launcher kFlashLauncher = {flash_forward};
+constexpr cuda_flash::Launcher kFlashLauncher = {flash_forward, flash_backward};
 
 BackendInfo on_cpu(BackendInfo info) {
   info.device = DeviceType::kCpu;

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "backends/cuda_flash/forward.cuh"
+#include "backends/cuda_flash/keys.cuh"
+#include "backends/cuda_flash/queries.cuh"
 #include "tests/cuda/host_block.h"
 
 // Where FLASH's kernels keep rows in shared memory: each chunk has a place of its own, and no eight
@@ -162,6 +164,72 @@ TEST(FlashLayouts, BlocksFitTheirMultiprocessor) {
   expect_fits<128, Kind::kSplit>(2);
   expect_fits<192, Kind::kSplit>(1);
   expect_fits<256, Kind::kSplit>(1);
+}
+
+/// The same of the backward's blocks, of which those of up to 96 dims fit 8.6.
+template <class Layout>
+void expect_grad_fits(int dims, int blocks) {
+  constexpr int kKilobyte = 1024;
+  EXPECT_LE(blocks * (Layout::kBytes + kKilobyte), 164 * kKilobyte) << dims;
+  if (dims <= 96) {
+    EXPECT_LE(Layout::kBytes, 99 * kKilobyte) << dims;
+  }
+}
+
+template <int kDims, bool kEdits>
+void expect_backward_fits() {
+  expect_grad_fits<cuda_flash::QueriesLayout<kDims, kEdits>>(kDims, kDims == 64 ? 2 : 1);
+  expect_grad_fits<cuda_flash::KeysLayout<kDims, kEdits>>(kDims, 1);
+}
+
+TEST(FlashLayouts, BlocksOfTheBackwardFitTheirMultiprocessor) {
+  expect_backward_fits<64, false>();
+  expect_backward_fits<96, false>();
+  expect_backward_fits<128, false>();
+  expect_backward_fits<192, false>();
+  expect_backward_fits<256, false>();
+  expect_backward_fits<64, true>();
+  expect_backward_fits<96, true>();
+  expect_backward_fits<128, true>();
+  expect_backward_fits<192, true>();
+  expect_backward_fits<256, true>();
+}
+
+/// Probabilities that a warp sends: each has a place, which the warp that reads them computes, too,
+/// and eight lanes meet in no bank. Nor do numbers of the rows that a lane's columns are of.
+template <int kDims, bool kEdits>
+void expect_sent_probs_lie_apart() {
+  using Kernel = cuda_flash::KeysKernel<problem::Element::kBf16, kDims, kEdits>;
+  constexpr int kUnit = cuda_flash::kUnit;
+  std::vector<int> unused;
+  std::set<int> of_first, of_second;
+  for (int m = 0; m < Kernel::kRowBlocks; ++m) {
+    for (int n = 0; n < kUnit / 8; ++n) {
+      for (int thread = 0; thread < Kernel::kThreads; thread += 8) {
+        std::set<int> groups, banks;
+        for (int lane = thread; lane < thread + 8; ++lane) {
+          const NotingBlock block(lane, &unused);
+          const int at = Kernel::sent_at(block, m, n);
+          EXPECT_TRUE(at >= 0 && at < Kernel::kKeys * kUnit / 4);
+          const bool sends = lane < Kernel::kThreads / 2;
+          EXPECT_TRUE((sends ? of_first : of_second).insert(at).second) << at;
+          groups.insert(at % 8);
+          banks.insert(Kernel::lane_query(block, n, 1) % 8);
+        }
+        EXPECT_EQ(groups.size(), 8U);
+        EXPECT_EQ(banks.size(), 4U);  // of four rows, which two lanes read
+      }
+    }
+  }
+  EXPECT_EQ(of_first, of_second);
+  EXPECT_EQ(of_first.size(), static_cast<std::size_t>(Kernel::kKeys * kUnit / 4));
+}
+
+TEST(FlashLayouts, SentProbabilitiesMeetInNoBank) {
+  expect_sent_probs_lie_apart<64, false>();
+  expect_sent_probs_lie_apart<128, false>();
+  expect_sent_probs_lie_apart<256, false>();
+  expect_sent_probs_lie_apart<128, true>();
 }
 
 }  // namespace

@@ -104,16 +104,25 @@ TEST(CudaPlans, FlashNamesWhatItLacks) {
       {"d64 dv264 f16", 80, "head_dim_v 8 to 256 in multiples of 8, got 264"},
       {"d64 f16 align_k=8", 80, "needs k aligned to 16 bytes, got 8 bytes"},
       {"d64 f16 descales", 80, "does not support descales"},
-      {"d64 bf16 saved grad", 90, "computes no gradients"},
+      {"d64 bf16 out=f32 saved grad", 90, "f32"},
       // Blocks of 99 KB of shared memory.
       {"d192 bf16", 86, "head_dim_qk 8 to 128 in multiples of 8, got 192"},
       {"d192 dv128 bf16", 120, "head_dim_qk 8 to 128 in multiples of 8, got 192"},
+      {"d128 bf16 saved grad", 89, "head_dim_qk 8 to 96 in multiples of 8 in a backward, got 128"},
   };
   for (const auto& c : kRefused) {
     EXPECT_NE(refusals(c.text, c.sm).find(c.reason), std::string::npos)
         << c.text << ": " << refusals(c.text, c.sm);
   }
-  for (const int sm : {80, 87, 90, 100}) EXPECT_EQ(refusals("d192 dv256 bf16", sm), "") << sm;
+  for (const int sm : {80, 87, 90, 100}) {
+    EXPECT_EQ(refusals("d192 dv256 bf16", sm), "") << sm;
+    EXPECT_EQ(
+        refusals("d256 f16 causal diag=br softcap=2 dropout=0.1 mask bias sinks lens saved grad",
+                 sm),
+        "")
+        << sm;
+  }
+  EXPECT_EQ(refusals("d96 bf16 saved grad", 86), "");
 }
 
 TEST(CudaPlans, FlashSplitsAsEfficientDoes) {
@@ -155,6 +164,7 @@ TEST(CudaPlans, StateTheirWorkspace) {
   EXPECT_EQ(math().backward_workspace_bytes(key, env), (2 * kScores + kRows) * 4);
   EXPECT_EQ(efficient().workspace_bytes(key, env), 0);
   EXPECT_EQ(efficient().backward_workspace_bytes(key, env), kRows * 4);
+  EXPECT_EQ(flash().backward_workspace_bytes(key, env), kRows * 4);
   for (const Backend* backend : {&math(), &efficient()}) {
     const KernelPlan forward = backend->plan(key, env).value();
     const KernelPlan backward = backend->plan_backward(key, env).value();
@@ -216,6 +226,14 @@ TEST(CudaPlans, NameTheirKernels) {
             "cuda_efficient_backward_tensor_f16_d64");
   EXPECT_EQ(efficient_backward("b1 hq1 sq9 skv9 d64 bf16 out=f32 grad", 80),
             "cuda_efficient_backward_bf16_d64");
+  const KernelPlan narrow =
+      flash().plan_backward(key_of("b1 hq1 sq9 skv9 d72 bf16 grad"), env).value();
+  EXPECT_EQ(narrow.kernel, "cuda_flash_backward_bf16_d96");
+  EXPECT_EQ(narrow.tile_kv, 128);
+  const KernelPlan wide =
+      flash().plan_backward(key_of("b1 hq1 sq9 skv9 d64 dv256 f16 grad"), env).value();
+  EXPECT_EQ(wide.kernel, "cuda_flash_backward_f16_d256");
+  EXPECT_EQ(wide.tile_kv, 64);
   EXPECT_EQ(math().plan(key_of("b1 hq1 sq9 skv9 d65 f64"), env)->kernel, "cuda_math_f64");
   EXPECT_EQ(math().plan_backward(key_of("b1 hq1 sq9 skv9 d65 f32 saved grad"), env)->kernel,
             "cuda_math_backward_f32");

@@ -2,17 +2,12 @@
 
 #include <cstdint>
 
+#include "cuda/backward_args.h"
 #include "cuda/forward_args.h"
-#include "problem/grad_problem.h"
 
 namespace regard::cuda_efficient {
 
-/// A backward call: the problem, and a sum for each row in the workspace.
-struct BackwardArgs {
-  problem::GradProblem grad{};
-  float* delta = nullptr;  // [B][Hq][Sq]: the sum of d_out * out, less d_lse
-};
-
+using cuda::BackwardArgs;
 using cuda::ForwardArgs;
 
 /// Columns that a block's threads sum: one class of head dims each. Wider ones are cut into ranges,

@@ -2,7 +2,9 @@
 
 #include <cstdint>
 
-#include "backends/cuda_efficient/grad_tile.cuh"
+#include "backends/cuda_efficient/forward.cuh"
+#include "cuda/delta.cuh"
+#include "cuda/grad_tile.cuh"
 
 // EFFICIENT's backward: one pass over rows gives d_q, one over tiles of keys d_k and d_v. Seven
 // products where one pass would need five, but every sum has one owner: no atomics, no order that
@@ -10,89 +12,16 @@
 
 namespace regard::cuda_efficient {
 
-/// delta of 64 rows: the sum of d_out * out; of rows that see few keys, whose probabilities are
-/// large, and whose outputs were rounded, that of probs * d_probs, where these are all their keys.
-struct DeltaKernel {
-  using Args = BackwardArgs;
-  static constexpr std::int64_t kExactKeys = 64;
-  static constexpr int kThreads = cuda::kThreads;
-  static constexpr int kBlocks = 1;
-  static constexpr int kSharedBytes = GradLayout<kOwn>::kBytes;
-
-  REGARD_KERNEL_FN cuda::HeadGrid grid(const Problem& p) { return {cuda::count_row_blocks(p), 1}; }
-
-  template <class Block>
-  REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
-    const Problem& p = args.grad.problem;
-    cuda::for_each_head_task(block, p, grid(p), [&](const cuda::HeadTask& task) {
-      const Sequence s = problem::sequence_of(p, task.b);
-      const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, task.block);
-      const semantics::KeyRange keys = cuda::Reach::keys(cuda::reach_of(p, rows, s));
-      const bool is_exact = !args.grad.delta.present && cuda::has_rounded_outputs(p) &&
-                            keys.hi - keys.lo <= kExactKeys;
-      if (!is_exact || args.grad.saved_is_lse) from_outputs(block, args, s, rows);
-      if (is_exact) from_probabilities(block, args, s, rows);
-    });
-  }
-
-  /// A warp to a row.
-  template <class Block>
-  REGARD_DEVICE_FN void from_outputs(const Block& block, const Args& args, const Sequence& s,
-                                     const cuda::RowBlock& rows) {
-    const GradProblem& g = args.grad;
-    const int lane = block.thread() % cuda::kWarp;
-    for (std::int64_t r = block.thread() / cuda::kWarp; r < rows.count; r += cuda::kWarps) {
-      const std::int64_t row = rows.begin + r, i = row / rows.heads;
-      const std::int64_t h = rows.first_head + row % rows.heads;
-      const bool live = i < s.len_q;
-      float sum = 0.0f;
-      if (live && !g.delta.present) sum = cuda::lane_delta<float>(g, s.b, h, i, lane);
-      sum = cuda::sum_warp(block, sum);
-      if (lane != 0) continue;
-      args.delta[cuda::dense_row(g.problem, s.b, h, i)] =
-          live ? sum + cuda::given_delta<float>(g, s.b, h, i) : 0.0f;
-    }
-  }
-
-  /// Of rows of which these are not all keys the delta stays as it was. Begins with a barrier.
-  template <class Block>
-  REGARD_DEVICE_FN void from_probabilities(const Block& block, const Args& args, const Sequence& s,
-                                           const cuda::RowBlock& rows) {
-    const GradProblem& g = args.grad;
-    const auto space = grad_space<kOwn>(block);
-    load_grad_rows(block, g, s, rows, nullptr, space);
-    float sums[kOwn] = {}, shares[kOwn] = {};
-    const cuda::Reach reach = cuda::reach_of(g.problem, rows, s);
-    const std::int64_t head_kv = semantics::kv_head(rows.first_head, g.problem.group_size);
-    const semantics::TileSpan tiles = semantics::tiles_of(cuda::Reach::keys(reach), kTile);
-    for (std::int64_t index = tiles.begin; index < tiles.end; ++index) {
-      GradTile t;
-      const semantics::Tile tile = semantics::tile_at(index, kTile, s.band.len_kv);
-      const bool is_full = cuda::classify(reach, tile) == semantics::TileClass::kFull;
-      compute_grad_tile(block, g, {s.b, head_kv, tile, is_full}, space, &t);
-      REGARD_DEVICE_UNROLL
-      for (int i = 0; i < kOwn; ++i) {
-        REGARD_DEVICE_UNROLL
-        for (int c = 0; c < kOwn; ++c) {
-          sums[i] += t.d_scores[i][c];
-          shares[i] += t.probs[i][c];
-        }
-      }
-    }
-    const cuda::Place at = cuda::place_of(block);
-    REGARD_DEVICE_UNROLL
-    for (int i = 0; i < kOwn; ++i) {
-      float sum = cuda::sum_of_row(block, sums[i]);
-      const float share = cuda::sum_of_row(block, shares[i]);
-      const cuda::RowFacts<float> row = space.facts[at.row + i];
-      if (at.column != 0 || !row.exists) continue;
-      const bool live = row.query < s.len_q;
-      if (live && !problem::complete_delta(g, s.b, row.head, row.query, share, &sum)) continue;
-      args.delta[cuda::dense_row(g.problem, s.b, row.head, row.query)] =
-          live ? sum + cuda::given_delta<float>(g, s.b, row.head, row.query) : 0.0f;
-    }
-  }
-};
+using cuda::by_keys;
+using cuda::by_rows;
+using cuda::compute_grad_tile;
+using cuda::differentiate_softcap;
+using cuda::drop_tile;
+using cuda::grad_space;
+using cuda::GradLayout;
+using cuda::GradTile;
+using cuda::load_grad_rows;
+using problem::GradProblem;
 
 /// d_q of 64 rows, kColumns of head_dim_qk to a block.
 template <int kColumns>

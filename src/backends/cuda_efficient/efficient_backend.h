@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "backends/cuda_efficient/launch.h"
-#include "base/checked.h"
+#include "cuda/delta_bytes.h"
 #include "cuda/splits_layout.h"
 #include "cuda/tensor_sm.h"
 #include "problem/claims.h"
@@ -33,9 +33,7 @@ inline BackendInfo make_info() {
     }
   };
   add_rounded(info.forward, cuda::tensor_forward_claims());
-  // Of gradients of scores, too.
-  add_rounded(info.backward, {{Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 8e-3, Dtype::kBf16},
-                              {Dtype::kF16, Dtype::kF16, Dtype::kF16, 1e-3, Dtype::kF16}});
+  add_rounded(info.backward, cuda::tensor_backward_claims());
   return info;
 }
 
@@ -74,11 +72,8 @@ class EfficientBackend final : public Backend {
     return launcher_.forward(args, plan.sm >= cuda::kTensorSm, launch.stream);
   }
 
-  /// A number for each row.
   std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env&) const override {
-    const AttentionParams& p = key.params();
-    const std::int64_t rows = saturating_mul(saturating_mul(p.batch, p.num_heads_q), p.seqlen_q);
-    return round_up(saturating_mul(rows, sizeof(float)), 64);
+    return cuda::delta_bytes(key.params());
   }
 
   Expected<KernelPlan> plan_backward(const AttentionKey& key, const Env& env) const override {

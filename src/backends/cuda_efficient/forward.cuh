@@ -79,19 +79,6 @@ REGARD_DEVICE_FN void write_by_keys(const Block& block, const float (&probs)[kOw
   }
 }
 
-/// Drops a thread's elements of the tile at key `first`.
-template <class Block, class Facts>
-REGARD_DEVICE_FN void drop_tile(const Block& block, const Problem& p, Facts facts,
-                                std::int64_t first, float (&values)[kOwn][kOwn]) {
-  if (p.dropout.threshold == 0) return;
-  const cuda::Place at = cuda::place_of(block);
-  REGARD_DEVICE_UNROLL
-  for (int i = 0; i < kOwn; ++i) {
-    const cuda::RowFacts<float> row = facts[at.row + i];
-    cuda::drop(p, row, first + at.column, values[i]);
-  }
-}
-
 /// kColumns of head_dim_v to a block; with kSplit all rows, kSplitRows at most, and a part of the
 /// keys.
 template <int kColumns, bool kSplit>
@@ -155,7 +142,7 @@ struct ForwardKernel {
       cuda::edit_scores(block, p, task.b, facts, tile.begin, is_full, scores);
       float rescale[kOwn];
       add_to_softmax(block, p, &state, scores, rescale);
-      drop_tile(block, p, facts, tile.begin, scores);
+      cuda::drop_tile(block, p, facts, tile.begin, scores);
       REGARD_DEVICE_UNROLL
       for (int i = 0; i < kOwn; ++i) {
         REGARD_DEVICE_UNROLL

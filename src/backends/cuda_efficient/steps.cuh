@@ -1,19 +1,16 @@
 #pragma once
 
 #include "backends/cuda_efficient/backward.cuh"
-#include "backends/cuda_efficient/bias.cuh"
 #include "backends/cuda_efficient/forward.cuh"
 #include "backends/cuda_efficient/tensor_backward.cuh"
 #include "backends/cuda_efficient/tensor_forward.cuh"
+#include "cuda/grad_steps.cuh"
 
 // The launches of a call, in order, on whatever runs them: a stream, or a test.
 
 namespace regard::cuda_efficient {
 
-template <class Kernel, class Runner>
-void launch(Runner& run, const typename Kernel::Args& args, const Problem& p) {
-  run.template launch<Kernel>(args, cuda::count_tasks(p, Kernel::grid(p)));
-}
+using cuda::launch;
 
 /// bf16 or f16 on tensor cores.
 template <Element kType, bool kEdits, bool kSplit, class Runner>
@@ -110,22 +107,6 @@ void run_tensor_backward(Runner& run, const BackwardArgs& args) {
           : run_tensor_backward<Element::kF16>(run, args);
 }
 
-/// A row's delta, before all else.
-template <class Runner>
-void run_delta(Runner& run, const BackwardArgs& args) {
-  launch<DeltaKernel>(run, args, args.grad.problem);
-}
-
-/// d_bias and d_sinks.
-template <class Runner>
-void run_reductions(Runner& run, const BackwardArgs& args) {
-  const GradProblem& g = args.grad;
-  if (g.d_bias.present) run.template launch<BiasKernel>(args, BiasKernel::count_tasks(g));
-  if (g.d_sinks.present) {
-    run.template launch<cuda::SinksKernel<float>>({g, args.delta}, g.problem.num_heads_q);
-  }
-}
-
 template <class Runner>
 void run_float_backward(Runner& run, const BackwardArgs& args) {
   const GradProblem& g = args.grad;
@@ -148,9 +129,9 @@ void run_float_backward(Runner& run, const BackwardArgs& args) {
 
 template <class Runner>
 void run_backward(Runner& run, const BackwardArgs& args, bool on_tensor_cores) {
-  run_delta(run, args);
+  cuda::run_delta(run, args);
   on_tensor_cores ? run_tensor_backward(run, args) : run_float_backward(run, args);
-  run_reductions(run, args);
+  cuda::run_reductions(run, args);
 }
 
 }  // namespace regard::cuda_efficient

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "backends/cuda_efficient/grad_tile.cuh"
 #include "backends/cuda_efficient/tensor_forward.cuh"
+#include "cuda/grad_lanes.cuh"
 
 // EFFICIENT's backward of bf16 and f16 on tensor cores: a pass each for d_q, d_k and d_v. A block
 // has 128 rows (queries of all heads that read one kv head, or keys), 16 to a warp, which stay in
@@ -14,11 +14,13 @@
 
 namespace regard::cuda_efficient {
 
+using cuda::RowNumbers;
+using problem::GradProblem;
+
 inline constexpr int kUnit = 32;
 
 struct TensorGradArgs {
-  GradProblem grad{};
-  const float* delta = nullptr;  // [B][Hq][Sq], as BackwardArgs has it
+  BackwardArgs call{};
   bool q_in_steps = false, k_in_steps = false, v_in_steps = false;
   bool d_out_in_steps = false;  // of 16 bytes
 };
@@ -28,18 +30,9 @@ inline TensorGradArgs tensor_grad_args(const BackwardArgs& args) {
   const auto in_chunks = [](const problem::View& view, std::int64_t columns) {
     return is_in_steps(view, columns, cuda::kChunk);
   };
-  return {args.grad,
-          args.delta,
-          in_chunks(p.q, p.head_dim_qk),
-          in_chunks(p.k, p.head_dim_qk),
-          in_chunks(p.v, p.head_dim_v),
-          in_chunks(args.grad.d_out, p.head_dim_v)};
+  return {args, in_chunks(p.q, p.head_dim_qk), in_chunks(p.k, p.head_dim_qk),
+          in_chunks(p.v, p.head_dim_v), in_chunks(args.grad.d_out, p.head_dim_v)};
 }
-
-/// What the forward saved of a row, and its delta.
-struct alignas(16) RowNumbers {
-  float max, inverse, delta;  // inverse of the sum, 0: the row sees nothing
-};
 
 /// Facts, places and numbers of kRows rows in shared memory.
 template <int kRows>
@@ -73,16 +66,10 @@ template <int kRows, class Block, class Rows>
 REGARD_DEVICE_FN void write_grad_rows(const Block& block, const TensorGradArgs& args,
                                       const Sequence& s, const cuda::RowBlock& rows,
                                       const Rows& to) {
-  const GradProblem& g = args.grad;
+  const GradProblem& g = args.call.grad;
   for (int r = block.thread(); r < kRows; r += cuda::kThreads) {
     const auto facts = cuda::row_facts<float>(g.problem, s, rows, r);
-    RowNumbers numbers{};
-    if (facts.exists && facts.query < s.len_q) {
-      const auto saved = problem::saved_row<float>(g, s.b, facts.head, facts.query);
-      numbers.max = saved.max;
-      numbers.inverse = saved.sum == 0.0f ? 0.0f : 1.0f / saved.sum;
-      numbers.delta = args.delta[cuda::dense_row(g.problem, s.b, facts.head, facts.query)];
-    }
+    const RowNumbers numbers = cuda::row_numbers(args.call, s, facts);
     to.facts[r] = facts;
     to.in_q[r] = cuda::place_in(g.problem.q, s.b, facts);
     to.in_d_out[r] = cuda::place_in(g.d_out, s.b, facts);
@@ -99,9 +86,6 @@ REGARD_DEVICE_FN void differentiate(const GradProblem& g, std::int64_t b, bool i
                                     const WarpSums<kUnit>& d_probs, WarpSums<kUnit>* scores) {
   const Problem& p = g.problem;
   const bool edits = !cuda::needs_scale_alone(p, is_full);
-  const float scale = p.softmax_scale_f32;
-  const auto factor = static_cast<float>(p.exp2_scale);
-  const float softcap = p.softcap_f32;
   const auto keep = problem::keep_scale<float>(p);
   REGARD_DEVICE_UNROLL
   for (int element = 0; element < kUnit / 2; ++element) {
@@ -109,34 +93,18 @@ REGARD_DEVICE_FN void differentiate(const GradProblem& g, std::int64_t b, bool i
     const int r = row_of(i, n, x);
     const std::int64_t j = key_of(i, n, x);
     float& value = scores->at[n][2 * i + x];
-    float score = value * scale, slope = 1.0f;
-    bool kept = true;
-    if (edits) {
-      const cuda::RowFacts<float> row = rows.facts[r];
-      score = cuda::edit_score(p, b, row, j, is_full, value, [&](float capped) {
-        const float tanh = capped / softcap;
-        if (p.caps_scores) slope = 1.0f - tanh * tanh;
-      });
-    } else if (!is_full) {
-      const cuda::RowFacts<float> row = rows.facts[r];
-      if (j < row.lo || j >= row.hi) score = cuda::minus_infinity<float>();
-    }
-    if (p.dropout.threshold != 0) {
-      const cuda::RowFacts<float> row = rows.facts[r];
-      kept = semantics::dropout_keeps(p.dropout, row.stream, j);
-    }
-    const RowNumbers numbers = rows.numbers[r];
-    const bool hidden = score == cuda::minus_infinity<float>() || numbers.inverse == 0.0f;
-    const bool above = score > numbers.max;  // by a rounding
-    const float power = cuda::exp2_flushed((score - numbers.max) * factor);
-    float result = (above ? 1.0f : power) * numbers.inverse;
+    float slope = 1.0f;
+    const float prob = cuda::prob_again(p, b, edits, is_full, rows, r, j, value, &slope);
+    const bool kept = cuda::keeps(p, rows, r, j);
+    float result = prob;
     if constexpr (kOfScores) {
       const float d_prob = kept ? d_probs.at[n][2 * i + x] * keep : 0.0f;
-      result *= (d_prob - numbers.delta) * (slope > 0.0f ? slope : 0.0f);
+      const RowNumbers numbers = rows.numbers[r];
+      result *= (d_prob - numbers.delta) * slope;
     } else {
       result = kept ? result : 0.0f;
     }
-    value = hidden ? cuda::hidden_value<float>() : result;
+    value = cuda::is_hidden(prob) ? cuda::hidden_value<float>() : result;
   }
 }
 
@@ -187,14 +155,14 @@ struct TensorQueriesKernel {
 
   template <class Block>
   REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
-    const Problem& p = args.grad.problem;
+    const Problem& p = args.call.grad.problem;
     cuda::for_each_head_task(block, p, grid(p),
                              [&](const cuda::HeadTask& task) { run_task(block, args, task); });
   }
 
   template <class Block>
   REGARD_DEVICE_FN void run_task(const Block& block, const Args& args, const cuda::HeadTask& task) {
-    const GradProblem& g = args.grad;
+    const GradProblem& g = args.call.grad;
     const Problem& p = g.problem;
     const Sequence s = problem::sequence_of(p, task.b);
     const cuda::RowBlock rows = cuda::group_rows<kTensorRows>(p, task.b, task.head_kv, task.block);
@@ -255,7 +223,7 @@ struct TensorQueriesKernel {
   template <class Block>
   REGARD_DEVICE_FN void begin_unit(const Block& block, const Args& args, const cuda::HeadTask& task,
                                    const Sequence& s, std::int64_t unit, int stage) {
-    const Problem& p = args.grad.problem;
+    const Problem& p = args.call.grad.problem;
     const semantics::Tile tile = semantics::tile_at(unit, kUnit, s.band.len_kv);
     const auto keys = cuda::key_rows(p.k, task.b, task.head_kv, tile, p.head_dim_qk);
     const auto values = cuda::key_rows(p.v, task.b, task.head_kv, tile, p.head_dim_v);
@@ -287,14 +255,14 @@ struct TensorKeysKernel {
 
   template <class Block>
   REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
-    const Problem& p = args.grad.problem;
+    const Problem& p = args.call.grad.problem;
     cuda::for_each_head_task(block, p, grid(p),
                              [&](const cuda::HeadTask& task) { run_task(block, args, task); });
   }
 
   template <class Block>
   REGARD_DEVICE_FN void run_task(const Block& block, const Args& args, const cuda::HeadTask& task) {
-    const GradProblem& g = args.grad;
+    const GradProblem& g = args.call.grad;
     const Problem& p = g.problem;
     const Sequence s = problem::sequence_of(p, task.b);
     const semantics::Tile tile = semantics::tile_at(task.block, kTensorRows, s.band.len_kv);
@@ -369,7 +337,7 @@ struct TensorKeysKernel {
   /// Begins to copy the rows of q and d_out whose places are in a slot.
   template <class Block>
   REGARD_DEVICE_FN void begin_unit(const Block& block, const Args& args, int slot, int stage) {
-    const GradProblem& g = args.grad;
+    const GradProblem& g = args.call.grad;
     const Problem& p = g.problem;
     const auto rows = grad_rows<kUnit>(block, slot * kSlotBytes);
     cuda::begin_tile<kUnit, kDims>(block, cuda::listed_rows(p.q, rows.in_q, p.head_dim_qk), 0,

@@ -2,10 +2,12 @@
 
 #include <cstdint>
 
+#include "cuda/backward_args.h"
 #include "cuda/forward_args.h"
 
 namespace regard::cuda_flash {
 
+using cuda::BackwardArgs;
 using cuda::ForwardArgs;
 
 /// Columns that kernels are compiled for; other head dims are padded with zeros to the next.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backends/cuda_flash/launch.h"
+#include "cuda/delta_bytes.h"
 #include "cuda/splits_layout.h"
 #include "cuda/tensor_sm.h"
 #include "problem/claims.h"
@@ -29,6 +30,9 @@ inline BackendInfo make_info() {
   // Rows are copied in pieces of 16 bytes.
   forward.head_dim_qk = forward.head_dim_v = {8, 256, 8};
   forward.min_align_log2 = 4;
+  info.backward = problem::backward_claims(forward);
+  // Of gradients of scores, too.
+  info.backward.dtypes = cuda::tensor_backward_claims();
   return info;
 }
 
@@ -41,6 +45,7 @@ class FlashBackend final : public Backend {
   FlashBackend(BackendInfo info, const Launcher& launcher)
       : info_(std::move(info)), small_(info_), launcher_(launcher) {
     small_.forward.head_dim_qk.max = small_.forward.head_dim_v.max = 128;
+    small_.backward.head_dim_qk.max = small_.backward.head_dim_v.max = 96;
   }
 
   const BackendInfo& info() const override { return info_; }
@@ -75,6 +80,31 @@ class FlashBackend final : public Backend {
     problem::make_problem(params, buffers, &args.problem);
     args.splits = cuda::splits_of(params, plan.workspace_bytes, launch.workspace.data);
     return launcher_.forward(args, launch.stream);
+  }
+
+  std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env&) const override {
+    return cuda::delta_bytes(key.params());
+  }
+
+  Expected<KernelPlan> plan_backward(const AttentionKey& key, const Env& env) const override {
+    const AttentionParams& p = key.params();
+    const std::int64_t dims = padded_dims(std::max(p.head_dim_qk, p.head_dim_v));
+    KernelPlan plan;
+    plan.workspace_bytes = backward_workspace_bytes(key, env);
+    plan.kernel =
+        std::string("cuda_flash_backward_") + to_string(p.dtype_q) + "_d" + std::to_string(dims);
+    plan.sm = cuda::kTensorSm;
+    plan.tile_q = 32;
+    plan.tile_kv = dims <= 128 ? 128 : 64;
+    return plan;
+  }
+
+  Status execute_backward(const KernelPlan&, const AttentionParams& params, const Buffers& buffers,
+                          const GradBuffers& gradients, const Launch& launch) const override {
+    BackwardArgs args;
+    problem::make_grad_problem(params, buffers, gradients, &args.grad);
+    args.delta = static_cast<float*>(launch.workspace.data);
+    return launcher_.backward(args, launch.stream);
   }
 
  private:

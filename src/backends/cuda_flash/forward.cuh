@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "backends/cuda_flash/tile.cuh"
-#include "cuda/split.cuh"
+#include "backends/cuda_flash/walk.cuh"
 
 // FLASH's forward: a block has 128 rows of all heads that read one kv head, and passes over the
 // tiles of keys that any of them sees; while one is computed the next come. A full tile has no
@@ -22,6 +22,8 @@ struct ForwardKernel {
   using Args = TileArgs;
   using S = Shape<kDims, kKind>;
   using L = Layout<kDims, kKind>;
+  using W = TileWalk<L>;
+  using Walk = typename W::Walk;
   static constexpr bool kSplit = kKind == Kind::kSplit;
   static constexpr int kMinSm = 80;
   static constexpr int kThreads = S::kThreads;
@@ -37,60 +39,8 @@ struct ForwardKernel {
   template <class Block>
   REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
     const Problem& p = args.forward.problem;
-    // cuda::for_each_task() has its number in registers, which were spilled.
-    std::int64_t task = block.index();
-    while (task < cuda::count_tasks(p, grid(p))) {
-      run_task(block, args, task);
-      const Walk walk = walk_of(block)[0];
-      task = walk.number + block.count();
-      block.sync();
-    }
-  }
-
-  /// What a block's tiles have in common. Tiles are counted from the first. In shared memory: in
-  /// registers it was spilled.
-  struct Walk {
-    std::int64_t number;  // of the task
-    cuda::HeadTask task;
-    std::int64_t first;        // key
-    char *keys, *values;       // rows of the first
-    std::int64_t rows;         // from there to the sequence's last key
-    int tiles;                 //
-    int full_begin, full_end;  // tiles that all rows see
-  };
-  static_assert(sizeof(Walk) <= L::kWalkBytes);
-
-  REGARD_DEVICE_FN Walk make_walk(const Problem& p, std::int64_t number, const cuda::HeadTask& task,
-                                  const Sequence& s) {
-    const cuda::Reach reach = cuda::reach_of(p, rows_of(p, task), s);
-    const semantics::TileSpan tiles =
-        semantics::tiles_of(cuda::keys_of_block<kSplit>(reach, s, task), kKeys);
-    Walk walk{};
-    walk.number = number;
-    walk.task = task;
-    walk.first = tiles.begin * kKeys;
-    walk.keys = problem::row_address(p.k, task.b, task.head_kv, walk.first);
-    walk.values = problem::row_address(p.v, task.b, task.head_kv, walk.first);
-    walk.rows = s.band.len_kv - walk.first;
-    const std::int64_t count = tiles.end - tiles.begin;
-    // As classify() says tile by tile.
-    const auto tile_of = [&](std::int64_t key) {
-      const std::int64_t tile = semantics::clamp(key - tiles.begin, 0, count);
-      return static_cast<int>(reach.has_data_mask ? 0 : tile);
-    };
-    walk.tiles = static_cast<int>(count);
-    walk.full_begin = tile_of((reach.last.lo + kKeys - 1) / kKeys);
-    walk.full_end = tile_of(reach.first.hi / kKeys);
-    return walk;
-  }
-
-  template <class Block>
-  REGARD_DEVICE_FN auto walk_of(const Block& block) {
-    return block.template shared<Walk>(0, 1);
-  }
-
-  REGARD_DEVICE_FN cuda::RowBlock rows_of(const Problem& p, const cuda::HeadTask& task) {
-    return cuda::group_rows<S::kRows>(p, task.b, task.head_kv, kSplit ? 0 : task.block);
+    W::for_each_task(block, cuda::count_tasks(p, grid(p)),
+                     [&](std::int64_t task) { run_task(block, args, task); });
   }
 
   template <class RowBounds, class Shared, class SharedWalk>
@@ -100,12 +50,6 @@ struct ForwardKernel {
     Shared queries;
     SharedWalk walk;
   };
-
-  template <class Block>
-  REGARD_DEVICE_FN auto stage_part(const Block& block, int stage, int part) {
-    const int at = L::kAtStages + stage * L::kStageBytes + part * L::kStageBytes / 2;
-    return block.template shared<std::uint16_t>(at, L::kTileElements);
-  }
 
   /// The first of the warp's rows, and of the lane's.
   template <class Block>
@@ -122,8 +66,8 @@ struct ForwardKernel {
     const Problem& p = args.forward.problem;
     const cuda::HeadTask task = cuda::head_task(p, grid(p), number);
     const Sequence s = problem::sequence_of(p, task.b);
-    const cuda::RowBlock rows = rows_of(p, task);
-    const auto walk = walk_of(block);
+    const cuda::RowBlock rows = W::rows_of(p, task);
+    const auto walk = W::of(block);
     const auto bounds = block.template shared<typename L::Row>(L::kAtBounds, S::kRows);
     const auto places = block.template shared<std::int64_t>(L::kAtPlaces, S::kRows);
     const auto queries = block.template shared<std::uint16_t>(L::kAtQueries, S::kRows * kDims);
@@ -132,7 +76,7 @@ struct ForwardKernel {
       bounds[r] = Bounds<S::kEdits>::of(facts);
       places[r] = cuda::place_in(p.q, s.b, facts);
     }
-    if (block.thread() == 0) walk[0] = make_walk(p, number, task, s);
+    if (block.thread() == 0) walk[0] = W::make(p, number, task, s);
     block.sync();
     if (kSplit && task.block >= semantics::split_count(s.band.len_kv)) return;
     const auto q = cuda::listed_rows(p.q, places, p.head_dim_qk);
@@ -156,76 +100,16 @@ struct ForwardKernel {
     finish(block, p, all.task, state, out);
   }
 
-  /// Begins to copy a tile to a stage.
-  template <class Block, class ThisPass>
-  REGARD_DEVICE_FN void begin_tile(const Block& block, const ThisPass& pass, int tile, int stage) {
-    const Problem& p = pass.args.forward.problem;
-    const std::int64_t begin = static_cast<std::int64_t>(tile) * kKeys;
-    const Walk walk = pass.walk[0];
-    const semantics::Tile part{begin, walk.rows - begin};
-    cuda::begin_rows<kKeys, kDims, kThreads>(
-        block, cuda::rows_from(p.k, walk.keys, part, p.head_dim_qk), stage_part(block, stage, 0));
-    cuda::begin_rows<kKeys, kDims, kThreads>(
-        block, cuda::rows_from(p.v, walk.values, part, p.head_dim_v), stage_part(block, stage, 1));
-  }
-
   /// All tiles: `out` becomes sums of probabilities and values. kSafe: values may be infinities or
   /// NaN.
   template <bool kSafe, class Block, class ThisPass>
   REGARD_DEVICE_FN void run_tiles(const Block& block, const ThisPass& pass, bool has_sinks,
                                   Softmax<kRowBlocks>* state, Outputs& out) {
     start(block, pass, has_sinks, state, out);
-    const Walk walk = pass.walk[0];
-    const int tiles = block.uniform(walk.tiles);
-    const int full_begin = block.uniform(walk.full_begin);
-    const int full_end = block.uniform(walk.full_end);
-    REGARD_DEVICE_UNROLL
-    for (int n = 0; n < S::kStages - 1; ++n) {
-      if (n < tiles) begin_tile(block, pass, n, n);
-      block.commit_copies();
-    }
-    // Loops of their own: in one, sums would change registers where its two bodies meet.
-    Ring ring{0, S::kStages - 1, 0, tiles};
-    const bool has_full = !kSafe && !S::kEdits && full_begin < full_end;
-    int masked_end = has_full ? full_begin : tiles;
-    for (;;) {
-      REGARD_DEVICE_NO_UNROLL
-      while (ring.tile < masked_end) {
-        const int tile = ring.tile, stage = next_tile(block, pass, &ring);
-        const bool is_full = tile >= full_begin && tile < full_end;
-        add_tile<true, kSafe>(block, pass, tile, stage, is_full, state, out);
-      }
-      if (ring.tile == tiles) break;
-      if constexpr (!kSafe && !S::kEdits) {
-        REGARD_DEVICE_NO_UNROLL
-        while (ring.tile < full_end) {
-          const int tile = ring.tile, stage = next_tile(block, pass, &ring);
-          add_tile<false, false>(block, pass, tile, stage, true, state, out);
-        }
-      }
-      masked_end = tiles;
-    }
-    block.template wait_groups<0>();
-  }
-
-  /// Where a block is in its tiles.
-  struct Ring {
-    int stage, free_stage;
-    int tile, tiles;
-  };
-
-  /// Waits for the next tile, and begins to copy a later one; the stage that it lies in.
-  template <class Block, class ThisPass>
-  REGARD_DEVICE_FN int next_tile(const Block& block, const ThisPass& pass, Ring* ring) {
-    block.template wait_groups<S::kStages - 2>();
-    block.sync();  // the tile is there, and no thread reads the last one
-    const int next = ring->tile + S::kStages - 1, stage = ring->stage;
-    if (next < ring->tiles) begin_tile(block, pass, next, ring->free_stage);
-    block.commit_copies();
-    ring->free_stage = stage;
-    ring->stage = stage == S::kStages - 1 ? 0 : stage + 1;
-    ++ring->tile;
-    return stage;
+    W::template for_each_tile<!kSafe && !S::kEdits>(
+        block, pass.args.forward.problem, [&](auto masked, int tile, int stage, bool is_full) {
+          add_tile<decltype(masked)::kIs, kSafe>(block, pass, tile, stage, is_full, state, out);
+        });
   }
 
   /// A sink is a first key without a value; one lane of a row has it in its sum.
@@ -253,7 +137,7 @@ struct ForwardKernel {
   template <bool kMasked, bool kSafe, class Block, class ThisPass>
   REGARD_DEVICE_FN void add_tile(const Block& block, const ThisPass& pass, int tile, int stage,
                                  bool is_full, Softmax<kRowBlocks>* state, Outputs& out) {
-    const auto keys = stage_part(block, stage, 0), values = stage_part(block, stage, 1);
+    const auto keys = W::stage_part(block, stage, 0), values = W::stage_part(block, stage, 1);
     WarpSums<kKeys> scores[kRowBlocks];
     cuda::multiply_rows<kType, kDims>(block, pass.queries, warp_row(block), keys, scores);
     const Walk walk = pass.walk[0];
@@ -331,7 +215,7 @@ struct ForwardKernel {
   template <class Block>
   REGARD_DEVICE_FN void finish(const Block& block, const Problem& p, const cuda::HeadTask& task,
                                const Softmax<kRowBlocks>& state, const Outputs& out) {
-    const cuda::RowBlock rows = rows_of(p, task);
+    const cuda::RowBlock rows = W::rows_of(p, task);
     const cuda::QueryRows to = cuda::query_rows(p.out, rows, p.head_dim_v);
     REGARD_DEVICE_UNROLL
     for (int m = 0; m < kRowBlocks; ++m) {

@@ -11,8 +11,14 @@ Status forward(const ForwardArgs& args, void* stream) {
   return run.status("flash");
 }
 
+Status backward(const BackwardArgs& args, void* stream) {
+  cuda::DeviceRunner run(stream);
+  run_backward(run, args);
+  return run.status("flash");
+}
+
 }  // namespace
 
-const Launcher kDeviceLauncher = {forward};
+const Launcher kDeviceLauncher = {forward, backward};
 
 }  // namespace regard::cuda_flash

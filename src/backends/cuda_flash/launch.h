@@ -8,6 +8,7 @@ namespace regard::cuda_flash {
 /// Enqueues the launches of a call; flash_backend.h's class is given a device's or a test's.
 struct Launcher {
   Status (*forward)(const ForwardArgs& args, void* stream);
+  Status (*backward)(const BackwardArgs& args, void* stream);
 };
 
 /// On a CUDA stream (launch.cu).

@@ -1,6 +1,9 @@
 #pragma once
 
 #include "backends/cuda_flash/forward.cuh"
+#include "backends/cuda_flash/keys.cuh"
+#include "backends/cuda_flash/queries.cuh"
+#include "cuda/grad_steps.cuh"
 
 // The launches of a call, in order, on whatever runs them: a stream, or a test.
 
@@ -42,17 +45,56 @@ void run_merge(Runner& run, const ForwardArgs& args) {
                                          cuda::count_tasks(p, cuda::MergeKernel::grid(p)));
 }
 
+/// Calls f(Dims<columns>) with what kernels are compiled for of up to so many columns.
+template <int kValue>
+struct Dims {
+  static constexpr int kIs = kValue;
+};
+template <class F>
+void with_dims(const Problem& p, F f) {
+  switch (padded_dims(p.head_dim_qk > p.head_dim_v ? p.head_dim_qk : p.head_dim_v)) {
+    case 64: return f(Dims<64>());
+    case 96: return f(Dims<96>());
+    case 128: return f(Dims<128>());
+    case 192: return f(Dims<192>());
+    default: return f(Dims<256>());
+  }
+}
+
 template <class Runner>
 void run_forward(Runner& run, const ForwardArgs& args) {
-  const Problem& p = args.problem;
-  switch (padded_dims(p.head_dim_qk > p.head_dim_v ? p.head_dim_qk : p.head_dim_v)) {
-    case 64: run_dims<64>(run, args); break;
-    case 96: run_dims<96>(run, args); break;
-    case 128: run_dims<128>(run, args); break;
-    case 192: run_dims<192>(run, args); break;
-    default: run_dims<256>(run, args); break;
-  }
+  with_dims(args.problem, [&](auto dims) { run_dims<decltype(dims)::kIs>(run, args); });
   if (args.splits.row_max > 1) run_merge(run, args);
+}
+
+/// d_q, d_k and d_v.
+template <Element kType, int kDims, bool kEdits, class Runner>
+void run_grad_rows(Runner& run, const BackwardArgs& args) {
+  const GradProblem& g = args.grad;
+  if (g.d_q.present) cuda::launch<QueriesKernel<kType, kDims, kEdits>>(run, args, g.problem);
+  if (g.d_k.present || g.d_v.present) {
+    cuda::launch<KeysKernel<kType, kDims, kEdits>>(run, args, g.problem);
+  }
+}
+
+template <Element kType, int kDims, class Runner>
+void run_grad_rows(Runner& run, const BackwardArgs& args) {
+  cuda::is_plain(args.grad.problem) ? run_grad_rows<kType, kDims, false>(run, args)
+                                    : run_grad_rows<kType, kDims, true>(run, args);
+}
+
+template <int kDims, class Runner>
+void run_grad_dims(Runner& run, const BackwardArgs& args) {
+  const bool is_bf16 = args.grad.problem.q.type == Element::kBf16;
+  is_bf16 ? run_grad_rows<Element::kBf16, kDims>(run, args)
+          : run_grad_rows<Element::kF16, kDims>(run, args);
+}
+
+template <class Runner>
+void run_backward(Runner& run, const BackwardArgs& args) {
+  cuda::run_delta(run, args);
+  with_dims(args.grad.problem, [&](auto dims) { run_grad_dims<decltype(dims)::kIs>(run, args); });
+  cuda::run_reductions(run, args);
 }
 
 }  // namespace regard::cuda_flash

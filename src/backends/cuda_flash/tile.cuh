@@ -50,12 +50,16 @@ struct Bounds<true> {
 /// Shared memory of a block: what its tiles have in common, bounds of its rows, its queries, and
 /// stages of a tile of keys and a tile of values. Where rows lie in q stands in the last stage
 /// until that is used.
-template <int kDims, Kind kKind>
+template <int kColumns, Kind kKind>
 struct Layout {
-  using S = Shape<kDims, kKind>;
+  using S = Shape<kColumns, kKind>;
   using Row = typename Bounds<S::kEdits>::Row;
+  // For TileWalk.
+  static constexpr int kDims = kColumns, kRows = S::kRows, kKeys = S::kKeys;
+  static constexpr int kThreads = S::kThreads, kStages = S::kStages;
+  static constexpr bool kSplit = kKind == Kind::kSplit;
+
   static constexpr int kBytesOfRow = kDims * static_cast<int>(sizeof(std::uint16_t));
-  static constexpr int kTileElements = S::kKeys * kDims;
   static constexpr int kStageBytes = 2 * S::kKeys * kBytesOfRow;
   static constexpr int kWalkBytes = 128;
   static constexpr int kAtBounds = kWalkBytes;

@@ -2,25 +2,22 @@
 
 #include <cstdint>
 
-#include "backends/cuda_efficient/args.h"
-#include "backends/cuda_efficient/forward.cuh"
+#include "cuda/edit.cuh"
 #include "cuda/grad_rows.cuh"
 
 // What every pass of the backward computes of 64 rows and a tile of keys: probabilities and the
 // gradients of scores, again from q, k and v.
 
-namespace regard::cuda_efficient {
-
-using problem::GradProblem;
+namespace regard::cuda {
 
 /// Where a pass keeps the facts and saved numbers of its rows, and the staging of products with
 /// sums of kSums columns a thread.
 template <int kSums>
 struct GradLayout {
-  using Space = cuda::Staging<float, kSums>;
+  using Space = Staging<float, kSums>;
   static constexpr int kRowBytes = kTile * static_cast<int>(sizeof(float));
   static constexpr int kPlaceBytes = kTile * static_cast<int>(sizeof(std::int64_t));
-  static constexpr int kAtQ = kTile * static_cast<int>(sizeof(cuda::RowFacts<float>));
+  static constexpr int kAtQ = kTile * static_cast<int>(sizeof(RowFacts<float>));
   static constexpr int kAtDOut = kAtQ + kPlaceBytes;
   static constexpr int kAtMax = kAtDOut + kPlaceBytes;
   static constexpr int kAtInverse = kAtMax + kRowBytes;
@@ -45,9 +42,9 @@ GradSpace(Facts, Places, Places, Floats, Floats, Floats, Floats, Floats)
 template <int kSums, class Block>
 REGARD_DEVICE_FN auto grad_space(const Block& block) {
   using Layout = GradLayout<kSums>;
-  constexpr int kSizeA = cuda::kDepth<float> * kPitch;
-  constexpr int kSizeB = cuda::kDepth<float> * Layout::Space::kPitchB;
-  return GradSpace{block.template shared<cuda::RowFacts<float>>(0, kTile),
+  constexpr int kSizeA = kDepth<float> * kPitch;
+  constexpr int kSizeB = kDepth<float> * Layout::Space::kPitchB;
+  return GradSpace{block.template shared<RowFacts<float>>(0, kTile),
                    block.template shared<std::int64_t>(Layout::kAtQ, kTile),
                    block.template shared<std::int64_t>(Layout::kAtDOut, kTile),
                    block.template shared<float>(Layout::kAtMax, kTile),
@@ -61,22 +58,21 @@ REGARD_DEVICE_FN auto grad_space(const Block& block) {
 /// barrier.
 template <class Block, class Space>
 REGARD_DEVICE_FN void load_grad_rows(const Block& block, const GradProblem& g, const Sequence& s,
-                                     const cuda::RowBlock& rows, const float* delta,
-                                     const Space& space) {
+                                     const RowBlock& rows, const float* delta, const Space& space) {
   const Problem& p = g.problem;
   block.sync();
-  for (int r = block.thread(); r < kTile; r += cuda::kThreads) {
-    const auto facts = cuda::row_facts<float>(p, s, rows, r);
+  for (int r = block.thread(); r < kTile; r += kThreads) {
+    const auto facts = row_facts<float>(p, s, rows, r);
     float max = 0.0f, inverse = 0.0f, sum_delta = 0.0f;
     if (facts.exists && facts.query < s.len_q) {
       const auto saved = problem::saved_row<float>(g, s.b, facts.head, facts.query);
       max = saved.max;
       inverse = saved.sum == 0.0f ? 0.0f : 1.0f / saved.sum;
-      if (delta != nullptr) sum_delta = delta[cuda::dense_row(p, s.b, facts.head, facts.query)];
+      if (delta != nullptr) sum_delta = delta[dense_row(p, s.b, facts.head, facts.query)];
     }
     space.facts[r] = facts;
-    space.in_q[r] = cuda::place_in(p.q, s.b, facts);
-    space.in_d_out[r] = cuda::place_in(g.d_out, s.b, facts);
+    space.in_q[r] = place_in(p.q, s.b, facts);
+    space.in_d_out[r] = place_in(g.d_out, s.b, facts);
     space.max[r] = max;
     space.inverse[r] = inverse;
     space.delta[r] = sum_delta;
@@ -95,7 +91,7 @@ struct GradTile {
 template <class Block, class Space>
 REGARD_DEVICE_FN void differentiate_softmax(const Block& block, const Problem& p,
                                             const Space& space, GradTile* t) {
-  const cuda::Place at = cuda::place_of(block);
+  const Place at = place_of(block);
   const auto factor = static_cast<float>(p.exp2_scale);
   const auto keep = problem::keep_scale<float>(p);
   REGARD_DEVICE_UNROLL
@@ -106,11 +102,11 @@ REGARD_DEVICE_FN void differentiate_softmax(const Block& block, const Problem& p
     REGARD_DEVICE_UNROLL
     for (int c = 0; c < kOwn; ++c) {
       const float score = t->probs[i][c];
-      const bool hidden = score == cuda::minus_infinity<float>() || inverse == 0.0f;
-      const float prob = cuda::exp2_below(score, max, factor) * inverse;
+      const bool hidden = score == minus_infinity<float>() || inverse == 0.0f;
+      const float prob = exp2_below(score, max, factor) * inverse;
       const float d_score = prob * (t->d_scores[i][c] * keep - delta);
-      t->probs[i][c] = hidden ? cuda::hidden_value<float>() : prob;
-      t->d_scores[i][c] = hidden ? cuda::hidden_value<float>() : d_score;
+      t->probs[i][c] = hidden ? hidden_value<float>() : prob;
+      t->d_scores[i][c] = hidden ? hidden_value<float>() : d_score;
     }
   }
 }
@@ -128,15 +124,15 @@ template <class Block, class Space, class KeepCapped>
 REGARD_DEVICE_FN void compute_grad_tile(const Block& block, const GradProblem& g, const KeyTile& at,
                                         const Space& space, KeepCapped keep_capped, GradTile* t) {
   const Problem& p = g.problem;
-  cuda::clear(t->probs);
-  const auto q = cuda::listed_rows(p.q, space.in_q, p.head_dim_qk);
-  const auto keys = cuda::key_rows(p.k, at.b, at.head_kv, at.tile, p.head_dim_qk);
-  cuda::add_row_products(block, q, keys, p.head_dim_qk, space.a, space.b, t->probs);
-  cuda::edit_scores(block, p, at.b, space.facts, at.tile.begin, at.is_full, t->probs, keep_capped);
-  cuda::clear(t->d_scores);
-  const auto d_out = cuda::listed_rows(g.d_out, space.in_d_out, p.head_dim_v);
-  const auto values = cuda::key_rows(p.v, at.b, at.head_kv, at.tile, p.head_dim_v);
-  cuda::add_row_products(block, d_out, values, p.head_dim_v, space.a, space.b, t->d_scores);
+  clear(t->probs);
+  const auto q = listed_rows(p.q, space.in_q, p.head_dim_qk);
+  const auto keys = key_rows(p.k, at.b, at.head_kv, at.tile, p.head_dim_qk);
+  add_row_products(block, q, keys, p.head_dim_qk, space.a, space.b, t->probs);
+  edit_scores(block, p, at.b, space.facts, at.tile.begin, at.is_full, t->probs, keep_capped);
+  clear(t->d_scores);
+  const auto d_out = listed_rows(g.d_out, space.in_d_out, p.head_dim_v);
+  const auto values = key_rows(p.v, at.b, at.head_kv, at.tile, p.head_dim_v);
+  add_row_products(block, d_out, values, p.head_dim_v, space.a, space.b, t->d_scores);
   drop_tile(block, p, space.facts, at.tile.begin, t->d_scores);
   differentiate_softmax(block, p, space, t);
 }
@@ -150,10 +146,10 @@ REGARD_DEVICE_FN void compute_grad_tile(const Block& block, const GradProblem& g
 
 /// A thread's element of a tile in shared memory, with keys or rows in its rows. What the thread
 /// keeps there it may overwrite with what it makes of it.
-REGARD_DEVICE_FN int by_keys(cuda::Place at, int i, int c) {
+REGARD_DEVICE_FN int by_keys(Place at, int i, int c) {
   return (at.column + c) * kPitch + at.row + i;
 }
-REGARD_DEVICE_FN int by_rows(cuda::Place at, int i, int c) {
+REGARD_DEVICE_FN int by_rows(Place at, int i, int c) {
   return (at.row + i) * kPitch + at.column + c;
 }
 
@@ -169,9 +165,9 @@ REGARD_DEVICE_FN void differentiate_softcap(const Problem& p, Capped capped, Gra
     for (int c = 0; c < kOwn; ++c) {
       const float score = capped(i, c);
       const float tanh = score / softcap, slope = 1.0f - tanh * tanh;
-      if (!cuda::is_hidden(t->d_scores[i][c])) t->d_scores[i][c] *= slope > 0.0f ? slope : 0.0f;
+      if (!is_hidden(t->d_scores[i][c])) t->d_scores[i][c] *= slope > 0.0f ? slope : 0.0f;
     }
   }
 }
 
-}  // namespace regard::cuda_efficient
+}  // namespace regard::cuda

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 
-#include "backends/cuda_efficient/grad_tile.cuh"
+#include "cuda/backward_args.h"
+#include "cuda/grad_tile.cuh"
+#include "cuda/tasks.cuh"
 
-namespace regard::cuda_efficient {
+namespace regard::cuda {
 
 /// d_bias. A block has a tile of the bias's elements: 64 queries of one head, or the one row that
 /// serves all of them, by 64 keys, or the one that serves all; it sums over the dimensions in which
@@ -32,7 +34,7 @@ struct BiasKernel {
     const Problem& p = g.problem;
     const bool* full = g.bias_is_full;
     return {full[0] ? p.batch : 1, full[1] ? p.num_heads_q : 1, full[2] ? row_blocks(p) : 1,
-            full[3] ? cuda::count_key_tiles(p) : 1};
+            full[3] ? count_key_tiles(p) : 1};
   }
   REGARD_KERNEL_FN std::int64_t count_tasks(const GradProblem& g) {
     const Grid n = grid(g);
@@ -52,10 +54,10 @@ struct BiasKernel {
   template <class Block>
   REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
     const Grid n = grid(args.grad);
-    cuda::for_each_task(block, count_tasks(args.grad), [&](std::int64_t index) {
+    for_each_task(block, count_tasks(args.grad), [&](std::int64_t index) {
       const Task task = task_at(n, index);
       double sums[kOwn][kOwn];
-      cuda::clear(sums);
+      clear(sums);
       const Problem& p = args.grad.problem;
       const bool* full = args.grad.bias_is_full;
       for (std::int64_t b = task.b; b < (full[0] ? task.b + 1 : p.batch); ++b) {
@@ -76,14 +78,14 @@ struct BiasKernel {
     const Sequence s = problem::sequence_of(p, b);
     const std::int64_t rows_end = g.bias_is_full[2] ? task.row_block + 1 : row_blocks(p);
     for (std::int64_t index = task.row_block; index < rows_end; ++index) {
-      const cuda::RowBlock rows = cuda::head_rows(p, b, h, index);
-      const cuda::Reach reach = cuda::reach_of(p, rows, s);
-      semantics::TileSpan tiles = semantics::tiles_of(cuda::Reach::keys(reach), kTile);
+      const RowBlock rows = head_rows(p, b, h, index);
+      const Reach reach = reach_of(p, rows, s);
+      semantics::TileSpan tiles = semantics::tiles_of(Reach::keys(reach), kTile);
       if (g.bias_is_full[3]) tiles = {task.key_tile, task.key_tile + 1};
       load_grad_rows(block, g, s, rows, args.delta, space);
       for (std::int64_t key = tiles.begin; key < tiles.end; ++key) {
         const semantics::Tile tile = semantics::tile_at(key, kTile, s.band.len_kv);
-        const semantics::TileClass seen = cuda::classify(reach, tile);
+        const semantics::TileClass seen = classify(reach, tile);
         if (seen == semantics::TileClass::kEmpty) continue;
         const bool is_full = seen == semantics::TileClass::kFull;
         GradTile t;
@@ -105,7 +107,7 @@ struct BiasKernel {
     const Problem& p = g.problem;
     const bool* full = g.bias_is_full;
     const auto tile = block.template shared<double>(kAtSums, kTile * kTile);
-    const cuda::Place at = cuda::place_of(block);
+    const Place at = place_of(block);
     block.sync();
     for (int i = 0; i < kOwn; ++i) {
       for (int c = 0; c < kOwn; ++c) tile[(at.row + i) * kTile + at.column + c] = sums[i][c];
@@ -124,9 +126,9 @@ struct BiasKernel {
         }
       }
       char* const row = problem::row_address(g.d_bias, task.b, task.head, i);
-      cuda::store_element(g.d_bias.type, row, j * g.d_bias.stride[3], sum);
+      store_element(g.d_bias.type, row, j * g.d_bias.stride[3], sum);
     }
   }
 };
 
-}  // namespace regard::cuda_efficient
+}  // namespace regard::cuda

@@ -1,0 +1,165 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/split.cuh"
+#include "cuda/swizzle.cuh"
+
+// How a block of rows passes over the tiles of keys that any of them sees: while one is computed
+// the next come.
+
+namespace regard::cuda_flash {
+
+using cuda::Problem;
+using cuda::Sequence;
+
+/// A choice of the compiler's, as an argument.
+template <bool kValue>
+struct Flag {
+  static constexpr bool kIs = kValue;
+};
+
+/// `Sizes` states kDims, kRows, kKeys, kThreads, kStages, kSplit and kAtStages.
+template <class Sizes>
+struct TileWalk {
+  static constexpr int kDims = Sizes::kDims, kKeys = Sizes::kKeys, kThreads = Sizes::kThreads;
+  static constexpr int kStages = Sizes::kStages;
+  static constexpr int kPartBytes = kKeys * kDims * static_cast<int>(sizeof(std::uint16_t));
+
+  /// What a block's tiles have in common. Tiles are counted from the first. In shared memory: in
+  /// registers it was spilled.
+  struct Walk {
+    std::int64_t number;  // of the task
+    cuda::HeadTask task;
+    std::int64_t first;        // key
+    char *keys, *values;       // rows of the first
+    std::int64_t rows;         // from there to the sequence's last key
+    int tiles;                 //
+    int full_begin, full_end;  // tiles that all rows see
+  };
+  static constexpr int kBytes = 128;
+  static_assert(sizeof(Walk) <= kBytes);
+
+  template <class Block>
+  REGARD_DEVICE_FN auto of(const Block& block) {
+    return block.template shared<Walk>(0, 1);
+  }
+
+  REGARD_DEVICE_FN cuda::RowBlock rows_of(const Problem& p, const cuda::HeadTask& task) {
+    return cuda::group_rows<Sizes::kRows>(p, task.b, task.head_kv, Sizes::kSplit ? 0 : task.block);
+  }
+
+  REGARD_DEVICE_FN Walk make(const Problem& p, std::int64_t number, const cuda::HeadTask& task,
+                             const Sequence& s) {
+    const cuda::Reach reach = cuda::reach_of(p, rows_of(p, task), s);
+    const semantics::TileSpan tiles =
+        semantics::tiles_of(cuda::keys_of_block<Sizes::kSplit>(reach, s, task), kKeys);
+    Walk walk{};
+    walk.number = number;
+    walk.task = task;
+    walk.first = tiles.begin * kKeys;
+    walk.keys = problem::row_address(p.k, task.b, task.head_kv, walk.first);
+    walk.values = problem::row_address(p.v, task.b, task.head_kv, walk.first);
+    walk.rows = s.band.len_kv - walk.first;
+    const std::int64_t count = tiles.end - tiles.begin;
+    // As classify() says tile by tile.
+    const auto tile_of = [&](std::int64_t key) {
+      const std::int64_t tile = semantics::clamp(key - tiles.begin, 0, count);
+      return static_cast<int>(reach.has_data_mask ? 0 : tile);
+    };
+    walk.tiles = static_cast<int>(count);
+    walk.full_begin = tile_of((reach.last.lo + kKeys - 1) / kKeys);
+    walk.full_end = tile_of(reach.first.hi / kKeys);
+    return walk;
+  }
+
+  /// Calls f(number of the task) for the block's share of the grid's tasks. cuda::for_each_task()
+  /// has its number in registers, which were spilled.
+  template <class Block, class F>
+  REGARD_DEVICE_FN void for_each_task(const Block& block, std::int64_t tasks, F f) {
+    std::int64_t task = block.index();
+    while (task < tasks) {
+      f(task);
+      const Walk walk = of(block)[0];
+      task = walk.number + block.count();
+      block.sync();
+    }
+  }
+
+  /// Rows of keys, part 0, or values, part 1, in a stage.
+  template <class Block>
+  REGARD_DEVICE_FN auto stage_part(const Block& block, int stage, int part) {
+    const int at = Sizes::kAtStages + (2 * stage + part) * kPartBytes;
+    return block.template shared<std::uint16_t>(at, kKeys * kDims);
+  }
+
+  /// Begins to copy a tile to a stage.
+  template <class Block>
+  REGARD_DEVICE_FN void begin_tile(const Block& block, const Problem& p, int tile, int stage) {
+    const std::int64_t begin = static_cast<std::int64_t>(tile) * kKeys;
+    const Walk walk = of(block)[0];
+    const semantics::Tile part{begin, walk.rows - begin};
+    cuda::begin_rows<kKeys, kDims, kThreads>(
+        block, cuda::rows_from(p.k, walk.keys, part, p.head_dim_qk), stage_part(block, stage, 0));
+    cuda::begin_rows<kKeys, kDims, kThreads>(
+        block, cuda::rows_from(p.v, walk.values, part, p.head_dim_v), stage_part(block, stage, 1));
+  }
+
+  /// Where a block is in its tiles.
+  struct Ring {
+    int stage, free_stage;
+    int tile, tiles;
+  };
+
+  /// Waits for the next tile, and begins to copy a later one; the stage that it lies in.
+  template <class Block>
+  REGARD_DEVICE_FN int next_tile(const Block& block, const Problem& p, Ring* ring) {
+    block.template wait_groups<kStages - 2>();
+    block.sync();  // the tile is there, and no thread reads the last one
+    const int next = ring->tile + kStages - 1, stage = ring->stage;
+    if (next < ring->tiles) begin_tile(block, p, next, ring->free_stage);
+    block.commit_copies();
+    ring->free_stage = stage;
+    ring->stage = stage == kStages - 1 ? 0 : stage + 1;
+    ++ring->tile;
+    return stage;
+  }
+
+  /// Calls f(masked, tile, stage, is_full) for all tiles; `masked` is a Flag: some rows may not see
+  /// all of the tile. kHasFull: that of full ones is false.
+  template <bool kHasFull, class Block, class F>
+  REGARD_DEVICE_FN void for_each_tile(const Block& block, const Problem& p, F f) {
+    const Walk walk = of(block)[0];
+    const int tiles = block.uniform(walk.tiles);
+    const int full_begin = block.uniform(walk.full_begin);
+    const int full_end = block.uniform(walk.full_end);
+    REGARD_DEVICE_UNROLL
+    for (int n = 0; n < kStages - 1; ++n) {
+      if (n < tiles) begin_tile(block, p, n, n);
+      block.commit_copies();
+    }
+    // Loops of their own: in one, sums would change registers where its two bodies meet.
+    Ring ring{0, kStages - 1, 0, tiles};
+    const bool has_full = kHasFull && full_begin < full_end;
+    int masked_end = has_full ? full_begin : tiles;
+    for (;;) {
+      REGARD_DEVICE_NO_UNROLL
+      while (ring.tile < masked_end) {
+        const int tile = ring.tile, stage = next_tile(block, p, &ring);
+        f(Flag<true>(), tile, stage, tile >= full_begin && tile < full_end);
+      }
+      if (ring.tile == tiles) break;
+      if constexpr (kHasFull) {
+        REGARD_DEVICE_NO_UNROLL
+        while (ring.tile < full_end) {
+          const int tile = ring.tile, stage = next_tile(block, p, &ring);
+          f(Flag<false>(), tile, stage, true);
+        }
+      }
+      masked_end = tiles;
+    }
+    block.template wait_groups<0>();
+  }
+};
+
+}  // namespace regard::cuda_flash
