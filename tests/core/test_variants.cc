@@ -51,6 +51,11 @@ struct WithVariants {
     policy.only = {{custom("mock")}};
     return plan(context, case_params(words), policy);
   }
+  /// The variant that is planned, or why none is.
+  std::string variant_of(const std::string& words = "sq8 d8 f32") {
+    const Expected<Plan> made = planned(words);
+    return made.ok() ? made->kernel().variant : made.status().message();
+  }
   Context context;
 };
 
@@ -74,9 +79,9 @@ TEST(Variants, ATableNamesOne) {
 TEST(Variants, TheFirstThatTheBackendHasCounts) {
   WithVariants fixture;
   fixture.tune(
-      "variant : flash/small\nvariant : custom:mock/another\nvariant : custom:mock/small\n");
-  EXPECT_EQ(fixture.planned()->kernel().variant, "small");
-  EXPECT_EQ(fixture.planned("sq65 d8 f32")->kernel().variant, "");  // the mock has none there
+      "variant : flash/large\nvariant : custom:mock/another\nvariant : custom:mock/small\n");
+  EXPECT_EQ(fixture.variant_of(), "small");
+  EXPECT_EQ(fixture.variant_of("sq65 d8 f32"), "");  // the mock has none there
 }
 
 TEST(Variants, OnesThatNeedMoreMemoryOrFailAreErrors) {
