@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "regard/env.h"
@@ -80,9 +81,12 @@ struct KernelPlan {
   std::int64_t tile_kv = 0;
   std::int64_t workspace_bytes = 0;   // exact, a multiple of 64
   std::shared_ptr<const void> state;  // the backend's own
+  std::string variant;                // of Backend::variants(); "" is the backend's default
+  std::string variant_source;         // what names it: "tuning table FILE"; "" for the default
 };
 
-/// "efficient_avx2_f32 (avx2), workers 2, tile_q 96, tile_kv 64, workspace 207.1 KiB"
+/// "efficient_avx2_f32 (avx2), workers 2, tile_q 96, tile_kv 64, workspace 207.1 KiB", then ",
+/// variant row_blocks_2 of tuning table FILE" where it is not the default
 REGARD_EXPORT std::string to_string(const KernelPlan& kernel);
 
 /// A backend states what it supports, makes plans from keys and executes them. It reads no
@@ -105,6 +109,15 @@ class REGARD_EXPORT Backend {
   /// kUnavailable where the library lacks memory or a handle now; the Context selects again for
   /// this call alone.
   virtual Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const = 0;
+
+  /// Names of other ways to run the forward of this key, of letters, digits and '_', which `regard
+  /// tune` measures beside plan()'s. Each computes the same bits as plan()'s in at most as much
+  /// workspace, so that a tuning table may choose one whatever a policy requires. The default is
+  /// none.
+  virtual std::vector<std::string> variants(const AttentionKey& key, const Env& env) const;
+  /// plan() of one of variants(). The default refuses every name.
+  virtual Expected<KernelPlan> plan_variant(const AttentionKey& key, const Env& env,
+                                            std::string_view variant) const;
 
   /// Builds what execute needs for these buffers and a key does not contain, such as their strides.
   /// May allocate; reads no element. attention() calls it before execute. Errors are those of

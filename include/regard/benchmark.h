@@ -15,7 +15,8 @@ namespace regard {
 
 /// One backend (or another implementation that it is compared with) in one direction.
 struct BenchmarkRow {
-  std::string name;  // "flash", "torch", ...
+  std::string name;     // "flash", "torch", ...
+  std::string variant;  // of Backend::variants(); "" is the default
   bool backward = false;
   std::string reason;                 // why it was not measured; empty where it was
   std::string kernel;                 // of the plan; "" where it is unknown
@@ -45,6 +46,7 @@ struct Benchmark {
 struct BenchmarkOptions {
   double seconds = 1.0;            // measure for at least this long and at least three rounds
   std::int32_t rounds = 0;         // this many rounds instead; 0: by `seconds`
+  bool variants = false;           // rows of the backends' variants, too, behind their defaults
   Interrupt::Poll poll = nullptr;  // returning true ends measuring early, also within a call
   void* poll_state = nullptr;
 };

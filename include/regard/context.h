@@ -73,16 +73,28 @@ struct TuningTable {
     friend bool operator==(const Rule&, const Rule&) = default;
   };
   std::vector<Rule> rules;  // the first that holds decides
-  CostModel costs;          // empty: default_costs(); of CPUs
+  /// A variant of a backend (Backend::variants) for the problems of a condition. It counts where
+  /// the backend has that variant for the problem.
+  struct VariantRule {
+    std::string condition;
+    BackendRef backend;
+    std::string variant;
+    friend bool operator==(const VariantRule&, const VariantRule&) = default;
+  };
+  std::vector<VariantRule> variants;  // the first that holds for the chosen backend counts
+  CostModel costs;                    // empty: default_costs(); of CPUs
   /// What `regard tune` measured, of which rules and costs were made. Decides nothing.
   struct Time {
     CostObservation observation;  // the median
     double first_quartile = 0.0;  // seconds
     double third_quartile = 0.0;
+    std::string variant{};  // "" is the backend's default
     friend bool operator==(const Time&, const Time&) = default;
   };
   std::vector<Time> times;
-  bool empty() const noexcept { return rules.empty() && costs.empty() && times.empty(); }
+  bool empty() const noexcept {
+    return rules.empty() && variants.empty() && costs.empty() && times.empty();
+  }
   friend bool operator==(const TuningTable&, const TuningTable&) = default;
 };
 

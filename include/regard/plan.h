@@ -3,8 +3,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "regard/export.h"
+#include "regard/status.h"
 
 namespace regard {
 
@@ -42,6 +45,11 @@ class REGARD_EXPORT Plan {
   const Policy& policy() const noexcept;  // merged from all sources
   /// The decision with every reason, computed again from the plan's own inputs.
   Selection selection() const;
+  /// Other ways to run this forward, with the same bits (Backend::variants).
+  std::vector<std::string> variants() const;
+  /// This plan with one of them, or with "" for the backend's default, in place of what the tuning
+  /// table names. An error where the backend has no such variant for the plan.
+  Expected<Plan> with_variant(std::string_view variant) const;
   std::string to_string() const;
 
  private:

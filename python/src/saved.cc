@@ -67,6 +67,7 @@ nb::dict plan_fields(const KernelPlan& kernel) {
   fields["tile_q"] = kernel.tile_q;
   fields["tile_kv"] = kernel.tile_kv;
   fields["workspace_bytes"] = kernel.workspace_bytes;
+  fields["variant"] = kernel.variant.empty() ? "default" : kernel.variant.c_str();
   return fields;
 }
 

@@ -23,6 +23,8 @@ namespace regard::cpu {
 /// How a call is cut into tasks.
 struct TiledBackend::Shape {
   const TiledKernel* kernel = nullptr;
+  const TiledVariant* variant = nullptr;
+  std::int64_t rows = 0;            // of the longest sequence's head
   bool is_decode = false;           // every sequence has decode rows alone
   bool is_decode_kernel = false;    // so few that lanes lie along head_dim
   std::int64_t few_row_blocks = 1;  // of one head's rows, as many of them as count as few
@@ -37,14 +39,14 @@ struct TiledBackend::Shape {
   std::int64_t split_row_blocks = 0;
 
   /// Rows of a task that is not of decode rows.
-  void set_block(std::int64_t rows) noexcept {
-    block_rows = rows;
-    row_blocks = ceil_div(rows, kernel->width);
+  void set_block(std::int64_t most_rows) noexcept {
+    block_rows = most_rows;
+    row_blocks = ceil_div(std::min(most_rows, rows), kernel->width);
   }
   /// Workers share the splits of a task where tasks are too few to balance.
   bool shares_splits(std::int32_t workers) const noexcept {
-    return (is_decode ? splits > 1 : split_row_blocks > 0) && workers > 1 &&
-           tasks < 4 * std::int64_t{workers};
+    return (is_decode ? splits > 1 && variant->shares_splits : split_row_blocks > 0) &&
+           workers > 1 && tasks < 4 * std::int64_t{workers};
   }
   /// Of decode rows; of more rows, whatever lengths and blocks there are within the extents.
   std::int64_t shared_bytes(const TiledArgs& args) const noexcept {
@@ -60,6 +62,7 @@ struct Unit {
   Isa isa;
   const TiledKernel* f32;   // all other inputs, converted
   const TiledKernel* bf16;  // q, k and v all bf16
+  bool has_pairs = false;   // the latter's queries and copies are pairs of bf16
 };
 
 /// Each after those that it includes; the first serves every machine.
@@ -69,14 +72,14 @@ constexpr Unit kUnits[] = {
     {Isa::kAvx2, &kAvx2Forward, &kAvx2Forward},
     {Isa::kAvx512, &kAvx512Forward, &kAvx512Forward},
 #if !defined(REGARD_NO_AVX512_BF16)
-    {Isa::kAvx512Bf16, &kAvx512Bf16FloatForward, &kAvx512Bf16Forward},
+    {Isa::kAvx512Bf16, &kAvx512Bf16FloatForward, &kAvx512Bf16Forward, true},
 #endif
 #if defined(REGARD_HAS_AMX)
     {Isa::kAmxBf16, &kAvx512Bf16FloatForward, &kAmxBf16Forward},
 #endif
 #elif defined(__aarch64__)
     {Isa::kNeon, &kNeonForward, &kNeonForward},
-    {Isa::kNeonBf16, &kNeonForward, &kNeonBf16Forward},
+    {Isa::kNeonBf16, &kNeonForward, &kNeonBf16Forward, true},
 #endif
 };
 
@@ -89,11 +92,31 @@ const Unit& unit_of(Isa isa) noexcept {
   return *best;
 }
 
+bool is_of_pairs(const TiledKernel& kernel) noexcept {
+  return std::ranges::any_of(
+      kUnits, [&](const Unit& unit) { return unit.has_pairs && unit.bf16 == &kernel; });
+}
+
 const TiledKernel& kernel_of(const AttentionParams& params, Isa isa) noexcept {
   // Queries that are descaled as they are packed are not bf16.
   const bool is_bf16 = params.dtype_q == Dtype::kBf16 && params.dtype_k == Dtype::kBf16 &&
                        params.dtype_v == Dtype::kBf16 && !params.features.has(Feature::kDescales);
   return is_bf16 ? *unit_of(isa).bf16 : *unit_of(isa).f32;
+}
+
+constexpr TiledVariant kDefaultVariant{};
+
+/// docs/dev/decisions/cpu.md has what was measured of these and of others.
+constexpr TiledVariant kVariants[] = {
+    {.name = "row_blocks_2", .max_row_blocks = 2},
+    {.name = "one_head", .one_head = true},
+    {.name = "whole_splits", .shares_splits = false},
+};
+
+/// What a plan of plan_variant() holds.
+const TiledVariant& variant_of(const KernelPlan& plan) noexcept {
+  const auto* const variant = static_cast<const TiledVariant*>(plan.state.get());
+  return variant != nullptr ? *variant : kDefaultVariant;
 }
 
 /// Heads of K and V that one task of decode rows reads together: those that are neighbours in
@@ -138,11 +161,14 @@ TiledBackend::TiledBackend(BackendInfo info, const TiledTraits& traits)
     : info_(std::move(info)), traits_(traits) {}
 
 TiledBackend::Shape TiledBackend::shape_of(const AttentionParams& params, Isa isa,
-                                           std::int32_t workers) const noexcept {
+                                           std::int32_t workers,
+                                           const TiledVariant& variant) const noexcept {
   Shape shape;
   shape.kernel = &kernel_of(params, isa);
+  shape.variant = &variant;
   const std::int64_t width = shape.kernel->width;
   const std::int64_t rows = rows_per_head(params);
+  shape.rows = rows;
   shape.is_decode = rows <= kSplitRows;
   shape.is_decode_kernel = rows <= shape.kernel->max_decode_rows;
   shape.few_row_blocks = std::max<std::int64_t>(ceil_div(std::min(rows, kSplitRows), width), 1);
@@ -163,7 +189,9 @@ TiledBackend::Shape TiledBackend::shape_of(const AttentionParams& params, Isa is
     }
     return shape;
   }
-  if (shape.is_decode_kernel) shape.heads_per_task = choose_heads(params, shape.splits, workers);
+  if (shape.is_decode_kernel && !variant.one_head) {
+    shape.heads_per_task = choose_heads(params, shape.splits, workers);
+  }
   shape.row_blocks = shape.few_row_blocks * shape.heads_per_task;
   const std::int64_t groups = ceil_div(params.num_heads_kv, shape.heads_per_task);
   shape.tasks = rows == 0 ? 0 : saturating_mul(params.batch, groups);
@@ -181,8 +209,8 @@ std::int64_t TiledBackend::tile_kv(const AttentionParams& params,
 
 /// As many row blocks as leave an eighth of the L2 when the copies of a tile are in it; changes no
 /// bits.
-std::int64_t TiledBackend::max_row_blocks(const AttentionParams& params,
-                                          const Env& env) const noexcept {
+std::int64_t TiledBackend::max_row_blocks(const AttentionParams& params, const Env& env,
+                                          const TiledVariant& variant) const noexcept {
   constexpr std::int64_t kUsualL2 = 1 << 20;
   const std::int64_t room = (env.l2_bytes > 0 ? env.l2_bytes : kUsualL2) / 8 * 7;
   const auto row_bytes = [](std::int64_t head_dims) {
@@ -196,19 +224,58 @@ std::int64_t TiledBackend::max_row_blocks(const AttentionParams& params,
   std::int64_t row_blocks = traits_.max_row_blocks;
   while (row_blocks > 1 && saturating_add(saturating_mul(row_blocks, row_block), tiles) > room)
     row_blocks /= 2;
-  return row_blocks;
+  return variant.max_row_blocks > 0 ? std::min(variant.max_row_blocks, row_blocks) : row_blocks;
 }
 
 /// One vector of rows, or one split of its keys, is the finest that execute divides a call into.
 std::int32_t TiledBackend::workers(const AttentionKey& key, const Env& env) const noexcept {
   const AttentionParams& params = key.params();
-  const Shape shape = shape_of(params, env.isa, 1);
+  const Shape shape = shape_of(params, env.isa, 1, kDefaultVariant);
   if (!shape.is_decode) {
     const std::int64_t tasks = count_tasks(params, shape.kernel->lanes);
     return plan_workers(env, params, saturating_mul(tasks, shape.splits));
   }
   const std::int64_t heads = saturating_mul(params.batch, params.num_heads_kv);
   return plan_workers(env, params, saturating_mul(heads, shape.splits));
+}
+
+/// Rows of the copies of a tile of K and of V, and the bytes of a row.
+struct TiledBackend::TileCopies {
+  std::int64_t keys = 0, key_bytes = 0;
+  std::int64_t values = 0, value_bytes = 0;
+};
+
+/// What a call with these extents copies, at most.
+TiledBackend::TileCopies TiledBackend::tile_copies(const AttentionParams& params,
+                                                   const Shape& shape,
+                                                   const TiledArgs& args) const noexcept {
+  // Few rows read all types where they are but 8-bit floats, which some units convert, and rows of
+  // u4 that end within a group, unless a tile lies in several pages, or blocks of a row have
+  // scales.
+  const auto is_converted = [&](Dtype dtype) {
+    if (!shape.is_decode_kernel) return dtype != Dtype::kF32;
+    const bool has_blocks = scale_layout_of(params.features) != ScaleLayout::kRows;
+    return is_f8(dtype) || dtype == Dtype::kU4 || (has_blocks && is_quantised(dtype));
+  };
+  const bool is_paged = params.features.has(Feature::kPaged);
+  const bool copies_pairs = is_of_pairs(*shape.kernel) && !shape.is_decode_kernel;
+  // Rows of one head are then neighbours, of which the stride is known; that of a single row is
+  // not, which may be copied whatever the layout.
+  const auto is_dense = [](Layout layout) { return layout == Layout::kBhsd; };
+  bool keys = is_paged || is_converted(params.dtype_k) || is_converted(params.dtype_v);
+  bool values = keys;
+  if (copies_pairs) {
+    keys = is_paged || params.head_dim_qk % 2 != 0 || !is_dense(params.layout_k);
+  } else if (!values && !shape.is_decode_kernel && args.copies_values) {
+    constexpr std::int64_t kProductRows = 8, kSharesSets = 4096;  // FloatTiles::need_values()
+    values = params.head_dim_v % kProductRows != 0 || !is_dense(params.layout_v) ||
+             params.head_dim_v * std::int64_t{sizeof(float)} % kSharesSets == 0;
+  }
+  const std::int64_t rows = shape.is_decode_kernel ? args.decode_tile_kv : args.tile_kv;
+  const std::int64_t bytes = copies_pairs ? 2 : sizeof(float);
+  const std::int64_t single = shape.is_decode_kernel ? 0 : 1;
+  return {keys ? rows : single, saturating_mul(padded_head_dim(params.head_dim_qk), bytes),
+          values ? rows : single, saturating_mul(padded_head_dim(params.head_dim_v), bytes)};
 }
 
 /// Fills args but for the problem; returns a worker's bytes, saturating.
@@ -218,19 +285,22 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   const TiledKernel& k = *shape.kernel;
   // Bytes of a row block's rows of q or out, in either form; a few rows of a larger call take
   // theirs.
-  const auto row_block_rows = [&](std::int64_t head_dim, std::int64_t dot) {
-    const std::int64_t lanes = saturating_mul(k.width, padded_head_dim(head_dim));
-    return shape.is_decode_kernel ? dot : std::max(dot, lanes);
+  const auto row_block_rows = [&](std::int64_t head_dim, std::int64_t dot, std::int64_t bytes) {
+    const std::int64_t lanes = saturating_mul(k.width * bytes, padded_head_dim(head_dim));
+    return shape.is_decode_kernel ? dot * kBytes : std::max(dot * kBytes, lanes);
   };
-  const std::int64_t dot_rows = max_decode_rows(k.width);
   const std::int64_t row_blocks = std::max(shape.row_blocks, shape.few_row_blocks);
-  const std::int64_t divided = shape.is_decode       ? shape.row_blocks
-                               : shape.splits_blocks ? row_blocks
-                                                     : shape.few_row_blocks;
-  const std::int64_t q = row_block_rows(params.head_dim_qk,
-                                        decode_query_size(dot_rows, params.head_dim_qk)),
+  // Row blocks of decode rows lie as far apart as the most rows need; one alone has its own.
+  const bool is_one = shape.is_decode_kernel && row_blocks == 1;
+  const std::int64_t most_rows = max_decode_rows(k.width);
+  const std::int64_t dot_rows = is_one ? shape.rows : most_rows;
+  const bool has_words = params.dtype_k == Dtype::kI8 || params.dtype_k == Dtype::kU4;
+  const std::int64_t dot_q = is_one && !has_words
+                                 ? dot_rows * dot_row_size(params.head_dim_qk)
+                                 : decode_query_size(most_rows, params.head_dim_qk);
+  const std::int64_t q = row_block_rows(params.head_dim_qk, dot_q, is_of_pairs(k) ? 2 : kBytes),
                      out = row_block_rows(params.head_dim_v,
-                                          dot_rows * dot_row_size(params.head_dim_v));
+                                          dot_rows * dot_row_size(params.head_dim_v), kBytes);
   args->grid = make_grid(params, shape.is_decode ? shape.row_blocks * k.width : shape.block_rows);
   args->heads_per_task = shape.heads_per_task;
   args->splits_per_task = shape.splits;
@@ -238,48 +308,50 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   args->decode_tile_kv =
       decode_tile_kv(std::max(size_of(params.dtype_k), size_of(params.dtype_v)), args->tile_kv);
   args->copies_values = traits_.copies;
-  // Few rows read all types where they are but 8-bit floats, which some units convert, and rows of
-  // u4 that end within a group, unless a tile lies in several pages, or blocks of a row have
-  // scales.
-  const auto is_converted = [&](Dtype dtype) {
-    if (!shape.is_decode_kernel) return dtype != Dtype::kF32;
-    const bool has_blocks = scale_layout_of(params.features) != ScaleLayout::kRows;
-    return is_f8(dtype) || dtype == Dtype::kU4 || (has_blocks && is_quantised(dtype));
-  };
-  const bool converts = params.features.has(Feature::kPaged) || is_converted(params.dtype_k) ||
-                        is_converted(params.dtype_v);
-  const bool copies_values = converts || (!shape.is_decode_kernel && traits_.copies);
-  const std::int64_t copied = shape.is_decode_kernel ? args->decode_tile_kv : args->tile_kv;
-  const std::int64_t keys = converts ? copied : 0;
-  const std::int64_t values = copies_values ? copied : 0;
+  // A split of decode rows has no more keys than a block that is summed, up to 65,536 in all.
+  constexpr std::int64_t kKeysInSplits = 1 << 16;
+  const std::int64_t keys_of_one = shape.is_decode ? kKeysInSplits : kSumBlockKeys;
+  const std::int64_t summed = params.seqlen_kv > keys_of_one ? row_blocks : 0;
   ScratchLayout layout;
   args->at_row_blocks = layout.take(row_blocks, k.row_block_bytes);
-  args->at_q = layout.take(saturating_mul(row_blocks, q), kBytes);
-  args->at_out = layout.take(saturating_mul(row_blocks, out), kBytes);
-  args->at_block = layout.take(saturating_mul(row_blocks, out), kBytes);
-  args->at_totals = layout.take(row_blocks, k.state_bytes);
-  args->at_split = layout.take(saturating_mul(divided, out), kBytes);
+  args->at_q = layout.take(row_blocks, q);
+  // The out of a split beside the total. Sequences of few rows among those of a larger call have it
+  // behind theirs, where row blocks of more rows are.
+  const std::int64_t few = shape.few_row_blocks;
+  const bool in_splits = semantics::split_count(params.seqlen_kv) > 1;
+  const std::int64_t divided = !in_splits            ? 0
+                               : shape.is_decode     ? shape.row_blocks
+                               : shape.splits_blocks ? row_blocks
+                                                     : few;
+  const bool is_apart = shape.is_decode || shape.splits_blocks;
+  args->at_out = layout.take(is_apart ? row_blocks : std::max(row_blocks, few + divided), out);
+  args->at_split = is_apart ? layout.take(divided, out) : args->at_out + few * out;
   args->at_states = layout.take(2 * divided, k.state_bytes);
-  args->at_scores = layout.take(args->tile_kv * k.width, kBytes);
-  args->at_keys = layout.take(saturating_mul(keys, padded_head_dim(params.head_dim_qk)), kBytes);
-  args->at_values = layout.take(saturating_mul(values, padded_head_dim(params.head_dim_v)), kBytes);
+  args->at_block = layout.take(summed, out);
+  args->at_totals = layout.take(summed, k.state_bytes);
+  args->at_scores = layout.take(
+      (shape.is_decode_kernel ? args->decode_tile_kv : args->tile_kv) * k.width, kBytes);
+  const TileCopies copies = tile_copies(params, shape, *args);
+  args->at_keys = layout.take(copies.keys, copies.key_bytes);
+  args->at_values = layout.take(copies.values, copies.value_bytes);
   args->at_row = layout.take(args->tile_kv, kBytes);
   args->at_registers = layout.take(function_bytes(params, k.width, k.lanes, kBytes, false), 1);
   // Of decode rows the row blocks of a task, else one.
   const std::int64_t handed = shape.is_decode ? shape.row_blocks : 1;
   ScratchLayout split;
   split.take(handed, k.state_bytes);
-  split.take(saturating_mul(handed, out), kBytes);
+  split.take(handed, out);
   args->split_bytes = split.total();
   return layout.total();
 }
 
-std::int64_t TiledBackend::workspace_bytes(const AttentionKey& key, const Env& env) const {
+std::int64_t TiledBackend::workspace_of(const AttentionKey& key, const Env& env,
+                                        const TiledVariant& variant) const noexcept {
   const AttentionParams& params = key.params();
   const std::int32_t worker_count = workers(key, env);
   TiledArgs args;
-  Shape shape = shape_of(params, env.isa, worker_count);
-  if (!shape.is_decode) shape.set_block(max_row_blocks(params, env) * shape.kernel->width);
+  Shape shape = shape_of(params, env.isa, worker_count, variant);
+  if (!shape.is_decode) shape.set_block(max_row_blocks(params, env, variant) * shape.kernel->width);
   const std::int64_t workers_bytes = saturating_mul(lay_out(params, shape, &args), worker_count);
   const std::int64_t fixed =
       saturating_add(rotated_queries_bytes(params), packed_blocks_bytes(params));
@@ -288,24 +360,71 @@ std::int64_t TiledBackend::workspace_bytes(const AttentionKey& key, const Env& e
   return saturating_add(bytes, shape.shared_bytes(args));
 }
 
-Expected<KernelPlan> TiledBackend::plan(const AttentionKey& key, const Env& env) const {
+std::int64_t TiledBackend::workspace_bytes(const AttentionKey& key, const Env& env) const {
+  return workspace_of(key, env, kDefaultVariant);
+}
+
+KernelPlan TiledBackend::plan_of(const AttentionKey& key, const Env& env,
+                                 const TiledVariant& variant) const {
   const AttentionParams& params = key.params();
-  const Shape shape = shape_of(params, env.isa, 1);
+  const Shape shape = shape_of(params, env.isa, 1, variant);
   KernelPlan plan;
   plan.isa = unit_of(env.isa).isa;
   plan.kernel =
       std::string(traits_.name) + "_" + to_string(plan.isa) + "_" + to_string(params.dtype_q);
   if (shape.is_decode) plan.kernel += shape.is_decode_kernel ? "_decode" : "_short";
   plan.workers = workers(key, env);
-  plan.tile_q = max_row_blocks(params, env) * shape.kernel->width;
+  plan.tile_q = max_row_blocks(params, env, variant) * shape.kernel->width;
   plan.tile_kv = tile_kv(params, *shape.kernel);
-  plan.workspace_bytes = workspace_bytes(key, env);
+  plan.workspace_bytes = workspace_of(key, env, variant);
+  // Not owned: variants are constants.
+  if (&variant != &kDefaultVariant) {
+    plan.state = std::shared_ptr<const void>(std::shared_ptr<const void>(), &variant);
+  }
   return plan;
+}
+
+Expected<KernelPlan> TiledBackend::plan(const AttentionKey& key, const Env& env) const {
+  return plan_of(key, env, kDefaultVariant);
+}
+
+bool TiledBackend::differs(const TiledVariant& variant, const AttentionKey& key,
+                           const Env& env) const noexcept {
+  const AttentionParams& params = key.params();
+  const std::int32_t worker_count = workers(key, env);
+  const Shape usual = shape_of(params, env.isa, worker_count, kDefaultVariant);
+  if (usual.is_decode) {
+    return (variant.one_head && usual.heads_per_task > 1) ||
+           (!variant.shares_splits && usual.shares_splits(worker_count));
+  }
+  return variant.max_row_blocks > 0 &&
+         variant.max_row_blocks < max_row_blocks(params, env, kDefaultVariant) &&
+         usual.rows > variant.max_row_blocks * usual.kernel->width;
+}
+
+std::vector<std::string> TiledBackend::variants(const AttentionKey& key, const Env& env) const {
+  std::vector<std::string> names;
+  const std::int64_t bytes = workspace_bytes(key, env);
+  for (const TiledVariant& variant : kVariants) {
+    if (differs(variant, key, env) && workspace_of(key, env, variant) <= bytes) {
+      names.emplace_back(variant.name);
+    }
+  }
+  return names;
+}
+
+Expected<KernelPlan> TiledBackend::plan_variant(const AttentionKey& key, const Env& env,
+                                                std::string_view name) const {
+  for (const TiledVariant& variant : kVariants) {
+    if (variant.name == name && differs(variant, key, env)) return plan_of(key, env, variant);
+  }
+  return Backend::plan_variant(key, env, name);
 }
 
 Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& params,
                              const Buffers& buffers, const Launch& launch) const {
-  Shape shape = shape_of(params, plan.isa, plan.workers);
+  const TiledVariant& variant = variant_of(plan);
+  Shape shape = shape_of(params, plan.isa, plan.workers, variant);
   const TiledKernel& k = *shape.kernel;
   const std::int64_t max_row_blocks = plan.tile_q / k.width;
   const bool splits_blocks =

@@ -1,6 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "cpu/backward/args.h"
 #include "cpu/forward/tiled.h"
@@ -20,6 +23,14 @@ struct TiledTraits {
   std::int64_t (*tile_kv)(std::int64_t head_dim_qk, std::int64_t head_dim_v);
 };
 
+/// Another way to run the forward, with the same bits and no more workspace.
+struct TiledVariant {
+  const char* name = "";
+  std::int64_t max_row_blocks = 0;  // 0: the default, as many as the caches hold
+  bool one_head = false;            // a task of decode rows reads one head at a time
+  bool shares_splits = true;        // of decode rows among workers, where the backend does
+};
+
 /// Tiled forward with online softmax (tiled_forward.inl), and the backward of backward/args.h.
 class TiledBackend final : public Backend {
  public:
@@ -28,6 +39,9 @@ class TiledBackend final : public Backend {
   const BackendInfo& info() const override { return info_; }
   std::int64_t workspace_bytes(const AttentionKey& key, const Env& env) const override;
   Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override;
+  std::vector<std::string> variants(const AttentionKey& key, const Env& env) const override;
+  Expected<KernelPlan> plan_variant(const AttentionKey& key, const Env& env,
+                                    std::string_view variant) const override;
   Status execute(const KernelPlan& plan, const AttentionParams& params, const Buffers& buffers,
                  const Launch& launch) const override;
   std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env& env) const override;
@@ -40,13 +54,24 @@ class TiledBackend final : public Backend {
 
  private:
   struct Shape;
+  struct TileCopies;
   const BackwardKernel& backward_kernel(const AttentionParams& params, Isa isa) const noexcept;
-  Shape shape_of(const AttentionParams& params, Isa isa, std::int32_t workers) const noexcept;
+  Shape shape_of(const AttentionParams& params, Isa isa, std::int32_t workers,
+                 const TiledVariant& variant) const noexcept;
   std::int64_t tile_kv(const AttentionParams& params, const TiledKernel& kernel) const noexcept;
-  std::int64_t max_row_blocks(const AttentionParams& params, const Env& env) const noexcept;
+  std::int64_t max_row_blocks(const AttentionParams& params, const Env& env,
+                              const TiledVariant& variant) const noexcept;
   std::int32_t workers(const AttentionKey& key, const Env& env) const noexcept;
+  TileCopies tile_copies(const AttentionParams& params, const Shape& shape,
+                         const TiledArgs& args) const noexcept;
   std::int64_t lay_out(const AttentionParams& params, const Shape& shape,
                        TiledArgs* args) const noexcept;
+
+  std::int64_t workspace_of(const AttentionKey& key, const Env& env,
+                            const TiledVariant& variant) const noexcept;
+  KernelPlan plan_of(const AttentionKey& key, const Env& env, const TiledVariant& variant) const;
+  /// Whether the variant runs the key in another way than the default.
+  bool differs(const TiledVariant& variant, const AttentionKey& key, const Env& env) const noexcept;
 
   BackendInfo info_;
   TiledTraits traits_;

@@ -111,6 +111,27 @@ class Tune(CliTest):
         self.assertIn("2 of 2 problems, 0 of them from an earlier run\n", text)
         self.assertIn(f"export REGARD_TUNING={self.dir / 't.txt'}\n", text)
 
+    def test_variants_are_measured_and_a_table_names_one(self):
+        self.cases = self.put("long.txt", b"b1 hq1 sq300 d8 f32\n")
+        table = self.dir / "t.txt"
+        found = self.tune("-o", table)
+        self.assertEqual(found["measured"], 1)
+        self.assertIn("variants", found)
+        self.tune_until_kept()
+        [entry] = self.entries()
+        times = [line.split()[1] for line in entry.read_text().splitlines() if line.startswith("time ")]
+        self.assertIn("flash", times)
+        self.assertIn("flash/row_blocks_2", times)
+        lines = table.read_text().splitlines()
+        named = [line for line in lines if not line.startswith(("lines ", "variant "))]
+        table.write_text("\n".join([*named, "variant sq>=256 : flash/row_blocks_2", ""]))
+        explain = ["explain", "b1 hq1 sq300 d8 f32", "--threads", "1"]
+        plan = self.document(*explain, env={"REGARD_TUNING": str(table)})["plan"]
+        self.assertEqual((plan["variant"], plan["variant_source"]),
+                         ("row_blocks_2", f"tuning table {table}"))
+        plan = self.document(*explain, env={"REGARD_TUNING": "none"})["plan"]
+        self.assertEqual((plan["variant"], plan["variant_source"]), ("default", "default"))
+
     def test_cases_of_a_record(self):
         record = self.dir / "calls.record"
         self.cli("bench", "b1 hq2 hkv2 sq8 skv8 d8 f32", "--rounds", "2", env={"REGARD_RECORD": str(record)})

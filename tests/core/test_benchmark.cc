@@ -353,6 +353,7 @@ TEST(Benchmark, Json) {
         R"("seconds":0.001,"min_seconds":0.001,)", R"("third_quartile_seconds":0.0015,)",
         R"("gflops":100,"peak_share":0.5,"gbps":8,"memory_share":0.2)",
         R"("name":"cudnn","direction":"forward","reason":"needs a device","kernel":null)",
+        R"("workspace_bytes":3072,"variant":"default","operations":)",
         R"("runs":0,"seconds":null)"}) {
     EXPECT_NE(json.find(part), std::string::npos) << part << "\n" << json;
   }

@@ -295,6 +295,24 @@ TEST(Costs, TheDefaultsAreThoseOfTheMachineWithoutMeasuring) {
   EXPECT_LT(flash_seconds(fast), flash_seconds(described_env()));
 }
 
+// EFFICIENT takes a head at a time, FLASH shares the splits of its keys.
+TEST(Costs, ThreeHeadsTakeTwoThreadsAsLongAsFour) {
+  CostModel model;
+  model.rates = default_rates(Isa::kAvx512, 2);
+  for (const BackendId backend : {BackendId::kFlash, BackendId::kEfficient}) {
+    const CostTerms arithmetic_alone{0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.2};
+    model.entries.push_back({backend, CostKind::kDecode, CostTypes::kFloats, arithmetic_alone});
+  }
+  const auto seconds = [&](const BackendRef& backend, const char* words) {
+    return predict_time(model, backend, case_params(words), false).seconds;
+  };
+  const double three = seconds(kEfficient, "b1 hq3 sq1 skv8192 d64 f32");
+  const double four = seconds(kEfficient, "b1 hq4 sq1 skv8192 d64 f32");
+  EXPECT_NEAR(three, four, 1e-9 * four);
+  EXPECT_NEAR(seconds(kFlash, "b1 hq3 sq1 skv8192 d64 f32"), 0.75 * four, 1e-9 * four);
+  EXPECT_NEAR(seconds(kEfficient, "b1 hq1 sq1 skv8192 d64 f32"), 0.5 * four, 1e-9 * four);
+}
+
 /// A table of this machine in which FLASH has a large cost of each call and MATH a large one of
 /// each score.
 TuningTable crossing_table(const Env& env) {
@@ -400,6 +418,59 @@ TEST(Costs, ALimitOfMemoryStatesWhatItGaveUp) {
   EXPECT_NE(text.find(" of workspace and is predicted to take "), std::string::npos) << text;
   EXPECT_NE(to_string(selection).find("gave up  " + text + "\n"), std::string::npos);
   EXPECT_EQ(nlohmann::json::parse(to_json(selection))["given_up"], text);
+}
+
+/// A limit that FLASH alone exceeds.
+Policy below_flash(Context& context, const AttentionParams& params) {
+  Policy limited;
+  limited.max_workspace_bytes = explain(context, params).find(kFlash)->workspace_bytes - 64;
+  return limited;
+}
+
+TEST(Costs, TheFastestThatFitsTheMemoryRuns) {
+  Context context(described_env());
+  TuningTable table = crossing_table(context.env());  // in which EFFICIENT takes a second
+  context.set_tuning(table);
+  const AttentionParams params = case_params("b1 hq4 sq128 d64 f32");
+  const Policy limited = below_flash(context, params);
+  const Selection selection = explain(context, params, limited);
+  EXPECT_EQ(selection.chosen, kMath);
+  EXPECT_EQ(selection.decided_by, "predicted times within max_workspace_bytes");
+  EXPECT_EQ(selection.find(kEfficient)->status(), VerdictStatus::kUsable);
+  EXPECT_EQ(plan(context, params, limited)->backend(), kMath);
+  EXPECT_NE(given_up(selection).find("flash, which needs "), std::string::npos);
+
+  for (CostEntry& entry : table.costs.entries) {
+    if (entry.backend == BackendId::kEfficient) entry.terms.call = 1e-9;
+  }
+  context.set_tuning(table);
+  EXPECT_EQ(explain(context, params, limited).chosen, kEfficient);
+  EXPECT_EQ(explain(context, params, limited).decided_by, "built-in order");
+  EXPECT_EQ(plan(context, params, limited)->backend(), kEfficient);
+}
+
+// Nothing is given up, or something stands above predictions.
+TEST(Costs, PredictionsDecideNothingElse) {
+  Context context(described_env());
+  TuningTable table = crossing_table(context.env());
+  context.set_tuning(table);
+  const AttentionParams params = case_params("b1 hq4 sq128 d64 f32");
+  const Policy limited = below_flash(context, params);
+  EXPECT_EQ(explain(context, params, deny({kFlash})).chosen, kEfficient);
+  Policy denied = limited;
+  denied.deny = {kFlash};
+  EXPECT_EQ(explain(context, params, denied).chosen, kEfficient);
+  Policy preferred = limited;
+  preferred.prefer = {{kEfficient}};
+  EXPECT_EQ(explain(context, params, preferred).chosen, kEfficient);
+  Policy same_bits = limited;
+  same_bits.require = Determinism::kThreadCountInvariant;
+  EXPECT_EQ(explain(context, params, same_bits).chosen, kEfficient);
+  EXPECT_EQ(plan(context, params, same_bits)->backend(), kEfficient);
+  table.rules = {{"", {kFlash, kEfficient}}};
+  context.set_tuning(table);
+  EXPECT_EQ(explain(context, params, limited).chosen, kEfficient);
+  EXPECT_EQ(explain(context, params, limited).decided_by, "tuning table fixture");
 }
 
 TEST(Costs, AFileGivesTheTableBack) {

@@ -43,6 +43,40 @@ TEST_P(Invariance, ABatchIsItsSequences) {
   }
 }
 
+// A tuning table may choose a variant whatever a policy requires of bits.
+TEST_P(Invariance, EveryVariantHasTheBitsOfTheDefault) {
+  std::vector<std::string> cases(std::begin(kBatches), std::end(kBatches));
+  cases.insert(cases.end(), {"b1 hq2 hkv1 sq300 skv700 d64 f32 causal diag=br lse layout=bshd",
+                             "b1 hq2 sq500 skv700 d40 bf16 window=9,9 diag=br lse",
+                             "b1 hq1 sq450 skv450 d32 f32 mask bias lse poison seed=14",
+                             "b1 hq2 sq80 skv8300 d16 f32 lse seed=15",
+                             "b1 hq1 sq40 skv900 d24 f32 lse layout=bshd",
+                             "b2 hq16 hkv8 sq1 skv2100 d64 bf16 lse layout=bshd",
+                             "b1 hq4 hkv4 sq2 skv1700 d64 f32 layout=bshd lse dropout=0.3"});
+  int variants = 0;
+  for (const std::string& text : cases) {
+    Problem problem = problem_of(text);
+    const AttentionRequest& request = problem.request();
+    run(request);
+    const std::vector<unsigned char> expected = problem.output_bytes();
+    const Plan plan = test::plan_forced(*context_, request, GetParam());
+    for (const std::string& name : plan.variants()) {
+      const Expected<Plan> variant = plan.with_variant(name);
+      ASSERT_TRUE(variant.ok()) << text << ": " << variant.status().message();
+      EXPECT_EQ(variant->kernel().variant, name);
+      EXPECT_LE(variant->workspace_bytes(), plan.workspace_bytes()) << text << " " << name;
+      test::Scratch scratch(variant->workspace_bytes());
+      problem.reset_outputs();
+      ASSERT_TRUE(execute(*variant, request, scratch.launch).ok()) << text << " " << name;
+      EXPECT_TRUE(scratch.intact()) << text << " " << name;
+      EXPECT_EQ(problem.output_bytes(), expected) << text << " " << name;
+      ++variants;
+    }
+  }
+  const bool has_variants = GetParam().backend != test::kMathRef;
+  EXPECT_EQ(variants > 0, has_variants);
+}
+
 TEST_P(Invariance, ABatchBackwardsIsTheBatchBackwards) {
   const Problem problem = problem_of("b5 hq2 sq65 skv127 d32 f32 causal diag=br mask lse seed=8");
   const AttentionRequest& whole = problem.request();

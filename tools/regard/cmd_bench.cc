@@ -29,6 +29,7 @@ struct BenchFlags {
   FileOptions file;
   std::string seconds;
   std::string rounds;
+  bool variants = false;
 };
 
 bool poll_signals(void*) noexcept { return interrupted(); }
@@ -59,6 +60,7 @@ class BenchVerb {
     if (!policy) return policy.status();
     policy_ = *std::move(policy);
     options_.poll = poll_signals;
+    options_.variants = flags_.variants;
     if (!flags_.seconds.empty()) {
       const Expected<double> seconds = parse_seconds(flags_.seconds, "--seconds");
       if (!seconds) return seconds.status();
@@ -117,8 +119,13 @@ class BenchVerb {
 
   /// Seconds of the recorded calls, each by the median of its backend.
   void add_to_mix(const Benchmark& result) {
+    const BenchmarkRow* before = nullptr;
     for (const BenchmarkRow& row : result.rows) {
-      if (row.name != result.chosen || row.seconds.empty()) continue;
+      // The first of a backend and direction is its plan's own; other variants follow.
+      const bool is_other =
+          before != nullptr && before->name == row.name && before->backward == row.backward;
+      before = &row;
+      if (row.name != result.chosen || row.seconds.empty() || is_other) continue;
       mix_seconds_ += row.quantile(0.5) * static_cast<double>(calls_);
     }
     mix_calls_ += calls_;
@@ -153,6 +160,8 @@ Command add_bench(CLI::App& app) {
             {"X", "Seconds to measure each problem; at least three rounds", "1"});
   add_value(*verb, "--rounds", flags->rounds,
             {"N", "Rounds to measure instead; each backend runs in every round"});
+  add_flag(*verb, "--variants", flags->variants,
+           "Measure the variants of each backend's kernels, too");
   add_file_flags(*verb, flags->file);
   add_common_flags(*verb, flags->common);
   return {verb, [flags] {

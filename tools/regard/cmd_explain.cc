@@ -31,9 +31,14 @@ struct ExplainOptions {
 /// A kernel's rules, under `name` in both forms of the output.
 void show_kernel(Output& output, const char* name, const KernelPlan& kernel) {
   output.document()[name] = {
-      {"kernel", kernel.kernel},   {"isa", to_string(kernel.isa)},
-      {"workers", kernel.workers}, {"tile_q", kernel.tile_q},
-      {"tile_kv", kernel.tile_kv}, {"workspace_bytes", kernel.workspace_bytes}};
+      {"kernel", kernel.kernel},
+      {"isa", to_string(kernel.isa)},
+      {"workers", kernel.workers},
+      {"tile_q", kernel.tile_q},
+      {"tile_kv", kernel.tile_kv},
+      {"workspace_bytes", kernel.workspace_bytes},
+      {"variant", kernel.variant.empty() ? "default" : kernel.variant},
+      {"variant_source", kernel.variant.empty() ? "default" : kernel.variant_source}};
   output.print(fmt::format("{:<8} {}\n", name, to_string(kernel)));
 }
 

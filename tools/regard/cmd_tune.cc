@@ -104,11 +104,13 @@ class TuneVerb {
     }
     output_.document()["table"] = printable(path);
     output_.document()["rules"] = table.rules.size();
+    output_.document()["variants"] = table.variants.size();
     output_.print(fmt::format(
         "{} of {} problems, {} of them from an earlier run{}\n", done, counts.problems,
         counts.reused, counts.out_of_time ? "; the time is over: run it again to go on" : ""));
-    output_.print(
-        fmt::format("{} are faster on another backend than the default\n", table.rules.size()));
+    output_.print(fmt::format(
+        "{} are faster on another backend than the default, {} by another variant of a kernel\n",
+        table.rules.size(), table.variants.size()));
     output_.print(fmt::format("wrote {}{}\n", files::quote(path),
                               flags_.path.empty()
                                   ? ", which programs on this machine use from now on"

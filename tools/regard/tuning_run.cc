@@ -26,8 +26,8 @@ namespace regard::cli {
 namespace {
 
 constexpr double kSteady = 1.1;  // of the reference: beyond it the machine's speed has changed
-constexpr double kWorthwhile =
-    0.95;  // a rule's backend takes at most so much of the default's time
+// Of the default's time that a rule's backend or variant takes at most.
+constexpr double kWorthwhile = 0.95;
 
 /// Of one type. Each kind that the cost model distinguishes has kMinObservations problems and more
 /// also with --quick.
@@ -59,32 +59,75 @@ void add_type(const std::string& type, bool quick, std::vector<std::string>* gri
   }
 }
 
-/// Of a problem: seconds of each backend in all directions.
+/// Seconds in all directions.
 struct Total {
   double seconds = 0.0, first_quartile = 0.0, third_quartile = 0.0;
-};
-std::map<BackendId, Total> totals_of(const std::vector<TuningTable::Time>& times) {
-  std::map<BackendId, Total> totals;
-  for (const TuningTable::Time& time : times) {
-    Total& total = totals[time.observation.backend];
-    total.seconds += time.observation.seconds;
-    total.first_quartile += time.first_quartile;
-    total.third_quartile += time.third_quartile;
+  void add(const TuningTable::Time& time) {
+    seconds += time.observation.seconds;
+    first_quartile += time.first_quartile;
+    third_quartile += time.third_quartile;
   }
-  return totals;
-}
+};
 
-/// The backend that is faster than the default by more than the spread of both; kError: none.
-BackendId faster_than(const std::map<BackendId, Total>& totals, BackendId chosen) {
-  const auto ours = totals.find(chosen);
-  if (ours == totals.end()) return BackendId::kError;
-  auto best = ours;
+/// The name that is faster than `ours` by more than the spread of both; `ours`: none.
+template <class Name>
+Name faster_than(const std::map<Name, Total>& totals, const Name& ours) {
+  const auto usual = totals.find(ours);
+  if (usual == totals.end()) return ours;
+  auto best = usual;
   for (auto total = totals.begin(); total != totals.end(); ++total) {
     if (total->second.seconds < best->second.seconds) best = total;
   }
-  const bool is_faster = best->second.seconds < kWorthwhile * ours->second.seconds &&
-                         best->second.third_quartile < ours->second.first_quartile;
-  return is_faster ? best->first : BackendId::kError;
+  const bool is_faster = best->second.seconds < kWorthwhile * usual->second.seconds &&
+                         best->second.third_quartile < usual->second.first_quartile;
+  return is_faster ? best->first : ours;
+}
+
+/// What is faster than the default in a problem's times.
+struct Winners {
+  std::map<BackendId, std::string> variants;  // of each backend; "" is the default
+  BackendId backend = BackendId::kError;      // with its variant; kError where it is `chosen`
+  friend bool operator==(const Winners&, const Winners&) = default;
+  bool any() const {
+    return backend != BackendId::kError ||
+           std::ranges::any_of(variants, [](const auto& each) { return !each.second.empty(); });
+  }
+};
+
+Winners winners_of(const std::vector<TuningTable::Time>& times, BackendId chosen) {
+  std::map<BackendId, std::map<std::string, Total>> forwards;
+  for (const TuningTable::Time& time : times) {
+    if (!time.observation.backward) forwards[time.observation.backend][time.variant].add(time);
+  }
+  Winners winners;
+  for (const auto& [backend, variants] : forwards) {
+    winners.variants[backend] = faster_than(variants, std::string());
+  }
+  std::map<BackendId, Total> totals;
+  for (const TuningTable::Time& time : times) {
+    const BackendId backend = time.observation.backend;
+    const auto counted = time.observation.backward ? std::string() : winners.variants[backend];
+    if (time.variant == counted) totals[backend].add(time);
+  }
+  const BackendId best = faster_than(totals, chosen);
+  if (best != chosen) winners.backend = best;
+  return winners;
+}
+
+/// The second measurement without what wins in it alone.
+std::vector<TuningTable::Time> confirmed(const std::vector<TuningTable::Time>& first,
+                                         std::vector<TuningTable::Time> second, BackendId chosen) {
+  Winners before = winners_of(first, chosen);
+  for (;;) {
+    Winners now = winners_of(second, chosen);
+    const auto wins_alone = [&](const TuningTable::Time& time) {
+      const BackendId backend = time.observation.backend;
+      const bool as_variant = !time.variant.empty() && time.variant == now.variants[backend] &&
+                              time.variant != before.variants[backend];
+      return as_variant || (backend == now.backend && backend != before.backend);
+    };
+    if (std::erase_if(second, wins_alone) == 0) return second;
+  }
 }
 
 std::vector<TuningTable::Time> times_of(const Benchmark& result, const AttentionParams& params) {
@@ -94,7 +137,8 @@ std::vector<TuningTable::Time> times_of(const Benchmark& result, const Attention
     if (row.seconds.empty() || !backend || backend->id == BackendId::kCustom) continue;
     times.push_back({{backend->id, params, row.backward, row.quantile(0.5)},
                      row.quantile(0.25),
-                     row.quantile(0.75)});
+                     row.quantile(0.75),
+                     row.variant});
   }
   return times;
 }
@@ -242,6 +286,7 @@ Status TuningRun::measure_one(const std::string& words, std::vector<TuningTable:
   }
   BenchmarkOptions options;
   options.rounds = rounds_;
+  options.variants = true;
   options.poll = [](void*) noexcept { return interrupted(); };
   constexpr int kTries = 3;
   bool is_steady = false;
@@ -254,11 +299,10 @@ Status TuningRun::measure_one(const std::string& words, std::vector<TuningTable:
     *times = times_of(*result, source->params);
     // The default must lose twice.
     const BackendId chosen = parse_backend(result->chosen)->id;
-    if (faster_than(totals_of(*times), chosen) != BackendId::kError && !interrupted()) {
+    if (winners_of(*times, chosen).any() && !interrupted()) {
       const Expected<Benchmark> again = benchmark(context_, problem.request(), {}, options);
       if (again && !again->interrupted) {
-        const auto confirmed = times_of(*again, source->params);
-        if (faster_than(totals_of(confirmed), chosen) == BackendId::kError) *times = confirmed;
+        *times = confirmed(*times, times_of(*again, source->params), chosen);
       }
     }
     const double ratio = reference_seconds() / reference_;
@@ -274,12 +318,18 @@ Status TuningRun::measure_one(const std::string& words, std::vector<TuningTable:
   return is_steady && !times->empty() ? store_.keep(words, *times) : Status();
 }
 
-void TuningRun::add_rule(const std::vector<TuningTable::Time>& times, TuningTable* table) const {
+void TuningRun::add_rules(const std::vector<TuningTable::Time>& times, TuningTable* table) const {
   const AttentionParams& params = times.front().observation.params;
   const BackendRef chosen = explain(context_, params).chosen;
-  const BackendId best = faster_than(totals_of(times), chosen.id);
-  if (best == BackendId::kError) return;
-  table->rules.push_back({condition_near(params), {BackendRef(best), chosen}});
+  const Winners winners = winners_of(times, chosen.id);
+  if (winners.backend != BackendId::kError) {
+    table->rules.push_back({condition_near(params), {BackendRef(winners.backend), chosen}});
+  }
+  for (const auto& [backend, variant] : winners.variants) {
+    if (!variant.empty()) {
+      table->variants.push_back({condition_near(params), BackendRef(backend), variant});
+    }
+  }
 }
 
 TuningTable TuningRun::table() const {
@@ -287,8 +337,10 @@ TuningTable TuningRun::table() const {
   TuningTable table = table_of(env);
   std::vector<CostObservation> observations;
   for (const std::vector<TuningTable::Time>& times : times_) {
-    for (const TuningTable::Time& time : times) observations.push_back(time.observation);
-    add_rule(times, &table);
+    for (const TuningTable::Time& time : times) {
+      if (time.variant.empty()) observations.push_back(time.observation);
+    }
+    add_rules(times, &table);
   }
   CostModel start = default_costs(env);
   start.rates = machine_rates(env.isa, env.concurrency);

@@ -38,13 +38,13 @@ class TuningRun {
                  const std::function<void(int done, double seconds_left)>& report);
   const TuningCounts& counts() const noexcept { return counts_; }
 
-  /// Costs fitted to all times, and a rule for each problem that another backend than the default
-  /// computes faster.
+  /// Costs fitted to all times of default variants, and rules for each problem that another backend
+  /// or variant than the default computes faster.
   TuningTable table() const;
 
  private:
   Status measure_one(const std::string& words, std::vector<TuningTable::Time>* times);
-  void add_rule(const std::vector<TuningTable::Time>& times, TuningTable* table) const;
+  void add_rules(const std::vector<TuningTable::Time>& times, TuningTable* table) const;
 
   Context& context_;
   TuningStore store_;

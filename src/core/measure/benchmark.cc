@@ -30,6 +30,7 @@ Policy narrowed_to(const Policy& policy, const BackendRef& backend) {
 }
 
 void set_plan(BenchmarkRow* row, const KernelPlan& kernel) {
+  row->variant = kernel.variant;
   row->kernel = kernel.kernel;
   row->workers = kernel.workers;
   row->workspace_bytes = kernel.workspace_bytes;
@@ -41,8 +42,27 @@ struct Planned {
   std::vector<Plan> plans;
 };
 
+/// The other variants of a row's plan, each a row of its own.
+void add_variants(const BenchmarkRow& row, const Plan& plan, Planned* planned) {
+  std::vector<std::string> names = plan.variants();
+  if (!row.variant.empty()) names.emplace_back();
+  for (const std::string& name : names) {
+    if (name == row.variant) continue;
+    const Expected<Plan> made = plan.with_variant(name);
+    BenchmarkRow other = row;
+    other.variant = name;
+    if (made) {
+      set_plan(&other, made->kernel());
+    } else {
+      other.reason = made.status().message();
+    }
+    planned->result.rows.push_back(std::move(other));
+    planned->plans.push_back(made ? *made : Plan());
+  }
+}
+
 void add_rows(Context& context, const Policy& policy, const Selection& selection, bool backward,
-              const Work& work, Planned* planned) {
+              const Work& work, bool variants, Planned* planned) {
   for (const Verdict& verdict : selection.candidates) {
     BenchmarkRow row;
     row.name = to_string(verdict.backend);
@@ -60,13 +80,14 @@ void add_rows(Context& context, const Policy& policy, const Selection& selection
         row.reason = made.status().message();
       }
     }
-    planned->result.rows.push_back(std::move(row));
-    planned->plans.push_back(std::move(plan_of_row));
+    planned->result.rows.push_back(row);
+    planned->plans.push_back(plan_of_row);
+    if (variants && !backward && row.reason.empty()) add_variants(row, plan_of_row, planned);
   }
 }
 
 Expected<Planned> plan_rows(Context& context, const AttentionGradRequest& request,
-                            const Policy& policy) {
+                            const Policy& policy, bool variants) {
   const Expected<AttentionParams> params = describe(request);
   if (!params) return params.status();
   if (params->device.type != DeviceType::kCpu) {
@@ -79,9 +100,10 @@ Expected<Planned> plan_rows(Context& context, const AttentionGradRequest& reques
   planned.result.chosen = to_string(selection.chosen);
   planned.result.decided_by = selection.decided_by;
   planned.result.notes = selection.warnings;
-  add_rows(context, policy, selection, false, forward_work(*params, request), &planned);
+  add_rows(context, policy, selection, false, forward_work(*params, request), variants, &planned);
   if (params->features.has(Feature::kNeedsGrad)) {
-    add_rows(context, policy, selection, true, backward_work(*params, request, request), &planned);
+    add_rows(context, policy, selection, true, backward_work(*params, request, request), false,
+             &planned);
   }
   const Env env = context.env();
   planned.result.machine = machine_rates(env.isa, env.concurrency);
@@ -168,7 +190,7 @@ double BenchmarkRow::quantile(double share) const {
 
 Expected<Benchmark> plan_benchmark(Context& context, const AttentionGradRequest& request,
                                    const Policy& policy) try {
-  Expected<Planned> planned = plan_rows(context, request, policy);
+  Expected<Planned> planned = plan_rows(context, request, policy, /*variants=*/false);
   if (!planned) return planned.status();
   return std::move(planned->result);
 } catch (...) {
@@ -177,7 +199,7 @@ Expected<Benchmark> plan_benchmark(Context& context, const AttentionGradRequest&
 
 Expected<Benchmark> benchmark(Context& context, const AttentionGradRequest& request,
                               const Policy& policy, const BenchmarkOptions& options) try {
-  Expected<Planned> planned = plan_rows(context, request, policy);
+  Expected<Planned> planned = plan_rows(context, request, policy, options.variants);
   if (!planned) return planned.status();
   prepare_rows(request, &*planned);
   Shared shared{request, options, {}};

@@ -66,12 +66,13 @@ double rate_of(double amount, double seconds) {
 }
 
 std::vector<std::string> cells_of(const Benchmark& result, const BenchmarkRow& row) {
-  if (!row.reason.empty()) return {row.name, row.reason};
-  if (row.seconds.empty()) return {row.name, "not measured: interrupted before its first run"};
+  const std::string name = row.name + (row.variant.empty() ? "" : "/") + row.variant;
+  if (!row.reason.empty()) return {name, row.reason};
+  if (row.seconds.empty()) return {name, "not measured: interrupted before its first run"};
   const double median = row.quantile(0.5);
   const double gflops = rate_of(row.work.operations, median);
   const double gbps = rate_of(row.work.bytes, median);
-  return {row.name,
+  return {name,
           seconds_text(median),
           seconds_text(row.quantile(0.25)) + " .. " + seconds_text(row.quantile(0.75)),
           figure_text(gflops),
@@ -124,6 +125,7 @@ void write_benchmark_row(JsonWriter& w, const Benchmark& result, const Benchmark
   row.workers == 0 ? w.null() : w.value(row.workers);
   w.key("workspace_bytes");
   row.workspace_bytes < 0 ? w.null() : w.value(row.workspace_bytes);
+  w.key("variant").value(row.variant.empty() ? "default" : row.variant);
   w.key("operations").value(row.work.operations);
   w.key("bytes").value(row.work.bytes);
   w.key("runs").value(static_cast<std::int64_t>(row.seconds.size()));

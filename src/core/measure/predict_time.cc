@@ -77,12 +77,15 @@ double mask_bytes(const AttentionParams& p, double pairs) noexcept {
   return bytes;
 }
 
-/// Threads that have something to do.
-double threads_at_work(const MachineRates& rates, double finest_tasks, double products) noexcept {
+/// Threads that have something to do: 3 tasks that cannot be divided keep 2 threads as busy as 1.5.
+double threads_at_work(const MachineRates& rates, double finest_tasks, double products,
+                       bool is_divided) noexcept {
   constexpr double kProductsOfAThread = 1 << 17;
   const double worth = std::floor(products / kProductsOfAThread);
-  const double threads = std::min(std::floor(finest_tasks), worth);
-  return std::clamp(threads, 1.0, static_cast<double>(std::max(rates.threads, 1)));
+  const double tasks = std::floor(finest_tasks);
+  const double threads =
+      std::clamp(std::min(tasks, worth), 1.0, static_cast<double>(std::max(rates.threads, 1)));
+  return is_divided ? threads : tasks / std::ceil(tasks / threads);
 }
 
 }  // namespace
@@ -145,16 +148,21 @@ CallCounts count_call(const CostModel& model, BackendId backend, const Attention
   const double per_pair =
       backward ? 2.0 * static_cast<double>(3 * p.head_dim_qk + 2 * p.head_dim_v) : 2.0 * dims;
 
-  const bool splits = backend != BackendId::kMath && rows <= kShortRows && !backward;
+  const bool is_few = rows <= kShortRows && !backward;
+  const bool splits = backend != BackendId::kMath && is_few;
   constexpr double kSplitKeys = 512.0;
   const double split_count =
       splits ? std::clamp(static_cast<double>(kv.length) / kSplitKeys, 1.0, 16.0) : 1.0;
+  // FLASH's workers share the splits of a head where heads are few.
+  const bool shares_splits =
+      backend == BackendId::kFlash && kv_heads < 4.0 * static_cast<double>(rates.threads);
   const double row_tasks =
       static_cast<double>((rows + lanes - 1) / std::max<std::int64_t>(lanes, 1));
-  const double finest =
-      kind == CostKind::kPrefill || backward ? kv_heads * row_tasks : kv_heads * split_count;
+  const double finest = !is_few         ? kv_heads * row_tasks
+                        : shares_splits ? kv_heads * std::floor(split_count)
+                                        : kv_heads;
   const double products = all_pairs * heads * dims;
-  const double threads = threads_at_work(rates, finest, products);
+  const double threads = threads_at_work(rates, std::max(finest, 1.0), products, !is_few);
   const double share = threads / static_cast<double>(std::max(rates.threads, 1));
   const double f32_peak =
       (p.dtype_q == Dtype::kF64 ? rates.f64_gflops : rates.f32_gflops) * 1e9 * share;

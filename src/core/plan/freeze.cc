@@ -26,6 +26,11 @@ std::string table_text(const TuningTable& table) {
     hasher.add_bytes(rule.condition);
     for (const BackendRef& ref : rule.order) hasher.add_bytes(to_string(ref));
   }
+  for (const TuningTable::VariantRule& rule : table.variants) {
+    hasher.add_bytes(rule.condition);
+    hasher.add_bytes(to_string(rule.backend));
+    hasher.add_bytes(rule.variant);
+  }
   return concat("hash ", hex(hasher.value()), ", of ", table.isa, " ", table.device_name);
 }
 
@@ -40,7 +45,8 @@ std::string cuda_text(const Env& env, bool wanted) {
 std::string kernel_text(const KernelPlan& k) {
   if (k.kernel.empty()) return "";
   return concat(k.kernel, " ", to_string(k.isa), " workers=", k.workers, " tile_q=", k.tile_q,
-                " tile_kv=", k.tile_kv, " workspace=", k.workspace_bytes);
+                " tile_kv=", k.tile_kv, " workspace=", k.workspace_bytes,
+                k.variant.empty() ? "" : " variant=", k.variant);
 }
 
 FrozenDecision decision_of(const AttentionParams& params, const Selection& selection) {

@@ -8,6 +8,7 @@
 #include "core/plan/context_impl.h"
 #include "core/select/predictions.h"
 #include "core/select/selection_text.h"
+#include "core/select/tuning.h"
 #include "core/text/thrown_by.h"
 #include "regard/context.h"
 
@@ -119,13 +120,52 @@ Expected<KernelPlan> plan_backward(const BackendEntry& entry, const AttentionKey
   return kernel;
 }
 
-Expected<Pair> plan_pair(const BackendEntry& entry, const AttentionKey& key, const Env& env,
-                         const std::optional<std::int64_t>& limit) {
+// A variant's plan, of no more workspace than the default's, by which the backend was chosen.
+Expected<KernelPlan> plan_variant(const BackendEntry& entry, const AttentionKey& key,
+                                  const Env& env, const std::string& variant) {
   const Backend& backend = *entry.backend;
-  Pair pair;
-  Expected<KernelPlan> forward = plan_kernel(
+  std::int64_t bytes = 0;
+  Expected<KernelPlan> kernel = plan_kernel(
+      entry, "plan_variant",
+      [&] {
+        Expected<KernelPlan> made = backend.plan_variant(key, env, variant);
+        if (made) bytes = std::min(made->workspace_bytes, backend.workspace_bytes(key, env));
+        return made;
+      },
+      [&] { return bytes; });
+  if (kernel) kernel->variant = variant;
+  return kernel;
+}
+
+// The forward's plan: of the variant that the tuning table names, if any.
+Expected<KernelPlan> plan_forward(const BackendEntry& entry, const AttentionKey& key,
+                                  const Env& env, const TuningTable& tuning) {
+  const Backend& backend = *entry.backend;
+  std::string variant;
+  const bool names_some =
+      !tuning.variants.empty() && tuning_mismatch(tuning, env, key.params().device.type).empty();
+  const auto thrown = thrown_by([&] {
+    if (!names_some) return;
+    variant = tuned_variant(tuning, key.params(), entry.ref, backend.variants(key, env));
+  });
+  if (thrown) {
+    return failure(StatusCode::kInternal, "plan", to_string(entry.ref),
+                   " threw in variants: ", *thrown);
+  }
+  if (!variant.empty()) {
+    Expected<KernelPlan> kernel = plan_variant(entry, key, env, variant);
+    if (kernel) kernel->variant_source = "tuning table " + tuning.source;
+    return kernel;
+  }
+  return plan_kernel(
       entry, "plan", [&] { return backend.plan(key, env); },
       [&] { return backend.workspace_bytes(key, env); });
+}
+
+Expected<Pair> plan_pair(const BackendEntry& entry, const AttentionKey& key, const Env& env,
+                         const TuningTable& tuning, const std::optional<std::int64_t>& limit) {
+  Pair pair;
+  Expected<KernelPlan> forward = plan_forward(entry, key, env, tuning);
   if (!forward) return forward.status();
   pair.forward = *std::move(forward);
   if (!key.params().features.has(Feature::kNeedsGrad)) return pair;
@@ -207,8 +247,8 @@ Expected<MadePlan> make_plan(ContextImpl& context, const Keys& keys,
     if (decision.entry == nullptr) return no_backend(context, inputs, params);
     const AttentionKey& key = inputs.key_for(decision.entry->backend->info());
     const EnvAtLevel machine(*env, decision.level);
-    Expected<Pair> pair =
-        plan_pair(*decision.entry, key, machine.get(), policy->policy.max_workspace_bytes);
+    Expected<Pair> pair = plan_pair(*decision.entry, key, machine.get(), settings->tuning,
+                                    policy->policy.max_workspace_bytes);
     if (!pair && is_refusal(pair.status().code())) {
       const bool lasting = pair.status().code() == StatusCode::kRefusedAtPlan;
       known.learned.push_back(
@@ -291,9 +331,32 @@ Selection PlannedCall::selection() const {
   return select(impl.inputs(*exact), *params);
 }
 
+std::vector<std::string> Plan::variants() const {
+  const EnvAtLevel machine(*impl_->env, impl_->level);
+  return impl_->entry.backend->variants(impl_->planned(), machine.get());
+}
+
+Expected<Plan> Plan::with_variant(std::string_view variant) const try {
+  const EnvAtLevel machine(*impl_->env, impl_->level);
+  Expected<KernelPlan> kernel =
+      variant.empty()
+          ? plan_forward(impl_->entry, impl_->planned(), machine.get(), TuningTable{})
+          : plan_variant(impl_->entry, impl_->planned(), machine.get(), std::string(variant));
+  if (!kernel) return kernel.status();
+  PlanImpl copy = *impl_;
+  copy.kernel = *std::move(kernel);
+  return PlanImpl::wrap(std::make_shared<const PlanImpl>(std::move(copy)));
+} catch (...) {
+  return status_of_exception("with_variant");
+}
+
 std::string to_string(const KernelPlan& k) {
-  return concat(k.kernel, " (", to_string(k.isa), "), workers ", k.workers, ", tile_q ", k.tile_q,
-                ", tile_kv ", k.tile_kv, ", workspace ", bytes_text(k.workspace_bytes));
+  std::string text =
+      concat(k.kernel, " (", to_string(k.isa), "), workers ", k.workers, ", tile_q ", k.tile_q,
+             ", tile_kv ", k.tile_kv, ", workspace ", bytes_text(k.workspace_bytes));
+  if (!k.variant.empty()) text += concat(", variant ", k.variant);
+  if (!k.variant_source.empty()) text += concat(" of ", k.variant_source);
+  return text;
 }
 
 std::string Plan::to_string() const {

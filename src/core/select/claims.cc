@@ -272,6 +272,14 @@ Status Backend::prepare_backward(const KernelPlan&, const AttentionParams&, cons
   return {};
 }
 
+std::vector<std::string> Backend::variants(const AttentionKey&, const Env&) const { return {}; }
+
+Expected<KernelPlan> Backend::plan_variant(const AttentionKey&, const Env&,
+                                           std::string_view variant) const {
+  return failure(StatusCode::kInvalidArgument, "plan_variant", to_string(info().ref),
+                 " has no variant ", variant);
+}
+
 std::int64_t Backend::backward_workspace_bytes(const AttentionKey&, const Env&) const { return 0; }
 
 std::int64_t Backend::backward_workspace_within(const AttentionKey& key, const Env& env,

@@ -13,15 +13,6 @@
 namespace regard {
 namespace {
 
-/// Of one backend, in every direction that the params need; -1: unknown.
-double total_seconds(const CostModel& model, const BackendRef& backend,
-                     const AttentionParams& params) {
-  const PredictedTime forward = predict_time(model, backend, params, false);
-  if (!params.features.has(Feature::kNeedsGrad) || !forward.known()) return forward.seconds;
-  const PredictedTime backward = predict_time(model, backend, params, true);
-  return backward.known() ? forward.seconds + backward.seconds : -1.0;
-}
-
 struct NamedExtent {
   const char* field;
   std::int64_t AttentionParams::*value;
@@ -42,8 +33,8 @@ std::optional<Fix> crossing(const CostModel& model, const AttentionParams& param
       if (changed < 1 || changed == value || value > (std::int64_t{1} << 40)) continue;
       AttentionParams at = params;
       at.*extent.value = changed;
-      const double theirs = total_seconds(model, other, at);
-      if (theirs < total_seconds(model, chosen, at)) {
+      const double theirs = predicted_seconds(model, other, at);
+      if (theirs < predicted_seconds(model, chosen, at)) {
         return Fix{Fix::Op::kSet, extent.field, std::to_string(changed)};
       }
     }
@@ -59,8 +50,8 @@ std::vector<Fix> changes_for(const CostModel& model, const Selection& selection,
   const bool are_free = !params.features.has(Feature::kPacked) &&
                         !params.features.has(Feature::kPaged) && params.tokens_q == 0 &&
                         params.tokens_kv == 0;
-  const bool is_slower =
-      total_seconds(model, other.backend, params) >= total_seconds(model, chosen.backend, params);
+  const bool is_slower = predicted_seconds(model, other.backend, params) >=
+                         predicted_seconds(model, chosen.backend, params);
   for (const NamedExtent& extent : kCheckedExtents) {
     if (!are_free || !is_slower) break;
     auto change = crossing(model, params, extent, chosen.backend, other.backend);
@@ -76,6 +67,14 @@ bool is_candidate(const Verdict& verdict, bool needs_grad) {
 }
 
 }  // namespace
+
+double predicted_seconds(const CostModel& model, const BackendRef& backend,
+                         const AttentionParams& params) noexcept {
+  const PredictedTime forward = predict_time(model, backend, params, false);
+  if (!params.features.has(Feature::kNeedsGrad) || !forward.known()) return forward.seconds;
+  const PredictedTime backward = predict_time(model, backend, params, true);
+  return backward.known() ? forward.seconds + backward.seconds : -1.0;
+}
 
 CostModel cost_model(const TuningTable& tuning, const Env& env, DeviceType device) {
   if (tuning.costs.empty() || !tuning_mismatch(tuning, env, device).empty()) {
@@ -129,7 +128,8 @@ std::string given_up(const Selection& selection) {
     std::string text =
         concat(to_string(verdict.backend), ", which needs ", bytes_text(bytes), " of workspace");
     if (theirs > 0.0 && ours > 0.0) {
-      text += concat(" and is predicted to take ", figure_text(theirs / ours), " times as long");
+      text += concat(" and is predicted to take ", seconds_text(theirs), ", ",
+                     figure_text(theirs / ours), " times as long");
     }
     return text;
   }

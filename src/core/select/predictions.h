@@ -2,7 +2,8 @@
 
 #include "core/select/select.h"
 
-// Predicted times of candidates, and what they say of the choice. They decide nothing.
+// Predicted times of candidates, and what they say of the choice. They decide between those that
+// fit max_workspace_bytes, and nothing else.
 
 namespace regard {
 
@@ -10,12 +11,17 @@ namespace regard {
 /// default_costs().
 CostModel cost_model(const TuningTable& tuning, const Env& env, DeviceType device);
 
+/// In every direction that the params need; -1: unknown.
+double predicted_seconds(const CostModel& model, const BackendRef& backend,
+                         const AttentionParams& params) noexcept;
+
 /// Fills the times of usable candidates, cost_source and runner_up of a Selection that is complete
 /// otherwise.
 void add_predictions(const SelectInputs& inputs, Selection& selection);
 
-/// "flash needs 438.0 KiB, and is predicted to take 0.71 times as long": what max_workspace_bytes
-/// excluded that would have been chosen; "" where it changed nothing.
+/// "flash, which needs 438.0 KiB of workspace and is predicted to take 1.20 ms, 0.71 times as
+/// long": what max_workspace_bytes excluded that would have been chosen; "" where it changed
+/// nothing.
 std::string given_up(const Selection& selection);
 
 }  // namespace regard

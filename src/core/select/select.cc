@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/checked.h"
 #include "base/message.h"
@@ -128,10 +129,14 @@ class CandidateEvaluation {
         return Refusal{RefusalCode::kWorkspace, concat(kInt64Max, " bytes"), "more", {}};
       });
     }
+    const bool is_enabled = enabled_;
     if (!check_limits()) enabled_ = false;
+    lacks_memory_ = lacks_memory_ && is_enabled;
   }
 
   bool admissible() const { return enabled_ && usable_; }
+  /// It would be admissible without max_workspace_bytes.
+  bool lacks_memory() const { return usable_ && lacks_memory_; }
   /// Claims read no extents; what a backend refuses beyond them may depend on the exact ones.
   bool depends_on_exact() const { return depends_on_exact_; }
   KernelLevel level() const { return level_of(env_.get()); }
@@ -249,7 +254,8 @@ class CandidateEvaluation {
   bool check_limits() {
     const Policy& policy = inputs_.policy.policy;
     bool ok = true;
-    if (policy.max_error && !(error_bound_ <= *policy.max_error)) {
+    const bool is_exact = !policy.max_error || error_bound_ <= *policy.max_error;
+    if (!is_exact) {
       ok = refuse([&] {
         const std::string bound = error_text(error_bound_);
         return Refusal{RefusalCode::kErrorBound,
@@ -259,6 +265,7 @@ class CandidateEvaluation {
       });
     }
     if (usable_ && policy.max_workspace_bytes && max_bytes() > *policy.max_workspace_bytes) {
+      lacks_memory_ = is_exact;
       ok = refuse([&] {
         const std::string bytes = std::to_string(max_bytes());
         return Refusal{RefusalCode::kWorkspace,
@@ -279,10 +286,45 @@ class CandidateEvaluation {
   bool enabled_ = false;
   bool usable_ = false;
   bool depends_on_exact_ = false;
+  bool lacks_memory_ = false;
   std::int64_t workspace_bytes_ = -1;
   std::int64_t backward_workspace_bytes_ = -1;
   double error_bound_ = -1.0;
 };
+
+// A candidate, and what came of its evaluation.
+struct Judged {
+  const Candidate* candidate;
+  bool admissible, lacks_memory;
+};
+
+// The candidate that runs, or null: the first admissible one. Where max_workspace_bytes excludes
+// one before it, and neither a policy nor a tuning table gave the first its place, it is the one of
+// those that are left that is predicted to be faster than that first one. Times depend on
+// the number of threads: where bits must not, the order stands.
+const Candidate* choose(const SelectInputs& inputs, const std::vector<Judged>& judged) {
+  const auto is_admissible = [](const Judged& each) { return each.admissible; };
+  const auto first = std::ranges::find_if(judged, is_admissible);
+  if (first == judged.end()) return nullptr;
+  const auto gave_up = [](const Judged& each) { return each.lacks_memory; };
+  const AttentionParams& params = inputs.key.params();
+  const Candidate& usual = *first->candidate;
+  if (std::none_of(judged.begin(), first, gave_up) || usual.preference != nullptr || usual.tuned ||
+      params.device.type != DeviceType::kCpu || !allows_tuning(inputs.policy.policy)) {
+    return &usual;
+  }
+  const CostModel model = cost_model(inputs.tuning, inputs.env, params.device.type);
+  const Candidate* fastest = &usual;
+  double least = predicted_seconds(model, usual.entry->ref, params);
+  for (auto each = first + 1; each != judged.end(); ++each) {
+    if (!each->admissible) continue;
+    const double seconds = predicted_seconds(model, each->candidate->entry->ref, params);
+    if (seconds < 0.0 || !(seconds < least)) continue;
+    fastest = each->candidate;
+    least = seconds;
+  }
+  return fastest;
+}
 
 // Whether `chosen` is not the first backend that policies prefer.
 bool is_fallback(const ResolvedPolicy& policy, const BackendRef& chosen) {
@@ -295,8 +337,9 @@ bool forbids_fallback(const Policy& policy) {
 
 // The source of the chosen candidate's place; where nothing can run (`chosen` is null), of the end
 // of the order.
-std::string decided_by(const SelectInputs& inputs, const Candidate* chosen) {
+std::string decided_by(const SelectInputs& inputs, const Candidate* chosen, bool by_time) {
   const ResolvedPolicy& policy = inputs.policy;
+  if (by_time) return "predicted times within max_workspace_bytes";
   if (!policy.conflict.empty()) return "conflict";
   if (chosen != nullptr && chosen->preference != nullptr) {
     const PolicySource source = chosen->preference->source;
@@ -411,17 +454,25 @@ void apply_fallback_rule(const ResolvedPolicy& policy, Selection& selection) {
 
 Decision decide(const SelectInputs& inputs) {
   if (!inputs.policy.conflict.empty()) return {};
+  const bool is_limited = inputs.policy.policy.max_workspace_bytes.has_value();
+  const std::vector<Candidate> order = candidate_order(inputs);
+  std::vector<Judged> judged;
+  std::vector<KernelLevel> levels;
   bool depends_on_exact = false;
-  for (const Candidate& candidate : candidate_order(inputs)) {
-    const BackendEntry& entry = *candidate.entry;
-    CandidateEvaluation evaluation(entry, inputs, nullptr);
+  for (const Candidate& candidate : order) {
+    CandidateEvaluation evaluation(*candidate.entry, inputs, nullptr);
     evaluation.run();
     depends_on_exact = depends_on_exact || evaluation.depends_on_exact();
-    if (!evaluation.admissible()) continue;
-    if (forbids_fallback(inputs.policy.policy) && is_fallback(inputs.policy, entry.ref)) return {};
-    return {&entry, evaluation.level(), depends_on_exact};
+    judged.push_back({&candidate, evaluation.admissible(), evaluation.lacks_memory()});
+    levels.push_back(evaluation.level());
+    // Without a limit the first that can run does.
+    if (evaluation.admissible() && !is_limited) break;
   }
-  return {};
+  const Candidate* const chosen = choose(inputs, judged);
+  if (chosen == nullptr) return {};
+  const BackendRef& ref = chosen->entry->ref;
+  if (forbids_fallback(inputs.policy.policy) && is_fallback(inputs.policy, ref)) return {};
+  return {chosen->entry, levels[static_cast<std::size_t>(chosen - order.data())], depends_on_exact};
 }
 
 Selection select(const SelectInputs& inputs, const AttentionParams& params) {
@@ -436,19 +487,26 @@ Selection select(const SelectInputs& inputs, const AttentionParams& params) {
   selection.paths = predict_paths(params, default_rates(inputs.env.isa, inputs.env.concurrency));
   const bool conflict = !inputs.policy.conflict.empty();
   const std::vector<Candidate> order = candidate_order(inputs);
-  const Candidate* chosen = nullptr;
+  std::vector<Judged> judged;
   for (const Candidate& candidate : order) {
     std::vector<Refusal> refusals;
     CandidateEvaluation evaluation(*candidate.entry, inputs, &refusals);
     evaluation.run();
     Verdict verdict = evaluation.verdict();
     verdict.refusals = std::move(refusals);
-    verdict.chosen = evaluation.admissible() && chosen == nullptr && !conflict;
-    if (verdict.chosen) chosen = &candidate;
+    judged.push_back({&candidate, evaluation.admissible(), evaluation.lacks_memory()});
     selection.candidates.push_back(std::move(verdict));
   }
-  if (chosen != nullptr) selection.chosen = chosen->entry->ref;
-  selection.decided_by = decided_by(inputs, chosen);
+  const Candidate* const chosen = conflict ? nullptr : choose(inputs, judged);
+  bool by_time = false;
+  if (chosen != nullptr) {
+    const auto at = static_cast<std::size_t>(chosen - order.data());
+    by_time = std::any_of(judged.begin(), judged.begin() + (chosen - order.data()),
+                          [](const Judged& each) { return each.admissible; });
+    selection.candidates[at].chosen = true;
+    selection.chosen = chosen->entry->ref;
+  }
+  selection.decided_by = decided_by(inputs, chosen, by_time);
   add_warnings(inputs, selection);
   apply_fallback_rule(inputs.policy, selection);
   add_predictions(inputs, selection);

@@ -76,39 +76,75 @@ bool each_word(std::string_view text, F&& f) {
   }
 }
 
+bool all_hold(std::string_view condition, const AttentionParams& params) noexcept {
+  return each_word(condition,
+                   [&](std::string_view word) { return holds_for(word, params).value_or(false); });
+}
+
 Status tuning_error(const std::string& source, int line, const std::string& what) {
   return Status(StatusCode::kInvalidArgument,
                 "[parse_tuning_table] " + source + ":" + std::to_string(line) + ": " + what);
 }
 
-// "order <condition> : <backends>"
-Expected<TuningTable::Rule> parse_rule(std::string_view text) {
+Status bad(const std::string& what) { return Status(StatusCode::kInvalidArgument, what); }
+
+// "<condition> : <rest>": the rest, without the spaces before it.
+Expected<std::string_view> parse_condition(std::string_view text, const char* expected,
+                                           std::string* condition) {
   const std::size_t colon = text.find(" : ");
-  if (colon == std::string_view::npos) {
-    return Status(StatusCode::kInvalidArgument, "expected \"order <condition> : <backends>\"");
-  }
-  TuningTable::Rule rule;
+  if (colon == std::string_view::npos) return bad(std::string("expected \"") + expected + "\"");
   const std::size_t start = std::min(text.find_first_not_of(' '), colon);
-  rule.condition = std::string(text.substr(start, colon - start));
+  *condition = std::string(text.substr(start, colon - start));
   std::string unknown;
-  each_word(rule.condition, [&](std::string_view word) {
+  each_word(*condition, [&](std::string_view word) {
     if (!holds_for(word, AttentionParams{})) unknown = std::string(word);
     return unknown.empty();
   });
   if (!unknown.empty()) {
-    return Status(StatusCode::kInvalidArgument,
-                  "unknown condition \"" + unknown +
-                      "\"; expected an extent (sq<=32), a dtype, a feature or device=cpu|cuda");
+    return bad("unknown condition \"" + unknown +
+               "\"; expected an extent (sq<=32), a dtype, a feature or device=cpu|cuda");
   }
-  std::string_view names = text.substr(colon + 3);
-  while (!names.empty() && names.front() == ' ') names.remove_prefix(1);
-  Expected<std::vector<BackendRef>> order = parse_backend_list(names);
+  std::string_view rest = text.substr(colon + 3);
+  while (!rest.empty() && rest.front() == ' ') rest.remove_prefix(1);
+  return rest;
+}
+
+// "order <condition> : <backends>"
+Expected<TuningTable::Rule> parse_rule(std::string_view text) {
+  TuningTable::Rule rule;
+  const auto names = parse_condition(text, "order <condition> : <backends>", &rule.condition);
+  if (!names) return names.status();
+  Expected<std::vector<BackendRef>> order = parse_backend_list(*names);
   if (!order) return order.status();
   rule.order = std::move(*order);
   return rule;
 }
 
-Status bad(const std::string& what) { return Status(StatusCode::kInvalidArgument, what); }
+// "flash/row_blocks_2", or "flash" for the default.
+Status parse_variant(std::string_view word, BackendRef* backend, std::string* variant) {
+  const std::size_t slash = std::min(word.find('/'), word.size());
+  const Expected<BackendRef> ref = parse_backend(word.substr(0, slash));
+  if (!ref) return ref.status();
+  *backend = *ref;
+  *variant = std::string(word.substr(std::min(slash + 1, word.size())));
+  const auto is_part_of_name = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  const bool is_name = std::ranges::all_of(*variant, is_part_of_name) && variant->size() <= 64;
+  if (is_name && (slash == word.size()) == variant->empty()) return {};
+  return bad("variant \"" + std::string(word) + "\"");
+}
+
+// "variant <condition> : <backend>/<variant>"
+Expected<TuningTable::VariantRule> parse_variant_rule(std::string_view text) {
+  TuningTable::VariantRule rule;
+  constexpr const char* kExpected = "variant <condition> : <backend>/<variant>";
+  const auto word = parse_condition(text, kExpected, &rule.condition);
+  if (!word) return word.status();
+  if (Status s = parse_variant(*word, &rule.backend, &rule.variant); !s.ok()) return s;
+  if (rule.variant.empty()) return bad(std::string("expected \"") + kExpected + "\"");
+  return rule;
+}
 
 // A number of 0 to 1e15.
 bool parse_amount(std::string_view word, double* value) {
@@ -196,7 +232,8 @@ Status parse_cost(std::string_view text, CostModel* model) {
   return {};
 }
 
-// "flash forward 1.3e-05 1.2e-05 1.4e-05 : b1 hq8 sq64 d64 f32": the median and the quartiles.
+// "flash forward 1.3e-05 1.2e-05 1.4e-05 : b1 hq8 sq64 d64 f32": the median and the quartiles, of
+// flash/VARIANT where it is not the default.
 Status parse_time(std::string_view text, TuningTable* table) {
   const std::size_t colon = text.find(" : ");
   if (colon == std::string_view::npos) return bad("expected \"time <backend> ... : <case>\"");
@@ -207,15 +244,15 @@ Status parse_time(std::string_view text, TuningTable* table) {
   });
   if (words.size() != 5) return bad("expected a backend, a direction and 3 times");
   TuningTable::Time time;
-  const Expected<BackendRef> backend = parse_backend(words[0]);
-  const bool is_known =
-      backend && backend->id != BackendId::kCustom && backend->id != BackendId::kError;
+  BackendRef backend;
+  const bool is_known = parse_variant(words[0], &backend, &time.variant).ok() &&
+                        backend.id != BackendId::kCustom && backend.id != BackendId::kError;
   time.observation.backward = words[1] == "backward";
   if (!is_known || (!time.observation.backward && words[1] != "forward")) {
     return bad("unknown backend or direction \"" + std::string(words[0]) + " " +
                std::string(words[1]) + "\"");
   }
-  time.observation.backend = backend->id;
+  time.observation.backend = backend.id;
   double* const numbers[] = {&time.observation.seconds, &time.first_quartile, &time.third_quartile};
   for (std::size_t i = 0; i < 3; ++i) {
     if (!parse_amount(words[i + 2], numbers[i]) || !(*numbers[i] > 0.0)) {
@@ -258,11 +295,15 @@ Status read_line(const std::string& word, const std::string& rest, TuningTable* 
     Expected<TuningTable::Rule> rule = parse_rule(rest.empty() ? rest : " " + rest);
     if (!rule) return rule.status();
     table->rules.push_back(std::move(*rule));
+  } else if (word == "variant") {
+    Expected<TuningTable::VariantRule> rule = parse_variant_rule(" " + rest);
+    if (!rule) return rule.status();
+    table->variants.push_back(std::move(*rule));
   } else {
     return Status(StatusCode::kInvalidArgument,
                   "unknown word \"" + word +
                       "\"; expected version, isa, cpu, concurrency, sm, "
-                      "gpu, rates, cost, time or order");
+                      "gpu, rates, cost, time, order or variant");
   }
   return {};
 }
@@ -394,8 +435,15 @@ std::string to_text(const TuningTable& table) {
     for (const BackendRef& ref : rule.order) names += (names.empty() ? "" : ",") + to_string(ref);
     out += "order " + rule.condition + (rule.condition.empty() ? ": " : " : ") + names + "\n";
   }
+  const auto with_variant = [](const BackendRef& backend, const std::string& variant) {
+    return to_string(backend) + (variant.empty() ? "" : "/") + variant;
+  };
+  for (const TuningTable::VariantRule& rule : table.variants) {
+    out += "variant " + rule.condition + (rule.condition.empty() ? ": " : " : ") +
+           with_variant(rule.backend, rule.variant) + "\n";
+  }
   for (const TuningTable::Time& time : table.times) {
-    line("time", to_string(BackendRef(time.observation.backend)) +
+    line("time", with_variant(time.observation.backend, time.variant) +
                      (time.observation.backward ? " backward " : " forward ") +
                      number_text(time.observation.seconds) + " " +
                      number_text(time.first_quartile) + " " + number_text(time.third_quartile) +
@@ -429,12 +477,20 @@ std::string tuning_mismatch(const TuningTable& table, const Env& env, DeviceType
 const std::vector<BackendRef>* tuned_order(const TuningTable& table,
                                            const AttentionParams& params) noexcept {
   for (const TuningTable::Rule& rule : table.rules) {
-    const bool all = each_word(rule.condition, [&](std::string_view word) {
-      return holds_for(word, params).value_or(false);
-    });
-    if (all) return &rule.order;
+    if (all_hold(rule.condition, params)) return &rule.order;
   }
   return nullptr;
+}
+
+std::string tuned_variant(const TuningTable& table, const AttentionParams& params,
+                          const BackendRef& backend, const std::vector<std::string>& offered) {
+  for (const TuningTable::VariantRule& rule : table.variants) {
+    if (rule.backend == backend && std::ranges::find(offered, rule.variant) != offered.end() &&
+        all_hold(rule.condition, params)) {
+      return rule.variant;
+    }
+  }
+  return "";
 }
 
 }  // namespace regard

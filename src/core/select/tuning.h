@@ -25,4 +25,9 @@ std::string tuning_mismatch(const TuningTable& table, const Env& env, DeviceType
 const std::vector<BackendRef>* tuned_order(const TuningTable& table,
                                            const AttentionParams& params) noexcept;
 
+/// The variant of the first rule for this backend whose condition holds and whose variant is one of
+/// `offered`; "" where there is none.
+std::string tuned_variant(const TuningTable& table, const AttentionParams& params,
+                          const BackendRef& backend, const std::vector<std::string>& offered);
+
 }  // namespace regard

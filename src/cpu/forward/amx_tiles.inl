@@ -28,6 +28,11 @@ class AmxTiles : public Bf16Tiles<V> {
   static constexpr std::int64_t kKeyGroup = amx::kDepth;
   static constexpr std::int64_t kRowBytes = V::kWidth * sizeof(T);
 
+  /// As far apart as floats are, with room for the zeros of a whole register.
+  REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
+    return padded_head_dim(p.head_dim_qk) * V::kWidth;
+  }
+
   AmxTiles(const TiledArgs& a, const TaskOrder& order, char* scratch)
       : Base(a, order, scratch),
         uses_registers_(fills_registers(a.problem)),

@@ -34,7 +34,7 @@ class Bf16Tiles {
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.tile_kv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
-    return padded_head_dim(p.head_dim_qk) * V::kWidth;
+    return padded_head_dim(p.head_dim_qk) / 2 * V::kWidth;
   }
 
   Bf16Tiles(const TiledArgs& a, const TaskOrder& order, char* scratch)

@@ -1,10 +1,12 @@
 // Random problems, measured on every usable backend: how often the choice is within 5 % of the
-// fastest, and the prediction within 1.3 times the measured time.
+// fastest, and the prediction within 1.3 times the measured time. The same of padding "auto" and of
+// the format of a cache.
 //
 //     regard_bench_costs [--problems 200] [--seed 1] [--seconds 60] [--group NAME]
 //         [--fit [--load FILE]...]
 //
 // The choice and the predictions are those of a Context, so REGARD_TUNING=FILE judges a table.
+// --load FILE without --fit measures nothing: it judges the predictions of the file's times.
 // --fit prints the terms that fit these problems best instead, as src/core/measure/default_costs.cc
 // has them, and a tuning file; --load adds the times of one. --group draws from one group alone:
 // cache has keys and values in the formats of caches.
@@ -18,17 +20,23 @@
 #include <cstring>
 #include <fstream>
 #include <map>
-#include <random>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "bench/costs/choices.h"
+#include "bench/costs/problems.h"
 #include "conformance/problem.h"
 #include "regard/attention.h"
 
 namespace {
 
 using namespace regard;
+using regard::bench::Choice;
+using regard::bench::Draw;
+using regard::bench::kBackendGroups;
+using regard::bench::kGroups;
+using regard::bench::Way;
 
 struct Options {
   int problems = 200;
@@ -38,79 +46,6 @@ struct Options {
   bool fit = false;
   std::vector<std::string> load;  // tuning files
 };
-
-/// Draws of a generator, the same with every standard library.
-class Draw {
- public:
-  explicit Draw(std::uint64_t seed) : engine_(seed) {}
-  std::int64_t whole(std::int64_t low, std::int64_t high) {
-    return low + static_cast<std::int64_t>(engine_() % static_cast<std::uint64_t>(high - low + 1));
-  }
-  std::int64_t logarithmic(double low, double high) {
-    const double at = static_cast<double>(engine_() >> 11) * 0x1p-53;
-    return static_cast<std::int64_t>(std::lround(low * std::pow(high / low, at)));
-  }
-  template <class T, std::size_t kCount>
-  const T& one_of(const T (&values)[kCount]) {
-    return values[engine_() % kCount];
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
-
-constexpr const char* kGroups[] = {"prefill", "decode", "short", "masked", "backward", "cache"};
-
-std::string words_of(const std::string& group, Draw* draw) {
-  constexpr const char* kTypes[] = {"f32", "bf16", "f16"};
-  constexpr const char* kCacheTypes[] = {"bf16 kv=i8 scales=token",
-                                         "bf16 kv=f8e4m3 scales=token",
-                                         "bf16 kv=u4",
-                                         "f32 kv=i8 scales=token",
-                                         "f32 kv=f8e5m2 scales=token",
-                                         "f32 kv=u4",
-                                         "f32 kv=bf16"};
-  constexpr int kHeadDims[] = {32, 40, 64, 64, 80, 96, 128, 128, 192, 256};
-  constexpr int kKvHeads[] = {1, 2, 3, 4, 8, 12};
-  constexpr int kGroupSizes[] = {1, 1, 1, 2, 4, 8};
-  constexpr const char* kMasks[] = {" causal diag=br", " window=127,0 diag=br", " mask",
-                                    " bias",           " alibi causal diag=br", " softcap=30",
-                                    " sinks"};
-  const std::int64_t kv_heads = draw->one_of(kKvHeads);
-  const std::int64_t heads = kv_heads * draw->one_of(kGroupSizes);
-  std::int64_t batch = draw->whole(1, 4), sq = 0, skv = 0;
-  std::string more;
-  const bool is_cache = group == "cache";
-  if (group == "decode" || (is_cache && draw->whole(0, 3) != 0)) {
-    sq = draw->whole(1, 3) == 1 ? draw->whole(2, 4) : 1;
-    skv = draw->logarithmic(64, 32768);
-  } else if (group == "short" || is_cache) {
-    sq = draw->logarithmic(5, 80);
-    skv = draw->whole(0, 1) == 0 ? sq : draw->logarithmic(16, 512);
-    batch = draw->logarithmic(1, 64);
-  } else {
-    sq = draw->logarithmic(65, 2048);
-    skv = draw->whole(0, 2) == 0 ? draw->logarithmic(64, 4096) : sq;
-  }
-  if (group == "masked") more = draw->one_of(kMasks);
-  if (group == "prefill" && draw->whole(0, 1) == 0) more = " causal diag=br";
-  if (group == "backward")
-    more = draw->whole(0, 1) == 0 ? " grad saved" : " grad saved causal diag=br";
-  const auto word = [](const char* name, std::int64_t n) { return name + std::to_string(n) + " "; };
-  return word("b", batch) + word("hq", heads) + word("hkv", kv_heads) + word("sq", sq) +
-         word("skv", skv) + word("d", draw->one_of(kHeadDims)) +
-         (is_cache ? draw->one_of(kCacheTypes) : draw->one_of(kTypes)) + more;
-}
-
-/// Small enough that MATH takes some 30 ms.
-bool is_small(const AttentionParams& p) {
-  const double pairs = static_cast<double>(p.batch * p.num_heads_q) *
-                       static_cast<double>(p.seqlen_q) * static_cast<double>(p.seqlen_kv);
-  const double keys = static_cast<double>(p.batch * p.num_heads_kv * p.seqlen_kv);
-  const double dims = static_cast<double>(p.head_dim_qk);
-  const bool grad = p.features.has(Feature::kNeedsGrad);
-  return pairs * dims * (grad ? 14.0 : 4.0) < 1.5e9 && keys * dims < 4e7 && pairs < 2e7;
-}
 
 struct Figures {
   int problems = 0, chosen_well = 0;
@@ -153,6 +88,10 @@ class Bench {
     for (const std::string& file : options_.load) {
       if (!load(file)) return 1;
     }
+    if (!options_.load.empty() && !options_.fit) {
+      judge_times();
+      return 0;
+    }
     Draw draw(options_.seed);
     const auto start = std::chrono::steady_clock::now();
     for (int i = 0; i < options_.problems; ++i) {
@@ -161,12 +100,17 @@ class Bench {
         std::printf("ended after %d problems\n", i);
         break;
       }
-      const std::string group = options_.group.empty()
-                                    ? kGroups[static_cast<std::size_t>(i) % std::size(kGroups)]
-                                    : options_.group;
-      std::string words = words_of(group, &draw);
-      while (!is_small(parse_case(words).value().params)) words = words_of(group, &draw);
-      measure_problem(group, words);
+      const std::size_t count = options_.fit ? kBackendGroups : std::size(kGroups);
+      const std::string group =
+          options_.group.empty() ? kGroups[static_cast<std::size_t>(i) % count] : options_.group;
+      if (group == "padded") {
+        judge(group, [&] { return bench::measure_padded(context_, &draw, kRounds); });
+      } else if (group == "formats") {
+        const std::string words = bench::draw_case(group, &draw);
+        judge(group, [&] { return bench::measure_formats(context_, words, kRounds); });
+      } else {
+        measure_problem(group, bench::draw_case(group, &draw));
+      }
     }
     if (options_.fit) {
       print_fit();
@@ -177,6 +121,8 @@ class Bench {
   }
 
  private:
+  static constexpr int kRounds = 3;
+
   bool load(const std::string& file) {
     std::ifstream stream(file);
     std::stringstream text;
@@ -186,14 +132,16 @@ class Bench {
       std::fprintf(stderr, "%s\n", table.status().message().c_str());
       return false;
     }
-    times_.insert(times_.end(), table->times.begin(), table->times.end());
+    for (const TuningTable::Time& time : table->times) {
+      if (time.variant.empty()) times_.push_back(time);
+    }
     rates_ = table->costs.rates;
     return true;
   }
 
   Expected<Benchmark> bench(const conformance::Problem& problem) {
     BenchmarkOptions rounds;
-    rounds.rounds = options_.fit ? 2 : 3;
+    rounds.rounds = options_.fit ? 2 : kRounds;
     return benchmark(context_, problem.request(), {}, rounds);
   }
 
@@ -244,6 +192,73 @@ class Bench {
       }
       groups_[group].add(figures);
     }
+    std::fflush(stdout);
+  }
+
+  /// Of each backend, kind and group of types: how many of the loaded times are within 1.3 times
+  /// the prediction, and the quartiles of their ratios.
+  void judge_times() {
+    std::map<std::string, std::vector<double>> ratios;
+    for (const TuningTable::Time& time : times_) {
+      const CostObservation& o = time.observation;
+      const Selection selection = explain(context_, o.params);
+      const Verdict* verdict = selection.find(BackendRef(o.backend));
+      if (verdict == nullptr) continue;
+      const PredictedTime& predicted = o.backward ? verdict->backward_time : verdict->forward_time;
+      if (!predicted.known()) continue;
+      const double ratio = o.seconds / predicted.seconds;
+      const std::string backend = to_string(verdict->backend);
+      const std::string kind = o.backward ? "backward" : to_string(forward_kind(o.params));
+      ratios[backend].push_back(ratio);
+      ratios[backend + " " + kind].push_back(ratio);
+      ratios["all"].push_back(ratio);
+      const bool is_off = ratio >= 1.3 || ratio <= 1 / 1.3;
+      std::printf("%s %-9s %-8s %6.2f %10.1f us  %s\n", is_off ? "off" : "   ", backend.c_str(),
+                  kind.c_str(), ratio, o.seconds * 1e6, to_string(o.params).c_str());
+    }
+    std::printf("\n%-20s %6s %15s   quartiles of measured / predicted\n", "times", "count",
+                "within 1.3 x");
+    for (auto& [name, all] : ratios) {
+      std::sort(all.begin(), all.end());
+      const auto good =
+          std::count_if(all.begin(), all.end(), [](double r) { return r < 1.3 && r > 1 / 1.3; });
+      std::printf("%-20s %6zu %13.1f %%   %.2f %.2f %.2f\n", name.c_str(), all.size(),
+                  share(static_cast<int>(good), static_cast<int>(all.size())), all[all.size() / 4],
+                  all[all.size() / 2], all[all.size() * 3 / 4]);
+    }
+  }
+
+  static CostKind forward_kind(const AttentionParams& p) {
+    const std::int64_t rows =
+        p.num_heads_kv == 0 ? 0 : p.seqlen_q * (p.num_heads_q / p.num_heads_kv);
+    return rows <= 16 ? CostKind::kDecode : rows <= 64 ? CostKind::kShort : CostKind::kPrefill;
+  }
+
+  template <class Measure>
+  void judge(const std::string& group, Measure measure) {
+    const Choice choice = measure();
+    if (!choice.error.empty()) {
+      std::printf("%-8s %s: %s\n", group.c_str(), choice.words.c_str(), choice.error.c_str());
+      return;
+    }
+    std::map<std::string, double> seconds;
+    for (const Way& way : choice.ways) seconds[way.name] = way.seconds;
+    Figures figures;
+    figures.problems = 1;
+    figures.chosen_well = within(seconds, choice.chosen) ? 1 : 0;
+    std::printf("%-8s %s: %s%s\n", group.c_str(), choice.words.c_str(), choice.chosen.c_str(),
+                figures.chosen_well == 1 ? "" : " is not the fastest");
+    for (const Way& way : choice.ways) {
+      const double ratio = way.seconds / way.predicted;
+      const bool good = way.predicted > 0.0 && ratio < 1.3 && ratio > 1 / 1.3;
+      if (way.name == choice.chosen) {
+        figures.predictions = 1;
+        figures.predicted_well = good ? 1 : 0;
+      }
+      std::printf("           %-10s %10.1f us, %.2f times the prediction\n", way.name.c_str(),
+                  way.seconds * 1e6, ratio);
+    }
+    groups_[group].add(figures);
     std::fflush(stdout);
   }
 
@@ -318,9 +333,11 @@ int main(int argc, char** argv) {
     } else if (std::strcmp(argv[i], "--group") == 0 && has_value) {
       options.group = argv[++i];
       if (std::find(std::begin(kGroups), std::end(kGroups), options.group) == std::end(kGroups)) {
-        std::fprintf(stderr,
-                     "--group (%s), expected prefill, decode, short, masked, backward or cache\n",
-                     argv[i]);
+        std::fprintf(
+            stderr,
+            "--group (%s), expected prefill, decode, short, masked, backward, cache, padded or "
+            "formats\n",
+            argv[i]);
         return 2;
       }
     } else if (std::strcmp(argv[i], "--seconds") == 0 && has_value) {
