@@ -228,9 +228,10 @@ TEST(Efficient, WorkspaceDoesNotGrowWithLengths) {
         bytes[n] = made.workspace_bytes();
         workers = made.kernel().workers;
       }
-      EXPECT_EQ(bytes[0], bytes[1]) << dtype << " " << rest;
-      EXPECT_EQ(bytes[0], bytes[2]) << dtype << " " << rest;
-      EXPECT_LT(bytes[0], std::int64_t{workers} << 20) << dtype << " " << rest;
+      // Keys that are one sum need no room for sums of others.
+      EXPECT_LE(bytes[0], bytes[1]) << dtype << " " << rest;
+      EXPECT_EQ(bytes[1], bytes[2]) << dtype << " " << rest;
+      EXPECT_LT(bytes[2], std::int64_t{workers} << 20) << dtype << " " << rest;
     }
   }
 }
