@@ -15,7 +15,8 @@ from ._benchmark_torch import torch_rows
 @dataclass(frozen=True)
 class BenchmarkRow:
     """One backend in one direction. Times are seconds of a call; None where it was not measured,
-    for which `reason` states why."""
+    for which `reason` states why. `variant` is "default"; `regard bench --variants` measures others.
+    """
 
     name: str
     direction: str
@@ -23,6 +24,7 @@ class BenchmarkRow:
     kernel: str | None
     workers: int | None
     workspace_bytes: int | None
+    variant: str
     operations: float
     bytes: float
     runs: int
