@@ -87,7 +87,6 @@ Name faster_than(const std::map<Name, Total>& totals, const Name& ours) {
 struct Winners {
   std::map<BackendId, std::string> variants;  // of each backend; "" is the default
   BackendId backend = BackendId::kError;      // with its variant; kError where it is `chosen`
-  friend bool operator==(const Winners&, const Winners&) = default;
   bool any() const {
     return backend != BackendId::kError ||
            std::ranges::any_of(variants, [](const auto& each) { return !each.second.empty(); });
