@@ -12,6 +12,7 @@ from mutations_fp8 import FP8_MUTATIONS
 from mutations_functions import FUNCTION_MUTATIONS
 from mutations_guide import GUIDE_MUTATIONS
 from mutations_llm import LLM_MUTATIONS
+from mutations_measure import MEASURE_MUTATIONS
 from mutations_packed import PACKED_MUTATIONS
 from mutations_scales import SCALE_MUTATIONS
 from mutations_self_check import SELF_CHECK_MUTATIONS
@@ -23,9 +24,7 @@ PROPERTY = ("property", "*")
 MASKS = ("property", "*Algebra.*Mask*:*Algebra.HiddenKeys*")
 DECODE_ROWS = ("property", "*DecodeRows*")
 CASES = ("unit", "*Describe*:*Overlap*:*Params*:*Case*:*Fix*")
-READER = ("unit", "*Safetensors*")
 CORE = ("core", "*")
-MEASURING = ("core", "Work.*:Measure.*:Benchmark.*:MachineRates.*")
 CONFORMANCE = ("conformance", "*")
 ROUNDING = ("conformance", "*Rounding.*")
 GRADIENTS = ("conformance", "*GradCases*")
@@ -587,29 +586,6 @@ MUTATIONS = [
              (KERNELS, DECODE_ROWS)),
     Mutation("dropout with a contradicting diagonal", "src/core/describe/describe.cc",
              "if (!needed && p_.dropout_p == 0.0) return {};", "if (!needed) return {};", (CASES,)),
-    # ---- measuring ----
-    Mutation("a causal call computes all pairs", "src/core/measure/work.cc",
-             "if (band.window_left < 0 && band.window_right < 0) {",
-             "if (band.window_left < 0 || band.window_right < 0) {", (MEASURING,)),
-    Mutation("keys that no query sees are moved", "src/core/measure/work.cc",
-             "if (!is_empty(keys)) visible.keys += static_cast<double>(keys.hi - keys.lo);",
-             "visible.keys += static_cast<double>(sequence.band.len_kv);", (MEASURING,)),
-    Mutation("threads that spin are not waited for", "src/core/measure/measure.cc",
-             "idle = count_running_threads() == 0 ? idle + 1 : 0;", "++idle;", (MEASURING,)),
-    Mutation("every row measures the chosen backend", "src/core/measure/benchmark.cc",
-             "narrowed.only = std::vector<BackendRef>{backend};", "", (MEASURING,)),
-    Mutation("an interrupt is not heard", "src/core/measure/measure.cc",
-             "if (options.poll != nullptr && options.poll(options.poll_state)) return false;", "",
-             (MEASURING,)),
-    Mutation("rates are measured anew for each call", "src/cpu/rates/machine_rates.cc",
-             "if (known.isa == isa && known.threads == threads) return known;", "", (MEASURING,)),
-    # ---- the reader ----
-    Mutation("header longer than the file", "tools/regard/safetensors.cc",
-             "if (length > file.size() - kLengthBytes) {", "if (false) {", (READER,)),
-    Mutation("overlapping tensors accepted", "tools/regard/safetensors.cc",
-             "if (entry->begin != next) {", "if (entry->begin > next) {", (READER,)),
-    Mutation("offsets past the end accepted", "tools/regard/safetensors.cc",
-             "if (entry.begin > entry.end || entry.end > total) {",
-             "if (entry.begin > entry.end) {", (READER,)),
 ] + (AMX_MUTATIONS + FORWARD_MUTATIONS + PACKED_MUTATIONS + CACHE_MUTATIONS + SCALE_MUTATIONS + LLM_MUTATIONS +
-     CUDA_MUTATIONS + FUNCTION_MUTATIONS + FP8_MUTATIONS + DISTRIBUTED_MUTATIONS + GUIDE_MUTATIONS + SELF_CHECK_MUTATIONS)
+     CUDA_MUTATIONS + FUNCTION_MUTATIONS + FP8_MUTATIONS + DISTRIBUTED_MUTATIONS + GUIDE_MUTATIONS + MEASURE_MUTATIONS +
+     SELF_CHECK_MUTATIONS)
