@@ -28,7 +28,7 @@ SCALE_MUTATIONS = [
              "minima = V::fma(prob, in_quarters<1>(numbers, Lanes{}), minima);", "", (SCALES,)),
     Mutation("bytes of q in another scale than they are divided by", "src/cpu/decode/group_products.h",
              "scale.down * 2.0f", "scale.down", (SCALES,)),
-    Mutation("bytes of infinities", "src/cpu/decode/group_products.h",
+    Mutation("words and bytes of infinities", "src/cpu/decode/word_products.h",
              "factors[r] = is_finite ? scale.down : 0;", "factors[r] = scale.down;", (SCALES,)),
     Mutation("every block of codes has the first one's scales", "src/cpu/decode/group_products.h",
              "from.groups + d / kGroup * kGroupBytes,", "from.groups,", (SCALES,)),

@@ -45,27 +45,17 @@ struct GroupProducts {
   static void pack(const Problem& p, std::int64_t rows, T* q) {
     const std::int64_t step = dot_row_size(p.head_dim_qk);
     auto* const bytes = const_cast<char*>(bytes_of_rows(p, q));
-    auto* const factors = const_cast<T*>(WordProducts<V>::factors_of(p, q));
-    for (std::int64_t r = 0; r < kRows; ++r) factors[r] = 1;
-    for (std::int64_t r = 0; r < rows; ++r) {
+    WordProducts<V>::scale_rows(p, rows, q, byte_scale, [&](std::int64_t r, float up) {
       const T* const row = q + r * step;
-      std::uint32_t largest = 0;
-      for (std::int64_t d = 0; d < step; ++d) {
-        const std::uint32_t held = bits_of(row[d]) & 0x7fffffff;
-        largest = held > largest ? held : largest;
-      }
-      const bool is_finite = largest < 0x7f800000;
-      const WordScale scale = byte_scale(is_finite ? f32_of(largest) : 0);
       for (std::int64_t d = 0; d < p.head_dim_qk; ++d) {
-        const auto word = static_cast<std::int16_t>(bits_of(word_bits(row[d], scale.up)));
+        const auto word = static_cast<std::int16_t>(bits_of(word_bits(row[d], up)));
         const BytePair pair = cpu::bytes_of(word);
         char* const block = bytes + 2 * (r * step + d / kBlock * kBlock);
         const std::int64_t at = d % 2 * (kBlock / 2) + d % kBlock / 2;
         block[at] = pair.high;
         block[kBlock + at] = pair.low;
       }
-      factors[r] = is_finite ? scale.down : 0;
-    }
+    });
   }
 
   /// Dense scores of keys, as WordProducts::dot_keys has them; false where one is not finite, which

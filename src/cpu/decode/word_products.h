@@ -149,6 +149,20 @@ struct WordProducts {
   static void pack(const Problem& p, std::int64_t rows, T* q) {
     const std::int64_t step = dot_row_size(p.head_dim_qk);
     auto* const words = const_cast<Word*>(words_of(p, q));
+    scale_rows(p, rows, q, word_scale, [&](std::int64_t r, float up) {
+      const T* const row = q + r * step;
+      for (std::int64_t d = 0; d < step; ++d) {
+        words[r * step + d] = static_cast<Word>(bits_of(word_bits(row[d], up)));
+      }
+    });
+  }
+
+  /// Calls store(row, up) for each row of q's floats, of which scale_of(its largest magnitude)
+  /// gives `up`, and the factor that is kept.
+  template <class ScaleOf, class Store>
+  REGARD_KERNEL_FN void scale_rows(const Problem& p, std::int64_t rows, T* q, ScaleOf scale_of,
+                                   Store store) {
+    const std::int64_t step = dot_row_size(p.head_dim_qk);
     auto* const factors = const_cast<T*>(factors_of(p, q));
     for (std::int64_t r = 0; r < kRows; ++r) factors[r] = 1;
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -159,10 +173,8 @@ struct WordProducts {
         largest = held > largest ? held : largest;
       }
       const bool is_finite = largest < 0x7f800000;
-      const WordScale scale = word_scale(is_finite ? f32_of(largest) : 0);
-      for (std::int64_t d = 0; d < step; ++d) {
-        words[r * step + d] = static_cast<Word>(bits_of(word_bits(row[d], scale.up)));
-      }
+      const WordScale scale = scale_of(is_finite ? f32_of(largest) : 0);
+      store(r, scale.up);
       factors[r] = is_finite ? scale.down : 0;
     }
   }
