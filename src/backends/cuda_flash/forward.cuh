@@ -51,16 +51,6 @@ struct ForwardKernel {
     SharedWalk walk;
   };
 
-  /// The first of the warp's rows, and of the lane's.
-  template <class Block>
-  REGARD_DEVICE_FN int warp_row(const Block& block) {
-    return block.thread() / kWarp * kWarpRows * kRowBlocks;
-  }
-  template <class Block>
-  REGARD_DEVICE_FN int lane_row(const Block& block, int m) {
-    return warp_row(block) + m * kWarpRows + block.thread() % kWarp / 4;
-  }
-
   template <class Block>
   REGARD_DEVICE_FN void run_task(const Block& block, const Args& args, std::int64_t number) {
     const Problem& p = args.forward.problem;
@@ -124,7 +114,7 @@ struct ForwardKernel {
         state->max[m][i] = cuda::minus_infinity<float>();
         state->sum[m][i] = 0.0f;
         if constexpr (S::kEdits) {
-          const cuda::RowFacts<float> row = pass.bounds[lane_row(block, m) + i * 8];
+          const cuda::RowFacts<float> row = pass.bounds[W::lane_row(block, m) + i * 8];
           if (has_sinks) state->max[m][i] = row.sink;
           const bool has_sink = state->max[m][i] != cuda::minus_infinity<float>();
           if (cuda::lane_column(block) == 0 && has_sink) state->sum[m][i] = kWeight<kType>;
@@ -139,21 +129,21 @@ struct ForwardKernel {
                                  bool is_full, Softmax<kRowBlocks>* state, Outputs& out) {
     const auto keys = W::stage_part(block, stage, 0), values = W::stage_part(block, stage, 1);
     WarpSums<kKeys> scores[kRowBlocks];
-    cuda::multiply_rows<kType, kDims>(block, pass.queries, warp_row(block), keys, scores);
+    cuda::multiply_rows<kType, kDims>(block, pass.queries, W::warp_row(block), keys, scores);
     const Walk walk = pass.walk[0];
     const std::int64_t first = walk.first + static_cast<std::int64_t>(tile) * kKeys;
     float rescale[kRowBlocks][kLaneRows];
     REGARD_DEVICE_UNROLL
     for (int m = 0; m < kRowBlocks; ++m) {
       if constexpr (S::kEdits) {
-        edit(block, pass, walk.task.b, lane_row(block, m), first, is_full, &scores[m]);
+        edit(block, pass, walk.task.b, W::lane_row(block, m), first, is_full, &scores[m]);
       } else if constexpr (kMasked) {
-        cuda::hide_by_arithmetic(block, pass.bounds, lane_row(block, m), first, &scores[m]);
+        cuda::hide_by_arithmetic(block, pass.bounds, W::lane_row(block, m), first, &scores[m]);
       }
       exponentiate<kType, kSafe>(block, pass.args.factor, state->max[m], state->sum[m], &scores[m],
                                  rescale[m]);
       if constexpr (S::kEdits) {
-        cuda::drop_lane_tile(block, pass.args.forward.problem, pass.bounds, lane_row(block, m),
+        cuda::drop_lane_tile(block, pass.args.forward.problem, pass.bounds, W::lane_row(block, m),
                              first, &scores[m]);
       }
     }
@@ -202,7 +192,7 @@ struct ForwardKernel {
                                     const cuda::HeadTask& task, const Softmax<kRowBlocks>& state,
                                     const Outputs& out) {
     const cuda::DenseRows to = cuda::rows_of_split(args, task);
-    const int row = lane_row(block, 0);
+    const int row = W::lane_row(block, 0);
     REGARD_DEVICE_UNROLL
     for (int i = 0; i < kLaneRows; ++i) {
       const float sum = cuda::sum_of_lanes(block, state.sum[0][i]) / kWeight<kType>;
@@ -224,14 +214,14 @@ struct ForwardKernel {
       for (int i = 0; i < kLaneRows; ++i) {
         const float sum = cuda::sum_of_lanes(block, state.sum[m][i]) / kWeight<kType>;
         share[i] = cuda::inverse_sum(p, sum) / kWeight<kType>;
-        const std::int64_t row = lane_row(block, m) + i * 8;
+        const std::int64_t row = W::lane_row(block, m) + i * 8;
         if (cuda::lane_column(block) != 0 || row >= rows.count) continue;
         const std::int64_t query = cuda::RowBlock::query(rows, rows.begin + row);
         const std::int64_t head = rows.first_head + (rows.begin + row - query * rows.heads);
         const double max = static_cast<double>(state.max[m][i]) * p.score_unit;
         problem::write_row_stats(p, task.b, head, query, max, sum);
       }
-      cuda::write_sums<kType>(block, to, lane_row(block, m), 0, out[m], share);
+      cuda::write_sums<kType>(block, to, W::lane_row(block, m), 0, out[m], share);
     }
   }
 };

@@ -73,14 +73,6 @@ struct QueriesKernel {
   REGARD_DEVICE_FN auto operand(const Block& block, int at) {
     return block.template shared<std::uint16_t>(at, kRows * kDims);
   }
-  template <class Block>
-  REGARD_DEVICE_FN int warp_row(const Block& block) {
-    return block.thread() / kWarp * kWarpRows * kRowBlocks;
-  }
-  template <class Block>
-  REGARD_DEVICE_FN int lane_row(const Block& block, int m) {
-    return warp_row(block) + m * kWarpRows + block.thread() % kWarp / 4;
-  }
 
   template <class Block>
   REGARD_DEVICE_FN void run_task(const Block& block, const Args& args, std::int64_t number) {
@@ -96,7 +88,7 @@ struct QueriesKernel {
     REGARD_DEVICE_UNROLL
     for (int m = 0; m < kRowBlocks; ++m) {
       const float scale = p.softmax_scale_f32;
-      cuda::write_sums<kType>(block, to, lane_row(block, m), 0, d_q[m], {scale, scale});
+      cuda::write_sums<kType>(block, to, W::lane_row(block, m), 0, d_q[m], {scale, scale});
     }
   }
 
@@ -150,12 +142,12 @@ struct QueriesKernel {
     const typename W::Walk walk = W::of(block)[0];
     const std::int64_t first = walk.first + static_cast<std::int64_t>(tile) * kUnit;
     Scores scores, d_probs;
-    cuda::multiply_rows<kType, kDims>(block, operand(block, L::kAtQueries), warp_row(block), keys,
-                                      scores);
+    cuda::multiply_rows<kType, kDims>(block, operand(block, L::kAtQueries), W::warp_row(block),
+                                      keys, scores);
     if constexpr (kMasked && !kEdits) {
       REGARD_DEVICE_UNROLL
       for (int m = 0; m < kRowBlocks; ++m) {
-        cuda::hide_by_arithmetic(block, bounds_of(block), lane_row(block, m), first, &scores[m]);
+        cuda::hide_by_arithmetic(block, bounds_of(block), W::lane_row(block, m), first, &scores[m]);
       }
     }
     if constexpr (kEdits) {
@@ -167,7 +159,7 @@ struct QueriesKernel {
       });
     }
     block.sync_warp();
-    cuda::multiply_rows<kType, kDims>(block, operand(block, L::kAtDOut), warp_row(block), values,
+    cuda::multiply_rows<kType, kDims>(block, operand(block, L::kAtDOut), W::warp_row(block), values,
                                       d_probs);
     if (kEdits && p.dropout.threshold != 0) drop(block, p, first, d_probs);
     for_each_element(block, [&](int m, int n, int x, int r) {
@@ -196,7 +188,7 @@ struct QueriesKernel {
         const int m = row / kLaneRows, i = row % kLaneRows;
         float slope = 1.0f, &score = scores[m].at[0][2 * i];
         const float prob = cuda::prob_again(p, b, edits, is_full, rows_of(block),
-                                            lane_row(block, m) + i * 8, j, score, &slope);
+                                            W::lane_row(block, m) + i * 8, j, score, &slope);
         score = cuda::is_hidden(prob) ? prob : prob * slope;
       }
     });
@@ -212,7 +204,7 @@ struct QueriesKernel {
       for (int row = 0; row < kRowBlocks * kLaneRows; ++row) {
         const int m = row / kLaneRows, i = row % kLaneRows;
         float& d_prob = d_probs[m].at[0][2 * i];
-        const bool kept = cuda::keeps(p, rows_of(block), lane_row(block, m) + i * 8, j);
+        const bool kept = cuda::keeps(p, rows_of(block), W::lane_row(block, m) + i * 8, j);
         d_prob = kept ? d_prob * problem::keep_scale<float>(p) : 0.0f;
       }
     });
@@ -227,7 +219,7 @@ struct QueriesKernel {
       for (int i = 0; i < kLaneRows; ++i) {
         REGARD_DEVICE_UNROLL
         for (int n = 0; n < kUnit / 4; ++n) {
-          f(m, n / 2, 2 * i + n % 2, lane_row(block, m) + i * 8);
+          f(m, n / 2, 2 * i + n % 2, W::lane_row(block, m) + i * 8);
         }
       }
     }

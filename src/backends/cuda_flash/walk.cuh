@@ -45,6 +45,17 @@ struct TileWalk {
     return block.template shared<Walk>(0, 1);
   }
 
+  /// The first of the warp's rows, and of the lane's in the m-th 16 of them.
+  template <class Block>
+  REGARD_DEVICE_FN int warp_row(const Block& block) {
+    constexpr int kRowsOfWarp = Sizes::kRows / (kThreads / cuda::kWarp);
+    return block.thread() / cuda::kWarp * kRowsOfWarp;
+  }
+  template <class Block>
+  REGARD_DEVICE_FN int lane_row(const Block& block, int m) {
+    return warp_row(block) + m * cuda::kWarpRows + block.thread() % cuda::kWarp / 4;
+  }
+
   REGARD_DEVICE_FN cuda::RowBlock rows_of(const Problem& p, const cuda::HeadTask& task) {
     return cuda::group_rows<Sizes::kRows>(p, task.b, task.head_kv, Sizes::kSplit ? 0 : task.block);
   }
