@@ -17,7 +17,7 @@ REGARD_EXPORT const char* to_string(Architecture architecture) noexcept;  // "x8
 enum class CpuExtension : std::uint8_t {
   kAvx2,        // AVX2, FMA and F16C
   kAvx512,      // AVX-512 F, BW, DQ and VL
-  kAvx512Bf16,  // VDPBF16PS, VNNI and VBMI
+  kAvx512Bf16,  // AVX512_BF16, VNNI and VBMI
   kAmxBf16,     // AMX-TILE and AMX-BF16, which the system lets the process use
   kNeon,        // Advanced SIMD with fused multiply-add: every AArch64 processor
   kNeonBf16,    // BFDOT and BFCVT
