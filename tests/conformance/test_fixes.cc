@@ -22,7 +22,7 @@ namespace {
 
 using conformance::Rng;
 
-constexpr int kCases = 3000;
+constexpr int kFixCases = 3000;
 
 const std::vector<BackendRef>& all_names() {
   static const std::vector<BackendRef> names = {{BackendId::kMath, ""},
@@ -135,7 +135,7 @@ void expect_fixes_end(Context& context, AttentionParams params, Policy policy,
 
 TEST(Fixes, RemoveTheRefusalsOfRandomCasesUnderRandomPolicies) {
   std::map<RefusalCode, int> met;
-  for (std::uint64_t n = 0; n < kCases; ++n) {
+  for (std::uint64_t n = 0; n < kFixCases; ++n) {
     Rng rng(7, n);
     const std::unique_ptr<Context> context = described_context(rng);
     Case c = n % 3 == 0 ? conformance::random_grad_case(7, n) : conformance::random_case(7, n);

@@ -11,7 +11,7 @@ namespace regard {
 namespace {
 
 // Runs the case on every unit that goes back; how many passed.
-int run(const Case& c, conformance::Guard guard) {
+int run_grad(const Case& c, conformance::Guard guard) {
   conformance::RunOptions options;
   options.guard = guard;
   return test::AllUnits::instance().run(c, options);
@@ -20,7 +20,7 @@ int run(const Case& c, conformance::Guard guard) {
 class GradCases : public testing::TestWithParam<const char*> {};
 
 TEST_P(GradCases, PassOnEveryUnit) {
-  EXPECT_EQ(run(parse_case(GetParam()).value(), conformance::Guard::kUpperPage),
+  EXPECT_EQ(run_grad(parse_case(GetParam()).value(), conformance::Guard::kUpperPage),
             test::AllUnits::instance().count());
 }
 
@@ -33,7 +33,7 @@ TEST(RandomGradCases, PassOnEveryUnit) {
   int passed = 0;
   for (std::uint64_t n = 0; n < 150; ++n) {
     const auto guard = n % 2 == 0 ? conformance::Guard::kCanaries : conformance::Guard::kLowerPage;
-    passed += run(conformance::random_grad_case(31, n), guard);
+    passed += run_grad(conformance::random_grad_case(31, n), guard);
     if (HasFailure()) return;
   }
   EXPECT_GT(passed, 200);

@@ -27,7 +27,7 @@ using test::GradBreak;
 using test::GradModelOptions;
 using test::run_grad_model;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNanGrad = std::numeric_limits<double>::quiet_NaN();
 
 GradComparison judged(const Problem& problem, bool rounds_probs = false) {
   const AttentionGradRequest& r = problem.request();
@@ -192,7 +192,7 @@ TEST(CompareGradients, WhatNothingReachesIsExactlyZero) {
   EXPECT_NE(spoiled(problem, r.d_v, {0, 0, 5, 0}, 1e-30), "");
   EXPECT_NE(spoiled(problem, r.d_q, {1, 0, 2, 0}, 1e-30), "");  // padding
   EXPECT_EQ(spoiled(problem, r.d_q, {1, 0, 2, 0}, -0.0), "");
-  EXPECT_NE(spoiled(problem, r.d_k, {0, 0, 0, 0}, kNan), "");
+  EXPECT_NE(spoiled(problem, r.d_k, {0, 0, 0, 0}, kNanGrad), "");
   EXPECT_NE(spoiled(problem, r.d_sinks, {1}, 0.5), "");
 }
 

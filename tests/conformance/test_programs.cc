@@ -189,7 +189,7 @@ class RandomPrograms {
   TensorView captured_[oracle::kCapturedCount];
 };
 
-FunctionPlace random_place(Rng* rng) {
+FunctionPlace random_program_place(Rng* rng) {
   const auto draw = [&](std::int64_t below) {
     return static_cast<std::int32_t>(rng->between(0, below - 1));
   };
@@ -231,7 +231,7 @@ TEST(Programs, ComputeWhatTheOracleDoes) {
       Interpreter interpreter(program, random.captured());
       Rng rng(n, 0x706c61636573);
       for (int k = 0; k < 6; ++k) {
-        const FunctionPlace place = random_place(&rng);
+        const FunctionPlace place = random_program_place(&rng);
         const double score = 3.0 * rng.normal_at(rng.bits());
         interpreter.run(place, score);
         const double expected = truth.value(place, score).value;
@@ -252,7 +252,7 @@ TEST(Programs, DeriveWhatTheOracleDoes) {
     Interpreter interpreter(program, random.captured());
     Rng rng(n, 0x706c61636573);
     for (int k = 0; k < 6; ++k) {
-      const FunctionPlace place = random_place(&rng);
+      const FunctionPlace place = random_program_place(&rng);
       const double score = 3.0 * rng.normal_at(rng.bits());
       interpreter.run(place, score);
       truth.value(place, score);

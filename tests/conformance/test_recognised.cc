@@ -20,7 +20,8 @@ using conformance::Comparison;
 using conformance::Rng;
 
 /// Runs the case's tensors with functions as they are given; "" when the result is the text's.
-std::string run(const std::string& base, const std::string& score, const std::string& mask) {
+std::string run_recognised(const std::string& base, const std::string& score,
+                           const std::string& mask) {
   const conformance::Problem problem = conformance::make_problem(parse_case(base).value());
   AttentionRequest r = problem.request();
   if (!score.empty()) r.options.score_function = Expression::parse(score).value();
@@ -93,7 +94,7 @@ const Form kForms[] = {
 TEST(Recognised, FormsAndWhatOnlyLooksLikeThem) {
   const std::string base = "b2 hq3 sq13 skv17 d8 f32 lse seed=5";
   for (const Form& form : kForms) {
-    EXPECT_EQ(run(base, form.score, form.mask), "") << form.score << " " << form.mask;
+    EXPECT_EQ(run_recognised(base, form.score, form.mask), "") << form.score << " " << form.mask;
     if (std::string(form.score) == "where(kv_idx<=q_idx,-inf,score)") continue;  // either is right
     EXPECT_EQ(recognised(base, form.score, form.mask), form.features)
         << form.score << " " << form.mask;
@@ -109,8 +110,9 @@ TEST(Recognised, BesideOtherFields) {
                            "b2 hq3 sq13 skv17 d8 f32 alibi diag=br mask=kv_idx%3!=1 lse seed=8"}) {
     for (const char* mask : {"kv_idx<=q_idx", "kv_idx<=q_pos", "q_idx-kv_idx<6&kv_idx<=q_pos+2",
                              "abs(q_pos-kv_idx)<=5&kv_idx!=4"}) {
-      EXPECT_EQ(run(base, "", mask), "") << base << " " << mask;
-      EXPECT_EQ(run(base, std::string("where(") + mask + ",3.0*tanh(score/3.0),-inf)", ""), "")
+      EXPECT_EQ(run_recognised(base, "", mask), "") << base << " " << mask;
+      EXPECT_EQ(
+          run_recognised(base, std::string("where(") + mask + ",3.0*tanh(score/3.0),-inf)", ""), "")
           << base << " " << mask;
     }
   }
@@ -147,7 +149,7 @@ TEST(Recognised, RandomComparisonsOfIndices) {
     if (!is_named && mask.find("q_pos") != std::string::npos) continue;
     const bool in_score = rng.chance(0.3);
     const std::string score = in_score ? "where(" + mask + ",score,-inf)" : "";
-    EXPECT_EQ(run(base, score, in_score ? "" : mask), "") << base << " " << mask;
+    EXPECT_EQ(run_recognised(base, score, in_score ? "" : mask), "") << base << " " << mask;
     found += recognised(base, score, in_score ? "" : mask) > recognised(base, "", "") ? 1 : 0;
     if (HasFailure()) return;
   }

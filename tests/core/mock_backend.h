@@ -114,6 +114,14 @@ inline void add_backend(Context& context, const std::string& name,
   });
 }
 
+/// A trace that keeps what it was told: `add` with itself as the user.
+struct TracedCalls {
+  std::vector<CallTrace> list;
+  static void add(void* user, const CallTrace& call) {
+    static_cast<TracedCalls*>(user)->list.push_back(call);
+  }
+};
+
 inline AttentionParams case_params(const std::string& text) {
   return parse_case(text).value().params;
 }

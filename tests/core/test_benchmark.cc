@@ -16,13 +16,13 @@ namespace regard::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Calls = std::vector<std::function<Status()>>;
+using CallList = std::vector<std::function<Status()>>;
 
 constexpr std::int64_t kHeads = 2, kSeqlen = 32, kHeadDim = 16;
 
 /// A small call with a backward.
-struct SmallCall {
-  explicit SmallCall(bool needs_grad) : data(kHeads * kSeqlen * kHeadDim, 0.5f) {
+struct BenchmarkCall {
+  explicit BenchmarkCall(bool needs_grad) : data(kHeads * kSeqlen * kHeadDim, 0.5f) {
     for (auto* tensor : {&out, &d_q, &d_k, &d_v}) tensor->assign(data.size(), 0.0f);
     request.q = request.k = request.v = view(data);
     request.out = view(out);
@@ -69,7 +69,7 @@ const BenchmarkRow* find(const Benchmark& result, const std::string& name, bool 
 
 TEST(Benchmark, EveryUsableBackendForward) {
   Context context;
-  SmallCall call(false);
+  BenchmarkCall call(false);
   const Expected<Benchmark> result = benchmark(context, call.request, {}, rounds_of(2));
   ASSERT_TRUE(result.ok()) << result.status().message();
   EXPECT_EQ(result->rounds, 2);
@@ -100,7 +100,7 @@ TEST(Benchmark, EveryUsableBackendForward) {
 
 TEST(Benchmark, BackwardsToo) {
   Context context;
-  SmallCall call(true);
+  BenchmarkCall call(true);
   const Expected<Benchmark> result = benchmark(context, call.request, {}, rounds_of(1));
   ASSERT_TRUE(result.ok()) << result.status().message();
   for (const char* name : {"flash", "efficient", "math"}) {
@@ -117,7 +117,7 @@ TEST(Benchmark, BackwardsToo) {
 
 TEST(Benchmark, PoliciesLeaveOut) {
   Context context;
-  SmallCall call(false);
+  BenchmarkCall call(false);
   Policy policy;
   policy.deny = {{BackendId::kMath, ""}};
   const Expected<Benchmark> result = benchmark(context, call.request, policy, rounds_of(1));
@@ -133,7 +133,7 @@ TEST(Benchmark, ABackendThatFailsIsNamedAndTheOthersAreMeasured) {
   const auto mock = std::make_shared<MockBackend>(generous_info("broken"));
   mock->refuse_execute = StatusCode::kInternal;
   add_backend(context, "broken", mock);
-  SmallCall call(false);
+  BenchmarkCall call(false);
   const Expected<Benchmark> result = benchmark(context, call.request, {}, rounds_of(1));
   ASSERT_TRUE(result.ok());
   EXPECT_NE(find(*result, "custom:broken", false)->reason.find("engine says no"),
@@ -146,7 +146,7 @@ TEST(Benchmark, AWorkspaceThatCannotBeHadLeavesOneRowOut) {
   const auto mock = std::make_shared<MockBackend>(generous_info("huge"));
   mock->workspace = std::int64_t{1} << 61;
   add_backend(context, "huge", mock);
-  SmallCall call(false);
+  BenchmarkCall call(false);
   const Expected<Benchmark> result = benchmark(context, call.request, {}, rounds_of(1));
   ASSERT_TRUE(result.ok());
   EXPECT_NE(find(*result, "custom:huge", false)->reason.find("could not be allocated"),
@@ -156,10 +156,10 @@ TEST(Benchmark, AWorkspaceThatCannotBeHadLeavesOneRowOut) {
 
 TEST(Benchmark, RefusesWhatItCannotTime) {
   Context context;
-  SmallCall call(false);
+  BenchmarkCall call(false);
   call.request.k.shape[2] = 7;
   EXPECT_EQ(benchmark(context, call.request).status().code(), StatusCode::kInvalidArgument);
-  SmallCall far(false);
+  BenchmarkCall far(false);
   for (TensorView* view : {&far.request.q, &far.request.k, &far.request.v, &far.request.out}) {
     view->device.type = DeviceType::kCuda;
   }
@@ -179,7 +179,7 @@ TEST(Measure, RowsTakeTurns) {
   };
   Benchmark result = rows_named({"a", "b", "c"});
   result.rows[1].reason = "left out";
-  measure(&result, Calls{call('a'), {}, call('c')}, rounds_of(3));
+  measure(&result, CallList{call('a'), {}, call('c')}, rounds_of(3));
   EXPECT_EQ(order, "acacac");
   EXPECT_EQ(result.rounds, 3);
   EXPECT_TRUE(result.rows[1].seconds.empty());
@@ -192,7 +192,7 @@ TEST(Measure, RowsTakeTurns) {
 TEST(Measure, ShortCallsAreTimedTogether) {
   std::int64_t count = 0;
   Benchmark result = rows_named({"short"});
-  measure(&result, Calls{[&count] {
+  measure(&result, CallList{[&count] {
     ++count;
     return Status();
   }},
@@ -203,7 +203,7 @@ TEST(Measure, ShortCallsAreTimedTogether) {
 }
 
 TEST(Measure, GoesOnForTheSecondsAndThreeRounds) {
-  const Calls calls{[] {
+  const CallList calls{[] {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     return Status();
   }};
@@ -223,11 +223,12 @@ TEST(Measure, GoesOnForTheSecondsAndThreeRounds) {
 TEST(Measure, AFailureLeavesItsMessage) {
   int calls_of_a = 0;
   Benchmark result = rows_named({"a", "b"});
-  measure(
-      &result,
-      Calls{[&] { return ++calls_of_a > 3 ? Status(StatusCode::kInternal, "it broke") : Status(); },
-            [] { return Status(); }},
-      rounds_of(2));
+  measure(&result,
+          CallList{[&] {
+                     return ++calls_of_a > 3 ? Status(StatusCode::kInternal, "it broke") : Status();
+                   },
+                   [] { return Status(); }},
+          rounds_of(2));
   EXPECT_EQ(result.rows[0].reason, "it broke");
   EXPECT_TRUE(result.rows[0].seconds.empty());
   EXPECT_EQ(calls_of_a, 4);
@@ -247,13 +248,13 @@ TEST(Measure, AnInterruptKeepsWhatThereIs) {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     return Status();
   };
-  measure(&result, Calls{call, call}, options);
+  measure(&result, CallList{call, call}, options);
   EXPECT_TRUE(result.interrupted);
   EXPECT_EQ(result.rounds, 2);
   EXPECT_EQ(result.rows[0].seconds.size(), 2u);
 
   result = rows_named({"a"});
-  measure(&result, Calls{[] { return Status(StatusCode::kInterrupted, ""); }}, {});
+  measure(&result, CallList{[] { return Status(StatusCode::kInterrupted, ""); }}, {});
   EXPECT_TRUE(result.interrupted);
   EXPECT_EQ(result.rows[0].reason, "");
 }
@@ -264,21 +265,21 @@ TEST(Measure, WaitsForThreadsThatSpin) {
   bool met_a_spinner = false;
   Benchmark result = rows_named({"spinner", "after"});
   measure(&result,
-          Calls{[&] {
-                  if (spinner.joinable()) return Status();
-                  spins = true;
-                  spinner = std::thread([&spins] {
-                    const auto end = Clock::now() + std::chrono::milliseconds(150);
-                    while (Clock::now() < end) {
-                    }
-                    spins = false;
-                  });
-                  return Status();
-                },
-                [&] {
-                  met_a_spinner = met_a_spinner || spins;
-                  return Status();
-                }},
+          CallList{[&] {
+                     if (spinner.joinable()) return Status();
+                     spins = true;
+                     spinner = std::thread([&spins] {
+                       const auto end = Clock::now() + std::chrono::milliseconds(150);
+                       while (Clock::now() < end) {
+                       }
+                       spins = false;
+                     });
+                     return Status();
+                   },
+                   [&] {
+                     met_a_spinner = met_a_spinner || spins;
+                     return Status();
+                   }},
           rounds_of(1));
   spinner.join();
   EXPECT_FALSE(met_a_spinner);
@@ -293,7 +294,7 @@ TEST(Measure, SaysThatOthersComputed) {
   });
   Benchmark result = rows_named({"a"});
   const auto start = Clock::now();
-  measure(&result, Calls{[] { return Status(); }}, rounds_of(5));
+  measure(&result, CallList{[] { return Status(); }}, rounds_of(5));
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(5));
   ends = true;
   busy.join();

@@ -11,7 +11,7 @@
 namespace regard {
 namespace {
 
-AttentionParams params_of(const std::string& mask, std::int64_t sq, std::int64_t skv) {
+AttentionParams block_params(const std::string& mask, std::int64_t sq, std::int64_t skv) {
   AttentionParams p;
   p.batch = 2;
   p.num_heads_q = p.num_heads_kv = 3;
@@ -72,16 +72,17 @@ void expect_blocks(const BlockMask& mask, F is_visible) {
 
 TEST(BlockMask, IsWhatElementsSay) {
   const std::int64_t sq = 100, skv = 170;
-  expect_blocks(BlockMask::make(params_of("q_idx>=kv_idx", sq, skv), {}, 16, 32).value(),
+  expect_blocks(BlockMask::make(block_params("q_idx>=kv_idx", sq, skv), {}, 16, 32).value(),
                 [](auto, auto, auto i, auto j) { return i >= j; });
   expect_blocks(
-      BlockMask::make(params_of("kv_idx<=q_pos&q_pos-kv_idx<9", sq, skv), {}, 7, 5).value(),
+      BlockMask::make(block_params("kv_idx<=q_pos&q_pos-kv_idx<9", sq, skv), {}, 7, 5).value(),
       [](auto, auto, auto i, auto j) { return j <= i + 70 && i + 70 - j < 9; });
   // Nothing that bounds decide.
-  expect_blocks(BlockMask::make(params_of("(q_idx*kv_idx)%4==3", sq, skv), {}, 1, 3).value(),
+  expect_blocks(BlockMask::make(block_params("(q_idx*kv_idx)%4==3", sq, skv), {}, 1, 3).value(),
                 [](auto, auto, auto i, auto j) { return i * j % 4 == 3; });
-  expect_blocks(BlockMask::make(params_of("(q_idx+h)//40==kv_idx//40|b==1", sq, skv), {}).value(),
-                [](auto b, auto h, auto i, auto j) { return (i + h) / 40 == j / 40 || b == 1; });
+  expect_blocks(
+      BlockMask::make(block_params("(q_idx+h)//40==kv_idx//40|b==1", sq, skv), {}).value(),
+      [](auto b, auto h, auto i, auto j) { return (i + h) / 40 == j / 40 || b == 1; });
 }
 
 TEST(BlockMask, CapturedTensorsTakePart) {
@@ -92,7 +93,7 @@ TEST(BlockMask, CapturedTensorsTakePart) {
   }
   Buffers buffers;
   buffers.captured0 = view_of(documents, {2, 300});
-  const AttentionParams p = params_of("i0[b,q_idx]==i0[b,kv_idx]", 300, 300);
+  const AttentionParams p = block_params("i0[b,q_idx]==i0[b,kv_idx]", 300, 300);
   const BlockMask mask = BlockMask::make(p, buffers, 32, 32).value();
   EXPECT_EQ(mask.view().shape[0], 2);
   EXPECT_EQ(mask.view().shape[1], 1);
@@ -103,7 +104,7 @@ TEST(BlockMask, CapturedTensorsTakePart) {
 }
 
 TEST(BlockMask, SaysAndDrawsItself) {
-  const BlockMask mask = BlockMask::make(params_of("q_idx>=kv_idx", 512, 512), {}).value();
+  const BlockMask mask = BlockMask::make(block_params("q_idx>=kv_idx", 512, 512), {}).value();
   EXPECT_EQ(to_string(mask), "<block mask of 128 x 128, [1,1,4,4], 37.5 % empty, 25 % partial>");
   EXPECT_EQ(to_text(mask), "+   \n#+  \n##+ \n###+\n");
   EXPECT_DOUBLE_EQ(mask.empty(), 0.375);
@@ -111,13 +112,14 @@ TEST(BlockMask, SaysAndDrawsItself) {
 }
 
 TEST(BlockMask, ServesShorterLengths) {
-  const BlockMask mask = BlockMask::make(params_of("q_idx>=kv_idx", 512, 512), {}).value();
+  const BlockMask mask = BlockMask::make(block_params("q_idx>=kv_idx", 512, 512), {}).value();
   const TensorView cut = mask.view(200, 384).value();
   EXPECT_EQ(cut.shape[2], 2);
   EXPECT_EQ(cut.shape[3], 3);
   EXPECT_EQ(cut.strides[2], 4);
   EXPECT_EQ(mask.view(513, 512).status().code(), StatusCode::kInvalidArgument);
-  const BlockMask of_lengths = BlockMask::make(params_of("kv_idx<kv_len-3", 512, 512), {}).value();
+  const BlockMask of_lengths =
+      BlockMask::make(block_params("kv_idx<kv_len-3", 512, 512), {}).value();
   EXPECT_TRUE(of_lengths.view(512, 512).ok());
   EXPECT_EQ(of_lengths.view(512, 500).status().code(), StatusCode::kInvalidArgument);
 }
@@ -127,22 +129,22 @@ TEST(BlockMask, RefusesByName) {
     return BlockMask::make(p, buffers, size).status().message();
   };
   EXPECT_EQ(message({}, {}, 128), "[BlockMask::make] mask_function (absent) must be given");
-  EXPECT_EQ(message(params_of("q_idx>=kv_idx", 8, 8), {}, 0),
+  EXPECT_EQ(message(block_params("q_idx>=kv_idx", 8, 8), {}, 0),
             "[BlockMask::make] block_size_q (0) must be 1 to 1048576");
-  EXPECT_EQ(message(params_of("i3[q_idx]==0", 8, 8), {}, 128),
+  EXPECT_EQ(message(block_params("i3[q_idx]==0", 8, 8), {}, 128),
             "[BlockMask::make] captured3 (absent) must be given: a function reads it");
-  AttentionParams lens = params_of("kv_idx<q_len", 8, 8);
+  AttentionParams lens = block_params("kv_idx<q_len", 8, 8);
   lens.features.set(Feature::kSeqlensQ);
   EXPECT_NE(message(lens, {}, 128).find("must not read q_len"), std::string::npos);
   std::vector<std::int32_t> ids(5, 0);
   Buffers buffers;
   buffers.captured0 = view_of(ids, {5});
-  EXPECT_NE(message(params_of("i0[q_idx]==0", 8, 8), buffers, 128).find("expected 0 to 4"),
+  EXPECT_NE(message(block_params("i0[q_idx]==0", 8, 8), buffers, 128).find("expected 0 to 4"),
             std::string::npos);
 }
 
 TEST(BlockMask, EmptyExtentsHaveNoBlocks) {
-  const BlockMask mask = BlockMask::make(params_of("q_idx>=kv_idx", 0, 5), {}).value();
+  const BlockMask mask = BlockMask::make(block_params("q_idx>=kv_idx", 0, 5), {}).value();
   EXPECT_EQ(mask.view().shape[2], 0);
   EXPECT_EQ(mask.empty(), 0.0);
   EXPECT_EQ(to_text(mask), "");

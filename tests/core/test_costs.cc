@@ -540,17 +540,10 @@ TEST(Costs, ATableDoesNotDecideWhereBitsMustNotDependOnThreads) {
             "thread_count_invariant");
 }
 
-struct Calls {
-  std::vector<CallTrace> list;
-  static void add(void* user, const CallTrace& call) {
-    static_cast<Calls*>(user)->list.push_back(call);
-  }
-};
-
 TEST(Costs, CalibrationListsWhatIsOff) {
   Context context(described_env());
-  Calls calls;
-  context.set_trace(Calls::add, &calls);
+  TracedCalls calls;
+  context.set_trace(TracedCalls::add, &calls);
   std::vector<float> data(8 * 8, 0.25f), out(data.size());
   AttentionRequest request;
   request.q = request.k = request.v = make_view(data.data(), Dtype::kF32, {1, 1, 8, 8});

@@ -14,7 +14,7 @@ namespace {
 
 using cudnn::Node;
 
-Env machine(std::int32_t sm_version, std::int32_t cudnn_version = 0) {
+Env cudnn_machine(std::int32_t sm_version, std::int32_t cudnn_version = 0) {
   Env env = described_env();
   env.device = DeviceType::kCuda;
   env.sm_version = sm_version;
@@ -33,37 +33,41 @@ Verdict judge(const std::string& words, const Env& env, const Policy& policy = f
 }
 
 // The last of the reasons; "" where it runs.
-std::string refusal(const std::string& words, const Env& env) {
+std::string cudnn_refusal(const std::string& words, const Env& env) {
   const Verdict verdict = judge(words, env);
   return verdict.refusals.empty() ? "" : to_string(verdict.refusals.back());
 }
 
 TEST(Cudnn, RunsWhatTheRecordAllows) {
   for (const std::int32_t sm : {80, 86, 90, 100, 103}) {
-    const Env env = machine(sm);
+    const Env env = cudnn_machine(sm);
     for (const char* words :
          {"sq128 d64 bf16", "sq128 d64 f16 causal diag=tl", "sq1 skv4096 d128 bf16",
           "b2 hq8 hkv2 sq512 skv1024 d256 bf16 causal diag=br lse", "sq300 skv100 d64 bf16",
           "sq128 d64 bf16 window=16,0 diag=tl", "sq128 d128 bf16 causal diag=tl grad lse"}) {
-      EXPECT_EQ(refusal(words, env), "") << sm << " " << words;
+      EXPECT_EQ(cudnn_refusal(words, env), "") << sm << " " << words;
     }
   }
-  EXPECT_EQ(refusal("sq128 d192 dv128 bf16 grad", machine(90)), "");
-  EXPECT_EQ(refusal("sq128 d192 dv128 bf16 grad", machine(100)), "");
+  EXPECT_EQ(cudnn_refusal("sq128 d192 dv128 bf16 grad", cudnn_machine(90)), "");
+  EXPECT_EQ(cudnn_refusal("sq128 d192 dv128 bf16 grad", cudnn_machine(100)), "");
 }
 
 TEST(Cudnn, RefusesInCudnnsWords) {
-  const Env hopper = machine(90);
-  EXPECT_NE(refusal("sq300 skv100 d64 bf16 causal diag=br", hopper).find("max_s_q > max_s_kv"),
-            std::string::npos);
-  EXPECT_NE(refusal("sq300 skv100 d64 bf16 window=9,0 diag=tl", hopper).find("Sliding window"),
-            std::string::npos);
-  EXPECT_NE(refusal("sq1 d64 bf16 grad", hopper).find("s_q = s_kv = 1"), std::string::npos);
-  EXPECT_EQ(refusal("sq1 d64 bf16", hopper), "");
-  EXPECT_EQ(refusal("sq128 d136 bf16", machine(80)), "");
-  EXPECT_NE(refusal("sq128 d136 bf16 grad", machine(80)).find("less than or equal to 128"),
-            std::string::npos);
-  EXPECT_NE(refusal("sq128 d192 dv64 bf16 grad", machine(100)).find("equal to 128 if d_qk is 192"),
+  const Env hopper = cudnn_machine(90);
+  EXPECT_NE(
+      cudnn_refusal("sq300 skv100 d64 bf16 causal diag=br", hopper).find("max_s_q > max_s_kv"),
+      std::string::npos);
+  EXPECT_NE(
+      cudnn_refusal("sq300 skv100 d64 bf16 window=9,0 diag=tl", hopper).find("Sliding window"),
+      std::string::npos);
+  EXPECT_NE(cudnn_refusal("sq1 d64 bf16 grad", hopper).find("s_q = s_kv = 1"), std::string::npos);
+  EXPECT_EQ(cudnn_refusal("sq1 d64 bf16", hopper), "");
+  EXPECT_EQ(cudnn_refusal("sq128 d136 bf16", cudnn_machine(80)), "");
+  EXPECT_NE(
+      cudnn_refusal("sq128 d136 bf16 grad", cudnn_machine(80)).find("less than or equal to 128"),
+      std::string::npos);
+  EXPECT_NE(cudnn_refusal("sq128 d192 dv64 bf16 grad", cudnn_machine(100))
+                .find("equal to 128 if d_qk is 192"),
             std::string::npos);
 }
 
@@ -71,22 +75,22 @@ TEST(Cudnn, RefusesInCudnnsWords) {
 TEST(Cudnn, RangesOfHeadDimsHoldTheirEnds) {
   for (const char* words : {"sq8 d64 dv136 bf16 grad", "sq8 d64 dv256 bf16 grad",
                             "sq8 d136 dv8 bf16 grad", "sq8 d256 bf16 grad"}) {
-    EXPECT_NE(refusal(words, machine(80)), "") << words;
-    EXPECT_EQ(refusal(words, machine(90)), "") << words;
+    EXPECT_NE(cudnn_refusal(words, cudnn_machine(80)), "") << words;
+    EXPECT_EQ(cudnn_refusal(words, cudnn_machine(90)), "") << words;
   }
-  EXPECT_EQ(refusal("sq8 d128 bf16 grad", machine(80)), "");
-  EXPECT_NE(refusal("sq8 d192 dv120 bf16 grad", machine(100)), "");
-  EXPECT_NE(refusal("sq8 d192 dv136 bf16 grad", machine(100)), "");
+  EXPECT_EQ(cudnn_refusal("sq8 d128 bf16 grad", cudnn_machine(80)), "");
+  EXPECT_NE(cudnn_refusal("sq8 d192 dv120 bf16 grad", cudnn_machine(100)), "");
+  EXPECT_NE(cudnn_refusal("sq8 d192 dv136 bf16 grad", cudnn_machine(100)), "");
 }
 
 TEST(Cudnn, RefusesWhatItDoesNotMeanAlike) {
-  const Env env = machine(90);
+  const Env env = cudnn_machine(90);
   for (const char* words :
        {"sq128 d64 f32", "sq128 d64 bf16 dropout=0.1", "sq128 d64 bf16 softcap=3",
         "sq128 d64 bf16 mask", "sq128 d64 bf16 bias", "sq128 d64 bf16 lens", "sq128 d60 bf16",
         "sq128 d264 bf16", "hq2 sq128 d64 bf16 layout=strided", "sq128 d64 bf16 align_q=8",
         "sq0 skv8 d64 bf16", "sq8 skv0 d64 bf16"}) {
-    EXPECT_NE(refusal(words, env), "") << words;
+    EXPECT_NE(cudnn_refusal(words, env), "") << words;
   }
   EXPECT_TRUE(judge("sq128 d64 bf16", env, Policy{}).usable);
   EXPECT_TRUE(judge("sq128 d64 bf16 causal diag=tl", env, Policy{}).usable);
@@ -125,19 +129,20 @@ TEST(Cudnn, TakesF8E4M3WhereTheNodeDoes) {
       {80, "sq128 d64 f8e4m3 out=f8e4m3", "set dtype to bf16"},
   };
   for (const EightBits& c : kCases) {
-    const Verdict verdict = judge(c.words, machine(c.sm));
+    const Verdict verdict = judge(c.words, cudnn_machine(c.sm));
     const std::string fix = verdict.refusals.empty() ? "" : to_string(verdict.refusals.back().fix);
     EXPECT_EQ(fix, c.fix) << c.sm << " " << c.words;
     EXPECT_EQ(verdict.usable, verdict.refusals.empty());
   }
-  EXPECT_NE(refusal("sq128 d64 f8e4m3", machine(90)).find("only supported on Blackwell"),
-            std::string::npos);
-  EXPECT_NE(refusal("sq128 d64 f8e4m3", machine(80)).find("only supported on Hopper"),
+  EXPECT_NE(
+      cudnn_refusal("sq128 d64 f8e4m3", cudnn_machine(90)).find("only supported on Blackwell"),
+      std::string::npos);
+  EXPECT_NE(cudnn_refusal("sq128 d64 f8e4m3", cudnn_machine(80)).find("only supported on Hopper"),
             std::string::npos);
 }
 
 TEST(Cudnn, PlansF8WithRoomForWhatItReports) {
-  Context context(machine(90));
+  Context context(cudnn_machine(90));
   const AttentionParams params =
       case_params("sq128 d64 f8e4m3 out=f8e4m3 descales causal diag=tl device=cuda");
   const Expected<Plan> made = plan(context, params, finite());
@@ -149,25 +154,25 @@ TEST(Cudnn, PlansF8WithRoomForWhatItReports) {
 }
 
 TEST(Cudnn, KnowsArchitecturesAndVersions) {
-  EXPECT_EQ(refusal("sq128 d64 bf16", machine(75)),
+  EXPECT_EQ(cudnn_refusal("sq128 d64 bf16", cudnn_machine(75)),
             "needs a CUDA device of compute capability 8.0 or newer, got 7.5");
-  EXPECT_EQ(refusal("sq128 d64 bf16", machine(120)),
+  EXPECT_EQ(cudnn_refusal("sq128 d64 bf16", cudnn_machine(120)),
             "needs a CUDA device of compute capability 8.0 to 10.x, got 12.0");
   const auto with = [](std::int32_t version, const char* words) {
-    return refusal(words, machine(90, version));
+    return cudnn_refusal(words, cudnn_machine(90, version));
   };
   EXPECT_EQ(with(92000, "sq128 d64 bf16"), "") << "a newer library has the newest record";
   EXPECT_NE(with(90800, "sq128 d64 bf16").find("9.19.0 or newer"), std::string::npos);
   EXPECT_NE(with(91001, "sq128 d64 bf16").find("known bugs"), std::string::npos);
   EXPECT_NE(with(91400, "sq128 d64 bf16 window=9,0 diag=tl").find("known bug in windows"),
             std::string::npos);
-  Env without = machine(90);
+  Env without = cudnn_machine(90);
   without.device_name = "a device";
-  EXPECT_NE(refusal("sq128 d64 bf16", without).find("libcudnn.so.9"), std::string::npos);
+  EXPECT_NE(cudnn_refusal("sq128 d64 bf16", without).find("libcudnn.so.9"), std::string::npos);
 }
 
 TEST(Cudnn, PlansWithoutADevice) {
-  Context context(machine(90));
+  Context context(cudnn_machine(90));
   const AttentionParams params =
       case_params("b2 hq4 hkv2 sq200 d64 bf16 causal diag=tl grad lse device=cuda");
   const Expected<Plan> made = plan(context, params, finite());
@@ -194,7 +199,7 @@ TEST(Cudnn, ARecordHoldsForAllThatIsAlike) {
 }
 
 TEST(Cudnn, IsPlannedAtExactExtents) {
-  Context context(machine(90));
+  Context context(cudnn_machine(90));
   for (const char* words : {"sq1001 d64 bf16 device=cuda", "sq1002 d64 bf16 device=cuda"}) {
     const AttentionParams params = case_params(words);
     const Plan made = plan(context, params, finite()).value();
@@ -215,11 +220,11 @@ TEST(Cudnn, RefusesWhatItsBackwardIsNotGiven) {
         if ((drawn >> bit & 1) != 0) given += kWords[bit];
       }
       for (const std::int32_t sm : {80, 90, 100}) {
-        EXPECT_EQ(judge(given, machine(sm)).usable, drawn <= 1) << sm << " " << given;
+        EXPECT_EQ(judge(given, cudnn_machine(sm)).usable, drawn <= 1) << sm << " " << given;
       }
     }
   }
-  EXPECT_EQ(refusal("sq128 d64 bf16 lse grad d_lse", machine(90)),
+  EXPECT_EQ(cudnn_refusal("sq128 d64 bf16 lse grad d_lse", cudnn_machine(90)),
             "does not support d_lse in a backward; remove it");
 }
 

@@ -37,7 +37,7 @@ class ScopedVariable {
   std::string old_;
 };
 
-const AttentionParams kPlain = case_params("sq8 d8 f32");
+const AttentionParams kSmall = case_params("sq8 d8 f32");
 
 class TempFile {
  public:
@@ -49,7 +49,7 @@ class TempFile {
   const std::string path_ = (folder_.path() / "file").string();
 };
 
-std::string table_for(const Env& env) {
+std::string table_text(const Env& env) {
   return "regard-tuning 1\nversion " + env.version + "\nisa " + to_string(env.isa) + "\ncpu " +
          env.cpu_model + "\nconcurrency " + std::to_string(env.concurrency) + "\norder : math\n";
 }
@@ -58,12 +58,12 @@ TEST(Env, EachVariableIsRead) {
   {
     const ScopedVariable v("REGARD_BACKEND", "math");
     Context context;
-    EXPECT_EQ(explain(context, kPlain).chosen, kMath);
+    EXPECT_EQ(explain(context, kSmall).chosen, kMath);
   }
   {
     const ScopedVariable v("REGARD_DENY", "EFFICIENT_ATTENTION,flash");
     Context context;
-    EXPECT_EQ(explain(context, kPlain).chosen, kMath);
+    EXPECT_EQ(explain(context, kSmall).chosen, kMath);
   }
   {
     const ScopedVariable v("REGARD_MAX_ISA", "scalar");
@@ -75,10 +75,10 @@ TEST(Env, EachVariableIsRead) {
     EXPECT_EQ(read_env().concurrency, 7);
   }
   {
-    const TempFile file(table_for(read_env()));
+    const TempFile file(table_text(read_env()));
     const ScopedVariable v("REGARD_TUNING", file.path());
     Context context;
-    EXPECT_EQ(explain(context, kPlain).decided_by, "tuning table " + file.path());
+    EXPECT_EQ(explain(context, kSmall).decided_by, "tuning table " + file.path());
   }
   {
     const ScopedVariable v("REGARD_LOG", "select");
@@ -89,7 +89,7 @@ TEST(Env, EachVariableIsRead) {
           static_cast<std::vector<std::string>*>(user)->emplace_back(line);
         },
         &lines);
-    ASSERT_TRUE(plan(context, kPlain));
+    ASSERT_TRUE(plan(context, kSmall));
     EXPECT_EQ(lines.size(), 1u);
   }
 }
@@ -101,9 +101,9 @@ TEST(Env, ATableOfTuneIsFoundForEachConcurrency) {
   env.concurrency = 3;
   const std::filesystem::path folder = tuning_folder(env);
   std::filesystem::create_directories(folder);
-  std::ofstream(folder / "table.txt") << table_for(env);
+  std::ofstream(folder / "table.txt") << table_text(env);
 
-  const auto decided_by = [](Context& context) { return explain(context, kPlain).decided_by; };
+  const auto decided_by = [](Context& context) { return explain(context, kSmall).decided_by; };
   const std::string found = "tuning table " + (folder / "table.txt").string();
   Context context;
   ASSERT_TRUE(context.set_concurrency(2).ok());
@@ -158,7 +158,7 @@ TEST(Env, UnknownNamesWarnOnceWithTheNearestName) {
           static_cast<std::vector<std::string>*>(user)->emplace_back(line);
         },
         &lines);
-    ASSERT_TRUE(plan(context, kPlain));
+    ASSERT_TRUE(plan(context, kSmall));
     ASSERT_TRUE(plan(context, case_params("sq8 d16 f32")));
     EXPECT_EQ(lines.size(), env.warnings.size());
     EXPECT_EQ(std::count(lines.begin(), lines.end(),
@@ -186,11 +186,11 @@ TEST(Env, AnUnusableValueFailsEveryPlanByName) {
     SCOPED_TRACE(std::string(name) + "=" + value);
     const ScopedVariable v(name, value);
     Context context;
-    const auto made = plan(context, kPlain);
+    const auto made = plan(context, kSmall);
     ASSERT_FALSE(made);
     EXPECT_EQ(made.status().code(), StatusCode::kInvalidArgument);
     EXPECT_NE(made.status().message().find(std::string(name) + "=" + value), std::string::npos);
-    const Selection selection = explain(context, kPlain);  // what the program would get: nothing
+    const Selection selection = explain(context, kSmall);  // what the program would get: nothing
     EXPECT_FALSE(selection.ok());
     EXPECT_EQ(selection.decided_by, "environment");
     ASSERT_FALSE(selection.warnings.empty());
@@ -201,14 +201,14 @@ TEST(Env, AnUnusableValueFailsEveryPlanByName) {
 TEST(Env, AnEmptyValueIsUnset) {
   const ScopedVariable v("REGARD_BACKEND", "");
   Context context;
-  EXPECT_TRUE(plan(context, kPlain));
-  EXPECT_TRUE(explain(context, kPlain).environment.empty());
+  EXPECT_TRUE(plan(context, kSmall));
+  EXPECT_TRUE(explain(context, kSmall).environment.empty());
 }
 
 TEST(Env, IsReadOnceByAContext) {
   Context context(described_env());
   const ScopedVariable v("REGARD_BACKEND", "math");
-  EXPECT_EQ(explain(context, kPlain).chosen, kFlash);
+  EXPECT_EQ(explain(context, kSmall).chosen, kFlash);
 }
 
 TEST(Env, EveryFieldShowsInFingerprintJsonAndText) {
@@ -270,10 +270,10 @@ TEST(Log, OneLinePerDistinctDecision) {
   Context context(logging_env("select"));
   LogLines log;
   context.set_log_sink(LogLines::sink, &log);
-  ASSERT_TRUE(plan(context, kPlain));
-  ASSERT_TRUE(plan(context, kPlain));
-  ASSERT_FALSE(plan(context, kPlain, only({kCudnn})));
-  ASSERT_FALSE(plan(context, kPlain, only({kCudnn})));
+  ASSERT_TRUE(plan(context, kSmall));
+  ASSERT_TRUE(plan(context, kSmall));
+  ASSERT_FALSE(plan(context, kSmall, only({kCudnn})));
+  ASSERT_FALSE(plan(context, kSmall, only({kCudnn})));
   ASSERT_EQ(log.lines.size(), 2u);
   EXPECT_EQ(log.lines[0].rfind("{\"event\":\"select\"", 0), 0u);
   EXPECT_EQ(log.lines[0].find('\n'), std::string::npos);

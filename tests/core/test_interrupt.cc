@@ -14,18 +14,21 @@
 namespace regard::test {
 namespace {
 
-constexpr std::int64_t kHeads = 4, kSeqlen = 800, kHeadDim = 16;  // several blocks of one pass
-constexpr std::size_t kElements = kHeads * kSeqlen * kHeadDim;
+constexpr std::int64_t kLongHeads = 4, kLongSeqlen = 800,
+                       kLongHeadDim = 16;  // several blocks of one pass
+constexpr std::size_t kElements = kLongHeads * kLongSeqlen * kLongHeadDim;
 constexpr float kUnwritten = 7.0f;
 
 /// Forward and backward of one problem; every result starts as 7.
 struct PairCall {
   PairCall()
-      : data(kElements), out(kElements, kUnwritten), stats(kHeads * kSeqlen * 2, kUnwritten) {
+      : data(kElements),
+        out(kElements, kUnwritten),
+        stats(kLongHeads * kLongSeqlen * 2, kUnwritten) {
     for (std::size_t i = 0; i < kElements; ++i) data[i] = static_cast<float>(i % 13) * 0.1f;
     request.q = request.k = request.v = view(data);
     request.out = view(out);
-    request.saved_stats = make_view(stats.data(), {1, kHeads, kSeqlen, 2});
+    request.saved_stats = make_view(stats.data(), {1, kLongHeads, kLongSeqlen, 2});
     request.options.needs_grad = true;
     request.d_out = view(data);
     for (auto* gradient : {&d_q, &d_k, &d_v}) gradient->assign(kElements, kUnwritten);
@@ -34,7 +37,7 @@ struct PairCall {
     request.d_v = view(d_v);
   }
   static TensorView view(std::vector<float>& values) {
-    return make_view(values.data(), {1, kHeads, kSeqlen, kHeadDim});
+    return make_view(values.data(), {1, kLongHeads, kLongSeqlen, kLongHeadDim});
   }
   Status forward(Context& context, const Policy& policy, const Launch& launch) {
     const Status status = attention(context, request, policy, launch);

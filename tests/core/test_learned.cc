@@ -10,23 +10,23 @@
 namespace regard::test {
 namespace {
 
-AttentionParams decode(std::int64_t seqlen_kv) {
+AttentionParams decode_params(std::int64_t seqlen_kv) {
   AttentionParams params = case_params("b1 hq32 hkv8 sq1 skv1 d128 bf16");
   params.seqlen_kv = seqlen_kv;
   return params;
 }
 
 // A Context whose last candidate is the mock.
-struct WithMock {
-  WithMock() { add_backend(context, "mock", mock); }
+struct MockLast {
+  MockLast() { add_backend(context, "mock", mock); }
   Context context{described_env()};
   std::shared_ptr<MockBackend> mock = std::make_shared<MockBackend>(generous_info("mock"));
   Policy policy = prefer({custom("mock")});
 };
 
 // A request of 4 rows in one head; MATH can compute it.
-struct SmallCall {
-  SmallCall() {
+struct FourRows {
+  FourRows() {
     request.q = request.k = request.v = make_view(data.data(), {1, 1, 4, 8});
     request.out = make_view(out.data(), {1, 1, 4, 8});
   }
@@ -35,21 +35,21 @@ struct SmallCall {
 };
 
 TEST(LearnedRefusals, OneRefusalLeavesOtherPlansCached) {
-  WithMock on;
+  MockLast on;
   on.mock->refuse_plan = [](const AttentionKey& key) { return key.params().seqlen_kv > 100; };
-  ASSERT_TRUE(plan(on.context, decode(8), on.policy));
-  ASSERT_TRUE(plan(on.context, decode(16)));
-  ASSERT_EQ(plan(on.context, decode(500), on.policy)->backend(), kFlash);
+  ASSERT_TRUE(plan(on.context, decode_params(8), on.policy));
+  ASSERT_TRUE(plan(on.context, decode_params(16)));
+  ASSERT_EQ(plan(on.context, decode_params(500), on.policy)->backend(), kFlash);
   const std::uint64_t misses = on.context.plan_cache_counters().misses;
-  ASSERT_TRUE(plan(on.context, decode(8), on.policy));
-  ASSERT_TRUE(plan(on.context, decode(16)));
+  ASSERT_TRUE(plan(on.context, decode_params(8), on.policy));
+  ASSERT_TRUE(plan(on.context, decode_params(16)));
   EXPECT_EQ(on.context.plan_cache_counters().misses, misses);
 }
 
 TEST(LearnedRefusals, ARefusalInExecuteIsLearnedAndAttentionSelectsAgain) {
-  WithMock on;
+  MockLast on;
   on.mock->refuse_execute = StatusCode::kRefusedAtPlan;
-  SmallCall call;
+  FourRows call;
   const Status status = attention(on.context, call.request, on.policy);
   ASSERT_TRUE(status.ok()) << status.to_string();
   EXPECT_EQ(call.out, std::vector<float>(32, 0.5f));
@@ -68,17 +68,17 @@ TEST(LearnedRefusals, ARefusalInExecuteIsLearnedAndAttentionSelectsAgain) {
 }
 
 TEST(LearnedRefusals, AShortageIsNotRemembered) {
-  WithMock on;
+  MockLast on;
   on.mock->plan_refusal = StatusCode::kUnavailable;
   on.mock->refuse_plan = [](const AttentionKey&) { return true; };
-  const Plan other = plan(on.context, decode(8), on.policy).value();
+  const Plan other = plan(on.context, decode_params(8), on.policy).value();
   EXPECT_EQ(other.backend(), kFlash);
   const std::vector<std::string> warnings = other.selection().warnings;
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_NE(warnings[0].find("unavailable now: [mock] engine says no"), std::string::npos);
   EXPECT_EQ(on.context.plan_cache_counters().refusals, 0u);
   on.mock->refuse_plan = nullptr;
-  EXPECT_EQ(plan(on.context, decode(8), on.policy)->backend(), custom("mock"));
+  EXPECT_EQ(plan(on.context, decode_params(8), on.policy)->backend(), custom("mock"));
 }
 
 TEST(LearnedRefusals, BelongToAnInstructionSet) {
@@ -100,7 +100,8 @@ TEST(LearnedRefusals, BelongToAnInstructionSet) {
 TEST(LearnedRefusals, AreTheMostRecentlyUsed) {
   LearnedRefusals learned;
   const auto key = [](std::size_t n) {
-    return AttentionKey::make(decode(static_cast<std::int64_t>(n)), false, KeyExtents::kExact)
+    return AttentionKey::make(decode_params(static_cast<std::int64_t>(n)), false,
+                              KeyExtents::kExact)
         .value();
   };
   const std::size_t more = LearnedRefusals::kCapacity + 10;
@@ -123,14 +124,14 @@ TEST(ExactExtents, ABackendIsPlannedAtTheExtentsThatWereAsked) {
   add_backend(context, "exact", exact);
   const Policy policy = prefer({custom("exact")});
   for (const std::int64_t n : {1024, 1001, 1002, 1001}) {
-    const Plan made = plan(context, decode(n), policy).value();
+    const Plan made = plan(context, decode_params(n), policy).value();
     EXPECT_EQ(made.backend(), custom("exact"));
     EXPECT_EQ(made.params().seqlen_kv, n);
   }
   EXPECT_EQ(exact->planned_seqlens_kv, (std::vector<std::int64_t>{1024, 1001, 1002}));
   // Others keep one plan for a class of extents.
   for (const std::int64_t n : {1001, 1002}) {
-    EXPECT_EQ(plan(context, decode(n))->params().seqlen_kv, 1024);
+    EXPECT_EQ(plan(context, decode_params(n))->params().seqlen_kv, 1024);
   }
   EXPECT_EQ(context.plan_cache_counters().misses, 4u);
 }
@@ -140,7 +141,7 @@ TEST(ExactExtents, APlanTakesItsOwnExtentsAlone) {
   info.needs_exact_extents = true;
   Context context(described_env());
   add_backend(context, "exact", std::make_shared<MockBackend>(info));
-  SmallCall call;
+  FourRows call;
   const Plan made = plan(context, describe(call.request).value(), only({custom("exact")})).value();
   EXPECT_TRUE(execute(made, call.request).ok());
   call.request.q.shape[2] = call.request.out.shape[2] = 3;
@@ -149,8 +150,8 @@ TEST(ExactExtents, APlanTakesItsOwnExtentsAlone) {
 }
 
 TEST(Prepare, AttentionPreparesWhatExecuteNeeds) {
-  WithMock on;
-  SmallCall call;
+  MockLast on;
+  FourRows call;
   ASSERT_TRUE(attention(on.context, call.request, on.policy).ok());
   EXPECT_EQ(on.mock->preparations, 1);
   const Plan made = plan(on.context, describe(call.request).value(), on.policy).value();

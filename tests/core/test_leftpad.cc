@@ -7,6 +7,7 @@
 
 #include "conformance/problem.h"
 #include "regard/attention.h"
+#include "tests/support/tensors.h"
 
 // Rows before the keys of a sequence are checked before anything is written.
 
@@ -14,11 +15,6 @@ namespace regard {
 namespace {
 
 using conformance::Problem;
-
-std::vector<char> bytes_of(const TensorView& view) {
-  const auto* const data = static_cast<const char*>(view.data);
-  return {data, data + view.num_elements() * size_of(view.dtype)};
-}
 
 TEST(Leftpad, IsCheckedBeforeAnythingIsWritten) {
   struct Bad {
@@ -43,13 +39,13 @@ TEST(Leftpad, IsCheckedBeforeAnythingIsWritten) {
     const AttentionRequest& r = problem.request();
     std::copy(b.leftpad.begin(), b.leftpad.end(), static_cast<std::int32_t*>(r.cache_leftpad.data));
     const std::vector<unsigned char> out = problem.output_bytes();
-    const std::vector<char> k = bytes_of(r.k), v = bytes_of(r.v);
+    const std::vector<char> k = test::bytes_of(r.k), v = test::bytes_of(r.v);
     const Status status = attention(context, r);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_NE(status.message().find(b.fragment), std::string::npos) << status.message();
     EXPECT_EQ(problem.output_bytes(), out) << b.text;
-    EXPECT_EQ(bytes_of(r.k), k) << b.text;
-    EXPECT_EQ(bytes_of(r.v), v) << b.text;
+    EXPECT_EQ(test::bytes_of(r.k), k) << b.text;
+    EXPECT_EQ(test::bytes_of(r.v), v) << b.text;
   }
 }
 

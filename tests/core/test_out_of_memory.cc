@@ -93,8 +93,8 @@ void expect_no_leak(const std::function<void()>& body) {
 }
 
 // Two heads of 4 equal rows: each row of out is 0.25 then; before, it is 7.
-struct SmallCall {
-  SmallCall() {
+struct FailingCall {
+  FailingCall() {
     request.q = request.k = request.v = make_view(data.data(), {1, 2, 4, 8});
     request.out = make_view(out.data(), {1, 2, 4, 8});
   }
@@ -109,9 +109,9 @@ struct SmallCall {
   AttentionRequest request;
 };
 
-// attention() of a SmallCall on `context`, which `prepare` may replace.
-Attempt attention_attempt(SmallCall& call, std::unique_ptr<Context>& context, const Policy& policy,
-                          std::function<void()> prepare) {
+// attention() of a FailingCall on `context`, which `prepare` may replace.
+Attempt attention_attempt(FailingCall& call, std::unique_ptr<Context>& context,
+                          const Policy& policy, std::function<void()> prepare) {
   Attempt attempt;
   attempt.prepare = [&call, prepare = std::move(prepare)] {
     call.reset();
@@ -127,7 +127,7 @@ TEST(OutOfMemory, AttentionOnEachBackendColdAndWarm) {
   for (const BackendRef& backend : {kMath, kFlash, kEfficient}) {
     expect_no_leak([&] {
       const Policy policy = only({backend});
-      SmallCall call;
+      FailingCall call;
       std::unique_ptr<Context> context;
       const auto renew = [&] { context = std::make_unique<Context>(described_env()); };
       EXPECT_GT(fail_each_allocation("cold", attention_attempt(call, context, policy, renew)), 20);
@@ -142,7 +142,7 @@ TEST(OutOfMemory, AttentionOnEachBackendColdAndWarm) {
 
 TEST(OutOfMemory, AFailureLeavesTheNextDecisionAsItWas) {
   const Policy policy = prefer({custom("mock")});
-  SmallCall call;
+  FailingCall call;
   const AttentionParams params = describe(call.request).value();
   std::unique_ptr<Context> context;
   Attempt attempt;
@@ -166,7 +166,7 @@ TEST(OutOfMemory, LearnedRefusals) {
   for (const bool in_execute : {false, true}) {
     expect_no_leak([&] {
       const Policy policy = prefer({custom("mock")});
-      SmallCall call;
+      FailingCall call;
       std::unique_ptr<Context> context;
       const auto renew = [&] {
         context = std::make_unique<Context>(described_env());
@@ -206,7 +206,7 @@ TEST(OutOfMemory, APairAndItsBackward) {
 
 TEST(OutOfMemory, ExecuteAllocatesNothingAndReportsWhatItRefuses) {
   Context context(described_env());
-  SmallCall call;
+  FailingCall call;
   const Plan made = plan(context, describe(call.request).value(), only({kFlash})).value();
   const Scratch scratch(made.workspace_bytes());
   Attempt attempt;
@@ -252,7 +252,7 @@ TEST(OutOfMemory, WordsAndTheirErrors) {
   parses("b1 hq32 hkv8 sq1 skv8192 d128 bf16 causal diag=br", std::nullopt);
   parses("b1 hq32 nonsense", StatusCode::kInvalidArgument);
 
-  SmallCall call;
+  FailingCall call;
   call.request.out.shape[2] = 5;
   Attempt attempt;
   attempt.call = [&] { return describe(call.request).status(); };
@@ -425,7 +425,7 @@ TEST(OutOfMemory, TheLog) {
   env.warnings = {"a warning of the environment, of some length"};
   const Policy policy = only({kMath});
   int lines = 0;
-  SmallCall call;
+  FailingCall call;
   std::unique_ptr<Context> context;
   Attempt attempt = attention_attempt(call, context, policy, [&] {
     context = std::make_unique<Context>(env);

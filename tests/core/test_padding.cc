@@ -17,8 +17,6 @@ namespace {
 
 using conformance::Problem;
 
-AttentionParams params_of(const std::string& words) { return parse_case(words).value().params; }
-
 MachineRates rates(double gflops, double gbps) {
   MachineRates made;
   made.isa = Isa::kAvx2;
@@ -28,8 +26,8 @@ MachineRates rates(double gflops, double gbps) {
 }
 
 TEST(PredictPaths, CountWhatEachPathComputes) {
-  const auto paths = predict_paths(params_of("b4 hq2 sq100 d8 f32 lens tokens_q=120 tokens_kv=200"),
-                                   rates(10, 10));
+  const auto paths = predict_paths(
+      case_params("b4 hq2 sq100 d8 f32 lens tokens_q=120 tokens_kv=200"), rates(10, 10));
   ASSERT_EQ(paths.size(), 3u);
   const double per_pair = 2.0 * 2 * (8 + 8);
   EXPECT_EQ(paths[0].operations, 4 * 30 * 50 * per_pair);
@@ -40,7 +38,7 @@ TEST(PredictPaths, CountWhatEachPathComputes) {
   // Copies cost more than a little padding, and less than clearing much of it.
   const auto fastest = [](const std::string& tokens) {
     return fastest_path(predict_paths(
-        params_of("b32 hq8 sq64 d64 f32 lens tokens_q=" + tokens + " tokens_kv=" + tokens),
+        case_params("b32 hq8 sq64 d64 f32 lens tokens_q=" + tokens + " tokens_kv=" + tokens),
         rates(240, 24)));
   };
   EXPECT_EQ(fastest("2000"), PaddingPath::kLengths);
@@ -49,31 +47,32 @@ TEST(PredictPaths, CountWhatEachPathComputes) {
 
 TEST(PredictPaths, OfPackedTensorsPackedIsTheFastest) {
   const auto paths =
-      predict_paths(params_of("b4 hq2 sq100 d8 f32 packed total_q=120 total_kv=120"), {});
+      predict_paths(case_params("b4 hq2 sq100 d8 f32 packed total_q=120 total_kv=120"), {});
   EXPECT_EQ(fastest_path(paths), PaddingPath::kPacked);
   EXPECT_EQ(paths[2].bytes, 120 * 4 * 2 * 8 * 4.0);
 }
 
 TEST(PredictPaths, CausalHalvesOperationsAndWindowsBoundThem) {
   const auto operations = [](const std::string& words) {
-    return predict_paths(params_of("b2 hq1 sq64 d8 f32 lens " + words), {})[0].operations;
+    return predict_paths(case_params("b2 hq1 sq64 d8 f32 lens " + words), {})[0].operations;
   };
   EXPECT_NEAR(operations("causal diag=tl") / operations(""), 0.5, 0.02);
   EXPECT_NEAR(operations("window=7,0 diag=tl") / operations(""), 7.5 / 64, 0.01);
 }
 
 TEST(PredictPaths, NothingWithoutLengthsAndHugeExtentsAreFinite) {
-  EXPECT_TRUE(predict_paths(params_of("b4 sq100 d8 f32"), {}).empty());
-  EXPECT_TRUE(predict_paths(params_of("b4 sq1 skv64 d8 f32 paged"), {}).empty());
+  EXPECT_TRUE(predict_paths(case_params("b4 sq100 d8 f32"), {}).empty());
+  EXPECT_TRUE(predict_paths(case_params("b4 sq1 skv64 d8 f32 paged"), {}).empty());
   // The rates are a CPU's.
   for (const char* words : {"b4 sq100 d8 f32 lens", "b4 sq100 d8 f32 packed"}) {
-    EXPECT_FALSE(predict_paths(params_of(words), {}).empty()) << words;
-    EXPECT_TRUE(predict_paths(params_of(words + std::string(" device=cuda")), {}).empty()) << words;
+    EXPECT_FALSE(predict_paths(case_params(words), {}).empty()) << words;
+    EXPECT_TRUE(predict_paths(case_params(words + std::string(" device=cuda")), {}).empty())
+        << words;
   }
   EXPECT_EQ(fastest_path({}), PaddingPath::kLengths);
   for (const char* words : {"b0 sq0 d0 f32 lens", "b1 sq1073741824 d64 f32 causal diag=tl lens",
                             "b3 sq0 d8 packed total_q=0 total_kv=0"}) {
-    const auto paths = predict_paths(params_of(words), {});
+    const auto paths = predict_paths(case_params(words), {});
     EXPECT_EQ(paths.size(), 3u) << words;
     for (const PathPrediction& path : paths) {
       EXPECT_GE(path.seconds, 0.0) << words;
@@ -91,9 +90,9 @@ TEST(DefaultRates, GrowWithInstructionsAndThreads) {
 }
 
 TEST(Tokens, AreRoundedInTheKeyAndNeverDecide) {
-  const AttentionParams p = params_of("b8 hq2 sq100 d8 f32 lens tokens_q=301 tokens_kv=301");
+  const AttentionParams p = case_params("b8 hq2 sq100 d8 f32 lens tokens_q=301 tokens_kv=301");
   EXPECT_EQ(AttentionKey::make(p, false)->params().tokens_q, extent_class(301));
-  EXPECT_EQ(params_of("b8 sq100 d8 f32 lens=q tokens_q=301").tokens_kv, 0);
+  EXPECT_EQ(case_params("b8 sq100 d8 f32 lens=q tokens_q=301").tokens_kv, 0);
   EXPECT_EQ(to_string(p), "b8 hq2 hkv2 sq100 skv100 d8 f32 lens=both tokens_q=301 tokens_kv=301");
   EXPECT_NE(parse_case("sq8 d8 tokens_q=3").status().message().find("mean nothing without lengths"),
             std::string::npos);
@@ -137,12 +136,12 @@ TEST(Tokens, OfAForwardAreNotItsBackwards) {
 
 TEST(ExplainPaths, AreInTextAndJson) {
   Context context(described_env());
-  const Selection with = explain(context, params_of("b4 sq100 d8 f32 lens tokens_q=120"));
+  const Selection with = explain(context, case_params("b4 sq100 d8 f32 lens tokens_q=120"));
   ASSERT_EQ(with.paths.size(), 3u);
   EXPECT_NE(to_string(with).find("\npath "), std::string::npos);
   EXPECT_NE(to_string(with).find("fastest"), std::string::npos);
   EXPECT_NE(to_json(with).find("\"path\":\"packed\""), std::string::npos) << to_json(with);
-  const Selection without = explain(context, params_of("b4 sq100 d8 f32"));
+  const Selection without = explain(context, case_params("b4 sq100 d8 f32"));
   EXPECT_EQ(to_string(without).find("path "), std::string::npos);
   EXPECT_NE(to_json(without).find("\"paths\":[]"), std::string::npos) << to_json(without);
 }

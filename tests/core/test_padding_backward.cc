@@ -432,8 +432,8 @@ TEST(AttentionPaddedBackward, WithoutAnyRowIsZeros) {
 }
 
 /// The message of what is refused, with nothing written.
-std::string refusal(Problem* problem, const PaddedSequences& sequences,
-                    const AttentionGradRequest& request) {
+std::string backward_refusal(Problem* problem, const PaddedSequences& sequences,
+                             const AttentionGradRequest& request) {
   Context context;
   const std::vector<unsigned char> before = problem->output_bytes();
   const Status status = attention_padded_backward(context, request, sequences);
@@ -450,7 +450,7 @@ TEST(AttentionPaddedBackward, RefusalsWriteNothing) {
   const auto refused = [&](const char* fragment, const PaddedSequences& sequences, auto change) {
     AttentionGradRequest request = problem.request();
     change(request);
-    const std::string message = refusal(&problem, sequences, request);
+    const std::string message = backward_refusal(&problem, sequences, request);
     EXPECT_NE(message.find(fragment), std::string::npos) << message;
   };
   const auto unchanged = [](AttentionGradRequest&) {};

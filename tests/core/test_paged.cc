@@ -17,8 +17,8 @@ namespace {
 
 using conformance::Problem;
 
-void expect_refused(const std::string& text, std::int64_t place, std::int32_t id,
-                    const std::string& fragment) {
+void expect_page_refused(const std::string& text, std::int64_t place, std::int32_t id,
+                         const std::string& fragment) {
   for (const BackendRef& backend :
        {test::kMathRef, test::kEfficientRef, BackendRef{BackendId::kFlash, ""}}) {
     Context context;
@@ -41,14 +41,16 @@ constexpr const char* kTwo =
     "b2 hq2 sq2 skv24 d8 f32 paged page_size=8 num_pages=7 lens_kv=20,3 causal diag=br";
 
 TEST(PagedData, IsCheckedBeforeAnythingIsWritten) {
-  expect_refused(kTwo, 1, 7, "page_table[0,1] (7), expected 0 to 6: rows see keys of this page");
-  expect_refused(kTwo, 2, -1, "page_table[0,2] (-1), expected 0 to 6: rows see keys of this page");
-  expect_refused(kTwo, 4, -2, "page_table[1,1] (-2), expected -1 to 6");
-  expect_refused(kTwo, 5, 2147483647, "page_table[1,2] (2147483647), expected -1 to 6");
+  expect_page_refused(kTwo, 1, 7,
+                      "page_table[0,1] (7), expected 0 to 6: rows see keys of this page");
+  expect_page_refused(kTwo, 2, -1,
+                      "page_table[0,2] (-1), expected 0 to 6: rows see keys of this page");
+  expect_page_refused(kTwo, 4, -2, "page_table[1,1] (-2), expected -1 to 6");
+  expect_page_refused(kTwo, 5, 2147483647, "page_table[1,2] (2147483647), expected -1 to 6");
   const char* const cache = "b2 hq2 sq2 skv24 d8 f32 cache_batch_idx";
-  expect_refused(cache, 1, 4,
-                 "cache_batch_idx[1] (4), expected 0 to 3, an entry of the batch of k");
-  expect_refused(cache, 0, -1, "cache_batch_idx[0] (-1), expected 0 to 3");
+  expect_page_refused(cache, 1, 4,
+                      "cache_batch_idx[1] (4), expected 0 to 3, an entry of the batch of k");
+  expect_page_refused(cache, 0, -1, "cache_batch_idx[0] (-1), expected 0 to 3");
 }
 
 TEST(Append, IsCheckedBeforeAnythingIsWritten) {
@@ -102,7 +104,7 @@ TEST(Append, IsCheckedBeforeAnythingIsWritten) {
   }
 }
 
-std::string refusal(const AttentionRequest& request) {
+std::string paged_refusal(const AttentionRequest& request) {
   Context context;
   return attention(context, request).message();
 }
@@ -112,7 +114,7 @@ TEST(PagedRequest, IsRefusedByName) {
   const AttentionRequest good = problem.request();
   std::int32_t numbers[] = {0, 1, 2};
   const auto expect = [&](const AttentionRequest& r, const char* fragment) {
-    EXPECT_NE(refusal(r).find(fragment), std::string::npos) << refusal(r);
+    EXPECT_NE(paged_refusal(r).find(fragment), std::string::npos) << paged_refusal(r);
   };
   AttentionRequest r = good;
   r.seqlens_kv = TensorView{};
@@ -142,7 +144,7 @@ TEST(Append, IsRefusedByName) {
       parse_case("b2 hq2 sq2 skv24 d8 f32 append=2").value(), {.dense = true});
   const AttentionRequest good = problem.request();
   const auto expect = [&](const AttentionRequest& r, const char* fragment) {
-    EXPECT_NE(refusal(r).find(fragment), std::string::npos) << refusal(r);
+    EXPECT_NE(paged_refusal(r).find(fragment), std::string::npos) << paged_refusal(r);
   };
   AttentionRequest r = good;
   r.seqlens_kv = TensorView{};

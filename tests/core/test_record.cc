@@ -19,21 +19,21 @@
 namespace regard::test {
 namespace {
 
-std::string text_of(const std::string& path) {
+std::string file_text(const std::string& path) {
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();
   return text.str();
 }
 
 Record record_of(const std::string& path) {
-  const Expected<Record> record = parse_record(text_of(path), path);
+  const Expected<Record> record = parse_record(file_text(path), path);
   EXPECT_TRUE(record.ok()) << record.status().to_string();
   return record ? *record : Record();
 }
 
 /// A forward of `rows` queries that this machine computes.
-struct SmallCall {
-  explicit SmallCall(std::int64_t rows) {
+struct RecordedCall {
+  explicit RecordedCall(std::int64_t rows) {
     request.q = request.k = request.v = make_view(data.data(), {1, 1, rows, 8});
     request.out = make_view(out.data(), {1, 1, rows, 8});
   }
@@ -45,7 +45,7 @@ struct SmallCall {
 TEST(Record, CountsCasesOfEveryCallAndNoneThatFailed) {
   TempFolder folder;
   const std::string path = (folder.path() / "calls.record").string();
-  SmallCall a(4), b(9);
+  RecordedCall a(4), b(9);
   {
     Context context;
     ASSERT_TRUE(context.set_record(path).ok());
@@ -72,8 +72,8 @@ TEST(Record, CountsCasesOfEveryCallAndNoneThatFailed) {
 TEST(Record, AddsToTheRecordThatIsThere) {
   TempFolder folder;
   const std::string path = (folder.path() / "calls.record").string();
-  SmallCall a(4), b(9);
-  for (SmallCall* call : {&a, &b, &a}) {
+  RecordedCall a(4), b(9);
+  for (RecordedCall* call : {&a, &b, &a}) {
     Context context;
     ASSERT_TRUE(context.set_record(path).ok());
     ASSERT_TRUE(attention(context, call->request).ok());
@@ -95,7 +95,7 @@ TEST(Record, ThreadsAndContextsAddUp) {
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t) {
       threads.emplace_back([&, t] {
-        SmallCall call(4 + t % 2);
+        RecordedCall call(4 + t % 2);
         for (int n = 0; n < 100; ++n) {
           EXPECT_TRUE(attention(contexts[t / 2], call.request).ok());
         }
@@ -111,7 +111,7 @@ TEST(Record, ThreadsAndContextsAddUp) {
 TEST(Record, ProcessesAddUpAndAForkCountsItsOwnCallsAlone) {
   TempFolder folder;
   const std::string path = (folder.path() / "calls.record").string();
-  SmallCall call(4);
+  RecordedCall call(4);
   Recorder recorder;
   ASSERT_TRUE(recorder.set_file(path).ok());
   const AttentionParams params = describe(call.request).value();
@@ -165,7 +165,7 @@ TEST(Record, AFileThatIsNoneIsNeverOverwritten) {
   EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(refused.message().find("expected 'regard-record 1', got 'my notes'"), std::string::npos)
       << refused.message();
-  EXPECT_EQ(text_of(path), "my notes\n");
+  EXPECT_EQ(file_text(path), "my notes\n");
   EXPECT_NE(context.set_record("/nonexistent/folder/x.record").message().find("no folder"),
             std::string::npos);
 
@@ -178,11 +178,11 @@ TEST(Record, AFileThatIsNoneIsNeverOverwritten) {
       },
       &lines);
   ASSERT_TRUE(context.set_record(later).ok());
-  SmallCall call(4);
+  RecordedCall call(4);
   ASSERT_TRUE(attention(context, call.request).ok());
   std::ofstream(later) << "my notes\n";
   EXPECT_FALSE(context.set_record("").ok());
-  EXPECT_EQ(text_of(later), "my notes\n");
+  EXPECT_EQ(file_text(later), "my notes\n");
 }
 
 TEST(Record, TextsThatAreNoRecords) {
@@ -218,7 +218,7 @@ TEST(Record, TheEnvironmentNamesAFile) {
   TempFolder folder;
   const std::string path = (folder.path() / "calls.record").string();
   ASSERT_EQ(::setenv("REGARD_RECORD", path.c_str(), 1), 0);
-  SmallCall call(4);
+  RecordedCall call(4);
   {
     Context context;
     ASSERT_TRUE(attention(context, call.request).ok());

@@ -14,12 +14,10 @@ namespace {
 
 using conformance::Problem;
 
-AttentionParams params_of(const std::string& words) { return parse_case(words).value().params; }
-
 TEST(PackedScores, AreRefusedByTheRecord) {
   Context context;
   const Selection selection =
-      explain(context, params_of("b2 sq8 d8 f32 packed total_q=16 total_kv=16 scores=probs"));
+      explain(context, case_params("b2 sq8 d8 f32 packed total_q=16 total_kv=16 scores=probs"));
   EXPECT_FALSE(selection.ok());
   EXPECT_NE(to_string(selection).find("only without packed"), std::string::npos)
       << to_string(selection);
@@ -50,7 +48,7 @@ TEST(OneLayout, IsClaimedWhereBothCoincide) {
   add_backend(context, "mock", mock);
   const BackendRef ref{BackendId::kCustom, "mock"};
   const auto refusals = [&](const std::string& words) {
-    return explain(context, params_of(words)).find(ref)->refusals;
+    return explain(context, case_params(words)).find(ref)->refusals;
   };
   EXPECT_TRUE(refusals("b2 hq1 sq8 d8 f32").empty());  // one head
   EXPECT_TRUE(refusals("b2 hq4 sq8 d8 f32 layout=bshd").empty());

@@ -26,12 +26,6 @@ Problem dense(const char* text) {
   return conformance::make_problem(parse_case(text).value(), {.dense = true});
 }
 
-std::vector<char> bytes_of(const TensorView& view) {
-  if (!view.present()) return {};
-  const auto* const data = static_cast<const char*>(view.data);
-  return {data, data + regard::bytes_of(view.dtype, view.num_elements())};
-}
-
 TEST(ScalesData, IsCheckedBeforeAnythingIsWritten) {
   struct Bad {
     const char* text;
@@ -77,14 +71,15 @@ TEST(ScalesData, IsCheckedBeforeAnythingIsWritten) {
     const AttentionRequest& r = problem.request();
     static_cast<float*>((r.*b.tensor).data)[b.place] = b.value;
     const std::vector<unsigned char> out = problem.output_bytes();
-    const std::vector<char> k = bytes_of(r.k), v = bytes_of(r.v), scales = bytes_of(r.scales_v);
+    const std::vector<char> k = test::bytes_of(r.k), v = test::bytes_of(r.v),
+                            scales = test::bytes_of(r.scales_v);
     const Status status = attention(context, r);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_NE(status.message().find(b.fragment), std::string::npos) << status.message();
     EXPECT_EQ(problem.output_bytes(), out) << b.fragment;
-    EXPECT_EQ(bytes_of(r.k), k) << b.fragment;
-    EXPECT_EQ(bytes_of(r.v), v) << b.fragment;
-    EXPECT_EQ(bytes_of(r.scales_v), scales) << b.fragment;
+    EXPECT_EQ(test::bytes_of(r.k), k) << b.fragment;
+    EXPECT_EQ(test::bytes_of(r.v), v) << b.fragment;
+    EXPECT_EQ(test::bytes_of(r.scales_v), scales) << b.fragment;
   }
 }
 

@@ -8,6 +8,7 @@
 #include "conformance/problem.h"
 #include "regard/attention.h"
 #include "regard/shared_prefix.h"
+#include "tests/support/tensors.h"
 
 // What a call over a shared prefix may hold is checked before anything is written.
 
@@ -19,13 +20,8 @@ using conformance::Problem;
 constexpr const char* kTwo =
     "b2 hq4 hkv2 sq2 skv64 d8 f32 paged page_size=16 append=2 causal diag=br lens_kv=40,33 lse";
 
-std::vector<char> bytes_of(const TensorView& view) {
-  const auto* const data = static_cast<const char*>(view.data);
-  return {data, data + view.num_elements() * size_of(view.dtype)};
-}
-
 /// Both sequences begin with sequence 0's first two pages.
-Problem problem_of(const std::string& text) {
+Problem prefix_problem(const std::string& text) {
   Problem problem = conformance::make_problem(parse_case(text).value(), {.dense = true});
   if (!problem.request().page_table.present()) return problem;
   auto* const ids = static_cast<std::int32_t*>(problem.request().page_table.data);
@@ -33,31 +29,33 @@ Problem problem_of(const std::string& text) {
   return problem;
 }
 
-void expect_refused(const Problem& problem, const AttentionRequest& r, std::int64_t shared,
-                    const std::string& fragment) {
+void expect_prefix_refused(const Problem& problem, const AttentionRequest& r, std::int64_t shared,
+                           const std::string& fragment) {
   Context context;
   const std::vector<unsigned char> out = problem.output_bytes();
-  const std::vector<char> k = bytes_of(problem.request().k);
+  const std::vector<char> k = test::bytes_of(problem.request().k);
   const Status status = attention_shared_prefix(context, r, shared);
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << fragment;
   EXPECT_NE(status.message().find(fragment), std::string::npos) << status.message();
   EXPECT_EQ(problem.output_bytes(), out) << fragment;
-  EXPECT_EQ(bytes_of(problem.request().k), k) << fragment;
+  EXPECT_EQ(test::bytes_of(problem.request().k), k) << fragment;
 }
 
 TEST(SharedPrefix, DataIsCheckedBeforeAnythingIsWritten) {
-  const Problem problem = problem_of(kTwo);
+  const Problem problem = prefix_problem(kTwo);
   const AttentionRequest& r = problem.request();
-  expect_refused(problem, r, -16, "shared_prefix_kv (-16) must be >= 0");
-  expect_refused(problem, r, 17, "shared_prefix_kv (17) must be a multiple of page_size, 16");
-  expect_refused(problem, r, 80, "at most 64, the rows of a sequence's pages");
-  expect_refused(problem, r, 48, "seqlens_kv[0] (40), expected at least 48, shared_prefix_kv");
+  expect_prefix_refused(problem, r, -16, "shared_prefix_kv (-16) must be >= 0");
+  expect_prefix_refused(problem, r, 17,
+                        "shared_prefix_kv (17) must be a multiple of page_size, 16");
+  expect_prefix_refused(problem, r, 80, "at most 64, the rows of a sequence's pages");
+  expect_prefix_refused(problem, r, 48,
+                        "seqlens_kv[0] (40), expected at least 48, shared_prefix_kv");
   auto* const ids = static_cast<std::int32_t*>(r.page_table.data);
   const std::int32_t first = ids[5];
   ids[5] = ids[2];
-  expect_refused(problem, r, 32,
-                 "page_table[1,1] (" + std::to_string(ids[2]) + "), expected " +
-                     std::to_string(first) + ", that of sequence 0");
+  expect_prefix_refused(problem, r, 32,
+                        "page_table[1,1] (" + std::to_string(ids[2]) + "), expected " +
+                            std::to_string(first) + ", that of sequence 0");
   ids[5] = first;
   Context context;
   EXPECT_TRUE(attention_shared_prefix(context, r, 32).ok());
@@ -66,12 +64,12 @@ TEST(SharedPrefix, DataIsCheckedBeforeAnythingIsWritten) {
 TEST(SharedPrefix, QueriesSeeAllOfIt) {
   // The first of 5 queries of a sequence of 33 keys stands at key 28.
   const Problem early =
-      problem_of("b2 hq2 sq5 skv64 d8 f32 paged page_size=16 causal diag=br lens_kv=40,33");
-  expect_refused(early, early.request(), 32,
-                 "keys that the first query of sequence 1 sees (29), expected at least 32");
+      prefix_problem("b2 hq2 sq5 skv64 d8 f32 paged page_size=16 causal diag=br lens_kv=40,33");
+  expect_prefix_refused(early, early.request(), 32,
+                        "keys that the first query of sequence 1 sees (29), expected at least 32");
   const Problem tree =
-      problem_of("b2 hq2 sq5 skv64 d8 f32 paged page_size=16 tree=5 lens_kv=40,33");
-  expect_refused(tree, tree.request(), 32, "keys of tree_mask (5), expected at most 1");
+      prefix_problem("b2 hq2 sq5 skv64 d8 f32 paged page_size=16 tree=5 lens_kv=40,33");
+  expect_prefix_refused(tree, tree.request(), 32, "keys of tree_mask (5), expected at most 1");
 }
 
 TEST(SharedPrefix, IsRefusedByName) {
@@ -92,17 +90,17 @@ TEST(SharedPrefix, IsRefusedByName) {
         Refused{"cache_leftpad", "cache_leftpad (given) is not supported"},
         Refused{"grad", "needs_grad (given) is not supported"},
         Refused{"causal diag=tl", "diagonal (top_left) must be bottom_right"}}) {
-    const Problem problem = problem_of(paged + refused.words);
+    const Problem problem = prefix_problem(paged + refused.words);
     AttentionRequest r = problem.request();
-    expect_refused(problem, r, 32, refused.fragment);
+    expect_prefix_refused(problem, r, 32, refused.fragment);
   }
-  const Problem dense = problem_of("b2 hq2 sq2 skv64 d8 f32 lens_kv=40,33");
-  expect_refused(dense, dense.request(), 32, "page_table (absent) must be given");
+  const Problem dense = prefix_problem("b2 hq2 sq2 skv64 d8 f32 lens_kv=40,33");
+  expect_prefix_refused(dense, dense.request(), 32, "page_table (absent) must be given");
 }
 
 TEST(SharedPrefix, ThePlanIsThatOfTheKeysBehindIt) {
   Context context;
-  const Problem problem = problem_of(kTwo);
+  const Problem problem = prefix_problem(kTwo);
   PlannedCall planned;
   Launch launch;
   launch.planned = &planned;
@@ -120,7 +118,7 @@ TEST(SharedPrefix, ExplainHasTheParamsOfBothCalls) {
         "b2 hq4 hkv2 sq2 skv64 d8 f32 paged page_size=16 packed total_q=3 rows_q=1,2 "
         "lens_kv=40,33"}) {
     SCOPED_TRACE(words);
-    const Problem problem = problem_of(words);
+    const Problem problem = prefix_problem(words);
     Context context;
     const Expected<AttentionParams> params = describe(problem.request());
     ASSERT_TRUE(params.ok()) << params.status().message();
@@ -155,8 +153,8 @@ struct PlanMemory {
 TEST(SharedPrefix, APlanServesSmallerCallsThanItsOwn) {
   Context context;
   const AttentionParams largest =
-      describe(problem_of("b4 hq4 hkv2 sq5 skv160 d8 f32 paged page_size=16 append=5 causal "
-                          "diag=br lens_kv=155,150,70,90 lse")
+      describe(prefix_problem("b4 hq4 hkv2 sq5 skv160 d8 f32 paged page_size=16 append=5 causal "
+                              "diag=br lens_kv=155,150,70,90 lse")
                    .request())
           .value();
   const Expected<SharedPrefixPlan> plan = plan_shared_prefix(context, largest, 32);
@@ -185,7 +183,7 @@ TEST(SharedPrefix, APlanServesSmallerCallsThanItsOwn) {
 
 TEST(SharedPrefix, WhatDoesNotFitAPlanIsRefusedBeforeAnythingIsWritten) {
   Context context;
-  Problem problem = problem_of(kTwo);
+  Problem problem = prefix_problem(kTwo);
   const AttentionRequest& r = problem.request();
   const Expected<SharedPrefixPlan> plan = plan_shared_prefix(context, describe(r).value(), 32);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
@@ -214,7 +212,7 @@ TEST(SharedPrefix, WhatDoesNotFitAPlanIsRefusedBeforeAnythingIsWritten) {
   const std::int32_t length = std::exchange(lengths[1], 31);
   expect(*plan, r, memory.launch, "seqlens_kv[1] (31), expected at least 32, shared_prefix_kv");
   lengths[1] = length;
-  const Problem larger = problem_of(
+  const Problem larger = prefix_problem(
       "b2 hq4 hkv2 sq9 skv64 d8 f32 paged page_size=16 append=9 causal diag=br "
       "lens_kv=50,45 lse");
   expect(*plan, larger.request(), memory.launch, "seqlen_q (9) does not fit the plan");
@@ -223,13 +221,13 @@ TEST(SharedPrefix, WhatDoesNotFitAPlanIsRefusedBeforeAnythingIsWritten) {
 
 TEST(SharedPrefix, PlansAreRefusedAsTheCallIs) {
   Context context;
-  const AttentionParams params = describe(problem_of(kTwo).request()).value();
+  const AttentionParams params = describe(prefix_problem(kTwo).request()).value();
   for (const std::int64_t shared : {-16, 17, 80}) {
     EXPECT_EQ(plan_shared_prefix(context, params, shared).status().code(),
               StatusCode::kInvalidArgument)
         << shared;
   }
-  Problem problem = problem_of(kTwo);
+  Problem problem = prefix_problem(kTwo);
   ASSERT_TRUE(attention(context, problem.request()).ok());
   const std::vector<unsigned char> expected = problem.output_bytes();
   const Expected<SharedPrefixPlan> none = plan_shared_prefix(context, params, 0);
@@ -243,7 +241,7 @@ TEST(SharedPrefix, PlansAreRefusedAsTheCallIs) {
 
 TEST(SharedPrefix, ExplainRefusesWhatTheCallRefuses) {
   Context context;
-  const AttentionParams params = describe(problem_of(kTwo).request()).value();
+  const AttentionParams params = describe(prefix_problem(kTwo).request()).value();
   for (const std::int64_t shared : {-16, 17, 80}) {
     EXPECT_EQ(explain_shared_prefix(context, params, shared).status().code(),
               StatusCode::kInvalidArgument)

@@ -14,13 +14,6 @@
 namespace regard::test {
 namespace {
 
-struct Calls {
-  std::vector<CallTrace> list;
-  static void add(void* user, const CallTrace& call) {
-    static_cast<Calls*>(user)->list.push_back(call);
-  }
-};
-
 struct ForwardCall {
   explicit ForwardCall(std::int64_t seqlen = 8)
       : data(static_cast<std::size_t>(seqlen * 8), 0.25f), out(data.size()) {
@@ -33,8 +26,8 @@ struct ForwardCall {
 
 TEST(Trace, HasEveryCallWithItsPlanAndTime) {
   Context context(described_env());
-  Calls calls;
-  context.set_trace(Calls::add, &calls);
+  TracedCalls calls;
+  context.set_trace(TracedCalls::add, &calls);
   ForwardCall forward;
   ASSERT_TRUE(attention(context, forward.request, only({kMath})).ok());
   const Plan made = plan(context, describe(forward.request).value(), only({kMath})).value();
@@ -72,8 +65,8 @@ TEST(Trace, HasEveryCallWithItsPlanAndTime) {
 
 TEST(Trace, TheSelectionIsOfTheCallsOwnExtents) {
   Context context(described_env());
-  Calls calls;
-  context.set_trace(Calls::add, &calls);
+  TracedCalls calls;
+  context.set_trace(TracedCalls::add, &calls);
   ForwardCall first(98), second(100);  // of one class of extents: the plan is the same
   ASSERT_TRUE(attention(context, first.request).ok());
   ASSERT_TRUE(attention(context, second.request).ok());
@@ -86,8 +79,8 @@ TEST(Trace, TheSelectionIsOfTheCallsOwnExtents) {
 
 TEST(Trace, AFailedCallHasItsStatus) {
   Context context(described_env());
-  Calls calls;
-  context.set_trace(Calls::add, &calls);
+  TracedCalls calls;
+  context.set_trace(TracedCalls::add, &calls);
   ForwardCall call;
   EXPECT_FALSE(attention(context, call.request, only({kCudnn})).ok());
   AttentionRequest wrong = call.request;
@@ -115,8 +108,8 @@ TEST(Trace, ARefusalInExecuteIsOneCallOfTheBackendThatRan) {
   auto mock = std::make_shared<MockBackend>(generous_info("picky"));
   mock->refuse_execute = StatusCode::kRefusedAtPlan;
   add_backend(context, "picky", mock);
-  Calls calls;
-  context.set_trace(Calls::add, &calls);
+  TracedCalls calls;
+  context.set_trace(TracedCalls::add, &calls);
   ForwardCall call;
   ASSERT_TRUE(attention(context, call.request, prefer({custom("picky"), kMath})).ok());
   ASSERT_EQ(calls.list.size(), 1u);
@@ -125,7 +118,7 @@ TEST(Trace, ARefusalInExecuteIsOneCallOfTheBackendThatRan) {
 }
 
 TEST(Trace, EndsWithItsContextWhichAPlanMayOutlive) {
-  Calls calls;
+  TracedCalls calls;
   std::vector<std::string> lines;
   Plan made;
   ForwardCall call;
@@ -138,7 +131,7 @@ TEST(Trace, EndsWithItsContextWhichAPlanMayOutlive) {
           static_cast<std::vector<std::string>*>(user)->emplace_back(line);
         },
         &lines);
-    context.set_trace(Calls::add, &calls);
+    context.set_trace(TracedCalls::add, &calls);
     made = plan(context, describe(call.request).value(), only({kMath})).value();
     Scratch scratch(made.workspace_bytes());
     ASSERT_TRUE(execute(made, call.request, scratch.launch).ok());
@@ -181,8 +174,8 @@ TEST(Trace, LaunchReceivesTheCallAndItsPlanWithoutATrace) {
   EXPECT_EQ(*planned.params, describe(call.request).value());
   EXPECT_EQ(planned.selection().decided_by, "call policy (only)");
 
-  Calls calls;
-  context.set_trace(Calls::add, &calls);  // beside one, too
+  TracedCalls calls;
+  context.set_trace(TracedCalls::add, &calls);  // beside one, too
   planned = {};
   GradCall backward;
   ASSERT_TRUE(attention_backward(context, backward.request, {}, launch).ok());
@@ -212,8 +205,8 @@ TEST(Trace, SharesAreRatesOverTheMachines) {
 
 TEST(Trace, JsonHasTheCallAndItsKernel) {
   Context context(described_env());
-  Calls calls;
-  context.set_trace(Calls::add, &calls);
+  TracedCalls calls;
+  context.set_trace(TracedCalls::add, &calls);
   ForwardCall call;
   ASSERT_TRUE(attention(context, call.request, only({kMath})).ok());
   const std::string json = to_json(calls.list[0]);

@@ -30,7 +30,7 @@ Expected<ChatTemplate> from(const std::string& text) {
   return ChatTemplate::from(file.value());
 }
 
-std::string refusal(const std::string& text) {
+std::string template_refusal(const std::string& text) {
   const Expected<ChatTemplate> chat = from(text);
   return chat.ok() ? "no failure" : chat.status().message();
 }
@@ -79,7 +79,7 @@ TEST(ChatTemplate, ReadsOtherSpellings) {
 }
 
 TEST(ChatTemplate, RefusesOtherKinds) {
-  EXPECT_EQ(refusal("{{ '[INST] ' + message['content'] + ' [/INST]' }}"),
+  EXPECT_EQ(template_refusal("{{ '[INST] ' + message['content'] + ' [/INST]' }}"),
             "[chat template] key 'tokenizer.chat_template' is '{{ '[INST] ' + message['content'] + "
             "' [/INST]' }}', expected one of the ChatML kind, which writes each message as "
             "'<|im_start|>role', a line's end, the content, '<|im_end|>'");
@@ -96,7 +96,7 @@ TEST(ChatTemplate, RefusesOtherKinds) {
            {"'<|im_end|>' + '\n'", "'<|im_end|>'"},
            {"message['role'] + '\n'", "message['role'] + ': '"},
            {"'<|im_start|>' + m", "'<|start|>' + m"}}) {
-    EXPECT_NE(refusal(changed(before, after)).find("expected one of the ChatML kind"),
+    EXPECT_NE(template_refusal(changed(before, after)).find("expected one of the ChatML kind"),
               std::string::npos)
         << after;
   }
@@ -106,14 +106,14 @@ TEST(ChatTemplate, RefusesADefaultThatCannotBeRead) {
   const std::string cannot = "its default system message cannot be read";
   const std::string line =
       "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}";
-  EXPECT_EQ(refusal(line), "no failure");
+  EXPECT_EQ(template_refusal(line), "no failure");
   for (const char* start :
        {"{{ '<|im_start|>system\n' + messages[0]['content'] + '<|im_end|>' }}",
         "<|im_start|>system\n{{ tools }}<|im_end|>", "<|im_start|>system\n{% if x %}a<|im_end|>",
         "{{ '<|im_start|>system\n", "{{ '<|im_start|>system<|im_end|>' }}",
         "{{ '<|im_start|>system\\u0041<|im_end|>' }}", "{{ '<|im_start|>system\n\\",
         "{{ '<|im_start|>system\na<|im_end|>' }}{{ '<|im_start|>system\nb<|im_end|>' }}"}) {
-    EXPECT_NE(refusal(line + start).find(cannot), std::string::npos) << start;
+    EXPECT_NE(template_refusal(line + start).find(cannot), std::string::npos) << start;
   }
 }
 

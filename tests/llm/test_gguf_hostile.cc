@@ -28,7 +28,7 @@ bool printable(const std::string& text) {
 }
 
 /// The message of a refusal.
-std::string refusal(const std::vector<std::byte>& file) {
+std::string hostile_refusal(const std::vector<std::byte>& file) {
   const Expected<GgufContents> contents = GgufContents::parse(file);
   EXPECT_FALSE(contents.ok());
   const std::string& message = contents.status().message();
@@ -46,12 +46,12 @@ Bytes padded(Bytes bytes) { return bytes.raw(std::vector<std::byte>(4096)); }
 
 /// A file with one key, whose type and value are `value`.
 std::string refusal_of_value(const Bytes& value) {
-  return refusal(header(0, 1).text("x\x1b").raw(value.bytes()).bytes());
+  return hostile_refusal(header(0, 1).text("x\x1b").raw(value.bytes()).bytes());
 }
 
 /// A file with one tensor 't' whose fields after its name are `fields`, and 4 KiB after them.
 std::string refusal_of_tensor(const Bytes& fields) {
-  return refusal(padded(header(1, 0).text("t").raw(fields.bytes())).bytes());
+  return hostile_refusal(padded(header(1, 0).text("t").raw(fields.bytes())).bytes());
 }
 
 Bytes tensor_fields(const std::vector<std::int64_t>& files_shape, std::uint32_t type,
@@ -78,7 +78,7 @@ TEST(GgufHostile, EveryTruncationIsRefused) {
   for (std::size_t size = 0; size < whole.size(); ++size) {
     // A copy of its own, so that a sanitizer sees a read past its end.
     const std::vector<std::byte> cut(whole.begin(), whole.begin() + static_cast<long>(size));
-    const std::string message = refusal(cut);
+    const std::string message = hostile_refusal(cut);
     const bool names = message.find("key") != std::string::npos ||
                        message.find("tensor") != std::string::npos ||
                        message.find("header") != std::string::npos;
@@ -111,30 +111,34 @@ TEST(GgufHostile, AChangedByteIsRefusedOrLeavesTensorsInsideTheFile) {
 }
 
 TEST(GgufHostile, Headers) {
-  EXPECT_EQ(refusal({}), "the file ends at byte 0, inside the header (byte 0)");
-  EXPECT_EQ(refusal(Bytes().put(0x46554748).put(3).bytes()), "the file does not begin with 'GGUF'");
-  EXPECT_EQ(refusal(Bytes().put(kMagic).put(1).bytes()), "the file has version 1, expected 2 or 3");
-  EXPECT_EQ(refusal(Bytes().put(kMagic).put(0).bytes()), "the file has version 0, expected 2 or 3");
-  EXPECT_EQ(refusal(Bytes().put(kMagic).put(0x03000000).bytes()),
+  EXPECT_EQ(hostile_refusal({}), "the file ends at byte 0, inside the header (byte 0)");
+  EXPECT_EQ(hostile_refusal(Bytes().put(0x46554748).put(3).bytes()),
+            "the file does not begin with 'GGUF'");
+  EXPECT_EQ(hostile_refusal(Bytes().put(kMagic).put(1).bytes()),
+            "the file has version 1, expected 2 or 3");
+  EXPECT_EQ(hostile_refusal(Bytes().put(kMagic).put(0).bytes()),
+            "the file has version 0, expected 2 or 3");
+  EXPECT_EQ(hostile_refusal(Bytes().put(kMagic).put(0x03000000).bytes()),
             "the file is big-endian, expected little-endian");
   EXPECT_EQ(
-      refusal(header(kHuge, 0).bytes()),
+      hostile_refusal(header(kHuge, 0).bytes()),
       "the header states 18446744073709551615 tensors, expected at most 0 in the 8 bytes that "
       "follow");
-  EXPECT_EQ(refusal(padded(header(0, kHuge)).bytes()),
+  EXPECT_EQ(hostile_refusal(padded(header(0, kHuge)).bytes()),
             "the header states 18446744073709551615 keys, expected at most 315 in the 4096 bytes "
             "that follow");
 }
 
 TEST(GgufHostile, Keys) {
-  EXPECT_EQ(refusal(padded(header(0, 2).put(kHuge)).bytes()),
+  EXPECT_EQ(hostile_refusal(padded(header(0, 2).put(kHuge)).bytes()),
             "key 1 of 2 has a string of 18446744073709551615 bytes, expected at most 65535");
-  EXPECT_EQ(refusal(header(0, 1).put(std::uint64_t{9}).put(1.0f).put('x').bytes()),
+  EXPECT_EQ(hostile_refusal(header(0, 1).put(std::uint64_t{9}).put(1.0f).put('x').bytes()),
             "key 1 of 1 has a string of 9 bytes, expected at most 5, the rest of the file");
   // One byte too long.
-  EXPECT_EQ(refusal(header(0, 1).put(std::uint64_t{6}).put(1.0f).put('x').bytes()),
+  EXPECT_EQ(hostile_refusal(header(0, 1).put(std::uint64_t{6}).put(1.0f).put('x').bytes()),
             "key 1 of 1 has a string of 6 bytes, expected at most 5, the rest of the file");
-  EXPECT_EQ(refusal(GgufWriter().set("a", 1).set("a", 2).bytes()), "the key 'a' comes twice");
+  EXPECT_EQ(hostile_refusal(GgufWriter().set("a", 1).set("a", 2).bytes()),
+            "the key 'a' comes twice");
 }
 
 TEST(GgufHostile, Values) {
@@ -174,17 +178,17 @@ TEST(GgufHostile, Arrays) {
 
 TEST(GgufHostile, Alignments) {
   for (const std::uint32_t alignment : {0u, 1u, 4u, 48u, 33u}) {
-    EXPECT_EQ(refusal(GgufWriter().set("general.alignment", alignment).bytes()),
+    EXPECT_EQ(hostile_refusal(GgufWriter().set("general.alignment", alignment).bytes()),
               "key 'general.alignment' is " + std::to_string(alignment) +
                   ", expected a power of two of at least 8");
   }
-  EXPECT_EQ(refusal(GgufWriter().set("general.alignment", "32").bytes()),
+  EXPECT_EQ(hostile_refusal(GgufWriter().set("general.alignment", "32").bytes()),
             "key 'general.alignment' is not an integer");
   // An alignment beyond the file's end leaves no data.
   GgufWriter writer;
   writer.set("general.alignment", std::int64_t{1} << 62);
   writer.tensor("t", {1}, GgmlType::kF32, std::vector<float>{1});
-  EXPECT_EQ(refusal(writer.bytes()),
+  EXPECT_EQ(hostile_refusal(writer.bytes()),
             "tensor 't' starts at offset 0 of the data and has 4 bytes, expected its end within "
             "the 0 bytes of data in the file");
 }
@@ -220,13 +224,13 @@ TEST(GgufHostile, TensorTypesAndNames) {
   EXPECT_EQ(refusal_of_tensor(tensor_fields({256}, 4, 0)), "tensor 't' has type 4" + expected);
   EXPECT_EQ(refusal_of_tensor(tensor_fields({256}, 0xffffffff, 0)),
             "tensor 't' has type 4294967295" + expected);
-  EXPECT_EQ(refusal(padded(header(3, 0).put(std::uint64_t{65})).bytes()),
+  EXPECT_EQ(hostile_refusal(padded(header(3, 0).put(std::uint64_t{65})).bytes()),
             "tensor 1 of 3 has a string of 65 bytes, expected at most 64");
   const std::vector<float> one = {1};
-  EXPECT_EQ(refusal(GgufWriter()
-                        .tensor("a\n", {1}, GgmlType::kF32, one)
-                        .tensor("a\n", {1}, GgmlType::kF32, one)
-                        .bytes()),
+  EXPECT_EQ(hostile_refusal(GgufWriter()
+                                .tensor("a\n", {1}, GgmlType::kF32, one)
+                                .tensor("a\n", {1}, GgmlType::kF32, one)
+                                .bytes()),
             "the tensor 'a\\x0a' comes twice");
 }
 
@@ -249,12 +253,12 @@ TEST(GgufHostile, TensorPlaces) {
   Bytes overlap = header(2, 0);
   overlap.text("b").raw(tensor_fields({4}, 0, 32).bytes());
   overlap.text("a").raw(tensor_fields({9}, 0, 0).bytes());
-  EXPECT_EQ(refusal(padded(overlap).bytes()), "tensor 'b' overlaps tensor 'a'");
+  EXPECT_EQ(hostile_refusal(padded(overlap).bytes()), "tensor 'b' overlaps tensor 'a'");
 }
 
 TEST(GgufHostile, LongNamesAreCut) {
   const std::string name(70, 'k');
-  const std::string message = refusal(GgufWriter().set(name, 1).set(name, 1).bytes());
+  const std::string message = hostile_refusal(GgufWriter().set(name, 1).set(name, 1).bytes());
   EXPECT_EQ(message, "the key '" + std::string(60, 'k') + "...' comes twice");
 }
 

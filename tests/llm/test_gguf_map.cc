@@ -21,7 +21,7 @@ void write(const std::filesystem::path& path, std::string_view bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-std::string refusal(const std::filesystem::path& path) {
+std::string map_refusal(const std::filesystem::path& path) {
   const Expected<GgufFile> file = GgufFile::open(path.string());
   EXPECT_FALSE(file.ok()) << path;
   return file.ok() ? "" : file.status().message();
@@ -75,21 +75,22 @@ TEST(GgufMap, Moves) {
 
 TEST(GgufMap, RefusesWhatIsNoFile) {
   const regard::test::TempFolder folder;
-  EXPECT_NE(refusal(folder.path() / "absent").find("No such file"), std::string::npos);
-  EXPECT_NE(refusal(folder.path()).find("it is not a regular file"), std::string::npos);
+  EXPECT_NE(map_refusal(folder.path() / "absent").find("No such file"), std::string::npos);
+  EXPECT_NE(map_refusal(folder.path()).find("it is not a regular file"), std::string::npos);
   const auto fifo = folder.path() / "fifo";
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
-  EXPECT_NE(refusal(fifo).find("it is not a regular file"), std::string::npos);
+  EXPECT_NE(map_refusal(fifo).find("it is not a regular file"), std::string::npos);
 }
 
 TEST(GgufMap, RefusalsNameTheFile) {
   const regard::test::TempFolder folder;
   write(folder.path() / "empty", "");
   write(folder.path() / "other", "PK\3\4 this is another format");
-  const std::string empty = refusal(folder.path() / "empty");
+  const std::string empty = map_refusal(folder.path() / "empty");
   EXPECT_NE(empty.find("the file ends at byte 0"), std::string::npos) << empty;
   EXPECT_NE(empty.find("(file '"), std::string::npos) << empty;
-  EXPECT_NE(refusal(folder.path() / "other").find("does not begin with 'GGUF'"), std::string::npos);
+  EXPECT_NE(map_refusal(folder.path() / "other").find("does not begin with 'GGUF'"),
+            std::string::npos);
 }
 
 }  // namespace

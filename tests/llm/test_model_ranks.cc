@@ -25,7 +25,7 @@ using test::TinyModel;
 using test::TinySpec;
 using Ids = std::vector<std::int32_t>;
 
-const TinySpec kSpec{.context = 160};
+const TinySpec kRankSpec{.context = 160};
 
 /// What each rank does, at once.
 void on_ranks(int ranks, const std::function<void(Communicator&)>& body) {
@@ -63,7 +63,7 @@ GenerateOptions greedy(std::int64_t count) {
 const OnToken kGoOn = [](std::int64_t, std::int32_t) { return true; };
 
 Generation alone(const Ids& prompt, const GenerateOptions& options, Dtype dtype = Dtype::kF32) {
-  TinyModel tiny(kSpec, {.cache = {.dtype = dtype, .sequences = 1, .capacity = 160}});
+  TinyModel tiny(kRankSpec, {.cache = {.dtype = dtype, .sequences = 1, .capacity = 160}});
   return tiny.generate(tiny.cache().add(), prompt, options).value();
 }
 
@@ -73,7 +73,7 @@ struct Found {
 };
 std::vector<Found> over_ranks(int ranks, const Ids& prompt, const GenerateOptions& options,
                               const RankOptions& given, const OnToken& on_token = kGoOn) {
-  const test::TinyFile file(kSpec);
+  const test::TinyFile file(kRankSpec);
   std::vector<Found> found(static_cast<std::size_t>(ranks));
   on_ranks(ranks, [&](Communicator& communicator) {
     Found& own = found[static_cast<std::size_t>(communicator.rank())];
@@ -91,7 +91,7 @@ std::vector<Found> over_ranks(int ranks, const Ids& prompt, const GenerateOption
 
 TEST(RankSequence, GreedyTokensAreThoseOfOneRank) {
   for (const std::int64_t length : {1, 3, 6, 41}) {
-    const Ids prompt = test::random_tokens(length, kSpec.vocab, 50);
+    const Ids prompt = test::random_tokens(length, kRankSpec.vocab, 50);
     const Generation expected = alone(prompt, greedy(30));
     ASSERT_EQ(expected.samples[0].size(), 30u);
     for (const int ranks : {1, 2, 3, 4, 7}) {
@@ -114,7 +114,7 @@ TEST(RankSequence, GreedyTokensAreThoseOfOneRank) {
 }
 
 TEST(RankSequence, EveryAlgorithmAndType) {
-  const Ids prompt = test::random_tokens(37, kSpec.vocab, 51);
+  const Ids prompt = test::random_tokens(37, kRankSpec.vocab, 51);
   for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
     const Generation expected = alone(prompt, greedy(12), dtype);
     for (const Algorithm algorithm :
@@ -132,7 +132,7 @@ TEST(RankSequence, EveryAlgorithmAndType) {
 }
 
 TEST(RankSequence, DrawsEndAndFullContextsAreThoseOfOneRank) {
-  const Ids prompt = test::random_tokens(9, kSpec.vocab, 52);
+  const Ids prompt = test::random_tokens(9, kRankSpec.vocab, 52);
   GenerateOptions options;
   options.sampling = {.temperature = 1.0, .top_k = 0, .seed = 4};
   options.max_new_tokens = 400;
@@ -155,7 +155,7 @@ TEST(RankSequence, DrawsEndAndFullContextsAreThoseOfOneRank) {
 TEST(RankSequence, RankZeroReceivesTokensAndStopsAll) {
   int calls = 0;
   const auto found =
-      over_ranks(3, test::random_tokens(9, kSpec.vocab, 53), greedy(20), rank_options(),
+      over_ranks(3, test::random_tokens(9, kRankSpec.vocab, 53), greedy(20), rank_options(),
                  [&](std::int64_t, std::int32_t) { return ++calls < 4; });
   EXPECT_EQ(calls, 4);
   for (const Found& own : found) {
@@ -165,7 +165,7 @@ TEST(RankSequence, RankZeroReceivesTokensAndStopsAll) {
 }
 
 TEST(RankSequence, RefusalsOnEveryRank) {
-  const Ids prompt = test::random_tokens(5, kSpec.vocab, 54);
+  const Ids prompt = test::random_tokens(5, kRankSpec.vocab, 54);
   const auto refused = [&](const Ids& tokens, const GenerateOptions& options,
                            const RankOptions& given, const std::string& text) {
     for (const Found& own : over_ranks(2, tokens, options, given)) {
@@ -192,12 +192,12 @@ TEST(RankSequence, RefusalsOnEveryRank) {
 }
 
 TEST(RankSequence, DamagedWeightsAreAnErrorOnEveryRank) {
-  std::vector<test::TinyTensor> tensors = test::random_tensors(kSpec);
+  std::vector<test::TinyTensor> tensors = test::random_tensors(kRankSpec);
   for (test::TinyTensor& tensor : tensors) {
     if (tensor.name == "output_norm.weight") tensor.values[3] = INFINITY;
   }
-  test::GgufWriter writer = test::metadata(kSpec);
-  test::add_tensors(writer, tensors, kSpec.type);
+  test::GgufWriter writer = test::metadata(kRankSpec);
+  test::add_tensors(writer, tensors, kRankSpec.type);
   const test::TinyFile file(writer);
   on_ranks(2, [&](Communicator& communicator) {
     Model model = load(file);
@@ -208,7 +208,7 @@ TEST(RankSequence, DamagedWeightsAreAnErrorOnEveryRank) {
 }
 
 TEST(RankSequence, PolicyHoldsOnEveryRank) {
-  const Ids prompt = test::random_tokens(5, kSpec.vocab, 55);
+  const Ids prompt = test::random_tokens(5, kRankSpec.vocab, 55);
   RankOptions given = rank_options();
   given.policy.only = {regard::parse_backend("cudnn_attention").value()};
   for (const Found& own : over_ranks(2, prompt, greedy(4), given)) {

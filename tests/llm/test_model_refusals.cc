@@ -19,9 +19,9 @@ using test::TinyFile;
 using test::TinySpec;
 using test::TinyTensor;
 
-const TinySpec kSpec;  // width 32, ffn 48, heads 4 and 2 of 8, vocab 53
+const TinySpec kRefusedSpec;  // width 32, ffn 48, heads 4 and 2 of 8, vocab 53
 
-regard::Status load(const GgufWriter& writer) {
+regard::Status load_status(const GgufWriter& writer) {
   const TinyFile file(writer);
   return Model::load(file.contents(), {}).status();
 }
@@ -29,18 +29,18 @@ regard::Status load(const GgufWriter& writer) {
 /// What loading says of a file whose metadata has another value, or a value more.
 template <class T>
 std::string with_key(const char* key, T value) {
-  GgufWriter writer = test::metadata(kSpec, key);
+  GgufWriter writer = test::metadata(kRefusedSpec, key);
   writer.set(key, value);
-  test::add_tensors(writer, test::random_tensors(kSpec), GgmlType::kF32);
-  const regard::Status status = load(writer);
+  test::add_tensors(writer, test::random_tensors(kRefusedSpec), GgmlType::kF32);
+  const regard::Status status = load_status(writer);
   EXPECT_TRUE(status.ok() || status.code() == StatusCode::kInvalidArgument) << status.to_string();
   return status.ok() ? "loaded" : status.message();
 }
 
 std::string without_key(const char* key) {
-  GgufWriter writer = test::metadata(kSpec, key);
-  test::add_tensors(writer, test::random_tensors(kSpec), GgmlType::kF32);
-  const regard::Status status = load(writer);
+  GgufWriter writer = test::metadata(kRefusedSpec, key);
+  test::add_tensors(writer, test::random_tensors(kRefusedSpec), GgmlType::kF32);
+  const regard::Status status = load_status(writer);
   return status.ok() ? "loaded" : status.message();
 }
 
@@ -126,9 +126,9 @@ TEST(Metadata, OfWhatIsNotComputedIsRefused) {
 
 TEST(Metadata, AFactorWithoutATypeScalesLinearly) {
   for (const char* key : {"llama.rope.scaling.factor", "llama.rope.scale_linear"}) {
-    GgufWriter writer = test::metadata(kSpec);
+    GgufWriter writer = test::metadata(kRefusedSpec);
     writer.set(key, 4.0f);
-    test::add_tensors(writer, test::random_tensors(kSpec), GgmlType::kF32);
+    test::add_tensors(writer, test::random_tensors(kRefusedSpec), GgmlType::kF32);
     const TinyFile file(writer);
     EXPECT_EQ(read_model_config(file.contents()).value().position_scale, 4.0) << key;
   }
@@ -136,12 +136,12 @@ TEST(Metadata, AFactorWithoutATypeScalesLinearly) {
 
 /// What loading says of a file with other tensors.
 std::string with_tensors(const std::function<void(std::vector<TinyTensor>*)>& change,
-                         const TinySpec& spec = kSpec) {
+                         const TinySpec& spec = kRefusedSpec) {
   GgufWriter writer = test::metadata(spec);
   auto tensors = test::random_tensors(spec);
   change(&tensors);
   test::add_tensors(writer, tensors, GgmlType::kF32);
-  const regard::Status status = load(writer);
+  const regard::Status status = load_status(writer);
   EXPECT_TRUE(status.ok() || status.code() == StatusCode::kInvalidArgument) << status.to_string();
   return status.ok() ? "loaded" : status.message();
 }
@@ -154,7 +154,7 @@ std::string text_of(const std::vector<std::int64_t>& shape) {
 }
 
 TEST(Tensors, EachIsMissedByName) {
-  TinySpec spec = kSpec;
+  TinySpec spec = kRefusedSpec;
   spec.tied = false;
   const auto all = test::random_tensors(spec);
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -173,7 +173,7 @@ TEST(Tensors, EachIsMissedByName) {
 }
 
 TEST(Tensors, OfOtherShapesAreRefusedByName) {
-  TinySpec spec = kSpec;
+  TinySpec spec = kRefusedSpec;
   spec.tied = false;
   spec.rope_freqs = true;
   const auto all = test::random_tensors(spec);
@@ -226,7 +226,7 @@ TEST(Tensors, HugeSizesTakeNoMemoryBeforeTheyAreFound) {
 }
 
 TEST(Tensors, AHugeContextCostsNothingUntilACacheHasIt) {
-  TinySpec spec = kSpec;
+  TinySpec spec = kRefusedSpec;
   spec.context = 1 << 24;
   const TinyFile file(spec);
   Model model = Model::load(file.contents(), {}).value();
@@ -238,7 +238,7 @@ TEST(Tensors, AHugeContextCostsNothingUntilACacheHasIt) {
 }
 
 TEST(Backends, ThatCannotRunAreRefusedWithReasons) {
-  const TinyFile file(kSpec);
+  const TinyFile file(kRefusedSpec);
   ModelOptions options;
   options.policy.only = {regard::parse_backend("cudnn_attention").value()};
   Model model = Model::load(file.contents(), options).value();
@@ -253,9 +253,9 @@ TEST(Backends, ThatCannotRunAreRefusedWithReasons) {
 }
 
 TEST(Forward, RefusesWhatItHasNoRoomFor) {
-  test::TinyModel tiny(kSpec, {.cache = {.page_size = 16, .sequences = 2, .capacity = 20}});
+  test::TinyModel tiny(kRefusedSpec, {.cache = {.page_size = 16, .sequences = 2, .capacity = 20}});
   const std::int32_t a = tiny.cache().add(), b = tiny.cache().add();
-  tiny.append(a, test::random_tokens(15, kSpec.vocab, 1));
+  tiny.append(a, test::random_tokens(15, kRefusedSpec.vocab, 1));
   const auto refusal = [&](const std::vector<std::int32_t>& tokens,
                            const std::vector<std::int32_t>& sequences) {
     return tiny.model().forward("prefill", tokens, sequences, tiny.cache()).message();
@@ -273,7 +273,7 @@ TEST(Forward, RefusesWhatItHasNoRoomFor) {
 }
 
 TEST(Forward, GenerateRefusesSamplesWithoutSequences) {
-  test::TinyModel tiny(kSpec, {.cache = {.sequences = 3, .capacity = 40}});
+  test::TinyModel tiny(kRefusedSpec, {.cache = {.sequences = 3, .capacity = 40}});
   const std::int32_t sequence = tiny.cache().add();
   GenerateOptions options;
   options.samples = 4;
@@ -291,7 +291,7 @@ TEST(Forward, GenerateRefusesSamplesWithoutSequences) {
 TEST(Weights, ThatAreNoNumbersGiveNoTokens) {
   for (const float value :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 3e38f}) {
-    TinySpec spec = kSpec;
+    TinySpec spec = kRefusedSpec;
     GgufWriter writer = test::metadata(spec);
     auto tensors = test::random_tensors(spec);
     for (TinyTensor& tensor : tensors) {

@@ -19,7 +19,7 @@ using Ids = std::vector<std::int32_t>;
 
 constexpr std::int64_t kPageSizes[] = {0, 1, 16, 64};
 // Head dimension 16 is a whole number of vectors, 24 and 10 are none.
-const TinySpec kSpec{.width = 64, .ffn_width = 80, .heads = 4, .heads_kv = 2, .context = 90};
+const TinySpec kStepSpec{.width = 64, .ffn_width = 80, .heads = 4, .heads_kv = 2, .context = 90};
 
 /// How far logits may be from those of double precision, relative to the largest: twice what was
 /// measured, but for f32, whose 7e-7 have room for other instruction sets.
@@ -54,11 +54,11 @@ class Steps : public ::testing::TestWithParam<std::tuple<const char*, Dtype, Dty
 };
 
 TEST_P(Steps, WholePiecesAndSingleTokensAreNearDoublePrecision) {
-  const Ids tokens = test::random_tokens(70, kSpec.vocab, 21);
-  const auto expected = test::reference_logits(kSpec, tokens);
+  const Ids tokens = test::random_tokens(70, kStepSpec.vocab, 21);
+  const auto expected = test::reference_logits(kStepSpec, tokens);
   for (const std::int64_t page_size : kPageSizes) {
     for (const std::int32_t threads : {1, 2}) {
-      TinyModel tiny(kSpec, setup(page_size, threads));
+      TinyModel tiny(kStepSpec, setup(page_size, threads));
       for (const std::int64_t piece : {70, 17, 3, 1}) {
         const double error = test::relative_error(tiny.logits(tokens, piece), expected);
         EXPECT_LT(error, allowed())
@@ -70,12 +70,12 @@ TEST_P(Steps, WholePiecesAndSingleTokensAreNearDoublePrecision) {
 
 TEST_P(Steps, PagesAndThreadsDoNotChangeTheBitsOfFewRows) {
   // From 17 rows on oneDNN divides its sums as it likes.
-  const Ids tokens = test::random_tokens(60, kSpec.vocab, 22);
+  const Ids tokens = test::random_tokens(60, kStepSpec.vocab, 22);
   for (const std::int64_t piece : {16, 5, 1}) {
-    const auto expected = TinyModel(kSpec, setup(0, 1)).logits(tokens, piece);
+    const auto expected = TinyModel(kStepSpec, setup(0, 1)).logits(tokens, piece);
     for (const std::int64_t page_size : kPageSizes) {
       for (const std::int32_t threads : {1, 2}) {
-        TinyModel tiny(kSpec, setup(page_size, threads));
+        TinyModel tiny(kStepSpec, setup(page_size, threads));
         EXPECT_TRUE(tiny.logits(tokens, piece) == expected)
             << "pages of " << page_size << ", " << threads << " threads, pieces of " << piece;
       }
@@ -84,14 +84,14 @@ TEST_P(Steps, PagesAndThreadsDoNotChangeTheBitsOfFewRows) {
 }
 
 TEST_P(Steps, ABatchOfForksHasTheBitsOfEachAlone) {
-  const Ids prompt = test::random_tokens(19, kSpec.vocab, 23);
+  const Ids prompt = test::random_tokens(19, kStepSpec.vocab, 23);
   for (const std::int64_t page_size : kPageSizes) {
-    TinyModel tiny(kSpec, setup(page_size));
+    TinyModel tiny(kStepSpec, setup(page_size));
     std::vector<std::vector<float>> expected;
     for (unsigned s = 0; s < 4; ++s) {
       const std::int32_t alone = tiny.cache().add();
       tiny.append(alone, prompt);
-      expected.push_back(tiny.append(alone, test::random_tokens(20, kSpec.vocab, 30 + s), 1));
+      expected.push_back(tiny.append(alone, test::random_tokens(20, kStepSpec.vocab, 30 + s), 1));
       tiny.cache().remove(alone);
     }
     Ids sequences{tiny.cache().add()};
@@ -100,11 +100,11 @@ TEST_P(Steps, ABatchOfForksHasTheBitsOfEachAlone) {
     for (std::size_t step = 0; step < 20; ++step) {
       Ids tokens;
       for (unsigned s = 0; s < 4; ++s) {
-        tokens.push_back(test::random_tokens(20, kSpec.vocab, 30 + s)[step]);
+        tokens.push_back(test::random_tokens(20, kStepSpec.vocab, 30 + s)[step]);
       }
       regard::check(tiny.model().forward("decode", tokens, sequences, tiny.cache()));
       const auto logits = tiny.model().logits(0, 4);
-      const auto vocab = static_cast<std::size_t>(kSpec.vocab);
+      const auto vocab = static_cast<std::size_t>(kStepSpec.vocab);
       for (std::size_t s = 0; s < 4; ++s) {
         const auto found = logits.subspan(s * vocab, vocab);
         EXPECT_TRUE(std::equal(found.begin(), found.end(), expected[s].begin() + step * vocab))
@@ -115,25 +115,25 @@ TEST_P(Steps, ABatchOfForksHasTheBitsOfEachAlone) {
 }
 
 TEST_P(Steps, AForkLeavesItsSourceAsItWas) {
-  const Ids prompt = test::random_tokens(18, kSpec.vocab, 24);
-  const Ids next = test::random_tokens(10, kSpec.vocab, 25);
+  const Ids prompt = test::random_tokens(18, kStepSpec.vocab, 24);
+  const Ids next = test::random_tokens(10, kStepSpec.vocab, 25);
   for (const std::int64_t page_size : kPageSizes) {
-    TinyModel tiny(kSpec, setup(page_size));
+    TinyModel tiny(kStepSpec, setup(page_size));
     const std::int32_t source = tiny.cache().add();
     tiny.append(source, prompt);
     const std::int32_t fork = tiny.cache().fork(source);
     const auto of_fork = tiny.append(fork, next, 1);
-    tiny.append(tiny.cache().fork(source), test::random_tokens(30, kSpec.vocab, 26));
+    tiny.append(tiny.cache().fork(source), test::random_tokens(30, kStepSpec.vocab, 26));
     EXPECT_TRUE(tiny.append(source, next, 1) == of_fork) << "pages of " << page_size;
   }
 }
 
 TEST_P(Steps, AfterTruncationASequenceIsAsIfItHadNeverBeenLonger) {
-  const Ids prompt = test::random_tokens(50, kSpec.vocab, 27);
-  const Ids next = test::random_tokens(12, kSpec.vocab, 28);
+  const Ids prompt = test::random_tokens(50, kStepSpec.vocab, 27);
+  const Ids next = test::random_tokens(12, kStepSpec.vocab, 28);
   for (const std::int64_t page_size : kPageSizes) {
     for (const std::int64_t length : {0, 1, 16, 17, 49}) {
-      TinyModel tiny(kSpec, setup(page_size));
+      TinyModel tiny(kStepSpec, setup(page_size));
       const std::int32_t fresh = tiny.cache().add(), cut = tiny.cache().add();
       const std::span<const std::int32_t> kept(prompt.data(), static_cast<std::size_t>(length));
       tiny.append(fresh, kept, 10);
@@ -147,10 +147,10 @@ TEST_P(Steps, AfterTruncationASequenceIsAsIfItHadNeverBeenLonger) {
 }
 
 TEST_P(Steps, AnInterruptedStepLeavesTheSequenceAsItWas) {
-  const Ids prompt = test::random_tokens(20, kSpec.vocab, 29);
-  const Ids next = test::random_tokens(30, kSpec.vocab, 31);
+  const Ids prompt = test::random_tokens(20, kStepSpec.vocab, 29);
+  const Ids next = test::random_tokens(30, kStepSpec.vocab, 31);
   for (const std::int64_t page_size : kPageSizes) {
-    TinyModel tiny(kSpec, setup(page_size));
+    TinyModel tiny(kStepSpec, setup(page_size));
     const std::int32_t sequence = tiny.cache().add();
     tiny.append(sequence, prompt);
     regard::Interrupt interrupt;
@@ -190,17 +190,17 @@ INSTANTIATE_TEST_SUITE_P(
     name_of);
 
 TEST(Prepare, ALargerPhaseServesWhatTheSmallerOneDid) {
-  TinyModel tiny(kSpec);
-  const Ids tokens = test::random_tokens(20, kSpec.vocab, 32);
+  TinyModel tiny(kStepSpec);
+  const Ids tokens = test::random_tokens(20, kStepSpec.vocab, 32);
   const auto expected = tiny.logits(tokens);
   regard::check(tiny.model().prepare("prefill", 3, 2, tiny.cache()));
   EXPECT_TRUE(tiny.logits(tokens) == expected);
 }
 
 TEST(Prepare, AnotherCacheGetsItsOwnPlan) {
-  TinyModel tiny(kSpec);
-  const Ids tokens = test::random_tokens(20, kSpec.vocab, 33);
-  const auto expected = test::reference_logits(kSpec, tokens);
+  TinyModel tiny(kStepSpec);
+  const Ids tokens = test::random_tokens(20, kStepSpec.vocab, 33);
+  const auto expected = test::reference_logits(kStepSpec, tokens);
   for (const CacheOptions& options :
        {CacheOptions{.page_size = 16, .capacity = 40}, CacheOptions{.capacity = 200},
         CacheOptions{.dtype = Dtype::kI8, .page_size = 4, .capacity = 30}}) {

@@ -165,7 +165,7 @@ TEST_F(TokenizerTest, InvalidUtf8IsAnErrorThatNamesTheByte) {
 }
 
 /// The refusal of a file that has these keys besides, or instead of those of writer().
-std::string refusal(const std::function<void(GgufWriter&)>& fill) {
+std::string tokenizer_refusal(const std::function<void(GgufWriter&)>& fill) {
   GgufWriter writer;
   fill(writer);
   const auto bytes = writer.bytes();
@@ -176,9 +176,9 @@ std::string refusal(const std::function<void(GgufWriter&)>& fill) {
 }
 
 TEST(TokenizerFrom, RefusesModelsByName) {
-  EXPECT_EQ(refusal([](GgufWriter&) {}),
+  EXPECT_EQ(tokenizer_refusal([](GgufWriter&) {}),
             "[gguf] key 'tokenizer.ggml.model' is missing, expected a string");
-  EXPECT_EQ(refusal([](GgufWriter& w) { w.set("tokenizer.ggml.model", "llama"); }),
+  EXPECT_EQ(tokenizer_refusal([](GgufWriter& w) { w.set("tokenizer.ggml.model", "llama"); }),
             "[tokenizer] key 'tokenizer.ggml.model' is 'llama', expected 'gpt2', the only model "
             "known here");
 }
@@ -192,15 +192,15 @@ TEST(TokenizerFrom, RefusesVocabulariesThatDoNotFit) {
     w.set("tokenizer.ggml.token_type", std::vector<std::int32_t>(static_cast<std::size_t>(types)));
     w.set("tokenizer.ggml.merges", std::vector<std::string>());
   };
-  EXPECT_EQ(refusal([&](GgufWriter& w) { base(w, 2, 2); }), "no failure");
-  EXPECT_EQ(refusal([&](GgufWriter& w) { base(w, 0, 0); }),
+  EXPECT_EQ(tokenizer_refusal([&](GgufWriter& w) { base(w, 2, 2); }), "no failure");
+  EXPECT_EQ(tokenizer_refusal([&](GgufWriter& w) { base(w, 0, 0); }),
             "[tokenizer] key 'tokenizer.ggml.tokens' has 0 elements, expected 1 to 2^31 - 1");
-  EXPECT_EQ(refusal([&](GgufWriter& w) { base(w, 3, 2); }),
+  EXPECT_EQ(tokenizer_refusal([&](GgufWriter& w) { base(w, 3, 2); }),
             "[tokenizer] key 'tokenizer.ggml.token_type' has 2 elements, expected 3, one for each "
             "of tokenizer.ggml.tokens");
   for (const char* key : {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"}) {
     for (const std::int32_t id : {-1, 2}) {
-      EXPECT_EQ(refusal([&](GgufWriter& w) {
+      EXPECT_EQ(tokenizer_refusal([&](GgufWriter& w) {
                   base(w, 2, 2);
                   w.set(key, id);
                 }),
@@ -208,7 +208,7 @@ TEST(TokenizerFrom, RefusesVocabulariesThatDoNotFit) {
                     ", expected a token, 0 to 1");
     }
   }
-  EXPECT_EQ(refusal([&](GgufWriter& w) {
+  EXPECT_EQ(tokenizer_refusal([&](GgufWriter& w) {
               base(w, 2, 2);
               w.set("tokenizer.ggml.add_bos_token", true);
             }),

@@ -33,9 +33,9 @@ Row norm(const Row& x, const TinyTensor& weight, double epsilon) {
 }
 
 /// A model's tensors by name.
-class Reference {
+class TinyReference {
  public:
-  explicit Reference(const TinySpec& spec) : spec_(spec), tensors_(random_tensors(spec)) {
+  explicit TinyReference(const TinySpec& spec) : spec_(spec), tensors_(random_tensors(spec)) {
     if (spec.type == GgmlType::kF32) return;
     const TinyFile file(spec);  // whose blocks stand for other values
     for (TinyTensor& tensor : tensors_) {
@@ -231,7 +231,7 @@ TinyFile::TinyFile(const GgufWriter& writer) : bytes_(writer.bytes()) {
 }
 
 std::vector<double> reference_logits(const TinySpec& spec, std::span<const std::int32_t> tokens) {
-  return Reference(spec).logits(tokens);
+  return TinyReference(spec).logits(tokens);
 }
 
 std::vector<std::int32_t> random_tokens(std::int64_t count, std::int64_t vocab, unsigned seed) {

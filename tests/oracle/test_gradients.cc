@@ -217,13 +217,13 @@ TEST_P(CentralDifferences, TheIdealIsNearTheTruth) {
 
 INSTANTIATE_TEST_SUITE_P(Oracle, CentralDifferences, testing::ValuesIn(kCases));
 
-struct Planted {
+struct PlantedGrad {
   Fault fault;
   const char* text;
   const char* wrong;  // the gradients that must be, in order
 };
 
-class PlantedGradFaults : public testing::TestWithParam<Planted> {};
+class PlantedGradFaults : public testing::TestWithParam<PlantedGrad> {};
 
 TEST_P(PlantedGradFaults, AreNoticed) {
   const GradProblem p(GetParam().text);
@@ -239,26 +239,27 @@ TEST_P(PlantedGradFaults, AreNoticed) {
 INSTANTIATE_TEST_SUITE_P(
     Oracle, PlantedGradFaults,
     testing::Values(
-        Planted{Fault::kDeltaDropped, "b1 hq2 sq3 skv4 d2 sinks", "d_q d_k d_sinks "},
-        Planted{Fault::kKeyGradNotScaled, "b1 hq2 sq3 skv4 d2", "d_k "},
-        Planted{Fault::kGroupNotSummed, "b1 hq4 hkv2 sq3 skv4 d2", "d_k d_v "},
-        Planted{Fault::kGradDropoutNotScaled, "b1 hq2 sq3 skv4 d2 dropout=0.5", "d_q d_k d_v "},
-        Planted{Fault::kSoftcapSlopeMissing, "b1 hq2 sq3 skv4 d2 softcap=1", "d_q d_k "},
-        Planted{Fault::kBiasGradNotReduced, "b2 hq2 sq3 skv4 d2 bias=1,H,1,Skv bias_dtype=f64",
-                "d_bias "},
-        Planted{Fault::kFunctionSlopeIgnored, "b1 hq2 sq3 skv4 d2 score=score*r0[h]*3.0",
-                "d_q d_k "},
-        Planted{Fault::kCapturedGradNotSummed, "b2 hq3 sq3 skv4 d2 score=score*r0[q_idx]",
-                "d_captured0 "},
-        Planted{Fault::kFunctionIgnored, "b2 hq3 sq3 skv4 d2 score=score*r0[q_idx]",
-                "d_q d_k d_v d_captured0 "},
-        Planted{Fault::kMaskFunctionIgnored, "b2 hq3 sq3 skv4 d2 mask=(q_idx+kv_idx)%3!=0",
-                "d_q d_k d_v "},
-        Planted{Fault::kQueryPositionUnshifted,
-                "b2 hq3 sq3 skv5 d2 diag=br score=score-0.3*abs(q_pos-kv_idx)", "d_q d_k d_v "},
-        Planted{Fault::kFunctionAfterBias, "b1 hq2 sq3 skv4 d2 bias bias_dtype=f64 score=2.0*score",
-                "d_q d_k d_v d_bias "},
-        Planted{Fault::kLseGradIgnored, "b1 hq2 sq3 skv4 d2", "d_q d_k "}));
+        PlantedGrad{Fault::kDeltaDropped, "b1 hq2 sq3 skv4 d2 sinks", "d_q d_k d_sinks "},
+        PlantedGrad{Fault::kKeyGradNotScaled, "b1 hq2 sq3 skv4 d2", "d_k "},
+        PlantedGrad{Fault::kGroupNotSummed, "b1 hq4 hkv2 sq3 skv4 d2", "d_k d_v "},
+        PlantedGrad{Fault::kGradDropoutNotScaled, "b1 hq2 sq3 skv4 d2 dropout=0.5", "d_q d_k d_v "},
+        PlantedGrad{Fault::kSoftcapSlopeMissing, "b1 hq2 sq3 skv4 d2 softcap=1", "d_q d_k "},
+        PlantedGrad{Fault::kBiasGradNotReduced, "b2 hq2 sq3 skv4 d2 bias=1,H,1,Skv bias_dtype=f64",
+                    "d_bias "},
+        PlantedGrad{Fault::kFunctionSlopeIgnored, "b1 hq2 sq3 skv4 d2 score=score*r0[h]*3.0",
+                    "d_q d_k "},
+        PlantedGrad{Fault::kCapturedGradNotSummed, "b2 hq3 sq3 skv4 d2 score=score*r0[q_idx]",
+                    "d_captured0 "},
+        PlantedGrad{Fault::kFunctionIgnored, "b2 hq3 sq3 skv4 d2 score=score*r0[q_idx]",
+                    "d_q d_k d_v d_captured0 "},
+        PlantedGrad{Fault::kMaskFunctionIgnored, "b2 hq3 sq3 skv4 d2 mask=(q_idx+kv_idx)%3!=0",
+                    "d_q d_k d_v "},
+        PlantedGrad{Fault::kQueryPositionUnshifted,
+                    "b2 hq3 sq3 skv5 d2 diag=br score=score-0.3*abs(q_pos-kv_idx)", "d_q d_k d_v "},
+        PlantedGrad{Fault::kFunctionAfterBias,
+                    "b1 hq2 sq3 skv4 d2 bias bias_dtype=f64 score=2.0*score",
+                    "d_q d_k d_v d_bias "},
+        PlantedGrad{Fault::kLseGradIgnored, "b1 hq2 sq3 skv4 d2", "d_q d_k "}));
 
 /// A function's -inf hides a key as a mask does, whether the score decides or the place.
 TEST(GradientsOfFunctions, MinusInfinityIsAMask) {

@@ -15,7 +15,7 @@ using conformance::Problem;
 using test::slice;
 using test::unequal;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNanValue = std::numeric_limits<double>::quiet_NaN();
 constexpr std::int64_t kRows = 70, kBad = 43;  // inside a block of rows
 
 class Nan : public test::Property {
@@ -67,7 +67,7 @@ TEST_P(Nan, OfTheForwardReachesTheRowsThatSeeIt) {
          {&AttentionRequest::q, &AttentionRequest::k, &AttentionRequest::v}) {
       AttentionRequest changed = clean;
       changed.*place = tensors_.copy(clean.*place);
-      write(changed.*place, kBad, kNan);
+      write(changed.*place, kBad, kNanValue);
       changed = run_anew(changed);
       const bool is_query = place == &AttentionRequest::q;
       expect_nan_in(clean.out, changed.out, kBad, is_query ? kBad + 1 : kRows);
@@ -95,7 +95,7 @@ TEST_P(Nan, OfTheBackwardReachesTheRowsThatSeeIt) {
             : *place == 'k' ? changed.k
             : *place == 'v' ? changed.v
                             : changed.d_out,
-            kBad, kNan);
+            kBad, kNanValue);
       run(changed);
       run_backward(changed);
       // Key kBad is seen by rows from kBad on, each of which makes all keys that it sees NaN.
@@ -118,8 +118,8 @@ TEST_P(Nan, OfARowThatSeesNothingReachesNothing) {
       run(clean);
       run_backward(clean);
       const AttentionGradRequest changed = copy(clean);
-      write(changed.q, kBad, kNan, /*all=*/true);
-      if (!clean.sinks.present()) write(changed.d_out, kBad, kNan, /*all=*/true);
+      write(changed.q, kBad, kNanValue, /*all=*/true);
+      if (!clean.sinks.present()) write(changed.d_out, kBad, kNanValue, /*all=*/true);
       run(changed);
       run_backward(changed);
       EXPECT_FALSE(has_nan(clean.d_q));
@@ -145,7 +145,7 @@ TEST_P(Nan, OfAnOutputBesideDeltaReachesNothing) {
       sum += oracle::element(clean.out, 0, 0, i, d) * oracle::element(clean.d_out, 0, 0, i, d);
     }
     static_cast<float*>(changed.delta.data)[i] = static_cast<float>(sum);
-    write(changed.out, i, kNan, /*all=*/true);
+    write(changed.out, i, kNanValue, /*all=*/true);
   }
   run_backward(changed);
   EXPECT_LT(test::largest_difference(clean.d_q, changed.d_q), 1e-5);

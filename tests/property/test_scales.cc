@@ -71,7 +71,7 @@ class Scales : public test::Property {
   std::vector<std::vector<float>> memory_;
 };
 
-constexpr const char* kCases[] = {
+constexpr const char* kScaleCases[] = {
     "b2 hq4 hkv2 sq1 skv640 d64 f32 kv=i8 scales=token lens=kv lse seed=1",
     "b2 hq4 hkv2 sq5 skv200 d40 f32 kv=i8 v=f8e4m3 scales=all causal diag=br lse seed=2",
     "b2 hq2 sq70 skv320 d24 dv16 f32 kv=f8e5m2 scales=token window=40,0 diag=br lse seed=3",
@@ -87,7 +87,7 @@ constexpr const char* kCases[] = {
 // A scale that is a power of two changes no rounding; what is left is the order of sums, for tiles
 // of few bits have more keys.
 TEST_P(Scales, AreTheNumbersOfTheCodes) {
-  for (const char* text : kCases) {
+  for (const char* text : kScaleCases) {
     const Problem problem = problem_of(text);
     const AttentionGradRequest& r = problem.request();
     round_to_powers(r.scales_k);

@@ -54,6 +54,12 @@ double largest_difference(const TensorView& a, const TensorView& b) {
   return largest;
 }
 
+std::vector<char> bytes_of(const TensorView& view) {
+  if (!view.present()) return {};
+  const auto* const data = static_cast<const char*>(view.data);
+  return {data, data + regard::bytes_of(view.dtype, view.num_elements())};
+}
+
 unsigned char* Tensors::memory(std::int64_t elements, Dtype dtype) {
   const auto bytes = static_cast<std::size_t>(elements * size_of(dtype));
   blocks_.push_back(std::make_unique<unsigned char[]>(bytes + 1));

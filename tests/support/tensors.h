@@ -21,6 +21,9 @@ std::string unequal(const TensorView& a, const TensorView& b);
 /// other is not the same.
 double largest_difference(const TensorView& a, const TensorView& b);
 
+/// The bytes of a dense tensor; none where it is not present.
+std::vector<char> bytes_of(const TensorView& view);
+
 /// Memory for tensors that a test makes.
 class Tensors {
  public:

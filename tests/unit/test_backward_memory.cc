@@ -20,7 +20,6 @@ namespace regard {
 namespace {
 
 using conformance::Guard;
-using conformance::Problem;
 
 KernelPlan plan_backward(const std::string& text, int workers) {
   const Env env = test::make_context(read_env().isa_available, workers)->env();
@@ -42,7 +41,7 @@ TEST(BackwardMemory, IsBoundedOnManyWorkers) {
 }
 
 /// The bytes of every gradient, computed in the workspace of a plan.
-std::vector<unsigned char> gradients_by(const KernelPlan& plan, Problem* problem,
+std::vector<unsigned char> gradients_by(const KernelPlan& plan, conformance::Problem* problem,
                                         Executor* executor) {
   const AttentionGradRequest& request = problem->request();
   Context context;
@@ -63,8 +62,8 @@ TEST(BackwardMemory, FewerHeadWorkspacesThanWorkersGiveTheSameBits) {
   for (const std::string sizes :
        {" sq800 d16 f32 causal lse grad", " sq500 skv900 d8 bf16 lse grad"}) {
     constexpr int kWorkers = 4;
-    Problem problem = conformance::make_problem(parse_case("b1 hq7" + sizes).value(),
-                                                {Guard::kCanaries, /*dense=*/true});
+    conformance::Problem problem = conformance::make_problem(parse_case("b1 hq7" + sizes).value(),
+                                                             {Guard::kCanaries, /*dense=*/true});
     test::SerialExecutor serial;
     test::BackwardsExecutor backwards;
     test::TeamExecutor team;
@@ -99,8 +98,8 @@ TEST(BackwardMemory, APolicyLimitPlansFewerHeads) {
   constexpr int kWorkers = 8;
   const std::string sizes = " sq800 d16 f32 causal lse grad";
   const auto context = test::make_context(read_env().isa_available, kWorkers);
-  Problem problem = conformance::make_problem(parse_case("b1 hq8" + sizes).value(),
-                                              {Guard::kCanaries, /*dense=*/true});
+  conformance::Problem problem = conformance::make_problem(parse_case("b1 hq8" + sizes).value(),
+                                                           {Guard::kCanaries, /*dense=*/true});
   test::TeamExecutor team;
   const KernelPlan whole = plan_backward("b1 hq8" + sizes, kWorkers);
   const std::vector<unsigned char> expected = gradients_by(whole, &problem, &team);

@@ -13,14 +13,14 @@ namespace {
 
 using namespace described;
 
-struct Bad {
+struct BadRequest {
   const char* name;
   void (*spoil)(AttentionRequest&);
   const char* fragment;
   StatusCode code = StatusCode::kInvalidArgument;
 };
 
-class DescribeRefuses : public testing::TestWithParam<Bad> {};
+class DescribeRefuses : public testing::TestWithParam<BadRequest> {};
 
 TEST_P(DescribeRefuses, WithValueAndExpectation) {
   AttentionRequest r = full_request();
@@ -45,7 +45,7 @@ R* pack(R* r) {
   return r;
 }
 
-const Bad kBad[] = {
+const BadRequest kBad[] = {
     // rank and presence
     {"q_absent", [](R& r) { r.q = {}; }, "q (absent) must have rank 4, [B,Hq,Sq,Dqk]"},
     {"out_absent", [](R& r) { r.out = {}; }, "out (absent) must have rank 4"},

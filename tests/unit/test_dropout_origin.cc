@@ -13,8 +13,8 @@
 namespace regard {
 namespace {
 
-std::vector<unsigned char> mask_of(const char* text, const DropoutOrigin& origin,
-                                   std::int64_t offset) {
+std::vector<unsigned char> origin_mask(const char* text, const DropoutOrigin& origin,
+                                       std::int64_t offset) {
   AttentionParams p = parse_case(text).value().params;
   Buffers buffers;
   buffers.rng_seed = 7;
@@ -29,10 +29,11 @@ std::vector<unsigned char> mask_of(const char* text, const DropoutOrigin& origin
 }
 
 TEST(DropoutOrigin, APartHasTheMaskOfTheWhole) {
-  const auto whole = mask_of("b2 hq4 hkv4 sq20 skv40 d8 dropout=0.3 diag=tl causal", {}, 0);
+  const auto whole = origin_mask("b2 hq4 hkv4 sq20 skv40 d8 dropout=0.3 diag=tl causal", {}, 0);
   // Sequence 1, heads 1 and 2, rows from 5, keys from 16.
   const DropoutOrigin origin{16, 16, 4 + 1, 4};
-  const auto part = mask_of("b1 hq2 hkv2 sq15 skv24 d8 dropout=0.3 diag=5 causal", origin, 5 - 16);
+  const auto part =
+      origin_mask("b1 hq2 hkv2 sq15 skv24 d8 dropout=0.3 diag=5 causal", origin, 5 - 16);
   for (std::size_t h = 0; h < 2; ++h) {
     for (std::size_t i = 0; i < 15; ++i) {
       for (std::size_t j = 0; j < 24; ++j) {

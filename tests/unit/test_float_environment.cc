@@ -23,7 +23,6 @@ namespace regard {
 namespace {
 
 using conformance::Guard;
-using conformance::Problem;
 using test::Forced;
 
 enum class Mode { kDefault, kUp, kDown, kFlush, kFlushAndUp, kTraps };
@@ -86,7 +85,7 @@ class FloatEnvironment : public testing::TestWithParam<Forced> {
   ~FloatEnvironment() override { set_mode(Mode::kDefault); }
 
   /// Forward and, with needs_grad, backward on `workers`; the modes begin at the library's calls.
-  static void run(Mode mode, Problem* problem, int workers, Executor* executor) {
+  static void run(Mode mode, conformance::Problem* problem, int workers, Executor* executor) {
     const auto context = test::make_context(GetParam().isa, workers);
     const Plan made = test::plan_forced(*context, problem->request(), GetParam());
     const AttentionGradRequest& request = problem->request();
@@ -130,8 +129,9 @@ void expect_equal(const AttentionGradRequest& a, const AttentionGradRequest& b,
 TEST_P(FloatEnvironment, OfTheCallerChangesNoBits) {
   for (const char* text : kCases) {
     const Case c = parse_case(text).value();
-    Problem expected = conformance::make_problem(c, {Guard::kCanaries, /*dense=*/true});
-    Problem actual = conformance::make_problem(c, {Guard::kCanaries, /*dense=*/true});
+    conformance::Problem expected =
+        conformance::make_problem(c, {Guard::kCanaries, /*dense=*/true});
+    conformance::Problem actual = conformance::make_problem(c, {Guard::kCanaries, /*dense=*/true});
     run(Mode::kDefault, &expected, 1, nullptr);
     test::SerialExecutor serial;
     test::BackwardsExecutor backwards;
@@ -174,10 +174,10 @@ TEST(FloatEnvironmentOfMergeStates, ChangesNoBits) {
   const auto problem_of = [](const char* text) {
     return conformance::make_problem(parse_case(text).value(), {Guard::kCanaries, true});
   };
-  Problem a = problem_of("b2 hq2 sq65 skv33 d40 f32 lse data=denormal seed=1");
-  Problem b = problem_of("b2 hq2 sq65 skv33 d40 f32 lse data=denormal seed=2");
+  conformance::Problem a = problem_of("b2 hq2 sq65 skv33 d40 f32 lse data=denormal seed=1");
+  conformance::Problem b = problem_of("b2 hq2 sq65 skv33 d40 f32 lse data=denormal seed=2");
   Context context;
-  for (Problem* problem : {&a, &b}) {
+  for (conformance::Problem* problem : {&a, &b}) {
     check(attention(context, problem->request()));
   }
   const std::vector<StateView> states = {{a.request().out, a.request().lse},

@@ -104,7 +104,7 @@ class FunctionKernelTest : public testing::TestWithParam<Param> {
 };
 
 /// A value of a type and rank that takes many values, small ones and 0 among them.
-int operand(ProgramBuilder* b, FunctionType type, FunctionRank rank, int which) {
+int function_operand(ProgramBuilder* b, FunctionType type, FunctionRank rank, int which) {
   const auto number = [&](double value) { return b->constant(FunctionType::kInt, value); };
   const auto ints = [&](FunctionOp op, int x, int y) {
     return b->add(op, FunctionType::kInt, {x, y});
@@ -173,7 +173,7 @@ constexpr OpCase kOps[] = {
     {FunctionOp::kNot, FunctionType::kBool, 1},
 };
 
-std::string name_of(const OpCase& c) {
+std::string op_name(const OpCase& c) {
   return "op " + std::to_string(static_cast<int>(c.op)) + " on " +
          std::to_string(static_cast<int>(c.on));
 }
@@ -186,10 +186,10 @@ TEST_P(FunctionKernelTest, EveryStepWithOperandsOfEveryRank) {
   for (const OpCase& c : kOps) {
     for (int ranks = 0; ranks < (c.count == 1 ? 4 : 16); ++ranks) {
       ProgramBuilder b;
-      const int x = operand(&b, c.on, rank_at(ranks, 0), 0);
-      const int y = c.count == 2 ? operand(&b, c.on, rank_at(ranks, 1), 1) : -1;
+      const int x = function_operand(&b, c.on, rank_at(ranks, 0), 0);
+      const int y = c.count == 2 ? function_operand(&b, c.on, rank_at(ranks, 1), 1) : -1;
       const int result = c.count == 1 ? b.add(c.op, c.on, {x}) : b.add(c.op, c.on, {x, y});
-      expect_score(b.finish(b.as_real(result)), name_of(c) + " ranks " + std::to_string(ranks),
+      expect_score(b.finish(b.as_real(result)), op_name(c) + " ranks " + std::to_string(ranks),
                    c.tolerance);
       if (HasFatalFailure()) return;
     }
@@ -200,9 +200,9 @@ TEST_P(FunctionKernelTest, WhereOfEveryTypeAndRank) {
   for (const FunctionType type : {FunctionType::kReal, FunctionType::kInt, FunctionType::kBool}) {
     for (int ranks = 0; ranks < 64; ++ranks) {
       ProgramBuilder b;
-      const int condition = operand(&b, FunctionType::kBool, rank_at(ranks, 0), 1);
-      const int x = operand(&b, type, rank_at(ranks, 1), 0);
-      const int y = operand(&b, type, rank_at(ranks, 2), 1);
+      const int condition = function_operand(&b, FunctionType::kBool, rank_at(ranks, 0), 1);
+      const int x = function_operand(&b, type, rank_at(ranks, 1), 0);
+      const int y = function_operand(&b, type, rank_at(ranks, 2), 1);
       const int result = b.add(FunctionOp::kWhere, type, {condition, x, y});
       expect_score(b.finish(b.as_real(result)), "where, ranks " + std::to_string(ranks));
       if (HasFatalFailure()) return;
@@ -330,7 +330,7 @@ class CapturedTensor {
 
 /// An index of a rank within [0, extent).
 int index_of(ProgramBuilder* b, FunctionRank rank, int extent) {
-  const int value = operand(b, FunctionType::kInt, rank, 1);
+  const int value = function_operand(b, FunctionType::kInt, rank, 1);
   return b->add(FunctionOp::kRemainder, FunctionType::kInt,
                 {value, b->constant(FunctionType::kInt, extent)});
 }
@@ -374,7 +374,8 @@ TestProgram random_program(unsigned seed, int steps) {
   };
   for (int type = 0; type < 3; ++type) {
     for (int rank = 0; rank < 4; ++rank) {
-      keep(operand(&b, static_cast<FunctionType>(type), static_cast<FunctionRank>(rank), 0));
+      keep(function_operand(&b, static_cast<FunctionType>(type), static_cast<FunctionRank>(rank),
+                            0));
     }
   }
   while (b.count() < steps) {
@@ -407,7 +408,7 @@ TEST_P(FunctionKernelTest, MaskHidesWhereItIsFalse) {
   for (int rank = 0; rank < 4; ++rank) {
     for (const bool inverts : {false, true}) {
       ProgramBuilder b;
-      int attends = operand(&b, FunctionType::kBool, static_cast<FunctionRank>(rank), 0);
+      int attends = function_operand(&b, FunctionType::kBool, static_cast<FunctionRank>(rank), 0);
       if (inverts) attends = b.add(FunctionOp::kNot, FunctionType::kBool, {attends});
       const TestProgram program = b.finish(attends);
       with_type([&](auto type) {
@@ -440,12 +441,12 @@ TestProgram gradient_program(int index_rank, bool is_row) {
   ProgramBuilder b;
   const auto real = FunctionType::kReal;
   const int score = b.leaf(FunctionOp::kScore);
-  const int factor = operand(&b, real, FunctionRank::kKey, 0);
+  const int factor = function_operand(&b, real, FunctionRank::kKey, 0);
   const int is_small = b.add(FunctionOp::kLess, real, {score, b.constant(real, 0.25)});
   const int chosen =
       b.add(FunctionOp::kWhere, real, {is_small, score, b.constant(real, std::nan(""))});
   const int slope = b.add(FunctionOp::kMultiply, real, {factor, chosen});
-  const int derivative = is_row ? operand(&b, real, FunctionRank::kRow, 1)
+  const int derivative = is_row ? function_operand(&b, real, FunctionRank::kRow, 1)
                                 : b.add(FunctionOp::kAdd, real, {factor, score});
   const int gather = b.gather(2, real,
                               {index_of(&b, static_cast<FunctionRank>(index_rank), 6),

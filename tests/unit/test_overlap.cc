@@ -13,7 +13,7 @@ namespace regard {
 namespace {
 
 // Never dereferenced: only addresses matter.
-void* address(std::uintptr_t n) { return reinterpret_cast<void*>(n); }
+void* at_address(std::uintptr_t n) { return reinterpret_cast<void*>(n); }
 
 // The bytes of every element, one list an element.
 std::vector<std::uintptr_t> element_addresses(const TensorView& view) {
@@ -66,7 +66,7 @@ TensorView random_view(std::mt19937_64& rng) {
         std::max<std::int64_t>(dense, view.strides[i] * std::max<std::int64_t>(view.shape[i], 1));
   }
   // Misaligned on purpose: proofs are about bytes.
-  view.data = address(4096 + rng() % 200);
+  view.data = at_address(4096 + rng() % 200);
   return view;
 }
 
@@ -102,14 +102,14 @@ TEST(Overlap, PackedSlotsAreDisjoint) {
   for (const std::int64_t batch_stride : {rows * row, rows * row + 7}) {
     TensorView slots[3];
     for (int i = 0; i < 3; ++i) {
-      slots[i] = make_view(address(1 << 20), Dtype::kBf16, {4, heads, rows, dim},
+      slots[i] = make_view(at_address(1 << 20), Dtype::kBf16, {4, heads, rows, dim},
                            {batch_stride, dim, row, 1});
-      slots[i].data = address((1 << 20) + static_cast<std::uintptr_t>(i * heads * dim * 2));
+      slots[i].data = at_address((1 << 20) + static_cast<std::uintptr_t>(i * heads * dim * 2));
       EXPECT_TRUE(proves_injective(slots[i]));
     }
     EXPECT_TRUE(proves_disjoint(slots[0], slots[1]));
     EXPECT_TRUE(proves_disjoint(slots[2], slots[0]));
-    slots[1].data = address((1 << 20) + static_cast<std::uintptr_t>(heads * dim * 2 - 2));
+    slots[1].data = at_address((1 << 20) + static_cast<std::uintptr_t>(heads * dim * 2 - 2));
     EXPECT_FALSE(proves_disjoint(slots[0], slots[1])) << "one element too early";
   }
 }
@@ -117,30 +117,32 @@ TEST(Overlap, PackedSlotsAreDisjoint) {
 TEST(Overlap, HeadsAndHalvesOfOneTensorAreDisjoint) {
   // Odd heads and even heads; the two halves of every row; transposed halves.
   const TensorView even =
-      make_view(address(4096), Dtype::kF32, {2, 4, 100, 64}, {51200, 12800, 64, 1});
+      make_view(at_address(4096), Dtype::kF32, {2, 4, 100, 64}, {51200, 12800, 64, 1});
   const TensorView odd =
-      make_view(address(4096 + 6400 * 4), Dtype::kF32, {2, 4, 100, 64}, {51200, 12800, 64, 1});
+      make_view(at_address(4096 + 6400 * 4), Dtype::kF32, {2, 4, 100, 64}, {51200, 12800, 64, 1});
   EXPECT_TRUE(proves_disjoint(even, odd));
-  const TensorView low = make_view(address(4096), Dtype::kF32, {1, 8, 1000, 32}, {0, 64000, 64, 1});
+  const TensorView low =
+      make_view(at_address(4096), Dtype::kF32, {1, 8, 1000, 32}, {0, 64000, 64, 1});
   const TensorView high =
-      make_view(address(4096 + 128), Dtype::kF32, {1, 1000, 8, 32}, {0, 64, 64000, 1});
+      make_view(at_address(4096 + 128), Dtype::kF32, {1, 1000, 8, 32}, {0, 64, 64000, 1});
   EXPECT_TRUE(proves_disjoint(low, high));
 }
 
 TEST(Overlap, BroadcastOutputsOverlapThemselves) {
-  EXPECT_FALSE(proves_injective(make_view(address(64), Dtype::kF32, {2, 3}, {0, 1})));
-  EXPECT_TRUE(proves_injective(make_view(address(64), Dtype::kF32, {1, 3}, {0, 1})));
-  EXPECT_TRUE(proves_injective(make_view(address(64), Dtype::kF32, {0, 3}, {0, 0})));
-  EXPECT_TRUE(proves_injective(make_view(address(64), Dtype::kF32, {2, 2}, {3, 2})));
-  EXPECT_FALSE(proves_injective(make_view(address(64), Dtype::kF32, {4, 3}, {2, 3})));
+  EXPECT_FALSE(proves_injective(make_view(at_address(64), Dtype::kF32, {2, 3}, {0, 1})));
+  EXPECT_TRUE(proves_injective(make_view(at_address(64), Dtype::kF32, {1, 3}, {0, 1})));
+  EXPECT_TRUE(proves_injective(make_view(at_address(64), Dtype::kF32, {0, 3}, {0, 0})));
+  EXPECT_TRUE(proves_injective(make_view(at_address(64), Dtype::kF32, {2, 2}, {3, 2})));
+  EXPECT_FALSE(proves_injective(make_view(at_address(64), Dtype::kF32, {4, 3}, {2, 3})));
 }
 
 TEST(Overlap, HostileStridesEndSoonAndOnTheSafeSide) {
   // Coprime strides of very many elements: the search gives up and says "may overlap".
-  const TensorView a = make_view(address(1 << 20), Dtype::kI8, {1 << 20, 1 << 20, 1 << 20, 1 << 20},
-                                 {1000003, 999983, 999979, 2});
+  const TensorView a =
+      make_view(at_address(1 << 20), Dtype::kI8, {1 << 20, 1 << 20, 1 << 20, 1 << 20},
+                {1000003, 999983, 999979, 2});
   const TensorView b =
-      make_view(address((1 << 20) + 1), Dtype::kI8, {1 << 20, 1 << 20, 1 << 20, 1 << 20},
+      make_view(at_address((1 << 20) + 1), Dtype::kI8, {1 << 20, 1 << 20, 1 << 20, 1 << 20},
                 {1000033, 999961, 999953, 2});
   EXPECT_FALSE(proves_disjoint(a, b));
   EXPECT_FALSE(proves_injective(a));
@@ -149,20 +151,21 @@ TEST(Overlap, HostileStridesEndSoonAndOnTheSafeSide) {
 TEST(ByteSpan, RefusesWhatDoesNotFit) {
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
   ByteSpan span;
-  EXPECT_TRUE(byte_span(make_view(address(64), Dtype::kF32, {2, 3}), &span));
+  EXPECT_TRUE(byte_span(make_view(at_address(64), Dtype::kF32, {2, 3}), &span));
   EXPECT_EQ(span.begin, 64u);
   EXPECT_EQ(span.end, 88u);
-  EXPECT_TRUE(byte_span(make_view(address(64), Dtype::kF32, {2, 0, 3}), &span));
+  EXPECT_TRUE(byte_span(make_view(at_address(64), Dtype::kF32, {2, 0, 3}), &span));
   EXPECT_EQ(span.begin, span.end);
-  EXPECT_FALSE(byte_span(make_view(address(64), Dtype::kF32, {kMax, 1}, {1, 1}), &span));
-  EXPECT_FALSE(byte_span(make_view(address(64), Dtype::kI8, {kMax, 2}, {1, 1}), &span));
-  EXPECT_FALSE(byte_span(make_view(address(64), Dtype::kI8, {3}, {kMax}), &span));
-  EXPECT_FALSE(byte_span(make_view(address(64), Dtype::kF32, {1}, {kMax}), &span));
-  EXPECT_FALSE(byte_span(make_view(address(64), Dtype::kF32, {1 << 30, 1 << 30, 4}), &span));
-  EXPECT_FALSE(byte_span(make_view(address(64), Dtype::kF32, {0, 1 << 30, 1 << 30, 4}), &span))
+  EXPECT_FALSE(byte_span(make_view(at_address(64), Dtype::kF32, {kMax, 1}, {1, 1}), &span));
+  EXPECT_FALSE(byte_span(make_view(at_address(64), Dtype::kI8, {kMax, 2}, {1, 1}), &span));
+  EXPECT_FALSE(byte_span(make_view(at_address(64), Dtype::kI8, {3}, {kMax}), &span));
+  EXPECT_FALSE(byte_span(make_view(at_address(64), Dtype::kF32, {1}, {kMax}), &span));
+  EXPECT_FALSE(byte_span(make_view(at_address(64), Dtype::kF32, {1 << 30, 1 << 30, 4}), &span));
+  EXPECT_FALSE(byte_span(make_view(at_address(64), Dtype::kF32, {0, 1 << 30, 1 << 30, 4}), &span))
       << "an extent of 0 hides no overflow";
   EXPECT_FALSE(byte_span(
-      make_view(address(std::numeric_limits<std::uintptr_t>::max() - 3), Dtype::kF32, {2}), &span));
+      make_view(at_address(std::numeric_limits<std::uintptr_t>::max() - 3), Dtype::kF32, {2}),
+      &span));
 }
 
 }  // namespace

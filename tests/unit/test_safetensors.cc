@@ -40,8 +40,8 @@ std::string one(const std::string& dtype, const std::string& shape, const std::s
 }
 
 /// The message of a refusal; the tests below state what it must name.
-std::string refusal(const std::string& header, std::size_t data_bytes,
-                    StatusCode code = StatusCode::kInvalidArgument) {
+std::string file_refusal(const std::string& header, std::size_t data_bytes,
+                         StatusCode code = StatusCode::kInvalidArgument) {
   const Expected<Contents> contents = parse(file_of(header, data_bytes));
   EXPECT_FALSE(contents.ok()) << header;
   EXPECT_EQ(contents.status().code(), code) << contents.status().to_string();
@@ -118,40 +118,41 @@ TEST(SafetensorsParse, RefusesShortFilesAndHeaderLengths) {
 }
 
 TEST(SafetensorsParse, RefusesOffsets) {
-  expect_has(refusal(one("F32", "[2]", "[0,16]"), 8), {"'x'", "[0,16]", "<= 8"});
-  expect_has(refusal(one("F32", "[2]", "[8,0]"), 8), {"'x'", "[8,0]", "begin <= end"});
-  expect_has(refusal(one("F32", "[3]", "[0,8]"), 8), {"'x'", "[0,8]", "12 bytes", "F32[3]"});
-  expect_has(refusal(one("F32", "[0]", "[0,8]"), 8), {"'x'", "0 bytes"});
-  expect_has(refusal(one("F32", "[2]", "[0,8]"), 9), {"end at offset 8", "expected 9"});
-  expect_has(refusal(one("F32", "[2]", "[4,12]"), 12), {"'x'", "offset 4", "hole"});
-  expect_has(refusal(one("F32", "[2]", "[0]"), 8), {"1 data_offsets", "expected 2"});
-  expect_has(refusal(one("F32", "[2]", "[0,4,8]"), 8), {"3 data_offsets", "expected 2"});
+  expect_has(file_refusal(one("F32", "[2]", "[0,16]"), 8), {"'x'", "[0,16]", "<= 8"});
+  expect_has(file_refusal(one("F32", "[2]", "[8,0]"), 8), {"'x'", "[8,0]", "begin <= end"});
+  expect_has(file_refusal(one("F32", "[3]", "[0,8]"), 8), {"'x'", "[0,8]", "12 bytes", "F32[3]"});
+  expect_has(file_refusal(one("F32", "[0]", "[0,8]"), 8), {"'x'", "0 bytes"});
+  expect_has(file_refusal(one("F32", "[2]", "[0,8]"), 9), {"end at offset 8", "expected 9"});
+  expect_has(file_refusal(one("F32", "[2]", "[4,12]"), 12), {"'x'", "offset 4", "hole"});
+  expect_has(file_refusal(one("F32", "[2]", "[0]"), 8), {"1 data_offsets", "expected 2"});
+  expect_has(file_refusal(one("F32", "[2]", "[0,4,8]"), 8), {"3 data_offsets", "expected 2"});
   const auto two = [](const std::string& a, const std::string& b) {
     return padded(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":)" + a +
                   R"(},"b":{"dtype":"U8","shape":[4],"data_offsets":)" + b + "}}");
   };
   EXPECT_TRUE(parse(file_of(two("[4,8]", "[0,4]"), 8)).ok()) << "header order is free";
-  expect_has(refusal(two("[0,4]", "[2,6]"), 8), {"'b'", "offset 2", "expected 4", "overlaps"});
-  expect_has(refusal(two("[0,4]", "[0,4]"), 4), {"'b'", "offset 0", "overlaps"});
-  expect_has(refusal(two("[0,4]", "[5,9]"), 9), {"'b'", "offset 5", "hole"});
+  expect_has(file_refusal(two("[0,4]", "[2,6]"), 8), {"'b'", "offset 2", "expected 4", "overlaps"});
+  expect_has(file_refusal(two("[0,4]", "[0,4]"), 4), {"'b'", "offset 0", "overlaps"});
+  expect_has(file_refusal(two("[0,4]", "[5,9]"), 9), {"'b'", "offset 5", "hole"});
 }
 
 TEST(SafetensorsParse, RefusesMisalignedData) {
   // Byte 8 + 57 is odd.
   std::string header = R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
   header.append(57 - header.size(), ' ');
-  expect_has(refusal(header, 4), {"'x'", "byte 65", "multiple of 4", "F32"});
+  expect_has(file_refusal(header, 4), {"'x'", "byte 65", "multiple of 4", "F32"});
   const std::string behind = padded(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
                                     R"("b":{"dtype":"F64","shape":[1],"data_offsets":[1,9]}})");
-  expect_has(refusal(behind, 9), {"'b'", "multiple of 8"});
+  expect_has(file_refusal(behind, 9), {"'b'", "multiple of 8"});
 }
 
 TEST(SafetensorsParse, RefusesOverflow) {
   const StatusCode code = StatusCode::kOverflow;
-  expect_has(refusal(one("F32", "[4611686018427387904]", "[0,4]"), 4, code), {"'x'", "2^63"});
-  expect_has(refusal(one("U8", "[4294967296,4294967296]", "[0,0]"), 0, code), {"'x'", "2^63"});
-  expect_has(refusal(one("F32", "[0,4611686018427387904]", "[0,0]"), 0, code), {"'x'", "2^63"});
-  expect_has(refusal(one("F32", "[9223372036854775808]", "[0,4]"), 4, code),
+  expect_has(file_refusal(one("F32", "[4611686018427387904]", "[0,4]"), 4, code), {"'x'", "2^63"});
+  expect_has(file_refusal(one("U8", "[4294967296,4294967296]", "[0,0]"), 0, code), {"'x'", "2^63"});
+  expect_has(file_refusal(one("F32", "[0,4611686018427387904]", "[0,0]"), 0, code),
+             {"'x'", "2^63"});
+  expect_has(file_refusal(one("F32", "[9223372036854775808]", "[0,4]"), 4, code),
              {"9223372036854775808", "9223372036854775807"});
   EXPECT_TRUE(parse(file_of(one("U8", "[0,9223372036854775807]", "[0,0]"), 0)).ok());
 }
@@ -159,40 +160,43 @@ TEST(SafetensorsParse, RefusesOverflow) {
 TEST(SafetensorsParse, RefusesNumbersThatAreNotSizes) {
   for (const std::string shape : {"[-1]", "[1.5]", "[1e3]", "[\"1\"]", "[null]", "[01]", "[,1]",
                                   "[1,]", "[1", "1", "[[1]]", "{}", "[+1]", "[0x1]", "[ ]]"}) {
-    expect_has(refusal(one("F32", shape, "[0,4]"), 4), {"header, byte", "expected"});
+    expect_has(file_refusal(one("F32", shape, "[0,4]"), 4), {"header, byte", "expected"});
   }
 }
 
 TEST(SafetensorsParse, RefusesDuplicates) {
   const std::string x = R"("x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
-  expect_has(refusal("{" + x + "," + x + "}", 0), {"'x'", "twice"});
-  expect_has(refusal(R"({"\u0078":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},)" + x + "}", 0),
-             {"'x'", "twice"});
-  expect_has(refusal(R"({"__metadata__":{},"__metadata__":{}})", 0), {"__metadata__", "twice"});
-  expect_has(refusal(R"({"__metadata__":{"a":"","a":""}})", 0), {"'a'", "twice"});
-  expect_has(refusal(R"({"x":{"dtype":"U8","dtype":"U8","shape":[0],"data_offsets":[0,0]}})", 0),
-             {"'x'", "'dtype'", "twice"});
+  expect_has(file_refusal("{" + x + "," + x + "}", 0), {"'x'", "twice"});
+  expect_has(
+      file_refusal(R"({"\u0078":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},)" + x + "}", 0),
+      {"'x'", "twice"});
+  expect_has(file_refusal(R"({"__metadata__":{},"__metadata__":{}})", 0),
+             {"__metadata__", "twice"});
+  expect_has(file_refusal(R"({"__metadata__":{"a":"","a":""}})", 0), {"'a'", "twice"});
+  expect_has(
+      file_refusal(R"({"x":{"dtype":"U8","dtype":"U8","shape":[0],"data_offsets":[0,0]}})", 0),
+      {"'x'", "'dtype'", "twice"});
 }
 
 TEST(SafetensorsParse, RefusesWhatIsNotAHeader) {
-  expect_has(refusal(" {}", 0), {"byte 8", "'{'"});
-  expect_has(refusal("[]", 0), {"'['", "'{'"});
-  expect_has(refusal("{}x", 0), {"'x'", "white space"});
-  expect_has(refusal("{", 0), {"the end of the header"});
-  expect_has(refusal(R"({"x":1})", 0), {"'1'", "'{' of a tensor"});
-  expect_has(refusal(R"({"x":{}})", 0), {"'x'", "0 keys", "data_offsets"});
-  expect_has(refusal(R"({"x":{"dtype":"U8","shape":[0]}})", 0), {"'x'", "2 keys"});
-  expect_has(refusal(R"({"x":{"colour":"red"}})", 0), {"'x'", "'colour'", "expected dtype"});
-  expect_has(refusal(R"({"__metadata__":{"a":1}})", 0), {"'1'", "a string"});
-  expect_has(refusal(R"({"__metadata__":[]})", 0), {"'['", "'{' of __metadata__"});
-  expect_has(refusal(one("I16", "[1]", "[0,2]"), 2), {"'x'", "'I16'", "BF16"});
-  expect_has(refusal(one("f32", "[1]", "[0,4]"), 4), {"'f32'"});
+  expect_has(file_refusal(" {}", 0), {"byte 8", "'{'"});
+  expect_has(file_refusal("[]", 0), {"'['", "'{'"});
+  expect_has(file_refusal("{}x", 0), {"'x'", "white space"});
+  expect_has(file_refusal("{", 0), {"the end of the header"});
+  expect_has(file_refusal(R"({"x":1})", 0), {"'1'", "'{' of a tensor"});
+  expect_has(file_refusal(R"({"x":{}})", 0), {"'x'", "0 keys", "data_offsets"});
+  expect_has(file_refusal(R"({"x":{"dtype":"U8","shape":[0]}})", 0), {"'x'", "2 keys"});
+  expect_has(file_refusal(R"({"x":{"colour":"red"}})", 0), {"'x'", "'colour'", "expected dtype"});
+  expect_has(file_refusal(R"({"__metadata__":{"a":1}})", 0), {"'1'", "a string"});
+  expect_has(file_refusal(R"({"__metadata__":[]})", 0), {"'['", "'{' of __metadata__"});
+  expect_has(file_refusal(one("I16", "[1]", "[0,2]"), 2), {"'x'", "'I16'", "BF16"});
+  expect_has(file_refusal(one("f32", "[1]", "[0,4]"), 4), {"'f32'"});
 }
 
 TEST(SafetensorsParse, RefusesDeepJsonAtItsFirstBracket) {
   const std::string deep(1'000'000, '[');
-  expect_has(refusal(R"({"x":)" + deep, 0), {"byte 13", "'['", "'{' of a tensor"});
-  expect_has(refusal(R"({"x":{"shape":)" + deep, 0), {"'['", "an unsigned integer"});
+  expect_has(file_refusal(R"({"x":)" + deep, 0), {"byte 13", "'['", "'{' of a tensor"});
+  expect_has(file_refusal(R"({"x":{"shape":)" + deep, 0), {"'['", "an unsigned integer"});
 }
 
 TEST(SafetensorsParse, RefusesBadStrings) {
@@ -201,24 +205,24 @@ TEST(SafetensorsParse, RefusesBadStrings) {
   };
   for (const std::string name : {"\xff", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82",
                                  "\xf0\x80\x80\x80", "\xe0\x80\x80", "\x80"}) {
-    expect_has(refusal(named(name), 0), {"expected UTF-8"});
+    expect_has(file_refusal(named(name), 0), {"expected UTF-8"});
   }
-  expect_has(refusal(named("a\nb"), 0), {"'\\x0a'", "an escaped character"});
-  expect_has(refusal(named(R"(\x)"), 0), {"'x'", "one of"});
-  expect_has(refusal(named(R"(\u12g4)"), 0), {"'g'", "hexadecimal"});
-  expect_has(refusal(named(R"(\ud800)"), 0), {"low half"});
-  expect_has(refusal(named(R"(\ud800\u0041)"), 0), {"without a low one"});
-  expect_has(refusal(named(R"(\udc00)"), 0), {"without a high one"});
-  expect_has(refusal(R"({"abc)", 0), {"closing quote"});
-  expect_has(refusal("{\"abc\\", 0), {"an escape"});
+  expect_has(file_refusal(named("a\nb"), 0), {"'\\x0a'", "an escaped character"});
+  expect_has(file_refusal(named(R"(\x)"), 0), {"'x'", "one of"});
+  expect_has(file_refusal(named(R"(\u12g4)"), 0), {"'g'", "hexadecimal"});
+  expect_has(file_refusal(named(R"(\ud800)"), 0), {"low half"});
+  expect_has(file_refusal(named(R"(\ud800\u0041)"), 0), {"without a low one"});
+  expect_has(file_refusal(named(R"(\udc00)"), 0), {"without a high one"});
+  expect_has(file_refusal(R"({"abc)", 0), {"closing quote"});
+  expect_has(file_refusal("{\"abc\\", 0), {"an escape"});
 }
 
 TEST(SafetensorsParse, MessagesHoldNoControlCharacters) {
-  const std::string message =
-      refusal(R"({"\u001b[31mred\u0000":{"dtype":"\u0007","shape":[0],"data_offsets":[0,0]}})", 0);
+  const std::string message = file_refusal(
+      R"({"\u001b[31mred\u0000":{"dtype":"\u0007","shape":[0],"data_offsets":[0,0]}})", 0);
   expect_has(message, {R"('\x1b[31mred\x00')", R"('\x07')"});
   for (const char c : message) EXPECT_TRUE(c >= 0x20 && c < 0x7f) << message;
-  EXPECT_LT(refusal(one(std::string(5000, 'A'), "[0]", "[0,0]"), 0).size(), 400u);
+  EXPECT_LT(file_refusal(one(std::string(5000, 'A'), "[0]", "[0,0]"), 0).size(), 400u);
 }
 
 TEST(SafetensorsView, RanksOneToFourHaveViews) {

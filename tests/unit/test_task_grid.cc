@@ -11,9 +11,9 @@
 namespace regard::cpu {
 namespace {
 
-constexpr std::int64_t kWidth = 48;
+constexpr std::int64_t kTaskWidth = 48;
 
-AttentionParams params_of(std::int64_t seqlen_q) {
+AttentionParams grid_params(std::int64_t seqlen_q) {
   AttentionParams params;
   params.batch = 2;
   params.num_heads_q = 6;
@@ -34,19 +34,19 @@ Problem problem_of(const AttentionParams& params) {
 
 TEST(TaskGrid, EachRowIsInOneTask) {
   for (const std::int64_t seqlen_q : {1, 23, 24, 25, 192, 193, 500}) {
-    const AttentionParams params = params_of(seqlen_q);
+    const AttentionParams params = grid_params(seqlen_q);
     const Problem p = problem_of(params);
     const std::int64_t rows = rows_per_head(params);
     for (const std::int64_t row_blocks : {1, 2, 8}) {
       for (const std::int32_t workers : {1, 2, 3, 100}) {
-        const TaskGrid grid =
-            with_sub_blocks(params, make_grid(params, row_blocks * kWidth), kWidth, workers);
+        const TaskGrid grid = with_sub_blocks(params, make_grid(params, row_blocks * kTaskWidth),
+                                              kTaskWidth, workers);
         std::vector<int> times(static_cast<std::size_t>(params.batch * 3 * rows));
         for (std::int64_t task = 0; task < count_tasks(params, grid); ++task) {
           const TaskRows t = task_rows(p, grid, task);
           ASSERT_LE(t.begin, t.end);
-          ASSERT_LE(t.end - t.begin, row_blocks * kWidth);
-          ASSERT_TRUE(t.begin % kWidth == 0 || t.begin == t.end);
+          ASSERT_LE(t.end - t.begin, row_blocks * kTaskWidth);
+          ASSERT_TRUE(t.begin % kTaskWidth == 0 || t.begin == t.end);
           for (std::int64_t row = t.begin; row < t.end; ++row) {
             ++times[static_cast<std::size_t>((t.b * 3 + t.head_kv) * rows + row)];
           }
@@ -59,38 +59,38 @@ TEST(TaskGrid, EachRowIsInOneTask) {
 
 TEST(TaskGrid, TheLastBlocksComeInPairsOfRowBlocks) {
   const AttentionParams params =
-      params_of(1920);  // ten blocks of 8 row blocks for each of six heads
-  const TaskGrid grid = with_sub_blocks(params, make_grid(params, 8 * kWidth), kWidth, 3);
+      grid_params(1920);  // ten blocks of 8 row blocks for each of six heads
+  const TaskGrid grid = with_sub_blocks(params, make_grid(params, 8 * kTaskWidth), kTaskWidth, 3);
   EXPECT_EQ(count_tasks(params, grid), 60 - 4 + 4 * 4);
   const Problem p = problem_of(params);
   const auto size = [&](std::int64_t task) {
     const TaskRows t = task_rows(p, grid, task);
     return t.end - t.begin;
   };
-  EXPECT_EQ(size(55), 8 * kWidth);
-  EXPECT_EQ(size(56), 2 * kWidth);
-  EXPECT_EQ(size(71), 2 * kWidth);
+  EXPECT_EQ(size(55), 8 * kTaskWidth);
+  EXPECT_EQ(size(56), 2 * kTaskWidth);
+  EXPECT_EQ(size(71), 2 * kTaskWidth);
 }
 
 TEST(TaskGrid, TheLastSmallBlockOfEachWorkerIsDivided) {
-  const AttentionParams params = params_of(1920);
-  const TaskGrid grid = with_sub_blocks(params, make_grid(params, 2 * kWidth), kWidth, 3);
+  const AttentionParams params = grid_params(1920);
+  const TaskGrid grid = with_sub_blocks(params, make_grid(params, 2 * kTaskWidth), kTaskWidth, 3);
   EXPECT_EQ(count_tasks(params, grid), 240 - 3 + 3 * 2);
 }
 
 TEST(TaskGrid, BlocksOfVectorsFillTheRoundsOfManyWorkers) {
   constexpr std::int64_t kLanes = 16, kMaxRowBlocks = 8;
-  AttentionParams params = params_of(4096);
+  AttentionParams params = grid_params(4096);
   params.batch = params.num_heads_q = params.num_heads_kv = 1;
   const auto rows = [&](std::int32_t workers) {
-    return choose_block_rows(params, kWidth, kLanes, kMaxRowBlocks, workers);
+    return choose_block_rows(params, kTaskWidth, kLanes, kMaxRowBlocks, workers);
   };
-  EXPECT_EQ(rows(1), 8 * kWidth);
-  EXPECT_EQ(rows(2), 8 * kWidth);
+  EXPECT_EQ(rows(1), 8 * kTaskWidth);
+  EXPECT_EQ(rows(2), 8 * kTaskWidth);
   EXPECT_EQ(rows(64), 64);  // 64 tasks
   for (std::int32_t workers = 1; workers <= 256; ++workers) {
     EXPECT_EQ(rows(workers) % kLanes, 0) << workers;
-    EXPECT_LE(rows(workers), kMaxRowBlocks * kWidth) << workers;
+    EXPECT_LE(rows(workers), kMaxRowBlocks * kTaskWidth) << workers;
     const std::int64_t tasks = count_tasks(params, rows(workers));
     const double rounds =
         static_cast<double>((tasks + workers - 1) / workers * rows(workers) * workers);
@@ -102,8 +102,8 @@ TEST(TaskGrid, BlocksOfVectorsFillTheRoundsOfManyWorkers) {
 }
 
 TEST(TaskGrid, OneWorkerNeedsNoSubBlocks) {
-  const AttentionParams params = params_of(1920);
-  const TaskGrid grid = with_sub_blocks(params, make_grid(params, 8 * kWidth), kWidth, 1);
+  const AttentionParams params = grid_params(1920);
+  const TaskGrid grid = with_sub_blocks(params, make_grid(params, 8 * kTaskWidth), kTaskWidth, 1);
   EXPECT_EQ(count_tasks(params, grid), 60);
 }
 

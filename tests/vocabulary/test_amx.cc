@@ -22,9 +22,9 @@ float value_of(std::uint32_t half) {
   return value;
 }
 
-class Matrices {
+class AmxMatrices {
  public:
-  explicit Matrices(unsigned seed) : a_(16 * 32), b_(16 * 16), c_(16 * 16) {
+  explicit AmxMatrices(unsigned seed) : a_(16 * 32), b_(16 * 16), c_(16 * 16) {
     std::mt19937 random(seed);
     const auto small = [&] {  // 1 to 2, of either sign
       return static_cast<std::uint32_t>(0x3f80 + random() % 128 + (random() % 2) * 0x8000);
@@ -56,14 +56,14 @@ class Matrices {
 
 TEST(Amx, ProductOfTwoRegisters) {
   if (!read_env().isa_available.includes(Isa::kAmxBf16)) GTEST_SKIP() << "no AMX";
-  Matrices matrices(1);
+  AmxMatrices matrices(1);
   multiply_by_amx(matrices.product());
   matrices.expect_product();
 }
 
 TEST(Amx, AConfigurationIsRestored) {
   if (!read_env().isa_available.includes(Isa::kAmxBf16)) GTEST_SKIP() << "no AMX";
-  Matrices outer(2), inner(3);
+  AmxMatrices outer(2), inner(3);
   multiply_by_amx_around(outer.product(), inner.product());
   outer.expect_product();
   inner.expect_product();
