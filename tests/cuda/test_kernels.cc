@@ -52,7 +52,7 @@ constexpr cuda_test::Races kRaces[] = {cuda_test::Races::kOfThreads};
 
 /// The case on every backend, one truth for all; the order of blocks and threads changes from case
 /// to case. Tensor cores serve 16-bit types alone.
-std::vector<BackendRun> run_all(const Case& c) {
+std::vector<BackendRun> run_all(const Case& c, bool tensor_cores_alone = false) {
   static int round = 0;
   cuda_test::schedule().order = static_cast<cuda_test::Order>(round % 3);
   const Guard guard = ++round % 2 == 0 ? Guard::kUpperPage : Guard::kLowerPage;
@@ -63,7 +63,7 @@ std::vector<BackendRun> run_all(const Case& c) {
   EXPECT_TRUE(prepared.ok()) << prepared.status().to_string();
   std::vector<BackendRun> runs;
   for (const cuda_test::HostBackend& backend : backends()) {
-    if (backend.has_tensor_cores && !is_half(c.params.dtype_q)) continue;
+    if (backend.has_tensor_cores ? !is_half(c.params.dtype_q) : tensor_cores_alone) continue;
     for (const cuda_test::Races races : kRaces) {
       cuda_test::schedule().races = races;
       const cuda_test::Counts before = cuda_test::schedule().counts;
@@ -198,8 +198,7 @@ TEST_P(CudaTensorGradients, Pass) {
   Case c = parse_case(GetParam()).value();
   for (const Dtype dtype : {Dtype::kBf16, Dtype::kF16}) {
     c.params.dtype_q = c.params.dtype_k = c.params.dtype_v = c.params.dtype_out = dtype;
-    for (const BackendRun& run : run_all(c)) {
-      if (!run.backend->has_tensor_cores) continue;
+    for (const BackendRun& run : run_all(c, /*tensor_cores_alone=*/true)) {
       const bool claimed = !run.backend->is_flash || flash_has(c.params);
       EXPECT_EQ(run.report.outcome, claimed ? Outcome::kPassed : Outcome::kRefused)
           << to_string(c) << ": " << run.report.text;

@@ -27,7 +27,8 @@ const std::vector<Units>& units() {
 
 }  // namespace
 
-std::vector<Forced> forced_backends() {
+namespace {
+std::vector<Forced> find_forced_backends() {
   const std::unique_ptr<Context> context = make_context(read_env().isa_available);
   std::vector<Forced> forced;
   for (const BackendInfo& info : context->backends()) {
@@ -41,6 +42,12 @@ std::vector<Forced> forced_backends() {
       if (context->env().isa_available.includes(isa)) forced.push_back({info.ref, isa});
     }
   }
+  return forced;
+}
+}  // namespace
+
+std::vector<Forced> forced_backends() {
+  static const std::vector<Forced> forced = find_forced_backends();
   return forced;
 }
 
