@@ -165,7 +165,8 @@ struct TensorQueriesKernel {
     const GradProblem& g = args.call.grad;
     const Problem& p = g.problem;
     const Sequence s = problem::sequence_of(p, task.b);
-    const cuda::RowBlock rows = cuda::group_rows<kTensorRows>(p, task.b, task.head_kv, task.block);
+    const cuda::RowBlock rows =
+        cuda::group_rows<kTensorRows>(p, cuda::queries_of(s), task.head_kv, task.block);
     const auto own = grad_rows<kTensorRows>(block, 0);
     write_grad_rows<kTensorRows>(block, args, s, rows, own);
     block.sync();
@@ -274,7 +275,7 @@ struct TensorKeysKernel {
                 args.v_in_steps, &values);
     }
     const auto rows_of = [&](std::int64_t unit) {
-      return cuda::group_rows<kUnit>(p, task.b, task.head_kv, unit);
+      return cuda::group_rows<kUnit>(p, cuda::queries_of(s), task.head_kv, unit);
     };
     const auto seen = [&](std::int64_t unit) {
       return cuda::classify<kTensorRows>(cuda::reach_of(p, rows_of(unit), s), tile);

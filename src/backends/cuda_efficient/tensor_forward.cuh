@@ -214,7 +214,8 @@ struct TensorForwardKernel {
   }
 
   REGARD_DEVICE_FN cuda::RowBlock rows_of(const Problem& p, const cuda::HeadTask& task) {
-    return cuda::group_rows<kTensorRows>(p, task.b, task.head_kv, kSplit ? 0 : task.block);
+    return cuda::group_rows<kTensorRows>(p, {task.b, p.seqlen_q}, task.head_kv,
+                                         kSplit ? 0 : task.block);
   }
 
   /// Whether the warp has rows: few rows are those of the first warps.
