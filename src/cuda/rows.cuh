@@ -233,12 +233,12 @@ REGARD_DEVICE_FN std::int64_t place_in(const View& view, std::int64_t b, const R
   return problem::row_index(view, b, row.head, row.query) * problem::element_bytes(view.type);
 }
 
-/// The facts of the block's kRows rows, and where they lie in q, in shared memory; read them behind
+/// The facts of the block's rows, and where they lie in q, in shared memory; read them behind
 /// a barrier.
-template <class T, int kRows = kTile, class Block, class Facts, class Places>
+template <class T, class Block, class Facts, class Places>
 REGARD_DEVICE_FN void write_row_facts(const Block& block, const Problem& p, const Sequence& s,
                                       const RowBlock& rows, Facts facts, Places in_q) {
-  for (int r = block.thread(); r < kRows; r += kThreads) {
+  for (int r = block.thread(); r < kTile; r += kThreads) {
     const auto row = row_facts<T>(p, s, rows, r);
     facts[r] = row;
     in_q[r] = place_in(p.q, s.b, row);

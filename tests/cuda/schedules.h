@@ -68,7 +68,7 @@ class Schedules : public testing::Test {
   }
 
   /// The backends that have the problem, at least so many.
-  std::vector<HostBackend> serving(const conformance::Problem& problem, std::size_t min = 3) const {
+  std::vector<HostBackend> serving(const conformance::Problem& problem, std::size_t min = 2) const {
     const AttentionParams params = describe(problem.request()).value();
     std::vector<HostBackend> all;
     for (const HostBackend& backend : backends_) {
@@ -78,9 +78,7 @@ class Schedules : public testing::Test {
     return all;
   }
 
-  static std::string name_of(const HostBackend& backend) {
-    return to_string(backend.ref) + (backend.has_tensor_cores ? " on tensor cores" : "");
-  }
+  static std::string name_of(const HostBackend& backend) { return to_string(backend.ref); }
 
   static Launch launch(std::int64_t bytes, std::vector<unsigned char>* memory) {
     memory->assign(static_cast<std::size_t>(bytes) + 64, 0xff);

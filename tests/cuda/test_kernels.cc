@@ -36,11 +36,11 @@ bool flash_has(const AttentionParams& p) {
          !p.features.has(Feature::kScoresOut);
 }
 
-/// FLASH alone has packed sequences and caches.
+/// MATH has no packed sequences, and FLASH alone has caches.
 bool has_rows(const cuda_test::HostBackend& backend, const AttentionParams& p) {
-  const FeatureSet of_rows = {Feature::kPacked, Feature::kPaged, Feature::kCacheBatchIdx,
-                              Feature::kCacheLeftpad};
-  return backend.is_flash || p.features.without(of_rows) == p.features;
+  const FeatureSet of_caches = {Feature::kPaged, Feature::kCacheBatchIdx, Feature::kCacheLeftpad};
+  if (p.features.without(of_caches) != p.features) return backend.is_flash;
+  return !p.features.has(Feature::kPacked) || &backend != &backends().front();
 }
 
 struct BackendRun {
@@ -70,7 +70,7 @@ std::vector<BackendRun> run_all(const Case& c) {
   EXPECT_TRUE(prepared.ok()) << prepared.status().to_string();
   std::vector<BackendRun> runs;
   for (const cuda_test::HostBackend& backend : backends()) {
-    if (backend.has_tensor_cores && !is_half(c.params.dtype_q)) continue;
+    if (backend.is_flash && !is_half(c.params.dtype_q)) continue;
     for (const cuda_test::Races races : kRaces) {
       cuda_test::schedule().races = races;
       const cuda_test::Counts before = cuda_test::schedule().counts;
@@ -81,7 +81,7 @@ std::vector<BackendRun> run_all(const Case& c) {
       if (report.outcome != Outcome::kPassed || p.batch * p.num_heads_q * p.seqlen_q == 0) continue;
       const cuda_test::Counts& after = cuda_test::schedule().counts;
       EXPECT_GT(after.blocks, before.blocks) << "no kernel ran";
-      EXPECT_EQ(after.tensor_blocks > before.tensor_blocks, backend.has_tensor_cores);
+      EXPECT_EQ(after.tensor_blocks > before.tensor_blocks, backend.is_flash);
     }
   }
   return runs;
@@ -237,7 +237,7 @@ TEST_P(CudaTensorGradients, Pass) {
   for (const Dtype dtype : {Dtype::kBf16, Dtype::kF16}) {
     c.params.dtype_q = c.params.dtype_k = c.params.dtype_v = c.params.dtype_out = dtype;
     for (const BackendRun& run : run_all(c)) {
-      if (!run.backend->has_tensor_cores) continue;
+      if (!run.backend->is_flash) continue;
       const bool claimed = !run.backend->is_flash || flash_has(c.params);
       EXPECT_EQ(run.report.outcome, claimed ? Outcome::kPassed : Outcome::kRefused)
           << to_string(c) << ": " << run.report.text;
@@ -269,7 +269,7 @@ TEST(CudaRandomCases, Pass) {
 #if defined(__SANITIZE_THREAD__)
   constexpr std::uint64_t kCases = 16;  // of some three seconds
 #else
-  constexpr std::uint64_t kCases = 120;
+  constexpr std::uint64_t kCases = 160;
 #endif
   for (std::uint64_t n = 0; n < kCases; ++n) {
     const Case c = as_cuda_claims(n % 2 == 0 ? conformance::random_case(77, n)
@@ -282,12 +282,12 @@ TEST(CudaRandomCases, Pass) {
     if (HasFailure()) return;
   }
   RecordProperty("worst_margin", std::to_string(worst));
-  EXPECT_GT(passed, static_cast<int>(kCases));
+  EXPECT_GT(passed, static_cast<int>(kCases * 3 / 4));  // others are refused
 }
 
 TEST(CudaBackward, AMovedMaximumMovesGradientsByAsMuch) {
   for (const cuda_test::HostBackend& backend : backends()) {
-    SCOPED_TRACE(to_string(backend.ref) + (backend.has_tensor_cores ? " on tensor cores" : ""));
+    SCOPED_TRACE(to_string(backend.ref));
     test::expect_moved_maximum_moves_as_much(*backend.context, backend.ref);
   }
 }

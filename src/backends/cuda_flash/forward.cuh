@@ -152,7 +152,7 @@ struct ForwardKernel {
       REGARD_DEVICE_UNROLL
       for (int m = 0; m < kRowBlocks; ++m) {
         rescale_sums(rescale[m], &out[m]);
-        cuda::add_visible_terms<kType, cuda::Swizzle>(block, scores[m], values, 1.0f, &out[m]);
+        cuda::add_visible_terms<kType>(block, scores[m], values, &out[m]);
       }
     } else {
       cuda::WarpRows<kKeys> probs[kRowBlocks];
@@ -200,7 +200,7 @@ struct ForwardKernel {
       if (cuda::lane_column(block) != 0 || row + i * 8 >= to.count) continue;
       cuda::leave_stats(args, task, row + i * 8, state.max[0][i], sum);
     }
-    cuda::write_sums<kType>(block, to, row, 0, out[0], {1.0f, 1.0f});
+    cuda::write_sums<kType>(block, to, row, out[0], {1.0f, 1.0f});
   }
 
   template <class Block>
@@ -222,7 +222,7 @@ struct ForwardKernel {
         const double max = static_cast<double>(state.max[m][i]) * p.score_unit;
         problem::write_row_stats(p, rows.b, head, query, max, sum);
       }
-      cuda::write_sums<kType>(block, to, W::lane_row(block, m), 0, out[m], share);
+      cuda::write_sums<kType>(block, to, W::lane_row(block, m), out[m], share);
     }
   }
 };

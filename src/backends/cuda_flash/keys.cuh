@@ -163,7 +163,7 @@ struct KeysKernel {
         cuda::key_rows(view, task.b, task.head_kv, all, of_values ? p.head_dim_v : p.head_dim_qk);
     REGARD_DEVICE_UNROLL
     for (int m = 0; m < kRowBlocks; ++m) {
-      cuda::write_sums<kType>(block, to, lane_key(block, m, 0), 0, sums[m], {scale, scale});
+      cuda::write_sums<kType>(block, to, lane_key(block, m, 0), sums[m], {scale, scale});
     }
   }
 
@@ -259,7 +259,7 @@ struct KeysKernel {
     if (kMayBeSafe && is_safe) {
       REGARD_DEVICE_UNROLL
       for (int m = 0; m < kRowBlocks; ++m) {
-        cuda::add_visible_terms<kType, cuda::Swizzle>(block, scores[m], operand, 1.0f, &sums[m]);
+        cuda::add_visible_terms<kType>(block, scores[m], operand, &sums[m]);
       }
     } else {
       cuda::add_rounded_product<kType>(block, scores, operand, sums);

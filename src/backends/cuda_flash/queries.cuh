@@ -88,7 +88,7 @@ struct QueriesKernel {
     REGARD_DEVICE_UNROLL
     for (int m = 0; m < kRowBlocks; ++m) {
       const float scale = p.softmax_scale_f32;
-      cuda::write_sums<kType>(block, to, W::lane_row(block, m), 0, d_q[m], {scale, scale});
+      cuda::write_sums<kType>(block, to, W::lane_row(block, m), d_q[m], {scale, scale});
     }
   }
 
@@ -172,7 +172,7 @@ struct QueriesKernel {
     if (kMayBeSafe && is_safe) {
       REGARD_DEVICE_UNROLL
       for (int m = 0; m < kRowBlocks; ++m) {
-        cuda::add_visible_terms<kType, cuda::Swizzle>(block, scores[m], keys, 1.0f, &d_q[m]);
+        cuda::add_visible_terms<kType>(block, scores[m], keys, &d_q[m]);
       }
     } else {
       cuda::add_rounded_product<kType>(block, scores, keys, d_q);
