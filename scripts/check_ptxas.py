@@ -30,14 +30,12 @@ KERNELS = {
     "cuda_flash::QueriesKernel": 1,
     "cuda_flash::KeysKernel": 1,
     "cuda_efficient::ForwardKernel": 1,
-    "cuda_efficient::TensorForwardKernel": 1,
     "cuda::MergeKernel": 1,
+    "cuda::PastEndKernel": 4,
     "cuda::DeltaKernel": 1,
     "cuda_efficient::QueriesKernel": 1,
     "cuda_efficient::KeysKernel": 1,
     "cuda::BiasKernel": 1,
-    "cuda_efficient::TensorQueriesKernel": 1,
-    "cuda_efficient::TensorKeysKernel": 1,
 }
 
 # Bytes of stack: kernels that edit scores have a frame of 16 (CUDA 13.0, sm_80), this one a larger one in f64.

@@ -7,7 +7,7 @@ namespace regard::cuda {
 /// A backward call: the problem, and a sum for each row in the workspace.
 struct BackwardArgs {
   problem::GradProblem grad{};
-  float* delta = nullptr;  // [B][Hq][Sq]: the sum of d_out * out, less d_lse
+  float* delta = nullptr;  // dense_row(): the sum of d_out * out, less d_lse
 };
 
 }  // namespace regard::cuda

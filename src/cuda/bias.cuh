@@ -78,7 +78,7 @@ struct BiasKernel {
     const Sequence s = problem::sequence_of(p, b);
     const std::int64_t rows_end = g.bias_is_full[2] ? task.row_block + 1 : row_blocks(p);
     for (std::int64_t index = task.row_block; index < rows_end; ++index) {
-      const RowBlock rows = head_rows(p, b, h, index);
+      const RowBlock rows = head_rows(queries_of(s), h, index);
       const Reach reach = reach_of(p, rows, s);
       semantics::TileSpan tiles = semantics::tiles_of(Reach::keys(reach), kTile);
       if (g.bias_is_full[3]) tiles = {task.key_tile, task.key_tile + 1};

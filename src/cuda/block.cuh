@@ -158,11 +158,6 @@ REGARD_DEVICE_FN void store4(T* to, int index, const Vec4<T>& value) {
   *reinterpret_cast<Vec4<T>*>(to + index) = value;
 }
 
-/// Eight 16-bit elements, whose first stands at a multiple of eight.
-REGARD_DEVICE_FN Vec4<std::uint32_t> load_chunk(const std::uint16_t* from, int index) {
-  return *reinterpret_cast<const Vec4<std::uint32_t>*>(from + index);
-}
-
 #endif
 
 }  // namespace regard::cuda

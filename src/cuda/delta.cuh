@@ -26,7 +26,7 @@ struct DeltaKernel {
     const Problem& p = args.grad.problem;
     for_each_head_task(block, p, grid(p), [&](const HeadTask& task) {
       const Sequence s = problem::sequence_of(p, task.b);
-      const RowBlock rows = group_rows(p, task.b, task.head_kv, task.block);
+      const RowBlock rows = group_rows(p, queries_of(s), task.head_kv, task.block);
       const semantics::KeyRange keys = Reach::keys(reach_of(p, rows, s));
       const bool is_exact =
           !args.grad.delta.present && has_rounded_outputs(p) && keys.hi - keys.lo <= kExactKeys;

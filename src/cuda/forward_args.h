@@ -19,6 +19,7 @@ struct Splits {
 
 struct ForwardArgs {
   problem::Problem problem{};
+  std::int64_t kv_entries = 0;  // extent 0 of k and v: sequences, pages, or entries of a cache
   Splits splits{};
 };
 

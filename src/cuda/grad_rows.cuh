@@ -11,9 +11,10 @@ namespace regard::cuda {
 
 using problem::GradProblem;
 
-/// Where row (b, h, i) stands in a dense [B][Hq][Sq].
+/// Where row (b, h, i) stands in a dense [B][Hq][Sq], or [Hq][total_q] of packed sequences.
 REGARD_KERNEL_FN std::int64_t dense_row(const Problem& p, std::int64_t b, std::int64_t h,
                                         std::int64_t i) {
+  if (p.q.starts.data != nullptr) return h * p.total_q + problem::row_start(p.q.starts, b) + i;
   return (b * p.num_heads_q + h) * p.seqlen_q + i;
 }
 
@@ -59,7 +60,7 @@ template <class T>
 struct SinksKernel {
   struct Args {
     GradProblem grad{};
-    const T* delta = nullptr;  // [B][Hq][Sq]: the sum of d_out * out, less d_lse
+    const T* delta = nullptr;  // dense_row(): the sum of d_out * out, less d_lse
   };
   static constexpr int kThreads = cuda::kThreads;
   static constexpr int kBlocks = 2;

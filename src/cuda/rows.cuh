@@ -16,6 +16,12 @@ using problem::Sequence;
 inline constexpr int kThreads = 256;  // of every block
 inline constexpr int kTile = 64;      // rows, and keys, that a block takes together
 
+/// row / by. A division of 64 bits takes longer than all else in a block.
+REGARD_KERNEL_FN std::int64_t quotient(std::int64_t row, std::int64_t by) {
+  if (((row | by) >> 32) != 0) return row / by;
+  return static_cast<std::uint32_t>(row) / static_cast<std::uint32_t>(by);
+}
+
 /// Rows [begin, begin + count) of one sequence: row r is query r / heads of head
 /// first_head + r % heads. With all heads of a group, one read of K and V serves them all.
 struct RowBlock {
@@ -30,16 +36,13 @@ struct RowBlock {
   REGARD_KERNEL_FN std::int64_t end(const RowBlock& r) {
     return query(r, r.begin + r.count - 1) + 1;
   }
-  /// A division takes longer than all else in a block of one head, one of 64 bits longer than all
-  /// else in others.
+  /// A division takes longer than all else in a block of one head.
   REGARD_KERNEL_FN std::int64_t query(const RowBlock& r, std::int64_t row) {
-    if (r.heads == 1) return row;
-    if (((row | r.heads) >> 32) != 0) return row / r.heads;
-    return static_cast<std::uint32_t>(row) / static_cast<std::uint32_t>(r.heads);
+    return r.heads == 1 ? row : quotient(row, r.heads);
   }
 };
 
-/// Blocks of rows of one (b, kv head).
+/// Blocks of rows of one (b, kv head), as many as the longest sequence has.
 template <int kRows = kTile>
 REGARD_KERNEL_FN std::int64_t count_row_blocks(const Problem& p) {
   return (p.seqlen_q * p.group_size + kRows - 1) / kRows;
@@ -48,20 +51,28 @@ REGARD_KERNEL_FN std::int64_t count_key_tiles(const Problem& p) {
   return (p.seqlen_kv + kTile - 1) / kTile;
 }
 
-/// Block `index` of the rows of all heads that read a kv head.
+/// The rows of a sequence in a tensor of queries: fewer than the longest has, where they are
+/// packed.
+struct QueriesOf {
+  std::int64_t b = 0;
+  std::int64_t rows = 0;
+};
+REGARD_KERNEL_FN QueriesOf queries_of(const Sequence& s) { return {s.b, s.rows_q}; }
+
+/// Block `index` of the rows of all heads that read a kv head; none behind the sequence's last.
 template <int kRows = kTile>
-REGARD_KERNEL_FN RowBlock group_rows(const Problem& p, std::int64_t b, std::int64_t head_kv,
-                                     std::int64_t index) {
-  const std::int64_t rows = p.seqlen_q * p.group_size, begin = index * kRows;
-  return {b, head_kv * p.group_size, p.group_size, begin,
-          begin + kRows < rows ? kRows : rows - begin};
+REGARD_KERNEL_FN RowBlock group_rows(const Problem& p, const QueriesOf& queries,
+                                     std::int64_t head_kv, std::int64_t index) {
+  const std::int64_t rows = queries.rows * p.group_size, begin = index * kRows;
+  return {queries.b, head_kv * p.group_size, p.group_size, begin,
+          semantics::clamp(rows - begin, 0, kRows)};
 }
 
 /// Block `index` of the rows of one head.
-REGARD_KERNEL_FN RowBlock head_rows(const Problem& p, std::int64_t b, std::int64_t head,
+REGARD_KERNEL_FN RowBlock head_rows(const QueriesOf& queries, std::int64_t head,
                                     std::int64_t index) {
   const std::int64_t begin = index * kTile;
-  return {b, head, 1, begin, begin + kTile < p.seqlen_q ? kTile : p.seqlen_q - begin};
+  return {queries.b, head, 1, begin, semantics::clamp(queries.rows - begin, 0, kTile)};
 }
 
 /// What a block's rows see by arithmetic.
@@ -105,7 +116,7 @@ REGARD_KERNEL_FN std::int64_t next_row_block(const Problem& p, const Sequence& s
                                              std::int64_t index) {
   const std::int64_t blocks = count_row_blocks<kRows>(p);
   while (index < blocks) {
-    const RowBlock rows = group_rows<kRows>(p, s.b, head_kv, index);
+    const RowBlock rows = group_rows<kRows>(p, queries_of(s), head_kv, index);
     const Reach reach = reach_of(p, rows, s);
     if (classify<kKeys>(reach, tile) != semantics::TileClass::kEmpty) return index;
     // No later row sees less far to the left, or is live behind one that is not.
@@ -222,12 +233,12 @@ REGARD_DEVICE_FN std::int64_t place_in(const View& view, std::int64_t b, const R
   return problem::row_index(view, b, row.head, row.query) * problem::element_bytes(view.type);
 }
 
-/// The facts of the block's kRows rows, and where they lie in q, in shared memory; read them behind
+/// The facts of the block's rows, and where they lie in q, in shared memory; read them behind
 /// a barrier.
-template <class T, int kRows = kTile, class Block, class Facts, class Places>
+template <class T, class Block, class Facts, class Places>
 REGARD_DEVICE_FN void write_row_facts(const Block& block, const Problem& p, const Sequence& s,
                                       const RowBlock& rows, Facts facts, Places in_q) {
-  for (int r = block.thread(); r < kRows; r += kThreads) {
+  for (int r = block.thread(); r < kTile; r += kThreads) {
     const auto row = row_facts<T>(p, s, rows, r);
     facts[r] = row;
     in_q[r] = place_in(p.q, s.b, row);
@@ -252,6 +263,68 @@ REGARD_KERNEL_FN DenseRows rows_from(const View& view, char* first, semantics::T
                                      std::int64_t columns) {
   const std::int64_t row_bytes = view.stride[2] * problem::element_bytes(view.type);
   return {view.type, columns, first + tile.begin * row_bytes, row_bytes, tile.size};
+}
+
+/// Where the rows of a sequence's keys lie in k and v.
+struct KeyPlace {
+  std::int64_t entry = 0;             // of the first dimension; negative: there is none
+  const std::int32_t* ids = nullptr;  // of the sequence's pages; null: its rows follow one another
+  std::int64_t skipped = 0;           // rows before key 0
+};
+
+/// `entries`: extent 0 of k and v. On a device numbers of entries have not been checked.
+REGARD_KERNEL_FN KeyPlace place_of_keys(const Problem& p, const Sequence& s, std::int64_t entries) {
+  KeyPlace place{s.b, nullptr, s.leftpad};
+  if (p.pages.ids != nullptr) {
+    place.entry = 0;
+    place.ids = p.pages.ids + s.b * p.pages.stride[0];
+  } else if (p.cache_entries.present) {
+    place.entry =
+        *problem::element_at<std::int32_t>(p.cache_entries, s.b * p.cache_entries.stride[0]);
+    if (place.entry >= entries) place.entry = -1;
+  }
+  return place;
+}
+
+/// The row of key `key`; of keys in pages, that of page 0's first row.
+REGARD_KERNEL_FN char* key_address(const View& view, const KeyPlace& place, std::int64_t head_kv,
+                                   std::int64_t key) {
+  if (place.entry < 0) return nullptr;
+  const std::int64_t row = place.ids != nullptr ? 0 : place.skipped + key;
+  return problem::row_address(view, place.entry, head_kv, row);
+}
+
+/// Pages of a sequence: row r lies in row r % size of page ids[r / size].
+struct KeyPages {
+  const std::int32_t* ids = nullptr;
+  std::int64_t id_stride = 0;
+  std::int64_t size = 0;
+  std::int64_t count = 0;  // of pages that there are
+};
+
+/// The tile's rows of K or V in pages, null in one that is not there: its id may be -1 where no row
+/// sees a key of it. `tile` counts the rows before key 0, too.
+struct PagedRows {
+  Element type;
+  std::int64_t columns;
+  char* base;  // page 0's first row
+  std::int64_t row_bytes, page_bytes;
+  KeyPages pages;
+  semantics::Tile tile;
+
+  REGARD_KERNEL_FN char* row(const PagedRows& rows, std::int64_t r) {
+    if (r >= rows.tile.size) return nullptr;
+    const std::int64_t at = rows.tile.begin + r, page = quotient(at, rows.pages.size);
+    const std::int64_t id = rows.pages.ids[page * rows.pages.id_stride];
+    if (id < 0 || id >= rows.pages.count) return nullptr;
+    return rows.base + id * rows.page_bytes + (at - page * rows.pages.size) * rows.row_bytes;
+  }
+};
+
+REGARD_KERNEL_FN PagedRows paged_rows(const View& view, char* base, const KeyPages& pages,
+                                      semantics::Tile tile, std::int64_t columns) {
+  const std::int64_t bytes = problem::element_bytes(view.type);
+  return {view.type, columns, base, view.stride[2] * bytes, view.stride[0] * bytes, pages, tile};
 }
 
 /// Rows [begin, begin + count) of K or V.

@@ -62,7 +62,8 @@ struct MergeKernel {
     for_each_head_task(block, p, grid(p), [&](const HeadTask& task) {
       const Sequence s = problem::sequence_of(p, task.b);
       const std::int64_t count = semantics::split_count(s.band.len_kv);
-      if (count > 1) merge(block, args, task, count);
+      const bool exists = task.block < s.rows_q * p.group_size;
+      if (count > 1 && exists) merge(block, args, task, count);
     });
   }
 

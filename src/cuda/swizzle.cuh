@@ -125,8 +125,9 @@ REGARD_DEVICE_FN void multiply_rows(const Block& block, Shared left, int row, Sh
 }
 
 /// Calls join(row block, n, x, product) for each of the sums' at[n][x] and what left rows adds to
-/// it, where `rows` has kTerms rows of kDims: summed for itself, as in join_tile_product(). `zero`
-/// is 0, and not known to the compiler.
+/// it, where `rows` has kTerms rows of kDims. The product is summed for itself: tensor cores do not
+/// round sums but cut them off, which over all keys of a long row would add up. `zero` is 0, and
+/// not known to the compiler.
 template <Element kType, int kDims, int kTerms, int kRowBlocks, class Block, class Shared,
           class Join>
 REGARD_DEVICE_FN void join_product(const Block& block, const WarpRows<kTerms> (&left)[kRowBlocks],
@@ -192,6 +193,44 @@ REGARD_DEVICE_FN void add_rounded_product(const Block& block,
                                float& sum = sums[m].at[n][x];
                                sum = __builtin_fmaf(product, scales[m].inverse[x / 2], sum);
                              });
+}
+
+/// Column n * 8 + x, x of a lane's two, of the lane's row i, by choices: an index that is no
+/// constant would move all sums out of registers.
+template <int kColumns>
+REGARD_DEVICE_FN float chosen(const WarpSums<kColumns>& sums, int n, int i, int x) {
+  float value = 0.0f;
+  REGARD_DEVICE_UNROLL
+  for (int m = 0; m < kColumns / 8; ++m) {
+    const float(&four)[4] = sums.at[m];
+    const float of_row = x == 0 ? four[2 * i] : four[2 * i + 1];
+    value = m == n ? of_row : value;
+  }
+  return value;
+}
+
+/// sums += left rows, in f32, one term after another, and none where `left` is hidden: behind it
+/// `rows` may hold infinities or NaN.
+template <Element kType, int kTerms, int kColumns, class Block, class Shared>
+REGARD_DEVICE_FN void add_visible_terms(const Block& block, const WarpSums<kTerms>& left,
+                                        Shared rows, WarpSums<kColumns>* sums) {
+  REGARD_DEVICE_NO_UNROLL
+  for (int term = 0; term < kTerms; ++term) {
+    const int n = term / 8, lanes = term / 2 % 4, x = term % 2;
+    const int key = n * 8 + (lane_column(block) ^ lanes * 2) + x;  // of the lane across
+    REGARD_DEVICE_UNROLL
+    for (int i = 0; i < kLaneRows; ++i) {
+      const float value = block.shuffle_xor(chosen(left, n, i, x), lanes);
+      if (is_hidden(value)) continue;
+      REGARD_DEVICE_UNROLL
+      for (int c = 0; c < kColumns / 8; ++c) {
+        const int at = Swizzle<kColumns>::at(key, c) + lane_column(block);
+        const std::uint16_t first = rows[at], second = rows[at + 1];
+        sums->at[c][2 * i] += value * widen<kType>(first);
+        sums->at[c][2 * i + 1] += value * widen<kType>(second);
+      }
+    }
+  }
 }
 
 }  // namespace regard::cuda

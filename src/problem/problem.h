@@ -38,11 +38,9 @@ struct View {
   bool present = false;
 };
 
-/// Where row i of sequence b stands, in elements, for head 0. No CUDA backend claims packed rows.
+/// Where row i of sequence b stands, in elements, for head 0.
 REGARD_KERNEL_FN std::int64_t sequence_row(const View& view, std::int64_t b, std::int64_t i) {
-#if !defined(__CUDACC__)
   if (view.starts.data != nullptr) return (row_start(view.starts, b) + i) * view.stride[2];
-#endif
   return b * view.stride[0] + i * view.stride[2];
 }
 
@@ -251,20 +249,28 @@ struct Sequence {
 };
 
 /// Rows of sequence b in a tensor of `seqlen` or packed rows.
-REGARD_KERNEL_FN std::int64_t sequence_rows([[maybe_unused]] const RowStarts& starts,
-                                            std::int64_t seqlen, [[maybe_unused]] std::int64_t b) {
-#if !defined(__CUDACC__)
+REGARD_KERNEL_FN std::int64_t sequence_rows(const RowStarts& starts, std::int64_t seqlen,
+                                            std::int64_t b) {
   if (starts.data != nullptr) return row_start(starts, b + 1) - row_start(starts, b);
-#endif
   return seqlen;
+}
+
+/// The same where cu_seqlens have not been checked: a sequence has at most `seqlen` rows, and none
+/// where they do not lie within the `total` rows of the tensor.
+REGARD_KERNEL_FN std::int64_t held_rows(const RowStarts& starts, std::int64_t seqlen,
+                                        std::int64_t total, std::int64_t b) {
+  const std::int64_t rows = sequence_rows(starts, seqlen, b);
+  if (starts.data == nullptr) return rows;
+  const std::int64_t first = row_start(starts, b);
+  return first < 0 || rows < 0 || rows > total - first ? 0 : (rows < seqlen ? rows : seqlen);
 }
 
 /// Lengths are held to the extents: on a device they have not been checked.
 REGARD_KERNEL_FN Sequence sequence_of(const Problem& p, std::int64_t b) {
   Sequence s{};
   s.b = b;
-  s.rows_q = s.len_q = sequence_rows(p.q.starts, p.seqlen_q, b);
-  s.rows_kv = s.band.len_kv = sequence_rows(p.k.starts, p.seqlen_kv, b);
+  s.rows_q = s.len_q = held_rows(p.q.starts, p.seqlen_q, p.total_q, b);
+  s.rows_kv = s.band.len_kv = held_rows(p.k.starts, p.seqlen_kv, p.total_kv, b);
   s.band.window_left = p.window_left;
   s.band.window_right = p.window_right;
   if (p.lens_q.present) {
@@ -276,7 +282,7 @@ REGARD_KERNEL_FN Sequence sequence_of(const Problem& p, std::int64_t b) {
     s.band.len_kv = semantics::clamp(len + p.seqlen_new, 0, s.rows_kv);
   }
   if (p.leftpads.present) {
-    s.leftpad = leftpad_of(p, b);
+    s.leftpad = semantics::clamp(leftpad_of(p, b), 0, s.rows_kv);
     s.rows_kv = semantics::clamp(s.rows_kv - s.leftpad, 0, s.rows_kv);
     s.band.len_kv = semantics::clamp(s.band.len_kv - s.leftpad, 0, s.rows_kv);
   }

@@ -52,13 +52,12 @@ Status math_backward(const cuda_math::BackwardArgs& args, bool f64, void*) {
   });
 }
 
-Status efficient_forward(const cuda_efficient::ForwardArgs& args, bool on_tensor_cores, void*) {
-  return on_host([&](HostRunner& run) { cuda_efficient::run_forward(run, args, on_tensor_cores); });
+Status efficient_forward(const cuda_efficient::ForwardArgs& args, void*) {
+  return on_host([&](HostRunner& run) { cuda_efficient::run_forward(run, args); });
 }
 
-Status efficient_backward(const cuda_efficient::BackwardArgs& args, bool on_tensor_cores, void*) {
-  return on_host(
-      [&](HostRunner& run) { cuda_efficient::run_backward(run, args, on_tensor_cores); });
+Status efficient_backward(const cuda_efficient::BackwardArgs& args, void*) {
+  return on_host([&](HostRunner& run) { cuda_efficient::run_backward(run, args); });
 }
 
 Status flash_forward(const cuda_flash::ForwardArgs& args, void*) {
@@ -98,7 +97,7 @@ std::vector<HostBackend> make_host_backends() {
     auto context = std::make_shared<Context>(std::move(env));
     const BackendRef ref =
         register_backend(*context, name, std::move(backend), test::NoSuite()).value();
-    return HostBackend{std::move(context), ref, sm >= cuda::kTensorSm, name == "cuda_flash"};
+    return HostBackend{std::move(context), ref, name == "cuda_flash"};
   };
   const auto math =
       std::make_shared<cuda_math::MathBackend>(on_cpu(cuda_math::make_info()), kMathLauncher);
@@ -107,7 +106,7 @@ std::vector<HostBackend> make_host_backends() {
   const auto flash =
       std::make_shared<cuda_flash::FlashBackend>(on_cpu(cuda_flash::make_info()), kFlashLauncher);
   return {serve("cuda_math", math, 75), serve("cuda_efficient", efficient, 75),
-          serve("cuda_flash", flash, 80), serve("cuda_efficient", efficient, 80)};
+          serve("cuda_flash", flash, 80)};
 }
 
 }  // namespace regard::cuda_test

@@ -21,16 +21,14 @@ Schedule& schedule();
 struct HostBackend {
   std::shared_ptr<Context> context;
   BackendRef ref;
-  bool has_tensor_cores;  // and takes them for bf16 and f16
-  bool is_flash;
+  bool is_flash;  // on tensor cores
 
   /// Whether its own record has the problem.
   bool serves(const AttentionParams& params) const;
 };
 
 /// The CUDA backends, which serve the CPU there by their own plans, claims and launches, with the
-/// kernels on HostRunner: MATH, EFFICIENT for compute capability 7.5, FLASH, and EFFICIENT for
-/// 8.0.
+/// kernels on HostRunner: MATH and EFFICIENT for compute capability 7.5, and FLASH for 8.0.
 std::vector<HostBackend> make_host_backends();
 
 }  // namespace regard::cuda_test

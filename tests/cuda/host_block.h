@@ -172,13 +172,6 @@ void store4(const HostShared<T>& to, int index, const cuda::Vec4<T>& value) {
   to.write(index, 4, value.at);
 }
 
-inline cuda::Vec4<std::uint32_t> load_chunk(const HostShared<std::uint16_t>& from, int index) {
-  from.check_vector(index);
-  std::uint16_t chunk[8];
-  from.read(index, 8, chunk);
-  return std::bit_cast<cuda::Vec4<std::uint32_t>>(chunk);
-}
-
 /// What a lane hands to its warp.
 struct Sent {
   std::uint64_t word[3] = {};

@@ -104,6 +104,7 @@ TEST(CudaPlans, FlashNamesWhatItLacks) {
       {"d64 dv264 f16", 80, "head_dim_v 8 to 256 in multiples of 8, got 264"},
       {"d64 f16 align_k=8", 80, "needs k aligned to 16 bytes, got 8 bytes"},
       {"d64 f16 descales", 80, "does not support descales"},
+      {"d64 f16 append=4 lens=kv", 80, "does not support append_kv"},
       {"d64 bf16 out=f32 saved grad", 90, "f32"},
       // Blocks of 99 KB of shared memory.
       {"d192 bf16", 86, "head_dim_qk 8 to 128 in multiples of 8, got 192"},
@@ -123,6 +124,9 @@ TEST(CudaPlans, FlashNamesWhatItLacks) {
         << sm;
   }
   EXPECT_EQ(refusals("d96 bf16 saved grad", 86), "");
+  EXPECT_EQ(refusals("d64 bf16 packed saved grad", 80), "");
+  EXPECT_EQ(refusals("d64 bf16 paged page_size=20 cache_leftpad packed lse", 80), "");
+  EXPECT_EQ(refusals("d64 bf16 cache_batch_idx lse", 80), "");
 }
 
 TEST(CudaPlans, FlashSplitsAsEfficientDoes) {
@@ -138,21 +142,6 @@ TEST(CudaPlans, FlashSplitsAsEfficientDoes) {
   }
 }
 
-// A policy's max_error lowers the device that kernels are planned for.
-TEST(CudaPlans, RoundOnTensorCoresAlone) {
-  const AttentionKey key = key_of("b1 hq1 sq9 skv9 d64 bf16");
-  const KernelPlan exact = efficient().plan(key, device(79)).value();
-  const KernelPlan rounded = efficient().plan(key, device(90)).value();
-  EXPECT_EQ(exact.sm, 0);
-  EXPECT_EQ(exact.tile_q, 64);
-  EXPECT_EQ(rounded.sm, 80);
-  EXPECT_EQ(rounded.tile_q, 128);
-  for (const DtypeClaim& claim : efficient().info().forward.dtypes) {
-    const bool is_half = claim.q == Dtype::kBf16 || claim.q == Dtype::kF16;
-    EXPECT_TRUE(claim.min_sm == 0 || (claim.min_sm == 80 && is_half));
-  }
-}
-
 TEST(CudaPlans, StateTheirWorkspace) {
   // 2 * 4 heads * 16 rows * 32 keys.
   const AttentionKey key = key_of("b2 hq4 hkv2 sq16 skv32 d64 f32 saved grad");
@@ -165,6 +154,9 @@ TEST(CudaPlans, StateTheirWorkspace) {
   EXPECT_EQ(efficient().workspace_bytes(key, env), 0);
   EXPECT_EQ(efficient().backward_workspace_bytes(key, env), kRows * 4);
   EXPECT_EQ(flash().backward_workspace_bytes(key, env), kRows * 4);
+  // 4 heads of 20 packed rows.
+  const AttentionKey packed = key_of("b2 hq4 hkv2 sq16 skv32 d64 bf16 packed total_q=20 lse grad");
+  EXPECT_EQ(flash().backward_workspace_bytes(packed, env), 4 * 20 * 4);
   for (const Backend* backend : {&math(), &efficient()}) {
     const KernelPlan forward = backend->plan(key, env).value();
     const KernelPlan backward = backend->plan_backward(key, env).value();
@@ -198,34 +190,19 @@ TEST(CudaPlans, WorkspaceSaturates) {
 
 TEST(CudaPlans, NameTheirKernels) {
   const Env env = device(80);
-  const auto efficient_kernel = [](const char* text, int sm) {
-    return efficient().plan(key_of(text), device(sm))->kernel;
+  const auto efficient_kernel = [&](const char* text) {
+    return efficient().plan(key_of(text), env)->kernel;
   };
-  EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv9 d64 bf16", 79), "cuda_efficient_bf16_d64");
-  EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv9 d64 bf16", 80), "cuda_efficient_tensor_bf16_d64");
-  EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv9 d65 dv8 f16", 120), "cuda_efficient_tensor_f16_d128");
-  EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv9 d65 f32", 90), "cuda_efficient_f32_d128");
-  EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv9 d65 f8e4m3", 90), "cuda_efficient_f8e4m3_d128");
-  EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv513 d65 f32", 90), "cuda_efficient_split_f32_d128");
-  EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv513 d64 f16", 90),
-            "cuda_efficient_tensor_split_f16_d64");
+  EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv9 d64 bf16"), "cuda_efficient_bf16_d64");
+  EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv9 d65 f32"), "cuda_efficient_f32_d128");
+  EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv9 d65 f8e4m3"), "cuda_efficient_f8e4m3_d128");
+  EXPECT_EQ(efficient_kernel("b1 hq1 sq9 skv513 d65 f32"), "cuda_efficient_split_f32_d128");
   EXPECT_EQ(flash().plan(key_of("b1 hq1 sq9 skv9 d64 bf16"), env)->kernel, "cuda_flash_bf16_d64");
   EXPECT_EQ(flash().plan(key_of("b1 hq1 sq9 skv9 d72 dv8 f16"), env)->kernel, "cuda_flash_f16_d96");
   EXPECT_EQ(flash().plan(key_of("b1 hq1 sq9 skv600 d64 dv200 bf16"), env)->kernel,
             "cuda_flash_split_bf16_d256");
-  const auto efficient_backward = [](const char* text, int sm) {
-    return efficient().plan_backward(key_of(text), device(sm))->kernel;
-  };
-  EXPECT_EQ(efficient_backward("b1 hq1 sq9 skv9 d64 bf16 grad", 79),
-            "cuda_efficient_backward_bf16_d64");
-  EXPECT_EQ(efficient_backward("b1 hq1 sq9 skv9 d64 dv72 bf16 grad", 80),
-            "cuda_efficient_backward_tensor_bf16_d128");
-  EXPECT_EQ(efficient_backward("b1 hq1 sq9 skv9 d136 bf16 grad", 80),
+  EXPECT_EQ(efficient().plan_backward(key_of("b1 hq1 sq9 skv9 d64 dv72 bf16 grad"), env)->kernel,
             "cuda_efficient_backward_bf16_d128");
-  EXPECT_EQ(efficient_backward("b1 hq1 sq9 skv9 d64 f16 grad", 80),
-            "cuda_efficient_backward_tensor_f16_d64");
-  EXPECT_EQ(efficient_backward("b1 hq1 sq9 skv9 d64 bf16 out=f32 grad", 80),
-            "cuda_efficient_backward_bf16_d64");
   const KernelPlan narrow =
       flash().plan_backward(key_of("b1 hq1 sq9 skv9 d72 bf16 grad"), env).value();
   EXPECT_EQ(narrow.kernel, "cuda_flash_backward_bf16_d96");

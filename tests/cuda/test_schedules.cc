@@ -7,13 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "conformance/run.h"
 #include "cuda/rows.cuh"
 #include "oracle/number.h"
 #include "problem/problem.h"
 #include "regard/dropout.h"
-#include "tests/cuda/host_backends.h"
-#include "tests/support/tensors.h"
+#include "tests/cuda/schedules.h"
 
 // What must not change a bit, and what must be refused: orders of blocks and threads, grids that go
 // round, repeated heads, padding, lengths out of range, dropout's own mask.
@@ -24,87 +22,7 @@ namespace {
 using conformance::Problem;
 using cuda_test::Order;
 using cuda_test::schedule;
-
-class Schedules : public testing::Test {
- protected:
-  Schedules() : backends_(cuda_test::make_host_backends()) {}
-  ~Schedules() override { schedule() = {}; }
-
-  static Problem problem_of(const std::string& text) {
-    return conformance::make_problem(parse_case(text).value(),
-                                     {conformance::Guard::kCanaries, /*dense=*/true});
-  }
-
-  /// Forward and, where the case goes back, backward; every output's bytes.
-  std::vector<unsigned char> bytes_of(const cuda_test::HostBackend& backend, Problem& problem) {
-    problem.reset_outputs();
-    run(backend, problem.request());
-    if (problem.request().saved.kind != SavedContext::Kind::kNone) {
-      problem.begin_backward();
-      run_backward(backend, problem.request());
-    }
-    return problem.output_bytes();
-  }
-
-  void run_backward(const cuda_test::HostBackend& backend, const AttentionGradRequest& request) {
-    const Plan made = plan_of(backend, request);
-    std::vector<unsigned char> memory;
-    const Status status =
-        execute_backward(made, request, request, launch(made.backward_workspace_bytes(), &memory));
-    EXPECT_TRUE(status.ok()) << status.to_string();
-  }
-
-  Plan plan_of(const cuda_test::HostBackend& backend, const AttentionRequest& request) {
-    Policy policy;
-    policy.only = std::vector<BackendRef>{backend.ref};
-    const Expected<Plan> made = plan(*backend.context, describe(request).value(), policy);
-    EXPECT_TRUE(made.ok()) << made.status().to_string();
-    return *made;
-  }
-
-  void run(const cuda_test::HostBackend& backend, const AttentionRequest& request) {
-    const Plan made = plan_of(backend, request);
-    std::vector<unsigned char> memory;
-    const Status status = execute(made, request, launch(made.workspace_bytes(), &memory));
-    EXPECT_TRUE(status.ok()) << status.to_string();
-  }
-
-  static void fill(const TensorView& view, double value) {
-    conformance::for_each_element(view, [&](const std::int64_t(&)[4], unsigned char* element) {
-      oracle::encode(value, element, view.dtype);
-    });
-  }
-  static double first_of(const TensorView& view) {
-    return static_cast<double>(
-        oracle::decode(static_cast<const unsigned char*>(view.data), view.dtype));
-  }
-
-  /// The backends that have the problem.
-  std::vector<cuda_test::HostBackend> serving(const Problem& problem) const {
-    const AttentionParams params = describe(problem.request()).value();
-    std::vector<cuda_test::HostBackend> all;
-    for (const cuda_test::HostBackend& backend : backends_) {
-      if (backend.serves(params)) all.push_back(backend);
-    }
-    EXPECT_GE(all.size(), 3U);
-    return all;
-  }
-
-  static std::string name_of(const cuda_test::HostBackend& backend) {
-    return to_string(backend.ref) + (backend.has_tensor_cores ? " on tensor cores" : "");
-  }
-
-  static Launch launch(std::int64_t bytes, std::vector<unsigned char>* memory) {
-    memory->assign(static_cast<std::size_t>(bytes) + 64, 0xff);
-    const auto address = reinterpret_cast<std::uintptr_t>(memory->data());
-    Launch launch;
-    launch.workspace = {memory->data() + (64 - address % 64) % 64, static_cast<std::size_t>(bytes)};
-    return launch;
-  }
-
-  std::vector<cuda_test::HostBackend> backends_;
-  test::Tensors tensors_;
-};
+using cuda_test::Schedules;
 
 TEST_F(Schedules, ChangeNoBits) {
   for (const char* text :
@@ -271,6 +189,35 @@ TEST(Lengths, AreHeldToTheExtents) {
   }
 }
 
+TEST(Lengths, OfPackedSequencesAreHeldToTheTensor) {
+  regard::problem::Problem p;
+  p.seqlen_q = p.seqlen_kv = 10;
+  p.total_q = p.total_kv = 30;
+  // Two that fit, one that is longer than the call's longest, one backwards, one past the end.
+  std::int32_t starts[] = {0, 7, 7, 28, 20, 31};
+  p.q.starts = p.k.starts = {reinterpret_cast<const char*>(starts), false};
+  const std::int64_t expected[] = {7, 0, 10, 0, 0};
+  for (std::int64_t b = 0; b < 5; ++b) {
+    EXPECT_EQ(problem::sequence_of(p, b).rows_q, expected[b]) << b;
+    EXPECT_EQ(problem::sequence_of(p, b).band.len_kv, expected[b]) << b;
+  }
+  std::int64_t behind[] = {-5, 2};
+  p.q.starts = {reinterpret_cast<const char*>(behind), true};
+  EXPECT_EQ(problem::sequence_of(p, 0).rows_q, 0);
+}
+
+// A page that is not there is none, whatever its id.
+TEST(Pages, AreHeldToThoseThatExist) {
+  char data[3 * 4 * 2] = {};  // of one kv head, 4 rows, one element
+  const std::int32_t ids[] = {2, -1, 3, 0};
+  cuda::PagedRows rows{problem::Element::kBf16, 1, data, 2, 8, {ids, 1, 4, 3}, {1, 14}};
+  const std::int64_t expected[] = {18, 20, 22, -1, -1, -1, -1, -1, -1, -1, -1, 0, 2, 4, -1};
+  for (std::int64_t r = 0; r < 15; ++r) {
+    const char* const row = cuda::PagedRows::row(rows, r);
+    EXPECT_EQ(row == nullptr ? -1 : row - data, expected[r]) << r;
+  }
+}
+
 // Probabilities of 1 and equal values: sums that tensor cores cut off would fall short by 2e-5.
 TEST_F(Schedules, LongSumsDoNotDrift) {
   for (const char* dtype : {"bf16", "f16"}) {
@@ -281,7 +228,7 @@ TEST_F(Schedules, LongSumsDoNotDrift) {
     fill(r.v, 0.7);
     const double value = first_of(r.v);
     for (const cuda_test::HostBackend& backend : serving(problem)) {
-      if (!backend.has_tensor_cores) continue;
+      if (!backend.is_flash) continue;
       run(backend, r);
       EXPECT_NEAR(first_of(r.out), value, 4e-6 * value) << dtype << ", " << name_of(backend);
     }
@@ -311,7 +258,7 @@ TEST_F(Schedules, LongScoresAreNotCutOff) {
       score += at(r.q) * at(r.k);
     }
     for (const cuda_test::HostBackend& backend : serving(problem)) {
-      if (!backend.has_tensor_cores) continue;
+      if (!backend.is_flash) continue;
       run(backend, r);
       EXPECT_NEAR(first_of(r.lse), score, 0x1p-22 * score) << dtype << ", " << name_of(backend);
     }
@@ -386,6 +333,7 @@ TEST(RowBlocks, NextIsTheFirstThatSees) {
     p.group_size = draw(1, 9);
     p.seqlen_q = draw(0, 400);
     problem::Sequence s;
+    s.rows_q = p.seqlen_q;
     s.len_q = draw(0, p.seqlen_q);
     s.band.len_kv = draw(0, 600);
     s.band.shift = round % 50 == 0 ? std::numeric_limits<std::int64_t>::min() : draw(-300, 300);
@@ -396,8 +344,9 @@ TEST(RowBlocks, NextIsTheFirstThatSees) {
     const std::int64_t from = round % 4 == 0 ? draw(0, blocks) : 0;
     std::int64_t expected = from;
     while (expected < blocks &&
-           cuda::classify<128>(cuda::reach_of(p, cuda::group_rows<32>(p, 0, 0, expected), s),
-                               tile) == semantics::TileClass::kEmpty) {
+           cuda::classify<128>(
+               cuda::reach_of(p, cuda::group_rows<32>(p, cuda::queries_of(s), 0, expected), s),
+               tile) == semantics::TileClass::kEmpty) {
       ++expected;
     }
     EXPECT_EQ((cuda::next_row_block<32, 128>(p, s, 0, tile, from)), expected) << round;

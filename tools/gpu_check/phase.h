@@ -39,8 +39,6 @@ class Session {
   const Setup& setup;
 
   Context& context() { return context_; }
-  /// Plans what devices without bf16 tensor cores run.
-  Context& older();
   /// Throws where the device is gone.
   DeviceMemory& memory();
   CudaDeviceRunner& runner();
@@ -51,7 +49,6 @@ class Session {
 
  private:
   Context context_;
-  std::optional<Context> older_;
   std::unique_ptr<DeviceMemory> memory_;
   std::optional<CudaDeviceRunner> runner_;
 };

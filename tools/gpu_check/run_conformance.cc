@@ -9,17 +9,9 @@
 namespace regard::gpu_check {
 namespace {
 
-// EFFICIENT as devices of compute capability 7.5 run it.
-constexpr const char* kOlder = "no tensor cores";
-
-void list_on_backends(const Setup& setup, const Case& c, const std::string& words,
-                      std::vector<Item>* items) {
-  const bool is_half = c.params.dtype_q == Dtype::kBf16 || c.params.dtype_q == Dtype::kF16;
+void list_on_backends(const Setup& setup, const std::string& words, std::vector<Item>* items) {
   for (const BackendInfo& info : setup.backends) {
     items->push_back({words, to_string(info.ref), ""});
-    if (is_half && info.ref.id == BackendId::kEfficient) {
-      items->push_back({words, to_string(info.ref), kOlder});
-    }
   }
 }
 
@@ -27,9 +19,7 @@ void list_on_backends(const Setup& setup, const Case& c, const std::string& word
 
 std::vector<Item> list_conformance(const Setup& setup) {
   std::vector<Item> items;
-  for (const char* words : kDirected) {
-    list_on_backends(setup, parse_case(words).value(), words, &items);
-  }
+  for (const char* words : kDirected) list_on_backends(setup, words, &items);
   return items;
 }
 
@@ -41,7 +31,7 @@ std::vector<Item> list_random(const Setup& setup) {
     const auto index = static_cast<std::uint64_t>(i / 2);
     const Case c = i % 2 == 0 ? conformance::random_case(kSeed, index)
                               : conformance::random_grad_case(kSeed, index);
-    list_on_backends(setup, c, to_string(c), &items);
+    list_on_backends(setup, to_string(c), &items);
   }
   return items;
 }
@@ -64,9 +54,8 @@ JsonLine run_on_backend(Session& session, const Item& item, const Case& c) {
   run.check_fixes = false;  // decisions are checked where there is no device
   run.twice = info->determinism != Determinism::kNone;
   session.runner().begin_case();
-  Context& context = item.variant == kOlder ? session.older() : session.context();
   const conformance::Report seen =
-      conformance::run_prepared(context, &*session.prepared, info->ref, run);
+      conformance::run_prepared(session.context(), &*session.prepared, info->ref, run);
   JsonLine line;
   switch (seen.outcome) {
     case conformance::Outcome::kPassed: line.add("result", "passed"); break;

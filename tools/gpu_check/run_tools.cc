@@ -130,7 +130,7 @@ JsonLine run_sanitizer(Session& session, const Item& item) {
 
 std::vector<Item> list_profile(const Setup&) {
   std::vector<Item> items;
-  for (const char* words : kProfiled) items.push_back({words, "efficient", ""});
+  for (const char* words : kProfiled) items.push_back({words, "flash", ""});
   return items;
 }
 

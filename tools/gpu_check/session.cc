@@ -5,15 +5,6 @@
 
 namespace regard::gpu_check {
 
-Context& Session::older() {
-  if (!older_) {
-    Env env = with_devices(context_.env());
-    env.sm_version = std::min(env.sm_version, std::int32_t{75});
-    older_.emplace(env);
-  }
-  return *older_;
-}
-
 DeviceMemory& Session::memory() {
   if (memory_ == nullptr) memory_ = setup.rehearse ? host_memory() : cuda_memory();
   if (memory_ == nullptr) throw std::runtime_error("the device is gone");

@@ -49,7 +49,7 @@ struct QueriesKernel {
     const GradProblem& g = args.grad;
     const Problem& p = g.problem;
     const Sequence s = problem::sequence_of(p, task.b);
-    const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, task.block);
+    const cuda::RowBlock rows = cuda::group_rows(p, cuda::queries_of(s), task.head_kv, task.block);
     const auto space = grad_space<kSums>(block);
     const auto d_scores = block.template shared<float>(kAtTile, kTile * kPitch);
     load_grad_rows(block, g, s, rows, args.delta, space);
@@ -137,7 +137,7 @@ struct KeysKernel {
     };
     const std::int64_t blocks = cuda::count_row_blocks(p);
     for (std::int64_t index = next(0); index < blocks; index = next(index + 1)) {
-      const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, index);
+      const cuda::RowBlock rows = cuda::group_rows(p, cuda::queries_of(s), task.head_kv, index);
       const semantics::TileClass seen = cuda::classify(cuda::reach_of(p, rows, s), tile);
       const bool is_full = seen == semantics::TileClass::kFull;
       load_grad_rows(block, g, s, rows, args.delta, space);
@@ -161,7 +161,7 @@ struct KeysKernel {
         cuda::add_tile_product(block, shared_tile, d_out, column, space.b, d_v);
       }
     }
-    const semantics::Tile all = semantics::tile_at(task.block, kTile, p.seqlen_kv);
+    const semantics::Tile all = semantics::tile_at(task.block, kTile, s.rows_kv);
     if (wants_k) write(block, g.d_k, task, all, p.head_dim_qk, p.softmax_scale, d_k);
     if (wants_v) write(block, g.d_v, task, all, p.head_dim_v, problem::keep_scale<double>(p), d_v);
   }

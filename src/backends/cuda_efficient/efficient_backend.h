@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "backends/cuda_efficient/launch.h"
 #include "cuda/delta_bytes.h"
 #include "cuda/splits_layout.h"
-#include "cuda/tensor_sm.h"
 #include "problem/claims.h"
 #include "problem/make_problem.h"
 #include "regard/backend.h"
@@ -19,21 +17,13 @@ inline BackendInfo make_info() {
   BackendInfo info;
   info.ref.id = BackendId::kEfficient;
   info.summary =
-      "tiled online softmax, any head_dim; bf16 and f16 on tensor cores; the keys of few rows in "
-      "parts, side by side";
+      "tiled online softmax in f32, any head_dim; the keys of few rows in parts, side by side";
   info.device = DeviceType::kCuda;
   info.min_sm = 75;
   info.determinism = Determinism::kBatchInvariant;
   info.forward = problem::forward_claims();
+  info.forward.features.set(Feature::kPacked);
   info.backward = problem::backward_claims(info.forward);
-  const auto add_rounded = [](Claims& claims, std::vector<DtypeClaim> all) {
-    for (DtypeClaim& rounded : all) {
-      rounded.min_sm = cuda::kTensorSm;
-      claims.dtypes.push_back(rounded);
-    }
-  };
-  add_rounded(info.forward, cuda::tensor_forward_claims());
-  add_rounded(info.backward, cuda::tensor_backward_claims());
   return info;
 }
 
@@ -52,16 +42,9 @@ class EfficientBackend final : public Backend {
 
   Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override {
     const AttentionParams& p = key.params();
-    const bool is_half = p.dtype_q == Dtype::kBf16 || p.dtype_q == Dtype::kF16;
-    const bool on_tensor_cores = is_half && env.sm_version >= cuda::kTensorSm;
     const std::int64_t workspace = workspace_bytes(key, env);
-    std::string name = on_tensor_cores ? "cuda_efficient_tensor" : "cuda_efficient";
-    if (workspace > 0) name += "_split";
-    if (!on_tensor_cores) return make_plan(key, name, p.head_dim_v, workspace);
-    KernelPlan plan = make_plan(key, name, std::max(p.head_dim_qk, p.head_dim_v), workspace);
-    plan.sm = cuda::kTensorSm;
-    plan.tile_q = 128;
-    return plan;
+    return make_plan(key, workspace > 0 ? "cuda_efficient_split" : "cuda_efficient", p.head_dim_v,
+                     workspace);
   }
 
   Status execute(const KernelPlan& plan, const AttentionParams& params, const Buffers& buffers,
@@ -69,7 +52,7 @@ class EfficientBackend final : public Backend {
     ForwardArgs args;
     problem::make_problem(params, buffers, &args.problem);
     args.splits = cuda::splits_of(params, plan.workspace_bytes, launch.workspace.data);
-    return launcher_.forward(args, plan.sm >= cuda::kTensorSm, launch.stream);
+    return launcher_.forward(args, launch.stream);
   }
 
   std::int64_t backward_workspace_bytes(const AttentionKey& key, const Env&) const override {
@@ -79,26 +62,15 @@ class EfficientBackend final : public Backend {
   Expected<KernelPlan> plan_backward(const AttentionKey& key, const Env& env) const override {
     const AttentionParams& p = key.params();
     const std::int64_t columns = std::max(p.head_dim_qk, p.head_dim_v);
-    const std::int64_t workspace = backward_workspace_bytes(key, env);
-    const bool is_half = p.dtype_q == Dtype::kBf16 || p.dtype_q == Dtype::kF16;
-    if (!is_half || p.dtype_out != p.dtype_q || columns > kWide ||
-        env.sm_version < cuda::kTensorSm) {
-      return make_plan(key, "cuda_efficient_backward", columns, workspace);
-    }
-    KernelPlan plan = make_plan(key, "cuda_efficient_backward_tensor", columns, workspace);
-    plan.sm = cuda::kTensorSm;
-    plan.tile_q = 128;
-    plan.tile_kv = 32;
-    return plan;
+    return make_plan(key, "cuda_efficient_backward", columns, backward_workspace_bytes(key, env));
   }
 
-  Status execute_backward(const KernelPlan& plan, const AttentionParams& params,
-                          const Buffers& buffers, const GradBuffers& gradients,
-                          const Launch& launch) const override {
+  Status execute_backward(const KernelPlan&, const AttentionParams& params, const Buffers& buffers,
+                          const GradBuffers& gradients, const Launch& launch) const override {
     BackwardArgs args;
     problem::make_grad_problem(params, buffers, gradients, &args.grad);
     args.delta = static_cast<float*>(launch.workspace.data);
-    return launcher_.backward(args, plan.sm >= cuda::kTensorSm, launch.stream);
+    return launcher_.backward(args, launch.stream);
   }
 
  private:

@@ -111,7 +111,8 @@ struct ForwardKernel {
     const Problem& p = args.problem;
     const Sequence s = problem::sequence_of(p, task.b);
     if (kSplit && task.block >= semantics::split_count(s.band.len_kv)) return;
-    const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, kSplit ? 0 : task.block);
+    const cuda::RowBlock rows =
+        cuda::group_rows(p, cuda::queries_of(s), task.head_kv, kSplit ? 0 : task.block);
     const auto facts = block.template shared<cuda::RowFacts<float>>(0, kTile);
     const auto a = block.template shared<float>(kAtA, cuda::kDepth<float> * kPitch);
     const auto b = block.template shared<float>(kAtB, cuda::kDepth<float> * Space::kPitchB);

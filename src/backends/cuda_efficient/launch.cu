@@ -5,15 +5,15 @@
 namespace regard::cuda_efficient {
 namespace {
 
-Status forward(const ForwardArgs& args, bool on_tensor_cores, void* stream) {
+Status forward(const ForwardArgs& args, void* stream) {
   cuda::DeviceRunner run(stream);
-  run_forward(run, args, on_tensor_cores);
+  run_forward(run, args);
   return run.status("efficient");
 }
 
-Status backward(const BackwardArgs& args, bool on_tensor_cores, void* stream) {
+Status backward(const BackwardArgs& args, void* stream) {
   cuda::DeviceRunner run(stream);
-  run_backward(run, args, on_tensor_cores);
+  run_backward(run, args);
   return run.status("efficient");
 }
 

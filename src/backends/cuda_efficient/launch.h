@@ -7,8 +7,8 @@ namespace regard::cuda_efficient {
 
 /// Enqueues the launches of a call; backend.h's class is given a device's or a test's.
 struct Launcher {
-  Status (*forward)(const ForwardArgs& args, bool on_tensor_cores, void* stream);
-  Status (*backward)(const BackwardArgs& args, bool on_tensor_cores, void* stream);
+  Status (*forward)(const ForwardArgs& args, void* stream);
+  Status (*backward)(const BackwardArgs& args, void* stream);
 };
 
 /// On a CUDA stream (launch.cu).

@@ -8,11 +8,8 @@
 
 namespace regard::cuda_efficient {
 
-extern template void run_float_forward(cuda::DeviceRunner&, const ForwardArgs&);
-extern template void run_tensor_forward(cuda::DeviceRunner&, const ForwardArgs&);
-extern template void run_float_splits(cuda::DeviceRunner&, const ForwardArgs&);
-extern template void run_tensor_splits(cuda::DeviceRunner&, const ForwardArgs&);
-extern template void run_float_backward(cuda::DeviceRunner&, const BackwardArgs&);
-extern template void run_tensor_backward(cuda::DeviceRunner&, const BackwardArgs&);
+extern template void run_whole(cuda::DeviceRunner&, const ForwardArgs&);
+extern template void run_splits(cuda::DeviceRunner&, const ForwardArgs&);
+extern template void run_products(cuda::DeviceRunner&, const BackwardArgs&);
 
 }  // namespace regard::cuda_efficient

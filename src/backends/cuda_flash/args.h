@@ -23,7 +23,7 @@ constexpr std::int64_t padded_dims(std::int64_t columns) {
 /// What a kernel's code can do with scores.
 enum class Kind : std::uint8_t {
   kPlain = 0,  // scale them, and hide some by arithmetic: causal masks, windows, lengths
-  kEdited,     // every edit, masks by data, dropout
+  kEdited,     // every edit, masks by data, dropout; reads keys in pages, too
   kSplit       // the same; a block has at most kSplitRows rows, and a split of the keys
 };
 

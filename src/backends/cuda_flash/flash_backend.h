@@ -26,7 +26,9 @@ inline BackendInfo make_info() {
   Claims& forward = info.forward;
   forward = problem::forward_claims();
   forward.dtypes = cuda::tensor_forward_claims();
-  forward.features = forward.features.without({Feature::kDescales, Feature::kDescalesPerHead});
+  forward.features = forward.features.without({Feature::kDescales, Feature::kDescalesPerHead})
+                         .with({Feature::kPacked, Feature::kPaged, Feature::kCacheBatchIdx,
+                                Feature::kCacheLeftpad});
   // Rows are copied in pieces of 16 bytes.
   forward.head_dim_qk = forward.head_dim_v = {8, 256, 8};
   forward.min_align_log2 = 4;
@@ -78,6 +80,7 @@ class FlashBackend final : public Backend {
                  const Launch& launch) const override {
     ForwardArgs args;
     problem::make_problem(params, buffers, &args.problem);
+    args.kv_entries = buffers.k.shape[0];
     args.splits = cuda::splits_of(params, plan.workspace_bytes, launch.workspace.data);
     return launcher_.forward(args, launch.stream);
   }

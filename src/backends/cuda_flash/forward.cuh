@@ -56,7 +56,7 @@ struct ForwardKernel {
     const Problem& p = args.forward.problem;
     const cuda::HeadTask task = cuda::head_task(p, grid(p), number);
     const Sequence s = problem::sequence_of(p, task.b);
-    const cuda::RowBlock rows = W::rows_of(p, task);
+    const cuda::RowBlock rows = W::rows_of(p, task, s.rows_q);
     const auto walk = W::of(block);
     const auto bounds = block.template shared<typename L::Row>(L::kAtBounds, S::kRows);
     const auto places = block.template shared<std::int64_t>(L::kAtPlaces, S::kRows);
@@ -66,8 +66,9 @@ struct ForwardKernel {
       bounds[r] = Bounds<S::kEdits>::of(facts);
       places[r] = cuda::place_in(p.q, s.b, facts);
     }
-    if (block.thread() == 0) walk[0] = W::make(p, number, task, s);
+    if (block.thread() == 0) walk[0] = W::make(p, number, task, s, args.forward.kv_entries);
     block.sync();
+    if (rows.count == 0) return;
     if (kSplit && task.block >= semantics::split_count(s.band.len_kv)) return;
     const auto q = cuda::listed_rows(p.q, places, p.head_dim_qk);
     cuda::begin_rows<S::kRows, kDims, kThreads>(block, q, queries);
@@ -87,7 +88,7 @@ struct ForwardKernel {
         return write_split(block, args.forward, all.task, state, out);
       }
     }
-    finish(block, p, all.task, state, out);
+    finish(block, p, all, state, out);
   }
 
   /// All tiles: `out` becomes sums of probabilities and values. kSafe: values may be infinities or
@@ -151,7 +152,7 @@ struct ForwardKernel {
       REGARD_DEVICE_UNROLL
       for (int m = 0; m < kRowBlocks; ++m) {
         rescale_sums(rescale[m], &out[m]);
-        cuda::add_visible_terms<kType, cuda::Swizzle>(block, scores[m], values, 1.0f, &out[m]);
+        cuda::add_visible_terms<kType>(block, scores[m], values, &out[m]);
       }
     } else {
       cuda::WarpRows<kKeys> probs[kRowBlocks];
@@ -199,13 +200,13 @@ struct ForwardKernel {
       if (cuda::lane_column(block) != 0 || row + i * 8 >= to.count) continue;
       cuda::leave_stats(args, task, row + i * 8, state.max[0][i], sum);
     }
-    cuda::write_sums<kType>(block, to, row, 0, out[0], {1.0f, 1.0f});
+    cuda::write_sums<kType>(block, to, row, out[0], {1.0f, 1.0f});
   }
 
   template <class Block>
-  REGARD_DEVICE_FN void finish(const Block& block, const Problem& p, const cuda::HeadTask& task,
+  REGARD_DEVICE_FN void finish(const Block& block, const Problem& p, const Walk& walk,
                                const Softmax<kRowBlocks>& state, const Outputs& out) {
-    const cuda::RowBlock rows = W::rows_of(p, task);
+    const cuda::RowBlock rows = W::rows_of(p, walk.task, walk.rows_q);
     const cuda::QueryRows to = cuda::query_rows(p.out, rows, p.head_dim_v);
     REGARD_DEVICE_UNROLL
     for (int m = 0; m < kRowBlocks; ++m) {
@@ -219,9 +220,9 @@ struct ForwardKernel {
         const std::int64_t query = cuda::RowBlock::query(rows, rows.begin + row);
         const std::int64_t head = rows.first_head + (rows.begin + row - query * rows.heads);
         const double max = static_cast<double>(state.max[m][i]) * p.score_unit;
-        problem::write_row_stats(p, task.b, head, query, max, sum);
+        problem::write_row_stats(p, rows.b, head, query, max, sum);
       }
-      cuda::write_sums<kType>(block, to, W::lane_row(block, m), 0, out[m], share);
+      cuda::write_sums<kType>(block, to, W::lane_row(block, m), out[m], share);
     }
   }
 };

@@ -154,15 +154,16 @@ struct KeysKernel {
     const bool of_values = is_of_values(block);
     const problem::View& view = of_values ? g.d_v : g.d_k;
     if (!view.present) return;
-    const cuda::HeadTask task = pass_of(block).task;
-    const semantics::Tile all = semantics::tile_at(task.block, kKeys, p.seqlen_kv);
+    const Pass pass = pass_of(block);
+    const cuda::HeadTask task = pass.task;
+    const semantics::Tile all = semantics::tile_at(task.block, kKeys, pass.s.rows_kv);
     const auto scale =
         static_cast<float>(of_values ? problem::keep_scale<double>(p) : p.softmax_scale);
     const auto to =
         cuda::key_rows(view, task.b, task.head_kv, all, of_values ? p.head_dim_v : p.head_dim_qk);
     REGARD_DEVICE_UNROLL
     for (int m = 0; m < kRowBlocks; ++m) {
-      cuda::write_sums<kType>(block, to, lane_key(block, m, 0), 0, sums[m], {scale, scale});
+      cuda::write_sums<kType>(block, to, lane_key(block, m, 0), sums[m], {scale, scale});
     }
   }
 
@@ -174,7 +175,7 @@ struct KeysKernel {
         cuda::next_row_block<kUnit, kKeys>(p, pass.s, pass.task.head_kv, pass.tile, unit));
   }
   REGARD_DEVICE_FN cuda::RowBlock rows_of(const Problem& p, const Pass& pass, std::int64_t unit) {
-    return cuda::group_rows<kUnit>(p, pass.task.b, pass.task.head_kv, unit);
+    return cuda::group_rows<kUnit>(p, cuda::queries_of(pass.s), pass.task.head_kv, unit);
   }
 
   /// What is kept of a unit's rows; they are read behind a barrier.
@@ -258,7 +259,7 @@ struct KeysKernel {
     if (kMayBeSafe && is_safe) {
       REGARD_DEVICE_UNROLL
       for (int m = 0; m < kRowBlocks; ++m) {
-        cuda::add_visible_terms<kType, cuda::Swizzle>(block, scores[m], operand, 1.0f, &sums[m]);
+        cuda::add_visible_terms<kType>(block, scores[m], operand, &sums[m]);
       }
     } else {
       cuda::add_rounded_product<kType>(block, scores, operand, sums);

@@ -21,7 +21,7 @@ struct QueriesLayout {
   static constexpr int kRowBlocks = kDims <= 64 ? 2 : 1;
   static constexpr int kRows = kDims <= 192 ? 128 : 64;
   static constexpr int kThreads = kRows / kWarpRows / kRowBlocks * kWarp;
-  static constexpr bool kSplit = false;
+  static constexpr bool kSplit = false, kPaged = false;
 
   using Rows = GradRowsLayout<kRows, kEdits>;
   static constexpr int kBytesOfRow = kDims * static_cast<int>(sizeof(std::uint16_t));
@@ -78,28 +78,29 @@ struct QueriesKernel {
   REGARD_DEVICE_FN void run_task(const Block& block, const Args& args, std::int64_t number) {
     const GradProblem& g = args.grad;
     const Problem& p = g.problem;
-    load_rows(block, args, number);
+    if (!load_rows(block, args, number)) return;
     Sums d_q;
     compute_finite<kEdits>(block, d_q, [&](auto may_be_safe, bool is_safe) {
       run_tiles<decltype(may_be_safe)::kIs>(block, g, is_safe, d_q);
     });
     const typename W::Walk walk = W::of(block)[0];
-    const auto to = cuda::query_rows(g.d_q, W::rows_of(p, walk.task), p.head_dim_qk);
+    const auto to = cuda::query_rows(g.d_q, W::rows_of(p, walk.task, walk.rows_q), p.head_dim_qk);
     REGARD_DEVICE_UNROLL
     for (int m = 0; m < kRowBlocks; ++m) {
       const float scale = p.softmax_scale_f32;
-      cuda::write_sums<kType>(block, to, W::lane_row(block, m), 0, d_q[m], {scale, scale});
+      cuda::write_sums<kType>(block, to, W::lane_row(block, m), d_q[m], {scale, scale});
     }
   }
 
   /// What the block holds of its rows, and the walk over keys. Their copies are in the first group.
+  /// False where there are none.
   template <class Block>
-  REGARD_DEVICE_FN void load_rows(const Block& block, const Args& args, std::int64_t number) {
+  REGARD_DEVICE_FN bool load_rows(const Block& block, const Args& args, std::int64_t number) {
     const GradProblem& g = args.grad;
     const Problem& p = g.problem;
     const cuda::HeadTask task = cuda::head_task(p, grid(p), number);
     const Sequence s = problem::sequence_of(p, task.b);
-    const cuda::RowBlock rows = W::rows_of(p, task);
+    const cuda::RowBlock rows = W::rows_of(p, task, s.rows_q);
     const auto own = rows_of(block);
     const auto bounds = bounds_of(block);
     const auto in_q = block.template shared<std::int64_t>(L::kAtPlaces, kRows);
@@ -114,12 +115,14 @@ struct QueriesKernel {
       in_q[r] = place_in(p.q, s.b, facts, numbers);
       in_d_out[r] = place_in(g.d_out, s.b, facts, numbers);
     }
-    if (block.thread() == 0) W::of(block)[0] = W::make(p, number, task, s);
+    if (block.thread() == 0) W::of(block)[0] = W::make(p, number, task, s, p.batch);
     block.sync();
+    if (rows.count == 0) return false;
     cuda::begin_rows<kRows, kDims, kThreads>(block, cuda::listed_rows(p.q, in_q, p.head_dim_qk),
                                              operand(block, L::kAtQueries));
     cuda::begin_rows<kRows, kDims, kThreads>(
         block, cuda::listed_rows(g.d_out, in_d_out, p.head_dim_v), operand(block, L::kAtDOut));
+    return true;
   }
 
   /// is_safe: keys may be infinities or NaN; kMayBeSafe: it may be.
@@ -169,7 +172,7 @@ struct QueriesKernel {
     if (kMayBeSafe && is_safe) {
       REGARD_DEVICE_UNROLL
       for (int m = 0; m < kRowBlocks; ++m) {
-        cuda::add_visible_terms<kType, cuda::Swizzle>(block, scores[m], keys, 1.0f, &d_q[m]);
+        cuda::add_visible_terms<kType>(block, scores[m], keys, &d_q[m]);
       }
     } else {
       cuda::add_rounded_product<kType>(block, scores, keys, d_q);

@@ -4,14 +4,16 @@
 #include "backends/cuda_flash/keys.cuh"
 #include "backends/cuda_flash/queries.cuh"
 #include "cuda/grad_steps.cuh"
+#include "cuda/past_end.cuh"
 
 // The launches of a call, in order, on whatever runs them: a stream, or a test.
 
 namespace regard::cuda_flash {
 
-/// Whether scores are multiplied by a positive factor and hidden by arithmetic, and no more.
+/// Whether scores are multiplied by a positive factor and hidden by arithmetic, and no more, and
+/// keys lie in one piece: looking pages up takes registers that these kernels do not have.
 inline bool is_plain(const Problem& p) {
-  return cuda::is_plain(p) && !p.prescale_scores && !p.negates_scores;
+  return cuda::is_plain(p) && !p.prescale_scores && !p.negates_scores && p.pages.ids == nullptr;
 }
 
 template <Element kType, int kDims, Kind kKind, class Runner>
@@ -65,6 +67,7 @@ template <class Runner>
 void run_forward(Runner& run, const ForwardArgs& args) {
   with_dims(args.problem, [&](auto dims) { run_dims<decltype(dims)::kIs>(run, args); });
   if (args.splits.row_max > 1) run_merge(run, args);
+  cuda::clear_outputs_past_end(run, args.problem);
 }
 
 /// d_q, d_k and d_v.
@@ -95,6 +98,7 @@ void run_backward(Runner& run, const BackwardArgs& args) {
   cuda::run_delta(run, args);
   with_dims(args.grad.problem, [&](auto dims) { run_grad_dims<decltype(dims)::kIs>(run, args); });
   cuda::run_reductions(run, args);
+  cuda::clear_gradients_past_end(run, args.grad);
 }
 
 }  // namespace regard::cuda_flash

@@ -19,7 +19,7 @@ struct Flag {
   static constexpr bool kIs = kValue;
 };
 
-/// `Sizes` states kDims, kRows, kKeys, kThreads, kStages, kSplit and kAtStages.
+/// `Sizes` states kDims, kRows, kKeys, kThreads, kStages, kSplit, kPaged and kAtStages.
 template <class Sizes>
 struct TileWalk {
   static constexpr int kDims = Sizes::kDims, kKeys = Sizes::kKeys, kThreads = Sizes::kThreads;
@@ -31,11 +31,15 @@ struct TileWalk {
   struct Walk {
     std::int64_t number;  // of the task
     cuda::HeadTask task;
-    std::int64_t first;        // key
-    char *keys, *values;       // rows of the first
-    std::int64_t rows;         // from there to the sequence's last key
-    int tiles;                 //
-    int full_begin, full_end;  // tiles that all rows see
+    std::int64_t first;         // key
+    char *keys, *values;        // rows of the first, or of page 0's first
+    const std::int32_t* pages;  // ids of the sequence's; null: its rows follow one another
+    std::int64_t first_row;     // of the first key in its pages
+    std::int64_t rows_q;        // of the sequence
+    std::int64_t kv_entries;    // extent 0 of k and v
+    std::int64_t rows;          // from there to the sequence's last key
+    int tiles;                  //
+    int full_begin, full_end;   // tiles that all rows see
   };
   static constexpr int kBytes = 128;
   static_assert(sizeof(Walk) <= kBytes);
@@ -56,22 +60,29 @@ struct TileWalk {
     return warp_row(block) + m * cuda::kWarpRows + block.thread() % cuda::kWarp / 4;
   }
 
-  REGARD_DEVICE_FN cuda::RowBlock rows_of(const Problem& p, const cuda::HeadTask& task) {
-    return cuda::group_rows<Sizes::kRows>(p, task.b, task.head_kv, Sizes::kSplit ? 0 : task.block);
+  REGARD_DEVICE_FN cuda::RowBlock rows_of(const Problem& p, const cuda::HeadTask& task,
+                                          std::int64_t rows_q) {
+    const std::int64_t index = Sizes::kSplit ? 0 : task.block;
+    return cuda::group_rows<Sizes::kRows>(p, {task.b, rows_q}, task.head_kv, index);
   }
 
   REGARD_DEVICE_FN Walk make(const Problem& p, std::int64_t number, const cuda::HeadTask& task,
-                             const Sequence& s) {
-    const cuda::Reach reach = cuda::reach_of(p, rows_of(p, task), s);
+                             const Sequence& s, std::int64_t kv_entries) {
+    const cuda::Reach reach = cuda::reach_of(p, rows_of(p, task, s.rows_q), s);
     const semantics::TileSpan tiles =
         semantics::tiles_of(cuda::keys_of_block<Sizes::kSplit>(reach, s, task), kKeys);
     Walk walk{};
     walk.number = number;
     walk.task = task;
     walk.first = tiles.begin * kKeys;
-    walk.keys = problem::row_address(p.k, task.b, task.head_kv, walk.first);
-    walk.values = problem::row_address(p.v, task.b, task.head_kv, walk.first);
-    walk.rows = s.band.len_kv - walk.first;
+    const cuda::KeyPlace place = cuda::place_of_keys(p, s, kv_entries);
+    walk.keys = cuda::key_address(p.k, place, task.head_kv, walk.first);
+    walk.values = cuda::key_address(p.v, place, task.head_kv, walk.first);
+    walk.pages = place.ids;
+    walk.first_row = place.skipped + walk.first;
+    walk.rows = place.entry < 0 ? 0 : s.band.len_kv - walk.first;
+    walk.rows_q = s.rows_q;
+    walk.kv_entries = kv_entries;
     const std::int64_t count = tiles.end - tiles.begin;
     // As classify() says tile by tile.
     const auto tile_of = [&](std::int64_t key) {
@@ -110,10 +121,24 @@ struct TileWalk {
     const std::int64_t begin = static_cast<std::int64_t>(tile) * kKeys;
     const Walk walk = of(block)[0];
     const semantics::Tile part{begin, walk.rows - begin};
+    if constexpr (Sizes::kPaged) {
+      if (walk.pages != nullptr) return begin_paged_tile(block, p, walk, part, stage);
+    }
     cuda::begin_rows<kKeys, kDims, kThreads>(
         block, cuda::rows_from(p.k, walk.keys, part, p.head_dim_qk), stage_part(block, stage, 0));
     cuda::begin_rows<kKeys, kDims, kThreads>(
         block, cuda::rows_from(p.v, walk.values, part, p.head_dim_v), stage_part(block, stage, 1));
+  }
+
+  template <class Block>
+  REGARD_DEVICE_FN void begin_paged_tile(const Block& block, const Problem& p, const Walk& walk,
+                                         const semantics::Tile& part, int stage) {
+    const semantics::Tile rows{walk.first_row + part.begin, part.size};
+    const cuda::KeyPages pages{walk.pages, p.pages.stride[1], p.pages.page_size, walk.kv_entries};
+    const auto keys = cuda::paged_rows(p.k, walk.keys, pages, rows, p.head_dim_qk);
+    const auto values = cuda::paged_rows(p.v, walk.values, pages, rows, p.head_dim_v);
+    cuda::begin_rows<kKeys, kDims, kThreads>(block, keys, stage_part(block, stage, 0));
+    cuda::begin_rows<kKeys, kDims, kThreads>(block, values, stage_part(block, stage, 1));
   }
 
   /// Where a block is in its tiles.

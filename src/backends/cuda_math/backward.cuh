@@ -160,7 +160,8 @@ struct SoftcapKernel {
   REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
     const Problem& p = args.grad.problem;
     cuda::for_each_head_task(block, p, grid(p), [&](const cuda::HeadTask& task) {
-      const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, task.block);
+      const cuda::RowBlock rows =
+          cuda::group_rows(p, {task.b, p.seqlen_q}, task.head_kv, task.block);
       const semantics::Tile tile = semantics::tile_at(task.columns, kTile, p.seqlen_kv);
       T scores[kOwn][kOwn];
       cuda::clear(scores);

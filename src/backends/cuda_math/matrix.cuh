@@ -94,7 +94,7 @@ template <class T, class Block>
 REGARD_DEVICE_FN auto open_tile(const Block& block, const Problem& p, const cuda::HeadTask& task) {
   using Layout = TileLayout<T>;
   const Sequence s = problem::sequence_of(p, task.b);
-  const cuda::RowBlock rows = cuda::group_rows(p, task.b, task.head_kv, task.block);
+  const cuda::RowBlock rows = cuda::group_rows(p, cuda::queries_of(s), task.head_kv, task.block);
   const semantics::Tile keys = semantics::tile_at(task.columns, kTile, s.band.len_kv);
   const MatrixTile tile{
       s,

@@ -2,6 +2,6 @@
 
 namespace regard::cuda_efficient {
 
-template void run_tensor_backward(cuda::DeviceRunner&, const BackwardArgs&);
+template void run_whole(cuda::DeviceRunner&, const ForwardArgs&);
 
 }  // namespace regard::cuda_efficient

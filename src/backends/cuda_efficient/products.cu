@@ -2,6 +2,6 @@
 
 namespace regard::cuda_efficient {
 
-template void run_float_splits(cuda::DeviceRunner&, const ForwardArgs&);
+template void run_products(cuda::DeviceRunner&, const BackwardArgs&);
 
 }  // namespace regard::cuda_efficient

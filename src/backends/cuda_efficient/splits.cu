@@ -2,6 +2,6 @@
 
 namespace regard::cuda_efficient {
 
-template void run_tensor_splits(cuda::DeviceRunner&, const ForwardArgs&);
+template void run_splits(cuda::DeviceRunner&, const ForwardArgs&);
 
 }  // namespace regard::cuda_efficient

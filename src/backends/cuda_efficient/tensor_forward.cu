@@ -1,7 +1,0 @@
-#include "backends/cuda_efficient/units.h"
-
-namespace regard::cuda_efficient {
-
-template void run_tensor_forward(cuda::DeviceRunner&, const ForwardArgs&);
-
-}  // namespace regard::cuda_efficient
